@@ -1,0 +1,13 @@
+# The libraries that addend stands on; README says what each is for. script/setup installs them on Debian.
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(OPENBLAS REQUIRED openblas)
+pkg_check_modules(YAML REQUIRED yaml-0.1)
+pkg_check_modules(JANSSON REQUIRED jansson)
+pkg_check_modules(XXHASH REQUIRED libxxhash)
+find_path(RANDOM123_INCLUDE Random123/philox.h)
+if(NOT RANDOM123_INCLUDE)
+  message(FATAL_ERROR "Random123 is missing: script/setup installs it (Debian: librandom123-dev)")
+endif()
+find_package(Threads REQUIRED)
+set(AD_DEPENDENCY_INCLUDES ${OPENBLAS_INCLUDE_DIRS} ${YAML_INCLUDE_DIRS} ${JANSSON_INCLUDE_DIRS} ${XXHASH_INCLUDE_DIRS} ${RANDOM123_INCLUDE})
+set(AD_DEPENDENCY_LIBRARIES ${OPENBLAS_LINK_LIBRARIES} ${YAML_LINK_LIBRARIES} ${JANSSON_LINK_LIBRARIES} ${XXHASH_LINK_LIBRARIES} Threads::Threads m)

@@ -1,0 +1,25 @@
+/* Element types. Conversions between them are IEEE: round to nearest even, subnormals, infinities and NaN kept. */
+#ifndef ADDEND_DTYPE_H
+#define ADDEND_DTYPE_H
+#include <stddef.h>
+#include "addend/status.h"
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+typedef enum ad_dtype { AD_F64 = 1, AD_F32, AD_BF16, AD_F16, AD_I32, AD_I64 } ad_dtype;
+
+/* How addends combine. Gradients are summed, always; MAX and MIN are for metrics. */
+typedef enum ad_reduction { AD_SUM, AD_MAX, AD_MIN } ad_reduction;
+
+AD_API size_t ad_dtype_size(ad_dtype dtype);      /* bytes; 0 for a number that is no dtype */
+AD_API const char *ad_dtype_name(ad_dtype dtype); /* "f64", "bf16", ...; "unknown" */
+/* "f32" -> AD_F32. AD_INVALID, naming the known dtypes, for anything else; *out is then unchanged. */
+AD_API AD_CHECKED ad_status ad_dtype_parse(const char *text, ad_dtype *out);
+AD_API int ad_dtype_is_float(ad_dtype dtype);
+
+#if defined(__cplusplus)
+}
+#endif
+#endif

@@ -1,0 +1,76 @@
+/* Statuses, the last error message of each thread, and the log callback. */
+#include "base/error.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static _Thread_local char last_error[AD_MESSAGE_MAX];
+
+static const struct {
+  const char *name, *sentence;
+} status_texts[] = {
+#define STATUS_TEXT(code, name, sentence) {name, sentence},
+    AD_STATUS_LIST(STATUS_TEXT)
+#undef STATUS_TEXT
+};
+
+static int is_status(ad_status status) { return (unsigned)status < AD_STATUS_COUNT; }
+
+const char *ad_status_name(ad_status status) { return is_status(status) ? status_texts[status].name : "unknown"; }
+
+const char *ad_status_sentence(ad_status status) {
+  return is_status(status) ? status_texts[status].sentence : "this number is no status";
+}
+
+const char *ad_last_error(void) { return last_error; }
+
+ad_status ad_fail(ad_status status, const char *format, ...) {
+  char message[AD_MESSAGE_MAX];  // the arguments may point into last_error
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(message, sizeof message, format, arguments);
+  va_end(arguments);
+  memcpy(last_error, message, strlen(message) + 1);
+  return status;
+}
+
+ad_status ad_fail_in(ad_status status, const char *format, ...) {
+  char prefix[AD_MESSAGE_MAX];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(prefix, sizeof prefix, format, arguments);
+  va_end(arguments);
+  return ad_fail(status, "%s: %s", prefix, last_error);
+}
+
+static void log_to_standard_error(void *context, ad_log_level level, const char *message) {
+  if (level == AD_LOG_WARNING) fprintf(stderr, "addend: warning: %s\n", message);
+}
+
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static ad_log_function log_function = log_to_standard_error;
+static void *log_context;
+
+void ad_set_log(ad_log_function function, void *context) {
+  pthread_mutex_lock(&log_lock);
+  log_function = function;
+  log_context = context;
+  pthread_mutex_unlock(&log_lock);
+}
+
+void ad_log(ad_log_level level, const char *format, ...) {
+  // Called outside the lock: a callback may itself log or set the log.
+  pthread_mutex_lock(&log_lock);
+  ad_log_function function = log_function;
+  void *context = log_context;
+  pthread_mutex_unlock(&log_lock);
+  if (!function) return;
+  char message[AD_MESSAGE_MAX];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(message, sizeof message, format, arguments);
+  va_end(arguments);
+  function(context, level, message);
+}

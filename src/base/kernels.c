@@ -1,0 +1,82 @@
+/* Choosing the variant of the kernels at run time. The kernels themselves are in kernels_body.h. */
+#include "base/kernels.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/kernels_table.h"
+
+static const struct {
+  const char *name;
+  const kernel_table *table;
+} variants[] = {
+    [AD_PLAIN] = {"plain", &ad_kernels_plain},
+    [AD_AVX2] = {"avx2", &ad_kernels_avx2},
+    [AD_AVX512] = {"avx512", &ad_kernels_avx512},
+};
+enum { VARIANT_COUNT = sizeof variants / sizeof *variants };
+
+static ad_variant widest_of_machine(void) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c"))
+    return AD_PLAIN;
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl"))
+    return AD_AVX512;
+  return AD_AVX2;
+#else
+  return AD_PLAIN;
+#endif
+}
+
+ad_variant ad_kernels_best(void) {
+  ad_variant widest = widest_of_machine();
+  const char *wanted = getenv("ADDEND_KERNELS");
+  for (int i = 0; wanted && i < (int)widest; i++) {
+    if (!strcmp(wanted, variants[i].name)) return (ad_variant)i;
+  }
+  return widest;
+}
+
+const char *ad_variant_name(ad_variant variant) {
+  return (unsigned)variant < VARIANT_COUNT ? variants[variant].name : "unknown";
+}
+
+static atomic_int chosen = -1;  // -1: nobody has asked yet
+
+ad_variant ad_kernels_variant(void) {
+  int variant = atomic_load_explicit(&chosen, memory_order_relaxed);
+  if (variant >= 0) return (ad_variant)variant;
+  int unset = -1;
+  atomic_compare_exchange_strong(&chosen, &unset, (int)ad_kernels_best());
+  return (ad_variant)atomic_load(&chosen);
+}
+
+void ad_kernels_choose(ad_variant variant) {
+  ad_variant best = ad_kernels_best();
+  atomic_store(&chosen, (int)(variant < best ? variant : best));
+}
+
+static const kernel_table *kernels(void) { return variants[ad_kernels_variant()].table; }
+
+void ad_cast(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, size_t n) {
+  kernels()->cast(dst, dst_dtype, src, src_dtype, n);
+}
+
+void ad_cast_scaled(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n) {
+  kernels()->cast_scaled(dst, dst_dtype, src, src_dtype, factor, n);
+}
+
+void ad_accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n) {
+  kernels()->accumulate(dst, dst_dtype, src, src_dtype, factor, n);
+}
+
+void ad_reduce(void *const *out, size_t out_count, const void *const *sources, size_t source_count, ad_dtype dtype,
+               ad_dtype accumulate, ad_reduction reduction, size_t n) {
+  kernels()->reduce(out, out_count, sources, source_count, dtype, accumulate, reduction, n);
+}
+
+void ad_copy(void *dst, const void *src, size_t bytes) {
+  if (bytes) memcpy(dst, src, bytes);
+}

@@ -1,0 +1,31 @@
+/* Vector kernels: casts, sums and scaled additions over plain memory. Every variant (plain, AVX2, AVX-512) gives the
+ * same bits; the widest that the machine has is chosen once, and ranks agree on one when they join. */
+#ifndef BASE_KERNELS_H
+#define BASE_KERNELS_H
+#include <stddef.h>
+#include "addend/dtype.h"
+
+typedef enum ad_variant { AD_PLAIN, AD_AVX2, AD_AVX512 } ad_variant;
+
+ad_variant ad_kernels_best(void); /* the widest this machine runs; ADDEND_KERNELS=plain|avx2|avx512 lowers it */
+const char *ad_variant_name(ad_variant variant);
+ad_variant ad_kernels_variant(void);        /* in use now */
+void ad_kernels_choose(ad_variant variant); /* not wider than ad_kernels_best() */
+
+/* dst[i] = (dst_dtype)src[i]; each conversion rounds once. Floating dtypes, and i32/i64 to themselves. dst == src
+ * allowed when the dtypes are equal. */
+void ad_cast(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, size_t n);
+/* dst[i] = (dst_dtype)(factor * src[i]), the product formed in f64 for f64 and in f32 otherwise. */
+void ad_cast_scaled(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n);
+/* dst[i] += factor * src[i], formed in dst's dtype if that is f64, in f32 otherwise, then rounded to dst's dtype.
+ * factor 1 is a plain sum. */
+void ad_accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n);
+/* out[k][i] = (dtype) reduce over j of (accumulate)sources[j][i], for every k < out_count, in the order of `sources`,
+ * formed in `accumulate` (AD_F32 or AD_F64; for integers their own dtype). One pass: reads each source once, writes
+ * each out once; an out may be one of the sources. source_count >= 1. The core of every reduction. */
+void ad_reduce(void *const *out, size_t out_count, const void *const *sources, size_t source_count, ad_dtype dtype,
+               ad_dtype accumulate, ad_reduction reduction, size_t n);
+/* Copies; large ones past the caches when that is faster. */
+void ad_copy(void *dst, const void *src, size_t bytes);
+
+#endif

@@ -1,0 +1,16 @@
+/* What each variant of the kernels exports: the functions of kernels.h, compiled for its instruction set. */
+#ifndef BASE_KERNELS_TABLE_H
+#define BASE_KERNELS_TABLE_H
+#include "base/kernels.h"
+
+typedef struct kernel_table {
+  void (*cast)(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, size_t n);
+  void (*cast_scaled)(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n);
+  void (*accumulate)(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n);
+  void (*reduce)(void *const *out, size_t out_count, const void *const *sources, size_t source_count, ad_dtype dtype,
+                 ad_dtype accumulate, ad_reduction reduction, size_t n);
+} kernel_table;
+
+extern const kernel_table ad_kernels_plain, ad_kernels_avx2, ad_kernels_avx512;
+
+#endif

@@ -1,0 +1,62 @@
+/* Allocation with a counter that tests use to fail any one of them. No pools here: arenas are in arena.c. */
+#include "base/memory.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/error.h"
+
+static atomic_long allocations_made;
+static atomic_long failing_allocation;  // counted like allocations_made; 0: none
+
+long ad_memory_fail_at(long n) {
+  atomic_store(&failing_allocation, 0);
+  long made = atomic_exchange(&allocations_made, 0);
+  atomic_store(&failing_allocation, n);
+  return made;
+}
+
+static int may_allocate(void) {
+  long number = atomic_fetch_add(&allocations_made, 1) + 1;
+  return number != atomic_load_explicit(&failing_allocation, memory_order_relaxed);
+}
+
+static ad_status no_memory(size_t count, size_t size) {
+  ad_fail(AD_MEMORY, "no memory for %zu x %zu bytes", count, size);
+  return AD_MEMORY;
+}
+
+// `place` is the address of a pointer of any type, so it is written as bytes.
+static void set_pointer(void *place, void *value) { memcpy(place, &value, sizeof value); }
+
+ad_status ad_new_bytes(size_t count, size_t size, void **out) {
+  void *memory = may_allocate() ? calloc(count && size ? count : 1, count && size ? size : 1) : NULL;
+  if (!memory) return no_memory(count, size);
+  set_pointer(out, memory);
+  return AD_OK;
+}
+
+ad_status ad_grow_bytes(void **array, size_t old_count, size_t count, size_t size) {
+  void *old;
+  memcpy(&old, array, sizeof old);
+  if (old && count <= old_count) return AD_OK;
+  size_t bytes;
+  int fits = !__builtin_mul_overflow(count, size, &bytes);
+  char *memory = fits && may_allocate() ? realloc(old, bytes ? bytes : 1) : NULL;
+  if (!memory) return no_memory(count, size);
+  size_t kept = old ? old_count * size : 0;
+  if (bytes > kept) memset(memory + kept, 0, bytes - kept);
+  set_pointer(array, memory);
+  return AD_OK;
+}
+
+ad_status ad_copy_string(const char *text, char **out) {
+  size_t size = strlen(text) + 1;
+  char *copy;
+  AD_TRY(ad_new(size, &copy));
+  memcpy(copy, text, size);
+  *out = copy;
+  return AD_OK;
+}
+
+void ad_release(void *pointer) { free(pointer); }

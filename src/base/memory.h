@@ -1,0 +1,21 @@
+/* Allocation for addend's own objects. Every allocation of the library passes here, so that a test can fail the n-th.
+ */
+#ifndef BASE_MEMORY_H
+#define BASE_MEMORY_H
+#include <stddef.h>
+#include "addend/status.h"
+
+/* Zeroed memory; *out unchanged and AD_MEMORY with a message on failure. count or size 0 gives a valid pointer. */
+AD_CHECKED ad_status ad_new_bytes(size_t count, size_t size, void **out);
+#define ad_new(count, out) ad_new_bytes((count), sizeof **(out), (void **)(out))
+/* Grows *array (may be NULL) to hold `count` elements of `size` bytes; new bytes are zero; on failure unchanged. */
+AD_CHECKED ad_status ad_grow_bytes(void **array, size_t old_count, size_t count, size_t size);
+#define ad_grow(array, old_count, count) ad_grow_bytes((void **)(array), (old_count), (count), sizeof **(array))
+AD_CHECKED ad_status ad_copy_string(const char *text, char **out);
+void ad_release(void *pointer); /* free; NULL allowed */
+
+/* Tests: the n-th allocation from now on (1 is the next) fails; 0 turns it off. Returns how many were made since the
+ * last call. */
+long ad_memory_fail_at(long n);
+
+#endif
