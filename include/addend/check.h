@@ -1,0 +1,31 @@
+/* The proof: the distributed gradient against that of one process, in f64; the directional derivative, which needs no
+ * reference; and sabotage, which proves the proof. */
+#ifndef ADDEND_CHECK_H
+#define ADDEND_CHECK_H
+#include "addend/recipe.h"
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+typedef struct ad_check_options {
+  size_t size; /* sizeof(ad_check_options) */
+  int64_t steps;     /* 0: 1 */
+  ad_dtype dtype;    /* 0: f64; AD_F32 */
+  int recipe_dtype;  /* 1: keep the recipe's own contract */
+  int directional;
+  int sabotage;
+  void (*progress)(void *context, const char *what, int64_t done, int64_t of);
+  void *context;
+} ad_check_options;
+
+/* Starts the recipe's ranks on engine shm, proves, and returns the document of `addend check --json`. *holds: every judged number holds and no sabotage
+ * survived. AD_OK also when the answer is no. Caller frees *json with free(). */
+AD_API AD_CHECKED ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int *holds, char **json);
+/* The same document as tables for people. Caller frees with free(). */
+AD_API AD_CHECKED ad_status ad_check_table(const char *json, int colour, char **out);
+
+#if defined(__cplusplus)
+}
+#endif
+#endif

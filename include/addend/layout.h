@@ -1,0 +1,129 @@
+/* Types and layouts: what the ranks' copies of a value mean, axis by axis; which transitions exist; how types propagate
+ * through local operations. Pure data and arithmetic: nothing here moves a byte. */
+#ifndef ADDEND_LAYOUT_H
+#define ADDEND_LAYOUT_H
+#include "addend/mesh.h"
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+enum { AD_DIMS_MAX = 6 };
+
+/* The type of a value on one axis. A small number: compare with ==. */
+typedef uint8_t ad_type;
+enum {
+  AD_R = 0, /* replicated: users leave addends, the gradient is P */
+  AD_I = 1, /* invariant: all ranks do the same work, the gradient is I */
+  AD_V = 2, /* varying: each rank its own, the gradient is V */
+  AD_P = 3, /* partial: a pending sum, the gradient is R */
+};
+#define AD_S(dim) ((ad_type)(0x10 + (dim)))        /* cut along tensor dimension dim */
+#define AD_S_ZIGZAG(dim) ((ad_type)(0x20 + (dim))) /* 2g chunks, rank i holds chunks i and 2g-1-i: S1z */
+
+AD_API int ad_type_is_cut(ad_type type);
+AD_API int ad_type_dim(ad_type type);                                    /* of a cut type; -1 otherwise */
+AD_API ad_type ad_type_dual(ad_type type);                               /* R<->P, I<->I, V<->V, S(d)<->S(d) */
+AD_API const char *ad_type_print(ad_type type, char *buffer, size_t size); /* "R", "S(0)", "S(1z)": for messages */
+
+/* Shape of a whole, uncut value. */
+typedef struct ad_shape {
+  int ndim; /* 0: a scalar */
+  int64_t dim[AD_DIMS_MAX];
+} ad_shape;
+AD_API int64_t ad_shape_numel(const ad_shape *shape);
+AD_API int ad_shape_equal(const ad_shape *a, const ad_shape *b);
+AD_API const char *ad_shape_print(const ad_shape *shape, char *buffer, size_t size); /* "[4, 128]" */
+
+/* The types of one value on all axes of its mesh. A value: copy it freely; it borrows the mesh. */
+typedef struct ad_layout {
+  const ad_mesh *mesh;
+  ad_type type[AD_AXIS_COUNT];
+  uint8_t depth[AD_AXIS_COUNT]; /* among the axes that cut one dimension: 0 is the outermost cut; 0 for other types */
+} ad_layout;
+
+/* "dp=R tp=S1", "cp=S1z": names every axis larger than 1, others unless named are R; `dp` means both dp axes; when two axes cut one dimension
+ * the outer one comes first. AD_INVALID names what is wrong and what would be right; *out is then unchanged. */
+AD_API AD_CHECKED ad_status ad_layout_parse(const ad_mesh *mesh, const char *text, ad_layout *out);
+/* Prints what parse reads: every axis that the mesh names and every other that is not R, in mesh order, cuts of one dimension outermost
+ * first. Returns buffer. */
+AD_API const char *ad_layout_print(const ad_layout *layout, char *buffer, size_t size);
+AD_API ad_layout ad_layout_all(const ad_mesh *mesh, ad_type type); /* `type` (R, I, V or P) on every axis */
+AD_API int ad_layout_equal(const ad_layout *a, const ad_layout *b); /* same mesh (ad_mesh_equal), types and cut order */
+AD_API ad_layout ad_layout_dual(const ad_layout *layout);           /* the layout of the gradient */
+AD_API ad_axes ad_layout_axes_of(const ad_layout *layout, ad_type type); /* the axes on which it has exactly this type */
+/* Sets axes to a type; a new cut becomes the innermost of its dimension. */
+AD_API void ad_layout_set(ad_layout *layout, ad_axes axes, ad_type type);
+
+/* Where a rank's part lies. `first` and `count` along one dimension of the whole value. */
+typedef struct ad_span {
+  int64_t first, count;
+} ad_span;
+/* The part [floor(i*n/g), floor((i+1)*n/g)) of n that member i of g holds. */
+AD_API ad_span ad_cut(int64_t n, int64_t i, int64_t g);
+AD_API ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *shape, int64_t rank);
+/* The spans of dimension `dim` (size n) that `rank` holds, in the order in which it stores them: 1, or more below zigzag cuts. Writes at most
+ * `max` of them, returns how many there are. Empty spans are left out. */
+AD_API int ad_layout_spans(const ad_layout *layout, int dim, int64_t n, int64_t rank, ad_span *spans, int max);
+
+/* Law 2: the operations that change a type. */
+typedef enum ad_move {
+  AD_MOVE_ALL_REDUCE,
+  AD_MOVE_REDUCE_SCATTER,
+  AD_MOVE_ALL_GATHER,
+  AD_MOVE_ALL_TO_ALL,
+  AD_MOVE_CONVERT,
+  AD_MOVE_ONCE,
+  AD_MOVE_DECLARE,
+  AD_MOVE_COUNT
+} ad_move;
+AD_API const char *ad_move_name(ad_move move);
+
+/* One row of the table. Kinds are AD_R, AD_I, AD_V, AD_P or AD_S(0), which stands for any cut. */
+typedef struct ad_transition {
+  ad_move move;
+  ad_type from, to;
+  int moves_bytes;
+  ad_move backward; /* from dual(to) to `backward_to` */
+  ad_type backward_from, backward_to;
+} ad_transition;
+AD_API const ad_transition *ad_transition_table(size_t *count);
+/* NULL if law 2 has no such entry. The cut's dimension does not matter. */
+AD_API const ad_transition *ad_transition_find(ad_move move, ad_type from, ad_type to);
+/* The layout after `move` over `axes` to type `to`: all of `axes` must have types from which the table leads there, a cut that is gathered must
+ * be the innermost of its dimension, a new cut becomes the innermost; cuts over several axes of one dimension are gathered from the innermost. AD_TYPE names operation, site, axis, both types and the
+ * repair; *out is then unchanged. */
+AD_API AD_CHECKED ad_status ad_layout_after(const ad_layout *layout, ad_move move, ad_axes axes, ad_type to, int ndim,
+                                            const char *site, ad_layout *out);
+/* The shortest legal path of reductions from a gradient layout to a storage layout (law 4): fills at most AD_AXIS_COUNT steps, fewest bytes
+ * first (reduce_scatter before all_reduce); 0 steps if they are equal. AD_TYPE if there is none. */
+typedef struct ad_path_step {
+  ad_move move;
+  ad_axes axes;
+  ad_type from, to;
+} ad_path_step;
+AD_API AD_CHECKED ad_status ad_layout_path(const ad_layout *gradient, const ad_layout *storage, ad_path_step steps[AD_AXIS_COUNT],
+                                           int *count);
+
+/* Law 3: how a local operation treats its operands. Dimensions are letters: "bsk,kn->bsn" keeps b, s, n and contracts k. */
+typedef enum ad_linearity {
+  AD_MULTILINEAR, /* product: linear in each operand: at most one may be P, the others then R */
+  AD_ADDITIVE,    /* sum: all P, or none */
+  AD_NONLINEAR    /* no P at all */
+} ad_linearity;
+typedef struct ad_rule {
+  const char *name;  /* of the operation, for messages */
+  const char *dims;  /* "bsk,kn->bsn"; a summed dimension is one that the output lacks */
+  ad_linearity linearity;
+  const char *whole; /* letters that may not be cut: those along which the operation is not local ("" or NULL: none) */
+} ad_rule;
+/* The layout of the result. `constant[i]` says that operand i carries no gradient, so that R counts as R or as I there. AD_TYPE as in law 1: "site: name: operand 1 is I on `tp`, operand 2 is S(0); convert operand 1 I->S(0)". *out unchanged on failure. */
+AD_API AD_CHECKED ad_status ad_layout_propagate(const ad_rule *rule, const ad_layout *const *operands, const int *constant,
+                                                size_t count, const char *site, ad_layout *out);
+/* The same value seen on another factorisation of its ranks: moves no bytes. AD_TYPE names the axes and the conversion that is needed. */
+AD_API AD_CHECKED ad_status ad_layout_view(const ad_layout *layout, const ad_mesh *view, const char *site, ad_layout *out);
+
+#if defined(__cplusplus)
+}
+#endif
+#endif

@@ -1,0 +1,67 @@
+/* Training: one rank's share of a run, and *the* step function. Everything that takes a step, proofs included, calls it. */
+#ifndef ADDEND_TRAIN_H
+#define ADDEND_TRAIN_H
+#include "addend/data.h"
+#include "addend/optim.h"
+#include "addend/recipe.h"
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+typedef struct ad_run ad_run;
+
+/* What a step tells. */
+typedef struct ad_step_report {
+  int64_t step;
+  double loss;      /* mean over the step's counted tokens of all ranks, before the update */
+  int64_t count;    /* those tokens; 0: gradient 0 and a warning (law 5) */
+  double norm;      /* of the whole gradient, before clipping */
+  double lr;
+  double seconds;
+} ad_step_report;
+
+typedef struct ad_run_options {
+  size_t size;     /* sizeof(ad_run_options) */
+  ad_dtype dtype;  /* 0: as in the recipe; AD_F64 for proofs: every dtype of compute and contract becomes f64 */
+  /* Called when every gradient is reduced, before clipping and update; ad_run_gradient is valid. NULL allowed. A failure ends the step. */
+  ad_status (*after_gradients)(void *context, ad_run *run, const ad_step_report *report);
+  void *context;
+  const char *trace; /* path of a Chrome trace file for this rank's events, or NULL; written by ad_run_destroy */
+} ad_run_options;
+
+/* Everything a rank needs: mesh, model, parameters (initialised), reducer, optimizer, tape, data. Collective over the mesh's ranks. `recipe` and `comm` are
+ * borrowed. */
+AD_API AD_CHECKED ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_options *options, ad_run **out);
+AD_API void ad_run_destroy(ad_run *run);
+/* The step: for each microbatch forward, backward and the reducer; then norm, clip, update. A loss that is not finite is AD_NUMBER on all ranks, naming step and
+ * rank. */
+AD_API AD_CHECKED ad_status ad_run_step(ad_run *run, int64_t step, ad_step_report *out);
+/* The loss of step `step`'s batch at the present parameters, without gradients or update (for --directional). held_out: of the validation part instead. */
+AD_API AD_CHECKED ad_status ad_run_loss(ad_run *run, int64_t step, int held_out, double *out);
+
+AD_API size_t ad_run_param_count(const ad_run *run);
+AD_API const ad_param_spec *ad_run_param(const ad_run *run, size_t index);
+AD_API ad_array *ad_run_value(ad_run *run, size_t index);                 /* in the storage layout; may be written between steps */
+AD_API const ad_array *ad_run_gradient(const ad_run *run, size_t index);  /* in the storage layout */
+AD_API const ad_mesh *ad_run_mesh(const ad_run *run);
+AD_API ad_model *ad_run_model(ad_run *run);
+AD_API ad_adamw *ad_run_optimizer(ad_run *run);
+AD_API ad_reducer *ad_run_reducer(ad_run *run);
+AD_API ad_tape *ad_run_tape(ad_run *run);
+AD_API ad_comm *ad_run_comm(ad_run *run);
+AD_API const ad_recipe *ad_run_recipe(const ad_run *run);
+
+/* `addend train`: runs all steps of a recipe on this rank; rank 0 writes FOLDER/metrics.jsonl, trace.json (all ranks' events) and report.html. `progress` is called on rank 0 after every step. */
+typedef struct ad_train_options {
+  size_t size; /* sizeof(ad_train_options) */
+  const char *folder; /* "runs/NAME" */
+  void (*progress)(void *context, const ad_step_report *report, int64_t steps, double tokens_per_second, double seconds_left);
+  void *context;
+} ad_train_options;
+AD_API AD_CHECKED ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_options *options);
+
+#if defined(__cplusplus)
+}
+#endif
+#endif
