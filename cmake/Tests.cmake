@@ -1,11 +1,39 @@
 # tests/LAYER/test_NAME.c becomes the test LAYER/NAME and links that layer and those before it, nothing more.
-# tests/system holds what needs the whole library; tests/cli holds scripts that run the built program.
+# tests/system holds what needs the whole library; tests/cli holds scripts that run the built program; tests/install builds
+# a stranger's program against an installed tree. Label tsan: what runs under the thread sanitizer too.
 find_library(CMOCKA_LIBRARY cmocka)
 if(NOT CMOCKA_LIBRARY)
-  message(FATAL_ERROR "cmocka is missing: script/setup installs it (Debian: libcmocka-dev)")
+  message(FATAL_ERROR "cmocka is missing: script/setup --test installs it (Debian: libcmocka-dev)")
 endif()
-set(available "")
+# Sanitizers complain by exit status 99, so that no test takes it for a status of the program under test.
+set(AD_TEST_ENVIRONMENT
+  "ASAN_OPTIONS=exitcode=99:detect_stack_use_after_return=1:strict_string_checks=1"
+  "UBSAN_OPTIONS=print_stacktrace=1"
+  "TSAN_OPTIONS=exitcode=99:second_deadlock_stack=1"
+  "OPENBLAS_NUM_THREADS=1")
+if(EXISTS "${CMAKE_SOURCE_DIR}/tests/support/lsan.supp")
+  list(APPEND AD_TEST_ENVIRONMENT "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0")
+endif()
+# The folders whose tests start several ranks: one such test at a time fills two cores.
+set(AD_RANK_FOLDERS comm array reduce bridge train check system cli)
+
+function(ad_describe_test name folder seconds)
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds} ENVIRONMENT "${AD_TEST_ENVIRONMENT}")
+  set_property(TEST ${name} APPEND PROPERTY LABELS ${folder})
+  if(folder IN_LIST AD_RANK_FOLDERS)
+    set_tests_properties(${name} PROPERTIES PROCESSORS 2)
+  endif()
+endfunction()
+
+# An archive, so that a test takes from it only what it calls and needs no layer beyond its own.
 file(GLOB support CONFIGURE_DEPENDS tests/support/*.c)
+set(AD_TEST_SUPPORT "")
+if(support)
+  add_library(ad_test_support STATIC ${support})
+  set(AD_TEST_SUPPORT ad_test_support)
+endif()
+
+set(available "")
 foreach(layer ${AD_LAYERS} system)
   if(DEFINED AD_OBJECTS_UP_TO_${layer})
     set(available ${AD_OBJECTS_UP_TO_${layer}})
@@ -14,25 +42,31 @@ foreach(layer ${AD_LAYERS} system)
   foreach(source ${tests})
     get_filename_component(name ${source} NAME_WE)
     string(REPLACE "test_" "" name ${name})
-    add_executable(test_${layer}_${name} ${source} ${support} ${available})
-    target_include_directories(test_${layer}_${name} PRIVATE tests/support)
-    target_link_libraries(test_${layer}_${name} PRIVATE ${CMOCKA_LIBRARY} ${AD_DEPENDENCY_LIBRARIES})
-    add_test(NAME ${layer}/${name} COMMAND test_${layer}_${name})
-    set_tests_properties(${layer}/${name} PROPERTIES TIMEOUT 300)
+    set(target test_${layer}_${name})
+    add_executable(${target} ${source} ${available})
+    target_include_directories(${target} PRIVATE tests/support)
+    target_link_libraries(${target} PRIVATE ${AD_TEST_SUPPORT} ${CMOCKA_LIBRARY} ${AD_DEPENDENCY_LIBRARIES})
+    add_test(NAME ${layer}/${name} COMMAND ${target})
+    ad_describe_test(${layer}/${name} ${layer} 300)
+    file(STRINGS ${source} threads REGEX "pthread_create|thrd_create" LIMIT_COUNT 1)
+    if(threads) # ranks are processes: the thread sanitizer has something to say only where threads are started
+      set_property(TEST ${layer}/${name} APPEND PROPERTY LABELS tsan)
+    endif()
   endforeach()
 endforeach()
-file(GLOB scripts CONFIGURE_DEPENDS tests/cli/*.sh)
-foreach(source ${scripts})
-  get_filename_component(name ${source} NAME_WE)
-  add_test(NAME cli/${name} COMMAND bash ${source} $<TARGET_FILE:addend_cli> ${CMAKE_SOURCE_DIR})
-  set_tests_properties(cli/${name} PROPERTIES TIMEOUT 600)
-endforeach()
-if(AD_FUZZ)
-  file(GLOB fuzzers CONFIGURE_DEPENDS tests/fuzz/fuzz_*.c)
-  foreach(source ${fuzzers})
+
+if(TARGET addend_cli)
+  file(GLOB scripts CONFIGURE_DEPENDS tests/cli/*.sh)
+  foreach(source ${scripts})
     get_filename_component(name ${source} NAME_WE)
-    add_executable(${name} ${source} ${AD_OBJECTS})
-    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
-    target_link_libraries(${name} PRIVATE ${AD_DEPENDENCY_LIBRARIES})
+    add_test(NAME cli/${name} COMMAND bash ${source} $<TARGET_FILE:addend_cli> ${CMAKE_SOURCE_DIR})
+    ad_describe_test(cli/${name} cli 600)
   endforeach()
+endif()
+
+# A stranger's program has no sanitizer's run time, so an instrumented library is no use to it.
+if(NOT AD_SANITIZE AND NOT AD_FUZZ)
+  add_test(NAME install/outside_program
+    COMMAND bash ${CMAKE_SOURCE_DIR}/tests/install/test_install.sh ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR} ${CMAKE_C_COMPILER})
+  ad_describe_test(install/outside_program install 120)
 endif()

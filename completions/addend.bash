@@ -1,0 +1,45 @@
+# Bash completion of the addend command: commands, options, their values, recipe files.
+_addend() {
+  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} options=--help i
+  COMPREPLY=()
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    mapfile -t COMPREPLY < <(compgen -W "train check plan bench run --help" -- "$current")
+    return
+  fi
+  if [ "$command" = run ]; then
+    for ((i = 2; i < COMP_CWORD; i++)); do
+      if [ "${COMP_WORDS[i]}" = -- ]; then # behind it stands the user's own command line
+        compopt -o filenames 2>/dev/null
+        if ((i + 1 == COMP_CWORD)); then
+          mapfile -t COMPREPLY < <(compgen -c -- "$current" && compgen -f -- "$current")
+        else
+          mapfile -t COMPREPLY < <(compgen -f -- "$current")
+        fi
+        return
+      fi
+    done
+  fi
+  case $previous in
+    --dtype) mapfile -t COMPREPLY < <(compgen -W "f64 f32 recipe" -- "$current") && return ;;
+    --set) compopt -o nospace 2>/dev/null
+      mapfile -t COMPREPLY < <(compgen -S = -W "name mesh data.seq data.text data.valid model.layers model.d_model model.heads
+        train.global_batch train.microbatches train.steps train.lr train.clip train.seed precision.param precision.grad
+        precision.reduce precision.accumulate shard.zero shard.bucket_mib" -- "$current") && return ;;
+    --steps | -n) return ;;
+  esac
+  case $command in
+    train | plan) options+=" --json --set" ;;
+    check) options+=" --json --set --steps --dtype --directional --sabotage" ;;
+    bench) options+=" --json --peers" ;;
+    run) options+=" -n --" ;;
+    *) return ;;
+  esac
+  if [[ $current == -* || $command == bench || $command == run ]]; then
+    mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
+  else
+    compopt -o filenames 2>/dev/null
+    mapfile -t COMPREPLY < <(compgen -f -X '!*.@(yaml|yml)' -- "$current" && compgen -d -- "$current")
+  fi
+}
+shopt -s extglob
+complete -F _addend addend

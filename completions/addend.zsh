@@ -1,0 +1,36 @@
+#compdef addend
+# Zsh completion of the addend command: commands, options, their values, recipe files.
+_addend() {
+  local -a commands recipe_options
+  commands=(
+    'train:train a recipe'
+    'check:prove the gradients of a recipe against one process'
+    'plan:say what is reduced, when, over what, in how many bytes'
+    'bench:measure collectives and the reducer'
+    'run:start ranks of an own program'
+  )
+  recipe_options=(
+    '--help[what the command does, with an example]'
+    '--json[one JSON document on standard output]'
+    '*--set[replace a node of the recipe]:PATH=VALUE:'
+    '1:recipe:_files -g "*.(yaml|yml)"'
+  )
+  if (( CURRENT == 2 )); then
+    _describe command commands
+    _arguments '--help[all commands]'
+    return
+  fi
+  local command=$words[2]
+  shift words
+  (( CURRENT-- ))
+  case $command in
+    train | plan) _arguments $recipe_options ;;
+    check)
+      _arguments $recipe_options '--steps[compare several steps]:number of steps:' '--dtype[of the proof]:dtype:(f64 f32 recipe)' \
+        '--directional[a difference quotient instead of a reference]' '--sabotage[plant every known mistake]'
+      ;;
+    bench) _arguments '--help[what it measures]' '--json[one JSON document]' '--peers[measure other libraries too]' ;;
+    run) _arguments '--help[how ranks start]' '-n[number of ranks]:ranks:' '*:: :_normal' ;;
+  esac
+}
+_addend "$@"
