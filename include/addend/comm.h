@@ -76,8 +76,9 @@ AD_API AD_CHECKED ad_status ad_comm_test(ad_comm *comm, ad_request *request, int
 AD_API AD_CHECKED ad_status ad_comm_wait(ad_comm *comm, ad_request *request); /* sets request->id to 0 */
 AD_API AD_CHECKED ad_status ad_comm_barrier(ad_comm *comm, const ad_group *group, const char *site);
 
-/* Tells every rank of the world that this one failed: their next call, or the one they wait in, returns AD_PEER_FAILED with this text. */
-AD_API void ad_comm_fail(ad_comm *comm, const char *message);
+/* Tells every rank of the world that this one failed: their next call, or the one they wait in, returns AD_PEER_FAILED with this text;
+ * `status` is what ad_launch_result shows of it. The first failure of a world is kept. */
+AD_API void ad_comm_fail(ad_comm *comm, ad_status status, const char *message);
 /* AD_OK, or the error that some rank reported, without waiting. */
 AD_API AD_CHECKED ad_status ad_comm_health(ad_comm *comm);
 /* The last 256 collectives of this rank, oldest first, one line each with sequence number, operation, count, dtype, group, site, state and time. Also written to the folder ADDEND_FLIGHT_DIR (if set) as flight-RANK.txt
@@ -96,6 +97,7 @@ typedef struct ad_launch_options {
   char *const *argv; /* instead of function: a program and its arguments */
 } ad_launch_options;
 typedef struct ad_launch_result {
+  ad_status status;  /* of the first error of any rank: AD_TYPE if a rank's model was refused, AD_MISMATCH, ...; AD_OK if none was reported */
   int exit_status;   /* the first failing rank's exit status; 128+signal if it died; 0 */
   int64_t rank;      /* that rank, or -1 */
   int signal;        /* that ended it, or 0 */
