@@ -1,0 +1,97 @@
+/* Law 4: the reductions that lead from a gradient's layout to the storage layout. Derived, never configured. */
+#include <string.h>
+#include "base/error.h"
+#include "layout/nest.h"
+#include "layout/type.h"
+#include "mesh/object.h"
+
+/* The move of one axis, AD_MOVE_COUNT if a gradient never goes that way. */
+static ad_move move_between(ad_type from, ad_type to) {
+  int final = to == AD_R || to == AD_I;
+  if (from == AD_P && final) return AD_MOVE_ALL_REDUCE;
+  if (from == AD_P && ad_type_is_cut(to)) return AD_MOVE_REDUCE_SCATTER;
+  if ((from == AD_R || from == AD_I) && ad_type_is_cut(to)) return AD_MOVE_CONVERT;
+  return AD_MOVE_COUNT;
+}
+
+static ad_status check_axes(const ad_layout *gradient, const ad_layout *storage) {
+  char from[AD_TYPE_TEXT_MAX], to[AD_TYPE_TEXT_MAX];
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    ad_type g = gradient->type[axis], s = storage->type[axis];
+    if (g == s || move_between(g, s) != AD_MOVE_COUNT) continue;
+    return ad_fail(AD_TYPE,
+                   "gradient path: the gradient is %s on `%s`, the storage %s; a gradient that is P there can be "
+                   "stored as R, I or S, one that is R or I as it is or as S, others only as they are",
+                   ad_type_print(g, from, sizeof from), ad_axis_name((ad_axis)axis), ad_type_print(s, to, sizeof to));
+  }
+  return AD_OK;
+}
+
+typedef struct path {
+  int count;
+  ad_path_step step[AD_AXIS_COUNT];
+  ad_layout reached;
+} path;
+
+static int position_in_mesh(const ad_mesh *mesh, ad_axis axis) {
+  int i = 0;
+  while (mesh->order[i] != axis) i++;
+  return i;
+}
+
+/* An axis can join the last step if that does the same and, since one step cuts in mesh order, comes before it there.
+ */
+static int joins(const path *p, ad_move move, ad_type from, ad_type to, ad_axis axis) {
+  const ad_path_step *last = p->count ? &p->step[p->count - 1] : NULL;
+  if (!last || last->move != move || last->from != from || last->to != to) return 0;
+  for (int other = 0; other < AD_AXIS_COUNT; other++)
+    if ((last->axes & AD_AXES(other)) &&
+        position_in_mesh(p->reached.mesh, (ad_axis)other) > position_in_mesh(p->reached.mesh, axis))
+      return 0;
+  return 1;
+}
+
+static void take_step(path *p, ad_axis axis, ad_type to) {
+  ad_type from = p->reached.type[axis];
+  ad_move move = move_between(from, to);
+  if (from == to) return;
+  if (!joins(p, move, from, to, axis)) p->step[p->count++] = (ad_path_step){move, 0, from, to};
+  p->step[p->count - 1].axes |= AD_AXES(axis);
+  ad_layout_set(&p->reached, AD_AXES(axis), to);
+}
+
+/* Cuts first, outermost first: what they leave to be summed is smaller. */
+static path find_path(const ad_layout *gradient, const ad_layout *storage) {
+  path p = {.reached = *gradient};
+  for (int dim = 0; dim < AD_DIMS_MAX; dim++)
+    for (int depth = 0; depth < AD_AXIS_COUNT; depth++) {
+      ad_axis axis = ad_layout_cut_at(storage, dim, depth);
+      if (axis != AD_AXIS_COUNT) take_step(&p, axis, storage->type[axis]);
+    }
+  for (int final = AD_R; final <= AD_I; final++)
+    for (int i = 0; i < AD_AXIS_COUNT; i++) {
+      ad_axis axis = storage->mesh->order[i];
+      if (storage->type[axis] == final) take_step(&p, axis, (ad_type) final);
+    }
+  return p;
+}
+
+ad_status ad_layout_path(const ad_layout *gradient, const ad_layout *storage, ad_path_step steps[AD_AXIS_COUNT],
+                         int *count) {
+  char reached[256], wanted[256];
+  if (!ad_mesh_equal(gradient->mesh, storage->mesh))
+    return ad_fail(AD_TYPE,
+                   "gradient path: the gradient lies on mesh \"%s\", the storage on \"%s\"; both need one mesh",
+                   ad_mesh_text(gradient->mesh), ad_mesh_text(storage->mesh));
+  AD_TRY(check_axes(gradient, storage));
+  path p = find_path(gradient, storage);
+  if (!ad_layout_equal(&p.reached, storage))
+    return ad_fail(
+        AD_TYPE,
+        "gradient path: reductions end in \"%s\", the storage is \"%s\"; a cut that the gradient already has "
+        "stays outside the cuts that reductions make",
+        ad_layout_print(&p.reached, reached, sizeof reached), ad_layout_print(storage, wanted, sizeof wanted));
+  memcpy(steps, p.step, (size_t)p.count * sizeof *steps);
+  *count = p.count;
+  return AD_OK;
+}

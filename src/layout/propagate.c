@@ -1,0 +1,160 @@
+/* Law 3: the type of a local operation's result, axis by axis, from the types of its operands. Only decides; what the
+ * errors say is in sentences.c. */
+#include "base/error.h"
+#include "layout/rule.h"
+#include "layout/sentences.h"
+#include "layout/type.h"
+
+typedef struct operation {
+  const ad_rule *rule;
+  const ad_layout *const *operands;
+  const int *constant;
+  size_t count;
+  const char *site;
+} operation;
+
+static ad_type type_of(const operation *op, size_t operand, ad_axis axis) { return op->operands[operand]->type[axis]; }
+
+/* R or I without a gradient: the difference between them is gone. */
+static int is_neutral(const operation *op, size_t operand, ad_axis axis) {
+  ad_type type = type_of(op, operand, axis);
+  return op->constant && op->constant[operand] && (type == AD_R || type == AD_I);
+}
+
+/* The letter along which an operand is cut on an axis; 0 if it is not cut. */
+static char cut_letter(const operation *op, size_t operand, ad_axis axis) {
+  int dim = ad_type_dim(type_of(op, operand, axis));
+  return dim < 0 ? 0 : ad_rule_operand(op->rule, operand).data[dim];
+}
+
+static ad_side side_of(const operation *op, size_t operand, size_t other, ad_axis axis) {
+  char letter = cut_letter(op, other, axis);
+  int dim = letter ? ad_letters_find(ad_rule_operand(op->rule, operand), letter) : -1;
+  ad_type like_other = dim < 0 ? AD_R : ad_type_cut_like(type_of(op, other, axis), dim);
+  return (ad_side){operand, type_of(op, operand, axis), like_other};
+}
+
+static ad_status fail(const operation *op, ad_conflict_kind kind, ad_axis axis, size_t a, size_t b) {
+  size_t first = a < b ? a : b, second = a < b ? b : a;
+  ad_conflict conflict = {.kind = kind, .axis = axis, .linearity = op->rule->linearity, .sides = a == b ? 1 : 2};
+  conflict.side[0] = side_of(op, first, second, axis);
+  conflict.side[1] = side_of(op, second, first, axis);
+  return ad_conflict_fail(&conflict, op->rule->name, op->site);
+}
+
+/* The first operand of this kind; count if there is none. */
+static size_t find_kind(const operation *op, ad_axis axis, ad_type kind) {
+  size_t i = 0;
+  while (i < op->count && (is_neutral(op, i, axis) || ad_type_kind(type_of(op, i, axis)) != kind)) i++;
+  return i;
+}
+
+static ad_status meet_invariant(const operation *op, ad_axis axis, size_t lead, ad_type *out) {
+  for (size_t i = 0; i < op->count; i++)
+    if (!is_neutral(op, i, axis) && type_of(op, i, axis) != AD_I) return fail(op, AD_INVARIANT_MIXED, axis, lead, i);
+  *out = AD_I;
+  return AD_OK;
+}
+
+static ad_status meet_varying(const operation *op, ad_axis axis, size_t lead, ad_type *out) {
+  for (size_t i = 0; i < op->count; i++) {
+    ad_type type = type_of(op, i, axis);
+    if (type == AD_P) return fail(op, AD_PARTIAL_WITH_VARYING, axis, lead, i);
+    if (ad_type_is_cut(type)) return fail(op, AD_VARYING_WITH_CUT, axis, lead, i);
+  }
+  *out = AD_V;
+  return AD_OK;
+}
+
+static ad_status meet_partial(const operation *op, ad_axis axis, size_t lead, ad_type *out) {
+  if (op->rule->linearity == AD_NONLINEAR) return fail(op, AD_PARTIAL_NONLINEAR, axis, lead, lead);
+  for (size_t i = 0; i < op->count; i++) {
+    ad_type type = type_of(op, i, axis);
+    if (ad_type_is_cut(type)) return fail(op, AD_PARTIAL_WITH_CUT, axis, lead, i);
+    if (op->rule->linearity == AD_ADDITIVE && type != AD_P) return fail(op, AD_PARTIAL_PLUS_WHOLE, axis, lead, i);
+    if (op->rule->linearity == AD_MULTILINEAR && type == AD_P && i != lead)
+      return fail(op, AD_PARTIAL_TIMES_PARTIAL, axis, lead, i);
+  }
+  *out = AD_P;
+  return AD_OK;
+}
+
+/* One operand beside the cut operand `lead`. `kept`: the result has the dimension that is cut. */
+static ad_status meet_beside_cut(const operation *op, ad_axis axis, size_t lead, size_t i, int kept) {
+  char letter = cut_letter(op, lead, axis), own = cut_letter(op, i, axis);
+  ad_type lead_type = type_of(op, lead, axis), type = type_of(op, i, axis);
+  if (own) {
+    if (own != letter) return fail(op, AD_TWO_DIMENSIONS, axis, lead, i);
+    if (ad_type_is_zigzag(type) != ad_type_is_zigzag(lead_type)) return fail(op, AD_CUT_DIFFERENTLY, axis, lead, i);
+    if (op->operands[i]->depth[axis] != op->operands[lead]->depth[axis]) return fail(op, AD_CUT_ORDER, axis, lead, i);
+    return AD_OK;
+  }
+  if (ad_letters_find(ad_rule_operand(op->rule, i), letter) >= 0) return fail(op, AD_CUT_AND_WHOLE, axis, lead, i);
+  if (op->rule->linearity == AD_ADDITIVE && !kept) return fail(op, AD_SUM_PLUS_WHOLE, axis, lead, i);
+  return AD_OK;
+}
+
+static int is_whole(const ad_rule *rule, char letter) {
+  for (const char *c = rule->whole ? rule->whole : ""; *c; c++)
+    if (*c == letter) return 1;
+  return 0;
+}
+
+static ad_status meet_cut(const operation *op, ad_axis axis, size_t lead, ad_type *out) {
+  char letter = cut_letter(op, lead, axis);
+  int dim = ad_letters_find(ad_rule_result(op->rule), letter);
+  if (is_whole(op->rule, letter)) return fail(op, AD_CUT_ALONG_WHOLE, axis, lead, lead);
+  for (size_t i = 0; i < op->count; i++)
+    if (i != lead) AD_TRY(meet_beside_cut(op, axis, lead, i, dim >= 0));
+  *out = dim >= 0 ? ad_type_cut_like(type_of(op, lead, axis), dim) : AD_P;
+  return AD_OK;
+}
+
+/* No operand is I, V, P or cut, those aside that are neutral. */
+static ad_type meet_replicated(const operation *op, ad_axis axis) {
+  for (size_t i = 0; i < op->count; i++)
+    if (type_of(op, i, axis) == AD_R) return AD_R;
+  return AD_I;
+}
+
+static ad_status meet_on(const operation *op, ad_axis axis, ad_layout *out) {
+  size_t lead;
+  ad_type *type = &out->type[axis];
+  if ((lead = find_kind(op, axis, AD_I)) < op->count) return meet_invariant(op, axis, lead, type);
+  if ((lead = find_kind(op, axis, AD_V)) < op->count) return meet_varying(op, axis, lead, type);
+  if ((lead = find_kind(op, axis, AD_P)) < op->count) return meet_partial(op, axis, lead, type);
+  if ((lead = find_kind(op, axis, AD_S(0))) < op->count) {
+    AD_TRY(meet_cut(op, axis, lead, type));
+    out->depth[axis] = ad_type_is_cut(*type) ? op->operands[lead]->depth[axis] : 0;
+    return AD_OK;
+  }
+  *type = meet_replicated(op, axis);
+  return AD_OK;
+}
+
+static ad_status check_operand(const operation *op, size_t i) {
+  char where[AD_WHERE_MAX], type[AD_TYPE_TEXT_MAX];
+  int ndim = ad_rule_operand(op->rule, i).count;
+  ad_where(op->site, where);
+  if (!ad_mesh_equal(op->operands[i]->mesh, op->operands[0]->mesh))
+    return ad_fail(AD_TYPE,
+                   "%s%s: operand 1 lies on mesh \"%s\", operand %zu on \"%s\"; change the view of one of them", where,
+                   op->rule->name, ad_mesh_text(op->operands[0]->mesh), i + 1, ad_mesh_text(op->operands[i]->mesh));
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
+    if (ad_type_dim(op->operands[i]->type[axis]) >= ndim)
+      return ad_fail(AD_TYPE, "%s%s: operand %zu is %s on `%s`, but it has %d dimension%s in \"%s\"", where,
+                     op->rule->name, i + 1, ad_type_print(op->operands[i]->type[axis], type, sizeof type),
+                     ad_axis_name((ad_axis)axis), ndim, ndim == 1 ? "" : "s", op->rule->dims);
+  return AD_OK;
+}
+
+ad_status ad_layout_propagate(const ad_rule *rule, const ad_layout *const *operands, const int *constant, size_t count,
+                              const char *site, ad_layout *out) {
+  operation op = {rule, operands, constant, count, site};
+  AD_TRY(ad_rule_check(rule, count));
+  for (size_t i = 0; i < count; i++) AD_TRY(check_operand(&op, i));
+  ad_layout result = ad_layout_all(operands[0]->mesh, AD_R);
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) AD_TRY(meet_on(&op, (ad_axis)axis, &result));
+  *out = result;
+  return AD_OK;
+}

@@ -1,0 +1,105 @@
+/* The sentences of law 1: for every kind of conflict between operands, which of them changes and to what. The way there
+ * comes from the transition table. */
+#include "layout/sentences.h"
+#include <stdio.h>
+#include "base/error.h"
+#include "base/text.h"
+#include "layout/transition.h"
+#include "layout/type.h"
+
+static const char *const reasons[AD_CONFLICT_COUNT] = {
+#define REASON(code, why) [code] = why,
+    AD_CONFLICT_LIST(REASON)
+#undef REASON
+};
+
+void ad_where(const char *site, char where[AD_WHERE_MAX]) {
+  snprintf(where, AD_WHERE_MAX, site ? "%.150s: " : "%s", site ? site : "");
+}
+
+/* One side changes to a type. */
+typedef struct repair {
+  const ad_side *side;
+  ad_type to;
+} repair;
+
+static const ad_side *side_of(const ad_conflict *conflict, ad_type kind) {
+  return ad_type_kind(conflict->side[0].type) == kind ? &conflict->side[0] : &conflict->side[1];
+}
+
+static const ad_side *other_side(const ad_conflict *conflict, const ad_side *side) {
+  return side == &conflict->side[0] ? &conflict->side[1] : &conflict->side[0];
+}
+
+/* I joins what it meets: as R, or as the same cut. A partial is completed instead, unless it is multiplied. */
+static repair repair_invariant(const ad_conflict *conflict) {
+  const ad_side *invariant = side_of(conflict, AD_I), *other = other_side(conflict, invariant);
+  if (other->type == AD_P && conflict->linearity != AD_MULTILINEAR) return (repair){other, AD_I};
+  return (repair){invariant, invariant->like_other};
+}
+
+static repair repair_partial_with_varying(const ad_conflict *conflict) {
+  if (conflict->linearity == AD_ADDITIVE) return (repair){side_of(conflict, AD_V), AD_P};
+  return (repair){side_of(conflict, AD_P), AD_R};
+}
+
+static repair repair_whole(const ad_conflict *conflict) {
+  const ad_side *whole = other_side(conflict, side_of(conflict, AD_S(0)));
+  return (repair){whole, whole->like_other};
+}
+
+static repair repair_of(const ad_conflict *conflict) {
+  const ad_side *first = &conflict->side[0], *last = &conflict->side[conflict->sides - 1];
+  switch (conflict->kind) {
+    case AD_INVARIANT_MIXED:
+      return repair_invariant(conflict);
+    case AD_PARTIAL_WITH_CUT:
+      return (repair){side_of(conflict, AD_P), side_of(conflict, AD_P)->like_other};
+    case AD_PARTIAL_WITH_VARYING:
+      return repair_partial_with_varying(conflict);
+    case AD_VARYING_WITH_CUT:
+      return (repair){side_of(conflict, AD_S(0)), AD_V};
+    case AD_PARTIAL_PLUS_WHOLE:
+      return (repair){other_side(conflict, side_of(conflict, AD_P)), AD_P};
+    case AD_CUT_AND_WHOLE:
+      return repair_whole(conflict);
+    case AD_SUM_PLUS_WHOLE:
+      return (repair){side_of(conflict, AD_S(0)), AD_R};
+    case AD_TWO_DIMENSIONS:
+    case AD_CUT_DIFFERENTLY:
+      return (repair){last, last->like_other};
+    case AD_PARTIAL_TIMES_PARTIAL:
+      return (repair){last, AD_R};
+    default:
+      return (repair){first, AD_R};
+  }
+}
+
+static void print_repair(const ad_conflict *conflict, ad_text *text) {
+  repair r = repair_of(conflict);
+  char from_text[AD_TYPE_TEXT_MAX], to_text[AD_TYPE_TEXT_MAX];
+  ad_route route = ad_route_find(r.side->type, r.to);
+  for (int i = 0; i < route.count; i++)
+    ad_text_add(text, "%s%s operand %zu %s->%s", i ? ", then " : "", ad_move_name(route.move[i]), r.side->operand + 1,
+                ad_type_print(route.from[i], from_text, sizeof from_text),
+                ad_type_print(route.to[i], to_text, sizeof to_text));
+}
+
+ad_status ad_conflict_fail(const ad_conflict *conflict, const char *name, const char *site) {
+  char where[AD_WHERE_MAX], type[AD_TYPE_TEXT_MAX], sentence[512];
+  const char *why = reasons[conflict->kind];
+  ad_where(site, where);
+  ad_text text = ad_text_on(sentence, sizeof sentence);
+  ad_text_add(&text, "operand %zu is %s on `%s`", conflict->side[0].operand + 1,
+              ad_type_print(conflict->side[0].type, type, sizeof type), ad_axis_name(conflict->axis));
+  if (conflict->sides == 2)
+    ad_text_add(&text, ", operand %zu is %s", conflict->side[1].operand + 1,
+                ad_type_print(conflict->side[1].type, type, sizeof type));
+  ad_text_add(&text, "%s%s; ", why[0] ? ": " : "", why);
+  if (conflict->kind == AD_CUT_ORDER)
+    ad_text_add(&text, "cut operand %zu in the order of operand %zu", conflict->side[1].operand + 1,
+                conflict->side[0].operand + 1);
+  else
+    print_repair(conflict, &text);
+  return ad_fail(AD_TYPE, "%s%s: %s", where, name, sentence);
+}

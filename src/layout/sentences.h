@@ -1,0 +1,53 @@
+/* The sentences of law 1: why operands do not fit together, and the repair. */
+#ifndef LAYOUT_SENTENCES_H
+#define LAYOUT_SENTENCES_H
+#include "addend/layout.h"
+
+enum { AD_WHERE_MAX = 160 };
+
+/* Writes "file.c:88: ", or nothing if site is NULL. */
+void ad_where(const char *site, char where[AD_WHERE_MAX]);
+
+/* Code, why it is an error ("" where the two types say it all). The only list of conflicts. */
+#define AD_CONFLICT_LIST(X)                                                                                          \
+  X(AD_INVARIANT_MIXED, "")                                                                                          \
+  X(AD_PARTIAL_WITH_CUT, "")                                                                                         \
+  X(AD_PARTIAL_WITH_VARYING, "")                                                                                     \
+  X(AD_VARYING_WITH_CUT, "")                                                                                         \
+  X(AD_PARTIAL_PLUS_WHOLE, "every rank would add the whole value to its addend, and the sum count it once per rank") \
+  X(AD_SUM_PLUS_WHOLE, "the sum along that dimension is a partial, and the whole value would count once per rank")   \
+  X(AD_PARTIAL_TIMES_PARTIAL, "a product of sums is not the sum of the products")                                    \
+  X(AD_PARTIAL_NONLINEAR, "it is not linear, so a sum has to be complete before it")                                 \
+  X(AD_CUT_AND_WHOLE, "one dimension is cut here and whole there")                                                   \
+  X(AD_TWO_DIMENSIONS, "one axis would cut two dimensions of the result")                                            \
+  X(AD_CUT_DIFFERENTLY, "only zigzag cuts fit zigzag cuts")                                                          \
+  X(AD_CUT_ALONG_WHOLE, "it is not local along that dimension")                                                      \
+  X(AD_CUT_ORDER, "several axes cut that dimension, and the operands nest the cuts differently")
+
+typedef enum ad_conflict_kind {
+#define AD_CONFLICT_CODE(code, why) code,
+  AD_CONFLICT_LIST(AD_CONFLICT_CODE)
+#undef AD_CONFLICT_CODE
+      AD_CONFLICT_COUNT
+} ad_conflict_kind;
+
+/* One operand in a conflict. */
+typedef struct ad_side {
+  size_t operand; /* 0 is the first; printed from 1 */
+  ad_type type;
+  ad_type like_other; /* the cut that this operand would have to have to fit the other's; AD_R if it lacks the dimension
+                         or the other is not cut */
+} ad_side;
+
+typedef struct ad_conflict {
+  ad_conflict_kind kind;
+  ad_axis axis;
+  ad_linearity linearity;
+  int sides; /* 1 or 2 */
+  ad_side side[2];
+} ad_conflict;
+
+/* Records "site: name: operand 1 is I on `tp`, operand 2 is S(0): why; convert operand 1 I->S(0)"; returns AD_TYPE. */
+ad_status ad_conflict_fail(const ad_conflict *conflict, const char *name, const char *site);
+
+#endif

@@ -1,0 +1,77 @@
+/* Law 2: the only place that says which operations change a type, and which operation is the backward of which. */
+#include "layout/transition.h"
+#include "base/text.h"
+#include "layout/type.h"
+
+#define S AD_S(0) /* any cut */
+
+static const ad_transition table[] = {
+    /* move, from, to, moves bytes; backward: move, from, to */
+    {AD_MOVE_ALL_REDUCE, AD_P, AD_R, 1, AD_MOVE_ALL_REDUCE, AD_P, AD_R},
+    {AD_MOVE_ALL_REDUCE, AD_P, AD_I, 1, AD_MOVE_CONVERT, AD_I, AD_R},
+    {AD_MOVE_REDUCE_SCATTER, AD_P, S, 1, AD_MOVE_ALL_GATHER, S, AD_R},
+    {AD_MOVE_ALL_GATHER, S, AD_R, 1, AD_MOVE_REDUCE_SCATTER, AD_P, S},
+    {AD_MOVE_ALL_GATHER, S, AD_I, 1, AD_MOVE_CONVERT, AD_I, S},
+    {AD_MOVE_ALL_TO_ALL, S, S, 1, AD_MOVE_ALL_TO_ALL, S, S},
+    {AD_MOVE_ALL_TO_ALL, AD_V, AD_V, 1, AD_MOVE_ALL_TO_ALL, AD_V, AD_V},
+    {AD_MOVE_CONVERT, AD_I, AD_R, 0, AD_MOVE_ALL_REDUCE, AD_P, AD_I},
+    {AD_MOVE_CONVERT, AD_R, S, 0, AD_MOVE_CONVERT, S, AD_P}, /* zero outside the own part */
+    {AD_MOVE_CONVERT, AD_I, S, 0, AD_MOVE_ALL_GATHER, S, AD_I},
+    {AD_MOVE_CONVERT, S, AD_P, 0, AD_MOVE_CONVERT, AD_R, S},
+    {AD_MOVE_ONCE, AD_R, AD_P, 0, AD_MOVE_ONCE, AD_R, AD_P}, /* one rank's copy counts */
+    {AD_MOVE_DECLARE, AD_V, AD_P, 0, AD_MOVE_DECLARE, AD_R, AD_V},
+    {AD_MOVE_DECLARE, AD_R, AD_V, 0, AD_MOVE_DECLARE, AD_V, AD_P},
+    {AD_MOVE_DECLARE, AD_V, S, 0, AD_MOVE_DECLARE, S, AD_V},
+    {AD_MOVE_DECLARE, S, AD_V, 0, AD_MOVE_DECLARE, AD_V, S},
+};
+enum { TABLE_COUNT = sizeof table / sizeof table[0] };
+
+#undef S
+
+static const char *const move_names[AD_MOVE_COUNT] = {
+    [AD_MOVE_ALL_REDUCE] = "all_reduce", [AD_MOVE_REDUCE_SCATTER] = "reduce_scatter",
+    [AD_MOVE_ALL_GATHER] = "all_gather", [AD_MOVE_ALL_TO_ALL] = "all_to_all",
+    [AD_MOVE_CONVERT] = "convert",       [AD_MOVE_ONCE] = "once",
+    [AD_MOVE_DECLARE] = "declare",
+};
+
+const char *ad_move_name(ad_move move) { return (unsigned)move < AD_MOVE_COUNT ? move_names[move] : "unknown"; }
+
+const ad_transition *ad_transition_table(size_t *count) {
+  *count = TABLE_COUNT;
+  return table;
+}
+
+const ad_transition *ad_transition_find(ad_move move, ad_type from, ad_type to) {
+  for (int i = 0; i < TABLE_COUNT; i++)
+    if (table[i].move == move && table[i].from == ad_type_kind(from) && table[i].to == ad_type_kind(to))
+      return &table[i];
+  return NULL;
+}
+
+/* The first entry that leads from one kind to another, whatever its operation. */
+static const ad_transition *find_any(ad_type from, ad_type to) {
+  for (int i = 0; i < TABLE_COUNT; i++)
+    if (table[i].from == ad_type_kind(from) && table[i].to == ad_type_kind(to)) return &table[i];
+  return NULL;
+}
+
+ad_route ad_route_find(ad_type from, ad_type to) {
+  const ad_transition *direct = find_any(from, to);
+  if (direct) return (ad_route){1, {direct->move}, {from}, {to}};
+  for (int i = 0; i < TABLE_COUNT; i++) {
+    const ad_transition *second = find_any(table[i].to, to);
+    if (table[i].from != ad_type_kind(from) || !second) continue;
+    return (ad_route){2, {table[i].move, second->move}, {from, table[i].to}, {table[i].to, to}};
+  }
+  return (ad_route){0};
+}
+
+const char *ad_route_print(const ad_route *route, char *buffer, size_t size) {
+  ad_text text = ad_text_on(buffer, size);
+  char from[AD_TYPE_TEXT_MAX], to[AD_TYPE_TEXT_MAX];
+  for (int i = 0; i < route->count; i++)
+    ad_text_add(&text, "%s%s %s->%s", i ? ", then " : "", ad_move_name(route->move[i]),
+                ad_type_print(route->from[i], from, sizeof from), ad_type_print(route->to[i], to, sizeof to));
+  return buffer;
+}

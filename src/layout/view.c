@@ -1,0 +1,120 @@
+/* Changing view: the same value on another factorisation of its ranks. Moves no bytes, so it allows little. */
+#include "base/error.h"
+#include "layout/sentences.h"
+#include "layout/transition.h"
+#include "layout/type.h"
+#include "mesh/object.h"
+
+/* What all axes of a set become when they have to agree: nothing is lost on the way there. */
+static ad_type common_type(const ad_layout *layout, ad_axes axes) {
+  int seen[AD_P + 1] = {0}, cut = 0, kinds = 0;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    if (!(axes & AD_AXES(axis))) continue;
+    if (layout->type[axis] <= AD_P)
+      seen[layout->type[axis]] = 1;
+    else
+      cut = 1;
+  }
+  for (int type = AD_R; type <= AD_P; type++) kinds += seen[type];
+  if (seen[AD_P]) return AD_P;
+  if (seen[AD_V] || cut) return AD_V;
+  return kinds == 1 && seen[AD_I] ? AD_I : AD_R;
+}
+
+/* All of `axes` must have one type among R, I, V, P; `seen_as` is what they are in the view, for the message. */
+static ad_status one_type(const ad_layout *layout, const char *where, ad_axes axes, const char *seen_as, ad_type *out) {
+  ad_type common = common_type(layout, axes);
+  char set[128], type[AD_TYPE_TEXT_MAX], target[AD_TYPE_TEXT_MAX], repair[AD_ROUTE_TEXT_MAX];
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    if (!(axes & AD_AXES(axis)) || layout->type[axis] == common) continue;
+    ad_route route = ad_route_find(layout->type[axis], common);
+    return ad_fail(AD_TYPE,
+                   "%schange of view: `%s` becomes `%s` and needs one type among R, I, V, P, but the value is %s on "
+                   "`%s`; %s there, so that it is %s on all of them",
+                   where, ad_axes_print(axes, set, sizeof set), seen_as,
+                   ad_type_print(layout->type[axis], type, sizeof type), ad_axis_name((ad_axis)axis),
+                   ad_route_print(&route, repair, sizeof repair), ad_type_print(common, target, sizeof target));
+  }
+  *out = common;
+  return AD_OK;
+}
+
+static ad_status view_sets(const ad_layout *layout, const char *where, ad_layout *seen, ad_axes *known) {
+  ad_axes from[AD_AXIS_COUNT], to[AD_AXIS_COUNT];
+  int count = ad_mesh_common_sets(layout->mesh, seen->mesh, from, to);
+  for (int i = 0; i < count; i++) {
+    char seen_as[128];
+    ad_type type;
+    AD_TRY(one_type(layout, where, from[i], ad_axes_print(to[i], seen_as, sizeof seen_as), &type));
+    ad_layout_set(seen, to[i], type);
+    *known |= to[i];
+  }
+  return AD_OK;
+}
+
+/* Axes of size 1 lie between the sets, at a stride. Those of the view take the types of those of the mesh at the same
+ * stride, counted from the fastest. */
+static int thin_axes(const ad_mesh *mesh, int64_t stride, ad_axis axes[AD_AXIS_COUNT]) {
+  int count = 0;
+  for (int i = mesh->named_count - 1; i >= 0; i--) {
+    ad_axis axis = mesh->order[i];
+    if (mesh->axis_size[axis] == 1 && mesh->stride[axis] == stride) axes[count++] = axis;
+  }
+  return count;
+}
+
+static ad_status view_thin_axes(const ad_layout *layout, const char *where, int64_t stride, ad_layout *seen,
+                                ad_axes *known) {
+  ad_axis here[AD_AXIS_COUNT], there[AD_AXIS_COUNT];
+  int here_count = thin_axes(layout->mesh, stride, here), there_count = thin_axes(seen->mesh, stride, there);
+  for (int i = 0; i < here_count; i++) {
+    ad_type type;
+    const char *seen_as = i < there_count ? ad_axis_name(there[i]) : "nothing";
+    AD_TRY(one_type(layout, where, AD_AXES(here[i]), seen_as, &type));
+    if (i >= there_count) continue;
+    ad_layout_set(seen, AD_AXES(there[i]), type);
+    *known |= AD_AXES(there[i]);
+  }
+  return AD_OK;
+}
+
+/* What has no counterpart takes the type of its slower neighbour; what has none of those, of the nearest faster axis.
+ */
+static void fill_unknown(ad_layout *seen, ad_axes known) {
+  const ad_mesh *view = seen->mesh;
+  ad_type type = AD_R;
+  for (int i = view->named_count - 1; i >= 0; i--)
+    if (known & AD_AXES(view->order[i])) type = seen->type[view->order[i]];
+  for (int i = 0; i < view->named_count; i++) {
+    ad_axis axis = view->order[i];
+    if (!(known & AD_AXES(axis))) ad_layout_set(seen, AD_AXES(axis), type);
+    type = seen->type[axis];
+  }
+}
+
+static ad_status view_all(const ad_layout *layout, const char *where, ad_layout *seen) {
+  ad_axes known = 0;
+  AD_TRY(view_sets(layout, where, seen, &known));
+  for (int i = 0; i < AD_AXIS_COUNT; i++) {
+    const ad_mesh *mesh = layout->mesh; /* its strides are all that matter: others have no counterparts */
+    AD_TRY(view_thin_axes(layout, where, mesh->stride[mesh->order[i]], seen, &known));
+  }
+  fill_unknown(seen, known);
+  return AD_OK;
+}
+
+ad_status ad_layout_view(const ad_layout *layout, const ad_mesh *view, const char *site, ad_layout *out) {
+  char where[AD_WHERE_MAX];
+  ad_where(site, where);
+  if (!ad_mesh_same_ranks(layout->mesh, view))
+    return ad_fail(AD_INVALID,
+                   "%schange of view: mesh \"%s\" has ranks %lld to %lld, the view \"%s\" %lld to %lld; a view has the "
+                   "same ranks",
+                   where, ad_mesh_text(layout->mesh), (long long)ad_mesh_first_rank(layout->mesh),
+                   (long long)(ad_mesh_first_rank(layout->mesh) + ad_mesh_size(layout->mesh) - 1), ad_mesh_text(view),
+                   (long long)ad_mesh_first_rank(view), (long long)(ad_mesh_first_rank(view) + ad_mesh_size(view) - 1));
+  ad_layout seen = ad_layout_all(view, AD_R);
+  AD_TRY(view_all(layout, where, &seen));
+  *out = seen;
+  return AD_OK;
+}

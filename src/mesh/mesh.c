@@ -1,0 +1,74 @@
+/* Meshes as objects: made, destroyed, validated, asked. Groups are in group.c, changes of view in view.c. */
+#include <inttypes.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "mesh/object.h"
+
+ad_status ad_mesh_create(const char *text, ad_mesh **out) { return ad_mesh_create_pool(text, 0, out); }
+
+ad_status ad_mesh_create_pool(const char *text, int64_t first_rank, ad_mesh **out) {
+  ad_mesh parsed, *mesh = NULL;
+  AD_TRY(ad_mesh_parse(text, first_rank, &parsed));
+  AD_TRY(ad_new(1, &mesh));
+  *mesh = parsed;
+  *out = mesh;
+  return AD_OK;
+}
+
+void ad_mesh_destroy(ad_mesh *mesh) { ad_release(mesh); }
+
+const char *ad_mesh_text(const ad_mesh *mesh) { return mesh->text; }
+
+/* Rebuilding the mesh from its own text must give every field again. */
+ad_status ad_mesh_check(const ad_mesh *mesh) {
+  ad_mesh again;
+  if (!mesh) return ad_fail(AD_INVALID, "mesh check: there is no mesh");
+  if (!memchr(mesh->text, 0, sizeof mesh->text)) return ad_fail(AD_INVALID, "mesh check: its text has no end");
+  AD_TRY(ad_mesh_parse(mesh->text, mesh->first_rank, &again));
+  if (again.size != mesh->size)
+    return ad_fail(AD_INVALID, "mesh check: \"%s\" has %" PRId64 " ranks, the mesh says %" PRId64, mesh->text,
+                   again.size, mesh->size);
+  if (again.named != mesh->named || again.named_count != mesh->named_count)
+    return ad_fail(AD_INVALID, "mesh check: \"%s\" names %d axes (set 0x%x), the mesh says %d (set 0x%x)", mesh->text,
+                   again.named_count, again.named, mesh->named_count, mesh->named);
+  for (int i = 0; i < AD_AXIS_COUNT; i++) {
+    if (again.order[i] != mesh->order[i])
+      return ad_fail(AD_INVALID, "mesh check: axis %d of \"%s\" is `%s`, the mesh says `%s`", i, mesh->text,
+                     ad_axis_name(again.order[i]), ad_axis_name(mesh->order[i]));
+    if (again.axis_size[i] != mesh->axis_size[i] || again.stride[i] != mesh->stride[i])
+      return ad_fail(AD_INVALID,
+                     "mesh check: `%s` of \"%s\" has size %" PRId64 " and stride %" PRId64 ", the mesh says %" PRId64
+                     " and %" PRId64,
+                     ad_axis_name((ad_axis)i), mesh->text, again.axis_size[i], again.stride[i], mesh->axis_size[i],
+                     mesh->stride[i]);
+  }
+  return AD_OK;
+}
+
+int64_t ad_mesh_size(const ad_mesh *mesh) { return mesh->size; }
+int64_t ad_mesh_first_rank(const ad_mesh *mesh) { return mesh->first_rank; }
+int64_t ad_mesh_axis_size(const ad_mesh *mesh, ad_axis axis) { return mesh->axis_size[axis]; }
+ad_axes ad_mesh_named(const ad_mesh *mesh) { return mesh->named; }
+
+int ad_mesh_has_rank(const ad_mesh *mesh, int64_t rank) {
+  return rank >= mesh->first_rank && rank - mesh->first_rank < mesh->size;
+}
+
+int ad_mesh_same_ranks(const ad_mesh *a, const ad_mesh *b) {
+  return a->first_rank == b->first_rank && a->size == b->size;
+}
+
+int ad_mesh_equal(const ad_mesh *a, const ad_mesh *b) {
+  return a == b || (a->first_rank == b->first_rank && strcmp(a->text, b->text) == 0);
+}
+
+int64_t ad_mesh_position(const ad_mesh *mesh, int64_t rank, ad_axis axis) {
+  return (rank - mesh->first_rank) / mesh->stride[axis] % mesh->axis_size[axis];
+}
+
+int64_t ad_mesh_rank_at(const ad_mesh *mesh, const int64_t position[AD_AXIS_COUNT]) {
+  int64_t rank = mesh->first_rank;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) rank += position[axis] * mesh->stride[axis];
+  return rank;
+}

@@ -1,0 +1,52 @@
+/* Views: other factorisations of a mesh's ranks, and the sets of axes that two of them have in common. */
+#include <inttypes.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "mesh/object.h"
+
+ad_status ad_mesh_create_view(const ad_mesh *mesh, const char *text, ad_mesh **out) {
+  ad_mesh parsed, *view = NULL;
+  AD_TRY(ad_mesh_parse(text, mesh->first_rank, &parsed));
+  if (parsed.size != mesh->size)
+    return ad_fail(AD_INVALID,
+                   "view \"%s\" has %" PRId64 " ranks, its mesh \"%s\" has %" PRId64 "; a view has the same ranks",
+                   parsed.text, parsed.size, mesh->text, mesh->size);
+  AD_TRY(ad_new(1, &view));
+  *view = parsed;
+  *out = view;
+  return AD_OK;
+}
+
+/* A walk over the axes of one mesh, slowest first. */
+typedef struct walk {
+  const ad_mesh *mesh;
+  int next;
+  int64_t product; /* of the sizes passed since the last common boundary */
+  ad_axes axes;    /* passed since then, without those of size 1 */
+} walk;
+
+static void walk_on(walk *w) {
+  ad_axis axis = w->mesh->order[w->next++];
+  int64_t size = w->mesh->axis_size[axis];
+  w->product *= size;
+  if (size > 1) w->axes |= AD_AXES(axis);
+}
+
+/* Groups of both meshes are equal only between boundaries that both have: a factor of a group's canonical shape begins
+ * and ends at a boundary, and equal groups have equal canonical shapes. So the smallest common sets are what lies
+ * between neighbouring common boundaries. */
+int ad_mesh_common_sets(const ad_mesh *a, const ad_mesh *b, ad_axes in_a[AD_AXIS_COUNT], ad_axes in_b[AD_AXIS_COUNT]) {
+  if (!ad_mesh_same_ranks(a, b)) return 0;
+  walk left = {a, 0, 1, 0}, right = {b, 0, 1, 0};
+  int count = 0;
+  while (left.next < AD_AXIS_COUNT || right.next < AD_AXIS_COUNT) {
+    int left_behind = left.product < right.product || right.next == AD_AXIS_COUNT;
+    walk_on(left_behind && left.next < AD_AXIS_COUNT ? &left : &right);
+    if (left.product != right.product || left.product == 1) continue;
+    in_a[count] = left.axes;
+    in_b[count++] = right.axes;
+    left.product = right.product = 1;
+    left.axes = right.axes = 0;
+  }
+  return count;
+}
