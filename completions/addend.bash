@@ -11,7 +11,7 @@ _addend() {
       if [ "${COMP_WORDS[i]}" = -- ]; then # behind it stands the user's own command line
         compopt -o filenames 2>/dev/null
         if ((i + 1 == COMP_CWORD)); then
-          mapfile -t COMPREPLY < <(compgen -c -- "$current" && compgen -f -- "$current")
+          mapfile -t COMPREPLY < <({ compgen -c -- "$current"; compgen -f -- "$current"; } | sort -u)
         else
           mapfile -t COMPREPLY < <(compgen -f -- "$current")
         fi
@@ -38,7 +38,7 @@ _addend() {
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
   else
     compopt -o filenames 2>/dev/null
-    mapfile -t COMPREPLY < <(compgen -f -X '!*.@(yaml|yml)' -- "$current" && compgen -d -- "$current")
+    mapfile -t COMPREPLY < <({ compgen -f -X "!*.@(yaml|yml)" -- "$current"; compgen -d -- "$current"; } | sort -u)
   fi
 }
 shopt -s extglob
