@@ -1,0 +1,93 @@
+/* `addend check`: the clean proof, then, if asked, the same proof with each known mistake planted. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "check/document.h"
+
+static double now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static ad_status prove_clean(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof) {
+  ad_launch_result result = {0};
+  ad_proof_job job = {recipe, options, NULL, proof};
+  ad_status status = ad_proof_run(&job, &result);
+  if (status && result.message[0]) return ad_fail(result.status ? result.status : status, "%s", result.message);
+  return status;
+}
+
+static ad_status try_sabotages(const ad_recipe *recipe, const ad_check_options *options, ad_findings *findings,
+                               ad_sabotage *sabotages) {
+  ad_proof *proof;
+  AD_TRY(ad_proof_create(recipe, &proof));
+  ad_status status = ad_sabotage_list(recipe, sabotages, &findings->sabotage_count);
+  for (size_t i = 0; i < findings->sabotage_count && !status; i++) {
+    if (options->progress)
+      options->progress(options->context, sabotages[i].name, (int64_t)i, (int64_t)findings->sabotage_count);
+    status = ad_sabotage_try(recipe, options, proof, &sabotages[i]);
+    findings->survivors += sabotages[i].caught == AD_CAUGHT_NONE;
+  }
+  ad_proof_destroy(proof);
+  return status;
+}
+
+static ad_status print_document(const ad_findings *findings, char **json) {
+  json_t *document = ad_findings_document(findings);
+  char *text = document ? json_dumps(document, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17)) : NULL;
+  json_decref(document);
+  if (!text) return ad_fail(AD_MEMORY, "no memory for the document of the proof");
+  *json = text;
+  return AD_OK;
+}
+
+static ad_status world_of(const ad_recipe *recipe, int64_t *out) {
+  ad_mesh *mesh;
+  AD_TRY(ad_recipe_mesh(recipe, &mesh));
+  *out = ad_mesh_size(mesh);
+  ad_mesh_destroy(mesh);
+  return AD_OK;
+}
+
+static ad_status check_with(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof,
+                            ad_sabotage *sabotages, int *holds, char **json) {
+  double start = now();
+  ad_findings findings = {.recipe = recipe, .options = options, .proof = proof, .sabotages = sabotages};
+  AD_TRY(world_of(recipe, &findings.world));
+  AD_TRY(prove_clean(recipe, options, proof));
+  if (options->sabotage) AD_TRY(try_sabotages(recipe, options, &findings, sabotages));
+  findings.seconds = now() - start;
+  AD_TRY(print_document(&findings, json));
+  *holds = ad_proof_passes(proof, options->directional) && findings.survivors == 0;
+  return AD_OK;
+}
+
+static ad_status check_options(const ad_check_options *options) {
+  if (options->steps < 0)
+    return ad_fail(AD_INVALID, "a check takes at least 1 step, not %lld", (long long)options->steps);
+  if (options->directional &&
+      (options->sabotage || options->steps > 1 || options->recipe_dtype || options->dtype == AD_F32))
+    return ad_fail(AD_INVALID,
+                   "--directional is one step in f64 on its own: leave out --sabotage, --steps and --dtype");
+  return AD_OK;
+}
+
+ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int *holds, char **json) {
+  ad_check_options defaults = {.size = sizeof defaults};
+  if (!options) options = &defaults;
+  AD_TRY(check_options(options));
+  ad_proof *proof;
+  AD_TRY(ad_proof_create(recipe, &proof));
+  ad_sabotage *sabotages;
+  ad_status status = ad_new(AD_SABOTAGE_MAX, &sabotages);
+  if (!status) {
+    status = check_with(recipe, options, proof, sabotages, holds, json);
+    ad_release(sabotages);
+  }
+  ad_proof_destroy(proof);
+  return status;
+}

@@ -1,0 +1,107 @@
+/* Findings as the JSON document that users and scripts rely on. A number that is not finite is null. */
+#include "check/document.h"
+
+#include <math.h>
+
+static json_t *number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+static json_t *text_or_null(const char *text) { return text && *text ? json_string(text) : json_null(); }
+
+static json_t *cause_document(const ad_cause *cause) {
+  char axes[80];
+  if (cause->kind == AD_CAUSE_NONE) return json_null();
+  return json_pack("{s:s, s:s, s:o, s:s}", "kind", ad_cause_name(cause->kind), "axes",
+                   ad_axes_print(cause->axes, axes, sizeof axes), "factor", number(cause->factor), "text", cause->text);
+}
+
+static json_t *param_document(const ad_proof_param *param, const char *mesh) {
+  return json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:o, s:b, s:o}", "name", param->name, "mesh", mesh,
+                   "layout", param->layout, "storage", param->storage, "reduced_over", param->reduced_over, "step",
+                   (json_int_t)param->step, "ratio", number(param->ratio), "max_rel_err", number(param->max_rel_err),
+                   "bound", number(param->bound), "replicas_equal", param->replicas_equal, "cause",
+                   cause_document(&param->cause));
+}
+
+static json_t *params_document(const ad_findings *findings) {
+  json_t *params = json_array();
+  if (findings->options->directional) return params;
+  for (size_t i = 0; i < findings->proof->param_count; i++)
+    json_array_append_new(params, param_document(&findings->proof->params[i], findings->recipe->mesh));
+  return params;
+}
+
+/* max, and NaN if one is NaN */
+static double worse(double a, double b) { return isnan(a) || isnan(b) ? NAN : fmax(a, b); }
+
+static json_t *summary_document(const ad_findings *findings) {
+  const ad_proof *proof = findings->proof;
+  double ratio = 0, error = 0;
+  int equal = 1, directional = findings->options->directional;
+  size_t count = directional ? 0 : proof->param_count;
+  for (size_t i = 0; i < count; i++) {
+    ratio = worse(ratio, fabs(proof->params[i].ratio - 1));
+    error = worse(error, proof->params[i].max_rel_err);
+    equal &= proof->params[i].replicas_equal;
+  }
+  json_t *summary =
+      json_pack("{s:I, s:o, s:o, s:b, s:b}", "params", (json_int_t)count, "worst_ratio_error", number(ratio),
+                "worst_rel_err", number(error), "replicas_equal", equal, "pass", ad_proof_passes(proof, directional));
+  if (directional) return summary;
+  json_object_set_new(summary, "updates_equal", json_boolean(proof->updates_equal));
+  if (findings->options->steps > 1)
+    json_object_set_new(summary, "free_running_difference", number(proof->free_difference));
+  return summary;
+}
+
+static const char *caught_param(const ad_sabotage *sabotage) {
+  return sabotage->caught == AD_CAUGHT_NUMBER ? sabotage->param : NULL;
+}
+
+static json_t *sabotage_document(const ad_sabotage *sabotage) {
+  return json_pack("{s:s, s:o, s:s, s:s, s:o, s:o, s:o, s:n, s:o, s:o}", "name", sabotage->name, "catalogue",
+                   sabotage->catalogue ? json_integer(sabotage->catalogue) : json_null(), "dtype", "f64", "caught_by",
+                   ad_caught_name(sabotage->caught), "param", text_or_null(caught_param(sabotage)), "ratio",
+                   number(sabotage->ratio), "expected_ratio", number(sabotage->expected_ratio), "only_loss", "cause",
+                   cause_document(&sabotage->cause), "message", text_or_null(sabotage->message));
+}
+
+static void add_sabotages(const ad_findings *findings, json_t *document) {
+  json_t *list = json_array();
+  for (size_t i = 0; i < findings->sabotage_count; i++)
+    json_array_append_new(list, sabotage_document(&findings->sabotages[i]));
+  json_object_set_new(document, "sabotage", list);
+  json_object_set_new(document, "survivors", json_integer((json_int_t)findings->survivors));
+}
+
+static void add_directional(const ad_proof *proof, json_t *document) {
+  json_object_set_new(
+      document, "directional",
+      json_pack("{s:o, s:o, s:o, s:f}", "difference", number(proof->difference), "derivative",
+                number(proof->derivative), "rel_err", number(proof->directional_err), "bound", AD_DIRECTIONAL_BOUND));
+}
+
+static const char *dtype_name(const ad_findings *findings) {
+  if (findings->options->recipe_dtype) return "recipe";
+  return ad_dtype_name(findings->options->dtype ? findings->options->dtype : AD_F64);
+}
+
+json_t *ad_findings_document(const ad_findings *findings) {
+  const ad_proof *proof = findings->proof;
+  int directional = findings->options->directional;
+  json_int_t steps = findings->options->steps ? findings->options->steps : 1;
+  json_t *document =
+      json_pack("{s:s, s:I, s:s, s:s, s:s, s:I, s:f, s:{s:o, s:o}}", "recipe", findings->recipe->name, "world",
+                (json_int_t)findings->world, "mesh", findings->recipe->mesh, "engine", "shm", "dtype",
+                dtype_name(findings), "steps", steps, "seconds", findings->seconds, "loss", "dist",
+                number(proof->loss_dist), "ref", directional ? json_null() : number(proof->loss_ref));
+  if (!document) return NULL;
+  json_object_set_new(document, "norm",
+                      json_pack("{s:o, s:o, s:o}", "dist", number(proof->norm_dist), "ref",
+                                directional ? json_null() : number(proof->norm_ref), "rel_err",
+                                directional ? json_null() : number(proof->norm_err)));
+  json_object_set_new(document, "params", params_document(findings));
+  json_object_set_new(document, "summary", summary_document(findings));
+  if (directional) add_directional(proof, document);
+  if (findings->options->sabotage) add_sabotages(findings, document);
+  return document;
+}

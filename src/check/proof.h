@@ -1,0 +1,85 @@
+/* One proof: what the ranks and the process that judges share. Lives in memory that both map; holds no pointers. */
+#ifndef CHECK_PROOF_H
+#define CHECK_PROOF_H
+#include "addend/check.h"
+
+typedef enum ad_cause_kind {
+  AD_CAUSE_NONE,
+  AD_CAUSE_AVERAGED,
+  AD_CAUSE_MISSING,
+  AD_CAUSE_DOUBLED,
+  AD_CAUSE_PARTIAL,
+  AD_CAUSE_WRONG_GROUP,
+  AD_CAUSE_REPLICAS_DIFFER,
+  AD_CAUSE_ROUNDING,
+  AD_CAUSE_UNKNOWN
+} ad_cause_kind;
+
+/* What probably went wrong with one parameter. */
+typedef struct ad_cause {
+  ad_cause_kind kind;
+  ad_axes axes;
+  double factor; /* NaN: none */
+  char text[192];
+} ad_cause;
+
+/* One parameter's numbers, of the step where they were worst. */
+typedef struct ad_proof_param {
+  char name[96], layout[160], storage[160], reduced_over[80];
+  int64_t step;
+  double ratio;       /* <dist,ref>/<ref,ref>; NaN: not defined */
+  double max_rel_err; /* NaN or infinite: fails */
+  double bound;
+  int replicas_equal;
+  ad_cause cause;
+} ad_proof_param;
+
+typedef struct ad_proof {
+  int complete; /* every number below is there */
+  double loss_dist, loss_ref, loss_err;
+  double norm_dist, norm_ref, norm_err, norm_bound;
+  int updates_equal;      /* the reference's optimizer, fed the distributed gradient, gave the same bits */
+  double free_difference; /* worst relative distance of a parameter to a reference that never restarts; reported, not
+                             judged */
+  double difference, derivative, directional_err;
+  size_t param_count;
+  ad_proof_param params[];
+} ad_proof;
+
+/* A proof of `recipe` with one planted mistake ("average-instead-of-sum:dp_shard"; NULL: none). */
+typedef struct ad_proof_job {
+  const ad_recipe *recipe;
+  const ad_check_options *options;
+  const char *sabotage;
+  ad_proof *proof;
+} ad_proof_job;
+
+ad_status ad_proof_create(const ad_recipe *recipe, ad_proof **out) AD_CHECKED; /* shared memory, zeroed */
+void ad_proof_destroy(ad_proof *proof);
+/* Starts the ranks, lets each prove its share, waits. The status and *result are those of ad_launch. */
+ad_status ad_proof_run(const ad_proof_job *job, ad_launch_result *result) AD_CHECKED;
+int ad_proof_passes(const ad_proof *proof, int directional);
+/* The bound of every judged number under these options; its reasons stand at the definition. */
+double ad_proof_bound_of(const ad_recipe *recipe, const ad_check_options *options);
+/* A central difference in f64 keeps about eps^(2/3) = 4e-11 of the loss; the derivative along a random direction is
+ * smaller than the loss by up to three digits. */
+#define AD_DIRECTIONAL_BOUND 1e-7
+
+/* What a rank runs: prover.c. */
+ad_status ad_prove(ad_comm *comm, const ad_proof_job *job) AD_CHECKED;
+
+/* Numbers of one parameter: compare.c. `numel` elements of f64 or f32; `largest` is the model's largest |ref|. */
+void ad_compare(const void *dist, const void *ref, ad_dtype dtype, size_t numel, double largest, double *ratio,
+                double *max_rel_err);
+double ad_largest(const void *values, ad_dtype dtype, size_t numel);
+/* |a-b| / max(|a|,|b|); 0 if both are 0, NaN if one is not finite. */
+double ad_relative_difference(double a, double b);
+
+/* The likely cause of a parameter's numbers: diagnose.c. `differs` is the set of axes along which replicas differ;
+ * `odd_rank` the one rank whose copy differs from all others, or -1. `proportional` says that dist is ratio * ref
+ * within rounding. */
+ad_cause ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_proof_param *param, int proportional,
+                     ad_axes differs, int64_t odd_rank);
+const char *ad_cause_name(ad_cause_kind kind);
+
+#endif

@@ -1,0 +1,31 @@
+/* The reference of a proof: the same recipe in one process, on a world of one rank. */
+#ifndef CHECK_REFERENCE_H
+#define CHECK_REFERENCE_H
+#include "addend/train.h"
+
+typedef struct ad_reference ad_reference;
+/* `several_steps` also keeps a run that never restarts, for the free-running difference. */
+ad_status ad_reference_create(const ad_recipe *recipe, ad_dtype dtype, int several_steps,
+                              ad_reference **out) AD_CHECKED;
+void ad_reference_destroy(ad_reference *reference);
+
+/* Which array of a parameter: its value, or a moment of its optimizer. */
+typedef enum ad_restart_part {
+  AD_RESTART_VALUE,
+  AD_RESTART_FIRST_MOMENT,
+  AD_RESTART_SECOND_MOMENT,
+  AD_RESTART_COUNT
+} ad_restart_part;
+/* That array of the distributed run before its step, whole; the coming step starts from it. */
+void ad_reference_restart(ad_reference *reference, size_t param, ad_restart_part part, const ad_array *whole);
+/* Takes the step, with every switch off. */
+ad_status ad_reference_step(ad_reference *reference, int64_t step, ad_step_report *out) AD_CHECKED;
+const ad_array *ad_reference_gradient(const ad_reference *reference, size_t param);
+/* The optimizer alone, from the same start, fed the whole distributed gradients and their norm. Then `fed_value` is
+ * what the distributed parameter must be, bit for bit. */
+ad_status ad_reference_feed(ad_reference *reference, const ad_array *const *gradients, double lr,
+                            double factor) AD_CHECKED;
+const ad_array *ad_reference_fed_value(const ad_reference *reference, size_t param);
+const ad_array *ad_reference_free_value(const ad_reference *reference, size_t param); /* NULL without several_steps */
+
+#endif

@@ -1,0 +1,89 @@
+/* Compares the replicas of values by their hashes: one small all_gather, then arithmetic on the mesh. */
+#include "check/replicas.h"
+
+#include <xxhash.h>
+
+static ad_axes cut_axes(const ad_layout *layout) {
+  ad_axes axes = 0;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
+    if (ad_type_is_cut(layout->type[axis])) axes |= AD_AXES(axis);
+  return axes;
+}
+
+/* What all ranks hold of one array, by rank. */
+typedef struct ad_hashes {
+  const int64_t *values;
+  size_t stride; /* from one rank's to the next's */
+  int64_t first_rank;
+} ad_hashes;
+
+static int64_t hash_of(const ad_hashes *hashes, int64_t rank) {
+  return hashes->values[(size_t)(rank - hashes->first_rank) * hashes->stride];
+}
+
+/* The axes along which some two neighbours of the group differ. */
+static ad_axes differing_axes(const ad_hashes *hashes, const ad_group *group) {
+  ad_axes differs = 0;
+  for (int64_t i = 0; i < ad_group_size(group); i++) {
+    int64_t rank = ad_group_rank(group, i);
+    for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+      if (!(group->axes & AD_AXES(axis))) continue;
+      ad_group line = ad_mesh_group(group->mesh, AD_AXES(axis), rank);
+      if (hash_of(hashes, line.base) != hash_of(hashes, rank)) differs |= AD_AXES(axis);
+    }
+  }
+  return differs;
+}
+
+/* The only member whose hash no other has, while all others have one; -1 if it is not so. Groups of two have none. */
+static int64_t odd_member(const ad_hashes *hashes, const ad_group *group) {
+  int64_t size = ad_group_size(group), odd = -1;
+  if (size < 3) return -1;
+  int64_t first = hash_of(hashes, ad_group_rank(group, 0)), second = hash_of(hashes, ad_group_rank(group, 1));
+  int64_t third = hash_of(hashes, ad_group_rank(group, 2));
+  int64_t common = first == second || first == third ? first : second;
+  for (int64_t i = 0; i < size; i++) {
+    if (hash_of(hashes, ad_group_rank(group, i)) == common) continue;
+    if (odd >= 0) return -1;
+    odd = ad_group_rank(group, i);
+  }
+  return odd;
+}
+
+static ad_replicas compare_one(const ad_hashes *hashes, const ad_layout *layout) {
+  ad_replicas result = {.equal = 1, .odd_rank = -1};
+  ad_axes same = AD_AXES_ALL & ~cut_axes(layout);
+  int64_t first = ad_mesh_first_rank(layout->mesh), size = ad_mesh_size(layout->mesh);
+  for (int64_t rank = first; rank < first + size; rank++) {
+    ad_group group = ad_mesh_group(layout->mesh, same, rank);
+    if (group.base != rank) continue;
+    ad_axes differs = differing_axes(hashes, &group);
+    if (!differs) continue;
+    result.equal = 0;
+    result.differs |= differs;
+    result.odd_rank = odd_member(hashes, &group);
+  }
+  return result;
+}
+
+static ad_status gather_hashes(ad_comm *comm, const ad_group *group, const ad_array *const *arrays, size_t count,
+                               int64_t *all) {
+  int64_t *own = all + (size_t)ad_group_index(group, ad_comm_rank(comm)) * count;
+  for (size_t i = 0; i < count; i++) own[i] = (int64_t)XXH64(arrays[i]->data, ad_array_bytes(arrays[i]), 0);
+  ad_collective gather = {
+      .op = AD_ALL_GATHER, .group = *group, .in = own, .out = all, .count = count, .dtype = AD_I64, .site = AD_HERE};
+  return ad_comm_run(comm, &gather);
+}
+
+ad_status ad_replicas_compare(ad_comm *comm, const ad_group *group, const ad_array *const *arrays, size_t count,
+                              ad_replicas *out) {
+  void *memory;
+  AD_TRY(ad_comm_alloc(comm, (size_t)ad_group_size(group) * count * sizeof(int64_t), &memory));
+  ad_status status = gather_hashes(comm, group, arrays, count, memory);
+  for (size_t i = 0; i < count && !status; i++) {
+    ad_hashes hashes = {(const int64_t *)memory + i, count, ad_mesh_first_rank(group->mesh)};
+    out[i] = compare_one(&hashes, &arrays[i]->layout);
+  }
+  ad_comm_free(comm, memory);
+  return status;
+}

@@ -1,0 +1,16 @@
+/* Whether all ranks that hold the same part of a value hold the same bits. */
+#ifndef CHECK_REPLICAS_H
+#define CHECK_REPLICAS_H
+#include "addend/array.h"
+
+typedef struct ad_replicas {
+  int equal;
+  ad_axes differs;  /* axes along which neighbours differ */
+  int64_t odd_rank; /* the one rank that differs while all its fellows agree; -1 if there is none */
+} ad_replicas;
+
+/* Compares `count` arrays of `layouts[i]` over all ranks of `group` (a whole mesh); out[i] is the same on all ranks. */
+ad_status ad_replicas_compare(ad_comm *comm, const ad_group *group, const ad_array *const *arrays, size_t count,
+                              ad_replicas *out) AD_CHECKED;
+
+#endif
