@@ -51,6 +51,7 @@ AD_API ad_reducer *ad_run_reducer(ad_run *run);
 AD_API ad_tape *ad_run_tape(ad_run *run);
 AD_API ad_comm *ad_run_comm(ad_run *run);
 AD_API const ad_recipe *ad_run_recipe(const ad_run *run);
+AD_API size_t ad_run_data_bytes(const ad_run *run); /* of the text and the batch on this rank */
 
 /* `addend train`: runs all steps of a recipe on this rank; rank 0 writes FOLDER/metrics.jsonl, trace.json (all ranks' events) and report.html. `progress` is called on rank 0 after every step. */
 typedef struct ad_train_options {
