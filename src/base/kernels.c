@@ -77,6 +77,4 @@ void ad_reduce(void *const *out, size_t out_count, const void *const *sources, s
   kernels()->reduce(out, out_count, sources, source_count, dtype, accumulate, reduction, n);
 }
 
-void ad_copy(void *dst, const void *src, size_t bytes) {
-  if (bytes) memcpy(dst, src, bytes);
-}
+void ad_copy(void *dst, const void *src, size_t bytes) { kernels()->copy(dst, src, bytes); }

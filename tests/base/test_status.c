@@ -1,0 +1,158 @@
+/* Statuses, messages, texts in fixed buffers, the log. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/text.h"
+
+static void every_status_has_a_name_and_a_sentence_of_its_own(void **state) {
+  for (int i = 0; i < AD_STATUS_COUNT; i++) {
+    assert_true(strlen(ad_status_name((ad_status)i)) > 0);
+    assert_true(strlen(ad_status_sentence((ad_status)i)) > 5);
+    for (int j = 0; j < i; j++) {
+      assert_string_not_equal(ad_status_name((ad_status)i), ad_status_name((ad_status)j));
+      assert_string_not_equal(ad_status_sentence((ad_status)i), ad_status_sentence((ad_status)j));
+    }
+  }
+  assert_int_equal(AD_OK, 0);
+  assert_string_equal(ad_status_name(AD_RANK_DIED), "rank-died");
+}
+
+static void a_number_that_is_no_status_is_unknown(void **state) {
+  assert_string_equal(ad_status_name((ad_status)-1), "unknown");
+  assert_string_equal(ad_status_name(AD_STATUS_COUNT), "unknown");
+  assert_true(strlen(ad_status_sentence(AD_STATUS_COUNT)) > 0);
+}
+
+static void a_failure_records_its_message(void **state) {
+  assert_int_equal(ad_fail(AD_TYPE, "axis %s has %d ranks", "tp", 3), AD_TYPE);
+  assert_string_equal(ad_last_error(), "axis tp has 3 ranks");
+}
+
+static void a_prefix_goes_before_the_message(void **state) {
+  (void)ad_fail(AD_IO, "it ends early");
+  assert_int_equal(ad_fail_in(AD_INVALID, "%s:%d", "a.yaml", 7), AD_INVALID);
+  assert_string_equal(ad_last_error(), "a.yaml:7: it ends early");
+}
+
+static void the_last_message_may_be_part_of_the_next(void **state) {
+  (void)ad_fail(AD_IO, "inner");
+  (void)ad_fail(AD_IO, "outer (%s)", ad_last_error());
+  assert_string_equal(ad_last_error(), "outer (inner)");
+}
+
+static void an_overlong_message_is_cut(void **state) {
+  char text[AD_MESSAGE_MAX + 100];
+  memset(text, 'x', sizeof text);
+  text[sizeof text - 1] = 0;
+  (void)ad_fail(AD_INVALID, "%s", text);
+  assert_int_equal(strlen(ad_last_error()), AD_MESSAGE_MAX - 1);
+  (void)ad_fail_in(AD_INVALID, "%s", text);
+  assert_int_equal(strlen(ad_last_error()), AD_MESSAGE_MAX - 1);
+}
+
+static void *fail_in_a_thread(void *message) {
+  size_t before = strlen(ad_last_error());
+  (void)ad_fail(AD_SYSTEM, "of the other thread");
+  strcpy(message, ad_last_error());
+  return (void *)before;
+}
+
+static void each_thread_has_its_own_message(void **state) {
+  (void)ad_fail(AD_INVALID, "mine");
+  char theirs[64];
+  pthread_t thread;
+  void *before;
+  assert_int_equal(pthread_create(&thread, NULL, fail_in_a_thread, theirs), 0);
+  pthread_join(thread, &before);
+  assert_null(before);
+  assert_string_equal(theirs, "of the other thread");
+  assert_string_equal(ad_last_error(), "mine");
+}
+
+static ad_status try_twice(int *reached) {
+  AD_TRY(AD_OK);
+  *reached = 1;
+  AD_TRY(AD_CYCLE);
+  *reached = 2;
+  return AD_OK;
+}
+
+static void a_try_returns_the_first_failure(void **state) {
+  int reached = 0;
+  assert_int_equal(try_twice(&reached), AD_CYCLE);
+  assert_int_equal(reached, 1);
+}
+
+static void here_is_file_and_line(void **state) { assert_non_null(strstr(AD_HERE, "test_status.c:")); }
+
+typedef struct heard {
+  int count;
+  ad_log_level level;
+  char message[64];
+} heard;
+
+static void hear(void *context, ad_log_level level, const char *message) {
+  heard *into = context;
+  into->count++;
+  into->level = level;
+  snprintf(into->message, sizeof into->message, "%s", message);
+}
+
+static void the_log_goes_to_its_callback_or_nowhere(void **state) {
+  heard got = {0};
+  ad_set_log(hear, &got);
+  ad_log(AD_LOG_WARNING, "count is %d", 0);
+  assert_int_equal(got.count, 1);
+  assert_int_equal(got.level, AD_LOG_WARNING);
+  assert_string_equal(got.message, "count is 0");
+  ad_set_log(NULL, NULL);
+  ad_log(AD_LOG_WARNING, "unheard");
+  assert_int_equal(got.count, 1);
+}
+
+static void a_text_grows_and_is_cut_at_its_buffer(void **state) {
+  char buffer[8] = "before";
+  ad_text text = ad_text_on(buffer, sizeof buffer);
+  assert_string_equal(buffer, "");
+  ad_text_add(&text, "%d", 123);
+  ad_text_add(&text, "-%s", "45");
+  assert_string_equal(text.data, "123-45");
+  assert_int_equal(text.used, 6);
+  ad_text_add(&text, "%s", "6789");
+  assert_string_equal(buffer, "123-456");
+  ad_text_add(&text, "more");
+  assert_string_equal(buffer, "123-456");
+  assert_int_equal(text.used, 7);
+}
+
+static void a_text_on_no_bytes_takes_nothing(void **state) {
+  char untouched = 'x';
+  ad_text text = ad_text_on(&untouched, 0);
+  ad_text_add(&text, "abc");
+  assert_int_equal(untouched, 'x');
+  assert_int_equal(text.used, 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_status_has_a_name_and_a_sentence_of_its_own),
+      cmocka_unit_test(a_number_that_is_no_status_is_unknown),
+      cmocka_unit_test(a_failure_records_its_message),
+      cmocka_unit_test(a_prefix_goes_before_the_message),
+      cmocka_unit_test(the_last_message_may_be_part_of_the_next),
+      cmocka_unit_test(an_overlong_message_is_cut),
+      cmocka_unit_test(each_thread_has_its_own_message),
+      cmocka_unit_test(a_try_returns_the_first_failure),
+      cmocka_unit_test(here_is_file_and_line),
+      cmocka_unit_test(the_log_goes_to_its_callback_or_nowhere),
+      cmocka_unit_test(a_text_grows_and_is_cut_at_its_buffer),
+      cmocka_unit_test(a_text_on_no_bytes_takes_nothing),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
