@@ -1,0 +1,139 @@
+/* Mesh strings and sets of axes: what is read, printed and refused. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <string.h>
+#include "base/memory.h"
+#include "mesh/object.h"
+#include "small_meshes.h"
+
+static void a_mesh_prints_as_the_string_it_was_built_from(void **state) {
+  char text[128];
+  for (int i = 0; i < SMALL_MESH_COUNT; i++) {
+    ad_mesh *mesh = NULL;
+    assert_int_equal(ad_mesh_create(small_mesh_text(i, text, sizeof text), &mesh), AD_OK);
+    assert_string_equal(ad_mesh_text(mesh), text);
+    assert_int_equal(ad_mesh_check(mesh), AD_OK);
+    ad_mesh_destroy(mesh);
+  }
+}
+
+static void a_mesh_string_is_normalised(void **state) {
+  static const char *const pairs[][2] = {{"  dp=4\ttp=02\n", "dp_shard=4 tp=2"},
+                                         {"dp_replicate=2 dp=3", "dp_replicate=2 dp_shard=3"},
+                                         {"", ""},
+                                         {"block=1", "block=1"}};
+  for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+    ad_mesh *mesh = NULL;
+    assert_int_equal(ad_mesh_create(pairs[i][0], &mesh), AD_OK);
+    assert_string_equal(ad_mesh_text(mesh), pairs[i][1]);
+    ad_mesh_destroy(mesh);
+  }
+}
+
+static void a_wrong_mesh_string_is_refused_and_says_why(void **state) {
+  static const char *const pairs[][2] = {
+      {"tp=2 xp=3", "unknown axis `xp`; the axes are pp, dp_replicate, dp_shard, cp, tp, block, efsdp, ep, etp"},
+      {"tp=2 cp=2 tp=2", "`tp` is named twice"},
+      {"dp=2 dp_shard=2", "`dp_shard` is named twice"},
+      {"tp=0", "`tp` has size `0`; a size is a whole number from 1"},
+      {"tp=-1", "`tp` has size `-1`"},
+      {"tp=", "`tp` has size ``"},
+      {"tp=2x", "`tp` has size `2x`"},
+      {"tp=99999999999999999999999", "`tp` has size"},
+      {"tp", "`tp` is not AXIS=SIZE"},
+      {"dp=1048576 tp=1048577", "1048576 times `tp`=1048577 is more than 2^40 ranks"},
+  };
+  for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+    ad_mesh *mesh = NULL;
+    assert_int_equal(ad_mesh_create(pairs[i][0], &mesh), AD_INVALID);
+    assert_null(mesh);
+    assert_non_null(strstr(ad_last_error(), pairs[i][1]));
+  }
+}
+
+static void the_largest_mesh_is_as_cheap_as_the_smallest(void **state) {
+  ad_mesh *mesh = NULL;
+  assert_int_equal(ad_mesh_create("dp=1048576 tp=1048576", &mesh), AD_OK);
+  assert_true(ad_mesh_size(mesh) == (int64_t)1 << 40);
+  ad_group group = ad_mesh_group(mesh, AD_AXES(AD_DP_SHARD), 1048577);
+  assert_int_equal(ad_group_size(&group), 1048576);
+  assert_true(ad_group_rank(&group, 1048575) == 1048575 * (int64_t)1048576 + 1);
+  assert_true(ad_group_index(&group, 5 * (int64_t)1048576 + 1) == 5);
+  ad_mesh_destroy(mesh);
+}
+
+static void a_pool_outside_the_ranks_is_refused(void **state) {
+  ad_mesh *mesh = NULL;
+  assert_int_equal(ad_mesh_create_pool("tp=2", -1, &mesh), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "first rank -1"));
+  assert_null(mesh);
+}
+
+static void a_set_of_axes_prints_as_it_is_read(void **state) {
+  char text[128];
+  for (ad_axes axes = 0; axes <= AD_AXES_ALL; axes++) {
+    ad_axes again = ~axes;
+    assert_int_equal(ad_axes_parse(ad_axes_print(axes, text, sizeof text), &again), AD_OK);
+    assert_int_equal(again, axes);
+  }
+  ad_axes axes = 77;
+  assert_int_equal(ad_axes_parse("tp dp", &axes), AD_OK);
+  assert_int_equal(axes, AD_AXES_DP | AD_AXES(AD_TP));
+  assert_int_equal(ad_axes_parse("tp,world", &axes), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "unknown axis `world`; the axes are pp,"));
+  assert_int_equal(axes, AD_AXES_DP | AD_AXES(AD_TP));
+}
+
+static void a_damaged_mesh_is_found_and_the_numbers_are_named(void **state) {
+  ad_mesh *mesh = NULL;
+  assert_int_equal(ad_mesh_create("dp=3 tp=2", &mesh), AD_OK);
+  ad_mesh whole = *mesh;
+  mesh->size = 7;
+  assert_int_equal(ad_mesh_check(mesh), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "has 6 ranks, the mesh says 7"));
+  *mesh = whole, mesh->stride[AD_TP] = 3;
+  assert_int_equal(ad_mesh_check(mesh), AD_INVALID);
+  assert_non_null(
+      strstr(ad_last_error(), "`tp` of \"dp_shard=3 tp=2\" has size 2 and stride 1, the mesh says 2 and 3"));
+  *mesh = whole, mesh->order[0] = AD_TP;
+  assert_int_equal(ad_mesh_check(mesh), AD_INVALID);
+  *mesh = whole, mesh->named = 0;
+  assert_int_equal(ad_mesh_check(mesh), AD_INVALID);
+  *mesh = whole, memset(mesh->text, 'x', sizeof mesh->text);
+  assert_int_equal(ad_mesh_check(mesh), AD_INVALID);
+  *mesh = whole;
+  assert_int_equal(ad_mesh_check(mesh), AD_OK);
+  assert_int_equal(ad_mesh_check(NULL), AD_INVALID);
+  ad_mesh_destroy(mesh);
+}
+
+static void a_failed_allocation_leaves_nothing_behind(void **state) {
+  ad_mesh *mesh = NULL, *view = NULL;
+  ad_memory_fail_at(1);
+  assert_int_equal(ad_mesh_create("tp=2", &mesh), AD_MEMORY);
+  assert_null(mesh);
+  ad_memory_fail_at(0);
+  assert_int_equal(ad_mesh_create("tp=2", &mesh), AD_OK);
+  ad_memory_fail_at(1);
+  assert_int_equal(ad_mesh_create_view(mesh, "ep=2", &view), AD_MEMORY);
+  assert_null(view);
+  ad_memory_fail_at(0);
+  ad_mesh_destroy(mesh);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_mesh_prints_as_the_string_it_was_built_from),
+      cmocka_unit_test(a_mesh_string_is_normalised),
+      cmocka_unit_test(a_wrong_mesh_string_is_refused_and_says_why),
+      cmocka_unit_test(the_largest_mesh_is_as_cheap_as_the_smallest),
+      cmocka_unit_test(a_pool_outside_the_ranks_is_refused),
+      cmocka_unit_test(a_set_of_axes_prints_as_it_is_read),
+      cmocka_unit_test(a_damaged_mesh_is_found_and_the_numbers_are_named),
+      cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
