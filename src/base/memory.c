@@ -29,8 +29,16 @@ static ad_status no_memory(size_t count, size_t size) {
 // `place` is the address of a pointer of any type, so it is written as bytes.
 static void set_pointer(void *place, void *value) { memcpy(place, &value, sizeof value); }
 
+// False when the product is no size. At least 1, so that nothing too has an address.
+static int allocation_size(size_t count, size_t size, size_t *out) {
+  if (__builtin_mul_overflow(count, size, out)) return 0;
+  *out += !*out;
+  return 1;
+}
+
 ad_status ad_new_bytes(size_t count, size_t size, void **out) {
-  void *memory = may_allocate() ? calloc(count && size ? count : 1, count && size ? size : 1) : NULL;
+  size_t bytes;
+  void *memory = allocation_size(count, size, &bytes) && may_allocate() ? calloc(1, bytes) : NULL;
   if (!memory) return no_memory(count, size);
   set_pointer(out, memory);
   return AD_OK;
@@ -40,12 +48,10 @@ ad_status ad_grow_bytes(void **array, size_t old_count, size_t count, size_t siz
   void *old;
   memcpy(&old, array, sizeof old);
   if (old && count <= old_count) return AD_OK;
-  size_t bytes;
-  int fits = !__builtin_mul_overflow(count, size, &bytes);
-  char *memory = fits && may_allocate() ? realloc(old, bytes ? bytes : 1) : NULL;
+  size_t bytes, kept = old ? old_count * size : 0;
+  char *memory = allocation_size(count, size, &bytes) && may_allocate() ? realloc(old, bytes) : NULL;
   if (!memory) return no_memory(count, size);
-  size_t kept = old ? old_count * size : 0;
-  if (bytes > kept) memset(memory + kept, 0, bytes - kept);
+  memset(memory + kept, 0, bytes - kept);
   set_pointer(array, memory);
   return AD_OK;
 }
