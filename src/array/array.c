@@ -1,0 +1,69 @@
+/* Describing and creating arrays, checking them, adding them (law 6). What changes a type is in move.c. */
+#include "array/array.h"
+
+#include "base/error.h"
+#include "base/kernels.h"
+
+ad_array ad_array_describe(const ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout) {
+  ad_array array = {.dtype = dtype, .shape = *shape, .layout = *layout};
+  array.local = ad_layout_local_shape(layout, shape, ad_comm_rank(comm));
+  return array;
+}
+
+size_t ad_array_numel(const ad_array *array) { return (size_t)ad_shape_numel(&array->local); }
+
+size_t ad_array_bytes(const ad_array *array) { return ad_array_numel(array) * ad_dtype_size(array->dtype); }
+
+static ad_status check_rank(const ad_comm *comm, const ad_mesh *mesh, const char *what, const char *site) {
+  if (ad_mesh_has_rank(mesh, ad_comm_rank(comm))) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: %s: rank %lld is not on the mesh \"%s\" of ranks %lld to %lld", site, what,
+                 (long long)ad_comm_rank(comm), ad_mesh_text(mesh), (long long)ad_mesh_first_rank(mesh),
+                 (long long)(ad_mesh_first_rank(mesh) + ad_mesh_size(mesh) - 1));
+}
+
+ad_status ad_array_create(ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout,
+                          ad_array *out) {
+  AD_TRY(check_rank(comm, layout->mesh, "create", "array"));
+  ad_array array = ad_array_describe(comm, dtype, shape, layout);
+  if (!ad_comm_is_dry(comm)) AD_TRY(ad_comm_alloc(comm, ad_array_bytes(&array), &array.data));
+  *out = array;
+  return AD_OK;
+}
+
+void ad_array_destroy(ad_comm *comm, ad_array *array) {
+  if (array->data) ad_comm_free(comm, array->data);
+  array->data = NULL;
+}
+
+ad_status ad_array_check(const ad_comm *comm, const ad_array *array, const char *what, const char *site) {
+  AD_TRY(check_rank(comm, array->layout.mesh, what, site));
+  ad_shape local = ad_layout_local_shape(&array->layout, &array->shape, ad_comm_rank(comm));
+  char layout[160], have[96], want[96];
+  if (!ad_shape_equal(&local, &array->local)) {
+    return ad_fail(AD_INVALID, "%s: %s: the local part is %s, but %s holds %s on rank %lld", site, what,
+                   ad_shape_print(&array->local, have, sizeof have),
+                   ad_layout_print(&array->layout, layout, sizeof layout), ad_shape_print(&local, want, sizeof want),
+                   (long long)ad_comm_rank(comm));
+  }
+  if (array->data || ad_comm_is_dry(comm) || !ad_array_numel(array)) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: %s: the array of local shape %s has no data", site, what,
+                 ad_shape_print(&array->local, have, sizeof have));
+}
+
+ad_status ad_array_add(ad_array *to, const ad_array *from, const char *site) {
+  char a[160], b[160];
+  if (!ad_layout_equal(&to->layout, &from->layout)) {
+    return ad_fail(AD_TYPE, "%s: add: a value that is %s cannot take one that is %s; bring both to one layout first",
+                   site, ad_layout_print(&to->layout, a, sizeof a), ad_layout_print(&from->layout, b, sizeof b));
+  }
+  if (to->scale != from->scale) {
+    return ad_fail(AD_TYPE, "%s: add: a value stored times 2^-%d cannot take one stored times 2^-%d", site, to->scale,
+                   from->scale);
+  }
+  if (!ad_shape_equal(&to->shape, &from->shape) || !ad_shape_equal(&to->local, &from->local)) {
+    return ad_fail(AD_INVALID, "%s: add: the shapes %s and %s differ", site, ad_shape_print(&to->shape, a, sizeof a),
+                   ad_shape_print(&from->shape, b, sizeof b));
+  }
+  if (to->data && from->data) ad_accumulate(to->data, to->dtype, from->data, from->dtype, 1, ad_array_numel(to));
+  return AD_OK;
+}

@@ -1,0 +1,16 @@
+/* What array/ and the folders above it know of an array besides its public fields. */
+#ifndef ARRAY_ARRAY_H
+#define ARRAY_ARRAY_H
+#include <string.h>
+#include "addend/array.h"
+
+/* On engine dry values have shapes and layouts only. */
+static inline int ad_comm_is_dry(const ad_comm *comm) { return !strcmp(ad_comm_engine(comm), "dry"); }
+static inline ad_group ad_array_group(const ad_comm *comm, const ad_array *array, ad_axes axes) {
+  return ad_mesh_group(array->layout.mesh, axes, ad_comm_rank(comm));
+}
+/* AD_INVALID if the rank is not on the array's mesh, if its local part is not the one that its layout gives, or if an
+ * array with elements has no data. */
+ad_status ad_array_check(const ad_comm *comm, const ad_array *array, const char *what, const char *site) AD_CHECKED;
+
+#endif

@@ -1,0 +1,90 @@
+/* Putting a distributed value together on every rank: for proofs and checkpoints, where memory and time are of no
+ * concern. */
+#include "array/array.h"
+#include "array/part.h"
+#include "base/error.h"
+#include "base/kernels.h"
+
+static ad_axes cut_axes(const ad_layout *layout) {
+  ad_axes axes = 0;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    if (ad_type_is_cut(layout->type[axis])) axes |= AD_AXES(axis);
+  }
+  return axes;
+}
+
+static ad_status check_whole(const ad_comm *comm, const ad_array *in, const ad_array *out, const char *site) {
+  AD_TRY(ad_array_check(comm, in, "whole", site));
+  ad_axes varying = ad_layout_axes_of(&in->layout, AD_V);
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    if (!(varying & AD_AXES(axis)) || ad_mesh_axis_size(in->layout.mesh, (ad_axis)axis) == 1) continue;
+    return ad_fail(AD_TYPE,
+                   "%s: whole: the value is V on `%s`: the ranks' parts make no whole; declare V->S(d) or V->P first",
+                   site, ad_axis_name((ad_axis)axis));
+  }
+  if (!out->data && !ad_comm_is_dry(comm) && ad_shape_numel(&in->shape)) {
+    return ad_fail(AD_INVALID, "%s: whole: the result has no memory for the whole value", site);
+  }
+  return AD_OK;
+}
+
+/* Runs a collective on the whole of `data` in place. */
+static ad_status run_in_place(ad_comm *comm, const ad_array *in, ad_collective_op op, ad_axes axes, void *data,
+                              const char *site) {
+  ad_collective call = {.op = op, .group = ad_array_group(comm, in, axes), .in = data, .out = data, .site = site};
+  call.count = ad_array_numel(in);
+  call.dtype = in->dtype;
+  return ad_comm_run(comm, &call);
+}
+
+static void place_parts(const ad_array *in, const ad_group *group, const char *gathered, void *out) {
+  ad_layout uncut = ad_layout_all(in->layout.mesh, AD_R);
+  ad_part whole, part;
+  ad_part_of(&uncut, &in->shape, ad_group_rank(group, 0), &whole);
+  for (int64_t member = 0; member < ad_group_size(group); member++) {
+    ad_part_of(&in->layout, &in->shape, ad_group_rank(group, member), &part);
+    ad_part_copy(out, &whole, gathered, &part, &part, ad_dtype_size(in->dtype));
+    gathered += ad_part_numel(&part) * ad_dtype_size(in->dtype);
+  }
+}
+
+/* `memory`: the counts, the local part, the parts of all members. */
+static ad_status gather_parts(ad_comm *comm, const ad_array *in, const ad_group *group, size_t *counts, char *local,
+                              char *gathered, const char *site, void *out) {
+  ad_copy(local, in->data, ad_array_bytes(in));
+  ad_axes same = ad_layout_axes_of(&in->layout, AD_R) | ad_layout_axes_of(&in->layout, AD_I);
+  AD_TRY(run_in_place(comm, in, AD_BROADCAST, same, local, site));
+  AD_TRY(run_in_place(comm, in, AD_ALL_REDUCE, ad_layout_axes_of(&in->layout, AD_P), local, site));
+  for (int64_t member = 0; member < ad_group_size(group); member++) {
+    ad_shape part = ad_layout_local_shape(&in->layout, &in->shape, ad_group_rank(group, member));
+    counts[member] = (size_t)ad_shape_numel(&part);
+  }
+  ad_collective call = {
+      .op = AD_ALL_GATHER, .group = *group, .in = local, .out = gathered, .counts = counts, .site = site};
+  call.dtype = in->dtype;
+  AD_TRY(ad_comm_run(comm, &call));
+  place_parts(in, group, gathered, out);
+  return AD_OK;
+}
+
+static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+ad_status ad_array_whole(ad_comm *comm, const ad_array *in, const char *site, ad_array *out) {
+  AD_TRY(check_whole(comm, in, out, site));
+  ad_layout uncut = ad_layout_all(in->layout.mesh, AD_R);
+  ad_array whole = ad_array_describe(comm, in->dtype, &in->shape, &uncut);
+  whole.scale = in->scale;
+  whole.data = out->data;
+  if (!ad_comm_is_dry(comm)) {
+    ad_group group = ad_array_group(comm, in, cut_axes(&in->layout));
+    size_t counts = padded((size_t)ad_group_size(&group) * sizeof(size_t)), local = padded(ad_array_bytes(in));
+    void *memory;
+    AD_TRY(ad_comm_alloc(comm, counts + local + padded(ad_array_bytes(&whole)), &memory));
+    char *parts = (char *)memory + counts;
+    ad_status status = gather_parts(comm, in, &group, memory, parts, parts + local, site, out->data);
+    ad_comm_free(comm, memory);
+    if (status) return status;
+  }
+  *out = whole;
+  return AD_OK;
+}

@@ -1,0 +1,39 @@
+/* What a parameter's four dtypes default to, and which combinations mean nothing. */
+#include "base/error.h"
+#include "reduce/reducer.h"
+
+/* The dtypes by how much of a number they keep; bf16 and f16 each keep something that the other drops. */
+static int width(ad_dtype dtype) { return dtype == AD_F64 ? 3 : dtype == AD_F32 ? 2 : 1; }
+
+static ad_status check_float(ad_dtype dtype, const char *field) {
+  if (ad_dtype_is_float(dtype)) return AD_OK;
+  return ad_fail(AD_INVALID, "contract: %s is %s; a gradient contract takes f64, f32, bf16 or f16", field,
+                 ad_dtype_name(dtype));
+}
+
+ad_status ad_contract_complete(ad_contract *contract) {
+  ad_contract full = *contract;
+  if (!full.param) full.param = AD_F32;
+  if (!full.grad) full.grad = full.param;
+  if (!full.reduce) full.reduce = full.grad;
+  if (!full.accumulate) full.accumulate = full.reduce == AD_F64 ? AD_F64 : AD_F32;
+  AD_TRY(check_float(full.param, "param"));
+  AD_TRY(check_float(full.grad, "grad"));
+  AD_TRY(check_float(full.reduce, "reduce"));
+  AD_TRY(check_float(full.accumulate, "accumulate"));
+  if (width(full.accumulate) < 2) {
+    return ad_fail(AD_INVALID, "contract: accumulate is %s; sums form in f32 or f64", ad_dtype_name(full.accumulate));
+  }
+  if (width(full.accumulate) < width(full.reduce)) {
+    return ad_fail(
+        AD_INVALID,
+        "contract: accumulate %s is narrower than reduce %s, so that sums would lose what was sent; take at least %s",
+        ad_dtype_name(full.accumulate), ad_dtype_name(full.reduce), ad_dtype_name(full.reduce));
+  }
+  if (full.raw && contract->grad) {
+    return ad_fail(AD_INVALID, "contract: grad is %s and raw is set; raw keeps the producer's dtype, so leave grad out",
+                   ad_dtype_name(full.grad));
+  }
+  *contract = full;
+  return AD_OK;
+}

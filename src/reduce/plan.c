@@ -1,0 +1,62 @@
+/* What a reducer will reduce and how much memory it holds: read by plans and reports, nothing runs here. */
+#include "array/array.h"
+#include "reduce/reducer.h"
+
+/* A group of one has nothing to sum: such axes are not part of a plan. */
+static ad_axes large_axes(const ad_mesh *mesh, ad_axes axes) {
+  ad_axes large = 0;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    if ((axes & AD_AXES(axis)) && ad_mesh_axis_size(mesh, (ad_axis)axis) > 1) large |= AD_AXES(axis);
+  }
+  return large;
+}
+
+static ad_reduction_plan describe(const ad_reducer *reducer, size_t index, ad_path_step step) {
+  const ad_bucket *bucket = &reducer->buckets[index];
+  ad_axes axes = large_axes(bucket->mesh, step.axes);
+  ad_group group = ad_array_group(reducer->comm, &bucket->sum, axes);
+  return (ad_reduction_plan){.bucket = (int)index,
+                             .move = step.move,
+                             .axes = axes,
+                             .group_size = ad_group_size(&group),
+                             .dtype = bucket->sum.dtype,
+                             .bytes = ad_array_bytes(&bucket->sum),
+                             .params = bucket->params,
+                             .param_count = bucket->param_count};
+}
+
+/* The reduction number `wanted`, or, where there are fewer, how many there are. */
+static size_t find(const ad_reducer *reducer, size_t wanted, ad_reduction_plan *out) {
+  size_t count = 0;
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    const ad_bucket *bucket = &reducer->buckets[i];
+    for (int k = 0; k < bucket->step_count; k++) {
+      if (!large_axes(bucket->mesh, bucket->steps[k].axes)) continue;
+      if (count++ != wanted) continue;
+      *out = describe(reducer, i, bucket->steps[k]);
+      return count;
+    }
+  }
+  return count;
+}
+
+size_t ad_reducer_plan_count(const ad_reducer *reducer) {
+  ad_reduction_plan unused;
+  return find(reducer, SIZE_MAX, &unused);
+}
+
+ad_reduction_plan ad_reducer_plan(const ad_reducer *reducer, size_t index) {
+  ad_reduction_plan plan = {0};
+  find(reducer, index, &plan);
+  return plan;
+}
+
+size_t ad_reducer_bytes(const ad_reducer *reducer) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    const ad_bucket *bucket = &reducer->buckets[i];
+    bytes += ad_array_bytes(&bucket->sum);
+    if (bucket->earlier.data) bytes += ad_array_bytes(&bucket->earlier);
+  }
+  return bytes;
+}

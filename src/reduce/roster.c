@@ -1,0 +1,292 @@
+/* What the ranks must agree on for their buckets to mean the same: the list of parameters, once, and which of them had
+ * a gradient, in every step. Agreement costs one tiny collective; only a difference costs more, to name it. */
+#include <stdio.h>
+#include "array/array.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/random.h"
+#include "base/text.h"
+#include "reduce/reducer.h"
+
+/* Two numbers are compared in one MAX: each with its complement, whose maximum is the complement of the minimum. */
+enum { WORDS = 4, ENTRY_TEXT = 384 };
+
+/* ---- the groups ---- */
+
+static ad_axes reduced_axes(const ad_reducer *reducer, const ad_mesh *mesh) {
+  ad_axes axes = 0;
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    const ad_bucket *bucket = &reducer->buckets[i];
+    for (int k = 0; k < bucket->step_count && ad_mesh_equal(bucket->mesh, mesh); k++) axes |= bucket->steps[k].axes;
+  }
+  return axes;
+}
+
+static int is_known(const ad_reducer *reducer, const ad_mesh *mesh) {
+  for (size_t i = 0; i < reducer->roster_count; i++) {
+    if (ad_mesh_equal(reducer->rosters[i].group.mesh, mesh)) return 1;
+  }
+  return 0;
+}
+
+ad_status ad_rosters_build(ad_reducer *reducer) {
+  for (size_t i = 0; i < reducer->param_count; i++) {
+    const ad_mesh *mesh = reducer->params[i].layout.mesh;
+    if (is_known(reducer, mesh)) continue;
+    AD_TRY(ad_grow(&reducer->rosters, reducer->roster_count, reducer->roster_count + 1));
+    ad_roster *roster = &reducer->rosters[reducer->roster_count++];
+    roster->group = ad_mesh_group(mesh, reduced_axes(reducer, mesh), ad_comm_rank(reducer->comm));
+    if (ad_comm_is_dry(reducer->comm)) continue;
+    void *words;
+    AD_TRY(ad_comm_alloc(reducer->comm, WORDS * sizeof *roster->words, &words));
+    roster->words = words;
+  }
+  return AD_OK;
+}
+
+void ad_rosters_release(ad_reducer *reducer) {
+  for (size_t i = 0; i < reducer->roster_count; i++) {
+    ad_roster *roster = &reducer->rosters[i];
+    // As with buckets: peers may still be reading.
+    if (roster->request.id && ad_comm_wait(reducer->comm, &roster->request)) roster->request.id = 0;
+    if (roster->words) ad_comm_free(reducer->comm, roster->words);
+  }
+  ad_release(reducer->rosters);
+}
+
+/* ---- comparing numbers ---- */
+
+static ad_status post_compare(ad_reducer *reducer, ad_roster *roster, int64_t count, uint64_t hash) {
+  int64_t signed_hash = (int64_t)hash;
+  roster->words[0] = count;
+  roster->words[1] = ~count;
+  roster->words[2] = signed_hash;
+  roster->words[3] = ~signed_hash;
+  ad_collective call = {.op = AD_ALL_REDUCE, .group = roster->group, .in = roster->words, .out = roster->words};
+  call.count = WORDS;
+  call.dtype = AD_I64;
+  call.reduction = AD_MAX;
+  call.site = AD_HERE;
+  return ad_comm_post(reducer->comm, &call, &roster->request);
+}
+
+static int all_equal(const ad_roster *roster) {
+  return roster->words[0] == ~roster->words[1] && roster->words[2] == ~roster->words[3];
+}
+
+/* *out: `count` elements of every member, one member after another, in comm memory that the caller frees. */
+static ad_status gather(ad_reducer *reducer, const ad_roster *roster, const void *own, size_t bytes, void **out) {
+  int64_t members = ad_group_size(&roster->group);
+  char *memory;
+  void *block;
+  AD_TRY(ad_comm_alloc(reducer->comm, bytes * (size_t)(members + 1), &block));
+  memory = block;
+  memcpy(memory + bytes * (size_t)members, own, bytes);
+  ad_collective call = {
+      .op = AD_ALL_GATHER, .group = roster->group, .in = memory + bytes * (size_t)members, .out = memory};
+  call.count = bytes / sizeof(int32_t);
+  call.dtype = AD_I32;
+  call.site = AD_HERE;
+  ad_status status = ad_comm_run(reducer->comm, &call);
+  if (status) {
+    ad_comm_free(reducer->comm, block);
+    return status;
+  }
+  *out = block;
+  return AD_OK;
+}
+
+/* ---- the list of parameters ---- */
+
+static int is_on(const ad_roster *roster, const ad_reduced_param *param) {
+  return ad_mesh_equal(roster->group.mesh, param->layout.mesh);
+}
+
+/* Entry 0 is the options, then come the parameters of the mesh; NULL past the end. */
+static const ad_reduced_param *entry_param(const ad_reducer *reducer, const ad_roster *roster, size_t entry) {
+  for (size_t i = 0, seen = 0; i < reducer->param_count; i++) {
+    if (is_on(roster, &reducer->params[i]) && ++seen == entry) return &reducer->params[i];
+  }
+  return NULL;
+}
+
+static void describe_param(const ad_reduced_param *param, ad_text *text) {
+  char shape[96], layout[160], storage[160];
+  const ad_contract *contract = &param->contract;
+  ad_text_add(text, "`%s` %s layout \"%s\" storage \"%s\" param %s grad %s%s reduce %s accumulate %s", param->name,
+              ad_shape_print(&param->shape, shape, sizeof shape),
+              ad_layout_print(&param->layout, layout, sizeof layout),
+              ad_layout_print(&param->storage, storage, sizeof storage), ad_dtype_name(contract->param),
+              contract->raw ? "raw " : "", ad_dtype_name(contract->grad), ad_dtype_name(contract->reduce),
+              ad_dtype_name(contract->accumulate));
+}
+
+static void describe_entry(const ad_reducer *reducer, const ad_roster *roster, size_t entry, char buffer[ENTRY_TEXT]) {
+  ad_text text = ad_text_on(buffer, ENTRY_TEXT);
+  const ad_reduced_param *param = entry ? entry_param(reducer, roster, entry) : NULL;
+  if (!entry) {
+    ad_text_add(&text, "bucket_bytes %zu", reducer->options.bucket_bytes);
+  } else if (param) {
+    describe_param(param, &text);
+  } else {
+    ad_text_add(&text, "no parameter");
+  }
+}
+
+static size_t entry_count(const ad_reducer *reducer, const ad_roster *roster) {
+  size_t count = 1;
+  for (size_t i = 0; i < reducer->param_count; i++) count += (size_t)is_on(roster, &reducer->params[i]);
+  return count;
+}
+
+static uint64_t hash_entry(const ad_reducer *reducer, const ad_roster *roster, size_t entry) {
+  char text[ENTRY_TEXT];
+  describe_entry(reducer, roster, entry, text);
+  return ad_random_stream(text);
+}
+
+static uint64_t hash_list(const ad_reducer *reducer, const ad_roster *roster) {
+  uint64_t hash = 0;
+  for (size_t i = 0; i < entry_count(reducer, roster); i++) {
+    hash = ad_random_bits(hash, hash_entry(reducer, roster, i), i);
+  }
+  return hash;
+}
+
+/* The first entry that is not the same on all members; `entries` if there is none. */
+static size_t first_difference(const uint64_t *hashes, size_t entries, int64_t members) {
+  for (size_t entry = 0; entry < entries; entry++) {
+    for (int64_t member = 1; member < members; member++) {
+      if (hashes[(size_t)member * entries + entry] != hashes[entry]) return entry;
+    }
+  }
+  return entries;
+}
+
+static ad_status find_list_difference(ad_reducer *reducer, const ad_roster *roster, size_t entries, size_t *out) {
+  uint64_t *own, *all;
+  void *gathered;
+  AD_TRY(ad_new(entries, &own));
+  for (size_t i = 0; i < entries; i++) own[i] = hash_entry(reducer, roster, i);
+  ad_status status = gather(reducer, roster, own, entries * sizeof *own, &gathered);
+  ad_release(own);
+  if (status) return status;
+  all = gathered;
+  *out = first_difference(all, entries, ad_group_size(&roster->group));
+  ad_comm_free(reducer->comm, gathered);
+  return AD_OK;
+}
+
+/* Every rank calls this, so every rank has the same sentence. */
+static ad_status name_list_difference(ad_reducer *reducer, const ad_roster *roster) {
+  size_t entry;
+  AD_TRY(find_list_difference(reducer, roster, (size_t)roster->words[0], &entry));
+  char own[ENTRY_TEXT] = {0};
+  describe_entry(reducer, roster, entry, own);
+  void *gathered;
+  AD_TRY(gather(reducer, roster, own, sizeof own, &gathered));
+  const char *texts = gathered, *other = texts;
+  int64_t member = 0;
+  while (member + 1 < ad_group_size(&roster->group) && !strcmp(other, texts))
+    other = texts + (size_t)++member * ENTRY_TEXT;
+  char number[48] = "the options differ";
+  if (entry) snprintf(number, sizeof number, "parameter %zu differs", entry - 1);
+  ad_fail(AD_MISMATCH, "reducer: %s between ranks: rank %lld has %s; rank %lld has %s", number,
+          (long long)ad_group_rank(&roster->group, 0), texts, (long long)ad_group_rank(&roster->group, member), other);
+  ad_comm_free(reducer->comm, gathered);
+  return AD_MISMATCH;
+}
+
+ad_status ad_rosters_compare_lists(ad_reducer *reducer) {
+  for (size_t i = 0; i < reducer->roster_count; i++) {
+    ad_roster *roster = &reducer->rosters[i];
+    if (!roster->words) continue;
+    AD_TRY(post_compare(reducer, roster, (int64_t)entry_count(reducer, roster), hash_list(reducer, roster)));
+    AD_TRY(ad_comm_wait(reducer->comm, &roster->request));
+    if (!all_equal(roster)) return name_list_difference(reducer, roster);
+  }
+  return AD_OK;
+}
+
+/* ---- who had a gradient ---- */
+
+static uint64_t hash_presence(const ad_reducer *reducer, const ad_roster *roster) {
+  uint64_t hash = 0;
+  for (size_t i = 0; i < reducer->param_count; i++) {
+    if (is_on(roster, &reducer->params[i])) hash = ad_random_bits(hash, (uint64_t)reducer->params[i].present, i);
+  }
+  return hash;
+}
+
+ad_status ad_rosters_post_presence(ad_reducer *reducer) {
+  for (size_t i = 0; i < reducer->roster_count; i++) {
+    ad_roster *roster = &reducer->rosters[i];
+    if (!roster->words || roster->posted) continue;
+    AD_TRY(post_compare(reducer, roster, (int64_t)reducer->param_count, hash_presence(reducer, roster)));
+    roster->posted = 1;
+  }
+  return AD_OK;
+}
+
+static void list_ranks(ad_text *text, const ad_roster *roster, const int32_t *counts, size_t params, size_t param,
+                       int32_t wanted) {
+  for (int64_t member = 0; member < ad_group_size(&roster->group); member++) {
+    if (counts[(size_t)member * params + param] != wanted) continue;
+    ad_text_add(text, " %lld", (long long)ad_group_rank(&roster->group, member));
+  }
+}
+
+static ad_status fail_presence(const ad_reducer *reducer, const ad_roster *roster, const int32_t *counts,
+                               size_t param) {
+  size_t params = reducer->param_count;
+  char buffer[768];
+  ad_text text = ad_text_on(buffer, sizeof buffer);
+  int32_t most = 0;
+  for (int64_t member = 0; member < ad_group_size(&roster->group); member++) {
+    int32_t count = counts[(size_t)member * params + param];
+    if (count > most) most = count;
+  }
+  for (int32_t count = 0; count <= most; count++) {
+    char ranks[256];
+    ad_text list = ad_text_on(ranks, sizeof ranks);
+    list_ranks(&list, roster, counts, params, param, count);
+    if (list.used) ad_text_add(&text, "%s in %d on rank%s", text.used ? "," : "", (int)count, ranks);
+  }
+  return ad_fail(AD_MISMATCH,
+                 "reducer: `%s` had a gradient in a different number of microbatches on different ranks:%s; this "
+                 "step's gradients are unusable",
+                 reducer->params[param].name, buffer);
+}
+
+static ad_status name_absent(ad_reducer *reducer, const ad_roster *roster) {
+  int32_t *own;
+  size_t params = reducer->param_count;
+  void *gathered;
+  AD_TRY(ad_new(params, &own));
+  for (size_t i = 0; i < params; i++)
+    own[i] = is_on(roster, &reducer->params[i]) ? (int32_t)reducer->params[i].present : 0;
+  ad_status status = gather(reducer, roster, own, params * sizeof *own, &gathered);
+  ad_release(own);
+  if (status) return status;
+  const int32_t *counts = gathered;
+  for (size_t param = 0; param < params && !status; param++) {
+    for (int64_t member = 1; member < ad_group_size(&roster->group) && !status; member++) {
+      int differs = counts[(size_t)member * params + param] != counts[param];
+      if (differs) status = fail_presence(reducer, roster, counts, param);
+    }
+  }
+  ad_comm_free(reducer->comm, gathered);
+  return status;
+}
+
+ad_status ad_rosters_wait_presence(ad_reducer *reducer) {
+  ad_status first = AD_OK;
+  for (size_t i = 0; i < reducer->roster_count; i++) {
+    ad_roster *roster = &reducer->rosters[i];
+    if (!roster->words) continue;
+    roster->posted = 0;
+    AD_TRY(ad_comm_wait(reducer->comm, &roster->request));
+    if (!all_equal(roster) && !first) first = name_absent(reducer, roster);
+  }
+  return first;
+}
