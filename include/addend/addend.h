@@ -11,6 +11,7 @@
 #include "addend/optim.h"
 #include "addend/data.h"
 #include "addend/tensor.h"
+#include "addend/parameter.h"
 #include "addend/model.h"
 #include "addend/recipe.h"
 #include "addend/train.h"

@@ -2,23 +2,12 @@
  * computing; memory, storage and reductions are made from that. */
 #ifndef ADDEND_MODEL_H
 #define ADDEND_MODEL_H
+#include "addend/parameter.h"
 #include "addend/tensor.h"
 
 #if defined(__cplusplus)
 extern "C" {
 #endif
-
-/* What a model declares of a parameter. Initial values: normal with this deviation around this mean, keyed by (seed, name, global element index). */
-typedef struct ad_param_declaration {
-  char name[96];
-  ad_shape shape;
-  ad_layout layout; /* compute */
-  double mean, deviation;
-  int decays; /* weight decay applies */
-} ad_param_declaration;
-
-/* Fills this rank's part of the value. */
-AD_API AD_CHECKED ad_status ad_param_initialise(const ad_param_declaration *declaration, uint64_t seed, int64_t rank, ad_array *value);
 
 typedef struct ad_gpt_options {
   size_t size; /* sizeof(ad_gpt_options) */

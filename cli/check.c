@@ -1,0 +1,106 @@
+/* `addend check`. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "command.h"
+
+enum { KEY_STEPS = 'n', KEY_DTYPE = 'd', KEY_DIRECTIONAL = 'D', KEY_SABOTAGE = 'S' };
+
+static const struct argp_option options[] = {
+    {"steps", KEY_STEPS, "N", 0, "Prove N steps; the reference restarts each from the distributed state (default 1)",
+     0},
+    {"dtype", KEY_DTYPE, "DTYPE", 0, "f64 (default), f32, or recipe: the recipe's own contract", 0},
+    {"directional", KEY_DIRECTIONAL, NULL, 0,
+     "No reference: the loss's difference quotient against <gradient, direction>", 0},
+    {"sabotage", KEY_SABOTAGE, NULL, 0, "Then plant each known mistake and say what caught it", 0},
+    {0},
+};
+static const struct argp_child children[] = {{&cli_recipe_argp, 0, NULL, 0}, {0}};
+
+typedef struct check_input {
+  cli_recipe_options recipe;
+  ad_check_options check;
+} check_input;
+
+static int64_t parse_steps(const char *argument, struct argp_state *state) {
+  char *end;
+  long long steps = strtoll(argument, &end, 10);
+  if (*end || end == argument || steps < 1) argp_error(state, "--steps takes a number from 1 on, not '%s'", argument);
+  return steps;
+}
+
+static void parse_dtype(const char *argument, ad_check_options *check, struct argp_state *state) {
+  check->recipe_dtype = strcmp(argument, "recipe") == 0;
+  if (check->recipe_dtype) return;
+  if (ad_dtype_parse(argument, &check->dtype) || (check->dtype != AD_F64 && check->dtype != AD_F32))
+    argp_error(state, "--dtype takes f64, f32 or recipe, not '%s'", argument);
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state) {
+  check_input *input = state->input;
+  switch (key) {
+    case ARGP_KEY_INIT:
+      return state->child_inputs[0] = &input->recipe, 0;
+    case KEY_STEPS:
+      return input->check.steps = parse_steps(argument, state), 0;
+    case KEY_DTYPE:
+      return parse_dtype(argument, &input->check, state), 0;
+    case KEY_DIRECTIONAL:
+      return input->check.directional = 1, 0;
+    case KEY_SABOTAGE:
+      return input->check.sabotage = 1, 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static const struct argp argp = {
+    .options = options,
+    .parser = parse,
+    .args_doc = "RECIPE",
+    .doc =
+        "Proves the distributed gradient of a recipe, parameter by parameter, against one process on the same global "
+        "batch."
+        "\vExample: addend check recipes/gpt-dp.yaml --steps 3 --sabotage\n"
+        "Exit status: 0 proven, 1 not proven or a sabotage survived, 2 wrong call or recipe, 3 could not finish.",
+    .children = children,
+};
+
+static void progress(void *context, const char *what, int64_t done, int64_t of) {
+  cli_progress("check", done, of, what);
+}
+
+static int print(const char *json, int as_json) {
+  if (as_json) return puts(json) < 0 || fflush(stdout) ? CLI_UNFINISHED : CLI_HOLDS;
+  char *table;
+  ad_status status = ad_check_table(json, isatty(STDOUT_FILENO), &table);
+  if (status) return cli_failed(status);
+  fputs(table, stdout);
+  free(table);
+  return CLI_HOLDS;
+}
+
+static int check(const ad_recipe *recipe, const check_input *input) {
+  int holds = 0;
+  char *json;
+  ad_status status = ad_check(recipe, &input->check, &holds, &json);
+  cli_progress_end();
+  if (status) return cli_failed(status);
+  int printed = print(json, input->recipe.json);
+  free(json);
+  if (printed) return printed;
+  return holds ? CLI_HOLDS : CLI_ANSWER_IS_NO;
+}
+
+int cli_check(int argc, char **argv) {
+  check_input input = {.check = {.size = sizeof input.check, .progress = progress}};
+  argp_parse(&argp, argc, argv, 0, NULL, &input);
+  ad_recipe *recipe;
+  int failed = cli_read_recipe(&input.recipe, &recipe);
+  if (failed) return failed;
+  int result = check(recipe, &input);
+  ad_recipe_destroy(recipe);
+  return result;
+}

@@ -1,0 +1,37 @@
+/* The commands of `addend`: one function each, and what they share. */
+#ifndef CLI_COMMAND_H
+#define CLI_COMMAND_H
+#include <argp.h>
+
+#include "addend/addend.h"
+
+/* Exit statuses, as scripts rely on them. */
+enum { CLI_HOLDS = 0, CLI_ANSWER_IS_NO = 1, CLI_WRONG_CALL = 2, CLI_UNFINISHED = 3 };
+
+/* argv[0] is "addend COMMAND". */
+int cli_train(int argc, char **argv);
+int cli_check(int argc, char **argv);
+int cli_plan(int argc, char **argv);
+int cli_bench(int argc, char **argv);
+int cli_run(int argc, char **argv);
+
+/* What every command that reads a recipe takes: RECIPE, --set, --json. */
+typedef struct cli_recipe_options {
+  const char *recipe;
+  const char **sets;
+  size_t set_count;
+  int json;
+} cli_recipe_options;
+extern const struct argp cli_recipe_argp; /* a child parser; its input is a cli_recipe_options */
+/* Reads the recipe; on failure prints every message and returns CLI_WRONG_CALL. */
+int cli_read_recipe(const cli_recipe_options *options, ad_recipe **out);
+
+/* Prints the last error and returns the exit status for it. */
+int cli_failed(ad_status status);
+
+/* A progress line on standard error: a moving bar on a terminal, a line now and then elsewhere. `text` stands behind
+ * the bar. */
+void cli_progress(const char *label, int64_t done, int64_t of, const char *text);
+void cli_progress_end(void);
+
+#endif

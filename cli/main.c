@@ -1,0 +1,51 @@
+/* `addend COMMAND ...`: finds the command and hands over. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+
+typedef struct cli_command {
+  const char *name;
+  int (*run)(int argc, char **argv);
+  const char *words;
+} cli_command;
+
+static const cli_command commands[] = {
+    {"train", cli_train, "train a recipe, with a progress bar and a report"},
+    {"check", cli_check, "prove the distributed gradient against one process; --sabotage proves the proof"},
+    {"plan", cli_plan, "what is reduced over which axes, in how many bytes, at any world size; nothing runs"},
+    {"bench", cli_bench, "collectives and the reducer against this machine's memory bandwidth and its peers"},
+    {"run", cli_run, "start N ranks of your own program"},
+};
+enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+
+static void print_help(FILE *file) {
+  fprintf(file,
+          "Usage: addend COMMAND [RECIPE] [OPTION...]\n"
+          "Trains, proves and plans distributed gradients.\n\n");
+  for (int i = 0; i < COMMAND_COUNT; i++) fprintf(file, "  %-7s %s\n", commands[i].name, commands[i].words);
+  fprintf(file,
+          "\nExample: addend check recipes/gpt-dp.yaml --sabotage\n"
+          "`addend COMMAND --help` has each command's options and an example.\n"
+          "Exit status: 0 it holds, 1 the answer is no, 2 the call or the recipe is wrong, 3 it could not finish.\n");
+}
+
+static int run_command(const cli_command *command, int argc, char **argv) {
+  char name[32];
+  snprintf(name, sizeof name, "addend %s", command->name);
+  argv[1] = name;
+  return command->run(argc - 1, argv + 1);
+}
+
+int main(int argc, char **argv) {
+  argp_err_exit_status = CLI_WRONG_CALL;
+  if (argc < 2) return print_help(stderr), CLI_WRONG_CALL;
+  if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
+    return print_help(stdout), CLI_HOLDS;
+  if (!strcmp(argv[1], "--version")) return printf("addend %s\n", AD_VERSION), CLI_HOLDS;
+  for (int i = 0; i < COMMAND_COUNT; i++)
+    if (!strcmp(argv[1], commands[i].name)) return run_command(&commands[i], argc, argv);
+  fprintf(stderr, "addend: '%s' is no command; there are train, check, plan, bench and run (addend --help)\n", argv[1]);
+  return CLI_WRONG_CALL;
+}

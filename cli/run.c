@@ -1,0 +1,59 @@
+/* `addend run`: ranks of a user's own program. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "command.h"
+
+static const struct argp_option options[] = {
+    {"ranks", 'n', "N", 0, "How many ranks to start", 0},
+    {0},
+};
+
+typedef struct run_input {
+  long ranks;
+  char **program;
+} run_input;
+
+static void parse_ranks(const char *argument, run_input *input, struct argp_state *state) {
+  char *end;
+  input->ranks = strtol(argument, &end, 10);
+  if (*end || end == argument || input->ranks < 1)
+    argp_error(state, "-n takes a number of ranks from 1 on, not '%s'", argument);
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state) {
+  run_input *input = state->input;
+  switch (key) {
+    case 'n':
+      return parse_ranks(argument, input, state), 0;
+    case ARGP_KEY_ARG:
+      input->program = &state->argv[state->next - 1];
+      state->next = state->argc;
+      return 0;
+    case ARGP_KEY_END:
+      if (!input->program) argp_error(state, "name the program to start after --");
+      if (!input->ranks) argp_error(state, "say how many ranks with -n");
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static const struct argp argp = {
+    .options = options,
+    .parser = parse,
+    .args_doc = "-- PROGRAM [ARGUMENT...]",
+    .doc =
+        "Starts N ranks of a program on this machine; in each, ad_comm_open joins them."
+        "\vExample: addend run -n 4 -- ./my_trainer --steps 100\n"
+        "Exit status: 0 if every rank returned 0; otherwise 3, and the message names the rank.",
+};
+
+int cli_run(int argc, char **argv) {
+  run_input input = {0};
+  argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &input);
+  ad_launch_options launch = {.size = sizeof launch, .ranks = input.ranks, .argv = input.program};
+  ad_launch_result result;
+  ad_status status = ad_launch(&launch, &result);
+  return status ? cli_failed(status) : CLI_HOLDS;
+}

@@ -1,0 +1,125 @@
+/* `addend train`. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "command.h"
+
+static const struct argp_option options[] = {
+    {"out", 'o', "FOLDER", 0, "Where metrics, trace and report go (default runs/NAME)", 0},
+    {0},
+};
+static const struct argp_child children[] = {{&cli_recipe_argp, 0, NULL, 0}, {0}};
+
+typedef struct train_input {
+  cli_recipe_options recipe;
+  const char *folder;
+} train_input;
+
+static error_t parse(int key, char *argument, struct argp_state *state) {
+  train_input *input = state->input;
+  switch (key) {
+    case ARGP_KEY_INIT:
+      return state->child_inputs[0] = &input->recipe, 0;
+    case 'o':
+      return input->folder = argument, 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static const struct argp argp = {
+    .options = options,
+    .parser = parse,
+    .args_doc = "RECIPE",
+    .doc =
+        "Trains a recipe: starts its ranks on this machine, shows progress, and leaves metrics.jsonl, trace.json (open "
+        "it in "
+        "Perfetto) and report.html in runs/NAME."
+        "\vExample: addend train recipes/gpt-text.yaml --set train.steps=100",
+    .children = children,
+};
+
+/* What the first rank's process tells the one that started it; shared memory. */
+typedef struct train_story {
+  double first_loss, last_loss, tokens_per_second;
+  int64_t steps;
+} train_story;
+
+typedef struct train_job {
+  const ad_recipe *recipe;
+  const char *folder;
+  train_story *story;
+} train_job;
+
+static void progress(void *context, const ad_step_report *report, int64_t steps, double tokens_per_second,
+                     double seconds_left) {
+  train_story *story = context;
+  char text[96];
+  if (report->step == 0) story->first_loss = report->loss;
+  story->last_loss = report->loss;
+  story->tokens_per_second = tokens_per_second;
+  story->steps = report->step + 1;
+  snprintf(text, sizeof text, "loss %.4f  %.0f tokens/s  %d:%02d left", report->loss, tokens_per_second,
+           (int)seconds_left / 60, (int)seconds_left % 60);
+  cli_progress("train", report->step + 1, steps, text);
+}
+
+static int train_on_rank(ad_comm *comm, void *context) {
+  const train_job *job = context;
+  ad_train_options train = {.size = sizeof train, .folder = job->folder, .progress = progress, .context = job->story};
+  ad_status status = ad_train(comm, job->recipe, &train);
+  if (status) ad_comm_fail(comm, status, ad_last_error());
+  return status != AD_OK;
+}
+
+static void print_story(const train_job *job, int json) {
+  const train_story *story = job->story;
+  if (json)
+    printf(
+        "{\"recipe\":\"%s\",\"steps\":%lld,\"loss\":{\"first\":%.9g,\"last\":%.9g},\"tokens_per_second\":%.6g,"
+        "\"folder\":\"%s\"}\n",
+        job->recipe->name, (long long)story->steps, story->first_loss, story->last_loss, story->tokens_per_second,
+        job->folder);
+  else
+    printf("loss %.4f -> %.4f in %lld steps, %.0f tokens/s; see %s/report.html\n", story->first_loss, story->last_loss,
+           (long long)story->steps, story->tokens_per_second, job->folder);
+}
+
+static int launch(train_job *job, int json) {
+  ad_mesh *mesh;
+  ad_status status = ad_recipe_mesh(job->recipe, &mesh);
+  if (status) return cli_failed(status);
+  ad_launch_options start = {
+      .size = sizeof start, .ranks = ad_mesh_size(mesh), .function = train_on_rank, .context = job};
+  ad_mesh_destroy(mesh);
+  ad_launch_result result;
+  status = ad_launch(&start, &result);
+  cli_progress_end();
+  if (status) return cli_failed(status);
+  print_story(job, json);
+  return CLI_HOLDS;
+}
+
+static int train(const ad_recipe *recipe, const train_input *input) {
+  char folder[512];
+  snprintf(folder, sizeof folder, "runs/%s", recipe->name);
+  train_story *story = mmap(NULL, sizeof *story, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (story == MAP_FAILED) return fprintf(stderr, "addend: no memory\n"), CLI_UNFINISHED;
+  train_job job = {recipe, input->folder ? input->folder : folder, story};
+  int result = launch(&job, input->recipe.json);
+  munmap(story, sizeof *story);
+  return result;
+}
+
+int cli_train(int argc, char **argv) {
+  train_input input = {0};
+  argp_parse(&argp, argc, argv, 0, NULL, &input);
+  ad_recipe *recipe;
+  int failed = cli_read_recipe(&input.recipe, &recipe);
+  if (failed) return failed;
+  int result = train(recipe, &input);
+  ad_recipe_destroy(recipe);
+  return result;
+}
