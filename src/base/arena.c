@@ -6,6 +6,18 @@
 #include "base/error.h"
 #include "base/memory.h"
 
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(from, bytes) ((void)(from), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(from, bytes) ((void)(from), (void)(bytes))
+#endif
+
 enum { ALIGNMENT = 64 };
 
 typedef struct chunk {
@@ -31,12 +43,16 @@ static int round_up(size_t bytes, size_t *out) {
   return 1;
 }
 
+// Under the address sanitizer, what is not taken may not be touched: neither the end of a piece nor one given back.
+static void hide_untaken(const chunk *c) { ASAN_POISON_MEMORY_REGION(c->data + c->used, c->size - c->used); }
+
 static ad_status new_chunk(size_t size, chunk **out) {
   void *memory;
   AD_TRY(ad_new_bytes(1, sizeof(chunk) + ALIGNMENT + size, &memory));
   chunk *made = memory;
   made->data = (char *)(((uintptr_t)(made + 1) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
   made->size = size;
+  hide_untaken(made);
   *out = made;
   return AD_OK;
 }
@@ -92,8 +108,9 @@ static ad_status next_chunk(ad_arena *arena, size_t size, chunk **out) {
   return AD_OK;
 }
 
-static void *take_from_current(ad_arena *arena, size_t size) {
+static void *take_from_current(ad_arena *arena, size_t bytes, size_t size) {
   void *taken = arena->current->data + arena->current->used;
+  ASAN_UNPOISON_MEMORY_REGION(taken, bytes);
   arena->current->used += size;
   if (in_use(arena) > arena->peak) arena->peak = in_use(arena);
   return taken;
@@ -109,11 +126,10 @@ void *ad_arena_take(ad_arena *arena, size_t bytes) {
     size_t used = in_use(arena);
     chunk *next;
     if (next_chunk(arena, size, &next)) return NULL;
-    next->used = 0;
     next->used_in_earlier = used;
     arena->current = next;
   }
-  return take_from_current(arena, size);
+  return take_from_current(arena, bytes, size);
 }
 
 void *ad_arena_take_zeroed(ad_arena *arena, size_t bytes) {
@@ -135,9 +151,14 @@ size_t ad_arena_mark(const ad_arena *arena) { return in_use(arena); }
 
 void ad_arena_rewind(ad_arena *arena, size_t mark) {
   chunk *current = arena->current;
-  while (current && current->previous && mark <= current->used_in_earlier) current = current->previous;
-  if (current) current->used = mark - current->used_in_earlier;
+  for (; current && current->previous && mark <= current->used_in_earlier; current = current->previous) {
+    current->used = 0;
+    hide_untaken(current);
+  }
   arena->current = current;
+  if (!current) return;
+  current->used = mark - current->used_in_earlier;
+  hide_untaken(current);
 }
 
 size_t ad_arena_peak(const ad_arena *arena) { return arena->peak; }

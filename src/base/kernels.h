@@ -1,5 +1,7 @@
 /* Vector kernels: casts, sums and scaled additions over plain memory. Every variant (plain, AVX2, AVX-512) gives the
- * same bits; the widest that the machine has is chosen once, and ranks agree on one when they join. */
+ * same bits; the widest that the machine has is chosen once, and ranks agree on one when they join. A conversion keeps
+ * a NaN's sign and the top of its payload and makes it quiet; a NaN that comes out of arithmetic is the canonical one.
+ */
 #ifndef BASE_KERNELS_H
 #define BASE_KERNELS_H
 #include <stddef.h>
@@ -15,14 +17,16 @@ void ad_kernels_choose(ad_variant variant); /* not wider than ad_kernels_best() 
 /* dst[i] = (dst_dtype)src[i]; each conversion rounds once. Floating dtypes, and i32/i64 to themselves. dst == src
  * allowed when the dtypes are equal. */
 void ad_cast(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, size_t n);
-/* dst[i] = (dst_dtype)(factor * src[i]), the product formed in f64 for f64 and in f32 otherwise. */
+/* dst[i] = (dst_dtype)(factor * src[i]), the product formed in f64 if either dtype is f64 and in f32 otherwise.
+ * Floating dtypes; dst == src allowed when the dtypes are equal. */
 void ad_cast_scaled(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n);
 /* dst[i] += factor * src[i], formed in dst's dtype if that is f64, in f32 otherwise, then rounded to dst's dtype.
- * factor 1 is a plain sum. */
+ * factor 1 is a plain sum. Floating dtypes. */
 void ad_accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n);
 /* out[k][i] = (dtype) reduce over j of (accumulate)sources[j][i], for every k < out_count, in the order of `sources`,
  * formed in `accumulate` (AD_F32 or AD_F64; for integers their own dtype). One pass: reads each source once, writes
- * each out once; an out may be one of the sources. source_count >= 1. The core of every reduction. */
+ * each out once; an out may be one of the sources (the same pointer; otherwise apart). source_count >= 1; integer sums
+ * wrap around; the maximum or minimum with a NaN is NaN. The core of every reduction. */
 void ad_reduce(void *const *out, size_t out_count, const void *const *sources, size_t source_count, ad_dtype dtype,
                ad_dtype accumulate, ad_reduction reduction, size_t n);
 /* Copies; large ones past the caches when that is faster. */

@@ -38,7 +38,8 @@ static inline int ad_switched(ad_switch which) { return __builtin_expect(ad_swit
 /* On, and planted on this axis. */
 int ad_switched_on_axis(ad_switch which, const char *axis);
 const ad_switch_record *ad_switch_at(ad_switch which);
-/* "name" or "name:axis" turns one switch on; NULL or "" turns all off. AD_INVALID names the known ones. */
+/* "name" or "name:axis" turns this switch on and the others off; a per-axis switch without an axis is on for all of
+ * them. NULL or "" turns all off. AD_INVALID names the known ones; nothing is then changed. Not while ranks run. */
 ad_status ad_switch_set(const char *text) AD_CHECKED;
 
 #endif

@@ -391,6 +391,19 @@ static void every_nan_that_a_sum_makes_has_the_same_bits(void **state) {
   }
 }
 
+static void the_maximum_or_minimum_with_a_nan_is_nan(void **state) {
+  double a[3] = {NAN, 1, -INFINITY}, b[3] = {2, NAN, NAN}, found[3];
+  const void *sources[2] = {a, b};
+  void *out[1] = {found};
+  for (int variant = 0; variant <= (int)best; variant++) {
+    ad_kernels_choose((ad_variant)variant);
+    for (int r = 0; r < 3; r++) {
+      ad_reduce(out, 1, sources, 2, AD_F64, AD_F64, reductions[r], 3);
+      for (int i = 0; i < 3; i++) assert_true(isnan(found[i]));
+    }
+  }
+}
+
 static void scaling_forms_the_product_before_the_one_rounding(void **state) {
   double wide = 1 + 0x1p-11 + 0x1p-40, narrow_factor = 3;
   uint16_t half;
@@ -493,6 +506,7 @@ int main(void) {
       cmocka_unit_test(integers_sum_exactly_and_wrap_around),
       cmocka_unit_test(the_outs_may_be_the_sources),
       cmocka_unit_test(every_nan_that_a_sum_makes_has_the_same_bits),
+      cmocka_unit_test(the_maximum_or_minimum_with_a_nan_is_nan),
       cmocka_unit_test(scaling_forms_the_product_before_the_one_rounding),
       cmocka_unit_test(accumulating_adds_in_the_dtype_of_the_sum),
       cmocka_unit_test(large_ones_are_the_same),
