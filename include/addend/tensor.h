@@ -37,6 +37,7 @@ AD_API ad_tensor *ad_parameter_at(ad_tape *tape, const ad_array *value, size_t p
 
 AD_API const ad_array *ad_tensor_array(const ad_tensor *tensor); /* its value; NULL for a dead tensor */
 AD_API const ad_array *ad_grad(const ad_tensor *tensor);         /* after ad_backward, of a leaf or a value kept alive; NULL if none */
+AD_API void ad_keep(ad_tensor *tensor); /* its gradient stays readable after ad_backward; a leaf's stays anyway, unless the reducer took it */
 AD_API double ad_tensor_scalar(const ad_tensor *tensor);         /* of this rank's copy; NaN if it is no scalar */
 
 /* Runs backward from a scalar that is P or I on every axis (the loss), seed 1. AD_TYPE names the repair otherwise. Gradients of parameters go to the

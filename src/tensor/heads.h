@@ -1,0 +1,14 @@
+/* Activations whose last dimension is heads * head_dim: what rotary and attention share. */
+#ifndef TENSOR_HEADS_H
+#define TENSOR_HEADS_H
+#include "tensor/operation.h"
+
+/* Local sizes of [batch, seq, heads * head_dim]. */
+typedef struct head_sizes {
+  size_t batch, seq, width, heads, head_dim;
+} head_sizes;
+head_sizes ad_head_sizes(const ad_tensor *out);
+/* AD_INVALID unless head_dim divides the last dimension, and its cuts fall between heads. */
+ad_status ad_check_heads(const ad_tape *tape, const ad_tensor *out);
+
+#endif

@@ -1,0 +1,178 @@
+/* Operations that treat each element by itself, and the sum of all of them: add, multiply, scale, divide, sum, swiglu,
+ * gelu. */
+#include "tensor/operation.h"
+
+static const row_kernels *rows_of(const ad_tensor *out) { return ad_rows(out->array.dtype); }
+static const void *value(const ad_tensor *out, int i) { return out->operand[i]->array.data; }
+
+/* ---- add ---- */
+
+static ad_status add_forward(ad_tape *tape, ad_tensor *out) {
+  rows_of(out)->add(out->array.data, value(out, 0), value(out, 1), ad_numel(out));
+  return AD_OK;
+}
+
+static ad_status add_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  for (int i = 0; i < 2; i++) {
+    if (slot[i].data && slot[i].data != out->grad.data)
+      rows_of(out)->put(slot[i].data, out->grad.data, 1, ad_numel(out), slot[i].adds);
+  }
+  return AD_OK;
+}
+
+static const operation add = {.name = "add",
+                              .dims = "...,...->...",
+                              .linearity = AD_ADDITIVE,
+                              .hands_over = 1,
+                              .forward = add_forward,
+                              .backward = add_backward};
+
+ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site) {
+  return ad_tape_apply(tape, &add, (ad_tensor *[]){a, b}, 2, NULL, site);
+}
+
+/* ---- multiply ---- */
+
+static ad_status multiply_forward(ad_tape *tape, ad_tensor *out) {
+  rows_of(out)->put_product(out->array.data, value(out, 0), value(out, 1), ad_numel(out), 0);
+  return AD_OK;
+}
+
+static ad_status multiply_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  for (int i = 0; i < 2; i++) {
+    if (slot[i].data)
+      rows_of(out)->put_product(slot[i].data, out->grad.data, value(out, 1 - i), ad_numel(out), slot[i].adds);
+  }
+  return AD_OK;
+}
+
+static const operation multiply = {.name = "multiply",
+                                   .dims = "...,...->...",
+                                   .linearity = AD_MULTILINEAR,
+                                   .forward = multiply_forward,
+                                   .backward = multiply_backward};
+
+ad_tensor *ad_multiply_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site) {
+  return ad_tape_apply(tape, &multiply, (ad_tensor *[]){a, b}, 2, NULL, site);
+}
+
+/* ---- scale ---- */
+
+static ad_status scale_forward(ad_tape *tape, ad_tensor *out) {
+  rows_of(out)->put(out->array.data, value(out, 0), out->attributes.number, ad_numel(out), 0);
+  return AD_OK;
+}
+
+static ad_status scale_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  rows_of(out)->put(slot[0].data, out->grad.data, out->attributes.number, ad_numel(out), slot[0].adds);
+  return AD_OK;
+}
+
+static const operation scale = {.name = "scale",
+                                .dims = "...->...",
+                                .linearity = AD_MULTILINEAR,
+                                .forward = scale_forward,
+                                .backward = scale_backward};
+
+ad_tensor *ad_scale_at(ad_tape *tape, ad_tensor *a, double factor, const char *site) {
+  return ad_tape_apply(tape, &scale, &a, 1, &(attributes){.number = factor}, site);
+}
+
+/* ---- divide: by a count, where 0 / 0 is 0 (law 5) ---- */
+
+static void put_divided(const ad_tensor *out, void *dst, const void *src, int adds) {
+  if (out->attributes.number != 0)
+    rows_of(out)->put_divided(dst, src, out->attributes.number, ad_numel(out), adds);
+  else
+    rows_of(out)->fill(dst, 0, ad_numel(out), adds);
+}
+
+static ad_status divide_forward(ad_tape *tape, ad_tensor *out) {
+  put_divided(out, out->array.data, value(out, 0), 0);
+  return AD_OK;
+}
+
+static ad_status divide_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  put_divided(out, slot[0].data, out->grad.data, slot[0].adds);
+  return AD_OK;
+}
+
+static const operation divide = {.name = "divide",
+                                 .dims = "...->...",
+                                 .linearity = AD_MULTILINEAR,
+                                 .forward = divide_forward,
+                                 .backward = divide_backward};
+
+ad_tensor *ad_divide_at(ad_tape *tape, ad_tensor *a, double count, const char *site) {
+  return ad_tape_apply(tape, &divide, &a, 1, &(attributes){.number = count}, site);
+}
+
+/* ---- sum ---- */
+
+static ad_status sum_forward(ad_tape *tape, ad_tensor *out) {
+  double total = rows_of(out)->sum(value(out, 0), ad_numel(out->operand[0]));
+  ad_set_element(out->array.dtype, out->array.data, 0, total);
+  return AD_OK;
+}
+
+static ad_status sum_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  double slope = ad_element(out->array.dtype, out->grad.data, 0);
+  rows_of(out)->fill(slot[0].data, slope, ad_numel(out->operand[0]), slot[0].adds);
+  return AD_OK;
+}
+
+static const operation sum = {
+    .name = "sum", .dims = "...->", .linearity = AD_MULTILINEAR, .forward = sum_forward, .backward = sum_backward};
+
+ad_tensor *ad_sum_at(ad_tape *tape, ad_tensor *a, const char *site) {
+  return ad_tape_apply(tape, &sum, &a, 1, NULL, site);
+}
+
+/* ---- swiglu ---- */
+
+static ad_status swiglu_forward(ad_tape *tape, ad_tensor *out) {
+  rows_of(out)->swiglu(out->array.data, value(out, 0), value(out, 1), ad_numel(out));
+  return AD_OK;
+}
+
+// Both gradients come from one exponential; the one of an operand that carries none goes to scratch memory.
+static size_t swiglu_scratch(const ad_tensor *out) {
+  return out->operand[0]->carries && out->operand[1]->carries ? 0 : ad_array_bytes(&out->array);
+}
+
+static ad_status swiglu_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  void *d_gate = slot[0].data ? slot[0].data : out->scratch, *d_up = slot[1].data ? slot[1].data : out->scratch;
+  rows_of(out)->swiglu_backward(d_gate, slot[0].adds, d_up, slot[1].adds, value(out, 0), value(out, 1), out->grad.data,
+                                ad_numel(out));
+  return AD_OK;
+}
+
+static const operation swiglu = {.name = "swiglu",
+                                 .dims = "...,...->...",
+                                 .linearity = AD_NONLINEAR,
+                                 .scratch = swiglu_scratch,
+                                 .forward = swiglu_forward,
+                                 .backward = swiglu_backward};
+
+ad_tensor *ad_swiglu_at(ad_tape *tape, ad_tensor *gate, ad_tensor *up, const char *site) {
+  return ad_tape_apply(tape, &swiglu, (ad_tensor *[]){gate, up}, 2, NULL, site);
+}
+
+/* ---- gelu ---- */
+
+static ad_status gelu_forward(ad_tape *tape, ad_tensor *out) {
+  rows_of(out)->gelu(out->array.data, value(out, 0), ad_numel(out));
+  return AD_OK;
+}
+
+static ad_status gelu_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  rows_of(out)->gelu_backward(slot[0].data, value(out, 0), out->grad.data, ad_numel(out), slot[0].adds);
+  return AD_OK;
+}
+
+static const operation gelu = {
+    .name = "gelu", .dims = "...->...", .linearity = AD_NONLINEAR, .forward = gelu_forward, .backward = gelu_backward};
+
+ad_tensor *ad_gelu_at(ad_tape *tape, ad_tensor *x, const char *site) {
+  return ad_tape_apply(tape, &gelu, &x, 1, NULL, site);
+}

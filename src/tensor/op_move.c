@@ -1,0 +1,114 @@
+/* The transitions of law 2 as operations: forward moves arrays, backward is the entry of the transition table. */
+#include "tensor/tape.h"
+
+static int moves_bytes(ad_move move) {
+  return move != AD_MOVE_CONVERT && move != AD_MOVE_ONCE && move != AD_MOVE_DECLARE;
+}
+
+static const ad_transition *transition_of(const ad_tensor *out) {
+  return ad_transition_find(out->attributes.move, out->attributes.from, out->attributes.to);
+}
+
+// The layout that backward arrives at from the dual of `after`: it must be the dual of what the move began with.
+static int is_undone(const ad_layout *before, const ad_layout *after, const attributes *at, int ndim,
+                     const char *site) {
+  const ad_transition *transition = ad_transition_find(at->move, at->from, at->to);
+  ad_layout grad = ad_layout_dual(after), wanted = ad_layout_dual(before), arrived;
+  return transition &&
+         !ad_layout_after(&grad, transition->backward, at->axes, ad_type_dual(at->from), ndim, site, &arrived) &&
+         ad_layout_equal(&arrived, &wanted);
+}
+
+static ad_status move_describe(ad_tape *tape, ad_tensor *out) {
+  const attributes *at = &out->attributes;
+  const ad_array *x = &out->operand[0]->array;
+  AD_TRY(ad_array_after(tape->comm, x, at->move, at->axes, at->to, out->site, &out->array));
+  if (is_undone(&x->layout, &out->array.layout, at, x->shape.ndim, out->site)) return AD_OK;
+  char before[128], after[128];
+  return ad_fail(
+      AD_TYPE, "%s: %s: leads from \"%s\" to \"%s\", but its backward does not lead back; move the innermost cut first",
+      out->site, ad_move_name(at->move), ad_layout_print(&x->layout, before, sizeof before),
+      ad_layout_print(&out->array.layout, after, sizeof after));
+}
+
+// No byte moves and none is cleared: the same memory under another type.
+static int move_shares(const ad_tensor *out) {
+  const ad_array *x = &out->operand[0]->array;
+  return !moves_bytes(out->attributes.move) && out->attributes.move != AD_MOVE_ONCE &&
+         ad_shape_equal(&x->local, &out->array.local);
+}
+
+static ad_status move_forward(ad_tape *tape, ad_tensor *out) {
+  const attributes *at = &out->attributes;
+  return ad_array_move(tape->comm, &out->operand[0]->array, at->move, at->axes, at->to, tape->options.dtype, out->site,
+                       &out->array);
+}
+
+// The gradient before it is added to one that is there already.
+static size_t move_scratch(const ad_tensor *out) {
+  return out->operand[0]->carries ? ad_array_bytes(&out->operand[0]->array) : 0;
+}
+
+static ad_status move_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  ad_move move = transition_of(out)->backward;
+  ad_type to = ad_type_dual(out->attributes.from);
+  ad_axes axes = out->attributes.axes;
+  ad_array arrives;
+  AD_TRY(ad_array_after(tape->comm, &out->grad, move, axes, to, out->site, &arrives));
+  arrives.data = slot[0].adds ? out->scratch : slot[0].data;
+  AD_TRY(ad_array_move(tape->comm, &out->grad, move, axes, to, tape->options.dtype, out->site, &arrives));
+  if (!slot[0].adds) return AD_OK;
+  return ad_array_add(&out->operand[0]->grad, &arrives, out->site);
+}
+
+static const operation transition = {.name = "move",
+                                     .describe = move_describe,
+                                     .scratch = move_scratch,
+                                     .shares = move_shares,
+                                     .forward = move_forward,
+                                     .backward = move_backward};
+
+/* ---- over several axes ---- */
+
+static ad_axes first_of(ad_axes axes) { return axes & (~axes + 1); }
+
+static ad_axes innermost_of(const ad_layout *layout, ad_axes axes) {
+  int innermost = -1;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    if (!(axes & AD_AXES(axis))) continue;
+    if (innermost < 0 || layout->depth[axis] >= layout->depth[innermost]) innermost = axis;
+  }
+  return AD_AXES(innermost);
+}
+
+// As many of `at->axes` as one move can take: those of one type, and one axis alone where several cuts do not come back
+// in their order.
+static ad_axes axes_at_once(const ad_array *x, const attributes *at, const char *site) {
+  attributes part = *at;
+  int first = __builtin_ctz(first_of(at->axes));
+  part.from = x->layout.type[first];
+  part.axes = at->axes & ad_layout_axes_of(&x->layout, part.from);
+  ad_layout after;
+  if (ad_layout_after(&x->layout, at->move, part.axes, at->to, x->shape.ndim, site, &after)) return part.axes;
+  if (is_undone(&x->layout, &after, &part, x->shape.ndim, site)) return part.axes;
+  return innermost_of(&x->layout, part.axes);
+}
+
+ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const char *axes, ad_type to, const char *site) {
+  attributes at = {.move = move, .to = to};
+  ad_axes left = 0;
+  ad_status status = ad_axes_parse(axes, &left);
+  if (status) x = ad_tape_fail(tape, ad_fail_in(status, "%s: %s", site, ad_move_name(move)));
+  while (left && !ad_tape_failed(tape)) {
+    at.axes = left;
+    if (x && x->tape == tape) {
+      at.axes = axes_at_once(&x->array, &at, site);
+      at.from = x->array.layout.type[__builtin_ctz(at.axes)];
+    }
+    left &= ~at.axes;
+    x = ad_tape_apply(tape, &transition, &x, 1, &at, site);
+  }
+  if (!ad_tape_failed(tape)) return x;
+  if (moves_bytes(move)) ad_tape_tell(tape);  // the others may wait in it
+  return ad_tape_fail(tape, AD_OK);
+}

@@ -1,0 +1,50 @@
+/* Root-mean-square normalisation over the last dimension. */
+#include <math.h>
+#include <string.h>
+#include "tensor/operation.h"
+
+// 1 / sqrt(mean(x^2) + epsilon) of every row.
+static size_t norm_saved(const ad_tensor *out) { return ad_rows_of(out) * ad_dtype_size(out->array.dtype); }
+
+static ad_status norm_forward(ad_tape *tape, ad_tensor *out) {
+  const row_kernels *rows = ad_rows(out->array.dtype);
+  size_t width = ad_columns(out), count = ad_rows_of(out);
+  for (size_t i = 0; i < count; i++) {
+    const void *x = ad_at(out, out->operand[0]->array.data, i * width);
+    double inverse = 1 / sqrt(rows->dot(x, x, width) / (double)width + out->attributes.number);
+    ad_set_element(out->array.dtype, out->saved, i, inverse);
+    rows->norm(ad_at(out, out->array.data, i * width), x, out->operand[1]->array.data, inverse, width);
+  }
+  return AD_OK;
+}
+
+// The weight's gradient while its rows are summed, and a row for dx where x carries no gradient.
+static size_t norm_scratch(const ad_tensor *out) { return 2 * ad_columns(out) * ad_dtype_size(out->array.dtype); }
+
+static ad_status norm_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  const row_kernels *rows = ad_rows(out->array.dtype);
+  size_t width = ad_columns(out), count = ad_rows_of(out);
+  void *d_weight = out->scratch, *unused = ad_at(out, out->scratch, width);
+  memset(d_weight, 0, width * ad_dtype_size(out->array.dtype));
+  for (size_t i = 0; i < count; i++) {
+    void *dx = slot[0].data ? ad_at(out, slot[0].data, i * width) : unused;
+    rows->norm_backward(dx, slot[0].adds, d_weight, ad_at(out, out->operand[0]->array.data, i * width),
+                        out->operand[1]->array.data, ad_at(out, out->grad.data, i * width),
+                        ad_element(out->array.dtype, out->saved, i), width);
+  }
+  if (slot[1].data) rows->put(slot[1].data, d_weight, 1, width, slot[1].adds);
+  return AD_OK;
+}
+
+static const operation rms_norm = {.name = "rms_norm",
+                                   .dims = "...d,d->...d",
+                                   .linearity = AD_NONLINEAR,
+                                   .whole = "d",
+                                   .saved = norm_saved,
+                                   .scratch = norm_scratch,
+                                   .forward = norm_forward,
+                                   .backward = norm_backward};
+
+ad_tensor *ad_rms_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site) {
+  return ad_tape_apply(tape, &rms_norm, (ad_tensor *[]){x, weight}, 2, &(attributes){.number = epsilon}, site);
+}

@@ -1,0 +1,56 @@
+/* Vector kernels on rows of f32 or f64: what the operations spend their time in beside matrix products. One body, three
+ * instruction sets, equal bits: sums form in a fixed number of lanes, nothing is fused. The operations themselves are
+ * in op_*.c. */
+#ifndef TENSOR_ROWS_H
+#define TENSOR_ROWS_H
+#include <stddef.h>
+#include "base/kernels.h"
+
+/* Every pointer is to n elements of the table's dtype. `adds`: the result is added to what dst holds; otherwise dst is
+ * overwritten and may hold anything. dst overlaps no source, except where it says so. */
+typedef struct row_kernels {
+  void (*add)(void *dst, const void *a, const void *b, size_t n);
+  void (*put)(void *dst, const void *src, double factor, size_t n, int adds); /* factor * src */
+  void (*put_divided)(void *dst, const void *src, double divisor, size_t n,
+                      int adds);                                                    /* src / divisor; dst may be src */
+  void (*put_product)(void *dst, const void *a, const void *b, size_t n, int adds); /* a * b */
+  void (*fill)(void *dst, double value, size_t n, int adds);                        /* value */
+  double (*sum)(const void *src, size_t n);
+  double (*dot)(const void *a, const void *b, size_t n);
+  double (*max)(const void *src, size_t n); /* -infinity for n = 0 */
+  /* exp(src - shift); returns its sum; dst may be src. */
+  double (*exp_sum)(void *dst, const void *src, double shift, size_t n);
+  void (*put_exp)(void *dst, const void *src, double shift, double factor, size_t n,
+                  int adds); /* factor * exp(src - shift) */
+  /* p = exp(p - shift), d = scale * p * (d - centre): scores and the probabilities' gradient to probabilities and the
+   * scores' gradient, both in place. */
+  void (*softmax_backward)(void *p, void *d, double shift, double centre, double scale, size_t n);
+  void (*swiglu)(void *dst, const void *gate, const void *up, size_t n); /* silu(gate) * up */
+  /* d_gate and d_up may be the same memory if both add. */
+  void (*swiglu_backward)(void *d_gate, int gate_adds, void *d_up, int up_adds, const void *gate, const void *up,
+                          const void *d_out, size_t n);
+  void (*gelu)(void *dst, const void *x, size_t n);
+  void (*gelu_backward)(void *dx, const void *x, const void *d_out, size_t n, int adds);
+  void (*norm)(void *dst, const void *x, const void *weight, double inverse, size_t n); /* x * inverse * weight */
+  /* dx of one row of rms_norm, and d_weight += its share; inverse = 1 / sqrt(mean(x^2) + epsilon). */
+  void (*norm_backward)(void *dx, int adds, void *d_weight, const void *x, const void *weight, const void *d_out,
+                        double inverse, size_t n);
+  /* Turns pairs (i, i + half) of each of `heads` pieces of 2 * half elements by the angles; direction 1 or -1. */
+  void (*rotate)(void *dst, const void *src, const void *cosine, const void *sine, double direction, size_t half,
+                 size_t heads, int adds);
+} row_kernels;
+
+const row_kernels *ad_rows(ad_dtype dtype); /* of the variant in use; AD_F32 or AD_F64 */
+
+/* Single elements, for what happens once per row. */
+static inline double ad_element(ad_dtype dtype, const void *data, size_t i) {
+  return dtype == AD_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
+}
+static inline void ad_set_element(ad_dtype dtype, void *data, size_t i, double value) {
+  if (dtype == AD_F64)
+    ((double *)data)[i] = value;
+  else
+    ((float *)data)[i] = (float)value;
+}
+
+#endif

@@ -1,0 +1,143 @@
+/* The rule of an operation, from the letters of its dimensions: shapes of whole values here, types in layout/. */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+#include "tensor/tape.h"
+
+enum { LETTERS = 128, DIMS_TEXT = (OPERANDS_MAX + 1) * (AD_DIMS_MAX + 2) + 8 };
+
+static const char dots[] = "...";
+
+static int count_letters(const char *term) {
+  int count = 0;
+  for (; *term && *term != ',' && *term != '-'; term++) count += isalpha((unsigned char)*term) != 0;
+  return count;
+}
+
+static const char *next_term(const char *term) {
+  const char *end = term + strcspn(term, ",-");
+  return end + (*end == ',');
+}
+
+// The dimensions that "..." stands for: those of the first operand that has it, without its letters.
+static int leading_dims(const char *dims, const ad_tensor *out) {
+  const char *term = dims;
+  for (int i = 0; i < out->operand_count; i++, term = next_term(term)) {
+    if (!strncmp(term, dots, 3)) return out->operand[i]->array.shape.ndim - count_letters(term);
+  }
+  return 0;
+}
+
+// Letters for "...", unlike those of `dims`.
+static void free_letters(const char *dims, int count, char *out) {
+  char letter = 'a';
+  for (int i = 0; i < count; i++, letter++) {
+    while (strchr(dims, letter)) letter++;
+    out[i] = letter;
+  }
+  out[count > 0 ? count : 0] = 0;
+}
+
+// Writes `dims` with letters in place of every "...".
+static void expand(const char *dims, const char *leading, char *out) {
+  while (*dims) {
+    if (strncmp(dims, dots, 3)) {
+      *out++ = *dims++;
+    } else {
+      out += sprintf(out, "%s", leading);
+      dims += 3;
+    }
+  }
+  *out = 0;
+}
+
+static ad_status wrong_ndim(const ad_tensor *out, int i, const char *term) {
+  char shape[96];
+  return ad_fail(AD_INVALID, "%s: %s: operand %d has shape %s, but %d dimensions (%.*s of \"%s\") are wanted",
+                 out->site, out->op->name, i + 1, ad_shape_print(&out->operand[i]->array.shape, shape, sizeof shape),
+                 count_letters(term), (int)strcspn(term, ",-"), term, out->op->dims);
+}
+
+typedef struct binding {
+  int64_t size[LETTERS];
+  int operand[LETTERS];  // that bound it first, from 1; 0: not bound
+} binding;
+
+static ad_status bind_operand(const ad_tensor *out, int i, const char *term, binding *bound) {
+  const ad_shape *shape = &out->operand[i]->array.shape;
+  for (int d = 0; d < shape->ndim; d++) {
+    int letter = term[d];
+    if (!bound->operand[letter]) {
+      bound->operand[letter] = i + 1;
+      bound->size[letter] = shape->dim[d];
+    }
+    if (bound->size[letter] == shape->dim[d]) continue;
+    char text[96];
+    return ad_fail(AD_INVALID,
+                   "%s: %s: dimension %d of operand %d (shape %s) has size %lld, the same dimension of operand %d "
+                   "%lld; they must be equal",
+                   out->site, out->op->name, d, i + 1, ad_shape_print(shape, text, sizeof text),
+                   (long long)shape->dim[d], bound->operand[letter], (long long)bound->size[letter]);
+  }
+  return AD_OK;
+}
+
+static ad_status shape_by_letters(const ad_tensor *out, const char *letters, ad_shape *shape) {
+  binding bound;
+  memset(&bound, 0, sizeof bound);
+  const char *term = letters;
+  for (int i = 0; i < out->operand_count; i++, term = next_term(term)) {
+    if (count_letters(term) != out->operand[i]->array.shape.ndim) return wrong_ndim(out, i, term);
+    AD_TRY(bind_operand(out, i, term, &bound));
+  }
+  term = strchr(letters, '>') + 1;
+  int ndim = count_letters(term);
+  if (ndim > AD_DIMS_MAX)
+    return ad_fail(AD_INVALID, "%s: %s: the result would have %d dimensions; %d is the most", out->site, out->op->name,
+                   ndim, AD_DIMS_MAX);
+  memset(shape, 0, sizeof *shape);
+  shape->ndim = ndim;
+  for (int d = 0; d < ndim; d++) shape->dim[d] = bound.size[(int)term[d]];
+  return AD_OK;
+}
+
+static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
+  for (int i = 0; i < out->operand_count; i++) {
+    ad_dtype wanted = out->op->indices >> i & 1 ? AD_I32 : tape->options.dtype, is = out->operand[i]->array.dtype;
+    if (is == wanted) continue;
+    return ad_fail(AD_INVALID, "%s: %s: operand %d is %s, but must be %s", out->site, out->op->name, i + 1,
+                   ad_dtype_name(is), ad_dtype_name(wanted));
+  }
+  return AD_OK;
+}
+
+ad_status ad_operation_describe(const ad_tape *tape, ad_tensor *out) {
+  AD_TRY(check_dtypes(tape, out));
+  char leading[AD_DIMS_MAX + 1], letters[DIMS_TEXT];
+  free_letters(out->op->dims, leading_dims(out->op->dims, out), leading);
+  expand(out->op->dims, leading, letters);
+  ad_shape shape;
+  AD_TRY(shape_by_letters(out, letters, &shape));
+  const ad_layout *layouts[OPERANDS_MAX];
+  int constant[OPERANDS_MAX];
+  for (int i = 0; i < out->operand_count; i++) {
+    layouts[i] = &out->operand[i]->array.layout;
+    constant[i] = !out->operand[i]->carries;
+  }
+  ad_rule rule = {.name = out->op->name, .dims = letters, .linearity = out->op->linearity, .whole = out->op->whole};
+  ad_layout layout;
+  AD_TRY(ad_layout_propagate(&rule, layouts, constant, (size_t)out->operand_count, out->site, &layout));
+  out->array = ad_array_describe(tape->comm, tape->options.dtype, &shape, &layout);
+  return AD_OK;
+}
+
+size_t ad_columns(const ad_tensor *tensor) {
+  const ad_shape *local = &tensor->array.local;
+  return (size_t)local->dim[local->ndim - 1];
+}
+
+size_t ad_rows_of(const ad_tensor *tensor) {
+  size_t rows = 1;
+  for (int d = 0; d < tensor->array.local.ndim - 1; d++) rows *= (size_t)tensor->array.local.dim[d];
+  return rows;
+}

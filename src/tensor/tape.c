@@ -1,0 +1,240 @@
+/* The tape: records operations, keeps their memory and the first error. What an operation computes is in its record
+ * (op_*.c), backward is in backward.c. */
+#include "tensor/tape.h"
+
+#include <math.h>
+#include <string.h>
+#include "base/memory.h"
+#include "tensor/gemm.h"
+
+/* ---- memory ---- */
+
+ad_status ad_tape_take(ad_tape *tape, size_t bytes, void **out) {
+  void *taken = NULL;
+  if (tape->dry) {
+    tape->dry_used += (bytes + 63) / 64 * 64;  // as the arena would round it
+    if (tape->dry_used > tape->dry_peak) tape->dry_peak = tape->dry_used;
+  } else if (!(taken = ad_arena_take(tape->arena, bytes))) {
+    return AD_MEMORY;
+  }
+  *out = taken;
+  return AD_OK;
+}
+
+tape_mark ad_tape_mark(const ad_tape *tape) { return (tape_mark){ad_arena_mark(tape->arena), tape->dry_used}; }
+
+void ad_tape_rewind(ad_tape *tape, tape_mark mark) {
+  ad_arena_rewind(tape->arena, mark.arena);
+  tape->dry_used = mark.dry;
+}
+
+ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) {
+  return out->op->scratch ? ad_tape_take(tape, out->op->scratch(out), &out->scratch) : AD_OK;
+}
+
+/* ---- the tape itself ---- */
+
+static ad_status complete_options(const ad_tape_options *options, ad_tape_options *out) {
+  ad_tape_options filled = {.size = sizeof filled};
+  if (options && (options->size == 0 || options->size > sizeof filled))
+    return ad_fail(AD_INVALID, "tape: options.size is %zu, but must be sizeof(ad_tape_options) = %zu", options->size,
+                   sizeof filled);
+  if (options) memcpy(&filled, options, options->size);
+  if (!filled.dtype) filled.dtype = AD_F32;
+  if (filled.dtype != AD_F32 && filled.dtype != AD_F64)
+    return ad_fail(AD_INVALID, "tape: values of dtype %s are not computed with; f32 and f64 are",
+                   ad_dtype_name(filled.dtype));
+  *out = filled;
+  return AD_OK;
+}
+
+ad_status ad_tape_create(ad_comm *comm, const ad_mesh *mesh, const ad_tape_options *options, ad_tape **out) {
+  ad_tape_options filled;
+  AD_TRY(complete_options(options, &filled));
+  if (!comm || !mesh) return ad_fail(AD_INVALID, "tape: needs a comm and a mesh, %s is NULL", comm ? "mesh" : "comm");
+  if (!ad_mesh_has_rank(mesh, ad_comm_rank(comm)))
+    return ad_fail(AD_INVALID, "tape: rank %lld is not in the mesh \"%s\"", (long long)ad_comm_rank(comm),
+                   ad_mesh_text(mesh));
+  ad_tape *tape;
+  AD_TRY(ad_new(1, &tape));
+  ad_status status = ad_arena_create(0, &tape->arena);
+  if (status) {
+    ad_release(tape);
+    return status;
+  }
+  tape->comm = comm;
+  tape->mesh = mesh;
+  tape->options = filled;
+  tape->dry = !strcmp(ad_comm_engine(comm), "dry");
+  tape->dead.tape = tape;
+  ad_gemm_set_threads();
+  *out = tape;
+  return AD_OK;
+}
+
+void ad_tape_destroy(ad_tape *tape) {
+  if (!tape) return;
+  ad_arena_destroy(tape->arena);
+  ad_release(tape);
+}
+
+void ad_tape_reset(ad_tape *tape) {
+  ad_arena_reset(tape->arena);
+  tape->dry_used = 0;
+  tape->last = NULL;
+  tape->spares = tape->records = NULL;
+  tape->runs_forward = tape->ran_backward = tape->told = 0;
+  tape->status = AD_OK;
+  tape->message[0] = 0;
+}
+
+ad_status ad_tape_status(const ad_tape *tape) {
+  return tape->status ? ad_fail(tape->status, "%s", tape->message) : AD_OK;
+}
+
+size_t ad_tape_peak_bytes(const ad_tape *tape) { return ad_arena_peak(tape->arena) + tape->dry_peak; }
+ad_dtype ad_tape_dtype(const ad_tape *tape) { return tape->options.dtype; }
+ad_comm *ad_tape_comm(const ad_tape *tape) { return tape->comm; }
+int ad_tape_failed(const ad_tape *tape) { return tape->status != AD_OK; }
+
+void ad_tape_trace(ad_tape *tape, const char *phase, int begins) {
+  if (tape->options.trace) tape->options.trace(tape->options.trace_context, phase, begins);
+}
+
+ad_tensor *ad_tape_fail(ad_tape *tape, ad_status status) {
+  if (!tape->status) {
+    tape->status = status;
+    memcpy(tape->message, ad_last_error(), strlen(ad_last_error()) + 1);
+  }
+  return &tape->dead;
+}
+
+// Errors that communication reports are known to the other ranks already.
+static int is_local(ad_status status) {
+  return status == AD_INVALID || status == AD_TYPE || status == AD_MEMORY || status == AD_NUMBER || status == AD_SYSTEM;
+}
+
+void ad_tape_tell(ad_tape *tape) {
+  if (!tape->told && is_local(tape->status)) ad_comm_fail(tape->comm, tape->status, tape->message);
+  tape->told = 1;
+}
+
+/* ---- recording ---- */
+
+static int is_dead(const ad_tensor *tensor) { return tensor == &tensor->tape->dead; }
+
+static ad_status new_tensor(ad_tape *tape, const char *site, ad_tensor **out) {
+  ad_tensor *tensor = ad_arena_take_zeroed(tape->arena, sizeof *tensor);
+  if (!tensor) return AD_MEMORY;
+  tensor->tape = tape;
+  tensor->site = site;
+  tensor->previous = tape->last;
+  *out = tensor;
+  return AD_OK;
+}
+
+static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int may_index, const char *site) {
+  if (!value) return ad_fail(AD_INVALID, "%s: a leaf needs an array, not NULL", site);
+  if (value->dtype != tape->options.dtype && !(may_index && value->dtype == AD_I32))
+    return ad_fail(AD_INVALID, "%s: the array is %s, but the tape computes in %s%s", site, ad_dtype_name(value->dtype),
+                   ad_dtype_name(tape->options.dtype), may_index ? " (indices: i32)" : "");
+  if (!value->layout.mesh || !ad_mesh_same_ranks(value->layout.mesh, tape->mesh))
+    return ad_fail(AD_TYPE, "%s: the array lies on other ranks than the tape's mesh \"%s\"", site,
+                   ad_mesh_text(tape->mesh));
+  if (value->scale)
+    return ad_fail(AD_TYPE, "%s: the array carries the scale 2^-%d; bring it to scale 0 first", site, value->scale);
+  if (!tape->dry && !value->data && ad_array_numel(value))
+    return ad_fail(AD_INVALID, "%s: the array has no memory", site);
+  return AD_OK;
+}
+
+static ad_tensor *record_leaf(ad_tape *tape, const ad_array *value, int is_parameter, const char *site) {
+  if (tape->status) return &tape->dead;
+  ad_tensor *leaf;
+  ad_status status = check_leaf(tape, value, !is_parameter, site);
+  if (!status) status = new_tensor(tape, site, &leaf);
+  if (status) return ad_tape_fail(tape, status);
+  leaf->array = *value;
+  leaf->carries = leaf->is_parameter = is_parameter;
+  tape->last = leaf;
+  return leaf;
+}
+
+ad_tensor *ad_constant_at(ad_tape *tape, const ad_array *value, const char *site) {
+  return record_leaf(tape, value, 0, site);
+}
+
+ad_tensor *ad_parameter_at(ad_tape *tape, const ad_array *value, size_t param, const char *site) {
+  ad_tensor *leaf = record_leaf(tape, value, 1, site);
+  leaf->param = param;
+  return leaf;
+}
+
+static ad_status set_operands(ad_tape *tape, ad_tensor *out, ad_tensor *const *operands, int count) {
+  for (int i = 0; i < count; i++) {
+    if (!operands[i] || operands[i]->tape != tape)
+      return ad_fail(AD_INVALID, "%s: %s: operand %d is %s", out->site, out->op->name, i + 1,
+                     operands[i] ? "a tensor of another tape" : "NULL");
+    out->operand[i] = operands[i];
+    out->carries |= operands[i]->carries;
+  }
+  out->operand_count = count;
+  return AD_OK;
+}
+
+static ad_status take_memory(ad_tape *tape, ad_tensor *out) {
+  const operation *op = out->op;
+  if (op->shares && op->shares(out))
+    out->array.data = out->operand[0]->array.data;
+  else
+    AD_TRY(ad_tape_take(tape, ad_array_bytes(&out->array), &out->array.data));
+  return op->saved ? ad_tape_take(tape, op->saved(out), &out->saved) : AD_OK;
+}
+
+static ad_status run_forward(ad_tape *tape, ad_tensor *out) {
+  tape_mark mark = ad_tape_mark(tape);
+  AD_TRY(ad_tape_take_scratch(tape, out));
+  ad_status status = tape->dry ? AD_OK : out->op->forward(tape, out);
+  ad_tape_rewind(tape, mark);
+  return status;
+}
+
+static ad_status apply(ad_tape *tape, ad_tensor *out, ad_tensor *const *operands, int count) {
+  const operation *op = out->op;
+  AD_TRY(set_operands(tape, out, operands, count));
+  AD_TRY(op->describe ? op->describe(tape, out) : ad_operation_describe(tape, out));
+  if (op->check) AD_TRY(op->check(tape, out));
+  AD_TRY(take_memory(tape, out));
+  return run_forward(tape, out);
+}
+
+ad_tensor *ad_tape_apply(ad_tape *tape, const operation *op, ad_tensor *const *operands, int count,
+                         const attributes *given, const char *site) {
+  if (tape->status) return &tape->dead;
+  if (!tape->runs_forward) ad_tape_trace(tape, "forward", 1);
+  tape->runs_forward = 1;
+  ad_tensor *out;
+  ad_status status = new_tensor(tape, site, &out);
+  if (status) return ad_tape_fail(tape, status);
+  out->op = op;
+  if (given) out->attributes = *given;
+  status = apply(tape, out, operands, count);
+  if (status) return ad_tape_fail(tape, status);
+  tape->last = out;
+  return out;
+}
+
+/* ---- reading ---- */
+
+const ad_array *ad_tensor_array(const ad_tensor *tensor) { return is_dead(tensor) ? NULL : &tensor->array; }
+const ad_array *ad_grad(const ad_tensor *tensor) { return tensor->has_grad ? &tensor->grad : NULL; }
+
+void ad_keep(ad_tensor *tensor) {
+  if (!is_dead(tensor)) tensor->is_kept = 1;
+}
+
+double ad_tensor_scalar(const ad_tensor *tensor) {
+  const ad_array *array = &tensor->array;
+  if (is_dead(tensor) || array->shape.ndim || !array->data || !ad_dtype_is_float(array->dtype)) return NAN;
+  return ad_element(array->dtype, array->data, 0);
+}

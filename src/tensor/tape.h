@@ -1,0 +1,42 @@
+/* The inside of a tape, shared by recording (tape.c) and backward (backward.c). */
+#ifndef TENSOR_TAPE_H
+#define TENSOR_TAPE_H
+#include "tensor/operation.h"
+
+/* Memory of a gradient that was consumed, to be used again in the same backward. */
+typedef struct spare {
+  struct spare *next;
+  size_t bytes;
+  void *data;
+} spare;
+
+struct ad_tape {
+  ad_comm *comm;
+  const ad_mesh *mesh;
+  ad_tape_options options;
+  int dry;                   /* records and checks, computes nothing */
+  ad_arena *arena;           /* every byte of a step */
+  size_t dry_used, dry_peak; /* bytes that values would take, on engine dry */
+  ad_tensor *last;
+  ad_tensor dead; /* what failed operations return */
+  spare *spares;  /* memory to use again */
+  spare *records; /* empty records for `spares` */
+  int runs_forward, ran_backward;
+  int told; /* the group knows of the error */
+  ad_status status;
+  char message[AD_MESSAGE_MAX];
+};
+
+/* Memory until reset; on engine dry the bytes are counted and *out is NULL. */
+ad_status ad_tape_take(ad_tape *tape, size_t bytes, void **out) AD_CHECKED;
+/* A point to return to, for scratch memory. */
+typedef struct tape_mark {
+  size_t arena, dry;
+} tape_mark;
+tape_mark ad_tape_mark(const ad_tape *tape);
+void ad_tape_rewind(ad_tape *tape, tape_mark mark);
+/* Scratch memory of an operation at out->scratch; given back by rewinding. */
+ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) AD_CHECKED;
+void ad_tape_trace(ad_tape *tape, const char *phase, int begins);
+
+#endif
