@@ -1,0 +1,135 @@
+/* Reading files whole, and finding the regular files below a folder. Nothing here knows what the bytes mean. */
+#include "io/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/error.h"
+#include "base/memory.h"
+
+static ad_status cannot_read(const char *path, int reason) {
+  return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(reason));
+}
+
+static ad_status read_all(int file, const char *path, char *data, int64_t size) {
+  int64_t done = 0;
+  while (done < size) {
+    ssize_t n = read(file, data + done, (size_t)(size - done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return cannot_read(path, errno);
+    if (n == 0)
+      return ad_fail(AD_IO, "%s: ended after %lld of %lld bytes: it changed while it was read", path, (long long)done,
+                     (long long)size);
+    done += n;
+  }
+  return AD_OK;
+}
+
+static ad_status size_of(int file, const char *path, int64_t most, int64_t *out) {
+  struct stat status;
+  if (fstat(file, &status)) return cannot_read(path, errno);
+  if (S_ISDIR(status.st_mode)) return cannot_read(path, EISDIR);
+  if (!S_ISREG(status.st_mode)) return ad_fail(AD_IO, "%s: is no regular file", path);
+  if (status.st_size > most)
+    return ad_fail(AD_IO, "%s: holds %lld bytes, at most %lld are read", path, (long long)status.st_size,
+                   (long long)most);
+  *out = status.st_size;
+  return AD_OK;
+}
+
+static ad_status read_open_file(int file, const char *path, int64_t most, char **out, int64_t *size) {
+  int64_t bytes = 0;
+  char *data;
+  AD_TRY(size_of(file, path, most, &bytes));
+  AD_TRY(ad_new((size_t)bytes + 1, &data));
+  ad_status status = read_all(file, path, data, bytes);
+  if (status) {
+    ad_release(data);
+    return status;
+  }
+  *out = data;
+  *size = bytes;
+  return AD_OK;
+}
+
+ad_status ad_file_read(const char *path, int64_t most, char **out, int64_t *size) {
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe is refused, not waited for
+  if (file < 0) return cannot_read(path, errno);
+  ad_status status = read_open_file(file, path, most, out, size);
+  close(file);
+  return status;
+}
+
+static ad_status append(ad_file_list *list, const char *path, int64_t size) {
+  if (list->count == list->capacity) {
+    size_t capacity = list->capacity ? 2 * list->capacity : 16;
+    AD_TRY(ad_grow(&list->entries, list->capacity, capacity));
+    list->capacity = capacity;
+  }
+  AD_TRY(ad_copy_string(path, &list->entries[list->count].path));
+  list->entries[list->count++].size = size;
+  return AD_OK;
+}
+
+static ad_status add_below(ad_file_list *list, const char *folder);
+
+static ad_status add_file(ad_file_list *list, const char *path, int64_t size) {
+  if (access(path, R_OK)) return cannot_read(path, errno);
+  return append(list, path, size);
+}
+
+/* `path` is the name of something inside a folder: links, pipes and the like are passed over. */
+static ad_status add_inner(ad_file_list *list, const char *path) {
+  struct stat status;
+  if (lstat(path, &status)) return cannot_read(path, errno);
+  if (S_ISDIR(status.st_mode)) return add_below(list, path);
+  return S_ISREG(status.st_mode) ? add_file(list, path, status.st_size) : AD_OK;
+}
+
+static ad_status add_named(ad_file_list *list, const char *folder, const char *name) {
+  if (!strcmp(name, ".") || !strcmp(name, "..")) return AD_OK;
+  size_t size = strlen(folder) + strlen(name) + 2;
+  char *path;
+  AD_TRY(ad_new(size, &path));
+  snprintf(path, size, "%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", name);
+  ad_status status = add_inner(list, path);
+  ad_release(path);
+  return status;
+}
+
+static int by_bytes(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
+
+static ad_status add_below(ad_file_list *list, const char *folder) {
+  struct dirent **names;
+  int count = scandir(folder, &names, NULL, by_bytes);
+  if (count < 0) return cannot_read(folder, errno);
+  ad_status status = AD_OK;
+  for (int i = 0; i < count; i++) {
+    if (!status) status = add_named(list, folder, names[i]->d_name);
+    free(names[i]);
+  }
+  free(names);
+  return status;
+}
+
+ad_status ad_file_list_add(ad_file_list *list, const char *path) {
+  struct stat status;
+  size_t before = list->count;
+  if (stat(path, &status)) return cannot_read(path, errno);
+  if (S_ISREG(status.st_mode)) return add_file(list, path, status.st_size);
+  if (!S_ISDIR(status.st_mode)) return ad_fail(AD_IO, "%s: is neither a file nor a folder", path);
+  AD_TRY(add_below(list, path));
+  if (list->count == before) return ad_fail(AD_IO, "%s: no regular file is in this folder", path);
+  return AD_OK;
+}
+
+void ad_file_list_clear(ad_file_list *list) {
+  for (size_t i = 0; i < list->count; i++) ad_release(list->entries[i].path);
+  ad_release(list->entries);
+  *list = (ad_file_list){0};
+}

@@ -1,0 +1,26 @@
+/* Reading files whole, and finding the regular files below a folder. What the bytes mean is decided elsewhere. */
+#ifndef IO_FILE_H
+#define IO_FILE_H
+#include <stddef.h>
+#include <stdint.h>
+#include "addend/status.h"
+
+/* The bytes of a regular file, followed by a 0 that *size does not count. AD_IO names the path and the system's reason,
+ * or both sizes if there are more than `most` bytes. Release *out with ad_release. */
+AD_CHECKED ad_status ad_file_read(const char *path, int64_t most, char **out, int64_t *size);
+
+typedef struct ad_file_entry {
+  char *path;
+  int64_t size;
+} ad_file_entry;
+typedef struct ad_file_list {
+  ad_file_entry *entries;
+  size_t count, capacity;
+} ad_file_list;
+/* Adds `path` if it is a file (a symbolic link is followed), or the regular files below it if it is a folder: in the
+ * byte order of their names, without symbolic links, whose targets would often be listed twice. AD_IO names the path
+ * that is missing or may not be read, or a folder without any file; the list then holds what was found before it. */
+AD_CHECKED ad_status ad_file_list_add(ad_file_list *list, const char *path);
+void ad_file_list_clear(ad_file_list *list);
+
+#endif

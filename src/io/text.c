@@ -1,0 +1,185 @@
+/* Text as training data: bytes of files, cut into samples at random places that depend on the global sample index
+ * alone. */
+#include "io/text.h"
+
+#include <math.h>
+#include <string.h>
+#include "addend/data.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/random.h"
+#include "io/file.h"
+
+/* A run of bytes from which samples are drawn. */
+typedef struct part {
+  const uint8_t *bytes;
+  int64_t size;
+  uint64_t stream; /* of random numbers */
+} part;
+
+struct ad_text_data {
+  uint8_t *bytes; /* first what is trained on, file after file, then what is held out */
+  part train, validation;
+  int64_t seq;
+};
+
+static int64_t held_out_of(int64_t size, double held_out) { return (int64_t)floor((double)size * held_out); }
+
+static ad_status check_part(const char *what, int64_t size, int64_t seq) {
+  if (size > seq) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s holds %lld bytes, but a sample of seq %lld needs %lld: give more text or a seq of at most %lld",
+                 what, (long long)size, (long long)seq, (long long)seq + 1, (long long)(size > 0 ? size - 1 : 0));
+}
+
+static ad_status check_sizes(const ad_file_list *files, int64_t seq, double held_out) {
+  int64_t train = 0, validation = 0;
+  for (size_t i = 0; i < files->count; i++) {
+    int64_t kept = held_out_of(files->entries[i].size, held_out);
+    validation += kept;
+    train += files->entries[i].size - kept;
+  }
+  if (train + validation == 0) return ad_fail(AD_IO, "%s: the text is empty", files->entries[0].path);
+  AD_TRY(check_part(held_out > 0 ? "the text for training" : "the text", train, seq));
+  return held_out > 0 ? check_part("the text held out for validation", validation, seq) : AD_OK;
+}
+
+static ad_status find_files(const char *const *paths, size_t count, int64_t seq, double held_out, ad_file_list *files) {
+  if (!count) return ad_fail(AD_INVALID, "no text is named: give a file or a folder");
+  if (seq < 1) return ad_fail(AD_INVALID, "seq must be at least 1, is %lld", (long long)seq);
+  if (!(held_out >= 0 && held_out < 1))
+    return ad_fail(AD_INVALID, "held_out must be at least 0 and below 1, is %g", held_out);
+  for (size_t i = 0; i < count; i++) AD_TRY(ad_file_list_add(files, paths[i]));
+  return check_sizes(files, seq, held_out);
+}
+
+ad_status ad_text_data_check(const char *const *paths, size_t count, int64_t seq, double held_out) {
+  ad_file_list files = {0};
+  ad_status status = find_files(paths, count, seq, held_out, &files);
+  ad_file_list_clear(&files);
+  return status;
+}
+
+ad_status ad_text_path_check(const char *path) {
+  ad_file_list files = {0};
+  ad_status status = ad_file_list_add(&files, path);
+  ad_file_list_clear(&files);
+  return status;
+}
+
+/* Appends the front or the back of a file to the text; the sizes were fixed when the files were listed. */
+static ad_status load_file(const ad_file_entry *file, double held_out, uint8_t *train, uint8_t *validation) {
+  char *data;
+  int64_t size;
+  AD_TRY(ad_file_read(file->path, INT64_MAX - 1, &data, &size));
+  ad_status status = AD_OK;
+  if (size == file->size) {
+    int64_t kept = held_out_of(size, held_out);
+    memcpy(train, data, (size_t)(size - kept));
+    memcpy(validation, data + size - kept, (size_t)kept);
+  } else {
+    status = ad_fail(AD_IO, "%s: had %lld bytes, then %lld: it changed while it was read", file->path,
+                     (long long)file->size, (long long)size);
+  }
+  ad_release(data);
+  return status;
+}
+
+static ad_status load_files(const ad_file_list *files, double held_out, ad_text_data *text) {
+  int64_t all = 0, held = 0;
+  for (size_t i = 0; i < files->count; i++) {
+    all += files->entries[i].size;
+    held += held_out_of(files->entries[i].size, held_out);
+  }
+  AD_TRY(ad_new((size_t)all, &text->bytes));
+  text->train = (part){text->bytes, all - held, ad_random_stream("data")};
+  text->validation = (part){text->bytes + all - held, held, ad_random_stream("data held out")};
+  uint8_t *train = text->bytes, *validation = text->bytes + all - held;
+  for (size_t i = 0; i < files->count; i++) {
+    AD_TRY(load_file(&files->entries[i], held_out, train, validation));
+    int64_t kept = held_out_of(files->entries[i].size, held_out);
+    train += files->entries[i].size - kept;
+    validation += kept;
+  }
+  return AD_OK;
+}
+
+static ad_status open_text(const char *const *paths, size_t count, double held_out, ad_text_data *text) {
+  ad_file_list files = {0};
+  ad_status status = find_files(paths, count, text->seq, held_out, &files);
+  if (!status) status = load_files(&files, held_out, text);
+  ad_file_list_clear(&files);
+  return status;
+}
+
+ad_status ad_text_data_open(const char *const *paths, size_t count, int64_t seq, double held_out, ad_text_data **out) {
+  ad_text_data *text;
+  AD_TRY(ad_new(1, &text));
+  text->seq = seq;
+  ad_status status = open_text(paths, count, held_out, text);
+  if (status) {
+    ad_text_data_close(text);
+    return status;
+  }
+  *out = text;
+  return AD_OK;
+}
+
+void ad_text_data_close(ad_text_data *text) {
+  if (!text) return;
+  ad_release(text->bytes);
+  ad_release(text);
+}
+
+int64_t ad_text_data_bytes(const ad_text_data *text) { return text->train.size + text->validation.size; }
+
+/* Any of the `n` numbers 0 .. n-1 with equal chance, up to 2^-64. */
+static int64_t scaled_to(uint64_t bits, int64_t n) { return (int64_t)((unsigned __int128)bits * (uint64_t)n >> 64); }
+
+/* How many of a sample's tokens count: the first ones. */
+static int64_t counted_of(const ad_batch_options *options, int64_t sample, int64_t seq) {
+  if (!options->valid_count) return seq;
+  double fraction = options->valid[(uint64_t)sample % options->valid_count];
+  return (int64_t)llround(fraction * (double)seq);
+}
+
+static void fill_row(const part *from, uint64_t bits, int64_t seq, int64_t valid, int32_t *tokens, int32_t *targets) {
+  const uint8_t *window = from->bytes + scaled_to(bits, from->size - seq);
+  for (int64_t i = 0; i < seq; i++) {
+    tokens[i] = window[i];
+    targets[i] = i < valid ? window[i + 1] : -1;
+  }
+}
+
+static void fill_nothing(int64_t n, int32_t *tokens, int32_t *targets) {
+  for (int64_t i = 0; i < n; i++) {
+    tokens[i] = 0;
+    targets[i] = -1;
+  }
+}
+
+void ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step, int64_t first,
+                       int64_t count, int32_t *tokens, int32_t *targets, int64_t *counted) {
+  const part *from = options->held_out ? &text->validation : &text->train;
+  int64_t seq = text->seq;
+  *counted = 0;
+  if (from->size <= seq) {  // nothing is held out
+    fill_nothing(count * seq, tokens, targets);
+    return;
+  }
+  for (int64_t row = 0; row < count; row++) {
+    int64_t sample = first + row;
+    uint64_t index = (uint64_t)step * (uint64_t)options->global_batch + (uint64_t)sample;
+    int64_t valid = counted_of(options, sample, seq);
+    fill_row(from, ad_random_bits(options->seed, from->stream, index), seq, valid, tokens + row * seq,
+             targets + row * seq);
+    *counted += valid;
+  }
+}
+
+ad_span ad_batch_rows(const ad_layout *layout, int64_t rank, int64_t global_batch, int64_t microbatches, int64_t m) {
+  ad_span microbatch = ad_cut(global_batch, m, microbatches);
+  ad_span own = {0, 0};
+  ad_layout_spans(layout, 0, microbatch.count, rank, &own, 1);
+  return (ad_span){microbatch.first + own.first, own.count};
+}

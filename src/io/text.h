@@ -1,0 +1,11 @@
+/* What can be said of a text before it is loaded. */
+#ifndef IO_TEXT_H
+#define IO_TEXT_H
+#include "addend/data.h"
+
+/* Whether ad_text_data_open would find enough text, without reading it: its errors, and its message. */
+AD_CHECKED ad_status ad_text_data_check(const char *const *paths, size_t count, int64_t seq, double held_out);
+/* Whether one path names at least one readable file. AD_IO otherwise. */
+AD_CHECKED ad_status ad_text_path_check(const char *path);
+
+#endif

@@ -1,0 +1,21 @@
+/* The update of AdamW over plain memory: one pass, once per instruction set, every variant with the same bits. */
+#ifndef OPTIM_ADAMW_KERNEL_H
+#define OPTIM_ADAMW_KERNEL_H
+#include <stddef.h>
+
+/* The numbers of one step. */
+typedef struct adamw_step {
+  double factor; /* of the gradient */
+  double beta1, beta2, epsilon, decay, lr;
+  double correction1, correction2; /* 1 / (1 - beta^t) */
+} adamw_step;
+
+typedef struct adamw_kernels {
+  void (*f32)(const adamw_step *step, float *param, float *first, float *second, const float *grad, size_t n);
+  void (*f64)(const adamw_step *step, double *param, double *first, double *second, const double *grad, size_t n);
+} adamw_kernels;
+
+extern const adamw_kernels ad_adamw_plain, ad_adamw_avx2, ad_adamw_avx512;
+const adamw_kernels *ad_adamw_kernels(void); /* of the variant that base/kernels.h says is in use */
+
+#endif

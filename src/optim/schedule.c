@@ -1,0 +1,14 @@
+/* Learning rate and clipping: numbers that depend on the step alone. */
+#include <math.h>
+#include "addend/optim.h"
+
+double ad_schedule_at(const ad_schedule *schedule, int64_t step) {
+  // The first step already learns, and the line reaches lr where the cosine starts.
+  if (step < schedule->warmup) return schedule->lr * (double)(step + 1) / (double)(schedule->warmup + 1);
+  double final = schedule->lr * schedule->final_fraction;
+  if (step >= schedule->steps) return final;
+  double progress = (double)(step - schedule->warmup) / (double)(schedule->steps - schedule->warmup);
+  return final + (schedule->lr - final) * 0.5 * (1 + cos(M_PI * progress));
+}
+
+double ad_clip_factor(double norm, double clip) { return clip > 0 && norm > clip ? clip / norm : 1; }

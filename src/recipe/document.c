@@ -1,0 +1,224 @@
+/* A YAML document as a tree with places, made from libyaml's. What the keys mean is not known here. */
+#include "recipe/document.h"
+
+#include <string.h>
+#include <yaml.h>
+#include "base/error.h"
+#include "base/memory.h"
+
+enum { DEPTH_MAX = 32, NODES_MAX = 20000 };  // an alias may repeat what it names, again and again
+
+typedef struct builder {
+  yaml_document_t *yaml;
+  ad_place place; /* of the document */
+  ad_mistakes *mistakes;
+  int nodes;
+  int wrong; /* a mistake was added; the tree is of no use */
+} builder;
+
+void ad_node_destroy(ad_node *node) {
+  while (node) {
+    ad_node *next = node->next;
+    ad_node_destroy(node->children);
+    ad_release(node->text);
+    ad_release(node->key);
+    ad_release(node);
+    node = next;
+  }
+}
+
+int ad_node_is_empty(const ad_node *node) { return node->kind == AD_NODE_SCALAR && node->plain && !*node->text; }
+
+ad_node *ad_node_find(const ad_node *map, const char *key) {
+  if (!map || map->kind != AD_NODE_MAP) return NULL;
+  ad_node *child = map->children;
+  while (child && strcmp(child->key, key) != 0) child = child->next;
+  return child;
+}
+
+size_t ad_node_child_count(const ad_node *node) {
+  size_t count = 0;
+  for (const ad_node *child = node->children; child; child = child->next) count++;
+  return count;
+}
+
+ad_status ad_node_new_map(ad_place place, ad_node **out) {
+  ad_node *map;
+  AD_TRY(ad_new(1, &map));
+  map->kind = AD_NODE_MAP;
+  map->place = place;
+  *out = map;
+  return AD_OK;
+}
+
+ad_status ad_node_put(ad_node *map, const char *key, ad_node *node) {
+  char *name;
+  AD_TRY(ad_copy_string(key, &name));
+  ad_release(node->key);
+  node->key = name;
+  ad_node **link = &map->children;
+  while (*link && strcmp((*link)->key, key) != 0) link = &(*link)->next;
+  ad_node *old = *link;
+  node->next = old ? old->next : NULL;
+  *link = node;
+  if (old) old->next = NULL;
+  ad_node_destroy(old);
+  return AD_OK;
+}
+
+static void complain(builder *b, int64_t line, const char *message) {
+  ad_place place = b->place;
+  if (!place.order) place.line = line;
+  ad_mistakes_add(b->mistakes, place, "", "%s", message);
+  b->wrong = 1;
+}
+
+static ad_place place_of(const builder *b, const yaml_node_t *node) {
+  ad_place place = b->place;
+  if (!place.order) place.line = (int64_t)node->start_mark.line + 1;
+  return place;
+}
+
+static ad_status build(builder *b, int index, int depth, ad_node **out);
+
+static ad_status build_scalar(builder *b, const yaml_node_t *from, ad_node *node) {
+  const char *value = (const char *)from->data.scalar.value;
+  if (strlen(value) != from->data.scalar.length) complain(b, node->place.line, "a value holds a zero byte");
+  node->plain = from->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+  return ad_copy_string(value, &node->text);
+}
+
+static ad_status build_list(builder *b, const yaml_node_t *from, int depth, ad_node *node) {
+  ad_node **end = &node->children;
+  for (yaml_node_item_t *item = from->data.sequence.items.start; item < from->data.sequence.items.top; item++) {
+    AD_TRY(build(b, *item, depth + 1, end));
+    end = &(*end)->next;
+  }
+  return AD_OK;
+}
+
+static ad_status build_pair(builder *b, const yaml_node_pair_t *pair, int depth, ad_node *map, ad_node **out) {
+  const yaml_node_t *key = yaml_document_get_node(b->yaml, pair->key);
+  int64_t line = (int64_t)key->start_mark.line + 1;
+  if (key->type != YAML_SCALAR_NODE) {
+    complain(b, line, "a key must be a name, is a list or a mapping");
+    return AD_OK;
+  }
+  const char *name = (const char *)key->data.scalar.value;
+  const ad_node *first = ad_node_find(map, name);
+  if (first) {
+    ad_place place = place_of(b, key);
+    ad_mistakes_add(b->mistakes, place, name, "is given twice, first on line %lld; keep one",
+                    (long long)first->place.line);
+    b->wrong = 1;
+    return AD_OK;
+  }
+  AD_TRY(build(b, pair->value, depth + 1, out));
+  (*out)->place = place_of(b, key);  // a value may start on a later line than its key
+  return ad_copy_string(name, &(*out)->key);
+}
+
+static ad_status build_map(builder *b, const yaml_node_t *from, int depth, ad_node *node) {
+  for (yaml_node_pair_t *pair = from->data.mapping.pairs.start; pair < from->data.mapping.pairs.top; pair++) {
+    ad_node *child = NULL;
+    ad_status status = build_pair(b, pair, depth, node, &child);
+    if (!status && child) status = ad_node_put(node, child->key, child);
+    if (status) {
+      ad_node_destroy(child);
+      return status;
+    }
+  }
+  return AD_OK;
+}
+
+static ad_status fill(builder *b, const yaml_node_t *from, int depth, ad_node *node) {
+  if (from->type == YAML_SCALAR_NODE) return build_scalar(b, from, node);
+  return from->type == YAML_SEQUENCE_NODE ? build_list(b, from, depth, node) : build_map(b, from, depth, node);
+}
+
+static ad_status build(builder *b, int index, int depth, ad_node **out) {
+  static const ad_node_kind kinds[] = {
+      [YAML_SCALAR_NODE] = AD_NODE_SCALAR, [YAML_SEQUENCE_NODE] = AD_NODE_LIST, [YAML_MAPPING_NODE] = AD_NODE_MAP};
+  const yaml_node_t *from = yaml_document_get_node(b->yaml, index);
+  ad_node *node;
+  AD_TRY(ad_new(1, &node));
+  *out = node;
+  node->place = place_of(b, from);
+  if (depth > DEPTH_MAX || ++b->nodes > NODES_MAX) {
+    if (!b->wrong) complain(b, node->place.line, "is nested too deeply or too large for a recipe");
+    return ad_copy_string("", &node->text);
+  }
+  node->kind = kinds[from->type];
+  return fill(b, from, depth, node);
+}
+
+/* The parser's own words, and where. */
+static ad_status not_yaml(const yaml_parser_t *parser, const char *text, size_t size, builder *b) {
+  if (parser->error == YAML_MEMORY_ERROR) return ad_fail(AD_MEMORY, "no memory to read %s", b->place.origin);
+  int64_t line = (int64_t)parser->problem_mark.line + 1;
+  if (parser->error == YAML_READER_ERROR) {  // has an offset instead
+    line = 1;
+    for (size_t i = 0; i < size && i < parser->problem_offset; i++) line += text[i] == '\n';
+  }
+  const char *problem = parser->problem ? parser->problem : "it cannot be read";
+  int tab = strstr(problem, "cannot start any token") != NULL;
+  char message[256];
+  snprintf(message, sizeof message, "is no valid YAML: %s%s", problem,
+           tab ? " (indent with spaces, not with tabs)" : "");
+  complain(b, line, message);
+  return AD_OK;
+}
+
+static ad_status build_root(builder *b, ad_node **out) {
+  ad_node *root = NULL;
+  ad_status status;
+  if (yaml_document_get_root_node(b->yaml)) {
+    status = build(b, 1, 0, &root);
+  } else {
+    status = ad_node_new_map(b->place, &root);
+    if (!status) root->kind = AD_NODE_SCALAR;
+    if (!status) root->plain = 1;
+    if (!status) status = ad_copy_string("", &root->text);
+  }
+  if (status || b->wrong) {
+    ad_node_destroy(root);
+    return status;
+  }
+  *out = root;
+  return AD_OK;
+}
+
+static ad_status parse(yaml_parser_t *parser, const char *text, size_t size, builder *b, ad_node **out) {
+  yaml_document_t yaml, second;
+  if (!yaml_parser_load(parser, &yaml)) return not_yaml(parser, text, size, b);
+  b->yaml = &yaml;
+  ad_status status = build_root(b, out);
+  if (!status && yaml_document_get_root_node(&yaml)) {
+    if (!yaml_parser_load(parser, &second)) {
+      status = not_yaml(parser, text, size, b);
+    } else {
+      const yaml_node_t *root = yaml_document_get_root_node(&second);
+      if (root) complain(b, (int64_t)root->start_mark.line + 1, "a second YAML document starts here; a recipe is one");
+      yaml_document_delete(&second);
+    }
+  }
+  yaml_document_delete(&yaml);
+  return status;
+}
+
+ad_status ad_document_parse(const char *text, size_t size, ad_place place, ad_mistakes *mistakes, ad_node **out) {
+  builder b = {.place = place, .mistakes = mistakes};
+  yaml_parser_t parser;
+  ad_node *root = NULL;
+  if (!yaml_parser_initialize(&parser)) return ad_fail(AD_MEMORY, "no memory to read %s", place.origin);
+  yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
+  yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
+  ad_status status = parse(&parser, text, size, &b, &root);
+  yaml_parser_delete(&parser);
+  if (status || b.wrong) {
+    ad_node_destroy(root);
+    root = NULL;
+  }
+  *out = root;
+  return status;
+}

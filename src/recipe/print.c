@@ -1,0 +1,191 @@
+/* A recipe as YAML: every key of the schema with its value. libyaml's emitter decides about quotes. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "recipe/locale.h"
+#include "recipe/schema.h"
+
+/* Node numbers are libyaml's: 0 when memory is out, which every function here hands on. */
+typedef struct printer {
+  yaml_document_t yaml;
+  const ad_recipe *recipe;
+} printer;
+
+static int add_scalar(printer *p, const char *text, int quoted) {
+  yaml_scalar_style_t style = quoted ? YAML_DOUBLE_QUOTED_SCALAR_STYLE : YAML_PLAIN_SCALAR_STYLE;
+  return yaml_document_add_scalar(&p->yaml, NULL, (const yaml_char_t *)text, (int)strlen(text), style);
+}
+
+static int add_map(printer *p, yaml_mapping_style_t style) { return yaml_document_add_mapping(&p->yaml, NULL, style); }
+
+static int put(printer *p, int map, int key, int value) {
+  return map && key && value ? yaml_document_append_mapping_pair(&p->yaml, map, key, value) : 0;
+}
+
+/* The shortest decimal that reads back as the same number. */
+static int add_number(printer *p, double value) {
+  char buffer[40];
+  for (int digits = 1; digits <= 17; digits++) {
+    snprintf(buffer, sizeof buffer, "%.*g", digits, value);
+    if (strtod(buffer, NULL) == value) break;
+  }
+  return add_scalar(p, buffer, 0);
+}
+
+static int add_integer(printer *p, int64_t value) {
+  char buffer[32];
+  snprintf(buffer, sizeof buffer, "%lld", (long long)value);
+  return add_scalar(p, buffer, 0);
+}
+
+static int add_dtype(printer *p, const ad_key *key, ad_dtype dtype, int raw) {
+  return add_scalar(p, raw ? "raw" : dtype ? ad_dtype_name(dtype) : key->word, 0);
+}
+
+static int raw_of(const ad_key *key, const char *base) {
+  return key->kind == AD_KEY_GRADIENT && *(const int *)(base + key->second);
+}
+
+/* The value at `at`, an element of a list or a field. */
+static int add_value(printer *p, const ad_key *key, const void *at) {
+  switch (key->kind) {
+    case AD_KEY_INTEGER:
+      return add_integer(p, *(const int64_t *)at);
+    case AD_KEY_NUMBER:
+      return add_number(p, *(const double *)at);
+    case AD_KEY_BOOLEAN:
+      return add_scalar(p, *(const int *)at ? "true" : "false", 0);
+    case AD_KEY_TEXT:
+      return add_scalar(p, *(char *const *)at, 1);
+    case AD_KEY_SYNC:
+      return add_scalar(p, ad_sync_names[*(const ad_sync *)at], 0);
+    default:
+      return add_dtype(p, key, *(const ad_dtype *)at, raw_of(key, (const char *)p->recipe));
+  }
+}
+
+static int add_list(printer *p, const ad_key *key) {
+  const char *base = (const char *)p->recipe;
+  const char *elements = *(char *const *)(base + key->offset);
+  size_t count = *(const size_t *)(base + key->second);
+  int list = yaml_document_add_sequence(&p->yaml, NULL, YAML_FLOW_SEQUENCE_STYLE);
+  for (size_t i = 0; list && i < count; i++) {
+    int element = add_value(p, key, elements + i * ad_key_element_size(key));
+    if (!element || !yaml_document_append_sequence_item(&p->yaml, list, element)) return 0;
+  }
+  return list;
+}
+
+/* The keys that the override gives. */
+static int add_override(printer *p, const ad_recipe_override *override) {
+  size_t count;
+  const ad_key *keys = ad_schema(&count);
+  const char *base = (const char *)&override->contract - offsetof(ad_recipe, precision.contract);
+  int map = add_map(p, YAML_FLOW_MAPPING_STYLE);
+  for (size_t i = 0; map && i < count; i++) {
+    if (!ad_key_is_contract(&keys[i])) continue;
+    ad_dtype dtype = *(const ad_dtype *)(base + keys[i].offset);
+    int raw = raw_of(&keys[i], base);
+    if ((dtype || raw) && !put(p, map, add_scalar(p, ad_key_name(&keys[i]), 0), add_dtype(p, &keys[i], dtype, raw)))
+      return 0;
+  }
+  return map;
+}
+
+static int add_overrides(printer *p) {
+  int map = add_map(p, YAML_BLOCK_MAPPING_STYLE);
+  for (size_t i = 0; map && i < p->recipe->precision.override_count; i++) {
+    const ad_recipe_override *override = &p->recipe->precision.overrides[i];
+    if (!put(p, map, add_scalar(p, override->pattern, 1), add_override(p, override))) return 0;
+  }
+  return map;
+}
+
+static int add_key(printer *p, const ad_key *key) {
+  if (key->kind == AD_KEY_OVERRIDES) return add_overrides(p);
+  return key->list ? add_list(p, key) : add_value(p, key, (const char *)p->recipe + key->offset);
+}
+
+/* The map that a key stands in; keys of one section follow each other. */
+static int section_of(printer *p, const ad_key *key, int root, char *open, size_t open_size, int *map) {
+  const char *dot = strchr(key->path, '.');
+  if (!dot) return root;
+  size_t length = (size_t)(dot - key->path);
+  if (strlen(open) == length && !strncmp(open, key->path, length)) return *map;
+  snprintf(open, open_size, "%.*s", (int)length, key->path);
+  *map = add_map(p, YAML_BLOCK_MAPPING_STYLE);
+  return put(p, root, add_scalar(p, open, 0), *map) ? *map : 0;
+}
+
+static int build(printer *p) {
+  size_t count;
+  const ad_key *keys = ad_schema(&count);
+  char open[32] = "";
+  int root = add_map(p, YAML_BLOCK_MAPPING_STYLE), section = 0;
+  for (size_t i = 0; i < count; i++) {
+    if (keys[i].kind == AD_KEY_LATER) continue;
+    int map = section_of(p, &keys[i], root, open, sizeof open, &section);
+    if (!put(p, map, add_scalar(p, ad_key_name(&keys[i]), 0), add_key(p, &keys[i]))) return 0;
+  }
+  return root;
+}
+
+/* ---- writing ---- */
+
+typedef struct output {
+  char *text;
+  size_t used, size;
+} output;
+
+static int write_bytes(void *context, unsigned char *bytes, size_t count) {
+  output *out = context;
+  size_t needed = out->used + count + 1;
+  if (needed > out->size) {
+    if (ad_grow(&out->text, out->size, 2 * needed)) return 0;
+    out->size = 2 * needed;
+  }
+  memcpy(out->text + out->used, bytes, count);
+  out->used += count;
+  out->text[out->used] = 0;
+  return 1;
+}
+
+/* yaml_emitter_dump takes the document's content, even where it fails. */
+static int write_document(yaml_document_t *yaml, output *out) {
+  yaml_emitter_t emitter;
+  if (!yaml_emitter_initialize(&emitter)) {
+    yaml_document_delete(yaml);
+    return 0;
+  }
+  yaml_emitter_set_output(&emitter, write_bytes, out);
+  yaml_emitter_set_unicode(&emitter, 1);
+  yaml_emitter_set_width(&emitter, -1);
+  int good = yaml_emitter_dump(&emitter, yaml) && yaml_emitter_flush(&emitter);
+  yaml_emitter_delete(&emitter);
+  return good;
+}
+
+static int print(const ad_recipe *recipe, output *out) {
+  printer p = {.recipe = recipe};
+  if (!yaml_document_initialize(&p.yaml, NULL, NULL, NULL, 1, 1)) return 0;
+  if (build(&p)) return write_document(&p.yaml, out);
+  yaml_document_delete(&p.yaml);
+  return 0;
+}
+
+ad_status ad_recipe_print(const ad_recipe *recipe, char **out) {
+  output text = {0};
+  ad_locale before = ad_locale_enter();
+  int good = print(recipe, &text);
+  ad_locale_leave(before);
+  if (!good) {
+    ad_release(text.text);
+    return ad_fail(AD_MEMORY, "no memory to print the recipe %s", recipe->path);
+  }
+  *out = text.text;
+  return AD_OK;
+}

@@ -1,0 +1,365 @@
+/* From the tree of nodes to the structure, key by key of the schema. What several keys say together is judged in
+ * check.c. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "recipe/reading.h"
+
+enum { PATH_SIZE = 256, WORDS_SIZE = 96 };
+
+/* What was written, for "must be ..., is ...". */
+static const char *words_of(const ad_node *node, char *buffer, size_t size) {
+  ad_text text = ad_text_on(buffer, size);
+  if (node->kind == AD_NODE_LIST) return "a list";
+  if (node->kind == AD_NODE_MAP) return "a mapping";
+  if (ad_node_is_empty(node)) return "empty";
+  ad_text_add(&text, node->plain ? "%.60s" : "the text \"%.60s\"", node->text);
+  return buffer;
+}
+
+static void must_be(ad_reading *r, const ad_node *node, const char *path, const char *what) {
+  char words[WORDS_SIZE];
+  ad_mistakes_add(&r->mistakes, node->place, path, "must be %s, is %s", what, words_of(node, words, sizeof words));
+}
+
+/* ---- values of one kind; each returns 1, or adds a mistake ---- */
+
+static int within(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, double value) {
+  int above = key->open_least ? value > key->least : value >= key->least;
+  int below = key->open_most ? value < key->most : value <= key->most;
+  if (above && below) return 1;
+  ad_mistakes_add(&r->mistakes, node->place, path, "must be %s %.15g, is %s",
+                  above ? (key->open_most ? "below" : "at most") : (key->open_least ? "above" : "at least"),
+                  above ? key->most : key->least, node->text);
+  return 0;
+}
+
+/* Decimal digits, a point and an exponent: strtod alone would take hexadecimal, "inf" and leading spaces too. */
+static int is_number(const char *text, int fraction) {
+  size_t allowed = strspn(text, fraction ? "+-0123456789.eE" : "+-0123456789");
+  return *text && !text[allowed];
+}
+
+static int read_integer(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, void *out) {
+  int64_t value = 0;
+  int good = node->kind == AD_NODE_SCALAR && node->plain && is_number(node->text, 0);
+  if (good) {
+    char *end;
+    errno = 0;
+    value = strtoll(node->text, &end, 10);
+    good = !*end && !errno;
+  }
+  if (!good) {
+    must_be(r, node, path, "a whole number");
+    return 0;
+  }
+  if (!within(r, key, node, path, (double)value)) return 0;
+  *(int64_t *)out = value;
+  return 1;
+}
+
+static int read_number(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, void *out) {
+  double value = 0;
+  int good = node->kind == AD_NODE_SCALAR && node->plain && is_number(node->text, 1);
+  if (good) {
+    char *end;
+    value = strtod(node->text, &end);
+    good = !*end && isfinite(value);
+  }
+  if (!good) {
+    must_be(r, node, path, "a number");
+    return 0;
+  }
+  if (!within(r, key, node, path, value)) return 0;
+  *(double *)out = value;
+  return 1;
+}
+
+static int read_boolean(ad_reading *r, const ad_node *node, const char *path, void *out) {
+  int plain = node->kind == AD_NODE_SCALAR && node->plain;
+  int yes = plain && !strcmp(node->text, "true");
+  if (!yes && !(plain && !strcmp(node->text, "false"))) {
+    must_be(r, node, path, "true or false");
+    return 0;
+  }
+  *(int *)out = yes;
+  return 1;
+}
+
+static int read_text(ad_reading *r, const ad_node *node, const char *path, void *out) {
+  if (node->kind != AD_NODE_SCALAR || !*node->text) {
+    must_be(r, node, path, "a text");
+    return 0;
+  }
+  char **text = out;
+  if (ad_copy_string(node->text, text)) {
+    r->mistakes.status = AD_MEMORY;
+    return 0;
+  }
+  return 1;
+}
+
+static const char dtype_names[] = "f64, f32, bf16 or f16";
+
+/* A floating dtype, or the word that stands for 0 (in an override there is none: what is left out is as in precision).
+ */
+static int read_dtype(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, const char *word,
+                      void *out) {
+  ad_dtype dtype = 0;
+  const char *text = node->kind == AD_NODE_SCALAR ? node->text : "";
+  if (!(word && !strcmp(text, word)) && (ad_dtype_parse(text, &dtype) || !ad_dtype_is_float(dtype))) {
+    char what[WORDS_SIZE];
+    ad_text choices = ad_text_on(what, sizeof what);
+    if (word) ad_text_add(&choices, "%s, ", word);
+    if (key->kind == AD_KEY_GRADIENT) ad_text_add(&choices, "raw, ");
+    ad_text_add(&choices, "%s", dtype_names);
+    must_be(r, node, path, what);
+    return 0;
+  }
+  *(ad_dtype *)out = dtype;
+  return 1;
+}
+
+static int read_gradient(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, const char *word,
+                         void *out, int *raw) {
+  *raw = node->kind == AD_NODE_SCALAR && !strcmp(node->text, "raw");
+  return *raw || read_dtype(r, key, node, path, word, out);
+}
+
+static int read_sync(ad_reading *r, const ad_node *node, const char *path, void *out) {
+  for (int sync = 0; node->kind == AD_NODE_SCALAR && sync < AD_SYNC_COUNT; sync++) {
+    if (strcmp(node->text, ad_sync_names[sync]) != 0) continue;
+    *(ad_sync *)out = (ad_sync)sync;
+    return 1;
+  }
+  must_be(r, node, path, "none, shard or all");
+  return 0;
+}
+
+/* One value of the key's kind into `out`, which lies in a recipe or in a list. */
+static int read_value(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, void *out) {
+  switch (key->kind) {
+    case AD_KEY_INTEGER:
+      return read_integer(r, key, node, path, out);
+    case AD_KEY_NUMBER:
+      return read_number(r, key, node, path, out);
+    case AD_KEY_BOOLEAN:
+      return read_boolean(r, node, path, out);
+    case AD_KEY_TEXT:
+      return read_text(r, node, path, out);
+    case AD_KEY_DTYPE:
+      return read_dtype(r, key, node, path, key->word, out);
+    case AD_KEY_SYNC:
+      return read_sync(r, node, path, out);
+    default:
+      return 0;
+  }
+}
+
+/* ---- lists ---- */
+
+/* Elements are read in place, so that a text that was copied before a mistake belongs to the recipe already. */
+static int read_elements(ad_reading *r, const ad_key *key, const ad_node *first, const char *path, char *elements,
+                         size_t count) {
+  int good = 1;
+  size_t i = 0;
+  for (const ad_node *node = first; i < count; node = node->next, i++)
+    good &= read_value(r, key, node, path, elements + i * ad_key_element_size(key));
+  return good;
+}
+
+/* A single value counts as a list of one. */
+static ad_status read_list(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, int *good) {
+  char *base = (char *)r->recipe;
+  size_t count = node->kind == AD_NODE_LIST ? ad_node_child_count(node) : 1;
+  const ad_node *first = node->kind == AD_NODE_LIST ? node->children : node;
+  if (node->kind == AD_NODE_MAP) {
+    must_be(r, node, path, "a list");
+    *good = 0;
+    return AD_OK;
+  }
+  if (!count) {
+    if (!key->fallback) ad_mistakes_add(&r->mistakes, node->place, path, "is an empty list; give %s", key->help);
+    *good = key->fallback != NULL;
+    return AD_OK;
+  }
+  void *elements;
+  AD_TRY(ad_new_bytes(count, ad_key_element_size(key), &elements));
+  memcpy(base + key->offset, &elements, sizeof elements);
+  *(size_t *)(base + key->second) = count;
+  *good = read_elements(r, key, first, path, elements, count);
+  return AD_OK;
+}
+
+/* ---- unknown keys ---- */
+
+static void tell_unknown(ad_reading *r, const ad_node *node, const char *section, const char *path) {
+  char hint[512];
+  ad_text text = ad_text_on(hint, sizeof hint);
+  ad_schema_suggest(section, node->key, &text);
+  ad_mistakes_add(&r->mistakes, node->place, path, "unknown key; %s", hint);
+}
+
+static void tell_unknown_in(ad_reading *r, const ad_node *map, const char *section);
+
+static void judge_key(ad_reading *r, const ad_node *node, const char *section) {
+  char path[PATH_SIZE];
+  ad_text text = ad_text_on(path, sizeof path);
+  ad_text_add(&text, "%s", section);
+  ad_path_add(&text, node->key);
+  if (ad_schema_find(path)) return;
+  if (!ad_schema_is_section(path))
+    tell_unknown(r, node, section, path);
+  else if (node->kind == AD_NODE_MAP)
+    tell_unknown_in(r, node, path);
+  else if (!ad_node_is_empty(node))
+    must_be(r, node, path, "a mapping of keys to values");
+}
+
+static void tell_unknown_in(ad_reading *r, const ad_node *map, const char *section) {
+  for (const ad_node *node = map->children; node; node = node->next) judge_key(r, node, section);
+}
+
+/* ---- overrides ---- */
+
+static void override_path(const char *pattern, const char *name, char *buffer) {
+  ad_text text = ad_text_on(buffer, PATH_SIZE);
+  ad_text_add(&text, "precision.overrides");
+  ad_path_add(&text, pattern);
+  if (name) ad_path_add(&text, name);
+}
+
+/* The key of `precision` that `name` means inside an override. */
+static const ad_key *contract_key(const char *name) {
+  char path[PATH_SIZE];
+  ad_text text = ad_text_on(path, sizeof path);
+  ad_text_add(&text, "precision");
+  ad_path_add(&text, name);
+  const ad_key *key = ad_schema_find(path);
+  return key && ad_key_is_contract(key) ? key : NULL;
+}
+
+static int read_override_value(ad_reading *r, const ad_node *node, const char *pattern, ad_contract *contract) {
+  char path[PATH_SIZE];
+  override_path(pattern, node->key, path);
+  const ad_key *key = contract_key(node->key);
+  if (!key) {
+    ad_mistakes_add(&r->mistakes, node->place, path, "unknown key; an override has param, grad, reduce and accumulate");
+    return 0;
+  }
+  char *out = (char *)contract + (key->offset - offsetof(ad_recipe, precision.contract));
+  if (key->kind == AD_KEY_GRADIENT) return read_gradient(r, key, node, path, NULL, out, &contract->raw);
+  return read_dtype(r, key, node, path, NULL, out);
+}
+
+static int read_override(ad_reading *r, const ad_node *node, ad_recipe_override *out) {
+  char path[PATH_SIZE];
+  override_path(node->key, NULL, path);
+  if (ad_copy_string(node->key, &out->pattern)) {
+    r->mistakes.status = AD_MEMORY;
+    return 0;
+  }
+  if (node->kind != AD_NODE_MAP) {
+    must_be(r, node, path, "a mapping such as {param: f32}");
+    return 0;
+  }
+  int good = 1;
+  for (const ad_node *value = node->children; value; value = value->next)
+    good &= read_override_value(r, value, node->key, &out->contract);
+  return good;
+}
+
+static ad_status read_overrides(ad_reading *r, const ad_node *node, int *good) {
+  *good = ad_node_is_empty(node) || node->kind == AD_NODE_MAP;
+  if (!*good)
+    must_be(r, node, "precision.overrides",
+            "a mapping from patterns to contracts, such as {\"*.norm.*\": {param: f32}}");
+  size_t count = *good ? ad_node_child_count(node) : 0, i = 0;
+  if (!count) return AD_OK;
+  AD_TRY(ad_new(count, &r->recipe->precision.overrides));
+  r->recipe->precision.override_count = count;
+  for (const ad_node *child = node->children; child; child = child->next, i++)
+    *good &= read_override(r, child, &r->recipe->precision.overrides[i]);
+  return AD_OK;
+}
+
+/* ---- the whole ---- */
+
+static const ad_node *find_node(const ad_node *root, const char *path) {
+  const char *dot = strchr(path, '.');
+  if (!dot) return ad_node_find(root, path);
+  char section[PATH_SIZE];
+  ad_text text = ad_text_on(section, sizeof section);
+  ad_text_add(&text, "%.*s", (int)(dot - path), path);
+  return ad_node_find(ad_node_find(root, section), dot + 1);
+}
+
+ad_place ad_reading_place(const ad_reading *reading, const char *path) {
+  const ad_node *node = find_node(reading->root, path);
+  if (node) return node->place;
+  char section[PATH_SIZE];
+  ad_text text = ad_text_on(section, sizeof section);
+  ad_text_add(&text, "%.*s", (int)strcspn(path, "."), path);
+  node = ad_node_find(reading->root, section);
+  ad_place nowhere = reading->root->place;
+  nowhere.line = 0;
+  return node ? node->place : nowhere;
+}
+
+static ad_status read_key(ad_reading *r, const ad_key *key, const ad_node *node, int *good) {
+  char *out = (char *)r->recipe + key->offset;
+  if (key->kind == AD_KEY_OVERRIDES) return read_overrides(r, node, good);
+  if (key->list) return read_list(r, key, node, key->path, good);
+  if (key->kind == AD_KEY_GRADIENT)
+    *good = read_gradient(r, key, node, key->path, key->word, out, (int *)((char *)r->recipe + key->second));
+  else
+    *good = read_value(r, key, node, key->path, out);
+  return AD_OK;
+}
+
+/* A section that is no mapping was told of already; its keys are not missing as well. */
+static int section_is_wrong(const ad_reading *r, const ad_key *key) {
+  char section[PATH_SIZE];
+  ad_text text = ad_text_on(section, sizeof section);
+  ad_text_add(&text, "%.*s", (int)strcspn(key->path, "."), key->path);
+  const ad_node *node = ad_node_find(r->root, section);
+  return node && strchr(key->path, '.') && node->kind != AD_NODE_MAP && !ad_node_is_empty(node);
+}
+
+static ad_status fill_key(ad_reading *r, const ad_key *key, const ad_node *node, int *good) {
+  *good = 1;
+  if (key->kind == AD_KEY_LATER) {
+    if (node)
+      ad_mistakes_add(&r->mistakes, node->place, key->path, "is not available yet in this version; leave it out");
+    return AD_OK;
+  }
+  if (node) return read_key(r, key, node, good);
+  if (!key->fallback) {
+    *good = 0;
+    if (!section_is_wrong(r, key))
+      ad_mistakes_add(&r->mistakes, ad_reading_place(r, key->path), key->path, "is missing: %s", key->help);
+    return AD_OK;
+  }
+  if (!*key->fallback) return AD_OK;
+  char fallback[64];
+  ad_text text = ad_text_on(fallback, sizeof fallback);
+  ad_text_add(&text, "%s", key->fallback);
+  ad_node written = {.kind = AD_NODE_SCALAR, .plain = 1, .text = fallback, .place = r->root->place};
+  return read_key(r, key, &written, good);
+}
+
+ad_status ad_reading_fill(ad_reading *r) {
+  size_t count;
+  const ad_key *keys = ad_schema(&count);
+  tell_unknown_in(r, r->root, "");
+  for (size_t i = 0; i < count; i++) {
+    int good;
+    r->nodes[i] = find_node(r->root, keys[i].path);
+    AD_TRY(fill_key(r, &keys[i], r->nodes[i], &good));
+    r->wrong[i] = !good;
+  }
+  return AD_OK;
+}

@@ -1,0 +1,148 @@
+/* Reading a recipe from its first byte to the structure: the order of the work, and what belongs to a recipe. */
+#include "addend/recipe.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "io/file.h"
+#include "recipe/locale.h"
+#include "recipe/reading.h"
+
+typedef struct source {
+  const char *text, *path;
+  size_t size;
+  const char *const *sets;
+  size_t set_count;
+  int with_files; /* check those that the recipe names */
+} source;
+
+static void release_list(char **texts, size_t count) {
+  for (size_t i = 0; texts && i < count; i++) ad_release(texts[i]);
+  ad_release(texts);
+}
+
+void ad_recipe_destroy(ad_recipe *recipe) {
+  if (!recipe) return;
+  for (size_t i = 0; i < recipe->precision.override_count; i++) ad_release(recipe->precision.overrides[i].pattern);
+  ad_release(recipe->precision.overrides);
+  release_list(recipe->data.text, recipe->data.text_count);
+  ad_release(recipe->data.valid);
+  ad_release(recipe->train.sync);
+  ad_release(recipe->path);
+  ad_release(recipe->name);
+  ad_release(recipe->model.kind);
+  ad_release(recipe->mesh);
+  ad_release(recipe->views);
+  ad_release(recipe);
+}
+
+/* "recipes/gpt-text.yaml" is named gpt-text. */
+static ad_status name_after_file(ad_recipe *recipe) {
+  if (recipe->name) return AD_OK;
+  const char *slash = strrchr(recipe->path, '/');
+  AD_TRY(ad_copy_string(slash ? slash + 1 : recipe->path, &recipe->name));
+  char *dot = strrchr(recipe->name, '.');
+  if (dot && dot > recipe->name) *dot = 0;
+  return AD_OK;
+}
+
+/* Left out: shard on each microbatch but the last. */
+static ad_status complete_sync(ad_recipe *recipe) {
+  if (recipe->train.sync_count) return AD_OK;
+  size_t count = (size_t)recipe->train.microbatches;
+  AD_TRY(ad_new(count, &recipe->train.sync));
+  for (size_t i = 0; i < count; i++) recipe->train.sync[i] = i + 1 < count ? AD_SYNC_SHARD : AD_SYNC_ALL;
+  recipe->train.sync_count = count;
+  return AD_OK;
+}
+
+/* "--set train.steps" of "train.steps=5": the origin of what it says wrong. */
+static ad_status origin_of_set(const char *set, char **out) {
+  size_t size = strlen(set) + sizeof "--set ";
+  AD_TRY(ad_new(size, out));
+  int quoted = 0;
+  const char *end = set;
+  for (; *end && (quoted || *end != '='); end++) quoted ^= *end == '"';
+  snprintf(*out, size, "--set %.*s", (int)(end - set), set);
+  return AD_OK;
+}
+
+static ad_status apply_sets(ad_reading *r, const source *from, char **origins) {
+  for (size_t i = 0; i < from->set_count; i++) {
+    AD_TRY(origin_of_set(from->sets[i], &origins[i]));
+    AD_TRY(ad_reading_set(r, from->sets[i], origins[i], (int)i + 1));
+  }
+  return AD_OK;
+}
+
+/* A recipe may be empty where --set says everything. */
+static ad_status make_root_a_map(ad_reading *r) {
+  if (r->root->kind == AD_NODE_MAP) return AD_OK;
+  if (!ad_node_is_empty(r->root)) {
+    ad_mistakes_add(&r->mistakes, r->root->place, "",
+                    "a recipe is a mapping of keys to values, such as \"name: gpt-text\"");
+    return ad_mistakes_report(&r->mistakes);
+  }
+  ad_place place = r->root->place;
+  ad_node_destroy(r->root);
+  r->root = NULL;
+  return ad_node_new_map(place, &r->root);
+}
+
+static ad_status read_tree(ad_reading *r, const source *from, char **origins) {
+  AD_TRY(ad_document_parse(from->text, from->size, (ad_place){from->path, 0, 0}, &r->mistakes, &r->root));
+  if (!r->root) return ad_mistakes_report(&r->mistakes);
+  AD_TRY(make_root_a_map(r));
+  AD_TRY(apply_sets(r, from, origins));
+  AD_TRY(ad_reading_fill(r));
+  AD_TRY(name_after_file(r->recipe));
+  AD_TRY(ad_reading_check(r));
+  if (from->with_files) ad_reading_check_files(r);
+  AD_TRY(ad_mistakes_report(&r->mistakes));
+  return complete_sync(r->recipe);
+}
+
+static ad_status read_with(const source *from, char **origins, ad_recipe *recipe) {
+  ad_reading reading = {.recipe = recipe};
+  ad_locale before = ad_locale_enter();
+  ad_status status = ad_copy_string(from->path, &recipe->path);
+  if (!status) status = ad_copy_string("", &recipe->views);
+  if (!status) status = read_tree(&reading, from, origins);
+  ad_locale_leave(before);
+  ad_node_destroy(reading.root);
+  ad_mistakes_clear(&reading.mistakes);
+  return status;
+}
+
+static ad_status read_source(const source *from, ad_recipe **out) {
+  ad_recipe *recipe = NULL;
+  char **origins;
+  AD_TRY(ad_new(from->set_count, &origins));
+  ad_status status = ad_new(1, &recipe);
+  if (!status) status = read_with(from, origins, recipe);
+  release_list(origins, from->set_count);
+  if (status) {
+    ad_recipe_destroy(recipe);
+    return status;
+  }
+  *out = recipe;
+  return AD_OK;
+}
+
+ad_status ad_recipe_parse(const char *text, const char *path, const char *const *sets, size_t set_count,
+                          ad_recipe **out) {
+  source from = {.text = text, .path = path, .size = strlen(text), .sets = sets, .set_count = set_count};
+  return read_source(&from, out);
+}
+
+ad_status ad_recipe_read(const char *path, const char *const *sets, size_t set_count, ad_recipe **out) {
+  enum { RECIPE_BYTES_MAX = 1 << 20 };
+  char *text;
+  int64_t size;
+  AD_TRY(ad_file_read(path, RECIPE_BYTES_MAX, &text, &size));
+  source from = {text, path, (size_t)size, sets, set_count, 1};
+  ad_status status = read_source(&from, out);
+  ad_release(text);
+  return status;
+}

@@ -1,0 +1,118 @@
+/* --set PATH=VALUE: a value written on the command line takes the place of a node of the tree. */
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "recipe/reading.h"
+
+enum { PARTS_MAX = 4, PART_SIZE = 128, PATH_SIZE = 256 };
+
+/* A path taken apart: train.steps, or precision.overrides."*.norm.*".param. */
+typedef struct set_path {
+  char part[PARTS_MAX][PART_SIZE];
+  int count;
+} set_path;
+
+/* Reads one part up to a dot or the end; returns what follows it, or NULL if it is too long or a quote stays open. */
+static const char *take_part(const char *text, const char *end, char out[PART_SIZE]) {
+  int quoted = text < end && *text == '"';
+  const char *first = text + quoted;
+  const char *last = memchr(first, quoted ? '"' : '.', (size_t)(end - first));
+  if (!last && quoted) return NULL;
+  if (!last) last = end;
+  if ((size_t)(last - first) >= PART_SIZE) return NULL;
+  memcpy(out, first, (size_t)(last - first));
+  out[last - first] = 0;
+  return last + quoted;
+}
+
+static int take_path(const char *text, const char *end, set_path *out) {
+  for (out->count = 0; out->count < PARTS_MAX;) {
+    text = take_part(text, end, out->part[out->count]);
+    if (!text || !*out->part[out->count++]) return 0;
+    if (text == end) return 1;
+    if (*text++ != '.') return 0;
+  }
+  return 0;
+}
+
+/* What the schema knows by the first `count` parts: a key, a section, or something below precision.overrides. */
+static int is_known(const set_path *path, int count) {
+  char joined[PATH_SIZE];
+  ad_text text = ad_text_on(joined, sizeof joined);
+  for (int i = 0; i < count && i < 2; i++) ad_path_add(&text, path->part[i]);
+  const ad_key *key = ad_schema_find(joined);
+  if (!key) return count <= 2 && ad_schema_is_section(joined);
+  return count <= 2 || key->kind == AD_KEY_OVERRIDES;
+}
+
+static void tell_unknown(ad_reading *r, ad_place place, const set_path *path) {
+  char hint[512];
+  ad_text text = ad_text_on(hint, sizeof hint);
+  int in_section = path->count > 1 && is_known(path, 1);
+  const char *unknown = in_section ? path->part[1] : path->part[0];
+  if (in_section && is_known(path, 2))
+    ad_text_add(&text, "%s.%s holds no keys", path->part[0], path->part[1]);
+  else if (is_known(path, 1) && path->count > 1 && !ad_schema_is_section(path->part[0]))
+    ad_text_add(&text, "%s holds no keys", path->part[0]);
+  else
+    ad_schema_suggest(in_section ? path->part[0] : "", unknown, &text);
+  ad_mistakes_add(&r->mistakes, place, "", "unknown key; %s", hint);
+}
+
+/* The map under `key`, made where nothing or an empty value stands. NULL: something else stands there, of which reading
+ * will tell. */
+static ad_status map_under(ad_node *map, const char *key, ad_place place, ad_node **out) {
+  ad_node *child = ad_node_find(map, key);
+  *out = NULL;
+  if (child && !ad_node_is_empty(child)) {
+    *out = child->kind == AD_NODE_MAP ? child : NULL;
+    return AD_OK;
+  }
+  AD_TRY(ad_node_new_map(place, &child));
+  ad_status status = ad_node_put(map, key, child);
+  if (status)
+    ad_node_destroy(child);
+  else
+    *out = child;
+  return status;
+}
+
+/* Takes the value only on success. */
+static ad_status put(ad_reading *r, const set_path *path, ad_place place, ad_node *value, int *taken) {
+  ad_node *map = r->root;
+  for (int i = 0; map && i + 1 < path->count; i++) AD_TRY(map_under(map, path->part[i], place, &map));
+  if (!map) {
+    ad_mistakes_add(&r->mistakes, place, "", "cannot be set: what stands above it is no mapping");
+    return AD_OK;
+  }
+  AD_TRY(ad_node_put(map, path->part[path->count - 1], value));
+  *taken = 1;
+  return AD_OK;
+}
+
+static const char *equals_sign(const char *set) {
+  int quoted = 0;
+  for (; *set && (quoted || *set != '='); set++) quoted ^= *set == '"';
+  return *set ? set : NULL;
+}
+
+ad_status ad_reading_set(ad_reading *r, const char *set, const char *origin, int order) {
+  ad_place place = {origin, order, 0};
+  set_path path;
+  const char *equals = equals_sign(set);
+  if (!equals || !take_path(set, equals, &path)) {
+    ad_mistakes_add(&r->mistakes, place, "",
+                    "must be PATH=VALUE, such as train.steps=100; a key with dots in it stands in double quotes");
+    return AD_OK;
+  }
+  if (!is_known(&path, path.count)) {
+    tell_unknown(r, place, &path);
+    return AD_OK;
+  }
+  ad_node *value;
+  int taken = 0;
+  AD_TRY(ad_document_parse(equals + 1, strlen(equals + 1), place, &r->mistakes, &value));
+  ad_status status = value ? put(r, &path, place, value, &taken) : AD_OK;
+  if (!taken) ad_node_destroy(value);
+  return status;
+}
