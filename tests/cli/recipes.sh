@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Wrong calls and recipes: everything is reported at once, with its line, before any rank starts; exit 2.
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+refused() { # words that the message must have, then the call
+  local words=$1 status=0; shift
+  "$addend" "$@" >out 2>err || status=$?
+  [ $status -eq 2 ] || { cat err >&2; fail "exit $status instead of 2: $*"; }
+  [ ! -s out ] || fail "a refused call prints nothing on standard output: $*"
+  local word; while IFS= read -r word; do grep -qF -- "$word" err || { cat err >&2; fail "no '$word': $*"; }; done <<<"$words"
+}
+cp "$source/recipes/gpt-dp.yaml" good.yaml
+cat >bad.yaml <<'Y'
+name: bad
+model: {kind: gpt, layers: many, d_model: 30, heads: 4}
+data:
+  text: [/usr/share/common-licenses/GPL-3]
+  seq: 64
+mesh: "dp_replicate=2 dq=2"
+train: {global_batch: 16, microbatchs: 2, steps: 0, lr: fast}
+Y
+refused $'bad.yaml:2\nmodel.layers\nbad.yaml:6\ndq\nbad.yaml:7\nmicrobatchs\nmicrobatches\ntrain.steps\ntrain.lr' check bad.yaml
+refused 'no-such.yaml' train no-such.yaml
+refused 'data.text' plan good.yaml --set 'data.text=[/no/such/folder]'
+: >empty.txt
+refused 'empty.txt' check good.yaml --set 'data.text=[empty.txt]'
+echo short >short.txt
+refused $'seq\nshort.txt' check good.yaml --set 'data.text=[short.txt]'
+refused 'heads' check good.yaml --set model.heads=5
+refused 'train.sync' check good.yaml --set 'train.sync=[none]'
+refused 'train.stepz' check good.yaml --set train.stepz=1
+refused 'tp' check good.yaml --set mesh="dp_shard=2 tp=2"
+refused 'steps' check good.yaml --steps none
+refused 'recipe' check
+refused 'no command' frobnicate
+refused '-n' run -- true
+printf 'model: {kind: gpt\nname: [' >broken.yaml
+refused 'broken.yaml:' plan broken.yaml
+for command in train check plan bench run; do
+  "$addend" $command --help >help && grep -q Example help || fail "$command --help has an example"
+done
+"$addend" --help | grep -q check || fail "addend --help lists the commands"
+"$addend" plan good.yaml --json | python3 -c '
+import json, sys
+plan = json.load(sys.stdin)
+assert plan["world"] == 3 and plan["params"] and plan["collectives"], plan.keys()
+for param in plan["params"]:
+    assert set("name numel mesh layout storage gradient_layout contract path".split()) <= set(param)
+    for step in param["path"]:
+        assert set("op axes group_size dtype bytes bucket when".split()) <= set(step)
+assert len(plan["memory_per_rank"]) == 3 and plan["memory_per_rank"][0]["peak"] > 0
+assert plan["memory_per_node"][0]["peak"] >= plan["memory_per_rank"][0]["peak"]
+names = [name for step in plan["collectives"] for name in step["params"]]
+assert sorted(names) == sorted(param["name"] for param in plan["params"])'
+"$addend" plan good.yaml --set mesh="dp_replicate=1024 dp_shard=1024" --json | python3 -c '
+import json, sys
+plan = json.load(sys.stdin)
+assert plan["world"] == 1 << 20
+assert sum(entry.get("ranks", 1) for entry in plan["memory_per_rank"]) == 1 << 20'
+echo "recipes: all hold"

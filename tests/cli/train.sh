@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# `addend train` on real text: the loss falls, and the run leaves metrics, trace and report that open.
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+"$addend" train "$source/recipes/gpt-text.yaml" --set train.steps=25 --json >story.json 2>err || { cat err >&2; fail "train"; }
+python3 - <<'P'
+import json
+story = json.load(open("story.json"))
+assert story["steps"] == 25 and story["loss"]["last"] < story["loss"]["first"] - 1, story
+lines = [json.loads(line) for line in open("runs/gpt-text/metrics.jsonl")]
+assert [line["step"] for line in lines] == list(range(25))
+for line in lines:
+    assert {"step", "loss", "norm", "lr", "tokens_per_second"} <= set(line), line
+trace = json.load(open("runs/gpt-text/trace.json"))
+events = trace["traceEvents"] if isinstance(trace, dict) else trace
+names = {event["name"] for event in events}
+assert {event["pid"] for event in events} == {0, 1, 2, 3}
+assert any("forward" in name for name in names) and any("backward" in name for name in names), names
+assert any("post" in name for name in names) and any("wait" in name for name in names), names
+report = open("runs/gpt-text/report.html").read()
+assert "<svg" in report and "http://www.w3.org" in report and "</html>" in report
+assert 'src="http' not in report and 'href="http' not in report  # self-contained
+P
+echo "train: all hold"
