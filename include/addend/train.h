@@ -61,6 +61,9 @@ typedef struct ad_train_options {
   void *context;
 } ad_train_options;
 AD_API AD_CHECKED ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_options *options);
+/* Asks the training of this process to stop: ad_train ends after the present step, on all ranks, with its files written, and returns AD_INTERRUPTED. Safe in a
+ * signal handler; the library installs none. */
+AD_API void ad_train_interrupt(void);
 
 #if defined(__cplusplus)
 }

@@ -1,0 +1,16 @@
+/* The embedding, which may also be the head. */
+#include "nn/layers.h"
+
+ad_embedding_layer ad_embedding_declare(ad_declarations *to, const char *path, int64_t vocabulary, int64_t d_model,
+                                        double deviation) {
+  return (ad_embedding_layer){ad_declare_matrix(to, path, "weight", vocabulary, d_model, deviation, 0)};
+}
+
+ad_tensor *ad_embedding_forward(ad_tape *t, ad_tensor *const *params, const ad_embedding_layer *layer,
+                                ad_tensor *tokens) {
+  return ad_embedding(t, params[layer->table], tokens);
+}
+
+ad_tensor *ad_embedding_logits(ad_tape *t, ad_tensor *const *params, const ad_embedding_layer *layer, ad_tensor *x) {
+  return ad_linear_transposed(t, x, params[layer->table]);
+}

@@ -1,0 +1,32 @@
+/* The numbers of every step: a line each in metrics.jsonl, and kept for the report. */
+#ifndef TRAIN_METRICS_H
+#define TRAIN_METRICS_H
+#include <stdio.h>
+#include "addend/train.h"
+
+typedef struct ad_metric {
+  ad_step_report report;
+  double held_out_loss; /* NaN: not measured at this step */
+} ad_metric;
+
+typedef struct ad_metrics {
+  FILE *file;
+  char *path;
+  ad_metric *list;
+  size_t count, capacity;
+  double step_seconds; /* smoothed; 0 before the first step */
+  double step_tokens;
+} ad_metrics;
+
+/* Makes the folder and those above it, and the file in it; finds out now whether it can be written. */
+ad_status ad_metrics_open(const char *folder, ad_metrics *out) AD_CHECKED;
+/* Writes and keeps one step. */
+ad_status ad_metrics_add(ad_metrics *metrics, const ad_metric *metric) AD_CHECKED;
+ad_status ad_metrics_close(ad_metrics *metrics) AD_CHECKED; /* AD_IO if lines were lost; keeps the list */
+void ad_metrics_destroy(ad_metrics *metrics);
+double ad_metric_tokens_per_second(const ad_metric *metric);
+
+/* "FOLDER/NAME"; release with ad_release. */
+ad_status ad_path_in(const char *folder, const char *name, char **out) AD_CHECKED;
+
+#endif

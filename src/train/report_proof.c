@@ -1,0 +1,99 @@
+/* The proof's part of the report: the document of `addend check --json` as a table. */
+#include <jansson.h>
+#include <string.h>
+#include "base/memory.h"
+#include "train/report.h"
+
+static const char *text_at(const json_t *object, const char *key) {
+  const char *text = json_string_value(json_object_get(object, key));
+  return text ? text : "";
+}
+
+static void cell(FILE *page, const char *text) {
+  fputs("<td>", page);
+  ad_report_text(page, text);
+  fputs("</td>", page);
+}
+
+static void number_cell(FILE *page, const json_t *object, const char *key, const char *format) {
+  const json_t *value = json_object_get(object, key);
+  char text[64] = "–";
+  if (json_is_number(value)) snprintf(text, sizeof text, "%.*g", format[0] - '0', json_number_value(value));
+  fprintf(page, "<td class=n>%s</td>", text);
+}
+
+static int param_holds(const json_t *param) {
+  const json_t *error = json_object_get(param, "max_rel_err"), *bound = json_object_get(param, "bound");
+  return json_is_number(error) && json_number_value(error) <= json_number_value(bound) &&
+         json_is_true(json_object_get(param, "replicas_equal"));
+}
+
+static void param_row(FILE *page, const json_t *param) {
+  fprintf(page, "<tr class=%s>", param_holds(param) ? "yes" : "no");
+  cell(page, text_at(param, "name"));
+  cell(page, text_at(param, "layout"));
+  cell(page, text_at(param, "reduced_over"));
+  number_cell(page, param, "ratio", "9");
+  number_cell(page, param, "max_rel_err", "3");
+  cell(page, json_is_true(json_object_get(param, "replicas_equal")) ? "equal" : "differ");
+  cell(page, text_at(json_object_get(param, "cause"), "text"));
+  fputs("</tr>\n", page);
+}
+
+static void sabotage_row(FILE *page, const json_t *mistake) {
+  fprintf(page, "<tr class=%s>", !strcmp(text_at(mistake, "caught_by"), "none") ? "no" : "yes");
+  cell(page, text_at(mistake, "name"));
+  cell(page, text_at(mistake, "caught_by"));
+  cell(page, text_at(mistake, "param"));
+  number_cell(page, mistake, "ratio", "6");
+  const char *cause = text_at(json_object_get(mistake, "cause"), "text");
+  cell(page, cause[0] ? cause : text_at(mistake, "message"));
+  fputs("</tr>\n", page);
+}
+
+static void write_sabotage(FILE *page, const json_t *document) {
+  const json_t *list = json_object_get(document, "sabotage"), *mistake;
+  if (!json_array_size(list)) return;
+  fprintf(page,
+          "<h3>Planted mistakes: %zu, of which %lld survived</h3><div class=wide><table><tr><th>mistake<th>caught by"
+          "<th>parameter<th>ratio<th>what the check says</tr>\n",
+          json_array_size(list), (long long)json_integer_value(json_object_get(document, "survivors")));
+  size_t i;
+  json_array_foreach(list, i, mistake) sabotage_row(page, mistake);
+  fputs("</table></div>\n", page);
+}
+
+static void write_document(FILE *page, const json_t *document) {
+  const json_t *summary = json_object_get(document, "summary"), *params = json_object_get(document, "params"), *param;
+  fprintf(page, "<p class=%s>%s: ", json_is_true(json_object_get(summary, "pass")) ? "yes" : "no",
+          json_is_true(json_object_get(summary, "pass")) ? "It holds" : "It does not hold");
+  fprintf(page, "%zu parameters on %lld ranks (<code>", json_array_size(params),
+          (long long)json_integer_value(json_object_get(document, "world")));
+  ad_report_text(page, text_at(document, "mesh"));
+  fprintf(page, "</code>) against one process, in %s.</p>\n", text_at(document, "dtype"));
+  fputs(
+      "<div class=wide><table><tr><th>parameter<th>layout<th>reduced over<th>ratio<th>worst error<th>replicas"
+      "<th>likely cause</tr>\n",
+      page);
+  size_t i;
+  json_array_foreach(params, i, param) param_row(page, param);
+  fputs("</table></div>\n", page);
+  write_sabotage(page, document);
+}
+
+void ad_report_proof(FILE *page, const char *folder) {
+  char *path;
+  if (ad_path_in(folder, "check.json", &path)) return;
+  json_t *document = json_load_file(path, 0, NULL);
+  fputs("<h2>The proof</h2>\n", page);
+  if (json_is_object(document)) {
+    write_document(page, document);
+  } else {
+    fputs("<p>There was no proof in this folder when the report was written: <code>addend check RECIPE --json &gt; ",
+          page);
+    ad_report_text(page, path);
+    fputs("</code> before training puts it here.</p>\n", page);
+  }
+  json_decref(document);
+  ad_release(path);
+}

@@ -1,0 +1,38 @@
+/* One rank's share of a run, as the files of this folder see it. */
+#ifndef TRAIN_RUN_H
+#define TRAIN_RUN_H
+#include "addend/train.h"
+#include "train/batch.h"
+#include "train/trace.h"
+
+struct ad_run {
+  ad_comm *comm;
+  const ad_recipe *recipe;
+  ad_run_options options;
+  ad_mesh *mesh;
+  ad_group everyone; /* all ranks of the mesh */
+  ad_model *model;
+  ad_text_data *text;
+  ad_batch batch;
+  size_t param_count;
+  ad_param_spec *specs;
+  ad_array *values;   /* storage layout, the contract's dtype */
+  ad_array *computed; /* what the tape reads: the same memory where the dtypes agree */
+  ad_array **value_list;
+  const ad_array **computed_list, **gradient_list;
+  ad_reducer *reducer;
+  ad_adamw *optimizer;
+  ad_tape *tape;
+  ad_trace trace;
+  double *sums;    /* ad_comm_alloc memory for RUN_SUMS doubles */
+  int interrupted; /* some rank was asked to stop; the same on all ranks after a step */
+};
+enum { AD_RUN_SUMS = 2 };
+
+/* Tells the group when this rank failed alone; returns `status`. */
+ad_status ad_run_tell(ad_run *run, ad_status status) AD_CHECKED;
+int ad_run_is_first(const ad_run *run); /* this rank is the mesh's first: it warns and writes */
+int ad_interrupt_asked(void);
+void ad_interrupt_clear(void);
+
+#endif

@@ -1,0 +1,67 @@
+/* What happened when on a rank: spans of time of the first steps, in memory that is taken once. Written in the Chrome
+ * trace format, which Perfetto opens. */
+#ifndef TRAIN_TRACE_H
+#define TRAIN_TRACE_H
+#include <stdio.h>
+#include "addend/reduce.h"
+
+/* code, the name that a trace shows */
+#define AD_TRACE_LIST(X)              \
+  X(AD_TRACE_STEP, "step")            \
+  X(AD_TRACE_READ, "read batch")      \
+  X(AD_TRACE_FORWARD, "forward")      \
+  X(AD_TRACE_BACKWARD, "backward")    \
+  X(AD_TRACE_REDUCTION, "reduction")  \
+  X(AD_TRACE_WAIT, "wait for bucket") \
+  X(AD_TRACE_NORM, "loss and norm")   \
+  X(AD_TRACE_UPDATE, "update")
+
+typedef enum ad_trace_kind {
+#define AD_TRACE_CODE(code, name) code,
+  AD_TRACE_LIST(AD_TRACE_CODE)
+#undef AD_TRACE_CODE
+      AD_TRACE_COUNT
+} ad_trace_kind;
+
+/* Sixty-four bit integers only: events travel between ranks as such. */
+typedef struct ad_trace_event {
+  int64_t kind, index; /* of the microbatch or bucket */
+  int64_t step;
+  int64_t begin, end; /* ns of CLOCK_MONOTONIC, which the ranks of a machine share; end 0: never ended */
+  int64_t bytes;
+} ad_trace_event;
+
+typedef struct ad_trace {
+  ad_trace_event *events;
+  size_t count;
+  int64_t steps, step; /* recorded so far; the present one */
+  int recording;
+} ad_trace;
+
+int64_t ad_now(void); /* ns of CLOCK_MONOTONIC */
+ad_status ad_trace_create(ad_trace *out) AD_CHECKED;
+void ad_trace_destroy(ad_trace *trace);
+/* Records until ad_trace_end_step, unless enough steps are there already. */
+void ad_trace_begin_step(ad_trace *trace, int64_t step);
+void ad_trace_end_step(ad_trace *trace);
+void ad_trace_begin(ad_trace *trace, ad_trace_kind kind, int64_t index, size_t bytes);
+void ad_trace_end(ad_trace *trace, ad_trace_kind kind, int64_t index);
+/* For the reducer's options; `context` is an ad_trace. */
+void ad_trace_bucket(void *context, ad_bucket_event event, int bucket, size_t bytes);
+
+/* The events of all ranks of a group, on its first member; empty on the others. */
+typedef struct ad_timeline {
+  ad_trace_event *events; /* rank after rank */
+  int64_t *counts;        /* of each rank */
+  int64_t ranks;
+} ad_timeline;
+/* Collective over the group. */
+ad_status ad_timeline_gather(ad_comm *comm, const ad_group *group, const ad_trace *trace, ad_timeline *out) AD_CHECKED;
+void ad_timeline_destroy(ad_timeline *timeline);
+const char *ad_trace_kind_name(int64_t kind);
+
+/* Whole files. AD_IO names the path. */
+ad_status ad_trace_write(const ad_trace *trace, int64_t rank, const char *path) AD_CHECKED;
+ad_status ad_timeline_write(const ad_timeline *timeline, const char *path) AD_CHECKED;
+
+#endif
