@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <string.h>
+#include "array/array.h"
 #include "base/memory.h"
 #include "tensor/gemm.h"
 
@@ -65,7 +66,7 @@ ad_status ad_tape_create(ad_comm *comm, const ad_mesh *mesh, const ad_tape_optio
   tape->comm = comm;
   tape->mesh = mesh;
   tape->options = filled;
-  tape->dry = !strcmp(ad_comm_engine(comm), "dry");
+  tape->dry = ad_comm_is_dry(comm);
   tape->dead.tape = tape;
   ad_gemm_set_threads();
   *out = tape;

@@ -1,0 +1,310 @@
+/* Every operation's gradient against finite differences in f64 along a random direction; linear ones as adjoints; f32
+ * against f64. One rank: what more ranks change is in test_moves.c. */
+#include "world.h"
+
+enum { OPERANDS = 3 };
+
+typedef struct operand {
+  ad_shape shape;
+  int32_t below;  // above 0: indices
+} operand;
+
+typedef ad_tensor *(*formula)(ad_tape *, ad_tensor *const *x);
+
+typedef struct experiment {
+  world w;
+  formula f;
+  const operand *operands;
+  int count;
+  int used_twice;  // every operand has a gradient already when f's backward comes
+  ad_dtype dtype;
+  ad_array value[OPERANDS], grad[OPERANDS];
+} experiment;
+
+static void fill_values(experiment *e) {
+  for (int i = 0; i < e->count; i++) {
+    ad_dtype dtype = e->operands[i].below ? AD_I32 : e->dtype;
+    e->value[i] = random_array(&e->w, dtype, e->operands[i].shape, 10 + (uint64_t)i, e->operands[i].below);
+    e->grad[i] = e->value[i];
+    e->grad[i].data = calloc(1, ad_array_bytes(&e->value[i]) + 1);
+  }
+}
+
+static void free_values(experiment *e) {
+  for (int i = 0; i < e->count; i++) {
+    free(e->value[i].data);
+    free(e->grad[i].data);
+  }
+}
+
+static void keep_gradients(experiment *e, ad_tensor *const *x) {
+  for (int i = 0; i < e->count; i++) {
+    if (e->operands[i].below) continue;
+    const ad_array *grad = ad_grad(x[i]);
+    assert_non_null(grad);
+    assert_true(ad_shape_equal(&grad->shape, &e->value[i].shape));
+    memcpy(e->grad[i].data, grad->data, ad_array_bytes(grad));
+  }
+}
+
+/* The loss; gradients into e->grad if `backward`. */
+static double evaluate(experiment *e, int backward) {
+  ad_tape *tape = open_tape(&e->w, e->dtype, NULL);
+  ad_tensor *x[OPERANDS];
+  ad_array c[OPERANDS + 1] = {{0}};
+  for (int i = 0; i < e->count; i++)
+    x[i] = e->operands[i].below ? ad_constant(tape, &e->value[i]) : ad_parameter(tape, &e->value[i], 0);
+  ad_tensor *loss = project(&e->w, tape, e->f(tape, x), 3, &c[OPERANDS]);
+  for (int i = 0; i < e->count && e->used_twice; i++)
+    if (!e->operands[i].below) loss = ad_add(tape, loss, project(&e->w, tape, x[i], 4, &c[i]));
+  must(ad_tape_status(tape));
+  double result = ad_tensor_scalar(loss);
+  if (backward) {
+    must(ad_backward(tape, loss));
+    keep_gradients(e, x);
+  }
+  ad_tape_destroy(tape);
+  for (int i = 0; i <= OPERANDS; i++) free(c[i].data);
+  return result;
+}
+
+static double direction(int operand_index, size_t i) { return ad_random_normal(11, 20 + (uint64_t)operand_index, i); }
+
+static void shift(experiment *e, double by) {
+  for (int k = 0; k < e->count; k++)
+    for (size_t i = 0; !e->operands[k].below && i < ad_array_numel(&e->value[k]); i++)
+      ((double *)e->value[k].data)[i] += by * direction(k, i);
+}
+
+static double slope_by_gradients(const experiment *e) {
+  double slope = 0;
+  for (int k = 0; k < e->count; k++)
+    for (size_t i = 0; !e->operands[k].below && i < ad_array_numel(&e->grad[k]); i++)
+      slope += element(&e->grad[k], i) * direction(k, i);
+  return slope;
+}
+
+/* A central difference errs by its step squared times a third derivative (here 1e-10 times some tens) and by rounding
+ * of the loss over the step (1e-16 * 100 / 1e-5): 1e-7 of the slope is ten times more than both. */
+static void against_differences(experiment *e) {
+  const double step = 1e-5;
+  evaluate(e, 1);
+  double slope = slope_by_gradients(e);
+  shift(e, step);
+  double above = evaluate(e, 0);
+  shift(e, -2 * step);
+  double below = evaluate(e, 0);
+  double measured = (above - below) / (2 * step);
+  assert_true(fabs(measured - slope) <= 1e-7 * (fabs(slope) + 1));
+}
+
+/* Sums of up to some hundred terms, each rounded at 6e-8: 2e-5 of the largest gradient is never reached. */
+static void f32_near_f64(experiment *narrow, const experiment *wide) {
+  evaluate(narrow, 1);
+  for (int k = 0; k < wide->count; k++) {
+    double largest = 0, error = 0;
+    for (size_t i = 0; !wide->operands[k].below && i < ad_array_numel(&wide->grad[k]); i++) {
+      largest = fmax(largest, fabs(element(&wide->grad[k], i)));
+      error = fmax(error, fabs(element(&wide->grad[k], i) - element(&narrow->grad[k], i)));
+    }
+    assert_true(error <= 2e-5 * largest);
+  }
+}
+
+static void check_once(formula f, const operand *operands, int count, int used_twice) {
+  experiment wide = {.f = f, .operands = operands, .count = count, .used_twice = used_twice, .dtype = AD_F64};
+  wide.w = world_open();
+  experiment narrow = wide;
+  narrow.dtype = AD_F32;
+  fill_values(&wide);
+  fill_values(&narrow);
+  evaluate(&wide, 1);
+  f32_near_f64(&narrow, &wide);
+  against_differences(&wide);
+  free_values(&wide);
+  free_values(&narrow);
+  world_close(&wide.w);
+}
+
+static void check(formula f, const operand *operands, int count) {
+  check_once(f, operands, count, 0);
+  check_once(f, operands, count, 1);
+}
+#define CHECK(f, ...) \
+  check((f), (const operand[]){__VA_ARGS__}, (int)(sizeof((operand[]){__VA_ARGS__}) / sizeof(operand)))
+
+#define SHAPE1(a) \
+  { {1, {a}}, 0 }
+#define SHAPE2(a, b) \
+  { {2, {a, b}}, 0 }
+#define SHAPE3(a, b, c) \
+  { {3, {a, b, c}}, 0 }
+#define INDICES2(a, b, below) \
+  { {2, {a, b}}, below }
+
+/* ---- the formulas ---- */
+
+static ad_tensor *add(ad_tape *t, ad_tensor *const *x) { return ad_add(t, x[0], x[1]); }
+static ad_tensor *multiply(ad_tape *t, ad_tensor *const *x) { return ad_multiply(t, x[0], x[1]); }
+static ad_tensor *square(ad_tape *t, ad_tensor *const *x) { return ad_multiply(t, x[0], x[0]); }
+static ad_tensor *scale(ad_tape *t, ad_tensor *const *x) { return ad_scale(t, x[0], -1.75); }
+static ad_tensor *divide(ad_tape *t, ad_tensor *const *x) { return ad_divide(t, x[0], 7); }
+static ad_tensor *sum(ad_tape *t, ad_tensor *const *x) { return ad_sum(t, x[0]); }
+static ad_tensor *linear(ad_tape *t, ad_tensor *const *x) { return ad_linear(t, x[0], x[1]); }
+static ad_tensor *linear_transposed(ad_tape *t, ad_tensor *const *x) { return ad_linear_transposed(t, x[0], x[1]); }
+static ad_tensor *embedding(ad_tape *t, ad_tensor *const *x) { return ad_embedding(t, x[0], x[1]); }
+static ad_tensor *rms_norm(ad_tape *t, ad_tensor *const *x) { return ad_rms_norm(t, x[0], x[1], 1e-5); }
+static ad_tensor *rotary(ad_tape *t, ad_tensor *const *x) { return ad_rotary(t, x[0], 6, 10000); }
+static ad_tensor *attention(ad_tape *t, ad_tensor *const *x) { return ad_attention(t, x[0], x[1], x[2], 4); }
+static ad_tensor *self_attention(ad_tape *t, ad_tensor *const *x) { return ad_attention(t, x[0], x[0], x[0], 4); }
+static ad_tensor *swiglu(ad_tape *t, ad_tensor *const *x) { return ad_swiglu(t, x[0], x[1]); }
+static ad_tensor *swiglu_of_one(ad_tape *t, ad_tensor *const *x) { return ad_swiglu(t, x[0], x[0]); }
+static ad_tensor *gelu(ad_tape *t, ad_tensor *const *x) { return ad_gelu(t, x[0]); }
+static ad_tensor *cross_entropy(ad_tape *t, ad_tensor *const *x) { return ad_cross_entropy(t, x[0], x[1]); }
+static ad_tensor *tied(ad_tape *t, ad_tensor *const *x) {
+  return ad_linear_transposed(t, ad_embedding(t, x[0], x[1]), x[0]);
+}
+static ad_tensor *residual(ad_tape *t, ad_tensor *const *x) {
+  ad_tensor *h = ad_linear(t, x[0], x[1]);
+  h = ad_add(t, h, ad_gelu(t, h));
+  return ad_add(t, ad_swiglu(t, h, h), h);
+}
+
+static void elementwise_operations_have_their_gradients(void **state) {
+  CHECK(add, SHAPE2(3, 5), SHAPE2(3, 5));
+  CHECK(multiply, SHAPE3(3, 5, 2), SHAPE3(3, 5, 2));
+  CHECK(square, SHAPE1(37));
+  CHECK(scale, SHAPE2(3, 5));
+  CHECK(divide, SHAPE2(3, 5));
+  CHECK(sum, SHAPE3(3, 5, 7));
+  CHECK(swiglu, SHAPE2(7, 45), SHAPE2(7, 45));
+  CHECK(swiglu_of_one, SHAPE2(7, 45));
+  CHECK(gelu, SHAPE2(7, 5));
+}
+
+static void products_have_their_gradients(void **state) {
+  CHECK(linear, SHAPE3(2, 3, 5), SHAPE2(5, 7));
+  CHECK(linear, SHAPE1(5), SHAPE2(5, 7));
+  CHECK(linear_transposed, SHAPE3(2, 3, 5), SHAPE2(7, 5));
+}
+
+static void embeddings_have_their_gradients(void **state) {
+  CHECK(embedding, SHAPE2(11, 5), INDICES2(3, 7, 11));
+  CHECK(tied, SHAPE2(11, 5), INDICES2(3, 7, 11));
+}
+
+static void norms_have_their_gradients(void **state) {
+  CHECK(rms_norm, SHAPE3(2, 3, 37), SHAPE1(37));
+  CHECK(rms_norm, SHAPE2(4, 2), SHAPE1(2));
+}
+
+static void rotary_and_attention_have_their_gradients(void **state) {
+  CHECK(rotary, SHAPE3(2, 5, 12));
+  CHECK(attention, SHAPE3(2, 7, 8), SHAPE3(2, 7, 8), SHAPE3(2, 7, 8));
+  CHECK(attention, SHAPE3(1, 131, 4), SHAPE3(1, 131, 4), SHAPE3(1, 131, 4));  // more than a block of rows
+  CHECK(self_attention, SHAPE3(2, 7, 8));
+}
+
+static void losses_have_their_gradients(void **state) { CHECK(cross_entropy, SHAPE3(2, 9, 13), INDICES2(2, 9, 13)); }
+
+static void values_used_several_times_have_their_gradients(void **state) {
+  CHECK(residual, SHAPE2(3, 5), SHAPE2(5, 7));
+}
+
+static void nothing_is_done_to_no_rows(void **state) {
+  CHECK(add, SHAPE2(0, 5), SHAPE2(0, 5));
+  CHECK(sum, SHAPE2(0, 5));
+  CHECK(linear, SHAPE2(0, 5), SHAPE2(5, 7));
+  CHECK(linear, SHAPE2(3, 0), SHAPE2(0, 7));
+  CHECK(linear_transposed, SHAPE2(0, 5), SHAPE2(7, 5));
+  CHECK(embedding, SHAPE2(11, 5), INDICES2(0, 7, 11));
+  CHECK(rms_norm, SHAPE3(0, 3, 5), SHAPE1(5));
+  CHECK(rotary, SHAPE3(2, 0, 12));
+  CHECK(attention, SHAPE3(0, 7, 8), SHAPE3(0, 7, 8), SHAPE3(0, 7, 8));
+  CHECK(attention, SHAPE3(2, 0, 8), SHAPE3(2, 0, 8), SHAPE3(2, 0, 8));
+  CHECK(swiglu, SHAPE2(0, 5), SHAPE2(0, 5));
+  CHECK(cross_entropy, SHAPE3(0, 9, 13), INDICES2(0, 9, 13));
+}
+
+/* ---- values against their definitions ---- */
+
+static double value_of(const ad_array *array, size_t i) { return ((const double *)array->data)[i]; }
+
+static void attention_is_the_softmax_average_of_what_came_before(void **state) {
+  enum { SEQ = 150, HEADS = 3, HEAD = 4, WIDTH = HEADS * HEAD };
+  world w = world_open();
+  ad_tape *tape = open_tape(&w, AD_F64, NULL);
+  ad_shape shape = {3, {2, SEQ, WIDTH}};
+  ad_array x[3];
+  for (int i = 0; i < 3; i++) x[i] = random_array(&w, AD_F64, shape, 30 + (uint64_t)i, 0);
+  ad_tensor *out =
+      ad_attention(tape, ad_constant(tape, &x[0]), ad_constant(tape, &x[1]), ad_constant(tape, &x[2]), HEAD);
+  must(ad_tape_status(tape));
+  for (size_t row = 0; row < 2 * SEQ; row++)
+    for (size_t column = 0; column < WIDTH; column++) {
+      size_t head = column / HEAD * HEAD, start = row / SEQ * SEQ;
+      double weights = 0, average = 0;
+      for (size_t key = start; key <= row; key++) {
+        double score = 0;
+        for (size_t i = 0; i < HEAD; i++)
+          score += value_of(&x[0], row * WIDTH + head + i) * value_of(&x[1], key * WIDTH + head + i);
+        double weight = exp(score / sqrt(HEAD));
+        weights += weight;
+        average += weight * value_of(&x[2], key * WIDTH + column);
+      }
+      assert_true(fabs(average / weights - element(ad_tensor_array(out), row * WIDTH + column)) < 1e-13);
+    }
+  for (int i = 0; i < 3; i++) free(x[i].data);
+  ad_tape_destroy(tape);
+  world_close(&w);
+}
+
+static void padding_counts_neither_in_the_loss_nor_in_its_gradient(void **state) {
+  world w = world_open();
+  ad_tape *tape = open_tape(&w, AD_F64, NULL);
+  double logits[6] = {1, 2, 3, NAN, NAN, NAN};
+  int32_t targets[2] = {2, -1};
+  ad_array x = ad_array_describe(w.comm, AD_F64, &(ad_shape){3, {1, 2, 3}}, &w.layout);
+  ad_array y = ad_array_describe(w.comm, AD_I32, &(ad_shape){2, {1, 2}}, &w.layout);
+  x.data = logits;
+  y.data = targets;
+  ad_tensor *leaf = ad_parameter(tape, &x, 0), *loss = ad_cross_entropy(tape, leaf, ad_constant(tape, &y));
+  must(ad_backward(tape, loss));
+  double sum_of_exponentials = exp(-2) + exp(-1) + 1;
+  assert_true(fabs(ad_tensor_scalar(loss) - log(sum_of_exponentials)) < 1e-15);
+  assert_true(fabs(element(ad_grad(leaf), 0) - exp(-2) / sum_of_exponentials) < 1e-15);
+  for (size_t i = 3; i < 6; i++) assert_true(element(ad_grad(leaf), i) == 0);
+  ad_tape_destroy(tape);
+  world_close(&w);
+}
+
+static void a_count_of_zero_gives_gradient_zero(void **state) {
+  world w = world_open();
+  ad_tape *tape = open_tape(&w, AD_F32, NULL);
+  ad_array x = random_array(&w, AD_F32, (ad_shape){1, {5}}, 1, 0);
+  ((float *)x.data)[2] = NAN;
+  ad_tensor *leaf = ad_parameter(tape, &x, 0), *loss = ad_divide(tape, ad_sum(tape, leaf), 0);
+  must(ad_backward(tape, loss));
+  assert_true(ad_tensor_scalar(loss) == 0);
+  for (size_t i = 0; i < 5; i++) assert_true(element(ad_grad(leaf), i) == 0);
+  free(x.data);
+  ad_tape_destroy(tape);
+  world_close(&w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(elementwise_operations_have_their_gradients),
+      cmocka_unit_test(products_have_their_gradients),
+      cmocka_unit_test(embeddings_have_their_gradients),
+      cmocka_unit_test(norms_have_their_gradients),
+      cmocka_unit_test(rotary_and_attention_have_their_gradients),
+      cmocka_unit_test(losses_have_their_gradients),
+      cmocka_unit_test(values_used_several_times_have_their_gradients),
+      cmocka_unit_test(nothing_is_done_to_no_rows),
+      cmocka_unit_test(attention_is_the_softmax_average_of_what_came_before),
+      cmocka_unit_test(padding_counts_neither_in_the_loss_nor_in_its_gradient),
+      cmocka_unit_test(a_count_of_zero_gives_gradient_zero),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
