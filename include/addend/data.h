@@ -11,7 +11,8 @@ extern "C" {
 enum { AD_VOCABULARY_BYTES = 256 };
 
 typedef struct ad_text_data ad_text_data;
-/* Reads files, and folders recursively in name order; regular files only, symbolic links followed once. AD_IO names the path that is missing, empty or
+/* Reads files, and folders recursively in name order; regular files only; a symbolic link is followed where it is named itself and passed over inside a folder (its target
+ * would count twice). AD_IO names the path that is missing, empty or
  * unreadable; AD_INVALID if the text is not longer than seq bytes, naming both numbers. The last `held_out` fraction of every file's bytes is kept for
  * validation. */
 AD_API AD_CHECKED ad_status ad_text_data_open(const char *const *paths, size_t count, int64_t seq, double held_out, ad_text_data **out);

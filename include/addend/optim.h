@@ -7,7 +7,7 @@
 extern "C" {
 #endif
 
-/* Linear warm-up over `warmup` steps, then a cosine from lr down to lr * final_fraction at step `steps`. Step counts from 0. */
+/* Linear warm-up over `warmup` steps (step s of them has lr * (s + 1) / (warmup + 1)), then a cosine from lr down to lr * final_fraction at step `steps`. Step counts from 0. */
 typedef struct ad_schedule {
   double lr;
   int64_t warmup, steps;
@@ -30,7 +30,7 @@ AD_API void ad_adamw_destroy(ad_adamw *optimizer);
 AD_API AD_CHECKED ad_status ad_adamw_step(ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads,
                                           double lr, double factor, const char *site);
 AD_API int64_t ad_adamw_steps(const ad_adamw *optimizer);
-/* Copies all state from another of the same shapes and layouts, converting dtypes: the reference of a proof starts a step from it. */
+/* Copies all state and the number of steps from another of the same shapes, whole and local, converting dtypes; meshes may differ: the reference of a proof starts a step from it. */
 AD_API AD_CHECKED ad_status ad_adamw_copy(ad_adamw *to, const ad_adamw *from);
 /* The state of one parameter: first (which 0) or second (which 1) moment. Owned by the optimizer. */
 AD_API ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, int which);

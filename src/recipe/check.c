@@ -1,6 +1,7 @@
 /* What several keys say together, what this version does not do yet, and whether the text is there. Ranges of single
  * values are in the schema. */
 #include <ctype.h>
+#include <fnmatch.h>
 #include <string.h>
 #include "base/error.h"
 #include "io/text.h"
@@ -112,18 +113,48 @@ static void check_compute(ad_reading *r) {
     WRONG(r, "precision.compute", "must be f32 or f64, is %s", ad_dtype_name(compute));
 }
 
+static int some_param_matches(const ad_model *model, const char *pattern) {
+  for (size_t i = 0; i < ad_model_param_count(model); i++)
+    if (!fnmatch(pattern, ad_model_param(model, i)->name, 0)) return 1;
+  return 0;
+}
+
+static void check_patterns(ad_reading *r, const ad_model *model) {
+  for (size_t i = 0; i < r->recipe->precision.override_count; i++) {
+    const char *pattern = r->recipe->precision.overrides[i].pattern;
+    if (!some_param_matches(model, pattern))
+      WRONG(r, "precision.overrides", "%s matches no parameter; there are %s to %s", pattern,
+            ad_model_param(model, 0)->name, ad_model_param(model, ad_model_param_count(model) - 1)->name);
+  }
+}
+
+/* A mistake of the recipe, unless memory is out. */
+static ad_status take_failure(ad_reading *r, const char *path, ad_status status) {
+  if (status == AD_MEMORY) return status;
+  WRONG(r, path, "%s", ad_last_error());
+  return AD_OK;
+}
+
+/* The model itself knows best; it is asked when all else is right. */
+static ad_status check_built(ad_reading *r, const ad_mesh *mesh) {
+  ad_model *model;
+  if (r->mistakes.status) return AD_OK;
+  ad_status status = ad_recipe_model(r->recipe, mesh, &model);
+  if (status) return take_failure(r, "model", status);
+  check_patterns(r, model);
+  ad_model_destroy(model);
+  return AD_OK;
+}
+
 static ad_status check_mesh(ad_reading *r) {
   ad_mesh *mesh;
   if (!ARE_READ(r, "mesh")) return AD_OK;
   ad_status status = ad_mesh_create(r->recipe->mesh, &mesh);
-  if (status == AD_MEMORY) return status;
-  if (status) {
-    WRONG(r, "mesh", "%s", ad_last_error());
-    return AD_OK;
-  }
+  if (status) return take_failure(r, "mesh", status);
   check_axes(r, mesh);
+  status = check_built(r, mesh);
   ad_mesh_destroy(mesh);
-  return AD_OK;
+  return status;
 }
 
 ad_status ad_reading_check(ad_reading *r) {

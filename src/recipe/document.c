@@ -1,19 +1,20 @@
 /* A YAML document as a tree with places, made from libyaml's. What the keys mean is not known here. */
 #include "recipe/document.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <yaml.h>
 #include "base/error.h"
 #include "base/memory.h"
 
-enum { DEPTH_MAX = 32, NODES_MAX = 20000 };  // an alias may repeat what it names, again and again
+enum { DEPTH_MAX = 32, NODES_MAX = 4000 };  // an alias may repeat what it names, again and again
 
 typedef struct builder {
   yaml_document_t *yaml;
   ad_place place; /* of the document */
   ad_mistakes *mistakes;
   int nodes;
-  int wrong; /* a mistake was added; the tree is of no use */
+  int wrong; /* there is no tree, or only a part of one */
 } builder;
 
 void ad_node_destroy(ad_node *node) {
@@ -57,7 +58,7 @@ ad_status ad_node_put(ad_node *map, const char *key, ad_node *node) {
   ad_release(node->key);
   node->key = name;
   ad_node **link = &map->children;
-  while (*link && strcmp((*link)->key, key) != 0) link = &(*link)->next;
+  while (*link && strcmp((*link)->key, name) != 0) link = &(*link)->next;
   ad_node *old = *link;
   node->next = old ? old->next : NULL;
   *link = node;
@@ -70,7 +71,6 @@ static void complain(builder *b, int64_t line, const char *message) {
   ad_place place = b->place;
   if (!place.order) place.line = line;
   ad_mistakes_add(b->mistakes, place, "", "%s", message);
-  b->wrong = 1;
 }
 
 static ad_place place_of(const builder *b, const yaml_node_t *node) {
@@ -108,9 +108,10 @@ static ad_status build_pair(builder *b, const yaml_node_pair_t *pair, int depth,
   const ad_node *first = ad_node_find(map, name);
   if (first) {
     ad_place place = place_of(b, key);
-    ad_mistakes_add(b->mistakes, place, name, "is given twice, first on line %lld; keep one",
-                    (long long)first->place.line);
-    b->wrong = 1;
+    char words[64] = "is given twice; keep one";
+    if (place.line)
+      snprintf(words, sizeof words, "is given twice, first on line %lld; keep one", (long long)first->place.line);
+    ad_mistakes_add(b->mistakes, place, name, "%s", words);
     return AD_OK;
   }
   AD_TRY(build(b, pair->value, depth + 1, out));
@@ -146,6 +147,7 @@ static ad_status build(builder *b, int index, int depth, ad_node **out) {
   node->place = place_of(b, from);
   if (depth > DEPTH_MAX || ++b->nodes > NODES_MAX) {
     if (!b->wrong) complain(b, node->place.line, "is nested too deeply or too large for a recipe");
+    b->wrong = 1;
     return ad_copy_string("", &node->text);
   }
   node->kind = kinds[from->type];
@@ -166,6 +168,7 @@ static ad_status not_yaml(const yaml_parser_t *parser, const char *text, size_t 
   snprintf(message, sizeof message, "is no valid YAML: %s%s", problem,
            tab ? " (indent with spaces, not with tabs)" : "");
   complain(b, line, message);
+  b->wrong = 1;
   return AD_OK;
 }
 

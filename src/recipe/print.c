@@ -29,7 +29,9 @@ static int put(printer *p, int map, int key, int value) {
 /* The shortest decimal that reads back as the same number. */
 static int add_number(printer *p, double value) {
   char buffer[40];
-  for (int digits = 1; digits <= 17; digits++) {
+  int whole = value == floor(value) && fabs(value) < 1e6;
+  if (whole) snprintf(buffer, sizeof buffer, "%.0f", value);
+  for (int digits = 1; !whole && digits <= 17; digits++) {
     snprintf(buffer, sizeof buffer, "%.*g", digits, value);
     if (strtod(buffer, NULL) == value) break;
   }

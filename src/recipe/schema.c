@@ -188,14 +188,12 @@ static void consider(guess *best, const char *path, int cost) {
 /* The nearest name: in the same section, of a section, or, at the price of a letter, in another section. */
 static guess nearest(const char *section, const char *unknown) {
   guess best = {"", strlen(unknown) <= 4 ? 2 : 3};
-  const char *last = strrchr(unknown, '.');  // someone wrote train.steps where steps would be right
-  last = last ? last + 1 : unknown;
   for (size_t i = 0; i < KEY_COUNT; i++) {
     char outer[NAME_MAX_COMPARED], inner[NAME_MAX_COMPARED];
     part_of(keys[i].path, 0, outer);
     part_of(keys[i].path, 1, inner);
     int here = !strcmp(*inner ? outer : "", section);
-    consider(&best, keys[i].path, edit_distance(*inner ? inner : outer, last) + !here);
+    consider(&best, keys[i].path, edit_distance(*inner ? inner : outer, unknown) + !here);
     if (!*section) consider(&best, outer, edit_distance(outer, unknown));
   }
   return best;
@@ -217,6 +215,10 @@ static void list_known(const char *section, ad_text *out) {
 }
 
 void ad_schema_suggest(const char *section, const char *unknown, ad_text *out) {
+  if (strchr(unknown, '.') && ad_schema_find(unknown)) {
+    ad_text_add(out, "write %s below %.*s:", strchr(unknown, '.') + 1, (int)strcspn(unknown, "."), unknown);
+    return;
+  }
   guess best = nearest(section, unknown);
   if (*best.path)
     ad_text_add(out, "did you mean %s?", best.path);
