@@ -96,7 +96,7 @@ AD_API const ad_transition *ad_transition_find(ad_move move, ad_type from, ad_ty
 AD_API AD_CHECKED ad_status ad_layout_after(const ad_layout *layout, ad_move move, ad_axes axes, ad_type to, int ndim,
                                             const char *site, ad_layout *out);
 /* The shortest legal path of reductions from a gradient layout to a storage layout (law 4): fills at most AD_AXIS_COUNT steps, fewest bytes
- * first (reduce_scatter before all_reduce); 0 steps if they are equal. AD_TYPE if there is none. */
+ * first (reduce_scatter before all_reduce); 0 steps if they are equal. Axes that the mesh does not name take no step. AD_TYPE if there is none. */
 typedef struct ad_path_step {
   ad_move move;
   ad_axes axes;
@@ -120,7 +120,9 @@ typedef struct ad_rule {
 /* The layout of the result. `constant[i]` says that operand i carries no gradient, so that R counts as R or as I there. AD_TYPE as in law 1: "site: name: operand 1 is I on `tp`, operand 2 is S(0); convert operand 1 I->S(0)". *out unchanged on failure. */
 AD_API AD_CHECKED ad_status ad_layout_propagate(const ad_rule *rule, const ad_layout *const *operands, const int *constant,
                                                 size_t count, const char *site, ad_layout *out);
-/* The same value seen on another factorisation of its ranks: moves no bytes. AD_TYPE names the axes and the conversion that is needed. */
+/* The same value seen on another factorisation of its ranks: moves no bytes. AD_TYPE names the axes and the conversion that is needed; AD_INVALID
+ * if the ranks differ. A named axis of size 1 of the view takes the type of the mesh's axis of size 1 in the same place (counted from the fastest),
+ * or else of its slower neighbour, so that the types do not depend on sizes; axes that the mesh names and the view does not become R. */
 AD_API AD_CHECKED ad_status ad_layout_view(const ad_layout *layout, const ad_mesh *view, const char *site, ad_layout *out);
 
 #if defined(__cplusplus)

@@ -60,8 +60,10 @@ ad_status ad_layout_after(const ad_layout *layout, ad_move move, ad_axes axes, a
   char where[AD_WHERE_MAX];
   ad_where(site, where);
   AD_TRY(check_call(where, move, axes, to, ndim));
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (axes & AD_AXES(axis)) AD_TRY(check_axis(layout, where, move, axes, (ad_axis)axis, to));
+  for (int i = 0; i < AD_AXIS_COUNT; i++) { /* named axes first: they make the better messages */
+    ad_axis axis = layout->mesh->order[i];
+    if (axes & AD_AXES(axis)) AD_TRY(check_axis(layout, where, move, axes, axis, to));
+  }
   ad_layout after = *layout;
   ad_layout_set(&after, axes, to);
   *out = after;

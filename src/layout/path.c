@@ -16,13 +16,14 @@ static ad_move move_between(ad_type from, ad_type to) {
 
 static ad_status check_axes(const ad_layout *gradient, const ad_layout *storage) {
   char from[AD_TYPE_TEXT_MAX], to[AD_TYPE_TEXT_MAX];
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+  for (int i = 0; i < AD_AXIS_COUNT; i++) {
+    ad_axis axis = gradient->mesh->order[i];
     ad_type g = gradient->type[axis], s = storage->type[axis];
     if (g == s || move_between(g, s) != AD_MOVE_COUNT) continue;
     return ad_fail(AD_TYPE,
                    "gradient path: the gradient is %s on `%s`, the storage %s; a gradient that is P there can be "
                    "stored as R, I or S, one that is R or I as it is or as S, others only as they are",
-                   ad_type_print(g, from, sizeof from), ad_axis_name((ad_axis)axis), ad_type_print(s, to, sizeof to));
+                   ad_type_print(g, from, sizeof from), ad_axis_name(axis), ad_type_print(s, to, sizeof to));
   }
   return AD_OK;
 }
@@ -51,12 +52,14 @@ static int joins(const path *p, ad_move move, ad_type from, ad_type to, ad_axis 
   return 1;
 }
 
+/* An axis that the mesh does not name has one rank for good: its type changes, but that is no step. */
 static void take_step(path *p, ad_axis axis, ad_type to) {
   ad_type from = p->reached.type[axis];
   ad_move move = move_between(from, to);
+  int named = (ad_mesh_named(p->reached.mesh) & AD_AXES(axis)) != 0;
   if (from == to) return;
-  if (!joins(p, move, from, to, axis)) p->step[p->count++] = (ad_path_step){move, 0, from, to};
-  p->step[p->count - 1].axes |= AD_AXES(axis);
+  if (named && !joins(p, move, from, to, axis)) p->step[p->count++] = (ad_path_step){move, 0, from, to};
+  if (named) p->step[p->count - 1].axes |= AD_AXES(axis);
   ad_layout_set(&p->reached, AD_AXES(axis), to);
 }
 

@@ -4,6 +4,7 @@
 #include "layout/rule.h"
 #include "layout/sentences.h"
 #include "layout/type.h"
+#include "mesh/object.h"
 
 typedef struct operation {
   const ad_rule *rule;
@@ -140,11 +141,13 @@ static ad_status check_operand(const operation *op, size_t i) {
     return ad_fail(AD_TYPE,
                    "%s%s: operand 1 lies on mesh \"%s\", operand %zu on \"%s\"; change the view of one of them", where,
                    op->rule->name, ad_mesh_text(op->operands[0]->mesh), i + 1, ad_mesh_text(op->operands[i]->mesh));
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (ad_type_dim(op->operands[i]->type[axis]) >= ndim)
+  for (int k = 0; k < AD_AXIS_COUNT; k++) {
+    ad_axis axis = op->operands[i]->mesh->order[k];
+    if (ad_type_dim(type_of(op, i, axis)) >= ndim)
       return ad_fail(AD_TYPE, "%s%s: operand %zu is %s on `%s`, but it has %d dimension%s in \"%s\"", where,
-                     op->rule->name, i + 1, ad_type_print(op->operands[i]->type[axis], type, sizeof type),
-                     ad_axis_name((ad_axis)axis), ndim, ndim == 1 ? "" : "s", op->rule->dims);
+                     op->rule->name, i + 1, ad_type_print(type_of(op, i, axis), type, sizeof type), ad_axis_name(axis),
+                     ndim, ndim == 1 ? "" : "s", op->rule->dims);
+  }
   return AD_OK;
 }
 
@@ -154,7 +157,8 @@ ad_status ad_layout_propagate(const ad_rule *rule, const ad_layout *const *opera
   AD_TRY(ad_rule_check(rule, count));
   for (size_t i = 0; i < count; i++) AD_TRY(check_operand(&op, i));
   ad_layout result = ad_layout_all(operands[0]->mesh, AD_R);
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) AD_TRY(meet_on(&op, (ad_axis)axis, &result));
+  for (int i = 0; i < AD_AXIS_COUNT; i++) /* named axes first: they make the better messages */
+    AD_TRY(meet_on(&op, result.mesh->order[i], &result));
   *out = result;
   return AD_OK;
 }

@@ -92,9 +92,22 @@ static void fill_unknown(ad_layout *seen, ad_axes known) {
   }
 }
 
+/* Axes that neither the mesh nor the view names have one rank in both and keep their types. */
+static ad_status keep_unnamed(const ad_layout *layout, const char *where, ad_layout *seen) {
+  ad_axes named = ad_mesh_named(layout->mesh) | ad_mesh_named(seen->mesh);
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    ad_type type;
+    if (named & AD_AXES(axis)) continue;
+    AD_TRY(one_type(layout, where, AD_AXES(axis), ad_axis_name((ad_axis)axis), &type));
+    ad_layout_set(seen, AD_AXES(axis), type);
+  }
+  return AD_OK;
+}
+
 static ad_status view_all(const ad_layout *layout, const char *where, ad_layout *seen) {
   ad_axes known = 0;
   AD_TRY(view_sets(layout, where, seen, &known));
+  AD_TRY(keep_unnamed(layout, where, seen));
   for (int i = 0; i < AD_AXIS_COUNT; i++) {
     const ad_mesh *mesh = layout->mesh; /* its strides are all that matter: others have no counterparts */
     AD_TRY(view_thin_axes(layout, where, mesh->stride[mesh->order[i]], seen, &known));

@@ -222,6 +222,16 @@ static void a_gradient_without_a_path_is_refused(void **state) {
     assert_non_null(strstr(print_path(cases[i][0], cases[i][1], text, sizeof text), cases[i][2]));
 }
 
+static void an_axis_that_the_mesh_lacks_takes_no_step(void **state) {
+  ad_layout param = read_layout("dp=R tp=S1"), gradient = ad_layout_dual(&param);
+  ad_path_step steps[AD_AXIS_COUNT];
+  int count;
+  assert_int_equal(gradient.type[AD_PP], AD_P);
+  assert_int_equal(ad_layout_path(&gradient, &param, steps, &count), AD_OK);
+  assert_int_equal(count, 1);
+  assert_int_equal(steps[0].axes, AD_AXES_DP | AD_AXES(AD_CP));
+}
+
 /* Every path that is found is legal step by step, and ends in the storage layout. */
 static void a_path_is_legal_step_by_step(void **state) {
   static const ad_type finals[] = {AD_R, AD_I, AD_P, AD_S(0), AD_S(1)};
@@ -243,14 +253,16 @@ static void a_path_is_legal_step_by_step(void **state) {
 
 static void views_keep_what_is_uniform(void **state) {
   static const char *const cases[][4] = {
-      {"dp=4 cp=1 tp=2", "dp=V cp=R tp=V", "efsdp=2 ep=4 etp=1", "efsdp=V ep=V etp=V"},
-      {"dp=4 tp=2", "dp=V tp=I", "efsdp=2 ep=2 etp=2", "efsdp=V ep=V etp=I"},
-      {"dp=2 tp=3", "dp=P tp=P", "efsdp=3 etp=2", "efsdp=P etp=P"},
-      {"dp=2 tp=1", "dp=V tp=I", "efsdp=2 ep=1 etp=1", "efsdp=V ep=V etp=I"},
-      {"dp=2 tp=1", "dp=V tp=I", "efsdp=1 ep=2 etp=1", "efsdp=V ep=V etp=I"},
-      {"dp=1 cp=1 tp=1", "dp=V cp=V tp=I", "efsdp=1 ep=1 etp=1", "efsdp=V ep=V etp=I"},
-      {"dp=1", "dp=V", "efsdp=1 ep=1 etp=1", "efsdp=V ep=V etp=V"},
+      {"dp=4 cp=1 tp=2", "dp_shard=V cp=R tp=V", "efsdp=2 ep=4 etp=1", "efsdp_shard=V ep=V etp=V"},
+      {"dp=4 tp=2", "dp_shard=V tp=I", "efsdp=2 ep=2 etp=2", "efsdp_shard=V ep=V etp=I"},
+      {"dp=2 tp=3", "dp_shard=P tp=P", "efsdp=3 etp=2", "efsdp_shard=P etp=P"},
+      {"dp=2 tp=1", "dp_shard=V tp=I", "efsdp=2 ep=1 etp=1", "efsdp_shard=V ep=V etp=I"},
+      {"dp=2 tp=1", "dp_shard=V tp=I", "efsdp=1 ep=2 etp=1", "efsdp_shard=V ep=V etp=I"},
+      {"dp=1 cp=1 tp=1", "dp_shard=V cp=V tp=I", "efsdp=1 ep=1 etp=1", "efsdp_shard=V ep=V etp=I"},
+      {"dp=1", "dp_shard=V", "efsdp=1 ep=1 etp=1", "efsdp_shard=V ep=V etp=V"},
       {"tp=1", "tp=R", "", ""},
+      {"dp=2 tp=2", "dp=V tp=V", "efsdp=4", "efsdp=V dp_replicate=V"},
+      {"dp=2 tp=2", "dp_shard=V tp=V pp=I block=P", "efsdp=4", "efsdp_shard=V pp=I block=P"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     ad_mesh *dense = NULL, *sparse = NULL;
@@ -312,6 +324,7 @@ int main(void) {
       cmocka_unit_test(a_move_that_does_not_exist_is_refused),
       cmocka_unit_test(the_path_of_a_gradient_follows_from_its_types),
       cmocka_unit_test(a_gradient_without_a_path_is_refused),
+      cmocka_unit_test(an_axis_that_the_mesh_lacks_takes_no_step),
       cmocka_unit_test(a_path_is_legal_step_by_step),
       cmocka_unit_test(views_keep_what_is_uniform),
       cmocka_unit_test(views_refuse_cuts_and_mixtures_and_name_the_repair),
