@@ -253,16 +253,16 @@ static void a_path_is_legal_step_by_step(void **state) {
 
 static void views_keep_what_is_uniform(void **state) {
   static const char *const cases[][4] = {
-      {"dp=4 cp=1 tp=2", "dp_shard=V cp=R tp=V", "efsdp=2 ep=4 etp=1", "efsdp_shard=V ep=V etp=V"},
-      {"dp=4 tp=2", "dp_shard=V tp=I", "efsdp=2 ep=2 etp=2", "efsdp_shard=V ep=V etp=I"},
-      {"dp=2 tp=3", "dp_shard=P tp=P", "efsdp=3 etp=2", "efsdp_shard=P etp=P"},
-      {"dp=2 tp=1", "dp_shard=V tp=I", "efsdp=2 ep=1 etp=1", "efsdp_shard=V ep=V etp=I"},
-      {"dp=2 tp=1", "dp_shard=V tp=I", "efsdp=1 ep=2 etp=1", "efsdp_shard=V ep=V etp=I"},
-      {"dp=1 cp=1 tp=1", "dp_shard=V cp=V tp=I", "efsdp=1 ep=1 etp=1", "efsdp_shard=V ep=V etp=I"},
-      {"dp=1", "dp_shard=V", "efsdp=1 ep=1 etp=1", "efsdp_shard=V ep=V etp=V"},
+      {"dp=4 cp=1 tp=2", "dp_shard=V cp=R tp=V", "efsdp=2 ep=4 etp=1", "efsdp=V ep=V etp=V"},
+      {"dp=4 tp=2", "dp_shard=V tp=I", "efsdp=2 ep=2 etp=2", "efsdp=V ep=V etp=I"},
+      {"dp=2 tp=3", "dp_shard=P tp=P", "efsdp=3 etp=2", "efsdp=P etp=P"},
+      {"dp=2 tp=1", "dp_shard=V tp=I", "efsdp=2 ep=1 etp=1", "efsdp=V ep=V etp=I"},
+      {"dp=2 tp=1", "dp_shard=V tp=I", "efsdp=1 ep=2 etp=1", "efsdp=V ep=V etp=I"},
+      {"dp=1 cp=1 tp=1", "dp_shard=V cp=V tp=I", "efsdp=1 ep=1 etp=1", "efsdp=V ep=V etp=I"},
+      {"dp=1", "dp_shard=V", "efsdp=1 ep=1 etp=1", "efsdp=V ep=V etp=V"},
       {"tp=1", "tp=R", "", ""},
       {"dp=2 tp=2", "dp=V tp=V", "efsdp=4", "efsdp=V dp_replicate=V"},
-      {"dp=2 tp=2", "dp_shard=V tp=V pp=I block=P", "efsdp=4", "efsdp_shard=V pp=I block=P"},
+      {"dp=2 tp=2", "dp_shard=V tp=V pp=I block=P", "efsdp=4", "efsdp=V pp=I block=P"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     ad_mesh *dense = NULL, *sparse = NULL;
