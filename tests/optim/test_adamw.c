@@ -1,0 +1,335 @@
+/* AdamW against its formula written out in f64, its checks, its state; schedules and clipping. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+#include "addend/optim.h"
+#include "base/kernels.h"
+#include "base/memory.h"
+#include "base/random.h"
+
+enum { NUMEL = 1031, STEPS = 5 };  // odd, and longer than a block of zeros
+
+typedef struct world {
+  ad_mesh *mesh;
+  ad_layout layout;
+} world;
+
+static world open_world(const char *text, ad_type type) {
+  world w;
+  assert_int_equal(ad_mesh_create(text, &w.mesh), AD_OK);
+  w.layout = ad_layout_all(w.mesh, type);
+  return w;
+}
+
+static ad_array array_of(const world *w, ad_dtype dtype, void *data, int64_t numel) {
+  ad_shape shape = {1, {numel}};
+  return (ad_array){.dtype = dtype, .shape = shape, .local = shape, .layout = w->layout, .data = data};
+}
+
+static void fill(double *out, size_t n, const char *name) {
+  for (size_t i = 0; i < n; i++) out[i] = ad_random_normal(3, ad_random_stream(name), i);
+}
+
+/* The formula of the paper, one element at a time. */
+typedef struct reference {
+  double param, first, second;
+} reference;
+static void reference_step(reference *r, double grad, int t, double lr, double decay) {
+  r->first = 0.9 * r->first + 0.1 * grad;
+  r->second = 0.95 * r->second + 0.05 * grad * grad;
+  double first = r->first / (1 - pow(0.9, t)), second = r->second / (1 - pow(0.95, t));
+  r->param -= lr * (first / (sqrt(second) + 1e-8) + decay * r->param);
+}
+
+static ad_adamw *optimizer_of(const ad_array *param, double decay) {
+  ad_adamw *optimizer;
+  ad_adamw_options options = {.size = sizeof options, .weight_decay = decay};
+  assert_int_equal(ad_adamw_create(&param, NULL, 1, &options, &optimizer), AD_OK);
+  return optimizer;
+}
+
+static void step_of(ad_adamw *optimizer, ad_array *param, const ad_array *grad, double lr, double factor) {
+  assert_int_equal(ad_adamw_step(optimizer, &param, &grad, lr, factor, "test.c:1"), AD_OK);
+}
+
+static void the_update_follows_the_formula(void **state) {
+  world w = open_world("dp_shard=1", AD_R);
+  static double values[NUMEL], grads[NUMEL];
+  static reference expected[NUMEL];
+  fill(values, NUMEL, "values");
+  memset(expected, 0, sizeof expected);
+  for (int i = 0; i < NUMEL; i++) expected[i].param = values[i];
+  ad_array param = array_of(&w, AD_F64, values, NUMEL), grad = array_of(&w, AD_F64, grads, NUMEL);
+  ad_adamw *optimizer = optimizer_of(&param, 0.1);
+  for (int t = 1; t <= STEPS; t++) {
+    fill(grads, NUMEL, t % 2 ? "odd" : "even");
+    step_of(optimizer, &param, &grad, 0.01, 0.5);
+    for (int i = 0; i < NUMEL; i++) reference_step(&expected[i], 0.5 * grads[i], t, 0.01, 0.1);
+  }
+  for (int i = 0; i < NUMEL; i++) assert_true(fabs(values[i] - expected[i].param) < 1e-13);
+  assert_int_equal(ad_adamw_steps(optimizer), STEPS);
+  assert_int_equal(ad_adamw_bytes(optimizer), 2 * NUMEL * sizeof(double));
+  ad_adamw_destroy(optimizer);
+  ad_mesh_destroy(w.mesh);
+}
+
+static void f32_follows_f64_within_its_rounding(void **state) {
+  world w = open_world("dp_shard=1", AD_R);
+  static double wide[NUMEL], wide_grads[NUMEL];
+  static float narrow[NUMEL], narrow_grads[NUMEL];
+  fill(wide, NUMEL, "values");
+  fill(wide_grads, NUMEL, "odd");
+  ad_cast(narrow, AD_F32, wide, AD_F64, NUMEL);
+  ad_cast(narrow_grads, AD_F32, wide_grads, AD_F64, NUMEL);
+  ad_array a = array_of(&w, AD_F64, wide, NUMEL), b = array_of(&w, AD_F32, narrow, NUMEL);
+  ad_array a_grad = array_of(&w, AD_F64, wide_grads, NUMEL), b_grad = array_of(&w, AD_F32, narrow_grads, NUMEL);
+  ad_adamw *one = optimizer_of(&a, 0.1), *other = optimizer_of(&b, 0.1);
+  for (int t = 0; t < STEPS; t++) {
+    step_of(one, &a, &a_grad, 0.01, 1);
+    step_of(other, &b, &b_grad, 0.01, 1);
+  }
+  for (int i = 0; i < NUMEL; i++) assert_true(fabs(wide[i] - narrow[i]) < 1e-6 * (1 + fabs(wide[i])));
+  ad_adamw_destroy(one);
+  ad_adamw_destroy(other);
+  ad_mesh_destroy(w.mesh);
+}
+
+/* Values after some steps of one variant, at an odd offset and length. */
+static void run_variant(const world *w, ad_variant variant, ad_dtype dtype, size_t offset, int64_t numel,
+                        uint8_t *out) {
+  static double values[NUMEL], grads[NUMEL], from[NUMEL];
+  fill(from, NUMEL, "values");
+  ad_cast(values, dtype, from, AD_F64, NUMEL);
+  fill(from, NUMEL, "odd");
+  ad_cast(grads, dtype, from, AD_F64, NUMEL);
+  size_t size = ad_dtype_size(dtype);
+  ad_array param = array_of(w, dtype, (char *)values + offset * size, numel);
+  ad_array grad = array_of(w, dtype, (char *)grads + offset * size, numel);
+  ad_kernels_choose(variant);
+  ad_adamw *optimizer = optimizer_of(&param, 0.1);
+  for (int t = 0; t < STEPS; t++) step_of(optimizer, &param, &grad, 0.01, 0.7);
+  memcpy(out, values, NUMEL * size);
+  ad_adamw_destroy(optimizer);
+}
+
+static void every_variant_gives_the_same_bits(void **state) {
+  world w = open_world("dp_shard=1", AD_R);
+  static uint8_t plain[NUMEL * 8], wide[NUMEL * 8];
+  const ad_dtype dtypes[] = {AD_F32, AD_F64};
+  ad_variant best = ad_kernels_best();
+  for (int d = 0; d < 2; d++) {
+    for (size_t offset = 0; offset < 9; offset += 4) {
+      for (int64_t numel = 1000; numel < 1019; numel++) {
+        run_variant(&w, AD_PLAIN, dtypes[d], offset, numel, plain);
+        for (int v = AD_PLAIN + 1; v <= (int)best; v++) {
+          run_variant(&w, (ad_variant)v, dtypes[d], offset, numel, wide);
+          assert_memory_equal(plain, wide, NUMEL * ad_dtype_size(dtypes[d]));
+        }
+      }
+    }
+  }
+  ad_kernels_choose(best);
+  ad_mesh_destroy(w.mesh);
+}
+
+static void a_missing_gradient_counts_as_zero(void **state) {
+  world w = open_world("dp_shard=1", AD_R);
+  static float values[NUMEL], same[NUMEL], zeros[NUMEL], ones[NUMEL];
+  for (int i = 0; i < NUMEL; i++) values[i] = same[i] = ones[i] = (float)(i + 1);
+  ad_array a = array_of(&w, AD_F32, values, NUMEL), b = array_of(&w, AD_F32, same, NUMEL);
+  ad_array zero = array_of(&w, AD_F32, zeros, NUMEL), one = array_of(&w, AD_F32, ones, NUMEL);
+  ad_adamw *with = optimizer_of(&a, 0.1), *without = optimizer_of(&b, 0.1);
+  step_of(with, &a, &one, 0.1, 1);
+  step_of(without, &b, &one, 0.1, 1);
+  step_of(with, &a, &zero, 0.1, 1);
+  step_of(without, &b, NULL, 0.1, 1);
+  assert_memory_equal(values, same, sizeof values);
+  ad_adamw_destroy(with);
+  ad_adamw_destroy(without);
+  ad_mesh_destroy(w.mesh);
+}
+
+static void decay_applies_only_where_it_is_wanted(void **state) {
+  world w = open_world("dp_shard=1", AD_R);
+  double decayed[1] = {2}, kept[1] = {2};
+  ad_array a = array_of(&w, AD_F64, decayed, 1), b = array_of(&w, AD_F64, kept, 1);
+  const ad_array *borrowed[] = {&a, &b}, *grads[] = {NULL, NULL};
+  ad_array *params[] = {&a, &b};
+  ad_adamw_options options = {.size = sizeof options, .weight_decay = 0.5};
+  ad_adamw *optimizer;
+  assert_int_equal(ad_adamw_create(borrowed, (const int[]){1, 0}, 2, &options, &optimizer), AD_OK);
+  assert_int_equal(ad_adamw_step(optimizer, params, grads, 0.1, 1, "test.c:1"), AD_OK);
+  assert_true(decayed[0] == 2 - 0.1 * (0.5 * 2));
+  assert_true(kept[0] == 2);
+  ad_adamw_destroy(optimizer);
+  ad_mesh_destroy(w.mesh);
+}
+
+static void an_empty_shard_is_a_shard(void **state) {
+  world w = open_world("dp_shard=1", AD_R);
+  float nothing[1] = {0};
+  ad_array param = array_of(&w, AD_F32, nothing, 0);
+  ad_adamw *optimizer = optimizer_of(&param, 0);
+  step_of(optimizer, &param, &param, 0.1, 1);
+  step_of(optimizer, &param, NULL, 0.1, 1);
+  assert_int_equal(ad_adamw_steps(optimizer), 2);
+  ad_adamw_destroy(optimizer);
+  ad_mesh_destroy(w.mesh);
+}
+
+static void refused(ad_adamw *optimizer, ad_array *param, const ad_array *grad, ad_status status, const char *message) {
+  float before = *(float *)param->data;
+  assert_int_equal(ad_adamw_step(optimizer, &param, &grad, 0.1, 1, "train.c:7"), status);
+  assert_string_equal(ad_last_error(), message);
+  assert_true(*(float *)param->data == before);
+  assert_int_equal(ad_adamw_steps(optimizer), 0);
+}
+
+static void what_does_not_fit_updates_nothing(void **state) {
+  world w = open_world("dp_replicate=2", AD_R);
+  float values[4] = {1, 2, 3, 4}, grads[4] = {1, 1, 1, 1};
+  ad_array param = array_of(&w, AD_F32, values, 4), grad = array_of(&w, AD_F32, grads, 4);
+  ad_adamw *optimizer = optimizer_of(&param, 0);
+  ad_array partial = grad, scaled = grad, short_one = array_of(&w, AD_F32, grads, 3), half = grad;
+  partial.layout = ad_layout_all(w.mesh, AD_P);
+  scaled.scale = 2;
+  half.dtype = AD_BF16;
+  refused(optimizer, &param, &short_one, AD_INVALID,
+          "train.c:7: AdamW: gradient 0 has shape [3], its state [4]; nothing was updated");
+  refused(optimizer, &param, &scaled, AD_TYPE,
+          "train.c:7: AdamW: gradient 0 carries the scale 2^-2, its state 1; nothing was updated");
+  refused(optimizer, &param, &half, AD_TYPE,
+          "train.c:7: AdamW: gradient 0 is bf16, the parameter was made as f32; nothing was updated");
+  assert_int_equal(
+      ad_adamw_step(optimizer, (ad_array *[]){&param}, (const ad_array *[]){&partial}, 0.1, 1, "train.c:7"), AD_TYPE);
+  assert_non_null(strstr(ad_last_error(), "dp_replicate=P"));
+  ad_adamw_destroy(optimizer);
+  ad_mesh_destroy(w.mesh);
+}
+
+static void options_that_mean_nothing_are_refused(void **state) {
+  world w = open_world("dp_shard=1", AD_R);
+  float value = 1;
+  ad_array param = array_of(&w, AD_F32, &value, 1), half = array_of(&w, AD_F16, &value, 1);
+  const ad_array *params[] = {&param}, *halves[] = {&half};
+  ad_adamw *optimizer;
+  ad_adamw_options wrong[] = {{.beta1 = 1}, {.beta2 = -0.1}, {.epsilon = -1}, {.weight_decay = NAN}};
+  for (int i = 0; i < 4; i++) assert_int_equal(ad_adamw_create(params, NULL, 1, &wrong[i], &optimizer), AD_INVALID);
+  assert_int_equal(ad_adamw_create(halves, NULL, 1, NULL, &optimizer), AD_INVALID);
+  ad_mesh_destroy(w.mesh);
+}
+
+static void a_copy_goes_on_as_the_original(void **state) {
+  world w = open_world("dp_replicate=3", AD_R), alone = open_world("dp_shard=1", AD_R);
+  double values[5] = {1, 2, 3, 4, 5}, copied[5], grads[5] = {1, -1, 2, -2, 0.5};
+  ad_array a = array_of(&w, AD_F64, values, 5), a_grad = array_of(&w, AD_F64, grads, 5);
+  ad_array b = array_of(&alone, AD_F64, copied, 5), b_grad = array_of(&alone, AD_F64, grads, 5);
+  ad_adamw *original = optimizer_of(&a, 0.1), *copy = optimizer_of(&b, 0.1);
+  step_of(original, &a, &a_grad, 0.1, 1);
+  step_of(original, &a, &a_grad, 0.1, 1);
+  memcpy(copied, values, sizeof values);
+  assert_int_equal(ad_adamw_copy(copy, original), AD_OK);
+  assert_int_equal(ad_adamw_steps(copy), 2);
+  step_of(original, &a, &a_grad, 0.1, 1);
+  step_of(copy, &b, &b_grad, 0.1, 1);
+  assert_memory_equal(values, copied, sizeof values);
+  ad_adamw_destroy(original);
+  ad_adamw_destroy(copy);
+  ad_mesh_destroy(w.mesh);
+  ad_mesh_destroy(alone.mesh);
+}
+
+static void a_copy_converts_dtypes_and_refuses_other_shapes(void **state) {
+  world w = open_world("dp_shard=1", AD_R);
+  float values[3] = {1, 2, 3}, grads[3] = {1, 2, 3};
+  double wide[3];
+  ad_array a = array_of(&w, AD_F32, values, 3), grad = array_of(&w, AD_F32, grads, 3);
+  ad_array b = array_of(&w, AD_F64, wide, 3), shorter = array_of(&w, AD_F64, wide, 2);
+  ad_adamw *narrow = optimizer_of(&a, 0), *wider = optimizer_of(&b, 0), *other = optimizer_of(&shorter, 0);
+  step_of(narrow, &a, &grad, 0.1, 1);
+  assert_int_equal(ad_adamw_copy(wider, narrow), AD_OK);
+  for (int which = 0; which < 2; which++) {
+    const float *from = ad_adamw_state(narrow, 0, which)->data;
+    const double *to = ad_adamw_state(wider, 0, which)->data;
+    for (int i = 0; i < 3; i++) assert_true((double)from[i] == to[i]);
+  }
+  assert_int_equal(ad_adamw_copy(other, narrow), AD_INVALID);
+  assert_int_equal(ad_adamw_steps(other), 0);
+  ad_adamw_destroy(narrow);
+  ad_adamw_destroy(wider);
+  ad_adamw_destroy(other);
+  ad_mesh_destroy(w.mesh);
+}
+
+static void a_failing_allocation_leaves_nothing_behind(void **state) {
+  world w = open_world("dp_shard=1", AD_R);
+  float value[2] = {1, 2};
+  ad_array param = array_of(&w, AD_F32, value, 2);
+  const ad_array *params[] = {&param, &param};
+  ad_adamw *optimizer = NULL;
+  ad_status status = AD_MEMORY;
+  for (long n = 1; status == AD_MEMORY; n++) {
+    ad_memory_fail_at(n);
+    status = ad_adamw_create(params, NULL, 2, NULL, &optimizer);
+    if (status) assert_null(optimizer);
+    assert_true(n < 100);
+  }
+  ad_memory_fail_at(0);
+  assert_int_equal(status, AD_OK);
+  ad_adamw_destroy(optimizer);
+  ad_mesh_destroy(w.mesh);
+}
+
+static void the_schedule_rises_and_falls(void **state) {
+  ad_schedule schedule = {.lr = 2, .warmup = 3, .steps = 13, .final_fraction = 0.1};
+  assert_true(ad_schedule_at(&schedule, 0) == 0.5);
+  assert_true(ad_schedule_at(&schedule, 2) == 1.5);
+  assert_true(ad_schedule_at(&schedule, 3) == 2);
+  assert_true(fabs(ad_schedule_at(&schedule, 8) - 1.1) < 1e-15);  // half way down
+  assert_true(ad_schedule_at(&schedule, 12) > 0.2);
+  assert_true(ad_schedule_at(&schedule, 13) == 0.2);
+  assert_true(ad_schedule_at(&schedule, 1000) == 0.2);
+  for (int64_t step = 3; step < 13; step++)
+    assert_true(ad_schedule_at(&schedule, step + 1) < ad_schedule_at(&schedule, step));
+}
+
+static void a_schedule_without_warm_up_or_without_an_end_to_it(void **state) {
+  ad_schedule none = {.lr = 1, .warmup = 0, .steps = 2, .final_fraction = 0};
+  assert_true(ad_schedule_at(&none, 0) == 1);
+  assert_true(fabs(ad_schedule_at(&none, 1) - 0.5) < 1e-15);
+  ad_schedule longer = {.lr = 1, .warmup = 10, .steps = 4, .final_fraction = 0.5};
+  assert_true(ad_schedule_at(&longer, 3) < 1);
+  assert_true(ad_schedule_at(&longer, 10) == 0.5);
+}
+
+static void clipping_only_shrinks(void **state) {
+  assert_true(ad_clip_factor(4, 1) == 0.25);
+  assert_true(ad_clip_factor(0.5, 1) == 1);
+  assert_true(ad_clip_factor(1, 1) == 1);
+  assert_true(ad_clip_factor(0, 1) == 1);
+  assert_true(ad_clip_factor(1e9, 0) == 1);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_update_follows_the_formula),
+      cmocka_unit_test(f32_follows_f64_within_its_rounding),
+      cmocka_unit_test(every_variant_gives_the_same_bits),
+      cmocka_unit_test(a_missing_gradient_counts_as_zero),
+      cmocka_unit_test(decay_applies_only_where_it_is_wanted),
+      cmocka_unit_test(an_empty_shard_is_a_shard),
+      cmocka_unit_test(what_does_not_fit_updates_nothing),
+      cmocka_unit_test(options_that_mean_nothing_are_refused),
+      cmocka_unit_test(a_copy_goes_on_as_the_original),
+      cmocka_unit_test(a_copy_converts_dtypes_and_refuses_other_shapes),
+      cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
+      cmocka_unit_test(the_schedule_rises_and_falls),
+      cmocka_unit_test(a_schedule_without_warm_up_or_without_an_end_to_it),
+      cmocka_unit_test(clipping_only_shrinks),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
