@@ -7,18 +7,14 @@
 
 /* What all axes of a set become when they have to agree: nothing is lost on the way there. */
 static ad_type common_type(const ad_layout *layout, ad_axes axes) {
-  int seen[AD_P + 1] = {0}, cut = 0, kinds = 0;
+  int seen[AD_P + 1] = {0};
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    if (!(axes & AD_AXES(axis))) continue;
-    if (layout->type[axis] <= AD_P)
-      seen[layout->type[axis]] = 1;
-    else
-      cut = 1;
+    ad_type type = layout->type[axis];
+    if (axes & AD_AXES(axis)) seen[ad_type_is_cut(type) ? AD_V : type] = 1;
   }
-  for (int type = AD_R; type <= AD_P; type++) kinds += seen[type];
   if (seen[AD_P]) return AD_P;
-  if (seen[AD_V] || cut) return AD_V;
-  return kinds == 1 && seen[AD_I] ? AD_I : AD_R;
+  if (seen[AD_V]) return AD_V;
+  return seen[AD_I] && !seen[AD_R] ? AD_I : AD_R;
 }
 
 /* All of `axes` must have one type among R, I, V, P; `seen_as` is what they are in the view, for the message. */
