@@ -1,0 +1,247 @@
+/* Validates a collective and lays it out. No rank's memory is read or written here. */
+#include "comm/call.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+
+const char *ad_op_name(ad_collective_op op) {
+  static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
+                                      "broadcast",  "barrier",        "exchange"};
+  return (unsigned)op < sizeof names / sizeof *names ? names[op] : "unknown";
+}
+
+int64_t ad_shape_rank(const ad_group_shape *shape, int64_t index) {
+  int64_t rank = shape->base;
+  for (int k = shape->count - 1; k >= 0; k--) {
+    rank += index % shape->size[k] * shape->stride[k];
+    index /= shape->size[k];
+  }
+  return rank;
+}
+
+// Of a rank in the group; -1 if it is no member.
+static int64_t index_in(const ad_group_shape *shape, int64_t rank) {
+  int64_t rest = rank - shape->base, index = 0;
+  if (rest < 0) return -1;
+  for (int k = 0; k < shape->count; k++) {
+    int64_t digit = rest / shape->stride[k];
+    if (digit >= shape->size[k]) return -1;
+    index = index * shape->size[k] + digit;
+    rest -= digit * shape->stride[k];
+  }
+  return rest ? -1 : index;
+}
+
+#define REFUSE(call, format, ...) \
+  ad_fail(AD_INVALID, "%s: %s: " format, (call)->site, ad_op_name((call)->op), __VA_ARGS__)
+
+static ad_status take_group(const ad_collective *collective, int64_t rank, int64_t size, ad_call *call) {
+  const ad_mesh *mesh = collective->group.mesh;
+  if (!mesh) return REFUSE(call, "%s", "the group has no mesh; make it with ad_mesh_group");
+  if (ad_mesh_first_rank(mesh) + ad_mesh_size(mesh) > size)
+    return REFUSE(call, "the mesh \"%s\" needs ranks %" PRId64 " to %" PRId64 ", the world has %" PRId64,
+                  ad_mesh_text(mesh), ad_mesh_first_rank(mesh), ad_mesh_first_rank(mesh) + ad_mesh_size(mesh) - 1,
+                  size);
+  call->axes = collective->group.axes;
+  call->shape = ad_group_canonical(&collective->group);
+  int64_t index = index_in(&call->shape, rank), members = 1;
+  for (int k = 0; k < call->shape.count; k++) members *= call->shape.size[k];
+  if (index < 0) {
+    char group[256];
+    return REFUSE(call, "rank %" PRId64 " is not in the group %s", rank,
+                  ad_group_print(&collective->group, group, sizeof group));
+  }
+  call->members = (uint32_t)members;
+  call->index = (uint32_t)index;
+  return AD_OK;
+}
+
+static int is_integer(ad_dtype dtype) { return dtype == AD_I32 || dtype == AD_I64; }
+
+static ad_status take_types(const ad_collective *collective, ad_call *call) {
+  if (call->op == AD_BARRIER) return AD_OK;
+  call->element = ad_dtype_size(call->dtype);
+  if (!call->element) return REFUSE(call, "%d is no dtype", (int)call->dtype);
+  if (!ad_op_reduces(call->op)) return AD_OK;
+  ad_dtype accumulate = collective->accumulate;
+  if (!accumulate) accumulate = call->dtype == AD_F64 || is_integer(call->dtype) ? call->dtype : AD_F32;
+  int fits = is_integer(call->dtype) ? accumulate == call->dtype
+             : call->dtype == AD_F64 ? accumulate == AD_F64
+                                     : accumulate == AD_F32 || accumulate == AD_F64;
+  if (!fits)
+    return REFUSE(
+        call, "%s cannot be summed in %s: floats sum in f32 or f64 and not below themselves, integers in themselves",
+        ad_dtype_name(call->dtype), ad_dtype_name(accumulate));
+  if ((unsigned)collective->reduction > AD_MIN) return REFUSE(call, "%d is no reduction", (int)collective->reduction);
+  call->accumulate = accumulate;
+  call->reduction = collective->reduction;
+  return AD_OK;
+}
+
+static ad_status take_words(ad_call *call, size_t bytes, void **out) {
+  if (bytes <= sizeof call->words) {
+    *out = call->words;
+    return AD_OK;
+  }
+  AD_TRY(ad_new_bytes(bytes, 1, &call->owned));
+  *out = call->owned;
+  return AD_OK;
+}
+
+static ad_status too_large(const ad_call *call) {
+  return REFUSE(call, "%s", "the counts add up to more than memory holds");
+}
+
+// starts[i]: the sum of the counts before i.
+static ad_status sum_counts(const ad_call *call, const size_t *counts, size_t *starts) {
+  starts[0] = 0;
+  for (uint32_t i = 0; i < call->members; i++)
+    if (__builtin_add_overflow(starts[i], counts[i], &starts[i + 1])) return too_large(call);
+  return AD_OK;
+}
+
+static ad_status take_counts(const ad_collective *collective, ad_call *call) {
+  int cut = call->op == AD_REDUCE_SCATTER || call->op == AD_ALL_GATHER || call->op == AD_ALL_TO_ALL;
+  if (!cut && collective->counts) return REFUSE(call, "%s", "it has no blocks, so `counts` must be NULL");
+  if (!collective->counts != !collective->receive_counts && call->op == AD_ALL_TO_ALL)
+    return REFUSE(call, "%s", "`counts` and `receive_counts` are given together or not at all");
+  if (call->op != AD_ALL_TO_ALL && collective->receive_counts)
+    return REFUSE(call, "%s", "`receive_counts` is for all_to_all alone");
+  if (!collective->counts) return AD_OK;
+  size_t *starts;
+  AD_TRY(take_words(call, 2 * (call->members + 1) * sizeof *starts, (void **)&starts));
+  call->count = 0;
+  call->in_starts = starts;
+  call->out_starts = collective->receive_counts ? starts + call->members + 1 : starts;
+  AD_TRY(sum_counts(call, collective->counts, call->in_starts));
+  return collective->receive_counts ? sum_counts(call, collective->receive_counts, call->out_starts) : AD_OK;
+}
+
+static ad_status take_messages(const ad_collective *collective, ad_call *call) {
+  if (call->op != AD_EXCHANGE) return AD_OK;
+  size_t count = collective->message_count;
+  if (count && !collective->messages) return REFUSE(call, "%zu messages, but `messages` is NULL", count);
+  if (count > SIZE_MAX / sizeof(ad_message)) return too_large(call);
+  AD_TRY(take_words(call, count * sizeof(ad_message), (void **)&call->messages));
+  if (count) memcpy(call->messages, collective->messages, count * sizeof(ad_message));
+  call->message_count = count;
+  for (size_t i = 0; i < count; i++) {
+    const ad_message *message = &call->messages[i];
+    if (message->peer < 0 || message->peer >= call->members)
+      return REFUSE(call, "message %zu: peer %" PRId64 " is no index in a group of %u", i, message->peer,
+                    call->members);
+    if (message->send && message->receive)
+      return REFUSE(call, "message %zu: one of `send` and `receive` must be NULL", i);
+    if (message->count && !message->send && !message->receive)
+      return REFUSE(call, "message %zu: %zu elements, but `send` and `receive` are NULL", i, message->count);
+    if (message->count > SIZE_MAX / 2 / call->element) return too_large(call);
+  }
+  return AD_OK;
+}
+
+static ad_status measure(ad_call *call) {
+  size_t whole = 0, block = 0, received = 0;  // elements
+  if (call->in_starts) {
+    whole = call->in_starts[call->members];
+    received = call->out_starts[call->members];
+    block = call->in_starts[call->index + 1] - call->in_starts[call->index];
+  } else if (call->op != AD_BARRIER && call->op != AD_EXCHANGE) {
+    block = call->count;
+    if (__builtin_mul_overflow(call->count, (size_t)call->members, &whole)) return too_large(call);
+    received = whole;
+  }
+  size_t in = 0, out = 0;
+  switch (call->op) {
+    case AD_ALL_REDUCE:
+      in = out = block;
+      break;
+    case AD_REDUCE_SCATTER:
+      in = whole, out = block;
+      break;
+    case AD_ALL_GATHER:
+      in = block, out = whole;
+      break;
+    case AD_ALL_TO_ALL:
+      in = whole, out = received;
+      break;
+    case AD_BROADCAST:
+      in = call->index == call->root ? block : 0, out = block;
+      break;
+    default:
+      break;
+  }
+  if (__builtin_mul_overflow(in, call->element, &call->in_bytes) || call->in_bytes > SIZE_MAX / 4)
+    return too_large(call);
+  if (__builtin_mul_overflow(out, call->element, &call->out_bytes) || call->out_bytes > SIZE_MAX / 4)
+    return too_large(call);
+  return AD_OK;
+}
+
+// Where `out` may lie on `in`: the one place for each operation, see ad_collective.
+static int in_place(const ad_call *call) {
+  const char *in = call->in, *out = call->out;
+  switch (call->op) {
+    case AD_REDUCE_SCATTER:
+      return out == in + ad_call_in_start(call, call->index) * call->element;
+    case AD_ALL_GATHER:
+      return in == out + ad_call_out_start(call, call->index) * call->element;
+    case AD_ALL_TO_ALL:
+      return 0;
+    default:
+      return in == out;
+  }
+}
+
+static ad_status check_buffers(const ad_call *call) {
+  uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
+  if (call->in_bytes && !in) return REFUSE(call, "`in` is NULL, it must hold %zu bytes", call->in_bytes);
+  if (call->out_bytes && !out) return REFUSE(call, "`out` is NULL, it must hold %zu bytes", call->out_bytes);
+  if ((call->in_bytes && in % call->element) || (call->out_bytes && out % call->element))
+    return REFUSE(call, "a buffer is not aligned for %s", ad_dtype_name(call->dtype));
+  int overlap = call->in_bytes && call->out_bytes && in < out + call->out_bytes && out < in + call->in_bytes;
+  if (overlap && !in_place(call))
+    return REFUSE(call, "%s",
+                  "`in` and `out` overlap: they may be the same for all_reduce and broadcast, the own block for "
+                  "reduce_scatter and all_gather, and must be apart for all_to_all");
+  return AD_OK;
+}
+
+static ad_status take_root(const ad_collective *collective, ad_call *call) {
+  if (call->op != AD_BROADCAST) return AD_OK;
+  if (collective->root < 0 || collective->root >= call->members)
+    return REFUSE(call, "root %" PRId64 " is no index in a group of %u", collective->root, call->members);
+  call->root = (uint32_t)collective->root;
+  return AD_OK;
+}
+
+static ad_status fill(const ad_collective *collective, int64_t rank, int64_t size, ad_call *call) {
+  AD_TRY(take_group(collective, rank, size, call));
+  AD_TRY(take_root(collective, call));
+  AD_TRY(take_types(collective, call));
+  AD_TRY(take_counts(collective, call));
+  AD_TRY(take_messages(collective, call));
+  AD_TRY(measure(call));
+  return check_buffers(call);
+}
+
+ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t size, ad_call *out) {
+  if ((unsigned)collective->op > AD_EXCHANGE)
+    return ad_fail(AD_INVALID, "%d is no collective operation", collective->op);
+  memset(out, 0, offsetof(ad_call, words));
+  out->op = collective->op;
+  out->dtype = collective->dtype;
+  out->count = collective->count;
+  out->in = collective->in;
+  out->out = collective->out;
+  out->site = collective->site ? collective->site : "a call without a site";
+  ad_status status = fill(collective, rank, size, out);
+  if (status) ad_call_release(out);
+  return status;
+}
+
+void ad_call_release(ad_call *call) {
+  ad_release(call->owned);
+  call->owned = NULL;
+}

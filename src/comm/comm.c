@@ -1,0 +1,228 @@
+/* The public functions: validates, numbers and records each call, then hands it to the engine. Moves no bytes itself.
+ */
+#include "addend/comm.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "comm/engine.h"
+#include "comm/recorder.h"
+
+enum { CALLS = 64 };  // that may be under way at once
+
+struct ad_comm {
+  const ad_engine *engine;
+  void *world;
+  int64_t rank, size;
+  ad_status broken;      // the world's error, once seen: the comm can only be closed
+  char *broken_message;  // owned
+  uint64_t last_number;
+  uint64_t bytes;
+  uint64_t under_way;  // bit i: calls[i] is
+  ad_recorder recorder;
+  ad_call calls[CALLS];
+};
+
+ad_status ad_comm_create(const ad_engine *engine, void *world, int64_t rank, int64_t size, ad_comm **out) {
+  ad_comm *comm;
+  ad_status status = ad_new(1, &comm);
+  if (status) {
+    engine->close(world);
+    return status;
+  }
+  comm->engine = engine;
+  comm->world = world;
+  comm->rank = rank;
+  comm->size = size;
+  ad_recorder_open(&comm->recorder);
+  *out = comm;
+  return AD_OK;
+}
+
+void ad_comm_close(ad_comm *comm) {
+  if (!comm) return;
+  comm->engine->close(comm->world);
+  for (int i = 0; i < CALLS; i++)
+    if (comm->under_way >> i & 1) ad_call_release(&comm->calls[i]);
+  free(comm->broken_message);
+  ad_release(comm);
+}
+
+int64_t ad_comm_rank(const ad_comm *comm) { return comm->rank; }
+int64_t ad_comm_size(const ad_comm *comm) { return comm->size; }
+const char *ad_comm_engine(const ad_comm *comm) { return comm->engine->name; }
+uint64_t ad_comm_bytes(const ad_comm *comm) { return comm->bytes; }
+
+static int is_under_way(const void *context, uint64_t number) {
+  const ad_comm *comm = context;
+  for (int i = 0; i < CALLS; i++)
+    if (comm->under_way >> i & 1 && comm->calls[i].number == number) return 1;
+  return 0;
+}
+
+ad_status ad_comm_flight_record(const ad_comm *comm, char **out) {
+  char *text = ad_recorder_print(&comm->recorder, is_under_way, comm);
+  if (!text) return ad_fail(AD_MEMORY, "no memory for the flight record");
+  *out = text;
+  return AD_OK;
+}
+
+// Best effort: the error that is being reported matters more than this file.
+static void dump_flight_record(const ad_comm *comm) {
+  const char *folder = getenv("ADDEND_FLIGHT_DIR");
+  char path[4096];
+  char *text = folder && *folder ? ad_recorder_print(&comm->recorder, is_under_way, comm) : NULL;
+  if (!text) return;
+  snprintf(path, sizeof path, "%s/flight-%" PRId64 ".txt", folder, comm->rank);
+  FILE *file = fopen(path, "w");
+  if (!file) {
+    ad_log(AD_LOG_WARNING, "the flight record could not be written to %s: %s", path, strerror(errno));
+  } else {
+    fprintf(file, "error: %s\n%s", comm->broken_message ? comm->broken_message : "", text);
+    fclose(file);
+  }
+  free(text);
+}
+
+static int breaks(ad_status status) {
+  return status == AD_MISMATCH || status == AD_RANK_DIED || status == AD_RANK_LEFT || status == AD_CYCLE ||
+         status == AD_PEER_FAILED;
+}
+
+// Every status of the engine passes here: the first error of the world is kept and dumped.
+static ad_status noted(ad_comm *comm, ad_status status) {
+  if (!breaks(status) || comm->broken) return status;
+  comm->broken = status;
+  comm->broken_message = strdup(ad_last_error());
+  dump_flight_record(comm);
+  return status;
+}
+
+static ad_status check_broken(const ad_comm *comm) {
+  if (!comm->broken) return AD_OK;
+  return ad_fail(comm->broken, "%s",
+                 comm->broken_message ? comm->broken_message : "an earlier communication failed; close the comm");
+}
+
+ad_status ad_comm_health(ad_comm *comm) {
+  AD_TRY(check_broken(comm));
+  return noted(comm, comm->engine->health(comm->world));
+}
+
+void ad_comm_fail(ad_comm *comm, ad_status status, const char *message) {
+  char text[AD_MESSAGE_MAX];
+  snprintf(text, sizeof text, "rank %" PRId64 ": %s", comm->rank, message);
+  comm->engine->fail(comm->world, status, text);
+}
+
+ad_status ad_comm_alloc(ad_comm *comm, size_t bytes, void **out) {
+  return comm->engine->alloc(comm->world, bytes, out);
+}
+
+void ad_comm_free(ad_comm *comm, void *memory) {
+  if (memory) comm->engine->free(comm->world, memory);
+}
+
+static void forget(ad_comm *comm, ad_call *call) {
+  ad_call_release(call);
+  comm->under_way &= ~(1ull << (call - comm->calls));
+}
+
+static ad_call *oldest(ad_comm *comm) {
+  ad_call *found = NULL;
+  for (uint64_t left = comm->under_way; left; left &= left - 1) {
+    ad_call *call = &comm->calls[__builtin_ctzll(left)];
+    if (!found || call->number < found->number) found = call;
+  }
+  return found;
+}
+
+static ad_status finish(ad_comm *comm, ad_call *call) {
+  AD_TRY(noted(comm, comm->engine->wait(comm->world, call)));
+  forget(comm, call);
+  return AD_OK;
+}
+
+// A free place among the calls; waits for the oldest if there is none.
+static ad_status make_place(ad_comm *comm, ad_call **out) {
+  if (comm->under_way == UINT64_MAX) AD_TRY(finish(comm, oldest(comm)));
+  *out = &comm->calls[__builtin_ctzll(~comm->under_way)];
+  return AD_OK;
+}
+
+static ad_status post(ad_comm *comm, const ad_collective *collective, ad_call **out) {
+  ad_call *call;
+  AD_TRY(check_broken(comm));
+  AD_TRY(make_place(comm, &call));
+  AD_TRY(ad_call_prepare(collective, comm->rank, comm->size, call));
+  call->number = comm->last_number + 1;
+  comm->under_way |= 1ull << (call - comm->calls);
+  ad_recorder_add(&comm->recorder, call);
+  ad_status status = noted(comm, comm->engine->post(comm->world, call));
+  if (status) {
+    forget(comm, call);
+    return status;
+  }
+  comm->last_number = call->number;
+  comm->bytes += call->in_bytes + call->out_bytes;
+  *out = call;
+  return AD_OK;
+}
+
+ad_status ad_comm_run(ad_comm *comm, const ad_collective *collective) {
+  ad_call *call;
+  AD_TRY(post(comm, collective, &call));
+  return finish(comm, call);
+}
+
+ad_status ad_comm_post(ad_comm *comm, const ad_collective *collective, ad_request *out) {
+  ad_call *call;
+  AD_TRY(post(comm, collective, &call));
+  out->id = call->number;
+  return AD_OK;
+}
+
+// NULL: it is complete, a call's place is free again as soon as its end was seen.
+static ad_call *find(ad_comm *comm, const ad_request *request) {
+  for (uint64_t left = comm->under_way; left; left &= left - 1) {
+    ad_call *call = &comm->calls[__builtin_ctzll(left)];
+    if (call->number == request->id) return call;
+  }
+  return NULL;
+}
+
+static ad_status check_request(const ad_comm *comm, const ad_request *request) {
+  if (request->id <= comm->last_number) return AD_OK;
+  return ad_fail(AD_INVALID, "request %" PRIu64 " was not made by this comm; its last is %" PRIu64, request->id,
+                 comm->last_number);
+}
+
+ad_status ad_comm_test(ad_comm *comm, ad_request *request, int *done) {
+  AD_TRY(check_request(comm, request));
+  AD_TRY(check_broken(comm));
+  ad_call *call = find(comm, request);
+  int complete = 1;
+  if (call) AD_TRY(noted(comm, comm->engine->test(comm->world, call, &complete)));
+  if (call && complete) forget(comm, call);
+  if (complete) request->id = 0;
+  *done = complete;
+  return AD_OK;
+}
+
+ad_status ad_comm_wait(ad_comm *comm, ad_request *request) {
+  AD_TRY(check_request(comm, request));
+  AD_TRY(check_broken(comm));
+  ad_call *call = find(comm, request);
+  if (call) AD_TRY(finish(comm, call));
+  request->id = 0;
+  return AD_OK;
+}
+
+ad_status ad_comm_barrier(ad_comm *comm, const ad_group *group, const char *site) {
+  ad_collective barrier = {.op = AD_BARRIER, .group = *group, .site = site};
+  return ad_comm_run(comm, &barrier);
+}

@@ -1,0 +1,83 @@
+/* Engine dry: nothing moves. Any rank of any world, to check types and to plan; values are left as they are. */
+#include <stdint.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "comm/engine.h"
+
+// Memory is a list, so that closing frees it.
+typedef struct dry_block {
+  struct dry_block *next, *previous;
+  uint64_t padding[6];  // the caller's bytes start 64 bytes on
+} dry_block;
+
+typedef struct dry_world {
+  dry_block blocks;  // the ring's head
+  ad_status failed;
+} dry_world;
+
+enum { ALIGNMENT = 64 };
+
+ad_status ad_comm_open_dry(int64_t rank, int64_t size, ad_comm **out) {
+  if (size < 1 || rank < 0 || rank >= size)
+    return ad_fail(AD_INVALID, "rank %lld of a world of %lld: ranks go from 0 to size - 1", (long long)rank,
+                   (long long)size);
+  dry_world *world;
+  AD_TRY(ad_new(1, &world));
+  world->blocks.next = world->blocks.previous = &world->blocks;
+  return ad_comm_create(&ad_engine_dry, world, rank, size, out);
+}
+
+static ad_status dry_alloc(void *world, size_t bytes, void **out) {
+  dry_world *dry = world;
+  char *memory;
+  if (bytes > SIZE_MAX / 2) return ad_fail(AD_MEMORY, "no memory for %zu bytes", bytes);
+  AD_TRY(ad_new(bytes + sizeof(dry_block) + ALIGNMENT + sizeof(void *), &memory));
+  // The block stands right before the caller's memory, the pointer to free before the block.
+  uintptr_t start = ((uintptr_t)memory + sizeof(void *) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  dry_block *block = (dry_block *)start;
+  ((void **)start)[-1] = memory;
+  block->next = dry->blocks.next;
+  block->previous = &dry->blocks;
+  block->next->previous = block->previous->next = block;
+  *out = block + 1;
+  return AD_OK;
+}
+
+static void release(dry_block *block) {
+  block->next->previous = block->previous;
+  block->previous->next = block->next;
+  ad_release(((void **)block)[-1]);
+}
+
+static void dry_free(void *world, void *memory) {
+  dry_world *dry = world;
+  for (dry_block *block = dry->blocks.next; block != &dry->blocks; block = block->next)
+    if (memory == block + 1) {
+      release(block);
+      return;
+    }
+}
+
+static ad_status dry_health(void *world) { return ((dry_world *)world)->failed; }
+
+static ad_status dry_post(void *world, ad_call *call) { return dry_health(world); }
+
+static ad_status dry_test(void *world, ad_call *call, int *done) {
+  *done = 1;
+  return dry_health(world);
+}
+
+static ad_status dry_wait(void *world, ad_call *call) { return dry_health(world); }
+
+static void dry_fail(void *world, ad_status cause, const char *message) {
+  ((dry_world *)world)->failed = ad_fail(AD_PEER_FAILED, "%s", message);
+}
+
+static void dry_close(void *world) {
+  dry_world *dry = world;
+  while (dry->blocks.next != &dry->blocks) release(dry->blocks.next);
+  ad_release(dry);
+}
+
+const ad_engine ad_engine_dry = {"dry",    dry_alloc, dry_free,   dry_post, dry_test,
+                                 dry_wait, dry_fail,  dry_health, dry_close};

@@ -1,0 +1,297 @@
+/* The launcher: starts ranks as processes of this machine, watches them, and leaves nothing behind. What ranks do with
+ * each other is the engine's business. */
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "base/memory.h"
+#include "comm/shm.h"
+
+enum { LOOK_MILLISECONDS = 50, GRACE_MILLISECONDS = 2000, STATUS_NOT_RUN = 127 };
+
+typedef struct child {
+  pid_t pid;  // 0: none, or ended
+  int fd;     // readable when it has ended
+} child;
+
+typedef struct launcher {
+  const ad_launch_options *options;
+  ad_launch_result *result;
+  int fd;
+  shm_control *control;
+  child *children;
+  struct pollfd *polled;  // the children, then the signals
+  int running;
+  sigset_t old_mask;
+  struct sigaction old_child_action;
+  int signals;            // a signalfd
+  int interrupted;        // the signal that asked to stop, or 0
+  int64_t first_failure;  // milliseconds of the monotonic clock; 0: none
+  int ended_rest;
+} launcher;
+
+static int64_t milliseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* ---- in the child ---- */
+
+static void set_number(const char *name, int64_t value) {
+  char text[32];
+  snprintf(text, sizeof text, "%" PRId64, value);
+  setenv(name, text, 1);
+}
+
+// The launcher may have died before the child could ask to be told.
+static void die_with(pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) raise(SIGKILL);
+}
+
+static int run_program(launcher *l, uint32_t rank) {
+  char words[AD_MESSAGE_MAX];
+  char *const *argv = l->options->argv;
+  set_number("ADDEND_SHM_FD", l->fd);
+  set_number("ADDEND_RANK", rank);
+  set_number("ADDEND_RANKS", l->options->ranks);
+  execvp(argv[0], argv);
+  snprintf(words, sizeof words, "%s could not be run: %s", argv[0], strerror(errno));
+  ad_shm_raise(l->control, rank, AD_SYSTEM, AD_SYSTEM, words);
+  return STATUS_NOT_RUN;
+}
+
+static int run_function(launcher *l, uint32_t rank) {
+  shm_world *world;
+  ad_comm *comm;
+  ad_status status = ad_shm_join(l->fd, l->control, rank, &world);
+  if (!status) status = ad_comm_create(&ad_engine_shm, world, rank, l->options->ranks, &comm);
+  if (status) return status == AD_MEMORY ? AD_MEMORY : AD_PEER_FAILED;
+  int exit_status = l->options->function(comm, l->options->context);
+  ad_comm_close(comm);
+  return exit_status;
+}
+
+static void run_child(launcher *l, uint32_t rank, pid_t parent) {
+  die_with(parent);
+  sigaction(SIGCHLD, &l->old_child_action, NULL);
+  sigprocmask(SIG_SETMASK, &l->old_mask, NULL);
+  int status = l->options->argv ? run_program(l, rank) : run_function(l, rank);
+  fflush(NULL);
+  _exit(status);
+}
+
+/* ---- starting ---- */
+
+static ad_status start_rank(launcher *l, uint32_t rank) {
+  pid_t parent = getpid(), pid = fork();
+  if (!pid) run_child(l, rank, parent);
+  if (pid < 0) return ad_fail(AD_SYSTEM, "rank %u could not be started: %s", rank, strerror(errno));
+  l->children[rank].pid = pid;
+  l->running++;
+  l->children[rank].fd = (int)syscall(SYS_pidfd_open, pid, 0);
+  if (l->children[rank].fd < 0) return ad_fail(AD_SYSTEM, "rank %u cannot be watched: %s", rank, strerror(errno));
+  l->polled[rank] = (struct pollfd){.fd = l->children[rank].fd, .events = POLLIN};
+  return AD_OK;
+}
+
+static ad_status start_ranks(launcher *l) {
+  fflush(NULL);  // or children would write what is buffered here a second time
+  for (int64_t rank = 0; rank < l->options->ranks; rank++) AD_TRY(start_rank(l, (uint32_t)rank));
+  return AD_OK;
+}
+
+/* ---- watching ---- */
+
+// A rank may have been started by a shell that is the child: both are told.
+static void signal_rank(const launcher *l, uint32_t rank, int signal_number) {
+  const shm_record *record = &ad_shm_records(l->control)[rank];
+  pid_t child_pid = l->children[rank].pid, joined = atomic_load(&record->pid);
+  if (child_pid) kill(child_pid, signal_number);
+  if (joined && joined != child_pid && atomic_load(&record->state) == SHM_JOINED) kill(joined, signal_number);
+}
+
+static void signal_all(const launcher *l, int signal_number) {
+  for (int64_t rank = 0; rank < l->options->ranks; rank++) signal_rank(l, (uint32_t)rank, signal_number);
+}
+
+static void start_grace(launcher *l) {
+  if (!l->first_failure) l->first_failure = milliseconds();
+}
+
+// Kept of the first rank that fails, or of the one whose error the others then report.
+static void note_failure(launcher *l, int64_t rank, int exit_status, int signal_number) {
+  int is_reported = atomic_load(&l->control->failed) == 2 && l->control->fail_rank == rank;
+  start_grace(l);
+  if (l->result->exit_status && !is_reported) return;
+  l->result->rank = rank;
+  l->result->exit_status = exit_status;
+  l->result->signal = signal_number;
+}
+
+static void raise_death(launcher *l, uint32_t rank, int signal_number) {
+  char words[AD_MESSAGE_MAX];
+  snprintf(words, sizeof words, "rank %u died: signal %d, SIG%s (%s)", rank, signal_number,
+           sigabbrev_np(signal_number) ? sigabbrev_np(signal_number) : "unknown", strsignal(signal_number));
+  ad_shm_raise(l->control, rank, AD_RANK_DIED, AD_RANK_DIED, words);
+}
+
+// Under a shell a rank's death arrives as the exit status 128 + signal of a rank that never left.
+static int ending_signal(const shm_record *record, int wait_status) {
+  if (WIFSIGNALED(wait_status)) return WTERMSIG(wait_status);
+  int status = WEXITSTATUS(wait_status);
+  return status > 128 && status < 128 + NSIG && atomic_load(&record->state) == SHM_JOINED ? status - 128 : 0;
+}
+
+static void rank_ended(launcher *l, uint32_t rank, int wait_status) {
+  shm_record *record = &ad_shm_records(l->control)[rank];
+  int signal_number = ending_signal(record, wait_status);
+  int exit_status = signal_number ? 128 + signal_number : WEXITSTATUS(wait_status);
+  int asked = l->ended_rest || l->interrupted;
+  if (exit_status && !asked) note_failure(l, rank, exit_status, signal_number);
+  record->exit_status = exit_status;
+  uint32_t joined = atomic_exchange(&record->state, signal_number ? SHM_DIED : SHM_LEFT);
+  if (signal_number && !asked) raise_death(l, rank, signal_number);
+  if (joined != SHM_LEFT) ad_shm_wake_all(l->control);
+}
+
+static void collect(launcher *l, uint32_t rank) {
+  int wait_status = 0;
+  child *ended = &l->children[rank];
+  pid_t pid;
+  do pid = waitpid(ended->pid, &wait_status, 0);
+  while (pid < 0 && errno == EINTR);
+  close(ended->fd);
+  *ended = (child){.fd = -1};
+  l->polled[rank].fd = -1;
+  l->running--;
+  rank_ended(l, rank, wait_status);
+}
+
+static void read_signal(launcher *l) {
+  struct signalfd_siginfo info;
+  if (read(l->signals, &info, sizeof info) != (ssize_t)sizeof info) return;
+  if (!l->interrupted) {
+    l->interrupted = (int)info.ssi_signo;
+    note_failure(l, -1, 128 + l->interrupted, l->interrupted);
+  }
+  signal_all(l, (int)info.ssi_signo);
+}
+
+// The error that ranks reported to each other counts as the first failure too.
+static void look_at_error(launcher *l) {
+  if (atomic_load(&l->control->failed)) start_grace(l);
+}
+
+static void end_rest_in_time(launcher *l) {
+  if (!l->first_failure || l->ended_rest || milliseconds() - l->first_failure < GRACE_MILLISECONDS) return;
+  l->ended_rest = 1;
+  signal_all(l, SIGKILL);
+}
+
+static void watch(launcher *l) {
+  nfds_t count = (nfds_t)l->options->ranks;
+  l->polled[count] = (struct pollfd){.fd = l->signals, .events = POLLIN};
+  while (l->running) {
+    if (poll(l->polled, count + 1, LOOK_MILLISECONDS) < 0 && errno != EINTR) break;
+    look_at_error(l);
+    if (l->polled[count].revents) read_signal(l);
+    for (nfds_t rank = 0; rank < count; rank++)
+      if (l->polled[rank].fd >= 0 && l->polled[rank].revents) collect(l, (uint32_t)rank);
+    end_rest_in_time(l);
+  }
+}
+
+/* ---- the whole ---- */
+
+static ad_status take_signals(launcher *l) {
+  sigset_t mask;
+  struct sigaction standard = {.sa_handler = SIG_DFL};
+  sigemptyset(&mask);
+  sigaddset(&mask, SIGINT);
+  sigaddset(&mask, SIGTERM);
+  l->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (l->signals < 0) return ad_fail(AD_SYSTEM, "signals cannot be watched: %s", strerror(errno));
+  sigaction(SIGCHLD, &standard, &l->old_child_action);  // ignored children could not be waited for
+  sigprocmask(SIG_BLOCK, &mask, &l->old_mask);
+  return AD_OK;
+}
+
+static void give_back_signals(launcher *l) {
+  close(l->signals);
+  sigprocmask(SIG_SETMASK, &l->old_mask, NULL);
+  sigaction(SIGCHLD, &l->old_child_action, NULL);
+}
+
+static ad_status run_ranks(launcher *l) {
+  AD_TRY(take_signals(l));
+  ad_status status = start_ranks(l);
+  if (status) {
+    l->ended_rest = 1;
+    signal_all(l, SIGKILL);
+  }
+  watch(l);
+  give_back_signals(l);
+  return status;
+}
+
+static ad_status judge(launcher *l) {
+  ad_launch_result *result = l->result;
+  if (atomic_load(&l->control->failed)) {
+    ad_status status = ad_shm_error(l->control);
+    result->status = atomic_load(&l->control->failed) == 2 ? (ad_status)l->control->fail_cause : status;
+    snprintf(result->message, sizeof result->message, "%s", ad_last_error());
+  }
+  if (l->interrupted) return ad_fail(AD_INTERRUPTED, "interrupted by signal %d", l->interrupted);
+  if (result->status == AD_SYSTEM && result->exit_status == STATUS_NOT_RUN)
+    return ad_fail(AD_SYSTEM, "%s", result->message);
+  if (result->signal) return ad_fail(AD_RANK_DIED, "%s", result->message);
+  if (result->status && !result->exit_status) {  // nobody ended by himself
+    result->rank = l->control->fail_rank;
+    result->exit_status = 128 + SIGKILL;
+  }
+  if (!result->exit_status) return AD_OK;
+  return ad_fail(AD_PEER_FAILED, "rank %" PRId64 " ended with exit status %d%s%s", result->rank, result->exit_status,
+                 result->message[0] ? ": " : "", result->message);
+}
+
+static ad_status launch(launcher *l) {
+  size_t ranks = (size_t)l->options->ranks;
+  AD_TRY(ad_shm_make((uint32_t)ranks, 0, l->options->argv != NULL, &l->fd, &l->control));
+  ad_status status = ad_new(ranks, &l->children);
+  if (!status) status = ad_new(ranks + 1, &l->polled);
+  if (!status) {
+    for (size_t i = 0; i < ranks; i++) l->polled[i].fd = -1;
+    status = run_ranks(l);
+  }
+  if (!status) status = judge(l);
+  ad_release(l->children);
+  ad_release(l->polled);
+  ad_shm_unmake(l->fd, l->control);
+  return status;
+}
+
+ad_status ad_launch(const ad_launch_options *options, ad_launch_result *out) {
+  ad_launch_result result = {.rank = -1};
+  launcher l = {.options = options, .result = &result};
+  if (options->size != sizeof *options)
+    return ad_fail(AD_INVALID, "ad_launch_options: size is %zu, this library's is %zu", options->size, sizeof *options);
+  if (options->ranks < 1 || options->ranks > SHM_RANKS_MAX)
+    return ad_fail(AD_INVALID, "%" PRId64 " ranks: one machine takes 1 to %d", options->ranks, SHM_RANKS_MAX);
+  if (!options->function == !options->argv)
+    return ad_fail(AD_INVALID, "ad_launch_options: one of `function` and `argv` must be set");
+  if (options->argv && !options->argv[0]) return ad_fail(AD_INVALID, "ad_launch_options: `argv` names no program");
+  ad_status status = launch(&l);
+  *out = result;
+  return status;
+}

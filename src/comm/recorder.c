@@ -1,0 +1,59 @@
+/* Remembers calls in a ring and prints them. Written at every call, so it only copies; words are made when asked for.
+ */
+#include "comm/recorder.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static uint64_t nanoseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void ad_recorder_open(ad_recorder *recorder) { recorder->opened = nanoseconds(); }
+
+void ad_recorder_add(ad_recorder *recorder, const ad_call *call) {
+  ad_recorded *recorded = &recorder->calls[call->number % AD_RECORDED_CALLS];
+  recorded->number = call->number;
+  recorded->signature = ad_signature_of(call);
+  recorded->axes = call->axes;
+  recorded->shape = call->shape;
+  recorded->started = nanoseconds();
+  size_t length = strnlen(call->site, AD_SITE_MAX - 1);
+  memcpy(recorded->site, call->site, length);
+  recorded->site[length] = 0;
+}
+
+static void print_line(FILE *stream, const ad_recorder *recorder, const ad_recorded *recorded, int under_way) {
+  char words[512];
+  ad_text text = ad_text_on(words, sizeof words);
+  ad_signature_print(&text, &recorded->signature);
+  ad_text_add(&text, " over ");
+  ad_group_words(&text, recorded->axes, &recorded->shape);
+  fprintf(stream, "#%" PRIu64 " %s at %s: %s, started %.6f s\n", recorded->number, words, recorded->site,
+          under_way ? "under way" : "done", 1e-9 * (double)(recorded->started - recorder->opened));
+}
+
+char *ad_recorder_print(const ad_recorder *recorder, int (*under_way)(const void *context, uint64_t number),
+                        const void *context) {
+  char *text = NULL;
+  size_t size = 0;
+  uint64_t last = 0;
+  FILE *stream = open_memstream(&text, &size);
+  if (!stream) return NULL;
+  for (int i = 0; i < AD_RECORDED_CALLS; i++)
+    if (recorder->calls[i].number > last) last = recorder->calls[i].number;
+  for (uint64_t number = last < AD_RECORDED_CALLS ? 1 : last - AD_RECORDED_CALLS + 1; number <= last; number++) {
+    const ad_recorded *recorded = &recorder->calls[number % AD_RECORDED_CALLS];
+    if (recorded->number == number) print_line(stream, recorder, recorded, under_way(context, number));
+  }
+  if (fclose(stream)) {
+    free(text);
+    return NULL;
+  }
+  return text;
+}

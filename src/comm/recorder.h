@@ -1,0 +1,28 @@
+/* The flight recorder: the last 256 calls of one rank. */
+#ifndef COMM_RECORDER_H
+#define COMM_RECORDER_H
+#include "comm/signature.h"
+
+enum { AD_RECORDED_CALLS = 256 };
+
+typedef struct ad_recorded {
+  uint64_t number;  // of the rank's calls; 0: empty
+  ad_signature signature;
+  ad_axes axes;
+  ad_group_shape shape;
+  char site[AD_SITE_MAX];
+  uint64_t started;  // nanoseconds of the monotonic clock
+} ad_recorded;
+
+typedef struct ad_recorder {
+  ad_recorded calls[AD_RECORDED_CALLS];
+  uint64_t opened;  // nanoseconds of the monotonic clock
+} ad_recorder;
+
+void ad_recorder_open(ad_recorder *recorder);
+void ad_recorder_add(ad_recorder *recorder, const ad_call *call);
+/* One line per call, oldest first; `under_way` says which are not complete. Freed with free(). NULL: no memory. */
+char *ad_recorder_print(const ad_recorder *recorder, int (*under_way)(const void *context, uint64_t number),
+                        const void *context);
+
+#endif

@@ -1,0 +1,335 @@
+/* Channels: where the members of a group publish their calls to each other and find out whether they match. No values
+ * are reduced or copied here, except small inputs into the slot. */
+#include "comm/shm.h"
+
+#include <inttypes.h>
+#include <sched.h>
+#include <string.h>
+#include "base/kernels.h"
+#include "base/memory.h"
+
+/* ---- finding the channel of a group ---- */
+
+static int shapes_equal(const ad_group_shape *a, const ad_group_shape *b) {
+  if (a->base != b->base || a->count != b->count) return 0;
+  for (int k = 0; k < a->count; k++)
+    if (a->size[k] != b->size[k] || a->stride[k] != b->stride[k]) return 0;
+  return 1;
+}
+
+static uint64_t hash_shape(const ad_group_shape *shape) {
+  const uint64_t odd = 0x9e3779b97f4a7c15ull;
+  uint64_t hash = ((uint64_t)shape->base + 1) * odd;
+  for (int k = 0; k < shape->count; k++) {
+    hash = (hash ^ hash >> 29 ^ (uint64_t)shape->size[k]) * odd;
+    hash = (hash ^ hash >> 29 ^ (uint64_t)shape->stride[k]) * odd;
+  }
+  return hash ^ hash >> 32;
+}
+
+static uint64_t channel_bytes(uint64_t members) {
+  return members * (sizeof(shm_consumed) + SHM_RING * sizeof(shm_slot));
+}
+
+// This rank won the entry: makes its channel. Slots are zero, as the file is.
+static ad_status write_entry(shm_world *world, shm_entry *entry, const ad_call *call) {
+  uint64_t bytes = channel_bytes(call->members);
+  uint64_t used = atomic_fetch_add(&world->control->channels_used, bytes);
+  if (used + bytes > world->control->channels_bytes) {
+    atomic_store(&entry->state, 0);
+    return ad_fail(AD_MEMORY, "too many different groups: the memory for their channels is full");
+  }
+  entry->shape = call->shape;
+  entry->members = call->members;
+  entry->channel = world->control->channels_start + used;
+  atomic_store_explicit(&entry->state, 2, memory_order_release);
+  return AD_OK;
+}
+
+// The entry of the group in the table that all ranks share, made if there is none.
+static ad_status find_entry(shm_world *world, const ad_call *call, uint64_t hash, shm_entry **out) {
+  for (uint64_t i = 0; i < SHM_CHANNELS; i++) {
+    shm_entry *entry = &world->control->entries[(hash + i) % SHM_CHANNELS];
+    uint32_t state = 0;
+    if (atomic_compare_exchange_strong(&entry->state, &state, 1)) AD_TRY(write_entry(world, entry, call));
+    while ((state = atomic_load_explicit(&entry->state, memory_order_acquire)) == 1) {
+      if (ad_shm_failed(world)) return ad_shm_error(world->control);
+      sched_yield();
+    }
+    if (state == 2 && shapes_equal(&entry->shape, &call->shape)) {
+      *out = entry;
+      return AD_OK;
+    }
+  }
+  return ad_fail(AD_MEMORY, "more than %d different groups in one world", SHM_CHANNELS);
+}
+
+static shm_channel **place_in_table(shm_world *world, const ad_group_shape *shape, uint64_t hash) {
+  for (uint64_t i = hash;; i++) {
+    shm_channel **place = &world->channels[i % world->channel_slots];
+    if (!*place || shapes_equal(&(*place)->shape, shape)) return place;
+  }
+}
+
+static ad_status grow_table(shm_world *world) {
+  shm_channel **old = world->channels;
+  uint32_t old_slots = world->channel_slots, slots = old_slots ? 2 * old_slots : 32;
+  if (2 * (world->channel_count + 1) <= old_slots) return AD_OK;
+  AD_TRY(ad_new(slots, &world->channels));
+  world->channel_slots = slots;
+  for (uint32_t i = 0; i < old_slots; i++)
+    if (old[i]) *place_in_table(world, &old[i]->shape, hash_shape(&old[i]->shape)) = old[i];
+  ad_release(old);
+  return AD_OK;
+}
+
+static ad_status add_channel(shm_world *world, const ad_call *call, uint64_t hash, shm_channel **out) {
+  shm_channel *channel;
+  shm_entry *entry = NULL;
+  AD_TRY(grow_table(world));
+  AD_TRY(find_entry(world, call, hash, &entry));
+  AD_TRY(ad_new(1, &channel));
+  channel->shape = call->shape;
+  channel->members = call->members;
+  channel->index = call->index;
+  channel->consumed = ad_shm_at(world, entry->channel);
+  channel->slots = (shm_slot *)(channel->consumed + call->members);
+  *place_in_table(world, &call->shape, hash) = channel;
+  world->channel_count++;
+  *out = channel;
+  return AD_OK;
+}
+
+ad_status ad_shm_channel(shm_world *world, const ad_call *call, shm_channel **out) {
+  shm_channel *channel = world->last_channel;
+  if (channel && shapes_equal(&channel->shape, &call->shape)) {
+    *out = channel;
+    return AD_OK;
+  }
+  uint64_t hash = hash_shape(&call->shape);
+  channel = world->channel_slots ? *place_in_table(world, &call->shape, hash) : NULL;
+  if (!channel) AD_TRY(add_channel(world, call, hash, &channel));
+  *out = world->last_channel = channel;
+  return AD_OK;
+}
+
+void ad_shm_channels_free(shm_world *world) {
+  for (uint32_t i = 0; i < world->channel_slots; i++) ad_release(world->channels[i]);
+  ad_release(world->channels);
+}
+
+/* ---- publishing ---- */
+
+int ad_shm_ring_free(shm_channel *channel) {
+  uint64_t needed = channel->next_sequence < SHM_RING ? 0 : channel->next_sequence - SHM_RING + 1;
+  if (channel->consumed_by_all >= needed) return 1;
+  uint64_t least = UINT64_MAX;
+  for (uint32_t i = 0; i < channel->members; i++) {
+    uint64_t calls = atomic_load_explicit(&channel->consumed[i].calls, memory_order_acquire);
+    if (calls < least) least = calls;
+  }
+  channel->consumed_by_all = least;
+  return least >= needed;
+}
+
+static void write_site(shm_slot *slot, const char *site) {
+  // The end of a long one says more than its start.
+  size_t length = strlen(site), skipped = length < AD_SITE_MAX ? 0 : length - AD_SITE_MAX + 1;
+  memcpy(slot->site, site + skipped, length - skipped + 1);
+}
+
+static size_t sent_bytes(const ad_call *call) {
+  if (call->op != AD_EXCHANGE) return call->in_bytes;
+  size_t bytes = 0;
+  for (size_t i = 0; i < call->message_count; i++)
+    if (call->messages[i].send) bytes += call->messages[i].count * call->element;
+  return bytes;
+}
+
+static int messages_in_file(const shm_world *world, const ad_call *call, int sends) {
+  for (size_t i = 0; i < call->message_count; i++) {
+    const ad_message *message = &call->messages[i];
+    const void *buffer = sends ? message->send : message->receive;
+    size_t bytes = message->count * call->element;
+    if (buffer && bytes && !ad_shm_offset(world, buffer, bytes)) return 0;
+  }
+  return 1;
+}
+
+// The largest input that travels in the slot. Every member of a reduction must come to the same answer.
+static int is_small(const ad_call *call, size_t bytes, size_t table_bytes) {
+  return table_bytes + bytes <= SHM_PAYLOAD;
+}
+
+static shm_place place_input(const shm_world *world, const ad_call *call, size_t bytes, size_t table_bytes) {
+  if (is_small(call, bytes, table_bytes)) return SHM_INLINE;
+  int in_file =
+      call->op == AD_EXCHANGE ? messages_in_file(world, call, 1) : !bytes || ad_shm_offset(world, call->in, bytes) != 0;
+  return in_file ? SHM_SHARED : SHM_STAGED;
+}
+
+static uint64_t place_output(const shm_world *world, const ad_call *call) {
+  // Nothing to write counts as in the file: no member has to do that itself.
+  if (call->op == AD_EXCHANGE) return messages_in_file(world, call, 0) ? world->control->regions_start : 0;
+  return call->out_bytes ? ad_shm_offset(world, call->out, call->out_bytes) : world->control->regions_start;
+}
+
+static ad_status place_table(shm_world *world, shm_call *c, shm_slot *slot, size_t bytes, void **out) {
+  void **kept = &c->channel->tables[c->sequence % SHM_RING];
+  if (*kept) ad_shm_free(world, *kept);
+  *kept = NULL;
+  *out = slot->payload;
+  if (bytes <= SHM_PAYLOAD) return AD_OK;
+  AD_TRY(ad_shm_alloc(world, bytes, kept));
+  *out = *kept;
+  return AD_OK;
+}
+
+static void fill_inline(const shm_call *c, size_t bytes, unsigned char *to) {
+  if (c->call->op == AD_EXCHANGE)
+    ad_shm_copy_stream(c, 0, bytes, (char *)to);
+  else if (bytes)
+    memcpy(to, c->call->in, bytes);
+}
+
+ad_status ad_shm_publish(shm_world *world, shm_call *c) {
+  const ad_call *call = c->call;
+  shm_slot *slot = ad_shm_slot(c, c->channel->index);
+  size_t table_bytes = ad_shm_table_bytes(call), bytes = sent_bytes(call);
+  void *table;
+  AD_TRY(place_table(world, c, slot, table_bytes, &table));
+  slot->place = place_input(world, call, bytes, table_bytes);
+  if (slot->place == SHM_STAGED) AD_TRY(ad_shm_take_staging(world, &c->staging));
+  slot->signature = ad_signature_of(call);
+  slot->out = place_output(world, call);
+  slot->entries = (uint32_t)call->message_count;
+  slot->table = table_bytes ? (uint64_t)((char *)table - world->base) : 0;
+  if (slot->place == SHM_INLINE) {
+    unsigned char *payload = slot->payload + table_bytes;
+    slot->in = (uint64_t)((char *)payload - world->base);
+    fill_inline(c, bytes, payload);
+  } else {
+    slot->in = (uint64_t)((slot->place == SHM_STAGED ? (char *)c->staging : (char *)call->in) - world->base);
+  }
+  slot->stream =
+      call->op == AD_ALL_TO_ALL
+          ? bytes - (ad_call_in_start(call, call->index + 1) - ad_call_in_start(call, call->index)) * call->element
+          : bytes;
+  if (table_bytes) ad_shm_fill_table(world, c, slot, table);
+  slot->number = call->number;
+  slot->axes = call->axes;
+  write_site(slot, call->site);
+  const memory_order relaxed = memory_order_relaxed;
+  atomic_store_explicit(&slot->claimed, 0, relaxed);
+  atomic_store_explicit(&slot->done, 0, relaxed);
+  atomic_store_explicit(&slot->staged, 0, relaxed);
+  atomic_store_explicit(&slot->reduced, 0, relaxed);
+  atomic_store_explicit(&slot->copied, 0, relaxed);
+  atomic_store_explicit(&slot->published, c->sequence + 1, memory_order_release);
+  ad_shm_wake(world, c->channel);
+  return AD_OK;
+}
+
+void ad_shm_consume(shm_call *c) {
+  shm_channel *channel = c->channel;
+  _Atomic uint64_t *own = &channel->consumed[channel->index].calls;
+  uint64_t calls = atomic_load_explicit(own, memory_order_relaxed);
+  channel->finished |= 1ull << (c->sequence - calls);
+  if (!(channel->finished & 1)) return;
+  while (channel->finished & 1) {
+    channel->finished >>= 1;
+    calls++;
+  }
+  atomic_store_explicit(own, calls, memory_order_release);
+}
+
+/* ---- matching ---- */
+
+void ad_shm_call_words(ad_text *text, const shm_slot *slot, const ad_group_shape *shape) {
+  ad_signature_print(text, &slot->signature);
+  ad_text_add(text, " over ");
+  ad_group_words(text, slot->axes, shape);
+  ad_text_add(text, " at %.*s", AD_SITE_MAX, slot->site);
+}
+
+static int has_published(const shm_call *c, uint32_t member) {
+  return atomic_load_explicit(&ad_shm_slot(c, member)->published, memory_order_acquire) == c->sequence + 1;
+}
+
+// The ranks whose calls are like that of `member`, among those that have arrived; 0 if an earlier member has the same.
+static int add_ranks_like(ad_text *text, const shm_call *c, uint32_t member) {
+  const ad_signature *signature = &ad_shm_slot(c, member)->signature;
+  for (uint32_t i = 0; i < member; i++)
+    if (has_published(c, i) && ad_signature_equal(&ad_shm_slot(c, i)->signature, signature)) return 0;
+  const char *before = "; rank ";
+  for (uint32_t i = member; i < c->channel->members; i++) {
+    if (!has_published(c, i) || !ad_signature_equal(&ad_shm_slot(c, i)->signature, signature)) continue;
+    ad_text_add(text, "%s%" PRId64, before, ad_shape_rank(&c->channel->shape, i));
+    before = ",";
+  }
+  return 1;
+}
+
+static void raise_mismatch(shm_world *world, const shm_call *c) {
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  ad_text_add(&text, "collectives do not match: call %" PRIu64 " of the group ", c->sequence + 1);
+  ad_group_words(&text, c->call->axes, &c->channel->shape);
+  for (uint32_t i = 0; i < c->channel->members; i++) {
+    if (!has_published(c, i) || !add_ranks_like(&text, c, i)) continue;
+    const shm_slot *slot = ad_shm_slot(c, i);
+    ad_text_add(&text, " calls ");
+    ad_shm_call_words(&text, slot, &c->channel->shape);
+    ad_text_add(&text, " (its call #%" PRIu64 ")", slot->number);
+  }
+  ad_text_add(&text, "; all ranks of a group must make the same calls in the same order");
+  ad_shm_raise(world->control, world->rank, AD_MISMATCH, AD_MISMATCH, words);
+}
+
+static int tables_match(shm_world *world, const shm_call *c) {
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  ad_text_add(&text, "collectives do not match: call %" PRIu64 " of the group: ", c->sequence + 1);
+  if (ad_shm_tables_match(world, c, &text)) return 1;
+  ad_shm_raise(world->control, world->rank, AD_MISMATCH, AD_MISMATCH, words);
+  return 0;
+}
+
+static void set_mode(const shm_world *world, shm_call *c) {
+  c->patience = world->patience;
+  if (!c->any_not_inline)
+    c->mode = SHM_ALONE;
+  else
+    c->mode = c->any_staged || c->any_elsewhere ? SHM_ROUNDS : SHM_CHUNKS;
+}
+
+int ad_shm_match(shm_world *world, shm_call *c) {
+  const shm_slot *own = ad_shm_slot(c, c->channel->index);
+  for (; c->seen < c->channel->members; c->seen++) {
+    const shm_slot *slot = ad_shm_slot(c, c->seen);
+    if (!has_published(c, c->seen)) return 0;
+    if (!ad_signature_equal(&slot->signature, &own->signature)) {
+      raise_mismatch(world, c);
+      return 0;
+    }
+    c->any_staged |= slot->place == SHM_STAGED;
+    c->any_not_inline |= slot->place != SHM_INLINE;
+    c->any_elsewhere |= !slot->out;
+    c->any_table |= slot->table != 0;
+  }
+  if (c->any_table && !tables_match(world, c)) return 0;
+  set_mode(world, c);
+  return 1;
+}
+
+static int is_lacking(const shm_call *c, uint32_t member) {
+  if (c->mode == SHM_AHEAD) return atomic_load(&c->channel->consumed[member].calls) <= c->sequence;
+  if (!has_published(c, member)) return 1;
+  return c->mode == SHM_ROUNDS && !atomic_load(&ad_shm_slot(c, member)->done);
+}
+
+int64_t ad_shm_lacking(const shm_call *c, uint32_t from) {
+  for (uint32_t i = from; i < c->channel->members; i++)
+    if (is_lacking(c, i)) return i;
+  return -1;
+}

@@ -1,0 +1,173 @@
+/* Each rank's own region of the file: a first-fit list of blocks, kept in private memory. Pages are made when memory is
+ * handed out, so that running out is an error here and not a signal later. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "base/memory.h"
+#include "comm/shm.h"
+
+struct shm_block {
+  shm_block *next;  // by address; blocks touch each other
+  uint64_t start, bytes;
+  int used;
+  int dirty;  // was used before, so not zero
+};
+
+static const uint64_t unit = 64, large = 2u << 20;
+
+static uint64_t region_start(const shm_world *world) {
+  return world->control->regions_start + world->rank * world->control->region_bytes;
+}
+
+uint64_t ad_shm_offset(const shm_world *world, const void *memory, size_t bytes) {
+  uint64_t offset = (uint64_t)((const char *)memory - world->base);
+  if (!bytes || (const char *)memory < world->base) return 0;
+  return offset >= world->control->regions_start && offset + bytes <= world->control->file_bytes ? offset : 0;
+}
+
+static ad_status first_block(shm_world *world) {
+  if (world->blocks) return AD_OK;
+  AD_TRY(ad_new(1, &world->blocks));
+  world->blocks->start = region_start(world);
+  world->blocks->bytes = world->control->region_bytes;
+  return AD_OK;
+}
+
+/* ---- pages ---- */
+
+// What the machine can still give, in bytes; UINT64_MAX if it does not say.
+static uint64_t memory_available(void) {
+  char line[256];
+  uint64_t kibibytes = UINT64_MAX >> 10;
+  FILE *file = fopen("/proc/meminfo", "re");
+  if (!file) return UINT64_MAX;
+  while (fgets(line, sizeof line, file))
+    if (sscanf(line, "MemAvailable: %" SCNu64, &kibibytes) == 1) break;
+  fclose(file);
+  return kibibytes << 10;
+}
+
+static ad_status no_room(size_t bytes, const char *why) {
+  return ad_fail(AD_MEMORY, "no memory for %zu bytes that ranks share: %s", bytes, why);
+}
+
+// The kernel promises memory it does not have and ends processes later; so large requests are compared with what is
+// left.
+static ad_status make_pages(shm_world *world, const shm_block *block) {
+  uint64_t page = 4096, start = block->start / page * page;
+  uint64_t bytes = (block->start + block->bytes + page - 1) / page * page - start;
+  char *memory = ad_shm_at(world, start);
+  if (bytes >= large && bytes > memory_available()) return no_room(block->bytes, "the machine has less left");
+  if (bytes >= large) madvise(memory, bytes, MADV_HUGEPAGE);
+#ifdef MADV_POPULATE_WRITE
+  if (!madvise(memory, bytes, MADV_POPULATE_WRITE)) return AD_OK;
+#endif
+  if (!fallocate(world->fd, 0, (off_t)start, (off_t)bytes)) return AD_OK;
+  return no_room(block->bytes, strerror(errno));
+}
+
+/* ---- blocks ---- */
+
+// Cuts `block` so that it starts at `start`.
+static ad_status cut(shm_block *block, uint64_t start, shm_block **out) {
+  if (start == block->start) {
+    *out = block;
+    return AD_OK;
+  }
+  shm_block *rest;
+  AD_TRY(ad_new(1, &rest));
+  *rest = (shm_block){block->next, start, block->start + block->bytes - start, 0, block->dirty};
+  block->bytes = start - block->start;
+  block->next = rest;
+  *out = rest;
+  return AD_OK;
+}
+
+static uint64_t aligned(uint64_t start, uint64_t bytes) {
+  uint64_t to = bytes >= large ? large : unit;
+  return (start + to - 1) / to * to;
+}
+
+static shm_block *find_room(shm_world *world, uint64_t bytes) {
+  for (shm_block *block = world->blocks; block; block = block->next) {
+    uint64_t lost = aligned(block->start, bytes) - block->start;
+    if (!block->used && block->bytes >= lost && block->bytes - lost >= bytes) return block;
+  }
+  return NULL;
+}
+
+static void join_free(shm_world *world) {
+  for (shm_block *block = world->blocks; block && block->next;) {
+    shm_block *next = block->next;
+    // Memory that was never used stays apart: it needs no zeroing.
+    if (block->used || next->used || block->dirty != next->dirty) {
+      block = next;
+      continue;
+    }
+    block->bytes += next->bytes;
+    block->next = next->next;
+    ad_release(next);
+  }
+}
+
+static ad_status take(shm_world *world, uint64_t bytes, shm_block **out) {
+  shm_block *block, *rest;
+  AD_TRY(first_block(world));
+  block = find_room(world, bytes);
+  if (!block) return no_room(bytes, "the rank's region is full");
+  AD_TRY(cut(block, aligned(block->start, bytes), &block));
+  if (block->bytes > bytes) AD_TRY(cut(block, block->start + bytes, &rest));
+  if (!block->dirty) AD_TRY(make_pages(world, block));
+  block->used = 1;
+  *out = block;
+  return AD_OK;
+}
+
+ad_status ad_shm_alloc(shm_world *world, size_t bytes, void **out) {
+  shm_block *block = NULL;
+  if (bytes > world->control->region_bytes) return no_room(bytes, "no rank has as much");
+  uint64_t rounded = bytes ? (bytes + unit - 1) / unit * unit : unit;
+  ad_status status = take(world, rounded, &block);
+  if (status) {
+    join_free(world);
+    return status;
+  }
+  void *memory = ad_shm_at(world, block->start);
+  if (block->dirty) memset(memory, 0, block->bytes);
+  *out = memory;
+  return AD_OK;
+}
+
+void ad_shm_free(shm_world *world, void *memory) {
+  uint64_t start = (uint64_t)((char *)memory - world->base);
+  for (shm_block *block = world->blocks; block; block = block->next)
+    if (block->used && block->start == start) {
+      block->used = 0;
+      block->dirty = 1;
+      join_free(world);
+      return;
+    }
+}
+
+/* ---- staging ---- */
+
+ad_status ad_shm_take_staging(shm_world *world, void **out) {
+  if (!world->staging_count) return ad_shm_alloc(world, 4 * SHM_STAGE, out);
+  *out = world->stagings[--world->staging_count];
+  return AD_OK;
+}
+
+void ad_shm_give_staging(shm_world *world, void *staging) {
+  if (staging) world->stagings[world->staging_count++] = staging;
+}
+
+void ad_shm_free_all(shm_world *world) {
+  while (world->blocks) {
+    shm_block *next = world->blocks->next;
+    ad_release(world->blocks);
+    world->blocks = next;
+  }
+}

@@ -1,0 +1,266 @@
+/* Calls in which each member does its own part: small ones, whose inputs all lie in the slots; and those with buffers
+ * outside the file, which pass through staging in rounds. Round p of a member may overwrite what its round p - 2
+ * staged, since two halves take turns. Three counters in each slot say how far its member is: staged, reduced, copied.
+ */
+#include <string.h>
+#include "base/kernels.h"
+#include "comm/shm.h"
+
+static shm_slot *own_slot(const shm_call *c) { return ad_shm_slot(c, c->channel->index); }
+
+// The half of a staging buffer that a round uses.
+static uint64_t half(uint32_t round) { return (round & 1) * (uint64_t)SHM_STAGE; }
+
+/* ---- everything inline: one look at the slots is enough ---- */
+
+static void reduce_alone(const shm_world *world, const shm_call *c) {
+  const ad_call *call = c->call;
+  const void *sources[SHM_RANKS_MAX];
+  void *out = call->out;
+  size_t start = 0, count = call->count;
+  if (call->op == AD_REDUCE_SCATTER) ad_shm_part(call, c->channel->index, &start, &count);
+  for (uint32_t i = 0; i < c->channel->members; i++)
+    sources[i] = ad_shm_at(world, ad_shm_slot(c, i)->in + start * call->element);
+  if (count) ad_reduce(&out, 1, sources, c->channel->members, call->dtype, call->accumulate, call->reduction, count);
+}
+
+static void copy_segment(const shm_segment *segment) {
+  if (segment->from != segment->to && segment->bytes) ad_copy(segment->to, segment->from, segment->bytes);
+}
+
+static void copy_unstaged(const shm_world *world, const shm_call *c) {
+  uint32_t own = c->channel->index, segments = ad_shm_segments(world, c, own);
+  for (uint32_t n = 0; n < segments; n++) {
+    shm_segment segment = ad_shm_segment(world, c, own, n);
+    if (segment.from) copy_segment(&segment);
+  }
+}
+
+int ad_shm_work_alone(shm_world *world, shm_call *c) {
+  if (ad_op_reduces(c->call->op))
+    reduce_alone(world, c);
+  else
+    copy_unstaged(world, c);
+  return 1;
+}
+
+/* ---- rounds ---- */
+
+// A counter of a member that holds nobody up any more.
+static const uint32_t all_rounds = UINT32_MAX;
+
+static uint32_t divide_up(uint64_t n, uint64_t by) { return (uint32_t)((n + by - 1) / by); }
+
+// Every other member's counter (given by its place in the slot) is past `round`.
+static int others_past(const shm_call *c, size_t counter, int64_t round) {
+  for (uint32_t i = 0; i < c->channel->members; i++) {
+    const char *slot = (const char *)ad_shm_slot(c, i);
+    const _Atomic uint32_t *value = (const _Atomic uint32_t *)(slot + counter);
+    if (i != c->channel->index && atomic_load_explicit(value, memory_order_acquire) <= round) return 0;
+  }
+  return 1;
+}
+
+static int staged_past(const shm_call *c, int64_t round) { return others_past(c, offsetof(shm_slot, staged), round); }
+static int reduced_past(const shm_call *c, int64_t round) { return others_past(c, offsetof(shm_slot, reduced), round); }
+static int copied_past(const shm_call *c, int64_t round) { return others_past(c, offsetof(shm_slot, copied), round); }
+
+// This member finished `rounds` of `last`.
+static void advance(shm_world *world, const shm_call *c, _Atomic uint32_t *counter, uint32_t rounds, uint32_t last) {
+  atomic_store_explicit(counter, rounds < last ? rounds : all_rounds, memory_order_release);
+  ad_shm_wake(world, c->channel);
+}
+
+/* ---- copies ---- */
+
+static uint32_t stream_rounds(const shm_slot *slot) {
+  return slot->place == SHM_STAGED ? divide_up(slot->stream, SHM_STAGE) : 0;
+}
+
+static int stage_stream(shm_world *world, shm_call *c) {
+  shm_slot *slot = own_slot(c);
+  uint32_t round = c->next_in;
+  if (round >= c->own_rounds || !copied_past(c, (int64_t)round - 2)) return 0;
+  uint64_t start = (uint64_t)round * SHM_STAGE, left = slot->stream - start;
+  ad_shm_copy_stream(c, start, left < SHM_STAGE ? left : SHM_STAGE, (char *)c->staging + half(round));
+  advance(world, c, &slot->staged, ++c->next_in, c->own_rounds);
+  return 1;
+}
+
+// What of a staged segment passes in this round.
+static void copy_staged(const shm_world *world, const shm_call *c, const shm_segment *segment, uint32_t round) {
+  uint64_t start = (uint64_t)round * SHM_STAGE, end = start + SHM_STAGE;
+  uint64_t from = segment->stream > start ? segment->stream : start;
+  uint64_t to = segment->stream + segment->bytes < end ? segment->stream + segment->bytes : end;
+  if (from >= to) return;
+  const char *staging = ad_shm_at(world, ad_shm_slot(c, segment->source)->in + half(round));
+  ad_copy(segment->to + (from - segment->stream), staging + (from - start), to - from);
+}
+
+static int pull(shm_world *world, shm_call *c) {
+  uint32_t round = c->next_out, own = c->channel->index, segments = ad_shm_segments(world, c, own);
+  if (round >= c->rounds || !staged_past(c, round)) return 0;
+  if (!round) copy_unstaged(world, c);
+  for (uint32_t n = 0; n < segments; n++) {
+    shm_segment segment = ad_shm_segment(world, c, own, n);
+    if (!segment.from) copy_staged(world, c, &segment, round);
+  }
+  advance(world, c, &own_slot(c)->copied, ++c->next_out, c->rounds);
+  return 1;
+}
+
+static int copy_in_rounds(shm_world *world, shm_call *c) {
+  while (stage_stream(world, c) | pull(world, c)) continue;
+  return c->next_in >= c->own_rounds && c->next_out >= c->rounds;
+}
+
+static void start_copies(shm_call *c) {
+  c->own_rounds = stream_rounds(own_slot(c));
+  c->rounds = 1;
+  for (uint32_t i = 0; i < c->channel->members; i++) {
+    uint32_t rounds = stream_rounds(ad_shm_slot(c, i));
+    if (rounds > c->rounds) c->rounds = rounds;
+  }
+}
+
+/* ---- reductions: member k reduces part k, a piece of it each round ---- */
+
+// Elements of each part that pass in one round: half a staging buffer holds a piece of every part.
+static size_t piece(const shm_call *c) {
+  return SHM_STAGE / c->channel->members / SHM_LINE * SHM_LINE / c->call->element;
+}
+
+// The piece of part k in a round: its elements, and *start in the whole value.
+static size_t piece_at(const shm_call *c, uint32_t k, uint32_t round, size_t *start) {
+  size_t first, count, skipped = round * piece(c);
+  ad_shm_part(c->call, k, &first, &count);
+  *start = first + skipped;
+  if (skipped >= count) return 0;
+  return count - skipped < piece(c) ? count - skipped : piece(c);
+}
+
+static int stage_pieces(shm_world *world, shm_call *c) {
+  const ad_call *call = c->call;
+  uint32_t round = c->next_in;
+  if (round >= c->own_rounds || !reduced_past(c, (int64_t)round - 2)) return 0;
+  for (uint32_t k = 0; k < c->channel->members; k++) {
+    size_t start, n = piece_at(c, k, round, &start);
+    char *to = (char *)c->staging + half(round) + k * piece(c) * call->element;
+    if (k != c->channel->index) ad_copy(to, (const char *)call->in + start * call->element, n * call->element);
+  }
+  advance(world, c, &own_slot(c)->staged, ++c->next_in, c->own_rounds);
+  return 1;
+}
+
+static const void *piece_of(const shm_world *world, const shm_call *c, uint32_t member, uint32_t round, size_t start) {
+  const shm_slot *slot = ad_shm_slot(c, member);
+  size_t element = c->call->element, own = c->channel->index;
+  if (member == own) return (const char *)c->call->in + start * element;
+  if (slot->place == SHM_STAGED) return ad_shm_at(world, slot->in + half(round) + own * piece(c) * element);
+  return ad_shm_at(world, slot->in + start * element);
+}
+
+// Where the sum of a piece goes: into the outputs that this rank may write, and into staging for the others to fetch.
+static size_t find_outs(const shm_world *world, const shm_call *c, uint32_t round, size_t start, void **outs) {
+  const ad_call *call = c->call;
+  size_t count = 0, part_start = 0, part_count;
+  if (call->op == AD_REDUCE_SCATTER) ad_shm_part(call, c->channel->index, &part_start, &part_count);
+  outs[count++] = (char *)call->out + (start - part_start) * call->element;
+  if (call->op == AD_REDUCE_SCATTER) return count;
+  for (uint32_t i = 0; i < c->channel->members; i++) {
+    uint64_t out = ad_shm_slot(c, i)->out;
+    if (out && i != c->channel->index) outs[count++] = ad_shm_at(world, out + start * call->element);
+  }
+  if (c->any_elsewhere) outs[count++] = ad_shm_at(world, own_slot(c)->result + half(round));
+  return count;
+}
+
+static int reduce_piece(shm_world *world, shm_call *c) {
+  const ad_call *call = c->call;
+  const void *sources[SHM_RANKS_MAX];
+  void *outs[SHM_RANKS_MAX + 1];
+  uint32_t round = c->next_reduce, members = c->channel->members;
+  if (round >= c->rounds || !staged_past(c, round) || !copied_past(c, (int64_t)round - 2)) return 0;
+  size_t start, n = piece_at(c, c->channel->index, round, &start);
+  for (uint32_t i = 0; i < members; i++) sources[i] = piece_of(world, c, i, round, start);
+  size_t out_count = find_outs(world, c, round, start, outs);
+  if (n) ad_reduce(outs, out_count, sources, members, call->dtype, call->accumulate, call->reduction, n);
+  advance(world, c, &own_slot(c)->reduced, ++c->next_reduce, c->rounds);
+  return 1;
+}
+
+static int fetch_pieces(shm_world *world, shm_call *c) {
+  const ad_call *call = c->call;
+  uint32_t round = c->next_out;
+  if (round >= c->out_rounds || !reduced_past(c, round)) return 0;
+  for (uint32_t k = 0; k < c->channel->members; k++) {
+    size_t start, n = piece_at(c, k, round, &start);
+    const char *from = ad_shm_at(world, ad_shm_slot(c, k)->result + half(round));
+    if (n && k != c->channel->index) ad_copy((char *)call->out + start * call->element, from, n * call->element);
+  }
+  advance(world, c, &own_slot(c)->copied, ++c->next_out, c->out_rounds);
+  return 1;
+}
+
+static int reduce_in_rounds(shm_world *world, shm_call *c) {
+  while (stage_pieces(world, c) | reduce_piece(world, c) | fetch_pieces(world, c)) continue;
+  return c->next_in >= c->own_rounds && c->next_reduce >= c->rounds && c->next_out >= c->out_rounds;
+}
+
+static ad_status start_reduction(shm_world *world, shm_call *c) {
+  shm_slot *slot = own_slot(c);
+  for (uint32_t k = 0; k < c->channel->members; k++) {
+    size_t start, count;
+    ad_shm_part(c->call, k, &start, &count);
+    uint32_t rounds = divide_up(count, piece(c));
+    if (rounds > c->rounds) c->rounds = rounds;
+  }
+  c->own_rounds = slot->place == SHM_STAGED ? c->rounds : 0;
+  if (c->call->op != AD_ALL_REDUCE || !c->any_elsewhere) return AD_OK;
+  // Somebody's output lies outside the file: all give their sums out through staging.
+  c->out_rounds = slot->out ? 0 : c->rounds;
+  if (!c->staging) AD_TRY(ad_shm_take_staging(world, &c->staging));
+  slot->result = (uint64_t)((char *)c->staging - world->base) + 2 * SHM_STAGE;
+  return AD_OK;
+}
+
+/* ---- both ---- */
+
+static void raise_failure(shm_world *world, ad_status cause) {
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  ad_text_add(&text, "rank %u: %s", world->rank, ad_last_error());
+  ad_shm_raise(world->control, world->rank, AD_PEER_FAILED, cause, words);
+}
+
+static int start(shm_world *world, shm_call *c) {
+  ad_status status = AD_OK;
+  if (ad_op_reduces(c->call->op))
+    status = start_reduction(world, c);
+  else
+    start_copies(c);
+  if (status) {
+    raise_failure(world, status);
+    return 0;
+  }
+  c->started = 1;
+  shm_slot *slot = own_slot(c);
+  if (!c->own_rounds) advance(world, c, &slot->staged, 0, 0);
+  if (ad_op_reduces(c->call->op) && !c->out_rounds) advance(world, c, &slot->copied, 0, 0);
+  return 1;
+}
+
+static int all_done(shm_call *c) {
+  for (; c->complete < c->channel->members; c->complete++)
+    if (!atomic_load_explicit(&ad_shm_slot(c, c->complete)->done, memory_order_acquire)) return 0;
+  return 1;
+}
+
+int ad_shm_work_rounds(shm_world *world, shm_call *c) {
+  if (!c->started && !start(world, c)) return 0;
+  if (!c->finished) {
+    c->finished = ad_op_reduces(c->call->op) ? reduce_in_rounds(world, c) : copy_in_rounds(world, c);
+    if (c->finished) advance(world, c, &own_slot(c)->done, 1, 2);
+  }
+  return all_done(c);
+}

@@ -1,0 +1,124 @@
+/* Calls whose buffers all lie in the file: the work is cut into parts, one for each member, and the parts into chunks
+ * that fit the caches. Whichever member is inside a call takes chunks, first of its own part, then of the others'; so a
+ * member that computes or is not scheduled holds nobody up. */
+#include <string.h>
+#include "base/kernels.h"
+#include "comm/shm.h"
+
+static const size_t chunk_min = 16 << 10, chunk_max = 64 << 10, copy_chunk_max = 1 << 20;
+
+/* ---- parts of a reduction ---- */
+
+void ad_shm_part(const ad_call *call, uint32_t k, size_t *start, size_t *count) {
+  if (call->op == AD_REDUCE_SCATTER) {
+    *start = ad_call_in_start(call, k);
+    *count = ad_call_in_start(call, k + 1) - *start;
+    return;
+  }
+  // Cut at cache lines, so that no two members write to one.
+  size_t unit = SHM_LINE / call->element, units = (call->count + unit - 1) / unit;
+  size_t from = units * k / call->members * unit, to = units * (k + 1) / call->members * unit;
+  *start = from < call->count ? from : call->count;
+  *count = (to < call->count ? to : call->count) - *start;
+}
+
+// Of both kinds of work: about four chunks for each member, but neither tiny nor beyond the caches.
+static size_t chunk_bytes(size_t part_bytes, size_t most) {
+  size_t bytes = (part_bytes / 4 + SHM_LINE - 1) / SHM_LINE * SHM_LINE;
+  return bytes < chunk_min ? chunk_min : bytes > most ? most : bytes;
+}
+
+static size_t reduce_chunk(const shm_call *c, size_t part) {
+  return chunk_bytes(part * c->call->element, chunk_max) / c->call->element;
+}
+
+static uint32_t reduce_chunks(const shm_call *c, uint32_t k) {
+  size_t start, count;
+  ad_shm_part(c->call, k, &start, &count);
+  size_t chunk = reduce_chunk(c, count);
+  return (uint32_t)((count + chunk - 1) / chunk);
+}
+
+static void run_reduce_chunk(const shm_world *world, const shm_call *c, uint32_t k, uint32_t number) {
+  const ad_call *call = c->call;
+  const void *sources[SHM_RANKS_MAX];
+  void *outs[SHM_RANKS_MAX];
+  size_t start, count;
+  uint32_t members = c->channel->members, out_count = 0;
+  ad_shm_part(call, k, &start, &count);
+  size_t chunk = reduce_chunk(c, count), skipped = number * chunk;
+  size_t n = count - skipped < chunk ? count - skipped : chunk;
+  for (uint32_t i = 0; i < members; i++) {
+    const shm_slot *slot = ad_shm_slot(c, i);
+    sources[i] = ad_shm_at(world, slot->in + (start + skipped) * call->element);
+    if (call->op == AD_ALL_REDUCE) outs[out_count++] = ad_shm_at(world, slot->out + (start + skipped) * call->element);
+  }
+  if (call->op == AD_REDUCE_SCATTER)
+    outs[out_count++] = ad_shm_at(world, ad_shm_slot(c, k)->out + skipped * call->element);
+  ad_reduce(outs, out_count, sources, members, call->dtype, call->accumulate, call->reduction, n);
+}
+
+/* ---- chunks of copies: each segment has its own, the last may be short ---- */
+
+static uint32_t segment_chunks(size_t bytes) {
+  size_t chunk = chunk_bytes(bytes, copy_chunk_max);
+  return (uint32_t)((bytes + chunk - 1) / chunk);
+}
+
+static uint32_t copy_chunks(const shm_world *world, const shm_call *c, uint32_t k) {
+  uint32_t chunks = 0, segments = ad_shm_segments(world, c, k);
+  for (uint32_t n = 0; n < segments; n++) chunks += segment_chunks(ad_shm_segment(world, c, k, n).bytes);
+  return chunks;
+}
+
+static void run_copy_chunk(const shm_world *world, const shm_call *c, uint32_t k, uint32_t number) {
+  uint32_t n = 0;
+  shm_segment segment = ad_shm_segment(world, c, k, 0);
+  for (uint32_t chunks; number >= (chunks = segment_chunks(segment.bytes)); number -= chunks)
+    segment = ad_shm_segment(world, c, k, ++n);
+  size_t chunk = chunk_bytes(segment.bytes, copy_chunk_max), start = number * chunk;
+  if (segment.from == segment.to) return;
+  ad_copy(segment.to + start, segment.from + start, segment.bytes - start < chunk ? segment.bytes - start : chunk);
+}
+
+/* ---- taking chunks ---- */
+
+static uint32_t chunks_of(const shm_world *world, const shm_call *c, uint32_t k) {
+  return ad_op_reduces(c->call->op) ? reduce_chunks(c, k) : copy_chunks(world, c, k);
+}
+
+static void work_on(shm_world *world, shm_call *c, uint32_t k) {
+  shm_slot *slot = ad_shm_slot(c, k);
+  uint32_t chunks = chunks_of(world, c, k), number, finished = 0;
+  while (atomic_load_explicit(&slot->claimed, memory_order_relaxed) < chunks &&
+         (number = atomic_fetch_add_explicit(&slot->claimed, 1, memory_order_relaxed)) < chunks) {
+    if (ad_op_reduces(c->call->op))
+      run_reduce_chunk(world, c, k, number);
+    else
+      run_copy_chunk(world, c, k, number);
+    finished = 1;
+    atomic_fetch_add_explicit(&slot->done, 1, memory_order_release);
+  }
+  if (finished) ad_shm_wake(world, c->channel);
+}
+
+static int all_done(const shm_world *world, shm_call *c) {
+  for (; c->complete < c->channel->members; c->complete++) {
+    const shm_slot *slot = ad_shm_slot(c, c->complete);
+    if (atomic_load_explicit(&slot->done, memory_order_acquire) < chunks_of(world, c, c->complete)) return 0;
+  }
+  return 1;
+}
+
+int ad_shm_work_chunks(shm_world *world, shm_call *c) {
+  uint32_t members = c->channel->members, own = c->channel->index;
+  if (!c->next_reduce++) work_on(world, c, own);
+  if (all_done(world, c)) return 1;
+  // Members that run too finish soon by themselves; taking their chunks at once would only move cache lines about.
+  if (c->patience) {
+    c->patience--;
+    return 0;
+  }
+  for (uint32_t i = 1; i < members; i++) work_on(world, c, (own + i) % members);
+  return all_done(world, c);
+}

@@ -1,0 +1,248 @@
+/* The memory file of a world: making, joining and leaving it, and its first error. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include "base/kernels.h"
+#include "base/memory.h"
+#include "comm/shm.h"
+
+#define MAGIC 0x31646e6564646161ull  // changes with the layout of the file
+static const uint64_t page = 4096, huge_page = 2u << 20;
+static const uint64_t mapping_max = 1ull << 44;  // of 2^47 that a process has
+
+static uint64_t round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
+
+static uint64_t machine_memory(void) { return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE); }
+
+static shm_control plan_file(uint32_t ranks, size_t region_bytes) {
+  shm_control plan = {.magic = MAGIC, .ranks = ranks};
+  plan.records_start = round_up(sizeof(shm_control), page);
+  plan.channels_start = round_up(plan.records_start + ranks * sizeof(shm_record), page);
+  plan.channels_bytes = 64ull << 30;  // sparse
+  plan.regions_start = round_up(plan.channels_start + plan.channels_bytes, huge_page);
+  uint64_t most = mapping_max / ranks / huge_page * huge_page;
+  uint64_t wanted = round_up(region_bytes ? region_bytes : machine_memory(), huge_page);
+  plan.region_bytes = wanted < most ? wanted : most;
+  plan.file_bytes = plan.regions_start + ranks * plan.region_bytes;
+  return plan;
+}
+
+static ad_status map_file(int fd, uint64_t bytes, shm_control **out) {
+  void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (base == MAP_FAILED)
+    return ad_fail(errno == ENOMEM ? AD_MEMORY : AD_SYSTEM,
+                   "%" PRIu64
+                   " GiB of address space could not be mapped for the ranks' shared memory: %s (see ulimit -v)",
+                   bytes >> 30, strerror(errno));
+  *out = base;
+  return AD_OK;
+}
+
+static ad_status make_file(uint64_t bytes, int inherited, int *out) {
+  int fd = memfd_create("addend", inherited ? 0 : MFD_CLOEXEC);
+  if (fd < 0) return ad_fail(AD_SYSTEM, "the ranks' shared memory file could not be made: %s", strerror(errno));
+  if (ftruncate(fd, (off_t)bytes)) {
+    ad_status status =
+        ad_fail(AD_SYSTEM, "the ranks' shared memory file could not grow to %" PRIu64 " GiB: %s (see ulimit -f)",
+                bytes >> 30, strerror(errno));
+    close(fd);
+    return status;
+  }
+  *out = fd;
+  return AD_OK;
+}
+
+ad_status ad_shm_make(uint32_t ranks, size_t region_bytes, int inherited, int *fd, shm_control **out) {
+  shm_control *plan, *control = NULL;
+  int file = -1;
+  AD_TRY(ad_new(1, &plan));
+  *plan = plan_file(ranks, region_bytes);
+  ad_status status = make_file(plan->file_bytes, inherited, &file);
+  if (!status && (status = map_file(file, plan->file_bytes, &control))) close(file);
+  if (!status) {
+    memcpy(control, plan, offsetof(shm_control, failed));
+    *fd = file;
+    *out = control;
+  }
+  ad_release(plan);
+  return status;
+}
+
+void ad_shm_unmake(int fd, shm_control *control) {
+  munmap(control, control->file_bytes);
+  close(fd);
+}
+
+shm_record *ad_shm_records(shm_control *control) { return (shm_record *)((char *)control + control->records_start); }
+
+/* ---- the first error ---- */
+
+void ad_shm_raise(shm_control *control, uint32_t rank, ad_status status, ad_status cause, const char *text) {
+  uint32_t none = 0;
+  if (!atomic_compare_exchange_strong(&control->failed, &none, 1)) return;
+  control->fail_status = status;
+  control->fail_cause = cause;
+  control->fail_rank = (int32_t)rank;
+  snprintf(control->fail_text, sizeof control->fail_text, "%s", text);
+  atomic_store(&control->failed, 2);
+  ad_shm_wake_all(control);
+}
+
+// The writer may die between 1 and 2: its words are then not waited for.
+ad_status ad_shm_error(const shm_control *control) {
+  const struct timespec millisecond = {.tv_nsec = 1000000};
+  for (int i = 0; i < 500 && atomic_load_explicit(&control->failed, memory_order_acquire) == 1; i++)
+    nanosleep(&millisecond, NULL);
+  if (atomic_load_explicit(&control->failed, memory_order_acquire) == 1)
+    return ad_fail(AD_RANK_DIED, "a rank died while it reported an error");
+  return ad_fail((ad_status)control->fail_status, "%s", control->fail_text);
+}
+
+/* ---- joining ---- */
+
+static int all_joined(shm_world *world, void *subject) {
+  return atomic_load_explicit(&world->control->joined, memory_order_acquire) == world->ranks;
+}
+
+// All ranks of a sum must use the same kernels: the widest that all have.
+static void agree_on_kernels(const shm_world *world) {
+  uint32_t least = world->records[0].variant;
+  for (uint32_t i = 1; i < world->ranks; i++)
+    if (world->records[i].variant < least) least = world->records[i].variant;
+  ad_kernels_choose((ad_variant)least);
+}
+
+static void set_waiting(shm_world *world) {
+  cpu_set_t cores;
+  int count = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores);
+  int crowded = world->ranks > (uint32_t)count;
+  world->spins = crowded ? 0 : 4000;
+  world->patience = crowded ? 0 : 40;
+}
+
+static ad_status take_place(shm_world *world) {
+  shm_record *record = &world->records[world->rank];
+  uint32_t absent = SHM_ABSENT;
+  record->variant = ad_kernels_best();
+  if (!atomic_compare_exchange_strong(&record->state, &absent, SHM_JOINED))
+    return ad_fail(
+        AD_INVALID,
+        "rank %u of this world was joined before (by process %d): a program joins once, and what it starts runs "
+        "without ADDEND_SHM_FD in its environment",
+        world->rank, (int)atomic_load(&record->pid));
+  atomic_store(&record->pid, getpid());
+  if (atomic_fetch_add(&world->control->joined, 1) + 1 == world->ranks) ad_shm_wake_all(world->control);
+  return AD_OK;
+}
+
+static ad_status join(shm_world *world) {
+  AD_TRY(take_place(world));
+  ad_status status = ad_shm_wait(world, all_joined, NULL, NULL);
+  if (status) atomic_store(&world->records[world->rank].state, SHM_LEFT);
+  return status;
+}
+
+ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, shm_world **out) {
+  shm_world *world;
+  ad_status status = ad_new(1, &world);
+  if (status) {
+    ad_shm_unmake(fd, control);
+    return status;
+  }
+  world->control = control;
+  world->base = (char *)control;
+  world->records = ad_shm_records(control);
+  world->fd = fd;
+  world->rank = rank;
+  world->ranks = (uint32_t)control->ranks;
+  world->free_calls = UINT64_MAX;
+  world->last = &world->first;
+  set_waiting(world);
+  status = join(world);
+  if (status) {
+    ad_shm_unmake(fd, control);
+    ad_release(world);
+    return status;
+  }
+  agree_on_kernels(world);
+  *out = world;
+  return AD_OK;
+}
+
+/* ---- opening ---- */
+
+static ad_status read_number(const char *name, int64_t *out) {
+  const char *text = getenv(name);
+  char *end;
+  errno = 0;
+  long long value = text ? strtoll(text, &end, 10) : 0;
+  if (!text || end == text || *end || errno || value < 0)
+    return ad_fail(AD_INVALID,
+                   "%s is \"%s\" in the environment, it must be a number: start ranks with `addend run` or ad_launch",
+                   name, text ? text : "");
+  *out = value;
+  return AD_OK;
+}
+
+static ad_status read_head(int64_t fd, shm_control *head) {
+  struct stat file;
+  size_t bytes = offsetof(shm_control, failed);
+  if (fd > INT32_MAX || fstat((int)fd, &file) || pread((int)fd, head, bytes, 0) != (ssize_t)bytes ||
+      head->magic != MAGIC || head->file_bytes != (uint64_t)file.st_size)
+    return ad_fail(
+        AD_INVALID,
+        "ADDEND_SHM_FD is %" PRId64 ", which is not the memory of a world of this version; unset it to run alone", fd);
+  return AD_OK;
+}
+
+static ad_status map_inherited(int *fd, uint32_t *rank, shm_control **out) {
+  int64_t inherited = -1, number = -1;
+  shm_control *head;
+  AD_TRY(read_number("ADDEND_SHM_FD", &inherited));
+  AD_TRY(read_number("ADDEND_RANK", &number));
+  AD_TRY(ad_new(1, &head));
+  ad_status status = read_head(inherited, head);
+  if (!status && (uint64_t)number >= head->ranks)
+    status = ad_fail(AD_INVALID, "ADDEND_RANK is %" PRId64 ", the world has %" PRIu64 " ranks", number, head->ranks);
+  if (!status) status = map_file((int)inherited, head->file_bytes, out);
+  ad_release(head);
+  if (status) return status;
+  *fd = (int)inherited;
+  *rank = (uint32_t)number;
+  return AD_OK;
+}
+
+static ad_status open_world(int fd, shm_control *control, uint32_t rank, ad_comm **out) {
+  shm_world *world;
+  int64_t size = (int64_t)control->ranks;
+  AD_TRY(ad_shm_join(fd, control, rank, &world));
+  return ad_comm_create(&ad_engine_shm, world, rank, size, out);
+}
+
+ad_status ad_comm_open_alone(ad_comm **out) {
+  int fd = -1;
+  shm_control *control = NULL;
+  AD_TRY(ad_shm_make(1, 0, 0, &fd, &control));
+  return open_world(fd, control, 0, out);
+}
+
+ad_status ad_comm_open(ad_comm **out) {
+  int fd = -1;
+  uint32_t rank = 0;
+  shm_control *control = NULL;
+  if (!getenv("ADDEND_SHM_FD")) return ad_comm_open_alone(out);
+  AD_TRY(map_inherited(&fd, &rank, &control));
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // between launcher and rank there may be a shell
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  return open_world(fd, control, rank, out);
+}

@@ -1,0 +1,56 @@
+/* Packs what must match into three numbers, and prints it. Comparing is the engines' work: they see both sides. */
+#include "comm/signature.h"
+
+#include <inttypes.h>
+#include <xxhash.h>
+
+enum { SHOWN_MEMBERS_MAX = 16 };
+
+static uint64_t pack(const ad_call *call) {
+  return (uint64_t)call->op | (uint64_t)call->dtype << 8 | (uint64_t)call->accumulate << 16 |
+         (uint64_t)call->reduction << 24 | (uint64_t)call->root << 32;
+}
+
+ad_signature ad_signature_of(const ad_call *call) {
+  // Exchange: dtype and counts are matched per message, members without messages need not know them.
+  if (call->op == AD_EXCHANGE || call->op == AD_BARRIER) return (ad_signature){.what = (uint64_t)call->op};
+  ad_signature signature = {.what = pack(call), .count = call->count};
+  if (!call->in_starts) return signature;
+  // All members know the counts of reduce_scatter and all_gather; those of all_to_all are matched pair by pair.
+  signature.counts = 1;
+  if (call->op != AD_ALL_TO_ALL)
+    signature.counts = XXH3_64bits(call->in_starts, (call->members + 1) * sizeof *call->in_starts) | 1;
+  signature.count = call->op == AD_ALL_TO_ALL ? 0 : call->in_starts[call->members];
+  return signature;
+}
+
+void ad_signature_print(ad_text *text, const ad_signature *signature) {
+  static const char *const reductions[] = {"sum", "max", "min"};
+  ad_collective_op op = (ad_collective_op)(signature->what & 0xff);
+  ad_dtype dtype = (ad_dtype)(signature->what >> 8 & 0xff), accumulate = (ad_dtype)(signature->what >> 16 & 0xff);
+  unsigned reduction = signature->what >> 24 & 0xff;
+  ad_text_add(text, "%s", ad_op_name(op));
+  if (op == AD_BARRIER || op == AD_EXCHANGE) return;
+  if (ad_op_reduces(op)) ad_text_add(text, "(%s)", reduction < 3 ? reductions[reduction] : "unknown");
+  if (op == AD_ALL_TO_ALL && signature->counts)
+    ad_text_add(text, " of %s with counts", ad_dtype_name(dtype));
+  else
+    ad_text_add(text, " of %" PRIu64 " %s", signature->count, ad_dtype_name(dtype));
+  if (op != AD_ALL_TO_ALL && signature->counts)
+    ad_text_add(text, " in all, with counts (hash %08" PRIx64 ")", signature->counts >> 32);
+  else if (op != AD_ALL_REDUCE && op != AD_BROADCAST && !signature->counts)
+    ad_text_add(text, " per block");
+  if (accumulate && accumulate != dtype) ad_text_add(text, " summed in %s", ad_dtype_name(accumulate));
+  if (op == AD_BROADCAST) ad_text_add(text, " from member %" PRIu64, signature->what >> 32);
+}
+
+void ad_group_words(ad_text *text, ad_axes axes, const ad_group_shape *shape) {
+  char names[128];
+  int64_t members = 1;
+  for (int k = 0; k < shape->count; k++) members *= shape->size[k];
+  ad_axes_print(axes, names, sizeof names);
+  ad_text_add(text, "%s%s{", names, names[0] ? " " : "");
+  for (int64_t i = 0; i < members && i < SHOWN_MEMBERS_MAX; i++)
+    ad_text_add(text, "%s%" PRId64, i ? "," : "", ad_shape_rank(shape, i));
+  ad_text_add(text, members > SHOWN_MEMBERS_MAX ? ",...}" : "}");
+}
