@@ -1,0 +1,506 @@
+/* Recipes: what each mistake says, defaults, --set, contracts, and that what is printed reads back as the same. */
+#include <locale.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "addend/recipe.h"
+#include "base/memory.h"
+
+#define MODEL "model: {kind: gpt, layers: 2, d_model: 32, heads: 4}\n"
+#define DATA "data: {text: [a, b], seq: 16}\n"
+#define MESH "mesh: \"dp_replicate=2 dp_shard=2\"\n"
+#define TRAIN "train: {global_batch: 6, steps: 10, lr: 1e-3}\n"
+#define GOOD MODEL DATA MESH TRAIN /* lines 1 to 4 */
+
+#define COUNT_OF(...) (sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
+#define READ(text, ...) read_good(text, (const char *const[]){__VA_ARGS__}, COUNT_OF(__VA_ARGS__))
+#define SAYS(message, text) says(message, text, NULL, 0)
+#define SET_SAYS(message, text, ...) says(message, text, (const char *const[]){__VA_ARGS__}, COUNT_OF(__VA_ARGS__))
+
+static ad_recipe *read_good(const char *text, const char *const *sets, size_t count) {
+  ad_recipe *recipe = NULL;
+  if (count == 1 && !sets[0]) count = 0;
+  if (ad_recipe_parse(text, "dir/r.yaml", sets, count, &recipe)) fail_msg("%s", ad_last_error());
+  return recipe;
+}
+
+static void says(const char *message, const char *text, const char *const *sets, size_t count) {
+  ad_recipe *recipe = NULL;
+  assert_int_equal(ad_recipe_parse(text, "r.yaml", sets, count, &recipe), AD_INVALID);
+  assert_string_equal(ad_last_error(), message);
+  assert_null(recipe);
+}
+
+static void what_is_left_out_has_its_default(void **state) {
+  ad_recipe *r = READ(GOOD, NULL);
+  assert_string_equal(r->path, "dir/r.yaml");
+  assert_string_equal(r->name, "r");
+  assert_string_equal(r->views, "");
+  assert_int_equal(r->model.d_hidden, 0);
+  assert_true(r->model.rotary_base == 10000);
+  assert_int_equal(r->data.text_count, 2);
+  assert_string_equal(r->data.text[1], "b");
+  assert_int_equal(r->data.valid_count, 0);
+  assert_null(r->data.valid);
+  assert_int_equal(r->precision.compute, AD_F32);
+  assert_int_equal(r->precision.contract.param, AD_F32);
+  assert_int_equal(r->precision.contract.grad, 0);
+  assert_int_equal(r->shard.zero, 0);
+  assert_true(r->shard.bucket_mib == 25);
+  assert_int_equal(r->train.microbatches, 1);
+  assert_true(r->train.beta2 == 0.95);
+  assert_int_equal(r->train.seed, 1);
+  assert_int_equal(r->train.sync_count, 1);
+  assert_int_equal(r->train.sync[0], AD_SYNC_ALL);
+  ad_recipe_destroy(r);
+}
+
+static void every_kind_of_value_is_read(void **state) {
+  ad_recipe *r = READ(
+      "name: x\n"
+      "model: {kind: gpt, layers: 2, d_model: 32, heads: 4, d_hidden: 48, tied: false, rotary_base: 500.5}\n"
+      "data:\n  text: one\n  seq: 16\n  valid: [1, 0.5, 0]\n  held_out: .25\n" MESH
+      "precision: {param: f64, grad: raw, reduce: f64, accumulate: f64, compute: f64, overrides: {\"*norm*\": {param: "
+      "f32}}}\n"
+      "shard: {bucket_mib: 0.5, prefetch: 0}\n"
+      "train: {global_batch: 6, microbatches: 3, steps: 10, lr: 1e-3, warmup: 2, sync: [none, shard, all], seed: 9}\n",
+      NULL);
+  assert_string_equal(r->name, "x");
+  assert_int_equal(r->model.tied, 0);
+  assert_true(r->model.rotary_base == 500.5);
+  assert_int_equal(r->data.text_count, 1);
+  assert_int_equal(r->data.valid_count, 3);
+  assert_true(r->data.valid[1] == 0.5 && r->data.held_out == 0.25);
+  assert_int_equal(r->precision.contract.raw, 1);
+  assert_int_equal(r->precision.override_count, 1);
+  assert_string_equal(r->precision.overrides[0].pattern, "*norm*");
+  assert_int_equal(r->precision.overrides[0].contract.param, AD_F32);
+  assert_int_equal(r->train.sync_count, 3);
+  assert_int_equal(r->train.sync[0], AD_SYNC_NONE);
+  assert_int_equal(r->train.warmup, 2);
+  ad_recipe_destroy(r);
+}
+
+static void microbatches_but_the_last_are_sharded_unless_said_otherwise(void **state) {
+  ad_recipe *r = READ(GOOD, "train.microbatches=3");
+  assert_int_equal(r->train.sync_count, 3);
+  assert_int_equal(r->train.sync[0], AD_SYNC_SHARD);
+  assert_int_equal(r->train.sync[1], AD_SYNC_SHARD);
+  assert_int_equal(r->train.sync[2], AD_SYNC_ALL);
+  ad_recipe_destroy(r);
+}
+
+static void all_mistakes_are_told_at_once_in_the_order_of_their_lines(void **state) {
+  SAYS(
+      "r.yaml:2: model.layers: must be at least 1, is 0\n"
+      "r.yaml:2: model.heads: must divide d_model: 32 is no multiple of 3\n"
+      "r.yaml:5: data.seq: must be a whole number, is the text \"16\"\n"
+      "r.yaml:6: data.valid: must be at most 1, is 2\n"
+      "r.yaml:7: data.valid: must be a number, is half\n"
+      "r.yaml:8: mesh: tp=2 is not available yet: this version trains on dp_replicate and dp_shard\n"
+      "r.yaml:9: train.setps: unknown key; did you mean train.steps?\n"
+      "r.yaml:9: train.steps: is missing: updates of the parameters\n"
+      "r.yaml:9: train.beta1: must be below 1, is 1\n"
+      "r.yaml:10: shard: must be a mapping of keys to values, is a list",
+      "name: x\n"
+      "model: {kind: gpt, layers: 0, d_model: 32, heads: 3}\n"
+      "data:\n"
+      "  text: [a]\n"
+      "  seq: \"16\"\n"
+      "  valid: [2,\n"
+      "    half]\n"
+      "mesh: dp=2 tp=2\n"
+      "train: {global_batch: 6, setps: 10, lr: 1e-3, beta1: 1}\n"
+      "shard: [0]\n");
+}
+
+static void missing_keys_are_named_with_what_they_are(void **state) {
+  SAYS(
+      "r.yaml: data.text: is missing: files, or folders of files\n"
+      "r.yaml: data.seq: is missing: tokens of a sample; a token is a byte\n"
+      "r.yaml:1: model.kind: is missing: gpt\n"
+      "r.yaml:1: model.heads: is missing: attention heads; they divide d_model into even parts",
+      "model: {layers: 2, d_model: 32}\n" MESH TRAIN);
+}
+
+static void unknown_keys_get_the_nearest_name(void **state) {
+  SAYS("r.yaml:5: modle: unknown key; did you mean model?", GOOD "modle: {}\n");
+  SAYS("r.yaml:5: steps: unknown key; did you mean train.steps?", GOOD "steps: 3\n");
+  SAYS("r.yaml:5: shard.seq: unknown key; did you mean data.seq?", GOOD "shard: {seq: 3}\n");
+  SAYS("r.yaml:5: shard.colour: unknown key; known here are zero, bucket_mib, prefetch", GOOD "shard: {colour: 3}\n");
+  SAYS("r.yaml:5: colour: unknown key; known here are name, model, data, mesh, precision, shard, train",
+       GOOD "colour: 3\n");
+  SAYS("r.yaml:5: \"train.steps\": unknown key; write steps below train:", GOOD "train.steps: 3\n");
+}
+
+static void wrong_types_are_told_with_what_was_written(void **state) {
+  SAYS("r.yaml:1: model: must be a mapping of keys to values, is gpt", "model: gpt\n" DATA MESH TRAIN);
+  SAYS("r.yaml:5: shard.zero: must be a whole number, is 0.5", GOOD "shard: {zero: 0.5}\n");
+  SAYS("r.yaml:5: shard.zero: must be a whole number, is empty", GOOD "shard: {zero: }\n");
+  SAYS("r.yaml:5: shard.zero: must be a whole number, is a mapping", GOOD "shard: {zero: {a: 1}}\n");
+  SAYS("r.yaml:5: shard.zero: must be a whole number, is 99999999999999999999",
+       GOOD "shard: {zero: 99999999999999999999}\n");
+  SAYS("r.yaml:5: shard.bucket_mib: must be a number, is .nan", GOOD "shard: {bucket_mib: .nan}\n");
+  SAYS("r.yaml:5: shard.bucket_mib: must be a number, is 0x10", GOOD "shard: {bucket_mib: 0x10}\n");
+  SAYS("r.yaml:5: shard.bucket_mib: must be above 0, is 0", GOOD "shard: {bucket_mib: 0}\n");
+  SAYS("r.yaml:5: name: must be a text, is a list", GOOD "name: [a]\n");
+  SAYS("r.yaml:5: name: must be letters, digits, '.', '_' and '-' (it names a folder), is ../x", GOOD "name: ../x\n");
+  SET_SAYS("--set model.tied: must be true or false, is yes", GOOD, "model.tied=yes");
+}
+
+static void the_text_must_be_named(void **state) {
+  SET_SAYS("--set data.text: is an empty list; give files, or folders of files", GOOD, "data.text=[]");
+  SET_SAYS("--set data.text: must be a list, is a mapping", GOOD, "data.text={a: b}");
+  SET_SAYS("--set data.text: must be a text, is empty", GOOD, "data.text=[a, ]", "data.text=");
+}
+
+static void what_does_not_fit_together_is_told(void **state) {
+  SET_SAYS("--set model.heads: must leave each head an even width (positions rotate pairs): 32 / 32 is 1", GOOD,
+           "model.heads=32");
+  SET_SAYS("--set train.sync: must have one entry per microbatch, has 2 for 1; leave it out for the usual one", GOOD,
+           "train.sync=[none, all]");
+  SET_SAYS("--set train.sync: must end in all, ends in shard", GOOD, "train.sync=[shard]");
+  SET_SAYS("--set train.sync: must be none, shard or all, is some", GOOD, "train.sync=[some]");
+  ad_recipe *recipe;
+  const char *set = "mesh=dp_replicate=0";
+  assert_int_equal(ad_recipe_parse(GOOD, "r.yaml", &set, 1, &recipe), AD_INVALID);
+  assert_int_equal(strncmp(ad_last_error(), "--set mesh: mesh \"dp_replicate=0\"", 33), 0);
+}
+
+static void precision_is_checked(void **state) {
+  SAYS("r.yaml:5: precision.param: must be f64, f32, bf16 or f16, is i32", GOOD "precision: {param: i32}\n");
+  SAYS("r.yaml:5: precision.grad: must be param, raw, f64, f32, bf16 or f16, is same",
+       GOOD "precision: {grad: same}\n");
+  SAYS("r.yaml:5: precision.compute: must be f32 or f64, is bf16", GOOD "precision: {compute: bf16}\n");
+  SAYS("r.yaml:5: precision.param: bf16 is not available yet in this version; f32 and f64 are",
+       GOOD "precision: {param: bf16}\n");
+  SAYS(
+      "r.yaml:5: precision: contract: accumulate f32 is narrower than reduce f64, so that sums would lose what was "
+      "sent; "
+      "take at least f64",
+      GOOD "precision: {reduce: f64, accumulate: f32}\n");
+}
+
+static void overrides_are_checked(void **state) {
+  SAYS(
+      "r.yaml:6: precision.overrides.\"*.norm.*\".parm: unknown key; an override has param, grad, reduce and "
+      "accumulate\n"
+      "r.yaml:7: precision.overrides.head: must be a mapping such as {param: f32}, is f64\n"
+      "r.yaml:8: precision.overrides.b.grad: must be raw, f64, f32, bf16 or f16, is param",
+      GOOD "precision: {overrides: {\n \"*.norm.*\": {parm: f32},\n head: f64,\n b: {grad: param}}}\n");
+  SAYS(
+      "r.yaml:5: precision.overrides: must be a mapping from patterns to contracts, such as {\"*.norm.*\": {param: "
+      "f32}}, is 3",
+      GOOD "precision: {overrides: 3}\n");
+}
+
+static void a_pattern_that_matches_nothing_is_a_mistake(void **state) {
+  ad_recipe *recipe;
+  const char *set = "precision.overrides={\"*.nrom.*\": {param: f64}}";
+  assert_int_equal(ad_recipe_parse(GOOD, "r.yaml", &set, 1, &recipe), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "--set precision.overrides: *.nrom.* matches no parameter; there are "));
+}
+
+static void what_this_version_cannot_do_is_said(void **state) {
+  SAYS("r.yaml:1: model.kind: must be gpt, the one kind that this version knows, is moe",
+       "model: {kind: moe, layers: 2, d_model: 32, heads: 4}\n" DATA MESH TRAIN);
+  SAYS("r.yaml:3: mesh: must be a text, is a mapping", MODEL DATA "mesh: {encoder: dp=4, model: dp=2}\n" TRAIN);
+  SAYS("r.yaml:5: views: is not available yet in this version; leave it out", GOOD "views: {sparse: \"ep=2\"}\n");
+  SET_SAYS("--set shard.zero: 3 is not available yet in this version; 0 is", GOOD, "shard.zero=3");
+  SET_SAYS(
+      "--set mesh: cp=2 is not available yet: this version trains on dp_replicate and dp_shard\n"
+      "--set mesh: tp=3 is not available yet: this version trains on dp_replicate and dp_shard",
+      GOOD, "mesh=dp=2 cp=2 tp=3");
+}
+
+static void what_is_no_yaml_is_told_with_its_line(void **state) {
+  SAYS("r.yaml:3: is no valid YAML: mapping values are not allowed in this context", "name: x\nmesh: a\n b: c\n");
+  SAYS("r.yaml:2: is no valid YAML: found character that cannot start any token (indent with spaces, not with tabs)",
+       "train:\n\tsteps: 3\n");
+  SAYS("r.yaml:2: is no valid YAML: control characters are not allowed", "name: x\nmesh: \x01\n");
+  SAYS("r.yaml:1: a recipe is a mapping of keys to values, such as \"name: gpt-text\"", "- a\n- b\n");
+  SAYS("r.yaml:5: is no valid YAML: found undefined alias", GOOD "name: *nowhere\n");
+  SAYS("r.yaml:2: is nested too deeply or too large for a recipe",
+       "name:\n  [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]\n");
+}
+
+static void odd_documents_are_refused(void **state) {
+  SAYS(
+      "r.yaml:5: train: is given twice, first on line 4; keep one\n"
+      "r.yaml:6: a key must be a name, is a list or a mapping\n"
+      "r.yaml:8: a second YAML document starts here; a recipe is one",
+      GOOD "train: {}\n[a, b]: 3\n---\na: 3\n");
+  SAYS("r.yaml:5: a value holds a zero byte", GOOD "name: \"a\\0b\"\n");
+  SAYS("r.yaml:5: \"a?b.c\": unknown key; known here are name, model, data, mesh, precision, shard, train",
+       GOOD "\"a\\nb.c\": 3\n");
+}
+
+static void a_long_list_of_mistakes_is_cut_with_a_number(void **state) {
+  char text[16384] = GOOD;
+  for (int i = 0; i < 500; i++) snprintf(text + strlen(text), sizeof text - strlen(text), "colour_%d: %d\n", i, i);
+  ad_recipe *recipe;
+  assert_int_equal(ad_recipe_parse(text, "r.yaml", NULL, 0, &recipe), AD_INVALID);
+  const char *message = ad_last_error();
+  assert_int_equal(strncmp(message, "r.yaml:5: colour_0: unknown key", 31), 0);
+  int lines = 1, more = 0;
+  for (const char *c = message; *c; c++) lines += *c == '\n';
+  assert_int_equal(sscanf(strrchr(message, '\n'), "\nand %d more", &more), 1);
+  assert_int_equal(lines - 1 + more, 500);
+}
+
+/* ---- --set ---- */
+
+static void set_replaces_and_creates_nodes_in_order(void **state) {
+  ad_recipe *r = READ(GOOD, "train.steps=5", "train.seed=7", "shard.bucket_mib=2", "mesh=dp_replicate=3 dp_shard=2",
+                      "train.steps=6", "data.valid=[1, 0.5]", "name=other", "precision={compute: f64}");
+  assert_int_equal(r->train.steps, 6);
+  assert_int_equal(r->train.seed, 7);
+  assert_true(r->shard.bucket_mib == 2);
+  assert_string_equal(r->mesh, "dp_replicate=3 dp_shard=2");
+  assert_int_equal(r->data.valid_count, 2);
+  assert_string_equal(r->name, "other");
+  assert_int_equal(r->precision.compute, AD_F64);
+  ad_recipe_destroy(r);
+}
+
+static void set_alone_can_say_everything(void **state) {
+  ad_recipe *r = READ("", "model={kind: gpt, layers: 1, d_model: 8, heads: 2}", "data={text: a, seq: 4}", "mesh=dp=1",
+                      "train.global_batch=2", "train.steps=1", "train.lr=1");
+  assert_int_equal(r->train.global_batch, 2);
+  ad_recipe_destroy(r);
+}
+
+static void keys_with_dots_are_quoted_in_a_path(void **state) {
+  ad_recipe *r =
+      READ(GOOD, "precision.overrides.\"*.norm.*\"={param: f64}", "precision.overrides.\"*.norm.*\".reduce=f64");
+  assert_int_equal(r->precision.override_count, 1);
+  assert_string_equal(r->precision.overrides[0].pattern, "*.norm.*");
+  assert_int_equal(r->precision.overrides[0].contract.param, AD_F64);
+  assert_int_equal(r->precision.overrides[0].contract.reduce, AD_F64);
+  ad_recipe_destroy(r);
+}
+
+static void what_is_set_wrong_is_told_by_its_path(void **state) {
+  SET_SAYS(
+      "--set train.setps: unknown key; did you mean train.steps?\n"
+      "--set mesh.encoder: unknown key; mesh holds no keys\n"
+      "--set train.lr.x: unknown key; train.lr holds no keys\n"
+      "--set steps: unknown key; did you mean train.steps?\n"
+      "--set train.seed: is no valid YAML: did not find expected ',' or ']'\n"
+      "--set train.steps: must be at least 1, is 0\n"
+      "--set shard: shard.zreo: unknown key; did you mean shard.zero?",
+      GOOD, "train.setps=4", "mesh.encoder=5", "train.lr.x=3", "steps=1", "train.seed=[1", "train.steps=0",
+      "shard={zreo: 0}");
+  const char *const malformed[] = {"train.steps",     "",           "=3", "train..steps=3", ".steps=1", "train.=3",
+                                   "train.\"steps=3", "a.b.c.d.e=3"};
+  for (size_t i = 0; i < sizeof malformed / sizeof *malformed; i++) {
+    ad_recipe *recipe;
+    assert_int_equal(ad_recipe_parse(GOOD, "r.yaml", &malformed[i], 1, &recipe), AD_INVALID);
+    assert_non_null(strstr(ad_last_error(), "must be PATH=VALUE, such as train.steps=100"));
+  }
+}
+
+static void a_set_below_what_is_no_mapping_is_told(void **state) {
+  SET_SAYS(
+      "r.yaml:5: shard: must be a mapping of keys to values, is 3\n"
+      "--set shard.zero: cannot be set: what stands above it is no mapping",
+      GOOD "shard: 3\n", "shard.zero=0");
+}
+
+static void sections_may_be_empty(void **state) {
+  ad_recipe *r = READ(GOOD "shard:\nprecision:\n", "shard.prefetch=2");
+  assert_int_equal(r->shard.prefetch, 2);
+  ad_recipe_destroy(r);
+}
+
+/* ---- printing ---- */
+
+static void prints_as_itself(const char *text, const char *const *sets, size_t count) {
+  char *once, *twice;
+  ad_recipe *first = read_good(text, sets, count);
+  assert_int_equal(ad_recipe_print(first, &once), AD_OK);
+  ad_recipe *second = read_good(once, NULL, 0);
+  assert_int_equal(ad_recipe_print(second, &twice), AD_OK);
+  assert_string_equal(once, twice);
+  assert_true(first->train.lr == second->train.lr);
+  assert_int_equal(first->train.sync_count, second->train.sync_count);
+  assert_int_equal(first->precision.override_count, second->precision.override_count);
+  free(once);
+  free(twice);
+  ad_recipe_destroy(first);
+  ad_recipe_destroy(second);
+}
+
+static void what_is_printed_reads_back_as_the_same(void **state) {
+  prints_as_itself(GOOD, NULL, 0);
+  const char *const sets[] = {"train.lr=0.1234567890123456789", "train.microbatches=5", "data.valid=[0.1, 1, 0]",
+                              "data.text=[\"a b\", \"c: d\", \"\\u0085 \\\"e\\\\\", \"\xc3\xa4\", '- x', 'null', '3']",
+                              "precision.overrides={\"*norm*\": {param: f64, grad: raw}, embedding*: {reduce: f32}}"};
+  prints_as_itself(GOOD, sets, sizeof sets / sizeof *sets);
+}
+
+static void every_key_is_printed(void **state) {
+  ad_recipe *r = READ(GOOD, "data.valid=[1, 0.5]", "precision.overrides={\"*norm*\": {param: f64}}");
+  char *text;
+  assert_int_equal(ad_recipe_print(r, &text), AD_OK);
+  assert_string_equal(text,
+                      "name: \"r\"\n"
+                      "model:\n  kind: \"gpt\"\n  layers: 2\n  d_model: 32\n  heads: 4\n  d_hidden: 0\n  tied: true\n"
+                      "  rotary_base: 10000\n"
+                      "data:\n  text: [\"a\", \"b\"]\n  seq: 16\n  valid: [1, 0.5]\n  held_out: 0\n"
+                      "mesh: \"dp_replicate=2 dp_shard=2\"\n"
+                      "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n"
+                      "  overrides:\n    \"*norm*\": {param: f64}\n"
+                      "shard:\n  zero: 0\n  bucket_mib: 25\n  prefetch: 1\n"
+                      "train:\n  global_batch: 6\n  microbatches: 1\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
+                      "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
+                      "  weight_decay: 0\n  seed: 1\n  sync: [all]\n");
+  free(text);
+  ad_recipe_destroy(r);
+}
+
+static void the_decimal_point_is_a_point_in_every_locale(void **state) {
+  if (!setlocale(LC_NUMERIC, "de_DE.UTF-8")) skip();
+  prints_as_itself(GOOD, (const char *const[]){"train.lr=0.5"}, 1);
+  setlocale(LC_NUMERIC, "C");
+}
+
+/* ---- what a recipe names ---- */
+
+static void a_contract_is_precision_with_the_overrides_that_match(void **state) {
+  ad_recipe *r =
+      READ(GOOD, "precision.overrides={\"blocks.*\": {param: f64}, \"blocks.1.*\": {grad: f32, accumulate: f64}}");
+  ad_contract c;
+  assert_int_equal(ad_recipe_contract(r, "embedding.weight", &c), AD_OK);
+  assert_int_equal(c.param, AD_F32);
+  assert_int_equal(ad_recipe_contract(r, "blocks.0.attn.wq", &c), AD_OK);
+  assert_int_equal(c.param, AD_F64);
+  assert_int_equal(c.grad, AD_F64);
+  assert_int_equal(ad_recipe_contract(r, "blocks.1.attn.wq", &c), AD_OK);
+  assert_int_equal(c.param, AD_F64);
+  assert_int_equal(c.grad, AD_F32);
+  assert_int_equal(c.accumulate, AD_F64);
+  ad_recipe_destroy(r);
+}
+
+static void mesh_and_model_are_made_as_the_recipe_says(void **state) {
+  ad_recipe *r = READ(GOOD, NULL);
+  ad_mesh *mesh;
+  ad_model *model;
+  assert_int_equal(ad_recipe_mesh(r, &mesh), AD_OK);
+  assert_int_equal(ad_mesh_size(mesh), 4);
+  assert_int_equal(ad_recipe_model(r, mesh, &model), AD_OK);
+  assert_true(ad_model_param_count(model) > 2);
+  ad_model_destroy(model);
+  ad_mesh_destroy(mesh);
+  ad_recipe_destroy(r);
+}
+
+/* ---- files ---- */
+
+static const char *write_recipe(const char *data) {
+  static char path[64];
+  snprintf(path, sizeof path, "/tmp/addend-recipe-%ld.yaml", (long)getpid());
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  fprintf(file, MODEL MESH TRAIN "%s", data);
+  fclose(file);
+  return path;
+}
+
+static void the_text_is_looked_for_before_any_rank_starts(void **state) {
+  ad_recipe *recipe = NULL;
+  char expected[512];
+  const char *path = write_recipe("data:\n  text:\n    - /nowhere/a\n    - /etc/passwd\n    - /nowhere/b\n  seq: 4\n");
+  snprintf(expected, sizeof expected,
+           "%s:6: data.text: /nowhere/a: cannot be read: No such file or directory\n"
+           "%s:8: data.text: /nowhere/b: cannot be read: No such file or directory",
+           path, path);
+  assert_int_equal(ad_recipe_read(path, NULL, 0, &recipe), AD_IO);
+  assert_string_equal(ad_last_error(), expected);
+  assert_null(recipe);
+  remove(path);
+}
+
+static void a_text_that_is_too_short_is_told_at_seq(void **state) {
+  ad_recipe *recipe;
+  const char *path = write_recipe("data:\n  text: [/etc/passwd]\n  seq: 16000000\n");
+  assert_int_equal(ad_recipe_read(path, NULL, 0, &recipe), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), ":6: data.seq: the text holds "));
+  assert_non_null(strstr(ad_last_error(), "but a sample of seq 16000000 needs 16000001"));
+  remove(path);
+}
+
+static void a_recipe_that_cannot_be_read_is_named(void **state) {
+  ad_recipe *recipe;
+  assert_int_equal(ad_recipe_read("/nowhere/x.yaml", NULL, 0, &recipe), AD_IO);
+  assert_string_equal(ad_last_error(), "/nowhere/x.yaml: cannot be read: No such file or directory");
+  assert_int_equal(ad_recipe_read("/tmp", NULL, 0, &recipe), AD_IO);
+  assert_string_equal(ad_last_error(), "/tmp: cannot be read: Is a directory");
+}
+
+static void a_failing_allocation_leaves_nothing_behind(void **state) {
+  const char *sets[] = {"train.steps=5", "precision.overrides={\"*norm*\": {param: f64}}", "shard.prefetch=2"};
+  ad_recipe *recipe = NULL;
+  ad_status status = AD_MEMORY;
+  for (long n = 1; status == AD_MEMORY; n++) {
+    ad_memory_fail_at(n);
+    status = ad_recipe_parse(GOOD, "r.yaml", sets, 3, &recipe);
+    if (status) assert_null(recipe);
+    assert_true(n < 2000);
+  }
+  ad_memory_fail_at(0);
+  assert_int_equal(status, AD_OK);
+  ad_recipe_destroy(recipe);
+  long made = 0;
+  for (long n = 1; status != AD_INVALID; n++, made = n) {  // the same while mistakes are told
+    ad_memory_fail_at(n);
+    status = ad_recipe_parse("model: 3\nmesh: x=2\n", "r.yaml", NULL, 0, &recipe);
+    assert_true(n < 2000);
+  }
+  ad_memory_fail_at(0);
+  assert_true(made > 3);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_is_left_out_has_its_default),
+      cmocka_unit_test(every_kind_of_value_is_read),
+      cmocka_unit_test(microbatches_but_the_last_are_sharded_unless_said_otherwise),
+      cmocka_unit_test(all_mistakes_are_told_at_once_in_the_order_of_their_lines),
+      cmocka_unit_test(missing_keys_are_named_with_what_they_are),
+      cmocka_unit_test(unknown_keys_get_the_nearest_name),
+      cmocka_unit_test(wrong_types_are_told_with_what_was_written),
+      cmocka_unit_test(the_text_must_be_named),
+      cmocka_unit_test(what_does_not_fit_together_is_told),
+      cmocka_unit_test(precision_is_checked),
+      cmocka_unit_test(overrides_are_checked),
+      cmocka_unit_test(a_pattern_that_matches_nothing_is_a_mistake),
+      cmocka_unit_test(what_this_version_cannot_do_is_said),
+      cmocka_unit_test(what_is_no_yaml_is_told_with_its_line),
+      cmocka_unit_test(odd_documents_are_refused),
+      cmocka_unit_test(a_long_list_of_mistakes_is_cut_with_a_number),
+      cmocka_unit_test(set_replaces_and_creates_nodes_in_order),
+      cmocka_unit_test(set_alone_can_say_everything),
+      cmocka_unit_test(keys_with_dots_are_quoted_in_a_path),
+      cmocka_unit_test(what_is_set_wrong_is_told_by_its_path),
+      cmocka_unit_test(a_set_below_what_is_no_mapping_is_told),
+      cmocka_unit_test(sections_may_be_empty),
+      cmocka_unit_test(what_is_printed_reads_back_as_the_same),
+      cmocka_unit_test(every_key_is_printed),
+      cmocka_unit_test(the_decimal_point_is_a_point_in_every_locale),
+      cmocka_unit_test(a_contract_is_precision_with_the_overrides_that_match),
+      cmocka_unit_test(mesh_and_model_are_made_as_the_recipe_says),
+      cmocka_unit_test(the_text_is_looked_for_before_any_rank_starts),
+      cmocka_unit_test(a_text_that_is_too_short_is_told_at_seq),
+      cmocka_unit_test(a_recipe_that_cannot_be_read_is_named),
+      cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
