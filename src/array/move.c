@@ -103,7 +103,8 @@ static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 /* Takes scratch memory for counts and, where `packs` allows it, for packed blocks. */
 static ad_status take_scratch(transfer *work, int packs, const char *site) {
   int pack_send = sends_blocks(work) && !are_runs(work, send_region, &work->in_part);
-  int pack_receive = receives_blocks(work) && !are_runs(work, receive_region, &work->out_part);
+  int same_memory = work->call.op == AD_ALL_TO_ALL && work->in->data == work->out->data;
+  int pack_receive = receives_blocks(work) && (same_memory || !are_runs(work, receive_region, &work->out_part));
   if (!packs && (pack_send || pack_receive)) {
     return ad_fail(AD_INVALID,
                    "%s: post: the blocks are no runs of the buffer, which only a cut of dimension 0 gives; use move",

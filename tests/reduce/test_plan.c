@@ -1,0 +1,236 @@
+/* What a reducer refuses, plans and holds: on engine dry, where any rank of any world can be asked. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <string.h>
+#include "addend/reduce.h"
+#include "base/memory.h"
+
+typedef struct world {
+  ad_comm *comm;
+  ad_mesh *mesh;
+} world;
+
+static int open_world(void **state) {
+  static world w;
+  if (ad_mesh_create("dp_replicate=2 dp_shard=4 tp=2", &w.mesh) || ad_comm_open_dry(3, 16, &w.comm)) return -1;
+  *state = &w;
+  return 0;
+}
+
+static int close_world(void **state) {
+  world *w = *state;
+  ad_comm_close(w->comm);
+  ad_mesh_destroy(w->mesh);
+  return 0;
+}
+
+static ad_param_spec spec_of(const world *w, const char *name, int64_t numel, const char *layout, const char *storage) {
+  ad_param_spec spec = {.name = name, .shape = {1, {numel}}};
+  assert_int_equal(ad_layout_parse(w->mesh, layout, &spec.layout), AD_OK);
+  assert_int_equal(ad_layout_parse(w->mesh, storage, &spec.storage), AD_OK);
+  return spec;
+}
+
+static void refused(const world *w, const ad_param_spec *params, size_t count, ad_status status, const char *words) {
+  ad_reducer *reducer = NULL;
+  assert_int_equal(ad_reducer_create(w->comm, params, count, NULL, &reducer), status);
+  assert_null(reducer);
+  if (!strstr(ad_last_error(), words)) fail_msg("\"%s\" lacks \"%s\"", ad_last_error(), words);
+}
+
+static void what_a_reducer_cannot_do_is_refused_when_it_is_made(void **state) {
+  const world *w = *state;
+  ad_param_spec spec = spec_of(w, "w", 8, "dp=R tp=R", "dp_replicate=R dp_shard=S0 tp=R");
+  refused(w, &spec, 1, AD_INVALID, "`w`");
+  spec = spec_of(w, "w", 8, "dp=R tp=S0", "dp=R tp=R");
+  refused(w, &spec, 1, AD_TYPE, "`w`");
+  spec = spec_of(w, "w", 8, "dp=R tp=R", "dp=R tp=R");
+  spec.contract = (ad_contract){.param = AD_BF16};
+  refused(w, &spec, 1, AD_INVALID, "reduce bf16");
+  spec.contract = (ad_contract){.param = AD_I32};
+  refused(w, &spec, 1, AD_INVALID, "i32");
+  spec.contract = (ad_contract){0};
+  ad_param_spec twice[] = {spec, spec};
+  refused(w, twice, 2, AD_INVALID, "both named `w`");
+  spec.name = "";
+  refused(w, &spec, 1, AD_INVALID, "no name");
+}
+
+static void a_contract_fills_what_is_left_out(void **state) {
+  ad_contract contract = {0};
+  assert_int_equal(ad_contract_complete(&contract), AD_OK);
+  assert_true(contract.param == AD_F32 && contract.grad == AD_F32 && contract.reduce == AD_F32 &&
+              contract.accumulate == AD_F32);
+  contract = (ad_contract){.param = AD_F64};
+  assert_int_equal(ad_contract_complete(&contract), AD_OK);
+  assert_true(contract.reduce == AD_F64 && contract.accumulate == AD_F64);
+  contract = (ad_contract){.param = AD_BF16};
+  assert_int_equal(ad_contract_complete(&contract), AD_OK);
+  assert_true(contract.grad == AD_BF16 && contract.reduce == AD_BF16 && contract.accumulate == AD_F32);
+  contract = (ad_contract){.param = AD_BF16, .reduce = AD_F16, .accumulate = AD_F64};
+  assert_int_equal(ad_contract_complete(&contract), AD_OK);
+}
+
+static void a_contract_that_means_nothing_is_refused(void **state) {
+  ad_contract contracts[] = {
+      {.reduce = AD_F64, .accumulate = AD_F32}, {.accumulate = AD_BF16}, {.param = AD_I64}, {.grad = AD_F32, .raw = 1}};
+  for (size_t i = 0; i < sizeof contracts / sizeof *contracts; i++) {
+    ad_contract before = contracts[i];
+    assert_int_equal(ad_contract_complete(&contracts[i]), AD_INVALID);
+    assert_memory_equal(&before, &contracts[i], sizeof before);
+  }
+}
+
+static void buckets_fill_from_the_last_parameter_and_launch_in_that_order(void **state) {
+  const world *w = *state;
+  ad_param_spec params[] = {
+      spec_of(w, "a", 100, "dp=R tp=R", "dp=R tp=R"), spec_of(w, "b", 100, "dp=R tp=S0", "dp=R tp=S0"),
+      spec_of(w, "c", 100, "dp=R tp=R", "dp=R tp=R"), spec_of(w, "d", 100, "dp=R tp=I", "dp=R tp=I"),
+      spec_of(w, "e", 100, "dp=V tp=V", "dp=V tp=V"), spec_of(w, "f", 100, "dp=R tp=R", "dp=R tp=R"),
+  };
+  ad_reducer_options options = {.size = sizeof options, .bucket_bytes = 800};
+  ad_reducer *reducer;
+  assert_int_equal(ad_reducer_create(w->comm, params, 6, &options, &reducer), AD_OK);
+  assert_int_equal(ad_reducer_plan_count(reducer), 3);
+  ad_axes dp_tp = AD_AXES_DP | AD_AXES(AD_TP);
+  ad_reduction_plan plan = ad_reducer_plan(reducer, 0);
+  assert_true(plan.param_count == 2 && plan.params[0] == 5 && plan.params[1] == 2 && plan.axes == dp_tp);
+  assert_true(plan.bytes == 800 && plan.group_size == 16 && plan.move == AD_MOVE_ALL_REDUCE && plan.dtype == AD_F32);
+  plan = ad_reducer_plan(reducer, 1);
+  assert_true(plan.param_count == 2 && plan.params[0] == 3 && plan.params[1] == 1 && plan.axes == AD_AXES_DP);
+  assert_true(plan.bytes == 600 && plan.group_size == 8);
+  plan = ad_reducer_plan(reducer, 2);
+  assert_true(plan.param_count == 1 && plan.params[0] == 0);
+  assert_int_equal(ad_reducer_bytes(reducer), 4 * 550);
+  ad_reducer_destroy(reducer);
+}
+
+/* ---- misuse ---- */
+
+static void calls_out_of_order_are_refused_and_change_nothing(void **state) {
+  const world *w = *state;
+  ad_param_spec spec = spec_of(w, "w", 8, "dp=R tp=I", "dp=R tp=I");
+  ad_reducer *r;
+  int adds;
+  assert_int_equal(ad_reducer_create(w->comm, &spec, 1, NULL, &r), AD_OK);
+  ad_layout dual = ad_layout_dual(&spec.layout);
+  ad_array grad = ad_array_describe(w->comm, AD_F32, &spec.shape, &dual), target, wrong;
+  assert_int_equal(ad_reducer_add(r, 0, &grad, AD_HERE), AD_INVALID);
+  assert_int_equal(ad_reducer_end_microbatch(r), AD_INVALID);
+  assert_int_equal(ad_reducer_finish(r), AD_INVALID);
+  assert_int_equal(ad_reducer_begin_microbatch(r, AD_SYNC_NONE), AD_OK);
+  assert_int_equal(ad_reducer_begin_microbatch(r, AD_SYNC_NONE), AD_INVALID);
+  assert_int_equal(ad_reducer_add(r, 1, &grad, AD_HERE), AD_INVALID);
+  wrong = grad;
+  wrong.layout = spec.layout;
+  assert_int_equal(ad_reducer_add(r, 0, &wrong, AD_HERE), AD_TYPE);
+  assert_non_null(strstr(ad_last_error(), "test_plan.c:"));
+  assert_non_null(strstr(ad_last_error(), "dp_replicate=P"));
+  wrong = grad;
+  wrong.scale = 1;
+  assert_int_equal(ad_reducer_add(r, 0, &wrong, AD_HERE), AD_TYPE);
+  wrong = grad;
+  wrong.shape.dim[0] = 9;
+  assert_int_equal(ad_reducer_add(r, 0, &wrong, AD_HERE), AD_INVALID);
+  assert_int_equal(ad_reducer_target(r, 0, &target, &adds), AD_OK);
+  assert_int_equal(adds, 0);
+  assert_true(ad_layout_equal(&target.layout, &dual));
+  assert_int_equal(ad_reducer_add(r, 0, &grad, AD_HERE), AD_OK);
+  assert_int_equal(ad_reducer_add(r, 0, &grad, AD_HERE), AD_INVALID);
+  assert_int_equal(ad_reducer_target(r, 0, &target, &adds), AD_INVALID);
+  assert_int_equal(ad_reducer_end_microbatch(r), AD_OK);
+  assert_int_equal(ad_reducer_finish(r), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "AD_SYNC_ALL"));
+  assert_int_equal(ad_reducer_begin_microbatch(r, AD_SYNC_ALL), AD_OK);
+  assert_int_equal(ad_reducer_target(r, 0, &target, &adds), AD_OK);
+  assert_int_equal(adds, 1);
+  assert_int_equal(ad_reducer_add(r, 0, &grad, AD_HERE), AD_OK);
+  assert_int_equal(ad_reducer_end_microbatch(r), AD_OK);
+  assert_int_equal(ad_reducer_finish(r), AD_OK);
+  ad_reducer_destroy(r);
+}
+
+/* ---- traces ---- */
+
+typedef struct events {
+  int count, bucket[32];
+  ad_bucket_event event[32];
+} events;
+
+static void record(void *context, ad_bucket_event event, int bucket, size_t bytes) {
+  events *seen = context;
+  seen->event[seen->count] = event;
+  seen->bucket[seen->count++] = bucket;
+}
+
+static void buckets_are_posted_in_order_whatever_the_order_of_gradients(void **state) {
+  const world *w = *state;
+  ad_param_spec params[] = {spec_of(w, "a", 4, "dp=R tp=R", "dp=R tp=R"), spec_of(w, "b", 4, "dp=R tp=R", "dp=R tp=R"),
+                            spec_of(w, "c", 4, "dp=R tp=R", "dp=R tp=R")};
+  events seen = {0};
+  ad_reducer_options options = {.size = sizeof options, .bucket_bytes = 1, .trace = record, .trace_context = &seen};
+  ad_reducer *r;
+  assert_int_equal(ad_reducer_create(w->comm, params, 3, &options, &r), AD_OK);
+  assert_int_equal(ad_reducer_begin_microbatch(r, AD_SYNC_ALL), AD_OK);
+  static const int arrivals[] = {1, 0, 2}, posted_after[] = {0, 0, 3};
+  ad_layout dual = ad_layout_dual(&params[0].layout);
+  ad_array grad = ad_array_describe(w->comm, AD_F32, &params[0].shape, &dual);
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(ad_reducer_add(r, (size_t)arrivals[i], &grad, AD_HERE), AD_OK);
+    assert_int_equal(seen.count, posted_after[i]);
+  }
+  assert_int_equal(ad_reducer_end_microbatch(r), AD_OK);
+  assert_int_equal(ad_reducer_finish(r), AD_OK);
+  assert_int_equal(seen.count, 9);
+  for (int i = 0; i < 3; i++) assert_true(seen.event[i] == AD_BUCKET_POST && seen.bucket[i] == i);
+  for (int i = 0; i < 3; i++)
+    assert_true(seen.event[3 + 2 * i] == AD_BUCKET_WAIT && seen.event[4 + 2 * i] == AD_BUCKET_DONE);
+  ad_reducer_destroy(r);
+}
+
+/* ---- memory ---- */
+
+static ad_status run_a_step(const world *w) {
+  ad_param_spec params[] = {spec_of(w, "a", 4, "dp=R tp=R", "dp=R tp=R"), spec_of(w, "b", 4, "dp=R tp=I", "dp=R tp=I")};
+  ad_reducer_options options = {.size = sizeof options, .bucket_bytes = 1};
+  ad_reducer *r;
+  AD_TRY(ad_reducer_create(w->comm, params, 2, &options, &r));
+  ad_status status = AD_OK;
+  for (int i = 0; i < 2 && !status; i++) {
+    status = ad_reducer_begin_microbatch(r, AD_SYNC_ALL);
+    if (!status) status = ad_reducer_end_microbatch(r);
+  }
+  if (!status) status = ad_reducer_finish(r);
+  ad_reducer_destroy(r);
+  return status;
+}
+
+static void a_failed_allocation_leaves_nothing_behind(void **state) {
+  const world *w = *state;
+  ad_status status = AD_MEMORY;
+  long n = 1;
+  for (; status; n++) {
+    ad_memory_fail_at(n);
+    status = run_a_step(w);
+    ad_memory_fail_at(0);
+    assert_true(!status || status == AD_MEMORY);
+    assert_true(n < 200);
+  }
+  assert_true(n > 6);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_a_reducer_cannot_do_is_refused_when_it_is_made),
+      cmocka_unit_test(a_contract_fills_what_is_left_out),
+      cmocka_unit_test(a_contract_that_means_nothing_is_refused),
+      cmocka_unit_test(buckets_fill_from_the_last_parameter_and_launch_in_that_order),
+      cmocka_unit_test(calls_out_of_order_are_refused_and_change_nothing),
+      cmocka_unit_test(buckets_are_posted_in_order_whatever_the_order_of_gradients),
+      cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
+  };
+  return cmocka_run_group_tests(tests, open_world, close_world);
+}
