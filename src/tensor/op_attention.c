@@ -5,7 +5,7 @@
 #include "tensor/gemm.h"
 #include "tensor/heads.h"
 
-enum { BLOCK = 128 };  // rows
+enum { BLOCK = 64 };  // rows
 
 static size_t block_rows(const head_sizes *size, size_t first) {
   return size->seq - first < BLOCK ? size->seq - first : BLOCK;

@@ -50,15 +50,12 @@ static size_t move_scratch(const ad_tensor *out) {
 }
 
 static ad_status move_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
-  ad_move move = transition_of(out)->backward;
-  ad_type to = ad_type_dual(out->attributes.from);
-  ad_axes axes = out->attributes.axes;
-  ad_array arrives;
-  AD_TRY(ad_array_after(tape->comm, &out->grad, move, axes, to, out->site, &arrives));
-  arrives.data = slot[0].adds ? out->scratch : slot[0].data;
-  AD_TRY(ad_array_move(tape->comm, &out->grad, move, axes, to, tape->options.dtype, out->site, &arrives));
-  if (!slot[0].adds) return AD_OK;
-  return ad_array_add(&out->operand[0]->grad, &arrives, out->site);
+  const attributes *at = &out->attributes;
+  ad_array arrives = out->operand[0]->grad;
+  if (slot[0].adds) arrives.data = out->scratch;
+  AD_TRY(ad_array_move(tape->comm, &out->grad, transition_of(out)->backward, at->axes, ad_type_dual(at->from),
+                       tape->options.dtype, out->site, &arrives));
+  return slot[0].adds ? ad_array_add(&out->operand[0]->grad, &arrives, out->site) : AD_OK;
 }
 
 static const operation transition = {.name = "move",

@@ -13,8 +13,8 @@
 ad_status ad_tape_take(ad_tape *tape, size_t bytes, void **out) {
   void *taken = NULL;
   if (tape->dry) {
-    tape->dry_used += (bytes + 63) / 64 * 64;  // as the arena would round it
-    if (tape->dry_used > tape->dry_peak) tape->dry_peak = tape->dry_used;
+    tape->dry_used += ((bytes ? bytes : 1) + 63) / 64 * 64;  // as the arena would round it
+    tape->dry_peak = ad_tape_peak_bytes(tape);
   } else if (!(taken = ad_arena_take(tape->arena, bytes))) {
     return AD_MEMORY;
   }
@@ -93,7 +93,12 @@ ad_status ad_tape_status(const ad_tape *tape) {
   return tape->status ? ad_fail(tape->status, "%s", tape->message) : AD_OK;
 }
 
-size_t ad_tape_peak_bytes(const ad_tape *tape) { return ad_arena_peak(tape->arena) + tape->dry_peak; }
+size_t ad_tape_peak_bytes(const ad_tape *tape) {
+  if (!tape->dry) return ad_arena_peak(tape->arena);
+  size_t used = ad_arena_mark(tape->arena) + tape->dry_used;
+  return used > tape->dry_peak ? used : tape->dry_peak;
+}
+
 ad_dtype ad_tape_dtype(const ad_tape *tape) { return tape->options.dtype; }
 ad_comm *ad_tape_comm(const ad_tape *tape) { return tape->comm; }
 int ad_tape_failed(const ad_tape *tape) { return tape->status != AD_OK; }

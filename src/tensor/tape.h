@@ -14,9 +14,10 @@ struct ad_tape {
   ad_comm *comm;
   const ad_mesh *mesh;
   ad_tape_options options;
-  int dry;                   /* records and checks, computes nothing */
-  ad_arena *arena;           /* every byte of a step */
-  size_t dry_used, dry_peak; /* bytes that values would take, on engine dry */
+  int dry;         /* records and checks, computes nothing */
+  ad_arena *arena; /* every byte of a step */
+  size_t dry_used,
+      dry_peak; /* on engine dry: bytes that values would take; the most of them and the arena's together */
   ad_tensor *last;
   ad_tensor dead; /* what failed operations return */
   spare *spares;  /* memory to use again */

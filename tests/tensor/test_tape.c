@@ -1,0 +1,289 @@
+/* The tape: its memory, its errors, and how it hands gradients to the reducer. One rank. */
+#include <stdio.h>
+#include "base/memory.h"
+#include "tensor/rows.h"
+#include "world.h"
+
+enum { VOCABULARY = 11, WIDTH = 8, HEAD = 4, HIDDEN = 12, BATCH = 2, SEQ = 5, PARAMS = 8 };
+
+/* A small model of all operations, its head tied to its embedding. */
+typedef struct model {
+  world w;
+  ad_dtype dtype;
+  ad_array param[PARAMS], tokens, targets;
+  ad_param_spec specs[PARAMS];
+} model;
+
+static const ad_shape shapes[PARAMS] = {{2, {VOCABULARY, WIDTH}}, {1, {WIDTH}},         {2, {WIDTH, WIDTH}},
+                                        {2, {WIDTH, WIDTH}},      {2, {WIDTH, HIDDEN}}, {2, {WIDTH, HIDDEN}},
+                                        {2, {HIDDEN, WIDTH}},     {2, {WIDTH, WIDTH}}};
+static const char *const names[PARAMS] = {"embedding", "norm", "query", "value", "gate", "up", "down", "unused"};
+
+static void open_model(model *m, ad_dtype dtype) {
+  memset(m, 0, sizeof *m);
+  m->w = world_open();
+  m->dtype = dtype;
+  ad_shape indices = {2, {BATCH, SEQ}};
+  m->tokens = random_array(&m->w, AD_I32, indices, 50, VOCABULARY);
+  m->targets = random_array(&m->w, AD_I32, indices, 51, VOCABULARY);
+  for (size_t i = 0; i < PARAMS; i++) {
+    m->param[i] = random_array(&m->w, dtype, shapes[i], 60 + i, 0);
+    m->specs[i] = (ad_param_spec){.name = names[i], .shape = shapes[i], .layout = m->w.layout, .storage = m->w.layout};
+    m->specs[i].contract.param = dtype;
+  }
+}
+
+static void close_model(model *m) {
+  for (size_t i = 0; i < PARAMS; i++) free(m->param[i].data);
+  free(m->tokens.data);
+  free(m->targets.data);
+  world_close(&m->w);
+}
+
+static ad_tensor *run_model(const model *m, ad_tape *t, ad_tensor **p) {
+  for (size_t i = 0; i < PARAMS; i++) p[i] = ad_parameter(t, &m->param[i], i);
+  ad_tensor *x = ad_embedding(t, p[0], ad_constant(t, &m->tokens)), *h = ad_rms_norm(t, x, p[1], 1e-5);
+  ad_tensor *q = ad_rotary(t, ad_linear(t, h, p[2]), HEAD, 10000);
+  x = ad_add(t, x, ad_attention(t, q, h, ad_linear(t, h, p[3]), HEAD));
+  h = ad_linear(t, ad_swiglu(t, ad_linear(t, x, p[4]), ad_linear(t, x, p[5])), p[6]);
+  x = ad_add(t, x, ad_gelu(t, ad_scale(t, h, 0.5)));
+  ad_tensor *logits = ad_linear_transposed(t, x, p[0]);
+  return ad_divide(t, ad_cross_entropy(t, logits, ad_constant(t, &m->targets)), BATCH * SEQ);
+}
+
+/* Up to `bound` of the largest element. */
+static void equal_arrays(const ad_array *a, const ad_array *b, double bound) {
+  assert_non_null(a);
+  assert_non_null(b);
+  assert_int_equal(ad_array_numel(a), ad_array_numel(b));
+  double largest = 0;
+  for (size_t i = 0; i < ad_array_numel(b); i++) largest = fmax(largest, fabs(element(b, i)));
+  for (size_t i = 0; i < ad_array_numel(a); i++) assert_true(fabs(element(a, i) - element(b, i)) <= bound * largest);
+}
+
+/* ---- the reducer ---- */
+
+static ad_reducer *open_reducer(const model *m) {
+  ad_reducer *reducer;
+  must(ad_reducer_create(m->w.comm, m->specs, PARAMS, NULL, &reducer));
+  return reducer;
+}
+
+static void step(const model *m, ad_tape *tape, ad_reducer *reducer, int microbatches) {
+  for (int i = 0; i < microbatches; i++) {
+    ad_tensor *p[PARAMS];
+    must(ad_reducer_begin_microbatch(reducer, i + 1 < microbatches ? AD_SYNC_NONE : AD_SYNC_ALL));
+    ad_tape_reset(tape);
+    must(ad_backward(tape, run_model(m, tape, p)));
+    must(ad_reducer_end_microbatch(reducer));
+  }
+  must(ad_reducer_finish(reducer));
+}
+
+static void compare_with_tape(const model *m, ad_reducer *reducer, double times, double bound) {
+  ad_tape *tape = open_tape(&m->w, m->dtype, NULL);
+  ad_tensor *p[PARAMS];
+  must(ad_backward(tape, run_model(m, tape, p)));
+  for (size_t i = 0; i + 1 < PARAMS; i++) {
+    ad_array grad = *ad_grad(p[i]);
+    for (size_t k = 0; k < ad_array_numel(&grad); k++)
+      ad_set_element(grad.dtype, grad.data, k, times * element(&grad, k));
+    equal_arrays(ad_reducer_gradient(reducer, i), &grad, bound);
+  }
+  ad_tape_destroy(tape);
+}
+
+static void the_reducer_gets_what_the_tape_would_hold(void **state) {
+  model m;
+  open_model(&m, AD_F64);
+  ad_reducer *reducer = open_reducer(&m);
+  ad_tape *tape = open_tape(&m.w, AD_F64, reducer);
+  step(&m, tape, reducer, 1);
+  compare_with_tape(&m, reducer, 1, 0);
+  step(&m, tape, reducer, 3);  // every gradient adds to what earlier microbatches left, the tied one's both shares too
+  compare_with_tape(&m, reducer, 3, 1e-15);
+  step(&m, tape, reducer, 1);  // and nothing is left of them in the next step
+  compare_with_tape(&m, reducer, 1, 0);
+  ad_tape_destroy(tape);
+  ad_reducer_destroy(reducer);
+  close_model(&m);
+}
+
+static void gradients_of_another_dtype_go_through_the_tapes_memory(void **state) {
+  model m;
+  open_model(&m, AD_F64);
+  for (size_t i = 0; i < PARAMS; i++)
+    m.specs[i].contract = (ad_contract){.param = AD_F64, .grad = AD_F32, .reduce = AD_F32};
+  ad_reducer *reducer = open_reducer(&m);
+  ad_tape *tape = open_tape(&m.w, AD_F64, reducer);
+  step(&m, tape, reducer, 2);
+  compare_with_tape(&m, reducer, 2, 2e-7);
+  ad_tape_destroy(tape);
+  ad_reducer_destroy(reducer);
+  close_model(&m);
+}
+
+static void a_parameter_that_nothing_reaches_is_absent(void **state) {
+  model m;
+  open_model(&m, AD_F32);
+  ad_reducer *reducer = open_reducer(&m);
+  ad_tape *tape = open_tape(&m.w, AD_F32, reducer);
+  step(&m, tape, reducer, 1);
+  for (size_t i = 0; i < PARAMS; i++) assert_int_equal(ad_reducer_is_absent(reducer, i), i == PARAMS - 1);
+  ad_tape_destroy(tape);
+  ad_reducer_destroy(reducer);
+  close_model(&m);
+}
+
+static void a_parameter_used_on_no_rows_is_present(void **state) {
+  model m;
+  open_model(&m, AD_F32);
+  m.tokens.shape.dim[0] = m.tokens.local.dim[0] = m.targets.shape.dim[0] = m.targets.local.dim[0] = 0;
+  ad_reducer *reducer = open_reducer(&m);
+  ad_tape *tape = open_tape(&m.w, AD_F32, reducer);
+  step(&m, tape, reducer, 2);
+  for (size_t i = 0; i + 1 < PARAMS; i++) {
+    const ad_array *grad = ad_reducer_gradient(reducer, i);
+    assert_false(ad_reducer_is_absent(reducer, i));
+    for (size_t k = 0; k < ad_array_numel(grad); k++) assert_true(element(grad, k) == 0);
+  }
+  ad_tape_destroy(tape);
+  ad_reducer_destroy(reducer);
+  close_model(&m);
+}
+
+/* ---- memory ---- */
+
+static void an_equal_step_allocates_nothing(void **state) {
+  model m;
+  open_model(&m, AD_F32);
+  ad_reducer *reducer = open_reducer(&m);
+  ad_tape *tape = open_tape(&m.w, AD_F32, reducer);
+  step(&m, tape, reducer, 1);
+  ad_tape_reset(tape);
+  size_t peak = ad_tape_peak_bytes(tape);
+  assert_true(peak > 0);
+  ad_memory_fail_at(0);
+  step(&m, tape, reducer, 2);
+  assert_int_equal(ad_memory_fail_at(0), 0);
+  assert_int_equal(ad_tape_peak_bytes(tape), peak);
+  ad_tape_destroy(tape);
+  ad_reducer_destroy(reducer);
+  close_model(&m);
+}
+
+static void any_failed_allocation_is_an_error_and_leaves_nothing(void **state) {
+  model m;
+  open_model(&m, AD_F32);
+  ad_status status = AD_MEMORY;
+  for (long n = 1; status; n++) {
+    ad_tape *tape = NULL;
+    ad_tape_options options = {.size = sizeof options};
+    ad_tensor *p[PARAMS];
+    ad_memory_fail_at(n);
+    status = ad_tape_create(m.w.comm, m.w.mesh, &options, &tape);
+    if (!status) status = ad_backward(tape, run_model(&m, tape, p));
+    ad_memory_fail_at(0);
+    assert_true(status == AD_OK || status == AD_MEMORY);
+    if (tape) {
+      ad_tape_reset(tape);  // a tape that ran out of memory can go on
+      must(ad_backward(tape, run_model(&m, tape, p)));
+    }
+    ad_tape_destroy(tape);
+  }
+  close_model(&m);
+}
+
+static void dry_tapes_plan_the_bytes_that_real_ones_take(void **state) {
+  model m;
+  open_model(&m, AD_F32);
+  ad_tape *tape = open_tape(&m.w, AD_F32, NULL), *dry_tape;
+  ad_tensor *p[PARAMS];
+  must(ad_backward(tape, run_model(&m, tape, p)));
+  ad_comm *dry;
+  must(ad_comm_open_dry(0, 1, &dry));
+  must(ad_tape_create(dry, m.w.mesh, NULL, &dry_tape));
+  must(ad_backward(dry_tape, run_model(&m, dry_tape, p)));
+  assert_int_equal(ad_tape_peak_bytes(dry_tape), ad_tape_peak_bytes(tape));
+  ad_tape_destroy(tape);
+  ad_tape_destroy(dry_tape);
+  ad_comm_close(dry);
+  close_model(&m);
+}
+
+/* ---- values ---- */
+
+static void an_index_outside_its_table_is_named(void **state) {
+  model m;
+  open_model(&m, AD_F32);
+  ad_tape *tape = open_tape(&m.w, AD_F32, NULL);
+  ad_tensor *p[PARAMS];
+  ((int32_t *)m.tokens.data)[3] = VOCABULARY;
+  assert_int_equal(ad_backward(tape, run_model(&m, tape, p)), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "index 11 at position 3"));
+  ((int32_t *)m.tokens.data)[3] = 0;
+  ((int32_t *)m.targets.data)[4] = 100;
+  ad_tape_reset(tape);
+  assert_int_equal(ad_backward(tape, run_model(&m, tape, p)), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "target 100 at position 4"));
+  ad_tape_destroy(tape);
+  close_model(&m);
+}
+
+static void a_kept_value_keeps_its_gradient(void **state) {
+  world w = world_open();
+  ad_tape *tape = open_tape(&w, AD_F64, NULL);
+  ad_array x = random_array(&w, AD_F64, (ad_shape){1, {4}}, 1, 0);
+  ad_tensor *a = ad_scale(tape, ad_parameter(tape, &x, 0), 2), *b = ad_add(tape, a, a), *c = ad_add(tape, b, a);
+  ad_keep(b);
+  ad_keep(c);
+  must(ad_backward(tape, ad_sum(tape, ad_scale(tape, c, 3))));
+  assert_null(ad_grad(a));
+  for (size_t i = 0; i < 4; i++) {
+    assert_true(element(ad_grad(b), i) == 3);
+    assert_true(element(ad_grad(c), i) == 3);
+  }
+  free(x.data);
+  ad_tape_destroy(tape);
+  world_close(&w);
+}
+
+/* ---- tracing ---- */
+
+static void note(void *context, const char *phase, int begins) {
+  strcat(context, begins ? "<" : "/");
+  strcat(context, phase);
+}
+
+static void forward_and_backward_are_traced(void **state) {
+  model m;
+  open_model(&m, AD_F32);
+  char notes[128] = "";
+  ad_tape *tape;
+  ad_tape_options options = {.size = sizeof options, .trace = note, .trace_context = notes};
+  must(ad_tape_create(m.w.comm, m.w.mesh, &options, &tape));
+  ad_tensor *p[PARAMS];
+  for (int i = 0; i < 2; i++) {
+    ad_tape_reset(tape);
+    must(ad_backward(tape, run_model(&m, tape, p)));
+  }
+  assert_string_equal(notes, "<forward/forward<backward/backward<forward/forward<backward/backward");
+  ad_tape_destroy(tape);
+  close_model(&m);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_reducer_gets_what_the_tape_would_hold),
+      cmocka_unit_test(gradients_of_another_dtype_go_through_the_tapes_memory),
+      cmocka_unit_test(a_parameter_that_nothing_reaches_is_absent),
+      cmocka_unit_test(a_parameter_used_on_no_rows_is_present),
+      cmocka_unit_test(an_equal_step_allocates_nothing),
+      cmocka_unit_test(any_failed_allocation_is_an_error_and_leaves_nothing),
+      cmocka_unit_test(dry_tapes_plan_the_bytes_that_real_ones_take),
+      cmocka_unit_test(an_index_outside_its_table_is_named),
+      cmocka_unit_test(a_kept_value_keeps_its_gradient),
+      cmocka_unit_test(forward_and_backward_are_traced),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,247 @@
+/* What the tape refuses, on engine dry: types, shapes, dtypes and where backward may start. The rules themselves are
+ * tested in tests/layout. */
+#include <stdio.h>
+#include "world.h"
+
+typedef struct dry_world {
+  ad_comm *comm;
+  ad_mesh *mesh;
+  ad_tape *tape;
+  ad_array arrays[16];
+  int count;
+} dry_world;
+
+static int open_dry(void **state) {
+  static dry_world d;
+  d = (dry_world){0};
+  must(ad_comm_open_dry(1, 6, &d.comm));
+  must(ad_mesh_create("dp_shard=3 tp=2", &d.mesh));
+  must(ad_tape_create(d.comm, d.mesh, NULL, &d.tape));
+  *state = &d;
+  return 0;
+}
+
+static int close_dry(void **state) {
+  dry_world *d = *state;
+  ad_tape_destroy(d->tape);
+  ad_mesh_destroy(d->mesh);
+  ad_comm_close(d->comm);
+  return 0;
+}
+
+static const ad_array *array_of(dry_world *d, ad_dtype dtype, const char *layout_text, ad_shape shape) {
+  ad_layout layout;
+  must(ad_layout_parse(d->mesh, layout_text, &layout));
+  d->arrays[d->count] = ad_array_describe(d->comm, dtype, &shape, &layout);
+  return &d->arrays[d->count++];
+}
+
+static ad_tensor *leaf(dry_world *d, const char *layout_text, ad_shape shape) {
+  return ad_parameter(d->tape, array_of(d, AD_F32, layout_text, shape), 0);
+}
+
+static ad_tensor *indices(dry_world *d, const char *layout_text, ad_shape shape) {
+  return ad_constant(d->tape, array_of(d, AD_I32, layout_text, shape));
+}
+
+static void assert_mentions(const char *text) {
+  if (!strstr(ad_last_error(), text)) fail_msg("\"%s\" does not mention \"%s\"", ad_last_error(), text);
+}
+
+/* On dp_shard and tp. */
+static void assert_types(const ad_array *array, ad_type on_dp, ad_type on_tp) {
+  assert_non_null(array);
+  assert_int_equal(array->layout.type[AD_DP_SHARD], on_dp);
+  assert_int_equal(array->layout.type[AD_TP], on_tp);
+}
+
+#define SHAPE(n, ...) ((ad_shape){(n), {__VA_ARGS__}})
+
+/* The block of DESIGN.md: x is I on tp, the weights are cut. */
+static ad_tensor *block(dry_world *d, int reduces) {
+  ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  ad_tensor *w1 = leaf(d, "dp=R tp=S1", SHAPE(2, 8, 32)), *w2 = leaf(d, "dp=R tp=S0", SHAPE(2, 32, 8));
+  ad_tensor *h = ad_linear(d->tape, ad_convert(d->tape, x, "tp", AD_R), w1);
+  h = ad_linear(d->tape, ad_gelu(d->tape, h), w2);
+  if (reduces) h = ad_all_reduce(d->tape, h, "tp", AD_I);
+  return ad_add(d->tape, x, h);
+}
+
+static void a_forgotten_all_reduce_is_a_type_error_at_the_next_line(void **state) {
+  dry_world *d = *state;
+  ad_tensor *out = block(d, 0);
+  assert_null(ad_tensor_array(out));
+  assert_int_equal(ad_tape_status(d->tape), AD_TYPE);
+  assert_mentions("test_types.c:");
+  assert_mentions("add");
+  assert_mentions("`tp`");
+  assert_mentions("P->I");
+}
+
+static void the_block_with_its_all_reduce_is_typed(void **state) {
+  dry_world *d = *state;
+  ad_tensor *out = block(d, 1);
+  must(ad_tape_status(d->tape));
+  assert_types(ad_tensor_array(out), AD_S(0), AD_I);
+  must(ad_backward(d->tape, ad_sum(d->tape, out)));
+}
+
+static void gradients_have_the_dual_layout(void **state) {
+  dry_world *d = *state;
+  ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 8)), *w = leaf(d, "dp=R tp=S1", SHAPE(2, 8, 4));
+  ad_tensor *r = ad_convert(d->tape, x, "tp", AD_R), *y = ad_linear(d->tape, r, w);
+  ad_keep(r);
+  must(ad_backward(d->tape, ad_sum(d->tape, y)));
+  assert_types(ad_grad(w), AD_P, AD_S(1));
+  assert_types(ad_grad(r), AD_S(0), AD_P);
+  assert_types(ad_grad(x), AD_S(0), AD_I);
+  assert_null(ad_grad(y));
+}
+
+static void the_first_error_sticks(void **state) {
+  dry_world *d = *state;
+  ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 8)), *y = leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 7));
+  ad_tensor *first = ad_add(d->tape, x, y);
+  char message[512];
+  assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
+  snprintf(message, sizeof message, "%s", ad_last_error());
+  ad_tensor *later = ad_linear(d->tape, ad_gelu(d->tape, first), NULL);
+  assert_null(ad_tensor_array(later));
+  assert_null(ad_grad(later));
+  assert_true(isnan(ad_tensor_scalar(later)));
+  assert_int_equal(ad_backward(d->tape, later), AD_INVALID);
+  assert_string_equal(ad_last_error(), message);
+  ad_tape_reset(d->tape);
+  must(ad_tape_status(d->tape));
+}
+
+static void shapes_that_differ_are_named(void **state) {
+  dry_world *d = *state;
+  ad_linear(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 8)), leaf(d, "dp=R tp=I", SHAPE(2, 9, 4)));
+  assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
+  assert_mentions("[9, 4]");
+  ad_tape_reset(d->tape);
+  ad_linear(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 8)), leaf(d, "dp=R tp=I", SHAPE(1, 8)));
+  assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
+  assert_mentions("2 dimensions");
+  ad_tape_reset(d->tape);
+  ad_attention(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 8, 12)), leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 8, 12)),
+               leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 8, 12)), 5);
+  assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
+  assert_mentions("head_dim 5");
+}
+
+static void heads_are_not_cut_in_two(void **state) {
+  dry_world *d = *state;
+  ad_rotary(d->tape, leaf(d, "dp=S0 tp=S2", SHAPE(3, 6, 8, 12)), 4, 10000);
+  assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
+  assert_mentions("cuts a head");
+}
+
+static void indices_are_i32_and_values_are_not(void **state) {
+  dry_world *d = *state;
+  ad_embedding(d->tape, leaf(d, "dp=R tp=I", SHAPE(2, 9, 4)), leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 5)));
+  assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
+  assert_mentions("i32");
+  ad_tape_reset(d->tape);
+  ad_gelu(d->tape, indices(d, "dp=S0 tp=I", SHAPE(2, 6, 5)));
+  assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
+  ad_tape_reset(d->tape);
+  ad_parameter(d->tape, array_of(d, AD_F64, "dp=R tp=I", SHAPE(1, 4)), 0);
+  assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
+  assert_mentions("f64");
+}
+
+static ad_status start_from(dry_world *d, const char *layout) {
+  ad_tape_reset(d->tape);
+  d->count = 0;
+  return ad_backward(d->tape, ad_scale(d->tape, leaf(d, layout, SHAPE(0, 0)), 2));
+}
+
+static void backward_starts_from_sums_only(void **state) {
+  dry_world *d = *state;
+  must(start_from(d, "dp=P tp=I"));
+  must(start_from(d, "dp=I tp=P"));
+  assert_int_equal(start_from(d, "dp=R tp=I"), AD_TYPE);
+  assert_mentions("once");
+  assert_mentions("`dp_shard`");
+  assert_int_equal(start_from(d, "dp=P tp=V"), AD_TYPE);
+  assert_mentions("declare");
+  ad_tape_reset(d->tape);
+  assert_int_equal(ad_backward(d->tape, leaf(d, "dp=P tp=I", SHAPE(1, 3))), AD_INVALID);
+  assert_mentions("scalar");
+}
+
+static void backward_runs_once(void **state) {
+  dry_world *d = *state;
+  ad_tensor *loss = ad_sum(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(1, 6)));
+  must(ad_backward(d->tape, loss));
+  assert_int_equal(ad_backward(d->tape, loss), AD_INVALID);
+  assert_mentions("ad_tape_reset");
+}
+
+static void tensors_belong_to_their_tape(void **state) {
+  dry_world *d = *state;
+  ad_tape *other;
+  must(ad_tape_create(d->comm, d->mesh, NULL, &other));
+  ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(1, 6));
+  ad_gelu(other, x);
+  assert_int_equal(ad_tape_status(other), AD_INVALID);
+  ad_tape_destroy(other);
+  ad_add(d->tape, x, NULL);
+  assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
+  assert_mentions("NULL");
+}
+
+static void wrong_options_are_refused(void **state) {
+  dry_world *d = *state;
+  ad_tape *tape = NULL;
+  ad_tape_options options = {0};
+  assert_int_equal(ad_tape_create(d->comm, d->mesh, &options, &tape), AD_INVALID);
+  options.size = sizeof options;
+  options.dtype = AD_BF16;
+  assert_int_equal(ad_tape_create(d->comm, d->mesh, &options, &tape), AD_INVALID);
+  assert_mentions("bf16");
+  assert_null(tape);
+}
+
+static void a_move_over_axes_of_different_types_is_a_chain(void **state) {
+  dry_world *d = *state;
+  ad_tensor *x = leaf(d, "dp=I tp=R", SHAPE(2, 6, 8));
+  ad_tensor *cut = ad_convert(d->tape, x, "dp tp", AD_S(0)), *whole = ad_all_gather(d->tape, cut, "dp tp", AD_I);
+  must(ad_tape_status(d->tape));
+  assert_types(ad_tensor_array(cut), AD_S(0), AD_S(0));
+  assert_types(ad_tensor_array(whole), AD_I, AD_I);
+  must(ad_backward(d->tape, ad_sum(d->tape, whole)));
+  assert_types(ad_grad(x), AD_I, AD_P);
+}
+
+static void nested_cuts_come_back_in_their_order(void **state) {
+  dry_world *d = *state;
+  ad_tensor *x = leaf(d, "tp=S0 dp=S0", SHAPE(2, 12, 8));  // tp is the outer cut
+  ad_tensor *whole = ad_all_gather(d->tape, x, "dp tp", AD_I);
+  must(ad_tape_status(d->tape));
+  must(ad_backward(d->tape, ad_sum(d->tape, whole)));
+  ad_layout dual = ad_layout_dual(&ad_tensor_array(x)->layout);
+  assert_true(ad_layout_equal(&ad_grad(x)->layout, &dual));
+}
+
+#define TEST(function) cmocka_unit_test_setup_teardown(function, open_dry, close_dry)
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(a_forgotten_all_reduce_is_a_type_error_at_the_next_line),
+      TEST(the_block_with_its_all_reduce_is_typed),
+      TEST(gradients_have_the_dual_layout),
+      TEST(the_first_error_sticks),
+      TEST(shapes_that_differ_are_named),
+      TEST(heads_are_not_cut_in_two),
+      TEST(indices_are_i32_and_values_are_not),
+      TEST(backward_starts_from_sums_only),
+      TEST(backward_runs_once),
+      TEST(tensors_belong_to_their_tape),
+      TEST(wrong_options_are_refused),
+      TEST(a_move_over_axes_of_different_types_is_a_chain),
+      TEST(nested_cuts_come_back_in_their_order),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
