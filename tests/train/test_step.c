@@ -1,0 +1,289 @@
+/* The step: the same on every topology, and what it does with bad numbers, empty parts and uncounted tokens. */
+#include "world.h"
+
+#include <math.h>
+#include "base/memory.h"
+#include "base/switches.h"
+
+#define STEPPING ", steps: 4, lr: 1e-2"
+enum { RANKS = 3, STEPS = 2, ELEMENTS_MAX = 1 << 14 };
+
+/* What the ranks of one run saw. */
+typedef struct seen {
+  ad_step_report report[STEPS];
+  double loss_alone;
+  double gradient[RANKS][STEPS][ELEMENTS_MAX];
+  size_t numel;
+} seen;
+
+typedef struct job {
+  const ad_recipe *recipe;
+  const char *planted;
+  seen *seen;
+} job;
+
+static ad_status keep_gradient(void *context, ad_run *run, const ad_step_report *report) {
+  const job *j = context;
+  double *to = j->seen->gradient[ad_comm_rank(ad_run_comm(run))][report->step];
+  size_t numel = 0;
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    const ad_array *gradient = ad_run_gradient(run, i);
+    memcpy(to + numel, gradient->data, ad_array_bytes(gradient));
+    numel += ad_array_numel(gradient);
+  }
+  j->seen->numel = numel;
+  return AD_OK;
+}
+
+static int take_steps(ad_comm *comm, void *context) {
+  job *j = context;
+  ad_run_options options = {
+      .size = sizeof options, .dtype = AD_F64, .after_gradients = keep_gradient, .context = context};
+  ad_run *run;
+  RANK_MUST(comm, ad_switch_set(j->planted));
+  RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
+  RANK_MUST(comm, ad_run_loss(run, 0, 0, &j->seen->loss_alone));
+  for (int step = 0; step < STEPS; step++) RANK_MUST(comm, ad_run_step(run, step, &j->seen->report[step]));
+  ad_run_destroy(run);
+  return 0;
+}
+
+static seen *steps_on(const char *mesh, int64_t ranks, const char *data, const char *train, const char *planted) {
+  ad_recipe *recipe = tiny_recipe(mesh, data, train);
+  job j = {recipe, planted, shared_memory(sizeof(seen))};
+  ad_launch_result result;
+  ad_status status = launch(ranks, take_steps, &j, &result);
+  if (status) fail_msg("%s", result.message);
+  ad_recipe_destroy(recipe);
+  return j.seen;
+}
+
+static void release(seen *each) { munmap(each, sizeof *each); }
+
+static double difference(const seen *a, int64_t rank, const seen *b, int64_t other, int step) {
+  double worst = 0, largest = 0;
+  assert_int_equal(a->numel, b->numel);
+  for (size_t i = 0; i < a->numel; i++) {
+    worst = fmax(worst, fabs(a->gradient[rank][step][i] - b->gradient[other][step][i]));
+    largest = fmax(largest, fabs(b->gradient[other][step][i]));
+  }
+  return largest > 0 ? worst / largest : worst;
+}
+
+static void compare_with_one_rank(const char *data, const char *train) {
+  seen *one = steps_on("dp=1", 1, data, train, NULL);
+  seen *three = steps_on("dp_replicate=3 dp_shard=1", RANKS, data, train, NULL);
+  for (int step = 0; step < STEPS; step++) {
+    for (int64_t rank = 0; rank < RANKS; rank++) assert_true(difference(three, rank, one, 0, step) < 1e-12);
+    assert_true(fabs(three->report[step].loss - one->report[step].loss) < 1e-12);
+    assert_true(fabs(three->report[step].norm - one->report[step].norm) < 1e-12);
+    assert_int_equal(three->report[step].count, one->report[step].count);
+  }
+  release(one);
+  release(three);
+}
+
+static void a_step_on_three_ranks_is_the_step_of_one(void **state) {
+  compare_with_one_rank(", valid: [1, 0.5, 0]", STEPPING ", global_batch: 7, microbatches: 2");
+}
+
+static void a_rank_without_rows_takes_part(void **state) {
+  compare_with_one_rank("", STEPPING ", global_batch: 2, microbatches: 1");
+}
+
+static void a_microbatch_without_rows_takes_part(void **state) {
+  compare_with_one_rank("", STEPPING ", global_batch: 2, microbatches: 3");
+}
+
+static void reducing_more_often_changes_nothing(void **state) {
+  seen *late =
+      steps_on("dp=3", RANKS, "", STEPPING ", global_batch: 6, microbatches: 3, sync: [none, none, all]", NULL);
+  seen *often =
+      steps_on("dp=3", RANKS, "", STEPPING ", global_batch: 6, microbatches: 3, sync: [all, none, all]", NULL);
+  assert_true(difference(often, 1, late, 1, 0) < 1e-12);
+  release(late);
+  release(often);
+}
+
+static void replicas_agree_bit_for_bit(void **state) {
+  seen *ranks = steps_on("dp=3", RANKS, "", STEPPING ", global_batch: 7, microbatches: 2", NULL);
+  for (int64_t rank = 1; rank < RANKS; rank++) {
+    assert_memory_equal(ranks->gradient[0], ranks->gradient[rank], sizeof ranks->gradient[0]);
+  }
+  release(ranks);
+}
+
+static void the_loss_alone_is_the_loss_of_the_step(void **state) {
+  seen *ranks = steps_on("dp=3", RANKS, ", valid: [1, 0.25]", STEPPING ", global_batch: 5, microbatches: 2", NULL);
+  assert_true(ranks->loss_alone == ranks->report[0].loss);
+  release(ranks);
+}
+
+static double planted_difference(const char *planted) {
+  static const char data[] = ", valid: [1, 0.5, 0]", train[] = STEPPING ", global_batch: 8, microbatches: 2";
+  seen *right = steps_on("dp=3", RANKS, data, train, NULL), *wrong = steps_on("dp=3", RANKS, data, train, planted);
+  double found = difference(wrong, 1, right, 1, 0);
+  release(right);
+  release(wrong);
+  return found;
+}
+
+static void planted_mistakes_change_the_gradient(void **state) {
+  assert_true(planted_difference(NULL) == 0);
+  assert_true(planted_difference("mean-of-microbatch-means") > 1e-3);
+  assert_true(planted_difference("shifted-slice") > 1e-3);
+  assert_true(planted_difference("perturbed-replica") > 1e-6);
+  assert_true(planted_difference("local-count") > 1e-3);
+}
+
+/* ---- one rank ---- */
+
+typedef struct single {
+  ad_comm *comm;
+  ad_recipe *recipe;
+  ad_run *run;
+} single;
+
+static single open_single(const char *data, const char *train) {
+  single s = {.recipe = tiny_recipe("dp=1", data, train)};
+  must(ad_comm_open_alone(&s.comm));
+  must(ad_run_create(s.comm, s.recipe, NULL, &s.run));
+  return s;
+}
+
+static void close_single(single *s) {
+  ad_run_destroy(s->run);
+  ad_comm_close(s->comm);
+  ad_recipe_destroy(s->recipe);
+}
+
+static void the_loss_falls_on_real_text(void **state) {
+  single s = open_single("", ", global_batch: 8, steps: 40, lr: 1e-2, warmup: 4");
+  ad_step_report first, last;
+  must(ad_run_step(s.run, 0, &first));
+  for (int64_t step = 1; step < 40; step++) must(ad_run_step(s.run, step, &last));
+  assert_true(first.loss > 4.5 && last.loss < first.loss - 1);
+  assert_int_equal(first.count, 8 * 12);
+  close_single(&s);
+}
+
+static void a_steady_step_allocates_nothing(void **state) {
+  single s = open_single("", STEPPING ", global_batch: 6, microbatches: 2");
+  ad_step_report report;
+  for (int64_t step = 0; step < 3; step++) must(ad_run_step(s.run, step, &report));
+  ad_memory_fail_at(0);
+  must(ad_run_step(s.run, 3, &report));
+  assert_int_equal(ad_memory_fail_at(0), 0);
+  close_single(&s);
+}
+
+static char warning[256];
+static int warnings;
+static void keep_warning(void *context, ad_log_level level, const char *message) {
+  warnings += level == AD_LOG_WARNING;
+  snprintf(warning, sizeof warning, "%s", message);
+}
+
+static void a_step_without_counted_tokens_warns_and_goes_on(void **state) {
+  single s = open_single(", valid: [0]", STEPPING ", global_batch: 4, microbatches: 2");
+  ad_step_report report;
+  warnings = 0;
+  ad_set_log(keep_warning, NULL);
+  must(ad_run_step(s.run, 7, &report));
+  ad_set_log(NULL, NULL);
+  assert_int_equal(warnings, 1);
+  assert_non_null(strstr(warning, "step 7"));
+  assert_int_equal(report.count, 0);
+  assert_true(report.loss == 0 && report.norm == 0);
+  must(ad_run_step(s.run, 8, &report));
+  close_single(&s);
+}
+
+static void no_part_held_out_is_said(void **state) {
+  single s = open_single("", STEPPING ", global_batch: 4");
+  double loss;
+  assert_int_equal(ad_run_loss(s.run, 0, 1, &loss), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "held_out"));
+  close_single(&s);
+}
+
+static void a_world_of_another_size_than_the_mesh_is_refused(void **state) {
+  ad_recipe *recipe = tiny_recipe("dp=3", "", STEPPING ", global_batch: 4");
+  ad_comm *comm;
+  ad_run *run = NULL;
+  must(ad_comm_open_alone(&comm));
+  assert_int_equal(ad_run_create(comm, recipe, NULL, &run), AD_INVALID);
+  assert_null(run);
+  assert_non_null(strstr(ad_last_error(), "3 ranks"));
+  ad_comm_close(comm);
+  ad_recipe_destroy(recipe);
+}
+
+static void memory_that_runs_out_leaves_nothing_behind(void **state) {
+  ad_recipe *recipe = tiny_recipe("dp=1", "", STEPPING ", global_batch: 4");
+  long n = 1;
+  for (int created = 0; !created; n++) {
+    ad_comm *comm;
+    ad_run *run = NULL;
+    must(ad_comm_open_alone(&comm));
+    ad_memory_fail_at(n);
+    ad_status status = ad_run_create(comm, recipe, NULL, &run);
+    ad_memory_fail_at(0);
+    created = !status;
+    if (status) assert_int_equal(status, AD_MEMORY);
+    ad_run_destroy(run);
+    ad_comm_close(comm);
+  }
+  assert_true(n > 20);
+  ad_recipe_destroy(recipe);
+}
+
+/* ---- a loss that is not a number ---- */
+
+static int meet_nan(ad_comm *comm, void *context) {
+  job *j = context;
+  char(*messages)[256] = (void *)j->seen;
+  ad_run *run;
+  ad_step_report report;
+  RANK_MUST(comm, ad_run_create(comm, j->recipe, NULL, &run));
+  RANK_MUST(comm, ad_run_step(run, 0, &report));
+  float *norm_weight = ad_run_value(run, 1)->data;
+  if (ad_comm_rank(comm) == 1) norm_weight[0] = NAN;
+  ad_status status = ad_run_step(run, 1, &report);
+  snprintf(messages[ad_comm_rank(comm)], sizeof messages[0], "%s: %s", ad_status_name(status), ad_last_error());
+  ad_run_destroy(run);
+  return 0;
+}
+
+static void a_loss_that_is_no_number_stops_all_ranks_and_names_step_and_rank(void **state) {
+  ad_recipe *recipe = tiny_recipe("dp=3", "", STEPPING ", global_batch: 6");
+  job j = {.recipe = recipe, .seen = shared_memory(sizeof(seen))};
+  char(*messages)[256] = (void *)j.seen;
+  ad_launch_result result;
+  must(launch(RANKS, meet_nan, &j, &result));
+  for (int rank = 0; rank < RANKS; rank++) {
+    assert_non_null(strstr(messages[rank], "number: step 1: the loss on rank 1 is not a finite number"));
+  }
+  release(j.seen);
+  ad_recipe_destroy(recipe);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_loss_falls_on_real_text),
+      cmocka_unit_test(a_steady_step_allocates_nothing),
+      cmocka_unit_test(a_step_without_counted_tokens_warns_and_goes_on),
+      cmocka_unit_test(no_part_held_out_is_said),
+      cmocka_unit_test(a_world_of_another_size_than_the_mesh_is_refused),
+      cmocka_unit_test(memory_that_runs_out_leaves_nothing_behind),
+      cmocka_unit_test(a_step_on_three_ranks_is_the_step_of_one),
+      cmocka_unit_test(a_rank_without_rows_takes_part),
+      cmocka_unit_test(a_microbatch_without_rows_takes_part),
+      cmocka_unit_test(reducing_more_often_changes_nothing),
+      cmocka_unit_test(replicas_agree_bit_for_bit),
+      cmocka_unit_test(the_loss_alone_is_the_loss_of_the_step),
+      cmocka_unit_test(planted_mistakes_change_the_gradient),
+      cmocka_unit_test(a_loss_that_is_no_number_stops_all_ranks_and_names_step_and_rank),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,207 @@
+/* A whole training: its files, and how it ends early. */
+#include "world.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { RANKS = 2, STEPS = 5 };
+
+typedef struct job {
+  const ad_recipe *recipe;
+  const char *folder;
+  int interrupts;
+  char (*messages)[256]; /* one a rank, in shared memory; "" when it went well */
+  int *progressed;
+} job;
+
+static void count_progress(void *context, const ad_step_report *report, int64_t steps, double tokens_per_second,
+                           double seconds_left) {
+  const job *j = context;
+  int sane = steps == STEPS && tokens_per_second > 0 && seconds_left >= 0 && report->loss > 0;
+  *j->progressed += sane;
+}
+
+static int train(ad_comm *comm, void *context) {
+  job *j = context;
+  int64_t rank = ad_comm_rank(comm);
+  ad_train_options options = {
+      .size = sizeof options, .folder = j->folder, .progress = count_progress, .context = context};
+  if (j->interrupts && rank == 1) ad_train_interrupt();
+  ad_status status = ad_train(comm, j->recipe, &options);
+  if (status) snprintf(j->messages[rank], sizeof j->messages[rank], "%s: %s", ad_status_name(status), ad_last_error());
+  return 0;
+}
+
+static char folder[64], file[128];
+
+static const char *in_folder(const char *name) {
+  snprintf(file, sizeof file, "%s/%s", folder, name);
+  return file;
+}
+
+static int make_folder(void **state) {
+  snprintf(folder, sizeof folder, "/tmp/addend-train-XXXXXX");
+  return mkdtemp(folder) == NULL;
+}
+
+static int remove_folder(void **state) {
+  static const char *const names[] = {"deep er/metrics.jsonl", "deep er/trace.json", "deep er/report.html",
+                                      "deep er/check.json", "blocked"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) unlink(in_folder(names[i]));
+  rmdir(in_folder("deep er"));
+  return rmdir(folder);
+}
+
+static job run_in(const char *at, int interrupts) {
+  char where[128];
+  snprintf(where, sizeof where, "%s", in_folder(at));
+  ad_recipe *recipe = tiny_recipe("dp=2", ", held_out: 0.1", ", global_batch: 4, microbatches: 2, steps: 5, lr: 1e-2");
+  job j = {recipe, where, interrupts, shared_memory(RANKS * 256), shared_memory(sizeof(int))};
+  ad_launch_result result;
+  ad_status status = launch(RANKS, train, &j, &result);
+  if (status) fail_msg("%s", result.message);
+  ad_recipe_destroy(recipe);
+  return j;
+}
+
+static void release(job *j) {
+  munmap(j->messages, RANKS * 256);
+  munmap(j->progressed, sizeof(int));
+}
+
+static void put(const char *name, const char *text) {
+  FILE *out = fopen(in_folder(name), "w");
+  assert_non_null(out);
+  fputs(text, out);
+  fclose(out);
+}
+
+static char *whole_file(const char *name) {
+  FILE *in = fopen(in_folder(name), "r");
+  assert_non_null(in);
+  char *text = calloc(1, 1 << 22);
+  size_t size = fread(text, 1, (1 << 22) - 1, in);
+  assert_true(size < (1 << 22) - 1);
+  fclose(in);
+  return text;
+}
+
+static int metrics_lines(void) {
+  FILE *in = fopen(in_folder("deep er/metrics.jsonl"), "r");
+  char line[512];
+  int count = 0;
+  assert_non_null(in);
+  for (; fgets(line, sizeof line, in); count++) {
+    json_t *object = json_loads(line, 0, NULL);
+    assert_non_null(object);
+    assert_int_equal(json_integer_value(json_object_get(object, "step")), count);
+    assert_true(json_real_value(json_object_get(object, "loss")) > 1);
+    assert_int_equal(json_integer_value(json_object_get(object, "tokens")), 4 * 12);
+    assert_true(json_number_value(json_object_get(object, "tokens_per_second")) > 0);
+    json_decref(object);
+  }
+  fclose(in);
+  return count;
+}
+
+static int events_of(const json_t *trace, int rank, const char *name, const char *phase) {
+  const json_t *event;
+  size_t i;
+  int count = 0;
+  json_array_foreach(json_object_get(trace, "traceEvents"), i, event) {
+    const char *its_name = json_string_value(json_object_get(event, "name"));
+    count += json_integer_value(json_object_get(event, "pid")) == rank && !strncmp(its_name, name, strlen(name)) &&
+             !strcmp(json_string_value(json_object_get(event, "ph")), phase);
+  }
+  return count;
+}
+
+static void the_trace_has_all_ranks(void) {
+  json_t *trace = json_load_file(in_folder("deep er/trace.json"), 0, NULL);
+  assert_non_null(trace);
+  for (int rank = 0; rank < RANKS; rank++) {
+    assert_int_equal(events_of(trace, rank, "forward", "X"), 2 * STEPS);
+    assert_int_equal(events_of(trace, rank, "backward", "X"), 2 * STEPS);
+    assert_int_equal(events_of(trace, rank, "bucket", "b"), STEPS);
+    assert_int_equal(events_of(trace, rank, "bucket", "e"), STEPS);
+    assert_int_equal(events_of(trace, rank, "wait for bucket", "X"), STEPS);
+  }
+  json_decref(trace);
+}
+
+static const char proof[] =
+    "{\"recipe\":\"tiny\",\"world\":3,\"mesh\":\"dp=3\",\"dtype\":\"f64\",\"params\":[{\"name\":\"blocks.0.<wq>\","
+    "\"layout\":\"dp_shard=R\",\"reduced_over\":\"dp_shard\",\"ratio\":1.0,\"max_rel_err\":2e-16,\"bound\":1e-12,"
+    "\"replicas_equal\":true,\"cause\":null}],\"summary\":{\"pass\":true},\"sabotage\":[{\"name\":\"local-count\","
+    "\"caught_by\":\"number\",\"param\":\"w\",\"ratio\":0.5,\"cause\":null,\"message\":null}],\"survivors\":0}";
+
+static void training_writes_metrics_trace_and_report(void **state) {
+  assert_int_equal(mkdir(in_folder("deep er"), 0777), 0);
+  put("deep er/check.json", proof);
+  job j = run_in("deep er", 0);
+  for (int rank = 0; rank < RANKS; rank++) assert_string_equal(j.messages[rank], "");
+  assert_int_equal(*j.progressed, STEPS);
+  assert_int_equal(metrics_lines(), STEPS);
+  the_trace_has_all_ranks();
+  char *page = whole_file("deep er/report.html");
+  assert_non_null(strstr(page, "blocks.0.&lt;wq&gt;"));
+  assert_non_null(strstr(page, "local-count"));
+  assert_non_null(strstr(page, "It holds"));
+  assert_non_null(strstr(page, "</html>"));
+  assert_null(strstr(page, "http-equiv"));
+  free(page);
+  release(&j);
+}
+
+static void without_gnuplot_the_report_says_so_and_keeps_its_tables(void **state) {
+  char *path = strdup(getenv("PATH"));
+  setenv("PATH", folder, 1);
+  job j = run_in("deep er", 0);
+  setenv("PATH", path, 1);
+  free(path);
+  assert_string_equal(j.messages[0], "");
+  char *page = whole_file("deep er/report.html");
+  assert_non_null(strstr(page, "gnuplot cannot be started"));
+  assert_null(strstr(page, "<svg"));
+  assert_non_null(strstr(page, "<th>loss<td>"));
+  free(page);
+  release(&j);
+}
+
+static void a_folder_that_cannot_be_made_is_an_error_on_all_ranks(void **state) {
+  put("blocked", "a file stands here");
+  job j = run_in("blocked/run", 0);
+  for (int rank = 0; rank < RANKS; rank++) {
+    assert_non_null(strstr(j.messages[rank], "io: "));
+    assert_non_null(strstr(j.messages[rank], "blocked"));
+  }
+  assert_int_equal(*j.progressed, 0);
+  release(&j);
+}
+
+static void an_interrupt_of_one_rank_stops_all_after_the_step_with_files_written(void **state) {
+  job j = run_in("deep er", 1);
+  for (int rank = 0; rank < RANKS; rank++) {
+    assert_non_null(strstr(j.messages[rank], "interrupted: stopped on request after step 0 of 5"));
+  }
+  assert_int_equal(metrics_lines(), 1);
+  char *page = whole_file("deep er/report.html");
+  assert_non_null(strstr(page, "1 of 5"));
+  free(page);
+  release(&j);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(training_writes_metrics_trace_and_report, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(without_gnuplot_the_report_says_so_and_keeps_its_tables, make_folder,
+                                      remove_folder),
+      cmocka_unit_test_setup_teardown(a_folder_that_cannot_be_made_is_an_error_on_all_ranks, make_folder,
+                                      remove_folder),
+      cmocka_unit_test_setup_teardown(an_interrupt_of_one_rank_stops_all_after_the_step_with_files_written, make_folder,
+                                      remove_folder),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
