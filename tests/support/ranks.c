@@ -1,0 +1,118 @@
+/* Starting a test's ranks and bringing their failures home. */
+#include "ranks.h"
+
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+int __lsan_do_recoverable_leak_check(void);
+static int leaks(void) { return __lsan_do_recoverable_leak_check(); }
+#else
+static int leaks(void) { return 0; }
+#endif
+
+enum { WORDS = 4096, EXIT_CHECK = 70, RED_ZONE = 64 };
+
+/* What ranks and the test share: the first failure's words. */
+typedef struct report {
+  int failures;
+  char words[WORDS];
+} report;
+
+static report *shared;
+static int64_t this_rank = -1;
+
+void rank_check_failed(const char *file, int line, const char *words) {
+  fprintf(stderr, "rank %d: %s:%d: %s (last error: %s)\n", (int)this_rank, file, line, words, ad_last_error());
+  if (shared && !__atomic_fetch_add(&shared->failures, 1, __ATOMIC_SEQ_CST))
+    snprintf(shared->words, WORDS, "rank %d: %s:%d: %s (last error: %s)", (int)this_rank, file, line, words,
+             ad_last_error());
+  fflush(NULL);
+  _exit(EXIT_CHECK);
+}
+
+void rank_check_status(ad_status status, ad_status expected, const char *file, int line, const char *words) {
+  char text[512];
+  if (status == expected) return;
+  snprintf(text, sizeof text, "%s is %s, expected %s", words, ad_status_name(status), ad_status_name(expected));
+  rank_check_failed(file, line, text);
+}
+
+void rank_check_message(const char *words, const char *file, int line) {
+  char text[512];
+  if (strstr(ad_last_error(), words)) return;
+  snprintf(text, sizeof text, "\"%s\" is not in the message", words);
+  rank_check_failed(file, line, text);
+}
+
+typedef struct task {
+  int (*function)(ad_comm *comm, void *context);
+  void *context;
+} task;
+
+static int run_task(ad_comm *comm, void *context) {
+  const task *t = context;
+  this_rank = ad_comm_rank(comm);
+  int status = t->function(comm, t->context);
+  if (status) rank_check_failed("ranks.c", __LINE__, "the rank's function returned 0");
+  if (leaks()) rank_check_failed("ranks.c", __LINE__, "the rank freed all its memory");
+  return 0;
+}
+
+void run_ranks_at(int64_t ranks, int (*function)(ad_comm *comm, void *context), void *context, const char *file,
+                  int line) {
+  char words[2 * WORDS] = "";
+  task t = {function, context};
+  ad_launch_options options = {.size = sizeof options, .ranks = ranks, .function = run_task, .context = &t};
+  ad_launch_result result;
+  shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) fail_msg("no memory for the ranks' report");
+  ad_status status = ad_launch(&options, &result);
+  if (status) snprintf(words, sizeof words, "%s%s%s", shared->words, shared->words[0] ? "\n" : "", ad_last_error());
+  munmap(shared, sizeof *shared);
+  shared = NULL;
+  if (!status) return;
+  print_error("%s:%d: on %d ranks: %s\n", file, line, (int)ranks, words);
+  _fail(file, line);
+}
+
+/* ---- poisoned memory: size, red zone, the caller's bytes, red zone ---- */
+
+static const unsigned char red = 0xa5;
+
+void *rank_memory(size_t bytes) {
+  unsigned char *memory = aligned_alloc(RED_ZONE, (bytes + 3 * RED_ZONE) / RED_ZONE * RED_ZONE);
+  if (!memory) rank_check_failed("ranks.c", __LINE__, "there is memory");
+  memset(memory, red, RED_ZONE);
+  memcpy(memory, &bytes, sizeof bytes);
+  memset(memory + RED_ZONE, 0xff, bytes);
+  memset(memory + RED_ZONE + bytes, red, (bytes + 3 * RED_ZONE) / RED_ZONE * RED_ZONE - RED_ZONE - bytes);
+  return memory + RED_ZONE;
+}
+
+static int all_red(const unsigned char *bytes, const unsigned char *end) {
+  for (; bytes < end; bytes++)
+    if (*bytes != red) return 0;
+  return 1;
+}
+
+void rank_memory_check(const void *memory) {
+  const unsigned char *start = (const unsigned char *)memory - RED_ZONE;
+  size_t bytes;
+  memcpy(&bytes, start, sizeof bytes);
+  const unsigned char *end = start + (bytes + 3 * RED_ZONE) / RED_ZONE * RED_ZONE;
+  if (!all_red(start + sizeof bytes, start + RED_ZONE) || !all_red(start + RED_ZONE + bytes, end))
+    rank_check_failed("ranks.c", __LINE__, "nothing was written outside the rank's memory");
+}
+
+void rank_memory_free(void *memory) {
+  if (!memory) return;
+  rank_memory_check(memory);
+  free((unsigned char *)memory - RED_ZONE);
+}

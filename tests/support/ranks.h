@@ -1,0 +1,33 @@
+/* Tests on real ranks: every rank is a process of its own, so that nothing is shared by accident. A check that fails in
+ * a rank ends it; the others then learn that it left, and the test that started them fails with the first rank's words.
+ *
+ *   static int sums(ad_comm *comm, void *context) { CHECK_OK(ad_comm_run(comm, ...)); CHECK(x == 3); return 0; }
+ *   static void ranks_sum(void **state) { run_ranks(3, sums, NULL); } */
+#ifndef TESTS_SUPPORT_RANKS_H
+#define TESTS_SUPPORT_RANKS_H
+#include <stddef.h>
+#include <stdint.h>
+#include "addend/comm.h"
+
+/* In a rank. */
+#define CHECK(condition) ((condition) ? (void)0 : rank_check_failed(__FILE__, __LINE__, #condition))
+#define CHECK_OK(call) rank_check_status((call), AD_OK, __FILE__, __LINE__, #call)
+#define CHECK_STATUS(call, expected) rank_check_status((call), (expected), __FILE__, __LINE__, #call)
+/* The last error's message contains the words. */
+#define CHECK_MESSAGE(words) rank_check_message((words), __FILE__, __LINE__)
+
+/* In a test: runs function(comm, context) on `ranks` ranks; fails unless each returns 0. */
+#define run_ranks(ranks, function, context) run_ranks_at((ranks), (function), (context), __FILE__, __LINE__)
+
+void rank_check_failed(const char *file, int line, const char *words) __attribute__((noreturn));
+void rank_check_status(ad_status status, ad_status expected, const char *file, int line, const char *words);
+void rank_check_message(const char *words, const char *file, int line);
+void run_ranks_at(int64_t ranks, int (*function)(ad_comm *comm, void *context), void *context, const char *file,
+                  int line);
+/* Memory whose neighbours are poisoned: `bytes` between two red zones, filled with the byte 0xff (NaN in every float
+ * type). rank_memory_check fails if a red zone was written. */
+void *rank_memory(size_t bytes);
+void rank_memory_check(const void *memory);
+void rank_memory_free(void *memory);
+
+#endif
