@@ -1,5 +1,5 @@
-/* Arrays: plain buffers with shape, dtype, layout and scale. What the lower half of the library works on; it knows of no
- * tape. A value with public fields: another framework wraps its own buffers in it. */
+/* Arrays: plain buffers with shape, dtype, layout and scale. What the lower half of the library works on; it knows of
+ * no tape. A value with public fields: another framework wraps its own buffers in it. */
 #ifndef ADDEND_ARRAY_H
 #define ADDEND_ARRAY_H
 #include "addend/comm.h"
@@ -15,35 +15,39 @@ typedef struct ad_array {
   ad_shape local;   /* of this rank's part: what `data` holds, contiguous, row-major */
   ad_layout layout; /* borrows its mesh */
   int scale;        /* k: `data` is the value times 2^-k */
-  void *data;       /* borrowed, unless ad_array_create made it; NULL where nothing is held (engine dry, or not yet given) */
+  void *data; /* borrowed, unless ad_array_create made it; NULL where nothing is held (engine dry, or not yet given) */
 } ad_array;
 
 /* Describes this rank's part; data is NULL and scale 0. */
 AD_API ad_array ad_array_describe(const ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout);
 /* The same with zeroed memory from ad_comm_alloc (none on engine dry). */
-AD_API AD_CHECKED ad_status ad_array_create(ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout,
-                                            ad_array *out);
+AD_API AD_CHECKED ad_status ad_array_create(ad_comm *comm, ad_dtype dtype, const ad_shape *shape,
+                                            const ad_layout *layout, ad_array *out);
 AD_API void ad_array_destroy(ad_comm *comm, ad_array *array); /* gives back what create took */
 AD_API size_t ad_array_numel(const ad_array *array);          /* elements of the local part */
 AD_API size_t ad_array_bytes(const ad_array *array);
 
-/* Law 2 on arrays. `after` checks the move and describes the result (data NULL); the caller gives it memory and calls `move`, which executes it over
- * `axes`. `out->data` may be `in->data` where the local shapes are equal. AD_TYPE and the errors of ad_comm_run. */
-AD_API AD_CHECKED ad_status ad_array_after(const ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
-                                           const char *site, ad_array *out);
+/* Law 2 on arrays. `after` checks the move and describes the result (data NULL); the caller gives it memory and calls
+ * `move`, which executes it over `axes`. `out->data` may be `in->data` where the local shapes are equal. A declaration
+ * keeps the local part: `after` describes a whole in which all parts are as large as this rank's; where V->S(d) parts
+ * are uneven the caller sets out->shape to the whole that they make. AD_TYPE, AD_INVALID and the errors of ad_comm_run.
+ */
+AD_API AD_CHECKED ad_status ad_array_after(const ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes,
+                                           ad_type to, const char *site, ad_array *out);
 AD_API AD_CHECKED ad_status ad_array_move(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
                                           ad_dtype accumulate, const char *site, ad_array *out);
-/* Starts the move and returns; wait with ad_comm_wait. Only where parts are contiguous: all_reduce, and reduce_scatter or all_gather
- * along dimension 0; AD_INVALID otherwise. */
+/* Starts the move and returns; wait with ad_comm_wait. Only where parts are contiguous: all_reduce, and reduce_scatter
+ * or all_gather along dimension 0; AD_INVALID otherwise. */
 AD_API AD_CHECKED ad_status ad_array_post(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
                                           ad_dtype accumulate, const char *site, ad_array *out, ad_request *request);
-/* Law 6: to += from. AD_TYPE unless layout and scale agree; the sum forms in to's dtype if that is f64, in f32 otherwise. */
+/* Law 6: to += from. AD_TYPE unless layout and scale agree; the sum forms in to's dtype if that is f64, in f32
+ * otherwise. */
 AD_API AD_CHECKED ad_status ad_array_add(ad_array *to, const ad_array *from, const char *site);
-/* Makes the whole value on every rank: gathers cuts; P is summed; R and I are taken from the group's first rank. `out->data` holds
- * the whole shape. For proofs and checkpoints, not for steps. */
+/* Makes the whole value on every rank: gathers cuts; P is summed; R and I are taken from the group's first rank.
+ * `out->data` holds the whole shape. For proofs and checkpoints, not for steps. */
 AD_API AD_CHECKED ad_status ad_array_whole(ad_comm *comm, const ad_array *in, const char *site, ad_array *out);
-/* Sum of squares of every distinct element of `count` arrays, once each, in f64: counted by the first rank on R and I axes, an addend on cut axes;
- * one all-reduce over `group`. P is a type error. Equal bits on every rank. */
+/* Sum of squares of every distinct element of `count` arrays, once each, in f64: counted by the first rank on R and I
+ * axes, an addend on cut axes; one all-reduce over `group`. P is a type error. Equal bits on every rank. */
 AD_API AD_CHECKED ad_status ad_array_square_sum(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
                                                 size_t count, const char *site, double *out);
 

@@ -17,30 +17,15 @@ static int64_t ranks_cutting(const ad_layout *layout, ad_axes axes, int dim) {
   return ranks;
 }
 
-static int is_cut_at_all(const ad_layout *layout, int dim) {
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    if (ad_type_dim(layout->type[axis]) == dim) return 1;
-  }
-  return 0;
-}
-
-/* A declaration keeps the local part, so it is the whole value whose shape changes. */
+/* A declaration keeps the local part, so it is the whole value whose shape changes. Where parts are uneven no rank can
+ * know the whole; it is described as if all parts were as large as this one. */
 static ad_shape declared_shape(const ad_array *in, const ad_layout *after, ad_axes axes) {
   ad_shape shape = in->shape;
   for (int dim = 0; dim < shape.ndim; dim++) {
-    int64_t before = ranks_cutting(&in->layout, axes, dim), now = ranks_cutting(after, axes, dim);
-    if (before > 1) shape.dim[dim] = is_cut_at_all(after, dim) ? shape.dim[dim] / before : in->local.dim[dim];
-    shape.dim[dim] *= now;
+    int changes = ranks_cutting(&in->layout, axes, dim) > 1 || ranks_cutting(after, axes, dim) > 1;
+    if (changes) shape.dim[dim] = in->local.dim[dim] * ranks_cutting(after, AD_AXES_ALL, dim);
   }
   return shape;
-}
-
-static ad_status check_declared(const ad_array *in, const ad_array *out, const char *site) {
-  if (ad_shape_equal(&in->local, &out->local)) return AD_OK;
-  char whole[96], have[96], want[96];
-  return ad_fail(AD_INVALID, "%s: declare: a whole value of shape %s would put %s on this rank, which holds %s", site,
-                 ad_shape_print(&out->shape, whole, sizeof whole), ad_shape_print(&out->local, want, sizeof want),
-                 ad_shape_print(&in->local, have, sizeof have));
 }
 
 ad_status ad_array_after(const ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
@@ -50,7 +35,6 @@ ad_status ad_array_after(const ad_comm *comm, const ad_array *in, ad_move move, 
   ad_shape shape = move == AD_MOVE_DECLARE ? declared_shape(in, &layout, axes) : in->shape;
   ad_array after = ad_array_describe(comm, in->dtype, &shape, &layout);
   after.scale = in->scale;
-  if (move == AD_MOVE_DECLARE) AD_TRY(check_declared(in, &after, site));
   *out = after;
   return AD_OK;
 }

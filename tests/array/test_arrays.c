@@ -1,0 +1,312 @@
+/* Arrays: law 6, posting, whole values and norms. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include "../array/values.h"
+#include "base/kernels.h"
+#include "base/memory.h"
+#include "ranks.h"
+
+/* ---- law 6, on engine dry: addition is local ---- */
+
+typedef struct fixture {
+  ad_comm *comm;
+  ad_mesh *mesh;
+  double a[12], b[12];
+} fixture;
+
+static int open_fixture(void **state) {
+  static fixture f;
+  f = (fixture){0};
+  if (ad_mesh_create("dp_replicate=2 dp_shard=2", &f.mesh) || ad_comm_open_dry(0, 4, &f.comm)) return -1;
+  for (int i = 0; i < 12; i++) f.b[i] = i;
+  *state = &f;
+  return 0;
+}
+
+static int close_fixture(void **state) {
+  fixture *f = *state;
+  ad_comm_close(f->comm);
+  ad_mesh_destroy(f->mesh);
+  return 0;
+}
+
+static ad_array described(const fixture *f, const char *layout_text, void *data) {
+  ad_shape shape = {2, {3, 4}};
+  ad_layout layout;
+  assert_int_equal(ad_layout_parse(f->mesh, layout_text, &layout), AD_OK);
+  ad_array array = ad_array_describe(f->comm, AD_F64, &shape, &layout);
+  array.data = data;
+  return array;
+}
+
+static void like_adds_to_like(void **state) {
+  fixture *f = *state;
+  ad_array to = described(f, "dp=P", f->a), from = described(f, "dp=P", f->b);
+  assert_int_equal(ad_array_add(&to, &from, AD_HERE), AD_OK);
+  assert_int_equal(ad_array_add(&to, &from, AD_HERE), AD_OK);
+  for (int i = 0; i < 12; i++) assert_true(f->a[i] == 2.0 * i);
+}
+
+static void a_partial_never_adds_to_a_sum(void **state) {
+  fixture *f = *state;
+  ad_array sum = described(f, "dp=R", f->a), partial = described(f, "dp=P", f->b);
+  ad_array half = described(f, "dp_replicate=P dp_shard=R", f->b);
+  assert_int_equal(ad_array_add(&sum, &partial, AD_HERE), AD_TYPE);
+  assert_non_null(strstr(ad_last_error(), "test_arrays.c:"));
+  assert_int_equal(ad_array_add(&partial, &sum, AD_HERE), AD_TYPE);
+  assert_int_equal(ad_array_add(&half, &partial, AD_HERE), AD_TYPE);
+  assert_int_equal(ad_array_add(&sum, &half, AD_HERE), AD_TYPE);
+  for (int i = 0; i < 12; i++) assert_true(f->a[i] == 0 && f->b[i] == i);
+}
+
+static void unequal_scales_never_meet(void **state) {
+  fixture *f = *state;
+  ad_array to = described(f, "dp=P", f->a), from = described(f, "dp=P", f->b);
+  from.scale = 3;
+  assert_int_equal(ad_array_add(&to, &from, AD_HERE), AD_TYPE);
+  assert_non_null(strstr(ad_last_error(), "2^-3"));
+  assert_true(f->a[1] == 0);
+}
+
+static void unequal_shapes_do_not_add(void **state) {
+  fixture *f = *state;
+  ad_array to = described(f, "dp=P", f->a), from = described(f, "dp=P", f->b);
+  from.shape.dim[0] = from.local.dim[0] = 4;
+  assert_int_equal(ad_array_add(&to, &from, AD_HERE), AD_INVALID);
+}
+
+static void a_rank_off_the_mesh_is_refused(void **state) {
+  fixture *f = *state;
+  ad_mesh *pool;
+  assert_int_equal(ad_mesh_create_pool("tp=2", 2, &pool), AD_OK);
+  ad_layout layout = ad_layout_all(pool, AD_R);
+  ad_shape shape = {1, {4}};
+  ad_array array;
+  assert_int_equal(ad_array_create(f->comm, AD_F64, &shape, &layout, &array), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "rank 0"));
+  ad_mesh_destroy(pool);
+}
+
+/* ---- posting ---- */
+
+static void post_and_compare(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to) {
+  ad_array run, posted;
+  ad_request request;
+  CHECK_OK(ad_array_after(comm, in, move, axes, to, AD_HERE, &run));
+  CHECK_OK(ad_array_create(comm, in->dtype, &run.shape, &run.layout, &posted));
+  CHECK_OK(ad_array_create(comm, in->dtype, &run.shape, &run.layout, &run));
+  CHECK_OK(ad_array_move(comm, in, move, axes, to, 0, AD_HERE, &run));
+  CHECK_OK(ad_array_post(comm, in, move, axes, to, 0, AD_HERE, &posted, &request));
+  CHECK_OK(ad_comm_wait(comm, &request));
+  CHECK(!memcmp(run.data, posted.data, ad_array_bytes(&run)));
+  ad_array_destroy(comm, &run);
+  ad_array_destroy(comm, &posted);
+}
+
+static int post_moves(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  ad_shape shape = {2, {7, 3}};
+  ad_array partial, cut, out;
+  ad_request request;
+  ad_axes tp = AD_AXES(AD_TP);
+  CHECK_OK(ad_mesh_create("tp=3", &mesh));
+  ad_layout layout = ad_layout_all(mesh, AD_P);
+  CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &partial));
+  fill_value(comm, &partial, 5);
+  ad_layout_set(&layout, tp, AD_S(0));
+  CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &cut));
+  fill_value(comm, &cut, 6);
+  post_and_compare(comm, &partial, AD_MOVE_ALL_REDUCE, tp, AD_R);
+  post_and_compare(comm, &partial, AD_MOVE_REDUCE_SCATTER, tp, AD_S(0));
+  post_and_compare(comm, &cut, AD_MOVE_ALL_GATHER, tp, AD_R);
+  CHECK_OK(ad_array_after(comm, &partial, AD_MOVE_REDUCE_SCATTER, tp, AD_S(1), AD_HERE, &out));
+  out.data = cut.data;
+  CHECK(ad_array_post(comm, &partial, AD_MOVE_REDUCE_SCATTER, tp, AD_S(1), 0, AD_HERE, &out, &request) == AD_INVALID);
+  CHECK_OK(ad_array_after(comm, &cut, AD_MOVE_CONVERT, tp, AD_P, AD_HERE, &out));
+  out.data = partial.data;
+  CHECK(ad_array_post(comm, &cut, AD_MOVE_CONVERT, tp, AD_P, 0, AD_HERE, &out, &request) == AD_INVALID);
+  ad_array_destroy(comm, &partial);
+  ad_array_destroy(comm, &cut);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void a_posted_move_gives_the_same_bits(void **state) { run_ranks(3, post_moves, NULL); }
+
+/* ---- in place ---- */
+
+static int move_in_place(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  ad_shape shape = {2, {6, 2}};
+  ad_array cut, apart, in_place;
+  CHECK_OK(ad_mesh_create("tp=3", &mesh));
+  ad_layout layout = ad_layout_all(mesh, AD_R);
+  ad_layout_set(&layout, AD_AXES(AD_TP), AD_S(0));
+  CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &cut));
+  fill_value(comm, &cut, 7);
+  CHECK_OK(ad_array_after(comm, &cut, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S_ZIGZAG(0), AD_HERE, &in_place));
+  CHECK_OK(ad_array_create(comm, AD_F64, &shape, &in_place.layout, &apart));
+  CHECK_OK(ad_array_move(comm, &cut, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S_ZIGZAG(0), 0, AD_HERE, &apart));
+  in_place.data = cut.data;
+  CHECK_OK(ad_array_move(comm, &cut, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S_ZIGZAG(0), 0, AD_HERE, &in_place));
+  CHECK(!memcmp(apart.data, in_place.data, ad_array_bytes(&apart)));
+  ad_array_destroy(comm, &cut);
+  ad_array_destroy(comm, &apart);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void equal_parts_may_move_in_place(void **state) { run_ranks(3, move_in_place, NULL); }
+
+/* ---- norm ---- */
+
+static double square_sum_of_whole(ad_comm *comm, const ad_array *array) {
+  ad_layout uncut = ad_layout_all(array->layout.mesh, AD_R);
+  ad_array whole;
+  double sum = 0;
+  CHECK_OK(ad_array_create(comm, array->dtype, &array->shape, &uncut, &whole));
+  CHECK_OK(ad_array_whole(comm, array, AD_HERE, &whole));
+  for (size_t i = 0; i < ad_array_numel(&whole); i++) {
+    double value = array->dtype == AD_F64 ? ((double *)whole.data)[i] : (double)((float *)whole.data)[i];
+    sum += value * value;
+  }
+  ad_array_destroy(comm, &whole);
+  return sum;
+}
+
+static void check_same_on_all(ad_comm *comm, const ad_group *group, double value) {
+  double most = value, least = -value;
+  ad_collective call = {.op = AD_ALL_REDUCE, .group = *group, .in = &most, .out = &most, .count = 1, .dtype = AD_F64};
+  call.reduction = AD_MAX;
+  call.site = AD_HERE;
+  CHECK_OK(ad_comm_run(comm, &call));
+  call.in = call.out = &least;
+  CHECK_OK(ad_comm_run(comm, &call));
+  CHECK(most == -least);
+}
+
+static int norms(ad_comm *comm, void *context) {
+  static const char *const layouts[] = {"dp=R tp=S0", "dp=I tp=S1", "dp=S0 tp=I", "dp_replicate=R dp_shard=S1 tp=S1",
+                                        "dp=R tp=R"};
+  enum { COUNT = sizeof layouts / sizeof *layouts };
+  ad_mesh *mesh;
+  ad_array arrays[COUNT];
+  const ad_array *pointers[COUNT];
+  double expected = 0, sum;
+  CHECK_OK(ad_mesh_create("dp_replicate=1 dp_shard=3 tp=2", &mesh));
+  for (int i = 0; i < COUNT; i++) {
+    ad_shape shape = {2, {5, 600}};
+    ad_layout layout;
+    CHECK_OK(ad_layout_parse(mesh, layouts[i], &layout));
+    CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &arrays[i]));
+    fill_value(comm, &arrays[i], (uint64_t)i);
+    pointers[i] = &arrays[i];
+    expected += square_sum_of_whole(comm, &arrays[i]);
+  }
+  ad_group all = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
+  CHECK_OK(ad_array_square_sum(comm, &all, pointers, COUNT, AD_HERE, &sum));
+  CHECK(fabs(sum - expected) <= 1e-12 * expected);
+  check_same_on_all(comm, &all, sum);
+  arrays[0].layout = ad_layout_all(mesh, AD_P);
+  arrays[0].local = arrays[0].shape;
+  CHECK(ad_array_square_sum(comm, &all, pointers, COUNT, AD_HERE, &sum) == AD_TYPE);
+  for (int i = 0; i < COUNT; i++) ad_array_destroy(comm, &arrays[i]);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void the_norm_counts_every_distinct_element_once(void **state) { run_ranks(6, norms, NULL); }
+
+static int scaled_norm(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  ad_shape shape = {1, {4}};
+  double sum;
+  CHECK_OK(ad_mesh_create("tp=1", &mesh));
+  ad_layout layout = ad_layout_all(mesh, AD_R);
+  ad_array array;
+  const ad_array *pointer = &array;
+  CHECK_OK(ad_array_create(comm, AD_F16, &shape, &layout, &array));
+  double values[] = {1, 2, 3, 4};
+  ad_cast(array.data, AD_F16, values, AD_F64, 4);
+  array.scale = 2;
+  ad_group all = ad_mesh_group(mesh, AD_AXES_ALL, 0);
+  CHECK_OK(ad_array_square_sum(comm, &all, &pointer, 1, AD_HERE, &sum));
+  CHECK(sum == 30 * 16);
+  ad_array_destroy(comm, &array);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void the_norm_undoes_the_scale(void **state) { run_ranks(1, scaled_norm, NULL); }
+
+static int refuse_varying(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  ad_shape shape = {1, {4}};
+  CHECK_OK(ad_mesh_create("tp=2", &mesh));
+  ad_layout layout = ad_layout_all(mesh, AD_V);
+  double data[4] = {0}, memory[4];
+  ad_array array = ad_array_describe(comm, AD_F64, &shape, &layout), out = {.data = memory};
+  array.data = data;
+  CHECK(ad_array_whole(comm, &array, AD_HERE, &out) == AD_TYPE);
+  CHECK(strstr(ad_last_error(), "`tp`") != NULL);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void a_varying_value_has_no_whole(void **state) { run_ranks(2, refuse_varying, NULL); }
+
+/* ---- memory ---- */
+
+static ad_status create_move_destroy(ad_comm *comm, const ad_mesh *mesh) {
+  ad_shape shape = {2, {4, 6}};
+  ad_layout layout = ad_layout_all(mesh, AD_R);
+  ad_layout_set(&layout, AD_AXES(AD_TP), AD_S(1));
+  ad_array cut, whole = {0};
+  AD_TRY(ad_array_create(comm, AD_F64, &shape, &layout, &cut));
+  ad_layout_set(&layout, AD_AXES(AD_TP), AD_R);
+  ad_status status = ad_array_create(comm, AD_F64, &shape, &layout, &whole);
+  if (!status) status = ad_array_move(comm, &cut, AD_MOVE_ALL_GATHER, AD_AXES(AD_TP), AD_R, 0, AD_HERE, &whole);
+  if (!status) status = ad_array_whole(comm, &cut, AD_HERE, &whole);
+  ad_array_destroy(comm, &cut);
+  ad_array_destroy(comm, &whole);
+  return status;
+}
+
+static int fail_each_allocation(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  CHECK_OK(ad_mesh_create("tp=1", &mesh));
+  ad_status status = AD_MEMORY;
+  for (long n = 1; status && n < 100; n++) {
+    ad_memory_fail_at(n);
+    status = create_move_destroy(comm, mesh);
+    ad_memory_fail_at(0);
+    CHECK(!status || status == AD_MEMORY);
+  }
+  CHECK(!status);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void a_failed_allocation_leaves_nothing_behind(void **state) { run_ranks(1, fail_each_allocation, NULL); }
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(like_adds_to_like, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(a_partial_never_adds_to_a_sum, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(unequal_scales_never_meet, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(unequal_shapes_do_not_add, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(a_rank_off_the_mesh_is_refused, open_fixture, close_fixture),
+      cmocka_unit_test(a_posted_move_gives_the_same_bits),
+      cmocka_unit_test(equal_parts_may_move_in_place),
+      cmocka_unit_test(the_norm_counts_every_distinct_element_once),
+      cmocka_unit_test(the_norm_undoes_the_scale),
+      cmocka_unit_test(a_varying_value_has_no_whole),
+      cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,295 @@
+/* Law 2 on arrays: every entry of the table is the adjoint of its backward and keeps the value; what is not in the
+ * table is refused. Real ranks; uneven, zigzag, nested and empty parts. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include "../array/values.h"
+#include "ranks.h"
+
+static const ad_type cuts[] = {AD_S(0), AD_S(1), AD_S(2), AD_S_ZIGZAG(0), AD_S_ZIGZAG(1), AD_S_ZIGZAG(2)};
+enum { CUTS = sizeof cuts / sizeof *cuts };
+
+static const ad_shape shapes[] = {
+    {3, {5, 3, 2}}, {3, {1, 7, 4}}, {3, {12, 1, 11}}, {3, {6, 10, 12}}, {3, {0, 3, 5}}, {3, {2, 4, 0}},
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+/* One entry of the table on one shape, in a layout that may be cut on other axes already. */
+typedef struct trial {
+  ad_comm *comm;
+  const ad_transition *entry;
+  ad_axes axes;
+  ad_type from, to;
+  ad_array x, ax, y, aty;  // A x pairs with y, x with A' y
+} trial;
+
+static int is_declared_cut(const trial *t) { return t->entry->move == AD_MOVE_DECLARE && ad_type_is_cut(t->to); }
+
+/* x: the shape is that of the cut value on either side of a declaration. */
+static ad_status describe_x(trial *t, const ad_layout *around, const ad_shape *shape) {
+  ad_layout layout = *around;
+  ad_shape whole = *shape;
+  if (is_declared_cut(t)) {
+    ad_layout cut = *around;
+    ad_layout_set(&cut, t->axes, t->to);
+    whole = ad_layout_local_shape(&cut, shape, ad_comm_rank(t->comm));
+    for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+      int dim = ad_type_dim(around->type[axis]);
+      if (dim >= 0) whole.dim[dim] *= ad_mesh_axis_size(around->mesh, (ad_axis)axis);
+    }
+  }
+  ad_layout_set(&layout, t->axes, t->from);
+  return ad_array_create(t->comm, AD_F64, &whole, &layout, &t->x);
+}
+
+static ad_status create_like(trial *t, const ad_array *description, ad_array *out) {
+  return ad_array_create(t->comm, AD_F64, &description->shape, &description->layout, out);
+}
+
+static ad_status forward(trial *t, const ad_shape *shape) {
+  ad_array after;
+  AD_TRY(ad_array_after(t->comm, &t->x, t->entry->move, t->axes, t->to, AD_HERE, &after));
+  if (is_declared_cut(t)) after.shape = *shape;
+  AD_TRY(create_like(t, &after, &t->ax));
+  return ad_array_move(t->comm, &t->x, t->entry->move, t->axes, t->to, AD_F64, AD_HERE, &t->ax);
+}
+
+static ad_status backward(trial *t) {
+  ad_array after;
+  ad_layout dual = ad_layout_dual(&t->ax.layout), dual_x = ad_layout_dual(&t->x.layout);
+  ad_type to = ad_type_dual(t->from);
+  AD_TRY(ad_array_create(t->comm, AD_F64, &t->ax.shape, &dual, &t->y));
+  fill_value(t->comm, &t->y, 2);
+  AD_TRY(ad_array_after(t->comm, &t->y, t->entry->backward, t->axes, to, AD_HERE, &after));
+  if (t->entry->backward == AD_MOVE_DECLARE) after.shape = t->x.shape;
+  CHECK(ad_layout_equal(&after.layout, &dual_x));
+  AD_TRY(create_like(t, &after, &t->aty));
+  return ad_array_move(t->comm, &t->y, t->entry->backward, t->axes, to, AD_F64, AD_HERE, &t->aty);
+}
+
+static void destroy_trial(trial *t) {
+  ad_array_destroy(t->comm, &t->x);
+  ad_array_destroy(t->comm, &t->ax);
+  ad_array_destroy(t->comm, &t->y);
+  ad_array_destroy(t->comm, &t->aty);
+}
+
+static void run_trial(trial *t, const ad_layout *around, const ad_shape *shape) {
+  double left = 0, right = 0;
+  CHECK_OK(describe_x(t, around, shape));
+  fill_value(t->comm, &t->x, 1);
+  CHECK_OK(forward(t, shape));
+  CHECK_OK(backward(t));
+  CHECK_OK(pair(t->comm, &t->ax, &t->y, &left));
+  CHECK_OK(pair(t->comm, &t->x, &t->aty, &right));
+  CHECK(fabs(left - right) <= 1e-12 * (1 + fabs(left)));
+  destroy_trial(t);
+}
+
+static int is_cut_kind(ad_type kind) { return kind == AD_S(0); }
+
+typedef void (*trial_runner)(trial *t, const ad_layout *around, const ad_shape *shape);
+
+static void for_each_to(trial *t, const ad_layout *around, const ad_shape *shape, trial_runner run) {
+  for (int i = 0; i < (is_cut_kind(t->entry->to) ? CUTS : 1); i++) {
+    t->to = is_cut_kind(t->entry->to) ? cuts[i] : t->entry->to;
+    if (t->to != t->from) run(t, around, shape);
+  }
+}
+
+/* Every entry, along every dimension where it cuts, over `axes` of a value whose other axes are as in `around`. */
+static void for_each_entry(ad_comm *comm, const ad_layout *around, ad_axes axes, const ad_shape *shape,
+                           trial_runner run) {
+  size_t count;
+  const ad_transition *table = ad_transition_table(&count);
+  for (size_t entry = 0; entry < count; entry++) {
+    trial t = {.comm = comm, .entry = &table[entry], .axes = axes};
+    for (int i = 0; i < (is_cut_kind(t.entry->from) ? CUTS : 1); i++) {
+      t.from = is_cut_kind(t.entry->from) ? cuts[i] : t.entry->from;
+      for_each_to(&t, around, shape, run);
+    }
+  }
+}
+
+typedef struct setting {
+  const char *mesh, *around, *axes;
+  int64_t ranks;
+  trial_runner run;
+} setting;
+
+static int on_each_rank(ad_comm *comm, void *context) {
+  const setting *s = context;
+  ad_mesh *mesh;
+  ad_layout around;
+  ad_axes axes;
+  CHECK_OK(ad_mesh_create(s->mesh, &mesh));
+  CHECK_OK(ad_layout_parse(mesh, s->around, &around));
+  CHECK_OK(ad_axes_parse(s->axes, &axes));
+  for (int i = 0; i < SHAPES; i++) for_each_entry(comm, &around, axes, &shapes[i], s->run);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void run_settings(trial_runner run) {
+  setting settings[] = {
+      {"tp=1", "tp=R", "tp", 1, run},
+      {"tp=2", "tp=R", "tp", 2, run},
+      {"tp=3", "tp=R", "tp", 3, run},
+      {"tp=5", "tp=R", "tp", 5, run},
+      {"dp_replicate=3 dp_shard=1", "dp=R", "dp", 3, run},
+      {"dp_replicate=2 dp_shard=2", "dp=R", "dp", 4, run},
+      {"tp=2 dp_replicate=3", "tp=S0 dp_replicate=R", "dp_replicate", 6, run},
+      {"cp=3 tp=2", "cp=S1z tp=R", "tp", 6, run},
+  };
+  for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+    run_ranks(settings[i].ranks, on_each_rank, &settings[i]);
+  }
+}
+
+static void every_entry_is_the_adjoint_of_its_backward(void **state) { run_settings(run_trial); }
+
+/* ---- a transition keeps the value ---- */
+
+static void whole_of(ad_comm *comm, const ad_array *in, ad_array *out) {
+  ad_layout uncut = ad_layout_all(in->layout.mesh, AD_R);
+  CHECK_OK(ad_array_create(comm, in->dtype, &in->shape, &uncut, out));
+  CHECK_OK(ad_array_whole(comm, in, AD_HERE, out));
+}
+
+static void run_keeping_trial(trial *t, const ad_layout *around, const ad_shape *shape) {
+  if (t->entry->move == AD_MOVE_DECLARE) return;  // says what a value means from here on
+  ad_array before, now;
+  CHECK_OK(describe_x(t, around, shape));
+  fill_value(t->comm, &t->x, 3);
+  CHECK_OK(forward(t, shape));
+  whole_of(t->comm, &t->x, &before);
+  whole_of(t->comm, &t->ax, &now);
+  const double *a = before.data, *b = now.data;
+  for (size_t i = 0; i < ad_array_numel(&before); i++) CHECK(fabs(a[i] - b[i]) <= 1e-12);
+  ad_array_destroy(t->comm, &before);
+  ad_array_destroy(t->comm, &now);
+  destroy_trial(t);
+}
+
+static void every_transition_keeps_the_value(void **state) { run_settings(run_keeping_trial); }
+
+/* Element by element: what a rank holds of a value whose elements are their own numbers. */
+static void check_own_part(const ad_array *array, int64_t rank) {
+  ad_span spans[3][32];
+  int counts[3];
+  const double *data = array->data;
+  for (int dim = 0; dim < 3; dim++) {
+    counts[dim] = ad_layout_spans(&array->layout, dim, array->shape.dim[dim], rank, spans[dim], 32);
+  }
+  for (int a = 0; a < counts[0]; a++)
+    for (int64_t i = spans[0][a].first; i < spans[0][a].first + spans[0][a].count; i++)
+      for (int b = 0; b < counts[1]; b++)
+        for (int64_t j = spans[1][b].first; j < spans[1][b].first + spans[1][b].count; j++)
+          for (int c = 0; c < counts[2]; c++)
+            for (int64_t k = spans[2][c].first; k < spans[2][c].first + spans[2][c].count; k++) {
+              CHECK(*data++ == (double)((i * array->shape.dim[1] + j) * array->shape.dim[2] + k));
+            }
+}
+
+static int cut_numbers(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  CHECK_OK(ad_mesh_create("tp=3", &mesh));
+  for (int s = 0; s < SHAPES; s++)
+    for (int c = 0; c < CUTS; c++) {
+      ad_layout layout = ad_layout_all(mesh, AD_R);
+      ad_array whole, cut;
+      CHECK_OK(ad_array_create(comm, AD_F64, &shapes[s], &layout, &whole));
+      for (size_t i = 0; i < ad_array_numel(&whole); i++) ((double *)whole.data)[i] = (double)i;
+      CHECK_OK(ad_array_after(comm, &whole, AD_MOVE_CONVERT, AD_AXES(AD_TP), cuts[c], AD_HERE, &cut));
+      CHECK_OK(ad_array_create(comm, AD_F64, &cut.shape, &cut.layout, &cut));
+      CHECK_OK(ad_array_move(comm, &whole, AD_MOVE_CONVERT, AD_AXES(AD_TP), cuts[c], AD_F64, AD_HERE, &cut));
+      check_own_part(&cut, ad_comm_rank(comm));
+      ad_array_destroy(comm, &whole);
+      ad_array_destroy(comm, &cut);
+    }
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void a_part_holds_the_elements_that_its_spans_name(void **state) { run_ranks(3, cut_numbers, NULL); }
+
+/* ---- refusals ---- */
+
+typedef struct dry_world {
+  ad_comm *comm;
+  ad_mesh *mesh;
+} dry_world;
+
+static int open_dry(void **state) {
+  static dry_world world;
+  if (ad_mesh_create("tp=3", &world.mesh) || ad_comm_open_dry(1, 3, &world.comm)) return -1;
+  *state = &world;
+  return 0;
+}
+
+static int close_dry(void **state) {
+  dry_world *world = *state;
+  ad_comm_close(world->comm);
+  ad_mesh_destroy(world->mesh);
+  return 0;
+}
+
+static void what_the_table_lacks_is_refused(void **state) {
+  dry_world *world = *state;
+  static const ad_type types[] = {AD_R, AD_I, AD_V, AD_P, AD_S(0), AD_S(1), AD_S_ZIGZAG(1)};
+  int refused = 0;
+  for (int move = 0; move < AD_MOVE_COUNT; move++)
+    for (size_t f = 0; f < sizeof types; f++)
+      for (size_t t = 0; t < sizeof types; t++) {
+        ad_layout layout = ad_layout_all(world->mesh, AD_R);
+        ad_layout_set(&layout, AD_AXES(AD_TP), types[f]);
+        ad_array in = ad_array_describe(world->comm, AD_F64, &shapes[0], &layout), out = in, untouched = in;
+        const ad_transition *entry = ad_transition_find((ad_move)move, types[f], types[t]);
+        int legal = entry && (types[f] != types[t] || !ad_type_is_cut(types[f]));
+        ad_status status = ad_array_after(world->comm, &in, (ad_move)move, AD_AXES(AD_TP), types[t], AD_HERE, &out);
+        assert_int_equal(status, legal ? AD_OK : AD_TYPE);
+        if (legal) continue;
+        refused++;
+        assert_memory_equal(&out, &untouched, sizeof out);
+        assert_int_equal(
+            ad_array_move(world->comm, &in, (ad_move)move, AD_AXES(AD_TP), types[t], AD_F64, AD_HERE, &out), AD_TYPE);
+        assert_non_null(strstr(ad_last_error(), "test_transitions.c:"));
+      }
+  assert_true(refused > 200);
+}
+
+static void a_wrongly_described_result_is_refused(void **state) {
+  dry_world *world = *state;
+  ad_layout layout = ad_layout_all(world->mesh, AD_P);
+  ad_array in = ad_array_describe(world->comm, AD_F64, &shapes[0], &layout), out;
+  assert_int_equal(ad_array_after(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, AD_HERE, &out), AD_OK);
+  assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, AD_HERE, &out), AD_OK);
+  ad_array other = out;
+  other.dtype = AD_F32;
+  assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, AD_HERE, &other),
+                   AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "f32"));
+  other = out;
+  other.layout = in.layout;
+  assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, AD_HERE, &other),
+                   AD_INVALID);
+  other = out;
+  other.shape.dim[0] = 4;
+  assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, AD_HERE, &other),
+                   AD_INVALID);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_entry_is_the_adjoint_of_its_backward),
+      cmocka_unit_test(every_transition_keeps_the_value),
+      cmocka_unit_test(a_part_holds_the_elements_that_its_spans_name),
+      cmocka_unit_test_setup_teardown(what_the_table_lacks_is_refused, open_dry, close_dry),
+      cmocka_unit_test_setup_teardown(a_wrongly_described_result_is_refused, open_dry, close_dry),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

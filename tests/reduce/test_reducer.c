@@ -1,0 +1,231 @@
+/* The reducer with real ranks: every gradient is the sum of all addends, each once, whatever the mesh, the
+ * microbatches, the buckets, and the order in which gradients arrive. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "../reduce/gradients.h"
+
+typedef struct setting {
+  const char *mesh;
+  int64_t ranks;
+  schedule steps;
+} setting;
+
+static const char *const meshes[] = {"dp_replicate=1 dp_shard=1", "dp_replicate=3 dp_shard=1",
+                                     "dp_replicate=3 dp_shard=2", "dp_shard=5", "dp_shard=2 tp=2"};
+static const int64_t sizes[] = {1, 3, 6, 5, 4};
+enum { MESHES = sizeof sizes / sizeof *sizes };
+
+static void on_every_mesh(int (*body)(ad_comm *comm, void *context), const schedule *steps) {
+  for (int i = 0; i < MESHES; i++) {
+    setting s = {meshes[i], sizes[i], *steps};
+    run_ranks(s.ranks, body, &s);
+  }
+}
+
+/* Tiny buckets, buckets of a few parameters, one bucket; two steps each. */
+static int sum_steps(ad_comm *comm, void *context) {
+  const setting *s = context;
+  static const size_t bucket_bytes[] = {1, 200, 0};
+  for (int dtype = AD_F64; dtype <= AD_F32; dtype++)
+    for (int k = 0; k < 3; k++) {
+      model m;
+      open_model(&m, comm, s->mesh, (ad_dtype)dtype);
+      create_reducer(&m, bucket_bytes[k]);
+      for (int step = 0; step < 2; step++) {
+        CHECK_OK(run_step(&m, &s->steps));
+        CHECK(sums_are(&m, &s->steps, 1));
+      }
+      close_model(&m);
+    }
+  return 0;
+}
+
+static void gradients_are_summed_over_ranks_and_microbatches(void **state) {
+  for (int microbatches = 1; microbatches <= 5; microbatches += microbatches == 1 ? 1 : 3) {
+    schedule steps = full_schedule(microbatches);
+    on_every_mesh(sum_steps, &steps);
+  }
+}
+
+static void an_absent_gradient_keeps_the_pending_addends(void **state) {
+  schedule steps = full_schedule(3);
+  steps.present[0] = 0x1b;
+  steps.present[1] = 0x0e;
+  steps.present[2] = 0x11;  // query is there in the second microbatch alone, norm not in the last
+  on_every_mesh(sum_steps, &steps);
+}
+
+static void a_microbatch_that_reduces_early_is_not_reduced_again(void **state) {
+  schedule steps = full_schedule(4);
+  steps.sync[0] = steps.sync[2] = AD_SYNC_ALL;
+  steps.present[2] = 0x05;
+  on_every_mesh(sum_steps, &steps);
+}
+
+static int leave_out(ad_comm *comm, void *context) {
+  const setting *s = context;
+  model m;
+  open_model(&m, comm, s->mesh, AD_F64);
+  create_reducer(&m, 0);
+  schedule full = full_schedule(1);
+  CHECK_OK(run_step(&m, &full));
+  CHECK_OK(run_step(&m, &s->steps));
+  CHECK(sums_are(&m, &s->steps, 1));
+  for (int i = 0; i < PARAMS; i++) CHECK(ad_reducer_is_absent(m.reducer, (size_t)i) == (i == 2));
+  close_model(&m);
+  return 0;
+}
+
+static void a_parameter_absent_everywhere_has_a_zero_gradient(void **state) {
+  schedule steps = full_schedule(2);
+  steps.present[0] = steps.present[1] = 0x1b;
+  on_every_mesh(leave_out, &steps);
+}
+
+/* ---- replicas, norm, one call ---- */
+
+static void check_same_bits(ad_comm *comm, const ad_mesh *mesh, const ad_array *array) {
+  ad_axes same = ad_layout_axes_of(&array->layout, AD_R) | ad_layout_axes_of(&array->layout, AD_I);
+  ad_collective call = {.op = AD_BROADCAST, .group = ad_mesh_group(mesh, same, ad_comm_rank(comm)), .site = AD_HERE};
+  uint8_t first[512];
+  CHECK(ad_array_bytes(array) <= sizeof first);
+  memcpy(first, array->data, ad_array_bytes(array));
+  call.in = call.out = first;
+  call.count = ad_array_numel(array);
+  call.dtype = array->dtype;
+  CHECK_OK(ad_comm_run(comm, &call));
+  CHECK(!memcmp(first, array->data, ad_array_bytes(array)));
+}
+
+static int step_on_uneven_numbers(ad_comm *comm, void *context) {
+  const setting *s = context;
+  model m;
+  double memory[PARAMS][64], norm, square = 0;
+  ad_array grads[PARAMS];
+  const ad_array *pointers[PARAMS];
+  open_model(&m, comm, s->mesh, AD_F64);
+  create_reducer(&m, 100);
+  for (int p = 0; p < PARAMS; p++) {
+    grads[p] = describe_gradient(&m, p);
+    grads[p].data = memory[p];
+    for (size_t i = 0; i < ad_array_numel(&grads[p]); i++)
+      memory[p][i] = addend_of(&m, p, ad_comm_rank(comm), 0, i) / 3;
+    pointers[p] = &grads[p];
+  }
+  CHECK_OK(ad_reducer_step(m.reducer, pointers));
+  for (int p = 0; p < PARAMS; p++) check_same_bits(comm, m.mesh, ad_reducer_gradient(m.reducer, (size_t)p));
+  ad_group all = ad_mesh_group(m.mesh, AD_AXES_ALL, ad_comm_rank(comm));
+  CHECK_OK(ad_reducer_norm(m.reducer, &all, &norm));
+  for (int p = 0; p < PARAMS; p++) {
+    double whole[64];
+    ad_array out = {.data = whole};
+    CHECK_OK(ad_array_whole(comm, ad_reducer_gradient(m.reducer, (size_t)p), AD_HERE, &out));
+    for (size_t i = 0; i < ad_array_numel(&out); i++) square += whole[i] * whole[i];
+  }
+  CHECK(fabs(norm - sqrt(square)) <= 1e-12 * norm);
+  close_model(&m);
+  return 0;
+}
+
+static void replicas_agree_bit_for_bit_and_the_norm_counts_once(void **state) {
+  schedule steps = full_schedule(1);
+  on_every_mesh(step_on_uneven_numbers, &steps);
+}
+
+/* ---- the producer's dtype ---- */
+
+static int bring_dtypes(ad_comm *comm, void *context) {
+  model m;
+  open_model(&m, comm, "dp_shard=2", AD_F32);
+  m.params[0].contract = (ad_contract){.param = AD_BF16, .reduce = AD_F32};
+  m.params[1].contract = (ad_contract){.param = AD_BF16, .raw = 1, .reduce = AD_F32};
+  create_reducer(&m, 0);
+  ad_array target;
+  int adds;
+  double third[16];
+  for (int i = 0; i < 16; i++) third[i] = 1.0 / 3;
+  CHECK_OK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL));
+  CHECK_OK(ad_reducer_target(m.reducer, 0, &target, &adds));
+  CHECK(target.data == NULL && target.dtype == AD_F32);
+  for (int p = 0; p < 2; p++) {
+    ad_array grad = describe_gradient(&m, p);
+    grad.dtype = AD_F64;
+    grad.data = third;
+    CHECK_OK(ad_reducer_add(m.reducer, (size_t)p, &grad, AD_HERE));
+  }
+  CHECK_OK(ad_reducer_end_microbatch(m.reducer));
+  CHECK_OK(ad_reducer_finish(m.reducer));
+  float through_bf16 = ((const float *)ad_reducer_gradient(m.reducer, 0)->data)[0];
+  float raw = ((const float *)ad_reducer_gradient(m.reducer, 1)->data)[0];
+  CHECK(through_bf16 == 2 * 0.333984375f);  // the bf16 next to a third
+  CHECK(raw == 2 * (float)(1.0 / 3));
+  close_model(&m);
+  return 0;
+}
+
+static void a_gradient_passes_through_its_contract(void **state) { run_ranks(2, bring_dtypes, NULL); }
+
+/* ---- disagreement between ranks ---- */
+
+static int differing_sets(ad_comm *comm, void *context) {
+  model m;
+  open_model(&m, comm, "dp_replicate=3 dp_shard=1", AD_F64);
+  create_reducer(&m, 64);
+  schedule s = full_schedule(2);
+  CHECK_OK(run_step(&m, &s));
+  if (ad_comm_rank(comm) == 1) s.present[0] = 0x1b;
+  CHECK(run_step(&m, &s) == AD_MISMATCH);
+  CHECK(strstr(ad_last_error(), "`query`") && strstr(ad_last_error(), "1 on rank 1") &&
+        strstr(ad_last_error(), "2 on rank 0 2"));
+  s = full_schedule(2);
+  CHECK_OK(run_step(&m, &s));  // the reducer goes on
+  CHECK(sums_are(&m, &s, 1));
+  close_model(&m);
+  return 0;
+}
+
+static void a_set_that_differs_names_parameter_and_ranks_everywhere(void **state) {
+  run_ranks(3, differing_sets, NULL);
+}
+
+typedef enum difference { OTHER_NAME, OTHER_SHAPE, OTHER_CONTRACT, OTHER_COUNT, OTHER_BUCKETS, DIFFERENCES } difference;
+
+static int differing_lists(ad_comm *comm, void *context) {
+  difference what = *(const difference *)context;
+  static const char *const sentences[] = {"`key`", "[4, 3]", "grad f32", "no parameter", "bucket_bytes 77"};
+  model m;
+  int odd_one = ad_comm_rank(comm) == 2;
+  open_model(&m, comm, "dp_replicate=3 dp_shard=1", AD_F64);
+  if (odd_one && what == OTHER_NAME) m.params[2].name = "key";
+  if (odd_one && what == OTHER_SHAPE) m.params[2].shape.dim[1] = 3;
+  if (odd_one && what == OTHER_CONTRACT) m.params[2].contract.grad = AD_F32;
+  if (odd_one && what == OTHER_CONTRACT) m.params[2].contract.reduce = AD_F64;
+  ad_reducer_options options = {.size = sizeof options, .bucket_bytes = odd_one && what == OTHER_BUCKETS ? 77 : 100};
+  size_t count = odd_one && what == OTHER_COUNT ? PARAMS - 1 : PARAMS;
+  CHECK_OK(ad_reducer_create(comm, m.params, count, &options, &m.reducer));
+  CHECK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL) == AD_MISMATCH);
+  CHECK(strstr(ad_last_error(), sentences[what]) && strstr(ad_last_error(), "rank 2"));
+  close_model(&m);
+  return 0;
+}
+
+static void lists_that_differ_are_named_at_the_first_step(void **state) {
+  for (difference what = 0; what < DIFFERENCES; what++) run_ranks(3, differing_lists, &what);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(gradients_are_summed_over_ranks_and_microbatches),
+      cmocka_unit_test(an_absent_gradient_keeps_the_pending_addends),
+      cmocka_unit_test(a_microbatch_that_reduces_early_is_not_reduced_again),
+      cmocka_unit_test(a_parameter_absent_everywhere_has_a_zero_gradient),
+      cmocka_unit_test(replicas_agree_bit_for_bit_and_the_norm_counts_once),
+      cmocka_unit_test(a_gradient_passes_through_its_contract),
+      cmocka_unit_test(a_set_that_differs_names_parameter_and_ranks_everywhere),
+      cmocka_unit_test(lists_that_differ_are_named_at_the_first_step),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
