@@ -114,36 +114,60 @@ static ad_status check_meets(const slot *s, const ad_array *array, const char *w
   if (array->scale)
     return ad_fail(AD_TYPE, "%s: AdamW: %s %zu carries the scale 2^-%d, its state 1; nothing was updated", site, what,
                    index, array->scale);
-  if (array->dtype != s->param)
-    return ad_fail(AD_TYPE, "%s: AdamW: %s %zu is %s, the parameter was made as %s; nothing was updated", site, what,
-                   index, ad_dtype_name(array->dtype), ad_dtype_name(s->param));
   return AD_OK;
+}
+
+static ad_status check_param_of(const slot *s, const ad_array *param, size_t index, const char *site) {
+  AD_TRY(check_meets(s, param, "parameter", index, site));
+  if (param->dtype == s->param) return AD_OK;
+  return ad_fail(AD_TYPE, "%s: AdamW: parameter %zu is %s, it was made as %s; nothing was updated", site, index,
+                 ad_dtype_name(param->dtype), ad_dtype_name(s->param));
+}
+
+/* Its dtype is the one that its contract reduces in. */
+static ad_status check_gradient_of(const slot *s, const ad_array *grad, size_t index, const char *site) {
+  if (!grad) return AD_OK;
+  AD_TRY(check_meets(s, grad, "gradient", index, site));
+  if (ad_dtype_is_float(grad->dtype)) return AD_OK;
+  return ad_fail(AD_TYPE, "%s: AdamW: gradient %zu is %s, it must be a floating dtype; nothing was updated", site,
+                 index, ad_dtype_name(grad->dtype));
 }
 
 static ad_status check_step(const ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads,
                             const char *site) {
   for (size_t i = 0; i < optimizer->count; i++) {
-    AD_TRY(check_meets(&optimizer->slots[i], params[i], "parameter", i, site));
-    if (grads[i]) AD_TRY(check_meets(&optimizer->slots[i], grads[i], "gradient", i, site));
+    AD_TRY(check_param_of(&optimizer->slots[i], params[i], i, site));
+    AD_TRY(check_gradient_of(&optimizer->slots[i], grads[i], i, site));
   }
   return AD_OK;
 }
 
-enum { BLOCK = 1024 };  // elements; a missing gradient is read from this many zeros again and again
-static const double zeros[BLOCK];
+enum {
+  BLOCK = 1024
+};  // elements; a gradient that is missing or of another dtype passes through a block that stays in the cache
 
-static void update(const slot *s, const adamw_step *step, ad_array *param, const void *grad) {
+/* Elements at .. at + n of the gradient in the parameter's dtype: themselves, or in `space`. */
+static const void *gradient_at(const slot *s, const ad_array *grad, size_t at, size_t n, double space[BLOCK]) {
+  static const double zeros[BLOCK];
+  if (!grad) return zeros;
+  const void *from = (const char *)grad->data + at * ad_dtype_size(grad->dtype);
+  if (grad->dtype == s->param) return from;
+  ad_cast(space, s->param, from, grad->dtype, n);
+  return space;
+}
+
+static void update(const slot *s, const adamw_step *step, ad_array *param, const ad_array *grad) {
   const adamw_kernels *kernels = ad_adamw_kernels();
-  size_t numel = ad_array_numel(param), block = grad ? numel : BLOCK;
+  double space[BLOCK];
+  size_t numel = ad_array_numel(param), block = grad && grad->dtype == s->param ? numel : BLOCK;
+  void *value = param->data, *first = s->moment[0].data, *second = s->moment[1].data;
   for (size_t at = 0; at < numel; at += block) {
     size_t n = numel - at < block ? numel - at : block;
-    const void *from = grad ? grad : zeros;
+    const void *from = gradient_at(s, grad, at, n, space);
     if (s->param == AD_F64)
-      kernels->f64(step, (double *)param->data + at, (double *)s->moment[0].data + at, (double *)s->moment[1].data + at,
-                   from, n);
+      kernels->f64(step, (double *)value + at, (double *)first + at, (double *)second + at, from, n);
     else
-      kernels->f32(step, (float *)param->data + at, (float *)s->moment[0].data + at, (float *)s->moment[1].data + at,
-                   from, n);
+      kernels->f32(step, (float *)value + at, (float *)first + at, (float *)second + at, from, n);
   }
 }
 
@@ -167,7 +191,7 @@ ad_status ad_adamw_step(ad_adamw *optimizer, ad_array *const *params, const ad_a
   for (size_t i = 0; i < optimizer->count; i++) {
     const slot *s = &optimizer->slots[i];
     step.decay = s->decays ? optimizer->options.weight_decay : 0;
-    if (params[i]->data) update(s, &step, params[i], grads[i] ? grads[i]->data : NULL);
+    if (params[i]->data) update(s, &step, params[i], grads[i]);
   }
   return AD_OK;
 }

@@ -153,6 +153,24 @@ static void a_missing_gradient_counts_as_zero(void **state) {
   ad_mesh_destroy(w.mesh);
 }
 
+static void a_gradient_of_another_dtype_is_converted_first(void **state) {
+  world w = open_world("dp_shard=1", AD_R);
+  static float values[NUMEL], same[NUMEL], grads[NUMEL];
+  static double wide[NUMEL];
+  fill(wide, NUMEL, "odd");
+  ad_cast(grads, AD_F32, wide, AD_F64, NUMEL);
+  ad_array a = array_of(&w, AD_F32, values, NUMEL), b = array_of(&w, AD_F32, same, NUMEL);
+  ad_array narrow = array_of(&w, AD_F32, grads, NUMEL), wider = array_of(&w, AD_F64, wide, NUMEL);
+  ad_adamw *one = optimizer_of(&a, 0), *other = optimizer_of(&b, 0);
+  step_of(one, &a, &narrow, 0.1, 0.5);
+  step_of(other, &b, &wider, 0.1, 0.5);
+  assert_memory_equal(values, same, sizeof values);
+  assert_true(values[NUMEL - 1] != 0);
+  ad_adamw_destroy(one);
+  ad_adamw_destroy(other);
+  ad_mesh_destroy(w.mesh);
+}
+
 static void decay_applies_only_where_it_is_wanted(void **state) {
   world w = open_world("dp_shard=1", AD_R);
   double decayed[1] = {2}, kept[1] = {2};
@@ -194,16 +212,20 @@ static void what_does_not_fit_updates_nothing(void **state) {
   float values[4] = {1, 2, 3, 4}, grads[4] = {1, 1, 1, 1};
   ad_array param = array_of(&w, AD_F32, values, 4), grad = array_of(&w, AD_F32, grads, 4);
   ad_adamw *optimizer = optimizer_of(&param, 0);
-  ad_array partial = grad, scaled = grad, short_one = array_of(&w, AD_F32, grads, 3), half = grad;
+  ad_array partial = grad, scaled = grad, short_one = array_of(&w, AD_F32, grads, 3);
+  ad_array whole_numbers = grad, wide = param;
   partial.layout = ad_layout_all(w.mesh, AD_P);
   scaled.scale = 2;
-  half.dtype = AD_BF16;
+  whole_numbers.dtype = AD_I32;
+  wide.dtype = AD_F64;
   refused(optimizer, &param, &short_one, AD_INVALID,
           "train.c:7: AdamW: gradient 0 has shape [3], its state [4]; nothing was updated");
   refused(optimizer, &param, &scaled, AD_TYPE,
           "train.c:7: AdamW: gradient 0 carries the scale 2^-2, its state 1; nothing was updated");
-  refused(optimizer, &param, &half, AD_TYPE,
-          "train.c:7: AdamW: gradient 0 is bf16, the parameter was made as f32; nothing was updated");
+  refused(optimizer, &param, &whole_numbers, AD_TYPE,
+          "train.c:7: AdamW: gradient 0 is i32, it must be a floating dtype; nothing was updated");
+  refused(optimizer, &wide, &grad, AD_TYPE,
+          "train.c:7: AdamW: parameter 0 is f64, it was made as f32; nothing was updated");
   assert_int_equal(
       ad_adamw_step(optimizer, (ad_array *[]){&param}, (const ad_array *[]){&partial}, 0.1, 1, "train.c:7"), AD_TYPE);
   assert_non_null(strstr(ad_last_error(), "dp_replicate=P"));
@@ -320,6 +342,7 @@ int main(void) {
       cmocka_unit_test(f32_follows_f64_within_its_rounding),
       cmocka_unit_test(every_variant_gives_the_same_bits),
       cmocka_unit_test(a_missing_gradient_counts_as_zero),
+      cmocka_unit_test(a_gradient_of_another_dtype_is_converted_first),
       cmocka_unit_test(decay_applies_only_where_it_is_wanted),
       cmocka_unit_test(an_empty_shard_is_a_shard),
       cmocka_unit_test(what_does_not_fit_updates_nothing),
