@@ -1,4 +1,5 @@
 /* Rotary positions, and the sizes of heads that attention shares. */
+#include <inttypes.h>
 #include <math.h>
 #include "tensor/heads.h"
 
@@ -17,18 +18,19 @@ head_sizes ad_head_sizes(const ad_tensor *out) {
 ad_status ad_check_heads(const ad_tape *tape, const ad_tensor *out) {
   int64_t head_dim = out->attributes.head_dim, width = out->array.shape.dim[2];
   if (head_dim < 1 || width % head_dim)
-    return ad_fail(AD_INVALID, "%s: %s: head_dim %lld does not divide the last dimension, %lld", out->site,
-                   out->op->name, (long long)head_dim, (long long)width);
+    return ad_fail(AD_INVALID, "%s: %s: head_dim %" PRId64 " does not divide the last dimension, %" PRId64, out->site,
+                   out->op->name, head_dim, width);
   ad_span spans[SPANS_MAX];
-  int count = ad_layout_spans(&out->array.layout, 2, width, ad_comm_rank(ad_tape_comm((ad_tape *)(uintptr_t)tape)),
-                              spans, SPANS_MAX);
+  int count = ad_layout_spans(&out->array.layout, 2, width, ad_comm_rank(ad_tape_comm(tape)), spans, SPANS_MAX);
   for (int i = 0; i < count && i < SPANS_MAX; i++) {
     if (spans[i].first % head_dim || spans[i].count % head_dim)
       return ad_fail(AD_INVALID,
-                     "%s: %s: this rank's part [%lld, %lld) of the last dimension cuts a head of %lld in two; the %lld "
+                     "%s: %s: this rank's part [%" PRId64 ", %" PRId64 ") of the last dimension cuts a head of %" PRId64
+                     " in two; the %" PRId64
+                     " "
                      "heads must divide evenly",
-                     out->site, out->op->name, (long long)spans[i].first, (long long)(spans[i].first + spans[i].count),
-                     (long long)head_dim, (long long)(width / head_dim));
+                     out->site, out->op->name, spans[i].first, (spans[i].first + spans[i].count), head_dim,
+                     (width / head_dim));
   }
   return AD_OK;
 }
@@ -38,8 +40,8 @@ ad_status ad_check_heads(const ad_tape *tape, const ad_tensor *out) {
 static ad_status rotary_check(const ad_tape *tape, const ad_tensor *out) {
   AD_TRY(ad_check_heads(tape, out));
   if (out->attributes.head_dim % 2)
-    return ad_fail(AD_INVALID, "%s: rotary: head_dim is %lld, but pairs need an even number", out->site,
-                   (long long)out->attributes.head_dim);
+    return ad_fail(AD_INVALID, "%s: rotary: head_dim is %" PRId64 ", but pairs need an even number", out->site,
+                   out->attributes.head_dim);
   if (!(out->attributes.number > 0))
     return ad_fail(AD_INVALID, "%s: rotary: base is %g, but must be above 0", out->site, out->attributes.number);
   return AD_OK;

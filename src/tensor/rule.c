@@ -1,5 +1,6 @@
 /* The rule of an operation, from the letters of its dimensions: shapes of whole values here, types in layout/. */
 #include <ctype.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include "tensor/tape.h"
@@ -66,7 +67,7 @@ typedef struct binding {
 static ad_status bind_operand(const ad_tensor *out, int i, const char *term, binding *bound) {
   const ad_shape *shape = &out->operand[i]->array.shape;
   for (int d = 0; d < shape->ndim; d++) {
-    int letter = term[d];
+    unsigned char letter = (unsigned char)term[d];
     if (!bound->operand[letter]) {
       bound->operand[letter] = i + 1;
       bound->size[letter] = shape->dim[d];
@@ -74,10 +75,11 @@ static ad_status bind_operand(const ad_tensor *out, int i, const char *term, bin
     if (bound->size[letter] == shape->dim[d]) continue;
     char text[96];
     return ad_fail(AD_INVALID,
-                   "%s: %s: dimension %d of operand %d (shape %s) has size %lld, the same dimension of operand %d "
-                   "%lld; they must be equal",
-                   out->site, out->op->name, d, i + 1, ad_shape_print(shape, text, sizeof text),
-                   (long long)shape->dim[d], bound->operand[letter], (long long)bound->size[letter]);
+                   "%s: %s: dimension %d of operand %d (shape %s) has size %" PRId64
+                   ", the same dimension of operand %d "
+                   "%" PRId64 "; they must be equal",
+                   out->site, out->op->name, d, i + 1, ad_shape_print(shape, text, sizeof text), shape->dim[d],
+                   bound->operand[letter], bound->size[letter]);
   }
   return AD_OK;
 }
@@ -97,7 +99,7 @@ static ad_status shape_by_letters(const ad_tensor *out, const char *letters, ad_
                    ndim, AD_DIMS_MAX);
   memset(shape, 0, sizeof *shape);
   shape->ndim = ndim;
-  for (int d = 0; d < ndim; d++) shape->dim[d] = bound.size[(int)term[d]];
+  for (int d = 0; d < ndim; d++) shape->dim[d] = bound.size[(unsigned char)term[d]];
   return AD_OK;
 }
 

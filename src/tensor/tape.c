@@ -2,6 +2,7 @@
  * (op_*.c), backward is in backward.c. */
 #include "tensor/tape.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 #include "array/array.h"
@@ -54,7 +55,7 @@ ad_status ad_tape_create(ad_comm *comm, const ad_mesh *mesh, const ad_tape_optio
   AD_TRY(complete_options(options, &filled));
   if (!comm || !mesh) return ad_fail(AD_INVALID, "tape: needs a comm and a mesh, %s is NULL", comm ? "mesh" : "comm");
   if (!ad_mesh_has_rank(mesh, ad_comm_rank(comm)))
-    return ad_fail(AD_INVALID, "tape: rank %lld is not in the mesh \"%s\"", (long long)ad_comm_rank(comm),
+    return ad_fail(AD_INVALID, "tape: rank %" PRId64 " is not in the mesh \"%s\"", ad_comm_rank(comm),
                    ad_mesh_text(mesh));
   ad_tape *tape;
   AD_TRY(ad_new(1, &tape));

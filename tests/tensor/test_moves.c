@@ -1,0 +1,257 @@
+/* Transitions on the tape, on real ranks: every entry of the table is the adjoint of its backward, also where a
+ * gradient is there already; a cut block against finite differences; a rank that fails tells the others. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include "../array/values.h"
+#include "addend/tensor.h"
+#include "ranks.h"
+
+static ad_tape *open_tape(ad_comm *comm, const ad_mesh *mesh) {
+  ad_tape *tape = NULL;
+  ad_tape_options options = {.size = sizeof options, .dtype = AD_F64};
+  CHECK_OK(ad_tape_create(comm, mesh, &options, &tape));
+  return tape;
+}
+
+static ad_array random_array(ad_comm *comm, const ad_shape *shape, const ad_layout *layout, uint64_t stream) {
+  ad_array array = {0};
+  CHECK_OK(ad_array_create(comm, AD_F64, shape, layout, &array));
+  fill_value(comm, &array, stream);
+  return array;
+}
+
+static ad_array random_dual(ad_comm *comm, const ad_array *of, uint64_t stream) {
+  ad_layout dual = ad_layout_dual(&of->layout);
+  return random_array(comm, &of->shape, &dual, stream);
+}
+
+/* <value, dual> of one rank as an addend on tp, whatever the types. */
+static ad_tensor *paired(ad_tape *tape, ad_tensor *value, const ad_array *dual) {
+  ad_tensor *product = ad_sum(tape, ad_multiply(tape, value, ad_constant(tape, dual)));
+  const ad_array *array = ad_tensor_array(product);
+  ad_type type = array ? array->layout.type[AD_TP] : AD_P;
+  if (type == AD_V) return ad_declare(tape, product, "tp", AD_P);
+  if (type == AD_I) return ad_once(tape, ad_convert(tape, product, "tp", AD_R), "tp");
+  return product;
+}
+
+/* ---- every entry of the table ---- */
+
+typedef struct trial {
+  ad_comm *comm;
+  const ad_mesh *mesh;
+  const ad_transition *entry;
+  ad_type from, to;
+  int used_twice;
+} trial;
+
+static void run_trial(const trial *t, const ad_shape *shape) {
+  ad_layout layout = ad_layout_all(t->mesh, AD_R);
+  ad_layout_set(&layout, AD_AXES(AD_TP), t->from);
+  ad_array x = random_array(t->comm, shape, &layout, 1), u = random_dual(t->comm, &x, 2);
+  ad_tape *tape = open_tape(t->comm, t->mesh);
+  ad_tensor *leaf = ad_parameter(tape, &x, 0), *moved = ad_move_at(tape, leaf, t->entry->move, "tp", t->to, AD_HERE);
+  CHECK_OK(ad_tape_status(tape));
+  ad_array y = random_dual(t->comm, ad_tensor_array(moved), 3);
+  ad_tensor *loss = paired(tape, moved, &y);
+  if (t->used_twice) loss = ad_add(tape, loss, paired(tape, leaf, &u));
+  CHECK_OK(ad_backward(tape, loss));
+  double left = ad_tensor_scalar(loss), right = 0;
+  CHECK_OK(sum_over_mesh(t->comm, t->mesh, &left));
+  CHECK_OK(pair(t->comm, &x, ad_grad(leaf), &right));
+  CHECK(fabs(left - right) <= 1e-12 * (1 + fabs(left)));
+  ad_tape_destroy(tape);
+  ad_array_destroy(t->comm, &x);
+  ad_array_destroy(t->comm, &u);
+  ad_array_destroy(t->comm, &y);
+}
+
+static const ad_type cuts[] = {AD_S(0), AD_S(1), AD_S(2), AD_S_ZIGZAG(0), AD_S_ZIGZAG(1)};
+enum { CUTS = sizeof cuts / sizeof *cuts };
+static const ad_shape shapes[] = {{3, {5, 3, 2}}, {3, {1, 7, 4}}, {3, {6, 12, 6}}, {3, {0, 3, 5}}};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static int is_cut_kind(ad_type kind) { return kind == AD_S(0); }
+
+/* A declaration of a cut takes equal parts. */
+static int is_possible(const trial *t, const ad_shape *shape) {
+  return t->entry->move != AD_MOVE_DECLARE || !(ad_type_is_cut(t->from) || ad_type_is_cut(t->to)) ||
+         shape->dim[1] == 12;
+}
+
+static void run_types(trial *t) {
+  for (int from = 0; from < (is_cut_kind(t->entry->from) ? CUTS : 1); from++)
+    for (int to = 0; to < (is_cut_kind(t->entry->to) ? CUTS : 1); to++) {
+      t->from = is_cut_kind(t->entry->from) ? cuts[from] : t->entry->from;
+      t->to = is_cut_kind(t->entry->to) ? cuts[to] : t->entry->to;
+      for (int i = 0; i < SHAPES && (t->from != t->to || !ad_type_is_cut(t->from)); i++)
+        for (t->used_twice = 0; t->used_twice < 2; t->used_twice++)
+          if (is_possible(t, &shapes[i])) run_trial(t, &shapes[i]);
+    }
+}
+
+/* all_to_all with counts (V to V) comes with the bridge; on the tape a move has no counts. */
+static int is_on_the_tape(const ad_transition *entry) {
+  return entry->move != AD_MOVE_ALL_TO_ALL || entry->from != AD_V;
+}
+
+static int run_table(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  CHECK_OK(ad_mesh_create(context, &mesh));
+  size_t count;
+  const ad_transition *table = ad_transition_table(&count);
+  for (size_t i = 0; i < count; i++) {
+    trial t = {.comm = comm, .mesh = mesh, .entry = &table[i]};
+    if (is_on_the_tape(t.entry)) run_types(&t);
+  }
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void every_transition_is_the_adjoint_of_its_backward(void **state) {
+  run_ranks(1, run_table, (char[]){"tp=1"});
+  run_ranks(2, run_table, (char[]){"tp=2"});
+  run_ranks(3, run_table, (char[]){"tp=3"});
+}
+
+/* ---- a cut block ---- */
+
+enum { PARAMS = 4 };
+
+typedef struct block {
+  ad_comm *comm;
+  ad_mesh *mesh;
+  ad_array param[PARAMS], step[PARAMS];
+} block;
+
+/* Rows cut over dp, hidden units over tp, unevenly. */
+static const struct {
+  const char *layout;
+  ad_shape shape;
+} described[PARAMS] = {{"dp_shard=S0 tp=I", {3, {3, 2, 4}}},
+                       {"dp_shard=R tp=I", {1, {4}}},
+                       {"dp_shard=R tp=S1", {2, {4, 7}}},
+                       {"dp_shard=R tp=S0", {2, {7, 4}}}};
+
+static void open_block(block *b, ad_comm *comm, const char *mesh) {
+  b->comm = comm;
+  CHECK_OK(ad_mesh_create(mesh, &b->mesh));
+  for (int i = 0; i < PARAMS; i++) {
+    ad_layout layout;
+    CHECK_OK(ad_layout_parse(b->mesh, described[i].layout, &layout));
+    b->param[i] = random_array(comm, &described[i].shape, &layout, 20 + (uint64_t)i);
+    b->step[i] = random_array(comm, &described[i].shape, &layout, 30 + (uint64_t)i);
+  }
+}
+
+static void close_block(block *b) {
+  for (int i = 0; i < PARAMS; i++) {
+    ad_array_destroy(b->comm, &b->param[i]);
+    ad_array_destroy(b->comm, &b->step[i]);
+  }
+  ad_mesh_destroy(b->mesh);
+}
+
+static ad_tensor *run_block(ad_tape *t, ad_tensor *const *p) {
+  ad_tensor *h = ad_convert(t, ad_rms_norm(t, p[0], p[1], 1e-5), "tp", AD_R);
+  h = ad_linear(t, ad_gelu(t, ad_linear(t, h, p[2])), p[3]);
+  h = ad_add(t, p[0], ad_all_reduce(t, h, "tp", AD_I));
+  return ad_sum(t, ad_multiply(t, h, h));
+}
+
+/* The loss summed over the ranks; <gradient, step> too, if wanted. */
+static double evaluate(block *b, double *slope) {
+  ad_tape *tape = open_tape(b->comm, b->mesh);
+  ad_tensor *p[PARAMS];
+  for (int i = 0; i < PARAMS; i++) p[i] = ad_parameter(tape, &b->param[i], 0);
+  ad_tensor *loss = run_block(tape, p);
+  CHECK_OK(ad_tape_status(tape));
+  ad_layout dual = ad_layout_dual(&ad_tensor_array(loss)->layout);
+  double one = 1, total = 0, part;
+  ad_array ones = ad_array_describe(b->comm, AD_F64, &(ad_shape){0, {0}}, &dual);
+  ones.data = &one;
+  CHECK_OK(pair(b->comm, ad_tensor_array(loss), &ones, &total));
+  if (slope) {
+    CHECK_OK(ad_backward(tape, loss));
+    *slope = 0;
+    for (int i = 0; i < PARAMS; i++) {
+      CHECK_OK(pair(b->comm, &b->step[i], ad_grad(p[i]), &part));
+      *slope += part;
+    }
+  }
+  ad_tape_destroy(tape);
+  return total;
+}
+
+static void go(block *b, double by) {
+  for (int i = 0; i < PARAMS; i++)
+    for (size_t k = 0; k < ad_array_numel(&b->param[i]); k++)
+      ((double *)b->param[i].data)[k] += by * ((double *)b->step[i].data)[k];
+}
+
+/* 1e-7: a central difference of step 1e-5 errs by about 1e-10 (its square) and 1e-11 (rounding over the step). */
+static int differentiate(ad_comm *comm, void *context) {
+  block b;
+  double slope;
+  open_block(&b, comm, context);
+  evaluate(&b, &slope);
+  go(&b, 1e-5);
+  double above = evaluate(&b, NULL);
+  go(&b, -2e-5);
+  double below = evaluate(&b, NULL);
+  CHECK(fabs((above - below) / 2e-5 - slope) <= 1e-7 * (1 + fabs(slope)));
+  close_block(&b);
+  return 0;
+}
+
+static void a_block_cut_over_ranks_has_its_gradients(void **state) {
+  run_ranks(1, differentiate, (char[]){"dp_shard=1 tp=1"});
+  run_ranks(2, differentiate, (char[]){"dp_shard=1 tp=2"});
+  run_ranks(3, differentiate, (char[]){"dp_shard=1 tp=3"});
+  run_ranks(4, differentiate, (char[]){"dp_shard=2 tp=2"});
+}
+
+/* ---- a rank that fails ---- */
+
+/* Rank 1's index lies outside the table; the others are in the all_reduce that it will not reach. */
+static int fail_on_rank_1(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  CHECK_OK(ad_mesh_create("tp=3", &mesh));
+  ad_layout layout = ad_layout_all(mesh, AD_P), same = ad_layout_all(mesh, AD_R);
+  ad_array table = random_array(comm, &(ad_shape){2, {4, 2}}, &layout, 1);
+  ad_array indices = ad_array_describe(comm, AD_I32, &(ad_shape){1, {1}}, &same);
+  int32_t index = ad_comm_rank(comm) == 1 ? 9 : 0;
+  indices.data = &index;
+  ad_tape *tape = open_tape(comm, mesh);
+  ad_tensor *row = ad_embedding(tape, ad_parameter(tape, &table, 0), ad_constant(tape, &indices));
+  ad_all_reduce(tape, row, "tp", AD_I);
+  CHECK(ad_tape_status(tape) == (ad_comm_rank(comm) == 1 ? AD_INVALID : AD_PEER_FAILED));
+  CHECK(strstr(ad_last_error(), "index 9"));
+  ad_tape_destroy(tape);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void a_failed_tape_tells_the_ranks_that_wait_for_it(void **state) {
+  ad_launch_options options = {.size = sizeof options, .ranks = 3, .function = fail_on_rank_1};
+  ad_launch_result result;
+  assert_int_equal(ad_launch(&options, &result), AD_PEER_FAILED);
+  assert_int_equal(result.exit_status, 128 + SIGKILL);  // reported, while every rank's own checks held
+  assert_int_equal(result.status, AD_INVALID);
+  assert_non_null(strstr(result.message, "index 9"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_transition_is_the_adjoint_of_its_backward),
+      cmocka_unit_test(a_block_cut_over_ranks_has_its_gradients),
+      cmocka_unit_test(a_failed_tape_tells_the_ranks_that_wait_for_it),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
