@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "comm/engine.h"
 #include "comm/recorder.h"
+#include "comm/scratch.h"
 
 enum { CALLS = 64 };  // that may be under way at once
 
@@ -23,6 +24,8 @@ struct ad_comm {
   uint64_t last_number;
   uint64_t bytes;
   uint64_t under_way;  // bit i: calls[i] is
+  void *scratch;
+  size_t scratch_bytes;
   ad_recorder recorder;
   ad_call calls[CALLS];
 };
@@ -125,6 +128,18 @@ ad_status ad_comm_alloc(ad_comm *comm, size_t bytes, void **out) {
 
 void ad_comm_free(ad_comm *comm, void *memory) {
   if (memory) comm->engine->free(comm->world, memory);
+}
+
+ad_status ad_comm_scratch(ad_comm *comm, size_t bytes, void **out) {
+  if (bytes > comm->scratch_bytes) {
+    ad_comm_free(comm, comm->scratch);
+    comm->scratch = NULL;
+    comm->scratch_bytes = 0;
+    AD_TRY(ad_comm_alloc(comm, bytes, &comm->scratch));
+    comm->scratch_bytes = bytes;
+  }
+  *out = comm->scratch;
+  return AD_OK;
 }
 
 static void forget(ad_comm *comm, ad_call *call) {

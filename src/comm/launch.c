@@ -256,7 +256,7 @@ static ad_status judge(launcher *l) {
   if (result->status == AD_SYSTEM && result->exit_status == STATUS_NOT_RUN)
     return ad_fail(AD_SYSTEM, "%s", result->message);
   if (result->signal) return ad_fail(AD_RANK_DIED, "%s", result->message);
-  if (result->status && !result->exit_status) {  // nobody ended by himself
+  if (l->ended_rest && !result->exit_status) {  // nobody ended by himself
     result->rank = l->control->fail_rank;
     result->exit_status = 128 + SIGKILL;
   }

@@ -2,6 +2,7 @@
 #include "comm/signature.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <xxhash.h>
 
 enum { SHOWN_MEMBERS_MAX = 16 };
@@ -48,7 +49,10 @@ void ad_group_words(ad_text *text, ad_axes axes, const ad_group_shape *shape) {
   char names[128];
   int64_t members = 1;
   for (int k = 0; k < shape->count; k++) members *= shape->size[k];
-  ad_axes_print(axes, names, sizeof names);
+  if (axes == AD_AXES_ALL)
+    snprintf(names, sizeof names, "all axes");
+  else
+    ad_axes_print(axes, names, sizeof names);
   ad_text_add(text, "%s%s{", names, names[0] ? " " : "");
   for (int64_t i = 0; i < members && i < SHOWN_MEMBERS_MAX; i++)
     ad_text_add(text, "%s%" PRId64, i ? "," : "", ad_shape_rank(shape, i));

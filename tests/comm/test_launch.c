@@ -1,0 +1,299 @@
+/* Starting and ending ranks: deaths in every phase, signals, programs, and nothing left behind. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "ranks.h"
+
+static double seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static ad_status launch(int64_t ranks, int (*function)(ad_comm *, void *), void *context, ad_launch_result *result) {
+  ad_launch_options options = {.size = sizeof options, .ranks = ranks, .function = function, .context = context};
+  return ad_launch(&options, result);
+}
+
+// Children of this process that are still there, dead or alive.
+static int children_left(void) { return waitpid(-1, NULL, WNOHANG) != -1 || errno != ECHILD; }
+
+static int files_in_shared_memory(void) {
+  int count = 0;
+  DIR *folder = opendir("/dev/shm");
+  if (!folder) return 0;
+  for (struct dirent *entry; (entry = readdir(folder));) count += strstr(entry->d_name, "addend") != NULL;
+  closedir(folder);
+  return count;
+}
+
+static int nothing_left(void **state) { return children_left() || files_in_shared_memory(); }
+
+/* ---- starting ---- */
+
+static int do_nothing(ad_comm *comm, void *context) { return 0; }
+
+static void thirty_two_ranks_start_and_join(void **state) {
+  ad_launch_result result;
+  double start = seconds();
+  assert_int_equal(launch(32, do_nothing, NULL, &result), AD_OK);
+  assert_true(seconds() - start < 5);  // "under a second" on a quiet machine, without sanitizers
+  assert_int_equal(result.rank, -1);
+  assert_string_equal(result.message, "");
+}
+
+static int exit_with_rank(ad_comm *comm, void *context) { return ad_comm_rank(comm) == 1 ? 7 : 0; }
+
+static void the_failing_ranks_exit_status_is_reported(void **state) {
+  ad_launch_result result;
+  assert_int_equal(launch(3, exit_with_rank, NULL, &result), AD_PEER_FAILED);
+  assert_int_equal(result.rank, 1);
+  assert_int_equal(result.exit_status, 7);
+  assert_int_equal(result.signal, 0);
+  assert_int_equal(result.status, AD_OK);
+}
+
+static void wrong_options_are_refused(void **state) {
+  ad_launch_result result;
+  ad_launch_options options = {.size = sizeof options, .ranks = 0, .function = do_nothing};
+  assert_int_equal(ad_launch(&options, &result), AD_INVALID);
+  options.ranks = 1000000;
+  assert_int_equal(ad_launch(&options, &result), AD_INVALID);
+  options = (ad_launch_options){.size = sizeof options, .ranks = 2};
+  assert_int_equal(ad_launch(&options, &result), AD_INVALID);
+  options = (ad_launch_options){.size = 1, .ranks = 2, .function = do_nothing};
+  assert_int_equal(ad_launch(&options, &result), AD_INVALID);
+}
+
+/* ---- programs ---- */
+
+static ad_status launch_program(int64_t ranks, const char *script, ad_launch_result *result) {
+  char *argv[] = {"/bin/sh", "-c", (char *)script, NULL};
+  ad_launch_options options = {.size = sizeof options, .ranks = ranks, .argv = argv};
+  return ad_launch(&options, result);
+}
+
+static const char *self;  // this test, which joins as a rank if ADDEND_SHM_FD is set
+
+static void programs_join_the_world(void **state) {
+  char script[1024];
+  ad_launch_result result;
+  snprintf(script, sizeof script, "exec '%s' sum", self);
+  assert_int_equal(launch_program(3, script, &result), AD_OK);
+  snprintf(script, sizeof script, "'%s' sum; exit $?", self);  // a shell in between
+  assert_int_equal(launch_program(3, script, &result), AD_OK);
+}
+
+static void a_program_that_does_not_exist_is_an_error(void **state) {
+  ad_launch_result result;
+  char *argv[] = {"/nowhere/no-such-program", NULL};
+  ad_launch_options options = {.size = sizeof options, .ranks = 2, .argv = argv};
+  assert_int_equal(ad_launch(&options, &result), AD_SYSTEM);
+  assert_non_null(strstr(ad_last_error(), "/nowhere/no-such-program"));
+}
+
+static void a_program_that_never_joins_is_named(void **state) {
+  char script[1024];
+  ad_launch_result result;
+  snprintf(script, sizeof script, "test $ADDEND_RANK = 1 && exit 4; exec '%s' expect-left", self);
+  assert_int_equal(launch_program(2, script, &result), AD_PEER_FAILED);
+  assert_non_null(strstr(result.message, "rank 1 left the world (exit status 4) before all ranks had joined"));
+}
+
+static void a_program_killed_under_a_shell_died(void **state) {
+  char script[1024];
+  ad_launch_result result;
+  snprintf(script, sizeof script, "'%s' die; exit $?", self);
+  assert_int_equal(launch_program(2, script, &result), AD_RANK_DIED);
+  assert_int_equal(result.rank, 1);
+  assert_non_null(strstr(result.message, "SIGKILL"));
+}
+
+static ad_status sum_ranks(ad_comm *comm) {
+  ad_mesh *mesh;
+  char text[32];
+  int32_t sum = (int32_t)ad_comm_rank(comm);
+  snprintf(text, sizeof text, "dp=%d", (int)ad_comm_size(comm));
+  AD_TRY(ad_mesh_create(text, &mesh));
+  ad_collective call = {.op = AD_ALL_REDUCE, .in = &sum, .out = &sum, .count = 1, .dtype = AD_I32, .site = AD_HERE};
+  call.group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
+  ad_status status = ad_comm_run(comm, &call);
+  ad_mesh_destroy(mesh);
+  return status ? status : sum == ad_comm_size(comm) * (ad_comm_size(comm) - 1) / 2 ? AD_OK : AD_NUMBER;
+}
+
+static int join_as(const char *what) {
+  ad_comm *comm;
+  ad_status status = ad_comm_open(&comm);
+  if (!strcmp(what, "expect-left")) return status == AD_RANK_LEFT ? 3 : 1;
+  if (status) return 1;
+  if (!strcmp(what, "die") && ad_comm_rank(comm) == 1) raise(SIGKILL);
+  status = sum_ranks(comm);
+  ad_comm_close(comm);
+  return status;
+}
+
+/* ---- deaths ---- */
+
+enum { PHASES = 7 };
+
+typedef struct death {
+  int phase;
+  int64_t rank;
+} death;
+
+static void die_in(const death *d, int phase, int64_t rank) {
+  if (d->phase == phase && d->rank == rank) raise(SIGKILL);
+}
+
+// Runs through all that a rank does; rank d->rank dies in one of the phases. Returns 0 if nobody died.
+static int live_and_die(ad_comm *comm, void *context) {
+  const death *d = context;
+  int64_t rank = ad_comm_rank(comm);
+  enum { COUNT = 1 << 20 };
+  ad_mesh *mesh;
+  float *shared, *own = malloc(COUNT * sizeof *own);
+  ad_request request;
+  int done;
+  ad_status status;
+  die_in(d, 0, rank);
+  if (!own || ad_mesh_create("dp=3", &mesh) || ad_comm_alloc(comm, COUNT * sizeof *shared, (void **)&shared)) return 1;
+  memset(own, 0, COUNT * sizeof *own);
+  die_in(d, 1, rank);
+  ad_collective call = {.op = AD_ALL_REDUCE, .in = shared, .out = shared, .count = COUNT, .dtype = AD_F32};
+  call.group = ad_mesh_group(mesh, AD_AXES_ALL, rank);
+  call.site = AD_HERE;
+  double start = seconds();
+  status = ad_comm_run(comm, &call);
+  die_in(d, 2, rank);
+  if (!status) status = ad_comm_post(comm, &call, &request);
+  die_in(d, 3, rank);
+  if (!status) status = ad_comm_test(comm, &request, &done);
+  die_in(d, 4, rank);
+  if (!status) status = ad_comm_wait(comm, &request);
+  call.in = call.out = own;
+  if (!status) status = ad_comm_post(comm, &call, &request);
+  die_in(d, 5, rank);
+  if (!status) status = ad_comm_wait(comm, &request);
+  die_in(d, 6, rank);
+  while (!status && d->phase < PHASES && seconds() - start < 3) status = ad_comm_barrier(comm, &call.group, AD_HERE);
+  if (d->phase < PHASES && (status != AD_RANK_DIED || seconds() - start > 2.5)) return 1;
+  ad_mesh_destroy(mesh);
+  free(own);
+  return status == AD_RANK_DIED ? 3 : (int)status;
+}
+
+static void a_killed_rank_is_named_on_all_ranks(void **state) {
+  for (int phase = 0; phase <= PHASES; phase++) {
+    death d = {phase, phase % 3};
+    ad_launch_result result;
+    char words[64];
+    ad_status status = launch(3, live_and_die, &d, &result);
+    if (phase == PHASES) {
+      assert_int_equal(status, AD_OK);
+      continue;
+    }
+    snprintf(words, sizeof words, "rank %d died: signal 9, SIGKILL", (int)d.rank);
+    assert_int_equal(status, AD_RANK_DIED);
+    assert_int_equal(result.rank, d.rank);
+    assert_int_equal(result.signal, SIGKILL);
+    assert_int_equal(result.exit_status, 128 + SIGKILL);
+    assert_int_equal(result.status, AD_RANK_DIED);
+    assert_non_null(strstr(result.message, words));
+    assert_false(nothing_left(NULL));
+  }
+}
+
+// Ranks that do not look at errors are ended.
+static int compute_forever(ad_comm *comm, void *context) {
+  if (ad_comm_rank(comm) == 0) abort();
+  for (int i = 0; i < 10000; i++) usleep(1000);
+  return 0;
+}
+
+static void ranks_that_go_on_after_an_error_are_ended(void **state) {
+  ad_launch_result result;
+  double start = seconds();
+  assert_int_equal(launch(3, compute_forever, NULL, &result), AD_RANK_DIED);
+  assert_true(seconds() - start < 4);
+  assert_int_equal(result.rank, 0);
+  assert_int_equal(result.signal, SIGABRT);
+}
+
+/* ---- the launcher is told to stop, or dies ---- */
+
+static int wait_forever(ad_comm *comm, void *context) {
+  pid_t *pids = context;
+  pids[ad_comm_rank(comm)] = getpid();
+  for (int i = 0; i < 10000; i++) usleep(1000);
+  return 0;
+}
+
+// Runs ad_launch in a process of its own, sends it a signal, and returns how it ended.
+static int launch_and_signal(int signal_number, pid_t *pids) {
+  pid_t launcher = fork();
+  if (!launcher) {
+    ad_launch_result result;
+    _exit(launch(3, wait_forever, pids, &result) == AD_INTERRUPTED && result.signal == signal_number ? 11 : 1);
+  }
+  for (int i = 0; i < 500 && !(pids[0] && pids[1] && pids[2]); i++) usleep(10000);
+  kill(launcher, signal_number);
+  int status;
+  waitpid(launcher, &status, 0);
+  return status;
+}
+
+static int all_gone(const pid_t *pids) {
+  for (int wait = 0; wait < 300; wait++) {
+    int alive = 0;
+    for (int i = 0; i < 3; i++) alive += !kill(pids[i], 0);
+    if (!alive) return 1;
+    usleep(10000);
+  }
+  return 0;
+}
+
+static void ranks_end_with_their_launcher(void **state) {
+  static const int signals[] = {SIGINT, SIGTERM, SIGKILL};
+  for (int i = 0; i < 3; i++) {
+    pid_t *pids = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(pids != MAP_FAILED);
+    int status = launch_and_signal(signals[i], pids);
+    if (signals[i] == SIGKILL)
+      assert_true(WIFSIGNALED(status));
+    else
+      assert_int_equal(WEXITSTATUS(status), 11);
+    assert_true(all_gone(pids));
+    munmap(pids, 4096);
+  }
+}
+
+int main(int argc, char **argv) {
+  self = argv[0];
+  if (argc > 1) return join_as(argv[1]);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(thirty_two_ranks_start_and_join, nothing_left),
+      cmocka_unit_test_teardown(the_failing_ranks_exit_status_is_reported, nothing_left),
+      cmocka_unit_test_teardown(wrong_options_are_refused, nothing_left),
+      cmocka_unit_test_teardown(programs_join_the_world, nothing_left),
+      cmocka_unit_test_teardown(a_program_that_does_not_exist_is_an_error, nothing_left),
+      cmocka_unit_test_teardown(a_program_that_never_joins_is_named, nothing_left),
+      cmocka_unit_test_teardown(a_program_killed_under_a_shell_died, nothing_left),
+      cmocka_unit_test_teardown(a_killed_rank_is_named_on_all_ranks, nothing_left),
+      cmocka_unit_test_teardown(ranks_that_go_on_after_an_error_are_ended, nothing_left),
+      cmocka_unit_test_teardown(ranks_end_with_their_launcher, nothing_left),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
