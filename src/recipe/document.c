@@ -191,27 +191,28 @@ static ad_status build_root(builder *b, ad_node **out) {
   return AD_OK;
 }
 
+static ad_status refuse_second(yaml_parser_t *parser, const char *text, size_t size, builder *b) {
+  yaml_document_t second;
+  if (!yaml_parser_load(parser, &second)) return not_yaml(parser, text, size, b);
+  const yaml_node_t *root = yaml_document_get_root_node(&second);
+  if (root) complain(b, (int64_t)root->start_mark.line + 1, "a second YAML document starts here; a recipe is one");
+  yaml_document_delete(&second);
+  return AD_OK;
+}
+
 static ad_status parse(yaml_parser_t *parser, const char *text, size_t size, builder *b, ad_node **out) {
-  yaml_document_t yaml, second;
-  if (!yaml_parser_load(parser, &yaml)) return not_yaml(parser, text, size, b);
-  b->yaml = &yaml;
+  if (!yaml_parser_load(parser, b->yaml)) return not_yaml(parser, text, size, b);
   ad_status status = build_root(b, out);
-  if (!status && yaml_document_get_root_node(&yaml)) {
-    if (!yaml_parser_load(parser, &second)) {
-      status = not_yaml(parser, text, size, b);
-    } else {
-      const yaml_node_t *root = yaml_document_get_root_node(&second);
-      if (root) complain(b, (int64_t)root->start_mark.line + 1, "a second YAML document starts here; a recipe is one");
-      yaml_document_delete(&second);
-    }
-  }
-  yaml_document_delete(&yaml);
+  // libyaml may not be asked for more after a stream without any document.
+  if (!status && yaml_document_get_root_node(b->yaml)) status = refuse_second(parser, text, size, b);
+  yaml_document_delete(b->yaml);
   return status;
 }
 
 ad_status ad_document_parse(const char *text, size_t size, ad_place place, ad_mistakes *mistakes, ad_node **out) {
-  builder b = {.place = place, .mistakes = mistakes};
   yaml_parser_t parser;
+  yaml_document_t yaml;
+  builder b = {.yaml = &yaml, .place = place, .mistakes = mistakes};
   ad_node *root = NULL;
   if (!yaml_parser_initialize(&parser)) return ad_fail(AD_MEMORY, "no memory to read %s", place.origin);
   yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
