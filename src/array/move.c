@@ -5,6 +5,7 @@
 #include "array/part.h"
 #include "base/error.h"
 #include "base/kernels.h"
+#include "comm/scratch.h"
 
 /* ---- what the result looks like ---- */
 
@@ -49,7 +50,7 @@ typedef struct transfer {
   ad_part in_part, out_part;
   ad_collective call;
   int64_t members;
-  void *scratch;  // counts, then the packed blocks where they are needed
+  // In the comm's scratch memory: counts, then the packed blocks where they are needed.
   size_t *send_counts, *receive_counts;
   char *send, *receive;  // NULL: the array itself
 } transfer;
@@ -97,8 +98,9 @@ static ad_status take_scratch(transfer *work, int packs, const char *site) {
   size_t counts = padded((size_t)work->members * sizeof(size_t));
   size_t send = pack_send ? padded(ad_array_bytes(work->in)) : 0;
   size_t receive = pack_receive ? padded(ad_array_bytes(work->out)) : 0;
-  AD_TRY(ad_comm_alloc(work->comm, 2 * counts + send + receive, &work->scratch));
-  char *at = work->scratch;
+  void *scratch;
+  AD_TRY(ad_comm_scratch(work->comm, 2 * counts + send + receive, &scratch));
+  char *at = scratch;
   work->send_counts = (size_t *)(void *)at;
   work->receive_counts = (size_t *)(void *)(at + counts);
   if (pack_send) work->send = at + 2 * counts;
@@ -181,10 +183,9 @@ static ad_status communicate(ad_comm *comm, const ad_array *in, ad_move move, ad
   if (!has_blocks(move)) return ad_comm_run(comm, &work.call);
   AD_TRY(take_scratch(&work, 1, site));
   prepare_blocks(&work);
-  ad_status status = ad_comm_run(comm, &work.call);
-  if (!status) unpack(&work);
-  ad_comm_free(comm, work.scratch);
-  return status;
+  AD_TRY(ad_comm_run(comm, &work.call));
+  unpack(&work);
+  return AD_OK;
 }
 
 /* ---- local transitions ---- */
@@ -274,7 +275,5 @@ ad_status ad_array_post(ad_comm *comm, const ad_array *in, ad_move move, ad_axes
   if (!has_blocks(move)) return ad_comm_post(comm, &work.call, request);
   AD_TRY(take_scratch(&work, 0, site));
   prepare_blocks(&work);
-  ad_status status = ad_comm_post(comm, &work.call, request);
-  ad_comm_free(comm, work.scratch);
-  return status;
+  return ad_comm_post(comm, &work.call, request);  // which copies the counts
 }

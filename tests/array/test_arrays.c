@@ -294,6 +294,37 @@ static int fail_each_allocation(ad_comm *comm, void *context) {
 
 static void a_failed_allocation_leaves_nothing_behind(void **state) { run_ranks(1, fail_each_allocation, NULL); }
 
+/* Every kind of packing: of what is sent, of what is received, of both. */
+static void move_along_the_second_dimension(ad_comm *comm, const ad_array *partial, ad_array *cut, ad_array *other,
+                                            ad_array *whole) {
+  ad_axes tp = AD_AXES(AD_TP);
+  CHECK_OK(ad_array_move(comm, partial, AD_MOVE_REDUCE_SCATTER, tp, AD_S(1), 0, AD_HERE, cut));
+  CHECK_OK(ad_array_move(comm, cut, AD_MOVE_ALL_TO_ALL, tp, AD_S(0), 0, AD_HERE, other));
+  CHECK_OK(ad_array_move(comm, cut, AD_MOVE_ALL_GATHER, tp, AD_R, 0, AD_HERE, whole));
+}
+
+static int count_allocations(ad_comm *comm, void *context) {
+  static const ad_type types[] = {AD_P, AD_S(1), AD_S(0), AD_R};
+  ad_mesh *mesh;
+  ad_shape shape = {2, {5, 8}};
+  ad_array arrays[4];
+  CHECK_OK(ad_mesh_create("tp=3", &mesh));
+  for (int i = 0; i < 4; i++) {
+    ad_layout layout = ad_layout_all(mesh, AD_R);
+    ad_layout_set(&layout, AD_AXES(AD_TP), types[i]);
+    CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &arrays[i]));
+  }
+  move_along_the_second_dimension(comm, &arrays[0], &arrays[1], &arrays[2], &arrays[3]);
+  ad_memory_fail_at(0);
+  move_along_the_second_dimension(comm, &arrays[0], &arrays[1], &arrays[2], &arrays[3]);
+  CHECK(ad_memory_fail_at(0) == 0);
+  for (int i = 0; i < 4; i++) ad_array_destroy(comm, &arrays[i]);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void moves_no_larger_than_earlier_ones_allocate_nothing(void **state) { run_ranks(3, count_allocations, NULL); }
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(like_adds_to_like, open_fixture, close_fixture),
@@ -307,6 +338,7 @@ int main(void) {
       cmocka_unit_test(the_norm_undoes_the_scale),
       cmocka_unit_test(a_varying_value_has_no_whole),
       cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
+      cmocka_unit_test(moves_no_larger_than_earlier_ones_allocate_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "../reduce/gradients.h"
+#include "base/memory.h"
 
 typedef struct setting {
   const char *mesh;
@@ -168,6 +169,81 @@ static int bring_dtypes(ad_comm *comm, void *context) {
 
 static void a_gradient_passes_through_its_contract(void **state) { run_ranks(2, bring_dtypes, NULL); }
 
+/* ---- memory ---- */
+
+static int count_allocations(ad_comm *comm, void *context) {
+  const setting *s = context;
+  model m;
+  open_model(&m, comm, s->mesh, AD_F64);
+  create_reducer(&m, 64);
+  CHECK_OK(run_step(&m, &s->steps));
+  ad_memory_fail_at(0);
+  CHECK_OK(run_step(&m, &s->steps));
+  CHECK(ad_memory_fail_at(0) == 0);
+  close_model(&m);
+  return 0;
+}
+
+static void a_step_no_larger_than_an_earlier_one_allocates_nothing(void **state) {
+  schedule steps = full_schedule(3);
+  steps.sync[0] = AD_SYNC_ALL;
+  on_every_mesh(count_allocations, &steps);
+}
+
+static ad_status create_and_step(model *m) {
+  double memory[PARAMS][64];
+  ad_array grads[PARAMS];
+  const ad_array *pointers[PARAMS];
+  ad_reducer_options options = {.size = sizeof options, .bucket_bytes = 64};
+  for (int p = 0; p < PARAMS; p++) {
+    memset(memory[p], 0, sizeof memory[p]);
+    grads[p] = describe_gradient(m, p);
+    grads[p].data = memory[p];
+    pointers[p] = &grads[p];
+  }
+  AD_TRY(ad_reducer_create(m->comm, m->params, PARAMS, &options, &m->reducer));
+  ad_status status = ad_reducer_step(m->reducer, pointers);
+  ad_reducer_destroy(m->reducer);
+  m->reducer = NULL;
+  return status;
+}
+
+static int fail_each_allocation(ad_comm *comm, void *context) {
+  model m;
+  open_model(&m, comm, "dp_shard=1", AD_F64);
+  ad_status status = AD_MEMORY;
+  for (long n = 1; status; n++) {
+    ad_memory_fail_at(n);
+    status = create_and_step(&m);
+    ad_memory_fail_at(0);
+    CHECK(!status || status == AD_MEMORY);
+    CHECK(m.reducer == NULL && n < 500);
+  }
+  close_model(&m);
+  return 0;
+}
+
+static void a_failed_allocation_leaves_nothing_behind(void **state) { run_ranks(1, fail_each_allocation, NULL); }
+
+/* One rank runs out of memory and leaves; the others are told, and nobody hangs. */
+static int fail_on_one_rank(ad_comm *comm, void *context) {
+  long n = *(const long *)context;
+  model m;
+  open_model(&m, comm, "dp_shard=3", AD_F64);
+  ad_memory_fail_at(ad_comm_rank(comm) == 1 ? n : 0);
+  ad_status status = create_and_step(&m);
+  ad_memory_fail_at(0);
+  if (ad_comm_rank(comm) == 1 && status) CHECK_STATUS(status, AD_MEMORY);
+  if (ad_comm_rank(comm) != 1 && status) CHECK_STATUS(status, AD_RANK_LEFT);
+  CHECK(status || n > 1);
+  close_model(&m);
+  return 0;
+}
+
+static void a_rank_without_memory_stops_the_others(void **state) {
+  for (long n = 1; n < 40; n += 3) run_ranks(3, fail_on_one_rank, &n);
+}
+
 /* ---- disagreement between ranks ---- */
 
 static int differing_sets(ad_comm *comm, void *context) {
@@ -224,6 +300,9 @@ int main(void) {
       cmocka_unit_test(a_parameter_absent_everywhere_has_a_zero_gradient),
       cmocka_unit_test(replicas_agree_bit_for_bit_and_the_norm_counts_once),
       cmocka_unit_test(a_gradient_passes_through_its_contract),
+      cmocka_unit_test(a_step_no_larger_than_an_earlier_one_allocates_nothing),
+      cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
+      cmocka_unit_test(a_rank_without_memory_stops_the_others),
       cmocka_unit_test(a_set_that_differs_names_parameter_and_ranks_everywhere),
       cmocka_unit_test(lists_that_differ_are_named_at_the_first_step),
   };
