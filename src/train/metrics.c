@@ -93,8 +93,9 @@ static ad_status write_line(ad_metrics *metrics, const ad_metric *metric) {
   return fflush(file) || ferror(file) ? cannot_write(metrics->path, errno) : AD_OK;
 }
 
-static double smooth(double earlier, double value) {
-  return earlier > 0 ? smoothing * earlier + (1 - smoothing) * value : value;
+// The first step is not like the others: it touches memory that is new.
+static double smooth(const ad_metrics *metrics, double earlier, double value) {
+  return metrics->count > 2 ? smoothing * earlier + (1 - smoothing) * value : value;
 }
 
 ad_status ad_metrics_add(ad_metrics *metrics, const ad_metric *metric) {
@@ -104,8 +105,8 @@ ad_status ad_metrics_add(ad_metrics *metrics, const ad_metric *metric) {
     metrics->capacity = capacity;
   }
   metrics->list[metrics->count++] = *metric;
-  metrics->step_seconds = smooth(metrics->step_seconds, metric->report.seconds);
-  metrics->step_tokens = smooth(metrics->step_tokens, (double)metric->report.count);
+  metrics->step_seconds = smooth(metrics, metrics->step_seconds, metric->report.seconds);
+  metrics->step_tokens = smooth(metrics, metrics->step_tokens, (double)metric->report.count);
   return write_line(metrics, metric);
 }
 

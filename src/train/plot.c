@@ -75,7 +75,7 @@ static const struct {
 } bars[] = {{AD_TRACE_READ, "#999999"},     {AD_TRACE_FORWARD, "#4a90d9"}, {AD_TRACE_BACKWARD, "#2b5c9e"},
             {AD_TRACE_WAIT, "#d9534a"},     {AD_TRACE_NORM, "#b08ad0"},    {AD_TRACE_UPDATE, "#55a868"},
             {AD_TRACE_REDUCTION, "#e8a33d"}};
-enum { BARS = sizeof bars / sizeof *bars };
+enum { BARS = sizeof bars / sizeof *bars, LANES = 4 };
 
 static int64_t first_time(const shown_step *shown) {
   const ad_trace_event *event = shown->timeline->events;
@@ -88,10 +88,11 @@ static int64_t first_time(const shown_step *shown) {
   return first;
 }
 
-// Work above, reductions under way below, in one band for each rank.
+// Work above; reductions under way below, where those that overlap lie in lanes of their own.
 static void write_bar(FILE *script, const ad_trace_event *event, int64_t rank, int64_t origin) {
-  double low = (double)rank + (event->kind == AD_TRACE_REDUCTION ? 0.22 : -0.32);
-  double high = (double)rank + (event->kind == AD_TRACE_REDUCTION ? 0.36 : 0.18);
+  int is_reduction = event->kind == AD_TRACE_REDUCTION;
+  double low = (double)rank + (is_reduction ? 0.16 + 0.07 * (double)(event->index % LANES) : -0.36);
+  double high = is_reduction ? low + 0.06 : (double)rank + 0.12;
   double begin = (double)(event->begin - origin) / 1e6, end = (double)(event->end - origin) / 1e6;
   fprintf(script, "%.6f %.3f %.6f %.6f %.3f %.3f\n", (begin + end) / 2, (low + high) / 2, begin, end, low, high);
 }

@@ -15,11 +15,15 @@ static void cell(FILE *page, const char *text) {
   fputs("</td>", page);
 }
 
-static void number_cell(FILE *page, const json_t *object, const char *key, const char *format) {
+static void number_cell(FILE *page, const json_t *object, const char *key, int digits) {
   const json_t *value = json_object_get(object, key);
-  char text[64] = "–";
-  if (json_is_number(value)) snprintf(text, sizeof text, "%.*g", format[0] - '0', json_number_value(value));
-  fprintf(page, "<td class=n>%s</td>", text);
+  fputs("<td class=n>", page);
+  if (json_is_number(value)) {
+    fprintf(page, "%.*g", digits, json_number_value(value));
+  } else {
+    fputs("–", page);
+  }
+  fputs("</td>", page);
 }
 
 static int param_holds(const json_t *param) {
@@ -33,8 +37,8 @@ static void param_row(FILE *page, const json_t *param) {
   cell(page, text_at(param, "name"));
   cell(page, text_at(param, "layout"));
   cell(page, text_at(param, "reduced_over"));
-  number_cell(page, param, "ratio", "9");
-  number_cell(page, param, "max_rel_err", "3");
+  number_cell(page, param, "ratio", 9);
+  number_cell(page, param, "max_rel_err", 3);
   cell(page, json_is_true(json_object_get(param, "replicas_equal")) ? "equal" : "differ");
   cell(page, text_at(json_object_get(param, "cause"), "text"));
   fputs("</tr>\n", page);
@@ -45,7 +49,7 @@ static void sabotage_row(FILE *page, const json_t *mistake) {
   cell(page, text_at(mistake, "name"));
   cell(page, text_at(mistake, "caught_by"));
   cell(page, text_at(mistake, "param"));
-  number_cell(page, mistake, "ratio", "6");
+  number_cell(page, mistake, "ratio", 6);
   const char *cause = text_at(json_object_get(mistake, "cause"), "text");
   cell(page, cause[0] ? cause : text_at(mistake, "message"));
   fputs("</tr>\n", page);
