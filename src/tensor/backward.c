@@ -166,8 +166,8 @@ static ad_status check_loss_type(const ad_layout *layout, const char *site) {
 
 static ad_status check_loss(const ad_tape *tape, const ad_tensor *loss, const char *site) {
   AD_TRY(ad_tape_status(tape));
-  if (!loss || loss->tape != tape)
-    return ad_fail(AD_INVALID, "%s: backward: the loss is %s", site, loss ? "a tensor of another tape" : "NULL");
+  if (!ad_tape_owns(tape, loss))
+    return ad_fail(AD_INVALID, "%s: backward: the loss is %s", site, ad_tape_foreigner(loss));
   if (tape->ran_backward)
     return ad_fail(AD_INVALID, "%s: backward ran already since the last ad_tape_reset; add losses before it", site);
   char shape[96];

@@ -98,7 +98,7 @@ ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const char *axe
   if (status) x = ad_tape_fail(tape, ad_fail_in(status, "%s: %s", site, ad_move_name(move)));
   while (left && !ad_tape_failed(tape)) {
     at.axes = left;
-    if (x && x->tape == tape) {
+    if (ad_tape_owns(tape, x)) {
       at.axes = axes_at_once(&x->array, &at, site);
       at.from = x->array.layout.type[__builtin_ctz(at.axes)];
     }

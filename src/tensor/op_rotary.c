@@ -53,14 +53,16 @@ static size_t rotary_saved(const ad_tensor *out) {
   return size.seq * size.head_dim * ad_dtype_size(out->array.dtype);
 }
 
-static void fill_angles(ad_tensor *out, size_t row, int64_t position) {
+// Pair i of every position.
+static void fill_pair(const ad_tensor *out, size_t i, const ad_span *spans, int count) {
   head_sizes size = ad_head_sizes(out);
-  size_t half = size.head_dim / 2, sines = size.seq * half;
-  for (size_t i = 0; i < half; i++) {
-    double angle = (double)position * pow(out->attributes.number, -2.0 * (double)i / (double)size.head_dim);
-    ad_set_element(out->array.dtype, out->saved, row * half + i, cos(angle));
-    ad_set_element(out->array.dtype, out->saved, sines + row * half + i, sin(angle));
-  }
+  size_t half = size.head_dim / 2, at = i;
+  double frequency = pow(out->attributes.number, -2.0 * (double)i / (double)size.head_dim);
+  for (int k = 0; k < count; k++)
+    for (int64_t position = spans[k].first; position < spans[k].first + spans[k].count; position++, at += half) {
+      ad_set_element(out->array.dtype, out->saved, at, cos((double)position * frequency));
+      ad_set_element(out->array.dtype, out->saved, size.seq * half + at, sin((double)position * frequency));
+    }
 }
 
 static ad_status fill_table(ad_tape *tape, ad_tensor *out) {
@@ -70,9 +72,8 @@ static ad_status fill_table(ad_tape *tape, ad_tensor *out) {
   if (count > SPANS_MAX)
     return ad_fail(AD_INVALID, "%s: rotary: the sequence is cut into %d pieces; %d is the most", out->site, count,
                    SPANS_MAX);
-  size_t row = 0;
-  for (int i = 0; i < count; i++)
-    for (int64_t at = 0; at < spans[i].count; at++) fill_angles(out, row++, spans[i].first + at);
+  size_t pairs = ad_head_sizes(out).head_dim / 2;
+  for (size_t i = 0; i < pairs; i++) fill_pair(out, i, spans, count);
   return AD_OK;
 }
 

@@ -72,6 +72,8 @@ int ad_tape_failed(const ad_tape *tape);
 /* Tells the other ranks of this tape's error, once: they may wait for this one in a collective. */
 void ad_tape_tell(ad_tape *tape);
 ad_comm *ad_tape_comm(const ad_tape *tape);
+int ad_tape_owns(const ad_tape *tape, const ad_tensor *tensor); /* a live tensor of this tape */
+const char *ad_tape_foreigner(const ad_tensor *tensor);         /* what it is instead, in words */
 /* Describes out->array by the rule in op->dims: shape (AD_INVALID), layout (AD_TYPE), dtype. */
 ad_status ad_operation_describe(const ad_tape *tape, ad_tensor *out);
 

@@ -130,6 +130,15 @@ void ad_tape_tell(ad_tape *tape) {
 
 static int is_dead(const ad_tensor *tensor) { return tensor == &tensor->tape->dead; }
 
+int ad_tape_owns(const ad_tape *tape, const ad_tensor *tensor) {
+  return tensor && tensor->tape == tape && !is_dead(tensor);
+}
+
+const char *ad_tape_foreigner(const ad_tensor *tensor) {
+  if (!tensor) return "NULL";
+  return is_dead(tensor) ? "what an operation returned that failed before ad_tape_reset" : "a tensor of another tape";
+}
+
 static ad_status new_tensor(ad_tape *tape, const char *site, ad_tensor **out) {
   ad_tensor *tensor = ad_arena_take_zeroed(tape->arena, sizeof *tensor);
   if (!tensor) return AD_MEMORY;
@@ -179,9 +188,9 @@ ad_tensor *ad_parameter_at(ad_tape *tape, const ad_array *value, size_t param, c
 
 static ad_status set_operands(ad_tape *tape, ad_tensor *out, ad_tensor *const *operands, int count) {
   for (int i = 0; i < count; i++) {
-    if (!operands[i] || operands[i]->tape != tape)
+    if (!ad_tape_owns(tape, operands[i]))
       return ad_fail(AD_INVALID, "%s: %s: operand %d is %s", out->site, out->op->name, i + 1,
-                     operands[i] ? "a tensor of another tape" : "NULL");
+                     ad_tape_foreigner(operands[i]));
     out->operand[i] = operands[i];
     out->carries |= operands[i]->carries;
   }

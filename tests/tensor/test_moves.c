@@ -216,6 +216,34 @@ static void a_block_cut_over_ranks_has_its_gradients(void **state) {
   run_ranks(4, differentiate, (char[]){"dp_shard=2 tp=2"});
 }
 
+/* ---- positions ---- */
+
+/* A sequence that is cut, in whatever way, turns by the positions of the whole one. */
+static int rotate_parts(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  CHECK_OK(ad_mesh_create("tp=3", &mesh));
+  ad_layout whole = ad_layout_all(mesh, AD_I), layout;
+  CHECK_OK(ad_layout_parse(mesh, context, &layout));
+  ad_shape shape = {3, {2, 13, 8}};
+  ad_array x = random_array(comm, &shape, &whole, 1), back = ad_array_describe(comm, AD_F64, &shape, &whole);
+  ad_tape *tape = open_tape(comm, mesh);
+  ad_tensor *leaf = ad_constant(tape, &x), *right = ad_rotary(tape, leaf, 4, 10000);
+  ad_tensor *part = ad_rotary(tape, ad_convert(tape, leaf, "tp", layout.type[AD_TP]), 4, 10000);
+  part = ad_all_gather(tape, part, "tp", AD_I);
+  CHECK_OK(ad_tape_status(tape));
+  CHECK(!memcmp(ad_tensor_array(part)->data, ad_tensor_array(right)->data, ad_array_bytes(&back)));
+  ad_tape_destroy(tape);
+  ad_array_destroy(comm, &x);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void rotary_knows_the_positions_of_a_part(void **state) {
+  run_ranks(3, rotate_parts, (char[]){"tp=S1"});
+  run_ranks(3, rotate_parts, (char[]){"tp=S1z"});
+  run_ranks(3, rotate_parts, (char[]){"tp=S0"});
+}
+
 /* ---- a rank that fails ---- */
 
 /* Rank 1's index lies outside the table; the others are in the all_reduce that it will not reach. */
@@ -249,6 +277,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_transition_is_the_adjoint_of_its_backward),
       cmocka_unit_test(a_block_cut_over_ranks_has_its_gradients),
+      cmocka_unit_test(rotary_knows_the_positions_of_a_part),
       cmocka_unit_test(a_failed_tape_tells_the_ranks_that_wait_for_it),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -172,6 +172,36 @@ static void an_equal_step_allocates_nothing(void **state) {
   close_model(&m);
 }
 
+static void what_an_earlier_step_left_in_memory_is_never_read(void **state) {
+  model m;
+  open_model(&m, AD_F64);
+  ad_tape *tape = open_tape(&m.w, AD_F64, NULL);
+  ad_tensor *p[PARAMS];
+  must(ad_backward(tape, run_model(&m, tape, p)));
+  ad_array before[PARAMS];
+  for (size_t i = 0; i + 1 < PARAMS; i++) {
+    before[i] = *ad_grad(p[i]);
+    before[i].data = malloc(ad_array_bytes(&before[i]));
+    memcpy(before[i].data, ad_grad(p[i])->data, ad_array_bytes(&before[i]));
+  }
+  double first = element(&m.param[0], 0);
+  for (size_t i = 0; i < ad_array_numel(&m.param[0]); i++) ((double *)m.param[0].data)[i] *= NAN;
+  ad_tape_reset(tape);
+  must(ad_backward(tape, run_model(&m, tape, p)));
+  assert_true(isnan(element(ad_grad(p[0]), 0)));
+  free(m.param[0].data);
+  m.param[0] = random_array(&m.w, AD_F64, shapes[0], 60, 0);
+  assert_true(element(&m.param[0], 0) == first);
+  ad_tape_reset(tape);
+  must(ad_backward(tape, run_model(&m, tape, p)));
+  for (size_t i = 0; i + 1 < PARAMS; i++) {
+    equal_arrays(ad_grad(p[i]), &before[i], 0);
+    free(before[i].data);
+  }
+  ad_tape_destroy(tape);
+  close_model(&m);
+}
+
 static void any_failed_allocation_is_an_error_and_leaves_nothing(void **state) {
   model m;
   open_model(&m, AD_F32);
@@ -279,6 +309,7 @@ int main(void) {
       cmocka_unit_test(a_parameter_that_nothing_reaches_is_absent),
       cmocka_unit_test(a_parameter_used_on_no_rows_is_present),
       cmocka_unit_test(an_equal_step_allocates_nothing),
+      cmocka_unit_test(what_an_earlier_step_left_in_memory_is_never_read),
       cmocka_unit_test(any_failed_allocation_is_an_error_and_leaves_nothing),
       cmocka_unit_test(dry_tapes_plan_the_bytes_that_real_ones_take),
       cmocka_unit_test(an_index_outside_its_table_is_named),

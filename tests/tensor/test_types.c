@@ -191,6 +191,13 @@ static void tensors_belong_to_their_tape(void **state) {
   ad_add(d->tape, x, NULL);
   assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
   assert_mentions("NULL");
+  ad_tensor *dead = ad_gelu(d->tape, x);
+  ad_tape_reset(d->tape);
+  assert_int_equal(ad_backward(d->tape, dead), AD_INVALID);
+  assert_mentions("ad_tape_reset");
+  ad_tape_reset(d->tape);
+  ad_all_reduce(d->tape, dead, "tp", AD_R);
+  assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
 }
 
 static void wrong_options_are_refused(void **state) {
