@@ -121,7 +121,7 @@ static int step_on_uneven_numbers(ad_comm *comm, void *context) {
   ad_group all = ad_mesh_group(m.mesh, AD_AXES_ALL, ad_comm_rank(comm));
   CHECK_OK(ad_reducer_norm(m.reducer, &all, &norm));
   for (int p = 0; p < PARAMS; p++) {
-    double whole[64];
+    double whole[64] = {0};
     ad_array out = {.data = whole};
     CHECK_OK(ad_array_whole(comm, ad_reducer_gradient(m.reducer, (size_t)p), AD_HERE, &out));
     for (size_t i = 0; i < ad_array_numel(&out); i++) square += whole[i] * whole[i];
@@ -244,6 +244,25 @@ static void a_rank_without_memory_stops_the_others(void **state) {
   for (long n = 1; n < 40; n += 3) run_ranks(3, fail_on_one_rank, &n);
 }
 
+/* A rank posts its first bucket and gives up; the bucket is not taken from under its peers, who then learn that it
+ * left. */
+static int give_up_in_a_step(ad_comm *comm, void *context) {
+  model m;
+  open_model(&m, comm, "dp_shard=3", AD_F64);
+  create_reducer(&m, 1);
+  CHECK_OK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL));
+  add_gradient(&m, PARAMS - 1, 0);
+  if (ad_comm_rank(comm) != 1) {
+    CHECK_OK(ad_reducer_end_microbatch(m.reducer));
+    CHECK_STATUS(ad_reducer_finish(m.reducer), AD_RANK_LEFT);
+    CHECK_MESSAGE("rank 1 left");
+  }
+  close_model(&m);
+  return 0;
+}
+
+static void a_rank_that_gives_up_in_a_step_stops_the_others(void **state) { run_ranks(3, give_up_in_a_step, NULL); }
+
 /* ---- disagreement between ranks ---- */
 
 static int differing_sets(ad_comm *comm, void *context) {
@@ -303,6 +322,7 @@ int main(void) {
       cmocka_unit_test(a_step_no_larger_than_an_earlier_one_allocates_nothing),
       cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
       cmocka_unit_test(a_rank_without_memory_stops_the_others),
+      cmocka_unit_test(a_rank_that_gives_up_in_a_step_stops_the_others),
       cmocka_unit_test(a_set_that_differs_names_parameter_and_ranks_everywhere),
       cmocka_unit_test(lists_that_differ_are_named_at_the_first_step),
   };
