@@ -13,6 +13,10 @@ static const char *const cause_names[] = {
     [AD_CAUSE_UNKNOWN] = "unknown",
 };
 
+/* Errors below this are taken for those of a narrower dtype: a mistake in a sum changes more than one part in a
+ * million. */
+static const double ROUNDING = 1e-6;
+
 const char *ad_cause_name(ad_cause_kind kind) { return cause_names[kind]; }
 
 static double group_size(const ad_mesh *mesh, ad_axes axes) {
@@ -24,14 +28,17 @@ static double group_size(const ad_mesh *mesh, ad_axes axes) {
 
 static int is_factor(double ratio, double factor) { return fabs(ratio - factor) <= 1e-6 * factor; }
 
-/* The smallest set of reduced axes of which `ratio` is the size (times) or its inverse (divided); 0 if there is none.
- */
-static ad_axes axes_of_factor(const ad_mesh *mesh, ad_axes reduced, double ratio, int inverse) {
+/* The smallest sets of reduced axes of which `ratio` is the size (times) or its inverse (divided): the last of them in
+ * the order of the axes, and how many there are. Axes of one size cannot be told apart by a factor. */
+static ad_axes axes_of_factor(const ad_mesh *mesh, ad_axes reduced, double ratio, int inverse, int *candidates) {
   ad_axes best = 0;
+  *candidates = 0;
   for (ad_axes axes = reduced; axes; axes = (axes - 1) & reduced) {
     double size = group_size(mesh, axes);
-    if (size <= 1 || !is_factor(ratio, inverse ? 1 / size : size)) continue;
-    if (!best || __builtin_popcount(axes) <= __builtin_popcount(best)) best = axes;
+    int count = __builtin_popcount(axes), fewest = __builtin_popcount(best);
+    if (size <= 1 || !is_factor(ratio, inverse ? 1 / size : size) || (best && count > fewest)) continue;
+    *candidates = best && count == fewest ? *candidates + 1 : 1;
+    if (!best || count < fewest) best = axes;
   }
   return best;
 }
@@ -40,43 +47,47 @@ static ad_cause cause_of_kind(ad_cause_kind kind, ad_axes axes, double factor) {
   return (ad_cause){.kind = kind, .axes = axes, .factor = factor};
 }
 
-static ad_cause cause_of_replicas(const ad_mesh *mesh, ad_axes differs, int64_t odd_rank) {
-  ad_cause cause = cause_of_kind(odd_rank >= 0 ? AD_CAUSE_REPLICAS_DIFFER : AD_CAUSE_PARTIAL, differs, NAN);
+/* `first_holds`: the first rank's copy is right, so the sum was made and another copy went astray. */
+static ad_cause cause_of_replicas(ad_axes differs, int64_t odd_rank, int first_holds) {
+  int partial = odd_rank < 0 && !first_holds;
+  ad_cause cause = cause_of_kind(partial ? AD_CAUSE_PARTIAL : AD_CAUSE_REPLICAS_DIFFER, differs, NAN);
   char names[80];
   ad_axes_print(differs, names, sizeof names);
-  if (odd_rank >= 0)
+  if (partial)
+    snprintf(cause.text, sizeof cause.text, "not reduced over %s: each copy holds a part of the sum", names);
+  else if (odd_rank >= 0)
     snprintf(cause.text, sizeof cause.text, "rank %lld's copy differs from all others", (long long)odd_rank);
   else
-    snprintf(cause.text, sizeof cause.text, "not reduced over `%s`: each copy holds a part of the sum", names);
+    snprintf(cause.text, sizeof cause.text, "copies differ along %s although the first is right", names);
   return cause;
 }
 
-static ad_cause cause_of_factor(const ad_mesh *mesh, ad_axes reduced, double ratio) {
+static void say_factor(ad_cause *cause, const char *what, int candidates) {
   char names[80];
-  ad_axes divided = axes_of_factor(mesh, reduced, ratio, 1), times = axes_of_factor(mesh, reduced, ratio, 0);
-  ad_cause cause = cause_of_kind(AD_CAUSE_UNKNOWN, 0, ratio);
-  if (divided) {
-    cause = cause_of_kind(AD_CAUSE_AVERAGED, divided, ratio);
-    snprintf(cause.text, sizeof cause.text, "averaged over %s", ad_axes_print(divided, names, sizeof names));
-  } else if (times) {
-    cause = cause_of_kind(AD_CAUSE_DOUBLED, times, ratio);
-    snprintf(cause.text, sizeof cause.text, "summed twice, or never divided by the count of all ranks, over %s",
-             ad_axes_print(times, names, sizeof names));
-  } else {
-    snprintf(cause.text, sizeof cause.text, "%.6g times the reference: a factor that is no group's size", ratio);
-  }
+  snprintf(cause->text, sizeof cause->text, "%s over %s%s", what, ad_axes_print(cause->axes, names, sizeof names),
+           candidates > 1 ? ", or over another axis of its size" : "");
+}
+
+static ad_cause cause_of_factor(const ad_mesh *mesh, ad_axes reduced, double ratio) {
+  int candidates;
+  ad_cause cause = cause_of_kind(AD_CAUSE_AVERAGED, axes_of_factor(mesh, reduced, ratio, 1, &candidates), ratio);
+  if (cause.axes) return say_factor(&cause, "averaged", candidates), cause;
+  cause = cause_of_kind(AD_CAUSE_DOUBLED, axes_of_factor(mesh, reduced, ratio, 0, &candidates), ratio);
+  if (cause.axes) return say_factor(&cause, "summed twice, or divided by a local count,", candidates), cause;
+  cause.kind = AD_CAUSE_UNKNOWN;
+  snprintf(cause.text, sizeof cause.text, "%.6g times the reference: a factor that is no group's size", ratio);
   return cause;
 }
 
 ad_cause ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_proof_param *param, int proportional,
                      ad_axes differs, int64_t odd_rank) {
   if (param->replicas_equal && param->max_rel_err <= param->bound) return cause_of_kind(AD_CAUSE_NONE, 0, NAN);
-  if (!param->replicas_equal) return cause_of_replicas(mesh, differs, odd_rank);
-  if (proportional) return cause_of_factor(mesh, reduced, param->ratio);
+  if (!param->replicas_equal) return cause_of_replicas(differs, odd_rank, param->max_rel_err <= param->bound);
+  if (proportional && param->max_rel_err >= ROUNDING) return cause_of_factor(mesh, reduced, param->ratio);
   ad_cause cause = cause_of_kind(AD_CAUSE_UNKNOWN, 0, NAN);
   if (!isfinite(param->max_rel_err)) {
     snprintf(cause.text, sizeof cause.text, "a value is not a finite number");
-  } else if (param->max_rel_err < 1e-6) {
+  } else if (param->max_rel_err < ROUNDING) {
     cause.kind = AD_CAUSE_ROUNDING;
     snprintf(cause.text, sizeof cause.text, "differs by rounding only: a narrower dtype or another order of the sum");
   } else {

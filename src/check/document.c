@@ -47,6 +47,7 @@ static json_t *summary_document(const ad_findings *findings) {
       json_pack("{s:I, s:o, s:o, s:b, s:b}", "params", (json_int_t)count, "worst_ratio_error", number(ratio),
                 "worst_rel_err", number(error), "replicas_equal", equal, "pass", ad_proof_passes(proof, directional));
   if (directional) return summary;
+  json_object_set_new(summary, "initial_equal", json_boolean(proof->initial_equal));
   json_object_set_new(summary, "updates_equal", json_boolean(proof->updates_equal));
   if (findings->options->steps > 1)
     json_object_set_new(summary, "free_running_difference", number(proof->free_difference));
@@ -95,10 +96,15 @@ json_t *ad_findings_document(const ad_findings *findings) {
                 dtype_name(findings), "steps", steps, "seconds", findings->seconds, "loss", "dist",
                 number(proof->loss_dist), "ref", directional ? json_null() : number(proof->loss_ref));
   if (!document) return NULL;
+  if (!directional) {
+    json_object_set_new(json_object_get(document, "loss"), "rel_err", number(proof->loss_err));
+    json_object_set_new(json_object_get(document, "loss"), "bound", number(proof->norm_bound));
+  }
   json_object_set_new(document, "norm",
                       json_pack("{s:o, s:o, s:o}", "dist", number(proof->norm_dist), "ref",
                                 directional ? json_null() : number(proof->norm_ref), "rel_err",
                                 directional ? json_null() : number(proof->norm_err)));
+  if (!directional) json_object_set_new(json_object_get(document, "norm"), "bound", number(proof->norm_bound));
   json_object_set_new(document, "params", params_document(findings));
   json_object_set_new(document, "summary", summary_document(findings));
   if (directional) add_directional(proof, document);

@@ -63,9 +63,26 @@ static double bound_of_f32(const ad_recipe *recipe) {
   return 8 * sqrt(tokens) * sqrt(operations) * 0x1p-24;
 }
 
+static int all_f64(const ad_recipe *recipe) {
+  const ad_contract *contract = &recipe->precision.contract;
+  ad_dtype used[] = {recipe->precision.compute, contract->param, contract->grad, contract->reduce,
+                     contract->accumulate};
+  for (size_t i = 0; i < sizeof used / sizeof *used; i++)
+    if (used[i] != AD_F64 && used[i] != 0) return 0;
+  return contract->param == AD_F64 && recipe->precision.compute == AD_F64 && recipe->precision.override_count == 0;
+}
+
 double ad_proof_bound_of(const ad_recipe *recipe, const ad_check_options *options) {
-  int wide = options->recipe_dtype ? recipe->precision.compute == AD_F64 : options->dtype != AD_F32;
+  int wide = options->recipe_dtype ? all_f64(recipe) : options->dtype != AD_F32;
   return wide ? 1e-12 : bound_of_f32(recipe);
+}
+
+ad_axes ad_proof_reduced_axes(const ad_layout *layout) {
+  ad_layout gradient = ad_layout_dual(layout);
+  ad_axes axes = ad_layout_axes_of(&gradient, AD_P);
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
+    if (ad_mesh_axis_size(layout->mesh, (ad_axis)axis) == 1) axes &= ~AD_AXES(axis);
+  return axes;
 }
 
 static int param_passes(const ad_proof_param *param) {
@@ -75,7 +92,8 @@ static int param_passes(const ad_proof_param *param) {
 int ad_proof_passes(const ad_proof *proof, int directional) {
   if (!proof->complete) return 0;
   if (directional) return proof->directional_err <= AD_DIRECTIONAL_BOUND;
-  int passes = proof->updates_equal && proof->norm_err <= proof->norm_bound && proof->loss_err <= proof->norm_bound;
+  int passes = proof->initial_equal && proof->updates_equal && proof->norm_err <= proof->norm_bound &&
+               proof->loss_err <= proof->norm_bound;
   for (size_t i = 0; i < proof->param_count; i++) passes &= param_passes(&proof->params[i]);
   return passes;
 }

@@ -38,7 +38,9 @@ typedef struct ad_proof {
   int complete; /* every number below is there */
   double loss_dist, loss_ref, loss_err;
   double norm_dist, norm_ref, norm_err, norm_bound;
-  int updates_equal;      /* the reference's optimizer, fed the distributed gradient, gave the same bits */
+  int initial_equal; /* the first step started from the values that one process draws */
+  int updates_equal; /* the reference's optimizer, fed the distributed gradient, gave the same values and moments, bit
+                        for bit */
   double free_difference; /* worst relative distance of a parameter to a reference that never restarts; reported, not
                              judged */
   double difference, derivative, directional_err;
@@ -58,6 +60,8 @@ ad_status ad_proof_create(const ad_recipe *recipe, ad_proof **out) AD_CHECKED; /
 void ad_proof_destroy(ad_proof *proof);
 /* Starts the ranks, lets each prove its share, waits. The status and *result are those of ad_launch. */
 ad_status ad_proof_run(const ad_proof_job *job, ad_launch_result *result) AD_CHECKED;
+/* The axes larger than 1 over which the gradient of a parameter of this compute layout is a sum. */
+ad_axes ad_proof_reduced_axes(const ad_layout *layout);
 int ad_proof_passes(const ad_proof *proof, int directional);
 /* The bound of every judged number under these options; its reasons stand at the definition. */
 double ad_proof_bound_of(const ad_recipe *recipe, const ad_check_options *options);

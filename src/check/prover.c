@@ -12,6 +12,9 @@
 #include "check/reference.h"
 #include "check/replicas.h"
 
+/* What replicas must agree on: the gradient, and after the update the value and its moments. */
+enum { REPLICA_GRADIENT, REPLICA_STATE, REPLICA_KINDS = REPLICA_STATE + AD_RESTART_COUNT };
+
 typedef struct ad_prover {
   ad_comm *comm;
   const ad_proof_job *job;
@@ -21,7 +24,7 @@ typedef struct ad_prover {
   ad_array *gradients;              /* whole, one a parameter */
   const ad_array **whole_gradients; /* their addresses */
   const ad_array **parts;           /* this rank's arrays, for the comparison of replicas */
-  ad_replicas *gradient_replicas, *value_replicas;
+  ad_replicas *replicas[REPLICA_KINDS];
   ad_array scratch;        /* whole; as large as the largest parameter */
   ad_reference *reference; /* on the first rank, NULL elsewhere */
 } ad_prover;
@@ -52,8 +55,7 @@ static ad_status create_arrays(ad_prover *prover) {
   AD_TRY(ad_new(count, &prover->gradients));
   AD_TRY(ad_new(count, &prover->whole_gradients));
   AD_TRY(ad_new(count, &prover->parts));
-  AD_TRY(ad_new(count, &prover->gradient_replicas));
-  AD_TRY(ad_new(count, &prover->value_replicas));
+  for (int kind = 0; kind < REPLICA_KINDS; kind++) AD_TRY(ad_new(count, &prover->replicas[kind]));
   for (size_t i = 0; i < count; i++) {
     AD_TRY(create_whole(prover, i, &prover->gradients[i]));
     prover->whole_gradients[i] = &prover->gradients[i];
@@ -83,8 +85,7 @@ static void prover_destroy(ad_prover *prover) {
   ad_release(prover->gradients);
   ad_release(prover->whole_gradients);
   ad_release(prover->parts);
-  ad_release(prover->gradient_replicas);
-  ad_release(prover->value_replicas);
+  for (int kind = 0; kind < REPLICA_KINDS; kind++) ad_release(prover->replicas[kind]);
   ad_run_destroy(prover->run);
 }
 
@@ -101,12 +102,18 @@ static const ad_array *part_of(ad_run *run, size_t param, ad_restart_part part) 
   return ad_adamw_state(ad_run_optimizer(run), param, part == AD_RESTART_SECOND_MOMENT);
 }
 
-static ad_status restart_reference(ad_prover *prover) {
+/* The reference starts the step from the distributed state; at the first step that must be its own. */
+static void restart_part(ad_prover *prover, int64_t step, size_t param, ad_restart_part part, const ad_array *whole) {
+  if (step == 0 && !ad_reference_agrees(prover->reference, param, part, whole)) prover->job->proof->initial_equal = 0;
+  ad_reference_restart(prover->reference, param, part, whole);
+}
+
+static ad_status restart_reference(ad_prover *prover, int64_t step) {
   for (size_t i = 0; i < prover->param_count; i++) {
     for (int part = 0; part < AD_RESTART_COUNT; part++) {
       ad_array whole;
       AD_TRY(gather(prover, part_of(prover->run, i, (ad_restart_part)part), &whole));
-      if (prover->reference) ad_reference_restart(prover->reference, i, (ad_restart_part)part, &whole);
+      if (prover->reference) restart_part(prover, step, i, (ad_restart_part)part, &whole);
     }
   }
   return AD_OK;
@@ -118,22 +125,25 @@ static ad_status gather_gradients(ad_prover *prover) {
   return AD_OK;
 }
 
-static ad_status compare_replicas(ad_prover *prover) {
-  for (size_t i = 0; i < prover->param_count; i++) prover->parts[i] = ad_run_gradient(prover->run, i);
-  AD_TRY(ad_replicas_compare(prover->comm, &prover->everyone, prover->parts, prover->param_count,
-                             prover->gradient_replicas));
-  for (size_t i = 0; i < prover->param_count; i++) prover->parts[i] = ad_run_value(prover->run, i);
-  return ad_replicas_compare(prover->comm, &prover->everyone, prover->parts, prover->param_count,
-                             prover->value_replicas);
+static const ad_array *replica_part(const ad_prover *prover, size_t param, int kind) {
+  if (kind == REPLICA_GRADIENT) return ad_run_gradient(prover->run, param);
+  return part_of(prover->run, param, (ad_restart_part)(kind - REPLICA_STATE));
 }
 
-/* The axes over which a parameter's gradient is a sum of more than one rank's addends. */
-static ad_axes reduced_axes(const ad_param_spec *spec) {
-  ad_layout gradient = ad_layout_dual(&spec->layout);
-  ad_axes axes = ad_layout_axes_of(&gradient, AD_P);
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (ad_mesh_axis_size(spec->layout.mesh, (ad_axis)axis) == 1) axes &= ~AD_AXES(axis);
-  return axes;
+static ad_status compare_replicas(ad_prover *prover) {
+  for (int kind = 0; kind < REPLICA_KINDS; kind++) {
+    for (size_t i = 0; i < prover->param_count; i++) prover->parts[i] = replica_part(prover, i, kind);
+    AD_TRY(ad_replicas_compare(prover->comm, &prover->everyone, prover->parts, prover->param_count,
+                               prover->replicas[kind]));
+  }
+  return AD_OK;
+}
+
+/* The first kind that differs, or the last. */
+static const ad_replicas *worst_replicas(const ad_prover *prover, size_t param) {
+  int kind = 0;
+  while (kind + 1 < REPLICA_KINDS && prover->replicas[kind][param].equal) kind++;
+  return &prover->replicas[kind][param];
 }
 
 static void describe_param(const ad_param_spec *spec, double bound, ad_proof_param *out) {
@@ -141,7 +151,7 @@ static void describe_param(const ad_param_spec *spec, double bound, ad_proof_par
   snprintf(out->name, sizeof out->name, "%s", spec->name);
   ad_layout_print(&spec->layout, out->layout, sizeof out->layout);
   ad_layout_print(&spec->storage, out->storage, sizeof out->storage);
-  ad_axes_print(reduced_axes(spec), out->reduced_over, sizeof out->reduced_over);
+  ad_axes_print(ad_proof_reduced_axes(&spec->layout), out->reduced_over, sizeof out->reduced_over);
 }
 
 /* dist = ratio * ref, up to what rounding explains. */
@@ -156,23 +166,23 @@ static int is_proportional(const ad_array *dist, const ad_array *ref, double rat
   return isfinite(ratio) && worst <= 1e-4 * largest;
 }
 
+/* Unequal replicas outrank any error, and no number outranks every number. */
 static int is_worse(const ad_proof_param *now, const ad_proof_param *before) {
+  if (now->replicas_equal != before->replicas_equal) return !now->replicas_equal;
   if (isnan(before->max_rel_err)) return 0;
-  return isnan(now->max_rel_err) || now->max_rel_err > before->max_rel_err ||
-         now->replicas_equal < before->replicas_equal;
+  return isnan(now->max_rel_err) || now->max_rel_err > before->max_rel_err;
 }
 
 static void judge_param(ad_prover *prover, size_t i, int64_t step, double largest) {
   const ad_array *dist = &prover->gradients[i], *ref = ad_reference_gradient(prover->reference, i);
-  const ad_replicas *gradient = &prover->gradient_replicas[i], *value = &prover->value_replicas[i];
-  const ad_replicas *replicas = gradient->equal ? value : gradient;
+  const ad_replicas *replicas = worst_replicas(prover, i);
   const ad_param_spec *spec = ad_run_param(prover->run, i);
   ad_proof_param *kept = &prover->job->proof->params[i], now = *kept;
   now.step = step;
   now.replicas_equal = replicas->equal;
   ad_compare(dist->data, ref->data, ref->dtype, ad_array_numel(ref), largest, &now.ratio, &now.max_rel_err);
-  now.cause = ad_diagnose(spec->layout.mesh, reduced_axes(spec), &now, is_proportional(dist, ref, now.ratio),
-                          replicas->differs, replicas->odd_rank);
+  now.cause = ad_diagnose(spec->layout.mesh, ad_proof_reduced_axes(&spec->layout), &now,
+                          is_proportional(dist, ref, now.ratio), replicas->differs, replicas->odd_rank);
   if (step == 0 || is_worse(&now, kept)) *kept = now;
 }
 
@@ -202,29 +212,30 @@ static ad_status judge(ad_prover *prover, const ad_step_report *dist) {
   return ad_reference_feed(prover->reference, prover->whole_gradients, dist->lr, factor);
 }
 
-static void judge_update(ad_prover *prover, size_t i, const ad_array *whole) {
-  ad_proof *proof = prover->job->proof;
-  const ad_array *fed = ad_reference_fed_value(prover->reference, i),
-                 *free = ad_reference_free_value(prover->reference, i);
-  proof->updates_equal &= memcmp(fed->data, whole->data, ad_array_bytes(whole)) == 0;
+static void judge_free_running(ad_prover *prover, size_t param, const ad_array *whole) {
+  const ad_array *free = ad_reference_free_value(prover->reference, param);
   if (!free) return;
   double ratio, distance;
   ad_compare(whole->data, free->data, free->dtype, ad_array_numel(free), 0, &ratio, &distance);
-  proof->free_difference = worst_of(proof->free_difference, distance);
+  prover->job->proof->free_difference = worst_of(prover->job->proof->free_difference, distance);
 }
 
 static ad_status compare_updates(ad_prover *prover) {
   for (size_t i = 0; i < prover->param_count; i++) {
-    ad_array whole;
-    AD_TRY(gather(prover, ad_run_value(prover->run, i), &whole));
-    if (prover->reference) judge_update(prover, i, &whole);
+    for (int part = 0; part < AD_RESTART_COUNT; part++) {
+      ad_array whole;
+      AD_TRY(gather(prover, part_of(prover->run, i, (ad_restart_part)part), &whole));
+      if (!prover->reference) continue;
+      prover->job->proof->updates_equal &= ad_reference_fed_agrees(prover->reference, i, (ad_restart_part)part, &whole);
+      if (part == AD_RESTART_VALUE) judge_free_running(prover, i, &whole);
+    }
   }
   return AD_OK;
 }
 
 static ad_status prove_step(ad_prover *prover, int64_t step) {
   ad_step_report report;
-  AD_TRY(restart_reference(prover));
+  AD_TRY(restart_reference(prover, step));
   AD_TRY(ad_run_step(prover->run, step, &report));
   AD_TRY(gather_gradients(prover));
   AD_TRY(compare_replicas(prover));
@@ -237,7 +248,7 @@ static ad_status prove_steps(ad_prover *prover) {
   ad_proof *proof = prover->job->proof;
   double bound = ad_proof_bound_of(prover->job->recipe, options);
   if (prover->reference) {
-    proof->updates_equal = 1;
+    proof->updates_equal = proof->initial_equal = 1;
     proof->norm_bound = bound;
     for (size_t i = 0; i < prover->param_count; i++)
       describe_param(ad_run_param(prover->run, i), bound, &proof->params[i]);

@@ -13,9 +13,11 @@ struct ad_reference {
   ad_run *run, *fed, *free;
   size_t param_count;
   ad_array **fed_values;
+  ad_array *fed_gradients; /* the caller's memory, seen on the reference's mesh */
+  const ad_array **fed_list;
 };
 
-static char single_mesh[] = "dp_shard=1";
+static char single_mesh[] = "dp_shard=1", no_views[] = "";
 
 static ad_status create_runs(ad_reference *reference, ad_dtype dtype, int several_steps) {
   ad_run_options options = {.size = sizeof options, .dtype = dtype};
@@ -25,7 +27,12 @@ static ad_status create_runs(ad_reference *reference, ad_dtype dtype, int severa
   if (several_steps) AD_TRY(ad_run_create(reference->comm, &reference->recipe, &options, &reference->free));
   reference->param_count = ad_run_param_count(reference->run);
   AD_TRY(ad_new(reference->param_count, &reference->fed_values));
-  for (size_t i = 0; i < reference->param_count; i++) reference->fed_values[i] = ad_run_value(reference->fed, i);
+  AD_TRY(ad_new(reference->param_count, &reference->fed_gradients));
+  AD_TRY(ad_new(reference->param_count, &reference->fed_list));
+  for (size_t i = 0; i < reference->param_count; i++) {
+    reference->fed_values[i] = ad_run_value(reference->fed, i);
+    reference->fed_list[i] = &reference->fed_gradients[i];
+  }
   return AD_OK;
 }
 
@@ -34,6 +41,7 @@ ad_status ad_reference_create(const ad_recipe *recipe, ad_dtype dtype, int sever
   AD_TRY(ad_new(1, &reference));
   reference->recipe = *recipe;
   reference->recipe.mesh = single_mesh;
+  reference->recipe.views = no_views;
   ad_status status = create_runs(reference, dtype, several_steps);
   if (status) {
     ad_reference_destroy(reference);
@@ -50,6 +58,8 @@ void ad_reference_destroy(ad_reference *reference) {
   ad_run_destroy(reference->free);
   ad_comm_close(reference->comm);
   ad_release(reference->fed_values);
+  ad_release(reference->fed_gradients);
+  ad_release(reference->fed_list);
   ad_release(reference);
 }
 
@@ -79,11 +89,20 @@ const ad_array *ad_reference_gradient(const ad_reference *reference, size_t para
 }
 
 ad_status ad_reference_feed(ad_reference *reference, const ad_array *const *gradients, double lr, double factor) {
-  return ad_adamw_step(ad_run_optimizer(reference->fed), reference->fed_values, gradients, lr, factor, AD_HERE);
+  for (size_t i = 0; i < reference->param_count; i++) {
+    reference->fed_gradients[i] = *gradients[i];
+    reference->fed_gradients[i].layout = reference->fed_values[i]->layout;
+  }
+  return ad_adamw_step(ad_run_optimizer(reference->fed), reference->fed_values, reference->fed_list, lr, factor,
+                       AD_HERE);
 }
 
-const ad_array *ad_reference_fed_value(const ad_reference *reference, size_t param) {
-  return reference->fed_values[param];
+int ad_reference_agrees(ad_reference *reference, size_t param, ad_restart_part part, const ad_array *whole) {
+  return memcmp(part_of(reference->run, param, part)->data, whole->data, ad_array_bytes(whole)) == 0;
+}
+
+int ad_reference_fed_agrees(ad_reference *reference, size_t param, ad_restart_part part, const ad_array *whole) {
+  return memcmp(part_of(reference->fed, param, part)->data, whole->data, ad_array_bytes(whole)) == 0;
 }
 
 const ad_array *ad_reference_free_value(const ad_reference *reference, size_t param) {

@@ -21,11 +21,14 @@ void ad_reference_restart(ad_reference *reference, size_t param, ad_restart_part
 /* Takes the step, with every switch off. */
 ad_status ad_reference_step(ad_reference *reference, int64_t step, ad_step_report *out) AD_CHECKED;
 const ad_array *ad_reference_gradient(const ad_reference *reference, size_t param);
-/* The optimizer alone, from the same start, fed the whole distributed gradients and their norm. Then `fed_value` is
- * what the distributed parameter must be, bit for bit. */
+/* Whether that array of the distributed run before its step is what the reference itself has: at the first step,
+ * whether all topologies draw the same initial values. */
+int ad_reference_agrees(ad_reference *reference, size_t param, ad_restart_part part, const ad_array *whole);
+/* The optimizer alone, from the same start, fed the whole distributed gradients. */
 ad_status ad_reference_feed(ad_reference *reference, const ad_array *const *gradients, double lr,
                             double factor) AD_CHECKED;
-const ad_array *ad_reference_fed_value(const ad_reference *reference, size_t param);
+/* Whether that array of the distributed run after its step is what the fed optimizer made, bit for bit. */
+int ad_reference_fed_agrees(ad_reference *reference, size_t param, ad_restart_part part, const ad_array *whole);
 const ad_array *ad_reference_free_value(const ad_reference *reference, size_t param); /* NULL without several_steps */
 
 #endif

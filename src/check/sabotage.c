@@ -35,16 +35,53 @@ static int microbatch_counts_differ(const ad_recipe *recipe) {
   return 0;
 }
 
-/* Whether the mistake changes anything here. A size-1 axis averages over one rank: nothing to see. */
-static int can_show(ad_switch which, const ad_recipe *recipe, const ad_mesh *mesh, ad_axis axis) {
-  if (ad_switch_at(which)->per_axis) return ad_mesh_axis_size(mesh, axis) > 1;
+/* What decides which mistakes show. */
+typedef struct ad_stage {
+  const ad_recipe *recipe;
+  const ad_mesh *mesh;
+  ad_axes reduced;        /* over which some parameter's gradient is a sum of several ranks' addends */
+  int64_t tokens;         /* counted in a step */
+  int second_rank_counts; /* rank 1 of the mesh holds a counted token */
+} ad_stage;
+
+static ad_axes reduced_axes(const ad_model *model) {
+  ad_axes axes = 0;
+  for (size_t i = 0; i < ad_model_param_count(model); i++)
+    axes |= ad_proof_reduced_axes(&ad_model_param(model, i)->layout);
+  return axes;
+}
+
+static int64_t tokens_of_rank(const ad_recipe *recipe, const ad_layout *batch, int64_t rank) {
+  int64_t tokens = 0, microbatches = recipe->train.microbatches;
+  for (int64_t m = 0; m < microbatches; m++)
+    tokens += tokens_of_span(recipe, ad_batch_rows(batch, rank, recipe->train.global_batch, microbatches, m));
+  return tokens;
+}
+
+static ad_stage stage_of(const ad_recipe *recipe, const ad_mesh *mesh, const ad_model *model) {
+  ad_stage stage = {.recipe = recipe, .mesh = mesh, .reduced = reduced_axes(model)};
+  stage.tokens = tokens_of_span(recipe, (ad_span){0, recipe->train.global_batch});
+  int64_t second = ad_mesh_first_rank(mesh) + 1;
+  stage.second_rank_counts =
+      ad_mesh_has_rank(mesh, second) && tokens_of_rank(recipe, ad_model_batch_layout(model), second) > 0;
+  return stage;
+}
+
+/* Whether the mistake changes anything here. An axis of size 1 averages over one rank: nothing to see. */
+static int can_show(ad_switch which, const ad_stage *stage, ad_axis axis) {
+  if (ad_switch_at(which)->per_axis) return stage->tokens && (stage->reduced & AD_AXES(axis));
   switch (which) {
     case AD_SWITCH_MEAN_OF_MEANS:
-      return microbatch_counts_differ(recipe);
+      return microbatch_counts_differ(stage->recipe);
     case AD_SWITCH_LAST_MICROBATCH:
-      return recipe->train.microbatches > 1;
+      return stage->tokens && stage->recipe->train.microbatches > 1;
+    case AD_SWITCH_SHIFTED_SLICE:
+      return stage->second_rank_counts;
+    case AD_SWITCH_LOCAL_COUNT:
+    case AD_SWITCH_FIRST_STEP:
+      return stage->tokens && stage->reduced;
     default:
-      return ad_mesh_size(mesh) > 1;
+      return ad_mesh_size(stage->mesh) > 1;
   }
 }
 
@@ -67,18 +104,28 @@ static void add(ad_switch which, const ad_mesh *mesh, ad_axis axis, ad_sabotage 
   }
 }
 
-ad_status ad_sabotage_list(const ad_recipe *recipe, ad_sabotage out[AD_SABOTAGE_MAX], size_t *count) {
-  ad_mesh *mesh;
-  AD_TRY(ad_recipe_mesh(recipe, &mesh));
+static void list(const ad_stage *stage, ad_sabotage out[AD_SABOTAGE_MAX], size_t *count) {
   *count = 0;
   for (int which = 0; which < AD_SWITCH_COUNT; which++) {
     int axes = ad_switch_at((ad_switch)which)->per_axis ? AD_AXIS_COUNT : 1;
     for (int axis = 0; axis < axes && *count < AD_SABOTAGE_MAX; axis++)
-      if (can_show((ad_switch)which, recipe, mesh, (ad_axis)axis))
-        add((ad_switch)which, mesh, (ad_axis)axis, out, count);
+      if (can_show((ad_switch)which, stage, (ad_axis)axis))
+        add((ad_switch)which, stage->mesh, (ad_axis)axis, out, count);
+  }
+}
+
+ad_status ad_sabotage_list(const ad_recipe *recipe, ad_sabotage out[AD_SABOTAGE_MAX], size_t *count) {
+  ad_mesh *mesh;
+  ad_model *model;
+  AD_TRY(ad_recipe_mesh(recipe, &mesh));
+  ad_status status = ad_recipe_model(recipe, mesh, &model);
+  if (!status) {
+    ad_stage stage = stage_of(recipe, mesh, model);
+    list(&stage, out, count);
+    ad_model_destroy(model);
   }
   ad_mesh_destroy(mesh);
-  return AD_OK;
+  return status;
 }
 
 static double error_of(const ad_proof_param *param) {
@@ -108,19 +155,35 @@ static void caught_by_number(const ad_proof *proof, ad_sabotage *sabotage) {
   sabotage->cause = param->cause;
 }
 
+/* A refusal, a broken protocol and a number that is none are catches; anything else is a failure of the check itself.
+ */
+static ad_status caught_by_status(const ad_launch_result *result, ad_status status, ad_sabotage *sabotage) {
+  switch (result->status) {
+    case AD_TYPE:
+      sabotage->caught = AD_CAUGHT_TYPE;
+      break;
+    case AD_MISMATCH:
+    case AD_CYCLE:
+    case AD_RANK_LEFT:
+      sabotage->caught = AD_CAUGHT_PROTOCOL;
+      break;
+    default:
+      return ad_fail(status, "%s: %s", sabotage->name, result->message);
+  }
+  snprintf(sabotage->message, sizeof sabotage->message, "%s", result->message);
+  return AD_OK;
+}
+
 ad_status ad_sabotage_try(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof,
                           ad_sabotage *sabotage) {
-  ad_check_options quiet = *options;
-  quiet.progress = NULL;
-  ad_launch_result result;
-  ad_proof_job job = {recipe, &quiet, sabotage->name, proof};
+  ad_check_options planted = *options; /* these mistakes are of no dtype: they are planted in f64 */
+  planted.progress = NULL;
+  planted.recipe_dtype = 0;
+  planted.dtype = AD_F64;
+  ad_launch_result result = {0};
+  ad_proof_job job = {recipe, &planted, sabotage->name, proof};
   ad_status status = ad_proof_run(&job, &result);
-  if (!status) {
-    caught_by_number(proof, sabotage);
-    return AD_OK;
-  }
-  if (status == AD_INTERRUPTED || status == AD_SYSTEM || status == AD_MEMORY || result.signal) return status;
-  sabotage->caught = result.status == AD_TYPE ? AD_CAUGHT_TYPE : AD_CAUGHT_PROTOCOL;
-  snprintf(sabotage->message, sizeof sabotage->message, "%s", result.message);
+  if (status) return caught_by_status(&result, status, sabotage);
+  caught_by_number(proof, sabotage);
   return AD_OK;
 }

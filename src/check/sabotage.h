@@ -15,7 +15,7 @@ typedef struct ad_sabotage {
   char param[96];
   double ratio;
   ad_cause cause;
-  char message[1024];
+  char message[2048];
 } ad_sabotage;
 
 enum { AD_SABOTAGE_MAX = 64 };

@@ -92,6 +92,25 @@ static void print_sabotages(FILE *file, const json_t *document, const ad_paint *
           (long long)json_integer_value(json_object_get(document, "survivors")));
 }
 
+static void print_number(FILE *file, const json_t *document, const char *name, const ad_paint *paint) {
+  const json_t *number = json_object_get(document, name);
+  if (!json_object_get(number, "bound") || number_of(number, "rel_err") <= number_of(number, "bound")) return;
+  fprintf(file, "  %sBAD%s  the %s is off by %.2g, bound %.2g\n", paint->bad, paint->off, name,
+          number_of(number, "rel_err"), number_of(number, "bound"));
+}
+
+/* Judged numbers that belong to no parameter: only those that fail. */
+static void print_failures(FILE *file, const json_t *document, const ad_paint *paint) {
+  const json_t *summary = json_object_get(document, "summary");
+  print_number(file, document, "loss", paint);
+  print_number(file, document, "norm", paint);
+  if (json_is_false(json_object_get(summary, "initial_equal")))
+    fprintf(file, "  %sBAD%s  the initial values are not those that one process draws\n", paint->bad, paint->off);
+  if (json_is_false(json_object_get(summary, "updates_equal")))
+    fprintf(file, "  %sBAD%s  fed the same gradient, the optimizer of one process gives other bits\n", paint->bad,
+            paint->off);
+}
+
 static void print_verdict(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *summary = json_object_get(document, "summary");
   int pass = is_true(summary, "pass");
@@ -113,6 +132,7 @@ ad_status ad_check_table(const char *json, int colour, char **out) {
     const ad_paint *paint = colour ? &colours : &plain;
     print_head(file, document, paint);
     print_params(file, document, paint);
+    print_failures(file, document, paint);
     print_directional(file, document, paint);
     print_sabotages(file, document, paint);
     print_verdict(file, document, paint);

@@ -118,7 +118,7 @@ static ad_status list_memory(const ad_recipe *recipe, const ad_layout *batch, in
   AD_TRY(ad_new(1, &distinct));
   ad_status status = AD_OK;
   for (int64_t rank = 0; rank < world && !status; rank++) {
-    ad_plan_memory *memory;
+    ad_plan_memory *memory = NULL;
     status = find_memory(recipe, batch, rank, world, distinct, &memory);
     if (status) break;
     *node_peak += ad_plan_peak(memory);

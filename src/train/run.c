@@ -198,3 +198,12 @@ ad_reducer *ad_run_reducer(ad_run *run) { return run->reducer; }
 ad_tape *ad_run_tape(ad_run *run) { return run->tape; }
 ad_comm *ad_run_comm(ad_run *run) { return run->comm; }
 const ad_recipe *ad_run_recipe(const ad_run *run) { return run->recipe; }
+
+size_t ad_run_data_bytes(const ad_run *run) {
+  size_t bytes = (size_t)ad_text_data_bytes(run->text);
+  for (size_t m = 0; m < run->batch.count; m++) {
+    const ad_microbatch *microbatch = &run->batch.microbatches[m];
+    bytes += ad_array_bytes(&microbatch->tokens) + ad_array_bytes(&microbatch->targets);
+  }
+  return bytes;
+}

@@ -36,7 +36,7 @@ static ad_status read_batch(ad_run *run, step_state *state, int held_out) {
 static void refresh_computed(ad_run *run) {
   for (size_t i = 0; i < run->param_count; i++) {
     const ad_array *computed = run->computed_list[i], *value = &run->values[i];
-    if (computed != value) ad_cast(computed->data, computed->dtype, value->data, value->dtype, ad_array_numel(value));
+    if (computed != value && value->data) ad_cast(computed->data, computed->dtype, value->data, value->dtype, ad_array_numel(value));
   }
 }
 
@@ -77,7 +77,7 @@ static ad_status backward(ad_run *run, size_t m, ad_tensor *loss) {
 }
 
 static void add_loss(const ad_tensor *loss, step_state *state) {
-  state->loss += ad_tensor_scalar(loss);
+  if (ad_tensor_array(loss)->data) state->loss += ad_tensor_scalar(loss); // engine dry has no values
   state->addend_of = ad_layout_axes_of(&ad_tensor_array(loss)->layout, AD_P);
 }
 
