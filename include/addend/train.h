@@ -35,7 +35,7 @@ typedef struct ad_run_options {
 AD_API AD_CHECKED ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_options *options, ad_run **out);
 AD_API void ad_run_destroy(ad_run *run);
 /* The step: for each microbatch forward, backward and the reducer; then norm, clip, update. A loss that is not finite is AD_NUMBER on all ranks, naming step and
- * rank. */
+ * rank. After any error the run can only be destroyed. */
 AD_API AD_CHECKED ad_status ad_run_step(ad_run *run, int64_t step, ad_step_report *out);
 /* The loss of step `step`'s batch at the present parameters, without gradients or update (for --directional). held_out: of the validation part instead. */
 AD_API AD_CHECKED ad_status ad_run_loss(ad_run *run, int64_t step, int held_out, double *out);
@@ -56,7 +56,7 @@ AD_API size_t ad_run_data_bytes(const ad_run *run); /* of the text and the batch
 /* `addend train`: runs all steps of a recipe on this rank; rank 0 writes FOLDER/metrics.jsonl, trace.json (all ranks' events) and report.html. `progress` is called on rank 0 after every step. */
 typedef struct ad_train_options {
   size_t size; /* sizeof(ad_train_options) */
-  const char *folder; /* "runs/NAME" */
+  const char *folder; /* made if it is not there; NULL: "runs/NAME" */
   void (*progress)(void *context, const ad_step_report *report, int64_t steps, double tokens_per_second, double seconds_left);
   void *context;
 } ad_train_options;

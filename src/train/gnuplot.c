@@ -10,8 +10,6 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-extern char **environ;
-
 static ad_status start(const posix_spawn_file_actions_t *actions, pid_t *out) {
   char name[] = "gnuplot";
   char *argv[] = {name, NULL};

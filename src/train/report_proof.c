@@ -56,19 +56,18 @@ static void sabotage_row(FILE *page, const json_t *mistake) {
 }
 
 static void write_sabotage(FILE *page, const json_t *document) {
-  const json_t *list = json_object_get(document, "sabotage"), *mistake;
+  const json_t *list = json_object_get(document, "sabotage");
   if (!json_array_size(list)) return;
   fprintf(page,
           "<h3>Planted mistakes: %zu, of which %lld survived</h3><div class=wide><table><tr><th>mistake<th>caught by"
           "<th>parameter<th>ratio<th>what the check says</tr>\n",
           json_array_size(list), (long long)json_integer_value(json_object_get(document, "survivors")));
-  size_t i;
-  json_array_foreach(list, i, mistake) sabotage_row(page, mistake);
+  for (size_t i = 0; i < json_array_size(list); i++) sabotage_row(page, json_array_get(list, i));
   fputs("</table></div>\n", page);
 }
 
 static void write_document(FILE *page, const json_t *document) {
-  const json_t *summary = json_object_get(document, "summary"), *params = json_object_get(document, "params"), *param;
+  const json_t *summary = json_object_get(document, "summary"), *params = json_object_get(document, "params");
   fprintf(page, "<p class=%s>%s: ", json_is_true(json_object_get(summary, "pass")) ? "yes" : "no",
           json_is_true(json_object_get(summary, "pass")) ? "It holds" : "It does not hold");
   fprintf(page, "%zu parameters on %lld ranks (<code>", json_array_size(params),
@@ -79,8 +78,7 @@ static void write_document(FILE *page, const json_t *document) {
       "<div class=wide><table><tr><th>parameter<th>layout<th>reduced over<th>ratio<th>worst error<th>replicas"
       "<th>likely cause</tr>\n",
       page);
-  size_t i;
-  json_array_foreach(params, i, param) param_row(page, param);
+  for (size_t i = 0; i < json_array_size(params); i++) param_row(page, json_array_get(params, i));
   fputs("</table></div>\n", page);
   write_sabotage(page, document);
 }

@@ -36,7 +36,8 @@ static ad_status read_batch(ad_run *run, step_state *state, int held_out) {
 static void refresh_computed(ad_run *run) {
   for (size_t i = 0; i < run->param_count; i++) {
     const ad_array *computed = run->computed_list[i], *value = &run->values[i];
-    if (computed != value && value->data) ad_cast(computed->data, computed->dtype, value->data, value->dtype, ad_array_numel(value));
+    if (computed != value && value->data)
+      ad_cast(computed->data, computed->dtype, value->data, value->dtype, ad_array_numel(value));
   }
 }
 
@@ -77,7 +78,7 @@ static ad_status backward(ad_run *run, size_t m, ad_tensor *loss) {
 }
 
 static void add_loss(const ad_tensor *loss, step_state *state) {
-  if (ad_tensor_array(loss)->data) state->loss += ad_tensor_scalar(loss); // engine dry has no values
+  if (ad_tensor_array(loss)->data) state->loss += ad_tensor_scalar(loss);  // engine dry has no values
   state->addend_of = ad_layout_axes_of(&ad_tensor_array(loss)->layout, AD_P);
 }
 
@@ -164,7 +165,7 @@ static void perturb_replica(ad_run *run) {
   if (ad_group_index(&run->everyone, ad_comm_rank(run->comm)) != 1) return;
   const ad_array *gradient = ad_run_gradient(run, run->param_count - 1);
   double amount = 1e-3;
-  if (ad_array_numel(gradient)) ad_accumulate(gradient->data, gradient->dtype, &amount, AD_F64, 1, 1);
+  if (ad_array_numel(gradient) && gradient->data) ad_accumulate(gradient->data, gradient->dtype, &amount, AD_F64, 1, 1);
 }
 
 static ad_status finish_gradients(ad_run *run, step_state *state, ad_step_report *report) {

@@ -2,7 +2,7 @@
  * could.
  */
 #include <math.h>
-#include <string.h>
+#include <stdio.h>
 #include "base/error.h"
 #include "base/memory.h"
 #include "train/metrics.h"
@@ -12,7 +12,7 @@
 enum { HELD_OUT_MEASUREMENTS = 10 };
 
 typedef struct training {
-  const ad_train_options *options;
+  ad_train_options options;
   ad_run *run;
   ad_metrics metrics; /* on the first rank */
 } training;
@@ -25,7 +25,7 @@ typedef struct outcome {
 // The first rank's outcome becomes everyone's.
 static ad_status agree(ad_run *run, ad_status own) {
   outcome shared = {.status = own};
-  if (own) strcpy(shared.message, ad_last_error());
+  if (own) snprintf(shared.message, sizeof shared.message, "%s", ad_last_error());
   ad_collective broadcast = {.op = AD_BROADCAST,
                              .group = run->everyone,
                              .in = &shared,
@@ -45,10 +45,10 @@ static int measures_held_out(const ad_recipe *recipe, int64_t step) {
 static void report_progress(const training *t, const ad_step_report *report) {
   int64_t steps = t->run->recipe->train.steps;
   const ad_metrics *metrics = &t->metrics;
-  if (!t->options->progress) return;
-  t->options->progress(t->options->context, report, steps,
-                       metrics->step_seconds > 0 ? metrics->step_tokens / metrics->step_seconds : 0,
-                       (double)(steps - report->step - 1) * metrics->step_seconds);
+  if (!t->options.progress) return;
+  t->options.progress(t->options.context, report, steps,
+                      metrics->step_seconds > 0 ? metrics->step_tokens / metrics->step_seconds : 0,
+                      (double)(steps - report->step - 1) * metrics->step_seconds);
 }
 
 static ad_status keep(training *t, const ad_metric *metric) {
@@ -75,7 +75,7 @@ static ad_status train_steps(training *t) {
 
 static ad_status write_trace(const training *t, const ad_timeline *timeline) {
   char *path;
-  AD_TRY(ad_path_in(t->options->folder, "trace.json", &path));
+  AD_TRY(ad_path_in(t->options.folder, "trace.json", &path));
   ad_status status = ad_timeline_write(timeline, path);
   ad_release(path);
   return status;
@@ -83,7 +83,7 @@ static ad_status write_trace(const training *t, const ad_timeline *timeline) {
 
 static ad_status write_results(training *t, const ad_timeline *timeline) {
   if (!ad_run_is_first(t->run)) return AD_OK;
-  ad_report report = {t->options->folder, t->run, &t->metrics, timeline};
+  ad_report report = {t->options.folder, t->run, &t->metrics, timeline};
   AD_TRY(ad_metrics_close(&t->metrics));
   AD_TRY(write_trace(t, timeline));
   return ad_report_write(&report);
@@ -99,18 +99,21 @@ static ad_status finish(training *t) {
 
 // An interrupted run has its files as well; the ranks stopped together.
 static ad_status run_training(training *t) {
-  ad_status opened = ad_run_is_first(t->run) ? ad_metrics_open(t->options->folder, &t->metrics) : AD_OK;
+  ad_status opened = ad_run_is_first(t->run) ? ad_metrics_open(t->options.folder, &t->metrics) : AD_OK;
   AD_TRY(agree(t->run, opened));
   ad_status trained = train_steps(t);
   if (trained && trained != AD_INTERRUPTED) return trained;
   char message[AD_MESSAGE_MAX];
-  strcpy(message, ad_last_error());
+  snprintf(message, sizeof message, "%s", ad_last_error());
   AD_TRY(finish(t));
   return trained ? ad_fail(trained, "%s", message) : AD_OK;
 }
 
 ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_options *options) {
-  training t = {.options = options};
+  char folder[512];
+  snprintf(folder, sizeof folder, "runs/%s", recipe->name);
+  training t = {.options = options ? *options : (ad_train_options){0}};
+  if (!t.options.folder) t.options.folder = folder;
   AD_TRY(ad_run_create(comm, recipe, NULL, &t.run));
   ad_status status = run_training(&t);
   ad_metrics_destroy(&t.metrics);

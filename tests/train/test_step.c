@@ -2,6 +2,7 @@
 #include "world.h"
 
 #include <math.h>
+#include <unistd.h>
 #include "base/memory.h"
 #include "base/switches.h"
 
@@ -199,6 +200,27 @@ static void a_step_without_counted_tokens_warns_and_goes_on(void **state) {
   close_single(&s);
 }
 
+static void a_run_writes_its_own_trace_when_asked(void **state) {
+  char path[] = "/tmp/addend-trace-XXXXXX", text[64] = "";
+  int file = mkstemp(path);
+  assert_true(file >= 0);
+  ad_recipe *recipe = tiny_recipe("dp=1", "", STEPPING ", global_batch: 4");
+  ad_comm *comm;
+  ad_run *run;
+  ad_step_report report;
+  ad_run_options options = {.size = sizeof options, .trace = path};
+  must(ad_comm_open_alone(&comm));
+  must(ad_run_create(comm, recipe, &options, &run));
+  must(ad_run_step(run, 0, &report));
+  ad_run_destroy(run);
+  assert_true(read(file, text, sizeof text - 1) > 0);
+  assert_non_null(strstr(text, "traceEvents"));
+  close(file);
+  unlink(path);
+  ad_comm_close(comm);
+  ad_recipe_destroy(recipe);
+}
+
 static void no_part_held_out_is_said(void **state) {
   single s = open_single("", STEPPING ", global_batch: 4");
   double loss;
@@ -215,6 +237,22 @@ static void a_world_of_another_size_than_the_mesh_is_refused(void **state) {
   assert_int_equal(ad_run_create(comm, recipe, NULL, &run), AD_INVALID);
   assert_null(run);
   assert_non_null(strstr(ad_last_error(), "3 ranks"));
+  ad_comm_close(comm);
+  ad_recipe_destroy(recipe);
+}
+
+static void a_step_on_engine_dry_checks_everything_and_computes_nothing(void **state) {
+  ad_recipe *recipe = tiny_recipe("dp_replicate=3 dp_shard=200", ", valid: [1, 0.5]", STEPPING ", global_batch: 700");
+  ad_comm *comm;
+  ad_run *run;
+  ad_step_report report;
+  must(ad_comm_open_dry(457, 600, &comm));
+  must(ad_run_create(comm, recipe, NULL, &run));
+  must(ad_run_step(run, 0, &report));
+  assert_null(ad_run_value(run, 0)->data);
+  assert_true(ad_tape_peak_bytes(ad_run_tape(run)) > 0);
+  assert_true(report.loss == 0);
+  ad_run_destroy(run);
   ad_comm_close(comm);
   ad_recipe_destroy(recipe);
 }
@@ -273,8 +311,10 @@ int main(void) {
       cmocka_unit_test(the_loss_falls_on_real_text),
       cmocka_unit_test(a_steady_step_allocates_nothing),
       cmocka_unit_test(a_step_without_counted_tokens_warns_and_goes_on),
+      cmocka_unit_test(a_run_writes_its_own_trace_when_asked),
       cmocka_unit_test(no_part_held_out_is_said),
       cmocka_unit_test(a_world_of_another_size_than_the_mesh_is_refused),
+      cmocka_unit_test(a_step_on_engine_dry_checks_everything_and_computes_nothing),
       cmocka_unit_test(memory_that_runs_out_leaves_nothing_behind),
       cmocka_unit_test(a_step_on_three_ranks_is_the_step_of_one),
       cmocka_unit_test(a_rank_without_rows_takes_part),

@@ -107,10 +107,10 @@ static int metrics_lines(void) {
 }
 
 static int events_of(const json_t *trace, int rank, const char *name, const char *phase) {
-  const json_t *event;
-  size_t i;
+  const json_t *events = json_object_get(trace, "traceEvents");
   int count = 0;
-  json_array_foreach(json_object_get(trace, "traceEvents"), i, event) {
+  for (size_t i = 0; i < json_array_size(events); i++) {
+    const json_t *event = json_array_get(events, i);
     const char *its_name = json_string_value(json_object_get(event, "name"));
     count += json_integer_value(json_object_get(event, "pid")) == rank && !strncmp(its_name, name, strlen(name)) &&
              !strcmp(json_string_value(json_object_get(event, "ph")), phase);
