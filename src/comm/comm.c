@@ -176,8 +176,9 @@ static ad_status post(ad_comm *comm, const ad_collective *collective, ad_call **
   AD_TRY(ad_call_prepare(collective, comm->rank, comm->size, call));
   call->number = comm->last_number + 1;
   comm->under_way |= 1ull << (call - comm->calls);
-  ad_recorder_add(&comm->recorder, call);
-  ad_status status = noted(comm, comm->engine->post(comm->world, call));
+  ad_status status = comm->engine->post(comm->world, call);
+  ad_recorder_add(&comm->recorder, call);  // after: peers wait for the post, not for this
+  status = noted(comm, status);
   if (status) {
     forget(comm, call);
     return status;
