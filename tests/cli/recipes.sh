@@ -28,7 +28,7 @@ refused 'data.text' plan good.yaml --set 'data.text=[/no/such/folder]'
 : >empty.txt
 refused 'empty.txt' check good.yaml --set 'data.text=[empty.txt]'
 echo short >short.txt
-refused $'seq\nshort.txt' check good.yaml --set 'data.text=[short.txt]'
+refused $'good.yaml:14: data.seq\n6 bytes' check good.yaml --set 'data.text=[short.txt]'
 refused 'heads' check good.yaml --set model.heads=5
 refused 'train.sync' check good.yaml --set 'train.sync=[none]'
 refused 'train.stepz' check good.yaml --set train.stepz=1
