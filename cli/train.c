@@ -1,6 +1,5 @@
 /* `addend train`. */
 #include <jansson.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,13 +81,6 @@ static int train_on_rank(ad_comm *comm, void *context) {
  * once: the launcher ends ranks at the second request. */
 static void stop_on_request(int signal_number) { ad_train_interrupt(); }
 
-static void take_requests(void) {
-  struct sigaction action = {.sa_handler = stop_on_request, .sa_flags = SA_RESTART};
-  sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, NULL);
-  sigaction(SIGTERM, &action, NULL);
-}
-
 static int print_document(const train_job *job) {
   const train_story *story = job->story;
   json_t *document =
@@ -124,7 +116,7 @@ static int launch(train_job *job, int json) {
       .size = sizeof start, .ranks = ad_mesh_size(mesh), .function = train_on_rank, .context = job};
   ad_mesh_destroy(mesh);
   ad_launch_result result;
-  take_requests();
+  cli_on_request(stop_on_request);
   status = ad_launch(&start, &result);
   cli_progress_end();
   if (job->story->stopped && (!status || status == AD_INTERRUPTED)) return print_stop(job);
