@@ -86,14 +86,13 @@ AD_API ad_reduction_plan ad_reducer_plan(const ad_reducer *reducer, size_t index
 AD_API size_t ad_reducer_bytes(const ad_reducer *reducer); /* memory of buckets and gradients on this rank */
 
 /* Law 5: the step's counts, summed over the ranks on which they are addends when the batch is read; post early, wait when the first
- * loss is divided. Memory is the caller's. */
-typedef struct ad_count {
-  int64_t *value; /* in ad_comm_alloc memory */
-  ad_request request;
-} ad_count;
-AD_API AD_CHECKED ad_status ad_count_post(ad_comm *comm, const ad_group *group, int64_t local, const char *site, ad_count *out);
-/* *out = the global count; gives the memory back. */
-AD_API AD_CHECKED ad_status ad_count_wait(ad_comm *comm, ad_count *count, int64_t *out);
+ * loss is divided. One object serves all steps; it is under way at most once. */
+typedef struct ad_count ad_count;
+AD_API AD_CHECKED ad_status ad_count_create(ad_comm *comm, ad_count **out); /* local; borrows comm */
+/* Waits for what is under way, so that no rank misses this one's count. NULL allowed. */
+AD_API void ad_count_destroy(ad_count *count);
+AD_API AD_CHECKED ad_status ad_count_post(ad_count *count, const ad_group *group, int64_t local, const char *site);
+AD_API AD_CHECKED ad_status ad_count_wait(ad_count *count, int64_t *out); /* *out: the sum over the group */
 
 #if defined(__cplusplus)
 }
