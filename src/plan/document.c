@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "layout/shown.h"
 #include "plan/plan.h"
 
 /* What every rank reduces, in launch order. */
@@ -59,9 +60,9 @@ static json_t *param_document(ad_run *run, size_t index, const ad_reductions *re
   char layout[160], storage[160], dual[160];
   return json_pack("{s:s, s:I, s:s, s:s, s:s, s:s, s:o, s:o}", "name", spec->name, "numel",
                    (json_int_t)ad_shape_numel(&spec->shape), "mesh", ad_mesh_text(ad_run_mesh(run)), "layout",
-                   ad_layout_print(&spec->layout, layout, sizeof layout), "storage",
-                   ad_layout_print(&spec->storage, storage, sizeof storage), "gradient_layout",
-                   ad_layout_print(&gradient, dual, sizeof dual), "contract", contract_document(&spec->contract),
+                   ad_layout_shown(&spec->layout, layout, sizeof layout), "storage",
+                   ad_layout_shown(&spec->storage, storage, sizeof storage), "gradient_layout",
+                   ad_layout_shown(&gradient, dual, sizeof dual), "contract", contract_document(&spec->contract),
                    "path", path_document(run, index, reductions));
 }
 
