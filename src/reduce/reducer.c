@@ -179,11 +179,16 @@ static ad_status check_param(const ad_reducer *reducer, size_t param, const char
       reducer->params[param].name);
 }
 
+int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param) {
+  const ad_reduced_param *p = &reducer->params[param];
+  return p->contract.raw || p->contract.grad == p->result.dtype;
+}
+
 ad_status ad_reducer_target(ad_reducer *reducer, size_t param, ad_array *out, int *adds) {
   AD_TRY(check_param(reducer, param, "target"));
   const ad_reduced_param *p = &reducer->params[param];
   ad_array target = ad_array_describe(reducer->comm, p->result.dtype, &p->shape, &p->gradient);
-  if (p->contract.raw || p->contract.grad == p->result.dtype) target.data = p->result.data;
+  if (ad_reducer_writes_in_place(reducer, param)) target.data = p->result.data;
   *out = target;
   *adds = p->filled;
   return AD_OK;
