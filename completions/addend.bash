@@ -30,7 +30,7 @@ _addend() {
   case $command in
     train | plan) options+=" --json --set" ;;
     check) options+=" --json --set --steps --dtype --directional --sabotage" ;;
-    bench) options+=" --json --peers" ;;
+    bench) options+=" --json --peers --quick --op --ranks --largest" ;;
     run) options+=" -n --" ;;
     *) return ;;
   esac
