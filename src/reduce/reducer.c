@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/switches.h"
 #include "reduce/contract.h"
 #include "reduce/reducer.h"
@@ -47,13 +48,7 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
 }
 
 static ad_status take_options(const ad_reducer_options *options, ad_reducer *reducer) {
-  if (options) {
-    if (!options->size || options->size > sizeof *options) {
-      return ad_fail(AD_INVALID, "reducer: options.size is %zu; set it to sizeof(ad_reducer_options), %zu",
-                     options->size, sizeof *options);
-    }
-    memcpy(&reducer->options, options, options->size);
-  }
+  AD_TRY(ad_options_take(&reducer->options, sizeof reducer->options, options, "ad_reducer_options"));
   if (!reducer->options.bucket_bytes) reducer->options.bucket_bytes = DEFAULT_BUCKET_BYTES;
   return AD_OK;
 }
