@@ -337,54 +337,84 @@ static void copy(void *dst, const void *src, size_t bytes) {
 
 /* ---- sums of 16-bit floats in registers ---- */
 
-/* As many f32 as a register holds, read from and rounded to 16 bits: the same bits as the conversions above. */
-#if defined(__AVX512F__)
-enum { LANES = 16 };
-typedef __m512 lanes;
-INLINE lanes lanes_from_f16(const uint16_t *from) { return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)from)); }
-INLINE lanes lanes_from_bf16(const uint16_t *from) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)from)), 16));
+/* A register of 16-bit floats as f32: rounded back they have the same bits as by the conversions above. bf16 is the
+ * upper half of an f32, so the odd elements need only a mask and the even ones a shift: no element changes its lane. */
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+#define HAS_LANES 1
+enum { LANES = 32 };
+typedef struct lanes {
+  __m512 a, b;
+} lanes;
+INLINE lanes lanes_from_f16(const uint16_t *from) {
+  return (lanes){_mm512_cvtph_ps(_mm256_loadu_si256((const void *)from)),
+                 _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(from + 16)))};
 }
 INLINE void lanes_to_f16(uint16_t *to, lanes value) {
-  _mm256_storeu_si256((void *)to, _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+  _mm256_storeu_si256((void *)to, _mm512_cvtps_ph(value.a, _MM_FROUND_TO_NEAREST_INT));
+  _mm256_storeu_si256((void *)(to + 16), _mm512_cvtps_ph(value.b, _MM_FROUND_TO_NEAREST_INT));
+}
+INLINE lanes lanes_from_bf16(const uint16_t *from) {
+  __m512i both = _mm512_loadu_si512((const void *)from);
+  return (lanes){_mm512_castsi512_ps(_mm512_slli_epi32(both, 16)),
+                 _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32((int)0xffff0000)))};
+}
+/* The upper half is the value in bf16, rounded to nearest even. */
+INLINE __m512i lanes_rounded(__m512 value) {
+  __m512i bits = _mm512_castps_si512(value);
+  __m512i even = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  return _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), even);
 }
 INLINE void lanes_to_bf16(uint16_t *to, lanes value) {
-  __m512i bits = _mm512_castps_si512(value), even = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  bits = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), even);
-  _mm256_storeu_si256((void *)to, _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
+  __m512i even = _mm512_srli_epi32(lanes_rounded(value.a), 16), odd = lanes_rounded(value.b);
+  _mm512_storeu_si512((void *)to, _mm512_mask_blend_epi16(0xaaaaaaaa, even, odd));
 }
-INLINE lanes lanes_add(lanes a, lanes b) { return _mm512_add_ps(a, b); }
-INLINE lanes lanes_canonical(lanes value) {
+INLINE lanes lanes_add(lanes x, lanes y) { return (lanes){_mm512_add_ps(x.a, y.a), _mm512_add_ps(x.b, y.b)}; }
+INLINE __m512 lane_canonical(__m512 value) {
   __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
   return _mm512_mask_mov_ps(value, nan, _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000)));
 }
+INLINE lanes lanes_canonical(lanes value) { return (lanes){lane_canonical(value.a), lane_canonical(value.b)}; }
 #elif defined(__AVX2__) && defined(__F16C__)
-enum { LANES = 8 };
-typedef __m256 lanes;
-INLINE lanes lanes_from_f16(const uint16_t *from) { return _mm256_cvtph_ps(_mm_loadu_si128((const void *)from)); }
-INLINE lanes lanes_from_bf16(const uint16_t *from) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)from)), 16));
+#define HAS_LANES 1
+enum { LANES = 16 };
+typedef struct lanes {
+  __m256 a, b;
+} lanes;
+INLINE lanes lanes_from_f16(const uint16_t *from) {
+  return (lanes){_mm256_cvtph_ps(_mm_loadu_si128((const void *)from)),
+                 _mm256_cvtph_ps(_mm_loadu_si128((const void *)(from + 8)))};
 }
 INLINE void lanes_to_f16(uint16_t *to, lanes value) {
-  _mm_storeu_si128((void *)to, _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128((void *)to, _mm256_cvtps_ph(value.a, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128((void *)(to + 8), _mm256_cvtps_ph(value.b, _MM_FROUND_TO_NEAREST_INT));
+}
+INLINE lanes lanes_from_bf16(const uint16_t *from) {
+  __m256i both = _mm256_loadu_si256((const void *)from);
+  return (lanes){_mm256_castsi256_ps(_mm256_slli_epi32(both, 16)),
+                 _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32((int)0xffff0000)))};
+}
+INLINE __m256i lanes_rounded(__m256 value) {
+  __m256i bits = _mm256_castps_si256(value);
+  __m256i even = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), even);
 }
 INLINE void lanes_to_bf16(uint16_t *to, lanes value) {
-  __m256i bits = _mm256_castps_si256(value), even = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  bits = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), even), 16);
-  _mm_storeu_si128((void *)to, _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1)));
+  __m256i even = _mm256_srli_epi32(lanes_rounded(value.a), 16), odd = lanes_rounded(value.b);
+  _mm256_storeu_si256((void *)to, _mm256_blend_epi16(even, odd, 0xaa));
 }
-INLINE lanes lanes_add(lanes a, lanes b) { return _mm256_add_ps(a, b); }
-INLINE lanes lanes_canonical(lanes value) {
+INLINE lanes lanes_add(lanes x, lanes y) { return (lanes){_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+INLINE __m256 lane_canonical(__m256 value) {
   __m256 nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
   return _mm256_blendv_ps(value, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)), nan);
 }
+INLINE lanes lanes_canonical(lanes value) { return (lanes){lane_canonical(value.a), lane_canonical(value.b)}; }
 #endif
 
 /* Sums the first elements, as many as fill registers, of all sources into `out`, which may be one of them; returns how
  * many. */
 typedef size_t (*half_summer)(uint16_t *out, const void *const *sources, size_t source_count, size_t at, size_t n);
 
-#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__F16C__))
+#if defined(HAS_LANES)
 #define HALF_SUM(name, from, to)                                                                              \
   static size_t name(uint16_t *out, const void *const *sources, size_t source_count, size_t at, size_t n) {   \
     size_t i = at;                                                                                            \
