@@ -29,7 +29,7 @@ _addend() {
   esac
   case $command in
     train | plan) options+=" --json --set" ;;
-    check) options+=" --json --set --steps --dtype --directional --sabotage" ;;
+    check) options+=" --json --set --steps --dtype --directional --sabotage --out" ;;
     bench) options+=" --json --peers --quick --op --ranks --largest" ;;
     run) options+=" -n --" ;;
     *) return ;;
