@@ -4,45 +4,14 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "io/file.h"
 #include "recipe/locale.h"
 
 static const size_t probe_bytes = 1 << 16;  // a run writes about this much before its first minute is over
 static const double smoothing = 0.9;
-
-ad_status ad_path_in(const char *folder, const char *name, char **out) {
-  size_t size = strlen(folder) + strlen(name) + 2;
-  char *path;
-  AD_TRY(ad_new(size, &path));
-  snprintf(path, size, "%s/%s", folder, name);
-  *out = path;
-  return AD_OK;
-}
-
-static ad_status make_folder(const char *path) {
-  struct stat found;
-  if (!mkdir(path, 0777)) return AD_OK;
-  int reason = errno;
-  if (reason == EEXIST && !stat(path, &found) && S_ISDIR(found.st_mode)) return AD_OK;
-  return ad_fail(AD_IO, "%s: the folder cannot be made: %s", path, strerror(reason));
-}
-
-static ad_status make_folders(const char *folder) {
-  char *path;
-  AD_TRY(ad_copy_string(folder, &path));
-  ad_status status = AD_OK;
-  for (char *slash = strchr(path + 1, '/'); slash && !status; slash = strchr(slash + 1, '/')) {
-    *slash = 0;
-    status = make_folder(path);
-    *slash = '/';
-  }
-  if (!status) status = make_folder(path);
-  ad_release(path);
-  return status;
-}
 
 static ad_status cannot_write(const char *path, int reason) {
   return ad_fail(AD_IO, "%s: it cannot be written: %s", path, strerror(reason));
@@ -58,7 +27,7 @@ static ad_status probe(FILE *file, const char *path) {
 }
 
 static ad_status open_file(ad_metrics *metrics, const char *folder) {
-  AD_TRY(make_folders(folder));
+  AD_TRY(ad_folder_make(folder));
   AD_TRY(ad_path_in(folder, "metrics.jsonl", &metrics->path));
   metrics->file = fopen(metrics->path, "w");
   if (!metrics->file) return cannot_write(metrics->path, errno);

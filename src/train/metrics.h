@@ -26,7 +26,4 @@ ad_status ad_metrics_close(ad_metrics *metrics) AD_CHECKED; /* AD_IO if lines we
 void ad_metrics_destroy(ad_metrics *metrics);
 double ad_metric_tokens_per_second(const ad_metric *metric);
 
-/* "FOLDER/NAME"; release with ad_release. */
-ad_status ad_path_in(const char *folder, const char *name, char **out) AD_CHECKED;
-
 #endif

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "io/file.h"
 #include "train/metrics.h"
 #include "train/report.h"
 #include "train/run.h"
