@@ -197,6 +197,7 @@ ad_status ad_adamw_step(ad_adamw *optimizer, ad_array *const *params, const ad_a
 }
 
 int64_t ad_adamw_steps(const ad_adamw *optimizer) { return optimizer->steps; }
+void ad_adamw_set_steps(ad_adamw *optimizer, int64_t steps) { optimizer->steps = steps; }
 
 static ad_status check_copy(const ad_adamw *to, const ad_adamw *from) {
   if (to->count != from->count)
