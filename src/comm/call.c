@@ -229,7 +229,7 @@ static ad_status fill(const ad_collective *collective, int64_t rank, int64_t siz
 ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t size, ad_call *out) {
   if ((unsigned)collective->op > AD_EXCHANGE)
     return ad_fail(AD_INVALID, "%d is no collective operation", collective->op);
-  memset(out, 0, offsetof(ad_call, words));
+  memset(out, 0, offsetof(ad_call, shape));
   out->op = collective->op;
   out->dtype = collective->dtype;
   out->count = collective->count;

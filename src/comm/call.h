@@ -18,16 +18,17 @@ typedef struct ad_call {
   size_t in_bytes, out_bytes;     // that this rank's buffers hold; 0 where it has none
   uint32_t members, index, root;  // index: of this rank in the group
   ad_axes axes;                   // for messages
-  ad_group_shape shape;
   const char *site;
   uint64_t number;  // of the rank's calls; the first is 1
   // With counts: the start of each block in elements, members + 1 of them. NULL: block i starts at i * count.
   size_t *in_starts, *out_starts;
   ad_message *messages;  // exchange
   size_t message_count;
-  void *owned;  // where the arrays are, if they do not fit in `words`
-  uint64_t words[AD_CALL_INLINE_WORDS];
+  void *owned;   // where the arrays are, if they do not fit in `words`
   void *engine;  // the engine's own record of the call while it is under way
+  // Not zero before they are filled, to be fast.
+  ad_group_shape shape;
+  uint64_t words[AD_CALL_INLINE_WORDS];
 } ad_call;
 
 /* Fills *out from what the caller wrote; `rank` of `size` calls. AD_INVALID says what is wrong with which field,

@@ -20,9 +20,10 @@
 #include "comm/signature.h"
 
 enum {
-  SHM_LINE = 64,        // bytes of a cache line
-  SHM_RING = 64,        // calls of one group that a member may be ahead of another
-  SHM_PAYLOAD = 8192,   // bytes of a call that travel in the slot itself
+  SHM_LINE = 64,       // bytes of a cache line
+  SHM_RING = 64,       // calls of one group that a member may be ahead of another
+  SHM_PAYLOAD = 8192,  // bytes of a call that fit into the slot itself
+  SHM_INLINE_IN_FILE = 512,
   SHM_CHANNELS = 4096,  // different groups, a power of two
   SHM_RANKS_MAX = 512,
   SHM_STAGE = 128 * 1024  // bytes of one half of a staging buffer
@@ -79,6 +80,7 @@ typedef struct shm_slot {
   _Alignas(SHM_LINE) _Atomic uint32_t claimed;  // chunks of the member's part that were taken
   _Alignas(SHM_LINE) _Atomic uint32_t done;     // chunks of its part that are done; in rounds: 1 when its part is
   _Atomic uint32_t staged, reduced, copied;     // rounds
+  uint32_t chunks;                              // that its part has
   uint64_t stream;                              // bytes that pass its staging
   uint64_t result;                              // offset of the staging of reduced pieces
   _Alignas(SHM_LINE) uint64_t number;           // the rank's own number of the call
@@ -214,6 +216,8 @@ void ad_shm_call_words(ad_text *text, const shm_slot *slot, const ad_group_shape
 int ad_shm_work_chunks(shm_world *world, shm_call *c);
 int ad_shm_work_rounds(shm_world *world, shm_call *c);
 int ad_shm_work_alone(shm_world *world, shm_call *c);
+/* The number of chunks in this member's part. */
+uint32_t ad_shm_chunks(const ad_call *call);
 /* Elements [*start, *start + *count) are those that member k reduces. */
 void ad_shm_part(const ad_call *call, uint32_t k, size_t *start, size_t *count);
 

@@ -5,7 +5,7 @@
 #include "base/kernels.h"
 #include "comm/shm.h"
 
-static const size_t chunk_min = 16 << 10, chunk_max = 64 << 10, copy_chunk_max = 1 << 20;
+static const size_t chunk_min = 32 << 10, chunk_max = 128 << 10, copy_chunk_max = 1 << 20;
 
 /* ---- parts of a reduction ---- */
 
@@ -28,15 +28,8 @@ static size_t chunk_bytes(size_t part_bytes, size_t most) {
   return bytes < chunk_min ? chunk_min : bytes > most ? most : bytes;
 }
 
-static size_t reduce_chunk(const shm_call *c, size_t part) {
-  return chunk_bytes(part * c->call->element, chunk_max) / c->call->element;
-}
-
-static uint32_t reduce_chunks(const shm_call *c, uint32_t k) {
-  size_t start, count;
-  ad_shm_part(c->call, k, &start, &count);
-  size_t chunk = reduce_chunk(c, count);
-  return (uint32_t)((count + chunk - 1) / chunk);
+static size_t reduce_chunk(const ad_call *call, size_t part) {
+  return chunk_bytes(part * call->element, chunk_max) / call->element;
 }
 
 static void run_reduce_chunk(const shm_world *world, const shm_call *c, uint32_t k, uint32_t number) {
@@ -46,7 +39,7 @@ static void run_reduce_chunk(const shm_world *world, const shm_call *c, uint32_t
   size_t start, count;
   uint32_t members = c->channel->members, out_count = 0;
   ad_shm_part(call, k, &start, &count);
-  size_t chunk = reduce_chunk(c, count), skipped = number * chunk;
+  size_t chunk = reduce_chunk(call, count), skipped = number * chunk;
   size_t n = count - skipped < chunk ? count - skipped : chunk;
   for (uint32_t i = 0; i < members; i++) {
     const shm_slot *slot = ad_shm_slot(c, i);
@@ -65,12 +58,6 @@ static uint32_t segment_chunks(size_t bytes) {
   return (uint32_t)((bytes + chunk - 1) / chunk);
 }
 
-static uint32_t copy_chunks(const shm_world *world, const shm_call *c, uint32_t k) {
-  uint32_t chunks = 0, segments = ad_shm_segments(world, c, k);
-  for (uint32_t n = 0; n < segments; n++) chunks += segment_chunks(ad_shm_segment(world, c, k, n).bytes);
-  return chunks;
-}
-
 static void run_copy_chunk(const shm_world *world, const shm_call *c, uint32_t k, uint32_t number) {
   uint32_t n = 0;
   shm_segment segment = ad_shm_segment(world, c, k, 0);
@@ -81,15 +68,34 @@ static void run_copy_chunk(const shm_world *world, const shm_call *c, uint32_t k
   ad_copy(segment.to + start, segment.from + start, segment.bytes - start < chunk ? segment.bytes - start : chunk);
 }
 
-/* ---- taking chunks ---- */
+/* ---- counting chunks: everybody's count from everybody's own call ---- */
 
-static uint32_t chunks_of(const shm_world *world, const shm_call *c, uint32_t k) {
-  return ad_op_reduces(c->call->op) ? reduce_chunks(c, k) : copy_chunks(world, c, k);
+static uint32_t reduce_chunks(const ad_call *call) {
+  size_t start, count;
+  ad_shm_part(call, call->index, &start, &count);
+  size_t chunk = reduce_chunk(call, count);
+  return (uint32_t)((count + chunk - 1) / chunk);
 }
+
+static uint32_t copy_chunks(const ad_call *call) {
+  uint32_t chunks = 0;
+  if (call->op == AD_BROADCAST) return segment_chunks(call->out_bytes);
+  for (uint32_t i = 0; i < call->members && call->op != AD_EXCHANGE; i++)
+    chunks += segment_chunks((ad_call_out_start(call, i + 1) - ad_call_out_start(call, i)) * call->element);
+  for (size_t i = 0; i < call->message_count; i++)
+    if (!call->messages[i].send) chunks += segment_chunks(call->messages[i].count * call->element);
+  return chunks;
+}
+
+uint32_t ad_shm_chunks(const ad_call *call) {
+  return ad_op_reduces(call->op) ? reduce_chunks(call) : copy_chunks(call);
+}
+
+/* ---- taking chunks ---- */
 
 static void work_on(shm_world *world, shm_call *c, uint32_t k) {
   shm_slot *slot = ad_shm_slot(c, k);
-  uint32_t chunks = chunks_of(world, c, k), number, finished = 0;
+  uint32_t chunks = slot->chunks, number, finished = 0;
   while (atomic_load_explicit(&slot->claimed, memory_order_relaxed) < chunks &&
          (number = atomic_fetch_add_explicit(&slot->claimed, 1, memory_order_relaxed)) < chunks) {
     if (ad_op_reduces(c->call->op))
@@ -102,10 +108,10 @@ static void work_on(shm_world *world, shm_call *c, uint32_t k) {
   if (finished) ad_shm_wake(world, c->channel);
 }
 
-static int all_done(const shm_world *world, shm_call *c) {
+static int all_done(shm_call *c) {
   for (; c->complete < c->channel->members; c->complete++) {
     const shm_slot *slot = ad_shm_slot(c, c->complete);
-    if (atomic_load_explicit(&slot->done, memory_order_acquire) < chunks_of(world, c, c->complete)) return 0;
+    if (atomic_load_explicit(&slot->done, memory_order_acquire) < slot->chunks) return 0;
   }
   return 1;
 }
@@ -113,12 +119,12 @@ static int all_done(const shm_world *world, shm_call *c) {
 int ad_shm_work_chunks(shm_world *world, shm_call *c) {
   uint32_t members = c->channel->members, own = c->channel->index;
   if (!c->next_reduce++) work_on(world, c, own);
-  if (all_done(world, c)) return 1;
+  if (all_done(c)) return 1;
   // Members that run too finish soon by themselves; taking their chunks at once would only move cache lines about.
   if (c->patience) {
     c->patience--;
     return 0;
   }
   for (uint32_t i = 1; i < members; i++) work_on(world, c, (own + i) % members);
-  return all_done(world, c);
+  return all_done(c);
 }

@@ -5,7 +5,7 @@ import sys
 document = json.load(open(sys.argv[1]))
 for key in "recipe world mesh engine dtype steps seconds loss norm params summary".split():
     assert key in document, key
-assert set(document["loss"]) == {"dist", "ref"} and {"dist", "ref", "rel_err"} <= set(document["norm"])
+assert {"dist", "ref"} <= set(document["loss"]) and {"dist", "ref", "rel_err"} <= set(document["norm"])
 summary = document["summary"]
 assert summary["pass"] is True and summary["replicas_equal"] is True, summary
 directional = document.get("directional")

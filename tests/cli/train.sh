@@ -19,7 +19,9 @@ events = trace["traceEvents"] if isinstance(trace, dict) else trace
 names = {event["name"] for event in events}
 assert {event["pid"] for event in events} == {0, 1, 2, 3}
 assert any("forward" in name for name in names) and any("backward" in name for name in names), names
-assert any("post" in name for name in names) and any("wait" in name for name in names), names
+buckets = [event for event in events if event["name"].startswith("bucket ")]  # from the post to the end of the wait
+assert {event["pid"] for event in buckets} == {0, 1, 2, 3} and {event["ph"] for event in buckets} == {"b", "e"}
+assert any(name.startswith("wait for bucket ") for name in names), names
 report = open("runs/gpt-text/report.html").read()
 assert "<svg" in report and "http://www.w3.org" in report and "</html>" in report
 assert 'src="http' not in report and 'href="http' not in report  # self-contained
