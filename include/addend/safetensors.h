@@ -1,6 +1,7 @@
 /* Files in the safetensors format: named tensors behind a JSON header, as the Python package of that name reads and
  * writes them. A file from anywhere may be opened: what it says of itself is checked before it is believed.
- * Format: https://huggingface.co/docs/safetensors (header length as u64 little-endian, header, tensors without gaps). */
+ * Format: https://huggingface.co/docs/safetensors (header length as u64 little-endian, header, tensors without gaps).
+ */
 #ifndef ADDEND_SAFETENSORS_H
 #define ADDEND_SAFETENSORS_H
 #include "addend/layout.h"

@@ -6,8 +6,8 @@
 
 enum { AD_CHECKPOINTS_LISTED = 64 };
 
-/* Steps of the complete checkpoints, newest first, at most AD_CHECKPOINTS_LISTED; returns how many. A folder that is not
- * there has none. */
+/* Steps of the complete checkpoints, newest first, at most AD_CHECKPOINTS_LISTED; returns how many. A folder that is
+ * not there has none. */
 int ad_checkpoint_steps(const char *folder, int64_t steps[AD_CHECKPOINTS_LISTED]);
 /* "FOLDER/step-N", "FOLDER/step-N.tmp". Release with ad_release. */
 AD_CHECKED ad_status ad_checkpoint_path(const char *folder, int64_t step, int is_complete, char **out);

@@ -79,10 +79,10 @@ static json_t *describe_values(const ad_group *group, const ad_checkpoint_state 
     const ad_array *array = state->values[i].array;
     char layout[160];
     ad_layout_print(&array->layout, layout, sizeof layout);
-    json_object_set_new(values, state->values[i].name,
-                        json_pack("{s:s, s:o, s:s, s:o}", "dtype", ad_dtype_name(array->dtype), "shape",
-                                  describe_shape(&array->shape), "layout", layout, "pieces",
-                                  describe_pieces(group, array, files)));
+    json_object_set_new(
+        values, state->values[i].name,
+        json_pack("{s:s, s:o, s:s, s:o}", "dtype", ad_dtype_name(array->dtype), "shape", describe_shape(&array->shape),
+                  "layout", layout, "pieces", describe_pieces(group, array, files)));
   }
   return values;
 }
@@ -133,7 +133,7 @@ static ad_status write_text(ad_output *output, const char *text) {
 
 ad_status ad_index_write(const json_t *index, const char *path) {
   ad_output *output;
-  char *body = json_dumps(index, JSON_INDENT(1)), *text = NULL;
+  char *body = json_dumps(index, JSON_COMPACT), *text = NULL;
   if (!body || asprintf(&text, "%s}\n", body) < 0) {
     free(body);
     return ad_fail(AD_MEMORY, "no memory for %s", path);

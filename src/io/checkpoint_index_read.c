@@ -17,8 +17,7 @@ static ad_status check_text(const char *path, const char *text, int64_t size) {
   char first[AD_CHECKPOINT_FIRST_BYTES + 1];
   size_t head = AD_CHECKPOINT_FIRST_BYTES;
   if (size < AD_CHECKPOINT_FIRST_BYTES) return ad_fail(AD_IO, "%s: is cut short: %lld bytes", path, (long long)size);
-  snprintf(first, sizeof first, AD_CHECKPOINT_FIRST,
-           (unsigned long long)ad_checksum(text + head, (size_t)size - head));
+  snprintf(first, sizeof first, AD_CHECKPOINT_FIRST, (unsigned long long)ad_checksum(text + head, (size_t)size - head));
   if (!memcmp(first, text, head)) return AD_OK;
   return ad_fail(AD_IO, "%s: its checksum does not fit what is in it: it is cut short, or bytes in it have changed",
                  path);

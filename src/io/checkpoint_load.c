@@ -165,8 +165,8 @@ static int is_first(const loading *l) { return ad_group_index(&l->group, ad_comm
 static void pass_over(const loading *l, int64_t step, ad_text *reasons) {
   ad_text_add(reasons, "; step %lld: %s", (long long)step, ad_last_error());
   if (is_first(l))
-    ad_log(AD_LOG_WARNING, "the checkpoint of step %lld is not usable, the one before it is tried: %s",
-           (long long)step, ad_last_error());
+    ad_log(AD_LOG_WARNING, "the checkpoint of step %lld is not usable, the one before it is tried: %s", (long long)step,
+           ad_last_error());
 }
 
 static ad_status try_steps(loading *l, const char *folder, const int64_t *steps, int64_t count) {

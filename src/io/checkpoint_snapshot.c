@@ -18,7 +18,8 @@ static ad_status check_value(const ad_comm *comm, const ad_checkpoint_value *val
     return ad_fail(AD_TYPE, "checkpoint: %s carries the scale 2^-%d; bring it to scale 1 first", value->name,
                    value->array->scale);
   if (!(pending | varying)) return AD_OK;
-  return ad_fail(AD_TYPE, "checkpoint: %s is %s on %s: it has no value that could be written; reduce or declare it first",
+  return ad_fail(AD_TYPE,
+                 "checkpoint: %s is %s on %s: it has no value that could be written; reduce or declare it first",
                  value->name, pending ? "P" : "V", ad_axes_print(pending ? pending : varying, axes, sizeof axes));
 }
 

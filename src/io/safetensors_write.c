@@ -17,8 +17,7 @@ struct ad_safetensors_writer {
 
 static json_t *describe(const ad_safetensor *tensor, size_t begin, size_t end) {
   json_t *shape = json_array();
-  for (int dim = 0; dim < tensor->shape.ndim; dim++)
-    json_array_append_new(shape, json_integer(tensor->shape.dim[dim]));
+  for (int dim = 0; dim < tensor->shape.ndim; dim++) json_array_append_new(shape, json_integer(tensor->shape.dim[dim]));
   return json_pack("{s:s, s:o, s:[I,I]}", "dtype", ad_safetensors_dtype_name(tensor->dtype), "shape", shape,
                    "data_offsets", (json_int_t)begin, (json_int_t)end);
 }
