@@ -1,4 +1,5 @@
-/* Any bytes as a safetensors file: what is accepted tiles the file's data with tensors that can be read and found again. */
+/* Any bytes as a safetensors file: what is accepted tiles the file's data with tensors that can be read and found
+ * again. */
 #include <stdlib.h>
 #include <string.h>
 #include "addend/safetensors.h"
