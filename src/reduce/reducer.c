@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/switches.h"
 #include "reduce/contract.h"
 #include "reduce/reducer.h"
@@ -47,13 +48,7 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
 }
 
 static ad_status take_options(const ad_reducer_options *options, ad_reducer *reducer) {
-  if (options) {
-    if (!options->size || options->size > sizeof *options) {
-      return ad_fail(AD_INVALID, "reducer: options.size is %zu; set it to sizeof(ad_reducer_options), %zu",
-                     options->size, sizeof *options);
-    }
-    memcpy(&reducer->options, options, options->size);
-  }
+  AD_TRY(ad_options_take(&reducer->options, sizeof reducer->options, options, "ad_reducer_options"));
   if (!reducer->options.bucket_bytes) reducer->options.bucket_bytes = DEFAULT_BUCKET_BYTES;
   return AD_OK;
 }
@@ -179,11 +174,16 @@ static ad_status check_param(const ad_reducer *reducer, size_t param, const char
       reducer->params[param].name);
 }
 
+int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param) {
+  const ad_reduced_param *p = &reducer->params[param];
+  return p->contract.raw || p->contract.grad == p->result.dtype;
+}
+
 ad_status ad_reducer_target(ad_reducer *reducer, size_t param, ad_array *out, int *adds) {
   AD_TRY(check_param(reducer, param, "target"));
   const ad_reduced_param *p = &reducer->params[param];
   ad_array target = ad_array_describe(reducer->comm, p->result.dtype, &p->shape, &p->gradient);
-  if (p->contract.raw || p->contract.grad == p->result.dtype) target.data = p->result.data;
+  if (ad_reducer_writes_in_place(reducer, param)) target.data = p->result.data;
   *out = target;
   *adds = p->filled;
   return AD_OK;
