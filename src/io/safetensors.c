@@ -220,7 +220,7 @@ static ad_status map_open_file(ad_safetensors *file, int opened) {
   struct stat found;
   if (fstat(opened, &found)) return cannot_read(file->path);
   if (!S_ISREG(found.st_mode)) return ad_fail(AD_IO, "%s: cannot be read: it is no regular file", file->path);
-  if (!found.st_size) return read_header(file, "", 0);
+  if (!found.st_size) return ad_fail(AD_INVALID, "%s: no safetensors file: it is empty", file->path);
   file->mapped = (size_t)found.st_size;
   void *mapping = mmap(NULL, file->mapped, PROT_READ, MAP_PRIVATE, opened, 0);
   if (mapping == MAP_FAILED) return cannot_read(file->path);

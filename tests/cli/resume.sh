@@ -64,6 +64,20 @@ step=$(ls long/checkpoints) && step=${step#step-}
 train -o long --resume --set train.steps=$((step + 2)) || fail "resume after Ctrl-C"
 [ "$(first_step)" = "$step" ] || fail "it goes on where it was stopped"
 
+# Killed while it writes one checkpoint after another: what has a name is whole.
+for steps in 3 6 9; do
+  rm -rf killed && mkdir -p killed
+  "$addend" train "$recipe" --set train.steps=100000 --set checkpoint="{every: 1, keep: 2}" -o "$work/killed" >out 2>err & launcher=$!
+  for _ in $(seq 1000); do [ "$(wc -l 2>/dev/null <killed/metrics.jsonl || echo 0)" -lt $steps ] || break; sleep 0.01; done
+  kill -9 $launcher && wait $launcher 2>/dev/null || true
+  for _ in $(seq 100); do ! pgrep -f -- "$work/killed" >/dev/null || sleep 0.02; done # its ranks end with it
+  newest=$(ls killed/checkpoints | sed -n 's/^step-\([0-9]*\)$/\1/p' | sort -n | tail -n 1)
+  [ -n "$newest" ] || fail "no checkpoint after $steps steps"
+  train -o killed --resume --set train.steps=$((newest + 1)) || fail "resume after a kill"
+  [ "$(first_step)" = "$newest" ] || fail "the newest is used"
+  [ -z "$(ls killed/checkpoints | grep tmp || true)" ] || fail "what was half written is gone"
+done
+
 # A full disk: room for one checkpoint and half another. Mounting needs privileges that not everybody has.
 mkdir -p full/checkpoints
 if mount -t tmpfs -o size=700k none full/checkpoints 2>/dev/null; then

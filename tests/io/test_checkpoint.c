@@ -422,8 +422,8 @@ static void another_models_checkpoint_is_refused_by_name(void **state) {
 static void dtypes_are_converted(void **state) {
   alone a;
   save_two(&a);
-  double wide[NUMEL_MAX];
-  float narrow[NUMEL_MAX];
+  double wide[NUMEL_MAX] = {0};
+  float narrow[NUMEL_MAX] = {0};
   a.s.arrays[0].dtype = AD_F64;
   void *kept = a.s.arrays[0].data;
   a.s.arrays[0].data = wide;
