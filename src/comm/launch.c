@@ -40,7 +40,7 @@ typedef struct launcher {
   int running;
   sigset_t old_mask;
   struct sigaction old_child_action;
-  int signals;            // a signalfd
+  int signals;             // a signalfd
   int interrupted;         // the signal that asked to stop, or 0
   int64_t interrupted_at;  // milliseconds of the monotonic clock
   int64_t deadline;        // the same: when those that are left are ended; 0: none
@@ -277,7 +277,8 @@ static ad_status judge(launcher *l) {
     result->status = atomic_load(&l->control->failed) == 2 ? (ad_status)l->control->fail_cause : status;
     snprintf(result->message, sizeof result->message, "%s", ad_last_error());
   }
-  if (l->interrupted) return ad_fail(AD_INTERRUPTED, "interrupted by signal %d, SIG%s", l->interrupted, sigabbrev_np(l->interrupted));
+  if (l->interrupted)
+    return ad_fail(AD_INTERRUPTED, "interrupted by signal %d, SIG%s", l->interrupted, sigabbrev_np(l->interrupted));
   if (result->status == AD_SYSTEM && result->exit_status == STATUS_NOT_RUN)
     return ad_fail(AD_SYSTEM, "%s", result->message);
   if (result->signal) return ad_fail(AD_RANK_DIED, "%s", result->message);

@@ -70,7 +70,7 @@ for steps in 3 6 9; do
   "$addend" train "$recipe" --set train.steps=100000 --set checkpoint="{every: 1, keep: 2}" -o "$work/killed" >out 2>err & launcher=$!
   for _ in $(seq 1000); do [ "$(wc -l 2>/dev/null <killed/metrics.jsonl || echo 0)" -lt $steps ] || break; sleep 0.01; done
   kill -9 $launcher && wait $launcher 2>/dev/null || true
-  for _ in $(seq 100); do ! pgrep -f -- "$work/killed" >/dev/null || sleep 0.02; done # its ranks end with it
+  for _ in $(seq 100); do pgrep -f -- "$work/killed" >/dev/null || break; sleep 0.05; done # its ranks end with it
   newest=$(ls killed/checkpoints | sed -n 's/^step-\([0-9]*\)$/\1/p' | sort -n | tail -n 1)
   [ -n "$newest" ] || fail "no checkpoint after $steps steps"
   train -o killed --resume --set train.steps=$((newest + 1)) || fail "resume after a kill"
