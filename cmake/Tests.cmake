@@ -70,3 +70,12 @@ if(NOT AD_SANITIZE AND NOT AD_FUZZ)
     COMMAND bash ${CMAKE_SOURCE_DIR}/tests/install/test_install.sh ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR} ${CMAKE_C_COMPILER})
   ad_describe_test(install/outside_program install 120)
 endif()
+
+# Engine mpi: each installed implementation's launcher starts programs of tests/mpi and the command line.
+file(GLOB programs CONFIGURE_DEPENDS tests/mpi/*.c)
+foreach(source ${programs})
+  get_filename_component(name ${source} NAME_WE)
+  add_executable(mpi_${name} ${source})
+  target_link_libraries(mpi_${name} PRIVATE addend_static)
+  add_dependencies(mpi_${name} addend_mpi)
+endforeach()
