@@ -38,17 +38,17 @@ typedef struct mail_call {
   ad_signature signature;
   uint64_t in;        // where in the node's file the caller's addends of the receiver's part are; 0: elsewhere
   uint64_t out;       // where in the file the receiver's block or slice belongs; 0: elsewhere
-  uint64_t elements;  // all_to_all: that the receiver gets
+  uint64_t elements, expects;  // all_to_all: that the receiver gets, and gives
   uint32_t tag;       // of the values that follow
-  uint32_t entries;   // exchange: messages for the receiver
+  uint32_t entries;   // exchange: messages for and from the receiver
   uint64_t values;    // bytes
   char site[AD_SITE_MAX];
 } mail_call;
 
-/* One message of an exchange. */
+/* One message of an exchange between the caller and the receiver. */
 typedef struct mail_message {
   uint64_t bytes;
-  uint32_t dtype;
+  uint32_t dtype, sends;
 } mail_message;
 
 typedef enum mpi_receipt { RECEIPT_READ = 1, RECEIPT_WRITTEN = 2 } mpi_receipt;

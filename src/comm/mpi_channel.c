@@ -113,63 +113,98 @@ static void raise_mismatch(mpi_world *world, const mpi_call *c) {
   ad_mpi_raise(world, AD_MISMATCH, words);
 }
 
-static void raise_elements(mpi_world *world, const mpi_call *c, const mail_call *told, uint64_t received) {
+// Both sides find it, and say the same.
+static void raise_elements(mpi_world *world, const mpi_call *c, const mail_call *sender, uint64_t sent,
+                           const mail_call *receiver, uint64_t received) {
   char words[AD_MESSAGE_MAX];
   ad_text text = ad_text_on(words, sizeof words);
   ad_text_add(&text,
               "collectives do not match: call %" PRIu64 " of the group: rank %u sends %" PRIu64
               " elements to rank %u in ",
-              c->sequence + 1, told->head.from, told->elements, world->rank);
-  ad_mpi_call_words(&text, told);
-  ad_text_add(&text, "; rank %u receives %" PRIu64 " in ", world->rank, received);
-  ad_mpi_call_words(&text, c->members[c->channel->index].told);
+              c->sequence + 1, sender->head.from, sent, receiver->head.from);
+  ad_mpi_call_words(&text, sender);
+  ad_text_add(&text, "; rank %u receives %" PRIu64 " in ", receiver->head.from, received);
+  ad_mpi_call_words(&text, receiver);
   ad_mpi_raise(world, AD_MISMATCH, words);
 }
 
-static void add_message(ad_text *text, int exists, uint64_t bytes, uint32_t dtype, const char *site) {
+static void match_elements(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *told) {
+  const ad_call *call = c->call;
+  const mail_call *own = c->members[call->index].told;
+  uint64_t sent = ad_call_in_start(call, k + 1) - ad_call_in_start(call, k);
+  uint64_t received = ad_call_out_start(call, k + 1) - ad_call_out_start(call, k);
+  if (told->elements != received)
+    raise_elements(world, c, told, told->elements, own, received);
+  else if (told->expects != sent)
+    raise_elements(world, c, own, sent, told, told->expects);
+}
+
+/* ---- the messages of an exchange ---- */
+
+// Number n of this rank's messages to (or from) member k: 0 if there are fewer.
+static int find_own(const ad_call *call, uint32_t k, int sends, uint32_t n, mail_message *out) {
+  for (size_t i = 0; i < call->message_count; i++) {
+    const ad_message *message = &call->messages[i];
+    if (message->peer != k || !message->send != !sends || n-- != 0) continue;
+    *out = (mail_message){message->count * call->element, (uint32_t)call->dtype, (uint32_t)sends};
+    return 1;
+  }
+  return 0;
+}
+
+static int find_told(const mail_call *told, int sends, uint32_t n, mail_message *out) {
+  const mail_message *table = (const mail_message *)(told + 1);
+  for (uint32_t i = 0; i < told->entries; i++) {
+    if ((int)table[i].sends != sends || n-- != 0) continue;
+    *out = table[i];
+    return 1;
+  }
+  return 0;
+}
+
+static void add_message(ad_text *text, int exists, const mail_message *message, const char *site) {
   if (exists)
-    ad_text_add(text, "%" PRIu64 " %s", bytes / ad_dtype_size((ad_dtype)dtype), ad_dtype_name((ad_dtype)dtype));
+    ad_text_add(text, "%" PRIu64 " %s", message->bytes / ad_dtype_size((ad_dtype)message->dtype),
+                ad_dtype_name((ad_dtype)message->dtype));
   else
     ad_text_add(text, "none");
   ad_text_add(text, " at %.*s", AD_SITE_MAX, site);
 }
 
-/* ---- what differs between pairs ---- */
-
-// Number n of the messages that this rank receives from member k; NULL: there are fewer.
-static const ad_message *find_receive(const ad_call *call, uint32_t k, uint32_t n) {
-  for (size_t i = 0; i < call->message_count; i++)
-    if (!call->messages[i].send && call->messages[i].peer == k && n-- == 0) return &call->messages[i];
-  return NULL;
-}
-
-static void raise_message(mpi_world *world, const mpi_call *c, const mail_call *told, uint32_t n) {
+// Number n of the messages in one direction: 0 on a mismatch, -1 when neither side has one.
+static int match_message(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *told, int to_this,
+                         uint32_t n) {
+  mail_message own_message, told_message;
+  int own_has = find_own(c->call, k, !to_this, n, &own_message);
+  int told_has = find_told(told, to_this, n, &told_message);
+  if (!own_has && !told_has) return -1;
+  if (own_has && told_has && own_message.bytes == told_message.bytes && own_message.dtype == told_message.dtype)
+    return 1;
+  const mail_call *own = c->members[c->call->index].told;
   char words[AD_MESSAGE_MAX];
   ad_text text = ad_text_on(words, sizeof words);
-  uint32_t k = 0;
-  while (c->members[k].told != told) k++;
-  const mail_message *sent = n < told->entries ? &((const mail_message *)(told + 1))[n] : NULL;
-  const ad_message *received = find_receive(c->call, k, n);
   ad_text_add(&text, "collectives do not match: call %" PRIu64 " of the group: exchange over ", c->sequence + 1);
   ad_group_words(&text, c->call->axes, &c->channel->shape);
-  ad_text_add(&text, ", message %u from rank %u to rank %u: sent: ", n + 1, told->head.from, world->rank);
-  add_message(&text, sent != NULL, sent ? sent->bytes : 0, sent ? sent->dtype : 0, told->site);
-  ad_text_add(&text, "; received: ");
-  add_message(&text, received != NULL, received ? received->count * c->call->element : 0, c->call->dtype,
-              c->members[c->channel->index].told->site);
+  ad_text_add(&text, ", message %u from rank %u to rank %u: sent: ", n + 1, to_this ? told->head.from : world->rank,
+              to_this ? world->rank : told->head.from);
+  if (to_this) {
+    add_message(&text, told_has, &told_message, told->site);
+    ad_text_add(&text, "; received: ");
+    add_message(&text, own_has, &own_message, own->site);
+  } else {
+    add_message(&text, own_has, &own_message, own->site);
+    ad_text_add(&text, "; received: ");
+    add_message(&text, told_has, &told_message, told->site);
+  }
   ad_mpi_raise(world, AD_MISMATCH, words);
+  return 0;
 }
 
 static void match_messages(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *told) {
-  const mail_message *sent = (const mail_message *)(told + 1);
-  for (uint32_t n = 0;; n++) {
-    const ad_message *received = find_receive(c->call, k, n);
-    if (n == told->entries && !received) return;
-    if (n < told->entries && received && sent[n].bytes == received->count * c->call->element &&
-        (ad_dtype)sent[n].dtype == c->call->dtype)
-      continue;
-    raise_message(world, c, told, n);
-    return;
+  int found = 1;
+  for (int to_this = 0; to_this < 2 && found; to_this++) {
+    found = 1;
+    for (uint32_t n = 0; found > 0; n++) found = match_message(world, c, k, told, to_this, n);
   }
 }
 
@@ -180,8 +215,7 @@ static void match(mpi_world *world, const mpi_call *c, uint32_t k, const mail_ca
   } else if (call->op == AD_EXCHANGE) {
     match_messages(world, c, k, told);
   } else if (call->op == AD_ALL_TO_ALL) {
-    uint64_t received = ad_call_out_start(call, k + 1) - ad_call_out_start(call, k);
-    if (told->elements != received) raise_elements(world, c, told, received);
+    match_elements(world, c, k, told);
   }
 }
 
@@ -204,13 +238,13 @@ static void describe(mpi_world *world, const mpi_call *c, mail_call *out) {
   write_site(out, call->site);
 }
 
-// The messages for member k: their table, and their values one after another if they are few.
+// The messages to and from member k: their table, and the values of those to k one after another if they are few.
 static void tell_messages(mpi_world *world, const mpi_call *c, uint32_t k, mail_call *told) {
   const ad_call *call = c->call;
   mail_message table[AD_CALL_INLINE_WORDS], *entries = table;
   char values[MAIL_INLINE];
   size_t count = 0, total = ad_mpi_sent_bytes(call, k);
-  for (size_t i = 0; i < call->message_count; i++) count += call->messages[i].send && call->messages[i].peer == k;
+  for (size_t i = 0; i < call->message_count; i++) count += call->messages[i].peer == k;
   if (count > AD_CALL_INLINE_WORDS && ad_new(count, &entries)) {
     ad_mpi_raise(world, AD_PEER_FAILED, "no memory for the table of an exchange");
     return;
@@ -219,10 +253,10 @@ static void tell_messages(mpi_world *world, const mpi_call *c, uint32_t k, mail_
   told->values = 0;
   for (size_t i = 0; i < call->message_count; i++) {
     const ad_message *message = &call->messages[i];
-    if (!message->send || message->peer != k) continue;
+    if (message->peer != k) continue;
     uint64_t bytes = message->count * call->element;
-    entries[told->entries++] = (mail_message){bytes, (uint32_t)call->dtype};
-    if (total > MAIL_INLINE) continue;
+    entries[told->entries++] = (mail_message){bytes, (uint32_t)call->dtype, message->send != NULL};
+    if (!message->send || !bytes || total > MAIL_INLINE) continue;
     memcpy(values + told->values, message->send, bytes);
     told->values += bytes;
   }
@@ -245,7 +279,10 @@ static void tell_member(mpi_world *world, const mpi_call *c, uint32_t k, mail_ca
   if (values.bytes > MAIL_INLINE) values.bytes = 0;
   told->in = ad_shm_offset(world->shm, addends.at, addends.bytes);
   told->out = ad_shm_offset(world->shm, from.at, from.bytes);
-  if (call->op == AD_ALL_TO_ALL) told->elements = ad_call_in_start(call, k + 1) - ad_call_in_start(call, k);
+  if (call->op == AD_ALL_TO_ALL) {
+    told->elements = ad_call_in_start(call, k + 1) - ad_call_in_start(call, k);
+    told->expects = ad_call_out_start(call, k + 1) - ad_call_out_start(call, k);
+  }
   told->values = values.bytes;
   ad_mpi_send_mail(world, (uint32_t)ad_shape_rank(&told->shape, k), told, sizeof *told, NULL, 0, values.at,
                    values.bytes);

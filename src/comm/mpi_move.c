@@ -294,7 +294,10 @@ static void receive_message(mpi_world *world, mpi_call *c, const ad_message *mes
   }
   const mail_call *told = c->members[k].told;
   uint64_t total = 0;
-  for (uint32_t i = 0; i < told->entries; i++) total += ((const mail_message *)(told + 1))[i].bytes;
+  for (uint32_t i = 0; i < told->entries; i++) {
+    const mail_message *entry = &((const mail_message *)(told + 1))[i];
+    total += entry->sends ? entry->bytes : 0;
+  }
   if (total <= MAIL_INLINE) {
     copy(to.at, values_of(told) + taken[k], to.bytes);
     taken[k] += to.bytes;
