@@ -32,8 +32,8 @@ int cli_failed(ad_status status);
 /* What ranks do on Ctrl-C and SIGTERM, also where a shell started this as a background job that ignores them. */
 void cli_on_request(void (*handler)(int signal_number));
 
-/* A progress line on standard error, `text` behind it: a moving bar on a terminal, elsewhere a line now and then of work
- * that lasts. cli_progress_end takes the bar away. */
+/* A progress line on standard error, `text` behind it: a moving bar on a terminal, elsewhere a line now and then of
+ * work that lasts. cli_progress_end takes the bar away. */
 void cli_progress(const char *label, int64_t done, int64_t of, const char *text);
 void cli_progress_end(void);
 

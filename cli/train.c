@@ -83,10 +83,9 @@ static void stop_on_request(int signal_number) { ad_train_interrupt(); }
 
 static int print_document(const train_job *job) {
   const train_story *story = job->story;
-  json_t *document =
-      json_pack("{s:s, s:I, s:{s:f, s:f}, s:f, s:s}", "recipe", job->recipe->name, "steps", (json_int_t)story->steps,
-                "loss", "first", story->first_loss, "last", story->last_loss, "tokens_per_second",
-                story->tokens_per_second, "folder", job->folder);
+  json_t *document = json_pack("{s:s, s:I, s:{s:f, s:f}, s:f, s:s}", "recipe", job->recipe->name, "steps",
+                               (json_int_t)story->steps, "loss", "first", story->first_loss, "last", story->last_loss,
+                               "tokens_per_second", story->tokens_per_second, "folder", job->folder);
   int failed = !document || json_dumpf(document, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) ||
                putchar('\n') == EOF || fflush(stdout);
   json_decref(document);

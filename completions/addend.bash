@@ -29,8 +29,8 @@ _addend() {
   esac
   case $command in
     train | plan) options+=" --json --set" ;;
-    check) options+=" --json --set --steps --dtype --directional --sabotage" ;;
-    bench) options+=" --json --peers" ;;
+    check) options+=" --json --set --steps --dtype --directional --sabotage --out" ;;
+    bench) options+=" --json --peers --quick --op --ranks --largest" ;;
     run) options+=" -n --" ;;
     *) return ;;
   esac

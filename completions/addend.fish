@@ -12,7 +12,12 @@ complete -c addend -n '__fish_seen_subcommand_from train check plan' -l set -x -
 complete -c addend -n '__fish_seen_subcommand_from check' -l steps -x -d 'compare several steps'
 complete -c addend -n '__fish_seen_subcommand_from check' -l dtype -x -a 'f64 f32 recipe' -d 'of the proof'
 complete -c addend -n '__fish_seen_subcommand_from check' -l directional -d 'a difference quotient instead of a reference'
+complete -c addend -n '__fish_seen_subcommand_from check' -s o -l out -r -d 'also write the JSON document there'
 complete -c addend -n '__fish_seen_subcommand_from check' -l sabotage -d 'plant every known mistake'
 complete -c addend -n '__fish_seen_subcommand_from bench' -l peers -d 'measure other libraries too'
+complete -c addend -n '__fish_seen_subcommand_from bench' -l quick -d 'small sizes, few rounds'
+complete -c addend -n '__fish_seen_subcommand_from bench' -l op -x -a 'all_reduce reduce_scatter all_gather reducer copy_in train_step startup' -d 'only this one'
+complete -c addend -n '__fish_seen_subcommand_from bench' -l ranks -x -d 'numbers of ranks: 2,4,8'
+complete -c addend -n '__fish_seen_subcommand_from bench' -l largest -x -d 'leave out larger sizes: bytes'
 complete -c addend -n '__fish_seen_subcommand_from run' -s n -x -d 'number of ranks'
 complete -c addend -n '__fish_seen_subcommand_from run; and contains -- -- (commandline -opc)' -F

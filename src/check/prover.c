@@ -11,6 +11,7 @@
 #include "check/proof.h"
 #include "check/reference.h"
 #include "check/replicas.h"
+#include "layout/shown.h"
 
 /* What replicas must agree on: the gradient, and after the update the value and its moments. */
 enum { REPLICA_GRADIENT, REPLICA_STATE, REPLICA_KINDS = REPLICA_STATE + AD_RESTART_COUNT };
@@ -149,8 +150,8 @@ static const ad_replicas *worst_replicas(const ad_prover *prover, size_t param) 
 static void describe_param(const ad_param_spec *spec, double bound, ad_proof_param *out) {
   *out = (ad_proof_param){.ratio = 1, .bound = bound, .replicas_equal = 1, .step = 0};
   snprintf(out->name, sizeof out->name, "%s", spec->name);
-  ad_layout_print(&spec->layout, out->layout, sizeof out->layout);
-  ad_layout_print(&spec->storage, out->storage, sizeof out->storage);
+  ad_layout_shown(&spec->layout, out->layout, sizeof out->layout);
+  ad_layout_shown(&spec->storage, out->storage, sizeof out->storage);
   ad_axes_print(ad_proof_reduced_axes(&spec->layout), out->reduced_over, sizeof out->reduced_over);
 }
 

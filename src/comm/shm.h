@@ -147,6 +147,7 @@ typedef struct shm_world {
   char *base;
   int fd;
   uint32_t rank, ranks;
+  uint32_t vain_tests;
   uint32_t spins, patience;  // before the first yield; see shm_call
   uint64_t sleep_longest;    // nanoseconds
   shm_channel **channels;    // hash table

@@ -4,28 +4,40 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "layout/shown.h"
 #include "plan/plan.h"
 
 /* What every rank reduces, in launch order. */
 typedef struct ad_reductions {
   ad_reduction_plan *list;
   size_t count;
+  int64_t times; /* in a step: on the last microbatch, and on every other that train.sync says `all` of */
+  const char *when;
 } ad_reductions;
 
-static ad_status list_reductions(const ad_reducer *reducer, ad_reductions *out) {
-  ad_reductions reductions = {.count = ad_reducer_plan_count(reducer)};
+static int64_t times_of(const ad_recipe *recipe) {
+  int64_t times = 1;
+  for (int64_t m = 0; m + 1 < recipe->train.microbatches && m < (int64_t)recipe->train.sync_count; m++)
+    times += recipe->train.sync[m] == AD_SYNC_ALL;
+  return times;
+}
+
+static ad_status list_reductions(const ad_recipe *recipe, const ad_reducer *reducer, ad_reductions *out) {
+  ad_reductions reductions = {.count = ad_reducer_plan_count(reducer), .times = times_of(recipe)};
+  int always = reductions.times > 1 && reductions.times == recipe->train.microbatches;
+  reductions.when = always ? "every_microbatch" : "last_microbatch";
   AD_TRY(ad_new(reductions.count, &reductions.list));
   for (size_t i = 0; i < reductions.count; i++) reductions.list[i] = ad_reducer_plan(reducer, i);
   *out = reductions;
   return AD_OK;
 }
 
-static json_t *step_document(const ad_reduction_plan *plan) {
+static json_t *step_document(const ad_reductions *reductions, const ad_reduction_plan *plan) {
   char axes[80];
-  return json_pack("{s:s, s:s, s:I, s:s, s:I, s:i, s:s}", "op", ad_move_name(plan->move), "axes",
+  return json_pack("{s:s, s:s, s:I, s:s, s:I, s:i, s:s, s:I}", "op", ad_move_name(plan->move), "axes",
                    ad_axes_print(plan->axes, axes, sizeof axes), "group_size", (json_int_t)plan->group_size, "dtype",
                    ad_dtype_name(plan->dtype), "bytes", (json_int_t)plan->bytes, "bucket", plan->bucket, "when",
-                   "last_microbatch");
+                   reductions->when, "times", (json_int_t)reductions->times);
 }
 
 static int holds_param(const ad_reduction_plan *plan, size_t param) {
@@ -42,7 +54,7 @@ static json_t *path_document(ad_run *run, size_t param, const ad_reductions *red
     ad_reduction_plan plan = reductions->list[i];
     if (!holds_param(&plan, param)) continue;
     plan.bytes = (size_t)ad_shape_numel(&spec->shape) * ad_dtype_size(plan.dtype);
-    json_array_append_new(path, step_document(&plan));
+    json_array_append_new(path, step_document(reductions, &plan));
   }
   return path;
 }
@@ -59,14 +71,14 @@ static json_t *param_document(ad_run *run, size_t index, const ad_reductions *re
   char layout[160], storage[160], dual[160];
   return json_pack("{s:s, s:I, s:s, s:s, s:s, s:s, s:o, s:o}", "name", spec->name, "numel",
                    (json_int_t)ad_shape_numel(&spec->shape), "mesh", ad_mesh_text(ad_run_mesh(run)), "layout",
-                   ad_layout_print(&spec->layout, layout, sizeof layout), "storage",
-                   ad_layout_print(&spec->storage, storage, sizeof storage), "gradient_layout",
-                   ad_layout_print(&gradient, dual, sizeof dual), "contract", contract_document(&spec->contract),
+                   ad_layout_shown(&spec->layout, layout, sizeof layout), "storage",
+                   ad_layout_shown(&spec->storage, storage, sizeof storage), "gradient_layout",
+                   ad_layout_shown(&gradient, dual, sizeof dual), "contract", contract_document(&spec->contract),
                    "path", path_document(run, index, reductions));
 }
 
-static json_t *collective_document(ad_run *run, const ad_reduction_plan *plan) {
-  json_t *document = step_document(plan), *params = json_array();
+static json_t *collective_document(ad_run *run, const ad_reductions *reductions, const ad_reduction_plan *plan) {
+  json_t *document = step_document(reductions, plan), *params = json_array();
   for (size_t i = 0; i < plan->param_count; i++)
     json_array_append_new(params, json_string(ad_run_param(run, plan->params[i])->name));
   json_object_set_new(document, "params", params);
@@ -150,11 +162,11 @@ static ad_status fill(const ad_recipe *recipe, ad_run *run, int64_t world, json_
   json_t *params = json_array(), *collectives = json_array(), *ranks = json_array();
   size_t node_peak = 0;
   ad_reductions reductions = {0};
-  ad_status status = list_reductions(ad_run_reducer(run), &reductions);
+  ad_status status = list_reductions(recipe, ad_run_reducer(run), &reductions);
   for (size_t i = 0; i < ad_run_param_count(run); i++)
     json_array_append_new(params, param_document(run, i, &reductions));
   for (size_t i = 0; i < reductions.count; i++)
-    json_array_append_new(collectives, collective_document(run, &reductions.list[i]));
+    json_array_append_new(collectives, collective_document(run, &reductions, &reductions.list[i]));
   ad_release(reductions.list);
   if (!status) status = list_memory(recipe, ad_model_batch_layout(ad_run_model(run)), world, ranks, &node_peak);
   json_object_set_new(document, "recipe", json_string(recipe->name));

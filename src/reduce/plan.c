@@ -56,7 +56,7 @@ size_t ad_reducer_bytes(const ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     const ad_bucket *bucket = &reducer->buckets[i];
     bytes += ad_array_bytes(&bucket->sum);
-    if (bucket->earlier.data) bytes += ad_array_bytes(&bucket->earlier);
+    if (bucket->earlier.data || bucket->has_earlier) bytes += ad_array_bytes(&bucket->earlier);
   }
   return bytes;
 }

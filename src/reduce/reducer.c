@@ -6,22 +6,14 @@
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/switches.h"
+#include "reduce/contract.h"
 #include "reduce/reducer.h"
 
 /* ---- creation ---- */
 
 static const size_t DEFAULT_BUCKET_BYTES = (size_t)25 << 20;
-
-/* Buckets hold the sums of microbatches and travel as they are. */
-static ad_status check_bucket_dtype(const ad_contract *contract, const char *name) {
-  if (contract->reduce == contract->accumulate) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "parameter `%s`: reduce %s differs from accumulate %s; a bucket is summed and sent in one dtype, so give "
-      "both the same",
-      name, ad_dtype_name(contract->reduce), ad_dtype_name(contract->accumulate));
-}
 
 static ad_status check_name(const ad_param_spec *params, size_t index) {
   const char *name = params[index].name;
@@ -43,8 +35,8 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
   param->gradient = ad_layout_dual(&spec->layout);
   param->contract = spec->contract;
   ad_status status = ad_contract_complete(&param->contract);
+  if (!status) status = ad_contract_check_bucket(&param->contract);
   if (status) return ad_fail_in(status, "parameter `%s`", spec->name);
-  AD_TRY(check_bucket_dtype(&param->contract, spec->name));
   int64_t rank = ad_comm_rank(reducer->comm);
   if (!ad_mesh_has_rank(spec->layout.mesh, rank)) {
     return ad_fail(AD_INVALID, "parameter `%s`: rank %lld is not on its mesh \"%s\"", spec->name, (long long)rank,
@@ -56,13 +48,7 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
 }
 
 static ad_status take_options(const ad_reducer_options *options, ad_reducer *reducer) {
-  if (options) {
-    if (!options->size || options->size > sizeof *options) {
-      return ad_fail(AD_INVALID, "reducer: options.size is %zu; set it to sizeof(ad_reducer_options), %zu",
-                     options->size, sizeof *options);
-    }
-    memcpy(&reducer->options, options, options->size);
-  }
+  AD_TRY(ad_options_take(&reducer->options, sizeof reducer->options, options, "ad_reducer_options"));
   if (!reducer->options.bucket_bytes) reducer->options.bucket_bytes = DEFAULT_BUCKET_BYTES;
   return AD_OK;
 }
@@ -188,11 +174,16 @@ static ad_status check_param(const ad_reducer *reducer, size_t param, const char
       reducer->params[param].name);
 }
 
+int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param) {
+  const ad_reduced_param *p = &reducer->params[param];
+  return p->contract.raw || p->contract.grad == p->result.dtype;
+}
+
 ad_status ad_reducer_target(ad_reducer *reducer, size_t param, ad_array *out, int *adds) {
   AD_TRY(check_param(reducer, param, "target"));
   const ad_reduced_param *p = &reducer->params[param];
   ad_array target = ad_array_describe(reducer->comm, p->result.dtype, &p->shape, &p->gradient);
-  if (p->contract.raw || p->contract.grad == p->result.dtype) target.data = p->result.data;
+  if (ad_reducer_writes_in_place(reducer, param)) target.data = p->result.data;
   *out = target;
   *adds = p->filled;
   return AD_OK;
@@ -218,6 +209,11 @@ static ad_status check_grad(const ad_reducer *reducer, const ad_reduced_param *p
   if (!ad_dtype_is_float(grad->dtype)) {
     return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` is %s, which is no floating dtype", site, param->name,
                    ad_dtype_name(grad->dtype));
+  }
+  const ad_contract *contract = &param->contract;
+  if (contract->raw && contract->grad && contract->grad != grad->dtype) {
+    return ad_fail(AD_TYPE, "%s: reducer: the gradient of `%s` is %s; its contract is raw and says that it comes in %s",
+                   site, param->name, ad_dtype_name(grad->dtype), ad_dtype_name(contract->grad));
   }
   return ad_array_check(reducer->comm, grad, param->name, site);
 }

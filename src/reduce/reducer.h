@@ -32,7 +32,7 @@ typedef struct ad_bucket {
   ad_request request;
 } ad_bucket;
 
-/* The ranks that must agree: on one mesh, over all axes that some gradient is reduced over. */
+/* The ranks that must agree: all of one mesh. What is compared is the same on ranks that hold different parts. */
 typedef struct ad_roster {
   ad_group group;
   int64_t *words;  // what is compared, in comm memory; NULL on engine dry
@@ -57,6 +57,10 @@ struct ad_reducer {
   size_t launched;  // buckets
   uint64_t steps;   // finished
 };
+
+/* reducer.c: whether a backward may write this gradient into the bucket itself; known on engine dry too, where there is no
+ * memory to write to. */
+int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param);
 
 /* bucket.c: how gradients are laid out in buckets. */
 ad_status ad_buckets_build(ad_reducer *reducer) AD_CHECKED;

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/options.h"
 
 static ad_status check_world(const ad_run *run) {
   int64_t ranks = ad_mesh_size(run->mesh), world = ad_comm_size(run->comm);
@@ -107,7 +108,8 @@ static ad_status create_mesh(ad_run *run) {
 }
 
 // What was made before a failure is given back by ad_run_destroy.
-static ad_status create_parts(ad_run *run) {
+static ad_status create_parts(ad_run *run, const ad_run_options *options) {
+  AD_TRY(ad_options_take(&run->options, sizeof run->options, options, "ad_run_options"));
   AD_TRY(create_mesh(run));
   AD_TRY(ad_recipe_model(run->recipe, run->mesh, &run->model));
   AD_TRY(open_text(run));
@@ -115,6 +117,7 @@ static ad_status create_parts(ad_run *run) {
   AD_TRY(ad_trace_create(&run->trace));
   AD_TRY(create_values(run));
   AD_TRY(create_reducer(run));
+  AD_TRY(ad_count_create(run->comm, &run->count));
   AD_TRY(create_optimizer(run));
   AD_TRY(create_tape(run));
   void *sums;
@@ -128,8 +131,7 @@ ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_opt
   AD_TRY(ad_new(1, &run));
   run->comm = comm;
   run->recipe = recipe;
-  if (options) run->options = *options;
-  ad_status status = ad_run_tell(run, create_parts(run));
+  ad_status status = ad_run_tell(run, create_parts(run, options));
   if (status) {
     run->options.trace = NULL;
     ad_run_destroy(run);
@@ -166,6 +168,7 @@ void ad_run_destroy(ad_run *run) {
   ad_tape_destroy(run->tape);
   ad_adamw_destroy(run->optimizer);
   ad_reducer_destroy(run->reducer);
+  ad_count_destroy(run->count);
   destroy_values(run);
   ad_trace_destroy(&run->trace);
   ad_batch_destroy(&run->batch);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "train/metrics.h"
 #include "train/report.h"
 #include "train/run.h"
@@ -112,7 +113,8 @@ static ad_status run_training(training *t) {
 ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_options *options) {
   char folder[512];
   snprintf(folder, sizeof folder, "runs/%s", recipe->name);
-  training t = {.options = options ? *options : (ad_train_options){0}};
+  training t = {0};
+  AD_TRY(ad_options_take(&t.options, sizeof t.options, options, "ad_train_options"));
   if (!t.options.folder) t.options.folder = folder;
   AD_TRY(ad_run_create(comm, recipe, NULL, &t.run));
   ad_status status = run_training(&t);
