@@ -109,6 +109,7 @@ typedef struct mpi_call {
   struct mpi_call *next;
   uint64_t sequence;
   uint32_t tag, arrived;
+  int mismatched;
   mpi_stage stage;
   mpi_member *members;  // grows
   uint32_t member_places;

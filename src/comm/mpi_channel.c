@@ -174,7 +174,7 @@ static void add_message(ad_text *text, int exists, const mail_message *message, 
 // Number n of the messages in one direction: 0 on a mismatch, -1 when neither side has one.
 static int match_message(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *told, int to_this,
                          uint32_t n) {
-  mail_message own_message, told_message;
+  mail_message own_message = {0}, told_message = {0};
   int own_has = find_own(c->call, k, !to_this, n, &own_message);
   int told_has = find_told(told, to_this, n, &told_message);
   if (!own_has && !told_has) return -1;
@@ -208,9 +208,10 @@ static void match_messages(mpi_world *world, const mpi_call *c, uint32_t k, cons
   }
 }
 
-static void match(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *told) {
+static void match(mpi_world *world, mpi_call *c, uint32_t k, const mail_call *told) {
   const ad_call *call = c->call;
   if (!ad_signature_equal(&told->signature, &c->members[c->channel->index].told->signature)) {
+    c->mismatched = 1;
     raise_mismatch(world, c);
   } else if (call->op == AD_EXCHANGE) {
     match_messages(world, c, k, told);

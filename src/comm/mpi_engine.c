@@ -56,6 +56,7 @@ static ad_status post_spanning(mpi_world *world, mpi_channel *channel, ad_call *
   c->channel = channel;
   c->next = NULL;
   c->stage = STAGE_TOLD;
+  c->mismatched = 0;
   AD_TRY(ad_mpi_reserve(c));
   AD_TRY(ad_mpi_tell(world, c));
   world->free_calls &= ~(1ull << (c - world->calls));
@@ -104,6 +105,8 @@ static void mpi_free(void *engine_world, void *memory) { ad_shm_free(((mpi_world
 /* ---- leaving ---- */
 
 static void tell_leaving(mpi_world *world) {
+  atomic_store(&world->shm->records[world->rank].state, SHM_LEFT);
+  ad_shm_wake_all(world->shm->control);
   mail_left left = {{MAIL_LEFT, world->rank}, ~world->free_calls != 0};
   for (uint32_t i = 0; i < world->ranks; i++)
     if (i != world->rank) ad_mpi_send_mail(world, i, &left, sizeof left, NULL, 0, NULL, 0);
@@ -115,7 +118,7 @@ static void wait_for_others(mpi_world *world) {
   const struct timespec nap = {.tv_nsec = 100000};
   uint64_t failed_at = 0;
   while (world->left_count + 1 < world->ranks) {
-    ad_mpi_progress_mail(world);
+    ad_mpi_progress(world);  // others may still need what this rank posted
     uint64_t now = ad_mpi_nanoseconds();
     if (ad_shm_failed(world->shm) && !failed_at) failed_at = now;
     if (failed_at && now - failed_at > MPI_GRACE_MILLISECONDS * 1000000ull) world->transport->abort(EXIT_OF_THE_STUCK);
@@ -136,8 +139,9 @@ static void mpi_close(void *engine_world) {
   mpi_world *world = engine_world;
   if (ad_shm_failed(world->shm)) ad_mpi_tell_error(world);
   tell_leaving(world);
-  free_calls(world);
+  if (ad_shm_failed(world->shm)) give_up(world);
   wait_for_others(world);
+  free_calls(world);
   ad_mpi_free_mail(world);
   ad_mpi_channels_free(world);
   ad_engine_shm.close(world->shm);

@@ -126,9 +126,11 @@ static void nap(uint32_t turns) {
 }
 
 static void wait_spanning(mpi_world *world, const ad_call *call) {
-  for (uint32_t turns = 0; call->engine && !ad_shm_failed(world->shm); turns++) {
+  for (uint32_t turns = 0; call->engine; turns++) {
+    int failed = ad_shm_failed(world->shm);
     ad_mpi_progress(world);
-    if (!call->engine || turns < spins) continue;
+    if (!call->engine || failed) return;
+    if (turns < spins) continue;
     if (turns < spins + yields) {
       sched_yield();
       continue;
