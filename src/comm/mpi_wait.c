@@ -9,7 +9,7 @@
 
 static const uint32_t spins = 200, yields = 500;
 static const long nap_longest = 300000;                                    // nanoseconds
-static const uint64_t look_interval = 200000000, data_patience = 1000000000;  // nanoseconds
+static const uint64_t look_interval = 200000000, data_patience = 1000000000, mail_patience = 50000000;  // nanoseconds
 
 /* ---- who is missing ---- */
 
@@ -125,12 +125,19 @@ static void nap(uint32_t turns) {
   nanosleep(&time, NULL);
 }
 
+// Mail that was sent before an error may still be on its way: a call that it completes is no part of the error.
+static int is_given_up(const mpi_world *world, uint64_t *failed_at) {
+  if (!ad_shm_failed(world->shm)) return 0;
+  uint64_t now = ad_mpi_nanoseconds();
+  if (!*failed_at) *failed_at = now;
+  return now - *failed_at > mail_patience;
+}
+
 static void wait_spanning(mpi_world *world, const ad_call *call) {
-  for (uint32_t turns = 0; call->engine; turns++) {
-    int failed = ad_shm_failed(world->shm);
+  uint64_t failed_at = 0;
+  for (uint32_t turns = 0; call->engine && !is_given_up(world, &failed_at); turns++) {
     ad_mpi_progress(world);
-    if (!call->engine || failed) return;
-    if (turns < spins) continue;
+    if (!call->engine || turns < spins) continue;
     if (turns < spins + yields) {
       sched_yield();
       continue;
