@@ -40,6 +40,7 @@ static int run_command(const cli_command *command, int argc, char **argv) {
 
 int main(int argc, char **argv) {
   argp_err_exit_status = CLI_WRONG_CALL;
+  cli_let_first_rank_speak();
   if (argc < 2) return print_help(stderr), CLI_WRONG_CALL;
   if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
     return print_help(stdout), CLI_HOLDS;
