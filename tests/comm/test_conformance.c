@@ -423,7 +423,8 @@ CONFORMS(hostile_conforms_on_two_ranks, .hostile = "2", .ranks = 2, .bytes_max =
 CONFORMS(hostile_conforms_on_three_ranks, .hostile = "3", .ranks = 3)
 CONFORMS(hostile_conforms_on_five_ranks, .hostile = "5", .ranks = 5)
 
-int main(void) {
+int main(int argc, char **argv) {
+  if (argc > 1) cmocka_set_test_filter(argv[1]);  // one of them, by its name
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(shm_conforms_on_one_rank),
       cmocka_unit_test(shm_conforms_on_two_ranks),
