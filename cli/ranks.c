@@ -1,5 +1,5 @@
-/* Under mpirun, srun or `addend run` this process already is one of the ranks: it joins them instead of starting some. The
- * first rank speaks for all. */
+/* Under mpirun, srun or `addend run` this process already is one of the ranks: it joins them instead of starting some.
+ * The first rank speaks for all. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,8 +41,8 @@ static int fits(ad_comm *comm, const ad_recipe *recipe) {
   if (status) return cli_failed(status);
   if (needed == started) return CLI_HOLDS;
   fprintf(stderr,
-          "addend: the launcher started %" PRId64 " ranks, the mesh \"%s\" of %s has %" PRId64
-          ": start %" PRId64 " (mpirun -n %" PRId64 ") or change the mesh\n",
+          "addend: the launcher started %" PRId64 " ranks, the mesh \"%s\" of %s has %" PRId64 ": start %" PRId64
+          " (mpirun -n %" PRId64 ") or change the mesh\n",
           started, recipe->mesh, recipe->name, needed, needed, needed);
   return CLI_WRONG_CALL;
 }

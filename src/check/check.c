@@ -134,9 +134,10 @@ static ad_status check_world(const ad_comm *comm, const ad_recipe *recipe, const
     return ad_fail(AD_INVALID, "the recipe's mesh \"%s\" has %lld ranks, the world has %lld", recipe->mesh,
                    (long long)needed, (long long)ad_comm_size(comm));
   if (options->sabotage)
-    return ad_fail(AD_INVALID,
-                   "sabotage starts ranks of its own for every planted mistake, so it does not run under mpirun or srun: "
-                   "run addend check --sabotage without them, on one machine");
+    return ad_fail(
+        AD_INVALID,
+        "sabotage starts ranks of its own for every planted mistake, so it does not run under mpirun or srun: "
+        "run addend check --sabotage without them, on one machine");
   return AD_OK;
 }
 

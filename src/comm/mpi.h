@@ -1,7 +1,7 @@
-/* Engine mpi: ranks that an MPI launcher started, on one or more nodes. Ranks of one node share a memory file, and groups
- * that lie on one node run on engine shm; groups that span nodes are what these files are for. There, every member tells
- * every other its call by mail (with the values themselves, if they are few); when all calls match, large values move in
- * slices: member k gets all addends of slice k, sums them in group order, and gives the result to all.
+/* Engine mpi: ranks that an MPI launcher started, on one or more nodes. Ranks of one node share a memory file, and
+ * groups that lie on one node run on engine shm; groups that span nodes are what these files are for. There, every
+ * member tells every other its call by mail (with the values themselves, if they are few); when all calls match, large
+ * values move in slices: member k gets all addends of slice k, sums them in group order, and gives the result to all.
  *
  *   mpi_launcher.c  which launcher started this process, and the module that speaks its MPI
  *   mpi_join.c      joining: same version everywhere, who shares a node, the node's memory file
@@ -36,12 +36,12 @@ typedef struct mail_call {
   ad_axes axes;
   uint64_t sequence, number;
   ad_signature signature;
-  uint64_t in;        // where in the node's file the caller's addends of the receiver's part are; 0: elsewhere
-  uint64_t out;       // where in the file the receiver's block or slice belongs; 0: elsewhere
+  uint64_t in;                 // where in the node's file the caller's addends of the receiver's part are; 0: elsewhere
+  uint64_t out;                // where in the file the receiver's block or slice belongs; 0: elsewhere
   uint64_t elements, expects;  // all_to_all: that the receiver gets, and gives
-  uint32_t tag;       // of the values that follow
-  uint32_t entries;   // exchange: messages for and from the receiver
-  uint64_t values;    // bytes
+  uint32_t tag;                // of the values that follow
+  uint32_t entries;            // exchange: messages for and from the receiver
+  uint64_t values;             // bytes
   char site[AD_SITE_MAX];
 } mail_call;
 
@@ -86,9 +86,9 @@ typedef struct mpi_channel {
   struct mpi_channel *next;
   ad_group_shape shape;
   uint32_t members, index;
-  int is_local;             // on one node: engine shm's
-  uint64_t next_sequence;   // of a group that spans nodes
-  mail_call **early;        // [MPI_CALLS][members] told before this rank made the call
+  int is_local;            // on one node: engine shm's
+  uint64_t next_sequence;  // of a group that spans nodes
+  mail_call **early;       // [MPI_CALLS][members] told before this rank made the call
 } mpi_channel;
 
 /* What a call knows of one member. */
@@ -127,7 +127,7 @@ typedef struct mpi_outgoing {
 
 /* What this rank waits for now. */
 typedef struct mpi_waiting {
-  const ad_call *call;  // NULL: nothing
+  const ad_call *call;        // NULL: nothing
   uint64_t first_search;      // of this wait
   uint64_t since, next_look;  // nanoseconds of the monotonic clock; 0: no long wait yet
 } mpi_waiting;

@@ -1,5 +1,5 @@
-/* Engine mpi as the table of functions that comm.c calls: groups on one node go to engine shm, the others are driven from
- * told over matched to complete. */
+/* Engine mpi as the table of functions that comm.c calls: groups on one node go to engine shm, the others are driven
+ * from told over matched to complete. */
 #include <time.h>
 #include "base/memory.h"
 #include "comm/mpi.h"

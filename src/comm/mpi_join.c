@@ -1,5 +1,5 @@
-/* Joining a world that an MPI launcher started: the same version everywhere, who shares a node with whom, and the memory
- * file of each node. Every step ends in the same answer on all ranks. */
+/* Joining a world that an MPI launcher started: the same version everywhere, who shares a node with whom, and the
+ * memory file of each node. Every step ends in the same answer on all ranks. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -76,10 +76,11 @@ static greeting make_greeting(void) {
 static ad_status compare_versions(const greeting *all, uint32_t ranks) {
   for (uint32_t i = 1; i < ranks; i++)
     if (strcmp(all[i].version, all[0].version))
-      return ad_fail(AD_INVALID,
-                     "ranks run different versions of addend: rank 0 has %s, rank %u has %s; install one version on all "
-                     "nodes",
-                     all[0].version, i, all[i].version);
+      return ad_fail(
+          AD_INVALID,
+          "ranks run different versions of addend: rank 0 has %s, rank %u has %s; install one version on all "
+          "nodes",
+          all[0].version, i, all[i].version);
   return AD_OK;
 }
 

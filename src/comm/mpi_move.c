@@ -1,6 +1,7 @@
 /* The values of calls that span nodes. A sum: member k gets all addends of its part (reads those of its own node in the
- * shared file, receives the others), sums them in group order, and gives the result to all. Everything else: each member
- * gives each its block. Who is on the same node writes into the other's output in the file, if that is where it lies. */
+ * shared file, receives the others), sums them in group order, and gives the result to all. Everything else: each
+ * member gives each its block. Who is on the same node writes into the other's output in the file, if that is where it
+ * lies. */
 #include <string.h>
 #include "base/kernels.h"
 #include "base/memory.h"
@@ -115,8 +116,8 @@ static void *noted(mpi_world *world, void *request) {
 static uint32_t rank_of(const mpi_call *c, uint32_t k) { return (uint32_t)ad_shape_rank(&c->channel->shape, k); }
 
 static void *send_to(mpi_world *world, const mpi_call *c, uint32_t k, uint32_t phase, mpi_span from) {
-  return noted(world, world->transport->send(AD_LANE_DATA, (int)rank_of(c, k), (int)(c->tag + phase), from.at,
-                                             from.bytes));
+  return noted(world,
+               world->transport->send(AD_LANE_DATA, (int)rank_of(c, k), (int)(c->tag + phase), from.at, from.bytes));
 }
 
 static void *receive_from(mpi_world *world, const mpi_call *c, uint32_t k, uint32_t phase, mpi_span to) {
@@ -175,7 +176,8 @@ static void get_addends(mpi_world *world, mpi_call *c, uint32_t k, mpi_span own,
 
 static void begin_collecting(mpi_world *world, mpi_call *c) {
   uint32_t members = c->channel->members, index = c->channel->index;
-  mpi_span own = c->call->op == AD_REDUCE_SCATTER ? part(c->call, c->call->in, index) : part(c->call, c->call->out, index);
+  mpi_span own =
+      c->call->op == AD_REDUCE_SCATTER ? part(c->call, c->call->in, index) : part(c->call, c->call->out, index);
   for (uint32_t i = 1; i < members; i++) {
     get_addends(world, c, (index + i) % members, own, i - 1);
     give_addends(world, c, (index + i) % members);
@@ -320,7 +322,8 @@ static void begin_exchange(mpi_world *world, mpi_call *c) {
   has_own_messages(call, 1, &sent);
   has_own_messages(call, 0, &received);
   if (sent != received) {
-    ad_mpi_raise(world, AD_MISMATCH, "collectives do not match: an exchange's messages from a rank to itself do not pair");
+    ad_mpi_raise(world, AD_MISMATCH,
+                 "collectives do not match: an exchange's messages from a rank to itself do not pair");
     return;
   }
   for (size_t i = 0; i < call->message_count; i++) {

@@ -31,7 +31,8 @@ typedef struct ad_mpi_transport {
   void *(*receive)(ad_mpi_lane lane, int peer, int tag, void *memory, size_t bytes);
   /* 1: complete, and the request is released. Moves bytes of all requests. */
   int (*test)(void *request);
-  /* Releases the request of an operation that nobody waits for any more; 1 if its memory is certainly not used again. */
+  /* Releases the request of an operation that nobody waits for any more; 1 if its memory is certainly not used again.
+   */
   int (*cancel)(void *request);
   /* 1 and its sender and size, if a message with tag 0 on this lane can be received. */
   int (*probe)(ad_mpi_lane lane, int *peer, size_t *bytes);

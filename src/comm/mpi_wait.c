@@ -1,6 +1,6 @@
-/* Waiting in a world of several nodes: moves everything that can be moved, and when a wait is long, finds out whether it
- * can end. A circle of waits is found by mail that follows it: who waits for a call sends a search to the ranks that have
- * not made it; a rank that waits too sends it on; when it comes home, nobody in the circle can go on. */
+/* Waiting in a world of several nodes: moves everything that can be moved, and when a wait is long, finds out whether
+ * it can end. A circle of waits is found by mail that follows it: who waits for a call sends a search to the ranks that
+ * have not made it; a rank that waits too sends it on; when it comes home, nobody in the circle can go on. */
 #include <inttypes.h>
 #include <sched.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "comm/mpi.h"
 
 static const uint32_t spins = 200, yields = 500;
-static const long nap_longest = 300000;                                    // nanoseconds
+static const long nap_longest = 300000;                                                                 // nanoseconds
 static const uint64_t look_interval = 200000000, data_patience = 1000000000, mail_patience = 50000000;  // nanoseconds
 
 /* ---- who is missing ---- */
@@ -55,8 +55,11 @@ static void send_search(mpi_world *world, uint32_t origin, uint64_t number, cons
   for (uint32_t k = 0; k < w.members; k++) {
     uint32_t peer = (uint32_t)ad_shape_rank(w.shape, k);
     if (peer == world->rank || !is_missing(world, k)) continue;
-    mail_search search = {
-        .head = {MAIL_SEARCH, world->rank}, .origin = origin, .number = number, .shape = *w.shape, .sequence = w.sequence};
+    mail_search search = {.head = {MAIL_SEARCH, world->rank},
+                          .origin = origin,
+                          .number = number,
+                          .shape = *w.shape,
+                          .sequence = w.sequence};
     ad_text text = ad_text_on(search.text, sizeof search.text);
     ad_text_add(&text, "%s%s", words, *words ? "; " : "");
     add_wait(&text, world, &w, peer);

@@ -78,7 +78,14 @@ static void run(const ad_group *group, ad_collective_op op, ad_dtype dtype, size
   if (!apart && op == AD_REDUCE_SCATTER) out = in + index * count * element;
   if (!apart && op == AD_ALL_GATHER) own = in + index * count * element;
   fill(own, dtype, ins);
-  ad_collective call = {.op = op, .group = *group, .in = own, .out = out, .count = count, .dtype = dtype, .root = (int64_t)members - 1, .site = AD_HERE};
+  ad_collective call = {.op = op,
+                        .group = *group,
+                        .in = own,
+                        .out = out,
+                        .count = count,
+                        .dtype = dtype,
+                        .root = (int64_t)members - 1,
+                        .site = AD_HERE};
   if (dtype == AD_F32) call.accumulate = AD_F64;
   MUST(ad_comm_run(comm, &call));
   add_to_hash(out, outs * element);
@@ -97,7 +104,8 @@ static void run_all(const ad_group *group) {
 
 // Blocks of unequal sizes: member i sends (i + 2 j) * scale elements to member j.
 static void run_counts(const ad_group *group, size_t scale) {
-  size_t members = (size_t)ad_group_size(group), index = (size_t)ad_group_index(group, rank), in_count = 0, out_count = 0;
+  size_t members = (size_t)ad_group_size(group), index = (size_t)ad_group_index(group, rank), in_count = 0,
+         out_count = 0;
   size_t sends[16], receives[16], blocks[16], all = 0;
   for (size_t j = 0; j < members; j++) {
     in_count += sends[j] = (index + 2 * j) * scale;
@@ -107,13 +115,20 @@ static void run_counts(const ad_group *group, size_t scale) {
   float *in = memory(in_count * 4 + 4, 1), *out = memory(out_count * 4 + 4, 0), *both = memory(all * 4 + 4, 0);
   fill(in, AD_F32, in_count);
   fill(both, AD_F32, all);
-  ad_collective exchange = {.op = AD_ALL_TO_ALL, .group = *group, .in = in, .out = out, .counts = sends, .receive_counts = receives, .dtype = AD_F32};
+  ad_collective exchange = {.op = AD_ALL_TO_ALL,
+                            .group = *group,
+                            .in = in,
+                            .out = out,
+                            .counts = sends,
+                            .receive_counts = receives,
+                            .dtype = AD_F32};
   ad_collective scatter = {.op = AD_REDUCE_SCATTER, .group = *group, .in = both, .counts = blocks, .dtype = AD_F32};
   float *part = memory(blocks[index] * 4 + 4, 1);
   scatter.out = part;
   MUST(ad_comm_run(comm, &exchange));
   MUST(ad_comm_run(comm, &scatter));
-  ad_collective gather = {.op = AD_ALL_GATHER, .group = *group, .in = part, .out = both, .counts = blocks, .dtype = AD_F32};
+  ad_collective gather = {
+      .op = AD_ALL_GATHER, .group = *group, .in = part, .out = both, .counts = blocks, .dtype = AD_F32};
   MUST(ad_comm_run(comm, &gather));
   add_to_hash(out, out_count * 4);
   add_to_hash(both, all * 4);
@@ -144,7 +159,12 @@ static void run_many(const ad_group *a, const ad_group *b) {
   fill(values, AD_F32, MANY * COUNT);
   for (int i = 0; i < MANY; i++) {
     float *at = values + i * COUNT;
-    ad_collective call = {.op = AD_ALL_REDUCE, .group = i % 2 ? *a : *b, .in = at, .out = at, .count = i % 3 ? COUNT : 9, .dtype = AD_F32};
+    ad_collective call = {.op = AD_ALL_REDUCE,
+                          .group = i % 2 ? *a : *b,
+                          .in = at,
+                          .out = at,
+                          .count = i % 3 ? COUNT : 9,
+                          .dtype = AD_F32};
     MUST(ad_comm_post(comm, &call, &requests[i]));
   }
   for (int i = MANY - 1; i >= 0; i--) MUST(ad_comm_wait(comm, &requests[i]));
@@ -176,7 +196,12 @@ static uint64_t hash_of_all(void) {
   int64_t own = (int64_t)hash, *hashes = calloc((size_t)size, sizeof *hashes);
   snprintf(text, sizeof text, "dp=%" PRId64, size);
   MUST(ad_mesh_create(text, &mesh));
-  ad_collective gather = {.op = AD_ALL_GATHER, .group = ad_mesh_group(mesh, AD_AXES_ALL, rank), .in = &own, .out = hashes, .count = 1, .dtype = AD_I64};
+  ad_collective gather = {.op = AD_ALL_GATHER,
+                          .group = ad_mesh_group(mesh, AD_AXES_ALL, rank),
+                          .in = &own,
+                          .out = hashes,
+                          .count = 1,
+                          .dtype = AD_I64};
   MUST(ad_comm_run(comm, &gather));
   add_to_hash(hashes, (size_t)size * sizeof *hashes);
   free(hashes);

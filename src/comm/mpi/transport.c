@@ -110,14 +110,20 @@ static void transport_close(void) {
 }
 
 extern const ad_mpi_transport ad_mpi_transport_table;
-__attribute__((visibility("default"))) const ad_mpi_transport ad_mpi_transport_table = {
-    AD_MPI_TRANSPORT_VERSION,
+__attribute__((visibility("default"))) const ad_mpi_transport ad_mpi_transport_table = {AD_MPI_TRANSPORT_VERSION,
 #if defined(OPEN_MPI)
-    "Open MPI",
+                                                                                        "Open MPI",
 #elif defined(MPICH_VERSION)
-    "MPICH",
+                                                                                         "MPICH",
 #else
-    "an MPI",
+                                                                                         "an MPI",
 #endif
-    transport_open, transport_all_gather, transport_send,  transport_receive, transport_test, transport_cancel,
-    transport_probe, transport_abort, transport_close};
+                                                                                        transport_open,
+                                                                                        transport_all_gather,
+                                                                                        transport_send,
+                                                                                        transport_receive,
+                                                                                        transport_test,
+                                                                                        transport_cancel,
+                                                                                        transport_probe,
+                                                                                        transport_abort,
+                                                                                        transport_close};
