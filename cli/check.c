@@ -114,13 +114,30 @@ static int check(const ad_recipe *recipe, const check_input *input) {
   return holds ? CLI_HOLDS : CLI_ANSWER_IS_NO;
 }
 
+/* Started by mpirun or srun: the first rank has the document. */
+static int check_as_rank(const ad_recipe *recipe, const check_input *input) {
+  int holds = 0;
+  char *json = NULL;
+  ad_comm *comm;
+  int failed = cli_join(recipe, &comm);
+  if (failed) return failed;
+  cli_on_request(SIG_DFL);
+  ad_status status = ad_check_on(comm, recipe, &input->check, &holds, &json);
+  cli_progress_end();
+  int result = status ? cli_failed(status) : holds ? CLI_HOLDS : CLI_ANSWER_IS_NO;
+  int printed = json ? print(json, input->recipe.json) : CLI_HOLDS;
+  free(json);
+  ad_comm_close(comm);
+  return printed ? printed : result;
+}
+
 int cli_check(int argc, char **argv) {
   check_input input = {.check = {.size = sizeof input.check, .progress = progress}};
   argp_parse(&argp, argc, argv, 0, NULL, &input);
   ad_recipe *recipe;
   int failed = cli_read_recipe(&input.recipe, &recipe);
   if (failed) return failed;
-  int result = check(recipe, &input);
+  int result = ad_comm_launched() ? check_as_rank(recipe, &input) : check(recipe, &input);
   ad_recipe_destroy(recipe);
   return result;
 }

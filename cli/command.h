@@ -29,6 +29,14 @@ int cli_read_recipe(const cli_recipe_options *options, ad_recipe **out);
 /* Prints the last error and returns the exit status for it. */
 int cli_failed(ad_status status);
 
+/* Where ad_comm_launched(): from now on only the first rank prints. */
+void cli_let_first_rank_speak(void);
+/* Joins the ranks that the launcher started. Prints and returns an exit status if there are not as many as the recipe's
+ * mesh has. */
+int cli_join(const ad_recipe *recipe, ad_comm **out);
+/* Where ad_comm_launched(): the other ranks learn that this one cannot take part. */
+void cli_tell_ranks(ad_status status, const char *message);
+
 /* What ranks do on Ctrl-C and SIGTERM, also where a shell started this as a background job that ignores them. */
 void cli_on_request(void (*handler)(int signal_number));
 

@@ -50,6 +50,7 @@ static void load_without_blas_threads(char **argv) {
 int main(int argc, char **argv) {
   load_without_blas_threads(argv);
   argp_err_exit_status = CLI_WRONG_CALL;
+  cli_let_first_rank_speak();
   if (argc < 2) return print_help(stderr), CLI_WRONG_CALL;
   if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
     return print_help(stdout), CLI_HOLDS;

@@ -47,6 +47,7 @@ int cli_read_recipe(const cli_recipe_options *input, ad_recipe **out) {
   free(input->sets);
   if (!status) return CLI_HOLDS;
   fprintf(stderr, "%s\n", ad_last_error());
+  cli_tell_ranks(status, ad_last_error());
   return CLI_WRONG_CALL;
 }
 

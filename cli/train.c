@@ -142,13 +142,28 @@ static int launch(train_job *job, int json) {
   return cli_failed(result.status == AD_INVALID ? AD_INVALID : status);
 }
 
+/* Started by mpirun or srun. */
+static int train_as_rank(train_job *job, int json) {
+  ad_comm *comm;
+  int failed = cli_join(job->recipe, &comm);
+  if (failed) return failed;
+  cli_on_request(stop_on_request);
+  int is_first = ad_comm_rank(comm) == 0;
+  failed = train_on_rank(comm, job);
+  cli_progress_end();
+  int result = failed ? cli_failed(AD_PEER_FAILED) : job->story->stopped ? CLI_UNFINISHED : CLI_HOLDS;
+  if (!failed && is_first) result = job->story->stopped ? print_stop(job) : print_story(job, json);
+  ad_comm_close(comm);
+  return result;
+}
+
 static int train(const ad_recipe *recipe, const train_input *input) {
   char folder[512];
   snprintf(folder, sizeof folder, "runs/%s", recipe->name);
   train_story *story = mmap(NULL, sizeof *story, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (story == MAP_FAILED) return fprintf(stderr, "addend: no memory\n"), CLI_UNFINISHED;
   train_job job = {recipe, input->folder ? input->folder : folder, input->resume, story};
-  int result = launch(&job, input->recipe.json);
+  int result = ad_comm_launched() ? train_as_rank(&job, input->recipe.json) : launch(&job, input->recipe.json);
   munmap(story, sizeof *story);
   return result;
 }

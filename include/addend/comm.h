@@ -1,5 +1,5 @@
 /* Ranks and collectives. A collective is described by one structure and runs on whatever engine the rank joined: shm
- * (processes of one machine), dry (nothing moves). Every collective carries its signature; one that does not match on all
+ * (processes of one machine), mpi (one or more machines), dry (nothing moves). Every collective carries its signature; one that does not match on all
  * ranks of its group is an error on all of them, and nothing ever hangs. */
 #ifndef ADDEND_COMM_H
 #define ADDEND_COMM_H
@@ -14,6 +14,8 @@ typedef struct ad_comm ad_comm; /* one rank's membership of a world; used by one
 
 /* Joins the world that `addend run`, ad_launch or (where built) MPI started this process in; alone, a world of one rank. Blocks until all ranks joined. */
 AD_API AD_CHECKED ad_status ad_comm_open(ad_comm **out);
+/* 1: something started this process as a rank of a world (`addend run`, ad_launch with a program, mpirun, srun), which ad_comm_open will join. */
+AD_API int ad_comm_launched(void);
 /* Engine dry: this process acts as `rank` of `size`; collectives check their arguments and succeed, values are left as they are. */
 AD_API AD_CHECKED ad_status ad_comm_open_dry(int64_t rank, int64_t size, ad_comm **out);
 /* A world of one rank that shares nothing with the world this process was started in (the reference of a proof). */
@@ -22,7 +24,7 @@ AD_API AD_CHECKED ad_status ad_comm_open_alone(ad_comm **out);
 AD_API void ad_comm_close(ad_comm *comm);
 AD_API int64_t ad_comm_rank(const ad_comm *comm);
 AD_API int64_t ad_comm_size(const ad_comm *comm);
-AD_API const char *ad_comm_engine(const ad_comm *comm); /* "shm", "dry", ... */
+AD_API const char *ad_comm_engine(const ad_comm *comm); /* "shm", "mpi", "dry", ... */
 
 /* Memory that all ranks of the node see, 64-byte aligned, zeroed: collectives on it copy nothing that need not move. AD_MEMORY when it is
  * out. Freed with ad_comm_free or by ad_comm_close. Local: no rank waits for another. */

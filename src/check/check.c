@@ -93,3 +93,65 @@ ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int
   ad_proof_destroy(proof);
   return status;
 }
+
+/* ---- on ranks that are there already ---- */
+
+// Rank 0 has the numbers; its verdict becomes everyone's.
+static ad_status share_verdict(ad_comm *comm, const ad_recipe *recipe, int32_t *verdict) {
+  ad_mesh *mesh;
+  AD_TRY(ad_recipe_mesh(recipe, &mesh));
+  ad_collective broadcast = {.op = AD_BROADCAST,
+                             .group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm)),
+                             .in = verdict,
+                             .out = verdict,
+                             .count = 1,
+                             .dtype = AD_I32,
+                             .site = AD_HERE};
+  ad_status status = ad_comm_run(comm, &broadcast);
+  ad_mesh_destroy(mesh);
+  return status;
+}
+
+static ad_status check_here(ad_comm *comm, ad_proof_job *job, int *holds, char **json) {
+  double start = now();
+  char *text = NULL;
+  ad_findings findings = {.recipe = job->recipe, .options = job->options, .proof = job->proof};
+  findings.world = ad_comm_size(comm);
+  AD_TRY(ad_prove(comm, job));
+  int32_t verdict = ad_proof_passes(job->proof, job->options->directional);
+  AD_TRY(share_verdict(comm, job->recipe, &verdict));
+  findings.seconds = now() - start;
+  if (ad_comm_rank(comm) == 0) AD_TRY(print_document(&findings, &text));
+  *holds = verdict;
+  *json = text;
+  return AD_OK;
+}
+
+static ad_status check_world(const ad_comm *comm, const ad_recipe *recipe, const ad_check_options *options) {
+  int64_t needed = 0;
+  AD_TRY(world_of(recipe, &needed));
+  if (needed != ad_comm_size(comm))
+    return ad_fail(AD_INVALID, "the recipe's mesh \"%s\" has %lld ranks, the world has %lld", recipe->mesh,
+                   (long long)needed, (long long)ad_comm_size(comm));
+  if (options->sabotage)
+    return ad_fail(
+        AD_INVALID,
+        "sabotage starts ranks of its own for every planted mistake, so it does not run under mpirun or srun: "
+        "run addend check --sabotage without them, on one machine");
+  return AD_OK;
+}
+
+ad_status ad_check_on(ad_comm *comm, const ad_recipe *recipe, const ad_check_options *options, int *holds,
+                      char **json) {
+  ad_check_options own;
+  AD_TRY(ad_options_take(&own, sizeof own, options, "ad_check_options"));
+  AD_TRY(check_options(&own));
+  AD_TRY(check_world(comm, recipe, &own));
+  ad_proof *proof;
+  AD_TRY(ad_proof_create(recipe, &proof));
+  ad_proof_job job = {recipe, &own, NULL, proof};
+  ad_status status = check_here(comm, &job, holds, json);
+  ad_proof_destroy(proof);
+  if (status) ad_comm_fail(comm, status, ad_last_error());
+  return status;
+}

@@ -54,6 +54,7 @@ typedef struct shm_entry {
 typedef struct shm_control {
   uint64_t magic, file_bytes, ranks;
   uint64_t records_start, channels_start, channels_bytes, regions_start, region_bytes;
+  uint64_t joining;  // of the ranks: those of this node, if the world has more
   // One line that every call reads and hardly any writes.
   _Alignas(SHM_LINE) _Atomic uint32_t failed;  // 0 no, 1 being written, 2 the error below holds
   _Atomic uint32_t sleepers;
@@ -148,6 +149,7 @@ typedef struct shm_world {
   uint32_t rank, ranks;
   uint32_t vain_tests;
   uint32_t spins, patience;  // before the first yield; see shm_call
+  uint64_t sleep_longest;    // nanoseconds
   shm_channel **channels;    // hash table
   uint32_t channel_slots, channel_count;
   shm_channel *last_channel;
@@ -177,6 +179,8 @@ uint64_t ad_shm_offset(const shm_world *world, const void *memory, size_t bytes)
 /* Makes the file for `ranks` ranks; *fd and the mapping are the caller's. region_bytes 0: the machine's memory. */
 ad_status ad_shm_make(uint32_t ranks, size_t region_bytes, int inherited, int *fd, shm_control **out) AD_CHECKED;
 void ad_shm_unmake(int fd, shm_control *control);
+/* Maps the file of a world that another process made. The caller keeps fd. */
+ad_status ad_shm_attach(int fd, shm_control **out) AD_CHECKED;
 /* Joins as `rank` and waits for the others. Takes fd and mapping, also on failure. */
 ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, shm_world **out) AD_CHECKED;
 shm_record *ad_shm_records(shm_control *control);

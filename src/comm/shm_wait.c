@@ -11,7 +11,7 @@
 #include "comm/shm.h"
 
 static const uint32_t yields = 2000;
-static const uint64_t sleep_first = 1000000, sleep_longest = 50000000, check_interval = 100000000;  // nanoseconds
+static const uint64_t sleep_first = 1000000, check_interval = 100000000;  // nanoseconds
 
 /* ---- waking ---- */
 
@@ -181,7 +181,7 @@ static uint64_t nanoseconds(void) {
 static void enter_long(shm_world *world, waiting *w, const shm_call *blocking) {
   shm_record *record = &world->records[world->rank];
   w->is_long = 1;
-  w->sleep = sleep_first;
+  w->sleep = sleep_first < world->sleep_longest ? sleep_first : world->sleep_longest;
   w->next_check = nanoseconds() + check_interval;
   if (!blocking) return;
   atomic_store(&record->waits_channel, (uint64_t)((char *)blocking->channel->consumed - world->base));
@@ -202,7 +202,7 @@ static void sleep_once(shm_world *world, waiting *w, int (*ready)(shm_world *, v
   if (!ready(world, subject) && !ad_shm_failed(world))
     syscall(SYS_futex, &record->wake, FUTEX_WAIT, before, &time, NULL, 0);
   atomic_fetch_sub(&world->control->sleepers, 1);
-  w->sleep = 2 * w->sleep < sleep_longest ? 2 * w->sleep : sleep_longest;
+  w->sleep = 2 * w->sleep < world->sleep_longest ? 2 * w->sleep : world->sleep_longest;
 }
 
 static void pause_once(void) {

@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include "base/kernels.h"
 #include "base/memory.h"
-#include "comm/shm.h"
+#include "comm/mpi.h"
 
 #define MAGIC 0x31646e6564646161ull  // changes with the layout of the file
 static const uint64_t page = 4096, huge_page = 2u << 20;
@@ -25,7 +25,7 @@ static uint64_t round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / un
 static uint64_t machine_memory(void) { return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE); }
 
 static shm_control plan_file(uint32_t ranks, size_t region_bytes) {
-  shm_control plan = {.magic = MAGIC, .ranks = ranks};
+  shm_control plan = {.magic = MAGIC, .ranks = ranks, .joining = ranks};
   plan.records_start = round_up(sizeof(shm_control), page);
   plan.channels_start = round_up(plan.records_start + ranks * sizeof(shm_record), page);
   plan.channels_bytes = 64ull << 30;  // sparse
@@ -111,23 +111,25 @@ ad_status ad_shm_error(const shm_control *control) {
 /* ---- joining ---- */
 
 static int all_joined(shm_world *world, void *subject) {
-  return atomic_load_explicit(&world->control->joined, memory_order_acquire) == world->ranks;
+  return atomic_load_explicit(&world->control->joined, memory_order_acquire) == world->control->joining;
 }
 
 // All ranks of a sum must use the same kernels: the widest that all have.
 static void agree_on_kernels(const shm_world *world) {
-  uint32_t least = world->records[0].variant;
-  for (uint32_t i = 1; i < world->ranks; i++)
-    if (world->records[i].variant < least) least = world->records[i].variant;
+  uint32_t least = ad_kernels_best();
+  for (uint32_t i = 0; i < world->ranks; i++)
+    if (atomic_load(&world->records[i].state) != SHM_ABSENT && world->records[i].variant < least)
+      least = world->records[i].variant;
   ad_kernels_choose((ad_variant)least);
 }
 
 static void set_waiting(shm_world *world) {
   cpu_set_t cores;
   int count = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores);
-  int crowded = world->ranks > (uint32_t)count;
+  int crowded = world->control->joining > (uint32_t)count;
   world->spins = crowded ? 0 : 4000;
   world->patience = crowded ? 0 : 40;
+  world->sleep_longest = 50000000;
 }
 
 static ad_status take_place(shm_world *world) {
@@ -141,7 +143,7 @@ static ad_status take_place(shm_world *world) {
         "without ADDEND_SHM_FD in its environment",
         world->rank, (int)atomic_load(&record->pid));
   atomic_store(&record->pid, getpid());
-  if (atomic_fetch_add(&world->control->joined, 1) + 1 == world->ranks) ad_shm_wake_all(world->control);
+  if (atomic_fetch_add(&world->control->joined, 1) + 1 == world->control->joining) ad_shm_wake_all(world->control);
   return AD_OK;
 }
 
@@ -194,31 +196,39 @@ static ad_status read_number(const char *name, int64_t *out) {
   return AD_OK;
 }
 
-static ad_status read_head(int64_t fd, shm_control *head) {
+static ad_status read_head(int fd, shm_control *head) {
   struct stat file;
   size_t bytes = offsetof(shm_control, failed);
-  if (fd > INT32_MAX || fstat((int)fd, &file) || pread((int)fd, head, bytes, 0) != (ssize_t)bytes ||
-      head->magic != MAGIC || head->file_bytes != (uint64_t)file.st_size)
-    return ad_fail(
-        AD_INVALID,
-        "ADDEND_SHM_FD is %" PRId64 ", which is not the memory of a world of this version; unset it to run alone", fd);
+  if (fstat(fd, &file) || pread(fd, head, bytes, 0) != (ssize_t)bytes || head->magic != MAGIC ||
+      head->file_bytes != (uint64_t)file.st_size)
+    return ad_fail(AD_INVALID, "file descriptor %d is not the memory of a world of this version", fd);
   return AD_OK;
+}
+
+ad_status ad_shm_attach(int fd, shm_control **out) {
+  shm_control *head;
+  AD_TRY(ad_new(1, &head));
+  ad_status status = read_head(fd, head);
+  if (!status) status = map_file(fd, head->file_bytes, out);
+  ad_release(head);
+  return status;
 }
 
 static ad_status map_inherited(int *fd, uint32_t *rank, shm_control **out) {
   int64_t inherited = -1, number = -1;
-  shm_control *head;
+  shm_control *control;
   AD_TRY(read_number("ADDEND_SHM_FD", &inherited));
   AD_TRY(read_number("ADDEND_RANK", &number));
-  AD_TRY(ad_new(1, &head));
-  ad_status status = read_head(inherited, head);
-  if (!status && (uint64_t)number >= head->ranks)
-    status = ad_fail(AD_INVALID, "ADDEND_RANK is %" PRId64 ", the world has %" PRIu64 " ranks", number, head->ranks);
-  if (!status) status = map_file((int)inherited, head->file_bytes, out);
-  ad_release(head);
-  if (status) return status;
+  ad_status status = ad_shm_attach(inherited > INT32_MAX ? -1 : (int)inherited, &control);
+  if (status) return ad_fail_in(status, "ADDEND_SHM_FD is %" PRId64 " (unset it to run alone)", inherited);
+  if ((uint64_t)number >= control->ranks) {
+    status = ad_fail(AD_INVALID, "ADDEND_RANK is %" PRId64 ", the world has %" PRIu64 " ranks", number, control->ranks);
+    munmap(control, control->file_bytes);
+    return status;
+  }
   *fd = (int)inherited;
   *rank = (uint32_t)number;
+  *out = control;
   return AD_OK;
 }
 
@@ -236,11 +246,13 @@ ad_status ad_comm_open_alone(ad_comm **out) {
   return open_world(fd, control, 0, out);
 }
 
+int ad_comm_launched(void) { return getenv("ADDEND_SHM_FD") || ad_mpi_launched(); }
+
 ad_status ad_comm_open(ad_comm **out) {
   int fd = -1;
   uint32_t rank = 0;
   shm_control *control = NULL;
-  if (!getenv("ADDEND_SHM_FD")) return ad_comm_open_alone(out);
+  if (!getenv("ADDEND_SHM_FD")) return ad_mpi_launched() ? ad_mpi_open(out) : ad_comm_open_alone(out);
   AD_TRY(map_inherited(&fd, &rank, &control));
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // between launcher and rank there may be a shell
   fcntl(fd, F_SETFD, FD_CLOEXEC);

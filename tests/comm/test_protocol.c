@@ -50,7 +50,10 @@ static ad_collective sum_of(world *w, size_t count, const char *site) {
 // The call fails in time and says both; the next calls fail with the same words.
 static void fails_in_time(world *w, const ad_collective *call, ad_status expected, const char *one, const char *other) {
   double start = seconds();
-  CHECK_STATUS(ad_comm_run(w->comm, call), expected);
+  ad_status status = ad_comm_run(w->comm, call);
+  // A member that the difference does not concern may be done with the call where it comes from another node.
+  if (!status && !strcmp(ad_comm_engine(w->comm), "mpi")) status = ad_comm_barrier(w->comm, &w->all, AD_HERE);
+  CHECK_STATUS(status, expected);
   CHECK(seconds() - start < 2.5);
   CHECK_MESSAGE(one);
   CHECK_MESSAGE(other);
@@ -120,14 +123,14 @@ static int differ_in_counts(ad_comm *comm, void *context) {
   world *w = open_world(comm, "dp=3");
   ad_collective_op op = *(const ad_collective_op *)context;
   size_t counts[3] = {1, 2, 3}, receive[3] = {w->rank + 1u, w->rank + 1u, w->rank + 1u};
-  if (w->rank == 1) counts[2] = op == AD_ALL_TO_ALL ? 4 : 0, counts[0] = 4;
+  if (w->rank == 1) counts[2] = op == AD_ALL_TO_ALL ? 3 : 0, counts[0] = 4;
   ad_collective call = {.op = op, .group = w->all, .in = w->in, .out = w->out, .counts = counts, .dtype = AD_F32};
   if (op == AD_ALL_TO_ALL) call.receive_counts = receive;
   if (w->rank == 1) usleep(300000);  // the two that agree are both there when it is found
   if (op == AD_ALL_TO_ALL)
     fails_in_time(w, &call, AD_MISMATCH, "rank 1 sends 4 elements to rank 0", "rank 0 receives 1");
   else
-    fails_in_time(w, &call, AD_MISMATCH, "rank 0,2", "rank 1");
+    fails_in_time(w, &call, AD_MISMATCH, "rank 1 calls", "with counts (hash ");
   return close_world(w);
 }
 

@@ -65,10 +65,59 @@ static int run_task(ad_comm *comm, void *context) {
   return 0;
 }
 
+/* ---- on engine mpi: the launcher starts this program again, and each rank comes to the same run_ranks ---- */
+
+static int calls_so_far;
+
+// ADDEND_TEST_NODES=2 makes two nodes of the ranks.
+static void choose_node(int64_t ranks) {
+  const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *nodes = getenv("ADDEND_TEST_NODES");
+  if (!rank) rank = getenv("PMI_RANK");
+  if (nodes && rank && !strcmp(nodes, "2")) setenv("ADDEND_NODE", 2 * atol(rank) < ranks ? "first" : "second", 1);
+}
+
+static void be_rank(int64_t ranks, task *t) {
+  ad_comm *comm;
+  choose_node(ranks);
+  CHECK_OK(ad_comm_open(&comm));
+  CHECK(ad_comm_size(comm) == ranks);
+  run_task(comm, t);
+  ad_comm_close(comm);
+  fflush(NULL);
+  _exit(0);
+}
+
+// The rest of ADDEND_TEST_MPIRUN stands before the number of ranks: "mpirun.mpich".
+static void start_with(const char *launcher, int64_t ranks, const char *file, int line) {
+  char program[1024], command[4096];
+  ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+  if (length < 0) fail_msg("/proc/self/exe cannot be read");
+  program[length] = 0;
+  snprintf(command, sizeof command, "ADDEND_TEST_CALL=%d %s -n %d %s >/dev/null", calls_so_far, launcher, (int)ranks,
+           program);
+  int status = system(command);
+  if (!status) return;
+  print_error("%s:%d: on %d ranks of \"%s\": status %d\n", file, line, (int)ranks, launcher, status);
+  exit(1);  // what comes after would no longer be counted as the ranks count it
+}
+
+// 1: it was done, or is not this rank's to do.
+static int run_on_mpi(int64_t ranks, task *t, const char *file, int line) {
+  const char *launcher = getenv("ADDEND_TEST_MPIRUN"), *call = getenv("ADDEND_TEST_CALL");
+  calls_so_far++;
+  if (!launcher) return 0;
+  if (!call)
+    start_with(launcher, ranks, file, line);
+  else if (atoi(call) == calls_so_far)
+    be_rank(ranks, t);
+  return 1;
+}
+
 void run_ranks_at(int64_t ranks, int (*function)(ad_comm *comm, void *context), void *context, const char *file,
                   int line) {
   char words[2 * WORDS] = "";
   task t = {function, context};
+  if (run_on_mpi(ranks, &t, file, line)) return;
   ad_launch_options options = {.size = sizeof options, .ranks = ranks, .function = run_task, .context = &t};
   ad_launch_result result;
   shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -1,6 +1,8 @@
 /* Tests on real ranks: every rank is a process of its own, so that nothing is shared by accident. A check that fails in
  * a rank ends it; the others then learn that it left, and the test that started them fails with the first rank's words.
  *
+ * With ADDEND_TEST_MPIRUN="mpirun.mpich" in the environment the ranks are started by that launcher, on engine mpi.
+ *
  *   static int sums(ad_comm *comm, void *context) { CHECK_OK(ad_comm_run(comm, ...)); CHECK(x == 3); return 0; }
  *   static void ranks_sum(void **state) { run_ranks(3, sums, NULL); } */
 #ifndef TESTS_SUPPORT_RANKS_H

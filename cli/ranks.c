@@ -1,0 +1,70 @@
+/* Under mpirun, srun or `addend run` this process already is one of the ranks: it joins them instead of starting some.
+ * The first rank speaks for all. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "command.h"
+
+static int own_errors = -1; /* where errors of a rank that does not speak would go */
+
+static const char *rank_in_environment(void) {
+  static const char *const names[] = {"ADDEND_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (getenv(names[i])) return getenv(names[i]);
+  return "0";
+}
+
+void cli_let_first_rank_speak(void) {
+  if (!ad_comm_launched() || atol(rank_in_environment()) == 0) return;
+  own_errors = dup(STDERR_FILENO);
+  if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr)) own_errors = -1;
+}
+
+static void speak(void) {
+  if (own_errors >= 0) dup2(own_errors, STDERR_FILENO);
+}
+
+static ad_status world_of(const ad_recipe *recipe, int64_t *out) {
+  ad_mesh *mesh;
+  ad_status status = ad_recipe_mesh(recipe, &mesh);
+  if (status) return status;
+  *out = ad_mesh_size(mesh);
+  ad_mesh_destroy(mesh);
+  return AD_OK;
+}
+
+static int fits(ad_comm *comm, const ad_recipe *recipe) {
+  int64_t needed = 0, started = ad_comm_size(comm);
+  ad_status status = world_of(recipe, &needed);
+  if (status) return cli_failed(status);
+  if (needed == started) return CLI_HOLDS;
+  fprintf(stderr,
+          "addend: the launcher started %" PRId64 " ranks, the mesh \"%s\" of %s has %" PRId64 ": start %" PRId64
+          " (mpirun -n %" PRId64 ") or change the mesh\n",
+          started, recipe->mesh, recipe->name, needed, needed, needed);
+  return CLI_WRONG_CALL;
+}
+
+int cli_join(const ad_recipe *recipe, ad_comm **out) {
+  ad_comm *comm;
+  ad_status status = ad_comm_open(&comm);
+  if (status) {
+    speak();
+    return cli_failed(status);
+  }
+  int failed = fits(comm, recipe);
+  if (failed)
+    ad_comm_close(comm);
+  else
+    *out = comm;
+  return failed;
+}
+
+void cli_tell_ranks(ad_status status, const char *message) {
+  ad_comm *comm;
+  if (!ad_comm_launched() || ad_comm_open(&comm)) return;
+  ad_comm_fail(comm, status, message);
+  ad_comm_close(comm);
+}

@@ -1,0 +1,357 @@
+/* The calls of groups that span nodes: told to every member by mail, and matched with what the members tell. */
+#include <inttypes.h>
+#include <string.h>
+#include "base/memory.h"
+#include "comm/mpi.h"
+
+void ad_mpi_raise(mpi_world *world, ad_status status, const char *text) {
+  ad_shm_raise(world->shm->control, world->rank, status, status, text);
+}
+
+/* ---- channels ---- */
+
+static int shapes_equal(const ad_group_shape *a, const ad_group_shape *b) {
+  if (a->base != b->base || a->count != b->count) return 0;
+  for (int k = 0; k < a->count; k++)
+    if (a->size[k] != b->size[k] || a->stride[k] != b->stride[k]) return 0;
+  return 1;
+}
+
+static ad_status add_channel(mpi_world *world, const ad_group_shape *shape, mpi_channel **out) {
+  mpi_channel *channel;
+  AD_TRY(ad_new(1, &channel));
+  channel->shape = *shape;
+  channel->members = 1;
+  for (int k = 0; k < shape->count; k++) channel->members *= (uint32_t)shape->size[k];
+  channel->is_local = 1;
+  for (uint32_t i = 0; i < channel->members; i++) {
+    if (ad_shape_rank(shape, i) == world->rank) channel->index = i;
+    channel->is_local &= ad_mpi_on_node(world, channel, i);
+  }
+  ad_status status = channel->is_local ? AD_OK : ad_new((size_t)MPI_CALLS * channel->members, &channel->early);
+  if (status) {
+    ad_release(channel);
+    return status;
+  }
+  channel->next = world->channels;
+  *out = world->channels = channel;
+  return AD_OK;
+}
+
+ad_status ad_mpi_channel(mpi_world *world, const ad_group_shape *shape, mpi_channel **out) {
+  mpi_channel *channel = world->last_channel;
+  if (!channel || !shapes_equal(&channel->shape, shape))
+    for (channel = world->channels; channel && !shapes_equal(&channel->shape, shape);) channel = channel->next;
+  if (!channel) AD_TRY(add_channel(world, shape, &channel));
+  *out = world->last_channel = channel;
+  return AD_OK;
+}
+
+void ad_mpi_channels_free(mpi_world *world) {
+  while (world->channels) {
+    mpi_channel *channel = world->channels;
+    world->channels = channel->next;
+    for (size_t i = 0; channel->early && i < (size_t)MPI_CALLS * channel->members; i++) ad_release(channel->early[i]);
+    ad_release(channel->early);
+    ad_release(channel);
+  }
+}
+
+static mail_call **early_place(const mpi_channel *channel, uint64_t sequence, uint32_t member) {
+  return &channel->early[sequence % MPI_CALLS * channel->members + member];
+}
+
+int ad_mpi_has_made(mpi_world *world, const ad_group_shape *shape, uint64_t sequence) {
+  mpi_channel *channel;
+  if (ad_mpi_channel(world, shape, &channel)) return 1;
+  if (!channel->is_local) return channel->next_sequence > sequence;
+  ad_call call = {.members = channel->members, .index = channel->index, .shape = *shape};
+  shm_channel *local;
+  return ad_shm_channel(world->shm, &call, &local) || local->next_sequence > sequence;
+}
+
+/* ---- words ---- */
+
+void ad_mpi_call_words(ad_text *text, const mail_call *told) {
+  ad_signature_print(text, &told->signature);
+  ad_text_add(text, " over ");
+  ad_group_words(text, told->axes, &told->shape);
+  ad_text_add(text, " at %.*s", AD_SITE_MAX, told->site);
+}
+
+static int is_like(const mpi_call *c, uint32_t a, uint32_t b) {
+  const mail_call *one = c->members[a].told, *other = c->members[b].told;
+  return one && other && ad_signature_equal(&one->signature, &other->signature);
+}
+
+// The ranks whose calls are like that of `member`, among those that told; 0 if an earlier member has the same.
+static int add_ranks_like(ad_text *text, const mpi_call *c, uint32_t member) {
+  for (uint32_t i = 0; i < member; i++)
+    if (is_like(c, i, member)) return 0;
+  const char *before = "; rank ";
+  for (uint32_t i = member; i < c->channel->members; i++) {
+    if (!is_like(c, i, member)) continue;
+    ad_text_add(text, "%s%" PRId64, before, ad_shape_rank(&c->channel->shape, i));
+    before = ",";
+  }
+  return 1;
+}
+
+static void raise_mismatch(mpi_world *world, const mpi_call *c) {
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  ad_text_add(&text, "collectives do not match: call %" PRIu64 " of the group ", c->sequence + 1);
+  ad_group_words(&text, c->call->axes, &c->channel->shape);
+  for (uint32_t i = 0; i < c->channel->members; i++) {
+    const mail_call *told = c->members[i].told;
+    if (!told || !add_ranks_like(&text, c, i)) continue;
+    ad_text_add(&text, " calls ");
+    ad_mpi_call_words(&text, told);
+    ad_text_add(&text, " (its call #%" PRIu64 ")", told->number);
+  }
+  ad_text_add(&text, "; all ranks of a group must make the same calls in the same order");
+  ad_mpi_raise(world, AD_MISMATCH, words);
+}
+
+// Both sides find it, and say the same.
+static void raise_elements(mpi_world *world, const mpi_call *c, const mail_call *sender, uint64_t sent,
+                           const mail_call *receiver, uint64_t received) {
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  ad_text_add(&text,
+              "collectives do not match: call %" PRIu64 " of the group: rank %u sends %" PRIu64
+              " elements to rank %u in ",
+              c->sequence + 1, sender->head.from, sent, receiver->head.from);
+  ad_mpi_call_words(&text, sender);
+  ad_text_add(&text, "; rank %u receives %" PRIu64 " in ", receiver->head.from, received);
+  ad_mpi_call_words(&text, receiver);
+  ad_mpi_raise(world, AD_MISMATCH, words);
+}
+
+static void match_elements(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *told) {
+  const ad_call *call = c->call;
+  const mail_call *own = c->members[call->index].told;
+  uint64_t sent = ad_call_in_start(call, k + 1) - ad_call_in_start(call, k);
+  uint64_t received = ad_call_out_start(call, k + 1) - ad_call_out_start(call, k);
+  if (told->elements != received)
+    raise_elements(world, c, told, told->elements, own, received);
+  else if (told->expects != sent)
+    raise_elements(world, c, own, sent, told, told->expects);
+}
+
+/* ---- the messages of an exchange ---- */
+
+// Number n of this rank's messages to (or from) member k: 0 if there are fewer.
+static int find_own(const ad_call *call, uint32_t k, int sends, uint32_t n, mail_message *out) {
+  for (size_t i = 0; i < call->message_count; i++) {
+    const ad_message *message = &call->messages[i];
+    if (message->peer != k || !message->send != !sends || n-- != 0) continue;
+    *out = (mail_message){message->count * call->element, (uint32_t)call->dtype, (uint32_t)sends};
+    return 1;
+  }
+  return 0;
+}
+
+static int find_told(const mail_call *told, int sends, uint32_t n, mail_message *out) {
+  const mail_message *table = (const mail_message *)(told + 1);
+  for (uint32_t i = 0; i < told->entries; i++) {
+    if ((int)table[i].sends != sends || n-- != 0) continue;
+    *out = table[i];
+    return 1;
+  }
+  return 0;
+}
+
+static void add_message(ad_text *text, int exists, const mail_message *message, const char *site) {
+  if (exists)
+    ad_text_add(text, "%" PRIu64 " %s", message->bytes / ad_dtype_size((ad_dtype)message->dtype),
+                ad_dtype_name((ad_dtype)message->dtype));
+  else
+    ad_text_add(text, "none");
+  ad_text_add(text, " at %.*s", AD_SITE_MAX, site);
+}
+
+// Number n of the messages in one direction: 0 on a mismatch, -1 when neither side has one.
+static int match_message(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *told, int to_this,
+                         uint32_t n) {
+  mail_message own_message = {0}, told_message = {0};
+  int own_has = find_own(c->call, k, !to_this, n, &own_message);
+  int told_has = find_told(told, to_this, n, &told_message);
+  if (!own_has && !told_has) return -1;
+  if (own_has && told_has && own_message.bytes == told_message.bytes && own_message.dtype == told_message.dtype)
+    return 1;
+  const mail_call *own = c->members[c->call->index].told;
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  ad_text_add(&text, "collectives do not match: call %" PRIu64 " of the group: exchange over ", c->sequence + 1);
+  ad_group_words(&text, c->call->axes, &c->channel->shape);
+  ad_text_add(&text, ", message %u from rank %u to rank %u: sent: ", n + 1, to_this ? told->head.from : world->rank,
+              to_this ? world->rank : told->head.from);
+  if (to_this) {
+    add_message(&text, told_has, &told_message, told->site);
+    ad_text_add(&text, "; received: ");
+    add_message(&text, own_has, &own_message, own->site);
+  } else {
+    add_message(&text, own_has, &own_message, own->site);
+    ad_text_add(&text, "; received: ");
+    add_message(&text, told_has, &told_message, told->site);
+  }
+  ad_mpi_raise(world, AD_MISMATCH, words);
+  return 0;
+}
+
+static void match_messages(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *told) {
+  int found = 1;
+  for (int to_this = 0; to_this < 2 && found; to_this++) {
+    found = 1;
+    for (uint32_t n = 0; found > 0; n++) found = match_message(world, c, k, told, to_this, n);
+  }
+}
+
+static void match(mpi_world *world, mpi_call *c, uint32_t k, const mail_call *told) {
+  const ad_call *call = c->call;
+  if (!ad_signature_equal(&told->signature, &c->members[c->channel->index].told->signature)) {
+    c->mismatched = 1;
+    raise_mismatch(world, c);
+  } else if (call->op == AD_EXCHANGE) {
+    match_messages(world, c, k, told);
+  } else if (call->op == AD_ALL_TO_ALL) {
+    match_elements(world, c, k, told);
+  }
+}
+
+/* ---- telling ---- */
+
+static void write_site(mail_call *told, const char *site) {
+  size_t length = strlen(site), skipped = length < AD_SITE_MAX ? 0 : length - AD_SITE_MAX + 1;
+  memcpy(told->site, site + skipped, length - skipped + 1);
+}
+
+static void describe(mpi_world *world, const mpi_call *c, mail_call *out) {
+  const ad_call *call = c->call;
+  out->head = (mail){MAIL_CALL, world->rank};
+  out->shape = c->channel->shape;
+  out->axes = call->axes;
+  out->sequence = c->sequence;
+  out->number = call->number;
+  out->signature = ad_signature_of(call);
+  out->tag = c->tag;
+  write_site(out, call->site);
+}
+
+// The messages to and from member k: their table, and the values of those to k one after another if they are few.
+static void tell_messages(mpi_world *world, const mpi_call *c, uint32_t k, mail_call *told) {
+  const ad_call *call = c->call;
+  mail_message table[AD_CALL_INLINE_WORDS], *entries = table;
+  char values[MAIL_INLINE];
+  size_t count = 0, total = ad_mpi_sent_bytes(call, k);
+  for (size_t i = 0; i < call->message_count; i++) count += call->messages[i].peer == k;
+  if (count > AD_CALL_INLINE_WORDS && ad_new(count, &entries)) {
+    ad_mpi_raise(world, AD_PEER_FAILED, "no memory for the table of an exchange");
+    return;
+  }
+  told->entries = 0;
+  told->values = 0;
+  for (size_t i = 0; i < call->message_count; i++) {
+    const ad_message *message = &call->messages[i];
+    if (message->peer != k) continue;
+    uint64_t bytes = message->count * call->element;
+    entries[told->entries++] = (mail_message){bytes, (uint32_t)call->dtype, message->send != NULL};
+    if (!message->send || !bytes || total > MAIL_INLINE) continue;
+    memcpy(values + told->values, message->send, bytes);
+    told->values += bytes;
+  }
+  ad_mpi_send_mail(world, (uint32_t)ad_shape_rank(&told->shape, k), told, sizeof *told, entries,
+                   count * sizeof *entries, values, told->values);
+  if (entries != table) ad_release(entries);
+}
+
+static void tell_member(mpi_world *world, const mpi_call *c, uint32_t k, mail_call *told) {
+  const ad_call *call = c->call;
+  mpi_span addends = ad_mpi_addends_for(call, k), from = ad_mpi_result_from(call, k), values = {0};
+  if (call->op == AD_EXCHANGE) {
+    tell_messages(world, c, k, told);
+    return;
+  }
+  if (ad_mpi_is_small(call))
+    values = addends;
+  else if (call->op == AD_ALL_GATHER || call->op == AD_ALL_TO_ALL)
+    values = ad_mpi_result_for(call, k);
+  if (values.bytes > MAIL_INLINE) values.bytes = 0;
+  told->in = ad_shm_offset(world->shm, addends.at, addends.bytes);
+  told->out = ad_shm_offset(world->shm, from.at, from.bytes);
+  if (call->op == AD_ALL_TO_ALL) {
+    told->elements = ad_call_in_start(call, k + 1) - ad_call_in_start(call, k);
+    told->expects = ad_call_out_start(call, k + 1) - ad_call_out_start(call, k);
+  }
+  told->values = values.bytes;
+  ad_mpi_send_mail(world, (uint32_t)ad_shape_rank(&told->shape, k), told, sizeof *told, NULL, 0, values.at,
+                   values.bytes);
+}
+
+static void take(mpi_world *world, mpi_call *c, uint32_t k, mail_call *told) {
+  c->members[k].told = told;
+  c->arrived++;
+  match(world, c, k, told);
+}
+
+ad_status ad_mpi_tell(mpi_world *world, mpi_call *c) {
+  mpi_channel *channel = c->channel;
+  mail_call *own;
+  AD_TRY(ad_new(1, &own));
+  c->sequence = channel->next_sequence++;
+  c->tag = (uint32_t)(world->calls_made++ % world->tags) * 2;
+  describe(world, c, own);
+  for (uint32_t i = 1; i < channel->members; i++) {
+    mail_call told = *own;
+    tell_member(world, c, (channel->index + i) % channel->members, &told);
+  }
+  c->members[channel->index].told = own;
+  c->arrived = 1;
+  for (uint32_t k = 0; k < channel->members; k++) {
+    mail_call **early = early_place(channel, c->sequence, k), *told = *early;
+    *early = NULL;
+    if (told) take(world, c, k, told);
+  }
+  return AD_OK;
+}
+
+/* ---- being told ---- */
+
+mpi_call *ad_mpi_find_call(mpi_world *world, uint32_t tag) {
+  mpi_call *c = world->first;
+  while (c && c->tag != tag) c = c->next;
+  return c;
+}
+
+static mpi_call *find_by_sequence(mpi_world *world, const mpi_channel *channel, uint64_t sequence) {
+  mpi_call *c = world->first;
+  while (c && (c->channel != channel || c->sequence != sequence)) c = c->next;
+  return c;
+}
+
+static uint32_t member_of(const mpi_channel *channel, uint32_t rank) {
+  uint32_t k = 0;
+  while (k + 1 < channel->members && ad_shape_rank(&channel->shape, k) != rank) k++;
+  return k;
+}
+
+void ad_mpi_told(mpi_world *world, mail_call *told) {
+  mpi_channel *channel, *last = world->last_channel;
+  if (ad_mpi_channel(world, &told->shape, &channel)) {
+    ad_release(told);
+    ad_mpi_raise(world, AD_PEER_FAILED, "no memory for a group that another node calls");
+    return;
+  }
+  world->last_channel = last;
+  uint32_t k = member_of(channel, told->head.from);
+  if (told->sequence >= channel->next_sequence) {
+    *early_place(channel, told->sequence, k) = told;
+    return;
+  }
+  mpi_call *c = find_by_sequence(world, channel, told->sequence);
+  if (c)
+    take(world, c, k, told);
+  else
+    ad_release(told);
+}

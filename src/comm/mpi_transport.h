@@ -1,0 +1,45 @@
+/* What engine mpi needs of an MPI, as a table that a loaded module fills: libaddend itself links no MPI, and one build
+ * runs under each implementation whose module is installed. The module knows nothing of addend but this file.
+ *
+ * An error inside MPI ends the job with MPI's own message (MPI_ERRORS_ARE_FATAL); so these functions return none. */
+#ifndef COMM_MPI_TRANSPORT_H
+#define COMM_MPI_TRANSPORT_H
+#include <stddef.h>
+#include <stdint.h>
+
+enum { AD_MPI_TRANSPORT_VERSION = 1 };
+#define AD_MPI_TRANSPORT_SYMBOL "ad_mpi_transport_table"
+
+/* Messages of different lanes do not meet. */
+typedef enum ad_mpi_lane { AD_LANE_MAIL, AD_LANE_DATA, AD_LANE_COUNT } ad_mpi_lane;
+
+typedef struct ad_mpi_place {
+  int rank, size;
+  int tag_max;
+} ad_mpi_place;
+
+typedef struct ad_mpi_transport {
+  uint32_t version;  // AD_MPI_TRANSPORT_VERSION
+  const char *name;  // of the implementation
+  /* Joins the job; blocks until all ranks did. 0: MPI was finalized before in this process. */
+  int (*open)(ad_mpi_place *out);
+  /* out: `bytes` of every rank, in order of rank. All ranks call it. */
+  void (*all_gather)(const void *in, size_t bytes, void *out);
+  /* Start; the memory stays until test is 1. Messages between two ranks on one lane with one tag arrive in order. NULL:
+   * no memory. */
+  void *(*send)(ad_mpi_lane lane, int peer, int tag, const void *memory, size_t bytes);
+  void *(*receive)(ad_mpi_lane lane, int peer, int tag, void *memory, size_t bytes);
+  /* 1: complete, and the request is released. Moves bytes of all requests. */
+  int (*test)(void *request);
+  /* Releases the request of an operation that nobody waits for any more; 1 if its memory is certainly not used again.
+   */
+  int (*cancel)(void *request);
+  /* 1 and its sender and size, if a message with tag 0 on this lane can be received. */
+  int (*probe)(ad_mpi_lane lane, int *peer, size_t *bytes);
+  /* Ends all ranks of the job. */
+  void (*abort)(int exit_status);
+  /* Leaves the job; blocks until all ranks do. */
+  void (*close)(void);
+} ad_mpi_transport;
+
+#endif

@@ -1,0 +1,178 @@
+/* Waiting in a world of several nodes: moves everything that can be moved, and when a wait is long, finds out whether
+ * it can end. A circle of waits is found by mail that follows it: who waits for a call sends a search to the ranks that
+ * have not made it; a rank that waits too sends it on; when it comes home, nobody in the circle can go on. */
+#include <inttypes.h>
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+#include "comm/mpi.h"
+
+static const uint32_t spins = 200, yields = 500;
+static const long nap_longest = 300000;                                                                 // nanoseconds
+static const uint64_t look_interval = 200000000, data_patience = 1000000000, mail_patience = 50000000;  // nanoseconds
+
+/* ---- who is missing ---- */
+
+// The group and number of the call that this rank waits in.
+typedef struct waited {
+  const ad_group_shape *shape;
+  uint64_t sequence;
+  uint32_t members;
+} waited;
+
+static waited waited_call(const mpi_world *world) {
+  const ad_call *call = world->waiting.call;
+  if (ad_mpi_is_mine(world, call)) {
+    const mpi_call *c = call->engine;
+    return (waited){&c->channel->shape, c->sequence, c->channel->members};
+  }
+  const shm_call *c = call->engine;
+  return (waited){&c->channel->shape, c->sequence, c->channel->members};
+}
+
+static int is_missing(const mpi_world *world, uint32_t member) {
+  const ad_call *call = world->waiting.call;
+  if (ad_mpi_is_mine(world, call)) return !((const mpi_call *)call->engine)->members[member].told;
+  const shm_call *c = call->engine;
+  return c->mode == SHM_UNMATCHED && ad_shm_lacking(c, member) == member;
+}
+
+/* ---- circles ---- */
+
+static void add_wait(ad_text *text, const mpi_world *world, const waited *w, uint32_t peer) {
+  const ad_call *call = world->waiting.call;
+  ad_signature signature = ad_signature_of(call);
+  ad_text_add(text, "rank %u waits for rank %u in call %" PRIu64 " of its group: ", world->rank, peer, w->sequence + 1);
+  ad_signature_print(text, &signature);
+  ad_text_add(text, " over ");
+  ad_group_words(text, call->axes, w->shape);
+  ad_text_add(text, " at %s", call->site);
+}
+
+// To all that this rank waits for. `words`: the waits so far.
+static void send_search(mpi_world *world, uint32_t origin, uint64_t number, const char *words) {
+  waited w = waited_call(world);
+  for (uint32_t k = 0; k < w.members; k++) {
+    uint32_t peer = (uint32_t)ad_shape_rank(w.shape, k);
+    if (peer == world->rank || !is_missing(world, k)) continue;
+    mail_search search = {.head = {MAIL_SEARCH, world->rank},
+                          .origin = origin,
+                          .number = number,
+                          .shape = *w.shape,
+                          .sequence = w.sequence};
+    ad_text text = ad_text_on(search.text, sizeof search.text);
+    ad_text_add(&text, "%s%s", words, *words ? "; " : "");
+    add_wait(&text, world, &w, peer);
+    ad_mpi_send_mail(world, peer, &search, sizeof search, NULL, 0, NULL, 0);
+  }
+}
+
+static void raise_circle(mpi_world *world, const char *waits) {
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  ad_text_add(&text,
+              "ranks wait for each other in a circle: %s; all ranks must make these calls in one order, and name the "
+              "same groups",
+              waits);
+  ad_mpi_raise(world, AD_CYCLE, words);
+}
+
+void ad_mpi_follow_search(mpi_world *world, const mail_search *search) {
+  const mpi_waiting *waiting = &world->waiting;
+  if (!waiting->call || !waiting->call->engine || ad_mpi_has_made(world, &search->shape, search->sequence)) return;
+  if (search->origin == world->rank) {
+    if (search->number >= waiting->first_search) raise_circle(world, search->text);
+  } else if (world->followed[search->origin] < search->number) {
+    world->followed[search->origin] = search->number;
+    send_search(world, search->origin, search->number, search->text);
+  }
+}
+
+/* ---- leavings ---- */
+
+static void look_for_left(mpi_world *world, const mpi_call *c) {
+  uint64_t waited_for = ad_mpi_nanoseconds() - world->waiting.since;
+  for (uint32_t k = 0; k < c->channel->members; k++) {
+    uint32_t rank = (uint32_t)ad_shape_rank(&c->channel->shape, k);
+    const mpi_member *member = &c->members[k];
+    // Values of a call that it completed may still be on their way.
+    int gave_up = world->left[rank] == 2 && waited_for > data_patience;
+    if (!world->left[rank] || (member->told && !gave_up)) continue;
+    char words[AD_MESSAGE_MAX];
+    ad_text text = ad_text_on(words, sizeof words);
+    ad_text_add(&text, "rank %u left the world while rank %u waits for it in call %" PRIu64 " of its group: ", rank,
+                world->rank, c->sequence + 1);
+    ad_mpi_call_words(&text, c->members[c->channel->index].told);
+    ad_mpi_raise(world, AD_RANK_LEFT, words);
+  }
+}
+
+static void look(mpi_world *world) {
+  mpi_waiting *waiting = &world->waiting;
+  uint64_t now = ad_mpi_nanoseconds();
+  if (!waiting->since) {
+    waiting->since = now;
+    waiting->next_look = now + look_interval;
+  }
+  if (now < waiting->next_look || !waiting->call->engine) return;
+  waiting->next_look = now + look_interval;
+  if (ad_mpi_is_mine(world, waiting->call)) look_for_left(world, waiting->call->engine);
+  send_search(world, world->rank, ++world->searches, "");
+}
+
+/* ---- waiting ---- */
+
+static void nap(uint32_t turns) {
+  long longest = 20000l << (turns / 64 < 4 ? turns / 64 : 4);
+  struct timespec time = {.tv_nsec = longest < nap_longest ? longest : nap_longest};
+  nanosleep(&time, NULL);
+}
+
+// Mail that was sent before an error may still be on its way: a call that it completes is no part of the error.
+static int is_given_up(const mpi_world *world, uint64_t *failed_at) {
+  if (!ad_shm_failed(world->shm)) return 0;
+  uint64_t now = ad_mpi_nanoseconds();
+  if (!*failed_at) *failed_at = now;
+  return now - *failed_at > mail_patience;
+}
+
+static void wait_spanning(mpi_world *world, const ad_call *call) {
+  uint64_t failed_at = 0;
+  for (uint32_t turns = 0; call->engine && !is_given_up(world, &failed_at); turns++) {
+    ad_mpi_progress(world);
+    if (!call->engine || turns < spins) continue;
+    if (turns < spins + yields) {
+      sched_yield();
+      continue;
+    }
+    look(world);
+    nap(turns - spins - yields);
+  }
+}
+
+typedef struct local_wait {
+  mpi_world *world;
+  uint32_t turns;
+} local_wait;
+
+static int local_done(shm_world *shm, void *subject) {
+  local_wait *wait = subject;
+  mpi_world *world = wait->world;
+  ad_mpi_progress(world);
+  if (!world->waiting.call->engine) return 1;
+  if (++wait->turns > spins + yields) look(world);
+  return 0;
+}
+
+ad_status ad_mpi_wait(mpi_world *world, ad_call *call) {
+  ad_status status = AD_OK;
+  local_wait wait = {world, 0};
+  world->waiting = (mpi_waiting){.call = call, .first_search = world->searches + 1};
+  if (!call->engine || ad_mpi_is_mine(world, call))
+    wait_spanning(world, call);
+  else
+    status = ad_shm_wait(world->shm, local_done, &wait, call->engine);
+  world->waiting.call = NULL;
+  if (!status && call->engine) status = ad_shm_error(world->shm->control);
+  return status;
+}

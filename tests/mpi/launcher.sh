@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Engine mpi under one launcher: the bits of shm wherever ranks are placed, proofs, mistakes, deaths, other versions.
+#   launcher.sh BUILD SOURCE openmpi|mpich
+set -uo pipefail
+build=$1 source=$2 implementation=$3
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+case $implementation in
+  openmpi) launch=(mpirun.openmpi --allow-run-as-root --oversubscribe) ;;
+  mpich) launch=(mpirun.mpich) ;;
+esac
+if ! command -v "${launch[0]}" >/dev/null || [ ! -e "$build/libaddend-mpi-$implementation.so" ]; then
+  echo "skipped: $implementation is not installed here (script/setup --test installs it)"
+  exit 77
+fi
+
+fail() { echo "failed: $*" >&2; exit 1; }
+must() { "$@" >"$work/out" 2>&1 || { cat "$work/out" >&2; fail "status $?: $*"; }; }
+# refused STATUS WORDS COMMAND...
+refused() {
+  local status=$1 words=$2 got
+  shift 2
+  timeout 60 "$@" >"$work/out" 2>&1
+  got=$?
+  [ "$got" -eq "$status" ] || { cat "$work/out" >&2; fail "status $got instead of $status: $*"; }
+  grep -qF -- "$words" "$work/out" || { cat "$work/out" >&2; fail "\"$words\" is not in what was said by: $*"; }
+}
+
+# Ranks below $1 are on the first node. Notes its process, becomes the program.
+cat >"$work/place" <<'PLACE'
+#!/bin/sh
+rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
+[ "$rank" -lt "$1" ] && ADDEND_NODE=first || ADDEND_NODE=second
+export ADDEND_NODE
+[ -z "${ADDEND_TEST_PIDS:-}" ] || echo $$ >"$ADDEND_TEST_PIDS/$rank"
+shift
+exec "$@"
+PLACE
+chmod +x "$work/place"
+
+for ranks in 1 2 3 5; do
+  must "$build/addend" run -n "$ranks" -- "$build/mpi_sums"
+  expected=$(cut -d' ' -f1 "$work/out")
+  for first in "$ranks" $(((ranks + 1) / 2)); do
+    must timeout 100 "${launch[@]}" -n "$ranks" "$work/place" "$first" "$build/mpi_sums"
+    grep -q "^$expected mpi\$" "$work/out" || fail "other bits on $ranks ranks, $first of them on the first node: $(cat "$work/out")"
+  done
+done
+echo "bits: as on shm, on one node and on two"
+
+recipe=$source/recipes/gpt-dp.yaml
+must "${launch[@]}" -n 3 "$build/addend" check "$recipe" --steps 2
+must "${launch[@]}" -n 3 "$work/place" 2 "$build/addend" check "$recipe"
+must "${launch[@]}" -n 4 "$work/place" 2 "$build/addend" check "$recipe" --set 'mesh="dp_replicate=2 dp_shard=2"'
+must "${launch[@]}" -n 3 "$work/place" 1 "$build/addend" train "$recipe" --set train.steps=2 --out "$work/run"
+grep -q 'loss .* in 2 steps' "$work/out" || fail "the first rank did not speak"
+[ "$(grep -c 'loss .* in 2 steps' "$work/out")" -eq 1 ] || fail "not only the first rank spoke"
+[ -e "$work/run/report.html" ] || fail "no report"
+echo "proofs and training: on one node and on two"
+
+refused 2 'started 2 ranks, the mesh "dp_replicate=3 dp_shard=1" of gpt-dp has 3' "${launch[@]}" -n 2 "$build/addend" train "$recipe"
+refused 2 'sabotage starts ranks of its own' "${launch[@]}" -n 3 "$build/addend" check "$recipe" --sabotage
+refused 2 'no-such-recipe.yaml' "${launch[@]}" -n 2 "$build/addend" check no-such-recipe.yaml
+refused 1 'different versions of addend: rank 0 has' "${launch[@]}" -n 1 "$build/mpi_sums" : -n 1 "$build/mpi_sums_of_another_version"
+refused 1 'could not be loaded' env ADDEND_MPI_MODULE=/nowhere/module.so "${launch[@]}" -n 1 "$build/mpi_sums"
+cp "$build/mpi_sums" "$work/moved"
+refused 1 "libaddend-mpi-$implementation.so, is not in" "${launch[@]}" -n 1 "$work/moved"
+must env ADDEND_MPI_MODULE="$build/libaddend-mpi-$implementation.so" "${launch[@]}" -n 1 "$work/moved"
+echo "mistakes: refused with their sentence"
+
+# A killed rank: the launcher says so and ends the others.
+for first in 3 2; do
+  mkdir -p "$work/pids"
+  ADDEND_TEST_PIDS=$work/pids "${launch[@]}" -n 3 "$work/place" "$first" "$build/addend" train "$recipe" --set train.steps=1000000 --out "$work/killed" >"$work/out" 2>&1 &
+  launcher=$!
+  for _ in $(seq 100); do [ -s "$work/killed/metrics.jsonl" ] && break; sleep 0.1; done
+  [ -s "$work/killed/metrics.jsonl" ] || { kill $launcher; fail "training did not start: $(cat "$work/out")"; }
+  kill -KILL "$(cat "$work/pids/2")"
+  (sleep 30; kill $launcher 2>/dev/null) & guard=$!
+  wait $launcher
+  status=$?
+  kill $guard 2>/dev/null
+  [ $status -ne 0 ] && [ $status -ne 143 ] || fail "status $status after a rank was killed: $(cat "$work/out")"
+  for pid in $(cat "$work/pids"/*); do
+    for _ in $(seq 50); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
+    ! kill -0 "$pid" 2>/dev/null || fail "process $pid is left"
+  done
+  rm -rf "$work/pids" "$work/killed"
+done
+echo "deaths: the launcher's status, nothing left"
+
+# The suites of engine shm.
+for nodes in 1 2; do
+  for suite in protocol conformance; do
+    must env ADDEND_TEST_MPIRUN="${launch[*]}" ADDEND_TEST_NODES=$nodes "$build/test_comm_$suite"
+  done
+done
+echo "suites: protocol and conformance, on one node and on two"
