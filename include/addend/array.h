@@ -40,6 +40,13 @@ AD_API AD_CHECKED ad_status ad_array_move(ad_comm *comm, const ad_array *in, ad_
  * or all_gather along dimension 0; AD_INVALID otherwise. */
 AD_API AD_CHECKED ad_status ad_array_post(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
                                           ad_dtype accumulate, const char *site, ad_array *out, ad_request *request);
+/* all_to_all V->V over `axes`, with counts: rows (elements of dimension 0) for and from each member of the group, in its
+ * order; the rows for member 0 come first in `in`, those from member 0 first in `out`. Takes out->data, memory for all
+ * received rows and none of in's, and describes the rest of *out as `after` does; on failure *out is unchanged. Its
+ * backward is the same with send_rows and receive_rows in each other's place. AD_TYPE unless V on all of `axes`;
+ * AD_INVALID unless send_rows add up to in's local rows; the errors of ad_comm_run. */
+AD_API AD_CHECKED ad_status ad_array_exchange(ad_comm *comm, const ad_array *in, ad_axes axes, const size_t *send_rows,
+                                              const size_t *receive_rows, const char *site, ad_array *out);
 /* Law 6: to += from. AD_TYPE unless layout and scale agree; the sum forms in to's dtype if that is f64, in f32
  * otherwise. */
 AD_API AD_CHECKED ad_status ad_array_add(ad_array *to, const ad_array *from, const char *site);

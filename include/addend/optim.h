@@ -22,8 +22,8 @@ typedef struct ad_adamw_options {
   double beta1, beta2, epsilon, weight_decay;
 } ad_adamw_options;
 typedef struct ad_adamw ad_adamw;
-/* One slot of state (first and second moment, in the parameter's dtype, at least f32) per parameter. `decays[i]` (NULL:
- * all): weight decay applies. */
+/* One slot of state (first and second moment, in the parameter's dtype, at least f32) per parameter; without data where
+ * the parameter has none. `decays[i]` (NULL: all): weight decay applies. */
 AD_API AD_CHECKED ad_status ad_adamw_create(const ad_array *const *params, const int *decays, size_t count,
                                             const ad_adamw_options *options, ad_adamw **out);
 AD_API void ad_adamw_destroy(ad_adamw *optimizer);

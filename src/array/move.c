@@ -33,6 +33,12 @@ ad_status ad_array_after(const ad_comm *comm, const ad_array *in, ad_move move, 
                          const char *site, ad_array *out) {
   ad_layout layout;
   AD_TRY(ad_layout_after(&in->layout, move, axes, to, in->shape.ndim, site, &layout));
+  if (move == AD_MOVE_ALL_TO_ALL && to == AD_V) {
+    return ad_fail(AD_INVALID,
+                   "%s: all_to_all V->V needs the rows for each member, which the types do not tell; use "
+                   "ad_array_exchange",
+                   site);
+  }
   ad_shape shape = move == AD_MOVE_DECLARE ? declared_shape(in, &layout, axes) : in->shape;
   ad_array after = ad_array_describe(comm, in->dtype, &shape, &layout);
   after.scale = in->scale;

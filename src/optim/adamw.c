@@ -49,10 +49,11 @@ static ad_status check_param(const ad_array *param, size_t index) {
   return AD_OK;
 }
 
+/* A parameter without data, as on engine dry, has moments without data. */
 static ad_status make_moment(const ad_array *param, ad_array *out) {
   ad_array moment = *param;
-  uint8_t *memory;
-  AD_TRY(ad_new(ad_array_bytes(&moment), &memory));
+  uint8_t *memory = NULL;
+  if (param->data) AD_TRY(ad_new(ad_array_bytes(&moment), &memory));
   moment.data = memory;
   *out = moment;
   return AD_OK;
@@ -119,6 +120,9 @@ static ad_status check_meets(const slot *s, const ad_array *array, const char *w
 
 static ad_status check_param_of(const slot *s, const ad_array *param, size_t index, const char *site) {
   AD_TRY(check_meets(s, param, "parameter", index, site));
+  if (param->data && !s->moment[0].data && ad_array_numel(param))
+    return ad_fail(AD_INVALID, "%s: AdamW: parameter %zu had no data when its state was made; nothing was updated",
+                   site, index);
   if (param->dtype == s->param) return AD_OK;
   return ad_fail(AD_TYPE, "%s: AdamW: parameter %zu is %s, it was made as %s; nothing was updated", site, index,
                  ad_dtype_name(param->dtype), ad_dtype_name(s->param));
@@ -198,17 +202,21 @@ ad_status ad_adamw_step(ad_adamw *optimizer, ad_array *const *params, const ad_a
 
 int64_t ad_adamw_steps(const ad_adamw *optimizer) { return optimizer->steps; }
 
+static ad_status check_copied(const ad_array *a, const ad_array *b, size_t param) {
+  char into[256], source[256];
+  if (!ad_shape_equal(&a->shape, &b->shape) || !ad_shape_equal(&a->local, &b->local))
+    return ad_fail(AD_INVALID, "AdamW: state of parameter %zu holds %s here and %s there; unchanged", param,
+                   ad_shape_print(&a->local, into, sizeof into), ad_shape_print(&b->local, source, sizeof source));
+  if (!a->data == !b->data || !ad_array_numel(a)) return AD_OK;
+  return ad_fail(AD_INVALID, "AdamW: state of parameter %zu has data only %s; unchanged", param,
+                 a->data ? "where it is copied to" : "where it is copied from");
+}
+
 static ad_status check_copy(const ad_adamw *to, const ad_adamw *from) {
   if (to->count != from->count)
     return ad_fail(AD_INVALID, "AdamW: state of %zu parameters cannot be copied to %zu; unchanged", from->count,
                    to->count);
-  for (size_t i = 0; i < to->count; i++) {
-    const ad_array *a = &to->slots[i].moment[0], *b = &from->slots[i].moment[0];
-    char into[256], source[256];
-    if (!ad_shape_equal(&a->shape, &b->shape) || !ad_shape_equal(&a->local, &b->local))
-      return ad_fail(AD_INVALID, "AdamW: state of parameter %zu holds %s here and %s there; unchanged", i,
-                     ad_shape_print(&a->local, into, sizeof into), ad_shape_print(&b->local, source, sizeof source));
-  }
+  for (size_t i = 0; i < to->count; i++) AD_TRY(check_copied(&to->slots[i].moment[0], &from->slots[i].moment[0], i));
   return AD_OK;
 }
 
@@ -218,7 +226,7 @@ ad_status ad_adamw_copy(ad_adamw *to, const ad_adamw *from) {
     for (int which = 0; which < 2; which++) {
       ad_array *a = &to->slots[i].moment[which];
       const ad_array *b = &from->slots[i].moment[which];
-      ad_cast(a->data, a->dtype, b->data, b->dtype, ad_array_numel(a));
+      if (a->data) ad_cast(a->data, a->dtype, b->data, b->dtype, ad_array_numel(a));
     }
   }
   to->steps = from->steps;

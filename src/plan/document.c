@@ -6,6 +6,20 @@
 #include "base/memory.h"
 #include "plan/plan.h"
 
+/* What every rank reduces, in launch order. */
+typedef struct ad_reductions {
+  ad_reduction_plan *list;
+  size_t count;
+} ad_reductions;
+
+static ad_status list_reductions(const ad_reducer *reducer, ad_reductions *out) {
+  ad_reductions reductions = {.count = ad_reducer_plan_count(reducer)};
+  AD_TRY(ad_new(reductions.count, &reductions.list));
+  for (size_t i = 0; i < reductions.count; i++) reductions.list[i] = ad_reducer_plan(reducer, i);
+  *out = reductions;
+  return AD_OK;
+}
+
 static json_t *step_document(const ad_reduction_plan *plan) {
   char axes[80];
   return json_pack("{s:s, s:s, s:I, s:s, s:I, s:i, s:s}", "op", ad_move_name(plan->move), "axes",
@@ -21,11 +35,11 @@ static int holds_param(const ad_reduction_plan *plan, size_t param) {
 }
 
 /* The steps of one parameter's path; `bytes` is its own, uncut array. */
-static json_t *path_document(ad_run *run, size_t param) {
+static json_t *path_document(ad_run *run, size_t param, const ad_reductions *reductions) {
   json_t *path = json_array();
   const ad_param_spec *spec = ad_run_param(run, param);
-  for (size_t i = 0; i < ad_reducer_plan_count(ad_run_reducer(run)); i++) {
-    ad_reduction_plan plan = ad_reducer_plan(ad_run_reducer(run), i);
+  for (size_t i = 0; i < reductions->count; i++) {
+    ad_reduction_plan plan = reductions->list[i];
     if (!holds_param(&plan, param)) continue;
     plan.bytes = (size_t)ad_shape_numel(&spec->shape) * ad_dtype_size(plan.dtype);
     json_array_append_new(path, step_document(&plan));
@@ -39,7 +53,7 @@ static json_t *contract_document(const ad_contract *contract) {
                    "accumulate", ad_dtype_name(contract->accumulate));
 }
 
-static json_t *param_document(ad_run *run, size_t index) {
+static json_t *param_document(ad_run *run, size_t index, const ad_reductions *reductions) {
   const ad_param_spec *spec = ad_run_param(run, index);
   ad_layout gradient = ad_layout_dual(&spec->layout);
   char layout[160], storage[160], dual[160];
@@ -48,14 +62,13 @@ static json_t *param_document(ad_run *run, size_t index) {
                    ad_layout_print(&spec->layout, layout, sizeof layout), "storage",
                    ad_layout_print(&spec->storage, storage, sizeof storage), "gradient_layout",
                    ad_layout_print(&gradient, dual, sizeof dual), "contract", contract_document(&spec->contract),
-                   "path", path_document(run, index));
+                   "path", path_document(run, index, reductions));
 }
 
-static json_t *collective_document(ad_run *run, size_t index) {
-  ad_reduction_plan plan = ad_reducer_plan(ad_run_reducer(run), index);
-  json_t *document = step_document(&plan), *params = json_array();
-  for (size_t i = 0; i < plan.param_count; i++)
-    json_array_append_new(params, json_string(ad_run_param(run, plan.params[i])->name));
+static json_t *collective_document(ad_run *run, const ad_reduction_plan *plan) {
+  json_t *document = step_document(plan), *params = json_array();
+  for (size_t i = 0; i < plan->param_count; i++)
+    json_array_append_new(params, json_string(ad_run_param(run, plan->params[i])->name));
   json_object_set_new(document, "params", params);
   return document;
 }
@@ -136,10 +149,14 @@ static ad_status list_memory(const ad_recipe *recipe, const ad_layout *batch, in
 static ad_status fill(const ad_recipe *recipe, ad_run *run, int64_t world, json_t *document) {
   json_t *params = json_array(), *collectives = json_array(), *ranks = json_array();
   size_t node_peak = 0;
-  for (size_t i = 0; i < ad_run_param_count(run); i++) json_array_append_new(params, param_document(run, i));
-  for (size_t i = 0; i < ad_reducer_plan_count(ad_run_reducer(run)); i++)
-    json_array_append_new(collectives, collective_document(run, i));
-  ad_status status = list_memory(recipe, ad_model_batch_layout(ad_run_model(run)), world, ranks, &node_peak);
+  ad_reductions reductions = {0};
+  ad_status status = list_reductions(ad_run_reducer(run), &reductions);
+  for (size_t i = 0; i < ad_run_param_count(run); i++)
+    json_array_append_new(params, param_document(run, i, &reductions));
+  for (size_t i = 0; i < reductions.count; i++)
+    json_array_append_new(collectives, collective_document(run, &reductions.list[i]));
+  ad_release(reductions.list);
+  if (!status) status = list_memory(recipe, ad_model_batch_layout(ad_run_model(run)), world, ranks, &node_peak);
   json_object_set_new(document, "recipe", json_string(recipe->name));
   json_object_set_new(document, "world", json_integer((json_int_t)world));
   json_object_set_new(document, "params", params);

@@ -50,6 +50,64 @@ static ad_status create_like(trial *t, const ad_array *description, ad_array *ou
   return ad_array_create(t->comm, AD_F64, &description->shape, &description->layout, out);
 }
 
+/* ---- the entry whose rows go where counts say ---- */
+
+enum { MEMBERS_MAX = 8 };
+
+static int is_exchange(const trial *t) { return t->entry->move == AD_MOVE_ALL_TO_ALL && t->from == AD_V; }
+
+/* How many rows go from one member to another: 0 for some, and as many as nobody else sends for others. */
+static size_t rows_between(int64_t from, int64_t to) { return (size_t)((3 * from + 2 * to * to + 1) % 4); }
+
+static int64_t count_rows(const trial *t, const ad_mesh *mesh, size_t send[MEMBERS_MAX], size_t receive[MEMBERS_MAX]) {
+  ad_group group = ad_mesh_group(mesh, t->axes, ad_comm_rank(t->comm));
+  int64_t own = ad_group_index(&group, ad_comm_rank(t->comm)), sum = 0;
+  for (int64_t member = 0; member < ad_group_size(&group); member++) {
+    send[member] = rows_between(own, member);
+    receive[member] = rows_between(member, own);
+    sum += (int64_t)send[member];
+  }
+  return sum;
+}
+
+static ad_status exchange(trial *t, const ad_array *in, const size_t *send, const size_t *receive, ad_array *out) {
+  ad_group group = ad_mesh_group(in->layout.mesh, t->axes, ad_comm_rank(t->comm));
+  ad_array like = *in;
+  like.shape.dim[0] = 0;
+  for (int64_t member = 0; member < ad_group_size(&group); member++) like.shape.dim[0] += (int64_t)receive[member];
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    if (ad_type_dim(in->layout.type[axis]) == 0) like.shape.dim[0] *= ad_mesh_axis_size(in->layout.mesh, (ad_axis)axis);
+  }
+  AD_TRY(ad_array_create(t->comm, in->dtype, &like.shape, &in->layout, out));
+  return ad_array_exchange(t->comm, in, t->axes, send, receive, AD_HERE, out);
+}
+
+static ad_status describe_sent(trial *t, const ad_layout *around, const ad_shape *shape, int64_t rows) {
+  ad_layout layout = *around;
+  ad_shape whole = *shape;
+  ad_layout_set(&layout, t->axes, AD_V);
+  whole.dim[0] = rows;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    if (ad_type_dim(layout.type[axis]) == 0) whole.dim[0] *= ad_mesh_axis_size(layout.mesh, (ad_axis)axis);
+  }
+  return ad_array_create(t->comm, AD_F64, &whole, &layout, &t->x);
+}
+
+static void make_exchange(trial *t, const ad_layout *around, const ad_shape *shape) {
+  size_t send[MEMBERS_MAX], receive[MEMBERS_MAX];
+  int64_t rows = count_rows(t, around->mesh, send, receive);
+  CHECK_OK(describe_sent(t, around, shape, rows));
+  fill_value(t->comm, &t->x, 1);
+  CHECK_OK(exchange(t, &t->x, send, receive, &t->ax));
+  ad_layout dual = ad_layout_dual(&t->ax.layout), dual_x = ad_layout_dual(&t->x.layout);
+  CHECK_OK(ad_array_create(t->comm, AD_F64, &t->ax.shape, &dual, &t->y));
+  fill_value(t->comm, &t->y, 2);
+  CHECK_OK(exchange(t, &t->y, receive, send, &t->aty));
+  CHECK(ad_layout_equal(&t->aty.layout, &dual_x) && ad_shape_equal(&t->aty.local, &t->x.local));
+}
+
+/* ---- the others ---- */
+
 static ad_status forward(trial *t, const ad_shape *shape) {
   ad_array after;
   AD_TRY(ad_array_after(t->comm, &t->x, t->entry->move, t->axes, t->to, AD_HERE, &after));
@@ -78,12 +136,16 @@ static void destroy_trial(trial *t) {
   ad_array_destroy(t->comm, &t->aty);
 }
 
-static void run_trial(trial *t, const ad_layout *around, const ad_shape *shape) {
-  double left = 0, right = 0;
+static void make_move(trial *t, const ad_layout *around, const ad_shape *shape) {
   CHECK_OK(describe_x(t, around, shape));
   fill_value(t->comm, &t->x, 1);
   CHECK_OK(forward(t, shape));
   CHECK_OK(backward(t));
+}
+
+static void run_trial(trial *t, const ad_layout *around, const ad_shape *shape) {
+  double left = 0, right = 0;
+  (is_exchange(t) ? make_exchange : make_move)(t, around, shape);
   CHECK_OK(pair(t->comm, &t->ax, &t->y, &left));
   CHECK_OK(pair(t->comm, &t->x, &t->aty, &right));
   CHECK(fabs(left - right) <= 1e-12 * (1 + fabs(left)));
@@ -97,7 +159,8 @@ typedef void (*trial_runner)(trial *t, const ad_layout *around, const ad_shape *
 static void for_each_to(trial *t, const ad_layout *around, const ad_shape *shape, trial_runner run) {
   for (int i = 0; i < (is_cut_kind(t->entry->to) ? CUTS : 1); i++) {
     t->to = is_cut_kind(t->entry->to) ? cuts[i] : t->entry->to;
-    if (t->to != t->from) run(t, around, shape);
+    int moves_nothing = ad_type_is_cut(t->from) && t->to == t->from;
+    if (!moves_nothing) run(t, around, shape);
   }
 }
 
@@ -162,6 +225,7 @@ static void whole_of(ad_comm *comm, const ad_array *in, ad_array *out) {
 
 static void run_keeping_trial(trial *t, const ad_layout *around, const ad_shape *shape) {
   if (t->entry->move == AD_MOVE_DECLARE) return;  // says what a value means from here on
+  if (is_exchange(t)) return;                     // what varies has no whole; its rows are looked at below
   ad_array before, now;
   CHECK_OK(describe_x(t, around, shape));
   fill_value(t->comm, &t->x, 3);
@@ -217,6 +281,32 @@ static int cut_numbers(ad_comm *comm, void *context) {
 
 static void a_part_holds_the_elements_that_its_spans_name(void **state) { run_ranks(3, cut_numbers, NULL); }
 
+/* Three members; 0 sends 2 rows to 1 and 1 to 2, 1 sends nothing, 2 sends 1 row to each. */
+static int send_numbered_rows(ad_comm *comm, void *context) {
+  static const size_t sent[3][3] = {{0, 2, 1}, {0, 0, 0}, {1, 1, 1}};
+  static const double expected[3][6] = {{20, 20}, {0, 0, 1, 1, 21, 21}, {2, 2, 22, 22}};
+  static const int64_t rows_in[] = {3, 0, 3}, rows_out[] = {1, 3, 2};
+  ad_mesh *mesh;
+  int64_t rank = ad_comm_rank(comm);
+  CHECK_OK(ad_mesh_create("tp=3", &mesh));
+  ad_layout layout = ad_layout_all(mesh, AD_R);
+  ad_layout_set(&layout, AD_AXES(AD_TP), AD_V);
+  ad_array in, out;
+  CHECK_OK(ad_array_create(comm, AD_F64, &(ad_shape){2, {rows_in[rank], 2}}, &layout, &in));
+  CHECK_OK(ad_array_create(comm, AD_F64, &(ad_shape){2, {rows_out[rank], 2}}, &layout, &out));
+  for (size_t i = 0; i < ad_array_numel(&in); i++) ((double *)in.data)[i] = (double)(10 * rank) + (double)(i / 2);
+  size_t receive[3] = {sent[0][rank], sent[1][rank], sent[2][rank]};
+  CHECK_OK(ad_array_exchange(comm, &in, AD_AXES(AD_TP), sent[rank], receive, AD_HERE, &out));
+  CHECK(out.shape.dim[0] == rows_out[rank] && out.local.dim[0] == rows_out[rank]);
+  CHECK(!memcmp(out.data, expected[rank], ad_array_bytes(&out)));
+  ad_array_destroy(comm, &in);
+  ad_array_destroy(comm, &out);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void rows_go_where_the_counts_say(void **state) { run_ranks(3, send_numbered_rows, NULL); }
+
 /* ---- refusals ---- */
 
 typedef struct dry_world {
@@ -249,6 +339,7 @@ static void what_the_table_lacks_is_refused(void **state) {
         ad_layout_set(&layout, AD_AXES(AD_TP), types[f]);
         ad_array in = ad_array_describe(world->comm, AD_F64, &shapes[0], &layout), out = in, untouched = in;
         const ad_transition *entry = ad_transition_find((ad_move)move, types[f], types[t]);
+        if (entry && types[f] == AD_V && types[t] == AD_V) continue;  // needs counts
         int legal = entry && (types[f] != types[t] || !ad_type_is_cut(types[f]));
         ad_status status = ad_array_after(world->comm, &in, (ad_move)move, AD_AXES(AD_TP), types[t], AD_HERE, &out);
         assert_int_equal(status, legal ? AD_OK : AD_TYPE);
@@ -260,6 +351,31 @@ static void what_the_table_lacks_is_refused(void **state) {
         assert_non_null(strstr(ad_last_error(), "test_transitions.c:"));
       }
   assert_true(refused > 200);
+}
+
+static void rows_without_counts_are_refused(void **state) {
+  dry_world *world = *state;
+  ad_layout layout = ad_layout_all(world->mesh, AD_V);
+  ad_array in = ad_array_describe(world->comm, AD_F64, &shapes[0], &layout), out = in;
+  assert_int_equal(ad_array_after(world->comm, &in, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_V, AD_HERE, &out),
+                   AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "ad_array_exchange"));
+  assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_V, 0, AD_HERE, &out),
+                   AD_INVALID);
+}
+
+static void counts_that_do_not_fit_are_refused(void **state) {
+  dry_world *world = *state;
+  ad_layout layout = ad_layout_all(world->mesh, AD_V), replicated = ad_layout_all(world->mesh, AD_R);
+  ad_array in = ad_array_describe(world->comm, AD_F64, &shapes[0], &layout), out = in, untouched = in;
+  static const size_t fits[] = {2, 0, 3}, short_of[] = {2, 0, 2}, receive[] = {7, 0, 0};
+  assert_int_equal(ad_array_exchange(world->comm, &in, AD_AXES(AD_TP), short_of, receive, AD_HERE, &out), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "4 rows"));
+  ad_array whole = ad_array_describe(world->comm, AD_F64, &shapes[0], &replicated);
+  assert_int_equal(ad_array_exchange(world->comm, &whole, AD_AXES(AD_TP), fits, receive, AD_HERE, &out), AD_TYPE);
+  assert_memory_equal(&out, &untouched, sizeof out);
+  assert_int_equal(ad_array_exchange(world->comm, &in, AD_AXES(AD_TP), fits, receive, AD_HERE, &out), AD_OK);
+  assert_int_equal(out.local.dim[0], 7);
 }
 
 static void a_wrongly_described_result_is_refused(void **state) {
@@ -288,6 +404,9 @@ int main(void) {
       cmocka_unit_test(every_entry_is_the_adjoint_of_its_backward),
       cmocka_unit_test(every_transition_keeps_the_value),
       cmocka_unit_test(a_part_holds_the_elements_that_its_spans_name),
+      cmocka_unit_test(rows_go_where_the_counts_say),
+      cmocka_unit_test_setup_teardown(rows_without_counts_are_refused, open_dry, close_dry),
+      cmocka_unit_test_setup_teardown(counts_that_do_not_fit_are_refused, open_dry, close_dry),
       cmocka_unit_test_setup_teardown(what_the_table_lacks_is_refused, open_dry, close_dry),
       cmocka_unit_test_setup_teardown(a_wrongly_described_result_is_refused, open_dry, close_dry),
   };

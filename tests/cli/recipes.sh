@@ -60,4 +60,17 @@ import json, sys
 plan = json.load(sys.stdin)
 assert plan["world"] == 1 << 20
 assert sum(entry.get("ranks", 1) for entry in plan["memory_per_rank"]) == 1 << 20'
+# A model of 170 billion parameters: a plan holds none of them.
+python3 - "$addend" <<'Y'
+import json, resource, subprocess, sys
+sizes = ["model.layers=96", "model.d_model=12288", "model.heads=96"]
+command = [sys.argv[1], "plan", "good.yaml", "--json"] + [word for size in sizes for word in ("--set", size)]
+plan = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+numel, rank = sum(param["numel"] for param in plan["params"]), plan["memory_per_rank"][0]
+assert numel > 170e9, numel
+assert rank["params"] == rank["buckets"] == 4 * numel and rank["optimizer"] == 8 * numel, rank
+assert rank["activations"] > 1e9, rank
+held = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss # KiB
+assert held < 1 << 20, held
+Y
 echo "recipes: all hold"

@@ -336,6 +336,26 @@ static void clipping_only_shrinks(void **state) {
   assert_true(ad_clip_factor(1e9, 0) == 1);
 }
 
+static void a_parameter_without_data_has_state_without_data(void **state) {
+  world w = open_world("dp_shard=1", AD_R);
+  double data[NUMEL] = {0}, grads[NUMEL] = {1};
+  ad_array param = array_of(&w, AD_F64, NULL, NUMEL), grad = array_of(&w, AD_F64, NULL, NUMEL);
+  ad_array real = array_of(&w, AD_F64, data, NUMEL), real_grad = array_of(&w, AD_F64, grads, NUMEL);
+  ad_adamw *dry = optimizer_of(&param, 0), *held = optimizer_of(&real, 0);
+  assert_null(ad_adamw_state(dry, 0, 0)->data);
+  assert_null(ad_adamw_state(dry, 0, 1)->data);
+  assert_int_equal(ad_adamw_bytes(dry), ad_adamw_bytes(held));
+  step_of(dry, &param, &grad, 0.1, 1);
+  ad_array *late = &real;
+  const ad_array *late_grad = &real_grad;
+  assert_int_equal(ad_adamw_step(dry, &late, &late_grad, 0.1, 1, "test.c:1"), AD_INVALID);
+  assert_int_equal(ad_adamw_copy(held, dry), AD_INVALID);
+  assert_int_equal(ad_adamw_steps(held), 0);
+  ad_adamw_destroy(dry);
+  ad_adamw_destroy(held);
+  ad_mesh_destroy(w.mesh);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_update_follows_the_formula),
@@ -347,6 +367,7 @@ int main(void) {
       cmocka_unit_test(an_empty_shard_is_a_shard),
       cmocka_unit_test(what_does_not_fit_updates_nothing),
       cmocka_unit_test(options_that_mean_nothing_are_refused),
+      cmocka_unit_test(a_parameter_without_data_has_state_without_data),
       cmocka_unit_test(a_copy_goes_on_as_the_original),
       cmocka_unit_test(a_copy_converts_dtypes_and_refuses_other_shapes),
       cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),

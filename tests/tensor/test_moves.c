@@ -95,7 +95,7 @@ static void run_types(trial *t) {
     }
 }
 
-/* all_to_all with counts (V to V) comes with the bridge; on the tape a move has no counts. */
+/* all_to_all V to V takes counts, which a move on the tape has not: ad_array_exchange. */
 static int is_on_the_tape(const ad_transition *entry) {
   return entry->move != AD_MOVE_ALL_TO_ALL || entry->from != AD_V;
 }

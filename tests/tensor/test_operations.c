@@ -226,6 +226,40 @@ static void nothing_is_done_to_no_rows(void **state) {
   CHECK(cross_entropy, SHAPE3(0, 9, 13), INDICES2(0, 9, 13));
 }
 
+/* ---- linear operations ---- */
+
+/* <f(x), c> of what is linear in an operand is <x, gradient> of that operand: J and J' agree. `jointly`: linear in all
+ * operands together, not in each. */
+static void check_adjoint(formula f, const operand *operands, int count, int jointly) {
+  experiment e = {.w = world_open(), .f = f, .operands = operands, .count = count, .dtype = AD_F64};
+  fill_values(&e);
+  double forward = evaluate(&e, 1), together = 0;
+  for (int k = 0; k < count; k++) {
+    double backward = 0;
+    for (size_t i = 0; !operands[k].below && i < ad_array_numel(&e.grad[k]); i++)
+      backward += element(&e.grad[k], i) * element(&e.value[k], i);
+    if (!jointly && !operands[k].below) assert_true(fabs(backward - forward) <= 1e-12 * (1 + fabs(forward)));
+    together += backward;
+  }
+  if (jointly) assert_true(fabs(together - forward) <= 1e-12 * (1 + fabs(forward)));
+  free_values(&e);
+  world_close(&e.w);
+}
+#define ADJOINT(f, jointly, ...) \
+  check_adjoint((f), (const operand[]){__VA_ARGS__}, (int)(sizeof((operand[]){__VA_ARGS__}) / sizeof(operand)), jointly)
+
+static void linear_operations_are_adjoint_to_their_backward(void **state) {
+  ADJOINT(add, 1, SHAPE2(3, 5), SHAPE2(3, 5));
+  ADJOINT(multiply, 0, SHAPE2(3, 5), SHAPE2(3, 5));
+  ADJOINT(scale, 0, SHAPE2(3, 5));
+  ADJOINT(divide, 0, SHAPE2(3, 5));
+  ADJOINT(sum, 0, SHAPE3(3, 5, 7));
+  ADJOINT(linear, 0, SHAPE3(2, 3, 5), SHAPE2(5, 7));
+  ADJOINT(linear_transposed, 0, SHAPE3(2, 3, 5), SHAPE2(7, 5));
+  ADJOINT(embedding, 0, SHAPE2(11, 5), INDICES2(3, 7, 11));
+  ADJOINT(rotary, 0, SHAPE3(2, 5, 12));
+}
+
 /* ---- values against their definitions ---- */
 
 static double value_of(const ad_array *array, size_t i) { return ((const double *)array->data)[i]; }
@@ -302,6 +336,7 @@ int main(void) {
       cmocka_unit_test(losses_have_their_gradients),
       cmocka_unit_test(values_used_several_times_have_their_gradients),
       cmocka_unit_test(nothing_is_done_to_no_rows),
+      cmocka_unit_test(linear_operations_are_adjoint_to_their_backward),
       cmocka_unit_test(attention_is_the_softmax_average_of_what_came_before),
       cmocka_unit_test(padding_counts_neither_in_the_loss_nor_in_its_gradient),
       cmocka_unit_test(a_count_of_zero_gives_gradient_zero),
