@@ -16,11 +16,14 @@ typedef struct ad_tape_options {
   size_t size;         /* sizeof(ad_tape_options) */
   ad_dtype dtype;      /* of every value: AD_F32 (default) or AD_F64 */
   ad_reducer *reducer; /* takes the parameters' gradients; NULL: they stay on the tape (ad_grad) */
-  /* Called before and after each use of a parameter, forward and backward; between them the parameter's array has data.
-   * NULL: it always has. */
+  /* Called before and after each use of a parameter, forward and backward (there where its elements are read); between
+   * them the parameter's array has data, which is looked up at each use. Uses may nest. NULL: it always has. */
   ad_status (*acquire)(void *context, size_t param);
   void (*release)(void *context, size_t param);
   void *parameter_context;
+  /* Without a reducer: sees each parameter's complete gradient during backward. */
+  void (*gradient)(void *context, size_t param, const ad_array *grad);
+  void *gradient_context;
   void (*trace)(void *context, const char *phase, int begins); /* "forward", "backward": for traces; NULL allowed */
   void *trace_context;
 } ad_tape_options;
