@@ -29,8 +29,11 @@ int cli_read_recipe(const cli_recipe_options *options, ad_recipe **out);
 /* Prints the last error and returns the exit status for it. */
 int cli_failed(ad_status status);
 
-/* A progress line on standard error: a moving bar on a terminal, a line now and then elsewhere. `text` stands behind
- * the bar. */
+/* What ranks do on Ctrl-C and SIGTERM, also where a shell started this as a background job that ignores them. */
+void cli_on_request(void (*handler)(int signal_number));
+
+/* A progress line on standard error, `text` behind it: a moving bar on a terminal, elsewhere a line now and then of
+ * work that lasts. cli_progress_end takes the bar away. */
 void cli_progress(const char *label, int64_t done, int64_t of, const char *text);
 void cli_progress_end(void);
 

@@ -6,7 +6,8 @@
 
 #include "command.h"
 
-enum { BAR_WIDTH = 24, QUIET_SECONDS = 5 };
+enum { BAR_WIDTH = 24 };
+static const double BAR_SECONDS = 0.05, QUIET_SECONDS = 5; /* between two lines */
 
 static double now(void) {
   struct timespec time;
@@ -24,17 +25,21 @@ static void print_bar(const char *label, int64_t done, int64_t of, const char *t
   fflush(stderr);
 }
 
+/* Elsewhere than on a terminal only long work speaks, and not at once. */
 void cli_progress(const char *label, int64_t done, int64_t of, const char *text) {
   static double last;
-  double time = now(), pause = isatty(STDERR_FILENO) ? 0.05 : QUIET_SECONDS;
-  if (time - last < pause && done < of) return;
+  int terminal = isatty(STDERR_FILENO);
+  double time = now();
+  if (last == 0 && !terminal) last = time;
+  if (time - last < (terminal ? BAR_SECONDS : QUIET_SECONDS)) return;
   last = time;
-  if (isatty(STDERR_FILENO))
+  if (terminal)
     print_bar(label, done, of, text);
   else
     fprintf(stderr, "%s %lld/%lld %s\n", label, (long long)done, (long long)of, text);
 }
 
+/* A rank may have drawn the bar, so that this process cannot know whether there is one. */
 void cli_progress_end(void) {
-  if (isatty(STDERR_FILENO)) fprintf(stderr, "\n");
+  if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
 }

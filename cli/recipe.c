@@ -1,4 +1,6 @@
-/* What every command that reads a recipe shares: its arguments, its errors, its exit statuses. */
+/* What every command that reads a recipe shares: its arguments, its errors, its exit statuses, its
+ * signals. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -51,4 +53,11 @@ int cli_read_recipe(const cli_recipe_options *input, ad_recipe **out) {
 int cli_failed(ad_status status) {
   fprintf(stderr, "addend: %s\n", ad_last_error());
   return status == AD_INVALID ? CLI_WRONG_CALL : CLI_UNFINISHED;
+}
+
+void cli_on_request(void (*handler)(int signal_number)) {
+  struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, NULL);
+  sigaction(SIGTERM, &action, NULL);
 }

@@ -1,4 +1,5 @@
 /* `addend train`. */
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +45,8 @@ static const struct argp argp = {
 /* What the first rank's process tells the one that started it; shared memory. */
 typedef struct train_story {
   double first_loss, last_loss, tokens_per_second;
-  int64_t steps;
+  int64_t steps; /* taken */
+  int stopped;   /* on request, with everything written */
 } train_story;
 
 typedef struct train_job {
@@ -70,21 +72,39 @@ static int train_on_rank(ad_comm *comm, void *context) {
   const train_job *job = context;
   ad_train_options train = {.size = sizeof train, .folder = job->folder, .progress = progress, .context = job->story};
   ad_status status = ad_train(comm, job->recipe, &train);
+  if (status == AD_INTERRUPTED) return job->story->stopped = 1, 0;
   if (status) ad_comm_fail(comm, status, ad_last_error());
   return status != AD_OK;
 }
 
-static void print_story(const train_job *job, int json) {
+/* Ranks are forked with this in place, so that a request before their first step counts too. Asking twice is asking
+ * once: the launcher ends ranks at the second request. */
+static void stop_on_request(int signal_number) { ad_train_interrupt(); }
+
+static int print_document(const train_job *job) {
   const train_story *story = job->story;
-  if (json)
-    printf(
-        "{\"recipe\":\"%s\",\"steps\":%lld,\"loss\":{\"first\":%.9g,\"last\":%.9g},\"tokens_per_second\":%.6g,"
-        "\"folder\":\"%s\"}\n",
-        job->recipe->name, (long long)story->steps, story->first_loss, story->last_loss, story->tokens_per_second,
-        job->folder);
-  else
-    printf("loss %.4f -> %.4f in %lld steps, %.0f tokens/s; see %s/report.html\n", story->first_loss, story->last_loss,
-           (long long)story->steps, story->tokens_per_second, job->folder);
+  json_t *document = json_pack("{s:s, s:I, s:{s:f, s:f}, s:f, s:s}", "recipe", job->recipe->name, "steps",
+                               (json_int_t)story->steps, "loss", "first", story->first_loss, "last", story->last_loss,
+                               "tokens_per_second", story->tokens_per_second, "folder", job->folder);
+  int failed = !document || json_dumpf(document, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) ||
+               putchar('\n') == EOF || fflush(stdout);
+  json_decref(document);
+  if (failed) fprintf(stderr, "addend: the document could not be written\n");
+  return failed ? CLI_UNFINISHED : CLI_HOLDS;
+}
+
+static int print_story(const train_job *job, int json) {
+  const train_story *story = job->story;
+  if (json) return print_document(job);
+  printf("loss %.4f -> %.4f in %lld steps, %.0f tokens/s; see %s/report.html\n", story->first_loss, story->last_loss,
+         (long long)story->steps, story->tokens_per_second, job->folder);
+  return CLI_HOLDS;
+}
+
+static int print_stop(const train_job *job) {
+  fprintf(stderr, "addend: interrupted: stopped on request after %lld of %lld steps; see %s/report.html\n",
+          (long long)job->story->steps, (long long)job->recipe->train.steps, job->folder);
+  return CLI_UNFINISHED;
 }
 
 static int launch(train_job *job, int json) {
@@ -95,11 +115,11 @@ static int launch(train_job *job, int json) {
       .size = sizeof start, .ranks = ad_mesh_size(mesh), .function = train_on_rank, .context = job};
   ad_mesh_destroy(mesh);
   ad_launch_result result;
+  cli_on_request(stop_on_request);
   status = ad_launch(&start, &result);
   cli_progress_end();
-  if (status) return cli_failed(status);
-  print_story(job, json);
-  return CLI_HOLDS;
+  if (job->story->stopped && (!status || status == AD_INTERRUPTED)) return print_stop(job);
+  return status ? cli_failed(status) : print_story(job, json);
 }
 
 static int train(const ad_recipe *recipe, const train_input *input) {

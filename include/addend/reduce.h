@@ -9,15 +9,18 @@
 extern "C" {
 #endif
 
-/* Law 8. Zero fields: param f32, grad = param, reduce = grad, accumulate f32 (f64 for f64). */
+/* Law 8. Zero fields: param f32, grad = param, reduce = grad, accumulate f32 (f64 for f64). With `raw` a gradient keeps
+ * its producer's dtype: grad then says which one that is, and stays 0 where gradients may come in any; reduce must be
+ * given there. The producer of a recipe's gradients is the tape: its contracts have grad = precision.compute where they
+ * are raw. */
 typedef struct ad_contract {
   ad_dtype param;      /* storage of the parameter */
   ad_dtype grad;       /* what a raw gradient is brought to before a bucket is chosen */
-  int raw;             /* 1: keep the producer's dtype instead */
+  int raw;             /* 1: keep the producer's dtype, which is `grad` if that is known */
   ad_dtype reduce;     /* on the wire */
   ad_dtype accumulate; /* sums form in it */
 } ad_contract;
-AD_API AD_CHECKED ad_status ad_contract_complete(ad_contract *contract); /* fills zero fields; AD_INVALID if it means nothing */
+AD_API AD_CHECKED ad_status ad_contract_complete(ad_contract *contract); /* fills zero fields; a complete one stays as it is; AD_INVALID if it means nothing */
 
 typedef struct ad_param_spec {
   const char *name; /* unique; copied */
@@ -83,14 +86,13 @@ AD_API ad_reduction_plan ad_reducer_plan(const ad_reducer *reducer, size_t index
 AD_API size_t ad_reducer_bytes(const ad_reducer *reducer); /* memory of buckets and gradients on this rank */
 
 /* Law 5: the step's counts, summed over the ranks on which they are addends when the batch is read; post early, wait when the first
- * loss is divided. Memory is the caller's. */
-typedef struct ad_count {
-  int64_t *value; /* in ad_comm_alloc memory */
-  ad_request request;
-} ad_count;
-AD_API AD_CHECKED ad_status ad_count_post(ad_comm *comm, const ad_group *group, int64_t local, const char *site, ad_count *out);
-/* *out = the global count; gives the memory back. */
-AD_API AD_CHECKED ad_status ad_count_wait(ad_comm *comm, ad_count *count, int64_t *out);
+ * loss is divided. One object serves all steps; it is under way at most once. */
+typedef struct ad_count ad_count;
+AD_API AD_CHECKED ad_status ad_count_create(ad_comm *comm, ad_count **out); /* local; borrows comm */
+/* Waits for what is under way, so that no rank misses this one's count. NULL allowed. */
+AD_API void ad_count_destroy(ad_count *count);
+AD_API AD_CHECKED ad_status ad_count_post(ad_count *count, const ad_group *group, int64_t local, const char *site);
+AD_API AD_CHECKED ad_status ad_count_wait(ad_count *count, int64_t *out); /* *out: the sum over the group */
 
 #if defined(__cplusplus)
 }

@@ -17,7 +17,8 @@ static ad_status prove_clean(const ad_recipe *recipe, const ad_check_options *op
   ad_launch_result result = {0};
   ad_proof_job job = {recipe, options, NULL, proof};
   ad_status status = ad_proof_run(&job, &result);
-  if (status && result.message[0]) return ad_fail(result.status ? result.status : status, "%s", result.message);
+  if (status && status != AD_INTERRUPTED && result.message[0])
+    return ad_fail(result.status ? result.status : status, "%s", result.message);
   return status;
 }
 

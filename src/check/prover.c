@@ -255,8 +255,8 @@ static ad_status prove_steps(ad_prover *prover) {
   }
   int64_t steps = options->steps ? options->steps : 1;
   for (int64_t step = 0; step < steps; step++) {
+    if (prover->reference && options->progress) options->progress(options->context, "steps", step, steps);
     AD_TRY(prove_step(prover, step));
-    if (prover->reference && options->progress) options->progress(options->context, "step", step + 1, steps);
   }
   return AD_OK;
 }

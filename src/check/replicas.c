@@ -59,9 +59,9 @@ static ad_replicas compare_one(const ad_hashes *hashes, const ad_layout *layout)
     if (group.base != rank) continue;
     ad_axes differs = differing_axes(hashes, &group);
     if (!differs) continue;
+    result.odd_rank = result.equal ? odd_member(hashes, &group) : -1;
     result.equal = 0;
     result.differs |= differs;
-    result.odd_rank = odd_member(hashes, &group);
   }
   return result;
 }

@@ -155,9 +155,9 @@ static void caught_by_number(const ad_proof *proof, ad_sabotage *sabotage) {
   sabotage->cause = param->cause;
 }
 
-/* A refusal, a broken protocol and a number that is none are catches; anything else is a failure of the check itself.
- */
+/* A refusal and a broken protocol are catches; anything else is a failure of the check itself. */
 static ad_status caught_by_status(const ad_launch_result *result, ad_status status, ad_sabotage *sabotage) {
+  if (status == AD_INTERRUPTED) return status;
   switch (result->status) {
     case AD_TYPE:
       sabotage->caught = AD_CAUGHT_TYPE;

@@ -30,8 +30,18 @@ struct ad_comm {
   ad_call calls[CALLS];
 };
 
+// Every rank misbehaves in its own way.
+static ad_status make_hostile(const ad_engine **engine, void **world, int64_t rank) {
+  const char *seed = getenv("ADDEND_HOSTILE");
+  if (!seed || !*seed) return AD_OK;
+  AD_TRY(ad_hostile_create(*engine, *world, strtoull(seed, NULL, 10) * 65536 + (uint64_t)rank, world));
+  *engine = &ad_engine_hostile;
+  return AD_OK;
+}
+
 ad_status ad_comm_create(const ad_engine *engine, void *world, int64_t rank, int64_t size, ad_comm **out) {
   ad_comm *comm;
+  AD_TRY(make_hostile(&engine, &world, rank));
   ad_status status = ad_new(1, &comm);
   if (status) {
     engine->close(world);

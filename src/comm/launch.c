@@ -16,7 +16,13 @@
 #include "base/memory.h"
 #include "comm/shm.h"
 
-enum { LOOK_MILLISECONDS = 50, GRACE_MILLISECONDS = 2000, STATUS_NOT_RUN = 127 };
+enum {
+  LOOK_MILLISECONDS = 50,
+  GRACE_MILLISECONDS = 2000,          // from the first error to the end of those that go on
+  SIGNAL_GRACE_MILLISECONDS = 10000,  // from a request to stop: a step is finished and files are written
+  ONE_SIGNAL_MILLISECONDS = 250,      // a terminal, a shell and `timeout` may each pass on the same request
+  STATUS_NOT_RUN = 127
+};
 
 typedef struct child {
   pid_t pid;  // 0: none, or ended
@@ -34,8 +40,9 @@ typedef struct launcher {
   sigset_t old_mask;
   struct sigaction old_child_action;
   int signals;            // a signalfd
-  int interrupted;        // the signal that asked to stop, or 0
-  int64_t first_failure;  // milliseconds of the monotonic clock; 0: none
+  int interrupted;         // the signal that asked to stop, or 0
+  int64_t interrupted_at;  // milliseconds of the monotonic clock
+  int64_t deadline;        // the same: when those that are left are ended; 0: none
   int ended_rest;
 } launcher;
 
@@ -125,14 +132,14 @@ static void signal_all(const launcher *l, int signal_number) {
   for (int64_t rank = 0; rank < l->options->ranks; rank++) signal_rank(l, (uint32_t)rank, signal_number);
 }
 
-static void start_grace(launcher *l) {
-  if (!l->first_failure) l->first_failure = milliseconds();
+static void start_grace(launcher *l, int64_t grace) {
+  int64_t end = milliseconds() + grace;
+  if (!l->deadline || end < l->deadline) l->deadline = end;
 }
 
 // Kept of the first rank that fails, or of the one whose error the others then report.
 static void note_failure(launcher *l, int64_t rank, int exit_status, int signal_number) {
   int is_reported = atomic_load(&l->control->failed) == 2 && l->control->fail_rank == rank;
-  start_grace(l);
   if (l->result->exit_status && !is_reported) return;
   l->result->rank = rank;
   l->result->exit_status = exit_status;
@@ -157,11 +164,13 @@ static void rank_ended(launcher *l, uint32_t rank, int wait_status) {
   shm_record *record = &ad_shm_records(l->control)[rank];
   int signal_number = ending_signal(record, wait_status);
   int exit_status = signal_number ? 128 + signal_number : WEXITSTATUS(wait_status);
-  int asked = l->ended_rest || l->interrupted;
-  if (exit_status && !asked) note_failure(l, rank, exit_status, signal_number);
+  if (exit_status && !l->ended_rest && !l->interrupted) {
+    start_grace(l, GRACE_MILLISECONDS);
+    note_failure(l, rank, exit_status, signal_number);
+  }
   record->exit_status = exit_status;
   uint32_t joined = atomic_exchange(&record->state, signal_number ? SHM_DIED : SHM_LEFT);
-  if (signal_number && !asked) raise_death(l, rank, signal_number);
+  if (signal_number && !l->ended_rest) raise_death(l, rank, signal_number);
   if (joined != SHM_LEFT) ad_shm_wake_all(l->control);
 }
 
@@ -178,25 +187,42 @@ static void collect(launcher *l, uint32_t rank) {
   rank_ended(l, rank, wait_status);
 }
 
+static void end_rest(launcher *l) {
+  l->ended_rest = 1;
+  signal_all(l, SIGKILL);
+}
+
+// A terminal tells its whole foreground group: those ranks know already.
+static void pass_on(const launcher *l, const struct signalfd_siginfo *info) {
+  for (int64_t rank = 0; rank < l->options->ranks; rank++) {
+    pid_t pid = l->children[rank].pid;
+    if (info->ssi_code == SI_KERNEL && pid && getpgid(pid) == getpgrp()) continue;
+    signal_rank(l, (uint32_t)rank, (int)info->ssi_signo);
+  }
+}
+
+// The first request is passed on; the second ends the ranks at once.
 static void read_signal(launcher *l) {
   struct signalfd_siginfo info;
   if (read(l->signals, &info, sizeof info) != (ssize_t)sizeof info) return;
-  if (!l->interrupted) {
-    l->interrupted = (int)info.ssi_signo;
-    note_failure(l, -1, 128 + l->interrupted, l->interrupted);
+  if (l->interrupted) {
+    if (milliseconds() - l->interrupted_at >= ONE_SIGNAL_MILLISECONDS) end_rest(l);
+    return;
   }
-  signal_all(l, (int)info.ssi_signo);
+  l->interrupted = (int)info.ssi_signo;
+  l->interrupted_at = milliseconds();
+  note_failure(l, -1, 128 + l->interrupted, l->interrupted);
+  start_grace(l, SIGNAL_GRACE_MILLISECONDS);
+  pass_on(l, &info);
 }
 
-// The error that ranks reported to each other counts as the first failure too.
+// The error that ranks reported to each other counts as a failure too.
 static void look_at_error(launcher *l) {
-  if (atomic_load(&l->control->failed)) start_grace(l);
+  if (atomic_load(&l->control->failed)) start_grace(l, GRACE_MILLISECONDS);
 }
 
 static void end_rest_in_time(launcher *l) {
-  if (!l->first_failure || l->ended_rest || milliseconds() - l->first_failure < GRACE_MILLISECONDS) return;
-  l->ended_rest = 1;
-  signal_all(l, SIGKILL);
+  if (l->deadline && !l->ended_rest && milliseconds() >= l->deadline) end_rest(l);
 }
 
 static void watch(launcher *l) {
@@ -236,10 +262,7 @@ static void give_back_signals(launcher *l) {
 static ad_status run_ranks(launcher *l) {
   AD_TRY(take_signals(l));
   ad_status status = start_ranks(l);
-  if (status) {
-    l->ended_rest = 1;
-    signal_all(l, SIGKILL);
-  }
+  if (status) end_rest(l);
   watch(l);
   give_back_signals(l);
   return status;
@@ -252,7 +275,7 @@ static ad_status judge(launcher *l) {
     result->status = atomic_load(&l->control->failed) == 2 ? (ad_status)l->control->fail_cause : status;
     snprintf(result->message, sizeof result->message, "%s", ad_last_error());
   }
-  if (l->interrupted) return ad_fail(AD_INTERRUPTED, "interrupted by signal %d", l->interrupted);
+  if (l->interrupted) return ad_fail(AD_INTERRUPTED, "interrupted by signal %d, SIG%s", l->interrupted, sigabbrev_np(l->interrupted));
   if (result->status == AD_SYSTEM && result->exit_status == STATUS_NOT_RUN)
     return ad_fail(AD_SYSTEM, "%s", result->message);
   if (result->signal) return ad_fail(AD_RANK_DIED, "%s", result->message);

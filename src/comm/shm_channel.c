@@ -204,7 +204,7 @@ ad_status ad_shm_publish(shm_world *world, shm_call *c) {
   if (slot->place == SHM_STAGED) AD_TRY(ad_shm_take_staging(world, &c->staging));
   slot->signature = ad_signature_of(call);
   slot->entries = (uint32_t)call->message_count;
-  slot->chunks = slot->place == SHM_INLINE ? 0 : ad_shm_chunks(call);
+  slot->chunks = ad_shm_chunks(call);  // also of an inline one: another member's input may not be
   slot->table = table_bytes ? (uint64_t)((char *)table - world->base) : 0;
   if (slot->place == SHM_INLINE) {
     unsigned char *payload = slot->payload + table_bytes;

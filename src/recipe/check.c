@@ -50,19 +50,38 @@ static void check_sync(ad_reading *r) {
     WRONG(r, "train.sync", "must end in all, ends in %s", ad_sync_names[recipe->train.sync[count - 1]]);
 }
 
+static int is_wide(ad_dtype dtype) { return !dtype || dtype == AD_F32 || dtype == AD_F64; }
+
+static int are_wide(const ad_contract *contract) {
+  return is_wide(contract->param) && is_wide(contract->grad) && is_wide(contract->reduce) &&
+         is_wide(contract->accumulate);
+}
+
+/* Of the dtypes that this version has; check_dtypes tells of the others. */
+static ad_status check_contract(const ad_recipe *recipe, ad_contract contract) {
+  return are_wide(&contract) ? ad_recipe_complete(recipe, &contract) : AD_OK;
+}
+
+/* The key that most likely made a contract wrong. */
+static const char *contract_path(const ad_reading *r) {
+  static const char *const paths[] = {"precision.accumulate", "precision.reduce", "precision.grad"};
+  for (int i = 0; i < 3; i++)
+    if (r->nodes[ad_schema_find(paths[i]) - ad_schema(&(size_t){0})]) return paths[i];
+  return "precision";
+}
+
 static void check_contracts(ad_reading *r) {
-  if (!ARE_READ(r, "precision.param", "precision.grad", "precision.reduce", "precision.accumulate",
+  if (!ARE_READ(r, "precision.param", "precision.grad", "precision.reduce", "precision.accumulate", "precision.compute",
                 "precision.overrides"))
     return;
-  ad_contract whole = r->recipe->precision.contract;
-  if (ad_contract_complete(&whole)) {
-    WRONG(r, "precision", "%s", ad_last_error());
+  if (check_contract(r->recipe, r->recipe->precision.contract)) {
+    WRONG(r, contract_path(r), "%s", ad_last_error());
     return;
   }
   for (size_t i = 0; i < r->recipe->precision.override_count; i++) {
     const ad_recipe_override *override = &r->recipe->precision.overrides[i];
-    ad_contract contract = ad_contract_merge(r->recipe->precision.contract, override->contract);
-    if (ad_contract_complete(&contract)) WRONG(r, "precision.overrides", "%s: %s", override->pattern, ad_last_error());
+    if (check_contract(r->recipe, ad_contract_merge(r->recipe->precision.contract, override->contract)))
+      WRONG(r, "precision.overrides", "%s: %s", override->pattern, ad_last_error());
   }
 }
 
@@ -89,8 +108,7 @@ static void check_zero(ad_reading *r) {
 }
 
 static void check_wide(ad_reading *r, const char *path, ad_dtype dtype) {
-  if (dtype && dtype != AD_F32 && dtype != AD_F64)
-    WRONG(r, path, "%s is not available yet in this version; f32 and f64 are", ad_dtype_name(dtype));
+  if (!is_wide(dtype)) WRONG(r, path, "%s is not available yet in this version; f32 and f64 are", ad_dtype_name(dtype));
 }
 
 static void check_dtypes_of(ad_reading *r, const char *path, const ad_contract *contract) {
@@ -128,6 +146,16 @@ static void check_patterns(ad_reading *r, const ad_model *model) {
   }
 }
 
+/* Each override is right alone; several of them may match one parameter. */
+static void check_merged(ad_reading *r, const ad_model *model) {
+  for (size_t i = 0; i < ad_model_param_count(model); i++) {
+    ad_contract contract;
+    if (!ad_recipe_contract(r->recipe, ad_model_param(model, i)->name, &contract)) continue;
+    WRONG(r, "precision.overrides", "%s", ad_last_error());
+    return;
+  }
+}
+
 /* A mistake of the recipe, unless memory is out. */
 static ad_status take_failure(ad_reading *r, const char *path, ad_status status) {
   if (status == AD_MEMORY) return status;
@@ -142,6 +170,7 @@ static ad_status check_built(ad_reading *r, const ad_mesh *mesh) {
   ad_status status = ad_recipe_model(r->recipe, mesh, &model);
   if (status) return take_failure(r, "model", status);
   check_patterns(r, model);
+  check_merged(r, model);
   ad_model_destroy(model);
   return AD_OK;
 }

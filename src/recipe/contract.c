@@ -5,6 +5,7 @@
 #include <string.h>
 #include "addend/recipe.h"
 #include "base/error.h"
+#include "reduce/contract.h"
 
 ad_contract ad_contract_merge(ad_contract base, ad_contract over) {
   if (over.param) base.param = over.param;
@@ -17,13 +18,22 @@ ad_contract ad_contract_merge(ad_contract base, ad_contract over) {
   return base;
 }
 
+ad_status ad_recipe_complete(const ad_recipe *recipe, ad_contract *contract) {
+  ad_contract full = *contract;
+  if (full.raw && !full.grad) full.grad = recipe->precision.compute ? recipe->precision.compute : AD_F32;
+  AD_TRY(ad_contract_complete(&full));
+  AD_TRY(ad_contract_check_bucket(&full));
+  *contract = full;
+  return AD_OK;
+}
+
 ad_status ad_recipe_contract(const ad_recipe *recipe, const char *param, ad_contract *out) {
   ad_contract contract = recipe->precision.contract;
   for (size_t i = 0; i < recipe->precision.override_count; i++) {
     const ad_recipe_override *override = &recipe->precision.overrides[i];
     if (!fnmatch(override->pattern, param, 0)) contract = ad_contract_merge(contract, override->contract);
   }
-  ad_status status = ad_contract_complete(&contract);
+  ad_status status = ad_recipe_complete(recipe, &contract);
   if (status) return ad_fail_in(status, "%s: contract of %s", recipe->path, param);
   *out = contract;
   return AD_OK;

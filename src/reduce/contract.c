@@ -1,6 +1,6 @@
 /* What a parameter's four dtypes default to, and which combinations mean nothing. */
 #include "base/error.h"
-#include "reduce/reducer.h"
+#include "reduce/contract.h"
 
 /* The dtypes by how much of a number they keep; bf16 and f16 each keep something that the other drops. */
 static int width(ad_dtype dtype) { return dtype == AD_F64 ? 3 : dtype == AD_F32 ? 2 : 1; }
@@ -14,11 +14,16 @@ static ad_status check_float(ad_dtype dtype, const char *field) {
 ad_status ad_contract_complete(ad_contract *contract) {
   ad_contract full = *contract;
   if (!full.param) full.param = AD_F32;
-  if (!full.grad) full.grad = full.param;
+  if (!full.grad && !full.raw) full.grad = full.param;
   if (!full.reduce) full.reduce = full.grad;
+  if (!full.reduce) {
+    return ad_fail(AD_INVALID,
+                   "contract: raw keeps the producer's dtype, which is not known here; give grad, the dtype that "
+                   "gradients come in, or reduce");
+  }
   if (!full.accumulate) full.accumulate = full.reduce == AD_F64 ? AD_F64 : AD_F32;
   AD_TRY(check_float(full.param, "param"));
-  AD_TRY(check_float(full.grad, "grad"));
+  if (full.grad) AD_TRY(check_float(full.grad, "grad"));
   AD_TRY(check_float(full.reduce, "reduce"));
   AD_TRY(check_float(full.accumulate, "accumulate"));
   if (width(full.accumulate) < 2) {
@@ -30,10 +35,15 @@ ad_status ad_contract_complete(ad_contract *contract) {
         "contract: accumulate %s is narrower than reduce %s, so that sums would lose what was sent; take at least %s",
         ad_dtype_name(full.accumulate), ad_dtype_name(full.reduce), ad_dtype_name(full.reduce));
   }
-  if (full.raw && contract->grad) {
-    return ad_fail(AD_INVALID, "contract: grad is %s and raw is set; raw keeps the producer's dtype, so leave grad out",
-                   ad_dtype_name(full.grad));
-  }
   *contract = full;
   return AD_OK;
+}
+
+/* Buckets hold the sums of microbatches and travel as they are. */
+ad_status ad_contract_check_bucket(const ad_contract *contract) {
+  if (contract->reduce == contract->accumulate) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "contract: reduce %s differs from accumulate %s; a bucket is summed and sent in one dtype, so give "
+                 "both the same",
+                 ad_dtype_name(contract->reduce), ad_dtype_name(contract->accumulate));
 }

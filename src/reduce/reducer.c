@@ -7,21 +7,12 @@
 #include "base/kernels.h"
 #include "base/memory.h"
 #include "base/switches.h"
+#include "reduce/contract.h"
 #include "reduce/reducer.h"
 
 /* ---- creation ---- */
 
 static const size_t DEFAULT_BUCKET_BYTES = (size_t)25 << 20;
-
-/* Buckets hold the sums of microbatches and travel as they are. */
-static ad_status check_bucket_dtype(const ad_contract *contract, const char *name) {
-  if (contract->reduce == contract->accumulate) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "parameter `%s`: reduce %s differs from accumulate %s; a bucket is summed and sent in one dtype, so give "
-      "both the same",
-      name, ad_dtype_name(contract->reduce), ad_dtype_name(contract->accumulate));
-}
 
 static ad_status check_name(const ad_param_spec *params, size_t index) {
   const char *name = params[index].name;
@@ -43,8 +34,8 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
   param->gradient = ad_layout_dual(&spec->layout);
   param->contract = spec->contract;
   ad_status status = ad_contract_complete(&param->contract);
+  if (!status) status = ad_contract_check_bucket(&param->contract);
   if (status) return ad_fail_in(status, "parameter `%s`", spec->name);
-  AD_TRY(check_bucket_dtype(&param->contract, spec->name));
   int64_t rank = ad_comm_rank(reducer->comm);
   if (!ad_mesh_has_rank(spec->layout.mesh, rank)) {
     return ad_fail(AD_INVALID, "parameter `%s`: rank %lld is not on its mesh \"%s\"", spec->name, (long long)rank,
@@ -218,6 +209,11 @@ static ad_status check_grad(const ad_reducer *reducer, const ad_reduced_param *p
   if (!ad_dtype_is_float(grad->dtype)) {
     return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` is %s, which is no floating dtype", site, param->name,
                    ad_dtype_name(grad->dtype));
+  }
+  const ad_contract *contract = &param->contract;
+  if (contract->raw && contract->grad && contract->grad != grad->dtype) {
+    return ad_fail(AD_TYPE, "%s: reducer: the gradient of `%s` is %s; its contract is raw and says that it comes in %s",
+                   site, param->name, ad_dtype_name(grad->dtype), ad_dtype_name(contract->grad));
   }
   return ad_array_check(reducer->comm, grad, param->name, site);
 }

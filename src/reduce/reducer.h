@@ -32,7 +32,7 @@ typedef struct ad_bucket {
   ad_request request;
 } ad_bucket;
 
-/* The ranks that must agree: on one mesh, over all axes that some gradient is reduced over. */
+/* The ranks that must agree: all of one mesh. What is compared is the same on ranks that hold different parts. */
 typedef struct ad_roster {
   ad_group group;
   int64_t *words;  // what is compared, in comm memory; NULL on engine dry

@@ -13,15 +13,6 @@ enum { WORDS = 4, ENTRY_TEXT = 384 };
 
 /* ---- the groups ---- */
 
-static ad_axes reduced_axes(const ad_reducer *reducer, const ad_mesh *mesh) {
-  ad_axes axes = 0;
-  for (size_t i = 0; i < reducer->bucket_count; i++) {
-    const ad_bucket *bucket = &reducer->buckets[i];
-    for (int k = 0; k < bucket->step_count && ad_mesh_equal(bucket->mesh, mesh); k++) axes |= bucket->steps[k].axes;
-  }
-  return axes;
-}
-
 static int is_known(const ad_reducer *reducer, const ad_mesh *mesh) {
   for (size_t i = 0; i < reducer->roster_count; i++) {
     if (ad_mesh_equal(reducer->rosters[i].group.mesh, mesh)) return 1;
@@ -35,7 +26,7 @@ ad_status ad_rosters_build(ad_reducer *reducer) {
     if (is_known(reducer, mesh)) continue;
     AD_TRY(ad_grow(&reducer->rosters, reducer->roster_count, reducer->roster_count + 1));
     ad_roster *roster = &reducer->rosters[reducer->roster_count++];
-    roster->group = ad_mesh_group(mesh, reduced_axes(reducer, mesh), ad_comm_rank(reducer->comm));
+    roster->group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(reducer->comm));
     if (ad_comm_is_dry(reducer->comm)) continue;
     void *words;
     AD_TRY(ad_comm_alloc(reducer->comm, WORDS * sizeof *roster->words, &words));
@@ -117,8 +108,8 @@ static void describe_param(const ad_reduced_param *param, ad_text *text) {
               ad_shape_print(&param->shape, shape, sizeof shape),
               ad_layout_print(&param->layout, layout, sizeof layout),
               ad_layout_print(&param->storage, storage, sizeof storage), ad_dtype_name(contract->param),
-              contract->raw ? "raw " : "", ad_dtype_name(contract->grad), ad_dtype_name(contract->reduce),
-              ad_dtype_name(contract->accumulate));
+              contract->raw ? "raw " : "", contract->grad ? ad_dtype_name(contract->grad) : "of any dtype",
+              ad_dtype_name(contract->reduce), ad_dtype_name(contract->accumulate));
 }
 
 static void describe_entry(const ad_reducer *reducer, const ad_roster *roster, size_t entry, char buffer[ENTRY_TEXT]) {

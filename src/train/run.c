@@ -115,6 +115,7 @@ static ad_status create_parts(ad_run *run) {
   AD_TRY(ad_trace_create(&run->trace));
   AD_TRY(create_values(run));
   AD_TRY(create_reducer(run));
+  AD_TRY(ad_count_create(run->comm, &run->count));
   AD_TRY(create_optimizer(run));
   AD_TRY(create_tape(run));
   void *sums;
@@ -166,6 +167,7 @@ void ad_run_destroy(ad_run *run) {
   ad_tape_destroy(run->tape);
   ad_adamw_destroy(run->optimizer);
   ad_reducer_destroy(run->reducer);
+  ad_count_destroy(run->count);
   destroy_values(run);
   ad_trace_destroy(&run->trace);
   ad_batch_destroy(&run->batch);

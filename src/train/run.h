@@ -21,6 +21,7 @@ struct ad_run {
   ad_array **value_list;
   const ad_array **computed_list, **gradient_list;
   ad_reducer *reducer;
+  ad_count *count; /* of the step's tokens */
   ad_adamw *optimizer;
   ad_tape *tape;
   ad_trace trace;

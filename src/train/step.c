@@ -8,7 +8,6 @@
 
 typedef struct step_state {
   int64_t step;
-  ad_count count;
   int64_t total;      // counted tokens of the step, all microbatches and ranks (law 5)
   double loss;        // this rank's addend of the mean
   ad_axes addend_of;  // axes on which losses are addends
@@ -20,16 +19,16 @@ void ad_train_interrupt(void) { atomic_store(&interrupt_flag, 1); }
 int ad_interrupt_asked(void) { return atomic_load(&interrupt_flag); }
 void ad_interrupt_clear(void) { atomic_store(&interrupt_flag, 0); }
 
-static ad_status post_count(ad_run *run, int64_t local, ad_count *out) {
+static ad_status post_count(ad_run *run, int64_t local) {
   ad_group group = ad_mesh_group(run->mesh, run->batch.cut_axes, ad_comm_rank(run->comm));
-  return ad_count_post(run->comm, &group, local, AD_HERE, out);
+  return ad_count_post(run->count, &group, local, AD_HERE);
 }
 
 static ad_status read_batch(ad_run *run, step_state *state, int held_out) {
   ad_trace_begin(&run->trace, AD_TRACE_READ, state->step, 0);
   ad_batch_read(&run->batch, run->text, state->step, held_out);
   ad_trace_end(&run->trace, AD_TRACE_READ, state->step);
-  return post_count(run, ad_batch_counted(&run->batch), &state->count);
+  return post_count(run, ad_batch_counted(&run->batch));
 }
 
 // Parameters that are stored in another dtype than the tape computes in.
@@ -43,16 +42,15 @@ static void refresh_computed(ad_run *run) {
 
 // Sabotage: each microbatch is a mean of its own, and the step is the mean of those.
 static ad_status mean_of_means(ad_run *run, size_t m, double *out) {
-  ad_count count;
   int64_t counted;
-  AD_TRY(post_count(run, run->batch.microbatches[m].counted, &count));
-  AD_TRY(ad_count_wait(run->comm, &count, &counted));
+  AD_TRY(post_count(run, run->batch.microbatches[m].counted));
+  AD_TRY(ad_count_wait(run->count, &counted));
   *out = (double)counted * (double)run->batch.count;
   return AD_OK;
 }
 
 static ad_status find_divisor(ad_run *run, step_state *state, size_t m, double *out) {
-  if (m == 0) AD_TRY(ad_count_wait(run->comm, &state->count, &state->total));
+  if (m == 0) AD_TRY(ad_count_wait(run->count, &state->total));
   if (ad_switched(AD_SWITCH_MEAN_OF_MEANS)) return mean_of_means(run, m, out);
   *out = (double)state->total;
   return AD_OK;

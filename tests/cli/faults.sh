@@ -1,55 +1,127 @@
 #!/usr/bin/env bash
-# Faults while ranks run: a killed rank, a killed launcher, Ctrl-C, an unwritable folder. Nothing hangs, nothing is left.
+# Faults while ranks run: killed ranks and launchers, requests to stop, no memory, numbers that are none, an unwritable
+# folder. Nothing hangs, nothing is left.
 set -eu
 addend=$1 source=$2
-work=$(mktemp -d) && trap 'pkill -9 -f "$work" 2>/dev/null; rm -rf "$work"' EXIT
+work=$(mktemp -d) launcher= ranks=
+end_all() { [ -z "$launcher" ] || kill -9 "$launcher" 2>/dev/null || true; rm -rf "$work"; }
+trap end_all EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 recipe=$source/recipes/gpt-dp.yaml
 
-start() { # trains long enough to be disturbed; sets launcher and waits for its ranks
-  "$addend" train "$recipe" --set train.steps=100000 --set name=faults -o "$work/run" >out 2>err &
-  launcher=$!
-  for _ in $(seq 100); do
-    [ "$(pgrep -P $launcher | wc -l)" -eq 3 ] && [ -s "$work/run/metrics.jsonl" ] && return
-    sleep 0.1
+in_background() { "$addend" "$@" >out 2>err & launcher=$!; }
+ranks_of_launcher() { cat "/proc/$launcher/task/$launcher/children" 2>/dev/null || true; }
+wait_for_ranks() { # a number of them
+  for _ in $(seq 2000); do
+    ranks=$(ranks_of_launcher)
+    [ "$(wc -w <<<"$ranks")" -lt "$1" ] || return 0
+    sleep 0.005
   done
   cat err >&2; fail "no ranks after 10 s"
 }
+start() { # trains long enough to be disturbed, and has begun
+  rm -rf run
+  in_background train "$recipe" --set train.steps=100000 --set name=faults -o "$work/run"
+  for _ in $(seq 100); do
+    [ ! -s "$work/run/metrics.jsonl" ] || break
+    sleep 0.1
+  done
+  [ -s "$work/run/metrics.jsonl" ] || { cat err >&2; fail "no step after 10 s"; }
+  wait_for_ranks 3
+}
+is_alive() { [ -r "/proc/$1/stat" ] && ! grep -q ') Z ' "/proc/$1/stat" 2>/dev/null; }
 wait_for_end() { # seconds: how long the launcher may still live; sets status
   local start=$SECONDS
-  while kill -0 $launcher 2>/dev/null && [ $((SECONDS - start)) -lt "$1" ]; do sleep 0.1; done
-  kill -0 $launcher 2>/dev/null && fail "still running after $1 s"
+  while is_alive $launcher && [ $((SECONDS - start)) -lt "$1" ]; do sleep 0.05; done
+  ! is_alive $launcher || fail "still running after $1 s"
   status=0; wait $launcher || status=$?
 }
 nothing_left() {
-  sleep 0.3
-  for pid in $ranks; do kill -0 "$pid" 2>/dev/null && fail "rank process $pid is left"; done
+  local pid
+  for pid in $ranks; do
+    for _ in $(seq 40); do is_alive "$pid" || break; sleep 0.05; done
+    ! is_alive "$pid" || fail "rank process $pid is left"
+  done
   [ -z "$(ls /dev/shm | grep -i addend || true)" ] || fail "files are left in /dev/shm"
 }
-
-for delay in 0.0 0.3 0.7; do # kill -9 of a rank at several moments
-  rm -rf run; start; sleep $delay
-  ranks=$(pgrep -P $launcher); victim=$(echo "$ranks" | sed -n 2p)
+killed_rank_is_named() { # kills the given rank; the others stop, and say who died of what
+  local victim; victim=$(cut -d' ' -f$(($1 + 1)) <<<"$ranks")
   kill -9 "$victim"
   wait_for_end 6
   [ $status -eq 3 ] || fail "a killed rank is exit 3, not $status: $(cat err)"
-  grep -q "rank 1" err && grep -Eq "SIGKILL|signal 9" err || { cat err >&2; fail "the message names rank and signal"; }
+  grep -q "rank $1 died" err && grep -q SIGKILL err || { cat err >&2; fail "the message names rank and signal"; }
   nothing_left
+}
+
+for delay in 0.0 0.3 0.7; do start; sleep $delay; killed_rank_is_named 1; done # a rank dies in training
+start; killed_rank_is_named 0 # the one that writes
+for rank in 0 2; do # while ranks start and join
+  in_background train "$recipe" --set train.steps=100000 -o "$work/run"
+  wait_for_ranks 3; killed_rank_is_named $rank
 done
+for rank in 0 1; do # in a proof: the first rank also runs the reference
+  in_background check "$recipe" --steps 100000
+  wait_for_ranks 3; sleep 0.4; killed_rank_is_named $rank
+done
+in_background check "$recipe" --set mesh=dp_replicate=8 --set train.global_batch=64 --steps 100000
+wait_for_ranks 8; sleep 0.2; killed_rank_is_named 7
 
-rm -rf run; start; ranks=$(pgrep -P $launcher) # the launcher itself is killed: its ranks go with it
-kill -9 $launcher; wait $launcher 2>/dev/null || true; sleep 1; nothing_left
+start; kill -9 $launcher; wait $launcher 2>/dev/null || true; nothing_left # its ranks go with the launcher
 
-rm -rf run; start; ranks=$(pgrep -P $launcher) # Ctrl-C
-kill -INT $launcher; wait_for_end 6
-[ $status -eq 3 ] || fail "an interrupted run is exit 3, not $status"
+stopped_cleanly() { # a finished step, and everything written
+  wait_for_end 12
+  [ $status -eq 3 ] || fail "a stopped run is exit 3, not $status: $(cat err)"
+  grep -q "stopped on request after" err && grep -q report.html err || { cat err >&2; fail "the message says so"; }
+  [ ! -s out ] || fail "a stopped run prints no result"
+  nothing_left
+  python3 - <<'P'
+import json
+text = open("run/metrics.jsonl").read()
+assert text.endswith("\n")
+steps = [json.loads(line)["step"] for line in text.splitlines()]
+assert steps == list(range(len(steps))) and steps
+assert f"after {len(steps)} of 100000" in open("err").read()
+assert json.load(open("run/trace.json"))["traceEvents"]
+assert "</html>" in open("run/report.html").read()
+P
+}
+for name in INT TERM; do start; kill -$name $launcher; stopped_cleanly; done # Ctrl-C, kill
+start; for pid in $launcher $ranks; do kill -INT "$pid"; done; stopped_cleanly # as a terminal does it: everybody
+start; kill -TERM "$(cut -d' ' -f2 <<<"$ranks")"; stopped_cleanly # one rank alone was asked
+in_background train "$recipe" --set train.steps=100000 -o "$work/run"
+wait_for_ranks 3; kill -INT $launcher; wait_for_end 12 # before the first step
+[ $status -eq 3 ] || fail "a run stopped early is exit 3, not $status"
 nothing_left
-[ "$(tail -c1 run/metrics.jsonl | xxd -p)" = 0a ] || fail "metrics end in a whole line"
 
-status=0; "$addend" train "$recipe" -o /proc/nowhere >out 2>err || status=$?
-[ $status -eq 3 ] && grep -q /proc/nowhere err || { cat err >&2; fail "an unwritable folder is exit 3 and named"; }
-status=0; "$addend" run -n 3 -- sh -c 'exit 7' >out 2>err || status=$?
-[ $status -eq 3 ] || fail "a failing program is exit 3, not $status"
+in_background check "$recipe" --steps 100000
+wait_for_ranks 3; kill -INT $launcher; wait_for_end 6
+[ $status -eq 3 ] && grep -q "interrupted by signal 2" err || { cat err >&2; fail "an interrupted check says so: $status"; }
+nothing_left
+
+in_background run -n 2 -- sh -c 'trap "" INT; sleep 100' # deaf ranks: the second request ends them
+wait_for_ranks 2; sleep 0.2; kill -INT $launcher; sleep 0.5
+is_alive $launcher || fail "ranks have time to stop"
+kill -INT $launcher; wait_for_end 2
+[ $status -eq 3 ] || fail "a run that was ended is exit 3, not $status"
+nothing_left; launcher=
+
+could_not() { # words of the message, then the call: exit 3
+  local words=$1; shift
+  status=0; "$addend" "$@" >out 2>err || status=$?
+  [ $status -eq 3 ] && grep -q "$words" err || { cat err >&2; fail "exit $status instead of 3 with '$words': $*"; }
+  [ ! -s out ] || fail "nothing on standard output: $*"
+}
+could_not /proc/nowhere train "$recipe" -o /proc/nowhere
+could_not "step [0-9]*: the loss on rank [0-2] is not a finite number" train "$recipe" -o run \
+  --set train.lr=100 --set train.weight_decay=1000 --set train.warmup=0 --set train.clip=0 --json
+could_not "no memory" check "$recipe" --set model.d_model=65536 --json
+(ulimit -v 400000; could_not "ulimit -v" check "$recipe")
+could_not "exit status 7" run -n 3 -- sh -c 'exit 7'
+could_not "no-such-program" run -n 3 -- ./no-such-program
+
 "$addend" run -n 3 -- true || fail "a program that never joins and returns 0 is fine"
+"$addend" run -n 32 -- true || fail "32 programs"
+"$addend" check "$recipe" --set mesh=dp_replicate=32 >out || fail "32 ranks prove"
+grep -q ^proven out || fail "32 ranks prove"
 echo "faults: all hold"

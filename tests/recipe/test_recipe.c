@@ -181,10 +181,16 @@ static void precision_is_checked(void **state) {
   SAYS("r.yaml:5: precision.param: bf16 is not available yet in this version; f32 and f64 are",
        GOOD "precision: {param: bf16}\n");
   SAYS(
-      "r.yaml:5: precision: contract: accumulate f32 is narrower than reduce f64, so that sums would lose what was "
+      "r.yaml:5: precision.accumulate: contract: accumulate f32 is narrower than reduce f64, so that sums would lose "
+      "what was "
       "sent; "
       "take at least f64",
       GOOD "precision: {reduce: f64, accumulate: f32}\n");
+  SAYS(
+      "r.yaml:7: precision.accumulate: contract: reduce f32 differs from accumulate f64; a bucket is summed and sent "
+      "in one "
+      "dtype, so give both the same",
+      GOOD "precision:\n reduce: f32\n accumulate: f64\n");
 }
 
 static void overrides_are_checked(void **state) {
@@ -375,7 +381,7 @@ static void the_decimal_point_is_a_point_in_every_locale(void **state) {
 
 static void a_contract_is_precision_with_the_overrides_that_match(void **state) {
   ad_recipe *r =
-      READ(GOOD, "precision.overrides={\"blocks.*\": {param: f64}, \"blocks.1.*\": {grad: f32, accumulate: f64}}");
+      READ(GOOD, "precision.overrides={\"blocks.*\": {param: f64}, \"blocks.1.*\": {grad: f32, reduce: f64}}");
   ad_contract c;
   assert_int_equal(ad_recipe_contract(r, "embedding.weight", &c), AD_OK);
   assert_int_equal(c.param, AD_F32);
@@ -387,6 +393,23 @@ static void a_contract_is_precision_with_the_overrides_that_match(void **state) 
   assert_int_equal(c.grad, AD_F32);
   assert_int_equal(c.accumulate, AD_F64);
   ad_recipe_destroy(r);
+}
+
+static void a_raw_gradient_has_the_dtype_of_the_tape(void **state) {
+  ad_recipe *r = READ(GOOD, "precision.compute=f64", "precision.grad=raw");
+  ad_contract c;
+  assert_int_equal(ad_recipe_contract(r, "embedding.weight", &c), AD_OK);
+  assert_true(c.raw && c.param == AD_F32 && c.grad == AD_F64 && c.reduce == AD_F64 && c.accumulate == AD_F64);
+  ad_recipe_destroy(r);
+}
+
+static void overrides_that_contradict_each_other_are_refused(void **state) {
+  SET_SAYS(
+      "--set precision.overrides: r.yaml: contract of blocks.1.norm.attn: contract: reduce f32 differs from accumulate "
+      "f64; a bucket is summed and sent in one dtype, so give both the same",
+      GOOD,
+      "precision.overrides={\"blocks.*\": {reduce: f64, accumulate: f64}, \"blocks.1.*\": {param: f64, reduce: f32, "
+      "accumulate: f32}, \"*.1.norm.*\": {param: f64, accumulate: f64}}");
 }
 
 static void mesh_and_model_are_made_as_the_recipe_says(void **state) {
@@ -495,6 +518,8 @@ int main(void) {
       cmocka_unit_test(what_is_printed_reads_back_as_the_same),
       cmocka_unit_test(every_key_is_printed),
       cmocka_unit_test(the_decimal_point_is_a_point_in_every_locale),
+      cmocka_unit_test(a_raw_gradient_has_the_dtype_of_the_tape),
+      cmocka_unit_test(overrides_that_contradict_each_other_are_refused),
       cmocka_unit_test(a_contract_is_precision_with_the_overrides_that_match),
       cmocka_unit_test(mesh_and_model_are_made_as_the_recipe_says),
       cmocka_unit_test(the_text_is_looked_for_before_any_rank_starts),

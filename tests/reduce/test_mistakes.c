@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "../reduce/gradients.h"
+#include "base/memory.h"
 #include "base/switches.h"
 
 typedef struct mistake {
@@ -130,23 +131,62 @@ static void ranks_that_reduce_different_things_are_stopped(void **state) {
 
 static int count_tokens(ad_comm *comm, void *context) {
   ad_mesh *mesh;
-  ad_count count;
+  ad_count *count;
   int64_t tokens, rank = ad_comm_rank(comm), local = rank == 1 ? 0 : 100 + rank;
   CHECK_OK(ad_mesh_create("dp_replicate=3 dp_shard=1", &mesh));
   ad_group all = ad_mesh_group(mesh, AD_AXES_DP, rank);
-  CHECK_OK(ad_count_post(comm, &all, local, AD_HERE, &count));
-  CHECK_OK(ad_count_wait(comm, &count, &tokens));
-  CHECK(tokens == 202 && !count.value);
+  CHECK_OK(ad_count_create(comm, &count));
+  for (int step = 0; step < 3; step++) {
+    CHECK_OK(ad_count_post(count, &all, local + step, AD_HERE));
+    CHECK_STATUS(ad_count_post(count, &all, local, AD_HERE), AD_INVALID);
+    CHECK_OK(ad_count_wait(count, &tokens));
+    CHECK_STATUS(ad_count_wait(count, &tokens), AD_INVALID);
+    CHECK(tokens == 202 + 3 * step);
+  }
   CHECK_OK(ad_switch_set("local-count"));
-  CHECK_OK(ad_count_post(comm, &all, local, AD_HERE, &count));
-  CHECK_OK(ad_count_wait(comm, &count, &tokens));
+  CHECK_OK(ad_count_post(count, &all, local, AD_HERE));
+  CHECK_OK(ad_count_wait(count, &tokens));
   CHECK(tokens == local);
+  ad_count_destroy(count);
   CHECK_OK(ad_switch_set(NULL));
   ad_mesh_destroy(mesh);
   return 0;
 }
 
 static void a_count_is_summed_unless_that_mistake_is_planted(void **state) { run_ranks(3, count_tokens, NULL); }
+
+/* As a run does that fails between the two calls: the others have their sum all the same. */
+static int leave_a_count(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  ad_count *count;
+  int64_t tokens = 0;
+  CHECK_OK(ad_mesh_create("dp_shard=3", &mesh));
+  ad_group all = ad_mesh_group(mesh, AD_AXES_DP, ad_comm_rank(comm));
+  CHECK_OK(ad_count_create(comm, &count));
+  CHECK_OK(ad_count_post(count, &all, 5, AD_HERE));
+  if (ad_comm_rank(comm) != 1) CHECK_OK(ad_count_wait(count, &tokens));
+  CHECK(tokens == (ad_comm_rank(comm) == 1 ? 0 : 15));
+  ad_count_destroy(count);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void a_count_that_nobody_waits_for_is_still_summed(void **state) { run_ranks(3, leave_a_count, NULL); }
+
+static void no_allocation_that_fails_in_a_count_is_left_behind(void **state) {
+  ad_comm *comm;
+  ad_count *count = NULL;
+  assert_int_equal(ad_comm_open_alone(&comm), AD_OK);
+  ad_status status = AD_MEMORY;
+  for (long n = 1; status == AD_MEMORY && n < 100; n++) {
+    ad_memory_fail_at(n);
+    status = ad_count_create(comm, &count);
+    ad_memory_fail_at(0);
+  }
+  assert_int_equal(status, AD_OK);
+  ad_count_destroy(count);
+  ad_comm_close(comm);
+}
 
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -156,6 +196,8 @@ int main(void) {
       cmocka_unit_test(only_the_first_step_is_unsynchronised),
       cmocka_unit_test(ranks_that_reduce_different_things_are_stopped),
       cmocka_unit_test(a_count_is_summed_unless_that_mistake_is_planted),
+      cmocka_unit_test(a_count_that_nobody_waits_for_is_still_summed),
+      cmocka_unit_test(no_allocation_that_fails_in_a_count_is_left_behind),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

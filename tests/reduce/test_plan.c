@@ -74,9 +74,25 @@ static void a_contract_fills_what_is_left_out(void **state) {
   assert_int_equal(ad_contract_complete(&contract), AD_OK);
 }
 
+static void a_complete_contract_stays_as_it_is(void **state) {
+  ad_contract contracts[] = {{0},
+                             {.param = AD_F64},
+                             {.grad = AD_F64, .raw = 1},
+                             {.reduce = AD_F32, .raw = 1},
+                             {.param = AD_BF16, .accumulate = AD_F64}};
+  for (size_t i = 0; i < sizeof contracts / sizeof *contracts; i++) {
+    assert_int_equal(ad_contract_complete(&contracts[i]), AD_OK);
+    ad_contract once = contracts[i];
+    assert_int_equal(ad_contract_complete(&contracts[i]), AD_OK);
+    assert_memory_equal(&once, &contracts[i], sizeof once);
+  }
+  assert_true(contracts[2].reduce == AD_F64 && contracts[2].accumulate == AD_F64);
+  assert_true(!contracts[3].grad && contracts[3].accumulate == AD_F32);
+}
+
 static void a_contract_that_means_nothing_is_refused(void **state) {
   ad_contract contracts[] = {
-      {.reduce = AD_F64, .accumulate = AD_F32}, {.accumulate = AD_BF16}, {.param = AD_I64}, {.grad = AD_F32, .raw = 1}};
+      {.reduce = AD_F64, .accumulate = AD_F32}, {.accumulate = AD_BF16}, {.param = AD_I64}, {.raw = 1}};
   for (size_t i = 0; i < sizeof contracts / sizeof *contracts; i++) {
     ad_contract before = contracts[i];
     assert_int_equal(ad_contract_complete(&contracts[i]), AD_INVALID);
@@ -226,6 +242,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_a_reducer_cannot_do_is_refused_when_it_is_made),
       cmocka_unit_test(a_contract_fills_what_is_left_out),
+      cmocka_unit_test(a_complete_contract_stays_as_it_is),
       cmocka_unit_test(a_contract_that_means_nothing_is_refused),
       cmocka_unit_test(buckets_fill_from_the_last_parameter_and_launch_in_that_order),
       cmocka_unit_test(calls_out_of_order_are_refused_and_change_nothing),

@@ -286,6 +286,32 @@ static void a_set_that_differs_names_parameter_and_ranks_everywhere(void **state
   run_ranks(3, differing_sets, NULL);
 }
 
+/* Every parameter is invariant on tp, where nothing is reduced. */
+static int differ_along_another_axis(ad_comm *comm, void *context) {
+  model m;
+  int differs_in_list = *(const int *)context, odd_one = ad_comm_rank(comm) % 2;
+  open_model(&m, comm, "dp_shard=2 tp=2", AD_F64);
+  for (int p = 0; p < PARAMS; p++) {
+    m.params[p].layout = ad_layout_all(m.mesh, AD_R);
+    ad_layout_set(&m.params[p].layout, AD_AXES(AD_TP), AD_I);
+    m.params[p].storage = m.params[p].layout;
+  }
+  if (odd_one && differs_in_list) m.params[2].name = "key";
+  create_reducer(&m, 64);
+  schedule s = full_schedule(2);
+  if (odd_one) s.present[0] = 0x1b;
+  ad_status status = differs_in_list ? ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL) : run_step(&m, &s);
+  CHECK_STATUS(status, AD_MISMATCH);
+  CHECK_MESSAGE(differs_in_list ? "`key`" : "1 on rank 1 3, in 2 on rank 0 2");
+  close_model(&m);
+  return 0;
+}
+
+static void ranks_that_share_no_reduction_must_agree_too(void **state) {
+  for (int differs_in_list = 0; differs_in_list < 2; differs_in_list++)
+    run_ranks(4, differ_along_another_axis, &differs_in_list);
+}
+
 typedef enum difference { OTHER_NAME, OTHER_SHAPE, OTHER_CONTRACT, OTHER_COUNT, OTHER_BUCKETS, DIFFERENCES } difference;
 
 static int differing_lists(ad_comm *comm, void *context) {
@@ -324,6 +350,7 @@ int main(void) {
       cmocka_unit_test(a_rank_without_memory_stops_the_others),
       cmocka_unit_test(a_rank_that_gives_up_in_a_step_stops_the_others),
       cmocka_unit_test(a_set_that_differs_names_parameter_and_ranks_everywhere),
+      cmocka_unit_test(ranks_that_share_no_reduction_must_agree_too),
       cmocka_unit_test(lists_that_differ_are_named_at_the_first_step),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

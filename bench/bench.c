@@ -1,0 +1,110 @@
+/* One run of `addend bench`: programs are started for each number of ranks and duty, then cases are measured one by
+ * one. */
+#include "bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "library.h"
+#include "machine.h"
+#include "rounds.h"
+
+enum { CASES_MAX = 512, STARTUP_RANKS = 32, STARTUP_TRIES = 5 };
+
+static void tell(const bench_options *options, const char *what, int done, int of) {
+  if (options->progress) options->progress(what, done, of);
+}
+
+static void dismiss(bench_orchestra *orchestra) {
+  for (int i = 0; orchestra->ranks && i < bench_kind_count; i++) bench_dismiss(&orchestra->programs[i]);
+  orchestra->ranks = 0;
+}
+
+static void assemble(bench_orchestra *orchestra, const bench_case *next, int peers) {
+  if (orchestra->ranks == next->ranks && orchestra->duty == next->duty) return;
+  dismiss(orchestra);
+  orchestra->ranks = next->ranks;
+  orchestra->duty = next->duty;
+  for (int i = 0; i < bench_kind_count; i++) {
+    orchestra->programs[i] = (bench_program){.process = -1};
+    memset(orchestra->programs[i].rank, -1, sizeof orchestra->programs[i].rank);
+    if ((bench_kinds[i].duties & (int)next->duty) && (peers || !bench_kinds[i].is_peer))
+      bench_start(&bench_kinds[i], next->ranks, &orchestra->programs[i]);
+  }
+}
+
+static void describe(const bench_case *c, char text[BENCH_MESSAGE]) {
+  snprintf(text, BENCH_MESSAGE, "%.31s %.31s, %zu bytes, %d rank%s", c->task.op, c->task.dtype, c->task.bytes, c->ranks,
+           c->ranks == 1 ? "" : "s");
+}
+
+static void measure_cases(const bench_options *options, json_t *rows) {
+  static bench_case cases[CASES_MAX];
+  bench_orchestra orchestra = {0};
+  int count = bench_cases(options, cases, CASES_MAX);
+  for (int i = 0; i < count; i++) {
+    char text[BENCH_MESSAGE];
+    describe(&cases[i], text);
+    tell(options, text, i, count);
+    assemble(&orchestra, &cases[i], options->peers);
+    bench_measure(&orchestra, &cases[i], options->quick, rows);
+  }
+  dismiss(&orchestra);
+  tell(options, "done", count, count);
+}
+
+static int compare(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static void measure_startup(json_t *rows) {
+  double seconds[STARTUP_TRIES];
+  for (int i = 0; i < STARTUP_TRIES; i++) {
+    seconds[i] = bench_startup(STARTUP_RANKS);
+    if (seconds[i] < 0) return;
+  }
+  qsort(seconds, STARTUP_TRIES, sizeof *seconds, compare);
+  json_array_append_new(
+      rows, json_pack("{ss ss si si ss ss sb sf sf sf si sn sn s{}}", "op", "startup", "dtype", "", "bytes", 0, "ranks",
+                      STARTUP_RANKS, "engine", "shm", "memory", "comm", "in_place", 0, "seconds_median",
+                      seconds[STARTUP_TRIES / 2], "seconds_min", seconds[0], "seconds_max", seconds[STARTUP_TRIES - 1],
+                      "rounds", STARTUP_TRIES, "floor_seconds", "floor_ratio", "peers"));
+}
+
+/* The share and rate of matrix products in a step on one rank, from a program in which they are all timed. */
+static json_t *measure_products(void) {
+  char path[1024], quoted[1100];
+  snprintf(quoted, sizeof quoted, "exec '%s'", bench_peer_path("bench_gemm", path, sizeof path));
+  FILE *output = popen(quoted, "r");
+  json_t *products = output ? json_loadf(output, 0, NULL) : NULL;
+  if (output) pclose(output);
+  return products ? products : json_null();
+}
+
+static int wants(const bench_options *options, const char *op) {
+  return options->op ? !strcmp(options->op, op) : !options->quick;
+}
+
+static bench_options completed(const bench_options *options) {
+  bench_options all = *options;
+  if (!all.rank_count) {
+    const int counts[] = {2, 4, 8};
+    memcpy(all.ranks, counts, sizeof counts);
+    all.rank_count = all.quick ? 1 : 3;
+  }
+  return all;
+}
+
+char *bench_run(const bench_options *options) {
+  bench_options all = completed(options);
+  json_t *rows = json_array();
+  json_t *document = json_pack("{so sf so}", "machine", bench_machine(), "copy_gbps", bench_copy_gbps(), "rows", rows);
+  measure_cases(&all, rows);
+  if (wants(&all, "startup")) measure_startup(rows);
+  if (wants(&all, "train_step")) json_object_set_new(document, "products", measure_products());
+  char *text = json_dumps(document, JSON_REAL_PRECISION(6) | JSON_COMPACT);
+  json_decref(document);
+  return text;
+}

@@ -1,0 +1,25 @@
+/* What `addend bench` measures: addend and others in turns, in one run, on the same bytes. */
+#ifndef BENCH_BENCH_H
+#define BENCH_BENCH_H
+#include <stddef.h>
+
+enum { BENCH_COUNTS_MAX = 8 };
+
+typedef struct bench_options {
+  const char *op; /* only this one; NULL: all */
+  int ranks[BENCH_COUNTS_MAX];
+  int rank_count; /* 0: 2, 4 and 8 */
+  size_t largest; /* bytes: larger sizes are left out; 0: none is */
+  int peers;      /* every installed one too */
+  int quick;      /* fewer rounds, sizes up to 1 MiB */
+  void (*progress)(const char *what, int done, int of);
+} bench_options;
+
+/* 1 if `op` is an operation that can be measured. */
+int bench_has_op(const char *op);
+/* Gives the document of `addend bench --json`; the caller frees it with free(). NULL if there is no memory. */
+char *bench_run(const bench_options *options);
+/* The same document as a table for people. */
+char *bench_table(const char *json);
+
+#endif

@@ -1,0 +1,17 @@
+/* What is measured: the list of cases, each measured by all programs in turns. */
+#ifndef BENCH_CASES_H
+#define BENCH_CASES_H
+#include "bench.h"
+#include "programs.h"
+
+typedef struct bench_case {
+  bench_task task; /* without memory and iterations */
+  int ranks;
+  bench_duty duty;
+} bench_case;
+
+/* Fills at most `max` cases in the order in which they are measured, those of one rank count and duty together; returns
+ * how many. */
+int bench_cases(const bench_options *options, bench_case *cases, int max);
+
+#endif

@@ -1,0 +1,205 @@
+/* The bare program's processes, buffers, barriers and collectives; its loops are in floor_kernels.c. Nothing of the
+ * library is used here. Whatever the dtype, it adds f32: it is the time that the bytes need. */
+#include "floor.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "floor_kernels.h"
+#include "worker.h"
+
+enum { BUFFER_BYTES = 64 << 20, SLOT_BYTES = 16 << 10, LINE = 64, HUGE_PAGE = 2 << 20 };
+
+typedef struct flag {
+  _Alignas(LINE) atomic_ulong count;
+} flag;
+
+/* A rank's part of the mapping. A slot is written every second time, so that slow readers of the last one are not
+ * disturbed. */
+typedef struct slot {
+  flag full;
+  _Alignas(LINE) char bytes[SLOT_BYTES];
+} slot;
+
+typedef struct desk {
+  flag arrived;
+  slot slots[2];
+} desk;
+
+typedef struct floor_rank {
+  char *mapping;
+  int rank, ranks, spins;
+  bench_floor_way way;
+  unsigned long barriers, turns;
+  size_t given; /* buffers that are in use: 0 to 2 */
+} floor_rank;
+
+static size_t desks_bytes(int ranks) { return ((size_t)ranks * sizeof(desk) + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE; }
+static size_t mapping_bytes(int ranks) { return desks_bytes(ranks) + (size_t)ranks * 2 * BUFFER_BYTES; }
+static desk *desk_of(const floor_rank *self, int rank) { return (desk *)self->mapping + rank; }
+
+static void relax(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+static void wait_until(const floor_rank *self, atomic_ulong *count, unsigned long value) {
+  for (int i = 0; atomic_load_explicit(count, memory_order_acquire) < value; i++) {
+    if (i < self->spins)
+      relax();
+    else
+      sched_yield();
+  }
+}
+
+static int barrier(void *context) {
+  floor_rank *self = context;
+  atomic_store_explicit(&desk_of(self, self->rank)->arrived.count, ++self->barriers, memory_order_release);
+  for (int i = 0; i < self->ranks; i++) wait_until(self, &desk_of(self, i)->arrived.count, self->barriers);
+  return 0;
+}
+
+/* Buffer `which` of a rank; every rank asks for the same ones in the same order. */
+static char *buffer_of(const floor_rank *self, int rank, size_t which) {
+  return self->mapping + desks_bytes(self->ranks) + ((size_t)rank * 2 + which) * BUFFER_BYTES;
+}
+
+static void *floor_alloc(void *context, const bench_task *task, size_t bytes) {
+  floor_rank *self = context;
+  if (bytes > BUFFER_BYTES || self->given == 2) return NULL;
+  return memset(buffer_of(self, self->rank, self->given++), 0, bytes);
+}
+
+static void floor_free(void *context, const bench_task *task, void *memory) { ((floor_rank *)context)->given = 0; }
+
+/* The same place in another rank's buffers. */
+static float *at(const floor_rank *self, const void *own, int rank) {
+  return (float *)((char *)(uintptr_t)own + (ptrdiff_t)(rank - self->rank) * 2 * BUFFER_BYTES);
+}
+
+static void all_reduce_slices(floor_rank *self, const bench_task *task, const void *in, void *out) {
+  size_t numel = task->bytes / sizeof(float), first = numel * (size_t)self->rank / (size_t)self->ranks;
+  size_t end = numel * ((size_t)self->rank + 1) / (size_t)self->ranks;
+  const float *from[BENCH_RANKS_MAX];
+  float *to[BENCH_RANKS_MAX];
+  for (int i = 0; i < self->ranks; i++) from[i] = at(self, in, i) + first, to[i] = at(self, out, i) + first;
+  bench_floor_sum(from, self->ranks, to, self->ranks, end - first);
+}
+
+static void reduce_scatter_slices(floor_rank *self, const bench_task *task, const void *in, void *out) {
+  size_t block = task->bytes / sizeof(float) / (size_t)self->ranks;
+  const float *from[BENCH_RANKS_MAX];
+  float *to = out;
+  for (int i = 0; i < self->ranks; i++) from[i] = at(self, in, i) + block * (size_t)self->rank;
+  bench_floor_sum(from, self->ranks, &to, 1, block);
+}
+
+static void all_gather_slices(floor_rank *self, const bench_task *task, const void *in, void *out) {
+  size_t block = task->bytes / (size_t)self->ranks;
+  for (int i = 0; i < self->ranks; i++) {
+    // In place, a rank's own block lies at its own position of its `out`, so the distance between ranks differs.
+    const char *from = task->in_place ? (char *)at(self, out, i) + block * (size_t)i : (char *)at(self, in, i);
+    if (!task->in_place || i != self->rank) bench_floor_copy((char *)out + block * (size_t)i, from, block);
+  }
+}
+
+static int run_slices(void *context, const bench_task *task, const void *in, void *out) {
+  floor_rank *self = context;
+  barrier(self);
+  if (!strcmp(task->op, "all_reduce"))
+    all_reduce_slices(self, task, in, out);
+  else if (!strcmp(task->op, "reduce_scatter"))
+    reduce_scatter_slices(self, task, in, out);
+  else
+    all_gather_slices(self, task, in, out);
+  return barrier(self);
+}
+
+/* Puts what the others need into the slot and waits until all have; slots[i] is then rank i's. */
+static void show_slot(floor_rank *self, const void *in, size_t bytes, const char *slots[]) {
+  unsigned long turn = ++self->turns;
+  slot *own = &desk_of(self, self->rank)->slots[turn % 2];
+  memcpy(own->bytes, in, bytes);
+  atomic_store_explicit(&own->full.count, turn, memory_order_release);
+  for (int i = 0; i < self->ranks; i++) {
+    slot *other = &desk_of(self, i)->slots[turn % 2];
+    wait_until(self, &other->full.count, turn);
+    slots[i] = other->bytes;
+  }
+}
+
+static int run_slots(void *context, const bench_task *task, const void *in, void *out) {
+  floor_rank *self = context;
+  int scatters = !strcmp(task->op, "reduce_scatter"), gathers = !strcmp(task->op, "all_gather");
+  size_t block = task->bytes / (size_t)self->ranks, bytes = gathers ? block : task->bytes;
+  if (bytes > SLOT_BYTES) return 1;
+  const char *slots[BENCH_RANKS_MAX];
+  show_slot(self, in, bytes, slots);
+  if (gathers) {
+    for (int i = 0; i < self->ranks; i++) memcpy((char *)out + block * (size_t)i, slots[i], block);
+    return 0;
+  }
+  const float *from[BENCH_RANKS_MAX];
+  float *to = out;
+  size_t first = scatters ? block * (size_t)self->rank : 0;
+  for (int i = 0; i < self->ranks; i++) from[i] = (const float *)(slots[i] + first);
+  bench_floor_sum(from, self->ranks, &to, 1, (scatters ? block : task->bytes) / sizeof(float));
+  return 0;
+}
+
+/* Gradients copied from memory of their own into buckets, and the buckets summed in place. */
+static int run_gradients(floor_rank *self, const bench_task *task) {
+  char *bucket = buffer_of(self, self->rank, 1);
+  if (task->bytes > BUFFER_BYTES || self->way == BENCH_FLOOR_SLOTS) return 1;
+  if (!task->in_place) bench_floor_copy(bucket, buffer_of(self, self->rank, 0), task->bytes);
+  if (!strcmp(task->op, "copy_in")) return 0;
+  barrier(self);
+  all_reduce_slices(self, task, bucket, bucket);
+  return barrier(self);
+}
+
+static int run(void *context, const bench_task *task, const void *in, void *out) {
+  floor_rank *self = context;
+  if (!strcmp(task->op, "reducer") || !strcmp(task->op, "copy_in")) return run_gradients(self, task);
+  if (!bench_is_collective(task->op)) return 1;
+  return self->way == BENCH_FLOOR_SLOTS ? run_slots(context, task, in, out) : run_slices(context, task, in, out);
+}
+
+static int be_rank(const char *address, floor_rank *self) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  self->spins = self->ranks <= cores ? 1 << 14 : 1 << 5;  // with more ranks than cores, whom we wait for is not running
+  bench_team team = {.self = self,
+                     .rank = self->rank,
+                     .ranks = self->ranks,
+                     .only_f32 = 1,
+                     .alloc = floor_alloc,
+                     .free = floor_free,
+                     .run = run,
+                     .barrier = barrier};
+  return bench_work(address, &team);
+}
+
+int bench_floor(const char *address, int ranks, bench_floor_way way) {
+  char *mapping =
+      mmap(NULL, mapping_bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) return 1;
+  (void)madvise(mapping, mapping_bytes(ranks), MADV_HUGEPAGE);  // where the system allows it for shared memory
+  for (int rank = 0; rank < ranks; rank++) {
+    floor_rank self = {.mapping = mapping, .rank = rank, .ranks = ranks, .way = way};
+    if (fork() == 0) _exit(be_rank(address, &self));
+  }
+  int status = 0, failed = 0;
+  while (wait(&status) > 0) failed |= status;
+  munmap(mapping, mapping_bytes(ranks));
+  return failed != 0;
+}

@@ -1,0 +1,118 @@
+/* A rank of addend under measurement: tasks become calls of the public API. */
+#include "library.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct library_rank {
+  ad_comm *comm;
+  ad_mesh *mesh;
+  ad_group everyone;
+  const char *address;
+  bench_steps *steps; /* made when first asked for */
+  bench_gradients *gradients, *alone;
+} library_rank;
+
+static void *library_alloc(void *context, const bench_task *task, size_t bytes) {
+  library_rank *self = context;
+  void *memory = NULL;
+  if (!strcmp(task->memory, "comm")) {
+    if (ad_comm_alloc(self->comm, bytes, &memory)) return NULL;
+  } else {
+    memory = malloc(bytes);
+  }
+  return memory ? memset(memory, 0, bytes) : NULL;
+}
+
+static void library_free(void *context, const bench_task *task, void *memory) {
+  library_rank *self = context;
+  if (!strcmp(task->memory, "comm"))
+    ad_comm_free(self->comm, memory);
+  else
+    free(memory);
+}
+
+static ad_status run_collective(library_rank *self, const bench_task *task, const void *in, void *out) {
+  ad_collective collective = {.group = self->everyone, .in = in, .out = out, .site = AD_HERE};
+  AD_TRY(ad_dtype_parse(task->dtype, &collective.dtype));
+  size_t numel = task->bytes / ad_dtype_size(collective.dtype);
+  int whole = !strcmp(task->op, "all_reduce");
+  collective.op = whole ? AD_ALL_REDUCE : !strcmp(task->op, "all_gather") ? AD_ALL_GATHER : AD_REDUCE_SCATTER;
+  collective.count = whole ? numel : numel / (size_t)ad_comm_size(self->comm);
+  return ad_comm_run(self->comm, &collective);
+}
+
+static ad_status run_gradients(library_rank *self, const bench_task *task, int alone) {
+  bench_gradients **gradients = alone ? &self->alone : &self->gradients;
+  if (!*gradients) AD_TRY(bench_gradients_create(self->comm, alone, gradients));
+  return bench_gradients_run(*gradients, task->in_place);
+}
+
+static ad_status run_step(library_rank *self) {
+  if (!self->steps) AD_TRY(bench_steps_create(self->comm, &self->steps));
+  return bench_steps_run(self->steps);
+}
+
+static ad_status run_task(library_rank *self, const bench_task *task, const void *in, void *out) {
+  if (!strcmp(task->op, "train_step")) return run_step(self);
+  if (!strcmp(task->op, "reducer")) return run_gradients(self, task, 0);
+  if (!strcmp(task->op, "copy_in")) return run_gradients(self, task, 1);
+  return run_collective(self, task, in, out);
+}
+
+static int run(void *context, const bench_task *task, const void *in, void *out) {
+  library_rank *self = context;
+  ad_status status = run_task(self, task, in, out);
+  if (status && ad_comm_rank(self->comm) == 0) fprintf(stderr, "addend bench: %s: %s\n", task->op, ad_last_error());
+  return status != AD_OK;
+}
+
+static int barrier(void *context) {
+  library_rank *self = context;
+  return ad_comm_barrier(self->comm, &self->everyone, AD_HERE) != AD_OK;
+}
+
+static int work(library_rank *self) {
+  bench_team team = {.self = self,
+                     .rank = (int)ad_comm_rank(self->comm),
+                     .ranks = (int)ad_comm_size(self->comm),
+                     .alloc = library_alloc,
+                     .free = library_free,
+                     .run = run,
+                     .barrier = barrier};
+  int status = bench_work(self->address, &team);
+  bench_steps_destroy(self->steps);
+  bench_gradients_destroy(self->gradients);
+  bench_gradients_destroy(self->alone);
+  return status;
+}
+
+static int be_rank(ad_comm *comm, void *context) {
+  library_rank self = {.comm = comm, .address = context};
+  char text[64];
+  snprintf(text, sizeof text, "dp_replicate=%lld", (long long)ad_comm_size(comm));
+  if (ad_mesh_create(text, &self.mesh)) return 1;
+  self.everyone = ad_mesh_group(self.mesh, AD_AXES_ALL, ad_comm_rank(comm));
+  int status = work(&self);
+  ad_mesh_destroy(self.mesh);
+  return status;
+}
+
+int bench_library(const char *address, int ranks) {
+  ad_launch_options options = {
+      .size = sizeof options, .ranks = ranks, .function = be_rank, .context = (void *)(size_t)address};
+  ad_launch_result result;
+  if (ad_launch(&options, &result) == AD_OK) return 0;
+  fprintf(stderr, "addend bench: %s\n", ad_last_error());
+  return 1;
+}
+
+static int leave(ad_comm *comm, void *context) { return 0; }
+
+double bench_startup(int ranks) {
+  ad_launch_options options = {.size = sizeof options, .ranks = ranks, .function = leave};
+  ad_launch_result result;
+  double start = bench_now();
+  return ad_launch(&options, &result) == AD_OK ? bench_now() - start : -1;
+}

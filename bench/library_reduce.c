@@ -1,0 +1,111 @@
+/* The measured model's gradients in the reducer: no model runs, the gradients are zeros of its shapes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "library.h"
+
+struct bench_gradients {
+  ad_mesh *mesh;
+  ad_recipe *recipe;
+  ad_model *model;
+  ad_reducer *reducer;
+  size_t count;
+  ad_array *grads; /* in memory of their own */
+  const ad_array **list;
+};
+
+static ad_status make_model(bench_gradients *gradients, int64_t rank, int64_t ranks) {
+  char text[64];
+  snprintf(text, sizeof text, "dp_replicate=%lld", (long long)ranks);
+  AD_TRY(ad_mesh_create_pool(text, rank, &gradients->mesh));
+  AD_TRY(bench_recipe(1, &gradients->recipe));
+  AD_TRY(ad_recipe_model(gradients->recipe, gradients->mesh, &gradients->model));
+  gradients->count = ad_model_param_count(gradients->model);
+  return AD_OK;
+}
+
+static ad_status make_reducer(bench_gradients *gradients, ad_comm *comm) {
+  ad_param_spec *specs = calloc(gradients->count, sizeof *specs);
+  if (!specs) return AD_MEMORY;
+  for (size_t i = 0; i < gradients->count; i++) {
+    const ad_param_declaration *param = ad_model_param(gradients->model, i);
+    specs[i] =
+        (ad_param_spec){.name = param->name, .shape = param->shape, .layout = param->layout, .storage = param->layout};
+  }
+  ad_status status = ad_reducer_create(comm, specs, gradients->count, NULL, &gradients->reducer);
+  free(specs);
+  return status;
+}
+
+static ad_status make_grads(bench_gradients *gradients, ad_comm *comm) {
+  gradients->grads = calloc(gradients->count, sizeof *gradients->grads);
+  gradients->list = calloc(gradients->count, sizeof *gradients->list);
+  if (!gradients->grads || !gradients->list) return AD_MEMORY;
+  for (size_t i = 0; i < gradients->count; i++) {
+    const ad_param_declaration *param = ad_model_param(gradients->model, i);
+    ad_layout layout = ad_layout_dual(&param->layout);
+    gradients->grads[i] = ad_array_describe(comm, AD_F32, &param->shape, &layout);
+    size_t bytes = ad_array_bytes(&gradients->grads[i]);
+    gradients->grads[i].data = malloc(bytes);
+    if (!gradients->grads[i].data) return AD_MEMORY;
+    memset(gradients->grads[i].data, 0, bytes);
+    gradients->list[i] = &gradients->grads[i];
+  }
+  return AD_OK;
+}
+
+static ad_status make(bench_gradients *gradients, ad_comm *comm, int alone) {
+  AD_TRY(make_model(gradients, alone ? ad_comm_rank(comm) : 0, alone ? 1 : ad_comm_size(comm)));
+  AD_TRY(make_reducer(gradients, comm));
+  return make_grads(gradients, comm);
+}
+
+ad_status bench_gradients_create(ad_comm *comm, int alone, bench_gradients **out) {
+  bench_gradients *gradients = calloc(1, sizeof *gradients);
+  if (!gradients) return AD_MEMORY;
+  ad_status status = make(gradients, comm, alone);
+  if (status) return bench_gradients_destroy(gradients), status;
+  *out = gradients;
+  return AD_OK;
+}
+
+void bench_gradients_destroy(bench_gradients *gradients) {
+  if (!gradients) return;
+  for (size_t i = 0; gradients->grads && i < gradients->count; i++) free(gradients->grads[i].data);
+  free(gradients->grads);
+  free(gradients->list);
+  if (gradients->reducer) ad_reducer_destroy(gradients->reducer);
+  if (gradients->model) ad_model_destroy(gradients->model);
+  if (gradients->recipe) ad_recipe_destroy(gradients->recipe);
+  if (gradients->mesh) ad_mesh_destroy(gradients->mesh);
+  free(gradients);
+}
+
+/* What a backward does that writes into the buckets. */
+static ad_status add_in_place(ad_reducer *reducer, size_t param) {
+  ad_array target;
+  int adds;
+  AD_TRY(ad_reducer_target(reducer, param, &target, &adds));
+  return ad_reducer_add(reducer, param, &target, AD_HERE);
+}
+
+ad_status bench_gradients_run(bench_gradients *gradients, int in_place) {
+  if (!in_place) return ad_reducer_step(gradients->reducer, gradients->list);
+  AD_TRY(ad_reducer_begin_microbatch(gradients->reducer, AD_SYNC_ALL));
+  for (size_t i = gradients->count; i-- > 0;) AD_TRY(add_in_place(gradients->reducer, i));
+  AD_TRY(ad_reducer_end_microbatch(gradients->reducer));
+  return ad_reducer_finish(gradients->reducer);
+}
+
+size_t bench_gradient_bytes(void) {
+  bench_gradients gradients = {0};
+  size_t numel = 0;
+  if (make_model(&gradients, 0, 1) == AD_OK)
+    for (size_t i = 0; i < gradients.count; i++)
+      numel += (size_t)ad_shape_numel(&ad_model_param(gradients.model, i)->shape);
+  ad_model_destroy(gradients.model);
+  ad_recipe_destroy(gradients.recipe);
+  ad_mesh_destroy(gradients.mesh);
+  return numel * ad_dtype_size(AD_F32);
+}

@@ -1,0 +1,144 @@
+/* Starting the measured programs. */
+#include "programs.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "floor.h"
+#include "library.h"
+
+enum { PATH_BYTES = 1024, WORDS_MAX = 40, JOIN_SECONDS = 90 };
+
+const char *bench_peer_path(const char *name, char *buffer, size_t size) {
+  const char *folder = getenv("ADDEND_PEERS");
+  char own[PATH_BYTES] = "";
+  if (folder) return snprintf(buffer, size, "%s/%s", folder, name), buffer;
+  ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
+  char *slash = length > 0 ? strrchr(own, '/') : NULL;
+  if (slash) *slash = 0;
+  snprintf(buffer, size, "%s/peers/%s", own, name);
+  return buffer;
+}
+
+static int be_addend(const bench_kind *kind, const char *address, int ranks) { return bench_library(address, ranks); }
+static int be_slices(const bench_kind *kind, const char *address, int ranks) {
+  return bench_floor(address, ranks, BENCH_FLOOR_SLICES);
+}
+static int be_slots(const bench_kind *kind, const char *address, int ranks) {
+  return bench_floor(address, ranks, BENCH_FLOOR_SLOTS);
+}
+
+/* What a peer says goes nowhere unless it is asked for: launchers are talkative when their ranks leave. */
+static void keep_quiet(void) {
+  int nowhere = getenv("ADDEND_PEER_ERRORS") ? -1 : open("/dev/null", O_WRONLY);
+  if (nowhere >= 0) dup2(nowhere, STDERR_FILENO);
+}
+
+/* words: mpirun, program, then the launcher's own arguments. Variables are set by `warm_heap` before. */
+static int be_mpi(const bench_kind *kind, const char *address, int ranks) {
+  char path[PATH_BYTES], count[16];
+  char *line[WORDS_MAX] = {kind->words[0]};
+  int n = 1, is_openmpi = !strncmp(kind->name, "openmpi", 7);
+  bench_peer_path(kind->words[1], path, sizeof path);
+  snprintf(count, sizeof count, "%d", ranks);
+  if (access(path, X_OK)) return 1;
+  if (is_openmpi && geteuid() == 0) line[n++] = "--allow-run-as-root";
+  if (is_openmpi && ranks > sysconf(_SC_NPROCESSORS_ONLN)) line[n++] = "--oversubscribe";
+  for (int i = 2; kind->words[i]; i++) line[n++] = kind->words[i];
+  char *end[] = {"-n", count, path, (char *)(size_t)address, NULL};
+  memcpy(line + n, end, sizeof end);
+  execvp(line[0], line);
+  return 1;
+}
+
+/* The heap keeps what was freed and uses huge pages, so that scratch buffers cost no page faults. */
+static int be_warm_mpi(const bench_kind *kind, const char *address, int ranks) {
+  setenv("GLIBC_TUNABLES",
+         "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184:glibc.malloc.top_pad=268435456:"
+         "glibc.malloc.hugetlb=1",
+         1);
+  return be_mpi(kind, address, ranks);
+}
+
+/* A port that was free a moment ago. */
+static int free_port(void) {
+  struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t size = sizeof name;
+  int probe = socket(AF_INET, SOCK_STREAM, 0), port = 0;
+  if (!bind(probe, (struct sockaddr *)&name, size) && !getsockname(probe, (struct sockaddr *)&name, &size))
+    port = ntohs(name.sin_port);
+  close(probe);
+  return port;
+}
+
+static void be_python_rank(const bench_kind *kind, const char *address, int rank, int ranks, int port) {
+  char path[PATH_BYTES], numbers[8][16];
+  int model[] = {rank, ranks, port, BENCH_LAYERS, BENCH_D_MODEL, BENCH_HEADS, BENCH_SEQ, BENCH_BATCH};
+  for (int i = 0; i < 8; i++) snprintf(numbers[i], sizeof numbers[i], "%d", model[i]);
+  bench_peer_path(kind->words[0], path, sizeof path);
+  const char *python = getenv("ADDEND_PEER_PYTHON") ? getenv("ADDEND_PEER_PYTHON") : "python3";
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  execlp(python, python, path, address, numbers[0], numbers[1], numbers[2], kind->words[1], numbers[3], numbers[4],
+         numbers[5], numbers[6], numbers[7], (char *)NULL);
+  _exit(1);
+}
+
+/* words: script, what it is told. Ends when the first rank ends badly or all end. */
+static int be_python(const bench_kind *kind, const char *address, int ranks) {
+  int port = free_port(), status = 0;
+  for (int rank = 0; rank < ranks; rank++)
+    if (fork() == 0) be_python_rank(kind, address, rank, ranks, port);
+  while (!status && wait(&status) > 0) continue;
+  return status != 0;
+}
+
+#define WORDS(...) ((char *const[]){__VA_ARGS__, NULL})
+#define TUNED "--mca", "coll_tuned_use_dynamic_rules", "1", "--mca"
+const bench_kind bench_kinds[] = {
+    {"addend", "", BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_TRAINING, 0, be_addend, NULL},
+    {"floor", "slices", BENCH_COLLECTIVES | BENCH_REDUCER, 0, be_slices, NULL},
+    {"floor", "slots", BENCH_COLLECTIVES, 0, be_slots, NULL},
+    {"openmpi", "as installed", BENCH_COLLECTIVES, 1, be_mpi, WORDS("mpirun.openmpi", "mpi_openmpi")},
+    {"openmpi_tuned", "warm heap, huge pages", BENCH_COLLECTIVES, 1, be_warm_mpi,
+     WORDS("mpirun.openmpi", "mpi_openmpi")},
+    {"openmpi_tuned", "warm heap, huge pages, rings", BENCH_COLLECTIVES, 1, be_warm_mpi,
+     WORDS("mpirun.openmpi", "mpi_openmpi", TUNED, "coll_tuned_allreduce_algorithm", "4", "--mca",
+           "coll_tuned_reduce_scatter_block_algorithm", "3", "--mca", "coll_tuned_allgather_algorithm", "4")},
+    {"openmpi_tuned", "warm heap, huge pages, halving and doubling", BENCH_COLLECTIVES, 1, be_warm_mpi,
+     WORDS("mpirun.openmpi", "mpi_openmpi", TUNED, "coll_tuned_allreduce_algorithm", "6", "--mca",
+           "coll_tuned_reduce_scatter_block_algorithm", "4", "--mca", "coll_tuned_allgather_algorithm", "3")},
+    {"mpich", "as installed", BENCH_COLLECTIVES, 1, be_mpi, WORDS("mpirun.mpich", "mpi_mpich")},
+    {"gloo", "torch.distributed", BENCH_COLLECTIVES, 1, be_python, WORDS("torch_collectives.py", "collectives")},
+    {"torch_ddp", "gloo", BENCH_TRAINING, 1, be_python, WORDS("torch_train.py", "ddp")},
+    {"torch_fsdp", "gloo", BENCH_TRAINING, 1, be_python, WORDS("torch_train.py", "fsdp")},
+};
+const int bench_kind_count = sizeof bench_kinds / sizeof *bench_kinds;
+
+static void be(const bench_kind *kind, const char *address, int ranks) {
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  close_range(STDERR_FILENO + 1, ~0U, 0);  // another program's ranks would not see the conductor hang up
+  dup2(STDERR_FILENO, STDOUT_FILENO);      // standard output is the document's
+  if (kind->is_peer) keep_quiet();
+  _exit(kind->be(kind, address, ranks));
+}
+
+void bench_start(const bench_kind *kind, int ranks, bench_program *out) {
+  char address[BENCH_WORD];
+  *out = (bench_program){.ranks = ranks, .process = -1};
+  snprintf(out->name, sizeof out->name, "%s", kind->name);
+  for (int i = 0; i < BENCH_RANKS_MAX; i++) out->rank[i] = -1;
+  int listener = bench_listen(address);
+  if (listener < 0) return;
+  fflush(NULL);
+  out->process = fork();
+  if (out->process == 0) be(kind, address, ranks);
+  bench_gather(out, listener, out->process > 0 ? JOIN_SECONDS : 0);
+}

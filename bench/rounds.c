@@ -1,0 +1,131 @@
+/* Turns, medians, rows. */
+#include "rounds.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "library.h"
+
+enum { ROUNDS = 9, QUICK_ROUNDS = 3, ENTRIES_MAX = BENCH_KINDS_MAX + 1, ITERATIONS_MAX = 5000 };
+static const double TURN_SECONDS = 0.05, QUICK_TURN_SECONDS = 0.01, PATIENCE = 60;
+
+/* A program with the memory that it is measured on. */
+typedef struct entry {
+  bench_program *program;
+  const bench_kind *kind;
+  bench_task task;
+  double seconds[ROUNDS];
+  int rounds;
+  double median; /* -1: was not measured */
+} entry;
+
+typedef struct turns {
+  entry entries[ENTRIES_MAX];
+  int count, rounds;
+} turns;
+
+static void enter(turns *t, bench_program *program, const bench_kind *kind, const bench_task *task,
+                  const char *memory) {
+  entry *next = &t->entries[t->count];
+  *next = (entry){.program = program, .kind = kind, .task = *task, .median = -1};
+  strcpy(next->task.memory, memory);
+  next->task.iterations = 0;
+  if (bench_perform(program, &next->task, PATIENCE) >= 0) t->count++;
+}
+
+static int is_addend(const bench_kind *kind) { return !strcmp(kind->name, "addend"); }
+
+static void enter_all(turns *t, bench_orchestra *orchestra, const bench_case *measured) {
+  for (int i = 0; i < bench_kind_count; i++) {
+    bench_program *program = &orchestra->programs[i];
+    if (!program->lives) continue;
+    int both = is_addend(&bench_kinds[i]) && measured->duty == BENCH_COLLECTIVES;
+    enter(t, program, &bench_kinds[i], &measured->task, is_addend(&bench_kinds[i]) ? "comm" : "ordinary");
+    if (both) enter(t, program, &bench_kinds[i], &measured->task, "ordinary");
+  }
+}
+
+/* As many iterations as fill a turn. */
+static void choose_iterations(turns *t, double turn_seconds) {
+  for (int i = 0; i < t->count; i++) {
+    bench_task *task = &t->entries[i].task;
+    task->iterations = 2;
+    double seconds = bench_perform(t->entries[i].program, task, PATIENCE);
+    double fill = seconds > 0 ? turn_seconds / seconds : 1;
+    task->iterations = fill < 1 ? 1 : fill > ITERATIONS_MAX ? ITERATIONS_MAX : (int)fill;
+  }
+}
+
+static void take_turns(turns *t) {
+  for (int round = 0; round < t->rounds; round++) {
+    for (int i = 0; i < t->count; i++) {
+      entry *e = &t->entries[i];
+      double seconds = bench_perform(e->program, &e->task, PATIENCE);
+      if (seconds > 0) e->seconds[e->rounds++] = seconds;
+    }
+  }
+}
+
+static int compare(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static void sort_out(turns *t) {
+  for (int i = 0; i < t->count; i++) {
+    entry *e = &t->entries[i];
+    qsort(e->seconds, (size_t)e->rounds, sizeof *e->seconds, compare);
+    if (e->rounds) e->median = e->seconds[e->rounds / 2];
+  }
+}
+
+/* The best setting of a program, or NULL. */
+static const entry *best(const turns *t, const char *name) {
+  const entry *found = NULL;
+  for (int i = 0; i < t->count; i++) {
+    const entry *e = &t->entries[i];
+    if (!strcmp(e->kind->name, name) && e->median > 0 && (!found || e->median < found->median)) found = e;
+  }
+  return found;
+}
+
+static json_t *number(const entry *e) { return e ? json_real(e->median) : json_null(); }
+
+static void add_peers(const turns *t, json_t *row) {
+  json_t *peers = json_object(), *settings = json_object();
+  for (int i = 0; i < bench_kind_count; i++) {
+    const char *name = bench_kinds[i].name;
+    if (!bench_kinds[i].is_peer || json_object_get(peers, name)) continue;
+    const entry *e = best(t, name);
+    json_object_set_new(peers, name, number(e));
+    if (e) json_object_set_new(settings, name, json_string(e->kind->setting));
+  }
+  json_object_set_new(row, "peers", peers);
+  json_object_set_new(row, "peer_settings", settings);
+}
+
+static json_t *row_of(const turns *t, const bench_case *measured, const entry *own) {
+  const entry *floor = best(t, "floor");
+  json_t *row =
+      json_pack("{ss ss sI si ss ss sb sf sf sf si}", "op", own->task.op, "dtype", own->task.dtype, "bytes",
+                (json_int_t)own->task.bytes, "ranks", measured->ranks, "engine", "shm", "memory", own->task.memory,
+                "in_place", own->task.in_place, "seconds_median", own->median, "seconds_min", own->seconds[0],
+                "seconds_max", own->seconds[own->rounds - 1], "rounds", own->rounds);
+  json_object_set_new(row, "floor_seconds", number(floor));
+  json_object_set_new(row, "floor_ratio", floor ? json_real(own->median / floor->median) : json_null());
+  if (measured->duty == BENCH_TRAINING)
+    json_object_set_new(row, "tokens_per_second", json_real(BENCH_BATCH * BENCH_SEQ / own->median));
+  add_peers(t, row);
+  return row;
+}
+
+void bench_measure(bench_orchestra *orchestra, const bench_case *measured, int quick, json_t *rows) {
+  turns t = {.rounds = quick ? QUICK_ROUNDS : ROUNDS};
+  enter_all(&t, orchestra, measured);
+  choose_iterations(&t, quick ? QUICK_TURN_SECONDS : TURN_SECONDS);
+  take_turns(&t);
+  sort_out(&t);
+  for (int i = 0; i < t.count; i++)
+    if (is_addend(t.entries[i].kind) && t.entries[i].median > 0)
+      json_array_append_new(rows, row_of(&t, measured, &t.entries[i]));
+}

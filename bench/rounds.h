@@ -1,0 +1,19 @@
+/* One case measured by all programs in turns (A B C A B C ...), because the machine is shared and its speed drifts:
+ * what is compared was measured in the same seconds. */
+#ifndef BENCH_ROUNDS_H
+#define BENCH_ROUNDS_H
+#include <jansson.h>
+
+#include "cases.h"
+
+typedef struct bench_orchestra {
+  bench_program programs[BENCH_KINDS_MAX]; /* program i is of bench_kinds[i] */
+  int ranks;
+  bench_duty duty;
+} bench_orchestra;
+
+/* Measures one case and appends its rows (comm, and ordinary memory where the operation takes the caller's) to `rows`.
+ */
+void bench_measure(bench_orchestra *orchestra, const bench_case *measured, int quick, json_t *rows);
+
+#endif

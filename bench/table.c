@@ -1,0 +1,105 @@
+/* The document of a run as a table for people: times, and how often slower the others are. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+
+static void print_bytes(char *out, size_t size, json_int_t bytes) {
+  if (bytes >= 1 << 20)
+    snprintf(out, size, "%.4g MiB", (double)bytes / (1 << 20));
+  else
+    snprintf(out, size, "%lld KiB", (long long)bytes / 1024);
+}
+
+static void print_seconds(char *out, size_t size, double seconds) {
+  if (seconds >= 1)
+    snprintf(out, size, "%.3g s", seconds);
+  else if (seconds >= 1e-3)
+    snprintf(out, size, "%.3g ms", seconds * 1e3);
+  else
+    snprintf(out, size, "%.3g us", seconds * 1e6);
+}
+
+static void print_spread(FILE *to, const json_t *row) {
+  char median[32], least[32], most[32];
+  print_seconds(median, sizeof median, json_number_value(json_object_get(row, "seconds_median")));
+  print_seconds(least, sizeof least, json_number_value(json_object_get(row, "seconds_min")));
+  print_seconds(most, sizeof most, json_number_value(json_object_get(row, "seconds_max")));
+  fprintf(to, " %9s  %9s .. %-9s", median, least, most);
+}
+
+/* Times relative to addend's: above 1, addend is faster. */
+static void print_ratio(FILE *to, const json_t *row, const json_t *other) {
+  double own = json_number_value(json_object_get(row, "seconds_median"));
+  if (json_is_number(other) && own > 0)
+    fprintf(to, " %13.2f", json_number_value(other) / own);
+  else
+    fprintf(to, " %13s", "-");
+}
+
+static void print_head(FILE *to, const json_t *peers) {
+  const char *name;
+  json_t *seconds;
+  fprintf(to, "%-14s %-5s %9s %5s %-8s %-3s %9s  %22s %7s", "op", "dtype", "size", "ranks", "memory", "in", "median",
+          "min .. max", "x floor");
+  json_object_foreach((json_t *)(size_t)peers, name, seconds) fprintf(to, " %13s", name);
+  fprintf(to, "\n");
+}
+
+static void print_row(FILE *to, const json_t *row) {
+  const char *op, *dtype, *memory, *name;
+  json_int_t bytes;
+  int ranks, in_place;
+  char size[32];
+  json_t *seconds;
+  json_unpack((json_t *)(size_t)row, "{ss ss sI si ss sb}", "op", &op, "dtype", &dtype, "bytes", &bytes, "ranks",
+              &ranks, "memory", &memory, "in_place", &in_place);
+  print_bytes(size, sizeof size, bytes);
+  fprintf(to, "%-14s %-5s %9s %5d %-8s %-3s", op, dtype, size, ranks, memory, in_place ? "yes" : "no");
+  print_spread(to, row);
+  const json_t *floor = json_object_get(row, "floor_ratio");
+  if (json_is_number(floor))
+    fprintf(to, " %7.2f", json_number_value(floor));
+  else
+    fprintf(to, " %7s", "-");
+  json_object_foreach(json_object_get(row, "peers"), name, seconds) print_ratio(to, row, seconds);
+  fprintf(to, "\n");
+}
+
+static void print_products(FILE *to, const json_t *products) {
+  double share, rate, own;
+  if (json_unpack((json_t *)(size_t)products, "{sF sF sF}", "gemm_share", &share, "gemm_gflops", &rate,
+                  "openblas_gflops", &own))
+    return;
+  fprintf(to,
+          "matrix products: %.0f %% of a step on one rank, %.1f GFLOP/s; OpenBLAS alone on the same shapes %.1f (%.0f "
+          "%%)\n",
+          100 * share, rate, own, 100 * rate / own);
+}
+
+static void print_document(FILE *to, const json_t *document) {
+  const json_t *rows = json_object_get(document, "rows"), *machine = json_object_get(document, "machine");
+  size_t i;
+  json_t *row;
+  fprintf(to, "%s, %lld cores, copies at %.1f GB/s; peers: their time over addend's\n",
+          json_string_value(json_object_get(machine, "cpu")), json_integer_value(json_object_get(machine, "cores")),
+          json_number_value(json_object_get(document, "copy_gbps")));
+  print_head(to, json_object_get(json_array_get(rows, 0), "peers"));
+  json_array_foreach(rows, i, row) print_row(to, row);
+  if (json_object_get(document, "products")) print_products(to, json_object_get(document, "products"));
+}
+
+char *bench_table(const char *json) {
+  char *text = NULL;
+  size_t size;
+  json_t *document = json_loads(json, 0, NULL);
+  FILE *to = document ? open_memstream(&text, &size) : NULL;
+  if (to) {
+    print_document(to, document);
+    if (fclose(to)) text = NULL;
+  }
+  json_decref(document);
+  return text;
+}

@@ -1,0 +1,229 @@
+/* A rank's side of a measurement: tasks come in, seconds go out. Which program runs is in the team. */
+#include "worker.h"
+
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+double bench_now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+size_t bench_element(const char *dtype) {
+  if (!strcmp(dtype, "bf16") || !strcmp(dtype, "f16")) return 2;
+  return strcmp(dtype, "f64") ? 4 : 8;
+}
+
+int bench_is_collective(const char *op) {
+  return !strcmp(op, "all_reduce") || !strcmp(op, "reduce_scatter") || !strcmp(op, "all_gather");
+}
+
+void bench_task_print(const bench_task *task, char line[BENCH_MESSAGE]) {
+  snprintf(line, BENCH_MESSAGE, "%s %s %s %zu %d %d", task->op, task->dtype, task->memory, task->bytes, task->in_place,
+           task->iterations);
+}
+
+int bench_task_read(const char *line, bench_task *out) {
+  return sscanf(line, "%31s %31s %31s %zu %d %d", out->op, out->dtype, out->memory, &out->bytes, &out->in_place,
+                &out->iterations) != 6;
+}
+
+/* Memory of the last task; kept while the next one needs the same. */
+typedef struct buffers {
+  bench_task task;
+  size_t in_bytes, out_bytes; /* 0: has none of its own */
+  char *in_memory, *out_memory;
+  const void *in; /* as the operation takes them: in place, one points into the other's memory */
+  void *out;
+} buffers;
+
+typedef struct worker {
+  const bench_team *team;
+  int conductor;
+  buffers held;
+} worker;
+
+static void *take(const bench_team *team, const bench_task *task, size_t bytes) {
+  if (!bytes) return NULL;
+  if (team->alloc) return team->alloc(team->self, task, bytes);
+  void *memory = malloc(bytes);
+  if (memory) memset(memory, 0, bytes);
+  return memory;
+}
+
+static void give(const bench_team *team, const bench_task *task, void *memory) {
+  if (memory && team->alloc)
+    team->free(team->self, task, memory);
+  else
+    free(memory);
+}
+
+static void let_go(worker *self) {
+  give(self->team, &self->held.task, self->held.in_memory);
+  give(self->team, &self->held.task, self->held.out_memory);
+  self->held = (buffers){0};
+}
+
+static void measure_buffers(const bench_team *team, buffers *held) {
+  const bench_task *task = &held->task;
+  size_t block = task->bytes / (size_t)team->ranks;
+  int scatters = !strcmp(task->op, "reduce_scatter"), gathers = !strcmp(task->op, "all_gather");
+  held->in_bytes = gathers ? (task->in_place ? 0 : block) : task->bytes;
+  held->out_bytes = task->in_place && !gathers ? 0 : scatters ? block : task->bytes;
+}
+
+static void point(const bench_team *team, buffers *held) {
+  size_t own = held->task.bytes / (size_t)team->ranks * (size_t)team->rank;
+  int scatters = !strcmp(held->task.op, "reduce_scatter");
+  held->in = held->in_memory ? held->in_memory : held->out_memory + own;
+  held->out = held->out_memory ? held->out_memory : held->in_memory + (scatters ? own : 0);
+}
+
+static int same_buffers(const bench_task *a, const bench_task *b) {
+  return !strcmp(a->op, b->op) && !strcmp(a->memory, b->memory) && a->bytes == b->bytes && a->in_place == b->in_place;
+}
+
+static int hold_buffers(worker *self, const bench_task *task) {
+  buffers *held = &self->held;
+  if (!bench_is_collective(task->op)) return let_go(self), 0;
+  if (same_buffers(&held->task, task)) return 0;
+  let_go(self);
+  held->task = *task;
+  measure_buffers(self->team, held);
+  held->in_memory = take(self->team, task, held->in_bytes);
+  held->out_memory = take(self->team, task, held->out_bytes);
+  if ((held->in_bytes && !held->in_memory) || (held->out_bytes && !held->out_memory)) return let_go(self), 1;
+  point(self->team, held);
+  return 0;
+}
+
+static int run_once(const worker *self, const bench_task *task) {
+  return self->team->run(self->team->self, task, self->held.in, self->held.out);
+}
+
+/* Seconds of one iteration, or -1. */
+static double time_task(const worker *self, const bench_task *task) {
+  int warm = task->iterations > 1 ? 1 + task->iterations / 10 : 0;
+  if (self->team->barrier(self->team->self)) return -1;
+  for (int i = 0; i < warm; i++)
+    if (run_once(self, task)) return -1;
+  if (self->team->barrier(self->team->self)) return -1;
+  double start = bench_now();
+  for (int i = 0; i < task->iterations; i++)
+    if (run_once(self, task)) return -1;
+  return (bench_now() - start) / task->iterations;
+}
+
+/* Small whole numbers, exact in every dtype. bf16 is the upper half of an f32; f16 is left to the tests. */
+static float addend_of(int rank, size_t i) { return (float)(rank + 1) * (float)(1 + i % 3); }
+
+static void write_number(const char *dtype, void *memory, size_t i, float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  if (bench_element(dtype) == 4)
+    ((float *)memory)[i] = value;
+  else
+    ((uint16_t *)memory)[i] = (uint16_t)(bits >> 16);
+}
+
+static float read_number(const char *dtype, const void *memory, size_t i) {
+  if (bench_element(dtype) == 4) return ((const float *)memory)[i];
+  uint32_t bits = (uint32_t)((const uint16_t *)memory)[i] << 16;
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+static void fill(const worker *self, const bench_task *task) {
+  const bench_team *team = self->team;
+  size_t numel = task->bytes / bench_element(task->dtype), block = numel / (size_t)team->ranks;
+  int gathers = !strcmp(task->op, "all_gather");
+  void *in = (void *)(uintptr_t)self->held.in;
+  size_t first = gathers ? block * (size_t)team->rank : 0, count = gathers ? block : numel;
+  for (size_t i = 0; i < count; i++) write_number(task->dtype, in, i, addend_of(team->rank, first + i));
+}
+
+static float expected(const bench_team *team, const bench_task *task, size_t block, size_t i) {
+  if (!strcmp(task->op, "all_gather")) return addend_of((int)(i / block), i);
+  return addend_of(team->ranks * (team->ranks + 1) / 2 - 1, i);
+}
+
+static int is_right(const worker *self, const bench_task *task) {
+  const bench_team *team = self->team;
+  size_t numel = task->bytes / bench_element(task->dtype), block = numel / (size_t)team->ranks;
+  int scatters = !strcmp(task->op, "reduce_scatter");
+  size_t first = scatters ? block * (size_t)team->rank : 0, count = scatters ? block : numel;
+  for (size_t i = 0; i < count; i++)
+    if (read_number(task->dtype, self->held.out, i) != expected(team, task, block, first + i)) return 0;
+  return 1;
+}
+
+/* A measured program that gives wrong numbers is not measured. */
+static double look_at_result(const worker *self, const bench_task *task) {
+  int is_f32 = !strcmp(task->dtype, "f32"), is_f16 = !strcmp(task->dtype, "f16");
+  int looks = bench_is_collective(task->op) && !is_f16 && (is_f32 || !self->team->only_f32);
+  if (looks) fill(self, task);
+  if (self->team->barrier(self->team->self) || run_once(self, task)) return -1;
+  return looks && !is_right(self, task) ? -1 : 0;
+}
+
+static double do_task(worker *self, const bench_task *task) {
+  if (hold_buffers(self, task)) return -1;
+  return task->iterations ? time_task(self, task) : look_at_result(self, task);
+}
+
+static int join(const char *address) {
+  struct sockaddr_un name = {.sun_family = AF_UNIX}; /* path[0] is 0: the name is of no file */
+  size_t length = strlen(address);
+  if (length + 1 > sizeof name.sun_path) return -1;
+  memcpy(name.sun_path + 1, address, length);
+  int conductor = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (conductor < 0) return -1;
+  socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
+  if (!connect(conductor, (struct sockaddr *)&name, size)) return conductor;
+  close(conductor);
+  return -1;
+}
+
+static int say(int conductor, const char *line) { return send(conductor, line, strlen(line) + 1, MSG_NOSIGNAL) < 0; }
+
+static int serve(worker *self) {
+  char line[BENCH_MESSAGE];
+  snprintf(line, sizeof line, "%d", self->team->rank);
+  if (say(self->conductor, line)) return 1;
+  while (recv(self->conductor, line, sizeof line, 0) > 0) {
+    bench_task task;
+    line[sizeof line - 1] = 0;
+    if (bench_task_read(line, &task)) return 1;
+    snprintf(line, sizeof line, "%.9g", do_task(self, &task));
+    if (say(self->conductor, line)) return 1;
+  }
+  return 0;
+}
+
+static void bind_to_core(int rank, int ranks) {
+  cpu_set_t allowed, own;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) || ranks > CPU_COUNT(&allowed)) return;
+  CPU_ZERO(&own);
+  for (int core = 0; core < CPU_SETSIZE; core++)
+    if (CPU_ISSET(core, &allowed) && rank-- == 0) CPU_SET(core, &own);
+  (void)sched_setaffinity(0, sizeof own, &own);  // if not, the scheduler decides
+}
+
+int bench_work(const char *address, const bench_team *team) {
+  worker self = {.team = team, .conductor = join(address)};
+  if (self.conductor < 0) return 1;
+  bind_to_core(team->rank, team->ranks);
+  int status = serve(&self);
+  let_go(&self);
+  close(self.conductor);
+  return status;
+}

@@ -1,0 +1,45 @@
+/* A rank's side of a measurement, the same for addend, for the bare program and for every peer written in C: it joins
+ * the conductor, waits for tasks, runs and times them. What runs is the team's; who measures whom is decided in
+ * conductor.c.
+ *
+ * Ranks sleep in a socket while others are measured, so that measured programs may take turns in one run. */
+#ifndef BENCH_WORKER_H
+#define BENCH_WORKER_H
+#include <stddef.h>
+
+enum { BENCH_WORD = 32, BENCH_MESSAGE = 256, BENCH_RANKS_MAX = 32 };
+
+/* What is measured once: "OP DTYPE MEMORY BYTES IN_PLACE ITERATIONS", the words of a row of `addend bench --json`. */
+typedef struct bench_task {
+  char op[BENCH_WORD], dtype[BENCH_WORD], memory[BENCH_WORD];
+  size_t bytes; /* of the whole value: what all_reduce and reduce_scatter read, what all_gather gives */
+  int in_place;
+  int iterations; /* 0: run it once on known numbers and look at the result */
+} bench_task;
+
+/* The ranks of one program. Functions return 0, or else what they were asked cannot be done here. */
+typedef struct bench_team {
+  void *self;
+  int rank, ranks;
+  int only_f32; /* adds f32 whatever the dtype says: only those results are looked at */
+  /* Memory of the kind that the task names, all pages present, freed in the order in which it was given; NULL:
+   * ordinary. */
+  void *(*alloc)(void *self, const bench_task *task, size_t bytes);
+  void (*free)(void *self, const bench_task *task, void *memory);
+  int (*run)(void *self, const bench_task *task, const void *in, void *out);
+  int (*barrier)(void *self);
+} bench_team;
+
+size_t bench_element(const char *dtype); /* bytes of one */
+int bench_is_collective(const char *op);
+
+/* Writes and reads the line of a task; reading returns 0 if it is one. */
+void bench_task_print(const bench_task *task, char line[BENCH_MESSAGE]);
+int bench_task_read(const char *line, bench_task *out);
+
+/* Binds this rank to a core where every rank can have one (Open MPI does so too), joins the conductor at `address` and
+ * does what it asks until it hangs up. Returns an exit status. */
+int bench_work(const char *address, const bench_team *team);
+double bench_now(void); /* seconds, monotonic */
+
+#endif

@@ -1,0 +1,108 @@
+/* `addend bench`. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/bench.h"
+#include "command.h"
+
+enum { KEY_JSON = 'j', KEY_PEERS = 'p', KEY_QUICK = 'q', KEY_OP = 'o', KEY_RANKS = 'r', KEY_LARGEST = 'l' };
+
+static const struct argp_option options[] = {
+    {"json", KEY_JSON, NULL, 0, "Print one JSON document on standard output and nothing else there", 0},
+    {"peers", KEY_PEERS, NULL, 0, "Measure every other library that is installed as well, interleaved in one run", 0},
+    {"quick", KEY_QUICK, NULL, 0, "Sizes up to 1 MiB on 2 ranks, few rounds", 0},
+    {"op", KEY_OP, "NAME", 0,
+     "Only this one: all_reduce, reduce_scatter, all_gather, reducer, copy_in, train_step or startup", 0},
+    {"ranks", KEY_RANKS, "LIST", 0, "Numbers of ranks, for example 2,4,8", 0},
+    {"largest", KEY_LARGEST, "BYTES", 0, "Leave out larger sizes", 0},
+    {0},
+};
+
+typedef struct bench_input {
+  bench_options bench;
+  int json;
+} bench_input;
+
+static void parse_ranks(const char *argument, bench_options *bench, struct argp_state *state) {
+  const char *at = argument;
+  for (bench->rank_count = 0; *at; bench->rank_count++) {
+    char *end;
+    long ranks = strtol(at, &end, 10);
+    if (end == at || (*end && *end != ',') || ranks < 1 || ranks > 32 || bench->rank_count == BENCH_COUNTS_MAX)
+      argp_error(state, "--ranks takes up to %d numbers from 1 to 32 with commas between, not '%s'", BENCH_COUNTS_MAX,
+                 argument);
+    bench->ranks[bench->rank_count] = (int)ranks;
+    at = *end ? end + 1 : end;
+  }
+}
+
+static void parse_op(const char *argument, bench_options *bench, struct argp_state *state) {
+  if (!bench_has_op(argument)) argp_error(state, "there is no operation '%s' to measure; see --help", argument);
+  bench->op = argument;
+}
+
+static void parse_largest(const char *argument, bench_options *bench, struct argp_state *state) {
+  char *end;
+  bench->largest = strtoull(argument, &end, 10);
+  if (*end || end == argument || !bench->largest)
+    argp_error(state, "--largest takes a number of bytes, not '%s'", argument);
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state) {
+  bench_input *input = state->input;
+  switch (key) {
+    case KEY_JSON:
+      return input->json = 1, 0;
+    case KEY_PEERS:
+      return input->bench.peers = 1, 0;
+    case KEY_QUICK:
+      return input->bench.quick = 1, 0;
+    case KEY_OP:
+      return parse_op(argument, &input->bench, state), 0;
+    case KEY_RANKS:
+      return parse_ranks(argument, &input->bench, state), 0;
+    case KEY_LARGEST:
+      return parse_largest(argument, &input->bench, state), 0;
+    case ARGP_KEY_ARG:
+      argp_error(state, "bench reads no recipe; what is '%s'?", argument);
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static const struct argp argp = {
+    .options = options,
+    .parser = parse,
+    .doc =
+        "Measures collectives, the reducer and training steps against a bare program that moves the same bytes, and "
+        "with "
+        "--peers against every peer that is installed: Open MPI, MPICH, gloo, PyTorch DDP and FSDP. All take turns in "
+        "one "
+        "run."
+        "\vExample: addend bench --peers --op all_reduce --ranks 2\n"
+        "$ADDEND_PEER_PYTHON names a python3 that has torch; $ADDEND_PEERS the folder of the peers' programs, if not "
+        "`peers` beside this program.",
+};
+
+static void progress(const char *what, int done, int of) { cli_progress("bench", done, of, what); }
+
+static int print(const char *json, int as_json) {
+  char *table = as_json ? NULL : bench_table(json);
+  const char *text = as_json ? json : table;
+  int written = text && fputs(text, stdout) >= 0 && (!as_json || putchar('\n') != EOF) && fflush(stdout) == 0;
+  free(table);
+  return written ? CLI_HOLDS : CLI_UNFINISHED;
+}
+
+int cli_bench(int argc, char **argv) {
+  bench_input input = {.bench = {.progress = progress}};
+  argp_parse(&argp, argc, argv, 0, NULL, &input);
+  char *json = bench_run(&input.bench);
+  cli_progress_end();
+  if (!json) return fprintf(stderr, "addend: no memory is left for the measurement\n"), CLI_UNFINISHED;
+  int status = print(json, input.json);
+  free(json);
+  return status;
+}

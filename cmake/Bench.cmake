@@ -1,0 +1,38 @@
+# `addend bench`: bench/*.c is part of the program; what it measures beside addend lies in the folder `peers` next to it. Peers are
+# built where they are installed and needed for nothing else.
+if(TARGET addend_cli)
+  file(GLOB bench CONFIGURE_DEPENDS bench/*.c)
+  set(bench_own_program ${CMAKE_SOURCE_DIR}/bench/gemm.c)
+  list(REMOVE_ITEM bench ${bench_own_program})
+  target_sources(addend_cli PRIVATE ${bench})
+  target_include_directories(addend_cli PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(addend_cli PRIVATE PkgConfig::JANSSON Threads::Threads)
+
+  set(AD_PEERS ${CMAKE_BINARY_DIR}/peers)
+  file(MAKE_DIRECTORY ${AD_PEERS})
+  add_executable(bench_gemm ${bench_own_program} bench/library_train.c bench/worker.c)
+  set_target_properties(bench_gemm PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${AD_PEERS})
+  target_link_options(bench_gemm PRIVATE -Wl,--wrap=cblas_sgemm)
+  target_link_libraries(bench_gemm PRIVATE addend_static PkgConfig::OPENBLAS)
+
+  foreach(mpi openmpi mpich)
+    find_program(AD_MPICC_${mpi} mpicc.${mpi})
+    if(AD_MPICC_${mpi})
+      set(peer ${AD_PEERS}/mpi_${mpi})
+      add_custom_command(OUTPUT ${peer}
+        COMMAND ${AD_MPICC_${mpi}} -std=gnu11 -O3 -D_GNU_SOURCE -I${CMAKE_SOURCE_DIR}/bench
+          ${CMAKE_SOURCE_DIR}/bench/peers/mpi_collectives.c ${CMAKE_SOURCE_DIR}/bench/worker.c -o ${peer}
+        DEPENDS bench/peers/mpi_collectives.c bench/worker.c bench/worker.h VERBATIM)
+      add_custom_target(peer_${mpi} ALL DEPENDS ${peer})
+    endif()
+  endforeach()
+
+  file(GLOB scripts CONFIGURE_DEPENDS bench/peers/*.py)
+  foreach(script ${scripts})
+    get_filename_component(name ${script} NAME)
+    add_custom_command(OUTPUT ${AD_PEERS}/${name}
+      COMMAND ${CMAKE_COMMAND} -E copy ${script} ${AD_PEERS}/${name} DEPENDS ${script} VERBATIM)
+    list(APPEND peer_scripts ${AD_PEERS}/${name})
+  endforeach()
+  add_custom_target(peer_scripts ALL DEPENDS ${peer_scripts})
+endif()

@@ -1,0 +1,165 @@
+/* Engine hostile, for tests: wraps another engine and does everything that the contracts of engine.h allow and a
+ * careless caller does not expect. Outputs hold NaN until a call is complete, memory moves through other places, calls
+ * are slow and look unfinished for a while, freed memory is poisoned. ADDEND_HOSTILE=SEED puts it around every engine.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/random.h"
+#include "comm/engine.h"
+
+enum { POISON = 0xff, LONGEST_DELAY = 300 };  // NaN in every floating dtype; microseconds
+
+typedef struct hostile_call {
+  struct hostile_call *next;
+  ad_call inner;      // what the wrapped engine sees
+  void *in, *out;     // stand in for the caller's buffers; NULL: those are used
+  int refusals_left;  // tests that are answered "not yet"
+} hostile_call;
+
+typedef struct hostile_world {
+  const ad_engine *engine;
+  void *inner;
+  uint64_t seed, drawn;
+  hostile_call *calls;  // under way
+} hostile_world;
+
+ad_status ad_hostile_create(const ad_engine *engine, void *inner, uint64_t seed, void **out) {
+  hostile_world *world;
+  ad_status status = ad_new(1, &world);
+  if (status) {
+    engine->close(inner);
+    return status;
+  }
+  *world = (hostile_world){.engine = engine, .inner = inner, .seed = seed};
+  *out = world;
+  return AD_OK;
+}
+
+static uint64_t draw(hostile_world *world, uint64_t below) {
+  return ad_random_bits(world->seed, 0, world->drawn++) % below;
+}
+
+static void delay(hostile_world *world) {
+  if (!draw(world, 8)) usleep((useconds_t)draw(world, LONGEST_DELAY));
+}
+
+static ad_status hostile_alloc(void *world, size_t bytes, void **out) {
+  const hostile_world *w = world;
+  return w->engine->alloc(w->inner, bytes, out);
+}
+
+static void hostile_free(void *world, void *memory) {
+  const hostile_world *w = world;
+  // How long it is, is the wrapped engine's secret; 64 bytes are always there.
+  memset(memory, POISON, 64);
+  w->engine->free(w->inner, memory);
+}
+
+static int overlap(const ad_call *call) {
+  const char *in = call->in, *out = call->out;
+  return call->in_bytes && call->out_bytes && in < out + call->out_bytes && out < in + call->in_bytes;
+}
+
+static ad_status poisoned(size_t bytes, void **out) {
+  AD_TRY(ad_new_bytes(bytes, 1, out));
+  memset(*out, POISON, bytes);
+  return AD_OK;
+}
+
+// Lets the call run on buffers of private memory.
+static ad_status move_buffers(hostile_call *c, const ad_call *call) {
+  AD_TRY(poisoned(call->in_bytes, &c->in));
+  AD_TRY(poisoned(call->out_bytes, &c->out));
+  if (call->in_bytes) memcpy(c->in, call->in, call->in_bytes);
+  c->inner.in = c->in;
+  c->inner.out = c->out;
+  return AD_OK;
+}
+
+static void release(hostile_world *world, hostile_call *c) {
+  for (hostile_call **link = &world->calls; *link; link = &(*link)->next)
+    if (*link == c) {
+      *link = c->next;
+      break;
+    }
+  ad_release(c->in);
+  ad_release(c->out);
+  ad_release(c);
+}
+
+static void write_outputs(const hostile_call *c, ad_call *call) {
+  if (c->out && call->out_bytes) memcpy(call->out, c->out, call->out_bytes);
+}
+
+static ad_status hostile_post(void *world, ad_call *call) {
+  hostile_world *w = world;
+  hostile_call *c;
+  delay(w);
+  AD_TRY(ad_new(1, &c));
+  c->inner = *call;
+  c->refusals_left = (int)draw(w, 3);
+  int moves = call->op != AD_EXCHANGE && draw(w, 2), apart = !overlap(call);
+  ad_status status = moves ? move_buffers(c, call) : AD_OK;
+  if (!status && apart && call->out_bytes) memset(call->out, POISON, call->out_bytes);
+  if (!status) status = w->engine->post(w->inner, &c->inner);
+  if (status) {
+    release(w, c);
+    return status;
+  }
+  c->next = w->calls;
+  w->calls = c;
+  call->engine = c;
+  return AD_OK;
+}
+
+static ad_status complete(hostile_world *world, ad_call *call) {
+  write_outputs(call->engine, call);
+  release(world, call->engine);
+  call->engine = NULL;
+  return AD_OK;
+}
+
+static ad_status hostile_test(void *world, ad_call *call, int *done) {
+  hostile_world *w = world;
+  hostile_call *c = call->engine;
+  *done = !c;
+  if (!c) return AD_OK;
+  if (c->refusals_left > 0) {
+    c->refusals_left--;
+    return w->engine->health(w->inner);
+  }
+  AD_TRY(w->engine->test(w->inner, &c->inner, done));
+  return *done ? complete(w, call) : AD_OK;
+}
+
+static ad_status hostile_wait(void *world, ad_call *call) {
+  hostile_world *w = world;
+  hostile_call *c = call->engine;
+  delay(w);
+  if (!c) return AD_OK;
+  AD_TRY(w->engine->wait(w->inner, &c->inner));
+  return complete(w, call);
+}
+
+static void hostile_fail(void *world, ad_status cause, const char *message) {
+  const hostile_world *w = world;
+  w->engine->fail(w->inner, cause, message);
+}
+
+static ad_status hostile_health(void *world) {
+  const hostile_world *w = world;
+  return w->engine->health(w->inner);
+}
+
+static void hostile_close(void *world) {
+  hostile_world *w = world;
+  w->engine->close(w->inner);
+  while (w->calls) release(w, w->calls);
+  ad_release(w);
+}
+
+const ad_engine ad_engine_hostile = {"hostile",    hostile_alloc, hostile_free,   hostile_post, hostile_test,
+                                     hostile_wait, hostile_fail,  hostile_health, hostile_close};

@@ -1,0 +1,205 @@
+/* Proofs on real ranks: nothing planted is proven, every planted mistake is found, and the oracle that shares no
+ * formula with the product finds them too. */
+#include "world.h"
+
+#include <math.h>
+
+#include "check/reference.h"
+
+static const char *const meshes[] = {"dp_replicate=3 dp_shard=2", "dp_replicate=3", "dp_shard=2", "dp_shard=5"};
+enum { MESHES = sizeof meshes / sizeof *meshes };
+
+static ad_recipe *unequal_world(const char *mesh) { return small_recipe(mesh, UNEQUAL, ", microbatches: 2"); }
+
+static ad_check_options options_of(int64_t steps, int directional) {
+  return (ad_check_options){.size = sizeof(ad_check_options), .steps = steps, .directional = directional};
+}
+
+static void prove(const ad_recipe *recipe, const ad_check_options *options, const char *mistake, ad_proof *proof) {
+  ad_launch_result result;
+  ad_proof_job job = {recipe, options, mistake, proof};
+  must(ad_proof_run(&job, &result));
+}
+
+static void a_sound_world_is_proven(void **state) {
+  ad_check_options options = options_of(3, 0);
+  for (int i = 0; i < MESHES; i++) {
+    ad_recipe *recipe = unequal_world(meshes[i]);
+    ad_proof *proof;
+    must(ad_proof_create(recipe, &proof));
+    prove(recipe, &options, NULL, proof);
+    assert_true(ad_proof_passes(proof, 0));
+    assert_true(proof->free_difference < 1e-10);
+    ad_proof_destroy(proof);
+    ad_recipe_destroy(recipe);
+  }
+}
+
+static void every_planted_mistake_is_caught(void **state) {
+  ad_check_options options = options_of(1, 0);
+  for (int i = 0; i < MESHES; i++) {
+    ad_recipe *recipe = unequal_world(meshes[i]);
+    ad_sabotage *planted = calloc(AD_SABOTAGE_MAX, sizeof *planted);
+    size_t count = 0;
+    ad_proof *proof;
+    must(ad_proof_create(recipe, &proof));
+    must(ad_sabotage_list(recipe, planted, &count));
+    assert_true(count >= AD_SWITCH_COUNT);
+    for (size_t k = 0; k < count; k++) {
+      must(ad_sabotage_try(recipe, &options, proof, &planted[k]));
+      if (planted[k].caught == AD_CAUGHT_NONE) fail_msg("%s survived on %s", planted[k].name, meshes[i]);
+      if (isfinite(planted[k].expected_ratio))
+        assert_true(fabs(planted[k].ratio / planted[k].expected_ratio - 1) < 1e-9);
+      if (planted[k].axes) assert_int_equal(planted[k].cause.axes, planted[k].axes);
+    }
+    ad_proof_destroy(proof);
+    free(planted);
+    ad_recipe_destroy(recipe);
+  }
+}
+
+static void the_difference_quotient_agrees_in_a_sound_world(void **state) {
+  ad_check_options options = options_of(1, 1);
+  for (int i = 0; i < MESHES; i++) {
+    ad_recipe *recipe = unequal_world(meshes[i]);
+    ad_proof *proof;
+    must(ad_proof_create(recipe, &proof));
+    prove(recipe, &options, NULL, proof);
+    assert_true(ad_proof_passes(proof, 1));
+    assert_true(proof->derivative != 0);
+    ad_proof_destroy(proof);
+    ad_recipe_destroy(recipe);
+  }
+}
+
+static void the_difference_quotient_catches_wrong_sums(void **state) {
+  static const char *const mistakes[] = {"average-instead-of-sum:dp_replicate",
+                                         "average-instead-of-sum:dp_shard",
+                                         "skip-reduction:dp_replicate",
+                                         "skip-reduction:dp_shard",
+                                         "double-reduction:dp_replicate",
+                                         "double-reduction:dp_shard",
+                                         "last-microbatch-only",
+                                         "first-step-unsynchronised"};
+  ad_check_options options = options_of(1, 1);
+  ad_recipe *recipe = unequal_world("dp_replicate=3 dp_shard=2");
+  ad_proof *proof;
+  must(ad_proof_create(recipe, &proof));
+  for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+    prove(recipe, &options, mistakes[i], proof);
+    if (!(proof->directional_err > 1000 * AD_DIRECTIONAL_BOUND))
+      fail_msg("%s: error %g", mistakes[i], proof->directional_err);
+    assert_false(ad_proof_passes(proof, 1));
+  }
+  ad_proof_destroy(proof);
+  ad_recipe_destroy(recipe);
+}
+
+/* One rank trains by another recipe than the rest. */
+typedef struct odd_job {
+  ad_proof_job job;
+  const ad_recipe *odd;
+} odd_job;
+
+static int prove_with_an_odd_recipe(ad_comm *comm, void *context) {
+  const odd_job *odd = context;
+  ad_proof_job job = odd->job;
+  if (ad_comm_rank(comm) == 2) job.recipe = odd->odd;
+  ad_status status = ad_prove(comm, &job);
+  if (status) ad_comm_fail(comm, status, ad_last_error());
+  return status != AD_OK;
+}
+
+static void a_rank_that_updates_in_another_way_is_named(void **state) {
+  ad_recipe *recipe = unequal_world("dp_replicate=3"), *odd = unequal_world("dp_replicate=3");
+  odd->train.lr *= 2; /* the same gradients at the first step, other values after it */
+  ad_check_options options = options_of(1, 0);
+  ad_proof *proof;
+  must(ad_proof_create(recipe, &proof));
+  odd_job job = {{recipe, &options, NULL, proof}, odd};
+  ad_launch_options launch = {.size = sizeof launch, .ranks = 3, .function = prove_with_an_odd_recipe, .context = &job};
+  ad_launch_result result;
+  must(ad_launch(&launch, &result));
+  assert_false(ad_proof_passes(proof, 0));
+  assert_true(proof->params[0].max_rel_err <= proof->params[0].bound);
+  assert_false(proof->params[0].replicas_equal);
+  assert_int_equal(proof->params[0].cause.kind, AD_CAUSE_REPLICAS_DIFFER);
+  assert_non_null(strstr(proof->params[0].cause.text, "rank 2"));
+  ad_proof_destroy(proof);
+  ad_recipe_destroy(recipe);
+  ad_recipe_destroy(odd);
+}
+
+/* A copy of one of the reference's arrays that a distributed run could have, with one element changed by `amount`. */
+static void changed_copy(const ad_array *array, double amount, double *memory, ad_array *out) {
+  memcpy(memory, array->data, ad_array_bytes(array));
+  memory[ad_array_numel(array) / 2] += amount;
+  *out = *array;
+  out->data = memory;
+}
+
+enum { NUMEL_MAX = 256 * 16 };
+
+static void a_value_or_moment_that_differs_in_one_bit_is_noticed(void **state) {
+  ad_recipe *recipe = unequal_world("dp_replicate=1");
+  static double memory[NUMEL_MAX];
+  ad_reference *reference;
+  ad_step_report report;
+  must(ad_reference_create(recipe, AD_F64, 0, &reference));
+  must(ad_reference_step(reference, 0, &report));
+  const ad_array *like = ad_reference_gradient(reference, 0);
+  for (int part = 0; part < AD_RESTART_COUNT; part++) {
+    ad_array other;
+    changed_copy(like, 0, memory, &other); /* the gradient: no value or moment of its own run */
+    ad_reference_restart(reference, 0, (ad_restart_part)part, &other);
+    assert_true(ad_reference_agrees(reference, 0, (ad_restart_part)part, &other));
+    assert_true(ad_reference_fed_agrees(reference, 0, (ad_restart_part)part, &other));
+    memory[7] = nextafter(memory[7], INFINITY);
+    assert_false(ad_reference_agrees(reference, 0, (ad_restart_part)part, &other));
+    assert_false(ad_reference_fed_agrees(reference, 0, (ad_restart_part)part, &other));
+  }
+  ad_reference_destroy(reference);
+  ad_recipe_destroy(recipe);
+}
+
+static void the_verdict_needs_every_number(void **state) {
+  ad_recipe *recipe = unequal_world("dp_shard=2");
+  ad_check_options options = options_of(1, 0);
+  ad_proof *proof;
+  must(ad_proof_create(recipe, &proof));
+  prove(recipe, &options, NULL, proof);
+#define FAILS_WITH(field, value)             \
+  do {                                       \
+    __typeof__(field) kept = (field);        \
+    (field) = (value);                       \
+    assert_false(ad_proof_passes(proof, 0)); \
+    (field) = kept;                          \
+    assert_true(ad_proof_passes(proof, 0));  \
+  } while (0)
+  ad_proof_param *last = &proof->params[proof->param_count - 1];
+  FAILS_WITH(proof->complete, 0);
+  FAILS_WITH(proof->initial_equal, 0);
+  FAILS_WITH(proof->updates_equal, 0);
+  FAILS_WITH(proof->loss_err, 1e-11);
+  FAILS_WITH(proof->loss_err, NAN);
+  FAILS_WITH(proof->norm_err, NAN);
+  FAILS_WITH(last->replicas_equal, 0);
+  FAILS_WITH(last->max_rel_err, 1.1e-12);
+  FAILS_WITH(last->max_rel_err, NAN);
+  FAILS_WITH(last->ratio, NAN);
+  ad_proof_destroy(proof);
+  ad_recipe_destroy(recipe);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_sound_world_is_proven),
+      cmocka_unit_test(every_planted_mistake_is_caught),
+      cmocka_unit_test(the_difference_quotient_agrees_in_a_sound_world),
+      cmocka_unit_test(the_difference_quotient_catches_wrong_sums),
+      cmocka_unit_test(a_rank_that_updates_in_another_way_is_named),
+      cmocka_unit_test(a_value_or_moment_that_differs_in_one_bit_is_noticed),
+      cmocka_unit_test(the_verdict_needs_every_number),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

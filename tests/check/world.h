@@ -1,0 +1,34 @@
+/* A small world in which sums go wrong: unequal token counts, a rank with none, and memory that ranks and test share.
+ */
+#ifndef TESTS_CHECK_WORLD_H
+#define TESTS_CHECK_WORLD_H
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "check/sabotage.h"
+
+#define must(call)                                        \
+  do {                                                    \
+    if (call) fail_msg("%s: %s", #call, ad_last_error()); \
+  } while (0)
+
+/* `data` and `train` continue their maps: ", valid: [1, 0.5]". */
+static inline ad_recipe *small_recipe(const char *mesh, const char *data, const char *train) {
+  char text[1024];
+  snprintf(text, sizeof text,
+           "name: small\nmodel: {kind: gpt, layers: 1, d_model: 16, heads: 2}\n"
+           "data: {text: [/usr/share/common-licenses], seq: 12%s}\nmesh: \"%s\"\n"
+           "train: {seed: 4, global_batch: 12, steps: 5, lr: 1e-2, weight_decay: 0.1, clip: 0.5%s}\n",
+           data, mesh, train);
+  ad_recipe *recipe = NULL;
+  must(ad_recipe_parse(text, "small.yaml", NULL, 0, &recipe));
+  return recipe;
+}
+
+#define UNEQUAL ", valid: [1, 0.5, 0.25, 1, 0, 0, 0.75, 0.125, 1, 0.5, 0, 0]"
+
+#endif

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# `addend bench` measures and its document has the keys that scripts rely on. Times are not judged. Usage: bench.sh PROGRAM SOURCE
+set -euo pipefail
+addend=$1
+
+document=$("$addend" bench --quick --json --op all_reduce --ranks 2 --largest 65536 2>/dev/null)
+python3 - "$document" <<'PY'
+import json, sys
+document = json.loads(sys.argv[1])
+assert document["copy_gbps"] > 0 and document["machine"]["cores"] >= 1, document
+rows = document["rows"]
+keys = {"op", "dtype", "bytes", "ranks", "engine", "memory", "in_place", "seconds_median", "floor_seconds", "peers"}
+peers = {"openmpi", "openmpi_tuned", "mpich", "gloo", "torch_ddp", "torch_fsdp"}
+for row in rows:
+    assert keys <= row.keys() and peers <= row["peers"].keys(), row
+    assert row["op"] == "all_reduce" and row["engine"] == "shm" and row["ranks"] == 2, row
+    assert row["seconds_min"] <= row["seconds_median"] <= row["seconds_max"], row
+    assert row["seconds_min"] > 0 and row["floor_seconds"] > 0, row
+    assert all(seconds is None for seconds in row["peers"].values()), row
+seen = {(row["dtype"], row["bytes"], row["memory"], row["in_place"]) for row in rows}
+for dtype in ("f32", "bf16", "f16"):
+    for size in (1024, 65536):
+        for memory in ("comm", "ordinary"):
+            assert (dtype, size, memory, True) in seen, (dtype, size, memory)
+PY
+
+document=$("$addend" bench --quick --json --op startup 2>/dev/null)
+python3 -c 'import json, sys; row, = json.loads(sys.argv[1])["rows"]; assert row["ranks"] == 32 and row["seconds_median"] > 0' "$document"
+
+# A wrong call is refused with what would be right.
+for wrong in "--op all_reduc" "--ranks 2,x" "--ranks 0" "--largest many" "recipe.yaml"; do
+  status=0
+  # shellcheck disable=SC2086 # words
+  "$addend" bench $wrong >/dev/null 2>&1 || status=$?
+  [ "$status" -eq 2 ] || { echo "bench $wrong: exit $status, not 2" >&2 && exit 1; }
+done

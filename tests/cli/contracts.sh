@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Every combination of dtypes in a recipe's contract is refused with its line before any rank starts, or trains and is
+# proven under the recipe's own contract.
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+proven=0 refused=0
+
+sums_where_it_sends() { # param grad reduce accumulate compute: what reduce and accumulate default to agrees
+  local grad=$2 reduce=$3 accumulate=$4
+  [ "$grad" != raw ] || grad=$5
+  [ "$grad" != param ] || grad=$1
+  [ "$reduce" != grad ] || reduce=$grad
+  [ "$accumulate" != auto ] || accumulate=$reduce
+  [ "$reduce" = "$accumulate" ]
+}
+
+try() { # param grad reduce accumulate compute
+  local status=0
+  cat >contract.yaml <<Y
+model: {kind: gpt, layers: 1, d_model: 8, heads: 2}
+data: {text: [/usr/share/common-licenses/GPL-3], seq: 8, valid: [1, 0.5, 0.25]}
+mesh: "dp_shard=2"
+train: {global_batch: 4, microbatches: 2, steps: 2, lr: 1e-3, sync: [all, all]}
+precision:
+  {param: $1, grad: $2, reduce: $3, accumulate: $4, compute: $5}
+Y
+  "$addend" check contract.yaml --dtype recipe --steps 2 >out 2>err || status=$?
+  if sums_where_it_sends "$@"; then
+    [ $status -eq 0 ] || { cat out err >&2; fail "exit $status, not proven: $*"; }
+    proven=$((proven + 1))
+  else
+    [ $status -eq 2 ] && grep -q 'contract.yaml:6: precision.accumulate: ' err || { cat out err >&2; fail "exit $status, not refused: $*"; }
+    refused=$((refused + 1))
+  fi
+}
+
+for param in f32 f64; do for grad in param raw f32 f64; do for reduce in grad f32 f64; do
+  for accumulate in auto f32 f64; do for compute in f32 f64; do
+    try $param $grad $reduce $accumulate $compute
+  done; done
+done; done; done
+[ $proven -eq 96 ] && [ $refused -eq 48 ] || fail "$proven proven and $refused refused of 144"
+echo "contracts: all hold"

@@ -1,0 +1,17 @@
+/* The conformance suite: what every engine that moves bytes must do. A test names an engine by how its ranks are
+ * started; the suite runs every operation, place of memory, dtype and odd size on it. */
+#ifndef TESTS_COMM_CONFORMANCE_H
+#define TESTS_COMM_CONFORMANCE_H
+#include <stdint.h>
+
+typedef struct conformance {
+  const char *hostile;  // NULL, or the seed of an engine hostile around it
+  int64_t ranks;
+  const char *mesh;    // over these ranks; NULL: "dp=RANKS"
+  const char *axes;    // of the group; NULL: all
+  uint64_t bytes_max;  // of the largest value
+} conformance;
+
+void conforms(const conformance *suite);
+
+#endif

@@ -1,0 +1,441 @@
+/* One suite, one line per engine and world: see the end of the file. Values are small integers, so that every dtype
+ * holds the exact sums and every rank can compute what every other sends. */
+#include "conformance.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "addend/mesh.h"
+#include "base/kernels.h"
+#include "base/random.h"
+#include "ranks.h"
+
+enum { MEMBERS_MAX = 16, ALIGNMENT = 64 };
+
+typedef struct suite {
+  const conformance *wanted;
+  ad_comm *comm;
+  ad_mesh *mesh;
+  ad_group group;
+  int64_t rank;
+  size_t members, index;
+  ad_dtype dtype;
+  size_t element;
+} suite;
+
+/* ---- values ---- */
+
+// Element i of what member k holds (of what it sends to member j).
+static int64_t value(size_t k, size_t i, size_t j) { return (int64_t)((k * 7 + i * 3 + j * 5 + (i >> 4)) & 7); }
+
+static void put(const suite *s, void *memory, size_t i, int64_t number) {
+  double wide = (double)number;
+  float narrow = (float)number;
+  char *to = (char *)memory + i * s->element;
+  switch (s->dtype) {
+    case AD_I32:
+      *(int32_t *)to = (int32_t)number;
+      break;
+    case AD_I64:
+      *(int64_t *)to = number;
+      break;
+    case AD_F32:
+      *(float *)to = narrow;
+      break;
+    default:
+      ad_cast(to, s->dtype, &wide, AD_F64, 1);
+  }
+}
+
+static int holds(const suite *s, const void *memory, size_t i, int64_t number) {
+  char expected[8];
+  put(s, expected, 0, number);
+  return !memcmp(expected, (const char *)memory + i * s->element, s->element);
+}
+
+/* ---- memory: in the engine's own or elsewhere, with red zones either way ---- */
+
+typedef struct buffer {
+  void *memory;
+  int in_comm;
+  size_t bytes;
+  char *block;
+} buffer;
+
+static buffer take(const suite *s, size_t count, int in_comm) {
+  buffer b = {.in_comm = in_comm, .bytes = count * s->element};
+  if (in_comm) {
+    CHECK_OK(ad_comm_alloc(s->comm, b.bytes + 2 * ALIGNMENT, (void **)&b.block));
+    memset(b.block, 0xff, b.bytes + 2 * ALIGNMENT);
+    b.memory = b.block + ALIGNMENT;
+  } else {
+    b.memory = rank_memory(b.bytes);
+  }
+  return b;
+}
+
+static void give(const suite *s, buffer *b) {
+  if (!b->in_comm) {
+    rank_memory_free(b->memory);
+    return;
+  }
+  for (int i = 0; i < ALIGNMENT; i++)
+    CHECK((unsigned char)b->block[i] == 0xff && (unsigned char)b->block[ALIGNMENT + b->bytes + i] == 0xff);
+  ad_comm_free(s->comm, b->block);
+}
+
+/* ---- one collective ---- */
+
+/* How a case is run. `apart` of memory: bit 0 input in comm memory, bit 1 output; `uneven` blocks, some of them empty.
+ */
+typedef struct variant {
+  int in_comm, out_comm, in_place, uneven, posted;
+} variant;
+
+static size_t block_count(const suite *s, const variant *v, size_t n, size_t i, size_t j) {
+  if (!v->uneven) return n;
+  return (i + 2 * j) % 3 ? n + i * 3 + j : 0;
+}
+
+static void run(const suite *s, const variant *v, const ad_collective *call) {
+  ad_request request;
+  if (!v->posted) {
+    CHECK_OK(ad_comm_run(s->comm, call));
+    return;
+  }
+  CHECK_OK(ad_comm_post(s->comm, call, &request));
+  for (int done = 0; !done;) CHECK_OK(ad_comm_test(s->comm, &request, &done));
+  CHECK_OK(ad_comm_wait(s->comm, &request));
+}
+
+static ad_collective collective(const suite *s, ad_collective_op op, size_t count) {
+  return (ad_collective){.op = op, .group = s->group, .count = count, .dtype = s->dtype, .site = AD_HERE};
+}
+
+static int64_t reduced(const suite *s, ad_reduction reduction, size_t i) {
+  int64_t result = value(0, i, 0);
+  for (size_t k = 1; k < s->members; k++) {
+    int64_t next = value(k, i, 0);
+    if (reduction == AD_SUM) result += next;
+    if (reduction == AD_MAX && next > result) result = next;
+    if (reduction == AD_MIN && next < result) result = next;
+  }
+  return result;
+}
+
+static void all_reduce(const suite *s, const variant *v, size_t n, ad_reduction reduction) {
+  buffer out = take(s, n, v->out_comm), in = v->in_place ? out : take(s, n, v->in_comm);
+  for (size_t i = 0; i < n; i++) put(s, in.memory, i, value(s->index, i, 0));
+  ad_collective call = collective(s, AD_ALL_REDUCE, n);
+  call.in = in.memory;
+  call.out = out.memory;
+  call.reduction = reduction;
+  run(s, v, &call);
+  for (size_t i = 0; i < n; i++) CHECK(holds(s, out.memory, i, reduced(s, reduction, i)));
+  for (size_t i = 0; i < n && !v->in_place; i++) CHECK(holds(s, in.memory, i, value(s->index, i, 0)));
+  give(s, &out);
+  if (!v->in_place) give(s, &in);
+}
+
+static void broadcast(const suite *s, const variant *v, size_t n, size_t root) {
+  buffer out = take(s, n, v->out_comm), in = v->in_place ? out : take(s, n, v->in_comm);
+  for (size_t i = 0; i < n && s->index == root; i++) put(s, in.memory, i, value(root, i, 0));
+  ad_collective call = collective(s, AD_BROADCAST, n);
+  call.in = s->index == root ? in.memory : NULL;
+  call.out = out.memory;
+  call.root = (int64_t)root;
+  run(s, v, &call);
+  for (size_t i = 0; i < n; i++) CHECK(holds(s, out.memory, i, value(root, i, 0)));
+  give(s, &out);
+  if (!v->in_place) give(s, &in);
+}
+
+// The counts that all members know, and where the own block starts.
+static size_t blocks(const suite *s, const variant *v, size_t n, size_t counts[MEMBERS_MAX], size_t *own) {
+  size_t total = 0;
+  for (size_t i = 0; i < s->members; i++) {
+    if (i == s->index) *own = total;
+    total += counts[i] = block_count(s, v, n, i, 0);
+  }
+  return total;
+}
+
+static void reduce_scatter(const suite *s, const variant *v, size_t n) {
+  size_t counts[MEMBERS_MAX], own = 0, total = blocks(s, v, n, counts, &own), count = counts[s->index];
+  buffer in = take(s, total, v->in_comm), out = v->in_place ? in : take(s, count, v->out_comm);
+  for (size_t i = 0; i < total; i++) put(s, in.memory, i, value(s->index, i, 0));
+  ad_collective call = collective(s, AD_REDUCE_SCATTER, n);
+  call.in = in.memory;
+  call.out = v->in_place ? (char *)in.memory + own * s->element : out.memory;
+  if (v->uneven) call.counts = counts;
+  run(s, v, &call);
+  for (size_t i = 0; i < count; i++) CHECK(holds(s, call.out, i, reduced(s, AD_SUM, own + i)));
+  give(s, &in);
+  if (!v->in_place) give(s, &out);
+}
+
+static void all_gather(const suite *s, const variant *v, size_t n) {
+  size_t counts[MEMBERS_MAX], own = 0, total = blocks(s, v, n, counts, &own), count = counts[s->index];
+  buffer out = take(s, total, v->out_comm), in = v->in_place ? out : take(s, count, v->in_comm);
+  ad_collective call = collective(s, AD_ALL_GATHER, n);
+  void *block = v->in_place ? (char *)out.memory + own * s->element : in.memory;
+  for (size_t i = 0; i < count; i++) put(s, block, i, value(s->index, i, 0));
+  call.in = block;
+  call.out = out.memory;
+  if (v->uneven) call.counts = counts;
+  run(s, v, &call);
+  for (size_t k = 0, at = 0; k < s->members; k++)
+    for (size_t i = 0; i < counts[k]; i++) CHECK(holds(s, out.memory, at++, value(k, i, 0)));
+  give(s, &out);
+  if (!v->in_place) give(s, &in);
+}
+
+static void all_to_all(const suite *s, const variant *v, size_t n) {
+  size_t sends[MEMBERS_MAX], receives[MEMBERS_MAX], sent = 0, received = 0;
+  for (size_t k = 0; k < s->members; k++) {
+    sent += sends[k] = block_count(s, v, n, s->index, k);
+    received += receives[k] = block_count(s, v, n, k, s->index);
+  }
+  buffer in = take(s, sent, v->in_comm), out = take(s, received, v->out_comm);
+  for (size_t k = 0, at = 0; k < s->members; k++)
+    for (size_t i = 0; i < sends[k]; i++) put(s, in.memory, at++, value(s->index, i, k));
+  ad_collective call = collective(s, AD_ALL_TO_ALL, n);
+  call.in = in.memory;
+  call.out = out.memory;
+  if (v->uneven) call.counts = sends, call.receive_counts = receives;
+  run(s, v, &call);
+  for (size_t k = 0, at = 0; k < s->members; k++)
+    for (size_t i = 0; i < receives[k]; i++) CHECK(holds(s, out.memory, at++, value(k, i, s->index)));
+  give(s, &in);
+  give(s, &out);
+}
+
+// Two messages to the next member, of n and n / 2 + 1 elements; an uneven exchange leaves the last member out.
+static void exchange(const suite *s, const variant *v, size_t n) {
+  size_t taking_part = v->uneven ? s->members - 1 : s->members, counts[2] = {n, n / 2 + 1};
+  ad_collective call = collective(s, AD_EXCHANGE, 0);
+  if (s->index >= taking_part) {
+    run(s, v, &call);
+    return;
+  }
+  size_t next = (s->index + 1) % taking_part, previous = (s->index + taking_part - 1) % taking_part;
+  buffer in[2], out[2];
+  ad_message messages[4];
+  for (size_t m = 0; m < 2; m++) {
+    in[m] = take(s, counts[m], v->in_comm);
+    out[m] = take(s, counts[m], v->out_comm);
+    for (size_t i = 0; i < counts[m]; i++) put(s, in[m].memory, i, value(s->index, i, m));
+    messages[m] = (ad_message){.peer = (int64_t)next, .send = in[m].memory, .count = counts[m]};
+    messages[2 + m] = (ad_message){.peer = (int64_t)previous, .receive = out[m].memory, .count = counts[m]};
+  }
+  call.messages = messages;
+  call.message_count = 4;
+  run(s, v, &call);
+  for (size_t m = 0; m < 2; m++) {
+    for (size_t i = 0; i < counts[m]; i++) CHECK(holds(s, out[m].memory, i, value(previous, i, m)));
+    give(s, &in[m]);
+    give(s, &out[m]);
+  }
+}
+
+/* ---- every case ---- */
+
+// Number `c` of the ways to place memory. The last differs between members.
+static variant placed(const suite *s, int c) {
+  variant v = {
+      .in_comm = c & 1, .out_comm = c >> 1 & 1, .in_place = c >> 2 & 1, .uneven = c >> 3 & 1, .posted = c % 3 == 1};
+  if (c == 7 || c == 15) v.in_comm = v.out_comm = s->index % 2, v.in_place = s->index % 3 == 0;
+  if (v.in_place) v.in_comm = v.out_comm;
+  return v;
+}
+
+static void every_operation(const suite *s, const variant *v, size_t n) {
+  if (!v->uneven)
+    for (ad_reduction r = AD_SUM; r <= AD_MIN; r++) all_reduce(s, v, n, r);
+  if (!v->uneven)
+    for (size_t root = 0; root < s->members; root += s->members / 2 + 1) broadcast(s, v, n, root);
+  reduce_scatter(s, v, n);
+  all_gather(s, v, n);
+  all_to_all(s, v, n);
+  if (s->members > 1) exchange(s, v, n);
+  ad_collective barrier = collective(s, AD_BARRIER, 0);
+  run(s, v, &barrier);
+}
+
+static void set_dtype(suite *s, ad_dtype dtype) {
+  s->dtype = dtype;
+  s->element = ad_dtype_size(dtype);
+}
+
+static void every_size(suite *s) {
+  // Empty, one, odd; about the size of a slot, of a chunk, of a staging buffer.
+  static const size_t sizes[] = {0, 1, 17, 130, 1025, 9001, 70001};
+  for (ad_dtype dtype = AD_F64; dtype <= AD_I64; dtype++) {
+    set_dtype(s, dtype);
+    // Every variant in f32; in the others, each size in a few of its own.
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+      int step = dtype == AD_F32 ? sizes[i] > 9001 ? 3 : 1 : 5;
+      if (sizes[i] > 9001 && dtype != AD_F32) continue;
+      for (int c = (int)(i + dtype) % step; c < 16; c += step) {
+        variant v = placed(s, c);
+        every_operation(s, &v, sizes[i]);
+      }
+    }
+  }
+}
+
+static void large_sizes(suite *s) {
+  set_dtype(s, AD_F32);
+  for (size_t bytes = 4 << 20; bytes <= s->wanted->bytes_max; bytes *= 4)
+    for (int c = 0; c < 8; c += 3) {
+      variant v = placed(s, c);
+      all_reduce(s, &v, bytes / s->element + 1, AD_SUM);
+      all_gather(s, &v, bytes / s->element / s->members + 1);
+    }
+}
+
+/* ---- many at once ---- */
+
+enum { REQUESTS = 100 };  // more than may be under way: posting then waits for the oldest
+
+// Posts sums of many sizes, then finishes them in an order of its own.
+static void many_requests(suite *s) {
+  ad_request requests[REQUESTS];
+  buffer buffers[REQUESTS];
+  set_dtype(s, AD_F32);
+  for (size_t r = 0; r < REQUESTS; r++) {
+    size_t n = r * r * 3;
+    buffers[r] = take(s, n, (r + s->index) % 3 != 0);
+    for (size_t i = 0; i < n; i++) put(s, buffers[r].memory, i, value(s->index, i + r, 0));
+    ad_collective call = collective(s, AD_ALL_REDUCE, n);
+    call.in = call.out = buffers[r].memory;
+    CHECK_OK(ad_comm_post(s->comm, &call, &requests[r]));
+  }
+  for (size_t k = 0; k < REQUESTS; k++) {
+    size_t r = (k * 37 + s->index * 11) % REQUESTS;
+    CHECK_OK(ad_comm_wait(s->comm, &requests[r]));
+    CHECK(requests[r].id == 0);
+    for (size_t i = 0; i < r * r * 3; i++) CHECK(holds(s, buffers[r].memory, i, reduced(s, AD_SUM, i + r)));
+    give(s, &buffers[r]);
+  }
+}
+
+/* ---- bits: sums of numbers that do not add up exactly ---- */
+
+static double noise(size_t k, size_t i) { return ad_random_normal(3, k, i) * (i % 7 ? 1 : 1e3); }
+
+// The sum in the order of the group, in f32: what every path on every member must give.
+static void sum_in_order(const suite *s, size_t n, char *out) {
+  for (size_t i = 0; i < n; i++) {
+    float sum = 0;
+    for (size_t k = 0; k < s->members; k++) {
+      char narrow[8];
+      float term;
+      double wide = noise(k, i);
+      ad_cast(narrow, s->dtype, &wide, AD_F64, 1);
+      ad_cast(&term, AD_F32, narrow, s->dtype, 1);
+      sum = k ? sum + term : term;
+    }
+    ad_cast(out + i * s->element, s->dtype, &sum, AD_F32, 1);
+  }
+}
+
+static void same_bits(suite *s) {
+  static const ad_dtype dtypes[] = {AD_F32, AD_BF16, AD_F16};
+  static const size_t sizes[] = {5, 300, 4097, 100003};
+  for (int d = 0; d < 3; d++) {
+    for (int z = 0; z < 4; z++) {
+      set_dtype(s, dtypes[d]);
+      size_t n = sizes[z];
+      char *expected = malloc(n * s->element);
+      CHECK(expected != NULL);
+      sum_in_order(s, n, expected);
+      for (int c = 0; c < 8; c++) {
+        variant v = placed(s, c);
+        buffer out = take(s, n, v.out_comm), in = v.in_place ? out : take(s, n, v.in_comm);
+        for (size_t i = 0; i < n; i++) {
+          double wide = noise(s->index, i);
+          ad_cast((char *)in.memory + i * s->element, s->dtype, &wide, AD_F64, 1);
+        }
+        ad_collective call = collective(s, AD_ALL_REDUCE, n);
+        call.in = in.memory;
+        call.out = out.memory;
+        run(s, &v, &call);
+        CHECK(!memcmp(out.memory, expected, n * s->element));
+        give(s, &out);
+        if (!v.in_place) give(s, &in);
+      }
+      free(expected);
+    }
+  }
+}
+
+/* ---- the suite ---- */
+
+static ad_axes axes_of(const conformance *wanted) {
+  ad_axes axes = AD_AXES_ALL;
+  if (wanted->axes) CHECK_OK(ad_axes_parse(wanted->axes, &axes));
+  return axes;
+}
+
+static int run_suite(ad_comm *comm, void *context) {
+  suite s = {.wanted = context, .comm = comm, .rank = ad_comm_rank(comm)};
+  char mesh[64];
+  snprintf(mesh, sizeof mesh, "dp=%d", (int)ad_comm_size(comm));
+  CHECK_OK(ad_mesh_create(s.wanted->mesh ? s.wanted->mesh : mesh, &s.mesh));
+  s.group = ad_mesh_group(s.mesh, axes_of(s.wanted), s.rank);
+  s.members = (size_t)ad_group_size(&s.group);
+  s.index = (size_t)ad_group_index(&s.group, s.rank);
+  every_size(&s);
+  large_sizes(&s);
+  many_requests(&s);
+  same_bits(&s);
+  ad_mesh_destroy(s.mesh);
+  return 0;
+}
+
+void conforms(const conformance *wanted) {
+  if (wanted->hostile) setenv("ADDEND_HOSTILE", wanted->hostile, 1);
+  run_ranks(wanted->ranks, run_suite, (void *)wanted);
+  unsetenv("ADDEND_HOSTILE");
+}
+
+/* ---- engines and worlds ---- */
+
+#define CONFORMS(name, ...) \
+  static void name(void **state) { conforms(&(conformance){__VA_ARGS__}); }
+
+CONFORMS(shm_conforms_on_one_rank, .ranks = 1, .bytes_max = 64 << 20)
+CONFORMS(shm_conforms_on_two_ranks, .ranks = 2, .bytes_max = 64 << 20)
+CONFORMS(shm_conforms_on_three_ranks, .ranks = 3, .bytes_max = 16 << 20)
+CONFORMS(shm_conforms_on_five_ranks, .ranks = 5)
+CONFORMS(shm_conforms_on_eight_ranks, .ranks = 8)
+CONFORMS(shm_conforms_on_groups_with_strides, .ranks = 6, .mesh = "dp_replicate=3 dp_shard=1 tp=2",
+         .axes = "dp_replicate")
+CONFORMS(shm_conforms_on_outer_and_inner_axes, .ranks = 8, .mesh = "dp_replicate=2 cp=2 tp=2",
+         .axes = "dp_replicate tp")
+CONFORMS(hostile_conforms_on_one_rank, .hostile = "1", .ranks = 1)
+CONFORMS(hostile_conforms_on_two_ranks, .hostile = "2", .ranks = 2, .bytes_max = 4 << 20)
+CONFORMS(hostile_conforms_on_three_ranks, .hostile = "3", .ranks = 3)
+CONFORMS(hostile_conforms_on_five_ranks, .hostile = "5", .ranks = 5)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(shm_conforms_on_one_rank),
+      cmocka_unit_test(shm_conforms_on_two_ranks),
+      cmocka_unit_test(shm_conforms_on_three_ranks),
+      cmocka_unit_test(shm_conforms_on_five_ranks),
+      cmocka_unit_test(shm_conforms_on_eight_ranks),
+      cmocka_unit_test(shm_conforms_on_groups_with_strides),
+      cmocka_unit_test(shm_conforms_on_outer_and_inner_axes),
+      cmocka_unit_test(hostile_conforms_on_one_rank),
+      cmocka_unit_test(hostile_conforms_on_two_ranks),
+      cmocka_unit_test(hostile_conforms_on_three_ranks),
+      cmocka_unit_test(hostile_conforms_on_five_ranks),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
