@@ -41,13 +41,15 @@ AD_API ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, int which);
 AD_API size_t ad_adamw_bytes(const ad_adamw *optimizer);
 /* Dynamic loss scale for f16 gradients: the loss is multiplied by 2^exponent before backward and the update divides by
  * it. A step whose gradient norm is not finite is skipped on all ranks (the norm is one number for all of them) and
- * lowers the exponent; `growth` good steps raise it. */
+ * lowers the exponent; `growth` good steps in a row raise it. All of its state: save it with the optimizer's. */
 typedef struct ad_loss_scale {
   int enabled, exponent;
   int64_t growth, good_steps; /* growth 0: 2000 */
 } ad_loss_scale;
-/* Whether the step is to be taken; adapts the scale. */
+/* Whether the step is to be taken: `norm` is finite. Adapts the scale, if it is enabled. */
 AD_API int ad_loss_scale_update(ad_loss_scale *scale, double norm);
+/* What brings a gradient back to its value: 2^-exponent, exact; 1 if the scale is not enabled. */
+AD_API double ad_loss_scale_factor(const ad_loss_scale *scale);
 /* The factor that brings a gradient of this norm to at most `clip`; 1 if clip is 0. */
 AD_API double ad_clip_factor(double norm, double clip);
 
