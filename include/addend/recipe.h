@@ -38,6 +38,7 @@ typedef struct ad_recipe {
   struct {
     ad_contract contract; /* zero fields: defaults of the contract */
     ad_dtype compute;     /* f32 or f64 */
+    int64_t loss_scale;   /* first exponent of the dynamic loss scale; used where a contract has f16 gradients */
     ad_recipe_override *overrides;
     size_t override_count;
   } precision;

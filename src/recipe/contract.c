@@ -5,7 +5,6 @@
 #include <string.h>
 #include "addend/recipe.h"
 #include "base/error.h"
-#include "reduce/contract.h"
 
 ad_contract ad_contract_merge(ad_contract base, ad_contract over) {
   if (over.param) base.param = over.param;
@@ -22,7 +21,6 @@ ad_status ad_recipe_complete(const ad_recipe *recipe, ad_contract *contract) {
   ad_contract full = *contract;
   if (full.raw && !full.grad) full.grad = recipe->precision.compute ? recipe->precision.compute : AD_F32;
   AD_TRY(ad_contract_complete(&full));
-  AD_TRY(ad_contract_check_bucket(&full));
   *contract = full;
   return AD_OK;
 }
