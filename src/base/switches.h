@@ -18,7 +18,8 @@
   X(PERTURBED_REPLICA, "perturbed-replica", 0, 0, "one replica of a parameter is changed")                    \
   X(FIRST_STEP, "first-step-unsynchronised", 0, 6, "the first step's gradients are not reduced")              \
   X(BUCKET_ORDER, "bucket-order", 0, 0, "two ranks launch buckets in different order")                        \
-  X(BUCKET_SIZE, "bucket-size", 0, 30, "two ranks reduce buffers of different sizes")
+  X(BUCKET_SIZE, "bucket-size", 0, 30, "two ranks reduce buffers of different sizes")                         \
+  X(OVERFLOW_PER_RANK, "overflow-per-rank", 0, 0, "a rank that sees an overflow skips the step alone")
 
 typedef enum ad_switch {
 #define AD_SWITCH_CODE(code, name, per_axis, catalogue, words) AD_SWITCH_##code,

@@ -138,6 +138,7 @@ typedef struct shm_call {
 } shm_call;
 
 typedef struct shm_block shm_block;
+typedef struct shm_shared shm_shared;
 
 /* This rank's view of the world. */
 typedef struct shm_world {
@@ -154,6 +155,7 @@ typedef struct shm_world {
   uint64_t free_calls;       // bits
   shm_call *first, **last;   // under way
   shm_block *blocks;         // of the own region, in order of address
+  shm_shared *shared;        // memory of any region that several ranks hold
   void *stagings[SHM_RING];  // unused ones
   uint32_t staging_count;
 } shm_world;
@@ -189,6 +191,9 @@ extern const ad_engine ad_engine_shm;
 
 ad_status ad_shm_alloc(shm_world *world, size_t bytes, void **out) AD_CHECKED;
 void ad_shm_free(shm_world *world, void *memory);
+/* As the engine's share and attach; ad_shm_free takes the memory of both. */
+ad_status ad_shm_share(shm_world *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) AD_CHECKED;
+ad_status ad_shm_attach(shm_world *world, const ad_shared_token *token, void **out) AD_CHECKED;
 /* Buffers for ordinary memory: two halves of SHM_STAGE for input, then two for results. */
 ad_status ad_shm_take_staging(shm_world *world, void **out) AD_CHECKED;
 void ad_shm_give_staging(shm_world *world, void *staging);
@@ -218,8 +223,11 @@ int ad_shm_work_rounds(shm_world *world, shm_call *c);
 int ad_shm_work_alone(shm_world *world, shm_call *c);
 /* The number of chunks in this member's part. */
 uint32_t ad_shm_chunks(const ad_call *call);
-/* Elements [*start, *start + *count) are those that member k reduces. */
-void ad_shm_part(const ad_call *call, uint32_t k, size_t *start, size_t *count);
+/* How many elements member k reduces: its part. */
+size_t ad_shm_part(const ad_call *call, uint32_t k);
+/* Of the elements that follow element `at` of the part, how many are neighbours in the whole; *whole: where they start.
+ */
+size_t ad_shm_run(const ad_call *call, uint32_t k, size_t at, size_t *whole);
 
 /* ---- shm_copy.c ---- */
 
