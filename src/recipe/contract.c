@@ -37,6 +37,12 @@ ad_status ad_recipe_contract(const ad_recipe *recipe, const char *param, ad_cont
   return AD_OK;
 }
 
+ad_layout ad_recipe_storage(const ad_recipe *recipe, const ad_param_declaration *declaration) {
+  ad_layout storage = declaration->layout;
+  if (recipe->shard.zero && declaration->shape.ndim) ad_layout_set(&storage, AD_AXES(AD_DP_SHARD), AD_S(0));
+  return storage;
+}
+
 ad_status ad_recipe_mesh(const ad_recipe *recipe, ad_mesh **out) { return ad_mesh_create(recipe->mesh, out); }
 
 ad_status ad_recipe_model(const ad_recipe *recipe, const ad_mesh *mesh, ad_model **out) {
