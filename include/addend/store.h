@@ -14,7 +14,8 @@ typedef struct ad_store_options {
   int releases;     /* 1: whole copies exist only between acquire and release (ZeRO-3) */
   int prefetch;     /* how many units ahead are gathered while one is used; 0: none */
   const int *units; /* of each parameter: those of one number are gathered together (a layer); ascending in the order of
-                     * the forward pass; NULL: each its own */
+                     * the forward pass; NULL: each its own. Read by create only */
+  int apart;        /* 1: every rank keeps whole copies of its own, as ranks must that share no memory */
 } ad_store_options;
 
 typedef struct ad_store ad_store;
