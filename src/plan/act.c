@@ -32,7 +32,8 @@ ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, int64_t world, ad_c
 
 ad_plan_memory ad_plan_memory_of(ad_run *run) {
   ad_plan_memory memory = {.rank = ad_comm_rank(ad_run_comm(run)), .ranks = 1};
-  for (size_t i = 0; i < ad_run_param_count(run); i++) memory.params += ad_array_bytes(ad_run_value(run, i));
+  memory.params = ad_store_bytes(ad_run_store(run));
+  memory.gathered = ad_store_gathered_bytes(ad_run_store(run));
   memory.buckets = ad_reducer_bytes(ad_run_reducer(run));
   memory.optimizer = ad_adamw_bytes(ad_run_optimizer(run));
   memory.activations = ad_tape_peak_bytes(ad_run_tape(run));

@@ -44,16 +44,16 @@ static void print_collectives(FILE *file, const json_t *plan) {
 static void print_memory(FILE *file, const json_t *plan) {
   const json_t *rank;
   size_t i;
-  fprintf(file, "\n  MiB per rank: %9s %9s %9s %9s %9s %11s\n", "params", "buckets", "optimizer", "runtime", "peak",
-          "activations");
+  fprintf(file, "\n  MiB per rank: %9s %9s %9s %9s %9s %9s %11s\n", "params", "gathered", "buckets", "optimizer", "runtime",
+          "peak", "activations");
   json_array_foreach(json_object_get(plan, "memory_per_rank"), i, rank) {
     if (i == 8) {
       fprintf(file, "  ... and %zu more (--json lists them)\n",
               json_array_size(json_object_get(plan, "memory_per_rank")) - i);
       break;
     }
-    fprintf(file, "  rank %-8lld %9.2f %9.2f %9.2f %9.2f %9.2f %11.2f\n", integer_of(rank, "rank"), mib(rank, "params"),
-            mib(rank, "buckets"), mib(rank, "optimizer"), mib(rank, "runtime"), mib(rank, "peak"),
+    fprintf(file, "  rank %-8lld %9.2f %9.2f %9.2f %9.2f %9.2f %9.2f %11.2f\n", integer_of(rank, "rank"), mib(rank, "params"),
+            mib(rank, "gathered"), mib(rank, "buckets"), mib(rank, "optimizer"), mib(rank, "runtime"), mib(rank, "peak"),
             mib(rank, "activations"));
   }
 }

@@ -287,6 +287,7 @@ static int meet_nan(ad_comm *comm, void *context) {
   RANK_MUST(comm, ad_run_step(run, 0, &report));
   float *norm_weight = ad_run_value(run, 1)->data;
   if (ad_comm_rank(comm) == 1) norm_weight[0] = NAN;
+  RANK_MUST(comm, ad_run_refresh(run, 0));
   ad_status status = ad_run_step(run, 1, &report);
   snprintf(messages[ad_comm_rank(comm)], sizeof messages[0], "%s: %s", ad_status_name(status), ad_last_error());
   ad_run_destroy(run);
