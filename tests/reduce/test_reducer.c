@@ -309,7 +309,7 @@ static int differ_along_another_axis(ad_comm *comm, void *context) {
   if (odd_one) s.present[0] = 0x1b;
   ad_status status = differs_in_list ? ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL) : run_step(&m, &s);
   CHECK_STATUS(status, AD_MISMATCH);
-  CHECK_MESSAGE(differs_in_list ? "`key`" : "1 on rank 1 3, in 2 on rank 0 2");
+  CHECK_MESSAGE(differs_in_list ? "`key`" : "2 on rank 0 2, in 1 on rank 1 3");
   close_model(&m);
   return 0;
 }
