@@ -24,7 +24,7 @@ enum { BLOCK = 1024 };
 typedef struct pass {
   ad_dtype from, via, sum, to;  // produced, gradient, accumulate and target dtype
   int to_narrow;                // a mistake: sums are rounded to bf16
-  double factor;
+  int scale;
   double brought[BLOCK], added[BLOCK];
 } pass;
 
@@ -40,23 +40,29 @@ static void round_to_narrow(void *values, ad_dtype dtype, size_t n) {
   ad_cast(values, dtype, narrow, AD_BF16, n);
 }
 
-/* to = factor * (base + grad); base or grad may be NULL, base may be `to`. */
+/* to = 2^-scale * (base + value), rounded once; the mistake rounds the sum in between. */
+static void add_block(pass *p, const void *base, const void *value, void *to, size_t n) {
+  ad_reducing how = {.dtype = p->sum, .accumulate = p->sum, .out_dtype = p->to, .shift = -p->scale};
+  const void *terms[] = {base, value};
+  if (p->via != p->sum) {
+    ad_cast(p->added, p->sum, value, p->via, n);
+    terms[1] = p->added;
+  }
+  ad_reduce(&to, 1, terms, 2, &how, n);
+  if (p->to_narrow) round_to_narrow(to, p->to, n);
+}
+
+/* to = 2^-scale * (base + grad); base or grad may be NULL, base may be `to`. */
 static void pass_block(pass *p, const void *base, const void *grad, void *to, size_t n) {
   const void *value = grad ? bring(p, grad, n) : base;
   ad_dtype dtype = grad ? p->via : p->sum;
-  if (base && grad) {
-    void *sum = base == to ? to : p->added;
-    if (base != to) ad_cast(sum, p->sum, base, p->sum, n);
-    ad_accumulate(sum, p->sum, value, dtype, 1, n);
-    value = sum;
-    dtype = p->sum;
-    if (p->to_narrow) round_to_narrow(sum, dtype, n);
-  }
   if (value == to) return;
-  if (p->factor == 1)
-    ad_cast(to, p->to, value, dtype, n);
+  if (base && grad)
+    add_block(p, base, value, to, n);
+  else if (p->scale)
+    ad_cast_scaled(to, p->to, value, dtype, ldexp(1, -p->scale), n);
   else
-    ad_cast_scaled(to, p->to, value, dtype, p->factor, n);
+    ad_cast(to, p->to, value, dtype, n);
 }
 
 static void run(pass *p, const char *base, const char *grad, char *to, size_t numel) {
@@ -77,7 +83,7 @@ void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_a
   char *to = ad_param_in(param, target);
   const void *base = param->filled ? ad_param_in(param, &bucket->pending) : NULL, *from = grad ? grad->data : NULL;
   if (!to || (grad && !from)) return;
-  pass p = {.sum = bucket->pending.dtype, .to = target->dtype, .factor = ldexp(1, -target->scale)};
+  pass p = {.sum = bucket->pending.dtype, .to = target->dtype, .scale = target->scale};
   p.from = grad ? grad->dtype : p.sum;
   p.via = grad ? gradient_dtype(&param->contract, grad->dtype) : p.sum;
   p.to_narrow = ad_switched(AD_SWITCH_NARROW_ACCUMULATE);
