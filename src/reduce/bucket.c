@@ -197,6 +197,7 @@ ad_status ad_buckets_allocate(ad_reducer *reducer) {
 }
 
 ad_status ad_bucket_keep_pending(ad_reducer *reducer, ad_bucket *bucket) {
+  bucket->keeps_pending = 1;
   return bucket->pending.data ? AD_OK : give_memory(reducer, &bucket->pending);
 }
 

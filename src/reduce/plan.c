@@ -59,7 +59,7 @@ size_t ad_reducer_bytes(const ad_reducer *reducer) {
     bytes += ad_array_bytes(&bucket->sent);
     // Not counted twice where it is the same memory; on engine dry, where there is none, as it would be.
     if (bucket->scatters || !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->sum);
-    if (bucket->pending.data && bucket->pending.data != bucket->sent.data) bytes += ad_array_bytes(&bucket->pending);
+    if (bucket->keeps_pending && !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->pending);
     if (bucket->earlier.data || bucket->has_earlier) bytes += ad_array_bytes(&bucket->earlier);
   }
   return bytes;
