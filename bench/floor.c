@@ -82,8 +82,8 @@ static void *floor_alloc(void *context, const bench_task *task, size_t bytes) {
 static void floor_free(void *context, const bench_task *task, void *memory) { ((floor_rank *)context)->given = 0; }
 
 /* The same place in another rank's buffers. */
-static float *at(const floor_rank *self, const void *own, int rank) {
-  return (float *)((char *)(uintptr_t)own + (ptrdiff_t)(rank - self->rank) * 2 * BUFFER_BYTES);
+static void *at(const floor_rank *self, const void *own, int rank) {
+  return (char *)(uintptr_t)own + (ptrdiff_t)(rank - self->rank) * 2 * BUFFER_BYTES;
 }
 
 static void all_reduce_slices(floor_rank *self, const bench_task *task, const void *in, void *out) {
@@ -91,7 +91,8 @@ static void all_reduce_slices(floor_rank *self, const bench_task *task, const vo
   size_t end = numel * ((size_t)self->rank + 1) / (size_t)self->ranks;
   const float *from[BENCH_RANKS_MAX];
   float *to[BENCH_RANKS_MAX];
-  for (int i = 0; i < self->ranks; i++) from[i] = at(self, in, i) + first, to[i] = at(self, out, i) + first;
+  for (int i = 0; i < self->ranks; i++)
+    from[i] = (const float *)at(self, in, i) + first, to[i] = (float *)at(self, out, i) + first;
   bench_floor_sum(from, self->ranks, to, self->ranks, end - first);
 }
 
@@ -99,7 +100,7 @@ static void reduce_scatter_slices(floor_rank *self, const bench_task *task, cons
   size_t block = task->bytes / sizeof(float) / (size_t)self->ranks;
   const float *from[BENCH_RANKS_MAX];
   float *to = out;
-  for (int i = 0; i < self->ranks; i++) from[i] = at(self, in, i) + block * (size_t)self->rank;
+  for (int i = 0; i < self->ranks; i++) from[i] = (const float *)at(self, in, i) + block * (size_t)self->rank;
   bench_floor_sum(from, self->ranks, &to, 1, block);
 }
 
@@ -125,7 +126,7 @@ static int run_slices(void *context, const bench_task *task, const void *in, voi
 }
 
 /* Puts what the others need into the slot and waits until all have; slots[i] is then rank i's. */
-static void show_slot(floor_rank *self, const void *in, size_t bytes, const char *slots[]) {
+static void show_slot(floor_rank *self, const void *in, size_t bytes, const void *slots[]) {
   unsigned long turn = ++self->turns;
   slot *own = &desk_of(self, self->rank)->slots[turn % 2];
   memcpy(own->bytes, in, bytes);
@@ -142,7 +143,7 @@ static int run_slots(void *context, const bench_task *task, const void *in, void
   int scatters = !strcmp(task->op, "reduce_scatter"), gathers = !strcmp(task->op, "all_gather");
   size_t block = task->bytes / (size_t)self->ranks, bytes = gathers ? block : task->bytes;
   if (bytes > SLOT_BYTES) return 1;
-  const char *slots[BENCH_RANKS_MAX];
+  const void *slots[BENCH_RANKS_MAX];
   show_slot(self, in, bytes, slots);
   if (gathers) {
     for (int i = 0; i < self->ranks; i++) memcpy((char *)out + block * (size_t)i, slots[i], block);
@@ -151,7 +152,7 @@ static int run_slots(void *context, const bench_task *task, const void *in, void
   const float *from[BENCH_RANKS_MAX];
   float *to = out;
   size_t first = scatters ? block * (size_t)self->rank : 0;
-  for (int i = 0; i < self->ranks; i++) from[i] = (const float *)(slots[i] + first);
+  for (int i = 0; i < self->ranks; i++) from[i] = (const float *)slots[i] + first / sizeof(float);
   bench_floor_sum(from, self->ranks, &to, 1, (scatters ? block : task->bytes) / sizeof(float));
   return 0;
 }

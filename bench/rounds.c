@@ -1,6 +1,7 @@
 /* Turns, medians, rows. */
 #include "rounds.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +29,7 @@ static void enter(turns *t, bench_program *program, const bench_kind *kind, cons
                   const char *memory) {
   entry *next = &t->entries[t->count];
   *next = (entry){.program = program, .kind = kind, .task = *task, .median = -1};
-  strcpy(next->task.memory, memory);
+  snprintf(next->task.memory, sizeof next->task.memory, "%s", memory);
   next->task.iterations = 0;
   if (bench_perform(program, &next->task, PATIENCE) >= 0) t->count++;
 }

@@ -1,4 +1,5 @@
 /* `addend check`. */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +8,7 @@
 
 #include "command.h"
 
-enum { KEY_STEPS = 'n', KEY_DTYPE = 'd', KEY_DIRECTIONAL = 'D', KEY_SABOTAGE = 'S' };
+enum { KEY_STEPS = 'n', KEY_DTYPE = 'd', KEY_DIRECTIONAL = 'D', KEY_SABOTAGE = 'S', KEY_OUT = 'o' };
 
 static const struct argp_option options[] = {
     {"steps", KEY_STEPS, "N", 0, "Prove N steps; the reference restarts each from the distributed state (default 1)",
@@ -16,6 +17,8 @@ static const struct argp_option options[] = {
     {"directional", KEY_DIRECTIONAL, NULL, 0,
      "No reference: the loss's difference quotient against <gradient, direction>", 0},
     {"sabotage", KEY_SABOTAGE, NULL, 0, "Then plant each known mistake and say what caught it", 0},
+    {"out", KEY_OUT, "FILE", 0, "Also write the JSON document there; runs/NAME/check.json is shown in NAME's report",
+     0},
     {0},
 };
 static const struct argp_child children[] = {{&cli_recipe_argp, 0, NULL, 0}, {0}};
@@ -23,6 +26,7 @@ static const struct argp_child children[] = {{&cli_recipe_argp, 0, NULL, 0}, {0}
 typedef struct check_input {
   cli_recipe_options recipe;
   ad_check_options check;
+  const char *out;
 } check_input;
 
 static int64_t parse_steps(const char *argument, struct argp_state *state) {
@@ -52,6 +56,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       return input->check.directional = 1, 0;
     case KEY_SABOTAGE:
       return input->check.sabotage = 1, 0;
+    case KEY_OUT:
+      return input->out = argument, 0;
     default:
       return ARGP_ERR_UNKNOWN;
   }
@@ -74,13 +80,24 @@ static void progress(void *context, const char *what, int64_t done, int64_t of) 
 }
 
 static int print(const char *json, int as_json) {
-  if (as_json) return puts(json) < 0 || fflush(stdout) ? CLI_UNFINISHED : CLI_HOLDS;
-  char *table;
-  ad_status status = ad_check_table(json, isatty(STDOUT_FILENO), &table);
+  char *table = NULL;
+  ad_status status = as_json ? AD_OK : ad_check_table(json, isatty(STDOUT_FILENO), &table);
   if (status) return cli_failed(status);
-  fputs(table, stdout);
+  int written = (as_json ? puts(json) : fputs(table, stdout)) >= 0 && !fflush(stdout);
   free(table);
-  return CLI_HOLDS;
+  if (written) return CLI_HOLDS;
+  perror("addend: standard output");
+  return CLI_UNFINISHED;
+}
+
+static int write_document(const char *json, const char *path) {
+  FILE *file = path ? fopen(path, "w") : NULL;
+  if (!path) return CLI_HOLDS;
+  int written = file && fputs(json, file) >= 0;
+  if (file && fclose(file)) written = 0;
+  if (written) return CLI_HOLDS;
+  fprintf(stderr, "addend: the proof cannot be written to %s: %s\n", path, strerror(errno));
+  return CLI_UNFINISHED;
 }
 
 static int check(const ad_recipe *recipe, const check_input *input) {
@@ -90,9 +107,10 @@ static int check(const ad_recipe *recipe, const check_input *input) {
   ad_status status = ad_check(recipe, &input->check, &holds, &json);
   cli_progress_end();
   if (status) return cli_failed(status);
-  int printed = print(json, input->recipe.json);
+  int unwritten = write_document(json, input->out);
+  if (!unwritten) unwritten = print(json, input->recipe.json);
   free(json);
-  if (printed) return printed;
+  if (unwritten) return unwritten;
   return holds ? CLI_HOLDS : CLI_ANSWER_IS_NO;
 }
 

@@ -24,12 +24,18 @@ _addend() {
   shift words
   (( CURRENT-- ))
   case $command in
-    train | plan) _arguments $recipe_options ;;
+    train)
+      _arguments $recipe_options '--out[where metrics, checkpoints and the report go]:folder:_files -/' \
+        '--resume[go on from the newest usable checkpoint]'
+      ;;
+    plan) _arguments $recipe_options ;;
     check)
       _arguments $recipe_options '--steps[compare several steps]:number of steps:' '--dtype[of the proof]:dtype:(f64 f32 recipe)' \
-        '--directional[a difference quotient instead of a reference]' '--sabotage[plant every known mistake]'
+        '--directional[a difference quotient instead of a reference]' '--out[also write the JSON document there]:file:_files' '--sabotage[plant every known mistake]'
       ;;
-    bench) _arguments '--help[what it measures]' '--json[one JSON document]' '--peers[measure other libraries too]' ;;
+    bench) _arguments '--help[what it measures]' '--json[one JSON document]' '--peers[measure other libraries too]' \
+        '--quick[small sizes, few rounds]' '--op[only this one]:operation:(all_reduce reduce_scatter all_gather reducer copy_in train_step startup)' \
+        '--ranks[numbers of ranks]:list:' '--largest[leave out larger sizes]:bytes:' ;;
     run) _arguments '--help[how ranks start]' '-n[number of ranks]:ranks:' '*:: :_normal' ;;
   esac
 }

@@ -20,8 +20,8 @@ typedef struct ad_gpt_options {
 } ad_gpt_options;
 
 typedef struct ad_model ad_model;
-/* A decoder: embedding, `layers` blocks of (RMSNorm, rotary causal attention, RMSNorm, SwiGLU), RMSNorm, head. Parameters are R on dp and cp, I
- * elsewhere. AD_INVALID names every number that does not fit. Borrows the mesh. */
+/* A decoder: embedding, `layers` blocks of (RMSNorm, rotary causal attention, RMSNorm, SwiGLU), RMSNorm, head. Parameters are R on dp and cp, I on the
+ * other axes that the mesh names. AD_INVALID names every number that does not fit. Borrows the mesh. */
 AD_API AD_CHECKED ad_status ad_gpt_create(const ad_mesh *mesh, const ad_gpt_options *options, ad_model **out);
 AD_API void ad_model_destroy(ad_model *model);
 AD_API size_t ad_model_param_count(const ad_model *model);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "check/document.h"
 
 static double now(void) {
@@ -102,15 +103,15 @@ static ad_status check_options(const ad_check_options *options) {
 }
 
 ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int *holds, char **json) {
-  ad_check_options defaults = {.size = sizeof defaults};
-  if (!options) options = &defaults;
-  AD_TRY(check_options(options));
+  ad_check_options own;
+  AD_TRY(ad_options_take(&own, sizeof own, options, "ad_check_options"));
+  AD_TRY(check_options(&own));
   ad_proof *proof;
   AD_TRY(ad_proof_create(recipe, &proof));
   ad_sabotage *sabotages;
   ad_status status = ad_new(AD_SABOTAGE_MAX, &sabotages);
   if (!status) {
-    status = check_with(recipe, options, proof, sabotages, holds, json);
+    status = check_with(recipe, &own, proof, sabotages, holds, json);
     ad_release(sabotages);
   }
   ad_proof_destroy(proof);

@@ -14,6 +14,7 @@
 #include "check/reference.h"
 #include "check/replicas.h"
 #include "check/rounding.h"
+#include "layout/shown.h"
 
 /* What replicas must agree on: the gradient, and after the update the value, its master and its moments. */
 enum { REPLICA_GRADIENT, REPLICA_STATE, REPLICA_KINDS = REPLICA_STATE + AD_RESTART_COUNT };
@@ -162,8 +163,8 @@ static void describe_param(const ad_param_spec *spec, double bound, ad_proof_par
   *out = (ad_proof_param){.ratio = NAN, .max_rel_err = NAN, .bound = bound, .replicas_equal = 1, .step = -1};
   out->cause = (ad_cause){.kind = AD_CAUSE_UNKNOWN, .factor = NAN, .text = "no step was taken: every one overflowed"};
   snprintf(out->name, sizeof out->name, "%s", spec->name);
-  ad_layout_print(&spec->layout, out->layout, sizeof out->layout);
-  ad_layout_print(&spec->storage, out->storage, sizeof out->storage);
+  ad_layout_shown(&spec->layout, out->layout, sizeof out->layout);
+  ad_layout_shown(&spec->storage, out->storage, sizeof out->storage);
   ad_axes_print(ad_proof_reduced_axes(&spec->layout), out->reduced_over, sizeof out->reduced_over);
 }
 

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "base/memory.h"
+#include "base/options.h"
 #include "comm/shm.h"
 
 enum {
@@ -39,7 +40,7 @@ typedef struct launcher {
   int running;
   sigset_t old_mask;
   struct sigaction old_child_action;
-  int signals;            // a signalfd
+  int signals;             // a signalfd
   int interrupted;         // the signal that asked to stop, or 0
   int64_t interrupted_at;  // milliseconds of the monotonic clock
   int64_t deadline;        // the same: when those that are left are ended; 0: none
@@ -212,7 +213,8 @@ static void read_signal(launcher *l) {
   l->interrupted = (int)info.ssi_signo;
   l->interrupted_at = milliseconds();
   note_failure(l, -1, 128 + l->interrupted, l->interrupted);
-  start_grace(l, SIGNAL_GRACE_MILLISECONDS);
+  int64_t patience = l->options->patience_seconds;
+  start_grace(l, patience > 0 ? patience * 1000 : SIGNAL_GRACE_MILLISECONDS);
   pass_on(l, &info);
 }
 
@@ -275,7 +277,8 @@ static ad_status judge(launcher *l) {
     result->status = atomic_load(&l->control->failed) == 2 ? (ad_status)l->control->fail_cause : status;
     snprintf(result->message, sizeof result->message, "%s", ad_last_error());
   }
-  if (l->interrupted) return ad_fail(AD_INTERRUPTED, "interrupted by signal %d, SIG%s", l->interrupted, sigabbrev_np(l->interrupted));
+  if (l->interrupted)
+    return ad_fail(AD_INTERRUPTED, "interrupted by signal %d, SIG%s", l->interrupted, sigabbrev_np(l->interrupted));
   if (result->status == AD_SYSTEM && result->exit_status == STATUS_NOT_RUN)
     return ad_fail(AD_SYSTEM, "%s", result->message);
   if (result->signal) return ad_fail(AD_RANK_DIED, "%s", result->message);
@@ -304,16 +307,21 @@ static ad_status launch(launcher *l) {
   return status;
 }
 
-ad_status ad_launch(const ad_launch_options *options, ad_launch_result *out) {
-  ad_launch_result result = {.rank = -1};
-  launcher l = {.options = options, .result = &result};
-  if (options->size != sizeof *options)
-    return ad_fail(AD_INVALID, "ad_launch_options: size is %zu, this library's is %zu", options->size, sizeof *options);
+static ad_status check_options(const ad_launch_options *options) {
   if (options->ranks < 1 || options->ranks > SHM_RANKS_MAX)
     return ad_fail(AD_INVALID, "%" PRId64 " ranks: one machine takes 1 to %d", options->ranks, SHM_RANKS_MAX);
   if (!options->function == !options->argv)
     return ad_fail(AD_INVALID, "ad_launch_options: one of `function` and `argv` must be set");
   if (options->argv && !options->argv[0]) return ad_fail(AD_INVALID, "ad_launch_options: `argv` names no program");
+  return AD_OK;
+}
+
+ad_status ad_launch(const ad_launch_options *options, ad_launch_result *out) {
+  ad_launch_result result = {.rank = -1};
+  ad_launch_options own;
+  AD_TRY(ad_options_take(&own, sizeof own, options, "ad_launch_options"));
+  AD_TRY(check_options(&own));
+  launcher l = {.options = &own, .result = &result};
   ad_status status = launch(&l);
   *out = result;
   return status;

@@ -147,6 +147,7 @@ typedef struct shm_world {
   char *base;
   int fd;
   uint32_t rank, ranks;
+  uint32_t vain_tests;
   uint32_t spins, patience;  // before the first yield; see shm_call
   shm_channel **channels;    // hash table
   uint32_t channel_slots, channel_count;

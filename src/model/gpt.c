@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/text.h"
 #include "model/model.h"
 #include "nn/layers.h"
@@ -95,12 +96,10 @@ static void declare_gpt(gpt *model, ad_declarations *to) {
   }
 }
 
-static ad_gpt_options with_defaults(const ad_gpt_options *given) {
-  ad_gpt_options options = *given;
-  if (!options.d_hidden) options.d_hidden = ((8 * options.d_model + 2) / 3 + 15) / 16 * 16;
-  if (!options.vocabulary) options.vocabulary = 256;
-  if (!options.rotary_base) options.rotary_base = 10000;
-  return options;
+static void set_defaults(ad_gpt_options *options) {
+  if (!options->d_hidden) options->d_hidden = ((8 * options->d_model + 2) / 3 + 15) / 16 * 16;
+  if (!options->vocabulary) options->vocabulary = 256;
+  if (!options->rotary_base) options->rotary_base = 10000;
 }
 
 static void require_positive(ad_text *problems, const char *name, int64_t value, int64_t least) {
@@ -145,8 +144,10 @@ static ad_status new_gpt(const ad_gpt_options *options, gpt **out) {
 }
 
 ad_status ad_gpt_create(const ad_mesh *mesh, const ad_gpt_options *options, ad_model **out) {
-  AD_TRY(check(options));
-  ad_gpt_options complete = with_defaults(options);
+  ad_gpt_options complete;
+  AD_TRY(ad_options_take(&complete, sizeof complete, options, "ad_gpt_options"));
+  AD_TRY(check(&complete));
+  set_defaults(&complete);
   gpt *model;
   AD_TRY(new_gpt(&complete, &model));
   ad_declarations params = ad_declarations_on(mesh);

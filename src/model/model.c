@@ -12,7 +12,8 @@ struct ad_model {
 };
 
 static ad_layout batch_layout_on(const ad_mesh *mesh) {
-  ad_layout layout = ad_layout_all(mesh, AD_I);
+  ad_layout layout = ad_layout_all(mesh, AD_R);
+  ad_layout_set(&layout, ad_mesh_named(mesh), AD_I);
   ad_layout_set(&layout, AD_AXES(AD_DP_REPLICATE), AD_S(0));
   ad_layout_set(&layout, AD_AXES(AD_DP_SHARD), AD_S(0));
   return layout;

@@ -6,8 +6,8 @@
 #include "base/memory.h"
 
 ad_declarations ad_declarations_on(const ad_mesh *mesh) {
-  ad_declarations list = {.layout = ad_layout_all(mesh, AD_I)};
-  ad_layout_set(&list.layout, AD_AXES_DP | AD_AXES(AD_CP), AD_R);
+  ad_declarations list = {.layout = ad_layout_all(mesh, AD_R)};
+  ad_layout_set(&list.layout, ad_mesh_named(mesh) & ~(AD_AXES_DP | AD_AXES(AD_CP)), AD_I);
   return list;
 }
 

@@ -13,7 +13,8 @@ typedef struct ad_declarations {
   ad_status status; /* the first failure; its message stays in ad_last_error() until the next one */
 } ad_declarations;
 
-/* An empty list. Parameters are R on dp and cp, where their users leave addends, and I elsewhere. */
+/* An empty list. Parameters are R on dp and cp, where their users leave addends, I on the other axes
+ * that the mesh names, and R on those that it does not. */
 ad_declarations ad_declarations_on(const ad_mesh *mesh);
 void ad_declarations_release(ad_declarations *list);
 

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "optim/adamw_kernel.h"
 
 typedef struct slot {
@@ -19,13 +20,10 @@ struct ad_adamw {
   int64_t steps;
 };
 
-static ad_adamw_options with_defaults(const ad_adamw_options *given) {
-  ad_adamw_options options = given ? *given : (ad_adamw_options){0};
-  options.size = sizeof options;
-  if (options.beta1 == 0) options.beta1 = 0.9;
-  if (options.beta2 == 0) options.beta2 = 0.95;
-  if (options.epsilon == 0) options.epsilon = 1e-8;
-  return options;
+static void set_defaults(ad_adamw_options *options) {
+  if (options->beta1 == 0) options->beta1 = 0.9;
+  if (options->beta2 == 0) options->beta2 = 0.95;
+  if (options->epsilon == 0) options->epsilon = 1e-8;
 }
 
 static ad_status check_options(const ad_adamw_options *options) {
@@ -72,7 +70,9 @@ static ad_status make_slots(ad_adamw *optimizer, const ad_array *const *params, 
 
 ad_status ad_adamw_create(const ad_array *const *params, const int *decays, size_t count,
                           const ad_adamw_options *options, ad_adamw **out) {
-  ad_adamw_options complete = with_defaults(options);
+  ad_adamw_options complete;
+  AD_TRY(ad_options_take(&complete, sizeof complete, options, "ad_adamw_options"));
+  set_defaults(&complete);
   AD_TRY(check_options(&complete));
   for (size_t i = 0; i < count; i++) AD_TRY(check_param(params[i], i));
   ad_adamw *optimizer;
@@ -201,6 +201,7 @@ ad_status ad_adamw_step(ad_adamw *optimizer, ad_array *const *params, const ad_a
 }
 
 int64_t ad_adamw_steps(const ad_adamw *optimizer) { return optimizer->steps; }
+void ad_adamw_set_steps(ad_adamw *optimizer, int64_t steps) { optimizer->steps = steps; }
 
 static ad_status check_copied(const ad_array *a, const ad_array *b, size_t param) {
   char into[256], source[256];

@@ -1,5 +1,6 @@
 /* One process acts as one rank of a world of any size, on engine dry, and counts what that rank would hold. */
 #include "plan/plan.h"
+#include "train/run.h"
 
 size_t ad_plan_peak(const ad_plan_memory *memory) {
   return memory->params + memory->gathered + memory->grads + memory->optimizer + memory->buckets + memory->activations +

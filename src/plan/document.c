@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "layout/shown.h"
 #include "plan/plan.h"
 
 enum { DISTINCT_MAX = 256, LISTED_MAX = 4096 };
@@ -28,7 +29,8 @@ static ad_planned planned_reduction(const ad_recipe *recipe, ad_reduction_plan p
   ad_planned planned = {.plan = plan};
   ad_sync least = plan.move == AD_MOVE_REDUCE_SCATTER ? AD_SYNC_SHARD : AD_SYNC_ALL;
   for (size_t m = 0; m < recipe->train.sync_count; m++) planned.times += recipe->train.sync[m] >= least;
-  planned.when = planned.times > 1 ? "every_microbatch" : "last_microbatch";
+  int always = planned.times > 1 && planned.times == (int64_t)recipe->train.sync_count;
+  planned.when = always ? "every_microbatch" : "last_microbatch";
   return planned;
 }
 
@@ -131,9 +133,9 @@ static json_t *param_document(ad_run *run, size_t index, const ad_collectives *c
   char layout[160], storage[160], dual[160];
   return json_pack("{s:s, s:I, s:s, s:s, s:s, s:s, s:o, s:o}", "name", spec->name, "numel",
                    (json_int_t)ad_shape_numel(&spec->shape), "mesh", ad_mesh_text(ad_run_mesh(run)), "layout",
-                   ad_layout_print(&spec->layout, layout, sizeof layout), "storage",
-                   ad_layout_print(&spec->storage, storage, sizeof storage), "gradient_layout",
-                   ad_layout_print(&gradient, dual, sizeof dual), "contract", contract_document(&spec->contract),
+                   ad_layout_shown(&spec->layout, layout, sizeof layout), "storage",
+                   ad_layout_shown(&spec->storage, storage, sizeof storage), "gradient_layout",
+                   ad_layout_shown(&gradient, dual, sizeof dual), "contract", contract_document(&spec->contract),
                    "path", path_document(run, index, collectives));
 }
 

@@ -1,5 +1,6 @@
 /* A plan as tables for people. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "plan/plan.h"
@@ -14,19 +15,40 @@ static long long integer_of(const json_t *object, const char *key) {
 
 static double mib(const json_t *object, const char *key) { return (double)integer_of(object, key) / (1 << 20); }
 
-static void print_params(FILE *file, const json_t *plan) {
+/* A layout without the axes of size 1, on which all types are the same. */
+static const char *short_layout(const ad_mesh *mesh, const char *text, char *out, size_t size) {
+  size_t length = 0;
+  out[0] = 0;
+  for (const char *word = text; *word; word += strcspn(word, " "), word += strspn(word, " ")) {
+    size_t name = strcspn(word, "="), whole = strcspn(word, " ");
+    for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+      const char *axis_name = ad_axis_name((ad_axis)axis);
+      if (strlen(axis_name) != name || strncmp(word, axis_name, name) || ad_mesh_axis_size(mesh, (ad_axis)axis) == 1)
+        continue;
+      length += (size_t)snprintf(out + length, size - length, "%s%.*s", length ? " " : "", (int)whole, word);
+    }
+  }
+  return length ? out : "-";
+}
+
+static void print_path(FILE *file, const json_t *path) {
+  const json_t *step;
+  size_t i;
+  json_array_foreach(path, i, step) fprintf(file, "%s%s over %s in bucket %lld", i ? ", " : "", text_of(step, "op"),
+                                            text_of(step, "axes"), integer_of(step, "bucket"));
+  fprintf(file, "%s\n", i ? "" : "nothing");
+}
+
+static void print_params(FILE *file, const json_t *plan, const ad_mesh *mesh) {
   const json_t *param;
   size_t i;
-  fprintf(file, "  %-24s %10s  %-34s %-34s %s\n", "parameter", "elements", "compute layout", "gradient layout",
-          "reduced by");
+  char layout[160], gradient[160];
+  fprintf(file, "  %-24s %12s  %-28s %-28s %s\n", "parameter", "elements", "layout", "gradient", "reduced by");
   json_array_foreach(json_object_get(plan, "params"), i, param) {
-    const json_t *path = json_object_get(param, "path"), *step;
-    size_t j;
-    fprintf(file, "  %-24s %10lld  %-34s %-34s", text_of(param, "name"), integer_of(param, "numel"),
-            text_of(param, "layout"), text_of(param, "gradient_layout"));
-    json_array_foreach(path, j, step) fprintf(file, " %s over %s in bucket %lld", text_of(step, "op"),
-                                              text_of(step, "axes"), integer_of(step, "bucket"));
-    fprintf(file, "%s\n", json_array_size(path) ? "" : " nothing");
+    fprintf(file, "  %-24s %12lld  %-28s %-28s ", text_of(param, "name"), integer_of(param, "numel"),
+            short_layout(mesh, text_of(param, "layout"), layout, sizeof layout),
+            short_layout(mesh, text_of(param, "gradient_layout"), gradient, sizeof gradient));
+    print_path(file, json_object_get(param, "path"));
   }
 }
 
@@ -41,38 +63,53 @@ static void print_collectives(FILE *file, const json_t *plan) {
               json_array_size(json_object_get(step, "params")));
 }
 
+enum { RANKS_SHOWN = 8 };
+
 static void print_memory(FILE *file, const json_t *plan) {
-  const json_t *rank;
+  const json_t *ranks = json_object_get(plan, "memory_per_rank"), *rank;
+  static const char *const keys[] = {"params", "gathered", "buckets", "optimizer", "activations", "runtime", "peak"};
+  enum { KEYS = sizeof keys / sizeof *keys };
   size_t i;
-  fprintf(file, "\n  MiB per rank: %9s %9s %9s %9s %9s %9s %11s\n", "params", "gathered", "buckets", "optimizer", "runtime",
-          "peak", "activations");
-  json_array_foreach(json_object_get(plan, "memory_per_rank"), i, rank) {
-    if (i == 8) {
-      fprintf(file, "  ... and %zu more (--json lists them)\n",
-              json_array_size(json_object_get(plan, "memory_per_rank")) - i);
-      break;
-    }
-    fprintf(file, "  rank %-8lld %9.2f %9.2f %9.2f %9.2f %9.2f %9.2f %11.2f\n", integer_of(rank, "rank"), mib(rank, "params"),
-            mib(rank, "gathered"), mib(rank, "buckets"), mib(rank, "optimizer"), mib(rank, "runtime"), mib(rank, "peak"),
-            mib(rank, "activations"));
+  fprintf(file, "\n  MiB per rank ");
+  for (int k = 0; k < KEYS; k++) fprintf(file, " %12s", keys[k]);
+  fprintf(file, "\n");
+  json_array_foreach(ranks, i, rank) {
+    if (i == RANKS_SHOWN) break;
+    fprintf(file, "  rank %-8lld", integer_of(rank, "rank"));
+    for (int k = 0; k < KEYS; k++) fprintf(file, " %12.2f", mib(rank, keys[k]));
+    if (integer_of(rank, "ranks")) fprintf(file, "  and %lld more like it", integer_of(rank, "ranks") - 1);
+    fprintf(file, "\n");
   }
+  if (i < json_array_size(ranks)) fprintf(file, "  ... and %zu more (--json lists them)\n", json_array_size(ranks) - i);
+}
+
+static void print_plan(FILE *file, const ad_recipe *recipe, const json_t *plan, const ad_mesh *mesh) {
+  fprintf(file, "%s: %lld ranks, mesh %s; nothing ran\n\n", recipe->name, integer_of(plan, "world"), recipe->mesh);
+  print_params(file, plan, mesh);
+  print_collectives(file, plan);
+  print_memory(file, plan);
+}
+
+static ad_status table_of(const ad_recipe *recipe, const json_t *plan, char **out) {
+  ad_mesh *mesh;
+  AD_TRY(ad_recipe_mesh(recipe, &mesh));
+  char *text = NULL;
+  size_t size = 0;
+  FILE *file = open_memstream(&text, &size);
+  if (file) {
+    print_plan(file, recipe, plan, mesh);
+    fclose(file);
+  }
+  ad_mesh_destroy(mesh);
+  if (!text) return ad_fail(AD_MEMORY, "no memory for the table of the plan");
+  *out = text;
+  return AD_OK;
 }
 
 ad_status ad_plan_table(const ad_recipe *recipe, char **out) {
   json_t *plan;
   AD_TRY(ad_plan_document(recipe, &plan));
-  char *text = NULL;
-  size_t size = 0;
-  FILE *file = open_memstream(&text, &size);
-  if (file) {
-    fprintf(file, "%s: %lld ranks, mesh %s; nothing ran\n\n", recipe->name, integer_of(plan, "world"), recipe->mesh);
-    print_params(file, plan);
-    print_collectives(file, plan);
-    print_memory(file, plan);
-    fclose(file);
-  }
+  ad_status status = table_of(recipe, plan, out);
   json_decref(plan);
-  if (!text) return ad_fail(AD_MEMORY, "no memory for the table of the plan");
-  *out = text;
-  return AD_OK;
+  return status;
 }

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/switches.h"
 #include "reduce/reducer.h"
 
@@ -48,13 +49,7 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
 }
 
 static ad_status take_options(const ad_reducer_options *options, ad_reducer *reducer) {
-  if (options) {
-    if (!options->size || options->size > sizeof *options) {
-      return ad_fail(AD_INVALID, "reducer: options.size is %zu; set it to sizeof(ad_reducer_options), %zu",
-                     options->size, sizeof *options);
-    }
-    memcpy(&reducer->options, options, options->size);
-  }
+  AD_TRY(ad_options_take(&reducer->options, sizeof reducer->options, options, "ad_reducer_options"));
   if (!reducer->options.bucket_bytes) reducer->options.bucket_bytes = DEFAULT_BUCKET_BYTES;
   return AD_OK;
 }
@@ -215,6 +210,12 @@ static int goes_straight(const ad_reduced_param *param, const ad_bucket *bucket,
   const ad_contract *contract = &param->contract;
   int same = (contract->raw && !contract->grad) || contract->grad == target->dtype;
   return same && !target->scale && (!param->filled || target->data == bucket->pending.data);
+}
+
+int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param) {
+  const ad_reduced_param *p = &reducer->params[param];
+  ad_bucket *bucket = &reducer->buckets[p->bucket];
+  return goes_straight(p, bucket, ad_bucket_target(bucket));
 }
 
 ad_status ad_reducer_target(ad_reducer *reducer, size_t param, ad_array *out, int *adds) {

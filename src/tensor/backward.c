@@ -1,6 +1,7 @@
 /* Backward: walks the tape from the loss to the leaves, gives every gradient its memory and hands those of parameters
  * to the reducer as soon as they are complete. */
 #include <string.h>
+#include "reduce/reducer.h"
 #include "tensor/tape.h"
 
 /* ---- memory of gradients that were consumed ---- */
@@ -38,7 +39,8 @@ static ad_status first_gradient(ad_tape *tape, ad_tensor *tensor, int *adds) {
   if (tensor->is_parameter && tape->options.reducer) {
     ad_array target;
     AD_TRY(ad_reducer_target(tape->options.reducer, tensor->param, &target, adds));
-    if (target.data && target.dtype == tensor->grad.dtype) {
+    int in_place = target.data || (tape->dry && ad_reducer_writes_in_place(tape->options.reducer, tensor->param));
+    if (in_place && target.dtype == tensor->grad.dtype) {
       tensor->grad.data = target.data;
       tensor->has_grad = 1;
       return AD_OK;

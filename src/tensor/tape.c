@@ -7,6 +7,7 @@
 #include <string.h>
 #include "array/array.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "tensor/gemm.h"
 
 /* ---- memory ---- */
@@ -37,11 +38,8 @@ ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) {
 /* ---- the tape itself ---- */
 
 static ad_status complete_options(const ad_tape_options *options, ad_tape_options *out) {
-  ad_tape_options filled = {.size = sizeof filled};
-  if (options && (options->size == 0 || options->size > sizeof filled))
-    return ad_fail(AD_INVALID, "tape: options.size is %zu, but must be sizeof(ad_tape_options) = %zu", options->size,
-                   sizeof filled);
-  if (options) memcpy(&filled, options, options->size);
+  ad_tape_options filled;
+  AD_TRY(ad_options_take(&filled, sizeof filled, options, "ad_tape_options"));
   if (!filled.dtype) filled.dtype = AD_F32;
   if (filled.dtype != AD_F32 && filled.dtype != AD_F64)
     return ad_fail(AD_INVALID, "tape: values of dtype %s are not computed with; f32 and f64 are",

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/options.h"
 
 static ad_status check_world(const ad_run *run) {
   int64_t ranks = ad_mesh_size(run->mesh), world = ad_comm_size(run->comm);
@@ -74,7 +75,8 @@ static ad_status create_values(ad_run *run) {
   for (size_t i = 0; i < run->param_count; i++) AD_TRY(specify(run, i));
   run->loss_scale.exponent = run->loss_scale.enabled ? (int)run->recipe->precision.loss_scale : 0;
   AD_TRY(create_store(run));
-  return initialise(run);
+  AD_TRY(initialise(run));
+  return run->recipe->model.weights ? ad_run_read_weights(run, run->recipe->model.weights) : AD_OK;
 }
 
 static ad_status create_reducer(ad_run *run) {
@@ -124,7 +126,8 @@ static ad_status create_mesh(ad_run *run) {
 }
 
 // What was made before a failure is given back by ad_run_destroy.
-static ad_status create_parts(ad_run *run) {
+static ad_status create_parts(ad_run *run, const ad_run_options *options) {
+  AD_TRY(ad_options_take(&run->options, sizeof run->options, options, "ad_run_options"));
   AD_TRY(create_mesh(run));
   AD_TRY(ad_recipe_model(run->recipe, run->mesh, &run->model));
   AD_TRY(open_text(run));
@@ -146,8 +149,7 @@ ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_opt
   AD_TRY(ad_new(1, &run));
   run->comm = comm;
   run->recipe = recipe;
-  if (options) run->options = *options;
-  ad_status status = ad_run_tell(run, create_parts(run));
+  ad_status status = ad_run_tell(run, create_parts(run, options));
   if (status) {
     run->options.trace = NULL;
     ad_run_destroy(run);

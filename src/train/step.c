@@ -1,6 +1,7 @@
 /* The step: everything that trains or proves takes it here. Also the loss alone, by the same forward pass. */
 #include <math.h>
 #include <stdatomic.h>
+#include "array/array.h"
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/switches.h"
@@ -153,7 +154,7 @@ static ad_status sum_loss(ad_run *run, const step_state *state, double *out) {
 }
 
 static void warn_without_tokens(const ad_run *run, const step_state *state) {
-  if (state->total || !ad_run_is_first(run)) return;
+  if (state->total || !ad_run_is_first(run) || ad_comm_is_dry(run->comm)) return;  // dry: the others' are not known
   ad_log(AD_LOG_WARNING, "step %lld: no token of the batch counts; its gradient is 0", (long long)state->step);
 }
 

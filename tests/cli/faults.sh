@@ -116,7 +116,9 @@ could_not /proc/nowhere train "$recipe" -o /proc/nowhere
 could_not "step [0-9]*: the loss on rank [0-2] is not a finite number" train "$recipe" -o run \
   --set train.lr=100 --set train.weight_decay=1000 --set train.warmup=0 --set train.clip=0 --json
 could_not "no memory" check "$recipe" --set model.d_model=65536 --json
-(ulimit -v 400000; could_not "ulimit -v" check "$recipe")
+if ! grep -q __asan_init "$addend"; then # a sanitizer reserves terabytes for itself
+  (ulimit -v 400000; could_not "ulimit -v" check "$recipe")
+fi
 could_not "exit status 7" run -n 3 -- sh -c 'exit 7'
 could_not "no-such-program" run -n 3 -- ./no-such-program
 

@@ -255,7 +255,7 @@ static variant placed(const suite *s, int c) {
 
 static void every_operation(const suite *s, const variant *v, size_t n) {
   if (!v->uneven)
-    for (ad_reduction r = AD_SUM; r <= AD_MIN; r++) all_reduce(s, v, n, r);
+    for (ad_reduction r = AD_SUM; r <= (n < 2000 ? AD_MIN : AD_SUM); r++) all_reduce(s, v, n, r);
   if (!v->uneven)
     for (size_t root = 0; root < s->members; root += s->members / 2 + 1) broadcast(s, v, n, root);
   reduce_scatter(s, v, n);
@@ -278,7 +278,7 @@ static void every_size(suite *s) {
     set_dtype(s, dtype);
     // Every variant in f32; in the others, each size in a few of its own.
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-      int step = dtype == AD_F32 ? sizes[i] > 9001 ? 3 : 1 : 5;
+      int step = dtype == AD_F32 ? sizes[i] < 2000 ? 1 : 3 : 7;
       if (sizes[i] > 9001 && dtype != AD_F32) continue;
       for (int c = (int)(i + dtype) % step; c < 16; c += step) {
         variant v = placed(s, c);
@@ -291,7 +291,7 @@ static void every_size(suite *s) {
 static void large_sizes(suite *s) {
   set_dtype(s, AD_F32);
   for (size_t bytes = 4 << 20; bytes <= s->wanted->bytes_max; bytes *= 4)
-    for (int c = 0; c < 8; c += 3) {
+    for (int c = 0; c < 8; c += 5) {
       variant v = placed(s, c);
       all_reduce(s, &v, bytes / s->element + 1, AD_SUM);
       all_gather(s, &v, bytes / s->element / s->members + 1);
@@ -308,7 +308,7 @@ static void many_requests(suite *s) {
   buffer buffers[REQUESTS];
   set_dtype(s, AD_F32);
   for (size_t r = 0; r < REQUESTS; r++) {
-    size_t n = r * r * 3;
+    size_t n = r * r;
     buffers[r] = take(s, n, (r + s->index) % 3 != 0);
     for (size_t i = 0; i < n; i++) put(s, buffers[r].memory, i, value(s->index, i + r, 0));
     ad_collective call = collective(s, AD_ALL_REDUCE, n);
@@ -319,7 +319,7 @@ static void many_requests(suite *s) {
     size_t r = (k * 37 + s->index * 11) % REQUESTS;
     CHECK_OK(ad_comm_wait(s->comm, &requests[r]));
     CHECK(requests[r].id == 0);
-    for (size_t i = 0; i < r * r * 3; i++) CHECK(holds(s, buffers[r].memory, i, reduced(s, AD_SUM, i + r)));
+    for (size_t i = 0; i < r * r; i++) CHECK(holds(s, buffers[r].memory, i, reduced(s, AD_SUM, i + r)));
     give(s, &buffers[r]);
   }
 }
@@ -423,7 +423,8 @@ CONFORMS(hostile_conforms_on_two_ranks, .hostile = "2", .ranks = 2, .bytes_max =
 CONFORMS(hostile_conforms_on_three_ranks, .hostile = "3", .ranks = 3)
 CONFORMS(hostile_conforms_on_five_ranks, .hostile = "5", .ranks = 5)
 
-int main(void) {
+int main(int argc, char **argv) {
+  if (argc > 1) cmocka_set_test_filter(argv[1]);  // one of them, by its name
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(shm_conforms_on_one_rank),
       cmocka_unit_test(shm_conforms_on_two_ranks),

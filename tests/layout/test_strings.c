@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <string.h>
 #include "addend/layout.h"
+#include "layout/shown.h"
 
 static ad_mesh *mesh;
 
@@ -156,6 +157,19 @@ static void a_shape_prints_and_counts(void **state) {
   assert_false(ad_shape_equal(&matrix, &(ad_shape){2, {4, 127}}));
 }
 
+static void people_see_the_axes_that_say_something(void **state) {
+  char text[160];
+  ad_layout layout = ad_layout_all(mesh, AD_I); /* ep, etp, ... are not named */
+  ad_layout_set(&layout, AD_AXES_DP, AD_P);
+  assert_string_equal(ad_layout_shown(&layout, text, sizeof text), "pp=I dp_replicate=P dp_shard=P cp=I tp=I");
+  ad_layout_set(&layout, AD_AXES(AD_EP), AD_S(0));
+  ad_layout_set(&layout, AD_AXES(AD_ETP), AD_V);
+  ad_layout before = layout;
+  assert_string_equal(ad_layout_shown(&layout, text, sizeof text),
+                      "pp=I dp_replicate=P dp_shard=P cp=I tp=I ep=S0 etp=V");
+  assert_true(ad_layout_equal(&before, &layout));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_type_is_the_dual_of_its_dual),
@@ -167,6 +181,7 @@ int main(void) {
       cmocka_unit_test(layouts_differ_by_type_by_nest_and_by_mesh),
       cmocka_unit_test(a_gradient_has_the_dual_layout_and_the_same_nest),
       cmocka_unit_test(an_undone_cut_closes_the_nest),
+      cmocka_unit_test(people_see_the_axes_that_say_something),
       cmocka_unit_test(a_shape_prints_and_counts),
   };
   return cmocka_run_group_tests(tests, make_mesh, drop_mesh);

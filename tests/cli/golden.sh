@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# The tables that people read, character by character, with what differs from run to run taken out: seconds, digits of
+# rounding, which of equally wrong parameters is shown, which rank saw a mismatch first. A third argument `update` writes them anew.
+set -eu
+addend=$1 source=$2 update=${3:-}
+golden=$source/tests/cli/golden
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+seq 1 4000 >text.txt # the same text on every machine
+recipe=$source/recipes/gpt-dp.yaml
+
+without_noise() {
+  sed -E -e 's/[0-9.]+e-1[0-9]+ */TINY /g' -e 's/\([0-9.]+ s\)/(SECONDS s)/' \
+    -e 's/(loss|reference|norm|quotient|direction>) -?([0-9]+\.[0-9]{6})[0-9]*/\1 \2/g' \
+    -e 's/relative error [0-9.e-]+/relative error SMALL/' \
+    -e 's/(ratio +[0-9.]+ +)[a-z0-9.]+: /\1PARAMETER: /' \
+    -e 's/( 1 +)0 +equal/\1TINY equal/' -e 's/(collectives do not match: ).*/\1BOTH SIDES/'
+}
+same() { # name, arguments: the output is that of golden/NAME.txt
+  local name=$1; shift
+  "$addend" "$@" --set 'data.text=[text.txt]' 2>err | without_noise >"$name.txt"
+  [ ! -s err ] || { cat err >&2; echo "FAILED: $name: nothing on standard error" >&2; exit 1; }
+  if [ "$update" = update ]; then cp "$name.txt" "$golden/$name.txt"; fi
+  diff -u "$golden/$name.txt" "$name.txt" || { echo "FAILED: $name" >&2; exit 1; }
+}
+same check check "$recipe"
+same check-sabotage check "$recipe" --sabotage
+same check-directional check "$recipe" --directional
+same plan plan "$recipe"
+same plan-every-microbatch plan "$recipe" --set mesh="dp_replicate=2 dp_shard=2" --set 'train.sync=[all, all]'
+same plan-large plan "$recipe" --set mesh="dp_replicate=100 dp_shard=100"
+echo "golden: all hold"

@@ -1,0 +1,51 @@
+/* Every function that takes options refuses a struct of a wrong size, by the name of the struct. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <string.h>
+#include "addend/addend.h"
+
+static const char recipe_text[] =
+    "model: {kind: gpt, layers: 1, d_model: 8, heads: 2}\n"
+    "data: {text: [text], seq: 8}\n"
+    "mesh: \"dp_shard=1\"\n"
+    "train: {global_batch: 1, microbatches: 1, steps: 1, lr: 1e-3}\n";
+
+static void refused(ad_status status, const char *name) {
+  assert_int_equal(status, AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), name));
+}
+
+static void options_of_a_wrong_size_are_refused_by_name(void **state) {
+  static const size_t wrong[64] = {1 << 20};  // as any struct of options: its size says too much
+  const void *given = wrong;
+  ad_comm *comm;
+  ad_mesh *mesh;
+  ad_recipe *recipe;
+  void *never = NULL;
+  char *json;
+  int holds;
+  ad_launch_result result;
+  assert_int_equal(ad_comm_open_alone(&comm), AD_OK);
+  assert_int_equal(ad_mesh_create("dp_shard=1", &mesh), AD_OK);
+  assert_int_equal(ad_recipe_parse(recipe_text, "r.yaml", NULL, 0, &recipe), AD_OK);
+  refused(ad_reducer_create(comm, NULL, 0, given, (ad_reducer **)&never), "ad_reducer_options");
+  refused(ad_adamw_create(NULL, NULL, 0, given, (ad_adamw **)&never), "ad_adamw_options");
+  refused(ad_tape_create(comm, mesh, given, (ad_tape **)&never), "ad_tape_options");
+  refused(ad_gpt_create(mesh, given, (ad_model **)&never), "ad_gpt_options");
+  refused(ad_launch(given, &result), "ad_launch_options");
+  refused(ad_check(recipe, given, &holds, &json), "ad_check_options");
+  refused(ad_train(comm, recipe, given), "ad_train_options");
+  refused(ad_run_create(comm, recipe, given, (ad_run **)&never), "ad_run_options");
+  assert_null(never);
+  ad_recipe_destroy(recipe);
+  ad_mesh_destroy(mesh);
+  ad_comm_close(comm);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(options_of_a_wrong_size_are_refused_by_name)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
