@@ -8,6 +8,7 @@
 #include "addend/comm.h"
 #include "addend/array.h"
 #include "addend/reduce.h"
+#include "addend/store.h"
 #include "addend/optim.h"
 #include "addend/data.h"
 #include "addend/safetensors.h"

@@ -28,9 +28,11 @@ AD_API size_t ad_array_numel(const ad_array *array);          /* elements of the
 AD_API size_t ad_array_bytes(const ad_array *array);
 
 /* Law 2 on arrays. `after` checks the move and describes the result (data NULL); the caller gives it memory and calls
- * `move`, which executes it over `axes`. `out->data` may be `in->data` where the local shapes are equal. A declaration
- * keeps the local part: `after` describes a whole in which all parts are as large as this rank's; where V->S(d) parts
- * are uneven the caller sets out->shape to the whole that they make. AD_TYPE, AD_INVALID and the errors of ad_comm_run.
+ * `move`, which executes it over `axes`. Moves that sum (all_reduce, reduce_scatter) write the result in out's dtype
+ * and scale, which the caller may change from what `after` described (law 8): the sum forms in `accumulate` and is
+ * rounded once. Others keep both. `out->data` may be `in->data` where the local shapes are equal. A declaration keeps
+ * the local part: `after` describes a whole in which all parts are as large as this rank's; where V->S(d) parts are
+ * uneven the caller sets out->shape to the whole that they make. AD_TYPE, AD_INVALID and the errors of ad_comm_run.
  */
 AD_API AD_CHECKED ad_status ad_array_after(const ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes,
                                            ad_type to, const char *site, ad_array *out);
@@ -40,9 +42,9 @@ AD_API AD_CHECKED ad_status ad_array_move(ad_comm *comm, const ad_array *in, ad_
  * or all_gather along dimension 0; AD_INVALID otherwise. */
 AD_API AD_CHECKED ad_status ad_array_post(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
                                           ad_dtype accumulate, const char *site, ad_array *out, ad_request *request);
-/* all_to_all V->V over `axes`, with counts: rows (elements of dimension 0) for and from each member of the group, in its
- * order; the rows for member 0 come first in `in`, those from member 0 first in `out`. Takes out->data, memory for all
- * received rows and none of in's, and describes the rest of *out as `after` does; on failure *out is unchanged. Its
+/* all_to_all V->V over `axes`, with counts: rows (elements of dimension 0) for and from each member of the group, in
+ * its order; the rows for member 0 come first in `in`, those from member 0 first in `out`. Takes out->data, memory for
+ * all received rows and none of in's, and describes the rest of *out as `after` does; on failure *out is unchanged. Its
  * backward is the same with send_rows and receive_rows in each other's place. AD_TYPE unless V on all of `axes`;
  * AD_INVALID unless send_rows add up to in's local rows; the errors of ad_comm_run. */
 AD_API AD_CHECKED ad_status ad_array_exchange(ad_comm *comm, const ad_array *in, ad_axes axes, const size_t *send_rows,

@@ -15,6 +15,7 @@ typedef struct ad_param_declaration {
   ad_layout layout; /* compute */
   double mean, deviation;
   int decays; /* weight decay applies */
+  int unit;   /* parameters of one number are gathered together: a layer; ascending in the order of the forward pass */
 } ad_param_declaration;
 
 /* Fills this rank's part of the value. */

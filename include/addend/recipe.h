@@ -39,6 +39,7 @@ typedef struct ad_recipe {
   struct {
     ad_contract contract; /* zero fields: defaults of the contract */
     ad_dtype compute;     /* f32 or f64 */
+    int64_t loss_scale;   /* first exponent of the dynamic loss scale; used where a contract has f16 gradients */
     ad_recipe_override *overrides;
     size_t override_count;
   } precision;
@@ -73,6 +74,9 @@ AD_API AD_CHECKED ad_status ad_recipe_mesh(const ad_recipe *recipe, ad_mesh **ou
 AD_API AD_CHECKED ad_status ad_recipe_model(const ad_recipe *recipe, const ad_mesh *mesh, ad_model **out);
 /* The contract of one parameter: precision, then every matching override in order, completed. */
 AD_API AD_CHECKED ad_status ad_recipe_contract(const ad_recipe *recipe, const char *param, ad_contract *out);
+
+/* Where a parameter is kept: cut along its first dimension over dp_shard, whatever its size, from ZeRO-1 on. */
+AD_API ad_layout ad_recipe_storage(const ad_recipe *recipe, const ad_param_declaration *declaration);
 
 #if defined(__cplusplus)
 }

@@ -30,6 +30,8 @@ typedef struct ad_param_spec {
   ad_contract contract;
 } ad_param_spec;
 
+/* How far a microbatch's gradients go: they stay with what is pending; they are reduce-scattered into the partial sum of
+ * the step, where storage is cut; or all is reduced. The last microbatch goes all the way (ZeRO-1: NONE until then). */
 typedef enum ad_sync { AD_SYNC_NONE, AD_SYNC_SHARD, AD_SYNC_ALL } ad_sync;
 
 /* What happens to a bucket, for traces: called on the rank's own thread. */
@@ -53,7 +55,8 @@ AD_API void ad_reducer_destroy(ad_reducer *reducer);
  * microbatch has AD_SYNC_ALL; then `finish`. */
 AD_API AD_CHECKED ad_status ad_reducer_begin_microbatch(ad_reducer *reducer, ad_sync sync);
 /* Where the backward may write this gradient itself: `*out` describes the bucket's own memory, *adds says whether it must be added to (1) or overwritten
- * (0). out->data is NULL where that is not possible (dtype changes on the way): then hand the gradient to `add`. */
+ * (0). out->data is NULL where that is not possible (dtype or scale change on the way): then hand the gradient to `add`.
+ * May wait for what was sent from there. */
 AD_API AD_CHECKED ad_status ad_reducer_target(ad_reducer *reducer, size_t param, ad_array *out, int *adds);
 /* This microbatch's gradient is there: its layout must be the dual of the parameter's. If grad->data is the target's, nothing is copied. When
  * a bucket's last gradient arrives in an AD_SYNC_ALL microbatch its reduction is posted, in an order that is the same on all ranks. */
@@ -64,7 +67,7 @@ AD_API AD_CHECKED ad_status ad_reducer_end_microbatch(ad_reducer *reducer);
 AD_API AD_CHECKED ad_status ad_reducer_finish(ad_reducer *reducer);
 /* All of the above for one microbatch whose gradients lie in `grads` (NULL entries are absent): for hand-written training loops. */
 AD_API AD_CHECKED ad_status ad_reducer_step(ad_reducer *reducer, const ad_array *const *grads);
-/* The summed gradient in the storage layout; valid after finish until the next begin_microbatch. Owned by the reducer. */
+/* The summed gradient in the storage layout and the accumulate dtype, unscaled; valid after finish until the next begin_microbatch. Owned by the reducer. */
 AD_API const ad_array *ad_reducer_gradient(const ad_reducer *reducer, size_t param);
 AD_API int ad_reducer_is_absent(const ad_reducer *reducer, size_t param); /* on every microbatch of the step */
 /* Global norm of all gradients, every distinct element once; collective over `group`. */
@@ -77,7 +80,7 @@ typedef struct ad_reduction_plan {
   ad_axes axes;
   int64_t group_size;
   ad_dtype dtype;
-  size_t bytes;         /* of the whole, uncut bucket */
+  size_t bytes;         /* of what this rank hands in: whole gradients, after a reduce_scatter its parts */
   const size_t *params; /* their indices */
   size_t param_count;
 } ad_reduction_plan;

@@ -1,6 +1,6 @@
-/* Tensors on a tape: operations that carry types forward and gradients of dual type backward. Operations return a tensor and
- * never fail in the middle of an expression: the first error sticks to the tape with its call site, later operations return a
- * dead tensor, and ad_backward or ad_tape_status reports it. */
+/* Tensors on a tape: operations that carry types forward and gradients of dual type backward. Operations return a
+ * tensor and never fail in the middle of an expression: the first error sticks to the tape with its call site, later
+ * operations return a dead tensor, and ad_backward or ad_tape_status reports it. */
 #ifndef ADDEND_TENSOR_H
 #define ADDEND_TENSOR_H
 #include "addend/reduce.h"
@@ -13,62 +13,82 @@ typedef struct ad_tape ad_tape;
 typedef struct ad_tensor ad_tensor; /* belongs to its tape until ad_tape_reset */
 
 typedef struct ad_tape_options {
-  size_t size;          /* sizeof(ad_tape_options) */
-  ad_dtype dtype;       /* of every value: AD_F32 (default) or AD_F64 */
-  ad_reducer *reducer;  /* takes the parameters' gradients; NULL: they stay on the tape (ad_grad) */
+  size_t size;         /* sizeof(ad_tape_options) */
+  ad_dtype dtype;      /* of every value: AD_F32 (default) or AD_F64 */
+  ad_reducer *reducer; /* takes the parameters' gradients; NULL: they stay on the tape (ad_grad) */
+  /* Called before and after each use of a parameter, forward and backward (there where its elements are read); between
+   * them the parameter's array has data, which is looked up at each use. Uses may nest. NULL: it always has. */
+  ad_status (*acquire)(void *context, size_t param);
+  void (*release)(void *context, size_t param);
+  void *parameter_context;
+  /* Without a reducer: sees each parameter's complete gradient during backward. */
+  void (*gradient)(void *context, size_t param, const ad_array *grad);
+  void *gradient_context;
   void (*trace)(void *context, const char *phase, int begins); /* "forward", "backward": for traces; NULL allowed */
   void *trace_context;
 } ad_tape_options;
 
 /* On engine dry the tape checks and plans (types, shapes, bytes, order of gradients) and computes nothing.
  * Matrix products run on one thread, or on as many as the environment's ADDEND_BLAS_THREADS says. */
-AD_API AD_CHECKED ad_status ad_tape_create(ad_comm *comm, const ad_mesh *mesh, const ad_tape_options *options, ad_tape **out);
+AD_API AD_CHECKED ad_status ad_tape_create(ad_comm *comm, const ad_mesh *mesh, const ad_tape_options *options,
+                                           ad_tape **out);
 AD_API void ad_tape_destroy(ad_tape *tape);
-AD_API void ad_tape_reset(ad_tape *tape);        /* forgets every tensor, keeps the memory; clears the error */
-AD_API ad_status ad_tape_status(const ad_tape *tape); /* the first error; its text is in ad_last_error() after this call */
+AD_API void ad_tape_reset(ad_tape *tape); /* forgets every tensor, keeps the memory; clears the error */
+AD_API ad_status
+ad_tape_status(const ad_tape *tape); /* the first error; its text is in ad_last_error() after this call */
 AD_API size_t ad_tape_peak_bytes(const ad_tape *tape);
 AD_API ad_dtype ad_tape_dtype(const ad_tape *tape);
 
 /* Leaves. The array is borrowed until reset; its dtype is the tape's (a constant may also be AD_I32: indices). */
 AD_API ad_tensor *ad_constant_at(ad_tape *tape, const ad_array *value, const char *site);
-/* `param` is its number in the tape's reducer. A parameter used by several operations is one leaf: call once per microbatch. */
+/* `param` is its number in the tape's reducer. A parameter used by several operations is one leaf: call once per
+ * microbatch. */
 AD_API ad_tensor *ad_parameter_at(ad_tape *tape, const ad_array *value, size_t param, const char *site);
 #define ad_constant(t, value) ad_constant_at((t), (value), AD_HERE)
 #define ad_parameter(t, value, param) ad_parameter_at((t), (value), (param), AD_HERE)
 
 AD_API const ad_array *ad_tensor_array(const ad_tensor *tensor); /* its value; NULL for a dead tensor */
-AD_API const ad_array *ad_grad(const ad_tensor *tensor);         /* after ad_backward, of a leaf or a value kept alive; NULL if none */
-AD_API void ad_keep(ad_tensor *tensor); /* its gradient stays readable after ad_backward; a leaf's stays anyway, unless the reducer took it */
-AD_API double ad_tensor_scalar(const ad_tensor *tensor);         /* of this rank's copy; NaN if it is no scalar */
+AD_API const ad_array *ad_grad(
+    const ad_tensor *tensor);           /* after ad_backward, of a leaf or a value kept alive; NULL if none */
+AD_API void ad_keep(ad_tensor *tensor); /* its gradient stays readable after ad_backward; a leaf's stays anyway, unless
+                                           the reducer took it */
+AD_API double ad_tensor_scalar(const ad_tensor *tensor); /* of this rank's copy; NaN if it is no scalar */
 
-/* Runs backward from a scalar that is P or I on every axis (the loss), seed 1. AD_TYPE names the repair otherwise. Gradients of parameters go to the
- * reducer as soon as they are complete. On a failed tape: tells the group (ad_comm_fail) and returns the first error. */
+/* Runs backward from a scalar that is P or I on every axis (the loss), seed 1. AD_TYPE names the repair otherwise.
+ * Gradients of parameters go to the reducer as soon as they are complete. On a failed tape: tells the group
+ * (ad_comm_fail) and returns the first error. */
 AD_API AD_CHECKED ad_status ad_backward_at(ad_tape *tape, ad_tensor *loss, const char *site);
 #define ad_backward(t, loss) ad_backward_at((t), (loss), AD_HERE)
 
 /* Local operations (law 3). Shapes are of whole values; last dimension fastest. */
-AD_API ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site);      /* same shapes */
-AD_API ad_tensor *ad_multiply_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site); /* same shapes, elementwise */
+AD_API ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site); /* same shapes */
+AD_API ad_tensor *ad_multiply_at(ad_tape *tape, ad_tensor *a, ad_tensor *b,
+                                 const char *site); /* same shapes, elementwise */
 AD_API ad_tensor *ad_scale_at(ad_tape *tape, ad_tensor *a, double factor, const char *site);
-AD_API ad_tensor *ad_divide_at(ad_tape *tape, ad_tensor *a, double count, const char *site);   /* count 0: the result and the gradient are 0 (law 5) */
-AD_API ad_tensor *ad_sum_at(ad_tape *tape, ad_tensor *a, const char *site);                    /* over all dimensions -> scalar */
+AD_API ad_tensor *ad_divide_at(ad_tape *tape, ad_tensor *a, double count,
+                               const char *site); /* count 0: the result and the gradient are 0 (law 5) */
+AD_API ad_tensor *ad_sum_at(ad_tape *tape, ad_tensor *a, const char *site); /* over all dimensions -> scalar */
 /* x [..., k] with w [k, n] -> [..., n]: the product y = x w. */
 AD_API ad_tensor *ad_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const char *site);
 /* x [..., k] with w [n, k] -> [..., n]: y = x w^T, for a head that is tied to its embedding. */
 AD_API ad_tensor *ad_linear_transposed_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const char *site);
-/* indices i32 [batch, seq], table [vocabulary, d] -> [batch, seq, d]. An index outside the table is AD_INVALID, naming it. */
+/* indices i32 [batch, seq], table [vocabulary, d] -> [batch, seq, d]. An index outside the table is AD_INVALID, naming
+ * it. */
 AD_API ad_tensor *ad_embedding_at(ad_tape *tape, ad_tensor *table, ad_tensor *indices, const char *site);
 /* x / sqrt(mean(x^2) + epsilon) * weight over the last dimension; x [..., d], weight [d]. Zhang and Sennrich 2019. */
 AD_API ad_tensor *ad_rms_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site);
-/* Rotary positions on x [batch, seq, heads*head_dim], pairs (i, i + head_dim/2), angle position * base^(-2i/head_dim). Su et al. 2021. */
+/* Rotary positions on x [batch, seq, heads*head_dim], pairs (i, i + head_dim/2), angle position * base^(-2i/head_dim).
+ * Su et al. 2021. */
 AD_API ad_tensor *ad_rotary_at(ad_tape *tape, ad_tensor *x, int64_t head_dim, double base, const char *site);
-/* Causal attention, softmax(q k^T / sqrt(head_dim)) v, on [batch, seq, heads*head_dim]; holds scores for one block of rows at a time and recomputes them in
- * backward from the rows' log-sum-exp. Dao et al. 2022. */
-AD_API ad_tensor *ad_attention_at(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, int64_t head_dim, const char *site);
+/* Causal attention, softmax(q k^T / sqrt(head_dim)) v, on [batch, seq, heads*head_dim]; holds scores for one block of
+ * rows at a time and recomputes them in backward from the rows' log-sum-exp. Dao et al. 2022. */
+AD_API ad_tensor *ad_attention_at(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, int64_t head_dim,
+                                  const char *site);
 /* silu(gate) * up, elementwise. Shazeer 2020. */
 AD_API ad_tensor *ad_swiglu_at(ad_tape *tape, ad_tensor *gate, ad_tensor *up, const char *site);
 AD_API ad_tensor *ad_gelu_at(ad_tape *tape, ad_tensor *x, const char *site); /* 0.5 x (1 + erf(x / sqrt 2)) */
-/* Sum over positions with target >= 0 of -log softmax(logits)[target]: the numerator only; logits [batch, seq, vocabulary], targets i32 [batch, seq]. */
+/* Sum over positions with target >= 0 of -log softmax(logits)[target]: the numerator only; logits [batch, seq,
+ * vocabulary], targets i32 [batch, seq]. */
 AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targets, const char *site);
 
 /* Transitions (law 2). `axes` as in ad_axes_parse; axes on which x has different types are moved one type after the other. A

@@ -5,6 +5,7 @@
 #include "addend/data.h"
 #include "addend/optim.h"
 #include "addend/recipe.h"
+#include "addend/store.h"
 
 #if defined(__cplusplus)
 extern "C" {
@@ -17,9 +18,11 @@ typedef struct ad_step_report {
   int64_t step;
   double loss;      /* mean over the step's counted tokens of all ranks, before the update */
   int64_t count;    /* those tokens; 0: gradient 0 and a warning (law 5) */
-  double norm;      /* of the whole gradient, before clipping */
+  double norm;      /* of the whole gradient, before clipping; not finite in a skipped step */
   double lr;
   double seconds;
+  int loss_scale; /* exponent of the loss scale that this step's gradients carry; 0 where there is none */
+  int skipped;    /* 1: a gradient overflowed somewhere: nothing was updated on any rank, the loss scale fell */
 } ad_step_report;
 
 typedef struct ad_run_options {
@@ -43,12 +46,21 @@ AD_API AD_CHECKED ad_status ad_run_loss(ad_run *run, int64_t step, int held_out,
 
 AD_API size_t ad_run_param_count(const ad_run *run);
 AD_API const ad_param_spec *ad_run_param(const ad_run *run, size_t index);
-AD_API ad_array *ad_run_value(ad_run *run, size_t index);                 /* in the storage layout; may be written between steps */
-AD_API const ad_array *ad_run_gradient(const ad_run *run, size_t index);  /* in the storage layout */
+AD_API ad_array *ad_run_value(ad_run *run, size_t index);  /* in the storage layout */
+AD_API ad_array *ad_run_master(ad_run *run, size_t index); /* what the optimizer updates; the value itself where its dtype is wide enough */
+/* After values (from_master 0) or masters (1) were written between steps: the other follows, and so do the copies that are computed with. Collective. */
+AD_API AD_CHECKED ad_status ad_run_refresh(ad_run *run, int from_master);
+AD_API const ad_array *ad_run_gradient(const ad_run *run, size_t index); /* in the storage layout; times 2^report.loss_scale */
+/* Computes step `step`'s gradients once more without reducing them: `visit` sees every microbatch's gradient of every parameter on this rank, in the layout in
+ * which it is an addend. For proofs. Collective. */
+typedef void (*ad_addend_visitor)(void *context, size_t param, const ad_array *addend);
+AD_API AD_CHECKED ad_status ad_run_addends(ad_run *run, int64_t step, ad_addend_visitor visit, void *context);
 AD_API const ad_mesh *ad_run_mesh(const ad_run *run);
 AD_API ad_model *ad_run_model(ad_run *run);
 AD_API ad_adamw *ad_run_optimizer(ad_run *run);
 AD_API ad_reducer *ad_run_reducer(ad_run *run);
+AD_API ad_store *ad_run_store(ad_run *run);
+AD_API ad_loss_scale *ad_run_loss_scale(ad_run *run); /* state of the run: saved and restored with the optimizer's */
 AD_API ad_tape *ad_run_tape(ad_run *run);
 AD_API ad_comm *ad_run_comm(ad_run *run);
 AD_API const ad_recipe *ad_run_recipe(const ad_run *run);

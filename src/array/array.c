@@ -50,7 +50,7 @@ ad_status ad_array_check(const ad_comm *comm, const ad_array *array, const char 
                  ad_shape_print(&array->local, have, sizeof have));
 }
 
-ad_status ad_array_add(ad_array *to, const ad_array *from, const char *site) {
+ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const char *site) {
   char a[160], b[160];
   if (!ad_layout_equal(&to->layout, &from->layout)) {
     return ad_fail(AD_TYPE, "%s: add: a value that is %s cannot take one that is %s; bring both to one layout first",
@@ -64,6 +64,11 @@ ad_status ad_array_add(ad_array *to, const ad_array *from, const char *site) {
     return ad_fail(AD_INVALID, "%s: add: the shapes %s and %s differ", site, ad_shape_print(&to->shape, a, sizeof a),
                    ad_shape_print(&from->shape, b, sizeof b));
   }
+  return AD_OK;
+}
+
+ad_status ad_array_add(ad_array *to, const ad_array *from, const char *site) {
+  AD_TRY(ad_array_check_addend(to, from, site));
   if (to->data && from->data) ad_accumulate(to->data, to->dtype, from->data, from->dtype, 1, ad_array_numel(to));
   return AD_OK;
 }

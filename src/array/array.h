@@ -13,4 +13,7 @@ static inline ad_group ad_array_group(const ad_comm *comm, const ad_array *array
  * array with elements has no data. */
 ad_status ad_array_check(const ad_comm *comm, const ad_array *array, const char *what, const char *site) AD_CHECKED;
 
+/* Law 6: AD_TYPE unless layout and scale agree, AD_INVALID unless the shapes do. Dtypes are the caller's contract. */
+ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const char *site) AD_CHECKED;
+
 #endif

@@ -179,6 +179,11 @@ static transfer describe_transfer(ad_comm *comm, const ad_array *in, ad_move mov
                               .dtype = in->dtype,
                               .accumulate = accumulate,
                               .site = site};
+  if (ad_dtype_is_float(in->dtype) && (move == AD_MOVE_ALL_REDUCE || move == AD_MOVE_REDUCE_SCATTER)) {
+    work.call.out_dtype = out->dtype;
+    work.call.in_scale = in->scale;
+    work.call.out_scale = out->scale;
+  }
   work.members = ad_group_size(&work.call.group);
   return work;
 }
@@ -231,23 +236,25 @@ static ad_status check_out(const ad_comm *comm, const ad_array *in, const ad_arr
   int shape_fits = ad_shape_equal(&out->shape, &expected->shape) ||
                    (move == AD_MOVE_DECLARE && ad_shape_equal(&out->local, &in->local));
   char want[96], have[96], want_layout[160], have_layout[160];
-  if (shape_fits && out->dtype == expected->dtype && ad_layout_equal(&out->layout, &expected->layout)) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: %s: the result is described as %s %s \"%s\", but it is %s %s \"%s\"; take the description from "
-                 "ad_array_after",
-                 site, ad_move_name(move), ad_dtype_name(out->dtype), ad_shape_print(&out->shape, have, sizeof have),
-                 ad_layout_print(&out->layout, have_layout, sizeof have_layout), ad_dtype_name(expected->dtype),
-                 ad_shape_print(&expected->shape, want, sizeof want),
-                 ad_layout_print(&expected->layout, want_layout, sizeof want_layout));
+  int same_numbers = out->dtype == expected->dtype && out->scale == expected->scale;
+  int sums = (move == AD_MOVE_ALL_REDUCE || move == AD_MOVE_REDUCE_SCATTER) && ad_dtype_is_float(in->dtype);
+  int numbers_fit = same_numbers || (sums && ad_dtype_is_float(out->dtype));
+  if (shape_fits && numbers_fit && ad_layout_equal(&out->layout, &expected->layout)) return AD_OK;
+  return ad_fail(
+      AD_INVALID,
+      "%s: %s: the result is described as %s %s \"%s\" times 2^%d, but it is %s %s \"%s\" times 2^%d; take the "
+      "description from ad_array_after",
+      site, ad_move_name(move), ad_dtype_name(out->dtype), ad_shape_print(&out->shape, have, sizeof have),
+      ad_layout_print(&out->layout, have_layout, sizeof have_layout), -out->scale, ad_dtype_name(expected->dtype),
+      ad_shape_print(&expected->shape, want, sizeof want),
+      ad_layout_print(&expected->layout, want_layout, sizeof want_layout), -expected->scale);
 }
 
 static ad_status check_move(const ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
                             const char *site, ad_array *out) {
   ad_array expected;
   AD_TRY(ad_array_after(comm, in, move, axes, to, site, &expected));
-  AD_TRY(check_out(comm, in, &expected, move, out, site));
-  out->scale = in->scale;
-  return AD_OK;
+  return check_out(comm, in, &expected, move, out, site);
 }
 
 ad_status ad_array_move(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to, ad_dtype accumulate,

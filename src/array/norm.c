@@ -3,9 +3,11 @@
 #include "array/array.h"
 #include "base/error.h"
 #include "base/kernels.h"
+#include "base/switches.h"
 
 /* Of the ranks of the group that hold the same part, the first one counts it. */
 static int counts_here(const ad_comm *comm, const ad_array *array, const ad_group *group) {
+  if (ad_switched(AD_SWITCH_REPLICA_IN_NORM)) return 1;
   int64_t rank = ad_comm_rank(comm);
   ad_axes same = ad_layout_axes_of(&array->layout, AD_R) | ad_layout_axes_of(&array->layout, AD_I);
   ad_group copies = ad_mesh_group(array->layout.mesh, same, rank);

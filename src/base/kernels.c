@@ -82,9 +82,9 @@ void ad_accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_
   kernels()->accumulate(dst, dst_dtype, src, src_dtype, factor, n);
 }
 
-void ad_reduce(void *const *out, size_t out_count, const void *const *sources, size_t source_count, ad_dtype dtype,
-               ad_dtype accumulate, ad_reduction reduction, size_t n) {
-  kernels()->reduce(out, out_count, sources, source_count, dtype, accumulate, reduction, n);
+void ad_reduce(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
+               const ad_reducing *how, size_t n) {
+  kernels()->reduce(out, out_count, sources, source_count, how, n);
 }
 
 void ad_copy(void *dst, const void *src, size_t bytes) { kernels()->copy(dst, src, bytes); }

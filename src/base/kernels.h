@@ -23,12 +23,22 @@ void ad_cast_scaled(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src
 /* dst[i] += factor * src[i], formed in dst's dtype if that is f64, in f32 otherwise, then rounded to dst's dtype.
  * factor 1 is a plain sum. Floating dtypes. */
 void ad_accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n);
-/* out[k][i] = (dtype) reduce over j of (accumulate)sources[j][i], for every k < out_count, in the order of `sources`,
- * formed in `accumulate` (AD_F32 or AD_F64; for integers their own dtype). One pass: reads each source once, writes
- * each out once; an out may be one of the sources (the same pointer; otherwise apart). source_count >= 1; integer sums
- * wrap around; the maximum or minimum with a NaN is NaN. The core of every reduction. */
-void ad_reduce(void *const *out, size_t out_count, const void *const *sources, size_t source_count, ad_dtype dtype,
-               ad_dtype accumulate, ad_reduction reduction, size_t n);
+/* How a reduction forms: the sum, maximum or minimum over j of (accumulate)sources[j][i], in the order of the sources.
+ */
+typedef struct ad_reducing {
+  ad_dtype dtype;      /* of the sources */
+  ad_dtype accumulate; /* AD_F32 or AD_F64; for integers their own dtype */
+  ad_reduction reduction;
+  ad_dtype out_dtype; /* rounded to once, at the end; 0: dtype. Integers only to themselves */
+  int shift;          /* sums of floats: the sum times 2^shift is what is written */
+  int adds;           /* 1: that is added to what stands in the outs, whose dtype is `accumulate` */
+} ad_reducing;
+/* Writes it to out[k] for every k < out_count. One pass: reads each source once, writes each out once; an out may be
+ * one of the sources if the elements have one size (the same pointer; otherwise apart, and apart where it adds).
+ * source_count >= 1; integer sums wrap around; the maximum or minimum with a NaN is NaN. The core of every reduction.
+ */
+void ad_reduce(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
+               const ad_reducing *how, size_t n);
 /* Copies; large ones past the caches when that is faster. */
 void ad_copy(void *dst, const void *src, size_t bytes);
 

@@ -436,9 +436,12 @@ typedef struct reducer {
   void *const *out;
   const void *const *sources;
   size_t out_count, source_count;
-  size_t size;            // bytes of an element
+  size_t size, out_size;  // bytes of an element
   converter load, store;  // NULL: the dtype is the accumulate type
   folder fold;
+  int wide;  // sums form in f64
+  double factor;
+  int scales, adds;
   half_summer sum_halves;    // NULL: through blocks
   int streamed, sum_in_out;  // sum_in_out: the sum may form in out[0] itself
 } reducer;
@@ -463,12 +466,14 @@ static void fold_block(const reducer *r, void *sum, size_t at, size_t n) {
 }
 
 static void write_out(const reducer *r, void *out, size_t at, const void *result, size_t n) {
-  char *to = (char *)out + at * r->size;
+  char *to = (char *)out + at * r->out_size;
   if (to == result) return;
-  if (r->streamed && !is_source(r, out, 0))
-    stream_bytes(to, result, n * r->size);
+  if (r->adds)
+    (r->wide ? add_scaled_f64 : add_scaled_f32)(to, to, result, r->factor, n);
+  else if (r->streamed && !is_source(r, out, 0))
+    stream_bytes(to, result, n * r->out_size);
   else
-    memcpy(to, result, n * r->size);
+    memcpy(to, result, n * r->out_size);
 }
 
 /* Straight from the sources' registers to the first out, as far as they fill them. */
@@ -482,10 +487,11 @@ static size_t reduce_halves(const reducer *r, size_t at, size_t n) {
 static void reduce_block(const reducer *r, size_t at, size_t n) {
   if (!n) return;
   block sum_space, result_space;
-  void *first_out = (char *)r->out[0] + at * r->size;
+  void *first_out = (char *)r->out[0] + at * r->out_size;
   void *sum = r->sum_in_out ? first_out : &sum_space;
   void *result = sum;
   fold_block(r, sum, at, n);
+  if (r->scales) (r->wide ? scale_f64 : scale_f32)(sum, sum, r->factor, n);
   if (r->store) {
     result = r->streamed ? &result_space : first_out;
     r->store(result, sum, n);
@@ -493,31 +499,49 @@ static void reduce_block(const reducer *r, size_t at, size_t n) {
   for (size_t k = 0; k < r->out_count; k++) write_out(r, r->out[k], at, result, n);
 }
 
-static void reduce(void *const *out, size_t out_count, const void *const *sources, size_t source_count, ad_dtype dtype,
-                   ad_dtype accumulate_dtype, ad_reduction reduction, size_t n) {
+/* 2^shift, also where it is no normal number. */
+static double power_of_two(int shift) {
+  double power = 1;
+  for (; shift > 0; shift--) power *= 2;
+  for (; shift < 0; shift++) power /= 2;
+  return power;
+}
+
+/* Conversions of floats; a sum's NaN is the canonical one, which the faster ones keep. */
+static void choose_converters(reducer *r, const ad_reducing *how, ad_dtype out_dtype) {
+  r->load = r->wide ? to_f64[how->dtype] : to_f32[how->dtype];
+  r->store = r->wide ? from_f64[out_dtype] : from_f32[out_dtype];
+  if (r->wide || (r->source_count == 1 && how->dtype != out_dtype)) return;
+  if (how->dtype == AD_BF16) r->load = bf16s_widened;
+  if (out_dtype == AD_BF16) r->store = f32s_rounded;
+}
+
+static void reduce(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
+                   const ad_reducing *how, size_t n) {
   if (!out_count) return;
+  ad_dtype dtype = how->dtype, out_dtype = how->out_dtype ? how->out_dtype : dtype;
   int integer = dtype == AD_I32 || dtype == AD_I64;
-  int wide = accumulate_dtype == AD_F64;
   reducer r = {
       .out = out,
       .sources = sources,
       .out_count = out_count,
       .source_count = source_count,
       .size = sizes[dtype],
-      .load = integer ? NULL
-              : wide  ? to_f64[dtype]
-                      : to_f32[dtype],
-      .store = integer ? NULL
-               : wide  ? from_f64[dtype]
-                       : from_f32[dtype],
-      .fold = folders[integer ? dtype : accumulate_dtype][reduction],
+      .out_size = sizes[out_dtype],
+      .fold = folders[integer ? dtype : how->accumulate][how->reduction],
+      .wide = !integer && how->accumulate == AD_F64,
+      .factor = power_of_two(how->shift),
+      .scales = how->shift && !how->adds,
+      .adds = how->adds,
   };
-  if (dtype == AD_BF16 && !wide) r.load = bf16s_widened, r.store = f32s_rounded;
+  if (!integer) choose_converters(&r, how, out_dtype);
   // A source is in the caches already, and what is written there costs no read of its own.
-  r.streamed = n * r.size * (out_count + source_count) >= streaming_bytes && !is_source(&r, out[0], 0);
+  r.streamed =
+      !r.adds && n * (r.out_size * out_count + r.size * source_count) >= streaming_bytes && !is_source(&r, out[0], 0);
   // A source that is folded after the first TERMS must not be overwritten by the sum of those.
-  r.sum_in_out = !r.store && !r.streamed && !is_source(&r, out[0], TERMS);
-  if (r.source_count > 1 && !wide && !r.streamed && reduction == AD_SUM) r.sum_halves = half_summers[dtype];
+  r.sum_in_out = !r.store && !r.adds && !r.streamed && !is_source(&r, out[0], TERMS);
+  int halves = r.source_count > 1 && r.load && !r.wide && !r.streamed && !r.adds && !r.scales && dtype == out_dtype;
+  if (halves && how->reduction == AD_SUM) r.sum_halves = half_summers[dtype];
   for (size_t at = 0; at < n; at += BLOCK) {
     size_t count = block_of(n - at), done = r.sum_halves ? reduce_halves(&r, at, count) : 0;
     reduce_block(&r, at + done, count - done);

@@ -7,8 +7,8 @@ typedef struct kernel_table {
   void (*cast)(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, size_t n);
   void (*cast_scaled)(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n);
   void (*accumulate)(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n);
-  void (*reduce)(void *const *out, size_t out_count, const void *const *sources, size_t source_count, ad_dtype dtype,
-                 ad_dtype accumulate, ad_reduction reduction, size_t n);
+  void (*reduce)(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
+                 const ad_reducing *how, size_t n);
   void (*copy)(void *dst, const void *src, size_t bytes);
 } kernel_table;
 

@@ -21,7 +21,7 @@ int ad_switched_on_axis(ad_switch which, const char *axis) {
 const ad_switch_record *ad_switch_at(ad_switch which) { return &records[which]; }
 
 static ad_status unknown_switch(const char *text) {
-  char buffer[512];
+  char buffer[1024];
   ad_text known = ad_text_on(buffer, sizeof buffer);
   for (int i = 0; i < AD_SWITCH_COUNT; i++) {
     ad_text_add(&known, "%s%s%s", i ? ", " : "", records[i].name, records[i].per_axis ? "[:AXIS]" : "");

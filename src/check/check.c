@@ -23,12 +23,36 @@ static ad_status prove_clean(const ad_recipe *recipe, const ad_check_options *op
   return status;
 }
 
+/* What is caught in the recipe's dtypes means something only if the clean proof holds in them. */
+static ad_status prove_in_recipe_dtypes(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof,
+                                        int *holds) {
+  ad_check_options clean = *options;
+  clean.recipe_dtype = 1;
+  clean.progress = NULL;
+  AD_TRY(prove_clean(recipe, &clean, proof));
+  *holds = ad_proof_passes(proof, 0);
+  return AD_OK;
+}
+
+static int some_are_of_dtype(const ad_sabotage *sabotages, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (sabotages[i].of_dtype) return 1;
+  return 0;
+}
+
 static ad_status try_sabotages(const ad_recipe *recipe, const ad_check_options *options, ad_findings *findings,
                                ad_sabotage *sabotages) {
   ad_proof *proof;
   AD_TRY(ad_proof_create(recipe, &proof));
   ad_status status = ad_sabotage_list(recipe, sabotages, &findings->sabotage_count);
+  int holds = 1;
+  if (!status && some_are_of_dtype(sabotages, findings->sabotage_count))
+    status = prove_in_recipe_dtypes(recipe, options, proof, &holds);
   for (size_t i = 0; i < findings->sabotage_count && !status; i++) {
+    if (sabotages[i].of_dtype && !holds) {
+      findings->survivors++;
+      continue;
+    }
     if (options->progress)
       options->progress(options->context, sabotages[i].name, (int64_t)i, (int64_t)findings->sabotage_count);
     status = ad_sabotage_try(recipe, options, proof, &sabotages[i]);

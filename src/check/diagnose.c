@@ -14,8 +14,8 @@ static const char *const cause_names[] = {
 };
 
 /* Errors below this are taken for those of a narrower dtype: a mistake in a sum changes more than one part in a
- * million. */
-static const double ROUNDING = 1e-6;
+ * million. Where the contract itself rounds, a narrower dtype than it promises does not hide below that. */
+static double rounding_limit(const ad_proof_param *param) { return param->bound < 1e-9 ? 1e-6 : 0x1p-5; }
 
 const char *ad_cause_name(ad_cause_kind kind) { return cause_names[kind]; }
 
@@ -83,11 +83,11 @@ ad_cause ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_proof_param 
                      ad_axes differs, int64_t odd_rank) {
   if (param->replicas_equal && param->max_rel_err <= param->bound) return cause_of_kind(AD_CAUSE_NONE, 0, NAN);
   if (!param->replicas_equal) return cause_of_replicas(differs, odd_rank, param->max_rel_err <= param->bound);
-  if (proportional && param->max_rel_err >= ROUNDING) return cause_of_factor(mesh, reduced, param->ratio);
+  if (proportional && param->max_rel_err >= 1e-6) return cause_of_factor(mesh, reduced, param->ratio);
   ad_cause cause = cause_of_kind(AD_CAUSE_UNKNOWN, 0, NAN);
   if (!isfinite(param->max_rel_err)) {
     snprintf(cause.text, sizeof cause.text, "a value is not a finite number");
-  } else if (param->max_rel_err < ROUNDING) {
+  } else if (param->max_rel_err < rounding_limit(param)) {
     cause.kind = AD_CAUSE_ROUNDING;
     snprintf(cause.text, sizeof cause.text, "differs by rounding only: a narrower dtype or another order of the sum");
   } else {

@@ -49,7 +49,7 @@ static ad_status save_values(ad_run *run, double **out) {
   return AD_OK;
 }
 
-static void set_values(ad_run *run, const double *saved, double h) {
+static ad_status set_values(ad_run *run, const double *saved, double h) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     ad_array *value = ad_run_value(run, i);
     ad_walk walk = {value, ad_comm_rank(ad_run_comm(run))};
@@ -58,15 +58,16 @@ static void set_values(ad_run *run, const double *saved, double h) {
       ((double *)value->data)[j] = *saved++ + d;
     }
   }
+  return ad_run_refresh(run, 0);
 }
 
 static ad_status difference_quotient(ad_run *run, const double *saved, double h, double *out) {
   double above, below;
-  set_values(run, saved, h);
+  AD_TRY(set_values(run, saved, h));
   AD_TRY(ad_run_loss(run, 0, 0, &above));
-  set_values(run, saved, -h);
+  AD_TRY(set_values(run, saved, -h));
   AD_TRY(ad_run_loss(run, 0, 0, &below));
-  set_values(run, saved, 0);
+  AD_TRY(set_values(run, saved, 0));
   *out = (above - below) / (2 * h);
   return AD_OK;
 }

@@ -60,7 +60,8 @@ static const char *caught_param(const ad_sabotage *sabotage) {
 
 static json_t *sabotage_document(const ad_sabotage *sabotage) {
   return json_pack("{s:s, s:o, s:s, s:s, s:o, s:o, s:o, s:n, s:o, s:o}", "name", sabotage->name, "catalogue",
-                   sabotage->catalogue ? json_integer(sabotage->catalogue) : json_null(), "dtype", "f64", "caught_by",
+                   sabotage->catalogue ? json_integer(sabotage->catalogue) : json_null(), "dtype",
+                   sabotage->of_dtype ? "recipe" : "f64", "caught_by",
                    ad_caught_name(sabotage->caught), "param", text_or_null(caught_param(sabotage)), "ratio",
                    number(sabotage->ratio), "expected_ratio", number(sabotage->expected_ratio), "only_loss", "cause",
                    cause_document(&sabotage->cause), "message", text_or_null(sabotage->message));
@@ -98,7 +99,7 @@ json_t *ad_findings_document(const ad_findings *findings) {
   if (!document) return NULL;
   if (!directional) {
     json_object_set_new(json_object_get(document, "loss"), "rel_err", number(proof->loss_err));
-    json_object_set_new(json_object_get(document, "loss"), "bound", number(proof->norm_bound));
+    json_object_set_new(json_object_get(document, "loss"), "bound", number(proof->loss_bound));
   }
   json_object_set_new(document, "norm",
                       json_pack("{s:o, s:o, s:o}", "dist", number(proof->norm_dist), "ref",

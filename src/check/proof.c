@@ -72,9 +72,12 @@ static int all_f64(const ad_recipe *recipe) {
   return contract->param == AD_F64 && recipe->precision.compute == AD_F64 && recipe->precision.override_count == 0;
 }
 
+int ad_proof_is_wide(const ad_recipe *recipe, const ad_check_options *options) {
+  return options->recipe_dtype ? all_f64(recipe) : options->dtype != AD_F32;
+}
+
 double ad_proof_bound_of(const ad_recipe *recipe, const ad_check_options *options) {
-  int wide = options->recipe_dtype ? all_f64(recipe) : options->dtype != AD_F32;
-  return wide ? 1e-12 : bound_of_f32(recipe);
+  return ad_proof_is_wide(recipe, options) ? 1e-12 : bound_of_f32(recipe);
 }
 
 ad_axes ad_proof_reduced_axes(const ad_layout *layout) {
@@ -93,7 +96,7 @@ int ad_proof_passes(const ad_proof *proof, int directional) {
   if (!proof->complete) return 0;
   if (directional) return proof->directional_err <= AD_DIRECTIONAL_BOUND;
   int passes = proof->initial_equal && proof->updates_equal && proof->norm_err <= proof->norm_bound &&
-               proof->loss_err <= proof->norm_bound;
+               proof->loss_err <= proof->loss_bound;
   for (size_t i = 0; i < proof->param_count; i++) passes &= param_passes(&proof->params[i]);
   return passes;
 }

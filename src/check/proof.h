@@ -36,7 +36,7 @@ typedef struct ad_proof_param {
 
 typedef struct ad_proof {
   int complete; /* every number below is there */
-  double loss_dist, loss_ref, loss_err;
+  double loss_dist, loss_ref, loss_err, loss_bound;
   double norm_dist, norm_ref, norm_err, norm_bound;
   int initial_equal; /* the first step started from the values that one process draws */
   int updates_equal; /* the reference's optimizer, fed the distributed gradient, gave the same values and moments, bit
@@ -63,7 +63,9 @@ ad_status ad_proof_run(const ad_proof_job *job, ad_launch_result *result) AD_CHE
 /* The axes larger than 1 over which the gradient of a parameter of this compute layout is a sum. */
 ad_axes ad_proof_reduced_axes(const ad_layout *layout);
 int ad_proof_passes(const ad_proof *proof, int directional);
-/* The bound of every judged number under these options; its reasons stand at the definition. */
+/* Whether everything is f64 under these options: nothing rounds but that. */
+int ad_proof_is_wide(const ad_recipe *recipe, const ad_check_options *options);
+/* What computing may add to every judged number under these options; its reasons stand at the definition. */
 double ad_proof_bound_of(const ad_recipe *recipe, const ad_check_options *options);
 /* A central difference in f64 keeps about eps^(2/3) = 4e-11 of the loss; the derivative along a random direction is
  * smaller than the loss by up to three digits. */

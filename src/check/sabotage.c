@@ -9,6 +9,7 @@
 #include "addend/data.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "check/rounding.h"
 
 const char *ad_caught_name(ad_caught caught) {
   static const char *const names[] = {"none", "type", "number", "protocol"};
@@ -40,9 +41,60 @@ typedef struct ad_stage {
   const ad_recipe *recipe;
   const ad_mesh *mesh;
   ad_axes reduced;        /* over which some parameter's gradient is a sum of several ranks' addends */
+  int scales_loss;        /* some contract has f16 gradients */
+  int sums_wide;          /* some contract promises more than 16 bits all the way */
+  int reduces;            /* some gradient takes a step, be it over a group of one */
+  int scatters_first;     /* some gradient is scattered, then all_reduced over replicas */
+  int over_replicas;      /* the same, over more than one */
+  int over_one;           /* some step is over a group of one */
+  int starts_over_many;   /* some first step is over a group of more: launches of one rank meet others' */
+  int is_uneven;          /* some scattered dimension has shards of unequal size, none empty */
+  int has_copies;         /* some element is stored on several ranks */
+  int keeps_shards;       /* some microbatch before the last leaves its shard of the sum to be added to */
   int64_t tokens;         /* counted in a step */
   int second_rank_counts; /* rank 1 of the mesh holds a counted token */
 } ad_stage;
+
+static int64_t size_of_axes(const ad_mesh *mesh, ad_axes axes) {
+  int64_t size = 1;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
+    if (axes & AD_AXES(axis)) size *= ad_mesh_axis_size(mesh, (ad_axis)axis);
+  return size;
+}
+
+static void look_at_path(const ad_param_declaration *param, ad_stage *stage) {
+  ad_layout storage = ad_recipe_storage(stage->recipe, param), gradient = ad_layout_dual(&param->layout);
+  ad_path_step steps[AD_AXIS_COUNT];
+  int count;
+  if (ad_layout_path(&gradient, &storage, steps, &count)) return;
+  for (int i = 0; i < count; i++) stage->over_one |= size_of_axes(stage->mesh, steps[i].axes) == 1;
+  stage->reduces |= count > 0;
+  stage->starts_over_many |= count > 0 && size_of_axes(stage->mesh, steps[0].axes) > 1;
+  ad_axes copies = ad_layout_axes_of(&storage, AD_R) | ad_layout_axes_of(&storage, AD_I);
+  stage->has_copies |= size_of_axes(stage->mesh, copies) > 1;
+  if (!count || steps[0].move != AD_MOVE_REDUCE_SCATTER) return;
+  int64_t members = size_of_axes(stage->mesh, steps[0].axes), rows = param->shape.dim[0];
+  stage->is_uneven |= rows > members && rows % members;
+  stage->scatters_first |= count > 1;
+  stage->over_replicas |= count > 1 && size_of_axes(stage->mesh, steps[1].axes) > 1;
+}
+
+static void look_at_contract(const ad_param_declaration *param, ad_stage *stage) {
+  ad_contract contract;
+  if (ad_recipe_contract(stage->recipe, param->name, &contract)) return;
+  stage->scales_loss |= (contract.grad == AD_F16 && !contract.raw) || contract.reduce == AD_F16;
+  stage->sums_wide |= ad_unit_roundoff(contract.grad) <= 0x1p-24 && ad_unit_roundoff(contract.reduce) <= 0x1p-24;
+}
+
+static int keeps_shards(const ad_recipe *recipe) {
+  int kept = 0;
+  for (size_t m = 0; m + 1 < recipe->train.sync_count; m++) {
+    ad_span rows = ad_cut(recipe->train.global_batch, (int64_t)m, recipe->train.microbatches);
+    if (recipe->train.sync[m] == AD_SYNC_ALL) kept = 0;
+    kept |= recipe->train.sync[m] == AD_SYNC_SHARD && tokens_of_span(recipe, rows);
+  }
+  return kept;
+}
 
 static ad_axes reduced_axes(const ad_model *model) {
   ad_axes axes = 0;
@@ -58,13 +110,45 @@ static int64_t tokens_of_rank(const ad_recipe *recipe, const ad_layout *batch, i
   return tokens;
 }
 
+/* Mistakes that f64 would not show as they are. */
+static int is_of_dtype(ad_switch which) {
+  return which == AD_SWITCH_OVERFLOW_PER_RANK || which == AD_SWITCH_BUCKET_BY_RAW_DTYPE ||
+         which == AD_SWITCH_NARROW_ACCUMULATE;
+}
+
 static ad_stage stage_of(const ad_recipe *recipe, const ad_mesh *mesh, const ad_model *model) {
   ad_stage stage = {.recipe = recipe, .mesh = mesh, .reduced = reduced_axes(model)};
+  stage.keeps_shards = keeps_shards(recipe);
+  for (size_t i = 0; i < ad_model_param_count(model); i++) {
+    look_at_path(ad_model_param(model, i), &stage);
+    look_at_contract(ad_model_param(model, i), &stage);
+  }
   stage.tokens = tokens_of_span(recipe, (ad_span){0, recipe->train.global_batch});
   int64_t second = ad_mesh_first_rank(mesh) + 1;
   stage.second_rank_counts =
       ad_mesh_has_rank(mesh, second) && tokens_of_rank(recipe, ad_model_batch_layout(model), second) > 0;
   return stage;
+}
+
+/* Mistakes in how sums are cut, scaled and kept. */
+static int reduction_can_show(ad_switch which, const ad_stage *stage) {
+  switch (which) {
+    case AD_SWITCH_PARTIAL_AFTER:
+      return stage->scatters_first && stage->keeps_shards;
+    case AD_SWITCH_BOTH_FACTORS:
+      return stage->over_replicas && stage->keeps_shards;
+    case AD_SWITCH_ADD_TO_ITSELF:
+      return stage->over_one;
+    case AD_SWITCH_PADDING_COUNTED:
+      return stage->is_uneven;
+    case AD_SWITCH_REPLICA_IN_NORM:
+      return stage->has_copies;
+    case AD_SWITCH_BUCKET_BY_RAW_DTYPE:
+    case AD_SWITCH_NARROW_ACCUMULATE:
+      return stage->reduces && stage->sums_wide;
+    default:
+      return stage->reduces;
+  }
 }
 
 /* Whether the mistake changes anything here. An axis of size 1 averages over one rank: nothing to see. */
@@ -80,8 +164,15 @@ static int can_show(ad_switch which, const ad_stage *stage, ad_axis axis) {
     case AD_SWITCH_LOCAL_COUNT:
     case AD_SWITCH_FIRST_STEP:
       return stage->tokens && stage->reduced;
-    default:
+    case AD_SWITCH_BUCKET_ORDER:
+      return stage->starts_over_many;
+    case AD_SWITCH_PERTURBED_REPLICA:
+    case AD_SWITCH_BUCKET_SIZE:
       return ad_mesh_size(stage->mesh) > 1;
+    case AD_SWITCH_OVERFLOW_PER_RANK:
+      return stage->scales_loss && stage->tokens && ad_mesh_size(stage->mesh) > 1;
+    default:
+      return stage->tokens && reduction_can_show(which, stage);
   }
 }
 
@@ -94,7 +185,8 @@ static double expected_ratio(ad_switch which, double size) {
 static void add(ad_switch which, const ad_mesh *mesh, ad_axis axis, ad_sabotage *out, size_t *count) {
   const ad_switch_record *record = ad_switch_at(which);
   ad_sabotage *sabotage = &out[(*count)++];
-  *sabotage = (ad_sabotage){.catalogue = record->catalogue, .expected_ratio = NAN, .ratio = NAN};
+  *sabotage = (ad_sabotage){
+      .catalogue = record->catalogue, .of_dtype = is_of_dtype(which), .expected_ratio = NAN, .ratio = NAN};
   if (record->per_axis) {
     snprintf(sabotage->name, sizeof sabotage->name, "%s:%s", record->name, ad_axis_name(axis));
     sabotage->axes = AD_AXES(axis);
@@ -176,9 +268,9 @@ static ad_status caught_by_status(const ad_launch_result *result, ad_status stat
 
 ad_status ad_sabotage_try(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof,
                           ad_sabotage *sabotage) {
-  ad_check_options planted = *options; /* these mistakes are of no dtype: they are planted in f64 */
+  ad_check_options planted = *options;
   planted.progress = NULL;
-  planted.recipe_dtype = 0;
+  planted.recipe_dtype = sabotage->of_dtype;
   planted.dtype = AD_F64;
   ad_launch_result result = {0};
   ad_proof_job job = {recipe, &planted, sabotage->name, proof};

@@ -9,6 +9,7 @@ typedef enum ad_caught { AD_CAUGHT_NONE, AD_CAUGHT_TYPE, AD_CAUGHT_NUMBER, AD_CA
 typedef struct ad_sabotage {
   char name[64]; /* "average-instead-of-sum:dp_shard" */
   int catalogue; /* number of the published mistake, 0: none */
+  int of_dtype;  /* planted in the recipe's own dtypes; all others in f64 */
   ad_axes axes;
   double expected_ratio; /* NaN: no single number */
   ad_caught caught;

@@ -2,7 +2,10 @@
 #include "comm/call.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
+#include "addend/layout.h"
 #include "base/error.h"
 #include "base/memory.h"
 
@@ -60,11 +63,44 @@ static ad_status take_group(const ad_collective *collective, int64_t rank, int64
 
 static int is_integer(ad_dtype dtype) { return dtype == AD_I32 || dtype == AD_I64; }
 
+enum { SCALE_MAX = 100 };  // so that no power of two leaves f32, whichever way it is taken
+
+static ad_status take_outputs(const ad_collective *collective, ad_call *call) {
+  ad_reducing *how = &call->reducing;
+  how->out_dtype = collective->out_dtype ? collective->out_dtype : call->dtype;
+  how->shift = collective->in_scale - collective->out_scale;
+  how->adds = collective->adds != 0;
+  call->in_scale = collective->in_scale;
+  call->out_scale = collective->out_scale;
+  call->out_element = ad_dtype_size(how->out_dtype);
+  int scaled = call->in_scale || call->out_scale;
+  if (!call->out_element || (how->out_dtype != call->dtype && (is_integer(call->dtype) || is_integer(how->out_dtype))))
+    return REFUSE(call, "sums of %s cannot be written as %s: floats are written as floats, integers as they are",
+                  ad_dtype_name(call->dtype), ad_dtype_name(how->out_dtype));
+  if (abs(call->in_scale) > SCALE_MAX || abs(call->out_scale) > SCALE_MAX)
+    return REFUSE(call, "scales go from -%d to %d, not %d and %d", SCALE_MAX, SCALE_MAX, call->in_scale,
+                  call->out_scale);
+  if ((scaled || how->adds) && (is_integer(call->dtype) || how->reduction != AD_SUM))
+    return REFUSE(call, "%s", "only sums of floats are scaled or added to");
+  if (how->adds && (call->op != AD_REDUCE_SCATTER || how->out_dtype != how->accumulate))
+    return REFUSE(call, "%s is written: only a reduce_scatter adds to its output, and in the dtype %s that it sums in",
+                  ad_dtype_name(how->out_dtype), ad_dtype_name(how->accumulate));
+  return AD_OK;
+}
+
+static int says_outputs(const ad_collective *collective) {
+  return collective->out_dtype || collective->in_scale || collective->out_scale || collective->adds;
+}
+
 static ad_status take_types(const ad_collective *collective, ad_call *call) {
   if (call->op == AD_BARRIER) return AD_OK;
   call->element = ad_dtype_size(call->dtype);
   if (!call->element) return REFUSE(call, "%d is no dtype", (int)call->dtype);
-  if (!ad_op_reduces(call->op)) return AD_OK;
+  call->out_element = call->element;
+  if (!ad_op_reduces(call->op)) {
+    if (!says_outputs(collective)) return AD_OK;
+    return REFUSE(call, "%s", "out_dtype, scales and `adds` are for operations that reduce");
+  }
   ad_dtype accumulate = collective->accumulate;
   if (!accumulate) accumulate = call->dtype == AD_F64 || is_integer(call->dtype) ? call->dtype : AD_F32;
   int fits = is_integer(call->dtype) ? accumulate == call->dtype
@@ -75,17 +111,16 @@ static ad_status take_types(const ad_collective *collective, ad_call *call) {
         call, "%s cannot be summed in %s: floats sum in f32 or f64 and not below themselves, integers in themselves",
         ad_dtype_name(call->dtype), ad_dtype_name(accumulate));
   if ((unsigned)collective->reduction > AD_MIN) return REFUSE(call, "%d is no reduction", (int)collective->reduction);
-  call->accumulate = accumulate;
-  call->reduction = collective->reduction;
-  return AD_OK;
+  call->reducing = (ad_reducing){.dtype = call->dtype, .accumulate = accumulate, .reduction = collective->reduction};
+  return take_outputs(collective, call);
 }
 
 static ad_status take_words(ad_call *call, size_t bytes, void **out) {
-  if (bytes <= sizeof call->words) {
-    *out = call->words;
-    return AD_OK;
-  }
+  *out = bytes <= sizeof call->words ? call->words : call->owned;
+  if (bytes <= sizeof call->words || bytes <= call->owned_bytes) return AD_OK;
+  ad_call_release(call);
   AD_TRY(ad_new_bytes(bytes, 1, &call->owned));
+  call->owned_bytes = bytes;
   *out = call->owned;
   return AD_OK;
 }
@@ -119,6 +154,83 @@ static ad_status take_counts(const ad_collective *collective, ad_call *call) {
   return collective->receive_counts ? sum_counts(call, collective->receive_counts, call->out_starts) : AD_OK;
 }
 
+/* ---- segments ---- */
+
+// Where the parts of a segment start in the blocks of the members; the segment itself at call->segment_starts[s].
+static ad_status cut_segment(const ad_call *call, size_t s, const ad_segment *segment) {
+  size_t count;
+  if (segment->rows < 0) return REFUSE(call, "segment %zu has %" PRId64 " rows", s, segment->rows);
+  if (__builtin_mul_overflow((size_t)segment->rows, segment->row, &count) ||
+      __builtin_add_overflow(call->segment_starts[s], count, &call->segment_starts[s + 1]))
+    return too_large(call);
+  for (uint32_t k = 0; k < call->members; k++) {
+    size_t *starts = call->part_starts + k * (call->segment_count + 1);
+    starts[s + 1] = starts[s] + (size_t)ad_cut(segment->rows, k, call->members).count * segment->row;
+  }
+  return AD_OK;
+}
+
+static ad_status take_segments(const ad_collective *collective, ad_call *call) {
+  size_t count = collective->segment_count, words, bytes;
+  if (!collective->segments) return AD_OK;
+  if (call->op != AD_REDUCE_SCATTER && call->op != AD_ALL_GATHER)
+    return REFUSE(call, "%s", "only reduce_scatter and all_gather cut segments");
+  if (collective->counts) return REFUSE(call, "%s", "`segments` say where blocks are cut, so `counts` must be NULL");
+  if (!count) return REFUSE(call, "%s", "no segments; a value without elements is one of 0 rows");
+  if (__builtin_mul_overflow(count + 1, (size_t)call->members + 1, &words) ||
+      __builtin_mul_overflow(words, sizeof(size_t), &bytes))
+    return too_large(call);
+  AD_TRY(take_words(call, bytes, (void **)&call->segment_starts));
+  memset(call->segment_starts, 0, bytes);
+  call->part_starts = call->segment_starts + count + 1;
+  call->segment_count = count;
+  call->segments_hash = XXH3_64bits(collective->segments, count * sizeof *collective->segments);
+  for (size_t s = 0; s < count; s++) AD_TRY(cut_segment(call, s, &collective->segments[s]));
+  call->count = call->segment_starts[count];
+  return AD_OK;
+}
+
+static const size_t *parts_of(const ad_call *call, uint32_t member) {
+  return call->part_starts + member * (call->segment_count + 1);
+}
+
+size_t ad_call_block(const ad_call *call, uint32_t member) {
+  if (call->segment_count) return parts_of(call, member)[call->segment_count];
+  return ad_call_in_start(call, member + 1) - ad_call_in_start(call, member);
+}
+
+// The segment that element `at` of a block belongs to; `at` is inside it.
+static size_t find_segment(const size_t *starts, size_t count, size_t at) {
+  size_t first = 0, end = count;
+  while (first + 1 < end) {
+    size_t middle = first + (end - first) / 2;
+    if (starts[middle] <= at)
+      first = middle;
+    else
+      end = middle;
+  }
+  return first;
+}
+
+size_t ad_call_part(const ad_call *call, uint32_t member, size_t s, size_t *at, size_t *whole) {
+  *at = 0;
+  *whole = ad_call_in_start(call, member);
+  if (!call->segment_count) return ad_call_block(call, member);
+  const size_t *starts = parts_of(call, member);
+  *at = starts[s];
+  *whole = call->segment_starts[s];
+  for (uint32_t k = 0; k < member; k++) *whole += parts_of(call, k)[s + 1] - parts_of(call, k)[s];
+  return starts[s + 1] - starts[s];
+}
+
+size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whole) {
+  if (at >= ad_call_block(call, member)) return 0;
+  size_t s = call->segment_count ? find_segment(parts_of(call, member), call->segment_count, at) : 0, start, first;
+  size_t count = ad_call_part(call, member, s, &start, &first);
+  *whole = first + (at - start);
+  return count - (at - start);
+}
+
 static ad_status take_messages(const ad_collective *collective, ad_call *call) {
   if (call->op != AD_EXCHANGE) return AD_OK;
   size_t count = collective->message_count;
@@ -143,7 +255,10 @@ static ad_status take_messages(const ad_collective *collective, ad_call *call) {
 
 static ad_status measure(ad_call *call) {
   size_t whole = 0, block = 0, received = 0;  // elements
-  if (call->in_starts) {
+  if (call->segment_count) {
+    whole = received = call->count;
+    block = ad_call_block(call, call->index);
+  } else if (call->in_starts) {
     whole = call->in_starts[call->members];
     received = call->out_starts[call->members];
     block = call->in_starts[call->index + 1] - call->in_starts[call->index];
@@ -174,7 +289,7 @@ static ad_status measure(ad_call *call) {
   }
   if (__builtin_mul_overflow(in, call->element, &call->in_bytes) || call->in_bytes > SIZE_MAX / 4)
     return too_large(call);
-  if (__builtin_mul_overflow(out, call->element, &call->out_bytes) || call->out_bytes > SIZE_MAX / 4)
+  if (__builtin_mul_overflow(out, call->out_element, &call->out_bytes) || call->out_bytes > SIZE_MAX / 4)
     return too_large(call);
   return AD_OK;
 }
@@ -182,6 +297,8 @@ static ad_status measure(ad_call *call) {
 // Where `out` may lie on `in`: the one place for each operation, see ad_collective.
 static int in_place(const ad_call *call) {
   const char *in = call->in, *out = call->out;
+  if (call->element != call->out_element || call->reducing.adds) return 0;
+  if (call->segment_count) return call->members == 1 && in == out;
   switch (call->op) {
     case AD_REDUCE_SCATTER:
       return out == in + ad_call_in_start(call, call->index) * call->element;
@@ -198,13 +315,14 @@ static ad_status check_buffers(const ad_call *call) {
   uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
   if (call->in_bytes && !in) return REFUSE(call, "`in` is NULL, it must hold %zu bytes", call->in_bytes);
   if (call->out_bytes && !out) return REFUSE(call, "`out` is NULL, it must hold %zu bytes", call->out_bytes);
-  if ((call->in_bytes && in % call->element) || (call->out_bytes && out % call->element))
+  if ((call->in_bytes && in % call->element) || (call->out_bytes && out % call->out_element))
     return REFUSE(call, "a buffer is not aligned for %s", ad_dtype_name(call->dtype));
   int overlap = call->in_bytes && call->out_bytes && in < out + call->out_bytes && out < in + call->in_bytes;
   if (overlap && !in_place(call))
     return REFUSE(call, "%s",
                   "`in` and `out` overlap: they may be the same for all_reduce and broadcast, the own block for "
-                  "reduce_scatter and all_gather, and must be apart for all_to_all");
+                  "reduce_scatter and all_gather, and must be apart for all_to_all and where segments are cut, "
+                  "elements change their size or sums are added to `out`");
   return AD_OK;
 }
 
@@ -221,6 +339,7 @@ static ad_status fill(const ad_collective *collective, int64_t rank, int64_t siz
   AD_TRY(take_root(collective, call));
   AD_TRY(take_types(collective, call));
   AD_TRY(take_counts(collective, call));
+  AD_TRY(take_segments(collective, call));
   AD_TRY(take_messages(collective, call));
   AD_TRY(measure(call));
   return check_buffers(call);
@@ -229,19 +348,18 @@ static ad_status fill(const ad_collective *collective, int64_t rank, int64_t siz
 ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t size, ad_call *out) {
   if ((unsigned)collective->op > AD_EXCHANGE)
     return ad_fail(AD_INVALID, "%d is no collective operation", collective->op);
-  memset(out, 0, offsetof(ad_call, shape));
+  memset(out, 0, offsetof(ad_call, owned));
   out->op = collective->op;
   out->dtype = collective->dtype;
   out->count = collective->count;
   out->in = collective->in;
   out->out = collective->out;
   out->site = collective->site ? collective->site : "a call without a site";
-  ad_status status = fill(collective, rank, size, out);
-  if (status) ad_call_release(out);
-  return status;
+  return fill(collective, rank, size, out);
 }
 
 void ad_call_release(ad_call *call) {
   ad_release(call->owned);
   call->owned = NULL;
+  call->owned_bytes = 0;
 }

@@ -59,8 +59,7 @@ ad_status ad_comm_create(const ad_engine *engine, void *world, int64_t rank, int
 void ad_comm_close(ad_comm *comm) {
   if (!comm) return;
   comm->engine->close(comm->world);
-  for (int i = 0; i < CALLS; i++)
-    if (comm->under_way >> i & 1) ad_call_release(&comm->calls[i]);
+  for (int i = 0; i < CALLS; i++) ad_call_release(&comm->calls[i]);
   free(comm->broken_message);
   ad_release(comm);
 }
@@ -140,6 +139,52 @@ void ad_comm_free(ad_comm *comm, void *memory) {
   if (memory) comm->engine->free(comm->world, memory);
 }
 
+int ad_comm_shares(const ad_comm *comm, const ad_group *group) {
+  ad_group_shape shape = ad_group_canonical(group);
+  return comm->engine->shares && comm->engine->shares(comm->world, &shape);
+}
+
+// What the first member tells the others of the memory it made.
+typedef struct shared_offer {
+  int64_t status, bytes;
+  ad_shared_token token;
+} shared_offer;
+
+static ad_status take_offer(ad_comm *comm, const ad_group *group, size_t bytes, const shared_offer *offer,
+                            const char *site, void **out) {
+  int64_t first = ad_group_rank(group, 0);
+  if (offer->status)
+    return ad_fail((ad_status)offer->status, "%s: rank %" PRId64 " has no memory for %zu bytes that ranks share", site,
+                   first, bytes);
+  AD_TRY(comm->engine->attach(comm->world, bytes, &offer->token, out));
+  if (offer->bytes == (int64_t)bytes) return AD_OK;
+  ad_comm_free(comm, *out);
+  return ad_fail(AD_MISMATCH, "%s: shared memory of %zu bytes, but rank %" PRId64 " asked for %" PRId64, site, bytes,
+                 first, offer->bytes);
+}
+
+ad_status ad_comm_alloc_shared(ad_comm *comm, const ad_group *group, size_t bytes, const char *site, void **out) {
+  shared_offer offer = {.bytes = (int64_t)bytes};
+  void *memory = NULL;
+  int64_t index = ad_group_index(group, comm->rank);
+  if (index < 0)
+    return ad_fail(AD_INVALID, "%s: shared memory: rank %" PRId64 " is not in the group", site, comm->rank);
+  if (!ad_comm_shares(comm, group))
+    return ad_fail(AD_INVALID, "%s: engine %s: the ranks of this group share no memory; see ad_comm_shares", site,
+                   ad_comm_engine(comm));
+  if (!index) {
+    uint32_t holders = (uint32_t)ad_group_size(group);
+    offer.status = comm->engine->share(comm->world, bytes, holders, &offer.token, &memory);
+  }
+  ad_collective tell = {
+      .op = AD_BROADCAST, .group = *group, .in = &offer, .out = &offer, .dtype = AD_I64, .site = site};
+  tell.count = sizeof offer / sizeof(int64_t);
+  AD_TRY(ad_comm_run(comm, &tell));  // on failure the comm can only be closed, which frees the memory
+  if (index) return take_offer(comm, group, bytes, &offer, site, out);
+  if (!offer.status) *out = memory;
+  return (ad_status)offer.status;
+}
+
 ad_status ad_comm_scratch(ad_comm *comm, size_t bytes, void **out) {
   if (bytes > comm->scratch_bytes) {
     ad_comm_free(comm, comm->scratch);
@@ -152,10 +197,7 @@ ad_status ad_comm_scratch(ad_comm *comm, size_t bytes, void **out) {
   return AD_OK;
 }
 
-static void forget(ad_comm *comm, ad_call *call) {
-  ad_call_release(call);
-  comm->under_way &= ~(1ull << (call - comm->calls));
-}
+static void forget(ad_comm *comm, ad_call *call) { comm->under_way &= ~(1ull << (call - comm->calls)); }
 
 static ad_call *oldest(ad_comm *comm) {
   ad_call *found = NULL;

@@ -79,5 +79,15 @@ static void dry_close(void *world) {
   ad_release(dry);
 }
 
-const ad_engine ad_engine_dry = {"dry",    dry_alloc, dry_free,   dry_post, dry_test,
-                                 dry_wait, dry_fail,  dry_health, dry_close};
+static int dry_shares(void *world, const ad_group_shape *shape) { return 1; }
+
+static ad_status dry_share(void *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) {
+  return dry_alloc(world, bytes, out);
+}
+
+static ad_status dry_attach(void *world, size_t bytes, const ad_shared_token *token, void **out) {
+  return dry_alloc(world, bytes, out);
+}
+
+const ad_engine ad_engine_dry = {"dry",    dry_alloc,  dry_free,  dry_post,   dry_test,  dry_wait,
+                                 dry_fail, dry_health, dry_close, dry_shares, dry_share, dry_attach};

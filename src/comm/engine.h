@@ -8,6 +8,11 @@
 #define COMM_ENGINE_H
 #include "comm/call.h"
 
+/* What a rank tells the others for them to find its memory; means something to its engine only. */
+typedef struct ad_shared_token {
+  uint64_t memory, holders;
+} ad_shared_token;
+
 typedef struct ad_engine {
   const char *name;
   /* Memory that collectives move best: zeroed, 64-byte aligned, the engine's until free or close. Local. AD_MEMORY. */
@@ -30,6 +35,13 @@ typedef struct ad_engine {
   ad_status (*health)(void *world);
   /* Leaves the world and frees everything; calls under way are given up. */
   void (*close)(void *world);
+  /* Whether all ranks of the group can attach to each other's memory. Local. NULL: no two ranks can. */
+  int (*shares)(void *world, const ad_group_shape *shape);
+  /* As alloc, for `holders` ranks, this one among them: the others attach with what *token says. Each frees it once;
+   * the memory goes with the last. Local. */
+  ad_status (*share)(void *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out);
+  /* This rank's address of it; `bytes` as in share. Local. AD_MEMORY: it then counts as freed by this rank. */
+  ad_status (*attach)(void *world, size_t bytes, const ad_shared_token *token, void **out);
 } ad_engine;
 
 /* What ad_comm_open and the launcher make a comm of. Takes `world`: closed on failure too. */

@@ -24,6 +24,8 @@ typedef struct hostile_world {
   void *inner;
   uint64_t seed, drawn;
   hostile_call *calls;  // under way
+  void **shared;        // memory that other ranks hold too
+  size_t shared_count;
 } hostile_world;
 
 ad_status ad_hostile_create(const ad_engine *engine, void *inner, uint64_t seed, void **out) {
@@ -51,10 +53,20 @@ static ad_status hostile_alloc(void *world, size_t bytes, void **out) {
   return w->engine->alloc(w->inner, bytes, out);
 }
 
+// Forgets it.
+static int was_shared(hostile_world *w, const void *memory) {
+  for (size_t i = 0; i < w->shared_count; i++)
+    if (w->shared[i] == memory) {
+      w->shared[i] = w->shared[--w->shared_count];
+      return 1;
+    }
+  return 0;
+}
+
 static void hostile_free(void *world, void *memory) {
-  const hostile_world *w = world;
+  hostile_world *w = world;
   // How long it is, is the wrapped engine's secret; 64 bytes are always there.
-  memset(memory, POISON, 64);
+  if (!was_shared(w, memory)) memset(memory, POISON, 64);
   w->engine->free(w->inner, memory);
 }
 
@@ -74,6 +86,7 @@ static ad_status move_buffers(hostile_call *c, const ad_call *call) {
   AD_TRY(poisoned(call->in_bytes, &c->in));
   AD_TRY(poisoned(call->out_bytes, &c->out));
   if (call->in_bytes) memcpy(c->in, call->in, call->in_bytes);
+  if (call->reducing.adds && call->out_bytes) memcpy(c->out, call->out, call->out_bytes);
   c->inner.in = c->in;
   c->inner.out = c->out;
   return AD_OK;
@@ -101,7 +114,7 @@ static ad_status hostile_post(void *world, ad_call *call) {
   AD_TRY(ad_new(1, &c));
   c->inner = *call;
   c->refusals_left = (int)draw(w, 3);
-  int moves = call->op != AD_EXCHANGE && draw(w, 2), apart = !overlap(call);
+  int moves = call->op != AD_EXCHANGE && draw(w, 2), apart = !overlap(call) && !call->reducing.adds;
   ad_status status = moves ? move_buffers(c, call) : AD_OK;
   if (!status && apart && call->out_bytes) memset(call->out, POISON, call->out_bytes);
   if (!status) status = w->engine->post(w->inner, &c->inner);
@@ -158,8 +171,36 @@ static void hostile_close(void *world) {
   hostile_world *w = world;
   w->engine->close(w->inner);
   while (w->calls) release(w, w->calls);
+  ad_release(w->shared);
   ad_release(w);
 }
 
-const ad_engine ad_engine_hostile = {"hostile",    hostile_alloc, hostile_free,   hostile_post, hostile_test,
-                                     hostile_wait, hostile_fail,  hostile_health, hostile_close};
+static int hostile_shares(void *world, const ad_group_shape *shape) {
+  const hostile_world *w = world;
+  return w->engine->shares && w->engine->shares(w->inner, shape);
+}
+
+static ad_status hostile_share(void *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) {
+  hostile_world *w = world;
+  AD_TRY(ad_grow(&w->shared, w->shared_count, w->shared_count + 1));
+  AD_TRY(w->engine->share(w->inner, bytes, holders, token, out));
+  w->shared[w->shared_count++] = *out;
+  return AD_OK;
+}
+
+static ad_status hostile_attach(void *world, size_t bytes, const ad_shared_token *token, void **out) {
+  hostile_world *w = world;
+  delay(w);
+  AD_TRY(w->engine->attach(w->inner, bytes, token, out));
+  ad_status status = ad_grow(&w->shared, w->shared_count, w->shared_count + 1);
+  if (status) {
+    w->engine->free(w->inner, *out);
+    return status;
+  }
+  w->shared[w->shared_count++] = *out;
+  return AD_OK;
+}
+
+const ad_engine ad_engine_hostile = {"hostile",     hostile_alloc,  hostile_free,  hostile_post,
+                                     hostile_test,  hostile_wait,   hostile_fail,  hostile_health,
+                                     hostile_close, hostile_shares, hostile_share, hostile_attach};

@@ -104,7 +104,11 @@ typedef enum mpi_stage { STAGE_TOLD, STAGE_COLLECTING, STAGE_DISTRIBUTING } mpi_
 
 /* A call of a spanning group under way. */
 typedef struct mpi_call {
-  ad_call *call;
+  ad_call *call;   // what is moved: the caller's, or `packed`
+  ad_call *asked;  // the caller's
+  ad_call packed;  // the caller's with the blocks of its segments one after another, in `pack`
+  char *pack;      // grows
+  size_t pack_bytes;
   mpi_channel *channel;
   struct mpi_call *next;
   uint64_t sequence;
@@ -210,6 +214,9 @@ size_t ad_mpi_sent_bytes(const ad_call *call, uint32_t k);
 /* The values are few and travel with the call: everybody sums for himself. */
 int ad_mpi_is_small(const ad_call *call);
 /* Before the call is told: room for parts. */
+/* A call with segments is moved as one whose blocks lie one after another: before, and after. */
+ad_status ad_mpi_pack(mpi_call *c) AD_CHECKED;
+void ad_mpi_unpack(mpi_call *c);
 ad_status ad_mpi_reserve(mpi_call *c) AD_CHECKED;
 /* Moves what can be moved; 1 when the call is complete. */
 int ad_mpi_move(mpi_world *world, mpi_call *c);

@@ -234,7 +234,7 @@ static void describe(mpi_world *world, const mpi_call *c, mail_call *out) {
   out->axes = call->axes;
   out->sequence = c->sequence;
   out->number = call->number;
-  out->signature = ad_signature_of(call);
+  out->signature = ad_signature_of(c->asked);
   out->tag = c->tag;
   write_site(out, call->site);
 }

@@ -13,7 +13,8 @@ static void advance(mpi_world *world) {
       link = &c->next;
       continue;
     }
-    c->call->engine = NULL;
+    ad_mpi_unpack(c);
+    c->asked->engine = NULL;
     *link = c->next;
     if (world->last == &c->next) world->last = link;
     world->free_calls |= 1ull << (c - world->calls);
@@ -52,11 +53,12 @@ static ad_status mpi_health(void *engine_world) {
 
 static ad_status post_spanning(mpi_world *world, mpi_channel *channel, ad_call *call) {
   mpi_call *c = &world->calls[__builtin_ctzll(world->free_calls)];
-  c->call = call;
+  c->call = c->asked = call;
   c->channel = channel;
   c->next = NULL;
   c->stage = STAGE_TOLD;
   c->mismatched = 0;
+  AD_TRY(ad_mpi_pack(c));
   AD_TRY(ad_mpi_reserve(c));
   AD_TRY(ad_mpi_tell(world, c));
   world->free_calls &= ~(1ull << (c - world->calls));
@@ -102,6 +104,25 @@ static ad_status mpi_alloc(void *engine_world, size_t bytes, void **out) {
 
 static void mpi_free(void *engine_world, void *memory) { ad_shm_free(((mpi_world *)engine_world)->shm, memory); }
 
+/* ---- memory of several ranks ---- */
+
+static int mpi_shares(void *engine_world, const ad_group_shape *shape) {
+  const mpi_world *world = engine_world;
+  int64_t members = 1;
+  for (int i = 0; i < shape->count; i++) members *= shape->size[i];
+  for (int64_t i = 0; i < members && world->nodes > 1; i++)
+    if (world->node_of[ad_shape_rank(shape, i)] != world->node_of[world->rank]) return 0;
+  return 1;
+}
+
+static ad_status mpi_share(void *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) {
+  return ad_shm_share(((mpi_world *)world)->shm, bytes, holders, token, out);
+}
+
+static ad_status mpi_attach(void *world, size_t bytes, const ad_shared_token *token, void **out) {
+  return ad_shm_attach(((mpi_world *)world)->shm, token, out);
+}
+
 /* ---- leaving ---- */
 
 static void tell_leaving(mpi_world *world) {
@@ -131,6 +152,7 @@ static void free_calls(mpi_world *world) {
   for (int i = 0; i < MPI_CALLS; i++) {
     ad_release(world->calls[i].members);
     ad_release(world->calls[i].parts);
+    ad_release(world->calls[i].pack);
     ad_release(world->calls[i].requests);
   }
 }
@@ -153,5 +175,5 @@ static void mpi_close(void *engine_world) {
   ad_release(world);
 }
 
-const ad_engine ad_engine_mpi = {"mpi",    mpi_alloc, mpi_free,   mpi_post, mpi_test,
-                                 mpi_wait, mpi_fail,  mpi_health, mpi_close};
+const ad_engine ad_engine_mpi = {"mpi",    mpi_alloc,  mpi_free,  mpi_post,   mpi_test,  mpi_wait,
+                                 mpi_fail, mpi_health, mpi_close, mpi_shares, mpi_share, mpi_attach};

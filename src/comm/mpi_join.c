@@ -122,7 +122,7 @@ static ad_status open_leaders(const node_file *leader, int *fd, shm_control **ou
                    "the memory of this node's first rank could not be opened (%s): %s; if the ranks run in containers "
                    "of their own, give each its own ADDEND_NODE",
                    path, strerror(errno));
-  ad_status status = ad_shm_attach(file, out);
+  ad_status status = ad_shm_map(file, out);
   if (status) {
     close(file);
     return status;

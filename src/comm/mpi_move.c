@@ -17,17 +17,20 @@ int ad_mpi_is_small(const ad_call *call) {
   return call->op == AD_REDUCE_SCATTER ? call->in_bytes <= MAIL_INLINE : call->op == AD_BARRIER;
 }
 
-static mpi_span span(const ad_call *call, const void *memory, size_t start, size_t count) {
+static mpi_span span(const void *memory, size_t element, size_t start, size_t count) {
   if (!memory || !count) return (mpi_span){0};
-  return (mpi_span){(char *)(uintptr_t)memory + start * call->element, count * call->element};
+  return (mpi_span){(char *)(uintptr_t)memory + start * element, count * element};
 }
 
-static mpi_span part(const ad_call *call, const void *memory, uint32_t k) {
-  size_t start, count;
-  if (ad_mpi_is_small(call) && is_sliced(call)) return span(call, memory, 0, call->count);
-  ad_shm_part(call, k, &start, &count);
-  return span(call, memory, start, count);
+static mpi_span part(const ad_call *call, const void *memory, size_t element, uint32_t k) {
+  size_t start = 0, count = ad_shm_part(call, k);
+  if (ad_mpi_is_small(call) && is_sliced(call)) return span(memory, element, 0, call->count);
+  if (count) ad_shm_run(call, k, 0, &start);
+  return span(memory, element, start, count);
 }
+
+static mpi_span in_part(const ad_call *call, uint32_t k) { return part(call, call->in, call->element, k); }
+static mpi_span out_part(const ad_call *call, uint32_t k) { return part(call, call->out, call->out_element, k); }
 
 // Of a broadcast there is one addend.
 static int contributes(const ad_call *call, uint32_t k) {
@@ -35,29 +38,29 @@ static int contributes(const ad_call *call, uint32_t k) {
 }
 
 mpi_span ad_mpi_addends_for(const ad_call *call, uint32_t k) {
-  return contributes(call, call->index) ? part(call, call->in, k) : (mpi_span){0};
+  return contributes(call, call->index) ? in_part(call, k) : (mpi_span){0};
 }
 
 mpi_span ad_mpi_result_for(const ad_call *call, uint32_t k) {
   size_t start;
   if (call->op == AD_ALL_TO_ALL) {
     start = ad_call_in_start(call, k);
-    return span(call, call->in, start, ad_call_in_start(call, k + 1) - start);
+    return span(call->in, call->element, start, ad_call_in_start(call, k + 1) - start);
   }
-  if (call->op == AD_ALL_GATHER) return span(call, call->in, 0, call->in_bytes / call->element);
+  if (call->op == AD_ALL_GATHER) return span(call->in, call->element, 0, call->in_bytes / call->element);
   if (!is_sliced(call) || ad_mpi_is_small(call)) return (mpi_span){0};
   // The root has it all.
-  return call->op == AD_BROADCAST && k == call->root ? (mpi_span){0} : part(call, call->out, call->index);
+  return call->op == AD_BROADCAST && k == call->root ? (mpi_span){0} : out_part(call, call->index);
 }
 
 mpi_span ad_mpi_result_from(const ad_call *call, uint32_t k) {
   size_t start;
   if (call->op == AD_ALL_TO_ALL || call->op == AD_ALL_GATHER) {
     start = ad_call_out_start(call, k);
-    return span(call, call->out, start, ad_call_out_start(call, k + 1) - start);
+    return span(call->out, call->out_element, start, ad_call_out_start(call, k + 1) - start);
   }
   if (!is_sliced(call) || ad_mpi_is_small(call)) return (mpi_span){0};
-  return call->op == AD_BROADCAST && call->index == call->root ? (mpi_span){0} : part(call, call->out, k);
+  return call->op == AD_BROADCAST && call->index == call->root ? (mpi_span){0} : out_part(call, k);
 }
 
 size_t ad_mpi_sent_bytes(const ad_call *call, uint32_t k) {
@@ -80,7 +83,7 @@ static void copy(void *to, const void *from, size_t bytes) {
 static ad_status reserve_parts(mpi_call *c) {
   const ad_call *call = c->call;
   int sums = ad_op_reduces(call->op) && !ad_mpi_is_small(call);
-  size_t bytes = sums ? part(call, call->in, call->index).bytes * (call->members - 1) : 0;
+  size_t bytes = sums ? in_part(call, call->index).bytes * (call->members - 1) : 0;
   if (bytes <= c->part_bytes) return AD_OK;
   ad_release(c->parts);
   c->parts = NULL;
@@ -176,8 +179,7 @@ static void get_addends(mpi_world *world, mpi_call *c, uint32_t k, mpi_span own,
 
 static void begin_collecting(mpi_world *world, mpi_call *c) {
   uint32_t members = c->channel->members, index = c->channel->index;
-  mpi_span own =
-      c->call->op == AD_REDUCE_SCATTER ? part(c->call, c->call->in, index) : part(c->call, c->call->out, index);
+  mpi_span own = c->call->op == AD_BROADCAST ? out_part(c->call, index) : in_part(c->call, index);
   for (uint32_t i = 1; i < members; i++) {
     get_addends(world, c, (index + i) % members, own, i - 1);
     give_addends(world, c, (index + i) % members);
@@ -200,13 +202,13 @@ static void sum(const mpi_call *c, void *out, size_t bytes) {
   const void *sources[SHM_RANKS_MAX];
   for (uint32_t k = 0; k < call->members; k++) sources[k] = c->members[k].addends;
   if (bytes)
-    ad_reduce(&out, 1, sources, call->members, call->dtype, call->accumulate, call->reduction, bytes / call->element);
+    ad_reduce(&out, 1, sources, call->members, &call->reducing, bytes / call->out_element);
 }
 
 static void make_part(mpi_world *world, mpi_call *c) {
   const ad_call *call = c->call;
   uint32_t index = c->channel->index;
-  mpi_span own = call->op == AD_REDUCE_SCATTER ? (mpi_span){call->out, call->out_bytes} : part(call, call->out, index);
+  mpi_span own = call->op == AD_REDUCE_SCATTER ? (mpi_span){call->out, call->out_bytes} : out_part(call, index);
   if (call->op == AD_BROADCAST)
     copy(own.at, c->members[call->root].addends, own.bytes);
   else

@@ -139,6 +139,7 @@ typedef struct shm_call {
 } shm_call;
 
 typedef struct shm_block shm_block;
+typedef struct shm_shared shm_shared;
 
 /* This rank's view of the world. */
 typedef struct shm_world {
@@ -157,6 +158,7 @@ typedef struct shm_world {
   uint64_t free_calls;       // bits
   shm_call *first, **last;   // under way
   shm_block *blocks;         // of the own region, in order of address
+  shm_shared *shared;        // memory of any region that several ranks hold
   void *stagings[SHM_RING];  // unused ones
   uint32_t staging_count;
 } shm_world;
@@ -180,7 +182,7 @@ uint64_t ad_shm_offset(const shm_world *world, const void *memory, size_t bytes)
 ad_status ad_shm_make(uint32_t ranks, size_t region_bytes, int inherited, int *fd, shm_control **out) AD_CHECKED;
 void ad_shm_unmake(int fd, shm_control *control);
 /* Maps the file of a world that another process made. The caller keeps fd. */
-ad_status ad_shm_attach(int fd, shm_control **out) AD_CHECKED;
+ad_status ad_shm_map(int fd, shm_control **out) AD_CHECKED;
 /* Joins as `rank` and waits for the others. Takes fd and mapping, also on failure. */
 ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, shm_world **out) AD_CHECKED;
 shm_record *ad_shm_records(shm_control *control);
@@ -194,6 +196,9 @@ extern const ad_engine ad_engine_shm;
 
 ad_status ad_shm_alloc(shm_world *world, size_t bytes, void **out) AD_CHECKED;
 void ad_shm_free(shm_world *world, void *memory);
+/* As the engine's share and attach; ad_shm_free takes the memory of both. */
+ad_status ad_shm_share(shm_world *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) AD_CHECKED;
+ad_status ad_shm_attach(shm_world *world, const ad_shared_token *token, void **out) AD_CHECKED;
 /* Buffers for ordinary memory: two halves of SHM_STAGE for input, then two for results. */
 ad_status ad_shm_take_staging(shm_world *world, void **out) AD_CHECKED;
 void ad_shm_give_staging(shm_world *world, void *staging);
@@ -223,8 +228,11 @@ int ad_shm_work_rounds(shm_world *world, shm_call *c);
 int ad_shm_work_alone(shm_world *world, shm_call *c);
 /* The number of chunks in this member's part. */
 uint32_t ad_shm_chunks(const ad_call *call);
-/* Elements [*start, *start + *count) are those that member k reduces. */
-void ad_shm_part(const ad_call *call, uint32_t k, size_t *start, size_t *count);
+/* How many elements member k reduces: its part. */
+size_t ad_shm_part(const ad_call *call, uint32_t k);
+/* Of the elements that follow element `at` of the part, how many are neighbours in the whole; *whole: where they start.
+ */
+size_t ad_shm_run(const ad_call *call, uint32_t k, size_t at, size_t *whole);
 
 /* ---- shm_copy.c ---- */
 

@@ -159,13 +159,14 @@ static shm_segment all_to_all_segment(const shm_world *world, const shm_call *c,
   return segment;
 }
 
-static shm_segment all_gather_segment(const shm_world *world, const shm_call *c, uint32_t destination,
-                                      uint32_t source) {
-  size_t start = ad_call_out_start(c->call, source), end = ad_call_out_start(c->call, source + 1);
+static shm_segment all_gather_segment(const shm_world *world, const shm_call *c, uint32_t destination, uint32_t source,
+                                      size_t part) {
+  size_t at, whole, count = ad_call_part(c->call, source, part, &at, &whole), element = c->call->element;
   return (shm_segment){.source = source,
-                       .from = input_of(world, c, source),
-                       .to = output_of(world, c, destination) + start * c->call->element,
-                       .bytes = (end - start) * c->call->element};
+                       .from = plus(input_of(world, c, source), at * element),
+                       .to = output_of(world, c, destination) + whole * element,
+                       .bytes = count * element,
+                       .stream = at * element};
 }
 
 static shm_segment broadcast_segment(const shm_world *world, const shm_call *c, uint32_t destination) {
@@ -201,7 +202,7 @@ static shm_segment exchange_segment(const shm_world *world, const shm_call *c, u
 uint32_t ad_shm_segments(const shm_world *world, const shm_call *c, uint32_t destination) {
   if (c->call->op == AD_BARRIER) return 0;
   if (c->call->op == AD_BROADCAST) return 1;
-  if (c->call->op != AD_EXCHANGE) return c->channel->members;
+  if (c->call->op != AD_EXCHANGE) return c->channel->members * (uint32_t)ad_call_parts(c->call);
   const shm_message *table = messages_of(world, c, destination);
   uint32_t count = 0;
   for (uint32_t i = 0; i < ad_shm_slot(c, destination)->entries; i++) count += !table[i].sends;
@@ -212,8 +213,8 @@ shm_segment ad_shm_segment(const shm_world *world, const shm_call *c, uint32_t d
   if (c->call->op == AD_BROADCAST) return broadcast_segment(world, c, destination);
   if (c->call->op == AD_EXCHANGE) return exchange_segment(world, c, destination, n);
   // Everybody starts with a different source.
-  uint32_t source = (destination + n) % c->channel->members;
-  if (c->call->op == AD_ALL_GATHER) return all_gather_segment(world, c, destination, source);
+  uint32_t parts = (uint32_t)ad_call_parts(c->call), source = (destination + n / parts) % c->channel->members;
+  if (c->call->op == AD_ALL_GATHER) return all_gather_segment(world, c, destination, source, n % parts);
   return all_to_all_segment(world, c, destination, source);
 }
 

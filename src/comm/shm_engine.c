@@ -116,5 +116,16 @@ static void shm_close(void *engine_world) {
   ad_release(world);
 }
 
-const ad_engine ad_engine_shm = {"shm",    engine_alloc, engine_free, shm_post, shm_test,
-                                 shm_wait, shm_fail,     shm_health,  shm_close};
+// All ranks map the one file.
+static int shm_shares(void *world, const ad_group_shape *shape) { return 1; }
+
+static ad_status shm_share(void *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) {
+  return ad_shm_share(world, bytes, holders, token, out);
+}
+
+static ad_status shm_attach(void *world, size_t bytes, const ad_shared_token *token, void **out) {
+  return ad_shm_attach(world, token, out);
+}
+
+const ad_engine ad_engine_shm = {"shm",    engine_alloc, engine_free, shm_post,   shm_test,  shm_wait,
+                                 shm_fail, shm_health,   shm_close,   shm_shares, shm_share, shm_attach};

@@ -16,6 +16,14 @@ struct shm_block {
   int dirty;  // was used before, so not zero
 };
 
+// Memory that several ranks hold. It lies in the region of the rank that made it, which keeps it until all freed it.
+struct shm_shared {
+  shm_shared *next;
+  void *memory;
+  _Atomic uint32_t *holders;  // left; in the file
+  int owned, freed;           // made here; freed here, others still hold it
+};
+
 static const uint64_t unit = 64, large = 2u << 20;
 
 static uint64_t region_start(const shm_world *world) {
@@ -126,9 +134,38 @@ static ad_status take(shm_world *world, uint64_t bytes, shm_block **out) {
   return AD_OK;
 }
 
+static void free_block(shm_world *world, const void *memory) {
+  uint64_t start = (uint64_t)((const char *)memory - world->base);
+  for (shm_block *block = world->blocks; block; block = block->next)
+    if (block->used && block->start == start) {
+      block->used = 0;
+      block->dirty = 1;
+      join_free(world);
+      return;
+    }
+}
+
+// Takes back what all holders have freed.
+static void sweep_shared(shm_world *world) {
+  for (shm_shared **link = &world->shared; *link;) {
+    shm_shared *shared = *link;
+    if (!shared->freed || (shared->owned && atomic_load_explicit(shared->holders, memory_order_acquire))) {
+      link = &shared->next;
+      continue;
+    }
+    if (shared->owned) {
+      free_block(world, shared->memory);
+      free_block(world, (const void *)shared->holders);
+    }
+    *link = shared->next;
+    ad_release(shared);
+  }
+}
+
 ad_status ad_shm_alloc(shm_world *world, size_t bytes, void **out) {
   shm_block *block = NULL;
   if (bytes > world->control->region_bytes) return no_room(bytes, "no rank has as much");
+  sweep_shared(world);
   uint64_t rounded = bytes ? (bytes + unit - 1) / unit * unit : unit;
   ad_status status = take(world, rounded, &block);
   if (status) {
@@ -141,15 +178,56 @@ ad_status ad_shm_alloc(shm_world *world, size_t bytes, void **out) {
   return AD_OK;
 }
 
+static int is_shared(const shm_shared *shared, const void *memory) {
+  return shared->memory == memory && !shared->freed;
+}
+
 void ad_shm_free(shm_world *world, void *memory) {
-  uint64_t start = (uint64_t)((char *)memory - world->base);
-  for (shm_block *block = world->blocks; block; block = block->next)
-    if (block->used && block->start == start) {
-      block->used = 0;
-      block->dirty = 1;
-      join_free(world);
-      return;
-    }
+  shm_shared *shared = world->shared;
+  while (shared && !is_shared(shared, memory)) shared = shared->next;
+  if (!shared) {
+    free_block(world, memory);
+    return;
+  }
+  shared->freed = 1;
+  atomic_fetch_sub_explicit(shared->holders, 1, memory_order_acq_rel);
+  sweep_shared(world);
+}
+
+static ad_status hold(shm_world *world, void *memory, _Atomic uint32_t *holders, int owned) {
+  shm_shared *shared;
+  AD_TRY(ad_new(1, &shared));
+  *shared = (shm_shared){world->shared, memory, holders, owned, 0};
+  world->shared = shared;
+  return AD_OK;
+}
+
+ad_status ad_shm_share(shm_world *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) {
+  void *memory, *count = NULL;
+  AD_TRY(ad_shm_alloc(world, bytes, &memory));
+  ad_status status = ad_shm_alloc(world, sizeof holders, &count);
+  if (!status) status = hold(world, memory, count, 1);
+  if (status) {
+    free_block(world, memory);
+    if (count) free_block(world, count);
+    return status;
+  }
+  atomic_store_explicit((_Atomic uint32_t *)count, holders, memory_order_release);
+  *token = (ad_shared_token){(uint64_t)((char *)memory - world->base), (uint64_t)((char *)count - world->base)};
+  *out = memory;
+  return AD_OK;
+}
+
+ad_status ad_shm_attach(shm_world *world, const ad_shared_token *token, void **out) {
+  void *memory = ad_shm_at(world, token->memory);
+  _Atomic uint32_t *holders = ad_shm_at(world, token->holders);
+  ad_status status = hold(world, memory, holders, 0);
+  if (status) {
+    atomic_fetch_sub_explicit(holders, 1, memory_order_acq_rel);
+    return status;
+  }
+  *out = memory;
+  return AD_OK;
 }
 
 /* ---- staging ---- */
@@ -165,6 +243,12 @@ void ad_shm_give_staging(shm_world *world, void *staging) {
 }
 
 void ad_shm_free_all(shm_world *world) {
+  while (world->shared) {
+    shm_shared *next = world->shared->next;
+    if (!world->shared->freed) atomic_fetch_sub_explicit(world->shared->holders, 1, memory_order_acq_rel);
+    ad_release(world->shared);
+    world->shared = next;
+  }
   while (world->blocks) {
     shm_block *next = world->blocks->next;
     ad_release(world->blocks);

@@ -16,12 +16,17 @@ static uint64_t half(uint32_t round) { return (round & 1) * (uint64_t)SHM_STAGE;
 static void reduce_alone(const shm_world *world, const shm_call *c) {
   const ad_call *call = c->call;
   const void *sources[SHM_RANKS_MAX];
-  void *out = call->out;
-  size_t start = 0, count = call->count;
-  if (call->op == AD_REDUCE_SCATTER) ad_shm_part(call, c->channel->index, &start, &count);
-  for (uint32_t i = 0; i < c->channel->members; i++)
-    sources[i] = ad_shm_at(world, ad_shm_slot(c, i)->in + start * call->element);
-  if (count) ad_reduce(&out, 1, sources, c->channel->members, call->dtype, call->accumulate, call->reduction, count);
+  uint32_t own = c->channel->index;
+  int scatters = call->op == AD_REDUCE_SCATTER;
+  size_t count = scatters ? ad_call_block(call, own) : call->count, start, n;
+  for (size_t at = 0; at < count; at += n) {
+    start = at;
+    n = scatters ? ad_call_run(call, own, at, &start) : count;
+    for (uint32_t i = 0; i < c->channel->members; i++)
+      sources[i] = ad_shm_at(world, ad_shm_slot(c, i)->in + start * call->element);
+    void *out = (char *)call->out + at * call->out_element;
+    ad_reduce(&out, 1, sources, c->channel->members, &call->reducing, n);
+  }
 }
 
 static void copy_segment(const shm_segment *segment) {
@@ -127,76 +132,102 @@ static void start_copies(shm_call *c) {
 
 // Elements of each part that pass in one round: half a staging buffer holds a piece of every part.
 static size_t piece(const shm_call *c) {
-  return SHM_STAGE / c->channel->members / SHM_LINE * SHM_LINE / c->call->element;
+  const ad_call *call = c->call;
+  size_t element = call->element > call->out_element ? call->element : call->out_element;
+  return SHM_STAGE / c->channel->members / SHM_LINE * SHM_LINE / element;
 }
 
-// The piece of part k in a round: its elements, and *start in the whole value.
-static size_t piece_at(const shm_call *c, uint32_t k, uint32_t round, size_t *start) {
-  size_t first, count, skipped = round * piece(c);
-  ad_shm_part(c->call, k, &first, &count);
-  *start = first + skipped;
-  if (skipped >= count) return 0;
-  return count - skipped < piece(c) ? count - skipped : piece(c);
+// The piece of part k in a round starts at its element *at.
+static size_t piece_at(const shm_call *c, uint32_t k, uint32_t round, size_t *at) {
+  size_t count = ad_shm_part(c->call, k);
+  *at = round * piece(c);
+  if (*at >= count) return 0;
+  return count - *at < piece(c) ? count - *at : piece(c);
+}
+
+// A run of the piece: from element `at` of part k on, not beyond `end`.
+static size_t run_at(const shm_call *c, uint32_t k, size_t at, size_t end, size_t *whole) {
+  size_t n = ad_shm_run(c->call, k, at, whole);
+  return n < end - at ? n : end - at;
+}
+
+static void stage_piece(const shm_call *c, uint32_t k, uint32_t round) {
+  size_t at, element = c->call->element, end = piece_at(c, k, round, &at) + at, whole, n;
+  char *to = (char *)c->staging + half(round) + k * piece(c) * element;
+  for (; at < end; at += n, to += n * element) {
+    n = run_at(c, k, at, end, &whole);
+    ad_copy(to, (const char *)c->call->in + whole * element, n * element);
+  }
 }
 
 static int stage_pieces(shm_world *world, shm_call *c) {
-  const ad_call *call = c->call;
   uint32_t round = c->next_in;
   if (round >= c->own_rounds || !reduced_past(c, (int64_t)round - 2)) return 0;
-  for (uint32_t k = 0; k < c->channel->members; k++) {
-    size_t start, n = piece_at(c, k, round, &start);
-    char *to = (char *)c->staging + half(round) + k * piece(c) * call->element;
-    if (k != c->channel->index) ad_copy(to, (const char *)call->in + start * call->element, n * call->element);
-  }
+  for (uint32_t k = 0; k < c->channel->members; k++)
+    if (k != c->channel->index) stage_piece(c, k, round);
   advance(world, c, &own_slot(c)->staged, ++c->next_in, c->own_rounds);
   return 1;
 }
 
-static const void *piece_of(const shm_world *world, const shm_call *c, uint32_t member, uint32_t round, size_t start) {
+// A run of the own part as `member` holds it: `inside` elements into the round's piece, at `whole` in the whole.
+static const void *run_of(const shm_world *world, const shm_call *c, uint32_t member, uint32_t round, size_t inside,
+                          size_t whole) {
   const shm_slot *slot = ad_shm_slot(c, member);
   size_t element = c->call->element, own = c->channel->index;
-  if (member == own) return (const char *)c->call->in + start * element;
-  if (slot->place == SHM_STAGED) return ad_shm_at(world, slot->in + half(round) + own * piece(c) * element);
-  return ad_shm_at(world, slot->in + start * element);
+  if (member == own) return (const char *)c->call->in + whole * element;
+  if (slot->place == SHM_STAGED) return ad_shm_at(world, slot->in + half(round) + (own * piece(c) + inside) * element);
+  return ad_shm_at(world, slot->in + whole * element);
 }
 
-// Where the sum of a piece goes: into the outputs that this rank may write, and into staging for the others to fetch.
-static size_t find_outs(const shm_world *world, const shm_call *c, uint32_t round, size_t start, void **outs) {
+// Where the sum of a run goes: into the outputs that this rank may write, and into staging for the others to fetch.
+static size_t find_outs(const shm_world *world, const shm_call *c, uint32_t round, size_t at, size_t inside,
+                        size_t whole, void **outs) {
   const ad_call *call = c->call;
-  size_t count = 0, part_start = 0, part_count;
-  if (call->op == AD_REDUCE_SCATTER) ad_shm_part(call, c->channel->index, &part_start, &part_count);
-  outs[count++] = (char *)call->out + (start - part_start) * call->element;
-  if (call->op == AD_REDUCE_SCATTER) return count;
+  size_t count = 0, element = call->out_element;
+  int scatters = call->op == AD_REDUCE_SCATTER;
+  outs[count++] = (char *)call->out + (scatters ? at : whole) * element;
+  if (scatters) return count;
   for (uint32_t i = 0; i < c->channel->members; i++) {
     uint64_t out = ad_shm_slot(c, i)->out;
-    if (out && i != c->channel->index) outs[count++] = ad_shm_at(world, out + start * call->element);
+    if (out && i != c->channel->index) outs[count++] = ad_shm_at(world, out + whole * element);
   }
-  if (c->any_elsewhere) outs[count++] = ad_shm_at(world, own_slot(c)->result + half(round));
+  if (c->any_elsewhere) outs[count++] = ad_shm_at(world, own_slot(c)->result + half(round) + inside * element);
   return count;
 }
 
-static int reduce_piece(shm_world *world, shm_call *c) {
-  const ad_call *call = c->call;
+static void reduce_runs(const shm_world *world, const shm_call *c, uint32_t round) {
   const void *sources[SHM_RANKS_MAX];
   void *outs[SHM_RANKS_MAX + 1];
-  uint32_t round = c->next_reduce, members = c->channel->members;
+  uint32_t members = c->channel->members, own = c->channel->index;
+  size_t first, end = piece_at(c, own, round, &first), whole, n;
+  end += first;
+  for (size_t at = first; at < end; at += n) {
+    n = run_at(c, own, at, end, &whole);
+    for (uint32_t i = 0; i < members; i++) sources[i] = run_of(world, c, i, round, at - first, whole);
+    size_t out_count = find_outs(world, c, round, at, at - first, whole, outs);
+    ad_reduce(outs, out_count, sources, members, &c->call->reducing, n);
+  }
+}
+
+static int reduce_piece(shm_world *world, shm_call *c) {
+  uint32_t round = c->next_reduce;
   if (round >= c->rounds || !staged_past(c, round) || !copied_past(c, (int64_t)round - 2)) return 0;
-  size_t start, n = piece_at(c, c->channel->index, round, &start);
-  for (uint32_t i = 0; i < members; i++) sources[i] = piece_of(world, c, i, round, start);
-  size_t out_count = find_outs(world, c, round, start, outs);
-  if (n) ad_reduce(outs, out_count, sources, members, call->dtype, call->accumulate, call->reduction, n);
+  reduce_runs(world, c, round);
   advance(world, c, &own_slot(c)->reduced, ++c->next_reduce, c->rounds);
   return 1;
 }
 
+// Of an all_reduce, whose parts are one run each.
 static int fetch_pieces(shm_world *world, shm_call *c) {
   const ad_call *call = c->call;
   uint32_t round = c->next_out;
   if (round >= c->out_rounds || !reduced_past(c, round)) return 0;
   for (uint32_t k = 0; k < c->channel->members; k++) {
-    size_t start, n = piece_at(c, k, round, &start);
-    const char *from = ad_shm_at(world, ad_shm_slot(c, k)->result + half(round));
-    if (n && k != c->channel->index) ad_copy((char *)call->out + start * call->element, from, n * call->element);
+    size_t at, whole, n = piece_at(c, k, round, &at), element = call->out_element;
+    if (!n || k == c->channel->index) continue;
+    ad_shm_run(call, k, at, &whole);
+    ad_copy((char *)call->out + whole * element, ad_shm_at(world, ad_shm_slot(c, k)->result + half(round)),
+            n * element);
   }
   advance(world, c, &own_slot(c)->copied, ++c->next_out, c->out_rounds);
   return 1;
@@ -210,9 +241,7 @@ static int reduce_in_rounds(shm_world *world, shm_call *c) {
 static ad_status start_reduction(shm_world *world, shm_call *c) {
   shm_slot *slot = own_slot(c);
   for (uint32_t k = 0; k < c->channel->members; k++) {
-    size_t start, count;
-    ad_shm_part(c->call, k, &start, &count);
-    uint32_t rounds = divide_up(count, piece(c));
+    uint32_t rounds = divide_up(ad_shm_part(c->call, k), piece(c));
     if (rounds > c->rounds) c->rounds = rounds;
   }
   c->own_rounds = slot->place == SHM_STAGED ? c->rounds : 0;

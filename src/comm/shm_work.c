@@ -9,17 +9,28 @@ static const size_t chunk_min = 32 << 10, chunk_max = 128 << 10, copy_chunk_max 
 
 /* ---- parts of a reduction ---- */
 
-void ad_shm_part(const ad_call *call, uint32_t k, size_t *start, size_t *count) {
-  if (call->op == AD_REDUCE_SCATTER) {
-    *start = ad_call_in_start(call, k);
-    *count = ad_call_in_start(call, k + 1) - *start;
-    return;
-  }
+static void all_reduce_part(const ad_call *call, uint32_t k, size_t *start, size_t *end) {
   // Cut at cache lines, so that no two members write to one.
-  size_t unit = SHM_LINE / call->element, units = (call->count + unit - 1) / unit;
+  size_t element = call->element < call->out_element ? call->element : call->out_element;
+  size_t unit = SHM_LINE / element, units = (call->count + unit - 1) / unit;
   size_t from = units * k / call->members * unit, to = units * (k + 1) / call->members * unit;
   *start = from < call->count ? from : call->count;
-  *count = (to < call->count ? to : call->count) - *start;
+  *end = to < call->count ? to : call->count;
+}
+
+size_t ad_shm_part(const ad_call *call, uint32_t k) {
+  size_t start, end;
+  if (call->op == AD_REDUCE_SCATTER) return ad_call_block(call, k);
+  all_reduce_part(call, k, &start, &end);
+  return end - start;
+}
+
+size_t ad_shm_run(const ad_call *call, uint32_t k, size_t at, size_t *whole) {
+  size_t start, end;
+  if (call->op == AD_REDUCE_SCATTER) return ad_call_run(call, k, at, whole);
+  all_reduce_part(call, k, &start, &end);
+  *whole = start + at;
+  return end - start - at;
 }
 
 // Of both kinds of work: about four chunks for each member, but neither tiny nor beyond the caches.
@@ -32,23 +43,30 @@ static size_t reduce_chunk(const ad_call *call, size_t part) {
   return chunk_bytes(part * call->element, chunk_max) / call->element;
 }
 
-static void run_reduce_chunk(const shm_world *world, const shm_call *c, uint32_t k, uint32_t number) {
+// Elements [at, at + n) of part k, which start at `whole` in the whole.
+static void reduce_run(const shm_world *world, const shm_call *c, uint32_t k, size_t at, size_t whole, size_t n) {
   const ad_call *call = c->call;
   const void *sources[SHM_RANKS_MAX];
   void *outs[SHM_RANKS_MAX];
-  size_t start, count;
   uint32_t members = c->channel->members, out_count = 0;
-  ad_shm_part(call, k, &start, &count);
-  size_t chunk = reduce_chunk(call, count), skipped = number * chunk;
-  size_t n = count - skipped < chunk ? count - skipped : chunk;
   for (uint32_t i = 0; i < members; i++) {
     const shm_slot *slot = ad_shm_slot(c, i);
-    sources[i] = ad_shm_at(world, slot->in + (start + skipped) * call->element);
-    if (call->op == AD_ALL_REDUCE) outs[out_count++] = ad_shm_at(world, slot->out + (start + skipped) * call->element);
+    sources[i] = ad_shm_at(world, slot->in + whole * call->element);
+    if (call->op == AD_ALL_REDUCE) outs[out_count++] = ad_shm_at(world, slot->out + whole * call->out_element);
   }
   if (call->op == AD_REDUCE_SCATTER)
-    outs[out_count++] = ad_shm_at(world, ad_shm_slot(c, k)->out + skipped * call->element);
-  ad_reduce(outs, out_count, sources, members, call->dtype, call->accumulate, call->reduction, n);
+    outs[out_count++] = ad_shm_at(world, ad_shm_slot(c, k)->out + at * call->out_element);
+  ad_reduce(outs, out_count, sources, members, &call->reducing, n);
+}
+
+static void run_reduce_chunk(const shm_world *world, const shm_call *c, uint32_t k, uint32_t number) {
+  size_t count = ad_shm_part(c->call, k), chunk = reduce_chunk(c->call, count), at = number * chunk, whole, n;
+  size_t end = count - at < chunk ? count : at + chunk;
+  for (; at < end; at += n) {
+    n = ad_shm_run(c->call, k, at, &whole);
+    if (n > end - at) n = end - at;
+    reduce_run(world, c, k, at, whole, n);
+  }
 }
 
 /* ---- chunks of copies: each segment has its own, the last may be short ---- */
@@ -71,17 +89,19 @@ static void run_copy_chunk(const shm_world *world, const shm_call *c, uint32_t k
 /* ---- counting chunks: everybody's count from everybody's own call ---- */
 
 static uint32_t reduce_chunks(const ad_call *call) {
-  size_t start, count;
-  ad_shm_part(call, call->index, &start, &count);
-  size_t chunk = reduce_chunk(call, count);
+  size_t count = ad_shm_part(call, call->index), chunk = reduce_chunk(call, count);
   return (uint32_t)((count + chunk - 1) / chunk);
 }
 
 static uint32_t copy_chunks(const ad_call *call) {
   uint32_t chunks = 0;
   if (call->op == AD_BROADCAST) return segment_chunks(call->out_bytes);
-  for (uint32_t i = 0; i < call->members && call->op != AD_EXCHANGE; i++)
+  for (uint32_t i = 0; i < call->members && call->op == AD_ALL_TO_ALL; i++)
     chunks += segment_chunks((ad_call_out_start(call, i + 1) - ad_call_out_start(call, i)) * call->element);
+  for (uint32_t i = 0; i < call->members && call->op == AD_ALL_GATHER; i++) {
+    size_t whole, n;
+    for (size_t at = 0; (n = ad_call_run(call, i, at, &whole)); at += n) chunks += segment_chunks(n * call->element);
+  }
   for (size_t i = 0; i < call->message_count; i++)
     if (!call->messages[i].send) chunks += segment_chunks(call->messages[i].count * call->element);
   return chunks;

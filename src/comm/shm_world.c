@@ -205,7 +205,7 @@ static ad_status read_head(int fd, shm_control *head) {
   return AD_OK;
 }
 
-ad_status ad_shm_attach(int fd, shm_control **out) {
+ad_status ad_shm_map(int fd, shm_control **out) {
   shm_control *head;
   AD_TRY(ad_new(1, &head));
   ad_status status = read_head(fd, head);
@@ -219,7 +219,7 @@ static ad_status map_inherited(int *fd, uint32_t *rank, shm_control **out) {
   shm_control *control;
   AD_TRY(read_number("ADDEND_SHM_FD", &inherited));
   AD_TRY(read_number("ADDEND_RANK", &number));
-  ad_status status = ad_shm_attach(inherited > INT32_MAX ? -1 : (int)inherited, &control);
+  ad_status status = ad_shm_map(inherited > INT32_MAX ? -1 : (int)inherited, &control);
   if (status) return ad_fail_in(status, "ADDEND_SHM_FD is %" PRId64 " (unset it to run alone)", inherited);
   if ((uint64_t)number >= control->ranks) {
     status = ad_fail(AD_INVALID, "ADDEND_RANK is %" PRId64 ", the world has %" PRIu64 " ranks", number, control->ranks);

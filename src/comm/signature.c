@@ -7,15 +7,24 @@
 
 enum { SHOWN_MEMBERS_MAX = 16 };
 
+/* Above the lowest 32 bits: a broadcast's root; of what reduces, how the sums are written. */
+static uint64_t pack_outputs(const ad_call *call) {
+  const ad_reducing *how = &call->reducing;
+  if (!ad_op_reduces(call->op)) return call->root;
+  return (uint64_t)how->out_dtype | (uint64_t)(uint8_t)call->in_scale << 8 | (uint64_t)(uint8_t)call->out_scale << 16 |
+         (uint64_t)how->adds << 24;
+}
+
 static uint64_t pack(const ad_call *call) {
-  return (uint64_t)call->op | (uint64_t)call->dtype << 8 | (uint64_t)call->accumulate << 16 |
-         (uint64_t)call->reduction << 24 | (uint64_t)call->root << 32;
+  return (uint64_t)call->op | (uint64_t)call->dtype << 8 | (uint64_t)call->reducing.accumulate << 16 |
+         (uint64_t)call->reducing.reduction << 24 | pack_outputs(call) << 32;
 }
 
 ad_signature ad_signature_of(const ad_call *call) {
   // Exchange: dtype and counts are matched per message, members without messages need not know them.
   if (call->op == AD_EXCHANGE || call->op == AD_BARRIER) return (ad_signature){.what = (uint64_t)call->op};
   ad_signature signature = {.what = pack(call), .count = call->count};
+  if (call->segment_count) signature.counts = (call->segments_hash | 1) ^ 2;  // no other than those of counts by chance
   if (!call->in_starts) return signature;
   // All members know the counts of reduce_scatter and all_gather; those of all_to_all are matched pair by pair.
   signature.counts = 1;
@@ -23,6 +32,15 @@ ad_signature ad_signature_of(const ad_call *call) {
     signature.counts = XXH3_64bits(call->in_starts, (call->members + 1) * sizeof *call->in_starts) | 1;
   signature.count = call->op == AD_ALL_TO_ALL ? 0 : call->in_starts[call->members];
   return signature;
+}
+
+static void print_outputs(ad_text *text, const ad_signature *signature, ad_dtype dtype) {
+  ad_dtype out = (ad_dtype)(signature->what >> 32 & 0xff);
+  int in_scale = (int8_t)(signature->what >> 40 & 0xff), out_scale = (int8_t)(signature->what >> 48 & 0xff);
+  if (in_scale) ad_text_add(text, " holding values times 2^%d", -in_scale);
+  if (out != dtype) ad_text_add(text, ", written as %s", ad_dtype_name(out));
+  if (out_scale) ad_text_add(text, ", written times 2^%d", -out_scale);
+  if (signature->what >> 56 & 1) ad_text_add(text, ", added to the output");
 }
 
 void ad_signature_print(ad_text *text, const ad_signature *signature) {
@@ -42,6 +60,7 @@ void ad_signature_print(ad_text *text, const ad_signature *signature) {
   else if (op != AD_ALL_REDUCE && op != AD_BROADCAST && !signature->counts)
     ad_text_add(text, " per block");
   if (accumulate && accumulate != dtype) ad_text_add(text, " summed in %s", ad_dtype_name(accumulate));
+  if (ad_op_reduces(op)) print_outputs(text, signature, dtype);
   if (op == AD_BROADCAST) ad_text_add(text, " from member %" PRIu64, signature->what >> 32);
 }
 

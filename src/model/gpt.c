@@ -85,7 +85,11 @@ static void declare_gpt(gpt *model, ad_declarations *to) {
   const ad_gpt_options *options = &model->options;
   double deviation = ad_deviation_keeping_size(options->d_model);
   model->embedding = ad_embedding_declare(to, "embedding", options->vocabulary, options->d_model, deviation);
-  for (int64_t i = 0; i < options->layers; i++) declare_block(model, to, i);
+  for (int64_t i = 0; i < options->layers; i++) {
+    to->unit++;
+    declare_block(model, to, i);
+  }
+  to->unit++;
   model->final_norm = ad_norm_declare(to, "final.norm", "weight", options->d_model);
   if (!options->tied) {
     model->head = ad_linear_declare(to, "head", "weight", options->d_model, options->vocabulary, deviation);

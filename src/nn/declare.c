@@ -34,6 +34,7 @@ static ad_status set_name(ad_param_declaration *declaration, const char *path, c
 
 static ad_status append(ad_declarations *list, const char *path, const char *name, ad_param_declaration declaration) {
   declaration.layout = list->layout;
+  declaration.unit = list->unit;
   AD_TRY(set_name(&declaration, path, name));
   AD_TRY(grow(list));
   list->list[list->count] = declaration;

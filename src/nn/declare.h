@@ -7,6 +7,7 @@
 
 typedef struct ad_declarations {
   ad_layout layout; /* of every parameter that is declared next */
+  int unit;         /* the same */
   ad_param_declaration *list;
   size_t count, capacity;
   ad_status status; /* the first failure; its message stays in ad_last_error() until the next one */

@@ -31,15 +31,10 @@ ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, int64_t world, ad_c
   return status;
 }
 
-/* The stored value, and what the tape reads where that is another dtype. */
-static size_t param_bytes(const ad_run *run, size_t i) {
-  const ad_array *value = &run->values[i], *computed = run->computed_list[i];
-  return ad_array_bytes(value) + (computed == value ? 0 : ad_array_bytes(computed));
-}
-
 ad_plan_memory ad_plan_memory_of(ad_run *run) {
   ad_plan_memory memory = {.rank = ad_comm_rank(ad_run_comm(run)), .ranks = 1};
-  for (size_t i = 0; i < ad_run_param_count(run); i++) memory.params += param_bytes(run, i);
+  memory.params = ad_store_bytes(ad_run_store(run));
+  memory.gathered = ad_store_gathered_bytes(ad_run_store(run));
   memory.buckets = ad_reducer_bytes(ad_run_reducer(run));
   memory.optimizer = ad_adamw_bytes(ad_run_optimizer(run));
   memory.activations = ad_tape_peak_bytes(ad_run_tape(run));

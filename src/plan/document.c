@@ -7,37 +7,99 @@
 #include "layout/shown.h"
 #include "plan/plan.h"
 
-/* What every rank reduces, in launch order. */
-typedef struct ad_reductions {
-  ad_reduction_plan *list;
-  size_t count;
-  int64_t times; /* in a step: on the last microbatch, and on every other that train.sync says `all` of */
-  const char *when;
-} ad_reductions;
+enum { DISTINCT_MAX = 256, LISTED_MAX = 4096 };
 
-static int64_t times_of(const ad_recipe *recipe) {
-  int64_t times = 1;
-  for (int64_t m = 0; m + 1 < recipe->train.microbatches && m < (int64_t)recipe->train.sync_count; m++)
-    times += recipe->train.sync[m] == AD_SYNC_ALL;
-  return times;
+/* One collective of a step: a reduction of the reducer's, or a gather of parameters. */
+typedef struct ad_planned {
+  ad_reduction_plan plan;
+  const char *when;
+  int64_t times; /* in a step */
+  size_t gathered; /* a gather's own parameter; plan.params points here */
+} ad_planned;
+
+/* Everything that every rank calls: gathers of the forward pass, of the backward pass, reductions in launch order, then
+ * what follows the update. */
+typedef struct ad_collectives {
+  ad_planned *list;
+  size_t count;
+} ad_collectives;
+
+/* In which microbatches a reduction runs: a reduce_scatter wherever shards are made, the rest where all are. */
+static ad_planned planned_reduction(const ad_recipe *recipe, ad_reduction_plan plan) {
+  ad_planned planned = {.plan = plan};
+  ad_sync least = plan.move == AD_MOVE_REDUCE_SCATTER ? AD_SYNC_SHARD : AD_SYNC_ALL;
+  for (size_t m = 0; m < recipe->train.sync_count; m++) planned.times += recipe->train.sync[m] >= least;
+  int always = planned.times > 1 && planned.times == (int64_t)recipe->train.sync_count;
+  planned.when = always ? "every_microbatch" : "last_microbatch";
+  return planned;
 }
 
-static ad_status list_reductions(const ad_recipe *recipe, const ad_reducer *reducer, ad_reductions *out) {
-  ad_reductions reductions = {.count = ad_reducer_plan_count(reducer), .times = times_of(recipe)};
-  int always = reductions.times > 1 && reductions.times == recipe->train.microbatches;
-  reductions.when = always ? "every_microbatch" : "last_microbatch";
-  AD_TRY(ad_new(reductions.count, &reductions.list));
-  for (size_t i = 0; i < reductions.count; i++) reductions.list[i] = ad_reducer_plan(reducer, i);
-  *out = reductions;
+/* The axes larger than 1 along which a parameter is stored in parts but computed whole. */
+static ad_axes gathered_axes(const ad_param_spec *spec) {
+  ad_axes axes = 0;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    int cut = ad_type_is_cut(spec->storage.type[axis]) && !ad_type_is_cut(spec->layout.type[axis]);
+    if (cut && ad_mesh_axis_size(spec->layout.mesh, (ad_axis)axis) > 1) axes |= AD_AXES(axis);
+  }
+  return axes;
+}
+
+static int64_t size_of_axes(const ad_mesh *mesh, ad_axes axes) {
+  int64_t size = 1;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
+    if (axes & AD_AXES(axis)) size *= ad_mesh_axis_size(mesh, (ad_axis)axis);
+  return size;
+}
+
+static void add_gather(ad_run *run, size_t param, const char *when, int64_t times, ad_collectives *to) {
+  const ad_param_spec *spec = ad_run_param(run, param);
+  ad_axes axes = gathered_axes(spec);
+  if (!axes) return;
+  to->list[to->count++] =
+      (ad_planned){.plan = {.bucket = ad_model_param(ad_run_model(run), param)->unit,
+                            .move = AD_MOVE_ALL_GATHER,
+                            .axes = axes,
+                            .group_size = size_of_axes(spec->layout.mesh, axes),
+                            .dtype = spec->contract.param,
+                            .bytes = (size_t)ad_shape_numel(&spec->shape) * ad_dtype_size(spec->contract.param),
+                            .param_count = 1},
+                   .when = when,
+                   .times = times,
+                   .gathered = param};
+}
+
+static void list_gathers(ad_run *run, ad_collectives *to, int after_update) {
+  const ad_recipe *recipe = ad_run_recipe(run);
+  size_t count = ad_run_param_count(run);
+  int releases = recipe->shard.zero == 3;
+  if (releases == after_update) return;
+  for (size_t i = 0; i < count && after_update; i++) add_gather(run, i, "step", 1, to);
+  for (size_t i = 0; i < count && releases; i++) add_gather(run, i, "forward", recipe->train.microbatches, to);
+  for (size_t i = count; i-- > 0 && releases;) add_gather(run, i, "backward", recipe->train.microbatches, to);
+}
+
+static ad_status list_collectives(ad_run *run, ad_collectives *out) {
+  const ad_reducer *reducer = ad_run_reducer(run);
+  size_t reductions = ad_reducer_plan_count(reducer);
+  ad_collectives collectives = {0};
+  AD_TRY(ad_new(reductions + 2 * ad_run_param_count(run), &collectives.list));
+  list_gathers(run, &collectives, 0);
+  for (size_t i = 0; i < reductions; i++)
+    collectives.list[collectives.count++] = planned_reduction(ad_run_recipe(run), ad_reducer_plan(reducer, i));
+  list_gathers(run, &collectives, 1);
+  for (size_t i = 0; i < collectives.count; i++)
+    if (!collectives.list[i].plan.params) collectives.list[i].plan.params = &collectives.list[i].gathered;
+  *out = collectives;
   return AD_OK;
 }
 
-static json_t *step_document(const ad_reductions *reductions, const ad_reduction_plan *plan) {
+static json_t *step_document(const ad_planned *planned, size_t bytes) {
   char axes[80];
+  const ad_reduction_plan *plan = &planned->plan;
   return json_pack("{s:s, s:s, s:I, s:s, s:I, s:i, s:s, s:I}", "op", ad_move_name(plan->move), "axes",
                    ad_axes_print(plan->axes, axes, sizeof axes), "group_size", (json_int_t)plan->group_size, "dtype",
-                   ad_dtype_name(plan->dtype), "bytes", (json_int_t)plan->bytes, "bucket", plan->bucket, "when",
-                   reductions->when, "times", (json_int_t)reductions->times);
+                   ad_dtype_name(plan->dtype), "bytes", (json_int_t)bytes, "bucket", plan->bucket, "when",
+                   planned->when, "times", (json_int_t)planned->times);
 }
 
 static int holds_param(const ad_reduction_plan *plan, size_t param) {
@@ -47,14 +109,14 @@ static int holds_param(const ad_reduction_plan *plan, size_t param) {
 }
 
 /* The steps of one parameter's path; `bytes` is its own, uncut array. */
-static json_t *path_document(ad_run *run, size_t param, const ad_reductions *reductions) {
+static json_t *path_document(ad_run *run, size_t param, const ad_collectives *collectives) {
   json_t *path = json_array();
   const ad_param_spec *spec = ad_run_param(run, param);
-  for (size_t i = 0; i < reductions->count; i++) {
-    ad_reduction_plan plan = reductions->list[i];
-    if (!holds_param(&plan, param)) continue;
-    plan.bytes = (size_t)ad_shape_numel(&spec->shape) * ad_dtype_size(plan.dtype);
-    json_array_append_new(path, step_document(reductions, &plan));
+  for (size_t i = 0; i < collectives->count; i++) {
+    const ad_planned *planned = &collectives->list[i];
+    if (!holds_param(&planned->plan, param)) continue;
+    size_t bytes = (size_t)ad_shape_numel(&spec->shape) * ad_dtype_size(planned->plan.dtype);
+    json_array_append_new(path, step_document(planned, bytes));
   }
   return path;
 }
@@ -65,7 +127,7 @@ static json_t *contract_document(const ad_contract *contract) {
                    "accumulate", ad_dtype_name(contract->accumulate));
 }
 
-static json_t *param_document(ad_run *run, size_t index, const ad_reductions *reductions) {
+static json_t *param_document(ad_run *run, size_t index, const ad_collectives *collectives) {
   const ad_param_spec *spec = ad_run_param(run, index);
   ad_layout gradient = ad_layout_dual(&spec->layout);
   char layout[160], storage[160], dual[160];
@@ -74,11 +136,12 @@ static json_t *param_document(ad_run *run, size_t index, const ad_reductions *re
                    ad_layout_shown(&spec->layout, layout, sizeof layout), "storage",
                    ad_layout_shown(&spec->storage, storage, sizeof storage), "gradient_layout",
                    ad_layout_shown(&gradient, dual, sizeof dual), "contract", contract_document(&spec->contract),
-                   "path", path_document(run, index, reductions));
+                   "path", path_document(run, index, collectives));
 }
 
-static json_t *collective_document(ad_run *run, const ad_reductions *reductions, const ad_reduction_plan *plan) {
-  json_t *document = step_document(reductions, plan), *params = json_array();
+static json_t *collective_document(ad_run *run, const ad_planned *planned) {
+  const ad_reduction_plan *plan = &planned->plan;
+  json_t *document = step_document(planned, plan->bytes), *params = json_array();
   for (size_t i = 0; i < plan->param_count; i++)
     json_array_append_new(params, json_string(ad_run_param(run, plan->params[i])->name));
   json_object_set_new(document, "params", params);
@@ -93,17 +156,36 @@ static json_t *memory_document(const ad_plan_memory *memory, int64_t rank) {
                    (json_int_t)memory->runtime, "peak", (json_int_t)ad_plan_peak(memory));
 }
 
-/* What decides a rank's bytes: the rows of its microbatches. */
-static uint64_t rows_key(const ad_recipe *recipe, const ad_layout *batch, int64_t rank) {
+static uint64_t mix(uint64_t key, int64_t value) { return (key ^ (uint64_t)value) * 1099511628211u; }
+
+/* The dimensions that storage cuts, each size once. */
+typedef struct ad_cut_sizes {
+  int64_t sizes[DISTINCT_MAX];
+  int count;
+} ad_cut_sizes;
+
+static void find_cut_sizes(ad_run *run, ad_cut_sizes *out) {
+  *out = (ad_cut_sizes){.count = 0};
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    const ad_param_spec *spec = ad_run_param(run, i);
+    int known = !gathered_axes(spec), at = 0;
+    for (; at < out->count && !known; at++) known = out->sizes[at] == spec->shape.dim[0];
+    if (!known && out->count < DISTINCT_MAX) out->sizes[out->count++] = spec->shape.dim[0];
+  }
+}
+
+/* What decides a rank's bytes: the rows of its microbatches and of its shards. */
+static uint64_t rank_key(const ad_recipe *recipe, const ad_layout *batch, const ad_cut_sizes *cut, int64_t rank) {
   uint64_t key = 1469598103934665603u;
+  int64_t position = ad_mesh_position(batch->mesh, rank, AD_DP_SHARD);
+  int64_t shards = ad_mesh_axis_size(batch->mesh, AD_DP_SHARD);
+  for (int i = 0; i < cut->count; i++) key = mix(key, ad_cut(cut->sizes[i], position, shards).count);
   for (int64_t m = 0; m < recipe->train.microbatches; m++) {
     ad_span rows = ad_batch_rows(batch, rank, recipe->train.global_batch, recipe->train.microbatches, m);
-    key = (key ^ (uint64_t)rows.count) * 1099511628211u;
+    key = mix(key, rows.count);
   }
   return key;
 }
-
-enum { DISTINCT_MAX = 64, LISTED_MAX = 4096 };
 
 /* Ranks that hold the same bytes, found once. */
 typedef struct ad_distinct {
@@ -122,9 +204,9 @@ static ad_status measure(const ad_recipe *recipe, int64_t rank, int64_t world, a
   return AD_OK;
 }
 
-static ad_status find_memory(const ad_recipe *recipe, const ad_layout *batch, int64_t rank, int64_t world,
-                             ad_distinct *distinct, ad_plan_memory **out) {
-  uint64_t key = rows_key(recipe, batch, rank);
+static ad_status find_memory(const ad_recipe *recipe, const ad_layout *batch, const ad_cut_sizes *cut, int64_t rank,
+                             int64_t world, ad_distinct *distinct, ad_plan_memory **out) {
+  uint64_t key = rank_key(recipe, batch, cut, rank);
   for (size_t i = 0; i < distinct->count; i++)
     if (distinct->keys[i] == key) return distinct->memory[i].ranks++, *out = &distinct->memory[i], AD_OK;
   if (distinct->count == DISTINCT_MAX)
@@ -137,14 +219,14 @@ static ad_status find_memory(const ad_recipe *recipe, const ad_layout *batch, in
 }
 
 /* Every rank of a small world; of a large one the first rank of each kind, with their number. */
-static ad_status list_memory(const ad_recipe *recipe, const ad_layout *batch, int64_t world, json_t *list,
-                             size_t *node_peak) {
+static ad_status list_memory(const ad_recipe *recipe, const ad_layout *batch, const ad_cut_sizes *cut, int64_t world,
+                             json_t *list, size_t *node_peak) {
   ad_distinct *distinct;
   AD_TRY(ad_new(1, &distinct));
   ad_status status = AD_OK;
   for (int64_t rank = 0; rank < world && !status; rank++) {
     ad_plan_memory *memory = NULL;
-    status = find_memory(recipe, batch, rank, world, distinct, &memory);
+    status = find_memory(recipe, batch, cut, rank, world, distinct, &memory);
     if (status) break;
     *node_peak += ad_plan_peak(memory);
     if (world <= LISTED_MAX) json_array_append_new(list, memory_document(memory, rank));
@@ -161,14 +243,16 @@ static ad_status list_memory(const ad_recipe *recipe, const ad_layout *batch, in
 static ad_status fill(const ad_recipe *recipe, ad_run *run, int64_t world, json_t *document) {
   json_t *params = json_array(), *collectives = json_array(), *ranks = json_array();
   size_t node_peak = 0;
-  ad_reductions reductions = {0};
-  ad_status status = list_reductions(recipe, ad_run_reducer(run), &reductions);
+  ad_collectives listed = {0};
+  ad_status status = list_collectives(run, &listed);
   for (size_t i = 0; i < ad_run_param_count(run); i++)
-    json_array_append_new(params, param_document(run, i, &reductions));
-  for (size_t i = 0; i < reductions.count; i++)
-    json_array_append_new(collectives, collective_document(run, &reductions, &reductions.list[i]));
-  ad_release(reductions.list);
-  if (!status) status = list_memory(recipe, ad_model_batch_layout(ad_run_model(run)), world, ranks, &node_peak);
+    json_array_append_new(params, param_document(run, i, &listed));
+  for (size_t i = 0; i < listed.count; i++)
+    json_array_append_new(collectives, collective_document(run, &listed.list[i]));
+  ad_release(listed.list);
+  ad_cut_sizes cut;
+  find_cut_sizes(run, &cut);
+  if (!status) status = list_memory(recipe, ad_model_batch_layout(ad_run_model(run)), &cut, world, ranks, &node_peak);
   json_object_set_new(document, "recipe", json_string(recipe->name));
   json_object_set_new(document, "world", json_integer((json_int_t)world));
   json_object_set_new(document, "params", params);

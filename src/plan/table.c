@@ -67,7 +67,7 @@ enum { RANKS_SHOWN = 8 };
 
 static void print_memory(FILE *file, const json_t *plan) {
   const json_t *ranks = json_object_get(plan, "memory_per_rank"), *rank;
-  static const char *const keys[] = {"params", "buckets", "optimizer", "activations", "runtime", "peak"};
+  static const char *const keys[] = {"params", "gathered", "buckets", "optimizer", "activations", "runtime", "peak"};
   enum { KEYS = sizeof keys / sizeof *keys };
   size_t i;
   fprintf(file, "\n  MiB per rank ");

@@ -51,18 +51,6 @@ static void check_sync(ad_reading *r) {
     WRONG(r, "train.sync", "must end in all, ends in %s", ad_sync_names[recipe->train.sync[count - 1]]);
 }
 
-static int is_wide(ad_dtype dtype) { return !dtype || dtype == AD_F32 || dtype == AD_F64; }
-
-static int are_wide(const ad_contract *contract) {
-  return is_wide(contract->param) && is_wide(contract->grad) && is_wide(contract->reduce) &&
-         is_wide(contract->accumulate);
-}
-
-/* Of the dtypes that this version has; check_dtypes tells of the others. */
-static ad_status check_contract(const ad_recipe *recipe, ad_contract contract) {
-  return are_wide(&contract) ? ad_recipe_complete(recipe, &contract) : AD_OK;
-}
-
 /* The key that most likely made a contract wrong. */
 static const char *contract_path(const ad_reading *r) {
   static const char *const paths[] = {"precision.accumulate", "precision.reduce", "precision.grad"};
@@ -75,13 +63,15 @@ static void check_contracts(ad_reading *r) {
   if (!ARE_READ(r, "precision.param", "precision.grad", "precision.reduce", "precision.accumulate", "precision.compute",
                 "precision.overrides"))
     return;
-  if (check_contract(r->recipe, r->recipe->precision.contract)) {
+  ad_contract whole = r->recipe->precision.contract;
+  if (ad_recipe_complete(r->recipe, &whole)) {
     WRONG(r, contract_path(r), "%s", ad_last_error());
     return;
   }
   for (size_t i = 0; i < r->recipe->precision.override_count; i++) {
     const ad_recipe_override *override = &r->recipe->precision.overrides[i];
-    if (check_contract(r->recipe, ad_contract_merge(r->recipe->precision.contract, override->contract)))
+    ad_contract contract = ad_contract_merge(r->recipe->precision.contract, override->contract);
+    if (ad_recipe_complete(r->recipe, &contract))
       WRONG(r, "precision.overrides", "%s: %s", override->pattern, ad_last_error());
   }
 }
@@ -100,28 +90,6 @@ static void check_axes(ad_reading *r, const ad_mesh *mesh) {
       WRONG(r, "mesh", "%s=%lld is not available yet: this version trains on dp_replicate and dp_shard",
             ad_axis_name((ad_axis)axis), (long long)size);
   }
-}
-
-static void check_zero(ad_reading *r) {
-  int64_t zero = r->recipe->shard.zero;
-  if (ARE_READ(r, "shard.zero") && zero)
-    WRONG(r, "shard.zero", "%lld is not available yet in this version; 0 is", (long long)zero);
-}
-
-static void check_wide(ad_reading *r, const char *path, ad_dtype dtype) {
-  if (!is_wide(dtype)) WRONG(r, path, "%s is not available yet in this version; f32 and f64 are", ad_dtype_name(dtype));
-}
-
-static void check_dtypes_of(ad_reading *r, const char *path, const ad_contract *contract) {
-  const ad_dtype dtypes[] = {contract->param, contract->grad, contract->reduce, contract->accumulate};
-  static const char *const paths[] = {"precision.param", "precision.grad", "precision.reduce", "precision.accumulate"};
-  for (int i = 0; i < 4; i++) check_wide(r, path ? path : paths[i], dtypes[i]);
-}
-
-static void check_dtypes(ad_reading *r) {
-  check_dtypes_of(r, NULL, &r->recipe->precision.contract);
-  for (size_t i = 0; i < r->recipe->precision.override_count; i++)
-    check_dtypes_of(r, "precision.overrides", &r->recipe->precision.overrides[i].contract);
 }
 
 /* ---- the whole ---- */
@@ -194,8 +162,6 @@ ad_status ad_reading_check(ad_reading *r) {
   check_sync(r);
   check_compute(r);
   check_contracts(r);
-  check_dtypes(r);
-  check_zero(r);
   return check_mesh(r);
 }
 

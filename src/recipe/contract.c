@@ -5,7 +5,6 @@
 #include <string.h>
 #include "addend/recipe.h"
 #include "base/error.h"
-#include "reduce/contract.h"
 
 ad_contract ad_contract_merge(ad_contract base, ad_contract over) {
   if (over.param) base.param = over.param;
@@ -22,7 +21,6 @@ ad_status ad_recipe_complete(const ad_recipe *recipe, ad_contract *contract) {
   ad_contract full = *contract;
   if (full.raw && !full.grad) full.grad = recipe->precision.compute ? recipe->precision.compute : AD_F32;
   AD_TRY(ad_contract_complete(&full));
-  AD_TRY(ad_contract_check_bucket(&full));
   *contract = full;
   return AD_OK;
 }
@@ -37,6 +35,12 @@ ad_status ad_recipe_contract(const ad_recipe *recipe, const char *param, ad_cont
   if (status) return ad_fail_in(status, "%s: contract of %s", recipe->path, param);
   *out = contract;
   return AD_OK;
+}
+
+ad_layout ad_recipe_storage(const ad_recipe *recipe, const ad_param_declaration *declaration) {
+  ad_layout storage = declaration->layout;
+  if (recipe->shard.zero && declaration->shape.ndim) ad_layout_set(&storage, AD_AXES(AD_DP_SHARD), AD_S(0));
+  return storage;
 }
 
 ad_status ad_recipe_mesh(const ad_recipe *recipe, ad_mesh **out) { return ad_mesh_create(recipe->mesh, out); }

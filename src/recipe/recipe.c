@@ -48,12 +48,15 @@ static ad_status name_after_file(ad_recipe *recipe) {
   return AD_OK;
 }
 
-/* Left out: shard on each microbatch but the last. */
+/* What microbatches before the last do where the recipe does not say: with gradients cut (ZeRO-2 and 3) each leaves only
+ * a shard of its sum behind; without, nothing moves before the last. */
+static ad_sync usual_sync(const ad_recipe *recipe) { return recipe->shard.zero >= 2 ? AD_SYNC_SHARD : AD_SYNC_NONE; }
+
 static ad_status complete_sync(ad_recipe *recipe) {
   if (recipe->train.sync_count) return AD_OK;
   size_t count = (size_t)recipe->train.microbatches;
   AD_TRY(ad_new(count, &recipe->train.sync));
-  for (size_t i = 0; i < count; i++) recipe->train.sync[i] = i + 1 < count ? AD_SYNC_SHARD : AD_SYNC_ALL;
+  for (size_t i = 0; i < count; i++) recipe->train.sync[i] = i + 1 < count ? usual_sync(recipe) : AD_SYNC_ALL;
   recipe->train.sync_count = count;
   return AD_OK;
 }

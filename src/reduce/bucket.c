@@ -8,23 +8,46 @@
 
 /* ---- the path ---- */
 
-static ad_status check_step(const ad_reduced_param *param, ad_path_step step) {
-  if (step.move == AD_MOVE_ALL_REDUCE) return AD_OK;
+static ad_status refuse_step(const ad_reduced_param *param, ad_path_step step, const char *why) {
   char axes[96], layout[160], storage[160];
-  return ad_fail(
-      AD_INVALID,
-      "parameter `%s`: its storage \"%s\" needs %s over %s; buckets hold whole gradients, so store it as it is "
-      "computed: \"%s\"",
-      param->name, ad_layout_print(&param->storage, storage, sizeof storage), ad_move_name(step.move),
-      ad_axes_print(step.axes, axes, sizeof axes), ad_layout_print(&param->layout, layout, sizeof layout));
+  return ad_fail(AD_INVALID,
+                 "parameter `%s`: its storage \"%s\" of what is computed as \"%s\" needs %s over %s, but %s",
+                 param->name, ad_layout_print(&param->storage, storage, sizeof storage),
+                 ad_layout_print(&param->layout, layout, sizeof layout), ad_move_name(step.move),
+                 ad_axes_print(step.axes, axes, sizeof axes), why);
 }
 
-static ad_status find_path(const ad_reduced_param *param, ad_bucket *key) {
+/* The parts that the storage layout gives to the ranks are the ones that a reduce_scatter by rows gives them. */
+static int is_cut_by_rows(const ad_reducer *reducer, const ad_reduced_param *param, ad_axes axes) {
+  ad_group group = ad_mesh_group(param->layout.mesh, axes, ad_comm_rank(reducer->comm));
+  for (int64_t i = 0; i < ad_group_size(&group); i++) {
+    ad_shape part = ad_layout_local_shape(&param->storage, &param->shape, ad_group_rank(&group, i));
+    if (part.dim[0] != ad_cut(param->segment.rows, i, ad_group_size(&group)).count) return 0;
+  }
+  return 1;
+}
+
+static ad_status check_step(const ad_reducer *reducer, const ad_reduced_param *param, const ad_bucket *key, int index) {
+  ad_path_step step = key->steps[index];
+  if (step.move == AD_MOVE_ALL_REDUCE) return AD_OK;
+  if (step.move != AD_MOVE_REDUCE_SCATTER)
+    return refuse_step(param, step, "gradients are cut only where they are summed: store it there as it is computed");
+  if (index) return refuse_step(param, step, "a gradient is cut in one step: cut its storage on neighbouring axes");
+  if (step.to != AD_S(0) || !param->shape.ndim)
+    return refuse_step(param, step, "storage is cut along the first dimension: S0");
+  if (!is_cut_by_rows(reducer, param, step.axes))
+    return refuse_step(param, step, "its parts are not those of one cut over all these ranks; cut it on one axis");
+  return AD_OK;
+}
+
+static ad_status find_path(const ad_reducer *reducer, const ad_reduced_param *param, ad_bucket *key) {
   ad_status status = ad_layout_path(&param->gradient, &param->storage, key->steps, &key->step_count);
   if (status) return ad_fail_in(status, "parameter `%s`", param->name);
-  for (int i = 0; i < key->step_count; i++) AD_TRY(check_step(param, key->steps[i]));
+  for (int i = 0; i < key->step_count; i++) AD_TRY(check_step(reducer, param, key, i));
   key->mesh = param->layout.mesh;
   key->contract = param->contract;
+  key->scatters = key->step_count && key->steps[0].move == AD_MOVE_REDUCE_SCATTER;
+  key->wire = key->step_count ? key->contract.reduce : key->contract.accumulate;
   return AD_OK;
 }
 
@@ -49,7 +72,7 @@ static int same_key(const ad_bucket *a, const ad_bucket *b) {
 /* ---- which parameters share a bucket ---- */
 
 static int has_room(const ad_reducer *reducer, const ad_bucket *bucket, const ad_reduced_param *param) {
-  size_t bytes = (bucket->numel + param->numel) * ad_dtype_size(bucket->contract.reduce);
+  size_t bytes = (bucket->numel + param->numel) * ad_dtype_size(bucket->wire);
   return !bucket->param_count || bytes <= reducer->options.bucket_bytes;
 }
 
@@ -70,13 +93,15 @@ static ad_status add_bucket(ad_reducer *reducer, const ad_bucket *key) {
 static ad_status put_in_bucket(ad_reducer *reducer, size_t param_index) {
   ad_reduced_param *param = &reducer->params[param_index];
   ad_bucket key = {0};
-  AD_TRY(find_path(param, &key));
+  AD_TRY(find_path(reducer, param, &key));
   size_t index = find_bucket(reducer, &key);
   if (index < reducer->bucket_count && !has_room(reducer, &reducer->buckets[index], param))
     index = reducer->bucket_count;
   if (index == reducer->bucket_count) AD_TRY(add_bucket(reducer, &key));
   ad_bucket *bucket = &reducer->buckets[index];
   AD_TRY(ad_grow(&bucket->params, bucket->param_count, bucket->param_count + 1));
+  AD_TRY(ad_grow(&bucket->segments, bucket->param_count, bucket->param_count + 1));
+  bucket->segments[bucket->param_count] = param->segment;
   bucket->params[bucket->param_count++] = param_index;
   param->offset = bucket->numel;
   bucket->numel += param->numel;
@@ -107,44 +132,93 @@ ad_status ad_buckets_build(ad_reducer *reducer) {
 
 /* ---- memory ---- */
 
-/* On the axes of its path the flat array is what its gradients are; on others every rank has its own elements. */
+/* On the axes of its path a flat array is what its gradients are; on others every rank has its own elements. */
 static void set_layouts(ad_bucket *bucket) {
-  bucket->pending = bucket->reduced = ad_layout_all(bucket->mesh, AD_V);
+  bucket->whole = bucket->partial = bucket->reduced = ad_layout_all(bucket->mesh, AD_V);
   for (int i = 0; i < bucket->step_count; i++) {
-    ad_layout_set(&bucket->pending, bucket->steps[i].axes, bucket->steps[i].from);
-    ad_layout_set(&bucket->reduced, bucket->steps[i].axes, bucket->steps[i].to);
+    ad_path_step step = bucket->steps[i];
+    ad_layout_set(&bucket->whole, step.axes, step.from);
+    ad_layout_set(&bucket->partial, step.axes, i ? step.from : step.to);
+    ad_layout_set(&bucket->reduced, step.axes, step.to);
+  }
+}
+
+/* Parts of uneven cuts make no whole flat array: its shape is that of this rank's part. */
+static ad_array describe_flat(const ad_reducer *reducer, ad_dtype dtype, size_t numel, const ad_layout *layout) {
+  ad_shape shape = {.ndim = 1, .dim = {(int64_t)numel}};
+  ad_layout own = ad_layout_all(layout->mesh, AD_V);
+  ad_array array = ad_array_describe(reducer->comm, dtype, &shape, &own);
+  array.layout = *layout;
+  return array;
+}
+
+static ad_status give_memory(const ad_reducer *reducer, ad_array *array) {
+  if (ad_comm_is_dry(reducer->comm)) return AD_OK;
+  return ad_comm_alloc(reducer->comm, ad_array_bytes(array), &array->data);
+}
+
+static void describe_results(ad_reducer *reducer, ad_bucket *bucket) {
+  for (size_t i = 0; i < bucket->param_count; i++) {
+    ad_reduced_param *param = &reducer->params[bucket->params[i]];
+    param->result = ad_array_describe(reducer->comm, bucket->contract.accumulate, &param->shape, &param->storage);
+    bucket->kept += ad_array_numel(&param->result);
   }
 }
 
 static void place_results(ad_reducer *reducer, const ad_bucket *bucket) {
-  size_t element = ad_dtype_size(bucket->sum.dtype);
-  for (size_t i = 0; i < bucket->param_count; i++) {
-    ad_reduced_param *param = &reducer->params[bucket->params[i]];
-    param->result = ad_array_describe(reducer->comm, bucket->sum.dtype, &param->shape, &param->storage);
-    if (bucket->sum.data) param->result.data = (char *)bucket->sum.data + param->offset * element;
+  char *at = bucket->sum.data;
+  for (size_t i = 0; i < bucket->param_count && at; i++) {
+    ad_array *result = &reducer->params[bucket->params[i]].result;
+    result->data = at;
+    at += ad_array_bytes(result);
   }
 }
 
-ad_status ad_buckets_allocate(ad_reducer *reducer) {
-  for (size_t i = 0; i < reducer->bucket_count; i++) {
-    ad_bucket *bucket = &reducer->buckets[i];
-    ad_shape shape = {.ndim = 1, .dim = {(int64_t)bucket->numel}};
-    set_layouts(bucket);
-    AD_TRY(ad_array_create(reducer->comm, bucket->contract.reduce, &shape, &bucket->pending, &bucket->sum));
-    bucket->earlier = ad_array_describe(reducer->comm, bucket->contract.reduce, &shape, &bucket->reduced);
-    place_results(reducer, bucket);
-  }
+static ad_status allocate(ad_reducer *reducer, ad_bucket *bucket) {
+  int one = ad_bucket_is_one_array(bucket);
+  ad_dtype accumulate = bucket->contract.accumulate;
+  set_layouts(bucket);
+  describe_results(reducer, bucket);
+  bucket->sent = describe_flat(reducer, bucket->wire, bucket->numel, &bucket->whole);
+  bucket->pending = describe_flat(reducer, accumulate, bucket->numel, &bucket->whole);
+  bucket->sum = describe_flat(reducer, accumulate, bucket->kept, &bucket->partial);
+  bucket->earlier = describe_flat(reducer, accumulate, bucket->kept, &bucket->reduced);
+  AD_TRY(give_memory(reducer, &bucket->sent));
+  if (one) bucket->pending.data = bucket->sent.data;
+  if (one && !bucket->scatters) bucket->sum.data = bucket->sent.data;
+  if (!bucket->sum.data) AD_TRY(give_memory(reducer, &bucket->sum));
+  place_results(reducer, bucket);
   return AD_OK;
 }
 
+ad_status ad_buckets_allocate(ad_reducer *reducer) {
+  for (size_t i = 0; i < reducer->bucket_count; i++) AD_TRY(allocate(reducer, &reducer->buckets[i]));
+  return AD_OK;
+}
+
+ad_status ad_bucket_keep_pending(ad_reducer *reducer, ad_bucket *bucket) {
+  bucket->keeps_pending = 1;
+  return bucket->pending.data ? AD_OK : give_memory(reducer, &bucket->pending);
+}
+
+ad_status ad_bucket_keep_earlier(ad_reducer *reducer, ad_bucket *bucket) {
+  return bucket->earlier.data ? AD_OK : give_memory(reducer, &bucket->earlier);
+}
+
+static void release(ad_reducer *reducer, ad_bucket *bucket) {
+  // Peers may still read and write a bucket that is under way; an error there ends this wait too.
+  if (bucket->request.id && ad_comm_wait(reducer->comm, &bucket->request)) bucket->request.id = 0;
+  if (bucket->sum.data == bucket->sent.data) bucket->sum.data = NULL;
+  if (bucket->pending.data == bucket->sent.data) bucket->pending.data = NULL;
+  ad_array_destroy(reducer->comm, &bucket->sent);
+  ad_array_destroy(reducer->comm, &bucket->pending);
+  ad_array_destroy(reducer->comm, &bucket->sum);
+  ad_array_destroy(reducer->comm, &bucket->earlier);
+  ad_release(bucket->params);
+  ad_release(bucket->segments);
+}
+
 void ad_buckets_release(ad_reducer *reducer) {
-  for (size_t i = 0; i < reducer->bucket_count; i++) {
-    ad_bucket *bucket = &reducer->buckets[i];
-    // Peers may still read and write a bucket that is under way; an error there ends this wait too.
-    if (bucket->request.id && ad_comm_wait(reducer->comm, &bucket->request)) bucket->request.id = 0;
-    ad_array_destroy(reducer->comm, &bucket->sum);
-    ad_array_destroy(reducer->comm, &bucket->earlier);
-    ad_release(bucket->params);
-  }
+  for (size_t i = 0; i < reducer->bucket_count; i++) release(reducer, &reducer->buckets[i]);
   ad_release(reducer->buckets);
 }

@@ -1,6 +1,6 @@
 /* What a parameter's four dtypes default to, and which combinations mean nothing. */
 #include "base/error.h"
-#include "reduce/contract.h"
+#include "addend/reduce.h"
 
 /* The dtypes by how much of a number they keep; bf16 and f16 each keep something that the other drops. */
 static int width(ad_dtype dtype) { return dtype == AD_F64 ? 3 : dtype == AD_F32 ? 2 : 1; }
@@ -37,13 +37,4 @@ ad_status ad_contract_complete(ad_contract *contract) {
   }
   *contract = full;
   return AD_OK;
-}
-
-/* Buckets hold the sums of microbatches and travel as they are. */
-ad_status ad_contract_check_bucket(const ad_contract *contract) {
-  if (contract->reduce == contract->accumulate) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "contract: reduce %s differs from accumulate %s; a bucket is summed and sent in one dtype, so give "
-                 "both the same",
-                 ad_dtype_name(contract->reduce), ad_dtype_name(contract->accumulate));
 }

@@ -1,108 +1,173 @@
-/* Summing a bucket over its path: posting, waiting, and the known mistakes that a reducer makes on that way. When a
- * bucket is launched is decided in reducer.c. */
+/* Summing a bucket over its path: posting, waiting, and in which order. Which microbatches send it is decided in
+ * reducer.c; the mistakes that can be planted on the way are in mistakes.c. */
+#include <math.h>
 #include "array/array.h"
 #include "base/kernels.h"
-#include "base/switches.h"
 #include "reduce/reducer.h"
 
 static void trace(const ad_reducer *reducer, ad_bucket_event event, size_t index) {
   if (!reducer->options.trace) return;
   reducer->options.trace(reducer->options.trace_context, event, (int)index,
-                         ad_array_bytes(&reducer->buckets[index].sum));
+                         ad_array_bytes(&reducer->buckets[index].sent));
 }
 
-/* ---- planted mistakes ---- */
+/* ---- one step ---- */
 
-static ad_axes planted_axes(ad_switch which, ad_axes axes) {
-  if (!ad_switched(which)) return 0;
-  ad_axes planted = 0;
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    if ((axes & AD_AXES(axis)) && ad_switched_on_axis(which, ad_axis_name((ad_axis)axis))) planted |= AD_AXES(axis);
+/* What the sum forms of where nothing travels. */
+static void take_own(const ad_bucket *bucket, ad_path_step step, int64_t rank) {
+  ad_group group = ad_mesh_group(bucket->mesh, step.axes, rank);
+  int64_t members = ad_group_size(&group), index = ad_group_index(&group, rank);
+  int scatters = step.move == AD_MOVE_REDUCE_SCATTER;
+  ad_segment all = {(int64_t)bucket->kept, 1};
+  ad_reducing how = {.dtype = bucket->wire, .accumulate = bucket->contract.accumulate, .out_dtype = bucket->sum.dtype};
+  how.shift = bucket->input.scale;
+  how.adds = scatters && bucket->has_sum;
+  const char *from = bucket->input.data;
+  char *to = bucket->sum.data;
+  for (size_t i = 0; i < (scatters ? bucket->param_count : 1); i++) {
+    ad_segment segment = scatters ? bucket->segments[i] : all;
+    ad_span rows = scatters ? ad_cut(segment.rows, index, members) : (ad_span){0, segment.rows};
+    const void *source = from + (size_t)rows.first * segment.row * ad_dtype_size(bucket->wire);
+    void *out = to;
+    ad_reduce(&out, 1, &source, 1, &how, (size_t)rows.count * segment.row);
+    from += (size_t)segment.rows * segment.row * ad_dtype_size(bucket->wire);
+    to += (size_t)rows.count * segment.row * ad_dtype_size(bucket->sum.dtype);
   }
-  return planted;
 }
 
-static int is_second_of(const ad_reducer *reducer, const ad_bucket *bucket, ad_axes axes) {
-  ad_group group = ad_array_group(reducer->comm, &bucket->sum, axes);
-  return ad_group_index(&group, ad_comm_rank(reducer->comm)) == 1;
+static ad_collective describe_call(const ad_reducer *reducer, const ad_bucket *bucket, ad_path_step step) {
+  int scatters = step.move == AD_MOVE_REDUCE_SCATTER;
+  ad_axes axes = step.axes & ~ad_planted_axes(AD_SWITCH_SKIP_REDUCTION, step.axes);
+  return (ad_collective){.op = scatters ? AD_REDUCE_SCATTER : AD_ALL_REDUCE,
+                         .group = ad_mesh_group(bucket->mesh, axes, ad_comm_rank(reducer->comm)),
+                         .in = bucket->input.data,
+                         .out = bucket->sum.data,
+                         .count = bucket->kept,
+                         .dtype = bucket->wire,
+                         .accumulate = bucket->contract.accumulate,
+                         .out_dtype = bucket->sum.dtype,
+                         .in_scale = bucket->input.scale,
+                         .adds = scatters && bucket->has_sum,
+                         .segments = scatters ? bucket->segments : NULL,
+                         .segment_count = scatters ? bucket->param_count : 0,
+                         .site = AD_HERE};
 }
 
-/* The array that is handed to the collective: the bucket, or one element less of it. */
-static void shorten(const ad_reducer *reducer, const ad_bucket *bucket, ad_axes axes, ad_array *array) {
-  if (!ad_switched(AD_SWITCH_BUCKET_SIZE) || !bucket->numel || !is_second_of(reducer, bucket, axes)) return;
-  array->shape.dim[0]--;
-  array->local.dim[0]--;
+static ad_status post(ad_reducer *reducer, ad_bucket *bucket, ad_path_step step) {
+  ad_collective call = describe_call(reducer, bucket, step);
+  if (!ad_plant_shortens(reducer, bucket, step.axes)) return ad_comm_post(reducer->comm, &call, &bucket->request);
+  // The planted mistake: one row, or one element, less.
+  size_t last = bucket->param_count - 1;
+  while (last && !bucket->segments[last].rows) last--;
+  call.count--;
+  bucket->segments[last].rows--;
+  ad_status status = ad_comm_post(reducer->comm, &call, &bucket->request);
+  bucket->segments[last].rows++;
+  return status;
 }
 
-static void average(ad_reducer *reducer, ad_bucket *bucket, ad_axes axes) {
-  ad_axes planted = planted_axes(AD_SWITCH_AVERAGE, axes);
-  if (!planted || !bucket->sum.data) return;
-  ad_group group = ad_array_group(reducer->comm, &bucket->sum, planted);
-  ad_cast_scaled(bucket->sum.data, bucket->sum.dtype, bucket->sum.data, bucket->sum.dtype,
-                 1 / (double)ad_group_size(&group), bucket->numel);
+/* Law 6: what is added to the sum of earlier microbatches was reduced as far as that, and both are unscaled. */
+static ad_status check_like(const ad_bucket *bucket, ad_path_step step) {
+  ad_array incoming = bucket->sum;
+  incoming.layout = bucket->whole;
+  incoming.scale = 0;
+  ad_layout_set(&incoming.layout, step.axes, step.to);
+  return bucket->has_sum ? ad_array_check_addend(&bucket->sum, &incoming, AD_HERE) : AD_OK;
 }
 
-static ad_status reduce_again(ad_reducer *reducer, ad_bucket *bucket, ad_path_step step) {
-  ad_axes planted = planted_axes(AD_SWITCH_DOUBLE_REDUCTION, step.axes);
-  if (!planted) return AD_OK;
-  ad_array claimed = bucket->sum;
-  ad_layout_set(&claimed.layout, planted, step.from);
-  ad_array out;
-  AD_TRY(ad_array_after(reducer->comm, &claimed, step.move, planted, step.to, AD_HERE, &out));
-  out.data = claimed.data;
-  return ad_array_move(reducer->comm, &claimed, step.move, planted, step.to, bucket->contract.accumulate, AD_HERE,
-                       &out);
+/* The sum so far, as it travels to the next ranks. */
+static void relay(const ad_reducer *reducer, ad_bucket *bucket) {
+  bucket->input = bucket->sum;
+  if (ad_bucket_is_one_array(bucket)) return;
+  int64_t addends = bucket->summed * ad_bucket_ranks(reducer, bucket, bucket->next_step);
+  bucket->input.dtype = bucket->wire;
+  bucket->input.scale = ad_scale_for(bucket->wire, addends);
+  bucket->input.data = bucket->sent.data;
+  if (bucket->sum.data)
+    ad_cast_scaled(bucket->input.data, bucket->wire, bucket->sum.data, bucket->sum.dtype,
+                   ldexp(1, -bucket->input.scale), bucket->kept);
+}
+
+static ad_status run_step(ad_reducer *reducer, size_t index) {
+  ad_bucket *bucket = &reducer->buckets[index];
+  ad_path_step step = bucket->steps[bucket->next_step];
+  if (bucket->next_step)
+    relay(reducer, bucket);
+  else
+    bucket->input = bucket->sent;
+  if (step.move == AD_MOVE_REDUCE_SCATTER) AD_TRY(check_like(bucket, step));
+  trace(reducer, AD_BUCKET_POST, index);
+  if (!ad_comm_is_dry(reducer->comm)) {
+    AD_TRY(ad_plant_before_step(reducer, bucket, step));
+    if (ad_plant_unreduced(reducer, step))
+      take_own(bucket, step, ad_comm_rank(reducer->comm));
+    else
+      AD_TRY(post(reducer, bucket, step));
+  }
+  bucket->next_step++;
+  bucket->unsettled = 1;
+  return AD_OK;
+}
+
+ad_status ad_bucket_settle(ad_reducer *reducer, size_t index) {
+  ad_bucket *bucket = &reducer->buckets[index];
+  if (!bucket->unsettled) return AD_OK;
+  trace(reducer, AD_BUCKET_WAIT, index);
+  AD_TRY(ad_comm_wait(reducer->comm, &bucket->request));
+  bucket->unsettled = 0;
+  bucket->has_sum = 1;
+  ad_path_step step = bucket->steps[bucket->next_step - 1];
+  ad_layout_set(&bucket->sum.layout, step.axes, step.to);
+  if (bucket->sum.data) ad_plant_after_step(reducer, bucket, step);
+  trace(reducer, AD_BUCKET_DONE, index);
+  return AD_OK;
 }
 
 /* ---- one bucket ---- */
 
-static void zero_absent(ad_reducer *reducer, const ad_bucket *bucket) {
+int64_t ad_bucket_ranks(const ad_reducer *reducer, const ad_bucket *bucket, int step) {
+  int64_t ranks = 1;
+  for (int i = 0; i <= step && i < bucket->step_count; i++) {
+    ad_group group = ad_mesh_group(bucket->mesh, bucket->steps[i].axes, ad_comm_rank(reducer->comm));
+    ranks *= ad_group_size(&group);
+  }
+  return ranks;
+}
+
+/* Parameters that did not arrive in this microbatch go with what they have pending; from here on nothing is. */
+static void take_absent(ad_reducer *reducer, ad_bucket *bucket) {
   for (size_t i = 0; i < bucket->param_count; i++) {
     ad_reduced_param *param = &reducer->params[bucket->params[i]];
-    if (!param->filled && param->result.data) memset(param->result.data, 0, ad_array_bytes(&param->result));
-    param->filled = 1;
+    if (!param->arrived) ad_bucket_take(bucket, param, NULL);
+    param->filled = 0;
   }
 }
 
-static ad_status post_step(ad_reducer *reducer, ad_bucket *bucket, ad_path_step step) {
-  ad_axes axes = step.axes & ~planted_axes(AD_SWITCH_SKIP_REDUCTION, step.axes);
-  average(reducer, bucket, step.axes);
-  ad_array in = bucket->sum, out;
-  shorten(reducer, bucket, axes, &in);
-  AD_TRY(ad_array_after(reducer->comm, &in, step.move, axes, step.to, AD_HERE, &out));
-  out.data = in.data;
-  return ad_array_post(reducer->comm, &in, step.move, axes, step.to, bucket->contract.accumulate, AD_HERE, &out,
-                       &bucket->request);
-}
-
-static int stays_unsynchronised(const ad_reducer *reducer) {
-  return ad_switched(AD_SWITCH_FIRST_STEP) && reducer->steps == 0;
-}
-
-ad_status ad_bucket_launch(ad_reducer *reducer, size_t index) {
+static ad_status launch(ad_reducer *reducer, size_t index) {
   ad_bucket *bucket = &reducer->buckets[index];
-  zero_absent(reducer, bucket);
   bucket->launched = 1;
-  trace(reducer, AD_BUCKET_POST, index);
-  if (!bucket->step_count || stays_unsynchronised(reducer)) return AD_OK;
-  return post_step(reducer, bucket, bucket->steps[0]);
+  if (!bucket->sends) return AD_OK;
+  AD_TRY(ad_bucket_settle(reducer, index));
+  take_absent(reducer, bucket);
+  AD_TRY(ad_plant_before_launch(reducer, bucket));
+  bucket->summed += bucket->unsent;
+  bucket->unsent = 0;
+  bucket->next_step = 0;
+  return bucket->step_count ? run_step(reducer, index) : AD_OK;
 }
 
-static ad_status wait_step(ad_reducer *reducer, ad_bucket *bucket, ad_path_step step) {
-  AD_TRY(ad_comm_wait(reducer->comm, &bucket->request));
-  ad_layout_set(&bucket->sum.layout, step.axes, step.to);
-  return reduce_again(reducer, bucket, step);
-}
-
-ad_status ad_bucket_complete(ad_reducer *reducer, size_t index) {
-  ad_bucket *bucket = &reducer->buckets[index];
-  trace(reducer, AD_BUCKET_WAIT, index);
-  for (int i = 0; i < bucket->step_count && !stays_unsynchronised(reducer); i++) {
-    if (i > 0) AD_TRY(post_step(reducer, bucket, bucket->steps[i]));
-    AD_TRY(wait_step(reducer, bucket, bucket->steps[i]));
+/* All buckets take a step before any takes the next: the order is the same on all ranks, and steps overlap. */
+ad_status ad_buckets_complete(ad_reducer *reducer) {
+  for (int more = 1; more;) {
+    more = 0;
+    for (size_t i = 0; i < reducer->bucket_count; i++) {
+      AD_TRY(ad_bucket_settle(reducer, i));
+      if (reducer->buckets[i].next_step == reducer->buckets[i].step_count) continue;
+      AD_TRY(run_step(reducer, i));
+      more = 1;
+    }
   }
-  bucket->sum.layout = bucket->reduced;
-  trace(reducer, AD_BUCKET_DONE, index);
+  for (size_t i = 0; i < reducer->bucket_count; i++) reducer->buckets[i].sum.layout = reducer->buckets[i].reduced;
   return AD_OK;
 }
 
@@ -137,7 +202,7 @@ static ad_status launch_next(ad_reducer *reducer) {
   size_t first, second;
   // With one bucket, what can be out of order is the comparison that follows it.
   if (disorders(reducer) && !find_swap(reducer, &first, &second)) AD_TRY(ad_rosters_post_presence(reducer));
-  AD_TRY(ad_bucket_launch(reducer, bucket_at(reducer, reducer->launched)));
+  AD_TRY(launch(reducer, bucket_at(reducer, reducer->launched)));
   reducer->launched++;
   return AD_OK;
 }

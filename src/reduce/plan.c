@@ -11,16 +11,17 @@ static ad_axes large_axes(const ad_mesh *mesh, ad_axes axes) {
   return large;
 }
 
-static ad_reduction_plan describe(const ad_reducer *reducer, size_t index, ad_path_step step) {
+static ad_reduction_plan describe(const ad_reducer *reducer, size_t index, int number) {
   const ad_bucket *bucket = &reducer->buckets[index];
+  ad_path_step step = bucket->steps[number];
   ad_axes axes = large_axes(bucket->mesh, step.axes);
-  ad_group group = ad_array_group(reducer->comm, &bucket->sum, axes);
+  ad_group group = ad_mesh_group(bucket->mesh, axes, ad_comm_rank(reducer->comm));
   return (ad_reduction_plan){.bucket = (int)index,
                              .move = step.move,
                              .axes = axes,
                              .group_size = ad_group_size(&group),
-                             .dtype = bucket->sum.dtype,
-                             .bytes = ad_array_bytes(&bucket->sum),
+                             .dtype = bucket->wire,
+                             .bytes = (number ? bucket->kept : bucket->numel) * ad_dtype_size(bucket->wire),
                              .params = bucket->params,
                              .param_count = bucket->param_count};
 }
@@ -33,7 +34,7 @@ static size_t find(const ad_reducer *reducer, size_t wanted, ad_reduction_plan *
     for (int k = 0; k < bucket->step_count; k++) {
       if (!large_axes(bucket->mesh, bucket->steps[k].axes)) continue;
       if (count++ != wanted) continue;
-      *out = describe(reducer, i, bucket->steps[k]);
+      *out = describe(reducer, i, k);
       return count;
     }
   }
@@ -55,7 +56,10 @@ size_t ad_reducer_bytes(const ad_reducer *reducer) {
   size_t bytes = 0;
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     const ad_bucket *bucket = &reducer->buckets[i];
-    bytes += ad_array_bytes(&bucket->sum);
+    bytes += ad_array_bytes(&bucket->sent);
+    // Not counted twice where it is the same memory; on engine dry, where there is none, as it would be.
+    if (bucket->scatters || !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->sum);
+    if (bucket->keeps_pending && !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->pending);
     if (bucket->earlier.data || bucket->has_earlier) bytes += ad_array_bytes(&bucket->earlier);
   }
   return bytes;

@@ -8,7 +8,6 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/switches.h"
-#include "reduce/contract.h"
 #include "reduce/reducer.h"
 
 /* ---- creation ---- */
@@ -35,7 +34,6 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
   param->gradient = ad_layout_dual(&spec->layout);
   param->contract = spec->contract;
   ad_status status = ad_contract_complete(&param->contract);
-  if (!status) status = ad_contract_check_bucket(&param->contract);
   if (status) return ad_fail_in(status, "parameter `%s`", spec->name);
   int64_t rank = ad_comm_rank(reducer->comm);
   if (!ad_mesh_has_rank(spec->layout.mesh, rank)) {
@@ -44,6 +42,9 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
   }
   ad_shape local = ad_layout_local_shape(&spec->layout, &spec->shape, rank);
   param->numel = (size_t)ad_shape_numel(&local);
+  param->segment.rows = local.ndim ? local.dim[0] : 1;
+  param->segment.row = 1;
+  for (int i = 1; i < local.ndim; i++) param->segment.row *= (size_t)local.dim[i];
   return AD_OK;
 }
 
@@ -99,38 +100,58 @@ static void begin_step(ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->param_count; i++) {
     reducer->params[i].present = 0;
     reducer->params[i].filled = 0;
+    reducer->params[i].produced = 0;
   }
-  for (size_t i = 0; i < reducer->bucket_count; i++) reducer->buckets[i].has_earlier = 0;
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    reducer->buckets[i].has_earlier = 0;
+    reducer->buckets[i].unsent = 0;
+  }
 }
 
-/* Makes room for addends again: the memory of a bucket that was reduced holds none. */
-static void begin_pending(ad_reducer *reducer) {
-  for (size_t i = 0; i < reducer->bucket_count; i++) {
-    reducer->buckets[i].sum.layout = reducer->buckets[i].pending;
-    reducer->buckets[i].launched = 0;
-  }
-  reducer->launched = 0;
+/* The sum holds no addend: what it held was handed out or set aside. */
+static void begin_sum(ad_bucket *bucket) {
+  bucket->has_sum = 0;
+  bucket->summed = 0;
+  bucket->sum.layout = bucket->partial;
 }
 
 static ad_status keep_reduced(ad_reducer *reducer, ad_bucket *bucket) {
   ad_array *earlier = &bucket->earlier;
-  if (!earlier->data && !ad_comm_is_dry(reducer->comm)) {
-    AD_TRY(ad_array_create(reducer->comm, earlier->dtype, &earlier->shape, &bucket->reduced, earlier));
-  }
   if (bucket->has_earlier) return ad_array_add(earlier, &bucket->sum, AD_HERE);
+  AD_TRY(ad_bucket_keep_earlier(reducer, bucket));
   if (earlier->data) ad_copy(earlier->data, bucket->sum.data, ad_array_bytes(earlier));
+  earlier->layout = bucket->sum.layout;
   bucket->has_earlier = 1;
   return AD_OK;
 }
 
 /* A microbatch that was fully reduced is followed by another: its sums step aside. */
 static ad_status set_reduced_aside(ad_reducer *reducer) {
-  for (size_t i = 0; i < reducer->bucket_count; i++) {
-    AD_TRY(ad_bucket_complete(reducer, i));
-    AD_TRY(keep_reduced(reducer, &reducer->buckets[i]));
-  }
+  AD_TRY(ad_buckets_complete(reducer));
+  for (size_t i = 0; i < reducer->bucket_count; i++) AD_TRY(keep_reduced(reducer, &reducer->buckets[i]));
+  return AD_OK;
+}
+
+/* Planted: what earlier microbatches left is cleared. */
+static ad_status clear_earlier(ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->param_count; i++) reducer->params[i].filled = 0;
-  begin_pending(reducer);
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    AD_TRY(ad_bucket_settle(reducer, i));
+    reducer->buckets[i].has_sum = reducer->buckets[i].has_earlier = 0;
+  }
+  return AD_OK;
+}
+
+/* What reduces nothing in this microbatch keeps its sum: where no reduce_scatter is to come, nothing is to be sent
+ * early. */
+static ad_status begin_bucket(ad_reducer *reducer, ad_bucket *bucket, ad_sync sync) {
+  bucket->arrived = 0;
+  bucket->launched = 0;
+  bucket->unsent++;
+  bucket->sends = sync == AD_SYNC_ALL || (sync == AD_SYNC_SHARD && bucket->scatters);
+  bucket->sent.scale = 0;
+  if (!bucket->sends) return ad_bucket_keep_pending(reducer, bucket);
+  bucket->sent.scale = ad_scale_for(bucket->wire, bucket->unsent * ad_bucket_ranks(reducer, bucket, 0));
   return AD_OK;
 }
 
@@ -142,21 +163,25 @@ static ad_status need_state(const ad_reducer *reducer, ad_reducer_state state, c
       call, expected);
 }
 
+static ad_status begin_first(ad_reducer *reducer) {
+  if (!reducer->steps) AD_TRY(ad_rosters_compare_lists(reducer));
+  begin_step(reducer);
+  return AD_OK;
+}
+
 ad_status ad_reducer_begin_microbatch(ad_reducer *reducer, ad_sync sync) {
+  int begins_step = reducer->state == AD_BETWEEN_STEPS, follows_all = !begins_step && reducer->sync == AD_SYNC_ALL;
   if (reducer->state == AD_IN_MICROBATCH)
     return need_state(reducer, AD_BETWEEN_STEPS, "begin_microbatch", "inside a microbatch");
-  if (reducer->state == AD_BETWEEN_STEPS) {
-    if (!reducer->steps) AD_TRY(ad_rosters_compare_lists(reducer));
-    begin_step(reducer);
-    begin_pending(reducer);
-  } else if (reducer->sync == AD_SYNC_ALL) {
-    AD_TRY(set_reduced_aside(reducer));
+  if (begins_step) AD_TRY(begin_first(reducer));
+  if (follows_all) AD_TRY(set_reduced_aside(reducer));
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    if (begins_step || follows_all) begin_sum(&reducer->buckets[i]);
+    AD_TRY(begin_bucket(reducer, &reducer->buckets[i], sync));
   }
-  for (size_t i = 0; i < reducer->param_count; i++) {
-    reducer->params[i].arrived = 0;
-    if (ad_switched(AD_SWITCH_LAST_MICROBATCH)) reducer->params[i].filled = 0;
-  }
-  for (size_t i = 0; i < reducer->bucket_count; i++) reducer->buckets[i].arrived = 0;
+  for (size_t i = 0; i < reducer->param_count; i++) reducer->params[i].arrived = 0;
+  if (ad_switched(AD_SWITCH_LAST_MICROBATCH)) AD_TRY(clear_earlier(reducer));
+  reducer->launched = 0;
   reducer->sync = sync;
   reducer->state = AD_IN_MICROBATCH;
   return AD_OK;
@@ -174,17 +199,36 @@ static ad_status check_param(const ad_reducer *reducer, size_t param, const char
       reducer->params[param].name);
 }
 
+/* Before the target is written, what was sent from there must have arrived. */
+static ad_status free_target(ad_reducer *reducer, size_t index) {
+  ad_bucket *bucket = &reducer->buckets[index];
+  return ad_bucket_target(bucket)->data == bucket->sent.data ? ad_bucket_settle(reducer, index) : AD_OK;
+}
+
+/* The gradient needs no cast, no scale and no sum with another array on its way. */
+static int goes_straight(const ad_reduced_param *param, const ad_bucket *bucket, const ad_array *target) {
+  const ad_contract *contract = &param->contract;
+  int same = (contract->raw && !contract->grad) || contract->grad == target->dtype;
+  return same && !target->scale && (!param->filled || target->data == bucket->pending.data);
+}
+
 int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param) {
   const ad_reduced_param *p = &reducer->params[param];
-  return p->contract.raw || p->contract.grad == p->result.dtype;
+  ad_bucket *bucket = &reducer->buckets[p->bucket];
+  return goes_straight(p, bucket, ad_bucket_target(bucket));
 }
 
 ad_status ad_reducer_target(ad_reducer *reducer, size_t param, ad_array *out, int *adds) {
   AD_TRY(check_param(reducer, param, "target"));
   const ad_reduced_param *p = &reducer->params[param];
-  ad_array target = ad_array_describe(reducer->comm, p->result.dtype, &p->shape, &p->gradient);
-  if (ad_reducer_writes_in_place(reducer, param)) target.data = p->result.data;
-  *out = target;
+  ad_bucket *bucket = &reducer->buckets[p->bucket];
+  const ad_array *target = ad_bucket_target(bucket);
+  AD_TRY(free_target(reducer, p->bucket));
+  ad_array described = ad_array_describe(reducer->comm, target->dtype, &p->shape, &p->gradient);
+  described.scale = target->scale;
+  int mistaken = ad_switched(AD_SWITCH_BUCKET_BY_RAW_DTYPE) || ad_switched(AD_SWITCH_NARROW_ACCUMULATE);
+  if (goes_straight(p, bucket, target) && !mistaken) described.data = ad_param_in(p, target);
+  *out = described;
   *adds = p->filled;
   return AD_OK;
 }
@@ -218,45 +262,35 @@ static ad_status check_grad(const ad_reducer *reducer, const ad_reduced_param *p
   return ad_array_check(reducer->comm, grad, param->name, site);
 }
 
-/* Law 8: the producer's dtype to the gradient dtype, then to the bucket's, there added in the accumulate dtype. */
-static void bring(const ad_reduced_param *param, const ad_array *grad) {
-  enum { BLOCK = 1024 };
-  ad_dtype via = param->contract.raw ? grad->dtype : param->contract.grad, to = param->result.dtype;
-  double block[BLOCK];
-  const char *from = grad->data;
-  char *at = param->result.data;
-  for (size_t done = 0; done < param->numel; done += BLOCK) {
-    size_t count = param->numel - done < BLOCK ? param->numel - done : BLOCK;
-    const void *brought = from;
-    if (via != grad->dtype) {
-      ad_cast(block, via, from, grad->dtype, count);
-      brought = block;
-    }
-    if (param->filled) {
-      ad_accumulate(at, to, brought, via, 1, count);
-    } else {
-      ad_cast(at, to, brought, via, count);
-    }
-    from += count * ad_dtype_size(grad->dtype);
-    at += count * ad_dtype_size(to);
-  }
+/* A raw gradient's dtype is part of what the ranks sum: it stays through a step, here and, compared when the step ends,
+ * on all ranks. */
+static ad_status check_produced(const ad_reduced_param *param, const ad_array *grad, const char *site) {
+  if (!param->contract.raw || !param->produced || param->produced == grad->dtype) return AD_OK;
+  return ad_fail(AD_TYPE,
+                 "%s: reducer: the gradient of `%s` is %s, in an earlier microbatch of this step it was %s; a raw "
+                 "gradient keeps its dtype, so let the backward produce one, or give the contract a grad dtype",
+                 site, param->name, ad_dtype_name(grad->dtype), ad_dtype_name(param->produced));
 }
 
 ad_status ad_reducer_add(ad_reducer *reducer, size_t param, const ad_array *grad, const char *site) {
   AD_TRY(check_param(reducer, param, "add"));
   ad_reduced_param *p = &reducer->params[param];
+  ad_bucket *bucket = &reducer->buckets[p->bucket];
   AD_TRY(check_grad(reducer, p, grad, site));
-  if (grad->data && grad->data != p->result.data) bring(p, grad);
+  AD_TRY(check_produced(p, grad, site));
+  AD_TRY(free_target(reducer, p->bucket));
+  if (grad->data != ad_param_in(p, ad_bucket_target(bucket))) ad_bucket_take(bucket, p, grad);
   p->filled = 1;
   p->arrived = 1;
   p->present++;
-  reducer->buckets[p->bucket].arrived++;
-  return reducer->sync == AD_SYNC_ALL ? ad_buckets_launch_ready(reducer, 0) : AD_OK;
+  p->produced = grad->dtype;
+  bucket->arrived++;
+  return reducer->sync == AD_SYNC_NONE ? AD_OK : ad_buckets_launch_ready(reducer, 0);
 }
 
 ad_status ad_reducer_end_microbatch(ad_reducer *reducer) {
   AD_TRY(need_state(reducer, AD_IN_MICROBATCH, "end_microbatch", "outside a microbatch"));
-  if (reducer->sync == AD_SYNC_ALL) AD_TRY(ad_buckets_launch_ready(reducer, 1));
+  if (reducer->sync != AD_SYNC_NONE) AD_TRY(ad_buckets_launch_ready(reducer, 1));
   reducer->state = AD_BETWEEN_MICROBATCHES;
   return AD_OK;
 }
@@ -268,9 +302,9 @@ ad_status ad_reducer_finish(ad_reducer *reducer) {
                    "reducer: finish after a microbatch that did not reduce; the last one needs AD_SYNC_ALL");
   }
   AD_TRY(ad_rosters_post_presence(reducer));
+  AD_TRY(ad_buckets_complete(reducer));
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     ad_bucket *bucket = &reducer->buckets[i];
-    AD_TRY(ad_bucket_complete(reducer, i));
     if (bucket->has_earlier) AD_TRY(ad_array_add(&bucket->sum, &bucket->earlier, AD_HERE));
   }
   reducer->state = AD_BETWEEN_STEPS;

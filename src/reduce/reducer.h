@@ -2,33 +2,48 @@
 #ifndef REDUCE_REDUCER_H
 #define REDUCE_REDUCER_H
 #include "addend/reduce.h"
+#include "base/switches.h"
 
 typedef struct ad_reduced_param {
   char *name;
   ad_shape shape;
   ad_layout layout, storage, gradient;  // gradient: the dual of layout
   ad_contract contract;
-  size_t bucket, offset, numel;  // of this rank's part, in elements
-  int filled;                    // the bucket's memory holds a sum for it
+  size_t bucket, offset, numel;  // of this rank's part of the whole gradient, in elements
+  ad_segment segment;            // the same in rows
+  int filled;                    // the bucket's pending memory holds a sum for it
   int arrived;                   // in this microbatch
   int64_t present;               // microbatches of this step in which it arrived
-  ad_array result;               // its part of the bucket, in the storage layout
+  ad_dtype produced;             // what its gradients of this step came in; 0: none came
+  ad_array result;               // its part of the bucket's sum, in the storage layout
 } ad_reduced_param;
 
-/* Gradients that go the same path under the same contract, one after another in one flat array. */
+/* Gradients that go the same path under the same contract, one after another in one flat array: whole ones in `pending`
+ * and `sent`, of each the own part in `sum`. A reduce_scatter is the first step of a path or none. */
 typedef struct ad_bucket {
   const ad_mesh *mesh;
   ad_path_step steps[AD_AXIS_COUNT];
-  int step_count;
+  int step_count, scatters;
   ad_contract contract;
   size_t *params;
-  size_t param_count, numel;
-  ad_layout pending, reduced;  // layouts of the flat array before and after its steps
-  ad_array sum;                // pending, from launch to completion on its way, then reduced
-  ad_array earlier;            // reduced sums of earlier microbatches of this step; memory only once that was needed
-  int has_earlier;
-  size_t arrived;  // parameters, in this microbatch
-  int launched;
+  ad_segment *segments;               // of each parameter
+  size_t param_count, numel, kept;    // kept: elements of `sum`
+  ad_dtype wire;                      // the reduce dtype; the accumulate dtype where nothing travels
+  ad_layout whole, partial, reduced;  // layouts of the flat arrays: before, after the first and after the last step
+  // In the accumulate dtype: sums of microbatches that were not sent. Memory only once needed, unless it is `sent`'s.
+  ad_array pending;
+  ad_array sent;     // in the dtype that travels, scaled: what a step reads
+  ad_array sum;      // in the accumulate dtype: what steps write; `sent`'s memory where both are one whole array
+  ad_array earlier;  // reduced sums of earlier microbatches of this step; memory only once that was needed
+  ad_array input;    // of the step under way: `sent`, or of a later step `sum`, cast where the dtypes differ
+  int has_earlier, has_sum;
+  int keeps_pending;       // some microbatch was not sent; also on engine dry, where no memory says so
+  int sends;               // in this microbatch
+  int64_t unsent, summed;  // microbatches whose addends are in what is sent next, and in `sum`
+  size_t arrived;          // parameters, in this microbatch
+  int launched;            // in this microbatch
+  int next_step;           // how many steps were posted since it was sent
+  int unsettled;           // the last of them was not waited for
   ad_request request;
 } ad_bucket;
 
@@ -66,12 +81,40 @@ int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param);
 ad_status ad_buckets_build(ad_reducer *reducer) AD_CHECKED;
 ad_status ad_buckets_allocate(ad_reducer *reducer) AD_CHECKED;
 void ad_buckets_release(ad_reducer *reducer);
+/* Memory that not every step needs: for sums that are not sent, for sums that were reduced early. */
+ad_status ad_bucket_keep_pending(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
+ad_status ad_bucket_keep_earlier(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
+static inline int ad_bucket_is_one_array(const ad_bucket *bucket) {
+  return bucket->wire == bucket->contract.accumulate;
+}
+
+/* copy.c: a gradient on its way into a bucket. */
+/* Where it goes in this microbatch. */
+ad_array *ad_bucket_target(ad_bucket *bucket);
+/* `array` (of whole gradients) from the parameter's first element on; NULL on engine dry. */
+void *ad_param_in(const ad_reduced_param *param, const ad_array *array);
+/* Law 8 in one pass: the producer's dtype to the gradient dtype, the sum with what is pending in the accumulate dtype,
+ * then the dtype and scale that travel. `grad` NULL: a parameter that did not arrive; what is pending goes alone. */
+void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_array *grad);
+/* The least k with 2^k >= addends where values are f16; 0 for wider ranges. */
+int ad_scale_for(ad_dtype dtype, int64_t addends);
 
 /* launch.c: how a bucket is summed. */
-ad_status ad_bucket_launch(ad_reducer *reducer, size_t index) AD_CHECKED;    // posts its first step
-ad_status ad_bucket_complete(ad_reducer *reducer, size_t index) AD_CHECKED;  // waits, runs the others
-ad_status ad_buckets_launch_ready(ad_reducer *reducer,
-                                  int all) AD_CHECKED;  // in order, up to the first that is not ready unless `all`
+int64_t ad_bucket_ranks(const ad_reducer *reducer, const ad_bucket *bucket, int step);  // summed over in steps 0 to it
+ad_status ad_bucket_settle(ad_reducer *reducer, size_t index) AD_CHECKED;               // waits for what was posted
+ad_status ad_buckets_complete(ad_reducer *reducer) AD_CHECKED;  // of all: waits, runs the other steps
+/* In order, up to the first that is not ready unless `all`. */
+ad_status ad_buckets_launch_ready(ad_reducer *reducer, int all) AD_CHECKED;
+
+/* mistakes.c: the known mistakes that can be planted on a bucket's way. */
+ad_axes ad_planted_axes(ad_switch which, ad_axes axes);
+ad_status ad_plant_before_launch(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
+ad_status ad_plant_before_step(ad_reducer *reducer, ad_bucket *bucket, ad_path_step step) AD_CHECKED;
+void ad_plant_after_step(const ad_reducer *reducer, ad_bucket *bucket, ad_path_step step);
+/* 1 if the step is not to happen: `sum` takes the own addend alone. */
+int ad_plant_unreduced(const ad_reducer *reducer, ad_path_step step);
+/* 1 on the one rank that reduces an element less. */
+int ad_plant_shortens(const ad_reducer *reducer, const ad_bucket *bucket, ad_axes axes);
 
 /* roster.c: whether the ranks mean the same parameters. */
 ad_status ad_rosters_build(ad_reducer *reducer) AD_CHECKED;

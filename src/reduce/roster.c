@@ -201,10 +201,19 @@ ad_status ad_rosters_compare_lists(ad_reducer *reducer) {
 
 /* ---- who had a gradient ---- */
 
+/* In how many microbatches it had a gradient; of a raw one also the dtype it came in. */
+static int32_t presence(const ad_reduced_param *param) {
+  int32_t dtype = param->contract.raw ? (int32_t)param->produced : 0;
+  return (int32_t)param->present << 8 | dtype;
+}
+
+static int32_t count_in(int32_t presence) { return presence >> 8; }
+static ad_dtype dtype_in(int32_t presence) { return (ad_dtype)(presence & 0xff); }
+
 static uint64_t hash_presence(const ad_reducer *reducer, const ad_roster *roster) {
   uint64_t hash = 0;
   for (size_t i = 0; i < reducer->param_count; i++) {
-    if (is_on(roster, &reducer->params[i])) hash = ad_random_bits(hash, (uint64_t)reducer->params[i].present, i);
+    if (is_on(roster, &reducer->params[i])) hash = ad_random_bits(hash, (uint64_t)presence(&reducer->params[i]), i);
   }
   return hash;
 }
@@ -219,34 +228,38 @@ ad_status ad_rosters_post_presence(ad_reducer *reducer) {
   return AD_OK;
 }
 
-static void list_ranks(ad_text *text, const ad_roster *roster, const int32_t *counts, size_t params, size_t param,
+static void list_ranks(ad_text *text, const ad_roster *roster, const int32_t *seen, size_t params, size_t param,
                        int32_t wanted) {
   for (int64_t member = 0; member < ad_group_size(&roster->group); member++) {
-    if (counts[(size_t)member * params + param] != wanted) continue;
+    if (seen[(size_t)member * params + param] != wanted) continue;
     ad_text_add(text, " %lld", (long long)ad_group_rank(&roster->group, member));
   }
 }
 
-static ad_status fail_presence(const ad_reducer *reducer, const ad_roster *roster, const int32_t *counts,
-                               size_t param) {
+static int seen_before(const ad_roster *roster, const int32_t *seen, size_t params, size_t param, int64_t member) {
+  int64_t i = 0;
+  while (seen[(size_t)i * params + param] != seen[(size_t)member * params + param]) i++;
+  return i < member;
+}
+
+/* "1 on rank 1, 2 on rank 0 2", or with the dtypes of raw gradients. */
+static ad_status fail_presence(const ad_reducer *reducer, const ad_roster *roster, const int32_t *seen, size_t param) {
   size_t params = reducer->param_count;
+  int raw = reducer->params[param].contract.raw;
   char buffer[768];
   ad_text text = ad_text_on(buffer, sizeof buffer);
-  int32_t most = 0;
   for (int64_t member = 0; member < ad_group_size(&roster->group); member++) {
-    int32_t count = counts[(size_t)member * params + param];
-    if (count > most) most = count;
-  }
-  for (int32_t count = 0; count <= most; count++) {
-    char ranks[256];
-    ad_text list = ad_text_on(ranks, sizeof ranks);
-    list_ranks(&list, roster, counts, params, param, count);
-    if (list.used) ad_text_add(&text, "%s in %d on rank%s", text.used ? "," : "", (int)count, ranks);
+    if (seen_before(roster, seen, params, param, member)) continue;
+    int32_t value = seen[(size_t)member * params + param];
+    ad_text_add(&text, "%s in %d", text.used ? "," : "", (int)count_in(value));
+    if (raw && dtype_in(value)) ad_text_add(&text, " as %s", ad_dtype_name(dtype_in(value)));
+    ad_text_add(&text, " on rank");
+    list_ranks(&text, roster, seen, params, param, value);
   }
   return ad_fail(AD_MISMATCH,
-                 "reducer: `%s` had a gradient in a different number of microbatches on different ranks:%s; this "
+                 "reducer: `%s` had a gradient in a different number of microbatches%s on different ranks:%s; this "
                  "step's gradients are unusable",
-                 reducer->params[param].name, buffer);
+                 reducer->params[param].name, raw ? " or, raw, in another dtype" : "", buffer);
 }
 
 static ad_status name_absent(ad_reducer *reducer, const ad_roster *roster) {
@@ -254,8 +267,7 @@ static ad_status name_absent(ad_reducer *reducer, const ad_roster *roster) {
   size_t params = reducer->param_count;
   void *gathered;
   AD_TRY(ad_new(params, &own));
-  for (size_t i = 0; i < params; i++)
-    own[i] = is_on(roster, &reducer->params[i]) ? (int32_t)reducer->params[i].present : 0;
+  for (size_t i = 0; i < params; i++) own[i] = is_on(roster, &reducer->params[i]) ? presence(&reducer->params[i]) : 0;
   ad_status status = gather(reducer, roster, own, params * sizeof *own, &gathered);
   ad_release(own);
   if (status) return status;

@@ -97,7 +97,11 @@ static ad_status claim_slots(ad_tape *tape, ad_tensor *out, gradient_slot *slot)
 // Another share of this gradient is in; a parameter's goes to the reducer with the last one.
 static ad_status one_use_less(ad_tape *tape, ad_tensor *tensor) {
   if (!tensor->carries || --tensor->uses) return AD_OK;
-  if (!tensor->is_parameter || !tape->options.reducer) return AD_OK;
+  if (!tensor->is_parameter) return AD_OK;
+  if (!tape->options.reducer) {
+    if (tape->options.gradient) tape->options.gradient(tape->options.gradient_context, tensor->param, &tensor->grad);
+    return AD_OK;
+  }
   tensor->has_grad = 0;
   return ad_reducer_add(tape->options.reducer, tensor->param, &tensor->grad, tensor->site);
 }
@@ -108,7 +112,9 @@ static ad_status run_backward(ad_tape *tape, ad_tensor *out) {
   AD_TRY(claim_slots(tape, out, slot));
   tape_mark mark = ad_tape_mark(tape);
   AD_TRY(ad_tape_take_scratch(tape, out));
+  AD_TRY(ad_tape_acquire(tape, out, out->op->unread));
   ad_status status = tape->dry ? AD_OK : out->op->backward(tape, out, slot);
+  ad_tape_release(tape, out, out->op->unread);
   ad_tape_rewind(tape, mark);
   if (status) return status;
   if (!out->is_kept) {

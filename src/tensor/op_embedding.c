@@ -35,6 +35,7 @@ static const operation embedding = {.name = "embedding",
                                     .linearity = AD_MULTILINEAR,
                                     .whole = "v",
                                     .indices = 1u << 1,
+                                    .unread = 1u << 0,
                                     .forward = embedding_forward,
                                     .backward = embedding_backward};
 

@@ -25,6 +25,7 @@ typedef struct operation {
   ad_linearity linearity;
   const char *whole; /* letters that may not be cut */
   unsigned indices;  /* bit i: operand i is i32, a constant */
+  unsigned unread;   /* bit i: backward does not read the elements of operand i */
   int hands_over;    /* operand 0's gradient is the result's own: it may take over the memory */
   /* All optional. `describe` fills out->array where dims cannot; `check` looks at what dims do not say. */
   ad_status (*describe)(ad_tape *tape, ad_tensor *out);
@@ -60,6 +61,7 @@ struct ad_tensor {
   int carries; /* a gradient: it is a parameter or made from one */
   int is_parameter, is_kept;
   size_t param;
+  const ad_array *source; /* of a parameter: where its memory is found at each use */
   int uses; /* during backward: operations that still have to leave their share of the gradient */
   void *saved, *scratch;
 };

@@ -147,7 +147,10 @@ static ad_status new_tensor(ad_tape *tape, const char *site, ad_tensor **out) {
   return AD_OK;
 }
 
-static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int may_index, const char *site) {
+static ad_status no_memory(const char *site) { return ad_fail(AD_INVALID, "%s: the array has no memory", site); }
+
+static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int is_parameter, const char *site) {
+  int may_index = !is_parameter, comes_later = is_parameter && tape->options.acquire;
   if (!value) return ad_fail(AD_INVALID, "%s: a leaf needs an array, not NULL", site);
   if (value->dtype != tape->options.dtype && !(may_index && value->dtype == AD_I32))
     return ad_fail(AD_INVALID, "%s: the array is %s, but the tape computes in %s%s", site, ad_dtype_name(value->dtype),
@@ -157,18 +160,18 @@ static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int may_
                    ad_mesh_text(tape->mesh));
   if (value->scale)
     return ad_fail(AD_TYPE, "%s: the array carries the scale 2^-%d; bring it to scale 0 first", site, value->scale);
-  if (!tape->dry && !value->data && ad_array_numel(value))
-    return ad_fail(AD_INVALID, "%s: the array has no memory", site);
+  if (!tape->dry && !comes_later && !value->data && ad_array_numel(value)) return no_memory(site);
   return AD_OK;
 }
 
 static ad_tensor *record_leaf(ad_tape *tape, const ad_array *value, int is_parameter, const char *site) {
   if (tape->status) return &tape->dead;
   ad_tensor *leaf;
-  ad_status status = check_leaf(tape, value, !is_parameter, site);
+  ad_status status = check_leaf(tape, value, is_parameter, site);
   if (!status) status = new_tensor(tape, site, &leaf);
   if (status) return ad_tape_fail(tape, status);
   leaf->array = *value;
+  leaf->source = value;
   leaf->carries = leaf->is_parameter = is_parameter;
   tape->last = leaf;
   return leaf;
@@ -184,6 +187,44 @@ ad_tensor *ad_parameter_at(ad_tape *tape, const ad_array *value, size_t param, c
   return leaf;
 }
 
+/* ---- parameters at their uses ---- */
+
+static int is_held(const ad_tensor *out, int i, unsigned unread) {
+  return out->operand[i]->is_parameter && !(unread >> i & 1);
+}
+
+static void release_first(ad_tape *tape, ad_tensor *out, int count, unsigned unread) {
+  for (int i = count; i-- > 0;) {
+    if (is_held(out, i, unread) && tape->options.release)
+      tape->options.release(tape->options.parameter_context, out->operand[i]->param);
+  }
+}
+
+static ad_status hold(ad_tape *tape, ad_tensor *parameter) {
+  const ad_tape_options *options = &tape->options;
+  if (options->acquire) AD_TRY(options->acquire(options->parameter_context, parameter->param));
+  parameter->array.data = parameter->source->data;
+  if (parameter->array.data || tape->dry || !ad_numel(parameter)) return AD_OK;
+  if (options->release) options->release(options->parameter_context, parameter->param);
+  return no_memory(parameter->site);
+}
+
+ad_status ad_tape_acquire(ad_tape *tape, ad_tensor *out, unsigned unread) {
+  for (int i = 0; i < out->operand_count; i++) {
+    ad_status status = is_held(out, i, unread) ? hold(tape, out->operand[i]) : AD_OK;
+    if (!status) continue;
+    release_first(tape, out, i, unread);
+    return status;
+  }
+  return AD_OK;
+}
+
+void ad_tape_release(ad_tape *tape, ad_tensor *out, unsigned unread) {
+  release_first(tape, out, out->operand_count, unread);
+}
+
+/* ---- recording an operation ---- */
+
 static ad_status set_operands(ad_tape *tape, ad_tensor *out, ad_tensor *const *operands, int count) {
   for (int i = 0; i < count; i++) {
     if (!ad_tape_owns(tape, operands[i]))
@@ -198,7 +239,8 @@ static ad_status set_operands(ad_tape *tape, ad_tensor *out, ad_tensor *const *o
 
 static ad_status take_memory(ad_tape *tape, ad_tensor *out) {
   const operation *op = out->op;
-  if (op->shares && op->shares(out))
+  int stays = !out->operand[0]->is_parameter || !tape->options.acquire;  // else its memory goes with this use
+  if (stays && op->shares && op->shares(out))
     out->array.data = out->operand[0]->array.data;
   else
     AD_TRY(ad_tape_take(tape, ad_array_bytes(&out->array), &out->array.data));
@@ -218,8 +260,11 @@ static ad_status apply(ad_tape *tape, ad_tensor *out, ad_tensor *const *operands
   AD_TRY(set_operands(tape, out, operands, count));
   AD_TRY(op->describe ? op->describe(tape, out) : ad_operation_describe(tape, out));
   if (op->check) AD_TRY(op->check(tape, out));
-  AD_TRY(take_memory(tape, out));
-  return run_forward(tape, out);
+  AD_TRY(ad_tape_acquire(tape, out, 0));
+  ad_status status = take_memory(tape, out);
+  if (!status) status = run_forward(tape, out);
+  ad_tape_release(tape, out, 0);
+  return status;
 }
 
 ad_tensor *ad_tape_apply(ad_tape *tape, const operation *op, ad_tensor *const *operands, int count,

@@ -38,6 +38,10 @@ tape_mark ad_tape_mark(const ad_tape *tape);
 void ad_tape_rewind(ad_tape *tape, tape_mark mark);
 /* Scratch memory of an operation at out->scratch; given back by rewinding. */
 ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) AD_CHECKED;
+/* The parameters among the operands of `out` have memory from acquire to release; `unread` names operands that are left
+ * out. On failure none is held. */
+ad_status ad_tape_acquire(ad_tape *tape, ad_tensor *out, unsigned unread) AD_CHECKED;
+void ad_tape_release(ad_tape *tape, ad_tensor *out, unsigned unread);
 void ad_tape_trace(ad_tape *tape, const char *phase, int begins);
 
 #endif

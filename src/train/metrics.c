@@ -35,8 +35,11 @@ static ad_status write_line(ad_metrics *metrics, const ad_metric *metric) {
   const ad_step_report *report = &metric->report;
   FILE *file = metrics->file;
   ad_locale locale = ad_locale_enter();
-  fprintf(file, "{\"step\":%lld,\"loss\":%.9g,\"norm\":%.9g,\"lr\":%.9g,\"tokens\":%lld,\"seconds\":%.6f",
-          (long long)report->step, report->loss, report->norm, report->lr, (long long)report->count, report->seconds);
+  fprintf(file, "{\"step\":%lld,\"loss\":%.9g,\"lr\":%.9g,\"tokens\":%lld,\"seconds\":%.6f", (long long)report->step,
+          report->loss, report->lr, (long long)report->count, report->seconds);
+  if (isfinite(report->norm)) fprintf(file, ",\"norm\":%.9g", report->norm);
+  if (report->skipped) fprintf(file, ",\"norm\":null,\"skipped\":true");
+  if (report->loss_scale) fprintf(file, ",\"loss_scale\":%d", report->loss_scale);
   fprintf(file, ",\"tokens_per_second\":%.1f", ad_metric_tokens_per_second(metric));
   if (!isnan(metric->held_out_loss)) fprintf(file, ",\"held_out_loss\":%.9g", metric->held_out_loss);
   ad_locale_leave(locale);

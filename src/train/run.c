@@ -19,7 +19,7 @@ static ad_status open_text(ad_run *run) {
                            recipe->data.held_out, &run->text);
 }
 
-static ad_dtype compute_dtype(const ad_run *run) {
+ad_dtype ad_run_compute_dtype(const ad_run *run) {
   if (run->options.dtype) return run->options.dtype;
   return run->recipe->precision.compute ? run->recipe->precision.compute : AD_F32;
 }
@@ -37,38 +37,45 @@ static ad_status specify(ad_run *run, size_t i) {
   *spec = (ad_param_spec){.name = declaration->name,
                           .shape = declaration->shape,
                           .layout = declaration->layout,
-                          .storage = declaration->layout};
-  return contract_of(run, declaration->name, &spec->contract);
+                          .storage = ad_recipe_storage(run->recipe, declaration)};
+  run->units[i] = declaration->unit;
+  AD_TRY(contract_of(run, declaration->name, &spec->contract));
+  int is_f16 = (spec->contract.grad == AD_F16 && !spec->contract.raw) || spec->contract.reduce == AD_F16;
+  run->loss_scale.enabled |= is_f16;
+  return AD_OK;
 }
 
-// The tape reads the stored value itself where it may.
-static ad_status create_computed(ad_run *run, size_t i) {
-  const ad_param_spec *spec = &run->specs[i];
-  run->computed_list[i] = &run->values[i];
-  if (run->values[i].dtype == compute_dtype(run)) return AD_OK;
-  run->computed_list[i] = &run->computed[i];
-  return ad_array_create(run->comm, compute_dtype(run), &spec->shape, &spec->layout, &run->computed[i]);
+static ad_status create_store(ad_run *run) {
+  ad_store_options options = {.size = sizeof options,
+                              .compute = ad_run_compute_dtype(run),
+                              .releases = run->recipe->shard.zero == 3,
+                              .prefetch = (int)run->recipe->shard.prefetch,
+                              .units = run->units};
+  return ad_store_create(run->comm, run->specs, run->param_count, &options, &run->store);
 }
 
-static ad_status create_value(ad_run *run, size_t i) {
-  AD_TRY(specify(run, i));
-  const ad_param_spec *spec = &run->specs[i];
-  AD_TRY(ad_array_create(run->comm, spec->contract.param, &spec->shape, &spec->storage, &run->values[i]));
-  run->value_list[i] = &run->values[i];
-  AD_TRY(create_computed(run, i));
-  return ad_param_initialise(ad_model_param(run->model, i), (uint64_t)run->recipe->train.seed, ad_comm_rank(run->comm),
-                             &run->values[i]);
+/* Masters are drawn, so that updates start from all digits; values are what they round to. */
+static ad_status initialise(ad_run *run) {
+  for (size_t i = 0; i < run->param_count; i++) {
+    run->masters[i] = ad_store_master(run->store, i);
+    run->computed[i] = ad_store_compute(run->store, i);
+    AD_TRY(ad_param_initialise(ad_model_param(run->model, i), (uint64_t)run->recipe->train.seed,
+                               ad_comm_rank(run->comm), run->masters[i]));
+  }
+  return ad_run_refresh(run, 1);
 }
 
 static ad_status create_values(ad_run *run) {
   run->param_count = ad_model_param_count(run->model);
   AD_TRY(ad_new(run->param_count, &run->specs));
-  AD_TRY(ad_new(run->param_count, &run->values));
+  AD_TRY(ad_new(run->param_count, &run->units));
+  AD_TRY(ad_new(run->param_count, &run->masters));
   AD_TRY(ad_new(run->param_count, &run->computed));
-  AD_TRY(ad_new(run->param_count, &run->value_list));
-  AD_TRY(ad_new(run->param_count, &run->computed_list));
   AD_TRY(ad_new(run->param_count, &run->gradient_list));
-  for (size_t i = 0; i < run->param_count; i++) AD_TRY(create_value(run, i));
+  for (size_t i = 0; i < run->param_count; i++) AD_TRY(specify(run, i));
+  run->loss_scale.exponent = run->loss_scale.enabled ? (int)run->recipe->precision.loss_scale : 0;
+  AD_TRY(create_store(run));
+  AD_TRY(initialise(run));
   return run->recipe->model.weights ? ad_run_read_weights(run, run->recipe->model.weights) : AD_OK;
 }
 
@@ -90,14 +97,25 @@ static ad_status create_optimizer(ad_run *run) {
   AD_TRY(ad_new(run->param_count, &decays));
   for (size_t i = 0; i < run->param_count; i++) decays[i] = ad_model_param(run->model, i)->decays;
   ad_status status =
-      ad_adamw_create((const ad_array *const *)run->value_list, decays, run->param_count, &options, &run->optimizer);
+      ad_adamw_create((const ad_array *const *)run->masters, decays, run->param_count, &options, &run->optimizer);
   ad_release(decays);
   return status;
 }
 
-static ad_status create_tape(ad_run *run) {
-  ad_tape_options options = {.size = sizeof options, .dtype = compute_dtype(run), .reducer = run->reducer};
-  return ad_tape_create(run->comm, run->mesh, &options, &run->tape);
+static ad_status acquire(void *context, size_t param) { return ad_store_acquire(context, param); }
+
+static void release(void *context, size_t param) { ad_store_release(context, param); }
+
+ad_status ad_run_open_tape(ad_run *run, ad_reducer *reducer, ad_addend_visitor visit, void *context, ad_tape **out) {
+  ad_tape_options options = {.size = sizeof options,
+                             .dtype = ad_run_compute_dtype(run),
+                             .reducer = reducer,
+                             .acquire = acquire,
+                             .release = release,
+                             .parameter_context = run->store,
+                             .gradient = visit,
+                             .gradient_context = context};
+  return ad_tape_create(run->comm, run->mesh, &options, out);
 }
 
 static ad_status create_mesh(ad_run *run) {
@@ -119,7 +137,7 @@ static ad_status create_parts(ad_run *run, const ad_run_options *options) {
   AD_TRY(create_reducer(run));
   AD_TRY(ad_count_create(run->comm, &run->count));
   AD_TRY(create_optimizer(run));
-  AD_TRY(create_tape(run));
+  AD_TRY(ad_run_open_tape(run, run->reducer, NULL, NULL, &run->tape));
   void *sums;
   AD_TRY(ad_comm_alloc(run->comm, AD_RUN_SUMS * sizeof *run->sums, &sums));
   run->sums = sums;
@@ -142,15 +160,11 @@ ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_opt
 }
 
 static void destroy_values(ad_run *run) {
-  for (size_t i = 0; run->gradient_list && i < run->param_count; i++) {
-    ad_array_destroy(run->comm, &run->values[i]);
-    ad_array_destroy(run->comm, &run->computed[i]);
-  }
+  ad_store_destroy(run->store);
   ad_release(run->specs);
-  ad_release(run->values);
+  ad_release(run->units);
+  ad_release(run->masters);
   ad_release(run->computed);
-  ad_release(run->value_list);
-  ad_release(run->computed_list);
   ad_release(run->gradient_list);
 }
 
@@ -192,12 +206,16 @@ int ad_run_is_first(const ad_run *run) { return ad_group_index(&run->everyone, a
 
 size_t ad_run_param_count(const ad_run *run) { return run->param_count; }
 const ad_param_spec *ad_run_param(const ad_run *run, size_t index) { return &run->specs[index]; }
-ad_array *ad_run_value(ad_run *run, size_t index) { return &run->values[index]; }
+ad_array *ad_run_value(ad_run *run, size_t index) { return ad_store_value(run->store, index); }
+ad_array *ad_run_master(ad_run *run, size_t index) { return ad_store_master(run->store, index); }
+ad_status ad_run_refresh(ad_run *run, int from_master) { return ad_store_refresh(run->store, from_master); }
 const ad_array *ad_run_gradient(const ad_run *run, size_t index) { return ad_reducer_gradient(run->reducer, index); }
 const ad_mesh *ad_run_mesh(const ad_run *run) { return run->mesh; }
 ad_model *ad_run_model(ad_run *run) { return run->model; }
 ad_adamw *ad_run_optimizer(ad_run *run) { return run->optimizer; }
 ad_reducer *ad_run_reducer(ad_run *run) { return run->reducer; }
+ad_store *ad_run_store(ad_run *run) { return run->store; }
+ad_loss_scale *ad_run_loss_scale(ad_run *run) { return &run->loss_scale; }
 ad_tape *ad_run_tape(ad_run *run) { return run->tape; }
 ad_comm *ad_run_comm(ad_run *run) { return run->comm; }
 const ad_recipe *ad_run_recipe(const ad_run *run) { return run->recipe; }

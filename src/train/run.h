@@ -16,10 +16,11 @@ struct ad_run {
   ad_batch batch;
   size_t param_count;
   ad_param_spec *specs;
-  ad_array *values;   /* storage layout, the contract's dtype */
-  ad_array *computed; /* what the tape reads: the same memory where the dtypes agree */
-  ad_array **value_list;
-  const ad_array **computed_list, **gradient_list;
+  int *units; /* of each parameter */
+  ad_store *store;
+  ad_array **masters;                         /* what the optimizer updates */
+  const ad_array **computed, **gradient_list; /* what the tape reads; what the optimizer is fed */
+  ad_loss_scale loss_scale;
   ad_reducer *reducer;
   ad_count *count; /* of the step's tokens */
   ad_adamw *optimizer;
@@ -32,6 +33,10 @@ enum { AD_RUN_SUMS = 2 };
 
 /* Tells the group when this rank failed alone; returns `status`. */
 ad_status ad_run_tell(ad_run *run, ad_status status) AD_CHECKED;
+ad_dtype ad_run_compute_dtype(const ad_run *run);
+/* A tape on the run's parameters; `reducer` NULL: gradients go to `visit` alone. */
+ad_status ad_run_open_tape(ad_run *run, ad_reducer *reducer, ad_addend_visitor visit, void *context,
+                           ad_tape **out) AD_CHECKED;
 int ad_run_is_first(const ad_run *run); /* this rank is the mesh's first: it warns and writes */
 int ad_interrupt_asked(void);
 void ad_interrupt_clear(void);

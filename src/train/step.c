@@ -7,13 +7,15 @@
 #include "base/switches.h"
 #include "train/run.h"
 
-typedef struct step_state {
+typedef struct step_state step_state;
+struct step_state {
   int64_t step;
   int64_t total;      // counted tokens of the step, all microbatches and ranks (law 5)
   double loss;        // this rank's addend of the mean
   ad_axes addend_of;  // axes on which losses are addends
-  int with_gradients;
-} step_state;
+  double scale;       // what the losses are multiplied by before backward: a power of two
+  ad_status (*take)(ad_run *run, step_state *state, size_t m);  // one microbatch
+};
 
 static atomic_int interrupt_flag;
 void ad_train_interrupt(void) { atomic_store(&interrupt_flag, 1); }
@@ -30,15 +32,6 @@ static ad_status read_batch(ad_run *run, step_state *state, int held_out) {
   ad_batch_read(&run->batch, run->text, state->step, held_out);
   ad_trace_end(&run->trace, AD_TRACE_READ, state->step);
   return post_count(run, ad_batch_counted(&run->batch));
-}
-
-// Parameters that are stored in another dtype than the tape computes in.
-static void refresh_computed(ad_run *run) {
-  for (size_t i = 0; i < run->param_count; i++) {
-    const ad_array *computed = run->computed_list[i], *value = &run->values[i];
-    if (computed != value && value->data)
-      ad_cast(computed->data, computed->dtype, value->data, value->dtype, ad_array_numel(value));
-  }
 }
 
 // Sabotage: each microbatch is a mean of its own, and the step is the mean of those.
@@ -61,23 +54,27 @@ static ad_status forward(ad_run *run, step_state *state, size_t m, ad_tensor **o
   const ad_microbatch *microbatch = &run->batch.microbatches[m];
   ad_tape_reset(run->tape);
   ad_trace_begin(&run->trace, AD_TRACE_FORWARD, (int64_t)m, 0);
-  ad_tensor *loss = ad_model_loss(run->model, run->tape, run->computed_list, &microbatch->tokens, &microbatch->targets);
+  AD_TRY(ad_store_begin_pass(run->store, 0));
+  ad_tensor *loss = ad_model_loss(run->model, run->tape, run->computed, &microbatch->tokens, &microbatch->targets);
+  AD_TRY(ad_store_end_pass(run->store));
   ad_trace_end(&run->trace, AD_TRACE_FORWARD, (int64_t)m);
   double divisor = 0;
   AD_TRY(find_divisor(run, state, m, &divisor));
-  *out = ad_divide(run->tape, loss, divisor);
+  *out = ad_divide(run->tape, loss, divisor / state->scale);
   return AD_OK;
 }
 
 static ad_status backward(ad_run *run, size_t m, ad_tensor *loss) {
   ad_trace_begin(&run->trace, AD_TRACE_BACKWARD, (int64_t)m, 0);
-  ad_status status = ad_backward(run->tape, loss);
+  AD_TRY(ad_store_begin_pass(run->store, 1));
+  AD_TRY(ad_backward(run->tape, loss));
+  AD_TRY(ad_store_end_pass(run->store));
   ad_trace_end(&run->trace, AD_TRACE_BACKWARD, (int64_t)m);
-  return status;
+  return AD_OK;
 }
 
 static void add_loss(const ad_tensor *loss, step_state *state) {
-  if (ad_tensor_array(loss)->data) state->loss += ad_tensor_scalar(loss);  // engine dry has no values
+  if (ad_tensor_array(loss)->data) state->loss += ad_tensor_scalar(loss) / state->scale;  // engine dry has no values
   state->addend_of = ad_layout_axes_of(&ad_tensor_array(loss)->layout, AD_P);
 }
 
@@ -103,11 +100,14 @@ static ad_status loss_microbatch(ad_run *run, step_state *state, size_t m) {
   return AD_OK;
 }
 
+static ad_status addend_microbatch(ad_run *run, step_state *state, size_t m) {
+  ad_tensor *loss;
+  AD_TRY(forward(run, state, m, &loss));
+  return backward(run, m, loss);
+}
+
 static ad_status run_microbatches(ad_run *run, step_state *state) {
-  refresh_computed(run);
-  for (size_t m = 0; m < run->batch.count; m++) {
-    AD_TRY(state->with_gradients ? gradient_microbatch(run, state, m) : loss_microbatch(run, state, m));
-  }
+  for (size_t m = 0; m < run->batch.count; m++) AD_TRY(state->take(run, state, m));
   return AD_OK;
 }
 
@@ -162,32 +162,57 @@ static void warn_without_tokens(const ad_run *run, const step_state *state) {
 static void perturb_replica(ad_run *run) {
   if (!ad_switched(AD_SWITCH_PERTURBED_REPLICA)) return;
   if (ad_group_index(&run->everyone, ad_comm_rank(run->comm)) != 1) return;
-  const ad_array *gradient = ad_run_gradient(run, run->param_count - 1);
+  size_t last = run->param_count - 1;
+  while (last && !ad_array_numel(ad_run_gradient(run, last))) last--;  // of which this rank holds something
+  const ad_array *gradient = ad_run_gradient(run, last);
   double amount = 1e-3;
   if (ad_array_numel(gradient) && gradient->data) ad_accumulate(gradient->data, gradient->dtype, &amount, AD_F64, 1, 1);
 }
 
 static ad_status finish_gradients(ad_run *run, step_state *state, ad_step_report *report) {
+  double norm = 0;
   AD_TRY(ad_reducer_finish(run->reducer));
   perturb_replica(run);
   ad_trace_begin(&run->trace, AD_TRACE_NORM, state->step, 0);
   AD_TRY(sum_loss(run, state, &report->loss));
-  AD_TRY(ad_reducer_norm(run->reducer, &run->everyone, &report->norm));
+  AD_TRY(ad_reducer_norm(run->reducer, &run->everyone, &norm));
   ad_trace_end(&run->trace, AD_TRACE_NORM, state->step);
+  report->norm = norm / state->scale;
   report->count = state->total;
   warn_without_tokens(run, state);
-  if (isfinite(report->norm)) return AD_OK;
-  return ad_fail(AD_NUMBER, "step %lld: the norm of the gradient is %g although the loss is %g; nothing was updated",
-                 (long long)state->step, report->norm, report->loss);
+  return AD_OK;
+}
+
+// Sabotage: the gradient overflows on one rank, which then decides for itself.
+static double own_norm(const ad_run *run, double norm) {
+  int overflows = ad_switched(AD_SWITCH_OVERFLOW_PER_RANK) && ad_group_index(&run->everyone, ad_comm_rank(run->comm)) == 1;
+  return overflows ? INFINITY : norm;
+}
+
+// The norm is one number for all ranks: they skip together.
+static ad_status judge_norm(ad_run *run, ad_step_report *report) {
+  report->skipped = !ad_loss_scale_update(&run->loss_scale, own_norm(run, report->norm));
+  if (!report->skipped) return AD_OK;
+  if (!run->loss_scale.enabled) {
+    return ad_fail(AD_NUMBER, "step %lld: the norm of the gradient is %g although the loss is %g; nothing was updated",
+                   (long long)report->step, report->norm, report->loss);
+  }
+  if (ad_run_is_first(run)) {
+    ad_log(AD_LOG_WARNING, "step %lld: a gradient overflowed f16; nothing was updated, the loss scale falls to 2^%d",
+           (long long)report->step, run->loss_scale.exponent);
+  }
+  return AD_OK;
 }
 
 static ad_status update(ad_run *run, const ad_step_report *report) {
   for (size_t i = 0; i < run->param_count; i++) run->gradient_list[i] = ad_run_gradient(run, i);
+  double factor = ad_clip_factor(report->norm, run->recipe->train.clip) * ldexp(1, -report->loss_scale);
   ad_trace_begin(&run->trace, AD_TRACE_UPDATE, report->step, 0);
-  ad_status status = ad_adamw_step(run->optimizer, run->value_list, run->gradient_list, report->lr,
-                                   ad_clip_factor(report->norm, run->recipe->train.clip), AD_HERE);
+  if (!report->skipped)
+    AD_TRY(ad_adamw_step(run->optimizer, run->masters, run->gradient_list, report->lr, factor, AD_HERE));
+  AD_TRY(ad_store_refresh(run->store, 1));
   ad_trace_end(&run->trace, AD_TRACE_UPDATE, report->step);
-  return status;
+  return AD_OK;
 }
 
 static double learning_rate(const ad_run *run, int64_t step) {
@@ -199,10 +224,12 @@ static double learning_rate(const ad_run *run, int64_t step) {
 }
 
 static ad_status take_step(ad_run *run, ad_step_report *report) {
-  step_state state = {.step = report->step, .with_gradients = 1};
+  report->loss_scale = run->loss_scale.enabled ? run->loss_scale.exponent : 0;
+  step_state state = {.step = report->step, .scale = ldexp(1, report->loss_scale), .take = gradient_microbatch};
   AD_TRY(read_batch(run, &state, 0));
   AD_TRY(run_microbatches(run, &state));
   AD_TRY(finish_gradients(run, &state, report));
+  AD_TRY(judge_norm(run, report));
   if (run->options.after_gradients) AD_TRY(run->options.after_gradients(run->options.context, run, report));
   AD_TRY(update(run, report));
   return ad_comm_health(run->comm);
@@ -230,6 +257,17 @@ static ad_status take_loss(ad_run *run, step_state *state, int held_out, double 
 }
 
 ad_status ad_run_loss(ad_run *run, int64_t step, int held_out, double *out) {
-  step_state state = {.step = step};
+  step_state state = {.step = step, .scale = 1, .take = loss_microbatch};
   return ad_run_tell(run, take_loss(run, &state, held_out, out));
+}
+
+ad_status ad_run_addends(ad_run *run, int64_t step, ad_addend_visitor visit, void *context) {
+  ad_tape *own = run->tape;
+  step_state state = {.step = step, .scale = 1, .take = addend_microbatch};
+  ad_status status = ad_run_open_tape(run, NULL, visit, context, &run->tape);
+  if (!status) status = read_batch(run, &state, 0);
+  if (!status) status = run_microbatches(run, &state);
+  if (run->tape != own) ad_tape_destroy(run->tape);
+  run->tape = own;
+  return ad_run_tell(run, status);
 }

@@ -18,7 +18,7 @@ static ad_status describe_params(const ad_run *run, ad_safetensor **out) {
   AD_TRY(ad_new(run->param_count, &tensors));
   for (size_t i = 0; i < run->param_count; i++)
     tensors[i] =
-        (ad_safetensor){.name = run->specs[i].name, .dtype = run->values[i].dtype, .shape = run->values[i].shape};
+        (ad_safetensor){.name = run->specs[i].name, .dtype = run->specs[i].contract.param, .shape = run->specs[i].shape};
   *out = tensors;
   return AD_OK;
 }
@@ -38,7 +38,7 @@ static ad_status new_whole(const ad_run *run, void **out) {
   size_t most = 0;
   char *memory;
   for (size_t i = 0; i < run->param_count; i++) {
-    size_t bytes = (size_t)ad_shape_numel(&run->values[i].shape) * ad_dtype_size(run->values[i].dtype);
+    size_t bytes = (size_t)ad_shape_numel(&run->specs[i].shape) * ad_dtype_size(run->specs[i].contract.param);
     if (bytes > most) most = bytes;
   }
   AD_TRY(ad_new(most, &memory));
@@ -50,7 +50,7 @@ static ad_status new_whole(const ad_run *run, void **out) {
 static ad_status write_params(ad_run *run, ad_safetensors_writer *writer, void *memory, ad_status *written) {
   for (size_t i = 0; i < run->param_count; i++) {
     ad_array whole = {.data = memory};
-    AD_TRY(ad_array_whole(run->comm, &run->values[i], AD_HERE, &whole));
+    AD_TRY(ad_array_whole(run->comm, ad_store_value(run->store, i), AD_HERE, &whole));
     if (writer && !*written) *written = ad_safetensors_add(writer, memory);
   }
   if (writer && !*written) *written = ad_safetensors_finish(writer, NULL, NULL);
@@ -127,7 +127,7 @@ static ad_status check_weights(const ad_run *run, const ad_safetensors *file, co
   complaint extra = {ad_text_on(words[1], WORDS), "; the model has no ", 0};
   complaint differs = {ad_text_on(words[2], WORDS), "; they differ in ", 0};
   for (size_t i = 0; i < run->param_count; i++)
-    judge_param(&run->values[i], run->specs[i].name, file, &missing, &differs);
+    judge_param(run->masters[i], run->specs[i].name, file, &missing, &differs);
   for (size_t i = 0; i < ad_safetensors_count(file); i++) {
     const char *name = ad_safetensors_at(file, i)->name;
     if (!is_param(run, name)) complain(&extra, name, "");
@@ -154,7 +154,7 @@ static ad_status read_param(const ad_run *run, const ad_safetensor *tensor, ad_a
 static ad_status read_params(ad_run *run, const ad_safetensors *file, const char *path) {
   AD_TRY(check_weights(run, file, path));
   for (size_t i = 0; i < run->param_count; i++)
-    AD_TRY(read_param(run, ad_safetensors_find(file, run->specs[i].name), &run->values[i]));
+    AD_TRY(read_param(run, ad_safetensors_find(file, run->specs[i].name), run->masters[i]));
   return AD_OK;
 }
 
@@ -163,5 +163,5 @@ ad_status ad_run_read_weights(ad_run *run, const char *path) {
   AD_TRY(ad_safetensors_open(path, &file));
   ad_status status = read_params(run, file, path);
   ad_safetensors_close(file);
-  return status;
+  return status ? status : ad_run_refresh(run, 1);
 }

@@ -385,10 +385,24 @@ static void a_wrongly_described_result_is_refused(void **state) {
   assert_int_equal(ad_array_after(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, AD_HERE, &out), AD_OK);
   assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, AD_HERE, &out), AD_OK);
   ad_array other = out;
-  other.dtype = AD_F32;
+  other.dtype = AD_I32;
   assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, AD_HERE, &other),
                    AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "f32"));
+  assert_non_null(strstr(ad_last_error(), "i32"));
+  // A sum is written in the dtype and scale of the result; what sums nothing keeps both.
+  other = out;
+  other.dtype = AD_F16;
+  other.scale = 4;
+  assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, AD_HERE, &other),
+                   AD_OK);
+  ad_array again;
+  assert_int_equal(ad_array_after(world->comm, &other, AD_MOVE_CONVERT, AD_AXES(AD_TP), AD_S(0), AD_HERE, &again),
+                   AD_OK);
+  assert_int_equal(again.scale, 4);
+  again.scale = 0;
+  assert_int_equal(ad_array_move(world->comm, &other, AD_MOVE_CONVERT, AD_AXES(AD_TP), AD_S(0), 0, AD_HERE, &again),
+                   AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "times 2^-4"));
   other = out;
   other.layout = in.layout;
   assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, AD_HERE, &other),

@@ -278,7 +278,10 @@ static void every_variant_reduces_alike(void **state) {
             memset(&results[variant][i], 0x5a, sizeof(buffer));
             out[i] = at(&results[variant][i], (ad_dtype)dtype, (size_t)i);
           }
-          ad_reduce(out, 3, sources, count, (ad_dtype)dtype, sum, reductions[(k + count) % 3], lengths[k]);
+          ad_reduce(
+              out, 3, sources, count,
+              &(ad_reducing){.dtype = (ad_dtype)dtype, .accumulate = sum, .reduction = reductions[(k + count) % 3]},
+              lengths[k]);
           for (int i = 0; i < 3; i++) assert_memory_equal(&results[variant][i], &results[AD_PLAIN][i], sizeof(buffer));
           assert_memory_equal(out[0], out[1], lengths[k] * ad_dtype_size((ad_dtype)dtype));
           assert_memory_equal(out[0], out[2], lengths[k] * ad_dtype_size((ad_dtype)dtype));
@@ -327,7 +330,8 @@ static void a_reduction_goes_in_source_order_in_the_accumulate_dtype(void **stat
         }
         ad_kernels_choose(best);
         void *out[1] = {results[0][0].bytes};
-        ad_reduce(out, 1, sources, count, dtype, sum, reductions[r], N);
+        ad_reduce(out, 1, sources, count, &(ad_reducing){.dtype = dtype, .accumulate = sum, .reduction = reductions[r]},
+                  N);
         for (size_t i = 0; i < N; i++) {
           double expected = reference(count, i, dtype, sum, reductions[r]), rounded;
           ad_cast(&rounded, dtype, &expected, AD_F64, 1);
@@ -342,7 +346,9 @@ static void integers_sum_exactly_and_wrap_around(void **state) {
   const void *sources[3] = {a, b, c};
   int64_t sum[3], largest[3], smallest[3];
   void *out[3] = {sum, largest, smallest};
-  for (int r = 0; r < 3; r++) ad_reduce(&out[r], 1, sources, 3, AD_I64, AD_F32, reductions[r], 3);
+  for (int r = 0; r < 3; r++)
+    ad_reduce(&out[r], 1, sources, 3, &(ad_reducing){.dtype = AD_I64, .accumulate = AD_F32, .reduction = reductions[r]},
+              3);
   assert_true(sum[0] == big + 2 && sum[1] == INT64_MIN && sum[2] == -11);
   assert_true(largest[0] == big && largest[1] == INT64_MAX && largest[2] == 3);
   assert_true(smallest[0] == 1 && smallest[1] == 0 && smallest[2] == -9);
@@ -350,7 +356,7 @@ static void integers_sum_exactly_and_wrap_around(void **state) {
   const void *pair[2] = {x, y};
   int32_t total[2];
   void *one[1] = {total};
-  ad_reduce(one, 1, pair, 2, AD_I32, AD_F32, AD_SUM, 2);
+  ad_reduce(one, 1, pair, 2, &(ad_reducing){.dtype = AD_I32, .accumulate = AD_F32, .reduction = AD_SUM}, 2);
   assert_true(total[0] == 16777219 && total[1] == INT32_MAX);
 }
 
@@ -369,8 +375,10 @@ static void the_outs_may_be_the_sources(void **state) {
           sources[j] = copies[j].bytes;
           out[(j + rotated) % count] = copies[j].bytes;
         }
-        ad_reduce(apart, 1, sources, count, (ad_dtype)dtype, AD_F32, AD_SUM, N);
-        ad_reduce(out, rotated % 2 ? 1 : count, sources, count, (ad_dtype)dtype, AD_F32, AD_SUM, N);
+        ad_reduce(apart, 1, sources, count,
+                  &(ad_reducing){.dtype = (ad_dtype)dtype, .accumulate = AD_F32, .reduction = AD_SUM}, N);
+        ad_reduce(out, rotated % 2 ? 1 : count, sources, count,
+                  &(ad_reducing){.dtype = (ad_dtype)dtype, .accumulate = AD_F32, .reduction = AD_SUM}, N);
         for (size_t k = 0; k < (rotated % 2 ? 1 : count); k++)
           assert_memory_equal(out[k], apart[0], N * ad_dtype_size((ad_dtype)dtype));
       }
@@ -382,7 +390,7 @@ static void every_nan_that_a_sum_makes_has_the_same_bits(void **state) {
   void *out[1] = {sum};
   for (int variant = 0; variant <= (int)best; variant++) {
     ad_kernels_choose((ad_variant)variant);
-    ad_reduce(out, 1, sources, 2, AD_F32, AD_F32, AD_SUM, 4);
+    ad_reduce(out, 1, sources, 2, &(ad_reducing){.dtype = AD_F32, .accumulate = AD_F32, .reduction = AD_SUM}, 4);
     for (int i = 0; i < 4; i++) {
       uint32_t bits;
       memcpy(&bits, &sum[i], 4);
@@ -398,7 +406,8 @@ static void the_maximum_or_minimum_with_a_nan_is_nan(void **state) {
   for (int variant = 0; variant <= (int)best; variant++) {
     ad_kernels_choose((ad_variant)variant);
     for (int r = 0; r < 3; r++) {
-      ad_reduce(out, 1, sources, 2, AD_F64, AD_F64, reductions[r], 3);
+      ad_reduce(out, 1, sources, 2, &(ad_reducing){.dtype = AD_F64, .accumulate = AD_F64, .reduction = reductions[r]},
+                3);
       for (int i = 0; i < 3; i++) assert_true(isnan(found[i]));
     }
   }
@@ -442,7 +451,7 @@ static void large_ones_are_the_same(void **state) {
   const void *sources[2] = {a, b};
   void *out[2] = {sum + 1, b};
   ad_kernels_choose(best);
-  ad_reduce(out, 2, sources, 2, AD_F32, AD_F32, AD_SUM, N);
+  ad_reduce(out, 2, sources, 2, &(ad_reducing){.dtype = AD_F32, .accumulate = AD_F32, .reduction = AD_SUM}, N);
   for (size_t i = 0; i < N; i++)
     if (sum[i + 1] != (float)(i % 1000) + (float)(i % 77)) fail();
   assert_memory_equal(b, sum + 1, N * sizeof *b);
@@ -466,7 +475,7 @@ static void nothing_is_read_or_written_at_length_zero(void **state) {
   ad_cast(NULL, AD_F32, NULL, AD_F32, 0);
   ad_cast_scaled(NULL, AD_F32, NULL, AD_F16, 2, 0);
   ad_accumulate(NULL, AD_F32, NULL, AD_F16, 2, 0);
-  ad_reduce(out, 1, sources, 2, AD_F32, AD_F32, AD_SUM, 0);
+  ad_reduce(out, 1, sources, 2, &(ad_reducing){.dtype = AD_F32, .accumulate = AD_F32, .reduction = AD_SUM}, 0);
   ad_copy(NULL, NULL, 0);
 }
 
@@ -486,6 +495,48 @@ static void the_choice_is_never_wider_than_the_machine(void **state) {
   assert_string_equal(ad_variant_name(AD_AVX2), "avx2");
   assert_string_equal(ad_variant_name(AD_AVX512), "avx512");
   assert_string_equal(ad_variant_name((ad_variant)9), "unknown");
+}
+
+/* ---- how sums are written ---- */
+
+static void every_variant_writes_sums_alike(void **state) {
+  for (int turn = 0; turn < 64; turn++) {
+    ad_dtype dtype = float_dtypes[turn % 4], out_dtype = float_dtypes[turn / 4 % 4];
+    ad_dtype sum = turn & 16 || dtype == AD_F64 ? AD_F64 : AD_F32;
+    size_t count = (size_t)(turn % MOST_SOURCES) + 1, n = 1500;
+    ad_reducing how = {.dtype = dtype, .accumulate = sum, .out_dtype = out_dtype, .shift = turn % 7 - 3};
+    how.adds = turn & 32 && out_dtype == sum;
+    const void *sources[MOST_SOURCES];
+    for (size_t j = 0; j < count; j++) {
+      fill(&inputs[j], (uint64_t)j, dtype);
+      sources[j] = inputs[j].bytes;
+    }
+    for (int variant = 0; variant <= (int)best; variant++) {
+      ad_kernels_choose((ad_variant)variant);
+      fill(&results[variant][0], 99, out_dtype);
+      void *out = results[variant][0].bytes;
+      ad_reduce(&out, 1, sources, count, &how, n);
+      assert_memory_equal(out, results[AD_PLAIN][0].bytes, n * ad_dtype_size(out_dtype));
+    }
+  }
+}
+
+static void a_sum_is_scaled_added_and_rounded_once(void **state) {
+  const uint16_t large[] = {0x7bff, 0x7bff};  // 65504 in f16, each standing for twice as much
+  const void *sources[] = {&large[0], &large[1]};
+  float sum = 1;
+  void *out = &sum;
+  ad_reduce(&out, 1, sources, 2, &(ad_reducing){.dtype = AD_F16, .accumulate = AD_F32, .out_dtype = AD_F32, .shift = 1},
+            1);
+  assert_true(sum == 4 * 65504.0f);
+  ad_reducing adds = {.dtype = AD_F16, .accumulate = AD_F32, .out_dtype = AD_F32, .shift = -1, .adds = 1};
+  ad_reduce(&out, 1, sources, 2, &adds, 1);
+  assert_true(sum == 5 * 65504.0f);
+  uint16_t half;
+  out = &half;
+  ad_reduce(&out, 1, sources, 2,
+            &(ad_reducing){.dtype = AD_F16, .accumulate = AD_F32, .out_dtype = AD_F16, .shift = -1}, 1);
+  assert_int_equal(half, 0x7bff);  // the sum itself would be infinite
 }
 
 int main(void) {
@@ -510,6 +561,8 @@ int main(void) {
       cmocka_unit_test(scaling_forms_the_product_before_the_one_rounding),
       cmocka_unit_test(accumulating_adds_in_the_dtype_of_the_sum),
       cmocka_unit_test(large_ones_are_the_same),
+      cmocka_unit_test(every_variant_writes_sums_alike),
+      cmocka_unit_test(a_sum_is_scaled_added_and_rounded_once),
       cmocka_unit_test(nothing_is_read_or_written_at_length_zero),
       cmocka_unit_test(the_choice_is_never_wider_than_the_machine),
   };

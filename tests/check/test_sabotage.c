@@ -20,12 +20,13 @@ static int has(const planted *p, const char *name) {
   return 0;
 }
 
-static void on_one_rank_only_microbatches_can_go_wrong(void **state) {
+static void on_one_rank_only_microbatches_and_groups_of_one_can_go_wrong(void **state) {
   planted *p = list("dp_replicate=1 dp_shard=1", UNEQUAL, ", microbatches: 1");
-  assert_int_equal(p->count, 0);
+  assert_int_equal(p->count, 5);
+  assert_true(has(p, "add-to-itself-in-group-of-one") && has(p, "narrow-accumulate"));
   free(p);
   p = list("dp_replicate=1 dp_shard=1", UNEQUAL, ", microbatches: 2");
-  assert_int_equal(p->count, 2);
+  assert_int_equal(p->count, 7);
   assert_true(has(p, "mean-of-microbatch-means") && has(p, "last-microbatch-only"));
   free(p);
 }
@@ -55,7 +56,51 @@ static void an_axis_of_size_1_is_left_alone(void **state) {
   p = list("dp_replicate=3 dp_shard=2", UNEQUAL, ", microbatches: 2");
   assert_true(has(p, "average-instead-of-sum:dp_replicate") && has(p, "average-instead-of-sum:dp_shard"));
   assert_true(has(p, "skip-reduction:dp_shard") && has(p, "double-reduction:dp_shard"));
-  assert_int_equal(p->count, AD_SWITCH_COUNT + 3);
+  assert_int_equal(p->count, 19);
+  assert_false(has(p, "add-to-itself-in-group-of-one"));
+  free(p);
+}
+
+static planted *list_cut(const char *mesh, const char *more) {
+  char train[128];
+  snprintf(train, sizeof train, "%s}\nshard: {zero: 2", more);
+  return list(mesh, UNEQUAL, train);
+}
+
+static void what_goes_wrong_between_two_reductions_needs_both_and_a_shard_that_waits(void **state) {
+  planted *p = list_cut("dp_replicate=3 dp_shard=2", ", microbatches: 2");
+  assert_true(has(p, "partial-after-all-reduce") && has(p, "both-factors-when-one-runs"));
+  free(p);
+  p = list_cut("dp_replicate=1 dp_shard=2", ", microbatches: 2");
+  assert_true(has(p, "partial-after-all-reduce") && !has(p, "both-factors-when-one-runs"));
+  assert_true(has(p, "add-to-itself-in-group-of-one") && !has(p, "replica-counted-in-norm"));
+  free(p);
+  p = list_cut("dp_replicate=3 dp_shard=2", ", microbatches: 2, sync: [none, all]");
+  assert_false(has(p, "partial-after-all-reduce") || has(p, "both-factors-when-one-runs"));
+  free(p);
+}
+
+static void padding_is_counted_only_where_shards_are_uneven(void **state) {
+  planted *p = list_cut("dp_replicate=1 dp_shard=4", "");
+  assert_false(has(p, "padding-counted"));
+  free(p);
+  p = list_cut("dp_replicate=1 dp_shard=3", "");
+  assert_true(has(p, "padding-counted"));
+  free(p);
+}
+
+static void dtype_mistakes_need_a_contract_that_promises_more(void **state) {
+  planted *p = list("dp_replicate=3", UNEQUAL, "}\nprecision: {param: bf16");
+  assert_false(has(p, "narrow-accumulate") || has(p, "bucket-by-raw-dtype") || has(p, "overflow-per-rank"));
+  free(p);
+  p = list("dp_replicate=3", UNEQUAL, "}\nprecision: {param: f16");
+  assert_true(has(p, "overflow-per-rank"));
+  free(p);
+  p = list("dp_replicate=3", UNEQUAL, "}\nprecision: {param: bf16, overrides: {\"*.norm.*\": {grad: f32}}");
+  assert_true(has(p, "narrow-accumulate") && has(p, "bucket-by-raw-dtype"));
+  for (size_t i = 0; i < p->count; i++)
+    assert_int_equal(p->list[i].of_dtype, !strcmp(p->list[i].name, "narrow-accumulate") ||
+                                              !strcmp(p->list[i].name, "bucket-by-raw-dtype"));
   free(p);
 }
 
@@ -75,10 +120,13 @@ static void without_tokens_only_the_protocol_and_replicas_are_left(void **state)
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(on_one_rank_only_microbatches_can_go_wrong),
+      cmocka_unit_test(on_one_rank_only_microbatches_and_groups_of_one_can_go_wrong),
       cmocka_unit_test(equal_counts_hide_a_mean_of_means),
       cmocka_unit_test(one_microbatch_is_the_last),
       cmocka_unit_test(an_axis_of_size_1_is_left_alone),
+      cmocka_unit_test(what_goes_wrong_between_two_reductions_needs_both_and_a_shard_that_waits),
+      cmocka_unit_test(padding_is_counted_only_where_shards_are_uneven),
+      cmocka_unit_test(dtype_mistakes_need_a_contract_that_promises_more),
       cmocka_unit_test(a_rank_without_tokens_shows_no_shift),
       cmocka_unit_test(without_tokens_only_the_protocol_and_replicas_are_left),
   };

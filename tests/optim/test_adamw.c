@@ -336,6 +336,36 @@ static void clipping_only_shrinks(void **state) {
   assert_true(ad_clip_factor(1e9, 0) == 1);
 }
 
+static void a_loss_scale_falls_on_overflow_and_rises_after_good_steps(void **state) {
+  ad_loss_scale scale = {.enabled = 1, .exponent = 10, .growth = 3};
+  assert_true(ad_loss_scale_factor(&scale) == 1.0 / 1024);
+  assert_false(ad_loss_scale_update(&scale, INFINITY));
+  assert_false(ad_loss_scale_update(&scale, NAN));
+  assert_int_equal(scale.exponent, 8);
+  for (int i = 0; i < 2; i++) assert_true(ad_loss_scale_update(&scale, 1));
+  assert_false(ad_loss_scale_update(&scale, INFINITY));  // starts the count again
+  for (int i = 0; i < 2; i++) assert_true(ad_loss_scale_update(&scale, 1));
+  assert_int_equal(scale.exponent, 7);
+  assert_true(ad_loss_scale_update(&scale, 1));
+  assert_int_equal(scale.exponent, 8);
+}
+
+static void a_loss_scale_that_is_not_enabled_only_judges(void **state) {
+  ad_loss_scale scale = {.exponent = 10, .growth = 1};
+  assert_true(ad_loss_scale_update(&scale, 1));
+  assert_false(ad_loss_scale_update(&scale, NAN));
+  assert_int_equal(scale.exponent, 10);
+  assert_true(ad_loss_scale_factor(&scale) == 1);
+}
+
+static void a_loss_scale_stays_in_its_range(void **state) {
+  ad_loss_scale scale = {.enabled = 1, .growth = 1};
+  for (int i = 0; i < 100; i++) assert_true(ad_loss_scale_update(&scale, 1));
+  assert_true(ad_loss_scale_factor(&scale) == 0x1p-24);
+  for (int i = 0; i < 100; i++) assert_false(ad_loss_scale_update(&scale, NAN));
+  assert_true(ad_loss_scale_factor(&scale) == 0x1p24);
+}
+
 static void a_parameter_without_data_has_state_without_data(void **state) {
   world w = open_world("dp_shard=1", AD_R);
   double data[NUMEL] = {0}, grads[NUMEL] = {1};
@@ -374,6 +404,9 @@ int main(void) {
       cmocka_unit_test(the_schedule_rises_and_falls),
       cmocka_unit_test(a_schedule_without_warm_up_or_without_an_end_to_it),
       cmocka_unit_test(clipping_only_shrinks),
+      cmocka_unit_test(a_loss_scale_falls_on_overflow_and_rises_after_good_steps),
+      cmocka_unit_test(a_loss_scale_that_is_not_enabled_only_judges),
+      cmocka_unit_test(a_loss_scale_stays_in_its_range),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,12 +87,24 @@ static void every_kind_of_value_is_read(void **state) {
   ad_recipe_destroy(r);
 }
 
-static void microbatches_but_the_last_are_sharded_unless_said_otherwise(void **state) {
-  ad_recipe *r = READ(GOOD, "train.microbatches=3");
-  assert_int_equal(r->train.sync_count, 3);
-  assert_int_equal(r->train.sync[0], AD_SYNC_SHARD);
-  assert_int_equal(r->train.sync[1], AD_SYNC_SHARD);
-  assert_int_equal(r->train.sync[2], AD_SYNC_ALL);
+static void microbatches_before_the_last_reduce_as_the_storage_of_gradients_asks(void **state) {
+  static const ad_sync usual[] = {AD_SYNC_NONE, AD_SYNC_NONE, AD_SYNC_SHARD, AD_SYNC_SHARD};
+  for (int zero = 0; zero < 4; zero++) {
+    char set[32];
+    snprintf(set, sizeof set, "shard.zero=%d", zero);
+    ad_recipe *r = READ(GOOD, "train.microbatches=3", set);
+    assert_int_equal(r->train.sync_count, 3);
+    assert_int_equal(r->train.sync[0], usual[zero]);
+    assert_int_equal(r->train.sync[1], usual[zero]);
+    assert_int_equal(r->train.sync[2], AD_SYNC_ALL);
+    ad_recipe_destroy(r);
+  }
+}
+
+static void what_is_said_of_reductions_stands(void **state) {
+  ad_recipe *r = READ(GOOD, "train.microbatches=3", "shard.zero=3", "train.sync=[all, none, all]");
+  assert_int_equal(r->train.sync[0], AD_SYNC_ALL);
+  assert_int_equal(r->train.sync[1], AD_SYNC_NONE);
   ad_recipe_destroy(r);
 }
 
@@ -178,19 +190,27 @@ static void precision_is_checked(void **state) {
   SAYS("r.yaml:5: precision.grad: must be param, raw, f64, f32, bf16 or f16, is same",
        GOOD "precision: {grad: same}\n");
   SAYS("r.yaml:5: precision.compute: must be f32 or f64, is bf16", GOOD "precision: {compute: bf16}\n");
-  SAYS("r.yaml:5: precision.param: bf16 is not available yet in this version; f32 and f64 are",
-       GOOD "precision: {param: bf16}\n");
+  SAYS("r.yaml:5: precision.accumulate: contract: accumulate is bf16; sums form in f32 or f64",
+       GOOD "precision: {param: bf16, accumulate: bf16}\n");
   SAYS(
       "r.yaml:5: precision.accumulate: contract: accumulate f32 is narrower than reduce f64, so that sums would lose "
       "what was "
       "sent; "
       "take at least f64",
       GOOD "precision: {reduce: f64, accumulate: f32}\n");
-  SAYS(
-      "r.yaml:7: precision.accumulate: contract: reduce f32 differs from accumulate f64; a bucket is summed and sent "
-      "in one "
-      "dtype, so give both the same",
-      GOOD "precision:\n reduce: f32\n accumulate: f64\n");
+}
+
+static void every_contract_that_means_something_is_taken(void **state) {
+  ad_contract c;
+  ad_recipe *r = READ(GOOD, "precision={param: bf16, reduce: f16, overrides: {\"*.norm.*\": {param: f32}}}");
+  assert_int_equal(ad_recipe_contract(r, "blocks.0.attn.wq", &c), AD_OK);
+  assert_true(c.param == AD_BF16 && c.grad == AD_BF16 && c.reduce == AD_F16 && c.accumulate == AD_F32 && !c.raw);
+  ad_recipe_destroy(r);
+  r = READ(GOOD, "precision={param: f16, grad: raw, accumulate: f64, loss_scale: 3}");
+  assert_int_equal(ad_recipe_contract(r, "blocks.0.attn.wq", &c), AD_OK);
+  assert_true(c.param == AD_F16 && c.raw && c.reduce == AD_F32 && c.accumulate == AD_F64);
+  assert_int_equal(r->precision.loss_scale, 3);
+  ad_recipe_destroy(r);
 }
 
 static void overrides_are_checked(void **state) {
@@ -218,7 +238,8 @@ static void what_this_version_cannot_do_is_said(void **state) {
        "model: {kind: moe, layers: 2, d_model: 32, heads: 4}\n" DATA MESH TRAIN);
   SAYS("r.yaml:3: mesh: must be a text, is a mapping", MODEL DATA "mesh: {encoder: dp=4, model: dp=2}\n" TRAIN);
   SAYS("r.yaml:5: views: is not available yet in this version; leave it out", GOOD "views: {sparse: \"ep=2\"}\n");
-  SET_SAYS("--set shard.zero: 3 is not available yet in this version; 0 is", GOOD, "shard.zero=3");
+  SET_SAYS("--set shard.zero: must be at most 3, is 4", GOOD, "shard.zero=4");
+  SET_SAYS("--set shard.bucket_mib: must be above 0, is 0", GOOD, "shard.bucket_mib=0");
   SET_SAYS(
       "--set mesh: cp=2 is not available yet: this version trains on dp_replicate and dp_shard\n"
       "--set mesh: tp=3 is not available yet: this version trains on dp_replicate and dp_shard",
@@ -362,7 +383,7 @@ static void every_key_is_printed(void **state) {
                       "data:\n  text: [\"a\", \"b\"]\n  seq: 16\n  valid: [1, 0.5]\n  held_out: 0\n"
                       "mesh: \"dp_replicate=2 dp_shard=2\"\n"
                       "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n"
-                      "  overrides:\n    \"*norm*\": {param: f64}\n"
+                      "  loss_scale: 10\n  overrides:\n    \"*norm*\": {param: f64}\n"
                       "shard:\n  zero: 0\n  bucket_mib: 25\n  prefetch: 1\n"
                       "train:\n  global_batch: 6\n  microbatches: 1\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
                       "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
@@ -406,11 +427,9 @@ static void a_raw_gradient_has_the_dtype_of_the_tape(void **state) {
 
 static void overrides_that_contradict_each_other_are_refused(void **state) {
   SET_SAYS(
-      "--set precision.overrides: r.yaml: contract of blocks.1.norm.attn: contract: reduce f32 differs from accumulate "
-      "f64; a bucket is summed and sent in one dtype, so give both the same",
-      GOOD,
-      "precision.overrides={\"blocks.*\": {reduce: f64, accumulate: f64}, \"blocks.1.*\": {param: f64, reduce: f32, "
-      "accumulate: f32}, \"*.1.norm.*\": {param: f64, accumulate: f64}}");
+      "--set precision.overrides: r.yaml: contract of blocks.1.norm.attn: contract: accumulate f32 is narrower than "
+      "reduce f64, so that sums would lose what was sent; take at least f64",
+      GOOD, "precision.overrides={\"blocks.*\": {reduce: f64, accumulate: f64}, \"*.1.norm.*\": {accumulate: f32}}");
 }
 
 static void mesh_and_model_are_made_as_the_recipe_says(void **state) {
@@ -496,7 +515,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_is_left_out_has_its_default),
       cmocka_unit_test(every_kind_of_value_is_read),
-      cmocka_unit_test(microbatches_but_the_last_are_sharded_unless_said_otherwise),
+      cmocka_unit_test(microbatches_before_the_last_reduce_as_the_storage_of_gradients_asks),
+      cmocka_unit_test(what_is_said_of_reductions_stands),
       cmocka_unit_test(all_mistakes_are_told_at_once_in_the_order_of_their_lines),
       cmocka_unit_test(missing_keys_are_named_with_what_they_are),
       cmocka_unit_test(unknown_keys_get_the_nearest_name),
@@ -504,6 +524,7 @@ int main(void) {
       cmocka_unit_test(the_text_must_be_named),
       cmocka_unit_test(what_does_not_fit_together_is_told),
       cmocka_unit_test(precision_is_checked),
+      cmocka_unit_test(every_contract_that_means_something_is_taken),
       cmocka_unit_test(overrides_are_checked),
       cmocka_unit_test(a_pattern_that_matches_nothing_is_a_mistake),
       cmocka_unit_test(what_this_version_cannot_do_is_said),

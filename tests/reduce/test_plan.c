@@ -43,13 +43,19 @@ static void refused(const world *w, const ad_param_spec *params, size_t count, a
 
 static void what_a_reducer_cannot_do_is_refused_when_it_is_made(void **state) {
   const world *w = *state;
-  ad_param_spec spec = spec_of(w, "w", 8, "dp=R tp=R", "dp_replicate=R dp_shard=S0 tp=R");
+  ad_param_spec spec = spec_of(w, "w", 8, "dp=R tp=I", "dp=R tp=S0");
+  refused(w, &spec, 1, AD_INVALID, "cut only where they are summed");
+  spec = spec_of(w, "w", 8, "dp=R tp=R", "dp_replicate=R dp_shard=S1 tp=R");
+  spec.shape = (ad_shape){2, {4, 2}};
+  refused(w, &spec, 1, AD_INVALID, "S0");
+  spec = spec_of(w, "w", 8, "dp=R tp=R", "dp_replicate=R dp_shard=S0 tp=R");
+  spec.shape = (ad_shape){0, {0}};
   refused(w, &spec, 1, AD_INVALID, "`w`");
   spec = spec_of(w, "w", 8, "dp=R tp=S0", "dp=R tp=R");
   refused(w, &spec, 1, AD_TYPE, "`w`");
   spec = spec_of(w, "w", 8, "dp=R tp=R", "dp=R tp=R");
-  spec.contract = (ad_contract){.param = AD_BF16};
-  refused(w, &spec, 1, AD_INVALID, "reduce bf16");
+  spec.contract = (ad_contract){.reduce = AD_F64, .accumulate = AD_F32};
+  refused(w, &spec, 1, AD_INVALID, "narrower than reduce");
   spec.contract = (ad_contract){.param = AD_I32};
   refused(w, &spec, 1, AD_INVALID, "i32");
   spec.contract = (ad_contract){0};

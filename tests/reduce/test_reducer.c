@@ -12,6 +12,7 @@ typedef struct setting {
   const char *mesh;
   int64_t ranks;
   schedule steps;
+  int shards;
 } setting;
 
 static const char *const meshes[] = {"dp_replicate=1 dp_shard=1", "dp_replicate=3 dp_shard=1",
@@ -21,8 +22,10 @@ enum { MESHES = sizeof sizes / sizeof *sizes };
 
 static void on_every_mesh(int (*body)(ad_comm *comm, void *context), const schedule *steps) {
   for (int i = 0; i < MESHES; i++) {
-    setting s = {meshes[i], sizes[i], *steps};
-    run_ranks(s.ranks, body, &s);
+    for (int shards = 0; shards < 2; shards++) {
+      setting s = {meshes[i], sizes[i], *steps, shards};
+      run_ranks(s.ranks, body, &s);
+    }
   }
 }
 
@@ -34,6 +37,7 @@ static int sum_steps(ad_comm *comm, void *context) {
     for (int k = 0; k < 3; k++) {
       model m;
       open_model(&m, comm, s->mesh, (ad_dtype)dtype);
+      if (s->shards) shard_storage(&m);
       create_reducer(&m, bucket_bytes[k]);
       for (int step = 0; step < 2; step++) {
         CHECK_OK(run_step(&m, &s->steps));
@@ -70,6 +74,7 @@ static int leave_out(ad_comm *comm, void *context) {
   const setting *s = context;
   model m;
   open_model(&m, comm, s->mesh, AD_F64);
+  if (s->shards) shard_storage(&m);
   create_reducer(&m, 0);
   schedule full = full_schedule(1);
   CHECK_OK(run_step(&m, &full));
@@ -108,6 +113,7 @@ static int step_on_uneven_numbers(ad_comm *comm, void *context) {
   ad_array grads[PARAMS];
   const ad_array *pointers[PARAMS];
   open_model(&m, comm, s->mesh, AD_F64);
+  if (s->shards) shard_storage(&m);
   create_reducer(&m, 100);
   for (int p = 0; p < PARAMS; p++) {
     grads[p] = describe_gradient(&m, p);
@@ -175,6 +181,7 @@ static int count_allocations(ad_comm *comm, void *context) {
   const setting *s = context;
   model m;
   open_model(&m, comm, s->mesh, AD_F64);
+  if (s->shards) shard_storage(&m);
   create_reducer(&m, 64);
   CHECK_OK(run_step(&m, &s->steps));
   ad_memory_fail_at(0);
@@ -302,7 +309,7 @@ static int differ_along_another_axis(ad_comm *comm, void *context) {
   if (odd_one) s.present[0] = 0x1b;
   ad_status status = differs_in_list ? ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL) : run_step(&m, &s);
   CHECK_STATUS(status, AD_MISMATCH);
-  CHECK_MESSAGE(differs_in_list ? "`key`" : "1 on rank 1 3, in 2 on rank 0 2");
+  CHECK_MESSAGE(differs_in_list ? "`key`" : "2 on rank 0 2, in 1 on rank 1 3");
   close_model(&m);
   return 0;
 }

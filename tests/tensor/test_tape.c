@@ -1,5 +1,6 @@
 /* The tape: its memory, its errors, and how it hands gradients to the reducer. One rank. */
 #include <stdio.h>
+#include "base/error.h"
 #include "base/memory.h"
 #include "tensor/rows.h"
 #include "world.h"
@@ -40,8 +41,8 @@ static void close_model(model *m) {
   world_close(&m->w);
 }
 
-static ad_tensor *run_model(const model *m, ad_tape *t, ad_tensor **p) {
-  for (size_t i = 0; i < PARAMS; i++) p[i] = ad_parameter(t, &m->param[i], i);
+static ad_tensor *run_with(const model *m, const ad_array *params, ad_tape *t, ad_tensor **p) {
+  for (size_t i = 0; i < PARAMS; i++) p[i] = ad_parameter(t, &params[i], i);
   ad_tensor *x = ad_embedding(t, p[0], ad_constant(t, &m->tokens)), *h = ad_rms_norm(t, x, p[1], 1e-5);
   ad_tensor *q = ad_rotary(t, ad_linear(t, h, p[2]), HEAD, 10000);
   x = ad_add(t, x, ad_attention(t, q, h, ad_linear(t, h, p[3]), HEAD));
@@ -51,6 +52,8 @@ static ad_tensor *run_model(const model *m, ad_tape *t, ad_tensor **p) {
   return ad_divide(t, ad_cross_entropy(t, logits, ad_constant(t, &m->targets)), BATCH * SEQ);
 }
 
+static ad_tensor *run_model(const model *m, ad_tape *t, ad_tensor **p) { return run_with(m, m->param, t, p); }
+
 /* Up to `bound` of the largest element. */
 static void equal_arrays(const ad_array *a, const ad_array *b, double bound) {
   assert_non_null(a);
@@ -59,6 +62,135 @@ static void equal_arrays(const ad_array *a, const ad_array *b, double bound) {
   double largest = 0;
   for (size_t i = 0; i < ad_array_numel(b); i++) largest = fmax(largest, fabs(element(b, i)));
   for (size_t i = 0; i < ad_array_numel(a); i++) assert_true(fabs(element(a, i) - element(b, i)) <= bound * largest);
+}
+
+/* ---- parameters that are there only while they are used ---- */
+
+/* Each use finds the parameter in other memory than the one before, and what it leaves is spoilt. */
+typedef struct lender {
+  model *m;
+  ad_array lent[PARAMS]; /* what the tape was given */
+  void *kept[PARAMS];    /* the elements */
+  int held[PARAMS], uses[PARAMS];
+  int fails_at; /* the number of the acquire that fails; 0: none */
+  int acquired;
+} lender;
+
+static void open_lender(lender *l, model *m) {
+  memset(l, 0, sizeof *l);
+  l->m = m;
+  for (size_t i = 0; i < PARAMS; i++) {
+    l->lent[i] = m->param[i];
+    l->lent[i].data = NULL;
+    l->kept[i] = m->param[i].data;
+  }
+}
+
+static ad_status lend(void *context, size_t param) {
+  lender *l = context;
+  if (++l->acquired == l->fails_at) return ad_fail(AD_MEMORY, "nothing to lend");
+  l->uses[param]++;
+  if (l->held[param]++) return AD_OK;
+  size_t bytes = ad_array_bytes(&l->lent[param]);
+  l->lent[param].data = malloc(bytes);
+  memcpy(l->lent[param].data, l->kept[param], bytes);
+  return AD_OK;
+}
+
+static void take_back(void *context, size_t param) {
+  lender *l = context;
+  assert_true(l->held[param] > 0);
+  if (--l->held[param]) return;
+  memset(l->lent[param].data, 0xff, ad_array_bytes(&l->lent[param]));
+  free(l->lent[param].data);
+  l->lent[param].data = NULL;
+}
+
+static ad_tape *open_borrowing_tape(lender *l) {
+  ad_tape *tape;
+  ad_tape_options options = {.size = sizeof options,
+                             .dtype = l->m->dtype,
+                             .acquire = lend,
+                             .release = take_back,
+                             .parameter_context = l};
+  must(ad_tape_create(l->m->w.comm, l->m->w.mesh, &options, &tape));
+  return tape;
+}
+
+static void lent_parameters_give_the_same_gradients(void **state) {
+  model m;
+  lender l;
+  ad_tensor *p[PARAMS], *q[PARAMS];
+  open_model(&m, AD_F64);
+  ad_tape *plain = open_tape(&m.w, AD_F64, NULL);
+  must(ad_backward(plain, run_model(&m, plain, p)));
+  open_lender(&l, &m);
+  ad_tape *tape = open_borrowing_tape(&l);
+  must(ad_backward(tape, run_with(&m, l.lent, tape, q)));
+  for (size_t i = 0; i + 1 < PARAMS; i++) equal_arrays(ad_grad(q[i]), ad_grad(p[i]), 0);
+  for (size_t i = 0; i < PARAMS; i++) assert_int_equal(l.held[i], 0);
+  assert_int_equal(l.uses[0], 3);  // the lookup, the tied head, the head's backward; the lookup's backward reads nothing
+  assert_int_equal(l.uses[1], 2);
+  assert_int_equal(l.uses[7], 0);
+  ad_tape_destroy(tape);
+  ad_tape_destroy(plain);
+  close_model(&m);
+}
+
+static void a_moved_parameter_outlives_its_use(void **state) {
+  model m;
+  lender l;
+  open_model(&m, AD_F64);
+  open_lender(&l, &m);
+  ad_tape *tape = open_borrowing_tape(&l);
+  ad_tensor *moved = ad_convert(tape, ad_parameter(tape, &l.lent[1], 1), "tp", AD_R);
+  must(ad_tape_status(tape));
+  assert_null(l.lent[1].data);
+  equal_arrays(ad_tensor_array(moved), &m.param[1], 0);
+  ad_tape_destroy(tape);
+  close_model(&m);
+}
+
+static void a_parameter_that_cannot_be_had_fails_the_tape_and_holds_none(void **state) {
+  model m;
+  lender l;
+  open_model(&m, AD_F64);
+  int fails_at = 1, failed = 1;
+  for (; failed; fails_at++) {
+    ad_tensor *p[PARAMS];
+    open_lender(&l, &m);
+    l.fails_at = fails_at;
+    ad_tape *tape = open_borrowing_tape(&l);
+    failed = ad_backward(tape, run_with(&m, l.lent, tape, p)) != AD_OK;
+    if (failed) assert_non_null(strstr(ad_last_error(), "nothing to lend"));
+    for (size_t i = 0; i < PARAMS; i++) assert_int_equal(l.held[i], 0);
+    ad_tape_destroy(tape);
+  }
+  assert_int_equal(fails_at, 17);  // 8 uses forward, 7 backward
+  close_model(&m);
+}
+
+static void keep_sum(void *context, size_t param, const ad_array *grad) {
+  double *sums = context;
+  for (size_t i = 0; i < ad_array_numel(grad); i++) sums[param] += element(grad, i);
+}
+
+static void a_tape_without_reducer_shows_complete_gradients(void **state) {
+  model m;
+  ad_tensor *p[PARAMS];
+  double sums[PARAMS] = {0}, of_grad[PARAMS] = {0};
+  open_model(&m, AD_F64);
+  ad_tape *tape;
+  ad_tape_options options = {.size = sizeof options, .dtype = AD_F64, .gradient = keep_sum, .gradient_context = sums};
+  must(ad_tape_create(m.w.comm, m.w.mesh, &options, &tape));
+  must(ad_backward(tape, run_model(&m, tape, p)));
+  for (size_t i = 0; i + 1 < PARAMS; i++) {
+    keep_sum(of_grad, i, ad_grad(p[i]));
+    assert_true(sums[i] == of_grad[i] && sums[i] != 0);
+  }
+  assert_true(sums[7] == 0);
+  ad_tape_destroy(tape);
+  close_model(&m);
 }
 
 /* ---- the reducer ---- */
@@ -304,6 +436,10 @@ static void forward_and_backward_are_traced(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(lent_parameters_give_the_same_gradients),
+      cmocka_unit_test(a_moved_parameter_outlives_its_use),
+      cmocka_unit_test(a_parameter_that_cannot_be_had_fails_the_tape_and_holds_none),
+      cmocka_unit_test(a_tape_without_reducer_shows_complete_gradients),
       cmocka_unit_test(the_reducer_gets_what_the_tape_would_hold),
       cmocka_unit_test(gradients_of_another_dtype_go_through_the_tapes_memory),
       cmocka_unit_test(a_parameter_that_nothing_reaches_is_absent),

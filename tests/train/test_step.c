@@ -137,6 +137,109 @@ static void planted_mistakes_change_the_gradient(void **state) {
   assert_true(planted_difference("local-count") > 1e-3);
 }
 
+/* ---- sharded storage and f16 ---- */
+
+typedef struct shared_losses {
+  double loss[STEPS + 1][2];
+  int skipped[RANKS][STEPS];
+} shared_losses;
+
+static int train_in_f16(ad_comm *comm, void *context) {
+  job *j = context;
+  shared_losses *found = (void *)j->seen;
+  ad_run *run;
+  RANK_MUST(comm, ad_run_create(comm, j->recipe, NULL, &run));
+  double before = 0, after = 0;
+  for (int step = 0; step < STEPS; step++) {
+    ad_step_report report;
+    RANK_MUST(comm, ad_run_loss(run, 0, 0, &before));
+    RANK_MUST(comm, ad_run_step(run, step, &report));
+    RANK_MUST(comm, ad_run_loss(run, 0, 0, &after));
+    found->skipped[ad_comm_rank(comm)][step] = report.skipped;
+    found->loss[step][0] = before;
+    found->loss[step][1] = after;
+    // One rank's part of a gradient overflows at the second step: the first had room.
+    ad_run_loss_scale(run)->exponent = step ? 0 : 24;
+  }
+  ad_run_destroy(run);
+  return 0;
+}
+
+static void silence(void *context, ad_log_level level, const char *message) {}
+
+static void a_step_that_overflows_is_skipped_on_all_ranks_and_changes_nothing(void **state) {
+  for (int zero = 0; zero < 4; zero++) {
+    char train[160];
+    snprintf(train, sizeof train,
+             STEPPING ", global_batch: 6, microbatches: 2}\nshard: {zero: %d}\nprecision: {param: f16", zero);
+    ad_recipe *recipe = tiny_recipe("dp=3", "", train);
+    shared_losses *found = shared_memory(sizeof *found);
+    job j = {.recipe = recipe, .seen = (void *)found};
+    ad_launch_result result;
+    ad_set_log(silence, NULL);
+    ad_status status = launch(RANKS, train_in_f16, &j, &result);
+    ad_set_log(NULL, NULL);
+    if (status) fail_msg("%s", result.message);
+    for (int rank = 0; rank < RANKS; rank++) {
+      assert_false(found->skipped[rank][0]);
+      assert_true(found->skipped[rank][1]);
+    }
+    assert_true(found->loss[0][0] != found->loss[0][1]);
+    assert_true(found->loss[1][0] == found->loss[1][1]);
+    munmap(found, sizeof *found);
+    ad_recipe_destroy(recipe);
+  }
+}
+
+/* Addends of all ranks, summed by hand, are the gradient. */
+typedef struct addend_sums {
+  double sum[ELEMENTS_MAX];
+  int64_t seen;
+} addend_sums;
+
+static void sum_addend(void *context, size_t param, const ad_array *addend) {
+  addend_sums *sums = context;
+  if (param != 1) return;
+  sums->seen++;
+  for (size_t i = 0; i < ad_array_numel(addend); i++) sums->sum[i] += ((double *)addend->data)[i];
+}
+
+static int compare_addends(ad_comm *comm, void *context) {
+  job *j = context;
+  static addend_sums sums;
+  ad_run *run;
+  ad_run_options options = {.size = sizeof options, .dtype = AD_F64};
+  ad_step_report report;
+  RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
+  memset(&sums, 0, sizeof sums);
+  RANK_MUST(comm, ad_run_addends(run, 0, sum_addend, &sums));
+  if (sums.seen != 2) return 1;  // one for each microbatch
+  const ad_array *gradient = ad_run_gradient(run, 1);
+  ad_collective add = {.op = AD_ALL_REDUCE,
+                       .group = ad_mesh_group(ad_run_mesh(run), AD_AXES_ALL, ad_comm_rank(comm)),
+                       .in = sums.sum,
+                       .out = sums.sum,
+                       .count = (size_t)ad_shape_numel(&gradient->shape),
+                       .dtype = AD_F64,
+                       .site = AD_HERE};
+  RANK_MUST(comm, ad_comm_run(comm, &add));
+  RANK_MUST(comm, ad_run_step(run, 0, &report));
+  ad_span own = ad_cut(gradient->shape.dim[0], ad_comm_rank(comm), RANKS);
+  for (int64_t i = 0; i < own.count; i++)
+    if (!(fabs(((double *)gradient->data)[i] - sums.sum[own.first + i]) < 1e-14)) return 1;
+  ad_run_destroy(run);
+  return 0;
+}
+
+static void addends_are_what_the_gradient_is_the_sum_of(void **state) {
+  ad_recipe *recipe =
+      tiny_recipe("dp=3", ", valid: [1, 0.5, 0]", STEPPING ", global_batch: 7, microbatches: 2}\nshard: {zero: 3");
+  job j = {.recipe = recipe};
+  ad_launch_result result;
+  must(launch(RANKS, compare_addends, &j, &result));
+  ad_recipe_destroy(recipe);
+}
+
 /* ---- one rank ---- */
 
 typedef struct single {
@@ -287,6 +390,7 @@ static int meet_nan(ad_comm *comm, void *context) {
   RANK_MUST(comm, ad_run_step(run, 0, &report));
   float *norm_weight = ad_run_value(run, 1)->data;
   if (ad_comm_rank(comm) == 1) norm_weight[0] = NAN;
+  RANK_MUST(comm, ad_run_refresh(run, 0));
   ad_status status = ad_run_step(run, 1, &report);
   snprintf(messages[ad_comm_rank(comm)], sizeof messages[0], "%s: %s", ad_status_name(status), ad_last_error());
   ad_run_destroy(run);
@@ -310,6 +414,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_loss_falls_on_real_text),
       cmocka_unit_test(a_steady_step_allocates_nothing),
+      cmocka_unit_test(a_step_that_overflows_is_skipped_on_all_ranks_and_changes_nothing),
+      cmocka_unit_test(addends_are_what_the_gradient_is_the_sum_of),
       cmocka_unit_test(a_step_without_counted_tokens_warns_and_goes_on),
       cmocka_unit_test(a_run_writes_its_own_trace_when_asked),
       cmocka_unit_test(no_part_held_out_is_said),

@@ -1,0 +1,99 @@
+/* 32 ranks, 4 replicas of 8 shards, 2 microbatches: when may the sum of the first microbatch, reduce-scattered but not
+ * all-reduced, meet the second? On plain buffers, by hand: the reducer does this for whole models. */
+#include <stdio.h>
+#include "addend/array.h"
+
+enum { REPLICAS = 4, SHARDS = 8, RANKS = REPLICAS * SHARDS, ELEMENTS = 8 };
+
+/* What this rank's backward leaves in a microbatch: each rank's numbers are its own. */
+static double addend(int64_t rank, int microbatch) { return (double)(rank + 1) * (microbatch ? 100 : 1); }
+
+static double sum_of(int64_t first, int64_t count, int microbatch) {
+  double sum = 0;
+  for (int64_t rank = first; rank < first + count; rank++) sum += addend(rank, microbatch);
+  return sum;
+}
+
+typedef struct values {
+  ad_array gradient; /* [8]  P on both axes: an addend of the gradient */
+  ad_array partial;  /* [1]  dp_shard=S0 dp_replicate=P: the sum over this shard group */
+  ad_array result;   /* [1]  dp_shard=S0 dp_replicate=R */
+} values;
+
+static ad_status make(ad_comm *comm, const ad_mesh *mesh, values *v) {
+  ad_shape shape = {1, {ELEMENTS}};
+  ad_layout pending, partial, result;
+  AD_TRY(ad_layout_parse(mesh, "dp_replicate=P dp_shard=P", &pending));
+  AD_TRY(ad_layout_parse(mesh, "dp_replicate=P dp_shard=S0", &partial));
+  AD_TRY(ad_layout_parse(mesh, "dp_replicate=R dp_shard=S0", &result));
+  AD_TRY(ad_array_create(comm, AD_F64, &shape, &pending, &v->gradient));
+  AD_TRY(ad_array_create(comm, AD_F64, &shape, &partial, &v->partial));
+  return ad_array_create(comm, AD_F64, &shape, &result, &v->result);
+}
+
+static ad_status scatter(ad_comm *comm, values *v, int microbatch, ad_array *out) {
+  for (int i = 0; i < ELEMENTS; i++) ((double *)v->gradient.data)[i] = addend(ad_comm_rank(comm), microbatch);
+  return ad_array_move(comm, &v->gradient, AD_MOVE_REDUCE_SCATTER, AD_AXES(AD_DP_SHARD), AD_S(0), AD_F64, AD_HERE, out);
+}
+
+static ad_status all_reduce(ad_comm *comm, const ad_array *partial, ad_array *out) {
+  return ad_array_move(comm, partial, AD_MOVE_ALL_REDUCE, AD_AXES(AD_DP_REPLICATE), AD_R, AD_F64, AD_HERE, out);
+}
+
+/* The right order: the partial sums meet, then the replicas. */
+static ad_status accumulate_then_reduce(ad_comm *comm, values *first, values *second) {
+  AD_TRY(scatter(comm, first, 0, &first->partial));
+  AD_TRY(scatter(comm, second, 1, &second->partial));
+  AD_TRY(ad_array_add(&second->partial, &first->partial, AD_HERE));
+  return all_reduce(comm, &second->partial, &second->result);
+}
+
+/* The other order is no program: a sum over the replicas takes no addend that is not one. */
+static ad_status reduce_then_accumulate(ad_comm *comm, values *first, values *second) {
+  AD_TRY(scatter(comm, first, 0, &first->partial));
+  AD_TRY(scatter(comm, second, 1, &second->partial));
+  AD_TRY(all_reduce(comm, &second->partial, &second->result));
+  return ad_array_add(&second->result, &first->partial, AD_HERE);
+}
+
+static void tell(const values *second, const char *refusal) {
+  double found = *(const double *)second->result.data, right = sum_of(0, RANKS, 0) + sum_of(0, RANKS, 1);
+  double first = sum_of(0, SHARDS, 0);  // of the shard group of rank 0
+  printf("accumulate, then all-reduce: %g; the sum of all %d addends is %g: %s\n", found, 2 * RANKS, right,
+         found == right ? "right" : "WRONG");
+  printf("all-reduce, then accumulate: would be %g on rank 0: of the first microbatch 1 of %d replicas\n",
+         sum_of(0, RANKS, 1) + first, REPLICAS);
+  printf("  addend refuses it: %s\n", refusal);
+  printf("only the last microbatch all-reduced, the first forgotten: would be %g\n", sum_of(0, RANKS, 1));
+  printf("a factor for both groups where only the first ran: the first microbatch would count 1/%d\n", REPLICAS);
+}
+
+static ad_status run(ad_comm *comm, const ad_mesh *mesh, values *first, values *second) {
+  AD_TRY(make(comm, mesh, first));
+  AD_TRY(make(comm, mesh, second));
+  ad_status refused = reduce_then_accumulate(comm, first, second);
+  if (refused != AD_TYPE) return refused ? refused : AD_INVALID;
+  char refusal[512];
+  snprintf(refusal, sizeof refusal, "%s", ad_last_error());
+  AD_TRY(accumulate_then_reduce(comm, first, second));
+  if (ad_comm_rank(comm) == 0) tell(second, refusal);
+  double right = sum_of(0, RANKS, 0) + sum_of(0, RANKS, 1);
+  return *(const double *)second->result.data == right ? AD_OK : AD_INVALID;
+}
+
+/* Memory of the comm goes with it. */
+static int rank_main(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  values first = {0}, second = {0};
+  if (ad_mesh_create("dp_replicate=4 dp_shard=8", &mesh)) return 1;
+  ad_status status = run(comm, mesh, &first, &second);
+  if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
+  ad_mesh_destroy(mesh);
+  return status != AD_OK;
+}
+
+int main(void) {
+  ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = rank_main};
+  ad_launch_result result;
+  return ad_launch(&options, &result) != AD_OK;
+}

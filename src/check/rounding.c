@@ -1,0 +1,154 @@
+/* The model of rounding: how many times an addend is rounded to which dtype on its way into the gradient. Looks at
+ * contract, microbatches and group sizes only, never at how the reducer does it. */
+#include "check/rounding.h"
+
+#include <math.h>
+
+#include "check/proof.h"
+
+double ad_unit_roundoff(ad_dtype dtype) {
+  switch (dtype) {
+    case AD_F64:
+      return 0x1p-53;
+    case AD_F32:
+      return 0x1p-24;
+    case AD_F16:
+      return 0x1p-11;
+    default:
+      return 0x1p-8;
+  }
+}
+
+/* Largest error of rounding a value that is too small for the dtype's full precision: half of its smallest step. */
+static double half_of_smallest(ad_dtype dtype) {
+  switch (dtype) {
+    case AD_F64:
+      return 0x1p-1074;
+    case AD_F32:
+      return 0x1p-150;
+    case AD_F16:
+      return 0x1p-25;
+    default:
+      return 0x1p-134;
+  }
+}
+
+/* Every value of `narrow` is one of `wide`. */
+static int fits(ad_dtype narrow, ad_dtype wide) {
+  if (narrow == wide || wide == AD_F64) return 1;
+  return wide == AD_F32 && narrow != AD_F64;
+}
+
+/* What a gradient goes through. */
+typedef struct ad_passage {
+  ad_contract contract;
+  ad_dtype produced; /* by the backward */
+  double members[AD_AXIS_COUNT];
+  int steps;
+  double microbatches;
+  int sums_first; /* several microbatches add up before the first reduction */
+} ad_passage;
+
+static double members_of(const ad_layout *layout, ad_axes axes) {
+  double members = 1;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
+    if (axes & AD_AXES(axis)) members *= (double)ad_mesh_axis_size(layout->mesh, (ad_axis)axis);
+  return members;
+}
+
+static void find_steps(const ad_param_spec *spec, ad_passage *out) {
+  ad_layout gradient = ad_layout_dual(&spec->layout);
+  ad_path_step steps[AD_AXIS_COUNT];
+  if (ad_layout_path(&gradient, &spec->storage, steps, &out->steps)) out->steps = 0;
+  for (int i = 0; i < out->steps; i++) out->members[i] = members_of(&spec->layout, steps[i].axes);
+}
+
+static ad_passage passage_of(const ad_recipe *recipe, const ad_param_spec *spec) {
+  ad_dtype compute = recipe->precision.compute ? recipe->precision.compute : AD_F32;
+  ad_passage passage = {.contract = spec->contract, .produced = compute};
+  if (passage.contract.raw) passage.contract.grad = compute;
+  passage.microbatches = (double)recipe->train.microbatches;
+  for (size_t m = 0; m + 1 < recipe->train.sync_count; m++)
+    passage.sums_first |= recipe->train.sync[m] != AD_SYNC_ALL &&
+                          (recipe->train.sync[m] == AD_SYNC_NONE || recipe->shard.zero == 0);
+  find_steps(spec, &passage);
+  return passage;
+}
+
+/* Writes on the wire that round: one for each reduction, unless the first finds single addends in a dtype that fits. */
+static double rounded_writes(const ad_passage *p) {
+  int first_is_exact = p->steps && !p->sums_first && fits(p->contract.grad, p->contract.reduce);
+  return (double)(p->steps - first_is_exact);
+}
+
+/* Additions that an addend can take part in: to the members of each group, and to other microbatches before the first
+ * reduction and after each. */
+static double additions(const ad_passage *p) {
+  double count = (double)(p->steps + 1) * (p->microbatches - 1);
+  for (int i = 0; i < p->steps; i++) count += p->members[i] - 1;
+  return count;
+}
+
+static double relative_of(const ad_passage *p, ad_dtype result) {
+  const ad_contract *c = &p->contract;
+  double grad = fits(p->produced, c->grad) ? 0 : log1p(ad_unit_roundoff(c->grad));
+  double wire = rounded_writes(p) * log1p(ad_unit_roundoff(c->reduce));
+  double sums = additions(p) * log1p(ad_unit_roundoff(c->accumulate));
+  double out = fits(c->accumulate, result) ? 0 : (double)(p->steps + 1) * log1p(ad_unit_roundoff(result));
+  return expm1(grad + wire + sums + out);
+}
+
+/* A value on the wire carries 2^-k, 2^k the addends in it; so many such values reach one element. */
+static double absolute_of(const ad_passage *p) {
+  double behind = p->microbatches, ahead = 1, sum = 0;
+  for (int i = 0; i < p->steps; i++) ahead *= p->members[i];
+  sum += p->microbatches * ahead * half_of_smallest(p->contract.grad);
+  for (int i = 0; i < p->steps; i++) {
+    behind *= p->members[i];
+    sum += p->microbatches * ahead * half_of_smallest(p->contract.reduce) * exp2(ceil(log2(behind)));
+    ahead /= p->members[i];
+  }
+  return sum;
+}
+
+ad_allowance ad_rounding_allowance(const ad_recipe *recipe, const ad_param_spec *spec, ad_dtype result,
+                                   int loss_scale) {
+  ad_passage passage = passage_of(recipe, spec);
+  return (ad_allowance){relative_of(&passage, result), ldexp(absolute_of(&passage), -loss_scale)};
+}
+
+/* ---- elements against it ---- */
+
+static double scale_of(const double *ref, size_t numel, double largest) {
+  return fmax(ad_largest(ref, AD_F64, numel), 1e-6 * largest);
+}
+
+static double allowed_at(const double *sums, size_t i, double flat, ad_allowance allowance) {
+  return flat + (sums ? allowance.relative * sums[i] + allowance.absolute : 0);
+}
+
+void ad_judge_elements(const double *dist, const double *ref, const double *sums, size_t numel, double largest,
+                       double compute, ad_allowance allowance, double *error, double *bound) {
+  double scale = scale_of(ref, numel, largest), worst = -1;
+  *error = 0;
+  *bound = compute;
+  for (size_t i = 0; i < numel; i++) {
+    double difference = fabs(dist[i] - ref[i]), allowed = allowed_at(sums, i, compute * scale, allowance);
+    double share = difference == 0 ? 0 : difference / allowed;
+    if (share <= worst) continue;
+    worst = share;
+    *error = difference == 0 ? 0 : difference / scale;
+    *bound = scale > 0 ? allowed / scale : compute;
+    if (isnan(difference)) return;
+  }
+}
+
+double ad_allowed_squares(const double *ref, const double *sums, size_t numel, double largest, double compute,
+                          ad_allowance allowance) {
+  double flat = compute * scale_of(ref, numel, largest), squares = 0;
+  for (size_t i = 0; i < numel; i++) {
+    double allowed = allowed_at(sums, i, flat, allowance);
+    squares += allowed * allowed;
+  }
+  return squares;
+}

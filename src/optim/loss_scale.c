@@ -1,0 +1,26 @@
+/* The dynamic loss scale: when a step is taken, and how the scale follows. The norm that decides is one number for all
+ * ranks; nothing here looks at a rank's own gradient. */
+#include <math.h>
+#include "addend/optim.h"
+
+enum { EXPONENT_LEAST = -24, EXPONENT_MOST = 24 }; /* beyond them a gradient is wrong, not unlucky */
+static const int64_t DEFAULT_GROWTH = 2000;
+
+static int clamped(int exponent) {
+  if (exponent < EXPONENT_LEAST) return EXPONENT_LEAST;
+  return exponent > EXPONENT_MOST ? EXPONENT_MOST : exponent;
+}
+
+int ad_loss_scale_update(ad_loss_scale *scale, double norm) {
+  int taken = isfinite(norm) != 0;
+  if (!scale->enabled) return taken;
+  int64_t growth = scale->growth ? scale->growth : DEFAULT_GROWTH;
+  scale->good_steps = taken ? scale->good_steps + 1 : 0;
+  if (!taken) scale->exponent = clamped(scale->exponent - 1);
+  if (scale->good_steps < growth) return taken;
+  scale->exponent = clamped(scale->exponent + 1);
+  scale->good_steps = 0;
+  return taken;
+}
+
+double ad_loss_scale_factor(const ad_loss_scale *scale) { return scale->enabled ? ldexp(1, -scale->exponent) : 1; }

@@ -1,0 +1,96 @@
+/* Gradients on their way into a bucket: which array of it they go to, and the one pass that casts, adds and scales. No
+ * rank talks to another here. */
+#include <math.h>
+#include <string.h>
+#include "array/array.h"
+#include "base/kernels.h"
+#include "reduce/reducer.h"
+
+int ad_scale_for(ad_dtype dtype, int64_t addends) {
+  int scale = 0;
+  while (dtype == AD_F16 && ((int64_t)1 << scale) < addends) scale++;
+  return scale;
+}
+
+ad_array *ad_bucket_target(ad_bucket *bucket) { return bucket->sends ? &bucket->sent : &bucket->pending; }
+
+void *ad_param_in(const ad_reduced_param *param, const ad_array *array) {
+  return array->data ? (char *)array->data + param->offset * ad_dtype_size(array->dtype) : NULL;
+}
+
+/* The pass, cut into blocks that stay in the first cache between its stages. */
+enum { BLOCK = 1024 };
+
+typedef struct pass {
+  ad_dtype from, via, sum, to;  // produced, gradient, accumulate and target dtype
+  int to_narrow;                // a mistake: sums are rounded to bf16
+  int scale;
+  double brought[BLOCK], added[BLOCK];
+} pass;
+
+static const void *bring(pass *p, const void *grad, size_t n) {
+  if (p->via == p->from) return grad;
+  ad_cast(p->brought, p->via, grad, p->from, n);
+  return p->brought;
+}
+
+static void round_to_narrow(void *values, ad_dtype dtype, size_t n) {
+  uint16_t narrow[BLOCK];
+  ad_cast(narrow, AD_BF16, values, dtype, n);
+  ad_cast(values, dtype, narrow, AD_BF16, n);
+}
+
+/* to = 2^-scale * (base + value), rounded once; the mistake rounds the sum in between. */
+static void add_block(pass *p, const void *base, const void *value, void *to, size_t n) {
+  ad_reducing how = {.dtype = p->sum, .accumulate = p->sum, .out_dtype = p->to, .shift = -p->scale};
+  const void *terms[] = {base, value};
+  if (p->via != p->sum) {
+    ad_cast(p->added, p->sum, value, p->via, n);
+    terms[1] = p->added;
+  }
+  ad_reduce(&to, 1, terms, 2, &how, n);
+  if (p->to_narrow) round_to_narrow(to, p->to, n);
+}
+
+/* to = 2^-scale * (base + grad); base or grad may be NULL, base may be `to`. */
+static void pass_block(pass *p, const void *base, const void *grad, void *to, size_t n) {
+  const void *value = grad ? bring(p, grad, n) : base;
+  ad_dtype dtype = grad ? p->via : p->sum;
+  if (value == to) return;
+  if (base && grad)
+    add_block(p, base, value, to, n);
+  else if (p->scale)
+    ad_cast_scaled(to, p->to, value, dtype, ldexp(1, -p->scale), n);
+  else
+    ad_cast(to, p->to, value, dtype, n);
+}
+
+static void run(pass *p, const char *base, const char *grad, char *to, size_t numel) {
+  size_t base_size = ad_dtype_size(p->sum), grad_size = ad_dtype_size(p->from), to_size = ad_dtype_size(p->to);
+  for (size_t at = 0; at < numel; at += BLOCK) {
+    size_t n = numel - at < BLOCK ? numel - at : BLOCK;
+    pass_block(p, base ? base + at * base_size : NULL, grad ? grad + at * grad_size : NULL, to + at * to_size, n);
+  }
+}
+
+static ad_dtype gradient_dtype(const ad_contract *contract, ad_dtype produced) {
+  if (ad_switched(AD_SWITCH_BUCKET_BY_RAW_DTYPE)) return AD_BF16;  // as if that had been what the producer left
+  return contract->raw ? produced : contract->grad;
+}
+
+void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_array *grad) {
+  ad_array *target = ad_bucket_target(bucket);
+  char *to = ad_param_in(param, target);
+  const void *base = param->filled ? ad_param_in(param, &bucket->pending) : NULL, *from = grad ? grad->data : NULL;
+  if (!to || (grad && !from)) return;
+  pass p = {.sum = bucket->pending.dtype, .to = target->dtype, .scale = target->scale};
+  p.from = grad ? grad->dtype : p.sum;
+  p.via = grad ? gradient_dtype(&param->contract, grad->dtype) : p.sum;
+  p.to_narrow = ad_switched(AD_SWITCH_NARROW_ACCUMULATE);
+  if (!base && !from)
+    memset(to, 0, param->numel * ad_dtype_size(target->dtype));
+  else if (!base && p.from == p.via && p.via == p.to && !target->scale)
+    ad_copy(to, from, param->numel * ad_dtype_size(target->dtype));
+  else
+    run(&p, base, from, to, param->numel);
+}

@@ -1,0 +1,63 @@
+/* The store's own objects: parameters, and the window of whole copies. Private to reduce/. */
+#ifndef REDUCE_STORE_H
+#define REDUCE_STORE_H
+#include "addend/store.h"
+
+typedef struct ad_stored {
+  ad_array value, master, compute;
+  int has_master;   // of its own; otherwise the value is the master
+  int is_gathered;  // compute is a whole copy; otherwise it is the value
+  size_t unit, kind;
+  size_t start;      // of the copy in its kind's memory, in elements
+  size_t own_start;  // of this rank's part in the copy
+  int writes;        // this rank writes that part for all that share the copy
+  ad_segment segment;
+} ad_stored;
+
+/* Copies that are put together over one group. Where its ranks share memory, they are all ranks that compute with the
+ * same values; otherwise those among which the values are cut. */
+typedef struct ad_copy_kind {
+  ad_axes axes;
+  ad_group group;
+  int shared;
+  size_t *elements;  // of each unit
+  size_t *own;       // of each unit, this rank's parts
+  size_t most, most_own;
+} ad_copy_kind;
+
+/* Memory for the whole copies of one unit, of each kind. */
+typedef struct ad_copy_slot {
+  int64_t unit;      // -1: none
+  int taken, ready;  // acquired since it was gathered; the gather was waited for
+  int64_t uses;
+  uint64_t number;         // of its gather
+  uint64_t released_at;    // how many gathers had been posted
+  void **memory, **parts;  // parts: what this rank sends, where memory is not shared
+  ad_request *requests;
+} ad_copy_slot;
+
+struct ad_store {
+  ad_comm *comm;
+  ad_store_options options;
+  ad_stored *params;
+  size_t param_count;
+  size_t unit_count;
+  ad_copy_kind *kinds;
+  size_t kind_count;
+  ad_copy_slot *slots;
+  size_t slot_count;
+  uint64_t gathers, completed;  // posted; of which the first `completed` are known to be done on all ranks
+  ad_segment *segments;         // room for those of one unit
+  int backward, in_pass, poisons;
+};
+
+/* window.c: the whole copies. */
+ad_status ad_window_create(ad_store *store) AD_CHECKED;
+void ad_window_destroy(ad_store *store);
+ad_status ad_window_refill(ad_store *store) AD_CHECKED; /* all units, each into its own slot */
+ad_status ad_window_acquire(ad_store *store, size_t unit) AD_CHECKED;
+void ad_window_release(ad_store *store, size_t unit);
+ad_status ad_window_gather_ahead(ad_store *store, int64_t from) AD_CHECKED; /* units from + 1 on, in the pass's order */
+ad_status ad_window_empty(ad_store *store) AD_CHECKED;
+
+#endif

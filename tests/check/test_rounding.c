@@ -1,0 +1,184 @@
+/* The model of rounding: what it counts, and that no sum exceeds it that is rounded as the contract says. */
+#include <math.h>
+#include "base/kernels.h"
+#include "base/random.h"
+#include "check/rounding.h"
+#include "world.h"
+
+typedef struct scene {
+  ad_recipe *recipe;
+  ad_mesh *mesh;
+  ad_param_spec spec;
+} scene;
+
+static scene open_scene(const char *mesh, int zero, int microbatches, ad_contract contract) {
+  scene s = {0};
+  char train[64];
+  snprintf(train, sizeof train, ", microbatches: %d", microbatches);
+  s.recipe = small_recipe(mesh, "", train);
+  s.recipe->shard.zero = zero;
+  for (size_t m = 0; zero > 1 && m + 1 < s.recipe->train.sync_count; m++) s.recipe->train.sync[m] = AD_SYNC_SHARD;
+  must(ad_mesh_create(mesh, &s.mesh));
+  must(ad_contract_complete(&contract));
+  ad_param_declaration declaration = {.shape = {2, {16, 4}}, .layout = ad_layout_all(s.mesh, AD_I)};
+  ad_layout_set(&declaration.layout, AD_AXES_DP, AD_R);
+  s.spec = (ad_param_spec){.name = "w", .shape = declaration.shape, .layout = declaration.layout};
+  s.spec.storage = ad_recipe_storage(s.recipe, &declaration);
+  s.spec.contract = contract;
+  return s;
+}
+
+static void close_scene(scene *s) {
+  ad_mesh_destroy(s->mesh);
+  ad_recipe_destroy(s->recipe);
+}
+
+static double relative(const char *mesh, int zero, int microbatches, ad_contract contract) {
+  scene s = open_scene(mesh, zero, microbatches, contract);
+  double found = ad_rounding_allowance(s.recipe, &s.spec, s.spec.contract.accumulate, 0).relative;
+  close_scene(&s);
+  return found;
+}
+
+static void nearly(double found, double expected) { assert_true(fabs(found - expected) <= 1e-6 * expected); }
+
+static const ad_contract single = {.param = AD_F32}, brain = {.param = AD_BF16},
+                         wide_wire = {.param = AD_BF16, .reduce = AD_F32}, raw = {.param = AD_BF16, .raw = 1, .reduce = AD_BF16};
+
+static void f32_rounds_in_its_additions_and_nowhere_else(void **state) {
+  nearly(relative("dp_replicate=3", 0, 1, single), 2 * 0x1p-24);
+  nearly(relative("dp_replicate=3 dp_shard=2", 2, 1, single), 3 * 0x1p-24 + 0x1p-24);
+}
+
+static void a_first_write_of_single_addends_is_exact(void **state) {
+  double sums = 2 * 0x1p-24;
+  nearly(relative("dp_replicate=3", 0, 1, brain), 0x1p-8 + sums);  // to bf16 once, on the wire as it is
+  nearly(relative("dp_replicate=3", 0, 1, raw), 0x1p-8 + sums);    // as it comes, to bf16 on the wire
+  nearly(relative("dp_replicate=3", 0, 2, brain), expm1(2 * log1p(0x1p-8)) + 4 * 0x1p-24);
+}
+
+static void each_reduction_writes_once(void **state) {
+  double one = relative("dp_replicate=3 dp_shard=4", 2, 2, brain), none = relative("dp_replicate=3 dp_shard=4", 1, 2, brain);
+  assert_true(one > expm1(2 * log1p(0x1p-8)) && one < expm1(2 * log1p(0x1p-8)) + 1e-5);
+  assert_true(none > expm1(3 * log1p(0x1p-8)) && none < expm1(3 * log1p(0x1p-8)) + 1e-5);
+  nearly(relative("dp_replicate=3 dp_shard=4", 2, 1, wide_wire) - 0x1p-8, 6 * 0x1p-24 * (1 + 0x1p-8));
+}
+
+static void only_f16_loses_small_values(void **state) {
+  scene s = open_scene("dp_replicate=4", 0, 2, (ad_contract){.param = AD_F16});
+  ad_allowance plain = ad_rounding_allowance(s.recipe, &s.spec, AD_F32, 0);
+  ad_allowance scaled = ad_rounding_allowance(s.recipe, &s.spec, AD_F32, 10);
+  // Eight gradients at scale 1; at most eight values on the wire that carry 2^-3.
+  nearly(plain.absolute, 8 * 0x1p-25 + 8 * 0x1p-25 * 8);
+  nearly(scaled.absolute, plain.absolute / 1024);
+  close_scene(&s);
+  s = open_scene("dp_replicate=4", 0, 2, brain);
+  assert_true(ad_rounding_allowance(s.recipe, &s.spec, AD_F32, 0).absolute < 1e-30);
+  close_scene(&s);
+}
+
+/* ---- sums, rounded as the contract says, in the order in which reductions run ---- */
+
+enum { SHARDS = 4, REPLICAS = 3, MICROBATCHES = 5, TRIALS = 4000 };
+
+static double rounded(double value, ad_dtype dtype) {
+  double narrow, back;
+  ad_cast(&narrow, dtype, &value, AD_F64, 1);
+  ad_cast(&back, AD_F64, &narrow, dtype, 1);
+  return back;
+}
+
+static double addend(int trial, int replica, int shard, int m) {
+  uint64_t index = (uint64_t)(((trial * REPLICAS + replica) * SHARDS + shard) * MICROBATCHES + m);
+  double normal = ad_random_normal(3, 1, index);
+  return rounded(trial % 2 ? normal : 1 + fabs(normal), AD_F32);  // cancelling, and of one sign
+}
+
+/* Each microbatch is scattered over shards, their sums add up, and the last goes over replicas. */
+static double reduce(int trial, const ad_contract *c, ad_dtype sums, double *exact, double *sizes) {
+  double total = 0;
+  for (int replica = 0; replica < REPLICAS; replica++) {
+    double partial = 0;
+    for (int m = 0; m < MICROBATCHES; m++) {
+      double sum = 0;
+      for (int shard = 0; shard < SHARDS; shard++) {
+        double a = addend(trial, replica, shard, m);
+        *exact += a;
+        *sizes += fabs(a);
+        sum = rounded(sum + rounded(rounded(a, c->grad), c->reduce), sums);
+      }
+      partial = rounded(partial + sum, sums);
+    }
+    total = rounded(total + rounded(partial, c->reduce), sums);
+  }
+  return total;
+}
+
+static double worst_share(ad_contract contract, ad_dtype sums) {
+  scene s = open_scene("dp_replicate=3 dp_shard=4", 2, MICROBATCHES, contract);
+  ad_allowance allowance = ad_rounding_allowance(s.recipe, &s.spec, AD_F32, 0);
+  double worst = 0;
+  for (int trial = 0; trial < TRIALS; trial++) {
+    double exact = 0, sizes = 0, error, bound;
+    double dist = reduce(trial, &s.spec.contract, sums, &exact, &sizes);
+    ad_judge_elements(&dist, &exact, &sizes, 1, fabs(exact), 0, allowance, &error, &bound);
+    worst = fmax(worst, error / bound);
+  }
+  close_scene(&s);
+  return worst;
+}
+
+static void no_sum_that_keeps_its_contract_exceeds_its_allowance(void **state) {
+  const ad_contract contracts[] = {single, brain, wide_wire, {.param = AD_F16}, {.param = AD_F16, .reduce = AD_F32}};
+  for (size_t i = 0; i < sizeof contracts / sizeof *contracts; i++) {
+    double share = worst_share(contracts[i], AD_F32);
+    assert_true(share <= 1);
+    assert_true(share > 0.05);  // nor is the allowance a loose one
+  }
+}
+
+static void a_sum_that_forms_in_bf16_where_f32_was_promised_exceeds_it(void **state) {
+  assert_true(worst_share(single, AD_BF16) > 100);
+}
+
+/* ---- elements ---- */
+
+static void the_element_nearest_its_own_allowance_is_told(void **state) {
+  double ref[] = {100, 1, 1}, dist[] = {100.5, 1.25, 1}, sizes[] = {100, 1, 1}, error, bound;
+  ad_judge_elements(dist, ref, sizes, 3, 100, 0, (ad_allowance){0.01, 0}, &error, &bound);
+  nearly(error, 0.25 / 100);
+  nearly(bound, 0.01 / 100);
+  ad_judge_elements(dist, ref, NULL, 3, 100, 1e-12, (ad_allowance){0, 0}, &error, &bound);
+  nearly(error, 0.5 / 100);
+  nearly(bound, 1e-12);
+}
+
+static void no_number_is_never_allowed(void **state) {
+  double ref[] = {1, 2}, dist[] = {NAN, 2}, sizes[] = {1, 1}, error, bound;
+  ad_judge_elements(dist, ref, sizes, 2, 2, 1, (ad_allowance){1, 1}, &error, &bound);
+  assert_true(isnan(error));
+}
+
+static void a_reference_of_zero_allows_zero(void **state) {
+  double ref[] = {0}, dist[] = {0}, error, bound;
+  ad_judge_elements(dist, ref, NULL, 1, 0, 1e-12, (ad_allowance){0, 0}, &error, &bound);
+  assert_true(error == 0 && bound == 1e-12);
+  dist[0] = 1e-30;
+  ad_judge_elements(dist, ref, NULL, 1, 0, 1e-12, (ad_allowance){0, 0}, &error, &bound);
+  assert_false(error <= bound);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(f32_rounds_in_its_additions_and_nowhere_else),
+      cmocka_unit_test(a_first_write_of_single_addends_is_exact),
+      cmocka_unit_test(each_reduction_writes_once),
+      cmocka_unit_test(only_f16_loses_small_values),
+      cmocka_unit_test(no_sum_that_keeps_its_contract_exceeds_its_allowance),
+      cmocka_unit_test(a_sum_that_forms_in_bf16_where_f32_was_promised_exceeds_it),
+      cmocka_unit_test(the_element_nearest_its_own_allowance_is_told),
+      cmocka_unit_test(no_number_is_never_allowed),
+      cmocka_unit_test(a_reference_of_zero_allows_zero),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,255 @@
+/* The store with real ranks: whatever the mesh, the cut, the dtypes and the window, a rank that acquires a parameter
+ * finds the whole of what the owners hold. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include "addend/store.h"
+#include "base/kernels.h"
+#include "base/memory.h"
+#include "ranks.h"
+
+enum { PARAMS = 7 };
+
+typedef struct setting {
+  const char *mesh;
+  int64_t ranks;
+  ad_dtype param, compute;
+  int releases, prefetch, apart;
+} setting;
+
+typedef struct world {
+  ad_comm *comm;
+  ad_mesh *mesh;
+  ad_param_spec specs[PARAMS];
+  ad_store *store;
+  const setting *s;
+} world;
+
+/* Uneven, smaller than the group, empty; the last is tied to the first unit. */
+static const ad_shape shapes[PARAMS] = {{2, {5, 3}}, {1, {7}},    {2, {4, 6}}, {1, {1}},
+                                        {2, {0, 3}}, {2, {9, 2}}, {1, {8}}};
+static const char *const names[PARAMS] = {"a", "b", "c", "d", "e", "f", "g"};
+static const int units[PARAMS] = {1, 1, 4, 4, 7, 9, 1};
+
+static void describe(world *w) {
+  int has_tp = ad_mesh_axis_size(w->mesh, AD_TP) > 1;
+  for (int i = 0; i < PARAMS; i++) {
+    ad_param_spec *spec = &w->specs[i];
+    *spec = (ad_param_spec){.name = names[i], .shape = shapes[i], .layout = ad_layout_all(w->mesh, AD_R)};
+    if (has_tp && i == 2) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_S(1));
+    if (has_tp && i == 5) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_S(0));
+    if (has_tp && i == 1) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_I);
+    spec->storage = spec->layout;
+    if (i != 3) ad_layout_set(&spec->storage, AD_AXES(AD_DP_SHARD), AD_S(0));
+    spec->contract = (ad_contract){.param = w->s->param};
+  }
+}
+
+static void open_world(world *w, ad_comm *comm, const setting *s) {
+  *w = (world){.comm = comm, .s = s};
+  CHECK_OK(ad_mesh_create(s->mesh, &w->mesh));
+  describe(w);
+  ad_store_options options = {.size = sizeof options, .compute = s->compute, .releases = s->releases};
+  options.prefetch = s->prefetch;
+  options.apart = s->apart;
+  options.units = units;
+  CHECK_OK(ad_store_create(comm, w->specs, PARAMS, &options, &w->store));
+}
+
+static void close_world(world *w) {
+  ad_store_destroy(w->store);
+  ad_mesh_destroy(w->mesh);
+}
+
+/* What element `at` (of this rank's part, from its first row on) of a layout's part is in the whole value. */
+static double number_of(const world *w, int param, const ad_layout *layout, size_t at, int version) {
+  ad_span spans[8];
+  const ad_shape *shape = &shapes[param];
+  int64_t rank = ad_comm_rank(w->comm), index = 0, rest = (int64_t)at;
+  ad_shape local = ad_layout_local_shape(layout, shape, rank);
+  for (int dim = 0, divisor = 1; dim < shape->ndim; dim++) {
+    divisor = dim + 1 < shape->ndim ? (int)local.dim[dim + 1] : 1;
+    CHECK(ad_layout_spans(layout, dim, shape->dim[dim], rank, spans, 8) <= 1);
+    index = index * shape->dim[dim] + spans[0].first + rest / divisor;
+    rest %= divisor;
+  }
+  return (double)(index * 8 + param) / 3 + version;
+}
+
+static void write_values(world *w, int version, int masters) {
+  for (int p = 0; p < PARAMS; p++) {
+    ad_array *to = masters ? ad_store_master(w->store, (size_t)p) : ad_store_value(w->store, (size_t)p);
+    CHECK(ad_layout_equal(&to->layout, &w->specs[p].storage));
+    for (size_t i = 0; i < ad_array_numel(to); i++) {
+      double number = number_of(w, p, &to->layout, i, version);
+      ad_cast((char *)to->data + i * ad_dtype_size(to->dtype), to->dtype, &number, AD_F64, 1);
+    }
+  }
+}
+
+/* The number as the values hold it, through the master or not, in the compute dtype. */
+static double held(const world *w, double number, int through_master) {
+  double out, wide = number;
+  float master;
+  uint16_t value[4];
+  if (through_master && w->s->param != AD_F64) {
+    ad_cast(&master, AD_F32, &number, AD_F64, 1);
+    ad_cast(&wide, AD_F64, &master, AD_F32, 1);
+  }
+  ad_cast(value, w->s->param, &wide, AD_F64, 1);
+  ad_cast(&wide, AD_F64, value, w->s->param, 1);
+  ad_cast(value, w->s->compute, &wide, AD_F64, 1);
+  ad_cast(&out, AD_F64, value, w->s->compute, 1);
+  return out;
+}
+
+static void check_param(const world *w, int p, int version, int through_master) {
+  const ad_array *compute = ad_store_compute(w->store, (size_t)p);
+  CHECK(compute->dtype == w->s->compute && ad_layout_equal(&compute->layout, &w->specs[p].layout));
+  for (size_t i = 0; i < ad_array_numel(compute); i++) {
+    double found, want = held(w, number_of(w, p, &compute->layout, i, version), through_master);
+    ad_cast(&found, AD_F64, (const char *)compute->data + i * ad_dtype_size(compute->dtype), compute->dtype, 1);
+    CHECK(found == want);
+  }
+}
+
+static void use(world *w, int p, int version, int through_master) {
+  CHECK_OK(ad_store_acquire(w->store, (size_t)p));
+  check_param(w, p, version, through_master);
+  ad_store_release(w->store, (size_t)p);
+}
+
+/* Up and down, the tied parameter also after the last unit, one use inside another. */
+static void run_passes(world *w, int version, int through_master) {
+  CHECK_OK(ad_store_begin_pass(w->store, 0));
+  for (int p = 0; p < PARAMS - 1; p++) use(w, p, version, through_master);
+  use(w, PARAMS - 1, version, through_master);
+  CHECK_OK(ad_store_end_pass(w->store));
+  CHECK_OK(ad_store_begin_pass(w->store, 1));
+  use(w, PARAMS - 1, version, through_master);
+  CHECK_OK(ad_store_acquire(w->store, 5));
+  use(w, 4, version, through_master);
+  check_param(w, 5, version, through_master);
+  ad_store_release(w->store, 5);
+  for (int p = 4; p-- > 0;) use(w, p, version, through_master);
+  CHECK_OK(ad_store_end_pass(w->store));
+}
+
+static int gather(ad_comm *comm, void *context) {
+  world w;
+  open_world(&w, comm, context);
+  write_values(&w, 0, 0);
+  CHECK_OK(ad_store_refresh(w.store, 0));
+  for (int version = 0; version < 3; version++) {
+    run_passes(&w, version, version > 0);
+    write_values(&w, version + 1, 1);
+    CHECK_OK(ad_store_refresh(w.store, 1));
+  }
+  close_world(&w);
+  return 0;
+}
+
+static const setting settings[] = {
+    {"dp_replicate=2 dp_shard=2", 4, AD_F32, AD_F32, 0, 0, 0},
+    {"dp_replicate=2 dp_shard=2", 4, AD_BF16, AD_F32, 1, 1, 0},
+    {"dp_replicate=3 dp_shard=2", 6, AD_F64, AD_F64, 1, 2, 0},
+    {"dp_replicate=1 dp_shard=4", 4, AD_F16, AD_F32, 1, 0, 0},
+    {"dp_replicate=1 dp_shard=4", 4, AD_F32, AD_F64, 1, 3, 1},
+    {"dp_replicate=4 dp_shard=1", 4, AD_BF16, AD_F32, 0, 1, 0},
+    {"dp_replicate=4 dp_shard=1", 4, AD_F32, AD_F32, 1, 1, 0},
+    {"dp_shard=2 tp=2", 4, AD_BF16, AD_F32, 1, 1, 0},
+    {"dp_shard=2 tp=2", 4, AD_F32, AD_F32, 0, 0, 1},
+    {"dp_shard=3", 3, AD_BF16, AD_F32, 1, 1, 1},
+    {"dp_shard=1", 1, AD_BF16, AD_F32, 1, 1, 0},
+};
+
+static void a_parameter_that_is_acquired_is_whole(void **state) {
+  for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+    setting s = settings[i];
+    run_ranks(s.ranks, gather, &s);
+  }
+}
+
+/* Copies hold NaN from their release on. */
+static void nothing_of_a_released_copy_is_used(void **state) {
+  setenv("ADDEND_HOSTILE", "5", 1);
+  for (size_t i = 1; i < sizeof settings / sizeof *settings; i += 3) {
+    setting s = settings[i];
+    run_ranks(s.ranks, gather, &s);
+  }
+  unsetenv("ADDEND_HOSTILE");
+}
+
+static int count_bytes(ad_comm *comm, void *context) {
+  const setting *s = context;
+  world w;
+  open_world(&w, comm, s);
+  // Elements of the units: a, b and g are 30, c and d 25, e none, f 18.
+  size_t most = s->releases ? 3 * 30 : 30 + 25 + 0 + 18;
+  CHECK(ad_store_gathered_bytes(w.store) <= 4 * (most + 4 * 4) / 4 && ad_store_gathered_bytes(w.store) >= 4 * most / 4);
+  CHECK(ad_store_bytes(w.store) <= 6 * (73 / 2 + 5) && ad_store_bytes(w.store) >= 6 * (73 / 2 - 5));
+  close_world(&w);
+  return 0;
+}
+
+static void a_rank_bears_its_share_of_the_node(void **state) {
+  setting s = {"dp_replicate=2 dp_shard=2", 4, AD_BF16, AD_F32, 1, 1, 0};
+  run_ranks(4, count_bytes, &s);
+  s.releases = 0;
+  run_ranks(4, count_bytes, &s);
+}
+
+static int misuse(ad_comm *comm, void *context) {
+  world w;
+  open_world(&w, comm, context);
+  CHECK_STATUS(ad_store_end_pass(w.store), AD_INVALID);
+  CHECK_OK(ad_store_begin_pass(w.store, 0));
+  CHECK_STATUS(ad_store_begin_pass(w.store, 0), AD_INVALID);
+  CHECK_STATUS(ad_store_refresh(w.store, 0), AD_INVALID);
+  CHECK_OK(ad_store_acquire(w.store, 0));
+  CHECK_OK(ad_store_acquire(w.store, 2));
+  CHECK_STATUS(ad_store_acquire(w.store, 5), AD_INVALID);
+  CHECK_MESSAGE("more than 2 units");
+  close_world(&w);
+  return 0;
+}
+
+static void misuse_is_refused(void **state) {
+  setting s = {"dp_shard=2", 2, AD_F32, AD_F32, 1, 0, 0};
+  run_ranks(2, misuse, &s);
+}
+
+static int fail_each_allocation(ad_comm *comm, void *context) {
+  world w = {.comm = comm, .s = context};
+  CHECK_OK(ad_mesh_create(w.s->mesh, &w.mesh));
+  describe(&w);
+  ad_store_options options = {.size = sizeof options, .releases = 1, .units = units};
+  ad_status status = AD_MEMORY;
+  for (long n = 1; status; n++) {
+    ad_memory_fail_at(n);
+    status = ad_store_create(comm, w.specs, PARAMS, &options, &w.store);
+    ad_memory_fail_at(0);
+    CHECK(!status || status == AD_MEMORY);
+    CHECK(n < 500);
+  }
+  close_world(&w);
+  return 0;
+}
+
+static void a_failed_allocation_leaves_nothing_behind(void **state) {
+  setting s = {"dp_shard=1", 1, AD_BF16, AD_F32, 1, 0, 0};
+  run_ranks(1, fail_each_allocation, &s);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_parameter_that_is_acquired_is_whole),     cmocka_unit_test(nothing_of_a_released_copy_is_used),
+      cmocka_unit_test(a_rank_bears_its_share_of_the_node),        cmocka_unit_test(misuse_is_refused),
+      cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
