@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "command.h"
 
@@ -38,7 +39,16 @@ static int run_command(const cli_command *command, int argc, char **argv) {
   return command->run(argc - 1, argv + 1);
 }
 
+/* OpenBLAS starts threads as soon as it is loaded, and a process that ends while they start may wait for them for ever. Ranks
+ * have one thread each, so it is loaded again without: by this program, anew. */
+static void load_without_blas_threads(char **argv) {
+  if (getenv("OPENBLAS_NUM_THREADS")) return;
+  setenv("OPENBLAS_NUM_THREADS", "1", 1);
+  execv("/proc/self/exe", argv); /* returns only where it is not possible */
+}
+
 int main(int argc, char **argv) {
+  load_without_blas_threads(argv);
   argp_err_exit_status = CLI_WRONG_CALL;
   cli_let_first_rank_speak();
   if (argc < 2) return print_help(stderr), CLI_WRONG_CALL;

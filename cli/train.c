@@ -7,8 +7,11 @@
 
 #include "command.h"
 
+enum { KEY_RESUME = 'r', PATIENCE_SECONDS = 600 /* to finish a step and write a checkpoint of any size */ };
+
 static const struct argp_option options[] = {
     {"out", 'o', "FOLDER", 0, "Where metrics, trace and report go (default runs/NAME)", 0},
+    {"resume", KEY_RESUME, NULL, 0, "Go on from the newest usable checkpoint, on this or any other mesh", 0},
     {0},
 };
 static const struct argp_child children[] = {{&cli_recipe_argp, 0, NULL, 0}, {0}};
@@ -16,6 +19,7 @@ static const struct argp_child children[] = {{&cli_recipe_argp, 0, NULL, 0}, {0}
 typedef struct train_input {
   cli_recipe_options recipe;
   const char *folder;
+  int resume;
 } train_input;
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
@@ -25,6 +29,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       return state->child_inputs[0] = &input->recipe, 0;
     case 'o':
       return input->folder = argument, 0;
+    case KEY_RESUME:
+      return input->resume = 1, 0;
     default:
       return ARGP_ERR_UNKNOWN;
   }
@@ -37,21 +43,23 @@ static const struct argp argp = {
     .doc =
         "Trains a recipe: starts its ranks on this machine, shows progress, and leaves metrics.jsonl, trace.json (open "
         "it in "
-        "Perfetto) and report.html in runs/NAME."
-        "\vExample: addend train recipes/gpt-text.yaml --set train.steps=100",
+        "Perfetto), report.html and weights.safetensors in runs/NAME; with checkpoint.every in the recipe also "
+        "checkpoints, from which --resume goes on."
+        "\vExample: addend train recipes/gpt-text.yaml --set train.steps=100 --set checkpoint.every=20",
     .children = children,
 };
 
 /* What the first rank's process tells the one that started it; shared memory. */
 typedef struct train_story {
   double first_loss, last_loss, tokens_per_second;
-  int64_t steps; /* taken */
-  int stopped;   /* on request, with everything written */
+  int64_t first_step, steps; /* taken before, and in all */
+  int stopped;               /* on request, with everything written */
 } train_story;
 
 typedef struct train_job {
   const ad_recipe *recipe;
   const char *folder;
+  int resume;
   train_story *story;
 } train_job;
 
@@ -59,7 +67,11 @@ static void progress(void *context, const ad_step_report *report, int64_t steps,
                      double seconds_left) {
   train_story *story = context;
   char text[96];
-  if (report->step == 0) story->first_loss = report->loss;
+  if (!story->steps) {
+    story->first_step = report->step;
+    story->first_loss = report->loss;
+    if (report->step) fprintf(stderr, "addend: goes on after step %lld\n", (long long)report->step);
+  }
   story->last_loss = report->loss;
   story->tokens_per_second = tokens_per_second;
   story->steps = report->step + 1;
@@ -68,14 +80,16 @@ static void progress(void *context, const ad_step_report *report, int64_t steps,
   cli_progress("train", report->step + 1, steps, text);
 }
 
-static int train_on_rank(ad_comm *comm, void *context) {
-  const train_job *job = context;
-  ad_train_options train = {.size = sizeof train, .folder = job->folder, .progress = progress, .context = job->story};
+static ad_status train_here(ad_comm *comm, const train_job *job) {
+  ad_train_options train = {
+      .size = sizeof train, .folder = job->folder, .progress = progress, .context = job->story, .resume = job->resume};
   ad_status status = ad_train(comm, job->recipe, &train);
-  if (status == AD_INTERRUPTED) return job->story->stopped = 1, 0;
+  if (status == AD_INTERRUPTED) return job->story->stopped = 1, AD_OK;
   if (status) ad_comm_fail(comm, status, ad_last_error());
-  return status != AD_OK;
+  return status;
 }
+
+static int train_on_rank(ad_comm *comm, void *context) { return train_here(comm, context) != AD_OK; }
 
 /* Ranks are forked with this in place, so that a request before their first step counts too. Asking twice is asking
  * once: the launcher ends ranks at the second request. */
@@ -83,9 +97,10 @@ static void stop_on_request(int signal_number) { ad_train_interrupt(); }
 
 static int print_document(const train_job *job) {
   const train_story *story = job->story;
-  json_t *document = json_pack("{s:s, s:I, s:{s:f, s:f}, s:f, s:s}", "recipe", job->recipe->name, "steps",
-                               (json_int_t)story->steps, "loss", "first", story->first_loss, "last", story->last_loss,
-                               "tokens_per_second", story->tokens_per_second, "folder", job->folder);
+  json_t *document = json_pack("{s:s, s:I, s:I, s:{s:f, s:f}, s:f, s:s}", "recipe", job->recipe->name, "steps",
+                               (json_int_t)story->steps, "first_step", (json_int_t)story->first_step, "loss", "first",
+                               story->first_loss, "last", story->last_loss, "tokens_per_second",
+                               story->tokens_per_second, "folder", job->folder);
   int failed = !document || json_dumpf(document, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) ||
                putchar('\n') == EOF || fflush(stdout);
   json_decref(document);
@@ -104,6 +119,8 @@ static int print_story(const train_job *job, int json) {
 static int print_stop(const train_job *job) {
   fprintf(stderr, "addend: interrupted: stopped on request after %lld of %lld steps; see %s/report.html\n",
           (long long)job->story->steps, (long long)job->recipe->train.steps, job->folder);
+  if (job->recipe->checkpoint.every)
+    fprintf(stderr, "addend: its checkpoint is in %s/checkpoints; --resume goes on from it\n", job->folder);
   return CLI_UNFINISHED;
 }
 
@@ -111,28 +128,35 @@ static int launch(train_job *job, int json) {
   ad_mesh *mesh;
   ad_status status = ad_recipe_mesh(job->recipe, &mesh);
   if (status) return cli_failed(status);
-  ad_launch_options start = {
-      .size = sizeof start, .ranks = ad_mesh_size(mesh), .function = train_on_rank, .context = job};
+  ad_launch_options start = {.size = sizeof start,
+                             .ranks = ad_mesh_size(mesh),
+                             .function = train_on_rank,
+                             .context = job,
+                             .patience_seconds = PATIENCE_SECONDS};
   ad_mesh_destroy(mesh);
   ad_launch_result result;
   cli_on_request(stop_on_request);
   status = ad_launch(&start, &result);
   cli_progress_end();
   if (job->story->stopped && (!status || status == AD_INTERRUPTED)) return print_stop(job);
-  return status ? cli_failed(status) : print_story(job, json);
+  if (!status) return print_story(job, json);
+  return cli_failed(result.status == AD_INVALID ? AD_INVALID : status);
 }
 
-/* Started by mpirun or srun. */
+/* Started by mpirun or srun: the first rank has the story. */
 static int train_as_rank(train_job *job, int json) {
   ad_comm *comm;
-  int failed = cli_join(job->recipe, &comm);
-  if (failed) return failed;
+  int result = cli_join(job->recipe, &comm);
+  if (result) return result;
   cli_on_request(stop_on_request);
-  int is_first = ad_comm_rank(comm) == 0;
-  failed = train_on_rank(comm, job);
+  ad_status status = train_here(comm, job);
   cli_progress_end();
-  int result = failed ? cli_failed(AD_PEER_FAILED) : job->story->stopped ? CLI_UNFINISHED : CLI_HOLDS;
-  if (!failed && is_first) result = job->story->stopped ? print_stop(job) : print_story(job, json);
+  if (status)
+    result = cli_failed(status);
+  else if (job->story->stopped)
+    result = ad_comm_rank(comm) == 0 ? print_stop(job) : CLI_UNFINISHED;
+  else if (ad_comm_rank(comm) == 0)
+    result = print_story(job, json);
   ad_comm_close(comm);
   return result;
 }
@@ -142,7 +166,7 @@ static int train(const ad_recipe *recipe, const train_input *input) {
   snprintf(folder, sizeof folder, "runs/%s", recipe->name);
   train_story *story = mmap(NULL, sizeof *story, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (story == MAP_FAILED) return fprintf(stderr, "addend: no memory\n"), CLI_UNFINISHED;
-  train_job job = {recipe, input->folder ? input->folder : folder, story};
+  train_job job = {recipe, input->folder ? input->folder : folder, input->resume, story};
   int result = ad_comm_launched() ? train_as_rank(&job, input->recipe.json) : launch(&job, input->recipe.json);
   munmap(story, sizeof *story);
   return result;

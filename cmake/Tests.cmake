@@ -15,7 +15,7 @@ if(EXISTS "${CMAKE_SOURCE_DIR}/tests/support/lsan.supp")
   list(APPEND AD_TEST_ENVIRONMENT "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0")
 endif()
 # The folders whose tests start several ranks: one such test at a time fills two cores.
-set(AD_RANK_FOLDERS comm array reduce bridge train check system cli mpi)
+set(AD_RANK_FOLDERS comm array reduce bridge io train check system cli mpi)
 
 function(ad_describe_test name folder seconds)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds} ENVIRONMENT "${AD_TEST_ENVIRONMENT}")
@@ -48,7 +48,7 @@ foreach(layer ${AD_LAYERS} system)
     target_link_libraries(${target} PRIVATE ${AD_TEST_SUPPORT} ${CMOCKA_LIBRARY} ${AD_DEPENDENCY_LIBRARIES})
     add_test(NAME ${layer}/${name} COMMAND ${target})
     ad_describe_test(${layer}/${name} ${layer} 300)
-    file(STRINGS ${source} threads REGEX "pthread_create|thrd_create" LIMIT_COUNT 1)
+    file(STRINGS ${source} threads REGEX "pthread_create|thrd_create|ad_checkpointer_create" LIMIT_COUNT 1)
     if(threads) # ranks are processes: the thread sanitizer has something to say only where threads are started
       set_property(TEST ${layer}/${name} APPEND PROPERTY LABELS tsan)
     endif()

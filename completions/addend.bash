@@ -24,11 +24,15 @@ _addend() {
     --set) compopt -o nospace 2>/dev/null
       mapfile -t COMPREPLY < <(compgen -S = -W "name mesh data.seq data.text data.valid model.layers model.d_model model.heads
         train.global_batch train.microbatches train.steps train.lr train.clip train.seed precision.param precision.grad
-        precision.reduce precision.accumulate shard.zero shard.bucket_mib" -- "$current") && return ;;
+        precision.reduce precision.accumulate shard.zero shard.bucket_mib checkpoint.every checkpoint.keep model.weights" -- "$current") && return ;;
     --steps | -n) return ;;
+    --out | -o) compopt -o filenames 2>/dev/null; local kind=-f
+      [ "$command" = train ] && kind=-d
+      mapfile -t COMPREPLY < <(compgen $kind -- "$current") && return ;;
   esac
   case $command in
-    train | plan) options+=" --json --set" ;;
+    train) options+=" --json --set --out --resume" ;;
+    plan) options+=" --json --set" ;;
     check) options+=" --json --set --steps --dtype --directional --sabotage --out" ;;
     bench) options+=" --json --peers --quick --op --ranks --largest" ;;
     run) options+=" -n --" ;;

@@ -24,7 +24,11 @@ _addend() {
   shift words
   (( CURRENT-- ))
   case $command in
-    train | plan) _arguments $recipe_options ;;
+    train)
+      _arguments $recipe_options '--out[where metrics, checkpoints and the report go]:folder:_files -/' \
+        '--resume[go on from the newest usable checkpoint]'
+      ;;
+    plan) _arguments $recipe_options ;;
     check)
       _arguments $recipe_options '--steps[compare several steps]:number of steps:' '--dtype[of the proof]:dtype:(f64 f32 recipe)' \
         '--directional[a difference quotient instead of a reference]' '--out[also write the JSON document there]:file:_files' '--sabotage[plant every known mistake]'

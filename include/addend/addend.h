@@ -10,6 +10,8 @@
 #include "addend/reduce.h"
 #include "addend/optim.h"
 #include "addend/data.h"
+#include "addend/safetensors.h"
+#include "addend/checkpoint.h"
 #include "addend/tensor.h"
 #include "addend/parameter.h"
 #include "addend/model.h"

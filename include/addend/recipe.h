@@ -24,6 +24,7 @@ typedef struct ad_recipe {
     int64_t layers, d_model, heads, d_hidden;
     int tied;
     double rotary_base;
+    char *weights; /* safetensors file of initial values; NULL: drawn from the seed */
   } model;
   struct {
     char **text;
@@ -54,6 +55,9 @@ typedef struct ad_recipe {
     ad_sync *sync; /* one per microbatch */
     size_t sync_count;
   } train;
+  struct {
+    int64_t every, keep; /* steps between checkpoints, 0: none; how many stay */
+  } checkpoint;
 } ad_recipe;
 
 /* Reads `path`, applies `sets` ("PATH=VALUE", --set) in order, checks everything. On AD_INVALID or AD_IO ad_last_error() holds all messages, one a line:

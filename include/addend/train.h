@@ -1,6 +1,7 @@
 /* Training: one rank's share of a run, and *the* step function. Everything that takes a step, proofs included, calls it. */
 #ifndef ADDEND_TRAIN_H
 #define ADDEND_TRAIN_H
+#include "addend/checkpoint.h"
 #include "addend/data.h"
 #include "addend/optim.h"
 #include "addend/recipe.h"
@@ -53,15 +54,32 @@ AD_API ad_comm *ad_run_comm(ad_run *run);
 AD_API const ad_recipe *ad_run_recipe(const ad_run *run);
 AD_API size_t ad_run_data_bytes(const ad_run *run); /* of the text and the batch on this rank */
 
-/* `addend train`: runs all steps of a recipe on this rank; rank 0 writes FOLDER/metrics.jsonl, trace.json (all ranks' events) and report.html. `progress` is called on rank 0 after every step. */
+/* Checkpoints of a run: every parameter's value and optimizer state, how many steps were taken, and the recipe for people
+ * to read. Samples follow from the step, so a run that goes on after `steps` takes the same steps, bit for bit on the
+ * same mesh, as one that was never stopped. Collective. */
+AD_API AD_CHECKED ad_status ad_run_save(ad_run *run, ad_checkpointer *checkpointer, int64_t steps);
+/* From the newest usable checkpoint in the folder, whatever mesh or sharding wrote it; *steps: how many were taken. The
+ * errors of ad_checkpoint_load; after one the run can only be destroyed. */
+AD_API AD_CHECKED ad_status ad_run_load(ad_run *run, const char *folder, int64_t *steps);
+/* Writes whole parameters, by their names and in their storage dtype, as one safetensors file on the first rank, which
+ * needs memory for the largest of them. Collective. A file of that name is replaced when the new one is on disk. */
+AD_API AD_CHECKED ad_status ad_run_write_weights(ad_run *run, const char *path);
+/* Reads such a file from anywhere into this rank's parts; dtypes are converted. AD_INVALID names tensors that are
+ * missing, left over, of another shape or no floats; the values are then unchanged. Local. */
+AD_API AD_CHECKED ad_status ad_run_read_weights(ad_run *run, const char *path);
+
+/* `addend train`: runs all steps of a recipe on this rank; rank 0 writes FOLDER/metrics.jsonl, trace.json (all ranks' events), report.html and
+ * weights.safetensors; checkpoints go to FOLDER/checkpoints, if the recipe asks for them. `progress` is called on rank 0 after every step. */
 typedef struct ad_train_options {
   size_t size; /* sizeof(ad_train_options) */
   const char *folder; /* made if it is not there; NULL: "runs/NAME" */
   void (*progress)(void *context, const ad_step_report *report, int64_t steps, double tokens_per_second, double seconds_left);
   void *context;
+  int resume; /* go on from the newest usable checkpoint in FOLDER/checkpoints */
 } ad_train_options;
 AD_API AD_CHECKED ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_options *options);
-/* Asks the training of this process to stop: ad_train ends after the present step, on all ranks, with its files written, and returns AD_INTERRUPTED. Safe in a
+/* Asks the training of this process to stop: ad_train ends after the present step, on all ranks, with its files and, if the recipe
+ * has any, a checkpoint written, and returns AD_INTERRUPTED. Safe in a
  * signal handler; the library installs none. */
 AD_API void ad_train_interrupt(void);
 

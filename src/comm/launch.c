@@ -213,7 +213,8 @@ static void read_signal(launcher *l) {
   l->interrupted = (int)info.ssi_signo;
   l->interrupted_at = milliseconds();
   note_failure(l, -1, 128 + l->interrupted, l->interrupted);
-  start_grace(l, SIGNAL_GRACE_MILLISECONDS);
+  int64_t patience = l->options->patience_seconds;
+  start_grace(l, patience > 0 ? patience * 1000 : SIGNAL_GRACE_MILLISECONDS);
   pass_on(l, &info);
 }
 

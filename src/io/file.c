@@ -1,4 +1,5 @@
-/* Reading files whole, and finding the regular files below a folder. Nothing here knows what the bytes mean. */
+/* Reading files whole, finding the regular files below a folder, making and removing folders. Nothing here knows what
+ * the bytes mean. */
 #include "io/file.h"
 
 #include <dirent.h>
@@ -132,4 +133,59 @@ void ad_file_list_clear(ad_file_list *list) {
   for (size_t i = 0; i < list->count; i++) ad_release(list->entries[i].path);
   ad_release(list->entries);
   *list = (ad_file_list){0};
+}
+
+/* ---- folders ---- */
+
+ad_status ad_path_in(const char *folder, const char *name, char **out) {
+  size_t size = strlen(folder) + strlen(name) + 2;
+  char *path;
+  AD_TRY(ad_new(size, &path));
+  snprintf(path, size, "%s/%s", folder, name);
+  *out = path;
+  return AD_OK;
+}
+
+static ad_status make_one(const char *path) {
+  struct stat found;
+  if (!mkdir(path, 0777)) return AD_OK;
+  int reason = errno;
+  if (reason == EEXIST && !stat(path, &found) && S_ISDIR(found.st_mode)) return AD_OK;
+  return ad_fail(AD_IO, "%s: the folder cannot be made: %s", path, strerror(reason));
+}
+
+ad_status ad_folder_make(const char *folder) {
+  char *path;
+  AD_TRY(ad_copy_string(folder, &path));
+  ad_status status = AD_OK;
+  for (char *slash = strchr(path + 1, '/'); slash && !status; slash = strchr(slash + 1, '/')) {
+    *slash = 0;
+    status = make_one(path);
+    *slash = '/';
+  }
+  if (!status) status = make_one(path);
+  ad_release(path);
+  return status;
+}
+
+ad_status ad_folder_remove(const char *path) {
+  DIR *folder = opendir(path);
+  if (!folder) return errno == ENOENT ? AD_OK : cannot_read(path, errno);
+  for (const struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) {
+    if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) unlinkat(dirfd(folder), entry->d_name, 0);
+  }
+  closedir(folder);
+  if (rmdir(path) && errno != ENOENT)
+    return ad_fail(AD_IO, "%s: the folder cannot be removed: %s", path, strerror(errno));
+  return AD_OK;
+}
+
+ad_status ad_folder_sync(const char *path) {
+  int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int failed = folder < 0 || fsync(folder), reason = errno;
+  if (folder >= 0) close(folder);
+  // Some file systems cannot sync a folder and say so; on those the files' own sync is all there is.
+  if (failed && reason != EINVAL && reason != ENOTSUP)
+    return ad_fail(AD_IO, "%s: the folder cannot be brought to disk: %s", path, strerror(reason));
+  return AD_OK;
 }

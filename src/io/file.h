@@ -1,4 +1,5 @@
-/* Reading files whole, and finding the regular files below a folder. What the bytes mean is decided elsewhere. */
+/* Reading files whole, finding the regular files below a folder, making and removing folders. What the bytes mean is
+ * decided elsewhere. */
 #ifndef IO_FILE_H
 #define IO_FILE_H
 #include <stddef.h>
@@ -22,5 +23,14 @@ typedef struct ad_file_list {
  * that is missing or may not be read, or a folder without any file; the list then holds what was found before it. */
 AD_CHECKED ad_status ad_file_list_add(ad_file_list *list, const char *path);
 void ad_file_list_clear(ad_file_list *list);
+
+/* "FOLDER/NAME"; release with ad_release. */
+AD_CHECKED ad_status ad_path_in(const char *folder, const char *name, char **out);
+/* Makes the folder and those above it; one that is there already will do. */
+AD_CHECKED ad_status ad_folder_make(const char *path);
+/* Removes the folder and the files in it; folders inside it are not entered. One that is not there will do. */
+AD_CHECKED ad_status ad_folder_remove(const char *path);
+/* Waits until the names in the folder are on disk. */
+AD_CHECKED ad_status ad_folder_sync(const char *path);
 
 #endif

@@ -201,6 +201,7 @@ ad_status ad_adamw_step(ad_adamw *optimizer, ad_array *const *params, const ad_a
 }
 
 int64_t ad_adamw_steps(const ad_adamw *optimizer) { return optimizer->steps; }
+void ad_adamw_set_steps(ad_adamw *optimizer, int64_t steps) { optimizer->steps = steps; }
 
 static ad_status check_copied(const ad_array *a, const ad_array *b, size_t param) {
   char into[256], source[256];

@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <fnmatch.h>
 #include <string.h>
+#include "addend/safetensors.h"
 #include "base/error.h"
 #include "io/text.h"
 #include "recipe/contract.h"
@@ -207,9 +208,23 @@ static ad_place place_of_text(const ad_reading *r, size_t index) {
   return node->place;
 }
 
+static void check_weights(ad_reading *r) {
+  const char *path = r->recipe->model.weights;
+  ad_safetensors *file;
+  if (!path || !ARE_READ(r, "model.weights")) return;
+  ad_status status = ad_safetensors_open(path, &file);
+  if (!status)
+    ad_safetensors_close(file);
+  else if (status == AD_IO)
+    ad_mistakes_add_io(&r->mistakes, ad_reading_place(r, "model.weights"), "model.weights", "%s", ad_last_error());
+  else
+    WRONG(r, "model.weights", "%s", ad_last_error());
+}
+
 void ad_reading_check_files(ad_reading *r) {
   const ad_recipe *recipe = r->recipe;
   const char *const *text = (const char *const *)recipe->data.text;
+  check_weights(r);
   if (!ARE_READ(r, "data.text")) return;
   size_t missing = 0;
   for (size_t i = 0; i < recipe->data.text_count; i++) {

@@ -107,6 +107,12 @@ static int add_overrides(printer *p) {
   return map;
 }
 
+/* A text that was left out and has no default. */
+static int is_left_out(const printer *p, const ad_key *key) {
+  if (key->kind == AD_KEY_LATER) return 1;
+  return key->kind == AD_KEY_TEXT && !key->list && !*(char *const *)((const char *)p->recipe + key->offset);
+}
+
 static int add_key(printer *p, const ad_key *key) {
   if (key->kind == AD_KEY_OVERRIDES) return add_overrides(p);
   return key->list ? add_list(p, key) : add_value(p, key, (const char *)p->recipe + key->offset);
@@ -129,7 +135,7 @@ static int build(printer *p) {
   char open[32] = "";
   int root = add_map(p, YAML_BLOCK_MAPPING_STYLE), section = 0;
   for (size_t i = 0; i < count; i++) {
-    if (keys[i].kind == AD_KEY_LATER) continue;
+    if (is_left_out(p, &keys[i])) continue;
     int map = section_of(p, &keys[i], root, open, sizeof open, &section);
     if (!put(p, map, add_scalar(p, ad_key_name(&keys[i]), 0), add_key(p, &keys[i]))) return 0;
   }

@@ -32,6 +32,7 @@ void ad_recipe_destroy(ad_recipe *recipe) {
   ad_release(recipe->path);
   ad_release(recipe->name);
   ad_release(recipe->model.kind);
+  ad_release(recipe->model.weights);
   ad_release(recipe->mesh);
   ad_release(recipe->views);
   ad_release(recipe);

@@ -25,6 +25,8 @@ static const ad_key keys[] = {
     {"model.tied", AD_KEY_BOOLEAN, .offset = AT(model.tied), .fallback = "true", .help = "the head is the embedding"},
     {"model.rotary_base", AD_KEY_NUMBER, .offset = AT(model.rotary_base), .least = 1, .most = 1e12, .open_least = 1,
      .fallback = "10000", .help = "slowest rotation of the positions"},
+    {"model.weights", AD_KEY_TEXT, .offset = AT(model.weights), .fallback = "",
+     .help = "a safetensors file with the initial values of all parameters; left out: drawn from the seed"},
 
     {"data.text", AD_KEY_TEXT, .list = 1, .offset = AT(data.text), .second = AT(data.text_count),
      .help = "files, or folders of files"},
@@ -89,6 +91,11 @@ static const ad_key keys[] = {
      .help = "of initial values and samples"},
     {"train.sync", AD_KEY_SYNC, .list = 1, .offset = AT(train.sync), .second = AT(train.sync_count), .fallback = "",
      .help = "none, shard or all for each microbatch, the last all; left out: shard on each but the last"},
+
+    {"checkpoint.every", AD_KEY_INTEGER, .offset = AT(checkpoint.every), .least = 0, .most = 4294967296.0,
+     .fallback = "0", .help = "steps between checkpoints; there is one at the end and on Ctrl-C too; 0: none"},
+    {"checkpoint.keep", AD_KEY_INTEGER, .offset = AT(checkpoint.keep), .least = 1, .most = 50, .fallback = "2",
+     .help = "complete checkpoints that stay; older ones are removed"},
 };
 enum { KEY_COUNT = sizeof keys / sizeof *keys };
 _Static_assert((int)KEY_COUNT <= (int)AD_KEYS_MAX, "AD_KEYS_MAX is too small");

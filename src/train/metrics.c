@@ -2,47 +2,17 @@
 #include "train/metrics.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <math.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "io/file.h"
 #include "recipe/locale.h"
 
 static const size_t probe_bytes = 1 << 16;  // a run writes about this much before its first minute is over
 static const double smoothing = 0.9;
-
-ad_status ad_path_in(const char *folder, const char *name, char **out) {
-  size_t size = strlen(folder) + strlen(name) + 2;
-  char *path;
-  AD_TRY(ad_new(size, &path));
-  snprintf(path, size, "%s/%s", folder, name);
-  *out = path;
-  return AD_OK;
-}
-
-static ad_status make_folder(const char *path) {
-  struct stat found;
-  if (!mkdir(path, 0777)) return AD_OK;
-  int reason = errno;
-  if (reason == EEXIST && !stat(path, &found) && S_ISDIR(found.st_mode)) return AD_OK;
-  return ad_fail(AD_IO, "%s: the folder cannot be made: %s", path, strerror(reason));
-}
-
-static ad_status make_folders(const char *folder) {
-  char *path;
-  AD_TRY(ad_copy_string(folder, &path));
-  ad_status status = AD_OK;
-  for (char *slash = strchr(path + 1, '/'); slash && !status; slash = strchr(slash + 1, '/')) {
-    *slash = 0;
-    status = make_folder(path);
-    *slash = '/';
-  }
-  if (!status) status = make_folder(path);
-  ad_release(path);
-  return status;
-}
 
 static ad_status cannot_write(const char *path, int reason) {
   return ad_fail(AD_IO, "%s: it cannot be written: %s", path, strerror(reason));
@@ -54,25 +24,6 @@ static ad_status probe(FILE *file, const char *path) {
   if (fflush(file) || ferror(file)) return cannot_write(path, errno);
   rewind(file);
   if (ftruncate(fileno(file), 0)) return cannot_write(path, errno);
-  return AD_OK;
-}
-
-static ad_status open_file(ad_metrics *metrics, const char *folder) {
-  AD_TRY(make_folders(folder));
-  AD_TRY(ad_path_in(folder, "metrics.jsonl", &metrics->path));
-  metrics->file = fopen(metrics->path, "w");
-  if (!metrics->file) return cannot_write(metrics->path, errno);
-  return probe(metrics->file, metrics->path);
-}
-
-ad_status ad_metrics_open(const char *folder, ad_metrics *out) {
-  ad_metrics metrics = {0};
-  ad_status status = open_file(&metrics, folder);
-  if (status) {
-    ad_metrics_destroy(&metrics);
-    return status;
-  }
-  *out = metrics;
   return AD_OK;
 }
 
@@ -93,18 +44,88 @@ static ad_status write_line(ad_metrics *metrics, const ad_metric *metric) {
   return fflush(file) || ferror(file) ? cannot_write(metrics->path, errno) : AD_OK;
 }
 
-// The first step is not like the others: it touches memory that is new.
-static double smooth(const ad_metrics *metrics, double earlier, double value) {
-  return metrics->count > 2 ? smoothing * earlier + (1 - smoothing) * value : value;
-}
-
-ad_status ad_metrics_add(ad_metrics *metrics, const ad_metric *metric) {
+static ad_status append(ad_metrics *metrics, const ad_metric *metric) {
   if (metrics->count == metrics->capacity) {
     size_t capacity = metrics->capacity ? 2 * metrics->capacity : 256;
     AD_TRY(ad_grow(&metrics->list, metrics->capacity, capacity));
     metrics->capacity = capacity;
   }
   metrics->list[metrics->count++] = *metric;
+  return AD_OK;
+}
+
+/* ---- what an earlier training wrote ---- */
+
+static double number_of(const json_t *line, const char *key) {
+  const json_t *number = json_object_get(line, key);
+  return json_is_number(number) ? json_number_value(number) : NAN;
+}
+
+static ad_metric metric_of(const json_t *line) {
+  ad_step_report report = {.step = json_integer_value(json_object_get(line, "step")),
+                           .loss = number_of(line, "loss"),
+                           .norm = number_of(line, "norm"),
+                           .lr = number_of(line, "lr"),
+                           .count = json_integer_value(json_object_get(line, "tokens")),
+                           .seconds = number_of(line, "seconds")};
+  return (ad_metric){.report = report, .held_out_loss = number_of(line, "held_out_loss")};
+}
+
+// Lines are in the order of steps; one that was cut short when its writer died ends them.
+static ad_status read_lines(ad_metrics *metrics, const char *text, int64_t first_step) {
+  const char *end = text;
+  for (const char *line = text; (end = strchr(line, '\n')); line = end + 1) {
+    json_t *object = json_loadb(line, (size_t)(end - line), 0, NULL);
+    ad_metric metric = metric_of(object);
+    int earlier = json_is_object(object) && metric.report.step < first_step;
+    json_decref(object);
+    if (!earlier) return AD_OK;
+    AD_TRY(append(metrics, &metric));
+  }
+  return AD_OK;
+}
+
+static ad_status read_earlier(ad_metrics *metrics, int64_t first_step) {
+  char *text;
+  int64_t size;
+  if (access(metrics->path, F_OK)) return AD_OK;  // the checkpoint alone was kept
+  AD_TRY(ad_file_read(metrics->path, INT64_MAX - 1, &text, &size));
+  ad_locale locale = ad_locale_enter();
+  ad_status status = read_lines(metrics, text, first_step);
+  ad_locale_leave(locale);
+  ad_release(text);
+  return status;
+}
+
+static ad_status open_file(ad_metrics *metrics, const char *folder, int64_t first_step) {
+  AD_TRY(ad_folder_make(folder));
+  AD_TRY(ad_path_in(folder, "metrics.jsonl", &metrics->path));
+  if (first_step) AD_TRY(read_earlier(metrics, first_step));
+  metrics->file = fopen(metrics->path, "w");
+  if (!metrics->file) return cannot_write(metrics->path, errno);
+  AD_TRY(probe(metrics->file, metrics->path));
+  for (size_t i = 0; i < metrics->count; i++) AD_TRY(write_line(metrics, &metrics->list[i]));
+  return AD_OK;
+}
+
+ad_status ad_metrics_open(const char *folder, int64_t first_step, ad_metrics *out) {
+  ad_metrics metrics = {0};
+  ad_status status = open_file(&metrics, folder, first_step);
+  if (status) {
+    ad_metrics_destroy(&metrics);
+    return status;
+  }
+  *out = metrics;
+  return AD_OK;
+}
+
+// The first step is not like the others: it touches memory that is new.
+static double smooth(const ad_metrics *metrics, double earlier, double value) {
+  return metrics->count > 2 ? smoothing * earlier + (1 - smoothing) * value : value;
+}
+
+ad_status ad_metrics_add(ad_metrics *metrics, const ad_metric *metric) {
+  AD_TRY(append(metrics, metric));
   metrics->step_seconds = smooth(metrics, metrics->step_seconds, metric->report.seconds);
   metrics->step_tokens = smooth(metrics, metrics->step_tokens, (double)metric->report.count);
   return write_line(metrics, metric);

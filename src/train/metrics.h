@@ -18,15 +18,13 @@ typedef struct ad_metrics {
   double step_tokens;
 } ad_metrics;
 
-/* Makes the folder and those above it, and the file in it; finds out now whether it can be written. */
-ad_status ad_metrics_open(const char *folder, ad_metrics *out) AD_CHECKED;
+/* Makes the folder and those above it, and the file in it; finds out now whether it can be written. What an earlier
+ * training wrote there of the steps before `first_step` stays. */
+ad_status ad_metrics_open(const char *folder, int64_t first_step, ad_metrics *out) AD_CHECKED;
 /* Writes and keeps one step. */
 ad_status ad_metrics_add(ad_metrics *metrics, const ad_metric *metric) AD_CHECKED;
 ad_status ad_metrics_close(ad_metrics *metrics) AD_CHECKED; /* AD_IO if lines were lost; keeps the list */
 void ad_metrics_destroy(ad_metrics *metrics);
 double ad_metric_tokens_per_second(const ad_metric *metric);
-
-/* "FOLDER/NAME"; release with ad_release. */
-ad_status ad_path_in(const char *folder, const char *name, char **out) AD_CHECKED;
 
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "io/file.h"
 #include "recipe/locale.h"
 #include "train/plot.h"
 #include "train/run.h"

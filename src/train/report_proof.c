@@ -2,6 +2,7 @@
 #include <jansson.h>
 #include <string.h>
 #include "base/memory.h"
+#include "io/file.h"
 #include "train/report.h"
 
 static const char *text_at(const json_t *object, const char *key) {

@@ -69,7 +69,7 @@ static ad_status create_values(ad_run *run) {
   AD_TRY(ad_new(run->param_count, &run->computed_list));
   AD_TRY(ad_new(run->param_count, &run->gradient_list));
   for (size_t i = 0; i < run->param_count; i++) AD_TRY(create_value(run, i));
-  return AD_OK;
+  return run->recipe->model.weights ? ad_run_read_weights(run, run->recipe->model.weights) : AD_OK;
 }
 
 static ad_status create_reducer(ad_run *run) {

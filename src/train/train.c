@@ -1,11 +1,12 @@
-/* Training from the first step to the last: the loop, what the first rank writes, and how all ranks learn whether it
- * could.
- */
+/* Training from the first step to the last: where it begins, the loop, when checkpoints are due, and what the first
+ * rank writes. */
 #include <math.h>
 #include <stdio.h>
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "comm/agree.h"
+#include "io/file.h"
 #include "train/metrics.h"
 #include "train/report.h"
 #include "train/run.h"
@@ -15,27 +16,14 @@ enum { HELD_OUT_MEASUREMENTS = 10 };
 typedef struct training {
   ad_train_options options;
   ad_run *run;
-  ad_metrics metrics; /* on the first rank */
+  ad_metrics metrics;            /* on the first rank */
+  char *checkpoints;             /* their folder */
+  ad_checkpointer *checkpointer; /* NULL: the recipe asks for none */
+  int64_t first_step;            /* steps taken before this training */
 } training;
 
-typedef struct outcome {
-  int32_t status;
-  char message[AD_MESSAGE_MAX];
-} outcome;
-
-// The first rank's outcome becomes everyone's.
-static ad_status agree(ad_run *run, ad_status own) {
-  outcome shared = {.status = own};
-  if (own) snprintf(shared.message, sizeof shared.message, "%s", ad_last_error());
-  ad_collective broadcast = {.op = AD_BROADCAST,
-                             .group = run->everyone,
-                             .in = &shared,
-                             .out = &shared,
-                             .count = sizeof shared / sizeof(int32_t),
-                             .dtype = AD_I32,
-                             .site = AD_HERE};
-  AD_TRY(ad_comm_run(run->comm, &broadcast));
-  return shared.status ? ad_fail((ad_status)shared.status, "%s", shared.message) : AD_OK;
+static ad_status agree(ad_run *run, ad_status own, const char *site) {
+  return ad_agree(run->comm, &run->everyone, own, site);
 }
 
 static int measures_held_out(const ad_recipe *recipe, int64_t step) {
@@ -59,12 +47,22 @@ static ad_status keep(training *t, const ad_metric *metric) {
   return AD_OK;
 }
 
+// Also after the last step, whichever it is.
+static ad_status save_when_due(training *t, int64_t taken) {
+  const ad_recipe *recipe = t->run->recipe;
+  if (!t->checkpointer) return AD_OK;
+  AD_TRY(ad_checkpointer_poll(t->checkpointer));
+  if (taken % recipe->checkpoint.every && taken < recipe->train.steps && !t->run->interrupted) return AD_OK;
+  return ad_run_save(t->run, t->checkpointer, taken);
+}
+
 static ad_status train_steps(training *t) {
-  for (int64_t step = 0; step < t->run->recipe->train.steps; step++) {
+  for (int64_t step = t->first_step; step < t->run->recipe->train.steps; step++) {
     ad_metric metric = {.held_out_loss = NAN};
     AD_TRY(ad_run_step(t->run, step, &metric.report));
     if (measures_held_out(t->run->recipe, step)) AD_TRY(ad_run_loss(t->run, step, 1, &metric.held_out_loss));
     AD_TRY(keep(t, &metric));
+    AD_TRY(save_when_due(t, step + 1));
     if (t->run->interrupted) {
       ad_interrupt_clear();
       return ad_fail(AD_INTERRUPTED, "stopped on request after step %lld of %lld", (long long)step,
@@ -82,6 +80,14 @@ static ad_status write_trace(const training *t, const ad_timeline *timeline) {
   return status;
 }
 
+static ad_status write_weights(const training *t) {
+  char *path;
+  AD_TRY(ad_path_in(t->options.folder, "weights.safetensors", &path));
+  ad_status status = ad_run_write_weights(t->run, path);
+  ad_release(path);
+  return status;
+}
+
 static ad_status write_results(training *t, const ad_timeline *timeline) {
   if (!ad_run_is_first(t->run)) return AD_OK;
   ad_report report = {t->options.folder, t->run, &t->metrics, timeline};
@@ -92,16 +98,53 @@ static ad_status write_results(training *t, const ad_timeline *timeline) {
 
 static ad_status finish(training *t) {
   ad_timeline timeline = {0};
+  if (t->checkpointer) AD_TRY(ad_checkpointer_finish(t->checkpointer));
+  AD_TRY(write_weights(t));
   AD_TRY(ad_timeline_gather(t->run->comm, &t->run->everyone, &t->run->trace, &timeline));
-  ad_status status = agree(t->run, write_results(t, &timeline));
+  ad_status status = agree(t->run, write_results(t, &timeline), AD_HERE);
   ad_timeline_destroy(&timeline);
   return status;
 }
 
+// Checkpoints of another run would be taken for this one's: nobody loses them by forgetting --resume.
+static ad_status refuse_earlier(const training *t) {
+  int64_t newest =
+      ad_run_is_first(t->run) && t->run->recipe->checkpoint.every ? ad_checkpoint_newest(t->checkpoints) : -1;
+  if (newest < 0) return AD_OK;
+  return ad_fail(
+      AD_INVALID,
+      "%s holds checkpoints of an earlier run, the newest after %lld steps: go on from it with --resume, write "
+      "to another folder with --out, or remove them",
+      t->checkpoints, (long long)newest);
+}
+
+static ad_status resume(training *t) {
+  int64_t steps = t->run->recipe->train.steps;
+  AD_TRY(ad_run_load(t->run, t->checkpoints, &t->first_step));
+  if (t->first_step < steps) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s: the checkpoint was written after %lld steps and the recipe asks for %lld: nothing is left to "
+                 "train; raise train.steps",
+                 t->checkpoints, (long long)t->first_step, (long long)steps);
+}
+
+static ad_status open_metrics(training *t) {
+  if (!ad_run_is_first(t->run)) return AD_OK;
+  return ad_metrics_open(t->options.folder, t->first_step, &t->metrics);
+}
+
+static ad_status begin(training *t) {
+  const ad_recipe *recipe = t->run->recipe;
+  AD_TRY(ad_path_in(t->options.folder, "checkpoints", &t->checkpoints));
+  AD_TRY(t->options.resume ? resume(t) : agree(t->run, refuse_earlier(t), AD_HERE));
+  AD_TRY(agree(t->run, open_metrics(t), AD_HERE));
+  if (!recipe->checkpoint.every) return AD_OK;
+  return ad_checkpointer_create(t->run->comm, t->run->mesh, t->checkpoints, recipe->checkpoint.keep, &t->checkpointer);
+}
+
 // An interrupted run has its files as well; the ranks stopped together.
 static ad_status run_training(training *t) {
-  ad_status opened = ad_run_is_first(t->run) ? ad_metrics_open(t->options.folder, &t->metrics) : AD_OK;
-  AD_TRY(agree(t->run, opened));
+  AD_TRY(begin(t));
   ad_status trained = train_steps(t);
   if (trained && trained != AD_INTERRUPTED) return trained;
   char message[AD_MESSAGE_MAX];
@@ -118,6 +161,8 @@ ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_option
   if (!t.options.folder) t.options.folder = folder;
   AD_TRY(ad_run_create(comm, recipe, NULL, &t.run));
   ad_status status = run_training(&t);
+  ad_checkpointer_destroy(t.checkpointer);
+  ad_release(t.checkpoints);
   ad_metrics_destroy(&t.metrics);
   ad_run_destroy(t.run);
   return status;

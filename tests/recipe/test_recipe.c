@@ -134,7 +134,7 @@ static void unknown_keys_get_the_nearest_name(void **state) {
   SAYS("r.yaml:5: steps: unknown key; did you mean train.steps?", GOOD "steps: 3\n");
   SAYS("r.yaml:5: shard.seq: unknown key; did you mean data.seq?", GOOD "shard: {seq: 3}\n");
   SAYS("r.yaml:5: shard.colour: unknown key; known here are zero, bucket_mib, prefetch", GOOD "shard: {colour: 3}\n");
-  SAYS("r.yaml:5: colour: unknown key; known here are name, model, data, mesh, precision, shard, train",
+  SAYS("r.yaml:5: colour: unknown key; known here are name, model, data, mesh, precision, shard, train, checkpoint",
        GOOD "colour: 3\n");
   SAYS("r.yaml:5: \"train.steps\": unknown key; write steps below train:", GOOD "train.steps: 3\n");
 }
@@ -243,7 +243,7 @@ static void odd_documents_are_refused(void **state) {
       "r.yaml:8: a second YAML document starts here; a recipe is one",
       GOOD "train: {}\n[a, b]: 3\n---\na: 3\n");
   SAYS("r.yaml:5: a value holds a zero byte", GOOD "name: \"a\\0b\"\n");
-  SAYS("r.yaml:5: \"a?b.c\": unknown key; known here are name, model, data, mesh, precision, shard, train",
+  SAYS("r.yaml:5: \"a?b.c\": unknown key; known here are name, model, data, mesh, precision, shard, train, checkpoint",
        GOOD "\"a\\nb.c\": 3\n");
 }
 
@@ -366,7 +366,8 @@ static void every_key_is_printed(void **state) {
                       "shard:\n  zero: 0\n  bucket_mib: 25\n  prefetch: 1\n"
                       "train:\n  global_batch: 6\n  microbatches: 1\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
                       "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
-                      "  weight_decay: 0\n  seed: 1\n  sync: [all]\n");
+                      "  weight_decay: 0\n  seed: 1\n  sync: [all]\n"
+                      "checkpoint:\n  every: 0\n  keep: 2\n");
   free(text);
   ad_recipe_destroy(r);
 }

@@ -1,0 +1,42 @@
+/* Agreeing on one outcome. What had to be done is the caller's business. */
+#include "comm/agree.h"
+
+#include <stdio.h>
+#include "base/error.h"
+
+typedef struct outcome {
+  int32_t status;
+  char message[AD_MESSAGE_MAX];
+} outcome;
+
+static ad_status find_first_failure(ad_comm *comm, const ad_group *group, ad_status status, const char *site,
+                                    int64_t *first) {
+  *first = status ? ad_group_index(group, ad_comm_rank(comm)) : ad_group_size(group);
+  ad_collective reduce = {.op = AD_ALL_REDUCE,
+                          .group = *group,
+                          .in = first,
+                          .out = first,
+                          .count = 1,
+                          .dtype = AD_I64,
+                          .reduction = AD_MIN,
+                          .site = site};
+  return ad_comm_run(comm, &reduce);
+}
+
+ad_status ad_agree(ad_comm *comm, const ad_group *group, ad_status status, const char *site) {
+  outcome shared = {.status = status};
+  if (status) snprintf(shared.message, sizeof shared.message, "%s", ad_last_error());
+  int64_t first = 0;
+  AD_TRY(find_first_failure(comm, group, status, site, &first));
+  if (first == ad_group_size(group)) return AD_OK;
+  ad_collective broadcast = {.op = AD_BROADCAST,
+                             .group = *group,
+                             .in = &shared,
+                             .out = &shared,
+                             .count = sizeof shared / sizeof(int32_t),
+                             .dtype = AD_I32,
+                             .root = first,
+                             .site = site};
+  AD_TRY(ad_comm_run(comm, &broadcast));
+  return ad_fail((ad_status)shared.status, "%s", shared.message);
+}

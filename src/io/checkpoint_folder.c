@@ -1,0 +1,123 @@
+/* Names of checkpoints and the order of renames and removals: whenever the machine stops, what bears a complete name is
+ * complete. What a checkpoint holds is decided elsewhere. */
+#include "io/checkpoint_folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "addend/checkpoint.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "io/file.h"
+
+enum { NAME_SIZE = 48 };
+static const char prefix[] = "step-";
+
+// The step that a complete checkpoint's name says; -1 for other names.
+static int64_t step_of(const char *name) {
+  char again[NAME_SIZE];
+  if (strncmp(name, prefix, sizeof prefix - 1) != 0) return -1;
+  long long step = strtoll(name + sizeof prefix - 1, NULL, 10);
+  snprintf(again, sizeof again, "%s%lld", prefix, step);
+  return step >= 0 && !strcmp(name, again) ? step : -1;
+}
+
+static int insert(int64_t steps[AD_CHECKPOINTS_LISTED], int count, int64_t step) {
+  int at = count;
+  while (at > 0 && steps[at - 1] < step) at--;
+  if (at == AD_CHECKPOINTS_LISTED) return count;
+  int kept = count < AD_CHECKPOINTS_LISTED ? count : AD_CHECKPOINTS_LISTED - 1;
+  memmove(&steps[at + 1], &steps[at], (size_t)(kept - at) * sizeof *steps);
+  steps[at] = step;
+  return kept + 1;
+}
+
+int ad_checkpoint_steps(const char *path, int64_t steps[AD_CHECKPOINTS_LISTED]) {
+  int count = 0;
+  DIR *folder = opendir(path);
+  if (!folder) return 0;
+  for (const struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) {
+    int64_t step = step_of(entry->d_name);
+    if (step >= 0) count = insert(steps, count, step);
+  }
+  closedir(folder);
+  return count;
+}
+
+int64_t ad_checkpoint_newest(const char *folder) {
+  int64_t steps[AD_CHECKPOINTS_LISTED];
+  return ad_checkpoint_steps(folder, steps) ? steps[0] : -1;
+}
+
+ad_status ad_checkpoint_path(const char *folder, int64_t step, int is_complete, char **out) {
+  char name[NAME_SIZE];
+  snprintf(name, sizeof name, "%s%lld%s", prefix, (long long)step, is_complete ? "" : ".tmp");
+  return ad_path_in(folder, name, out);
+}
+
+static ad_status remove_named(const char *folder, const char *name) {
+  char *path;
+  AD_TRY(ad_path_in(folder, name, &path));
+  ad_status status = ad_folder_remove(path);
+  ad_release(path);
+  return status;
+}
+
+ad_status ad_checkpoint_clean(const char *path) {
+  ad_status status = AD_OK;
+  DIR *folder = opendir(path);
+  if (!folder) return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
+  for (const struct dirent *entry = readdir(folder); entry && !status; entry = readdir(folder)) {
+    if (!fnmatch("step-*.tmp", entry->d_name, 0)) status = remove_named(path, entry->d_name);
+  }
+  closedir(folder);
+  return status;
+}
+
+static ad_status move_folder(const char *from, const char *to) {
+  if (!rename(from, to)) return AD_OK;
+  return ad_fail(AD_IO, "%s: cannot be renamed to %s: %s", from, to, strerror(errno));
+}
+
+/* Out of the way under a name that is no complete checkpoint's, and only then file by file. */
+static ad_status remove_complete(const char *folder, int64_t step) {
+  char *complete = NULL, *leaving = NULL, name[NAME_SIZE];
+  snprintf(name, sizeof name, "%s%lld.old.tmp", prefix, (long long)step);
+  ad_status status = ad_checkpoint_path(folder, step, 1, &complete);
+  if (!status) status = ad_path_in(folder, name, &leaving);
+  if (!status) status = ad_folder_remove(leaving);
+  if (!status && rename(complete, leaving) && errno != ENOENT)
+    status = ad_fail(AD_IO, "%s: cannot be removed: %s", complete, strerror(errno));
+  if (!status) status = ad_folder_remove(leaving);
+  ad_release(complete);
+  ad_release(leaving);
+  return status;
+}
+
+ad_status ad_checkpoint_place(const char *folder, int64_t step) {
+  char *written = NULL, *complete = NULL;
+  ad_status status = ad_checkpoint_path(folder, step, 0, &written);
+  if (!status) status = ad_checkpoint_path(folder, step, 1, &complete);
+  if (!status) status = remove_complete(folder, step);
+  if (!status) status = move_folder(written, complete);
+  if (!status) status = ad_folder_sync(folder);
+  ad_release(written);
+  ad_release(complete);
+  return status;
+}
+
+ad_status ad_checkpoint_remove_older(const char *folder, int64_t step, int64_t keep) {
+  int64_t steps[AD_CHECKPOINTS_LISTED], kept = 0;
+  int count = ad_checkpoint_steps(folder, steps);
+  for (int i = 0; i < count; i++) {
+    if (steps[i] > step) continue;
+    if (kept < keep)
+      kept++;
+    else
+      AD_TRY(remove_complete(folder, steps[i]));
+  }
+  return AD_OK;
+}

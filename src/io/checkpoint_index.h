@@ -1,0 +1,38 @@
+/* index.json: which slice of which value is in which file. Its first bytes are the xxhash64 of the rest. */
+#ifndef IO_CHECKPOINT_INDEX_H
+#define IO_CHECKPOINT_INDEX_H
+#include <jansson.h>
+#include "addend/checkpoint.h"
+#include "array/part.h"
+#include "io/output.h"
+
+/* Rank writes a piece of this value: it holds some of it and is first on the axes on which the value is R or I. */
+int ad_piece_is_written(const ad_array *array, int64_t rank);
+/* "rank-R.safetensors" */
+void ad_shard_name(int64_t rank, char *buffer, size_t size);
+
+/* ---- writing ---- */
+
+/* The whole index but the files' sizes and checksums: who writes what follows from the layouts alone. */
+AD_CHECKED ad_status ad_index_describe(const ad_group *group, const ad_checkpoint_state *state, json_t **out);
+/* Completes it; sums[i] belongs to member i of the group. */
+AD_CHECKED ad_status ad_index_add_sums(json_t *index, const ad_file_sum *sums);
+/* Returns when it is on disk. */
+AD_CHECKED ad_status ad_index_write(const json_t *index, const char *path);
+
+/* ---- reading ---- */
+
+/* AD_IO if it is missing, garbled or of another version. Release with json_decref. */
+AD_CHECKED ad_status ad_index_read(const char *path, json_t **out);
+size_t ad_index_file_count(const json_t *index);
+/* The name is plain: no way leads out of the folder. */
+AD_CHECKED ad_status ad_index_file(const json_t *index, size_t i, const char **name, ad_file_sum *out);
+/* AD_INVALID names what the checkpoint lacks, has in addition or has in another shape. */
+AD_CHECKED ad_status ad_index_match(const json_t *index, const ad_checkpoint_state *state);
+AD_CHECKED ad_status ad_index_numbers(const json_t *index, ad_checkpoint_state *state);
+/* The list of a value's pieces, and what one of them is: which elements, in which file. */
+const json_t *ad_index_pieces(const json_t *index, const char *name);
+AD_CHECKED ad_status ad_index_piece(const json_t *index, const json_t *piece, const ad_shape *shape, ad_part *part,
+                                    size_t *file);
+
+#endif

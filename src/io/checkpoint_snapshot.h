@@ -1,0 +1,21 @@
+/* The pieces of values that this rank writes, copied so that training can go on. */
+#ifndef IO_CHECKPOINT_SNAPSHOT_H
+#define IO_CHECKPOINT_SNAPSHOT_H
+#include "addend/checkpoint.h"
+#include "addend/safetensors.h"
+
+typedef struct ad_snapshot {
+  ad_safetensor *pieces; /* wider dtypes first; names are owned */
+  size_t count;
+  char *memory; /* kept from one snapshot to the next */
+  size_t bytes;
+} ad_snapshot;
+
+/* Replaces what it held. AD_TYPE for a value that is P or V. */
+AD_CHECKED ad_status ad_snapshot_take(ad_snapshot *snapshot, const ad_comm *comm, const ad_checkpoint_state *state);
+void ad_snapshot_clear(ad_snapshot *snapshot);
+/* Returns when the file is on disk. */
+AD_CHECKED ad_status ad_snapshot_write(const ad_snapshot *snapshot, const char *path, int64_t step, int64_t *bytes,
+                                       uint64_t *checksum);
+
+#endif

@@ -1,0 +1,28 @@
+/* Files that are written from their first byte to their last, with a checksum of all of it, and brought to disk. */
+#ifndef IO_OUTPUT_H
+#define IO_OUTPUT_H
+#include <stddef.h>
+#include <stdint.h>
+#include "addend/status.h"
+
+typedef struct ad_output ad_output;
+
+/* What a file that is on disk holds. */
+typedef struct ad_file_sum {
+  int64_t bytes;
+  uint64_t checksum; /* xxhash64, seed 0 */
+} ad_file_sum;
+
+/* Makes the file, or empties it. */
+AD_CHECKED ad_status ad_output_open(const char *path, ad_output **out);
+AD_CHECKED ad_status ad_output_write(ad_output *output, const void *data, size_t bytes);
+/* Returns when all of it is on disk; *out may be NULL. `output` can only be closed after that. */
+AD_CHECKED ad_status ad_output_sync(ad_output *output, ad_file_sum *out);
+/* A file that was not brought to disk is removed. NULL allowed. */
+void ad_output_close(ad_output *output);
+
+uint64_t ad_checksum(const void *data, size_t bytes);
+/* Reads the file once. AD_IO names the path and what differs: missing, another size, another checksum. */
+AD_CHECKED ad_status ad_file_verify(const char *path, const ad_file_sum *expected);
+
+#endif

@@ -1,0 +1,167 @@
+/* Whole parameters as one safetensors file, and back. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "addend/safetensors.h"
+#include "array/part.h"
+#include "base/error.h"
+#include "base/kernels.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "comm/agree.h"
+#include "train/run.h"
+
+/* ---- writing ---- */
+
+static ad_status describe_params(const ad_run *run, ad_safetensor **out) {
+  ad_safetensor *tensors;
+  AD_TRY(ad_new(run->param_count, &tensors));
+  for (size_t i = 0; i < run->param_count; i++)
+    tensors[i] =
+        (ad_safetensor){.name = run->specs[i].name, .dtype = run->values[i].dtype, .shape = run->values[i].shape};
+  *out = tensors;
+  return AD_OK;
+}
+
+// On the first rank; the others write nothing.
+static ad_status open_writer(const ad_run *run, const char *path, ad_safetensors_writer **out) {
+  static const char *const metadata[] = {"format", "pt", "written_by", "addend", NULL};
+  ad_safetensor *tensors;
+  if (!ad_run_is_first(run)) return AD_OK;
+  AD_TRY(describe_params(run, &tensors));
+  ad_status status = ad_safetensors_create(path, tensors, run->param_count, metadata, out);
+  ad_release(tensors);
+  return status;
+}
+
+static ad_status new_whole(const ad_run *run, void **out) {
+  size_t most = 0;
+  char *memory;
+  for (size_t i = 0; i < run->param_count; i++) {
+    size_t bytes = (size_t)ad_shape_numel(&run->values[i].shape) * ad_dtype_size(run->values[i].dtype);
+    if (bytes > most) most = bytes;
+  }
+  AD_TRY(ad_new(most, &memory));
+  *out = memory;
+  return AD_OK;
+}
+
+// A rank that could not write still takes part in gathering: the others wait for it there.
+static ad_status write_params(ad_run *run, ad_safetensors_writer *writer, void *memory, ad_status *written) {
+  for (size_t i = 0; i < run->param_count; i++) {
+    ad_array whole = {.data = memory};
+    AD_TRY(ad_array_whole(run->comm, &run->values[i], AD_HERE, &whole));
+    if (writer && !*written) *written = ad_safetensors_add(writer, memory);
+  }
+  if (writer && !*written) *written = ad_safetensors_finish(writer, NULL, NULL);
+  return AD_OK;
+}
+
+static ad_status write_weights(ad_run *run, const char *path) {
+  ad_safetensors_writer *writer = NULL;
+  void *memory = NULL;
+  ad_status written = AD_OK, opened = new_whole(run, &memory);
+  if (!opened) opened = open_writer(run, path, &writer);
+  ad_status status = ad_agree(run->comm, &run->everyone, opened, AD_HERE);
+  if (!status) status = write_params(run, writer, memory, &written);
+  ad_safetensors_writer_destroy(writer);
+  ad_release(memory);
+  return status ? status : written;
+}
+
+static ad_status put_in_place(const ad_run *run, const char *from, const char *to) {
+  if (!ad_run_is_first(run) || !rename(from, to)) return AD_OK;
+  return ad_fail(AD_IO, "%s: cannot be renamed to %s: %s", from, to, strerror(errno));
+}
+
+ad_status ad_run_write_weights(ad_run *run, const char *path) {
+  char unfinished[1024];
+  snprintf(unfinished, sizeof unfinished, "%s.tmp", path);
+  ad_status status = write_weights(run, unfinished);
+  if (!status) status = put_in_place(run, unfinished, path);
+  return ad_agree(run->comm, &run->everyone, status, AD_HERE);
+}
+
+/* ---- reading ---- */
+
+enum { NAMES_SHOWN = 5, WORDS = 768 };
+
+typedef struct complaint {
+  ad_text text;
+  const char *what;
+  int count;
+} complaint;
+
+static void complain(complaint *c, const char *name, const char *more) {
+  if (++c->count <= NAMES_SHOWN)
+    ad_text_add(&c->text, "%s%s%s", c->count == 1 ? c->what : ", ", name, more);
+  else if (c->count == NAMES_SHOWN + 1)
+    ad_text_add(&c->text, ", ...");
+}
+
+static void judge_param(const ad_array *value, const char *name, const ad_safetensors *file, complaint *missing,
+                        complaint *differs) {
+  const ad_safetensor *tensor = ad_safetensors_find(file, name);
+  char there[96], here[96], more[256];
+  if (!tensor) {
+    complain(missing, name, "");
+  } else if (!ad_dtype_is_float(tensor->dtype)) {
+    snprintf(more, sizeof more, " (%s, not a float)", ad_dtype_name(tensor->dtype));
+    complain(differs, name, more);
+  } else if (!ad_shape_equal(&tensor->shape, &value->shape)) {
+    snprintf(more, sizeof more, " (%s there, %s here)", ad_shape_print(&tensor->shape, there, sizeof there),
+             ad_shape_print(&value->shape, here, sizeof here));
+    complain(differs, name, more);
+  }
+}
+
+static int is_param(const ad_run *run, const char *name) {
+  for (size_t i = 0; i < run->param_count; i++)
+    if (!strcmp(run->specs[i].name, name)) return 1;
+  return 0;
+}
+
+static ad_status check_weights(const ad_run *run, const ad_safetensors *file, const char *path) {
+  char words[3][WORDS] = {"", "", ""};
+  complaint missing = {ad_text_on(words[0], WORDS), "; it lacks ", 0};
+  complaint extra = {ad_text_on(words[1], WORDS), "; the model has no ", 0};
+  complaint differs = {ad_text_on(words[2], WORDS), "; they differ in ", 0};
+  for (size_t i = 0; i < run->param_count; i++)
+    judge_param(&run->values[i], run->specs[i].name, file, &missing, &differs);
+  for (size_t i = 0; i < ad_safetensors_count(file); i++) {
+    const char *name = ad_safetensors_at(file, i)->name;
+    if (!is_param(run, name)) complain(&extra, name, "");
+  }
+  if (missing.count + extra.count + differs.count == 0) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: these are not the weights of this model%s%s%s", path, words[0], words[1], words[2]);
+}
+
+// This rank's part, in the file's dtype, then in the value's.
+static ad_status read_param(const ad_run *run, const ad_safetensor *tensor, ad_array *value) {
+  ad_layout uncut = ad_layout_all(run->mesh, AD_R);
+  ad_part whole, mine;
+  char *part;
+  if (!value->data) return AD_OK;
+  ad_part_of(&uncut, &value->shape, ad_comm_rank(run->comm), &whole);
+  ad_part_of(&value->layout, &value->shape, ad_comm_rank(run->comm), &mine);
+  AD_TRY(ad_new(ad_part_numel(&mine) * ad_dtype_size(tensor->dtype), &part));
+  ad_part_copy(part, &mine, tensor->data, &whole, &mine, ad_dtype_size(tensor->dtype));
+  ad_cast(value->data, value->dtype, part, tensor->dtype, ad_part_numel(&mine));
+  ad_release(part);
+  return AD_OK;
+}
+
+static ad_status read_params(ad_run *run, const ad_safetensors *file, const char *path) {
+  AD_TRY(check_weights(run, file, path));
+  for (size_t i = 0; i < run->param_count; i++)
+    AD_TRY(read_param(run, ad_safetensors_find(file, run->specs[i].name), &run->values[i]));
+  return AD_OK;
+}
+
+ad_status ad_run_read_weights(ad_run *run, const char *path) {
+  ad_safetensors *file;
+  AD_TRY(ad_safetensors_open(path, &file));
+  ad_status status = read_params(run, file, path);
+  ad_safetensors_close(file);
+  return status;
+}

@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# Checkpoints and --resume on the command line: bit for bit on the same mesh, on other meshes, after damage, after Ctrl-C,
+# on a full disk; weights as a file that other programs open.
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) mounted=
+clean_up() { [ -z "$mounted" ] || umount "$mounted"; rm -rf "$work"; }
+trap clean_up EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
+recipe=$source/recipes/gpt-dp.yaml
+train() { "$addend" train "$recipe" --set train.steps=10 --set checkpoint.every=5 --json "$@" >out 2>err; }
+first_step() { python3 -c 'import json; print(json.load(open("out"))["first_step"])'; }
+exits_with() { # status, command...
+  local expected=$1 status=0
+  shift
+  "$@" || status=$?
+  [ $status -eq "$expected" ] || fail "exit $status, not $expected: $*"
+}
+
+train -o straight || fail "train"
+[ "$(ls straight/checkpoints | tr '\n' ' ')" = "step-10 step-5 " ] || fail "two checkpoints"
+cp -r straight stopped && rm -r stopped/checkpoints/step-10 stopped/weights.safetensors
+
+cp -r stopped same && train -o same --resume || fail "resume"
+[ "$(first_step)" = 5 ] || fail "it goes on after step 5"
+for file in checkpoints/step-10/rank-0.safetensors checkpoints/step-10/index.json weights.safetensors; do
+  cmp "straight/$file" "same/$file" || fail "bit for bit: $file"
+done
+diff <(sed 's/,"seconds.*//' straight/metrics.jsonl) <(sed 's/,"seconds.*//' same/metrics.jsonl) || fail "one story in metrics.jsonl"
+
+for mesh in dp_shard=2 dp_shard=1 "dp_replicate=2 dp_shard=2"; do
+  rm -rf other && cp -r stopped other && train -o other --resume --set "mesh=\"$mesh\"" || fail "resume on $mesh"
+  [ "$(first_step)" = 5 ] || fail "it goes on after step 5 on $mesh"
+done
+
+exits_with 2 train -o straight
+grep -q -- --resume err || fail "an earlier run's checkpoints are not overwritten"
+exits_with 2 train -o straight --resume
+grep -q "raise train.steps" err || fail "nothing is left to train"
+exits_with 3 train -o nowhere --resume
+grep -q "no usable checkpoint" err || fail "nothing to resume"
+exits_with 2 train -o stopped --resume --set model.d_model=64
+grep -q "in another shape value.embedding.weight" err || fail "another model's checkpoint"
+
+cp -r straight damaged
+truncate -s 100000 damaged/checkpoints/step-10/rank-0.safetensors
+train -o damaged --resume || fail "resume after damage"
+[ "$(first_step)" = 5 ] || fail "the one before is used"
+grep -q "step 10 is not usable.*rank-0.safetensors: is 100000 bytes long" err || fail "it says why"
+cmp straight/weights.safetensors damaged/weights.safetensors || fail "the same steps after damage"
+rm damaged/checkpoints/*/index.json
+exits_with 3 train -o damaged --resume --set train.steps=11
+grep -q "step 10: .*index.json.*step 5: .*index.json" err || fail "each is named"
+
+# Ctrl-C
+"$addend" train "$recipe" --set train.steps=100000 --set checkpoint.every=100000 -o long >out 2>err & launcher=$!
+for _ in $(seq 100); do [ ! -s long/metrics.jsonl ] || break; sleep 0.1; done
+kill -INT $launcher
+exits_with 3 wait $launcher
+grep -q "goes on from it" err || fail "the message names --resume"
+step=$(ls long/checkpoints) && step=${step#step-}
+[ "$(wc -l <long/metrics.jsonl)" = "$step" ] || fail "the checkpoint is of the last step"
+train -o long --resume --set train.steps=$((step + 2)) || fail "resume after Ctrl-C"
+[ "$(first_step)" = "$step" ] || fail "it goes on where it was stopped"
+
+# Killed while it writes one checkpoint after another: what has a name is whole.
+for steps in 3 6 9; do
+  rm -rf killed && mkdir -p killed
+  "$addend" train "$recipe" --set train.steps=100000 --set checkpoint="{every: 1, keep: 2}" -o "$work/killed" >out 2>err & launcher=$!
+  for _ in $(seq 1000); do [ "$(wc -l 2>/dev/null <killed/metrics.jsonl || echo 0)" -lt $steps ] || break; sleep 0.01; done
+  kill -9 $launcher && wait $launcher 2>/dev/null || true
+  for _ in $(seq 100); do pgrep -f -- "$work/killed" >/dev/null || break; sleep 0.05; done # its ranks end with it
+  newest=$(ls killed/checkpoints | sed -n 's/^step-\([0-9]*\)$/\1/p' | sort -n | tail -n 1)
+  [ -n "$newest" ] || fail "no checkpoint after $steps steps"
+  train -o killed --resume --set train.steps=$((newest + 1)) || fail "resume after a kill"
+  [ "$(first_step)" = "$newest" ] || fail "the newest is used"
+  [ -z "$(ls killed/checkpoints | grep tmp || true)" ] || fail "what was half written is gone"
+done
+
+# A full disk: room for one checkpoint and half another. Mounting needs privileges that not everybody has.
+mkdir -p full/checkpoints
+if mount -t tmpfs -o size=700k none full/checkpoints 2>/dev/null; then
+  mounted=$work/full/checkpoints
+  exits_with 3 train -o full
+  grep -q "checkpoint of step 10 was not completed.*rank-0.safetensors: cannot be written: No space left" err || fail "the message"
+  [ "$(ls full/checkpoints)" = step-5 ] || fail "the earlier checkpoint is intact"
+  exits_with 2 train -o full --resume --set train.steps=5
+  grep -q "after 5 steps" err || fail "it is usable"
+else
+  echo "resume: a full disk is not tried here: no right to mount"
+fi
+
+# Weights
+train -o fine --set checkpoint.every=0 --set model.weights="$work/straight/weights.safetensors" || fail "model.weights"
+[ ! -e fine/checkpoints ] || fail "no checkpoints unless the recipe asks"
+exits_with 2 "$addend" check "$recipe" --set model.weights=nowhere.safetensors 2>err
+grep -q "model.weights: nowhere.safetensors: cannot be read" err || fail "weights that are not there"
+"$addend" check "$recipe" --set model.weights="$work/straight/weights.safetensors" >out 2>err || fail "weights under the proof"
+if python3 -c 'import safetensors.numpy' 2>/dev/null; then
+  python3 - <<'P'
+import numpy, safetensors.numpy
+weights = safetensors.numpy.load_file("straight/weights.safetensors")
+pieces = safetensors.numpy.load_file("straight/checkpoints/step-10/rank-0.safetensors")
+assert weights["embedding.weight"].shape == (256, 32) and weights["embedding.weight"].dtype == numpy.float32
+for name, value in weights.items():
+    assert numpy.array_equal(value, pieces["value." + name]), name
+safetensors.numpy.save_file({name: value.astype(numpy.float64) for name, value in weights.items()}, "foreign.safetensors")
+P
+  train -o foreign --set checkpoint.every=0 --set model.weights="$work/foreign.safetensors" || fail "a foreign file of weights"
+  cmp fine/weights.safetensors foreign/weights.safetensors || fail "the same weights from a foreign file"
+else
+  echo "resume: the Python package safetensors is not here; its reading is not tried"
+fi
+echo "resume: all hold"

@@ -1,0 +1,221 @@
+/* The safetensors format: what is written reads back, and what a file says wrongly of itself is refused by name. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "addend/safetensors.h"
+#include "base/memory.h"
+
+static char folder[64], path[128];
+
+static int make_folder(void **state) {
+  snprintf(folder, sizeof folder, "/tmp/addend-safetensors-XXXXXX");
+  if (!mkdtemp(folder)) return 1;
+  snprintf(path, sizeof path, "%s/file", folder);
+  return 0;
+}
+
+static int remove_folder(void **state) {
+  unlink(path);
+  return rmdir(folder);
+}
+
+/* ---- writing and reading back ---- */
+
+enum { TENSORS = 5 };
+static const double wide[6] = {1, -2, 0.5, 3e300, 0, -0.25};
+static const float scalar[1] = {7.5F};
+static const int32_t whole[2] = {-1, 1 << 30};
+static const uint16_t narrow[3] = {0x3f80, 0x4000, 0xc040};
+static const ad_safetensor tensors[TENSORS] = {{"wide", AD_F64, {2, {2, 3}}, wide, sizeof wide},
+                                               {"a.scalar", AD_F32, {0, {0}}, scalar, sizeof scalar},
+                                               {"\xc3\xa4 \"whole\"", AD_I32, {1, {2}}, whole, sizeof whole},
+                                               {"narrow", AD_BF16, {3, {1, 3, 1}}, narrow, sizeof narrow},
+                                               {"nothing", AD_F16, {2, {0, 9}}, "", 0}};
+
+static void write_tensors(void) {
+  const char *metadata[] = {"format", "pt", "step", "12", NULL};
+  ad_safetensors_writer *writer;
+  int64_t bytes = 0;
+  assert_int_equal(ad_safetensors_create(path, tensors, TENSORS, metadata, &writer), AD_OK);
+  for (int i = 0; i < TENSORS; i++) assert_int_equal(ad_safetensors_add(writer, tensors[i].data), AD_OK);
+  assert_int_equal(ad_safetensors_finish(writer, &bytes, NULL), AD_OK);
+  ad_safetensors_writer_destroy(writer);
+  FILE *file = fopen(path, "rb");
+  assert_non_null(file);
+  fseek(file, 0, SEEK_END);
+  assert_int_equal(ftell(file), bytes);
+  fclose(file);
+}
+
+static void what_is_written_reads_back_as_the_same(void **state) {
+  ad_safetensors *file;
+  write_tensors();
+  assert_int_equal(ad_safetensors_open(path, &file), AD_OK);
+  assert_int_equal(ad_safetensors_count(file), TENSORS);
+  for (int i = 0; i < TENSORS; i++) {
+    const ad_safetensor *found = ad_safetensors_find(file, tensors[i].name);
+    assert_non_null(found);
+    assert_int_equal(found->dtype, tensors[i].dtype);
+    assert_true(ad_shape_equal(&found->shape, &tensors[i].shape));
+    assert_int_equal(found->bytes, tensors[i].bytes);
+    assert_memory_equal(found->data, tensors[i].data, found->bytes);
+    assert_int_equal((uintptr_t)found->data % ad_dtype_size(found->dtype), 0);
+  }
+  assert_string_equal(ad_safetensors_at(file, 0)->name, "a.scalar");
+  assert_null(ad_safetensors_find(file, "other"));
+  assert_string_equal(ad_safetensors_metadata(file, "step"), "12");
+  assert_null(ad_safetensors_metadata(file, "steps"));
+  ad_safetensors_close(file);
+}
+
+static void a_file_cut_at_any_byte_is_refused(void **state) {
+  static char bytes[4096];
+  write_tensors();
+  FILE *in = fopen(path, "rb");
+  size_t size = fread(bytes, 1, sizeof bytes, in);
+  fclose(in);
+  for (size_t cut = 0; cut < size; cut++) {
+    char *exact = malloc(cut + !cut);  // so that a sanitizer sees a read behind it
+    memcpy(exact, bytes, cut);
+    ad_safetensors *file = NULL;
+    assert_int_equal(ad_safetensors_parse(exact, cut, "cut", &file), AD_INVALID);
+    assert_null(file);
+    free(exact);
+  }
+}
+
+static void a_file_that_is_not_finished_is_removed(void **state) {
+  ad_safetensors_writer *writer;
+  assert_int_equal(ad_safetensors_create(path, tensors, TENSORS, NULL, &writer), AD_OK);
+  assert_int_equal(ad_safetensors_add(writer, tensors[0].data), AD_OK);
+  assert_int_equal(ad_safetensors_finish(writer, NULL, NULL), AD_INVALID);
+  assert_int_equal(access(path, F_OK), 0);
+  ad_safetensors_writer_destroy(writer);
+  assert_int_not_equal(access(path, F_OK), 0);
+}
+
+static void one_name_is_given_once(void **state) {
+  const ad_safetensor twice[2] = {tensors[0], tensors[0]};
+  ad_safetensors_writer *writer = NULL;
+  assert_int_equal(ad_safetensors_create(path, twice, 2, NULL, &writer), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "wide"));
+  assert_null(writer);
+}
+
+/* ---- what a file may not say ---- */
+
+static ad_status parse(const char *header, size_t data_bytes, ad_safetensors **out) {
+  size_t length = strlen(header), size = 8 + length + data_bytes;
+  char *bytes = calloc(1, size);
+  for (int i = 0; i < 8; i++) bytes[i] = (char)(length >> 8 * i);
+  memcpy(bytes + 8, header, length);
+  ad_status status = ad_safetensors_parse(bytes, size, "odd.safetensors", out);
+  free(bytes);
+  return status;
+}
+
+static void refused(const char *header, size_t data_bytes, const char *words) {
+  ad_safetensors *file = NULL;
+  assert_int_equal(parse(header, data_bytes, &file), AD_INVALID);
+  assert_null(file);
+  if (!strstr(ad_last_error(), words) || !strstr(ad_last_error(), "odd.safetensors"))
+    fail_msg("\"%s\" is not in: %s", words, ad_last_error());
+}
+
+#define T(name, dtype, shape, offsets) \
+  "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+
+static void good_headers_are_taken(void **state) {
+  static const char *const headers[] = {"{" T("a", "F32", "[2]", "[0,8]") "}   ", "{}", " {\"__metadata__\":{}}",
+                                        "{" T("z", "F32", "[0]", "[0,0]") "," T("a", "F16", "[]", "[0,2]") "}"};
+  static const size_t sizes[] = {8, 0, 0, 2};
+  for (int i = 0; i < 4; i++) {
+    ad_safetensors *file;
+    assert_int_equal(parse(headers[i], sizes[i], &file), AD_OK);
+    ad_safetensors_close(file);
+  }
+}
+
+static void hostile_headers_are_refused(void **state) {
+  refused("{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[4,12]") "}", 12, "\"b\" overlaps");
+  refused("{" T("a", "F32", "[2]", "[4,12]") "}", 12, "\"a\" leaves a gap");
+  refused("{" T("a", "F32", "[2]", "[0,8]") "}", 12, "4 bytes after the last");
+  refused("{" T("a", "F32", "[2]", "[0,8]") "}", 7, "cut short");
+  refused("{" T("a", "F32", "[2]", "[8,0]") "}", 8, "wrong order");
+  refused("{" T("a", "F32", "[2]", "[-8,0]") "}", 8, "wrong order");
+  refused("{" T("a", "F32", "[3]", "[0,8]") "}", 8, "has 8 bytes, its shape and dtype say 12");
+  refused("{" T("a", "F32", "[-1]", "[0,8]") "}", 8, "no size");
+  refused("{" T("a", "F32", "[1.5]", "[0,8]") "}", 8, "no size");
+  refused("{" T("a", "F32", "[4294967296,4294967296,4]", "[0,8]") "}", 8, "more elements");
+  refused("{" T("a", "F32", "[1,1,1,1,1,1,1]", "[0,4]") "}", 4, "7 dimensions");
+  refused("{" T("a", "U8", "[2]", "[0,2]") "}", 2, "is U8");
+  refused("{" T("a", "F32", "2", "[0,8]") "}", 8, "has no shape");
+  refused("{" T("a", "F32", "[2]", "[0]") "}", 8, "has no data_offsets");
+  refused("{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "has no dtype");
+  refused("{\"a\":3}", 0, "has no dtype");
+  refused("{" T("a", "F32", "[1]", "[0,4]") "," T("a", "F32", "[1]", "[0,4]") "}", 4, "duplicate");
+  refused("[]", 0, "no map");
+  refused("{", 0, "no JSON");
+  refused("", 0, "no JSON");
+  refused("{\"__metadata__\":{\"x\":1}}", 0, "no text");
+}
+
+static void a_header_longer_than_the_file_is_refused(void **state) {
+  ad_safetensors *file;
+  static const unsigned char longer[16] = {9, 0, 0, 0, 0, 0, 0, 0}, huge[16] = {255, 255, 255, 255, 255, 255, 255, 255};
+  assert_int_equal(ad_safetensors_parse(longer, 16, "x", &file), AD_INVALID);
+  assert_int_equal(ad_safetensors_parse(huge, 16, "x", &file), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "18446744073709551615"));
+}
+
+static void what_is_no_file_is_named(void **state) {
+  ad_safetensors *file;
+  assert_int_equal(ad_safetensors_open("/nowhere/x.safetensors", &file), AD_IO);
+  assert_non_null(strstr(ad_last_error(), "/nowhere/x.safetensors"));
+  assert_int_equal(ad_safetensors_open(folder, &file), AD_IO);
+}
+
+static ad_status write_and_read(void) {
+  ad_safetensors_writer *writer;
+  ad_safetensors *file;
+  AD_TRY(ad_safetensors_create(path, tensors, TENSORS, NULL, &writer));
+  ad_status status = AD_OK;
+  for (int i = 0; i < TENSORS && !status; i++) status = ad_safetensors_add(writer, tensors[i].data);
+  if (!status) status = ad_safetensors_finish(writer, NULL, NULL);
+  ad_safetensors_writer_destroy(writer);
+  if (!status) status = ad_safetensors_open(path, &file);
+  if (!status) ad_safetensors_close(file);
+  return status;
+}
+
+static void without_memory_nothing_is_left(void **state) {
+  ad_status status = AD_MEMORY;
+  for (long n = 1; status; n++) {
+    ad_memory_fail_at(n);
+    status = write_and_read();
+    if (status) assert_int_equal(status, AD_MEMORY);
+    assert_true(n < 100);
+  }
+  ad_memory_fail_at(0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_is_written_reads_back_as_the_same),
+      cmocka_unit_test(a_file_cut_at_any_byte_is_refused),
+      cmocka_unit_test(a_file_that_is_not_finished_is_removed),
+      cmocka_unit_test(one_name_is_given_once),
+      cmocka_unit_test(good_headers_are_taken),
+      cmocka_unit_test(hostile_headers_are_refused),
+      cmocka_unit_test(a_header_longer_than_the_file_is_refused),
+      cmocka_unit_test(what_is_no_file_is_named),
+      cmocka_unit_test(without_memory_nothing_is_left),
+  };
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

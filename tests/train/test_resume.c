@@ -1,0 +1,241 @@
+/* Going on after a stop: bit for bit on the same mesh, with the same values on any other; whole weights as a file. */
+#include "world.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/memory.h"
+#include "io/file.h"
+
+enum { STEPS = 6, STOP = 3, ELEMENTS_MAX = 1 << 15 };
+#define TRAINING ", global_batch: 6, microbatches: 2, steps: 6, lr: 1e-2, warmup: 2, weight_decay: 0.1"
+
+/* Whole values and moments as the first rank saw them. */
+typedef struct seen {
+  float elements[ELEMENTS_MAX];
+  size_t numel;
+  int64_t optimizer_steps;
+  double loss;
+  char message[512];
+} seen;
+
+typedef struct job {
+  const ad_recipe *recipe;
+  int64_t first, last; /* steps to take */
+  int loads, saves;
+  const char *weights_out;
+  seen *seen;
+} job;
+
+static char folder[64];
+
+static const char *in_folder(const char *name) {
+  static char path[160];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  return path;
+}
+
+static int make_folder(void **state) {
+  snprintf(folder, sizeof folder, "/tmp/addend-resume-XXXXXX");
+  return mkdtemp(folder) == NULL;
+}
+
+static int remove_folder(void **state) {
+  static const char *const names[] = {"step-3",      "step-6", "checkpoints/step-3", "checkpoints/step-6",
+                                      "checkpoints", ""};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) must(ad_folder_remove(in_folder(names[i])));
+  return 0;
+}
+
+static ad_status keep_array(ad_run *run, const ad_array *array, seen *to) {
+  static float whole[ELEMENTS_MAX];
+  ad_array out = {.data = whole};
+  AD_TRY(ad_array_whole(ad_run_comm(run), array, AD_HERE, &out));
+  size_t numel = (size_t)ad_shape_numel(&array->shape);
+  if (ad_comm_rank(ad_run_comm(run)) == 0) memcpy(to->elements + to->numel, whole, numel * sizeof *whole);
+  if (ad_comm_rank(ad_run_comm(run)) == 0) to->numel += numel;
+  return AD_OK;
+}
+
+static ad_status keep_all(ad_run *run, seen *to) {
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    AD_TRY(keep_array(run, ad_run_value(run, i), to));
+    AD_TRY(keep_array(run, ad_adamw_state(ad_run_optimizer(run), i, 0), to));
+    AD_TRY(keep_array(run, ad_adamw_state(ad_run_optimizer(run), i, 1), to));
+  }
+  to->optimizer_steps = ad_adamw_steps(ad_run_optimizer(run));
+  return AD_OK;
+}
+
+static ad_status save(ad_run *run, int64_t steps) {
+  ad_checkpointer *c;
+  AD_TRY(ad_checkpointer_create(ad_run_comm(run), ad_run_mesh(run), folder, 2, &c));
+  ad_status status = ad_run_save(run, c, steps);
+  if (!status) status = ad_checkpointer_finish(c);
+  ad_checkpointer_destroy(c);
+  return status;
+}
+
+static ad_status take_steps(ad_run *run, const job *j) {
+  ad_step_report report = {0};
+  int64_t loaded = j->first;
+  if (j->loads) AD_TRY(ad_run_load(run, folder, &loaded));
+  for (int64_t step = loaded; step < j->last; step++) AD_TRY(ad_run_step(run, step, &report));
+  j->seen->loss = report.loss;
+  if (j->saves) AD_TRY(save(run, j->last));
+  if (j->weights_out) AD_TRY(ad_run_write_weights(run, j->weights_out));
+  return keep_all(run, j->seen);
+}
+
+static int run_on_rank(ad_comm *comm, void *context) {
+  const job *j = context;
+  ad_run *run;
+  ad_status status = ad_run_create(comm, j->recipe, NULL, &run);
+  if (!status) {
+    status = take_steps(run, j);
+    ad_run_destroy(run);
+  }
+  if (status && ad_comm_rank(comm) == 0) snprintf(j->seen->message, sizeof j->seen->message, "%s", ad_last_error());
+  return 0;
+}
+
+static seen *run_job(const char *mesh, int64_t ranks, job j) {
+  ad_recipe *recipe = tiny_recipe(mesh, "", TRAINING);
+  ad_launch_result result;
+  j.recipe = recipe;
+  j.seen = shared_memory(sizeof(seen));
+  must(launch(ranks, run_on_rank, &j, &result));
+  ad_recipe_destroy(recipe);
+  if (j.seen->message[0]) fail_msg("%s", j.seen->message);
+  return j.seen;
+}
+
+static void same(seen *a, seen *b) {
+  assert_true(a->numel > 1000);
+  assert_int_equal(a->numel, b->numel);
+  assert_int_equal(a->optimizer_steps, b->optimizer_steps);
+  assert_memory_equal(a->elements, b->elements, a->numel * sizeof *a->elements);
+}
+
+static void a_run_that_was_stopped_takes_the_same_steps_bit_for_bit(void **state) {
+  seen *straight = run_job("dp_replicate=3 dp_shard=1", 3, (job){.last = STEPS});
+  seen *stopped = run_job("dp_replicate=3 dp_shard=1", 3, (job){.last = STOP, .saves = 1});
+  seen *resumed = run_job("dp_replicate=3 dp_shard=1", 3, (job){.last = STEPS, .loads = 1});
+  same(straight, resumed);
+  assert_true(straight->loss == resumed->loss);
+  assert_int_equal(stopped->optimizer_steps, STOP);
+  assert_int_equal(resumed->optimizer_steps, STEPS);
+  assert_memory_not_equal(stopped->elements, resumed->elements, stopped->numel * sizeof *stopped->elements);
+}
+
+static void every_other_mesh_loads_the_same_values(void **state) {
+  static const struct {
+    const char *mesh;
+    int64_t ranks;
+  } others[] = {{"dp_shard=2", 2}, {"dp_shard=1", 1}, {"dp_replicate=2 dp_shard=2", 4}};
+  seen *saved = run_job("dp_replicate=3 dp_shard=1", 3, (job){.last = STOP, .saves = 1});
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    same(saved, run_job(others[i].mesh, others[i].ranks, (job){.last = STOP, .loads = 1}));
+}
+
+/* ---- weights ---- */
+
+static ad_status create_alone(const char *model, char *message) {
+  char text[512];
+  ad_recipe *recipe;
+  ad_comm *comm;
+  ad_run *run;
+  snprintf(text, sizeof text,
+           "model: {kind: gpt, layers: 1, %s, heads: 2, weights: \"%s\"}\nmesh: dp=1\n"
+           "data: {text: [/usr/share/common-licenses], seq: 12}\ntrain: {global_batch: 2, steps: 1, lr: 1}\n",
+           model, in_folder("w"));
+  must(ad_recipe_parse(text, "w.yaml", NULL, 0, &recipe));
+  must(ad_comm_open_alone(&comm));
+  ad_status status = ad_run_create(comm, recipe, NULL, &run);
+  if (!status) ad_run_destroy(run);
+  snprintf(message, 512, "%s", status ? ad_last_error() : "");
+  ad_comm_close(comm);
+  ad_recipe_destroy(recipe);
+  return status;
+}
+
+static int read_on_rank(ad_comm *comm, void *context) {
+  const job *j = context;
+  ad_run *run;
+  RANK_MUST(comm, ad_run_create(comm, j->recipe, NULL, &run));
+  RANK_MUST(comm, ad_run_read_weights(run, in_folder("w")));
+  for (size_t i = 0; i < ad_run_param_count(run); i++) RANK_MUST(comm, keep_array(run, ad_run_value(run, i), j->seen));
+  ad_run_destroy(run);
+  return 0;
+}
+
+static void weights_written_on_one_mesh_are_read_on_another(void **state) {
+  char path[160];
+  snprintf(path, sizeof path, "%s", in_folder("w"));
+  seen *written = run_job("dp_replicate=3 dp_shard=1", 3, (job){.last = STOP, .weights_out = path});
+  ad_recipe *recipe = tiny_recipe("dp=2", "", TRAINING);
+  job j = {.recipe = recipe, .seen = shared_memory(sizeof(seen))};
+  ad_launch_result result;
+  must(launch(2, read_on_rank, &j, &result));
+  // Of the run each value is followed by its moments, which a file of weights has not; the embedding comes first.
+  assert_memory_equal(written->elements, j.seen->elements, (size_t)256 * 16 * sizeof(float));
+  assert_int_equal(3 * j.seen->numel, written->numel);
+  ad_recipe_destroy(recipe);
+  char message[512];
+  assert_int_equal(create_alone("d_model: 16", message), AD_OK);
+  assert_int_equal(create_alone("d_model: 20", message), AD_INVALID);
+  assert_non_null(strstr(message, "they differ in embedding.weight ([256, 16] there, [256, 20] here)"));
+  assert_int_equal(create_alone("d_model: 16, tied: false", message), AD_INVALID);
+  assert_non_null(strstr(message, "it lacks head"));
+  unlink(path);
+  assert_int_equal(create_alone("d_model: 16", message), AD_IO);
+}
+
+/* ---- ad_train ---- */
+
+static int train_on_rank(ad_comm *comm, void *context) {
+  const job *j = context;
+  ad_train_options options = {.size = sizeof options, .folder = folder, .resume = j->loads};
+  if (j->first && ad_comm_rank(comm) == 1) ad_train_interrupt();
+  ad_status status = ad_train(comm, j->recipe, &options);
+  if (status && ad_comm_rank(comm) == 0) snprintf(j->seen->message, sizeof j->seen->message, "%s", ad_last_error());
+  return 0;
+}
+
+static char *train(job j) {
+  ad_recipe *recipe = tiny_recipe("dp=2", "", TRAINING "}\ncheckpoint: {every: 3, keep: 1");
+  ad_launch_result result;
+  j.recipe = recipe;
+  j.seen = shared_memory(sizeof(seen));
+  must(launch(2, train_on_rank, &j, &result));
+  ad_recipe_destroy(recipe);
+  return j.seen->message;
+}
+
+static int is_there(const char *name) { return !access(in_folder(name), F_OK); }
+
+static void training_leaves_checkpoints_and_goes_on_from_them(void **state) {
+  assert_non_null(strstr(train((job){.loads = 1}), "there is none at all"));
+  assert_string_equal(train((job){0}), "");
+  assert_true(is_there("checkpoints/step-6/index.json") && is_there("weights.safetensors"));
+  assert_false(is_there("checkpoints/step-3"));  // one is kept
+  assert_non_null(strstr(train((job){0}), "earlier run"));
+  assert_non_null(strstr(train((job){.loads = 1}), "nothing is left to train"));
+}
+
+static void an_interrupted_training_leaves_a_checkpoint(void **state) {
+  assert_non_null(strstr(train((job){.first = 1}), "stopped on request"));
+  assert_true(is_there("checkpoints/step-1/index.json"));
+  must(ad_folder_remove(in_folder("checkpoints/step-1")));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(a_run_that_was_stopped_takes_the_same_steps_bit_for_bit, make_folder,
+                                      remove_folder),
+      cmocka_unit_test_setup_teardown(every_other_mesh_loads_the_same_values, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(weights_written_on_one_mesh_are_read_on_another, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(training_leaves_checkpoints_and_goes_on_from_them, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(an_interrupted_training_leaves_a_checkpoint, make_folder, remove_folder),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
