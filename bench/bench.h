@@ -5,6 +5,8 @@
 
 enum { BENCH_COUNTS_MAX = 8 };
 
+enum { BENCH_SMALLEST = 1024 }; /* bytes */
+
 typedef struct bench_options {
   const char *op; /* only this one; NULL: all */
   int ranks[BENCH_COUNTS_MAX];

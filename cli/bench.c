@@ -1,4 +1,5 @@
 /* `addend bench`. */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,9 @@ static void parse_ranks(const char *argument, bench_options *bench, struct argp_
                  argument);
     bench->ranks[bench->rank_count] = (int)ranks;
     at = *end ? end + 1 : end;
+    if (*end && !*at) argp_error(state, "--ranks ends in a comma: '%s'", argument);
   }
+  if (!bench->rank_count) argp_error(state, "--ranks names no number; for example --ranks 2,4,8");
 }
 
 static void parse_op(const char *argument, bench_options *bench, struct argp_state *state) {
@@ -45,8 +48,8 @@ static void parse_op(const char *argument, bench_options *bench, struct argp_sta
 static void parse_largest(const char *argument, bench_options *bench, struct argp_state *state) {
   char *end;
   bench->largest = strtoull(argument, &end, 10);
-  if (*end || end == argument || !bench->largest)
-    argp_error(state, "--largest takes a number of bytes, not '%s'", argument);
+  if (*end || !isdigit((unsigned char)*argument) || bench->largest < BENCH_SMALLEST)
+    argp_error(state, "--largest takes a number of bytes from %d on, not '%s'", BENCH_SMALLEST, argument);
 }
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
@@ -89,11 +92,11 @@ static const struct argp argp = {
 static void progress(const char *what, int done, int of) { cli_progress("bench", done, of, what); }
 
 static int print(const char *json, int as_json) {
-  char *table = as_json ? NULL : bench_table(json);
-  const char *text = as_json ? json : table;
-  int written = text && fputs(text, stdout) >= 0 && (!as_json || putchar('\n') != EOF) && fflush(stdout) == 0;
+  if (as_json) return cli_print(json);
+  char *table = bench_table(json);
+  int printed = table ? cli_print(table) : CLI_UNFINISHED;
   free(table);
-  return written ? CLI_HOLDS : CLI_UNFINISHED;
+  return printed;
 }
 
 int cli_bench(int argc, char **argv) {

@@ -80,14 +80,13 @@ static void progress(void *context, const char *what, int64_t done, int64_t of) 
 }
 
 static int print(const char *json, int as_json) {
-  char *table = NULL;
-  ad_status status = as_json ? AD_OK : ad_check_table(json, isatty(STDOUT_FILENO), &table);
+  char *table;
+  if (as_json) return cli_print(json);
+  ad_status status = ad_check_table(json, isatty(STDOUT_FILENO), &table);
   if (status) return cli_failed(status);
-  int written = (as_json ? puts(json) : fputs(table, stdout)) >= 0 && !fflush(stdout);
+  int printed = cli_print(table);
   free(table);
-  if (written) return CLI_HOLDS;
-  perror("addend: standard output");
-  return CLI_UNFINISHED;
+  return printed;
 }
 
 static int write_document(const char *json, const char *path) {

@@ -26,6 +26,10 @@ extern const struct argp cli_recipe_argp; /* a child parser; its input is a cli_
 /* Reads the recipe; on failure prints every message and returns CLI_WRONG_CALL. */
 int cli_read_recipe(const cli_recipe_options *options, ad_recipe **out);
 
+/* Writes text (and a final newline where it has none) to standard output; CLI_UNFINISHED with a message if that cannot
+ * be. */
+int cli_print(const char *text);
+
 /* Prints the last error and returns the exit status for it. */
 int cli_failed(ad_status status);
 

@@ -1,4 +1,5 @@
 /* `addend COMMAND ...`: finds the command and hands over. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,8 +40,8 @@ static int run_command(const cli_command *command, int argc, char **argv) {
   return command->run(argc - 1, argv + 1);
 }
 
-/* OpenBLAS starts threads as soon as it is loaded, and a process that ends while they start may wait for them for ever. Ranks
- * have one thread each, so it is loaded again without: by this program, anew. */
+/* OpenBLAS starts threads as soon as it is loaded, and a process that ends while they start may wait for them for ever.
+ * Ranks have one thread each, so it is loaded again without: by this program, anew. */
 static void load_without_blas_threads(char **argv) {
   if (getenv("OPENBLAS_NUM_THREADS")) return;
   setenv("OPENBLAS_NUM_THREADS", "1", 1);
@@ -50,11 +51,12 @@ static void load_without_blas_threads(char **argv) {
 int main(int argc, char **argv) {
   load_without_blas_threads(argv);
   argp_err_exit_status = CLI_WRONG_CALL;
+  signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of the call that writes it */
   cli_let_first_rank_speak();
   if (argc < 2) return print_help(stderr), CLI_WRONG_CALL;
   if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
-    return print_help(stdout), CLI_HOLDS;
-  if (!strcmp(argv[1], "--version")) return printf("addend %s\n", AD_VERSION), CLI_HOLDS;
+    return print_help(stdout), cli_print("");
+  if (!strcmp(argv[1], "--version")) return cli_print("addend " AD_VERSION);
   for (int i = 0; i < COMMAND_COUNT; i++)
     if (!strcmp(argv[1], commands[i].name)) return run_command(&commands[i], argc, argv);
   fprintf(stderr, "addend: '%s' is no command; there are train, check, plan, bench and run (addend --help)\n", argv[1]);

@@ -33,7 +33,7 @@ int cli_plan(int argc, char **argv) {
   ad_status status = input.json ? ad_plan_json(recipe, &text) : ad_plan_table(recipe, &text);
   ad_recipe_destroy(recipe);
   if (status) return cli_failed(status);
-  int written = fputs(text, stdout) >= 0 && (!input.json || putchar('\n') != EOF) && fflush(stdout) == 0;
+  int printed = cli_print(text);
   free(text);
-  return written ? CLI_HOLDS : CLI_UNFINISHED;
+  return printed;
 }

@@ -1,8 +1,10 @@
 /* What every command that reads a recipe shares: its arguments, its errors, its exit statuses, its
  * signals. */
 #include <signal.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "command.h"
 
@@ -49,6 +51,14 @@ int cli_read_recipe(const cli_recipe_options *input, ad_recipe **out) {
   fprintf(stderr, "%s\n", ad_last_error());
   cli_tell_ranks(status, ad_last_error());
   return CLI_WRONG_CALL;
+}
+
+int cli_print(const char *text) {
+  size_t length = strlen(text);
+  int ends = !length || text[length - 1] == '\n';
+  if (fputs(text, stdout) >= 0 && (ends || putchar('\n') != EOF) && fflush(stdout) == 0) return CLI_HOLDS;
+  fprintf(stderr, "addend: standard output cannot be written: %s\n", strerror(errno));
+  return CLI_UNFINISHED;
 }
 
 int cli_failed(ad_status status) {

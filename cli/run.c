@@ -9,6 +9,8 @@ static const struct argp_option options[] = {
     {0},
 };
 
+enum { NOT_RUN = 127 }; /* the exit status of a rank whose program could not be started */
+
 typedef struct run_input {
   long ranks;
   char **program;
@@ -46,7 +48,9 @@ static const struct argp argp = {
     .doc =
         "Starts N ranks of a program on this machine; in each, ad_comm_open joins them."
         "\vExample: addend run -n 4 -- ./my_trainer --steps 100\n"
-        "Exit status: 0 if every rank returned 0; otherwise 3, and the message names the rank.",
+        "Exit status: 0 if every rank returned 0; 2 if the program cannot be started; otherwise 3, and the message "
+        "names "
+        "the rank.",
 };
 
 int cli_run(int argc, char **argv) {
@@ -55,5 +59,7 @@ int cli_run(int argc, char **argv) {
   ad_launch_options launch = {.size = sizeof launch, .ranks = input.ranks, .argv = input.program};
   ad_launch_result result;
   ad_status status = ad_launch(&launch, &result);
-  return status ? cli_failed(status) : CLI_HOLDS;
+  if (!status) return CLI_HOLDS;
+  int exit_status = cli_failed(status);
+  return status == AD_SYSTEM && result.exit_status == NOT_RUN ? CLI_WRONG_CALL : exit_status;
 }

@@ -101,19 +101,22 @@ static int print_document(const train_job *job) {
                                (json_int_t)story->steps, "first_step", (json_int_t)story->first_step, "loss", "first",
                                story->first_loss, "last", story->last_loss, "tokens_per_second",
                                story->tokens_per_second, "folder", job->folder);
-  int failed = !document || json_dumpf(document, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) ||
-               putchar('\n') == EOF || fflush(stdout);
+  char *text = document ? json_dumps(document, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) : NULL;
   json_decref(document);
-  if (failed) fprintf(stderr, "addend: the document could not be written\n");
-  return failed ? CLI_UNFINISHED : CLI_HOLDS;
+  if (!text)
+    return fprintf(stderr, "addend: the folder's name is no UTF-8: no JSON document can hold it\n"), CLI_UNFINISHED;
+  int printed = cli_print(text);
+  free(text);
+  return printed;
 }
 
 static int print_story(const train_job *job, int json) {
   const train_story *story = job->story;
   if (json) return print_document(job);
-  printf("loss %.4f -> %.4f in %lld steps, %.0f tokens/s; see %s/report.html\n", story->first_loss, story->last_loss,
-         (long long)story->steps, story->tokens_per_second, job->folder);
-  return CLI_HOLDS;
+  char text[1024];
+  snprintf(text, sizeof text, "loss %.4f -> %.4f in %lld steps, %.0f tokens/s; see %s/report.html\n", story->first_loss,
+           story->last_loss, (long long)story->steps, story->tokens_per_second, job->folder);
+  return cli_print(text);
 }
 
 static int print_stop(const train_job *job) {
