@@ -80,15 +80,16 @@ static void progress(void *context, const ad_step_report *report, int64_t steps,
   cli_progress("train", report->step + 1, steps, text);
 }
 
-static int train_on_rank(ad_comm *comm, void *context) {
-  const train_job *job = context;
+static ad_status train_here(ad_comm *comm, const train_job *job) {
   ad_train_options train = {
       .size = sizeof train, .folder = job->folder, .progress = progress, .context = job->story, .resume = job->resume};
   ad_status status = ad_train(comm, job->recipe, &train);
-  if (status == AD_INTERRUPTED) return job->story->stopped = 1, 0;
+  if (status == AD_INTERRUPTED) return job->story->stopped = 1, AD_OK;
   if (status) ad_comm_fail(comm, status, ad_last_error());
-  return status != AD_OK;
+  return status;
 }
+
+static int train_on_rank(ad_comm *comm, void *context) { return train_here(comm, context) != AD_OK; }
 
 /* Ranks are forked with this in place, so that a request before their first step counts too. Asking twice is asking
  * once: the launcher ends ranks at the second request. */
@@ -145,17 +146,20 @@ static int launch(train_job *job, int json) {
   return cli_failed(result.status == AD_INVALID ? AD_INVALID : status);
 }
 
-/* Started by mpirun or srun. */
+/* Started by mpirun or srun: the first rank has the story. */
 static int train_as_rank(train_job *job, int json) {
   ad_comm *comm;
-  int failed = cli_join(job->recipe, &comm);
-  if (failed) return failed;
+  int result = cli_join(job->recipe, &comm);
+  if (result) return result;
   cli_on_request(stop_on_request);
-  int is_first = ad_comm_rank(comm) == 0;
-  failed = train_on_rank(comm, job);
+  ad_status status = train_here(comm, job);
   cli_progress_end();
-  int result = failed ? cli_failed(AD_PEER_FAILED) : job->story->stopped ? CLI_UNFINISHED : CLI_HOLDS;
-  if (!failed && is_first) result = job->story->stopped ? print_stop(job) : print_story(job, json);
+  if (status)
+    result = cli_failed(status);
+  else if (job->story->stopped)
+    result = ad_comm_rank(comm) == 0 ? print_stop(job) : CLI_UNFINISHED;
+  else if (ad_comm_rank(comm) == 0)
+    result = print_story(job, json);
   ad_comm_close(comm);
   return result;
 }

@@ -2,6 +2,7 @@
 # Engine mpi under one launcher: the bits of shm wherever ranks are placed, proofs, mistakes, deaths, other versions.
 #   launcher.sh BUILD SOURCE openmpi|mpich
 set -uo pipefail
+export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI leaves memory of its own
 build=$1 source=$2 implementation=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
