@@ -128,7 +128,7 @@ typedef struct ad_launch_options {
   int64_t ranks;
   int (*function)(ad_comm *comm, void *context); /* its value is the rank's exit status; comm is closed afterwards */
   void *context;
-  char *const *argv; /* instead of function: a program and its arguments */
+  char *const *argv;        /* instead of function: a program and its arguments */
   int64_t patience_seconds; /* how long ranks may take to end after a request to stop; 0: 10 */
 } ad_launch_options;
 typedef struct ad_launch_result {

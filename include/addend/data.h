@@ -1,5 +1,5 @@
-/* Training data: real text as bytes. Which sample stands where depends on the global index alone, so every topology reads the
- * same batch. */
+/* Training data: real text as bytes. Which sample stands where depends on the global index alone, so every topology
+ * reads the same batch. */
 #ifndef ADDEND_DATA_H
 #define ADDEND_DATA_H
 #include "addend/layout.h"
@@ -11,29 +11,31 @@ extern "C" {
 enum { AD_VOCABULARY_BYTES = 256 };
 
 typedef struct ad_text_data ad_text_data;
-/* Reads files, and folders recursively in name order; regular files only; a symbolic link is followed where it is named itself and passed over inside a folder (its target
- * would count twice). AD_IO names the path that is missing, empty or
- * unreadable; AD_INVALID if the text is not longer than seq bytes, naming both numbers. The last `held_out` fraction of every file's bytes is kept for
- * validation. */
-AD_API AD_CHECKED ad_status ad_text_data_open(const char *const *paths, size_t count, int64_t seq, double held_out, ad_text_data **out);
+/* Reads files, and folders recursively in name order; regular files only; a symbolic link is followed where it is named
+ * itself and passed over inside a folder (its target would count twice). AD_IO names the path that is missing, empty or
+ * unreadable; AD_INVALID if the text is not longer than seq bytes, naming both numbers. The last `held_out` fraction of
+ * every file's bytes is kept for validation. */
+AD_API AD_CHECKED ad_status ad_text_data_open(const char *const *paths, size_t count, int64_t seq, double held_out,
+                                              ad_text_data **out);
 AD_API void ad_text_data_close(ad_text_data *text);
 AD_API int64_t ad_text_data_bytes(const ad_text_data *text);
 
 /* A cut of a global batch of step `step`. Tokens and targets are [rows, seq], i32; a target of -1 does not count. */
 typedef struct ad_batch_options {
   uint64_t seed;
-  int64_t global_batch;      /* samples of a step */
-  const double *valid;       /* fraction of each sample's tokens that count, cyclic by global sample index; NULL: all */
+  int64_t global_batch; /* samples of a step */
+  const double *valid;  /* fraction of each sample's tokens that count, cyclic by global sample index; NULL: all */
   size_t valid_count;
-  int held_out;              /* 1: from the validation part */
+  int held_out; /* 1: from the validation part */
 } ad_batch_options;
-/* Fills rows [first, first + count) of the step's global batch: sample i of step s is drawn by counter-based random numbers from (seed, s * global_batch +
- * i). Returns the number of counted targets in *counted. */
+/* Fills rows [first, first + count) of the step's global batch: sample i of step s is drawn by counter-based random
+ * numbers from (seed, s * global_batch + i). Returns the number of counted targets in *counted. */
 AD_API void ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step, int64_t first,
                               int64_t count, int32_t *tokens, int32_t *targets, int64_t *counted);
-/* The rows of microbatch m of `microbatches` that a rank holds: the global batch is cut by floor(i*n/g) into microbatches, then by the layout's cuts of
- * dimension 0. */
-AD_API ad_span ad_batch_rows(const ad_layout *layout, int64_t rank, int64_t global_batch, int64_t microbatches, int64_t m);
+/* The rows of microbatch m of `microbatches` that a rank holds: the global batch is cut by floor(i*n/g) into
+ * microbatches, then by the layout's cuts of dimension 0. */
+AD_API ad_span ad_batch_rows(const ad_layout *layout, int64_t rank, int64_t global_batch, int64_t microbatches,
+                             int64_t m);
 
 #if defined(__cplusplus)
 }

@@ -22,8 +22,8 @@ enum {
 #define AD_S_ZIGZAG(dim) ((ad_type)(0x20 + (dim))) /* 2g chunks, rank i holds chunks i and 2g-1-i: S1z */
 
 AD_API int ad_type_is_cut(ad_type type);
-AD_API int ad_type_dim(ad_type type);                                    /* of a cut type; -1 otherwise */
-AD_API ad_type ad_type_dual(ad_type type);                               /* R<->P, I<->I, V<->V, S(d)<->S(d) */
+AD_API int ad_type_dim(ad_type type);                                      /* of a cut type; -1 otherwise */
+AD_API ad_type ad_type_dual(ad_type type);                                 /* R<->P, I<->I, V<->V, S(d)<->S(d) */
 AD_API const char *ad_type_print(ad_type type, char *buffer, size_t size); /* "R", "S(0)", "S(1z)": for messages */
 
 /* Shape of a whole, uncut value. */
@@ -42,16 +42,18 @@ typedef struct ad_layout {
   uint8_t depth[AD_AXIS_COUNT]; /* among the axes that cut one dimension: 0 is the outermost cut; 0 for other types */
 } ad_layout;
 
-/* "dp=R tp=S1", "cp=S1z": names every axis larger than 1, others unless named are R; `dp` means both dp axes; when two axes cut one dimension
- * the outer one comes first. AD_INVALID names what is wrong and what would be right; *out is then unchanged. */
+/* "dp=R tp=S1", "cp=S1z": names every axis larger than 1, others unless named are R; `dp` means both dp axes; when two
+ * axes cut one dimension the outer one comes first. AD_INVALID names what is wrong and what would be right; *out is
+ * then unchanged. */
 AD_API AD_CHECKED ad_status ad_layout_parse(const ad_mesh *mesh, const char *text, ad_layout *out);
-/* Prints what parse reads: every axis that the mesh names and every other that is not R, in mesh order, cuts of one dimension outermost
- * first. Returns buffer. */
+/* Prints what parse reads: every axis that the mesh names and every other that is not R, in mesh order, cuts of one
+ * dimension outermost first. Returns buffer. */
 AD_API const char *ad_layout_print(const ad_layout *layout, char *buffer, size_t size);
-AD_API ad_layout ad_layout_all(const ad_mesh *mesh, ad_type type); /* `type` (R, I, V or P) on every axis */
+AD_API ad_layout ad_layout_all(const ad_mesh *mesh, ad_type type);  /* `type` (R, I, V or P) on every axis */
 AD_API int ad_layout_equal(const ad_layout *a, const ad_layout *b); /* same mesh (ad_mesh_equal), types and cut order */
 AD_API ad_layout ad_layout_dual(const ad_layout *layout);           /* the layout of the gradient */
-AD_API ad_axes ad_layout_axes_of(const ad_layout *layout, ad_type type); /* the axes on which it has exactly this type */
+AD_API ad_axes ad_layout_axes_of(const ad_layout *layout,
+                                 ad_type type); /* the axes on which it has exactly this type */
 /* Sets axes to a type; a new cut becomes the innermost of its dimension. */
 AD_API void ad_layout_set(ad_layout *layout, ad_axes axes, ad_type type);
 
@@ -62,8 +64,8 @@ typedef struct ad_span {
 /* The part [floor(i*n/g), floor((i+1)*n/g)) of n that member i of g holds. */
 AD_API ad_span ad_cut(int64_t n, int64_t i, int64_t g);
 AD_API ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *shape, int64_t rank);
-/* The spans of dimension `dim` (size n) that `rank` holds, in the order in which it stores them: 1, or more below zigzag cuts. Writes at most
- * `max` of them, returns how many there are. Empty spans are left out. */
+/* The spans of dimension `dim` (size n) that `rank` holds, in the order in which it stores them: 1, or more below
+ * zigzag cuts. Writes at most `max` of them, returns how many there are. Empty spans are left out. */
 AD_API int ad_layout_spans(const ad_layout *layout, int dim, int64_t n, int64_t rank, ad_span *spans, int max);
 
 /* Law 2: the operations that change a type. */
@@ -90,40 +92,47 @@ typedef struct ad_transition {
 AD_API const ad_transition *ad_transition_table(size_t *count);
 /* NULL if law 2 has no such entry. The cut's dimension does not matter. */
 AD_API const ad_transition *ad_transition_find(ad_move move, ad_type from, ad_type to);
-/* The layout after `move` over `axes` to type `to`: all of `axes` must have types from which the table leads there, a cut that is gathered must
- * be the innermost of its dimension, a new cut becomes the innermost; cuts over several axes of one dimension are gathered from the innermost. AD_TYPE names operation, site, axis, both types and the
- * repair; *out is then unchanged. */
+/* The layout after `move` over `axes` to type `to`: all of `axes` must have types from which the table leads there, a
+ * cut that is gathered must be the innermost of its dimension, a new cut becomes the innermost; cuts over several axes
+ * of one dimension are gathered from the innermost. AD_TYPE names operation, site, axis, both types and the repair;
+ * *out is then unchanged. */
 AD_API AD_CHECKED ad_status ad_layout_after(const ad_layout *layout, ad_move move, ad_axes axes, ad_type to, int ndim,
                                             const char *site, ad_layout *out);
-/* The shortest legal path of reductions from a gradient layout to a storage layout (law 4): fills at most AD_AXIS_COUNT steps, fewest bytes
- * first (reduce_scatter before all_reduce); 0 steps if they are equal. Axes that the mesh does not name take no step. AD_TYPE if there is none. */
+/* The shortest legal path of reductions from a gradient layout to a storage layout (law 4): fills at most AD_AXIS_COUNT
+ * steps, fewest bytes first (reduce_scatter before all_reduce); 0 steps if they are equal. Axes that the mesh does not
+ * name take no step. AD_TYPE if there is none. */
 typedef struct ad_path_step {
   ad_move move;
   ad_axes axes;
   ad_type from, to;
 } ad_path_step;
-AD_API AD_CHECKED ad_status ad_layout_path(const ad_layout *gradient, const ad_layout *storage, ad_path_step steps[AD_AXIS_COUNT],
-                                           int *count);
+AD_API AD_CHECKED ad_status ad_layout_path(const ad_layout *gradient, const ad_layout *storage,
+                                           ad_path_step steps[AD_AXIS_COUNT], int *count);
 
-/* Law 3: how a local operation treats its operands. Dimensions are letters: "bsk,kn->bsn" keeps b, s, n and contracts k. */
+/* Law 3: how a local operation treats its operands. Dimensions are letters: "bsk,kn->bsn" keeps b, s, n and contracts
+ * k. */
 typedef enum ad_linearity {
   AD_MULTILINEAR, /* product: linear in each operand: at most one may be P, the others then R */
   AD_ADDITIVE,    /* sum: all P, or none */
   AD_NONLINEAR    /* no P at all */
 } ad_linearity;
 typedef struct ad_rule {
-  const char *name;  /* of the operation, for messages */
-  const char *dims;  /* "bsk,kn->bsn"; a summed dimension is one that the output lacks */
+  const char *name; /* of the operation, for messages */
+  const char *dims; /* "bsk,kn->bsn"; a summed dimension is one that the output lacks */
   ad_linearity linearity;
   const char *whole; /* letters that may not be cut: those along which the operation is not local ("" or NULL: none) */
 } ad_rule;
-/* The layout of the result. `constant[i]` says that operand i carries no gradient, so that R counts as R or as I there. AD_TYPE as in law 1: "site: name: operand 1 is I on `tp`, operand 2 is S(0); convert operand 1 I->S(0)". *out unchanged on failure. */
-AD_API AD_CHECKED ad_status ad_layout_propagate(const ad_rule *rule, const ad_layout *const *operands, const int *constant,
-                                                size_t count, const char *site, ad_layout *out);
-/* The same value seen on another factorisation of its ranks: moves no bytes. AD_TYPE names the axes and the conversion that is needed; AD_INVALID
- * if the ranks differ. A named axis of size 1 of the view takes the type of the mesh's axis of size 1 in the same place (counted from the fastest),
- * or else of its slower neighbour, so that the types do not depend on sizes; axes that the mesh names and the view does not become R. */
-AD_API AD_CHECKED ad_status ad_layout_view(const ad_layout *layout, const ad_mesh *view, const char *site, ad_layout *out);
+/* The layout of the result. `constant[i]` says that operand i carries no gradient, so that R counts as R or as I there.
+ * AD_TYPE as in law 1: "site: name: operand 1 is I on `tp`, operand 2 is S(0); convert operand 1 I->S(0)". *out
+ * unchanged on failure. */
+AD_API AD_CHECKED ad_status ad_layout_propagate(const ad_rule *rule, const ad_layout *const *operands,
+                                                const int *constant, size_t count, const char *site, ad_layout *out);
+/* The same value seen on another factorisation of its ranks: moves no bytes. AD_TYPE names the axes and the conversion
+ * that is needed; AD_INVALID if the ranks differ. A named axis of size 1 of the view takes the type of the mesh's axis
+ * of size 1 in the same place (counted from the fastest), or else of its slower neighbour, so that the types do not
+ * depend on sizes; axes that the mesh names and the view does not become R. */
+AD_API AD_CHECKED ad_status ad_layout_view(const ad_layout *layout, const ad_mesh *view, const char *site,
+                                           ad_layout *out);
 
 #if defined(__cplusplus)
 }

@@ -12,15 +12,15 @@ extern "C" {
 
 /* Every axis there is: code, name. Dense meshes use pp to block, sparse views efsdp to etp. Every mesh has all of them;
  * those that its string does not name have size 1. */
-#define AD_AXIS_LIST(X)            \
-  X(AD_PP, "pp")                   \
+#define AD_AXIS_LIST(X)              \
+  X(AD_PP, "pp")                     \
   X(AD_DP_REPLICATE, "dp_replicate") \
-  X(AD_DP_SHARD, "dp_shard")       \
-  X(AD_CP, "cp")                   \
-  X(AD_TP, "tp")                   \
-  X(AD_BLOCK, "block")             \
-  X(AD_EFSDP, "efsdp")             \
-  X(AD_EP, "ep")                   \
+  X(AD_DP_SHARD, "dp_shard")         \
+  X(AD_CP, "cp")                     \
+  X(AD_TP, "tp")                     \
+  X(AD_BLOCK, "block")               \
+  X(AD_EFSDP, "efsdp")               \
+  X(AD_EP, "ep")                     \
   X(AD_ETP, "etp")
 
 typedef enum ad_axis {
@@ -37,16 +37,17 @@ typedef uint32_t ad_axes;
 #define AD_AXES_ALL (AD_AXES(AD_AXIS_COUNT) - 1)
 
 AD_API const char *ad_axis_name(ad_axis axis);
-/* "tp" or "dp_replicate,dp_shard" (commas or spaces); "dp" means both dp axes. "" is the empty set. AD_INVALID names the
- * known axes; *out is then unchanged. */
+/* "tp" or "dp_replicate,dp_shard" (commas or spaces); "dp" means both dp axes. "" is the empty set. AD_INVALID names
+ * the known axes; *out is then unchanged. */
 AD_API AD_CHECKED ad_status ad_axes_parse(const char *text, ad_axes *out);
 /* Writes "dp_replicate,dp_shard"; cut to `size`, always ends in 0. Returns buffer. */
 AD_API const char *ad_axes_print(ad_axes axes, char *buffer, size_t size);
 
 typedef struct ad_mesh ad_mesh;
 
-/* "pp=1 dp_replicate=2 dp_shard=2 cp=2 tp=2": row-major, the last axis fastest; in a mesh string dp is short for dp_shard. AD_INVALID: unknown
- * or repeated axis, a size below 1, more than 2^40 ranks. The ranks are first_rank .. first_rank + size - 1: a pool. */
+/* "pp=1 dp_replicate=2 dp_shard=2 cp=2 tp=2": row-major, the last axis fastest; in a mesh string dp is short for
+ * dp_shard. AD_INVALID: unknown or repeated axis, a size below 1, more than 2^40 ranks. The ranks are first_rank ..
+ * first_rank + size - 1: a pool. */
 AD_API AD_CHECKED ad_status ad_mesh_create(const char *text, ad_mesh **out);
 AD_API AD_CHECKED ad_status ad_mesh_create_pool(const char *text, int64_t first_rank, ad_mesh **out);
 /* Another factorisation of the same ranks. AD_INVALID, naming both sizes, if they differ. Borrows nothing. */
@@ -60,7 +61,7 @@ AD_API AD_CHECKED ad_status ad_mesh_check(const ad_mesh *mesh);
 AD_API int64_t ad_mesh_size(const ad_mesh *mesh);       /* ranks */
 AD_API int64_t ad_mesh_first_rank(const ad_mesh *mesh); /* of the pool */
 AD_API int64_t ad_mesh_axis_size(const ad_mesh *mesh, ad_axis axis);
-AD_API ad_axes ad_mesh_named(const ad_mesh *mesh);      /* the axes that its string names */
+AD_API ad_axes ad_mesh_named(const ad_mesh *mesh); /* the axes that its string names */
 AD_API int ad_mesh_has_rank(const ad_mesh *mesh, int64_t rank);
 AD_API int ad_mesh_same_ranks(const ad_mesh *a, const ad_mesh *b);
 AD_API int ad_mesh_equal(const ad_mesh *a, const ad_mesh *b); /* same axes in the same order on the same ranks */
@@ -68,8 +69,8 @@ AD_API int ad_mesh_equal(const ad_mesh *a, const ad_mesh *b); /* same axes in th
 AD_API int64_t ad_mesh_position(const ad_mesh *mesh, int64_t rank, ad_axis axis);
 AD_API int64_t ad_mesh_rank_at(const ad_mesh *mesh, const int64_t position[AD_AXIS_COUNT]);
 
-/* The ranks that differ from `rank` only in `axes` (a fibre of the mesh), in mesh order. A value: copy it freely; it borrows
- * the mesh. The empty set of axes gives the group of `rank` alone. */
+/* The ranks that differ from `rank` only in `axes` (a fibre of the mesh), in mesh order. A value: copy it freely; it
+ * borrows the mesh. The empty set of axes gives the group of `rank` alone. */
 typedef struct ad_group {
   const ad_mesh *mesh;
   ad_axes axes;
@@ -80,8 +81,9 @@ AD_API ad_group ad_mesh_group(const ad_mesh *mesh, ad_axes axes, int64_t rank);
 AD_API int64_t ad_group_size(const ad_group *group);
 AD_API int64_t ad_group_rank(const ad_group *group, int64_t index); /* member number `index` */
 AD_API int64_t ad_group_index(const ad_group *group, int64_t rank); /* -1 if it is no member */
-/* The group as arithmetic: member = base + sum over k of digit_k * stride_k, digits row-major, neighbouring factors merged
- * and those of size 1 dropped. Two groups have the same ranks in the same order if and only if these are equal. */
+/* The group as arithmetic: member = base + sum over k of digit_k * stride_k, digits row-major, neighbouring factors
+ * merged and those of size 1 dropped. Two groups have the same ranks in the same order if and only if these are equal.
+ */
 typedef struct ad_group_shape {
   int64_t base;
   int count; /* factors, slowest first */
@@ -92,7 +94,8 @@ AD_API ad_group_shape ad_group_canonical(const ad_group *group);
 AD_API const char *ad_group_print(const ad_group *group, char *buffer, size_t size);
 /* The smallest sets of axes that span the same groups in both views, for a change of view: fills pairs (at most
  * AD_AXIS_COUNT) and returns their number. Axes of size 1 belong to no pair. */
-AD_API int ad_mesh_common_sets(const ad_mesh *a, const ad_mesh *b, ad_axes in_a[AD_AXIS_COUNT], ad_axes in_b[AD_AXIS_COUNT]);
+AD_API int ad_mesh_common_sets(const ad_mesh *a, const ad_mesh *b, ad_axes in_a[AD_AXIS_COUNT],
+                               ad_axes in_b[AD_AXIS_COUNT]);
 
 #if defined(__cplusplus)
 }

@@ -20,16 +20,18 @@ typedef struct ad_gpt_options {
 } ad_gpt_options;
 
 typedef struct ad_model ad_model;
-/* A decoder: embedding, `layers` blocks of (RMSNorm, rotary causal attention, RMSNorm, SwiGLU), RMSNorm, head. Parameters are R on dp and cp, I on the
- * other axes that the mesh names. AD_INVALID names every number that does not fit. Borrows the mesh. */
+/* A decoder: embedding, `layers` blocks of (RMSNorm, rotary causal attention, RMSNorm, SwiGLU), RMSNorm, head.
+ * Parameters are R on dp and cp, I on the other axes that the mesh names. AD_INVALID names every number that does not
+ * fit. Borrows the mesh. */
 AD_API AD_CHECKED ad_status ad_gpt_create(const ad_mesh *mesh, const ad_gpt_options *options, ad_model **out);
 AD_API void ad_model_destroy(ad_model *model);
 AD_API size_t ad_model_param_count(const ad_model *model);
-AD_API const ad_param_declaration *ad_model_param(const ad_model *model, size_t index); /* in the order of the forward pass */
+AD_API const ad_param_declaration *ad_model_param(const ad_model *model,
+                                                  size_t index); /* in the order of the forward pass */
 /* The layout of a batch's tokens and targets [batch, seq]: S(0) on dp. */
 AD_API const ad_layout *ad_model_batch_layout(const ad_model *model);
-/* Runs the forward pass on a tape and returns the loss numerator, a P scalar on dp. values[i] holds parameter i in its compute layout; tokens, targets: i32 [batch,
- * seq]. */
+/* Runs the forward pass on a tape and returns the loss numerator, a P scalar on dp. values[i] holds parameter i in its
+ * compute layout; tokens, targets: i32 [batch, seq]. */
 AD_API ad_tensor *ad_model_loss(ad_model *model, ad_tape *tape, const ad_array *const *values, const ad_array *tokens,
                                 const ad_array *targets);
 /* Floating point operations of the matrix products of one forward and backward pass over `rows` sequences. */

@@ -35,7 +35,8 @@ AD_API AD_CHECKED ad_status ad_adamw_step(ad_adamw *optimizer, ad_array *const *
 AD_API int64_t ad_adamw_steps(const ad_adamw *optimizer);
 /* As if so many steps had been taken: for state that was loaded. */
 AD_API void ad_adamw_set_steps(ad_adamw *optimizer, int64_t steps);
-/* Copies all state and the number of steps from another of the same shapes, whole and local, converting dtypes; meshes may differ: the reference of a proof starts a step from it. */
+/* Copies all state and the number of steps from another of the same shapes, whole and local, converting dtypes; meshes
+ * may differ: the reference of a proof starts a step from it. */
 AD_API AD_CHECKED ad_status ad_adamw_copy(ad_adamw *to, const ad_adamw *from);
 /* The state of one parameter: first (which 0) or second (which 1) moment. Owned by the optimizer. */
 AD_API ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, int which);

@@ -1,5 +1,5 @@
-/* Parameters as layers declare them: name, shape, layout and initial values. Memory, storage and reductions are made from
- * that. */
+/* Parameters as layers declare them: name, shape, layout and initial values. Memory, storage and reductions are made
+ * from that. */
 #ifndef ADDEND_PARAMETER_H
 #define ADDEND_PARAMETER_H
 #include "addend/array.h"
@@ -8,7 +8,8 @@
 extern "C" {
 #endif
 
-/* What a model declares of a parameter. Initial values: normal with this deviation around this mean, keyed by (seed, name, global element index). */
+/* What a model declares of a parameter. Initial values: normal with this deviation around this mean, keyed by (seed,
+ * name, global element index). */
 typedef struct ad_param_declaration {
   char name[96];
   ad_shape shape;
@@ -19,7 +20,8 @@ typedef struct ad_param_declaration {
 } ad_param_declaration;
 
 /* Fills this rank's part of the value. */
-AD_API AD_CHECKED ad_status ad_param_initialise(const ad_param_declaration *declaration, uint64_t seed, int64_t rank, ad_array *value);
+AD_API AD_CHECKED ad_status ad_param_initialise(const ad_param_declaration *declaration, uint64_t seed, int64_t rank,
+                                                ad_array *value);
 
 #if defined(__cplusplus)
 }

@@ -1,5 +1,5 @@
-/* Plans: what will be reduced, over what, when, in how many bytes, at any world size. Nothing runs and no data moves: one
- * process acts as the ranks on engine dry. */
+/* Plans: what will be reduced, over what, when, in how many bytes, at any world size. Nothing runs and no data moves:
+ * one process acts as the ranks on engine dry. */
 #ifndef ADDEND_PLAN_H
 #define ADDEND_PLAN_H
 #include "addend/recipe.h"
@@ -8,7 +8,8 @@
 extern "C" {
 #endif
 
-/* The document of `addend plan --json` (see the manual page) as text, or the same as tables for people. Caller frees with free(). */
+/* The document of `addend plan --json` (see the manual page) as text, or the same as tables for people. Caller frees
+ * with free(). */
 AD_API AD_CHECKED ad_status ad_plan_json(const ad_recipe *recipe, char **out);
 AD_API AD_CHECKED ad_status ad_plan_table(const ad_recipe *recipe, char **out);
 

@@ -1,5 +1,5 @@
-/* Recipes: YAML files that name a model, data, mesh, precision and schedule. Read and checked as a whole before any rank
- * starts; all mistakes are reported at once, each with its line. */
+/* Recipes: YAML files that name a model, data, mesh, precision and schedule. Read and checked as a whole before any
+ * rank starts; all mistakes are reported at once, each with its line. */
 #ifndef ADDEND_RECIPE_H
 #define ADDEND_RECIPE_H
 #include "addend/model.h"
@@ -11,7 +11,7 @@ extern "C" {
 enum { AD_MICROBATCHES_MAX = 1024 };
 
 typedef struct ad_recipe_override {
-  char *pattern; /* glob over parameter names */
+  char *pattern;        /* glob over parameter names */
   ad_contract contract; /* zero fields: as in precision */
 } ad_recipe_override;
 
@@ -61,11 +61,13 @@ typedef struct ad_recipe {
   } checkpoint;
 } ad_recipe;
 
-/* Reads `path`, applies `sets` ("PATH=VALUE", --set) in order, checks everything. On AD_INVALID or AD_IO ad_last_error() holds all messages, one a line:
- * "gpt.yaml:7: train.microbatches: must be at least 1, is 0". */
-AD_API AD_CHECKED ad_status ad_recipe_read(const char *path, const char *const *sets, size_t set_count, ad_recipe **out);
+/* Reads `path`, applies `sets` ("PATH=VALUE", --set) in order, checks everything. On AD_INVALID or AD_IO
+ * ad_last_error() holds all messages, one a line: "gpt.yaml:7: train.microbatches: must be at least 1, is 0". */
+AD_API AD_CHECKED ad_status ad_recipe_read(const char *path, const char *const *sets, size_t set_count,
+                                           ad_recipe **out);
 /* The same from text; `path` is only named in messages. */
-AD_API AD_CHECKED ad_status ad_recipe_parse(const char *text, const char *path, const char *const *sets, size_t set_count, ad_recipe **out);
+AD_API AD_CHECKED ad_status ad_recipe_parse(const char *text, const char *path, const char *const *sets,
+                                            size_t set_count, ad_recipe **out);
 AD_API void ad_recipe_destroy(ad_recipe *recipe);
 /* The recipe as YAML with every key and its value. Caller frees with free(). */
 AD_API AD_CHECKED ad_status ad_recipe_print(const ad_recipe *recipe, char **out);

@@ -1,6 +1,6 @@
-/* The gradient reducer: parameters with layout and contract in, summed gradients out. Works on arrays and knows of no tape:
- * another framework calls it with its own buffers. Which sums are needed is derived from the types (law 4); there is no way to
- * say it. */
+/* The gradient reducer: parameters with layout and contract in, summed gradients out. Works on arrays and knows of no
+ * tape: another framework calls it with its own buffers. Which sums are needed is derived from the types (law 4); there
+ * is no way to say it. */
 #ifndef ADDEND_REDUCE_H
 #define ADDEND_REDUCE_H
 #include "addend/array.h"
@@ -20,7 +20,8 @@ typedef struct ad_contract {
   ad_dtype reduce;     /* on the wire */
   ad_dtype accumulate; /* sums form in it */
 } ad_contract;
-AD_API AD_CHECKED ad_status ad_contract_complete(ad_contract *contract); /* fills zero fields; a complete one stays as it is; AD_INVALID if it means nothing */
+AD_API AD_CHECKED ad_status ad_contract_complete(
+    ad_contract *contract); /* fills zero fields; a complete one stays as it is; AD_INVALID if it means nothing */
 
 typedef struct ad_param_spec {
   const char *name; /* unique; copied */
@@ -30,44 +31,49 @@ typedef struct ad_param_spec {
   ad_contract contract;
 } ad_param_spec;
 
-/* How far a microbatch's gradients go: they stay with what is pending; they are reduce-scattered into the partial sum of
- * the step, where storage is cut; or all is reduced. The last microbatch goes all the way (ZeRO-1: NONE until then). */
+/* How far a microbatch's gradients go: they stay with what is pending; they are reduce-scattered into the partial sum
+ * of the step, where storage is cut; or all is reduced. The last microbatch goes all the way (ZeRO-1: NONE until then).
+ */
 typedef enum ad_sync { AD_SYNC_NONE, AD_SYNC_SHARD, AD_SYNC_ALL } ad_sync;
 
 /* What happens to a bucket, for traces: called on the rank's own thread. */
 typedef enum ad_bucket_event { AD_BUCKET_POST, AD_BUCKET_WAIT, AD_BUCKET_DONE } ad_bucket_event;
 typedef struct ad_reducer_options {
-  size_t size; /* sizeof(ad_reducer_options) */
+  size_t size;         /* sizeof(ad_reducer_options) */
   size_t bucket_bytes; /* 0: 25 MiB */
   void (*trace)(void *context, ad_bucket_event event, int bucket, size_t bytes);
   void *trace_context;
 } ad_reducer_options;
 
 typedef struct ad_reducer ad_reducer;
-/* Collective in nothing: every rank makes its own, with the same parameters in the same order (checked at the first step by a hash: a difference is an error that
- * names the parameter). Buckets are filled in reverse order of the parameters. Borrows comm and the meshes. AD_TYPE if a gradient has no path to
- * its storage. */
+/* Collective in nothing: every rank makes its own, with the same parameters in the same order (checked at the first
+ * step by a hash: a difference is an error that names the parameter). Buckets are filled in reverse order of the
+ * parameters. Borrows comm and the meshes. AD_TYPE if a gradient has no path to its storage. */
 AD_API AD_CHECKED ad_status ad_reducer_create(ad_comm *comm, const ad_param_spec *params, size_t count,
                                               const ad_reducer_options *options, ad_reducer **out);
 AD_API void ad_reducer_destroy(ad_reducer *reducer);
 
-/* A step: begin_microbatch, then for each parameter that has a gradient `add` (in any order, the same on all ranks where it can be), end_microbatch; the last
- * microbatch has AD_SYNC_ALL; then `finish`. */
+/* A step: begin_microbatch, then for each parameter that has a gradient `add` (in any order, the same on all ranks
+ * where it can be), end_microbatch; the last microbatch has AD_SYNC_ALL; then `finish`. */
 AD_API AD_CHECKED ad_status ad_reducer_begin_microbatch(ad_reducer *reducer, ad_sync sync);
-/* Where the backward may write this gradient itself: `*out` describes the bucket's own memory, *adds says whether it must be added to (1) or overwritten
- * (0). out->data is NULL where that is not possible (dtype or scale change on the way): then hand the gradient to `add`.
- * May wait for what was sent from there. */
+/* Where the backward may write this gradient itself: `*out` describes the bucket's own memory, *adds says whether it
+ * must be added to (1) or overwritten (0). out->data is NULL where that is not possible (dtype or scale change on the
+ * way): then hand the gradient to `add`. May wait for what was sent from there. */
 AD_API AD_CHECKED ad_status ad_reducer_target(ad_reducer *reducer, size_t param, ad_array *out, int *adds);
-/* This microbatch's gradient is there: its layout must be the dual of the parameter's. If grad->data is the target's, nothing is copied. When
- * a bucket's last gradient arrives in an AD_SYNC_ALL microbatch its reduction is posted, in an order that is the same on all ranks. */
+/* This microbatch's gradient is there: its layout must be the dual of the parameter's. If grad->data is the target's,
+ * nothing is copied. When a bucket's last gradient arrives in an AD_SYNC_ALL microbatch its reduction is posted, in an
+ * order that is the same on all ranks. */
 AD_API AD_CHECKED ad_status ad_reducer_add(ad_reducer *reducer, size_t param, const ad_array *grad, const char *site);
 /* Parameters without `add` since begin are absent: they contribute nothing here, and still get their last reduction. */
 AD_API AD_CHECKED ad_status ad_reducer_end_microbatch(ad_reducer *reducer);
-/* Waits until every gradient is reduced. A set of absent parameters that differs between ranks is an error naming parameter and ranks. */
+/* Waits until every gradient is reduced. A set of absent parameters that differs between ranks is an error naming
+ * parameter and ranks. */
 AD_API AD_CHECKED ad_status ad_reducer_finish(ad_reducer *reducer);
-/* All of the above for one microbatch whose gradients lie in `grads` (NULL entries are absent): for hand-written training loops. */
+/* All of the above for one microbatch whose gradients lie in `grads` (NULL entries are absent): for hand-written
+ * training loops. */
 AD_API AD_CHECKED ad_status ad_reducer_step(ad_reducer *reducer, const ad_array *const *grads);
-/* The summed gradient in the storage layout and the accumulate dtype, unscaled; valid after finish until the next begin_microbatch. Owned by the reducer. */
+/* The summed gradient in the storage layout and the accumulate dtype, unscaled; valid after finish until the next
+ * begin_microbatch. Owned by the reducer. */
 AD_API const ad_array *ad_reducer_gradient(const ad_reducer *reducer, size_t param);
 AD_API int ad_reducer_is_absent(const ad_reducer *reducer, size_t param); /* on every microbatch of the step */
 /* Global norm of all gradients, every distinct element once; collective over `group`. */
@@ -88,8 +94,8 @@ AD_API size_t ad_reducer_plan_count(const ad_reducer *reducer);
 AD_API ad_reduction_plan ad_reducer_plan(const ad_reducer *reducer, size_t index);
 AD_API size_t ad_reducer_bytes(const ad_reducer *reducer); /* memory of buckets and gradients on this rank */
 
-/* Law 5: the step's counts, summed over the ranks on which they are addends when the batch is read; post early, wait when the first
- * loss is divided. One object serves all steps; it is under way at most once. */
+/* Law 5: the step's counts, summed over the ranks on which they are addends when the batch is read; post early, wait
+ * when the first loss is divided. One object serves all steps; it is under way at most once. */
 typedef struct ad_count ad_count;
 AD_API AD_CHECKED ad_status ad_count_create(ad_comm *comm, ad_count **out); /* local; borrows comm */
 /* Waits for what is under way, so that no rank misses this one's count. NULL allowed. */

@@ -1,4 +1,5 @@
-/* Training: one rank's share of a run, and *the* step function. Everything that takes a step, proofs included, calls it. */
+/* Training: one rank's share of a run, and *the* step function. Everything that takes a step, proofs included, calls
+ * it. */
 #ifndef ADDEND_TRAIN_H
 #define ADDEND_TRAIN_H
 #include "addend/checkpoint.h"
@@ -16,9 +17,9 @@ typedef struct ad_run ad_run;
 /* What a step tells. */
 typedef struct ad_step_report {
   int64_t step;
-  double loss;      /* mean over the step's counted tokens of all ranks, before the update */
-  int64_t count;    /* those tokens; 0: gradient 0 and a warning (law 5) */
-  double norm;      /* of the whole gradient, before clipping; not finite in a skipped step */
+  double loss;   /* mean over the step's counted tokens of all ranks, before the update */
+  int64_t count; /* those tokens; 0: gradient 0 and a warning (law 5) */
+  double norm;   /* of the whole gradient, before clipping; not finite in a skipped step */
   double lr;
   double seconds;
   int loss_scale; /* exponent of the loss scale that this step's gradients carry; 0 where there is none */
@@ -26,33 +27,35 @@ typedef struct ad_step_report {
 } ad_step_report;
 
 typedef struct ad_run_options {
-  size_t size;     /* sizeof(ad_run_options) */
-  ad_dtype dtype;  /* 0: as in the recipe; AD_F64 for proofs: every dtype of compute and contract becomes f64 */
-  /* Called when every gradient is reduced, before clipping and update; ad_run_gradient is valid. NULL allowed. A failure ends the step. */
-  ad_status (*after_gradients)(void *context, ad_run *run, const ad_step_report *report);
-  void *context;
+  size_t size;       /* sizeof(ad_run_options) */
+  ad_dtype dtype;    /* 0: as in the recipe; AD_F64 for proofs: every dtype of compute and contract becomes f64 */
   const char *trace; /* path of a Chrome trace file for this rank's events, or NULL; written by ad_run_destroy */
 } ad_run_options;
 
-/* Everything a rank needs: mesh, model, parameters (initialised), reducer, optimizer, tape, data. Collective over the mesh's ranks. `recipe` and `comm` are
- * borrowed. */
-AD_API AD_CHECKED ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_options *options, ad_run **out);
+/* Everything a rank needs: mesh, model, parameters (initialised), reducer, optimizer, tape, data. Collective over the
+ * mesh's ranks. `recipe` and `comm` are borrowed. */
+AD_API AD_CHECKED ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_options *options,
+                                          ad_run **out);
 AD_API void ad_run_destroy(ad_run *run);
-/* The step: for each microbatch forward, backward and the reducer; then norm, clip, update. A loss that is not finite is AD_NUMBER on all ranks, naming step and
- * rank. After any error the run can only be destroyed. */
+/* The step: for each microbatch forward, backward and the reducer; then norm, clip, update. A loss that is not finite
+ * is AD_NUMBER on all ranks, naming step and rank. After any error the run can only be destroyed. */
 AD_API AD_CHECKED ad_status ad_run_step(ad_run *run, int64_t step, ad_step_report *out);
-/* The loss of step `step`'s batch at the present parameters, without gradients or update (for --directional). held_out: of the validation part instead. */
+/* The loss of step `step`'s batch at the present parameters, without gradients or update (for --directional). held_out:
+ * of the validation part instead. */
 AD_API AD_CHECKED ad_status ad_run_loss(ad_run *run, int64_t step, int held_out, double *out);
 
 AD_API size_t ad_run_param_count(const ad_run *run);
 AD_API const ad_param_spec *ad_run_param(const ad_run *run, size_t index);
-AD_API ad_array *ad_run_value(ad_run *run, size_t index);  /* in the storage layout */
-AD_API ad_array *ad_run_master(ad_run *run, size_t index); /* what the optimizer updates; the value itself where its dtype is wide enough */
-/* After values (from_master 0) or masters (1) were written between steps: the other follows, and so do the copies that are computed with. Collective. */
+AD_API ad_array *ad_run_value(ad_run *run, size_t index); /* in the storage layout */
+AD_API ad_array *ad_run_master(
+    ad_run *run, size_t index); /* what the optimizer updates; the value itself where its dtype is wide enough */
+/* After values (from_master 0) or masters (1) were written between steps: the other follows, and so do the copies that
+ * are computed with. Collective. */
 AD_API AD_CHECKED ad_status ad_run_refresh(ad_run *run, int from_master);
-AD_API const ad_array *ad_run_gradient(const ad_run *run, size_t index); /* in the storage layout; times 2^report.loss_scale */
-/* Computes step `step`'s gradients once more without reducing them: `visit` sees every microbatch's gradient of every parameter on this rank, in the layout in
- * which it is an addend. For proofs. Collective. */
+AD_API const ad_array *ad_run_gradient(const ad_run *run,
+                                       size_t index); /* in the storage layout; times 2^report.loss_scale */
+/* Computes step `step`'s gradients once more without reducing them: `visit` sees every microbatch's gradient of every
+ * parameter on this rank, in the layout in which it is an addend. For proofs. Collective. */
 typedef void (*ad_addend_visitor)(void *context, size_t param, const ad_array *addend);
 AD_API AD_CHECKED ad_status ad_run_addends(ad_run *run, int64_t step, ad_addend_visitor visit, void *context);
 AD_API const ad_mesh *ad_run_mesh(const ad_run *run);
@@ -66,9 +69,9 @@ AD_API ad_comm *ad_run_comm(ad_run *run);
 AD_API const ad_recipe *ad_run_recipe(const ad_run *run);
 AD_API size_t ad_run_data_bytes(const ad_run *run); /* of the text and the batch on this rank */
 
-/* Checkpoints of a run: every parameter's value and optimizer state, how many steps were taken, and the recipe for people
- * to read. Samples follow from the step, so a run that goes on after `steps` takes the same steps, bit for bit on the
- * same mesh, as one that was never stopped. Collective. */
+/* Checkpoints of a run: every parameter's value and optimizer state, how many steps were taken, and the recipe for
+ * people to read. Samples follow from the step, so a run that goes on after `steps` takes the same steps, bit for bit
+ * on the same mesh, as one that was never stopped. Collective. */
 AD_API AD_CHECKED ad_status ad_run_save(ad_run *run, ad_checkpointer *checkpointer, int64_t steps);
 /* From the newest usable checkpoint in the folder, whatever mesh or sharding wrote it; *steps: how many were taken. The
  * errors of ad_checkpoint_load; after one the run can only be destroyed. */
@@ -80,19 +83,21 @@ AD_API AD_CHECKED ad_status ad_run_write_weights(ad_run *run, const char *path);
  * missing, left over, of another shape or no floats; the values are then unchanged. Local. */
 AD_API AD_CHECKED ad_status ad_run_read_weights(ad_run *run, const char *path);
 
-/* `addend train`: runs all steps of a recipe on this rank; rank 0 writes FOLDER/metrics.jsonl, trace.json (all ranks' events), report.html and
- * weights.safetensors; checkpoints go to FOLDER/checkpoints, if the recipe asks for them. `progress` is called on rank 0 after every step. */
+/* `addend train`: runs all steps of a recipe on this rank; rank 0 writes FOLDER/metrics.jsonl, trace.json (all ranks'
+ * events), report.html and weights.safetensors; checkpoints go to FOLDER/checkpoints, if the recipe asks for them.
+ * `progress` is called on rank 0 after every step. */
 typedef struct ad_train_options {
-  size_t size; /* sizeof(ad_train_options) */
+  size_t size;        /* sizeof(ad_train_options) */
   const char *folder; /* made if it is not there; NULL: "runs/NAME" */
-  void (*progress)(void *context, const ad_step_report *report, int64_t steps, double tokens_per_second, double seconds_left);
+  void (*progress)(void *context, const ad_step_report *report, int64_t steps, double tokens_per_second,
+                   double seconds_left);
   void *context;
   int resume; /* go on from the newest usable checkpoint in FOLDER/checkpoints */
 } ad_train_options;
 AD_API AD_CHECKED ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_options *options);
-/* Asks the training of this process to stop: ad_train ends after the present step, on all ranks, with its files and, if the recipe
- * has any, a checkpoint written, and returns AD_INTERRUPTED. Safe in a
- * signal handler; the library installs none. */
+/* Asks the training of this process to stop: ad_train ends after the present step, on all ranks, with its files and, if
+ * the recipe has any, a checkpoint written, and returns AD_INTERRUPTED. Safe in a signal handler; the library installs
+ * none. */
 AD_API void ad_train_interrupt(void);
 
 #if defined(__cplusplus)

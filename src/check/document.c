@@ -61,10 +61,10 @@ static const char *caught_param(const ad_sabotage *sabotage) {
 static json_t *sabotage_document(const ad_sabotage *sabotage) {
   return json_pack("{s:s, s:o, s:s, s:s, s:o, s:o, s:o, s:n, s:o, s:o}", "name", sabotage->name, "catalogue",
                    sabotage->catalogue ? json_integer(sabotage->catalogue) : json_null(), "dtype",
-                   sabotage->of_dtype ? "recipe" : "f64", "caught_by",
-                   ad_caught_name(sabotage->caught), "param", text_or_null(caught_param(sabotage)), "ratio",
-                   number(sabotage->ratio), "expected_ratio", number(sabotage->expected_ratio), "only_loss", "cause",
-                   cause_document(&sabotage->cause), "message", text_or_null(sabotage->message));
+                   sabotage->of_dtype ? "recipe" : "f64", "caught_by", ad_caught_name(sabotage->caught), "param",
+                   text_or_null(caught_param(sabotage)), "ratio", number(sabotage->ratio), "expected_ratio",
+                   number(sabotage->expected_ratio), "only_loss", "cause", cause_document(&sabotage->cause), "message",
+                   text_or_null(sabotage->message));
 }
 
 static void add_sabotages(const ad_findings *findings, json_t *document) {

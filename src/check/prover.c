@@ -263,8 +263,8 @@ static double largest_of(const ad_prover *prover) {
   return largest;
 }
 
-/* On the first rank, after its own step: the same step in one process, and every number of it. A step that no rank takes
- * has no gradient to judge, only states that must have stayed as they were. */
+/* On the first rank, after its own step: the same step in one process, and every number of it. A step that no rank
+ * takes has no gradient to judge, only states that must have stayed as they were. */
 static ad_status judge(ad_prover *prover, const ad_step_report *dist) {
   ad_step_report ref;
   if (dist->skipped) return AD_OK;

@@ -32,6 +32,7 @@ ad_status ad_reference_feed(ad_reference *reference, const ad_array *const *grad
                             double factor) AD_CHECKED;
 /* Whether that array of the distributed run after its step is what the fed optimizer made, bit for bit. */
 int ad_reference_fed_agrees(ad_reference *reference, size_t param, ad_restart_part part, const ad_array *whole);
-const ad_array *ad_reference_free_value(const ad_reference *reference, size_t param); /* its master; NULL without several_steps */
+const ad_array *ad_reference_free_value(const ad_reference *reference,
+                                        size_t param); /* its master; NULL without several_steps */
 
 #endif

@@ -69,8 +69,8 @@ static ad_passage passage_of(const ad_recipe *recipe, const ad_param_spec *spec)
   if (passage.contract.raw) passage.contract.grad = compute;
   passage.microbatches = (double)recipe->train.microbatches;
   for (size_t m = 0; m + 1 < recipe->train.sync_count; m++)
-    passage.sums_first |= recipe->train.sync[m] != AD_SYNC_ALL &&
-                          (recipe->train.sync[m] == AD_SYNC_NONE || recipe->shard.zero == 0);
+    passage.sums_first |=
+        recipe->train.sync[m] != AD_SYNC_ALL && (recipe->train.sync[m] == AD_SYNC_NONE || recipe->shard.zero == 0);
   find_steps(spec, &passage);
   return passage;
 }

@@ -49,8 +49,18 @@ static ad_status take_group(const ad_collective *collective, int64_t rank, int64
                   size);
   call->axes = collective->group.axes;
   call->shape = ad_group_canonical(&collective->group);
-  int64_t index = index_in(&call->shape, rank), members = 1;
-  for (int k = 0; k < call->shape.count; k++) members *= call->shape.size[k];
+  int64_t index = index_in(&call->shape, rank), members = 1, last = call->shape.base;
+  for (int k = 0; k < call->shape.count; k++) {
+    members *= call->shape.size[k];
+    last += (call->shape.size[k] - 1) * call->shape.stride[k];
+  }
+  if (!ad_mesh_has_rank(mesh, rank) || !ad_mesh_has_rank(mesh, call->shape.base) || !ad_mesh_has_rank(mesh, last))
+    return REFUSE(call,
+                  "rank %" PRId64 " calls on a group from rank %" PRId64 " to %" PRId64
+                  ", the mesh \"%s\" has ranks %" PRId64 " to %" PRId64
+                  "; make the group with ad_mesh_group on a rank of the mesh",
+                  rank, call->shape.base, last, ad_mesh_text(mesh), ad_mesh_first_rank(mesh),
+                  ad_mesh_first_rank(mesh) + ad_mesh_size(mesh) - 1);
   if (index < 0) {
     char group[256];
     return REFUSE(call, "rank %" PRId64 " is not in the group %s", rank,

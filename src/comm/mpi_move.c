@@ -201,8 +201,7 @@ static void sum(const mpi_call *c, void *out, size_t bytes) {
   const ad_call *call = c->call;
   const void *sources[SHM_RANKS_MAX];
   for (uint32_t k = 0; k < call->members; k++) sources[k] = c->members[k].addends;
-  if (bytes)
-    ad_reduce(&out, 1, sources, call->members, &call->reducing, bytes / call->out_element);
+  if (bytes) ad_reduce(&out, 1, sources, call->members, &call->reducing, bytes / call->out_element);
 }
 
 static void make_part(mpi_world *world, mpi_call *c) {

@@ -1,5 +1,5 @@
-/* Calls with segments between nodes: their blocks lie in the whole in several runs, and messages are one run each. Such a
- * call is moved as another one, whose blocks lie one after another in memory of the engine. */
+/* Calls with segments between nodes: their blocks lie in the whole in several runs, and messages are one run each. Such
+ * a call is moved as another one, whose blocks lie one after another in memory of the engine. */
 #include <string.h>
 #include "base/memory.h"
 #include "comm/mpi.h"

@@ -13,7 +13,7 @@ enum { DISTINCT_MAX = 256, LISTED_MAX = 4096 };
 typedef struct ad_planned {
   ad_reduction_plan plan;
   const char *when;
-  int64_t times; /* in a step */
+  int64_t times;   /* in a step */
   size_t gathered; /* a gather's own parameter; plan.params points here */
 } ad_planned;
 
@@ -245,8 +245,7 @@ static ad_status fill(const ad_recipe *recipe, ad_run *run, int64_t world, json_
   size_t node_peak = 0;
   ad_collectives listed = {0};
   ad_status status = list_collectives(run, &listed);
-  for (size_t i = 0; i < ad_run_param_count(run); i++)
-    json_array_append_new(params, param_document(run, i, &listed));
+  for (size_t i = 0; i < ad_run_param_count(run); i++) json_array_append_new(params, param_document(run, i, &listed));
   for (size_t i = 0; i < listed.count; i++)
     json_array_append_new(collectives, collective_document(run, &listed.list[i]));
   ad_release(listed.list);

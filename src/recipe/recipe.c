@@ -48,8 +48,8 @@ static ad_status name_after_file(ad_recipe *recipe) {
   return AD_OK;
 }
 
-/* What microbatches before the last do where the recipe does not say: with gradients cut (ZeRO-2 and 3) each leaves only
- * a shard of its sum behind; without, nothing moves before the last. */
+/* What microbatches before the last do where the recipe does not say: with gradients cut (ZeRO-2 and 3) each leaves
+ * only a shard of its sum behind; without, nothing moves before the last. */
 static ad_sync usual_sync(const ad_recipe *recipe) { return recipe->shard.zero >= 2 ? AD_SYNC_SHARD : AD_SYNC_NONE; }
 
 static ad_status complete_sync(ad_recipe *recipe) {

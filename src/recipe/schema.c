@@ -57,7 +57,8 @@ static const ad_key keys[] = {
     {"precision.compute", AD_KEY_DTYPE, .offset = AT(precision.compute), .fallback = "f32",
      .help = "of activations: f32 or f64"},
     {"precision.loss_scale", AD_KEY_INTEGER, .offset = AT(precision.loss_scale), .least = -24, .most = 24,
-     .fallback = "10", .help = "where gradients are f16: the loss is first multiplied by 2 to this power, which adapts"},
+     .fallback = "10",
+     .help = "where gradients are f16: the loss is first multiplied by 2 to this power, which adapts"},
     {"precision.overrides", AD_KEY_OVERRIDES, .offset = AT(precision.overrides), .second = AT(precision.override_count),
      .fallback = "", .help = "the same keys for parameters whose name matches a pattern"},
 
@@ -92,7 +93,8 @@ static const ad_key keys[] = {
     {"train.seed", AD_KEY_INTEGER, .offset = AT(train.seed), .least = 0, .most = WHOLE, .fallback = "1",
      .help = "of initial values and samples"},
     {"train.sync", AD_KEY_SYNC, .list = 1, .offset = AT(train.sync), .second = AT(train.sync_count), .fallback = "",
-     .help = "none, shard or all for each microbatch, the last all; left out: before the last none, with zero 2 or 3 shard"},
+     .help = "none, shard or all for each microbatch, the last all; left out: before the last none, with zero 2 or 3 "
+             "shard"},
 
     {"checkpoint.every", AD_KEY_INTEGER, .offset = AT(checkpoint.every), .least = 0, .most = 4294967296.0,
      .fallback = "0", .help = "steps between checkpoints; there is one at the end and on Ctrl-C too; 0: none"},

@@ -73,8 +73,8 @@ struct ad_reducer {
   uint64_t steps;   // finished
 };
 
-/* reducer.c: whether a backward may write this gradient into the bucket itself; known on engine dry too, where there is no
- * memory to write to. */
+/* reducer.c: whether a backward may write this gradient into the bucket itself; known on engine dry too, where there is
+ * no memory to write to. */
 int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param);
 
 /* bucket.c: how gradients are laid out in buckets. */

@@ -62,7 +62,7 @@ struct ad_tensor {
   int is_parameter, is_kept;
   size_t param;
   const ad_array *source; /* of a parameter: where its memory is found at each use */
-  int uses; /* during backward: operations that still have to leave their share of the gradient */
+  int uses;               /* during backward: operations that still have to leave their share of the gradient */
   void *saved, *scratch;
 };
 

@@ -185,7 +185,8 @@ static ad_status finish_gradients(ad_run *run, step_state *state, ad_step_report
 
 // Sabotage: the gradient overflows on one rank, which then decides for itself.
 static double own_norm(const ad_run *run, double norm) {
-  int overflows = ad_switched(AD_SWITCH_OVERFLOW_PER_RANK) && ad_group_index(&run->everyone, ad_comm_rank(run->comm)) == 1;
+  int overflows =
+      ad_switched(AD_SWITCH_OVERFLOW_PER_RANK) && ad_group_index(&run->everyone, ad_comm_rank(run->comm)) == 1;
   return overflows ? INFINITY : norm;
 }
 
@@ -230,7 +231,6 @@ static ad_status take_step(ad_run *run, ad_step_report *report) {
   AD_TRY(run_microbatches(run, &state));
   AD_TRY(finish_gradients(run, &state, report));
   AD_TRY(judge_norm(run, report));
-  if (run->options.after_gradients) AD_TRY(run->options.after_gradients(run->options.context, run, report));
   AD_TRY(update(run, report));
   return ad_comm_health(run->comm);
 }

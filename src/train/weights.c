@@ -17,8 +17,8 @@ static ad_status describe_params(const ad_run *run, ad_safetensor **out) {
   ad_safetensor *tensors;
   AD_TRY(ad_new(run->param_count, &tensors));
   for (size_t i = 0; i < run->param_count; i++)
-    tensors[i] =
-        (ad_safetensor){.name = run->specs[i].name, .dtype = run->specs[i].contract.param, .shape = run->specs[i].shape};
+    tensors[i] = (ad_safetensor){
+        .name = run->specs[i].name, .dtype = run->specs[i].contract.param, .shape = run->specs[i].shape};
   *out = tensors;
   return AD_OK;
 }

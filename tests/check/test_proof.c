@@ -57,7 +57,8 @@ static void every_planted_mistake_is_caught(void **state) {
       if (planted[k].caught == AD_CAUGHT_NONE) fail_msg("%s survived on %s", planted[k].name, recipe->mesh);
       if (isfinite(planted[k].expected_ratio))
         assert_true(fabs(planted[k].ratio / planted[k].expected_ratio - 1) < 1e-9);
-      int told = i < MESHES || isfinite(planted[k].expected_ratio);  // a shard without some addends has no copies to tell
+      int told =
+          i < MESHES || isfinite(planted[k].expected_ratio);  // a shard without some addends has no copies to tell
       if (planted[k].axes && told && planted[k].cause.axes != planted[k].axes)
         fail_msg("%s on %s, %d: %s", planted[k].name, recipe->mesh, i, planted[k].cause.text);
     }

@@ -43,7 +43,8 @@ static double relative(const char *mesh, int zero, int microbatches, ad_contract
 static void nearly(double found, double expected) { assert_true(fabs(found - expected) <= 1e-6 * expected); }
 
 static const ad_contract single = {.param = AD_F32}, brain = {.param = AD_BF16},
-                         wide_wire = {.param = AD_BF16, .reduce = AD_F32}, raw = {.param = AD_BF16, .raw = 1, .reduce = AD_BF16};
+                         wide_wire = {.param = AD_BF16, .reduce = AD_F32},
+                         raw = {.param = AD_BF16, .raw = 1, .reduce = AD_BF16};
 
 static void f32_rounds_in_its_additions_and_nowhere_else(void **state) {
   nearly(relative("dp_replicate=3", 0, 1, single), 2 * 0x1p-24);
@@ -58,7 +59,8 @@ static void a_first_write_of_single_addends_is_exact(void **state) {
 }
 
 static void each_reduction_writes_once(void **state) {
-  double one = relative("dp_replicate=3 dp_shard=4", 2, 2, brain), none = relative("dp_replicate=3 dp_shard=4", 1, 2, brain);
+  double one = relative("dp_replicate=3 dp_shard=4", 2, 2, brain),
+         none = relative("dp_replicate=3 dp_shard=4", 1, 2, brain);
   assert_true(one > expm1(2 * log1p(0x1p-8)) && one < expm1(2 * log1p(0x1p-8)) + 1e-5);
   assert_true(none > expm1(3 * log1p(0x1p-8)) && none < expm1(3 * log1p(0x1p-8)) + 1e-5);
   nearly(relative("dp_replicate=3 dp_shard=4", 2, 1, wide_wire) - 0x1p-8, 6 * 0x1p-24 * (1 + 0x1p-8));

@@ -99,8 +99,8 @@ static void dtype_mistakes_need_a_contract_that_promises_more(void **state) {
   p = list("dp_replicate=3", UNEQUAL, "}\nprecision: {param: bf16, overrides: {\"*.norm.*\": {grad: f32}}");
   assert_true(has(p, "narrow-accumulate") && has(p, "bucket-by-raw-dtype"));
   for (size_t i = 0; i < p->count; i++)
-    assert_int_equal(p->list[i].of_dtype, !strcmp(p->list[i].name, "narrow-accumulate") ||
-                                              !strcmp(p->list[i].name, "bucket-by-raw-dtype"));
+    assert_int_equal(p->list[i].of_dtype,
+                     !strcmp(p->list[i].name, "narrow-accumulate") || !strcmp(p->list[i].name, "bucket-by-raw-dtype"));
   free(p);
 }
 

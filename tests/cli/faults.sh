@@ -120,7 +120,11 @@ if ! grep -q __asan_init "$addend"; then # a sanitizer reserves terabytes for it
   (ulimit -v 400000; could_not "ulimit -v" check "$recipe")
 fi
 could_not "exit status 7" run -n 3 -- sh -c 'exit 7'
-could_not "no-such-program" run -n 3 -- ./no-such-program
+status=0; "$addend" run -n 3 -- ./no-such-program >out 2>err || status=$?
+[ $status -eq 2 ] && grep -q "no-such-program" err || { cat err >&2; fail "a program that is not there is exit 2, not $status"; }
+status=0; "$addend" train "$recipe" -o full --set train.steps=2 >/dev/full 2>err || status=$?
+[ $status -eq 3 ] && grep -q "standard output" err || { cat err >&2; fail "a full standard output is exit 3, not $status"; }
+(ulimit -f 1; could_not "ulimit -f" train "$recipe" -o small)
 
 "$addend" run -n 3 -- true || fail "a program that never joins and returns 0 is fine"
 "$addend" run -n 32 -- true || fail "32 programs"

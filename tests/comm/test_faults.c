@@ -115,9 +115,9 @@ static int call_wrongly(ad_comm *comm, void *context) {
   CHECK_OK(ad_mesh_create_pool("dp=1", 1 - ad_comm_rank(comm), &other));
   ad_group group = ad_mesh_group(mesh, AD_AXES_ALL, 0);
   const ad_collective good = {.op = AD_ALL_REDUCE, .group = group, .in = in, .out = out, .count = 8, .dtype = AD_F32};
-  ad_collective bad[12];
+  ad_collective bad[14];
   int n = 0;
-  for (int i = 0; i < 12; i++) bad[i] = good;
+  for (int i = 0; i < 14; i++) bad[i] = good;
   bad[n++].op = (ad_collective_op)77;
   bad[n++].dtype = (ad_dtype)9;
   bad[n++].accumulate = AD_BF16;
@@ -132,6 +132,11 @@ static int call_wrongly(ad_comm *comm, void *context) {
   bad[n++].root = 2;
   bad[n].op = AD_REDUCE_SCATTER;
   bad[n++].counts = counts;
+  bad[n++].group.base = 1;
+  // The mesh of the other rank alone: this one is outside.
+  bad[n].group.axes = 0;
+  bad[n].group.base = ad_comm_rank(comm);
+  bad[n++].group.mesh = other;
   for (int i = 0; i < n; i++) CHECK_STATUS(ad_comm_run(comm, &bad[i]), AD_INVALID);
   ad_request unknown = {.id = 1000};
   CHECK_STATUS(ad_comm_wait(comm, &unknown), AD_INVALID);

@@ -22,8 +22,7 @@ static void users_of_a_parameter_leave_addends_on_dp_and_cp(void **state) {
   assert_int_equal(ad_declare_vector(&list, "final.norm", "weight", 4, 1), 0);
   must(list.status);
   char text[128];
-  assert_string_equal(ad_layout_print(&list.list[0].layout, text, sizeof text),
-                      "dp_replicate=R dp_shard=R cp=R tp=I");
+  assert_string_equal(ad_layout_print(&list.list[0].layout, text, sizeof text), "dp_replicate=R dp_shard=R cp=R tp=I");
   ad_declarations_release(&list);
   ad_mesh_destroy(mesh);
 }

@@ -108,11 +108,8 @@ static void take_back(void *context, size_t param) {
 
 static ad_tape *open_borrowing_tape(lender *l) {
   ad_tape *tape;
-  ad_tape_options options = {.size = sizeof options,
-                             .dtype = l->m->dtype,
-                             .acquire = lend,
-                             .release = take_back,
-                             .parameter_context = l};
+  ad_tape_options options = {
+      .size = sizeof options, .dtype = l->m->dtype, .acquire = lend, .release = take_back, .parameter_context = l};
   must(ad_tape_create(l->m->w.comm, l->m->w.mesh, &options, &tape));
   return tape;
 }
@@ -129,7 +126,8 @@ static void lent_parameters_give_the_same_gradients(void **state) {
   must(ad_backward(tape, run_with(&m, l.lent, tape, q)));
   for (size_t i = 0; i + 1 < PARAMS; i++) equal_arrays(ad_grad(q[i]), ad_grad(p[i]), 0);
   for (size_t i = 0; i < PARAMS; i++) assert_int_equal(l.held[i], 0);
-  assert_int_equal(l.uses[0], 3);  // the lookup, the tied head, the head's backward; the lookup's backward reads nothing
+  assert_int_equal(l.uses[0],
+                   3);  // the lookup, the tied head, the head's backward; the lookup's backward reads nothing
   assert_int_equal(l.uses[1], 2);
   assert_int_equal(l.uses[7], 0);
   ad_tape_destroy(tape);

@@ -23,9 +23,8 @@ typedef struct job {
   seen *seen;
 } job;
 
-static ad_status keep_gradient(void *context, ad_run *run, const ad_step_report *report) {
-  const job *j = context;
-  double *to = j->seen->gradient[ad_comm_rank(ad_run_comm(run))][report->step];
+static void keep_gradient(const job *j, ad_run *run, int step) {
+  double *to = j->seen->gradient[ad_comm_rank(ad_run_comm(run))][step];
   size_t numel = 0;
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     const ad_array *gradient = ad_run_gradient(run, i);
@@ -33,18 +32,19 @@ static ad_status keep_gradient(void *context, ad_run *run, const ad_step_report 
     numel += ad_array_numel(gradient);
   }
   j->seen->numel = numel;
-  return AD_OK;
 }
 
 static int take_steps(ad_comm *comm, void *context) {
   job *j = context;
-  ad_run_options options = {
-      .size = sizeof options, .dtype = AD_F64, .after_gradients = keep_gradient, .context = context};
+  ad_run_options options = {.size = sizeof options, .dtype = AD_F64};
   ad_run *run;
   RANK_MUST(comm, ad_switch_set(j->planted));
   RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
   RANK_MUST(comm, ad_run_loss(run, 0, 0, &j->seen->loss_alone));
-  for (int step = 0; step < STEPS; step++) RANK_MUST(comm, ad_run_step(run, step, &j->seen->report[step]));
+  for (int step = 0; step < STEPS; step++) {
+    RANK_MUST(comm, ad_run_step(run, step, &j->seen->report[step]));
+    keep_gradient(j, run, step);
+  }
   ad_run_destroy(run);
   return 0;
 }

@@ -114,9 +114,9 @@ __attribute__((visibility("default"))) const ad_mpi_transport ad_mpi_transport_t
 #if defined(OPEN_MPI)
                                                                                         "Open MPI",
 #elif defined(MPICH_VERSION)
-                                                                                         "MPICH",
+                                                                                        "MPICH",
 #else
-                                                                                         "an MPI",
+                                                                                        "an MPI",
 #endif
                                                                                         transport_open,
                                                                                         transport_all_gather,
