@@ -92,7 +92,8 @@ AD_API ad_tensor *ad_gelu_at(ad_tape *tape, ad_tensor *x, const char *site); /* 
 AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targets, const char *site);
 
 /* Transitions (law 2). `axes` as in ad_axes_parse; axes on which x has different types are moved one type after the
- * other. A failed tape tells the group of its error here, where the others may wait. */
+ * other; where the mesh names one of them, those that it does not name and that need no move stay as they are. A failed
+ * tape tells the group of its error here, where the others may wait. */
 AD_API ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const char *axes, ad_type to, const char *site);
 
 #define ad_add(t, a, b) ad_add_at((t), (a), (b), AD_HERE)

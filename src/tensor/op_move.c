@@ -91,11 +91,27 @@ static ad_axes axes_at_once(const ad_array *x, const attributes *at, const char 
   return innermost_of(&x->layout, part.axes);
 }
 
+static int is_same_on_all(ad_type type) { return type == AD_R || type == AD_I || type == AD_P; }
+
+// Axes that only a set such as "dp" brought in: one rank that is where the move leads, or where no entry leads and none
+// is needed, because R, I and P mean the same there.
+static ad_axes axes_left_out(const ad_layout *layout, const attributes *at, ad_axes axes) {
+  ad_axes named = ad_mesh_named(layout->mesh), out = 0;
+  if (!(axes & named)) return 0;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    ad_type from = layout->type[axis];
+    int means_same = is_same_on_all(from) && is_same_on_all(at->to) && !ad_transition_find(at->move, from, at->to);
+    if (from == at->to || means_same) out |= AD_AXES(axis);
+  }
+  return out & axes & ~named;
+}
+
 ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const char *axes, ad_type to, const char *site) {
   attributes at = {.move = move, .to = to};
   ad_axes left = 0;
   ad_status status = ad_axes_parse(axes, &left);
   if (status) x = ad_tape_fail(tape, ad_fail_in(status, "%s: %s", site, ad_move_name(move)));
+  if (!ad_tape_failed(tape) && ad_tape_owns(tape, x)) left &= ~axes_left_out(&x->array.layout, &at, left);
   while (left && !ad_tape_failed(tape)) {
     at.axes = left;
     if (ad_tape_owns(tape, x)) {

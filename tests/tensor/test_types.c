@@ -233,6 +233,34 @@ static void nested_cuts_come_back_in_their_order(void **state) {
   assert_true(ad_layout_equal(&ad_grad(x)->layout, &dual));
 }
 
+/* The loss of a batch that is cut over the one data axis there is; R on the other, which the mesh does not name. */
+static ad_tensor *loss_of_cut_batch(dry_world *d) {
+  return ad_sum(d->tape, leaf(d, "dp_shard=S0 tp=I", SHAPE(2, 6, 8)));
+}
+
+static void an_axis_that_the_mesh_does_not_name_is_left_out_of_a_set(void **state) {
+  dry_world *d = *state;
+  ad_tensor *loss = loss_of_cut_batch(d);
+  assert_types(ad_tensor_array(ad_all_reduce(d->tape, loss, "dp", AD_R)), AD_R, AD_I);
+  ad_tensor *reduced = ad_all_reduce(d->tape, loss, "dp", AD_I);
+  assert_types(ad_tensor_array(reduced), AD_I, AD_I);
+  assert_int_equal(ad_tensor_array(reduced)->layout.type[AD_DP_REPLICATE], AD_R);
+  must(ad_backward(d->tape, reduced));
+}
+
+static void a_set_that_has_arrived_is_refused_by_its_named_axis(void **state) {
+  dry_world *d = *state;
+  ad_tensor *reduced = ad_all_reduce(d->tape, loss_of_cut_batch(d), "dp", AD_I);
+  must(ad_tape_status(d->tape));
+  ad_all_reduce(d->tape, reduced, "dp", AD_I);
+  assert_int_equal(ad_tape_status(d->tape), AD_TYPE);
+  assert_mentions("I on `dp_shard` already");
+  ad_tape_reset(d->tape);
+  ad_all_reduce(d->tape, loss_of_cut_batch(d), "dp_replicate", AD_R);
+  assert_int_equal(ad_tape_status(d->tape), AD_TYPE);
+  assert_mentions("R on `dp_replicate` already");
+}
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, open_dry, close_dry)
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -249,6 +277,8 @@ int main(void) {
       TEST(wrong_options_are_refused),
       TEST(a_move_over_axes_of_different_types_is_a_chain),
       TEST(nested_cuts_come_back_in_their_order),
+      TEST(an_axis_that_the_mesh_does_not_name_is_left_out_of_a_set),
+      TEST(a_set_that_has_arrived_is_refused_by_its_named_axis),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
