@@ -18,7 +18,10 @@ static const struct argp_option options[] = {
 
 static int add_set(cli_recipe_options *input, const char *set, struct argp_state *state) {
   const char **sets = realloc(input->sets, (input->set_count + 1) * sizeof *sets);
-  if (!sets) argp_failure(state, CLI_UNFINISHED, 0, "no memory for --set %s", set);
+  if (!sets) {
+    argp_failure(state, CLI_UNFINISHED, 0, "no memory for --set %s", set);
+    return ENOMEM;
+  }
   input->sets = sets;
   input->sets[input->set_count++] = set;
   return 0;

@@ -252,7 +252,7 @@ static ad_status check_out(const ad_comm *comm, const ad_array *in, const ad_arr
 
 static ad_status check_move(const ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
                             const char *site, ad_array *out) {
-  ad_array expected;
+  ad_array expected = {0};
   AD_TRY(ad_array_after(comm, in, move, axes, to, site, &expected));
   return check_out(comm, in, &expected, move, out, site);
 }

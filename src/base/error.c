@@ -1,5 +1,7 @@
 /* Statuses, the last error message of each thread, and the log callback. */
 #include "base/error.h"
+#undef ad_fail
+#undef ad_fail_in
 
 #include <pthread.h>
 #include <stdarg.h>

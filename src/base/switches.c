@@ -1,6 +1,7 @@
 /* The table of switches and setting them by name. What each one spoils is where the code reads it. */
 #include "base/switches.h"
 
+#include <stdio.h>
 #include <string.h>
 #include "base/error.h"
 #include "base/text.h"
@@ -57,7 +58,7 @@ ad_status ad_switch_set(const char *text) {
     }
   }
   memset(ad_switches, 0, sizeof ad_switches);
-  strcpy(ad_switch_axis_name, axis);
+  snprintf(ad_switch_axis_name, sizeof ad_switch_axis_name, "%s", axis);
   if (which >= 0) ad_switches[which] = 1;
   return AD_OK;
 }

@@ -221,8 +221,15 @@ static ad_status make_place(ad_comm *comm, ad_call **out) {
   return AD_OK;
 }
 
+static ad_status check_given(const ad_comm *comm, const ad_collective *collective) {
+  if (collective) return AD_OK;
+  return ad_fail(AD_INVALID, "rank %" PRId64 ": the collective to call is NULL; describe it in an ad_collective",
+                 comm->rank);
+}
+
 static ad_status post(ad_comm *comm, const ad_collective *collective, ad_call **out) {
   ad_call *call;
+  AD_TRY(check_given(comm, collective));
   AD_TRY(check_broken(comm));
   AD_TRY(make_place(comm, &call));
   AD_TRY(ad_call_prepare(collective, comm->rank, comm->size, call));

@@ -49,8 +49,8 @@ mpi_span ad_mpi_result_for(const ad_call *call, uint32_t k) {
   }
   if (call->op == AD_ALL_GATHER) return span(call->in, call->element, 0, call->in_bytes / call->element);
   if (!is_sliced(call) || ad_mpi_is_small(call)) return (mpi_span){0};
-  // The root has it all.
-  return call->op == AD_BROADCAST && k == call->root ? (mpi_span){0} : out_part(call, call->index);
+  if (call->op == AD_BROADCAST && k == call->root) return (mpi_span){0};  // it has it all
+  return out_part(call, call->index);
 }
 
 mpi_span ad_mpi_result_from(const ad_call *call, uint32_t k) {

@@ -123,7 +123,7 @@ static void look(mpi_world *world) {
 /* ---- waiting ---- */
 
 static void nap(uint32_t turns) {
-  long longest = 20000l << (turns / 64 < 4 ? turns / 64 : 4);
+  long longest = 20000L << (turns / 64 < 4 ? turns / 64 : 4);
   struct timespec time = {.tv_nsec = longest < nap_longest ? longest : nap_longest};
   nanosleep(&time, NULL);
 }

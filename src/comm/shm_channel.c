@@ -85,7 +85,7 @@ static ad_status grow_table(shm_world *world) {
 
 static ad_status add_channel(shm_world *world, const ad_call *call, uint64_t hash, shm_channel **out) {
   shm_channel *channel;
-  shm_entry *entry = NULL;
+  shm_entry *entry = world->control->entries;  // until it is found
   AD_TRY(grow_table(world));
   AD_TRY(find_entry(world, call, hash, &entry));
   AD_TRY(ad_new(1, &channel));

@@ -108,8 +108,8 @@ static shm_block *find_room(shm_world *world, uint64_t bytes) {
 }
 
 static void join_free(shm_world *world) {
-  for (shm_block *block = world->blocks; block && block->next;) {
-    shm_block *next = block->next;
+  shm_block *block = world->blocks, *next;
+  while (block && (next = block->next)) {
     // Memory that was never used stays apart: it needs no zeroing.
     if (block->used || next->used || block->dirty != next->dirty) {
       block = next;
@@ -203,7 +203,7 @@ static ad_status hold(shm_world *world, void *memory, _Atomic uint32_t *holders,
 }
 
 ad_status ad_shm_share(shm_world *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) {
-  void *memory, *count = NULL;
+  void *memory = NULL, *count = NULL;
   AD_TRY(ad_shm_alloc(world, bytes, &memory));
   ad_status status = ad_shm_alloc(world, sizeof holders, &count);
   if (!status) status = hold(world, memory, count, 1);

@@ -216,7 +216,7 @@ ad_status ad_shm_map(int fd, shm_control **out) {
 
 static ad_status map_inherited(int *fd, uint32_t *rank, shm_control **out) {
   int64_t inherited = -1, number = -1;
-  shm_control *control;
+  shm_control *control = NULL;
   AD_TRY(read_number("ADDEND_SHM_FD", &inherited));
   AD_TRY(read_number("ADDEND_RANK", &number));
   ad_status status = ad_shm_map(inherited > INT32_MAX ? -1 : (int)inherited, &control);

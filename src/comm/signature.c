@@ -34,9 +34,15 @@ ad_signature ad_signature_of(const ad_call *call) {
   return signature;
 }
 
+/* The byte that holds a scale from -128 to 127. */
+static int scale_at(uint64_t what) {
+  int byte = (int)(what & 0xff);
+  return byte < 128 ? byte : byte - 256;
+}
+
 static void print_outputs(ad_text *text, const ad_signature *signature, ad_dtype dtype) {
   ad_dtype out = (ad_dtype)(signature->what >> 32 & 0xff);
-  int in_scale = (int8_t)(signature->what >> 40 & 0xff), out_scale = (int8_t)(signature->what >> 48 & 0xff);
+  int in_scale = scale_at(signature->what >> 40), out_scale = scale_at(signature->what >> 48);
   if (in_scale) ad_text_add(text, " holding values times 2^%d", -in_scale);
   if (out != dtype) ad_text_add(text, ", written as %s", ad_dtype_name(out));
   if (out_scale) ad_text_add(text, ", written times 2^%d", -out_scale);

@@ -40,7 +40,7 @@ static ad_status view_sets(const ad_layout *layout, const char *where, ad_layout
   int count = ad_mesh_common_sets(layout->mesh, seen->mesh, from, to);
   for (int i = 0; i < count; i++) {
     char seen_as[128];
-    ad_type type;
+    ad_type type = AD_R;
     AD_TRY(one_type(layout, where, from[i], ad_axes_print(to[i], seen_as, sizeof seen_as), &type));
     ad_layout_set(seen, to[i], type);
     *known |= to[i];
@@ -64,7 +64,7 @@ static ad_status view_thin_axes(const ad_layout *layout, const char *where, int6
   ad_axis here[AD_AXIS_COUNT], there[AD_AXIS_COUNT];
   int here_count = thin_axes(layout->mesh, stride, here), there_count = thin_axes(seen->mesh, stride, there);
   for (int i = 0; i < here_count; i++) {
-    ad_type type;
+    ad_type type = AD_R;
     const char *seen_as = i < there_count ? ad_axis_name(there[i]) : "nothing";
     AD_TRY(one_type(layout, where, AD_AXES(here[i]), seen_as, &type));
     if (i >= there_count) continue;
@@ -92,7 +92,7 @@ static void fill_unknown(ad_layout *seen, ad_axes known) {
 static ad_status keep_unnamed(const ad_layout *layout, const char *where, ad_layout *seen) {
   ad_axes named = ad_mesh_named(layout->mesh) | ad_mesh_named(seen->mesh);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    ad_type type;
+    ad_type type = AD_R;
     if (named & AD_AXES(axis)) continue;
     AD_TRY(one_type(layout, where, AD_AXES(axis), ad_axis_name((ad_axis)axis), &type));
     ad_layout_set(seen, AD_AXES(axis), type);

@@ -26,6 +26,14 @@ static ad_status check_name(const ad_param_spec *params, size_t index) {
   return AD_OK;
 }
 
+static ad_status check_spec(const ad_param_spec *spec) {
+  if (spec->layout.mesh && spec->storage.mesh) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "reducer: parameter `%s`: its %s has no mesh; make one with ad_layout_parse or "
+                 "ad_layout_all, and where nothing is cut let storage be the layout",
+                 spec->name, spec->layout.mesh ? "storage" : "layout");
+}
+
 static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_reduced_param *param) {
   AD_TRY(ad_copy_string(spec->name, &param->name));
   param->shape = spec->shape;
@@ -61,6 +69,7 @@ static ad_status fill(ad_reducer *reducer, const ad_param_spec *params, size_t c
   AD_TRY(ad_new(count, &reducer->results));
   for (size_t i = 0; i < count; i++) {
     AD_TRY(check_name(params, i));
+    AD_TRY(check_spec(&params[i]));
     reducer->param_count++;
     reducer->results[i] = &reducer->params[i].result;
     AD_TRY(take_param(reducer, &params[i], &reducer->params[i]));
@@ -73,6 +82,10 @@ static ad_status fill(ad_reducer *reducer, const ad_param_spec *params, size_t c
 ad_status ad_reducer_create(ad_comm *comm, const ad_param_spec *params, size_t count, const ad_reducer_options *options,
                             ad_reducer **out) {
   ad_reducer *reducer;
+  if (count && !params) {
+    return ad_fail(AD_INVALID, "reducer: %zu parameters, but `params` is NULL; hand in one ad_param_spec for each",
+                   count);
+  }
   AD_TRY(ad_new(1, &reducer));
   reducer->comm = comm;
   ad_status status = fill(reducer, params, count, options);
@@ -275,6 +288,10 @@ static ad_status check_produced(const ad_reduced_param *param, const ad_array *g
 ad_status ad_reducer_add(ad_reducer *reducer, size_t param, const ad_array *grad, const char *site) {
   AD_TRY(check_param(reducer, param, "add"));
   ad_reduced_param *p = &reducer->params[param];
+  if (!grad) {
+    return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` is NULL; leave `add` out where there is none", site,
+                   p->name);
+  }
   ad_bucket *bucket = &reducer->buckets[p->bucket];
   AD_TRY(check_grad(reducer, p, grad, site));
   AD_TRY(check_produced(p, grad, site));

@@ -44,7 +44,7 @@ static void put(const suite *s, void *memory, size_t i, int64_t number) {
       *(int64_t *)to = number;
       break;
     case AD_F32:
-      *(float *)to = narrow;
+      memcpy(to, &narrow, sizeof narrow);
       break;
     default:
       ad_cast(to, s->dtype, &wide, AD_F64, 1);
@@ -195,7 +195,7 @@ static void all_gather(const suite *s, const variant *v, size_t n) {
 }
 
 static void all_to_all(const suite *s, const variant *v, size_t n) {
-  size_t sends[MEMBERS_MAX], receives[MEMBERS_MAX], sent = 0, received = 0;
+  size_t sends[MEMBERS_MAX] = {0}, receives[MEMBERS_MAX] = {0}, sent = 0, received = 0;
   for (size_t k = 0; k < s->members; k++) {
     sent += sends[k] = block_count(s, v, n, s->index, k);
     received += receives[k] = block_count(s, v, n, k, s->index);

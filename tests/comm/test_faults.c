@@ -139,6 +139,9 @@ static int call_wrongly(ad_comm *comm, void *context) {
   bad[n++].group.mesh = other;
   for (int i = 0; i < n; i++) CHECK_STATUS(ad_comm_run(comm, &bad[i]), AD_INVALID);
   ad_request unknown = {.id = 1000};
+  CHECK_STATUS(ad_comm_run(comm, NULL), AD_INVALID);
+  CHECK_STATUS(ad_comm_post(comm, NULL, &unknown), AD_INVALID);
+  CHECK_MESSAGE("NULL");
   CHECK_STATUS(ad_comm_wait(comm, &unknown), AD_INVALID);
   CHECK_OK(ad_comm_run(comm, &good));  // nothing was counted as a call
   ad_mesh_destroy(mesh);

@@ -58,7 +58,7 @@ static int stored_by_definition(const ad_mesh *mesh, const ad_axis axis[2], cons
   for (int i = 0; i < n; i++) elements[i] = i;
   for (int k = 0; k < 2; k++) {
     int64_t g = ad_mesh_axis_size(mesh, axis[k]), i = ad_mesh_position(mesh, rank, axis[k]);
-    int kept[ELEMENTS_MAX], kept_count = 0, zigzag = type[k] >= AD_S_ZIGZAG(0);
+    int kept[ELEMENTS_MAX] = {0}, kept_count = 0, zigzag = type[k] >= AD_S_ZIGZAG(0);
     int64_t chunks = zigzag ? 2 * g : g, own[2] = {i, 2 * g - 1 - i};
     for (int c = 0; c <= zigzag; c++)
       for (int64_t e = own[c] * count / chunks; e < (own[c] + 1) * count / chunks; e++)

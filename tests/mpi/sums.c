@@ -106,7 +106,7 @@ static void run_all(const ad_group *group) {
 static void run_counts(const ad_group *group, size_t scale) {
   size_t members = (size_t)ad_group_size(group), index = (size_t)ad_group_index(group, rank), in_count = 0,
          out_count = 0;
-  size_t sends[16], receives[16], blocks[16], all = 0;
+  size_t sends[16] = {0}, receives[16] = {0}, blocks[16] = {0}, all = 0;
   for (size_t j = 0; j < members; j++) {
     in_count += sends[j] = (index + 2 * j) * scale;
     out_count += receives[j] = (j + 2 * index) * scale;

@@ -344,6 +344,47 @@ static void lists_that_differ_are_named_at_the_first_step(void **state) {
   for (difference what = 0; what < DIFFERENCES; what++) run_ranks(3, differing_lists, &what);
 }
 
+/* ---- wrong calls ---- */
+
+static void refuse_create(const model *m, const ad_param_spec *params, const char *sentence) {
+  ad_reducer *reducer = NULL;
+  CHECK_STATUS(ad_reducer_create(m->comm, params, PARAMS, NULL, &reducer), AD_INVALID);
+  CHECK_MESSAGE(sentence);
+  CHECK(!reducer);
+}
+
+static int describe_wrongly(ad_comm *comm, void *context) {
+  model m;
+  open_model(&m, comm, "dp_shard=1", AD_F32);
+  model good = m;
+  refuse_create(&m, NULL, "`params` is NULL");
+  m.params[2].layout.mesh = NULL;
+  refuse_create(&m, m.params, "`query`: its layout has no mesh");
+  m = good;
+  m.params[2].storage = (ad_layout){0};
+  refuse_create(&m, m.params, "`query`: its storage has no mesh");
+  ad_mesh_destroy(good.mesh);
+  return 0;
+}
+
+static void parameters_without_a_mesh_are_refused(void **state) { run_ranks(1, describe_wrongly, NULL); }
+
+static int add_nothing(ad_comm *comm, void *context) {
+  model m;
+  open_model(&m, comm, "dp_shard=1", AD_F32);
+  create_reducer(&m, 0);
+  CHECK_OK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL));
+  CHECK_STATUS(ad_reducer_add(m.reducer, 2, NULL, AD_HERE), AD_INVALID);
+  CHECK_MESSAGE("`query` is NULL");
+  add_gradient(&m, 2, 0);
+  CHECK_OK(ad_reducer_end_microbatch(m.reducer));
+  CHECK_OK(ad_reducer_finish(m.reducer));
+  close_model(&m);
+  return 0;
+}
+
+static void a_gradient_that_is_null_is_refused(void **state) { run_ranks(1, add_nothing, NULL); }
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(gradients_are_summed_over_ranks_and_microbatches),
@@ -359,6 +400,8 @@ int main(void) {
       cmocka_unit_test(a_set_that_differs_names_parameter_and_ranks_everywhere),
       cmocka_unit_test(ranks_that_share_no_reduction_must_agree_too),
       cmocka_unit_test(lists_that_differ_are_named_at_the_first_step),
+      cmocka_unit_test(parameters_without_a_mesh_are_refused),
+      cmocka_unit_test(a_gradient_that_is_null_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
