@@ -26,8 +26,21 @@ static ad_status check_name(const ad_param_spec *params, size_t index) {
   return AD_OK;
 }
 
+static ad_status check_shape(const ad_param_spec *spec) {
+  if (spec->shape.ndim < 0 || spec->shape.ndim > AD_DIMS_MAX) {
+    return ad_fail(AD_INVALID, "reducer: parameter `%s` has %d dimensions; 0 to %d are possible", spec->name,
+                   spec->shape.ndim, AD_DIMS_MAX);
+  }
+  for (int i = 0; i < spec->shape.ndim; i++) {
+    if (spec->shape.dim[i] >= 0) continue;
+    return ad_fail(AD_INVALID, "reducer: parameter `%s`: dimension %d is %lld; sizes are 0 or more", spec->name, i,
+                   (long long)spec->shape.dim[i]);
+  }
+  return AD_OK;
+}
+
 static ad_status check_spec(const ad_param_spec *spec) {
-  if (spec->layout.mesh && spec->storage.mesh) return AD_OK;
+  if (spec->layout.mesh && spec->storage.mesh) return check_shape(spec);
   return ad_fail(AD_INVALID,
                  "reducer: parameter `%s`: its %s has no mesh; make one with ad_layout_parse or "
                  "ad_layout_all, and where nothing is cut let storage be the layout",
@@ -182,10 +195,19 @@ static ad_status begin_first(ad_reducer *reducer) {
   return AD_OK;
 }
 
+static ad_status check_sync(ad_sync sync) {
+  if ((unsigned)sync <= AD_SYNC_ALL) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "reducer: begin_microbatch with sync %d; it is AD_SYNC_NONE, AD_SYNC_SHARD or, in the last microbatch "
+                 "of a step, AD_SYNC_ALL",
+                 (int)sync);
+}
+
 ad_status ad_reducer_begin_microbatch(ad_reducer *reducer, ad_sync sync) {
   int begins_step = reducer->state == AD_BETWEEN_STEPS, follows_all = !begins_step && reducer->sync == AD_SYNC_ALL;
   if (reducer->state == AD_IN_MICROBATCH)
     return need_state(reducer, AD_BETWEEN_STEPS, "begin_microbatch", "inside a microbatch");
+  AD_TRY(check_sync(sync));
   if (begins_step) AD_TRY(begin_first(reducer));
   if (follows_all) AD_TRY(set_reduced_aside(reducer));
   for (size_t i = 0; i < reducer->bucket_count; i++) {

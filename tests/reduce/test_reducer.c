@@ -369,6 +369,35 @@ static int describe_wrongly(ad_comm *comm, void *context) {
 
 static void parameters_without_a_mesh_are_refused(void **state) { run_ranks(1, describe_wrongly, NULL); }
 
+static int shape_wrongly(ad_comm *comm, void *context) {
+  model m;
+  open_model(&m, comm, "dp_shard=1", AD_F32);
+  m.params[2].shape.dim[1] = -2;
+  refuse_create(&m, m.params, "`query`: dimension 1 is -2");
+  m.params[2].shape.ndim = AD_DIMS_MAX + 1;
+  refuse_create(&m, m.params, "`query` has 7 dimensions");
+  m.params[2].shape.ndim = -1;
+  refuse_create(&m, m.params, "`query` has -1 dimensions");
+  ad_mesh_destroy(m.mesh);
+  return 0;
+}
+
+static void impossible_shapes_are_refused(void **state) { run_ranks(1, shape_wrongly, NULL); }
+
+static int sync_wrongly(ad_comm *comm, void *context) {
+  model m;
+  open_model(&m, comm, "dp_shard=1", AD_F32);
+  create_reducer(&m, 0);
+  CHECK_STATUS(ad_reducer_begin_microbatch(m.reducer, (ad_sync)7), AD_INVALID);
+  CHECK_MESSAGE("sync 7");
+  schedule s = full_schedule(2);
+  CHECK_OK(run_step(&m, &s));  // nothing had begun
+  close_model(&m);
+  return 0;
+}
+
+static void a_sync_that_is_none_of_the_three_is_refused(void **state) { run_ranks(1, sync_wrongly, NULL); }
+
 static int add_nothing(ad_comm *comm, void *context) {
   model m;
   open_model(&m, comm, "dp_shard=1", AD_F32);
@@ -401,6 +430,8 @@ int main(void) {
       cmocka_unit_test(ranks_that_share_no_reduction_must_agree_too),
       cmocka_unit_test(lists_that_differ_are_named_at_the_first_step),
       cmocka_unit_test(parameters_without_a_mesh_are_refused),
+      cmocka_unit_test(impossible_shapes_are_refused),
+      cmocka_unit_test(a_sync_that_is_none_of_the_three_is_refused),
       cmocka_unit_test(a_gradient_that_is_null_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
