@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/switches.h"
+#include "layout/shown.h"
 #include "reduce/reducer.h"
 
 /* ---- creation ---- */
@@ -268,15 +269,25 @@ ad_status ad_reducer_target(ad_reducer *reducer, size_t param, ad_array *out, in
   return AD_OK;
 }
 
+/* Whole layouts only where they differ in nothing that is usually shown. */
+static ad_status refuse_layout(const ad_reduced_param *param, const ad_layout *layout, const char *site) {
+  char have[160], want[160], of[160];
+  ad_layout_shown(layout, have, sizeof have);
+  ad_layout_shown(&param->gradient, want, sizeof want);
+  if (!strcmp(have, want)) {
+    ad_layout_print(layout, have, sizeof have);
+    ad_layout_print(&param->gradient, want, sizeof want);
+  }
+  return ad_fail(AD_TYPE,
+                 "%s: reducer: the gradient of `%s` is \"%s\"; the parameter is \"%s\", so it must be \"%s\": "
+                 "describe it with ad_layout_dual of the parameter's layout",
+                 site, param->name, have, ad_layout_shown(&param->layout, of, sizeof of), want);
+}
+
 static ad_status check_grad(const ad_reducer *reducer, const ad_reduced_param *param, const ad_array *grad,
                             const char *site) {
-  char have[160], want[160], of[160];
-  if (!ad_layout_equal(&grad->layout, &param->gradient)) {
-    return ad_fail(
-        AD_TYPE, "%s: reducer: the gradient of `%s` is \"%s\"; the parameter is \"%s\", so it must be \"%s\"", site,
-        param->name, ad_layout_print(&grad->layout, have, sizeof have), ad_layout_print(&param->layout, of, sizeof of),
-        ad_layout_print(&param->gradient, want, sizeof want));
-  }
+  char have[160], want[160];
+  if (!ad_layout_equal(&grad->layout, &param->gradient)) return refuse_layout(param, &grad->layout, site);
   if (grad->scale) {
     return ad_fail(AD_TYPE, "%s: reducer: the gradient of `%s` is stored times 2^-%d; hand it in unscaled", site,
                    param->name, grad->scale);

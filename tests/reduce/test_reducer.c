@@ -398,6 +398,31 @@ static int sync_wrongly(ad_comm *comm, void *context) {
 
 static void a_sync_that_is_none_of_the_three_is_refused(void **state) { run_ranks(1, sync_wrongly, NULL); }
 
+static void refuse_gradient(model *m, ad_type shard, ad_type replicate, const char *sentence) {
+  ad_array grad = describe_gradient(m, 2);
+  ad_layout_set(&grad.layout, AD_AXES(AD_DP_SHARD), shard);
+  ad_layout_set(&grad.layout, AD_AXES(AD_DP_REPLICATE), replicate);
+  CHECK_STATUS(ad_reducer_add(m->reducer, 2, &grad, AD_HERE), AD_TYPE);
+  CHECK_MESSAGE(sentence);
+  CHECK_MESSAGE("describe it with ad_layout_dual of the parameter's layout");
+}
+
+static int type_wrongly(ad_comm *comm, void *context) {
+  model m;
+  open_model(&m, comm, "dp_shard=1", AD_F32);
+  create_reducer(&m, 0);
+  CHECK_OK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL));
+  refuse_gradient(&m, AD_R, AD_P,
+                  "is \"dp_shard=R\"; the parameter is \"dp_shard=R\", so it must be \"dp_shard=P\":");
+  refuse_gradient(&m, AD_P, AD_I, "dp_replicate=I");
+  close_model(&m);
+  return 0;
+}
+
+static void a_gradient_of_another_type_is_refused_with_the_axes_that_matter(void **state) {
+  run_ranks(1, type_wrongly, NULL);
+}
+
 static int add_nothing(ad_comm *comm, void *context) {
   model m;
   open_model(&m, comm, "dp_shard=1", AD_F32);
@@ -432,6 +457,7 @@ int main(void) {
       cmocka_unit_test(parameters_without_a_mesh_are_refused),
       cmocka_unit_test(impossible_shapes_are_refused),
       cmocka_unit_test(a_sync_that_is_none_of_the_three_is_refused),
+      cmocka_unit_test(a_gradient_of_another_type_is_refused_with_the_axes_that_matter),
       cmocka_unit_test(a_gradient_that_is_null_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
