@@ -412,8 +412,7 @@ static int type_wrongly(ad_comm *comm, void *context) {
   open_model(&m, comm, "dp_shard=1", AD_F32);
   create_reducer(&m, 0);
   CHECK_OK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL));
-  refuse_gradient(&m, AD_R, AD_P,
-                  "is \"dp_shard=R\"; the parameter is \"dp_shard=R\", so it must be \"dp_shard=P\":");
+  refuse_gradient(&m, AD_R, AD_P, "is \"dp_shard=R\"; the parameter is \"dp_shard=R\", so it must be \"dp_shard=P\":");
   refuse_gradient(&m, AD_P, AD_I, "dp_replicate=I");
   close_model(&m);
   return 0;
