@@ -60,7 +60,8 @@ mpi_span ad_mpi_result_from(const ad_call *call, uint32_t k) {
     return span(call->out, call->out_element, start, ad_call_out_start(call, k + 1) - start);
   }
   if (!is_sliced(call) || ad_mpi_is_small(call)) return (mpi_span){0};
-  return call->op == AD_BROADCAST && call->index == call->root ? (mpi_span){0} : out_part(call, k);
+  if (call->op == AD_BROADCAST && call->index == call->root) return (mpi_span){0};
+  return out_part(call, k);
 }
 
 size_t ad_mpi_sent_bytes(const ad_call *call, uint32_t k) {
@@ -207,7 +208,7 @@ static void sum(const mpi_call *c, void *out, size_t bytes) {
 static void make_part(mpi_world *world, mpi_call *c) {
   const ad_call *call = c->call;
   uint32_t index = c->channel->index;
-  mpi_span own = call->op == AD_REDUCE_SCATTER ? (mpi_span){call->out, call->out_bytes} : out_part(call, index);
+  mpi_span own = call->op == AD_REDUCE_SCATTER ? span(call->out, 1, 0, call->out_bytes) : out_part(call, index);
   if (call->op == AD_BROADCAST)
     copy(own.at, c->members[call->root].addends, own.bytes);
   else

@@ -115,7 +115,7 @@ static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
 
 ad_status ad_operation_describe(const ad_tape *tape, ad_tensor *out) {
   AD_TRY(check_dtypes(tape, out));
-  char leading[AD_DIMS_MAX + 1], letters[DIMS_TEXT];
+  char leading[AD_DIMS_MAX + 1], letters[DIMS_TEXT] = {0};
   free_letters(out->op->dims, leading_dims(out->op->dims, out), leading);
   expand(out->op->dims, leading, letters);
   ad_shape shape;
