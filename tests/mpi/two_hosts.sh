@@ -17,6 +17,8 @@ fi
 work=$(mktemp -d)
 trap 'ip netns del $name-a 2>/dev/null; ip netns del $name-b 2>/dev/null; rm -rf "$work"' EXIT
 fail() { echo "failed: $*" >&2; exit 1; }
+# The shells between the hosts take their words apart at spaces: names without any.
+ln -s "$build" "$work/build" && ln -s "$source" "$work/source" && build=$work/build source=$work/source
 
 ip netns add "$name-b" || fail "no second namespace"
 ip link add va$$ netns "$name-a" type veth peer name vb$$ netns "$name-b" || fail "no pair of network devices"

@@ -93,7 +93,7 @@ static void start_with(const char *launcher, int64_t ranks, const char *file, in
   ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
   if (length < 0) fail_msg("/proc/self/exe cannot be read");
   program[length] = 0;
-  snprintf(command, sizeof command, "ADDEND_TEST_CALL=%d %s -n %d %s >/dev/null", calls_so_far, launcher, (int)ranks,
+  snprintf(command, sizeof command, "ADDEND_TEST_CALL=%d %s -n %d '%s' >/dev/null", calls_so_far, launcher, (int)ranks,
            program);
   int status = system(command);
   if (!status) return;
