@@ -168,9 +168,9 @@ static void give_addends(mpi_world *world, mpi_call *c, uint32_t k) {
 
 static void get_addends(mpi_world *world, mpi_call *c, uint32_t k, mpi_span own, uint32_t place) {
   mpi_member *member = &c->members[k];
-  mpi_span to = {c->parts + place * own.bytes, own.bytes};
+  mpi_span to = own;
   if (!own.bytes || !contributes(c->call, k)) return;
-  if (c->call->op == AD_BROADCAST) to = own;
+  if (c->call->op != AD_BROADCAST) to.at = c->parts + place * own.bytes;
   member->addends = to.at;
   if (ad_mpi_on_node(world, c->channel, k) && member->told->in)
     member->addends = ad_shm_at(world->shm, member->told->in);
