@@ -34,6 +34,27 @@ for mesh in dp_shard=2 dp_shard=1 "dp_replicate=2 dp_shard=2"; do
   [ "$(first_step)" = 5 ] || fail "it goes on after step 5 on $mesh"
 done
 
+# Sharded storage and narrow contracts: bit for bit under the same sharding, resharded under any other.
+sharded() { # recipe, arguments...
+  local name=$1
+  shift
+  "$addend" train "$source/recipes/$name.yaml" --set train.steps=4 --set checkpoint.every=2 --json "$@" >out 2>err
+}
+for case in "hsdp-2x2 1 {param: f16, loss_scale: 19}" "hsdp-3x2 2 {param: bf16, reduce: f32}" "fsdp-uneven 3 {param: bf16}"; do
+  read -r name zero contract <<<"$case"
+  contract=(--set "precision=$contract")
+  rm -rf whole cut && sharded "$name" --set shard.zero="$zero" "${contract[@]}" -o whole || fail "$name"
+  cp -r whole cut && rm -r cut/checkpoints/step-4 cut/weights.safetensors && cp -r cut "other-$name"
+  sharded "$name" --set shard.zero="$zero" "${contract[@]}" -o cut --resume || fail "resume $name"
+  [ "$(first_step)" = 2 ] || fail "$name goes on after step 2"
+  for file in whole/checkpoints/step-4/* whole/weights.safetensors; do
+    cmp "$file" "cut/${file#whole/}" || fail "$name, bit for bit: $file"
+  done
+  sharded "$name" --set shard.zero=$((3 - zero)) --set mesh="dp_replicate=1 dp_shard=3" "${contract[@]}" -o "other-$name" --resume ||
+    fail "resume $name under another sharding"
+  [ "$(first_step)" = 2 ] || fail "$name goes on after step 2 under another sharding"
+done
+
 exits_with 2 train -o straight
 grep -q -- --resume err || fail "an earlier run's checkpoints are not overwritten"
 exits_with 2 train -o straight --resume
