@@ -10,7 +10,7 @@
 static int own_errors = -1; /* where errors of a rank that does not speak would go */
 
 static const char *rank_in_environment(void) {
-  static const char *const names[] = {"ADDEND_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"};
+  static const char *const names[] = {"ADDEND_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (getenv(names[i])) return getenv(names[i]);
   return "0";
@@ -41,8 +41,8 @@ static int fits(ad_comm *comm, const ad_recipe *recipe) {
   if (status) return cli_failed(status);
   if (needed == started) return CLI_HOLDS;
   fprintf(stderr,
-          "addend: the launcher started %" PRId64 " ranks, the mesh \"%s\" of %s has %" PRId64 ": start %" PRId64
-          " (mpirun -n %" PRId64 ") or change the mesh\n",
+          "addend: the launcher started %" PRId64 " rank(s), the mesh \"%s\" of %s has %" PRId64 ": start %" PRId64
+          " (-n %" PRId64 ") or change the mesh\n",
           started, recipe->mesh, recipe->name, needed, needed, needed);
   return CLI_WRONG_CALL;
 }
@@ -51,7 +51,7 @@ int cli_join(const ad_recipe *recipe, ad_comm **out) {
   ad_comm *comm;
   ad_status status = ad_comm_open(&comm);
   if (status) {
-    speak();
+    if (status != AD_INVALID) speak();  // a wrong call is seen by all ranks alike, anything else by this one alone
     return cli_failed(status);
   }
   int failed = fits(comm, recipe);

@@ -164,6 +164,8 @@ typedef struct mpi_world {
 ad_status ad_mpi_load(const ad_mpi_transport **out) AD_CHECKED;
 /* Whether an MPI launcher started this process as a rank. */
 int ad_mpi_launched(void);
+/* AD_INVALID if the launcher started several ranks and MPI, of another make, sees only this one. */
+ad_status ad_mpi_check_ranks(const ad_mpi_transport *transport, int64_t joined) AD_CHECKED;
 
 /* ---- mpi_join.c ---- */
 

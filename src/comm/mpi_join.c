@@ -206,8 +206,8 @@ static ad_status enter(mpi_world *world) {
   world->tags = (uint32_t)place.tag_max / 2;
   world->free_calls = UINT64_MAX;
   world->last = &world->first;
-  ad_status status = AD_OK;
-  if (world->ranks > SHM_RANKS_MAX)
+  ad_status status = ad_mpi_check_ranks(world->transport, world->ranks);
+  if (!status && world->ranks > SHM_RANKS_MAX)
     status = ad_fail(AD_INVALID, "%u ranks: this version takes up to %d", world->ranks, SHM_RANKS_MAX);
   if (!status) status = join(world);
   if (status) world->transport->close();

@@ -11,14 +11,15 @@
 /* A launcher is known by what it leaves in the environment of a rank. */
 typedef struct launcher {
   const char *variable, *and_variable;
+  const char *ranks;  // the variable that says how many it started
   const char *module;
   const char *words;
 } launcher;
 
 static const launcher launchers[] = {
-    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "openmpi", "Open MPI's mpirun"},
-    {"PMI_RANK", "PMI_SIZE", "mpich", "MPICH's mpirun or srun --mpi=pmi2"},
-    {"PMIX_RANK", "PMIX_NAMESPACE", "openmpi", "srun --mpi=pmix"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "openmpi", "Open MPI's mpirun"},
+    {"PMI_RANK", "PMI_SIZE", "PMI_SIZE", "mpich", "MPICH's mpirun or srun --mpi=pmi2"},
+    {"PMIX_RANK", "PMIX_NAMESPACE", "SLURM_STEP_NUM_TASKS", "openmpi", "srun --mpi=pmix"},
 };
 
 static const launcher *find_launcher(void) {
@@ -34,6 +35,17 @@ static int is_bare_srun(void) {
 }
 
 int ad_mpi_launched(void) { return find_launcher() || is_bare_srun(); }
+
+ad_status ad_mpi_check_ranks(const ad_mpi_transport *transport, int64_t joined) {
+  const launcher *started_by = find_launcher();
+  const char *started = getenv(started_by ? started_by->ranks : "SLURM_STEP_NUM_TASKS");
+  if (joined > 1 || !started || atol(started) <= 1) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s started %s ranks, but %s could not join them and made a world of each: Open MPI understands its "
+                 "own mpirun and srun --mpi=pmix, MPICH its own mpirun and srun --mpi=pmi2; start the ranks in the way "
+                 "of this MPI, or leave out ADDEND_MPI_MODULE",
+                 started_by ? started_by->words : "srun", started, transport->name);
+}
 
 /* ---- where modules are ---- */
 
@@ -96,8 +108,8 @@ ad_status ad_mpi_load(const ad_mpi_transport **out) {
   if (wanted && strchr(wanted, '/')) return load_file(wanted, out);
   if (wanted && *wanted) return load_named(wanted, "a launcher", out);
   if (started_by) return load_named(started_by->module, started_by->words, out);
-  return ad_fail(AD_SYSTEM,
+  return ad_fail(AD_INVALID,
                  "srun started this as task %s of %s without MPI, so the tasks cannot find each other: use srun "
-                 "--mpi=pmix or --mpi=pmi2",
+                 "--mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH)",
                  getenv("SLURM_PROCID"), getenv("SLURM_STEP_NUM_TASKS"));
 }

@@ -59,7 +59,7 @@ grep -q 'loss .* in 2 steps' "$work/out" || fail "the first rank did not speak"
 [ -e "$work/run/report.html" ] || fail "no report"
 echo "proofs and training: on one node and on two"
 
-refused 2 'started 2 ranks, the mesh "dp_replicate=3 dp_shard=1" of gpt-dp has 3' "${launch[@]}" -n 2 "$build/addend" train "$recipe"
+refused 2 'started 2 rank(s), the mesh "dp_replicate=3 dp_shard=1" of gpt-dp has 3' "${launch[@]}" -n 2 "$build/addend" train "$recipe"
 refused 2 'sabotage starts ranks of its own' "${launch[@]}" -n 3 "$build/addend" check "$recipe" --sabotage
 refused 2 'no-such-recipe.yaml' "${launch[@]}" -n 2 "$build/addend" check no-such-recipe.yaml
 refused 1 'different versions of addend: rank 0 has' "${launch[@]}" -n 1 "$build/mpi_sums" : -n 1 "$build/mpi_sums_of_another_version"

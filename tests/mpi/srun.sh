@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Engine mpi under srun: a cluster of this one machine, started here and for this test alone, then the same training and
+# proof with each MPI that is built, and what is said where tasks and MPI do not fit.
+#   srun.sh BUILD SOURCE
+set -uo pipefail
+export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI leaves memory of its own
+build=$1 source=$2
+PATH=$PATH:/usr/sbin
+for program in srun slurmctld slurmd; do
+  command -v $program >/dev/null || { echo "skipped: no $program here (Debian: slurmctld, slurmd, slurm-client)"; exit 77; }
+done
+[ "$(id -u)" -eq 0 ] || { echo "skipped: slurmd runs as root only"; exit 77; }
+
+work=$(mktemp -d)
+export SLURM_CONF=$work/slurm.conf
+daemons=()
+clean_up() {
+  for pid in "${daemons[@]}"; do kill "$pid" 2>/dev/null; wait "$pid" 2>/dev/null; done
+  rm -rf "$work"
+}
+trap clean_up EXIT
+fail() { echo "failed: $*" >&2; exit 1; }
+
+host=$(hostname -s)
+read -r controller node < <(python3 -c '
+import socket
+sockets = [socket.socket() for _ in range(2)]
+for one in sockets: one.bind(("127.0.0.1", 0))
+print(*[one.getsockname()[1] for one in sockets])')
+mkdir "$work/state" "$work/spool"
+cat >"$SLURM_CONF" <<C
+ClusterName=addend
+SlurmctldHost=$host(127.0.0.1)
+SlurmctldPort=$controller
+SlurmdPort=$node
+SlurmUser=root
+AuthType=auth/none
+CredType=cred/none
+StateSaveLocation=$work/state
+SlurmdSpoolDir=$work/spool
+SlurmctldPidFile=$work/slurmctld.pid
+SlurmdPidFile=$work/slurmd.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+MpiDefault=none
+ReturnToService=2
+SlurmdParameters=config_overrides
+NodeName=$host NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN
+PartitionName=test Nodes=ALL Default=YES State=UP
+C
+slurmctld -D >"$work/slurmctld.log" 2>&1 & daemons+=($!)
+slurmd -D -N "$host" >"$work/slurmd.log" 2>&1 & daemons+=($!)
+for _ in $(seq 100); do [ "$(sinfo -h -o %t 2>/dev/null)" = idle ] && break; sleep 0.1; done
+if [ "$(timeout 10 srun -n 2 echo task 2>/dev/null | grep -c task)" -ne 2 ]; then
+  echo "skipped: this machine does not run a cluster of its own: $(tail -n 2 "$work/slurmctld.log" "$work/slurmd.log")"
+  exit 77
+fi
+
+recipe=$source/recipes/hsdp-2x2.yaml
+start() { timeout 60 srun "$@" >"$work/out" 2>&1; }
+refused() { # words, arguments of srun...
+  local words=$1 status
+  shift
+  start "$@" && status=0 || status=$?
+  [ $status -eq 2 ] || { cat "$work/out" >&2; fail "status $status instead of 2: srun $*"; }
+  [ "$(grep -cF -- "$words" "$work/out")" -eq 1 ] || { cat "$work/out" >&2; fail "\"$words\" is not said once by: srun $*"; }
+}
+
+tried=0
+speaks() { # implementation, what srun is to speak
+  [ -e "$build/libaddend-mpi-$1.so" ] || return 0
+  if ! srun --mpi=list 2>&1 | grep -qw "$2"; then echo "srun --mpi=$2 is not here: $1 is not tried"; return 0; fi
+  tried=$((tried + 1))
+  start -K --mpi="$2" -n 4 "$build/addend" train "$recipe" --set train.steps=2 --out "$work/run-$1" || { cat "$work/out" >&2; fail "training, $1"; }
+  [ "$(grep -c 'loss .* in 2 steps' "$work/out")" -eq 1 ] || { cat "$work/out" >&2; fail "the first rank speaks, once, $1"; }
+  start -K --mpi="$2" -n 4 "$build/addend" check "$recipe" || { cat "$work/out" >&2; fail "the proof, $1"; }
+  refused 'started 3 rank(s), the mesh "dp_replicate=2 dp_shard=2" of hsdp-2x2 has 4' --mpi="$2" -n 3 "$build/addend" train "$recipe"
+  echo "$1: trained and proven under srun --mpi=$2"
+}
+speaks openmpi pmix
+speaks mpich pmi2
+
+refused "without MPI, so the tasks cannot find each other" --mpi=none -n 3 "$build/addend" train "$recipe"
+if [ -e "$build/libaddend-mpi-mpich.so" ] && srun --mpi=list 2>&1 | grep -qw pmix; then
+  export ADDEND_MPI_MODULE=mpich
+  refused "srun --mpi=pmix started 4 ranks, but MPICH could not join them" --mpi=pmix -n 4 "$build/addend" train "$recipe"
+  unset ADDEND_MPI_MODULE
+fi
+start --mpi=none -n 1 "$build/addend" train "$recipe" --set train.steps=2 --out "$work/alone" || { cat "$work/out" >&2; fail "one task starts its own ranks"; }
+echo "srun: $tried implementations, all hold"
