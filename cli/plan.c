@@ -4,15 +4,40 @@
 
 #include "command.h"
 
+enum { KEY_RANKS_PER_NODE = 'r' };
+
+typedef struct plan_input {
+  cli_recipe_options recipe;
+  ad_plan_options options;
+} plan_input;
+
+static const struct argp_option options[] = {
+    {"ranks-per-node", KEY_RANKS_PER_NODE, "N", 0,
+     "Consecutive ranks that share a machine and so one copy of gathered parameters; all if left out", 0},
+    {0},
+};
+
 static const struct argp_child children[] = {{&cli_recipe_argp, 0, NULL, 0}, {0}};
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
-  if (key != ARGP_KEY_INIT) return ARGP_ERR_UNKNOWN;
-  state->child_inputs[0] = state->input;
-  return 0;
+  plan_input *input = state->input;
+  char *end;
+  switch (key) {
+    case ARGP_KEY_INIT:
+      state->child_inputs[0] = &input->recipe;
+      return 0;
+    case KEY_RANKS_PER_NODE:
+      input->options.ranks_per_node = strtoll(argument, &end, 10);
+      if (*end || input->options.ranks_per_node < 1)
+        argp_error(state, "--ranks-per-node is at least 1, not '%s'", argument);
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
 }
 
 static const struct argp argp = {
+    .options = options,
     .parser = parse,
     .args_doc = "RECIPE",
     .doc =
@@ -24,13 +49,14 @@ static const struct argp argp = {
 };
 
 int cli_plan(int argc, char **argv) {
-  cli_recipe_options input = {0};
+  plan_input input = {.options = {.size = sizeof input.options}};
   argp_parse(&argp, argc, argv, 0, NULL, &input);
   ad_recipe *recipe;
-  int failed = cli_read_recipe(&input, &recipe);
+  int failed = cli_read_recipe(&input.recipe, &recipe);
   if (failed) return failed;
   char *text;
-  ad_status status = input.json ? ad_plan_json(recipe, &text) : ad_plan_table(recipe, &text);
+  ad_status status =
+      input.recipe.json ? ad_plan_json(recipe, &input.options, &text) : ad_plan_table(recipe, &input.options, &text);
   ad_recipe_destroy(recipe);
   if (status) return cli_failed(status);
   int printed = cli_print(text);

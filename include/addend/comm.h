@@ -21,6 +21,8 @@ AD_API int ad_comm_launched(void);
 /* Engine dry: this process acts as `rank` of `size`; collectives check their arguments and succeed, values are left as
  * they are. */
 AD_API AD_CHECKED ad_status ad_comm_open_dry(int64_t rank, int64_t size, ad_comm **out);
+/* The same where every `ranks_per_node` consecutive ranks share a node; 0: all do. */
+AD_API AD_CHECKED ad_status ad_comm_open_dry_nodes(int64_t rank, int64_t size, int64_t ranks_per_node, ad_comm **out);
 /* A world of one rank that shares nothing with the world this process was started in (the reference of a proof). */
 AD_API AD_CHECKED ad_status ad_comm_open_alone(ad_comm **out);
 /* Leaves. Ranks that wait for this one get AD_RANK_LEFT. NULL allowed. */

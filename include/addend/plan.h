@@ -8,10 +8,15 @@
 extern "C" {
 #endif
 
-/* The document of `addend plan --json` (see the manual page) as text, or the same as tables for people. Caller frees
- * with free(). */
-AD_API AD_CHECKED ad_status ad_plan_json(const ad_recipe *recipe, char **out);
-AD_API AD_CHECKED ad_status ad_plan_table(const ad_recipe *recipe, char **out);
+typedef struct ad_plan_options {
+  size_t size;            /* sizeof(ad_plan_options) */
+  int64_t ranks_per_node; /* consecutive ranks share a node's memory; 0: all ranks are on one node */
+} ad_plan_options;
+
+/* The document of `addend plan --json` (see the manual page) as text, or the same as tables for people. options NULL:
+ * the defaults. Caller frees with free(). */
+AD_API AD_CHECKED ad_status ad_plan_json(const ad_recipe *recipe, const ad_plan_options *options, char **out);
+AD_API AD_CHECKED ad_status ad_plan_table(const ad_recipe *recipe, const ad_plan_options *options, char **out);
 
 #if defined(__cplusplus)
 }

@@ -93,6 +93,8 @@ typedef struct ad_reduction_plan {
 AD_API size_t ad_reducer_plan_count(const ad_reducer *reducer);
 AD_API ad_reduction_plan ad_reducer_plan(const ad_reducer *reducer, size_t index);
 AD_API size_t ad_reducer_bytes(const ad_reducer *reducer); /* memory of buckets and gradients on this rank */
+/* Of those, what holds sums beside the buckets: shards of the reduced gradient, sums between microbatches. */
+AD_API size_t ad_reducer_sum_bytes(const ad_reducer *reducer);
 
 /* Law 5: the step's counts, summed over the ranks on which they are addends when the batch is read; post early, wait
  * when the first loss is divided. One object serves all steps; it is under way at most once. */

@@ -68,11 +68,19 @@ AD_API ad_tape *ad_run_tape(ad_run *run);
 AD_API ad_comm *ad_run_comm(ad_run *run);
 AD_API const ad_recipe *ad_run_recipe(const ad_run *run);
 AD_API size_t ad_run_data_bytes(const ad_run *run); /* of the text and the batch on this rank */
+/* Proportional set size now: of the rank that holds most, and of all ranks together; 0 where the kernel does not say.
+ * What a step takes stays taken, so this is its peak from the end of the first one on. Collective. */
+typedef struct ad_run_memory {
+  int64_t rank_bytes, all_bytes;
+} ad_run_memory;
+AD_API AD_CHECKED ad_status ad_run_measure_memory(ad_run *run, ad_run_memory *out);
 
 /* Checkpoints of a run: every parameter's value and optimizer state, how many steps were taken, and the recipe for
  * people to read. Samples follow from the step, so a run that goes on after `steps` takes the same steps, bit for bit
  * on the same mesh, as one that was never stopped. Collective. */
 AD_API AD_CHECKED ad_status ad_run_save(ad_run *run, ad_checkpointer *checkpointer, int64_t steps);
+/* What this rank's copy of such a checkpoint takes while it is written. Local. */
+AD_API AD_CHECKED ad_status ad_run_checkpoint_bytes(ad_run *run, size_t *out);
 /* From the newest usable checkpoint in the folder, whatever mesh or sharding wrote it; *steps: how many were taken. The
  * errors of ad_checkpoint_load; after one the run can only be destroyed. */
 AD_API AD_CHECKED ad_status ad_run_load(ad_run *run, const char *folder, int64_t *steps);

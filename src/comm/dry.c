@@ -13,16 +13,25 @@ typedef struct dry_block {
 typedef struct dry_world {
   dry_block blocks;  // the ring's head
   ad_status failed;
+  int64_t rank, ranks_per_node;  // 0: all on one
 } dry_world;
 
 enum { ALIGNMENT = 64 };
 
 ad_status ad_comm_open_dry(int64_t rank, int64_t size, ad_comm **out) {
+  return ad_comm_open_dry_nodes(rank, size, 0, out);
+}
+
+ad_status ad_comm_open_dry_nodes(int64_t rank, int64_t size, int64_t ranks_per_node, ad_comm **out) {
   if (size < 1 || rank < 0 || rank >= size)
     return ad_fail(AD_INVALID, "rank %lld of a world of %lld: ranks go from 0 to size - 1", (long long)rank,
                    (long long)size);
+  if (ranks_per_node < 0)
+    return ad_fail(AD_INVALID, "%lld ranks on a node: there is at least 1; 0 means all", (long long)ranks_per_node);
   dry_world *world;
   AD_TRY(ad_new(1, &world));
+  world->rank = rank;
+  world->ranks_per_node = ranks_per_node;
   world->blocks.next = world->blocks.previous = &world->blocks;
   return ad_comm_create(&ad_engine_dry, world, rank, size, out);
 }
@@ -79,7 +88,14 @@ static void dry_close(void *world) {
   ad_release(dry);
 }
 
-static int dry_shares(void *world, const ad_group_shape *shape) { return 1; }
+static int dry_shares(void *world, const ad_group_shape *shape) {
+  const dry_world *dry = world;
+  int64_t members = 1;
+  for (int i = 0; i < shape->count; i++) members *= shape->size[i];
+  for (int64_t i = 0; i < members && dry->ranks_per_node; i++)
+    if (ad_shape_rank(shape, i) / dry->ranks_per_node != dry->rank / dry->ranks_per_node) return 0;
+  return 1;
+}
 
 static ad_status dry_share(void *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) {
   return dry_alloc(world, bytes, out);

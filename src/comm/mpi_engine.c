@@ -120,7 +120,7 @@ static ad_status mpi_share(void *world, size_t bytes, uint32_t holders, ad_share
 }
 
 static ad_status mpi_attach(void *world, size_t bytes, const ad_shared_token *token, void **out) {
-  return ad_shm_attach(((mpi_world *)world)->shm, token, out);
+  return ad_shm_attach(((mpi_world *)world)->shm, bytes, token, out);
 }
 
 /* ---- leaving ---- */

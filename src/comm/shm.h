@@ -4,6 +4,7 @@
  *
  *   shm_world.c    the file: made, joined, left; the first error of the world
  *   shm_memory.c   each rank's own region of it, for ad_comm_alloc and staging
+ *   shm_map.c      mapping what peers made
  *   shm_channel.c  a channel for each group: every member publishes its calls in a ring of slots
  *   shm_work.c     all buffers in the file: the work is cut into chunks that any member takes
  *   shm_copy.c     what is copied from whom to whom
@@ -161,6 +162,7 @@ typedef struct shm_world {
   shm_shared *shared;        // memory of any region that several ranks hold
   void *stagings[SHM_RING];  // unused ones
   uint32_t staging_count;
+  uint64_t *mapped;  // bits: of which 2 MiB of the file a peer's buffer was mapped
 } shm_world;
 
 static inline void *ad_shm_at(const shm_world *world, uint64_t offset) { return world->base + offset; }
@@ -198,11 +200,20 @@ ad_status ad_shm_alloc(shm_world *world, size_t bytes, void **out) AD_CHECKED;
 void ad_shm_free(shm_world *world, void *memory);
 /* As the engine's share and attach; ad_shm_free takes the memory of both. */
 ad_status ad_shm_share(shm_world *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) AD_CHECKED;
-ad_status ad_shm_attach(shm_world *world, const ad_shared_token *token, void **out) AD_CHECKED;
+ad_status ad_shm_attach(shm_world *world, size_t bytes, const ad_shared_token *token, void **out) AD_CHECKED;
 /* Buffers for ordinary memory: two halves of SHM_STAGE for input, then two for results. */
 ad_status ad_shm_take_staging(shm_world *world, void **out) AD_CHECKED;
 void ad_shm_give_staging(shm_world *world, void *staging);
 void ad_shm_free_all(shm_world *world);
+
+/* ---- shm_map.c ---- */
+
+ad_status ad_shm_map_begin(shm_world *world) AD_CHECKED;
+void ad_shm_map_end(shm_world *world);
+/* Maps the large buffers of a matched reduction, once each. */
+void ad_shm_map_buffers(shm_world *world, const shm_call *c);
+/* Maps memory of which another rank told. */
+void ad_shm_map_shared(const shm_world *world, const void *memory, size_t bytes);
 
 /* ---- shm_channel.c ---- */
 

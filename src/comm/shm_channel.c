@@ -297,12 +297,13 @@ static int tables_match(shm_world *world, const shm_call *c) {
   return 0;
 }
 
-static void set_mode(const shm_world *world, shm_call *c) {
+static void set_mode(shm_world *world, shm_call *c) {
   c->patience = world->patience;
   if (!c->any_not_inline)
     c->mode = SHM_ALONE;
   else
     c->mode = c->any_staged || c->any_elsewhere ? SHM_ROUNDS : SHM_CHUNKS;
+  if (c->mode == SHM_CHUNKS) ad_shm_map_buffers(world, c);
 }
 
 int ad_shm_match(shm_world *world, shm_call *c) {

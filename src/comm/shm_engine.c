@@ -112,6 +112,7 @@ static void shm_close(void *engine_world) {
   ad_shm_wake_all(world->control);
   ad_shm_channels_free(world);
   ad_shm_free_all(world);
+  ad_shm_map_end(world);
   ad_shm_unmake(world->fd, world->control);
   ad_release(world);
 }
@@ -124,7 +125,7 @@ static ad_status shm_share(void *world, size_t bytes, uint32_t holders, ad_share
 }
 
 static ad_status shm_attach(void *world, size_t bytes, const ad_shared_token *token, void **out) {
-  return ad_shm_attach(world, token, out);
+  return ad_shm_attach(world, bytes, token, out);
 }
 
 const ad_engine ad_engine_shm = {"shm",    engine_alloc, engine_free, shm_post,   shm_test,  shm_wait,

@@ -218,7 +218,7 @@ ad_status ad_shm_share(shm_world *world, size_t bytes, uint32_t holders, ad_shar
   return AD_OK;
 }
 
-ad_status ad_shm_attach(shm_world *world, const ad_shared_token *token, void **out) {
+ad_status ad_shm_attach(shm_world *world, size_t bytes, const ad_shared_token *token, void **out) {
   void *memory = ad_shm_at(world, token->memory);
   _Atomic uint32_t *holders = ad_shm_at(world, token->holders);
   ad_status status = hold(world, memory, holders, 0);
@@ -226,6 +226,7 @@ ad_status ad_shm_attach(shm_world *world, const ad_shared_token *token, void **o
     atomic_fetch_sub_explicit(holders, 1, memory_order_acq_rel);
     return status;
   }
+  ad_shm_map_shared(world, memory, bytes);
   *out = memory;
   return AD_OK;
 }

@@ -170,8 +170,10 @@ ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, shm_world **o
   world->free_calls = UINT64_MAX;
   world->last = &world->first;
   set_waiting(world);
-  status = join(world);
+  status = ad_shm_map_begin(world);
+  if (!status) status = join(world);
   if (status) {
+    ad_shm_map_end(world);
     ad_shm_unmake(fd, control);
     ad_release(world);
     return status;

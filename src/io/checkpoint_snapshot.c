@@ -95,6 +95,15 @@ ad_status ad_snapshot_take(ad_snapshot *snapshot, const ad_comm *comm, const ad_
   return AD_OK;
 }
 
+size_t ad_snapshot_bytes(const ad_comm *comm, const ad_checkpoint_state *state) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < state->value_count; i++) {
+    const ad_array *array = state->values[i].array;
+    if (ad_piece_is_written(array, ad_comm_rank(comm))) bytes += ad_array_bytes(array);
+  }
+  return bytes;
+}
+
 void ad_snapshot_clear(ad_snapshot *snapshot) {
   drop_pieces(snapshot);
   ad_release(snapshot->memory);

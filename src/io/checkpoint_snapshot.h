@@ -13,6 +13,8 @@ typedef struct ad_snapshot {
 
 /* Replaces what it held. AD_TYPE for a value that is P or V. */
 AD_CHECKED ad_status ad_snapshot_take(ad_snapshot *snapshot, const ad_comm *comm, const ad_checkpoint_state *state);
+/* The memory it will take on this rank. */
+size_t ad_snapshot_bytes(const ad_comm *comm, const ad_checkpoint_state *state);
 void ad_snapshot_clear(ad_snapshot *snapshot);
 /* Returns when the file is on disk. */
 AD_CHECKED ad_status ad_snapshot_write(const ad_snapshot *snapshot, const char *path, int64_t step, int64_t *bytes,

@@ -1,10 +1,30 @@
 /* One process acts as one rank of a world of any size, on engine dry, and counts what that rank would hold. */
+#include "base/error.h"
+#include "base/options.h"
 #include "plan/plan.h"
 #include "train/run.h"
 
+/* What each rank's process takes before it holds a parameter, on x86-64 Linux: its share of the pages of code that the
+ * ranks run (1 MiB), and its own stack, libraries' data, heap and the packing of matrix products (2 MiB). */
+static const size_t process_bytes = 3 << 20;
+
 size_t ad_plan_peak(const ad_plan_memory *memory) {
   return memory->params + memory->gathered + memory->grads + memory->optimizer + memory->buckets + memory->activations +
-         memory->runtime;
+         memory->checkpoint + memory->runtime;
+}
+
+ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *options, ad_plan_world *out) {
+  ad_plan_options own;
+  ad_mesh *mesh;
+  AD_TRY(ad_options_take(&own, sizeof own, options, "ad_plan_options"));
+  if (own.ranks_per_node < 0)
+    return ad_fail(AD_INVALID, "%lld ranks on a node: give at least 1, or 0 for all", (long long)own.ranks_per_node);
+  AD_TRY(ad_recipe_mesh(recipe, &mesh));
+  int64_t ranks = ad_mesh_size(mesh);
+  ad_mesh_destroy(mesh);
+  int all = !own.ranks_per_node || own.ranks_per_node > ranks;
+  *out = (ad_plan_world){ranks, all ? ranks : own.ranks_per_node};
+  return AD_OK;
 }
 
 static ad_status act_on(ad_comm *comm, const ad_recipe *recipe, ad_run **out) {
@@ -20,9 +40,10 @@ static ad_status act_on(ad_comm *comm, const ad_recipe *recipe, ad_run **out) {
   return status;
 }
 
-ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, int64_t world, ad_comm **comm, ad_run **run) {
+ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world *world, ad_comm **comm, ad_run **run) {
   ad_comm *dry;
-  AD_TRY(ad_comm_open_dry(rank, world, &dry));
+  int one_node = world->ranks_per_node == world->ranks;
+  AD_TRY(ad_comm_open_dry_nodes(rank, world->ranks, one_node ? 0 : world->ranks_per_node, &dry));
   ad_status status = act_on(dry, recipe, run);
   if (status)
     ad_comm_close(dry);
@@ -31,13 +52,17 @@ ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, int64_t world, ad_c
   return status;
 }
 
-ad_plan_memory ad_plan_memory_of(ad_run *run) {
+ad_status ad_plan_memory_of(ad_run *run, ad_plan_memory *out) {
   ad_plan_memory memory = {.rank = ad_comm_rank(ad_run_comm(run)), .ranks = 1};
+  const ad_reducer *reducer = ad_run_reducer(run);
   memory.params = ad_store_bytes(ad_run_store(run));
   memory.gathered = ad_store_gathered_bytes(ad_run_store(run));
-  memory.buckets = ad_reducer_bytes(ad_run_reducer(run));
+  memory.grads = ad_reducer_sum_bytes(reducer);
+  memory.buckets = ad_reducer_bytes(reducer) - memory.grads;
   memory.optimizer = ad_adamw_bytes(ad_run_optimizer(run));
   memory.activations = ad_tape_peak_bytes(ad_run_tape(run));
-  memory.runtime = ad_run_data_bytes(run);
-  return memory;
+  memory.runtime = process_bytes + ad_run_data_bytes(run);
+  if (ad_run_recipe(run)->checkpoint.every) AD_TRY(ad_run_checkpoint_bytes(run, &memory.checkpoint));
+  *out = memory;
+  return AD_OK;
 }

@@ -1,4 +1,4 @@
-/* A plan as the JSON document that users and scripts rely on. */
+/* A plan as the JSON document that users and scripts rely on. Its bytes of memory are in memory.c. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,8 +6,6 @@
 #include "base/memory.h"
 #include "layout/shown.h"
 #include "plan/plan.h"
-
-enum { DISTINCT_MAX = 256, LISTED_MAX = 4096 };
 
 /* One collective of a step: a reduction of the reducer's, or a gather of parameters. */
 typedef struct ad_planned {
@@ -34,8 +32,7 @@ static ad_planned planned_reduction(const ad_recipe *recipe, ad_reduction_plan p
   return planned;
 }
 
-/* The axes larger than 1 along which a parameter is stored in parts but computed whole. */
-static ad_axes gathered_axes(const ad_param_spec *spec) {
+ad_axes ad_plan_gathered_axes(const ad_param_spec *spec) {
   ad_axes axes = 0;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     int cut = ad_type_is_cut(spec->storage.type[axis]) && !ad_type_is_cut(spec->layout.type[axis]);
@@ -53,7 +50,7 @@ static int64_t size_of_axes(const ad_mesh *mesh, ad_axes axes) {
 
 static void add_gather(ad_run *run, size_t param, const char *when, int64_t times, ad_collectives *to) {
   const ad_param_spec *spec = ad_run_param(run, param);
-  ad_axes axes = gathered_axes(spec);
+  ad_axes axes = ad_plan_gathered_axes(spec);
   if (!axes) return;
   to->list[to->count++] =
       (ad_planned){.plan = {.bucket = ad_model_param(ad_run_model(run), param)->unit,
@@ -148,129 +145,29 @@ static json_t *collective_document(ad_run *run, const ad_planned *planned) {
   return document;
 }
 
-static json_t *memory_document(const ad_plan_memory *memory, int64_t rank) {
-  return json_pack("{s:I, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "rank", (json_int_t)rank, "node", 0, "params",
-                   (json_int_t)memory->params, "gathered", (json_int_t)memory->gathered, "grads",
-                   (json_int_t)memory->grads, "optimizer", (json_int_t)memory->optimizer, "buckets",
-                   (json_int_t)memory->buckets, "activations", (json_int_t)memory->activations, "runtime",
-                   (json_int_t)memory->runtime, "peak", (json_int_t)ad_plan_peak(memory));
-}
-
-static uint64_t mix(uint64_t key, int64_t value) { return (key ^ (uint64_t)value) * 1099511628211u; }
-
-/* The dimensions that storage cuts, each size once. */
-typedef struct ad_cut_sizes {
-  int64_t sizes[DISTINCT_MAX];
-  int count;
-} ad_cut_sizes;
-
-static void find_cut_sizes(ad_run *run, ad_cut_sizes *out) {
-  *out = (ad_cut_sizes){.count = 0};
-  for (size_t i = 0; i < ad_run_param_count(run); i++) {
-    const ad_param_spec *spec = ad_run_param(run, i);
-    int known = !gathered_axes(spec), at = 0;
-    for (; at < out->count && !known; at++) known = out->sizes[at] == spec->shape.dim[0];
-    if (!known && out->count < DISTINCT_MAX) out->sizes[out->count++] = spec->shape.dim[0];
-  }
-}
-
-/* What decides a rank's bytes: the rows of its microbatches and of its shards. */
-static uint64_t rank_key(const ad_recipe *recipe, const ad_layout *batch, const ad_cut_sizes *cut, int64_t rank) {
-  uint64_t key = 1469598103934665603u;
-  int64_t position = ad_mesh_position(batch->mesh, rank, AD_DP_SHARD);
-  int64_t shards = ad_mesh_axis_size(batch->mesh, AD_DP_SHARD);
-  for (int i = 0; i < cut->count; i++) key = mix(key, ad_cut(cut->sizes[i], position, shards).count);
-  for (int64_t m = 0; m < recipe->train.microbatches; m++) {
-    ad_span rows = ad_batch_rows(batch, rank, recipe->train.global_batch, recipe->train.microbatches, m);
-    key = mix(key, rows.count);
-  }
-  return key;
-}
-
-/* Ranks that hold the same bytes, found once. */
-typedef struct ad_distinct {
-  uint64_t keys[DISTINCT_MAX];
-  ad_plan_memory memory[DISTINCT_MAX];
-  size_t count;
-} ad_distinct;
-
-static ad_status measure(const ad_recipe *recipe, int64_t rank, int64_t world, ad_plan_memory *out) {
-  ad_comm *comm;
-  ad_run *run;
-  AD_TRY(ad_plan_act(recipe, rank, world, &comm, &run));
-  *out = ad_plan_memory_of(run);
-  ad_run_destroy(run);
-  ad_comm_close(comm);
-  return AD_OK;
-}
-
-static ad_status find_memory(const ad_recipe *recipe, const ad_layout *batch, const ad_cut_sizes *cut, int64_t rank,
-                             int64_t world, ad_distinct *distinct, ad_plan_memory **out) {
-  uint64_t key = rank_key(recipe, batch, cut, rank);
-  for (size_t i = 0; i < distinct->count; i++)
-    if (distinct->keys[i] == key) return distinct->memory[i].ranks++, *out = &distinct->memory[i], AD_OK;
-  if (distinct->count == DISTINCT_MAX)
-    return ad_fail(AD_INVALID, "more than %d kinds of ranks: the batch is cut in too many different ways",
-                   DISTINCT_MAX);
-  AD_TRY(measure(recipe, rank, world, &distinct->memory[distinct->count]));
-  distinct->keys[distinct->count] = key;
-  *out = &distinct->memory[distinct->count++];
-  return AD_OK;
-}
-
-/* Every rank of a small world; of a large one the first rank of each kind, with their number. */
-static ad_status list_memory(const ad_recipe *recipe, const ad_layout *batch, const ad_cut_sizes *cut, int64_t world,
-                             json_t *list, size_t *node_peak) {
-  ad_distinct *distinct;
-  AD_TRY(ad_new(1, &distinct));
-  ad_status status = AD_OK;
-  for (int64_t rank = 0; rank < world && !status; rank++) {
-    ad_plan_memory *memory = NULL;
-    status = find_memory(recipe, batch, cut, rank, world, distinct, &memory);
-    if (status) break;
-    *node_peak += ad_plan_peak(memory);
-    if (world <= LISTED_MAX) json_array_append_new(list, memory_document(memory, rank));
-  }
-  for (size_t i = 0; i < distinct->count && world > LISTED_MAX && !status; i++) {
-    json_t *document = memory_document(&distinct->memory[i], distinct->memory[i].rank);
-    json_object_set_new(document, "ranks", json_integer((json_int_t)distinct->memory[i].ranks));
-    json_array_append_new(list, document);
-  }
-  ad_release(distinct);
-  return status;
-}
-
-static ad_status fill(const ad_recipe *recipe, ad_run *run, int64_t world, json_t *document) {
-  json_t *params = json_array(), *collectives = json_array(), *ranks = json_array();
-  size_t node_peak = 0;
+static ad_status fill(const ad_recipe *recipe, ad_run *run, const ad_plan_world *world, json_t *document) {
+  json_t *params = json_array(), *collectives = json_array();
   ad_collectives listed = {0};
   ad_status status = list_collectives(run, &listed);
   for (size_t i = 0; i < ad_run_param_count(run); i++) json_array_append_new(params, param_document(run, i, &listed));
   for (size_t i = 0; i < listed.count; i++)
     json_array_append_new(collectives, collective_document(run, &listed.list[i]));
   ad_release(listed.list);
-  ad_cut_sizes cut;
-  find_cut_sizes(run, &cut);
-  if (!status) status = list_memory(recipe, ad_model_batch_layout(ad_run_model(run)), &cut, world, ranks, &node_peak);
   json_object_set_new(document, "recipe", json_string(recipe->name));
-  json_object_set_new(document, "world", json_integer((json_int_t)world));
+  json_object_set_new(document, "world", json_integer((json_int_t)world->ranks));
   json_object_set_new(document, "params", params);
   json_object_set_new(document, "collectives", collectives);
-  json_object_set_new(document, "memory_per_rank", ranks);
-  json_object_set_new(document, "memory_per_node", json_pack("[{s:i, s:I}]", "node", 0, "peak", (json_int_t)node_peak));
-  return status;
+  return status ? status : ad_plan_add_memory(recipe, world, run, document);
 }
 
-ad_status ad_plan_document(const ad_recipe *recipe, json_t **out) {
-  ad_mesh *mesh;
+ad_status ad_plan_document(const ad_recipe *recipe, const ad_plan_options *options, json_t **out) {
+  ad_plan_world world;
   ad_comm *comm;
   ad_run *run;
-  AD_TRY(ad_recipe_mesh(recipe, &mesh));
-  int64_t world = ad_mesh_size(mesh);
-  ad_mesh_destroy(mesh);
-  AD_TRY(ad_plan_act(recipe, 0, world, &comm, &run));
+  AD_TRY(ad_plan_world_of(recipe, options, &world));
+  AD_TRY(ad_plan_act(recipe, 0, &world, &comm, &run));
   json_t *document = json_object();
-  ad_status status = fill(recipe, run, world, document);
+  ad_status status = fill(recipe, run, &world, document);
   ad_run_destroy(run);
   ad_comm_close(comm);
   if (status)
@@ -280,9 +177,9 @@ ad_status ad_plan_document(const ad_recipe *recipe, json_t **out) {
   return status;
 }
 
-ad_status ad_plan_json(const ad_recipe *recipe, char **out) {
+ad_status ad_plan_json(const ad_recipe *recipe, const ad_plan_options *options, char **out) {
   json_t *document;
-  AD_TRY(ad_plan_document(recipe, &document));
+  AD_TRY(ad_plan_document(recipe, options, &document));
   char *text = json_dumps(document, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
   json_decref(document);
   if (!text) return ad_fail(AD_MEMORY, "no memory for the document of the plan");

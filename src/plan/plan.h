@@ -8,17 +8,36 @@
 
 /* Bytes of one rank. */
 typedef struct ad_plan_memory {
-  int64_t rank;  /* the first of those that need exactly this */
-  int64_t ranks; /* how many do */
-  size_t params, gathered, grads, optimizer, buckets, activations, runtime;
+  int64_t rank;       /* the first of those that need exactly this */
+  int64_t ranks;      /* how many do */
+  size_t params;      /* values and masters in the storage layout */
+  size_t gathered;    /* its share of whole copies */
+  size_t buckets;     /* what gradients are written into and travel in */
+  size_t grads;       /* sums that are kept beside the buckets: shards, and partial sums between microbatches */
+  size_t optimizer;   /* moments */
+  size_t activations; /* what the tape holds at most, gradients on their way included */
+  size_t checkpoint;  /* the copy that is written while training goes on */
+  size_t runtime;     /* text and batch, and what a process takes before it holds anything */
 } ad_plan_memory;
 size_t ad_plan_peak(const ad_plan_memory *memory);
 
+/* Where a plan puts the ranks. */
+typedef struct ad_plan_world {
+  int64_t ranks, ranks_per_node; /* at least 1 */
+} ad_plan_world;
+ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *options, ad_plan_world *out) AD_CHECKED;
+
 /* Acts as `rank`: creates the run on engine dry and takes one step of it, so that types are checked and bytes counted.
  */
-ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, int64_t world, ad_comm **comm, ad_run **run) AD_CHECKED;
-ad_plan_memory ad_plan_memory_of(ad_run *run);
+ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world *world, ad_comm **comm,
+                      ad_run **run) AD_CHECKED;
+ad_status ad_plan_memory_of(ad_run *run, ad_plan_memory *out) AD_CHECKED;
 /* The document of `addend plan --json`; *out is given up with json_decref. */
-ad_status ad_plan_document(const ad_recipe *recipe, json_t **out) AD_CHECKED;
+ad_status ad_plan_document(const ad_recipe *recipe, const ad_plan_options *options, json_t **out) AD_CHECKED;
+/* Fills memory_per_rank and memory_per_node of the document. */
+ad_status ad_plan_add_memory(const ad_recipe *recipe, const ad_plan_world *world, ad_run *run,
+                             json_t *document) AD_CHECKED;
+/* The axes larger than 1 along which a parameter is stored in parts but computed whole. */
+ad_axes ad_plan_gathered_axes(const ad_param_spec *spec);
 
 #endif

@@ -63,11 +63,12 @@ static void print_collectives(FILE *file, const json_t *plan) {
               json_array_size(json_object_get(step, "params")));
 }
 
-enum { RANKS_SHOWN = 8 };
+enum { RANKS_SHOWN = 8, NODES_SHOWN = 8 };
 
 static void print_memory(FILE *file, const json_t *plan) {
   const json_t *ranks = json_object_get(plan, "memory_per_rank"), *rank;
-  static const char *const keys[] = {"params", "gathered", "buckets", "optimizer", "activations", "runtime", "peak"};
+  static const char *const keys[] = {"params",      "gathered",   "buckets", "grads", "optimizer",
+                                     "activations", "checkpoint", "runtime", "peak"};
   enum { KEYS = sizeof keys / sizeof *keys };
   size_t i;
   fprintf(file, "\n  MiB per rank ");
@@ -83,11 +84,25 @@ static void print_memory(FILE *file, const json_t *plan) {
   if (i < json_array_size(ranks)) fprintf(file, "  ... and %zu more (--json lists them)\n", json_array_size(ranks) - i);
 }
 
+static void print_nodes(FILE *file, const json_t *plan) {
+  const json_t *nodes = json_object_get(plan, "memory_per_node"), *node;
+  size_t i;
+  fprintf(file, "\n  MiB per node  %12s\n", "peak");
+  json_array_foreach(nodes, i, node) {
+    if (i == NODES_SHOWN) break;
+    fprintf(file, "  node %-8lld %12.2f", integer_of(node, "node"), mib(node, "peak"));
+    if (integer_of(node, "nodes") > 1) fprintf(file, "  the most of %lld", integer_of(node, "nodes"));
+    fprintf(file, "\n");
+  }
+  if (i < json_array_size(nodes)) fprintf(file, "  ... and %zu more (--json lists them)\n", json_array_size(nodes) - i);
+}
+
 static void print_plan(FILE *file, const ad_recipe *recipe, const json_t *plan, const ad_mesh *mesh) {
   fprintf(file, "%s: %lld ranks, mesh %s; nothing ran\n\n", recipe->name, integer_of(plan, "world"), recipe->mesh);
   print_params(file, plan, mesh);
   print_collectives(file, plan);
   print_memory(file, plan);
+  print_nodes(file, plan);
 }
 
 static ad_status table_of(const ad_recipe *recipe, const json_t *plan, char **out) {
@@ -106,9 +121,9 @@ static ad_status table_of(const ad_recipe *recipe, const json_t *plan, char **ou
   return AD_OK;
 }
 
-ad_status ad_plan_table(const ad_recipe *recipe, char **out) {
+ad_status ad_plan_table(const ad_recipe *recipe, const ad_plan_options *options, char **out) {
   json_t *plan;
-  AD_TRY(ad_plan_document(recipe, &plan));
+  AD_TRY(ad_plan_document(recipe, options, &plan));
   ad_status status = table_of(recipe, plan, out);
   json_decref(plan);
   return status;

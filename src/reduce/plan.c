@@ -52,15 +52,20 @@ ad_reduction_plan ad_reducer_plan(const ad_reducer *reducer, size_t index) {
   return plan;
 }
 
-size_t ad_reducer_bytes(const ad_reducer *reducer) {
+size_t ad_reducer_sum_bytes(const ad_reducer *reducer) {
   size_t bytes = 0;
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     const ad_bucket *bucket = &reducer->buckets[i];
-    bytes += ad_array_bytes(&bucket->sent);
     // Not counted twice where it is the same memory; on engine dry, where there is none, as it would be.
     if (bucket->scatters || !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->sum);
     if (bucket->keeps_pending && !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->pending);
     if (bucket->earlier.data || bucket->has_earlier) bytes += ad_array_bytes(&bucket->earlier);
   }
+  return bytes;
+}
+
+size_t ad_reducer_bytes(const ad_reducer *reducer) {
+  size_t bytes = ad_reducer_sum_bytes(reducer);
+  for (size_t i = 0; i < reducer->bucket_count; i++) bytes += ad_array_bytes(&reducer->buckets[i].sent);
   return bytes;
 }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "io/checkpoint_snapshot.h"
 #include "train/run.h"
 
 enum { VALUES_OF_A_PARAM = 4, NAME_SIZE = 128 };
@@ -62,6 +63,14 @@ ad_status ad_run_save(ad_run *run, ad_checkpointer *checkpointer, int64_t steps)
   ad_status status = ad_run_tell(run, describe_state(run, &s));
   s.state.step = steps;
   if (!status) status = ad_checkpointer_save(checkpointer, &s.state);
+  release_state(&s);
+  return status;
+}
+
+ad_status ad_run_checkpoint_bytes(ad_run *run, size_t *out) {
+  run_state s = {0};
+  ad_status status = describe_state(run, &s);
+  if (!status) *out = ad_snapshot_bytes(run->comm, &s.state);
   release_state(&s);
   return status;
 }

@@ -42,6 +42,9 @@ static ad_status write_line(ad_metrics *metrics, const ad_metric *metric) {
   if (report->loss_scale) fprintf(file, ",\"loss_scale\":%d", report->loss_scale);
   fprintf(file, ",\"tokens_per_second\":%.1f", ad_metric_tokens_per_second(metric));
   if (!isnan(metric->held_out_loss)) fprintf(file, ",\"held_out_loss\":%.9g", metric->held_out_loss);
+  if (metric->memory.rank_bytes)
+    fprintf(file, ",\"pss_rank_bytes\":%lld,\"pss_all_bytes\":%lld", (long long)metric->memory.rank_bytes,
+            (long long)metric->memory.all_bytes);
   ad_locale_leave(locale);
   fputs("}\n", file);
   return fflush(file) || ferror(file) ? cannot_write(metrics->path, errno) : AD_OK;
@@ -71,7 +74,10 @@ static ad_metric metric_of(const json_t *line) {
                            .lr = number_of(line, "lr"),
                            .count = json_integer_value(json_object_get(line, "tokens")),
                            .seconds = number_of(line, "seconds")};
-  return (ad_metric){.report = report, .held_out_loss = number_of(line, "held_out_loss")};
+  return (ad_metric){.report = report,
+                     .held_out_loss = number_of(line, "held_out_loss"),
+                     .memory = {json_integer_value(json_object_get(line, "pss_rank_bytes")),
+                                json_integer_value(json_object_get(line, "pss_all_bytes"))}};
 }
 
 // Lines are in the order of steps; one that was cut short when its writer died ends them.

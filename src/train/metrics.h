@@ -7,6 +7,7 @@
 typedef struct ad_metric {
   ad_step_report report;
   double held_out_loss; /* NaN: not measured at this step */
+  ad_run_memory memory; /* 0: not measured at this step */
 } ad_metric;
 
 typedef struct ad_metrics {

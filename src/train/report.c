@@ -101,6 +101,15 @@ static void write_losses(FILE *page, const ad_metrics *metrics) {
   if (!isnan(last_held_out(metrics))) row(page, "held out", "%.4f", last_held_out(metrics));
 }
 
+static void write_memory(FILE *page, const ad_metrics *metrics) {
+  ad_run_memory most = {0};
+  for (size_t i = 0; i < metrics->count; i++)
+    if (metrics->list[i].memory.all_bytes > most.all_bytes) most = metrics->list[i].memory;
+  if (!most.all_bytes) return;
+  row(page, "memory", "%.1f MiB on all ranks, %.1f MiB on the one that holds most (proportional set size)",
+      (double)most.all_bytes / (1 << 20), (double)most.rank_bytes / (1 << 20));
+}
+
 static ad_status write_summary(FILE *page, const ad_report *report) {
   const ad_run *run = report->run;
   const ad_recipe *recipe = run->recipe;
@@ -117,6 +126,7 @@ static ad_status write_summary(FILE *page, const ad_report *report) {
   row(page, "steps", "%zu of %lld", report->metrics->count, (long long)recipe->train.steps);
   write_losses(page, report->metrics);
   write_speed(page, report, seconds);
+  write_memory(page, report->metrics);
   fputs("</table>\n", page);
   return AD_OK;
 }

@@ -111,7 +111,7 @@ static ad_status run_microbatches(ad_run *run, step_state *state) {
   return AD_OK;
 }
 
-static ad_status reduce_sums(ad_run *run, size_t count, ad_reduction reduction, const char *site) {
+ad_status ad_run_reduce_sums(ad_run *run, size_t count, ad_reduction reduction, const char *site) {
   ad_collective reduce = {.op = AD_ALL_REDUCE,
                           .group = run->everyone,
                           .in = run->sums,
@@ -127,7 +127,7 @@ static ad_status reduce_sums(ad_run *run, size_t count, ad_reduction reduction, 
 static ad_status fail_number(ad_run *run, const step_state *state, double sum) {
   double world = (double)ad_comm_size(run->comm);
   run->sums[0] = isfinite(state->loss) ? world : (double)ad_comm_rank(run->comm);
-  AD_TRY(reduce_sums(run, 1, AD_MIN, AD_HERE));
+  AD_TRY(ad_run_reduce_sums(run, 1, AD_MIN, AD_HERE));
   if (run->sums[0] == world) {
     return ad_fail(AD_NUMBER, "step %lld: the sum of the ranks' losses is %g; nothing was updated",
                    (long long)state->step, sum);
@@ -145,7 +145,7 @@ static double own_addend(const ad_run *run, const step_state *state) {
 static ad_status sum_loss(ad_run *run, const step_state *state, double *out) {
   run->sums[0] = own_addend(run, state);
   run->sums[1] = ad_interrupt_asked();
-  AD_TRY(reduce_sums(run, AD_RUN_SUMS, AD_SUM, AD_HERE));
+  AD_TRY(ad_run_reduce_sums(run, AD_RUN_SUMS, AD_SUM, AD_HERE));
   run->interrupted = run->sums[1] > 0;
   double sum = run->sums[0];
   if (!isfinite(sum)) return fail_number(run, state, sum);

@@ -11,7 +11,7 @@
 #include "train/report.h"
 #include "train/run.h"
 
-enum { HELD_OUT_MEASUREMENTS = 10 };
+enum { MEASUREMENTS = 10 };
 
 typedef struct training {
   ad_train_options options;
@@ -26,9 +26,16 @@ static ad_status agree(ad_run *run, ad_status own, const char *site) {
   return ad_agree(run->comm, &run->everyone, own, site);
 }
 
-static int measures_held_out(const ad_recipe *recipe, int64_t step) {
-  int64_t interval = recipe->train.steps / HELD_OUT_MEASUREMENTS + 1;
-  return recipe->data.held_out > 0 && (step + 1 == recipe->train.steps || step % interval == 0);
+// Of the held-out loss and of memory, which take longer than a line of numbers does.
+static int measures(const ad_recipe *recipe, int64_t step) {
+  int64_t interval = recipe->train.steps / MEASUREMENTS + 1;
+  return step + 1 == recipe->train.steps || step % interval == 0;
+}
+
+static ad_status measure(ad_run *run, int64_t step, ad_metric *metric) {
+  if (!measures(run->recipe, step)) return AD_OK;
+  if (run->recipe->data.held_out > 0) AD_TRY(ad_run_loss(run, step, 1, &metric->held_out_loss));
+  return ad_run_measure_memory(run, &metric->memory);
 }
 
 static void report_progress(const training *t, const ad_step_report *report) {
@@ -60,7 +67,7 @@ static ad_status train_steps(training *t) {
   for (int64_t step = t->first_step; step < t->run->recipe->train.steps; step++) {
     ad_metric metric = {.held_out_loss = NAN};
     AD_TRY(ad_run_step(t->run, step, &metric.report));
-    if (measures_held_out(t->run->recipe, step)) AD_TRY(ad_run_loss(t->run, step, 1, &metric.held_out_loss));
+    AD_TRY(measure(t->run, step, &metric));
     AD_TRY(keep(t, &metric));
     AD_TRY(save_when_due(t, step + 1));
     if (t->run->interrupted) {

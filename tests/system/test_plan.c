@@ -31,8 +31,9 @@ static ad_recipe *recipe_of(const char *mesh, const char *precision, const char 
 static ad_plan_memory planned(const ad_recipe *recipe, int64_t rank, int64_t world) {
   ad_comm *comm;
   ad_run *run;
-  CHECK_OK(ad_plan_act(recipe, rank, world, &comm, &run));
-  ad_plan_memory memory = ad_plan_memory_of(run);
+  ad_plan_memory memory;
+  CHECK_OK(ad_plan_act(recipe, rank, &(ad_plan_world){world, world}, &comm, &run));
+  CHECK_OK(ad_plan_memory_of(run, &memory));
   ad_run_destroy(run);
   ad_comm_close(comm);
   return memory;
@@ -46,9 +47,12 @@ static int holds_what_was_planned(ad_comm *comm, void *context) {
   CHECK_OK(ad_run_create(comm, recipe, NULL, &run));
   CHECK_OK(ad_run_step(run, 0, &report));
   CHECK_OK(ad_run_step(run, 1, &report));
-  ad_plan_memory held = ad_plan_memory_of(run);
+  ad_plan_memory held;
+  CHECK_OK(ad_plan_memory_of(run, &held));
   CHECK(held.params == plan.params && plan.params > 0);
   CHECK(held.buckets == plan.buckets);
+  CHECK(held.grads == plan.grads);
+  CHECK(held.checkpoint == plan.checkpoint);
   CHECK(held.optimizer == plan.optimizer);
   CHECK(held.activations == plan.activations);
   CHECK(held.runtime == plan.runtime);
@@ -79,10 +83,46 @@ static void a_copy_in_the_dtype_of_computation_is_counted(void **state) {
   ad_recipe_destroy(wide);
 }
 
+static size_t peak_of(const json_t *entry) { return (size_t)json_integer_value(json_object_get(entry, "peak")); }
+
+static json_t *plan_on_nodes(const char *mesh, int64_t ranks_per_node) {
+  ad_plan_options options = {sizeof options, ranks_per_node};
+  ad_recipe *recipe = recipe_of(mesh, "param: f64, compute: f32", "");
+  json_t *plan;
+  must(ad_plan_document(recipe, &options, &plan));
+  ad_recipe_destroy(recipe);
+  return plan;
+}
+
+static void a_node_holds_what_its_ranks_hold(void **state) {
+  json_t *plan = plan_on_nodes("dp_shard=5", 2);
+  const json_t *nodes = json_object_get(plan, "memory_per_node"), *ranks = json_object_get(plan, "memory_per_rank");
+  assert_int_equal(json_array_size(nodes), 3);
+  size_t sums[3] = {0}, i;
+  const json_t *rank;
+  json_array_foreach(ranks, i, rank) {
+    assert_int_equal(json_integer_value(json_object_get(rank, "node")), i / 2);
+    sums[i / 2] += peak_of(rank);
+  }
+  for (i = 0; i < 3; i++) assert_int_equal(peak_of(json_array_get(nodes, i)), sums[i]);
+  json_decref(plan);
+}
+
+static void ranks_of_different_nodes_share_no_copy(void **state) {
+  json_t *one = plan_on_nodes("dp_shard=4", 0), *two = plan_on_nodes("dp_shard=4", 2);
+  const json_t *shared = json_array_get(json_object_get(one, "memory_per_rank"), 0);
+  const json_t *own = json_array_get(json_object_get(two, "memory_per_rank"), 0);
+  json_int_t a_fourth = json_integer_value(json_object_get(shared, "gathered"));
+  assert_true(a_fourth > 0);
+  assert_true(json_integer_value(json_object_get(own, "gathered")) >= 4 * a_fourth - 64);
+  json_decref(one);
+  json_decref(two);
+}
+
 static void expect_when(const char *train, const char *when, int times) {
   ad_recipe *recipe = recipe_of("dp_shard=2", "", train);
   json_t *plan;
-  must(ad_plan_document(recipe, &plan));
+  must(ad_plan_document(recipe, NULL, &plan));
   const json_t *collective = json_array_get(json_object_get(plan, "collectives"), 0);
   const json_t *step = json_array_get(json_object_get(json_array_get(json_object_get(plan, "params"), 0), "path"), 0);
   assert_string_equal(json_string_value(json_object_get(collective, "when")), when);
@@ -104,6 +144,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(ranks_hold_what_was_planned),
       cmocka_unit_test(a_copy_in_the_dtype_of_computation_is_counted),
+      cmocka_unit_test(a_node_holds_what_its_ranks_hold),
+      cmocka_unit_test(ranks_of_different_nodes_share_no_copy),
       cmocka_unit_test(when_a_reduction_happens_follows_from_the_schedule),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,152 @@
+/* The memory that the kernel counts of ranks that train, against the plan: within 5 % for every rank and for the node.
+ */
+#include "ranks.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/process.h"
+#include "plan/plan.h"
+
+#define must(call)                                        \
+  do {                                                    \
+    if (call) fail_msg("%s: %s", #call, ad_last_error()); \
+  } while (0)
+
+static const double tolerance = 0.05;
+
+typedef struct measured_case {
+  const char *mesh, *precision, *shard, *train, *checkpoint;
+} measured_case;
+
+static ad_recipe *recipe_of(const measured_case *c) {
+  char text[1024];
+  snprintf(text, sizeof text,
+           "name: memory\nmodel: {kind: gpt, layers: 4, d_model: 384, heads: 6}\n"
+           "data: {text: [/usr/share/common-licenses], seq: 32}\nmesh: \"%s\"\nprecision: {%s}\nshard: {%s}\n"
+           "train: {global_batch: 8, steps: 3, lr: 1e-3%s}\n%s",
+           c->mesh, c->precision, c->shard, c->train, c->checkpoint);
+  ad_recipe *recipe = NULL;
+  must(ad_recipe_parse(text, "memory.yaml", NULL, 0, &recipe));
+  return recipe;
+}
+
+typedef struct job {
+  const ad_recipe *recipe;
+  const json_t *plan;
+  const char *folder;
+} job;
+
+static double planned_peak(const job *j, const char *list, size_t index) {
+  const json_t *entry = json_array_get(json_object_get(j->plan, list), index);
+  return (double)json_integer_value(json_object_get(entry, "peak"));
+}
+
+static void expect_close(double held, double planned, const char *what, int64_t index) {
+  if (fabs(held / planned - 1) <= tolerance) return;
+  fprintf(stderr, "%s %d holds %.1f MiB, %.1f were planned\n", what, (int)index, held / (1 << 20), planned / (1 << 20));
+  CHECK(!"within 5 %");
+}
+
+/* Saves after each step, so that copies for checkpoints are there, and measures when all ranks are through. */
+static void train_and_measure(ad_run *run, const job *j, ad_run_memory *out) {
+  ad_checkpointer *checkpointer = NULL;
+  ad_step_report report;
+  int saves = j->recipe->checkpoint.every > 0;
+  if (saves) CHECK_OK(ad_checkpointer_create(ad_run_comm(run), ad_run_mesh(run), j->folder, 1, &checkpointer));
+  for (int64_t step = 0; step < j->recipe->train.steps; step++) {
+    CHECK_OK(ad_run_step(run, step, &report));
+    if (saves) CHECK_OK(ad_run_save(run, checkpointer, step + 1));
+  }
+  if (saves) CHECK_OK(ad_checkpointer_finish(checkpointer));
+  CHECK_OK(ad_run_measure_memory(run, out));
+  expect_close((double)ad_process_pss(), planned_peak(j, "memory_per_rank", (size_t)ad_comm_rank(ad_run_comm(run))),
+               "rank", ad_comm_rank(ad_run_comm(run)));
+  ad_checkpointer_destroy(checkpointer);
+}
+
+/* All ranks hold what they hold until the last has looked. */
+static int holds_what_was_planned(ad_comm *comm, void *context) {
+  const job *j = context;
+  ad_run *run;
+  ad_run_memory memory;
+  CHECK_OK(ad_run_create(comm, j->recipe, NULL, &run));
+  train_and_measure(run, j, &memory);
+  expect_close((double)memory.all_bytes, planned_peak(j, "memory_per_node", 0), "node", 0);
+  CHECK_OK(ad_run_measure_memory(run, &memory));
+  ad_run_destroy(run);
+  return 0;
+}
+
+static void measure(const measured_case *c) {
+  char folder[] = "/tmp/addend-memory-XXXXXX", command[64];
+  job j = {.recipe = recipe_of(c), .folder = mkdtemp(folder)};
+  ad_mesh *mesh;
+  json_t *plan;
+  assert_non_null(j.folder);
+  must(ad_recipe_mesh(j.recipe, &mesh));
+  must(ad_plan_document(j.recipe, NULL, &plan));
+  j.plan = plan;
+  run_ranks(ad_mesh_size(mesh), holds_what_was_planned, &j);
+  json_decref(plan);
+  ad_mesh_destroy(mesh);
+  ad_recipe_destroy((ad_recipe *)j.recipe);
+  snprintf(command, sizeof command, "rm -r %s", folder);
+  assert_int_equal(system(command), 0);
+}
+
+/* A sanitizer's own memory, and what hostile ranks hold on to, are in no plan. */
+static int counts_only_addend(void) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return 0;
+#else
+  return ad_process_pss() && !getenv("ADDEND_HOSTILE");
+#endif
+}
+
+static const char f32[] = "", bf16[] = "param: bf16";
+
+static void every_zero_level_holds_what_was_planned(void **state) {
+  static const char *const levels[] = {"zero: 0", "zero: 1", "zero: 2", "zero: 3"};
+  if (!counts_only_addend()) skip();
+  for (int i = 0; i < 4; i++) {
+    measure(&(measured_case){"dp_shard=2", f32, levels[i], "", ""});
+    measure(&(measured_case){"dp_shard=2", bf16, levels[i], "", ""});
+  }
+}
+
+static void hybrid_sharding_holds_what_was_planned(void **state) {
+  if (!counts_only_addend()) skip();
+  measure(&(measured_case){"dp_replicate=2 dp_shard=2", f32, "zero: 1", ", microbatches: 2", ""});
+  measure(&(measured_case){"dp_replicate=2 dp_shard=2", bf16, "zero: 2", ", microbatches: 2", ""});
+  measure(
+      &(measured_case){"dp_replicate=2 dp_shard=2", f32, "zero: 3", ", microbatches: 3, sync: [none, all, all]", ""});
+}
+
+static void ranks_without_rows_hold_what_was_planned(void **state) {
+  if (!counts_only_addend()) skip();
+  measure(&(measured_case){"dp_replicate=3 dp_shard=1", f32, "zero: 2", ", microbatches: 5", ""});
+}
+
+static void copies_for_checkpoints_are_planned(void **state) {
+  if (!counts_only_addend()) skip();
+  measure(&(measured_case){"dp_replicate=2 dp_shard=2", f32, "zero: 1", "", "checkpoint: {every: 1}\n"});
+  measure(&(measured_case){"dp_shard=2", bf16, "zero: 3", "", "checkpoint: {every: 1}\n"});
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_zero_level_holds_what_was_planned),
+      cmocka_unit_test(hybrid_sharding_holds_what_was_planned),
+      cmocka_unit_test(ranks_without_rows_hold_what_was_planned),
+      cmocka_unit_test(copies_for_checkpoints_are_planned),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
