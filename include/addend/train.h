@@ -30,6 +30,7 @@ typedef struct ad_run_options {
   size_t size;       /* sizeof(ad_run_options) */
   ad_dtype dtype;    /* 0: as in the recipe; AD_F64 for proofs: every dtype of compute and contract becomes f64 */
   const char *trace; /* path of a Chrome trace file for this rank's events, or NULL; written by ad_run_destroy */
+  int quiet;         /* 1: steps do not warn; for a run that repeats the steps of another */
 } ad_run_options;
 
 /* Everything a rank needs: mesh, model, parameters (initialised), reducer, optimizer, tape, data. Collective over the

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/kernels.h"
+#include "layout/shown.h"
 
 ad_array ad_array_describe(const ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout) {
   ad_array array = {.dtype = dtype, .shape = *shape, .layout = *layout};
@@ -53,8 +54,9 @@ ad_status ad_array_check(const ad_comm *comm, const ad_array *array, const char 
 ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const char *site) {
   char a[160], b[160];
   if (!ad_layout_equal(&to->layout, &from->layout)) {
+    ad_layouts_shown_apart(&to->layout, &from->layout, a, b, sizeof a);
     return ad_fail(AD_TYPE, "%s: add: a value that is %s cannot take one that is %s; bring both to one layout first",
-                   site, ad_layout_print(&to->layout, a, sizeof a), ad_layout_print(&from->layout, b, sizeof b));
+                   site, a, b);
   }
   if (to->scale != from->scale) {
     return ad_fail(AD_TYPE, "%s: add: a value stored times 2^-%d cannot take one stored times 2^-%d", site, to->scale,

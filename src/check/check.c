@@ -1,4 +1,5 @@
 /* `addend check`: the clean proof, then, if asked, the same proof with each known mistake planted. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -14,9 +15,9 @@ static double now(void) {
   return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-static ad_status prove_clean(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof) {
+static ad_status prove_clean(const ad_recipe *recipe, const ad_check_options *options, int quiet, ad_proof *proof) {
   ad_launch_result result = {0};
-  ad_proof_job job = {recipe, options, NULL, proof};
+  ad_proof_job job = {recipe, options, NULL, proof, .quiet = quiet};
   ad_status status = ad_proof_run(&job, &result);
   if (status && status != AD_INTERRUPTED && result.message[0])
     return ad_fail(result.status ? result.status : status, "%s", result.message);
@@ -29,7 +30,7 @@ static ad_status prove_in_recipe_dtypes(const ad_recipe *recipe, const ad_check_
   ad_check_options clean = *options;
   clean.recipe_dtype = 1;
   clean.progress = NULL;
-  AD_TRY(prove_clean(recipe, &clean, proof));
+  AD_TRY(prove_clean(recipe, &clean, 1, proof));
   *holds = ad_proof_passes(proof, 0);
   return AD_OK;
 }
@@ -44,12 +45,15 @@ static ad_status try_sabotages(const ad_recipe *recipe, const ad_check_options *
                                ad_sabotage *sabotages) {
   ad_proof *proof;
   AD_TRY(ad_proof_create(recipe, &proof));
-  ad_status status = ad_sabotage_list(recipe, sabotages, &findings->sabotage_count);
+  ad_status status =
+      ad_sabotage_list(recipe, sabotages, &findings->sabotage_count, findings->unplanted, &findings->unplanted_count);
   int holds = 1;
   if (!status && some_are_of_dtype(sabotages, findings->sabotage_count))
     status = prove_in_recipe_dtypes(recipe, options, proof, &holds);
   for (size_t i = 0; i < findings->sabotage_count && !status; i++) {
     if (sabotages[i].of_dtype && !holds) {
+      snprintf(sabotages[i].message, sizeof sabotages[i].message,
+               "not planted: without it the proof does not hold in the recipe's dtypes either");
       findings->survivors++;
       continue;
     }
@@ -82,9 +86,10 @@ static ad_status world_of(const ad_recipe *recipe, int64_t *out) {
 static ad_status check_with(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof,
                             ad_sabotage *sabotages, int *holds, char **json) {
   double start = now();
-  ad_findings findings = {.recipe = recipe, .options = options, .proof = proof, .sabotages = sabotages};
+  ad_findings findings = {
+      .recipe = recipe, .options = options, .proof = proof, .sabotages = sabotages, .engine = "shm"};
   AD_TRY(world_of(recipe, &findings.world));
-  AD_TRY(prove_clean(recipe, options, proof));
+  AD_TRY(prove_clean(recipe, options, 0, proof));
   if (options->sabotage) AD_TRY(try_sabotages(recipe, options, &findings, sabotages));
   findings.seconds = now() - start;
   AD_TRY(print_document(&findings, json));
@@ -141,6 +146,7 @@ static ad_status check_here(ad_comm *comm, ad_proof_job *job, int *holds, char *
   char *text = NULL;
   ad_findings findings = {.recipe = job->recipe, .options = job->options, .proof = job->proof};
   findings.world = ad_comm_size(comm);
+  findings.engine = ad_comm_engine(comm);
   AD_TRY(ad_prove(comm, job));
   int32_t verdict = ad_proof_passes(job->proof, job->options->directional);
   AD_TRY(share_verdict(comm, job->recipe, &verdict));
@@ -173,7 +179,7 @@ ad_status ad_check_on(ad_comm *comm, const ad_recipe *recipe, const ad_check_opt
   AD_TRY(check_world(comm, recipe, &own));
   ad_proof *proof;
   AD_TRY(ad_proof_create(recipe, &proof));
-  ad_proof_job job = {recipe, &own, NULL, proof};
+  ad_proof_job job = {recipe, &own, NULL, proof, 0};
   ad_status status = check_here(comm, &job, holds, json);
   ad_proof_destroy(proof);
   if (status) ad_comm_fail(comm, status, ad_last_error());

@@ -115,6 +115,7 @@ ad_status ad_directional(ad_comm *comm, ad_run *run, ad_proof *proof) {
   proof->difference = quotient;
   proof->derivative = slope;
   proof->directional_err = ad_relative_difference(quotient, slope);
+  proof->counted = report.count;
   proof->loss_dist = report.loss;
   proof->norm_dist = report.norm;
   return AD_OK;

@@ -46,6 +46,7 @@ static json_t *summary_document(const ad_findings *findings) {
   json_t *summary =
       json_pack("{s:I, s:o, s:o, s:b, s:b}", "params", (json_int_t)count, "worst_ratio_error", number(ratio),
                 "worst_rel_err", number(error), "replicas_equal", equal, "pass", ad_proof_passes(proof, directional));
+  json_object_set_new(summary, "counted", json_integer((json_int_t)proof->counted));
   if (directional) return summary;
   json_object_set_new(summary, "initial_equal", json_boolean(proof->initial_equal));
   json_object_set_new(summary, "updates_equal", json_boolean(proof->updates_equal));
@@ -67,11 +68,20 @@ static json_t *sabotage_document(const ad_sabotage *sabotage) {
                    text_or_null(sabotage->message));
 }
 
+static json_t *unplanted_document(const ad_findings *findings) {
+  json_t *list = json_array();
+  for (size_t i = 0; i < findings->unplanted_count; i++)
+    json_array_append_new(
+        list, json_pack("{s:s, s:s}", "name", findings->unplanted[i].name, "why", findings->unplanted[i].why));
+  return list;
+}
+
 static void add_sabotages(const ad_findings *findings, json_t *document) {
   json_t *list = json_array();
   for (size_t i = 0; i < findings->sabotage_count; i++)
     json_array_append_new(list, sabotage_document(&findings->sabotages[i]));
   json_object_set_new(document, "sabotage", list);
+  json_object_set_new(document, "not_planted", unplanted_document(findings));
   json_object_set_new(document, "survivors", json_integer((json_int_t)findings->survivors));
 }
 
@@ -93,7 +103,7 @@ json_t *ad_findings_document(const ad_findings *findings) {
   json_int_t steps = findings->options->steps ? findings->options->steps : 1;
   json_t *document =
       json_pack("{s:s, s:I, s:s, s:s, s:s, s:I, s:f, s:{s:o, s:o}}", "recipe", findings->recipe->name, "world",
-                (json_int_t)findings->world, "mesh", findings->recipe->mesh, "engine", "shm", "dtype",
+                (json_int_t)findings->world, "mesh", findings->recipe->mesh, "engine", findings->engine, "dtype",
                 dtype_name(findings), "steps", steps, "seconds", findings->seconds, "loss", "dist",
                 number(proof->loss_dist), "ref", directional ? json_null() : number(proof->loss_ref));
   if (!document) return NULL;

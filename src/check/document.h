@@ -12,7 +12,10 @@ typedef struct ad_findings {
   const ad_proof *proof;
   const ad_sabotage *sabotages;
   size_t sabotage_count, survivors;
+  ad_unplanted unplanted[AD_SWITCH_COUNT];
+  size_t unplanted_count;
   int64_t world;
+  const char *engine;
   double seconds;
 } ad_findings;
 

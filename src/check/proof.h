@@ -44,6 +44,7 @@ typedef struct ad_proof {
   double free_difference; /* worst relative distance of a parameter to a reference that never restarts; reported, not
                              judged */
   double difference, derivative, directional_err;
+  int64_t counted; /* tokens, in all steps; 0: every gradient is zero, and that they agree says nothing */
   size_t param_count;
   ad_proof_param params[];
 } ad_proof;
@@ -54,6 +55,7 @@ typedef struct ad_proof_job {
   const ad_check_options *options;
   const char *sabotage;
   ad_proof *proof;
+  int quiet; /* 1: another proof of the same steps has warned */
 } ad_proof_job;
 
 ad_status ad_proof_create(const ad_recipe *recipe, ad_proof **out) AD_CHECKED; /* shared memory, zeroed */

@@ -73,7 +73,7 @@ static ad_status create_arrays(ad_prover *prover) {
 
 static ad_status prover_create(ad_prover *prover, ad_comm *comm, const ad_proof_job *job) {
   const ad_check_options *options = job->options;
-  ad_run_options run = {.size = sizeof run, .dtype = forced_dtype(options)};
+  ad_run_options run = {.size = sizeof run, .dtype = forced_dtype(options), .quiet = job->quiet};
   prover->comm = comm;
   prover->job = job;
   AD_TRY(ad_run_create(comm, job->recipe, &run, &prover->run));
@@ -302,6 +302,7 @@ static ad_status prove_step(ad_prover *prover, int64_t step) {
   AD_TRY(restart_reference(prover, step));
   if (rounds(prover->job)) AD_TRY(ad_addends_measure(&prover->addends, step));
   AD_TRY(ad_run_step(prover->run, step, &report));
+  if (prover->reference) prover->job->proof->counted += report.count;
   AD_TRY(gather_gradients(prover));
   AD_TRY(compare_replicas(prover));
   if (prover->reference) AD_TRY(judge(prover, &report));

@@ -1,5 +1,5 @@
 /* Plants known mistakes one at a time and says what became of each. Which mistakes a recipe can show follows from its
- * topology and its counts: a mistake that changes no number there is not planted. */
+ * topology and its counts: a mistake that changes no number there is not planted, and the reason is said. */
 #include "check/sabotage.h"
 
 #include <math.h>
@@ -130,49 +130,68 @@ static ad_stage stage_of(const ad_recipe *recipe, const ad_mesh *mesh, const ad_
   return stage;
 }
 
-/* Mistakes in how sums are cut, scaled and kept. */
-static int reduction_can_show(ad_switch which, const ad_stage *stage) {
+/* Why a mistake changes no number here; NULL: it shows. First those in how sums are cut, scaled and kept. */
+static const char *why_hidden_in_reduction(ad_switch which, const ad_stage *stage) {
   switch (which) {
     case AD_SWITCH_PARTIAL_AFTER:
-      return stage->scatters_first && stage->keeps_shards;
+      if (!stage->scatters_first) return "no gradient is reduce-scattered and then all-reduced (shard.zero)";
+      return stage->keeps_shards ? NULL : "no microbatch leaves a shard of its sum to be added to (train.sync)";
     case AD_SWITCH_BOTH_FACTORS:
-      return stage->over_replicas && stage->keeps_shards;
+      if (!stage->over_replicas) return "no gradient is reduce-scattered and then summed over several replicas";
+      return stage->keeps_shards ? NULL : "no microbatch leaves a shard of its sum to be added to (train.sync)";
     case AD_SWITCH_ADD_TO_ITSELF:
-      return stage->over_one;
+      return stage->over_one ? NULL : "no reduction is over a group of one rank";
     case AD_SWITCH_PADDING_COUNTED:
-      return stage->is_uneven;
+      return stage->is_uneven ? NULL : "no gradient is cut into shards of unequal size";
     case AD_SWITCH_REPLICA_IN_NORM:
-      return stage->has_copies;
+      return stage->has_copies ? NULL : "no element is stored on several ranks";
     case AD_SWITCH_BUCKET_BY_RAW_DTYPE:
     case AD_SWITCH_NARROW_ACCUMULATE:
-      return stage->reduces && stage->sums_wide;
+      if (!stage->reduces) return "no gradient is reduced";
+      return stage->sums_wide ? NULL : "no contract promises more than 16 bits from gradient to sum";
     default:
-      return stage->reduces;
+      return stage->reduces ? NULL : "no gradient is reduced";
   }
 }
 
-/* Whether the mistake changes anything here. An axis of size 1 averages over one rank: nothing to see. */
-static int can_show(ad_switch which, const ad_stage *stage, ad_axis axis) {
-  if (ad_switch_at(which)->per_axis) return stage->tokens && (stage->reduced & AD_AXES(axis));
+static const char *why_hidden_in_microbatches(ad_switch which, const ad_stage *stage) {
+  if (stage->recipe->train.microbatches == 1) return "a step has one microbatch";
+  int shows = which != AD_SWITCH_MEAN_OF_MEANS || microbatch_counts_differ(stage->recipe);
+  return shows ? NULL : "every microbatch counts the same number of tokens";
+}
+
+static const char *why_hidden_on_one_rank(const ad_stage *stage) {
+  return ad_mesh_size(stage->mesh) > 1 ? NULL : "there is one rank";
+}
+
+static int needs_tokens(ad_switch which) {
+  return which != AD_SWITCH_BUCKET_ORDER && which != AD_SWITCH_PERTURBED_REPLICA && which != AD_SWITCH_BUCKET_SIZE;
+}
+
+/* An axis of size 1 averages over one rank: nothing to see. */
+static const char *why_hidden(ad_switch which, const ad_stage *stage, ad_axes axes) {
+  if (needs_tokens(which) && !stage->tokens) return "no token of the step counts";
   switch (which) {
-    case AD_SWITCH_MEAN_OF_MEANS:
-      return microbatch_counts_differ(stage->recipe);
-    case AD_SWITCH_LAST_MICROBATCH:
-      return stage->tokens && stage->recipe->train.microbatches > 1;
-    case AD_SWITCH_SHIFTED_SLICE:
-      return stage->second_rank_counts;
+    case AD_SWITCH_AVERAGE:
+    case AD_SWITCH_SKIP_REDUCTION:
+    case AD_SWITCH_DOUBLE_REDUCTION:
     case AD_SWITCH_LOCAL_COUNT:
     case AD_SWITCH_FIRST_STEP:
-      return stage->tokens && stage->reduced;
+      return stage->reduced & axes ? NULL : "no gradient is summed over several ranks";
+    case AD_SWITCH_MEAN_OF_MEANS:
+    case AD_SWITCH_LAST_MICROBATCH:
+      return why_hidden_in_microbatches(which, stage);
+    case AD_SWITCH_SHIFTED_SLICE:
+      return stage->second_rank_counts ? NULL : "there is no second rank with a counted token";
     case AD_SWITCH_BUCKET_ORDER:
-      return stage->starts_over_many;
+      return stage->starts_over_many ? NULL : "no bucket's first reduction is over several ranks";
     case AD_SWITCH_PERTURBED_REPLICA:
     case AD_SWITCH_BUCKET_SIZE:
-      return ad_mesh_size(stage->mesh) > 1;
+      return why_hidden_on_one_rank(stage);
     case AD_SWITCH_OVERFLOW_PER_RANK:
-      return stage->scales_loss && stage->tokens && ad_mesh_size(stage->mesh) > 1;
+      return stage->scales_loss ? why_hidden_on_one_rank(stage) : "no gradient is f16 on its way (precision)";
     default:
-      return stage->tokens && reduction_can_show(which, stage);
+      return why_hidden_in_reduction(which, stage);
   }
 }
 
@@ -198,15 +217,25 @@ static void add(ad_switch which, const ad_mesh *mesh, ad_axis axis, ad_sabotage 
 
 static void list(const ad_stage *stage, ad_sabotage out[AD_SABOTAGE_MAX], size_t *count) {
   *count = 0;
-  for (int which = 0; which < AD_SWITCH_COUNT; which++) {
-    int axes = ad_switch_at((ad_switch)which)->per_axis ? AD_AXIS_COUNT : 1;
-    for (int axis = 0; axis < axes && *count < AD_SABOTAGE_MAX; axis++)
-      if (can_show((ad_switch)which, stage, (ad_axis)axis))
-        add((ad_switch)which, stage->mesh, (ad_axis)axis, out, count);
+  for (int i = 0; i < AD_SWITCH_COUNT; i++) {
+    ad_switch which = (ad_switch)i;
+    int per_axis = ad_switch_at(which)->per_axis;
+    for (int axis = 0; axis < (per_axis ? AD_AXIS_COUNT : 1) && *count < AD_SABOTAGE_MAX; axis++)
+      if (!why_hidden(which, stage, per_axis ? AD_AXES(axis) : AD_AXES_ALL))
+        add(which, stage->mesh, (ad_axis)axis, out, count);
   }
 }
 
-ad_status ad_sabotage_list(const ad_recipe *recipe, ad_sabotage out[AD_SABOTAGE_MAX], size_t *count) {
+static void list_hidden(const ad_stage *stage, ad_unplanted out[AD_SWITCH_COUNT], size_t *count) {
+  *count = 0;
+  for (int i = 0; i < AD_SWITCH_COUNT; i++) {
+    const char *why = why_hidden((ad_switch)i, stage, AD_AXES_ALL);
+    if (why) out[(*count)++] = (ad_unplanted){ad_switch_at((ad_switch)i)->name, why};
+  }
+}
+
+ad_status ad_sabotage_list(const ad_recipe *recipe, ad_sabotage out[AD_SABOTAGE_MAX], size_t *count,
+                           ad_unplanted unplanted[AD_SWITCH_COUNT], size_t *unplanted_count) {
   ad_mesh *mesh;
   ad_model *model;
   AD_TRY(ad_recipe_mesh(recipe, &mesh));
@@ -214,6 +243,7 @@ ad_status ad_sabotage_list(const ad_recipe *recipe, ad_sabotage out[AD_SABOTAGE_
   if (!status) {
     ad_stage stage = stage_of(recipe, mesh, model);
     list(&stage, out, count);
+    list_hidden(&stage, unplanted, unplanted_count);
     ad_model_destroy(model);
   }
   ad_mesh_destroy(mesh);
@@ -273,7 +303,7 @@ ad_status ad_sabotage_try(const ad_recipe *recipe, const ad_check_options *optio
   planted.recipe_dtype = sabotage->of_dtype;
   planted.dtype = AD_F64;
   ad_launch_result result = {0};
-  ad_proof_job job = {recipe, &planted, sabotage->name, proof};
+  ad_proof_job job = {recipe, &planted, sabotage->name, proof, .quiet = 1};
   ad_status status = ad_proof_run(&job, &result);
   if (status) return caught_by_status(&result, status, sabotage);
   caught_by_number(proof, sabotage);

@@ -19,9 +19,15 @@ typedef struct ad_sabotage {
   char message[2048];
 } ad_sabotage;
 
+/* A mistake that changes no number here, and why. */
+typedef struct ad_unplanted {
+  const char *name, *why;
+} ad_unplanted;
+
 enum { AD_SABOTAGE_MAX = 64 };
-/* The mistakes that this recipe's topology and data can show; returns their number. */
-ad_status ad_sabotage_list(const ad_recipe *recipe, ad_sabotage out[AD_SABOTAGE_MAX], size_t *count) AD_CHECKED;
+/* The mistakes that this recipe's topology and data can show, and those that they cannot. */
+ad_status ad_sabotage_list(const ad_recipe *recipe, ad_sabotage out[AD_SABOTAGE_MAX], size_t *count,
+                           ad_unplanted unplanted[AD_SWITCH_COUNT], size_t *unplanted_count) AD_CHECKED;
 /* Repeats the proof with the mistake planted and fills in what became of it. */
 ad_status ad_sabotage_try(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof,
                           ad_sabotage *sabotage) AD_CHECKED;

@@ -79,7 +79,17 @@ static void print_sabotage(FILE *file, const json_t *sabotage, const ad_paint *p
   if (json_is_number(json_object_get(sabotage, "ratio"))) fprintf(file, " ratio %-10.6g", number_of(sabotage, "ratio"));
   if (json_is_object(cause)) fprintf(file, " %s: %s", text_of(sabotage, "param"), text_of(cause, "text"));
   if (*message) fprintf(file, " %.*s", (int)strcspn(message, "\n"), message);
+  if (strcmp(caught, "number") == 0 && !json_is_object(cause)) fprintf(file, " the loss, the norm or an update is off");
   fprintf(file, "\n");
+}
+
+static void print_unplanted(FILE *file, const json_t *list, const ad_paint *paint) {
+  const json_t *unplanted;
+  size_t i;
+  if (!json_array_size(list)) return;
+  fprintf(file, "\n  %snot planted, for they would change nothing here%s\n", paint->dim, paint->off);
+  json_array_foreach(list, i, unplanted)
+      fprintf(file, "  %-9s %-42s %s\n", "-", text_of(unplanted, "name"), text_of(unplanted, "why"));
 }
 
 static void print_sabotages(FILE *file, const json_t *document, const ad_paint *paint) {
@@ -90,6 +100,7 @@ static void print_sabotages(FILE *file, const json_t *document, const ad_paint *
   json_array_foreach(sabotages, i, sabotage) print_sabotage(file, sabotage, paint);
   fprintf(file, "  %zu planted, %lld survived\n", json_array_size(sabotages),
           (long long)json_integer_value(json_object_get(document, "survivors")));
+  print_unplanted(file, json_object_get(document, "not_planted"), paint);
 }
 
 static void print_number(FILE *file, const json_t *document, const char *name, const ad_paint *paint) {
@@ -114,6 +125,12 @@ static void print_failures(FILE *file, const json_t *document, const ad_paint *p
 static void print_verdict(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *summary = json_object_get(document, "summary");
   int pass = is_true(summary, "pass");
+  if (pass && !json_integer_value(json_object_get(summary, "counted"))) {
+    fprintf(file,
+            "\n%snothing was counted%s: every gradient is zero in both, which proves nothing about sums (%.1f s)\n",
+            paint->bold, paint->off, number_of(document, "seconds"));
+    return;
+  }
   fprintf(file, "\n%s%s%s", pass ? paint->good : paint->bad, pass ? "proven" : "NOT PROVEN", paint->off);
   if (json_integer_value(json_object_get(summary, "params")))
     fprintf(file, ": %lld parameters, worst error %.2g",

@@ -4,8 +4,10 @@
 #define LAYOUT_SHOWN_H
 #include "addend/layout.h"
 
-/* "dp_replicate=R dp_shard=S0": the axes that the mesh names, and others only where they cut or vary; R, I and P mean
+/* "dp_replicate=R dp_shard=S0": the axes that the mesh names, and others only where they cut; R, I, V and P mean
  * the same on an axis that is not there. Returns buffer. */
 const char *ad_layout_shown(const ad_layout *layout, char *buffer, size_t size);
+/* Two that differ: whole only where they differ in nothing that is usually shown. */
+void ad_layouts_shown_apart(const ad_layout *a, const ad_layout *b, char *of_a, char *of_b, size_t size);
 
 #endif

@@ -269,15 +269,9 @@ ad_status ad_reducer_target(ad_reducer *reducer, size_t param, ad_array *out, in
   return AD_OK;
 }
 
-/* Whole layouts only where they differ in nothing that is usually shown. */
 static ad_status refuse_layout(const ad_reduced_param *param, const ad_layout *layout, const char *site) {
   char have[160], want[160], of[160];
-  ad_layout_shown(layout, have, sizeof have);
-  ad_layout_shown(&param->gradient, want, sizeof want);
-  if (!strcmp(have, want)) {
-    ad_layout_print(layout, have, sizeof have);
-    ad_layout_print(&param->gradient, want, sizeof want);
-  }
+  ad_layouts_shown_apart(layout, &param->gradient, have, want, sizeof have);
   return ad_fail(AD_TYPE,
                  "%s: reducer: the gradient of `%s` is \"%s\"; the parameter is \"%s\", so it must be \"%s\": "
                  "describe it with ad_layout_dual of the parameter's layout",

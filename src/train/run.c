@@ -202,6 +202,8 @@ ad_status ad_run_tell(ad_run *run, ad_status status) {
   return status;
 }
 
+int ad_run_warns(const ad_run *run) { return ad_run_is_first(run) && !run->options.quiet; }
+
 int ad_run_is_first(const ad_run *run) { return ad_group_index(&run->everyone, ad_comm_rank(run->comm)) == 0; }
 
 size_t ad_run_param_count(const ad_run *run) { return run->param_count; }

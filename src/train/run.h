@@ -37,7 +37,8 @@ ad_dtype ad_run_compute_dtype(const ad_run *run);
 /* A tape on the run's parameters; `reducer` NULL: gradients go to `visit` alone. */
 ad_status ad_run_open_tape(ad_run *run, ad_reducer *reducer, ad_addend_visitor visit, void *context,
                            ad_tape **out) AD_CHECKED;
-int ad_run_is_first(const ad_run *run); /* this rank is the mesh's first: it warns and writes */
+int ad_run_is_first(const ad_run *run); /* this rank is the mesh's first: it writes */
+int ad_run_warns(const ad_run *run);    /* of what happened in a step: one rank of a run that is not quiet */
 /* The first `count` of run->sums over all ranks. */
 ad_status ad_run_reduce_sums(ad_run *run, size_t count, ad_reduction reduction, const char *site) AD_CHECKED;
 int ad_interrupt_asked(void);

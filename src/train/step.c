@@ -154,7 +154,7 @@ static ad_status sum_loss(ad_run *run, const step_state *state, double *out) {
 }
 
 static void warn_without_tokens(const ad_run *run, const step_state *state) {
-  if (state->total || !ad_run_is_first(run) || ad_comm_is_dry(run->comm)) return;  // dry: the others' are not known
+  if (state->total || !ad_run_warns(run) || ad_comm_is_dry(run->comm)) return;  // dry: the others' are not known
   ad_log(AD_LOG_WARNING, "step %lld: no token of the batch counts; its gradient is 0", (long long)state->step);
 }
 
@@ -198,7 +198,7 @@ static ad_status judge_norm(ad_run *run, ad_step_report *report) {
     return ad_fail(AD_NUMBER, "step %lld: the norm of the gradient is %g although the loss is %g; nothing was updated",
                    (long long)report->step, report->norm, report->loss);
   }
-  if (ad_run_is_first(run)) {
+  if (ad_run_warns(run)) {
     ad_log(AD_LOG_WARNING, "step %lld: a gradient overflowed f16; nothing was updated, the loss scale falls to 2^%d",
            (long long)report->step, run->loss_scale.exponent);
   }

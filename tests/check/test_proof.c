@@ -24,7 +24,7 @@ static ad_check_options options_of(int64_t steps, int directional) {
 
 static void prove(const ad_recipe *recipe, const ad_check_options *options, const char *mistake, ad_proof *proof) {
   ad_launch_result result;
-  ad_proof_job job = {recipe, options, mistake, proof};
+  ad_proof_job job = {.recipe = recipe, .options = options, .sabotage = mistake, .proof = proof};
   must(ad_proof_run(&job, &result));
 }
 
@@ -37,6 +37,7 @@ static void a_sound_world_is_proven(void **state) {
     prove(recipe, &options, NULL, proof);
     assert_true(ad_proof_passes(proof, 0));
     assert_true(proof->free_difference < 1e-10);
+    assert_true(proof->counted > 0);
     ad_proof_destroy(proof);
     ad_recipe_destroy(recipe);
   }
@@ -47,10 +48,11 @@ static void every_planted_mistake_is_caught(void **state) {
   for (int i = 0; i < WORLDS; i++) {
     ad_recipe *recipe = world_at(i);
     ad_sabotage *planted = calloc(AD_SABOTAGE_MAX, sizeof *planted);
-    size_t count = 0;
+    ad_unplanted hidden[AD_SWITCH_COUNT];
+    size_t count = 0, hidden_count = 0;
     ad_proof *proof;
     must(ad_proof_create(recipe, &proof));
-    must(ad_sabotage_list(recipe, planted, &count));
+    must(ad_sabotage_list(recipe, planted, &count, hidden, &hidden_count));
     assert_true(count >= 14);
     for (size_t k = 0; k < count; k++) {
       must(ad_sabotage_try(recipe, &options, proof, &planted[k]));
@@ -126,7 +128,7 @@ static void a_rank_that_updates_in_another_way_is_named(void **state) {
   ad_check_options options = options_of(1, 0);
   ad_proof *proof;
   must(ad_proof_create(recipe, &proof));
-  odd_job job = {{recipe, &options, NULL, proof}, odd};
+  odd_job job = {{.recipe = recipe, .options = &options, .proof = proof}, odd};
   ad_launch_options launch = {.size = sizeof launch, .ranks = 3, .function = prove_with_an_odd_recipe, .context = &job};
   ad_launch_result result;
   must(ad_launch(&launch, &result));

@@ -3,13 +3,14 @@
 
 typedef struct planted {
   ad_sabotage list[AD_SABOTAGE_MAX];
-  size_t count;
+  ad_unplanted hidden[AD_SWITCH_COUNT];
+  size_t count, hidden_count;
 } planted;
 
 static planted *list(const char *mesh, const char *data, const char *train) {
   planted *p = calloc(1, sizeof *p);
   ad_recipe *recipe = small_recipe(mesh, data, train);
-  must(ad_sabotage_list(recipe, p->list, &p->count));
+  must(ad_sabotage_list(recipe, p->list, &p->count, p->hidden, &p->hidden_count));
   ad_recipe_destroy(recipe);
   return p;
 }
@@ -18,6 +19,47 @@ static int has(const planted *p, const char *name) {
   for (size_t i = 0; i < p->count; i++)
     if (!strcmp(p->list[i].name, name)) return 1;
   return 0;
+}
+
+static const char *why(const planted *p, const char *name) {
+  for (size_t i = 0; i < p->hidden_count; i++)
+    if (!strcmp(p->hidden[i].name, name)) return p->hidden[i].why;
+  return "";
+}
+
+static int is_planted(const planted *p, const char *name) {
+  size_t length = strlen(name);
+  for (size_t i = 0; i < p->count; i++)
+    if (!strncmp(p->list[i].name, name, length) && strchr(":", p->list[i].name[length])) return 1;
+  return 0;
+}
+
+static void every_mistake_is_planted_or_the_reason_is_said(void **state) {
+  static const char *const meshes[] = {"dp_replicate=1", "dp_replicate=3", "dp_replicate=2 dp_shard=3", "dp_shard=2"};
+  for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
+    for (int tokens = 0; tokens < 2; tokens++) {
+      planted *p = list(meshes[m], tokens ? UNEQUAL : ", valid: [0]", ", microbatches: 2}\nshard: {zero: 2");
+      for (int which = 0; which < AD_SWITCH_COUNT; which++) {
+        const char *name = ad_switch_at((ad_switch)which)->name;
+        assert_int_equal(is_planted(p, name), !*why(p, name));
+      }
+      free(p);
+    }
+  }
+}
+
+static void the_reason_names_what_is_missing(void **state) {
+  planted *p = list("dp_replicate=3", "", ", microbatches: 1");
+  assert_string_equal(why(p, "mean-of-microbatch-means"), "a step has one microbatch");
+  assert_string_equal(why(p, "overflow-per-rank"), "no gradient is f16 on its way (precision)");
+  assert_non_null(strstr(why(p, "partial-after-all-reduce"), "shard.zero"));
+  free(p);
+  p = list("dp_replicate=1", "", ", microbatches: 2}\nprecision: {param: bf16");
+  assert_string_equal(why(p, "mean-of-microbatch-means"), "every microbatch counts the same number of tokens");
+  assert_string_equal(why(p, "skip-reduction"), "no gradient is summed over several ranks");
+  assert_string_equal(why(p, "bucket-order"), "no bucket's first reduction is over several ranks");
+  assert_non_null(strstr(why(p, "narrow-accumulate"), "16 bits"));
+  free(p);
 }
 
 static void on_one_rank_only_microbatches_and_groups_of_one_can_go_wrong(void **state) {
@@ -120,6 +162,8 @@ static void without_tokens_only_the_protocol_and_replicas_are_left(void **state)
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_mistake_is_planted_or_the_reason_is_said),
+      cmocka_unit_test(the_reason_names_what_is_missing),
       cmocka_unit_test(on_one_rank_only_microbatches_and_groups_of_one_can_go_wrong),
       cmocka_unit_test(equal_counts_hide_a_mean_of_means),
       cmocka_unit_test(one_microbatch_is_the_last),

@@ -24,7 +24,13 @@ prove recipe "$recipe" --dtype recipe
 prove directional "$recipe" --directional
 prove microbatches "$recipe" --set train.microbatches=5
 prove no-tokens "$recipe" --set 'data.valid=[0]'
-grep -q "warning" no-tokens.err || fail "a step without a counted token warns"
+[ "$(grep -c "warning" no-tokens.err)" -eq 1 ] || fail "a step without a counted token warns, once"
+"$addend" check "$recipe" --set 'data.valid=[0]' --sabotage >out 2>err || fail "a step without a counted token"
+[ "$(grep -c "warning" err)" -eq 1 ] || fail "it warns once, whatever is planted"
+grep -q "^nothing was counted: " out && ! grep -q proven out || fail "zeros prove nothing"
+grep -q "skip-reduction .*no token of the step counts" out || fail "it says why a mistake is not planted"
+python3 -c 'import json; assert json.load(open("no-tokens.json"))["summary"]["counted"] == 0'
+python3 -c 'import json; assert json.load(open("world-3.json"))["summary"]["counted"] > 0'
 prove sabotage "$recipe" --sabotage
 prove sabotage-2x2 "$recipe" --set mesh="dp_replicate=2 dp_shard=2" --sabotage
 

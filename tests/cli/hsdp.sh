@@ -14,7 +14,7 @@ prove() { # recipe, arguments...
 }
 
 # ---- f64, below 1e-12 ----
-for recipe in hsdp-2x2 hsdp-3x2 fsdp-4 ddp-4 fsdp-uneven; do
+for recipe in hsdp-2x2 hsdp-3x2 fsdp-4 ddp-4 fsdp-uneven hsdp-f16; do
   for zero in 1 2 3; do
     for microbatches in 1 2 5; do prove $recipe --set shard.zero=$zero --set train.microbatches=$microbatches; done
   done
@@ -47,6 +47,7 @@ for contract in "{param: f32}" "{param: bf16}" "{param: bf16, reduce: f32}" "{pa
   prove hsdp-3x2 --dtype recipe --set "precision=$contract" --steps 10
   prove fsdp-uneven --dtype recipe --set "precision=$contract" --set train.microbatches=5 --set shard.zero=1
 done
+prove hsdp-f16 --dtype recipe --steps 10
 prove hsdp-4x8 --dtype recipe --set "precision={param: bf16}"
 python3 - <<'Y'
 import json
@@ -57,10 +58,13 @@ Y
 
 # ---- planted mistakes ----
 planted() { # names that must be among those that were planted, all of them caught
+  cp proof.json "sabotage-$((++proofs)).json"
   python3 - "$@" <<'Y'
 import json, sys
 proof = json.load(open("proof.json"))
 assert proof["survivors"] == 0
+for entry in proof["not_planted"]:
+    assert len(entry["why"].split()) > 3, entry
 names = {entry["name"]: entry for entry in proof["sabotage"]}
 for name in sys.argv[1:]:
     assert name in names, name
@@ -70,15 +74,31 @@ if "partial-after-all-reduce" in names:
     assert names["partial-after-all-reduce"]["caught_by"] == "type"
 Y
 }
+proofs=0
 prove hsdp-3x2 --sabotage
 planted partial-after-all-reduce both-factors-when-one-runs factor-wrong-width bucket-by-raw-dtype narrow-accumulate \
   last-microbatch-only bucket-reused-early replica-counted-in-norm
+prove hsdp-f16 --sabotage
+planted overflow-per-rank padding-counted
+prove ddp-4 --sabotage
+planted replica-counted-in-norm add-to-itself-in-group-of-one
+# Each known mistake is planted, and caught, in a recipe as it is shipped.
+python3 - sabotage-*.json <<'Y'
+import json, sys
+planted, known = set(), set()
+for path in sys.argv[1:]:
+    proof = json.load(open(path))
+    here = {entry["name"].split(":")[0] for entry in proof["sabotage"] if entry["caught_by"] != "none"}
+    absent = {entry["name"] for entry in proof["not_planted"]}
+    assert not here & absent, here & absent
+    planted |= here
+    known |= here | absent
+assert planted == known and len(known) > 20, known - planted
+Y
 prove fsdp-uneven --sabotage --set 'precision={param: f16}'
 planted overflow-per-rank padding-counted add-to-itself-in-group-of-one
 prove hsdp-2x2 --sabotage --set mesh="dp_replicate=1 dp_shard=3" --set 'precision={param: f32, reduce: f16}'
 planted overflow-per-rank padding-counted add-to-itself-in-group-of-one partial-after-all-reduce
-prove ddp-4 --sabotage
-planted replica-counted-in-norm add-to-itself-in-group-of-one
 
 # ---- a step that overflows is skipped on every rank, and the next is taken ----
 "$addend" train "$source/recipes/hsdp-2x2.yaml" --set 'precision={param: f16, loss_scale: 24}' --set train.steps=12 \
