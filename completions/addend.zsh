@@ -28,7 +28,7 @@ _addend() {
       _arguments $recipe_options '--out[where metrics, checkpoints and the report go]:folder:_files -/' \
         '--resume[go on from the newest usable checkpoint]'
       ;;
-    plan) _arguments $recipe_options ;;
+    plan) _arguments $recipe_options '--ranks-per-node[consecutive ranks that share a machine]:ranks' ;;
     check)
       _arguments $recipe_options '--steps[compare several steps]:number of steps:' '--dtype[of the proof]:dtype:(f64 f32 recipe)' \
         '--directional[a difference quotient instead of a reference]' '--out[also write the JSON document there]:file:_files' '--sabotage[plant every known mistake]'

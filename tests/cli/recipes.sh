@@ -60,6 +60,26 @@ import json, sys
 plan = json.load(sys.stdin)
 assert plan["world"] == 1 << 20
 assert sum(entry.get("ranks", 1) for entry in plan["memory_per_rank"]) == 1 << 20'
+# Sixteen ranks on one node, then on two: a node holds what its ranks hold, and ranks of two nodes share no copy.
+for ranks in 16 8; do
+  "$addend" plan good.yaml --set mesh="dp_replicate=1 dp_shard=16" --set shard.zero=1 --ranks-per-node $ranks --json >nodes-of-$ranks
+done
+python3 - <<'N'
+import json
+gathered = {}
+for size in (16, 8):
+    plan = json.load(open(f"nodes-of-{size}"))
+    assert [node["node"] for node in plan["memory_per_node"]] == list(range(16 // size))
+    for node in plan["memory_per_node"]:
+        ranks = [rank for rank in plan["memory_per_rank"] if rank["node"] == node["node"]]
+        assert node["peak"] == sum(rank["peak"] for rank in ranks) and len(ranks) == size
+    for rank in plan["memory_per_rank"]:
+        parts = "params gathered grads optimizer buckets activations checkpoint runtime".split()
+        assert rank["peak"] == sum(rank[part] for part in parts) and rank["grads"] > 0, rank
+    gathered[size] = plan["memory_per_rank"][0]["gathered"]
+assert gathered[8] > 15 * gathered[16], gathered
+N
+refused 'ranks-per-node' plan good.yaml --ranks-per-node 0
 # A model of 170 billion parameters: a plan holds none of them.
 python3 - "$addend" <<'Y'
 import json, resource, subprocess, sys

@@ -14,6 +14,8 @@ lines = [json.loads(line) for line in open("runs/gpt-text/metrics.jsonl")]
 assert [line["step"] for line in lines] == list(range(25))
 for line in lines:
     assert {"step", "loss", "norm", "lr", "tokens_per_second"} <= set(line), line
+assert "pss_rank_bytes" in lines[0] and "pss_rank_bytes" in lines[-1] and "pss_rank_bytes" not in lines[1]
+assert lines[-1]["pss_rank_bytes"] < lines[-1]["pss_all_bytes"] <= 4 * lines[-1]["pss_rank_bytes"], lines[-1]
 trace = json.load(open("runs/gpt-text/trace.json"))
 events = trace["traceEvents"] if isinstance(trace, dict) else trace
 names = {event["name"] for event in events}
@@ -23,6 +25,7 @@ buckets = [event for event in events if event["name"].startswith("bucket ")]  # 
 assert {event["pid"] for event in buckets} == {0, 1, 2, 3} and {event["ph"] for event in buckets} == {"b", "e"}
 assert any(name.startswith("wait for bucket ") for name in names), names
 report = open("runs/gpt-text/report.html").read()
+assert "proportional set size" in report
 assert "<svg" in report and "http://www.w3.org" in report and "</html>" in report
 assert 'src="http' not in report and 'href="http' not in report  # self-contained
 P
