@@ -22,21 +22,22 @@ static void dismiss(bench_orchestra *orchestra) {
 }
 
 static void assemble(bench_orchestra *orchestra, const bench_case *next, int peers) {
-  if (orchestra->ranks == next->ranks && orchestra->duty == next->duty) return;
+  if (orchestra->ranks == next->ranks && orchestra->duty == next->duty && orchestra->model == next->model) return;
   dismiss(orchestra);
   orchestra->ranks = next->ranks;
   orchestra->duty = next->duty;
+  orchestra->model = next->model;
   for (int i = 0; i < bench_kind_count; i++) {
     orchestra->programs[i] = (bench_program){.process = -1};
     memset(orchestra->programs[i].rank, -1, sizeof orchestra->programs[i].rank);
     if ((bench_kinds[i].duties & (int)next->duty) && (peers || !bench_kinds[i].is_peer))
-      bench_start(&bench_kinds[i], next->ranks, &orchestra->programs[i]);
+      bench_start(&bench_kinds[i], next->ranks, next->model, &orchestra->programs[i]);
   }
 }
 
 static void describe(const bench_case *c, char text[BENCH_MESSAGE]) {
-  snprintf(text, BENCH_MESSAGE, "%.31s %.31s, %zu bytes, %d rank%s", c->task.op, c->task.dtype, c->task.bytes, c->ranks,
-           c->ranks == 1 ? "" : "s");
+  snprintf(text, BENCH_MESSAGE, "%.31s %.31s %.31s, %zu bytes, %d rank%s", c->task.op, c->task.dtype, c->task.storage,
+           c->task.bytes, c->ranks, c->ranks == 1 ? "" : "s");
 }
 
 static void measure_cases(const bench_options *options, json_t *rows) {
@@ -67,10 +68,10 @@ static void measure_startup(json_t *rows) {
   }
   qsort(seconds, STARTUP_TRIES, sizeof *seconds, compare);
   json_array_append_new(
-      rows, json_pack("{ss ss si si ss ss sb sf sf sf si sn sn s{}}", "op", "startup", "dtype", "", "bytes", 0, "ranks",
-                      STARTUP_RANKS, "engine", "shm", "memory", "comm", "in_place", 0, "seconds_median",
-                      seconds[STARTUP_TRIES / 2], "seconds_min", seconds[0], "seconds_max", seconds[STARTUP_TRIES - 1],
-                      "rounds", STARTUP_TRIES, "floor_seconds", "floor_ratio", "peers"));
+      rows, json_pack("{ss ss ss si si ss ss sb sf sf sf si sn sn s{}}", "op", "startup", "dtype", "", "storage", "",
+                      "bytes", 0, "ranks", STARTUP_RANKS, "engine", "shm", "memory", "comm", "in_place", 0,
+                      "seconds_median", seconds[STARTUP_TRIES / 2], "seconds_min", seconds[0], "seconds_max",
+                      seconds[STARTUP_TRIES - 1], "rounds", STARTUP_TRIES, "floor_seconds", "floor_ratio", "peers"));
 }
 
 /* The share and rate of matrix products in a step on one rank, from a program in which they are all timed. */
@@ -87,23 +88,12 @@ static int wants(const bench_options *options, const char *op) {
   return options->op ? !strcmp(options->op, op) : !options->quick;
 }
 
-static bench_options completed(const bench_options *options) {
-  bench_options all = *options;
-  if (!all.rank_count) {
-    const int counts[] = {2, 4, 8};
-    memcpy(all.ranks, counts, sizeof counts);
-    all.rank_count = all.quick ? 1 : 3;
-  }
-  return all;
-}
-
 char *bench_run(const bench_options *options) {
-  bench_options all = completed(options);
   json_t *rows = json_array();
   json_t *document = json_pack("{so sf so}", "machine", bench_machine(), "copy_gbps", bench_copy_gbps(), "rows", rows);
-  measure_cases(&all, rows);
-  if (wants(&all, "startup")) measure_startup(rows);
-  if (wants(&all, "train_step")) json_object_set_new(document, "products", measure_products());
+  measure_cases(options, rows);
+  if (wants(options, "startup")) measure_startup(rows);
+  if (wants(options, "train_step")) json_object_set_new(document, "products", measure_products());
   char *text = json_dumps(document, JSON_REAL_PRECISION(6) | JSON_COMPACT);
   json_decref(document);
   return text;

@@ -9,24 +9,34 @@
 static const size_t KIB = 1024, MIB = 1024 * 1024;
 
 typedef struct kind_of_case {
-  const char *op, *dtype;
+  const char *op, *dtype, *storage;
   int in_place;
   bench_duty duty;
 } kind_of_case;
 
 static const kind_of_case kinds[] = {
-    {"all_reduce", "f32", 1, BENCH_COLLECTIVES},
-    {"all_reduce", "f32", 0, BENCH_COLLECTIVES},
-    {"all_reduce", "bf16", 1, BENCH_COLLECTIVES},
-    {"all_reduce", "f16", 1, BENCH_COLLECTIVES},
-    {"reduce_scatter", "f32", 0, BENCH_COLLECTIVES},
-    {"reduce_scatter", "f32", 1, BENCH_COLLECTIVES},
-    {"all_gather", "f32", 0, BENCH_COLLECTIVES},
-    {"all_gather", "f32", 1, BENCH_COLLECTIVES},
-    {"reducer", "f32", 1, BENCH_REDUCER},
-    {"reducer", "f32", 0, BENCH_REDUCER},
-    {"copy_in", "f32", 0, BENCH_REDUCER},
-    {"train_step", "f32", 1, BENCH_TRAINING},
+    {"all_reduce", "f32", "whole", 1, BENCH_COLLECTIVES},
+    {"all_reduce", "f32", "whole", 0, BENCH_COLLECTIVES},
+    {"all_reduce", "bf16", "whole", 1, BENCH_COLLECTIVES},
+    {"all_reduce", "f16", "whole", 1, BENCH_COLLECTIVES},
+    {"reduce_scatter", "f32", "whole", 0, BENCH_COLLECTIVES},
+    {"reduce_scatter", "f32", "whole", 1, BENCH_COLLECTIVES},
+    {"all_gather", "f32", "whole", 0, BENCH_COLLECTIVES},
+    {"all_gather", "f32", "whole", 1, BENCH_COLLECTIVES},
+    {"reducer", "f32", "whole", 1, BENCH_REDUCER},
+    {"reducer", "f32", "whole", 0, BENCH_REDUCER},
+    {"copy_in", "f32", "whole", 0, BENCH_REDUCER},
+    {"copy_in", "bf16", "whole", 0, BENCH_REDUCER},
+    {"copy_in", "f16", "whole", 0, BENCH_REDUCER},
+    {"sharded_step", "f32", "zero1", 1, BENCH_SHARDED},
+    {"sharded_step", "f32", "zero2", 1, BENCH_SHARDED},
+    {"sharded_step", "f32", "zero3", 1, BENCH_SHARDED},
+    {"sharded_step", "bf16", "zero1", 0, BENCH_SHARDED},
+    {"sharded_step", "bf16", "zero2", 0, BENCH_SHARDED},
+    {"sharded_step", "bf16", "zero3", 0, BENCH_SHARDED},
+    {"update", "f32", "zero1", 0, BENCH_UPDATE},
+    {"update", "f32", "zero3", 0, BENCH_UPDATE},
+    {"train_step", "f32", "whole", 1, BENCH_TRAINING},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -42,10 +52,20 @@ typedef struct case_list {
   int count, max;
 } case_list;
 
+/* Sharded parameters are many, so that their bytes come from memory. */
+static const bench_model *model_of(const case_list *list, bench_duty duty) {
+  int sharded = duty == BENCH_SHARDED || duty == BENCH_UPDATE;
+  return sharded && !list->options->quick ? &bench_large : &bench_small;
+}
+
 static void add(case_list *list, const kind_of_case *kind, int ranks, size_t bytes) {
   if (list->count == list->max || (list->options->largest && bytes > list->options->largest)) return;
   bench_case *next = &list->cases[list->count++];
-  *next = (bench_case){.ranks = ranks, .duty = kind->duty, .task = {.bytes = bytes, .in_place = kind->in_place}};
+  *next = (bench_case){.ranks = ranks,
+                       .duty = kind->duty,
+                       .model = model_of(list, kind->duty),
+                       .task = {.bytes = bytes, .in_place = kind->in_place}};
+  snprintf(next->task.storage, sizeof next->task.storage, "%s", kind->storage);
   snprintf(next->task.op, sizeof next->task.op, "%s", kind->op);
   snprintf(next->task.dtype, sizeof next->task.dtype, "%s", kind->dtype);
 }
@@ -63,16 +83,24 @@ static void add_duty(case_list *list, bench_duty duty, int ranks) {
     if (duty == BENCH_COLLECTIVES)
       add_sizes(list, &kinds[i], ranks);
     else
-      add(list, &kinds[i], ranks, bench_gradient_bytes());
+      add(list, &kinds[i], ranks, bench_model_numel(model_of(list, duty)) * bench_element(kinds[i].dtype));
   }
 }
 
+static void add_ranks(case_list *list, int ranks, int sharded) {
+  add_duty(list, BENCH_COLLECTIVES, ranks);
+  add_duty(list, BENCH_REDUCER, ranks);
+  if (!sharded) return;
+  add_duty(list, BENCH_SHARDED, ranks);
+  add_duty(list, BENCH_UPDATE, ranks);
+}
+
 int bench_cases(const bench_options *options, bench_case *cases, int max) {
+  static const int usual[] = {2, 4, 8}, most_sharded = 4;
   case_list list = {.options = options, .cases = cases, .max = max};
-  for (int i = 0; i < options->rank_count; i++) {
-    add_duty(&list, BENCH_COLLECTIVES, options->ranks[i]);
-    add_duty(&list, BENCH_REDUCER, options->ranks[i]);
-  }
+  for (int i = 0; i < options->rank_count; i++) add_ranks(&list, options->ranks[i], 1);
+  for (int i = 0; !options->rank_count && i < (options->quick ? 1 : 3); i++)
+    add_ranks(&list, usual[i], usual[i] <= most_sharded);
   if (options->quick && !options->op) return list.count;
   add_duty(&list, BENCH_TRAINING, 1);
   add_duty(&list, BENCH_TRAINING, 2);

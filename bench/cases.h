@@ -8,10 +8,11 @@ typedef struct bench_case {
   bench_task task; /* without memory and iterations */
   int ranks;
   bench_duty duty;
+  const bench_model *model;
 } bench_case;
 
-/* Fills at most `max` cases in the order in which they are measured, those of one rank count and duty together; returns
- * how many. */
+/* Fills at most `max` cases in the order in which they are measured, those of one rank count, duty and model together;
+ * returns how many. */
 int bench_cases(const bench_options *options, bench_case *cases, int max);
 
 #endif

@@ -16,7 +16,14 @@
 #include "floor_kernels.h"
 #include "worker.h"
 
-enum { BUFFER_BYTES = 64 << 20, SLOT_BYTES = 16 << 10, LINE = 64, HUGE_PAGE = 2 << 20 };
+enum { SMALLEST_BUFFER = 64 << 20, SLOT_BYTES = 16 << 10, LINE = 64, HUGE_PAGE = 2 << 20 };
+
+/* A rank's buffers: two for collectives; of a sharded step gradients as they are produced, the bucket, and of its own
+ * part the sum, the parameters, what is stored of them and the moments; the first rank's copy is everybody's. */
+enum { PRODUCED, BUCKET, SUM, MASTER, VALUE, COPY, FIRST, SECOND, BUFFERS };
+
+/* A copy that is released is put together in as many pieces as the measured model has layers. */
+enum { PIECES = 16 };
 
 typedef struct flag {
   _Alignas(LINE) atomic_ulong count;
@@ -39,11 +46,14 @@ typedef struct floor_rank {
   int rank, ranks, spins;
   bench_floor_way way;
   unsigned long barriers, turns;
-  size_t given; /* buffers that are in use: 0 to 2 */
+  size_t given;        /* to the worker, 0 to 2 buffers */
+  size_t buffer_bytes; /* address space; only what is used takes memory */
 } floor_rank;
 
 static size_t desks_bytes(int ranks) { return ((size_t)ranks * sizeof(desk) + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE; }
-static size_t mapping_bytes(int ranks) { return desks_bytes(ranks) + (size_t)ranks * 2 * BUFFER_BYTES; }
+static size_t mapping_bytes(int ranks, size_t buffer_bytes) {
+  return desks_bytes(ranks) + (size_t)ranks * BUFFERS * buffer_bytes;
+}
 static desk *desk_of(const floor_rank *self, int rank) { return (desk *)self->mapping + rank; }
 
 static void relax(void) {
@@ -70,12 +80,12 @@ static int barrier(void *context) {
 
 /* Buffer `which` of a rank; every rank asks for the same ones in the same order. */
 static char *buffer_of(const floor_rank *self, int rank, size_t which) {
-  return self->mapping + desks_bytes(self->ranks) + ((size_t)rank * 2 + which) * BUFFER_BYTES;
+  return self->mapping + desks_bytes(self->ranks) + ((size_t)rank * BUFFERS + which) * self->buffer_bytes;
 }
 
 static void *floor_alloc(void *context, const bench_task *task, size_t bytes) {
   floor_rank *self = context;
-  if (bytes > BUFFER_BYTES || self->given == 2) return NULL;
+  if (bytes > self->buffer_bytes || self->given == 2) return NULL;
   return memset(buffer_of(self, self->rank, self->given++), 0, bytes);
 }
 
@@ -83,7 +93,7 @@ static void floor_free(void *context, const bench_task *task, void *memory) { ((
 
 /* The same place in another rank's buffers. */
 static void *at(const floor_rank *self, const void *own, int rank) {
-  return (char *)(uintptr_t)own + (ptrdiff_t)(rank - self->rank) * 2 * BUFFER_BYTES;
+  return (char *)(uintptr_t)own + (rank - self->rank) * (ptrdiff_t)(BUFFERS * self->buffer_bytes);
 }
 
 static void all_reduce_slices(floor_rank *self, const bench_task *task, const void *in, void *out) {
@@ -157,20 +167,115 @@ static int run_slots(void *context, const bench_task *task, const void *in, void
   return 0;
 }
 
+static int is_narrow(const bench_task *task) { return bench_element(task->dtype) < sizeof(float); }
+
+/* Own gradients, as they are produced, into the own bucket. */
+static void fill_bucket(floor_rank *self, const bench_task *task, size_t numel) {
+  void *bucket = buffer_of(self, self->rank, BUCKET), *produced = buffer_of(self, self->rank, PRODUCED);
+  if (is_narrow(task))
+    bench_floor_narrow(bucket, produced, numel);
+  else
+    bench_floor_copy(bucket, produced, numel * sizeof(float));
+}
+
+/* Gradients copied into a bucket; what comes out of a narrow one again is wide. */
+static int run_copy_in(floor_rank *self, const bench_task *task) {
+  size_t numel = task->bytes / bench_element(task->dtype);
+  if (self->way == BENCH_FLOOR_SLOTS) return 1;
+  fill_bucket(self, task, numel);
+  if (is_narrow(task))
+    bench_floor_widen((float *)buffer_of(self, self->rank, SUM), (uint16_t *)buffer_of(self, self->rank, BUCKET),
+                      numel);
+  return 0;
+}
+
 /* Gradients copied from memory of their own into buckets, and the buckets summed in place. */
 static int run_gradients(floor_rank *self, const bench_task *task) {
-  char *bucket = buffer_of(self, self->rank, 1);
-  if (task->bytes > BUFFER_BYTES || self->way == BENCH_FLOOR_SLOTS) return 1;
-  if (!task->in_place) bench_floor_copy(bucket, buffer_of(self, self->rank, 0), task->bytes);
-  if (!strcmp(task->op, "copy_in")) return 0;
+  char *bucket = buffer_of(self, self->rank, BUCKET);
+  if (task->bytes > self->buffer_bytes || self->way == BENCH_FLOOR_SLOTS) return 1;
+  if (!task->in_place) bench_floor_copy(bucket, buffer_of(self, self->rank, PRODUCED), task->bytes);
   barrier(self);
   all_reduce_slices(self, task, bucket, bucket);
   return barrier(self);
 }
 
+/* ---- a sharded step ---- */
+
+typedef struct part {
+  size_t first, numel;
+} part;
+
+static part cut(size_t numel, size_t index, size_t parts) {
+  size_t first = numel * index / parts;
+  return (part){first, numel * (index + 1) / parts - first};
+}
+
+static part own_part(const floor_rank *self, size_t numel) {
+  return cut(numel, (size_t)self->rank, (size_t)self->ranks);
+}
+
+/* Of the rank's buffers that hold its part alone, or everybody's copy. */
+static float *floats(const floor_rank *self, size_t which) {
+  return (float *)buffer_of(self, which == COPY ? 0 : self->rank, which);
+}
+
+/* All ranks' buckets summed into the own part. */
+static void reduce_scatter_buckets(floor_rank *self, const bench_task *task, size_t numel) {
+  part own = own_part(self, numel);
+  const float *wide[BENCH_RANKS_MAX];
+  const uint16_t *narrow[BENCH_RANKS_MAX];
+  float *sum = floats(self, SUM);
+  barrier(self);
+  for (int i = 0; i < self->ranks; i++) {
+    wide[i] = (const float *)buffer_of(self, i, BUCKET) + own.first;
+    narrow[i] = (const uint16_t *)buffer_of(self, i, BUCKET) + own.first;
+  }
+  if (is_narrow(task))
+    bench_floor_sum_narrow(narrow, self->ranks, sum, own.numel);
+  else
+    bench_floor_sum(wide, self->ranks, &sum, 1, own.numel);
+  barrier(self);
+}
+
+/* What an update leaves, rounded to what is stored. */
+static void update_own(floor_rank *self, const bench_task *task, size_t numel) {
+  part own = own_part(self, numel);
+  float *master = floats(self, MASTER);
+  if (!strcmp(task->op, "update"))
+    bench_floor_update(master, floats(self, FIRST), floats(self, SECOND), floats(self, SUM), own.numel);
+  if (is_narrow(task)) bench_floor_narrow((uint16_t *)floats(self, VALUE), master, own.numel);
+}
+
+/* The own part into everybody's copy; all wait for each other after every piece of it. */
+static void gather(floor_rank *self, const bench_task *task, size_t numel, size_t pieces) {
+  part own = own_part(self, numel);
+  for (size_t i = 0; i < pieces; i++) {
+    part piece = cut(own.numel, i, pieces);
+    float *copy = floats(self, COPY) + own.first + piece.first;
+    if (is_narrow(task))
+      bench_floor_widen(copy, (const uint16_t *)floats(self, VALUE) + piece.first, piece.numel);
+    else
+      bench_floor_copy(copy, floats(self, MASTER) + piece.first, piece.numel * sizeof(float));
+    barrier(self);
+  }
+}
+
+static int run_sharded(floor_rank *self, const bench_task *task) {
+  size_t numel = task->bytes / bench_element(task->dtype);
+  int releases = bench_releases(task);
+  for (int pass = 0; releases && pass < 2; pass++) gather(self, task, numel, PIECES);
+  if (!task->in_place) fill_bucket(self, task, numel);
+  reduce_scatter_buckets(self, task, numel);
+  update_own(self, task, numel);
+  if (!releases) gather(self, task, numel, 1);
+  return 0;
+}
+
 static int run(void *context, const bench_task *task, const void *in, void *out) {
   floor_rank *self = context;
-  if (!strcmp(task->op, "reducer") || !strcmp(task->op, "copy_in")) return run_gradients(self, task);
+  if (!strcmp(task->op, "copy_in")) return run_copy_in(self, task);
+  if (!strcmp(task->op, "reducer")) return run_gradients(self, task);
+  if (!strcmp(task->op, "sharded_step") || !strcmp(task->op, "update")) return run_sharded(self, task);
   if (!bench_is_collective(task->op)) return 1;
   return self->way == BENCH_FLOOR_SLOTS ? run_slots(context, task, in, out) : run_slices(context, task, in, out);
 }
@@ -190,17 +295,18 @@ static int be_rank(const char *address, floor_rank *self) {
   return bench_work(address, &team);
 }
 
-int bench_floor(const char *address, int ranks, bench_floor_way way) {
-  char *mapping =
-      mmap(NULL, mapping_bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+int bench_floor(const char *address, int ranks, bench_floor_way way, size_t numel) {
+  size_t needed = numel * sizeof(float) > SMALLEST_BUFFER ? numel * sizeof(float) : SMALLEST_BUFFER;
+  size_t buffer_bytes = (needed + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE, bytes = mapping_bytes(ranks, buffer_bytes);
+  char *mapping = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) return 1;
-  (void)madvise(mapping, mapping_bytes(ranks), MADV_HUGEPAGE);  // where the system allows it for shared memory
+  (void)madvise(mapping, bytes, MADV_HUGEPAGE);  // where the system allows it for shared memory
   for (int rank = 0; rank < ranks; rank++) {
-    floor_rank self = {.mapping = mapping, .rank = rank, .ranks = ranks, .way = way};
+    floor_rank self = {.mapping = mapping, .rank = rank, .ranks = ranks, .way = way, .buffer_bytes = buffer_bytes};
     if (fork() == 0) _exit(be_rank(address, &self));
   }
   int status = 0, failed = 0;
   while (wait(&status) > 0) failed |= status;
-  munmap(mapping, mapping_bytes(ranks));
+  munmap(mapping, bytes);
   return failed != 0;
 }

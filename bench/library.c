@@ -10,8 +10,11 @@ typedef struct library_rank {
   ad_mesh *mesh;
   ad_group everyone;
   const char *address;
-  bench_steps *steps; /* made when first asked for */
-  bench_gradients *gradients, *alone;
+  const bench_model *model;
+  bench_task held; /* what the last task needed, kept while the next ones need the same */
+  bench_steps *steps;
+  bench_gradients *gradients;
+  bench_shards *shards;
 } library_rank;
 
 static void *library_alloc(void *context, const bench_task *task, size_t bytes) {
@@ -43,10 +46,31 @@ static ad_status run_collective(library_rank *self, const bench_task *task, cons
   return ad_comm_run(self->comm, &collective);
 }
 
-static ad_status run_gradients(library_rank *self, const bench_task *task, int alone) {
-  bench_gradients **gradients = alone ? &self->alone : &self->gradients;
-  if (!*gradients) AD_TRY(bench_gradients_create(self->comm, alone, gradients));
-  return bench_gradients_run(*gradients, task->in_place);
+static void let_go(library_rank *self) {
+  bench_steps_destroy(self->steps);
+  bench_gradients_destroy(self->gradients);
+  bench_shards_destroy(self->shards);
+  self->steps = NULL, self->gradients = NULL, self->shards = NULL;
+}
+
+static void hold_for(library_rank *self, const bench_task *task) {
+  const bench_task *held = &self->held;
+  int same = !strcmp(held->op, task->op) && !strcmp(held->dtype, task->dtype) && !strcmp(held->storage, task->storage);
+  if (!same) let_go(self);
+  self->held = *task;
+}
+
+static ad_status run_gradients(library_rank *self, const bench_task *task) {
+  ad_dtype dtype;
+  AD_TRY(ad_dtype_parse(task->dtype, &dtype));
+  int alone = !strcmp(task->op, "copy_in");
+  if (!self->gradients) AD_TRY(bench_gradients_create(self->comm, self->model, dtype, alone, &self->gradients));
+  return bench_gradients_run(self->gradients, task->in_place);
+}
+
+static ad_status run_shards(library_rank *self, const bench_task *task) {
+  if (!self->shards) AD_TRY(bench_shards_create(self->comm, self->model, task, &self->shards));
+  return bench_shards_run(self->shards, !strcmp(task->op, "update"));
 }
 
 static ad_status run_step(library_rank *self) {
@@ -55,9 +79,10 @@ static ad_status run_step(library_rank *self) {
 }
 
 static ad_status run_task(library_rank *self, const bench_task *task, const void *in, void *out) {
+  hold_for(self, task);
   if (!strcmp(task->op, "train_step")) return run_step(self);
-  if (!strcmp(task->op, "reducer")) return run_gradients(self, task, 0);
-  if (!strcmp(task->op, "copy_in")) return run_gradients(self, task, 1);
+  if (!strcmp(task->op, "reducer") || !strcmp(task->op, "copy_in")) return run_gradients(self, task);
+  if (!strcmp(task->op, "sharded_step") || !strcmp(task->op, "update")) return run_shards(self, task);
   return run_collective(self, task, in, out);
 }
 
@@ -82,14 +107,12 @@ static int work(library_rank *self) {
                      .run = run,
                      .barrier = barrier};
   int status = bench_work(self->address, &team);
-  bench_steps_destroy(self->steps);
-  bench_gradients_destroy(self->gradients);
-  bench_gradients_destroy(self->alone);
+  let_go(self);
   return status;
 }
 
-static int be_rank(ad_comm *comm, void *context) {
-  library_rank self = {.comm = comm, .address = context};
+int bench_library_rank(ad_comm *comm, const char *address, const bench_model *model) {
+  library_rank self = {.comm = comm, .address = address, .model = model};
   char text[64];
   snprintf(text, sizeof text, "dp_replicate=%lld", (long long)ad_comm_size(comm));
   if (ad_mesh_create(text, &self.mesh)) return 1;
@@ -99,9 +122,19 @@ static int be_rank(ad_comm *comm, void *context) {
   return status;
 }
 
-int bench_library(const char *address, int ranks) {
-  ad_launch_options options = {
-      .size = sizeof options, .ranks = ranks, .function = be_rank, .context = (void *)(size_t)address};
+typedef struct launched {
+  const char *address;
+  const bench_model *model;
+} launched;
+
+static int be_rank(ad_comm *comm, void *context) {
+  const launched *self = context;
+  return bench_library_rank(comm, self->address, self->model);
+}
+
+int bench_library(const char *address, int ranks, const bench_model *model) {
+  launched all = {address, model};
+  ad_launch_options options = {.size = sizeof options, .ranks = ranks, .function = be_rank, .context = &all};
   ad_launch_result result;
   if (ad_launch(&options, &result) == AD_OK) return 0;
   fprintf(stderr, "addend bench: %s\n", ad_last_error());

@@ -4,28 +4,51 @@
 #include "addend/addend.h"
 #include "worker.h"
 
-/* The model whose steps and gradients are measured. */
-enum { BENCH_BATCH = 8, BENCH_SEQ = 256, BENCH_LAYERS = 6, BENCH_D_MODEL = 384, BENCH_HEADS = 6 };
-ad_status bench_recipe(int ranks, ad_recipe **out) AD_CHECKED;
+/* The models whose steps, gradients and parameters are measured: GPTs of 11 million parameters and of 100 million. */
+typedef struct bench_model {
+  int layers, d_model, heads, seq, batch;
+} bench_model;
+extern const bench_model bench_small, bench_large;
+size_t bench_model_numel(const bench_model *model); /* parameters; 0 if the model cannot be made */
+
+/* What of a recipe differs between measurements. */
+typedef struct bench_setting {
+  const bench_model *model;
+  const char *axis; /* of all ranks */
+  int ranks;
+  const char *storage, *dtype; /* as in a task; the dtype is of parameters and of what is reduced */
+} bench_setting;
+ad_status bench_recipe(const bench_setting *setting, ad_recipe **out) AD_CHECKED;
 
 /* Starts `ranks` ranks that join the conductor at `address`; returns when they have ended. */
-int bench_library(const char *address, int ranks);
+int bench_library(const char *address, int ranks, const bench_model *model);
+/* One rank, whoever started it; returns an exit status. */
+int bench_library_rank(ad_comm *comm, const char *address, const bench_model *model);
 /* Seconds that `ranks` ranks need to start, join and leave; -1 if they do not. */
 double bench_startup(int ranks);
 
-/* Steps of that model on this rank. */
+/* Steps of the small model on this rank. */
 typedef struct bench_steps bench_steps;
 ad_status bench_steps_create(ad_comm *comm, bench_steps **out) AD_CHECKED;
 void bench_steps_destroy(bench_steps *steps);
 ad_status bench_steps_run(bench_steps *steps) AD_CHECKED; /* one more */
 
-/* That model's gradients going through the reducer, without the model: summed over all ranks, or, `alone`, only copied
- * into buckets. */
+/* A model's gradients going through the reducer, without the model: summed over all ranks, or, `alone`, over one, which
+ * is copying them into buckets and, where buckets are of another dtype, what comes out of them again. */
 typedef struct bench_gradients bench_gradients;
-ad_status bench_gradients_create(ad_comm *comm, int alone, bench_gradients **out) AD_CHECKED;
+ad_status bench_gradients_create(ad_comm *comm, const bench_model *model, ad_dtype reduce, int alone,
+                                 bench_gradients **out) AD_CHECKED;
 void bench_gradients_destroy(bench_gradients *gradients);
 /* One step; the gradients lie in the buckets already (`in_place`) or in memory of their own. */
 ad_status bench_gradients_run(bench_gradients *gradients, int in_place) AD_CHECKED;
-size_t bench_gradient_bytes(void); /* of all of them on one rank; 0 if the model cannot be made */
+
+/* Parameters cut over all ranks, with the store, the reducer and the optimizer of a training run, but no model that
+ * computes: its passes use every parameter, and gradients are there at once. */
+typedef struct bench_shards bench_shards;
+ad_status bench_shards_create(ad_comm *comm, const bench_model *model, const bench_task *task,
+                              bench_shards **out) AD_CHECKED;
+void bench_shards_destroy(bench_shards *shards);
+/* One step; with `updates` the optimizer's too. */
+ad_status bench_shards_run(bench_shards *shards, int updates) AD_CHECKED;
 
 #endif

@@ -1,4 +1,4 @@
-/* The measured model's gradients in the reducer: no model runs, the gradients are zeros of its shapes. */
+/* A measured model's gradients in the reducer: no model runs, the gradients are zeros of its shapes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,27 +11,32 @@ struct bench_gradients {
   ad_model *model;
   ad_reducer *reducer;
   size_t count;
+  int scales;
   ad_array *grads; /* in memory of their own */
   const ad_array **list;
 };
 
-static ad_status make_model(bench_gradients *gradients, int64_t rank, int64_t ranks) {
+static ad_status make_model(bench_gradients *gradients, const bench_model *model, int64_t rank, int64_t ranks) {
+  bench_setting setting = {model, "dp_replicate", 1, "whole", "f32"};
   char text[64];
   snprintf(text, sizeof text, "dp_replicate=%lld", (long long)ranks);
   AD_TRY(ad_mesh_create_pool(text, rank, &gradients->mesh));
-  AD_TRY(bench_recipe(1, &gradients->recipe));
+  AD_TRY(bench_recipe(&setting, &gradients->recipe));
   AD_TRY(ad_recipe_model(gradients->recipe, gradients->mesh, &gradients->model));
   gradients->count = ad_model_param_count(gradients->model);
   return AD_OK;
 }
 
-static ad_status make_reducer(bench_gradients *gradients, ad_comm *comm) {
+static ad_status make_reducer(bench_gradients *gradients, ad_comm *comm, ad_dtype reduce) {
   ad_param_spec *specs = calloc(gradients->count, sizeof *specs);
   if (!specs) return AD_MEMORY;
   for (size_t i = 0; i < gradients->count; i++) {
     const ad_param_declaration *param = ad_model_param(gradients->model, i);
-    specs[i] =
-        (ad_param_spec){.name = param->name, .shape = param->shape, .layout = param->layout, .storage = param->layout};
+    specs[i] = (ad_param_spec){.name = param->name,
+                               .shape = param->shape,
+                               .layout = param->layout,
+                               .storage = param->layout,
+                               .contract = {.grad = reduce, .reduce = reduce}};
   }
   ad_status status = ad_reducer_create(comm, specs, gradients->count, NULL, &gradients->reducer);
   free(specs);
@@ -55,16 +60,18 @@ static ad_status make_grads(bench_gradients *gradients, ad_comm *comm) {
   return AD_OK;
 }
 
-static ad_status make(bench_gradients *gradients, ad_comm *comm, int alone) {
-  AD_TRY(make_model(gradients, alone ? ad_comm_rank(comm) : 0, alone ? 1 : ad_comm_size(comm)));
-  AD_TRY(make_reducer(gradients, comm));
+static ad_status make(bench_gradients *gradients, ad_comm *comm, const bench_model *model, ad_dtype reduce, int alone) {
+  AD_TRY(make_model(gradients, model, alone ? ad_comm_rank(comm) : 0, alone ? 1 : ad_comm_size(comm)));
+  AD_TRY(make_reducer(gradients, comm, reduce));
+  gradients->scales = alone && reduce == AD_F16;
   return make_grads(gradients, comm);
 }
 
-ad_status bench_gradients_create(ad_comm *comm, int alone, bench_gradients **out) {
+ad_status bench_gradients_create(ad_comm *comm, const bench_model *model, ad_dtype reduce, int alone,
+                                 bench_gradients **out) {
   bench_gradients *gradients = calloc(1, sizeof *gradients);
   if (!gradients) return AD_MEMORY;
-  ad_status status = make(gradients, comm, alone);
+  ad_status status = make(gradients, comm, model, reduce, alone);
   if (status) return bench_gradients_destroy(gradients), status;
   *out = gradients;
   return AD_OK;
@@ -90,22 +97,17 @@ static ad_status add_in_place(ad_reducer *reducer, size_t param) {
   return ad_reducer_add(reducer, param, &target, AD_HERE);
 }
 
+/* A microbatch without gradients is one more addend by count, for which f16 carries a scale. */
+static ad_status count_one_more(ad_reducer *reducer) {
+  AD_TRY(ad_reducer_begin_microbatch(reducer, AD_SYNC_NONE));
+  return ad_reducer_end_microbatch(reducer);
+}
+
 ad_status bench_gradients_run(bench_gradients *gradients, int in_place) {
+  if (gradients->scales) AD_TRY(count_one_more(gradients->reducer));
   if (!in_place) return ad_reducer_step(gradients->reducer, gradients->list);
   AD_TRY(ad_reducer_begin_microbatch(gradients->reducer, AD_SYNC_ALL));
   for (size_t i = gradients->count; i-- > 0;) AD_TRY(add_in_place(gradients->reducer, i));
   AD_TRY(ad_reducer_end_microbatch(gradients->reducer));
   return ad_reducer_finish(gradients->reducer);
-}
-
-size_t bench_gradient_bytes(void) {
-  bench_gradients gradients = {0};
-  size_t numel = 0;
-  if (make_model(&gradients, 0, 1) == AD_OK)
-    for (size_t i = 0; i < gradients.count; i++)
-      numel += (size_t)ad_shape_numel(&ad_model_param(gradients.model, i)->shape);
-  ad_model_destroy(gradients.model);
-  ad_recipe_destroy(gradients.recipe);
-  ad_mesh_destroy(gradients.mesh);
-  return numel * ad_dtype_size(AD_F32);
 }

@@ -1,20 +1,51 @@
-/* Steps of the measured model, and the recipe that says what it is. */
+/* The measured models as recipes, and steps of the small one. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "library.h"
+
+const bench_model bench_small = {.layers = 6, .d_model = 384, .heads = 6, .seq = 256, .batch = 8};
+const bench_model bench_large = {.layers = 14, .d_model = 768, .heads = 12, .seq = 256, .batch = 8};
 
 static const char RECIPE[] =
     "name: bench\n"
     "model: {kind: gpt, layers: %d, d_model: %d, heads: %d, tied: false}\n"
     "data: {text: [/usr/share/common-licenses], seq: %d}\n"
-    "mesh: dp_replicate=%d\n"
+    "mesh: %s=%d\n"
+    "precision: {param: %s, reduce: %s}\n"
+    "shard: {zero: %d}\n"
     "train: {global_batch: %d, microbatches: 1, steps: 1000000, lr: 1e-4, clip: 1.0, seed: 1}\n";
 
-ad_status bench_recipe(int ranks, ad_recipe **out) {
-  char text[sizeof RECIPE + 64];
-  snprintf(text, sizeof text, RECIPE, BENCH_LAYERS, BENCH_D_MODEL, BENCH_HEADS, BENCH_SEQ, ranks, BENCH_BATCH);
+ad_status bench_recipe(const bench_setting *setting, ad_recipe **out) {
+  const bench_model *model = setting->model;
+  char text[sizeof RECIPE + 128];
+  int zero = strncmp(setting->storage, "zero", 4) ? 0 : atoi(setting->storage + 4);
+  snprintf(text, sizeof text, RECIPE, model->layers, model->d_model, model->heads, model->seq, setting->axis,
+           setting->ranks, setting->dtype, setting->dtype, zero, model->batch);
   return ad_recipe_parse(text, "bench", NULL, 0, out);
+}
+
+static size_t count_numel(const ad_model *model) {
+  size_t numel = 0;
+  for (size_t i = 0; i < ad_model_param_count(model); i++)
+    numel += (size_t)ad_shape_numel(&ad_model_param(model, i)->shape);
+  return numel;
+}
+
+size_t bench_model_numel(const bench_model *model) {
+  bench_setting setting = {model, "dp_replicate", 1, "whole", "f32"};
+  ad_recipe *recipe = NULL;
+  ad_mesh *mesh = NULL;
+  ad_model *made = NULL;
+  ad_status status = bench_recipe(&setting, &recipe);
+  if (!status) status = ad_recipe_mesh(recipe, &mesh);
+  if (!status) status = ad_recipe_model(recipe, mesh, &made);
+  size_t numel = status ? 0 : count_numel(made);
+  if (made) ad_model_destroy(made);
+  if (mesh) ad_mesh_destroy(mesh);
+  if (recipe) ad_recipe_destroy(recipe);
+  return numel;
 }
 
 struct bench_steps {
@@ -26,7 +57,8 @@ struct bench_steps {
 ad_status bench_steps_create(ad_comm *comm, bench_steps **out) {
   bench_steps *steps = calloc(1, sizeof *steps);
   if (!steps) return AD_MEMORY;
-  ad_status status = bench_recipe((int)ad_comm_size(comm), &steps->recipe);
+  bench_setting setting = {&bench_small, "dp_replicate", (int)ad_comm_size(comm), "whole", "f32"};
+  ad_status status = bench_recipe(&setting, &steps->recipe);
   if (!status) status = ad_run_create(comm, steps->recipe, NULL, &steps->run);
   if (status) return bench_steps_destroy(steps), status;
   *out = steps;

@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "floor.h"
-#include "library.h"
 
 enum { PATH_BYTES = 1024, WORDS_MAX = 40, JOIN_SECONDS = 90 };
 
@@ -28,12 +27,14 @@ const char *bench_peer_path(const char *name, char *buffer, size_t size) {
   return buffer;
 }
 
-static int be_addend(const bench_kind *kind, const char *address, int ranks) { return bench_library(address, ranks); }
-static int be_slices(const bench_kind *kind, const char *address, int ranks) {
-  return bench_floor(address, ranks, BENCH_FLOOR_SLICES);
+static int be_addend(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
+  return bench_library(address, ranks, model);
 }
-static int be_slots(const bench_kind *kind, const char *address, int ranks) {
-  return bench_floor(address, ranks, BENCH_FLOOR_SLOTS);
+static int be_slices(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
+  return bench_floor(address, ranks, BENCH_FLOOR_SLICES, bench_model_numel(model));
+}
+static int be_slots(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
+  return bench_floor(address, ranks, BENCH_FLOOR_SLOTS, bench_model_numel(model));
 }
 
 /* What a peer says goes nowhere unless it is asked for: launchers are talkative when their ranks leave. */
@@ -43,10 +44,10 @@ static void keep_quiet(void) {
 }
 
 /* words: mpirun, program, then the launcher's own arguments. Variables are set by `warm_heap` before. */
-static int be_mpi(const bench_kind *kind, const char *address, int ranks) {
+static int be_mpi(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
   char path[PATH_BYTES], count[16];
   char *line[WORDS_MAX] = {kind->words[0]};
-  int n = 1, is_openmpi = !strncmp(kind->name, "openmpi", 7);
+  int n = 1, is_openmpi = !strcmp(kind->words[0], "mpirun.openmpi");
   bench_peer_path(kind->words[1], path, sizeof path);
   snprintf(count, sizeof count, "%d", ranks);
   if (access(path, X_OK)) return 1;
@@ -60,12 +61,12 @@ static int be_mpi(const bench_kind *kind, const char *address, int ranks) {
 }
 
 /* The heap keeps what was freed and uses huge pages, so that scratch buffers cost no page faults. */
-static int be_warm_mpi(const bench_kind *kind, const char *address, int ranks) {
+static int be_warm_mpi(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
   setenv("GLIBC_TUNABLES",
          "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184:glibc.malloc.top_pad=268435456:"
          "glibc.malloc.hugetlb=1",
          1);
-  return be_mpi(kind, address, ranks);
+  return be_mpi(kind, address, ranks, model);
 }
 
 /* A port that was free a moment ago. */
@@ -79,10 +80,10 @@ static int free_port(void) {
   return port;
 }
 
-static void be_python_rank(const bench_kind *kind, const char *address, int rank, int ranks, int port) {
+static void be_python_rank(const bench_kind *kind, const char *address, const bench_model *model, const int place[3]) {
   char path[PATH_BYTES], numbers[8][16];
-  int model[] = {rank, ranks, port, BENCH_LAYERS, BENCH_D_MODEL, BENCH_HEADS, BENCH_SEQ, BENCH_BATCH};
-  for (int i = 0; i < 8; i++) snprintf(numbers[i], sizeof numbers[i], "%d", model[i]);
+  int all[] = {place[0], place[1], place[2], model->layers, model->d_model, model->heads, model->seq, model->batch};
+  for (int i = 0; i < 8; i++) snprintf(numbers[i], sizeof numbers[i], "%d", all[i]);
   bench_peer_path(kind->words[0], path, sizeof path);
   const char *python = getenv("ADDEND_PEER_PYTHON") ? getenv("ADDEND_PEER_PYTHON") : "python3";
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -92,10 +93,10 @@ static void be_python_rank(const bench_kind *kind, const char *address, int rank
 }
 
 /* words: script, what it is told. Ends when the first rank ends badly or all end. */
-static int be_python(const bench_kind *kind, const char *address, int ranks) {
+static int be_python(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
   int port = free_port(), status = 0;
   for (int rank = 0; rank < ranks; rank++)
-    if (fork() == 0) be_python_rank(kind, address, rank, ranks, port);
+    if (fork() == 0) be_python_rank(kind, address, model, (int[]){rank, ranks, port});
   while (!status && wait(&status) > 0) continue;
   return status != 0;
 }
@@ -103,8 +104,9 @@ static int be_python(const bench_kind *kind, const char *address, int ranks) {
 #define WORDS(...) ((char *const[]){__VA_ARGS__, NULL})
 #define TUNED "--mca", "coll_tuned_use_dynamic_rules", "1", "--mca"
 const bench_kind bench_kinds[] = {
-    {"addend", "", BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_TRAINING, 0, be_addend, NULL},
-    {"floor", "slices", BENCH_COLLECTIVES | BENCH_REDUCER, 0, be_slices, NULL},
+    {"addend", "", BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_TRAINING | BENCH_SHARDED | BENCH_UPDATE, 0, be_addend,
+     NULL},
+    {"floor", "slices", BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_SHARDED | BENCH_UPDATE, 0, be_slices, NULL},
     {"floor", "slots", BENCH_COLLECTIVES, 0, be_slots, NULL},
     {"openmpi", "as installed", BENCH_COLLECTIVES, 1, be_mpi, WORDS("mpirun.openmpi", "mpi_openmpi")},
     {"openmpi_tuned", "warm heap, huge pages", BENCH_COLLECTIVES, 1, be_warm_mpi,
@@ -117,20 +119,25 @@ const bench_kind bench_kinds[] = {
            "coll_tuned_reduce_scatter_block_algorithm", "4", "--mca", "coll_tuned_allgather_algorithm", "3")},
     {"mpich", "as installed", BENCH_COLLECTIVES, 1, be_mpi, WORDS("mpirun.mpich", "mpi_mpich")},
     {"gloo", "torch.distributed", BENCH_COLLECTIVES, 1, be_python, WORDS("torch_collectives.py", "collectives")},
+    {"addend_openmpi", "engine mpi", BENCH_COLLECTIVES | BENCH_REDUCER, 1, be_mpi,
+     WORDS("mpirun.openmpi", "bench_rank")},
+    {"addend_mpich", "engine mpi", BENCH_COLLECTIVES | BENCH_REDUCER, 1, be_mpi, WORDS("mpirun.mpich", "bench_rank")},
     {"torch_ddp", "gloo", BENCH_TRAINING, 1, be_python, WORDS("torch_train.py", "ddp")},
     {"torch_fsdp", "gloo", BENCH_TRAINING, 1, be_python, WORDS("torch_train.py", "fsdp")},
+    {"torch_ddp", "gloo", BENCH_UPDATE, 1, be_python, WORDS("torch_update.py", "ddp")},
+    {"torch_fsdp", "gloo", BENCH_UPDATE, 1, be_python, WORDS("torch_update.py", "fsdp")},
 };
 const int bench_kind_count = sizeof bench_kinds / sizeof *bench_kinds;
 
-static void be(const bench_kind *kind, const char *address, int ranks) {
+static void be(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   close_range(STDERR_FILENO + 1, ~0U, 0);  // another program's ranks would not see the conductor hang up
   dup2(STDERR_FILENO, STDOUT_FILENO);      // standard output is the document's
   if (kind->is_peer) keep_quiet();
-  _exit(kind->be(kind, address, ranks));
+  _exit(kind->be(kind, address, ranks, model));
 }
 
-void bench_start(const bench_kind *kind, int ranks, bench_program *out) {
+void bench_start(const bench_kind *kind, int ranks, const bench_model *model, bench_program *out) {
   char address[BENCH_WORD];
   *out = (bench_program){.ranks = ranks, .process = -1};
   snprintf(out->name, sizeof out->name, "%s", kind->name);
@@ -139,6 +146,6 @@ void bench_start(const bench_kind *kind, int ranks, bench_program *out) {
   if (listener < 0) return;
   fflush(NULL);
   out->process = fork();
-  if (out->process == 0) be(kind, address, ranks);
+  if (out->process == 0) be(kind, address, ranks, model);
   bench_gather(out, listener, out->process > 0 ? JOIN_SECONDS : 0);
 }

@@ -2,15 +2,22 @@
 #ifndef BENCH_PROGRAMS_H
 #define BENCH_PROGRAMS_H
 #include "conductor.h"
+#include "library.h"
 
-typedef enum bench_duty { BENCH_COLLECTIVES = 1, BENCH_REDUCER = 2, BENCH_TRAINING = 4 } bench_duty;
+typedef enum bench_duty {
+  BENCH_COLLECTIVES = 1,
+  BENCH_REDUCER = 2,
+  BENCH_TRAINING = 4,
+  BENCH_SHARDED = 8,
+  BENCH_UPDATE = 16
+} bench_duty;
 
 /* Programs of one name are the same thing in different settings; the best of them counts. */
 typedef struct bench_kind {
   const char *name, *setting;
   int duties, is_peer;
   /* In a process of its own: becomes the program, or is it; returns an exit status. */
-  int (*be)(const struct bench_kind *kind, const char *address, int ranks);
+  int (*be)(const struct bench_kind *kind, const char *address, int ranks, const bench_model *model);
   char *const *words; /* what `be` needs to know */
 } bench_kind;
 
@@ -19,7 +26,7 @@ extern const bench_kind bench_kinds[];
 extern const int bench_kind_count;
 
 /* Starts a program and waits until its ranks joined; out->lives is 0 if it is not installed or does not start. */
-void bench_start(const bench_kind *kind, int ranks, bench_program *out);
+void bench_start(const bench_kind *kind, int ranks, const bench_model *model, bench_program *out);
 /* The folder of the peers' programs and scripts: $ADDEND_PEERS, or `peers` beside this program. Returns buffer. */
 const char *bench_peer_path(const char *name, char *buffer, size_t size);
 

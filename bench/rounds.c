@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "library.h"
-
 enum { ROUNDS = 9, QUICK_ROUNDS = 3, ENTRIES_MAX = BENCH_KINDS_MAX + 1, ITERATIONS_MAX = 5000 };
 static const double TURN_SECONDS = 0.05, QUICK_TURN_SECONDS = 0.01, PATIENCE = 60;
 
@@ -35,13 +33,15 @@ static void enter(turns *t, bench_program *program, const bench_kind *kind, cons
 }
 
 static int is_addend(const bench_kind *kind) { return !strcmp(kind->name, "addend"); }
+/* The library, whichever engine it is measured on. */
+static int has_own_memory(const bench_kind *kind) { return !strncmp(kind->name, "addend", 6); }
 
 static void enter_all(turns *t, bench_orchestra *orchestra, const bench_case *measured) {
   for (int i = 0; i < bench_kind_count; i++) {
     bench_program *program = &orchestra->programs[i];
     if (!program->lives) continue;
     int both = is_addend(&bench_kinds[i]) && measured->duty == BENCH_COLLECTIVES;
-    enter(t, program, &bench_kinds[i], &measured->task, is_addend(&bench_kinds[i]) ? "comm" : "ordinary");
+    enter(t, program, &bench_kinds[i], &measured->task, has_own_memory(&bench_kinds[i]) ? "comm" : "ordinary");
     if (both) enter(t, program, &bench_kinds[i], &measured->task, "ordinary");
   }
 }
@@ -108,14 +108,15 @@ static void add_peers(const turns *t, json_t *row) {
 static json_t *row_of(const turns *t, const bench_case *measured, const entry *own) {
   const entry *floor = best(t, "floor");
   json_t *row =
-      json_pack("{ss ss sI si ss ss sb sf sf sf si}", "op", own->task.op, "dtype", own->task.dtype, "bytes",
-                (json_int_t)own->task.bytes, "ranks", measured->ranks, "engine", "shm", "memory", own->task.memory,
-                "in_place", own->task.in_place, "seconds_median", own->median, "seconds_min", own->seconds[0],
-                "seconds_max", own->seconds[own->rounds - 1], "rounds", own->rounds);
+      json_pack("{ss ss ss sI si ss ss sb sf sf sf si}", "op", own->task.op, "dtype", own->task.dtype, "storage",
+                own->task.storage, "bytes", (json_int_t)own->task.bytes, "ranks", measured->ranks, "engine", "shm",
+                "memory", own->task.memory, "in_place", own->task.in_place, "seconds_median", own->median,
+                "seconds_min", own->seconds[0], "seconds_max", own->seconds[own->rounds - 1], "rounds", own->rounds);
   json_object_set_new(row, "floor_seconds", number(floor));
   json_object_set_new(row, "floor_ratio", floor ? json_real(own->median / floor->median) : json_null());
   if (measured->duty == BENCH_TRAINING)
-    json_object_set_new(row, "tokens_per_second", json_real(BENCH_BATCH * BENCH_SEQ / own->median));
+    json_object_set_new(row, "tokens_per_second",
+                        json_real(measured->model->batch * measured->model->seq / own->median));
   add_peers(t, row);
   return row;
 }

@@ -10,6 +10,7 @@ typedef struct bench_orchestra {
   bench_program programs[BENCH_KINDS_MAX]; /* program i is of bench_kinds[i] */
   int ranks;
   bench_duty duty;
+  const bench_model *model;
 } bench_orchestra;
 
 /* Measures one case and appends its rows (comm, and ordinary memory where the operation takes the caller's) to `rows`.

@@ -42,22 +42,22 @@ static void print_ratio(FILE *to, const json_t *row, const json_t *other) {
 static void print_head(FILE *to, const json_t *peers) {
   const char *name;
   json_t *seconds;
-  fprintf(to, "%-14s %-5s %9s %5s %-8s %-3s %9s  %22s %7s", "op", "dtype", "size", "ranks", "memory", "in", "median",
-          "min .. max", "x floor");
+  fprintf(to, "%-14s %-5s %-7s %9s %5s %-8s %-3s %9s  %22s %7s", "op", "dtype", "storage", "size", "ranks", "memory",
+          "in", "median", "min .. max", "x floor");
   json_object_foreach((json_t *)(size_t)peers, name, seconds) fprintf(to, " %13s", name);
   fprintf(to, "\n");
 }
 
 static void print_row(FILE *to, const json_t *row) {
-  const char *op, *dtype, *memory, *name;
+  const char *op, *dtype, *storage, *memory, *name;
   json_int_t bytes;
   int ranks, in_place;
   char size[32];
   json_t *seconds;
-  json_unpack((json_t *)(size_t)row, "{ss ss sI si ss sb}", "op", &op, "dtype", &dtype, "bytes", &bytes, "ranks",
-              &ranks, "memory", &memory, "in_place", &in_place);
+  json_unpack((json_t *)(size_t)row, "{ss ss ss sI si ss sb}", "op", &op, "dtype", &dtype, "storage", &storage, "bytes",
+              &bytes, "ranks", &ranks, "memory", &memory, "in_place", &in_place);
   print_bytes(size, sizeof size, bytes);
-  fprintf(to, "%-14s %-5s %9s %5d %-8s %-3s", op, dtype, size, ranks, memory, in_place ? "yes" : "no");
+  fprintf(to, "%-14s %-5s %-7s %9s %5d %-8s %-3s", op, dtype, storage, size, ranks, memory, in_place ? "yes" : "no");
   print_spread(to, row);
   const json_t *floor = json_object_get(row, "floor_ratio");
   if (json_is_number(floor))

@@ -26,14 +26,16 @@ int bench_is_collective(const char *op) {
   return !strcmp(op, "all_reduce") || !strcmp(op, "reduce_scatter") || !strcmp(op, "all_gather");
 }
 
+int bench_releases(const bench_task *task) { return !strcmp(task->storage, "zero3"); }
+
 void bench_task_print(const bench_task *task, char line[BENCH_MESSAGE]) {
-  snprintf(line, BENCH_MESSAGE, "%s %s %s %zu %d %d", task->op, task->dtype, task->memory, task->bytes, task->in_place,
-           task->iterations);
+  snprintf(line, BENCH_MESSAGE, "%s %s %s %s %zu %d %d", task->op, task->dtype, task->memory, task->storage,
+           task->bytes, task->in_place, task->iterations);
 }
 
 int bench_task_read(const char *line, bench_task *out) {
-  return sscanf(line, "%31s %31s %31s %zu %d %d", out->op, out->dtype, out->memory, &out->bytes, &out->in_place,
-                &out->iterations) != 6;
+  return sscanf(line, "%31s %31s %31s %31s %zu %d %d", out->op, out->dtype, out->memory, out->storage, &out->bytes,
+                &out->in_place, &out->iterations) != 7;
 }
 
 /* Memory of the last task; kept while the next one needs the same. */

@@ -9,10 +9,12 @@
 
 enum { BENCH_WORD = 32, BENCH_MESSAGE = 256, BENCH_RANKS_MAX = 32 };
 
-/* What is measured once: "OP DTYPE MEMORY BYTES IN_PLACE ITERATIONS", the words of a row of `addend bench --json`. */
+/* What is measured once: "OP DTYPE MEMORY STORAGE BYTES IN_PLACE ITERATIONS", the words of a row of `addend bench
+ * --json`. */
 typedef struct bench_task {
   char op[BENCH_WORD], dtype[BENCH_WORD], memory[BENCH_WORD];
-  size_t bytes; /* of the whole value: what all_reduce and reduce_scatter read, what all_gather gives */
+  char storage[BENCH_WORD]; /* of parameters, where there are any: "whole", "zero1", "zero2" or "zero3" */
+  size_t bytes;             /* of the whole value: what all_reduce and reduce_scatter read, what all_gather gives */
   int in_place;
   int iterations; /* 0: run it once on known numbers and look at the result */
 } bench_task;
@@ -32,6 +34,7 @@ typedef struct bench_team {
 
 size_t bench_element(const char *dtype); /* bytes of one */
 int bench_is_collective(const char *op);
+int bench_releases(const bench_task *task); /* parameters are whole only while they are used */
 
 /* Writes and reads the line of a task; reading returns 0 if it is one. */
 void bench_task_print(const bench_task *task, char line[BENCH_MESSAGE]);

@@ -2,18 +2,29 @@
 # built where they are installed and needed for nothing else.
 if(TARGET addend_cli)
   file(GLOB bench CONFIGURE_DEPENDS bench/*.c)
-  set(bench_own_program ${CMAKE_SOURCE_DIR}/bench/gemm.c)
-  list(REMOVE_ITEM bench ${bench_own_program})
+  set(bench_own_programs ${CMAKE_SOURCE_DIR}/bench/gemm.c ${CMAKE_SOURCE_DIR}/bench/rank.c)
+  list(REMOVE_ITEM bench ${bench_own_programs})
   target_sources(addend_cli PRIVATE ${bench})
   target_include_directories(addend_cli PRIVATE ${CMAKE_SOURCE_DIR})
   target_link_libraries(addend_cli PRIVATE PkgConfig::JANSSON Threads::Threads)
 
   set(AD_PEERS ${CMAKE_BINARY_DIR}/peers)
   file(MAKE_DIRECTORY ${AD_PEERS})
-  add_executable(bench_gemm ${bench_own_program} bench/library_train.c bench/worker.c)
+  add_executable(bench_gemm bench/gemm.c bench/library_train.c bench/worker.c)
   set_target_properties(bench_gemm PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${AD_PEERS})
   target_link_options(bench_gemm PRIVATE -Wl,--wrap=cblas_sgemm)
   target_link_libraries(bench_gemm PRIVATE addend_static PkgConfig::OPENBLAS)
+
+  file(GLOB bench_library CONFIGURE_DEPENDS bench/library*.c)
+  add_executable(bench_rank bench/rank.c ${bench_library} bench/worker.c)
+  set_target_properties(bench_rank PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${AD_PEERS})
+  target_link_libraries(bench_rank PRIVATE addend_static)
+  add_dependencies(bench_rank addend_mpi)
+  foreach(module ${AD_MPI_MODULES}) # found beside the program
+    get_filename_component(name ${module} NAME)
+    add_custom_command(TARGET bench_rank POST_BUILD
+      COMMAND ${CMAKE_COMMAND} -E create_symlink ${module} ${AD_PEERS}/${name} VERBATIM)
+  endforeach()
 
   foreach(mpi openmpi mpich)
     find_program(AD_MPICC_${mpi} mpicc.${mpi})

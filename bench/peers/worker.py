@@ -11,7 +11,7 @@ os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", GLOO_SOCKET_IFNAME="
 
 class Task:
     def __init__(self, line):
-        self.op, self.dtype, self.memory, bytes_, in_place, iterations = line.split()
+        self.op, self.dtype, self.memory, self.storage, bytes_, in_place, iterations = line.split()
         self.bytes, self.in_place, self.iterations = int(bytes_), in_place == "1", int(iterations)
 
 

@@ -9,8 +9,8 @@ import json, sys
 document = json.loads(sys.argv[1])
 assert document["copy_gbps"] > 0 and document["machine"]["cores"] >= 1, document
 rows = document["rows"]
-keys = {"op", "dtype", "bytes", "ranks", "engine", "memory", "in_place", "seconds_median", "floor_seconds", "peers"}
-peers = {"openmpi", "openmpi_tuned", "mpich", "gloo", "torch_ddp", "torch_fsdp"}
+keys = {"op", "dtype", "storage", "bytes", "ranks", "engine", "memory", "in_place", "seconds_median", "floor_seconds", "peers"}
+peers = {"openmpi", "openmpi_tuned", "mpich", "gloo", "addend_openmpi", "addend_mpich", "torch_ddp", "torch_fsdp"}
 for row in rows:
     assert keys <= row.keys() and peers <= row["peers"].keys(), row
     assert row["op"] == "all_reduce" and row["engine"] == "shm" and row["ranks"] == 2, row
@@ -23,6 +23,24 @@ for dtype in ("f32", "bf16", "f16"):
         for memory in ("comm", "ordinary"):
             assert (dtype, size, memory, True) in seen, (dtype, size, memory)
 PY
+
+# Steps on parameters: each dtype and storage once, at the floor's bytes.
+for op in reducer copy_in sharded_step update; do
+  document=$("$addend" bench --quick --json --op "$op" --ranks 2 2>/dev/null)
+  python3 - "$op" "$document" <<'PY'
+import json, sys
+wanted = {
+    "reducer": {("f32", "whole")},
+    "copy_in": {(dtype, "whole") for dtype in ("f32", "bf16", "f16")},
+    "sharded_step": {(dtype, storage) for dtype in ("f32", "bf16") for storage in ("zero1", "zero2", "zero3")},
+    "update": {("f32", "zero1"), ("f32", "zero3")},
+}
+rows = json.loads(sys.argv[2])["rows"]
+for row in rows:
+    assert row["op"] == sys.argv[1] and row["seconds_min"] > 0 and row["floor_seconds"] > 0, row
+assert {(row["dtype"], row["storage"]) for row in rows} == wanted[sys.argv[1]], rows
+PY
+done
 
 document=$("$addend" bench --quick --json --op startup 2>/dev/null)
 python3 -c 'import json, sys; row, = json.loads(sys.argv[1])["rows"]; assert row["ranks"] == 32 and row["seconds_median"] > 0' "$document"

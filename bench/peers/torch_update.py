@@ -1,0 +1,89 @@
+"""From gradients to updated parameters in PyTorch: the measured model's parameters and gradients that are there at once, reduced by
+DDP or FSDP over gloo, then AdamW. Usage: torch_update.py ADDRESS RANK RANKS PORT ddp|fsdp LAYERS D_MODEL HEADS SEQ BATCH."""
+import sys
+
+import worker
+import torch
+import torch.distributed as dist
+from torch import nn
+
+KIND = sys.argv[5]
+LAYERS, D_MODEL = map(int, sys.argv[6:8])
+VOCABULARY, HIDDEN = 256, (8 * D_MODEL // 3 + 15) // 16 * 16
+BLOCK = 2 * [(D_MODEL,)] + 4 * [(D_MODEL, D_MODEL)] + 2 * [(HIDDEN, D_MODEL)] + [(D_MODEL, HIDDEN)]
+torch.set_num_threads(1)
+
+
+class Produce(torch.autograd.Function):
+    """Uses parameters without computing; their gradients come from memory of their own and are not copied on the way."""
+
+    @staticmethod
+    def forward(ctx, x, gradients, *parameters):
+        ctx.gradients = gradients
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dx):
+        return dx, None, *(gradient.detach() for gradient in ctx.gradients)
+
+
+class Part(nn.Module):
+    def __init__(self, shapes):
+        super().__init__()
+        for i, shape in enumerate(shapes):
+            self.register_parameter(f"p{i}", nn.Parameter(torch.full(shape, 0.02)))
+        self.gradients = [torch.full(shape, 1e-3) for shape in shapes]
+
+    def forward(self, x):
+        return Produce.apply(x, self.gradients, *self._parameters.values())
+
+
+class Parameters(nn.Module):
+    def __init__(self):
+        super().__init__()
+        shapes = [[(VOCABULARY, D_MODEL)]] + LAYERS * [BLOCK] + [[(D_MODEL,), (VOCABULARY, D_MODEL)]]
+        self.parts = nn.ModuleList(map(Part, shapes))
+
+    def forward(self, x):
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+def distribute(model):
+    if KIND == "ddp":
+        return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (worker.RANKS,))
+    for part in model.parts:
+        fully_shard(part, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def prepare_update():
+    model = distribute(Parameters())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    x = torch.zeros(1, requires_grad=True)
+
+    def update():
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return update
+
+
+def prepare(task):
+    if task.op != "update" or task.dtype != "f32":
+        return None
+    if "update" not in held:
+        held["update"] = prepare_update()
+    return held["update"]
+
+
+held = {}
+dist.init_process_group("gloo", rank=worker.RANK, world_size=worker.RANKS)
+worker.work(prepare, dist.barrier)
+dist.destroy_process_group()
