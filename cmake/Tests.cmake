@@ -45,6 +45,7 @@ foreach(layer ${AD_LAYERS} system)
     set(target test_${layer}_${name})
     add_executable(${target} ${source} ${available})
     target_include_directories(${target} PRIVATE tests/support)
+    target_compile_definitions(${target} PRIVATE AD_TEST_SOURCE="${CMAKE_SOURCE_DIR}") # where files of the tree are read
     target_link_libraries(${target} PRIVATE ${AD_TEST_SUPPORT} ${CMOCKA_LIBRARY} ${AD_DEPENDENCY_LIBRARIES})
     add_test(NAME ${layer}/${name} COMMAND ${target})
     ad_describe_test(${layer}/${name} ${layer} 300)

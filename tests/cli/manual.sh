@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The manual page has every command, every long option of each, and every variable of the environment that users may set;
+# and no option that is not there.
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+for command in train check plan bench run; do "$addend" $command --help >"$command.help"; done
+python3 - "$source" <<'P'
+import glob, re, sys
+page = open(sys.argv[1] + "/docs/addend.1").read()
+options = page.split("\n.SH OPTIONS\n")[1].split("\n.SH ")[0]
+common, *parts = re.split(r"\n\.SS (\w+)\n", options)
+sections = dict(zip(parts[::2], parts[1::2]))
+def named(text): return {name.replace("\\-", "-") for name in re.findall(r"\\-\\-([a-z][a-z\\-]*)", text)}
+missing, known = [], {"help"}
+for path in sorted(glob.glob("*.help")):
+    command = path.split(".")[0]
+    assert re.search(r'"?%s ?' % command, page.split("\n.SH COMMANDS\n")[1].split("\n.SH ")[0]), command
+    for short, name in re.findall(r"^ +(-\S, +)?--([a-z-]+)", open(path).read(), re.M):
+        if name in ("usage", "help"): continue
+        known.add(name)
+        letter_alone = command == "run" and name == "ranks" and r"\-n" in sections["run"]
+        if name not in named(common) | named(sections.get(command, "")) and not letter_alone:
+            missing.append(f"addend {command} --{name}")
+assert not missing, missing
+heads = "\n".join(line for line in options.splitlines() if line.startswith(".B"))
+assert named(heads) <= known, named(heads) - known
+variables = set()
+for path in glob.glob(sys.argv[1] + "/src/*/*.c") + glob.glob(sys.argv[1] + "/cli/*.c") + glob.glob(sys.argv[1] + "/bench/*.c"):
+    variables |= set(re.findall(r'getenv\("(ADDEND_\w+)"\)', open(path).read()))
+own = {"ADDEND_SHM_FD", "ADDEND_PEER_ERRORS"}  # what addend tells the processes that it starts
+lacking = [name for name in sorted(variables - own) if name not in page]
+assert not lacking, lacking
+P
+echo "manual: all hold"
