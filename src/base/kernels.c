@@ -16,14 +16,19 @@ static const struct {
     [AD_PLAIN] = {"plain", &ad_kernels_plain},
     [AD_AVX2] = {"avx2", &ad_kernels_avx2},
     [AD_AVX512] = {"avx512", &ad_kernels_avx512},
+    [AD_AVX512FP16] = {"avx512fp16", &ad_kernels_avx512fp16},
 };
 enum { VARIANT_COUNT = sizeof variants / sizeof *variants };
 
 #if defined(__x86_64__)
-// clang 14's __builtin_cpu_supports does not know the name.
+// clang 14's __builtin_cpu_supports does not know these two names.
 static int has_f16c(void) {
   unsigned a, b, c, d;
   return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+static int has_avx512fp16(void) {
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 23 & 1);
 }
 #endif
 
@@ -31,10 +36,10 @@ static ad_variant widest_of_machine(void) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c()) return AD_PLAIN;
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl"))
-    return AD_AVX512;
-  return AD_AVX2;
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
+    return AD_AVX2;
+  return __builtin_cpu_supports("avx512bf16") && has_avx512fp16() ? AD_AVX512FP16 : AD_AVX512;
 #else
   return AD_PLAIN;
 #endif

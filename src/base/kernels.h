@@ -1,15 +1,17 @@
-/* Vector kernels: casts, sums and scaled additions over plain memory. Every variant (plain, AVX2, AVX-512) gives the
- * same bits; the widest that the machine has is chosen once, and ranks agree on one when they join. A conversion keeps
- * a NaN's sign and the top of its payload and makes it quiet; a NaN that comes out of arithmetic is the canonical one.
+/* Vector kernels: casts, sums and scaled additions over plain memory. Every variant (plain, AVX2, AVX-512 without and
+ * with 16-bit floats) gives the same bits; the widest that the machine has is chosen once, and ranks agree on one when
+ * they join. A conversion keeps a NaN's sign and the top of its payload and makes it quiet; a NaN that comes out of
+ * arithmetic is the canonical one.
  */
 #ifndef BASE_KERNELS_H
 #define BASE_KERNELS_H
 #include <stddef.h>
 #include "addend/dtype.h"
 
-typedef enum ad_variant { AD_PLAIN, AD_AVX2, AD_AVX512 } ad_variant;
+typedef enum ad_variant { AD_PLAIN, AD_AVX2, AD_AVX512, AD_AVX512FP16 } ad_variant;
 
-ad_variant ad_kernels_best(void); /* the widest this machine runs; ADDEND_KERNELS=plain|avx2|avx512 lowers it */
+ad_variant ad_kernels_best(
+    void); /* the widest this machine runs; ADDEND_KERNELS=plain|avx2|avx512|avx512fp16 lowers it */
 const char *ad_variant_name(ad_variant variant);
 ad_variant ad_kernels_variant(void);        /* in use now */
 void ad_kernels_choose(ad_variant variant); /* not wider than ad_kernels_best() */

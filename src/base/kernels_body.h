@@ -335,102 +335,7 @@ static void copy(void *dst, const void *src, size_t bytes) {
   end_streaming();
 }
 
-/* ---- sums of 16-bit floats in registers ---- */
-
-/* A register of 16-bit floats as f32: rounded back they have the same bits as by the conversions above. bf16 is the
- * upper half of an f32, so the odd elements need only a mask and the even ones a shift: no element changes its lane. */
-#if defined(__AVX512F__) && defined(__AVX512BW__)
-#define HAS_LANES 1
-enum { LANES = 32 };
-typedef struct lanes {
-  __m512 a, b;
-} lanes;
-INLINE lanes lanes_from_f16(const uint16_t *from) {
-  return (lanes){_mm512_cvtph_ps(_mm256_loadu_si256((const void *)from)),
-                 _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(from + 16)))};
-}
-INLINE void lanes_to_f16(uint16_t *to, lanes value) {
-  _mm256_storeu_si256((void *)to, _mm512_cvtps_ph(value.a, _MM_FROUND_TO_NEAREST_INT));
-  _mm256_storeu_si256((void *)(to + 16), _mm512_cvtps_ph(value.b, _MM_FROUND_TO_NEAREST_INT));
-}
-INLINE lanes lanes_from_bf16(const uint16_t *from) {
-  __m512i both = _mm512_loadu_si512((const void *)from);
-  return (lanes){_mm512_castsi512_ps(_mm512_slli_epi32(both, 16)),
-                 _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32((int)0xffff0000)))};
-}
-/* The upper half is the value in bf16, rounded to nearest even. */
-INLINE __m512i lanes_rounded(__m512 value) {
-  __m512i bits = _mm512_castps_si512(value);
-  __m512i even = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  return _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), even);
-}
-INLINE void lanes_to_bf16(uint16_t *to, lanes value) {
-  __m512i even = _mm512_srli_epi32(lanes_rounded(value.a), 16), odd = lanes_rounded(value.b);
-  _mm512_storeu_si512((void *)to, _mm512_mask_blend_epi16(0xaaaaaaaa, even, odd));
-}
-INLINE lanes lanes_add(lanes x, lanes y) { return (lanes){_mm512_add_ps(x.a, y.a), _mm512_add_ps(x.b, y.b)}; }
-INLINE __m512 lane_canonical(__m512 value) {
-  __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-  return _mm512_mask_mov_ps(value, nan, _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000)));
-}
-INLINE lanes lanes_canonical(lanes value) { return (lanes){lane_canonical(value.a), lane_canonical(value.b)}; }
-#elif defined(__AVX2__) && defined(__F16C__)
-#define HAS_LANES 1
-enum { LANES = 16 };
-typedef struct lanes {
-  __m256 a, b;
-} lanes;
-INLINE lanes lanes_from_f16(const uint16_t *from) {
-  return (lanes){_mm256_cvtph_ps(_mm_loadu_si128((const void *)from)),
-                 _mm256_cvtph_ps(_mm_loadu_si128((const void *)(from + 8)))};
-}
-INLINE void lanes_to_f16(uint16_t *to, lanes value) {
-  _mm_storeu_si128((void *)to, _mm256_cvtps_ph(value.a, _MM_FROUND_TO_NEAREST_INT));
-  _mm_storeu_si128((void *)(to + 8), _mm256_cvtps_ph(value.b, _MM_FROUND_TO_NEAREST_INT));
-}
-INLINE lanes lanes_from_bf16(const uint16_t *from) {
-  __m256i both = _mm256_loadu_si256((const void *)from);
-  return (lanes){_mm256_castsi256_ps(_mm256_slli_epi32(both, 16)),
-                 _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32((int)0xffff0000)))};
-}
-INLINE __m256i lanes_rounded(__m256 value) {
-  __m256i bits = _mm256_castps_si256(value);
-  __m256i even = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), even);
-}
-INLINE void lanes_to_bf16(uint16_t *to, lanes value) {
-  __m256i even = _mm256_srli_epi32(lanes_rounded(value.a), 16), odd = lanes_rounded(value.b);
-  _mm256_storeu_si256((void *)to, _mm256_blend_epi16(even, odd, 0xaa));
-}
-INLINE lanes lanes_add(lanes x, lanes y) { return (lanes){_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
-INLINE __m256 lane_canonical(__m256 value) {
-  __m256 nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
-  return _mm256_blendv_ps(value, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)), nan);
-}
-INLINE lanes lanes_canonical(lanes value) { return (lanes){lane_canonical(value.a), lane_canonical(value.b)}; }
-#endif
-
-/* Sums the first elements, as many as fill registers, of all sources into `out`, which may be one of them; returns how
- * many. */
-typedef size_t (*half_summer)(uint16_t *out, const void *const *sources, size_t source_count, size_t at, size_t n);
-
-#if defined(HAS_LANES)
-#define HALF_SUM(name, from, to)                                                                              \
-  static size_t name(uint16_t *out, const void *const *sources, size_t source_count, size_t at, size_t n) {   \
-    size_t i = at;                                                                                            \
-    for (; i + LANES <= at + n; i += LANES) {                                                                 \
-      lanes sum = from((const uint16_t *)sources[0] + i);                                                     \
-      for (size_t j = 1; j < source_count; j++) sum = lanes_add(sum, from((const uint16_t *)sources[j] + i)); \
-      to(out + i, lanes_canonical(sum));                                                                      \
-    }                                                                                                         \
-    return i - at;                                                                                            \
-  }
-HALF_SUM(sum_f16s, lanes_from_f16, lanes_to_f16)
-HALF_SUM(sum_bf16s, lanes_from_bf16, lanes_to_bf16)
-static const half_summer half_summers[DTYPE_END] = {[AD_F16] = sum_f16s, [AD_BF16] = sum_bf16s};
-#else
-static const half_summer half_summers[DTYPE_END] = {NULL};
-#endif
+#include "base/kernels_sums.h"
 
 typedef struct reducer {
   void *const *out;
@@ -442,7 +347,6 @@ typedef struct reducer {
   int wide;  // sums form in f64
   double factor;
   int scales, adds;
-  half_summer sum_halves;    // NULL: through blocks
   int streamed, sum_in_out;  // sum_in_out: the sum may form in out[0] itself
 } reducer;
 
@@ -474,14 +378,6 @@ static void write_out(const reducer *r, void *out, size_t at, const void *result
     stream_bytes(to, result, n * r->out_size);
   else
     memcpy(to, result, n * r->out_size);
-}
-
-/* Straight from the sources' registers to the first out, as far as they fill them. */
-static size_t reduce_halves(const reducer *r, size_t at, size_t n) {
-  const char *first_out = (const char *)r->out[0] + at * r->size;
-  size_t done = r->sum_halves(r->out[0], r->sources, r->source_count, at, n);
-  for (size_t k = 1; k < r->out_count; k++) write_out(r, r->out[k], at, first_out, done);
-  return done;
 }
 
 static void reduce_block(const reducer *r, size_t at, size_t n) {
@@ -516,6 +412,16 @@ static void choose_converters(reducer *r, const ad_reducing *how, ad_dtype out_d
   if (out_dtype == AD_BF16) r->store = f32s_rounded;
 }
 
+/* Sums of floats written as they came. */
+static int is_plain_sum(const reducer *r, const ad_reducing *how) {
+  return how->reduction == AD_SUM && r->source_count > 1 && r->fold == sum_f32 && r->size == r->out_size &&
+         (!how->out_dtype || how->out_dtype == how->dtype) && !r->scales && !r->adds && !r->streamed;
+}
+
+static size_t sum_in_registers(const reducer *r, ad_dtype dtype, size_t n) {
+  return register_sums[dtype] ? register_sums[dtype](r->out, r->out_count, r->sources, r->source_count, n) : 0;
+}
+
 static void reduce(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
                    const ad_reducing *how, size_t n) {
   if (!out_count) return;
@@ -540,12 +446,8 @@ static void reduce(void *const *out, size_t out_count, const void *const *source
       !r.adds && n * (r.out_size * out_count + r.size * source_count) >= streaming_bytes && !is_source(&r, out[0], 0);
   // A source that is folded after the first TERMS must not be overwritten by the sum of those.
   r.sum_in_out = !r.store && !r.adds && !r.streamed && !is_source(&r, out[0], TERMS);
-  int halves = r.source_count > 1 && r.load && !r.wide && !r.streamed && !r.adds && !r.scales && dtype == out_dtype;
-  if (halves && how->reduction == AD_SUM) r.sum_halves = half_summers[dtype];
-  for (size_t at = 0; at < n; at += BLOCK) {
-    size_t count = block_of(n - at), done = r.sum_halves ? reduce_halves(&r, at, count) : 0;
-    reduce_block(&r, at + done, count - done);
-  }
+  size_t done = is_plain_sum(&r, how) ? sum_in_registers(&r, dtype, n) : 0;
+  for (size_t at = done; at < n; at += BLOCK) reduce_block(&r, at, block_of(n - at));
   if (r.streamed) end_streaming();
 }
 

@@ -12,6 +12,6 @@ typedef struct kernel_table {
   void (*copy)(void *dst, const void *src, size_t bytes);
 } kernel_table;
 
-extern const kernel_table ad_kernels_plain, ad_kernels_avx2, ad_kernels_avx512;
+extern const kernel_table ad_kernels_plain, ad_kernels_avx2, ad_kernels_avx512, ad_kernels_avx512fp16;
 
 #endif

@@ -12,7 +12,7 @@
 
 static const ad_dtype float_dtypes[] = {AD_F64, AD_F32, AD_BF16, AD_F16};
 static const ad_reduction reductions[] = {AD_SUM, AD_MAX, AD_MIN};
-enum { FLOATS = 4, ALL_DTYPES = 6, VARIANTS = 3, ENCODINGS = 65536 };
+enum { FLOATS = 4, ALL_DTYPES = 6, VARIANTS = 4, ENCODINGS = 65536 };
 
 static ad_variant best;
 
@@ -271,6 +271,7 @@ static void every_variant_reduces_alike(void **state) {
         ad_dtype sum = k % 2 ? AD_F64 : AD_F32;
         const void *sources[MOST_SOURCES];
         for (size_t j = 0; j < count; j++) sources[j] = at(&inputs[j], (ad_dtype)dtype, (j + k) % 4);
+        size_t out_count = 1 + (k + count) % 3;
         for (int variant = 0; variant <= (int)best; variant++) {
           ad_kernels_choose((ad_variant)variant);
           void *out[3];
@@ -279,14 +280,36 @@ static void every_variant_reduces_alike(void **state) {
             out[i] = at(&results[variant][i], (ad_dtype)dtype, (size_t)i);
           }
           ad_reduce(
-              out, 3, sources, count,
+              out, out_count, sources, count,
               &(ad_reducing){.dtype = (ad_dtype)dtype, .accumulate = sum, .reduction = reductions[(k + count) % 3]},
               lengths[k]);
           for (int i = 0; i < 3; i++) assert_memory_equal(&results[variant][i], &results[AD_PLAIN][i], sizeof(buffer));
-          assert_memory_equal(out[0], out[1], lengths[k] * ad_dtype_size((ad_dtype)dtype));
-          assert_memory_equal(out[0], out[2], lengths[k] * ad_dtype_size((ad_dtype)dtype));
+          for (size_t i = 1; i < out_count; i++)
+            assert_memory_equal(out[0], out[i], lengths[k] * ad_dtype_size((ad_dtype)dtype));
         }
       }
+  }
+}
+
+static uint16_t terms[ENCODINGS], pair_sums[VARIANTS][ENCODINGS];
+
+/* Every 16-bit number with others: those near its own size, of either sign, where sums cancel, are halfway between two
+ * numbers, subnormal, infinite or no number; and some far away. */
+static void every_variant_rounds_sums_of_two_alike(void **state) {
+  fill_encodings();
+  for (int turn = 0; turn < 2 * 192; turn++) {
+    ad_dtype dtype = turn % 2 ? AD_F16 : AD_BF16;
+    unsigned step = (unsigned)turn / 2;
+    for (unsigned i = 0; i < ENCODINGS; i++)
+      terms[i] =
+          (uint16_t)(step < 128 ? (i ^ (step & 1) << 15) + (step - 64) * (step < 64 ? 1 : 61) : i * 40503 + step * 977);
+    for (int variant = 0; variant <= (int)best; variant++) {
+      ad_kernels_choose((ad_variant)variant);
+      const void *sources[] = {all_encodings, terms};
+      void *out = pair_sums[variant];
+      ad_reduce(&out, 1, sources, 2, &(ad_reducing){.dtype = dtype, .accumulate = AD_F32}, ENCODINGS);
+      assert_memory_equal(pair_sums[variant], pair_sums[AD_PLAIN], sizeof pair_sums[0]);
+    }
   }
 }
 
@@ -488,12 +511,13 @@ static void the_choice_is_never_wider_than_the_machine(void **state) {
   assert_int_equal(ad_kernels_best(), AD_PLAIN);
   ad_kernels_choose(AD_AVX512);
   assert_int_equal(ad_kernels_variant(), AD_PLAIN);
-  setenv("ADDEND_KERNELS", "avx512", 1);
+  setenv("ADDEND_KERNELS", "avx512fp16", 1);
   assert_int_equal(ad_kernels_best(), best);
   unsetenv("ADDEND_KERNELS");
   assert_string_equal(ad_variant_name(AD_PLAIN), "plain");
   assert_string_equal(ad_variant_name(AD_AVX2), "avx2");
   assert_string_equal(ad_variant_name(AD_AVX512), "avx512");
+  assert_string_equal(ad_variant_name(AD_AVX512FP16), "avx512fp16");
   assert_string_equal(ad_variant_name((ad_variant)9), "unknown");
 }
 
@@ -553,6 +577,7 @@ int main(void) {
       cmocka_unit_test(integers_and_equal_dtypes_are_copied_bit_for_bit),
       cmocka_unit_test(every_variant_casts_scales_and_accumulates_alike),
       cmocka_unit_test(every_variant_reduces_alike),
+      cmocka_unit_test(every_variant_rounds_sums_of_two_alike),
       cmocka_unit_test(a_reduction_goes_in_source_order_in_the_accumulate_dtype),
       cmocka_unit_test(integers_sum_exactly_and_wrap_around),
       cmocka_unit_test(the_outs_may_be_the_sources),
