@@ -21,7 +21,9 @@
 #include "comm/signature.h"
 
 enum {
-  SHM_LINE = 64,       // bytes of a cache line
+  SHM_LINE = 64,  // bytes of a cache line
+  SHM_PAIR =
+      128,  // lines are fetched in pairs: what different ranks write, or one at different times, lies so far apart
   SHM_RING = 64,       // calls of one group that a member may be ahead of another
   SHM_PAYLOAD = 8192,  // bytes of a call that fit into the slot itself
   SHM_INLINE_IN_FILE = 512,
@@ -70,30 +72,35 @@ typedef struct shm_control {
 /* Where a member's input is for the others. */
 typedef enum shm_place { SHM_INLINE, SHM_SHARED, SHM_STAGED } shm_place;
 
-/* One call of one member. Written by it before `published`, kept until all members consumed the call. */
-typedef struct shm_slot {
-  _Alignas(SHM_LINE) _Atomic uint64_t published;  // sequence + 1 of the call it holds
+/* What a member says of its call: with `published` it fills the one line that everybody looks at. */
+typedef struct shm_offer {
   ad_signature signature;
   uint64_t in;     // offset of the input or its staging
   uint64_t out;    // offset of the output; 0: elsewhere
   uint64_t table;  // offset of all_to_all's starts or exchange's messages; 0: none
   uint32_t place;  // shm_place
   uint32_t entries;
-  _Alignas(SHM_LINE) _Atomic uint32_t claimed;  // chunks of the member's part that were taken
-  _Alignas(SHM_LINE) _Atomic uint32_t done;     // chunks of its part that are done; in rounds: 1 when its part is
+} shm_offer;
+
+/* One call of one member. Written by it before `published`, kept until all members consumed the call. */
+typedef struct shm_slot {
+  _Alignas(SHM_PAIR) _Atomic uint64_t published;  // sequence + 1 of the call it holds
+  shm_offer offer;
+  _Alignas(SHM_LINE) uint64_t number;  // the rank's own number of the call
+  ad_axes axes;
+  char site[AD_SITE_MAX];
+  _Alignas(SHM_PAIR) _Atomic uint32_t claimed;  // chunks of the member's part that were taken
+  _Alignas(SHM_PAIR) _Atomic uint32_t done;     // chunks of its part that are done; in rounds: 1 when its part is
   _Atomic uint32_t staged, reduced, copied;     // rounds
   uint32_t chunks;                              // that its part has
   uint64_t stream;                              // bytes that pass its staging
   uint64_t result;                              // offset of the staging of reduced pieces
-  _Alignas(SHM_LINE) uint64_t number;           // the rank's own number of the call
-  ad_axes axes;
-  char site[AD_SITE_MAX];
   _Alignas(SHM_LINE) unsigned char payload[SHM_PAYLOAD];
 } shm_slot;
 
 /* A channel in the file: a line per member, then the slots, member by member. */
 typedef struct shm_consumed {
-  _Alignas(SHM_LINE) _Atomic uint64_t calls;  // all calls before this one are of no more use to the member
+  _Alignas(SHM_PAIR) _Atomic uint64_t calls;  // all calls before this one are of no more use to the member
 } shm_consumed;
 
 /* One message of an exchange in a member's table. */
@@ -262,7 +269,7 @@ shm_segment ad_shm_segment(const shm_world *world, const shm_call *c, uint32_t d
 void ad_shm_copy_stream(const shm_call *c, uint64_t start, size_t bytes, char *to);
 /* Fills the member's table at `table`; the number of bytes it needs. */
 size_t ad_shm_table_bytes(const ad_call *call);
-void ad_shm_fill_table(const shm_world *world, const shm_call *c, shm_slot *slot, void *table);
+void ad_shm_fill_table(const shm_world *world, const shm_call *c, const shm_offer *offer, void *table);
 /* 0 and the sentence, if what one member sends is not what another receives. */
 int ad_shm_tables_match(const shm_world *world, const shm_call *c, ad_text *sentence);
 

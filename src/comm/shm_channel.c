@@ -169,9 +169,9 @@ static uint64_t place_output(const shm_world *world, const ad_call *call) {
 
 // Inputs in the slot need one latency instead of two, but every member reads them all: measured on 2 to 8 ranks, that
 // pays up to SHM_INLINE_IN_FILE; buffers outside the file would have to be staged, there it always pays.
-static shm_place place_input(const shm_world *world, const ad_call *call, const shm_slot *slot, size_t bytes) {
+static shm_place place_input(const shm_world *world, const ad_call *call, const shm_offer *offer, size_t bytes) {
   int in_file = input_in_file(world, call);
-  if (bytes <= (in_file && slot->out ? SHM_INLINE_IN_FILE : SHM_PAYLOAD)) return SHM_INLINE;
+  if (bytes <= (in_file && offer->out ? SHM_INLINE_IN_FILE : SHM_PAYLOAD)) return SHM_INLINE;
   return in_file ? SHM_SHARED : SHM_STAGED;
 }
 
@@ -193,41 +193,44 @@ static void fill_inline(const shm_call *c, size_t bytes, unsigned char *to) {
     memcpy(to, c->call->in, bytes);
 }
 
-ad_status ad_shm_publish(shm_world *world, shm_call *c) {
-  const ad_call *call = c->call;
-  shm_slot *slot = ad_shm_slot(c, c->channel->index);
-  size_t table_bytes = ad_shm_table_bytes(call), bytes = sent_bytes(call);
-  void *table;
-  AD_TRY(place_table(world, c, slot, table_bytes, &table));
-  slot->out = place_output(world, call);
-  slot->place = place_input(world, call, slot, bytes + table_bytes);
-  if (slot->place == SHM_STAGED) AD_TRY(ad_shm_take_staging(world, &c->staging));
-  slot->signature = ad_signature_of(call);
-  slot->entries = (uint32_t)call->message_count;
-  slot->chunks = ad_shm_chunks(call);  // also of an inline one: another member's input may not be
-  slot->table = table_bytes ? (uint64_t)((char *)table - world->base) : 0;
-  if (slot->place == SHM_INLINE) {
-    unsigned char *payload = slot->payload + table_bytes;
-    slot->in = (uint64_t)((char *)payload - world->base);
-    fill_inline(c, bytes, payload);
-  } else {
-    slot->in = (uint64_t)((slot->place == SHM_STAGED ? (char *)c->staging : (char *)call->in) - world->base);
-  }
-  slot->stream =
-      call->op == AD_ALL_TO_ALL
-          ? bytes - (ad_call_in_start(call, call->index + 1) - ad_call_in_start(call, call->index)) * call->element
-          : bytes;
-  if (table_bytes) ad_shm_fill_table(world, c, slot, table);
-  slot->number = call->number;
-  slot->axes = call->axes;
-  write_site(slot, call->site);
+/* The line that the others look at is written at once, and last: one that is looked at meanwhile travels twice. */
+static void publish(const shm_call *c, shm_slot *slot, const shm_offer *offer) {
   const memory_order relaxed = memory_order_relaxed;
   atomic_store_explicit(&slot->claimed, 0, relaxed);
   atomic_store_explicit(&slot->done, 0, relaxed);
   atomic_store_explicit(&slot->staged, 0, relaxed);
   atomic_store_explicit(&slot->reduced, 0, relaxed);
   atomic_store_explicit(&slot->copied, 0, relaxed);
+  slot->offer = *offer;
   atomic_store_explicit(&slot->published, c->sequence + 1, memory_order_release);
+}
+
+ad_status ad_shm_publish(shm_world *world, shm_call *c) {
+  const ad_call *call = c->call;
+  shm_slot *slot = ad_shm_slot(c, c->channel->index);
+  size_t table_bytes = ad_shm_table_bytes(call), bytes = sent_bytes(call);
+  void *table;
+  AD_TRY(place_table(world, c, slot, table_bytes, &table));
+  shm_offer offer = {.signature = ad_signature_of(call), .entries = (uint32_t)call->message_count};
+  offer.out = place_output(world, call);
+  offer.place = place_input(world, call, &offer, bytes + table_bytes);
+  if (offer.place == SHM_STAGED) AD_TRY(ad_shm_take_staging(world, &c->staging));
+  slot->chunks = ad_shm_chunks(call);  // also of an inline one: another member's input may not be
+  if (table_bytes) offer.table = (uint64_t)((char *)table - world->base);
+  const void *in = offer.place == SHM_INLINE   ? slot->payload + table_bytes
+                   : offer.place == SHM_STAGED ? c->staging
+                                               : call->in;
+  offer.in = (uint64_t)((const char *)in - world->base);
+  if (offer.place == SHM_INLINE) fill_inline(c, bytes, slot->payload + table_bytes);
+  slot->stream =
+      call->op == AD_ALL_TO_ALL
+          ? bytes - (ad_call_in_start(call, call->index + 1) - ad_call_in_start(call, call->index)) * call->element
+          : bytes;
+  if (table_bytes) ad_shm_fill_table(world, c, &offer, table);
+  slot->number = call->number;
+  slot->axes = call->axes;
+  write_site(slot, call->site);
+  publish(c, slot, &offer);
   ad_shm_wake(world, c->channel);
   return AD_OK;
 }
@@ -248,7 +251,7 @@ void ad_shm_consume(shm_call *c) {
 /* ---- matching ---- */
 
 void ad_shm_call_words(ad_text *text, const shm_slot *slot, const ad_group_shape *shape) {
-  ad_signature_print(text, &slot->signature);
+  ad_signature_print(text, &slot->offer.signature);
   ad_text_add(text, " over ");
   ad_group_words(text, slot->axes, shape);
   ad_text_add(text, " at %.*s", AD_SITE_MAX, slot->site);
@@ -260,12 +263,12 @@ static int has_published(const shm_call *c, uint32_t member) {
 
 // The ranks whose calls are like that of `member`, among those that have arrived; 0 if an earlier member has the same.
 static int add_ranks_like(ad_text *text, const shm_call *c, uint32_t member) {
-  const ad_signature *signature = &ad_shm_slot(c, member)->signature;
+  const ad_signature *signature = &ad_shm_slot(c, member)->offer.signature;
   for (uint32_t i = 0; i < member; i++)
-    if (has_published(c, i) && ad_signature_equal(&ad_shm_slot(c, i)->signature, signature)) return 0;
+    if (has_published(c, i) && ad_signature_equal(&ad_shm_slot(c, i)->offer.signature, signature)) return 0;
   const char *before = "; rank ";
   for (uint32_t i = member; i < c->channel->members; i++) {
-    if (!has_published(c, i) || !ad_signature_equal(&ad_shm_slot(c, i)->signature, signature)) continue;
+    if (!has_published(c, i) || !ad_signature_equal(&ad_shm_slot(c, i)->offer.signature, signature)) continue;
     ad_text_add(text, "%s%" PRId64, before, ad_shape_rank(&c->channel->shape, i));
     before = ",";
   }
@@ -311,14 +314,14 @@ int ad_shm_match(shm_world *world, shm_call *c) {
   for (; c->seen < c->channel->members; c->seen++) {
     const shm_slot *slot = ad_shm_slot(c, c->seen);
     if (!has_published(c, c->seen)) return 0;
-    if (!ad_signature_equal(&slot->signature, &own->signature)) {
+    if (!ad_signature_equal(&slot->offer.signature, &own->offer.signature)) {
       raise_mismatch(world, c);
       return 0;
     }
-    c->any_staged |= slot->place == SHM_STAGED;
-    c->any_not_inline |= slot->place != SHM_INLINE;
-    c->any_elsewhere |= !slot->out;
-    c->any_table |= slot->table != 0;
+    c->any_staged |= slot->offer.place == SHM_STAGED;
+    c->any_not_inline |= slot->offer.place != SHM_INLINE;
+    c->any_elsewhere |= !slot->offer.out;
+    c->any_table |= slot->offer.table != 0;
   }
   if (c->any_table && !tables_match(world, c)) return 0;
   set_mode(world, c);

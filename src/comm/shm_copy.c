@@ -13,7 +13,7 @@ size_t ad_shm_table_bytes(const ad_call *call) {
   return 0;
 }
 
-static void fill_messages(const shm_world *world, const ad_call *call, const shm_slot *slot, shm_message *table) {
+static void fill_messages(const shm_world *world, const ad_call *call, const shm_offer *offer, shm_message *table) {
   uint64_t stream = 0;
   for (size_t i = 0; i < call->message_count; i++) {
     const ad_message *message = &call->messages[i];
@@ -22,16 +22,16 @@ static void fill_messages(const shm_world *world, const ad_call *call, const shm
     *entry = (shm_message){(uint32_t)message->peer, message->send != NULL, (uint8_t)call->dtype, bytes, 0};
     entry->at = ad_shm_offset(world, message->send ? message->send : message->receive, bytes);
     if (!message->send) continue;
-    if (slot->place != SHM_SHARED) entry->at = stream;
-    if (slot->place == SHM_INLINE) entry->at += slot->in;
+    if (offer->place != SHM_SHARED) entry->at = stream;
+    if (offer->place == SHM_INLINE) entry->at += offer->in;
     stream += bytes;
   }
 }
 
-void ad_shm_fill_table(const shm_world *world, const shm_call *c, shm_slot *slot, void *table) {
+void ad_shm_fill_table(const shm_world *world, const shm_call *c, const shm_offer *offer, void *table) {
   const ad_call *call = c->call;
   if (call->op == AD_EXCHANGE) {
-    fill_messages(world, call, slot, table);
+    fill_messages(world, call, offer, table);
     return;
   }
   size_t n = (call->members + 1) * sizeof(uint64_t);
@@ -40,7 +40,7 @@ void ad_shm_fill_table(const shm_world *world, const shm_call *c, shm_slot *slot
 }
 
 static const uint64_t *in_starts(const shm_world *world, const shm_call *c, uint32_t member) {
-  uint64_t table = ad_shm_slot(c, member)->table;
+  uint64_t table = ad_shm_slot(c, member)->offer.table;
   return table ? ad_shm_at(world, table) : NULL;
 }
 
@@ -49,14 +49,14 @@ static const uint64_t *out_starts(const shm_world *world, const shm_call *c, uin
 }
 
 static const shm_message *messages_of(const shm_world *world, const shm_call *c, uint32_t member) {
-  return ad_shm_at(world, ad_shm_slot(c, member)->table);
+  return ad_shm_at(world, ad_shm_slot(c, member)->offer.table);
 }
 
 // Number n of the messages that `member` sends to (or receives from) `peer`; -1: there are fewer.
 static int64_t find_message(const shm_world *world, const shm_call *c, uint32_t member, uint32_t peer, int sends,
                             uint32_t n) {
   const shm_message *table = messages_of(world, c, member);
-  uint32_t entries = ad_shm_slot(c, member)->entries;
+  uint32_t entries = ad_shm_slot(c, member)->offer.entries;
   for (uint32_t i = 0; i < entries; i++)
     if (table[i].sends == sends && table[i].peer == peer && n-- == 0) return i;
   return -1;
@@ -132,11 +132,11 @@ int ad_shm_tables_match(const shm_world *world, const shm_call *c, ad_text *sent
 static const char *input_of(const shm_world *world, const shm_call *c, uint32_t member) {
   const shm_slot *slot = ad_shm_slot(c, member);
   if (member == c->channel->index) return c->call->in;
-  return slot->place == SHM_STAGED ? NULL : ad_shm_at(world, slot->in);
+  return slot->offer.place == SHM_STAGED ? NULL : ad_shm_at(world, slot->offer.in);
 }
 
 static char *output_of(const shm_world *world, const shm_call *c, uint32_t member) {
-  return member == c->channel->index ? c->call->out : ad_shm_at(world, ad_shm_slot(c, member)->out);
+  return member == c->channel->index ? c->call->out : ad_shm_at(world, ad_shm_slot(c, member)->offer.out);
 }
 
 static const char *plus(const char *start, uint64_t bytes) { return start ? start + bytes : NULL; }
@@ -193,7 +193,7 @@ static shm_segment exchange_segment(const shm_world *world, const shm_call *c, u
   shm_segment segment = {.source = source, .bytes = message->bytes, .stream = message->at};
   if (source == own)
     segment.from = c->call->messages[sent].send;
-  else if (ad_shm_slot(c, source)->place != SHM_STAGED)
+  else if (ad_shm_slot(c, source)->offer.place != SHM_STAGED)
     segment.from = ad_shm_at(world, message->at);
   segment.to = destination == own ? c->call->messages[at].receive : ad_shm_at(world, table[at].at);
   return segment;
@@ -205,7 +205,7 @@ uint32_t ad_shm_segments(const shm_world *world, const shm_call *c, uint32_t des
   if (c->call->op != AD_EXCHANGE) return c->channel->members * (uint32_t)ad_call_parts(c->call);
   const shm_message *table = messages_of(world, c, destination);
   uint32_t count = 0;
-  for (uint32_t i = 0; i < ad_shm_slot(c, destination)->entries; i++) count += !table[i].sends;
+  for (uint32_t i = 0; i < ad_shm_slot(c, destination)->offer.entries; i++) count += !table[i].sends;
   return count;
 }
 

@@ -49,7 +49,7 @@ void ad_shm_map_buffers(shm_world *world, const shm_call *c) {
   for (uint32_t i = 0; i < c->channel->members; i++) {
     const shm_slot *slot = ad_shm_slot(c, i);
     size_t outputs = call->op == AD_ALL_REDUCE ? call->count : ad_shm_part(call, i);
-    map_buffer(world, slot->in, call->in_bytes);
-    map_buffer(world, slot->out, outputs * call->out_element);
+    map_buffer(world, slot->offer.in, call->in_bytes);
+    map_buffer(world, slot->offer.out, outputs * call->out_element);
   }
 }

@@ -23,7 +23,7 @@ static void reduce_alone(const shm_world *world, const shm_call *c) {
     start = at;
     n = scatters ? ad_call_run(call, own, at, &start) : count;
     for (uint32_t i = 0; i < c->channel->members; i++)
-      sources[i] = ad_shm_at(world, ad_shm_slot(c, i)->in + start * call->element);
+      sources[i] = ad_shm_at(world, ad_shm_slot(c, i)->offer.in + start * call->element);
     void *out = (char *)call->out + at * call->out_element;
     ad_reduce(&out, 1, sources, c->channel->members, &call->reducing, n);
   }
@@ -79,7 +79,7 @@ static void advance(shm_world *world, const shm_call *c, _Atomic uint32_t *count
 /* ---- copies ---- */
 
 static uint32_t stream_rounds(const shm_slot *slot) {
-  return slot->place == SHM_STAGED ? divide_up(slot->stream, SHM_STAGE) : 0;
+  return slot->offer.place == SHM_STAGED ? divide_up(slot->stream, SHM_STAGE) : 0;
 }
 
 static int stage_stream(shm_world *world, shm_call *c) {
@@ -98,7 +98,7 @@ static void copy_staged(const shm_world *world, const shm_call *c, const shm_seg
   uint64_t from = segment->stream > start ? segment->stream : start;
   uint64_t to = segment->stream + segment->bytes < end ? segment->stream + segment->bytes : end;
   if (from >= to) return;
-  const char *staging = ad_shm_at(world, ad_shm_slot(c, segment->source)->in + half(round));
+  const char *staging = ad_shm_at(world, ad_shm_slot(c, segment->source)->offer.in + half(round));
   ad_copy(segment->to + (from - segment->stream), staging + (from - start), to - from);
 }
 
@@ -175,8 +175,9 @@ static const void *run_of(const shm_world *world, const shm_call *c, uint32_t me
   const shm_slot *slot = ad_shm_slot(c, member);
   size_t element = c->call->element, own = c->channel->index;
   if (member == own) return (const char *)c->call->in + whole * element;
-  if (slot->place == SHM_STAGED) return ad_shm_at(world, slot->in + half(round) + (own * piece(c) + inside) * element);
-  return ad_shm_at(world, slot->in + whole * element);
+  if (slot->offer.place == SHM_STAGED)
+    return ad_shm_at(world, slot->offer.in + half(round) + (own * piece(c) + inside) * element);
+  return ad_shm_at(world, slot->offer.in + whole * element);
 }
 
 // Where the sum of a run goes: into the outputs that this rank may write, and into staging for the others to fetch.
@@ -188,7 +189,7 @@ static size_t find_outs(const shm_world *world, const shm_call *c, uint32_t roun
   outs[count++] = (char *)call->out + (scatters ? at : whole) * element;
   if (scatters) return count;
   for (uint32_t i = 0; i < c->channel->members; i++) {
-    uint64_t out = ad_shm_slot(c, i)->out;
+    uint64_t out = ad_shm_slot(c, i)->offer.out;
     if (out && i != c->channel->index) outs[count++] = ad_shm_at(world, out + whole * element);
   }
   if (c->any_elsewhere) outs[count++] = ad_shm_at(world, own_slot(c)->result + half(round) + inside * element);
@@ -244,10 +245,10 @@ static ad_status start_reduction(shm_world *world, shm_call *c) {
     uint32_t rounds = divide_up(ad_shm_part(c->call, k), piece(c));
     if (rounds > c->rounds) c->rounds = rounds;
   }
-  c->own_rounds = slot->place == SHM_STAGED ? c->rounds : 0;
+  c->own_rounds = slot->offer.place == SHM_STAGED ? c->rounds : 0;
   if (c->call->op != AD_ALL_REDUCE || !c->any_elsewhere) return AD_OK;
   // Somebody's output lies outside the file: all give their sums out through staging.
-  c->out_rounds = slot->out ? 0 : c->rounds;
+  c->out_rounds = slot->offer.out ? 0 : c->rounds;
   if (!c->staging) AD_TRY(ad_shm_take_staging(world, &c->staging));
   slot->result = (uint64_t)((char *)c->staging - world->base) + 2 * SHM_STAGE;
   return AD_OK;

@@ -51,11 +51,11 @@ static void reduce_run(const shm_world *world, const shm_call *c, uint32_t k, si
   uint32_t members = c->channel->members, out_count = 0;
   for (uint32_t i = 0; i < members; i++) {
     const shm_slot *slot = ad_shm_slot(c, i);
-    sources[i] = ad_shm_at(world, slot->in + whole * call->element);
-    if (call->op == AD_ALL_REDUCE) outs[out_count++] = ad_shm_at(world, slot->out + whole * call->out_element);
+    sources[i] = ad_shm_at(world, slot->offer.in + whole * call->element);
+    if (call->op == AD_ALL_REDUCE) outs[out_count++] = ad_shm_at(world, slot->offer.out + whole * call->out_element);
   }
   if (call->op == AD_REDUCE_SCATTER)
-    outs[out_count++] = ad_shm_at(world, ad_shm_slot(c, k)->out + at * call->out_element);
+    outs[out_count++] = ad_shm_at(world, ad_shm_slot(c, k)->offer.out + at * call->out_element);
   ad_reduce(outs, out_count, sources, members, &call->reducing, n);
 }
 
