@@ -54,30 +54,42 @@ AD_API AD_CHECKED ad_status ad_reducer_create(ad_comm *comm, const ad_param_spec
 AD_API void ad_reducer_destroy(ad_reducer *reducer);
 
 /* A step: begin_microbatch, then for each parameter that has a gradient `add` (in any order, the same on all ranks
- * where it can be), end_microbatch; the last microbatch has AD_SYNC_ALL; then `finish`. */
-AD_API AD_CHECKED ad_status ad_reducer_begin_microbatch(ad_reducer *reducer, ad_sync sync);
+ * where it can be), end_microbatch; the last microbatch has AD_SYNC_ALL; then `finish`.
+ *
+ * AD_INVALID and AD_TYPE are refusals, which name the caller's line and change nothing. After any other error the sums
+ * of the step are lost and the reducer can only be destroyed, as the message says; but after a set of parameters that
+ * differed between ranks it can begin the next step. */
+#define ad_reducer_begin_microbatch(reducer, sync) ad_reducer_begin_microbatch_at((reducer), (sync), AD_HERE)
+AD_API AD_CHECKED ad_status ad_reducer_begin_microbatch_at(ad_reducer *reducer, ad_sync sync, const char *site);
 /* Where the backward may write this gradient itself: `*out` describes the bucket's own memory, *adds says whether it
  * must be added to (1) or overwritten (0). out->data is NULL where that is not possible (dtype or scale change on the
  * way): then hand the gradient to `add`. May wait for what was sent from there. */
-AD_API AD_CHECKED ad_status ad_reducer_target(ad_reducer *reducer, size_t param, ad_array *out, int *adds);
+#define ad_reducer_target(reducer, param, out, adds) ad_reducer_target_at((reducer), (param), (out), (adds), AD_HERE)
+AD_API AD_CHECKED ad_status ad_reducer_target_at(ad_reducer *reducer, size_t param, ad_array *out, int *adds,
+                                                 const char *site);
 /* This microbatch's gradient is there: its layout must be the dual of the parameter's. If grad->data is the target's,
  * nothing is copied. When a bucket's last gradient arrives in an AD_SYNC_ALL microbatch its reduction is posted, in an
  * order that is the same on all ranks. */
 AD_API AD_CHECKED ad_status ad_reducer_add(ad_reducer *reducer, size_t param, const ad_array *grad, const char *site);
 /* Parameters without `add` since begin are absent: they contribute nothing here, and still get their last reduction. */
-AD_API AD_CHECKED ad_status ad_reducer_end_microbatch(ad_reducer *reducer);
+#define ad_reducer_end_microbatch(reducer) ad_reducer_end_microbatch_at((reducer), AD_HERE)
+AD_API AD_CHECKED ad_status ad_reducer_end_microbatch_at(ad_reducer *reducer, const char *site);
 /* Waits until every gradient is reduced. A set of absent parameters that differs between ranks is an error naming
  * parameter and ranks. */
-AD_API AD_CHECKED ad_status ad_reducer_finish(ad_reducer *reducer);
+#define ad_reducer_finish(reducer) ad_reducer_finish_at((reducer), AD_HERE)
+AD_API AD_CHECKED ad_status ad_reducer_finish_at(ad_reducer *reducer, const char *site);
 /* All of the above for one microbatch whose gradients lie in `grads` (NULL entries are absent): for hand-written
- * training loops. */
-AD_API AD_CHECKED ad_status ad_reducer_step(ad_reducer *reducer, const ad_array *const *grads);
+ * training loops. All gradients are looked at before the first is taken. */
+#define ad_reducer_step(reducer, grads) ad_reducer_step_at((reducer), (grads), AD_HERE)
+AD_API AD_CHECKED ad_status ad_reducer_step_at(ad_reducer *reducer, const ad_array *const *grads, const char *site);
 /* The summed gradient in the storage layout and the accumulate dtype, unscaled; valid after finish until the next
  * begin_microbatch. Owned by the reducer. */
 AD_API const ad_array *ad_reducer_gradient(const ad_reducer *reducer, size_t param);
 AD_API int ad_reducer_is_absent(const ad_reducer *reducer, size_t param); /* on every microbatch of the step */
 /* Global norm of all gradients, every distinct element once; collective over `group`. */
-AD_API AD_CHECKED ad_status ad_reducer_norm(ad_reducer *reducer, const ad_group *group, double *out);
+#define ad_reducer_norm(reducer, group, out) ad_reducer_norm_at((reducer), (group), (out), AD_HERE)
+AD_API AD_CHECKED ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_group *group, double *out,
+                                               const char *site);
 
 /* What will be reduced, for plans: `index` counts reductions in launch order. */
 typedef struct ad_reduction_plan {

@@ -364,7 +364,7 @@ ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t
   out->count = collective->count;
   out->in = collective->in;
   out->out = collective->out;
-  out->site = collective->site ? collective->site : "a call without a site";
+  out->site = collective->site ? collective->site : AD_NO_SITE;
   return fill(collective, rank, size, out);
 }
 

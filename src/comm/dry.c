@@ -23,6 +23,7 @@ ad_status ad_comm_open_dry(int64_t rank, int64_t size, ad_comm **out) {
 }
 
 ad_status ad_comm_open_dry_nodes(int64_t rank, int64_t size, int64_t ranks_per_node, ad_comm **out) {
+  if (!out) return ad_fail(AD_INVALID, "a communicator is opened, but `out` is NULL");
   if (size < 1 || rank < 0 || rank >= size)
     return ad_fail(AD_INVALID, "rank %lld of a world of %lld: ranks go from 0 to size - 1", (long long)rank,
                    (long long)size);

@@ -96,6 +96,7 @@ static ad_status fill(ad_reducer *reducer, const ad_param_spec *params, size_t c
 ad_status ad_reducer_create(ad_comm *comm, const ad_param_spec *params, size_t count, const ad_reducer_options *options,
                             ad_reducer **out) {
   ad_reducer *reducer;
+  if (!comm || !out) return ad_fail(AD_INVALID, "reducer: `%s` is NULL", comm ? "out" : "comm");
   if (count && !params) {
     return ad_fail(AD_INVALID, "reducer: %zu parameters, but `params` is NULL; hand in one ad_param_spec for each",
                    count);
@@ -182,12 +183,34 @@ static ad_status begin_bucket(ad_reducer *reducer, ad_bucket *bucket, ad_sync sy
   return AD_OK;
 }
 
-static ad_status need_state(const ad_reducer *reducer, ad_reducer_state state, const char *call, const char *expected) {
+/* A call as its messages name it. */
+typedef struct ad_caller {
+  const char *call, *site;
+} ad_caller;
+#define CALLER(name) ((ad_caller){name, site ? site : "?"})
+
+static ad_status check_reducer(const ad_reducer *reducer, ad_caller by) {
+  if (!reducer) return ad_fail(AD_INVALID, "%s: reducer: %s of a reducer that is NULL", by.site, by.call);
+  if (reducer->state != AD_SUMS_LOST) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: reducer: %s after a call that failed halfway; the reducer can only be destroyed",
+                 by.site, by.call);
+}
+
+static ad_status need_state(const ad_reducer *reducer, ad_reducer_state state, ad_caller by, const char *expected) {
+  AD_TRY(check_reducer(reducer, by));
   if (reducer->state == state) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "reducer: %s %s; a step is begin_microbatch, add for each gradient, end_microbatch, and finish after the last",
-      call, expected);
+  return ad_fail(AD_INVALID,
+                 "%s: reducer: %s %s; a step is begin_microbatch, add for each gradient, end_microbatch, and finish "
+                 "after the last; nothing was changed",
+                 by.site, by.call, expected);
+}
+
+/* After what cannot be taken back. */
+static ad_status done(ad_reducer *reducer, ad_caller by, ad_status status) {
+  if (!status) return AD_OK;
+  reducer->state = AD_SUMS_LOST;
+  return ad_fail(status, "%s: reducer: %s: %s; the sums of this step are lost, and the reducer can only be destroyed",
+                 by.site, by.call, ad_last_error());
 }
 
 static ad_status begin_first(ad_reducer *reducer) {
@@ -196,19 +219,18 @@ static ad_status begin_first(ad_reducer *reducer) {
   return AD_OK;
 }
 
-static ad_status check_sync(ad_sync sync) {
+static ad_status check_begin(const ad_reducer *reducer, ad_sync sync, ad_caller by) {
+  AD_TRY(check_reducer(reducer, by));
+  if (reducer->state == AD_IN_MICROBATCH) return need_state(reducer, AD_BETWEEN_STEPS, by, "inside a microbatch");
   if ((unsigned)sync <= AD_SYNC_ALL) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "reducer: begin_microbatch with sync %d; it is AD_SYNC_NONE, AD_SYNC_SHARD or, in the last microbatch "
-                 "of a step, AD_SYNC_ALL",
-                 (int)sync);
+                 "%s: reducer: begin_microbatch with sync %d; it is AD_SYNC_NONE, AD_SYNC_SHARD or, in the last "
+                 "microbatch of a step, AD_SYNC_ALL; nothing was changed",
+                 by.site, (int)sync);
 }
 
-ad_status ad_reducer_begin_microbatch(ad_reducer *reducer, ad_sync sync) {
+static ad_status begin(ad_reducer *reducer, ad_sync sync) {
   int begins_step = reducer->state == AD_BETWEEN_STEPS, follows_all = !begins_step && reducer->sync == AD_SYNC_ALL;
-  if (reducer->state == AD_IN_MICROBATCH)
-    return need_state(reducer, AD_BETWEEN_STEPS, "begin_microbatch", "inside a microbatch");
-  AD_TRY(check_sync(sync));
   if (begins_step) AD_TRY(begin_first(reducer));
   if (follows_all) AD_TRY(set_reduced_aside(reducer));
   for (size_t i = 0; i < reducer->bucket_count; i++) {
@@ -223,16 +245,23 @@ ad_status ad_reducer_begin_microbatch(ad_reducer *reducer, ad_sync sync) {
   return AD_OK;
 }
 
-static ad_status check_param(const ad_reducer *reducer, size_t param, const char *call) {
-  AD_TRY(need_state(reducer, AD_IN_MICROBATCH, call, "outside a microbatch"));
+ad_status ad_reducer_begin_microbatch_at(ad_reducer *reducer, ad_sync sync, const char *site) {
+  ad_caller by = CALLER("begin_microbatch");
+  AD_TRY(check_begin(reducer, sync, by));
+  return done(reducer, by, begin(reducer, sync));
+}
+
+static ad_status check_param(const ad_reducer *reducer, size_t param, ad_caller by) {
+  AD_TRY(need_state(reducer, AD_IN_MICROBATCH, by, "outside a microbatch"));
   if (param >= reducer->param_count) {
-    return ad_fail(AD_INVALID, "reducer: %s of parameter %zu; there are %zu", call, param, reducer->param_count);
+    return ad_fail(AD_INVALID, "%s: reducer: %s of parameter %zu; there are %zu", by.site, by.call, param,
+                   reducer->param_count);
   }
   if (!reducer->params[param].arrived) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "reducer: %s of `%s`, whose gradient of this microbatch is there already; hand in the sum of its uses once", call,
-      reducer->params[param].name);
+  return ad_fail(AD_INVALID,
+                 "%s: reducer: %s of `%s`, whose gradient of this microbatch is there already; hand in the sum of its "
+                 "uses once; nothing was changed",
+                 by.site, by.call, reducer->params[param].name);
 }
 
 /* Before the target is written, what was sent from there must have arrived. */
@@ -254,12 +283,13 @@ int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param) {
   return goes_straight(p, bucket, ad_bucket_target(bucket));
 }
 
-ad_status ad_reducer_target(ad_reducer *reducer, size_t param, ad_array *out, int *adds) {
-  AD_TRY(check_param(reducer, param, "target"));
+ad_status ad_reducer_target_at(ad_reducer *reducer, size_t param, ad_array *out, int *adds, const char *site) {
+  ad_caller by = CALLER("target");
+  AD_TRY(check_param(reducer, param, by));
   const ad_reduced_param *p = &reducer->params[param];
   ad_bucket *bucket = &reducer->buckets[p->bucket];
   const ad_array *target = ad_bucket_target(bucket);
-  AD_TRY(free_target(reducer, p->bucket));
+  AD_TRY(done(reducer, by, free_target(reducer, p->bucket)));
   ad_array described = ad_array_describe(reducer->comm, target->dtype, &p->shape, &p->gradient);
   described.scale = target->scale;
   int mistaken = ad_switched(AD_SWITCH_BUCKET_BY_RAW_DTYPE) || ad_switched(AD_SWITCH_NARROW_ACCUMULATE);
@@ -312,16 +342,24 @@ static ad_status check_produced(const ad_reduced_param *param, const ad_array *g
                  site, param->name, ad_dtype_name(grad->dtype), ad_dtype_name(param->produced));
 }
 
-ad_status ad_reducer_add(ad_reducer *reducer, size_t param, const ad_array *grad, const char *site) {
-  AD_TRY(check_param(reducer, param, "add"));
-  ad_reduced_param *p = &reducer->params[param];
+/* What is NULL, of another layout, shape or dtype than the parameter's gradient. */
+static ad_status check_given(const ad_reducer *reducer, size_t param, const ad_array *grad, const char *site) {
+  const ad_reduced_param *p = &reducer->params[param];
   if (!grad) {
     return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` is NULL; leave `add` out where there is none", site,
                    p->name);
   }
-  ad_bucket *bucket = &reducer->buckets[p->bucket];
+  if (!grad->layout.mesh) {
+    return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` has no mesh; make it with ad_array_describe", site,
+                   p->name);
+  }
   AD_TRY(check_grad(reducer, p, grad, site));
-  AD_TRY(check_produced(p, grad, site));
+  return check_produced(p, grad, site);
+}
+
+static ad_status take(ad_reducer *reducer, size_t param, const ad_array *grad) {
+  ad_reduced_param *p = &reducer->params[param];
+  ad_bucket *bucket = &reducer->buckets[p->bucket];
   AD_TRY(free_target(reducer, p->bucket));
   if (grad->data != ad_param_in(p, ad_bucket_target(bucket))) ad_bucket_take(bucket, p, grad);
   p->filled = 1;
@@ -332,19 +370,22 @@ ad_status ad_reducer_add(ad_reducer *reducer, size_t param, const ad_array *grad
   return reducer->sync == AD_SYNC_NONE ? AD_OK : ad_buckets_launch_ready(reducer, 0);
 }
 
-ad_status ad_reducer_end_microbatch(ad_reducer *reducer) {
-  AD_TRY(need_state(reducer, AD_IN_MICROBATCH, "end_microbatch", "outside a microbatch"));
-  if (reducer->sync != AD_SYNC_NONE) AD_TRY(ad_buckets_launch_ready(reducer, 1));
+ad_status ad_reducer_add(ad_reducer *reducer, size_t param, const ad_array *grad, const char *site) {
+  ad_caller by = CALLER("add");
+  AD_TRY(check_param(reducer, param, by));
+  AD_TRY(check_given(reducer, param, grad, by.site));
+  return done(reducer, by, take(reducer, param, grad));
+}
+
+ad_status ad_reducer_end_microbatch_at(ad_reducer *reducer, const char *site) {
+  ad_caller by = CALLER("end_microbatch");
+  AD_TRY(need_state(reducer, AD_IN_MICROBATCH, by, "outside a microbatch"));
+  if (reducer->sync != AD_SYNC_NONE) AD_TRY(done(reducer, by, ad_buckets_launch_ready(reducer, 1)));
   reducer->state = AD_BETWEEN_MICROBATCHES;
   return AD_OK;
 }
 
-ad_status ad_reducer_finish(ad_reducer *reducer) {
-  AD_TRY(need_state(reducer, AD_BETWEEN_MICROBATCHES, "finish", "without a microbatch that ended"));
-  if (reducer->sync != AD_SYNC_ALL) {
-    return ad_fail(AD_INVALID,
-                   "reducer: finish after a microbatch that did not reduce; the last one needs AD_SYNC_ALL");
-  }
+static ad_status complete(ad_reducer *reducer) {
   AD_TRY(ad_rosters_post_presence(reducer));
   AD_TRY(ad_buckets_complete(reducer));
   for (size_t i = 0; i < reducer->bucket_count; i++) {
@@ -353,16 +394,50 @@ ad_status ad_reducer_finish(ad_reducer *reducer) {
   }
   reducer->state = AD_BETWEEN_STEPS;
   reducer->steps++;
-  return ad_rosters_wait_presence(reducer);
+  return AD_OK;
 }
 
-ad_status ad_reducer_step(ad_reducer *reducer, const ad_array *const *grads) {
-  AD_TRY(ad_reducer_begin_microbatch(reducer, AD_SYNC_ALL));
-  for (size_t i = reducer->param_count; i-- > 0;) {
-    if (grads[i]) AD_TRY(ad_reducer_add(reducer, i, grads[i], AD_HERE));
+/* Parameters that differ are an error of this step alone; an error of the comm is not. */
+static ad_status compare_presence(ad_reducer *reducer, ad_caller by) {
+  ad_status status = ad_rosters_wait_presence(reducer);
+  if (status == AD_MISMATCH && !ad_comm_health(reducer->comm)) return ad_fail_in(status, "%s", by.site);
+  return done(reducer, by, status);
+}
+
+ad_status ad_reducer_finish_at(ad_reducer *reducer, const char *site) {
+  ad_caller by = CALLER("finish");
+  AD_TRY(need_state(reducer, AD_BETWEEN_MICROBATCHES, by, "without a microbatch that ended"));
+  if (reducer->sync != AD_SYNC_ALL) {
+    return ad_fail(AD_INVALID,
+                   "%s: reducer: finish after a microbatch that did not reduce; the last one needs AD_SYNC_ALL; "
+                   "nothing was changed",
+                   by.site);
   }
-  AD_TRY(ad_reducer_end_microbatch(reducer));
-  return ad_reducer_finish(reducer);
+  AD_TRY(done(reducer, by, complete(reducer)));
+  return compare_presence(reducer, by);
+}
+
+static ad_status check_step(const ad_reducer *reducer, const ad_array *const *grads, ad_caller by) {
+  AD_TRY(need_state(reducer, AD_BETWEEN_STEPS, by, "inside a step"));
+  if (!grads && reducer->param_count) {
+    return ad_fail(AD_INVALID,
+                   "%s: reducer: step with `grads` that is NULL; it has %zu entries, NULL where a "
+                   "parameter has no gradient",
+                   by.site, reducer->param_count);
+  }
+  for (size_t i = 0; i < reducer->param_count; i++)
+    if (grads[i]) AD_TRY(check_given(reducer, i, grads[i], by.site));
+  return AD_OK;
+}
+
+ad_status ad_reducer_step_at(ad_reducer *reducer, const ad_array *const *grads, const char *site) {
+  AD_TRY(check_step(reducer, grads, CALLER("step")));
+  AD_TRY(ad_reducer_begin_microbatch_at(reducer, AD_SYNC_ALL, site));
+  for (size_t i = reducer->param_count; i-- > 0;) {
+    if (grads[i]) AD_TRY(ad_reducer_add(reducer, i, grads[i], site));
+  }
+  AD_TRY(ad_reducer_end_microbatch_at(reducer, site));
+  return ad_reducer_finish_at(reducer, site);
 }
 
 /* ---- results ---- */
@@ -371,9 +446,11 @@ const ad_array *ad_reducer_gradient(const ad_reducer *reducer, size_t param) { r
 
 int ad_reducer_is_absent(const ad_reducer *reducer, size_t param) { return !reducer->params[param].present; }
 
-ad_status ad_reducer_norm(ad_reducer *reducer, const ad_group *group, double *out) {
+ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_group *group, double *out, const char *site) {
+  ad_caller by = CALLER("norm");
   double sum;
-  AD_TRY(ad_array_square_sum(reducer->comm, group, reducer->results, reducer->param_count, AD_HERE, &sum));
+  AD_TRY(check_reducer(reducer, by));
+  AD_TRY(ad_array_square_sum(reducer->comm, group, reducer->results, reducer->param_count, by.site, &sum));
   *out = sqrt(sum);
   return AD_OK;
 }

@@ -55,7 +55,12 @@ typedef struct ad_roster {
   int posted;
 } ad_roster;
 
-typedef enum ad_reducer_state { AD_BETWEEN_STEPS, AD_IN_MICROBATCH, AD_BETWEEN_MICROBATCHES } ad_reducer_state;
+typedef enum ad_reducer_state {
+  AD_BETWEEN_STEPS,
+  AD_IN_MICROBATCH,
+  AD_BETWEEN_MICROBATCHES,
+  AD_SUMS_LOST  // a call failed halfway: only to be destroyed
+} ad_reducer_state;
 
 struct ad_reducer {
   ad_comm *comm;

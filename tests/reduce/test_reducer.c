@@ -282,6 +282,8 @@ static int differing_sets(ad_comm *comm, void *context) {
   CHECK(run_step(&m, &s) == AD_MISMATCH);
   CHECK(strstr(ad_last_error(), "`query`") && strstr(ad_last_error(), "1 on rank 1") &&
         strstr(ad_last_error(), "2 on rank 0 2"));
+  CHECK_MESSAGE("gradients.h:");
+  CHECK_MESSAGE("the reducer can begin the next step");
   s = full_schedule(2);
   CHECK_OK(run_step(&m, &s));  // the reducer goes on
   CHECK(sums_are(&m, &s, 1));
@@ -336,6 +338,10 @@ static int differing_lists(ad_comm *comm, void *context) {
   CHECK_OK(ad_reducer_create(comm, m.params, count, &options, &m.reducer));
   CHECK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL) == AD_MISMATCH);
   CHECK(strstr(ad_last_error(), sentences[what]) && strstr(ad_last_error(), "rank 2"));
+  CHECK_MESSAGE("test_reducer.c:");
+  CHECK_MESSAGE("the reducer can only be destroyed");
+  CHECK_STATUS(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL), AD_INVALID);
+  CHECK_MESSAGE("after a call that failed halfway");
   close_model(&m);
   return 0;
 }
@@ -438,6 +444,65 @@ static int add_nothing(ad_comm *comm, void *context) {
 
 static void a_gradient_that_is_null_is_refused(void **state) { run_ranks(1, add_nothing, NULL); }
 
+static int call_out_of_turn(ad_comm *comm, void *context) {
+  model m;
+  ad_array target;
+  int adds;
+  open_model(&m, comm, "dp_shard=1", AD_F32);
+  create_reducer(&m, 0);
+  CHECK_STATUS(ad_reducer_end_microbatch(m.reducer), AD_INVALID);
+  CHECK_MESSAGE("test_reducer.c:");
+  CHECK_MESSAGE("end_microbatch outside a microbatch");
+  CHECK_STATUS(ad_reducer_finish(m.reducer), AD_INVALID);
+  CHECK_MESSAGE("test_reducer.c:");
+  CHECK_STATUS(ad_reducer_target(m.reducer, 0, &target, &adds), AD_INVALID);
+  CHECK_MESSAGE("test_reducer.c:");
+  CHECK_STATUS(ad_reducer_add(m.reducer, 0, NULL, "mine.c:3"), AD_INVALID);
+  CHECK_MESSAGE("mine.c:3: reducer: add outside a microbatch");
+  CHECK_OK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_NONE));
+  CHECK_STATUS(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL), AD_INVALID);
+  CHECK_MESSAGE("test_reducer.c:");
+  CHECK_MESSAGE("nothing was changed");
+  CHECK_STATUS(ad_reducer_add(m.reducer, PARAMS, NULL, NULL), AD_INVALID);
+  CHECK_MESSAGE("?: reducer: add of parameter");
+  CHECK_OK(ad_reducer_end_microbatch(m.reducer));
+  CHECK_STATUS(ad_reducer_finish(m.reducer), AD_INVALID);
+  CHECK_MESSAGE("needs AD_SYNC_ALL");
+  CHECK_STATUS(ad_reducer_step(NULL, NULL), AD_INVALID);
+  CHECK_MESSAGE("step of a reducer that is NULL");
+  close_model(&m);
+  return 0;
+}
+
+static void a_call_out_of_turn_names_its_line_and_changes_nothing(void **state) {
+  run_ranks(1, call_out_of_turn, NULL);
+}
+
+static int step_with_one_bad_gradient(ad_comm *comm, void *context) {
+  model m;
+  open_model(&m, comm, "dp_replicate=2", AD_F32);
+  create_reducer(&m, 0);
+  ad_array bad = describe_gradient(&m, 0);
+  const ad_array *grads[PARAMS] = {&bad};
+  ad_layout_set(&bad.layout, AD_AXES(AD_DP_REPLICATE), AD_R);
+  CHECK_STATUS(ad_reducer_step(m.reducer, grads), AD_TYPE);
+  CHECK_MESSAGE("test_reducer.c:");
+  bad.layout.mesh = NULL;
+  CHECK_STATUS(ad_reducer_step(m.reducer, grads), AD_INVALID);
+  CHECK_MESSAGE("has no mesh");
+  CHECK_STATUS(ad_reducer_step(m.reducer, NULL), AD_INVALID);
+  CHECK_MESSAGE("`grads` that is NULL");
+  schedule s = full_schedule(2);
+  CHECK_OK(run_step(&m, &s));
+  CHECK(sums_are(&m, &s, 1));
+  close_model(&m);
+  return 0;
+}
+
+static void a_step_looks_at_all_gradients_before_it_takes_one(void **state) {
+  run_ranks(2, step_with_one_bad_gradient, NULL);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(gradients_are_summed_over_ranks_and_microbatches),
@@ -458,6 +523,8 @@ int main(void) {
       cmocka_unit_test(a_sync_that_is_none_of_the_three_is_refused),
       cmocka_unit_test(a_gradient_of_another_type_is_refused_with_the_axes_that_matter),
       cmocka_unit_test(a_gradient_that_is_null_is_refused),
+      cmocka_unit_test(a_call_out_of_turn_names_its_line_and_changes_nothing),
+      cmocka_unit_test(a_step_looks_at_all_gradients_before_it_takes_one),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

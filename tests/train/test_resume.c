@@ -101,7 +101,7 @@ static int run_on_rank(ad_comm *comm, void *context) {
   ad_run *run;
   ad_status status = ad_run_create(comm, j->recipe, NULL, &run);
   if (!status) {
-    status = take_steps(run, j);
+    status = ad_run_recipe(run) == j->recipe ? take_steps(run, j) : AD_INVALID;
     ad_run_destroy(run);
   }
   if (status && ad_comm_rank(comm) == 0) snprintf(j->seen->message, sizeof j->seen->message, "%s", ad_last_error());

@@ -1,0 +1,149 @@
+/* Calls that hand in nothing are refused with the name of what is missing, and nothing is changed; what a comm says of
+ * itself: its bytes and its flight record. Values that do not match are in test_protocol.c. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include "ranks.h"
+
+static void refused(ad_status status, const char *words) {
+  assert_int_equal(status, AD_INVALID);
+  if (!strstr(ad_last_error(), words)) fail_msg("\"%s\" lacks \"%s\"", ad_last_error(), words);
+}
+
+static ad_comm *open_alone(void) {
+  ad_comm *comm;
+  assert_int_equal(ad_comm_open_alone(&comm), AD_OK);
+  return comm;
+}
+
+static void a_comm_that_is_null_is_refused_by_name(void **state) {
+  ad_mesh *mesh;
+  assert_int_equal(ad_mesh_create("dp=1", &mesh), AD_OK);
+  ad_group group = ad_mesh_group(mesh, AD_AXES_ALL, 0);
+  ad_collective barrier = {.op = AD_BARRIER, .group = group};
+  ad_request request = {0};
+  int done;
+  void *memory;
+  char *text;
+  refused(ad_comm_run(NULL, &barrier), "`comm` is NULL");
+  refused(ad_comm_post(NULL, &barrier, &request), "`comm` is NULL");
+  refused(ad_comm_test(NULL, &request, &done), "`comm` is NULL");
+  refused(ad_comm_wait(NULL, &request), "`comm` is NULL");
+  refused(ad_comm_barrier(NULL, &group, AD_HERE), "`comm` is NULL");
+  refused(ad_comm_health(NULL), "ad_comm_health: `comm` is NULL");
+  refused(ad_comm_alloc(NULL, 8, &memory), "ad_comm_alloc: `comm` is NULL");
+  refused(ad_comm_alloc_shared(NULL, &group, 8, AD_HERE, &memory), "ad_comm_alloc_shared: `comm` is NULL");
+  refused(ad_comm_flight_record(NULL, &text), "ad_comm_flight_record: `comm` is NULL");
+  ad_comm_fail(NULL, AD_SYSTEM, "nobody hears this");
+  ad_comm_free(NULL, NULL);
+  ad_comm_close(NULL);
+  ad_mesh_destroy(mesh);
+}
+
+static void a_missing_argument_is_refused_and_the_next_call_works(void **state) {
+  ad_comm *comm = open_alone();
+  ad_mesh *mesh;
+  assert_int_equal(ad_mesh_create("dp=1", &mesh), AD_OK);
+  ad_group group = ad_mesh_group(mesh, AD_AXES_ALL, 0), no_mesh = {0};
+  ad_collective barrier = {.op = AD_BARRIER, .group = group}, astray = {.op = AD_BARRIER};
+  ad_request request = {0};
+  void *memory;
+  refused(ad_comm_open(NULL), "`out` is NULL");
+  refused(ad_comm_open_alone(NULL), "`out` is NULL");
+  refused(ad_comm_open_dry(0, 1, NULL), "`out` is NULL");
+  refused(ad_comm_run(comm, NULL), "the collective to call is NULL");
+  refused(ad_comm_run(comm, &astray), "a call without a site: barrier: the group has no mesh");
+  refused(ad_comm_post(comm, &barrier, NULL), "`out` is NULL");
+  refused(ad_comm_test(comm, &request, NULL), "`done` is NULL");
+  refused(ad_comm_test(comm, NULL, &(int){0}), "`request` is NULL");
+  refused(ad_comm_wait(comm, NULL), "`request` is NULL");
+  refused(ad_comm_barrier(comm, NULL, AD_HERE), "`group` is NULL");
+  refused(ad_comm_alloc(comm, 8, NULL), "`out` is NULL");
+  refused(ad_comm_alloc_shared(comm, NULL, 8, AD_HERE, &memory), "`group` is NULL");
+  refused(ad_comm_alloc_shared(comm, &no_mesh, 8, AD_HERE, &memory), "`group->mesh` is NULL");
+  refused(ad_comm_alloc_shared(comm, &group, 8, AD_HERE, NULL), "`out` is NULL");
+  refused(ad_comm_flight_record(comm, NULL), "`out` is NULL");
+  assert_int_equal(ad_comm_run(comm, &barrier), AD_OK);
+  assert_int_equal(ad_comm_barrier(comm, &group, NULL), AD_OK);
+  ad_mesh_destroy(mesh);
+  ad_comm_close(comm);
+}
+
+static int sum_on_rank(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  float in[6] = {1, 2, 3, 4, 5, 6}, out[6];
+  char *text;
+  CHECK_OK(ad_mesh_create("dp=3", &mesh));
+  ad_collective sum = {.op = AD_ALL_REDUCE,
+                       .group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm)),
+                       .in = in,
+                       .out = out,
+                       .count = 6,
+                       .dtype = AD_F32,
+                       .site = "here.c:7"};
+  CHECK(ad_comm_bytes(comm) == 0);
+  CHECK_OK(ad_comm_run(comm, &sum));
+  CHECK(ad_comm_bytes(comm) == sizeof in + sizeof out);
+  CHECK_OK(ad_comm_run(comm, &sum));
+  CHECK(ad_comm_bytes(comm) == 2 * (sizeof in + sizeof out));
+  CHECK_OK(ad_comm_flight_record(comm, &text));
+  const char *first = strstr(text, "#1 all_reduce(sum) of 6 f32"), *second = strstr(text, "#2 all_reduce(sum)");
+  CHECK(first && second && first < second);
+  CHECK(strstr(text, "{0,1,2}") && strstr(text, "at here.c:7"));
+  CHECK(!strstr(text, "#3"));
+  free(text);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void bytes_and_the_flight_record_tell_of_every_collective(void **state) { run_ranks(3, sum_on_rank, NULL); }
+
+static int record_many(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  char *text;
+  size_t lines = 0;
+  CHECK_OK(ad_mesh_create("dp=2", &mesh));
+  ad_group group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
+  for (int i = 0; i < 300; i++) CHECK_OK(ad_comm_barrier(comm, &group, AD_HERE));
+  CHECK_OK(ad_comm_flight_record(comm, &text));
+  for (const char *c = text; *c; c++) lines += *c == '#';
+  CHECK(lines == 256);
+  CHECK(strstr(text, "#45 ") && !strstr(text, "#44 ") && strstr(text, "#300 "));
+  free(text);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void the_flight_record_keeps_the_last_256(void **state) { run_ranks(2, record_many, NULL); }
+
+static int fail_and_call_again(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  CHECK_OK(ad_mesh_create("dp=2", &mesh));
+  ad_group group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
+  float value = 0;
+  ad_collective sum = {.op = AD_ALL_REDUCE, .group = group, .in = &value, .out = &value, .count = 1, .dtype = AD_F32};
+  if (ad_comm_rank(comm)) sum.count = 0;
+  CHECK_STATUS(ad_comm_run(comm, &sum), AD_MISMATCH);
+  CHECK_MESSAGE("; the communicator can only be closed");
+  CHECK_STATUS(ad_comm_barrier(comm, &group, AD_HERE), AD_MISMATCH);
+  CHECK_MESSAGE("; the communicator can only be closed");
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void an_error_says_what_became_of_the_comm(void **state) { run_ranks(2, fail_and_call_again, NULL); }
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_comm_that_is_null_is_refused_by_name),
+      cmocka_unit_test(a_missing_argument_is_refused_and_the_next_call_works),
+      cmocka_unit_test(bytes_and_the_flight_record_tell_of_every_collective),
+      cmocka_unit_test(the_flight_record_keeps_the_last_256),
+      cmocka_unit_test(an_error_says_what_became_of_the_comm),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
