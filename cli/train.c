@@ -28,6 +28,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_INIT:
       return state->child_inputs[0] = &input->recipe, 0;
     case 'o':
+      if (!*argument) argp_error(state, "--out takes the name of a folder");
       return input->folder = argument, 0;
     case KEY_RESUME:
       return input->resume = 1, 0;
@@ -129,7 +130,9 @@ static int print_stop(const train_job *job) {
 
 static int launch(train_job *job, int json) {
   ad_mesh *mesh;
-  ad_status status = ad_recipe_mesh(job->recipe, &mesh);
+  ad_train_options training = {.size = sizeof training, .folder = job->folder};
+  ad_status status = job->resume ? AD_OK : ad_train_make_folder(job->recipe, &training);
+  if (!status) status = ad_recipe_mesh(job->recipe, &mesh);
   if (status) return cli_failed(status);
   ad_launch_options start = {.size = sizeof start,
                              .ranks = ad_mesh_size(mesh),

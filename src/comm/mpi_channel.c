@@ -88,12 +88,14 @@ static int is_like(const mpi_call *c, uint32_t a, uint32_t b) {
 static int add_ranks_like(ad_text *text, const mpi_call *c, uint32_t member) {
   for (uint32_t i = 0; i < member; i++)
     if (is_like(c, i, member)) return 0;
-  const char *before = "; rank ";
+  char list[256];
+  ad_text ranks = ad_text_on(list, sizeof list);
+  int count = 0;
   for (uint32_t i = member; i < c->channel->members; i++) {
     if (!is_like(c, i, member)) continue;
-    ad_text_add(text, "%s%" PRId64, before, ad_shape_rank(&c->channel->shape, i));
-    before = ",";
+    ad_text_add(&ranks, "%s%" PRId64, count++ ? "," : "", ad_shape_rank(&c->channel->shape, i));
   }
+  ad_text_add(text, count == 1 ? "; rank %s calls " : "; ranks %s call ", list);
   return 1;
 }
 
@@ -105,7 +107,6 @@ static void raise_mismatch(mpi_world *world, const mpi_call *c) {
   for (uint32_t i = 0; i < c->channel->members; i++) {
     const mail_call *told = c->members[i].told;
     if (!told || !add_ranks_like(&text, c, i)) continue;
-    ad_text_add(&text, " calls ");
     ad_mpi_call_words(&text, told);
     ad_text_add(&text, " (its call #%" PRIu64 ")", told->number);
   }

@@ -266,12 +266,14 @@ static int add_ranks_like(ad_text *text, const shm_call *c, uint32_t member) {
   const ad_signature *signature = &ad_shm_slot(c, member)->offer.signature;
   for (uint32_t i = 0; i < member; i++)
     if (has_published(c, i) && ad_signature_equal(&ad_shm_slot(c, i)->offer.signature, signature)) return 0;
-  const char *before = "; rank ";
+  char list[256];
+  ad_text ranks = ad_text_on(list, sizeof list);
+  int count = 0;
   for (uint32_t i = member; i < c->channel->members; i++) {
     if (!has_published(c, i) || !ad_signature_equal(&ad_shm_slot(c, i)->offer.signature, signature)) continue;
-    ad_text_add(text, "%s%" PRId64, before, ad_shape_rank(&c->channel->shape, i));
-    before = ",";
+    ad_text_add(&ranks, "%s%" PRId64, count++ ? "," : "", ad_shape_rank(&c->channel->shape, i));
   }
+  ad_text_add(text, count == 1 ? "; rank %s calls " : "; ranks %s call ", list);
   return 1;
 }
 
@@ -283,7 +285,6 @@ static void raise_mismatch(shm_world *world, const shm_call *c) {
   for (uint32_t i = 0; i < c->channel->members; i++) {
     if (!has_published(c, i) || !add_ranks_like(&text, c, i)) continue;
     const shm_slot *slot = ad_shm_slot(c, i);
-    ad_text_add(&text, " calls ");
     ad_shm_call_words(&text, slot, &c->channel->shape);
     ad_text_add(&text, " (its call #%" PRIu64 ")", slot->number);
   }

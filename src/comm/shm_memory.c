@@ -164,7 +164,7 @@ static void sweep_shared(shm_world *world) {
 
 ad_status ad_shm_alloc(shm_world *world, size_t bytes, void **out) {
   shm_block *block = NULL;
-  if (bytes > world->control->region_bytes) return no_room(bytes, "no rank has as much");
+  if (bytes > world->control->region_bytes) return no_room(bytes, "it is more than one rank may ever hold here");
   sweep_shared(world);
   uint64_t rounded = bytes ? (bytes + unit - 1) / unit * unit : unit;
   ad_status status = take(world, rounded, &block);

@@ -332,8 +332,7 @@ static int section_is_wrong(const ad_reading *r, const ad_key *key) {
 static ad_status fill_key(ad_reading *r, const ad_key *key, const ad_node *node, int *good) {
   *good = 1;
   if (key->kind == AD_KEY_LATER) {
-    if (node)
-      ad_mistakes_add(&r->mistakes, node->place, key->path, "is not available yet in this version; leave it out");
+    if (node) ad_mistakes_add(&r->mistakes, node->place, key->path, AD_LATER_WORDS);
     return AD_OK;
   }
   if (node) return read_key(r, key, node, good);

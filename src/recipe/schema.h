@@ -29,6 +29,8 @@ typedef struct ad_key {
   const char *help;
 } ad_key;
 
+#define AD_LATER_WORDS "is not available yet in this version; leave it out"
+
 enum { AD_KEYS_MAX = 64 };
 const ad_key *ad_schema(size_t *count);
 const ad_key *ad_schema_find(const char *path); /* NULL if there is none */

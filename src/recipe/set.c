@@ -47,6 +47,11 @@ static int is_known(const set_path *path, int count) {
 
 static void tell_unknown(ad_reading *r, ad_place place, const set_path *path) {
   char hint[512];
+  const ad_key *outer = ad_schema_find(path->part[0]);
+  if (outer && outer->kind == AD_KEY_LATER) {
+    ad_mistakes_add(&r->mistakes, place, "", AD_LATER_WORDS);
+    return;
+  }
   ad_text text = ad_text_on(hint, sizeof hint);
   int in_section = path->count > 1 && is_known(path, 1);
   const char *unknown = in_section ? path->part[1] : path->part[0];

@@ -1,7 +1,10 @@
 /* Training from the first step to the last: where it begins, the loop, when checkpoints are due, and what the first
  * rank writes. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
@@ -160,12 +163,30 @@ static ad_status run_training(training *t) {
   return trained ? ad_fail(trained, "%s", message) : AD_OK;
 }
 
+enum { FOLDER_MAX = 512 };
+
+/* `folder` has room for the one that is taken where none is named. */
+static ad_status take_options(const ad_recipe *recipe, const ad_train_options *options, char folder[FOLDER_MAX],
+                              ad_train_options *out) {
+  AD_TRY(ad_options_take(out, sizeof *out, options, "ad_train_options"));
+  snprintf(folder, FOLDER_MAX, "runs/%s", recipe->name);
+  if (!out->folder) out->folder = folder;
+  return AD_OK;
+}
+
+ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *options) {
+  char folder[FOLDER_MAX];
+  ad_train_options own;
+  AD_TRY(take_options(recipe, options, folder, &own));
+  AD_TRY(ad_folder_make(own.folder));
+  if (!access(own.folder, W_OK | X_OK)) return AD_OK;
+  return ad_fail(AD_IO, "%s: nothing can be written to this folder: %s", own.folder, strerror(errno));
+}
+
 ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_options *options) {
-  char folder[512];
-  snprintf(folder, sizeof folder, "runs/%s", recipe->name);
+  char folder[FOLDER_MAX];
   training t = {0};
-  AD_TRY(ad_options_take(&t.options, sizeof t.options, options, "ad_train_options"));
-  if (!t.options.folder) t.options.folder = folder;
+  AD_TRY(take_options(recipe, options, folder, &t.options));
   AD_TRY(ad_run_create(comm, recipe, NULL, &t.run));
   ad_status status = run_training(&t);
   ad_checkpointer_destroy(t.checkpointer);

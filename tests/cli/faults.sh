@@ -112,7 +112,15 @@ could_not() { # words of the message, then the call: exit 3
   [ $status -eq 3 ] && grep -q "$words" err || { cat err >&2; fail "exit $status instead of 3 with '$words': $*"; }
   [ ! -s out ] || fail "nothing on standard output: $*"
 }
-could_not /proc/nowhere train "$recipe" -o /proc/nowhere
+touch taken
+for folder in /proc/nowhere/run taken taken/run; do # found before any rank starts, and said once
+  could_not "^addend: [^ ]*: the folder cannot be made" train "$recipe" -o $folder
+  [ "$(wc -l <err)" -eq 1 ] || { cat err >&2; fail "said once: $folder"; }
+done
+for threads in none 0 2x; do
+  status=0; ADDEND_BLAS_THREADS=$threads "$addend" check "$recipe" >out 2>err || status=$?
+  [ $status -eq 2 ] && grep -q "ADDEND_BLAS_THREADS must be a number from 1" err || { cat err >&2; fail "threads: $threads"; }
+done
 could_not "step [0-9]*: the loss on rank [0-2] is not a finite number" train "$recipe" -o run \
   --set train.lr=100 --set train.weight_decay=1000 --set train.warmup=0 --set train.clip=0 --json
 could_not "no memory" check "$recipe" --set model.d_model=65536 --json

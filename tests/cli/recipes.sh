@@ -34,6 +34,8 @@ refused 'train.sync' check good.yaml --set 'train.sync=[none]'
 refused 'train.stepz' check good.yaml --set train.stepz=1
 refused 'tp' check good.yaml --set mesh="dp_shard=2 tp=2"
 refused 'steps' check good.yaml --steps none
+refused '--set views.sparse: is not available yet in this version; leave it out' plan good.yaml --set views.sparse=x
+refused 'takes the name of a folder' train good.yaml --out ''
 refused 'recipe' check
 refused 'no command' frobnicate
 refused '-n' run -- true

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "ranks.h"
 
 static void refused(ad_status status, const char *words) {
@@ -120,6 +121,26 @@ static int record_many(ad_comm *comm, void *context) {
 
 static void the_flight_record_keeps_the_last_256(void **state) { run_ranks(2, record_many, NULL); }
 
+static int differ_from_two(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  float value[2] = {0};
+  CHECK_OK(ad_mesh_create("dp=3", &mesh));
+  ad_collective sum = {.op = AD_ALL_REDUCE, .in = value, .out = value, .count = 1, .dtype = AD_F32, .site = "here"};
+  sum.group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
+  CHECK_OK(ad_comm_barrier(comm, &sum.group, AD_HERE));
+  if (ad_comm_rank(comm) == 1) {
+    sum.count = 2;
+    usleep(300000);  // the others have made their call
+  }
+  CHECK_STATUS(ad_comm_run(comm, &sum), AD_MISMATCH);
+  CHECK_MESSAGE("; ranks 0,2 call all_reduce(sum) of 1 f32");
+  CHECK_MESSAGE("; rank 1 calls all_reduce(sum) of 2 f32");
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void one_rank_calls_and_several_call(void **state) { run_ranks(3, differ_from_two, NULL); }
+
 static int fail_and_call_again(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   CHECK_OK(ad_mesh_create("dp=2", &mesh));
@@ -143,6 +164,7 @@ int main(void) {
       cmocka_unit_test(a_missing_argument_is_refused_and_the_next_call_works),
       cmocka_unit_test(bytes_and_the_flight_record_tell_of_every_collective),
       cmocka_unit_test(the_flight_record_keeps_the_last_256),
+      cmocka_unit_test(one_rank_calls_and_several_call),
       cmocka_unit_test(an_error_says_what_became_of_the_comm),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
