@@ -243,7 +243,7 @@ static void update_own(floor_rank *self, const bench_task *task, size_t numel) {
   float *master = floats(self, MASTER);
   if (!strcmp(task->op, "update"))
     bench_floor_update(master, floats(self, FIRST), floats(self, SECOND), floats(self, SUM), own.numel);
-  if (is_narrow(task)) bench_floor_narrow((uint16_t *)floats(self, VALUE), master, own.numel);
+  if (is_narrow(task)) bench_floor_narrow((uint16_t *)(void *)floats(self, VALUE), master, own.numel);
 }
 
 /* The own part into everybody's copy; all wait for each other after every piece of it. */
@@ -253,7 +253,7 @@ static void gather(floor_rank *self, const bench_task *task, size_t numel, size_
     part piece = cut(own.numel, i, pieces);
     float *copy = floats(self, COPY) + own.first + piece.first;
     if (is_narrow(task))
-      bench_floor_widen(copy, (const uint16_t *)floats(self, VALUE) + piece.first, piece.numel);
+      bench_floor_widen(copy, (const uint16_t *)(void *)floats(self, VALUE) + piece.first, piece.numel);
     else
       bench_floor_copy(copy, floats(self, MASTER) + piece.first, piece.numel * sizeof(float));
     barrier(self);

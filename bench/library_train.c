@@ -41,7 +41,7 @@ size_t bench_model_numel(const bench_model *model) {
   ad_status status = bench_recipe(&setting, &recipe);
   if (!status) status = ad_recipe_mesh(recipe, &mesh);
   if (!status) status = ad_recipe_model(recipe, mesh, &made);
-  size_t numel = status ? 0 : count_numel(made);
+  size_t numel = !status && made ? count_numel(made) : 0;
   if (made) ad_model_destroy(made);
   if (mesh) ad_mesh_destroy(mesh);
   if (recipe) ad_recipe_destroy(recipe);

@@ -418,7 +418,7 @@ ad_status ad_reducer_finish_at(ad_reducer *reducer, const char *site) {
 }
 
 static ad_status check_step(const ad_reducer *reducer, const ad_array *const *grads, ad_caller by) {
-  AD_TRY(need_state(reducer, AD_BETWEEN_STEPS, by, "inside a step"));
+  AD_TRY(check_begin(reducer, AD_SYNC_ALL, by));
   if (!grads && reducer->param_count) {
     return ad_fail(AD_INVALID,
                    "%s: reducer: step with `grads` that is NULL; it has %zu entries, NULL where a "
