@@ -21,20 +21,12 @@ static const struct argp_option options[] = {
      0},
     {0},
 };
-static const struct argp_child children[] = {{&cli_recipe_argp, 0, NULL, 0}, {0}};
 
 typedef struct check_input {
   cli_recipe_options recipe;
   ad_check_options check;
   const char *out;
 } check_input;
-
-static int64_t parse_steps(const char *argument, struct argp_state *state) {
-  char *end;
-  long long steps = strtoll(argument, &end, 10);
-  if (*end || end == argument || steps < 1) argp_error(state, "--steps takes a number from 1 on, not '%s'", argument);
-  return steps;
-}
 
 static void parse_dtype(const char *argument, ad_check_options *check, struct argp_state *state) {
   check->recipe_dtype = strcmp(argument, "recipe") == 0;
@@ -49,7 +41,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_INIT:
       return state->child_inputs[0] = &input->recipe, 0;
     case KEY_STEPS:
-      return input->check.steps = parse_steps(argument, state), 0;
+      return input->check.steps = cli_parse_count(argument, "--steps", state), 0;
     case KEY_DTYPE:
       return parse_dtype(argument, &input->check, state), 0;
     case KEY_DIRECTIONAL:
@@ -72,7 +64,7 @@ static const struct argp argp = {
         "batch."
         "\vExample: addend check recipes/gpt-dp.yaml --steps 3 --sabotage\n"
         "Exit status: 0 proven, 1 not proven or a sabotage survived, 2 wrong call or recipe, 3 could not finish.",
-    .children = children,
+    .children = cli_recipe_children,
 };
 
 static void progress(void *context, const char *what, int64_t done, int64_t of) {
@@ -132,9 +124,8 @@ static int check_as_rank(const ad_recipe *recipe, const check_input *input) {
 
 int cli_check(int argc, char **argv) {
   check_input input = {.check = {.size = sizeof input.check, .progress = progress}};
-  argp_parse(&argp, argc, argv, 0, NULL, &input);
   ad_recipe *recipe;
-  int failed = cli_read_recipe(&input.recipe, &recipe);
+  int failed = cli_parse_recipe(&argp, argc, argv, &input, &input.recipe, &recipe);
   if (failed) return failed;
   int result = ad_comm_launched() ? check_as_rank(recipe, &input) : check(recipe, &input);
   ad_recipe_destroy(recipe);

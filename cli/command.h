@@ -22,7 +22,13 @@ typedef struct cli_recipe_options {
   size_t set_count;
   int json;
 } cli_recipe_options;
-extern const struct argp cli_recipe_argp; /* a child parser; its input is a cli_recipe_options */
+extern const struct argp cli_recipe_argp;             /* a child parser; its input is a cli_recipe_options */
+extern const struct argp_child cli_recipe_children[]; /* of a parser whose only child it is */
+/* The number that `option` takes: 1 or more. */
+int64_t cli_parse_count(const char *argument, const char *option, struct argp_state *state);
+/* Parses the call into `input`, which holds `options`, then reads the recipe as cli_read_recipe does. */
+int cli_parse_recipe(const struct argp *argp, int argc, char **argv, void *input, const cli_recipe_options *options,
+                     ad_recipe **out);
 /* Reads the recipe; on failure prints every message and returns CLI_WRONG_CALL. */
 int cli_read_recipe(const cli_recipe_options *options, ad_recipe **out);
 

@@ -17,20 +17,14 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static const struct argp_child children[] = {{&cli_recipe_argp, 0, NULL, 0}, {0}};
-
 static error_t parse(int key, char *argument, struct argp_state *state) {
   plan_input *input = state->input;
-  char *end;
   switch (key) {
     case ARGP_KEY_INIT:
       state->child_inputs[0] = &input->recipe;
       return 0;
     case KEY_RANKS_PER_NODE:
-      input->options.ranks_per_node = strtoll(argument, &end, 10);
-      if (*end || input->options.ranks_per_node < 1)
-        argp_error(state, "--ranks-per-node is at least 1, not '%s'", argument);
-      return 0;
+      return input->options.ranks_per_node = cli_parse_count(argument, "--ranks-per-node", state), 0;
     default:
       return ARGP_ERR_UNKNOWN;
   }
@@ -45,14 +39,13 @@ static const struct argp argp = {
         "Nothing "
         "runs and no data moves, so any world size will do."
         "\vExample: addend plan recipes/gpt-text.yaml --set mesh=\"dp_replicate=64 dp_shard=64\"",
-    .children = children,
+    .children = cli_recipe_children,
 };
 
 int cli_plan(int argc, char **argv) {
   plan_input input = {.options = {.size = sizeof input.options}};
-  argp_parse(&argp, argc, argv, 0, NULL, &input);
   ad_recipe *recipe;
-  int failed = cli_read_recipe(&input.recipe, &recipe);
+  int failed = cli_parse_recipe(&argp, argc, argv, &input, &input.recipe, &recipe);
   if (failed) return failed;
   char *text;
   ad_status status =

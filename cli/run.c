@@ -12,22 +12,15 @@ static const struct argp_option options[] = {
 enum { NOT_RUN = 127 }; /* the exit status of a rank whose program could not be started */
 
 typedef struct run_input {
-  long ranks;
+  int64_t ranks;
   char **program;
 } run_input;
-
-static void parse_ranks(const char *argument, run_input *input, struct argp_state *state) {
-  char *end;
-  input->ranks = strtol(argument, &end, 10);
-  if (*end || end == argument || input->ranks < 1)
-    argp_error(state, "-n takes a number of ranks from 1 on, not '%s'", argument);
-}
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
   run_input *input = state->input;
   switch (key) {
     case 'n':
-      return parse_ranks(argument, input, state), 0;
+      return input->ranks = cli_parse_count(argument, "-n", state), 0;
     case ARGP_KEY_ARG:
       input->program = &state->argv[state->next - 1];
       state->next = state->argc;

@@ -14,7 +14,6 @@ static const struct argp_option options[] = {
     {"resume", KEY_RESUME, NULL, 0, "Go on from the newest usable checkpoint, on this or any other mesh", 0},
     {0},
 };
-static const struct argp_child children[] = {{&cli_recipe_argp, 0, NULL, 0}, {0}};
 
 typedef struct train_input {
   cli_recipe_options recipe;
@@ -47,7 +46,7 @@ static const struct argp argp = {
         "Perfetto), report.html and weights.safetensors in runs/NAME; with checkpoint.every in the recipe also "
         "checkpoints, from which --resume goes on."
         "\vExample: addend train recipes/gpt-text.yaml --set train.steps=100 --set checkpoint.every=20",
-    .children = children,
+    .children = cli_recipe_children,
 };
 
 /* What the first rank's process tells the one that started it; shared memory. */
@@ -180,9 +179,8 @@ static int train(const ad_recipe *recipe, const train_input *input) {
 
 int cli_train(int argc, char **argv) {
   train_input input = {0};
-  argp_parse(&argp, argc, argv, 0, NULL, &input);
   ad_recipe *recipe;
-  int failed = cli_read_recipe(&input.recipe, &recipe);
+  int failed = cli_parse_recipe(&argp, argc, argv, &input, &input.recipe, &recipe);
   if (failed) return failed;
   int result = train(recipe, &input);
   ad_recipe_destroy(recipe);

@@ -1,6 +1,7 @@
 /* Engine hostile, for tests: wraps another engine and does everything that the contracts of engine.h allow and a
  * careless caller does not expect. Outputs hold NaN until a call is complete, memory moves through other places, calls
- * are slow and look unfinished for a while, freed memory is poisoned. ADDEND_HOSTILE=SEED puts it around every engine.
+ * are slow, start late and look unfinished for a while, freed memory is poisoned. ADDEND_HOSTILE=SEED puts it around
+ * every engine.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@ typedef struct hostile_call {
   ad_call inner;      // what the wrapped engine sees
   void *in, *out;     // stand in for the caller's buffers; NULL: those are used
   int refusals_left;  // tests that are answered "not yet"
+  int held;           // the wrapped engine has not seen it yet
 } hostile_call;
 
 typedef struct hostile_world {
@@ -107,17 +109,35 @@ static void write_outputs(const hostile_call *c, ad_call *call) {
   if (c->out && call->out_bytes) memcpy(call->out, c->out, call->out_bytes);
 }
 
+static hostile_call *oldest_held(const hostile_world *w) {
+  hostile_call *oldest = NULL;
+  for (hostile_call *c = w->calls; c; c = c->next)
+    if (c->held) oldest = c;  // the newest stand first
+  return oldest;
+}
+
+// Starts what was held back, in the order in which it was posted. One that cannot be started is tried again.
+static ad_status start_held(hostile_world *w) {
+  for (hostile_call *c = oldest_held(w); c; c = oldest_held(w)) {
+    AD_TRY(w->engine->post(w->inner, &c->inner));
+    c->held = 0;
+  }
+  return AD_OK;
+}
+
 static ad_status hostile_post(void *world, ad_call *call) {
   hostile_world *w = world;
   hostile_call *c;
   delay(w);
+  AD_TRY(start_held(w));
   AD_TRY(ad_new(1, &c));
   c->inner = *call;
   c->refusals_left = (int)draw(w, 3);
   int moves = call->op != AD_EXCHANGE && draw(w, 2), apart = !overlap(call) && !call->reducing.adds;
   ad_status status = moves ? move_buffers(c, call) : AD_OK;
   if (!status && apart && call->out_bytes) memset(call->out, POISON, call->out_bytes);
-  if (!status) status = w->engine->post(w->inner, &c->inner);
+  c->held = (int)draw(w, 2);
+  if (!status && !c->held) status = w->engine->post(w->inner, &c->inner);
   if (status) {
     release(w, c);
     return status;
@@ -144,6 +164,7 @@ static ad_status hostile_test(void *world, ad_call *call, int *done) {
     c->refusals_left--;
     return w->engine->health(w->inner);
   }
+  AD_TRY(start_held(w));
   AD_TRY(w->engine->test(w->inner, &c->inner, done));
   return *done ? complete(w, call) : AD_OK;
 }
@@ -152,6 +173,7 @@ static ad_status hostile_wait(void *world, ad_call *call) {
   hostile_world *w = world;
   hostile_call *c = call->engine;
   delay(w);
+  AD_TRY(start_held(w));
   if (!c) return AD_OK;
   AD_TRY(w->engine->wait(w->inner, &c->inner));
   return complete(w, call);

@@ -14,9 +14,12 @@
 #include <unistd.h>
 #include "base/kernels.h"
 #include "base/memory.h"
+#include "base/random.h"
 #include "comm/mpi.h"
 
-#define MAGIC 0x31646e6564646161ull  // changes with the layout of the file
+#ifndef AD_SHM_VERSION
+#define AD_SHM_VERSION AD_VERSION
+#endif
 static const uint64_t page = 4096, huge_page = 2u << 20;
 static const uint64_t mapping_max = 1ull << 44;  // of 2^47 that a process has
 
@@ -24,8 +27,14 @@ static uint64_t round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / un
 
 static uint64_t machine_memory(void) { return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE); }
 
+// Differs where the version or the layout of the file does.
+static uint64_t magic(void) {
+  uint64_t layout = (sizeof(shm_control) << 40) + (sizeof(shm_slot) << 20) + sizeof(shm_record) + SHM_RING;
+  return ad_random_bits(ad_random_stream("addend " AD_SHM_VERSION), layout, 0);
+}
+
 static shm_control plan_file(uint32_t ranks, size_t region_bytes) {
-  shm_control plan = {.magic = MAGIC, .ranks = ranks, .joining = ranks};
+  shm_control plan = {.magic = magic(), .ranks = ranks, .joining = ranks};
   plan.records_start = round_up(sizeof(shm_control), page);
   plan.channels_start = round_up(plan.records_start + ranks * sizeof(shm_record), page);
   plan.channels_bytes = 64ull << 30;  // sparse
@@ -201,9 +210,12 @@ static ad_status read_number(const char *name, int64_t *out) {
 static ad_status read_head(int fd, shm_control *head) {
   struct stat file;
   size_t bytes = offsetof(shm_control, failed);
-  if (fstat(fd, &file) || pread(fd, head, bytes, 0) != (ssize_t)bytes || head->magic != MAGIC ||
+  if (fstat(fd, &file) || pread(fd, head, bytes, 0) != (ssize_t)bytes || head->magic != magic() ||
       head->file_bytes != (uint64_t)file.st_size)
-    return ad_fail(AD_INVALID, "file descriptor %d is not the memory of a world of this version", fd);
+    return ad_fail(AD_INVALID,
+                   "file descriptor %d is not the memory of a world of this version of addend (" AD_SHM_VERSION
+                   "): if `addend run` or ad_launch made it, that is another version; use one",
+                   fd);
   return AD_OK;
 }
 

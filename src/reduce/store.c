@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
+#include "base/options.h"
 
 /* ---- one parameter ---- */
 
@@ -146,13 +147,7 @@ static ad_status place_copies(ad_store *store, const ad_param_spec *specs) {
 /* ---- creation ---- */
 
 static ad_status take_options(const ad_store_options *options, ad_store *store) {
-  if (options) {
-    if (!options->size || options->size > sizeof *options) {
-      return ad_fail(AD_INVALID, "store: options.size is %zu; set it to sizeof(ad_store_options), %zu", options->size,
-                     sizeof *options);
-    }
-    memcpy(&store->options, options, options->size);
-  }
+  AD_TRY(ad_options_take(&store->options, sizeof store->options, options, "ad_store_options"));
   if (!store->options.compute) store->options.compute = AD_F32;
   if (!is_wide(store->options.compute)) {
     return ad_fail(AD_INVALID, "store: computing is in f32 or f64, not in %s", ad_dtype_name(store->options.compute));

@@ -127,6 +127,7 @@ could_not "no memory" check "$recipe" --set model.d_model=65536 --json
 if ! grep -q __asan_init "$addend"; then # a sanitizer reserves terabytes for itself
   (ulimit -v 400000; could_not "ulimit -v" check "$recipe")
 fi
+could_not "world of this version of addend (0.0.0)" run -n 2 -- "$(dirname "$addend")/mpi_sums_of_another_version"
 could_not "exit status 7" run -n 3 -- sh -c 'exit 7'
 status=0; "$addend" run -n 3 -- ./no-such-program >out 2>err || status=$?
 [ $status -eq 2 ] && grep -q "no-such-program" err || { cat err >&2; fail "a program that is not there is exit 2, not $status"; }

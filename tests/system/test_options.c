@@ -32,6 +32,7 @@ static void options_of_a_wrong_size_are_refused_by_name(void **state) {
   assert_int_equal(ad_mesh_create("dp_shard=1", &mesh), AD_OK);
   assert_int_equal(ad_recipe_parse(recipe_text, "r.yaml", NULL, 0, &recipe), AD_OK);
   refused(ad_reducer_create(comm, NULL, 0, given, (ad_reducer **)&never), "ad_reducer_options");
+  refused(ad_store_create(comm, NULL, 0, given, (ad_store **)&never), "ad_store_options");
   refused(ad_adamw_create(NULL, NULL, 0, given, (ad_adamw **)&never), "ad_adamw_options");
   refused(ad_tape_create(comm, mesh, given, (ad_tape **)&never), "ad_tape_options");
   refused(ad_gpt_create(mesh, given, (ad_model **)&never), "ad_gpt_options");
