@@ -13,7 +13,6 @@ struct bench_gradients {
   size_t count;
   int scales;
   ad_array *grads; /* in memory of their own */
-  const ad_array **list;
 };
 
 static ad_status make_model(bench_gradients *gradients, const bench_model *model, int64_t rank, int64_t ranks) {
@@ -45,8 +44,7 @@ static ad_status make_reducer(bench_gradients *gradients, ad_comm *comm, ad_dtyp
 
 static ad_status make_grads(bench_gradients *gradients, ad_comm *comm) {
   gradients->grads = calloc(gradients->count, sizeof *gradients->grads);
-  gradients->list = calloc(gradients->count, sizeof *gradients->list);
-  if (!gradients->grads || !gradients->list) return AD_MEMORY;
+  if (!gradients->grads) return AD_MEMORY;
   for (size_t i = 0; i < gradients->count; i++) {
     const ad_param_declaration *param = ad_model_param(gradients->model, i);
     ad_layout layout = ad_layout_dual(&param->layout);
@@ -55,7 +53,6 @@ static ad_status make_grads(bench_gradients *gradients, ad_comm *comm) {
     gradients->grads[i].data = malloc(bytes);
     if (!gradients->grads[i].data) return AD_MEMORY;
     memset(gradients->grads[i].data, 0, bytes);
-    gradients->list[i] = &gradients->grads[i];
   }
   return AD_OK;
 }
@@ -81,7 +78,6 @@ void bench_gradients_destroy(bench_gradients *gradients) {
   if (!gradients) return;
   for (size_t i = 0; gradients->grads && i < gradients->count; i++) free(gradients->grads[i].data);
   free(gradients->grads);
-  free(gradients->list);
   if (gradients->reducer) ad_reducer_destroy(gradients->reducer);
   if (gradients->model) ad_model_destroy(gradients->model);
   if (gradients->recipe) ad_recipe_destroy(gradients->recipe);
@@ -89,12 +85,12 @@ void bench_gradients_destroy(bench_gradients *gradients) {
   free(gradients);
 }
 
-/* What a backward does that writes into the buckets. */
-static ad_status add_in_place(ad_reducer *reducer, size_t param) {
-  ad_array target;
+/* As a backward does it: into the bucket, or from memory of its own. */
+static ad_status add(bench_gradients *gradients, size_t param, int in_place) {
+  ad_array target = gradients->grads[param];
   int adds;
-  AD_TRY(ad_reducer_target(reducer, param, &target, &adds));
-  return ad_reducer_add(reducer, param, &target, AD_HERE);
+  if (in_place) AD_TRY(ad_reducer_target(gradients->reducer, param, &target, &adds));
+  return ad_reducer_add(gradients->reducer, param, &target, AD_HERE);
 }
 
 /* A microbatch without gradients is one more addend by count, for which f16 carries a scale. */
@@ -105,9 +101,8 @@ static ad_status count_one_more(ad_reducer *reducer) {
 
 ad_status bench_gradients_run(bench_gradients *gradients, int in_place) {
   if (gradients->scales) AD_TRY(count_one_more(gradients->reducer));
-  if (!in_place) return ad_reducer_step(gradients->reducer, gradients->list);
   AD_TRY(ad_reducer_begin_microbatch(gradients->reducer, AD_SYNC_ALL));
-  for (size_t i = gradients->count; i-- > 0;) AD_TRY(add_in_place(gradients->reducer, i));
+  for (size_t i = gradients->count; i-- > 0;) AD_TRY(add(gradients, i, in_place));
   AD_TRY(ad_reducer_end_microbatch(gradients->reducer));
   return ad_reducer_finish(gradients->reducer);
 }
