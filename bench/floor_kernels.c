@@ -6,9 +6,9 @@
 
 typedef float vector __attribute__((vector_size(64), aligned(4), may_alias));
 enum { LANES = 16, STEP = 4 * LANES };
+#define INLINE static inline __attribute__((always_inline))
 
-static inline __attribute__((always_inline)) void sum(const float *const from[], int sources, float *const to[],
-                                                      int targets, size_t numel) {
+INLINE void sum(const float *const from[], int sources, float *const to[], int targets, size_t numel) {
   size_t i = 0;
   for (; i + STEP <= numel; i += STEP) {
     const vector *first = (const vector *)(from[0] + i);
@@ -29,40 +29,14 @@ static inline __attribute__((always_inline)) void sum(const float *const from[],
   }
 }
 
-#if defined(__x86_64__)
-__attribute__((target("avx512f"))) static void sum_avx512(const float *const from[], int sources, float *const to[],
-                                                          int targets, size_t numel) {
-  sum(from, sources, to, targets, numel);
-}
-__attribute__((target("avx2"))) static void sum_avx2(const float *const from[], int sources, float *const to[],
-                                                     int targets, size_t numel) {
-  sum(from, sources, to, targets, numel);
-}
-#endif
-
-void bench_floor_sum(const float *const from[], int sources, float *const to[], int targets, size_t numel) {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return sum_avx512(from, sources, to, targets, numel), (void)0;
-  if (__builtin_cpu_supports("avx2")) return sum_avx2(from, sources, to, targets, numel), (void)0;
-#endif
-  sum(from, sources, to, targets, numel);
-}
-
-/* Plain loops: the compiler's vectors keep up with memory. */
-#if defined(__x86_64__)
-#define WIDEST __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
-#else
-#define WIDEST
-#endif
-
-static inline float widened(uint16_t value) {
+INLINE float widened(uint16_t value) {
   uint32_t bits = (uint32_t)value << 16;
   float wide;
   memcpy(&wide, &bits, sizeof wide);
   return wide;
 }
 
-WIDEST void bench_floor_narrow(uint16_t *restrict to, const float *restrict from, size_t numel) {
+INLINE void narrow(uint16_t *restrict to, const float *restrict from, size_t numel) {
   for (size_t i = 0; i < numel; i++) {
     uint32_t bits;
     memcpy(&bits, &from[i], sizeof bits);
@@ -70,32 +44,60 @@ WIDEST void bench_floor_narrow(uint16_t *restrict to, const float *restrict from
   }
 }
 
-WIDEST void bench_floor_widen(float *restrict to, const uint16_t *restrict from, size_t numel) {
+INLINE void widen(float *restrict to, const uint16_t *restrict from, size_t numel) {
   for (size_t i = 0; i < numel; i++) to[i] = widened(from[i]);
+}
+
+INLINE void add_narrow(float *restrict to, const uint16_t *restrict from, size_t numel) {
+  for (size_t i = 0; i < numel; i++) to[i] += widened(from[i]);
 }
 
 /* In blocks that stay in the first cache until all are added. */
 enum { BLOCK = 2048 };
 
-WIDEST static void add_narrow(float *restrict to, const uint16_t *restrict from, size_t numel) {
-  for (size_t i = 0; i < numel; i++) to[i] += widened(from[i]);
-}
-
-void bench_floor_sum_narrow(const uint16_t *const from[], int sources, float *to, size_t numel) {
+INLINE void sum_narrow(const uint16_t *const from[], int sources, float *to, size_t numel) {
   for (size_t at = 0; at < numel; at += BLOCK) {
     size_t n = numel - at < BLOCK ? numel - at : BLOCK;
-    bench_floor_widen(to + at, from[0] + at, n);
+    widen(to + at, from[0] + at, n);
     for (int s = 1; s < sources; s++) add_narrow(to + at, from[s] + at, n);
   }
 }
 
-WIDEST void bench_floor_update(float *restrict param, float *restrict first, float *restrict second,
-                               const float *restrict grad, size_t numel) {
+INLINE void update(float *restrict param, float *restrict first, float *restrict second, const float *restrict grad,
+                   size_t numel) {
   for (size_t i = 0; i < numel; i++) {
     first[i] = 0.9f * first[i] + 0.1f * grad[i];
     second[i] = 0.95f * second[i] + 0.05f * (grad[i] * grad[i]);
     param[i] -= 1e-4f * (first[i] / (sqrtf(second[i]) + 1e-8f));
   }
 }
+
+/* bench_floor_NAME, which is `NAME` compiled for the widest vectors there are. */
+#if defined(__x86_64__)
+#define WIDEST(name, parameters, arguments)                                                            \
+  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static void name##_avx512 parameters { \
+    name arguments;                                                                                    \
+  }                                                                                                    \
+  __attribute__((target("avx2"))) static void name##_avx2 parameters { name arguments; }               \
+  void bench_floor_##name parameters {                                                                 \
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))                      \
+      name##_avx512 arguments;                                                                         \
+    else if (__builtin_cpu_supports("avx2"))                                                           \
+      name##_avx2 arguments;                                                                           \
+    else                                                                                               \
+      name arguments;                                                                                  \
+  }
+#else
+#define WIDEST(name, parameters, arguments) \
+  void bench_floor_##name parameters { name arguments; }
+#endif
+
+WIDEST(sum, (const float *const from[], int sources, float *const to[], int targets, size_t numel),
+       (from, sources, to, targets, numel))
+WIDEST(sum_narrow, (const uint16_t *const from[], int sources, float *to, size_t numel), (from, sources, to, numel))
+WIDEST(narrow, (uint16_t * to, const float *from, size_t numel), (to, from, numel))
+WIDEST(widen, (float *to, const uint16_t *from, size_t numel), (to, from, numel))
+WIDEST(update, (float *param, float *first, float *second, const float *grad, size_t numel),
+       (param, first, second, grad, numel))
 
 void bench_floor_copy(void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
