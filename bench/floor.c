@@ -79,7 +79,7 @@ static int barrier(void *context) {
 }
 
 /* Buffer `which` of a rank; every rank asks for the same ones in the same order. */
-static char *buffer_of(const floor_rank *self, int rank, size_t which) {
+static void *buffer_of(const floor_rank *self, int rank, size_t which) {
   return self->mapping + desks_bytes(self->ranks) + ((size_t)rank * BUFFERS + which) * self->buffer_bytes;
 }
 
@@ -183,9 +183,7 @@ static int run_copy_in(floor_rank *self, const bench_task *task) {
   size_t numel = task->bytes / bench_element(task->dtype);
   if (self->way == BENCH_FLOOR_SLOTS) return 1;
   fill_bucket(self, task, numel);
-  if (is_narrow(task))
-    bench_floor_widen((float *)buffer_of(self, self->rank, SUM), (uint16_t *)buffer_of(self, self->rank, BUCKET),
-                      numel);
+  if (is_narrow(task)) bench_floor_widen(buffer_of(self, self->rank, SUM), buffer_of(self, self->rank, BUCKET), numel);
   return 0;
 }
 
@@ -216,7 +214,7 @@ static part own_part(const floor_rank *self, size_t numel) {
 
 /* Of the rank's buffers that hold its part alone, or everybody's copy. */
 static float *floats(const floor_rank *self, size_t which) {
-  return (float *)buffer_of(self, which == COPY ? 0 : self->rank, which);
+  return buffer_of(self, which == COPY ? 0 : self->rank, which);
 }
 
 /* All ranks' buckets summed into the own part. */
