@@ -85,6 +85,8 @@ INLINE double f16_to_f64(uint16_t half) { return (double)f16_to_f32(half); }
 INLINE uint16_t f64_to_bf16(double value) { return f32_to_bf16(f64_to_odd_f32(value)); }
 INLINE uint16_t f64_to_f16(double value) { return f32_to_f16(f64_to_odd_f32(value)); }
 
+#include "base/kernels_lanes.h"
+
 /* ---- conversion of many ---- */
 
 /* The next loop's iterations do not depend on each other: an output is one of the inputs exactly, or apart from it. */
@@ -137,11 +139,28 @@ INLINE size_t f32_vectors_to_f16(uint16_t *to, const float *from, size_t n) {
 #define f32_vectors_to_f16 NO_VECTORS
 #endif
 
+/* Here a NaN keeps what it has: registers with one go the long way. */
+#if defined(HAS_LANES)
+INLINE size_t f32_vectors_to_bf16(uint16_t *to, const float *from, size_t n) {
+  size_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    lanes values = lanes_from_f32(from + i);
+    if (__builtin_expect(!lanes_have_nan(values), 1))
+      put_halves(to + i, ordered_bf16_of(values));
+    else
+      for (size_t k = i; k < i + LANES; k++) to[k] = f32_to_bf16(from[k]);
+  }
+  return i;
+}
+#else
+#define f32_vectors_to_bf16 NO_VECTORS
+#endif
+
 CONVERT(f64s_to_f32s, float, double, f64_to_f32, NO_VECTORS)
 CONVERT(f64s_to_bf16s, uint16_t, double, f64_to_bf16, NO_VECTORS)
 CONVERT(f64s_to_f16s, uint16_t, double, f64_to_f16, NO_VECTORS)
 CONVERT(f32s_to_f64s, double, float, f32_to_f64, NO_VECTORS)
-CONVERT(f32s_to_bf16s, uint16_t, float, f32_to_bf16, NO_VECTORS)
+CONVERT(f32s_to_bf16s, uint16_t, float, f32_to_bf16, f32_vectors_to_bf16)
 CONVERT(f32s_to_f16s, uint16_t, float, f32_to_f16, f32_vectors_to_f16)
 CONVERT(f32s_rounded, uint16_t, float, f32_rounded, NO_VECTORS)
 CONVERT(bf16s_widened, float, uint16_t, bf16_widened, NO_VECTORS)
@@ -220,16 +239,18 @@ INLINE double canonical_f64(double value) { return value == value ? value : __bu
 SCALE(scale_f32, add_scaled_f32, float, canonical_f32)
 SCALE(scale_f64, add_scaled_f64, double, canonical_f64)
 
+#include "base/kernels_casts.h"
+
 static void cast_scaled(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n) {
   int wide = dst_dtype == AD_F64 || src_dtype == AD_F64;
   converter load = wide ? to_f64[src_dtype] : to_f32[src_dtype];
   converter store = wide ? from_f64[dst_dtype] : from_f32[dst_dtype];
-  char *to = dst;
-  const char *from = src;
   block space, product;
-  for (size_t done = 0; done < n; done += BLOCK, to += BLOCK * sizes[dst_dtype], from += BLOCK * sizes[src_dtype]) {
-    size_t count = block_of(n - done);
-    const void *term = loaded(load, from, &space, count);
+  size_t done = pass_in_registers(scaled_casts, dst, dst_dtype, src, src_dtype, factor, n), count;
+  for (; done < n; done += count) {
+    char *to = (char *)dst + done * sizes[dst_dtype];
+    count = block_of(n - done);
+    const void *term = loaded(load, (const char *)src + done * sizes[src_dtype], &space, count);
     (wide ? scale_f64 : scale_f32)(store ? (void *)&product : to, term, factor, count);
     if (store) store(to, &product, count);
   }
@@ -239,13 +260,13 @@ static void accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype 
   int wide = dst_dtype == AD_F64;
   const converter *load = wide ? to_f64 : to_f32;
   converter store = wide ? NULL : from_f32[dst_dtype];
-  char *to = dst;
-  const char *from = src;
   block base_space, term_space;
-  for (size_t done = 0; done < n; done += BLOCK, to += BLOCK * sizes[dst_dtype], from += BLOCK * sizes[src_dtype]) {
-    size_t count = block_of(n - done);
+  size_t done = pass_in_registers(scaled_sums, dst, dst_dtype, src, src_dtype, factor, n), count;
+  for (; done < n; done += count) {
+    char *to = (char *)dst + done * sizes[dst_dtype];
+    count = block_of(n - done);
     const void *base = loaded(load[dst_dtype], to, &base_space, count);
-    const void *term = loaded(load[src_dtype], from, &term_space, count);
+    const void *term = loaded(load[src_dtype], (const char *)src + done * sizes[src_dtype], &term_space, count);
     (wide ? add_scaled_f64 : add_scaled_f32)(store ? (void *)&base_space : to, base, term, factor, count);
     if (store) store(to, &base_space, count);
   }
@@ -418,6 +439,12 @@ static int is_plain_sum(const reducer *r, const ad_reducing *how) {
          (!how->out_dtype || how->out_dtype == how->dtype) && !r->scales && !r->adds && !r->streamed;
 }
 
+/* One source that is added to nothing is a cast, if that forms its product in the accumulate dtype too. */
+static int is_cast(const reducer *r, const ad_reducing *how, ad_dtype out_dtype) {
+  if (r->source_count != 1 || r->out_count != 1 || r->adds || r->streamed || !ad_dtype_is_float(how->dtype)) return 0;
+  return r->wide == (how->dtype == AD_F64 || out_dtype == AD_F64);
+}
+
 static size_t sum_in_registers(const reducer *r, ad_dtype dtype, size_t n) {
   return register_sums[dtype] ? register_sums[dtype](r->out, r->out_count, r->sources, r->source_count, n) : 0;
 }
@@ -446,6 +473,10 @@ static void reduce(void *const *out, size_t out_count, const void *const *source
       !r.adds && n * (r.out_size * out_count + r.size * source_count) >= streaming_bytes && !is_source(&r, out[0], 0);
   // A source that is folded after the first TERMS must not be overwritten by the sum of those.
   r.sum_in_out = !r.store && !r.adds && !r.streamed && !is_source(&r, out[0], TERMS);
+  if (is_cast(&r, how, out_dtype)) {
+    if (r.scales) return cast_scaled(out[0], out_dtype, sources[0], dtype, r.factor, n);
+    return cast(out[0], out_dtype, sources[0], dtype, n);
+  }
   size_t done = is_plain_sum(&r, how) ? sum_in_registers(&r, dtype, n) : 0;
   for (size_t at = done; at < n; at += BLOCK) reduce_block(&r, at, block_of(n - at));
   if (r.streamed) end_streaming();

@@ -86,6 +86,8 @@ void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_a
   pass p = {.sum = bucket->pending.dtype, .to = target->dtype, .scale = target->scale};
   p.from = grad ? grad->dtype : p.sum;
   p.via = grad ? gradient_dtype(&param->contract, grad->dtype) : p.sum;
+  // Rounded to on the way, if nothing comes in between.
+  if (!base && p.via == p.to && !p.scale) p.via = p.from;
   p.to_narrow = ad_switched(AD_SWITCH_NARROW_ACCUMULATE);
   if (!base && !from)
     memset(to, 0, param->numel * ad_dtype_size(target->dtype));
