@@ -93,6 +93,8 @@ typedef struct ad_collective {
       *segments; /* reduce_scatter, all_gather: the whole is these one after another, each cut by rows; a member's block
                   * is its parts one after another. `count` and `counts` are then not read */
   size_t segment_count;
+  int past_caches;  /* 1: one of many calls whose outputs together are larger than caches and not read before all of
+                       them are written. A hint; ranks may differ */
   int64_t root;     /* broadcast: index in the group */
   const char *site; /* AD_HERE of the caller; part of the signature's message, not of the match */
 } ad_collective;

@@ -83,6 +83,10 @@ void ad_cast_scaled(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src
   kernels()->cast_scaled(dst, dst_dtype, src, src_dtype, factor, n);
 }
 
+void ad_cast_past(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n) {
+  kernels()->cast_past(dst, dst_dtype, src, src_dtype, factor, n);
+}
+
 void ad_accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n) {
   kernels()->accumulate(dst, dst_dtype, src, src_dtype, factor, n);
 }
@@ -92,4 +96,13 @@ void ad_reduce(void *const *out, size_t out_count, const void *const *sources, s
   kernels()->reduce(out, out_count, sources, source_count, how, n);
 }
 
-void ad_copy(void *dst, const void *src, size_t bytes) { kernels()->copy(dst, src, bytes); }
+void ad_copy_past(void *dst, const void *src, size_t bytes) { kernels()->copy_past(dst, src, bytes); }
+
+void ad_copy(void *dst, const void *src, size_t bytes) {
+  if (ad_is_past_caches(2 * bytes))
+    ad_copy_past(dst, src, bytes);
+  else if (bytes)
+    memcpy(dst, src, bytes);
+}
+
+int ad_is_past_caches(size_t bytes) { return bytes > (size_t)64 << 20; }

@@ -22,6 +22,8 @@ void ad_cast(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype,
 /* dst[i] = (dst_dtype)(factor * src[i]), the product formed in f64 if either dtype is f64 and in f32 otherwise.
  * Floating dtypes; dst == src allowed when the dtypes are equal. */
 void ad_cast_scaled(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n);
+/* As ad_cast_scaled, and with factor 1 as ad_cast, but past the caches; dst and src are apart. */
+void ad_cast_past(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n);
 /* dst[i] += factor * src[i], formed in dst's dtype if that is f64, in f32 otherwise, then rounded to dst's dtype.
  * factor 1 is a plain sum. Floating dtypes. */
 void ad_accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n);
@@ -34,6 +36,7 @@ typedef struct ad_reducing {
   ad_dtype out_dtype; /* rounded to once, at the end; 0: dtype. Integers only to themselves */
   int shift;          /* sums of floats: the sum times 2^shift is what is written */
   int adds;           /* 1: that is added to what stands in the outs, whose dtype is `accumulate` */
+  int past;           /* 1: past the caches, if the outs are no sources */
 } ad_reducing;
 /* Writes it to out[k] for every k < out_count. One pass: reads each source once, writes each out once; an out may be
  * one of the sources if the elements have one size (the same pointer; otherwise apart, and apart where it adds).
@@ -41,7 +44,12 @@ typedef struct ad_reducing {
  */
 void ad_reduce(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
                const ad_reducing *how, size_t n);
-/* Copies; large ones past the caches when that is faster. */
+/* Copies; a large piece past the caches. */
 void ad_copy(void *dst, const void *src, size_t bytes);
+void ad_copy_past(void *dst, const void *src, size_t bytes);
+/* Whether work whose ranks together touch so many bytes writes past the caches, what it writes being read when all of
+ * it is done. Measured (docs/performance.md): of less, part would still lie in a cache, and is read from there twice as
+ * fast; of more, each line that is not fetched before it is overwritten saves a third of the way. */
+int ad_is_past_caches(size_t bytes);
 
 #endif

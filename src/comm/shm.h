@@ -138,6 +138,7 @@ typedef struct shm_call {
   shm_mode mode;
   // Among the members: an input is staged, an output is not in the file, an input is not inline, a table.
   uint8_t any_staged, any_elsewhere, any_not_inline, any_table;
+  uint8_t past;       // the members together touch more than the caches hold
   uint32_t patience;  // looks at the others before taking their chunks
   void *staging;
   // Rounds: of the call, that this member stages, that it fetches or pulls; and the next of each.

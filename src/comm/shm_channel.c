@@ -307,6 +307,8 @@ static void set_mode(shm_world *world, shm_call *c) {
     c->mode = SHM_ALONE;
   else
     c->mode = c->any_staged || c->any_elsewhere ? SHM_ROUNDS : SHM_CHUNKS;
+  size_t touched = c->channel->members * (c->call->in_bytes + c->call->out_bytes);
+  c->past = c->call->past_caches || ad_is_past_caches(touched);
   if (c->mode == SHM_CHUNKS) ad_shm_map_buffers(world, c);
 }
 

@@ -56,7 +56,9 @@ static void reduce_run(const shm_world *world, const shm_call *c, uint32_t k, si
   }
   if (call->op == AD_REDUCE_SCATTER)
     outs[out_count++] = ad_shm_at(world, ad_shm_slot(c, k)->offer.out + at * call->out_element);
-  ad_reduce(outs, out_count, sources, members, &call->reducing, n);
+  ad_reducing how = call->reducing;
+  how.past = c->past;
+  ad_reduce(outs, out_count, sources, members, &how, n);
 }
 
 static void run_reduce_chunk(const shm_world *world, const shm_call *c, uint32_t k, uint32_t number) {
@@ -83,7 +85,8 @@ static void run_copy_chunk(const shm_world *world, const shm_call *c, uint32_t k
     segment = ad_shm_segment(world, c, k, ++n);
   size_t chunk = chunk_bytes(segment.bytes, copy_chunk_max), start = number * chunk;
   if (segment.from == segment.to) return;
-  ad_copy(segment.to + start, segment.from + start, segment.bytes - start < chunk ? segment.bytes - start : chunk);
+  size_t bytes = segment.bytes - start < chunk ? segment.bytes - start : chunk;
+  (c->past ? ad_copy_past : ad_copy)(segment.to + start, segment.from + start, bytes);
 }
 
 /* ---- counting chunks: everybody's count from everybody's own call ---- */

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "array/array.h"
 #include "base/error.h"
+#include "base/kernels.h"
 #include "base/memory.h"
 #include "reduce/reducer.h"
 
@@ -191,8 +192,20 @@ static ad_status allocate(ad_reducer *reducer, ad_bucket *bucket) {
   return AD_OK;
 }
 
+/* What a node's ranks together read and write when a step's gradients are copied in. */
+static size_t copied_bytes(const ad_reducer *reducer, const ad_mesh *mesh) {
+  ad_group everyone = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(reducer->comm));
+  size_t bytes = 0, ranks = ad_comm_shares(reducer->comm, &everyone) ? (size_t)ad_group_size(&everyone) : 1;
+  for (size_t i = 0; i < reducer->bucket_count; i++) bytes += ad_array_bytes(&reducer->buckets[i].sent);
+  return 2 * bytes * ranks;
+}
+
 ad_status ad_buckets_allocate(ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->bucket_count; i++) AD_TRY(allocate(reducer, &reducer->buckets[i]));
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    ad_bucket *bucket = &reducer->buckets[i];
+    bucket->past = ad_is_past_caches(copied_bytes(reducer, bucket->mesh));
+  }
   return AD_OK;
 }
 

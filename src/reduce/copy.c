@@ -18,13 +18,14 @@ void *ad_param_in(const ad_reduced_param *param, const ad_array *array) {
   return array->data ? (char *)array->data + param->offset * ad_dtype_size(array->dtype) : NULL;
 }
 
-/* The pass, cut into blocks that stay in the first cache between its stages. */
+/* The pass, cut into blocks that stay in the first cache between its stages, if it has several. */
 enum { BLOCK = 1024 };
 
 typedef struct pass {
   ad_dtype from, via, sum, to;  // produced, gradient, accumulate and target dtype
   int to_narrow;                // a mistake: sums are rounded to bf16
   int scale;
+  int past;  // the caches
   double brought[BLOCK], added[BLOCK];
 } pass;
 
@@ -59,16 +60,23 @@ static void pass_block(pass *p, const void *base, const void *grad, void *to, si
   if (value == to) return;
   if (base && grad)
     add_block(p, base, value, to, n);
+  else if (p->past)
+    ad_cast_past(to, p->to, value, dtype, ldexp(1, -p->scale), n);
   else if (p->scale)
     ad_cast_scaled(to, p->to, value, dtype, ldexp(1, -p->scale), n);
   else
     ad_cast(to, p->to, value, dtype, n);
 }
 
+static int has_stages(const pass *p, int adds) {
+  return p->via != p->from || (adds && (p->via != p->sum || p->to_narrow));
+}
+
 static void run(pass *p, const char *base, const char *grad, char *to, size_t numel) {
   size_t base_size = ad_dtype_size(p->sum), grad_size = ad_dtype_size(p->from), to_size = ad_dtype_size(p->to);
-  for (size_t at = 0; at < numel; at += BLOCK) {
-    size_t n = numel - at < BLOCK ? numel - at : BLOCK;
+  size_t block = has_stages(p, base && grad) ? BLOCK : numel;
+  for (size_t at = 0; at < numel; at += block) {
+    size_t n = numel - at < block ? numel - at : block;
     pass_block(p, base ? base + at * base_size : NULL, grad ? grad + at * grad_size : NULL, to + at * to_size, n);
   }
 }
@@ -83,7 +91,7 @@ void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_a
   char *to = ad_param_in(param, target);
   const void *base = param->filled ? ad_param_in(param, &bucket->pending) : NULL, *from = grad ? grad->data : NULL;
   if (!to || (grad && !from)) return;
-  pass p = {.sum = bucket->pending.dtype, .to = target->dtype, .scale = target->scale};
+  pass p = {.sum = bucket->pending.dtype, .to = target->dtype, .scale = target->scale, .past = bucket->past};
   p.from = grad ? grad->dtype : p.sum;
   p.via = grad ? gradient_dtype(&param->contract, grad->dtype) : p.sum;
   // Rounded to on the way, if nothing comes in between.
@@ -91,8 +99,6 @@ void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_a
   p.to_narrow = ad_switched(AD_SWITCH_NARROW_ACCUMULATE);
   if (!base && !from)
     memset(to, 0, param->numel * ad_dtype_size(target->dtype));
-  else if (!base && p.from == p.via && p.via == p.to && !target->scale)
-    ad_copy(to, from, param->numel * ad_dtype_size(target->dtype));
   else
     run(&p, base, from, to, param->numel);
 }

@@ -50,6 +50,7 @@ static ad_collective describe_call(const ad_reducer *reducer, const ad_bucket *b
                          .adds = scatters && bucket->has_sum,
                          .segments = scatters ? bucket->segments : NULL,
                          .segment_count = scatters ? bucket->param_count : 0,
+                         .past_caches = bucket->past,
                          .site = AD_HERE};
 }
 

@@ -37,6 +37,7 @@ typedef struct ad_bucket {
   ad_array earlier;  // reduced sums of earlier microbatches of this step; memory only once that was needed
   ad_array input;    // of the step under way: `sent`, or of a later step `sum`, cast where the dtypes differ
   int has_earlier, has_sum;
+  int past;                // gradients are copied in past the caches
   int keeps_pending;       // some microbatch was not sent; also on engine dry, where no memory says so
   int sends;               // in this microbatch
   int64_t unsent, summed;  // microbatches whose addends are in what is sent next, and in `sum`

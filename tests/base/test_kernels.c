@@ -463,7 +463,7 @@ static void accumulating_adds_in_the_dtype_of_the_sum(void **state) {
 }
 
 /* Enough bytes that writes go past the caches. */
-static void large_ones_are_the_same(void **state) {
+static void what_goes_past_the_caches_is_the_same(void **state) {
   enum { N = (12 << 20) + 5 };
   float *a = malloc(N * sizeof *a), *b = malloc(N * sizeof *b), *sum = malloc((N + 1) * sizeof *sum);
   assert_true(a && b && sum);
@@ -585,7 +585,7 @@ int main(void) {
       cmocka_unit_test(the_maximum_or_minimum_with_a_nan_is_nan),
       cmocka_unit_test(scaling_forms_the_product_before_the_one_rounding),
       cmocka_unit_test(accumulating_adds_in_the_dtype_of_the_sum),
-      cmocka_unit_test(large_ones_are_the_same),
+      cmocka_unit_test(what_goes_past_the_caches_is_the_same),
       cmocka_unit_test(every_variant_writes_sums_alike),
       cmocka_unit_test(a_sum_is_scaled_added_and_rounded_once),
       cmocka_unit_test(nothing_is_read_or_written_at_length_zero),
