@@ -139,16 +139,16 @@ INLINE size_t f32_vectors_to_f16(uint16_t *to, const float *from, size_t n) {
 #define f32_vectors_to_f16 NO_VECTORS
 #endif
 
-/* Here a NaN keeps what it has: registers with one go the long way. */
+/* A NaN keeps what it has: registers with one go the long way. */
 #if defined(HAS_LANES)
 INLINE size_t f32_vectors_to_bf16(uint16_t *to, const float *from, size_t n) {
   size_t i = 0;
   for (; i + LANES <= n; i += LANES) {
     lanes values = lanes_from_f32(from + i);
-    if (__builtin_expect(!lanes_have_nan(values), 1))
-      put_halves(to + i, ordered_bf16_of(values));
-    else
+    if (__builtin_expect(are_rare(values), 0))
       for (size_t k = i; k < i + LANES; k++) to[k] = f32_to_bf16(from[k]);
+    else
+      put_halves(to + i, ordered_usual(values));
   }
   return i;
 }

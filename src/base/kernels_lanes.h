@@ -57,14 +57,14 @@ INLINE halves bf16_of_any(lanes value) {
   __m512i even = _mm512_srli_epi32(lane_rounded(lane_canonical(value.a)), 16);
   return _mm512_mask_blend_epi16(0xaaaaaaaa, even, lane_rounded(lane_canonical(value.b)));
 }
-INLINE halves ordered_bf16_of_any(lanes value) {
-  __m256i a = _mm512_cvtepi32_epi16(_mm512_srli_epi32(lane_rounded(lane_canonical(value.a)), 16));
-  __m256i b = _mm512_cvtepi32_epi16(_mm512_srli_epi32(lane_rounded(lane_canonical(value.b)), 16));
+INLINE halves ordered_rounded(lanes value) {
+  __m256i a = _mm512_cvtepi32_epi16(_mm512_srli_epi32(lane_rounded(value.a), 16));
+  __m256i b = _mm512_cvtepi32_epi16(_mm512_srli_epi32(lane_rounded(value.b), 16));
   return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
 }
 
 #if defined(__AVX512BF16__)
-/* The instruction takes subnormals for zeros and keeps payloads: sums that are one or the other go the long way. */
+/* The instruction takes subnormals for zeros and keeps payloads: values that are one or the other go the long way. */
 INLINE int are_rare(lanes value) {
   enum { QUIET_NAN = 0x01, SUBNORMAL = 0x20, SIGNALLING_NAN = 0x80, RARE = QUIET_NAN | SUBNORMAL | SIGNALLING_NAN };
   __mmask16 a = _mm512_fpclass_ps_mask(value.a, RARE), b = _mm512_fpclass_ps_mask(value.b, RARE);
@@ -77,12 +77,11 @@ INLINE halves bf16_of(lanes value) {
   __m512i packed = (__m512i)_mm512_cvtne2ps_pbh(value.b, value.a);
   return _mm512_permutexvar_epi16(_mm512_loadu_si512((const void *)interleaved), packed);
 }
-INLINE halves ordered_bf16_of(lanes value) {
-  return are_rare(value) ? ordered_bf16_of_any(value) : (__m512i)_mm512_cvtne2ps_pbh(value.b, value.a);
-}
+INLINE halves ordered_usual(lanes value) { return (__m512i)_mm512_cvtne2ps_pbh(value.b, value.a); }
 #else
+INLINE int are_rare(lanes value) { return __builtin_expect(lanes_have_nan(value), 0); }
 INLINE halves bf16_of(lanes value) { return bf16_of_any(value); }
-INLINE halves ordered_bf16_of(lanes value) { return ordered_bf16_of_any(value); }
+INLINE halves ordered_usual(lanes value) { return ordered_rounded(value); }
 #endif
 
 INLINE lanes lanes_from_f16(const uint16_t *from) {
@@ -143,11 +142,12 @@ INLINE halves bf16_of(lanes value) {
   __m256i even = _mm256_srli_epi32(lane_rounded(lane_canonical(value.a)), 16);
   return _mm256_blend_epi16(even, lane_rounded(lane_canonical(value.b)), 0xaa);
 }
-INLINE halves ordered_bf16_of(lanes value) {
-  __m256i a = _mm256_srli_epi32(lane_rounded(lane_canonical(value.a)), 16);
-  __m256i b = _mm256_srli_epi32(lane_rounded(lane_canonical(value.b)), 16);
+INLINE int are_rare(lanes value) { return __builtin_expect(lanes_have_nan(value), 0); }
+INLINE halves ordered_rounded(lanes value) {
+  __m256i a = _mm256_srli_epi32(lane_rounded(value.a), 16), b = _mm256_srli_epi32(lane_rounded(value.b), 16);
   return _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);  // which packs each half of them by itself
 }
+INLINE halves ordered_usual(lanes value) { return ordered_rounded(value); }
 
 INLINE lanes lanes_from_f16(const uint16_t *from) {
   return (lanes){_mm256_cvtph_ps(_mm_loadu_si128((const void *)from)),
@@ -164,5 +164,10 @@ INLINE halves f16_of(lanes value) {
 INLINE lanes f32_of(lanes value) {
   if (__builtin_expect(!lanes_have_nan(value), 1)) return value;
   return (lanes){lane_canonical(value.a), lane_canonical(value.b)};
+}
+/* bf16 of lanes in order. */
+INLINE halves ordered_bf16_of(lanes value) {
+  if (!are_rare(value)) return ordered_usual(value);
+  return ordered_rounded((lanes){lane_canonical(value.a), lane_canonical(value.b)});
 }
 #endif

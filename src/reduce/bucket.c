@@ -192,12 +192,16 @@ static ad_status allocate(ad_reducer *reducer, ad_bucket *bucket) {
   return AD_OK;
 }
 
-/* What a node's ranks together read and write when a step's gradients are copied in. */
+/* What a node's ranks together read and write when a step's gradients are copied in and what comes out is cast. */
 static size_t copied_bytes(const ad_reducer *reducer, const ad_mesh *mesh) {
   ad_group everyone = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(reducer->comm));
   size_t bytes = 0, ranks = ad_comm_shares(reducer->comm, &everyone) ? (size_t)ad_group_size(&everyone) : 1;
-  for (size_t i = 0; i < reducer->bucket_count; i++) bytes += ad_array_bytes(&reducer->buckets[i].sent);
-  return 2 * bytes * ranks;
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    const ad_bucket *bucket = &reducer->buckets[i];
+    bytes += ad_array_bytes(&bucket->pending) + ad_array_bytes(&bucket->sent);
+    if (!ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->sent) + ad_array_bytes(&bucket->sum);
+  }
+  return bytes * ranks;
 }
 
 ad_status ad_buckets_allocate(ad_reducer *reducer) {
