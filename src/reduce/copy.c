@@ -19,7 +19,7 @@ void *ad_param_in(const ad_reduced_param *param, const ad_array *array) {
 }
 
 /* The pass, cut into blocks that stay in the first cache between its stages, if it has several. */
-enum { BLOCK = 1024 };
+enum { BLOCK = 2048 };
 
 typedef struct pass {
   ad_dtype from, via, sum, to;  // produced, gradient, accumulate and target dtype
