@@ -252,12 +252,15 @@ static void every_variant_casts_scales_and_accumulates_alike(void **state) {
         for (int variant = 0; variant <= (int)best; variant++) {
           ad_kernels_choose((ad_variant)variant);
           buffer *result = results[variant];
-          for (int i = 0; i < 4; i++) result[i] = inputs[0];
+          for (int i = 0; i < 6; i++) result[i] = inputs[0];
           ad_cast(at(&result[0], to, offset), to, src, from, lengths[k]);
           ad_cast_scaled(at(&result[1], to, offset), to, src, from, 0.3, lengths[k]);
           ad_accumulate(at(&result[2], to, offset), to, src, from, -1.7, lengths[k]);
           ad_accumulate(at(&result[3], to, offset), to, src, from, 1, lengths[k]);
+          ad_cast_past(at(&result[4], to, offset), to, src, from, 1, lengths[k]);
+          ad_cast_past(at(&result[5], to, offset), to, src, from, 0.3, lengths[k]);
           for (int i = 0; i < 4; i++) assert_memory_equal(&result[i], &results[AD_PLAIN][i], sizeof(buffer));
+          for (int i = 0; i < 2; i++) assert_memory_equal(&result[4 + i], &result[i], sizeof(buffer));
         }
       }
     }
@@ -279,10 +282,12 @@ static void every_variant_reduces_alike(void **state) {
             memset(&results[variant][i], 0x5a, sizeof(buffer));
             out[i] = at(&results[variant][i], (ad_dtype)dtype, (size_t)i);
           }
-          ad_reduce(
-              out, out_count, sources, count,
-              &(ad_reducing){.dtype = (ad_dtype)dtype, .accumulate = sum, .reduction = reductions[(k + count) % 3]},
-              lengths[k]);
+          ad_reduce(out, out_count, sources, count,
+                    &(ad_reducing){.dtype = (ad_dtype)dtype,
+                                   .accumulate = sum,
+                                   .reduction = reductions[(k + count) % 3],
+                                   .past = (variant + k) % 2},
+                    lengths[k]);
           for (int i = 0; i < 3; i++) assert_memory_equal(&results[variant][i], &results[AD_PLAIN][i], sizeof(buffer));
           for (size_t i = 1; i < out_count; i++)
             assert_memory_equal(out[0], out[i], lengths[k] * ad_dtype_size((ad_dtype)dtype));
@@ -474,7 +479,7 @@ static void what_goes_past_the_caches_is_the_same(void **state) {
   const void *sources[2] = {a, b};
   void *out[2] = {sum + 1, b};
   ad_kernels_choose(best);
-  ad_reduce(out, 2, sources, 2, &(ad_reducing){.dtype = AD_F32, .accumulate = AD_F32, .reduction = AD_SUM}, N);
+  ad_reduce(out, 2, sources, 2, &(ad_reducing){.dtype = AD_F32, .accumulate = AD_F32, .past = 1}, N);
   for (size_t i = 0; i < N; i++)
     if (sum[i + 1] != (float)(i % 1000) + (float)(i % 77)) fail();
   assert_memory_equal(b, sum + 1, N * sizeof *b);
@@ -539,6 +544,7 @@ static void every_variant_writes_sums_alike(void **state) {
       ad_kernels_choose((ad_variant)variant);
       fill(&results[variant][0], 99, out_dtype);
       void *out = results[variant][0].bytes;
+      how.past = (variant + turn / 4) % 2;
       ad_reduce(&out, 1, sources, count, &how, n);
       assert_memory_equal(out, results[AD_PLAIN][0].bytes, n * ad_dtype_size(out_dtype));
     }

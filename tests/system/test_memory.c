@@ -49,8 +49,16 @@ static double planned_peak(const job *j, const char *list, size_t index) {
   return (double)json_integer_value(json_object_get(entry, "peak"));
 }
 
+// A sanitizer keeps memory of its own beside the program's: then only too little is a mistake that can be seen.
+#if defined(AD_SANITIZED)
+enum { MORE_IS_PLANNED = 0 };
+#else
+enum { MORE_IS_PLANNED = 1 };
+#endif
+
 static void expect_close(double held, double planned, const char *what, int64_t index) {
-  if (fabs(held / planned - 1) <= tolerance) return;
+  double more = held / planned - 1;
+  if (more >= -tolerance && (more <= tolerance || !MORE_IS_PLANNED)) return;
   fprintf(stderr, "%s %d holds %.1f MiB, %.1f were planned\n", what, (int)index, held / (1 << 20), planned / (1 << 20));
   CHECK(!"within 5 %");
 }
