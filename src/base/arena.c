@@ -6,12 +6,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define __SANITIZE_ADDRESS__ 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(AD_SANITIZED_ADDRESS)
 #include <sanitizer/asan_interface.h>
 #else
 #define ASAN_POISON_MEMORY_REGION(from, bytes) ((void)(from), (void)(bytes))

@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(AD_SANITIZED_ADDRESS)
 int __lsan_do_recoverable_leak_check(void);
 static int leaks(void) { return __lsan_do_recoverable_leak_check(); }
 #else
