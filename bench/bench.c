@@ -8,6 +8,7 @@
 
 #include "library.h"
 #include "machine.h"
+#include "memory.h"
 #include "rounds.h"
 
 enum { CASES_MAX = 512, STARTUP_RANKS = 32, STARTUP_TRIES = 5 };
@@ -93,6 +94,7 @@ char *bench_run(const bench_options *options) {
   json_t *document = json_pack("{so sf so}", "machine", bench_machine(), "copy_gbps", bench_copy_gbps(), "rows", rows);
   measure_cases(options, rows);
   if (wants(options, "startup")) measure_startup(rows);
+  if (wants(options, "memory")) bench_measure_memory(options, rows);
   if (wants(options, "train_step")) json_object_set_new(document, "products", measure_products());
   char *text = json_dumps(document, JSON_REAL_PRECISION(6) | JSON_COMPACT);
   json_decref(document);

@@ -79,15 +79,53 @@ static void print_products(FILE *to, const json_t *products) {
           100 * share, rate, own, 100 * rate / own);
 }
 
-static void print_document(FILE *to, const json_t *document) {
-  const json_t *rows = json_object_get(document, "rows"), *machine = json_object_get(document, "machine");
+static int is_memory(const json_t *row) { return json_object_get(row, "planned_rank_bytes") != NULL; }
+
+/* What is planned, what is held, and by how much they differ. */
+static void print_bytes_held(FILE *to, const json_t *row, const char *planned_key, const char *held_key) {
+  double planned = json_number_value(json_object_get(row, planned_key));
+  const json_t *held = json_object_get(row, held_key);
+  fprintf(to, " %11.1f", planned / (1 << 20));
+  if (json_is_number(held))
+    fprintf(to, " %9.1f %+8.1f %%", json_number_value(held) / (1 << 20), 100 * (json_number_value(held) / planned - 1));
+  else
+    fprintf(to, " %9s %10s", "-", "-");
+}
+
+static void print_memory(FILE *to, const json_t *rows) {
   size_t i;
   json_t *row;
+  fprintf(to, "memory of ranks that train, MiB\n%-26s %-7s %-5s %-10s %11s %9s %10s %11s %9s %10s\n", "mesh", "storage",
+          "dtype", "checkpoint", "rank: plan", "held", "differs", "node: plan", "held", "differs");
+  json_array_foreach((json_t *)(size_t)rows, i, row) {
+    if (!is_memory(row)) continue;
+    fprintf(to, "%-26s %-7s %-5s %-10s", json_string_value(json_object_get(row, "mesh")),
+            json_string_value(json_object_get(row, "storage")), json_string_value(json_object_get(row, "dtype")),
+            json_is_true(json_object_get(row, "checkpoint")) ? "each step" : "-");
+    print_bytes_held(to, row, "planned_rank_bytes", "pss_rank_bytes");
+    print_bytes_held(to, row, "planned_node_bytes", "pss_node_bytes");
+    fprintf(to, "\n");
+  }
+}
+
+/* Memory comes last. */
+static void print_rows(FILE *to, const json_t *rows) {
+  size_t i;
+  json_t *row;
+  const json_t *first = json_array_get(rows, 0), *last = json_array_get(rows, json_array_size(rows) - 1);
+  if (first && !is_memory(first)) print_head(to, json_object_get(first, "peers"));
+  json_array_foreach((json_t *)(size_t)rows, i, row) {
+    if (!is_memory(row)) print_row(to, row);
+  }
+  if (last && is_memory(last)) print_memory(to, rows);
+}
+
+static void print_document(FILE *to, const json_t *document) {
+  const json_t *rows = json_object_get(document, "rows"), *machine = json_object_get(document, "machine");
   fprintf(to, "%s, %lld cores, copies at %.1f GB/s; peers: their time over addend's\n",
           json_string_value(json_object_get(machine, "cpu")), json_integer_value(json_object_get(machine, "cores")),
           json_number_value(json_object_get(document, "copy_gbps")));
-  print_head(to, json_object_get(json_array_get(rows, 0), "peers"));
-  json_array_foreach(rows, i, row) print_row(to, row);
+  print_rows(to, rows);
   if (json_object_get(document, "products")) print_products(to, json_object_get(document, "products"));
 }
 

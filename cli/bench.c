@@ -14,8 +14,8 @@ static const struct argp_option options[] = {
     {"peers", KEY_PEERS, NULL, 0, "Measure every other library that is installed as well, interleaved in one run", 0},
     {"quick", KEY_QUICK, NULL, 0, "Sizes up to 1 MiB on 2 ranks, few rounds", 0},
     {"op", KEY_OP, "NAME", 0,
-     "Only this one: all_reduce, reduce_scatter, all_gather, reducer, copy_in, sharded_step, update, train_step or "
-     "startup",
+     "Only this one: all_reduce, reduce_scatter, all_gather, reducer, copy_in, sharded_step, update, train_step, "
+     "startup or memory",
      0},
     {"ranks", KEY_RANKS, "LIST", 0, "Numbers of ranks, for example 2,4,8", 0},
     {"largest", KEY_LARGEST, "BYTES", 0, "Leave out larger sizes", 0},
@@ -83,7 +83,9 @@ static const struct argp argp = {
     .doc =
         "Measures collectives, the reducer, sharded and training steps against a bare program that moves the same "
         "bytes, and with --peers against every peer that is installed: Open MPI, MPICH, gloo, PyTorch DDP and FSDP, "
-        "and this library's own engine mpi under either MPI. All take turns in one run."
+        "and this library's own engine mpi under either MPI. All take turns in one run. `memory` trains, and compares "
+        "what "
+        "ranks hold with what `addend plan` says."
         "\vExample: addend bench --peers --op all_reduce --ranks 2\n"
         "$ADDEND_PEER_PYTHON names a python3 that has torch; $ADDEND_PEERS the folder of the peers' programs, if not "
         "`peers` beside this program.",

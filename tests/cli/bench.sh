@@ -45,6 +45,26 @@ done
 document=$("$addend" bench --quick --json --op startup 2>/dev/null)
 python3 -c 'import json, sys; row, = json.loads(sys.argv[1])["rows"]; assert row["ranks"] == 32 and row["seconds_median"] > 0' "$document"
 
+# Memory as planned and as the kernel counts it, of every level and dtype on two ranks. How close they must be is judged in
+# tests/system/test_memory.c.
+document=$("$addend" bench --quick --json --op memory 2>/dev/null)
+python3 - "$document" <<'PY'
+import json, os, sys
+rows = json.loads(sys.argv[1])["rows"]
+counted = os.path.exists("/proc/self/smaps_rollup")
+for row in rows:
+    assert row["op"] == "memory" and row["ranks"] == 2 and row["mesh"] == "dp_shard=2" and row["peers"] == {}, row
+    assert row["bytes"] == row["numel"] * (4 if row["dtype"] == "f32" else 2) and row["seconds_min"] > 0, row
+    for held, planned in (("pss_rank_bytes", "planned_rank_bytes"), ("pss_node_bytes", "planned_node_bytes")):
+        assert row[planned] > 3 * row["numel"], row  # two moments and a value are on some rank
+        assert row[held] > 3 * row["numel"] if counted else row[held] is None, row
+    assert row["planned_rank_bytes"] < row["planned_node_bytes"], row
+wanted = [(f"zero{zero}", dtype, False) for zero in (1, 2, 3) for dtype in ("f32", "bf16")] + [("zero2", "f32", True)]
+assert [(row["storage"], row["dtype"], row["checkpoint"]) for row in rows] == wanted, rows
+PY
+"$addend" bench --quick --op memory --largest 1024 2>/dev/null | grep -q cores # all left out: a table without rows
+"$addend" bench --quick --op memory 2>/dev/null | grep -Eq '^dp_shard=2 +zero3 +bf16 '
+
 # A wrong call is refused with what would be right.
 for wrong in "--op all_reduc" "--ranks 2,x" "--ranks 0" "--largest many" "recipe.yaml"; do
   status=0

@@ -1,0 +1,221 @@
+/* Ranks train a few steps of a recipe on engine shm and look at what they hold; the plan of the same recipe says what
+ * they should. Times are not what is measured here. */
+#include "memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "library.h"
+
+enum { STEPS = 4, BATCH = 8, SEQ = 32, FOLDER_BYTES = 32 };
+
+typedef struct memory_case {
+  const char *mesh;
+  int ranks, microbatches, zero;
+  const char *dtype; /* of parameters */
+  int saves;         /* a checkpoint after every step */
+} memory_case;
+
+#define LEVELS(mesh, ranks, microbatches)                                                  \
+  {mesh, ranks, microbatches, 1, "f32", 0}, {mesh, ranks, microbatches, 1, "bf16", 0},     \
+      {mesh, ranks, microbatches, 2, "f32", 0}, {mesh, ranks, microbatches, 2, "bf16", 0}, \
+      {mesh, ranks, microbatches, 3, "f32", 0}, {                                          \
+    mesh, ranks, microbatches, 3, "bf16", 0                                                \
+  }
+static const char hybrid[] = "dp_replicate=2 dp_shard=2";
+static const memory_case cases[] = {
+    LEVELS("dp_shard=2", 2, 1),        LEVELS("dp_shard=4", 4, 2),   LEVELS(hybrid, 4, 2),
+    {"dp_shard=2", 2, 1, 2, "f32", 1}, {hybrid, 4, 1, 3, "bf16", 1},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+/* Large enough that parameters, not the program, are most of it; small where it must be quick. */
+static const bench_model usual = {.layers = 6, .d_model = 512, .heads = 8, .seq = SEQ, .batch = BATCH};
+static const bench_model small = {.layers = 2, .d_model = 256, .heads = 4, .seq = SEQ, .batch = BATCH};
+
+static const char RECIPE[] =
+    "name: bench-memory\n"
+    "model: {kind: gpt, layers: %d, d_model: %d, heads: %d}\n"
+    "data: {text: [/usr/share/common-licenses], seq: %d}\n"
+    "mesh: \"%s\"\n"
+    "precision: {param: %s}\n"
+    "shard: {zero: %d}\n"
+    "train: {global_batch: %d, microbatches: %d, steps: %d, lr: 3e-3, clip: 1.0, seed: 1}\n"
+    "checkpoint: {every: %d}\n";
+
+static ad_status read_recipe(const memory_case *c, const bench_model *model, ad_recipe **out) {
+  char text[sizeof RECIPE + 192];
+  snprintf(text, sizeof text, RECIPE, model->layers, model->d_model, model->heads, model->seq, c->mesh, c->dtype,
+           c->zero, model->batch, c->microbatches, STEPS, c->saves);
+  return ad_recipe_parse(text, "bench", NULL, 0, out);
+}
+
+/* ---- what is held ---- */
+
+/* Written by the first rank, in memory that all processes see. */
+typedef struct held_memory {
+  ad_run_memory memory;
+  double seconds[STEPS];
+} held_memory;
+
+typedef struct memory_job {
+  const ad_recipe *recipe;
+  const char *folder; /* for checkpoints */
+  held_memory *out;
+} memory_job;
+
+/* Copies for checkpoints are there while they are written and stay taken. */
+static ad_status take_steps(ad_run *run, const memory_job *job, ad_checkpointer *checkpointer, held_memory *held) {
+  ad_step_report report;
+  for (int step = 0; step < STEPS; step++) {
+    AD_TRY(ad_run_step(run, step, &report));
+    held->seconds[step] = report.seconds;
+    if (checkpointer) AD_TRY(ad_run_save(run, checkpointer, step + 1));
+  }
+  if (checkpointer) AD_TRY(ad_checkpointer_finish(checkpointer));
+  return ad_run_measure_memory(run, &held->memory);
+}
+
+static ad_status train(ad_comm *comm, const memory_job *job, held_memory *held) {
+  ad_run *run;
+  ad_checkpointer *checkpointer = NULL;
+  ad_status status = AD_OK;
+  AD_TRY(ad_run_create(comm, job->recipe, NULL, &run));
+  if (job->recipe->checkpoint.every)
+    status = ad_checkpointer_create(comm, ad_run_mesh(run), job->folder, 1, &checkpointer);
+  if (!status) status = take_steps(run, job, checkpointer, held);
+  ad_checkpointer_destroy(checkpointer);
+  ad_run_destroy(run);
+  return status;
+}
+
+static int be_rank(ad_comm *comm, void *context) {
+  const memory_job *job = context;
+  held_memory held;
+  ad_status status = train(comm, job, &held);
+  if (status) return ad_comm_fail(comm, status, ad_last_error()), 1;
+  if (ad_comm_rank(comm) == 0) *job->out = held;
+  return 0;
+}
+
+static void remove_folder(const char *folder) {
+  char command[FOLDER_BYTES + 16];
+  snprintf(command, sizeof command, "rm -rf '%s'", folder);
+  if (system(command)) fprintf(stderr, "addend bench: %s is left over\n", folder);
+}
+
+static ad_status launch(const memory_case *c, memory_job *job) {
+  ad_launch_options options = {.size = sizeof options, .ranks = c->ranks, .function = be_rank, .context = job};
+  ad_launch_result result;
+  char folder[FOLDER_BYTES] = "/tmp/addend-bench-XXXXXX";
+  job->folder = mkdtemp(folder);
+  if (!job->folder) return AD_IO;
+  ad_status status = ad_launch(&options, &result);
+  remove_folder(folder);
+  return status;
+}
+
+static ad_status hold(const memory_case *c, const ad_recipe *recipe, held_memory *out) {
+  held_memory *seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (seen == MAP_FAILED) return AD_MEMORY;
+  memory_job job = {.recipe = recipe, .out = seen};
+  ad_status status = launch(c, &job);
+  *out = *seen;
+  munmap(seen, sizeof *seen);
+  return status;
+}
+
+/* ---- what is planned ---- */
+
+typedef struct planned_memory {
+  json_int_t numel, rank, node; /* parameters; bytes of the rank that needs most, and of its node, which has them all */
+} planned_memory;
+
+static json_int_t fold(const json_t *list, const char *key, int adds) {
+  size_t i;
+  json_t *entry;
+  json_int_t result = 0;
+  json_array_foreach(list, i, entry) {
+    json_int_t value = json_integer_value(json_object_get(entry, key));
+    result = adds ? result + value : value > result ? value : result;
+  }
+  return result;
+}
+
+static ad_status plan(const ad_recipe *recipe, planned_memory *out) {
+  char *text;
+  AD_TRY(ad_plan_json(recipe, NULL, &text));
+  json_t *document = json_loads(text, 0, NULL);
+  free(text);
+  if (!document) return AD_MEMORY;
+  out->numel = fold(json_object_get(document, "params"), "numel", 1);
+  out->rank = fold(json_object_get(document, "memory_per_rank"), "peak", 0);
+  out->node = fold(json_object_get(document, "memory_per_node"), "peak", 1);
+  json_decref(document);
+  return AD_OK;
+}
+
+/* ---- rows ---- */
+
+static int compare(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* 0: the kernel does not say. */
+static json_t *bytes_or_null(int64_t bytes) { return bytes ? json_integer(bytes) : json_null(); }
+
+static json_t *row_of(const memory_case *c, const planned_memory *planned, held_memory *held) {
+  char storage[BENCH_WORD];
+  snprintf(storage, sizeof storage, "zero%d", c->zero);
+  qsort(held->seconds, STEPS, sizeof *held->seconds, compare);
+  json_t *row = json_pack("{ss ss ss sI si ss ss sb sf sf sf si sn sn s{}}", "op", "memory", "dtype", c->dtype,
+                          "storage", storage, "bytes", planned->numel * (json_int_t)bench_element(c->dtype), "ranks",
+                          c->ranks, "engine", "shm", "memory", "comm", "in_place", 1, "seconds_median",
+                          held->seconds[STEPS / 2], "seconds_min", held->seconds[0], "seconds_max",
+                          held->seconds[STEPS - 1], "rounds", STEPS, "floor_seconds", "floor_ratio", "peers");
+  json_object_set_new(row, "mesh", json_string(c->mesh));
+  json_object_set_new(row, "numel", json_integer(planned->numel));
+  json_object_set_new(row, "microbatches", json_integer(c->microbatches));
+  json_object_set_new(row, "checkpoint", json_boolean(c->saves));
+  json_object_set_new(row, "planned_rank_bytes", json_integer(planned->rank));
+  json_object_set_new(row, "pss_rank_bytes", bytes_or_null(held->memory.rank_bytes));
+  json_object_set_new(row, "planned_node_bytes", json_integer(planned->node));
+  json_object_set_new(row, "pss_node_bytes", bytes_or_null(held->memory.all_bytes));
+  return row;
+}
+
+static ad_status measure(const bench_options *options, const memory_case *c, const ad_recipe *recipe, json_t *rows) {
+  planned_memory planned;
+  held_memory held;
+  AD_TRY(plan(recipe, &planned));
+  if (options->largest && (size_t)planned.numel * bench_element(c->dtype) > options->largest) return AD_OK;
+  AD_TRY(hold(c, recipe, &held));
+  json_array_append_new(rows, row_of(c, &planned, &held));
+  return AD_OK;
+}
+
+static int is_wanted(const bench_options *options, const memory_case *c) {
+  if (options->quick && !options->rank_count) return c->ranks == 2;
+  for (int i = 0; i < options->rank_count; i++)
+    if (options->ranks[i] == c->ranks) return 1;
+  return !options->rank_count;
+}
+
+void bench_measure_memory(const bench_options *options, json_t *rows) {
+  for (int i = 0; i < CASES; i++) {
+    char text[BENCH_MESSAGE];
+    ad_recipe *recipe = NULL;
+    if (!is_wanted(options, &cases[i])) continue;
+    snprintf(text, sizeof text, "memory %s zero%d, %s", cases[i].dtype, cases[i].zero, cases[i].mesh);
+    if (options->progress) options->progress(text, i, CASES);
+    ad_status status = read_recipe(&cases[i], options->quick ? &small : &usual, &recipe);
+    if (!status) status = measure(options, &cases[i], recipe, rows);
+    if (status) fprintf(stderr, "addend bench: %s: %s\n", text, ad_last_error());
+    if (recipe) ad_recipe_destroy(recipe);
+  }
+  if (options->progress) options->progress("done", CASES, CASES);
+}
