@@ -22,8 +22,23 @@ static ad_status check_rank(const ad_comm *comm, const ad_mesh *mesh, const char
                  (long long)(ad_mesh_first_rank(mesh) + ad_mesh_size(mesh) - 1));
 }
 
+static ad_status check_shape(ad_dtype dtype, const ad_shape *shape) {
+  if (!ad_dtype_size(dtype)) return ad_fail(AD_INVALID, "array: create: %d is no dtype", (int)dtype);
+  if (shape->ndim < 0 || shape->ndim > AD_DIMS_MAX) {
+    return ad_fail(AD_INVALID, "array: create: %d dimensions; 0 to %d are possible", shape->ndim, AD_DIMS_MAX);
+  }
+  for (int i = 0; i < shape->ndim; i++) {
+    if (shape->dim[i] >= 0) continue;
+    return ad_fail(AD_INVALID, "array: create: dimension %d is %lld; sizes are 0 or more", i, (long long)shape->dim[i]);
+  }
+  return AD_OK;
+}
+
 ad_status ad_array_create(ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout,
                           ad_array *out) {
+  AD_NEED(comm, shape, layout, out);
+  AD_NEED(layout->mesh);
+  AD_TRY(check_shape(dtype, shape));
   AD_TRY(check_rank(comm, layout->mesh, "create", "array"));
   ad_array array = ad_array_describe(comm, dtype, shape, layout);
   if (!ad_comm_is_dry(comm)) AD_TRY(ad_comm_alloc(comm, ad_array_bytes(&array), &array.data));
@@ -70,6 +85,9 @@ ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const 
 }
 
 ad_status ad_array_add(ad_array *to, const ad_array *from, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(to, from);
+  AD_NEED(to->layout.mesh, from->layout.mesh);
   AD_TRY(ad_array_check_addend(to, from, site));
   if (to->data && from->data) ad_accumulate(to->data, to->dtype, from->data, from->dtype, 1, ad_array_numel(to));
   return AD_OK;

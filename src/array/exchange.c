@@ -68,6 +68,9 @@ static ad_status communicate(ad_comm *comm, const ad_array *in, const ad_group *
 
 ad_status ad_array_exchange(ad_comm *comm, const ad_array *in, ad_axes axes, const size_t *send_rows,
                             const size_t *receive_rows, const char *site, ad_array *out) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(comm, in, send_rows, receive_rows, out);
+  AD_NEED(in->layout.mesh);
   ad_layout layout;
   AD_TRY(ad_layout_after(&in->layout, AD_MOVE_ALL_TO_ALL, axes, AD_V, in->shape.ndim, site, &layout));
   AD_TRY(ad_array_check(comm, in, "all_to_all", site));

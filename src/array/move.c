@@ -31,6 +31,9 @@ static ad_shape declared_shape(const ad_array *in, const ad_layout *after, ad_ax
 
 ad_status ad_array_after(const ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
                          const char *site, ad_array *out) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(comm, in, out);
+  AD_NEED(in->layout.mesh);
   ad_layout layout;
   AD_TRY(ad_layout_after(&in->layout, move, axes, to, in->shape.ndim, site, &layout));
   if (move == AD_MOVE_ALL_TO_ALL && to == AD_V) {
@@ -259,6 +262,9 @@ static ad_status check_move(const ad_comm *comm, const ad_array *in, ad_move mov
 
 ad_status ad_array_move(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to, ad_dtype accumulate,
                         const char *site, ad_array *out) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(comm, in, out);
+  AD_NEED(in->layout.mesh);
   AD_TRY(check_move(comm, in, move, axes, to, site, out));
   if (ad_comm_is_dry(comm)) return AD_OK;
   switch (move) {
@@ -278,6 +284,9 @@ ad_status ad_array_move(ad_comm *comm, const ad_array *in, ad_move move, ad_axes
 
 ad_status ad_array_post(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to, ad_dtype accumulate,
                         const char *site, ad_array *out, ad_request *request) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(comm, in, out, request);
+  AD_NEED(in->layout.mesh);
   if (move != AD_MOVE_ALL_REDUCE && move != AD_MOVE_REDUCE_SCATTER && move != AD_MOVE_ALL_GATHER) {
     return ad_fail(AD_INVALID, "%s: post: %s cannot be posted; use move", site, ad_move_name(move));
   }

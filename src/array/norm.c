@@ -32,6 +32,8 @@ static double local_square_sum(const ad_array *array) {
 }
 
 static ad_status check_summable(const ad_comm *comm, const ad_array *array, const char *site) {
+  if (!array || !array->layout.mesh)
+    return ad_fail(AD_INVALID, "%s: square sum: an array %s", site, array ? "has no mesh" : "is NULL");
   AD_TRY(ad_array_check(comm, array, "square sum", site));
   ad_axes partial = ad_layout_axes_of(&array->layout, AD_P);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -47,6 +49,10 @@ static ad_status check_summable(const ad_comm *comm, const ad_array *array, cons
 
 ad_status ad_array_square_sum(ad_comm *comm, const ad_group *group, const ad_array *const *arrays, size_t count,
                               const char *site, double *out) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(comm, group, out);
+  AD_NEED(group->mesh);
+  if (count) AD_NEED(arrays);
   for (size_t i = 0; i < count; i++) AD_TRY(check_summable(comm, arrays[i], site));
   double sum = 0;
   for (size_t i = 0; i < count; i++) {

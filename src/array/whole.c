@@ -70,6 +70,9 @@ static ad_status gather_parts(ad_comm *comm, const ad_array *in, const ad_group 
 static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 ad_status ad_array_whole(ad_comm *comm, const ad_array *in, const char *site, ad_array *out) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(comm, in, out);
+  AD_NEED(in->layout.mesh);
   AD_TRY(check_whole(comm, in, out, site));
   ad_layout uncut = ad_layout_all(in->layout.mesh, AD_R);
   ad_array whole = ad_array_describe(comm, in->dtype, &in->shape, &uncut);

@@ -32,6 +32,7 @@ static ad_status unknown_dtype(const char *given) {
 }
 
 ad_status ad_dtype_parse(const char *text, ad_dtype *out) {
+  AD_NEED(out);
   for (int dtype = 1; text && dtype < DTYPE_END; dtype++) {
     if (strcmp(text, dtypes[dtype].name)) continue;
     *out = (ad_dtype)dtype;

@@ -47,6 +47,22 @@ ad_status ad_fail_in(ad_status status, const char *format, ...) {
   return ad_fail(status, "%s: %s", prefix, last_error);
 }
 
+/* The word of a list "a, b, c" with this number. */
+static const char *nth_name(const char *names, size_t index, int *length) {
+  for (; index; index--) names += strcspn(names, ",") + 2;
+  *length = (int)strcspn(names, ",");
+  return names;
+}
+
+ad_status ad_need(const char *call, const char *names, const void *const *given, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    int length;
+    const char *name = nth_name(names, i, &length);
+    if (!given[i]) return ad_fail(AD_INVALID, "%s: `%.*s` is NULL; nothing was changed", call, length, name);
+  }
+  return AD_OK;
+}
+
 static void log_to_standard_error(void *context, ad_log_level level, const char *message) {
   if (level == AD_LOG_WARNING) fprintf(stderr, "addend: warning: %s\n", message);
 }

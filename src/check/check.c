@@ -108,6 +108,7 @@ static ad_status check_options(const ad_check_options *options) {
 }
 
 ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int *holds, char **json) {
+  AD_NEED(recipe, holds, json);
   ad_check_options own;
   AD_TRY(ad_options_take(&own, sizeof own, options, "ad_check_options"));
   AD_TRY(check_options(&own));
@@ -173,6 +174,7 @@ static ad_status check_world(const ad_comm *comm, const ad_recipe *recipe, const
 
 ad_status ad_check_on(ad_comm *comm, const ad_recipe *recipe, const ad_check_options *options, int *holds,
                       char **json) {
+  AD_NEED(comm, recipe, holds, json);
   ad_check_options own;
   AD_TRY(ad_options_take(&own, sizeof own, options, "ad_check_options"));
   AD_TRY(check_options(&own));

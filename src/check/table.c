@@ -139,6 +139,7 @@ static void print_verdict(FILE *file, const json_t *document, const ad_paint *pa
 }
 
 ad_status ad_check_table(const char *json, int colour, char **out) {
+  AD_NEED(json, out);
   json_error_t error;
   json_t *document = json_loads(json, 0, &error);
   if (!document) return ad_fail(AD_INVALID, "not the document of a check: line %d: %s", error.line, error.text);

@@ -7,7 +7,6 @@
 #include "base/kernels.h"
 
 enum { AD_CALL_INLINE_WORDS = 64 };
-#define AD_NO_SITE "a call without a site"
 
 typedef struct ad_call {
   ad_collective_op op;

@@ -30,13 +30,6 @@ struct ad_comm {
   ad_call calls[CALLS];
 };
 
-/* What a caller must hand in, by its name in the header. */
-static ad_status need(const void *given, const char *call, const char *name) {
-  if (given) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: `%s` is NULL; nothing was changed", call, name);
-}
-#define NEED(given) AD_TRY(need(given, __func__, #given))
-
 // Every rank misbehaves in its own way.
 static ad_status make_hostile(const ad_engine **engine, void **world, int64_t rank) {
   const char *seed = getenv("ADDEND_HOSTILE");
@@ -84,8 +77,7 @@ static int is_under_way(const void *context, uint64_t number) {
 }
 
 ad_status ad_comm_flight_record(const ad_comm *comm, char **out) {
-  NEED(comm);
-  NEED(out);
+  AD_NEED(comm, out);
   char *text = ad_recorder_print(&comm->recorder, is_under_way, comm);
   if (!text) return ad_fail(AD_MEMORY, "no memory for the flight record");
   *out = text;
@@ -131,7 +123,7 @@ static ad_status check_broken(const ad_comm *comm) {
 }
 
 ad_status ad_comm_health(ad_comm *comm) {
-  NEED(comm);
+  AD_NEED(comm);
   AD_TRY(check_broken(comm));
   return noted(comm, comm->engine->health(comm->world));
 }
@@ -144,8 +136,7 @@ void ad_comm_fail(ad_comm *comm, ad_status status, const char *message) {
 }
 
 ad_status ad_comm_alloc(ad_comm *comm, size_t bytes, void **out) {
-  NEED(comm);
-  NEED(out);
+  AD_NEED(comm, out);
   return comm->engine->alloc(comm->world, bytes, out);
 }
 
@@ -180,10 +171,9 @@ static ad_status take_offer(ad_comm *comm, const ad_group *group, size_t bytes, 
 ad_status ad_comm_alloc_shared(ad_comm *comm, const ad_group *group, size_t bytes, const char *site, void **out) {
   shared_offer offer = {.bytes = (int64_t)bytes};
   void *memory = NULL;
-  NEED(comm);
-  NEED(group);
-  NEED(group->mesh);
-  NEED(out);
+  AD_NEED(comm, group);
+  AD_NEED(group->mesh);
+  AD_NEED(out);
   if (!site) site = AD_NO_SITE;
   int64_t index = ad_group_index(group, comm->rank);
   if (index < 0)
@@ -240,16 +230,8 @@ static ad_status make_place(ad_comm *comm, ad_call **out) {
   return AD_OK;
 }
 
-static ad_status check_given(const ad_comm *comm, const ad_collective *collective) {
-  AD_TRY(need(comm, "collective", "comm"));
-  if (collective) return AD_OK;
-  return ad_fail(AD_INVALID, "rank %" PRId64 ": the collective to call is NULL; describe it in an ad_collective",
-                 comm->rank);
-}
-
 static ad_status post(ad_comm *comm, const ad_collective *collective, ad_call **out) {
   ad_call *call;
-  AD_TRY(check_given(comm, collective));
   AD_TRY(check_broken(comm));
   AD_TRY(make_place(comm, &call));
   AD_TRY(ad_call_prepare(collective, comm->rank, comm->size, call));
@@ -270,13 +252,14 @@ static ad_status post(ad_comm *comm, const ad_collective *collective, ad_call **
 
 ad_status ad_comm_run(ad_comm *comm, const ad_collective *collective) {
   ad_call *call;
+  AD_NEED(comm, collective);
   AD_TRY(post(comm, collective, &call));
   return finish(comm, call);
 }
 
 ad_status ad_comm_post(ad_comm *comm, const ad_collective *collective, ad_request *out) {
   ad_call *call;
-  NEED(out);
+  AD_NEED(comm, collective, out);
   AD_TRY(post(comm, collective, &call));
   out->id = call->number;
   return AD_OK;
@@ -292,15 +275,13 @@ static ad_call *find(ad_comm *comm, const ad_request *request) {
 }
 
 static ad_status check_request(const ad_comm *comm, const ad_request *request) {
-  AD_TRY(need(comm, "request", "comm"));
-  AD_TRY(need(request, "request", "request"));
   if (request->id <= comm->last_number) return AD_OK;
   return ad_fail(AD_INVALID, "request %" PRIu64 " was not made by this comm; its last is %" PRIu64, request->id,
                  comm->last_number);
 }
 
 ad_status ad_comm_test(ad_comm *comm, ad_request *request, int *done) {
-  NEED(done);
+  AD_NEED(comm, request, done);
   AD_TRY(check_request(comm, request));
   AD_TRY(check_broken(comm));
   ad_call *call = find(comm, request);
@@ -313,6 +294,7 @@ ad_status ad_comm_test(ad_comm *comm, ad_request *request, int *done) {
 }
 
 ad_status ad_comm_wait(ad_comm *comm, ad_request *request) {
+  AD_NEED(comm, request);
   AD_TRY(check_request(comm, request));
   AD_TRY(check_broken(comm));
   ad_call *call = find(comm, request);
@@ -322,7 +304,7 @@ ad_status ad_comm_wait(ad_comm *comm, ad_request *request) {
 }
 
 ad_status ad_comm_barrier(ad_comm *comm, const ad_group *group, const char *site) {
-  NEED(group);
+  AD_NEED(comm, group);
   ad_collective barrier = {.op = AD_BARRIER, .group = *group, .site = site};
   return ad_comm_run(comm, &barrier);
 }

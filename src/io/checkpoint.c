@@ -192,6 +192,7 @@ static ad_status all_done(ad_checkpointer *c, int32_t *done) {
 }
 
 ad_status ad_checkpointer_poll(ad_checkpointer *c) {
+  AD_NEED_AS("checkpointer", c);
   int32_t done = 0;
   if (c->phase == IDLE) return AD_OK;
   AD_TRY(all_done(c, &done));
@@ -199,6 +200,7 @@ ad_status ad_checkpointer_poll(ad_checkpointer *c) {
 }
 
 ad_status ad_checkpointer_finish(ad_checkpointer *c) {
+  AD_NEED_AS("checkpointer", c);
   while (c->phase != IDLE) AD_TRY(advance(c));
   return AD_OK;
 }
@@ -211,6 +213,8 @@ static ad_status prepare(ad_checkpointer *c, const ad_checkpoint_state *state) {
 }
 
 ad_status ad_checkpointer_save(ad_checkpointer *c, const ad_checkpoint_state *state) {
+  AD_NEED_AS("checkpointer, state", c, state);
+  AD_TRY(ad_checkpoint_check_state(state));
   if (ad_comm_is_dry(c->comm)) return AD_OK;
   AD_TRY(ad_checkpointer_finish(c));
   c->step = state->step;
@@ -234,6 +238,7 @@ static ad_status prepare_folder(const ad_checkpointer *c) {
 
 ad_status ad_checkpointer_create(ad_comm *comm, const ad_mesh *mesh, const char *folder, int64_t keep,
                                  ad_checkpointer **out) {
+  AD_NEED(comm, mesh, folder, out);
   ad_checkpointer *c;
   if (keep < 1 || keep >= AD_CHECKPOINTS_LISTED)
     return ad_fail(AD_INVALID, "%lld checkpoints cannot be kept; 1 to %d can", (long long)keep,

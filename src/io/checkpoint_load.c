@@ -11,6 +11,7 @@
 #include "comm/agree.h"
 #include "io/checkpoint_folder.h"
 #include "io/checkpoint_index.h"
+#include "io/checkpoint_snapshot.h"
 #include "io/file.h"
 
 typedef struct loading {
@@ -201,6 +202,8 @@ static ad_status find_steps(loading *l, const char *folder, int64_t *steps, int6
 }
 
 ad_status ad_checkpoint_load(ad_comm *comm, const ad_mesh *mesh, const char *folder, ad_checkpoint_state *state) {
+  AD_NEED(comm, mesh, folder, state);
+  AD_TRY(ad_checkpoint_check_state(state));
   int64_t steps[AD_CHECKPOINTS_LISTED], count = 0;
   loading l = {.comm = comm, .group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm)), .state = state};
   if (ad_comm_is_dry(comm)) return ad_fail(AD_INVALID, "engine dry has no values to load into");

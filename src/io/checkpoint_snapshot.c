@@ -9,6 +9,22 @@
 #include "base/memory.h"
 #include "io/checkpoint_index.h"
 
+ad_status ad_checkpoint_check_state(const ad_checkpoint_state *state) {
+  if (state->value_count) AD_NEED(state->values);
+  if (state->number_count) AD_NEED(state->numbers);
+  for (size_t i = 0; i < state->value_count; i++) {
+    const ad_checkpoint_value *value = &state->values[i];
+    if (!value->name || !value->array || !value->array->layout.mesh)
+      return ad_fail(AD_INVALID, "checkpoint: value %zu has no %s", i,
+                     !value->name    ? "name"
+                     : !value->array ? "array"
+                                     : "mesh");
+  }
+  for (size_t i = 0; i < state->number_count; i++)
+    if (!state->numbers[i].name) return ad_fail(AD_INVALID, "checkpoint: number %zu has no name", i);
+  return AD_OK;
+}
+
 static ad_status check_value(const ad_comm *comm, const ad_checkpoint_value *value) {
   const ad_layout *layout = &value->array->layout;
   ad_axes pending = ad_layout_axes_of(layout, AD_P), varying = ad_layout_axes_of(layout, AD_V);

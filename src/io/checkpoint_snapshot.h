@@ -11,6 +11,8 @@ typedef struct ad_snapshot {
   size_t bytes;
 } ad_snapshot;
 
+/* AD_INVALID, naming the place in the list, unless every value and number of a caller's state is there. */
+AD_CHECKED ad_status ad_checkpoint_check_state(const ad_checkpoint_state *state);
 /* Replaces what it held. AD_TYPE for a value that is P or V. */
 AD_CHECKED ad_status ad_snapshot_take(ad_snapshot *snapshot, const ad_comm *comm, const ad_checkpoint_state *state);
 /* The memory it will take on this rank. */

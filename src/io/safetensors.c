@@ -201,6 +201,7 @@ static ad_status new_file(const char *path, ad_safetensors **out) {
 }
 
 ad_status ad_safetensors_parse(const void *bytes, size_t size, const char *path, ad_safetensors **out) {
+  AD_NEED(bytes, path, out);
   ad_safetensors *file;
   AD_TRY(new_file(path, &file));
   ad_status status = read_header(file, bytes, size);
@@ -237,6 +238,7 @@ static ad_status map_file(ad_safetensors *file) {
 }
 
 ad_status ad_safetensors_open(const char *path, ad_safetensors **out) {
+  AD_NEED(path, out);
   ad_safetensors *file;
   AD_TRY(new_file(path, &file));
   ad_status status = map_file(file);

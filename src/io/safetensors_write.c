@@ -75,6 +75,9 @@ static ad_status begin_file(ad_safetensors_writer *writer, json_t *header, const
 
 ad_status ad_safetensors_create(const char *path, const ad_safetensor *tensors, size_t count,
                                 const char *const *metadata, ad_safetensors_writer **out) {
+  AD_NEED(path, out);
+  if (count) AD_NEED(tensors);
+  for (size_t i = 0; i < count; i++) AD_NEED(tensors[i].name);
   ad_safetensors_writer *writer;
   AD_TRY(ad_new(1, &writer));
   writer->count = count;
@@ -90,14 +93,17 @@ ad_status ad_safetensors_create(const char *path, const ad_safetensor *tensors, 
 }
 
 ad_status ad_safetensors_add(ad_safetensors_writer *writer, const void *data) {
+  AD_NEED(writer);
   if (writer->next == writer->count)
     return ad_fail(AD_INVALID, "a safetensors file of %zu tensors cannot take one more", writer->count);
+  if (writer->sizes[writer->next]) AD_NEED(data);
   AD_TRY(ad_output_write(writer->output, data, writer->sizes[writer->next]));
   writer->next++;
   return AD_OK;
 }
 
 ad_status ad_safetensors_finish(ad_safetensors_writer *writer, int64_t *bytes, uint64_t *checksum) {
+  AD_NEED(writer);
   ad_file_sum sum;
   if (writer->next != writer->count)
     return ad_fail(AD_INVALID, "a safetensors file has %zu of its %zu tensors", writer->next, writer->count);

@@ -113,6 +113,9 @@ static ad_status open_text(const char *const *paths, size_t count, double held_o
 }
 
 ad_status ad_text_data_open(const char *const *paths, size_t count, int64_t seq, double held_out, ad_text_data **out) {
+  AD_NEED(out);
+  if (count) AD_NEED(paths);
+  for (size_t i = 0; i < count; i++) AD_NEED(paths[i]);
   ad_text_data *text;
   AD_TRY(ad_new(1, &text));
   text->seq = seq;

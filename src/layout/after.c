@@ -57,6 +57,8 @@ static ad_status check_call(const char *where, ad_move move, ad_axes axes, ad_ty
 
 ad_status ad_layout_after(const ad_layout *layout, ad_move move, ad_axes axes, ad_type to, int ndim, const char *site,
                           ad_layout *out) {
+  AD_NEED(layout, out);
+  AD_NEED(layout->mesh);
   char where[AD_WHERE_MAX];
   ad_where(site, where);
   AD_TRY(check_call(where, move, axes, to, ndim));

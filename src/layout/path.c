@@ -81,6 +81,8 @@ static path find_path(const ad_layout *gradient, const ad_layout *storage) {
 
 ad_status ad_layout_path(const ad_layout *gradient, const ad_layout *storage, ad_path_step steps[AD_AXIS_COUNT],
                          int *count) {
+  AD_NEED(gradient, storage, steps, count);
+  AD_NEED(gradient->mesh, storage->mesh);
   char reached[256], wanted[256];
   if (!ad_mesh_equal(gradient->mesh, storage->mesh))
     return ad_fail(AD_TYPE,

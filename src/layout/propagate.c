@@ -153,6 +153,10 @@ static ad_status check_operand(const operation *op, size_t i) {
 
 ad_status ad_layout_propagate(const ad_rule *rule, const ad_layout *const *operands, const int *constant, size_t count,
                               const char *site, ad_layout *out) {
+  AD_NEED(rule, operands, out);
+  AD_NEED(rule->name, rule->dims);
+  for (size_t i = 0; i < count; i++) AD_NEED(operands[i]);
+  for (size_t i = 0; i < count; i++) AD_NEED(operands[i]->mesh);
   operation op = {rule, operands, constant, count, site};
   AD_TRY(ad_rule_check(rule, count));
   for (size_t i = 0; i < count; i++) AD_TRY(check_operand(&op, i));

@@ -55,6 +55,7 @@ static ad_axes larger_than_one(const ad_mesh *mesh) {
 }
 
 ad_status ad_layout_parse(const ad_mesh *mesh, const char *text, ad_layout *out) {
+  AD_NEED(mesh, text, out);
   ad_layout layout = ad_layout_all(mesh, AD_R);
   ad_axes named = 0;
   ad_word word;

@@ -113,6 +113,8 @@ static ad_status view_all(const ad_layout *layout, const char *where, ad_layout 
 }
 
 ad_status ad_layout_view(const ad_layout *layout, const ad_mesh *view, const char *site, ad_layout *out) {
+  AD_NEED(layout, view, out);
+  AD_NEED(layout->mesh);
   char where[AD_WHERE_MAX];
   ad_where(site, where);
   if (!ad_mesh_same_ranks(layout->mesh, view))

@@ -12,6 +12,7 @@ static const char *const axis_names[AD_AXIS_COUNT] = {
 const char *ad_axis_name(ad_axis axis) { return (unsigned)axis < AD_AXIS_COUNT ? axis_names[axis] : "unknown"; }
 
 ad_status ad_axes_parse(const char *text, ad_axes *out) {
+  AD_NEED(text, out);
   ad_axes axes = 0;
   ad_word word;
   for (const char *cursor = text; ad_word_next(&cursor, ", \t\n", &word);) {

@@ -8,6 +8,7 @@
 ad_status ad_mesh_create(const char *text, ad_mesh **out) { return ad_mesh_create_pool(text, 0, out); }
 
 ad_status ad_mesh_create_pool(const char *text, int64_t first_rank, ad_mesh **out) {
+  AD_NEED(text, out);
   ad_mesh parsed, *mesh = NULL;
   AD_TRY(ad_mesh_parse(text, first_rank, &parsed));
   AD_TRY(ad_new(1, &mesh));

@@ -5,6 +5,7 @@
 #include "mesh/object.h"
 
 ad_status ad_mesh_create_view(const ad_mesh *mesh, const char *text, ad_mesh **out) {
+  AD_NEED(mesh, text, out);
   ad_mesh parsed, *view = NULL;
   AD_TRY(ad_mesh_parse(text, mesh->first_rank, &parsed));
   if (parsed.size != mesh->size)

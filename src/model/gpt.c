@@ -144,6 +144,7 @@ static ad_status new_gpt(const ad_gpt_options *options, gpt **out) {
 }
 
 ad_status ad_gpt_create(const ad_mesh *mesh, const ad_gpt_options *options, ad_model **out) {
+  AD_NEED(mesh, out);
   ad_gpt_options complete;
   AD_TRY(ad_options_take(&complete, sizeof complete, options, "ad_gpt_options"));
   AD_TRY(check(&complete));

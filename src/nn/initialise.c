@@ -53,6 +53,8 @@ static void fill_from(filling *to, int dim, int64_t prefix) {
 }
 
 ad_status ad_param_initialise(const ad_param_declaration *declaration, uint64_t seed, int64_t rank, ad_array *value) {
+  AD_NEED(declaration, value);
+  AD_NEED(value->layout.mesh);
   char declared[128], given[128];
   if (!ad_shape_equal(&declaration->shape, &value->shape)) {
     return ad_fail(AD_INVALID, "parameter %s is declared %s, the array that takes its initial value is %s",

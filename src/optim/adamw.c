@@ -70,6 +70,9 @@ static ad_status make_slots(ad_adamw *optimizer, const ad_array *const *params, 
 
 ad_status ad_adamw_create(const ad_array *const *params, const int *decays, size_t count,
                           const ad_adamw_options *options, ad_adamw **out) {
+  AD_NEED(out);
+  if (count) AD_NEED(params);
+  for (size_t i = 0; i < count; i++) AD_NEED(params[i]);
   ad_adamw_options complete;
   AD_TRY(ad_options_take(&complete, sizeof complete, options, "ad_adamw_options"));
   set_defaults(&complete);
@@ -189,6 +192,10 @@ static adamw_step numbers_of(const ad_adamw *optimizer, double lr, double factor
 
 ad_status ad_adamw_step(ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads, double lr,
                         double factor, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(optimizer);
+  if (optimizer->count) AD_NEED(params, grads);
+  for (size_t i = 0; i < optimizer->count; i++) AD_NEED(params[i]);
   AD_TRY(check_step(optimizer, params, grads, site));
   optimizer->steps++;
   adamw_step step = numbers_of(optimizer, lr, factor);
@@ -222,6 +229,7 @@ static ad_status check_copy(const ad_adamw *to, const ad_adamw *from) {
 }
 
 ad_status ad_adamw_copy(ad_adamw *to, const ad_adamw *from) {
+  AD_NEED(to, from);
   AD_TRY(check_copy(to, from));
   for (size_t i = 0; i < to->count; i++) {
     for (int which = 0; which < 2; which++) {

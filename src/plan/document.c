@@ -178,6 +178,7 @@ ad_status ad_plan_document(const ad_recipe *recipe, const ad_plan_options *optio
 }
 
 ad_status ad_plan_json(const ad_recipe *recipe, const ad_plan_options *options, char **out) {
+  AD_NEED(recipe, out);
   json_t *document;
   AD_TRY(ad_plan_document(recipe, options, &document));
   char *text = json_dumps(document, JSON_INDENT(1) | JSON_PRESERVE_ORDER);

@@ -122,6 +122,7 @@ static ad_status table_of(const ad_recipe *recipe, const json_t *plan, char **ou
 }
 
 ad_status ad_plan_table(const ad_recipe *recipe, const ad_plan_options *options, char **out) {
+  AD_NEED(recipe, out);
   json_t *plan;
   AD_TRY(ad_plan_document(recipe, options, &plan));
   ad_status status = table_of(recipe, plan, out);

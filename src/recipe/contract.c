@@ -26,6 +26,7 @@ ad_status ad_recipe_complete(const ad_recipe *recipe, ad_contract *contract) {
 }
 
 ad_status ad_recipe_contract(const ad_recipe *recipe, const char *param, ad_contract *out) {
+  AD_NEED(recipe, param, out);
   ad_contract contract = recipe->precision.contract;
   for (size_t i = 0; i < recipe->precision.override_count; i++) {
     const ad_recipe_override *override = &recipe->precision.overrides[i];
@@ -43,9 +44,13 @@ ad_layout ad_recipe_storage(const ad_recipe *recipe, const ad_param_declaration 
   return storage;
 }
 
-ad_status ad_recipe_mesh(const ad_recipe *recipe, ad_mesh **out) { return ad_mesh_create(recipe->mesh, out); }
+ad_status ad_recipe_mesh(const ad_recipe *recipe, ad_mesh **out) {
+  AD_NEED(recipe, out);
+  return ad_mesh_create(recipe->mesh, out);
+}
 
 ad_status ad_recipe_model(const ad_recipe *recipe, const ad_mesh *mesh, ad_model **out) {
+  AD_NEED(recipe, mesh, out);
   if (strcmp(recipe->model.kind, "gpt") != 0)
     return ad_fail(AD_INVALID, "%s: model.kind: must be gpt, is %s", recipe->path, recipe->model.kind);
   ad_gpt_options options = {.size = sizeof options,

@@ -186,6 +186,7 @@ static int print(const ad_recipe *recipe, output *out) {
 }
 
 ad_status ad_recipe_print(const ad_recipe *recipe, char **out) {
+  AD_NEED(recipe, out);
   output text = {0};
   ad_locale before = ad_locale_enter();
   int good = print(recipe, &text);

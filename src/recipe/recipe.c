@@ -136,11 +136,17 @@ static ad_status read_source(const source *from, ad_recipe **out) {
 
 ad_status ad_recipe_parse(const char *text, const char *path, const char *const *sets, size_t set_count,
                           ad_recipe **out) {
+  AD_NEED(text, path, out);
+  if (set_count) AD_NEED(sets);
+  for (size_t i = 0; i < set_count; i++) AD_NEED(sets[i]);
   source from = {.text = text, .path = path, .size = strlen(text), .sets = sets, .set_count = set_count};
   return read_source(&from, out);
 }
 
 ad_status ad_recipe_read(const char *path, const char *const *sets, size_t set_count, ad_recipe **out) {
+  AD_NEED(path, out);
+  if (set_count) AD_NEED(sets);
+  for (size_t i = 0; i < set_count; i++) AD_NEED(sets[i]);
   enum { RECIPE_BYTES_MAX = 1 << 20 };
   char *text;
   int64_t size;

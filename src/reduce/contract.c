@@ -12,6 +12,7 @@ static ad_status check_float(ad_dtype dtype, const char *field) {
 }
 
 ad_status ad_contract_complete(ad_contract *contract) {
+  AD_NEED(contract);
   ad_contract full = *contract;
   if (!full.param) full.param = AD_F32;
   if (!full.grad && !full.raw) full.grad = full.param;

@@ -12,6 +12,7 @@ struct ad_count {
 };
 
 ad_status ad_count_create(ad_comm *comm, ad_count **out) {
+  AD_NEED(comm, out);
   ad_count *count;
   void *memory;
   AD_TRY(ad_new(1, &count));
@@ -35,6 +36,9 @@ void ad_count_destroy(ad_count *count) {
 }
 
 ad_status ad_count_post(ad_count *count, const ad_group *group, int64_t local, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(count, group);
+  AD_NEED(group->mesh);
   if (count->posted) {
     return ad_fail(AD_INVALID, "%s: count: the one posted before is still under way; wait for it first", site);
   }
@@ -48,6 +52,7 @@ ad_status ad_count_post(ad_count *count, const ad_group *group, int64_t local, c
 }
 
 ad_status ad_count_wait(ad_count *count, int64_t *out) {
+  AD_NEED(count, out);
   if (!count->posted) return ad_fail(AD_INVALID, "count: wait, but none was posted");
   count->posted = 0;
   AD_TRY(ad_comm_wait(count->comm, &count->request));

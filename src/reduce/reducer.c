@@ -96,7 +96,7 @@ static ad_status fill(ad_reducer *reducer, const ad_param_spec *params, size_t c
 ad_status ad_reducer_create(ad_comm *comm, const ad_param_spec *params, size_t count, const ad_reducer_options *options,
                             ad_reducer **out) {
   ad_reducer *reducer;
-  if (!comm || !out) return ad_fail(AD_INVALID, "reducer: `%s` is NULL", comm ? "out" : "comm");
+  AD_NEED(comm, out);
   if (count && !params) {
     return ad_fail(AD_INVALID, "reducer: %zu parameters, but `params` is NULL; hand in one ad_param_spec for each",
                    count);
@@ -286,6 +286,7 @@ int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param) {
 ad_status ad_reducer_target_at(ad_reducer *reducer, size_t param, ad_array *out, int *adds, const char *site) {
   ad_caller by = CALLER("target");
   AD_TRY(check_param(reducer, param, by));
+  AD_NEED(out, adds);
   const ad_reduced_param *p = &reducer->params[param];
   ad_bucket *bucket = &reducer->buckets[p->bucket];
   const ad_array *target = ad_bucket_target(bucket);
@@ -450,6 +451,7 @@ ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_group *group, double 
   ad_caller by = CALLER("norm");
   double sum;
   AD_TRY(check_reducer(reducer, by));
+  AD_NEED(group, out);
   AD_TRY(ad_array_square_sum(reducer->comm, group, reducer->results, reducer->param_count, by.site, &sum));
   *out = sqrt(sum);
   return AD_OK;

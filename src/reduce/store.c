@@ -181,6 +181,9 @@ static ad_status fill(ad_store *store, const ad_param_spec *params, size_t count
 
 ad_status ad_store_create(ad_comm *comm, const ad_param_spec *params, size_t count, const ad_store_options *options,
                           ad_store **out) {
+  AD_NEED(comm, out);
+  if (count) AD_NEED(params);
+  for (size_t i = 0; i < count; i++) AD_NEED(params[i].name, params[i].layout.mesh, params[i].storage.mesh);
   ad_store *store;
   AD_TRY(ad_new(1, &store));
   store->comm = comm;
@@ -222,6 +225,7 @@ ad_array *ad_store_master(ad_store *store, size_t param) {
 const ad_array *ad_store_compute(const ad_store *store, size_t param) { return &store->params[param].compute; }
 
 ad_status ad_store_refresh(ad_store *store, int from_master) {
+  AD_NEED(store);
   if (store->in_pass) return ad_fail(AD_INVALID, "store: refresh inside a pass; end it first");
   for (size_t i = 0; i < store->param_count; i++) {
     ad_stored *param = &store->params[i];
@@ -234,6 +238,7 @@ ad_status ad_store_refresh(ad_store *store, int from_master) {
 }
 
 ad_status ad_store_begin_pass(ad_store *store, int backward) {
+  AD_NEED(store);
   if (store->in_pass) return ad_fail(AD_INVALID, "store: begin_pass inside a pass; end it first");
   store->in_pass = 1;
   store->backward = backward;
@@ -242,6 +247,8 @@ ad_status ad_store_begin_pass(ad_store *store, int backward) {
 }
 
 ad_status ad_store_acquire(ad_store *store, size_t param) {
+  AD_NEED(store);
+  if (param >= store->param_count) return ad_fail(AD_INVALID, "store: parameter %zu of %zu", param, store->param_count);
   if (!store->options.releases || !store->params[param].is_gathered) return AD_OK;
   return ad_window_acquire(store, store->params[param].unit);
 }
@@ -252,6 +259,7 @@ void ad_store_release(ad_store *store, size_t param) {
 }
 
 ad_status ad_store_end_pass(ad_store *store) {
+  AD_NEED(store);
   if (!store->in_pass) return ad_fail(AD_INVALID, "store: end_pass outside a pass");
   store->in_pass = 0;
   return store->options.releases ? ad_window_empty(store) : AD_OK;

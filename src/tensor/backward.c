@@ -186,6 +186,8 @@ static ad_status check_loss(const ad_tape *tape, const ad_tensor *loss, const ch
 }
 
 ad_status ad_backward_at(ad_tape *tape, ad_tensor *loss, const char *site) {
+  AD_NEED(tape);
+  if (!site) site = AD_NO_SITE;
   if (tape->runs_forward) ad_tape_trace(tape, "forward", 0);
   tape->runs_forward = 0;
   ad_status status = check_loss(tape, loss, site);

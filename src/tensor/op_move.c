@@ -109,6 +109,8 @@ static ad_axes axes_left_out(const ad_layout *layout, const attributes *at, ad_a
 ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const char *axes, ad_type to, const char *site) {
   attributes at = {.move = move, .to = to};
   ad_axes left = 0;
+  if (!site) site = AD_NO_SITE;
+  if (!tape) return ad_tape_missing(site, ad_move_name(move));
   ad_status status = ad_axes_parse(axes, &left);
   if (status) x = ad_tape_fail(tape, ad_fail_in(status, "%s: %s", site, ad_move_name(move)));
   if (!ad_tape_failed(tape) && ad_tape_owns(tape, x)) left &= ~axes_left_out(&x->array.layout, &at, left);

@@ -49,9 +49,9 @@ static ad_status complete_options(const ad_tape_options *options, ad_tape_option
 }
 
 ad_status ad_tape_create(ad_comm *comm, const ad_mesh *mesh, const ad_tape_options *options, ad_tape **out) {
+  AD_NEED(comm, mesh, out);
   ad_tape_options filled;
   AD_TRY(complete_options(options, &filled));
-  if (!comm || !mesh) return ad_fail(AD_INVALID, "tape: needs a comm and a mesh, %s is NULL", comm ? "mesh" : "comm");
   if (!ad_mesh_has_rank(mesh, ad_comm_rank(comm)))
     return ad_fail(AD_INVALID, "tape: rank %" PRId64 " is not in the mesh \"%s\"", ad_comm_rank(comm),
                    ad_mesh_text(mesh));
@@ -89,6 +89,7 @@ void ad_tape_reset(ad_tape *tape) {
 }
 
 ad_status ad_tape_status(const ad_tape *tape) {
+  AD_NEED(tape);
   return tape->status ? ad_fail(tape->status, "%s", tape->message) : AD_OK;
 }
 
@@ -114,6 +115,11 @@ ad_tensor *ad_tape_fail(ad_tape *tape, ad_status status) {
   return &tape->dead;
 }
 
+ad_tensor *ad_tape_missing(const char *site, const char *what) {
+  ad_fail(AD_INVALID, "%s: %s: the tape is NULL", site ? site : AD_NO_SITE, what);
+  return NULL;
+}
+
 // Errors that communication reports are known to the other ranks already.
 static int is_local(ad_status status) {
   return status == AD_INVALID || status == AD_TYPE || status == AD_MEMORY || status == AD_NUMBER || status == AD_SYSTEM;
@@ -126,7 +132,7 @@ void ad_tape_tell(ad_tape *tape) {
 
 /* ---- recording ---- */
 
-static int is_dead(const ad_tensor *tensor) { return tensor == &tensor->tape->dead; }
+static int is_dead(const ad_tensor *tensor) { return !tensor || tensor == &tensor->tape->dead; }
 
 int ad_tape_owns(const ad_tape *tape, const ad_tensor *tensor) {
   return tensor && tensor->tape == tape && !is_dead(tensor);
@@ -141,7 +147,7 @@ static ad_status new_tensor(ad_tape *tape, const char *site, ad_tensor **out) {
   ad_tensor *tensor = ad_arena_take_zeroed(tape->arena, sizeof *tensor);
   if (!tensor) return AD_MEMORY;
   tensor->tape = tape;
-  tensor->site = site;
+  tensor->site = site ? site : AD_NO_SITE;
   tensor->previous = tape->last;
   *out = tensor;
   return AD_OK;
@@ -165,6 +171,8 @@ static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int is_p
 }
 
 static ad_tensor *record_leaf(ad_tape *tape, const ad_array *value, int is_parameter, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  if (!tape) return ad_tape_missing(site, "leaf");
   if (tape->status) return &tape->dead;
   ad_tensor *leaf;
   ad_status status = check_leaf(tape, value, is_parameter, site);
@@ -183,7 +191,7 @@ ad_tensor *ad_constant_at(ad_tape *tape, const ad_array *value, const char *site
 
 ad_tensor *ad_parameter_at(ad_tape *tape, const ad_array *value, size_t param, const char *site) {
   ad_tensor *leaf = record_leaf(tape, value, 1, site);
-  leaf->param = param;
+  if (leaf) leaf->param = param;
   return leaf;
 }
 
@@ -269,6 +277,7 @@ static ad_status apply(ad_tape *tape, ad_tensor *out, ad_tensor *const *operands
 
 ad_tensor *ad_tape_apply(ad_tape *tape, const operation *op, ad_tensor *const *operands, int count,
                          const attributes *given, const char *site) {
+  if (!tape) return ad_tape_missing(site, op->name);
   if (tape->status) return &tape->dead;
   if (!tape->runs_forward) ad_tape_trace(tape, "forward", 1);
   tape->runs_forward = 1;
@@ -286,14 +295,15 @@ ad_tensor *ad_tape_apply(ad_tape *tape, const operation *op, ad_tensor *const *o
 /* ---- reading ---- */
 
 const ad_array *ad_tensor_array(const ad_tensor *tensor) { return is_dead(tensor) ? NULL : &tensor->array; }
-const ad_array *ad_grad(const ad_tensor *tensor) { return tensor->has_grad ? &tensor->grad : NULL; }
+const ad_array *ad_grad(const ad_tensor *tensor) { return tensor && tensor->has_grad ? &tensor->grad : NULL; }
 
 void ad_keep(ad_tensor *tensor) {
   if (!is_dead(tensor)) tensor->is_kept = 1;
 }
 
 double ad_tensor_scalar(const ad_tensor *tensor) {
+  if (is_dead(tensor)) return NAN;
   const ad_array *array = &tensor->array;
-  if (is_dead(tensor) || array->shape.ndim || !array->data || !ad_dtype_is_float(array->dtype)) return NAN;
+  if (array->shape.ndim || !array->data || !ad_dtype_is_float(array->dtype)) return NAN;
   return ad_element(array->dtype, array->data, 0);
 }

@@ -59,6 +59,7 @@ static void release_state(run_state *s) {
 }
 
 ad_status ad_run_save(ad_run *run, ad_checkpointer *checkpointer, int64_t steps) {
+  AD_NEED(run, checkpointer);
   run_state s = {0};
   ad_status status = ad_run_tell(run, describe_state(run, &s));
   s.state.step = steps;
@@ -68,6 +69,7 @@ ad_status ad_run_save(ad_run *run, ad_checkpointer *checkpointer, int64_t steps)
 }
 
 ad_status ad_run_checkpoint_bytes(ad_run *run, size_t *out) {
+  AD_NEED(run, out);
   run_state s = {0};
   ad_status status = describe_state(run, &s);
   if (!status) *out = ad_snapshot_bytes(run->comm, &s.state);
@@ -85,6 +87,7 @@ static void take_numbers(ad_run *run, const run_state *s) {
 }
 
 ad_status ad_run_load(ad_run *run, const char *folder, int64_t *steps) {
+  AD_NEED(run, folder, steps);
   run_state s = {0};
   ad_status status = ad_run_tell(run, describe_state(run, &s));
   if (!status) status = ad_checkpoint_load(run->comm, run->mesh, folder, &s.state);

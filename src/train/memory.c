@@ -11,6 +11,7 @@ static ad_status over_ranks(ad_run *run, size_t own, ad_reduction reduction, int
 }
 
 ad_status ad_run_measure_memory(ad_run *run, ad_run_memory *out) {
+  AD_NEED(run, out);
   ad_run_memory memory;
   size_t own = ad_process_pss();
   AD_TRY(over_ranks(run, own, AD_MAX, &memory.rank_bytes));

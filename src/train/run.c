@@ -145,6 +145,7 @@ static ad_status create_parts(ad_run *run, const ad_run_options *options) {
 }
 
 ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_options *options, ad_run **out) {
+  AD_NEED(comm, recipe, out);
   ad_run *run;
   AD_TRY(ad_new(1, &run));
   run->comm = comm;
@@ -210,7 +211,10 @@ size_t ad_run_param_count(const ad_run *run) { return run->param_count; }
 const ad_param_spec *ad_run_param(const ad_run *run, size_t index) { return &run->specs[index]; }
 ad_array *ad_run_value(ad_run *run, size_t index) { return ad_store_value(run->store, index); }
 ad_array *ad_run_master(ad_run *run, size_t index) { return ad_store_master(run->store, index); }
-ad_status ad_run_refresh(ad_run *run, int from_master) { return ad_store_refresh(run->store, from_master); }
+ad_status ad_run_refresh(ad_run *run, int from_master) {
+  AD_NEED(run);
+  return ad_store_refresh(run->store, from_master);
+}
 const ad_array *ad_run_gradient(const ad_run *run, size_t index) { return ad_reducer_gradient(run->reducer, index); }
 const ad_mesh *ad_run_mesh(const ad_run *run) { return run->mesh; }
 ad_model *ad_run_model(ad_run *run) { return run->model; }

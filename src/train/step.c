@@ -236,6 +236,7 @@ static ad_status take_step(ad_run *run, ad_step_report *report) {
 }
 
 ad_status ad_run_step(ad_run *run, int64_t step, ad_step_report *out) {
+  AD_NEED(run, out);
   int64_t begin = ad_now();
   ad_step_report report = {.step = step, .lr = learning_rate(run, step)};
   ad_trace_begin_step(&run->trace, step);
@@ -257,11 +258,13 @@ static ad_status take_loss(ad_run *run, step_state *state, int held_out, double 
 }
 
 ad_status ad_run_loss(ad_run *run, int64_t step, int held_out, double *out) {
+  AD_NEED(run, out);
   step_state state = {.step = step, .scale = 1, .take = loss_microbatch};
   return ad_run_tell(run, take_loss(run, &state, held_out, out));
 }
 
 ad_status ad_run_addends(ad_run *run, int64_t step, ad_addend_visitor visit, void *context) {
+  AD_NEED(run);
   ad_tape *own = run->tape;
   step_state state = {.step = step, .scale = 1, .take = addend_microbatch};
   ad_status status = ad_run_open_tape(run, NULL, visit, context, &run->tape);

@@ -175,6 +175,7 @@ static ad_status take_options(const ad_recipe *recipe, const ad_train_options *o
 }
 
 ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *options) {
+  AD_NEED(recipe);
   char folder[FOLDER_MAX];
   ad_train_options own;
   AD_TRY(take_options(recipe, options, folder, &own));
@@ -184,6 +185,7 @@ ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *
 }
 
 ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_options *options) {
+  AD_NEED(comm, recipe);
   char folder[FOLDER_MAX];
   training t = {0};
   AD_TRY(take_options(recipe, options, folder, &t.options));

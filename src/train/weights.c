@@ -75,6 +75,7 @@ static ad_status put_in_place(const ad_run *run, const char *from, const char *t
 }
 
 ad_status ad_run_write_weights(ad_run *run, const char *path) {
+  AD_NEED(run, path);
   char unfinished[1024];
   snprintf(unfinished, sizeof unfinished, "%s.tmp", path);
   ad_status status = write_weights(run, unfinished);
@@ -159,6 +160,7 @@ static ad_status read_params(ad_run *run, const ad_safetensors *file, const char
 }
 
 ad_status ad_run_read_weights(ad_run *run, const char *path) {
+  AD_NEED(run, path);
   ad_safetensors *file;
   AD_TRY(ad_safetensors_open(path, &file));
   ad_status status = read_params(run, file, path);

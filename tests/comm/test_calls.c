@@ -56,7 +56,7 @@ static void a_missing_argument_is_refused_and_the_next_call_works(void **state) 
   refused(ad_comm_open(NULL), "`out` is NULL");
   refused(ad_comm_open_alone(NULL), "`out` is NULL");
   refused(ad_comm_open_dry(0, 1, NULL), "`out` is NULL");
-  refused(ad_comm_run(comm, NULL), "the collective to call is NULL");
+  refused(ad_comm_run(comm, NULL), "`collective` is NULL");
   refused(ad_comm_run(comm, &astray), "a call without a site: barrier: the group has no mesh");
   refused(ad_comm_post(comm, &barrier, NULL), "`out` is NULL");
   refused(ad_comm_test(comm, &request, NULL), "`done` is NULL");

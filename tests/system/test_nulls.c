@@ -1,0 +1,451 @@
+/* Every public call that can fail, header by header: what it must be given and was not is refused by its name in the
+ * header, and nothing is changed. The calls of comm.h are in tests/comm/test_calls.c. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "addend/addend.h"
+
+static void refused_at(ad_status status, const char *words, int line) {
+  if (status != AD_INVALID) fail_msg("line %d: %s, not invalid: %s", line, ad_status_name(status), ad_last_error());
+  if (!strstr(ad_last_error(), words)) fail_msg("line %d: \"%s\" lacks \"%s\"", line, ad_last_error(), words);
+}
+#define refused(call, words) refused_at((call), (words), __LINE__)
+#define must(call)                                        \
+  do {                                                    \
+    if (call) fail_msg("%s: %s", #call, ad_last_error()); \
+  } while (0)
+
+static const char recipe_text[] =
+    "name: nulls\nmodel: {kind: gpt, layers: 1, d_model: 8, heads: 2}\n"
+    "data: {text: [/usr/share/common-licenses], seq: 8}\nmesh: \"dp=1\"\n"
+    "train: {global_batch: 1, steps: 1, lr: 1e-3}\n";
+
+/* What the calls that are refused would otherwise need. */
+static ad_comm *comm;
+static ad_mesh *mesh;
+static ad_group group;
+static ad_layout layout;
+static const ad_layout astray; /* without a mesh */
+static const ad_shape shape = {1, {4}};
+static ad_array array;
+static ad_recipe *recipe;
+
+static int make(void **state) {
+  must(ad_comm_open_alone(&comm));
+  must(ad_mesh_create("dp=1", &mesh));
+  group = ad_mesh_group(mesh, AD_AXES_ALL, 0);
+  layout = ad_layout_all(mesh, AD_R);
+  must(ad_array_create(comm, AD_F32, &shape, &layout, &array));
+  must(ad_recipe_parse(recipe_text, "nulls.yaml", NULL, 0, &recipe));
+  return 0;
+}
+
+static int unmake(void **state) {
+  ad_recipe_destroy(recipe);
+  ad_array_destroy(comm, &array);
+  ad_mesh_destroy(mesh);
+  ad_comm_close(comm);
+  return 0;
+}
+
+static void dtype_and_mesh(void **state) {
+  ad_axes axes;
+  ad_mesh *out = NULL;
+  refused(ad_dtype_parse("f32", NULL), "ad_dtype_parse: `out` is NULL");
+  refused(ad_axes_parse(NULL, &axes), "`text` is NULL");
+  refused(ad_axes_parse("tp", NULL), "`out` is NULL");
+  refused(ad_mesh_create(NULL, &out), "`text` is NULL");
+  refused(ad_mesh_create("dp=1", NULL), "`out` is NULL");
+  refused(ad_mesh_create_pool(NULL, 0, &out), "`text` is NULL");
+  refused(ad_mesh_create_view(NULL, "dp=1", &out), "`mesh` is NULL");
+  refused(ad_mesh_create_view(mesh, NULL, &out), "`text` is NULL");
+  refused(ad_mesh_create_view(mesh, "dp=1", NULL), "`out` is NULL");
+  refused(ad_mesh_check(NULL), "there is no mesh");
+  ad_mesh_destroy(NULL);
+  assert_null(out);
+}
+
+static void layouts(void **state) {
+  ad_layout out;
+  ad_path_step steps[AD_AXIS_COUNT];
+  int count = 0;
+  const ad_layout *one[] = {&layout}, *none[] = {NULL}, *lost[] = {&astray};
+  ad_rule rule = {.name = "double", .dims = "a->a"}, nameless = {.dims = "a->a"}, dimless = {.name = "double"};
+  refused(ad_layout_parse(NULL, "", &out), "`mesh` is NULL");
+  refused(ad_layout_parse(mesh, NULL, &out), "`text` is NULL");
+  refused(ad_layout_parse(mesh, "", NULL), "`out` is NULL");
+  refused(ad_layout_after(NULL, AD_MOVE_CONVERT, 0, AD_R, 1, NULL, &out), "`layout` is NULL");
+  refused(ad_layout_after(&layout, AD_MOVE_CONVERT, 0, AD_R, 1, NULL, NULL), "`out` is NULL");
+  refused(ad_layout_after(&astray, AD_MOVE_CONVERT, 0, AD_R, 1, NULL, &out), "`layout->mesh` is NULL");
+  refused(ad_layout_path(NULL, &layout, steps, &count), "`gradient` is NULL");
+  refused(ad_layout_path(&layout, NULL, steps, &count), "`storage` is NULL");
+  refused(ad_layout_path(&layout, &layout, NULL, &count), "`steps` is NULL");
+  refused(ad_layout_path(&layout, &layout, steps, NULL), "`count` is NULL");
+  refused(ad_layout_path(&layout, &astray, steps, &count), "`storage->mesh` is NULL");
+  refused(ad_layout_propagate(NULL, one, NULL, 1, NULL, &out), "`rule` is NULL");
+  refused(ad_layout_propagate(&nameless, one, NULL, 1, NULL, &out), "`rule->name` is NULL");
+  refused(ad_layout_propagate(&dimless, one, NULL, 1, NULL, &out), "`rule->dims` is NULL");
+  refused(ad_layout_propagate(&rule, NULL, NULL, 1, NULL, &out), "`operands` is NULL");
+  refused(ad_layout_propagate(&rule, none, NULL, 1, NULL, &out), "`operands[i]` is NULL");
+  refused(ad_layout_propagate(&rule, lost, NULL, 1, NULL, &out), "`operands[i]->mesh` is NULL");
+  refused(ad_layout_propagate(&rule, one, NULL, 1, NULL, NULL), "`out` is NULL");
+  refused(ad_layout_view(NULL, mesh, NULL, &out), "`layout` is NULL");
+  refused(ad_layout_view(&layout, NULL, NULL, &out), "`view` is NULL");
+  refused(ad_layout_view(&layout, mesh, NULL, NULL), "`out` is NULL");
+  refused(ad_layout_view(&astray, mesh, NULL, &out), "`layout->mesh` is NULL");
+}
+
+static void arrays(void **state) {
+  ad_array out = array, lost = {.dtype = AD_F32};
+  const ad_array *none[] = {NULL}, *lost_list[] = {&lost};
+  ad_request request;
+  double sum;
+  size_t rows = 4;
+  const ad_shape nonsense = {AD_DIMS_MAX + 1, {0}}, negative = {1, {-4}};
+  refused(ad_array_create(NULL, AD_F32, &shape, &layout, &out), "`comm` is NULL");
+  refused(ad_array_create(comm, AD_F32, NULL, &layout, &out), "`shape` is NULL");
+  refused(ad_array_create(comm, AD_F32, &shape, NULL, &out), "`layout` is NULL");
+  refused(ad_array_create(comm, AD_F32, &shape, &layout, NULL), "`out` is NULL");
+  refused(ad_array_create(comm, AD_F32, &shape, &astray, &out), "`layout->mesh` is NULL");
+  refused(ad_array_create(comm, (ad_dtype)0, &shape, &layout, &out), "0 is no dtype");
+  refused(ad_array_create(comm, AD_F32, &nonsense, &layout, &out), "7 dimensions; 0 to 6 are possible");
+  refused(ad_array_create(comm, AD_F32, &negative, &layout, &out), "dimension 0 is -4");
+  refused(ad_array_after(NULL, &array, AD_MOVE_ONCE, 0, AD_P, NULL, &out), "`comm` is NULL");
+  refused(ad_array_after(comm, NULL, AD_MOVE_ONCE, 0, AD_P, NULL, &out), "`in` is NULL");
+  refused(ad_array_after(comm, &array, AD_MOVE_ONCE, 0, AD_P, NULL, NULL), "`out` is NULL");
+  refused(ad_array_after(comm, &lost, AD_MOVE_ONCE, 0, AD_P, NULL, &out), "`in->layout.mesh` is NULL");
+  refused(ad_array_move(NULL, &array, AD_MOVE_ONCE, 0, AD_P, AD_F32, NULL, &out), "`comm` is NULL");
+  refused(ad_array_move(comm, NULL, AD_MOVE_ONCE, 0, AD_P, AD_F32, NULL, &out), "`in` is NULL");
+  refused(ad_array_move(comm, &array, AD_MOVE_ONCE, 0, AD_P, AD_F32, NULL, NULL), "`out` is NULL");
+  refused(ad_array_post(NULL, &array, AD_MOVE_ALL_REDUCE, 0, AD_R, AD_F32, NULL, &out, &request), "`comm` is NULL");
+  refused(ad_array_post(comm, NULL, AD_MOVE_ALL_REDUCE, 0, AD_R, AD_F32, NULL, &out, &request), "`in` is NULL");
+  refused(ad_array_post(comm, &array, AD_MOVE_ALL_REDUCE, 0, AD_R, AD_F32, NULL, NULL, &request), "`out` is NULL");
+  refused(ad_array_post(comm, &array, AD_MOVE_ALL_REDUCE, 0, AD_R, AD_F32, NULL, &out, NULL), "`request` is NULL");
+  refused(ad_array_post(comm, &array, AD_MOVE_CONVERT, 0, AD_R, AD_F32, NULL, &out, &request),
+          "a call without a site: post: convert cannot be posted");
+  refused(ad_array_exchange(NULL, &array, 0, &rows, &rows, NULL, &out), "`comm` is NULL");
+  refused(ad_array_exchange(comm, NULL, 0, &rows, &rows, NULL, &out), "`in` is NULL");
+  refused(ad_array_exchange(comm, &array, 0, NULL, &rows, NULL, &out), "`send_rows` is NULL");
+  refused(ad_array_exchange(comm, &array, 0, &rows, NULL, NULL, &out), "`receive_rows` is NULL");
+  refused(ad_array_exchange(comm, &array, 0, &rows, &rows, NULL, NULL), "`out` is NULL");
+  refused(ad_array_add(NULL, &array, NULL), "`to` is NULL");
+  refused(ad_array_add(&array, NULL, NULL), "`from` is NULL");
+  refused(ad_array_add(&array, &lost, NULL), "`from->layout.mesh` is NULL");
+  refused(ad_array_whole(NULL, &array, NULL, &out), "`comm` is NULL");
+  refused(ad_array_whole(comm, NULL, NULL, &out), "`in` is NULL");
+  refused(ad_array_whole(comm, &array, NULL, NULL), "`out` is NULL");
+  refused(ad_array_square_sum(NULL, &group, none, 0, NULL, &sum), "`comm` is NULL");
+  refused(ad_array_square_sum(comm, NULL, none, 0, NULL, &sum), "`group` is NULL");
+  refused(ad_array_square_sum(comm, &(ad_group){0}, none, 0, NULL, &sum), "`group->mesh` is NULL");
+  refused(ad_array_square_sum(comm, &group, NULL, 1, NULL, &sum), "`arrays` is NULL");
+  refused(ad_array_square_sum(comm, &group, none, 1, NULL, &sum), "an array is NULL");
+  refused(ad_array_square_sum(comm, &group, lost_list, 1, NULL, &sum), "an array has no mesh");
+  refused(ad_array_square_sum(comm, &group, NULL, 0, NULL, NULL), "`out` is NULL");
+  must(ad_array_square_sum(comm, &group, NULL, 0, NULL, &sum));
+  assert_true(sum == 0);
+}
+
+static void reducers_and_counts(void **state) {
+  ad_reducer *reducer = NULL;
+  ad_count *count = NULL;
+  ad_param_spec spec = {.name = "w", .shape = shape, .layout = layout, .storage = layout};
+  ad_array out;
+  int adds;
+  double norm;
+  int64_t sum;
+  refused(ad_contract_complete(NULL), "`contract` is NULL");
+  refused(ad_reducer_create(NULL, &spec, 1, NULL, &reducer), "`comm` is NULL");
+  refused(ad_reducer_create(comm, NULL, 1, NULL, &reducer), "`params` is NULL");
+  refused(ad_reducer_create(comm, &spec, 1, NULL, NULL), "`out` is NULL");
+  refused(ad_reducer_begin_microbatch(NULL, AD_SYNC_ALL), "a reducer that is NULL");
+  refused(ad_reducer_target(NULL, 0, &out, &adds), "a reducer that is NULL");
+  refused(ad_reducer_add(NULL, 0, &array, NULL), "a reducer that is NULL");
+  refused(ad_reducer_end_microbatch(NULL), "a reducer that is NULL");
+  refused(ad_reducer_finish(NULL), "a reducer that is NULL");
+  refused(ad_reducer_step(NULL, NULL), "a reducer that is NULL");
+  refused(ad_reducer_norm(NULL, &group, &norm), "a reducer that is NULL");
+  must(ad_reducer_create(comm, &spec, 1, NULL, &reducer));
+  must(ad_reducer_begin_microbatch(reducer, AD_SYNC_ALL));
+  refused(ad_reducer_target(reducer, 0, NULL, &adds), "`out` is NULL");
+  refused(ad_reducer_target(reducer, 0, &out, NULL), "`adds` is NULL");
+  refused(ad_reducer_norm(reducer, NULL, &norm), "`group` is NULL");
+  refused(ad_reducer_norm(reducer, &group, NULL), "`out` is NULL");
+  ad_reducer_destroy(reducer);
+  refused(ad_count_create(NULL, &count), "`comm` is NULL");
+  refused(ad_count_create(comm, NULL), "`out` is NULL");
+  must(ad_count_create(comm, &count));
+  refused(ad_count_post(NULL, &group, 1, NULL), "`count` is NULL");
+  refused(ad_count_post(count, NULL, 1, NULL), "`group` is NULL");
+  refused(ad_count_wait(NULL, &sum), "`count` is NULL");
+  must(ad_count_post(count, &group, 1, NULL));
+  refused(ad_count_wait(count, NULL), "`out` is NULL");
+  must(ad_count_wait(count, &sum));
+  ad_count_destroy(count);
+  ad_count_destroy(NULL);
+  ad_reducer_destroy(NULL);
+}
+
+static void stores(void **state) {
+  ad_store *store = NULL;
+  ad_param_spec spec = {.name = "w", .shape = shape, .layout = layout, .storage = layout}, nameless = spec;
+  ad_param_spec lost = {.name = "w", .shape = shape, .layout = layout};
+  nameless.name = NULL;
+  refused(ad_store_create(NULL, &spec, 1, NULL, &store), "`comm` is NULL");
+  refused(ad_store_create(comm, NULL, 1, NULL, &store), "`params` is NULL");
+  refused(ad_store_create(comm, &nameless, 1, NULL, &store), "`params[i].name` is NULL");
+  refused(ad_store_create(comm, &lost, 1, NULL, &store), "`params[i].storage.mesh` is NULL");
+  refused(ad_store_create(comm, &spec, 1, NULL, NULL), "`out` is NULL");
+  refused(ad_store_refresh(NULL, 0), "`store` is NULL");
+  refused(ad_store_begin_pass(NULL, 0), "`store` is NULL");
+  refused(ad_store_acquire(NULL, 0), "`store` is NULL");
+  refused(ad_store_end_pass(NULL), "`store` is NULL");
+  must(ad_store_create(comm, &spec, 1, NULL, &store));
+  refused(ad_store_acquire(store, 1), "store: parameter 1 of 1");
+  ad_store_destroy(store);
+  ad_store_destroy(NULL);
+}
+
+/* An operation without a tape gives NULL, which every other call takes as it takes a dead tensor. */
+static void tensors(void **state) {
+  ad_tape *tape = NULL;
+  refused(ad_tape_create(NULL, mesh, NULL, &tape), "`comm` is NULL");
+  refused(ad_tape_create(comm, NULL, NULL, &tape), "`mesh` is NULL");
+  refused(ad_tape_create(comm, mesh, NULL, NULL), "`out` is NULL");
+  refused(ad_tape_status(NULL), "`tape` is NULL");
+  refused(ad_backward(NULL, NULL), "`tape` is NULL");
+  assert_null(ad_constant(NULL, &array));
+  assert_null(ad_parameter_at(NULL, &array, 0, NULL));
+  assert_null(ad_add(NULL, NULL, NULL));
+  assert_non_null(strstr(ad_last_error(), "add: the tape is NULL"));
+  assert_null(ad_all_reduce(NULL, NULL, "tp", AD_R));
+  assert_non_null(strstr(ad_last_error(), "all_reduce: the tape is NULL"));
+  assert_null(ad_tensor_array(NULL));
+  assert_null(ad_grad(NULL));
+  assert_true(isnan(ad_tensor_scalar(NULL)));
+  ad_keep(NULL);
+  ad_tape_destroy(NULL);
+}
+
+static void tensors_that_are_missing_stick_to_the_tape(void **state) {
+  ad_tape *tape;
+  must(ad_tape_create(comm, mesh, NULL, &tape));
+  ad_tensor *wrong[] = {ad_constant_at(tape, NULL, NULL), NULL, NULL, NULL, NULL};
+  refused(ad_tape_status(tape), "a call without a site: a leaf needs an array, not NULL");
+  ad_tape_reset(tape);
+  wrong[1] = ad_add_at(tape, NULL, NULL, NULL);
+  refused(ad_tape_status(tape), "a call without a site: add: operand 1 is NULL");
+  ad_tape_reset(tape);
+  wrong[2] = ad_attention(tape, ad_constant(tape, &array), NULL, NULL, 4);
+  refused(ad_tape_status(tape), "attention: operand 2 is NULL");
+  ad_tape_reset(tape);
+  wrong[3] = ad_move_at(tape, ad_constant(tape, &array), AD_MOVE_ONCE, NULL, AD_P, NULL);
+  refused(ad_tape_status(tape), "a call without a site: once: ad_axes_parse: `text` is NULL");
+  ad_tape_reset(tape);
+  wrong[4] = ad_convert(tape, NULL, "tp", AD_R);
+  refused(ad_tape_status(tape), "operand 1 is NULL");
+  for (int i = 0; i < 5; i++) assert_null(ad_tensor_array(wrong[i]));
+  ad_tape_destroy(tape);
+}
+
+static void optimizers_and_parameters(void **state) {
+  ad_adamw *optimizer = NULL;
+  const ad_array *params[] = {&array}, *none[] = {NULL}, *grads[] = {NULL};
+  ad_array *updated[] = {&array}, *missing[] = {NULL}, lost = {.dtype = AD_F32, .shape = shape};
+  ad_param_declaration declaration = {.name = "w", .shape = shape, .layout = layout};
+  refused(ad_adamw_create(params, NULL, 1, NULL, NULL), "`out` is NULL");
+  refused(ad_adamw_create(NULL, NULL, 1, NULL, &optimizer), "`params` is NULL");
+  refused(ad_adamw_create(none, NULL, 1, NULL, &optimizer), "`params[i]` is NULL");
+  must(ad_adamw_create(params, NULL, 1, NULL, &optimizer));
+  refused(ad_adamw_step(NULL, updated, grads, 1, 1, NULL), "`optimizer` is NULL");
+  refused(ad_adamw_step(optimizer, NULL, grads, 1, 1, NULL), "`params` is NULL");
+  refused(ad_adamw_step(optimizer, missing, grads, 1, 1, NULL), "`params[i]` is NULL");
+  refused(ad_adamw_step(optimizer, updated, NULL, 1, 1, NULL), "`grads` is NULL");
+  refused(ad_adamw_copy(NULL, optimizer), "`to` is NULL");
+  refused(ad_adamw_copy(optimizer, NULL), "`from` is NULL");
+  assert_int_equal(ad_adamw_steps(optimizer), 0);
+  ad_adamw_destroy(optimizer);
+  ad_adamw_destroy(NULL);
+  refused(ad_param_initialise(NULL, 1, 0, &array), "`declaration` is NULL");
+  refused(ad_param_initialise(&declaration, 1, 0, NULL), "`value` is NULL");
+  refused(ad_param_initialise(&declaration, 1, 0, &lost), "`value->layout.mesh` is NULL");
+}
+
+static void data_and_files(void **state) {
+  ad_text_data *text = NULL;
+  ad_safetensors *file = NULL;
+  ad_safetensors_writer *writer = NULL;
+  const char *const nowhere[] = {NULL}, *const somewhere[] = {"/usr/share/common-licenses"};
+  const ad_safetensor nameless = {.dtype = AD_F32, .shape = shape}, tensor = {.name = "w", AD_F32, shape, NULL, 0};
+  char path[] = "/tmp/addend-nulls-XXXXXX";
+  refused(ad_text_data_open(NULL, 1, 4, 0, &text), "`paths` is NULL");
+  refused(ad_text_data_open(nowhere, 1, 4, 0, &text), "`paths[i]` is NULL");
+  refused(ad_text_data_open(somewhere, 1, 4, 0, NULL), "`out` is NULL");
+  refused(ad_safetensors_open(NULL, &file), "`path` is NULL");
+  refused(ad_safetensors_open("x", NULL), "`out` is NULL");
+  refused(ad_safetensors_parse(NULL, 8, "x", &file), "`bytes` is NULL");
+  refused(ad_safetensors_parse("12345678", 8, NULL, &file), "`path` is NULL");
+  refused(ad_safetensors_parse("12345678", 8, "x", NULL), "`out` is NULL");
+  refused(ad_safetensors_create(NULL, &tensor, 1, NULL, &writer), "`path` is NULL");
+  refused(ad_safetensors_create("/nowhere/x", NULL, 1, NULL, &writer), "`tensors` is NULL");
+  refused(ad_safetensors_create("/nowhere/x", &nameless, 1, NULL, &writer), "`tensors[i].name` is NULL");
+  refused(ad_safetensors_create("/nowhere/x", &tensor, 1, NULL, NULL), "`out` is NULL");
+  refused(ad_safetensors_add(NULL, &array), "`writer` is NULL");
+  refused(ad_safetensors_finish(NULL, NULL, NULL), "`writer` is NULL");
+  assert_non_null(mkdtemp(path));
+  char name[64];
+  snprintf(name, sizeof name, "%s/file", path);
+  must(ad_safetensors_create(name, &tensor, 1, NULL, &writer));
+  refused(ad_safetensors_add(writer, NULL), "`data` is NULL");
+  ad_safetensors_writer_destroy(writer);
+  ad_safetensors_writer_destroy(NULL);
+  ad_safetensors_close(NULL);
+  assert_int_equal(remove(path), 0);
+}
+
+static void checkpoints(void **state) {
+  ad_checkpointer *checkpointer = NULL;
+  const ad_checkpoint_value nameless[] = {{NULL, &array}}, empty[] = {{"w", NULL}};
+  ad_checkpoint_number number[] = {{NULL, 1}};
+  ad_checkpoint_state listless = {.value_count = 1}, first = {.values = nameless, .value_count = 1};
+  ad_checkpoint_state second = {.values = empty, .value_count = 1}, third = {.numbers = number, .number_count = 1};
+  char folder[] = "/tmp/addend-nulls-XXXXXX";
+  assert_non_null(mkdtemp(folder));
+  refused(ad_checkpointer_create(NULL, mesh, folder, 1, &checkpointer), "`comm` is NULL");
+  refused(ad_checkpointer_create(comm, NULL, folder, 1, &checkpointer), "`mesh` is NULL");
+  refused(ad_checkpointer_create(comm, mesh, NULL, 1, &checkpointer), "`folder` is NULL");
+  refused(ad_checkpointer_create(comm, mesh, folder, 1, NULL), "`out` is NULL");
+  must(ad_checkpointer_create(comm, mesh, folder, 1, &checkpointer));
+  refused(ad_checkpointer_save(NULL, &first), "`checkpointer` is NULL");
+  refused(ad_checkpointer_save(checkpointer, NULL), "`state` is NULL");
+  refused(ad_checkpointer_save(checkpointer, &listless), "`state->values` is NULL");
+  refused(ad_checkpointer_save(checkpointer, &first), "value 0 has no name");
+  refused(ad_checkpointer_save(checkpointer, &second), "value 0 has no array");
+  refused(ad_checkpointer_save(checkpointer, &third), "number 0 has no name");
+  refused(ad_checkpointer_poll(NULL), "`checkpointer` is NULL");
+  refused(ad_checkpointer_finish(NULL), "`checkpointer` is NULL");
+  refused(ad_checkpoint_load(NULL, mesh, folder, &listless), "`comm` is NULL");
+  refused(ad_checkpoint_load(comm, NULL, folder, &listless), "`mesh` is NULL");
+  refused(ad_checkpoint_load(comm, mesh, NULL, &listless), "`folder` is NULL");
+  refused(ad_checkpoint_load(comm, mesh, folder, NULL), "`state` is NULL");
+  refused(ad_checkpoint_load(comm, mesh, folder, &listless), "`state->values` is NULL");
+  ad_checkpointer_destroy(checkpointer);
+  ad_checkpointer_destroy(NULL);
+  assert_int_equal(remove(folder), 0);
+}
+
+static void recipes_models_and_plans(void **state) {
+  ad_recipe *out = NULL;
+  ad_mesh *named = NULL;
+  ad_model *model = NULL;
+  ad_contract contract;
+  char *text = NULL;
+  const char *const sets[] = {NULL};
+  ad_gpt_options options = {.size = sizeof options, .layers = 1, .d_model = 8, .heads = 2, .seq = 8};
+  refused(ad_recipe_read(NULL, NULL, 0, &out), "`path` is NULL");
+  refused(ad_recipe_read("x", NULL, 0, NULL), "`out` is NULL");
+  refused(ad_recipe_read("x", NULL, 1, &out), "`sets` is NULL");
+  refused(ad_recipe_parse(NULL, "x", NULL, 0, &out), "`text` is NULL");
+  refused(ad_recipe_parse("", NULL, NULL, 0, &out), "`path` is NULL");
+  refused(ad_recipe_parse("", "x", sets, 1, &out), "`sets[i]` is NULL");
+  refused(ad_recipe_parse("", "x", NULL, 0, NULL), "`out` is NULL");
+  refused(ad_recipe_print(NULL, &text), "`recipe` is NULL");
+  refused(ad_recipe_print(recipe, NULL), "`out` is NULL");
+  refused(ad_recipe_mesh(NULL, &named), "`recipe` is NULL");
+  refused(ad_recipe_mesh(recipe, NULL), "`out` is NULL");
+  refused(ad_recipe_model(NULL, mesh, &model), "`recipe` is NULL");
+  refused(ad_recipe_model(recipe, NULL, &model), "`mesh` is NULL");
+  refused(ad_recipe_model(recipe, mesh, NULL), "`out` is NULL");
+  refused(ad_recipe_contract(NULL, "w", &contract), "`recipe` is NULL");
+  refused(ad_recipe_contract(recipe, NULL, &contract), "`param` is NULL");
+  refused(ad_recipe_contract(recipe, "w", NULL), "`out` is NULL");
+  refused(ad_gpt_create(NULL, &options, &model), "`mesh` is NULL");
+  refused(ad_gpt_create(mesh, &options, NULL), "`out` is NULL");
+  refused(ad_gpt_create(mesh, NULL, &model), "layers");
+  refused(ad_plan_json(NULL, NULL, &text), "`recipe` is NULL");
+  refused(ad_plan_json(recipe, NULL, NULL), "`out` is NULL");
+  refused(ad_plan_table(NULL, NULL, &text), "`recipe` is NULL");
+  refused(ad_plan_table(recipe, NULL, NULL), "`out` is NULL");
+  ad_recipe_destroy(NULL);
+  ad_model_destroy(NULL);
+}
+
+static void ignore(void *context, size_t param, const ad_array *addend) { (*(int *)context)++; }
+
+static void runs(void **state) {
+  ad_run *run = NULL;
+  ad_step_report report;
+  ad_run_memory memory;
+  double loss;
+  size_t bytes;
+  int64_t steps;
+  int seen = 0;
+  refused(ad_run_create(NULL, recipe, NULL, &run), "`comm` is NULL");
+  refused(ad_run_create(comm, NULL, NULL, &run), "`recipe` is NULL");
+  refused(ad_run_create(comm, recipe, NULL, NULL), "`out` is NULL");
+  refused(ad_run_step(NULL, 0, &report), "`run` is NULL");
+  refused(ad_run_loss(NULL, 0, 0, &loss), "`run` is NULL");
+  refused(ad_run_refresh(NULL, 0), "`run` is NULL");
+  refused(ad_run_addends(NULL, 0, ignore, &seen), "`run` is NULL");
+  refused(ad_run_measure_memory(NULL, &memory), "`run` is NULL");
+  refused(ad_run_save(NULL, NULL, 0), "`run` is NULL");
+  refused(ad_run_checkpoint_bytes(NULL, &bytes), "`run` is NULL");
+  refused(ad_run_load(NULL, "x", &steps), "`run` is NULL");
+  refused(ad_run_write_weights(NULL, "x"), "`run` is NULL");
+  refused(ad_run_read_weights(NULL, "x"), "`run` is NULL");
+  must(ad_run_create(comm, recipe, NULL, &run));
+  refused(ad_run_step(run, 0, NULL), "`out` is NULL");
+  refused(ad_run_loss(run, 0, 0, NULL), "`out` is NULL");
+  refused(ad_run_measure_memory(run, NULL), "`out` is NULL");
+  refused(ad_run_save(run, NULL, 0), "`checkpointer` is NULL");
+  refused(ad_run_checkpoint_bytes(run, NULL), "`out` is NULL");
+  refused(ad_run_load(run, NULL, &steps), "`folder` is NULL");
+  refused(ad_run_load(run, "x", NULL), "`steps` is NULL");
+  refused(ad_run_write_weights(run, NULL), "`path` is NULL");
+  refused(ad_run_read_weights(run, NULL), "`path` is NULL");
+  must(ad_run_step(run, 0, &report)); /* nothing was changed */
+  ad_run_destroy(run);
+  ad_run_destroy(NULL);
+  refused(ad_train_make_folder(NULL, NULL), "`recipe` is NULL");
+  refused(ad_train(NULL, recipe, NULL), "`comm` is NULL");
+  refused(ad_train(comm, NULL, NULL), "`recipe` is NULL");
+}
+
+static void checks(void **state) {
+  int holds;
+  char *text = NULL;
+  refused(ad_check(NULL, NULL, &holds, &text), "`recipe` is NULL");
+  refused(ad_check(recipe, NULL, NULL, &text), "`holds` is NULL");
+  refused(ad_check(recipe, NULL, &holds, NULL), "`json` is NULL");
+  refused(ad_check_on(NULL, recipe, NULL, &holds, &text), "`comm` is NULL");
+  refused(ad_check_on(comm, NULL, NULL, &holds, &text), "`recipe` is NULL");
+  refused(ad_check_on(comm, recipe, NULL, NULL, &text), "`holds` is NULL");
+  refused(ad_check_on(comm, recipe, NULL, &holds, NULL), "`json` is NULL");
+  refused(ad_check_table(NULL, 0, &text), "`json` is NULL");
+  refused(ad_check_table("{}", 0, NULL), "`out` is NULL");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(dtype_and_mesh),
+      cmocka_unit_test(layouts),
+      cmocka_unit_test(arrays),
+      cmocka_unit_test(reducers_and_counts),
+      cmocka_unit_test(stores),
+      cmocka_unit_test(tensors),
+      cmocka_unit_test(tensors_that_are_missing_stick_to_the_tape),
+      cmocka_unit_test(optimizers_and_parameters),
+      cmocka_unit_test(data_and_files),
+      cmocka_unit_test(checkpoints),
+      cmocka_unit_test(recipes_models_and_plans),
+      cmocka_unit_test(runs),
+      cmocka_unit_test(checks),
+  };
+  return cmocka_run_group_tests(tests, make, unmake);
+}
