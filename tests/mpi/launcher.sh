@@ -92,8 +92,8 @@ echo "deaths: the launcher's status, nothing left"
 
 # The suites of engine shm.
 for nodes in 1 2; do
-  for suite in protocol conformance; do
-    must env ADDEND_TEST_MPIRUN="${launch[*]}" ADDEND_TEST_NODES=$nodes "$build/test_comm_$suite"
+  for suite in comm_protocol comm_conformance reduce_store; do
+    must env ADDEND_TEST_MPIRUN="${launch[*]}" ADDEND_TEST_NODES=$nodes "$build/test_$suite"
   done
 done
-echo "suites: protocol and conformance, on one node and on two"
+echo "suites: protocol, conformance and the store, on one node and on two"
