@@ -184,8 +184,8 @@ static void nothing_of_a_released_copy_is_used(void **state) {
   unsetenv("ADDEND_HOSTILE");
 }
 
-/* What one rank bears of copies of `whole` elements: its part where all ranks share them; elsewhere all of them, and its
- * own part (about half: dp_shard is 2) on the way to the others. */
+/* What one rank bears of copies of `whole` elements: its part where all ranks share them; elsewhere all of them, and
+ * its own part (about half: dp_shard is 2) on the way to the others. */
 static void check_copies(const world *w, size_t whole) {
   ad_group everyone = ad_mesh_group(w->mesh, AD_AXES_ALL, ad_comm_rank(w->comm));
   size_t elements = ad_store_gathered_bytes(w->store) / 4, members = (size_t)ad_group_size(&everyone);
