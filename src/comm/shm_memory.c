@@ -62,19 +62,45 @@ static ad_status no_room(size_t bytes, const char *why) {
   return ad_fail(AD_MEMORY, "no memory for %zu bytes that ranks share: %s", bytes, why);
 }
 
-// The kernel promises memory it does not have and ends processes later; so large requests are compared with what is
-// left.
+// The kernel promises memory it does not have and ends processes later, whichever they are; so a large request is
+// compared with what is left when the other ranks have what they were promised.
+static ad_status promise(shm_world *world, uint64_t bytes) {
+  uint64_t others = atomic_fetch_add(&world->control->promised, bytes), available = memory_available();
+  if (others <= available && bytes <= available - others) return AD_OK;
+  atomic_fetch_sub(&world->control->promised, bytes);
+  return no_room(bytes, "the machine has less left");
+}
+
+static int make_piece(const shm_world *world, uint64_t start, uint64_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  if (!madvise(ad_shm_at(world, start), bytes, MADV_POPULATE_WRITE)) return 1;
+#endif
+  return !fallocate(world->fd, 0, (off_t)start, (off_t)bytes);
+}
+
+// In pieces, because memory counts twice while it is promised and made. A block this large starts on a page.
+static ad_status make_many_pages(shm_world *world, uint64_t start, uint64_t bytes) {
+  uint64_t made = 0, next = 0, piece = 64u << 20;
+  AD_TRY(promise(world, bytes));
+  madvise(ad_shm_at(world, start), bytes, MADV_HUGEPAGE);
+  for (; made < bytes; made += next) {
+    next = bytes - made < piece ? bytes - made : piece;
+    if (!make_piece(world, start + made, next)) break;
+    atomic_fetch_sub(&world->control->promised, next);
+  }
+  if (made == bytes) return AD_OK;
+  ad_status status = no_room(bytes, strerror(errno));
+  atomic_fetch_sub(&world->control->promised, bytes - made);
+  uint64_t touched = made + next == bytes ? bytes - 4096 : made + next;  // the last page may be the next block's too
+  (void)fallocate(world->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)start, (off_t)touched);
+  return status;
+}
+
 static ad_status make_pages(shm_world *world, const shm_block *block) {
   uint64_t page = 4096, start = block->start / page * page;
   uint64_t bytes = (block->start + block->bytes + page - 1) / page * page - start;
-  char *memory = ad_shm_at(world, start);
-  if (bytes >= large && bytes > memory_available()) return no_room(block->bytes, "the machine has less left");
-  if (bytes >= large) madvise(memory, bytes, MADV_HUGEPAGE);
-#ifdef MADV_POPULATE_WRITE
-  if (!madvise(memory, bytes, MADV_POPULATE_WRITE)) return AD_OK;
-#endif
-  if (!fallocate(world->fd, 0, (off_t)start, (off_t)bytes)) return AD_OK;
-  return no_room(block->bytes, strerror(errno));
+  if (bytes >= large) return make_many_pages(world, start, bytes);
+  return make_piece(world, start, bytes) ? AD_OK : no_room(block->bytes, strerror(errno));
 }
 
 /* ---- blocks ---- */

@@ -124,6 +124,7 @@ done
 could_not "step [0-9]*: the loss on rank [0-2] is not a finite number" train "$recipe" -o run \
   --set train.lr=100 --set train.weight_decay=1000 --set train.warmup=0 --set train.clip=0 --json
 could_not "no memory" check "$recipe" --set model.d_model=65536 --json
+could_not "rank [0-2]: no memory for [0-9]* bytes that ranks share" train "$recipe" -o big --set model.d_model=262144
 if ! grep -q __asan_init "$addend"; then # a sanitizer reserves terabytes for itself
   (ulimit -v 400000; could_not "ulimit -v" check "$recipe")
 fi

@@ -24,13 +24,21 @@ train: {global_batch: 16, microbatchs: 2, steps: 0, lr: fast}
 Y
 refused $'bad.yaml:2\nmodel.layers\nbad.yaml:6\ndq\nbad.yaml:7\nmicrobatchs\nmicrobatches\ntrain.steps\ntrain.lr' check bad.yaml
 refused 'no-such.yaml' train no-such.yaml
-refused 'data.text' plan good.yaml --set 'data.text=[/no/such/folder]'
+refused '--set data.text: /no/such/folder: cannot be read: No such file' plan good.yaml --set 'data.text=[/no/such/folder]'
+refused '--set data.text: is an empty list' train good.yaml --set 'data.text=[]'
+mkdir none
+refused 'none: no regular file is in this folder' train good.yaml --set 'data.text=[none]'
 : >empty.txt
-refused 'empty.txt' check good.yaml --set 'data.text=[empty.txt]'
+refused '--set data.text: empty.txt: the text is empty' check good.yaml --set 'data.text=[empty.txt]'
 echo short >short.txt
 refused $'good.yaml:14: data.seq\n6 bytes' check good.yaml --set 'data.text=[short.txt]'
 refused 'heads' check good.yaml --set model.heads=5
-refused 'train.sync' check good.yaml --set 'train.sync=[none]'
+refused '--set train.sync: must have one entry per microbatch, has 1 for 2' check good.yaml --set 'train.sync=[none]'
+refused '--set train.sync: must end in all, ends in shard' check good.yaml --set 'train.sync=[none, shard]'
+refused 'accumulate f32 is narrower than reduce f64, so that sums would lose what was sent; take at least f64' \
+  train good.yaml --set 'precision={reduce: f64, accumulate: f32}'
+refused 'precision.accumulate: contract: accumulate is bf16; sums form in f32 or f64' train good.yaml --set 'precision={accumulate: bf16}'
+refused '--set shard.bucket_mib: must be above 0, is 0' train good.yaml --set shard.bucket_mib=0
 refused 'train.stepz' check good.yaml --set train.stepz=1
 refused 'tp' check good.yaml --set mesh="dp_shard=2 tp=2"
 refused 'steps' check good.yaml --steps none

@@ -32,4 +32,12 @@ P
 "$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=1 -o 'a "folder"' --json >quoted.json 2>err
 python3 -c 'import json; story = json.load(open("quoted.json")); assert story["folder"] == "a \"folder\"", story'
 [ ! -s err ] || { cat err >&2; fail "work of less than a second has no progress to tell of"; }
+# Law 5: a step without a counted token has gradient 0 and a warning, and training goes on.
+"$addend" train "$source/recipes/gpt-dp.yaml" --set 'data.valid=[0]' --set train.steps=2 -o uncounted --json >uncounted.json 2>err || fail "uncounted"
+grep -q "^addend: warning: step 1: no token of the batch counts; its gradient is 0$" err || { cat err >&2; fail "it warns"; }
+python3 - <<'P'
+import json
+lines = [json.loads(line) for line in open("uncounted/metrics.jsonl")]
+assert [line["step"] for line in lines] == [0, 1] and all(line["norm"] == 0 for line in lines), lines
+P
 echo "train: all hold"
