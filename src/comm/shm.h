@@ -63,7 +63,7 @@ typedef struct shm_control {
   _Atomic uint32_t sleepers;
   _Alignas(SHM_LINE) _Atomic uint32_t joined;
   _Atomic uint64_t channels_used;
-  _Atomic uint64_t promised;  // bytes that ranks are making pages for and have not made yet
+  _Atomic uint64_t promised;         // bytes that ranks are making pages for and have not made yet
   uint32_t fail_status, fail_cause;  // ad_status: what calls return; what the failing rank gave as its reason
   int32_t fail_rank;
   char fail_text[AD_MESSAGE_MAX];

@@ -69,7 +69,7 @@ struct ad_tensor {
 /* Records one operation: checks, gives memory, runs forward. A dead tensor on failure. */
 ad_tensor *ad_tape_apply(ad_tape *tape, const operation *op, ad_tensor *const *operands, int count,
                          const attributes *given, const char *site);
-ad_tensor *ad_tape_fail(ad_tape *tape, ad_status status);            /* keeps the first error; returns a dead tensor */
+ad_tensor *ad_tape_fail(ad_tape *tape, ad_status status);       /* keeps the first error; returns a dead tensor */
 ad_tensor *ad_tape_missing(const char *site, const char *what); /* says that there is no tape; returns NULL */
 int ad_tape_failed(const ad_tape *tape);
 /* Tells the other ranks of this tape's error, once: they may wait for this one in a collective. */
