@@ -146,7 +146,10 @@ static ad_status share_file(mpi_world *world, node_file *all, int *fd, shm_contr
   int file = -1;
   node_file own = {.pid = getpid()};
   ad_status status = leads ? ad_shm_make(world->ranks, 0, 0, &file, &control) : AD_OK;
-  if (control) control->joining = count_on_node(world);
+  if (control) {
+    control->joining = count_on_node(world);
+    control->launcher = 0;
+  }
   own.status = status;
   own.fd = file;
   world->transport->all_gather(&own, sizeof own, all);

@@ -8,7 +8,8 @@
  *   shm_channel.c  a channel for each group: every member publishes its calls in a ring of slots
  *   shm_work.c     all buffers in the file: the work is cut into chunks that any member takes
  *   shm_copy.c     what is copied from whom to whom
- *   shm_own.c      buffers elsewhere: each member does its own part, in rounds through staging
+ *   shm_own.c      buffers elsewhere: each member does its own part, by reading its peers' memory or through staging
+ *   shm_pull.c     reading a peer's memory: whether that is possible, and the reading
  *   shm_wait.c     spinning, yielding, sleeping, and finding out why a wait does not end
  *   shm_engine.c   the engine's table */
 #ifndef COMM_SHM_H
@@ -29,7 +30,9 @@ enum {
   SHM_INLINE_IN_FILE = 512,
   SHM_CHANNELS = 4096,  // different groups, a power of two
   SHM_RANKS_MAX = 512,
-  SHM_STAGE = 128 * 1024  // bytes of one half of a staging buffer
+  SHM_STAGE = 128 * 1024,   // bytes of one half of a staging buffer
+  SHM_BLOCK = 64 * 1024,    // bytes of each member's input that are reduced at a time
+  SHM_PULL_MIN = 16 * 1024  // bytes of a piece of memory that are worth reading from a peer; see is_worth_pulling
 };
 
 typedef enum shm_state { SHM_ABSENT, SHM_JOINED, SHM_LEFT, SHM_DIED } shm_state;
@@ -44,6 +47,8 @@ typedef struct shm_record {
   _Atomic uint64_t epoch;
   _Atomic uint64_t waits_channel, waits_sequence;
   int32_t exit_status;  // of a rank that left without closing; else 0
+  // A word in the rank's own memory, at this address of its process, for the others to try to read. 0: they may not.
+  uint64_t probe_at, probe_holds;
 } shm_record;
 
 typedef struct shm_entry {
@@ -57,11 +62,14 @@ typedef struct shm_entry {
 typedef struct shm_control {
   uint64_t magic, file_bytes, ranks;
   uint64_t records_start, channels_start, channels_bytes, regions_start, region_bytes;
-  uint64_t joining;  // of the ranks: those of this node, if the world has more
+  uint64_t joining;   // of the ranks: those of this node, if the world has more
+  uint64_t launcher;  // the process that started the ranks, or their parents; 0: each one's own parent did
   // One line that every call reads and hardly any writes.
   _Alignas(SHM_LINE) _Atomic uint32_t failed;  // 0 no, 1 being written, 2 the error below holds
   _Atomic uint32_t sleepers;
   _Alignas(SHM_LINE) _Atomic uint32_t joined;
+  _Atomic uint32_t tried, unreadable;  // ranks that tried to read all others; whether one could not
+  _Atomic uint32_t crowded;            // a rank has fewer cores than there are ranks
   _Atomic uint64_t channels_used;
   _Atomic uint64_t promised;         // bytes that ranks are making pages for and have not made yet
   uint32_t fail_status, fail_cause;  // ad_status: what calls return; what the failing rank gave as its reason
@@ -70,13 +78,13 @@ typedef struct shm_control {
   shm_entry entries[SHM_CHANNELS];
 } shm_control;
 
-/* Where a member's input is for the others. */
-typedef enum shm_place { SHM_INLINE, SHM_SHARED, SHM_STAGED } shm_place;
+/* Where a member's input is for the others: in the slot, in the file, in staging in rounds, in its process. */
+typedef enum shm_place { SHM_INLINE, SHM_SHARED, SHM_STAGED, SHM_PULLED } shm_place;
 
 /* What a member says of its call: with `published` it fills the one line that everybody looks at. */
 typedef struct shm_offer {
   ad_signature signature;
-  uint64_t in;     // offset of the input or its staging
+  uint64_t in;     // offset of the input or its staging; pulled: its address in the member's process
   uint64_t out;    // offset of the output; 0: elsewhere
   uint64_t table;  // offset of all_to_all's starts or exchange's messages; 0: none
   uint32_t place;  // shm_place
@@ -109,7 +117,7 @@ typedef struct shm_message {
   uint32_t peer;
   uint8_t sends, dtype;
   uint64_t bytes;
-  uint64_t at;  // offset of the buffer, or of the message in the staged stream
+  uint64_t at;  // offset of the buffer, its address if pulled, or that of the message in the staged stream
 } shm_message;
 
 /* This rank's view of a channel. */
@@ -137,8 +145,9 @@ typedef struct shm_call {
   uint32_t seen;          // members whose publication was seen
   uint32_t complete;      // members whose part was seen done
   shm_mode mode;
-  // Among the members: an input is staged, an output is not in the file, an input is not inline, a table.
-  uint8_t any_staged, any_elsewhere, any_not_inline, any_table;
+  // Among the members: an input is staged, one is pulled, an output is not in the file, an input is not inline, a
+  // table.
+  uint8_t any_staged, any_pulled, any_elsewhere, any_not_inline, any_table;
   uint8_t past;       // the members together touch more than the caches hold
   uint32_t patience;  // looks at the others before taking their chunks
   void *staging;
@@ -146,6 +155,9 @@ typedef struct shm_call {
   uint32_t rounds, own_rounds, out_rounds;
   uint32_t next_in, next_reduce, next_out;
   uint8_t started, finished;  // rounds: this member's part
+  uint32_t next_segment;      // of those that need no staging
+  size_t reduced;             // elements of the own part, where no rounds are needed
+  uint64_t gone_since;        // nanoseconds; when a source's process was first found to be gone
 } shm_call;
 
 typedef struct shm_block shm_block;
@@ -172,6 +184,9 @@ typedef struct shm_world {
   void *stagings[SHM_RING];  // unused ones
   uint32_t staging_count;
   uint64_t *mapped;  // bits: of which 2 MiB of the file a peer's buffer was mapped
+  uint64_t probe;    // see shm_record
+  int pulls;         // all ranks of this node can read each other's memory
+  int crowded;       // as of the control, when all have joined
 } shm_world;
 
 static inline void *ad_shm_at(const shm_world *world, uint64_t offset) { return world->base + offset; }
@@ -246,6 +261,8 @@ void ad_shm_call_words(ad_text *text, const shm_slot *slot, const ad_group_shape
 int ad_shm_work_chunks(shm_world *world, shm_call *c);
 int ad_shm_work_rounds(shm_world *world, shm_call *c);
 int ad_shm_work_alone(shm_world *world, shm_call *c);
+/* The world's error: this rank's last one. */
+void ad_shm_raise_own(shm_world *world, ad_status cause);
 /* The number of chunks in this member's part. */
 uint32_t ad_shm_chunks(const ad_call *call);
 /* How many elements member k reduces: its part. */
@@ -260,6 +277,7 @@ size_t ad_shm_run(const ad_call *call, uint32_t k, size_t at, size_t *whole);
 typedef struct shm_segment {
   uint32_t source;
   const char *from;  // NULL: in the source's staging
+  int pulled;        // `from` is an address in the source's process
   char *to;
   size_t bytes;
   uint64_t stream;  // where it starts in the source's stream
@@ -275,11 +293,27 @@ void ad_shm_fill_table(const shm_world *world, const shm_call *c, const shm_offe
 /* 0 and the sentence, if what one member sends is not what another receives. */
 int ad_shm_tables_match(const shm_world *world, const shm_call *c, ad_text *sentence);
 
+/* ---- shm_pull.c ---- */
+
+/* Before this rank joins: lets the others read its memory, and gives them a word to try it on. */
+void ad_shm_pull_allow(shm_world *world);
+/* After all have joined: tries to read that word of each. When all have tried, `decide` gives all the same answer, in
+ * world->pulls. */
+void ad_shm_pull_try(shm_world *world);
+void ad_shm_pull_decide(shm_world *world);
+void ad_shm_pull_end(const shm_world *world);
+/* Reads `bytes` at address `from` of the member's process. 0: they could not be read; the world then has an error, or
+ * the member is being found dead and it is to be tried again. */
+int ad_shm_pull(shm_world *world, shm_call *c, uint32_t member, uint64_t from, void *to, size_t bytes);
+
 /* ---- shm_wait.c ---- */
 
 /* Until ready() is true: progresses all calls, spins, yields, sleeps. `blocking` (or NULL) is the call waited for. */
 ad_status ad_shm_wait(shm_world *world, int (*ready)(shm_world *world, void *subject), void *subject,
                       const shm_call *blocking) AD_CHECKED;
+/* The world's error: rank `rank`, without which the call cannot be completed, has left. */
+void ad_shm_raise_left(shm_world *world, const shm_call *c, uint32_t rank);
+uint64_t ad_shm_nanoseconds(void);
 /* Something happened that members of the channel may wait for. */
 void ad_shm_wake(shm_world *world, const shm_channel *channel);
 void ad_shm_wake_all(shm_control *control);

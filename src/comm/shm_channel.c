@@ -167,12 +167,41 @@ static uint64_t place_output(const shm_world *world, const ad_call *call) {
   return call->out_bytes ? ad_shm_offset(world, call->out, call->out_bytes) : world->control->regions_start;
 }
 
+// What one member reads at once is a piece; each costs a system call.
+static size_t pieces(const ad_call *call) {
+  if (call->op == AD_BROADCAST) return 1;
+  if (call->op == AD_ALL_GATHER) return ad_call_parts(call);
+  if (call->op == AD_EXCHANGE) return call->message_count;
+  return call->members * ad_call_parts(call);
+}
+
+// Measured against staging on 2 to 8 ranks of 2 cores. Where a core has several ranks, those that stage and those that
+// fetch share its cache. An all_reduce would pull twice, the second time into lines that a peer has just read: in place
+// that is slower than staging up to 1 MiB, and at every size where a core has several ranks.
+static int is_worth_pulling(const shm_world *world, const ad_call *call, size_t bytes) {
+  size_t least = !world->crowded ? 1 : ad_op_reduces(call->op) ? 16 : 8;
+  return call->op != AD_ALL_REDUCE && bytes / pieces(call) >= least * SHM_PULL_MIN;
+}
+
 // Inputs in the slot need one latency instead of two, but every member reads them all: measured on 2 to 8 ranks, that
 // pays up to SHM_INLINE_IN_FILE; buffers outside the file would have to be staged, there it always pays.
 static shm_place place_input(const shm_world *world, const ad_call *call, const shm_offer *offer, size_t bytes) {
   int in_file = input_in_file(world, call);
   if (bytes <= (in_file && offer->out ? SHM_INLINE_IN_FILE : SHM_PAYLOAD)) return SHM_INLINE;
-  return in_file ? SHM_SHARED : SHM_STAGED;
+  if (in_file) return SHM_SHARED;
+  return is_worth_pulling(world, call, bytes) && world->pulls ? SHM_PULLED : SHM_STAGED;
+}
+
+// What is pulled to be reduced is put there.
+static int needs_staging(const ad_call *call, const shm_offer *offer) {
+  return offer->place == SHM_STAGED || (offer->place == SHM_PULLED && ad_op_reduces(call->op));
+}
+
+static uint64_t input_at(const shm_world *world, const shm_call *c, const shm_slot *slot, shm_place place,
+                         size_t table_bytes) {
+  if (place == SHM_PULLED) return (uint64_t)(uintptr_t)c->call->in;
+  const void *in = place == SHM_INLINE ? slot->payload + table_bytes : place == SHM_STAGED ? c->staging : c->call->in;
+  return (uint64_t)((const char *)in - world->base);
 }
 
 static ad_status place_table(shm_world *world, shm_call *c, shm_slot *slot, size_t bytes, void **out) {
@@ -214,13 +243,10 @@ ad_status ad_shm_publish(shm_world *world, shm_call *c) {
   shm_offer offer = {.signature = ad_signature_of(call), .entries = (uint32_t)call->message_count};
   offer.out = place_output(world, call);
   offer.place = place_input(world, call, &offer, bytes + table_bytes);
-  if (offer.place == SHM_STAGED) AD_TRY(ad_shm_take_staging(world, &c->staging));
+  if (needs_staging(call, &offer)) AD_TRY(ad_shm_take_staging(world, &c->staging));
   slot->chunks = ad_shm_chunks(call);  // also of an inline one: another member's input may not be
   if (table_bytes) offer.table = (uint64_t)((char *)table - world->base);
-  const void *in = offer.place == SHM_INLINE   ? slot->payload + table_bytes
-                   : offer.place == SHM_STAGED ? c->staging
-                                               : call->in;
-  offer.in = (uint64_t)((const char *)in - world->base);
+  offer.in = input_at(world, c, slot, offer.place, table_bytes);
   if (offer.place == SHM_INLINE) fill_inline(c, bytes, slot->payload + table_bytes);
   slot->stream =
       call->op == AD_ALL_TO_ALL
@@ -306,7 +332,7 @@ static void set_mode(shm_world *world, shm_call *c) {
   if (!c->any_not_inline)
     c->mode = SHM_ALONE;
   else
-    c->mode = c->any_staged || c->any_elsewhere ? SHM_ROUNDS : SHM_CHUNKS;
+    c->mode = c->any_staged || c->any_pulled || c->any_elsewhere ? SHM_ROUNDS : SHM_CHUNKS;
   size_t touched = c->channel->members * (c->call->in_bytes + c->call->out_bytes);
   c->past = c->call->past_caches || ad_is_past_caches(touched);
   if (c->mode == SHM_CHUNKS) ad_shm_map_buffers(world, c);
@@ -322,6 +348,7 @@ int ad_shm_match(shm_world *world, shm_call *c) {
       return 0;
     }
     c->any_staged |= slot->offer.place == SHM_STAGED;
+    c->any_pulled |= slot->offer.place == SHM_PULLED;
     c->any_not_inline |= slot->offer.place != SHM_INLINE;
     c->any_elsewhere |= !slot->offer.out;
     c->any_table |= slot->offer.table != 0;

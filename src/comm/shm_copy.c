@@ -22,8 +22,9 @@ static void fill_messages(const shm_world *world, const ad_call *call, const shm
     *entry = (shm_message){(uint32_t)message->peer, message->send != NULL, (uint8_t)call->dtype, bytes, 0};
     entry->at = ad_shm_offset(world, message->send ? message->send : message->receive, bytes);
     if (!message->send) continue;
-    if (offer->place != SHM_SHARED) entry->at = stream;
-    if (offer->place == SHM_INLINE) entry->at += offer->in;
+    if (offer->place == SHM_PULLED) entry->at = (uint64_t)(uintptr_t)message->send;
+    if (offer->place == SHM_STAGED) entry->at = stream;
+    if (offer->place == SHM_INLINE) entry->at = offer->in + stream;
     stream += bytes;
   }
 }
@@ -128,11 +129,17 @@ int ad_shm_tables_match(const shm_world *world, const shm_call *c, ad_text *sent
 
 /* ---- segments ---- */
 
+// What a member's table or offer gives as `at`. An address in another process is passed on, never followed.
+static const char *place_of(const shm_world *world, const shm_slot *slot, uint64_t at) {
+  if (slot->offer.place == SHM_STAGED) return NULL;
+  return slot->offer.place == SHM_PULLED ? (const char *)(uintptr_t)at : ad_shm_at(world, at);
+}
+
 // This rank's own buffers by their own address: they need not be in the file.
 static const char *input_of(const shm_world *world, const shm_call *c, uint32_t member) {
   const shm_slot *slot = ad_shm_slot(c, member);
   if (member == c->channel->index) return c->call->in;
-  return slot->offer.place == SHM_STAGED ? NULL : ad_shm_at(world, slot->offer.in);
+  return place_of(world, slot, slot->offer.in);
 }
 
 static char *output_of(const shm_world *world, const shm_call *c, uint32_t member) {
@@ -191,10 +198,7 @@ static shm_segment exchange_segment(const shm_world *world, const shm_call *c, u
   int64_t sent = find_message(world, c, source, destination, 1, earlier);
   const shm_message *message = &messages_of(world, c, source)[sent];
   shm_segment segment = {.source = source, .bytes = message->bytes, .stream = message->at};
-  if (source == own)
-    segment.from = c->call->messages[sent].send;
-  else if (ad_shm_slot(c, source)->offer.place != SHM_STAGED)
-    segment.from = ad_shm_at(world, message->at);
+  segment.from = source == own ? c->call->messages[sent].send : place_of(world, ad_shm_slot(c, source), message->at);
   segment.to = destination == own ? c->call->messages[at].receive : ad_shm_at(world, table[at].at);
   return segment;
 }
@@ -209,13 +213,19 @@ uint32_t ad_shm_segments(const shm_world *world, const shm_call *c, uint32_t des
   return count;
 }
 
-shm_segment ad_shm_segment(const shm_world *world, const shm_call *c, uint32_t destination, uint32_t n) {
+static shm_segment find_segment(const shm_world *world, const shm_call *c, uint32_t destination, uint32_t n) {
   if (c->call->op == AD_BROADCAST) return broadcast_segment(world, c, destination);
   if (c->call->op == AD_EXCHANGE) return exchange_segment(world, c, destination, n);
   // Everybody starts with a different source.
   uint32_t parts = (uint32_t)ad_call_parts(c->call), source = (destination + n / parts) % c->channel->members;
   if (c->call->op == AD_ALL_GATHER) return all_gather_segment(world, c, destination, source, n % parts);
   return all_to_all_segment(world, c, destination, source);
+}
+
+shm_segment ad_shm_segment(const shm_world *world, const shm_call *c, uint32_t destination, uint32_t n) {
+  shm_segment segment = find_segment(world, c, destination, n);
+  segment.pulled = segment.source != c->channel->index && ad_shm_slot(c, segment.source)->offer.place == SHM_PULLED;
+  return segment;
 }
 
 /* ---- the own stream, for staging ---- */

@@ -112,6 +112,7 @@ static void shm_close(void *engine_world) {
   ad_shm_wake_all(world->control);
   ad_shm_channels_free(world);
   ad_shm_free_all(world);
+  ad_shm_pull_end(world);
   ad_shm_map_end(world);
   ad_shm_unmake(world->fd, world->control);
   ad_release(world);

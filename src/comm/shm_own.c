@@ -1,7 +1,7 @@
 /* Calls in which each member does its own part: small ones, whose inputs all lie in the slots; and those with buffers
- * outside the file, which pass through staging in rounds. Round p of a member may overwrite what its round p - 2
- * staged, since two halves take turns. Three counters in each slot say how far its member is: staged, reduced, copied.
- */
+ * outside the file, which are read from the processes that hold them, or pass through staging in rounds. Round p of a
+ * member may overwrite what its round p - 2 staged, since two halves take turns. Three counters in each slot say how
+ * far its member is: staged, reduced, copied. */
 #include <string.h>
 #include "base/kernels.h"
 #include "comm/shm.h"
@@ -29,16 +29,24 @@ static void reduce_alone(const shm_world *world, const shm_call *c) {
   }
 }
 
-static void copy_segment(const shm_segment *segment) {
-  if (segment->from != segment->to && segment->bytes) ad_copy(segment->to, segment->from, segment->bytes);
+// 0: it could not be read.
+static int copy_segment(shm_world *world, shm_call *c, const shm_segment *segment) {
+  // The same address in another process is another place.
+  if (segment->pulled)
+    return ad_shm_pull(world, c, segment->source, (uint64_t)(uintptr_t)segment->from, segment->to, segment->bytes);
+  if (segment->from && segment->from != segment->to && segment->bytes)
+    ad_copy(segment->to, segment->from, segment->bytes);
+  return 1;
 }
 
-static void copy_unstaged(const shm_world *world, const shm_call *c) {
+// 1 when what lies in staging is all that is missing.
+static int copy_unstaged(shm_world *world, shm_call *c) {
   uint32_t own = c->channel->index, segments = ad_shm_segments(world, c, own);
-  for (uint32_t n = 0; n < segments; n++) {
-    shm_segment segment = ad_shm_segment(world, c, own, n);
-    if (segment.from) copy_segment(&segment);
+  for (; c->next_segment < segments; c->next_segment++) {
+    shm_segment segment = ad_shm_segment(world, c, own, c->next_segment);
+    if (!copy_segment(world, c, &segment)) return 0;
   }
+  return 1;
 }
 
 int ad_shm_work_alone(shm_world *world, shm_call *c) {
@@ -105,7 +113,6 @@ static void copy_staged(const shm_world *world, const shm_call *c, const shm_seg
 static int pull(shm_world *world, shm_call *c) {
   uint32_t round = c->next_out, own = c->channel->index, segments = ad_shm_segments(world, c, own);
   if (round >= c->rounds || !staged_past(c, round)) return 0;
-  if (!round) copy_unstaged(world, c);
   for (uint32_t n = 0; n < segments; n++) {
     shm_segment segment = ad_shm_segment(world, c, own, n);
     if (!segment.from) copy_staged(world, c, &segment, round);
@@ -115,13 +122,14 @@ static int pull(shm_world *world, shm_call *c) {
 }
 
 static int copy_in_rounds(shm_world *world, shm_call *c) {
+  stage_stream(world, c);  // the others wait for it
+  if (!copy_unstaged(world, c)) return 0;
   while (stage_stream(world, c) | pull(world, c)) continue;
   return c->next_in >= c->own_rounds && c->next_out >= c->rounds;
 }
 
 static void start_copies(shm_call *c) {
   c->own_rounds = stream_rounds(own_slot(c));
-  c->rounds = 1;
   for (uint32_t i = 0; i < c->channel->members; i++) {
     uint32_t rounds = stream_rounds(ad_shm_slot(c, i));
     if (rounds > c->rounds) c->rounds = rounds;
@@ -234,6 +242,40 @@ static int fetch_pieces(shm_world *world, shm_call *c) {
   return 1;
 }
 
+/* ---- a reduce_scatter of inputs that are pulled: no rounds, each member reads what it needs when it needs it ---- */
+
+// Elements that are reduced at a time: staging holds as many of each member.
+static size_t block(const shm_call *c) {
+  size_t bytes = 4 * (size_t)SHM_STAGE / c->channel->members;
+  return (bytes < SHM_BLOCK ? bytes : SHM_BLOCK) / SHM_LINE * SHM_LINE / c->call->element;
+}
+
+// `n` elements of a member's input. NULL: they could not be read.
+static const void *pulled_run(shm_world *world, shm_call *c, uint32_t member, size_t whole, size_t n) {
+  const shm_slot *slot = ad_shm_slot(c, member);
+  size_t element = c->call->element;
+  if (member == c->channel->index) return (const char *)c->call->in + whole * element;
+  if (slot->offer.place != SHM_PULLED) return ad_shm_at(world, slot->offer.in + whole * element);
+  char *to = (char *)c->staging + member * block(c) * element;
+  return ad_shm_pull(world, c, member, slot->offer.in + whole * element, to, n * element) ? to : NULL;
+}
+
+static int reduce_pulled(shm_world *world, shm_call *c) {
+  const void *sources[SHM_RANKS_MAX];
+  void *outs[SHM_RANKS_MAX + 1];
+  uint32_t members = c->channel->members, own = c->channel->index;
+  size_t count = ad_shm_part(c->call, own), whole, n;
+  for (; c->reduced < count; c->reduced += n) {
+    size_t left = count - c->reduced;
+    n = run_at(c, own, c->reduced, c->reduced + (left < block(c) ? left : block(c)), &whole);
+    for (uint32_t i = 0; i < members; i++)
+      if (!(sources[i] = pulled_run(world, c, i, whole, n))) return 0;
+    size_t out_count = find_outs(world, c, 0, c->reduced, 0, whole, outs);
+    ad_reduce(outs, out_count, sources, members, &c->call->reducing, n);
+  }
+  return 1;
+}
+
 static int reduce_in_rounds(shm_world *world, shm_call *c) {
   while (stage_pieces(world, c) | reduce_piece(world, c) | fetch_pieces(world, c)) continue;
   return c->next_in >= c->own_rounds && c->next_reduce >= c->rounds && c->next_out >= c->out_rounds;
@@ -241,6 +283,7 @@ static int reduce_in_rounds(shm_world *world, shm_call *c) {
 
 static ad_status start_reduction(shm_world *world, shm_call *c) {
   shm_slot *slot = own_slot(c);
+  if (c->any_pulled) return c->staging ? AD_OK : ad_shm_take_staging(world, &c->staging);
   for (uint32_t k = 0; k < c->channel->members; k++) {
     uint32_t rounds = divide_up(ad_shm_part(c->call, k), piece(c));
     if (rounds > c->rounds) c->rounds = rounds;
@@ -256,7 +299,7 @@ static ad_status start_reduction(shm_world *world, shm_call *c) {
 
 /* ---- both ---- */
 
-static void raise_failure(shm_world *world, ad_status cause) {
+void ad_shm_raise_own(shm_world *world, ad_status cause) {
   char words[AD_MESSAGE_MAX];
   ad_text text = ad_text_on(words, sizeof words);
   ad_text_add(&text, "rank %u: %s", world->rank, ad_last_error());
@@ -270,7 +313,7 @@ static int start(shm_world *world, shm_call *c) {
   else
     start_copies(c);
   if (status) {
-    raise_failure(world, status);
+    ad_shm_raise_own(world, status);
     return 0;
   }
   c->started = 1;
@@ -278,6 +321,11 @@ static int start(shm_world *world, shm_call *c) {
   if (!c->own_rounds) advance(world, c, &slot->staged, 0, 0);
   if (ad_op_reduces(c->call->op) && !c->out_rounds) advance(world, c, &slot->copied, 0, 0);
   return 1;
+}
+
+static int move_own(shm_world *world, shm_call *c) {
+  if (!ad_op_reduces(c->call->op)) return copy_in_rounds(world, c);
+  return c->any_pulled ? reduce_pulled(world, c) : reduce_in_rounds(world, c);
 }
 
 static int all_done(shm_call *c) {
@@ -289,7 +337,7 @@ static int all_done(shm_call *c) {
 int ad_shm_work_rounds(shm_world *world, shm_call *c) {
   if (!c->started && !start(world, c)) return 0;
   if (!c->finished) {
-    c->finished = ad_op_reduces(c->call->op) ? reduce_in_rounds(world, c) : copy_in_rounds(world, c);
+    c->finished = move_own(world, c);
     if (c->finished) advance(world, c, &own_slot(c)->done, 1, 2);
   }
   return all_done(c);

@@ -128,24 +128,29 @@ static int has_left(const shm_world *world, uint32_t rank) {
   return atomic_load_explicit(&world->records[rank].state, memory_order_acquire) == SHM_LEFT;
 }
 
+void ad_shm_raise_left(shm_world *world, const shm_call *c, uint32_t rank) {
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  add_leaving(&text, &world->records[rank], rank);
+  ad_text_add(&text, " while rank %u waits for it in call %" PRIu64 " of its group: ", world->rank, c->sequence + 1);
+  ad_shm_call_words(&text, ad_shm_slot(c, c->channel->index), &c->channel->shape);
+  ad_shm_raise(world->control, world->rank, AD_RANK_LEFT, AD_RANK_LEFT, words);
+}
+
 static void look_for_left(shm_world *world, const shm_call *c) {
   for (int64_t member = -1; (member = ad_shm_lacking(c, (uint32_t)(member + 1))) >= 0;) {
     uint32_t rank = (uint32_t)ad_shape_rank(&c->channel->shape, member);
     // Looked at again: it may have done its part just before it left.
     if (!has_left(world, rank) || ad_shm_lacking(c, (uint32_t)member) != member) continue;
-    char words[AD_MESSAGE_MAX];
-    ad_text text = ad_text_on(words, sizeof words);
-    add_leaving(&text, &world->records[rank], rank);
-    ad_text_add(&text, " while rank %u waits for it in call %" PRIu64 " of its group: ", world->rank, c->sequence + 1);
-    ad_shm_call_words(&text, ad_shm_slot(c, c->channel->index), &c->channel->shape);
-    ad_shm_raise(world->control, world->rank, AD_RANK_LEFT, AD_RANK_LEFT, words);
+    ad_shm_raise_left(world, c, rank);
   }
 }
 
 // Waiting for all ranks to join.
 static void look_for_absent(shm_world *world) {
   for (uint32_t rank = 0; rank < world->ranks; rank++) {
-    if (!has_left(world, rank)) continue;
+    // Looked at again: it may have left after all had joined.
+    if (!has_left(world, rank) || atomic_load(&world->control->tried) == world->control->joining) continue;
     char words[AD_MESSAGE_MAX];
     ad_text text = ad_text_on(words, sizeof words);
     add_leaving(&text, &world->records[rank], rank);
@@ -171,7 +176,7 @@ typedef struct waiting {
   int is_long;
 } waiting;
 
-static uint64_t nanoseconds(void) {
+uint64_t ad_shm_nanoseconds(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
@@ -182,7 +187,7 @@ static void enter_long(shm_world *world, waiting *w, const shm_call *blocking) {
   shm_record *record = &world->records[world->rank];
   w->is_long = 1;
   w->sleep = sleep_first < world->sleep_longest ? sleep_first : world->sleep_longest;
-  w->next_check = nanoseconds() + check_interval;
+  w->next_check = ad_shm_nanoseconds() + check_interval;
   if (!blocking) return;
   atomic_store(&record->waits_channel, (uint64_t)((char *)blocking->channel->consumed - world->base));
   atomic_store(&record->waits_sequence, blocking->sequence);
@@ -223,7 +228,7 @@ static void pass_time(shm_world *world, waiting *w, int (*ready)(shm_world *, vo
   } else {
     if (!w->is_long) enter_long(world, w, blocking);
     sleep_once(world, w, ready, subject);
-    uint64_t now = nanoseconds();
+    uint64_t now = ad_shm_nanoseconds();
     if (now < w->next_check) return;
     w->next_check = now + check_interval;
     diagnose(world, blocking);

@@ -34,7 +34,7 @@ static uint64_t magic(void) {
 }
 
 static shm_control plan_file(uint32_t ranks, size_t region_bytes) {
-  shm_control plan = {.magic = magic(), .ranks = ranks, .joining = ranks};
+  shm_control plan = {.magic = magic(), .ranks = ranks, .joining = ranks, .launcher = (uint64_t)getpid()};
   plan.records_start = round_up(sizeof(shm_control), page);
   plan.channels_start = round_up(plan.records_start + ranks * sizeof(shm_record), page);
   plan.channels_bytes = 64ull << 30;  // sparse
@@ -123,6 +123,10 @@ static int all_joined(shm_world *world, void *subject) {
   return atomic_load_explicit(&world->control->joined, memory_order_acquire) == world->control->joining;
 }
 
+static int all_tried(shm_world *world, void *subject) {
+  return atomic_load_explicit(&world->control->tried, memory_order_acquire) == world->control->joining;
+}
+
 // All ranks of a sum must use the same kernels: the widest that all have.
 static void agree_on_kernels(const shm_world *world) {
   uint32_t least = ad_kernels_best();
@@ -139,6 +143,7 @@ static void set_waiting(shm_world *world) {
   world->spins = crowded ? 0 : 4000;
   world->patience = crowded ? 0 : 40;
   world->sleep_longest = 50000000;
+  if (crowded) atomic_store(&world->control->crowded, 1);
 }
 
 static ad_status take_place(shm_world *world) {
@@ -152,6 +157,7 @@ static ad_status take_place(shm_world *world) {
         "without ADDEND_SHM_FD in its environment",
         world->rank, (int)atomic_load(&record->pid));
   atomic_store(&record->pid, getpid());
+  ad_shm_pull_allow(world);
   if (atomic_fetch_add(&world->control->joined, 1) + 1 == world->control->joining) ad_shm_wake_all(world->control);
   return AD_OK;
 }
@@ -159,8 +165,17 @@ static ad_status take_place(shm_world *world) {
 static ad_status join(shm_world *world) {
   AD_TRY(take_place(world));
   ad_status status = ad_shm_wait(world, all_joined, NULL, NULL);
-  if (status) atomic_store(&world->records[world->rank].state, SHM_LEFT);
-  return status;
+  if (!status) {
+    ad_shm_pull_try(world);
+    status = ad_shm_wait(world, all_tried, NULL, NULL);
+  }
+  if (status) {
+    atomic_store(&world->records[world->rank].state, SHM_LEFT);
+    ad_shm_pull_end(world);
+    return status;
+  }
+  ad_shm_pull_decide(world);
+  return AD_OK;
 }
 
 ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, shm_world **out) {

@@ -6,6 +6,7 @@
 
 typedef struct conformance {
   const char *hostile;  // NULL, or the seed of an engine hostile around it
+  int staged;           // ranks may not read each other's memory
   int64_t ranks;
   const char *mesh;    // over these ranks; NULL: "dp=RANKS"
   const char *axes;    // of the group; NULL: all

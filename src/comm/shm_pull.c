@@ -1,0 +1,128 @@
+/* Reading what lies in a peer's own memory: one copy, no rounds. Whether the ranks of a node may do that is found out
+ * by trying when they join. Which bytes a call needs is not decided here. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#include "comm/shm.h"
+
+static const size_t slice = 4u << 20;         // bytes read between two looks at the world's error
+static const uint64_t patience = 1000000000;  // nanoseconds that whoever watches the ranks has to report a death
+
+static int staging_is_wanted(void) {
+  const char *wanted = getenv("ADDEND_STAGING");
+  return wanted && *wanted && strcmp(wanted, "0");
+}
+
+/* ---- may they? ---- */
+
+// Where the Yama security module restricts it, a process names who may read it: one process and its descendants. The
+// ranks' launcher, or an MPI launcher's daemon, is an ancestor of them all. PR_SET_PTRACER_ANY would open the rank to
+// every process of the user; ranks without a common parent pass staging instead.
+static void name_reader(const shm_world *world, pid_t reader) {
+#ifdef PR_SET_PTRACER
+  if (world->control->joining > 1 && world->probe) prctl(PR_SET_PTRACER, (unsigned long)reader, 0ul, 0ul, 0ul);
+#endif
+}
+
+void ad_shm_pull_allow(shm_world *world) {
+  shm_record *record = &world->records[world->rank];
+  if (staging_is_wanted()) return;
+  // A value that another process is not likely to hold there, should the number mean one in another namespace.
+  world->probe = ad_shm_nanoseconds() << 16 | (world->rank + 1);
+  record->probe_at = (uint64_t)(uintptr_t)&world->probe;
+  record->probe_holds = world->probe;
+  name_reader(world, world->control->launcher ? (pid_t)world->control->launcher : getppid());
+}
+
+void ad_shm_pull_end(const shm_world *world) { name_reader(world, 0); }
+
+static ssize_t read_process(const shm_record *record, uint64_t from, void *to, size_t bytes) {
+  struct iovec local = {to, bytes}, remote = {(void *)(uintptr_t)from, bytes};  // NOLINT(performance-no-int-to-ptr)
+  return process_vm_readv(atomic_load(&record->pid), &local, 1, &remote, 1, 0);
+}
+
+static int can_read(const shm_record *record) {
+  uint64_t word = 0;
+  return record->probe_at && read_process(record, record->probe_at, &word, sizeof word) == sizeof word &&
+         word == record->probe_holds;
+}
+
+void ad_shm_pull_try(shm_world *world) {
+  for (uint32_t rank = 0; rank < world->ranks; rank++) {
+    const shm_record *record = &world->records[rank];
+    if (rank != world->rank && atomic_load(&record->state) == SHM_JOINED && !can_read(record))
+      atomic_store(&world->control->unreadable, 1);
+  }
+  if (atomic_fetch_add(&world->control->tried, 1) + 1 == world->control->joining) ad_shm_wake_all(world->control);
+}
+
+void ad_shm_pull_decide(shm_world *world) {
+  world->pulls = !atomic_load(&world->control->unreadable);
+  world->crowded = atomic_load(&world->control->crowded) != 0;
+  if (!world->pulls) name_reader(world, 0);
+}
+
+/* ---- reading ---- */
+
+static void raise_death(shm_world *world, const shm_call *c, uint32_t rank) {
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  ad_text_add(&text,
+              "rank %u died: its process %d is gone while rank %u reads its memory in call %" PRIu64 " of its group: ",
+              rank, (int)atomic_load(&world->records[rank].pid), world->rank, c->sequence + 1);
+  ad_shm_call_words(&text, ad_shm_slot(c, c->channel->index), &c->channel->shape);
+  ad_shm_raise(world->control, rank, AD_RANK_DIED, AD_RANK_DIED, words);
+}
+
+// Deaths are the launcher's to report: it knows the signal.
+static void wait_for_death(shm_world *world, shm_call *c, uint32_t rank) {
+  uint64_t now = ad_shm_nanoseconds();
+  if (!c->gone_since) c->gone_since = now;
+  if (now - c->gone_since > patience) raise_death(world, c, rank);
+}
+
+static void raise_unreadable(shm_world *world, const shm_call *c, uint32_t rank, size_t bytes, int error) {
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  ad_shm_call_words(&text, ad_shm_slot(c, c->channel->index), &c->channel->shape);
+  ad_status status =
+      ad_fail(AD_SYSTEM,
+              "%zu bytes of the input of rank %u (process %d) could not be read by rank %u in %s: %s; a "
+              "buffer must stay as it is until the call is complete (with ADDEND_STAGING=1 in the "
+              "environment ranks do not read each other's memory)",
+              bytes, rank, (int)atomic_load(&world->records[rank].pid), world->rank, words, strerror(error));
+  ad_shm_raise_own(world, status);
+}
+
+static void explain(shm_world *world, shm_call *c, uint32_t rank, size_t bytes, int error) {
+  uint32_t state = atomic_load(&world->records[rank].state);
+  if (state == SHM_LEFT)
+    ad_shm_raise_left(world, c, rank);
+  else if (error == ESRCH || state == SHM_DIED)
+    wait_for_death(world, c, rank);
+  else
+    raise_unreadable(world, c, rank, bytes, error);
+}
+
+int ad_shm_pull(shm_world *world, shm_call *c, uint32_t member, uint64_t from, void *to, size_t bytes) {
+  uint32_t rank = (uint32_t)ad_shape_rank(&c->channel->shape, member);
+  const shm_record *record = &world->records[rank];
+  for (size_t at = 0; at < bytes;) {
+    size_t wanted = bytes - at < slice ? bytes - at : slice;
+    if (ad_shm_failed(world)) return 0;
+    ssize_t got = read_process(record, from + at, (char *)to + at, wanted);
+    if (got <= 0 && errno != EINTR) {
+      explain(world, c, rank, bytes, got ? errno : EFAULT);
+      return 0;
+    }
+    if (got > 0) at += (size_t)got;
+  }
+  // One that left may have used the memory for something else before it was read.
+  if (atomic_load(&record->state) == SHM_JOINED) return 1;
+  explain(world, c, rank, bytes, ESRCH);
+  return 0;
+}
