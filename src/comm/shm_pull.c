@@ -9,7 +9,8 @@
 #include <unistd.h>
 #include "comm/shm.h"
 
-static const size_t slice = 4u << 20;         // bytes read between two looks at the world's error
+// Bytes read at once. The kernel pins the pages of a read first, then copies: of 4 MiB it took a fifth longer for each.
+static const size_t slice = 1u << 20;
 static const uint64_t patience = 1000000000;  // nanoseconds that whoever watches the ranks has to report a death
 
 static int staging_is_wanted(void) {
