@@ -41,7 +41,8 @@ static ad_status dry_alloc(void *world, size_t bytes, void **out) {
   dry_world *dry = world;
   char *memory;
   if (bytes > SIZE_MAX / 2) return ad_fail(AD_MEMORY, "no memory for %zu bytes", bytes);
-  AD_TRY(ad_new(bytes + sizeof(dry_block) + ALIGNMENT + sizeof(void *), &memory));
+  size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // at least a line, which engine hostile poisons
+  AD_TRY(ad_new(whole + sizeof(dry_block) + ALIGNMENT + sizeof(void *), &memory));
   // The block stands right before the caller's memory, the pointer to free before the block.
   uintptr_t start = ((uintptr_t)memory + sizeof(void *) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   dry_block *block = (dry_block *)start;

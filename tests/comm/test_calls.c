@@ -158,6 +158,18 @@ static int fail_and_call_again(ad_comm *comm, void *context) {
 
 static void an_error_says_what_became_of_the_comm(void **state) { run_ranks(2, fail_and_call_again, NULL); }
 
+/* Engine hostile poisons the first line of what is given back. */
+static void memory_of_any_size_has_a_line_on_engine_dry(void **state) {
+  ad_comm *comm;
+  void *memory[3];
+  setenv("ADDEND_HOSTILE", "3", 1);
+  assert_int_equal(ad_comm_open_dry(0, 1, &comm), AD_OK);
+  for (size_t i = 0; i < 3; i++) assert_int_equal(ad_comm_alloc(comm, i * 8, &memory[i]), AD_OK);
+  for (size_t i = 0; i < 3; i++) ad_comm_free(comm, memory[i]);
+  ad_comm_close(comm);
+  unsetenv("ADDEND_HOSTILE");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_comm_that_is_null_is_refused_by_name),
@@ -166,6 +178,7 @@ int main(void) {
       cmocka_unit_test(the_flight_record_keeps_the_last_256),
       cmocka_unit_test(one_rank_calls_and_several_call),
       cmocka_unit_test(an_error_says_what_became_of_the_comm),
+      cmocka_unit_test(memory_of_any_size_has_a_line_on_engine_dry),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
