@@ -18,6 +18,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 #include "base/error.h"
+#include "base/kernels.h"
 #include "comm/engine.h"
 #include "comm/signature.h"
 
@@ -270,6 +271,11 @@ size_t ad_shm_part(const ad_call *call, uint32_t k);
 /* Of the elements that follow element `at` of the part, how many are neighbours in the whole; *whole: where they start.
  */
 size_t ad_shm_run(const ad_call *call, uint32_t k, size_t at, size_t *whole);
+
+/* Copies to where an output lies. */
+static inline void ad_shm_copy_out(const shm_call *c, void *to, const void *from, size_t bytes) {
+  (c->past ? ad_copy_past : ad_copy)(to, from, bytes);
+}
 
 /* ---- shm_copy.c ---- */
 

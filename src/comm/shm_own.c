@@ -35,7 +35,7 @@ static int copy_segment(shm_world *world, shm_call *c, const shm_segment *segmen
   if (segment->pulled)
     return ad_shm_pull(world, c, segment->source, (uint64_t)(uintptr_t)segment->from, segment->to, segment->bytes);
   if (segment->from && segment->from != segment->to && segment->bytes)
-    ad_copy(segment->to, segment->from, segment->bytes);
+    ad_shm_copy_out(c, segment->to, segment->from, segment->bytes);
   return 1;
 }
 
@@ -107,7 +107,7 @@ static void copy_staged(const shm_world *world, const shm_call *c, const shm_seg
   uint64_t to = segment->stream + segment->bytes < end ? segment->stream + segment->bytes : end;
   if (from >= to) return;
   const char *staging = ad_shm_at(world, ad_shm_slot(c, segment->source)->offer.in + half(round));
-  ad_copy(segment->to + (from - segment->stream), staging + (from - start), to - from);
+  ad_shm_copy_out(c, segment->to + (from - segment->stream), staging + (from - start), to - from);
 }
 
 static int pull(shm_world *world, shm_call *c) {
@@ -235,8 +235,13 @@ static int fetch_pieces(shm_world *world, shm_call *c) {
     size_t at, whole, n = piece_at(c, k, round, &at), element = call->out_element;
     if (!n || k == c->channel->index) continue;
     ad_shm_run(call, k, at, &whole);
-    ad_copy((char *)call->out + whole * element, ad_shm_at(world, ad_shm_slot(c, k)->result + half(round)),
-            n * element);
+    char *to = (char *)call->out + whole * element;
+    const char *sum = ad_shm_at(world, ad_shm_slot(c, k)->result + half(round));
+    // In place, what was just staged from there still lies in a cache.
+    if (call->in == call->out)
+      ad_copy(to, sum, n * element);
+    else
+      ad_shm_copy_out(c, to, sum, n * element);
   }
   advance(world, c, &own_slot(c)->copied, ++c->next_out, c->out_rounds);
   return 1;

@@ -86,7 +86,7 @@ static void run_copy_chunk(const shm_world *world, const shm_call *c, uint32_t k
   size_t chunk = chunk_bytes(segment.bytes, copy_chunk_max), start = number * chunk;
   if (segment.from == segment.to) return;
   size_t bytes = segment.bytes - start < chunk ? segment.bytes - start : chunk;
-  (c->past ? ad_copy_past : ad_copy)(segment.to + start, segment.from + start, bytes);
+  ad_shm_copy_out(c, segment.to + start, segment.from + start, bytes);
 }
 
 /* ---- counting chunks: everybody's count from everybody's own call ---- */
