@@ -144,6 +144,17 @@ static ad_status place_copies(ad_store *store, const ad_param_spec *specs) {
   return AD_OK;
 }
 
+/* Whether a step that gathers everything touches more than caches hold. */
+static int is_past_caches(const ad_store *store) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < store->param_count; i++) {
+    const ad_stored *param = &store->params[i];
+    size_t element = ad_dtype_size(param->compute.dtype) + ad_dtype_size(param->value.dtype);
+    if (param->is_gathered) bytes += ad_array_numel(&param->compute) * element;
+  }
+  return ad_is_past_caches(bytes);
+}
+
 /* ---- creation ---- */
 
 static ad_status take_options(const ad_store_options *options, ad_store *store) {
@@ -171,6 +182,7 @@ static ad_status fill(ad_store *store, const ad_param_spec *params, size_t count
   }
   AD_TRY(number_units(store));
   AD_TRY(place_copies(store, params));
+  store->past = is_past_caches(store);
   AD_TRY(ad_window_create(store));
   for (size_t i = 0; i < count; i++) {
     ad_stored *param = &store->params[i];

@@ -49,6 +49,7 @@ struct ad_store {
   uint64_t gathers, completed;  // posted; of which the first `completed` are known to be done on all ranks
   ad_segment *segments;         // room for those of one unit
   int backward, in_pass, poisons;
+  int past;  // whole copies are written past the caches
 };
 
 /* window.c: the whole copies. */

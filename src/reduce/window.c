@@ -122,7 +122,11 @@ static ad_status post_shared(ad_store *store, ad_copy_slot *slot, size_t unit, s
     const ad_stored *param = &store->params[i];
     if (!is_in(param, unit, k) || !param->writes) continue;
     char *to = memory + (param->start + param->own_start) * size;
-    ad_cast(to, store->options.compute, param->value.data, param->value.dtype, ad_array_numel(&param->value));
+    size_t numel = ad_array_numel(&param->value);
+    if (store->past)
+      ad_cast_past(to, store->options.compute, param->value.data, param->value.dtype, 1, numel);
+    else
+      ad_cast(to, store->options.compute, param->value.data, param->value.dtype, numel);
   }
   ad_collective barrier = {.op = AD_BARRIER, .group = store->kinds[k].group, .site = AD_HERE};
   return ad_comm_post(store->comm, &barrier, &slot->requests[k]);
