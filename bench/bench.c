@@ -89,14 +89,16 @@ static int wants(const bench_options *options, const char *op) {
   return options->op ? !strcmp(options->op, op) : !options->quick;
 }
 
-char *bench_run(const bench_options *options) {
+ad_status bench_run(const bench_options *options, char **out) {
+  ad_status status = AD_OK;
   json_t *rows = json_array();
   json_t *document = json_pack("{so sf so}", "machine", bench_machine(), "copy_gbps", bench_copy_gbps(), "rows", rows);
   measure_cases(options, rows);
   if (wants(options, "startup")) measure_startup(rows);
-  if (wants(options, "memory")) bench_measure_memory(options, rows);
-  if (wants(options, "train_step")) json_object_set_new(document, "products", measure_products());
-  char *text = json_dumps(document, JSON_REAL_PRECISION(6) | JSON_COMPACT);
+  if (wants(options, "memory")) status = bench_measure_memory(options, rows);
+  if (wants(options, "train_step") && status != AD_INTERRUPTED)
+    json_object_set_new(document, "products", measure_products());
+  *out = json_dumps(document, JSON_REAL_PRECISION(6) | JSON_COMPACT);
   json_decref(document);
-  return text;
+  return *out ? status : AD_MEMORY;
 }

@@ -3,6 +3,8 @@
 #define BENCH_BENCH_H
 #include <stddef.h>
 
+#include "addend/status.h"
+
 enum { BENCH_COUNTS_MAX = 8 };
 
 enum { BENCH_SMALLEST = 1024 }; /* bytes */
@@ -19,8 +21,9 @@ typedef struct bench_options {
 
 /* 1 if `op` is an operation that can be measured. */
 int bench_has_op(const char *op);
-/* Gives the document of `addend bench --json`; the caller frees it with free(). NULL if there is no memory. */
-char *bench_run(const bench_options *options);
+/* Gives the document of `addend bench --json`; the caller frees it with free(). NULL if there is no memory. Another
+ * failure, AD_INTERRUPTED if it was asked to stop while ranks ran, leaves rows out. */
+ad_status bench_run(const bench_options *options, char **out) AD_CHECKED;
 /* The same document as a table for people. */
 char *bench_table(const char *json);
 

@@ -205,8 +205,9 @@ static int is_wanted(const bench_options *options, const memory_case *c) {
   return !options->rank_count;
 }
 
-void bench_measure_memory(const bench_options *options, json_t *rows) {
-  for (int i = 0; i < CASES; i++) {
+ad_status bench_measure_memory(const bench_options *options, json_t *rows) {
+  ad_status first = AD_OK;
+  for (int i = 0; i < CASES && first != AD_INTERRUPTED; i++) {
     char text[BENCH_MESSAGE];
     ad_recipe *recipe = NULL;
     if (!is_wanted(options, &cases[i])) continue;
@@ -215,7 +216,9 @@ void bench_measure_memory(const bench_options *options, json_t *rows) {
     ad_status status = read_recipe(&cases[i], options->quick ? &small : &usual, &recipe);
     if (!status) status = measure(options, &cases[i], recipe, rows);
     if (status) fprintf(stderr, "addend bench: %s: %s\n", text, ad_last_error());
+    if (!first || status == AD_INTERRUPTED) first = status;
     if (recipe) ad_recipe_destroy(recipe);
   }
   if (options->progress) options->progress("done", CASES, CASES);
+  return first;
 }

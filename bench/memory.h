@@ -5,7 +5,8 @@
 
 #include "bench.h"
 
-/* Appends a row for every mesh, ZeRO level and dtype that the options leave. */
-void bench_measure_memory(const bench_options *options, json_t *rows);
+/* Appends a row for every mesh, ZeRO level and dtype that the options leave. The first failure is told when the others
+ * are measured, AD_INTERRUPTED at once; rows that could be measured are there. */
+ad_status bench_measure_memory(const bench_options *options, json_t *rows) AD_CHECKED;
 
 #endif

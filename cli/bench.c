@@ -104,10 +104,11 @@ static int print(const char *json, int as_json) {
 int cli_bench(int argc, char **argv) {
   bench_input input = {.bench = {.progress = progress}};
   argp_parse(&argp, argc, argv, 0, NULL, &input);
-  char *json = bench_run(&input.bench);
+  char *json;
+  ad_status measured = bench_run(&input.bench, &json);
   cli_progress_end();
   if (!json) return fprintf(stderr, "addend: no memory is left for the measurement\n"), CLI_UNFINISHED;
   int status = print(json, input.json);
   free(json);
-  return status;
+  return measured && !status ? CLI_UNFINISHED : status;
 }

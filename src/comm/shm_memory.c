@@ -68,7 +68,10 @@ static ad_status promise(shm_world *world, uint64_t bytes) {
   uint64_t others = atomic_fetch_add(&world->control->promised, bytes), available = memory_available();
   if (others <= available && bytes <= available - others) return AD_OK;
   atomic_fetch_sub(&world->control->promised, bytes);
-  return no_room(bytes, "the machine has less left");
+  char why[128];
+  snprintf(why, sizeof why, "the machine has %" PRIu64 " left, and other ranks were promised %" PRIu64, available,
+           others);
+  return no_room(bytes, why);
 }
 
 static int make_piece(const shm_world *world, uint64_t start, uint64_t bytes) {

@@ -122,7 +122,8 @@ int ad_shm_pull(shm_world *world, shm_call *c, uint32_t member, uint64_t from, v
     }
     if (got > 0) at += (size_t)got;
   }
-  // One that left may have used the memory for something else before it was read.
+  // One that left, or was told of an error, may have used the memory for something else before it was read.
+  if (ad_shm_failed(world)) return 0;
   if (atomic_load(&record->state) == SHM_JOINED) return 1;
   explain(world, c, rank, bytes, ESRCH);
   return 0;

@@ -65,6 +65,16 @@ PY
 "$addend" bench --quick --op memory --largest 1024 2>/dev/null | grep -q cores # all left out: a table without rows
 "$addend" bench --quick --op memory 2>/dev/null | grep -Eq '^dp_shard=2 +zero3 +bf16 '
 
+# A request to stop ends it, also while ranks run, which it then says; between them the signal itself does.
+log=$(mktemp)
+trap 'rm -f -- "$log"' EXIT
+"$addend" bench --op memory >/dev/null 2>"$log" &
+sleep 2
+kill -TERM $!
+status=0
+wait $! || status=$?
+[ "$status" -eq 3 ] || [ "$status" -eq 143 ] || { cat "$log" >&2 && echo "bench, stopped: exit $status" >&2 && exit 1; }
+
 # A wrong call is refused with what would be right.
 for wrong in "--op all_reduc" "--ranks 2,x" "--ranks 0" "--largest many" "recipe.yaml"; do
   status=0
