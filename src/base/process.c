@@ -1,7 +1,9 @@
-/* Reading /proc about this process; nothing here changes it. */
+/* Reading /proc and /sys about this process; nothing here changes it. */
 #include "base/process.h"
 
+#include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 size_t ad_process_pss(void) {
   char line[256];
@@ -12,4 +14,97 @@ size_t ad_process_pss(void) {
     if (sscanf(line, "Pss: %zu", &kibibytes) == 1) break;
   fclose(file);
   return kibibytes * 1024;
+}
+
+/* ---- memory that is left ---- */
+
+enum { PATH_BYTES = 4096 };
+static const uint64_t unknown = UINT64_MAX;
+
+// How one version of control groups says what a group may have. Without a limit the file has "max" (v2) or a number
+// larger than any machine (v1). Pages of files that are cached count as used, but are given up before anything fails.
+typedef struct group_files {
+  const char *mount, *limit, *used, *inactive_cache, *active_cache;
+} group_files;
+static const group_files version_1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                      "total_inactive_file ", "total_active_file "};
+static const group_files version_2 = {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file ",
+                                      "active_file "};
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+// The number after `key` in the first line of folder/name that starts with it.
+static uint64_t number_in(const char *folder, const char *name, const char *key) {
+  char text[PATH_BYTES];
+  uint64_t number = unknown;
+  if (snprintf(text, sizeof text, "%s/%s", folder, name) >= (int)sizeof text) return unknown;
+  FILE *file = fopen(text, "re");
+  if (!file) return unknown;
+  while (fgets(text, sizeof text, file)) {
+    if (strncmp(text, key, strlen(key)) != 0) continue;
+    if (sscanf(text + strlen(key), "%" SCNu64, &number) != 1) number = unknown;
+    break;
+  }
+  fclose(file);
+  return number;
+}
+
+static uint64_t cache_of(const char *group, const char *key) {
+  uint64_t bytes = number_in(group, "memory.stat", key);
+  return bytes == unknown ? 0 : bytes;
+}
+
+static uint64_t left_of_group(const char *group, const group_files *files) {
+  uint64_t limit = number_in(group, files->limit, ""), used = number_in(group, files->used, "");
+  if (limit == unknown || used == unknown) return unknown;
+  used -= least(used, cache_of(group, files->inactive_cache));
+  used -= least(used, cache_of(group, files->active_cache));
+  return limit - least(limit, used);
+}
+
+// Of the group and those above it up to the mount. In a container the path may be the host's: then only the mount,
+// which is the container's own group, is there.
+static uint64_t left_of_groups(const char *root, const group_files *files, const char *path) {
+  char group[PATH_BYTES];
+  size_t top = strlen(root) + strlen(files->mount);
+  if (path[0] != '/') return unknown;
+  if (snprintf(group, sizeof group, "%s%s%s", root, files->mount, path) >= (int)sizeof group) return unknown;
+  uint64_t left = left_of_group(group, files);
+  while (strlen(group) > top) {
+    *strrchr(group, '/') = 0;
+    left = least(left, left_of_group(group, files));
+  }
+  return left;
+}
+
+static int has_memory(const char *controllers) {
+  for (; *controllers; controllers += strspn(controllers, ",")) {
+    size_t length = strcspn(controllers, ",");
+    if (length == strlen("memory") && !memcmp(controllers, "memory", length)) return 1;
+    controllers += length;
+  }
+  return 0;
+}
+
+// A line is NUMBER:CONTROLLERS:PATH; version 2 names no controllers.
+static uint64_t left_by_line(const char *root, char *line) {
+  char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
+  if (!path) return unknown;
+  *path++ = 0;
+  path[strcspn(path, "\n")] = 0;
+  if (!*++controllers) return left_of_groups(root, &version_2, path);
+  return has_memory(controllers) ? left_of_groups(root, &version_1, path) : unknown;
+}
+
+uint64_t ad_process_memory_left(const char *root) {
+  char line[PATH_BYTES];
+  snprintf(line, sizeof line, "%s/proc", root);
+  uint64_t kibibytes = number_in(line, "meminfo", "MemAvailable:");
+  uint64_t left = kibibytes > unknown >> 10 ? unknown : kibibytes << 10;
+  snprintf(line, sizeof line, "%s/proc/self/cgroup", root);
+  FILE *file = fopen(line, "re");
+  if (!file) return left;
+  while (fgets(line, sizeof line, file)) left = least(left, left_by_line(root, line));
+  fclose(file);
+  return left;
 }

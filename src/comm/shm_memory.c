@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include "base/memory.h"
+#include "base/process.h"
 #include "comm/shm.h"
 
 struct shm_block {
@@ -46,18 +47,6 @@ static ad_status first_block(shm_world *world) {
 
 /* ---- pages ---- */
 
-// What the machine can still give, in bytes; UINT64_MAX if it does not say.
-static uint64_t memory_available(void) {
-  char line[256];
-  uint64_t kibibytes = UINT64_MAX >> 10;
-  FILE *file = fopen("/proc/meminfo", "re");
-  if (!file) return UINT64_MAX;
-  while (fgets(line, sizeof line, file))
-    if (sscanf(line, "MemAvailable: %" SCNu64, &kibibytes) == 1) break;
-  fclose(file);
-  return kibibytes << 10;
-}
-
 static ad_status no_room(size_t bytes, const char *why) {
   return ad_fail(AD_MEMORY, "no memory for %zu bytes that ranks share: %s", bytes, why);
 }
@@ -65,12 +54,14 @@ static ad_status no_room(size_t bytes, const char *why) {
 // The kernel promises memory it does not have and ends processes later, whichever they are; so a large request is
 // compared with what is left when the other ranks have what they were promised.
 static ad_status promise(shm_world *world, uint64_t bytes) {
-  uint64_t others = atomic_fetch_add(&world->control->promised, bytes), available = memory_available();
+  uint64_t others = atomic_fetch_add(&world->control->promised, bytes), available = ad_process_memory_left("");
   if (others <= available && bytes <= available - others) return AD_OK;
   atomic_fetch_sub(&world->control->promised, bytes);
-  char why[128];
-  snprintf(why, sizeof why, "the machine has %" PRIu64 " left, and other ranks were promised %" PRIu64, available,
-           others);
+  char why[160];
+  snprintf(why, sizeof why,
+           "the machine, or the limit on this process's control group, has %" PRIu64
+           " left, and other ranks were promised %" PRIu64,
+           available, others);
   return no_room(bytes, why);
 }
 
