@@ -7,7 +7,9 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#include "base/error.h"
 #include "base/kernels_table.h"
+#include "base/text.h"
 
 static const struct {
   const char *name;
@@ -45,13 +47,26 @@ static ad_variant widest_of_machine(void) {
 #endif
 }
 
-ad_variant ad_kernels_best(void) {
-  ad_variant widest = widest_of_machine();
+// The variant that ADDEND_KERNELS names; VARIANT_COUNT if it names none.
+static int wanted_variant(void) {
   const char *wanted = getenv("ADDEND_KERNELS");
-  for (int i = 0; wanted && i < (int)widest; i++) {
-    if (!strcmp(wanted, variants[i].name)) return (ad_variant)i;
-  }
-  return widest;
+  int i = wanted ? 0 : VARIANT_COUNT;
+  while (i < VARIANT_COUNT && strcmp(wanted, variants[i].name) != 0) i++;
+  return i;
+}
+
+ad_variant ad_kernels_best(void) {
+  int widest = (int)widest_of_machine(), wanted = wanted_variant();
+  return (ad_variant)(wanted < widest ? wanted : widest);
+}
+
+ad_status ad_kernels_check(void) {
+  const char *wanted = getenv("ADDEND_KERNELS");
+  if (!wanted || !*wanted || wanted_variant() < VARIANT_COUNT) return AD_OK;
+  char names[128];
+  ad_text known = ad_text_on(names, sizeof names);
+  for (int i = 0; i < VARIANT_COUNT; i++) ad_text_add(&known, "%s%s", i ? ", " : "", variants[i].name);
+  return ad_fail(AD_INVALID, "ADDEND_KERNELS must be one of %s, is \"%s\"", names, wanted);
 }
 
 const char *ad_variant_name(ad_variant variant) {

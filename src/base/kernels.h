@@ -7,11 +7,13 @@
 #define BASE_KERNELS_H
 #include <stddef.h>
 #include "addend/dtype.h"
+#include "addend/status.h"
 
 typedef enum ad_variant { AD_PLAIN, AD_AVX2, AD_AVX512, AD_AVX512FP16 } ad_variant;
 
 ad_variant ad_kernels_best(
     void); /* the widest this machine runs; ADDEND_KERNELS=plain|avx2|avx512|avx512fp16 lowers it */
+ad_status ad_kernels_check(void) AD_CHECKED; /* AD_INVALID, with the names there are, if ADDEND_KERNELS is none */
 const char *ad_variant_name(ad_variant variant);
 ad_variant ad_kernels_variant(void);        /* in use now */
 void ad_kernels_choose(ad_variant variant); /* not wider than ad_kernels_best() */

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "base/kernels.h"
 #include "base/memory.h"
 #include "base/options.h"
 #include "comm/shm.h"
@@ -313,7 +314,7 @@ static ad_status check_options(const ad_launch_options *options) {
   if (!options->function == !options->argv)
     return ad_fail(AD_INVALID, "ad_launch_options: one of `function` and `argv` must be set");
   if (options->argv && !options->argv[0]) return ad_fail(AD_INVALID, "ad_launch_options: `argv` names no program");
-  return AD_OK;
+  return ad_kernels_check();  // ranks would find it out one by one
 }
 
 ad_status ad_launch(const ad_launch_options *options, ad_launch_result *out) {

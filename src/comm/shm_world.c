@@ -268,14 +268,14 @@ static ad_status open_world(int fd, shm_control *control, uint32_t rank, ad_comm
   return ad_comm_create(&ad_engine_shm, world, rank, size, out);
 }
 
-static ad_status check_out(ad_comm **out) {
-  return out ? AD_OK : ad_fail(AD_INVALID, "a communicator is opened, but `out` is NULL");
+static ad_status check_call(ad_comm **out) {
+  return out ? ad_kernels_check() : ad_fail(AD_INVALID, "a communicator is opened, but `out` is NULL");
 }
 
 ad_status ad_comm_open_alone(ad_comm **out) {
   int fd = -1;
   shm_control *control = NULL;
-  AD_TRY(check_out(out));
+  AD_TRY(check_call(out));
   AD_TRY(ad_shm_make(1, 0, 0, &fd, &control));
   return open_world(fd, control, 0, out);
 }
@@ -286,7 +286,7 @@ ad_status ad_comm_open(ad_comm **out) {
   int fd = -1;
   uint32_t rank = 0;
   shm_control *control = NULL;
-  AD_TRY(check_out(out));
+  AD_TRY(check_call(out));
   if (!getenv("ADDEND_SHM_FD")) return ad_mpi_launched() ? ad_mpi_open(out) : ad_comm_open_alone(out);
   AD_TRY(map_inherited(&fd, &rank, &control));
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // between launcher and rank there may be a shell

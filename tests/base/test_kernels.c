@@ -526,6 +526,24 @@ static void the_choice_is_never_wider_than_the_machine(void **state) {
   assert_string_equal(ad_variant_name((ad_variant)9), "unknown");
 }
 
+static void a_name_of_no_variant_is_refused(void **state) {
+  static const char *const nonsense[] = {"foo", "avx", "PLAIN", "plain ", "avx2,plain"};
+  static const char *const names[] = {"plain", "avx2", "avx512", "avx512fp16", ""};
+  for (size_t i = 0; i < sizeof nonsense / sizeof *nonsense; i++) {
+    setenv("ADDEND_KERNELS", nonsense[i], 1);
+    assert_int_equal(ad_kernels_check(), AD_INVALID);
+    assert_non_null(strstr(ad_last_error(), nonsense[i]));
+    assert_non_null(strstr(ad_last_error(), "must be one of plain, avx2, avx512, avx512fp16, is"));
+    assert_int_equal(ad_kernels_best(), best);
+  }
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    setenv("ADDEND_KERNELS", names[i], 1);
+    assert_int_equal(ad_kernels_check(), AD_OK);
+  }
+  unsetenv("ADDEND_KERNELS");
+  assert_int_equal(ad_kernels_check(), AD_OK);
+}
+
 /* ---- how sums are written ---- */
 
 static void every_variant_writes_sums_alike(void **state) {
@@ -596,6 +614,7 @@ int main(void) {
       cmocka_unit_test(a_sum_is_scaled_added_and_rounded_once),
       cmocka_unit_test(nothing_is_read_or_written_at_length_zero),
       cmocka_unit_test(the_choice_is_never_wider_than_the_machine),
+      cmocka_unit_test(a_name_of_no_variant_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
