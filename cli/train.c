@@ -129,8 +129,8 @@ static int print_stop(const train_job *job) {
 
 static int launch(train_job *job, int json) {
   ad_mesh *mesh;
-  ad_train_options training = {.size = sizeof training, .folder = job->folder};
-  ad_status status = job->resume ? AD_OK : ad_train_make_folder(job->recipe, &training);
+  ad_train_options training = {.size = sizeof training, .folder = job->folder, .resume = job->resume};
+  ad_status status = ad_train_make_folder(job->recipe, &training);
   if (!status) status = ad_recipe_mesh(job->recipe, &mesh);
   if (status) return cli_failed(status);
   ad_launch_options start = {.size = sizeof start,

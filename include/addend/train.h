@@ -103,7 +103,8 @@ typedef struct ad_train_options {
   void *context;
   int resume; /* go on from the newest usable checkpoint in FOLDER/checkpoints */
 } ad_train_options;
-/* Makes the folder, as ad_train does: what is wrong with it is known before any rank starts. AD_IO. Local. */
+/* Makes the folder, as ad_train does: what is wrong with it is known before any rank starts. AD_IO. With `resume` it is
+ * only looked at: AD_INVALID if it has no checkpoint to go on from. Local. */
 AD_API AD_CHECKED ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *options);
 AD_API AD_CHECKED ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_options *options);
 /* Asks the training of this process to stop: ad_train ends after the present step, on all ranks, with its files and, if

@@ -128,8 +128,17 @@ static ad_status refuse_earlier(const training *t) {
       t->checkpoints, (long long)newest);
 }
 
+static ad_status need_earlier(const char *checkpoints) {
+  if (ad_checkpoint_newest(checkpoints) >= 0) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s: there is no checkpoint to go on from: leave out --resume to begin with the first step; with "
+                 "checkpoint.every in the recipe a run writes some",
+                 checkpoints);
+}
+
 static ad_status resume(training *t) {
   int64_t steps = t->run->recipe->train.steps;
+  AD_TRY(agree(t->run, ad_run_is_first(t->run) ? need_earlier(t->checkpoints) : AD_OK, AD_HERE));
   AD_TRY(ad_run_load(t->run, t->checkpoints, &t->first_step));
   if (t->first_step < steps) return AD_OK;
   return ad_fail(AD_INVALID,
@@ -174,12 +183,20 @@ static ad_status take_options(const ad_recipe *recipe, const ad_train_options *o
   return AD_OK;
 }
 
+static ad_status find_earlier(const char *folder) {
+  char *checkpoints;
+  AD_TRY(ad_path_in(folder, "checkpoints", &checkpoints));
+  ad_status status = need_earlier(checkpoints);
+  ad_release(checkpoints);
+  return status;
+}
+
 ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *options) {
   AD_NEED(recipe);
   char folder[FOLDER_MAX];
   ad_train_options own;
   AD_TRY(take_options(recipe, options, folder, &own));
-  AD_TRY(ad_folder_make(own.folder));
+  AD_TRY(own.resume ? find_earlier(own.folder) : ad_folder_make(own.folder));
   if (!access(own.folder, W_OK | X_OK)) return AD_OK;
   return ad_fail(AD_IO, "%s: nothing can be written to this folder: %s", own.folder, strerror(errno));
 }

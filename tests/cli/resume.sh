@@ -59,8 +59,13 @@ exits_with 2 train -o straight
 grep -q -- --resume err || fail "an earlier run's checkpoints are not overwritten"
 exits_with 2 train -o straight --resume
 grep -q "raise train.steps" err || fail "nothing is left to train"
-exits_with 3 train -o nowhere --resume
-grep -q "no usable checkpoint" err || fail "nothing to resume"
+mkdir -p empty/checkpoints # found before any rank starts, and said once
+for folder in nowhere empty; do
+  exits_with 2 train -o $folder --resume
+  grep -q "^addend: $folder/checkpoints: there is no checkpoint to go on from: leave out --resume.*checkpoint.every" err || fail "nothing to resume"
+  [ "$(wc -l <err)" -eq 1 ] || fail "said once: $folder"
+done
+[ ! -e nowhere ] || fail "nothing is made"
 exits_with 2 train -o stopped --resume --set model.d_model=64
 grep -q "in another shape value.embedding.weight" err || fail "another model's checkpoint"
 

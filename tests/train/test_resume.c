@@ -295,7 +295,7 @@ static char *train(job j) {
 static int is_there(const char *name) { return !access(in_folder(name), F_OK); }
 
 static void training_leaves_checkpoints_and_goes_on_from_them(void **state) {
-  assert_non_null(strstr(train((job){.loads = 1}), "there is none at all"));
+  assert_non_null(strstr(train((job){.loads = 1}), "there is no checkpoint to go on from"));
   assert_string_equal(train((job){0}), "");
   assert_true(is_there("checkpoints/step-6/index.json") && is_there("weights.safetensors"));
   assert_false(is_there("checkpoints/step-3"));  // one is kept
