@@ -61,11 +61,13 @@ static int compare(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static void measure_startup(json_t *rows) {
+static ad_status measure_startup(json_t *rows) {
   double seconds[STARTUP_TRIES];
   for (int i = 0; i < STARTUP_TRIES; i++) {
-    seconds[i] = bench_startup(STARTUP_RANKS);
-    if (seconds[i] < 0) return;
+    ad_status status = bench_startup(STARTUP_RANKS, &seconds[i]);
+    if (!status) continue;
+    fprintf(stderr, "addend bench: startup, %d ranks: %s\n", STARTUP_RANKS, ad_last_error());
+    return status;
   }
   qsort(seconds, STARTUP_TRIES, sizeof *seconds, compare);
   json_array_append_new(
@@ -73,6 +75,7 @@ static void measure_startup(json_t *rows) {
                       "bytes", 0, "ranks", STARTUP_RANKS, "engine", "shm", "memory", "comm", "in_place", 0,
                       "seconds_median", seconds[STARTUP_TRIES / 2], "seconds_min", seconds[0], "seconds_max",
                       seconds[STARTUP_TRIES - 1], "rounds", STARTUP_TRIES, "floor_seconds", "floor_ratio", "peers"));
+  return AD_OK;
 }
 
 /* The share and rate of matrix products in a step on one rank, from a program in which they are all timed. */
@@ -94,8 +97,11 @@ ad_status bench_run(const bench_options *options, char **out) {
   json_t *rows = json_array();
   json_t *document = json_pack("{so sf so}", "machine", bench_machine(), "copy_gbps", bench_copy_gbps(), "rows", rows);
   measure_cases(options, rows);
-  if (wants(options, "startup")) measure_startup(rows);
-  if (wants(options, "memory")) status = bench_measure_memory(options, rows);
+  if (wants(options, "startup")) status = measure_startup(rows);
+  if (wants(options, "memory") && status != AD_INTERRUPTED) {
+    ad_status measured = bench_measure_memory(options, rows);
+    if (!status || measured == AD_INTERRUPTED) status = measured;
+  }
   if (wants(options, "train_step") && status != AD_INTERRUPTED)
     json_object_set_new(document, "products", measure_products());
   *out = json_dumps(document, JSON_REAL_PRECISION(6) | JSON_COMPACT);

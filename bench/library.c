@@ -153,9 +153,11 @@ int bench_library(const char *address, int ranks, const bench_model *model) {
 
 static int leave(ad_comm *comm, void *context) { return 0; }
 
-double bench_startup(int ranks) {
+ad_status bench_startup(int ranks, double *seconds) {
   ad_launch_options options = {.size = sizeof options, .ranks = ranks, .function = leave};
   ad_launch_result result;
   double start = bench_now();
-  return ad_launch(&options, &result) == AD_OK ? bench_now() - start : -1;
+  ad_status status = ad_launch(&options, &result);
+  if (!status) *seconds = bench_now() - start;
+  return status;
 }

@@ -24,8 +24,8 @@ ad_status bench_recipe(const bench_setting *setting, ad_recipe **out) AD_CHECKED
 int bench_library(const char *address, int ranks, const bench_model *model);
 /* One rank, whoever started it; returns an exit status. */
 int bench_library_rank(ad_comm *comm, const char *address, const bench_model *model);
-/* Seconds that `ranks` ranks need to start, join and leave; -1 if they do not. */
-double bench_startup(int ranks);
+/* Seconds that `ranks` ranks need to start, join and leave. The errors of ad_launch. */
+ad_status bench_startup(int ranks, double *seconds) AD_CHECKED;
 
 /* Steps of the small model on this rank. */
 typedef struct bench_steps bench_steps;

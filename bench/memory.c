@@ -2,6 +2,8 @@
  * they should. Times are not what is measured here. */
 #include "memory.h"
 
+#include <errno.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +12,7 @@
 
 #include "library.h"
 
-enum { STEPS = 4, BATCH = 8, SEQ = 32, FOLDER_BYTES = 32 };
+enum { STEPS = 4, BATCH = 8, SEQ = 32, FOLDER_BYTES = 256 };
 
 typedef struct memory_case {
   const char *mesh;
@@ -101,28 +103,43 @@ static int be_rank(ad_comm *comm, void *context) {
   return 0;
 }
 
+/* What could not be done where the library has no sentence about it. */
+typedef char own_words[FOLDER_BYTES + 128];
+
+static int remove_entry(const char *path, const struct stat *is, int kind, struct FTW *place) { return remove(path); }
+
 static void remove_folder(const char *folder) {
-  char command[FOLDER_BYTES + 16];
-  snprintf(command, sizeof command, "rm -rf '%s'", folder);
-  if (system(command)) fprintf(stderr, "addend bench: %s is left over\n", folder);
+  if (nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS)) fprintf(stderr, "addend bench: %s is left over\n", folder);
 }
 
-static ad_status launch(const memory_case *c, memory_job *job) {
+static ad_status make_folder(char folder[FOLDER_BYTES], own_words why) {
+  const char *parent = getenv("TMPDIR");
+  snprintf(folder, FOLDER_BYTES, "%s/addend-bench-XXXXXX", parent && *parent ? parent : "/tmp");
+  if (mkdtemp(folder)) return AD_OK;
+  snprintf(why, sizeof(own_words), "%s: the folder for checkpoints cannot be made: %s; TMPDIR says where", folder,
+           strerror(errno));
+  return AD_IO;
+}
+
+static ad_status launch(const memory_case *c, memory_job *job, own_words why) {
   ad_launch_options options = {.size = sizeof options, .ranks = c->ranks, .function = be_rank, .context = job};
   ad_launch_result result;
-  char folder[FOLDER_BYTES] = "/tmp/addend-bench-XXXXXX";
-  job->folder = mkdtemp(folder);
-  if (!job->folder) return AD_IO;
+  char folder[FOLDER_BYTES];
+  AD_TRY(make_folder(folder, why));
+  job->folder = folder;
   ad_status status = ad_launch(&options, &result);
   remove_folder(folder);
   return status;
 }
 
-static ad_status hold(const memory_case *c, const ad_recipe *recipe, held_memory *out) {
+static ad_status hold(const memory_case *c, const ad_recipe *recipe, held_memory *out, own_words why) {
   held_memory *seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (seen == MAP_FAILED) return AD_MEMORY;
+  if (seen == MAP_FAILED) {
+    snprintf(why, sizeof(own_words), "no memory for what the ranks tell: %s", strerror(errno));
+    return AD_MEMORY;
+  }
   memory_job job = {.recipe = recipe, .out = seen};
-  ad_status status = launch(c, &job);
+  ad_status status = launch(c, &job, why);
   *out = *seen;
   munmap(seen, sizeof *seen);
   return status;
@@ -145,12 +162,16 @@ static json_int_t fold(const json_t *list, const char *key, int adds) {
   return result;
 }
 
-static ad_status plan(const ad_recipe *recipe, planned_memory *out) {
+static ad_status plan(const ad_recipe *recipe, planned_memory *out, own_words why) {
   char *text;
   AD_TRY(ad_plan_json(recipe, NULL, &text));
-  json_t *document = json_loads(text, 0, NULL);
+  json_error_t error;
+  json_t *document = json_loads(text, 0, &error);
   free(text);
-  if (!document) return AD_MEMORY;
+  if (!document) {
+    snprintf(why, sizeof(own_words), "the plan cannot be read: %s", error.text);
+    return AD_MEMORY;
+  }
   out->numel = fold(json_object_get(document, "params"), "numel", 1);
   out->rank = fold(json_object_get(document, "memory_per_rank"), "peak", 0);
   out->node = fold(json_object_get(document, "memory_per_node"), "peak", 1);
@@ -188,12 +209,13 @@ static json_t *row_of(const memory_case *c, const planned_memory *planned, held_
   return row;
 }
 
-static ad_status measure(const bench_options *options, const memory_case *c, const ad_recipe *recipe, json_t *rows) {
+static ad_status measure(const bench_options *options, const memory_case *c, const ad_recipe *recipe, json_t *rows,
+                         own_words why) {
   planned_memory planned;
   held_memory held;
-  AD_TRY(plan(recipe, &planned));
+  AD_TRY(plan(recipe, &planned, why));
   if (options->largest && (size_t)planned.numel * bench_element(c->dtype) > options->largest) return AD_OK;
-  AD_TRY(hold(c, recipe, &held));
+  AD_TRY(hold(c, recipe, &held, why));
   json_array_append_new(rows, row_of(c, &planned, &held));
   return AD_OK;
 }
@@ -209,13 +231,14 @@ ad_status bench_measure_memory(const bench_options *options, json_t *rows) {
   ad_status first = AD_OK;
   for (int i = 0; i < CASES && first != AD_INTERRUPTED; i++) {
     char text[BENCH_MESSAGE];
+    own_words why = "";
     ad_recipe *recipe = NULL;
     if (!is_wanted(options, &cases[i])) continue;
     snprintf(text, sizeof text, "memory %s zero%d, %s", cases[i].dtype, cases[i].zero, cases[i].mesh);
     if (options->progress) options->progress(text, i, CASES);
     ad_status status = read_recipe(&cases[i], options->quick ? &small : &usual, &recipe);
-    if (!status) status = measure(options, &cases[i], recipe, rows);
-    if (status) fprintf(stderr, "addend bench: %s: %s\n", text, ad_last_error());
+    if (!status) status = measure(options, &cases[i], recipe, rows, why);
+    if (status) fprintf(stderr, "addend bench: %s: %s\n", text, why[0] ? why : ad_last_error());
     if (!first || status == AD_INTERRUPTED) first = status;
     if (recipe) ad_recipe_destroy(recipe);
   }

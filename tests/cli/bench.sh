@@ -62,12 +62,21 @@ for row in rows:
 wanted = [(f"zero{zero}", dtype, False) for zero in (1, 2, 3) for dtype in ("f32", "bf16")] + [("zero2", "f32", True)]
 assert [(row["storage"], row["dtype"], row["checkpoint"]) for row in rows] == wanted, rows
 PY
+# What cannot be measured is said, and is exit 3.
+log=$(mktemp)
+trap 'rm -f -- "$log"' EXIT
+could_not() { # words of the message, then the options
+  local words=$1 status=0
+  shift
+  "$addend" bench --quick "$@" >/dev/null 2>"$log" || status=$?
+  [ "$status" -eq 3 ] && grep -q "$words" "$log" || { cat "$log" >&2 && echo "bench $*: exit $status, not 3 with '$words'" >&2 && exit 1; }
+}
+(ulimit -n 16 && could_not "addend bench: startup, 32 ranks: rank [0-9]* cannot be watched" --op startup)
+TMPDIR=/nowhere could_not "zero1, dp_shard=2: /nowhere/addend-bench-.*: the folder for checkpoints cannot be made" --op memory
 "$addend" bench --quick --op memory --largest 1024 2>/dev/null | grep -q cores # all left out: a table without rows
 "$addend" bench --quick --op memory 2>/dev/null | grep -Eq '^dp_shard=2 +zero3 +bf16 '
 
 # A request to stop ends it, also while ranks run, which it then says; between them the signal itself does.
-log=$(mktemp)
-trap 'rm -f -- "$log"' EXIT
 "$addend" bench --op memory >/dev/null 2>"$log" &
 sleep 2
 kill -TERM $!
