@@ -26,11 +26,14 @@ static double number_of(const json_t *object, const char *key) {
 
 static int is_true(const json_t *object, const char *key) { return json_is_true(json_object_get(object, key)); }
 
+static const char *plural(long long count) { return count == 1 ? "" : "s"; }
+
 static void print_head(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *loss = json_object_get(document, "loss"), *norm = json_object_get(document, "norm");
-  fprintf(file, "%s%s%s  %lld ranks, mesh %s, %s, %lld step(s)\n", paint->bold, text_of(document, "recipe"), paint->off,
-          (long long)json_integer_value(json_object_get(document, "world")), text_of(document, "mesh"),
-          text_of(document, "dtype"), (long long)json_integer_value(json_object_get(document, "steps")));
+  long long ranks = json_integer_value(json_object_get(document, "world"));
+  long long steps = json_integer_value(json_object_get(document, "steps"));
+  fprintf(file, "%s%s%s  %lld rank%s, mesh %s, %s, %lld step%s\n", paint->bold, text_of(document, "recipe"), paint->off,
+          ranks, plural(ranks), text_of(document, "mesh"), text_of(document, "dtype"), steps, plural(steps));
   fprintf(file, "loss %.12g", number_of(loss, "dist"));
   if (json_is_number(json_object_get(loss, "ref"))) fprintf(file, ", reference %.12g", number_of(loss, "ref"));
   fprintf(file, "; gradient norm %.12g", number_of(norm, "dist"));

@@ -38,4 +38,6 @@ status=0; "$addend" check "$recipe" --directional --sabotage 2>err || status=$?
 [ $status -eq 2 ] || fail "contradicting options are a wrong call, not $status"
 "$addend" check --help | grep -q Example || fail "help has an example"
 "$addend" check "$recipe" | grep -q "^proven" || fail "the table says proven"
+"$addend" check "$recipe" | grep -q "^gpt-dp  3 ranks, .* 1 step$" || fail "three ranks, one step"
+"$addend" check "$recipe" --set mesh=dp_replicate=1 --steps 2 | grep -q "^gpt-dp  1 rank, .* 2 steps$" || fail "one rank, two steps"
 echo "check: all hold"
