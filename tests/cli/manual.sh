@@ -32,5 +32,17 @@ for path in glob.glob(sys.argv[1] + "/src/*/*.c") + glob.glob(sys.argv[1] + "/cl
 own = {"ADDEND_SHM_FD", "ADDEND_PEER_ERRORS"}  # what addend tells the processes that it starts
 lacking = [name for name in sorted(variables - own) if name not in page]
 assert not lacking, lacking
+
+# How long ranks are waited for, as the program has it.
+signals = page.split("\n.SH SIGNALS\n")[1].split("\n.SH ")[0]
+def constant(file, name): return int(re.search(r"\b" + name + r" = (\d+)", open(sys.argv[1] + file).read()).group(1))
+launcher = "/src/comm/launch.c"
+for words in (
+    f"{constant('/cli/train.c', 'PATIENCE_SECONDS')} seconds, in which they finish the step",
+    f"under the others {constant(launcher, 'SIGNAL_GRACE_MILLISECONDS') // 1000} seconds",
+    f"one within {constant(launcher, 'ONE_SIGNAL_MILLISECONDS')} milliseconds of the first",
+    f"the others have {constant(launcher, 'GRACE_MILLISECONDS') // 1000} seconds",
+):
+    assert words in signals, words
 P
 echo "manual: all hold"
