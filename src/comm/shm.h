@@ -31,6 +31,7 @@ enum {
   SHM_INLINE_IN_FILE = 512,
   SHM_CHANNELS = 4096,  // different groups, a power of two
   SHM_RANKS_MAX = 512,
+  SHM_CORES_MAX = 1024,
   SHM_STAGE = 128 * 1024,   // bytes of one half of a staging buffer
   SHM_BLOCK = 64 * 1024,    // bytes of each member's input that are reduced at a time
   SHM_PULL_MIN = 16 * 1024  // bytes of a piece of memory that are worth reading from a peer; see is_worth_pulling
@@ -69,8 +70,8 @@ typedef struct shm_control {
   _Alignas(SHM_LINE) _Atomic uint32_t failed;  // 0 no, 1 being written, 2 the error below holds
   _Atomic uint32_t sleepers;
   _Alignas(SHM_LINE) _Atomic uint32_t joined;
-  _Atomic uint32_t tried, unreadable;  // ranks that tried to read all others; whether one could not
-  _Atomic uint32_t crowded;            // a rank has fewer cores than there are ranks
+  _Atomic uint32_t tried, unreadable;          // ranks that tried to read all others; whether one could not
+  _Atomic uint64_t cores[SHM_CORES_MAX / 64];  // bits: those that any rank may run on
   _Atomic uint64_t channels_used;
   _Atomic uint64_t promised;         // bytes that ranks are making pages for and have not made yet
   uint32_t fail_status, fail_cause;  // ad_status: what calls return; what the failing rank gave as its reason
@@ -187,7 +188,7 @@ typedef struct shm_world {
   uint64_t *mapped;  // bits: of which 2 MiB of the file a peer's buffer was mapped
   uint64_t probe;    // see shm_record
   int pulls;         // all ranks of this node can read each other's memory
-  int crowded;       // as of the control, when all have joined
+  int crowded;       // there are more ranks than cores that they may run on
 } shm_world;
 
 static inline void *ad_shm_at(const shm_world *world, uint64_t offset) { return world->base + offset; }

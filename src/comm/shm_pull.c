@@ -63,7 +63,6 @@ void ad_shm_pull_try(shm_world *world) {
 
 void ad_shm_pull_decide(shm_world *world) {
   world->pulls = !atomic_load(&world->control->unreadable);
-  world->crowded = atomic_load(&world->control->crowded) != 0;
   if (!world->pulls) name_reader(world, 0);
 }
 

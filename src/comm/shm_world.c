@@ -136,14 +136,21 @@ static void agree_on_kernels(const shm_world *world) {
   ad_kernels_choose((ad_variant)least);
 }
 
-static void set_waiting(shm_world *world) {
+// Ranks may be bound to a core each.
+static void show_cores(const shm_world *world) {
   cpu_set_t cores;
-  int count = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores);
-  int crowded = world->control->joining > (uint32_t)count;
-  world->spins = crowded ? 0 : 4000;
-  world->patience = crowded ? 0 : 40;
-  world->sleep_longest = 50000000;
-  if (crowded) atomic_store(&world->control->crowded, 1);
+  if (sched_getaffinity(0, sizeof cores, &cores)) return;
+  for (int i = 0; i < SHM_CORES_MAX && i < CPU_SETSIZE; i++)
+    if (CPU_ISSET(i, &cores)) atomic_fetch_or(&world->control->cores[i / 64], 1ull << i % 64);
+}
+
+static void choose_patience(shm_world *world) {
+  uint32_t count = 0;
+  for (int i = 0; i < SHM_CORES_MAX / 64; i++)
+    count += (uint32_t)__builtin_popcountll(atomic_load(&world->control->cores[i]));
+  world->crowded = world->control->joining > count;
+  world->spins = world->crowded ? 0 : 4000;
+  world->patience = world->crowded ? 0 : 40;
 }
 
 static ad_status take_place(shm_world *world) {
@@ -158,6 +165,7 @@ static ad_status take_place(shm_world *world) {
         world->rank, (int)atomic_load(&record->pid));
   atomic_store(&record->pid, getpid());
   ad_shm_pull_allow(world);
+  show_cores(world);
   if (atomic_fetch_add(&world->control->joined, 1) + 1 == world->control->joining) ad_shm_wake_all(world->control);
   return AD_OK;
 }
@@ -175,6 +183,7 @@ static ad_status join(shm_world *world) {
     return status;
   }
   ad_shm_pull_decide(world);
+  choose_patience(world);
   return AD_OK;
 }
 
@@ -193,7 +202,7 @@ ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, shm_world **o
   world->ranks = (uint32_t)control->ranks;
   world->free_calls = UINT64_MAX;
   world->last = &world->first;
-  set_waiting(world);
+  world->sleep_longest = 50000000;
   status = ad_shm_map_begin(world);
   if (!status) status = join(world);
   if (status) {
