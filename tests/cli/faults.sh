@@ -121,12 +121,15 @@ for threads in none 0 2x; do
   status=0; ADDEND_BLAS_THREADS=$threads "$addend" check "$recipe" >out 2>err || status=$?
   [ $status -eq 2 ] && grep -q "ADDEND_BLAS_THREADS must be a number from 1" err || { cat err >&2; fail "threads: $threads"; }
 done
-for call in "check $recipe" "train $recipe -o run" "run -n 2 -- true"; do # found before any rank starts
-  # shellcheck disable=SC2086 # words
-  status=0; ADDEND_KERNELS=foo "$addend" $call >out 2>err || status=$?
+no_kernels() { # COMMAND...: refused before any rank starts
+  local status=0
+  ADDEND_KERNELS=foo "$addend" "$@" >out 2>err || status=$?
   [ $status -eq 2 ] && grep -q '^addend: ADDEND_KERNELS must be one of plain, avx2, avx512, avx512fp16, is "foo"' err ||
-    { cat err >&2; fail "kernels: exit $status: $call"; }
-done
+    { cat err >&2; fail "kernels: exit $status: $*"; }
+}
+no_kernels check "$recipe"
+no_kernels train "$recipe" -o run
+no_kernels run -n 2 -- true
 could_not "step [0-9]*: the loss on rank [0-2] is not a finite number" train "$recipe" -o run \
   --set train.lr=100 --set train.weight_decay=1000 --set train.warmup=0 --set train.clip=0 --json
 could_not "no memory" check "$recipe" --set model.d_model=65536 --json
