@@ -2,6 +2,7 @@
 DDP over gloo, or parameters are cut by FSDP. Usage: torch_train.py ADDRESS RANK RANKS PORT ddp|fsdp LAYERS D_MODEL HEADS SEQ BATCH."""
 import sys
 
+import torch_kinds
 import worker
 import torch
 import torch.distributed as dist
@@ -65,20 +66,9 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
 
-def distribute(model):
-    if KIND == "ddp":
-        return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh("cpu", (worker.RANKS,))
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
-
-
 def prepare_step():
-    model = distribute(GPT())
+    model = GPT()
+    model = torch_kinds.distribute(model, model.blocks, KIND, worker.RANKS)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
     rows = BATCH // worker.RANKS
     tokens = torch.randint(0, VOCABULARY, (rows, SEQ))

@@ -2,6 +2,7 @@
 DDP or FSDP over gloo, then AdamW. Usage: torch_update.py ADDRESS RANK RANKS PORT ddp|fsdp LAYERS D_MODEL HEADS SEQ BATCH."""
 import sys
 
+import torch_kinds
 import worker
 import torch
 import torch.distributed as dist
@@ -50,20 +51,9 @@ class Parameters(nn.Module):
         return x
 
 
-def distribute(model):
-    if KIND == "ddp":
-        return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh("cpu", (worker.RANKS,))
-    for part in model.parts:
-        fully_shard(part, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
-
-
 def prepare_update():
-    model = distribute(Parameters())
+    model = Parameters()
+    model = torch_kinds.distribute(model, model.parts, KIND, worker.RANKS)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     x = torch.zeros(1, requires_grad=True)
 

@@ -50,8 +50,8 @@ void ad_reduce(void *const *out, size_t out_count, const void *const *sources, s
 void ad_copy(void *dst, const void *src, size_t bytes);
 void ad_copy_past(void *dst, const void *src, size_t bytes);
 /* Whether work whose ranks together touch so many bytes writes past the caches, what it writes being read when all of
- * it is done. Measured (docs/performance.md): of less, part would still lie in a cache, and is read from there twice as
- * fast; of more, each line that is not fetched before it is overwritten saves a third of the way. */
+ * it is done. Of less, part would still lie in a cache; of more, no line is fetched only to be overwritten. Why the
+ * limit stands where it does: docs/rationale.md. */
 int ad_is_past_caches(size_t bytes);
 
 #endif

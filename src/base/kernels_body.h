@@ -456,19 +456,17 @@ static size_t sum_in_registers(const reducer *r, ad_dtype dtype, size_t n) {
   return register_sums[dtype] ? register_sums[dtype](r->out, r->out_count, r->sources, r->source_count, n) : 0;
 }
 
-static void reduce(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
-                   const ad_reducing *how, size_t n) {
-  if (!out_count) return;
-  ad_dtype dtype = how->dtype, out_dtype = how->out_dtype ? how->out_dtype : dtype;
-  int integer = dtype == AD_I32 || dtype == AD_I64;
+INLINE reducer plan_reduction(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
+                              const ad_reducing *how, ad_dtype out_dtype) {
+  int integer = how->dtype == AD_I32 || how->dtype == AD_I64;
   reducer r = {
       .out = out,
       .sources = sources,
       .out_count = out_count,
       .source_count = source_count,
-      .size = sizes[dtype],
+      .size = sizes[how->dtype],
       .out_size = sizes[out_dtype],
-      .fold = folders[integer ? dtype : how->accumulate][how->reduction],
+      .fold = folders[integer ? how->dtype : how->accumulate][how->reduction],
       .wide = !integer && how->accumulate == AD_F64,
       .factor = power_of_two(how->shift),
       .scales = how->shift && !how->adds,
@@ -479,12 +477,25 @@ static void reduce(void *const *out, size_t out_count, const void *const *source
   r.streamed = how->past && !r.adds && !is_source(&r, out[0], 0);
   // A source that is folded after the first TERMS must not be overwritten by the sum of those.
   r.sum_in_out = !r.store && !r.adds && !r.streamed && !is_source(&r, out[0], TERMS);
-  if (is_cast(&r, how, out_dtype)) {
-    if (r.streamed) return cast_past(out[0], out_dtype, sources[0], dtype, r.factor, n);
-    if (r.scales) return cast_scaled(out[0], out_dtype, sources[0], dtype, r.factor, n);
-    return cast(out[0], out_dtype, sources[0], dtype, n);
-  }
-  size_t done = is_plain_sum(&r, how) ? sum_in_registers(&r, dtype, n) : 0;
+  return r;
+}
+
+static void reduce_by_cast(const reducer *r, ad_dtype out_dtype, ad_dtype dtype, size_t n) {
+  if (r->streamed)
+    cast_past(r->out[0], out_dtype, r->sources[0], dtype, r->factor, n);
+  else if (r->scales)
+    cast_scaled(r->out[0], out_dtype, r->sources[0], dtype, r->factor, n);
+  else
+    cast(r->out[0], out_dtype, r->sources[0], dtype, n);
+}
+
+static void reduce(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
+                   const ad_reducing *how, size_t n) {
+  if (!out_count) return;
+  ad_dtype out_dtype = how->out_dtype ? how->out_dtype : how->dtype;
+  reducer r = plan_reduction(out, out_count, sources, source_count, how, out_dtype);
+  if (is_cast(&r, how, out_dtype)) return reduce_by_cast(&r, out_dtype, how->dtype, n);
+  size_t done = is_plain_sum(&r, how) ? sum_in_registers(&r, how->dtype, n) : 0;
   for (size_t at = done; at < n; at += BLOCK) reduce_block(&r, at, block_of(n - at));
   if (r.streamed) end_streaming();
 }

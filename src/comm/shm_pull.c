@@ -115,11 +115,12 @@ int ad_shm_pull(shm_world *world, shm_call *c, uint32_t member, uint64_t from, v
     size_t wanted = bytes - at < slice ? bytes - at : slice;
     if (ad_shm_failed(world)) return 0;
     ssize_t got = read_process(record, from + at, (char *)to + at, wanted);
-    if (got <= 0 && errno != EINTR) {
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
       explain(world, c, rank, bytes, got ? errno : EFAULT);
       return 0;
     }
-    if (got > 0) at += (size_t)got;
+    at += (size_t)got;
   }
   // One that left, or was told of an error, may have used the memory for something else before it was read.
   if (ad_shm_failed(world)) return 0;

@@ -12,15 +12,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 #include "ranks.h"
-
-static double seconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static ad_status launch(int64_t ranks, int (*function)(ad_comm *, void *), void *context, ad_launch_result *result) {
   ad_launch_options options = {.size = sizeof options, .ranks = ranks, .function = function, .context = context};
@@ -47,9 +40,9 @@ static int do_nothing(ad_comm *comm, void *context) { return 0; }
 
 static void thirty_two_ranks_start_and_join(void **state) {
   ad_launch_result result;
-  double start = seconds();
+  double start = rank_seconds();
   assert_int_equal(launch(32, do_nothing, NULL, &result), AD_OK);
-  assert_true(seconds() - start < 5);  // "under a second" on a quiet machine, without sanitizers
+  assert_true(rank_seconds() - start < 5);  // "under a second" on a quiet machine, without sanitizers
   assert_int_equal(result.rank, -1);
   assert_string_equal(result.message, "");
 }
@@ -175,7 +168,7 @@ static int live_and_die(ad_comm *comm, void *context) {
   ad_collective call = {.op = AD_ALL_REDUCE, .in = shared, .out = shared, .count = COUNT, .dtype = AD_F32};
   call.group = ad_mesh_group(mesh, AD_AXES_ALL, rank);
   call.site = AD_HERE;
-  double start = seconds();
+  double start = rank_seconds();
   status = ad_comm_run(comm, &call);
   die_in(d, 2, rank);
   if (!status) status = ad_comm_post(comm, &call, &request);
@@ -188,8 +181,9 @@ static int live_and_die(ad_comm *comm, void *context) {
   die_in(d, 5, rank);
   if (!status) status = ad_comm_wait(comm, &request);
   die_in(d, 6, rank);
-  while (!status && d->phase < PHASES && seconds() - start < 3) status = ad_comm_barrier(comm, &call.group, AD_HERE);
-  if (d->phase < PHASES && (status != AD_RANK_DIED || seconds() - start > 2.5)) return 1;
+  while (!status && d->phase < PHASES && rank_seconds() - start < 3)
+    status = ad_comm_barrier(comm, &call.group, AD_HERE);
+  if (d->phase < PHASES && (status != AD_RANK_DIED || rank_seconds() - start > 2.5)) return 1;
   ad_mesh_destroy(mesh);
   free(own);
   return status == AD_RANK_DIED ? 3 : (int)status;
@@ -225,9 +219,9 @@ static int compute_forever(ad_comm *comm, void *context) {
 
 static void ranks_that_go_on_after_an_error_are_ended(void **state) {
   ad_launch_result result;
-  double start = seconds();
+  double start = rank_seconds();
   assert_int_equal(launch(3, compute_forever, NULL, &result), AD_RANK_DIED);
-  assert_true(seconds() - start < 4);
+  assert_true(rank_seconds() - start < 4);
   assert_int_equal(result.rank, 0);
   assert_int_equal(result.signal, SIGABRT);
 }

@@ -12,12 +12,6 @@
 #include <unistd.h>
 #include "ranks.h"
 
-static double seconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 typedef struct world {
   ad_comm *comm;
   ad_mesh *mesh;
@@ -49,12 +43,12 @@ static ad_collective sum_of(world *w, size_t count, const char *site) {
 
 // The call fails in time and says both; the next calls fail with the same words.
 static void fails_in_time(world *w, const ad_collective *call, ad_status expected, const char *one, const char *other) {
-  double start = seconds();
+  double start = rank_seconds();
   ad_status status = ad_comm_run(w->comm, call);
   // A member that the difference does not concern may be done with the call where it comes from another node.
   if (!status && !strcmp(ad_comm_engine(w->comm), "mpi")) status = ad_comm_barrier(w->comm, &w->all, AD_HERE);
   CHECK_STATUS(status, expected);
-  CHECK(seconds() - start < 2.5);
+  CHECK(rank_seconds() - start < 2.5);
   CHECK_MESSAGE(one);
   CHECK_MESSAGE(other);
   char message[2048];

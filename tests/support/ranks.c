@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -164,4 +165,10 @@ void rank_memory_free(void *memory) {
   if (!memory) return;
   rank_memory_check(memory);
   free((unsigned char *)memory - RED_ZONE);
+}
+
+double rank_seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }

@@ -31,5 +31,7 @@ void run_ranks_at(int64_t ranks, int (*function)(ad_comm *comm, void *context), 
 void *rank_memory(size_t bytes);
 void rank_memory_check(const void *memory);
 void rank_memory_free(void *memory);
+/* Of a clock that only goes forward; in a rank as in a test. */
+double rank_seconds(void);
 
 #endif
