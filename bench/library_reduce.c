@@ -30,7 +30,7 @@ static ad_status make_reducer(bench_gradients *gradients, ad_comm *comm, ad_dtyp
   ad_param_spec *specs = calloc(gradients->count, sizeof *specs);
   if (!specs) return AD_MEMORY;
   for (size_t i = 0; i < gradients->count; i++) {
-    const ad_param_declaration *param = ad_model_param(gradients->model, i);
+    const ad_param_spec *param = ad_model_param(gradients->model, i);
     specs[i] = (ad_param_spec){.name = param->name,
                                .shape = param->shape,
                                .layout = param->layout,
@@ -46,7 +46,7 @@ static ad_status make_grads(bench_gradients *gradients, ad_comm *comm) {
   gradients->grads = calloc(gradients->count, sizeof *gradients->grads);
   if (!gradients->grads) return AD_MEMORY;
   for (size_t i = 0; i < gradients->count; i++) {
-    const ad_param_declaration *param = ad_model_param(gradients->model, i);
+    const ad_param_spec *param = ad_model_param(gradients->model, i);
     ad_layout layout = ad_layout_dual(&param->layout);
     gradients->grads[i] = ad_array_describe(comm, AD_F32, &param->shape, &layout);
     size_t bytes = ad_array_bytes(&gradients->grads[i]);

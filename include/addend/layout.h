@@ -53,7 +53,10 @@ AD_API ad_layout ad_layout_all(const ad_mesh *mesh, ad_type type);  /* `type` (R
 AD_API int ad_layout_equal(const ad_layout *a, const ad_layout *b); /* same mesh (ad_mesh_equal), types and cut order */
 AD_API ad_layout ad_layout_dual(const ad_layout *layout);           /* the layout of the gradient */
 AD_API ad_axes ad_layout_axes_of(const ad_layout *layout,
-                                 ad_type type); /* the axes on which it has exactly this type */
+                                 ad_type type);             /* the axes on which it has exactly this type */
+AD_API ad_axes ad_layout_cut_axes(const ad_layout *layout); /* the axes on which it is cut, along any dimension */
+/* The axes on which it is R or I: ranks that differ only on them hold copies. */
+AD_API ad_axes ad_layout_same_axes(const ad_layout *layout);
 /* Sets axes to a type; a new cut becomes the innermost of its dimension. */
 AD_API void ad_layout_set(ad_layout *layout, ad_axes axes, ad_type type);
 

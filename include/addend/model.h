@@ -26,8 +26,7 @@ typedef struct ad_model ad_model;
 AD_API AD_CHECKED ad_status ad_gpt_create(const ad_mesh *mesh, const ad_gpt_options *options, ad_model **out);
 AD_API void ad_model_destroy(ad_model *model);
 AD_API size_t ad_model_param_count(const ad_model *model);
-AD_API const ad_param_declaration *ad_model_param(const ad_model *model,
-                                                  size_t index); /* in the order of the forward pass */
+AD_API const ad_param_spec *ad_model_param(const ad_model *model, size_t index); /* in the order of the forward pass */
 /* The layout of a batch's tokens and targets [batch, seq]: S(0) on dp. */
 AD_API const ad_layout *ad_model_batch_layout(const ad_model *model);
 /* Runs the forward pass on a tape and returns the loss numerator, a P scalar on dp. values[i] holds parameter i in its

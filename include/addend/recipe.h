@@ -77,8 +77,9 @@ AD_API AD_CHECKED ad_status ad_recipe_model(const ad_recipe *recipe, const ad_me
 /* The contract of one parameter: precision, then every matching override in order, completed. */
 AD_API AD_CHECKED ad_status ad_recipe_contract(const ad_recipe *recipe, const char *param, ad_contract *out);
 
-/* Where a parameter is kept: cut along its first dimension over dp_shard, whatever its size, from ZeRO-1 on. */
-AD_API ad_layout ad_recipe_storage(const ad_recipe *recipe, const ad_param_declaration *declaration);
+/* Where a parameter is kept: cut along its first dimension over the axes that its layer names
+ * (`sharded`), whatever its size, from ZeRO-1 on. */
+AD_API ad_layout ad_recipe_storage(const ad_recipe *recipe, const ad_param_spec *spec);
 
 #if defined(__cplusplus)
 }

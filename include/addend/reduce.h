@@ -3,33 +3,11 @@
  * is no way to say it. */
 #ifndef ADDEND_REDUCE_H
 #define ADDEND_REDUCE_H
-#include "addend/array.h"
+#include "addend/parameter.h"
 
 #if defined(__cplusplus)
 extern "C" {
 #endif
-
-/* Law 8. Zero fields: param f32, grad = param, reduce = grad, accumulate f32 (f64 for f64). With `raw` a gradient keeps
- * its producer's dtype: grad then says which one that is, and stays 0 where gradients may come in any; reduce must be
- * given there. The producer of a recipe's gradients is the tape: its contracts have grad = precision.compute where they
- * are raw. */
-typedef struct ad_contract {
-  ad_dtype param;      /* storage of the parameter */
-  ad_dtype grad;       /* what a raw gradient is brought to before a bucket is chosen */
-  int raw;             /* 1: keep the producer's dtype, which is `grad` if that is known */
-  ad_dtype reduce;     /* on the wire */
-  ad_dtype accumulate; /* sums form in it */
-} ad_contract;
-AD_API AD_CHECKED ad_status ad_contract_complete(
-    ad_contract *contract); /* fills zero fields; a complete one stays as it is; AD_INVALID if it means nothing */
-
-typedef struct ad_param_spec {
-  const char *name; /* unique; copied */
-  ad_shape shape;
-  ad_layout layout;  /* compute */
-  ad_layout storage; /* of what the optimizer updates */
-  ad_contract contract;
-} ad_param_spec;
 
 /* How far a microbatch's gradients go: they stay with what is pending; they are reduce-scattered into the partial sum
  * of the step, where storage is cut; or all is reduced. The last microbatch goes all the way (ZeRO-1: NONE until then).

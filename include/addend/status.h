@@ -10,24 +10,25 @@ extern "C" {
 #define AD_PRINTF(text, first) __attribute__((__format__(__printf__, text, first)))
 #define AD_CHECKED __attribute__((warn_unused_result))
 
-/* code, name, sentence. The only list of statuses. */
-#define AD_STATUS_LIST(X)                                                        \
-  X(AD_OK, "ok", "it holds")                                                     \
-  X(AD_INVALID, "invalid", "the call or its input is wrong")                     \
-  X(AD_TYPE, "type", "the types of the values do not fit the operation")         \
-  X(AD_MEMORY, "memory", "no memory is left for it")                             \
-  X(AD_IO, "io", "a file could not be read or written")                          \
-  X(AD_MISMATCH, "mismatch", "the ranks of a group did not call the same thing") \
-  X(AD_RANK_DIED, "rank-died", "a rank died while others needed it")             \
-  X(AD_RANK_LEFT, "rank-left", "a rank returned while others needed it")         \
-  X(AD_CYCLE, "cycle", "ranks wait for each other in a circle")                  \
-  X(AD_PEER_FAILED, "peer-failed", "another rank failed and said so")            \
-  X(AD_NUMBER, "number", "a value is not a finite number")                       \
-  X(AD_INTERRUPTED, "interrupted", "the run was asked to stop")                  \
-  X(AD_SYSTEM, "system", "the operating system refused something needed")
+/* code, name, whether the other ranks know of it: 1 where communication found it out, or all ranks fail alike; 0 where
+ * it is this rank's own until it tells them (ad_comm_fail). Then the sentence. The only list of statuses. */
+#define AD_STATUS_LIST(X)                                                           \
+  X(AD_OK, "ok", 1, "it holds")                                                     \
+  X(AD_INVALID, "invalid", 0, "the call or its input is wrong")                     \
+  X(AD_TYPE, "type", 0, "the types of the values do not fit the operation")         \
+  X(AD_MEMORY, "memory", 0, "no memory is left for it")                             \
+  X(AD_IO, "io", 0, "a file could not be read or written")                          \
+  X(AD_MISMATCH, "mismatch", 1, "the ranks of a group did not call the same thing") \
+  X(AD_RANK_DIED, "rank-died", 1, "a rank died while others needed it")             \
+  X(AD_RANK_LEFT, "rank-left", 1, "a rank returned while others needed it")         \
+  X(AD_CYCLE, "cycle", 1, "ranks wait for each other in a circle")                  \
+  X(AD_PEER_FAILED, "peer-failed", 1, "another rank failed and said so")            \
+  X(AD_NUMBER, "number", 1, "a value is not a finite number")                       \
+  X(AD_INTERRUPTED, "interrupted", 1, "the run was asked to stop")                  \
+  X(AD_SYSTEM, "system", 0, "the operating system refused something needed")
 
 typedef enum ad_status {
-#define AD_STATUS_CODE(code, name, sentence) code,
+#define AD_STATUS_CODE(code, name, known, sentence) code,
   AD_STATUS_LIST(AD_STATUS_CODE)
 #undef AD_STATUS_CODE
       AD_STATUS_COUNT

@@ -12,8 +12,9 @@ static _Thread_local char last_error[AD_MESSAGE_MAX];
 
 static const struct {
   const char *name, *sentence;
+  int known;
 } status_texts[] = {
-#define STATUS_TEXT(code, name, sentence) {name, sentence},
+#define STATUS_TEXT(code, name, known, sentence) {name, sentence, known},
     AD_STATUS_LIST(STATUS_TEXT)
 #undef STATUS_TEXT
 };
@@ -25,6 +26,8 @@ const char *ad_status_name(ad_status status) { return is_status(status) ? status
 const char *ad_status_sentence(ad_status status) {
   return is_status(status) ? status_texts[status].sentence : "this number is no status";
 }
+
+int ad_status_is_own(ad_status status) { return is_status(status) && !status_texts[status].known; }
 
 const char *ad_last_error(void) { return last_error; }
 

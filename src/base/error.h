@@ -9,6 +9,8 @@ ad_status ad_fail(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
 /* Puts "prefix: " before the message already recorded; returns `status`. For callers that know more (file, parameter).
  */
 ad_status ad_fail_in(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
+/* An error of this rank alone: the others learn of it when they are told (ad_comm_fail). A column of AD_STATUS_LIST. */
+int ad_status_is_own(ad_status status);
 /* AD_INVALID, naming the public call and the first of its arguments that is NULL; `names` lists them with ", " between.
  */
 ad_status ad_need(const char *call, const char *names, const void *const *given, size_t count) AD_CHECKED;

@@ -62,7 +62,7 @@ static int64_t size_of_axes(const ad_mesh *mesh, ad_axes axes) {
   return size;
 }
 
-static void look_at_path(const ad_param_declaration *param, ad_stage *stage) {
+static void look_at_path(const ad_param_spec *param, ad_stage *stage) {
   ad_layout storage = ad_recipe_storage(stage->recipe, param), gradient = ad_layout_dual(&param->layout);
   ad_path_step steps[AD_AXIS_COUNT];
   int count;
@@ -79,7 +79,7 @@ static void look_at_path(const ad_param_declaration *param, ad_stage *stage) {
   stage->over_replicas |= count > 1 && size_of_axes(stage->mesh, steps[1].axes) > 1;
 }
 
-static void look_at_contract(const ad_param_declaration *param, ad_stage *stage) {
+static void look_at_contract(const ad_param_spec *param, ad_stage *stage) {
   ad_contract contract;
   if (ad_recipe_contract(stage->recipe, param->name, &contract)) return;
   stage->scales_loss |= (contract.grad == AD_F16 && !contract.raw) || contract.reduce == AD_F16;

@@ -32,6 +32,17 @@ ad_axes ad_layout_cutting(const ad_layout *layout, int dim) {
   return ad_layout_axes_of(layout, AD_S(dim)) | ad_layout_axes_of(layout, AD_S_ZIGZAG(dim));
 }
 
+ad_axes ad_layout_cut_axes(const ad_layout *layout) {
+  ad_axes axes = 0;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
+    if (ad_type_is_cut(layout->type[axis])) axes |= AD_AXES(axis);
+  return axes;
+}
+
+ad_axes ad_layout_same_axes(const ad_layout *layout) {
+  return ad_layout_axes_of(layout, AD_R) | ad_layout_axes_of(layout, AD_I);
+}
+
 /* Takes an axis out of the nest of cuts that it belongs to; the cuts inside it move one step out. */
 static void leave_nest(ad_layout *layout, ad_axis axis) {
   int dim = ad_type_dim(layout->type[axis]);

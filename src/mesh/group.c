@@ -12,12 +12,14 @@ ad_group ad_mesh_group(const ad_mesh *mesh, ad_axes axes, int64_t rank) {
   return group;
 }
 
-int64_t ad_group_size(const ad_group *group) {
-  int64_t size = 1;
+int64_t ad_mesh_ranks_over(const ad_mesh *mesh, ad_axes axes) {
+  int64_t ranks = 1;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (group->axes & AD_AXES(axis)) size *= group->mesh->axis_size[axis];
-  return size;
+    if (axes & AD_AXES(axis)) ranks *= mesh->axis_size[axis];
+  return ranks;
 }
+
+int64_t ad_group_size(const ad_group *group) { return ad_mesh_ranks_over(group->mesh, group->axes); }
 
 int64_t ad_group_rank(const ad_group *group, int64_t index) {
   const ad_mesh *mesh = group->mesh;

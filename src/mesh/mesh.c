@@ -49,6 +49,13 @@ ad_status ad_mesh_check(const ad_mesh *mesh) {
 
 int64_t ad_mesh_size(const ad_mesh *mesh) { return mesh->size; }
 int64_t ad_mesh_first_rank(const ad_mesh *mesh) { return mesh->first_rank; }
+ad_axes ad_mesh_large(const ad_mesh *mesh) {
+  ad_axes large = 0;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
+    if (mesh->axis_size[axis] > 1) large |= AD_AXES(axis);
+  return large;
+}
+
 int64_t ad_mesh_axis_size(const ad_mesh *mesh, ad_axis axis) { return mesh->axis_size[axis]; }
 ad_axes ad_mesh_named(const ad_mesh *mesh) { return mesh->named; }
 

@@ -41,7 +41,7 @@ static ad_tensor *gpt_loss(const void *own, ad_tape *t, ad_tensor *const *params
   return ad_once(t, loss, "cp");
 }
 
-static int is_product(const gpt *model, size_t param, const ad_param_declaration *declaration) {
+static int is_product(const gpt *model, size_t param, const ad_param_spec *declaration) {
   return declaration->shape.ndim == 2 && (param != model->embedding.table || model->options.tied);
 }
 

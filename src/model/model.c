@@ -59,7 +59,7 @@ void ad_model_destroy(ad_model *model) {
 
 size_t ad_model_param_count(const ad_model *model) { return model->params.count; }
 
-const ad_param_declaration *ad_model_param(const ad_model *model, size_t index) { return &model->params.list[index]; }
+const ad_param_spec *ad_model_param(const ad_model *model, size_t index) { return &model->params.list[index]; }
 
 const ad_layout *ad_model_batch_layout(const ad_model *model) { return &model->batch_layout; }
 

@@ -2,16 +2,18 @@
 #include "nn/declare.h"
 
 #include <stdio.h>
+#include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
 
 ad_declarations ad_declarations_on(const ad_mesh *mesh) {
-  ad_declarations list = {.layout = ad_layout_all(mesh, AD_R)};
-  ad_layout_set(&list.layout, ad_mesh_named(mesh) & ~(AD_AXES_DP | AD_AXES(AD_CP)), AD_I);
+  ad_declarations list = {.replicated = ad_layout_all(mesh, AD_R)};
+  ad_layout_set(&list.replicated, ad_mesh_named(mesh) & ~(AD_AXES_DP | AD_AXES(AD_CP)), AD_I);
   return list;
 }
 
 void ad_declarations_release(ad_declarations *list) {
+  for (size_t i = 0; i < list->count; i++) ad_release((char *)(uintptr_t)list->list[i].name);
   ad_release(list->list);
   list->list = NULL;
   list->count = list->capacity = 0;
@@ -25,33 +27,29 @@ static ad_status grow(ad_declarations *list) {
   return AD_OK;
 }
 
-static ad_status set_name(ad_param_declaration *declaration, const char *path, const char *name) {
-  int length = snprintf(declaration->name, sizeof declaration->name, "%s.%s", path, name);
-  if (length >= 0 && (size_t)length < sizeof declaration->name) return AD_OK;
-  return ad_fail(AD_INVALID, "the parameter name %s.%s has %d characters; at most %zu fit", path, name, length,
-                 sizeof declaration->name - 1);
-}
-
-static ad_status append(ad_declarations *list, const char *path, const char *name, ad_param_declaration declaration) {
-  declaration.layout = list->layout;
-  declaration.unit = list->unit;
-  AD_TRY(set_name(&declaration, path, name));
-  AD_TRY(grow(list));
-  list->list[list->count] = declaration;
+static ad_status make_name(const char *path, const char *name, char **out) {
+  size_t size = strlen(path) + 1 + strlen(name) + 1;
+  if (size > AD_PARAM_NAME_SIZE) {
+    return ad_fail(AD_INVALID, "the parameter name %s.%s has %zu characters; at most %d fit", path, name, size - 1,
+                   AD_PARAM_NAME_SIZE - 1);
+  }
+  AD_TRY(ad_new(size, out));
+  snprintf(*out, size, "%s.%s", path, name);
   return AD_OK;
 }
 
-static size_t declare(ad_declarations *list, const char *path, const char *name, ad_param_declaration declaration) {
-  if (!list->status) list->status = append(list, path, name, declaration);
-  return list->status ? 0 : list->count++;
+static ad_status append(ad_declarations *list, const char *path, const char *name, ad_param_spec spec) {
+  char *own_name;
+  AD_TRY(grow(list));
+  AD_TRY(make_name(path, name, &own_name));
+  spec.name = own_name;
+  spec.storage = spec.layout;
+  spec.unit = list->unit;
+  list->list[list->count] = spec;
+  return AD_OK;
 }
 
-size_t ad_declare_matrix(ad_declarations *to, const char *path, const char *name, int64_t rows, int64_t columns,
-                         double deviation, int decays) {
-  return declare(to, path, name,
-                 (ad_param_declaration){.shape = {2, {rows, columns}}, .deviation = deviation, .decays = decays});
-}
-
-size_t ad_declare_vector(ad_declarations *to, const char *path, const char *name, int64_t numel, double value) {
-  return declare(to, path, name, (ad_param_declaration){.shape = {1, {numel}}, .mean = value});
+size_t ad_declare_param(ad_declarations *to, const char *path, const char *name, ad_param_spec spec) {
+  if (!to->status) to->status = append(to, path, name, spec);
+  return to->status ? 0 : to->count++;
 }

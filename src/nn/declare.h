@@ -6,21 +6,20 @@
 #include "addend/tensor.h"
 
 typedef struct ad_declarations {
-  ad_layout layout; /* of every parameter that is declared next */
-  int unit;         /* the same */
-  ad_param_declaration *list;
+  ad_layout replicated; /* R on dp and cp, where users leave addends; I on the other axes that the mesh names, R on
+                         * those that it does not: what a layer starts from that cuts nothing */
+  int unit;             /* of every parameter that is declared next */
+  ad_param_spec *list;  /* with names of their own; storage is the compute layout, the contract is empty */
   size_t count, capacity;
   ad_status status; /* the first failure; its message stays in ad_last_error() until the next one */
 } ad_declarations;
 
-/* An empty list. Parameters are R on dp and cp, where their users leave addends, I on the other axes
- * that the mesh names, and R on those that it does not. */
+/* An empty list. Borrows the mesh. */
 ad_declarations ad_declarations_on(const ad_mesh *mesh);
 void ad_declarations_release(ad_declarations *list);
 
-/* Each returns the parameter's number; the name is PATH.NAME. */
-size_t ad_declare_matrix(ad_declarations *to, const char *path, const char *name, int64_t rows, int64_t columns,
-                         double deviation, int decays);
-size_t ad_declare_vector(ad_declarations *to, const char *path, const char *name, int64_t numel, double value);
+/* Takes what the layer states of a parameter: shape, layout, `sharded`, decay and initial values. Its name is
+ * PATH.NAME, its unit the list's. Returns its number. */
+size_t ad_declare_param(ad_declarations *to, const char *path, const char *name, ad_param_spec spec);
 
 #endif

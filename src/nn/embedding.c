@@ -3,7 +3,11 @@
 
 ad_embedding_layer ad_embedding_declare(ad_declarations *to, const char *path, int64_t vocabulary, int64_t d_model,
                                         double deviation) {
-  return (ad_embedding_layer){ad_declare_matrix(to, path, "weight", vocabulary, d_model, deviation, 0)};
+  ad_param_spec table = {.shape = {2, {vocabulary, d_model}},
+                         .layout = to->replicated,
+                         .sharded = AD_AXES(AD_DP_SHARD),
+                         .deviation = deviation};
+  return (ad_embedding_layer){ad_declare_param(to, path, "weight", table)};
 }
 
 ad_tensor *ad_embedding_forward(ad_tape *t, ad_tensor *const *params, const ad_embedding_layer *layer,

@@ -9,7 +9,7 @@
 enum { SPANS_MAX = 4 * AD_AXIS_COUNT, DRAWN_AT_ONCE = 512 };
 
 typedef struct filling {
-  const ad_param_declaration *declaration;
+  const ad_param_spec *spec;
   uint64_t seed, stream;
   int64_t rank;
   ad_array *value;
@@ -18,14 +18,14 @@ typedef struct filling {
 
 // Elements [first, first + count) of the whole, flattened value.
 static void fill_run(filling *to, int64_t first, int64_t count) {
-  const ad_param_declaration *declaration = to->declaration;
+  const ad_param_spec *spec = to->spec;
   size_t size = ad_dtype_size(to->value->dtype);
   for (int64_t done = 0; done < count;) {
     double drawn[DRAWN_AT_ONCE];
     int64_t n = count - done < DRAWN_AT_ONCE ? count - done : DRAWN_AT_ONCE;
     for (int64_t i = 0; i < n; i++) {
-      double normal = declaration->deviation ? ad_random_normal(to->seed, to->stream, (uint64_t)(first + done + i)) : 0;
-      drawn[i] = declaration->mean + declaration->deviation * normal;
+      double normal = spec->deviation ? ad_random_normal(to->seed, to->stream, (uint64_t)(first + done + i)) : 0;
+      drawn[i] = spec->mean + spec->deviation * normal;
     }
     ad_cast((char *)to->value->data + to->written * size, to->value->dtype, drawn, AD_F64, (size_t)n);
     to->written += (size_t)n;
@@ -35,7 +35,7 @@ static void fill_run(filling *to, int64_t first, int64_t count) {
 
 // Everything below the prefix of indices whose flattened value is `prefix`, from dimension `dim` on.
 static void fill_from(filling *to, int dim, int64_t prefix) {
-  const ad_shape *shape = &to->declaration->shape;
+  const ad_shape *shape = &to->spec->shape;
   if (dim == shape->ndim) {
     fill_run(to, prefix, 1);
     return;
@@ -52,23 +52,23 @@ static void fill_from(filling *to, int dim, int64_t prefix) {
   }
 }
 
-ad_status ad_param_initialise(const ad_param_declaration *declaration, uint64_t seed, int64_t rank, ad_array *value) {
-  AD_NEED(declaration, value);
+ad_status ad_param_initialise(const ad_param_spec *spec, uint64_t seed, int64_t rank, ad_array *value) {
+  AD_NEED(spec, value);
   AD_NEED(value->layout.mesh);
   char declared[128], given[128];
-  if (!ad_shape_equal(&declaration->shape, &value->shape)) {
-    return ad_fail(AD_INVALID, "parameter %s is declared %s, the array that takes its initial value is %s",
-                   declaration->name, ad_shape_print(&declaration->shape, declared, sizeof declared),
+  if (!ad_shape_equal(&spec->shape, &value->shape)) {
+    return ad_fail(AD_INVALID, "parameter %s is declared %s, the array that takes its initial value is %s", spec->name,
+                   ad_shape_print(&spec->shape, declared, sizeof declared),
                    ad_shape_print(&value->shape, given, sizeof given));
   }
   if (!ad_dtype_is_float(value->dtype) || value->scale != 0) {
     return ad_fail(
         AD_INVALID,
         "parameter %s: the array that takes its initial value is %s at scale %d; a float at scale 0 is needed",
-        declaration->name, ad_dtype_name(value->dtype), value->scale);
+        spec->name, ad_dtype_name(value->dtype), value->scale);
   }
   if (!value->data || !ad_array_numel(value)) return AD_OK;
-  filling to = {declaration, seed, ad_random_stream(declaration->name), rank, value, 0};
+  filling to = {spec, seed, ad_random_stream(spec->name), rank, value, 0};
   fill_from(&to, 0, 0);
   return AD_OK;
 }

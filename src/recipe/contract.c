@@ -38,9 +38,9 @@ ad_status ad_recipe_contract(const ad_recipe *recipe, const char *param, ad_cont
   return AD_OK;
 }
 
-ad_layout ad_recipe_storage(const ad_recipe *recipe, const ad_param_declaration *declaration) {
-  ad_layout storage = declaration->layout;
-  if (recipe->shard.zero && declaration->shape.ndim) ad_layout_set(&storage, AD_AXES(AD_DP_SHARD), AD_S(0));
+ad_layout ad_recipe_storage(const ad_recipe *recipe, const ad_param_spec *spec) {
+  ad_layout storage = spec->layout;
+  if (recipe->shard.zero && spec->shape.ndim) ad_layout_set(&storage, spec->sharded, AD_S(0));
   return storage;
 }
 

@@ -32,14 +32,11 @@ static ad_status contract_of(const ad_run *run, const char *param, ad_contract *
 }
 
 static ad_status specify(ad_run *run, size_t i) {
-  const ad_param_declaration *declaration = ad_model_param(run->model, i);
   ad_param_spec *spec = &run->specs[i];
-  *spec = (ad_param_spec){.name = declaration->name,
-                          .shape = declaration->shape,
-                          .layout = declaration->layout,
-                          .storage = ad_recipe_storage(run->recipe, declaration)};
-  run->units[i] = declaration->unit;
-  AD_TRY(contract_of(run, declaration->name, &spec->contract));
+  *spec = *ad_model_param(run->model, i);
+  spec->storage = ad_recipe_storage(run->recipe, spec);
+  run->units[i] = spec->unit;
+  AD_TRY(contract_of(run, spec->name, &spec->contract));
   int is_f16 = (spec->contract.grad == AD_F16 && !spec->contract.raw) || spec->contract.reduce == AD_F16;
   run->loss_scale.enabled |= is_f16;
   return AD_OK;

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdatomic.h>
 #include "array/array.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/switches.h"

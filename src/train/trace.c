@@ -1,16 +1,10 @@
 /* Recording spans of time and bringing those of all ranks together. The file format is in trace_file.c. */
 #include "train/trace.h"
 
-#include <time.h>
+#include "base/clock.h"
 #include "base/memory.h"
 
 enum { STEPS_MAX = 20, EVENTS_MAX = 1 << 14, EVENT_WORDS = sizeof(ad_trace_event) / sizeof(int64_t) };
-
-int64_t ad_now(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 const char *ad_trace_kind_name(int64_t kind) {
   static const char *const names[] = {

@@ -38,7 +38,6 @@ typedef struct ad_trace {
   int recording;
 } ad_trace;
 
-int64_t ad_now(void); /* ns of CLOCK_MONOTONIC */
 ad_status ad_trace_create(ad_trace *out) AD_CHECKED;
 void ad_trace_destroy(ad_trace *trace);
 /* Records until ad_trace_end_step, unless enough steps are there already. */

@@ -53,7 +53,7 @@ static void parameters_have_the_names_that_recipes_use(void **state) {
   assert_int_equal(count_matching(untied, "*.norm.*"), 5);
   assert_int_equal(count_matching(untied, "blocks.*.attn.wo"), 2);
   for (size_t i = 0; i < ad_model_param_count(untied); i++) {
-    const ad_param_declaration *param = ad_model_param(untied, i);
+    const ad_param_spec *param = ad_model_param(untied, i);
     assert_int_equal(param->decays, fnmatch("*.norm.*", param->name, 0) && strcmp(param->name, "embedding.weight"));
   }
   ad_model_destroy(untied);
@@ -147,7 +147,7 @@ typedef struct fixture {
 } fixture;
 
 static void open_param(fixture *f, size_t i) {
-  const ad_param_declaration *param = ad_model_param(f->model, i);
+  const ad_param_spec *param = ad_model_param(f->model, i);
   ad_contract f64 = {AD_F64, AD_F64, 0, AD_F64, AD_F64};
   f->specs[i] = (ad_param_spec){param->name, param->shape, param->layout, param->layout, f64};
   must(ad_array_create(f->comm, AD_F64, &param->shape, &param->layout, &f->values[i]));

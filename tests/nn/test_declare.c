@@ -19,7 +19,7 @@ static ad_mesh *open_mesh(void) {
 static void users_of_a_parameter_leave_addends_on_dp_and_cp(void **state) {
   ad_mesh *mesh = open_mesh();
   ad_declarations list = ad_declarations_on(mesh);
-  assert_int_equal(ad_declare_vector(&list, "final.norm", "weight", 4, 1), 0);
+  assert_int_equal(ad_norm_declare(&list, "final.norm", "weight", 4).weight, 0);
   must(list.status);
   char text[128];
   assert_string_equal(ad_layout_print(&list.list[0].layout, text, sizeof text), "dp_replicate=R dp_shard=R cp=R tp=I");
@@ -53,9 +53,9 @@ static void the_first_failure_sticks_to_the_list(void **state) {
   char path[120];
   memset(path, 'x', sizeof path);
   path[sizeof path - 1] = 0;
-  ad_declare_vector(&list, path, "weight", 4, 1);
+  ad_norm_declare(&list, path, "weight", 4);
   assert_int_equal(list.status, AD_INVALID);
-  ad_declare_vector(&list, "good", "weight", 4, 1);
+  ad_norm_declare(&list, "good", "weight", 4);
   assert_int_equal(list.count, 0);
   assert_int_equal(list.status, AD_INVALID);
   ad_declarations_release(&list);
@@ -68,7 +68,7 @@ static void memory_that_runs_out_is_an_error_of_the_list(void **state) {
   for (long n = 1;; n++) {
     ad_declarations list = ad_declarations_on(mesh);
     ad_memory_fail_at(n);
-    for (int i = 0; i < 40; i++) ad_declare_vector(&list, "many", "weight", 4, 1);
+    for (int i = 0; i < 40; i++) ad_norm_declare(&list, "many", "weight", 4);
     ad_memory_fail_at(0);
     ad_status status = list.status;
     ad_declarations_release(&list);

@@ -11,15 +11,14 @@
 
 #define must(call) assert_int_equal((call), AD_OK)
 
-static ad_param_declaration matrix(const ad_mesh *mesh, const char *name, int64_t rows, int64_t columns) {
-  ad_param_declaration declaration = {
-      .shape = {2, {rows, columns}}, .deviation = 0.5, .layout = ad_layout_all(mesh, AD_R)};
-  strcpy(declaration.name, name);
+static ad_param_spec matrix(const ad_mesh *mesh, const char *name, int64_t rows, int64_t columns) {
+  ad_param_spec declaration = {.shape = {2, {rows, columns}}, .deviation = 0.5, .layout = ad_layout_all(mesh, AD_R)};
+  declaration.name = name;
   return declaration;
 }
 
 // The part of `rank` under `layout`, f64 on malloc'ed memory.
-static ad_array part(const ad_param_declaration *declaration, const ad_layout *layout, uint64_t seed, int64_t rank) {
+static ad_array part(const ad_param_spec *declaration, const ad_layout *layout, uint64_t seed, int64_t rank) {
   ad_array array = {.dtype = AD_F64, .shape = declaration->shape, .layout = *layout};
   array.local = ad_layout_local_shape(layout, &declaration->shape, rank);
   array.data = calloc(ad_array_numel(&array) + 1, sizeof(double));
@@ -41,8 +40,7 @@ static int spans_of(const ad_layout *layout, int dim, int64_t n, int64_t rank, i
   return used;
 }
 
-static void every_rank_agrees_with(const ad_array *whole, const ad_param_declaration *declaration,
-                                   const ad_layout *layout) {
+static void every_rank_agrees_with(const ad_array *whole, const ad_param_spec *declaration, const ad_layout *layout) {
   for (int64_t rank = 0; rank < ad_mesh_size(layout->mesh); rank++) {
     int64_t row[64], column[64];
     ad_array own = part(declaration, layout, 3, rank);
@@ -61,7 +59,7 @@ static void a_part_holds_the_numbers_of_the_whole(void **state) {
                                         "dp=R cp=S0z tp=S1", "dp=S1 cp=S1 tp=S1", "dp=S0 cp=S0z tp=S0"};
   ad_mesh *mesh;
   must(ad_mesh_create("dp_replicate=1 dp_shard=3 cp=2 tp=2", &mesh));
-  ad_param_declaration declaration = matrix(mesh, "w", 7, 10);
+  ad_param_spec declaration = matrix(mesh, "w", 7, 10);
   ad_array whole = part(&declaration, &declaration.layout, 3, 0);
   for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
     ad_layout layout;
@@ -75,7 +73,7 @@ static void a_part_holds_the_numbers_of_the_whole(void **state) {
 static void names_seeds_and_places_draw_different_numbers(void **state) {
   ad_mesh *mesh;
   must(ad_mesh_create("dp=1", &mesh));
-  ad_param_declaration a = matrix(mesh, "a", 30, 40), b = matrix(mesh, "b", 30, 40);
+  ad_param_spec a = matrix(mesh, "a", 30, 40), b = matrix(mesh, "b", 30, 40);
   ad_array of_a = part(&a, &a.layout, 1, 0), of_b = part(&b, &b.layout, 1, 0), other = part(&a, &a.layout, 2, 0);
   double sum = 0, squares = 0;
   for (int64_t i = 0; i < 1200; i++) {
@@ -97,7 +95,7 @@ static void names_seeds_and_places_draw_different_numbers(void **state) {
 static void without_deviation_every_element_is_the_mean(void **state) {
   ad_mesh *mesh;
   must(ad_mesh_create("dp=1", &mesh));
-  ad_param_declaration ones = {.name = "norm", .shape = {1, {600}}, .mean = 1, .layout = ad_layout_all(mesh, AD_R)};
+  ad_param_spec ones = {.name = "norm", .shape = {1, {600}}, .mean = 1, .layout = ad_layout_all(mesh, AD_R)};
   float data[600] = {0};
   ad_array array = {.dtype = AD_F32, .shape = ones.shape, .local = ones.shape, .layout = ones.layout, .data = data};
   must(ad_param_initialise(&ones, 1, 0, &array));
@@ -108,7 +106,7 @@ static void without_deviation_every_element_is_the_mean(void **state) {
 static void a_value_of_another_shape_or_kind_is_refused_by_name(void **state) {
   ad_mesh *mesh;
   must(ad_mesh_create("dp=1", &mesh));
-  ad_param_declaration declaration = matrix(mesh, "blocks.0.attn.wq", 2, 3);
+  ad_param_spec declaration = matrix(mesh, "blocks.0.attn.wq", 2, 3);
   double data[6];
   ad_array array = {.dtype = AD_F64, .shape = {2, {3, 2}}, .local = {2, {3, 2}}, .layout = declaration.layout};
   array.data = data;
