@@ -149,7 +149,8 @@ typedef struct fixture {
 static void open_param(fixture *f, size_t i) {
   const ad_param_spec *param = ad_model_param(f->model, i);
   ad_contract f64 = {AD_F64, AD_F64, 0, AD_F64, AD_F64};
-  f->specs[i] = (ad_param_spec){param->name, param->shape, param->layout, param->layout, f64};
+  f->specs[i] = *param;
+  f->specs[i].contract = f64;
   must(ad_array_create(f->comm, AD_F64, &param->shape, &param->layout, &f->values[i]));
   must(ad_param_initialise(param, 5, 0, &f->values[i]));
   f->list[i] = &f->values[i];
