@@ -258,7 +258,7 @@ static void optimizers_and_parameters(void **state) {
   ad_adamw *optimizer = NULL;
   const ad_array *params[] = {&array}, *none[] = {NULL}, *grads[] = {NULL};
   ad_array *updated[] = {&array}, *missing[] = {NULL}, lost = {.dtype = AD_F32, .shape = shape};
-  ad_param_declaration declaration = {.name = "w", .shape = shape, .layout = layout};
+  ad_param_spec declaration = {.name = "w", .shape = shape, .layout = layout};
   refused(ad_adamw_create(params, NULL, 1, NULL, NULL), "`out` is NULL");
   refused(ad_adamw_create(NULL, NULL, 1, NULL, &optimizer), "`params` is NULL");
   refused(ad_adamw_create(none, NULL, 1, NULL, &optimizer), "`params[i]` is NULL");
