@@ -1,6 +1,7 @@
 # tests/LAYER/test_NAME.c becomes the test LAYER/NAME and links that layer and those before it, nothing more.
-# tests/system holds what needs the whole library; tests/cli holds scripts that run the built program; tests/install builds
-# a stranger's program against an installed tree. Label tsan: what runs under the thread sanitizer too.
+# tests/system holds what needs the whole library; tests/oracle holds it against numbers that PyTorch computed and that
+# are committed there; tests/cli holds scripts that run the built program; tests/install builds a stranger's program
+# against an installed tree. Label tsan: what runs under the thread sanitizer too.
 find_library(CMOCKA_LIBRARY cmocka)
 if(NOT CMOCKA_LIBRARY)
   message(FATAL_ERROR "cmocka is missing: script/setup --test installs it (Debian: libcmocka-dev)")
@@ -15,7 +16,7 @@ if(EXISTS "${CMAKE_SOURCE_DIR}/tests/support/lsan.supp")
   list(APPEND AD_TEST_ENVIRONMENT "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0")
 endif()
 # The folders whose tests start several ranks: one such test at a time fills two cores.
-set(AD_RANK_FOLDERS comm array reduce bridge io train check system cli mpi)
+set(AD_RANK_FOLDERS comm array reduce bridge io train check system oracle cli mpi)
 
 function(ad_describe_test name folder seconds)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds} ENVIRONMENT "${AD_TEST_ENVIRONMENT}")
@@ -34,7 +35,7 @@ if(support)
 endif()
 
 set(available "")
-foreach(layer ${AD_LAYERS} system)
+foreach(layer ${AD_LAYERS} system oracle)
   if(DEFINED AD_OBJECTS_UP_TO_${layer})
     set(available ${AD_OBJECTS_UP_TO_${layer}})
   endif()

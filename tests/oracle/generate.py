@@ -1,0 +1,344 @@
+"""Makes the fixtures of tests/oracle anew: what PyTorch computes for the recipes of CASES, in f64 on one thread.
+
+Samples, model, loss, clipping, schedule and update are written from what the public headers and the manual page say of
+them, with gradients by autograd and the update by torch.optim.AdamW; README.md names the few constants that only the code
+says. Two runs give the same bytes. README.md says how it is started too.
+"""
+import json
+import math
+import pathlib
+import shutil
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.numpy import save_file
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+FIXTURES = HERE / "fixtures"
+TEXT = "tests/oracle/fixtures/text"  # recipes name it as seen from the root of the tree
+STEPS = 20
+GRADIENTS_OF = (0, 1)  # the steps whose gradients are kept
+VOCABULARY = 256  # a token is a byte
+NORM_EPSILON = 1e-5
+
+CASES = {
+    # Every key that has a default keeps it.
+    "gpt-tied": {
+        "model": {"kind": "gpt", "layers": 1, "d_model": 8, "heads": 2},
+        "data": {"text": [f"{TEXT}/first.txt"], "seq": 11},
+        "train": {"global_batch": 4, "steps": STEPS, "lr": 1e-2},
+    },
+    "gpt-untied": {
+        "model": {"kind": "gpt", "layers": 2, "d_model": 12, "heads": 3, "d_hidden": 21, "tied": False, "rotary_base": 50},
+        "data": {"text": [TEXT], "seq": 13, "held_out": 0.15},
+        "train": {"global_batch": 5, "steps": STEPS, "lr": 7e-3, "beta1": 0.8, "beta2": 0.97, "epsilon": 1e-6,
+                  "weight_decay": 0.3, "clip": 0, "seed": 12345678901},
+    },
+    # Microbatches of seven samples in three have unequal counts, some samples count nothing, a half token is rounded, and
+    # the clip is at work in some steps only.
+    "gpt-masks": {
+        "model": {"kind": "gpt", "layers": 1, "d_model": 12, "heads": 1, "d_hidden": 17},
+        "data": {"text": [f"{TEXT}/second.txt", f"{TEXT}/first.txt"], "seq": 13, "valid": [1, 0.5, 0, 0.3, 0]},
+        "train": {"global_batch": 7, "microbatches": 3, "steps": STEPS, "lr": 1e-2, "clip": 2, "seed": 5},
+    },
+    "gpt-schedule": {
+        "model": {"kind": "gpt", "layers": 2, "d_model": 8, "heads": 2, "d_hidden": 10},
+        "data": {"text": [f"{TEXT}/second.txt"], "seq": 9},
+        "train": {"global_batch": 6, "microbatches": 2, "steps": STEPS, "lr": 2e-2, "warmup": 6, "final_lr_fraction": 0.4,
+                  "clip": 0.25, "beta1": 0.7, "beta2": 0.9, "weight_decay": 0.2, "seed": 77},
+    },
+    "gpt-everything": {
+        "model": {"kind": "gpt", "layers": 2, "d_model": 10, "heads": 1, "d_hidden": 15, "tied": False, "rotary_base": 200},
+        "data": {"text": [TEXT], "seq": 12, "valid": [0.25, 1, 0, 0.7, 1, 0.05], "held_out": 0.1},
+        "train": {"global_batch": 8, "microbatches": 4, "steps": STEPS, "lr": 1e-2, "warmup": 3, "final_lr_fraction": 0,
+                  "clip": 0.5, "beta1": 0.85, "beta2": 0.99, "epsilon": 1e-7, "weight_decay": 0.1, "seed": 9},
+    },
+}
+
+DEFAULTS = {  # of the manual page
+    "model": {"d_hidden": 0, "tied": True, "rotary_base": 10000},
+    "data": {"valid": [], "held_out": 0},
+    "train": {"microbatches": 1, "warmup": 0, "final_lr_fraction": 0.1, "clip": 1, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8,
+              "weight_decay": 0, "seed": 1},
+}
+
+
+def section(recipe, name):
+    return DEFAULTS[name] | recipe[name]
+
+
+# ---- random numbers: Salmon, Moraes, Dror and Shaw 2011 (Random123); xxHash's specification ----
+
+MASK32, MASK64 = (1 << 32) - 1, (1 << 64) - 1
+
+
+def philox4x32(counter, key):
+    """Ten rounds; four and two words of 32 bits."""
+    c, k = list(counter), list(key)
+    for _ in range(10):
+        low, high = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [high >> 32 ^ c[1] ^ k[0], high & MASK32, low >> 32 ^ c[3] ^ k[1], low & MASK32]
+        k = [k[0] + 0x9E3779B9 & MASK32, k[1] + 0xBB67AE85 & MASK32]
+    return c
+
+
+def random_bits(seed, stream, index):
+    words = philox4x32((index & MASK32, index >> 32, stream & MASK32, stream >> 32), (seed & MASK32, seed >> 32))
+    return words[1] << 32 | words[0]
+
+
+def xxh64(data):
+    """Of less than 32 bytes, seed 0."""
+    p1, p2, p3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
+    p4, p5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
+    assert len(data) < 32
+
+    def turned(x, n):
+        return (x << n | x >> (64 - n)) & MASK64
+
+    h, at = p5 + len(data) & MASK64, 0
+    while at + 8 <= len(data):
+        lane = turned(int.from_bytes(data[at:at + 8], "little") * p2 & MASK64, 31) * p1 & MASK64
+        h, at = (turned(h ^ lane, 27) * p1 + p4) & MASK64, at + 8
+    if at + 4 <= len(data):
+        h, at = (turned(h ^ int.from_bytes(data[at:at + 4], "little") * p1 & MASK64, 23) * p2 + p3) & MASK64, at + 4
+    for byte in data[at:]:
+        h = turned(h ^ byte * p5 & MASK64, 11) * p1 & MASK64
+    h = (h ^ h >> 33) * p2 & MASK64
+    h = (h ^ h >> 29) * p3 & MASK64
+    return h ^ h >> 32
+
+
+def check_random_numbers():
+    """Published answers: kat_vectors of Random123, and hashes that the xxhash package prints."""
+    assert philox4x32((0,) * 4, (0,) * 2) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    assert philox4x32((0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0)) == [
+        0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]
+    assert xxh64(b"") == 0xEF46DB3751D8E999
+    assert xxh64(b"a") == 0xD24EC4F1A98C6E5B
+    assert xxh64(b"abc") == 0x44BC2CF5AD770999
+
+
+# ---- samples ----
+
+def files_of(paths):
+    """Folders recursively in name order."""
+    for path in paths:
+        path = ROOT / path
+        yield from files_of(sorted(path.iterdir())) if path.is_dir() else [path]
+
+
+def texts_of(data):
+    """What is trained on and what is held out: the last fraction of every file's bytes."""
+    train, held = b"", b""
+    for path in files_of(data["text"]):
+        content = path.read_bytes()
+        kept = math.floor(len(content) * data["held_out"])
+        train += content[:len(content) - kept]
+        held += content[len(content) - kept:]
+    return train, held
+
+
+def counted_of(data, sample):
+    """How many tokens of a sample count, its first ones: the nearest whole number, halves upwards. `valid` begins anew with
+    every step."""
+    if not data["valid"]:
+        return data["seq"]
+    return math.floor(data["valid"][sample % len(data["valid"])] * data["seq"] + 0.5)
+
+
+def batch_of(data, train, text, stream, step):
+    """Tokens and targets [global_batch, seq]: each sample begins at any place from which seq + 1 bytes follow, and the target
+    of a token is the byte after it, or -1 where it does not count."""
+    seq, stream = data["seq"], xxh64(stream)
+    tokens = np.zeros((train["global_batch"], seq), np.int32)
+    targets = np.full_like(tokens, -1)
+    for sample in range(train["global_batch"]):
+        bits = random_bits(train["seed"], stream, step * train["global_batch"] + sample)
+        begin = bits * (len(text) - seq) >> 64
+        window = np.frombuffer(text[begin:begin + seq + 1], np.uint8)
+        tokens[sample] = window[:-1]
+        counted = counted_of(data, sample)
+        targets[sample, :counted] = window[1:1 + counted]
+    return tokens, targets
+
+
+# ---- model ----
+
+def hidden_of(model):
+    """By default 8/3 d_model, rounded up to a multiple of 16."""
+    return model["d_hidden"] or math.ceil(8 * model["d_model"] / 3 / 16) * 16
+
+
+def shapes_of(model):
+    """Every parameter's shape; matrices are [in, out]."""
+    d, hidden = model["d_model"], hidden_of(model)
+    shapes = {"embedding.weight": (VOCABULARY, d)}
+    for i in range(model["layers"]):
+        shapes |= {f"blocks.{i}.norm.attn": (d,)}
+        shapes |= {f"blocks.{i}.attn.{name}": (d, d) for name in ("wq", "wk", "wv", "wo")}
+        shapes |= {f"blocks.{i}.norm.mlp": (d,)}
+        shapes |= {f"blocks.{i}.mlp.gate": (d, hidden), f"blocks.{i}.mlp.up": (d, hidden), f"blocks.{i}.mlp.down": (hidden, d)}
+    shapes["final.norm.weight"] = (d,)
+    if not model["tied"]:
+        shapes["head.weight"] = (d, VOCABULARY)
+    return shapes
+
+
+def initial_weights(model, seed):
+    """Evenly spread around 0, vectors around 1: made of integers alone, so that no machine rounds them otherwise."""
+    weights = {}
+    for name, shape in shapes_of(model).items():
+        stream = xxh64(f"oracle {name}".encode())
+        unit = np.array([(random_bits(seed, stream, i) >> 11) * 2.0**-53 for i in range(math.prod(shape))])
+        width = 0.4 if len(shape) == 1 else 1.0 if name == "embedding.weight" else math.sqrt(3 / shape[0])
+        weights[name] = ((2 * unit - 1) * width + (len(shape) == 1)).reshape(shape)
+    return weights
+
+
+def rms_norm(x, weight):
+    """Zhang and Sennrich 2019."""
+    return x / torch.sqrt((x * x).mean(-1, keepdim=True) + NORM_EPSILON) * weight
+
+
+def rotary(x, base):
+    """Su et al. 2021, on [batch, heads, seq, head_dim]: pairs (i, i + head_dim/2) turn by position * base^(-2i/head_dim)."""
+    seq, head_dim = x.shape[-2:]
+    i = torch.arange(head_dim // 2, dtype=torch.float64)
+    angle = torch.arange(seq, dtype=torch.float64)[:, None] * base ** (-2 * i / head_dim)
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()), -1)
+
+
+def attention(x, w, block, model):
+    batch, seq, d = x.shape
+    heads = model["heads"]
+
+    def split(y):
+        return y.view(batch, seq, heads, d // heads).transpose(1, 2)
+
+    q, k, v = (split(x @ w[f"{block}.attn.{name}"]) for name in ("wq", "wk", "wv"))
+    scores = rotary(q, model["rotary_base"]) @ rotary(k, model["rotary_base"]).transpose(-1, -2) / math.sqrt(d // heads)
+    later = torch.ones(seq, seq, dtype=torch.bool).triu(1)
+    y = scores.masked_fill(later, -math.inf).softmax(-1) @ v
+    return y.transpose(1, 2).reshape(batch, seq, d) @ w[f"{block}.attn.wo"]
+
+
+def loss_of(model, w, tokens, targets):
+    """Mean over the counted tokens of the whole batch."""
+    x = w["embedding.weight"][torch.from_numpy(tokens).long()]
+    for i in range(model["layers"]):
+        block = f"blocks.{i}"
+        x = x + attention(rms_norm(x, w[f"{block}.norm.attn"]), w, block, model)
+        h = rms_norm(x, w[f"{block}.norm.mlp"])
+        x = x + (F.silu(h @ w[f"{block}.mlp.gate"]) * (h @ w[f"{block}.mlp.up"])) @ w[f"{block}.mlp.down"]
+    x = rms_norm(x, w["final.norm.weight"])
+    logits = x @ (w["embedding.weight"].T if model["tied"] else w["head.weight"])
+    targets = torch.from_numpy(targets).long()
+    total = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum")
+    return total / (targets >= 0).sum()
+
+
+# ---- training ----
+
+def learning_rate(train, step):
+    """Linear warm-up, step s of it lr * (s + 1) / (warmup + 1); then a cosine that is at lr * fraction at step `steps`."""
+    lr, warmup, final = train["lr"], train["warmup"], train["lr"] * train["final_lr_fraction"]
+    if step < warmup:
+        return lr * (step + 1) / (warmup + 1)
+    return final + (lr - final) * (1 + math.cos(math.pi * (step - warmup) / (train["steps"] - warmup))) / 2
+
+
+def optimizer_of(w, train):
+    """torch's AdamW is lr * (m / (sqrt(v) + epsilon) + decay * p) as ad_adamw_step states it. Decay is for matrices, of which
+    the embedding is none."""
+    decays = [p for name, p in w.items() if p.ndim == 2 and name != "embedding.weight"]
+    others = [p for name, p in w.items() if p.ndim != 2 or name == "embedding.weight"]
+    groups = [{"params": decays, "weight_decay": float(train["weight_decay"])}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=0.0, betas=(train["beta1"], train["beta2"]), eps=train["epsilon"], foreach=False)
+
+
+def clip(w, norm, largest):
+    """To the norm `largest` exactly: torch's clip_grad_norm_ divides by norm + 1e-6."""
+    if not largest or norm <= largest:
+        return
+    for p in w.values():
+        p.grad.mul_(largest / norm)
+
+
+def take_step(recipe, w, optimizer, batch, step, out):
+    train = section(recipe, "train")
+    optimizer.zero_grad()
+    loss = loss_of(section(recipe, "model"), w, *batch)
+    loss.backward()
+    norm = torch.cat([p.grad.flatten() for p in w.values()]).norm().item()
+    if step in GRADIENTS_OF:
+        out |= {f"gradient.{step}:{name}": p.grad.numpy().copy() for name, p in w.items()}
+    clip(w, norm, train["clip"])
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate(train, step)
+    optimizer.step()
+    return loss.item(), norm, learning_rate(train, step)
+
+
+def train_case(recipe, initial):
+    model, data, train = (section(recipe, name) for name in ("model", "data", "train"))
+    text, held = texts_of(data)
+    w = {name: torch.tensor(value, requires_grad=True) for name, value in initial.items()}
+    optimizer = optimizer_of(w, train)
+    batches = [batch_of(data, train, text, b"data", step) for step in range(STEPS)]
+    out = {"tokens": np.stack([b[0] for b in batches]), "targets": np.stack([b[1] for b in batches])}
+    out["count"] = (out["targets"] >= 0).sum((1, 2)).astype(np.int64)
+    if data["held_out"]:
+        batch = batch_of(data, train, held, b"data held out", 0)
+        out |= {"held_out.tokens": batch[0], "held_out.targets": batch[1],
+                "held_out.loss": np.array([loss_of(model, w, *batch).item()])}
+    seen = [take_step(recipe, w, optimizer, batches[step], step, out) for step in range(STEPS)]
+    out |= {name: np.array(values) for name, values in zip(("loss", "norm", "lr"), zip(*seen))}
+    out |= {f"weight.{STEPS}:{name}": p.detach().numpy() for name, p in w.items()}
+    return out
+
+
+# ---- files ----
+
+def flow(value):
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {flow(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def write_recipe(name, recipe, folder):
+    weights = f"{folder.relative_to(ROOT).as_posix()}/weights.safetensors"
+    lines = ["# Written by tests/oracle/generate.py; its paths are seen from the root of the tree.", f"name: {name}",
+             f"model: {flow(recipe['model'] | {'weights': weights})}", f"data: {flow(recipe['data'])}", 'mesh: "dp=1"',
+             f"train: {flow(recipe['train'])}"]
+    (folder / "recipe.yaml").write_text("\n".join(lines) + "\n")
+
+
+def write_case(name, recipe):
+    folder = FIXTURES / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    initial = initial_weights(section(recipe, "model"), section(recipe, "train")["seed"])
+    write_recipe(name, recipe, folder)
+    save_file(initial, folder / "weights.safetensors")
+    expected = train_case(recipe, initial)
+    save_file(expected, folder / "expected.safetensors", {"torch": torch.__version__.split("+")[0]})
+    print(f"{name}: loss {expected['loss'][0]:.6f} to {expected['loss'][-1]:.6f}, norm {min(expected['norm']):.3g} to "
+          f"{max(expected['norm']):.3g}, counts {min(expected['count'])} to {max(expected['count'])}")
+
+
+def main():
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    check_random_numbers()
+    for name, recipe in CASES.items():
+        write_case(name, recipe)
+
+
+if __name__ == "__main__":
+    main()
