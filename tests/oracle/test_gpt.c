@@ -19,7 +19,7 @@
 #define FIXTURES "tests/oracle/fixtures/"
 #define must(call) assert_int_equal((call), AD_OK)
 
-// What the proof allows a gradient. The weights after 20 steps hold it too (4e-14 is the worst measured of all): AdamW
+// What the proof allows a gradient. The weights after 20 steps hold it too (2e-14 is the worst measured): AdamW
 // divides each element by its own size, so an error grows only where a gradient is nearly as small as its rounding, and
 // there epsilon is the larger divisor.
 static const double bound = 1e-12;
