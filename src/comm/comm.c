@@ -101,14 +101,10 @@ static void dump_flight_record(const ad_comm *comm) {
   free(text);
 }
 
-static int breaks(ad_status status) {
-  return status == AD_MISMATCH || status == AD_RANK_DIED || status == AD_RANK_LEFT || status == AD_CYCLE ||
-         status == AD_PEER_FAILED;
-}
-
-// Every status of the engine passes here: the first error of the world is kept and dumped.
+// Every status that the engine returns passes here: the first error of the world, which all ranks know, is kept and
+// written to the flight record. A rank's own error (no memory for this call) leaves the comm usable.
 static ad_status noted(ad_comm *comm, ad_status status) {
-  if (!breaks(status) || comm->broken) return status;
+  if (!status || ad_status_is_own(status) || comm->broken) return status;
   ad_fail(status, "%s; the communicator can only be closed", ad_last_error());
   comm->broken = status;
   comm->broken_message = strdup(ad_last_error());

@@ -11,8 +11,8 @@
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "base/kernels.h"
 #include "base/memory.h"
 #include "base/options.h"
@@ -43,16 +43,12 @@ typedef struct launcher {
   struct sigaction old_child_action;
   int signals;             // a signalfd
   int interrupted;         // the signal that asked to stop, or 0
-  int64_t interrupted_at;  // milliseconds of the monotonic clock
-  int64_t deadline;        // the same: when those that are left are ended; 0: none
+  int64_t interrupted_at;  // by milliseconds()
+  int64_t deadline;        // by milliseconds(): when the ranks that are left are ended; 0: never
   int ended_rest;
 } launcher;
 
-static int64_t milliseconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
+static int64_t milliseconds(void) { return ad_now() / 1000000; }
 
 /* ---- in the child ---- */
 

@@ -131,9 +131,9 @@ typedef struct mpi_outgoing {
 
 /* What this rank waits for now. */
 typedef struct mpi_waiting {
-  const ad_call *call;        // NULL: nothing
-  uint64_t first_search;      // of this wait
-  uint64_t since, next_look;  // nanoseconds of the monotonic clock; 0: no long wait yet
+  const ad_call *call;       // NULL: nothing
+  uint64_t first_search;     // of this wait
+  int64_t since, next_look;  // by ad_now(); 0: no long wait yet
 } mpi_waiting;
 
 typedef struct mpi_world {
@@ -171,7 +171,6 @@ ad_status ad_mpi_check_ranks(const ad_mpi_transport *transport, int64_t joined) 
 
 ad_status ad_mpi_open(ad_comm **out) AD_CHECKED;
 extern const ad_engine ad_engine_mpi;
-uint64_t ad_mpi_nanoseconds(void);
 
 /* ---- mpi_mail.c ---- */
 

@@ -1,6 +1,7 @@
 /* Engine mpi as the table of functions that comm.c calls: groups on one node go to engine shm, the others are driven
  * from told over matched to complete. */
 #include <time.h>
+#include "base/clock.h"
 #include "base/memory.h"
 #include "comm/mpi.h"
 
@@ -137,12 +138,12 @@ static void tell_leaving(mpi_world *world) {
 // MPI ends in all ranks together. After an error, ranks that do not come are ended.
 static void wait_for_others(mpi_world *world) {
   const struct timespec nap = {.tv_nsec = 100000};
-  uint64_t failed_at = 0;
+  int64_t failed_at = 0;
   while (world->left_count + 1 < world->ranks) {
     ad_mpi_progress(world);  // others may still need what this rank posted
-    uint64_t now = ad_mpi_nanoseconds();
+    int64_t now = ad_now();
     if (ad_shm_failed(world->shm) && !failed_at) failed_at = now;
-    if (failed_at && now - failed_at > MPI_GRACE_MILLISECONDS * 1000000ull) world->transport->abort(EXIT_OF_THE_STUCK);
+    if (failed_at && now - failed_at > MPI_GRACE_MILLISECONDS * 1000000ll) world->transport->abort(EXIT_OF_THE_STUCK);
     nanosleep(&nap, NULL);
   }
 }
@@ -175,5 +176,17 @@ static void mpi_close(void *engine_world) {
   ad_release(world);
 }
 
-const ad_engine ad_engine_mpi = {"mpi",    mpi_alloc,  mpi_free,  mpi_post,   mpi_test,  mpi_wait,
-                                 mpi_fail, mpi_health, mpi_close, mpi_shares, mpi_share, mpi_attach};
+const ad_engine ad_engine_mpi = {
+    .name = "mpi",
+    .alloc = mpi_alloc,
+    .free = mpi_free,
+    .shares = mpi_shares,
+    .share = mpi_share,
+    .attach = mpi_attach,
+    .post = mpi_post,
+    .test = mpi_test,
+    .wait = mpi_wait,
+    .fail = mpi_fail,
+    .health = mpi_health,
+    .close = mpi_close,
+};

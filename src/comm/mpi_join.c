@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 #include "base/kernels.h"
 #include "base/memory.h"
@@ -26,12 +25,6 @@ typedef struct node_file {
 #ifndef AD_MPI_VERSION
 #define AD_MPI_VERSION AD_VERSION
 #endif
-
-uint64_t ad_mpi_nanoseconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 /* ---- greeting ---- */
 

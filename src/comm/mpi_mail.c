@@ -2,6 +2,7 @@
  * other files' business. */
 #include <sched.h>
 #include <string.h>
+#include "base/clock.h"
 #include "base/memory.h"
 #include "comm/mpi.h"
 
@@ -47,8 +48,8 @@ static void forget_sent(mpi_world *world) {
 }
 
 void ad_mpi_flush(mpi_world *world) {
-  uint64_t end = ad_mpi_nanoseconds() + 1000000000u;
-  while (world->outbox && ad_mpi_nanoseconds() < end) {
+  int64_t end = ad_now() + 1000000000;
+  while (world->outbox && ad_now() < end) {
     forget_sent(world);
     sched_yield();
   }

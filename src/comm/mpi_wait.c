@@ -5,11 +5,12 @@
 #include <sched.h>
 #include <string.h>
 #include <time.h>
+#include "base/clock.h"
 #include "comm/mpi.h"
 
 static const uint32_t spins = 200, yields = 500;
-static const long nap_longest = 300000;                                                                 // nanoseconds
-static const uint64_t look_interval = 200000000, data_patience = 1000000000, mail_patience = 50000000;  // nanoseconds
+static const long nap_longest = 300000;                                                                // nanoseconds
+static const int64_t look_interval = 200000000, data_patience = 1000000000, mail_patience = 50000000;  // nanoseconds
 
 /* ---- who is missing ---- */
 
@@ -91,7 +92,7 @@ void ad_mpi_follow_search(mpi_world *world, const mail_search *search) {
 /* ---- leavings ---- */
 
 static void look_for_left(mpi_world *world, const mpi_call *c) {
-  uint64_t waited_for = ad_mpi_nanoseconds() - world->waiting.since;
+  int64_t waited_for = ad_now() - world->waiting.since;
   for (uint32_t k = 0; k < c->channel->members; k++) {
     uint32_t rank = (uint32_t)ad_shape_rank(&c->channel->shape, k);
     const mpi_member *member = &c->members[k];
@@ -109,7 +110,7 @@ static void look_for_left(mpi_world *world, const mpi_call *c) {
 
 static void look(mpi_world *world) {
   mpi_waiting *waiting = &world->waiting;
-  uint64_t now = ad_mpi_nanoseconds();
+  int64_t now = ad_now();
   if (!waiting->since) {
     waiting->since = now;
     waiting->next_look = now + look_interval;
@@ -129,15 +130,15 @@ static void nap(uint32_t turns) {
 }
 
 // Mail that was sent before an error may still be on its way: a call that it completes is no part of the error.
-static int is_given_up(const mpi_world *world, uint64_t *failed_at) {
+static int is_given_up(const mpi_world *world, int64_t *failed_at) {
   if (!ad_shm_failed(world->shm)) return 0;
-  uint64_t now = ad_mpi_nanoseconds();
+  int64_t now = ad_now();
   if (!*failed_at) *failed_at = now;
   return now - *failed_at > mail_patience;
 }
 
 static void wait_spanning(mpi_world *world, const ad_call *call) {
-  uint64_t failed_at = 0;
+  int64_t failed_at = 0;
   for (uint32_t turns = 0; call->engine && !is_given_up(world, &failed_at); turns++) {
     ad_mpi_progress(world);
     if (!call->engine || turns < spins) continue;

@@ -11,12 +11,12 @@ typedef struct ad_recorded {
   ad_axes axes;
   ad_group_shape shape;
   char site[AD_SITE_MAX];
-  uint64_t started;  // nanoseconds of the monotonic clock
+  int64_t started;  // by ad_now()
 } ad_recorded;
 
 typedef struct ad_recorder {
   ad_recorded calls[AD_RECORDED_CALLS];
-  uint64_t opened;  // nanoseconds of the monotonic clock
+  int64_t opened;  // by ad_now()
 } ad_recorder;
 
 void ad_recorder_open(ad_recorder *recorder);

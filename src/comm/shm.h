@@ -159,7 +159,7 @@ typedef struct shm_call {
   uint8_t started, finished;  // rounds: this member's part
   uint32_t next_segment;      // of those that need no staging
   size_t reduced;             // elements of the own part, where no rounds are needed
-  uint64_t gone_since;        // nanoseconds; when a source's process was first found to be gone
+  int64_t gone_since;         // by ad_now(): when a source's process was first found to be gone; 0: it was not
 } shm_call;
 
 typedef struct shm_block shm_block;
@@ -174,7 +174,7 @@ typedef struct shm_world {
   uint32_t rank, ranks;
   uint32_t vain_tests;
   uint32_t spins, patience;  // before the first yield; see shm_call
-  uint64_t sleep_longest;    // nanoseconds
+  int64_t sleep_longest;     // nanoseconds
   shm_channel **channels;    // hash table
   uint32_t channel_slots, channel_count;
   shm_channel *last_channel;
@@ -320,7 +320,6 @@ ad_status ad_shm_wait(shm_world *world, int (*ready)(shm_world *world, void *sub
                       const shm_call *blocking) AD_CHECKED;
 /* The world's error: rank `rank`, without which the call cannot be completed, has left. */
 void ad_shm_raise_left(shm_world *world, const shm_call *c, uint32_t rank);
-uint64_t ad_shm_nanoseconds(void);
 /* Something happened that members of the channel may wait for. */
 void ad_shm_wake(shm_world *world, const shm_channel *channel);
 void ad_shm_wake_all(shm_control *control);

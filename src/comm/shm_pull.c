@@ -7,11 +7,12 @@
 #include <sys/prctl.h>
 #include <sys/uio.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "comm/shm.h"
 
 // Bytes read at once. The kernel pins the pages of a read first, then copies: of 4 MiB it took a fifth longer for each.
 static const size_t slice = 1u << 20;
-static const uint64_t patience = 1000000000;  // nanoseconds that whoever watches the ranks has to report a death
+static const int64_t patience = 1000000000;  // nanoseconds that whoever watches the ranks has to report a death
 
 static int staging_is_wanted(void) {
   const char *wanted = getenv("ADDEND_STAGING");
@@ -33,7 +34,7 @@ void ad_shm_pull_allow(shm_world *world) {
   shm_record *record = &world->records[world->rank];
   if (staging_is_wanted()) return;
   // A value that another process is not likely to hold there, should the number mean one in another namespace.
-  world->probe = ad_shm_nanoseconds() << 16 | (world->rank + 1);
+  world->probe = (uint64_t)ad_now() << 16 | (world->rank + 1);
   record->probe_at = (uint64_t)(uintptr_t)&world->probe;
   record->probe_holds = world->probe;
   name_reader(world, world->control->launcher ? (pid_t)world->control->launcher : getppid());
@@ -80,7 +81,7 @@ static void raise_death(shm_world *world, const shm_call *c, uint32_t rank) {
 
 // Deaths are the launcher's to report: it knows the signal.
 static void wait_for_death(shm_world *world, shm_call *c, uint32_t rank) {
-  uint64_t now = ad_shm_nanoseconds();
+  int64_t now = ad_now();
   if (!c->gone_since) c->gone_since = now;
   if (now - c->gone_since > patience) raise_death(world, c, rank);
 }

@@ -8,10 +8,11 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "comm/shm.h"
 
 static const uint32_t yields = 2000;
-static const uint64_t sleep_first = 1000000, check_interval = 100000000;  // nanoseconds
+static const int64_t sleep_first = 1000000, check_interval = 100000000;  // nanoseconds
 
 /* ---- waking ---- */
 
@@ -172,22 +173,16 @@ static void diagnose(shm_world *world, const shm_call *blocking) {
 
 typedef struct waiting {
   uint32_t turns;
-  uint64_t sleep, next_check;  // nanoseconds
+  int64_t sleep, next_check;  // nanoseconds
   int is_long;
 } waiting;
-
-uint64_t ad_shm_nanoseconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 // From now on others may find this rank in a circle.
 static void enter_long(shm_world *world, waiting *w, const shm_call *blocking) {
   shm_record *record = &world->records[world->rank];
   w->is_long = 1;
   w->sleep = sleep_first < world->sleep_longest ? sleep_first : world->sleep_longest;
-  w->next_check = ad_shm_nanoseconds() + check_interval;
+  w->next_check = ad_now() + check_interval;
   if (!blocking) return;
   atomic_store(&record->waits_channel, (uint64_t)((char *)blocking->channel->consumed - world->base));
   atomic_store(&record->waits_sequence, blocking->sequence);
@@ -228,7 +223,7 @@ static void pass_time(shm_world *world, waiting *w, int (*ready)(shm_world *, vo
   } else {
     if (!w->is_long) enter_long(world, w, blocking);
     sleep_once(world, w, ready, subject);
-    uint64_t now = ad_shm_nanoseconds();
+    int64_t now = ad_now();
     if (now < w->next_check) return;
     w->next_check = now + check_interval;
     diagnose(world, blocking);
