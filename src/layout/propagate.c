@@ -134,17 +134,16 @@ static ad_status meet_on(const operation *op, ad_axis axis, ad_layout *out) {
 }
 
 static ad_status check_operand(const operation *op, size_t i) {
-  char where[AD_WHERE_MAX], type[AD_TYPE_TEXT_MAX];
+  char type[AD_TYPE_TEXT_MAX];
   int ndim = ad_rule_operand(op->rule, i).count;
-  ad_where(op->site, where);
   if (!ad_mesh_equal(op->operands[i]->mesh, op->operands[0]->mesh))
-    return ad_fail(AD_TYPE,
-                   "%s%s: operand 1 lies on mesh \"%s\", operand %zu on \"%s\"; change the view of one of them", where,
-                   op->rule->name, ad_mesh_text(op->operands[0]->mesh), i + 1, ad_mesh_text(op->operands[i]->mesh));
+    return ad_fail(
+        AD_TYPE, "%s: %s: operand 1 lies on mesh \"%s\", operand %zu on \"%s\"; change the view of one of them",
+        op->site, op->rule->name, ad_mesh_text(op->operands[0]->mesh), i + 1, ad_mesh_text(op->operands[i]->mesh));
   for (int k = 0; k < AD_AXIS_COUNT; k++) {
     ad_axis axis = op->operands[i]->mesh->order[k];
     if (ad_type_dim(type_of(op, i, axis)) >= ndim)
-      return ad_fail(AD_TYPE, "%s%s: operand %zu is %s on `%s`, but it has %d dimension%s in \"%s\"", where,
+      return ad_fail(AD_TYPE, "%s: %s: operand %zu is %s on `%s`, but it has %d dimension%s in \"%s\"", op->site,
                      op->rule->name, i + 1, ad_type_print(type_of(op, i, axis), type, sizeof type), ad_axis_name(axis),
                      ndim, ndim == 1 ? "" : "s", op->rule->dims);
   }
@@ -153,6 +152,7 @@ static ad_status check_operand(const operation *op, size_t i) {
 
 ad_status ad_layout_propagate(const ad_rule *rule, const ad_layout *const *operands, const int *constant, size_t count,
                               const char *site, ad_layout *out) {
+  if (!site) site = AD_NO_SITE;
   AD_NEED(rule, operands, out);
   AD_NEED(rule->name, rule->dims);
   for (size_t i = 0; i < count; i++) AD_NEED(operands[i]);
