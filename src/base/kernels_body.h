@@ -500,4 +500,11 @@ static void reduce(void *const *out, size_t out_count, const void *const *source
   if (r.streamed) end_streaming();
 }
 
-const kernel_table KERNELS = {cast, cast_scaled, cast_past, accumulate, reduce, copy_past};
+const kernel_table KERNELS = {
+    .cast = cast,
+    .cast_scaled = cast_scaled,
+    .cast_past = cast_past,
+    .accumulate = accumulate,
+    .reduce = reduce,
+    .copy_past = copy_past,
+};

@@ -107,5 +107,17 @@ static ad_status dry_attach(void *world, size_t bytes, const ad_shared_token *to
   return dry_alloc(world, bytes, out);
 }
 
-const ad_engine ad_engine_dry = {"dry",    dry_alloc,  dry_free,  dry_post,   dry_test,  dry_wait,
-                                 dry_fail, dry_health, dry_close, dry_shares, dry_share, dry_attach};
+const ad_engine ad_engine_dry = {
+    .name = "dry",
+    .alloc = dry_alloc,
+    .free = dry_free,
+    .shares = dry_shares,
+    .share = dry_share,
+    .attach = dry_attach,
+    .post = dry_post,
+    .test = dry_test,
+    .wait = dry_wait,
+    .fail = dry_fail,
+    .health = dry_health,
+    .close = dry_close,
+};

@@ -225,6 +225,17 @@ static ad_status hostile_attach(void *world, size_t bytes, const ad_shared_token
   return AD_OK;
 }
 
-const ad_engine ad_engine_hostile = {"hostile",     hostile_alloc,  hostile_free,  hostile_post,
-                                     hostile_test,  hostile_wait,   hostile_fail,  hostile_health,
-                                     hostile_close, hostile_shares, hostile_share, hostile_attach};
+const ad_engine ad_engine_hostile = {
+    .name = "hostile",
+    .alloc = hostile_alloc,
+    .free = hostile_free,
+    .shares = hostile_shares,
+    .share = hostile_share,
+    .attach = hostile_attach,
+    .post = hostile_post,
+    .test = hostile_test,
+    .wait = hostile_wait,
+    .fail = hostile_fail,
+    .health = hostile_health,
+    .close = hostile_close,
+};

@@ -103,8 +103,8 @@ static void shm_fail(void *engine_world, ad_status cause, const char *message) {
   ad_shm_raise(world->control, world->rank, AD_PEER_FAILED, cause, message);
 }
 
-static ad_status engine_alloc(void *world, size_t bytes, void **out) { return ad_shm_alloc(world, bytes, out); }
-static void engine_free(void *world, void *memory) { ad_shm_free(world, memory); }
+static ad_status shm_alloc(void *world, size_t bytes, void **out) { return ad_shm_alloc(world, bytes, out); }
+static void shm_free(void *world, void *memory) { ad_shm_free(world, memory); }
 
 static void shm_close(void *engine_world) {
   shm_world *world = engine_world;
@@ -129,5 +129,17 @@ static ad_status shm_attach(void *world, size_t bytes, const ad_shared_token *to
   return ad_shm_attach(world, bytes, token, out);
 }
 
-const ad_engine ad_engine_shm = {"shm",    engine_alloc, engine_free, shm_post,   shm_test,  shm_wait,
-                                 shm_fail, shm_health,   shm_close,   shm_shares, shm_share, shm_attach};
+const ad_engine ad_engine_shm = {
+    .name = "shm",
+    .alloc = shm_alloc,
+    .free = shm_free,
+    .shares = shm_shares,
+    .share = shm_share,
+    .attach = shm_attach,
+    .post = shm_post,
+    .test = shm_test,
+    .wait = shm_wait,
+    .fail = shm_fail,
+    .health = shm_health,
+    .close = shm_close,
+};
