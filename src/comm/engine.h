@@ -20,8 +20,9 @@ typedef struct ad_shared_token {
  * functions, never two at a time.
  *
  * Local: the function asks nothing of other ranks and never waits for them.
- * Errors of the world: AD_MISMATCH, AD_RANK_DIED, AD_RANK_LEFT, AD_CYCLE, AD_PEER_FAILED. The first one is kept, and
- * every function that may fail so gives it from then on, on every rank. Outputs of calls under way are then undefined.
+ * Errors of the world: AD_MISMATCH, AD_RANK_DIED, AD_RANK_LEFT, AD_CYCLE, AD_PEER_FAILED. The first one is kept. From
+ * then on post and health give it on every rank, and test and wait for every call that is not complete, whose outputs
+ * are undefined.
  * Errors of the rank alone (AD_MEMORY, AD_SYSTEM, AD_INVALID): the world goes on, and other ranks learn of them only if
  * they are told (fail). */
 typedef struct ad_engine {
@@ -53,7 +54,7 @@ typedef struct ad_engine {
   ad_status (*post)(void *world, ad_call *call);
   /* Looks whether a call is complete; never blocks. May move bytes of any call that is under way. *done = 1: outputs
    * hold, the buffers are the caller's again, call->engine is NULL. A call that was complete before is so again. Errors
-   * of the world; *done is then 0. */
+   * of the world; *done then says nothing. */
   ad_status (*test)(void *world, ad_call *call, int *done);
   /* Blocks until the call is complete, as test says it, or until the world has an error, which is found and reported
    * within 2 seconds. Moves bytes of any call that is under way. */
@@ -61,9 +62,9 @@ typedef struct ad_engine {
 
   /* ---- the world ---- */
 
-  /* Tells all ranks that this one failed, unless the world has an error already: then nothing happens. Functions that
-   * may fail with an error of the world return AD_PEER_FAILED with `message` from now on, on this rank too. `cause` is
-   * this rank's reason, for the launcher's report. Copies `message`; waits for no answer. */
+  /* Tells all ranks that this one failed, unless the world has an error already: then nothing happens. The error of
+   * the world is then AD_PEER_FAILED with `message`, on this rank too. `cause` is this rank's reason, for the
+   * launcher's report. Copies `message`; waits for no answer. */
   void (*fail)(void *world, ad_status cause, const char *message);
   /* AD_OK, or the error of the world. Never waits for a rank. */
   ad_status (*health)(void *world);
