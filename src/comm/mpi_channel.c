@@ -84,7 +84,8 @@ static int is_like(const mpi_call *c, uint32_t a, uint32_t b) {
   return one && other && ad_signature_equal(&one->signature, &other->signature);
 }
 
-// The ranks whose calls are like that of `member`, among those that told; 0 if an earlier member has the same.
+// Adds "; rank 1 calls " or "; ranks 1,2 call ": all ranks that told the same call as `member`. Adds nothing and
+// returns 0 if an earlier member has the same call, since that one's ranks are in the text already.
 static int add_ranks_like(ad_text *text, const mpi_call *c, uint32_t member) {
   for (uint32_t i = 0; i < member; i++)
     if (is_like(c, i, member)) return 0;
@@ -114,7 +115,7 @@ static void raise_mismatch(mpi_world *world, const mpi_call *c) {
   ad_mpi_raise(world, AD_MISMATCH, words);
 }
 
-// Both sides find it, and say the same.
+// Sender and receiver both find the mismatch and must say the same, whoever is first.
 static void raise_elements(mpi_world *world, const mpi_call *c, const mail_call *sender, uint64_t sent,
                            const mail_call *receiver, uint64_t received) {
   char words[AD_MESSAGE_MAX];
@@ -240,7 +241,8 @@ static void describe(mpi_world *world, const mpi_call *c, mail_call *out) {
   write_site(out, call->site);
 }
 
-// The messages to and from member k: their table, and the values of those to k one after another if they are few.
+// Mails member k the table of the messages to and from it, and the values of those to it, one after another, if they
+// are few.
 static void tell_messages(mpi_world *world, const mpi_call *c, uint32_t k, mail_call *told) {
   const ad_call *call = c->call;
   mail_message table[AD_CALL_INLINE_WORDS], *entries = table;
