@@ -1,4 +1,4 @@
-/* Validates a collective and lays it out. No rank's memory is read or written here. */
+/* Makes a call of a collective: validates it and computes all sizes and places. No values are read or written here. */
 #include "comm/call.h"
 
 #include <inttypes.h>
@@ -24,7 +24,7 @@ int64_t ad_shape_rank(const ad_group_shape *shape, int64_t index) {
   return rank;
 }
 
-// Of a rank in the group; -1 if it is no member.
+// The index of a rank in the group; -1 if it is no member.
 static int64_t index_in(const ad_group_shape *shape, int64_t rank) {
   int64_t rest = rank - shape->base, index = 0;
   if (rest < 0) return -1;
@@ -73,7 +73,7 @@ static ad_status take_group(const ad_collective *collective, int64_t rank, int64
 
 static int is_integer(ad_dtype dtype) { return dtype == AD_I32 || dtype == AD_I64; }
 
-enum { SCALE_MAX = 100 };  // so that no power of two leaves f32, whichever way it is taken
+enum { SCALE_MAX = 100 };  // 2^-100 and 2^100 are both normal numbers of f32
 
 static ad_status take_outputs(const ad_collective *collective, ad_call *call) {
   ad_reducing *how = &call->reducing;
@@ -125,6 +125,7 @@ static ad_status take_types(const ad_collective *collective, ad_call *call) {
   return take_outputs(collective, call);
 }
 
+// Memory for the call's arrays: inside the call if they fit, else from the heap, kept for later calls.
 static ad_status take_words(ad_call *call, size_t bytes, void **out) {
   *out = bytes <= sizeof call->words ? call->words : call->owned;
   if (bytes <= sizeof call->words || bytes <= call->owned_bytes) return AD_OK;
@@ -166,7 +167,7 @@ static ad_status take_counts(const ad_collective *collective, ad_call *call) {
 
 /* ---- segments ---- */
 
-// Where the parts of a segment start in the blocks of the members; the segment itself at call->segment_starts[s].
+// Fills in where the parts of segment s end in the members' blocks, and where the segment itself ends in the whole.
 static ad_status cut_segment(const ad_call *call, size_t s, const ad_segment *segment) {
   size_t count;
   if (segment->rows < 0) return REFUSE(call, "segment %zu has %" PRId64 " rows", s, segment->rows);
@@ -304,7 +305,7 @@ static ad_status measure(ad_call *call) {
   return AD_OK;
 }
 
-// Where `out` may lie on `in`: the one place for each operation, see ad_collective.
+// 1: `in` and `out` overlap in the one way that the operation permits; see ad_collective.
 static int in_place(const ad_call *call) {
   const char *in = call->in, *out = call->out;
   if (call->element != call->out_element || call->reducing.adds) return 0;

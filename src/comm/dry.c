@@ -1,19 +1,20 @@
-/* Engine dry: nothing moves. Any rank of any world, to check types and to plan; values are left as they are. */
+/* Engine dry: nothing moves. One process acts as any rank of any world, to check types and to plan; values are left as
+ * they are. */
 #include <stdint.h>
 #include "base/error.h"
 #include "base/memory.h"
 #include "comm/engine.h"
 
-// Memory is a list, so that closing frees it.
+// The head of each piece of memory. All pieces form a ring, so that closing can free them.
 typedef struct dry_block {
   struct dry_block *next, *previous;
   uint64_t padding[6];  // the caller's bytes start 64 bytes on
 } dry_block;
 
 typedef struct dry_world {
-  dry_block blocks;  // the ring's head
+  dry_block blocks;  // the ring's head, itself no memory
   ad_status failed;
-  int64_t rank, ranks_per_node;  // 0: all on one
+  int64_t rank, ranks_per_node;  // ranks_per_node 0: all ranks share one node
 } dry_world;
 
 enum { ALIGNMENT = 64 };
@@ -41,7 +42,7 @@ static ad_status dry_alloc(void *world, size_t bytes, void **out) {
   dry_world *dry = world;
   char *memory;
   if (bytes > SIZE_MAX / 2) return ad_fail(AD_MEMORY, "no memory for %zu bytes", bytes);
-  size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // at least a line, which engine hostile poisons
+  size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // never 0: engine hostile poisons the first 64 bytes
   AD_TRY(ad_new(whole + sizeof(dry_block) + ALIGNMENT + sizeof(void *), &memory));
   // The block stands right before the caller's memory, the pointer to free before the block.
   uintptr_t start = ((uintptr_t)memory + sizeof(void *) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;

@@ -29,7 +29,7 @@ void ad_mpi_progress(mpi_world *world) {
   if (ad_shm_failed(world->shm)) ad_mpi_tell_error(world);
 }
 
-// After an error nothing of MPI's may touch the caller's memory any more.
+// After an error callers use their buffers again, so that MPI must not touch them any more.
 static void give_up(mpi_world *world) {
   if (world->gave_up) return;
   world->gave_up = 1;
@@ -135,7 +135,7 @@ static void tell_leaving(mpi_world *world) {
   ad_mpi_flush(world);
 }
 
-// MPI ends in all ranks together. After an error, ranks that do not come are ended.
+// MPI ends in all ranks together, so this rank waits until all leave. After an error, ranks that do not are ended.
 static void wait_for_others(mpi_world *world) {
   const struct timespec nap = {.tv_nsec = 100000};
   int64_t failed_at = 0;
@@ -168,7 +168,7 @@ static void mpi_close(void *engine_world) {
   ad_mpi_free_mail(world);
   ad_mpi_channels_free(world);
   ad_engine_shm.close(world->shm);
-  // MPI would wait for what was given up.
+  // With requests that were given up, MPI's own end would wait for ever.
   if (!world->has_stray_requests) world->transport->close();
   ad_release(world->node_of);
   ad_release(world->left);

@@ -124,7 +124,7 @@ static ad_status open_leaders(const node_file *leader, int *fd, shm_control **ou
   return AD_OK;
 }
 
-// All ranks get an error if one has one; `own` is this rank's.
+// An error on all ranks if any rank has one: `own`, this rank's, or one that names the first rank with an error.
 static ad_status agree(const mpi_world *world, const node_file *all, ad_status own, const char *what) {
   if (own) return own;
   for (uint32_t i = 0; i < world->ranks; i++)

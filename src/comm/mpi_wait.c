@@ -1,6 +1,7 @@
 /* Waiting in a world of several nodes: moves everything that can be moved, and when a wait is long, finds out whether
- * it can end. A circle of waits is found by mail that follows it: who waits for a call sends a search to the ranks that
- * have not made it; a rank that waits too sends it on; when it comes home, nobody in the circle can go on. */
+ * it can end. A circle of waits is found by a mail that follows the waits: a rank that waits for a call sends a search
+ * to the ranks that have not made it; such a rank, if it waits too, sends the search on to those it waits for. If the
+ * search comes back to the rank that began it, no rank of the circle can go on. */
 #include <inttypes.h>
 #include <sched.h>
 #include <string.h>
@@ -50,7 +51,7 @@ static void add_wait(ad_text *text, const mpi_world *world, const waited *w, uin
   ad_text_add(text, " at %s", call->site);
 }
 
-// To all that this rank waits for. `words`: the waits so far.
+// Sends a search to all ranks that this one waits for. `words`: the waits so far.
 static void send_search(mpi_world *world, uint32_t origin, uint64_t number, const char *words) {
   waited w = waited_call(world);
   for (uint32_t k = 0; k < w.members; k++) {
@@ -96,7 +97,7 @@ static void look_for_left(mpi_world *world, const mpi_call *c) {
   for (uint32_t k = 0; k < c->channel->members; k++) {
     uint32_t rank = (uint32_t)ad_shape_rank(&c->channel->shape, k);
     const mpi_member *member = &c->members[k];
-    // Values of a call that it completed may still be on their way.
+    // It may have completed the call before it left: its values may still be on their way.
     int gave_up = world->left[rank] == 2 && waited_for > data_patience;
     if (!world->left[rank] || (member->told && !gave_up)) continue;
     char words[AD_MESSAGE_MAX];
@@ -129,7 +130,8 @@ static void nap(uint32_t turns) {
   nanosleep(&time, NULL);
 }
 
-// Mail that was sent before an error may still be on its way: a call that it completes is no part of the error.
+// After an error the wait goes on for a moment: mail that was sent before the error may still be on its way, and
+// complete the call.
 static int is_given_up(const mpi_world *world, int64_t *failed_at) {
   if (!ad_shm_failed(world->shm)) return 0;
   int64_t now = ad_now();

@@ -1,5 +1,5 @@
-/* Remembers calls in a ring and prints them. Written at every call, so it only copies; words are made when asked for.
- */
+/* Remembers the last calls in a ring and prints them. Adding happens at every call and therefore only copies; texts are
+ * made when the record is printed. */
 #include "comm/recorder.h"
 
 #include <inttypes.h>

@@ -57,7 +57,7 @@ static int ring_free(shm_world *world, void *subject) {
   return ad_shm_ring_free(subject);
 }
 
-// A member is as many calls behind as the ring is long.
+// Waits for a member that is SHM_RING calls behind: until it has consumed the oldest call, the ring has no free slot.
 static ad_status wait_for_ring(shm_world *world, shm_channel *channel, ad_call *call) {
   uint64_t oldest = channel->next_sequence - SHM_RING;
   shm_call behind = {.call = call, .channel = channel, .sequence = oldest, .mode = SHM_AHEAD};
@@ -89,7 +89,8 @@ static ad_status shm_test(void *engine_world, ad_call *call, int *done) {
   shm_world *world = engine_world;
   *done = call_done(world, call);
   if (*done) return AD_OK;
-  // Who tests in a loop waits: on a crowded machine that keeps those from running who would end it.
+  // A rank that tests in a loop is waiting. With more ranks than cores it would keep the core from the ranks that it
+  // waits for.
   if (++world->vain_tests % VAIN_TESTS == 0 && !world->spins) sched_yield();
   return shm_health(world);
 }
