@@ -10,8 +10,10 @@
 #include "comm/mpi.h"
 
 static const uint32_t spins = 200, yields = 500;
-static const long nap_longest = 300000;                                                                // nanoseconds
-static const int64_t look_interval = 200000000, data_patience = 1000000000, mail_patience = 50000000;  // nanoseconds
+// In nanoseconds: the longest nap; the time between two looks at why a wait does not end; how long values may be on
+// their way after their sender has left; how long mail may be after the world has failed.
+static const long nap_longest = 300000;
+static const int64_t look_interval = 200000000, data_patience = 1000000000, mail_patience = 50000000;
 
 /* ---- who is missing ---- */
 

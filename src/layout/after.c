@@ -18,7 +18,7 @@ static ad_status no_entry(const char *site, ad_move move, ad_axis axis, ad_type 
                  route.count ? ad_route_print(&route, repair, sizeof repair) : "nothing does");
 }
 
-/* The cut of `axis` is undone: no axis outside `axes` may cut the same dimension further inside. */
+/* Where a move undoes the cut of `axis`, no axis outside `axes` may cut the same dimension further inside. */
 static ad_status check_innermost(const ad_layout *layout, const char *site, ad_move move, ad_axes axes, ad_axis axis) {
   int dim = ad_type_dim(layout->type[axis]);
   ad_axes others = dim < 0 ? 0 : ad_layout_cutting(layout, dim) & ~axes;
@@ -60,7 +60,7 @@ ad_status ad_layout_after(const ad_layout *layout, ad_move move, ad_axes axes, a
   AD_NEED(layout, out);
   AD_NEED(layout->mesh);
   AD_TRY(check_call(site, move, axes, to, ndim));
-  for (int i = 0; i < AD_AXIS_COUNT; i++) { /* named axes first: they make the better messages */
+  for (int i = 0; i < AD_AXIS_COUNT; i++) { /* mesh order: an error then names an axis of the mesh string if it can */
     ad_axis axis = layout->mesh->order[i];
     if (axes & AD_AXES(axis)) AD_TRY(check_axis(layout, site, move, axes, axis, to));
   }

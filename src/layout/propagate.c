@@ -16,7 +16,7 @@ typedef struct operation {
 
 static ad_type type_of(const operation *op, size_t operand, ad_axis axis) { return op->operands[operand]->type[axis]; }
 
-/* R or I without a gradient: the difference between them is gone. */
+/* 1 if the operand is R or I and carries no gradient: R and I differ only in their gradients. */
 static int is_neutral(const operation *op, size_t operand, ad_axis axis) {
   ad_type type = type_of(op, operand, axis);
   return op->constant && op->constant[operand] && (type == AD_R || type == AD_I);
@@ -111,7 +111,7 @@ static ad_status meet_cut(const operation *op, ad_axis axis, size_t lead, ad_typ
   return AD_OK;
 }
 
-/* No operand is I, V, P or cut, those aside that are neutral. */
+/* All operands are R or neutral (see is_neutral). */
 static ad_type meet_replicated(const operation *op, ad_axis axis) {
   for (size_t i = 0; i < op->count; i++)
     if (type_of(op, i, axis) == AD_R) return AD_R;
@@ -161,7 +161,7 @@ ad_status ad_layout_propagate(const ad_rule *rule, const ad_layout *const *opera
   AD_TRY(ad_rule_check(rule, count));
   for (size_t i = 0; i < count; i++) AD_TRY(check_operand(&op, i));
   ad_layout result = ad_layout_all(operands[0]->mesh, AD_R);
-  for (int i = 0; i < AD_AXIS_COUNT; i++) /* named axes first: they make the better messages */
+  for (int i = 0; i < AD_AXIS_COUNT; i++) /* mesh order: an error then names an axis of the mesh string if it can */
     AD_TRY(meet_on(&op, result.mesh->order[i], &result));
   *out = result;
   return AD_OK;

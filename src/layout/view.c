@@ -4,7 +4,8 @@
 #include "layout/type.h"
 #include "mesh/object.h"
 
-/* What all axes of a set become when they have to agree: nothing is lost on the way there. */
+/* The type that all axes of a set should have where they must agree, for the message: one to which every type on them
+ * can be brought without losing anything. */
 static ad_type common_type(const ad_layout *layout, ad_axes axes) {
   int seen[AD_P + 1] = {0};
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -47,8 +48,8 @@ static ad_status view_sets(const ad_layout *layout, const char *site, ad_layout 
   return AD_OK;
 }
 
-/* Axes of size 1 lie between the sets, at a stride. Those of the view take the types of those of the mesh at the same
- * stride, counted from the fastest. */
+/* Named axes of size 1 belong to no common set. Such an axis of the view corresponds to the one of the mesh that has
+ * the same stride; of several with one stride, counted from the fastest. This lists those of a mesh, fastest first. */
 static int thin_axes(const ad_mesh *mesh, int64_t stride, ad_axis axes[AD_AXIS_COUNT]) {
   int count = 0;
   for (int i = mesh->named_count - 1; i >= 0; i--) {
@@ -73,8 +74,8 @@ static ad_status view_thin_axes(const ad_layout *layout, const char *site, int64
   return AD_OK;
 }
 
-/* What has no counterpart takes the type of its slower neighbour; what has none of those, of the nearest faster axis.
- */
+/* An axis of the view without a counterpart in the mesh takes the type of its slower neighbour; if there is no slower
+ * axis, that of the nearest faster one that has a counterpart. */
 static void fill_unknown(ad_layout *seen, ad_axes known) {
   const ad_mesh *view = seen->mesh;
   ad_type type = AD_R;
@@ -104,7 +105,7 @@ static ad_status view_all(const ad_layout *layout, const char *site, ad_layout *
   AD_TRY(view_sets(layout, site, seen, &known));
   AD_TRY(keep_unnamed(layout, site, seen));
   for (int i = 0; i < AD_AXIS_COUNT; i++) {
-    const ad_mesh *mesh = layout->mesh; /* its strides are all that matter: others have no counterparts */
+    const ad_mesh *mesh = layout->mesh; /* axes of the view at other strides have no counterparts */
     AD_TRY(view_thin_axes(layout, site, mesh->stride[mesh->order[i]], seen, &known));
   }
   fill_unknown(seen, known);
