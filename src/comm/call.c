@@ -15,6 +15,12 @@ const char *ad_op_name(ad_collective_op op) {
   return (unsigned)op < sizeof names / sizeof *names ? names[op] : "unknown";
 }
 
+int64_t ad_shape_members(const ad_group_shape *shape) {
+  int64_t members = 1;
+  for (int k = 0; k < shape->count; k++) members *= shape->size[k];
+  return members;
+}
+
 int64_t ad_shape_rank(const ad_group_shape *shape, int64_t index) {
   int64_t rank = shape->base;
   for (int k = shape->count - 1; k >= 0; k--) {
@@ -49,11 +55,8 @@ static ad_status take_group(const ad_collective *collective, int64_t rank, int64
                   size);
   call->axes = collective->group.axes;
   call->shape = ad_group_canonical(&collective->group);
-  int64_t index = index_in(&call->shape, rank), members = 1, last = call->shape.base;
-  for (int k = 0; k < call->shape.count; k++) {
-    members *= call->shape.size[k];
-    last += (call->shape.size[k] - 1) * call->shape.stride[k];
-  }
+  int64_t index = index_in(&call->shape, rank), members = ad_shape_members(&call->shape);
+  int64_t last = ad_shape_rank(&call->shape, members - 1);
   if (!ad_mesh_has_rank(mesh, rank) || !ad_mesh_has_rank(mesh, call->shape.base) || !ad_mesh_has_rank(mesh, last))
     return REFUSE(call,
                   "rank %" PRId64 " calls on a group from rank %" PRId64 " to %" PRId64

@@ -68,7 +68,15 @@ static inline size_t ad_call_parts(const ad_call *call) { return call->segment_c
 /* The run of a member's block that starts at its element `at`: how many elements from there on are neighbours in the
  * whole too. *whole: where the run starts there. 0 at the block's end and beyond. */
 size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whole);
-/* The world rank of member number `index` of a group. */
+/* Of a group, given by its shape: how many members it has; the world rank of member number `index`; whether two have
+ * the same ranks in the same order. */
+int64_t ad_shape_members(const ad_group_shape *shape);
 int64_t ad_shape_rank(const ad_group_shape *shape, int64_t index);
+static inline int ad_shape_same(const ad_group_shape *a, const ad_group_shape *b) {
+  if (a->base != b->base || a->count != b->count) return 0;
+  for (int k = 0; k < a->count; k++)
+    if (a->size[k] != b->size[k] || a->stride[k] != b->stride[k]) return 0;
+  return 1;
+}
 
 #endif

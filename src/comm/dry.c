@@ -93,8 +93,7 @@ static void dry_close(void *world) {
 
 static int dry_shares(void *world, const ad_group_shape *shape) {
   const dry_world *dry = world;
-  int64_t members = 1;
-  for (int i = 0; i < shape->count; i++) members *= shape->size[i];
+  int64_t members = ad_shape_members(shape);
   for (int64_t i = 0; i < members && dry->ranks_per_node; i++)
     if (ad_shape_rank(shape, i) / dry->ranks_per_node != dry->rank / dry->ranks_per_node) return 0;
   return 1;

@@ -109,8 +109,7 @@ static void mpi_free(void *engine_world, void *memory) { ad_shm_free(((mpi_world
 
 static int mpi_shares(void *engine_world, const ad_group_shape *shape) {
   const mpi_world *world = engine_world;
-  int64_t members = 1;
-  for (int i = 0; i < shape->count; i++) members *= shape->size[i];
+  int64_t members = ad_shape_members(shape);
   for (int64_t i = 0; i < members && world->nodes > 1; i++)
     if (world->node_of[ad_shape_rank(shape, i)] != world->node_of[world->rank]) return 0;
   return 1;

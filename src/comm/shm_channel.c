@@ -10,13 +10,6 @@
 
 /* ---- finding the channel of a group ---- */
 
-static int shapes_equal(const ad_group_shape *a, const ad_group_shape *b) {
-  if (a->base != b->base || a->count != b->count) return 0;
-  for (int k = 0; k < a->count; k++)
-    if (a->size[k] != b->size[k] || a->stride[k] != b->stride[k]) return 0;
-  return 1;
-}
-
 static uint64_t hash_shape(const ad_group_shape *shape) {
   const uint64_t odd = 0x9e3779b97f4a7c15ull;
   uint64_t hash = ((uint64_t)shape->base + 1) * odd;
@@ -57,7 +50,7 @@ static ad_status find_entry(shm_world *world, const ad_call *call, uint64_t hash
       if (ad_shm_failed(world)) return ad_shm_error(world->control);
       sched_yield();
     }
-    if (state == 2 && shapes_equal(&entry->shape, &call->shape)) {
+    if (state == 2 && ad_shape_same(&entry->shape, &call->shape)) {
       *out = entry;
       return AD_OK;
     }
@@ -68,7 +61,7 @@ static ad_status find_entry(shm_world *world, const ad_call *call, uint64_t hash
 static shm_channel **place_in_table(shm_world *world, const ad_group_shape *shape, uint64_t hash) {
   for (uint64_t i = hash;; i++) {
     shm_channel **place = &world->channels[i % world->channel_slots];
-    if (!*place || shapes_equal(&(*place)->shape, shape)) return place;
+    if (!*place || ad_shape_same(&(*place)->shape, shape)) return place;
   }
 }
 
@@ -103,7 +96,7 @@ static ad_status add_channel(shm_world *world, const ad_call *call, uint64_t has
 
 ad_status ad_shm_channel(shm_world *world, const ad_call *call, shm_channel **out) {
   shm_channel *channel = world->last_channel;
-  if (channel && shapes_equal(&channel->shape, &call->shape)) {
+  if (channel && ad_shape_same(&channel->shape, &call->shape)) {
     *out = channel;
     return AD_OK;
   }
@@ -131,12 +124,6 @@ int ad_shm_ring_free(shm_channel *channel) {
   }
   channel->consumed_by_all = least;
   return least >= needed;
-}
-
-static void write_site(shm_slot *slot, const char *site) {
-  // The end of a long one says more than its start.
-  size_t length = strlen(site), skipped = length < AD_SITE_MAX ? 0 : length - AD_SITE_MAX + 1;
-  memcpy(slot->site, site + skipped, length - skipped + 1);
 }
 
 static size_t sent_bytes(const ad_call *call) {
@@ -260,7 +247,7 @@ ad_status ad_shm_publish(shm_world *world, shm_call *c) {
   if (table_bytes) ad_shm_fill_table(world, c, &offer, table);
   slot->number = call->number;
   slot->axes = call->axes;
-  write_site(slot, call->site);
+  ad_site_write(slot->site, call->site);
   publish(c, slot, &offer);
   ad_shm_wake(world, c->channel);
   return AD_OK;

@@ -3,9 +3,15 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <xxhash.h>
 
 enum { SHOWN_MEMBERS_MAX = 16 };
+
+void ad_site_write(char to[AD_SITE_MAX], const char *site) {
+  size_t length = strlen(site), skipped = length < AD_SITE_MAX ? 0 : length - AD_SITE_MAX + 1;
+  memcpy(to, site + skipped, length - skipped + 1);
+}
 
 /* The upper 32 bits of `what`: a broadcast's root or, of operations that reduce, how the results are written. */
 static uint64_t pack_outputs(const ad_call *call) {
@@ -73,8 +79,7 @@ void ad_signature_print(ad_text *text, const ad_signature *signature) {
 
 void ad_group_words(ad_text *text, ad_axes axes, const ad_group_shape *shape) {
   char names[128];
-  int64_t members = 1;
-  for (int k = 0; k < shape->count; k++) members *= shape->size[k];
+  int64_t members = ad_shape_members(shape);
   if (axes == AD_AXES_ALL)
     snprintf(names, sizeof names, "all axes");
   else

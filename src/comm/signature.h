@@ -14,6 +14,9 @@ typedef struct ad_signature {
   uint64_t counts;  // hash of the counts, where all members know them; 0: all blocks have one size
 } ad_signature;
 
+/* Copies a call's site; of a long one the end, which says more than the start. */
+void ad_site_write(char to[AD_SITE_MAX], const char *site);
+
 ad_signature ad_signature_of(const ad_call *call);
 static inline int ad_signature_equal(const ad_signature *a, const ad_signature *b) {
   return a->what == b->what && a->count == b->count && a->counts == b->counts;
