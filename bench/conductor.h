@@ -11,7 +11,7 @@ typedef struct bench_program {
   int ranks;
   pid_t process;             /* the one that started the ranks */
   int rank[BENCH_RANKS_MAX]; /* sockets, -1 while a rank has not joined */
-  int lives;
+  int lives;                 /* 1: all ranks have joined, and it has failed at nothing since */
 } bench_program;
 
 /* A socket address for one program, and its socket. Returns -1 if there is none. */

@@ -169,7 +169,7 @@ static int run_slots(void *context, const bench_task *task, const void *in, void
 
 static int is_narrow(const bench_task *task) { return bench_element(task->dtype) < sizeof(float); }
 
-/* Own gradients, as they are produced, into the own bucket. */
+/* Copies this rank's gradients from where they are produced into its bucket. */
 static void fill_bucket(floor_rank *self, const bench_task *task, size_t numel) {
   void *bucket = buffer_of(self, self->rank, BUCKET), *produced = buffer_of(self, self->rank, PRODUCED);
   if (is_narrow(task))
@@ -178,7 +178,7 @@ static void fill_bucket(floor_rank *self, const bench_task *task, size_t numel) 
     bench_floor_copy(bucket, produced, numel * sizeof(float));
 }
 
-/* Gradients copied into a bucket; what comes out of a narrow one again is wide. */
+/* Copies gradients into a bucket and, if the bucket is of a narrower dtype, back out of it as f32. */
 static int run_copy_in(floor_rank *self, const bench_task *task) {
   size_t numel = task->bytes / bench_element(task->dtype);
   if (self->way == BENCH_FLOOR_SLOTS) return 1;
@@ -217,7 +217,7 @@ static float *floats(const floor_rank *self, size_t which) {
   return buffer_of(self, which == COPY ? 0 : self->rank, which);
 }
 
-/* All ranks' buckets summed into the own part. */
+/* Sums all ranks' buckets into this rank's own part. */
 static void reduce_scatter_buckets(floor_rank *self, const bench_task *task, size_t numel) {
   part own = own_part(self, numel);
   const float *wide[BENCH_RANKS_MAX];
@@ -235,7 +235,7 @@ static void reduce_scatter_buckets(floor_rank *self, const bench_task *task, siz
   barrier(self);
 }
 
-/* What an update leaves, rounded to what is stored. */
+/* Rounds the updated parameters to the dtype in which they are stored. */
 static void update_own(floor_rank *self, const bench_task *task, size_t numel) {
   part own = own_part(self, numel);
   float *master = floats(self, MASTER);
@@ -281,7 +281,9 @@ static int run(void *context, const bench_task *task, const void *in, void *out)
 static int be_rank(const char *address, floor_rank *self) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
-  self->spins = self->ranks <= cores ? 1 << 14 : 1 << 5;  // with more ranks than cores, whom we wait for is not running
+  self->spins = self->ranks <= cores
+                    ? 1 << 14
+                    : 1 << 5;  // with more ranks than cores the rank that is waited for may not be running
   bench_team team = {.self = self,
                      .rank = self->rank,
                      .ranks = self->ranks,

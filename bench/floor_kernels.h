@@ -4,11 +4,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* to[j][i] = sum over from[0..sources) of [i], for every target; a target may be a source. */
+/* to[j][i] = the sum of from[s][i] over all sources s, for every target j; a target may be one of the sources. */
 void bench_floor_sum(const float *const from[], int sources, float *const to[], int targets, size_t numel);
 /* The same for one target from bf16. */
 void bench_floor_sum_narrow(const uint16_t *const from[], int sources, float *to, size_t numel);
-/* The upper halves of f32, which are bf16, and bf16 as f32. */
+/* From f32 to bf16 by keeping the upper halves, and back. */
 void bench_floor_narrow(uint16_t *to, const float *from, size_t numel);
 void bench_floor_widen(float *to, const uint16_t *from, size_t numel);
 /* AdamW with everything that does not change in a step left out. */

@@ -16,7 +16,7 @@ typedef enum bench_duty {
 typedef struct bench_kind {
   const char *name, *setting;
   int duties, is_peer;
-  /* In a process of its own: becomes the program, or is it; returns an exit status. */
+  /* Called in a process of its own: becomes the program by exec, or does its work there; returns an exit status. */
   int (*be)(const struct bench_kind *kind, const char *address, int ranks, const bench_model *model);
   char *const *words; /* what `be` needs to know */
 } bench_kind;

@@ -1,5 +1,5 @@
-/* One rank of addend under measurement, started by somebody else's launcher: engine mpi. A program of its own. Usage:
- * mpirun -n N THIS ADDRESS. */
+/* A program that is one measured rank of addend on engine mpi, started by an MPI launcher: mpirun -n N bench_rank
+ * ADDRESS. */
 #include <stdio.h>
 
 #include "library.h"

@@ -1,4 +1,4 @@
-/* The document of a run as a table for people: times, and how often slower the others are. */
+/* The document of a run as a table for people: addend's times, and how many times as long the others take. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -38,7 +38,7 @@ int bench_task_read(const char *line, bench_task *out) {
                 &out->in_place, &out->iterations) != 7;
 }
 
-/* Memory of the last task; kept while the next one needs the same. */
+/* Buffers of the last task; kept as long as the next tasks need the same. */
 typedef struct buffers {
   bench_task task;
   size_t in_bytes, out_bytes; /* 0: has none of its own */

@@ -43,6 +43,8 @@ int bench_task_read(const char *line, bench_task *out);
 /* Binds this rank to a core where every rank can have one (Open MPI does so too), joins the conductor at `address` and
  * does what it asks until it hangs up. Returns an exit status. */
 int bench_work(const char *address, const bench_team *team);
-double bench_now(void); /* seconds, monotonic */
+/* Seconds of a clock that only goes forward: the one clock of bench/. It is not base/clock.h, because peers are
+ * compiled with worker.c and without addend. */
+double bench_now(void);
 
 #endif

@@ -9,6 +9,8 @@
 enum { BAR_WIDTH = 24 };
 static const double BAR_SECONDS = 0.05, QUIET_SECONDS = 5; /* between two lines */
 
+/* Seconds of a clock that only goes forward. The library has no public clock, and this is the one place of cli/ that
+ * needs one. */
 static double now(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
@@ -25,7 +27,8 @@ static void print_bar(const char *label, int64_t done, int64_t of, const char *t
   fflush(stderr);
 }
 
-/* Elsewhere than on a terminal only long work speaks, and not at once. */
+/* On a terminal the bar is drawn again at most every BAR_SECONDS. Elsewhere a line is printed every QUIET_SECONDS, the
+ * first one not at once: short work prints none. */
 void cli_progress(const char *label, int64_t done, int64_t of, const char *text) {
   static double last;
   int terminal = isatty(STDERR_FILENO);

@@ -21,12 +21,12 @@ typedef struct ad_checkpoint_value {
 
 typedef struct ad_checkpoint_number {
   const char *name;
-  int64_t value; /* of the first rank when saving; filled when loading */
+  int64_t value; /* saving writes the first rank's; loading fills it on all ranks */
 } ad_checkpoint_number;
 
 /* What is saved and loaded: the same list on all ranks. */
 typedef struct ad_checkpoint_state {
-  int64_t step; /* how many were taken; filled when loading */
+  int64_t step; /* how many training steps were taken; loading fills it */
   const ad_checkpoint_value *values;
   size_t value_count;
   ad_checkpoint_number *numbers;
@@ -49,7 +49,7 @@ AD_API AD_CHECKED ad_status ad_checkpointer_save(ad_checkpointer *checkpointer, 
  * the disk; one small collective while a write is under way, none otherwise. AD_IO on all ranks, naming the path, when
  * a write failed: what there is of it was removed, earlier checkpoints are intact, and the next save may succeed. */
 AD_API AD_CHECKED ad_status ad_checkpointer_poll(ad_checkpointer *checkpointer);
-/* The same, but waits until the write is complete on disk. */
+/* As ad_checkpointer_poll, but waits until the write is complete on disk. */
 AD_API AD_CHECKED ad_status ad_checkpointer_finish(ad_checkpointer *checkpointer);
 
 /* Loads the newest usable checkpoint of the folder. Each rank verifies its share of the files (every byte is read once

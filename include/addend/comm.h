@@ -12,50 +12,52 @@ extern "C" {
 
 typedef struct ad_comm ad_comm; /* one rank's membership of a world; used by one thread at a time */
 
-/* Joins the world that `addend run`, ad_launch or (where built) MPI started this process in; alone, a world of one
- * rank. Blocks until all ranks joined. */
+/* Joins the world that `addend run`, ad_launch or (where built) MPI started this process in; a process that nobody
+ * started as a rank gets a world of its own, of one rank. Blocks until all ranks joined. */
 AD_API AD_CHECKED ad_status ad_comm_open(ad_comm **out);
-/* 1: something started this process as a rank of a world (`addend run`, ad_launch with a program, mpirun, srun), which
- * ad_comm_open will join. */
+/* 1: this process was started as a rank of a world (by `addend run`, ad_launch with a program, mpirun or srun), and
+ * ad_comm_open will join that world. */
 AD_API int ad_comm_launched(void);
-/* Engine dry: this process acts as `rank` of `size`; collectives check their arguments and succeed, values are left as
- * they are. */
+/* Opens engine dry: this process acts as rank `rank` of a world of `size`. Collectives check their arguments and
+ * succeed at once; values are left as they are. */
 AD_API AD_CHECKED ad_status ad_comm_open_dry(int64_t rank, int64_t size, ad_comm **out);
-/* The same where every `ranks_per_node` consecutive ranks share a node; 0: all do. */
+/* The same in a world whose nodes have `ranks_per_node` consecutive ranks each; 0: all ranks share one node. */
 AD_API AD_CHECKED ad_status ad_comm_open_dry_nodes(int64_t rank, int64_t size, int64_t ranks_per_node, ad_comm **out);
 /* A world of one rank that shares nothing with the world this process was started in (the reference of a proof). */
 AD_API AD_CHECKED ad_status ad_comm_open_alone(ad_comm **out);
-/* Leaves. Ranks that wait for this one get AD_RANK_LEFT. NULL allowed. */
+/* Leaves the world and frees the comm with all memory it gave. Ranks that still need this one get AD_RANK_LEFT. NULL
+ * allowed. */
 AD_API void ad_comm_close(ad_comm *comm);
 AD_API int64_t ad_comm_rank(const ad_comm *comm);
 AD_API int64_t ad_comm_size(const ad_comm *comm);
 AD_API const char *ad_comm_engine(const ad_comm *comm); /* "shm", "mpi", "dry", ... */
 
-/* Memory that all ranks of the node see, 64-byte aligned, zeroed: collectives on it copy nothing that need not move.
- * AD_MEMORY when it is out. Freed with ad_comm_free or by ad_comm_close. Local: no rank waits for another. */
+/* Memory that all ranks of the node see, 64-byte aligned, zeroed: collectives on buffers in it need no staging copies.
+ * AD_MEMORY when there is none left. Freed with ad_comm_free or by ad_comm_close. Local: no rank waits for another. */
 AD_API AD_CHECKED ad_status ad_comm_alloc(ad_comm *comm, size_t bytes, void **out);
 AD_API void ad_comm_free(ad_comm *comm, void *memory);
 
-/* Memory that all members of `group` see as one block, zeroed: each gets its own address of it. Collective. AD_INVALID
- * unless ad_comm_shares says that they can. Each member frees it; the memory goes with the last. */
+/* One block of memory that all members of `group` see, zeroed; each member gets its own address of it. All members call
+ * it. AD_INVALID unless ad_comm_shares says that they can. Each member frees it; the memory goes with the last. */
 AD_API AD_CHECKED ad_status ad_comm_alloc_shared(ad_comm *comm, const ad_group *group, size_t bytes, const char *site,
                                                  void **out);
-AD_API int ad_comm_shares(const ad_comm *comm, const ad_group *group); /* all members are on one node */
+/* 1: the members of `group` can see the same memory, because they are all on one node. Local. */
+AD_API int ad_comm_shares(const ad_comm *comm, const ad_group *group);
 
 typedef enum ad_collective_op {
   AD_ALL_REDUCE,     /* in, out: count elements */
   AD_REDUCE_SCATTER, /* in: the blocks of all members one after another; out: the own block */
   AD_ALL_GATHER,     /* in: the own block; out: the blocks of all members */
   AD_ALL_TO_ALL,     /* in: a block for each member; out: a block from each member */
-  AD_BROADCAST,      /* in of `root` (others: ignored); out: count elements */
-  AD_BARRIER,        /* nothing */
+  AD_BROADCAST,      /* in: count elements, read on `root` only; out: count elements */
+  AD_BARRIER,        /* no values: complete when all members have called it */
   AD_EXCHANGE        /* batched send/receive: see ad_message */
 } ad_collective_op;
 
-/* One message of a batched exchange. The group's other members post the other side; sends and receives between two
- * ranks pair in order. */
+/* One message of a batched exchange: this rank's send to a peer, or its receive from one. The peer's own exchange holds
+ * the other side. Between two ranks the first send belongs to the first receive, and so on. */
 typedef struct ad_message {
-  int64_t peer;     /* index in the group */
+  int64_t peer;     /* its index in the group; may be this rank's own */
   const void *send; /* one of send and receive is NULL */
   void *receive;
   size_t count;
@@ -67,55 +69,65 @@ typedef struct ad_segment {
   size_t row; /* elements of one row */
 } ad_segment;
 
-/* What to do. Zero fields mean the default. Memory is the caller's and must stay until the collective is complete. */
+/* What to do. Zero fields mean the default. All memory is the caller's. What `in`, `out` and messages point to must
+ * stay until the collective is complete; the arrays counts, receive_counts, messages and segments are copied. */
 typedef struct ad_collective {
   ad_collective_op op;
   ad_group group; /* this rank's group; must contain the rank */
-  const void
-      *in; /* may equal out (all_reduce), or be the own block inside out or in (all_gather, reduce_scatter): in place */
+  /* In place: `in` may equal `out` (all_reduce, broadcast), be the own block inside `out` (all_gather), or have `out`
+   * as the own block inside it (reduce_scatter). They overlap in no other way. */
+  const void *in;
   void *out;
   size_t count; /* elements: of the whole value (all_reduce, broadcast), of each block if `counts` is NULL */
-  const size_t
-      *counts; /* reduce_scatter, all_gather: elements of each member's block; all_to_all: of each block sent */
-  const size_t *receive_counts; /* all_to_all with counts: of each block received */
-  const ad_message *messages;   /* exchange */
+  /* Elements of blocks that differ. reduce_scatter, all_gather: of each member's block; all_to_all: of the block sent
+   * to each member, with `receive_counts` for the block received from each. */
+  const size_t *counts;
+  const size_t *receive_counts;
+  const ad_message *messages; /* exchange */
   size_t message_count;
-  ad_dtype dtype;      /* on the wire */
-  ad_dtype accumulate; /* sums form in it, in group order; 0: f64 for f64, f32 for the other floats, integers in
-                          themselves */
+  ad_dtype dtype; /* of the inputs, and of the outputs of operations that do not reduce */
+  /* Sums form in it, in group order. 0: f64 for f64, f32 for the other floats, the dtype itself for integers. */
+  ad_dtype accumulate;
   ad_reduction reduction;
-  ad_dtype
-      out_dtype; /* reductions: what the outputs are written in, rounded once from the accumulate dtype; 0: dtype */
-  int in_scale, out_scale; /* sums: inputs are values times 2^-in_scale, outputs are written times 2^-out_scale (law 8);
-                              equal on all ranks */
-  int adds; /* reduce_scatter: the sum is added to what stands at out (in out_dtype, which is the accumulate dtype) */
-  const ad_segment
-      *segments; /* reduce_scatter, all_gather: the whole is these one after another, each cut by rows; a member's block
-                  * is its parts one after another. `count` and `counts` are then not read */
+  /* Of reductions: the outputs' dtype, rounded to once from the accumulate dtype. 0: dtype. */
+  ad_dtype out_dtype;
+  /* Of sums: the inputs are values times 2^-in_scale, the outputs are written times 2^-out_scale (law 8). The same on
+   * all ranks. */
+  int in_scale, out_scale;
+  /* 1, reduce_scatter only: the sum is added to what stands in `out`, whose dtype is then the accumulate dtype. */
+  int adds;
+  /* reduce_scatter, all_gather: the whole is these segments one after another, each cut by rows, and a member's block
+   * is its parts of them one after another. `counts` must then be NULL, and `count` is not read. NULL: one whole. */
+  const ad_segment *segments;
   size_t segment_count;
   int past_caches;  /* 1: one of many calls whose outputs together are larger than caches and not read before all of
                        them are written. A hint; ranks may differ */
   int64_t root;     /* broadcast: index in the group */
-  const char *site; /* AD_HERE of the caller; part of the signature's message, not of the match */
+  const char *site; /* AD_HERE of the caller, for messages: calls from different sites match */
 } ad_collective;
 
-/* Runs it to its end. On AD_MISMATCH, AD_RANK_DIED, AD_RANK_LEFT, AD_CYCLE, AD_PEER_FAILED the outputs are undefined,
- * every rank of the world gets an error, and the comm can only be closed. */
+/* Runs a collective to its end. On AD_MISMATCH, AD_RANK_DIED, AD_RANK_LEFT, AD_CYCLE, AD_PEER_FAILED the outputs are
+ * undefined, every rank of the world gets an error, and the comm can only be closed. */
 AD_API AD_CHECKED ad_status ad_comm_run(ad_comm *comm, const ad_collective *collective);
-/* Starts it and returns; *collective is copied, its arrays counts/messages too. At most 64 are under way at once (more:
- * waits for the oldest). Bytes may move whenever any rank of the group is inside a call. */
+/* A collective under way. */
 typedef struct ad_request {
   uint64_t id; /* 0: none; waiting for it succeeds */
 } ad_request;
+/* Starts a collective and returns; *collective and its arrays are copied. A rank has at most 64 under way: one more
+ * waits for the oldest. Bytes may move whenever any rank of the group is inside a call. The errors of ad_comm_run. */
 AD_API AD_CHECKED ad_status ad_comm_post(ad_comm *comm, const ad_collective *collective, ad_request *out);
+/* *done = 1: it is complete, and request->id is 0 from now on. Never waits. */
 AD_API AD_CHECKED ad_status ad_comm_test(ad_comm *comm, ad_request *request, int *done);
-AD_API AD_CHECKED ad_status ad_comm_wait(ad_comm *comm, ad_request *request); /* sets request->id to 0 */
+/* Returns when it is complete; request->id is then 0. */
+AD_API AD_CHECKED ad_status ad_comm_wait(ad_comm *comm, ad_request *request);
+/* Returns when every member of the group has called it. */
 AD_API AD_CHECKED ad_status ad_comm_barrier(ad_comm *comm, const ad_group *group, const char *site);
 
-/* Tells every rank of the world that this one failed: their next call, or the one they wait in, returns AD_PEER_FAILED
- * with this text; `status` is what ad_launch_result shows of it. The first failure of a world is kept. */
+/* Tells every rank of the world that this one failed: the call they wait in, or else their next one, returns
+ * AD_PEER_FAILED with `message`. `status` is this rank's reason, which ad_launch_result reports. Only the first failure
+ * of a world is kept. */
 AD_API void ad_comm_fail(ad_comm *comm, ad_status status, const char *message);
-/* AD_OK, or the error that some rank reported, without waiting. */
+/* AD_OK, or the error of the world, if there is one. Never waits. */
 AD_API AD_CHECKED ad_status ad_comm_health(ad_comm *comm);
 /* The last 256 collectives of this rank, oldest first, one line each with sequence number, operation, count, dtype,
  * group, site, state and time. Also written to the folder ADDEND_FLIGHT_DIR (if set) as flight-RANK.txt with every
@@ -130,18 +142,19 @@ AD_API uint64_t ad_comm_bytes(const ad_comm *comm);
 typedef struct ad_launch_options {
   size_t size; /* sizeof(ad_launch_options) */
   int64_t ranks;
-  int (*function)(ad_comm *comm, void *context); /* its value is the rank's exit status; comm is closed afterwards */
+  /* Runs in each rank; what it returns is the rank's exit status. It does not close comm. */
+  int (*function)(ad_comm *comm, void *context);
   void *context;
   char *const *argv;        /* instead of function: a program and its arguments */
   int64_t patience_seconds; /* how long ranks may take to end after a request to stop; 0: 10 */
 } ad_launch_options;
 typedef struct ad_launch_result {
-  ad_status status; /* of the first error of any rank: AD_TYPE if a rank's model was refused, AD_MISMATCH, ...; AD_OK if
-                       none was reported */
-  int exit_status;  /* the first failing rank's exit status; 128+signal if it died; 0 */
-  int64_t rank;     /* that rank, or -1 */
-  int signal;       /* that ended it, or 0 */
-  char message[2048]; /* the first error that a rank reported or the death that was seen; "" if none */
+  /* Of the first error that any rank reported: AD_TYPE if a rank's model was refused, AD_MISMATCH, ...; AD_OK: none. */
+  ad_status status;
+  int exit_status;    /* of the first rank that failed, 128 + signal if it died; 0: none failed */
+  int64_t rank;       /* the first rank that failed, or -1 */
+  int signal;         /* the signal that ended it, or 0 */
+  char message[2048]; /* the first error that a rank reported, or the death that the launcher saw; "": none */
 } ad_launch_result;
 /* AD_OK when all ranks returned 0; AD_RANK_DIED, AD_PEER_FAILED or AD_INTERRUPTED with *out filled otherwise; AD_SYSTEM
  * or AD_MEMORY if they could not be started. */

@@ -20,16 +20,18 @@ AD_API AD_CHECKED ad_status ad_text_data_open(const char *const *paths, size_t c
 AD_API void ad_text_data_close(ad_text_data *text);
 AD_API int64_t ad_text_data_bytes(const ad_text_data *text);
 
-/* A cut of a global batch of step `step`. Tokens and targets are [rows, seq], i32; a target of -1 does not count. */
+/* How global batches are drawn: the samples that all ranks together read in one step. */
 typedef struct ad_batch_options {
   uint64_t seed;
   int64_t global_batch; /* samples of a step */
-  const double *valid;  /* fraction of each sample's tokens that count, cyclic by global sample index; NULL: all */
+  /* The fraction of a sample's tokens that count: valid[i % valid_count] of sample i of the batch. NULL: all count. */
+  const double *valid;
   size_t valid_count;
   int held_out; /* 1: from the validation part */
 } ad_batch_options;
-/* Fills rows [first, first + count) of the step's global batch: sample i of step s is drawn by counter-based random
- * numbers from (seed, s * global_batch + i). Returns the number of counted targets in *counted. */
+/* Fills rows [first, first + count) of the global batch of step `step`: tokens and targets [count, seq], i32; a target
+ * of -1 does not count. Sample i of step s is drawn by counter-based random numbers from (seed, s * global_batch + i).
+ * *counted: how many targets count. */
 AD_API void ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step, int64_t first,
                               int64_t count, int32_t *tokens, int32_t *targets, int64_t *counted);
 /* The rows of microbatch m of `microbatches` that a rank holds: the global batch is cut by floor(i*n/g) into

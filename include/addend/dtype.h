@@ -1,4 +1,5 @@
-/* Element types. Conversions between them are IEEE: round to nearest even, subnormals, infinities and NaN kept. */
+/* Element types (dtypes). Conversions between the floats follow IEEE 754: they round to nearest even and keep
+ * subnormals, infinities and NaN. */
 #ifndef ADDEND_DTYPE_H
 #define ADDEND_DTYPE_H
 #include <stddef.h>

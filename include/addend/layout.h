@@ -39,7 +39,7 @@ AD_API const char *ad_shape_print(const ad_shape *shape, char *buffer, size_t si
 typedef struct ad_layout {
   const ad_mesh *mesh;
   ad_type type[AD_AXIS_COUNT];
-  uint8_t depth[AD_AXIS_COUNT]; /* among the axes that cut one dimension: 0 is the outermost cut; 0 for other types */
+  uint8_t depth[AD_AXIS_COUNT]; /* of a cut, among the axes that cut the same dimension: 0 is outermost; others: 0 */
 } ad_layout;
 
 /* "dp=R tp=S1", "cp=S1z": names every axis larger than 1, others unless named are R; `dp` means both dp axes; when two
@@ -57,18 +57,18 @@ AD_API ad_axes ad_layout_axes_of(const ad_layout *layout,
 AD_API ad_axes ad_layout_cut_axes(const ad_layout *layout); /* the axes on which it is cut, along any dimension */
 /* The axes on which it is R or I: ranks that differ only on them hold copies. */
 AD_API ad_axes ad_layout_same_axes(const ad_layout *layout);
-/* Sets axes to a type; a new cut becomes the innermost of its dimension. */
+/* Gives `axes` the type `type`. New cuts become the innermost of their dimension, one after another in mesh order. */
 AD_API void ad_layout_set(ad_layout *layout, ad_axes axes, ad_type type);
 
-/* Where a rank's part lies. `first` and `count` along one dimension of the whole value. */
+/* A run of indices along one dimension of the whole value: where a rank's part, or a piece of it, lies. */
 typedef struct ad_span {
   int64_t first, count;
 } ad_span;
 /* The part [floor(i*n/g), floor((i+1)*n/g)) of n that member i of g holds. */
 AD_API ad_span ad_cut(int64_t n, int64_t i, int64_t g);
 AD_API ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *shape, int64_t rank);
-/* The spans of dimension `dim` (size n) that `rank` holds, in the order in which it stores them: 1, or more below
- * zigzag cuts. Writes at most `max` of them, returns how many there are. Empty spans are left out. */
+/* The spans of dimension `dim` (size n) that `rank` holds, in the order in which it stores them: one, or several where
+ * the dimension is cut zigzag. Writes at most `max` of them and returns how many there are. Empty ones are left out. */
 AD_API int ad_layout_spans(const ad_layout *layout, int dim, int64_t n, int64_t rank, ad_span *spans, int max);
 
 /* Law 2: the operations that change a type. */
@@ -84,21 +84,21 @@ typedef enum ad_move {
 } ad_move;
 AD_API const char *ad_move_name(ad_move move);
 
-/* One row of the table. Kinds are AD_R, AD_I, AD_V, AD_P or AD_S(0), which stands for any cut. */
+/* One row of law 2's table. In it AD_S(0) stands for any cut. */
 typedef struct ad_transition {
   ad_move move;
   ad_type from, to;
   int moves_bytes;
-  ad_move backward; /* from dual(to) to `backward_to` */
+  ad_move backward; /* the operation of the backward pass, which leads from dual(to) to dual(from) */
   ad_type backward_from, backward_to;
 } ad_transition;
 AD_API const ad_transition *ad_transition_table(size_t *count);
 /* NULL if law 2 has no such entry. The cut's dimension does not matter. */
 AD_API const ad_transition *ad_transition_find(ad_move move, ad_type from, ad_type to);
-/* The layout after `move` over `axes` to type `to`: all of `axes` must have types from which the table leads there, a
- * cut that is gathered must be the innermost of its dimension, a new cut becomes the innermost; cuts over several axes
- * of one dimension are gathered from the innermost. AD_TYPE names operation, site, axis, both types and the repair;
- * *out is then unchanged. */
+/* The layout that a value of `ndim` dimensions has after `move` over `axes` to type `to`. On each of the axes the table
+ * must have a row that leads there. Only the innermost cut of a dimension can be undone, or several of the innermost at
+ * once; a new cut becomes the innermost. AD_TYPE names operation, site, axis, both types and the repair; *out is then
+ * unchanged. */
 AD_API AD_CHECKED ad_status ad_layout_after(const ad_layout *layout, ad_move move, ad_axes axes, ad_type to, int ndim,
                                             const char *site, ad_layout *out);
 /* The shortest legal path of reductions from a gradient layout to a storage layout (law 4): fills at most AD_AXIS_COUNT

@@ -10,8 +10,8 @@
 extern "C" {
 #endif
 
-/* Every axis there is: code, name. Dense meshes use pp to block, sparse views efsdp to etp. Every mesh has all of them;
- * those that its string does not name have size 1. */
+/* Every axis there is: X(code, name). The axes pp to block are for meshes, efsdp to etp for views of them on which
+ * experts lie. Every mesh has all axes; those that its string does not name have size 1. */
 #define AD_AXIS_LIST(X)              \
   X(AD_PP, "pp")                     \
   X(AD_DP_REPLICATE, "dp_replicate") \
@@ -55,7 +55,8 @@ AD_API AD_CHECKED ad_status ad_mesh_create_view(const ad_mesh *mesh, const char 
 AD_API void ad_mesh_destroy(ad_mesh *mesh);
 /* The string it was built from, normalised ("dp_replicate=2 dp_shard=2"). Owned by the mesh. */
 AD_API const char *ad_mesh_text(const ad_mesh *mesh);
-/* Validates the whole object; the message names the numbers. For tests and for meshes from foreign hands. */
+/* AD_INVALID, naming the field and both numbers, unless the object is what its own string describes. For tests, and for
+ * meshes that other code may have damaged. */
 AD_API AD_CHECKED ad_status ad_mesh_check(const ad_mesh *mesh);
 
 AD_API int64_t ad_mesh_size(const ad_mesh *mesh);       /* ranks */
@@ -72,8 +73,8 @@ AD_API int ad_mesh_equal(const ad_mesh *a, const ad_mesh *b); /* same axes in th
 AD_API int64_t ad_mesh_position(const ad_mesh *mesh, int64_t rank, ad_axis axis);
 AD_API int64_t ad_mesh_rank_at(const ad_mesh *mesh, const int64_t position[AD_AXIS_COUNT]);
 
-/* The ranks that differ from `rank` only in `axes` (a fibre of the mesh), in mesh order. A value: copy it freely; it
- * borrows the mesh. The empty set of axes gives the group of `rank` alone. */
+/* A group: the ranks that differ from a given rank only in their position on `axes`, in mesh order. It is a plain
+ * value: copy it freely; it borrows the mesh. With no axes, the rank alone. */
 typedef struct ad_group {
   const ad_mesh *mesh;
   ad_axes axes;
@@ -84,9 +85,10 @@ AD_API ad_group ad_mesh_group(const ad_mesh *mesh, ad_axes axes, int64_t rank);
 AD_API int64_t ad_group_size(const ad_group *group);
 AD_API int64_t ad_group_rank(const ad_group *group, int64_t index); /* member number `index` */
 AD_API int64_t ad_group_index(const ad_group *group, int64_t rank); /* -1 if it is no member */
-/* The group as arithmetic: member = base + sum over k of digit_k * stride_k, digits row-major, neighbouring factors
- * merged and those of size 1 dropped. Two groups have the same ranks in the same order if and only if these are equal.
- */
+/* The ranks of a group as arithmetic, independent of axis names. Member number i is base + the sum over k of digit_k *
+ * stride_k, where digit_k are the digits of i in the mixed base size[0], size[1], ... (the last one fastest). Factors
+ * of size 1 are left out and neighbours that continue each other are one factor, so that two groups have the same ranks
+ * in the same order if and only if their shapes are equal. */
 typedef struct ad_group_shape {
   int64_t base;
   int count; /* factors, slowest first */
@@ -95,8 +97,9 @@ typedef struct ad_group_shape {
 AD_API ad_group_shape ad_group_canonical(const ad_group *group);
 /* "dp_replicate,dp_shard {0,2,4}": for messages; long lists are cut with "...". Returns buffer. */
 AD_API const char *ad_group_print(const ad_group *group, char *buffer, size_t size);
-/* The smallest sets of axes that span the same groups in both views, for a change of view: fills pairs (at most
- * AD_AXIS_COUNT) and returns their number. Axes of size 1 belong to no pair. */
+/* For a change of view: pairs of sets of axes, in_a[i] of mesh `a` and in_b[i] of `b`, that have the same groups in
+ * both, each as small as possible. Returns how many pairs there are, at most AD_AXIS_COUNT. Axes of size 1 belong to
+ * none. */
 AD_API int ad_mesh_common_sets(const ad_mesh *a, const ad_mesh *b, ad_axes in_a[AD_AXIS_COUNT],
                                ad_axes in_b[AD_AXIS_COUNT]);
 

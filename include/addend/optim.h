@@ -7,8 +7,8 @@
 extern "C" {
 #endif
 
-/* Linear warm-up over `warmup` steps (step s of them has lr * (s + 1) / (warmup + 1)), then a cosine from lr down to lr
- * * final_fraction at step `steps`. Step counts from 0. */
+/* The learning rate rises linearly over `warmup` steps (step s of them has lr * (s + 1) / (warmup + 1)), then follows a
+ * cosine from lr down to lr * final_fraction, which it has from step `steps` on. The first step is 0. */
 typedef struct ad_schedule {
   double lr;
   int64_t warmup, steps;
@@ -16,14 +16,16 @@ typedef struct ad_schedule {
 } ad_schedule;
 AD_API double ad_schedule_at(const ad_schedule *schedule, int64_t step);
 
-/* Loshchilov and Hutter 2019. Zero fields mean the defaults: beta1 0.9, beta2 0.95, epsilon 1e-8, weight_decay 0. */
+/* AdamW, after Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019. Zero fields mean the defaults: beta1
+ * 0.9, beta2 0.95, epsilon 1e-8, weight_decay 0. */
 typedef struct ad_adamw_options {
   size_t size; /* sizeof(ad_adamw_options) */
   double beta1, beta2, epsilon, weight_decay;
 } ad_adamw_options;
 typedef struct ad_adamw ad_adamw;
-/* One slot of state (first and second moment, in the parameter's dtype, at least f32) per parameter; without data where
- * the parameter has none. `decays[i]` (NULL: all): weight decay applies. */
+/* Makes the state of each parameter: its first and second moment, zero, in the parameter's dtype and layout; without
+ * data where the parameter has none on this rank. Weight decay applies to parameter i if decays[i] is not 0 (NULL: to
+ * all). Borrows the meshes. AD_INVALID, AD_TYPE name the parameter that is wrong, AD_MEMORY. */
 AD_API AD_CHECKED ad_status ad_adamw_create(const ad_array *const *params, const int *decays, size_t count,
                                             const ad_adamw_options *options, ad_adamw **out);
 AD_API void ad_adamw_destroy(ad_adamw *optimizer);
@@ -33,17 +35,19 @@ AD_API void ad_adamw_destroy(ad_adamw *optimizer);
 AD_API AD_CHECKED ad_status ad_adamw_step(ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads,
                                           double lr, double factor, const char *site);
 AD_API int64_t ad_adamw_steps(const ad_adamw *optimizer);
-/* As if so many steps had been taken: for state that was loaded. */
+/* Sets how many steps were taken, which the bias correction depends on: for state that was loaded. */
 AD_API void ad_adamw_set_steps(ad_adamw *optimizer, int64_t steps);
-/* Copies all state and the number of steps from another of the same shapes, whole and local, converting dtypes; meshes
- * may differ: the reference of a proof starts a step from it. */
+/* Copies all moments and the number of steps from another optimizer, converting dtypes. Shapes must agree, both whole
+ * and local ones; meshes may differ. The reference of a proof starts a step so. AD_INVALID: nothing was changed. */
 AD_API AD_CHECKED ad_status ad_adamw_copy(ad_adamw *to, const ad_adamw *from);
 /* The state of one parameter: first (which 0) or second (which 1) moment. Owned by the optimizer. */
 AD_API ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, int which);
-AD_API size_t ad_adamw_bytes(const ad_adamw *optimizer);
+AD_API size_t ad_adamw_bytes(const ad_adamw *optimizer); /* of all moments on this rank */
+
 /* Dynamic loss scale for f16 gradients: the loss is multiplied by 2^exponent before backward and the update divides by
  * it. A step whose gradient norm is not finite is skipped on all ranks (the norm is one number for all of them) and
- * lowers the exponent; `growth` good steps in a row raise it. All of its state: save it with the optimizer's. */
+ * lowers the exponent; `growth` good steps in a row raise it. This struct is all of its state: save it with the
+ * optimizer's. */
 typedef struct ad_loss_scale {
   int enabled, exponent;
   int64_t growth, good_steps; /* growth 0: 2000 */

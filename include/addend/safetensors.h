@@ -26,14 +26,15 @@ typedef struct ad_safetensors ad_safetensors;
  * numbers, if it is no safetensors file: header longer than the file or 100 MB, no JSON, a name twice, dtypes or shapes
  * that are unknown, tensors that overlap, leave a gap, lie outside the file or differ from their shape in size. */
 AD_API AD_CHECKED ad_status ad_safetensors_open(const char *path, ad_safetensors **out);
-/* The same for a file's bytes in memory, which are borrowed; `path` is only named in messages. */
+/* As ad_safetensors_open, for a file whose bytes are in memory already. They are borrowed until close; `path` only
+ * stands in messages. */
 AD_API AD_CHECKED ad_status ad_safetensors_parse(const void *bytes, size_t size, const char *path,
                                                  ad_safetensors **out);
 AD_API void ad_safetensors_close(ad_safetensors *file); /* NULL allowed */
 AD_API size_t ad_safetensors_count(const ad_safetensors *file);
 AD_API const ad_safetensor *ad_safetensors_at(const ad_safetensors *file, size_t index); /* in the order of names */
 AD_API const ad_safetensor *ad_safetensors_find(const ad_safetensors *file, const char *name); /* NULL: none */
-/* A text of the header's "__metadata__"; NULL: none. Owned by the file. */
+/* The text that the header's "__metadata__" has under `key`; NULL: none. Owned by the file. */
 AD_API const char *ad_safetensors_metadata(const ad_safetensors *file, const char *key);
 
 /* Writing, tensor by tensor in the order given, so that the whole need not be in memory at once. */
@@ -43,12 +44,12 @@ typedef struct ad_safetensors_writer ad_safetensors_writer;
  * AD_INVALID for a name given twice. */
 AD_API AD_CHECKED ad_status ad_safetensors_create(const char *path, const ad_safetensor *tensors, size_t count,
                                                   const char *const *metadata, ad_safetensors_writer **out);
-/* The whole data of the next tensor. */
+/* Writes the data of the next tensor, all of it. AD_IO. */
 AD_API AD_CHECKED ad_status ad_safetensors_add(ad_safetensors_writer *writer, const void *data);
-/* Returns when the file is on disk. Its size in bytes and xxhash64 (either may be NULL). AD_INVALID if tensors are
- * missing. */
+/* Returns when the file is on disk; *bytes is its size, *checksum its xxhash64 (either pointer may be NULL). AD_IO;
+ * AD_INVALID if tensors are missing. */
 AD_API AD_CHECKED ad_status ad_safetensors_finish(ad_safetensors_writer *writer, int64_t *bytes, uint64_t *checksum);
-/* A file that was not finished is removed. NULL allowed. */
+/* Frees the writer. A file that was not finished is removed. NULL allowed. */
 AD_API void ad_safetensors_writer_destroy(ad_safetensors_writer *writer);
 
 #if defined(__cplusplus)

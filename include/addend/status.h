@@ -10,8 +10,8 @@ extern "C" {
 #define AD_PRINTF(text, first) __attribute__((__format__(__printf__, text, first)))
 #define AD_CHECKED __attribute__((warn_unused_result))
 
-/* code, name, whether the other ranks know of it: 1 where communication found it out, or all ranks fail alike; 0 where
- * it is this rank's own until it tells them (ad_comm_fail). Then the sentence. The only list of statuses. */
+/* The only list of statuses: X(code, name, known, sentence). known says whether other ranks know of the error: 1 if
+ * communication found it or all ranks fail alike, 0 if it is this rank's own until it tells them (ad_comm_fail). */
 #define AD_STATUS_LIST(X)                                                           \
   X(AD_OK, "ok", 1, "it holds")                                                     \
   X(AD_INVALID, "invalid", 0, "the call or its input is wrong")                     \
@@ -36,7 +36,7 @@ typedef enum ad_status {
 
 /* "type", "mismatch", ...; "unknown" for a number that is no status. */
 AD_API const char *ad_status_name(ad_status status);
-/* One general sentence; ad_last_error() has the particular one. */
+/* One general sentence about the status; ad_last_error() says what happened. */
 AD_API const char *ad_status_sentence(ad_status status);
 /* The message of the last failed call of this thread, written for the person who must fix it. "" if none failed. Valid
  * until the next failing call of this thread. */
@@ -54,7 +54,8 @@ AD_API const char *ad_last_error(void);
     if (ad_try_status) return ad_try_status; \
   } while (0)
 
-/* Messages that are no errors (warnings, progress of long work). The library prints nothing itself. */
+/* Messages that are no errors (warnings, progress of long work) go to a callback; the library itself prints nothing but
+ * by the default one. */
 typedef enum ad_log_level { AD_LOG_INFO, AD_LOG_WARNING } ad_log_level;
 typedef void (*ad_log_function)(void *context, ad_log_level level, const char *message);
 /* Sets the process's log callback; NULL silences. Default: warnings go to standard error. */

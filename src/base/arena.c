@@ -38,7 +38,8 @@ static int round_up(size_t bytes, size_t *out) {
   return 1;
 }
 
-// Under the address sanitizer, what is not taken may not be touched: neither the end of a piece nor one given back.
+// Under the address sanitizer, memory that nobody has taken may not be touched: neither the padding behind a piece nor
+// a piece that was given back.
 static void hide_untaken(const chunk *c) { ASAN_POISON_MEMORY_REGION(c->data + c->used, c->size - c->used); }
 
 static ad_status new_chunk(size_t size, chunk **out) {

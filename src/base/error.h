@@ -6,24 +6,27 @@
 
 /* Records the message for ad_last_error() and returns `status`. Longer messages than AD_MESSAGE_MAX are cut. */
 ad_status ad_fail(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
-/* Puts "prefix: " before the message already recorded; returns `status`. For callers that know more (file, parameter).
- */
+/* Puts "prefix: " before the message that is recorded already; returns `status`. For callers that know more of what was
+ * going on (which file, which parameter). */
 ad_status ad_fail_in(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
-/* An error of this rank alone: the others learn of it when they are told (ad_comm_fail). A column of AD_STATUS_LIST. */
+/* 1 for an error that only this rank knows of until it tells the others (ad_comm_fail); 0 for AD_OK and for errors that
+ * they know. A column of AD_STATUS_LIST. */
 int ad_status_is_own(ad_status status);
-/* AD_INVALID, naming the public call and the first of its arguments that is NULL; `names` lists them with ", " between.
- */
+/* AD_INVALID, naming the public call and the first of its arguments that is NULL. `given` are the arguments, `names`
+ * their names with ", " between. */
 ad_status ad_need(const char *call, const char *names, const void *const *given, size_t count) AD_CHECKED;
 #define AD_NEED_AS(names, ...)                                        \
   AD_TRY(ad_need(__func__, names, (const void *const[]){__VA_ARGS__}, \
                  sizeof((const void *const[]){__VA_ARGS__}) / sizeof(const void *)))
 /* What a caller must hand in, first thing in a public function that owns nothing yet. */
 #define AD_NEED(...) AD_NEED_AS(#__VA_ARGS__, __VA_ARGS__)
+/* What a public function puts in place of a site that is NULL, first thing: if (!site) site = AD_NO_SITE; */
 #define AD_NO_SITE "a call without a site"
+/* Hands a message that is no error to the callback of ad_set_log. */
 void ad_log(ad_log_level level, const char *format, ...) AD_PRINTF(2, 3);
 enum { AD_MESSAGE_MAX = 2048 };
 
-/* The static analyzer does not look into error.c and would follow paths on which a failure is AD_OK. */
+/* The static analyzer does not look into error.c. Without these it would believe that ad_fail may return AD_OK. */
 #if defined(__clang_analyzer__)
 #define ad_fail(status, ...) ((ad_fail)(status, __VA_ARGS__), (status))
 #define ad_fail_in(status, ...) ((ad_fail_in)(status, __VA_ARGS__), (status))

@@ -39,7 +39,8 @@ INLINE uint16_t f32_to_bf16(float value) {
   return (uint16_t)((bits & F32_MAGNITUDE) > F32_INFINITY ? nan : rounded);
 }
 
-/* The two above where every NaN is the canonical one or comes back bit for bit: inside a reduction. */
+/* The two conversions above without their care for NaNs, for use inside a reduction: there a NaN either becomes the
+ * canonical one, which these keep, or is only copied, and then comes back bit for bit. */
 INLINE float bf16_widened(uint16_t half) { return float_of((uint32_t)half << 16); }
 
 INLINE uint16_t f32_rounded(float value) {
@@ -69,7 +70,8 @@ INLINE uint16_t f32_to_f16(float value) {
   return (uint16_t)(half | (bits_of(value) >> 16 & 0x8000));
 }
 
-/* Rounds to odd: what a second rounding to fewer bits gets is then as good as the f64 itself. */
+/* Rounds to odd: a value that f32 cannot hold becomes the neighbour whose last bit is 1. Rounding that to bf16 or f16
+ * then gives the same as rounding the f64 directly. */
 INLINE float f64_to_odd_f32(double value) {
   float nearest = (float)value;
   double wide = (double)nearest;
@@ -89,7 +91,8 @@ INLINE uint16_t f64_to_f16(double value) { return f32_to_f16(f64_to_odd_f32(valu
 
 /* ---- conversion of many ---- */
 
-/* The next loop's iterations do not depend on each other: an output is one of the inputs exactly, or apart from it. */
+/* Before a loop: its iterations do not depend on each other, since an output is exactly one of the inputs or overlaps
+ * none. */
 #if defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -139,7 +142,8 @@ INLINE size_t f32_vectors_to_f16(uint16_t *to, const float *from, size_t n) {
 #define f32_vectors_to_f16 NO_VECTORS
 #endif
 
-/* A NaN keeps what it has: registers with one go the long way. */
+/* A conversion keeps a NaN's payload, which the vector instructions do not: registers that hold a NaN are converted
+ * element by element. */
 #if defined(HAS_LANES)
 INLINE size_t f32_vectors_to_bf16(uint16_t *to, const float *from, size_t n) {
   size_t i = 0;
@@ -169,7 +173,7 @@ CONVERT(bf16s_to_f32s, float, uint16_t, bf16_to_f32, NO_VECTORS)
 CONVERT(f16s_to_f64s, double, uint16_t, f16_to_f64, NO_VECTORS)
 CONVERT(f16s_to_f32s, float, uint16_t, f16_to_f32, f16_vectors_to_f32)
 
-/* NULL from a dtype to itself, where the memory is used as it is. */
+/* The converters by dtype. NULL from a dtype to itself: the memory is used as it is. */
 enum { DTYPE_END = AD_I64 + 1 };
 static const converter to_f32[DTYPE_END] = {
     [AD_F64] = f64s_to_f32s, [AD_BF16] = bf16s_to_f32s, [AD_F16] = f16s_to_f32s};
@@ -183,7 +187,7 @@ static const converter from_f64[DTYPE_END] = {
 static const size_t sizes[DTYPE_END] = {
     [AD_F64] = 8, [AD_F32] = 4, [AD_BF16] = 2, [AD_F16] = 2, [AD_I32] = 4, [AD_I64] = 8};
 
-/* ---- blocks: pieces in the accumulate type that stay in the first cache ---- */
+/* ---- blocks: pieces in the accumulate type, small enough to stay in the first-level cache ---- */
 
 enum { BLOCK = 1024 };  // elements
 
@@ -281,7 +285,7 @@ static void accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype 
 #define MIN_INTEGER(a, b) ((a) < (b) ? (a) : (b))
 #define SAME(value) (value)
 
-/* Sums of integers wrap around: they form in the unsigned type. */
+/* Folds one to four terms into `out`. Sums of integers are formed in the unsigned type, so that they wrap around. */
 #define FOLD_LOOP(result) INDEPENDENT for (size_t i = 0; i < n; i++) to[i] = result
 #define FOLD(name, type, canonical, op)                                                                    \
   INLINE type name##_two(type a, type b) { return op(a, b); }                                              \
@@ -315,7 +319,7 @@ static const folder folders[DTYPE_END][3] = {
     [AD_I64] = {[AD_SUM] = sum_i64, [AD_MAX] = max_i64, [AD_MIN] = min_i64},
 };
 
-/* One line of 64 bytes past the caches; dst is aligned. */
+/* Writes one line of 64 bytes past the caches; dst is aligned to 64 bytes. */
 INLINE void stream_line(char *dst, const char *src) {
 #if defined(__AVX512F__)
   _mm512_stream_si512((void *)dst, _mm512_loadu_si512((const void *)src));
@@ -336,7 +340,7 @@ static void stream_bytes(char *dst, const char *src, size_t bytes) {
   memcpy(dst + at, src + at, bytes - at);
 }
 
-/* Before anyone else may read what was streamed. */
+/* Makes what was streamed visible to other cores; must be called before they are told that they may read it. */
 static void end_streaming(void) {
 #if defined(__x86_64__)
   _mm_sfence();
@@ -375,7 +379,8 @@ typedef struct reducer {
   int wide;  // sums form in f64
   double factor;
   int scales, adds;
-  int streamed, sum_in_out;  // sum_in_out: the sum may form in out[0] itself
+  int streamed;    // outputs that are no sources are written past the caches
+  int sum_in_out;  // the sum may form in out[0] itself
 } reducer;
 
 static int is_source(const reducer *r, const void *out, size_t from) {
@@ -423,7 +428,7 @@ static void reduce_block(const reducer *r, size_t at, size_t n) {
   for (size_t k = 0; k < r->out_count; k++) write_out(r, r->out[k], at, result, n);
 }
 
-/* 2^shift, also where it is no normal number. */
+/* 2^shift, also where that is subnormal or infinite. */
 static double power_of_two(int shift) {
   double power = 1;
   for (; shift > 0; shift--) power *= 2;
@@ -431,7 +436,8 @@ static double power_of_two(int shift) {
   return power;
 }
 
-/* Conversions of floats; a sum's NaN is the canonical one, which the faster ones keep. */
+/* The conversions of a reduction of floats. A NaN in a sum is the canonical one, so that the faster conversions of
+ * bf16, which keep just that one, will do. */
 static void choose_converters(reducer *r, const ad_reducing *how, ad_dtype out_dtype) {
   r->load = r->wide ? to_f64[how->dtype] : to_f32[how->dtype];
   r->store = r->wide ? from_f64[out_dtype] : from_f32[out_dtype];
@@ -440,13 +446,14 @@ static void choose_converters(reducer *r, const ad_reducing *how, ad_dtype out_d
   if (out_dtype == AD_BF16) r->store = f32s_rounded;
 }
 
-/* Sums of floats written as they came. */
+/* A sum of floats that is written in the dtype of its sources, neither scaled nor added to anything. */
 static int is_plain_sum(const reducer *r, const ad_reducing *how) {
   return how->reduction == AD_SUM && r->source_count > 1 && r->fold == sum_f32 && r->size == r->out_size &&
          (!how->out_dtype || how->out_dtype == how->dtype) && !r->scales && !r->adds && !r->streamed;
 }
 
-/* One source that is added to nothing is a cast, if that forms its product in the accumulate dtype too. */
+/* The reduction of a single source that is added to nothing is a cast, where a cast forms its product in the same
+ * dtype: f64 exactly if the accumulate dtype is f64. */
 static int is_cast(const reducer *r, const ad_reducing *how, ad_dtype out_dtype) {
   if (r->source_count != 1 || r->out_count != 1 || r->adds || !ad_dtype_is_float(how->dtype)) return 0;
   return r->wide == (how->dtype == AD_F64 || out_dtype == AD_F64);
@@ -473,9 +480,10 @@ INLINE reducer plan_reduction(void *const *out, size_t out_count, const void *co
       .adds = how->adds,
   };
   if (!integer) choose_converters(&r, how, out_dtype);
-  // A source is in the caches already, and what is written there costs no read of its own.
+  // An output that is a source was just read, so that its lines are in a cache: streaming would save nothing.
   r.streamed = how->past && !r.adds && !is_source(&r, out[0], 0);
-  // A source that is folded after the first TERMS must not be overwritten by the sum of those.
+  // Terms are folded TERMS at a time. An out[0] that is a source of a later turn must not be overwritten by an earlier
+  // one.
   r.sum_in_out = !r.store && !r.adds && !r.streamed && !is_source(&r, out[0], TERMS);
   return r;
 }
@@ -500,4 +508,11 @@ static void reduce(void *const *out, size_t out_count, const void *const *source
   if (r.streamed) end_streaming();
 }
 
-const kernel_table KERNELS = {cast, cast_scaled, cast_past, accumulate, reduce, copy_past};
+const kernel_table KERNELS = {
+    .cast = cast,
+    .cast_scaled = cast_scaled,
+    .cast_past = cast_past,
+    .accumulate = accumulate,
+    .reduce = reduce,
+    .copy_past = copy_past,
+};

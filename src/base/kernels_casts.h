@@ -1,7 +1,8 @@
-/* What one source gives, in registers from load to store: scaled casts and scaled sums into the destination, of f32 and
- * 16-bit floats. Part of kernels_body.h; the same bits as its blocks give. */
+/* Scaled casts and scaled additions of one source, f32 or a 16-bit float, that stay in registers from the load to the
+ * store. Part of kernels_body.h, whose loops over blocks give the same bits. */
 
-/* The first elements, as many as fill registers; returns how many. dst = factor * src, or dst += factor * src. */
+/* dst[i] = factor * src[i], or dst[i] += factor * src[i], for the first elements, as many as fill whole registers;
+ * returns how many those are. */
 typedef size_t (*register_pass)(void *dst, const void *src, float factor, size_t n);
 
 #if defined(HAS_LANES)
@@ -14,7 +15,7 @@ typedef size_t (*register_pass)(void *dst, const void *src, float factor, size_t
     return i;                                                              \
   }
 
-/* Into one dtype from another. */
+/* Defines both passes, the cast and the addition, from one dtype into another. */
 #define PASSES(dst_name, to_type, to_load, pack, put, src_name, from_type, load)                               \
   PASS(src_name##s_times_to_##dst_name##s, to_type, from_type, lanes_times(load(from + i), factor), pack, put) \
   PASS(src_name##s_times_onto_##dst_name##s, to_type, from_type,                                               \

@@ -3,6 +3,7 @@
 #define BASE_KERNELS_TABLE_H
 #include "base/kernels.h"
 
+/* Member NAME does what kernels.h says of ad_NAME. Every variant gives the same bits. */
 typedef struct kernel_table {
   void (*cast)(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, size_t n);
   void (*cast_scaled)(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n);

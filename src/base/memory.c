@@ -26,10 +26,10 @@ static ad_status no_memory(size_t count, size_t size) {
   return AD_MEMORY;
 }
 
-// `place` is the address of a pointer of any type, so it is written as bytes.
+// `place` is the address of a pointer of any type, so that it can only be written as bytes.
 static void set_pointer(void *place, void *value) { memcpy(place, &value, sizeof value); }
 
-// False when the product is no size. At least 1, so that nothing too has an address.
+// count * size, but at least 1, so that an allocation of nothing has an address too. 0 when the product overflows.
 static int allocation_size(size_t count, size_t size, size_t *out) {
   if (__builtin_mul_overflow(count, size, out)) return 0;
   *out += !*out;

@@ -1,13 +1,13 @@
-/* Taking a caller's options: structs whose first field is their size, so that a program built with an older header,
- * whose struct ends earlier, means the defaults of the fields that it does not know. */
+/* Taking a caller's options. Such a struct's first field is its size: a program that was built with an older header has
+ * a shorter struct, and the fields that it does not know get their defaults. */
 #ifndef BASE_OPTIONS_H
 #define BASE_OPTIONS_H
 #include <stddef.h>
 #include "addend/status.h"
 
-/* Makes *own, `own_size` bytes, what the caller gave (NULL: all zero); own's size field says own_size afterwards.
- * `what` names the struct. AD_INVALID, *own unchanged, unless the size that was given is that of a struct of this or an
- * earlier library. */
+/* Copies what the caller gave to *own, which has `own_size` bytes; fields that the caller's struct lacks are zero
+ * (given NULL: all of them), and own's size field is own_size. `what` is the struct's name. AD_INVALID, *own unchanged,
+ * unless the size that was given is that of a struct of this or an earlier library. */
 ad_status ad_options_take(void *own, size_t own_size, const void *given, const char *what) AD_CHECKED;
 
 #endif

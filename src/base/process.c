@@ -62,8 +62,8 @@ static uint64_t left_of_group(const char *group, const group_files *files) {
   return limit - least(limit, used);
 }
 
-// Of the group and those above it up to the mount. In a container the path may be the host's: then only the mount,
-// which is the container's own group, is there.
+// The least that is left of the group and of those above it, up to the mount. In a container the path may be the
+// host's: then only the mount exists, which is the container's own group.
 static uint64_t left_of_groups(const char *root, const group_files *files, const char *path) {
   char group[PATH_BYTES];
   size_t top = strlen(root) + strlen(files->mount);

@@ -1,11 +1,11 @@
-/* What the kernel counts of this process, and what it would still give it. */
+/* How much memory the kernel says that this process uses, and how much it could still get. */
 #ifndef BASE_PROCESS_H
 #define BASE_PROCESS_H
 #include <stddef.h>
 #include <stdint.h>
 
-/* Proportional set size in bytes: of a page that n processes map, an n-th. 0 where the kernel does not say. It walks
- * all mapped pages: some milliseconds for a GB. */
+/* The process's proportional set size in bytes: of a page that n processes map, it counts an n-th. 0 where the kernel
+ * does not say. The kernel walks all mapped pages for it, which takes some milliseconds for a GB. */
 size_t ad_process_pss(void);
 
 /* Bytes that can still be had before the kernel ends processes: what the machine has available, or less if the

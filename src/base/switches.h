@@ -5,8 +5,9 @@
 #include <stdint.h>
 #include "addend/status.h"
 
-/* code, name, whether it is planted per mesh axis, the number by which `check --json` names the published mistake that
- * it repeats (0: none), the words for people */
+/* The only list of switches: X(code, name, per_axis, catalogue, words). per_axis: it is planted on one mesh axis or
+ * all. catalogue: the number by which `check --json` names the published mistake that it repeats; 0: none. words: for
+ * people. */
 #define AD_SWITCH_LIST(X)                                                                                      \
   X(AVERAGE, "average-instead-of-sum", 1, 9, "a gradient is averaged over an axis instead of summed")          \
   X(SKIP_REDUCTION, "skip-reduction", 1, 2, "a gradient is not reduced over an axis")                          \

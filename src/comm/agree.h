@@ -3,8 +3,9 @@
 #define COMM_AGREE_H
 #include "addend/comm.h"
 
-/* `status` is what happened on this rank, its message in ad_last_error(). AD_OK when it is that on all ranks; otherwise
- * the status and the message of the group's first rank that failed, on every rank. Collective over the group. */
+/* `status` is what happened on this rank, with its message in ad_last_error(). Returns AD_OK if it is AD_OK on all
+ * ranks of the group; otherwise, on every rank, the status and the message of the first one that failed. All ranks of
+ * the group call it. */
 ad_status ad_agree(ad_comm *comm, const ad_group *group, ad_status status, const char *site) AD_CHECKED;
 
 #endif

@@ -1,4 +1,4 @@
-/* Validates a collective and lays it out. No rank's memory is read or written here. */
+/* Makes a call of a collective: validates it and computes all sizes and places. No values are read or written here. */
 #include "comm/call.h"
 
 #include <inttypes.h>
@@ -15,6 +15,12 @@ const char *ad_op_name(ad_collective_op op) {
   return (unsigned)op < sizeof names / sizeof *names ? names[op] : "unknown";
 }
 
+int64_t ad_shape_members(const ad_group_shape *shape) {
+  int64_t members = 1;
+  for (int k = 0; k < shape->count; k++) members *= shape->size[k];
+  return members;
+}
+
 int64_t ad_shape_rank(const ad_group_shape *shape, int64_t index) {
   int64_t rank = shape->base;
   for (int k = shape->count - 1; k >= 0; k--) {
@@ -24,7 +30,7 @@ int64_t ad_shape_rank(const ad_group_shape *shape, int64_t index) {
   return rank;
 }
 
-// Of a rank in the group; -1 if it is no member.
+// The index of a rank in the group; -1 if it is no member.
 static int64_t index_in(const ad_group_shape *shape, int64_t rank) {
   int64_t rest = rank - shape->base, index = 0;
   if (rest < 0) return -1;
@@ -49,11 +55,8 @@ static ad_status take_group(const ad_collective *collective, int64_t rank, int64
                   size);
   call->axes = collective->group.axes;
   call->shape = ad_group_canonical(&collective->group);
-  int64_t index = index_in(&call->shape, rank), members = 1, last = call->shape.base;
-  for (int k = 0; k < call->shape.count; k++) {
-    members *= call->shape.size[k];
-    last += (call->shape.size[k] - 1) * call->shape.stride[k];
-  }
+  int64_t index = index_in(&call->shape, rank), members = ad_shape_members(&call->shape);
+  int64_t last = ad_shape_rank(&call->shape, members - 1);
   if (!ad_mesh_has_rank(mesh, rank) || !ad_mesh_has_rank(mesh, call->shape.base) || !ad_mesh_has_rank(mesh, last))
     return REFUSE(call,
                   "rank %" PRId64 " calls on a group from rank %" PRId64 " to %" PRId64
@@ -73,7 +76,7 @@ static ad_status take_group(const ad_collective *collective, int64_t rank, int64
 
 static int is_integer(ad_dtype dtype) { return dtype == AD_I32 || dtype == AD_I64; }
 
-enum { SCALE_MAX = 100 };  // so that no power of two leaves f32, whichever way it is taken
+enum { SCALE_MAX = 100 };  // 2^-100 and 2^100 are both normal numbers of f32
 
 static ad_status take_outputs(const ad_collective *collective, ad_call *call) {
   ad_reducing *how = &call->reducing;
@@ -125,6 +128,7 @@ static ad_status take_types(const ad_collective *collective, ad_call *call) {
   return take_outputs(collective, call);
 }
 
+// Memory for the call's arrays: inside the call if they fit, else from the heap, kept for later calls.
 static ad_status take_words(ad_call *call, size_t bytes, void **out) {
   *out = bytes <= sizeof call->words ? call->words : call->owned;
   if (bytes <= sizeof call->words || bytes <= call->owned_bytes) return AD_OK;
@@ -166,7 +170,7 @@ static ad_status take_counts(const ad_collective *collective, ad_call *call) {
 
 /* ---- segments ---- */
 
-// Where the parts of a segment start in the blocks of the members; the segment itself at call->segment_starts[s].
+// Fills in where the parts of segment s end in the members' blocks, and where the segment itself ends in the whole.
 static ad_status cut_segment(const ad_call *call, size_t s, const ad_segment *segment) {
   size_t count;
   if (segment->rows < 0) return REFUSE(call, "segment %zu has %" PRId64 " rows", s, segment->rows);
@@ -304,7 +308,7 @@ static ad_status measure(ad_call *call) {
   return AD_OK;
 }
 
-// Where `out` may lie on `in`: the one place for each operation, see ad_collective.
+// 1: `in` and `out` overlap in the one way that the operation permits; see ad_collective.
 static int in_place(const ad_call *call) {
   const char *in = call->in, *out = call->out;
   if (call->element != call->out_element || call->reducing.adds) return 0;

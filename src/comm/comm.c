@@ -30,7 +30,7 @@ struct ad_comm {
   ad_call calls[CALLS];
 };
 
-// Every rank misbehaves in its own way.
+// Puts engine hostile around the engine where the environment asks for it; every rank gets a seed of its own.
 static ad_status make_hostile(const ad_engine **engine, void **world, int64_t rank) {
   const char *seed = getenv("ADDEND_HOSTILE");
   if (!seed || !*seed) return AD_OK;
@@ -84,7 +84,8 @@ ad_status ad_comm_flight_record(const ad_comm *comm, char **out) {
   return AD_OK;
 }
 
-// Best effort: the error that is being reported matters more than this file.
+// Writes the flight record where the environment asks for it. If that fails there is only a warning: the error that is
+// being reported matters more.
 static void dump_flight_record(const ad_comm *comm) {
   const char *folder = getenv("ADDEND_FLIGHT_DIR");
   char path[4096];
@@ -101,14 +102,10 @@ static void dump_flight_record(const ad_comm *comm) {
   free(text);
 }
 
-static int breaks(ad_status status) {
-  return status == AD_MISMATCH || status == AD_RANK_DIED || status == AD_RANK_LEFT || status == AD_CYCLE ||
-         status == AD_PEER_FAILED;
-}
-
-// Every status of the engine passes here: the first error of the world is kept and dumped.
+// Every status that the engine returns passes here: the first error of the world, which all ranks know, is kept and
+// written to the flight record. A rank's own error (no memory for this call) leaves the comm usable.
 static ad_status noted(ad_comm *comm, ad_status status) {
-  if (!breaks(status) || comm->broken) return status;
+  if (!status || ad_status_is_own(status) || comm->broken) return status;
   ad_fail(status, "%s; the communicator can only be closed", ad_last_error());
   comm->broken = status;
   comm->broken_message = strdup(ad_last_error());
@@ -223,7 +220,7 @@ static ad_status finish(ad_comm *comm, ad_call *call) {
   return AD_OK;
 }
 
-// A free place among the calls; waits for the oldest if there is none.
+// A free place among the calls. If there is none, waits for the oldest call first.
 static ad_status make_place(ad_comm *comm, ad_call **out) {
   if (comm->under_way == UINT64_MAX) AD_TRY(finish(comm, oldest(comm)));
   *out = &comm->calls[__builtin_ctzll(~comm->under_way)];
@@ -238,7 +235,7 @@ static ad_status post(ad_comm *comm, const ad_collective *collective, ad_call **
   call->number = comm->last_number + 1;
   comm->under_way |= 1ull << (call - comm->calls);
   ad_status status = comm->engine->post(comm->world, call);
-  ad_recorder_add(&comm->recorder, call);  // after: peers wait for the post, not for this
+  ad_recorder_add(&comm->recorder, call);  // after the post, for which peers may be waiting
   status = noted(comm, status);
   if (status) {
     forget(comm, call);
@@ -265,7 +262,7 @@ ad_status ad_comm_post(ad_comm *comm, const ad_collective *collective, ad_reques
   return AD_OK;
 }
 
-// NULL: it is complete, a call's place is free again as soon as its end was seen.
+// The call of a request. NULL: it is complete, since the place of a call is given back as soon as its end is seen.
 static ad_call *find(ad_comm *comm, const ad_request *request) {
   for (uint64_t left = comm->under_way; left; left &= left - 1) {
     ad_call *call = &comm->calls[__builtin_ctzll(left)];

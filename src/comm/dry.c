@@ -1,19 +1,20 @@
-/* Engine dry: nothing moves. Any rank of any world, to check types and to plan; values are left as they are. */
+/* Engine dry: nothing moves. One process acts as any rank of any world, to check types and to plan; values are left as
+ * they are. */
 #include <stdint.h>
 #include "base/error.h"
 #include "base/memory.h"
 #include "comm/engine.h"
 
-// Memory is a list, so that closing frees it.
+// The head of each piece of memory. All pieces form a ring, so that closing can free them.
 typedef struct dry_block {
   struct dry_block *next, *previous;
   uint64_t padding[6];  // the caller's bytes start 64 bytes on
 } dry_block;
 
 typedef struct dry_world {
-  dry_block blocks;  // the ring's head
+  dry_block blocks;  // the ring's head, itself no memory
   ad_status failed;
-  int64_t rank, ranks_per_node;  // 0: all on one
+  int64_t rank, ranks_per_node;  // ranks_per_node 0: all ranks share one node
 } dry_world;
 
 enum { ALIGNMENT = 64 };
@@ -41,7 +42,7 @@ static ad_status dry_alloc(void *world, size_t bytes, void **out) {
   dry_world *dry = world;
   char *memory;
   if (bytes > SIZE_MAX / 2) return ad_fail(AD_MEMORY, "no memory for %zu bytes", bytes);
-  size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // at least a line, which engine hostile poisons
+  size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // never 0: engine hostile poisons the first 64 bytes
   AD_TRY(ad_new(whole + sizeof(dry_block) + ALIGNMENT + sizeof(void *), &memory));
   // The block stands right before the caller's memory, the pointer to free before the block.
   uintptr_t start = ((uintptr_t)memory + sizeof(void *) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -92,8 +93,7 @@ static void dry_close(void *world) {
 
 static int dry_shares(void *world, const ad_group_shape *shape) {
   const dry_world *dry = world;
-  int64_t members = 1;
-  for (int i = 0; i < shape->count; i++) members *= shape->size[i];
+  int64_t members = ad_shape_members(shape);
   for (int64_t i = 0; i < members && dry->ranks_per_node; i++)
     if (ad_shape_rank(shape, i) / dry->ranks_per_node != dry->rank / dry->ranks_per_node) return 0;
   return 1;
@@ -107,5 +107,17 @@ static ad_status dry_attach(void *world, size_t bytes, const ad_shared_token *to
   return dry_alloc(world, bytes, out);
 }
 
-const ad_engine ad_engine_dry = {"dry",    dry_alloc,  dry_free,  dry_post,   dry_test,  dry_wait,
-                                 dry_fail, dry_health, dry_close, dry_shares, dry_share, dry_attach};
+const ad_engine ad_engine_dry = {
+    .name = "dry",
+    .alloc = dry_alloc,
+    .free = dry_free,
+    .shares = dry_shares,
+    .share = dry_share,
+    .attach = dry_attach,
+    .post = dry_post,
+    .test = dry_test,
+    .wait = dry_wait,
+    .fail = dry_fail,
+    .health = dry_health,
+    .close = dry_close,
+};

@@ -1,54 +1,86 @@
-/* The table of functions that an engine is. Engines move bytes between the ranks of groups; they know dtypes only to
- * reduce. Validation, numbering and recording are done above, in comm.c, once for all of them.
+/* The table of functions that an engine is. An engine moves bytes between the ranks of groups; it knows dtypes only to
+ * reduce. comm.c validates, numbers and records every call before an engine sees it, once for all engines.
  *
- * Engines: shm (processes of one machine), dry (nothing moves), hostile (tests: wraps another and misbehaves as far as
- * the contract allows). An engine for several machines has its place beside them: its own file and its own line in
- * ad_comm_open. */
+ *   shm      processes of one machine, over shared memory   shm_engine.c
+ *   mpi      ranks that an MPI launcher started             mpi_engine.c
+ *   dry      one process that acts as any rank              dry.c
+ *   hostile  for tests: wraps another engine                hostile.c
+ *
+ * A new engine is a file with such a table, and a line where ad_comm_open (shm_world.c) chooses among them. */
 #ifndef COMM_ENGINE_H
 #define COMM_ENGINE_H
 #include "comm/call.h"
 
-/* What a rank tells the others for them to find its memory; means something to its engine only. */
+/* What a rank tells the others so that they find memory it made. Only the engine that wrote it can read it. */
 typedef struct ad_shared_token {
   uint64_t memory, holders;
 } ad_shared_token;
 
+/* `world` is the engine's own view of the world, as it was given to ad_comm_create. One thread of a rank calls these
+ * functions, never two at a time.
+ *
+ * Local: the function asks nothing of other ranks and never waits for them.
+ * Errors of the world: AD_MISMATCH, AD_RANK_DIED, AD_RANK_LEFT, AD_CYCLE, AD_PEER_FAILED. The first one is kept. From
+ * then on post and health give it on every rank, and test and wait for every call that is not complete, whose outputs
+ * are undefined.
+ * Errors of the rank alone (AD_MEMORY, AD_SYSTEM, AD_INVALID): the world goes on, and other ranks learn of them only if
+ * they are told (fail). */
 typedef struct ad_engine {
-  const char *name;
-  /* Memory that collectives move best: zeroed, 64-byte aligned, the engine's until free or close. Local. AD_MEMORY. */
+  const char *name; /* "shm", ...: what ad_comm_engine returns */
+
+  /* ---- memory; all of it local ---- */
+
+  /* Gives zeroed memory, 64-byte aligned, that this engine's collectives move best. The engine owns it and takes it
+   * back at `free` or `close`. AD_MEMORY: *out is unchanged. */
   ad_status (*alloc)(void *world, size_t bytes, void **out);
-  /* Frees what alloc gave; a pointer it did not give is left alone. Local. */
+  /* Takes back what alloc, share or attach gave; other pointers are ignored. No call under way may use the memory. */
   void (*free)(void *world, void *memory);
-  /* Starts a call. The call stays where it is, unchanged, until it is done; the engine may keep its own record in
-   * call->engine. Blocks only while the group is more than 64 calls behind. An error of the world (mismatch, death...),
-   * or AD_MEMORY: the call is then not under way. */
-  ad_status (*post)(void *world, ad_call *call);
-  /* *done = 1 if the call is complete: outputs hold, buffers are the caller's again, call->engine is released. Never
-   * blocks; moves bytes of any call under way. Errors of the world. Also for a call that is already done. */
-  ad_status (*test)(void *world, ad_call *call, int *done);
-  /* Blocks until the call is done or the world has an error. */
-  ad_status (*wait)(void *world, ad_call *call);
-  /* Tells all ranks that this one failed, if no error was told before: their next call and its own return
-   * AD_PEER_FAILED with the message. `cause` is for the launcher. */
-  void (*fail)(void *world, ad_status cause, const char *message);
-  /* AD_OK, or the first error of the world. Never blocks. */
-  ad_status (*health)(void *world);
-  /* Leaves the world and frees everything; calls under way are given up. */
-  void (*close)(void *world);
-  /* Whether all ranks of the group can attach to each other's memory. Local. NULL: no two ranks can. */
+  /* 1 if all ranks of the group can attach to memory that one of them made; every member gets the same answer. NULL in
+   * the table: no two ranks can, and share and attach are never called. */
   int (*shares)(void *world, const ad_group_shape *shape);
-  /* As alloc, for `holders` ranks, this one among them: the others attach with what *token says. Each frees it once;
-   * the memory goes with the last. Local. */
+  /* As alloc, for memory that `holders` ranks hold, this one among them. The caller brings *token to the others, which
+   * attach with it. Each holder frees its own view once; the memory goes with the last. AD_MEMORY. */
   ad_status (*share)(void *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out);
-  /* This rank's address of it; `bytes` as in share. Local. AD_MEMORY: it then counts as freed by this rank. */
+  /* Gives this rank's address of memory that another rank shared; `bytes` as given to share there. AD_MEMORY: this rank
+   * then counts as a holder that has freed it. */
   ad_status (*attach)(void *world, size_t bytes, const ad_shared_token *token, void **out);
+
+  /* ---- calls ---- */
+
+  /* Starts a call. The caller owns *call and its buffers and leaves both as they are until the call is complete; the
+   * engine may keep a record of its own in call->engine, which is not NULL as long as the call is under way. Bytes may
+   * move from now on, whenever any member is inside post, test or wait. Blocks only while a member of the group is 64
+   * calls behind this rank. Errors of the world, or of this rank alone: the call is then not under way. */
+  ad_status (*post)(void *world, ad_call *call);
+  /* Looks whether a call is complete; never blocks. May move bytes of any call that is under way. *done = 1: outputs
+   * hold, the buffers are the caller's again, call->engine is NULL. A call that was complete before is so again. Errors
+   * of the world; *done then says nothing. */
+  ad_status (*test)(void *world, ad_call *call, int *done);
+  /* Blocks until the call is complete, as test says it, or until the world has an error, which is found and reported
+   * within 2 seconds. Moves bytes of any call that is under way. */
+  ad_status (*wait)(void *world, ad_call *call);
+
+  /* ---- the world ---- */
+
+  /* Tells all ranks that this one failed, unless the world has an error already: then nothing happens. The error of
+   * the world is then AD_PEER_FAILED with `message`, on this rank too. `cause` is this rank's reason, for the
+   * launcher's report. Copies `message`; waits for no answer. */
+  void (*fail)(void *world, ad_status cause, const char *message);
+  /* AD_OK, or the error of the world. Never waits for a rank. */
+  ad_status (*health)(void *world);
+  /* Leaves the world and frees `world` with all memory it gave. Calls under way are given up: ranks that still need
+   * this one for them get AD_RANK_LEFT. Shm and dry return at once; mpi waits until all ranks leave, since MPI ends in
+   * all of them together, and ends those that do not come after an error. */
+  void (*close)(void *world);
 } ad_engine;
 
-/* What ad_comm_open and the launcher make a comm of. Takes `world`: closed on failure too. */
+/* Makes a comm of an engine and its world, for ad_comm_open and the launcher. Takes `world`: it is closed on failure
+ * too. */
 ad_status ad_comm_create(const ad_engine *engine, void *world, int64_t rank, int64_t size, ad_comm **out) AD_CHECKED;
 
 extern const ad_engine ad_engine_dry;
-/* Wraps `engine`; takes `world`, also on failure. The same seed misbehaves in the same way. */
+/* Wraps `engine` and takes its `world`, also on failure. *out is a world of ad_engine_hostile. The same seed misbehaves
+ * in the same way. */
 ad_status ad_hostile_create(const ad_engine *engine, void *world, uint64_t seed, void **out) AD_CHECKED;
 extern const ad_engine ad_engine_hostile;
 

@@ -1,8 +1,7 @@
 /* Engine hostile, for tests: wraps another engine and does everything that the contracts of engine.h allow and a
- * careless caller does not expect. Outputs hold NaN until a call is complete, memory moves through other places, calls
- * are slow, start late and look unfinished for a while, freed memory is poisoned. ADDEND_HOSTILE=SEED puts it around
- * every engine.
- */
+ * careless caller does not expect. Outputs hold NaN until a call is complete, calls run on other buffers than the
+ * caller's, are slow, start late and look unfinished for a while, and freed memory is poisoned. ADDEND_HOSTILE=SEED in
+ * the environment puts it around every engine. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,14 +10,17 @@
 #include "base/random.h"
 #include "comm/engine.h"
 
-enum { POISON = 0xff, LONGEST_DELAY = 300 };  // NaN in every floating dtype; microseconds
+enum {
+  POISON = 0xff,        // bytes of it are NaN in every floating dtype
+  LONGEST_DELAY = 300,  // microseconds
+};
 
 typedef struct hostile_call {
   struct hostile_call *next;
   ad_call inner;      // what the wrapped engine sees
-  void *in, *out;     // stand in for the caller's buffers; NULL: those are used
+  void *in, *out;     // buffers that stand in for the caller's; NULL: the caller's are used
   int refusals_left;  // tests that are answered "not yet"
-  int held;           // the wrapped engine has not seen it yet
+  int held;           // 1: the call was not handed to the wrapped engine yet
 } hostile_call;
 
 typedef struct hostile_world {
@@ -55,7 +57,7 @@ static ad_status hostile_alloc(void *world, size_t bytes, void **out) {
   return w->engine->alloc(w->inner, bytes, out);
 }
 
-// Forgets it.
+// 1 if other ranks hold this memory too, so that it must not be poisoned; takes it out of the list.
 static int was_shared(hostile_world *w, const void *memory) {
   for (size_t i = 0; i < w->shared_count; i++)
     if (w->shared[i] == memory) {
@@ -67,7 +69,7 @@ static int was_shared(hostile_world *w, const void *memory) {
 
 static void hostile_free(void *world, void *memory) {
   hostile_world *w = world;
-  // How long it is, is the wrapped engine's secret; 64 bytes are always there.
+  // Only the wrapped engine knows how long the memory is, but it always has 64 bytes.
   if (!was_shared(w, memory)) memset(memory, POISON, 64);
   w->engine->free(w->inner, memory);
 }
@@ -116,7 +118,8 @@ static hostile_call *oldest_held(const hostile_world *w) {
   return oldest;
 }
 
-// Starts what was held back, in the order in which it was posted. One that cannot be started is tried again.
+// Starts the calls that were held back, in the order in which they were posted. One that cannot be started is tried
+// again the next time.
 static ad_status start_held(hostile_world *w) {
   for (hostile_call *c = oldest_held(w); c; c = oldest_held(w)) {
     AD_TRY(w->engine->post(w->inner, &c->inner));
@@ -225,6 +228,17 @@ static ad_status hostile_attach(void *world, size_t bytes, const ad_shared_token
   return AD_OK;
 }
 
-const ad_engine ad_engine_hostile = {"hostile",     hostile_alloc,  hostile_free,  hostile_post,
-                                     hostile_test,  hostile_wait,   hostile_fail,  hostile_health,
-                                     hostile_close, hostile_shares, hostile_share, hostile_attach};
+const ad_engine ad_engine_hostile = {
+    .name = "hostile",
+    .alloc = hostile_alloc,
+    .free = hostile_free,
+    .shares = hostile_shares,
+    .share = hostile_share,
+    .attach = hostile_attach,
+    .post = hostile_post,
+    .test = hostile_test,
+    .wait = hostile_wait,
+    .fail = hostile_fail,
+    .health = hostile_health,
+    .close = hostile_close,
+};

@@ -11,8 +11,8 @@
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "base/kernels.h"
 #include "base/memory.h"
 #include "base/options.h"
@@ -20,9 +20,10 @@
 
 enum {
   LOOK_MILLISECONDS = 50,
-  GRACE_MILLISECONDS = 2000,          // from the first error to the end of those that go on
-  SIGNAL_GRACE_MILLISECONDS = 10000,  // from a request to stop: a step is finished and files are written
-  ONE_SIGNAL_MILLISECONDS = 250,      // a terminal, a shell and `timeout` may each pass on the same request
+  GRACE_MILLISECONDS = 2000,  // from the first error until ranks that still run are ended
+  SIGNAL_GRACE_MILLISECONDS =
+      10000,                      // from a request to stop until ranks are ended: time to finish a step and write files
+  ONE_SIGNAL_MILLISECONDS = 250,  // a terminal, a shell and `timeout` may each pass on one request within this time
   STATUS_NOT_RUN = 127
 };
 
@@ -43,16 +44,12 @@ typedef struct launcher {
   struct sigaction old_child_action;
   int signals;             // a signalfd
   int interrupted;         // the signal that asked to stop, or 0
-  int64_t interrupted_at;  // milliseconds of the monotonic clock
-  int64_t deadline;        // the same: when those that are left are ended; 0: none
+  int64_t interrupted_at;  // by milliseconds()
+  int64_t deadline;        // by milliseconds(): when the ranks that are left are ended; 0: never
   int ended_rest;
 } launcher;
 
-static int64_t milliseconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
+static int64_t milliseconds(void) { return ad_now() / 1000000; }
 
 /* ---- in the child ---- */
 
@@ -62,7 +59,7 @@ static void set_number(const char *name, int64_t value) {
   setenv(name, text, 1);
 }
 
-// The launcher may have died before the child could ask to be told.
+// The child ends when its parent does. The parent may have died already, before prctl could take effect.
 static void die_with(pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) raise(SIGKILL);
@@ -115,14 +112,14 @@ static ad_status start_rank(launcher *l, uint32_t rank) {
 }
 
 static ad_status start_ranks(launcher *l) {
-  fflush(NULL);  // or children would write what is buffered here a second time
+  fflush(NULL);  // children would inherit what is buffered and write it a second time
   for (int64_t rank = 0; rank < l->options->ranks; rank++) AD_TRY(start_rank(l, (uint32_t)rank));
   return AD_OK;
 }
 
 /* ---- watching ---- */
 
-// A rank may have been started by a shell that is the child: both are told.
+// The child may be a shell that started the rank: then both get the signal.
 static void signal_rank(const launcher *l, uint32_t rank, int signal_number) {
   const shm_record *record = &ad_shm_records(l->control)[rank];
   pid_t child_pid = l->children[rank].pid, joined = atomic_load(&record->pid);
@@ -139,7 +136,7 @@ static void start_grace(launcher *l, int64_t grace) {
   if (!l->deadline || end < l->deadline) l->deadline = end;
 }
 
-// Kept of the first rank that fails, or of the one whose error the others then report.
+// The result describes the first rank that failed, or the one whose error the world has.
 static void note_failure(launcher *l, int64_t rank, int exit_status, int signal_number) {
   int is_reported = atomic_load(&l->control->failed) == 2 && l->control->fail_rank == rank;
   if (l->result->exit_status && !is_reported) return;
@@ -155,7 +152,8 @@ static void raise_death(launcher *l, uint32_t rank, int signal_number) {
   ad_shm_raise(l->control, rank, AD_RANK_DIED, AD_RANK_DIED, words);
 }
 
-// Under a shell a rank's death arrives as the exit status 128 + signal of a rank that never left.
+// The signal that ended a rank; 0: none did. If the child is a shell, it returns 128 + signal for a rank that died, and
+// that rank never left the world.
 static int ending_signal(const shm_record *record, int wait_status) {
   if (WIFSIGNALED(wait_status)) return WTERMSIG(wait_status);
   int status = WEXITSTATUS(wait_status);
@@ -194,7 +192,8 @@ static void end_rest(launcher *l) {
   signal_all(l, SIGKILL);
 }
 
-// A terminal tells its whole foreground group: those ranks know already.
+// Passes a signal on to the ranks. One that came from a terminal went to the terminal's whole foreground group, so that
+// ranks in this group have it already.
 static void pass_on(const launcher *l, const struct signalfd_siginfo *info) {
   for (int64_t rank = 0; rank < l->options->ranks; rank++) {
     pid_t pid = l->children[rank].pid;
@@ -283,7 +282,7 @@ static ad_status judge(launcher *l) {
   if (result->status == AD_SYSTEM && result->exit_status == STATUS_NOT_RUN)
     return ad_fail(AD_SYSTEM, "%s", result->message);
   if (result->signal) return ad_fail(AD_RANK_DIED, "%s", result->message);
-  if (l->ended_rest && !result->exit_status) {  // nobody ended by himself
+  if (l->ended_rest && !result->exit_status) {  // no rank ended by itself with a failure
     result->rank = l->control->fail_rank;
     result->exit_status = 128 + SIGKILL;
   }

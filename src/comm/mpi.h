@@ -1,13 +1,15 @@
 /* Engine mpi: ranks that an MPI launcher started, on one or more nodes. Ranks of one node share a memory file, and
- * groups that lie on one node run on engine shm; groups that span nodes are what these files are for. There, every
- * member tells every other its call by mail (with the values themselves, if they are few); when all calls match, large
- * values move in slices: member k gets all addends of slice k, sums them in group order, and gives the result to all.
+ * groups that lie on one node run on engine shm; these files are for groups that span nodes. There, every member tells
+ * every other its call by mail: a small message, with the values themselves if they are few. When all calls match,
+ * large values move in slices: member k gets all addends of slice k, sums them in group order, and gives the result to
+ * all.
  *
  *   mpi_launcher.c  which launcher started this process, and the module that speaks its MPI
  *   mpi_join.c      joining: same version everywhere, who shares a node, the node's memory file
  *   mpi_mail.c      small messages to any rank at any time: calls, receipts, errors, leavings, searches for circles
  *   mpi_channel.c   the calls of a group, told and matched
  *   mpi_move.c      the values: parts of sums and blocks, from whom to whom
+ *   mpi_pack.c      calls with segments as calls without
  *   mpi_wait.c      waiting, and finding out why a wait does not end
  *   mpi_engine.c    the engine's table
  *   mpi/            the modules; the only code that knows MPI */
@@ -36,12 +38,12 @@ typedef struct mail_call {
   ad_axes axes;
   uint64_t sequence, number;
   ad_signature signature;
-  uint64_t in;                 // where in the node's file the caller's addends of the receiver's part are; 0: elsewhere
-  uint64_t out;                // where in the file the receiver's block or slice belongs; 0: elsewhere
-  uint64_t elements, expects;  // all_to_all: that the receiver gets, and gives
-  uint32_t tag;                // of the values that follow
-  uint32_t entries;            // exchange: messages for and from the receiver
-  uint64_t values;             // bytes
+  uint64_t in;   // offset in the node's file of the caller's addends for the receiver; 0: they lie elsewhere
+  uint64_t out;  // offset in the file of where the receiver's block or slice belongs; 0: elsewhere
+  uint64_t elements, expects;  // all_to_all: elements that the caller sends to the receiver, and expects from it
+  uint32_t tag;                // of the messages in which large values follow
+  uint32_t entries;            // exchange: messages between the two, in the table
+  uint64_t values;             // bytes of the values in this mail
   char site[AD_SITE_MAX];
 } mail_call;
 
@@ -71,14 +73,16 @@ typedef struct mail_left {
   uint32_t gave_up;  // calls that were under way
 } mail_left;
 
-/* The sender waits for the receiver's call; and somebody waits for the sender, and so on back to `origin`. */
+/* Looks for a circle of waits. The sender waits for the receiver to make a call; some rank waits for the sender,
+ * another for that one, and so on back to `origin`, which began the search. If it comes home to `origin`, they form a
+ * circle. */
 typedef struct mail_search {
   mail head;
   uint32_t origin;
-  uint64_t number;  // of the origin's searches
-  ad_group_shape shape;
+  uint64_t number;       // of the search, among the origin's
+  ad_group_shape shape;  // the group and the number of the call that the sender waits for
   uint64_t sequence;
-  char text[AD_MESSAGE_MAX];
+  char text[AD_MESSAGE_MAX];  // the waits so far, for the message
 } mail_search;
 
 /* A group with this rank in it. */
@@ -86,18 +90,18 @@ typedef struct mpi_channel {
   struct mpi_channel *next;
   ad_group_shape shape;
   uint32_t members, index;
-  int is_local;            // on one node: engine shm's
-  uint64_t next_sequence;  // of a group that spans nodes
-  mail_call **early;       // [MPI_CALLS][members] told before this rank made the call
+  int is_local;            // 1: all members are on one node, and engine shm carries out its calls
+  uint64_t next_sequence;  // of this rank's calls, if the group spans nodes
+  mail_call **early;       // [MPI_CALLS][members]: calls that members told before this rank made its own
 } mpi_channel;
 
 /* What a call knows of one member. */
 typedef struct mpi_member {
-  mail_call *told;  // owned; of this rank itself: its own call
+  mail_call *told;  // owned; NULL: not told yet; for this rank itself: its own call
   const void *addends;
   void *sending, *receiving;  // requests for parts of the sum
-  uint8_t awaited, received;  // receipts
-  uint8_t receives_result;    // its block or slice is asked for, or needs not be
+  uint8_t awaited, received;  // receipts, as bits of mpi_receipt
+  uint8_t receives_result;    // 1: its block or slice is asked for, or there is none to ask for
 } mpi_member;
 
 typedef enum mpi_stage { STAGE_TOLD, STAGE_COLLECTING, STAGE_DISTRIBUTING } mpi_stage;
@@ -106,8 +110,8 @@ typedef enum mpi_stage { STAGE_TOLD, STAGE_COLLECTING, STAGE_DISTRIBUTING } mpi_
 typedef struct mpi_call {
   ad_call *call;   // what is moved: the caller's, or `packed`
   ad_call *asked;  // the caller's
-  ad_call packed;  // the caller's with the blocks of its segments one after another, in `pack`
-  char *pack;      // grows
+  ad_call packed;  // the caller's call as one without segments, whose blocks lie one after another in `pack`
+  char *pack;      // kept for later calls; only grows, as do the other arrays
   size_t pack_bytes;
   mpi_channel *channel;
   struct mpi_call *next;
@@ -115,14 +119,15 @@ typedef struct mpi_call {
   uint32_t tag, arrived;
   int mismatched;
   mpi_stage stage;
-  mpi_member *members;  // grows
+  mpi_member *members;
   uint32_t member_places;
-  char *parts;  // received addends; grows
+  char *parts;  // received addends
   size_t part_bytes;
-  void **requests;  // blocks, slices, messages; those done are NULL
+  void **requests;  // under way: of blocks, slices, messages
   size_t request_count, request_places;
 } mpi_call;
 
+/* A mail that is being sent; its memory stays until MPI has sent it. */
 typedef struct mpi_outgoing {
   struct mpi_outgoing *next;
   void *request;
@@ -131,9 +136,9 @@ typedef struct mpi_outgoing {
 
 /* What this rank waits for now. */
 typedef struct mpi_waiting {
-  const ad_call *call;        // NULL: nothing
-  uint64_t first_search;      // of this wait
-  uint64_t since, next_look;  // nanoseconds of the monotonic clock; 0: no long wait yet
+  const ad_call *call;       // NULL: it waits for nothing
+  uint64_t first_search;     // the first of its searches that was begun in this wait
+  int64_t since, next_look;  // by ad_now(); 0: no long wait yet
 } mpi_waiting;
 
 typedef struct mpi_world {
@@ -141,7 +146,7 @@ typedef struct mpi_world {
   shm_world *shm;
   uint32_t rank, ranks, nodes;
   uint32_t *node_of;  // of each rank
-  uint8_t *left;      // each rank: 0, or 1: it left, or 2: with calls under way
+  uint8_t *left;      // of each rank: 0, or 1 if it left, 2 if it left with calls under way
   uint32_t left_count;
   mpi_channel *channels, *last_channel;
   mpi_call calls[MPI_CALLS];
@@ -151,7 +156,7 @@ typedef struct mpi_world {
   unsigned char *incoming;
   void *incoming_request;
   uint64_t calls_made;
-  uint32_t tags;  // different ones
+  uint32_t tags;  // how many different tags calls use, two message tags each
   int told_error, gave_up, has_stray_requests;
   mpi_waiting waiting;
   uint64_t searches;   // begun by this rank
@@ -171,18 +176,18 @@ ad_status ad_mpi_check_ranks(const ad_mpi_transport *transport, int64_t joined) 
 
 ad_status ad_mpi_open(ad_comm **out) AD_CHECKED;
 extern const ad_engine ad_engine_mpi;
-uint64_t ad_mpi_nanoseconds(void);
 
 /* ---- mpi_mail.c ---- */
 
-/* Sends a copy of head + (values); an error here is one of the world. */
+/* Sends one mail: a copy of head, table and values, one after another. If it cannot be sent, the world gets an error.
+ */
 void ad_mpi_send_mail(mpi_world *world, uint32_t to, const void *head, size_t head_bytes, const void *table,
                       size_t table_bytes, const void *values, size_t value_bytes);
-/* Receives and acts on what is there, forgets what was sent. */
+/* Receives all mail that is there and acts on it; frees mail that was sent. */
 void ad_mpi_progress_mail(mpi_world *world);
-/* Until all mail is on its way, but no longer than a second. */
+/* Waits until all mail is sent, but no longer than a second. */
 void ad_mpi_flush(mpi_world *world);
-/* Tells other nodes of this rank's error. */
+/* Tells the ranks of other nodes of the world's error, if this rank is the one that caused it. */
 void ad_mpi_tell_error(mpi_world *world);
 void ad_mpi_free_mail(mpi_world *world);
 
@@ -190,14 +195,16 @@ void ad_mpi_free_mail(mpi_world *world);
 
 ad_status ad_mpi_channel(mpi_world *world, const ad_group_shape *shape, mpi_channel **out) AD_CHECKED;
 void ad_mpi_channels_free(mpi_world *world);
-/* Tells the others, and takes what they told before. */
+/* Tells the other members of the call, and takes what they told of theirs before. */
 ad_status ad_mpi_tell(mpi_world *world, mpi_call *c) AD_CHECKED;
-/* Takes the mail; a mismatch is raised. */
+/* Acts on another member's call, and takes the memory of `told`. A mismatch becomes the world's error. */
 void ad_mpi_told(mpi_world *world, mail_call *told);
+/* The call under way with this tag; NULL: none. */
 mpi_call *ad_mpi_find_call(mpi_world *world, uint32_t tag);
 /* Whether this rank has made call number `sequence` of the group. */
 int ad_mpi_has_made(mpi_world *world, const ad_group_shape *shape, uint64_t sequence);
 void ad_mpi_call_words(ad_text *text, const mail_call *told);
+/* Sets the error of the world, unless there is one already. */
 void ad_mpi_raise(mpi_world *world, ad_status status, const char *text);
 
 /* ---- mpi_move.c ---- */
@@ -208,31 +215,40 @@ typedef struct mpi_span {
 } mpi_span;
 /* This rank's addends of member k's part. */
 mpi_span ad_mpi_addends_for(const ad_call *call, uint32_t k);
-/* Of the block or slice that this rank gives to member k, and that k gives to it. */
+/* The block or slice that this rank gives to member k, and where the one belongs that k gives to this rank. */
 mpi_span ad_mpi_result_for(const ad_call *call, uint32_t k);
 mpi_span ad_mpi_result_from(const ad_call *call, uint32_t k);
-/* Of an exchange's messages for member k. */
+/* Bytes of an exchange's messages to member k. */
 size_t ad_mpi_sent_bytes(const ad_call *call, uint32_t k);
-/* The values are few and travel with the call: everybody sums for himself. */
+/* 1: the values are few and travel with the call, and every member forms the whole result itself. */
 int ad_mpi_is_small(const ad_call *call);
-/* Before the call is told: room for parts. */
-/* A call with segments is moved as one whose blocks lie one after another: before, and after. */
-ad_status ad_mpi_pack(mpi_call *c) AD_CHECKED;
-void ad_mpi_unpack(mpi_call *c);
+/* Before the call is told: makes room for members, requests and received addends. */
 ad_status ad_mpi_reserve(mpi_call *c) AD_CHECKED;
-/* Moves what can be moved; 1 when the call is complete. */
+/* Moves the values that can be moved now; 1 when the call is complete. */
 int ad_mpi_move(mpi_world *world, mpi_call *c);
 /* Gives up all requests of the call. */
 void ad_mpi_abandon(mpi_world *world, mpi_call *c);
 
+/* ---- mpi_pack.c ---- */
+
+/* A call with segments is moved as another one, whose blocks lie one after another in memory of the engine: ad_mpi_pack
+ * makes it and copies the inputs there, before ad_mpi_reserve; ad_mpi_unpack copies the outputs back when it is
+ * complete. Calls without segments are left as they are. */
+ad_status ad_mpi_pack(mpi_call *c) AD_CHECKED;
+void ad_mpi_unpack(mpi_call *c);
+
 /* ---- mpi_wait.c ---- */
 
+/* Until the call is complete or the world has an error. */
 ad_status ad_mpi_wait(mpi_world *world, ad_call *call) AD_CHECKED;
+/* Acts on a search of another rank: sends it on if this rank waits too; if it began here, there is a circle. */
 void ad_mpi_follow_search(mpi_world *world, const mail_search *search);
 
 /* ---- mpi_engine.c ---- */
 
+/* Moves what can be moved of all calls under way, on the node and between nodes. */
 void ad_mpi_progress(mpi_world *world);
+/* 1: a call under way of a group that spans nodes; 0: one of engine shm. */
 static inline int ad_mpi_is_mine(const mpi_world *world, const ad_call *call) {
   const mpi_call *c = call->engine;
   return c >= world->calls && c < world->calls + MPI_CALLS;

@@ -10,19 +10,11 @@ void ad_mpi_raise(mpi_world *world, ad_status status, const char *text) {
 
 /* ---- channels ---- */
 
-static int shapes_equal(const ad_group_shape *a, const ad_group_shape *b) {
-  if (a->base != b->base || a->count != b->count) return 0;
-  for (int k = 0; k < a->count; k++)
-    if (a->size[k] != b->size[k] || a->stride[k] != b->stride[k]) return 0;
-  return 1;
-}
-
 static ad_status add_channel(mpi_world *world, const ad_group_shape *shape, mpi_channel **out) {
   mpi_channel *channel;
   AD_TRY(ad_new(1, &channel));
   channel->shape = *shape;
-  channel->members = 1;
-  for (int k = 0; k < shape->count; k++) channel->members *= (uint32_t)shape->size[k];
+  channel->members = (uint32_t)ad_shape_members(shape);
   channel->is_local = 1;
   for (uint32_t i = 0; i < channel->members; i++) {
     if (ad_shape_rank(shape, i) == world->rank) channel->index = i;
@@ -40,8 +32,8 @@ static ad_status add_channel(mpi_world *world, const ad_group_shape *shape, mpi_
 
 ad_status ad_mpi_channel(mpi_world *world, const ad_group_shape *shape, mpi_channel **out) {
   mpi_channel *channel = world->last_channel;
-  if (!channel || !shapes_equal(&channel->shape, shape))
-    for (channel = world->channels; channel && !shapes_equal(&channel->shape, shape);) channel = channel->next;
+  if (!channel || !ad_shape_same(&channel->shape, shape))
+    for (channel = world->channels; channel && !ad_shape_same(&channel->shape, shape);) channel = channel->next;
   if (!channel) AD_TRY(add_channel(world, shape, &channel));
   *out = world->last_channel = channel;
   return AD_OK;
@@ -84,7 +76,8 @@ static int is_like(const mpi_call *c, uint32_t a, uint32_t b) {
   return one && other && ad_signature_equal(&one->signature, &other->signature);
 }
 
-// The ranks whose calls are like that of `member`, among those that told; 0 if an earlier member has the same.
+// Adds "; rank 1 calls " or "; ranks 1,2 call ": all ranks that told the same call as `member`. Adds nothing and
+// returns 0 if an earlier member has the same call, since that one's ranks are in the text already.
 static int add_ranks_like(ad_text *text, const mpi_call *c, uint32_t member) {
   for (uint32_t i = 0; i < member; i++)
     if (is_like(c, i, member)) return 0;
@@ -114,7 +107,7 @@ static void raise_mismatch(mpi_world *world, const mpi_call *c) {
   ad_mpi_raise(world, AD_MISMATCH, words);
 }
 
-// Both sides find it, and say the same.
+// Sender and receiver both find the mismatch and must say the same, whoever is first.
 static void raise_elements(mpi_world *world, const mpi_call *c, const mail_call *sender, uint64_t sent,
                            const mail_call *receiver, uint64_t received) {
   char words[AD_MESSAGE_MAX];
@@ -223,11 +216,6 @@ static void match(mpi_world *world, mpi_call *c, uint32_t k, const mail_call *to
 
 /* ---- telling ---- */
 
-static void write_site(mail_call *told, const char *site) {
-  size_t length = strlen(site), skipped = length < AD_SITE_MAX ? 0 : length - AD_SITE_MAX + 1;
-  memcpy(told->site, site + skipped, length - skipped + 1);
-}
-
 static void describe(mpi_world *world, const mpi_call *c, mail_call *out) {
   const ad_call *call = c->call;
   out->head = (mail){MAIL_CALL, world->rank};
@@ -237,10 +225,11 @@ static void describe(mpi_world *world, const mpi_call *c, mail_call *out) {
   out->number = call->number;
   out->signature = ad_signature_of(c->asked);
   out->tag = c->tag;
-  write_site(out, call->site);
+  ad_site_write(out->site, call->site);
 }
 
-// The messages to and from member k: their table, and the values of those to k one after another if they are few.
+// Mails member k the table of the messages to and from it, and the values of those to it, one after another, if they
+// are few.
 static void tell_messages(mpi_world *world, const mpi_call *c, uint32_t k, mail_call *told) {
   const ad_call *call = c->call;
   mail_message table[AD_CALL_INLINE_WORDS], *entries = table;

@@ -1,6 +1,7 @@
 /* Engine mpi as the table of functions that comm.c calls: groups on one node go to engine shm, the others are driven
  * from told over matched to complete. */
 #include <time.h>
+#include "base/clock.h"
 #include "base/memory.h"
 #include "comm/mpi.h"
 
@@ -28,7 +29,7 @@ void ad_mpi_progress(mpi_world *world) {
   if (ad_shm_failed(world->shm)) ad_mpi_tell_error(world);
 }
 
-// After an error nothing of MPI's may touch the caller's memory any more.
+// After an error callers use their buffers again, so that MPI must not touch them any more.
 static void give_up(mpi_world *world) {
   if (world->gave_up) return;
   world->gave_up = 1;
@@ -108,8 +109,7 @@ static void mpi_free(void *engine_world, void *memory) { ad_shm_free(((mpi_world
 
 static int mpi_shares(void *engine_world, const ad_group_shape *shape) {
   const mpi_world *world = engine_world;
-  int64_t members = 1;
-  for (int i = 0; i < shape->count; i++) members *= shape->size[i];
+  int64_t members = ad_shape_members(shape);
   for (int64_t i = 0; i < members && world->nodes > 1; i++)
     if (world->node_of[ad_shape_rank(shape, i)] != world->node_of[world->rank]) return 0;
   return 1;
@@ -134,15 +134,15 @@ static void tell_leaving(mpi_world *world) {
   ad_mpi_flush(world);
 }
 
-// MPI ends in all ranks together. After an error, ranks that do not come are ended.
+// MPI ends in all ranks together, so this rank waits until all leave. After an error, ranks that do not are ended.
 static void wait_for_others(mpi_world *world) {
   const struct timespec nap = {.tv_nsec = 100000};
-  uint64_t failed_at = 0;
+  int64_t failed_at = 0;
   while (world->left_count + 1 < world->ranks) {
     ad_mpi_progress(world);  // others may still need what this rank posted
-    uint64_t now = ad_mpi_nanoseconds();
+    int64_t now = ad_now();
     if (ad_shm_failed(world->shm) && !failed_at) failed_at = now;
-    if (failed_at && now - failed_at > MPI_GRACE_MILLISECONDS * 1000000ull) world->transport->abort(EXIT_OF_THE_STUCK);
+    if (failed_at && now - failed_at > MPI_GRACE_MILLISECONDS * INT64_C(1000000)) world->transport->abort(EXIT_OF_THE_STUCK);
     nanosleep(&nap, NULL);
   }
 }
@@ -167,7 +167,7 @@ static void mpi_close(void *engine_world) {
   ad_mpi_free_mail(world);
   ad_mpi_channels_free(world);
   ad_engine_shm.close(world->shm);
-  // MPI would wait for what was given up.
+  // With requests that were given up, MPI's own end would wait for ever.
   if (!world->has_stray_requests) world->transport->close();
   ad_release(world->node_of);
   ad_release(world->left);
@@ -175,5 +175,17 @@ static void mpi_close(void *engine_world) {
   ad_release(world);
 }
 
-const ad_engine ad_engine_mpi = {"mpi",    mpi_alloc,  mpi_free,  mpi_post,   mpi_test,  mpi_wait,
-                                 mpi_fail, mpi_health, mpi_close, mpi_shares, mpi_share, mpi_attach};
+const ad_engine ad_engine_mpi = {
+    .name = "mpi",
+    .alloc = mpi_alloc,
+    .free = mpi_free,
+    .shares = mpi_shares,
+    .share = mpi_share,
+    .attach = mpi_attach,
+    .post = mpi_post,
+    .test = mpi_test,
+    .wait = mpi_wait,
+    .fail = mpi_fail,
+    .health = mpi_health,
+    .close = mpi_close,
+};

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 #include "base/kernels.h"
 #include "base/memory.h"
@@ -26,12 +25,6 @@ typedef struct node_file {
 #ifndef AD_MPI_VERSION
 #define AD_MPI_VERSION AD_VERSION
 #endif
-
-uint64_t ad_mpi_nanoseconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 /* ---- greeting ---- */
 
@@ -131,7 +124,7 @@ static ad_status open_leaders(const node_file *leader, int *fd, shm_control **ou
   return AD_OK;
 }
 
-// All ranks get an error if one has one; `own` is this rank's.
+// An error on all ranks if any rank has one: `own`, this rank's, or one that names the first rank with an error.
 static ad_status agree(const mpi_world *world, const node_file *all, ad_status own, const char *what) {
   if (own) return own;
   for (uint32_t i = 0; i < world->ranks; i++)

@@ -1,7 +1,8 @@
-/* Small messages between any two ranks, at any time. Mail is acted on whenever a rank is in a call; what it means is
- * other files' business. */
+/* Small messages between any two ranks, at any time. A rank acts on its mail whenever it is inside a call; other files
+ * say what each kind of mail means. */
 #include <sched.h>
 #include <string.h>
+#include "base/clock.h"
 #include "base/memory.h"
 #include "comm/mpi.h"
 
@@ -47,8 +48,8 @@ static void forget_sent(mpi_world *world) {
 }
 
 void ad_mpi_flush(mpi_world *world) {
-  uint64_t end = ad_mpi_nanoseconds() + 1000000000u;
-  while (world->outbox && ad_mpi_nanoseconds() < end) {
+  int64_t end = ad_now() + 1000000000;
+  while (world->outbox && ad_now() < end) {
     forget_sent(world);
     sched_yield();
   }
@@ -88,7 +89,7 @@ static void take_left(mpi_world *world, const mail_left *left) {
   world->left[left->head.from] = left->gave_up ? 2 : 1;
 }
 
-// Takes the memory of a call's mail; frees other mail.
+// Acts on a mail and frees it, unless it tells of a call: ad_mpi_told then owns it.
 static void act(mpi_world *world, unsigned char *bytes) {
   switch (((const mail *)bytes)->kind) {
     case MAIL_CALL:

@@ -32,7 +32,7 @@ static mpi_span part(const ad_call *call, const void *memory, size_t element, ui
 static mpi_span in_part(const ad_call *call, uint32_t k) { return part(call, call->in, call->element, k); }
 static mpi_span out_part(const ad_call *call, uint32_t k) { return part(call, call->out, call->out_element, k); }
 
-// Of a broadcast there is one addend.
+// 1 if member k has addends. A broadcast is a sum with one addend, the root's.
 static int contributes(const ad_call *call, uint32_t k) {
   return has_parts(call) && (call->op != AD_BROADCAST || call->root == k);
 }
@@ -49,7 +49,7 @@ mpi_span ad_mpi_result_for(const ad_call *call, uint32_t k) {
   }
   if (call->op == AD_ALL_GATHER) return span(call->in, call->element, 0, call->in_bytes / call->element);
   if (!is_sliced(call) || ad_mpi_is_small(call)) return (mpi_span){0};
-  if (call->op == AD_BROADCAST && k == call->root) return (mpi_span){0};  // it has it all
+  if (call->op == AD_BROADCAST && k == call->root) return (mpi_span){0};  // the root has the whole value already
   return out_part(call, call->index);
 }
 
@@ -133,7 +133,7 @@ static void add_request(mpi_call *c, void *request) {
   if (request) c->requests[c->request_count++] = request;
 }
 
-// 1 when it is done; it is then NULL.
+// 1 if the request is done; *request is then NULL.
 static int is_done(mpi_world *world, void **request) {
   if (*request && world->transport->test(*request)) *request = NULL;
   return !*request;
@@ -237,7 +237,8 @@ static void give_result(mpi_world *world, mpi_call *c, uint32_t k) {
   }
 }
 
-// In place, what comes from k goes where this rank's addends for k are: those must have left before.
+// Starts to receive member k's block or slice, once this rank's addends for k are sent: in place, what comes from k is
+// written where those lie.
 static void ask_for_result(mpi_world *world, mpi_call *c, uint32_t k) {
   mpi_member *member = &c->members[k];
   mpi_span to = ad_mpi_result_from(c->call, k);
@@ -343,7 +344,7 @@ static void begin_exchange(mpi_world *world, mpi_call *c) {
 
 /* ---- the whole ---- */
 
-// Every value is here.
+// A call whose values came with the mail: all of them are here.
 static void finish_small(const mpi_call *c) {
   const ad_call *call = c->call;
   for (uint32_t k = 0; k < call->members; k++)
@@ -386,7 +387,7 @@ static int moved(mpi_world *world, mpi_call *c) {
 
 int ad_mpi_move(mpi_world *world, mpi_call *c) {
   if (c->arrived < c->channel->members || c->mismatched) return 0;
-  // What all members told before the world failed is complete all the same.
+  // A small call that all members had told before the world failed can still be completed.
   if (ad_shm_failed(world->shm) && !ad_mpi_is_small(c->call)) return 0;
   if (!moved(world, c)) return 0;
   forget(c);

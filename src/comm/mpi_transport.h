@@ -10,7 +10,7 @@
 enum { AD_MPI_TRANSPORT_VERSION = 1 };
 #define AD_MPI_TRANSPORT_SYMBOL "ad_mpi_transport_table"
 
-/* Messages of different lanes do not meet. */
+/* Messages of one lane are never received on the other. */
 typedef enum ad_mpi_lane { AD_LANE_MAIL, AD_LANE_DATA, AD_LANE_COUNT } ad_mpi_lane;
 
 typedef struct ad_mpi_place {
@@ -21,20 +21,20 @@ typedef struct ad_mpi_place {
 typedef struct ad_mpi_transport {
   uint32_t version;  // AD_MPI_TRANSPORT_VERSION
   const char *name;  // of the implementation
-  /* Joins the job; blocks until all ranks did. 0: MPI was finalized before in this process. */
+  /* Joins the job; blocks until all ranks have joined. 1, or 0 if MPI was finalized in this process before. */
   int (*open)(ad_mpi_place *out);
-  /* out: `bytes` of every rank, in order of rank. All ranks call it. */
+  /* Gives every rank the `bytes` of all ranks, in order of rank. All ranks call it; it blocks until they have. */
   void (*all_gather)(const void *in, size_t bytes, void *out);
-  /* Start; the memory stays until test is 1. Messages between two ranks on one lane with one tag arrive in order. NULL:
-   * no memory. */
+  /* Start a message and return a request; the memory stays the caller's and untouched until test(request) is 1.
+   * Messages between two ranks on one lane with one tag arrive in order. NULL: no memory. */
   void *(*send)(ad_mpi_lane lane, int peer, int tag, const void *memory, size_t bytes);
   void *(*receive)(ad_mpi_lane lane, int peer, int tag, void *memory, size_t bytes);
-  /* 1: complete, and the request is released. Moves bytes of all requests. */
+  /* 1: complete, and the request is released. Never blocks; moves bytes of all requests. */
   int (*test)(void *request);
   /* Releases the request of an operation that nobody waits for any more; 1 if its memory is certainly not used again.
    */
   int (*cancel)(void *request);
-  /* 1 and its sender and size, if a message with tag 0 on this lane can be received. */
+  /* 1 if a message with tag 0 can be received on this lane, with its sender and size. Never blocks. */
   int (*probe)(ad_mpi_lane lane, int *peer, size_t *bytes);
   /* Ends all ranks of the job. */
   void (*abort)(int exit_status);

@@ -1,15 +1,19 @@
 /* Waiting in a world of several nodes: moves everything that can be moved, and when a wait is long, finds out whether
- * it can end. A circle of waits is found by mail that follows it: who waits for a call sends a search to the ranks that
- * have not made it; a rank that waits too sends it on; when it comes home, nobody in the circle can go on. */
+ * it can end. A circle of waits is found by a mail that follows the waits: a rank that waits for a call sends a search
+ * to the ranks that have not made it; such a rank, if it waits too, sends the search on to those it waits for. If the
+ * search comes back to the rank that began it, no rank of the circle can go on. */
 #include <inttypes.h>
 #include <sched.h>
 #include <string.h>
 #include <time.h>
+#include "base/clock.h"
 #include "comm/mpi.h"
 
 static const uint32_t spins = 200, yields = 500;
-static const long nap_longest = 300000;                                                                 // nanoseconds
-static const uint64_t look_interval = 200000000, data_patience = 1000000000, mail_patience = 50000000;  // nanoseconds
+// In nanoseconds: the longest nap; the time between two looks at why a wait does not end; how long values may be on
+// their way after their sender has left; how long mail may be after the world has failed.
+static const long nap_longest = 300000;
+static const int64_t look_interval = 200000000, data_patience = 1000000000, mail_patience = 50000000;
 
 /* ---- who is missing ---- */
 
@@ -49,7 +53,7 @@ static void add_wait(ad_text *text, const mpi_world *world, const waited *w, uin
   ad_text_add(text, " at %s", call->site);
 }
 
-// To all that this rank waits for. `words`: the waits so far.
+// Sends a search to all ranks that this one waits for. `words`: the waits so far.
 static void send_search(mpi_world *world, uint32_t origin, uint64_t number, const char *words) {
   waited w = waited_call(world);
   for (uint32_t k = 0; k < w.members; k++) {
@@ -91,11 +95,11 @@ void ad_mpi_follow_search(mpi_world *world, const mail_search *search) {
 /* ---- leavings ---- */
 
 static void look_for_left(mpi_world *world, const mpi_call *c) {
-  uint64_t waited_for = ad_mpi_nanoseconds() - world->waiting.since;
+  int64_t waited_for = ad_now() - world->waiting.since;
   for (uint32_t k = 0; k < c->channel->members; k++) {
     uint32_t rank = (uint32_t)ad_shape_rank(&c->channel->shape, k);
     const mpi_member *member = &c->members[k];
-    // Values of a call that it completed may still be on their way.
+    // It may have completed the call before it left: its values may still be on their way.
     int gave_up = world->left[rank] == 2 && waited_for > data_patience;
     if (!world->left[rank] || (member->told && !gave_up)) continue;
     char words[AD_MESSAGE_MAX];
@@ -109,7 +113,7 @@ static void look_for_left(mpi_world *world, const mpi_call *c) {
 
 static void look(mpi_world *world) {
   mpi_waiting *waiting = &world->waiting;
-  uint64_t now = ad_mpi_nanoseconds();
+  int64_t now = ad_now();
   if (!waiting->since) {
     waiting->since = now;
     waiting->next_look = now + look_interval;
@@ -128,16 +132,17 @@ static void nap(uint32_t turns) {
   nanosleep(&time, NULL);
 }
 
-// Mail that was sent before an error may still be on its way: a call that it completes is no part of the error.
-static int is_given_up(const mpi_world *world, uint64_t *failed_at) {
+// After an error the wait goes on for a moment: mail that was sent before the error may still be on its way, and
+// complete the call.
+static int is_given_up(const mpi_world *world, int64_t *failed_at) {
   if (!ad_shm_failed(world->shm)) return 0;
-  uint64_t now = ad_mpi_nanoseconds();
+  int64_t now = ad_now();
   if (!*failed_at) *failed_at = now;
   return now - *failed_at > mail_patience;
 }
 
 static void wait_spanning(mpi_world *world, const ad_call *call) {
-  uint64_t failed_at = 0;
+  int64_t failed_at = 0;
   for (uint32_t turns = 0; call->engine && !is_given_up(world, &failed_at); turns++) {
     ad_mpi_progress(world);
     if (!call->engine || turns < spins) continue;

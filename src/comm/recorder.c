@@ -1,20 +1,14 @@
-/* Remembers calls in a ring and prints them. Written at every call, so it only copies; words are made when asked for.
- */
+/* Remembers the last calls in a ring and prints them. Adding happens at every call and therefore only copies; texts are
+ * made when the record is printed. */
 #include "comm/recorder.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include "base/clock.h"
 
-static uint64_t nanoseconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-void ad_recorder_open(ad_recorder *recorder) { recorder->opened = nanoseconds(); }
+void ad_recorder_open(ad_recorder *recorder) { recorder->opened = ad_now(); }
 
 void ad_recorder_add(ad_recorder *recorder, const ad_call *call) {
   ad_recorded *recorded = &recorder->calls[call->number % AD_RECORDED_CALLS];
@@ -22,7 +16,7 @@ void ad_recorder_add(ad_recorder *recorder, const ad_call *call) {
   recorded->signature = ad_signature_of(call);
   recorded->axes = call->axes;
   recorded->shape = call->shape;
-  recorded->started = nanoseconds();
+  recorded->started = ad_now();
   size_t length = strnlen(call->site, AD_SITE_MAX - 1);
   memcpy(recorded->site, call->site, length);
   recorded->site[length] = 0;

@@ -11,17 +11,18 @@ typedef struct ad_recorded {
   ad_axes axes;
   ad_group_shape shape;
   char site[AD_SITE_MAX];
-  uint64_t started;  // nanoseconds of the monotonic clock
+  int64_t started;  // by ad_now()
 } ad_recorded;
 
 typedef struct ad_recorder {
   ad_recorded calls[AD_RECORDED_CALLS];
-  uint64_t opened;  // nanoseconds of the monotonic clock
+  int64_t opened;  // by ad_now()
 } ad_recorder;
 
 void ad_recorder_open(ad_recorder *recorder);
 void ad_recorder_add(ad_recorder *recorder, const ad_call *call);
-/* One line per call, oldest first; `under_way` says which are not complete. Freed with free(). NULL: no memory. */
+/* One line for each call, oldest first; under_way(context, number) says whether call `number` is not complete yet. The
+ * caller frees the text with free(). NULL: no memory. */
 char *ad_recorder_print(const ad_recorder *recorder, int (*under_way)(const void *context, uint64_t number),
                         const void *context);
 

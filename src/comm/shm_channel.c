@@ -10,13 +10,6 @@
 
 /* ---- finding the channel of a group ---- */
 
-static int shapes_equal(const ad_group_shape *a, const ad_group_shape *b) {
-  if (a->base != b->base || a->count != b->count) return 0;
-  for (int k = 0; k < a->count; k++)
-    if (a->size[k] != b->size[k] || a->stride[k] != b->stride[k]) return 0;
-  return 1;
-}
-
 static uint64_t hash_shape(const ad_group_shape *shape) {
   const uint64_t odd = 0x9e3779b97f4a7c15ull;
   uint64_t hash = ((uint64_t)shape->base + 1) * odd;
@@ -31,7 +24,8 @@ static uint64_t channel_bytes(uint64_t members) {
   return members * (sizeof(shm_consumed) + SHM_RING * sizeof(shm_slot));
 }
 
-// This rank won the entry: makes its channel. Slots are zero, as the file is.
+// This rank is the first to call on the group and owns the entry: it makes the group's channel. The slots are zero, as
+// all of a new file is.
 static ad_status write_entry(shm_world *world, shm_entry *entry, const ad_call *call) {
   uint64_t bytes = channel_bytes(call->members);
   uint64_t used = atomic_fetch_add(&world->control->channels_used, bytes);
@@ -56,7 +50,7 @@ static ad_status find_entry(shm_world *world, const ad_call *call, uint64_t hash
       if (ad_shm_failed(world)) return ad_shm_error(world->control);
       sched_yield();
     }
-    if (state == 2 && shapes_equal(&entry->shape, &call->shape)) {
+    if (state == 2 && ad_shape_same(&entry->shape, &call->shape)) {
       *out = entry;
       return AD_OK;
     }
@@ -67,7 +61,7 @@ static ad_status find_entry(shm_world *world, const ad_call *call, uint64_t hash
 static shm_channel **place_in_table(shm_world *world, const ad_group_shape *shape, uint64_t hash) {
   for (uint64_t i = hash;; i++) {
     shm_channel **place = &world->channels[i % world->channel_slots];
-    if (!*place || shapes_equal(&(*place)->shape, shape)) return place;
+    if (!*place || ad_shape_same(&(*place)->shape, shape)) return place;
   }
 }
 
@@ -102,7 +96,7 @@ static ad_status add_channel(shm_world *world, const ad_call *call, uint64_t has
 
 ad_status ad_shm_channel(shm_world *world, const ad_call *call, shm_channel **out) {
   shm_channel *channel = world->last_channel;
-  if (channel && shapes_equal(&channel->shape, &call->shape)) {
+  if (channel && ad_shape_same(&channel->shape, &call->shape)) {
     *out = channel;
     return AD_OK;
   }
@@ -132,12 +126,6 @@ int ad_shm_ring_free(shm_channel *channel) {
   return least >= needed;
 }
 
-static void write_site(shm_slot *slot, const char *site) {
-  // The end of a long one says more than its start.
-  size_t length = strlen(site), skipped = length < AD_SITE_MAX ? 0 : length - AD_SITE_MAX + 1;
-  memcpy(slot->site, site + skipped, length - skipped + 1);
-}
-
 static size_t sent_bytes(const ad_call *call) {
   if (call->op != AD_EXCHANGE) return call->in_bytes;
   size_t bytes = 0;
@@ -161,13 +149,14 @@ static int input_in_file(const shm_world *world, const ad_call *call) {
   return !call->in_bytes || ad_shm_offset(world, call->in, call->in_bytes) != 0;
 }
 
+// The offset of the output, 0 if it is not in the file. An output of no bytes counts as being there, since nothing has
+// to be written elsewhere.
 static uint64_t place_output(const shm_world *world, const ad_call *call) {
-  // Nothing to write counts as in the file: no member has to do that itself.
   if (call->op == AD_EXCHANGE) return messages_in_file(world, call, 0) ? world->control->regions_start : 0;
   return call->out_bytes ? ad_shm_offset(world, call->out, call->out_bytes) : world->control->regions_start;
 }
 
-// What one member reads at once is a piece; each costs a system call.
+// Into how many pieces the readers of an input cut it. A piece is what one member reads at once, with a system call.
 static size_t pieces(const ad_call *call) {
   if (call->op == AD_BROADCAST) return 1;
   if (call->op == AD_ALL_GATHER) return ad_call_parts(call);
@@ -175,16 +164,18 @@ static size_t pieces(const ad_call *call) {
   return call->members * ad_call_parts(call);
 }
 
-// Measured against staging on 2 to 8 ranks of 2 cores. Where a core has several ranks, those that stage and those that
-// fetch share its cache. An all_reduce would pull twice, the second time into lines that a peer has just read: in place
-// that is slower than staging up to 1 MiB, and at every size where a core has several ranks.
+// Whether reading an input of `bytes` from its process is faster than passing it through staging, as measured with 2 to
+// 8 ranks on 2 cores. Where several ranks share a core, staging costs less: who stages and who fetches share a cache.
+// An all_reduce is never pulled. It would have to pull twice, the second time into cache lines that a peer has just
+// read: in place that is slower than staging up to 1 MiB, and at every size where a core has several ranks.
 static int is_worth_pulling(const shm_world *world, const ad_call *call, size_t bytes) {
   size_t least = !world->crowded ? 1 : ad_op_reduces(call->op) ? 16 : 8;
   return call->op != AD_ALL_REDUCE && bytes / pieces(call) >= least * SHM_PULL_MIN;
 }
 
-// Inputs in the slot need one latency instead of two, but every member reads them all: measured on 2 to 8 ranks, that
-// pays up to SHM_INLINE_IN_FILE; buffers outside the file would have to be staged, there it always pays.
+// A call whose inputs are in the slots is complete as soon as all members have published it, but then every member
+// reads all inputs. Measured on 2 to 8 ranks, that pays up to SHM_INLINE_IN_FILE bytes. Where a buffer lies outside the
+// file it pays as long as the input fits into the slot, since it would have to be staged otherwise.
 static shm_place place_input(const shm_world *world, const ad_call *call, const shm_offer *offer, size_t bytes) {
   int in_file = input_in_file(world, call);
   if (bytes <= (in_file && offer->out ? SHM_INLINE_IN_FILE : SHM_PAYLOAD)) return SHM_INLINE;
@@ -192,7 +183,7 @@ static shm_place place_input(const shm_world *world, const ad_call *call, const 
   return is_worth_pulling(world, call, bytes) && world->pulls ? SHM_PULLED : SHM_STAGED;
 }
 
-// What is pulled to be reduced is put there.
+// An input that is to be reduced is pulled into the staging buffer first.
 static int needs_staging(const ad_call *call, const shm_offer *offer) {
   return offer->place == SHM_STAGED || (offer->place == SHM_PULLED && ad_op_reduces(call->op));
 }
@@ -222,7 +213,8 @@ static void fill_inline(const shm_call *c, size_t bytes, unsigned char *to) {
     memcpy(to, c->call->in, bytes);
 }
 
-/* The line that the others look at is written at once, and last: one that is looked at meanwhile travels twice. */
+/* Publishes the slot. The cache line with `offer` and `published`, which the other members watch, is written last and
+ * in one go: a member that reads it between two writes takes the line away, and this rank has to fetch it back. */
 static void publish(const shm_call *c, shm_slot *slot, const shm_offer *offer) {
   const memory_order relaxed = memory_order_relaxed;
   atomic_store_explicit(&slot->claimed, 0, relaxed);
@@ -244,7 +236,7 @@ ad_status ad_shm_publish(shm_world *world, shm_call *c) {
   offer.out = place_output(world, call);
   offer.place = place_input(world, call, &offer, bytes + table_bytes);
   if (needs_staging(call, &offer)) AD_TRY(ad_shm_take_staging(world, &c->staging));
-  slot->chunks = ad_shm_chunks(call);  // also of an inline one: another member's input may not be
+  slot->chunks = ad_shm_chunks(call);  // of an inline input too: those of other members may lie elsewhere
   if (table_bytes) offer.table = (uint64_t)((char *)table - world->base);
   offer.in = input_at(world, c, slot, offer.place, table_bytes);
   if (offer.place == SHM_INLINE) fill_inline(c, bytes, slot->payload + table_bytes);
@@ -255,7 +247,7 @@ ad_status ad_shm_publish(shm_world *world, shm_call *c) {
   if (table_bytes) ad_shm_fill_table(world, c, &offer, table);
   slot->number = call->number;
   slot->axes = call->axes;
-  write_site(slot, call->site);
+  ad_site_write(slot->site, call->site);
   publish(c, slot, &offer);
   ad_shm_wake(world, c->channel);
   return AD_OK;
@@ -287,7 +279,8 @@ static int has_published(const shm_call *c, uint32_t member) {
   return atomic_load_explicit(&ad_shm_slot(c, member)->published, memory_order_acquire) == c->sequence + 1;
 }
 
-// The ranks whose calls are like that of `member`, among those that have arrived; 0 if an earlier member has the same.
+// Adds "; rank 1 calls " or "; ranks 1,2 call ": all ranks that have published the same call as `member`. Adds nothing
+// and returns 0 if an earlier member has the same call, since that one's ranks are in the text already.
 static int add_ranks_like(ad_text *text, const shm_call *c, uint32_t member) {
   const ad_signature *signature = &ad_shm_slot(c, member)->offer.signature;
   for (uint32_t i = 0; i < member; i++)

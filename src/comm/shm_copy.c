@@ -129,13 +129,14 @@ int ad_shm_tables_match(const shm_world *world, const shm_call *c, ad_text *sent
 
 /* ---- segments ---- */
 
-// What a member's table or offer gives as `at`. An address in another process is passed on, never followed.
+// The address that `at`, of a member's offer or table, stands for; NULL: in staging. An address in the member's process
+// is passed on as it is and must not be followed here.
 static const char *place_of(const shm_world *world, const shm_slot *slot, uint64_t at) {
   if (slot->offer.place == SHM_STAGED) return NULL;
   return slot->offer.place == SHM_PULLED ? (const char *)(uintptr_t)at : ad_shm_at(world, at);
 }
 
-// This rank's own buffers by their own address: they need not be in the file.
+// This rank's own buffers have their own addresses, since they need not lie in the file.
 static const char *input_of(const shm_world *world, const shm_call *c, uint32_t member) {
   const shm_slot *slot = ad_shm_slot(c, member);
   if (member == c->channel->index) return c->call->in;
@@ -148,7 +149,8 @@ static char *output_of(const shm_world *world, const shm_call *c, uint32_t membe
 
 static const char *plus(const char *start, uint64_t bytes) { return start ? start + bytes : NULL; }
 
-// The stream of an all_to_all starts behind the own block and goes round: so not everybody sends to the same one first.
+// The stream of an all_to_all has the block of the next member first, then goes round the members, and leaves out the
+// member's own block. So members do not all send to the same one first.
 static shm_segment all_to_all_segment(const shm_world *world, const shm_call *c, uint32_t destination,
                                       uint32_t source) {
   size_t element = c->call->element, equal = c->call->count;
@@ -216,8 +218,8 @@ uint32_t ad_shm_segments(const shm_world *world, const shm_call *c, uint32_t des
 static shm_segment find_segment(const shm_world *world, const shm_call *c, uint32_t destination, uint32_t n) {
   if (c->call->op == AD_BROADCAST) return broadcast_segment(world, c, destination);
   if (c->call->op == AD_EXCHANGE) return exchange_segment(world, c, destination, n);
-  // All start with the same source: what one fetches the others find in the cache that they share. Measured: 16 MiB in
-  // three quarters of the time that it takes when everybody starts with another.
+  // All members copy from the same source first, so that they find what one of them fetched in the cache that they
+  // share. Measured: 16 MiB take three quarters of the time that they take if every member starts with another source.
   uint32_t parts = (uint32_t)ad_call_parts(c->call), source = n / parts;
   if (c->call->op == AD_ALL_GATHER) return all_gather_segment(world, c, destination, source, n % parts);
   return all_to_all_segment(world, c, destination, source);

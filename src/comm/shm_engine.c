@@ -57,7 +57,7 @@ static int ring_free(shm_world *world, void *subject) {
   return ad_shm_ring_free(subject);
 }
 
-// A member is as many calls behind as the ring is long.
+// Waits for a member that is SHM_RING calls behind: until it has consumed the oldest call, the ring has no free slot.
 static ad_status wait_for_ring(shm_world *world, shm_channel *channel, ad_call *call) {
   uint64_t oldest = channel->next_sequence - SHM_RING;
   shm_call behind = {.call = call, .channel = channel, .sequence = oldest, .mode = SHM_AHEAD};
@@ -89,7 +89,8 @@ static ad_status shm_test(void *engine_world, ad_call *call, int *done) {
   shm_world *world = engine_world;
   *done = call_done(world, call);
   if (*done) return AD_OK;
-  // Who tests in a loop waits: on a crowded machine that keeps those from running who would end it.
+  // A rank that tests in a loop is waiting. With more ranks than cores it would keep the core from the ranks that it
+  // waits for.
   if (++world->vain_tests % VAIN_TESTS == 0 && !world->spins) sched_yield();
   return shm_health(world);
 }
@@ -103,8 +104,8 @@ static void shm_fail(void *engine_world, ad_status cause, const char *message) {
   ad_shm_raise(world->control, world->rank, AD_PEER_FAILED, cause, message);
 }
 
-static ad_status engine_alloc(void *world, size_t bytes, void **out) { return ad_shm_alloc(world, bytes, out); }
-static void engine_free(void *world, void *memory) { ad_shm_free(world, memory); }
+static ad_status shm_alloc(void *world, size_t bytes, void **out) { return ad_shm_alloc(world, bytes, out); }
+static void shm_free(void *world, void *memory) { ad_shm_free(world, memory); }
 
 static void shm_close(void *engine_world) {
   shm_world *world = engine_world;
@@ -129,5 +130,17 @@ static ad_status shm_attach(void *world, size_t bytes, const ad_shared_token *to
   return ad_shm_attach(world, bytes, token, out);
 }
 
-const ad_engine ad_engine_shm = {"shm",    engine_alloc, engine_free, shm_post,   shm_test,  shm_wait,
-                                 shm_fail, shm_health,   shm_close,   shm_shares, shm_share, shm_attach};
+const ad_engine ad_engine_shm = {
+    .name = "shm",
+    .alloc = shm_alloc,
+    .free = shm_free,
+    .shares = shm_shares,
+    .share = shm_share,
+    .attach = shm_attach,
+    .post = shm_post,
+    .test = shm_test,
+    .wait = shm_wait,
+    .fail = shm_fail,
+    .health = shm_health,
+    .close = shm_close,
+};

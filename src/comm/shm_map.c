@@ -1,11 +1,13 @@
-/* Mapping what peers made, before it is read piece by piece. Which rank reads which page of whose buffer depends on who
- * comes first; of memory that all its readers map whole each holds the same share, in every run, and no step meets a
- * page that is new. Small buffers of reductions are left as they are. */
+/* Mapping the pages of peers' buffers before they are read. Which rank reads which page of whose buffer depends on who
+ * takes which chunk first. If every reader maps the whole buffer at once, no later step pays for a page that is new to
+ * it, and the memory that counts for each rank is the same in every run. Small buffers of reductions are not mapped so.
+ */
 #include <sys/mman.h>
 #include "base/memory.h"
 #include "comm/shm.h"
 
-static const uint64_t granule = 2u << 20;  // large blocks start at one
+static const uint64_t granule =
+    2u << 20;  // what is mapped is remembered in pieces of this size; large blocks start at one
 
 ad_status ad_shm_map_begin(shm_world *world) {
   return ad_new(world->control->file_bytes / granule / 64 + 1, &world->mapped);
@@ -20,7 +22,7 @@ static int is_first_time(shm_world *world, uint64_t number) {
   return first;
 }
 
-// Where the kernel cannot (before Linux 5.14), pages are mapped when they are read.
+// Where the kernel cannot do it (before Linux 5.14), each page is mapped when it is first read.
 static void map_pages(const shm_world *world, uint64_t start, uint64_t end) {
 #ifdef MADV_POPULATE_READ
   const uint64_t page = 4096;

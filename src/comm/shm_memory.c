@@ -22,7 +22,8 @@ struct shm_shared {
   shm_shared *next;
   void *memory;
   _Atomic uint32_t *holders;  // left; in the file
-  int owned, freed;           // made here; freed here, others still hold it
+  int owned;                  // 1: this rank made it
+  int freed;                  // 1: this rank freed it, others may still hold it
 };
 
 static const uint64_t unit = 64, large = 2u << 20;
@@ -51,8 +52,8 @@ static ad_status no_room(size_t bytes, const char *why) {
   return ad_fail(AD_MEMORY, "no memory for %zu bytes that ranks share: %s", bytes, why);
 }
 
-// The kernel promises memory it does not have and ends processes later, whichever they are; so a large request is
-// compared with what is left when the other ranks have what they were promised.
+// The kernel promises more memory than it has and, when it runs out, ends some process or other. So a large request is
+// first compared with what is left after the other ranks have what they were promised; `promised` sums that up.
 static ad_status promise(shm_world *world, uint64_t bytes) {
   uint64_t others = atomic_fetch_add(&world->control->promised, bytes), available = ad_process_memory_left("");
   if (others <= available && bytes <= available - others) return AD_OK;
@@ -72,7 +73,8 @@ static int make_piece(const shm_world *world, uint64_t start, uint64_t bytes) {
   return !fallocate(world->fd, 0, (off_t)start, (off_t)bytes);
 }
 
-// In pieces, because memory counts twice while it is promised and made. A block this large starts on a page.
+// Makes the pages in pieces: while a piece is made, it counts twice, as promised and as used. A block this large starts
+// at the start of a page.
 static ad_status make_many_pages(shm_world *world, uint64_t start, uint64_t bytes) {
   uint64_t made = 0, next = 0, piece = 64u << 20;
   AD_TRY(promise(world, bytes));
@@ -99,7 +101,7 @@ static ad_status make_pages(shm_world *world, const shm_block *block) {
 
 /* ---- blocks ---- */
 
-// Cuts `block` so that it starts at `start`.
+// Cuts `block` in two at `start`; *out is the part that starts there.
 static ad_status cut(shm_block *block, uint64_t start, shm_block **out) {
   if (start == block->start) {
     *out = block;
@@ -130,7 +132,7 @@ static shm_block *find_room(shm_world *world, uint64_t bytes) {
 static void join_free(shm_world *world) {
   shm_block *block = world->blocks, *next;
   while (block && (next = block->next)) {
-    // Memory that was never used stays apart: it needs no zeroing.
+    // Blocks that were never used are not joined with used ones: they are zero already.
     if (block->used || next->used || block->dirty != next->dirty) {
       block = next;
       continue;
@@ -165,7 +167,7 @@ static void free_block(shm_world *world, const void *memory) {
     }
 }
 
-// Takes back what all holders have freed.
+// Frees shared memory whose holders have all freed it.
 static void sweep_shared(shm_world *world) {
   for (shm_shared **link = &world->shared; *link;) {
     shm_shared *shared = *link;

@@ -11,7 +11,7 @@ static shm_slot *own_slot(const shm_call *c) { return ad_shm_slot(c, c->channel-
 // The half of a staging buffer that a round uses.
 static uint64_t half(uint32_t round) { return (round & 1) * (uint64_t)SHM_STAGE; }
 
-/* ---- everything inline: one look at the slots is enough ---- */
+/* ---- all inputs in the slots: this member computes its outputs from them at once ---- */
 
 static void reduce_alone(const shm_world *world, const shm_call *c) {
   const ad_call *call = c->call;
@@ -29,9 +29,9 @@ static void reduce_alone(const shm_world *world, const shm_call *c) {
   }
 }
 
-// 0: it could not be read.
+// 0: the bytes lie in another process and could not be read.
 static int copy_segment(shm_world *world, shm_call *c, const shm_segment *segment) {
-  // The same address in another process is another place.
+  // Not compared with `to`: an address in another process may have the same number and be another place.
   if (segment->pulled)
     return ad_shm_pull(world, c, segment->source, (uint64_t)(uintptr_t)segment->from, segment->to, segment->bytes);
   if (segment->from && segment->from != segment->to && segment->bytes)
@@ -39,7 +39,7 @@ static int copy_segment(shm_world *world, shm_call *c, const shm_segment *segmen
   return 1;
 }
 
-// 1 when what lies in staging is all that is missing.
+// Copies all segments that do not pass through staging. 0: one could not be read; it is tried again.
 static int copy_unstaged(shm_world *world, shm_call *c) {
   uint32_t own = c->channel->index, segments = ad_shm_segments(world, c, own);
   for (; c->next_segment < segments; c->next_segment++) {
@@ -59,12 +59,12 @@ int ad_shm_work_alone(shm_world *world, shm_call *c) {
 
 /* ---- rounds ---- */
 
-// A counter of a member that holds nobody up any more.
+// The value of a member's counter once the member has finished: nobody waits for it any more.
 static const uint32_t all_rounds = UINT32_MAX;
 
 static uint32_t divide_up(uint64_t n, uint64_t by) { return (uint32_t)((n + by - 1) / by); }
 
-// Every other member's counter (given by its place in the slot) is past `round`.
+// 1 if every other member's counter, which lies `counter` bytes into its slot, is past `round`.
 static int others_past(const shm_call *c, size_t counter, int64_t round) {
   for (uint32_t i = 0; i < c->channel->members; i++) {
     const char *slot = (const char *)ad_shm_slot(c, i);
@@ -78,7 +78,7 @@ static int staged_past(const shm_call *c, int64_t round) { return others_past(c,
 static int reduced_past(const shm_call *c, int64_t round) { return others_past(c, offsetof(shm_slot, reduced), round); }
 static int copied_past(const shm_call *c, int64_t round) { return others_past(c, offsetof(shm_slot, copied), round); }
 
-// This member finished `rounds` of `last`.
+// Tells the others that this member has finished `rounds` of its `last` rounds.
 static void advance(shm_world *world, const shm_call *c, _Atomic uint32_t *counter, uint32_t rounds, uint32_t last) {
   atomic_store_explicit(counter, rounds < last ? rounds : all_rounds, memory_order_release);
   ad_shm_wake(world, c->channel);
@@ -100,7 +100,7 @@ static int stage_stream(shm_world *world, shm_call *c) {
   return 1;
 }
 
-// What of a staged segment passes in this round.
+// Copies the bytes of a staged segment that pass through staging in this round.
 static void copy_staged(const shm_world *world, const shm_call *c, const shm_segment *segment, uint32_t round) {
   uint64_t start = (uint64_t)round * SHM_STAGE, end = start + SHM_STAGE;
   uint64_t from = segment->stream > start ? segment->stream : start;
@@ -122,7 +122,7 @@ static int pull(shm_world *world, shm_call *c) {
 }
 
 static int copy_in_rounds(shm_world *world, shm_call *c) {
-  stage_stream(world, c);  // the others wait for it
+  stage_stream(world, c);  // first, since the others wait for it
   if (!copy_unstaged(world, c)) return 0;
   while (stage_stream(world, c) | pull(world, c)) continue;
   return c->next_in >= c->own_rounds && c->next_out >= c->rounds;
@@ -145,7 +145,7 @@ static size_t piece(const shm_call *c) {
   return SHM_STAGE / c->channel->members / SHM_LINE * SHM_LINE / element;
 }
 
-// The piece of part k in a round starts at its element *at.
+// How many elements of part k pass in this round; *at: the first of them.
 static size_t piece_at(const shm_call *c, uint32_t k, uint32_t round, size_t *at) {
   size_t count = ad_shm_part(c->call, k);
   *at = round * piece(c);
@@ -153,7 +153,7 @@ static size_t piece_at(const shm_call *c, uint32_t k, uint32_t round, size_t *at
   return count - *at < piece(c) ? count - *at : piece(c);
 }
 
-// A run of the piece: from element `at` of part k on, not beyond `end`.
+// How many elements of part k, from its element `at` on and not beyond `end`, are neighbours in the whole.
 static size_t run_at(const shm_call *c, uint32_t k, size_t at, size_t end, size_t *whole) {
   size_t n = ad_shm_run(c->call, k, at, whole);
   return n < end - at ? n : end - at;
@@ -177,7 +177,8 @@ static int stage_pieces(shm_world *world, shm_call *c) {
   return 1;
 }
 
-// A run of the own part as `member` holds it: `inside` elements into the round's piece, at `whole` in the whole.
+// Where `member` has its addends of a run of this rank's part. The run starts `inside` elements into the round's piece,
+// and at element `whole` of the whole.
 static const void *run_of(const shm_world *world, const shm_call *c, uint32_t member, uint32_t round, size_t inside,
                           size_t whole) {
   const shm_slot *slot = ad_shm_slot(c, member);
@@ -226,7 +227,7 @@ static int reduce_piece(shm_world *world, shm_call *c) {
   return 1;
 }
 
-// Of an all_reduce, whose parts are one run each.
+// Copies the other members' sums of a round to this rank's output. Only in an all_reduce, whose parts are one run each.
 static int fetch_pieces(shm_world *world, shm_call *c) {
   const ad_call *call = c->call;
   uint32_t round = c->next_out;
@@ -237,7 +238,7 @@ static int fetch_pieces(shm_world *world, shm_call *c) {
     ad_shm_run(call, k, at, &whole);
     char *to = (char *)call->out + whole * element;
     const char *sum = ad_shm_at(world, ad_shm_slot(c, k)->result + half(round));
-    // In place, what was just staged from there still lies in a cache.
+    // In place the output was just read to be staged, so that its lines are still in a cache.
     if (call->in == call->out)
       ad_copy(to, sum, n * element);
     else
@@ -249,7 +250,7 @@ static int fetch_pieces(shm_world *world, shm_call *c) {
 
 /* ---- a reduce_scatter of inputs that are pulled: no rounds, each member reads what it needs when it needs it ---- */
 
-// Elements that are reduced at a time: staging holds as many of each member.
+// Elements that are reduced at a time; the staging buffer has room for so many of each member.
 static size_t block(const shm_call *c) {
   size_t bytes = 4 * (size_t)SHM_STAGE / c->channel->members;
   return (bytes < SHM_BLOCK ? bytes : SHM_BLOCK) / SHM_LINE * SHM_LINE / c->call->element;
@@ -295,14 +296,14 @@ static ad_status start_reduction(shm_world *world, shm_call *c) {
   }
   c->own_rounds = slot->offer.place == SHM_STAGED ? c->rounds : 0;
   if (c->call->op != AD_ALL_REDUCE || !c->any_elsewhere) return AD_OK;
-  // Somebody's output lies outside the file: all give their sums out through staging.
+  // Some output lies outside the file: every member gives its sums out through staging.
   c->out_rounds = slot->offer.out ? 0 : c->rounds;
   if (!c->staging) AD_TRY(ad_shm_take_staging(world, &c->staging));
   slot->result = (uint64_t)((char *)c->staging - world->base) + 2 * SHM_STAGE;
   return AD_OK;
 }
 
-/* ---- both ---- */
+/* ---- copies and reductions ---- */
 
 void ad_shm_raise_own(shm_world *world, ad_status cause) {
   char words[AD_MESSAGE_MAX];

@@ -7,11 +7,14 @@
 #include <sys/prctl.h>
 #include <sys/uio.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "comm/shm.h"
 
-// Bytes read at once. The kernel pins the pages of a read first, then copies: of 4 MiB it took a fifth longer for each.
+// Bytes read with one system call. The kernel first pins all pages of a read, then copies: reading 4 MiB at once took a
+// fifth longer per byte.
 static const size_t slice = 1u << 20;
-static const uint64_t patience = 1000000000;  // nanoseconds that whoever watches the ranks has to report a death
+static const int64_t patience =
+    1000000000;  // nanoseconds that the launcher has to report a death before this rank does
 
 static int staging_is_wanted(void) {
   const char *wanted = getenv("ADDEND_STAGING");
@@ -20,9 +23,10 @@ static int staging_is_wanted(void) {
 
 /* ---- may they? ---- */
 
-// Where the Yama security module restricts it, a process names who may read it: one process and its descendants. The
-// ranks' launcher, or an MPI launcher's daemon, is an ancestor of them all. PR_SET_PTRACER_ANY would open the rank to
-// every process of the user; ranks without a common parent pass staging instead.
+// Where the Yama security module restricts reading, a process names one process that may read its memory, which then
+// holds for the descendants of that process too. The ranks' launcher, or an MPI launcher's daemon, is an ancestor of
+// all ranks. PR_SET_PTRACER_ANY would open the rank to every process of the user; ranks without a common ancestor use
+// staging instead.
 static void name_reader(const shm_world *world, pid_t reader) {
 #ifdef PR_SET_PTRACER
   if (world->control->joining > 1 && world->probe) prctl(PR_SET_PTRACER, (unsigned long)reader, 0ul, 0ul, 0ul);
@@ -32,8 +36,8 @@ static void name_reader(const shm_world *world, pid_t reader) {
 void ad_shm_pull_allow(shm_world *world) {
   shm_record *record = &world->records[world->rank];
   if (staging_is_wanted()) return;
-  // A value that another process is not likely to hold there, should the number mean one in another namespace.
-  world->probe = ad_shm_nanoseconds() << 16 | (world->rank + 1);
+  // In another namespace the pid may be some other process's: the value is one that this is unlikely to hold there.
+  world->probe = (uint64_t)ad_now() << 16 | (world->rank + 1);
   record->probe_at = (uint64_t)(uintptr_t)&world->probe;
   record->probe_holds = world->probe;
   name_reader(world, world->control->launcher ? (pid_t)world->control->launcher : getppid());
@@ -78,9 +82,9 @@ static void raise_death(shm_world *world, const shm_call *c, uint32_t rank) {
   ad_shm_raise(world->control, rank, AD_RANK_DIED, AD_RANK_DIED, words);
 }
 
-// Deaths are the launcher's to report: it knows the signal.
+// The launcher reports deaths, since it knows the signal. This rank reports one only if the launcher takes too long.
 static void wait_for_death(shm_world *world, shm_call *c, uint32_t rank) {
-  uint64_t now = ad_shm_nanoseconds();
+  int64_t now = ad_now();
   if (!c->gone_since) c->gone_since = now;
   if (now - c->gone_since > patience) raise_death(world, c, rank);
 }
@@ -122,7 +126,7 @@ int ad_shm_pull(shm_world *world, shm_call *c, uint32_t member, uint64_t from, v
     }
     at += (size_t)got;
   }
-  // One that left, or was told of an error, may have used the memory for something else before it was read.
+  // A member that left, or that learned of an error, may have used the memory for something else before it was read.
   if (ad_shm_failed(world)) return 0;
   if (atomic_load(&record->state) == SHM_JOINED) return 1;
   explain(world, c, rank, bytes, ESRCH);

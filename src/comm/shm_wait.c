@@ -8,10 +8,11 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "comm/shm.h"
 
 static const uint32_t yields = 2000;
-static const uint64_t sleep_first = 1000000, check_interval = 100000000;  // nanoseconds
+static const int64_t sleep_first = 1000000, check_interval = 100000000;  // nanoseconds
 
 /* ---- waking ---- */
 
@@ -20,7 +21,8 @@ static void wake(shm_record *record) {
   syscall(SYS_futex, &record->wake, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-// Only looks whether anybody sleeps; one who is just falling asleep may be missed and then sleeps one interval.
+// Wakes nobody if no rank seems to sleep. A rank that is just falling asleep may be overlooked; it then sleeps one
+// interval.
 void ad_shm_wake(shm_world *world, const shm_channel *channel) {
   if (!atomic_load_explicit(&world->control->sleepers, memory_order_relaxed)) return;
   for (uint32_t i = 0; i < channel->members; i++)
@@ -33,7 +35,7 @@ void ad_shm_wake_all(shm_control *control) {
 
 /* ---- why does it not end? ---- */
 
-// How rank `rank` waits: 0 if it is in no long wait.
+// The call that a rank waits for in a long wait, as other ranks see it.
 typedef struct long_wait {
   uint64_t epoch;
   const shm_entry *group;
@@ -49,6 +51,7 @@ static const shm_entry *entry_of(const shm_world *world, uint64_t channel) {
   return NULL;
 }
 
+// 0 if the rank is in no long wait, or its wait changes while this looks.
 static int look_at(const shm_world *world, uint32_t rank, long_wait *out) {
   const shm_record *record = &world->records[rank];
   out->epoch = atomic_load(&record->epoch);
@@ -76,7 +79,8 @@ typedef struct circle {
   uint8_t visited[SHM_RANKS_MAX];
 } circle;
 
-// Follows missing members from `rank` back to this rank.
+// Follows waits from `rank` to the ranks it waits for, and so on, until one waits for this rank: 1, and the circle is
+// in *found. 0: no way leads back.
 static int follow(const shm_world *world, circle *found, uint32_t rank) {
   long_wait *wait = &found->waits[found->count];
   if (found->visited[rank] || !look_at(world, rank, wait)) return 0;
@@ -91,7 +95,8 @@ static int follow(const shm_world *world, circle *found, uint32_t rank) {
   return 0;
 }
 
-// A rank that was in one wait all the time published nothing: the members that were missing still are.
+// 1 if all ranks of the circle are still in the wait in which they were found. None of them has then published anything
+// meanwhile, so that every member that was missing still is.
 static int still_waiting(const shm_world *world, const circle *found) {
   for (uint32_t i = 0; i < found->count; i++)
     if (atomic_load(&world->records[found->ranks[i]].epoch) != found->waits[i].epoch) return 0;
@@ -140,16 +145,16 @@ void ad_shm_raise_left(shm_world *world, const shm_call *c, uint32_t rank) {
 static void look_for_left(shm_world *world, const shm_call *c) {
   for (int64_t member = -1; (member = ad_shm_lacking(c, (uint32_t)(member + 1))) >= 0;) {
     uint32_t rank = (uint32_t)ad_shape_rank(&c->channel->shape, member);
-    // Looked at again: it may have done its part just before it left.
+    // Looks again whether it lacks anything: it may have done its part just before it left.
     if (!has_left(world, rank) || ad_shm_lacking(c, (uint32_t)member) != member) continue;
     ad_shm_raise_left(world, c, rank);
   }
 }
 
-// Waiting for all ranks to join.
+// A rank that left while this one waits for all ranks to join.
 static void look_for_absent(shm_world *world) {
   for (uint32_t rank = 0; rank < world->ranks; rank++) {
-    // Looked at again: it may have left after all had joined.
+    // Looks again whether all have joined: it may have left after that.
     if (!has_left(world, rank) || atomic_load(&world->control->tried) == world->control->joining) continue;
     char words[AD_MESSAGE_MAX];
     ad_text text = ad_text_on(words, sizeof words);
@@ -172,22 +177,16 @@ static void diagnose(shm_world *world, const shm_call *blocking) {
 
 typedef struct waiting {
   uint32_t turns;
-  uint64_t sleep, next_check;  // nanoseconds
+  int64_t sleep, next_check;  // nanoseconds
   int is_long;
 } waiting;
 
-uint64_t ad_shm_nanoseconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-// From now on others may find this rank in a circle.
+// Begins a long wait: this rank sleeps from now on, and others can see which call it waits for.
 static void enter_long(shm_world *world, waiting *w, const shm_call *blocking) {
   shm_record *record = &world->records[world->rank];
   w->is_long = 1;
   w->sleep = sleep_first < world->sleep_longest ? sleep_first : world->sleep_longest;
-  w->next_check = ad_shm_nanoseconds() + check_interval;
+  w->next_check = ad_now() + check_interval;
   if (!blocking) return;
   atomic_store(&record->waits_channel, (uint64_t)((char *)blocking->channel->consumed - world->base));
   atomic_store(&record->waits_sequence, blocking->sequence);
@@ -228,7 +227,7 @@ static void pass_time(shm_world *world, waiting *w, int (*ready)(shm_world *, vo
   } else {
     if (!w->is_long) enter_long(world, w, blocking);
     sleep_once(world, w, ready, subject);
-    uint64_t now = ad_shm_nanoseconds();
+    int64_t now = ad_now();
     if (now < w->next_check) return;
     w->next_check = now + check_interval;
     diagnose(world, blocking);

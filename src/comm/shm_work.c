@@ -33,7 +33,8 @@ size_t ad_shm_run(const ad_call *call, uint32_t k, size_t at, size_t *whole) {
   return end - start - at;
 }
 
-// Of both kinds of work: about four chunks for each member, but neither tiny nor beyond the caches.
+// The size of chunks, of reductions and of copies: about four in each part, but neither tiny nor larger than the
+// caches.
 static size_t chunk_bytes(size_t part_bytes, size_t most) {
   size_t bytes = (part_bytes / 4 + SHM_LINE - 1) / SHM_LINE * SHM_LINE;
   return bytes < chunk_min ? chunk_min : bytes > most ? most : bytes;
@@ -89,7 +90,7 @@ static void run_copy_chunk(const shm_world *world, const shm_call *c, uint32_t k
   ad_shm_copy_out(c, segment.to + start, segment.from + start, bytes);
 }
 
-/* ---- counting chunks: everybody's count from everybody's own call ---- */
+/* ---- counting chunks: each member counts those of its own part, from its own call ---- */
 
 static uint32_t reduce_chunks(const ad_call *call) {
   size_t count = ad_shm_part(call, call->index), chunk = reduce_chunk(call, count);
@@ -143,7 +144,8 @@ int ad_shm_work_chunks(shm_world *world, shm_call *c) {
   uint32_t members = c->channel->members, own = c->channel->index;
   if (!c->next_reduce++) work_on(world, c, own);
   if (all_done(c)) return 1;
-  // Members that run too finish soon by themselves; taking their chunks at once would only move cache lines about.
+  // Members that are running finish their parts soon by themselves. Taking their chunks at once would only make cache
+  // lines travel; so this rank looks a few times first.
   if (c->patience) {
     c->patience--;
     return 0;

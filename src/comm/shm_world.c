@@ -27,7 +27,7 @@ static uint64_t round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / un
 
 static uint64_t machine_memory(void) { return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE); }
 
-// Differs where the version or the layout of the file does.
+// A number that differs between versions and between layouts of the file.
 static uint64_t magic(void) {
   uint64_t layout = (sizeof(shm_control) << 40) + (sizeof(shm_slot) << 20) + sizeof(shm_record) + SHM_RING;
   return ad_random_bits(ad_random_stream("addend " AD_SHM_VERSION), layout, 0);
@@ -107,7 +107,7 @@ void ad_shm_raise(shm_control *control, uint32_t rank, ad_status status, ad_stat
   ad_shm_wake_all(control);
 }
 
-// The writer may die between 1 and 2: its words are then not waited for.
+// Waits for the words of an error that is being written, but not for ever: the writer may have died meanwhile.
 ad_status ad_shm_error(const shm_control *control) {
   const struct timespec millisecond = {.tv_nsec = 1000000};
   for (int i = 0; i < 500 && atomic_load_explicit(&control->failed, memory_order_acquire) == 1; i++)
@@ -136,7 +136,7 @@ static void agree_on_kernels(const shm_world *world) {
   ad_kernels_choose((ad_variant)least);
 }
 
-// Ranks may be bound to a core each.
+// Adds the cores that this rank may run on; ranks may be bound to one core each.
 static void show_cores(const shm_world *world) {
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof cores, &cores)) return;

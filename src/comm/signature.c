@@ -3,11 +3,17 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <xxhash.h>
 
 enum { SHOWN_MEMBERS_MAX = 16 };
 
-/* Above the lowest 32 bits: a broadcast's root; of what reduces, how the sums are written. */
+void ad_site_write(char to[AD_SITE_MAX], const char *site) {
+  size_t length = strlen(site), skipped = length < AD_SITE_MAX ? 0 : length - AD_SITE_MAX + 1;
+  memcpy(to, site + skipped, length - skipped + 1);
+}
+
+/* The upper 32 bits of `what`: a broadcast's root or, of operations that reduce, how the results are written. */
 static uint64_t pack_outputs(const ad_call *call) {
   const ad_reducing *how = &call->reducing;
   if (!ad_op_reduces(call->op)) return call->root;
@@ -24,7 +30,8 @@ ad_signature ad_signature_of(const ad_call *call) {
   // Exchange: dtype and counts are matched per message, members without messages need not know them.
   if (call->op == AD_EXCHANGE || call->op == AD_BARRIER) return (ad_signature){.what = (uint64_t)call->op};
   ad_signature signature = {.what = pack(call), .count = call->count};
-  if (call->segment_count) signature.counts = (call->segments_hash | 1) ^ 2;  // no other than those of counts by chance
+  // Never 0; bit 1 is flipped, so that segments do not match counts of the same bytes.
+  if (call->segment_count) signature.counts = (call->segments_hash | 1) ^ 2;
   if (!call->in_starts) return signature;
   // All members know the counts of reduce_scatter and all_gather; those of all_to_all are matched pair by pair.
   signature.counts = 1;
@@ -34,7 +41,7 @@ ad_signature ad_signature_of(const ad_call *call) {
   return signature;
 }
 
-/* The byte that holds a scale from -128 to 127. */
+/* The scale, -128 to 127, that the lowest byte holds. */
 static int scale_at(uint64_t what) {
   int byte = (int)(what & 0xff);
   return byte < 128 ? byte : byte - 256;
@@ -72,8 +79,7 @@ void ad_signature_print(ad_text *text, const ad_signature *signature) {
 
 void ad_group_words(ad_text *text, ad_axes axes, const ad_group_shape *shape) {
   char names[128];
-  int64_t members = 1;
-  for (int k = 0; k < shape->count; k++) members *= shape->size[k];
+  int64_t members = ad_shape_members(shape);
   if (axes == AD_AXES_ALL)
     snprintf(names, sizeof names, "all axes");
   else

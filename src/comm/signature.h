@@ -6,21 +6,24 @@
 
 enum { AD_SITE_MAX = 52 };
 
-/* Two calls match if and only if these are equal (of counts, their 64-bit hashes). Fixed size: it lies in shared
- * memory. */
+/* Two calls match if and only if their signatures are equal. Of a list of counts a signature has the 64-bit hash, so
+ * that it has a fixed size and fits into shared memory and mail. */
 typedef struct ad_signature {
   uint64_t what;    // op, dtype, accumulate, reduction, root
   uint64_t count;   // elements of the value or of a block
-  uint64_t counts;  // hash of the counts that all members know; 0: equal blocks
+  uint64_t counts;  // hash of the counts, where all members know them; 0: all blocks have one size
 } ad_signature;
+
+/* Copies a call's site; of a long one the end, which says more than the start. */
+void ad_site_write(char to[AD_SITE_MAX], const char *site);
 
 ad_signature ad_signature_of(const ad_call *call);
 static inline int ad_signature_equal(const ad_signature *a, const ad_signature *b) {
   return a->what == b->what && a->count == b->count && a->counts == b->counts;
 }
-/* "all_reduce(sum) of 100 f32 in f32" */
+/* Adds "all_reduce(sum) of 100 f32", and how sums form and are written where that is not the default. */
 void ad_signature_print(ad_text *text, const ad_signature *signature);
-/* "dp_shard {0,1}" */
+/* Adds "dp_shard {0,1}": the axes of a group and its ranks. */
 void ad_group_words(ad_text *text, ad_axes axes, const ad_group_shape *shape);
 
 #endif

@@ -25,12 +25,12 @@ struct ad_checkpointer {
   char *folder;
   int64_t keep, step;
   phase phase;
-  int runs; /* the thread is to be joined */
+  int runs; /* 1: the thread was started and is to be joined */
   pthread_t thread;
   atomic_int done;
   ad_snapshot snapshot;
   json_t *index; /* on the first rank */
-  // What the thread leaves; read after it was joined.
+  // Results of the thread, read after it was joined.
   ad_status status;
   char message[AD_MESSAGE_MAX], warning[AD_MESSAGE_MAX];
   ad_file_sum sum;
@@ -74,7 +74,7 @@ static ad_status write_index(ad_checkpointer *c) {
   AD_TRY(ad_checkpoint_path(c->folder, c->step, 0, &folder));
   ad_status status = write_index_in(c, folder);
   ad_release(folder);
-  // The new one is complete whatever becomes of the old ones.
+  // That old checkpoints cannot be removed is a warning, since the new one is complete.
   if (!status && ad_checkpoint_remove_older(c->folder, c->step, c->keep))
     snprintf(c->warning, sizeof c->warning, "%s", ad_last_error());
   return status;
@@ -105,7 +105,8 @@ static void join_thread(ad_checkpointer *c) {
   c->runs = 0;
 }
 
-// A rank whose thread could not start has an outcome as well.
+// Begins the next phase. A rank that takes no part, or whose thread cannot start, is done at once; in the second case
+// with an error, on which all ranks then agree.
 static void begin_phase(ad_checkpointer *c, phase next, int takes_part) {
   c->phase = next;
   atomic_store(&c->done, 1);
@@ -122,7 +123,7 @@ static void end_work(ad_checkpointer *c) {
   c->phase = IDLE;
 }
 
-// Collective: the outcome of this phase on all ranks.
+// Waits for this rank's thread and gives the outcome of the phase, the same on all ranks. All ranks call it.
 static ad_status agree_on_phase(ad_checkpointer *c) {
   join_thread(c);
   ad_status own = c->status ? ad_fail(c->status, "%s", c->message) : AD_OK;

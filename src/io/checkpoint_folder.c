@@ -1,5 +1,5 @@
-/* Names of checkpoints and the order of renames and removals: whenever the machine stops, what bears a complete name is
- * complete. What a checkpoint holds is decided elsewhere. */
+/* Names of checkpoints and the order of renames and removals: whenever the machine stops, a folder with the name of a
+ * complete checkpoint is complete. What a checkpoint holds is decided elsewhere. */
 #include "io/checkpoint_folder.h"
 
 #include <dirent.h>
@@ -82,7 +82,7 @@ static ad_status move_folder(const char *from, const char *to) {
   return ad_fail(AD_IO, "%s: cannot be renamed to %s: %s", from, to, strerror(errno));
 }
 
-/* Out of the way under a name that is no complete checkpoint's, and only then file by file. */
+/* First renames the folder, so that it has no complete checkpoint's name any more, and only then removes its files. */
 static ad_status remove_complete(const char *folder, int64_t step) {
   char *complete = NULL, *leaving = NULL, name[NAME_SIZE];
   snprintf(name, sizeof name, "%s%lld.old.tmp", prefix, (long long)step);

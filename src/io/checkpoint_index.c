@@ -10,8 +10,7 @@
 int ad_piece_is_written(const ad_array *array, int64_t rank) {
   const ad_layout *layout = &array->layout;
   if (!ad_mesh_has_rank(layout->mesh, rank)) return 0;
-  ad_axes same = ad_layout_axes_of(layout, AD_R) | ad_layout_axes_of(layout, AD_I);
-  ad_group copies = ad_mesh_group(layout->mesh, same, rank);
+  ad_group copies = ad_mesh_group(layout->mesh, ad_layout_same_axes(layout), rank);
   if (ad_group_index(&copies, rank) != 0) return 0;
   ad_shape part = ad_layout_local_shape(layout, &array->shape, rank);
   return ad_shape_numel(&part) > 0;

@@ -6,16 +6,18 @@
 #include "array/part.h"
 #include "io/output.h"
 
-/* Rank writes a piece of this value: it holds some of it and is first on the axes on which the value is R or I. */
+/* 1 if `rank` writes a piece of this value: it holds a part of it, and is the first of the ranks that hold that part.
+ */
 int ad_piece_is_written(const ad_array *array, int64_t rank);
 /* "rank-R.safetensors" */
 void ad_shard_name(int64_t rank, char *buffer, size_t size);
 
 /* ---- writing ---- */
 
-/* The whole index but the files' sizes and checksums: who writes what follows from the layouts alone. */
+/* Makes the index, but for the files' sizes and checksums, which are not known yet. Which rank writes what follows from
+ * the layouts. Release with json_decref. */
 AD_CHECKED ad_status ad_index_describe(const ad_group *group, const ad_checkpoint_state *state, json_t **out);
-/* Completes it; sums[i] belongs to member i of the group. */
+/* Adds the files' sizes and checksums; sums[i] is of the file of member i of the group. */
 AD_CHECKED ad_status ad_index_add_sums(json_t *index, const ad_file_sum *sums);
 /* Returns when it is on disk. */
 AD_CHECKED ad_status ad_index_write(const json_t *index, const char *path);
@@ -25,7 +27,7 @@ AD_CHECKED ad_status ad_index_write(const json_t *index, const char *path);
 /* AD_IO if it is missing, garbled or of another version. Release with json_decref. */
 AD_CHECKED ad_status ad_index_read(const char *path, json_t **out);
 size_t ad_index_file_count(const json_t *index);
-/* The name is plain: no way leads out of the folder. */
+/* File number i of the index. Its name is a plain one, which cannot lead out of the folder; AD_IO for another. */
 AD_CHECKED ad_status ad_index_file(const json_t *index, size_t i, const char **name, ad_file_sum *out);
 /* AD_INVALID names what the checkpoint lacks, has in addition or has in another shape. */
 AD_CHECKED ad_status ad_index_match(const json_t *index, const ad_checkpoint_state *state);

@@ -44,7 +44,7 @@ static ad_status verify_file(const loading *l, size_t i) {
   return status;
 }
 
-// Every file is read by one rank.
+// Verifies this rank's share of the files; each file is read by one rank.
 static ad_status verify_share(loading *l) {
   AD_TRY(read_index(l));
   size_t ranks = (size_t)ad_group_size(&l->group), own = (size_t)ad_group_index(&l->group, ad_comm_rank(l->comm));
@@ -69,7 +69,7 @@ static ad_status open_file(loading *l, size_t i, const ad_safetensors **out) {
   return AD_OK;
 }
 
-// The whole region, in the file's dtype and then in the array's.
+// Copies a region out of the file and then, converted to the array's dtype, into the array.
 static ad_status convert_region(ad_array *array, const ad_part *mine, const ad_safetensor *tensor, const ad_part *piece,
                                 const ad_part *region) {
   size_t numel = ad_part_numel(region), element = ad_dtype_size(tensor->dtype);
@@ -151,7 +151,8 @@ static ad_status read_state(loading *l) {
 
 /* ---- the newest that is whole ---- */
 
-// *usable: it was whole, and the status is that of reading it. Collective.
+// Verifies one checkpoint and reads it. *usable: 1 if it is whole; the status is then that of reading it. All ranks
+// call it.
 static ad_status try_checkpoint(loading *l, int *usable) {
   ad_status status = ad_agree(l->comm, &l->group, verify_share(l), AD_HERE);
   *usable = !status;
@@ -184,7 +185,7 @@ static ad_status try_steps(loading *l, const char *folder, const int64_t *steps,
   return ad_fail(AD_IO, "no usable checkpoint is in %s%s", folder, count ? reasons : ": there is none at all");
 }
 
-// The first rank's view of the folder is everyone's.
+// The first rank looks into the folder and tells the others what is there.
 static ad_status find_steps(loading *l, const char *folder, int64_t *steps, int64_t *count) {
   int64_t found[AD_CHECKPOINTS_LISTED + 1] = {0};
   if (is_first(l)) found[AD_CHECKPOINTS_LISTED] = ad_checkpoint_steps(folder, found);

@@ -7,13 +7,13 @@
 
 typedef struct ad_output ad_output;
 
-/* What a file that is on disk holds. */
+/* Size and checksum of a file that is on disk. */
 typedef struct ad_file_sum {
   int64_t bytes;
   uint64_t checksum; /* xxhash64, seed 0 */
 } ad_file_sum;
 
-/* Makes the file, or empties it. */
+/* Makes the file, or empties one that is there. AD_IO. */
 AD_CHECKED ad_status ad_output_open(const char *path, ad_output **out);
 AD_CHECKED ad_status ad_output_write(ad_output *output, const void *data, size_t bytes);
 /* Returns when all of it is on disk; *out may be NULL. `output` can only be closed after that. */

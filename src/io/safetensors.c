@@ -111,7 +111,7 @@ static int by_place(const void *a, const void *b) {
   return (one->bytes > other->bytes) - (one->bytes < other->bytes);  // empty ones come first
 }
 
-// One after another, from the first byte to the last.
+// The tensors, sorted by place, must follow each other without gaps from the first byte to the last.
 static ad_status check_places(const ad_safetensors *file) {
   const char *next = file->data;
   for (size_t i = 0; i < file->count; i++) {

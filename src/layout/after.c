@@ -1,70 +1,68 @@
 /* The layout after a transition: which transitions a given layout allows. The table itself is in transition.c. */
 #include "base/error.h"
 #include "layout/nest.h"
-#include "layout/sentences.h"
 #include "layout/transition.h"
 #include "layout/type.h"
 #include "mesh/object.h"
 
-static ad_status no_entry(const char *where, ad_move move, ad_axis axis, ad_type from, ad_type to) {
+static ad_status no_entry(const char *site, ad_move move, ad_axis axis, ad_type from, ad_type to) {
   char from_text[AD_TYPE_TEXT_MAX], to_text[AD_TYPE_TEXT_MAX], repair[AD_ROUTE_TEXT_MAX];
   ad_route route = ad_route_find(from, to);
   ad_type_print(from, from_text, sizeof from_text);
   if (from == to)
-    return ad_fail(AD_TYPE, "%s%s: the value is %s on `%s` already; leave this %s out", where, ad_move_name(move),
+    return ad_fail(AD_TYPE, "%s: %s: the value is %s on `%s` already; leave this %s out", site, ad_move_name(move),
                    from_text, ad_axis_name(axis), ad_move_name(move));
-  return ad_fail(AD_TYPE, "%s%s: the value is %s on `%s`, and no %s leads from %s to %s; %s", where, ad_move_name(move),
-                 from_text, ad_axis_name(axis), ad_move_name(move), from_text,
+  return ad_fail(AD_TYPE, "%s: %s: the value is %s on `%s`, and no %s leads from %s to %s; %s", site,
+                 ad_move_name(move), from_text, ad_axis_name(axis), ad_move_name(move), from_text,
                  ad_type_print(to, to_text, sizeof to_text),
                  route.count ? ad_route_print(&route, repair, sizeof repair) : "nothing does");
 }
 
-/* The cut of `axis` is undone: no axis outside `axes` may cut the same dimension further inside. */
-static ad_status check_innermost(const ad_layout *layout, const char *where, ad_move move, ad_axes axes, ad_axis axis) {
+/* Where a move undoes the cut of `axis`, no axis outside `axes` may cut the same dimension further inside. */
+static ad_status check_innermost(const ad_layout *layout, const char *site, ad_move move, ad_axes axes, ad_axis axis) {
   int dim = ad_type_dim(layout->type[axis]);
   ad_axes others = dim < 0 ? 0 : ad_layout_cutting(layout, dim) & ~axes;
   char type[AD_TYPE_TEXT_MAX], inner_type[AD_TYPE_TEXT_MAX];
   for (int inner = 0; inner < AD_AXIS_COUNT; inner++) {
     if (!(others & AD_AXES(inner)) || layout->depth[inner] < layout->depth[axis]) continue;
     return ad_fail(AD_TYPE,
-                   "%s%s: the value is %s on `%s`, and %s on `%s` inside that cut; only the innermost cut of a "
+                   "%s: %s: the value is %s on `%s`, and %s on `%s` inside that cut; only the innermost cut of a "
                    "dimension can be undone: undo `%s` first, or both together",
-                   where, ad_move_name(move), ad_type_print(layout->type[axis], type, sizeof type), ad_axis_name(axis),
+                   site, ad_move_name(move), ad_type_print(layout->type[axis], type, sizeof type), ad_axis_name(axis),
                    ad_type_print(layout->type[inner], inner_type, sizeof inner_type), ad_axis_name((ad_axis)inner),
                    ad_axis_name((ad_axis)inner));
   }
   return AD_OK;
 }
 
-static ad_status check_axis(const ad_layout *layout, const char *where, ad_move move, ad_axes axes, ad_axis axis,
+static ad_status check_axis(const ad_layout *layout, const char *site, ad_move move, ad_axes axes, ad_axis axis,
                             ad_type to) {
   ad_type from = layout->type[axis];
   int moves_nothing = ad_type_is_cut(from) && from == to;
-  if (!ad_transition_find(move, from, to) || moves_nothing) return no_entry(where, move, axis, from, to);
-  return check_innermost(layout, where, move, axes, axis);
+  if (!ad_transition_find(move, from, to) || moves_nothing) return no_entry(site, move, axis, from, to);
+  return check_innermost(layout, site, move, axes, axis);
 }
 
-static ad_status check_call(const char *where, ad_move move, ad_axes axes, ad_type to, int ndim) {
+static ad_status check_call(const char *site, ad_move move, ad_axes axes, ad_type to, int ndim) {
   char type[AD_TYPE_TEXT_MAX];
   if ((unsigned)move >= AD_MOVE_COUNT || !ad_type_is_known(to) || (axes & ~AD_AXES_ALL))
-    return ad_fail(AD_INVALID, "%smove %d of axes 0x%x to type 0x%x: no such move, axis or type", where, (int)move,
+    return ad_fail(AD_INVALID, "%s: move %d of axes 0x%x to type 0x%x: no such move, axis or type", site, (int)move,
                    axes, to);
   if (ad_type_dim(to) >= ndim)
-    return ad_fail(AD_TYPE, "%s%s: to %s, but the value has %d dimension%s; a cut is along one of them", where,
+    return ad_fail(AD_TYPE, "%s: %s: to %s, but the value has %d dimension%s; a cut is along one of them", site,
                    ad_move_name(move), ad_type_print(to, type, sizeof type), ndim, ndim == 1 ? "" : "s");
   return AD_OK;
 }
 
 ad_status ad_layout_after(const ad_layout *layout, ad_move move, ad_axes axes, ad_type to, int ndim, const char *site,
                           ad_layout *out) {
+  if (!site) site = AD_NO_SITE;
   AD_NEED(layout, out);
   AD_NEED(layout->mesh);
-  char where[AD_WHERE_MAX];
-  ad_where(site, where);
-  AD_TRY(check_call(where, move, axes, to, ndim));
-  for (int i = 0; i < AD_AXIS_COUNT; i++) { /* named axes first: they make the better messages */
+  AD_TRY(check_call(site, move, axes, to, ndim));
+  for (int i = 0; i < AD_AXIS_COUNT; i++) { /* mesh order: an error then names an axis of the mesh string if it can */
     ad_axis axis = layout->mesh->order[i];
-    if (axes & AD_AXES(axis)) AD_TRY(check_axis(layout, where, move, axes, axis, to));
+    if (axes & AD_AXES(axis)) AD_TRY(check_axis(layout, site, move, axes, axis, to));
   }
   ad_layout after = *layout;
   ad_layout_set(&after, axes, to);

@@ -3,7 +3,7 @@
 #include "layout/nest.h"
 #include "layout/type.h"
 
-/* A cut adds at most two pieces to a rank's part, so a nest of all axes stays below this. */
+/* Each cut of a dimension adds at most two pieces to a rank's part, so that cuts by all axes stay below this. */
 enum { SPANS_MAX = 2 * AD_AXIS_COUNT + 2 };
 
 typedef struct span_list {

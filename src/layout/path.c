@@ -5,7 +5,7 @@
 #include "layout/type.h"
 #include "mesh/object.h"
 
-/* The move of one axis, AD_MOVE_COUNT if a gradient never goes that way. */
+/* The move that brings a gradient from one type to another; AD_MOVE_COUNT if none does. */
 static ad_move move_between(ad_type from, ad_type to) {
   int final = to == AD_R || to == AD_I;
   if (from == AD_P && final) return AD_MOVE_ALL_REDUCE;
@@ -40,8 +40,8 @@ static int position_in_mesh(const ad_mesh *mesh, ad_axis axis) {
   return i;
 }
 
-/* An axis can join the last step if that does the same and, since one step cuts in mesh order, comes before it there.
- */
+/* 1 if an axis can be part of the path's last step: the step makes the same move between the same types, and its axes
+ * come before this one in mesh order, in which a step over several axes cuts. */
 static int joins(const path *p, ad_move move, ad_type from, ad_type to, ad_axis axis) {
   const ad_path_step *last = p->count ? &p->step[p->count - 1] : NULL;
   if (!last || last->move != move || last->from != from || last->to != to) return 0;
@@ -52,7 +52,8 @@ static int joins(const path *p, ad_move move, ad_type from, ad_type to, ad_axis 
   return 1;
 }
 
-/* An axis that the mesh does not name has one rank for good: its type changes, but that is no step. */
+/* Brings one axis to its final type. On an axis that the mesh does not name there is one rank: its type changes without
+ * a step. */
 static void take_step(path *p, ad_axis axis, ad_type to) {
   ad_type from = p->reached.type[axis];
   ad_move move = move_between(from, to);
@@ -63,7 +64,7 @@ static void take_step(path *p, ad_axis axis, ad_type to) {
   ad_layout_set(&p->reached, AD_AXES(axis), to);
 }
 
-/* Cuts first, outermost first: what they leave to be summed is smaller. */
+/* Cuts come first, outermost first, since the sums that follow are then over smaller parts. */
 static path find_path(const ad_layout *gradient, const ad_layout *storage) {
   path p = {.reached = *gradient};
   for (int dim = 0; dim < AD_DIMS_MAX; dim++)

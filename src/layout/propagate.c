@@ -16,7 +16,7 @@ typedef struct operation {
 
 static ad_type type_of(const operation *op, size_t operand, ad_axis axis) { return op->operands[operand]->type[axis]; }
 
-/* R or I without a gradient: the difference between them is gone. */
+/* 1 if the operand is R or I and carries no gradient: R and I differ only in their gradients. */
 static int is_neutral(const operation *op, size_t operand, ad_axis axis) {
   ad_type type = type_of(op, operand, axis);
   return op->constant && op->constant[operand] && (type == AD_R || type == AD_I);
@@ -111,7 +111,7 @@ static ad_status meet_cut(const operation *op, ad_axis axis, size_t lead, ad_typ
   return AD_OK;
 }
 
-/* No operand is I, V, P or cut, those aside that are neutral. */
+/* All operands are R or neutral (see is_neutral). */
 static ad_type meet_replicated(const operation *op, ad_axis axis) {
   for (size_t i = 0; i < op->count; i++)
     if (type_of(op, i, axis) == AD_R) return AD_R;
@@ -134,17 +134,16 @@ static ad_status meet_on(const operation *op, ad_axis axis, ad_layout *out) {
 }
 
 static ad_status check_operand(const operation *op, size_t i) {
-  char where[AD_WHERE_MAX], type[AD_TYPE_TEXT_MAX];
+  char type[AD_TYPE_TEXT_MAX];
   int ndim = ad_rule_operand(op->rule, i).count;
-  ad_where(op->site, where);
   if (!ad_mesh_equal(op->operands[i]->mesh, op->operands[0]->mesh))
-    return ad_fail(AD_TYPE,
-                   "%s%s: operand 1 lies on mesh \"%s\", operand %zu on \"%s\"; change the view of one of them", where,
-                   op->rule->name, ad_mesh_text(op->operands[0]->mesh), i + 1, ad_mesh_text(op->operands[i]->mesh));
+    return ad_fail(
+        AD_TYPE, "%s: %s: operand 1 lies on mesh \"%s\", operand %zu on \"%s\"; change the view of one of them",
+        op->site, op->rule->name, ad_mesh_text(op->operands[0]->mesh), i + 1, ad_mesh_text(op->operands[i]->mesh));
   for (int k = 0; k < AD_AXIS_COUNT; k++) {
     ad_axis axis = op->operands[i]->mesh->order[k];
     if (ad_type_dim(type_of(op, i, axis)) >= ndim)
-      return ad_fail(AD_TYPE, "%s%s: operand %zu is %s on `%s`, but it has %d dimension%s in \"%s\"", where,
+      return ad_fail(AD_TYPE, "%s: %s: operand %zu is %s on `%s`, but it has %d dimension%s in \"%s\"", op->site,
                      op->rule->name, i + 1, ad_type_print(type_of(op, i, axis), type, sizeof type), ad_axis_name(axis),
                      ndim, ndim == 1 ? "" : "s", op->rule->dims);
   }
@@ -153,6 +152,7 @@ static ad_status check_operand(const operation *op, size_t i) {
 
 ad_status ad_layout_propagate(const ad_rule *rule, const ad_layout *const *operands, const int *constant, size_t count,
                               const char *site, ad_layout *out) {
+  if (!site) site = AD_NO_SITE;
   AD_NEED(rule, operands, out);
   AD_NEED(rule->name, rule->dims);
   for (size_t i = 0; i < count; i++) AD_NEED(operands[i]);
@@ -161,7 +161,7 @@ ad_status ad_layout_propagate(const ad_rule *rule, const ad_layout *const *opera
   AD_TRY(ad_rule_check(rule, count));
   for (size_t i = 0; i < count; i++) AD_TRY(check_operand(&op, i));
   ad_layout result = ad_layout_all(operands[0]->mesh, AD_R);
-  for (int i = 0; i < AD_AXIS_COUNT; i++) /* named axes first: they make the better messages */
+  for (int i = 0; i < AD_AXIS_COUNT; i++) /* mesh order: an error then names an axis of the mesh string if it can */
     AD_TRY(meet_on(&op, result.mesh->order[i], &result));
   *out = result;
   return AD_OK;

@@ -1,7 +1,6 @@
 /* The sentences of law 1: for every kind of conflict between operands, which of them changes and to what. The way there
  * comes from the transition table. */
 #include "layout/sentences.h"
-#include <stdio.h>
 #include "base/error.h"
 #include "base/text.h"
 #include "layout/transition.h"
@@ -12,10 +11,6 @@ static const char *const reasons[AD_CONFLICT_COUNT] = {
     AD_CONFLICT_LIST(REASON)
 #undef REASON
 };
-
-void ad_where(const char *site, char where[AD_WHERE_MAX]) {
-  snprintf(where, AD_WHERE_MAX, site ? "%.150s: " : "%s", site ? site : "");
-}
 
 /* One side changes to a type. */
 typedef struct repair {
@@ -86,9 +81,8 @@ static void print_repair(const ad_conflict *conflict, ad_text *text) {
 }
 
 ad_status ad_conflict_fail(const ad_conflict *conflict, const char *name, const char *site) {
-  char where[AD_WHERE_MAX], type[AD_TYPE_TEXT_MAX], sentence[512];
+  char type[AD_TYPE_TEXT_MAX], sentence[512];
   const char *why = reasons[conflict->kind];
-  ad_where(site, where);
   ad_text text = ad_text_on(sentence, sizeof sentence);
   ad_text_add(&text, "operand %zu is %s on `%s`", conflict->side[0].operand + 1,
               ad_type_print(conflict->side[0].type, type, sizeof type), ad_axis_name(conflict->axis));
@@ -101,5 +95,5 @@ ad_status ad_conflict_fail(const ad_conflict *conflict, const char *name, const 
                 conflict->side[0].operand + 1);
   else
     print_repair(conflict, &text);
-  return ad_fail(AD_TYPE, "%s%s: %s", where, name, sentence);
+  return ad_fail(AD_TYPE, "%s: %s: %s", site, name, sentence);
 }

@@ -3,11 +3,6 @@
 #define LAYOUT_SENTENCES_H
 #include "addend/layout.h"
 
-enum { AD_WHERE_MAX = 160 };
-
-/* Writes "file.c:88: ", or nothing if site is NULL. */
-void ad_where(const char *site, char where[AD_WHERE_MAX]);
-
 /* Code, why it is an error ("" where the two types say it all). The only list of conflicts. */
 #define AD_CONFLICT_LIST(X)                                                                                          \
   X(AD_INVARIANT_MIXED, "")                                                                                          \

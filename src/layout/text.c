@@ -47,13 +47,6 @@ static ad_status read_word(const char *text, ad_word word, ad_axes *named, ad_la
   return AD_OK;
 }
 
-static ad_axes larger_than_one(const ad_mesh *mesh) {
-  ad_axes axes = 0;
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (ad_mesh_axis_size(mesh, (ad_axis)axis) > 1) axes |= AD_AXES(axis);
-  return axes;
-}
-
 ad_status ad_layout_parse(const ad_mesh *mesh, const char *text, ad_layout *out) {
   AD_NEED(mesh, text, out);
   ad_layout layout = ad_layout_all(mesh, AD_R);
@@ -62,7 +55,7 @@ ad_status ad_layout_parse(const ad_mesh *mesh, const char *text, ad_layout *out)
   char absent[128];
   for (const char *cursor = text; ad_word_next(&cursor, " \t\n", &word);)
     AD_TRY(read_word(text, word, &named, &layout));
-  ad_axes missing = larger_than_one(mesh) & ~named;
+  ad_axes missing = ad_mesh_large(mesh) & ~named;
   if (missing)
     return ad_fail(AD_INVALID,
                    "layout \"%.120s\" gives no type on `%s`; on mesh \"%s\" it names every axis larger than 1", text,

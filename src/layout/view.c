@@ -1,11 +1,11 @@
 /* Changing view: the same value on another factorisation of its ranks. Moves no bytes, so it allows little. */
 #include "base/error.h"
-#include "layout/sentences.h"
 #include "layout/transition.h"
 #include "layout/type.h"
 #include "mesh/object.h"
 
-/* What all axes of a set become when they have to agree: nothing is lost on the way there. */
+/* The type that all axes of a set should have where they must agree, for the message: one to which every type on them
+ * can be brought without losing anything. */
 static ad_type common_type(const ad_layout *layout, ad_axes axes) {
   int seen[AD_P + 1] = {0};
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -18,16 +18,16 @@ static ad_type common_type(const ad_layout *layout, ad_axes axes) {
 }
 
 /* All of `axes` must have one type among R, I, V, P; `seen_as` is what they are in the view, for the message. */
-static ad_status one_type(const ad_layout *layout, const char *where, ad_axes axes, const char *seen_as, ad_type *out) {
+static ad_status one_type(const ad_layout *layout, const char *site, ad_axes axes, const char *seen_as, ad_type *out) {
   ad_type common = common_type(layout, axes);
   char set[128], type[AD_TYPE_TEXT_MAX], target[AD_TYPE_TEXT_MAX], repair[AD_ROUTE_TEXT_MAX];
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (!(axes & AD_AXES(axis)) || layout->type[axis] == common) continue;
     ad_route route = ad_route_find(layout->type[axis], common);
     return ad_fail(AD_TYPE,
-                   "%schange of view: `%s` becomes `%s` and needs one type among R, I, V, P, but the value is %s on "
+                   "%s: change of view: `%s` becomes `%s` and needs one type among R, I, V, P, but the value is %s on "
                    "`%s`; %s there, so that it is %s on all of them",
-                   where, ad_axes_print(axes, set, sizeof set), seen_as,
+                   site, ad_axes_print(axes, set, sizeof set), seen_as,
                    ad_type_print(layout->type[axis], type, sizeof type), ad_axis_name((ad_axis)axis),
                    ad_route_print(&route, repair, sizeof repair), ad_type_print(common, target, sizeof target));
   }
@@ -35,21 +35,21 @@ static ad_status one_type(const ad_layout *layout, const char *where, ad_axes ax
   return AD_OK;
 }
 
-static ad_status view_sets(const ad_layout *layout, const char *where, ad_layout *seen, ad_axes *known) {
+static ad_status view_sets(const ad_layout *layout, const char *site, ad_layout *seen, ad_axes *known) {
   ad_axes from[AD_AXIS_COUNT], to[AD_AXIS_COUNT];
   int count = ad_mesh_common_sets(layout->mesh, seen->mesh, from, to);
   for (int i = 0; i < count; i++) {
     char seen_as[128];
     ad_type type = AD_R;
-    AD_TRY(one_type(layout, where, from[i], ad_axes_print(to[i], seen_as, sizeof seen_as), &type));
+    AD_TRY(one_type(layout, site, from[i], ad_axes_print(to[i], seen_as, sizeof seen_as), &type));
     ad_layout_set(seen, to[i], type);
     *known |= to[i];
   }
   return AD_OK;
 }
 
-/* Axes of size 1 lie between the sets, at a stride. Those of the view take the types of those of the mesh at the same
- * stride, counted from the fastest. */
+/* Named axes of size 1 belong to no common set. Such an axis of the view corresponds to the one of the mesh that has
+ * the same stride; of several with one stride, counted from the fastest. This lists those of a mesh, fastest first. */
 static int thin_axes(const ad_mesh *mesh, int64_t stride, ad_axis axes[AD_AXIS_COUNT]) {
   int count = 0;
   for (int i = mesh->named_count - 1; i >= 0; i--) {
@@ -59,14 +59,14 @@ static int thin_axes(const ad_mesh *mesh, int64_t stride, ad_axis axes[AD_AXIS_C
   return count;
 }
 
-static ad_status view_thin_axes(const ad_layout *layout, const char *where, int64_t stride, ad_layout *seen,
+static ad_status view_thin_axes(const ad_layout *layout, const char *site, int64_t stride, ad_layout *seen,
                                 ad_axes *known) {
   ad_axis here[AD_AXIS_COUNT], there[AD_AXIS_COUNT];
   int here_count = thin_axes(layout->mesh, stride, here), there_count = thin_axes(seen->mesh, stride, there);
   for (int i = 0; i < here_count; i++) {
     ad_type type = AD_R;
     const char *seen_as = i < there_count ? ad_axis_name(there[i]) : "nothing";
-    AD_TRY(one_type(layout, where, AD_AXES(here[i]), seen_as, &type));
+    AD_TRY(one_type(layout, site, AD_AXES(here[i]), seen_as, &type));
     if (i >= there_count) continue;
     ad_layout_set(seen, AD_AXES(there[i]), type);
     *known |= AD_AXES(there[i]);
@@ -74,8 +74,8 @@ static ad_status view_thin_axes(const ad_layout *layout, const char *where, int6
   return AD_OK;
 }
 
-/* What has no counterpart takes the type of its slower neighbour; what has none of those, of the nearest faster axis.
- */
+/* An axis of the view without a counterpart in the mesh takes the type of its slower neighbour; if there is no slower
+ * axis, that of the nearest faster one that has a counterpart. */
 static void fill_unknown(ad_layout *seen, ad_axes known) {
   const ad_mesh *view = seen->mesh;
   ad_type type = AD_R;
@@ -89,43 +89,43 @@ static void fill_unknown(ad_layout *seen, ad_axes known) {
 }
 
 /* Axes that neither the mesh nor the view names have one rank in both and keep their types. */
-static ad_status keep_unnamed(const ad_layout *layout, const char *where, ad_layout *seen) {
+static ad_status keep_unnamed(const ad_layout *layout, const char *site, ad_layout *seen) {
   ad_axes named = ad_mesh_named(layout->mesh) | ad_mesh_named(seen->mesh);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     ad_type type = AD_R;
     if (named & AD_AXES(axis)) continue;
-    AD_TRY(one_type(layout, where, AD_AXES(axis), ad_axis_name((ad_axis)axis), &type));
+    AD_TRY(one_type(layout, site, AD_AXES(axis), ad_axis_name((ad_axis)axis), &type));
     ad_layout_set(seen, AD_AXES(axis), type);
   }
   return AD_OK;
 }
 
-static ad_status view_all(const ad_layout *layout, const char *where, ad_layout *seen) {
+static ad_status view_all(const ad_layout *layout, const char *site, ad_layout *seen) {
   ad_axes known = 0;
-  AD_TRY(view_sets(layout, where, seen, &known));
-  AD_TRY(keep_unnamed(layout, where, seen));
+  AD_TRY(view_sets(layout, site, seen, &known));
+  AD_TRY(keep_unnamed(layout, site, seen));
   for (int i = 0; i < AD_AXIS_COUNT; i++) {
-    const ad_mesh *mesh = layout->mesh; /* its strides are all that matter: others have no counterparts */
-    AD_TRY(view_thin_axes(layout, where, mesh->stride[mesh->order[i]], seen, &known));
+    const ad_mesh *mesh = layout->mesh; /* axes of the view at other strides have no counterparts */
+    AD_TRY(view_thin_axes(layout, site, mesh->stride[mesh->order[i]], seen, &known));
   }
   fill_unknown(seen, known);
   return AD_OK;
 }
 
 ad_status ad_layout_view(const ad_layout *layout, const ad_mesh *view, const char *site, ad_layout *out) {
+  if (!site) site = AD_NO_SITE;
   AD_NEED(layout, view, out);
   AD_NEED(layout->mesh);
-  char where[AD_WHERE_MAX];
-  ad_where(site, where);
   if (!ad_mesh_same_ranks(layout->mesh, view))
-    return ad_fail(AD_INVALID,
-                   "%schange of view: mesh \"%s\" has ranks %lld to %lld, the view \"%s\" %lld to %lld; a view has the "
-                   "same ranks",
-                   where, ad_mesh_text(layout->mesh), (long long)ad_mesh_first_rank(layout->mesh),
-                   (long long)(ad_mesh_first_rank(layout->mesh) + ad_mesh_size(layout->mesh) - 1), ad_mesh_text(view),
-                   (long long)ad_mesh_first_rank(view), (long long)(ad_mesh_first_rank(view) + ad_mesh_size(view) - 1));
+    return ad_fail(
+        AD_INVALID,
+        "%s: change of view: mesh \"%s\" has ranks %lld to %lld, the view \"%s\" %lld to %lld; a view has the "
+        "same ranks",
+        site, ad_mesh_text(layout->mesh), (long long)ad_mesh_first_rank(layout->mesh),
+        (long long)(ad_mesh_first_rank(layout->mesh) + ad_mesh_size(layout->mesh) - 1), ad_mesh_text(view),
+        (long long)ad_mesh_first_rank(view), (long long)(ad_mesh_first_rank(view) + ad_mesh_size(view) - 1));
   ad_layout seen = ad_layout_all(view, AD_R);
-  AD_TRY(view_all(layout, where, &seen));
+  AD_TRY(view_all(layout, site, &seen));
   *out = seen;
   return AD_OK;
 }

@@ -1,4 +1,4 @@
-/* Groups: the fibres of a mesh, as arithmetic. No list of members is ever held. */
+/* Groups of a mesh, as arithmetic: members are computed when they are asked for, never listed. */
 #include <inttypes.h>
 #include "base/text.h"
 #include "mesh/object.h"

@@ -22,8 +22,8 @@ ad_status ad_mesh_create_view(const ad_mesh *mesh, const char *text, ad_mesh **o
 typedef struct walk {
   const ad_mesh *mesh;
   int next;
-  int64_t product; /* of the sizes passed since the last common boundary */
-  ad_axes axes;    /* passed since then, without those of size 1 */
+  int64_t product; /* of the sizes of the axes passed since the last common boundary */
+  ad_axes axes;    /* the axes passed since then, without those of size 1 */
 } walk;
 
 static void walk_on(walk *w) {
@@ -33,9 +33,10 @@ static void walk_on(walk *w) {
   if (size > 1) w->axes |= AD_AXES(axis);
 }
 
-/* Groups of both meshes are equal only between boundaries that both have: a factor of a group's canonical shape begins
- * and ends at a boundary, and equal groups have equal canonical shapes. So the smallest common sets are what lies
- * between neighbouring common boundaries. */
+/* A boundary is a place between two neighbouring axes of a mesh, given by the product of the sizes of all axes before
+ * it. Every factor of a group's canonical shape begins and ends at a boundary of its mesh, and equal groups have equal
+ * canonical shapes. So sets of axes that have the same groups in both meshes begin and end at boundaries that both
+ * have, and the smallest are what lies between two such boundaries that follow each other. */
 int ad_mesh_common_sets(const ad_mesh *a, const ad_mesh *b, ad_axes in_a[AD_AXIS_COUNT], ad_axes in_b[AD_AXIS_COUNT]) {
   if (!ad_mesh_same_ranks(a, b)) return 0;
   walk left = {a, 0, 1, 0}, right = {b, 0, 1, 0};

@@ -8,7 +8,7 @@
 #include "optim/adamw_kernel.h"
 
 typedef struct slot {
-  ad_dtype param; /* of the parameter; the moments may be wider */
+  ad_dtype param; /* dtype of the parameter, which its moments have too */
   ad_array moment[2];
   int decays;
 } slot;
@@ -102,7 +102,7 @@ void ad_adamw_destroy(ad_adamw *optimizer) {
   ad_release(optimizer);
 }
 
-/* Law 6 for the value `array` ("parameter" or "gradient") that meets a slot. */
+/* Law 6, like adds to like, between a slot and `array`, which is its parameter or its gradient, as `what` says. */
 static ad_status check_meets(const slot *s, const ad_array *array, const char *what, size_t index, const char *site) {
   char mine[256], theirs[256];
   const ad_array *state = &s->moment[0];
@@ -131,7 +131,7 @@ static ad_status check_param_of(const slot *s, const ad_array *param, size_t ind
                  ad_dtype_name(param->dtype), ad_dtype_name(s->param));
 }
 
-/* Its dtype is the one that its contract reduces in. */
+/* A gradient may have another floating dtype than its parameter: the one in which its contract reduces it. */
 static ad_status check_gradient_of(const slot *s, const ad_array *grad, size_t index, const char *site) {
   if (!grad) return AD_OK;
   AD_TRY(check_meets(s, grad, "gradient", index, site));
@@ -150,10 +150,12 @@ static ad_status check_step(const ad_adamw *optimizer, ad_array *const *params, 
 }
 
 enum {
+  // Elements. Gradients that are missing or of another dtype are used block by block, so that the block stays in a
+  // cache.
   BLOCK = 1024
-};  // elements; a gradient that is missing or of another dtype passes through a block that stays in the cache
+};
 
-/* Elements at .. at + n of the gradient in the parameter's dtype: themselves, or in `space`. */
+/* Elements [at, at + n) of the gradient in the parameter's dtype: where they lie, or converted into `space`. */
 static const void *gradient_at(const slot *s, const ad_array *grad, size_t at, size_t n, double space[BLOCK]) {
   static const double zeros[BLOCK];
   if (!grad) return zeros;

@@ -24,4 +24,4 @@
 UPDATE(update_f32, float, sqrtf)
 UPDATE(update_f64, double, sqrt)
 
-const adamw_kernels KERNELS = {update_f32, update_f64};
+const adamw_kernels KERNELS = {.f32 = update_f32, .f64 = update_f64};

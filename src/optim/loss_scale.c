@@ -3,7 +3,7 @@
 #include <math.h>
 #include "addend/optim.h"
 
-enum { EXPONENT_LEAST = -24, EXPONENT_MOST = 24 }; /* beyond them a gradient is wrong, not unlucky */
+enum { EXPONENT_LEAST = -24, EXPONENT_MOST = 24 }; /* a gradient that needs more has another fault than its scale */
 static const int64_t DEFAULT_GROWTH = 2000;
 
 static int clamped(int exponent) {

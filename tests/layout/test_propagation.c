@@ -267,7 +267,8 @@ static void operands_lie_on_one_mesh(void **state) {
   ad_rule rule = {"add", "b,b->b", AD_ADDITIVE, NULL};
   assert_int_equal(ad_layout_propagate(&rule, (const ad_layout *[]){&a, &b}, NULL, 2, NULL, &out), AD_TYPE);
   assert_string_equal(ad_last_error(),
-                      "add: operand 1 lies on mesh \"dp_shard=3 cp=1 tp=2\", operand 2 on \"ep=6\"; change the view of "
+                      "a call without a site: add: operand 1 lies on mesh \"dp_shard=3 cp=1 tp=2\", operand 2 on "
+                      "\"ep=6\"; change the view of "
                       "one of them");
   ad_mesh_destroy(view);
 }

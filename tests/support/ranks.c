@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include "base/clock.h"
 
 #if defined(AD_SANITIZED_ADDRESS)
 int __lsan_do_recoverable_leak_check(void);
@@ -167,8 +167,4 @@ void rank_memory_free(void *memory) {
   free((unsigned char *)memory - RED_ZONE);
 }
 
-double rank_seconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
+double rank_seconds(void) { return ad_seconds(); }

@@ -110,20 +110,23 @@ static void transport_close(void) {
 }
 
 extern const ad_mpi_transport ad_mpi_transport_table;
-__attribute__((visibility("default"))) const ad_mpi_transport ad_mpi_transport_table = {AD_MPI_TRANSPORT_VERSION,
 #if defined(OPEN_MPI)
-                                                                                        "Open MPI",
+#define IMPLEMENTATION "Open MPI"
 #elif defined(MPICH_VERSION)
-                                                                                        "MPICH",
+#define IMPLEMENTATION "MPICH"
 #else
-                                                                                        "an MPI",
+#define IMPLEMENTATION "an MPI"
 #endif
-                                                                                        transport_open,
-                                                                                        transport_all_gather,
-                                                                                        transport_send,
-                                                                                        transport_receive,
-                                                                                        transport_test,
-                                                                                        transport_cancel,
-                                                                                        transport_probe,
-                                                                                        transport_abort,
-                                                                                        transport_close};
+__attribute__((visibility("default"))) const ad_mpi_transport ad_mpi_transport_table = {
+    .version = AD_MPI_TRANSPORT_VERSION,
+    .name = IMPLEMENTATION,
+    .open = transport_open,
+    .all_gather = transport_all_gather,
+    .send = transport_send,
+    .receive = transport_receive,
+    .test = transport_test,
+    .cancel = transport_cancel,
+    .probe = transport_probe,
+    .abort = transport_abort,
+    .close = transport_close,
+};
