@@ -13,8 +13,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include <jansson.h>
 #include "addend/checkpoint.h"
+#include "io/checkpoint_index.h"
 #include "io/file.h"
+#include "ranks.h"
 
 /* ---- the calls, as they were made ---- */
 
@@ -192,12 +195,74 @@ static void one_of_the_same_step_is_replaced_before_it_is_removed(void **state) 
   close_alone(&a);
 }
 
+/* ---- a value of which the files hold a part ---- */
+
+static int save_halves(ad_comm *comm, void *context) {
+  (void)context;
+  ad_mesh *mesh;
+  ad_checkpointer *checkpointer;
+  ad_array array;
+  CHECK_OK(ad_mesh_create("dp_shard=2", &mesh));
+  ad_layout layout = ad_layout_all(mesh, AD_R);
+  ad_layout_set(&layout, AD_AXES(AD_DP_SHARD), AD_S(0));
+  CHECK_OK(ad_array_create(comm, AD_F32, &(ad_shape){2, {ROWS, 2}}, &layout, &array));
+  ad_checkpoint_value value = {"matrix", &array};
+  ad_checkpoint_state state = {.step = 1, .values = &value, .value_count = 1};
+  CHECK_OK(ad_checkpointer_create(comm, mesh, folder, 1, &checkpointer));
+  CHECK_OK(ad_checkpointer_save(checkpointer, &state));
+  CHECK_OK(ad_checkpointer_finish(checkpointer));
+  ad_checkpointer_destroy(checkpointer);
+  ad_array_destroy(comm, &array);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+/* Rewrites the index, with a checksum that fits: the second piece is left out, or takes the place of the first. */
+static void lose_a_piece(int doubles) {
+  char path[160];
+  json_t *index;
+  snprintf(path, sizeof path, "%s/step-1/index.json", folder);
+  assert_int_equal(ad_index_read(path, &index), AD_OK);
+  json_t *pieces = json_object_get(json_object_get(json_object_get(index, "values"), "matrix"), "pieces");
+  assert_int_equal(json_array_size(pieces), 2);
+  if (doubles)
+    assert_int_equal(json_array_set(pieces, 0, json_array_get(pieces, 1)), 0);
+  else
+    assert_int_equal(json_array_remove(pieces, 0), 0);
+  assert_int_equal(ad_index_write(index, path), AD_OK);
+  json_decref(index);
+}
+
+static void a_value_of_which_a_part_is_missing_does_not_load(void **state) {
+  alone a;
+  open_alone(&a, 1);
+  run_ranks(2, save_halves, NULL);
+  if (ad_checkpoint_load(a.comm, a.mesh, folder, &a.state)) fail_msg("%s", ad_last_error());
+  lose_a_piece(0);
+  assert_int_equal(ad_checkpoint_load(a.comm, a.mesh, folder, &a.state), AD_IO);
+  assert_non_null(strstr(ad_last_error(), "of matrix, 4 of the 8 elements of rank 0 are in it"));
+  close_alone(&a);
+}
+
+/* As many elements as there are, but not each of them. */
+static void a_value_of_which_a_part_is_there_twice_does_not_load(void **state) {
+  alone a;
+  open_alone(&a, 1);
+  run_ranks(2, save_halves, NULL);
+  lose_a_piece(1);
+  assert_int_equal(ad_checkpoint_load(a.comm, a.mesh, folder, &a.state), AD_IO);
+  assert_non_null(strstr(ad_last_error(), "of matrix, some elements of rank 0 are in it twice"));
+  close_alone(&a);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_checkpoint_gets_its_name_when_all_of_it_is_on_disk),
       cmocka_unit_test(an_older_one_goes_when_the_new_one_has_its_name_on_disk),
       cmocka_unit_test(no_file_of_a_complete_one_is_removed_while_it_has_its_name),
       cmocka_unit_test(one_of_the_same_step_is_replaced_before_it_is_removed),
+      cmocka_unit_test(a_value_of_which_a_part_is_missing_does_not_load),
+      cmocka_unit_test(a_value_of_which_a_part_is_there_twice_does_not_load),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
