@@ -13,10 +13,11 @@
 #include "base/random.h"
 #include "ranks.h"
 
-enum { PARAMS = 4, MICROBATCHES = 3, NUMEL_MAX = 64 };
+enum { PARAMS = 6, MICROBATCHES = 3, NUMEL_MAX = 64 };
 
-static const ad_shape shapes[PARAMS] = {{2, {6, 3}}, {1, {7}}, {2, {5, 4}}, {2, {4, 2}}};
-static const char *const names[PARAMS] = {"copied", "invariant", "by columns", "by rows"};
+static const ad_shape shapes[PARAMS] = {{2, {6, 3}}, {1, {7}}, {2, {5, 4}}, {2, {4, 2}}, {1, {5}}, {2, {3, 2}}};
+static const char *const names[PARAMS] = {"copied",  "invariant",      "by columns",
+                                          "by rows", "summed nowhere", "stored invariant"};
 
 typedef struct setting {
   const char *mesh;
@@ -35,13 +36,15 @@ typedef struct world {
 } world;
 
 static void describe_params(world *w, int shards) {
-  static const ad_type types[PARAMS] = {AD_R, AD_I, AD_S(1), AD_S(0)};
+  static const ad_type types[PARAMS] = {AD_R, AD_I, AD_S(1), AD_S(0), AD_I, AD_R};
   for (int p = 0; p < PARAMS; p++) {
     ad_param_spec *spec = &w->specs[p];
     *spec = (ad_param_spec){.name = names[p], .shape = shapes[p], .layout = ad_layout_all(w->mesh, AD_R)};
     ad_layout_set(&spec->layout, AD_AXES(AD_TP), types[p]);
+    if (p == 4) spec->layout = ad_layout_all(w->mesh, AD_I);
     spec->storage = spec->layout;
-    if (shards && p != 3) ad_layout_set(&spec->storage, AD_AXES(AD_DP_SHARD), AD_S(0));
+    if (p == 5) ad_layout_set(&spec->storage, AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD), AD_I);
+    if (shards && p < 3) ad_layout_set(&spec->storage, AD_AXES(AD_DP_SHARD), AD_S(0));
     spec->contract = w->contract;
   }
 }
@@ -148,7 +151,7 @@ static void check_sums(const world *w) {
 /* ---- all of them ---- */
 
 /* Which parameters have a gradient in which microbatch: all; one never; each absent somewhere; each there once. */
-static const unsigned presences[][MICROBATCHES] = {{15, 15, 15}, {7, 7, 7}, {14, 13, 11}, {1, 4, 10}, {6, 9, 0}};
+static const unsigned presences[][MICROBATCHES] = {{63, 63, 63}, {23, 23, 23}, {46, 29, 59}, {17, 4, 42}, {38, 25, 0}};
 enum { PRESENCES = sizeof presences / sizeof *presences };
 
 static void run_schedules(world *w) {
