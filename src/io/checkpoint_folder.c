@@ -82,16 +82,29 @@ static ad_status move_folder(const char *from, const char *to) {
   return ad_fail(AD_IO, "%s: cannot be renamed to %s: %s", from, to, strerror(errno));
 }
 
-/* First renames the folder, so that it has no complete checkpoint's name any more, and only then removes its files. */
-static ad_status remove_complete(const char *folder, int64_t step) {
-  char *complete = NULL, *leaving = NULL, name[NAME_SIZE];
+/* "FOLDER/step-N.old.tmp": what bore a complete checkpoint's name and is to be removed. */
+static ad_status leaving_path(const char *folder, int64_t step, char **out) {
+  char name[NAME_SIZE];
   snprintf(name, sizeof name, "%s%lld.old.tmp", prefix, (long long)step);
-  ad_status status = ad_checkpoint_path(folder, step, 1, &complete);
-  if (!status) status = ad_path_in(folder, name, &leaving);
-  if (!status) status = ad_folder_remove(leaving);
+  return ad_path_in(folder, name, out);
+}
+
+static ad_status remove_leaving(const char *folder, int64_t step) {
+  char *leaving;
+  AD_TRY(leaving_path(folder, step, &leaving));
+  ad_status status = ad_folder_remove(leaving);
+  ad_release(leaving);
+  return status;
+}
+
+/* A checkpoint loses its name at once and only then its files; one that is not there will do. */
+static ad_status set_aside(const char *folder, int64_t step) {
+  char *complete = NULL, *leaving = NULL;
+  ad_status status = remove_leaving(folder, step);
+  if (!status) status = ad_checkpoint_path(folder, step, 1, &complete);
+  if (!status) status = leaving_path(folder, step, &leaving);
   if (!status && rename(complete, leaving) && errno != ENOENT)
     status = ad_fail(AD_IO, "%s: cannot be removed: %s", complete, strerror(errno));
-  if (!status) status = ad_folder_remove(leaving);
   ad_release(complete);
   ad_release(leaving);
   return status;
@@ -101,7 +114,7 @@ ad_status ad_checkpoint_place(const char *folder, int64_t step) {
   char *written = NULL, *complete = NULL;
   ad_status status = ad_checkpoint_path(folder, step, 0, &written);
   if (!status) status = ad_checkpoint_path(folder, step, 1, &complete);
-  if (!status) status = remove_complete(folder, step);
+  if (!status) status = set_aside(folder, step);
   if (!status) status = move_folder(written, complete);
   if (!status) status = ad_folder_sync(folder);
   ad_release(written);
@@ -112,12 +125,11 @@ ad_status ad_checkpoint_place(const char *folder, int64_t step) {
 ad_status ad_checkpoint_remove_older(const char *folder, int64_t step, int64_t keep) {
   int64_t steps[AD_CHECKPOINTS_LISTED], kept = 0;
   int count = ad_checkpoint_steps(folder, steps);
-  for (int i = 0; i < count; i++) {
-    if (steps[i] > step) continue;
-    if (kept < keep)
-      kept++;
-    else
-      AD_TRY(remove_complete(folder, steps[i]));
+  ad_status status = remove_leaving(folder, step);
+  for (int i = 0; i < count && !status; i++) {
+    if (steps[i] > step || ++kept <= keep) continue;
+    status = set_aside(folder, steps[i]);
+    if (!status) status = remove_leaving(folder, steps[i]);
   }
-  return AD_OK;
+  return status;
 }

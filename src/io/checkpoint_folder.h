@@ -13,10 +13,11 @@ int ad_checkpoint_steps(const char *folder, int64_t steps[AD_CHECKPOINTS_LISTED]
 AD_CHECKED ad_status ad_checkpoint_path(const char *folder, int64_t step, int is_complete, char **out);
 /* Removes every step-N.tmp. */
 AD_CHECKED ad_status ad_checkpoint_clean(const char *folder);
-/* Renames step-N.tmp to step-N; a damaged checkpoint of that name is removed first. Returns when that is on disk. */
+/* Gives step-N.tmp its name; one that has it makes way, and is there as step-N.old.tmp until remove_older. Returns when
+ * that is on disk. */
 AD_CHECKED ad_status ad_checkpoint_place(const char *folder, int64_t step);
-/* Of the checkpoints up to `step` keeps the last `keep` and removes the others. Later ones, which were unusable and
- * passed over, stay. */
+/* Removes what made way for `step`, and those older than the last `keep` up to it; later ones (an unusable one that was
+ * passed over) stay. */
 AD_CHECKED ad_status ad_checkpoint_remove_older(const char *folder, int64_t step, int64_t keep);
 
 #endif

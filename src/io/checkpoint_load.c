@@ -96,36 +96,60 @@ static ad_status check_tensor(const loading *l, const char *name, const ad_safet
                  ad_dtype_name(array->dtype));
 }
 
-static ad_status read_piece(loading *l, const ad_checkpoint_value *value, const ad_part *mine, const json_t *entry,
-                            size_t *filled) {
+/* What this rank's part of a value has got so far. */
+typedef struct filling {
+  ad_part mine;
+  ad_part *taken; /* regions, none of which shares an element with another */
+  size_t count, numel;
+} filling;
+
+static ad_status take_region(const loading *l, const char *name, filling *f, const ad_part *region) {
+  for (size_t i = 0; i < f->count; i++) {
+    ad_part common;
+    ad_part_intersect(&f->taken[i], region, &common);
+    if (ad_part_numel(&common))
+      return ad_fail(AD_IO, "%s: of %s, some elements of rank %lld are in it twice", l->folder, name,
+                     (long long)ad_comm_rank(l->comm));
+  }
+  f->taken[f->count++] = *region;
+  f->numel += ad_part_numel(region);
+  return AD_OK;
+}
+
+static ad_status read_piece(loading *l, const ad_checkpoint_value *value, const json_t *entry, filling *f) {
   ad_array *array = value->array;
   ad_part piece, region;
   const ad_safetensors *file;
   size_t number;
   AD_TRY(ad_index_piece(l->index, entry, &array->shape, &piece, &number));
-  ad_part_intersect(mine, &piece, &region);
+  ad_part_intersect(&f->mine, &piece, &region);
   if (!ad_part_numel(&region)) return AD_OK;
+  AD_TRY(take_region(l, value->name, f, &region));
   AD_TRY(open_file(l, number, &file));
   const ad_safetensor *tensor = ad_safetensors_find(file, value->name);
   AD_TRY(check_tensor(l, value->name, tensor, &piece, array));
-  *filled += ad_part_numel(&region);
-  if (tensor->dtype != array->dtype) return convert_region(array, mine, tensor, &piece, &region);
-  ad_part_copy(array->data, mine, tensor->data, &piece, &region, ad_dtype_size(array->dtype));
+  if (tensor->dtype != array->dtype) return convert_region(array, &f->mine, tensor, &piece, &region);
+  ad_part_copy(array->data, &f->mine, tensor->data, &piece, &region, ad_dtype_size(array->dtype));
   return AD_OK;
+}
+
+static ad_status read_pieces(loading *l, const ad_checkpoint_value *value, const json_t *pieces, filling *f) {
+  for (size_t i = 0; i < json_array_size(pieces); i++) AD_TRY(read_piece(l, value, json_array_get(pieces, i), f));
+  if (f->numel == ad_part_numel(&f->mine)) return AD_OK;
+  return ad_fail(AD_IO, "%s: of %s, %zu of the %zu elements of rank %lld are in it", l->folder, value->name, f->numel,
+                 ad_part_numel(&f->mine), (long long)ad_comm_rank(l->comm));
 }
 
 static ad_status read_value(loading *l, const ad_checkpoint_value *value) {
   const json_t *pieces = ad_index_pieces(l->index, value->name);
-  ad_part mine;
-  size_t filled = 0;
+  filling f = {0};
   if (!ad_mesh_has_rank(value->array->layout.mesh, ad_comm_rank(l->comm))) return AD_OK;
   AD_TRY(ad_array_check(l->comm, value->array, "checkpoint", value->name));
-  ad_part_of(&value->array->layout, &value->array->shape, ad_comm_rank(l->comm), &mine);
-  for (size_t i = 0; i < json_array_size(pieces); i++)
-    AD_TRY(read_piece(l, value, &mine, json_array_get(pieces, i), &filled));
-  if (filled == ad_part_numel(&mine)) return AD_OK;
-  return ad_fail(AD_IO, "%s: of %s, %zu of the %zu elements of rank %lld are in it", l->folder, value->name, filled,
-                 ad_part_numel(&mine), (long long)ad_comm_rank(l->comm));
+  ad_part_of(&value->array->layout, &value->array->shape, ad_comm_rank(l->comm), &f.mine);
+  AD_TRY(ad_new(json_array_size(pieces), &f.taken));
+  ad_status status = read_pieces(l, value, pieces, &f);
+  ad_release(f.taken);
+  return status;
 }
 
 static ad_status read_values(loading *l) {

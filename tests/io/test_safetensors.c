@@ -150,6 +150,8 @@ static void hostile_headers_are_refused(void **state) {
   refused("{" T("a", "F32", "[2]", "[8,0]") "}", 8, "wrong order");
   refused("{" T("a", "F32", "[2]", "[-8,0]") "}", 8, "wrong order");
   refused("{" T("a", "F32", "[3]", "[0,8]") "}", 8, "has 8 bytes, its shape and dtype say 12");
+  refused("{" T("a", "F32", "[1]", "[0,8]") "}", 8, "has 8 bytes, its shape and dtype say 4");
+  refused("{" T("a", "F32", "[2]", "[0,0]") "}", 0, "has 0 bytes, its shape and dtype say 8");
   refused("{" T("a", "F32", "[-1]", "[0,8]") "}", 8, "no size");
   refused("{" T("a", "F32", "[1.5]", "[0,8]") "}", 8, "no size");
   refused("{" T("a", "F32", "[4294967296,4294967296,4]", "[0,8]") "}", 8, "more elements");

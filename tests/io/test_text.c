@@ -46,8 +46,8 @@ static int make_files(void **state) {
 }
 
 static int remove_files(void **state) {
-  const char *const names[] = {"tree/link", "to_tree", "tree/c", "tree/a", "tree/b/x",
-                               "tree/b",    "tree",    "hollow", "empty",  "ten"};
+  const char *const names[] = {"tree/link", "to_tree", "tree/c", "tree/a", "tree/b/x", "tree/b",
+                               "tree",      "hollow",  "empty",  "ten",    "numbers"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) remove(in_folder(names[i]));
   return rmdir(folder);
 }
@@ -153,6 +153,29 @@ static void seeds_steps_and_samples_differ(void **state) {
   ad_text_data_close(text);
 }
 
+/* A text in which every place looks different: numbers, one after another. */
+static void write_numbers(const char *name) {
+  FILE *file = fopen(in_folder(name), "w");
+  assert_non_null(file);
+  for (int i = 0; i < 100000; i++) fprintf(file, "%05d ", i);
+  fclose(file);
+}
+
+/* Every sample of every step is drawn by a number of its own. */
+static void no_sample_comes_back_in_a_later_step(void **state) {
+  enum { STEPS = 8, BATCH = 6, SEQ = 12, SAMPLES = STEPS * BATCH };
+  write_numbers("numbers");
+  ad_text_data *text = open_one(in_folder("numbers"), SEQ, 0);
+  int32_t tokens[SAMPLES][SEQ], targets[SAMPLES][SEQ];
+  int64_t counted;
+  ad_batch_options options = {.seed = 1, .global_batch = BATCH};
+  for (int64_t step = 0; step < STEPS; step++)
+    ad_text_data_rows(text, &options, step, 0, BATCH, tokens[step * BATCH], targets[step * BATCH], &counted);
+  for (int a = 0; a < SAMPLES; a++)
+    for (int b = 0; b < a; b++) assert_memory_not_equal(tokens[a], tokens[b], sizeof tokens[a]);
+  ad_text_data_close(text);
+}
+
 static void every_place_of_the_text_is_drawn(void **state) {
   ad_text_data *text = open_one(in_folder("ten"), 1, 0);
   int seen[9] = {0};
@@ -242,6 +265,7 @@ int main(void) {
       cmocka_unit_test(nothing_held_out_gives_rows_that_do_not_count),
       cmocka_unit_test(a_sample_depends_on_its_global_index_alone),
       cmocka_unit_test(seeds_steps_and_samples_differ),
+      cmocka_unit_test(no_sample_comes_back_in_a_later_step),
       cmocka_unit_test(every_place_of_the_text_is_drawn),
       cmocka_unit_test(fractions_of_a_sample_count),
       cmocka_unit_test(every_row_is_read_once_however_it_is_cut),

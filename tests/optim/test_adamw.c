@@ -350,6 +350,15 @@ static void a_loss_scale_falls_on_overflow_and_rises_after_good_steps(void **sta
   assert_int_equal(scale.exponent, 8);
 }
 
+static void a_loss_scale_that_rose_waits_as_long_again(void **state) {
+  ad_loss_scale scale = {.enabled = 1, .exponent = 4, .growth = 3};
+  for (int step = 1; step <= 12; step++) {
+    assert_true(ad_loss_scale_update(&scale, 1));
+    assert_int_equal(scale.exponent, 4 + step / 3);
+    assert_int_equal(scale.good_steps, step % 3);
+  }
+}
+
 static void a_loss_scale_that_is_not_enabled_only_judges(void **state) {
   ad_loss_scale scale = {.exponent = 10, .growth = 1};
   assert_true(ad_loss_scale_update(&scale, 1));
@@ -405,6 +414,7 @@ int main(void) {
       cmocka_unit_test(a_schedule_without_warm_up_or_without_an_end_to_it),
       cmocka_unit_test(clipping_only_shrinks),
       cmocka_unit_test(a_loss_scale_falls_on_overflow_and_rises_after_good_steps),
+      cmocka_unit_test(a_loss_scale_that_rose_waits_as_long_again),
       cmocka_unit_test(a_loss_scale_that_is_not_enabled_only_judges),
       cmocka_unit_test(a_loss_scale_stays_in_its_range),
   };

@@ -1,0 +1,133 @@
+/* What transitions do to numbers: scales are read where values are summed, and every element of a result is written,
+ * whatever its memory held before. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+#include "addend/array.h"
+#include "base/kernels.h"
+#include "ranks.h"
+
+/* ---- scales ---- */
+
+enum { SCALE = 3, ROWS = 6, ROW = 2, NUMEL = ROWS * ROW };
+
+/* An f16 array that holds `value` times 2^-SCALE everywhere. */
+static ad_array scaled_values(ad_comm *comm, const ad_layout *layout, double value, uint16_t *memory) {
+  ad_array array = ad_array_describe(comm, AD_F16, &(ad_shape){2, {ROWS, ROW}}, layout);
+  double numbers[NUMEL];
+  for (int i = 0; i < NUMEL; i++) numbers[i] = ldexp(value, -SCALE);
+  ad_cast(memory, AD_F16, numbers, AD_F64, NUMEL);
+  array.scale = SCALE;
+  array.data = memory;
+  return array;
+}
+
+/* The sum of 1, 2 and 3, which all ranks hold at a scale, written in another dtype at another scale. */
+static void sum_scaled(ad_comm *comm, const ad_mesh *mesh, ad_move move, ad_type to, int scale, int posts) {
+  ad_layout layout = ad_layout_all(mesh, AD_P);
+  uint16_t memory[NUMEL];
+  float sums[NUMEL];
+  ad_array in = scaled_values(comm, &layout, (double)ad_comm_rank(comm) + 1, memory), out;
+  CHECK_OK(ad_array_after(comm, &in, move, AD_AXES(AD_TP), to, AD_HERE, &out));
+  CHECK(out.scale == SCALE);
+  out.dtype = AD_F32;
+  out.scale = scale;
+  out.data = sums;
+  if (posts) {
+    ad_request request;
+    CHECK_OK(ad_array_post(comm, &in, move, AD_AXES(AD_TP), to, AD_F32, AD_HERE, &out, &request));
+    CHECK_OK(ad_comm_wait(comm, &request));
+  } else {
+    CHECK_OK(ad_array_move(comm, &in, move, AD_AXES(AD_TP), to, AD_F32, AD_HERE, &out));
+  }
+  for (size_t i = 0; i < ad_array_numel(&out); i++) CHECK(ldexp(sums[i], scale) == 6);
+}
+
+static int sum_scaled_values(ad_comm *comm, void *context) {
+  (void)context;
+  ad_mesh *mesh;
+  CHECK_OK(ad_mesh_create("tp=3", &mesh));
+  for (int scale = 0; scale <= SCALE + 1; scale++)
+    for (int posts = 0; posts < 2; posts++) {
+      sum_scaled(comm, mesh, AD_MOVE_ALL_REDUCE, AD_R, scale, posts);
+      sum_scaled(comm, mesh, AD_MOVE_REDUCE_SCATTER, AD_S(0), scale, posts);
+    }
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void a_sum_reads_its_addends_at_their_scale(void **state) { run_ranks(3, sum_scaled_values, NULL); }
+
+/* ---- memory that was not cleared ---- */
+
+static const ad_shape shape = {3, {5, 4, 3}};
+
+/* Values of which every rank holds its own part of one whole, or its own addend of it. */
+static void fill(ad_array *array, int64_t rank) {
+  double *data = array->data;
+  for (size_t i = 0; i < ad_array_numel(array); i++) data[i] = (double)rank + (double)i / 16;
+}
+
+/* One transition into zeros and one into NaN; the bits must be the same. */
+static void move_into_poison(ad_comm *comm, const ad_mesh *mesh, const ad_transition *entry, ad_type from, ad_type to) {
+  ad_layout layout = ad_layout_all(mesh, AD_R);
+  ad_layout_set(&layout, AD_AXES(AD_TP), from);
+  int same = from == AD_R || from == AD_I;
+  ad_array in, clear, poisoned;
+  CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &in));
+  fill(&in, same ? 0 : ad_comm_rank(comm));
+  CHECK_OK(ad_array_after(comm, &in, entry->move, AD_AXES(AD_TP), to, AD_HERE, &clear));
+  CHECK_OK(ad_array_create(comm, AD_F64, &clear.shape, &clear.layout, &clear));
+  poisoned = clear;
+  poisoned.data = rank_memory(ad_array_bytes(&poisoned));
+  CHECK_OK(ad_array_move(comm, &in, entry->move, AD_AXES(AD_TP), to, AD_F64, AD_HERE, &clear));
+  CHECK_OK(ad_array_move(comm, &in, entry->move, AD_AXES(AD_TP), to, AD_F64, AD_HERE, &poisoned));
+  CHECK(!memcmp(clear.data, poisoned.data, ad_array_bytes(&clear)));
+  rank_memory_check(poisoned.data);
+  rank_memory_free(poisoned.data);
+  ad_array_destroy(comm, &in);
+  ad_array_destroy(comm, &clear);
+}
+
+static const ad_type cuts[] = {AD_S(0), AD_S(1), AD_S(2), AD_S_ZIGZAG(0), AD_S_ZIGZAG(1), AD_S_ZIGZAG(2)};
+enum { CUTS = sizeof cuts / sizeof *cuts };
+
+/* An entry of the table says "cut" as S(0) and means every dimension. */
+static int kinds(ad_type type) { return type == AD_S(0) ? CUTS : 1; }
+static ad_type kind(ad_type type, int i) { return type == AD_S(0) ? cuts[i] : type; }
+
+static int move_everything_into_poison(ad_comm *comm, void *context) {
+  (void)context;
+  ad_mesh *mesh;
+  size_t count;
+  const ad_transition *table = ad_transition_table(&count);
+  CHECK_OK(ad_mesh_create("tp=3", &mesh));
+  for (size_t e = 0; e < count; e++) {
+    int exchanges = table[e].from == AD_V && table[e].to == AD_V;  // needs counts
+    // What is declared to be a cut needs parts of equal size to be described without the whole.
+    int declares = table[e].move == AD_MOVE_DECLARE;
+    for (int f = 0; f < kinds(table[e].from); f++)
+      for (int t = 0; t < kinds(table[e].to); t++) {
+        ad_type from = kind(table[e].from, f), to = kind(table[e].to, t);
+        if (!exchanges && !declares && from != to) move_into_poison(comm, mesh, &table[e], from, to);
+      }
+  }
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void a_transition_writes_every_element_of_its_result(void **state) {
+  run_ranks(3, move_everything_into_poison, NULL);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_sum_reads_its_addends_at_their_scale),
+      cmocka_unit_test(a_transition_writes_every_element_of_its_result),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

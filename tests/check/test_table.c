@@ -1,0 +1,48 @@
+/* The table for people says of every parameter what the document says, the bad ones above all. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "addend/check.h"
+
+static char *table_of(const char *error, const char *equal) {
+  char document[1024], *table;
+  snprintf(document, sizeof document,
+           "{\"recipe\":\"tiny\",\"world\":3,\"mesh\":\"dp=3\",\"engine\":\"shm\",\"dtype\":\"f64\",\"steps\":1,"
+           "\"seconds\":1.0,\"loss\":{\"dist\":1.0,\"ref\":1.0,\"rel_err\":0.0,\"bound\":1e-12},"
+           "\"norm\":{\"dist\":1.0,\"ref\":1.0,\"rel_err\":0.0,\"bound\":1e-12},"
+           "\"params\":[{\"name\":\"w\",\"mesh\":\"dp=3\",\"layout\":\"dp=R\",\"storage\":\"dp=R\","
+           "\"reduced_over\":\"dp\",\"step\":0,\"ratio\":1.0,\"max_rel_err\":%s,\"bound\":1e-12,"
+           "\"replicas_equal\":%s,\"cause\":null}],"
+           "\"summary\":{\"params\":1,\"worst_ratio_error\":0.0,\"worst_rel_err\":0.0,\"replicas_equal\":true,"
+           "\"pass\":false,\"counted\":1,\"initial_equal\":true,\"updates_equal\":true}}",
+           error, equal);
+  assert_int_equal(ad_check_table(document, 0, &table), AD_OK);
+  return table;
+}
+
+static void says(const char *error, const char *equal, int good) {
+  char *table = table_of(error, equal);
+  const char *row = strstr(table, " w ");
+  assert_non_null(row);
+  while (row > table && row[-1] != '\n') row--;
+  if (strncmp(row, good ? "  ok " : "  BAD ", good ? 5 : 6) != 0)
+    fail_msg("error %s, replicas %s: %s", error, equal, row);
+  free(table);
+}
+
+static void a_parameter_that_does_not_hold_is_bad(void **state) {
+  says("1e-13", "true", 1);
+  says("1e-12", "true", 1);
+  says("1.1e-12", "true", 0);
+  says("1e-13", "false", 0);
+  says("null", "true", 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(a_parameter_that_does_not_hold_is_bad)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# The check says no where it must: a planted mistake that changes nothing is not called caught, those beside it are, and
+# a survivor is an answer of its own.
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+
+# Of a text of one letter every slice is the same: a rank that reads the wrong one makes no mistake that any number
+# could show. (In bf16 no contract promises digits that mistakes in dtypes could take.)
+head -c 20000 /dev/zero | tr '\0' a >letters
+cat >letters.yaml <<'Y'
+name: letters
+model: {kind: gpt, layers: 1, d_model: 16, heads: 2}
+data: {text: [letters], seq: 12}
+mesh: "dp_replicate=2"
+train: {seed: 4, global_batch: 8, microbatches: 2, steps: 2, lr: 1e-2}
+precision: {param: bf16}
+Y
+"$addend" check letters.yaml >out || fail "without a planted mistake it is proven"
+status=0; "$addend" check letters.yaml --sabotage --json >proof.json || status=$?
+[ $status -eq 1 ] || fail "a survivor is a no (1), not $status"
+python3 - <<'Y'
+import json
+proof = json.load(open("proof.json"))
+caught = {entry["name"]: entry["caught_by"] for entry in proof["sabotage"]}
+assert proof["summary"]["pass"] is True, "the recipe itself is sound"
+assert caught["shifted-slice"] == "none", caught
+assert proof["survivors"] == 1, caught
+for name in "average-instead-of-sum:dp_replicate", "skip-reduction:dp_replicate", "local-count", "last-microbatch-only":
+    assert caught[name] == "number", caught
+assert [name for name in caught if caught[name] == "none"] == ["shifted-slice"], caught
+Y
+status=0; "$addend" check letters.yaml --sabotage >out || status=$?
+[ $status -eq 1 ] || fail "in words too: $status"
+grep -q "SURVIVED *shifted-slice" out || { cat out >&2; fail "the survivor is named"; }
+echo "survivor: all hold"
