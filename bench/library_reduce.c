@@ -6,9 +6,10 @@
 #include "library.h"
 
 struct bench_gradients {
-  ad_mesh *mesh;
+  ad_mesh *mesh; /* of the ranks that reduce */
   ad_recipe *recipe;
-  ad_model *model;
+  ad_comm *paper; /* what the model is declared on: its shapes are asked for, and nothing is done with it */
+  ad_program *program;
   ad_reducer *reducer;
   size_t count;
   int scales;
@@ -21,20 +22,26 @@ static ad_status make_model(bench_gradients *gradients, const bench_model *model
   snprintf(text, sizeof text, "dp_replicate=%lld", (long long)ranks);
   AD_TRY(ad_mesh_create_pool(text, rank, &gradients->mesh));
   AD_TRY(bench_recipe(&setting, &gradients->recipe));
-  AD_TRY(ad_recipe_model(gradients->recipe, gradients->mesh, &gradients->model));
-  gradients->count = ad_model_param_count(gradients->model);
+  AD_TRY(ad_comm_open_dry(0, 1, &gradients->paper));
+  AD_TRY(ad_recipe_program(gradients->recipe, gradients->paper, 0, &gradients->program));
+  gradients->count = ad_program_module(gradients->program, 0)->param_count;
   return AD_OK;
+}
+
+static const ad_param_spec *param_of(const bench_gradients *gradients, size_t i) {
+  return &ad_program_module(gradients->program, 0)->params[i];
 }
 
 static ad_status make_reducer(bench_gradients *gradients, ad_comm *comm, ad_dtype reduce) {
   ad_param_spec *specs = calloc(gradients->count, sizeof *specs);
+  ad_layout replicated = ad_layout_all(gradients->mesh, AD_R);
   if (!specs) return AD_MEMORY;
   for (size_t i = 0; i < gradients->count; i++) {
-    const ad_param_spec *param = ad_model_param(gradients->model, i);
+    const ad_param_spec *param = param_of(gradients, i);
     specs[i] = (ad_param_spec){.name = param->name,
                                .shape = param->shape,
-                               .layout = param->layout,
-                               .storage = param->layout,
+                               .layout = replicated,
+                               .storage = replicated,
                                .contract = {.grad = reduce, .reduce = reduce}};
   }
   ad_status status = ad_reducer_create(comm, specs, gradients->count, NULL, &gradients->reducer);
@@ -46,8 +53,8 @@ static ad_status make_grads(bench_gradients *gradients, ad_comm *comm) {
   gradients->grads = calloc(gradients->count, sizeof *gradients->grads);
   if (!gradients->grads) return AD_MEMORY;
   for (size_t i = 0; i < gradients->count; i++) {
-    const ad_param_spec *param = ad_model_param(gradients->model, i);
-    ad_layout layout = ad_layout_dual(&param->layout);
+    const ad_param_spec *param = param_of(gradients, i);
+    ad_layout layout = ad_layout_all(gradients->mesh, AD_P);
     gradients->grads[i] = ad_array_describe(comm, AD_F32, &param->shape, &layout);
     size_t bytes = ad_array_bytes(&gradients->grads[i]);
     gradients->grads[i].data = malloc(bytes);
@@ -79,7 +86,8 @@ void bench_gradients_destroy(bench_gradients *gradients) {
   for (size_t i = 0; gradients->grads && i < gradients->count; i++) free(gradients->grads[i].data);
   free(gradients->grads);
   if (gradients->reducer) ad_reducer_destroy(gradients->reducer);
-  if (gradients->model) ad_model_destroy(gradients->model);
+  if (gradients->program) ad_program_destroy(gradients->program);
+  if (gradients->paper) ad_comm_close(gradients->paper);
   if (gradients->recipe) ad_recipe_destroy(gradients->recipe);
   if (gradients->mesh) ad_mesh_destroy(gradients->mesh);
   free(gradients);

@@ -13,6 +13,8 @@ struct bench_shards {
   const ad_array **reduced;
 };
 
+static ad_module *module_of(const bench_shards *shards) { return ad_run_module(shards->run, 0); }
+
 static ad_status make_run(bench_shards *shards, ad_comm *comm, const bench_model *model, const bench_task *task) {
   int ranks = (int)ad_comm_size(comm);
   bench_model own = *model;
@@ -23,7 +25,7 @@ static ad_status make_run(bench_shards *shards, ad_comm *comm, const bench_model
 }
 
 static ad_status make_grad(ad_run *run, size_t param, int has_memory, ad_array *out) {
-  const ad_param_spec *spec = ad_run_param(run, param);
+  const ad_param_spec *spec = ad_run_param_at(run, param).spec;
   ad_layout layout = ad_layout_dual(&spec->layout);
   *out = ad_array_describe(ad_run_comm(run), AD_F32, &spec->shape, &layout);
   if (!has_memory) return AD_OK;
@@ -43,8 +45,8 @@ static ad_status make(bench_shards *shards, ad_comm *comm, const bench_model *mo
   if (!shards->grads || !shards->masters || !shards->reduced) return AD_MEMORY;
   for (size_t i = 0; i < shards->count; i++) {
     AD_TRY(make_grad(shards->run, i, !task->in_place, &shards->grads[i]));
-    shards->masters[i] = ad_run_master(shards->run, i);
-    shards->reduced[i] = ad_run_gradient(shards->run, i);
+    shards->masters[i] = ad_run_part(shards->run, i, AD_PART_MASTER);
+    shards->reduced[i] = ad_run_part(shards->run, i, AD_PART_GRADIENT);
   }
   return AD_OK;
 }
@@ -71,7 +73,7 @@ void bench_shards_destroy(bench_shards *shards) {
 
 /* As a backward does it: into the bucket, or from memory of its own. */
 static ad_status add(bench_shards *shards, size_t param) {
-  ad_reducer *reducer = ad_run_reducer(shards->run);
+  ad_reducer *reducer = ad_module_reducer(module_of(shards));
   ad_array target = shards->grads[param];
   int adds;
   if (!target.data) AD_TRY(ad_reducer_target(reducer, param, &target, &adds));
@@ -79,7 +81,7 @@ static ad_status add(bench_shards *shards, size_t param) {
 }
 
 static ad_status use(bench_shards *shards, size_t param, int backward) {
-  ad_store *store = ad_run_store(shards->run);
+  ad_store *store = ad_module_store(module_of(shards));
   AD_TRY(ad_store_acquire(store, param));
   ad_status status = backward ? add(shards, param) : AD_OK;
   ad_store_release(store, param);
@@ -87,18 +89,19 @@ static ad_status use(bench_shards *shards, size_t param, int backward) {
 }
 
 static ad_status pass(bench_shards *shards, int backward) {
-  AD_TRY(ad_store_begin_pass(ad_run_store(shards->run), backward));
+  AD_TRY(ad_store_begin_pass(ad_module_store(module_of(shards)), backward));
   for (size_t i = 0; i < shards->count; i++) AD_TRY(use(shards, backward ? shards->count - 1 - i : i, backward));
-  return ad_store_end_pass(ad_run_store(shards->run));
+  return ad_store_end_pass(ad_module_store(module_of(shards)));
 }
 
 ad_status bench_shards_run(bench_shards *shards, int updates) {
-  ad_reducer *reducer = ad_run_reducer(shards->run);
+  ad_reducer *reducer = ad_module_reducer(module_of(shards));
   AD_TRY(ad_reducer_begin_microbatch(reducer, AD_SYNC_ALL));
   AD_TRY(pass(shards, 0));
   AD_TRY(pass(shards, 1));
   AD_TRY(ad_reducer_end_microbatch(reducer));
   AD_TRY(ad_reducer_finish(reducer));
-  if (updates) AD_TRY(ad_adamw_step(ad_run_optimizer(shards->run), shards->masters, shards->reduced, 1e-4, 1, AD_HERE));
+  if (updates)
+    AD_TRY(ad_adamw_step(ad_module_optimizer(module_of(shards)), shards->masters, shards->reduced, 1e-4, 1, AD_HERE));
   return ad_run_refresh(shards->run, 1);
 }

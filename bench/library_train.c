@@ -26,24 +26,23 @@ ad_status bench_recipe(const bench_setting *setting, ad_recipe **out) {
   return ad_recipe_parse(text, "bench", NULL, 0, out);
 }
 
-static size_t count_numel(const ad_model *model) {
+static size_t count_numel(const ad_module_spec *module) {
   size_t numel = 0;
-  for (size_t i = 0; i < ad_model_param_count(model); i++)
-    numel += (size_t)ad_shape_numel(&ad_model_param(model, i)->shape);
+  for (size_t i = 0; i < module->param_count; i++) numel += (size_t)ad_shape_numel(&module->params[i].shape);
   return numel;
 }
 
 size_t bench_model_numel(const bench_model *model) {
   bench_setting setting = {model, "dp_replicate", 1, "whole", "f32"};
   ad_recipe *recipe = NULL;
-  ad_mesh *mesh = NULL;
-  ad_model *made = NULL;
+  ad_comm *paper = NULL;
+  ad_program *program = NULL;
   ad_status status = bench_recipe(&setting, &recipe);
-  if (!status) status = ad_recipe_mesh(recipe, &mesh);
-  if (!status) status = ad_recipe_model(recipe, mesh, &made);
-  size_t numel = !status && made ? count_numel(made) : 0;
-  if (made) ad_model_destroy(made);
-  if (mesh) ad_mesh_destroy(mesh);
+  if (!status) status = ad_comm_open_dry(0, 1, &paper);
+  if (!status) status = ad_recipe_program(recipe, paper, 0, &program);
+  size_t numel = !status && program ? count_numel(ad_program_module(program, 0)) : 0;
+  if (program) ad_program_destroy(program);
+  if (paper) ad_comm_close(paper);
   if (recipe) ad_recipe_destroy(recipe);
   return numel;
 }

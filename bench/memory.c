@@ -87,7 +87,7 @@ static ad_status train(ad_comm *comm, const memory_job *job, held_memory *held) 
   ad_status status = AD_OK;
   AD_TRY(ad_run_create(comm, job->recipe, NULL, &run));
   if (job->recipe->checkpoint.every)
-    status = ad_checkpointer_create(comm, ad_run_mesh(run), job->folder, 1, &checkpointer);
+    status = ad_checkpointer_create(comm, ad_run_everyone(run).mesh, job->folder, 1, &checkpointer);
   if (!status) status = take_steps(run, job, checkpointer, held);
   ad_checkpointer_destroy(checkpointer);
   ad_run_destroy(run);

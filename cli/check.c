@@ -8,15 +8,29 @@
 
 #include "command.h"
 
-enum { KEY_STEPS = 'n', KEY_DTYPE = 'd', KEY_DIRECTIONAL = 'D', KEY_SABOTAGE = 'S', KEY_OUT = 'o' };
+enum {
+  KEY_STEPS = 'n',
+  KEY_DTYPE = 'd',
+  KEY_DIRECTIONAL = 'D',
+  KEY_SABOTAGE = 'S',
+  KEY_OUT = 'o',
+  KEY_SEED = 'r',
+  KEY_DUMP = 'f'
+};
 
 static const struct argp_option options[] = {
-    {"steps", KEY_STEPS, "N", 0, "Prove N steps; the reference restarts each from the distributed state (default 1)",
+    {"steps", KEY_STEPS, "N", 0, "Prove N steps; the reference restarts each from the distributed state (default 2)",
      0},
     {"dtype", KEY_DTYPE, "DTYPE", 0, "f64 (default), f32, or recipe: the recipe's own contract", 0},
     {"directional", KEY_DIRECTIONAL, NULL, 0,
      "No reference: the loss's difference quotient against <gradient, direction>", 0},
-    {"sabotage", KEY_SABOTAGE, NULL, 0, "Then plant each known mistake and say what caught it", 0},
+    {"sabotage", KEY_SABOTAGE, "N", OPTION_ARG_OPTIONAL,
+     "Then plant mistakes and say what caught each: those derived from the program (N of them, drawn; all without N) "
+     "and "
+     "the known ones",
+     0},
+    {"seed", KEY_SEED, "S", 0, "Of the draw of --sabotage=N (default 1)", 0},
+    {"dump", KEY_DUMP, "FOLDER", 0, "Write each step's weights, inputs and gradients there, as safetensors", 0},
     {"out", KEY_OUT, "FILE", 0, "Also write the JSON document there; runs/NAME/check.json is shown in NAME's report",
      0},
     {0},
@@ -47,7 +61,14 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case KEY_DIRECTIONAL:
       return input->check.directional = 1, 0;
     case KEY_SABOTAGE:
-      return input->check.sabotage = 1, 0;
+      input->check.sabotage = 1;
+      if (argument) input->check.sabotage_count = cli_parse_count(argument, "--sabotage", state);
+      return 0;
+    case KEY_SEED:
+      input->check.sabotage_seed = (uint64_t)cli_parse_count(argument, "--seed", state);
+      return 0;
+    case KEY_DUMP:
+      return input->check.dump = argument, 0;
     case KEY_OUT:
       return input->out = argument, 0;
     default:
@@ -123,7 +144,7 @@ static int check_as_rank(const ad_recipe *recipe, const check_input *input) {
 }
 
 int cli_check(int argc, char **argv) {
-  check_input input = {.check = {.size = sizeof input.check, .progress = progress}};
+  check_input input = {.check = {.size = sizeof input.check, .sabotage_seed = 1, .progress = progress}};
   ad_recipe *recipe;
   int failed = cli_parse_recipe(&argp, argc, argv, &input, &input.recipe, &recipe);
   if (failed) return failed;

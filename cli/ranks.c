@@ -26,24 +26,16 @@ static void speak(void) {
   if (own_errors >= 0) dup2(own_errors, STDERR_FILENO);
 }
 
-static ad_status world_of(const ad_recipe *recipe, int64_t *out) {
-  ad_mesh *mesh;
-  ad_status status = ad_recipe_mesh(recipe, &mesh);
-  if (status) return status;
-  *out = ad_mesh_size(mesh);
-  ad_mesh_destroy(mesh);
-  return AD_OK;
-}
-
 static int fits(ad_comm *comm, const ad_recipe *recipe) {
   int64_t needed = 0, started = ad_comm_size(comm);
-  ad_status status = world_of(recipe, &needed);
+  char mesh[256];
+  ad_status status = ad_recipe_world(recipe, &needed);
   if (status) return cli_failed(status);
   if (needed == started) return CLI_HOLDS;
   fprintf(stderr,
           "addend: the launcher started %" PRId64 " rank(s), the mesh \"%s\" of %s has %" PRId64 ": start %" PRId64
           " (-n %" PRId64 ") or change the mesh\n",
-          started, recipe->mesh, recipe->name, needed, needed, needed);
+          started, ad_recipe_mesh_text(recipe, mesh, sizeof mesh), recipe->name, needed, needed, needed);
   return CLI_WRONG_CALL;
 }
 

@@ -128,17 +128,16 @@ static int print_stop(const train_job *job) {
 }
 
 static int launch(train_job *job, int json) {
-  ad_mesh *mesh;
   ad_train_options training = {.size = sizeof training, .folder = job->folder, .resume = job->resume};
   ad_status status = ad_train_make_folder(job->recipe, &training);
-  if (!status) status = ad_recipe_mesh(job->recipe, &mesh);
+  int64_t ranks = 0;
+  if (!status) status = ad_recipe_world(job->recipe, &ranks);
   if (status) return cli_failed(status);
   ad_launch_options start = {.size = sizeof start,
-                             .ranks = ad_mesh_size(mesh),
+                             .ranks = ranks,
                              .function = train_on_rank,
                              .context = job,
                              .patience_seconds = PATIENCE_SECONDS};
-  ad_mesh_destroy(mesh);
   ad_launch_result result;
   cli_on_request(stop_on_request);
   status = ad_launch(&start, &result);

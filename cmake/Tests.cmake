@@ -16,7 +16,7 @@ if(EXISTS "${CMAKE_SOURCE_DIR}/tests/support/lsan.supp")
   list(APPEND AD_TEST_ENVIRONMENT "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0")
 endif()
 # The folders whose tests start several ranks: one such test at a time fills two cores.
-set(AD_RANK_FOLDERS comm array reduce bridge io train check system oracle cli mpi)
+set(AD_RANK_FOLDERS comm array reduce bridge io module train check system oracle cli mpi)
 
 function(ad_describe_test name folder seconds)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds} ENVIRONMENT "${AD_TEST_ENVIRONMENT}")

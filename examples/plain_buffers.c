@@ -28,7 +28,7 @@ static ad_status train(ad_comm *comm, const ad_mesh *mesh, ad_reducer *reducer, 
   ad_collective sum_loss = {.op = AD_ALL_REDUCE, .group = all, .in = &loss, .out = &loss, .count = 1, .dtype = AD_F64};
   sum_loss.site = AD_HERE;
   int64_t count;
-  AD_TRY(ad_count_post(counting, &all, samples.count, AD_HERE));
+  AD_TRY(ad_count_post(counting, &samples.count, AD_HERE));
   AD_TRY(ad_count_wait(counting, &count));
   for (int step = 1; step <= STEPS; step++) {
     ad_array grad;  // describes the reducer's own memory: what is written there is summed in place
@@ -52,12 +52,15 @@ static int on_each_rank(ad_comm *comm, void *context) {
   ad_mesh *mesh = NULL;
   ad_reducer *reducer = NULL;
   ad_count *counting = NULL;
+  ad_layout counted;
   ad_param_spec w = {.name = "w", .shape = {1, {FEATURES}}, .contract = {.param = AD_F64}};
   ad_status status = ad_mesh_create("dp_shard=4", &mesh);
   // w is replicated (R), so its gradient is a pending sum (P): the reducer derives the all-reduce from that.
   if (!status) w.layout = w.storage = ad_layout_all(mesh, AD_R);
   if (!status) status = ad_reducer_create(comm, &w, 1, NULL, &reducer);
-  if (!status) status = ad_count_create(comm, &counting);
+  // Each rank counts its own samples: their sum is wanted, so they are P.
+  if (!status) counted = ad_layout_all(mesh, AD_P);
+  if (!status) status = ad_count_create(comm, &counted, 1, &counting);
   if (!status) status = train(comm, mesh, reducer, counting);
   if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
   ad_count_destroy(counting);

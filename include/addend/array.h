@@ -11,16 +11,23 @@ extern "C" {
 
 typedef struct ad_array {
   ad_dtype dtype;
+  int scale;        /* k: `data` is the value times 2^-k */
   ad_shape shape;   /* of the whole value */
   ad_shape local;   /* of this rank's part: what `data` holds, contiguous, row-major */
   ad_layout layout; /* borrows its mesh */
-  int scale;        /* k: `data` is the value times 2^-k */
   void *data; /* borrowed, unless ad_array_create made it; NULL where nothing is held (engine dry, or not yet given) */
+  /* Borrowed; NULL: one value. Otherwise the array is packed: several values one after another in one flat buffer, each
+   * cut by rows where the layout is S(0); `shape` is [all their elements], `local` [those of the own rows]. */
+  const ad_segment *segments;
+  size_t segment_count;
 } ad_array;
 
 /* Describes this rank's part; data is NULL and scale 0. */
 AD_API ad_array ad_array_describe(const ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout);
-/* The same with zeroed memory from ad_comm_alloc (none on engine dry). */
+/* The same of a packed array. Its layout may cut it by S(0) alone. */
+AD_API ad_array ad_array_describe_packed(const ad_comm *comm, ad_dtype dtype, const ad_segment *segments, size_t count,
+                                         const ad_layout *layout);
+/* ad_array_describe with zeroed memory from ad_comm_alloc (none on engine dry). */
 AD_API AD_CHECKED ad_status ad_array_create(ad_comm *comm, ad_dtype dtype, const ad_shape *shape,
                                             const ad_layout *layout, ad_array *out);
 AD_API void ad_array_destroy(ad_comm *comm, ad_array *array); /* gives back what create took */
@@ -32,7 +39,9 @@ AD_API size_t ad_array_bytes(const ad_array *array);
  * and scale, which the caller may change from what `after` described (law 8): the sum forms in `accumulate` and is
  * rounded once. Others keep both. `out->data` may be `in->data` where the local shapes are equal. A declaration keeps
  * the local part: `after` describes a whole in which all parts are as large as this rank's; where V->S(d) parts are
- * uneven the caller sets out->shape to the whole that they make. AD_TYPE, AD_INVALID and the errors of ad_comm_run.
+ * uneven the caller sets out->shape to the whole that they make. The values of a packed array move as each would alone;
+ * AD_INVALID where one call cannot do that: declared cuts, and cuts on several axes that are no one cut over all their
+ * ranks. AD_TYPE, AD_INVALID and the errors of ad_comm_run.
  */
 AD_API AD_CHECKED ad_status ad_array_after(const ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes,
                                            ad_type to, const char *site, ad_array *out);
@@ -56,7 +65,9 @@ AD_API AD_CHECKED ad_status ad_array_add(ad_array *to, const ad_array *from, con
  * `out->data` holds the whole shape. For proofs and checkpoints, not for steps. */
 AD_API AD_CHECKED ad_status ad_array_whole(ad_comm *comm, const ad_array *in, const char *site, ad_array *out);
 /* Sum of squares of every distinct element of `count` arrays, once each, in f64: counted by the first rank on R and I
- * axes, an addend on cut axes; one all-reduce over `group`. P is a type error. Equal bits on every rank. */
+ * axes, an addend on cut axes; one all-reduce over `group`. P is a type error. Equal bits on every rank. A rank that is
+ * not on an array's mesh has nothing of it to count. The group holds all ranks of an array's mesh, or lies on that
+ * mesh: AD_INVALID. */
 AD_API AD_CHECKED ad_status ad_array_square_sum(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
                                                 size_t count, const char *site, double *out);
 

@@ -1,5 +1,5 @@
-/* The proof: the distributed gradient against that of one process, in f64; the directional derivative, which needs no
- * reference; and sabotage, which proves the proof. */
+/* The proof: the distributed gradient against that of one process, in f64, and, where the recipe rounds anywhere, in
+ * its own dtypes; the directional derivative, which needs no reference; and sabotage, which proves the proof. */
 #ifndef ADDEND_CHECK_H
 #define ADDEND_CHECK_H
 #include "addend/recipe.h"
@@ -10,11 +10,14 @@ extern "C" {
 
 typedef struct ad_check_options {
   size_t size;      /* sizeof(ad_check_options) */
-  int64_t steps;    /* 0: 1 */
+  int64_t steps;    /* 0: 2 */
   ad_dtype dtype;   /* 0: f64; AD_F32 */
   int recipe_dtype; /* 1: keep the recipe's own contract */
   int directional;
   int sabotage;
+  int64_t sabotage_count; /* how many of the mistakes that are derived from the program are planted, drawn; 0: all */
+  uint64_t sabotage_seed; /* of the draw */
+  const char *dump; /* folder for each step's weights, inputs and gradients as safetensors; it is made; NULL: none */
   void (*progress)(void *context, const char *what, int64_t done, int64_t of);
   void *context;
 } ad_check_options;

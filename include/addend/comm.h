@@ -100,8 +100,6 @@ typedef struct ad_collective {
    * is its parts of them one after another. `counts` must then be NULL, and `count` is not read. NULL: one whole. */
   const ad_segment *segments;
   size_t segment_count;
-  int past_caches;  /* 1: one of many calls whose outputs together are larger than caches and not read before all of
-                       them are written. A hint; ranks may differ */
   int64_t root;     /* broadcast: index in the group */
   const char *site; /* AD_HERE of the caller, for messages: calls from different sites match */
 } ad_collective;

@@ -10,6 +10,16 @@ extern "C" {
 
 enum { AD_VOCABULARY_BYTES = 256 };
 
+/* The text of a recipe: its `data` keys. */
+typedef struct ad_text_options {
+  char **text; /* files and folders */
+  size_t text_count;
+  int64_t seq;   /* tokens of a sample */
+  double *valid; /* fraction of each sample's tokens that count, cyclic by global sample index; none: all count */
+  size_t valid_count;
+  double held_out; /* fraction at the end of every file that is kept for validation */
+} ad_text_options;
+
 typedef struct ad_text_data ad_text_data;
 /* Reads files, and folders recursively in name order; regular files only; a symbolic link is followed where it is named
  * itself and passed over inside a folder (its target would count twice). AD_IO names the path that is missing, empty or
@@ -17,6 +27,9 @@ typedef struct ad_text_data ad_text_data;
  * every file's bytes is kept for validation. */
 AD_API AD_CHECKED ad_status ad_text_data_open(const char *const *paths, size_t count, int64_t seq, double held_out,
                                               ad_text_data **out);
+/* The same without reading any file: the sizes are known, and which tokens count, but not the tokens. For plans. */
+AD_API AD_CHECKED ad_status ad_text_data_open_unread(const char *const *paths, size_t count, int64_t seq,
+                                                     double held_out, ad_text_data **out);
 AD_API void ad_text_data_close(ad_text_data *text);
 AD_API int64_t ad_text_data_bytes(const ad_text_data *text);
 
@@ -31,7 +44,8 @@ typedef struct ad_batch_options {
 } ad_batch_options;
 /* Fills rows [first, first + count) of the global batch of step `step`: tokens and targets [count, seq], i32; a target
  * of -1 does not count. Sample i of step s is drawn by counter-based random numbers from (seed, s * global_batch + i).
- * *counted: how many targets count. */
+ * *counted: how many targets count; of a text that was not read that is all, tokens and targets are left as they are.
+ */
 AD_API void ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step, int64_t first,
                               int64_t count, int32_t *tokens, int32_t *targets, int64_t *counted);
 /* The rows of microbatch m of `microbatches` that a rank holds: the global batch is cut by floor(i*n/g) into

@@ -62,6 +62,8 @@ AD_API AD_CHECKED ad_status ad_mesh_check(const ad_mesh *mesh);
 AD_API int64_t ad_mesh_size(const ad_mesh *mesh);       /* ranks */
 AD_API int64_t ad_mesh_first_rank(const ad_mesh *mesh); /* of the pool */
 AD_API int64_t ad_mesh_axis_size(const ad_mesh *mesh, ad_axis axis);
+/* How many ranks lie between neighbours on the axis: the product of the sizes of all faster axes. */
+AD_API int64_t ad_mesh_stride(const ad_mesh *mesh, ad_axis axis);
 /* Ranks in each group over `axes`: the product of their sizes. */
 AD_API int64_t ad_mesh_ranks_over(const ad_mesh *mesh, ad_axes axes);
 AD_API ad_axes ad_mesh_large(const ad_mesh *mesh); /* the axes of more than one rank */

@@ -1,7 +1,7 @@
 /* Optimizers on arrays: AdamW and learning-rate schedules. Works on the storage layout of each parameter. */
 #ifndef ADDEND_OPTIM_H
 #define ADDEND_OPTIM_H
-#include "addend/array.h"
+#include "addend/parameter.h"
 
 #if defined(__cplusplus)
 extern "C" {
@@ -24,9 +24,10 @@ typedef struct ad_adamw_options {
 } ad_adamw_options;
 typedef struct ad_adamw ad_adamw;
 /* Makes the state of each parameter: its first and second moment, zero, in the parameter's dtype and layout; without
- * data where the parameter has none on this rank. Weight decay applies to parameter i if decays[i] is not 0 (NULL: to
- * all). Borrows the meshes. AD_INVALID, AD_TYPE name the parameter that is wrong, AD_MEMORY. */
-AD_API AD_CHECKED ad_status ad_adamw_create(const ad_array *const *params, const int *decays, size_t count,
+ * data where the parameter has none on this rank. Weight decay applies to parameter i if specs[i].decays is not 0
+ * (specs NULL: to all); the specs are read by create only. Borrows the meshes. AD_INVALID, AD_TYPE name the parameter
+ * that is wrong, AD_MEMORY. */
+AD_API AD_CHECKED ad_status ad_adamw_create(const ad_array *const *params, const ad_param_spec *specs, size_t count,
                                             const ad_adamw_options *options, ad_adamw **out);
 AD_API void ad_adamw_destroy(ad_adamw *optimizer);
 /* params[i] -= lr * (m / (sqrt(v) + epsilon) + decay * params[i]) with bias-corrected moments of factor * grads[i], in

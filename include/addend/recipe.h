@@ -2,7 +2,7 @@
  * rank starts; all mistakes are reported at once, each with its line. */
 #ifndef ADDEND_RECIPE_H
 #define ADDEND_RECIPE_H
-#include "addend/model.h"
+#include "addend/program.h"
 
 #if defined(__cplusplus)
 extern "C" {
@@ -15,27 +15,22 @@ typedef struct ad_recipe_override {
   ad_contract contract; /* zero fields: as in precision */
 } ad_recipe_override;
 
+/* The mesh of one module. */
+typedef struct ad_recipe_mesh {
+  char *module; /* NULL where the program has one module and the recipe gives its mesh as a text */
+  char *text;
+} ad_recipe_mesh;
+
 /* Every key of a recipe, with defaults filled in. Strings and lists belong to the recipe. */
 typedef struct ad_recipe {
   char *path; /* of the file */
   char *name;
-  struct {
-    char *kind; /* "gpt"; more to come */
-    int64_t layers, d_model, heads, d_hidden;
-    int tied;
-    double rotary_base;
-    char *weights; /* safetensors file of initial values; NULL: drawn from the seed */
-  } model;
-  struct {
-    char **text;
-    size_t text_count;
-    int64_t seq;
-    double *valid;
-    size_t valid_count;
-    double held_out;
-  } data;
-  char *mesh;  /* mesh string */
-  char *views; /* reserved for expert parallelism: "" */
+  char *kind;                     /* model.kind */
+  const ad_program_kind *program; /* of that name */
+  void *options;                  /* the program's: program->options_size bytes */
+  char *weights;                  /* model.weights: safetensors file of initial values; NULL: drawn from the seed */
+  ad_recipe_mesh *meshes;         /* one for each module of the program, in its order */
+  size_t mesh_count;
   struct {
     ad_contract contract; /* zero fields: defaults of the contract */
     ad_dtype compute;     /* f32 or f64 */
@@ -71,9 +66,14 @@ AD_API AD_CHECKED ad_status ad_recipe_parse(const char *text, const char *path, 
 AD_API void ad_recipe_destroy(ad_recipe *recipe);
 /* The recipe as YAML with every key and its value. Caller frees with free(). */
 AD_API AD_CHECKED ad_status ad_recipe_print(const ad_recipe *recipe, char **out);
-/* The mesh and the model that it names. */
-AD_API AD_CHECKED ad_status ad_recipe_mesh(const ad_recipe *recipe, ad_mesh **out);
-AD_API AD_CHECKED ad_status ad_recipe_model(const ad_recipe *recipe, const ad_mesh *mesh, ad_model **out);
+/* The mesh key as one text: the mesh string, or "{encoder: dp=4, model: dp=2 cp=2}". Returns buffer. */
+AD_API const char *ad_recipe_mesh_text(const ad_recipe *recipe, char *buffer, size_t size);
+/* How many ranks it runs on. */
+AD_API AD_CHECKED ad_status ad_recipe_world(const ad_recipe *recipe, int64_t *out);
+/* The program that it names, every parameter with its contract and storage as the recipe says; dtype 0, or AD_F64 for
+ * proofs: every dtype of every contract. Borrows recipe and comm. */
+AD_API AD_CHECKED ad_status ad_recipe_program(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype,
+                                              ad_program **out);
 /* The contract of one parameter: precision, then every matching override in order, completed. */
 AD_API AD_CHECKED ad_status ad_recipe_contract(const ad_recipe *recipe, const char *param, ad_contract *out);
 

@@ -19,6 +19,8 @@ typedef enum ad_bucket_event { AD_BUCKET_POST, AD_BUCKET_WAIT, AD_BUCKET_DONE } 
 typedef struct ad_reducer_options {
   size_t size;         /* sizeof(ad_reducer_options) */
   size_t bucket_bytes; /* 0: 25 MiB */
+  const char
+      *prefix; /* put before the parameters' names wherever they are said: "encoder."; NULL: none; read by create */
   void (*trace)(void *context, ad_bucket_event event, int bucket, size_t bytes);
   void *trace_context;
 } ad_reducer_options;
@@ -86,14 +88,26 @@ AD_API size_t ad_reducer_bytes(const ad_reducer *reducer); /* memory of buckets 
 /* Of those, what holds sums beside the buckets: shards of the reduced gradient, sums between microbatches. */
 AD_API size_t ad_reducer_sum_bytes(const ad_reducer *reducer);
 
-/* Law 5: the step's counts, summed over the ranks on which they are addends when the batch is read; post early, wait
- * when the first loss is divided. One object serves all steps; it is under way at most once. */
+/* Law 5: a step's counts, one for each microbatch, as a typed value. They are posted when the batch is read and summed
+ * over all ranks while the forward pass runs; losses are divided by their total (ad_divide). One object serves all
+ * steps; it is under way at most once. */
 typedef struct ad_count ad_count;
-AD_API AD_CHECKED ad_status ad_count_create(ad_comm *comm, ad_count **out); /* local; borrows comm */
+/* `n` counts, an i64 vector [n]. `local` is the layout of what each rank counts: P on the axes on which the ranks'
+ * counts are addends, R or I on those on which they are the same; other types are AD_TYPE. Local; borrows comm and the
+ * layout's mesh. */
+AD_API AD_CHECKED ad_status ad_count_create(ad_comm *comm, const ad_layout *local, size_t n, ad_count **out);
 /* Waits for what is under way, so that no rank misses this one's count. NULL allowed. */
 AD_API void ad_count_destroy(ad_count *count);
-AD_API AD_CHECKED ad_status ad_count_post(ad_count *count, const ad_group *group, int64_t local, const char *site);
-AD_API AD_CHECKED ad_status ad_count_wait(ad_count *count, int64_t *out); /* *out: the sum over the group */
+/* `local`: this rank's n counts, copied. Starts one all_reduce P->R of all n over the axes on which they are P; posts
+ * nothing where they are P on none. AD_INVALID while an earlier one is under way. */
+AD_API AD_CHECKED ad_status ad_count_post(ad_count *count, const int64_t *local, const char *site);
+/* Waits for what was posted last, if that was not done yet. *total, if wanted: the sum over microbatches and ranks.
+ * AD_INVALID if nothing was posted. The count is const because waiting changes only what is known of it. */
+AD_API AD_CHECKED ad_status ad_count_wait(const ad_count *count, int64_t *total);
+/* The vector [n]: its layout is `local` until the sum was waited for, then R where that was P. Owned by the count. */
+AD_API const ad_array *ad_count_array(const ad_count *count);
+/* Of microbatch `m` (0 .. n-1) over all ranks; -1 before the sum was waited for, or if there is no such microbatch. */
+AD_API int64_t ad_count_of(const ad_count *count, size_t m);
 
 #if defined(__cplusplus)
 }

@@ -13,14 +13,12 @@ typedef struct ad_store_options {
   ad_dtype compute; /* of the whole copies: AD_F32 (default) or AD_F64 */
   int releases;     /* 1: whole copies exist only between acquire and release (ZeRO-3) */
   int prefetch;     /* how many units ahead are gathered while one is used; 0: none */
-  const int *units; /* of each parameter: those of one number are gathered together (a layer); ascending in the order of
-                     * the forward pass; NULL: each its own. Read by create only */
   int apart;        /* 1: every rank keeps whole copies of its own, as ranks must that share no memory */
 } ad_store_options;
 
 typedef struct ad_store ad_store;
-/* Collective over the parameters' meshes. Parameters whose storage is their compute layout and whose dtypes agree have
- * one array for all purposes. */
+/* Collective over the parameters' meshes. Parameters of one `unit` are gathered together. Parameters whose storage is
+ * their compute layout and whose dtypes agree have one array for all purposes. */
 AD_API AD_CHECKED ad_status ad_store_create(ad_comm *comm, const ad_param_spec *params, size_t count,
                                             const ad_store_options *options, ad_store **out);
 AD_API void ad_store_destroy(ad_store *store);

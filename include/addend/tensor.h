@@ -13,23 +13,31 @@ typedef struct ad_tape ad_tape;
 typedef struct ad_tensor ad_tensor; /* belongs to its tape until ad_tape_reset */
 
 typedef struct ad_tape_options {
-  size_t size;         /* sizeof(ad_tape_options) */
-  ad_dtype dtype;      /* of every value: AD_F32 (default) or AD_F64 */
-  ad_reducer *reducer; /* takes the parameters' gradients; NULL: they stay on the tape (ad_grad) */
-  /* Called before and after each use of a parameter, forward and backward (there where its elements are read); between
-   * them the parameter's array has data, which is looked up at each use. Uses may nest. NULL: it always has. */
-  ad_status (*acquire)(void *context, size_t param);
-  void (*release)(void *context, size_t param);
-  void *parameter_context;
-  /* Without a reducer: sees each parameter's complete gradient during backward. */
-  void (*gradient)(void *context, size_t param, const ad_array *grad);
-  void *gradient_context;
+  size_t size;                                                 /* sizeof(ad_tape_options) */
+  ad_dtype dtype;                                              /* of every value: AD_F32 (default) or AD_F64 */
   void (*trace)(void *context, const char *phase, int begins); /* "forward", "backward": for traces; NULL allowed */
   void *trace_context;
 } ad_tape_options;
 
-/* On engine dry the tape checks and plans (types, shapes, bytes, order of gradients) and computes nothing.
- * Matrix products run on one thread, or on as many as the environment's ADDEND_BLAS_THREADS says. */
+/* A module's parameters as a tape sees them: where their values are and where their gradients go. Borrowed until the
+ * tape's reset; one tape may use the parameters of several modules. */
+typedef struct ad_parameters {
+  const ad_array *const *values; /* in their compute layouts; their data is looked up at each use */
+  size_t count;
+  ad_reducer *reducer; /* takes the gradients; NULL: they stay on the tape (ad_grad) */
+  /* Called before and after each use of a parameter, forward and backward (there where its elements are read); between
+   * them the parameter's array has data. Uses may nest. NULL: it always has. */
+  ad_status (*acquire)(void *context, size_t param);
+  void (*release)(void *context, size_t param);
+  void *context;
+  /* Without a reducer: sees each parameter's complete gradient during backward. NULL allowed. */
+  void (*gradient)(void *context, size_t param, const ad_array *grad);
+  void *gradient_context;
+} ad_parameters;
+
+/* On engine dry the tape checks and plans (types, shapes, bytes, order of gradients) and computes nothing. Several
+ * tapes may be alive at once. Matrix products run on one thread, or on as many as the environment's ADDEND_BLAS_THREADS
+ * says. */
 AD_API AD_CHECKED ad_status ad_tape_create(ad_comm *comm, const ad_mesh *mesh, const ad_tape_options *options,
                                            ad_tape **out);
 AD_API void ad_tape_destroy(ad_tape *tape);
@@ -39,19 +47,25 @@ ad_tape_status(const ad_tape *tape); /* the first error; its text is in ad_last_
 AD_API size_t ad_tape_peak_bytes(const ad_tape *tape);
 AD_API ad_dtype ad_tape_dtype(const ad_tape *tape);
 
-/* Leaves. The array is borrowed until reset; its dtype is the tape's (a constant may also be AD_I32: indices). */
+/* Leaves. The array is borrowed until reset; its dtype is the tape's (a constant may also be AD_I32: indices). Its mesh
+ * is the tape's or another view of the same ranks. */
 AD_API ad_tensor *ad_constant_at(ad_tape *tape, const ad_array *value, const char *site);
-/* `param` is its number in the tape's reducer. A parameter used by several operations is one leaf: call once per
- * microbatch. */
-AD_API ad_tensor *ad_parameter_at(ad_tape *tape, const ad_array *value, size_t param, const char *site);
+/* A value that arrived, from another tape or another mesh: it carries a gradient, which ad_grad gives after backward
+ * and which can be sent back to where the value came from (ad_backward_from). */
+AD_API ad_tensor *ad_input_at(ad_tape *tape, const ad_array *value, const char *site);
+/* Parameter number `param` of `from` and of its reducer. A parameter used by several operations is one leaf: call once
+ * per microbatch. */
+AD_API ad_tensor *ad_parameter_at(ad_tape *tape, const ad_parameters *from, size_t param, const char *site);
 #define ad_constant(t, value) ad_constant_at((t), (value), AD_HERE)
-#define ad_parameter(t, value, param) ad_parameter_at((t), (value), (param), AD_HERE)
+#define ad_input(t, value) ad_input_at((t), (value), AD_HERE)
+#define ad_parameter(t, from, param) ad_parameter_at((t), (from), (param), AD_HERE)
 
 AD_API const ad_array *ad_tensor_array(const ad_tensor *tensor); /* its value; NULL for a dead tensor */
 AD_API const ad_array *ad_grad(
-    const ad_tensor *tensor);           /* after ad_backward, of a leaf or a value kept alive; NULL if none */
-AD_API void ad_keep(ad_tensor *tensor); /* its gradient stays readable after ad_backward; a leaf's stays anyway, unless
-                                           the reducer took it */
+    const ad_tensor *tensor); /* after ad_backward, of a leaf or a value kept alive; NULL if none */
+/* Its gradient stays readable after ad_backward, summed over the starts; a leaf's stays anyway, unless the reducer took
+ * it. */
+AD_API void ad_keep(ad_tensor *tensor);
 AD_API double ad_tensor_scalar(const ad_tensor *tensor); /* of this rank's copy; NaN if it is no scalar */
 
 /* Runs backward from a scalar that is P or I on every axis (the loss), seed 1. AD_TYPE names the repair otherwise.
@@ -59,14 +73,31 @@ AD_API double ad_tensor_scalar(const ad_tensor *tensor); /* of this rank's copy;
  * (ad_comm_fail) and returns the first error. */
 AD_API AD_CHECKED ad_status ad_backward_at(ad_tape *tape, ad_tensor *loss, const char *site);
 #define ad_backward(t, loss) ad_backward_at((t), (loss), AD_HERE)
+/* One start of backward, from n tensors at once. gradients[i] is what arrives for outputs[i]: its shape and dtype, and
+ * the dual of its layout (AD_TYPE otherwise); borrowed for the call. NULL, or `gradients` NULL: outputs[i] is a loss,
+ * as above. Several starts may follow each other on one tape: gradients add up over them, and those of parameters go to
+ * their reducers in the start that is marked `last`, also of parameters that only an earlier start reached; until then
+ * they are on the tape. So a tape that began must come to its last start before its reducers end the microbatch.
+ * AD_INVALID: a start after the last, an output that is no tensor of this tape, a start from which no parameter and no
+ * input is reached. */
+AD_API AD_CHECKED ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const *outputs,
+                                                const ad_array *const *gradients, size_t n, int last, const char *site);
+#define ad_backward_from(t, outputs, gradients, n, last) \
+  ad_backward_from_at((t), (outputs), (gradients), (n), (last), AD_HERE)
 
 /* Local operations (law 3). Shapes are of whole values; last dimension fastest. */
 AD_API ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site); /* same shapes */
 AD_API ad_tensor *ad_multiply_at(ad_tape *tape, ad_tensor *a, ad_tensor *b,
                                  const char *site); /* same shapes, elementwise */
+/* By a number of the caller's own, the same on all ranks. Counts divide by ad_divide, which knows whether they were
+ * summed. */
 AD_API ad_tensor *ad_scale_at(ad_tape *tape, ad_tensor *a, double factor, const char *site);
-AD_API ad_tensor *ad_divide_at(ad_tape *tape, ad_tensor *a, double count,
-                               const char *site); /* count 0: the result and the gradient are 0 (law 5) */
+/* Law 5: a / the count's total over microbatches and ranks; waits for it if it is under way. AD_TYPE while it is P on
+ * an axis, which it stays until it was posted and waited for. Total 0: the result and the gradient are 0. */
+AD_API ad_tensor *ad_divide_at(ad_tape *tape, ad_tensor *a, const ad_count *count, const char *site);
+/* a times microbatch m's share of the count: ad_count_of(m) / total; 0 where the total is 0. How a loss that is not
+ * linear in its sums enters: it is defined per microbatch over all ranks, and weighs what its microbatch weighs. */
+AD_API ad_tensor *ad_share_at(ad_tape *tape, ad_tensor *a, const ad_count *count, size_t m, const char *site);
 AD_API ad_tensor *ad_sum_at(ad_tape *tape, ad_tensor *a, const char *site); /* over all dimensions -> scalar */
 /* x [..., k] with w [k, n] -> [..., n]: the product y = x w. */
 AD_API ad_tensor *ad_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const char *site);
@@ -95,11 +126,15 @@ AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tenso
  * other; where the mesh names one of them, those that it does not name and that need no move stay as they are. A failed
  * tape tells the group of its error here, where the others may wait. */
 AD_API ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const char *axes, ad_type to, const char *site);
+/* The same value seen on another factorisation of its ranks, as ad_layout_view allows it: no byte moves. Backward views
+ * the gradient on x's mesh again. Borrows the view until reset. */
+AD_API ad_tensor *ad_view_at(ad_tape *tape, ad_tensor *x, const ad_mesh *view, const char *site);
 
 #define ad_add(t, a, b) ad_add_at((t), (a), (b), AD_HERE)
 #define ad_multiply(t, a, b) ad_multiply_at((t), (a), (b), AD_HERE)
 #define ad_scale(t, a, factor) ad_scale_at((t), (a), (factor), AD_HERE)
-#define ad_divide(t, a, count) ad_divide_at((t), (a), (double)(count), AD_HERE)
+#define ad_divide(t, a, count) ad_divide_at((t), (a), (count), AD_HERE)
+#define ad_share(t, a, count, m) ad_share_at((t), (a), (count), (m), AD_HERE)
 #define ad_sum(t, a) ad_sum_at((t), (a), AD_HERE)
 #define ad_linear(t, x, w) ad_linear_at((t), (x), (w), AD_HERE)
 #define ad_linear_transposed(t, x, w) ad_linear_transposed_at((t), (x), (w), AD_HERE)
@@ -117,6 +152,7 @@ AD_API ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const ch
 #define ad_convert(t, x, axes, to) ad_move_at((t), (x), AD_MOVE_CONVERT, (axes), (to), AD_HERE)
 #define ad_once(t, x, axes) ad_move_at((t), (x), AD_MOVE_ONCE, (axes), AD_P, AD_HERE)
 #define ad_declare(t, x, axes, to) ad_move_at((t), (x), AD_MOVE_DECLARE, (axes), (to), AD_HERE)
+#define ad_view(t, x, view) ad_view_at((t), (x), (view), AD_HERE)
 
 #if defined(__cplusplus)
 }

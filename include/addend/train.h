@@ -14,12 +14,16 @@ extern "C" {
 
 typedef struct ad_run ad_run;
 
+enum { AD_LOSSES_MAX = 16, AD_NORM_GROUPS_MAX = 8 }; /* of a program */
+
 /* What a step tells. */
 typedef struct ad_step_report {
   int64_t step;
-  double loss;   /* mean over the step's counted tokens of all ranks, before the update */
-  int64_t count; /* those tokens; 0: gradient 0 and a warning (law 5) */
-  double norm;   /* of the whole gradient, before clipping; not finite in a skipped step */
+  double loss;                  /* of all losses together, over the step's counts on all ranks, before the update */
+  double losses[AD_LOSSES_MAX]; /* each, in the program's order, metrics too */
+  int64_t count;                /* of the first of the program's counts (tokens); 0: gradient 0 and a warning (law 5) */
+  double norm;                  /* of the whole gradient, before clipping; not finite in a skipped step */
+  double norms[AD_NORM_GROUPS_MAX]; /* of each norm group, in the order of the first module of each */
   double lr;
   double seconds;
   int loss_scale; /* exponent of the loss scale that this step's gradients carry; 0 where there is none */
@@ -33,8 +37,8 @@ typedef struct ad_run_options {
   int quiet;         /* 1: steps do not warn; for a run that repeats the steps of another */
 } ad_run_options;
 
-/* Everything a rank needs: mesh, model, parameters (initialised), reducer, optimizer, tape, data. Collective over the
- * mesh's ranks. `recipe` and `comm` are borrowed. */
+/* Everything a rank needs: the program with its data, those of its modules that lie on this rank, counts and tapes.
+ * Collective over all ranks. `recipe` and `comm` are borrowed. */
 AD_API AD_CHECKED ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_options *options,
                                           ad_run **out);
 AD_API void ad_run_destroy(ad_run *run);
@@ -45,30 +49,32 @@ AD_API AD_CHECKED ad_status ad_run_step(ad_run *run, int64_t step, ad_step_repor
  * of the validation part instead. */
 AD_API AD_CHECKED ad_status ad_run_loss(ad_run *run, int64_t step, int held_out, double *out);
 
+AD_API ad_program *ad_run_program(const ad_run *run);
+AD_API ad_module *ad_run_module(const ad_run *run, size_t module); /* NULL: it does not lie on this rank */
+AD_API ad_group ad_run_everyone(const ad_run *run);                /* all ranks */
+/* All parameters of all modules, in the order of the program, whether this rank holds them or not. */
+typedef struct ad_run_param {
+  size_t module, param;      /* numbers in the program and in the module */
+  const ad_param_spec *spec; /* its name is the module's; ad_program_param_name has the program's */
+  ad_module *held;           /* NULL: its module does not lie on this rank */
+} ad_run_param;
 AD_API size_t ad_run_param_count(const ad_run *run);
-AD_API const ad_param_spec *ad_run_param(const ad_run *run, size_t index);
-AD_API ad_array *ad_run_value(ad_run *run, size_t index); /* in the storage layout */
-AD_API ad_array *ad_run_master(
-    ad_run *run, size_t index); /* what the optimizer updates; the value itself where its dtype is wide enough */
+AD_API ad_run_param ad_run_param_at(const ad_run *run, size_t index);
+/* An array of a parameter (see ad_module_part); NULL where this rank has none. Gradients are times 2^report.loss_scale.
+ */
+AD_API ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part);
 /* After values (from_master 0) or masters (1) were written between steps: the other follows, and so do the copies that
  * are computed with. Collective. */
 AD_API AD_CHECKED ad_status ad_run_refresh(ad_run *run, int from_master);
-AD_API const ad_array *ad_run_gradient(const ad_run *run,
-                                       size_t index); /* in the storage layout; times 2^report.loss_scale */
 /* Computes step `step`'s gradients once more without reducing them: `visit` sees every microbatch's gradient of every
  * parameter on this rank, in the layout in which it is an addend. For proofs. Collective. */
-typedef void (*ad_addend_visitor)(void *context, size_t param, const ad_array *addend);
+typedef void (*ad_addend_visitor)(void *context, size_t index, const ad_array *addend); /* as in ad_run_param_at */
 AD_API AD_CHECKED ad_status ad_run_addends(ad_run *run, int64_t step, ad_addend_visitor visit, void *context);
-AD_API const ad_mesh *ad_run_mesh(const ad_run *run);
-AD_API ad_model *ad_run_model(ad_run *run);
-AD_API ad_adamw *ad_run_optimizer(ad_run *run);
-AD_API ad_reducer *ad_run_reducer(ad_run *run);
-AD_API ad_store *ad_run_store(ad_run *run);
-AD_API ad_loss_scale *ad_run_loss_scale(ad_run *run); /* state of the run: saved and restored with the optimizer's */
-AD_API ad_tape *ad_run_tape(ad_run *run);
-AD_API ad_comm *ad_run_comm(ad_run *run);
+AD_API ad_loss_scale *ad_run_loss_scale(ad_run *run); /* state of the run: saved and restored with the optimizers' */
+AD_API ad_comm *ad_run_comm(const ad_run *run);
 AD_API const ad_recipe *ad_run_recipe(const ad_run *run);
-AD_API size_t ad_run_data_bytes(const ad_run *run); /* of the text and the batch on this rank */
+AD_API size_t ad_run_data_bytes(const ad_run *run); /* of data and batch on this rank */
+AD_API size_t ad_run_tape_bytes(const ad_run *run); /* what this rank's tapes held at most */
 /* Proportional set size now: of the rank that holds most, and of all ranks together; 0 where the kernel does not say.
  * What a step takes stays taken, so this is its peak from the end of the first one on. Collective. */
 typedef struct ad_run_memory {

@@ -1,6 +1,7 @@
 /* Describing and creating arrays, checking them, adding them (law 6). What changes a type is in move.c. */
 #include "array/array.h"
 
+#include "array/packed.h"
 #include "base/error.h"
 #include "base/kernels.h"
 #include "layout/shown.h"
@@ -9,6 +10,12 @@ ad_array ad_array_describe(const ad_comm *comm, ad_dtype dtype, const ad_shape *
   ad_array array = {.dtype = dtype, .shape = *shape, .layout = *layout};
   array.local = ad_layout_local_shape(layout, shape, ad_comm_rank(comm));
   return array;
+}
+
+ad_shape ad_array_local_shape(const ad_comm *comm, const ad_array *array) {
+  int64_t rank = ad_comm_rank(comm);
+  if (ad_array_is_packed(array)) return (ad_shape){1, {(int64_t)ad_packed_local(array, rank)}};
+  return ad_layout_local_shape(&array->layout, &array->shape, rank);
 }
 
 size_t ad_array_numel(const ad_array *array) { return (size_t)ad_shape_numel(&array->local); }
@@ -53,7 +60,8 @@ void ad_array_destroy(ad_comm *comm, ad_array *array) {
 
 ad_status ad_array_check(const ad_comm *comm, const ad_array *array, const char *what, const char *site) {
   AD_TRY(check_rank(comm, array->layout.mesh, what, site));
-  ad_shape local = ad_layout_local_shape(&array->layout, &array->shape, ad_comm_rank(comm));
+  if (ad_array_is_packed(array)) AD_TRY(ad_packed_check(array, what, site));
+  ad_shape local = ad_array_local_shape(comm, array);
   char layout[160], have[96], want[96];
   if (!ad_shape_equal(&local, &array->local)) {
     return ad_fail(AD_INVALID, "%s: %s: the local part is %s, but %s holds %s on rank %lld", site, what,
@@ -81,7 +89,8 @@ ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const 
     return ad_fail(AD_INVALID, "%s: add: the shapes %s and %s differ", site, ad_shape_print(&to->shape, a, sizeof a),
                    ad_shape_print(&from->shape, b, sizeof b));
   }
-  return AD_OK;
+  if (ad_packed_alike(to, from)) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: add: the packed values have other rows", site);
 }
 
 ad_status ad_array_add(ad_array *to, const ad_array *from, const char *site) {

@@ -1,8 +1,11 @@
 /* The entry all_to_all V->V of law 2: what goes where is in counts of rows, not in types. The other transitions are in
  * move.c. */
 #include "array/array.h"
+#include "array/packed.h"
+#include "array/transit.h"
 #include "base/error.h"
 #include "comm/scratch.h"
+#include "layout/nest.h"
 
 static size_t sum_of(const size_t *rows, int64_t members) {
   size_t sum = 0;
@@ -10,21 +13,13 @@ static size_t sum_of(const size_t *rows, int64_t members) {
   return sum;
 }
 
-static int64_t ranks_cutting_rows(const ad_layout *layout) {
-  int64_t ranks = 1;
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    if (ad_type_dim(layout->type[axis]) == 0) ranks *= ad_mesh_axis_size(layout->mesh, (ad_axis)axis);
-  }
-  return ranks;
-}
-
 /* As with a declaration, the whole is described as if all parts were as large as this one. */
-static ad_array describe(const ad_array *in, const ad_layout *layout, size_t rows, void *data) {
+static ad_array describe(const ad_array *in, const ad_layout *layout, size_t rows) {
   ad_array out = *in;
   out.layout = *layout;
   out.local.dim[0] = (int64_t)rows;
-  out.shape.dim[0] = (int64_t)rows * ranks_cutting_rows(layout);
-  out.data = data;
+  out.shape.dim[0] = (int64_t)rows * ad_mesh_ranks_over(layout->mesh, ad_layout_cutting(layout, 0));
+  out.data = NULL;
   return out;
 }
 
@@ -38,31 +33,40 @@ static ad_status check_rows(const ad_array *in, const size_t *send_rows, int64_t
                  site, rows, (long long)members, ad_shape_print(&in->local, local, sizeof local));
 }
 
-static ad_status check_memory(const ad_comm *comm, const ad_array *in, const ad_array *out, const char *site) {
-  AD_TRY(ad_array_check(comm, out, "all_to_all", site));
-  if (!in->data || in->data != out->data) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: all_to_all: what is received needs memory of its own, not that of what is sent",
-                 site);
-}
-
 static void count_elements(const ad_array *array, const size_t *rows, int64_t members, size_t *out) {
-  size_t row = 1;
-  for (int dim = 1; dim < array->local.ndim; dim++) row *= (size_t)array->local.dim[dim];
+  size_t row = ad_segment_of(&array->local).row;
   for (int64_t member = 0; member < members; member++) out[member] = rows[member] * row;
 }
 
-static ad_status communicate(ad_comm *comm, const ad_array *in, const ad_group *group, const size_t *send_rows,
-                             const size_t *receive_rows, const char *site, const ad_array *out) {
-  int64_t members = ad_group_size(group);
+ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out) {
+  const char *site = transit->site;
+  ad_layout layout;
+  AD_TRY(ad_layout_after(&in->layout, AD_MOVE_ALL_TO_ALL, transit->axes, AD_V, in->shape.ndim, site, &layout));
+  AD_TRY(ad_array_check(comm, in, "all_to_all", site));
+  if (ad_array_is_packed(in))
+    return ad_fail(AD_INVALID, "%s: all_to_all: values that are packed one after another have no rows in common", site);
+  ad_group group = ad_array_group(comm, in, transit->axes);
+  int64_t members = ad_group_size(&group);
+  AD_TRY(check_rows(in, transit->send_rows, members, site));
+  *out = describe(in, &layout, sum_of(transit->receive_rows, members));
+  return AD_OK;
+}
+
+ad_status ad_exchange_run(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out) {
+  ad_group group = ad_array_group(comm, in, transit->axes);
+  int64_t members = ad_group_size(&group);
   void *scratch;
+  if (in->data && in->data == out->data)
+    return ad_fail(AD_INVALID, "%s: all_to_all: what is received needs memory of its own, not that of what is sent",
+                   transit->site);
   AD_TRY(ad_comm_scratch(comm, 2 * (size_t)members * sizeof(size_t), &scratch));
   size_t *send = scratch, *receive = send + members;
-  count_elements(in, send_rows, members, send);
-  count_elements(out, receive_rows, members, receive);
-  ad_collective call = {.op = AD_ALL_TO_ALL, .group = *group, .in = in->data, .out = out->data, .dtype = in->dtype};
+  count_elements(in, transit->send_rows, members, send);
+  count_elements(out, transit->receive_rows, members, receive);
+  ad_collective call = {.op = AD_ALL_TO_ALL, .group = group, .in = in->data, .out = out->data, .dtype = in->dtype};
   call.counts = send;
   call.receive_counts = receive;
-  call.site = site;
+  call.site = transit->site;
   return ad_comm_run(comm, &call);
 }
 
@@ -71,15 +75,13 @@ ad_status ad_array_exchange(ad_comm *comm, const ad_array *in, ad_axes axes, con
   if (!site) site = AD_NO_SITE;
   AD_NEED(comm, in, send_rows, receive_rows, out);
   AD_NEED(in->layout.mesh);
-  ad_layout layout;
-  AD_TRY(ad_layout_after(&in->layout, AD_MOVE_ALL_TO_ALL, axes, AD_V, in->shape.ndim, site, &layout));
-  AD_TRY(ad_array_check(comm, in, "all_to_all", site));
-  ad_group group = ad_array_group(comm, in, axes);
-  int64_t members = ad_group_size(&group);
-  AD_TRY(check_rows(in, send_rows, members, site));
-  ad_array after = describe(in, &layout, sum_of(receive_rows, members), out->data);
-  AD_TRY(check_memory(comm, in, &after, site));
-  if (!ad_comm_is_dry(comm)) AD_TRY(communicate(comm, in, &group, send_rows, receive_rows, site, &after));
+  ad_transit transit = {.move = AD_MOVE_ALL_TO_ALL, .axes = axes, .to = AD_V, .site = site};
+  transit.send_rows = send_rows;
+  transit.receive_rows = receive_rows;
+  ad_array after;
+  AD_TRY(ad_exchange_after(comm, &transit, in, &after));
+  after.data = out->data;
+  AD_TRY(ad_transit_run(comm, &transit, in, &after));
   *out = after;
   return AD_OK;
 }

@@ -1,27 +1,22 @@
 /* Putting a distributed value together on every rank: for proofs and checkpoints, where memory and time are of no
  * concern. */
 #include "array/array.h"
+#include "array/packed.h"
 #include "array/part.h"
 #include "base/error.h"
 #include "base/kernels.h"
 
-static ad_axes cut_axes(const ad_layout *layout) {
-  ad_axes axes = 0;
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    if (ad_type_is_cut(layout->type[axis])) axes |= AD_AXES(axis);
-  }
-  return axes;
-}
-
 static ad_status check_whole(const ad_comm *comm, const ad_array *in, const ad_array *out, const char *site) {
   AD_TRY(ad_array_check(comm, in, "whole", site));
-  ad_axes varying = ad_layout_axes_of(&in->layout, AD_V);
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    if (!(varying & AD_AXES(axis)) || ad_mesh_axis_size(in->layout.mesh, (ad_axis)axis) == 1) continue;
+  ad_axes varying = ad_layout_axes_of(&in->layout, AD_V) & ad_mesh_large(in->layout.mesh);
+  if (varying) {
     return ad_fail(AD_TYPE,
                    "%s: whole: the value is V on `%s`: the ranks' parts make no whole; declare V->S(d) or V->P first",
-                   site, ad_axis_name((ad_axis)axis));
+                   site, ad_axis_name((ad_axis)__builtin_ctz(varying)));
   }
+  if (ad_array_is_packed(in))
+    return ad_fail(AD_INVALID, "%s: whole: the array holds several values one after another; gather it with all_gather",
+                   site);
   if (!out->data && !ad_comm_is_dry(comm) && ad_shape_numel(&in->shape)) {
     return ad_fail(AD_INVALID, "%s: whole: the result has no memory for the whole value", site);
   }
@@ -52,8 +47,7 @@ static void place_parts(const ad_array *in, const ad_group *group, const char *g
 static ad_status gather_parts(ad_comm *comm, const ad_array *in, const ad_group *group, size_t *counts, char *local,
                               char *gathered, const char *site, void *out) {
   ad_copy(local, in->data, ad_array_bytes(in));
-  ad_axes same = ad_layout_axes_of(&in->layout, AD_R) | ad_layout_axes_of(&in->layout, AD_I);
-  AD_TRY(run_in_place(comm, in, AD_BROADCAST, same, local, site));
+  AD_TRY(run_in_place(comm, in, AD_BROADCAST, ad_layout_same_axes(&in->layout), local, site));
   AD_TRY(run_in_place(comm, in, AD_ALL_REDUCE, ad_layout_axes_of(&in->layout, AD_P), local, site));
   for (int64_t member = 0; member < ad_group_size(group); member++) {
     ad_shape part = ad_layout_local_shape(&in->layout, &in->shape, ad_group_rank(group, member));
@@ -79,7 +73,7 @@ ad_status ad_array_whole(ad_comm *comm, const ad_array *in, const char *site, ad
   whole.scale = in->scale;
   whole.data = out->data;
   if (!ad_comm_is_dry(comm)) {
-    ad_group group = ad_array_group(comm, in, cut_axes(&in->layout));
+    ad_group group = ad_array_group(comm, in, ad_layout_cut_axes(&in->layout));
     size_t counts = padded((size_t)ad_group_size(&group) * sizeof(size_t)), local = padded(ad_array_bytes(in));
     void *memory;
     AD_TRY(ad_comm_alloc(comm, counts + local + padded(ad_array_bytes(&whole)), &memory));

@@ -9,7 +9,7 @@
 #include "base/memory.h"
 
 static ad_status create_param(ad_addends *addends, size_t i) {
-  const ad_param_spec *spec = ad_run_param(addends->run, i);
+  const ad_param_spec *spec = ad_run_param_at(addends->run, i).spec;
   ad_layout gradient = ad_layout_dual(&spec->layout), whole = ad_layout_all(spec->layout.mesh, AD_R);
   ad_comm *comm = ad_run_comm(addends->run);
   AD_TRY(ad_array_create(comm, AD_F64, &spec->shape, &gradient, &addends->local[i]));

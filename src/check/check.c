@@ -1,69 +1,54 @@
-/* `addend check`: the clean proof, then, if asked, the same proof with each known mistake planted. */
+/* `addend check`: the clean proof, the same in the recipe's own dtypes, then, if asked, planted mistakes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/memory.h"
 #include "base/options.h"
 #include "check/document.h"
+#include "io/file.h"
 
-static double now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+enum { USUAL_STEPS = 2 };
+
+static int64_t steps_of(const ad_check_options *options) {
+  if (options->directional) return 1;
+  return options->steps ? options->steps : USUAL_STEPS;
 }
 
-static ad_status prove_clean(const ad_recipe *recipe, const ad_check_options *options, int quiet, ad_proof *proof) {
+static ad_proof_job job_of(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof, int quiet) {
+  return (ad_proof_job){recipe, options, steps_of(options), proof, quiet, !quiet && options->dump};
+}
+
+static ad_status prove(const ad_recipe *recipe, const ad_check_options *options, int quiet, ad_proof *proof) {
   ad_launch_result result = {0};
-  ad_proof_job job = {recipe, options, NULL, proof, .quiet = quiet};
+  ad_proof_job job = job_of(recipe, options, proof, quiet);
   ad_status status = ad_proof_run(&job, &result);
   if (status && status != AD_INTERRUPTED && result.message[0])
     return ad_fail(result.status ? result.status : status, "%s", result.message);
   return status;
 }
 
-/* What is caught in the recipe's dtypes means something only if the clean proof holds in them. */
-static ad_status prove_in_recipe_dtypes(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof,
-                                        int *holds) {
-  ad_check_options clean = *options;
-  clean.recipe_dtype = 1;
-  clean.progress = NULL;
-  AD_TRY(prove_clean(recipe, &clean, 1, proof));
-  *holds = ad_proof_passes(proof, 0);
-  return AD_OK;
+/* A proof in f64 says nothing of rounding: a recipe that rounds anywhere is proven under its own dtypes too. */
+static int proves_own_dtypes(const ad_recipe *recipe, const ad_check_options *options) {
+  ad_check_options own = *options;
+  own.recipe_dtype = 1;
+  int is_usual = !options->directional && !options->recipe_dtype && (!options->dtype || options->dtype == AD_F64);
+  return is_usual && !ad_proof_is_wide(recipe, &own);
 }
 
-static int some_are_of_dtype(const ad_sabotage *sabotages, size_t count) {
-  for (size_t i = 0; i < count; i++)
-    if (sabotages[i].of_dtype) return 1;
-  return 0;
+static ad_check_options in_own_dtypes(const ad_check_options *options) {
+  ad_check_options own = *options;
+  own.recipe_dtype = 1;
+  own.dtype = 0;
+  return own;
 }
 
-static ad_status try_sabotages(const ad_recipe *recipe, const ad_check_options *options, ad_findings *findings,
-                               ad_sabotage *sabotages) {
-  ad_proof *proof;
-  AD_TRY(ad_proof_create(recipe, &proof));
-  ad_status status =
-      ad_sabotage_list(recipe, sabotages, &findings->sabotage_count, findings->unplanted, &findings->unplanted_count);
-  int holds = 1;
-  if (!status && some_are_of_dtype(sabotages, findings->sabotage_count))
-    status = prove_in_recipe_dtypes(recipe, options, proof, &holds);
-  for (size_t i = 0; i < findings->sabotage_count && !status; i++) {
-    if (sabotages[i].of_dtype && !holds) {
-      snprintf(sabotages[i].message, sizeof sabotages[i].message,
-               "not planted: without it the proof does not hold in the recipe's dtypes either");
-      findings->survivors++;
-      continue;
-    }
-    if (options->progress)
-      options->progress(options->context, sabotages[i].name, (int64_t)i, (int64_t)findings->sabotage_count);
-    status = ad_sabotage_try(recipe, options, proof, &sabotages[i]);
-    findings->survivors += sabotages[i].caught == AD_CAUGHT_NONE;
-  }
-  ad_proof_destroy(proof);
-  return status;
+/* What holds altogether. */
+static int is_yes(const ad_findings *findings) {
+  if (!ad_proof_passes(findings->proof, findings->options->directional)) return 0;
+  if (findings->own && !ad_proof_passes(findings->own, 0)) return 0;
+  return !findings->sabotages || ad_sabotages_survivors(findings->sabotages) == 0;
 }
 
 static ad_status print_document(const ad_findings *findings, char **json) {
@@ -75,31 +60,47 @@ static ad_status print_document(const ad_findings *findings, char **json) {
   return AD_OK;
 }
 
-static ad_status world_of(const ad_recipe *recipe, int64_t *out) {
-  ad_mesh *mesh;
-  AD_TRY(ad_recipe_mesh(recipe, &mesh));
-  *out = ad_mesh_size(mesh);
-  ad_mesh_destroy(mesh);
-  return AD_OK;
+static ad_status prove_all(ad_findings *findings, ad_proof *proof, ad_proof *own, ad_sabotages **sabotages) {
+  const ad_recipe *recipe = findings->recipe;
+  const ad_check_options *options = findings->options;
+  AD_TRY(ad_recipe_world(recipe, &findings->world));
+  AD_TRY(prove(recipe, options, 0, proof));
+  if (own) {
+    ad_check_options under = in_own_dtypes(options);
+    AD_TRY(prove(recipe, &under, 1, own));
+    findings->own = own;
+  }
+  if (!options->sabotage) return AD_OK;
+  AD_TRY(ad_sabotages_create(recipe, options->sabotage_count, options->sabotage_seed, sabotages));
+  findings->sabotages = *sabotages;
+  ad_proof *scratch;
+  AD_TRY(ad_proof_create(recipe, &scratch));
+  ad_status status = ad_sabotages_try(recipe, options, scratch, *sabotages);
+  ad_proof_destroy(scratch);
+  return status;
 }
 
-static ad_status check_with(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof,
-                            ad_sabotage *sabotages, int *holds, char **json) {
-  double start = now();
-  ad_findings findings = {
-      .recipe = recipe, .options = options, .proof = proof, .sabotages = sabotages, .engine = "shm"};
-  AD_TRY(world_of(recipe, &findings.world));
-  AD_TRY(prove_clean(recipe, options, 0, proof));
-  if (options->sabotage) AD_TRY(try_sabotages(recipe, options, &findings, sabotages));
-  findings.seconds = now() - start;
-  AD_TRY(print_document(&findings, json));
-  *holds = ad_proof_passes(proof, options->directional) && findings.survivors == 0;
-  return AD_OK;
+static ad_status check_with(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof, ad_proof *own,
+                            int *holds, char **json) {
+  double start = ad_seconds();
+  ad_sabotages *sabotages = NULL;
+  ad_findings findings = {.recipe = recipe, .options = options, .steps = steps_of(options), .proof = proof};
+  findings.engine = "shm";
+  ad_status status = prove_all(&findings, proof, own, &sabotages);
+  findings.seconds = ad_seconds() - start;
+  if (!status) status = print_document(&findings, json);
+  if (!status) *holds = is_yes(&findings);
+  ad_sabotages_destroy(sabotages);
+  return status;
 }
 
 static ad_status check_options(const ad_check_options *options) {
   if (options->steps < 0)
     return ad_fail(AD_INVALID, "a check takes at least 1 step, not %lld", (long long)options->steps);
+  if (options->sabotage_count < 0)
+    return ad_fail(AD_INVALID, "so many mistakes cannot be drawn: %lld", (long long)options->sabotage_count);
+  if (options->directional && options->dump)
+    return ad_fail(AD_INVALID, "--directional compares no gradients: leave out --dump");
   if (options->directional &&
       (options->sabotage || options->steps > 1 || options->recipe_dtype || options->dtype == AD_F32))
     return ad_fail(AD_INVALID,
@@ -107,19 +108,22 @@ static ad_status check_options(const ad_check_options *options) {
   return AD_OK;
 }
 
+/* The folder is made before any rank starts: what is wrong with it is known then. */
+static ad_status take_options(const ad_check_options *options, ad_check_options *out) {
+  AD_TRY(ad_options_take(out, sizeof *out, options, "ad_check_options"));
+  AD_TRY(check_options(out));
+  return out->dump ? ad_folder_make(out->dump) : AD_OK;
+}
+
 ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int *holds, char **json) {
   AD_NEED(recipe, holds, json);
-  ad_check_options own;
-  AD_TRY(ad_options_take(&own, sizeof own, options, "ad_check_options"));
-  AD_TRY(check_options(&own));
-  ad_proof *proof;
+  ad_check_options taken;
+  ad_proof *proof, *own = NULL;
+  AD_TRY(take_options(options, &taken));
   AD_TRY(ad_proof_create(recipe, &proof));
-  ad_sabotage *sabotages;
-  ad_status status = ad_new(AD_SABOTAGE_MAX, &sabotages);
-  if (!status) {
-    status = check_with(recipe, &own, proof, sabotages, holds, json);
-    ad_release(sabotages);
-  }
+  ad_status status = proves_own_dtypes(recipe, &taken) ? ad_proof_create(recipe, &own) : AD_OK;
+  if (!status) status = check_with(recipe, &taken, proof, own, holds, json);
+  ad_proof_destroy(own);
   ad_proof_destroy(proof);
   return status;
 }
@@ -127,31 +131,41 @@ ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int
 /* ---- on ranks that are there already ---- */
 
 // Rank 0 has the numbers; its verdict becomes everyone's.
-static ad_status share_verdict(ad_comm *comm, const ad_recipe *recipe, int32_t *verdict) {
-  ad_mesh *mesh;
-  AD_TRY(ad_recipe_mesh(recipe, &mesh));
+static ad_status share_verdict(ad_comm *comm, int32_t *verdict) {
+  char text[48];
+  ad_mesh *world;
+  snprintf(text, sizeof text, "dp_shard=%lld", (long long)ad_comm_size(comm));
+  AD_TRY(ad_mesh_create(text, &world));
   ad_collective broadcast = {.op = AD_BROADCAST,
-                             .group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm)),
+                             .group = ad_mesh_group(world, AD_AXES_ALL, ad_comm_rank(comm)),
                              .in = verdict,
                              .out = verdict,
                              .count = 1,
                              .dtype = AD_I32,
                              .site = AD_HERE};
   ad_status status = ad_comm_run(comm, &broadcast);
-  ad_mesh_destroy(mesh);
+  ad_mesh_destroy(world);
   return status;
 }
 
-static ad_status check_here(ad_comm *comm, ad_proof_job *job, int *holds, char **json) {
-  double start = now();
+/* `own` NULL: not in the recipe's own dtypes. */
+static ad_status check_here(ad_comm *comm, const ad_proof_job *job, ad_proof *own, int *holds, char **json) {
+  double start = ad_seconds();
   char *text = NULL;
-  ad_findings findings = {.recipe = job->recipe, .options = job->options, .proof = job->proof};
-  findings.world = ad_comm_size(comm);
-  findings.engine = ad_comm_engine(comm);
+  ad_findings findings = {.recipe = job->recipe,
+                          .options = job->options,
+                          .steps = job->steps,
+                          .proof = job->proof,
+                          .own = own,
+                          .world = ad_comm_size(comm),
+                          .engine = ad_comm_engine(comm)};
+  ad_check_options under = in_own_dtypes(job->options);
+  ad_proof_job second = job_of(job->recipe, &under, own, 1);
   AD_TRY(ad_prove(comm, job));
-  int32_t verdict = ad_proof_passes(job->proof, job->options->directional);
-  AD_TRY(share_verdict(comm, job->recipe, &verdict));
-  findings.seconds = now() - start;
+  if (own) AD_TRY(ad_prove(comm, &second));
+  int32_t verdict = is_yes(&findings);
+  AD_TRY(share_verdict(comm, &verdict));
+  findings.seconds = ad_seconds() - start;
   if (ad_comm_rank(comm) == 0) AD_TRY(print_document(&findings, &text));
   *holds = verdict;
   *json = text;
@@ -160,10 +174,11 @@ static ad_status check_here(ad_comm *comm, ad_proof_job *job, int *holds, char *
 
 static ad_status check_world(const ad_comm *comm, const ad_recipe *recipe, const ad_check_options *options) {
   int64_t needed = 0;
-  AD_TRY(world_of(recipe, &needed));
+  char mesh[256];
+  AD_TRY(ad_recipe_world(recipe, &needed));
   if (needed != ad_comm_size(comm))
-    return ad_fail(AD_INVALID, "the recipe's mesh \"%s\" has %lld ranks, the world has %lld", recipe->mesh,
-                   (long long)needed, (long long)ad_comm_size(comm));
+    return ad_fail(AD_INVALID, "the recipe's mesh \"%s\" has %lld ranks, the world has %lld",
+                   ad_recipe_mesh_text(recipe, mesh, sizeof mesh), (long long)needed, (long long)ad_comm_size(comm));
   if (options->sabotage)
     return ad_fail(
         AD_INVALID,
@@ -175,14 +190,15 @@ static ad_status check_world(const ad_comm *comm, const ad_recipe *recipe, const
 ad_status ad_check_on(ad_comm *comm, const ad_recipe *recipe, const ad_check_options *options, int *holds,
                       char **json) {
   AD_NEED(comm, recipe, holds, json);
-  ad_check_options own;
-  AD_TRY(ad_options_take(&own, sizeof own, options, "ad_check_options"));
-  AD_TRY(check_options(&own));
-  AD_TRY(check_world(comm, recipe, &own));
-  ad_proof *proof;
+  ad_check_options taken;
+  ad_proof *proof, *own = NULL;
+  AD_TRY(take_options(options, &taken));
+  AD_TRY(check_world(comm, recipe, &taken));
   AD_TRY(ad_proof_create(recipe, &proof));
-  ad_proof_job job = {recipe, &own, NULL, proof, 0};
-  ad_status status = check_here(comm, &job, holds, json);
+  ad_status status = proves_own_dtypes(recipe, &taken) ? ad_proof_create(recipe, &own) : AD_OK;
+  ad_proof_job job = job_of(recipe, &taken, proof, 0);
+  if (!status) status = check_here(comm, &job, own, holds, json);
+  ad_proof_destroy(own);
   ad_proof_destroy(proof);
   if (status) ad_comm_fail(comm, status, ad_last_error());
   return status;

@@ -19,13 +19,6 @@ static double rounding_limit(const ad_proof_param *param) { return param->bound 
 
 const char *ad_cause_name(ad_cause_kind kind) { return cause_names[kind]; }
 
-static double group_size(const ad_mesh *mesh, ad_axes axes) {
-  double size = 1;
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (axes & AD_AXES(axis)) size *= (double)ad_mesh_axis_size(mesh, (ad_axis)axis);
-  return size;
-}
-
 static int is_factor(double ratio, double factor) { return fabs(ratio - factor) <= 1e-6 * factor; }
 
 /* The smallest sets of reduced axes of which `ratio` is the size (times) or its inverse (divided): the last of them in
@@ -34,7 +27,7 @@ static ad_axes axes_of_factor(const ad_mesh *mesh, ad_axes reduced, double ratio
   ad_axes best = 0;
   *candidates = 0;
   for (ad_axes axes = reduced; axes; axes = (axes - 1) & reduced) {
-    double size = group_size(mesh, axes);
+    double size = (double)ad_mesh_ranks_over(mesh, axes);
     int count = __builtin_popcount(axes), fewest = __builtin_popcount(best);
     if (size <= 1 || !is_factor(ratio, inverse ? 1 / size : size) || (best && count > fewest)) continue;
     *candidates = best && count == fewest ? *candidates + 1 : 1;

@@ -39,11 +39,11 @@ static double direction_at(const ad_walk *walk, size_t param, int64_t local) {
 
 static ad_status save_values(ad_run *run, double **out) {
   size_t total = 0, count = ad_run_param_count(run);
-  for (size_t i = 0; i < count; i++) total += ad_array_numel(ad_run_value(run, i));
+  for (size_t i = 0; i < count; i++) total += ad_array_numel(ad_run_part(run, i, AD_PART_VALUE));
   AD_TRY(ad_new(total, out));
   double *saved = *out;
   for (size_t i = 0; i < count; i++) {
-    const ad_array *value = ad_run_value(run, i);
+    const ad_array *value = ad_run_part(run, i, AD_PART_VALUE);
     for (size_t j = 0; j < ad_array_numel(value); j++) *saved++ = ((double *)value->data)[j];
   }
   return AD_OK;
@@ -51,7 +51,7 @@ static ad_status save_values(ad_run *run, double **out) {
 
 static ad_status set_values(ad_run *run, const double *saved, double h) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
-    ad_array *value = ad_run_value(run, i);
+    ad_array *value = ad_run_part(run, i, AD_PART_VALUE);
     ad_walk walk = {value, ad_comm_rank(ad_run_comm(run))};
     for (size_t j = 0; j < ad_array_numel(value); j++) {
       double d = h == 0 ? 0 : h * direction_at(&walk, i, (int64_t)j);
@@ -84,14 +84,14 @@ static ad_status derivative(ad_comm *comm, ad_run *run, double *out) {
   int64_t rank = ad_comm_rank(comm);
   double sum = 0;
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
-    const ad_array *gradient = ad_run_gradient(run, i);
+    const ad_array *gradient = ad_run_part(run, i, AD_PART_GRADIENT);
     ad_walk walk = {gradient, rank};
     if (!counts_here(gradient, rank)) continue;
     for (size_t j = 0; j < ad_array_numel(gradient); j++)
       sum += ((double *)gradient->data)[j] * direction_at(&walk, i, (int64_t)j);
   }
   ad_collective all = {.op = AD_ALL_REDUCE,
-                       .group = ad_mesh_group(ad_run_mesh(run), AD_AXES_ALL, rank),
+                       .group = ad_run_everyone(run),
                        .in = &sum,
                        .out = &sum,
                        .count = 1,

@@ -14,8 +14,8 @@ static json_t *cause_document(const ad_cause *cause) {
                    ad_axes_print(cause->axes, axes, sizeof axes), "factor", number(cause->factor), "text", cause->text);
 }
 
-static json_t *param_document(const ad_proof_param *param, const char *mesh) {
-  return json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:o, s:b, s:o}", "name", param->name, "mesh", mesh,
+static json_t *param_document(const ad_proof_param *param) {
+  return json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:o, s:b, s:o}", "name", param->name, "mesh", param->mesh,
                    "layout", param->layout, "storage", param->storage, "reduced_over", param->reduced_over, "step",
                    (json_int_t)param->step, "ratio", number(param->ratio), "max_rel_err", number(param->max_rel_err),
                    "bound", number(param->bound), "replicas_equal", param->replicas_equal, "cause",
@@ -26,7 +26,7 @@ static json_t *params_document(const ad_findings *findings) {
   json_t *params = json_array();
   if (findings->options->directional) return params;
   for (size_t i = 0; i < findings->proof->param_count; i++)
-    json_array_append_new(params, param_document(&findings->proof->params[i], findings->recipe->mesh));
+    json_array_append_new(params, param_document(&findings->proof->params[i]));
   return params;
 }
 
@@ -50,8 +50,7 @@ static json_t *summary_document(const ad_findings *findings) {
   if (directional) return summary;
   json_object_set_new(summary, "initial_equal", json_boolean(proof->initial_equal));
   json_object_set_new(summary, "updates_equal", json_boolean(proof->updates_equal));
-  if (findings->options->steps > 1)
-    json_object_set_new(summary, "free_running_difference", number(proof->free_difference));
+  if (findings->steps > 1) json_object_set_new(summary, "free_running_difference", number(proof->free_difference));
   return summary;
 }
 
@@ -59,30 +58,80 @@ static const char *caught_param(const ad_sabotage *sabotage) {
   return sabotage->caught == AD_CAUGHT_NUMBER ? sabotage->param : NULL;
 }
 
+static json_t *derived_document(const ad_sabotage *sabotage) {
+  static const char *const phases[] = {"forward", "backward", "step"};
+  const ad_planting *planting = &sabotage->planting;
+  char place[2 * AD_PARAM_NAME_SIZE + 128];
+  if (sabotage->known) return json_null();
+  return json_pack("{s:s, s:s, s:s, s:s}", "place", ad_place_print(&planting->place, place, sizeof place), "operator",
+                   ad_operator_name(planting->operator_), "phase", phases[planting->place.phase], "form",
+                   planting->in_record ? "record" : "execution");
+}
+
 static json_t *sabotage_document(const ad_sabotage *sabotage) {
-  return json_pack("{s:s, s:o, s:s, s:s, s:o, s:o, s:o, s:n, s:o, s:o}", "name", sabotage->name, "catalogue",
+  return json_pack("{s:s, s:o, s:s, s:s, s:o, s:o, s:o, s:n, s:o, s:o, s:o}", "name", sabotage->name, "catalogue",
                    sabotage->catalogue ? json_integer(sabotage->catalogue) : json_null(), "dtype",
-                   sabotage->of_dtype ? "recipe" : "f64", "caught_by", ad_caught_name(sabotage->caught), "param",
-                   text_or_null(caught_param(sabotage)), "ratio", number(sabotage->ratio), "expected_ratio",
+                   ad_sabotage_is_of_dtype(sabotage) ? "recipe" : "f64", "caught_by", ad_caught_name(sabotage->caught),
+                   "param", text_or_null(caught_param(sabotage)), "ratio", number(sabotage->ratio), "expected_ratio",
                    number(sabotage->expected_ratio), "only_loss", "cause", cause_document(&sabotage->cause), "message",
-                   text_or_null(sabotage->message));
+                   text_or_null(sabotage->message), "derived", derived_document(sabotage));
 }
 
-static json_t *unplanted_document(const ad_findings *findings) {
-  json_t *list = json_array();
-  for (size_t i = 0; i < findings->unplanted_count; i++)
-    json_array_append_new(
-        list, json_pack("{s:s, s:s}", "name", findings->unplanted[i].name, "why", findings->unplanted[i].why));
-  return list;
+static size_t count_derived(const ad_sabotages *sabotages, ad_caught caught) {
+  size_t count = 0;
+  for (size_t i = 0; i < sabotages->derived; i++) count += sabotages->list[i].caught == caught;
+  return count;
 }
 
-static void add_sabotages(const ad_findings *findings, json_t *document) {
-  json_t *list = json_array();
-  for (size_t i = 0; i < findings->sabotage_count; i++)
-    json_array_append_new(list, sabotage_document(&findings->sabotages[i]));
+static json_t *coverage_document(const ad_sabotages *sabotages) {
+  json_int_t type = (json_int_t)count_derived(sabotages, AD_CAUGHT_TYPE);
+  json_int_t by_number = (json_int_t)count_derived(sabotages, AD_CAUGHT_NUMBER);
+  json_int_t protocol = (json_int_t)count_derived(sabotages, AD_CAUGHT_PROTOCOL);
+  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "places", (json_int_t)sabotages->places,
+                   "mistakes", (json_int_t)sabotages->derived, "drawn_from", (json_int_t)sabotages->derived_in_all,
+                   "seed", (json_int_t)sabotages->seed, "caught", type + by_number + protocol, "by_type", type,
+                   "by_number", by_number, "by_protocol", protocol, "no_effect",
+                   (json_int_t)count_derived(sabotages, AD_CAUGHT_NO_EFFECT), "survived",
+                   (json_int_t)count_derived(sabotages, AD_CAUGHT_NONE));
+}
+
+static void add_sabotages(const ad_sabotages *sabotages, json_t *document) {
+  json_t *list = json_array(), *unplanted = json_array();
+  for (size_t i = 0; i < sabotages->count; i++) {
+    const ad_sabotage *sabotage = &sabotages->list[i];
+    if (sabotage->caught != AD_CAUGHT_UNPLANTED)
+      json_array_append_new(list, sabotage_document(sabotage));
+    else
+      json_array_append_new(unplanted, json_pack("{s:s, s:s}", "name", sabotage->name, "why", sabotage->message));
+  }
   json_object_set_new(document, "sabotage", list);
-  json_object_set_new(document, "not_planted", unplanted_document(findings));
-  json_object_set_new(document, "survivors", json_integer((json_int_t)findings->survivors));
+  json_object_set_new(document, "not_planted", unplanted);
+  json_object_set_new(document, "coverage", coverage_document(sabotages));
+  json_object_set_new(document, "survivors", json_integer((json_int_t)ad_sabotages_survivors(sabotages)));
+}
+
+/* The proof in the recipe's own dtypes: how near it comes to what rounding allows. */
+static json_t *own_document(const ad_proof *proof) {
+  const char *worst = NULL;
+  double share = 0;
+  for (size_t i = 0; i < proof->param_count; i++) {
+    const ad_proof_param *param = &proof->params[i];
+    double own = param->max_rel_err / param->bound;
+    if (worst && own <= share) continue;
+    worst = param->name;
+    share = own;
+  }
+  return json_pack("{s:o, s:o, s:b}", "worst_share_of_bound", number(share), "param", text_or_null(worst), "pass",
+                   ad_proof_passes(proof, 0));
+}
+
+/* The recipe's node: a text, or one for each module. */
+static json_t *mesh_document(const ad_recipe *recipe) {
+  if (recipe->mesh_count == 1) return json_string(recipe->meshes[0].text);
+  json_t *meshes = json_object();
+  for (size_t i = 0; i < recipe->mesh_count; i++)
+    json_object_set_new(meshes, recipe->meshes[i].module, json_string(recipe->meshes[i].text));
+  return meshes;
 }
 
 static void add_directional(const ad_proof *proof, json_t *document) {
@@ -100,12 +149,11 @@ static const char *dtype_name(const ad_findings *findings) {
 json_t *ad_findings_document(const ad_findings *findings) {
   const ad_proof *proof = findings->proof;
   int directional = findings->options->directional;
-  json_int_t steps = findings->options->steps ? findings->options->steps : 1;
   json_t *document =
-      json_pack("{s:s, s:I, s:s, s:s, s:s, s:I, s:f, s:{s:o, s:o}}", "recipe", findings->recipe->name, "world",
-                (json_int_t)findings->world, "mesh", findings->recipe->mesh, "engine", findings->engine, "dtype",
-                dtype_name(findings), "steps", steps, "seconds", findings->seconds, "loss", "dist",
-                number(proof->loss_dist), "ref", directional ? json_null() : number(proof->loss_ref));
+      json_pack("{s:s, s:I, s:o, s:s, s:s, s:I, s:f, s:{s:o, s:o}}", "recipe", findings->recipe->name, "world",
+                (json_int_t)findings->world, "mesh", mesh_document(findings->recipe), "engine", findings->engine,
+                "dtype", dtype_name(findings), "steps", (json_int_t)findings->steps, "seconds", findings->seconds,
+                "loss", "dist", number(proof->loss_dist), "ref", directional ? json_null() : number(proof->loss_ref));
   if (!document) return NULL;
   if (!directional) {
     json_object_set_new(json_object_get(document, "loss"), "rel_err", number(proof->loss_err));
@@ -119,6 +167,7 @@ json_t *ad_findings_document(const ad_findings *findings) {
   json_object_set_new(document, "params", params_document(findings));
   json_object_set_new(document, "summary", summary_document(findings));
   if (directional) add_directional(proof, document);
-  if (findings->options->sabotage) add_sabotages(findings, document);
+  if (findings->own) json_object_set_new(document, "own_dtypes", own_document(findings->own));
+  if (findings->sabotages) add_sabotages(findings->sabotages, document);
   return document;
 }

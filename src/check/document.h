@@ -9,11 +9,10 @@
 typedef struct ad_findings {
   const ad_recipe *recipe;
   const ad_check_options *options;
+  int64_t steps;
   const ad_proof *proof;
-  const ad_sabotage *sabotages;
-  size_t sabotage_count, survivors;
-  ad_unplanted unplanted[AD_SWITCH_COUNT];
-  size_t unplanted_count;
+  const ad_proof *own;           /* in the recipe's own dtypes; NULL: it was not asked for, or nothing rounds */
+  const ad_sabotages *sabotages; /* NULL: none were planted */
   int64_t world;
   const char *engine;
   double seconds;

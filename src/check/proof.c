@@ -6,20 +6,19 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
+#include "recipe/paper.h"
 
 static size_t proof_bytes(size_t param_count) { return sizeof(ad_proof) + param_count * sizeof(ad_proof_param); }
 
 static ad_status count_params(const ad_recipe *recipe, size_t *out) {
-  ad_mesh *mesh;
-  ad_model *model;
-  AD_TRY(ad_recipe_mesh(recipe, &mesh));
-  ad_status status = ad_recipe_model(recipe, mesh, &model);
-  if (!status) {
-    *out = ad_model_param_count(model);
-    ad_model_destroy(model);
-  }
-  ad_mesh_destroy(mesh);
-  return status;
+  ad_paper paper;
+  AD_TRY(ad_paper_open(recipe, &paper));
+  size_t count = 0;
+  for (size_t m = 0; m < ad_program_module_count(paper.program); m++)
+    count += ad_program_module(paper.program, m)->param_count;
+  ad_paper_close(&paper);
+  *out = count;
+  return AD_OK;
 }
 
 ad_status ad_proof_create(const ad_recipe *recipe, ad_proof **out) {
@@ -46,21 +45,19 @@ ad_status ad_proof_run(const ad_proof_job *job, ad_launch_result *result) {
   size_t count = job->proof->param_count;
   memset(job->proof, 0, proof_bytes(count));
   job->proof->param_count = count;
-  ad_mesh *mesh;
-  AD_TRY(ad_recipe_mesh(job->recipe, &mesh));
-  ad_launch_options options = {
-      .size = sizeof options, .ranks = ad_mesh_size(mesh), .function = prove_on_rank, .context = (void *)job};
-  ad_mesh_destroy(mesh);
+  ad_launch_options options = {.size = sizeof options, .function = prove_on_rank, .context = (void *)job};
+  AD_TRY(ad_recipe_world(job->recipe, &options.ranks));
   return ad_launch(&options, result);
 }
 
 /* f64: the promise of the proof. f32 (and contracts of f32): a gradient element is a sum of T addends, T the tokens of
- * a step, in two different orders, reached through about 12 operations a layer; by the probabilistic bound of Higham
- * and Mary 2019 each sum is off by at most 8 sqrt(T) u, and independent errors of K operations grow by sqrt(K). */
-static double bound_of_f32(const ad_recipe *recipe) {
-  double tokens = (double)recipe->train.global_batch * (double)recipe->data.seq;
-  double operations = 12.0 * (double)recipe->model.layers + 4;
-  return 8 * sqrt(tokens) * sqrt(operations) * 0x1p-24;
+ * a step, in two different orders, reached through K operations (both as the program says); by the probabilistic bound
+ * of Higham and Mary 2019 each sum is off by at most 8 sqrt(T) u, and independent errors of K operations grow by
+ * sqrt(K). */
+static double bound_of_f32(const ad_program *program) {
+  double addends, operations;
+  ad_program_kind_of(program)->lengths(ad_program_own(program), &addends, &operations);
+  return 8 * sqrt(addends) * sqrt(operations) * 0x1p-24;
 }
 
 static int all_f64(const ad_recipe *recipe) {
@@ -76,16 +73,13 @@ int ad_proof_is_wide(const ad_recipe *recipe, const ad_check_options *options) {
   return options->recipe_dtype ? all_f64(recipe) : options->dtype != AD_F32;
 }
 
-double ad_proof_bound_of(const ad_recipe *recipe, const ad_check_options *options) {
-  return ad_proof_is_wide(recipe, options) ? 1e-12 : bound_of_f32(recipe);
+double ad_proof_bound_of(const ad_recipe *recipe, const ad_check_options *options, const ad_program *program) {
+  return ad_proof_is_wide(recipe, options) ? 1e-12 : bound_of_f32(program);
 }
 
 ad_axes ad_proof_reduced_axes(const ad_layout *layout) {
   ad_layout gradient = ad_layout_dual(layout);
-  ad_axes axes = ad_layout_axes_of(&gradient, AD_P);
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (ad_mesh_axis_size(layout->mesh, (ad_axis)axis) == 1) axes &= ~AD_AXES(axis);
-  return axes;
+  return ad_layout_axes_of(&gradient, AD_P) & ad_mesh_large(layout->mesh);
 }
 
 static int param_passes(const ad_proof_param *param) {

@@ -25,7 +25,7 @@ typedef struct ad_cause {
 
 /* One parameter's numbers, of the step where they were worst. */
 typedef struct ad_proof_param {
-  char name[96], layout[160], storage[160], reduced_over[80];
+  char name[2 * AD_PARAM_NAME_SIZE], mesh[128], layout[160], storage[160], reduced_over[80];
   int64_t step;
   double ratio;       /* <dist,ref>/<ref,ref>; NaN: not defined */
   double max_rel_err; /* NaN or infinite: fails */
@@ -49,13 +49,14 @@ typedef struct ad_proof {
   ad_proof_param params[];
 } ad_proof;
 
-/* A proof of `recipe` with one planted mistake ("average-instead-of-sum:dp_shard"; NULL: none). */
+/* A proof of `recipe`. */
 typedef struct ad_proof_job {
   const ad_recipe *recipe;
   const ad_check_options *options;
-  const char *sabotage;
+  int64_t steps;
   ad_proof *proof;
   int quiet; /* 1: another proof of the same steps has warned */
+  int dumps; /* 1: into options->dump */
 } ad_proof_job;
 
 ad_status ad_proof_create(const ad_recipe *recipe, ad_proof **out) AD_CHECKED; /* shared memory, zeroed */
@@ -68,7 +69,7 @@ int ad_proof_passes(const ad_proof *proof, int directional);
 /* Whether everything is f64 under these options: nothing rounds but that. */
 int ad_proof_is_wide(const ad_recipe *recipe, const ad_check_options *options);
 /* What computing may add to every judged number under these options; its reasons stand at the definition. */
-double ad_proof_bound_of(const ad_recipe *recipe, const ad_check_options *options);
+double ad_proof_bound_of(const ad_recipe *recipe, const ad_check_options *options, const ad_program *program);
 /* A central difference in f64 keeps about eps^(2/3) = 4e-11 of the loss; the derivative along a random direction is
  * smaller than the loss by up to three digits. */
 #define AD_DIRECTIONAL_BOUND 1e-7

@@ -7,33 +7,12 @@
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
-#include "base/switches.h"
-#include "check/addends.h"
 #include "check/directional.h"
-#include "check/proof.h"
-#include "check/reference.h"
-#include "check/replicas.h"
+#include "check/dump.h"
+#include "check/plants.h"
+#include "check/prover.h"
 #include "check/rounding.h"
 #include "layout/shown.h"
-
-/* What replicas must agree on: the gradient, and after the update the value, its master and its moments. */
-enum { REPLICA_GRADIENT, REPLICA_STATE, REPLICA_KINDS = REPLICA_STATE + AD_RESTART_COUNT };
-
-typedef struct ad_prover {
-  ad_comm *comm;
-  const ad_proof_job *job;
-  ad_run *run;
-  ad_group everyone;
-  size_t param_count;
-  ad_array *gradients;              /* whole, one a parameter */
-  const ad_array **whole_gradients; /* their addresses */
-  const ad_array **parts;           /* this rank's arrays, for the comparison of replicas */
-  ad_replicas *replicas[REPLICA_KINDS];
-  ad_array scratch;        /* whole; as large as the largest parameter */
-  ad_addends addends;      /* where rounding is judged by them */
-  double compute;          /* what computing may add to every element, over the parameter's largest */
-  ad_reference *reference; /* on the first rank, NULL elsewhere */
-} ad_prover;
 
 static int rounds(const ad_proof_job *job) { return !ad_proof_is_wide(job->recipe, job->options); }
 
@@ -42,18 +21,27 @@ static ad_dtype forced_dtype(const ad_check_options *options) {
   return options->dtype ? options->dtype : AD_F64;
 }
 
+/* ---- making ---- */
+
 static ad_status create_whole(ad_prover *prover, size_t param, ad_array *out) {
-  const ad_array *part = ad_run_gradient(prover->run, param);
-  ad_layout whole = ad_layout_all(ad_run_mesh(prover->run), AD_R);
+  const ad_array *part = ad_run_part(prover->run, param, AD_PART_GRADIENT);
+  ad_layout whole = ad_layout_all(part->layout.mesh, AD_R);
   return ad_array_create(prover->comm, part->dtype, &part->shape, &whole, out);
 }
 
+static int64_t larger(int64_t a, const ad_shape *shape) {
+  int64_t numel = ad_shape_numel(shape);
+  return numel > a ? numel : a;
+}
+
 static ad_status create_scratch(ad_prover *prover) {
-  ad_layout whole = ad_layout_all(ad_run_mesh(prover->run), AD_R);
+  const ad_program *program = ad_run_program(prover->run);
+  ad_layout whole = ad_layout_all(prover->everyone.mesh, AD_R);
   ad_shape shape = {.ndim = 1};
-  for (size_t i = 0; i < prover->param_count; i++) {
-    int64_t numel = ad_shape_numel(&ad_run_value(prover->run, i)->shape);
-    if (numel > shape.dim[0]) shape.dim[0] = numel;
+  for (size_t m = 0; m < ad_program_module_count(program); m++) {
+    const ad_module_spec *module = ad_program_module(program, m);
+    for (size_t i = 0; i < module->param_count; i++) shape.dim[0] = larger(shape.dim[0], &module->params[i].shape);
+    for (size_t i = 0; i < module->state_count; i++) shape.dim[0] = larger(shape.dim[0], &module->states[i].shape);
   }
   return ad_array_create(prover->comm, AD_F64, &shape, &whole, &prover->scratch);
 }
@@ -63,7 +51,7 @@ static ad_status create_arrays(ad_prover *prover) {
   AD_TRY(ad_new(count, &prover->gradients));
   AD_TRY(ad_new(count, &prover->whole_gradients));
   AD_TRY(ad_new(count, &prover->parts));
-  for (int kind = 0; kind < REPLICA_KINDS; kind++) AD_TRY(ad_new(count, &prover->replicas[kind]));
+  for (int part = 0; part < AD_PART_COUNT; part++) AD_TRY(ad_new(count, &prover->replicas[part]));
   for (size_t i = 0; i < count; i++) {
     AD_TRY(create_whole(prover, i, &prover->gradients[i]));
     prover->whole_gradients[i] = &prover->gradients[i];
@@ -71,23 +59,41 @@ static ad_status create_arrays(ad_prover *prover) {
   return create_scratch(prover);
 }
 
-static ad_status prover_create(ad_prover *prover, ad_comm *comm, const ad_proof_job *job) {
+/* Values are brought together on ranks that all hold their module. */
+static ad_status need_all_modules(const ad_run *run) {
+  const ad_program *program = ad_run_program(run);
+  for (size_t m = 0; m < ad_program_module_count(program); m++) {
+    if (ad_mesh_size(ad_program_module(program, m)->mesh) == ad_comm_size(ad_run_comm(run))) continue;
+    return ad_fail(AD_INVALID, "module `%s` lies on some of the ranks only; what is proven lies on all of them",
+                   ad_program_module(program, m)->name);
+  }
+  return AD_OK;
+}
+
+static ad_status create_parts(ad_prover *prover, ad_comm *comm, const ad_proof_job *job) {
   const ad_check_options *options = job->options;
   ad_run_options run = {.size = sizeof run, .dtype = forced_dtype(options), .quiet = job->quiet};
   prover->comm = comm;
   prover->job = job;
   AD_TRY(ad_run_create(comm, job->recipe, &run, &prover->run));
-  const ad_mesh *mesh = ad_run_mesh(prover->run);
-  prover->everyone = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
+  prover->everyone = ad_run_everyone(prover->run);
   prover->param_count = ad_run_param_count(prover->run);
+  AD_TRY(need_all_modules(prover->run));
   AD_TRY(create_arrays(prover));
-  prover->compute = ad_proof_bound_of(job->recipe, options);
+  prover->compute = ad_proof_bound_of(job->recipe, options, ad_run_program(prover->run));
   if (rounds(job)) AD_TRY(ad_addends_create(prover->run, &prover->addends));
-  if (options->directional || ad_comm_rank(comm) != ad_mesh_first_rank(mesh)) return AD_OK;
-  return ad_reference_create(job->recipe, run.dtype, options->steps > 1, &prover->reference);
+  if (options->directional || ad_group_index(&prover->everyone, ad_comm_rank(comm)) != 0) return AD_OK;
+  return ad_reference_create(job->recipe, run.dtype, job->steps > 1, &prover->reference);
 }
 
-static void prover_destroy(ad_prover *prover) {
+ad_status ad_prover_create(ad_prover *prover, ad_comm *comm, const ad_proof_job *job) {
+  *prover = (ad_prover){0};
+  ad_status status = create_parts(prover, comm, job);
+  if (status) ad_prover_destroy(prover);
+  return status;
+}
+
+void ad_prover_destroy(ad_prover *prover) {
   ad_reference_destroy(prover->reference);
   for (size_t i = 0; i < prover->param_count && prover->gradients; i++)
     ad_array_destroy(prover->comm, &prover->gradients[i]);
@@ -96,76 +102,100 @@ static void prover_destroy(ad_prover *prover) {
   ad_release(prover->gradients);
   ad_release(prover->whole_gradients);
   ad_release(prover->parts);
-  for (int kind = 0; kind < REPLICA_KINDS; kind++) ad_release(prover->replicas[kind]);
+  for (int part = 0; part < AD_PART_COUNT; part++) ad_release(prover->replicas[part]);
   ad_run_destroy(prover->run);
+  *prover = (ad_prover){0};
 }
 
-/* Brings a part together in the scratch memory, on all ranks. */
+/* ---- bringing values together ---- */
+
+/* A part whole in the scratch memory, on all ranks. */
 static ad_status gather(ad_prover *prover, const ad_array *part, ad_array *whole) {
-  ad_layout layout = ad_layout_all(ad_run_mesh(prover->run), AD_R);
+  ad_layout layout = ad_layout_all(part->layout.mesh, AD_R);
   *whole = ad_array_describe(prover->comm, part->dtype, &part->shape, &layout);
   whole->data = prover->scratch.data;
   return ad_array_whole(prover->comm, part, AD_HERE, whole);
 }
 
-static const ad_array *part_of(ad_run *run, size_t param, ad_restart_part part) {
-  if (part == AD_RESTART_VALUE) return ad_run_value(run, param);
-  if (part == AD_RESTART_MASTER) return ad_run_master(run, param);
-  return ad_adamw_state(ad_run_optimizer(run), param, part == AD_RESTART_SECOND_MOMENT);
-}
-
 /* The reference starts the step from the distributed state; at the first step that must be its own. */
-static void restart_part(ad_prover *prover, int64_t step, size_t param, ad_restart_part part, const ad_array *whole) {
+static void restart_part(ad_prover *prover, int64_t step, size_t param, ad_param_part part, const ad_array *whole) {
   if (step == 0 && !ad_reference_agrees(prover->reference, param, part, whole)) prover->job->proof->initial_equal = 0;
   ad_reference_restart(prover->reference, param, part, whole);
 }
 
+static ad_status restart_states(ad_prover *prover, size_t m) {
+  ad_module *module = ad_run_module(prover->run, m);
+  for (size_t i = 0; i < ad_module_state_count(module); i++) {
+    ad_array whole;
+    AD_TRY(gather(prover, ad_module_state(module, i), &whole));
+    if (prover->reference) ad_reference_restart_state(prover->reference, m, i, &whole);
+  }
+  return AD_OK;
+}
+
 static ad_status restart_reference(ad_prover *prover, int64_t step) {
   for (size_t i = 0; i < prover->param_count; i++) {
-    for (int part = 0; part < AD_RESTART_COUNT; part++) {
+    for (int part = 0; part < AD_PART_KEPT; part++) {
+      const ad_array *own = ad_run_part(prover->run, i, (ad_param_part)part);
       ad_array whole;
-      AD_TRY(gather(prover, part_of(prover->run, i, (ad_restart_part)part), &whole));
-      if (prover->reference) restart_part(prover, step, i, (ad_restart_part)part, &whole);
+      if (!own) continue;
+      AD_TRY(gather(prover, own, &whole));
+      if (prover->reference) restart_part(prover, step, i, (ad_param_part)part, &whole);
     }
   }
+  for (size_t m = 0; m < ad_program_module_count(ad_run_program(prover->run)); m++) AD_TRY(restart_states(prover, m));
   return AD_OK;
 }
 
 static ad_status gather_gradients(ad_prover *prover) {
-  for (size_t i = 0; i < prover->param_count; i++)
-    AD_TRY(ad_array_whole(prover->comm, ad_run_gradient(prover->run, i), AD_HERE, &prover->gradients[i]));
-  return AD_OK;
-}
-
-static const ad_array *replica_part(const ad_prover *prover, size_t param, int kind) {
-  if (kind == REPLICA_GRADIENT) return ad_run_gradient(prover->run, param);
-  return part_of(prover->run, param, (ad_restart_part)(kind - REPLICA_STATE));
-}
-
-static ad_status compare_replicas(ad_prover *prover) {
-  for (int kind = 0; kind < REPLICA_KINDS; kind++) {
-    for (size_t i = 0; i < prover->param_count; i++) prover->parts[i] = replica_part(prover, i, kind);
-    AD_TRY(ad_replicas_compare(prover->comm, &prover->everyone, prover->parts, prover->param_count,
-                               prover->replicas[kind]));
+  for (size_t i = 0; i < prover->param_count; i++) {
+    const ad_array *gradient = ad_run_part(prover->run, i, AD_PART_GRADIENT);
+    AD_TRY(ad_array_whole(prover->comm, gradient, AD_HERE, &prover->gradients[i]));
   }
   return AD_OK;
 }
 
-/* The first kind that differs, or the last. */
+/* Of each parameter the gradient, and after the update its value, master and moments. */
+static ad_status compare_replicas(ad_prover *prover) {
+  for (int part = 0; part < AD_PART_COUNT; part++) {
+    for (size_t i = 0; i < prover->param_count; i++) {
+      const ad_array *own = ad_run_part(prover->run, i, (ad_param_part)part);
+      prover->parts[i] = own ? own : ad_run_part(prover->run, i, AD_PART_VALUE); /* a mirror's moments: nothing new */
+    }
+    AD_TRY(ad_replicas_compare(prover->comm, &prover->everyone, prover->parts, prover->param_count,
+                               prover->replicas[part]));
+  }
+  return AD_OK;
+}
+
+/* Addends are measured on the right program. */
+static ad_status measure_addends(ad_prover *prover, int64_t step) {
+  ad_plants plants = ad_plants_lift();
+  ad_status status = ad_addends_measure(&prover->addends, step);
+  ad_plants_put_back(&plants);
+  return status;
+}
+
+/* ---- judging ---- */
+
+/* Of the arrays of a parameter the first whose copies differ, the gradient before the others; or any. */
 static const ad_replicas *worst_replicas(const ad_prover *prover, size_t param) {
-  int kind = 0;
-  while (kind + 1 < REPLICA_KINDS && prover->replicas[kind][param].equal) kind++;
-  return &prover->replicas[kind][param];
+  if (!prover->replicas[AD_PART_GRADIENT][param].equal) return &prover->replicas[AD_PART_GRADIENT][param];
+  int part = 0;
+  while (part + 1 < AD_PART_COUNT && prover->replicas[part][param].equal) part++;
+  return &prover->replicas[part][param];
 }
 
 /* Not proven until a step was judged. */
-static void describe_param(const ad_param_spec *spec, double bound, ad_proof_param *out) {
+static void describe_param(const ad_run *run, size_t index, double bound, ad_proof_param *out) {
+  ad_run_param at = ad_run_param_at(run, index);
   *out = (ad_proof_param){.ratio = NAN, .max_rel_err = NAN, .bound = bound, .replicas_equal = 1, .step = -1};
   out->cause = (ad_cause){.kind = AD_CAUSE_UNKNOWN, .factor = NAN, .text = "no step was taken: every one overflowed"};
-  snprintf(out->name, sizeof out->name, "%s", spec->name);
-  ad_layout_shown(&spec->layout, out->layout, sizeof out->layout);
-  ad_layout_shown(&spec->storage, out->storage, sizeof out->storage);
-  ad_axes_print(ad_proof_reduced_axes(&spec->layout), out->reduced_over, sizeof out->reduced_over);
+  ad_program_param_name(ad_run_program(run), at.module, at.param, out->name, sizeof out->name);
+  snprintf(out->mesh, sizeof out->mesh, "%s", ad_mesh_text(at.spec->layout.mesh));
+  ad_layout_shown(&at.spec->layout, out->layout, sizeof out->layout);
+  ad_layout_shown(&at.spec->storage, out->storage, sizeof out->storage);
+  ad_axes_print(ad_proof_reduced_axes(&at.spec->layout), out->reduced_over, sizeof out->reduced_over);
 }
 
 /* dist = ratio * ref, up to what rounding explains. */
@@ -202,7 +232,7 @@ static const double *sizes_of(const ad_prover *prover, size_t i) {
 
 static ad_allowance allowance_of(ad_prover *prover, size_t i, const ad_step_report *dist) {
   if (!rounds(prover->job)) return (ad_allowance){0, 0};
-  return ad_rounding_allowance(prover->job->recipe, ad_run_param(prover->run, i), prover->gradients[i].dtype,
+  return ad_rounding_allowance(prover->job->recipe, ad_run_param_at(prover->run, i).spec, prover->gradients[i].dtype,
                                dist->loss_scale);
 }
 
@@ -210,7 +240,7 @@ static void judge_param(ad_prover *prover, size_t i, const ad_step_report *repor
   const ad_array *ref = ad_reference_gradient(prover->reference, i);
   const double *dist = unscaled(prover, &prover->gradients[i], report->loss_scale);
   const ad_replicas *replicas = worst_replicas(prover, i);
-  const ad_param_spec *spec = ad_run_param(prover->run, i);
+  const ad_param_spec *spec = ad_run_param_at(prover->run, i).spec;
   size_t numel = ad_array_numel(ref);
   ad_proof_param *kept = &prover->job->proof->params[i], now = *kept;
   double flat_error;
@@ -251,7 +281,11 @@ static void judge_numbers(ad_proof *proof, const ad_step_report *dist, const ad_
   proof->norm_dist = dist->norm;
   proof->norm_ref = ref->norm;
   proof->loss_err = worst_of(proof->loss_err, ad_relative_difference(dist->loss, ref->loss));
+  for (int i = 0; i < AD_LOSSES_MAX; i++)
+    proof->loss_err = worst_of(proof->loss_err, ad_relative_difference(dist->losses[i], ref->losses[i]));
   judge_norm(proof, ad_relative_difference(dist->norm, ref->norm), norm_bound);
+  for (int i = 0; i < AD_NORM_GROUPS_MAX; i++)
+    judge_norm(proof, ad_relative_difference(dist->norms[i], ref->norms[i]), norm_bound);
 }
 
 static double largest_of(const ad_prover *prover) {
@@ -272,8 +306,7 @@ static ad_status judge(ad_prover *prover, const ad_step_report *dist) {
   double largest = largest_of(prover);
   judge_numbers(prover->job->proof, dist, &ref, bound_of_norm(prover, dist, &ref, largest));
   for (size_t i = 0; i < prover->param_count; i++) judge_param(prover, i, dist, largest);
-  double factor = ad_clip_factor(dist->norm, prover->job->recipe->train.clip) * ldexp(1, -dist->loss_scale);
-  return ad_reference_feed(prover->reference, prover->whole_gradients, dist->lr, factor);
+  return ad_reference_feed(prover->reference, prover->whole_gradients, dist);
 }
 
 static void judge_free_running(ad_prover *prover, size_t param, const ad_array *whole) {
@@ -286,53 +319,69 @@ static void judge_free_running(ad_prover *prover, size_t param, const ad_array *
 
 static ad_status compare_updates(ad_prover *prover) {
   for (size_t i = 0; i < prover->param_count; i++) {
-    for (int part = 0; part < AD_RESTART_COUNT; part++) {
+    for (int part = 0; part < AD_PART_KEPT; part++) {
+      const ad_array *own = ad_run_part(prover->run, i, (ad_param_part)part);
       ad_array whole;
-      AD_TRY(gather(prover, part_of(prover->run, i, (ad_restart_part)part), &whole));
+      if (!own) continue;
+      AD_TRY(gather(prover, own, &whole));
       if (!prover->reference) continue;
-      prover->job->proof->updates_equal &= ad_reference_fed_agrees(prover->reference, i, (ad_restart_part)part, &whole);
-      if (part == AD_RESTART_MASTER) judge_free_running(prover, i, &whole);
+      prover->job->proof->updates_equal &= ad_reference_agrees(prover->reference, i, (ad_param_part)part, &whole);
+      if (part == AD_PART_MASTER) judge_free_running(prover, i, &whole);
     }
   }
   return AD_OK;
 }
 
-static ad_status prove_step(ad_prover *prover, int64_t step) {
-  ad_step_report report;
+void ad_prover_begin(ad_prover *prover) {
+  ad_proof *proof = prover->job->proof;
+  if (!prover->reference) return;
+  size_t count = proof->param_count;
+  memset(proof, 0, sizeof *proof);
+  proof->param_count = count;
+  proof->updates_equal = proof->initial_equal = 1;
+  proof->norm_bound = proof->loss_bound = prover->compute;
+  for (size_t i = 0; i < count; i++) describe_param(prover->run, i, prover->compute, &proof->params[i]);
+}
+
+static ad_status dump_results(ad_prover *prover, const ad_step_report *report) {
+  AD_TRY(ad_dump_inputs(prover, report->step));
+  return ad_dump_gradients(prover, report);
+}
+
+ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report) {
   AD_TRY(restart_reference(prover, step));
-  if (rounds(prover->job)) AD_TRY(ad_addends_measure(&prover->addends, step));
-  AD_TRY(ad_run_step(prover->run, step, &report));
-  if (prover->reference) prover->job->proof->counted += report.count;
-  AD_TRY(gather_gradients(prover));
-  AD_TRY(compare_replicas(prover));
-  if (prover->reference) AD_TRY(judge(prover, &report));
-  return compare_updates(prover);
+  if (rounds(prover->job)) AD_TRY(measure_addends(prover, step));
+  if (prover->job->dumps) AD_TRY(ad_dump_weights(prover, step));
+  AD_TRY(ad_run_step(prover->run, step, report));
+  ad_plants plants = ad_plants_lift();
+  if (prover->reference) prover->job->proof->counted += report->count;
+  ad_status status = gather_gradients(prover);
+  if (!status && prover->job->dumps) status = dump_results(prover, report);
+  if (!status) status = compare_replicas(prover);
+  if (!status && prover->reference) status = judge(prover, report);
+  if (!status) status = compare_updates(prover);
+  ad_plants_put_back(&plants);
+  return status;
 }
 
 static ad_status prove_steps(ad_prover *prover) {
   const ad_check_options *options = prover->job->options;
-  ad_proof *proof = prover->job->proof;
-  if (prover->reference) {
-    proof->updates_equal = proof->initial_equal = 1;
-    proof->norm_bound = proof->loss_bound = prover->compute;
-    for (size_t i = 0; i < prover->param_count; i++)
-      describe_param(ad_run_param(prover->run, i), prover->compute, &proof->params[i]);
-  }
-  int64_t steps = options->steps ? options->steps : 1;
-  for (int64_t step = 0; step < steps; step++) {
-    if (prover->reference && options->progress) options->progress(options->context, "steps", step, steps);
-    AD_TRY(prove_step(prover, step));
+  ad_prover_begin(prover);
+  for (int64_t step = 0; step < prover->job->steps; step++) {
+    ad_step_report report;
+    if (prover->reference && options->progress) options->progress(options->context, "steps", step, prover->job->steps);
+    AD_TRY(ad_prover_step(prover, step, &report));
   }
   return AD_OK;
 }
 
 ad_status ad_prove(ad_comm *comm, const ad_proof_job *job) {
-  AD_TRY(ad_switch_set(job->sabotage));
-  ad_prover prover = {0};
-  ad_status status = prover_create(&prover, comm, job);
-  if (!status) status = job->options->directional ? ad_directional(comm, prover.run, job->proof) : prove_steps(&prover);
-  if (!status) status = ad_comm_barrier(comm, &prover.everyone, AD_HERE);
+  ad_prover prover;
+  AD_TRY(ad_prover_create(&prover, comm, job));
+  ad_group everyone = prover.everyone;
+  ad_status status = job->options->directional ? ad_directional(comm, prover.run, job->proof) : prove_steps(&prover);
+  if (!status) status = ad_comm_barrier(comm, &everyone, AD_HERE);
   if (!status && ad_comm_rank(comm) == 0) job->proof->complete = 1;
-  prover_destroy(&prover);
+  ad_prover_destroy(&prover);
   return status;
 }

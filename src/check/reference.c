@@ -1,24 +1,50 @@
 /* The reference of a proof: three runs of one rank each. One computes the gradients in f64 from the distributed values;
- * one only feeds the optimizer, in the dtypes of the distributed run; one runs free in them. */
+ * one only feeds the optimizers, in the dtypes of the distributed run; one runs free in them. */
 #include "check/reference.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "check/plants.h"
+#include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
-#include "base/switches.h"
+#include "base/text.h"
+#include "module/module.h"
+#include "train/run.h"
 
 struct ad_reference {
   ad_comm *comm;
-  ad_recipe recipe; /* borrows all but the mesh */
+  ad_recipe recipe; /* borrows all but the meshes */
   ad_run *run, *fed, *free;
-  size_t param_count;
-  ad_array **fed_masters;
-  ad_array *fed_gradients; /* the caller's memory, seen on the reference's mesh */
+  ad_array *fed_gradients; /* the caller's memory, seen on the reference's meshes */
   const ad_array **fed_list;
+  char *kept; /* the fed run's arrays, one after another; NULL: none were kept */
 };
 
-static char single_mesh[] = "dp_shard=1", no_views[] = "";
+/* "dp_replicate=3 cp=2" -> "dp_replicate=1 cp=1": types and names stay what they are. */
+static ad_status shrink(const char *text, char **out) {
+  ad_mesh *mesh;
+  char buffer[256];
+  ad_text shrunk = ad_text_on(buffer, sizeof buffer);
+  AD_TRY(ad_mesh_create(text, &mesh));
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    if (!(ad_mesh_named(mesh) & AD_AXES(axis))) continue;
+    ad_text_add(&shrunk, "%s%s=1", shrunk.used ? " " : "", ad_axis_name((ad_axis)axis));
+  }
+  ad_mesh_destroy(mesh);
+  return ad_copy_string(buffer, out);
+}
+
+static ad_status shrink_meshes(const ad_recipe *recipe, ad_reference *reference) {
+  AD_TRY(ad_new(recipe->mesh_count, &reference->recipe.meshes));
+  for (size_t i = 0; i < recipe->mesh_count; i++) {
+    reference->recipe.meshes[i].module = recipe->meshes[i].module;
+    AD_TRY(shrink(recipe->meshes[i].text, &reference->recipe.meshes[i].text));
+  }
+  return AD_OK;
+}
 
 static ad_status create_runs(ad_reference *reference, ad_dtype dtype, int several_steps) {
   ad_run_options options = {.size = sizeof options, .dtype = dtype, .quiet = 1};
@@ -27,14 +53,10 @@ static ad_status create_runs(ad_reference *reference, ad_dtype dtype, int severa
   AD_TRY(ad_run_create(reference->comm, &reference->recipe, &wide, &reference->run));
   AD_TRY(ad_run_create(reference->comm, &reference->recipe, &options, &reference->fed));
   if (several_steps) AD_TRY(ad_run_create(reference->comm, &reference->recipe, &options, &reference->free));
-  reference->param_count = ad_run_param_count(reference->run);
-  AD_TRY(ad_new(reference->param_count, &reference->fed_masters));
-  AD_TRY(ad_new(reference->param_count, &reference->fed_gradients));
-  AD_TRY(ad_new(reference->param_count, &reference->fed_list));
-  for (size_t i = 0; i < reference->param_count; i++) {
-    reference->fed_masters[i] = ad_run_master(reference->fed, i);
-    reference->fed_list[i] = &reference->fed_gradients[i];
-  }
+  size_t count = ad_run_param_count(reference->run);
+  AD_TRY(ad_new(count, &reference->fed_gradients));
+  AD_TRY(ad_new(count, &reference->fed_list));
+  for (size_t i = 0; i < count; i++) reference->fed_list[i] = &reference->fed_gradients[i];
   return AD_OK;
 }
 
@@ -42,10 +64,10 @@ ad_status ad_reference_create(const ad_recipe *recipe, ad_dtype dtype, int sever
   ad_reference *reference;
   AD_TRY(ad_new(1, &reference));
   reference->recipe = *recipe;
-  reference->recipe.mesh = single_mesh;
-  reference->recipe.views = no_views;
+  reference->recipe.meshes = NULL;
   reference->recipe.shard.zero = 0;
-  ad_status status = create_runs(reference, dtype, several_steps);
+  ad_status status = shrink_meshes(recipe, reference);
+  if (!status) status = create_runs(reference, dtype, several_steps);
   if (status) {
     ad_reference_destroy(reference);
     return status;
@@ -60,60 +82,111 @@ void ad_reference_destroy(ad_reference *reference) {
   ad_run_destroy(reference->fed);
   ad_run_destroy(reference->free);
   ad_comm_close(reference->comm);
-  ad_release(reference->fed_masters);
+  for (size_t i = 0; reference->recipe.meshes && i < reference->recipe.mesh_count; i++)
+    ad_release(reference->recipe.meshes[i].text);
+  ad_release(reference->recipe.meshes);
   ad_release(reference->fed_gradients);
   ad_release(reference->fed_list);
+  ad_release(reference->kept);
   ad_release(reference);
 }
 
-static ad_array *part_of(ad_run *run, size_t param, ad_restart_part part) {
-  if (part == AD_RESTART_VALUE) return ad_run_value(run, param);
-  if (part == AD_RESTART_MASTER) return ad_run_master(run, param);
-  return ad_adamw_state(ad_run_optimizer(run), param, part == AD_RESTART_SECOND_MOMENT);
+static void widen(const ad_array *to, const ad_array *from) {
+  ad_cast(to->data, to->dtype, from->data, from->dtype, ad_array_numel(from));
+}
+
+/* ---- from the start again ---- */
+
+static const ad_array *kept_array(const ad_run *run, size_t number) {
+  size_t params = ad_run_param_count(run);
+  return number < params * AD_PART_KEPT
+             ? ad_run_part(run, number / AD_PART_KEPT, (ad_param_part)(number % AD_PART_KEPT))
+             : NULL;
+}
+
+static size_t kept_bytes(const ad_run *run) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < ad_run_param_count(run) * AD_PART_KEPT; i++)
+    if (kept_array(run, i)) bytes += ad_array_bytes(kept_array(run, i));
+  return bytes;
+}
+
+ad_status ad_reference_keep(ad_reference *reference) {
+  AD_TRY(ad_new(kept_bytes(reference->fed), &reference->kept));
+  char *at = reference->kept;
+  for (size_t i = 0; i < ad_run_param_count(reference->fed) * AD_PART_KEPT; i++) {
+    const ad_array *array = kept_array(reference->fed, i);
+    if (!array) continue;
+    memcpy(at, array->data, ad_array_bytes(array));
+    at += ad_array_bytes(array);
+  }
+  return AD_OK;
+}
+
+ad_status ad_reference_start_again(ad_reference *reference) {
+  const char *at = reference->kept;
+  for (size_t i = 0; i < ad_run_param_count(reference->fed) * AD_PART_KEPT; i++) {
+    const ad_array *array = kept_array(reference->fed, i);
+    if (!array) continue;
+    memcpy(array->data, at, ad_array_bytes(array));
+    at += ad_array_bytes(array);
+  }
+  for (size_t m = 0; m < ad_program_module_count(ad_run_program(reference->fed)); m++) {
+    ad_adamw *optimizer = ad_module_optimizer(ad_run_module(reference->fed, m));
+    if (optimizer) ad_adamw_set_steps(optimizer, 0);
+  }
+  return ad_run_refresh(reference->fed, 1);
 }
 
 /* Gradients follow from what the distributed ranks compute with: the values, not their masters. */
-void ad_reference_restart(ad_reference *reference, size_t param, ad_restart_part part, const ad_array *whole) {
-  memcpy(part_of(reference->fed, param, part)->data, whole->data, ad_array_bytes(whole));
-  if (part != AD_RESTART_VALUE) return;
-  ad_array *wide = ad_run_value(reference->run, param);
-  ad_cast(wide->data, wide->dtype, whole->data, whole->dtype, ad_array_numel(whole));
+void ad_reference_restart(ad_reference *reference, size_t index, ad_param_part part, const ad_array *whole) {
+  memcpy(ad_run_part(reference->fed, index, part)->data, whole->data, ad_array_bytes(whole));
+  if (part == AD_PART_VALUE) widen(ad_run_part(reference->run, index, part), whole);
+}
+
+void ad_reference_restart_state(ad_reference *reference, size_t module, size_t state, const ad_array *whole) {
+  widen(ad_module_state(ad_run_module(reference->run, module), state), whole);
+  widen(ad_module_state(ad_run_module(reference->fed, module), state), whole);
 }
 
 ad_status ad_reference_step(ad_reference *reference, int64_t step, ad_step_report *out) {
-  uint8_t planted[AD_SWITCH_COUNT];
-  memcpy(planted, ad_switches, sizeof planted);
-  memset(ad_switches, 0, sizeof planted);
+  ad_plants planted = ad_plants_lift();
   ad_status status = ad_run_refresh(reference->run, 0);
   if (!status) status = ad_run_step(reference->run, step, out);
   ad_step_report ignored;
   if (!status && reference->free) status = ad_run_step(reference->free, step, &ignored);
-  memcpy(ad_switches, planted, sizeof planted);
+  ad_plants_put_back(&planted);
   return status;
 }
 
-const ad_array *ad_reference_gradient(const ad_reference *reference, size_t param) {
-  return ad_run_gradient(reference->run, param);
+const ad_array *ad_reference_gradient(const ad_reference *reference, size_t index) {
+  return ad_run_part(reference->run, index, AD_PART_GRADIENT);
 }
 
-ad_status ad_reference_feed(ad_reference *reference, const ad_array *const *gradients, double lr, double factor) {
-  for (size_t i = 0; i < reference->param_count; i++) {
+static ad_status feed_module(ad_reference *reference, size_t m, size_t first, const ad_step_report *report) {
+  const ad_run *fed = reference->fed;
+  double clip = ad_clip_factor(report->norms[fed->norm_group_of[m]], reference->recipe.train.clip);
+  return ad_module_update_from(ad_run_module(fed, m), reference->fed_list + first, report->lr,
+                               clip * ldexp(1, -report->loss_scale), AD_HERE);
+}
+
+ad_status ad_reference_feed(ad_reference *reference, const ad_array *const *gradients, const ad_step_report *report) {
+  for (size_t i = 0; i < ad_run_param_count(reference->fed); i++) {
     reference->fed_gradients[i] = *gradients[i];
-    reference->fed_gradients[i].layout = reference->fed_masters[i]->layout;
+    reference->fed_gradients[i].layout = ad_run_part(reference->fed, i, AD_PART_VALUE)->layout;
   }
-  AD_TRY(ad_adamw_step(ad_run_optimizer(reference->fed), reference->fed_masters, reference->fed_list, lr, factor,
-                       AD_HERE));
-  return ad_run_refresh(reference->fed, 1);
+  const ad_program *program = ad_run_program(reference->fed);
+  for (size_t m = 0, first = 0; m < ad_program_module_count(program); m++) {
+    AD_TRY(feed_module(reference, m, first, report));
+    first += ad_program_module(program, m)->param_count;
+  }
+  return AD_OK;
 }
 
-int ad_reference_agrees(ad_reference *reference, size_t param, ad_restart_part part, const ad_array *whole) {
-  return memcmp(part_of(reference->fed, param, part)->data, whole->data, ad_array_bytes(whole)) == 0;
+int ad_reference_agrees(ad_reference *reference, size_t index, ad_param_part part, const ad_array *whole) {
+  return memcmp(ad_run_part(reference->fed, index, part)->data, whole->data, ad_array_bytes(whole)) == 0;
 }
 
-int ad_reference_fed_agrees(ad_reference *reference, size_t param, ad_restart_part part, const ad_array *whole) {
-  return memcmp(part_of(reference->fed, param, part)->data, whole->data, ad_array_bytes(whole)) == 0;
-}
-
-const ad_array *ad_reference_free_value(const ad_reference *reference, size_t param) {
-  return reference->free ? ad_run_master(reference->free, param) : NULL;
+const ad_array *ad_reference_free_value(const ad_reference *reference, size_t index) {
+  return reference->free ? ad_run_part(reference->free, index, AD_PART_MASTER) : NULL;
 }

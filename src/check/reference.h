@@ -1,4 +1,4 @@
-/* The reference of a proof: the same recipe in one process, on a world of one rank. */
+/* The reference of a proof: the same program in one process, every axis of every mesh of size 1 under the same name. */
 #ifndef CHECK_REFERENCE_H
 #define CHECK_REFERENCE_H
 #include "addend/train.h"
@@ -10,29 +10,26 @@ ad_status ad_reference_create(const ad_recipe *recipe, ad_dtype dtype, int sever
                               ad_reference **out) AD_CHECKED;
 void ad_reference_destroy(ad_reference *reference);
 
-/* Which array of a parameter: its value, its master (the value itself where its dtype is wide enough), or a moment of
- * its optimizer. */
-typedef enum ad_restart_part {
-  AD_RESTART_VALUE,
-  AD_RESTART_MASTER,
-  AD_RESTART_FIRST_MOMENT,
-  AD_RESTART_SECOND_MOMENT,
-  AD_RESTART_COUNT
-} ad_restart_part;
-/* That array of the distributed run before its step, whole; the coming step starts from it. */
-void ad_reference_restart(ad_reference *reference, size_t param, ad_restart_part part, const ad_array *whole);
-/* The step of the gradients, from the values that restarted it, with every switch off. */
+/* That array of the distributed run before its step, whole; the coming step starts from it. Parameters are numbered as
+ * in ad_run_param_at, parts are those before AD_PART_KEPT. */
+void ad_reference_restart(ad_reference *reference, size_t index, ad_param_part part, const ad_array *whole);
+/* The same for a state that is no gradient's. */
+void ad_reference_restart_state(ad_reference *reference, size_t module, size_t state, const ad_array *whole);
+/* Keeps what the fed optimizers have now; start_again brings it back, with no step taken: for proofs that are repeated
+ * from the first step. */
+ad_status ad_reference_keep(ad_reference *reference) AD_CHECKED;
+ad_status ad_reference_start_again(ad_reference *reference) AD_CHECKED;
+/* The step of the gradients, from the values that restarted it, with no mistake planted. */
 ad_status ad_reference_step(ad_reference *reference, int64_t step, ad_step_report *out) AD_CHECKED;
-const ad_array *ad_reference_gradient(const ad_reference *reference, size_t param);
-/* Whether that array of the distributed run before its step is what the reference itself has: at the first step,
- * whether all topologies draw the same initial values. */
-int ad_reference_agrees(ad_reference *reference, size_t param, ad_restart_part part, const ad_array *whole);
-/* The optimizer alone, from the same start, fed the whole distributed gradients as they come. */
-ad_status ad_reference_feed(ad_reference *reference, const ad_array *const *gradients, double lr,
-                            double factor) AD_CHECKED;
-/* Whether that array of the distributed run after its step is what the fed optimizer made, bit for bit. */
-int ad_reference_fed_agrees(ad_reference *reference, size_t param, ad_restart_part part, const ad_array *whole);
+const ad_array *ad_reference_gradient(const ad_reference *reference, size_t index);
+/* The optimizers alone, from the same start, fed the whole distributed gradients as they come; `report` has the
+ * distributed step's rate, norms and loss scale. */
+ad_status ad_reference_feed(ad_reference *reference, const ad_array *const *gradients,
+                            const ad_step_report *report) AD_CHECKED;
+/* Whether that array of the distributed run is what the fed optimizer has, bit for bit: at the first step, before it,
+ * whether all topologies draw the same initial values; after a step, whether it makes the same update. */
+int ad_reference_agrees(ad_reference *reference, size_t index, ad_param_part part, const ad_array *whole);
 const ad_array *ad_reference_free_value(const ad_reference *reference,
-                                        size_t param); /* its master; NULL without several_steps */
+                                        size_t index); /* its master; NULL without several_steps */
 
 #endif

@@ -3,13 +3,6 @@
 
 #include <xxhash.h>
 
-static ad_axes cut_axes(const ad_layout *layout) {
-  ad_axes axes = 0;
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (ad_type_is_cut(layout->type[axis])) axes |= AD_AXES(axis);
-  return axes;
-}
-
 /* What all ranks hold of one array, by rank. */
 typedef struct ad_hashes {
   const int64_t *values;
@@ -52,7 +45,7 @@ static int64_t odd_member(const ad_hashes *hashes, const ad_group *group) {
 
 static ad_replicas compare_one(const ad_hashes *hashes, const ad_layout *layout) {
   ad_replicas result = {.equal = 1, .odd_rank = -1};
-  ad_axes same = AD_AXES_ALL & ~cut_axes(layout);
+  ad_axes same = AD_AXES_ALL & ~ad_layout_cut_axes(layout);
   int64_t first = ad_mesh_first_rank(layout->mesh), size = ad_mesh_size(layout->mesh);
   for (int64_t rank = first; rank < first + size; rank++) {
     ad_group group = ad_mesh_group(layout->mesh, same, rank);

@@ -49,18 +49,11 @@ typedef struct ad_passage {
   int sums_first; /* several microbatches add up before the first reduction */
 } ad_passage;
 
-static double members_of(const ad_layout *layout, ad_axes axes) {
-  double members = 1;
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (axes & AD_AXES(axis)) members *= (double)ad_mesh_axis_size(layout->mesh, (ad_axis)axis);
-  return members;
-}
-
 static void find_steps(const ad_param_spec *spec, ad_passage *out) {
   ad_layout gradient = ad_layout_dual(&spec->layout);
   ad_path_step steps[AD_AXIS_COUNT];
   if (ad_layout_path(&gradient, &spec->storage, steps, &out->steps)) out->steps = 0;
-  for (int i = 0; i < out->steps; i++) out->members[i] = members_of(&spec->layout, steps[i].axes);
+  for (int i = 0; i < out->steps; i++) out->members[i] = (double)ad_mesh_ranks_over(spec->layout.mesh, steps[i].axes);
 }
 
 static ad_passage passage_of(const ad_recipe *recipe, const ad_param_spec *spec) {

@@ -7,6 +7,8 @@
 
 #include "addend/check.h"
 #include "base/error.h"
+#include "base/text.h"
+#include "check/planting.h"
 
 typedef struct ad_paint {
   const char *good, *bad, *dim, *bold, *off;
@@ -28,12 +30,25 @@ static int is_true(const json_t *object, const char *key) { return json_is_true(
 
 static const char *plural(long long count) { return count == 1 ? "" : "s"; }
 
+/* The mesh, or those of all modules. */
+static const char *mesh_of(const json_t *document, char *buffer, size_t size) {
+  json_t *mesh = json_object_get(document, "mesh");
+  if (!json_is_object(mesh)) return text_of(document, "mesh");
+  const char *module;
+  json_t *text;
+  ad_text all = ad_text_on(buffer, size);
+  json_object_foreach(mesh, module, text)
+      ad_text_add(&all, "%s%s: %s", all.used ? ", " : "", module, json_string_value(text));
+  return buffer;
+}
+
 static void print_head(FILE *file, const json_t *document, const ad_paint *paint) {
+  char mesh[256];
   const json_t *loss = json_object_get(document, "loss"), *norm = json_object_get(document, "norm");
   long long ranks = json_integer_value(json_object_get(document, "world"));
   long long steps = json_integer_value(json_object_get(document, "steps"));
   fprintf(file, "%s%s%s  %lld rank%s, mesh %s, %s, %lld step%s\n", paint->bold, text_of(document, "recipe"), paint->off,
-          ranks, plural(ranks), text_of(document, "mesh"), text_of(document, "dtype"), steps, plural(steps));
+          ranks, plural(ranks), mesh_of(document, mesh, sizeof mesh), text_of(document, "dtype"), steps, plural(steps));
   fprintf(file, "loss %.12g", number_of(loss, "dist"));
   if (json_is_number(json_object_get(loss, "ref"))) fprintf(file, ", reference %.12g", number_of(loss, "ref"));
   fprintf(file, "; gradient norm %.12g", number_of(norm, "dist"));
@@ -95,15 +110,107 @@ static void print_unplanted(FILE *file, const json_t *list, const ad_paint *pain
       fprintf(file, "  %-9s %-42s %s\n", "-", text_of(unplanted, "name"), text_of(unplanted, "why"));
 }
 
+/* How many mistakes of one operator were caught in one way. */
+static long long count_of(const json_t *sabotages, const char *operator_, const char *caught) {
+  const json_t *sabotage;
+  long long count = 0;
+  size_t i;
+  json_array_foreach(sabotages, i, sabotage) {
+    const json_t *derived = json_object_get(sabotage, "derived");
+    int is_of = json_is_object(derived) && !strcmp(text_of(derived, "operator"), operator_);
+    count += is_of && (!caught || !strcmp(text_of(sabotage, "caught_by"), caught));
+  }
+  return count;
+}
+
+static void print_operator(FILE *file, const json_t *sabotages, const char *operator_) {
+  static const char *const caught[] = {"type", "number", "protocol", "no_effect", "none"};
+  if (!count_of(sabotages, operator_, NULL)) return;
+  fprintf(file, "  %-24s", operator_);
+  for (size_t i = 0; i < sizeof caught / sizeof *caught; i++)
+    fprintf(file, "%12lld", count_of(sabotages, operator_, caught[i]));
+  fprintf(file, "\n");
+}
+
+static long long of_coverage(const json_t *document, const char *key) {
+  return (long long)json_integer_value(json_object_get(json_object_get(document, "coverage"), key));
+}
+
+static void print_coverage(FILE *file, const json_t *document, const json_t *sabotages, const ad_paint *paint) {
+  if (!of_coverage(document, "mistakes")) return;
+  fprintf(file, "\n  %smistakes derived from the program's own transitions, by what was done to them%s\n", paint->dim,
+          paint->off);
+  fprintf(file, "  %s%-24s%12s%12s%12s%12s%12s%s\n", paint->dim, "", "by type", "by number", "by protocol", "no effect",
+          "survived", paint->off);
+  for (int op = 0; op < AD_OPERATOR_COUNT; op++) print_operator(file, sabotages, ad_operator_name((ad_operator)op));
+  if (of_coverage(document, "drawn_from") > of_coverage(document, "mistakes"))
+    fprintf(file, "  drawn by seed %lld from %lld mistakes\n", of_coverage(document, "seed"),
+            of_coverage(document, "drawn_from"));
+  fprintf(file, "  %lld places, %lld mistakes: %lld refused by type, %lld caught by number, ",
+          of_coverage(document, "places"), of_coverage(document, "mistakes"), of_coverage(document, "by_type"),
+          of_coverage(document, "by_number"));
+  if (of_coverage(document, "by_protocol")) fprintf(file, "%lld by protocol, ", of_coverage(document, "by_protocol"));
+  fprintf(file, "%lld without effect, %lld survived\n", of_coverage(document, "no_effect"),
+          of_coverage(document, "survived"));
+}
+
+/* Why mistakes were without effect, each reason once. */
+static void print_reasons(FILE *file, const json_t *sabotages, const ad_paint *paint) {
+  enum { REASONS = 16 };
+  const char *reasons[REASONS];
+  long long counts[REASONS] = {0};
+  size_t i, known = 0;
+  const json_t *sabotage;
+  json_array_foreach(sabotages, i, sabotage) {
+    size_t k = 0;
+    if (strcmp(text_of(sabotage, "caught_by"), "no_effect") != 0) continue;
+    while (k < known && strcmp(reasons[k], text_of(sabotage, "message")) != 0) k++;
+    if (k == REASONS) continue;
+    if (k == known) reasons[known++] = text_of(sabotage, "message");
+    counts[k]++;
+  }
+  for (size_t k = 0; k < known; k++)
+    fprintf(file, "  %swithout effect, %lld:%s %s\n", paint->dim, counts[k], paint->off, reasons[k]);
+}
+
+static int is_derived(const json_t *sabotage) { return json_is_object(json_object_get(sabotage, "derived")); }
+static int has_survived(const json_t *sabotage) { return !strcmp(text_of(sabotage, "caught_by"), "none"); }
+
+/* Of the derived ones only these have a line each. */
+static void print_survivors(FILE *file, const json_t *sabotages, const ad_paint *paint) {
+  const json_t *sabotage;
+  size_t i;
+  json_array_foreach(sabotages, i, sabotage) {
+    if (is_derived(sabotage) && has_survived(sabotage)) print_sabotage(file, sabotage, paint);
+  }
+}
+
 static void print_sabotages(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *sabotages = json_object_get(document, "sabotage"), *sabotage;
-  size_t i;
+  size_t i, known = 0, survived = 0;
   if (!sabotages) return;
-  fprintf(file, "\n  %splanted mistakes, and what caught them%s\n", paint->dim, paint->off);
-  json_array_foreach(sabotages, i, sabotage) print_sabotage(file, sabotage, paint);
-  fprintf(file, "  %zu planted, %lld survived\n", json_array_size(sabotages),
-          (long long)json_integer_value(json_object_get(document, "survivors")));
+  print_coverage(file, document, sabotages, paint);
+  print_reasons(file, sabotages, paint);
+  print_survivors(file, sabotages, paint);
+  fprintf(file, "\n  %sknown mistakes that are no transition, and what caught them%s\n", paint->dim, paint->off);
+  json_array_foreach(sabotages, i, sabotage) {
+    if (is_derived(sabotage)) continue;
+    print_sabotage(file, sabotage, paint);
+    known++;
+    survived += has_survived(sabotage);
+  }
+  fprintf(file, "  %zu planted, %zu survived\n", known, survived);
   print_unplanted(file, json_object_get(document, "not_planted"), paint);
+}
+
+/* The second pass: only a line, unless it fails. */
+static void print_own(FILE *file, const json_t *document, const ad_paint *paint) {
+  const json_t *own = json_object_get(document, "own_dtypes");
+  if (!own) return;
+  int pass = is_true(own, "pass");
+  fprintf(file, "\n  in the recipe's own dtypes %s%s%s: `%s` comes nearest to what rounding allows, %.2g of it\n",
+          pass ? paint->good : paint->bad, pass ? "it holds" : "it does NOT hold", paint->off, text_of(own, "param"),
+          number_of(own, "worst_share_of_bound"));
 }
 
 static void print_number(FILE *file, const json_t *document, const char *name, const ad_paint *paint) {
@@ -126,8 +233,8 @@ static void print_failures(FILE *file, const json_t *document, const ad_paint *p
 }
 
 static void print_verdict(FILE *file, const json_t *document, const ad_paint *paint) {
-  const json_t *summary = json_object_get(document, "summary");
-  int pass = is_true(summary, "pass");
+  const json_t *summary = json_object_get(document, "summary"), *own = json_object_get(document, "own_dtypes");
+  int pass = is_true(summary, "pass") && (!own || is_true(own, "pass"));
   if (pass && !json_integer_value(json_object_get(summary, "counted"))) {
     fprintf(file,
             "\n%snothing was counted%s: every gradient is zero in both, which proves nothing about sums (%.1f s)\n",
@@ -155,6 +262,7 @@ ad_status ad_check_table(const char *json, int colour, char **out) {
     print_params(file, document, paint);
     print_failures(file, document, paint);
     print_directional(file, document, paint);
+    print_own(file, document, paint);
     print_sabotages(file, document, paint);
     print_verdict(file, document, paint);
     fclose(file);

@@ -369,7 +369,6 @@ ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t
   out->in = collective->in;
   out->out = collective->out;
   out->site = collective->site ? collective->site : AD_NO_SITE;
-  out->past_caches = collective->past_caches;
   return fill(collective, rank, size, out);
 }
 

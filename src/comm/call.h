@@ -13,7 +13,7 @@ typedef struct ad_call {
   ad_dtype dtype;
   ad_reducing reducing;  // of the operations that reduce
   int in_scale, out_scale;
-  int past_caches;              // as the caller gave it
+  int past_caches;              // the hint of hint.h; comm.c sets it
   size_t element, out_element;  // bytes of one in the inputs and the outputs
   size_t count;                 // as the caller gave it
   const void *in;

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "comm/engine.h"
+#include "comm/hint.h"
 #include "comm/recorder.h"
 #include "comm/scratch.h"
 
@@ -227,11 +228,12 @@ static ad_status make_place(ad_comm *comm, ad_call **out) {
   return AD_OK;
 }
 
-static ad_status post(ad_comm *comm, const ad_collective *collective, ad_call **out) {
+static ad_status post(ad_comm *comm, const ad_collective *collective, int past_caches, ad_call **out) {
   ad_call *call;
   AD_TRY(check_broken(comm));
   AD_TRY(make_place(comm, &call));
   AD_TRY(ad_call_prepare(collective, comm->rank, comm->size, call));
+  call->past_caches = past_caches;
   call->number = comm->last_number + 1;
   comm->under_way |= 1ull << (call - comm->calls);
   ad_status status = comm->engine->post(comm->world, call);
@@ -250,16 +252,20 @@ static ad_status post(ad_comm *comm, const ad_collective *collective, ad_call **
 ad_status ad_comm_run(ad_comm *comm, const ad_collective *collective) {
   ad_call *call;
   AD_NEED(comm, collective);
-  AD_TRY(post(comm, collective, &call));
+  AD_TRY(post(comm, collective, 0, &call));
   return finish(comm, call);
 }
 
-ad_status ad_comm_post(ad_comm *comm, const ad_collective *collective, ad_request *out) {
+ad_status ad_comm_post_hinted(ad_comm *comm, const ad_collective *collective, int past_caches, ad_request *out) {
   ad_call *call;
-  AD_NEED(comm, collective, out);
-  AD_TRY(post(comm, collective, &call));
+  AD_TRY(post(comm, collective, past_caches, &call));
   out->id = call->number;
   return AD_OK;
+}
+
+ad_status ad_comm_post(ad_comm *comm, const ad_collective *collective, ad_request *out) {
+  AD_NEED(comm, collective, out);
+  return ad_comm_post_hinted(comm, collective, 0, out);
 }
 
 // The call of a request. NULL: it is complete, since the place of a call is given back as soon as its end is seen.

@@ -14,7 +14,7 @@ typedef struct dry_block {
 typedef struct dry_world {
   dry_block blocks;  // the ring's head, itself no memory
   ad_status failed;
-  int64_t rank, ranks_per_node;  // ranks_per_node 0: all ranks share one node
+  int64_t ranks_per_node;  // 0: all ranks share one node
 } dry_world;
 
 enum { ALIGNMENT = 64 };
@@ -32,7 +32,6 @@ ad_status ad_comm_open_dry_nodes(int64_t rank, int64_t size, int64_t ranks_per_n
     return ad_fail(AD_INVALID, "%lld ranks on a node: there is at least 1; 0 means all", (long long)ranks_per_node);
   dry_world *world;
   AD_TRY(ad_new(1, &world));
-  world->rank = rank;
   world->ranks_per_node = ranks_per_node;
   world->blocks.next = world->blocks.previous = &world->blocks;
   return ad_comm_create(&ad_engine_dry, world, rank, size, out);
@@ -91,12 +90,12 @@ static void dry_close(void *world) {
   ad_release(dry);
 }
 
+// Nodes have consecutive ranks, so that a group lies on one if its first and its last rank do.
 static int dry_shares(void *world, const ad_group_shape *shape) {
   const dry_world *dry = world;
-  int64_t members = ad_shape_members(shape);
-  for (int64_t i = 0; i < members && dry->ranks_per_node; i++)
-    if (ad_shape_rank(shape, i) / dry->ranks_per_node != dry->rank / dry->ranks_per_node) return 0;
-  return 1;
+  int64_t last = shape->base;
+  for (int i = 0; i < shape->count; i++) last += (shape->size[i] - 1) * shape->stride[i];
+  return !dry->ranks_per_node || shape->base / dry->ranks_per_node == last / dry->ranks_per_node;
 }
 
 static ad_status dry_share(void *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) {

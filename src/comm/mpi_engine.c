@@ -142,7 +142,8 @@ static void wait_for_others(mpi_world *world) {
     ad_mpi_progress(world);  // others may still need what this rank posted
     int64_t now = ad_now();
     if (ad_shm_failed(world->shm) && !failed_at) failed_at = now;
-    if (failed_at && now - failed_at > MPI_GRACE_MILLISECONDS * INT64_C(1000000)) world->transport->abort(EXIT_OF_THE_STUCK);
+    if (failed_at && now - failed_at > MPI_GRACE_MILLISECONDS * INT64_C(1000000))
+      world->transport->abort(EXIT_OF_THE_STUCK);
     nanosleep(&nap, NULL);
   }
 }

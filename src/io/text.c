@@ -18,7 +18,7 @@ typedef struct part {
 } part;
 
 struct ad_text_data {
-  uint8_t *bytes; /* first what is trained on, file after file, then what is held out */
+  uint8_t *bytes; /* first what is trained on, file after file, then what is held out; NULL: not read */
   part train, validation;
   int64_t seq;
 };
@@ -85,16 +85,21 @@ static ad_status load_file(const ad_file_entry *file, double held_out, uint8_t *
   return status;
 }
 
-static ad_status load_files(const ad_file_list *files, double held_out, ad_text_data *text) {
+static void measure_files(const ad_file_list *files, double held_out, ad_text_data *text) {
   int64_t all = 0, held = 0;
   for (size_t i = 0; i < files->count; i++) {
     all += files->entries[i].size;
     held += held_out_of(files->entries[i].size, held_out);
   }
-  AD_TRY(ad_new((size_t)all, &text->bytes));
-  text->train = (part){text->bytes, all - held, ad_random_stream("data")};
-  text->validation = (part){text->bytes + all - held, held, ad_random_stream("data held out")};
-  uint8_t *train = text->bytes, *validation = text->bytes + all - held;
+  text->train = (part){NULL, all - held, ad_random_stream("data")};
+  text->validation = (part){NULL, held, ad_random_stream("data held out")};
+}
+
+static ad_status load_files(const ad_file_list *files, double held_out, ad_text_data *text) {
+  AD_TRY(ad_new((size_t)ad_text_data_bytes(text), &text->bytes));
+  uint8_t *train = text->bytes, *validation = text->bytes + text->train.size;
+  text->train.bytes = train;
+  text->validation.bytes = validation;
   for (size_t i = 0; i < files->count; i++) {
     AD_TRY(load_file(&files->entries[i], held_out, train, validation));
     int64_t kept = held_out_of(files->entries[i].size, held_out);
@@ -104,28 +109,39 @@ static ad_status load_files(const ad_file_list *files, double held_out, ad_text_
   return AD_OK;
 }
 
-static ad_status open_text(const char *const *paths, size_t count, double held_out, ad_text_data *text) {
+static ad_status find_text(const char *const *paths, size_t count, double held_out, int reads, ad_text_data *text) {
   ad_file_list files = {0};
   ad_status status = find_files(paths, count, text->seq, held_out, &files);
-  if (!status) status = load_files(&files, held_out, text);
+  if (!status) measure_files(&files, held_out, text);
+  if (!status && reads) status = load_files(&files, held_out, text);
   ad_file_list_clear(&files);
   return status;
 }
 
-ad_status ad_text_data_open(const char *const *paths, size_t count, int64_t seq, double held_out, ad_text_data **out) {
+static ad_status open_text(const char *const *paths, size_t count, int64_t seq, double held_out, int reads,
+                           ad_text_data **out) {
   AD_NEED(out);
   if (count) AD_NEED(paths);
   for (size_t i = 0; i < count; i++) AD_NEED(paths[i]);
   ad_text_data *text;
   AD_TRY(ad_new(1, &text));
   text->seq = seq;
-  ad_status status = open_text(paths, count, held_out, text);
+  ad_status status = find_text(paths, count, held_out, reads, text);
   if (status) {
     ad_text_data_close(text);
     return status;
   }
   *out = text;
   return AD_OK;
+}
+
+ad_status ad_text_data_open(const char *const *paths, size_t count, int64_t seq, double held_out, ad_text_data **out) {
+  return open_text(paths, count, seq, held_out, 1, out);
+}
+
+ad_status ad_text_data_open_unread(const char *const *paths, size_t count, int64_t seq, double held_out,
+                                   ad_text_data **out) {
+  return open_text(paths, count, seq, held_out, 0, out);
 }
 
 void ad_text_data_close(ad_text_data *text) {
@@ -167,16 +183,17 @@ void ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options
   int64_t seq = text->seq;
   *counted = 0;
   if (from->size <= seq) {  // nothing is held out
-    fill_nothing(count * seq, tokens, targets);
+    if (text->bytes) fill_nothing(count * seq, tokens, targets);
     return;
   }
   for (int64_t row = 0; row < count; row++) {
     int64_t sample = first + row;
     uint64_t index = (uint64_t)step * (uint64_t)options->global_batch + (uint64_t)sample;
     int64_t valid = counted_of(options, sample, seq);
+    *counted += valid;
+    if (!text->bytes) continue;
     fill_row(from, ad_random_bits(options->seed, from->stream, index), seq, valid, tokens + row * seq,
              targets + row * seq);
-    *counted += valid;
   }
 }
 

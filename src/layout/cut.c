@@ -76,9 +76,82 @@ int ad_layout_spans(const ad_layout *layout, int dim, int64_t n, int64_t rank, a
 
 ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *shape, int64_t rank) {
   ad_shape local = *shape;
+  if (!ad_layout_cut_axes(layout)) return local;
   for (int dim = 0; dim < shape->ndim; dim++) {
     span_list list = spans_of(layout, dim, shape->dim[dim], rank);
     local.dim[dim] = total(&list);
   }
   return local;
+}
+
+/* ---- several cuts that are as one ---- */
+
+int64_t ad_cut_with(int64_t n, int64_t e, int64_t chunks) {
+  return (int64_t)(((__int128)(e + 1) * chunks + n - 1) / n) - 1;
+}
+
+/* Plain cuts of `rows` rows one inside the other, outermost first. */
+typedef struct cut_nest {
+  int64_t rows, ranks; /* over all of them */
+  int64_t sizes[AD_AXIS_COUNT];
+  int count;
+} cut_nest;
+
+/* 0 unless the large ones of `axes` are the innermost cuts of dimension 0, plain and in mesh order. */
+static int find_nest(const ad_layout *layout, int64_t n, ad_axes axes, int64_t rank, cut_nest *out) {
+  const ad_mesh *mesh = layout->mesh;
+  int64_t outer_stride = INT64_MAX;
+  *out = (cut_nest){.rows = n, .ranks = 1};
+  for (int depth = 0; depth < __builtin_popcount(ad_layout_cutting(layout, 0)); depth++) {
+    ad_axis axis = ad_layout_cut_at(layout, 0, depth);
+    int64_t g = ad_mesh_axis_size(mesh, axis), stride = ad_mesh_stride(mesh, axis);
+    int is_one = (axes & AD_AXES(axis)) != 0;
+    if (g == 1) continue;
+    if (ad_type_is_zigzag(layout->type[axis]) || (is_one ? stride > outer_stride : out->count)) return 0;
+    if (!is_one) {
+      out->rows = ad_cut(out->rows, ad_mesh_position(mesh, rank, axis), g).count;
+      continue;
+    }
+    outer_stride = stride;
+    out->sizes[out->count++] = g;
+    out->ranks *= g;
+  }
+  return out->ranks == ad_mesh_ranks_over(mesh, axes);
+}
+
+static int64_t nested_holder(const cut_nest *nest, int64_t e) {
+  int64_t n = nest->rows, index = 0;
+  for (int i = 0; i < nest->count; i++) {
+    int64_t at = ad_cut_with(n, e, nest->sizes[i]);
+    ad_span part = ad_cut(n, at, nest->sizes[i]);
+    index = index * nest->sizes[i] + at;
+    e -= part.first;
+    n = part.count;
+  }
+  return index;
+}
+
+/* Both ways give the rows out in order, so that they agree if they agree on who holds each row. */
+static int holders_agree(const cut_nest *nest) {
+  int64_t inner = nest->count ? nest->sizes[nest->count - 1] : 1;
+  if (nest->rows % (nest->ranks / inner) == 0) return 1; /* all but the innermost are even */
+  for (int64_t e = 0; e < nest->rows; e++)
+    if (nested_holder(nest, e) != ad_cut_with(nest->rows, e, nest->ranks)) return 0;
+  return 1;
+}
+
+static int members_agree(const ad_layout *layout, int64_t n, const ad_group *group, int64_t rows) {
+  int64_t members = ad_group_size(group);
+  for (int64_t i = 0; i < members; i++) {
+    span_list list = spans_of(layout, 0, n, ad_group_rank(group, i));
+    if (total(&list) != ad_cut(rows, i, members).count) return 0;
+  }
+  return 1;
+}
+
+int ad_layout_is_cut_once(const ad_layout *layout, int64_t n, ad_axes axes, int64_t rank, int64_t rows) {
+  cut_nest nest;
+  if (find_nest(layout, n, axes, rank, &nest) && nest.rows == rows) return holders_agree(&nest);
+  ad_group group = ad_mesh_group(layout->mesh, axes, rank);
+  return members_agree(layout, n, &group, rows);
 }

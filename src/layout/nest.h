@@ -6,5 +6,11 @@
 ad_axes ad_layout_cutting(const ad_layout *layout, int dim); /* the axes that cut dimension `dim` */
 /* The axis that cuts dimension `dim` at `depth`, AD_AXIS_COUNT if none does. */
 ad_axis ad_layout_cut_at(const ad_layout *layout, int dim, int depth);
+/* Chunk number i of `chunks` is [floor(i*n/chunks), floor((i+1)*n/chunks)): the number of the one with element e. */
+int64_t ad_cut_with(int64_t n, int64_t e, int64_t chunks);
+/* Whether the ranks of rank's group over `axes` hold of dimension 0 (whole: n) what one cut of `rows` rows over the
+ * group would give them: member i of g holds ad_cut(rows, i, g). Known without a visit to each of them, but where the
+ * layout is an unusual one. */
+int ad_layout_is_cut_once(const ad_layout *layout, int64_t n, ad_axes axes, int64_t rank, int64_t rows);
 
 #endif

@@ -57,6 +57,7 @@ ad_axes ad_mesh_large(const ad_mesh *mesh) {
 }
 
 int64_t ad_mesh_axis_size(const ad_mesh *mesh, ad_axis axis) { return mesh->axis_size[axis]; }
+int64_t ad_mesh_stride(const ad_mesh *mesh, ad_axis axis) { return mesh->stride[axis]; }
 ad_axes ad_mesh_named(const ad_mesh *mesh) { return mesh->named; }
 
 int ad_mesh_has_rank(const ad_mesh *mesh, int64_t rank) {

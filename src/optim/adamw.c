@@ -57,10 +57,10 @@ static ad_status make_moment(const ad_array *param, ad_array *out) {
   return AD_OK;
 }
 
-static ad_status make_slots(ad_adamw *optimizer, const ad_array *const *params, const int *decays) {
+static ad_status make_slots(ad_adamw *optimizer, const ad_array *const *params, const ad_param_spec *specs) {
   for (size_t i = 0; i < optimizer->count; i++) {
     slot *s = &optimizer->slots[i];
-    s->decays = decays ? decays[i] : 1;
+    s->decays = specs ? specs[i].decays : 1;
     s->param = params[i]->dtype;
     AD_TRY(make_moment(params[i], &s->moment[0]));
     AD_TRY(make_moment(params[i], &s->moment[1]));
@@ -68,7 +68,7 @@ static ad_status make_slots(ad_adamw *optimizer, const ad_array *const *params, 
   return AD_OK;
 }
 
-ad_status ad_adamw_create(const ad_array *const *params, const int *decays, size_t count,
+ad_status ad_adamw_create(const ad_array *const *params, const ad_param_spec *specs, size_t count,
                           const ad_adamw_options *options, ad_adamw **out) {
   AD_NEED(out);
   if (count) AD_NEED(params);
@@ -83,7 +83,7 @@ ad_status ad_adamw_create(const ad_array *const *params, const int *decays, size
   optimizer->options = complete;
   optimizer->count = count;
   ad_status status = ad_new(count, &optimizer->slots);
-  if (!status) status = make_slots(optimizer, params, decays);
+  if (!status) status = make_slots(optimizer, params, specs);
   if (status) {
     ad_adamw_destroy(optimizer);
     return status;

@@ -2,7 +2,6 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "plan/plan.h"
-#include "train/run.h"
 
 /* What each rank's process takes before it holds a parameter, on x86-64 Linux: its share of the pages of code that the
  * ranks run (1 MiB), and its own stack, libraries' data, heap and the packing of matrix products (2 MiB). */
@@ -15,13 +14,11 @@ size_t ad_plan_peak(const ad_plan_memory *memory) {
 
 ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *options, ad_plan_world *out) {
   ad_plan_options own;
-  ad_mesh *mesh;
+  int64_t ranks = 0;
   AD_TRY(ad_options_take(&own, sizeof own, options, "ad_plan_options"));
   if (own.ranks_per_node < 0)
     return ad_fail(AD_INVALID, "%lld ranks on a node: give at least 1, or 0 for all", (long long)own.ranks_per_node);
-  AD_TRY(ad_recipe_mesh(recipe, &mesh));
-  int64_t ranks = ad_mesh_size(mesh);
-  ad_mesh_destroy(mesh);
+  AD_TRY(ad_recipe_world(recipe, &ranks));
   int all = !own.ranks_per_node || own.ranks_per_node > ranks;
   *out = (ad_plan_world){ranks, all ? ranks : own.ranks_per_node};
   return AD_OK;
@@ -52,15 +49,22 @@ ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world
   return status;
 }
 
+static void add_module(ad_module *module, ad_plan_memory *to) {
+  const ad_reducer *reducer = ad_module_reducer(module);
+  size_t sums = ad_reducer_sum_bytes(reducer);
+  to->params += ad_store_bytes(ad_module_store(module));
+  to->gathered += ad_store_gathered_bytes(ad_module_store(module));
+  to->grads += sums;
+  to->buckets += ad_reducer_bytes(reducer) - sums;
+  if (ad_module_optimizer(module)) to->optimizer += ad_adamw_bytes(ad_module_optimizer(module));
+  for (size_t i = 0; i < ad_module_state_count(module); i++) to->params += ad_array_bytes(ad_module_state(module, i));
+}
+
 ad_status ad_plan_memory_of(ad_run *run, ad_plan_memory *out) {
-  ad_plan_memory memory = {.rank = ad_comm_rank(ad_run_comm(run)), .ranks = 1};
-  const ad_reducer *reducer = ad_run_reducer(run);
-  memory.params = ad_store_bytes(ad_run_store(run));
-  memory.gathered = ad_store_gathered_bytes(ad_run_store(run));
-  memory.grads = ad_reducer_sum_bytes(reducer);
-  memory.buckets = ad_reducer_bytes(reducer) - memory.grads;
-  memory.optimizer = ad_adamw_bytes(ad_run_optimizer(run));
-  memory.activations = ad_tape_peak_bytes(ad_run_tape(run));
+  ad_plan_memory memory = {0};
+  for (size_t i = 0; i < ad_program_module_count(ad_run_program(run)); i++)
+    if (ad_run_module(run, i)) add_module(ad_run_module(run, i), &memory);
+  memory.activations = ad_run_tape_bytes(run);
   memory.runtime = process_bytes + ad_run_data_bytes(run);
   if (ad_run_recipe(run)->checkpoint.every) AD_TRY(ad_run_checkpoint_bytes(run, &memory.checkpoint));
   *out = memory;

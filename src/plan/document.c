@@ -1,26 +1,65 @@
 /* A plan as the JSON document that users and scripts rely on. Its bytes of memory are in memory.c. */
 #include <stdlib.h>
-#include <string.h>
-
 #include "base/error.h"
 #include "base/memory.h"
 #include "layout/shown.h"
 #include "plan/plan.h"
 
-/* One collective of a step: a reduction of the reducer's, or a gather of parameters. */
+/* One collective of a step: a reduction of a reducer's, or a gather of parameters. */
 typedef struct ad_planned {
-  ad_reduction_plan plan;
+  ad_reduction_plan plan; /* `params` are not read */
   const char *when;
-  int64_t times;   /* in a step */
-  size_t gathered; /* a gather's own parameter; plan.params points here */
+  int64_t times;       /* in a step */
+  size_t first, count; /* its parameters, among those of all collectives */
+  json_t *step;        /* as the last path has it, which said so many bytes; owned, NULL: none yet */
+  size_t step_bytes;
 } ad_planned;
 
 /* Everything that every rank calls: gathers of the forward pass, of the backward pass, reductions in launch order, then
  * what follows the update. */
 typedef struct ad_collectives {
   ad_planned *list;
-  size_t count;
+  size_t count, capacity;
+  size_t *params; /* of all, one collective after another, numbered as in ad_run_param_at */
+  size_t param_count, param_capacity;
+  size_t *of, *starts;  /* of each parameter, from starts[i] up to starts[i + 1]: the collectives that it is in */
+  ad_contract contract; /* the last one that was said, and its document; owned, NULL: none yet */
+  json_t *contract_document;
 } ad_collectives;
+
+static void release(ad_collectives *collectives) {
+  for (size_t i = 0; i < collectives->count; i++) json_decref(collectives->list[i].step);
+  json_decref(collectives->contract_document);
+  ad_release(collectives->list);
+  ad_release(collectives->params);
+  ad_release(collectives->of);
+  ad_release(collectives->starts);
+}
+
+/* ---- listing ---- */
+
+static ad_status make_room(size_t **array, size_t count, size_t *capacity) {
+  if (count <= *capacity) return AD_OK;
+  size_t wanted = 2 * count + 64;
+  AD_TRY(ad_grow(array, *capacity, wanted));
+  *capacity = wanted;
+  return AD_OK;
+}
+
+/* `params`: numbers in a module whose first parameter is number `first`. */
+static ad_status add(ad_collectives *to, ad_planned planned, const size_t *params, size_t count, size_t first) {
+  if (to->count == to->capacity) {
+    size_t capacity = 2 * to->capacity + 64;
+    AD_TRY(ad_grow(&to->list, to->capacity, capacity));
+    to->capacity = capacity;
+  }
+  AD_TRY(make_room(&to->params, to->param_count + count, &to->param_capacity));
+  planned.first = to->param_count;
+  planned.count = count;
+  for (size_t i = 0; i < count; i++) to->params[to->param_count++] = first + params[i];
+  to->list[to->count++] = planned;
+  return AD_OK;
+}
 
 /* In which microbatches a reduction runs: a reduce_scatter wherever shards are made, the rest where all are. */
 static ad_planned planned_reduction(const ad_recipe *recipe, ad_reduction_plan plan) {
@@ -32,63 +71,73 @@ static ad_planned planned_reduction(const ad_recipe *recipe, ad_reduction_plan p
   return planned;
 }
 
-ad_axes ad_plan_gathered_axes(const ad_param_spec *spec) {
-  ad_axes axes = 0;
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    int cut = ad_type_is_cut(spec->storage.type[axis]) && !ad_type_is_cut(spec->layout.type[axis]);
-    if (cut && ad_mesh_axis_size(spec->layout.mesh, (ad_axis)axis) > 1) axes |= AD_AXES(axis);
+/* Of all modules that lie on this rank, one after another. */
+static ad_status list_reductions(ad_run *run, ad_collectives *to) {
+  const ad_program *program = ad_run_program(run);
+  for (size_t m = 0, first = 0; m < ad_program_module_count(program); m++) {
+    const ad_reducer *reducer = ad_run_module(run, m) ? ad_module_reducer(ad_run_module(run, m)) : NULL;
+    for (size_t i = 0; reducer && i < ad_reducer_plan_count(reducer); i++) {
+      ad_reduction_plan plan = ad_reducer_plan(reducer, i);
+      AD_TRY(add(to, planned_reduction(ad_run_recipe(run), plan), plan.params, plan.param_count, first));
+    }
+    first += ad_program_module(program, m)->param_count;
   }
-  return axes;
+  return AD_OK;
 }
 
-static int64_t size_of_axes(const ad_mesh *mesh, ad_axes axes) {
-  int64_t size = 1;
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (axes & AD_AXES(axis)) size *= ad_mesh_axis_size(mesh, (ad_axis)axis);
-  return size;
+static ad_axes gathered_axes(const ad_param_spec *spec) {
+  ad_axes cut = ad_layout_cut_axes(&spec->storage) & ~ad_layout_cut_axes(&spec->layout);
+  return cut & ad_mesh_large(spec->layout.mesh);
 }
 
-static void add_gather(ad_run *run, size_t param, const char *when, int64_t times, ad_collectives *to) {
-  const ad_param_spec *spec = ad_run_param(run, param);
-  ad_axes axes = ad_plan_gathered_axes(spec);
-  if (!axes) return;
-  to->list[to->count++] =
-      (ad_planned){.plan = {.bucket = ad_model_param(ad_run_model(run), param)->unit,
-                            .move = AD_MOVE_ALL_GATHER,
-                            .axes = axes,
-                            .group_size = size_of_axes(spec->layout.mesh, axes),
-                            .dtype = spec->contract.param,
-                            .bytes = (size_t)ad_shape_numel(&spec->shape) * ad_dtype_size(spec->contract.param),
-                            .param_count = 1},
-                   .when = when,
-                   .times = times,
-                   .gathered = param};
+/* What comes together is the part that this rank computes with. */
+static ad_status add_gather(ad_run *run, size_t param, const char *when, int64_t times, ad_collectives *to) {
+  ad_run_param at = ad_run_param_at(run, param);
+  const ad_param_spec *spec = at.spec;
+  ad_axes axes = gathered_axes(spec);
+  if (!axes || !at.held) return AD_OK;
+  ad_shape local = ad_layout_local_shape(&spec->layout, &spec->shape, ad_comm_rank(ad_run_comm(run)));
+  ad_planned planned = {.plan = {.bucket = spec->unit,
+                                 .move = AD_MOVE_ALL_GATHER,
+                                 .axes = axes,
+                                 .group_size = ad_mesh_ranks_over(spec->layout.mesh, axes),
+                                 .dtype = spec->contract.param,
+                                 .bytes = (size_t)ad_shape_numel(&local) * ad_dtype_size(spec->contract.param)},
+                        .when = when,
+                        .times = times};
+  return add(to, planned, &param, 1, 0);
 }
 
-static void list_gathers(ad_run *run, ad_collectives *to, int after_update) {
+static ad_status list_gathers(ad_run *run, ad_collectives *to, int after_update) {
   const ad_recipe *recipe = ad_run_recipe(run);
   size_t count = ad_run_param_count(run);
   int releases = recipe->shard.zero == 3;
-  if (releases == after_update) return;
-  for (size_t i = 0; i < count && after_update; i++) add_gather(run, i, "step", 1, to);
-  for (size_t i = 0; i < count && releases; i++) add_gather(run, i, "forward", recipe->train.microbatches, to);
-  for (size_t i = count; i-- > 0 && releases;) add_gather(run, i, "backward", recipe->train.microbatches, to);
-}
-
-static ad_status list_collectives(ad_run *run, ad_collectives *out) {
-  const ad_reducer *reducer = ad_run_reducer(run);
-  size_t reductions = ad_reducer_plan_count(reducer);
-  ad_collectives collectives = {0};
-  AD_TRY(ad_new(reductions + 2 * ad_run_param_count(run), &collectives.list));
-  list_gathers(run, &collectives, 0);
-  for (size_t i = 0; i < reductions; i++)
-    collectives.list[collectives.count++] = planned_reduction(ad_run_recipe(run), ad_reducer_plan(reducer, i));
-  list_gathers(run, &collectives, 1);
-  for (size_t i = 0; i < collectives.count; i++)
-    if (!collectives.list[i].plan.params) collectives.list[i].plan.params = &collectives.list[i].gathered;
-  *out = collectives;
+  if (releases == after_update) return AD_OK;
+  for (size_t i = 0; i < count && after_update; i++) AD_TRY(add_gather(run, i, "step", 1, to));
+  for (size_t i = 0; i < count && releases; i++) AD_TRY(add_gather(run, i, "forward", recipe->train.microbatches, to));
+  for (size_t i = count; i-- > 0 && releases;) AD_TRY(add_gather(run, i, "backward", recipe->train.microbatches, to));
   return AD_OK;
 }
+
+/* For each parameter the collectives that it is in, in their order. */
+static ad_status index_params(size_t count, ad_collectives *to) {
+  AD_TRY(ad_new(count + 2, &to->starts));
+  AD_TRY(ad_new(to->param_count, &to->of));
+  for (size_t i = 0; i < to->param_count; i++) to->starts[to->params[i] + 2]++;
+  for (size_t i = 0; i < count; i++) to->starts[i + 2] += to->starts[i + 1];
+  for (size_t c = 0; c < to->count; c++)
+    for (size_t i = 0; i < to->list[c].count; i++) to->of[to->starts[to->params[to->list[c].first + i] + 1]++] = c;
+  return AD_OK;
+}
+
+static ad_status list_collectives(ad_run *run, ad_collectives *to) {
+  AD_TRY(list_gathers(run, to, 0));
+  AD_TRY(list_reductions(run, to));
+  AD_TRY(list_gathers(run, to, 1));
+  return index_params(ad_run_param_count(run), to);
+}
+
+/* ---- documents ---- */
 
 static json_t *step_document(const ad_planned *planned, size_t bytes) {
   char axes[80];
@@ -99,21 +148,21 @@ static json_t *step_document(const ad_planned *planned, size_t bytes) {
                    planned->when, "times", (json_int_t)planned->times);
 }
 
-static int holds_param(const ad_reduction_plan *plan, size_t param) {
-  for (size_t i = 0; i < plan->param_count; i++)
-    if (plan->params[i] == param) return 1;
-  return 0;
+/* Many parameters in a row say the same; they share what says it. */
+static json_t *shared_step(ad_planned *planned, size_t bytes) {
+  if (planned->step && planned->step_bytes == bytes) return planned->step;
+  json_decref(planned->step);
+  planned->step_bytes = bytes;
+  return planned->step = step_document(planned, bytes);
 }
 
 /* The steps of one parameter's path; `bytes` is its own, uncut array. */
-static json_t *path_document(ad_run *run, size_t param, const ad_collectives *collectives) {
+static json_t *path_document(const ad_param_spec *spec, size_t index, ad_collectives *collectives) {
   json_t *path = json_array();
-  const ad_param_spec *spec = ad_run_param(run, param);
-  for (size_t i = 0; i < collectives->count; i++) {
-    const ad_planned *planned = &collectives->list[i];
-    if (!holds_param(&planned->plan, param)) continue;
+  for (size_t i = collectives->starts[index]; i < collectives->starts[index + 1]; i++) {
+    ad_planned *planned = &collectives->list[collectives->of[i]];
     size_t bytes = (size_t)ad_shape_numel(&spec->shape) * ad_dtype_size(planned->plan.dtype);
-    json_array_append_new(path, step_document(planned, bytes));
+    json_array_append(path, shared_step(planned, bytes));
   }
   return path;
 }
@@ -124,40 +173,61 @@ static json_t *contract_document(const ad_contract *contract) {
                    "accumulate", ad_dtype_name(contract->accumulate));
 }
 
-static json_t *param_document(ad_run *run, size_t index, const ad_collectives *collectives) {
-  const ad_param_spec *spec = ad_run_param(run, index);
-  ad_layout gradient = ad_layout_dual(&spec->layout);
-  char layout[160], storage[160], dual[160];
-  return json_pack("{s:s, s:I, s:s, s:s, s:s, s:s, s:o, s:o}", "name", spec->name, "numel",
-                   (json_int_t)ad_shape_numel(&spec->shape), "mesh", ad_mesh_text(ad_run_mesh(run)), "layout",
-                   ad_layout_shown(&spec->layout, layout, sizeof layout), "storage",
-                   ad_layout_shown(&spec->storage, storage, sizeof storage), "gradient_layout",
-                   ad_layout_shown(&gradient, dual, sizeof dual), "contract", contract_document(&spec->contract),
-                   "path", path_document(run, index, collectives));
+static json_t *shared_contract(const ad_contract *contract, ad_collectives *collectives) {
+  const ad_contract *last = &collectives->contract;
+  int same = collectives->contract_document && last->param == contract->param && last->grad == contract->grad &&
+             last->raw == contract->raw && last->reduce == contract->reduce && last->accumulate == contract->accumulate;
+  if (same) return collectives->contract_document;
+  json_decref(collectives->contract_document);
+  collectives->contract = *contract;
+  return collectives->contract_document = contract_document(contract);
 }
 
-static json_t *collective_document(ad_run *run, const ad_planned *planned) {
-  const ad_reduction_plan *plan = &planned->plan;
-  json_t *document = step_document(planned, plan->bytes), *params = json_array();
-  for (size_t i = 0; i < plan->param_count; i++)
-    json_array_append_new(params, json_string(ad_run_param(run, plan->params[i])->name));
-  json_object_set_new(document, "params", params);
+static const char *name_of(ad_run *run, size_t index, char *buffer, size_t size) {
+  ad_run_param at = ad_run_param_at(run, index);
+  return ad_program_param_name(ad_run_program(run), at.module, at.param, buffer, size);
+}
+
+static json_t *param_document(ad_run *run, size_t index, ad_collectives *collectives) {
+  const ad_param_spec *spec = ad_run_param_at(run, index).spec;
+  ad_layout gradient = ad_layout_dual(&spec->layout);
+  char name[256], layout[160], storage[160], dual[160];
+  return json_pack("{s:s, s:I, s:s, s:s, s:s, s:s, s:O, s:o}", "name", name_of(run, index, name, sizeof name), "numel",
+                   (json_int_t)ad_shape_numel(&spec->shape), "mesh", ad_mesh_text(spec->layout.mesh), "layout",
+                   ad_layout_shown(&spec->layout, layout, sizeof layout), "storage",
+                   ad_layout_shown(&spec->storage, storage, sizeof storage), "gradient_layout",
+                   ad_layout_shown(&gradient, dual, sizeof dual), "contract",
+                   shared_contract(&spec->contract, collectives), "path", path_document(spec, index, collectives));
+}
+
+static json_t *collective_document(ad_run *run, const ad_planned *planned, const size_t *params) {
+  json_t *document = step_document(planned, planned->plan.bytes), *names = json_array();
+  char name[256];
+  for (size_t i = 0; i < planned->count; i++)
+    json_array_append_new(names, json_string(name_of(run, params[planned->first + i], name, sizeof name)));
+  json_object_set_new(document, "params", names);
   return document;
 }
 
+static ad_status add_collectives(ad_run *run, json_t *document) {
+  json_t *params = json_array(), *list = json_array();
+  ad_collectives collectives = {0};
+  ad_status status = list_collectives(run, &collectives);
+  for (size_t i = 0; !status && i < ad_run_param_count(run); i++)
+    json_array_append_new(params, param_document(run, i, &collectives));
+  for (size_t i = 0; !status && i < collectives.count; i++)
+    json_array_append_new(list, collective_document(run, &collectives.list[i], collectives.params));
+  release(&collectives);
+  json_object_set_new(document, "params", params);
+  json_object_set_new(document, "collectives", list);
+  return status;
+}
+
 static ad_status fill(const ad_recipe *recipe, ad_run *run, const ad_plan_world *world, json_t *document) {
-  json_t *params = json_array(), *collectives = json_array();
-  ad_collectives listed = {0};
-  ad_status status = list_collectives(run, &listed);
-  for (size_t i = 0; i < ad_run_param_count(run); i++) json_array_append_new(params, param_document(run, i, &listed));
-  for (size_t i = 0; i < listed.count; i++)
-    json_array_append_new(collectives, collective_document(run, &listed.list[i]));
-  ad_release(listed.list);
   json_object_set_new(document, "recipe", json_string(recipe->name));
   json_object_set_new(document, "world", json_integer((json_int_t)world->ranks));
-  json_object_set_new(document, "params", params);
-  json_object_set_new(document, "collectives", collectives);
-  return status ? status : ad_plan_add_memory(recipe, world, run, document);
+  AD_TRY(add_collectives(run, document));
+  return ad_plan_add_memory(recipe, world, run, document);
 }
 
 ad_status ad_plan_document(const ad_recipe *recipe, const ad_plan_options *options, json_t **out) {

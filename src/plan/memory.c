@@ -1,88 +1,98 @@
-/* The memory of every rank and node in a plan. Ranks of one kind hold the same, so that one of each is acted. */
+/* The memory of every rank and node in a plan. Ranks of one kind hold the same, so that one of each is acted. A world
+ * that is listed rank by rank is also looked at rank by rank; of a larger one the kinds are found from its cuts
+ * (kinds.c). */
+#include <stdlib.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "plan/kinds.h"
 #include "plan/plan.h"
 
-enum { DISTINCT_MAX = 256, LISTED_MAX = 4096 };
+enum { LISTED_MAX = 4096 };
 
-/* ---- which ranks hold the same ---- */
+/* ---- what ranks hold parts of ---- */
 
-static uint64_t mix(uint64_t key, int64_t value) { return (key ^ (uint64_t)value) * 1099511628211u; }
-
-/* The dimensions that storage cuts, each size once. */
-typedef struct ad_cut_sizes {
-  int64_t sizes[DISTINCT_MAX];
-  int count;
-} ad_cut_sizes;
-
-static void find_cut_sizes(ad_run *run, ad_cut_sizes *out) {
-  *out = (ad_cut_sizes){.count = 0};
-  for (size_t i = 0; i < ad_run_param_count(run); i++) {
-    const ad_param_spec *spec = ad_run_param(run, i);
-    int known = !ad_plan_gathered_axes(spec), at = 0;
-    for (; at < out->count && !known; at++) known = out->sizes[at] == spec->shape.dim[0];
-    if (!known && out->count < DISTINCT_MAX) out->sizes[out->count++] = spec->shape.dim[0];
-  }
-}
-
-/* The first of the replicas writes them into checkpoints. */
-static uint64_t mix_replicas(uint64_t key, const ad_mesh *mesh, int64_t rank) {
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) key = mix(key, ad_mesh_position(mesh, rank, (ad_axis)axis) == 0);
-  return key;
-}
-
-/* Copies are shared where all that compute with them are on one node. */
-static uint64_t mix_node(uint64_t key, const ad_mesh *mesh, const ad_plan_world *world, int64_t rank) {
-  ad_group group = ad_mesh_group(mesh, AD_AXES_DP, rank);
-  int64_t first = ad_group_rank(&group, 0), last = ad_group_rank(&group, ad_group_size(&group) - 1);
-  return mix(key, first / world->ranks_per_node == last / world->ranks_per_node);
-}
-
-/* What decides a rank's bytes: the rows of its microbatches and of its shards. */
-static uint64_t rank_key(const ad_recipe *recipe, const ad_layout *batch, const ad_cut_sizes *cut,
-                         const ad_plan_world *world, int64_t rank) {
-  uint64_t key = mix_node(1469598103934665603u, batch->mesh, world, rank);
-  int64_t position = ad_mesh_position(batch->mesh, rank, AD_DP_SHARD);
-  int64_t shards = ad_mesh_axis_size(batch->mesh, AD_DP_SHARD);
-  for (int i = 0; i < cut->count; i++) key = mix(key, ad_cut(cut->sizes[i], position, shards).count);
-  for (int64_t m = 0; m < recipe->train.microbatches; m++) {
-    ad_span rows = ad_batch_rows(batch, rank, recipe->train.global_batch, recipe->train.microbatches, m);
-    key = mix(key, rows.count);
-  }
-  return recipe->checkpoint.every ? mix_replicas(key, batch->mesh, rank) : key;
-}
-
-/* Ranks that hold the same bytes, found once. */
-typedef struct ad_distinct {
-  uint64_t keys[DISTINCT_MAX];
-  ad_plan_memory memory[DISTINCT_MAX];
+typedef struct ad_held_list {
+  ad_held *list;
   size_t count;
-} ad_distinct;
+} ad_held_list;
 
-static ad_status act(const ad_recipe *recipe, int64_t rank, const ad_plan_world *world, ad_plan_memory *out) {
+static ad_status add_held(ad_held_list *to, ad_held held) {
+  for (size_t i = 0; i < to->count; i++) {
+    ad_held *known = &to->list[i];
+    if (!ad_shape_equal(&known->shape, &held.shape) || !ad_layout_equal(&known->layout, &held.layout)) continue;
+    known->is_written |= held.is_written;
+    known->is_shared |= held.is_shared;
+    return AD_OK;
+  }
+  AD_TRY(ad_grow(&to->list, to->count, to->count + 1));
+  to->list[to->count++] = held;
+  return AD_OK;
+}
+
+/* Whether there are copies beside what is stored. */
+static int has_copies(const ad_run_param *at) {
+  if (!ad_layout_equal(&at->spec->layout, &at->spec->storage)) return 1;
+  return !at->held || ad_module_parameters(at->held)->values[at->param]->dtype != at->spec->contract.param;
+}
+
+static ad_status add_params(ad_run *run, int is_written, ad_held_list *to) {
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    ad_run_param at = ad_run_param_at(run, i);
+    AD_TRY(add_held(to, (ad_held){at.spec->shape, at.spec->storage, is_written, 0}));
+    AD_TRY(add_held(to, (ad_held){at.spec->shape, at.spec->layout, 0, has_copies(&at)}));
+  }
+  return AD_OK;
+}
+
+static ad_status add_states(const ad_program *program, int is_written, ad_held_list *to) {
+  for (size_t m = 0; m < ad_program_module_count(program); m++) {
+    const ad_module_spec *module = ad_program_module(program, m);
+    for (size_t i = 0; i < module->state_count; i++)
+      AD_TRY(add_held(to, (ad_held){module->states[i].shape, module->states[i].layout, is_written, 0}));
+  }
+  return AD_OK;
+}
+
+static ad_status add_batch(const ad_program *program, ad_held_list *to) {
+  const ad_program_kind *kind = ad_program_kind_of(program);
+  for (size_t i = 0; kind->batch_array; i++) {
+    const ad_array *array = kind->batch_array(ad_program_own(program), i, NULL, 0);
+    if (!array) return AD_OK;
+    AD_TRY(add_held(to, (ad_held){array->shape, array->layout, 0, 0}));
+  }
+  return AD_OK;
+}
+
+static ad_status list_held(ad_run *run, ad_held_list *out) {
+  int is_written = ad_run_recipe(run)->checkpoint.every > 0;
+  AD_TRY(add_params(run, is_written, out));
+  AD_TRY(add_states(ad_run_program(run), is_written, out));
+  return add_batch(ad_run_program(run), out);
+}
+
+/* ---- memory of each kind ---- */
+
+/* What is being planned: `acted` is the run that rank 0 made. */
+typedef struct ad_planning {
+  const ad_recipe *recipe;
+  const ad_plan_world *world;
+  ad_run *acted;
+  ad_held_list held;
+  json_t *ranks, *nodes; /* both lists */
+} ad_planning;
+
+static ad_status act(const ad_planning *plan, int64_t rank, ad_plan_memory *out) {
   ad_comm *comm;
   ad_run *run;
-  AD_TRY(ad_plan_act(recipe, rank, world, &comm, &run));
+  if (!rank) return ad_plan_memory_of(plan->acted, out);
+  AD_TRY(ad_plan_act(plan->recipe, rank, plan->world, &comm, &run));
   ad_status status = ad_plan_memory_of(run, out);
   ad_run_destroy(run);
   ad_comm_close(comm);
   return status;
 }
 
-static ad_status find_memory(const ad_recipe *recipe, int64_t rank, uint64_t key, const ad_plan_world *world,
-                             ad_distinct *distinct, ad_plan_memory **out) {
-  for (size_t i = 0; i < distinct->count; i++)
-    if (distinct->keys[i] == key) return distinct->memory[i].ranks++, *out = &distinct->memory[i], AD_OK;
-  if (distinct->count == DISTINCT_MAX)
-    return ad_fail(AD_INVALID, "more than %d kinds of ranks: the batch is cut in too many different ways",
-                   DISTINCT_MAX);
-  AD_TRY(act(recipe, rank, world, &distinct->memory[distinct->count]));
-  distinct->keys[distinct->count] = key;
-  *out = &distinct->memory[distinct->count++];
-  return AD_OK;
-}
-
-/* ---- the lists ---- */
+/* ---- documents ---- */
 
 static json_t *rank_document(const ad_plan_memory *memory, int64_t rank, const ad_plan_world *world) {
   return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "rank", (json_int_t)rank, "node",
@@ -93,66 +103,104 @@ static json_t *rank_document(const ad_plan_memory *memory, int64_t rank, const a
                    (json_int_t)memory->runtime, "peak", (json_int_t)ad_plan_peak(memory));
 }
 
-/* Both lists, with as much as is listed of them, and the node that is being added up. */
-typedef struct ad_memory_lists {
-  json_t *ranks, *nodes;
-  size_t node_peak, most;
-  int64_t most_node;
-} ad_memory_lists;
-
-static json_t *node_document(int64_t node, size_t peak) {
+static json_t *node_document(int64_t node, int64_t peak) {
   return json_pack("{s:I, s:I}", "node", (json_int_t)node, "peak", (json_int_t)peak);
 }
 
-static void end_node(ad_memory_lists *lists, int64_t node, int listed) {
-  if (listed) json_array_append_new(lists->nodes, node_document(node, lists->node_peak));
-  if (lists->node_peak > lists->most) {
-    lists->most = lists->node_peak;
-    lists->most_node = node;
+/* ---- rank by rank ---- */
+
+typedef struct ad_known_rank {
+  uint64_t key;
+  ad_plan_memory memory;
+} ad_known_rank;
+
+static ad_status memory_of_rank(const ad_planning *plan, int64_t rank, ad_known_rank *known, size_t *count,
+                                const ad_plan_memory **out) {
+  uint64_t key = ad_rank_key(plan->held.list, plan->held.count, rank, plan->world->ranks_per_node);
+  size_t at = 0;
+  while (at < *count && known[at].key != key) at++;
+  if (at == *count) {
+    AD_TRY(act(plan, rank, &known[at].memory));
+    known[at].key = key;
+    ++*count;
   }
-  lists->node_peak = 0;
+  *out = &known[at].memory;
+  return AD_OK;
 }
 
-/* Of a large world the first rank of each kind, with their number, and the node that needs most, with that of all. */
-static void list_kinds(const ad_distinct *distinct, const ad_plan_world *world, ad_memory_lists *lists) {
-  for (size_t i = 0; i < distinct->count; i++) {
-    json_t *document = rank_document(&distinct->memory[i], distinct->memory[i].rank, world);
-    json_object_set_new(document, "ranks", json_integer((json_int_t)distinct->memory[i].ranks));
-    json_array_append_new(lists->ranks, document);
+static ad_status list_ranks_of(const ad_planning *plan, ad_known_rank *known) {
+  const ad_plan_world *world = plan->world;
+  size_t count = 0;
+  int64_t node_peak = 0;
+  for (int64_t rank = 0; rank < world->ranks; rank++) {
+    const ad_plan_memory *memory = NULL;
+    AD_TRY(memory_of_rank(plan, rank, known, &count, &memory));
+    json_array_append_new(plan->ranks, rank_document(memory, rank, world));
+    node_peak += (int64_t)ad_plan_peak(memory);
+    if ((rank + 1) % world->ranks_per_node && rank + 1 < world->ranks) continue;
+    json_array_append_new(plan->nodes, node_document(rank / world->ranks_per_node, node_peak));
+    node_peak = 0;
   }
-  json_t *document = node_document(lists->most_node, lists->most);
+  return AD_OK;
+}
+
+static ad_status list_ranks(const ad_planning *plan) {
+  ad_known_rank *known;
+  AD_TRY(ad_new((size_t)plan->world->ranks, &known));
+  ad_status status = list_ranks_of(plan, known);
+  ad_release(known);
+  return status;
+}
+
+/* ---- kind by kind ---- */
+
+/* The first rank of each kind, with their number. */
+static ad_status list_kinds(const ad_planning *plan, const ad_kinds *kinds, size_t *peaks) {
+  for (size_t i = 0; i < ad_kinds_count(kinds); i++) {
+    const ad_rank_kind *kind = ad_kinds_at(kinds, i);
+    ad_plan_memory memory;
+    AD_TRY(act(plan, kind->first, &memory));
+    peaks[i] = ad_plan_peak(&memory);
+    json_t *document = rank_document(&memory, kind->first, plan->world);
+    json_object_set_new(document, "ranks", json_integer((json_int_t)kind->ranks));
+    json_array_append_new(plan->ranks, document);
+  }
+  return AD_OK;
+}
+
+/* The node that needs most, with the number of all. */
+static ad_status list_node(const ad_planning *plan, const ad_kinds *kinds, const size_t *peaks) {
+  const ad_plan_world *world = plan->world;
+  ad_node_peak most;
+  AD_TRY(ad_kinds_node_peak(kinds, peaks, &most));
+  json_t *document = node_document(most.node, most.peak);
   int64_t nodes = (world->ranks + world->ranks_per_node - 1) / world->ranks_per_node;
   json_object_set_new(document, "nodes", json_integer((json_int_t)nodes));
-  json_array_append_new(lists->nodes, document);
+  if (most.is_a_bound) json_object_set_new(document, "is_a_bound", json_true());
+  json_array_append_new(plan->nodes, document);
+  return AD_OK;
 }
 
-static ad_status list_memory(const ad_recipe *recipe, const ad_layout *batch, const ad_cut_sizes *cut,
-                             const ad_plan_world *world, ad_memory_lists *lists) {
-  ad_distinct *distinct;
-  ad_status status = AD_OK;
-  int listed = world->ranks <= LISTED_MAX;
-  AD_TRY(ad_new(1, &distinct));
-  for (int64_t rank = 0; rank < world->ranks && !status; rank++) {
-    ad_plan_memory *memory = NULL;
-    uint64_t key = rank_key(recipe, batch, cut, world, rank);
-    status = find_memory(recipe, rank, key, world, distinct, &memory);
-    if (status) break;
-    lists->node_peak += ad_plan_peak(memory);
-    if (listed) json_array_append_new(lists->ranks, rank_document(memory, rank, world));
-    if ((rank + 1) % world->ranks_per_node == 0 || rank + 1 == world->ranks)
-      end_node(lists, rank / world->ranks_per_node, listed);
+static ad_status list_large(const ad_planning *plan) {
+  ad_kinds *kinds;
+  size_t *peaks;
+  AD_TRY(ad_kinds_find(plan->held.list, plan->held.count, plan->world->ranks, plan->world->ranks_per_node, &kinds));
+  ad_status status = ad_new(ad_kinds_count(kinds), &peaks);
+  if (!status) {
+    status = list_kinds(plan, kinds, peaks);
+    if (!status) status = list_node(plan, kinds, peaks);
+    ad_release(peaks);
   }
-  if (!listed && !status) list_kinds(distinct, world, lists);
-  ad_release(distinct);
+  ad_kinds_destroy(kinds);
   return status;
 }
 
 ad_status ad_plan_add_memory(const ad_recipe *recipe, const ad_plan_world *world, ad_run *run, json_t *document) {
-  ad_memory_lists lists = {.ranks = json_array(), .nodes = json_array()};
-  ad_cut_sizes cut;
-  find_cut_sizes(run, &cut);
-  ad_status status = list_memory(recipe, ad_model_batch_layout(ad_run_model(run)), &cut, world, &lists);
-  json_object_set_new(document, "memory_per_rank", lists.ranks);
-  json_object_set_new(document, "memory_per_node", lists.nodes);
+  ad_planning plan = {recipe, world, run, .ranks = json_array(), .nodes = json_array()};
+  ad_status status = list_held(run, &plan.held);
+  if (!status) status = world->ranks <= LISTED_MAX ? list_ranks(&plan) : list_large(&plan);
+  ad_release(plan.held.list);
+  json_object_set_new(document, "memory_per_rank", plan.ranks);
+  json_object_set_new(document, "memory_per_node", plan.nodes);
   return status;
 }

@@ -2,15 +2,12 @@
 #ifndef PLAN_PLAN_H
 #define PLAN_PLAN_H
 #include <jansson.h>
-
 #include "addend/plan.h"
 #include "addend/train.h"
 
 /* Bytes of one rank. */
 typedef struct ad_plan_memory {
-  int64_t rank;       /* the first of those that need exactly this */
-  int64_t ranks;      /* how many do */
-  size_t params;      /* values and masters in the storage layout */
+  size_t params;      /* values and masters in the storage layout, and state that is no parameter's */
   size_t gathered;    /* its share of whole copies */
   size_t buckets;     /* what gradients are written into and travel in */
   size_t grads;       /* sums that are kept beside the buckets: shards, and partial sums between microbatches */
@@ -34,10 +31,8 @@ ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world
 ad_status ad_plan_memory_of(ad_run *run, ad_plan_memory *out) AD_CHECKED;
 /* The document of `addend plan --json`; *out is given up with json_decref. */
 ad_status ad_plan_document(const ad_recipe *recipe, const ad_plan_options *options, json_t **out) AD_CHECKED;
-/* Fills memory_per_rank and memory_per_node of the document. */
+/* Fills memory_per_rank and memory_per_node of the document; `run` is rank 0's, after its step. */
 ad_status ad_plan_add_memory(const ad_recipe *recipe, const ad_plan_world *world, ad_run *run,
                              json_t *document) AD_CHECKED;
-/* The axes larger than 1 along which a parameter is stored in parts but computed whole. */
-ad_axes ad_plan_gathered_axes(const ad_param_spec *spec);
 
 #endif

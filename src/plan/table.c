@@ -1,7 +1,7 @@
 /* A plan as tables for people. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-
 #include "base/error.h"
 #include "plan/plan.h"
 
@@ -39,17 +39,30 @@ static void print_path(FILE *file, const json_t *path) {
   fprintf(file, "%s\n", i ? "" : "nothing");
 }
 
-static void print_params(FILE *file, const json_t *plan, const ad_mesh *mesh) {
+/* `mesh` is kept from parameter to parameter and made again where the next one lies on another. */
+static ad_status follow_mesh(const json_t *param, ad_mesh **mesh) {
+  const char *text = text_of(param, "mesh");
+  if (*mesh && !strcmp(ad_mesh_text(*mesh), text)) return AD_OK;
+  ad_mesh_destroy(*mesh);
+  *mesh = NULL;
+  return ad_mesh_create(text, mesh);
+}
+
+static ad_status print_params(FILE *file, const json_t *plan) {
   const json_t *param;
   size_t i;
   char layout[160], gradient[160];
+  ad_mesh *mesh = NULL;
   fprintf(file, "  %-24s %12s  %-28s %-28s %s\n", "parameter", "elements", "layout", "gradient", "reduced by");
   json_array_foreach(json_object_get(plan, "params"), i, param) {
+    AD_TRY(follow_mesh(param, &mesh)); /* which owns nothing when it fails */
     fprintf(file, "  %-24s %12lld  %-28s %-28s ", text_of(param, "name"), integer_of(param, "numel"),
             short_layout(mesh, text_of(param, "layout"), layout, sizeof layout),
             short_layout(mesh, text_of(param, "gradient_layout"), gradient, sizeof gradient));
     print_path(file, json_object_get(param, "path"));
   }
+  ad_mesh_destroy(mesh);
+  return AD_OK;
 }
 
 static void print_collectives(FILE *file, const json_t *plan) {
@@ -78,7 +91,7 @@ static void print_memory(FILE *file, const json_t *plan) {
     if (i == RANKS_SHOWN) break;
     fprintf(file, "  rank %-8lld", integer_of(rank, "rank"));
     for (int k = 0; k < KEYS; k++) fprintf(file, " %12.2f", mib(rank, keys[k]));
-    if (integer_of(rank, "ranks")) fprintf(file, "  and %lld more like it", integer_of(rank, "ranks") - 1);
+    if (integer_of(rank, "ranks") > 1) fprintf(file, "  and %lld more like it", integer_of(rank, "ranks") - 1);
     fprintf(file, "\n");
   }
   if (i < json_array_size(ranks)) fprintf(file, "  ... and %zu more (--json lists them)\n", json_array_size(ranks) - i);
@@ -91,34 +104,39 @@ static void print_nodes(FILE *file, const json_t *plan) {
   json_array_foreach(nodes, i, node) {
     if (i == NODES_SHOWN) break;
     fprintf(file, "  node %-8lld %12.2f", integer_of(node, "node"), mib(node, "peak"));
-    if (integer_of(node, "nodes") > 1) fprintf(file, "  the most of %lld", integer_of(node, "nodes"));
+    const char *what = json_is_true(json_object_get(node, "is_a_bound")) ? "at most, on any" : "the most";
+    if (integer_of(node, "nodes") > 1) fprintf(file, "  %s of %lld", what, integer_of(node, "nodes"));
     fprintf(file, "\n");
   }
   if (i < json_array_size(nodes)) fprintf(file, "  ... and %zu more (--json lists them)\n", json_array_size(nodes) - i);
 }
 
-static void print_plan(FILE *file, const ad_recipe *recipe, const json_t *plan, const ad_mesh *mesh) {
-  fprintf(file, "%s: %lld ranks, mesh %s; nothing ran\n\n", recipe->name, integer_of(plan, "world"), recipe->mesh);
-  print_params(file, plan, mesh);
+static ad_status print_plan(FILE *file, const ad_recipe *recipe, const json_t *plan) {
+  char mesh[1024];
+  fprintf(file, "%s: %lld ranks, mesh %s; nothing ran\n\n", recipe->name, integer_of(plan, "world"),
+          ad_recipe_mesh_text(recipe, mesh, sizeof mesh));
+  AD_TRY(print_params(file, plan));
   print_collectives(file, plan);
   print_memory(file, plan);
   print_nodes(file, plan);
+  return AD_OK;
 }
 
 static ad_status table_of(const ad_recipe *recipe, const json_t *plan, char **out) {
-  ad_mesh *mesh;
-  AD_TRY(ad_recipe_mesh(recipe, &mesh));
   char *text = NULL;
   size_t size = 0;
   FILE *file = open_memstream(&text, &size);
+  ad_status status = AD_OK;
   if (file) {
-    print_plan(file, recipe, plan, mesh);
+    status = print_plan(file, recipe, plan);
     fclose(file);
   }
-  ad_mesh_destroy(mesh);
   if (!text) return ad_fail(AD_MEMORY, "no memory for the table of the plan");
-  *out = text;
-  return AD_OK;
+  if (status)
+    free(text);
+  else
+    *out = text;
+  return status;
 }
 
 ad_status ad_plan_table(const ad_recipe *recipe, const ad_plan_options *options, char **out) {

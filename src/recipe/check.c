@@ -1,20 +1,27 @@
-/* What several keys say together, what this version does not do yet, and whether the text is there. Ranges of single
- * values are in the schema. */
+/* What several keys say together: of a recipe here, of a program by its own record. Ranges of single values are in the
+ * schema. */
 #include <ctype.h>
 #include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "addend/safetensors.h"
 #include "base/error.h"
-#include "io/text.h"
+#include "base/memory.h"
 #include "recipe/contract.h"
 #include "recipe/reading.h"
 
-/* Every key of these was read: only then do they mean something together. */
+enum { PATH_SIZE = 256, NAME_SIZE = 256 };
+
+/* Every key of these was read: only then do they mean something together. A section is read where all its keys are. */
 static int are_read(const ad_reading *r, const char *const *paths, size_t path_count) {
-  size_t count;
-  const ad_key *keys = ad_schema(&count);
-  for (size_t i = 0; i < path_count; i++)
-    if (r->wrong[ad_schema_find(paths[i]) - keys]) return 0;
+  for (size_t i = 0; i < path_count; i++) {
+    size_t length = strlen(paths[i]);
+    for (size_t k = 0; k < r->schema.count; k++) {
+      const char *path = r->schema.entries[k].key.path;
+      if (r->wrong[k] && !strncmp(path, paths[i], length) && (!path[length] || path[length] == '.')) return 0;
+    }
+  }
   return 1;
 }
 #define ARE_READ(r, ...) \
@@ -30,14 +37,10 @@ static void check_name(ad_reading *r) {
   if (!good) WRONG(r, "name", "must be letters, digits, '.', '_' and '-' (it names a folder), is %s", name);
 }
 
-static void check_model(ad_reading *r) {
-  int64_t d_model = r->recipe->model.d_model, heads = r->recipe->model.heads;
-  if (!ARE_READ(r, "model.d_model", "model.heads")) return;
-  if (d_model % heads)
-    WRONG(r, "model.heads", "must divide d_model: %lld is no multiple of %lld", (long long)d_model, (long long)heads);
-  else if (d_model / heads % 2)
-    WRONG(r, "model.heads", "must leave each head an even width (positions rotate pairs): %lld / %lld is %lld",
-          (long long)d_model, (long long)heads, (long long)(d_model / heads));
+static void check_kind(ad_reading *r) {
+  char known[PATH_SIZE];
+  if (ARE_READ(r, "model.kind") && !r->recipe->program)
+    WRONG(r, "model.kind", "must be %s, is %s", ad_kinds_known(known, sizeof known), r->recipe->kind);
 }
 
 static void check_sync(ad_reading *r) {
@@ -55,7 +58,7 @@ static void check_sync(ad_reading *r) {
 static const char *contract_path(const ad_reading *r) {
   static const char *const paths[] = {"precision.accumulate", "precision.reduce", "precision.grad"};
   for (int i = 0; i < 3; i++)
-    if (r->nodes[ad_schema_find(paths[i]) - ad_schema(&(size_t){0})]) return paths[i];
+    if (r->nodes[ad_schema_find(&r->schema, paths[i]) - r->schema.entries]) return paths[i];
   return "precision";
 }
 
@@ -76,52 +79,81 @@ static void check_contracts(ad_reading *r) {
   }
 }
 
-/* ---- not available yet: each line goes when what it names arrives ---- */
-
-static void check_kind(ad_reading *r) {
-  if (ARE_READ(r, "model.kind") && strcmp(r->recipe->model.kind, "gpt") != 0)
-    WRONG(r, "model.kind", "must be gpt, the one kind that this version knows, is %s", r->recipe->model.kind);
-}
-
-static void check_axes(ad_reading *r, const ad_mesh *mesh) {
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    int64_t size = ad_mesh_axis_size(mesh, (ad_axis)axis);
-    if (size > 1 && !(AD_AXES(axis) & AD_AXES_DP))
-      WRONG(r, "mesh", "%s=%lld is not available yet: this version trains on dp_replicate and dp_shard",
-            ad_axis_name((ad_axis)axis), (long long)size);
-  }
-}
-
-/* ---- the whole ---- */
-
 static void check_compute(ad_reading *r) {
   ad_dtype compute = r->recipe->precision.compute;
   if (ARE_READ(r, "precision.compute") && compute != AD_F32 && compute != AD_F64)
     WRONG(r, "precision.compute", "must be f32 or f64, is %s", ad_dtype_name(compute));
 }
 
-static int some_param_matches(const ad_model *model, const char *pattern) {
-  for (size_t i = 0; i < ad_model_param_count(model); i++)
-    if (!fnmatch(pattern, ad_model_param(model, i)->name, 0)) return 1;
+/* ---- what a program says ---- */
+
+/* The place of an element of a list, which may stand on a line of its own. */
+static ad_place place_of(const ad_reading *r, const char *path, size_t index) {
+  const ad_schema_entry *entry = ad_schema_find(&r->schema, path);
+  const ad_node *node = entry ? r->nodes[entry - r->schema.entries] : NULL;
+  if (!node || node->kind != AD_NODE_LIST) return ad_reading_place(r, path);
+  const ad_node *element = node->children;
+  while (element && index--) element = element->next;
+  return element ? element->place : node->place;
+}
+
+/* The place of "data.text[1]" is that of the element, of "data.text" that of the key. */
+static ad_place take_place(const ad_reading *r, const char *key, char path[PATH_SIZE]) {
+  ad_text text = ad_text_on(path, PATH_SIZE);
+  ad_text_add(&text, "%.*s", (int)strcspn(key, "["), key);
+  return key[text.used] ? place_of(r, path, strtoul(key + text.used + 1, NULL, 10)) : ad_reading_place(r, path);
+}
+
+static void complain(void *context, const char *key, ad_status status, const char *message) {
+  ad_reading *r = context;
+  char path[PATH_SIZE];
+  ad_place place = take_place(r, key, path);
+  if (!ARE_READ(r, path)) return; /* told already */
+  if (status == AD_MEMORY)
+    r->mistakes.status = AD_MEMORY;
+  else if (status == AD_IO)
+    ad_mistakes_add_io(&r->mistakes, place, path, "%s", message);
+  else
+    ad_mistakes_add(&r->mistakes, place, path, "%s", message);
+}
+
+static ad_complaints complaints_of(ad_reading *r) { return (ad_complaints){complain, r}; }
+
+static ad_program_setting setting_of(const ad_recipe *recipe, const ad_comm *comm) {
+  return (ad_program_setting){.comm = comm,
+                              .global_batch = recipe->train.global_batch,
+                              .microbatches = recipe->train.microbatches,
+                              .seed = (uint64_t)recipe->train.seed};
+}
+
+static int some_param_matches(const ad_program *program, const char *pattern) {
+  char name[NAME_SIZE];
+  for (size_t m = 0; m < ad_program_module_count(program); m++)
+    for (size_t i = 0; i < ad_program_module(program, m)->param_count; i++)
+      if (!fnmatch(pattern, ad_program_param_name(program, m, i, name, sizeof name), 0)) return 1;
   return 0;
 }
 
-static void check_patterns(ad_reading *r, const ad_model *model) {
-  for (size_t i = 0; i < r->recipe->precision.override_count; i++) {
-    const char *pattern = r->recipe->precision.overrides[i].pattern;
-    if (!some_param_matches(model, pattern))
-      WRONG(r, "precision.overrides", "%s matches no parameter; there are %s to %s", pattern,
-            ad_model_param(model, 0)->name, ad_model_param(model, ad_model_param_count(model) - 1)->name);
+/* "embedding.weight to final.norm.weight": enough to see how names are made. */
+static const char *some_names(const ad_program *program, char *buffer, size_t size) {
+  char first[NAME_SIZE] = "", last[NAME_SIZE] = "";
+  for (size_t m = 0; m < ad_program_module_count(program); m++) {
+    size_t count = ad_program_module(program, m)->param_count;
+    if (!count) continue;
+    if (!*first) ad_program_param_name(program, m, 0, first, sizeof first);
+    ad_program_param_name(program, m, count - 1, last, sizeof last);
   }
+  snprintf(buffer, size, "%s to %s", first, last);
+  return buffer;
 }
 
-/* Each override is right alone; several of them may match one parameter. */
-static void check_merged(ad_reading *r, const ad_model *model) {
-  for (size_t i = 0; i < ad_model_param_count(model); i++) {
-    ad_contract contract;
-    if (!ad_recipe_contract(r->recipe, ad_model_param(model, i)->name, &contract)) continue;
-    WRONG(r, "precision.overrides", "%s", ad_last_error());
-    return;
+static void check_patterns(ad_reading *r, const ad_program *program) {
+  char names[2 * NAME_SIZE + 4];
+  for (size_t i = 0; i < r->recipe->precision.override_count; i++) {
+    const char *pattern = r->recipe->precision.overrides[i].pattern;
+    if (!some_param_matches(program, pattern))
+      WRONG(r, "precision.overrides", "%s matches no parameter; there are %s", pattern,
+            some_names(program, names, sizeof names));
   }
 }
 
@@ -132,76 +164,99 @@ static ad_status take_failure(ad_reading *r, const char *path, ad_status status)
   return AD_OK;
 }
 
-/* The model itself knows best; it is asked when all else is right. */
-static ad_status check_built(ad_reading *r, const ad_mesh *mesh) {
-  ad_model *model;
+/* The program itself knows best; it is made when all else is right. Each override is right alone then, but several of
+ * them may match one parameter. */
+static ad_status check_made(ad_reading *r, const ad_comm *comm) {
+  ad_program *program;
   if (r->mistakes.status) return AD_OK;
-  ad_status status = ad_recipe_model(r->recipe, mesh, &model);
+  ad_status status = ad_recipe_declare(r->recipe, comm, &program);
   if (status) return take_failure(r, "model", status);
-  check_patterns(r, model);
-  check_merged(r, model);
-  ad_model_destroy(model);
+  check_patterns(r, program);
+  status = ad_recipe_specify(r->recipe, program, 0);
+  if (status) status = take_failure(r, "precision.overrides", status);
+  ad_program_destroy(program);
+  return status;
+}
+
+static ad_status check_program(ad_reading *r, const ad_mesh *const *meshes) {
+  ad_comm *comm;
+  const ad_program_kind *program = r->recipe->program;
+  if (!program) return AD_OK;
+  AD_TRY(ad_comm_open_dry(0, ad_mesh_size(meshes[0]), &comm));
+  ad_program_setting setting = setting_of(r->recipe, comm);
+  ad_complaints to = complaints_of(r);
+  if (program->check) program->check(r->recipe->options, &setting, meshes, &to);
+  ad_status status = check_made(r, comm);
+  ad_comm_close(comm);
+  return status;
+}
+
+/* ---- meshes ---- */
+
+/* A mesh that cannot be made is replaced by one of a single rank, of which nothing is to be said. */
+static ad_status make_mesh(ad_reading *r, size_t entry, size_t module, ad_mesh **out) {
+  const char *text = r->recipe->meshes[module].text;
+  ad_status status = r->wrong[entry] ? AD_INVALID : ad_mesh_create(text, out);
+  if (!status) return AD_OK;
+  if (!r->wrong[entry]) AD_TRY(take_failure(r, r->schema.entries[entry].key.path, status));
+  r->wrong[entry] = 1;
+  return ad_mesh_create("", out);
+}
+
+static ad_status make_meshes(ad_reading *r, ad_mesh **meshes) {
+  size_t module = 0;
+  for (size_t i = 0; i < r->schema.count; i++) {
+    if (r->schema.entries[i].home != AD_HOME_MESHES) continue;
+    AD_TRY(make_mesh(r, i, module, &meshes[module]));
+    module++;
+  }
   return AD_OK;
 }
 
-static ad_status check_mesh(ad_reading *r) {
-  ad_mesh *mesh;
-  if (!ARE_READ(r, "mesh")) return AD_OK;
-  ad_status status = ad_mesh_create(r->recipe->mesh, &mesh);
-  if (status) return take_failure(r, "mesh", status);
-  check_axes(r, mesh);
-  status = check_built(r, mesh);
-  ad_mesh_destroy(mesh);
+static ad_status check_on(ad_reading *r, ad_mesh **meshes) {
+  const ad_mesh *const *made = (const ad_mesh *const *)meshes;
+  AD_TRY(make_meshes(r, meshes));
+  if (ARE_READ(r, "mesh")) {
+    ad_status status = ad_recipe_check_sizes(r->recipe, made);
+    if (status) AD_TRY(take_failure(r, "mesh", status));
+  }
+  return check_program(r, made);
+}
+
+static ad_status check_meshes(ad_reading *r) {
+  ad_mesh **meshes;
+  AD_TRY(ad_new(r->recipe->mesh_count, &meshes));
+  ad_status status = check_on(r, meshes);
+  for (size_t i = 0; i < r->recipe->mesh_count; i++) ad_mesh_destroy(meshes[i]);
+  ad_release(meshes);
   return status;
 }
+
+/* ---- the whole ---- */
 
 ad_status ad_reading_check(ad_reading *r) {
   check_name(r);
   check_kind(r);
-  check_model(r);
   check_sync(r);
   check_compute(r);
   check_contracts(r);
-  return check_mesh(r);
-}
-
-/* The place of one of the texts, which may stand on lines of their own. */
-static ad_place place_of_text(const ad_reading *r, size_t index) {
-  const ad_node *node = r->nodes[ad_schema_find("data.text") - ad_schema(&(size_t){0})];
-  if (node->kind != AD_NODE_LIST) return node->place;
-  node = node->children;
-  while (index--) node = node->next;
-  return node->place;
+  return check_meshes(r);
 }
 
 static void check_weights(ad_reading *r) {
-  const char *path = r->recipe->model.weights;
+  const char *path = r->recipe->weights;
   ad_safetensors *file;
   if (!path || !ARE_READ(r, "model.weights")) return;
   ad_status status = ad_safetensors_open(path, &file);
   if (!status)
     ad_safetensors_close(file);
-  else if (status == AD_IO)
-    ad_mistakes_add_io(&r->mistakes, ad_reading_place(r, "model.weights"), "model.weights", "%s", ad_last_error());
   else
-    WRONG(r, "model.weights", "%s", ad_last_error());
+    complain(r, "model.weights", status, ad_last_error());
 }
 
 void ad_reading_check_files(ad_reading *r) {
-  const ad_recipe *recipe = r->recipe;
-  const char *const *text = (const char *const *)recipe->data.text;
+  const ad_program_kind *program = r->recipe->program;
+  ad_complaints to = complaints_of(r);
   check_weights(r);
-  if (!ARE_READ(r, "data.text")) return;
-  size_t missing = 0;
-  for (size_t i = 0; i < recipe->data.text_count; i++) {
-    if (!ad_text_path_check(text[i])) continue;
-    ad_mistakes_add_io(&r->mistakes, place_of_text(r, i), "data.text", "%s", ad_last_error());
-    missing++;
-  }
-  if (missing || !ARE_READ(r, "data.seq", "data.held_out")) return;
-  ad_status status = ad_text_data_check(text, recipe->data.text_count, recipe->data.seq, recipe->data.held_out);
-  if (status == AD_IO)
-    ad_mistakes_add_io(&r->mistakes, ad_reading_place(r, "data.text"), "data.text", "%s", ad_last_error());
-  else if (status)
-    WRONG(r, "data.seq", "%s", ad_last_error());
+  if (program && program->check_files) program->check_files(r->recipe->options, &to);
 }

@@ -1,10 +1,11 @@
-/* What a recipe says of one parameter, and the mesh and the model that it names. */
+/* What a recipe says of one parameter, and the meshes and the program that it names. */
 #include "recipe/contract.h"
 
 #include <fnmatch.h>
-#include <string.h>
 #include "addend/recipe.h"
 #include "base/error.h"
+#include "base/memory.h"
+#include "base/text.h"
 
 ad_contract ad_contract_merge(ad_contract base, ad_contract over) {
   if (over.param) base.param = over.param;
@@ -44,23 +45,90 @@ ad_layout ad_recipe_storage(const ad_recipe *recipe, const ad_param_spec *spec) 
   return storage;
 }
 
-ad_status ad_recipe_mesh(const ad_recipe *recipe, ad_mesh **out) {
-  AD_NEED(recipe, out);
-  return ad_mesh_create(recipe->mesh, out);
+/* ---- meshes ---- */
+
+const char *ad_recipe_mesh_text(const ad_recipe *recipe, char *buffer, size_t size) {
+  ad_text text = ad_text_on(buffer, size);
+  if (recipe->mesh_count == 1) {
+    ad_text_add(&text, "%s", recipe->meshes[0].text);
+    return buffer;
+  }
+  for (size_t i = 0; i < recipe->mesh_count; i++)
+    ad_text_add(&text, "%s%s: %s", i ? ", " : "{", recipe->meshes[i].module, recipe->meshes[i].text);
+  ad_text_add(&text, "}");
+  return buffer;
 }
 
-ad_status ad_recipe_model(const ad_recipe *recipe, const ad_mesh *mesh, ad_model **out) {
-  AD_NEED(recipe, mesh, out);
-  if (strcmp(recipe->model.kind, "gpt") != 0)
-    return ad_fail(AD_INVALID, "%s: model.kind: must be gpt, is %s", recipe->path, recipe->model.kind);
-  ad_gpt_options options = {.size = sizeof options,
-                            .layers = recipe->model.layers,
-                            .d_model = recipe->model.d_model,
-                            .heads = recipe->model.heads,
-                            .d_hidden = recipe->model.d_hidden,
-                            .vocabulary = 256, /* bytes */
-                            .seq = recipe->data.seq,
-                            .tied = recipe->model.tied,
-                            .rotary_base = recipe->model.rotary_base};
-  return ad_gpt_create(mesh, &options, out);
+ad_status ad_recipe_check_sizes(const ad_recipe *recipe, const ad_mesh *const *meshes) {
+  char buffer[512];
+  ad_text sizes = ad_text_on(buffer, sizeof buffer);
+  int differ = 0;
+  for (size_t i = 0; i < recipe->mesh_count; i++) {
+    differ |= ad_mesh_size(meshes[i]) != ad_mesh_size(meshes[0]);
+    ad_text_add(&sizes, "%s%s has %lld", i ? ", " : "", recipe->meshes[i].module ? recipe->meshes[i].module : "it",
+                (long long)ad_mesh_size(meshes[i]));
+  }
+  if (!differ) return AD_OK;
+  return ad_fail(AD_INVALID, "the modules run on the same ranks, so their meshes must be of one size: %s", buffer);
+}
+
+static ad_status take_size(const ad_recipe *recipe, ad_mesh **meshes, int64_t *out) {
+  for (size_t i = 0; i < recipe->mesh_count; i++) AD_TRY(ad_mesh_create(recipe->meshes[i].text, &meshes[i]));
+  AD_TRY(ad_recipe_check_sizes(recipe, (const ad_mesh *const *)meshes));
+  *out = ad_mesh_size(meshes[0]);
+  return AD_OK;
+}
+
+ad_status ad_recipe_world(const ad_recipe *recipe, int64_t *out) {
+  AD_NEED(recipe, out);
+  ad_mesh **meshes;
+  AD_TRY(ad_new(recipe->mesh_count, &meshes));
+  ad_status status = take_size(recipe, meshes, out);
+  for (size_t i = 0; i < recipe->mesh_count; i++) ad_mesh_destroy(meshes[i]);
+  ad_release(meshes);
+  return status;
+}
+
+/* ---- the program ---- */
+
+ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_program **out) {
+  const char **meshes;
+  AD_TRY(ad_new(recipe->mesh_count, &meshes));
+  for (size_t i = 0; i < recipe->mesh_count; i++) meshes[i] = recipe->meshes[i].text;
+  ad_program_setting setting = {.comm = comm,
+                                .meshes = meshes,
+                                .global_batch = recipe->train.global_batch,
+                                .microbatches = recipe->train.microbatches,
+                                .seed = (uint64_t)recipe->train.seed};
+  ad_status status = ad_program_create(recipe->program, recipe->options, &setting, out);
+  ad_release(meshes);
+  return status;
+}
+
+static ad_status specify(const ad_recipe *recipe, ad_program *program, size_t module, size_t param, ad_dtype dtype) {
+  char name[256];
+  ad_param_spec *spec = ad_program_param(program, module, param);
+  spec->storage = ad_recipe_storage(recipe, spec);
+  spec->contract = (ad_contract){.param = dtype, .grad = dtype, .reduce = dtype, .accumulate = dtype};
+  if (dtype) return AD_OK;
+  return ad_recipe_contract(recipe, ad_program_param_name(program, module, param, name, sizeof name), &spec->contract);
+}
+
+ad_status ad_recipe_specify(const ad_recipe *recipe, ad_program *program, ad_dtype dtype) {
+  for (size_t m = 0; m < ad_program_module_count(program); m++)
+    for (size_t p = 0; p < ad_program_module(program, m)->param_count; p++)
+      AD_TRY(specify(recipe, program, m, p, dtype));
+  return AD_OK;
+}
+
+ad_status ad_recipe_program(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype, ad_program **out) {
+  AD_NEED(recipe, comm, out);
+  ad_program *program;
+  AD_TRY(ad_recipe_declare(recipe, comm, &program));
+  ad_status status = ad_recipe_specify(recipe, program, dtype);
+  if (status)
+    ad_program_destroy(program);
+  else
+    *out = program;
+  return status;
 }

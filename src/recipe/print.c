@@ -6,6 +6,7 @@
 #include <yaml.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "program/keys.h"
 #include "recipe/locale.h"
 #include "recipe/schema.h"
 
@@ -13,6 +14,7 @@
 typedef struct printer {
   yaml_document_t yaml;
   const ad_recipe *recipe;
+  ad_schema schema;
 } printer;
 
 static int add_scalar(printer *p, const char *text, int quoted) {
@@ -52,8 +54,8 @@ static int raw_of(const ad_key *key, const char *base) {
   return key->kind == AD_KEY_GRADIENT && *(const int *)(base + key->second);
 }
 
-/* The value at `at`, an element of a list or a field. */
-static int add_value(printer *p, const ad_key *key, const void *at) {
+/* The value at `at`, an element of a list or a field of `base`. */
+static int add_value(printer *p, const ad_key *key, const char *base, const void *at) {
   switch (key->kind) {
     case AD_KEY_INTEGER:
       return add_integer(p, *(const int64_t *)at);
@@ -66,17 +68,16 @@ static int add_value(printer *p, const ad_key *key, const void *at) {
     case AD_KEY_SYNC:
       return add_scalar(p, ad_sync_names[*(const ad_sync *)at], 0);
     default:
-      return add_dtype(p, key, *(const ad_dtype *)at, raw_of(key, (const char *)p->recipe));
+      return add_dtype(p, key, *(const ad_dtype *)at, raw_of(key, base));
   }
 }
 
-static int add_list(printer *p, const ad_key *key) {
-  const char *base = (const char *)p->recipe;
+static int add_list(printer *p, const ad_key *key, const char *base) {
   const char *elements = *(char *const *)(base + key->offset);
   size_t count = *(const size_t *)(base + key->second);
   int list = yaml_document_add_sequence(&p->yaml, NULL, YAML_FLOW_SEQUENCE_STYLE);
   for (size_t i = 0; list && i < count; i++) {
-    int element = add_value(p, key, elements + i * ad_key_element_size(key));
+    int element = add_value(p, key, base, elements + i * ad_key_value_size(key));
     if (!element || !yaml_document_append_sequence_item(&p->yaml, list, element)) return 0;
   }
   return list;
@@ -84,16 +85,14 @@ static int add_list(printer *p, const ad_key *key) {
 
 /* The keys that the override gives. */
 static int add_override(printer *p, const ad_recipe_override *override) {
-  size_t count;
-  const ad_key *keys = ad_schema(&count);
   const char *base = (const char *)&override->contract - offsetof(ad_recipe, precision.contract);
   int map = add_map(p, YAML_FLOW_MAPPING_STYLE);
-  for (size_t i = 0; map && i < count; i++) {
-    if (!ad_key_is_contract(&keys[i])) continue;
-    ad_dtype dtype = *(const ad_dtype *)(base + keys[i].offset);
-    int raw = raw_of(&keys[i], base);
-    if ((dtype || raw) && !put(p, map, add_scalar(p, ad_key_name(&keys[i]), 0), add_dtype(p, &keys[i], dtype, raw)))
-      return 0;
+  for (size_t i = 0; map && i < p->schema.count; i++) {
+    const ad_key *key = &p->schema.entries[i].key;
+    if (!ad_key_is_contract(&p->schema.entries[i])) continue;
+    ad_dtype dtype = *(const ad_dtype *)(base + key->offset);
+    int raw = raw_of(key, base);
+    if ((dtype || raw) && !put(p, map, add_scalar(p, ad_key_name(key), 0), add_dtype(p, key, dtype, raw))) return 0;
   }
   return map;
 }
@@ -108,14 +107,13 @@ static int add_overrides(printer *p) {
 }
 
 /* A text that was left out and has no default. */
-static int is_left_out(const printer *p, const ad_key *key) {
-  if (key->kind == AD_KEY_LATER) return 1;
-  return key->kind == AD_KEY_TEXT && !key->list && !*(char *const *)((const char *)p->recipe + key->offset);
+static int is_left_out(const ad_key *key, const char *base) {
+  return key->kind == AD_KEY_TEXT && !key->list && !*(char *const *)(base + key->offset);
 }
 
-static int add_key(printer *p, const ad_key *key) {
+static int add_key(printer *p, const ad_key *key, const char *base) {
   if (key->kind == AD_KEY_OVERRIDES) return add_overrides(p);
-  return key->list ? add_list(p, key) : add_value(p, key, (const char *)p->recipe + key->offset);
+  return key->list ? add_list(p, key, base) : add_value(p, key, base, base + key->offset);
 }
 
 /* The map that a key stands in; keys of one section follow each other. */
@@ -130,14 +128,14 @@ static int section_of(printer *p, const ad_key *key, int root, char *open, size_
 }
 
 static int build(printer *p) {
-  size_t count;
-  const ad_key *keys = ad_schema(&count);
   char open[32] = "";
   int root = add_map(p, YAML_BLOCK_MAPPING_STYLE), section = 0;
-  for (size_t i = 0; i < count; i++) {
-    if (is_left_out(p, &keys[i])) continue;
-    int map = section_of(p, &keys[i], root, open, sizeof open, &section);
-    if (!put(p, map, add_scalar(p, ad_key_name(&keys[i]), 0), add_key(p, &keys[i]))) return 0;
+  for (size_t i = 0; i < p->schema.count; i++) {
+    const ad_key *key = &p->schema.entries[i].key;
+    const char *base = ad_schema_base(&p->schema.entries[i], p->recipe);
+    if (is_left_out(key, base)) continue;
+    int map = section_of(p, key, root, open, sizeof open, &section);
+    if (!put(p, map, add_scalar(p, ad_key_name(key), 0), add_key(p, key, base))) return 0;
   }
   return root;
 }
@@ -177,20 +175,22 @@ static int write_document(yaml_document_t *yaml, output *out) {
   return good;
 }
 
-static int print(const ad_recipe *recipe, output *out) {
-  printer p = {.recipe = recipe};
-  if (!yaml_document_initialize(&p.yaml, NULL, NULL, NULL, 1, 1)) return 0;
-  if (build(&p)) return write_document(&p.yaml, out);
-  yaml_document_delete(&p.yaml);
+static int print(printer *p, output *out) {
+  if (!yaml_document_initialize(&p->yaml, NULL, NULL, NULL, 1, 1)) return 0;
+  if (build(p)) return write_document(&p->yaml, out);
+  yaml_document_delete(&p->yaml);
   return 0;
 }
 
 ad_status ad_recipe_print(const ad_recipe *recipe, char **out) {
   AD_NEED(recipe, out);
+  printer p = {.recipe = recipe};
   output text = {0};
+  AD_TRY(ad_schema_create(recipe->program, &p.schema));
   ad_locale before = ad_locale_enter();
-  int good = print(recipe, &text);
+  int good = print(&p, &text);
   ad_locale_leave(before);
+  ad_schema_release(&p.schema);
   if (!good) {
     ad_release(text.text);
     return ad_fail(AD_MEMORY, "no memory to print the recipe %s", recipe->path);

@@ -1,11 +1,12 @@
-/* From the tree of nodes to the structure, key by key of the schema. What several keys say together is judged in
- * check.c. */
+/* From the tree of nodes to the structures of the recipe and of its program, key by key of the schema. What several
+ * keys say together is judged in check.c. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "program/keys.h"
 #include "recipe/reading.h"
 
 enum { PATH_SIZE = 256, WORDS_SIZE = 96 };
@@ -28,12 +29,9 @@ static void must_be(ad_reading *r, const ad_node *node, const char *path, const 
 /* ---- values of one kind; each returns 1, or adds a mistake ---- */
 
 static int within(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, double value) {
-  int above = key->open_least ? value > key->least : value >= key->least;
-  int below = key->open_most ? value < key->most : value <= key->most;
-  if (above && below) return 1;
-  ad_mistakes_add(&r->mistakes, node->place, path, "must be %s %.15g, is %s",
-                  above ? (key->open_most ? "below" : "at most") : (key->open_least ? "above" : "at least"),
-                  above ? key->most : key->least, node->text);
+  char words[AD_KEY_WORDS_SIZE];
+  if (!ad_key_refuses(key, value, node->text, words)) return 1;
+  ad_mistakes_add(&r->mistakes, node->place, path, "%s", words);
   return 0;
 }
 
@@ -161,46 +159,58 @@ static int read_value(ad_reading *r, const ad_key *key, const ad_node *node, con
 
 /* ---- lists ---- */
 
-/* Elements are read in place, so that a text that was copied before a mistake belongs to the recipe already. */
-static int read_elements(ad_reading *r, const ad_key *key, const ad_node *first, const char *path, char *elements,
-                         size_t count) {
+/* Elements are read in place, so that a text that was copied before a mistake belongs to the list already. */
+static int read_elements(ad_reading *r, const ad_key *key, const ad_node *first, char *elements, size_t count) {
   int good = 1;
   size_t i = 0;
   for (const ad_node *node = first; i < count; node = node->next, i++)
-    good &= read_value(r, key, node, path, elements + i * ad_key_element_size(key));
+    good &= read_value(r, key, node, key->path, elements + i * ad_key_value_size(key));
   return good;
 }
 
 /* A single value counts as a list of one. */
-static ad_status read_list(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, int *good) {
-  char *base = (char *)r->recipe;
+static ad_status read_list(ad_reading *r, const ad_key *key, const ad_node *node, char *base, int *good) {
   size_t count = node->kind == AD_NODE_LIST ? ad_node_child_count(node) : 1;
   const ad_node *first = node->kind == AD_NODE_LIST ? node->children : node;
   if (node->kind == AD_NODE_MAP) {
-    must_be(r, node, path, "a list");
+    must_be(r, node, key->path, "a list");
     *good = 0;
     return AD_OK;
   }
   if (!count) {
-    if (!key->fallback) ad_mistakes_add(&r->mistakes, node->place, path, "is an empty list; give %s", key->help);
+    if (!key->fallback) ad_mistakes_add(&r->mistakes, node->place, key->path, "is an empty list; give %s", key->help);
     *good = key->fallback != NULL;
     return AD_OK;
   }
   void *elements;
-  AD_TRY(ad_new_bytes(count, ad_key_element_size(key), &elements));
+  AD_TRY(ad_new_bytes(count, ad_key_value_size(key), &elements));
   memcpy(base + key->offset, &elements, sizeof elements);
   *(size_t *)(base + key->second) = count;
-  *good = read_elements(r, key, first, path, elements, count);
+  *good = read_elements(r, key, first, elements, count);
+  if (!*good) ad_key_release(key, base);
   return AD_OK;
 }
 
 /* ---- unknown keys ---- */
 
+static int some_kind_has(const char *path) {
+  for (const ad_program_kind *const *kind = ad_program_kinds(); *kind; kind++)
+    for (size_t i = 0; i < (*kind)->key_count; i++)
+      if (!strcmp((*kind)->keys[i].path, path)) return 1;
+  return 0;
+}
+
+int ad_reading_may_be_known(const ad_reading *r, const char *section, const char *path, int has_near_name) {
+  if (r->schema.program) return 0;
+  return some_kind_has(path) || (!has_near_name && (!*section || !strcmp(section, "model")));
+}
+
 static void tell_unknown(ad_reading *r, const ad_node *node, const char *section, const char *path) {
   char hint[512];
   ad_text text = ad_text_on(hint, sizeof hint);
-  ad_schema_suggest(section, node->key, &text);
-  ad_mistakes_add(&r->mistakes, node->place, path, "unknown key; %s", hint);
+  int near = ad_schema_suggest(&r->schema, section, node->key, &text);
+  if (!ad_reading_may_be_known(r, section, path, near))
+    ad_mistakes_add(&r->mistakes, node->place, path, "unknown key; %s", hint);
 }
 
 static void tell_unknown_in(ad_reading *r, const ad_node *map, const char *section);
@@ -210,8 +220,8 @@ static void judge_key(ad_reading *r, const ad_node *node, const char *section) {
   ad_text text = ad_text_on(path, sizeof path);
   ad_text_add(&text, "%s", section);
   ad_path_add(&text, node->key);
-  if (ad_schema_find(path)) return;
-  if (!ad_schema_is_section(path))
+  if (ad_schema_find(&r->schema, path)) return;
+  if (!ad_schema_is_section(&r->schema, path))
     tell_unknown(r, node, section, path);
   else if (node->kind == AD_NODE_MAP)
     tell_unknown_in(r, node, path);
@@ -233,19 +243,19 @@ static void override_path(const char *pattern, const char *name, char *buffer) {
 }
 
 /* The key of `precision` that `name` means inside an override. */
-static const ad_key *contract_key(const char *name) {
+static const ad_key *contract_key(const ad_reading *r, const char *name) {
   char path[PATH_SIZE];
   ad_text text = ad_text_on(path, sizeof path);
   ad_text_add(&text, "precision");
   ad_path_add(&text, name);
-  const ad_key *key = ad_schema_find(path);
-  return key && ad_key_is_contract(key) ? key : NULL;
+  const ad_schema_entry *entry = ad_schema_find(&r->schema, path);
+  return entry && ad_key_is_contract(entry) ? &entry->key : NULL;
 }
 
 static int read_override_value(ad_reading *r, const ad_node *node, const char *pattern, ad_contract *contract) {
   char path[PATH_SIZE];
   override_path(pattern, node->key, path);
-  const ad_key *key = contract_key(node->key);
+  const ad_key *key = contract_key(r, node->key);
   if (!key) {
     ad_mistakes_add(&r->mistakes, node->place, path, "unknown key; an override has param, grad, reduce and accumulate");
     return 0;
@@ -309,14 +319,15 @@ ad_place ad_reading_place(const ad_reading *reading, const char *path) {
   return node ? node->place : nowhere;
 }
 
-static ad_status read_key(ad_reading *r, const ad_key *key, const ad_node *node, int *good) {
-  char *out = (char *)r->recipe + key->offset;
+static ad_status read_key(ad_reading *r, const ad_schema_entry *entry, const ad_node *node, int *good) {
+  const ad_key *key = &entry->key;
+  char *base = ad_schema_base(entry, r->recipe);
   if (key->kind == AD_KEY_OVERRIDES) return read_overrides(r, node, good);
-  if (key->list) return read_list(r, key, node, key->path, good);
+  if (key->list) return read_list(r, key, node, base, good);
   if (key->kind == AD_KEY_GRADIENT)
-    *good = read_gradient(r, key, node, key->path, key->word, out, (int *)((char *)r->recipe + key->second));
+    *good = read_gradient(r, key, node, key->path, key->word, base + key->offset, (int *)(base + key->second));
   else
-    *good = read_value(r, key, node, key->path, out);
+    *good = read_value(r, key, node, key->path, base + key->offset);
   return AD_OK;
 }
 
@@ -329,17 +340,26 @@ static int section_is_wrong(const ad_reading *r, const ad_key *key) {
   return node && strchr(key->path, '.') && node->kind != AD_NODE_MAP && !ad_node_is_empty(node);
 }
 
-static ad_status fill_key(ad_reading *r, const ad_key *key, const ad_node *node, int *good) {
-  *good = 1;
-  if (key->kind == AD_KEY_LATER) {
-    if (node) ad_mistakes_add(&r->mistakes, node->place, key->path, AD_LATER_WORDS);
-    return AD_OK;
-  }
-  if (node) return read_key(r, key, node, good);
+static void tell_missing(ad_reading *r, const ad_key *key) {
+  char help[256];
+  if (!section_is_wrong(r, key))
+    ad_mistakes_add(&r->mistakes, ad_reading_place(r, key->path), key->path, "is missing: %s",
+                    ad_key_help(key, help, sizeof help));
+}
+
+/* Several meshes, of a program that is not known. */
+static int cannot_be_judged(const ad_reading *r, const ad_schema_entry *entry, const ad_node *node) {
+  return !r->schema.program && entry->home == AD_HOME_MESHES && node && node->kind == AD_NODE_MAP;
+}
+
+static ad_status fill_key(ad_reading *r, const ad_schema_entry *entry, const ad_node *node, int *good) {
+  const ad_key *key = &entry->key;
+  *good = !cannot_be_judged(r, entry, node);
+  if (!*good) return AD_OK;
+  if (node) return read_key(r, entry, node, good);
   if (!key->fallback) {
     *good = 0;
-    if (!section_is_wrong(r, key))
-      ad_mistakes_add(&r->mistakes, ad_reading_place(r, key->path), key->path, "is missing: %s", key->help);
+    tell_missing(r, key);
     return AD_OK;
   }
   if (!*key->fallback) return AD_OK;
@@ -347,17 +367,31 @@ static ad_status fill_key(ad_reading *r, const ad_key *key, const ad_node *node,
   ad_text text = ad_text_on(fallback, sizeof fallback);
   ad_text_add(&text, "%s", key->fallback);
   ad_node written = {.kind = AD_NODE_SCALAR, .plain = 1, .text = fallback, .place = r->root->place};
-  return read_key(r, key, &written, good);
+  return read_key(r, entry, &written, good);
+}
+
+/* What the values are read into. */
+static ad_status make_room(ad_reading *r) {
+  ad_recipe *recipe = r->recipe;
+  const ad_program_kind *program = recipe->program;
+  AD_TRY(ad_new(r->schema.count, &r->nodes));
+  AD_TRY(ad_new(r->schema.count, &r->wrong));
+  if (program) AD_TRY(ad_new_bytes(1, program->options_size, &recipe->options));
+  size_t count = ad_schema_mesh_count(program);
+  AD_TRY(ad_new(count, &recipe->meshes));
+  recipe->mesh_count = count;
+  for (size_t i = 0; program && count > 1 && i < count; i++)
+    AD_TRY(ad_copy_string(program->modules[i], &recipe->meshes[i].module));
+  return AD_OK;
 }
 
 ad_status ad_reading_fill(ad_reading *r) {
-  size_t count;
-  const ad_key *keys = ad_schema(&count);
+  AD_TRY(make_room(r));
   tell_unknown_in(r, r->root, "");
-  for (size_t i = 0; i < count; i++) {
+  for (size_t i = 0; i < r->schema.count; i++) {
     int good;
-    r->nodes[i] = find_node(r->root, keys[i].path);
-    AD_TRY(fill_key(r, &keys[i], r->nodes[i], &good));
+    r->nodes[i] = find_node(r->root, r->schema.entries[i].key.path);
+    AD_TRY(fill_key(r, &r->schema.entries[i], r->nodes[i], &good));
     r->wrong[i] = !good;
   }
   return AD_OK;

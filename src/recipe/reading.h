@@ -8,19 +8,25 @@ typedef struct ad_reading {
   ad_node *root; /* a map */
   ad_mistakes mistakes;
   ad_recipe *recipe;
-  const ad_node *nodes[AD_KEYS_MAX]; /* of each key of the schema; NULL: not given */
-  int wrong[AD_KEYS_MAX];            /* the key's value could not be read */
+  ad_schema schema;
+  const ad_node **nodes; /* of each key of the schema; NULL: not given */
+  int *wrong;            /* of each key: its value could not be read, and is left 0 or empty */
 } ad_reading;
 
+/* set.c: the same as ad_reading_set where the path is model or model.kind; nothing elsewhere. The schema may still be
+ * empty. */
+AD_CHECKED ad_status ad_reading_set_kind(ad_reading *reading, const char *set, const char *origin, int order);
 /* set.c: puts the value of "PATH=VALUE" into the tree. `origin` is "--set PATH" and outlives the reading. */
 AD_CHECKED ad_status ad_reading_set(ad_reading *reading, const char *set, const char *origin, int order);
 /* read.c: tells of unknown keys, and fills the recipe from the tree and the defaults. */
 AD_CHECKED ad_status ad_reading_fill(ad_reading *reading);
-/* check.c: what no key can tell alone, and what this version does not do yet. Looks at no file. */
+/* check.c: what no key can tell alone. Looks at no file. */
 AD_CHECKED ad_status ad_reading_check(ad_reading *reading);
-/* check.c: whether the text is there and long enough. */
+/* check.c: whether the files that the recipe names can be used. */
 void ad_reading_check_files(ad_reading *reading);
 
+/* Of a key that only some program may have, while none is known: nothing is to be said of it. */
+int ad_reading_may_be_known(const ad_reading *reading, const char *section, const char *path, int has_near_name);
 /* Where a key was given, or where it would be. */
 ad_place ad_reading_place(const ad_reading *reading, const char *path);
 

@@ -17,24 +17,16 @@ typedef struct source {
   int with_files; /* check those that the recipe names */
 } source;
 
-static void release_list(char **texts, size_t count) {
-  for (size_t i = 0; texts && i < count; i++) ad_release(texts[i]);
+static void release_texts(char **texts, size_t count) {
+  for (size_t i = 0; i < count; i++) ad_release(texts[i]);
   ad_release(texts);
 }
 
 void ad_recipe_destroy(ad_recipe *recipe) {
   if (!recipe) return;
-  for (size_t i = 0; i < recipe->precision.override_count; i++) ad_release(recipe->precision.overrides[i].pattern);
-  ad_release(recipe->precision.overrides);
-  release_list(recipe->data.text, recipe->data.text_count);
-  ad_release(recipe->data.valid);
-  ad_release(recipe->train.sync);
+  ad_schema_clear(recipe);
+  ad_release(recipe->options);
   ad_release(recipe->path);
-  ad_release(recipe->name);
-  ad_release(recipe->model.kind);
-  ad_release(recipe->model.weights);
-  ad_release(recipe->mesh);
-  ad_release(recipe->views);
   ad_release(recipe);
 }
 
@@ -72,12 +64,31 @@ static ad_status origin_of_set(const char *set, char **out) {
   return AD_OK;
 }
 
-static ad_status apply_sets(ad_reading *r, const source *from, char **origins) {
-  for (size_t i = 0; i < from->set_count; i++) {
-    AD_TRY(origin_of_set(from->sets[i], &origins[i]));
-    AD_TRY(ad_reading_set(r, from->sets[i], origins[i], (int)i + 1));
-  }
+static ad_status apply_sets(ad_reading *r, const source *from, char *const *origins) {
+  for (size_t i = 0; i < from->set_count; i++) AD_TRY(ad_reading_set(r, from->sets[i], origins[i], (int)i + 1));
   return AD_OK;
+}
+
+/* Only those of --set that name the program: which keys the others may name depends on it. All are applied in their
+ * order later, so what is wrong is told there. */
+static ad_status apply_sets_of_kind(ad_reading *r, const source *from, char **origins) {
+  ad_mistakes kept = r->mistakes;
+  ad_status status = AD_OK;
+  r->mistakes = (ad_mistakes){0};
+  for (size_t i = 0; !status && i < from->set_count; i++) {
+    status = origin_of_set(from->sets[i], &origins[i]);
+    if (!status) status = ad_reading_set_kind(r, from->sets[i], origins[i], (int)i + 1);
+  }
+  ad_mistakes_clear(&r->mistakes);
+  r->mistakes = kept;
+  return status;
+}
+
+static ad_status find_program(ad_reading *r, const source *from, char **origins) {
+  AD_TRY(apply_sets_of_kind(r, from, origins));
+  const ad_node *kind = ad_node_find(ad_node_find(r->root, "model"), "kind");
+  if (kind && kind->kind == AD_NODE_SCALAR) r->recipe->program = ad_program_kind_find(kind->text);
+  return ad_schema_create(r->recipe->program, &r->schema);
 }
 
 /* A recipe may be empty where --set says everything. */
@@ -98,24 +109,32 @@ static ad_status read_tree(ad_reading *r, const source *from, char **origins) {
   AD_TRY(ad_document_parse(from->text, from->size, (ad_place){from->path, 0, 0}, &r->mistakes, &r->root));
   if (!r->root) return ad_mistakes_report(&r->mistakes);
   AD_TRY(make_root_a_map(r));
+  AD_TRY(find_program(r, from, origins));
   AD_TRY(apply_sets(r, from, origins));
   AD_TRY(ad_reading_fill(r));
   AD_TRY(name_after_file(r->recipe));
+  if (r->recipe->program && r->recipe->program->complete) r->recipe->program->complete(r->recipe->options);
   AD_TRY(ad_reading_check(r));
   if (from->with_files) ad_reading_check_files(r);
   AD_TRY(ad_mistakes_report(&r->mistakes));
   return complete_sync(r->recipe);
 }
 
+static void release_reading(ad_reading *r) {
+  ad_node_destroy(r->root);
+  ad_mistakes_clear(&r->mistakes);
+  ad_schema_release(&r->schema);
+  ad_release(r->nodes);
+  ad_release(r->wrong);
+}
+
 static ad_status read_with(const source *from, char **origins, ad_recipe *recipe) {
   ad_reading reading = {.recipe = recipe};
   ad_locale before = ad_locale_enter();
   ad_status status = ad_copy_string(from->path, &recipe->path);
-  if (!status) status = ad_copy_string("", &recipe->views);
   if (!status) status = read_tree(&reading, from, origins);
   ad_locale_leave(before);
-  ad_node_destroy(reading.root);
-  ad_mistakes_clear(&reading.mistakes);
+  release_reading(&reading);
   return status;
 }
 
@@ -125,7 +144,7 @@ static ad_status read_source(const source *from, ad_recipe **out) {
   AD_TRY(ad_new(from->set_count, &origins));
   ad_status status = ad_new(1, &recipe);
   if (!status) status = read_with(from, origins, recipe);
-  release_list(origins, from->set_count);
+  release_texts(origins, from->set_count);
   if (status) {
     ad_recipe_destroy(recipe);
     return status;

@@ -1,49 +1,30 @@
-/* The table of all keys of a recipe, and finding one in it, also by a wrong name. */
+/* The keys of a recipe: those that every recipe has, merged with those of its program; finding one of them, also by a
+ * wrong name. */
 #include "recipe/schema.h"
 
 #include <stdio.h>
 #include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
 
 #define AT(field) offsetof(ad_recipe, field)
 #define WHOLE 9007199254740992.0 /* 2^53 */
 
 const char *const ad_sync_names[] = {[AD_SYNC_NONE] = "none", [AD_SYNC_SHARD] = "shard", [AD_SYNC_ALL] = "all"};
 
-static const ad_key keys[] = {
-    {"name", AD_KEY_TEXT, .offset = AT(name), .fallback = "",
-     .help = "names the folder runs/NAME; left out: the file's name"},
+/* Where the keys of a program go in between. */
+enum { NAME, KIND, WEIGHTS, MESH };
 
-    {"model.kind", AD_KEY_TEXT, .offset = AT(model.kind), .help = "gpt"},
-    {"model.layers", AD_KEY_INTEGER, .offset = AT(model.layers), .least = 1, .most = 4096,
-     .help = "blocks of attention and MLP"},
-    {"model.d_model", AD_KEY_INTEGER, .offset = AT(model.d_model), .least = 1, .most = 1 << 20,
-     .help = "width of a token"},
-    {"model.heads", AD_KEY_INTEGER, .offset = AT(model.heads), .least = 1, .most = 1 << 20,
-     .help = "attention heads; they divide d_model into even parts"},
-    {"model.d_hidden", AD_KEY_INTEGER, .offset = AT(model.d_hidden), .least = 0, .most = 1 << 22, .fallback = "0",
-     .help = "width inside the MLP; 0: 8/3 d_model, rounded up to a multiple of 16"},
-    {"model.tied", AD_KEY_BOOLEAN, .offset = AT(model.tied), .fallback = "true", .help = "the head is the embedding"},
-    {"model.rotary_base", AD_KEY_NUMBER, .offset = AT(model.rotary_base), .least = 1, .most = 1e12, .open_least = 1,
-     .fallback = "10000", .help = "slowest rotation of the positions"},
-    {"model.weights", AD_KEY_TEXT, .offset = AT(model.weights), .fallback = "",
-     .help = "a safetensors file with the initial values of all parameters; left out: drawn from the seed"},
+static const ad_key common[] = {
+    [NAME] = {"name", AD_KEY_TEXT, .offset = AT(name), .fallback = "",
+              .help = "names the folder runs/NAME; left out: the file's name"},
 
-    {"data.text", AD_KEY_TEXT, .list = 1, .offset = AT(data.text), .second = AT(data.text_count),
-     .help = "files, or folders of files"},
-    {"data.seq", AD_KEY_INTEGER, .offset = AT(data.seq), .least = 1, .most = 1 << 24,
-     .help = "tokens of a sample; a token is a byte"},
-    {"data.valid", AD_KEY_NUMBER, .list = 1, .offset = AT(data.valid), .second = AT(data.valid_count), .least = 0,
-     .most = 1, .fallback = "", .help = "fraction of each sample's tokens that count, cyclic by sample; empty: all"},
-    {"data.held_out", AD_KEY_NUMBER, .offset = AT(data.held_out), .least = 0, .most = 1, .open_most = 1,
-     .fallback = "0", .help = "fraction at the end of every file that is kept for validation"},
+    [KIND] = {"model.kind", AD_KEY_TEXT, .offset = AT(kind)}, /* its help: the kinds that there are */
+    [WEIGHTS] = {"model.weights", AD_KEY_TEXT, .offset = AT(weights), .fallback = "",
+                 .help = "a safetensors file with the initial values of all parameters; left out: drawn from the seed"},
 
-    {"mesh", AD_KEY_TEXT, .offset = AT(mesh), .help = "axes and sizes, such as \"dp_replicate=2 dp_shard=2\""},
-    {"views", AD_KEY_LATER, .help = "other factorisations of the mesh"},
-    {"placement", AD_KEY_LATER, .help = "of several modules"},
-    {"losses", AD_KEY_LATER, .help = "of pools"},
-    {"sites", AD_KEY_LATER, .help = "of pools"},
-    {"ascent", AD_KEY_LATER, .help = "of pools"},
-    {"wire", AD_KEY_LATER, .help = "of pools"},
+    [MESH] = {"mesh", AD_KEY_TEXT, .offset = offsetof(ad_recipe_mesh, text),
+              .help = "axes and sizes, such as \"dp_replicate=2 dp_shard=2\""},
 
     {"precision.param", AD_KEY_DTYPE, .offset = AT(precision.contract.param), .fallback = "f32",
      .help = "storage of the parameters"},
@@ -101,46 +82,180 @@ static const ad_key keys[] = {
     {"checkpoint.keep", AD_KEY_INTEGER, .offset = AT(checkpoint.keep), .least = 1, .most = 50, .fallback = "2",
      .help = "complete checkpoints that stay; older ones are removed"},
 };
-enum { KEY_COUNT = sizeof keys / sizeof *keys };
-_Static_assert((int)KEY_COUNT <= (int)AD_KEYS_MAX, "AD_KEYS_MAX is too small");
+enum { COMMON_COUNT = sizeof common / sizeof *common };
 
-const ad_key *ad_schema(size_t *count) {
-  *count = KEY_COUNT;
-  return keys;
+/* ---- merging ---- */
+
+/* 0: the path is a name alone. */
+static size_t section_length(const char *path) { return strchr(path, '.') ? strcspn(path, ".") : 0; }
+
+static int is_in_section_of(const char *path, const char *other) {
+  size_t length = section_length(other);
+  return length && section_length(path) == length && !strncmp(path, other, length);
 }
 
-const ad_key *ad_schema_find(const char *path) {
-  for (size_t i = 0; i < KEY_COUNT; i++)
-    if (!strcmp(keys[i].path, path)) return &keys[i];
+/* The common key that a key of a program stands after: the last of its section, but before model.weights. Sections of
+ * the program's own stand before `mesh`. */
+static size_t predecessor_of(const ad_key *key) {
+  size_t found = WEIGHTS;
+  if (is_in_section_of(key->path, common[KIND].path)) return KIND;
+  for (size_t i = 0; i < COMMON_COUNT; i++)
+    if (is_in_section_of(key->path, common[i].path)) found = i;
+  return found;
+}
+
+static void add(ad_schema *schema, const ad_key *key, ad_key_home home) {
+  schema->entries[schema->count++] = (ad_schema_entry){.key = *key, .home = home};
+}
+
+/* "mesh", or "mesh.MODULE" for each module where there are several. */
+static ad_status add_meshes(ad_schema *schema) {
+  size_t count = ad_schema_mesh_count(schema->program);
+  for (size_t i = 0; i < count; i++) {
+    add(schema, &common[MESH], AD_HOME_MESHES);
+    if (count == 1) break;
+    ad_schema_entry *entry = &schema->entries[schema->count - 1];
+    size_t size = strlen(schema->program->modules[i]) + sizeof "mesh.";
+    AD_TRY(ad_new(size, &entry->made));
+    snprintf(entry->made, size, "mesh.%s", schema->program->modules[i]);
+    entry->key.path = entry->made;
+    entry->key.offset += i * sizeof(ad_recipe_mesh);
+  }
+  return AD_OK;
+}
+
+static ad_status add_own(ad_schema *schema, size_t predecessor) {
+  const ad_program_kind *program = schema->program;
+  for (size_t i = 0; program && i < program->key_count; i++) {
+    const ad_key *key = &program->keys[i];
+    if (predecessor_of(key) != predecessor) continue;
+    if (ad_schema_find(schema, key->path)) {
+      return ad_fail(AD_INVALID, "program `%s` brings the key %s, which is there already; name it otherwise",
+                     program->name, key->path);
+    }
+    add(schema, key, AD_HOME_OPTIONS);
+  }
+  return AD_OK;
+}
+
+static ad_status merge(ad_schema *schema) {
+  for (size_t i = 0; i < COMMON_COUNT; i++) {
+    if (i == MESH)
+      AD_TRY(add_meshes(schema));
+    else
+      add(schema, &common[i], AD_HOME_RECIPE);
+    AD_TRY(add_own(schema, i));
+  }
+  return AD_OK;
+}
+
+size_t ad_schema_mesh_count(const ad_program_kind *program) {
+  size_t count = 0;
+  while (program && program->modules[count]) count++;
+  return count ? count : 1;
+}
+
+ad_status ad_schema_create(const ad_program_kind *program, ad_schema *out) {
+  ad_schema schema = {.program = program};
+  size_t most = COMMON_COUNT + ad_schema_mesh_count(program) + (program ? program->key_count : 0);
+  AD_TRY(ad_new(most, &schema.entries));
+  ad_status status = merge(&schema);
+  if (status)
+    ad_schema_release(&schema);
+  else
+    *out = schema;
+  return status;
+}
+
+void ad_schema_release(ad_schema *schema) {
+  for (size_t i = 0; i < schema->count; i++) ad_release(schema->entries[i].made);
+  ad_release(schema->entries);
+  *schema = (ad_schema){0};
+}
+
+/* ---- finding ---- */
+
+const ad_schema_entry *ad_schema_find(const ad_schema *schema, const char *path) {
+  for (size_t i = 0; i < schema->count; i++)
+    if (!strcmp(schema->entries[i].key.path, path)) return &schema->entries[i];
   return NULL;
 }
 
-int ad_schema_is_section(const char *path) {
+int ad_schema_is_section(const ad_schema *schema, const char *path) {
   size_t length = strlen(path);
-  for (size_t i = 0; i < KEY_COUNT; i++)
-    if (!strncmp(keys[i].path, path, length) && keys[i].path[length] == '.') return 1;
+  for (size_t i = 0; i < schema->count; i++) {
+    const char *known = schema->entries[i].key.path;
+    if (!strncmp(known, path, length) && known[length] == '.') return 1;
+  }
   return 0;
 }
 
-int ad_key_is_contract(const ad_key *key) {
-  size_t first = AT(precision.contract);
-  return key->offset >= first && key->offset < first + sizeof(ad_contract);
+char *ad_schema_base(const ad_schema_entry *entry, const ad_recipe *recipe) {
+  void *const bases[] = {
+      [AD_HOME_RECIPE] = (void *)recipe, [AD_HOME_MESHES] = recipe->meshes, [AD_HOME_OPTIONS] = recipe->options};
+  return bases[entry->home];
+}
+
+static void release_texts(char **texts, size_t count) {
+  for (size_t i = 0; i < count; i++) ad_release(texts[i]);
+}
+
+static void release_overrides(ad_recipe_override *overrides, size_t count) {
+  for (size_t i = 0; i < count; i++) ad_release(overrides[i].pattern);
+}
+
+void ad_key_release(const ad_key *key, char *base) {
+  int is_text = key->kind == AD_KEY_TEXT, is_overrides = key->kind == AD_KEY_OVERRIDES;
+  if (!is_text && !is_overrides && !key->list) return;
+  void *value;
+  memcpy(&value, base + key->offset, sizeof value);
+  memset(base + key->offset, 0, sizeof value);
+  if (key->list || is_overrides) {
+    size_t *count = (size_t *)(base + key->second);
+    if (is_text) release_texts(value, *count);
+    if (is_overrides) release_overrides(value, *count);
+    *count = 0;
+  }
+  ad_release(value);
+}
+
+static void clear_meshes(ad_recipe *recipe) {
+  for (size_t i = 0; i < recipe->mesh_count; i++) {
+    ad_release(recipe->meshes[i].module);
+    ad_release(recipe->meshes[i].text);
+  }
+  ad_release(recipe->meshes);
+  recipe->meshes = NULL;
+  recipe->mesh_count = 0;
+}
+
+void ad_schema_clear(ad_recipe *recipe) {
+  const ad_program_kind *program = recipe->options ? recipe->program : NULL;
+  for (size_t i = 0; i < COMMON_COUNT; i++)
+    if (i != MESH) ad_key_release(&common[i], (char *)recipe);
+  for (size_t i = 0; program && i < program->key_count; i++) ad_key_release(&program->keys[i], recipe->options);
+  clear_meshes(recipe);
+}
+
+const char *ad_kinds_known(char *buffer, size_t size) {
+  ad_text text = ad_text_on(buffer, size);
+  const ad_program_kind *const *kinds = ad_program_kinds();
+  for (size_t i = 0; kinds[i]; i++) ad_text_add(&text, "%s%s", !i ? "" : kinds[i + 1] ? ", " : " or ", kinds[i]->name);
+  return buffer;
+}
+
+const char *ad_key_help(const ad_key *key, char *buffer, size_t size) {
+  return key->help ? key->help : ad_kinds_known(buffer, size);
+}
+
+int ad_key_is_contract(const ad_schema_entry *entry) {
+  size_t first = AT(precision.contract), offset = entry->key.offset;
+  return entry->home == AD_HOME_RECIPE && offset >= first && offset < first + sizeof(ad_contract);
 }
 
 const char *ad_key_name(const ad_key *key) {
   const char *dot = strrchr(key->path, '.');
   return dot ? dot + 1 : key->path;
-}
-
-size_t ad_key_element_size(const ad_key *key) {
-  switch (key->kind) {
-    case AD_KEY_NUMBER:
-      return sizeof(double);
-    case AD_KEY_TEXT:
-      return sizeof(char *);
-    default:
-      return sizeof(ad_sync);
-  }
 }
 
 void ad_path_add(ad_text *path, const char *name) {
@@ -197,42 +312,44 @@ static void consider(guess *best, const char *path, int cost) {
 }
 
 /* The nearest name: in the same section, of a section, or, at the price of a letter, in another section. */
-static guess nearest(const char *section, const char *unknown) {
+static guess nearest(const ad_schema *schema, const char *section, const char *unknown) {
   guess best = {"", strlen(unknown) <= 4 ? 2 : 3};
-  for (size_t i = 0; i < KEY_COUNT; i++) {
+  for (size_t i = 0; i < schema->count; i++) {
+    const char *path = schema->entries[i].key.path;
     char outer[NAME_MAX_COMPARED], inner[NAME_MAX_COMPARED];
-    part_of(keys[i].path, 0, outer);
-    part_of(keys[i].path, 1, inner);
+    part_of(path, 0, outer);
+    part_of(path, 1, inner);
     int here = !strcmp(*inner ? outer : "", section);
-    consider(&best, keys[i].path, edit_distance(*inner ? inner : outer, unknown) + !here);
+    consider(&best, path, edit_distance(*inner ? inner : outer, unknown) + !here);
     if (!*section) consider(&best, outer, edit_distance(outer, unknown));
   }
   return best;
 }
 
-static void list_known(const char *section, ad_text *out) {
+static void list_known(const ad_schema *schema, const char *section, ad_text *out) {
   char outer[NAME_MAX_COMPARED], inner[NAME_MAX_COMPARED], before[NAME_MAX_COMPARED] = "";
   ad_text_add(out, "known here are");
   const char *comma = " ";
-  for (size_t i = 0; i < KEY_COUNT; i++) {
-    part_of(keys[i].path, 0, outer);
-    part_of(keys[i].path, 1, inner);
+  for (size_t i = 0; i < schema->count; i++) {
+    part_of(schema->entries[i].key.path, 0, outer);
+    part_of(schema->entries[i].key.path, 1, inner);
     const char *name = *section ? inner : outer;
-    if (keys[i].kind == AD_KEY_LATER || (*section && strcmp(outer, section) != 0) || !strcmp(name, before)) continue;
+    if ((*section && strcmp(outer, section) != 0) || !strcmp(name, before)) continue;
     ad_text_add(out, "%s%s", comma, name);
     comma = ", ";
     snprintf(before, sizeof before, "%s", name);
   }
 }
 
-void ad_schema_suggest(const char *section, const char *unknown, ad_text *out) {
-  if (strchr(unknown, '.') && ad_schema_find(unknown)) {
+int ad_schema_suggest(const ad_schema *schema, const char *section, const char *unknown, ad_text *out) {
+  if (strchr(unknown, '.') && ad_schema_find(schema, unknown)) {
     ad_text_add(out, "write %s below %.*s:", strchr(unknown, '.') + 1, (int)strcspn(unknown, "."), unknown);
-    return;
+    return 1;
   }
-  guess best = nearest(section, unknown);
+  guess best = nearest(schema, section, unknown);
   if (*best.path)
     ad_text_add(out, "did you mean %s?", best.path);
   else
-    list_known(section, out);
+    list_known(schema, section, out);
+  return *best.path != 0;
 }

@@ -1,47 +1,47 @@
-/* The schema of recipes: one table of keys that reading, --set, checking and printing walk. */
+/* The schema of recipes: one table of keys that reading, --set, checking and printing walk. It has the keys of every
+ * recipe and, in between, those of the program that the recipe names. */
 #ifndef RECIPE_SCHEMA_H
 #define RECIPE_SCHEMA_H
 #include "addend/recipe.h"
 #include "base/text.h"
 
-typedef enum ad_key_kind {
-  AD_KEY_INTEGER,   /* int64_t */
-  AD_KEY_NUMBER,    /* double */
-  AD_KEY_BOOLEAN,   /* int */
-  AD_KEY_TEXT,      /* char *, owned */
-  AD_KEY_DTYPE,     /* ad_dtype; `word` stands for 0 */
-  AD_KEY_GRADIENT,  /* ad_dtype, and int at `second`: `word` stands for 0, "raw" sets the int */
-  AD_KEY_SYNC,      /* ad_sync */
-  AD_KEY_OVERRIDES, /* ad_recipe_override *, owned, its size_t count at `second`: a map from patterns to the keys of
-                       `precision` that are in an ad_contract */
-  AD_KEY_LATER      /* known, but not available in this version; nothing is stored */
-} ad_key_kind;
+/* The struct that a key's offsets count from. */
+typedef enum ad_key_home { AD_HOME_RECIPE, AD_HOME_MESHES, AD_HOME_OPTIONS } ad_key_home;
 
-typedef struct ad_key {
-  const char *path; /* "train.lr" */
-  ad_key_kind kind;
-  int list;                  /* a list of such values, owned; its size_t count at `second` */
-  size_t offset, second;     /* into ad_recipe */
-  double least, most;        /* of a number, or of each in a list */
-  int open_least, open_most; /* 1: the limit itself is refused */
-  const char *fallback;      /* as it would be written; NULL: the key must be given; "" on a list: empty */
-  const char *word;
-  const char *help;
-} ad_key;
+typedef struct ad_schema_entry {
+  ad_key key;
+  ad_key_home home;
+  char *made; /* its path, where it is none of a table: "mesh.encoder" */
+} ad_schema_entry;
 
-#define AD_LATER_WORDS "is not available yet in this version; leave it out"
+typedef struct ad_schema {
+  const ad_program_kind *program; /* NULL: none is known, and there are the keys of every recipe only */
+  ad_schema_entry *entries;       /* in the order in which they are printed; those of a section follow each other */
+  size_t count;
+} ad_schema;
 
-enum { AD_KEYS_MAX = 64 };
-const ad_key *ad_schema(size_t *count);
-const ad_key *ad_schema_find(const char *path); /* NULL if there is none */
-int ad_schema_is_section(const char *path);     /* some key starts with "path." */
-int ad_key_is_contract(const ad_key *key);      /* lies in precision.contract: an override may have it too */
-const char *ad_key_name(const ad_key *key);     /* "lr" */
-size_t ad_key_element_size(const ad_key *key);  /* bytes of one element of a list */
-/* "did you mean train.lr?", or the keys that `section` ("" the outermost) has. */
-void ad_schema_suggest(const char *section, const char *unknown, ad_text *out);
+/* Where the program has several modules, "mesh" is a section with a key for each. AD_INVALID: a key of the program is
+ * there already. */
+ad_status ad_schema_create(const ad_program_kind *program, ad_schema *out) AD_CHECKED;
+void ad_schema_release(ad_schema *schema);
+
+const ad_schema_entry *ad_schema_find(const ad_schema *schema, const char *path); /* NULL if there is none */
+int ad_schema_is_section(const ad_schema *schema, const char *path);              /* some key starts with "path." */
+char *ad_schema_base(const ad_schema_entry *entry, const ad_recipe *recipe);      /* of its home */
+int ad_key_is_contract(const ad_schema_entry *entry); /* lies in precision.contract: an override may have it too */
+const char *ad_key_name(const ad_key *key);           /* "lr" */
+const char *ad_key_help(const ad_key *key, char *buffer, size_t size); /* where it is made, in the buffer */
+/* Adds "did you mean train.lr?" and returns 1, or the keys that `section` ("" the outermost) has. */
+int ad_schema_suggest(const ad_schema *schema, const char *section, const char *unknown, ad_text *out);
 /* Adds ".name" to a path as --set writes it, in quotes where the name has dots. */
 void ad_path_add(ad_text *path, const char *name);
+
+/* Frees what a value owns and leaves it empty. */
+void ad_key_release(const ad_key *key, char *base);
+/* The same for every value of the recipe and of its program's options, and the meshes. */
+void ad_schema_clear(ad_recipe *recipe);
+size_t ad_schema_mesh_count(const ad_program_kind *program); /* one for each module; 1 if the program is not known */
+const char *ad_kinds_known(char *buffer, size_t size);       /* "gpt, moe or ocr"; returns buffer */
 
 extern const char *const ad_sync_names[]; /* by ad_sync */
 enum { AD_SYNC_COUNT = AD_SYNC_ALL + 1 };

@@ -36,31 +36,28 @@ static int take_path(const char *text, const char *end, set_path *out) {
 }
 
 /* What the schema knows by the first `count` parts: a key, a section, or something below precision.overrides. */
-static int is_known(const set_path *path, int count) {
+static int is_known(const ad_reading *r, const set_path *path, int count) {
   char joined[PATH_SIZE];
   ad_text text = ad_text_on(joined, sizeof joined);
   for (int i = 0; i < count && i < 2; i++) ad_path_add(&text, path->part[i]);
-  const ad_key *key = ad_schema_find(joined);
-  if (!key) return count <= 2 && ad_schema_is_section(joined);
-  return count <= 2 || key->kind == AD_KEY_OVERRIDES;
+  const ad_schema_entry *entry = ad_schema_find(&r->schema, joined);
+  if (!entry) return count <= 2 && ad_schema_is_section(&r->schema, joined);
+  return count <= 2 || entry->key.kind == AD_KEY_OVERRIDES;
 }
 
 static void tell_unknown(ad_reading *r, ad_place place, const set_path *path) {
-  char hint[512];
-  const ad_key *outer = ad_schema_find(path->part[0]);
-  if (outer && outer->kind == AD_KEY_LATER) {
-    ad_mistakes_add(&r->mistakes, place, "", AD_LATER_WORDS);
-    return;
-  }
-  ad_text text = ad_text_on(hint, sizeof hint);
-  int in_section = path->count > 1 && is_known(path, 1);
+  char hint[512], whole[PATH_SIZE];
+  ad_text text = ad_text_on(hint, sizeof hint), joined = ad_text_on(whole, sizeof whole);
+  int in_section = path->count > 1 && is_known(r, path, 1), near = 1;
   const char *unknown = in_section ? path->part[1] : path->part[0];
-  if (in_section && is_known(path, 2))
+  for (int i = 0; i < path->count; i++) ad_path_add(&joined, path->part[i]);
+  if (in_section && is_known(r, path, 2))
     ad_text_add(&text, "%s.%s holds no keys", path->part[0], path->part[1]);
-  else if (is_known(path, 1) && path->count > 1 && !ad_schema_is_section(path->part[0]))
+  else if (in_section && !ad_schema_is_section(&r->schema, path->part[0]))
     ad_text_add(&text, "%s holds no keys", path->part[0]);
   else
-    ad_schema_suggest(in_section ? path->part[0] : "", unknown, &text);
+    near = ad_schema_suggest(&r->schema, in_section ? path->part[0] : "", unknown, &text);
+  if (ad_reading_may_be_known(r, in_section ? path->part[0] : "", whole, near)) return;
   ad_mistakes_add(&r->mistakes, place, "", "unknown key; %s", hint);
 }
 
@@ -101,6 +98,26 @@ static const char *equals_sign(const char *set) {
   return *set ? set : NULL;
 }
 
+static ad_status put_value(ad_reading *r, const set_path *path, ad_place place, const char *text) {
+  ad_node *value;
+  int taken = 0;
+  AD_TRY(ad_document_parse(text, strlen(text), place, &r->mistakes, &value));
+  ad_status status = value ? put(r, path, place, value, &taken) : AD_OK;
+  if (!taken) ad_node_destroy(value);
+  return status;
+}
+
+static int names_kind(const set_path *path) {
+  return !strcmp(path->part[0], "model") && (path->count == 1 || (path->count == 2 && !strcmp(path->part[1], "kind")));
+}
+
+ad_status ad_reading_set_kind(ad_reading *r, const char *set, const char *origin, int order) {
+  set_path path;
+  const char *equals = equals_sign(set);
+  if (!equals || !take_path(set, equals, &path) || !names_kind(&path)) return AD_OK;
+  return put_value(r, &path, (ad_place){origin, order, 0}, equals + 1);
+}
+
 ad_status ad_reading_set(ad_reading *r, const char *set, const char *origin, int order) {
   ad_place place = {origin, order, 0};
   set_path path;
@@ -110,14 +127,7 @@ ad_status ad_reading_set(ad_reading *r, const char *set, const char *origin, int
                     "must be PATH=VALUE, such as train.steps=100; a key with dots in it stands in double quotes");
     return AD_OK;
   }
-  if (!is_known(&path, path.count)) {
-    tell_unknown(r, place, &path);
-    return AD_OK;
-  }
-  ad_node *value;
-  int taken = 0;
-  AD_TRY(ad_document_parse(equals + 1, strlen(equals + 1), place, &r->mistakes, &value));
-  ad_status status = value ? put(r, &path, place, value, &taken) : AD_OK;
-  if (!taken) ad_node_destroy(value);
-  return status;
+  if (is_known(r, &path, path.count)) return put_value(r, &path, place, equals + 1);
+  tell_unknown(r, place, &path);
+  return AD_OK;
 }

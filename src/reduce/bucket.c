@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
+#include "layout/nest.h"
 #include "reduce/reducer.h"
 
 /* ---- the path ---- */
@@ -20,12 +21,8 @@ static ad_status refuse_step(const ad_reduced_param *param, ad_path_step step, c
 
 /* The parts that the storage layout gives to the ranks are the ones that a reduce_scatter by rows gives them. */
 static int is_cut_by_rows(const ad_reducer *reducer, const ad_reduced_param *param, ad_axes axes) {
-  ad_group group = ad_mesh_group(param->layout.mesh, axes, ad_comm_rank(reducer->comm));
-  for (int64_t i = 0; i < ad_group_size(&group); i++) {
-    ad_shape part = ad_layout_local_shape(&param->storage, &param->shape, ad_group_rank(&group, i));
-    if (part.dim[0] != ad_cut(param->segment.rows, i, ad_group_size(&group)).count) return 0;
-  }
-  return 1;
+  return ad_layout_is_cut_once(&param->storage, param->shape.dim[0], axes, ad_comm_rank(reducer->comm),
+                               param->segment.rows);
 }
 
 static ad_status check_step(const ad_reducer *reducer, const ad_reduced_param *param, const ad_bucket *key, int index) {
@@ -102,6 +99,8 @@ static ad_status put_in_bucket(ad_reducer *reducer, size_t param_index) {
   ad_bucket *bucket = &reducer->buckets[index];
   AD_TRY(ad_grow(&bucket->params, bucket->param_count, bucket->param_count + 1));
   AD_TRY(ad_grow(&bucket->segments, bucket->param_count, bucket->param_count + 1));
+  AD_TRY(ad_grow(&bucket->names, bucket->param_count, bucket->param_count + 1));
+  bucket->names[bucket->param_count] = param->name;
   bucket->segments[bucket->param_count] = param->segment;
   bucket->params[bucket->param_count++] = param_index;
   param->offset = bucket->numel;
@@ -133,24 +132,28 @@ ad_status ad_buckets_build(ad_reducer *reducer) {
 
 /* ---- memory ---- */
 
-/* On the axes of its path a flat array is what its gradients are; on others every rank has its own elements. */
-static void set_layouts(ad_bucket *bucket) {
-  bucket->whole = bucket->partial = bucket->reduced = ad_layout_all(bucket->mesh, AD_V);
-  for (int i = 0; i < bucket->step_count; i++) {
-    ad_path_step step = bucket->steps[i];
-    ad_layout_set(&bucket->whole, step.axes, step.from);
-    ad_layout_set(&bucket->partial, step.axes, i ? step.from : step.to);
-    ad_layout_set(&bucket->reduced, step.axes, step.to);
+/* The type that the values packed in a bucket have on an axis on which their gradients do not move: the one that they
+ * all have, V where they differ or are cut, so that every rank has its own elements. */
+static ad_type unmoved_type(const ad_reducer *reducer, const ad_bucket *bucket, int axis) {
+  ad_type type = reducer->params[bucket->params[0]].storage.type[axis];
+  for (size_t i = 1; i < bucket->param_count; i++) {
+    if (reducer->params[bucket->params[i]].storage.type[axis] != type) return AD_V;
   }
+  return ad_type_is_cut(type) ? AD_V : type;
 }
 
-/* Parts of uneven cuts make no whole flat array: its shape is that of this rank's part. */
-static ad_array describe_flat(const ad_reducer *reducer, ad_dtype dtype, size_t numel, const ad_layout *layout) {
-  ad_shape shape = {.ndim = 1, .dim = {(int64_t)numel}};
-  ad_layout own = ad_layout_all(layout->mesh, AD_V);
-  ad_array array = ad_array_describe(reducer->comm, dtype, &shape, &own);
-  array.layout = *layout;
-  return array;
+/* What the parameters say, not the path: an axis is moved on if the mesh names it and gradient and storage differ
+ * there. All parameters of a bucket have the same two types on such an axis. */
+static void set_layouts(const ad_reducer *reducer, ad_bucket *bucket) {
+  const ad_reduced_param *first = &reducer->params[bucket->params[0]];
+  bucket->whole = bucket->stored = ad_layout_all(bucket->mesh, AD_V);
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    ad_type before = first->gradient.type[axis], after = first->storage.type[axis];
+    int moves = before != after && (ad_mesh_named(bucket->mesh) & AD_AXES(axis));
+    if (!moves) before = after = unmoved_type(reducer, bucket, axis);
+    ad_layout_set(&bucket->whole, AD_AXES(axis), before);
+    ad_layout_set(&bucket->stored, AD_AXES(axis), after);
+  }
 }
 
 static ad_status give_memory(const ad_reducer *reducer, ad_array *array) {
@@ -162,7 +165,6 @@ static void describe_results(ad_reducer *reducer, ad_bucket *bucket) {
   for (size_t i = 0; i < bucket->param_count; i++) {
     ad_reduced_param *param = &reducer->params[bucket->params[i]];
     param->result = ad_array_describe(reducer->comm, bucket->contract.accumulate, &param->shape, &param->storage);
-    bucket->kept += ad_array_numel(&param->result);
   }
 }
 
@@ -175,15 +177,24 @@ static void place_results(ad_reducer *reducer, const ad_bucket *bucket) {
   }
 }
 
+/* Only a reduce_scatter makes the sum smaller than what is sent. */
+static ad_status describe_arrays(const ad_reducer *reducer, ad_bucket *bucket) {
+  ad_comm *comm = reducer->comm;
+  ad_array sent = ad_array_describe_packed(comm, bucket->wire, bucket->segments, bucket->param_count, &bucket->whole);
+  bucket->sent = bucket->sum = sent;
+  const ad_path_step *first = &bucket->steps[0];
+  if (bucket->scatters) AD_TRY(ad_array_after(comm, &sent, first->move, first->axes, first->to, AD_HERE, &bucket->sum));
+  bucket->pending = sent;
+  bucket->pending.dtype = bucket->sum.dtype = bucket->contract.accumulate;
+  bucket->earlier = bucket->sum;
+  return AD_OK;
+}
+
 static ad_status allocate(ad_reducer *reducer, ad_bucket *bucket) {
   int one = ad_bucket_is_one_array(bucket);
-  ad_dtype accumulate = bucket->contract.accumulate;
-  set_layouts(bucket);
+  set_layouts(reducer, bucket);
   describe_results(reducer, bucket);
-  bucket->sent = describe_flat(reducer, bucket->wire, bucket->numel, &bucket->whole);
-  bucket->pending = describe_flat(reducer, accumulate, bucket->numel, &bucket->whole);
-  bucket->sum = describe_flat(reducer, accumulate, bucket->kept, &bucket->partial);
-  bucket->earlier = describe_flat(reducer, accumulate, bucket->kept, &bucket->reduced);
+  AD_TRY(describe_arrays(reducer, bucket));
   AD_TRY(give_memory(reducer, &bucket->sent));
   if (one) bucket->pending.data = bucket->sent.data;
   if (one && !bucket->scatters) bucket->sum.data = bucket->sent.data;
@@ -208,7 +219,7 @@ ad_status ad_buckets_allocate(ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->bucket_count; i++) AD_TRY(allocate(reducer, &reducer->buckets[i]));
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     ad_bucket *bucket = &reducer->buckets[i];
-    bucket->past = ad_is_past_caches(copied_bytes(reducer, bucket->mesh));
+    bucket->past_caches = ad_is_past_caches(copied_bytes(reducer, bucket->mesh));
   }
   return AD_OK;
 }
@@ -233,6 +244,7 @@ static void release(ad_reducer *reducer, ad_bucket *bucket) {
   ad_array_destroy(reducer->comm, &bucket->earlier);
   ad_release(bucket->params);
   ad_release(bucket->segments);
+  ad_release(bucket->names);
 }
 
 void ad_buckets_release(ad_reducer *reducer) {

@@ -23,7 +23,6 @@ enum { BLOCK = 2048 };
 
 typedef struct pass {
   ad_dtype from, via, sum, to;  // produced, gradient, accumulate and target dtype
-  int to_narrow;                // a mistake: sums are rounded to bf16
   int scale;
   int past;  // the caches
   double brought[BLOCK], added[BLOCK];
@@ -35,13 +34,7 @@ static const void *bring(pass *p, const void *grad, size_t n) {
   return p->brought;
 }
 
-static void round_to_narrow(void *values, ad_dtype dtype, size_t n) {
-  uint16_t narrow[BLOCK];
-  ad_cast(narrow, AD_BF16, values, dtype, n);
-  ad_cast(values, dtype, narrow, AD_BF16, n);
-}
-
-/* to = 2^-scale * (base + value), rounded once; the mistake rounds the sum in between. */
+/* to = 2^-scale * (base + value), rounded once. */
 static void add_block(pass *p, const void *base, const void *value, void *to, size_t n) {
   ad_reducing how = {.dtype = p->sum, .accumulate = p->sum, .out_dtype = p->to, .shift = -p->scale};
   const void *terms[] = {base, value};
@@ -50,7 +43,6 @@ static void add_block(pass *p, const void *base, const void *value, void *to, si
     terms[1] = p->added;
   }
   ad_reduce(&to, 1, terms, 2, &how, n);
-  if (p->to_narrow) round_to_narrow(to, p->to, n);
 }
 
 /* to = 2^-scale * (base + grad); base or grad may be NULL, base may be `to`. */
@@ -68,9 +60,7 @@ static void pass_block(pass *p, const void *base, const void *grad, void *to, si
     ad_cast(to, p->to, value, dtype, n);
 }
 
-static int has_stages(const pass *p, int adds) {
-  return p->via != p->from || (adds && (p->via != p->sum || p->to_narrow));
-}
+static int has_stages(const pass *p, int adds) { return p->via != p->from || (adds && p->via != p->sum); }
 
 static void run(pass *p, const char *base, const char *grad, char *to, size_t numel) {
   size_t base_size = ad_dtype_size(p->sum), grad_size = ad_dtype_size(p->from), to_size = ad_dtype_size(p->to);
@@ -82,8 +72,9 @@ static void run(pass *p, const char *base, const char *grad, char *to, size_t nu
 }
 
 static ad_dtype gradient_dtype(const ad_contract *contract, ad_dtype produced) {
-  if (ad_switched(AD_SWITCH_BUCKET_BY_RAW_DTYPE)) return AD_BF16;  // as if that had been what the producer left
-  return contract->raw ? produced : contract->grad;
+  ad_dtype dtype = contract->raw ? produced : contract->grad;
+  ad_seam_pass(AD_SEAM_BROUGHT, &dtype);
+  return dtype;
 }
 
 void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_array *grad) {
@@ -91,14 +82,15 @@ void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_a
   char *to = ad_param_in(param, target);
   const void *base = param->filled ? ad_param_in(param, &bucket->pending) : NULL, *from = grad ? grad->data : NULL;
   if (!to || (grad && !from)) return;
-  pass p = {.sum = bucket->pending.dtype, .to = target->dtype, .scale = target->scale, .past = bucket->past};
+  pass p = {.sum = bucket->pending.dtype, .to = target->dtype, .scale = target->scale, .past = bucket->past_caches};
   p.from = grad ? grad->dtype : p.sum;
   p.via = grad ? gradient_dtype(&param->contract, grad->dtype) : p.sum;
   // Rounded to on the way, if nothing comes in between.
   if (!base && p.via == p.to && !p.scale) p.via = p.from;
-  p.to_narrow = ad_switched(AD_SWITCH_NARROW_ACCUMULATE);
   if (!base && !from)
     memset(to, 0, param->numel * ad_dtype_size(target->dtype));
   else
     run(&p, base, from, to, param->numel);
+  ad_added_passing added = {to, target->dtype, param->numel};
+  if (base && from) ad_seam_pass(AD_SEAM_ADDED, &added);
 }

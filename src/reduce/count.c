@@ -1,61 +1,126 @@
-/* Law 5: the step's counts, one small sum that is posted when the batch is read. */
-#include "addend/reduce.h"
+/* Law 5: a step's counts, one small sum that is posted when the batch is read. */
+#include "reduce/count.h"
+
+#include <string.h>
+#include "array/array.h"
+#include "array/transit.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/switches.h"
+
+typedef enum count_state { NOT_POSTED, UNDER_WAY, SUMMED } count_state;
+
+/* What posting and waiting change. Apart from the count itself, so that a count lent as const can be waited for. */
+typedef struct posted_count {
+  count_state state;
+  ad_array array;   // [n] i64 in comm memory; what is summed until that was waited for
+  ad_array summed;  // the same memory as the sum
+  ad_request request;
+} posted_count;
 
 struct ad_count {
   ad_comm *comm;
-  int64_t *value;  // in comm memory
-  ad_request request;
-  int posted;
+  ad_layout local, summed;  // before and after the sum
+  size_t n;
+  posted_count *posted;
 };
 
-ad_status ad_count_create(ad_comm *comm, ad_count **out) {
-  AD_NEED(comm, out);
+static ad_status check_layout(const ad_layout *layout) {
+  char type[16];
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    ad_type is = layout->type[axis];
+    if (is == AD_P || is == AD_R || is == AD_I) continue;
+    return ad_fail(AD_TYPE,
+                   "count: %s on `%s`, but a count is P where each rank counts its own part, R or I where all ranks "
+                   "count the same",
+                   ad_type_print(is, type, sizeof type), ad_axis_name((ad_axis)axis));
+  }
+  return AD_OK;
+}
+
+static ad_status take_memory(ad_count *count) {
+  AD_TRY(ad_new(1, &count->posted));
+  ad_array *array = &count->posted->array;
+  *array = ad_array_describe(count->comm, AD_I64, &(ad_shape){1, {(int64_t)count->n}}, &count->local);
+  return ad_comm_alloc(count->comm, ad_array_bytes(array), &array->data);  // on engine dry too: the rank's own counts
+}
+
+ad_status ad_count_create(ad_comm *comm, const ad_layout *local, size_t n, ad_count **out) {
+  AD_NEED(comm, local, out);
+  AD_NEED(local->mesh);
+  AD_TRY(check_layout(local));
+  if (!n) return ad_fail(AD_INVALID, "count: n is 0, but a step has at least one microbatch");
+  if (!ad_mesh_has_rank(local->mesh, ad_comm_rank(comm)))
+    return ad_fail(AD_INVALID, "count: rank %lld is not in the mesh \"%s\"", (long long)ad_comm_rank(comm),
+                   ad_mesh_text(local->mesh));
   ad_count *count;
-  void *memory;
   AD_TRY(ad_new(1, &count));
-  ad_status status = ad_comm_alloc(comm, sizeof *count->value, &memory);
+  *count = (ad_count){.comm = comm, .local = *local, .summed = *local, .n = n};
+  ad_layout_set(&count->summed, ad_layout_axes_of(local, AD_P), AD_R);
+  ad_status status = take_memory(count);
   if (status) {
-    ad_release(count);
+    ad_count_destroy(count);
     return status;
   }
-  count->comm = comm;
-  count->value = memory;
   *out = count;
   return AD_OK;
 }
 
 void ad_count_destroy(ad_count *count) {
   if (!count) return;
-  // Peers may still read it; an error there ends this wait too.
-  if (count->request.id && ad_comm_wait(count->comm, &count->request)) count->request.id = 0;
-  ad_comm_free(count->comm, count->value);
+  if (count->posted) {
+    // Peers may still read it; an error there ends this wait too.
+    if (count->posted->request.id && ad_comm_wait(count->comm, &count->posted->request)) count->posted->request.id = 0;
+    ad_comm_free(count->comm, count->posted->array.data);
+    ad_release(count->posted);
+  }
   ad_release(count);
 }
 
-ad_status ad_count_post(ad_count *count, const ad_group *group, int64_t local, const char *site) {
+int ad_count_is_under_way(const ad_count *count) { return count->posted->state == UNDER_WAY; }
+
+// In place: the counts of all ranks take the place of this rank's.
+static ad_status post_sum(const ad_count *count, const char *site) {
+  ad_axes axes = ad_layout_axes_of(&count->local, AD_P);
+  if (!axes) return AD_OK;
+  ad_transit transit = {.move = AD_MOVE_ALL_REDUCE, .axes = axes, .to = AD_R, .site = site, .what = "count"};
+  count->posted->summed = count->posted->array;
+  count->posted->summed.layout = count->summed;
+  return ad_transit_post(count->comm, &transit, &count->posted->array, &count->posted->summed, &count->posted->request);
+}
+
+ad_status ad_count_post(ad_count *count, const int64_t *local, const char *site) {
   if (!site) site = AD_NO_SITE;
-  AD_NEED(count, group);
-  AD_NEED(group->mesh);
-  if (count->posted) {
+  AD_NEED(count, local);
+  if (ad_count_is_under_way(count)) {
     return ad_fail(AD_INVALID, "%s: count: the one posted before is still under way; wait for it first", site);
   }
-  *count->value = local;
-  ad_collective call = {.op = AD_ALL_REDUCE, .group = *group, .in = count->value, .out = count->value, .count = 1};
-  call.dtype = AD_I64;
-  call.site = site;
-  if (!ad_switched(AD_SWITCH_LOCAL_COUNT)) AD_TRY(ad_comm_post(count->comm, &call, &count->request));
-  count->posted = 1;
+  posted_count *posted = count->posted;
+  posted->state = NOT_POSTED;
+  posted->array.layout = posted->summed.layout = count->local;
+  memcpy(posted->array.data, local, ad_array_bytes(&posted->array));
+  AD_TRY(post_sum(count, site));
+  posted->state = UNDER_WAY;
   return AD_OK;
 }
 
-ad_status ad_count_wait(ad_count *count, int64_t *out) {
-  AD_NEED(count, out);
-  if (!count->posted) return ad_fail(AD_INVALID, "count: wait, but none was posted");
-  count->posted = 0;
-  AD_TRY(ad_comm_wait(count->comm, &count->request));
-  *out = *count->value;
+ad_status ad_count_wait(const ad_count *count, int64_t *total) {
+  AD_NEED(count);
+  posted_count *posted = count->posted;
+  if (posted->state == NOT_POSTED) return ad_fail(AD_INVALID, "count: wait, but none was posted");
+  if (posted->state == UNDER_WAY) {
+    AD_TRY(ad_comm_wait(count->comm, &posted->request));
+    posted->array.layout = posted->summed.layout;
+    posted->state = SUMMED;
+  }
+  if (!total) return AD_OK;
+  *total = 0;
+  for (size_t m = 0; m < count->n; m++) *total += ad_count_of(count, m);
   return AD_OK;
+}
+
+const ad_array *ad_count_array(const ad_count *count) { return count ? &count->posted->array : NULL; }
+
+int64_t ad_count_of(const ad_count *count, size_t m) {
+  if (!count || count->posted->state != SUMMED || m >= count->n) return -1;
+  return ((const int64_t *)count->posted->array.data)[m];
 }

@@ -2,26 +2,17 @@
 #include "array/array.h"
 #include "reduce/reducer.h"
 
-/* A group of one has nothing to sum: such axes are not part of a plan. */
-static ad_axes large_axes(const ad_mesh *mesh, ad_axes axes) {
-  ad_axes large = 0;
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    if ((axes & AD_AXES(axis)) && ad_mesh_axis_size(mesh, (ad_axis)axis) > 1) large |= AD_AXES(axis);
-  }
-  return large;
-}
-
 static ad_reduction_plan describe(const ad_reducer *reducer, size_t index, int number) {
   const ad_bucket *bucket = &reducer->buckets[index];
   ad_path_step step = bucket->steps[number];
-  ad_axes axes = large_axes(bucket->mesh, step.axes);
-  ad_group group = ad_mesh_group(bucket->mesh, axes, ad_comm_rank(reducer->comm));
+  ad_axes axes = step.axes & ad_mesh_large(bucket->mesh);
+  size_t numel = ad_array_numel(number ? &bucket->sum : &bucket->sent);
   return (ad_reduction_plan){.bucket = (int)index,
                              .move = step.move,
                              .axes = axes,
-                             .group_size = ad_group_size(&group),
+                             .group_size = ad_mesh_ranks_over(bucket->mesh, axes),
                              .dtype = bucket->wire,
-                             .bytes = (number ? bucket->kept : bucket->numel) * ad_dtype_size(bucket->wire),
+                             .bytes = numel * ad_dtype_size(bucket->wire),
                              .params = bucket->params,
                              .param_count = bucket->param_count};
 }
@@ -32,7 +23,8 @@ static size_t find(const ad_reducer *reducer, size_t wanted, ad_reduction_plan *
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     const ad_bucket *bucket = &reducer->buckets[i];
     for (int k = 0; k < bucket->step_count; k++) {
-      if (!large_axes(bucket->mesh, bucket->steps[k].axes)) continue;
+      // A group of one has nothing to sum.
+      if (!(bucket->steps[k].axes & ad_mesh_large(bucket->mesh))) continue;
       if (count++ != wanted) continue;
       *out = describe(reducer, i, k);
       return count;

@@ -1,13 +1,16 @@
 /* The reducer as its users see it: creation, the steps and microbatches, results. Buckets are laid out in bucket.c and
  * summed in launch.c; what ranks must agree on is compared in roster.c. */
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "array/array.h"
+#include "array/packed.h"
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
 #include "base/options.h"
-#include "base/switches.h"
+#include "base/seams.h"
 #include "layout/shown.h"
 #include "reduce/reducer.h"
 
@@ -15,16 +18,39 @@
 
 static const size_t DEFAULT_BUCKET_BYTES = (size_t)25 << 20;
 
-static ad_status check_name(const ad_param_spec *params, size_t index) {
-  const char *name = params[index].name;
-  if (!name || !name[0]) return ad_fail(AD_INVALID, "reducer: parameter %zu has no name", index);
-  for (size_t i = 0; i < index; i++) {
-    if (!strcmp(params[i].name, name)) {
-      return ad_fail(AD_INVALID, "reducer: parameters %zu and %zu are both named `%s`; names are unique", i, index,
-                     name);
-    }
+typedef struct ad_numbered_name {
+  const char *name;
+  size_t index;
+} ad_numbered_name;
+
+static int by_name(const void *a, const void *b) {
+  const ad_numbered_name *left = a, *right = b;
+  int order = strcmp(left->name, right->name);
+  return order ? order : (left->index > right->index) - (left->index < right->index);
+}
+
+/* Of names that stand twice the one that does so first. */
+static ad_status check_sorted(const ad_numbered_name *names, size_t count) {
+  const ad_numbered_name *found = NULL;
+  for (size_t i = 1; i < count; i++) {
+    int again = !strcmp(names[i - 1].name, names[i].name);
+    if (again && (!found || names[i].index < found->index)) found = &names[i];
   }
-  return AD_OK;
+  if (!found) return AD_OK;
+  return ad_fail(AD_INVALID, "reducer: parameters %zu and %zu are both named `%s`; names are unique", found[-1].index,
+                 found->index, found->name);
+}
+
+static ad_status check_names(const ad_param_spec *params, size_t count) {
+  ad_numbered_name *names;
+  for (size_t i = 0; i < count; i++)
+    if (!params[i].name || !params[i].name[0]) return ad_fail(AD_INVALID, "reducer: parameter %zu has no name", i);
+  AD_TRY(ad_new(count, &names));
+  for (size_t i = 0; i < count; i++) names[i] = (ad_numbered_name){params[i].name, i};
+  qsort(names, count, sizeof *names, by_name);
+  ad_status status = check_sorted(names, count);
+  ad_release(names);
+  return status;
 }
 
 static ad_status check_shape(const ad_param_spec *spec) {
@@ -48,8 +74,15 @@ static ad_status check_spec(const ad_param_spec *spec) {
                  spec->name, spec->layout.mesh ? "storage" : "layout");
 }
 
+static ad_status copy_name(const char *prefix, const char *name, char **out) {
+  size_t size = strlen(name) + (prefix ? strlen(prefix) : 0) + 1;
+  AD_TRY(ad_new(size, out));
+  snprintf(*out, size, "%s%s", prefix ? prefix : "", name);
+  return AD_OK;
+}
+
 static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_reduced_param *param) {
-  AD_TRY(ad_copy_string(spec->name, &param->name));
+  AD_TRY(copy_name(reducer->options.prefix, spec->name, &param->name));
   param->shape = spec->shape;
   param->layout = spec->layout;
   param->storage = spec->storage;
@@ -64,9 +97,7 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
   }
   ad_shape local = ad_layout_local_shape(&spec->layout, &spec->shape, rank);
   param->numel = (size_t)ad_shape_numel(&local);
-  param->segment.rows = local.ndim ? local.dim[0] : 1;
-  param->segment.row = 1;
-  for (int i = 1; i < local.ndim; i++) param->segment.row *= (size_t)local.dim[i];
+  param->segment = ad_segment_of(&local);
   return AD_OK;
 }
 
@@ -79,14 +110,16 @@ static ad_status take_options(const ad_reducer_options *options, ad_reducer *red
 static ad_status fill(ad_reducer *reducer, const ad_param_spec *params, size_t count,
                       const ad_reducer_options *options) {
   AD_TRY(take_options(options, reducer));
+  AD_TRY(check_names(params, count));
   AD_TRY(ad_new(count, &reducer->params));
   AD_TRY(ad_new(count, &reducer->results));
+  AD_TRY(ad_new(count, &reducer->names));
   for (size_t i = 0; i < count; i++) {
-    AD_TRY(check_name(params, i));
     AD_TRY(check_spec(&params[i]));
     reducer->param_count++;
     reducer->results[i] = &reducer->params[i].result;
     AD_TRY(take_param(reducer, &params[i], &reducer->params[i]));
+    reducer->names[i] = reducer->params[i].name;
   }
   AD_TRY(ad_buckets_build(reducer));
   AD_TRY(ad_buckets_allocate(reducer));
@@ -119,6 +152,7 @@ void ad_reducer_destroy(ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->param_count; i++) ad_release(reducer->params[i].name);
   ad_release(reducer->params);
   ad_release(reducer->results);
+  ad_release(reducer->names);
   ad_release(reducer);
 }
 
@@ -140,7 +174,6 @@ static void begin_step(ad_reducer *reducer) {
 static void begin_sum(ad_bucket *bucket) {
   bucket->has_sum = 0;
   bucket->summed = 0;
-  bucket->sum.layout = bucket->partial;
 }
 
 static ad_status keep_reduced(ad_reducer *reducer, ad_bucket *bucket) {
@@ -160,16 +193,6 @@ static ad_status set_reduced_aside(ad_reducer *reducer) {
   return AD_OK;
 }
 
-/* Planted: what earlier microbatches left is cleared. */
-static ad_status clear_earlier(ad_reducer *reducer) {
-  for (size_t i = 0; i < reducer->param_count; i++) reducer->params[i].filled = 0;
-  for (size_t i = 0; i < reducer->bucket_count; i++) {
-    AD_TRY(ad_bucket_settle(reducer, i));
-    reducer->buckets[i].has_sum = reducer->buckets[i].has_earlier = 0;
-  }
-  return AD_OK;
-}
-
 /* What reduces nothing in this microbatch keeps its sum: where no reduce_scatter is to come, nothing is to be sent
  * early. */
 static ad_status begin_bucket(ad_reducer *reducer, ad_bucket *bucket, ad_sync sync) {
@@ -179,7 +202,7 @@ static ad_status begin_bucket(ad_reducer *reducer, ad_bucket *bucket, ad_sync sy
   bucket->sends = sync == AD_SYNC_ALL || (sync == AD_SYNC_SHARD && bucket->scatters);
   bucket->sent.scale = 0;
   if (!bucket->sends) return ad_bucket_keep_pending(reducer, bucket);
-  bucket->sent.scale = ad_scale_for(bucket->wire, bucket->unsent * ad_bucket_ranks(reducer, bucket, 0));
+  bucket->sent.scale = ad_scale_for(bucket->wire, bucket->unsent * ad_bucket_ranks(bucket, 0));
   return AD_OK;
 }
 
@@ -187,7 +210,7 @@ static ad_status begin_bucket(ad_reducer *reducer, ad_bucket *bucket, ad_sync sy
 typedef struct ad_caller {
   const char *call, *site;
 } ad_caller;
-#define CALLER(name) ((ad_caller){name, site ? site : "?"})
+#define CALLER(name) ((ad_caller){name, site ? site : AD_NO_SITE})
 
 static ad_status check_reducer(const ad_reducer *reducer, ad_caller by) {
   if (!reducer) return ad_fail(AD_INVALID, "%s: reducer: %s of a reducer that is NULL", by.site, by.call);
@@ -238,10 +261,10 @@ static ad_status begin(ad_reducer *reducer, ad_sync sync) {
     AD_TRY(begin_bucket(reducer, &reducer->buckets[i], sync));
   }
   for (size_t i = 0; i < reducer->param_count; i++) reducer->params[i].arrived = 0;
-  if (ad_switched(AD_SWITCH_LAST_MICROBATCH)) AD_TRY(clear_earlier(reducer));
   reducer->launched = 0;
   reducer->sync = sync;
   reducer->state = AD_IN_MICROBATCH;
+  ad_seam_pass(AD_SEAM_MICROBATCH, reducer);
   return AD_OK;
 }
 
@@ -293,8 +316,9 @@ ad_status ad_reducer_target_at(ad_reducer *reducer, size_t param, ad_array *out,
   AD_TRY(done(reducer, by, free_target(reducer, p->bucket)));
   ad_array described = ad_array_describe(reducer->comm, target->dtype, &p->shape, &p->gradient);
   described.scale = target->scale;
-  int mistaken = ad_switched(AD_SWITCH_BUCKET_BY_RAW_DTYPE) || ad_switched(AD_SWITCH_NARROW_ACCUMULATE);
-  if (goes_straight(p, bucket, target) && !mistaken) described.data = ad_param_in(p, target);
+  int straight = goes_straight(p, bucket, target);
+  ad_seam_pass(AD_SEAM_STRAIGHT, &straight);
+  if (straight) described.data = ad_param_in(p, target);
   *out = described;
   *adds = p->filled;
   return AD_OK;
@@ -452,7 +476,8 @@ ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_group *group, double 
   double sum;
   AD_TRY(check_reducer(reducer, by));
   AD_NEED(group, out);
-  AD_TRY(ad_array_square_sum(reducer->comm, group, reducer->results, reducer->param_count, by.site, &sum));
+  AD_TRY(
+      ad_square_sum_named(reducer->comm, group, reducer->results, reducer->names, reducer->param_count, by.site, &sum));
   *out = sqrt(sum);
   return AD_OK;
 }

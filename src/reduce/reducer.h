@@ -2,7 +2,7 @@
 #ifndef REDUCE_REDUCER_H
 #define REDUCE_REDUCER_H
 #include "addend/reduce.h"
-#include "base/switches.h"
+#include "base/seams.h"
 
 typedef struct ad_reduced_param {
   char *name;
@@ -18,26 +18,28 @@ typedef struct ad_reduced_param {
   ad_array result;               // its part of the bucket's sum, in the storage layout
 } ad_reduced_param;
 
-/* Gradients that go the same path under the same contract, one after another in one flat array: whole ones in `pending`
- * and `sent`, of each the own part in `sum`. A reduce_scatter is the first step of a path or none. */
+/* Gradients that go the same path under the same contract, packed one after another: whole ones in `pending` and
+ * `sent`, of each the own part in `sum`. A reduce_scatter is the first step of a path or none. The layout of `sum` is
+ * that of the last transition that wrote it. */
 typedef struct ad_bucket {
   const ad_mesh *mesh;
   ad_path_step steps[AD_AXIS_COUNT];
   int step_count, scatters;
   ad_contract contract;
   size_t *params;
-  ad_segment *segments;               // of each parameter
-  size_t param_count, numel, kept;    // kept: elements of `sum`
-  ad_dtype wire;                      // the reduce dtype; the accumulate dtype where nothing travels
-  ad_layout whole, partial, reduced;  // layouts of the flat arrays: before, after the first and after the last step
+  ad_segment *segments;  // of each parameter: the rows of this rank's part of the whole gradient
+  const char **names;    // of each parameter; they belong to the parameters
+  size_t param_count, numel;
+  ad_dtype wire;            // the reduce dtype; the accumulate dtype where nothing travels
+  ad_layout whole, stored;  // of the packed gradients as they arrive, and as the parameters' storage wants them
   // In the accumulate dtype: sums of microbatches that were not sent. Memory only once needed, unless it is `sent`'s.
   ad_array pending;
   ad_array sent;     // in the dtype that travels, scaled: what a step reads
   ad_array sum;      // in the accumulate dtype: what steps write; `sent`'s memory where both are one whole array
   ad_array earlier;  // reduced sums of earlier microbatches of this step; memory only once that was needed
-  ad_array input;    // of the step under way: `sent`, or of a later step `sum`, cast where the dtypes differ
+  ad_array input;    // what the step under way reads: `sent`; in later steps `sum`, cast where the dtypes differ
   int has_earlier, has_sum;
-  int past;                // gradients are copied in past the caches
+  int past_caches;         // gradients are copied in past the caches, and so are their sums
   int keeps_pending;       // some microbatch was not sent; also on engine dry, where no memory says so
   int sends;               // in this microbatch
   int64_t unsent, summed;  // microbatches whose addends are in what is sent next, and in `sum`
@@ -67,7 +69,8 @@ struct ad_reducer {
   ad_comm *comm;
   ad_reducer_options options;
   ad_reduced_param *params;
-  const ad_array **results;  // for the norm
+  const ad_array **results;  // for the norm, with their names
+  const char **names;
   size_t param_count;
   ad_bucket *buckets;  // in launch order
   size_t bucket_count;
@@ -95,9 +98,9 @@ static inline int ad_bucket_is_one_array(const ad_bucket *bucket) {
 }
 
 /* copy.c: a gradient on its way into a bucket. */
-/* Where it goes in this microbatch. */
+/* The array that takes the gradients of this microbatch. */
 ad_array *ad_bucket_target(ad_bucket *bucket);
-/* `array` (of whole gradients) from the parameter's first element on; NULL on engine dry. */
+/* The address of the parameter's first element in `array`, which holds whole gradients; NULL on engine dry. */
 void *ad_param_in(const ad_reduced_param *param, const ad_array *array);
 /* Law 8 in one pass: the producer's dtype to the gradient dtype, the sum with what is pending in the accumulate dtype,
  * then the dtype and scale that travel. `grad` NULL: a parameter that did not arrive; what is pending goes alone. */
@@ -106,21 +109,34 @@ void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_a
 int ad_scale_for(ad_dtype dtype, int64_t addends);
 
 /* launch.c: how a bucket is summed. */
-int64_t ad_bucket_ranks(const ad_reducer *reducer, const ad_bucket *bucket, int step);  // summed over in steps 0 to it
-ad_status ad_bucket_settle(ad_reducer *reducer, size_t index) AD_CHECKED;               // waits for what was posted
-ad_status ad_buckets_complete(ad_reducer *reducer) AD_CHECKED;  // of all: waits, runs the other steps
-/* In order, up to the first that is not ready unless `all`. */
+/* How many ranks each rank's sum is over after step number `step`. */
+int64_t ad_bucket_ranks(const ad_bucket *bucket, int step);
+/* Waits for the step of this bucket that was posted last. */
+ad_status ad_bucket_settle(ad_reducer *reducer, size_t index) AD_CHECKED;
+/* Waits for all buckets, runs the steps that are left, and checks that they led to the parameters' storage (law 4). */
+ad_status ad_buckets_complete(ad_reducer *reducer) AD_CHECKED;
+/* Launches buckets in order; stops before the first whose gradients have not all arrived, unless `all`. */
 ad_status ad_buckets_launch_ready(ad_reducer *reducer, int all) AD_CHECKED;
 
-/* mistakes.c: the known mistakes that can be planted on a bucket's way. */
-ad_axes ad_planted_axes(ad_switch which, ad_axes axes);
-ad_status ad_plant_before_launch(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
-ad_status ad_plant_before_step(ad_reducer *reducer, ad_bucket *bucket, ad_path_step step) AD_CHECKED;
-void ad_plant_after_step(const ad_reducer *reducer, ad_bucket *bucket, ad_path_step step);
-/* 1 if the step is not to happen: `sum` takes the own addend alone. */
-int ad_plant_unreduced(const ad_reducer *reducer, ad_path_step step);
-/* 1 on the one rank that reduces an element less. */
-int ad_plant_shortens(const ad_reducer *reducer, const ad_bucket *bucket, ad_axes axes);
+/* What passes the seams AD_SEAM_LAUNCH, before a bucket is sent, and AD_SEAM_REDUCED, after each step of its path. */
+typedef struct ad_bucket_passing {
+  ad_reducer *reducer;
+  ad_bucket *bucket;
+  ad_status status;
+} ad_bucket_passing;
+/* AD_SEAM_ORDER: which bucket comes next; asked before it is known to be ready, and again when it is launched. */
+typedef struct ad_order_passing {
+  ad_reducer *reducer;
+  size_t bucket;
+  int launches;
+  ad_status status;
+} ad_order_passing;
+/* AD_SEAM_ADDED: the sum of a gradient with earlier ones. */
+typedef struct ad_added_passing {
+  void *values;
+  ad_dtype dtype;
+  size_t numel;
+} ad_added_passing;
 
 /* roster.c: whether the ranks mean the same parameters. */
 ad_status ad_rosters_build(ad_reducer *reducer) AD_CHECKED;

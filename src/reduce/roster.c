@@ -93,12 +93,20 @@ static int is_on(const ad_roster *roster, const ad_reduced_param *param) {
   return ad_mesh_equal(roster->group.mesh, param->layout.mesh);
 }
 
-/* Entry 0 is the options, then come the parameters of the mesh; NULL past the end. */
-static const ad_reduced_param *entry_param(const ad_reducer *reducer, const ad_roster *roster, size_t entry) {
-  for (size_t i = 0, seen = 0; i < reducer->param_count; i++) {
-    if (is_on(roster, &reducer->params[i]) && ++seen == entry) return &reducer->params[i];
+/* The parameter from number `*next` on that lies on the roster's mesh; *next then stands behind it. NULL: no more. */
+static const ad_reduced_param *next_param(const ad_reducer *reducer, const ad_roster *roster, size_t *next) {
+  while (*next < reducer->param_count) {
+    const ad_reduced_param *param = &reducer->params[(*next)++];
+    if (is_on(roster, param)) return param;
   }
   return NULL;
+}
+
+/* Entry 0 is the options, then come the parameters of the mesh; NULL past the end. */
+static const ad_reduced_param *entry_param(const ad_reducer *reducer, const ad_roster *roster, size_t entry) {
+  const ad_reduced_param *param = NULL;
+  for (size_t seen = 0, next = 0; seen < entry; seen++) param = next_param(reducer, roster, &next);
+  return param;
 }
 
 static void describe_param(const ad_reduced_param *param, ad_text *text) {
@@ -112,9 +120,10 @@ static void describe_param(const ad_reduced_param *param, ad_text *text) {
               ad_dtype_name(contract->reduce), ad_dtype_name(contract->accumulate));
 }
 
-static void describe_entry(const ad_reducer *reducer, const ad_roster *roster, size_t entry, char buffer[ENTRY_TEXT]) {
+/* `param` NULL: no parameter has this number. */
+static void describe_entry(const ad_reducer *reducer, const ad_reduced_param *param, size_t entry,
+                           char buffer[ENTRY_TEXT]) {
   ad_text text = ad_text_on(buffer, ENTRY_TEXT);
-  const ad_reduced_param *param = entry ? entry_param(reducer, roster, entry) : NULL;
   if (!entry) {
     ad_text_add(&text, "bucket_bytes %zu", reducer->options.bucket_bytes);
   } else if (param) {
@@ -130,18 +139,23 @@ static size_t entry_count(const ad_reducer *reducer, const ad_roster *roster) {
   return count;
 }
 
-static uint64_t hash_entry(const ad_reducer *reducer, const ad_roster *roster, size_t entry) {
+/* The entries one after another. */
+static void hash_entries(const ad_reducer *reducer, const ad_roster *roster, uint64_t *hashes, size_t entries) {
   char text[ENTRY_TEXT];
-  describe_entry(reducer, roster, entry, text);
-  return ad_random_stream(text);
+  for (size_t i = 0, next = 0; i < entries; i++) {
+    describe_entry(reducer, i ? next_param(reducer, roster, &next) : NULL, i, text);
+    hashes[i] = ad_random_stream(text);
+  }
 }
 
-static uint64_t hash_list(const ad_reducer *reducer, const ad_roster *roster) {
-  uint64_t hash = 0;
-  for (size_t i = 0; i < entry_count(reducer, roster); i++) {
-    hash = ad_random_bits(hash, hash_entry(reducer, roster, i), i);
-  }
-  return hash;
+static ad_status hash_list(const ad_reducer *reducer, const ad_roster *roster, size_t entries, uint64_t *out) {
+  uint64_t *hashes, hash = 0;
+  AD_TRY(ad_new(entries, &hashes));
+  hash_entries(reducer, roster, hashes, entries);
+  for (size_t i = 0; i < entries; i++) hash = ad_random_bits(hash, hashes[i], i);
+  ad_release(hashes);
+  *out = hash;
+  return AD_OK;
 }
 
 /* The first entry that is not the same on all members; `entries` if there is none. */
@@ -158,7 +172,7 @@ static ad_status find_list_difference(ad_reducer *reducer, const ad_roster *rost
   uint64_t *own, *all;
   void *gathered;
   AD_TRY(ad_new(entries, &own));
-  for (size_t i = 0; i < entries; i++) own[i] = hash_entry(reducer, roster, i);
+  hash_entries(reducer, roster, own, entries);
   ad_status status = gather(reducer, roster, own, entries * sizeof *own, &gathered);
   ad_release(own);
   if (status) return status;
@@ -173,7 +187,7 @@ static ad_status name_list_difference(ad_reducer *reducer, const ad_roster *rost
   size_t entry;
   AD_TRY(find_list_difference(reducer, roster, (size_t)roster->words[0], &entry));
   char own[ENTRY_TEXT] = {0};
-  describe_entry(reducer, roster, entry, own);
+  describe_entry(reducer, entry_param(reducer, roster, entry), entry, own);
   void *gathered;
   AD_TRY(gather(reducer, roster, own, sizeof own, &gathered));
   const char *texts = gathered, *other = texts;
@@ -192,7 +206,10 @@ ad_status ad_rosters_compare_lists(ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->roster_count; i++) {
     ad_roster *roster = &reducer->rosters[i];
     if (!roster->words) continue;
-    AD_TRY(post_compare(reducer, roster, (int64_t)entry_count(reducer, roster), hash_list(reducer, roster)));
+    size_t entries = entry_count(reducer, roster);
+    uint64_t hash = 0;
+    AD_TRY(hash_list(reducer, roster, entries, &hash));
+    AD_TRY(post_compare(reducer, roster, (int64_t)entries, hash));
     AD_TRY(ad_comm_wait(reducer->comm, &roster->request));
     if (!all_equal(roster)) return name_list_difference(reducer, roster);
   }

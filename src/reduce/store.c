@@ -3,24 +3,14 @@
 #include "reduce/store.h"
 #include <stdlib.h>
 #include "array/array.h"
+#include "array/packed.h"
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "layout/nest.h"
 
 /* ---- one parameter ---- */
-
-static ad_axes same_axes(const ad_layout *layout) {
-  return ad_layout_axes_of(layout, AD_R) | ad_layout_axes_of(layout, AD_I);
-}
-
-static ad_axes cut_axes(const ad_layout *layout) {
-  ad_axes axes = 0;
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    if (ad_type_is_cut(layout->type[axis])) axes |= AD_AXES(axis);
-  }
-  return axes;
-}
 
 static ad_status refuse_storage(const ad_param_spec *spec) {
   char layout[160], storage[160];
@@ -32,33 +22,30 @@ static ad_status refuse_storage(const ad_param_spec *spec) {
 }
 
 /* The storage parts of the group, one after another, are the computing part. */
-static ad_status check_storage(const ad_param_spec *spec, const ad_stored *param, const ad_group *cut) {
-  ad_axes outside = ~same_axes(&spec->layout);
+static ad_status check_storage(const ad_param_spec *spec, const ad_stored *param, ad_axes cut, int64_t rank) {
+  ad_axes outside = ~ad_layout_same_axes(&spec->layout);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     int differs = spec->storage.type[axis] != spec->layout.type[axis];
     if (differs && (outside & AD_AXES(axis))) return refuse_storage(spec);
   }
-  for (int64_t i = 0; i < ad_group_size(cut); i++) {
-    ad_shape part = ad_layout_local_shape(&spec->storage, &spec->shape, ad_group_rank(cut, i));
-    ad_shape want = param->compute.local;
-    if (want.ndim) want.dim[0] = ad_cut(want.dim[0], i, ad_group_size(cut)).count;
-    if (!ad_shape_equal(&part, &want)) return refuse_storage(spec);
-  }
+  if (!spec->shape.ndim) return AD_OK;
+  ad_axes by_rows = ad_layout_cutting(&spec->storage, 0), others = cut & ~by_rows & ad_mesh_large(spec->layout.mesh);
+  if (others || !ad_layout_is_cut_once(&spec->storage, spec->shape.dim[0], cut, rank, param->segment.rows))
+    return refuse_storage(spec);
   return AD_OK;
 }
 
 static ad_status find_own_part(ad_store *store, const ad_param_spec *spec, ad_stored *param) {
   int64_t rank = ad_comm_rank(store->comm);
-  ad_axes same = same_axes(&spec->layout), cut_here = same & cut_axes(&spec->storage);
+  ad_axes same = ad_layout_same_axes(&spec->layout), cut_here = same & ad_layout_cut_axes(&spec->storage);
   ad_group cut = ad_mesh_group(spec->layout.mesh, cut_here, rank);
   ad_group replicas = ad_mesh_group(spec->layout.mesh, same & ~cut_here, rank);
   const ad_shape *local = &param->compute.local;
-  param->segment = (ad_segment){local->ndim ? local->dim[0] : 1, 1};
-  for (int i = 1; i < local->ndim; i++) param->segment.row *= (size_t)local->dim[i];
+  param->segment = ad_segment_of(local);
   param->own_start =
       (size_t)ad_cut(param->segment.rows, ad_group_index(&cut, rank), ad_group_size(&cut)).first * param->segment.row;
   param->writes = ad_group_index(&replicas, rank) == 0;
-  return check_storage(spec, param, &cut);
+  return check_storage(spec, param, cut_here, rank);
 }
 
 static int is_wide(ad_dtype dtype) { return dtype == AD_F32 || dtype == AD_F64; }
@@ -68,6 +55,7 @@ static ad_status take_param(ad_store *store, const ad_param_spec *spec, ad_store
   ad_status status = ad_contract_complete(&contract);
   if (status) return ad_fail_in(status, "parameter `%s`", spec->name);
   ad_dtype compute = store->options.compute;
+  AD_TRY(ad_copy_string(spec->name, &param->name));
   param->has_master = !is_wide(contract.param);
   param->is_gathered = contract.param != compute || !ad_layout_equal(&spec->layout, &spec->storage);
   param->compute = ad_array_describe(store->comm, compute, &spec->shape, &spec->layout);
@@ -84,34 +72,42 @@ static int compare_numbers(const void *a, const void *b) {
   return (left > right) - (left < right);
 }
 
-static ad_status number_units(ad_store *store) {
+static ad_status number_units(ad_store *store, const ad_param_spec *specs) {
   size_t count = store->param_count;
   int *numbers;
   AD_TRY(ad_new(count, &numbers));
-  for (size_t i = 0; i < count; i++) numbers[i] = store->options.units ? store->options.units[i] : (int)i;
+  for (size_t i = 0; i < count; i++) numbers[i] = specs[i].unit;
   qsort(numbers, count, sizeof *numbers, compare_numbers);
   for (size_t i = 0; i < count; i++) {
     if (!store->unit_count || numbers[i] != numbers[store->unit_count - 1]) numbers[store->unit_count++] = numbers[i];
   }
   for (size_t i = 0; i < count; i++) {
-    int number = store->options.units ? store->options.units[i] : (int)i;
-    const int *found = bsearch(&number, numbers, store->unit_count, sizeof number, compare_numbers);
+    const int *found = bsearch(&specs[i].unit, numbers, store->unit_count, sizeof *numbers, compare_numbers);
     store->params[i].unit = (size_t)(found - numbers);
   }
   ad_release(numbers);
-  store->options.units = NULL;  // the caller's
+  return AD_OK;
+}
+
+static ad_status list_units(ad_store *store) {
+  AD_TRY(ad_new(store->param_count, &store->by_unit));
+  AD_TRY(ad_new(store->unit_count + 2, &store->unit_starts));
+  size_t *starts = store->unit_starts;
+  for (size_t i = 0; i < store->param_count; i++) starts[store->params[i].unit + 2]++;
+  for (size_t u = 0; u < store->unit_count; u++) starts[u + 2] += starts[u + 1];
+  for (size_t i = 0; i < store->param_count; i++) store->by_unit[starts[store->params[i].unit + 1]++] = i;
   return AD_OK;
 }
 
 /* ---- kinds of copies ---- */
 
 static ad_status find_kind(ad_store *store, const ad_param_spec *spec, size_t *out) {
-  ad_axes axes = same_axes(&spec->layout);
+  ad_axes axes = ad_layout_same_axes(&spec->layout);
   int64_t rank = ad_comm_rank(store->comm);
   ad_copy_kind kind = {.axes = axes, .group = ad_mesh_group(spec->layout.mesh, axes, rank)};
   kind.shared = !store->options.apart && ad_comm_shares(store->comm, &kind.group);
   if (!kind.shared) {
-    kind.axes &= cut_axes(&spec->storage);
+    kind.axes &= ad_layout_cut_axes(&spec->storage);
     kind.group = ad_mesh_group(spec->layout.mesh, kind.axes, rank);
   }
   for (size_t i = 0; i < store->kind_count; i++) {
@@ -176,13 +172,15 @@ static ad_status fill(ad_store *store, const ad_param_spec *params, size_t count
   AD_TRY(take_options(options, store));
   AD_TRY(ad_new(count, &store->params));
   AD_TRY(ad_new(count, &store->segments));
+  AD_TRY(ad_new(count, &store->names));
   for (size_t i = 0; i < count; i++) {
     store->param_count++;
     AD_TRY(take_param(store, &params[i], &store->params[i]));
   }
-  AD_TRY(number_units(store));
+  AD_TRY(number_units(store, params));
+  AD_TRY(list_units(store));
   AD_TRY(place_copies(store, params));
-  store->past = is_past_caches(store);
+  store->past_caches = is_past_caches(store);
   AD_TRY(ad_window_create(store));
   for (size_t i = 0; i < count; i++) {
     ad_stored *param = &store->params[i];
@@ -214,13 +212,17 @@ void ad_store_destroy(ad_store *store) {
   for (size_t i = 0; i < store->param_count; i++) {
     ad_array_destroy(store->comm, &store->params[i].value);
     ad_array_destroy(store->comm, &store->params[i].master);
+    ad_release(store->params[i].name);
   }
   for (size_t i = 0; i < store->kind_count; i++) {
     ad_release(store->kinds[i].elements);
     ad_release(store->kinds[i].own);
   }
   ad_release(store->kinds);
+  ad_release(store->by_unit);
+  ad_release(store->unit_starts);
   ad_release(store->segments);
+  ad_release(store->names);
   ad_release(store->params);
   ad_release(store);
 }

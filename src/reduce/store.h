@@ -4,6 +4,7 @@
 #include "addend/store.h"
 
 typedef struct ad_stored {
+  char *name;
   ad_array value, master, compute;
   int has_master;   // of its own; otherwise the value is the master
   int is_gathered;  // compute is a whole copy; otherwise it is the value
@@ -42,14 +43,16 @@ struct ad_store {
   ad_stored *params;
   size_t param_count;
   size_t unit_count;
+  size_t *by_unit, *unit_starts;  // of unit u: params[by_unit[i]], i from unit_starts[u] up to unit_starts[u + 1]
   ad_copy_kind *kinds;
   size_t kind_count;
   ad_copy_slot *slots;
   size_t slot_count;
   uint64_t gathers, completed;  // posted; of which the first `completed` are known to be done on all ranks
   ad_segment *segments;         // room for those of one unit
+  const char **names;           // the same
   int backward, in_pass, poisons;
-  int past;  // whole copies are written past the caches
+  int past_caches;  // whole copies are written past the caches
 };
 
 /* window.c: the whole copies. */

@@ -4,6 +4,7 @@
  * Where ranks share a copy, a gather is that its owners write their parts and all meet at a barrier. A slot is written
  * again when all ranks are known to have released it: those that met at a later gather's barrier have. */
 #include "array/array.h"
+#include "array/transit.h"
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
@@ -111,19 +112,17 @@ static ad_status make_free(ad_store *store, const ad_copy_slot *slot) {
 
 /* ---- gathering ---- */
 
-static int is_in(const ad_stored *param, size_t unit, size_t kind) {
-  return param->is_gathered && param->unit == unit && param->kind == kind;
-}
+static int is_of(const ad_stored *param, size_t kind) { return param->is_gathered && param->kind == kind; }
 
 static ad_status post_shared(ad_store *store, ad_copy_slot *slot, size_t unit, size_t k) {
   size_t size = ad_dtype_size(store->options.compute);
   char *memory = slot->memory[k];
-  for (size_t i = 0; i < store->param_count && memory; i++) {
-    const ad_stored *param = &store->params[i];
-    if (!is_in(param, unit, k) || !param->writes) continue;
+  for (size_t i = store->unit_starts[unit]; i < store->unit_starts[unit + 1] && memory; i++) {
+    const ad_stored *param = &store->params[store->by_unit[i]];
+    if (!is_of(param, k) || !param->writes) continue;
     char *to = memory + (param->start + param->own_start) * size;
     size_t numel = ad_array_numel(&param->value);
-    if (store->past)
+    if (store->past_caches)
       ad_cast_past(to, store->options.compute, param->value.data, param->value.dtype, 1, numel);
     else
       ad_cast(to, store->options.compute, param->value.data, param->value.dtype, numel);
@@ -132,25 +131,38 @@ static ad_status post_shared(ad_store *store, ad_copy_slot *slot, size_t unit, s
   return ad_comm_post(store->comm, &barrier, &slot->requests[k]);
 }
 
-static ad_status post_apart(ad_store *store, ad_copy_slot *slot, size_t unit, size_t k) {
+/* The unit's parameters of this kind, as far as they are listed in the store's room for one unit; the own parts are
+ * brought to the compute dtype in `part`, unless that is NULL. */
+static size_t take_parts(ad_store *store, size_t unit, size_t k, char *part) {
   size_t count = 0;
-  char *part = slot->parts[k];
-  for (size_t i = 0; i < store->param_count; i++) {
-    const ad_stored *param = &store->params[i];
-    if (!is_in(param, unit, k)) continue;
+  for (size_t i = store->unit_starts[unit]; i < store->unit_starts[unit + 1]; i++) {
+    const ad_stored *param = &store->params[store->by_unit[i]];
+    if (!is_of(param, k)) continue;
+    store->names[count] = param->name;
     store->segments[count++] = param->segment;
     if (!part) continue;
     ad_cast(part, store->options.compute, param->value.data, param->value.dtype, ad_array_numel(&param->value));
     part += ad_array_numel(&param->value) * ad_dtype_size(store->options.compute);
   }
-  if (!count || !slot->memory[k]) return AD_OK;
-  ad_collective call = {.op = AD_ALL_GATHER, .group = store->kinds[k].group, .in = slot->parts[k]};
-  call.out = slot->memory[k];
-  call.dtype = store->options.compute;
-  call.segments = store->segments;
-  call.segment_count = count;
-  call.site = AD_HERE;
-  return ad_comm_post(store->comm, &call, &slot->requests[k]);
+  return count;
+}
+
+/* The parts of all parameters of the unit as one packed array: cut by rows on the kind's axes; on others every rank has
+ * its own elements. */
+static ad_status post_apart(ad_store *store, ad_copy_slot *slot, size_t unit, size_t k) {
+  const ad_copy_kind *kind = &store->kinds[k];
+  size_t count = take_parts(store, unit, k, slot->parts[k]);
+  if (!count) return AD_OK;
+  ad_layout layout = ad_layout_all(kind->group.mesh, AD_V);
+  ad_layout_set(&layout, kind->axes, AD_S(0));
+  ad_array parts = ad_array_describe_packed(store->comm, store->options.compute, store->segments, count, &layout),
+           whole;
+  ad_transit transit = {.move = AD_MOVE_ALL_GATHER, .axes = kind->axes, .to = AD_R, .site = AD_HERE, .what = "values"};
+  transit.names = store->names;
+  AD_TRY(ad_array_after(store->comm, &parts, transit.move, transit.axes, transit.to, transit.site, &whole));
+  parts.data = slot->parts[k];
+  whole.data = slot->memory[k];
+  return ad_transit_post(store->comm, &transit, &parts, &whole, &slot->requests[k]);
 }
 
 static ad_status gather(ad_store *store, ad_copy_slot *slot, size_t unit) {
@@ -169,9 +181,9 @@ static ad_status gather(ad_store *store, ad_copy_slot *slot, size_t unit) {
 
 /* Where the parameters of the slot's unit are now; nowhere, if `memory` is NULL. */
 static void set_copies(ad_store *store, const ad_copy_slot *slot, void *const *memory) {
-  for (size_t i = 0; i < store->param_count; i++) {
-    ad_stored *param = &store->params[i];
-    if (!param->is_gathered || (int64_t)param->unit != slot->unit) continue;
+  for (size_t i = store->unit_starts[slot->unit]; i < store->unit_starts[slot->unit + 1]; i++) {
+    ad_stored *param = &store->params[store->by_unit[i]];
+    if (!param->is_gathered) continue;
     char *start = memory ? memory[param->kind] : NULL;
     param->compute.data = start ? start + param->start * ad_dtype_size(store->options.compute) : NULL;
   }
@@ -193,9 +205,9 @@ ad_status ad_window_refill(ad_store *store) {
 static ad_status poison(ad_store *store, const ad_copy_slot *slot) {
   size_t size = ad_dtype_size(store->options.compute);
   AD_TRY(fence(store));
-  for (size_t i = 0; i < store->param_count; i++) {
-    const ad_stored *param = &store->params[i];
-    if (!param->is_gathered || (int64_t)param->unit != slot->unit || !slot->memory[param->kind]) continue;
+  for (size_t i = store->unit_starts[slot->unit]; i < store->unit_starts[slot->unit + 1]; i++) {
+    const ad_stored *param = &store->params[store->by_unit[i]];
+    if (!param->is_gathered || !slot->memory[param->kind]) continue;
     int shared = store->kinds[param->kind].shared;
     char *copy = (char *)slot->memory[param->kind] + param->start * size;
     if (!shared) memset(copy, POISON, ad_array_numel(&param->compute) * size);

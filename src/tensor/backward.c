@@ -1,6 +1,8 @@
-/* Backward: walks the tape from the loss to the leaves, gives every gradient its memory and hands those of parameters
- * to the reducer as soon as they are complete. */
+/* Backward: walks the tape from a loss, or from values whose gradients arrived, to the leaves; gives every gradient its
+ * memory and hands those of parameters to their reducers as soon as they are complete. */
 #include <string.h>
+#include "array/array.h"
+#include "layout/shown.h"
 #include "reduce/reducer.h"
 #include "tensor/tape.h"
 
@@ -32,30 +34,46 @@ static ad_status give_back(ad_tape *tape, const ad_array *grad) {
 
 /* ---- where gradients go ---- */
 
-static ad_status first_gradient(ad_tape *tape, ad_tensor *tensor, int *adds) {
+static ad_array describe_gradient(const ad_tape *tape, const ad_tensor *tensor) {
   ad_layout dual = ad_layout_dual(&tensor->array.layout);
-  tensor->grad = ad_array_describe(tape->comm, tensor->array.dtype, &tensor->array.shape, &dual);
+  return ad_array_describe(tape->comm, tensor->array.dtype, &tensor->array.shape, &dual);
+}
+
+/* In the last start the gradient of a parameter that no earlier one reached forms in the reducer's own memory, if it
+ * has the tape's dtype. Gradients of earlier starts wait on the tape: what stands with the reducer counts. *adds stays
+ * 0 unless it is done. */
+static ad_status form_in_reducer(const ad_tape *tape, ad_tensor *tensor, int *adds, int *done) {
+  ad_reducer *reducer = ad_is_parameter(tensor) ? tensor->from->reducer : NULL;
+  *done = 0;
+  if (!reducer || !tape->began_last) return AD_OK;
+  ad_array target;
+  int target_adds;
+  AD_TRY(ad_reducer_target(reducer, tensor->param, &target, &target_adds));
+  int in_place = target.data || (tape->dry && ad_reducer_writes_in_place(reducer, tensor->param));
+  if (!in_place || target.dtype != tensor->grad.dtype) return AD_OK;
+  tensor->grad.data = target.data;
+  *adds = target_adds;
+  *done = 1;
+  return AD_OK;
+}
+
+static ad_status first_gradient(ad_tape *tape, ad_tensor *tensor, int *adds) {
+  int done;
+  tensor->has_earlier = tensor->has_grad;
+  tensor->earlier = tensor->grad.data;
+  tensor->grad = describe_gradient(tape, tensor);
   *adds = 0;
-  if (tensor->is_parameter && tape->options.reducer) {
-    ad_array target;
-    AD_TRY(ad_reducer_target(tape->options.reducer, tensor->param, &target, adds));
-    int in_place = target.data || (tape->dry && ad_reducer_writes_in_place(tape->options.reducer, tensor->param));
-    if (in_place && target.dtype == tensor->grad.dtype) {
-      tensor->grad.data = target.data;
-      tensor->has_grad = 1;
-      return AD_OK;
-    }
-    *adds = 0;
-  }
-  AD_TRY(take_gradient(tape, ad_array_bytes(&tensor->grad), &tensor->grad.data));
-  tensor->has_grad = 1;
+  AD_TRY(form_in_reducer(tape, tensor, adds, &done));
+  if (!done) AD_TRY(take_gradient(tape, ad_array_bytes(&tensor->grad), &tensor->grad.data));
+  tensor->has_grad = tensor->takes_shares = 1;
   return AD_OK;
 }
 
 static ad_status claim(ad_tape *tape, ad_tensor *tensor, gradient_slot *slot) {
   if (!tensor->carries) return AD_OK;
+  int is_leaf = !tensor->op;  // whose gradient goes nowhere and adds up over the starts
   slot->adds = 1;
-  if (!tensor->has_grad) AD_TRY(first_gradient(tape, tensor, &slot->adds));
+  if (!tensor->takes_shares && !(is_leaf && tensor->has_grad)) AD_TRY(first_gradient(tape, tensor, &slot->adds));
   slot->data = tensor->grad.data;
   return AD_OK;
 }
@@ -70,15 +88,16 @@ static int stands_twice(const ad_tensor *out, int i) {
 // Operand 0 takes over the memory of the result's gradient, which nobody needs any more.
 static int takes_over(const ad_tensor *out) {
   const ad_tensor *operand = out->operand[0];
-  return out->op->hands_over && operand->carries && !operand->has_grad && !operand->is_parameter && !out->is_kept &&
+  return out->op->hands_over && operand->carries && !operand->has_grad && !ad_is_parameter(operand) && !out->is_kept &&
          !stands_twice(out, 0);
 }
 
 static ad_status claim_slots(ad_tape *tape, ad_tensor *out, gradient_slot *slot) {
   if (takes_over(out)) {
-    out->operand[0]->grad = out->grad;
-    out->operand[0]->has_grad = 1;
-    slot[0].data = out->grad.data;
+    ad_tensor *operand = out->operand[0];
+    operand->grad = describe_gradient(tape, operand);
+    operand->grad.data = slot[0].data = out->grad.data;
+    operand->has_grad = operand->takes_shares = 1;
   }
   for (int i = 0; i < out->operand_count; i++) {
     if (slot[i].data) continue;
@@ -94,16 +113,36 @@ static ad_status claim_slots(ad_tape *tape, ad_tensor *out, gradient_slot *slot)
 
 /* ---- the walk ---- */
 
-// Another share of this gradient is in; a parameter's goes to the reducer with the last one.
-static ad_status one_use_less(ad_tape *tape, ad_tensor *tensor) {
-  if (!tensor->carries || --tensor->uses) return AD_OK;
-  if (!tensor->is_parameter) return AD_OK;
-  if (!tape->options.reducer) {
-    if (tape->options.gradient) tape->options.gradient(tape->options.gradient_context, tensor->param, &tensor->grad);
+// A parameter's gradient is complete.
+static ad_status hand_over(ad_tensor *parameter) {
+  const ad_parameters *from = parameter->from;
+  if (!from->reducer) {
+    if (from->gradient) from->gradient(from->gradient_context, parameter->param, &parameter->grad);
     return AD_OK;
   }
-  tensor->has_grad = 0;
-  return ad_reducer_add(tape->options.reducer, tensor->param, &tensor->grad, tensor->site);
+  parameter->has_grad = 0;
+  return ad_reducer_add(from->reducer, parameter->param, &parameter->grad, parameter->site);
+}
+
+// Another share of this gradient is in.
+static ad_status one_use_less(const ad_tape *tape, ad_tensor *tensor) {
+  if (!tensor->carries || --tensor->uses) return AD_OK;
+  return tape->began_last && ad_is_parameter(tensor) ? hand_over(tensor) : AD_OK;
+}
+
+// The gradient went on to the operands. A kept one stays, added to that of earlier starts.
+static ad_status leave(ad_tape *tape, ad_tensor *out, int handed_over) {
+  out->takes_shares = 0;
+  if (!out->is_kept) {
+    out->has_grad = 0;
+    return handed_over ? AD_OK : give_back(tape, &out->grad);
+  }
+  if (!out->has_earlier) return AD_OK;
+  ad_array spent = out->grad;
+  out->grad.data = out->earlier;
+  if (spent.data) ad_rows(spent.dtype)->put(out->earlier, spent.data, 1, ad_array_numel(&spent), 1);
+  out->has_earlier = 0;
+  return give_back(tape, &spent);
 }
 
 static ad_status run_backward(ad_tape *tape, ad_tensor *out) {
@@ -113,39 +152,63 @@ static ad_status run_backward(ad_tape *tape, ad_tensor *out) {
   tape_mark mark = ad_tape_mark(tape);
   AD_TRY(ad_tape_take_scratch(tape, out));
   AD_TRY(ad_tape_acquire(tape, out, out->op->unread));
-  ad_status status = tape->dry ? AD_OK : out->op->backward(tape, out, slot);
-  ad_tape_release(tape, out, out->op->unread);
+  ad_status status = tape->dry && !out->op->runs_dry ? AD_OK : out->op->backward(tape, out, slot);
+  ad_tape_release(out, out->op->unread);
   ad_tape_rewind(tape, mark);
   if (status) return status;
-  if (!out->is_kept) {
-    out->has_grad = 0;
-    if (!handed_over) AD_TRY(give_back(tape, &out->grad));
-  }
+  AD_TRY(leave(tape, out, handed_over));
   for (int i = 0; i < out->operand_count; i++) AD_TRY(one_use_less(tape, out->operand[i]));
   return AD_OK;
 }
 
-// Counts, for every tensor between the leaves and the loss, the shares that its gradient will get.
-static void count_uses(ad_tensor *loss) {
-  loss->uses = 1;  // the seed
-  for (ad_tensor *each = loss; each; each = each->previous) {
+/* One start: from several outputs at once, each a loss (its gradient NULL, the seed 1) or a value with the gradient
+ * that arrived for it. */
+typedef struct start {
+  ad_tensor *const *outputs;
+  const ad_array *const *gradients; /* NULL: all are losses */
+  size_t count;
+  const char *site;
+} start;
+
+static const ad_array *arriving(const start *from, size_t i) { return from->gradients ? from->gradients[i] : NULL; }
+
+// Counts, for every tensor between the leaves and the outputs, the shares that its gradient will get.
+static void count_uses(const ad_tape *tape, const start *from) {
+  for (size_t i = 0; i < from->count; i++) from->outputs[i]->uses += from->outputs[i]->carries;  // the seeds
+  for (ad_tensor *each = tape->last; each; each = each->previous) {
     if (!each->uses) continue;
     for (int i = 0; i < each->operand_count; i++) each->operand[i]->uses += each->operand[i]->carries;
   }
 }
 
-static ad_status seed(ad_tape *tape, ad_tensor *loss) {
-  gradient_slot slot = {NULL, 0};
-  AD_TRY(claim(tape, loss, &slot));
-  if (slot.data) ad_rows(loss->array.dtype)->fill(slot.data, 1, 1, slot.adds);
-  return one_use_less(tape, loss);
+// What an earlier start left for a parameter that this last one does not reach.
+static ad_status hand_over_unreached(const ad_tape *tape) {
+  for (ad_tensor *each = tape->last; each; each = each->previous) {
+    if (ad_is_parameter(each) && each->has_grad && !each->uses) AD_TRY(hand_over(each));
+  }
+  return AD_OK;
 }
 
-static ad_status walk(ad_tape *tape, ad_tensor *loss) {
-  count_uses(loss);
-  AD_TRY(seed(tape, loss));
-  for (ad_tensor *each = loss; each; each = each->previous) {
-    if (each->op && each->has_grad) AD_TRY(run_backward(tape, each));
+static ad_status seed(ad_tape *tape, const start *from, size_t i) {
+  ad_tensor *output = from->outputs[i];
+  gradient_slot slot = {NULL, 0};
+  ad_array arrives = {0};
+  if (arriving(from, i)) arrives = *arriving(from, i);  // may be the output's own, which claiming moves
+  AD_TRY(claim(tape, output, &slot));
+  const row_kernels *rows = ad_rows(output->array.dtype);
+  if (slot.data && arrives.data)
+    rows->put(slot.data, arrives.data, 1, ad_numel(output), slot.adds);
+  else if (slot.data && !arriving(from, i))
+    rows->fill(slot.data, 1, 1, slot.adds);
+  return one_use_less(tape, output);
+}
+
+static ad_status walk(ad_tape *tape, const start *from) {
+  count_uses(tape, from);
+  if (tape->began_last) AD_TRY(hand_over_unreached(tape));
+  for (size_t i = 0; i < from->count; i++) AD_TRY(seed(tape, from, i));
+  for (ad_tensor *each = tape->last; each; each = each->previous) {
+    if (each->op && each->takes_shares) AD_TRY(run_backward(tape, each));
   }
   return AD_OK;
 }
@@ -172,12 +235,7 @@ static ad_status check_loss_type(const ad_layout *layout, const char *site) {
   return AD_OK;
 }
 
-static ad_status check_loss(const ad_tape *tape, const ad_tensor *loss, const char *site) {
-  AD_TRY(ad_tape_status(tape));
-  if (!ad_tape_owns(tape, loss))
-    return ad_fail(AD_INVALID, "%s: backward: the loss is %s", site, ad_tape_foreigner(loss));
-  if (tape->ran_backward)
-    return ad_fail(AD_INVALID, "%s: backward ran already since the last ad_tape_reset; add losses before it", site);
+ad_status ad_check_loss(const ad_tensor *loss, const char *site) {
   char shape[96];
   if (loss->array.shape.ndim || !ad_dtype_is_float(loss->array.dtype))
     return ad_fail(AD_INVALID, "%s: backward: the loss has shape %s and dtype %s, but must be a scalar; sum it first",
@@ -185,20 +243,87 @@ static ad_status check_loss(const ad_tape *tape, const ad_tensor *loss, const ch
   return check_loss_type(&loss->array.layout, site);
 }
 
-ad_status ad_backward_at(ad_tape *tape, ad_tensor *loss, const char *site) {
-  AD_NEED(tape);
+static ad_status check_arriving_layout(const ad_layout *grad, const ad_layout *output, size_t i, const char *site) {
+  ad_layout dual = ad_layout_dual(output);
+  if (ad_layout_equal(grad, &dual)) return AD_OK;
+  char is[160], wanted[160], of[160];
+  ad_layouts_shown_apart(grad, &dual, is, wanted, sizeof is);
+  return ad_fail(
+      AD_TYPE,
+      "%s: backward: the gradient of output %zu is \"%s\" on mesh \"%s\", but the output is \"%s\" on \"%s\": "
+      "its gradient must be the dual of that, \"%s\" (ad_layout_dual)",
+      site, i, is, ad_mesh_text(grad->mesh), ad_layout_shown(output, of, sizeof of), ad_mesh_text(output->mesh),
+      wanted);
+}
+
+// A gradient that arrives for output i must be described as the tape describes its own.
+static ad_status check_arriving(const ad_tape *tape, const start *from, size_t i) {
+  const ad_array *grad = arriving(from, i), *output = &from->outputs[i]->array;
+  const char *site = from->site;
+  char a[96], b[96];
+  if (!grad->layout.mesh) return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu has no mesh", site, i);
+  if (grad->dtype != output->dtype)
+    return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu is %s, but the output is %s", site, i,
+                   ad_dtype_name(grad->dtype), ad_dtype_name(output->dtype));
+  if (!ad_shape_equal(&grad->shape, &output->shape))
+    return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu has shape %s, but the output has %s", site, i,
+                   ad_shape_print(&grad->shape, a, sizeof a), ad_shape_print(&output->shape, b, sizeof b));
+  if (grad->scale)
+    return ad_fail(AD_TYPE, "%s: backward: the gradient of output %zu carries the scale 2^-%d; bring it to scale 0",
+                   site, i, grad->scale);
+  AD_TRY(check_arriving_layout(&grad->layout, &output->layout, i, site));
+  return ad_array_check(tape->comm, grad, "backward", site);
+}
+
+static ad_status check_output(const ad_tape *tape, const start *from, size_t i) {
+  const ad_tensor *output = from->outputs[i];
+  int is_loss = !arriving(from, i);
+  if (!ad_tape_owns(tape, output) && is_loss)
+    return ad_fail(AD_INVALID, "%s: backward: the loss is %s", from->site, ad_tape_foreigner(output));
+  if (!ad_tape_owns(tape, output))
+    return ad_fail(AD_INVALID, "%s: backward: output %zu is %s", from->site, i, ad_tape_foreigner(output));
+  return is_loss ? ad_check_loss(output, from->site) : check_arriving(tape, from, i);
+}
+
+static ad_status check_start(const ad_tape *tape, const start *from) {
+  AD_TRY(ad_tape_status(tape));
+  if (tape->began_last)
+    return ad_fail(
+        AD_INVALID,
+        "%s: backward ran already since the last ad_tape_reset; add losses before it, or mark only the final "
+        "start (ad_backward_from) as the last",
+        from->site);
+  int reaches = 0;
+  for (size_t i = 0; i < from->count; i++) {
+    AD_TRY(check_output(tape, from, i));
+    reaches |= from->outputs[i]->carries;
+  }
+  if (reaches) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: backward: no parameter and no input is reached from %s", from->site,
+                 from->count ? "the outputs, which are made of constants" : "a start without outputs");
+}
+
+ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const *outputs, const ad_array *const *gradients, size_t n,
+                              int last, const char *site) {
   if (!site) site = AD_NO_SITE;
+  AD_NEED(tape);
+  if (n) AD_NEED(outputs);
+  start from = {outputs, gradients, n, site};
   if (tape->runs_forward) ad_tape_trace(tape, "forward", 0);
   tape->runs_forward = 0;
-  ad_status status = check_loss(tape, loss, site);
+  ad_status status = check_start(tape, &from);
   if (!status) {
-    tape->ran_backward = 1;
+    tape->began_last = last != 0;
     ad_tape_trace(tape, "backward", 1);
-    status = walk(tape, loss);
+    status = walk(tape, &from);
     ad_tape_trace(tape, "backward", 0);
   }
   if (!status) return AD_OK;
   ad_tape_fail(tape, status);
   ad_tape_tell(tape);
   return ad_tape_status(tape);
+}
+
+ad_status ad_backward_at(ad_tape *tape, ad_tensor *loss, const char *site) {
+  return ad_backward_from_at(tape, &loss, NULL, 1, 1, site);
 }

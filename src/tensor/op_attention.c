@@ -7,19 +7,30 @@
 
 enum { BLOCK = 64 };  // rows
 
+typedef struct attention_numbers {
+  int64_t head_dim; /* elements of one head */
+} attention_numbers;
+
+static const attention_numbers *numbers_of(const ad_tensor *out) { return out->own; }
+static head_sizes sizes_of(const ad_tensor *out) { return ad_head_sizes(out, numbers_of(out)->head_dim); }
+
+static ad_status attention_check(const ad_tape *tape, const ad_tensor *out) {
+  return ad_check_heads(tape, out, numbers_of(out)->head_dim);
+}
+
 static size_t block_rows(const head_sizes *size, size_t first) {
   return size->seq - first < BLOCK ? size->seq - first : BLOCK;
 }
 
 // The log-sum-exp of every row of every head: [batch, heads, seq].
 static size_t attention_saved(const ad_tensor *out) {
-  head_sizes size = ad_head_sizes(out);
+  head_sizes size = sizes_of(out);
   return size.batch * size.heads * size.seq * ad_dtype_size(out->array.dtype);
 }
 
 // Scores of a block and, in backward, their gradients.
 static size_t attention_scratch(const ad_tensor *out) {
-  head_sizes size = ad_head_sizes(out);
+  head_sizes size = sizes_of(out);
   return 2 * block_rows(&size, 0) * size.seq * ad_dtype_size(out->array.dtype);
 }
 
@@ -33,7 +44,7 @@ typedef struct block {
 } block;
 
 static block block_of(const ad_tensor *out, size_t batch, size_t head, size_t first) {
-  head_sizes size = ad_head_sizes(out);
+  head_sizes size = sizes_of(out);
   size_t rows = block_rows(&size, first);
   return (block){out,  size,         batch * size.seq * size.width + head * size.head_dim,          first,
                  rows, first + rows, ad_at(out, out->saved, (batch * size.heads + head) * size.seq)};
@@ -92,7 +103,7 @@ static void forward_block(const block *at, void *scores) {
 }
 
 static ad_status attention_forward(ad_tape *tape, ad_tensor *out) {
-  head_sizes size = ad_head_sizes(out);
+  head_sizes size = sizes_of(out);
   for (size_t unit = 0; unit < size.batch * size.heads; unit++) {
     for (size_t first = 0; first < size.seq; first += BLOCK) {
       block at = block_of(out, unit / size.heads, unit % size.heads, first);
@@ -147,7 +158,7 @@ static void backward_block(const block *at, const gradient_slot *slot) {
 }
 
 static ad_status attention_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
-  head_sizes size = ad_head_sizes(out);
+  head_sizes size = sizes_of(out);
   size_t blocks = (size.seq + BLOCK - 1) / BLOCK;
   for (size_t unit = 0; unit < size.batch * size.heads; unit++) {
     for (size_t i = blocks; i-- > 0;) {
@@ -162,7 +173,9 @@ static const operation attention = {.name = "attention",
                                     .dims = "bsd,bsd,bsd->bsd",
                                     .linearity = AD_NONLINEAR,
                                     .whole = "s",
-                                    .check = ad_check_heads,
+                                    .dtypes = IN_F32_F64,
+                                    .own_size = sizeof(attention_numbers),
+                                    .check = attention_check,
                                     .saved = attention_saved,
                                     .scratch = attention_scratch,
                                     .forward = attention_forward,
@@ -170,5 +183,5 @@ static const operation attention = {.name = "attention",
 
 ad_tensor *ad_attention_at(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, int64_t head_dim,
                            const char *site) {
-  return ad_tape_apply(tape, &attention, (ad_tensor *[]){q, k, v}, 3, &(attributes){.head_dim = head_dim}, site);
+  return ad_tape_apply(tape, &attention, (ad_tensor *[]){q, k, v}, 3, &(attention_numbers){head_dim}, site);
 }

@@ -1,5 +1,5 @@
-/* Operations that treat each element by itself, and the sum of all of them: add, multiply, scale, divide, sum, swiglu,
- * gelu. */
+/* Operations that treat each element by itself, and the sum of all of them: add, multiply, scale, sum, swiglu, gelu.
+ * Division by a count is in op_count.c. */
 #include "tensor/operation.h"
 
 static const row_kernels *rows_of(const ad_tensor *out) { return ad_rows(out->array.dtype); }
@@ -23,6 +23,7 @@ static ad_status add_backward(ad_tape *tape, ad_tensor *out, const gradient_slot
 static const operation add = {.name = "add",
                               .dims = "...,...->...",
                               .linearity = AD_ADDITIVE,
+                              .dtypes = IN_F32_F64,
                               .hands_over = 1,
                               .forward = add_forward,
                               .backward = add_backward};
@@ -49,6 +50,7 @@ static ad_status multiply_backward(ad_tape *tape, ad_tensor *out, const gradient
 static const operation multiply = {.name = "multiply",
                                    .dims = "...,...->...",
                                    .linearity = AD_MULTILINEAR,
+                                   .dtypes = IN_F32_F64,
                                    .forward = multiply_forward,
                                    .backward = multiply_backward};
 
@@ -58,53 +60,32 @@ ad_tensor *ad_multiply_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char 
 
 /* ---- scale ---- */
 
+typedef struct scale_numbers {
+  double factor;
+} scale_numbers;
+
+static double factor_of(const ad_tensor *out) { return ((const scale_numbers *)out->own)->factor; }
+
 static ad_status scale_forward(ad_tape *tape, ad_tensor *out) {
-  rows_of(out)->put(out->array.data, value(out, 0), out->attributes.number, ad_numel(out), 0);
+  rows_of(out)->put(out->array.data, value(out, 0), factor_of(out), ad_numel(out), 0);
   return AD_OK;
 }
 
 static ad_status scale_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
-  rows_of(out)->put(slot[0].data, out->grad.data, out->attributes.number, ad_numel(out), slot[0].adds);
+  rows_of(out)->put(slot[0].data, out->grad.data, factor_of(out), ad_numel(out), slot[0].adds);
   return AD_OK;
 }
 
 static const operation scale = {.name = "scale",
                                 .dims = "...->...",
                                 .linearity = AD_MULTILINEAR,
+                                .dtypes = IN_F32_F64,
+                                .own_size = sizeof(scale_numbers),
                                 .forward = scale_forward,
                                 .backward = scale_backward};
 
 ad_tensor *ad_scale_at(ad_tape *tape, ad_tensor *a, double factor, const char *site) {
-  return ad_tape_apply(tape, &scale, &a, 1, &(attributes){.number = factor}, site);
-}
-
-/* ---- divide: by a count, where 0 / 0 is 0 (law 5) ---- */
-
-static void put_divided(const ad_tensor *out, void *dst, const void *src, int adds) {
-  if (out->attributes.number != 0)
-    rows_of(out)->put_divided(dst, src, out->attributes.number, ad_numel(out), adds);
-  else
-    rows_of(out)->fill(dst, 0, ad_numel(out), adds);
-}
-
-static ad_status divide_forward(ad_tape *tape, ad_tensor *out) {
-  put_divided(out, out->array.data, value(out, 0), 0);
-  return AD_OK;
-}
-
-static ad_status divide_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
-  put_divided(out, slot[0].data, out->grad.data, slot[0].adds);
-  return AD_OK;
-}
-
-static const operation divide = {.name = "divide",
-                                 .dims = "...->...",
-                                 .linearity = AD_MULTILINEAR,
-                                 .forward = divide_forward,
-                                 .backward = divide_backward};
-
-ad_tensor *ad_divide_at(ad_tape *tape, ad_tensor *a, double count, const char *site) {
-  return ad_tape_apply(tape, &divide, &a, 1, &(attributes){.number = count}, site);
+  return ad_tape_apply(tape, &scale, &a, 1, &(scale_numbers){factor}, site);
 }
 
 /* ---- sum ---- */
@@ -121,8 +102,12 @@ static ad_status sum_backward(ad_tape *tape, ad_tensor *out, const gradient_slot
   return AD_OK;
 }
 
-static const operation sum = {
-    .name = "sum", .dims = "...->", .linearity = AD_MULTILINEAR, .forward = sum_forward, .backward = sum_backward};
+static const operation sum = {.name = "sum",
+                              .dims = "...->",
+                              .linearity = AD_MULTILINEAR,
+                              .dtypes = IN_F32_F64,
+                              .forward = sum_forward,
+                              .backward = sum_backward};
 
 ad_tensor *ad_sum_at(ad_tape *tape, ad_tensor *a, const char *site) {
   return ad_tape_apply(tape, &sum, &a, 1, NULL, site);
@@ -150,6 +135,7 @@ static ad_status swiglu_backward(ad_tape *tape, ad_tensor *out, const gradient_s
 static const operation swiglu = {.name = "swiglu",
                                  .dims = "...,...->...",
                                  .linearity = AD_NONLINEAR,
+                                 .dtypes = IN_F32_F64,
                                  .scratch = swiglu_scratch,
                                  .forward = swiglu_forward,
                                  .backward = swiglu_backward};
@@ -170,8 +156,12 @@ static ad_status gelu_backward(ad_tape *tape, ad_tensor *out, const gradient_slo
   return AD_OK;
 }
 
-static const operation gelu = {
-    .name = "gelu", .dims = "...->...", .linearity = AD_NONLINEAR, .forward = gelu_forward, .backward = gelu_backward};
+static const operation gelu = {.name = "gelu",
+                               .dims = "...->...",
+                               .linearity = AD_NONLINEAR,
+                               .dtypes = IN_F32_F64,
+                               .forward = gelu_forward,
+                               .backward = gelu_backward};
 
 ad_tensor *ad_gelu_at(ad_tape *tape, ad_tensor *x, const char *site) {
   return ad_tape_apply(tape, &gelu, &x, 1, NULL, site);

@@ -33,6 +33,7 @@ static ad_status embedding_backward(ad_tape *tape, ad_tensor *out, const gradien
 static const operation embedding = {.name = "embedding",
                                     .dims = "vd,...->...d",
                                     .linearity = AD_MULTILINEAR,
+                                    .dtypes = IN_F32_F64,
                                     .whole = "v",
                                     .indices = 1u << 1,
                                     .unread = 1u << 0,

@@ -39,6 +39,7 @@ static ad_status linear_backward(ad_tape *tape, ad_tensor *out, const gradient_s
 static const operation linear = {.name = "linear",
                                  .dims = "...k,kn->...n",
                                  .linearity = AD_MULTILINEAR,
+                                 .dtypes = IN_F32_F64,
                                  .forward = linear_forward,
                                  .backward = linear_backward};
 
@@ -72,6 +73,7 @@ static ad_status linear_transposed_backward(ad_tape *tape, ad_tensor *out, const
 static const operation linear_transposed = {.name = "linear_transposed",
                                             .dims = "...k,nk->...n",
                                             .linearity = AD_MULTILINEAR,
+                                            .dtypes = IN_F32_F64,
                                             .forward = linear_transposed_forward,
                                             .backward = linear_transposed_backward};
 

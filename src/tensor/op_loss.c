@@ -63,6 +63,7 @@ static ad_status loss_backward(ad_tape *tape, ad_tensor *out, const gradient_slo
 static const operation cross_entropy = {.name = "cross_entropy",
                                         .dims = "...v,...->",
                                         .linearity = AD_NONLINEAR,
+                                        .dtypes = IN_F32_F64,
                                         .whole = "v",
                                         .indices = 1u << 1,
                                         .saved = loss_saved,

@@ -1,16 +1,40 @@
 /* The transitions of law 2 as operations: forward moves arrays, backward is the entry of the transition table. */
+#include "array/transit.h"
+#include "base/seams.h"
 #include "tensor/tape.h"
 
 static int moves_bytes(ad_move move) {
   return move != AD_MOVE_CONVERT && move != AD_MOVE_ONCE && move != AD_MOVE_DECLARE;
 }
 
-static const ad_transition *transition_of(const ad_tensor *out) {
-  return ad_transition_find(out->attributes.move, out->attributes.from, out->attributes.to);
+/* One transition: over `axes` from type `from` to type `to`. */
+typedef struct move_numbers {
+  ad_move move;
+  ad_axes axes;
+  ad_type from, to;
+  int ordinal; /* its number among the transitions of its tape, in the order of recording */
+} move_numbers;
+
+static const move_numbers *numbers_of(const ad_tensor *out) { return out->own; }
+
+/* The one place where a transition of a tape is executed: forward, or with its table entry's backward. Beside what it
+ * hands on, at->ordinal and `backward` say which transition of the tape it is. */
+static ad_status execute(ad_tape *tape, const ad_tensor *out, int backward, const ad_array *from, ad_array *to) {
+  const move_numbers *at = numbers_of(out);
+  ad_move move = backward ? ad_transition_find(at->move, at->from, at->to)->backward : at->move;
+  ad_type type = backward ? ad_type_dual(at->from) : at->to;
+  ad_transit transit = {.move = move,
+                        .axes = at->axes,
+                        .to = type,
+                        .accumulate = tape->options.dtype,
+                        .site = out->site,
+                        .ordinal = at->ordinal,
+                        .backward = backward};
+  return ad_transit_run(tape->comm, &transit, from, to);
 }
 
 // The layout that backward arrives at from the dual of `after`: it must be the dual of what the move began with.
-static int is_undone(const ad_layout *before, const ad_layout *after, const attributes *at, int ndim,
+static int is_undone(const ad_layout *before, const ad_layout *after, const move_numbers *at, int ndim,
                      const char *site) {
   const ad_transition *transition = ad_transition_find(at->move, at->from, at->to);
   ad_layout grad = ad_layout_dual(after), wanted = ad_layout_dual(before), arrived;
@@ -20,7 +44,7 @@ static int is_undone(const ad_layout *before, const ad_layout *after, const attr
 }
 
 static ad_status move_describe(ad_tape *tape, ad_tensor *out) {
-  const attributes *at = &out->attributes;
+  const move_numbers *at = numbers_of(out);
   const ad_array *x = &out->operand[0]->array;
   AD_TRY(ad_array_after(tape->comm, x, at->move, at->axes, at->to, out->site, &out->array));
   if (is_undone(&x->layout, &out->array.layout, at, x->shape.ndim, out->site)) return AD_OK;
@@ -34,14 +58,12 @@ static ad_status move_describe(ad_tape *tape, ad_tensor *out) {
 // No byte moves and none is cleared: the same memory under another type.
 static int move_shares(const ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array;
-  return !moves_bytes(out->attributes.move) && out->attributes.move != AD_MOVE_ONCE &&
-         ad_shape_equal(&x->local, &out->array.local);
+  ad_move move = numbers_of(out)->move;
+  return !moves_bytes(move) && move != AD_MOVE_ONCE && ad_shape_equal(&x->local, &out->array.local);
 }
 
 static ad_status move_forward(ad_tape *tape, ad_tensor *out) {
-  const attributes *at = &out->attributes;
-  return ad_array_move(tape->comm, &out->operand[0]->array, at->move, at->axes, at->to, tape->options.dtype, out->site,
-                       &out->array);
+  return execute(tape, out, 0, &out->operand[0]->array, &out->array);
 }
 
 // The gradient before it is added to one that is there already.
@@ -50,16 +72,17 @@ static size_t move_scratch(const ad_tensor *out) {
 }
 
 static ad_status move_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
-  const attributes *at = &out->attributes;
   ad_array arrives = out->operand[0]->grad;
   if (slot[0].adds) arrives.data = out->scratch;
-  AD_TRY(ad_array_move(tape->comm, &out->grad, transition_of(out)->backward, at->axes, ad_type_dual(at->from),
-                       tape->options.dtype, out->site, &arrives));
+  AD_TRY(execute(tape, out, 1, &out->grad, &arrives));
   return slot[0].adds ? ad_array_add(&out->operand[0]->grad, &arrives, out->site) : AD_OK;
 }
 
 static const operation transition = {.name = "move",
                                      .describe = move_describe,
+                                     .dtypes = IN_ANY_FLOAT,
+                                     .own_size = sizeof(move_numbers),
+                                     .runs_dry = 1,
                                      .scratch = move_scratch,
                                      .shares = move_shares,
                                      .forward = move_forward,
@@ -80,8 +103,8 @@ static ad_axes innermost_of(const ad_layout *layout, ad_axes axes) {
 
 // As many of `at->axes` as one move can take: those of one type, and one axis alone where several cuts do not come back
 // in their order.
-static ad_axes axes_at_once(const ad_array *x, const attributes *at, const char *site) {
-  attributes part = *at;
+static ad_axes axes_at_once(const ad_array *x, const move_numbers *at, const char *site) {
+  move_numbers part = *at;
   int first = __builtin_ctz(first_of(at->axes));
   part.from = x->layout.type[first];
   part.axes = at->axes & ad_layout_axes_of(&x->layout, part.from);
@@ -95,7 +118,7 @@ static int is_same_on_all(ad_type type) { return type == AD_R || type == AD_I ||
 
 // Axes that only a set such as "dp" brought in: one rank that is where the move leads, or where no entry leads and none
 // is needed, because R, I and P mean the same there.
-static ad_axes axes_left_out(const ad_layout *layout, const attributes *at, ad_axes axes) {
+static ad_axes axes_left_out(const ad_layout *layout, const move_numbers *at, ad_axes axes) {
   ad_axes named = ad_mesh_named(layout->mesh), out = 0;
   if (!(axes & named)) return 0;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -106,10 +129,18 @@ static ad_axes axes_left_out(const ad_layout *layout, const attributes *at, ad_a
   return out & axes & ~named;
 }
 
+static ad_tensor *record(ad_tape *tape, ad_tensor *x, move_numbers at, const char *site) {
+  ad_record_passing passing = {site, at.ordinal, at.axes, 1};
+  ad_seam_pass(AD_SEAM_RECORD, &passing);
+  at.axes = passing.axes;
+  for (int i = 0; i < passing.times; i++) x = ad_tape_apply(tape, &transition, &x, 1, &at, site);
+  return x;
+}
+
 ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const char *axes, ad_type to, const char *site) {
-  attributes at = {.move = move, .to = to};
-  ad_axes left = 0;
   if (!site) site = AD_NO_SITE;
+  move_numbers at = {.move = move, .to = to};
+  ad_axes left = 0;
   if (!tape) return ad_tape_missing(site, ad_move_name(move));
   ad_status status = ad_axes_parse(axes, &left);
   if (status) x = ad_tape_fail(tape, ad_fail_in(status, "%s: %s", site, ad_move_name(move)));
@@ -120,8 +151,9 @@ ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const char *axe
       at.axes = axes_at_once(&x->array, &at, site);
       at.from = x->array.layout.type[__builtin_ctz(at.axes)];
     }
+    at.ordinal = tape->transitions++;
     left &= ~at.axes;
-    x = ad_tape_apply(tape, &transition, &x, 1, &at, site);
+    x = record(tape, x, at, site);
   }
   if (!ad_tape_failed(tape)) return x;
   if (moves_bytes(move)) ad_tape_tell(tape);  // the others may wait in it

@@ -3,15 +3,20 @@
 #include <string.h>
 #include "tensor/operation.h"
 
+typedef struct norm_numbers {
+  double epsilon;
+} norm_numbers;
+
 // 1 / sqrt(mean(x^2) + epsilon) of every row.
 static size_t norm_saved(const ad_tensor *out) { return ad_rows_of(out) * ad_dtype_size(out->array.dtype); }
 
 static ad_status norm_forward(ad_tape *tape, ad_tensor *out) {
   const row_kernels *rows = ad_rows(out->array.dtype);
+  const norm_numbers *numbers = out->own;
   size_t width = ad_columns(out), count = ad_rows_of(out);
   for (size_t i = 0; i < count; i++) {
     const void *x = ad_at(out, out->operand[0]->array.data, i * width);
-    double inverse = 1 / sqrt(rows->dot(x, x, width) / (double)width + out->attributes.number);
+    double inverse = 1 / sqrt(rows->dot(x, x, width) / (double)width + numbers->epsilon);
     ad_set_element(out->array.dtype, out->saved, i, inverse);
     rows->norm(ad_at(out, out->array.data, i * width), x, out->operand[1]->array.data, inverse, width);
   }
@@ -40,11 +45,13 @@ static const operation rms_norm = {.name = "rms_norm",
                                    .dims = "...d,d->...d",
                                    .linearity = AD_NONLINEAR,
                                    .whole = "d",
+                                   .dtypes = IN_F32_F64,
+                                   .own_size = sizeof(norm_numbers),
                                    .saved = norm_saved,
                                    .scratch = norm_scratch,
                                    .forward = norm_forward,
                                    .backward = norm_backward};
 
 ad_tensor *ad_rms_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site) {
-  return ad_tape_apply(tape, &rms_norm, (ad_tensor *[]){x, weight}, 2, &(attributes){.number = epsilon}, site);
+  return ad_tape_apply(tape, &rms_norm, (ad_tensor *[]){x, weight}, 2, &(norm_numbers){epsilon}, site);
 }

@@ -7,16 +7,15 @@ enum { SPANS_MAX = 16 };
 
 /* ---- heads ---- */
 
-head_sizes ad_head_sizes(const ad_tensor *out) {
+head_sizes ad_head_sizes(const ad_tensor *out, int64_t head_dim) {
   const ad_shape *local = &out->array.local;
-  head_sizes sizes = {(size_t)local->dim[0], (size_t)local->dim[1], (size_t)local->dim[2], 0,
-                      (size_t)out->attributes.head_dim};
+  head_sizes sizes = {(size_t)local->dim[0], (size_t)local->dim[1], (size_t)local->dim[2], 0, (size_t)head_dim};
   sizes.heads = sizes.width / sizes.head_dim;
   return sizes;
 }
 
-ad_status ad_check_heads(const ad_tape *tape, const ad_tensor *out) {
-  int64_t head_dim = out->attributes.head_dim, width = out->array.shape.dim[2];
+ad_status ad_check_heads(const ad_tape *tape, const ad_tensor *out, int64_t head_dim) {
+  int64_t width = out->array.shape.dim[2];
   if (head_dim < 1 || width % head_dim)
     return ad_fail(AD_INVALID, "%s: %s: head_dim %" PRId64 " does not divide the last dimension, %" PRId64, out->site,
                    out->op->name, head_dim, width);
@@ -37,27 +36,36 @@ ad_status ad_check_heads(const ad_tape *tape, const ad_tensor *out) {
 
 /* ---- rotary ---- */
 
+typedef struct rotary_numbers {
+  int64_t head_dim; /* elements of one head */
+  double base;
+} rotary_numbers;
+
+static const rotary_numbers *numbers_of(const ad_tensor *out) { return out->own; }
+static head_sizes sizes_of(const ad_tensor *out) { return ad_head_sizes(out, numbers_of(out)->head_dim); }
+
 static ad_status rotary_check(const ad_tape *tape, const ad_tensor *out) {
-  AD_TRY(ad_check_heads(tape, out));
-  if (out->attributes.head_dim % 2)
+  const rotary_numbers *numbers = numbers_of(out);
+  AD_TRY(ad_check_heads(tape, out, numbers->head_dim));
+  if (numbers->head_dim % 2)
     return ad_fail(AD_INVALID, "%s: rotary: head_dim is %" PRId64 ", but pairs need an even number", out->site,
-                   out->attributes.head_dim);
-  if (!(out->attributes.number > 0))
-    return ad_fail(AD_INVALID, "%s: rotary: base is %g, but must be above 0", out->site, out->attributes.number);
+                   numbers->head_dim);
+  if (!(numbers->base > 0))
+    return ad_fail(AD_INVALID, "%s: rotary: base is %g, but must be above 0", out->site, numbers->base);
   return AD_OK;
 }
 
 // Cosines [seq, head_dim / 2], then sines, at the positions that this rank holds.
 static size_t rotary_saved(const ad_tensor *out) {
-  head_sizes size = ad_head_sizes(out);
+  head_sizes size = sizes_of(out);
   return size.seq * size.head_dim * ad_dtype_size(out->array.dtype);
 }
 
 // Pair i of every position.
 static void fill_pair(const ad_tensor *out, size_t i, const ad_span *spans, int count) {
-  head_sizes size = ad_head_sizes(out);
+  head_sizes size = sizes_of(out);
   size_t half = size.head_dim / 2, at = i;
-  double frequency = pow(out->attributes.number, -2.0 * (double)i / (double)size.head_dim);
+  double frequency = pow(numbers_of(out)->base, -2.0 * (double)i / (double)size.head_dim);
   for (int k = 0; k < count; k++)
     for (int64_t position = spans[k].first; position < spans[k].first + spans[k].count; position++, at += half) {
       ad_set_element(out->array.dtype, out->saved, at, cos((double)position * frequency));
@@ -72,14 +80,14 @@ static ad_status fill_table(ad_tape *tape, ad_tensor *out) {
   if (count > SPANS_MAX)
     return ad_fail(AD_INVALID, "%s: rotary: the sequence is cut into %d pieces; %d is the most", out->site, count,
                    SPANS_MAX);
-  size_t pairs = ad_head_sizes(out).head_dim / 2;
+  size_t pairs = sizes_of(out).head_dim / 2;
   for (size_t i = 0; i < pairs; i++) fill_pair(out, i, spans, count);
   return AD_OK;
 }
 
 static void rotate_all(const ad_tensor *out, void *dst, const void *src, double direction, int adds) {
   const row_kernels *rows = ad_rows(out->array.dtype);
-  head_sizes size = ad_head_sizes(out);
+  head_sizes size = sizes_of(out);
   size_t half = size.head_dim / 2, sines = size.seq * half;
   for (size_t i = 0; i < size.batch * size.seq; i++) {
     size_t angle = i % size.seq * half;
@@ -102,11 +110,13 @@ static ad_status rotary_backward(ad_tape *tape, ad_tensor *out, const gradient_s
 static const operation rotary = {.name = "rotary",
                                  .dims = "bsd->bsd",
                                  .linearity = AD_MULTILINEAR,
+                                 .dtypes = IN_F32_F64,
+                                 .own_size = sizeof(rotary_numbers),
                                  .check = rotary_check,
                                  .saved = rotary_saved,
                                  .forward = rotary_forward,
                                  .backward = rotary_backward};
 
 ad_tensor *ad_rotary_at(ad_tape *tape, ad_tensor *x, int64_t head_dim, double base, const char *site) {
-  return ad_tape_apply(tape, &rotary, &x, 1, &(attributes){.number = base, .head_dim = head_dim}, site);
+  return ad_tape_apply(tape, &rotary, &x, 1, &(rotary_numbers){head_dim, base}, site);
 }

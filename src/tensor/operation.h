@@ -10,6 +10,10 @@
 
 enum { OPERANDS_MAX = 3 };
 
+/* Sets of dtypes of values, for records: bit 1u << dtype. No record computes in bf16 yet; what moves values without
+ * reading them can. */
+enum { IN_F32_F64 = 1u << AD_F32 | 1u << AD_F64, IN_ANY_FLOAT = IN_F32_F64 | 1u << AD_BF16 };
+
 /* Where the gradient of one operand goes. */
 typedef struct gradient_slot {
   void *data; /* the operand's local elements; NULL: it carries no gradient */
@@ -27,6 +31,15 @@ typedef struct operation {
   unsigned indices;  /* bit i: operand i is i32, a constant */
   unsigned unread;   /* bit i: backward does not read the elements of operand i */
   int hands_over;    /* operand 0's gradient is the result's own: it may take over the memory */
+  /* The dtypes of values for which forward and backward have arithmetic; a tape of another dtype refuses the operation.
+   * Where the kernels of one more dtype are written (rows.h, gemm.h, or in the record's own file), its bit is added. */
+  unsigned dtypes;
+  size_t own_size;  /* of the record's own struct, for what the operation knows beside its operands; at out->own */
+  int runs_dry;     /* on engine dry forward and backward are called too: they check more than the rule does */
+  int makes_memory; /* forward gives the result's memory (ad_tape_take) and may say its local shape only then;
+                       `describe` gives the shape that a plan counts with. Its scratch memory stays until reset */
+  int not_linear; /* backward is not linear in the arriving gradient: where that is an addend (P, of a result that is R)
+                     the sum over ranks would be wrong, so such a result is refused */
   /* All optional. `describe` fills out->array where dims cannot; `check` looks at what dims do not say. */
   ad_status (*describe)(ad_tape *tape, ad_tensor *out);
   ad_status (*check)(const ad_tape *tape, const ad_tensor *out);
@@ -38,15 +51,6 @@ typedef struct operation {
   ad_status (*backward)(ad_tape *tape, ad_tensor *out, const gradient_slot *slot); /* a slot for each operand */
 } operation;
 
-/* An operation's parameters that are no tensors. */
-typedef struct attributes {
-  double number;    /* factor, count, epsilon, base */
-  int64_t head_dim; /* elements of one head */
-  ad_move move;     /* transitions: over `axes` from type `from` to type `to` */
-  ad_axes axes;
-  ad_type from, to;
-} attributes;
-
 struct ad_tensor {
   ad_tape *tape;
   ad_tensor *previous; /* the one recorded before */
@@ -54,24 +58,31 @@ struct ad_tensor {
   const char *site;
   ad_tensor *operand[OPERANDS_MAX];
   int operand_count;
-  attributes attributes;
+  const void *own; /* the operation's own struct, op->own_size bytes */
   ad_array array;
   ad_array grad; /* of dual layout; means something while has_grad */
   int has_grad;
-  int carries; /* a gradient: it is a parameter or made from one */
-  int is_parameter, is_kept;
+  int carries; /* a gradient: it is a parameter or an input, or made from one */
+  int is_kept;
+  const ad_parameters *from; /* of a parameter: whose number `param` it is; NULL for everything else */
   size_t param;
-  const ad_array *source; /* of a parameter: where its memory is found at each use */
-  int uses;               /* during backward: operations that still have to leave their share of the gradient */
+  /* During a start of backward: operations and seeds that still have to leave their share of the gradient, and whether
+   * `grad` takes them in (not so a kept value's, which is an earlier start's until the first share of this one). */
+  int uses, takes_shares;
+  int has_earlier;
+  void *earlier; /* of a kept value, while `grad` takes in the shares of a start: its gradient of earlier starts */
   void *saved, *scratch;
 };
 
-/* Records one operation: checks, gives memory, runs forward. A dead tensor on failure. */
-ad_tensor *ad_tape_apply(ad_tape *tape, const operation *op, ad_tensor *const *operands, int count,
-                         const attributes *given, const char *site);
+/* Records one operation: checks, gives memory, runs forward. `own`: op->own_size bytes, copied. A dead tensor on
+ * failure. */
+ad_tensor *ad_tape_apply(ad_tape *tape, const operation *op, ad_tensor *const *operands, int count, const void *own,
+                         const char *site);
 ad_tensor *ad_tape_fail(ad_tape *tape, ad_status status);       /* keeps the first error; returns a dead tensor */
 ad_tensor *ad_tape_missing(const char *site, const char *what); /* says that there is no tape; returns NULL */
 int ad_tape_failed(const ad_tape *tape);
+/* Law 5: AD_TYPE unless the loss is P or I on every axis, AD_INVALID unless it is a scalar. */
+ad_status ad_check_loss(const ad_tensor *loss, const char *site);
 /* Tells the other ranks of this tape's error, once: they may wait for this one in a collective. */
 void ad_tape_tell(ad_tape *tape);
 ad_comm *ad_tape_comm(const ad_tape *tape);
@@ -79,6 +90,8 @@ int ad_tape_owns(const ad_tape *tape, const ad_tensor *tensor); /* a live tensor
 const char *ad_tape_foreigner(const ad_tensor *tensor);         /* what it is instead, in words */
 /* Describes out->array by the rule in op->dims: shape (AD_INVALID), layout (AD_TYPE), dtype. */
 ad_status ad_operation_describe(const ad_tape *tape, ad_tensor *out);
+
+static inline int ad_is_parameter(const ad_tensor *tensor) { return tensor->from != NULL; }
 
 /* Local sizes, for op_*.c. */
 static inline size_t ad_numel(const ad_tensor *tensor) { return (size_t)ad_shape_numel(&tensor->array.local); }

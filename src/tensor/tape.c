@@ -83,7 +83,7 @@ void ad_tape_reset(ad_tape *tape) {
   tape->dry_used = 0;
   tape->last = NULL;
   tape->spares = tape->records = NULL;
-  tape->runs_forward = tape->ran_backward = tape->told = 0;
+  tape->runs_forward = tape->began_last = tape->transitions = tape->told = 0;
   tape->status = AD_OK;
   tape->message[0] = 0;
 }
@@ -116,17 +116,13 @@ ad_tensor *ad_tape_fail(ad_tape *tape, ad_status status) {
 }
 
 ad_tensor *ad_tape_missing(const char *site, const char *what) {
-  ad_fail(AD_INVALID, "%s: %s: the tape is NULL", site ? site : AD_NO_SITE, what);
+  if (!site) site = AD_NO_SITE;
+  ad_fail(AD_INVALID, "%s: %s: the tape is NULL", site, what);
   return NULL;
 }
 
-// Errors that communication reports are known to the other ranks already.
-static int is_local(ad_status status) {
-  return status == AD_INVALID || status == AD_TYPE || status == AD_MEMORY || status == AD_NUMBER || status == AD_SYSTEM;
-}
-
 void ad_tape_tell(ad_tape *tape) {
-  if (!tape->told && is_local(tape->status)) ad_comm_fail(tape->comm, tape->status, tape->message);
+  if (!tape->told && ad_status_is_own(tape->status)) ad_comm_fail(tape->comm, tape->status, tape->message);
   tape->told = 1;
 }
 
@@ -143,11 +139,12 @@ const char *ad_tape_foreigner(const ad_tensor *tensor) {
   return is_dead(tensor) ? "what an operation returned that failed before ad_tape_reset" : "a tensor of another tape";
 }
 
-static ad_status new_tensor(ad_tape *tape, const char *site, ad_tensor **out) {
-  ad_tensor *tensor = ad_arena_take_zeroed(tape->arena, sizeof *tensor);
+// With room for an operation's own struct behind it.
+static ad_status new_tensor(ad_tape *tape, size_t own_size, const char *site, ad_tensor **out) {
+  ad_tensor *tensor = ad_arena_take_zeroed(tape->arena, sizeof *tensor + own_size);
   if (!tensor) return AD_MEMORY;
   tensor->tape = tape;
-  tensor->site = site ? site : AD_NO_SITE;
+  tensor->site = site;
   tensor->previous = tape->last;
   *out = tensor;
   return AD_OK;
@@ -155,8 +152,8 @@ static ad_status new_tensor(ad_tape *tape, const char *site, ad_tensor **out) {
 
 static ad_status no_memory(const char *site) { return ad_fail(AD_INVALID, "%s: the array has no memory", site); }
 
-static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int is_parameter, const char *site) {
-  int may_index = !is_parameter, comes_later = is_parameter && tape->options.acquire;
+static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int may_index, int comes_later,
+                            const char *site) {
   if (!value) return ad_fail(AD_INVALID, "%s: a leaf needs an array, not NULL", site);
   if (value->dtype != tape->options.dtype && !(may_index && value->dtype == AD_I32))
     return ad_fail(AD_INVALID, "%s: the array is %s, but the tape computes in %s%s", site, ad_dtype_name(value->dtype),
@@ -170,50 +167,81 @@ static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int is_p
   return AD_OK;
 }
 
-static ad_tensor *record_leaf(ad_tape *tape, const ad_array *value, int is_parameter, const char *site) {
+// A leaf of `value`; `from` NULL: no parameter.
+static ad_status record_leaf(ad_tape *tape, const ad_array *value, const ad_parameters *from, int carries,
+                             const char *site, ad_tensor **out) {
+  int may_index = !carries, comes_later = from && from->acquire;
+  AD_TRY(check_leaf(tape, value, may_index, comes_later, site));
+  ad_tensor *leaf;
+  AD_TRY(new_tensor(tape, 0, site, &leaf));
+  leaf->array = *value;
+  leaf->from = from;
+  leaf->carries = carries;
+  tape->last = *out = leaf;
+  return AD_OK;
+}
+
+static ad_tensor *record_value(ad_tape *tape, const ad_array *value, int carries, const char *site) {
   if (!site) site = AD_NO_SITE;
   if (!tape) return ad_tape_missing(site, "leaf");
   if (tape->status) return &tape->dead;
   ad_tensor *leaf;
-  ad_status status = check_leaf(tape, value, is_parameter, site);
-  if (!status) status = new_tensor(tape, site, &leaf);
-  if (status) return ad_tape_fail(tape, status);
-  leaf->array = *value;
-  leaf->source = value;
-  leaf->carries = leaf->is_parameter = is_parameter;
-  tape->last = leaf;
-  return leaf;
+  ad_status status = record_leaf(tape, value, NULL, carries, site, &leaf);
+  return status ? ad_tape_fail(tape, status) : leaf;
 }
 
 ad_tensor *ad_constant_at(ad_tape *tape, const ad_array *value, const char *site) {
-  return record_leaf(tape, value, 0, site);
+  return record_value(tape, value, 0, site);
 }
 
-ad_tensor *ad_parameter_at(ad_tape *tape, const ad_array *value, size_t param, const char *site) {
-  ad_tensor *leaf = record_leaf(tape, value, 1, site);
-  if (leaf) leaf->param = param;
+ad_tensor *ad_input_at(ad_tape *tape, const ad_array *value, const char *site) {
+  return record_value(tape, value, 1, site);
+}
+
+static ad_status check_parameter(const ad_parameters *from, size_t param, const char *site) {
+  if (!from || !from->values) return ad_fail(AD_INVALID, "%s: parameter: `from` is NULL or has no values", site);
+  if (param < from->count) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: parameter %zu of %zu; they are numbered from 0", site, param, from->count);
+}
+
+ad_tensor *ad_parameter_at(ad_tape *tape, const ad_parameters *from, size_t param, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  if (!tape) return ad_tape_missing(site, "leaf");
+  if (tape->status) return &tape->dead;
+  ad_tensor *leaf;
+  ad_status status = check_parameter(from, param, site);
+  if (!status) status = record_leaf(tape, from->values[param], from, 1, site, &leaf);
+  if (status) return ad_tape_fail(tape, status);
+  leaf->param = param;
   return leaf;
 }
 
 /* ---- parameters at their uses ---- */
 
 static int is_held(const ad_tensor *out, int i, unsigned unread) {
-  return out->operand[i]->is_parameter && !(unread >> i & 1);
+  return ad_is_parameter(out->operand[i]) && !(unread >> i & 1);
 }
 
-static void release_first(ad_tape *tape, ad_tensor *out, int count, unsigned unread) {
+// Its memory may be another's from here on.
+static void release(ad_tensor *parameter) {
+  const ad_parameters *from = parameter->from;
+  if (!from->release) return;
+  from->release(from->context, parameter->param);
+  parameter->array.data = NULL;
+}
+
+static void release_first(ad_tensor *out, int count, unsigned unread) {
   for (int i = count; i-- > 0;) {
-    if (is_held(out, i, unread) && tape->options.release)
-      tape->options.release(tape->options.parameter_context, out->operand[i]->param);
+    if (is_held(out, i, unread)) release(out->operand[i]);
   }
 }
 
-static ad_status hold(ad_tape *tape, ad_tensor *parameter) {
-  const ad_tape_options *options = &tape->options;
-  if (options->acquire) AD_TRY(options->acquire(options->parameter_context, parameter->param));
-  parameter->array.data = parameter->source->data;
+static ad_status hold(const ad_tape *tape, ad_tensor *parameter) {
+  const ad_parameters *from = parameter->from;
+  if (from->acquire) AD_TRY(from->acquire(from->context, parameter->param));
+  parameter->array.data = from->values[parameter->param]->data;
   if (parameter->array.data || tape->dry || !ad_numel(parameter)) return AD_OK;
-  if (options->release) options->release(options->parameter_context, parameter->param);
+  release(parameter);
   return no_memory(parameter->site);
 }
 
@@ -221,15 +249,13 @@ ad_status ad_tape_acquire(ad_tape *tape, ad_tensor *out, unsigned unread) {
   for (int i = 0; i < out->operand_count; i++) {
     ad_status status = is_held(out, i, unread) ? hold(tape, out->operand[i]) : AD_OK;
     if (!status) continue;
-    release_first(tape, out, i, unread);
+    release_first(out, i, unread);
     return status;
   }
   return AD_OK;
 }
 
-void ad_tape_release(ad_tape *tape, ad_tensor *out, unsigned unread) {
-  release_first(tape, out, out->operand_count, unread);
-}
+void ad_tape_release(ad_tensor *out, unsigned unread) { release_first(out, out->operand_count, unread); }
 
 /* ---- recording an operation ---- */
 
@@ -245,12 +271,41 @@ static ad_status set_operands(ad_tape *tape, ad_tensor *out, ad_tensor *const *o
   return AD_OK;
 }
 
+static ad_status check_dtype(const ad_tape *tape, const ad_tensor *out) {
+  if (out->op->dtypes >> tape->options.dtype & 1) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: %s: has no arithmetic for values of dtype %s", out->site, out->op->name,
+                 ad_dtype_name(tape->options.dtype));
+}
+
+// The gradient of a result that is R is P: each rank has an addend, of which only linear operations are the sum.
+static ad_status check_linear(const ad_tensor *out) {
+  if (!out->op->not_linear || !out->carries) return AD_OK;
+  const ad_mesh *mesh = out->array.layout.mesh;
+  ad_axes wrong = ad_layout_axes_of(&out->array.layout, AD_R) & (ad_mesh_named(mesh) | ad_mesh_large(mesh));
+  if (!wrong) return AD_OK;
+  return ad_fail(AD_TYPE,
+                 "%s: %s: the result is R on `%s`, so each rank would get an addend of its gradient (P), but the "
+                 "backward of %s is not linear in the gradient; make its operands I there: all_reduce P->I or "
+                 "all_gather S->I",
+                 out->site, out->op->name, ad_axis_name((ad_axis)__builtin_ctz(wrong)), out->op->name);
+}
+
+static ad_status describe(ad_tape *tape, ad_tensor *out) {
+  const operation *op = out->op;
+  AD_TRY(check_dtype(tape, out));
+  AD_TRY(op->describe ? op->describe(tape, out) : ad_operation_describe(tape, out));
+  AD_TRY(check_linear(out));
+  return op->check ? op->check(tape, out) : AD_OK;
+}
+
 static ad_status take_memory(ad_tape *tape, ad_tensor *out) {
   const operation *op = out->op;
-  int stays = !out->operand[0]->is_parameter || !tape->options.acquire;  // else its memory goes with this use
+  const ad_tensor *first = out->operand[0];
+  int stays = !ad_is_parameter(first) || !first->from->acquire;  // else its memory goes with this use
+  int made_by_forward = op->makes_memory && !tape->dry;
   if (stays && op->shares && op->shares(out))
-    out->array.data = out->operand[0]->array.data;
-  else
+    out->array.data = first->array.data;
+  else if (!made_by_forward)
     AD_TRY(ad_tape_take(tape, ad_array_bytes(&out->array), &out->array.data));
   return op->saved ? ad_tape_take(tape, op->saved(out), &out->saved) : AD_OK;
 }
@@ -258,34 +313,37 @@ static ad_status take_memory(ad_tape *tape, ad_tensor *out) {
 static ad_status run_forward(ad_tape *tape, ad_tensor *out) {
   tape_mark mark = ad_tape_mark(tape);
   AD_TRY(ad_tape_take_scratch(tape, out));
-  ad_status status = tape->dry ? AD_OK : out->op->forward(tape, out);
-  ad_tape_rewind(tape, mark);
-  return status;
+  ad_status status = tape->dry && !out->op->runs_dry ? AD_OK : out->op->forward(tape, out);
+  if (!out->op->makes_memory) {
+    ad_tape_rewind(tape, mark);
+    return status;
+  }
+  return status ? status : ad_array_check(tape->comm, &out->array, out->op->name, out->site);
 }
 
 static ad_status apply(ad_tape *tape, ad_tensor *out, ad_tensor *const *operands, int count) {
-  const operation *op = out->op;
   AD_TRY(set_operands(tape, out, operands, count));
-  AD_TRY(op->describe ? op->describe(tape, out) : ad_operation_describe(tape, out));
-  if (op->check) AD_TRY(op->check(tape, out));
+  AD_TRY(describe(tape, out));
   AD_TRY(ad_tape_acquire(tape, out, 0));
   ad_status status = take_memory(tape, out);
   if (!status) status = run_forward(tape, out);
-  ad_tape_release(tape, out, 0);
+  ad_tape_release(out, 0);
   return status;
 }
 
-ad_tensor *ad_tape_apply(ad_tape *tape, const operation *op, ad_tensor *const *operands, int count,
-                         const attributes *given, const char *site) {
+ad_tensor *ad_tape_apply(ad_tape *tape, const operation *op, ad_tensor *const *operands, int count, const void *own,
+                         const char *site) {
+  if (!site) site = AD_NO_SITE;
   if (!tape) return ad_tape_missing(site, op->name);
   if (tape->status) return &tape->dead;
   if (!tape->runs_forward) ad_tape_trace(tape, "forward", 1);
   tape->runs_forward = 1;
   ad_tensor *out;
-  ad_status status = new_tensor(tape, site, &out);
+  ad_status status = new_tensor(tape, op->own_size, site, &out);
   if (status) return ad_tape_fail(tape, status);
   out->op = op;
-  if (given) out->attributes = *given;
+  out->own = out + 1;
+  if (op->own_size) memcpy(out + 1, own, op->own_size);
   status = apply(tape, out, operands, count);
   if (status) return ad_tape_fail(tape, status);
   tape->last = out;

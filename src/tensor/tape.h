@@ -22,11 +22,21 @@ struct ad_tape {
   ad_tensor dead; /* what failed operations return */
   spare *spares;  /* memory to use again */
   spare *records; /* empty records for `spares` */
-  int runs_forward, ran_backward;
-  int told; /* the group knows of the error */
+  int runs_forward;
+  int began_last;  /* the last start of backward began */
+  int transitions; /* recorded so far */
+  int told;        /* the group knows of the error */
   ad_status status;
   char message[AD_MESSAGE_MAX];
 };
+
+/* What passes the seam AD_SEAM_RECORD. */
+typedef struct ad_record_passing {
+  const char *site;
+  int ordinal;  /* of the transition on its tape */
+  ad_axes axes; /* over which it is recorded */
+  int times;    /* 1; 0: it is not */
+} ad_record_passing;
 
 /* Memory until reset; on engine dry the bytes are counted and *out is NULL. */
 ad_status ad_tape_take(ad_tape *tape, size_t bytes, void **out) AD_CHECKED;
@@ -41,7 +51,7 @@ ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) AD_CHECKED;
 /* The parameters among the operands of `out` have memory from acquire to release; `unread` names operands that are left
  * out. On failure none is held. */
 ad_status ad_tape_acquire(ad_tape *tape, ad_tensor *out, unsigned unread) AD_CHECKED;
-void ad_tape_release(ad_tape *tape, ad_tensor *out, unsigned unread);
+void ad_tape_release(ad_tensor *out, unsigned unread);
 void ad_tape_trace(ad_tape *tape, const char *phase, int begins);
 
 #endif

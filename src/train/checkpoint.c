@@ -5,50 +5,72 @@
 #include "io/checkpoint_snapshot.h"
 #include "train/run.h"
 
-enum { VALUES_OF_A_PARAM = 4, NAME_SIZE = 128 };
-static const char *const prefixes[VALUES_OF_A_PARAM] = {"value", "first_moment", "second_moment", "master"};
+enum { NAME_SIZE = 256, NUMBERS = 4 };
 
 typedef struct run_state {
   ad_checkpoint_state state;
   ad_checkpoint_value *values;
   char (*names)[NAME_SIZE];
-  ad_checkpoint_number numbers[4]; /* optimizer steps, seed, loss scale, steps since it changed */
+  ad_checkpoint_number numbers[NUMBERS]; /* optimizer steps, seed, loss scale, steps since it changed */
   char *recipe;
 } run_state;
 
-static ad_array *array_of(ad_run *run, size_t param, int which) {
-  if (which == VALUES_OF_A_PARAM - 1) return run->masters[param];
-  return which ? ad_adamw_state(run->optimizer, param, which - 1) : ad_store_value(run->store, param);
+static void add_value(run_state *s, const char *prefix, const char *name, ad_array *array) {
+  size_t at = s->state.value_count++;
+  snprintf(s->names[at], NAME_SIZE, "%s.%s", prefix, name);
+  s->values[at] = (ad_checkpoint_value){s->names[at], array};
 }
 
-/* A master that is the value itself is kept once. */
-static void list_values(ad_run *run, run_state *s) {
-  size_t at = 0;
-  for (size_t i = 0; i < run->param_count; i++) {
-    for (int which = 0; which < VALUES_OF_A_PARAM; which++) {
-      if (which && array_of(run, i, which) == array_of(run, i, 0)) continue;
-      snprintf(s->names[at], NAME_SIZE, "%s.%s", prefixes[which], run->specs[i].name);
-      s->values[at] = (ad_checkpoint_value){s->names[at], array_of(run, i, which)};
-      at++;
-    }
+/* A master that is the value itself is kept once; a mirror has no moments. */
+static void list_param(ad_run *run, size_t index, run_state *s) {
+  ad_run_param at = ad_run_param_at(run, index);
+  char name[NAME_SIZE / 2];
+  ad_program_param_name(run->program, at.module, at.param, name, sizeof name);
+  for (int part = 0; part < AD_PART_KEPT; part++) {
+    ad_array *array = ad_run_part(run, index, (ad_param_part)part);
+    int again = part && array == ad_run_part(run, index, AD_PART_VALUE);
+    if (array && !again) add_value(s, ad_param_part_name((ad_param_part)part), name, array);
   }
-  s->state.value_count = at;
+}
+
+static void list_states(ad_module *module, run_state *s) {
+  char name[NAME_SIZE / 2];
+  for (size_t i = 0; i < ad_module_state_count(module); i++) {
+    snprintf(name, sizeof name, "%s.%s", ad_module_name(module), ad_module_state_spec(module, i)->name);
+    add_value(s, "state", name, ad_module_state(module, i));
+  }
+}
+
+static size_t most_values(const ad_run *run) {
+  size_t count = run->param_count * AD_PART_KEPT;
+  for (size_t i = 0; i < ad_program_module_count(run->program); i++)
+    count += ad_program_module(run->program, i)->state_count;
+  return count;
+}
+
+static int64_t optimizer_steps(const ad_run *run) {
+  int64_t steps = 0;
+  for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
+    if (run->modules[i] && ad_module_optimizer(run->modules[i]))
+      steps = ad_adamw_steps(ad_module_optimizer(run->modules[i]));
+  }
+  return steps;
 }
 
 static ad_status describe_state(ad_run *run, run_state *s) {
-  size_t count = run->param_count * VALUES_OF_A_PARAM;
+  size_t count = most_values(run);
   AD_TRY(ad_new(count, &s->values));
   AD_TRY(ad_new(count, &s->names));
   AD_TRY(ad_recipe_print(run->recipe, &s->recipe));
-  s->numbers[0] = (ad_checkpoint_number){"optimizer_steps", ad_adamw_steps(run->optimizer)};
+  s->numbers[0] = (ad_checkpoint_number){"optimizer_steps", optimizer_steps(run)};
   s->numbers[1] = (ad_checkpoint_number){"seed", run->recipe->train.seed};
   s->numbers[2] = (ad_checkpoint_number){"loss_scale", run->loss_scale.exponent};
   s->numbers[3] = (ad_checkpoint_number){"loss_scale_good_steps", run->loss_scale.good_steps};
-  s->state = (ad_checkpoint_state){.values = s->values,
-                                   .numbers = s->numbers,
-                                   .number_count = sizeof s->numbers / sizeof *s->numbers,
-                                   .text = s->recipe};
-  list_values(run, s);
+  s->state =
+      (ad_checkpoint_state){.values = s->values, .numbers = s->numbers, .number_count = NUMBERS, .text = s->recipe};
+  for (size_t i = 0; i < run->param_count; i++) list_param(run, i, s);
+  for (size_t i = 0; i < ad_program_module_count(run->program); i++)
+    if (run->modules[i]) list_states(run->modules[i], s);
   return AD_OK;
 }
 
@@ -78,7 +100,10 @@ ad_status ad_run_checkpoint_bytes(ad_run *run, size_t *out) {
 }
 
 static void take_numbers(ad_run *run, const run_state *s) {
-  ad_adamw_set_steps(run->optimizer, s->numbers[0].value);
+  for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
+    if (run->modules[i] && ad_module_optimizer(run->modules[i]))
+      ad_adamw_set_steps(ad_module_optimizer(run->modules[i]), s->numbers[0].value);
+  }
   run->loss_scale.exponent = (int)s->numbers[2].value;
   run->loss_scale.good_steps = s->numbers[3].value;
   if (s->numbers[1].value == run->recipe->train.seed || !ad_run_is_first(run)) return;
@@ -90,7 +115,7 @@ ad_status ad_run_load(ad_run *run, const char *folder, int64_t *steps) {
   AD_NEED(run, folder, steps);
   run_state s = {0};
   ad_status status = ad_run_tell(run, describe_state(run, &s));
-  if (!status) status = ad_checkpoint_load(run->comm, run->mesh, folder, &s.state);
+  if (!status) status = ad_checkpoint_load(run->comm, run->everyone.mesh, folder, &s.state);
   if (!status) {
     take_numbers(run, &s);
     *steps = s.state.step;

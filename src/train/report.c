@@ -58,7 +58,7 @@ static void row(FILE *page, const char *name, const char *format, ...) {
 
 static int64_t element_count(const ad_run *run) {
   int64_t numel = 0;
-  for (size_t i = 0; i < run->param_count; i++) numel += ad_shape_numel(&run->specs[i].shape);
+  for (size_t i = 0; i < run->param_count; i++) numel += ad_shape_numel(&ad_run_param_at(run, i).spec->shape);
   return numel;
 }
 
@@ -85,12 +85,13 @@ static double last_held_out(const ad_metrics *metrics) {
 }
 
 static void write_speed(FILE *page, const ad_report *report, double seconds) {
-  const ad_run *run = report->run;
-  int64_t batch = run->recipe->train.global_batch;
+  const ad_program *program = report->run->program;
+  const ad_program_kind *kind = ad_program_kind_of(program);
   if (!(seconds > 0)) return;
+  const ad_metric *last = &report->metrics->list[report->metrics->count - 1];
   row(page, "speed", "%.1f ms a step (median), %.0f tokens a second, %.2f GFLOP/s in matrix products on all ranks",
-      seconds * 1e3, (double)(batch * run->recipe->data.seq) / seconds,
-      ad_model_flops(run->model, batch) / seconds * 1e-9);
+      seconds * 1e3, (double)last->report.count / seconds,
+      kind->flops(ad_program_own(program), report->run->recipe->train.global_batch) / seconds * 1e-9);
 }
 
 static void write_losses(FILE *page, const ad_metrics *metrics) {
@@ -110,19 +111,27 @@ static void write_memory(FILE *page, const ad_metrics *metrics) {
       (double)most.all_bytes / (1 << 20), (double)most.rank_bytes / (1 << 20));
 }
 
+/* What the program has to say of its data. */
+static void write_facts(FILE *page, const ad_run *run) {
+  const ad_program_kind *kind = ad_program_kind_of(run->program);
+  char text[256];
+  const char *name;
+  for (size_t i = 0; kind->fact && (name = kind->fact(ad_program_own(run->program), i, text, sizeof text)); i++)
+    row(page, name, "%s", text);
+}
+
 static ad_status write_summary(FILE *page, const ad_report *report) {
   const ad_run *run = report->run;
   const ad_recipe *recipe = run->recipe;
   double seconds;
   AD_TRY(median_seconds(report->metrics, &seconds));
   fputs("<table>\n", page);
-  row(page, "mesh", "%s: %lld ranks on engine %s", ad_mesh_text(run->mesh), (long long)ad_mesh_size(run->mesh),
-      ad_comm_engine(run->comm));
-  row(page, "model", "%s, %zu parameters with %lld elements", recipe->model.kind, run->param_count,
+  char mesh[256];
+  row(page, "mesh", "%s: %lld ranks on engine %s", ad_recipe_mesh_text(recipe, mesh, sizeof mesh),
+      (long long)ad_comm_size(run->comm), ad_comm_engine(run->comm));
+  row(page, "model", "%s, %zu parameters with %lld elements", recipe->kind, run->param_count,
       (long long)element_count(run));
-  row(page, "text", "%lld bytes", (long long)ad_text_data_bytes(run->text));
-  row(page, "batch", "%lld samples of %lld tokens in %lld microbatches", (long long)recipe->train.global_batch,
-      (long long)recipe->data.seq, (long long)recipe->train.microbatches);
+  write_facts(page, run);
   row(page, "steps", "%zu of %lld", report->metrics->count, (long long)recipe->train.steps);
   write_losses(page, report->metrics);
   write_speed(page, report, seconds);

@@ -1,6 +1,7 @@
 /* report.html: one page that needs nothing else. */
 #ifndef TRAIN_REPORT_H
 #define TRAIN_REPORT_H
+#include <jansson.h>
 #include "train/metrics.h"
 #include "train/trace.h"
 
@@ -15,6 +16,8 @@ ad_status ad_report_write(const ad_report *report) AD_CHECKED;
 
 /* The table of a proof; says so where there is none. */
 void ad_report_proof(FILE *page, const char *folder);
+/* The map of the mistakes that a check derived from the program; nothing where it planted none. */
+void ad_report_map(FILE *page, const json_t *document);
 /* Text as HTML shows it. */
 void ad_report_text(FILE *page, const char *text);
 

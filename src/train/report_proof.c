@@ -1,5 +1,6 @@
 /* The proof's part of the report: the document of `addend check --json` as a table. */
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/memory.h"
 #include "io/file.h"
@@ -59,11 +60,14 @@ static void sabotage_row(FILE *page, const json_t *mistake) {
 static void write_sabotage(FILE *page, const json_t *document) {
   const json_t *list = json_object_get(document, "sabotage");
   if (!json_array_size(list)) return;
-  fprintf(page,
-          "<h3>Planted mistakes: %zu, of which %lld survived</h3><div class=wide><table><tr><th>mistake<th>caught by"
-          "<th>parameter<th>ratio<th>what the check says</tr>\n",
-          json_array_size(list), (long long)json_integer_value(json_object_get(document, "survivors")));
-  for (size_t i = 0; i < json_array_size(list); i++) sabotage_row(page, json_array_get(list, i));
+  fprintf(
+      page,
+      "<h3>Known mistakes, planted; %lld of all planted mistakes survived</h3><div class=wide><table><tr><th>mistake"
+      "<th>caught by<th>parameter<th>ratio<th>what the check says</tr>\n",
+      (long long)json_integer_value(json_object_get(document, "survivors")));
+  for (size_t i = 0; i < json_array_size(list); i++)
+    if (!json_is_object(json_object_get(json_array_get(list, i), "derived")))
+      sabotage_row(page, json_array_get(list, i));
   fputs("</table></div>\n", page);
 }
 
@@ -73,7 +77,9 @@ static void write_document(FILE *page, const json_t *document) {
           json_is_true(json_object_get(summary, "pass")) ? "It holds" : "It does not hold");
   fprintf(page, "%zu parameters on %lld ranks (<code>", json_array_size(params),
           (long long)json_integer_value(json_object_get(document, "world")));
-  ad_report_text(page, text_at(document, "mesh"));
+  char *mesh = json_dumps(json_object_get(document, "mesh"), JSON_ENCODE_ANY | JSON_COMPACT);
+  ad_report_text(page, mesh ? mesh : "");
+  free(mesh);
   fprintf(page, "</code>) against one process, in %s.</p>\n", text_at(document, "dtype"));
   fputs(
       "<div class=wide><table><tr><th>parameter<th>layout<th>reduced over<th>ratio<th>worst error<th>replicas"
@@ -81,6 +87,7 @@ static void write_document(FILE *page, const json_t *document) {
       page);
   for (size_t i = 0; i < json_array_size(params); i++) param_row(page, json_array_get(params, i));
   fputs("</table></div>\n", page);
+  ad_report_map(page, document);
   write_sabotage(page, document);
 }
 

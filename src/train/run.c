@@ -1,140 +1,178 @@
 /* Making and unmaking a rank's share of a run. What a step does with it is in step.c. */
 #include "train/run.h"
 
+#include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
 
+/* ---- the world ---- */
+
 static ad_status check_world(const ad_run *run) {
-  int64_t ranks = ad_mesh_size(run->mesh), world = ad_comm_size(run->comm);
+  int64_t ranks = 0, world = ad_comm_size(run->comm);
+  char mesh[256];
+  AD_TRY(ad_recipe_world(run->recipe, &ranks));
   if (ranks == world) return AD_OK;
   return ad_fail(AD_INVALID, "the mesh \"%s\" of %s has %lld ranks, this world has %lld; start as many as the mesh has",
-                 ad_mesh_text(run->mesh), run->recipe->path ? run->recipe->path : run->recipe->name, (long long)ranks,
-                 (long long)world);
+                 ad_recipe_mesh_text(run->recipe, mesh, sizeof mesh),
+                 run->recipe->path ? run->recipe->path : run->recipe->name, (long long)ranks, (long long)world);
 }
 
-static ad_status open_text(ad_run *run) {
-  const ad_recipe *recipe = run->recipe;
-  return ad_text_data_open((const char *const *)recipe->data.text, recipe->data.text_count, recipe->data.seq,
-                           recipe->data.held_out, &run->text);
+static ad_status create_everyone(ad_run *run) {
+  const ad_mesh *first = ad_program_mesh(run->program, 0);
+  if (ad_mesh_size(first) != ad_comm_size(run->comm)) {
+    char text[48];
+    snprintf(text, sizeof text, "dp_shard=%lld", (long long)ad_comm_size(run->comm));
+    AD_TRY(ad_mesh_create(text, &run->world));
+    first = run->world;
+  }
+  run->everyone = ad_mesh_group(first, AD_AXES_ALL, ad_comm_rank(run->comm));
+  return AD_OK;
 }
 
-ad_dtype ad_run_compute_dtype(const ad_run *run) {
+/* ---- modules ---- */
+
+static ad_dtype compute_dtype(const ad_run *run) {
   if (run->options.dtype) return run->options.dtype;
   return run->recipe->precision.compute ? run->recipe->precision.compute : AD_F32;
 }
 
-static ad_status contract_of(const ad_run *run, const char *param, ad_contract *out) {
-  ad_dtype forced = run->options.dtype;
-  if (!forced) return ad_recipe_contract(run->recipe, param, out);
-  *out = (ad_contract){.param = forced, .grad = forced, .reduce = forced, .accumulate = forced};
-  return AD_OK;
+static ad_module_options module_options(ad_run *run) {
+  const ad_recipe *recipe = run->recipe;
+  return (ad_module_options){.size = sizeof(ad_module_options),
+                             .compute = compute_dtype(run),
+                             .releases = recipe->shard.zero == 3,
+                             .prefetch = (int)recipe->shard.prefetch,
+                             .seed = (uint64_t)recipe->train.seed,
+                             .reducer = {.size = sizeof(ad_reducer_options),
+                                         .bucket_bytes = (size_t)(recipe->shard.bucket_mib * 1024 * 1024),
+                                         .trace = ad_trace_bucket,
+                                         .trace_context = &run->trace},
+                             .optimizer = {.size = sizeof(ad_adamw_options),
+                                           .beta1 = recipe->train.beta1,
+                                           .beta2 = recipe->train.beta2,
+                                           .epsilon = recipe->train.epsilon,
+                                           .weight_decay = recipe->train.weight_decay}};
 }
 
-static ad_status specify(ad_run *run, size_t i) {
-  ad_param_spec *spec = &run->specs[i];
-  *spec = *ad_model_param(run->model, i);
-  spec->storage = ad_recipe_storage(run->recipe, spec);
-  run->units[i] = spec->unit;
-  AD_TRY(contract_of(run, spec->name, &spec->contract));
-  int is_f16 = (spec->contract.grad == AD_F16 && !spec->contract.raw) || spec->contract.reduce == AD_F16;
-  run->loss_scale.enabled |= is_f16;
-  return AD_OK;
-}
+static int is_here(const ad_run *run, const ad_mesh *mesh) { return ad_mesh_has_rank(mesh, ad_comm_rank(run->comm)); }
 
-static ad_status create_store(ad_run *run) {
-  ad_store_options options = {.size = sizeof options,
-                              .compute = ad_run_compute_dtype(run),
-                              .releases = run->recipe->shard.zero == 3,
-                              .prefetch = (int)run->recipe->shard.prefetch,
-                              .units = run->units};
-  return ad_store_create(run->comm, run->specs, run->param_count, &options, &run->store);
-}
-
-/* Masters are drawn, so that updates start from all digits; values are what they round to. */
-static ad_status initialise(ad_run *run) {
-  for (size_t i = 0; i < run->param_count; i++) {
-    run->masters[i] = ad_store_master(run->store, i);
-    run->computed[i] = ad_store_compute(run->store, i);
-    AD_TRY(ad_param_initialise(ad_model_param(run->model, i), (uint64_t)run->recipe->train.seed,
-                               ad_comm_rank(run->comm), run->masters[i]));
+static ad_status create_modules(ad_run *run) {
+  size_t count = ad_program_module_count(run->program);
+  ad_module_options options = module_options(run);
+  AD_TRY(ad_new(count, &run->modules));
+  AD_TRY(ad_new(count, &run->parameters));
+  for (size_t i = 0; i < count; i++) {
+    const ad_module_spec *spec = ad_program_module(run->program, i);
+    run->param_count += spec->param_count;
+    if (!is_here(run, spec->mesh)) continue;
+    char prefix[AD_PARAM_NAME_SIZE];
+    snprintf(prefix, sizeof prefix, "%s.", spec->name);
+    options.reducer.prefix = count > 1 ? prefix : NULL;
+    ad_status status = ad_module_create(run->comm, spec, &options, &run->modules[i]);
+    if (status) return count > 1 ? ad_fail_in(status, "module `%s`", spec->name) : status;
+    run->parameters[i] = ad_module_parameters(run->modules[i]);
+    run->loss_scale.enabled |= ad_module_has_f16_gradients(run->modules[i]);
   }
-  return ad_run_refresh(run, 1);
-}
-
-static ad_status create_values(ad_run *run) {
-  run->param_count = ad_model_param_count(run->model);
-  AD_TRY(ad_new(run->param_count, &run->specs));
-  AD_TRY(ad_new(run->param_count, &run->units));
-  AD_TRY(ad_new(run->param_count, &run->masters));
-  AD_TRY(ad_new(run->param_count, &run->computed));
-  AD_TRY(ad_new(run->param_count, &run->gradient_list));
-  for (size_t i = 0; i < run->param_count; i++) AD_TRY(specify(run, i));
   run->loss_scale.exponent = run->loss_scale.enabled ? (int)run->recipe->precision.loss_scale : 0;
-  AD_TRY(create_store(run));
-  AD_TRY(initialise(run));
-  return run->recipe->model.weights ? ad_run_read_weights(run, run->recipe->model.weights) : AD_OK;
+  return run->recipe->weights ? ad_run_read_weights(run, run->recipe->weights) : AD_OK;
 }
 
-static ad_status create_reducer(ad_run *run) {
-  ad_reducer_options options = {.size = sizeof options,
-                                .bucket_bytes = (size_t)(run->recipe->shard.bucket_mib * 1024 * 1024),
-                                .trace = ad_trace_bucket,
-                                .trace_context = &run->trace};
-  return ad_reducer_create(run->comm, run->specs, run->param_count, &options, &run->reducer);
-}
+/* ---- norm groups ---- */
 
-static ad_status create_optimizer(ad_run *run) {
-  ad_adamw_options options = {.size = sizeof options,
-                              .beta1 = run->recipe->train.beta1,
-                              .beta2 = run->recipe->train.beta2,
-                              .epsilon = run->recipe->train.epsilon,
-                              .weight_decay = run->recipe->train.weight_decay};
-  int *decays;
-  AD_TRY(ad_new(run->param_count, &decays));
-  for (size_t i = 0; i < run->param_count; i++) decays[i] = ad_model_param(run->model, i)->decays;
-  ad_status status =
-      ad_adamw_create((const ad_array *const *)run->masters, decays, run->param_count, &options, &run->optimizer);
-  ad_release(decays);
-  return status;
-}
+static int same_name(const char *a, const char *b) { return a == b || (a && b && !strcmp(a, b)); }
 
-static ad_status acquire(void *context, size_t param) { return ad_store_acquire(context, param); }
-
-static void release(void *context, size_t param) { ad_store_release(context, param); }
-
-ad_status ad_run_open_tape(ad_run *run, ad_reducer *reducer, ad_addend_visitor visit, void *context, ad_tape **out) {
-  ad_tape_options options = {.size = sizeof options,
-                             .dtype = ad_run_compute_dtype(run),
-                             .reducer = reducer,
-                             .acquire = acquire,
-                             .release = release,
-                             .parameter_context = run->store,
-                             .gradient = visit,
-                             .gradient_context = context};
-  return ad_tape_create(run->comm, run->mesh, &options, out);
-}
-
-static ad_status create_mesh(ad_run *run) {
-  AD_TRY(ad_recipe_mesh(run->recipe, &run->mesh));
-  AD_TRY(check_world(run));
-  run->everyone = ad_mesh_group(run->mesh, AD_AXES_ALL, ad_comm_rank(run->comm));
+static ad_status find_norm_group(ad_run *run, const char *name, size_t *out) {
+  for (*out = 0; *out < run->norm_group_count; ++*out)
+    if (same_name(run->norm_groups[*out].name, name)) return AD_OK;
+  if (run->norm_group_count == AD_NORM_GROUPS_MAX)
+    return ad_fail(AD_INVALID, "the program has more than %d norm groups", AD_NORM_GROUPS_MAX);
+  run->norm_groups[run->norm_group_count++].name = name;
   return AD_OK;
+}
+
+static ad_status list_gradients(const ad_run *run, ad_norm_group *group, size_t m) {
+  ad_module *module = run->modules[m];
+  size_t count = ad_module_param_count(module);
+  AD_TRY(ad_grow(&group->arrays, group->count, group->count + count));
+  AD_TRY(ad_grow(&group->names, group->count, group->count + count));
+  for (size_t i = 0; i < count; i++) {
+    char name[2 * AD_PARAM_NAME_SIZE];
+    AD_TRY(ad_copy_string(ad_program_param_name(run->program, m, i, name, sizeof name), &group->names[group->count]));
+    group->arrays[group->count++] = ad_module_part(module, i, AD_PART_GRADIENT);
+  }
+  return AD_OK;
+}
+
+/* A mirror's gradients leave, they are nobody's update: they are in no norm. */
+static ad_status create_norm_groups(ad_run *run) {
+  size_t count = ad_program_module_count(run->program);
+  AD_TRY(ad_new(count, &run->norm_group_of));
+  for (size_t i = 0; i < count; i++) {
+    const ad_module_spec *spec = ad_program_module(run->program, i);
+    if (spec->is_mirror) continue;
+    AD_TRY(find_norm_group(run, spec->norm_group, &run->norm_group_of[i]));
+    if (run->modules[i]) AD_TRY(list_gradients(run, &run->norm_groups[run->norm_group_of[i]], i));
+  }
+  return AD_OK;
+}
+
+/* ---- counts, phases ---- */
+
+static ad_status create_counts(ad_run *run) {
+  size_t count = ad_program_count_count(run->program), microbatches = (size_t)run->recipe->train.microbatches;
+  AD_TRY(ad_new(count, &run->counts));
+  AD_TRY(ad_new(count, &run->counted));
+  for (size_t i = 0; i < count; i++) {
+    const ad_count_spec *spec = ad_program_count(run->program, i);
+    AD_TRY(ad_new(microbatches, &run->counted[i]));
+    if (is_here(run, spec->layout.mesh))
+      AD_TRY(ad_count_create(run->comm, &spec->layout, microbatches, &run->counts[i]));
+  }
+  return AD_OK;
+}
+
+static ad_status create_tapes(ad_run *run) {
+  size_t count = ad_program_phase_count(run->program);
+  ad_tape_options options = {.size = sizeof options, .dtype = compute_dtype(run)};
+  AD_TRY(ad_new(count, &run->tapes));
+  for (size_t i = 0; i < count; i++) {
+    size_t module = ad_program_phase(run->program, i)->module;
+    if (run->modules[module])
+      AD_TRY(ad_tape_create(run->comm, ad_program_mesh(run->program, module), &options, &run->tapes[i]));
+  }
+  return AD_OK;
+}
+
+static ad_status create_passing(ad_run *run) {
+  size_t values = run->program->value_count;
+  if (ad_program_loss_count(run->program) > AD_LOSSES_MAX)
+    return ad_fail(AD_INVALID, "the program has more than %d losses", AD_LOSSES_MAX);
+  AD_TRY(ad_new(ad_program_loss_count(run->program), &run->losses));
+  AD_TRY(ad_new(values, &run->values));
+  for (size_t i = 0; i < values; i++) AD_TRY(ad_new(ad_program_phase_count(run->program), &run->values[i].inputs));
+  return AD_OK;
+}
+
+/* ---- the whole ---- */
+
+static ad_status create_program(ad_run *run) {
+  AD_TRY(check_world(run));
+  AD_TRY(ad_recipe_program(run->recipe, run->comm, run->options.dtype, &run->program));
+  AD_TRY(create_everyone(run));
+  return ad_program_kind_of(run->program)->open(ad_program_own(run->program));
 }
 
 // What was made before a failure is given back by ad_run_destroy.
 static ad_status create_parts(ad_run *run, const ad_run_options *options) {
   AD_TRY(ad_options_take(&run->options, sizeof run->options, options, "ad_run_options"));
-  AD_TRY(create_mesh(run));
-  AD_TRY(ad_recipe_model(run->recipe, run->mesh, &run->model));
-  AD_TRY(open_text(run));
-  AD_TRY(ad_batch_create(run->comm, ad_model_batch_layout(run->model), run->recipe, &run->batch));
+  AD_TRY(create_program(run));
   AD_TRY(ad_trace_create(&run->trace));
-  AD_TRY(create_values(run));
-  AD_TRY(create_reducer(run));
-  AD_TRY(ad_count_create(run->comm, &run->count));
-  AD_TRY(create_optimizer(run));
-  AD_TRY(ad_run_open_tape(run, run->reducer, NULL, NULL, &run->tape));
+  AD_TRY(create_modules(run));
+  AD_TRY(create_norm_groups(run));
+  AD_TRY(create_counts(run));
+  AD_TRY(create_tapes(run));
+  AD_TRY(create_passing(run));
   void *sums;
   AD_TRY(ad_comm_alloc(run->comm, AD_RUN_SUMS * sizeof *run->sums, &sums));
   run->sums = sums;
@@ -157,13 +195,28 @@ ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_opt
   return AD_OK;
 }
 
-static void destroy_values(ad_run *run) {
-  ad_store_destroy(run->store);
-  ad_release(run->specs);
-  ad_release(run->units);
-  ad_release(run->masters);
-  ad_release(run->computed);
-  ad_release(run->gradient_list);
+static void destroy_microbatch_parts(ad_run *run) {
+  for (size_t i = 0; run->tapes && i < ad_program_phase_count(run->program); i++) ad_tape_destroy(run->tapes[i]);
+  for (size_t i = 0; run->counts && i < ad_program_count_count(run->program); i++) ad_count_destroy(run->counts[i]);
+  for (size_t i = 0; run->counted && i < ad_program_count_count(run->program); i++) ad_release(run->counted[i]);
+  for (size_t i = 0; run->values && i < run->program->value_count; i++) ad_release(run->values[i].inputs);
+  ad_release(run->tapes);
+  ad_release(run->counts);
+  ad_release(run->counted);
+  ad_release(run->values);
+  ad_release(run->losses);
+}
+
+static void destroy_modules(ad_run *run) {
+  for (size_t i = 0; run->modules && i < ad_program_module_count(run->program); i++) ad_module_destroy(run->modules[i]);
+  for (size_t i = 0; i < run->norm_group_count; i++) {
+    ad_release(run->norm_groups[i].arrays);
+    for (size_t k = 0; k < run->norm_groups[i].count; k++) ad_release(run->norm_groups[i].names[k]);
+    ad_release(run->norm_groups[i].names);
+  }
+  ad_release(run->norm_group_of);
+  ad_release(run->parameters);
+  ad_release(run->modules);
 }
 
 static void write_trace(const ad_run *run) {
@@ -177,26 +230,16 @@ void ad_run_destroy(ad_run *run) {
   if (!run) return;
   write_trace(run);
   ad_comm_free(run->comm, run->sums);
-  ad_tape_destroy(run->tape);
-  ad_adamw_destroy(run->optimizer);
-  ad_reducer_destroy(run->reducer);
-  ad_count_destroy(run->count);
-  destroy_values(run);
+  destroy_microbatch_parts(run);
+  destroy_modules(run);
   ad_trace_destroy(&run->trace);
-  ad_batch_destroy(&run->batch);
-  ad_text_data_close(run->text);
-  ad_model_destroy(run->model);
-  ad_mesh_destroy(run->mesh);
+  ad_program_destroy(run->program);
+  ad_mesh_destroy(run->world);
   ad_release(run);
 }
 
-// The other statuses are already known to every rank, or are the same on all of them.
-static int only_here(ad_status status) {
-  return status == AD_INVALID || status == AD_TYPE || status == AD_MEMORY || status == AD_IO || status == AD_SYSTEM;
-}
-
 ad_status ad_run_tell(ad_run *run, ad_status status) {
-  if (only_here(status)) ad_comm_fail(run->comm, status, ad_last_error());
+  if (ad_status_is_own(status)) ad_comm_fail(run->comm, status, ad_last_error());
   return status;
 }
 
@@ -204,30 +247,44 @@ int ad_run_warns(const ad_run *run) { return ad_run_is_first(run) && !run->optio
 
 int ad_run_is_first(const ad_run *run) { return ad_group_index(&run->everyone, ad_comm_rank(run->comm)) == 0; }
 
+/* ---- reading ---- */
+
+ad_program *ad_run_program(const ad_run *run) { return run->program; }
+ad_module *ad_run_module(const ad_run *run, size_t module) { return run->modules[module]; }
+ad_group ad_run_everyone(const ad_run *run) { return run->everyone; }
+ad_loss_scale *ad_run_loss_scale(ad_run *run) { return &run->loss_scale; }
+ad_comm *ad_run_comm(const ad_run *run) { return run->comm; }
+const ad_recipe *ad_run_recipe(const ad_run *run) { return run->recipe; }
 size_t ad_run_param_count(const ad_run *run) { return run->param_count; }
-const ad_param_spec *ad_run_param(const ad_run *run, size_t index) { return &run->specs[index]; }
-ad_array *ad_run_value(ad_run *run, size_t index) { return ad_store_value(run->store, index); }
-ad_array *ad_run_master(ad_run *run, size_t index) { return ad_store_master(run->store, index); }
+
+ad_run_param ad_run_param_at(const ad_run *run, size_t index) {
+  ad_run_param found = {.param = index};
+  while (found.param >= ad_program_module(run->program, found.module)->param_count)
+    found.param -= ad_program_module(run->program, found.module++)->param_count;
+  found.spec = &ad_program_module(run->program, found.module)->params[found.param];
+  found.held = run->modules[found.module];
+  return found;
+}
+
+ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part) {
+  ad_run_param at = ad_run_param_at(run, index);
+  return at.held ? ad_module_part(at.held, at.param, part) : NULL;
+}
+
 ad_status ad_run_refresh(ad_run *run, int from_master) {
   AD_NEED(run);
-  return ad_store_refresh(run->store, from_master);
+  for (size_t i = 0; i < ad_program_module_count(run->program); i++)
+    if (run->modules[i]) AD_TRY(ad_module_refresh(run->modules[i], from_master));
+  return AD_OK;
 }
-const ad_array *ad_run_gradient(const ad_run *run, size_t index) { return ad_reducer_gradient(run->reducer, index); }
-const ad_mesh *ad_run_mesh(const ad_run *run) { return run->mesh; }
-ad_model *ad_run_model(ad_run *run) { return run->model; }
-ad_adamw *ad_run_optimizer(ad_run *run) { return run->optimizer; }
-ad_reducer *ad_run_reducer(ad_run *run) { return run->reducer; }
-ad_store *ad_run_store(ad_run *run) { return run->store; }
-ad_loss_scale *ad_run_loss_scale(ad_run *run) { return &run->loss_scale; }
-ad_tape *ad_run_tape(ad_run *run) { return run->tape; }
-ad_comm *ad_run_comm(ad_run *run) { return run->comm; }
-const ad_recipe *ad_run_recipe(const ad_run *run) { return run->recipe; }
 
 size_t ad_run_data_bytes(const ad_run *run) {
-  size_t bytes = (size_t)ad_text_data_bytes(run->text);
-  for (size_t m = 0; m < run->batch.count; m++) {
-    const ad_microbatch *microbatch = &run->batch.microbatches[m];
-    bytes += ad_array_bytes(&microbatch->tokens) + ad_array_bytes(&microbatch->targets);
-  }
+  return ad_program_kind_of(run->program)->data_bytes(ad_program_own(run->program));
+}
+
+size_t ad_run_tape_bytes(const ad_run *run) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < ad_program_phase_count(run->program); i++)
+    if (run->tapes[i]) bytes += ad_tape_peak_bytes(run->tapes[i]);
   return bytes;
 }

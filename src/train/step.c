@@ -1,20 +1,20 @@
-/* The step: everything that trains or proves takes it here. Also the loss alone, by the same forward pass. */
+/* The step: everything that trains or proves takes it here. It knows the laws (counts, microbatches, phases forward and
+ * back, sums, norms, updates) and no model. Also the loss alone, by the same forward pass. */
 #include <math.h>
 #include <stdatomic.h>
 #include "array/array.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/kernels.h"
-#include "base/switches.h"
+#include "base/memory.h"
+#include "base/seams.h"
 #include "train/run.h"
 
 typedef struct step_state step_state;
 struct step_state {
   int64_t step;
-  int64_t total;      // counted tokens of the step, all microbatches and ranks (law 5)
-  double loss;        // this rank's addend of the mean
-  ad_axes addend_of;  // axes on which losses are addends
-  double scale;       // what the losses are multiplied by before backward: a power of two
+  double losses[AD_LOSSES_MAX];      // this rank's addends of each
+  ad_layout layouts[AD_LOSSES_MAX];  // of each; no mesh: this rank has none
+  double scale;                      // what the losses are multiplied by before backward: a power of two
   ad_status (*take)(ad_run *run, step_state *state, size_t m);  // one microbatch
 };
 
@@ -23,94 +23,215 @@ void ad_train_interrupt(void) { atomic_store(&interrupt_flag, 1); }
 int ad_interrupt_asked(void) { return atomic_load(&interrupt_flag); }
 void ad_interrupt_clear(void) { atomic_store(&interrupt_flag, 0); }
 
-static ad_status post_count(ad_run *run, int64_t local) {
-  ad_group group = ad_mesh_group(run->mesh, run->batch.cut_axes, ad_comm_rank(run->comm));
-  return ad_count_post(run->count, &group, local, AD_HERE);
-}
+static size_t microbatches(const ad_run *run) { return (size_t)run->recipe->train.microbatches; }
+static size_t losses(const ad_run *run) { return ad_program_loss_count(run->program); }
+static size_t modules(const ad_run *run) { return ad_program_module_count(run->program); }
+static size_t phases(const ad_run *run) { return ad_program_phase_count(run->program); }
+
+/* ---- the batch and its counts (law 5) ---- */
 
 static ad_status read_batch(ad_run *run, step_state *state, int held_out) {
   ad_trace_begin(&run->trace, AD_TRACE_READ, state->step, 0);
-  ad_batch_read(&run->batch, run->text, state->step, held_out);
+  AD_TRY(ad_program_kind_of(run->program)->read(ad_program_own(run->program), state->step, held_out, run->counted));
   ad_trace_end(&run->trace, AD_TRACE_READ, state->step);
-  return post_count(run, ad_batch_counted(&run->batch));
-}
-
-// Sabotage: each microbatch is a mean of its own, and the step is the mean of those.
-static ad_status mean_of_means(ad_run *run, size_t m, double *out) {
-  int64_t counted;
-  AD_TRY(post_count(run, run->batch.microbatches[m].counted));
-  AD_TRY(ad_count_wait(run->count, &counted));
-  *out = (double)counted * (double)run->batch.count;
+  for (size_t i = 0; i < ad_program_count_count(run->program); i++)
+    if (run->counts[i]) AD_TRY(ad_count_post(run->counts[i], run->counted[i], AD_HERE));
   return AD_OK;
 }
 
-static ad_status find_divisor(ad_run *run, step_state *state, size_t m, double *out) {
-  if (m == 0) AD_TRY(ad_count_wait(run->count, &state->total));
-  if (ad_switched(AD_SWITCH_MEAN_OF_MEANS)) return mean_of_means(run, m, out);
-  *out = (double)state->total;
+static ad_status wait_for_counts(ad_run *run) {
+  for (size_t i = 0; i < ad_program_count_count(run->program); i++)
+    if (run->counts[i]) AD_TRY(ad_count_wait(run->counts[i], NULL));
   return AD_OK;
 }
 
-static ad_status forward(ad_run *run, step_state *state, size_t m, ad_tensor **out) {
-  const ad_microbatch *microbatch = &run->batch.microbatches[m];
-  ad_tape_reset(run->tape);
+/* ---- one microbatch, forward ---- */
+
+static void forget_microbatch(ad_run *run) {
+  for (size_t i = 0; i < losses(run); i++) run->losses[i] = (ad_handed_loss){0};
+  for (size_t v = 0; v < run->program->value_count; v++) {
+    run->values[v].output = NULL;
+    for (size_t p = 0; p < phases(run); p++) run->values[v].inputs[p] = NULL;
+  }
+}
+
+/* The first mistake of a phase is told there: in what follows from it nobody would find it. */
+static ad_status check_phase(const ad_run *run, size_t p) {
+  const ad_phase *phase = ad_program_phase(run->program, p);
+  AD_TRY(ad_tape_status(run->tapes[p]));
+  for (size_t v = 0; v < run->program->value_count; v++) {
+    if (run->values[v].output || !ad_phase_lists(phase->gives, run->program->values[v])) continue;
+    return ad_fail(AD_INVALID, "phase `%s` did not give `%s`", phase->name, run->program->values[v]);
+  }
+  return AD_OK;
+}
+
+static ad_status run_phase(ad_run *run, size_t p, size_t m) {
+  const ad_phase *phase = ad_program_phase(run->program, p);
+  ad_store *store = ad_module_store(run->modules[phase->module]);
+  ad_phase_run at = {.program = run->program,
+                     .phase = p,
+                     .microbatch = m,
+                     .tape = run->tapes[p],
+                     .module = run->modules[phase->module],
+                     .parameters = run->parameters[phase->module],
+                     .values = run->values,
+                     .losses = run->losses};
+  ad_tape_reset(at.tape);
   ad_trace_begin(&run->trace, AD_TRACE_FORWARD, (int64_t)m, 0);
-  AD_TRY(ad_store_begin_pass(run->store, 0));
-  ad_tensor *loss = ad_model_loss(run->model, run->tape, run->computed, &microbatch->tokens, &microbatch->targets);
-  AD_TRY(ad_store_end_pass(run->store));
+  AD_TRY(ad_store_begin_pass(store, 0));
+  ad_status status = phase->run(ad_program_own(run->program), &at);
+  if (!status) status = check_phase(run, p);
+  if (!status) status = ad_store_end_pass(store);
   ad_trace_end(&run->trace, AD_TRACE_FORWARD, (int64_t)m);
-  double divisor = 0;
-  AD_TRY(find_divisor(run, state, m, &divisor));
-  *out = ad_divide(run->tape, loss, divisor / state->scale);
+  return status;
+}
+
+/* Only a rank that runs every phase can say that nobody handed a loss in. */
+static ad_status check_losses(const ad_run *run) {
+  for (size_t p = 0; p < phases(run); p++)
+    if (!run->tapes[p]) return AD_OK;
+  for (size_t i = 0; i < losses(run); i++) {
+    if (run->losses[i].numerator) continue;
+    return ad_fail(AD_INVALID, "no phase handed in the loss `%s`", ad_program_loss(run->program, i)->name);
+  }
   return AD_OK;
 }
 
-static ad_status backward(ad_run *run, size_t m, ad_tensor *loss) {
+/* Loss number `i` as backward starts from it: divided by its count, or with its microbatch's share of it. */
+static void divide_loss(ad_run *run, const step_state *state, size_t i, size_t m) {
+  const ad_loss_spec *spec = ad_program_loss(run->program, i);
+  ad_tape *t = run->tapes[run->losses[i].phase];
+  const ad_count *count = run->counts[spec->count];
+  ad_tensor *loss = run->losses[i].numerator;
+  loss = spec->per_microbatch ? ad_share(t, loss, count, m) : ad_divide(t, loss, count);
+  run->losses[i].numerator = state->scale == 1 ? loss : ad_scale(t, loss, state->scale);
+}
+
+static ad_status forward(ad_run *run, const step_state *state, size_t m) {
+  forget_microbatch(run);
+  for (size_t p = 0; p < phases(run); p++)
+    if (run->tapes[p]) AD_TRY(run_phase(run, p, m));
+  AD_TRY(check_losses(run));
+  if (m == 0) AD_TRY(wait_for_counts(run));
+  for (size_t i = 0; i < losses(run); i++)
+    if (run->losses[i].numerator) divide_loss(run, state, i, m);
+  return AD_OK;
+}
+
+static void add_losses(const ad_run *run, step_state *state) {
+  for (size_t i = 0; i < losses(run); i++) {
+    const ad_array *loss = run->losses[i].numerator ? ad_tensor_array(run->losses[i].numerator) : NULL;
+    // Engine dry has no values.
+    if (loss) state->layouts[i] = loss->layout;
+    if (loss && loss->data) state->losses[i] += ad_tensor_scalar(run->losses[i].numerator) / state->scale;
+  }
+}
+
+/* ---- one microbatch, backward ---- */
+
+/* What a phase's backward starts from. */
+typedef struct starts {
+  ad_tensor *outputs[AD_LOSSES_MAX + AD_VALUES_MAX];
+  const ad_array *gradients[AD_LOSSES_MAX + AD_VALUES_MAX]; /* NULL: a loss */
+  ad_array sums[AD_VALUES_MAX];
+  size_t count;
+} starts;
+
+static void start_from_losses(const ad_run *run, size_t p, starts *from) {
+  for (size_t i = 0; i < losses(run); i++) {
+    const ad_handed_loss *loss = &run->losses[i];
+    if (!loss->numerator || loss->phase != p || ad_program_loss(run->program, i)->is_metric) continue;
+    from->gradients[from->count] = NULL;
+    from->outputs[from->count++] = loss->numerator;
+  }
+}
+
+/* The gradients that the phases left that needed the value; those of several are added (law 6). */
+static ad_status start_from_value(const ad_run *run, size_t v, starts *from) {
+  const ad_passed_value *value = &run->values[v];
+  ad_array *sum = &from->sums[v];
+  int arrived = 0;
+  for (size_t p = phases(run); p-- > 0;) {
+    const ad_array *gradient = value->inputs[p] ? ad_grad(value->inputs[p]) : NULL;
+    if (!gradient) continue;
+    if (arrived++)
+      AD_TRY(ad_array_add(sum, gradient, AD_HERE));
+    else
+      *sum = *gradient;
+  }
+  if (!arrived) return AD_OK;
+  from->gradients[from->count] = sum;
+  from->outputs[from->count++] = value->output;
+  return AD_OK;
+}
+
+static ad_status find_starts(const ad_run *run, size_t p, starts *from) {
+  from->count = 0;
+  start_from_losses(run, p, from);
+  const ad_phase *phase = ad_program_phase(run->program, p);
+  for (size_t v = 0; v < run->program->value_count; v++)
+    if (ad_phase_lists(phase->gives, run->program->values[v])) AD_TRY(start_from_value(run, v, from));
+  return AD_OK;
+}
+
+static ad_status backward_phase(ad_run *run, size_t p, size_t m) {
+  starts from;
+  AD_TRY(ad_tape_status(run->tapes[p]));
+  AD_TRY(find_starts(run, p, &from));
+  if (!from.count) return AD_OK;
+  ad_store *store = ad_module_store(run->modules[ad_program_phase(run->program, p)->module]);
   ad_trace_begin(&run->trace, AD_TRACE_BACKWARD, (int64_t)m, 0);
-  AD_TRY(ad_store_begin_pass(run->store, 1));
-  AD_TRY(ad_backward(run->tape, loss));
-  AD_TRY(ad_store_end_pass(run->store));
+  AD_TRY(ad_store_begin_pass(store, 1));
+  AD_TRY(ad_backward_from(run->tapes[p], from.outputs, from.gradients, from.count, 1));
+  AD_TRY(ad_store_end_pass(store));
   ad_trace_end(&run->trace, AD_TRACE_BACKWARD, (int64_t)m);
   return AD_OK;
 }
 
-static void add_loss(const ad_tensor *loss, step_state *state) {
-  if (ad_tensor_array(loss)->data) state->loss += ad_tensor_scalar(loss) / state->scale;  // engine dry has no values
-  state->addend_of = ad_layout_axes_of(&ad_tensor_array(loss)->layout, AD_P);
+static ad_status backward(ad_run *run, size_t m) {
+  for (size_t p = phases(run); p-- > 0;)
+    if (run->tapes[p]) AD_TRY(backward_phase(run, p, m));
+  return AD_OK;
 }
 
+/* ---- microbatches ---- */
+
 static ad_sync sync_of(const ad_run *run, size_t m) {
-  if (m + 1 == run->batch.count) return AD_SYNC_ALL;
+  if (m + 1 == microbatches(run)) return AD_SYNC_ALL;
   return m < run->recipe->train.sync_count ? run->recipe->train.sync[m] : AD_SYNC_SHARD;
 }
 
 static ad_status gradient_microbatch(ad_run *run, step_state *state, size_t m) {
-  ad_tensor *loss;
-  AD_TRY(ad_reducer_begin_microbatch(run->reducer, sync_of(run, m)));
-  AD_TRY(forward(run, state, m, &loss));
-  AD_TRY(backward(run, m, loss));
-  add_loss(loss, state);
-  return ad_reducer_end_microbatch(run->reducer);
+  for (size_t i = 0; i < modules(run); i++)
+    if (run->modules[i]) AD_TRY(ad_reducer_begin_microbatch(ad_module_reducer(run->modules[i]), sync_of(run, m)));
+  AD_TRY(forward(run, state, m));
+  AD_TRY(backward(run, m));
+  add_losses(run, state);
+  for (size_t i = 0; i < modules(run); i++)
+    if (run->modules[i]) AD_TRY(ad_reducer_end_microbatch(ad_module_reducer(run->modules[i])));
+  return AD_OK;
 }
 
 static ad_status loss_microbatch(ad_run *run, step_state *state, size_t m) {
-  ad_tensor *loss;
-  AD_TRY(forward(run, state, m, &loss));
-  AD_TRY(ad_tape_status(run->tape));
-  add_loss(loss, state);
+  AD_TRY(forward(run, state, m));
+  for (size_t p = 0; p < phases(run); p++)
+    if (run->tapes[p]) AD_TRY(ad_tape_status(run->tapes[p]));
+  add_losses(run, state);
   return AD_OK;
 }
 
 static ad_status addend_microbatch(ad_run *run, step_state *state, size_t m) {
-  ad_tensor *loss;
-  AD_TRY(forward(run, state, m, &loss));
-  return backward(run, m, loss);
+  AD_TRY(forward(run, state, m));
+  return backward(run, m);
 }
 
 static ad_status run_microbatches(ad_run *run, step_state *state) {
-  for (size_t m = 0; m < run->batch.count; m++) AD_TRY(state->take(run, state, m));
+  for (size_t m = 0; m < microbatches(run); m++) AD_TRY(state->take(run, state, m));
   return AD_OK;
 }
+
+/* ---- sums of the losses ---- */
 
 ad_status ad_run_reduce_sums(ad_run *run, size_t count, ad_reduction reduction, const char *site) {
   ad_collective reduce = {.op = AD_ALL_REDUCE,
@@ -124,10 +245,16 @@ ad_status ad_run_reduce_sums(ad_run *run, size_t count, ad_reduction reduction, 
   return ad_comm_run(run->comm, &reduce);
 }
 
+static int is_finite_here(const ad_run *run, const step_state *state) {
+  for (size_t i = 0; i < losses(run); i++)
+    if (!ad_program_loss(run->program, i)->is_metric && !isfinite(state->losses[i])) return 0;
+  return 1;
+}
+
 // The sum is not finite: finds the first rank whose own addend is not.
 static ad_status fail_number(ad_run *run, const step_state *state, double sum) {
   double world = (double)ad_comm_size(run->comm);
-  run->sums[0] = isfinite(state->loss) ? world : (double)ad_comm_rank(run->comm);
+  run->sums[0] = is_finite_here(run, state) ? world : (double)ad_comm_rank(run->comm);
   AD_TRY(ad_run_reduce_sums(run, 1, AD_MIN, AD_HERE));
   if (run->sums[0] == world) {
     return ad_fail(AD_NUMBER, "step %lld: the sum of the ranks' losses is %g; nothing was updated",
@@ -137,63 +264,77 @@ static ad_status fail_number(ad_run *run, const step_state *state, double sum) {
                  (long long)state->step, (int)run->sums[0]);
 }
 
-// Where losses are the same on every rank of an axis, the first one counts; 0 * NaN tells of the others.
-static double own_addend(const ad_run *run, const step_state *state) {
-  ad_group copies = ad_mesh_group(run->mesh, AD_AXES_ALL & ~state->addend_of, ad_comm_rank(run->comm));
-  return ad_group_index(&copies, ad_comm_rank(run->comm)) == 0 ? state->loss : 0 * state->loss;
+// Where a loss is the same on every rank of an axis, the first one counts; 0 * NaN tells of the others.
+static double own_addend(const ad_run *run, const step_state *state, size_t i) {
+  const ad_layout *layout = &state->layouts[i];
+  if (!layout->mesh) return 0;
+  int64_t rank = ad_comm_rank(run->comm);
+  ad_group copies = ad_mesh_group(layout->mesh, AD_AXES_ALL & ~ad_layout_axes_of(layout, AD_P), rank);
+  return ad_group_index(&copies, rank) == 0 ? state->losses[i] : 0 * state->losses[i];
 }
 
-static ad_status sum_loss(ad_run *run, const step_state *state, double *out) {
-  run->sums[0] = own_addend(run, state);
-  run->sums[1] = ad_interrupt_asked();
-  AD_TRY(ad_run_reduce_sums(run, AD_RUN_SUMS, AD_SUM, AD_HERE));
-  run->interrupted = run->sums[1] > 0;
-  double sum = run->sums[0];
+static ad_status sum_losses(ad_run *run, const step_state *state, double *each, double *all) {
+  size_t count = losses(run);
+  double sum = 0;
+  for (size_t i = 0; i < count; i++) run->sums[i] = own_addend(run, state, i);
+  run->sums[count] = ad_interrupt_asked();
+  AD_TRY(ad_run_reduce_sums(run, count + 1, AD_SUM, AD_HERE));
+  run->interrupted = run->sums[count] > 0;
+  for (size_t i = 0; i < count; i++) {
+    if (each) each[i] = run->sums[i];
+    if (!ad_program_loss(run->program, i)->is_metric) sum += run->sums[i];
+  }
   if (!isfinite(sum)) return fail_number(run, state, sum);
-  *out = sum;
+  *all = sum;
   return AD_OK;
 }
 
-static void warn_without_tokens(const ad_run *run, const step_state *state) {
-  if (state->total || !ad_run_warns(run) || ad_comm_is_dry(run->comm)) return;  // dry: the others' are not known
-  ad_log(AD_LOG_WARNING, "step %lld: no token of the batch counts; its gradient is 0", (long long)state->step);
+/* ---- after the last microbatch ---- */
+
+static int64_t first_count(const ad_run *run) {
+  int64_t total = 0;
+  for (size_t m = 0; run->counts[0] && m < microbatches(run); m++) total += ad_count_of(run->counts[0], m);
+  return total;
 }
 
-// Sabotage: after the reduction one rank's copy of the last parameter's gradient is another.
-static void perturb_replica(ad_run *run) {
-  if (!ad_switched(AD_SWITCH_PERTURBED_REPLICA)) return;
-  if (ad_group_index(&run->everyone, ad_comm_rank(run->comm)) != 1) return;
-  size_t last = run->param_count - 1;
-  while (last && !ad_array_numel(ad_run_gradient(run, last))) last--;  // of which this rank holds something
-  const ad_array *gradient = ad_run_gradient(run, last);
-  double amount = 1e-3;
-  if (ad_array_numel(gradient) && gradient->data) ad_accumulate(gradient->data, gradient->dtype, &amount, AD_F64, 1, 1);
+static void warn_without_tokens(const ad_run *run, const ad_step_report *report) {
+  if (report->count || !ad_run_warns(run) || ad_comm_is_dry(run->comm)) return;  // dry: the others' are not known
+  ad_log(AD_LOG_WARNING, "step %lld: no token of the batch counts; its gradient is 0", (long long)report->step);
+}
+
+/* One norm for each group; the whole gradient's is that of all groups together. */
+static ad_status find_norms(ad_run *run, double scale, ad_step_report *report) {
+  double squares = 0;
+  for (size_t i = 0; i < run->norm_group_count; i++) {
+    const ad_norm_group *group = &run->norm_groups[i];
+    double sum = 0;
+    AD_TRY(ad_square_sum_named(run->comm, &run->everyone, group->arrays, (const char *const *)group->names,
+                               group->count, AD_HERE, &sum));
+    report->norms[i] = sqrt(sum) / scale;
+    squares += sum;
+  }
+  report->norm = sqrt(squares) / scale;
+  return AD_OK;
 }
 
 static ad_status finish_gradients(ad_run *run, step_state *state, ad_step_report *report) {
-  double norm = 0;
-  AD_TRY(ad_reducer_finish(run->reducer));
-  perturb_replica(run);
+  for (size_t i = 0; i < modules(run); i++)
+    if (run->modules[i]) AD_TRY(ad_reducer_finish(ad_module_reducer(run->modules[i])));
+  ad_seam_pass(AD_SEAM_GRADIENTS, run);
   ad_trace_begin(&run->trace, AD_TRACE_NORM, state->step, 0);
-  AD_TRY(sum_loss(run, state, &report->loss));
-  AD_TRY(ad_reducer_norm(run->reducer, &run->everyone, &norm));
+  AD_TRY(sum_losses(run, state, report->losses, &report->loss));
+  AD_TRY(find_norms(run, state->scale, report));
   ad_trace_end(&run->trace, AD_TRACE_NORM, state->step);
-  report->norm = norm / state->scale;
-  report->count = state->total;
-  warn_without_tokens(run, state);
+  report->count = first_count(run);
+  warn_without_tokens(run, report);
   return AD_OK;
 }
 
-// Sabotage: the gradient overflows on one rank, which then decides for itself.
-static double own_norm(const ad_run *run, double norm) {
-  int overflows =
-      ad_switched(AD_SWITCH_OVERFLOW_PER_RANK) && ad_group_index(&run->everyone, ad_comm_rank(run->comm)) == 1;
-  return overflows ? INFINITY : norm;
-}
-
-// The norm is one number for all ranks: they skip together.
+// The norm is one number for all ranks: they skip together, and all modules or none.
 static ad_status judge_norm(ad_run *run, ad_step_report *report) {
-  report->skipped = !ad_loss_scale_update(&run->loss_scale, own_norm(run, report->norm));
+  double norm = report->norm;
+  ad_seam_pass(AD_SEAM_NORM, &norm);
+  report->skipped = !ad_loss_scale_update(&run->loss_scale, norm);
   if (!report->skipped) return AD_OK;
   if (!run->loss_scale.enabled) {
     return ad_fail(AD_NUMBER, "step %lld: the norm of the gradient is %g although the loss is %g; nothing was updated",
@@ -206,16 +347,21 @@ static ad_status judge_norm(ad_run *run, ad_step_report *report) {
   return AD_OK;
 }
 
+static ad_status update_module(ad_run *run, size_t i, const ad_step_report *report) {
+  if (report->skipped) return ad_module_refresh(run->modules[i], 1);
+  double clip = ad_clip_factor(report->norms[run->norm_group_of[i]], run->recipe->train.clip);
+  return ad_module_update(run->modules[i], report->lr, clip * ldexp(1, -report->loss_scale));
+}
+
 static ad_status update(ad_run *run, const ad_step_report *report) {
-  for (size_t i = 0; i < run->param_count; i++) run->gradient_list[i] = ad_run_gradient(run, i);
-  double factor = ad_clip_factor(report->norm, run->recipe->train.clip) * ldexp(1, -report->loss_scale);
   ad_trace_begin(&run->trace, AD_TRACE_UPDATE, report->step, 0);
-  if (!report->skipped)
-    AD_TRY(ad_adamw_step(run->optimizer, run->masters, run->gradient_list, report->lr, factor, AD_HERE));
-  AD_TRY(ad_store_refresh(run->store, 1));
+  for (size_t i = 0; i < modules(run); i++)
+    if (run->modules[i]) AD_TRY(update_module(run, i, report));
   ad_trace_end(&run->trace, AD_TRACE_UPDATE, report->step);
   return AD_OK;
 }
+
+/* ---- the step ---- */
 
 static double learning_rate(const ad_run *run, int64_t step) {
   ad_schedule schedule = {.lr = run->recipe->train.lr,
@@ -250,12 +396,9 @@ ad_status ad_run_step(ad_run *run, int64_t step, ad_step_report *out) {
 }
 
 static ad_status take_loss(ad_run *run, step_state *state, int held_out, double *out) {
-  if (held_out && !(run->recipe->data.held_out > 0)) {
-    return ad_fail(AD_INVALID, "no part of the text is held out; set data.held_out above 0");
-  }
   AD_TRY(read_batch(run, state, held_out));
   AD_TRY(run_microbatches(run, state));
-  return sum_loss(run, state, out);
+  return sum_losses(run, state, NULL, out);
 }
 
 ad_status ad_run_loss(ad_run *run, int64_t step, int held_out, double *out) {
@@ -264,14 +407,45 @@ ad_status ad_run_loss(ad_run *run, int64_t step, int held_out, double *out) {
   return ad_run_tell(run, take_loss(run, &state, held_out, out));
 }
 
+/* ---- gradients before any reduction ---- */
+
+/* One module's parameters as a tape sees them that hands gradients to the visitor. */
+typedef struct visited_module {
+  ad_parameters parameters;
+  ad_addend_visitor visit;
+  void *context;
+  size_t first; /* the module's first parameter among those of all modules */
+} visited_module;
+
+static void visit_gradient(void *context, size_t param, const ad_array *gradient) {
+  const visited_module *module = context;
+  module->visit(module->context, module->first + param, gradient);
+}
+
+static ad_status visit_microbatches(ad_run *run, int64_t step) {
+  step_state state = {.step = step, .scale = 1, .take = addend_microbatch};
+  AD_TRY(read_batch(run, &state, 0));
+  return run_microbatches(run, &state);
+}
+
 ad_status ad_run_addends(ad_run *run, int64_t step, ad_addend_visitor visit, void *context) {
   AD_NEED(run);
-  ad_tape *own = run->tape;
-  step_state state = {.step = step, .scale = 1, .take = addend_microbatch};
-  ad_status status = ad_run_open_tape(run, NULL, visit, context, &run->tape);
-  if (!status) status = read_batch(run, &state, 0);
-  if (!status) status = run_microbatches(run, &state);
-  if (run->tape != own) ad_tape_destroy(run->tape);
-  run->tape = own;
+  visited_module *visited;
+  size_t first = 0;
+  AD_TRY(ad_run_tell(run, ad_new(modules(run), &visited)));
+  for (size_t i = 0; i < modules(run); i++) {
+    visited[i] = (visited_module){.visit = visit, .context = context, .first = first};
+    first += ad_program_module(run->program, i)->param_count;
+    if (!run->modules[i]) continue;
+    visited[i].parameters = *ad_module_parameters(run->modules[i]);
+    visited[i].parameters.reducer = NULL;
+    visited[i].parameters.gradient = visit ? visit_gradient : NULL;
+    visited[i].parameters.gradient_context = &visited[i];
+    run->parameters[i] = &visited[i].parameters;
+  }
+  ad_status status = visit_microbatches(run, step);
+  for (size_t i = 0; i < modules(run); i++)
+    if (run->modules[i]) run->parameters[i] = ad_module_parameters(run->modules[i]);
+  ad_release(visited);
   return ad_run_tell(run, status);
 }

@@ -37,7 +37,8 @@ static int measures(const ad_recipe *recipe, int64_t step) {
 
 static ad_status measure(ad_run *run, int64_t step, ad_metric *metric) {
   if (!measures(run->recipe, step)) return AD_OK;
-  if (run->recipe->data.held_out > 0) AD_TRY(ad_run_loss(run, step, 1, &metric->held_out_loss));
+  if (ad_program_kind_of(run->program)->has_held_out(ad_program_own(run->program)))
+    AD_TRY(ad_run_loss(run, step, 1, &metric->held_out_loss));
   return ad_run_measure_memory(run, &metric->memory);
 }
 
@@ -158,7 +159,8 @@ static ad_status begin(training *t) {
   AD_TRY(t->options.resume ? resume(t) : agree(t->run, refuse_earlier(t), AD_HERE));
   AD_TRY(agree(t->run, open_metrics(t), AD_HERE));
   if (!recipe->checkpoint.every) return AD_OK;
-  return ad_checkpointer_create(t->run->comm, t->run->mesh, t->checkpoints, recipe->checkpoint.keep, &t->checkpointer);
+  return ad_checkpointer_create(t->run->comm, t->run->everyone.mesh, t->checkpoints, recipe->checkpoint.keep,
+                                &t->checkpointer);
 }
 
 // An interrupted run has its files as well; the ranks stopped together.

@@ -13,24 +13,39 @@
 
 /* ---- writing ---- */
 
-static ad_status describe_params(const ad_run *run, ad_safetensor **out) {
+enum { NAME_SIZE = 2 * AD_PARAM_NAME_SIZE };
+
+typedef struct described {
   ad_safetensor *tensors;
-  AD_TRY(ad_new(run->param_count, &tensors));
-  for (size_t i = 0; i < run->param_count; i++)
-    tensors[i] = (ad_safetensor){
-        .name = run->specs[i].name, .dtype = run->specs[i].contract.param, .shape = run->specs[i].shape};
-  *out = tensors;
+  char (*names)[NAME_SIZE];
+} described;
+
+static void release_described(described *all) {
+  ad_release(all->tensors);
+  ad_release(all->names);
+}
+
+static ad_status describe_params(const ad_run *run, described *all) {
+  AD_TRY(ad_new(run->param_count, &all->tensors));
+  AD_TRY(ad_new(run->param_count, &all->names));
+  for (size_t i = 0; i < run->param_count; i++) {
+    ad_run_param at = ad_run_param_at(run, i);
+    all->tensors[i] =
+        (ad_safetensor){.name = ad_program_param_name(run->program, at.module, at.param, all->names[i], NAME_SIZE),
+                        .dtype = at.spec->contract.param,
+                        .shape = at.spec->shape};
+  }
   return AD_OK;
 }
 
 // On the first rank; the others write nothing.
 static ad_status open_writer(const ad_run *run, const char *path, ad_safetensors_writer **out) {
   static const char *const metadata[] = {"format", "pt", "written_by", "addend", NULL};
-  ad_safetensor *tensors;
+  described all = {0};
   if (!ad_run_is_first(run)) return AD_OK;
-  AD_TRY(describe_params(run, &tensors));
-  ad_status status = ad_safetensors_create(path, tensors, run->param_count, metadata, out);
-  ad_release(tensors);
+  ad_status status = describe_params(run, &all);
+  if (!status) status = ad_safetensors_create(path, all.tensors, run->param_count, metadata, out);
+  release_described(&all);
   return status;
 }
 
@@ -38,7 +53,8 @@ static ad_status new_whole(const ad_run *run, void **out) {
   size_t most = 0;
   char *memory;
   for (size_t i = 0; i < run->param_count; i++) {
-    size_t bytes = (size_t)ad_shape_numel(&run->specs[i].shape) * ad_dtype_size(run->specs[i].contract.param);
+    const ad_param_spec *spec = ad_run_param_at(run, i).spec;
+    size_t bytes = (size_t)ad_shape_numel(&spec->shape) * ad_dtype_size(spec->contract.param);
     if (bytes > most) most = bytes;
   }
   AD_TRY(ad_new(most, &memory));
@@ -50,7 +66,7 @@ static ad_status new_whole(const ad_run *run, void **out) {
 static ad_status write_params(ad_run *run, ad_safetensors_writer *writer, void *memory, ad_status *written) {
   for (size_t i = 0; i < run->param_count; i++) {
     ad_array whole = {.data = memory};
-    AD_TRY(ad_array_whole(run->comm, ad_store_value(run->store, i), AD_HERE, &whole));
+    AD_TRY(ad_array_whole(run->comm, ad_run_part(run, i, AD_PART_VALUE), AD_HERE, &whole));
     if (writer && !*written) *written = ad_safetensors_add(writer, memory);
   }
   if (writer && !*written) *written = ad_safetensors_finish(writer, NULL, NULL);
@@ -100,7 +116,7 @@ static void complain(complaint *c, const char *name, const char *more) {
     ad_text_add(&c->text, ", ...");
 }
 
-static void judge_param(const ad_array *value, const char *name, const ad_safetensors *file, complaint *missing,
+static void judge_param(const ad_shape *shape, const char *name, const ad_safetensors *file, complaint *missing,
                         complaint *differs) {
   const ad_safetensor *tensor = ad_safetensors_find(file, name);
   char there[96], here[96], more[256];
@@ -109,16 +125,22 @@ static void judge_param(const ad_array *value, const char *name, const ad_safete
   } else if (!ad_dtype_is_float(tensor->dtype)) {
     snprintf(more, sizeof more, " (%s, not a float)", ad_dtype_name(tensor->dtype));
     complain(differs, name, more);
-  } else if (!ad_shape_equal(&tensor->shape, &value->shape)) {
+  } else if (!ad_shape_equal(&tensor->shape, shape)) {
     snprintf(more, sizeof more, " (%s there, %s here)", ad_shape_print(&tensor->shape, there, sizeof there),
-             ad_shape_print(&value->shape, here, sizeof here));
+             ad_shape_print(shape, here, sizeof here));
     complain(differs, name, more);
   }
 }
 
+static const char *name_of(const ad_run *run, size_t index, char *buffer) {
+  ad_run_param at = ad_run_param_at(run, index);
+  return ad_program_param_name(run->program, at.module, at.param, buffer, NAME_SIZE);
+}
+
 static int is_param(const ad_run *run, const char *name) {
+  char own[NAME_SIZE];
   for (size_t i = 0; i < run->param_count; i++)
-    if (!strcmp(run->specs[i].name, name)) return 1;
+    if (!strcmp(name_of(run, i, own), name)) return 1;
   return 0;
 }
 
@@ -127,8 +149,9 @@ static ad_status check_weights(const ad_run *run, const ad_safetensors *file, co
   complaint missing = {ad_text_on(words[0], WORDS), "; it lacks ", 0};
   complaint extra = {ad_text_on(words[1], WORDS), "; the model has no ", 0};
   complaint differs = {ad_text_on(words[2], WORDS), "; they differ in ", 0};
+  char own[NAME_SIZE];
   for (size_t i = 0; i < run->param_count; i++)
-    judge_param(run->masters[i], run->specs[i].name, file, &missing, &differs);
+    judge_param(&ad_run_param_at(run, i).spec->shape, name_of(run, i, own), file, &missing, &differs);
   for (size_t i = 0; i < ad_safetensors_count(file); i++) {
     const char *name = ad_safetensors_at(file, i)->name;
     if (!is_param(run, name)) complain(&extra, name, "");
@@ -139,10 +162,10 @@ static ad_status check_weights(const ad_run *run, const ad_safetensors *file, co
 
 // This rank's part, in the file's dtype, then in the value's.
 static ad_status read_param(const ad_run *run, const ad_safetensor *tensor, ad_array *value) {
-  ad_layout uncut = ad_layout_all(run->mesh, AD_R);
   ad_part whole, mine;
   char *part;
-  if (!value->data) return AD_OK;
+  if (!value || !value->data) return AD_OK;
+  ad_layout uncut = ad_layout_all(value->layout.mesh, AD_R);
   ad_part_of(&uncut, &value->shape, ad_comm_rank(run->comm), &whole);
   ad_part_of(&value->layout, &value->shape, ad_comm_rank(run->comm), &mine);
   AD_TRY(ad_new(ad_part_numel(&mine) * ad_dtype_size(tensor->dtype), &part));
@@ -154,8 +177,9 @@ static ad_status read_param(const ad_run *run, const ad_safetensor *tensor, ad_a
 
 static ad_status read_params(ad_run *run, const ad_safetensors *file, const char *path) {
   AD_TRY(check_weights(run, file, path));
+  char own[NAME_SIZE];
   for (size_t i = 0; i < run->param_count; i++)
-    AD_TRY(read_param(run, ad_safetensors_find(file, run->specs[i].name), run->masters[i]));
+    AD_TRY(read_param(run, ad_safetensors_find(file, name_of(run, i, own)), ad_run_part(run, i, AD_PART_MASTER)));
   return AD_OK;
 }
 

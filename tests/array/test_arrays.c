@@ -244,6 +244,72 @@ static int scaled_norm(ad_comm *comm, void *context) {
 
 static void the_norm_undoes_the_scale(void **state) { run_ranks(1, scaled_norm, NULL); }
 
+/* Two pools, a value on each: ranks of the other pool know its layout, if they know it at all, and have nothing of it.
+ */
+static int norm_of_pools(ad_comm *comm, void *context) {
+  int64_t rank = ad_comm_rank(comm);
+  ad_mesh *world, *pools[2];
+  ad_shape shape = {2, {5, 3}};
+  double expected[2] = {0}, sum;
+  CHECK_OK(ad_mesh_create("dp_shard=6", &world));
+  CHECK_OK(ad_mesh_create_pool("dp_shard=2", 0, &pools[0]));
+  CHECK_OK(ad_mesh_create_pool("dp_shard=2 tp=2", 2, &pools[1]));
+  int own = rank >= 2;
+  ad_layout layouts[2] = {ad_layout_all(pools[0], AD_R), ad_layout_all(pools[1], AD_R)};
+  ad_layout_set(&layouts[1], AD_AXES(AD_TP), AD_S(0));
+  ad_array arrays[2] = {{.dtype = AD_F64, .shape = shape, .layout = layouts[0]},
+                        {.dtype = AD_F64, .shape = shape, .layout = layouts[1]}};
+  CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layouts[own], &arrays[own]));
+  fill_value(comm, &arrays[own], 4);
+  ad_group all = ad_mesh_group(world, AD_AXES_ALL, rank), pool = ad_mesh_group(pools[own], AD_AXES_ALL, rank);
+  const ad_array *pointers[] = {&arrays[0], &arrays[1]};
+  CHECK_OK(ad_array_square_sum(comm, &pool, &pointers[own], 1, AD_HERE, &sum));
+  expected[own] = ad_group_index(&pool, rank) == 0 ? sum : 0;
+  ad_collective call = {.op = AD_ALL_REDUCE, .group = all, .in = expected, .out = expected, .count = 2};
+  call.dtype = AD_F64;
+  CHECK_OK(ad_comm_run(comm, &call));
+  CHECK_OK(ad_array_square_sum(comm, &all, pointers, 2, AD_HERE, &sum));
+  CHECK(fabs(sum - expected[0] - expected[1]) <= 1e-12 * sum && expected[0] > 0 && expected[1] > 0);
+  check_same_on_all(comm, &all, sum);
+  // A group of the world that does not hold the pool cannot tell which of its ranks have copies.
+  ad_group alone = ad_mesh_group(world, 0, rank);
+  CHECK_STATUS(ad_array_square_sum(comm, &alone, &pointers[own], 1, AD_HERE, &sum), AD_INVALID);
+  CHECK_MESSAGE("does not hold all ranks");
+  ad_array_destroy(comm, &arrays[own]);
+  ad_mesh_destroy(pools[0]);
+  ad_mesh_destroy(pools[1]);
+  ad_mesh_destroy(world);
+  return 0;
+}
+
+static void ranks_off_a_mesh_count_nothing_of_it(void **state) { run_ranks(6, norm_of_pools, NULL); }
+
+/* Over dp_shard alone: copies on dp_replicate are counted in their own groups. */
+static int norm_of_a_part_of_the_mesh(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  ad_shape shape = {1, {7}};
+  double part, all_of_it;
+  CHECK_OK(ad_mesh_create("dp_replicate=2 dp_shard=3", &mesh));
+  ad_layout layout = ad_layout_all(mesh, AD_R);
+  ad_layout_set(&layout, AD_AXES(AD_DP_SHARD), AD_S(0));
+  ad_array array;
+  const ad_array *pointer = &array;
+  CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &array));
+  fill_value(comm, &array, 4);
+  ad_group shard = ad_mesh_group(mesh, AD_AXES(AD_DP_SHARD), ad_comm_rank(comm));
+  ad_group all = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
+  CHECK_OK(ad_array_square_sum(comm, &shard, &pointer, 1, AD_HERE, &part));
+  CHECK_OK(ad_array_square_sum(comm, &all, &pointer, 1, AD_HERE, &all_of_it));
+  CHECK(part == all_of_it && part > 0);
+  ad_array_destroy(comm, &array);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void a_norm_over_some_axes_counts_the_copies_on_others_there(void **state) {
+  run_ranks(6, norm_of_a_part_of_the_mesh, NULL);
+}
+
 static int refuse_varying(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   ad_shape shape = {1, {4}};
@@ -336,6 +402,8 @@ int main(void) {
       cmocka_unit_test(equal_parts_may_move_in_place),
       cmocka_unit_test(the_norm_counts_every_distinct_element_once),
       cmocka_unit_test(the_norm_undoes_the_scale),
+      cmocka_unit_test(ranks_off_a_mesh_count_nothing_of_it),
+      cmocka_unit_test(a_norm_over_some_axes_counts_the_copies_on_others_there),
       cmocka_unit_test(a_varying_value_has_no_whole),
       cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
       cmocka_unit_test(moves_no_larger_than_earlier_ones_allocate_nothing),

@@ -28,7 +28,7 @@ static ad_proof *prove(const ad_recipe *recipe, const ad_recipe *odd) {
   ad_launch_result result;
   ad_proof *proof;
   must(ad_proof_create(recipe, &proof));
-  job j = {{.recipe = recipe, .options = &options, .proof = proof}, odd};
+  job j = {{.recipe = recipe, .options = &options, .steps = options.steps, .proof = proof}, odd};
   ad_launch_options launch = {.size = sizeof launch, .ranks = RANKS, .function = prove_on_rank, .context = &j};
   must(ad_launch(&launch, &result));
   return proof;

@@ -24,20 +24,72 @@ prove recipe "$recipe" --dtype recipe
 prove directional "$recipe" --directional
 prove microbatches "$recipe" --set train.microbatches=5
 prove no-tokens "$recipe" --set 'data.valid=[0]'
-[ "$(grep -c "warning" no-tokens.err)" -eq 1 ] || fail "a step without a counted token warns, once"
+[ "$(grep -c "warning" no-tokens.err)" -eq 2 ] || fail "each of two steps without a counted token warns, once"
 "$addend" check "$recipe" --set 'data.valid=[0]' --sabotage >out 2>err || fail "a step without a counted token"
-[ "$(grep -c "warning" err)" -eq 1 ] || fail "it warns once, whatever is planted"
+[ "$(grep -c "warning" err)" -eq 2 ] || fail "it warns once a step, whatever is planted"
 grep -q "^nothing was counted: " out && ! grep -q proven out || fail "zeros prove nothing"
-grep -q "skip-reduction .*no token of the step counts" out || fail "it says why a mistake is not planted"
+grep -q "last-microbatch-only .*no token of the step counts" out || fail "it says why a mistake is not planted"
 python3 -c 'import json; assert json.load(open("no-tokens.json"))["summary"]["counted"] == 0'
 python3 -c 'import json; assert json.load(open("world-3.json"))["summary"]["counted"] > 0'
 prove sabotage "$recipe" --sabotage
 prove sabotage-2x2 "$recipe" --set mesh="dp_replicate=2 dp_shard=2" --sabotage
 
+# Some of the mistakes, drawn by a seed.
+prove drawn "$recipe" --sabotage=12 --seed 3
+prove again "$recipe" --sabotage=12 --seed 3
+prove others "$recipe" --sabotage=12 --seed 4
+prove more "$recipe" --sabotage=100000
+python3 - <<'Y'
+import json
+def names(path): return [entry["name"] for entry in json.load(open(path + ".json"))["sabotage"] if entry["derived"]]
+assert len(names("drawn")) == 12 and names("drawn") == names("again") != names("others")
+assert names("more") == names("sabotage") and set(names("drawn")) < set(names("sabotage"))
+Y
+
+# What a step reads and computes, as files for other programs: they fit together.
+prove dumped "$recipe" --dump dump
+python3 - <<'Y'
+import json, math, struct
+def load(path):
+    data = open(path, "rb").read()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    meta = header.pop("__metadata__", {})
+    body = data[8 + size:]
+    def values(entry):
+        first, end = entry["data_offsets"]
+        letter, width = {"F64": ("d", 8), "I32": ("i", 4)}[entry["dtype"]]
+        return struct.unpack(f"<{(end - first) // width}{letter}", body[first:end])
+    return meta, {name: values(entry) for name, entry in header.items()}
+proof = json.load(open("dumped.json"))
+for step in 0, 1:
+    meta, gradients = load(f"dump/step-{step}.gradients.safetensors")
+    _, weights = load(f"dump/step-{step}.weights.safetensors")
+    _, inputs = load(f"dump/step-{step}.inputs.safetensors")
+    assert set(gradients) == set(weights) == {param["name"] for param in proof["params"]}
+    norm = math.sqrt(sum(value * value for values in gradients.values() for value in values))
+    assert abs(norm - float(meta["norm"])) < 1e-12 * norm, (norm, meta)
+    counted = sum(target >= 0 for name, values in inputs.items() if name.endswith("targets") for target in values)
+    assert counted == int(meta["count"]) > 0, (counted, meta)
+    assert {name.split(".")[1] for name in inputs} == {"0", "1"}
+Y
+status=0; "$addend" check "$recipe" --dump /dev/null/no 2>err || status=$?
+[ $status -eq 3 ] && grep -q "/dev/null" err || fail "a folder that cannot be made is exit 3, not $status"
+
+# A recipe that rounds is proven in its own dtypes too, unless only those are asked for, or nothing rounds.
+python3 - <<'Y'
+import json
+own = json.load(open("world-3.json"))["own_dtypes"]
+assert own["pass"] is True and 0 < own["worst_share_of_bound"] <= 1 and own["param"], own
+for name in "f32", "recipe", "directional": assert "own_dtypes" not in json.load(open(name + ".json")), name
+Y
+prove wide "$recipe" --set 'precision={param: f64, compute: f64}'
+python3 -c 'import json; assert "own_dtypes" not in json.load(open("wide.json"))'
+
 status=0; "$addend" check "$recipe" --directional --sabotage 2>err || status=$?
 [ $status -eq 2 ] || fail "contradicting options are a wrong call, not $status"
 "$addend" check --help | grep -q Example || fail "help has an example"
 "$addend" check "$recipe" | grep -q "^proven" || fail "the table says proven"
-"$addend" check "$recipe" | grep -q "^gpt-dp  3 ranks, .* 1 step$" || fail "three ranks, one step"
-"$addend" check "$recipe" --set mesh=dp_replicate=1 --steps 2 | grep -q "^gpt-dp  1 rank, .* 2 steps$" || fail "one rank, two steps"
+"$addend" check "$recipe" | grep -q "^gpt-dp  3 ranks, .* 2 steps$" || fail "three ranks, two steps"
+"$addend" check "$recipe" --set mesh=dp_replicate=1 --steps 1 | grep -q "^gpt-dp  1 rank, .* 1 step$" || fail "one rank, one step"
 echo "check: all hold"

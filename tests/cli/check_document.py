@@ -20,16 +20,38 @@ for param in document["params"]:
     assert param["max_rel_err"] <= param["bound"] and param["replicas_equal"] and param["cause"] is None, param
     assert param["bound"] == 1e-12 or document["dtype"] != "f64", param
     assert abs(param["ratio"] - 1) < 1e-4, param
+if "own_dtypes" in document:
+    assert document["dtype"] == "f64" and {"worst_share_of_bound", "param", "pass"} <= set(document["own_dtypes"])
+    assert document["own_dtypes"]["pass"] is True, document["own_dtypes"]
+OPERATORS = """left_out doubled averaged more_axes fewer_axes other_group backward_identity backward_local
+               first_microbatch_only once_everywhere""".split()
 if "sabotage" in document:
     assert document["survivors"] == 0
-    names = [entry["name"] for entry in document["sabotage"]]
-    for name in """local-count mean-of-microbatch-means last-microbatch-only shifted-slice perturbed-replica
+    derived = [entry for entry in document["sabotage"] if entry["derived"]]
+    names = [entry["name"] for entry in document["sabotage"] if not entry["derived"]]
+    for name in """mean-of-microbatch-means last-microbatch-only shifted-slice perturbed-replica
                    first-step-unsynchronised bucket-order bucket-size""".split():
         assert name in names, name
     for entry in document["sabotage"]:
-        expected = "name catalogue dtype caught_by param ratio expected_ratio only_loss cause message".split()
+        expected = "name catalogue dtype caught_by param ratio expected_ratio only_loss cause message derived".split()
         assert set(expected) <= set(entry), entry
-        assert entry["caught_by"] in ("type", "number", "protocol"), entry
+        assert entry["caught_by"] in ("type", "number", "protocol", "no_effect"), entry
         assert (entry["message"] is None) == (entry["caught_by"] == "number"), entry
-        if entry["expected_ratio"] is not None:
+        if entry["expected_ratio"] is not None and entry["caught_by"] == "number":
             assert abs(entry["ratio"] / entry["expected_ratio"] - 1) < 1e-6, entry
+    for entry in derived:
+        assert {"place", "operator", "phase", "form"} <= set(entry["derived"]) and entry["dtype"] == "f64", entry
+        assert entry["derived"]["operator"] in OPERATORS, entry
+        assert entry["derived"]["phase"] in ("forward", "backward", "step"), entry
+        assert entry["caught_by"] in (("type", "no_effect") if entry["derived"]["form"] == "record" else ("number", "no_effect")), entry
+    assert all(entry["caught_by"] != "no_effect" for entry in document["sabotage"] if not entry["derived"])
+    coverage = document["coverage"]
+    count = {way: sum(entry["caught_by"] == way for entry in derived) for way in ("type", "number", "protocol", "no_effect")}
+    assert coverage["mistakes"] == len(derived) > 0 and coverage["places"] > 0 and coverage["survived"] == 0, coverage
+    assert coverage["caught"] == count["type"] + count["number"] + count["protocol"], coverage
+    assert (coverage["by_type"], coverage["by_number"], coverage["by_protocol"]) == (
+        count["type"], count["number"], count["protocol"]), coverage
+    assert coverage["no_effect"] == count["no_effect"] == coverage["mistakes"] - coverage["caught"], coverage
+    assert len({entry["name"] for entry in derived}) == len(derived), "every name says what was planted where"
+else:
+    assert not {"coverage", "survivors", "not_planted"} & set(document)

@@ -33,9 +33,16 @@ own = {"ADDEND_SHM_FD", "ADDEND_PEER_ERRORS"}  # what addend tells the processes
 lacking = [name for name in sorted(variables - own) if name not in page]
 assert not lacking, lacking
 
+# Every mistake that is planted: the operators of derived ones, and the known ones by name.
+planted = page.split("\n.SH PLANTED MISTAKES\n")[1].split("\n.SH ")[0].replace("\\-", "-")
+names = re.findall(r'X\([A-Z_]+, *"(\w+)"', open(sys.argv[1] + "/src/check/planting.h").read())
+for path in glob.glob(sys.argv[1] + "/src/*/mistakes.c"): names += re.findall(r'\.name = "([a-z0-9-]+)"', open(path).read())
+lacking = [name for name in names if f"\n.B {name}\n" not in planted]
+assert len(names) > 20 and not lacking, lacking
+
 # How long ranks are waited for, as the program has it.
 signals = page.split("\n.SH SIGNALS\n")[1].split("\n.SH ")[0]
-def constant(file, name): return int(re.search(r"\b" + name + r" = (\d+)", open(sys.argv[1] + file).read()).group(1))
+def constant(file, name): return int(re.search(r"\b" + name + r"\s*=\s*(\d+)", open(sys.argv[1] + file).read()).group(1))
 launcher = "/src/comm/launch.c"
 for words in (
     f"{constant('/cli/train.c', 'PATIENCE_SECONDS')} seconds, in which they finish the step",

@@ -257,6 +257,24 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
   ad_text_data_close(text);
 }
 
+static void a_text_that_is_not_read_has_its_size_and_its_counts(void **state) {
+  const char *path = in_folder("tree");
+  ad_text_data *read = open_one(path, 4, 0.2), *unread;
+  assert_int_equal(ad_text_data_open_unread(&path, 1, 4, 0.2, &unread), AD_OK);
+  assert_int_equal(ad_text_data_bytes(unread), ad_text_data_bytes(read));
+  double valid[] = {1, 0.5, 0};
+  ad_batch_options options = {.seed = 3, .global_batch = 9, .valid = valid, .valid_count = 3};
+  int32_t tokens[20], targets[20];
+  for (options.held_out = 0; options.held_out < 2; options.held_out++) {
+    int64_t counted[2];
+    ad_text_data_rows(read, &options, 2, 3, 5, tokens, targets, &counted[0]);
+    ad_text_data_rows(unread, &options, 2, 3, 5, NULL, NULL, &counted[1]);
+    assert_true(counted[0] > 0 && counted[0] == counted[1]);
+  }
+  ad_text_data_close(read);
+  ad_text_data_close(unread);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(files_are_read_in_name_order_and_links_inside_are_not_followed),
@@ -270,6 +288,7 @@ int main(void) {
       cmocka_unit_test(fractions_of_a_sample_count),
       cmocka_unit_test(every_row_is_read_once_however_it_is_cut),
       cmocka_unit_test(a_batch_that_is_not_cut_is_whole_on_every_rank),
+      cmocka_unit_test(a_text_that_is_not_read_has_its_size_and_its_counts),
       cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
   };
   return cmocka_run_group_tests(tests, make_files, remove_files);

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <stdio.h>
 #include "addend/layout.h"
+#include "layout/nest.h"
 
 enum { ELEMENTS_MAX = 64, SPANS_MAX = 32 };
 static const int sizes[] = {1, 2, 3, 5};
@@ -138,6 +139,44 @@ static void the_deepest_nest_fits(void **state) {
   ad_mesh_destroy(mesh);
 }
 
+static int is_cut_once(const ad_layout *layout, int64_t n, ad_axes axes, int64_t rank, int64_t rows) {
+  ad_group group = ad_mesh_group(layout->mesh, axes, rank);
+  ad_shape shape = {1, {n}};
+  for (int64_t i = 0; i < ad_group_size(&group); i++) {
+    ad_shape part = ad_layout_local_shape(layout, &shape, ad_group_rank(&group, i));
+    if (part.dim[0] != ad_cut(rows, i, ad_group_size(&group)).count) return 0;
+  }
+  return 1;
+}
+
+static void several_cuts_are_known_to_be_as_one_where_they_are(void **state) {
+  static const char *const meshes[] = {"dp_replicate=2 dp_shard=3 tp=2", "dp_replicate=3 dp_shard=2 tp=2",
+                                       "dp_shard=5 dp_replicate=7 tp=1"};
+  static const char *const layouts[] = {"dp_replicate=S0 dp_shard=S0 tp=R",  "dp_shard=S0 dp_replicate=S0 tp=R",
+                                        "tp=S0 dp_replicate=S0 dp_shard=S0", "dp_replicate=S0 tp=S0 dp_shard=S0",
+                                        "dp_replicate=R dp_shard=S0z tp=R",  "dp_replicate=S0 dp_shard=S1 tp=R"};
+  static const ad_axes axes[] = {AD_AXES_DP, AD_AXES(AD_DP_SHARD), AD_AXES(AD_DP_REPLICATE), 0};
+  int once = 0, not_once = 0;
+  for (int m = 0; m < 3; m++)
+    for (int l = 0; l < 6; l++)
+      for (int64_t n = 0; n < 45; n++)
+        for (int a = 0; a < 4; a++) {
+          ad_mesh *mesh;
+          ad_layout layout;
+          assert_int_equal(ad_mesh_create(meshes[m], &mesh), AD_OK);
+          assert_int_equal(ad_layout_parse(mesh, layouts[l], &layout), AD_OK);
+          for (int64_t rows = n / 4; rows <= n; rows++) {
+            int expected = is_cut_once(&layout, n, axes[a], ad_mesh_size(mesh) - 1, rows);
+            int found = ad_layout_is_cut_once(&layout, n, axes[a], ad_mesh_size(mesh) - 1, rows);
+            assert_int_equal(found, expected);
+            once += found;
+            not_once += !found;
+          }
+          ad_mesh_destroy(mesh);
+        }
+  assert_true(once > 500 && not_once > 500);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_cut_parts_its_elements_in_order),
@@ -146,6 +185,7 @@ int main(void) {
       cmocka_unit_test(nested_cuts_give_every_element_to_one_rank),
       cmocka_unit_test(more_spans_than_asked_for_are_counted_not_written),
       cmocka_unit_test(the_deepest_nest_fits),
+      cmocka_unit_test(several_cuts_are_known_to_be_as_one_where_they_are),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

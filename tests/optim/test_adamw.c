@@ -179,7 +179,8 @@ static void decay_applies_only_where_it_is_wanted(void **state) {
   ad_array *params[] = {&a, &b};
   ad_adamw_options options = {.size = sizeof options, .weight_decay = 0.5};
   ad_adamw *optimizer;
-  assert_int_equal(ad_adamw_create(borrowed, (const int[]){1, 0}, 2, &options, &optimizer), AD_OK);
+  assert_int_equal(
+      ad_adamw_create(borrowed, (const ad_param_spec[]){{.decays = 1}, {.decays = 0}}, 2, &options, &optimizer), AD_OK);
   assert_int_equal(ad_adamw_step(optimizer, params, grads, 0.1, 1, "test.c:1"), AD_OK);
   assert_true(decayed[0] == 2 - 0.1 * (0.5 * 2));
   assert_true(kept[0] == 2);

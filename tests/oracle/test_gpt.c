@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <math.h>
 #include <cmocka.h>
+#include "addend/model.h"
 #include "addend/safetensors.h"
 #include "addend/train.h"
 #include "ranks.h"
@@ -46,6 +47,10 @@ typedef struct job {
   const ad_safetensors *expected;
 } job;
 
+static const ad_text_options *text_of(const ad_recipe *recipe) {
+  return &((const ad_gpt_options *)recipe->options)->data;
+}
+
 /* ---- parameters of a run ---- */
 
 typedef struct param {
@@ -55,7 +60,8 @@ typedef struct param {
 
 static size_t params_of(ad_run *run) { return ad_run_param_count(run); }
 static param param_of(ad_run *run, size_t i) {
-  return (param){ad_run_param(run, i), ad_run_value(run, i), ad_run_gradient(run, i)};
+  return (param){ad_run_param_at(run, i).spec, ad_run_part(run, i, AD_PART_VALUE),
+                 ad_run_part(run, i, AD_PART_GRADIENT)};
 }
 
 /* ---- comparing: in a rank and in the test alike, so nothing here asserts ---- */
@@ -172,7 +178,7 @@ static void take_step(const job *j, ad_run *run, int step, worst_errors *worst) 
 
 static void judge_held_out(const job *j, ad_run *run) {
   double loss;
-  if (!(j->recipe->data.held_out > 0)) return;
+  if (!(text_of(j->recipe)->held_out > 0)) return;
   CHECK_OK(ad_run_loss(run, 0, 1, &loss));
   judge_number(j, "held_out.loss", 0, loss);
 }
@@ -204,10 +210,10 @@ static void samples_of_step(const job *j, const ad_text_data *text, int64_t step
                                      ad_safetensors_find(j->expected, targets_name)};
   ad_batch_options options = {.seed = (uint64_t)recipe->train.seed,
                               .global_batch = recipe->train.global_batch,
-                              .valid = recipe->data.valid,
-                              .valid_count = recipe->data.valid_count,
+                              .valid = text_of(recipe)->valid,
+                              .valid_count = text_of(recipe)->valid_count,
                               .held_out = held_out};
-  size_t n = (size_t)(recipe->train.global_batch * recipe->data.seq), bytes = n * sizeof(int32_t);
+  size_t n = (size_t)(recipe->train.global_batch * text_of(recipe)->seq), bytes = n * sizeof(int32_t);
   int32_t *found[] = {malloc(bytes), malloc(bytes)};
   int64_t counted;
   assert_true(found[0] && found[1]);
@@ -221,10 +227,10 @@ static void samples_of_step(const job *j, const ad_text_data *text, int64_t step
 
 static void compare_samples(const job *j) {
   ad_text_data *text;
-  must(ad_text_data_open((const char *const *)j->recipe->data.text, j->recipe->data.text_count, j->recipe->data.seq,
-                         j->recipe->data.held_out, &text));
+  must(ad_text_data_open((const char *const *)text_of(j->recipe)->text, text_of(j->recipe)->text_count,
+                         text_of(j->recipe)->seq, text_of(j->recipe)->held_out, &text));
   for (int64_t step = 0; step < STEPS; step++) samples_of_step(j, text, step, 0, "tokens", "targets");
-  if (j->recipe->data.held_out > 0) samples_of_step(j, text, 0, 1, "held_out.tokens", "held_out.targets");
+  if (text_of(j->recipe)->held_out > 0) samples_of_step(j, text, 0, 1, "held_out.tokens", "held_out.targets");
   ad_text_data_close(text);
 }
 

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include "addend/comm.h"
+#include "addend/model.h"
 #include "addend/recipe.h"
 #include "base/memory.h"
 
@@ -37,17 +39,23 @@ static void says(const char *message, const char *text, const char *const *sets,
   assert_null(recipe);
 }
 
+static const ad_gpt_options *gpt_of(const ad_recipe *recipe) { return recipe->options; }
+
 static void what_is_left_out_has_its_default(void **state) {
   ad_recipe *r = READ(GOOD, NULL);
   assert_string_equal(r->path, "dir/r.yaml");
   assert_string_equal(r->name, "r");
-  assert_string_equal(r->views, "");
-  assert_int_equal(r->model.d_hidden, 0);
-  assert_true(r->model.rotary_base == 10000);
-  assert_int_equal(r->data.text_count, 2);
-  assert_string_equal(r->data.text[1], "b");
-  assert_int_equal(r->data.valid_count, 0);
-  assert_null(r->data.valid);
+  assert_string_equal(r->kind, "gpt");
+  assert_ptr_equal(r->program, ad_gpt());
+  assert_null(r->weights);
+  assert_int_equal(r->mesh_count, 1);
+  assert_null(r->meshes[0].module);
+  assert_int_equal(gpt_of(r)->d_hidden, 0);
+  assert_true(gpt_of(r)->rotary_base == 10000);
+  assert_int_equal(gpt_of(r)->data.text_count, 2);
+  assert_string_equal(gpt_of(r)->data.text[1], "b");
+  assert_int_equal(gpt_of(r)->data.valid_count, 0);
+  assert_null(gpt_of(r)->data.valid);
   assert_int_equal(r->precision.compute, AD_F32);
   assert_int_equal(r->precision.contract.param, AD_F32);
   assert_int_equal(r->precision.contract.grad, 0);
@@ -72,11 +80,11 @@ static void every_kind_of_value_is_read(void **state) {
       "train: {global_batch: 6, microbatches: 3, steps: 10, lr: 1e-3, warmup: 2, sync: [none, shard, all], seed: 9}\n",
       NULL);
   assert_string_equal(r->name, "x");
-  assert_int_equal(r->model.tied, 0);
-  assert_true(r->model.rotary_base == 500.5);
-  assert_int_equal(r->data.text_count, 1);
-  assert_int_equal(r->data.valid_count, 3);
-  assert_true(r->data.valid[1] == 0.5 && r->data.held_out == 0.25);
+  assert_int_equal(gpt_of(r)->tied, 0);
+  assert_true(gpt_of(r)->rotary_base == 500.5);
+  assert_int_equal(gpt_of(r)->data.text_count, 1);
+  assert_int_equal(gpt_of(r)->data.valid_count, 3);
+  assert_true(gpt_of(r)->data.valid[1] == 0.5 && gpt_of(r)->data.held_out == 0.25);
   assert_int_equal(r->precision.contract.raw, 1);
   assert_int_equal(r->precision.override_count, 1);
   assert_string_equal(r->precision.overrides[0].pattern, "*norm*");
@@ -136,9 +144,38 @@ static void missing_keys_are_named_with_what_they_are(void **state) {
   SAYS(
       "r.yaml: data.text: is missing: files, or folders of files\n"
       "r.yaml: data.seq: is missing: tokens of a sample; a token is a byte\n"
-      "r.yaml:1: model.kind: is missing: gpt\n"
+      "r.yaml: mesh: is missing: axes and sizes, such as \"dp_replicate=2 dp_shard=2\"\n"
       "r.yaml:1: model.heads: is missing: attention heads; they divide d_model into even parts",
-      "model: {layers: 2, d_model: 32}\n" MESH TRAIN);
+      "model: {kind: gpt, layers: 2, d_model: 32}\n" TRAIN);
+}
+
+static void without_a_program_only_the_keys_of_every_recipe_are_judged(void **state) {
+  SAYS("r.yaml:1: model.kind: is missing: gpt", "model: {layers: 2, d_model: 32}\n" MESH TRAIN);
+  SAYS("r.yaml:1: model.kind: must be gpt, is moe",
+       "model: {kind: moe, experts: 8, heads: none}\ndata: {images: [a]}\nlosses: {a: 1}\nsites: 3\n"
+       "mesh: {encoder: dp=4, model: dp=2}\n" TRAIN);
+  SAYS(
+      "r.yaml:1: model.kind: must be gpt, is moe\n"
+      "r.yaml:2: mesh: mesh \"dq=2\": unknown axis `dq`; the axes are pp, dp_replicate, dp_shard, cp, tp, block, "
+      "efsdp, "
+      "ep, etp, and dp for dp_shard\n"
+      "r.yaml:3: modle: unknown key; did you mean model?\n"
+      "r.yaml:4: shard.colour: unknown key; known here are zero, bucket_mib, prefetch\n"
+      "r.yaml:5: train.setps: unknown key; did you mean train.steps?\n"
+      "r.yaml:5: train.steps: is missing: updates of the parameters",
+      "model: {kind: moe, experts: 8}\nmesh: dq=2\nmodle: 3\nshard: {colour: 3}\n"
+      "train: {global_batch: 6, setps: 10, lr: 1e-3}\n");
+  SET_SAYS("--set model.kind: must be gpt, is moe", GOOD, "model.experts=8", "data.images=[a]", "model.kind=moe");
+}
+
+static void the_program_may_be_named_by_a_set_anywhere(void **state) {
+  ad_recipe *r = READ("data: {text: [a, b], seq: 16}\n" MESH TRAIN, "model.layers=2", "data.held_out=0.5",
+                      "model={layers: 3, d_model: 32, heads: 4}", "model.heads=2", "model.kind=gpt");
+  assert_int_equal(gpt_of(r)->layers, 3);
+  assert_int_equal(gpt_of(r)->heads, 2);
+  assert_true(gpt_of(r)->data.held_out == 0.5);
+  ad_recipe_destroy(r);
+  SET_SAYS("--set model.kind: must be gpt, is moe", GOOD, "model.kind=gpt", "model.kind=moe");
 }
 
 static void unknown_keys_get_the_nearest_name(void **state) {
@@ -234,16 +271,32 @@ static void a_pattern_that_matches_nothing_is_a_mistake(void **state) {
 }
 
 static void what_this_version_cannot_do_is_said(void **state) {
-  SAYS("r.yaml:1: model.kind: must be gpt, the one kind that this version knows, is moe",
+  SAYS("r.yaml:1: model.kind: must be gpt, is moe",
        "model: {kind: moe, layers: 2, d_model: 32, heads: 4}\n" DATA MESH TRAIN);
   SAYS("r.yaml:3: mesh: must be a text, is a mapping", MODEL DATA "mesh: {encoder: dp=4, model: dp=2}\n" TRAIN);
-  SAYS("r.yaml:5: views: is not available yet in this version; leave it out", GOOD "views: {sparse: \"ep=2\"}\n");
   SET_SAYS("--set shard.zero: must be at most 3, is 4", GOOD, "shard.zero=4");
   SET_SAYS("--set shard.bucket_mib: must be above 0, is 0", GOOD, "shard.bucket_mib=0");
   SET_SAYS(
       "--set mesh: cp=2 is not available yet: this version trains on dp_replicate and dp_shard\n"
       "--set mesh: tp=3 is not available yet: this version trains on dp_replicate and dp_shard",
       GOOD, "mesh=dp=2 cp=2 tp=3");
+}
+
+static void keys_of_pools_are_unknown_to_a_text_model(void **state) {
+  static const char *const names[] = {"views", "placement", "losses", "sites", "ascent", "wire"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    char text[512], set[64], message[256];
+    snprintf(text, sizeof text, GOOD "%s: {a: 1}\n", names[i]);
+    snprintf(message, sizeof message,
+             "r.yaml:5: %s: unknown key; known here are name, model, data, mesh, precision, shard, train, checkpoint",
+             names[i]);
+    SAYS(message, text);
+    snprintf(set, sizeof set, "%s.a=1", names[i]);
+    snprintf(message, sizeof message,
+             "--set %s.a: unknown key; known here are name, model, data, mesh, precision, shard, train, checkpoint",
+             names[i]);
+    SET_SAYS(message, GOOD, set);
+  }
 }
 
 static void what_is_no_yaml_is_told_with_its_line(void **state) {
@@ -289,8 +342,8 @@ static void set_replaces_and_creates_nodes_in_order(void **state) {
   assert_int_equal(r->train.steps, 6);
   assert_int_equal(r->train.seed, 7);
   assert_true(r->shard.bucket_mib == 2);
-  assert_string_equal(r->mesh, "dp_replicate=3 dp_shard=2");
-  assert_int_equal(r->data.valid_count, 2);
+  assert_string_equal(r->meshes[0].text, "dp_replicate=3 dp_shard=2");
+  assert_int_equal(gpt_of(r)->data.valid_count, 2);
   assert_string_equal(r->name, "other");
   assert_int_equal(r->precision.compute, AD_F64);
   ad_recipe_destroy(r);
@@ -432,16 +485,62 @@ static void overrides_that_contradict_each_other_are_refused(void **state) {
       GOOD, "precision.overrides={\"blocks.*\": {reduce: f64, accumulate: f64}, \"*.1.norm.*\": {accumulate: f32}}");
 }
 
-static void mesh_and_model_are_made_as_the_recipe_says(void **state) {
-  ad_recipe *r = READ(GOOD, NULL);
-  ad_mesh *mesh;
-  ad_model *model;
-  assert_int_equal(ad_recipe_mesh(r, &mesh), AD_OK);
-  assert_int_equal(ad_mesh_size(mesh), 4);
-  assert_int_equal(ad_recipe_model(r, mesh, &model), AD_OK);
-  assert_true(ad_model_param_count(model) > 2);
-  ad_model_destroy(model);
-  ad_mesh_destroy(mesh);
+/* ---- the program ---- */
+
+static ad_program *make(const ad_recipe *recipe, ad_dtype dtype, ad_comm **comm) {
+  ad_program *program;
+  int64_t ranks;
+  assert_int_equal(ad_recipe_world(recipe, &ranks), AD_OK);
+  assert_int_equal(ad_comm_open_dry(0, ranks, comm), AD_OK);
+  if (ad_recipe_program(recipe, *comm, dtype, &program)) fail_msg("%s", ad_last_error());
+  return program;
+}
+
+static void the_program_is_made_as_the_recipe_says(void **state) {
+  ad_recipe *r = READ(GOOD, "shard.zero=1", "train.microbatches=3", "train.seed=9",
+                      "precision.overrides={\"*norm*\": {param: f64}}");
+  char text[64];
+  int64_t ranks;
+  ad_comm *comm;
+  assert_int_equal(ad_recipe_world(r, &ranks), AD_OK);
+  assert_int_equal(ranks, 4);
+  assert_string_equal(ad_recipe_mesh_text(r, text, sizeof text), "dp_replicate=2 dp_shard=2");
+  ad_program *program = make(r, 0, &comm);
+  const ad_program_setting *setting = ad_program_setting_of(program);
+  assert_true(setting->global_batch == 6 && setting->microbatches == 3 && setting->seed == 9);
+  assert_string_equal(ad_mesh_text(ad_program_mesh(program, 0)), "dp_replicate=2 dp_shard=2");
+  const ad_module_spec *module = ad_program_module(program, 0);
+  assert_true(module->param_count > 2);
+  for (size_t i = 0; i < module->param_count; i++) {
+    const ad_param_spec *spec = &module->params[i];
+    ad_layout storage = ad_recipe_storage(r, spec);
+    assert_true(ad_layout_equal(&spec->storage, &storage));
+    assert_int_equal(spec->storage.type[AD_DP_SHARD], AD_S(0));
+    assert_int_equal(spec->contract.param, strstr(spec->name, "norm") ? AD_F64 : AD_F32);
+    assert_int_equal(spec->contract.accumulate, strstr(spec->name, "norm") ? AD_F64 : AD_F32);
+  }
+  ad_program_destroy(program);
+  ad_comm_close(comm);
+  ad_recipe_destroy(r);
+}
+
+static void a_recipe_of_any_size_is_read_without_the_memory_that_it_would_take(void **state) {
+  ad_recipe *r = READ(GOOD, "train.global_batch=16777216", "data.seq=16777216", "model.layers=90",
+                      "model.d_model=12288", "mesh=dp=3");
+  ad_recipe_destroy(r);
+}
+
+static void a_dtype_that_is_asked_for_is_in_every_contract(void **state) {
+  ad_recipe *r = READ(GOOD, "precision={param: bf16, reduce: f16, grad: raw}");
+  ad_comm *comm;
+  ad_program *program = make(r, AD_F64, &comm);
+  const ad_module_spec *module = ad_program_module(program, 0);
+  for (size_t i = 0; i < module->param_count; i++) {
+    const ad_contract *c = &module->params[i].contract;
+    assert_true(c->param == AD_F64 && c->grad == AD_F64 && c->reduce == AD_F64 && c->accumulate == AD_F64 && !c->raw);
+  }
+  ad_program_destroy(program);
+  ad_comm_close(comm);
   ad_recipe_destroy(r);
 }
 
@@ -519,6 +618,8 @@ int main(void) {
       cmocka_unit_test(what_is_said_of_reductions_stands),
       cmocka_unit_test(all_mistakes_are_told_at_once_in_the_order_of_their_lines),
       cmocka_unit_test(missing_keys_are_named_with_what_they_are),
+      cmocka_unit_test(without_a_program_only_the_keys_of_every_recipe_are_judged),
+      cmocka_unit_test(the_program_may_be_named_by_a_set_anywhere),
       cmocka_unit_test(unknown_keys_get_the_nearest_name),
       cmocka_unit_test(wrong_types_are_told_with_what_was_written),
       cmocka_unit_test(the_text_must_be_named),
@@ -528,6 +629,7 @@ int main(void) {
       cmocka_unit_test(overrides_are_checked),
       cmocka_unit_test(a_pattern_that_matches_nothing_is_a_mistake),
       cmocka_unit_test(what_this_version_cannot_do_is_said),
+      cmocka_unit_test(keys_of_pools_are_unknown_to_a_text_model),
       cmocka_unit_test(what_is_no_yaml_is_told_with_its_line),
       cmocka_unit_test(odd_documents_are_refused),
       cmocka_unit_test(a_long_list_of_mistakes_is_cut_with_a_number),
@@ -543,7 +645,9 @@ int main(void) {
       cmocka_unit_test(a_raw_gradient_has_the_dtype_of_the_tape),
       cmocka_unit_test(overrides_that_contradict_each_other_are_refused),
       cmocka_unit_test(a_contract_is_precision_with_the_overrides_that_match),
-      cmocka_unit_test(mesh_and_model_are_made_as_the_recipe_says),
+      cmocka_unit_test(the_program_is_made_as_the_recipe_says),
+      cmocka_unit_test(a_recipe_of_any_size_is_read_without_the_memory_that_it_would_take),
+      cmocka_unit_test(a_dtype_that_is_asked_for_is_in_every_contract),
       cmocka_unit_test(the_text_is_looked_for_before_any_rank_starts),
       cmocka_unit_test(a_text_that_is_too_short_is_told_at_seq),
       cmocka_unit_test(a_recipe_that_cannot_be_read_is_named),

@@ -7,7 +7,8 @@
 #include <cmocka.h>
 #include "../reduce/gradients.h"
 #include "base/memory.h"
-#include "base/switches.h"
+#include "reduce/count.h"
+#include "reduce/mistakes.h"
 
 typedef struct mistake {
   const char *name, *mesh;
@@ -16,17 +17,43 @@ typedef struct mistake {
   int shards;
 } mistake;
 
+static ad_mistake_scene scene;
+
+static const ad_mistake *find(const char *name) {
+  size_t count;
+  const ad_mistake *list = ad_reduce_mistakes(&count);
+  for (size_t i = 0; i < count; i++)
+    if (!strcmp(list[i].name, name)) return &list[i];
+  CHECK(!"a record of that name");
+  return NULL;
+}
+
+/* The records that some test planted. */
+enum { RECORDS_MAX = 64 };
+static int was_planted[RECORDS_MAX];
+
+static void run_planted(mistake *planted, int (*function)(ad_comm *comm, void *context)) {
+  size_t count;
+  const ad_mistake *list = ad_reduce_mistakes(&count);
+  was_planted[find(planted->name) - list] = 1;
+  run_ranks(planted->ranks, function, planted);
+}
+
 static model *prepare(ad_comm *comm, const mistake *planted) {
   static model m;
   open_model(&m, comm, planted->mesh, AD_F64);
   if (planted->shards) shard_storage(&m);
   create_reducer(&m, planted->bucket_bytes);
-  CHECK_OK(ad_switch_set(planted->name));
+  scene = (ad_mistake_scene){.rank = ad_comm_rank(comm), .microbatches = 2};
+  ad_mistake_plant(find(planted->name), &scene);
   return &m;
 }
 
+/* As a run tells where a step ends. */
+static void end_step(void) { ad_seam_pass(AD_SEAM_GRADIENTS, NULL); }
+
 static int finish(model *m) {
-  CHECK_OK(ad_switch_set(NULL));
+  ad_seams_clear();
   close_model(m);
   return 0;
 }
@@ -35,52 +62,35 @@ static int shows_factor(ad_comm *comm, const mistake *planted, double factor) {
   model *m = prepare(comm, planted);
   schedule s = full_schedule(2);
   CHECK_OK(run_step(m, &s));
-  CHECK(sums_are(m, &s, factor));
+  CHECK(scene.fired && sums_are(m, &s, factor));
   return finish(m);
 }
 
-static int halves(ad_comm *comm, void *context) { return shows_factor(comm, context, 0.5); }
-static int thirds(ad_comm *comm, void *context) { return shows_factor(comm, context, 1.0 / 3); }
 static int doubles(ad_comm *comm, void *context) { return shows_factor(comm, context, 2); }
-static int triples(ad_comm *comm, void *context) { return shows_factor(comm, context, 3); }
-
-static void an_average_shows_one_over_the_axis(void **state) {
-  mistake shard = {"average-instead-of-sum:dp_shard", "dp_replicate=3 dp_shard=2", 6, 0, 0};
-  mistake replicate = {"average-instead-of-sum:dp_replicate", "dp_replicate=3 dp_shard=2", 6, 64, 0};
-  run_ranks(6, halves, &shard);
-  run_ranks(6, thirds, &replicate);
-}
-
-static void a_doubled_reduction_shows_the_axis(void **state) {
-  mistake shard = {"double-reduction:dp_shard", "dp_replicate=3 dp_shard=2", 6, 0, 0};
-  mistake replicate = {"double-reduction:dp_replicate", "dp_replicate=3 dp_shard=2", 6, 64, 0};
-  run_ranks(6, doubles, &shard);
-  run_ranks(6, triples, &replicate);
-}
 
 static int is_wrong(ad_comm *comm, void *context) {
   model *m = prepare(comm, context);
   schedule s = full_schedule(2);
   CHECK_OK(run_step(m, &s));
-  CHECK(!sums_are(m, &s, 1));
+  CHECK(scene.fired && !sums_are(m, &s, 1));
   return finish(m);
 }
 
 static void a_wrong_sum_is_wrong_on_every_rank(void **state) {
   mistake mistakes[] = {
-      {"skip-reduction:dp_shard", "dp_replicate=3 dp_shard=2", 6, 0, 0},
-      {"skip-reduction:dp_replicate", "dp_replicate=3 dp_shard=1", 3, 64, 0},
       {"last-microbatch-only", "dp_replicate=3 dp_shard=1", 3, 0, 0},
       {"last-microbatch-only", "dp_shard=1", 1, 0, 0},
       {"first-step-unsynchronised", "dp_shard=5", 5, 0, 0},
   };
-  for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) run_ranks(mistakes[i].ranks, is_wrong, &mistakes[i]);
+  for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) run_planted(&mistakes[i], is_wrong);
 }
 
 static int recovers(ad_comm *comm, void *context) {
   model *m = prepare(comm, context);
   schedule s = full_schedule(2);
   CHECK_OK(run_step(m, &s));
+  CHECK(scene.fired && !sums_are(m, &s, 1));
+  end_step();
   CHECK_OK(run_step(m, &s));
   CHECK(sums_are(m, &s, 1));
   return finish(m);
@@ -88,7 +98,7 @@ static int recovers(ad_comm *comm, void *context) {
 
 static void only_the_first_step_is_unsynchronised(void **state) {
   mistake first = {"first-step-unsynchronised", "dp_replicate=3 dp_shard=1", 3, 0, 0};
-  run_ranks(3, recovers, &first);
+  run_planted(&first, recovers);
 }
 
 /* The last microbatch reduces, so that its calls may fail. */
@@ -125,8 +135,7 @@ static void ranks_that_reduce_different_things_are_stopped(void **state) {
       {"bucket-size", "dp_shard=5", 5, 64, 0},
       {"bucket-order", "dp_shard=2 tp=2", 4, 0, 0},
   };
-  for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++)
-    run_ranks(mistakes[i].ranks, ends_in_mismatch, &mistakes[i]);
+  for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) run_planted(&mistakes[i], ends_in_mismatch);
 }
 
 /* ---- sharded storage ---- */
@@ -148,23 +157,21 @@ static int is_refused_by_type(ad_comm *comm, void *context) {
 
 static void a_partial_that_is_added_late_is_refused_by_its_type(void **state) {
   mistake late = {"partial-after-all-reduce", "dp_replicate=3 dp_shard=2", 6, 0, 1};
-  run_ranks(6, is_refused_by_type, &late);
+  run_planted(&late, is_refused_by_type);
 }
 
+/* An empty or whole shard may be right, and a rank may have nothing to change: some rank's is wrong, and fired. */
 static int is_wrong_in_shards(ad_comm *comm, void *context) {
   model *m = prepare(comm, context);
   schedule s = shard_schedule(3);
-  int wrong = 0;
   CHECK_OK(run_step(m, &s));
-  wrong = !sums_are(m, &s, 1);
-  CHECK_OK(ad_switch_set(NULL));
-  // An empty or whole shard may be right; some rank's is not.
-  int64_t any = wrong;
+  int64_t any[] = {!sums_are(m, &s, 1), scene.fired};
+  ad_seams_clear();
   ad_group all = ad_mesh_group(m->mesh, AD_AXES_ALL, ad_comm_rank(comm));
-  ad_collective call = {.op = AD_ALL_REDUCE, .group = all, .in = &any, .out = &any, .count = 1, .dtype = AD_I64};
+  ad_collective call = {.op = AD_ALL_REDUCE, .group = all, .in = any, .out = any, .count = 2, .dtype = AD_I64};
   call.site = AD_HERE;
   CHECK_OK(ad_comm_run(comm, &call));
-  CHECK(any > 0);
+  CHECK(any[0] > 0 && any[1] > 0);
   return finish(m);
 }
 
@@ -176,26 +183,21 @@ static void mistakes_with_shards_show(void **state) {
       {"padding-counted", "dp_replicate=1 dp_shard=2", 2, 0, 1},
       {"padding-counted", "dp_shard=3", 3, 0, 1},
       {"last-microbatch-only", "dp_replicate=3 dp_shard=2", 6, 0, 1},
-      {"average-instead-of-sum:dp_shard", "dp_replicate=3 dp_shard=2", 6, 0, 1},
-      {"skip-reduction:dp_shard", "dp_replicate=3 dp_shard=2", 6, 0, 1},
-      {"skip-reduction:dp_replicate", "dp_replicate=3 dp_shard=2", 6, 0, 1},
-      {"double-reduction:dp_shard", "dp_replicate=3 dp_shard=2", 6, 0, 1},
       {"first-step-unsynchronised", "dp_replicate=3 dp_shard=2", 6, 0, 1},
   };
-  for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++)
-    run_ranks(mistakes[i].ranks, is_wrong_in_shards, &mistakes[i]);
+  for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) run_planted(&mistakes[i], is_wrong_in_shards);
 }
 
 static int zeroes(ad_comm *comm, void *context) { return shows_factor(comm, context, 0); }
 
 static void a_factor_read_in_the_wrong_width_is_exactly_zero(void **state) {
   mistake wide = {"factor-wrong-width", "dp_replicate=3 dp_shard=2", 6, 0, 1};
-  run_ranks(6, zeroes, &wide);
+  run_planted(&wide, zeroes);
 }
 
 static void a_sum_added_to_itself_shows_two_where_a_group_has_one_rank(void **state) {
   mistake alone = {"add-to-itself-in-group-of-one", "dp_replicate=1 dp_shard=3", 3, 0, 1};
-  run_ranks(3, doubles, &alone);
+  run_planted(&alone, doubles);
 }
 
 /* Gradients of which bf16 does not hold the numbers. */
@@ -220,7 +222,8 @@ static double sum_of_thirds(model *m) {
 static int loses_digits(ad_comm *comm, void *context) {
   model *m = prepare(comm, context);
   double planted = sum_of_thirds(m);
-  CHECK_OK(ad_switch_set(NULL));
+  CHECK(scene.fired);
+  ad_seams_clear();
   double right = sum_of_thirds(m), error = fabs(planted - right);
   CHECK(error > 1e-6 && error < 0.1 * (fabs(right) + 100));
   return finish(m);
@@ -228,26 +231,47 @@ static int loses_digits(ad_comm *comm, void *context) {
 
 static void a_narrow_dtype_on_the_way_loses_digits(void **state) {
   mistake raw = {"bucket-by-raw-dtype", "dp_shard=3", 3, 0, 0}, narrow = {"narrow-accumulate", "dp_shard=3", 3, 0, 0};
-  run_ranks(3, loses_digits, &raw);
-  run_ranks(3, loses_digits, &narrow);
+  run_planted(&raw, loses_digits);
+  run_planted(&narrow, loses_digits);
 }
 
-static int counts_replicas(ad_comm *comm, void *context) {
+/* A loss passes as the tape divides it: by 9 rows in all, of which the first microbatch has 3 and the second 6. */
+static int divides_by_own_count(ad_comm *comm, void *context) {
   model *m = prepare(comm, context);
-  double planted, right;
-  schedule s = full_schedule(1);
-  CHECK_OK(run_step(m, &s));
-  ad_group all = ad_mesh_group(m->mesh, AD_AXES_ALL, ad_comm_rank(comm));
-  CHECK_OK(ad_reducer_norm(m->reducer, &all, &planted));
-  CHECK_OK(ad_switch_set(NULL));
-  CHECK_OK(ad_reducer_norm(m->reducer, &all, &right));
-  CHECK(fabs(planted - sqrt(3) * right) <= 1e-12 * planted);
+  ad_count *count;
+  int64_t total;
+  ad_layout addends = ad_layout_all(m->mesh, AD_P);
+  CHECK_OK(ad_count_create(comm, &addends, 2, &count));
+  CHECK_OK(ad_count_post(count, (int64_t[]){1, 2}, AD_HERE));
+  CHECK_OK(ad_count_wait(count, &total));
+  CHECK(total == 9);
+  for (int step = 0; step < 2; step++) {
+    for (int microbatch = 0; microbatch < 2; microbatch++) {
+      ad_divisor_passing divisor = {.count = count, .total = (double)total};
+      CHECK_OK(ad_reducer_begin_microbatch(m->reducer, microbatch ? AD_SYNC_ALL : AD_SYNC_NONE));
+      ad_seam_pass(AD_SEAM_DIVISOR, &divisor);
+      CHECK(scene.fired && divisor.total == (microbatch ? 6 : 3) * 2); /* the mean of two means */
+      CHECK_OK(ad_reducer_end_microbatch(m->reducer));
+    }
+    CHECK_OK(ad_reducer_finish(m->reducer));
+    end_step();
+  }
+  ad_count_destroy(count);
   return finish(m);
 }
 
-static void a_norm_that_counts_replicas_shows_their_root(void **state) {
-  mistake counted = {"replica-counted-in-norm", "dp_replicate=3 dp_shard=2", 6, 0, 1};
-  run_ranks(6, counts_replicas, &counted);
+static void a_mean_of_means_divides_by_the_own_count(void **state) {
+  mistake means = {"mean-of-microbatch-means", "dp_shard=3", 3, 0, 0};
+  run_planted(&means, divides_by_own_count);
+}
+
+/* Runs last. */
+static void every_record_of_the_list_was_planted(void **state) {
+  size_t count;
+  const ad_mistake *list = ad_reduce_mistakes(&count);
+  assert_true(count <= RECORDS_MAX);
+  for (size_t i = 0; i < count; i++)
+    if (!was_planted[i]) fail_msg("%s is planted by no test", list[i].name);
 }
 
 /* ---- counts ---- */
@@ -256,27 +280,34 @@ static int count_tokens(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   ad_count *count;
   int64_t tokens, rank = ad_comm_rank(comm), local = rank == 1 ? 0 : 100 + rank;
-  CHECK_OK(ad_mesh_create("dp_replicate=3 dp_shard=1", &mesh));
-  ad_group all = ad_mesh_group(mesh, AD_AXES_DP, rank);
-  CHECK_OK(ad_count_create(comm, &count));
+  CHECK_OK(ad_mesh_create("dp_replicate=3 dp_shard=1 tp=1", &mesh));
+  ad_layout layout;
+  CHECK_OK(ad_layout_parse(mesh, "dp=P tp=I", &layout));
+  CHECK_OK(ad_count_create(comm, &layout, 2, &count));
+  CHECK_STATUS(ad_count_wait(count, &tokens), AD_INVALID);
   for (int step = 0; step < 3; step++) {
-    CHECK_OK(ad_count_post(count, &all, local + step, AD_HERE));
-    CHECK_STATUS(ad_count_post(count, &all, local, AD_HERE), AD_INVALID);
-    CHECK_OK(ad_count_wait(count, &tokens));
-    CHECK_STATUS(ad_count_wait(count, &tokens), AD_INVALID);
-    CHECK(tokens == 202 + 3 * step);
+    int64_t locals[2] = {local + step, rank};
+    CHECK_OK(ad_count_post(count, locals, AD_HERE));
+    CHECK_STATUS(ad_count_post(count, locals, AD_HERE), AD_INVALID);
+    CHECK(ad_layout_equal(&ad_count_array(count)->layout, &layout));
+    CHECK(ad_count_of(count, 0) == -1);
+    for (int again = 0; again < 2; again++) {
+      tokens = 0;
+      CHECK_OK(ad_count_wait(count, &tokens));
+      CHECK(tokens == 202 + 3 * step + 3);
+    }
+    CHECK_OK(ad_count_wait(count, NULL));
+    CHECK(ad_count_of(count, 0) == 202 + 3 * step && ad_count_of(count, 1) == 3 && ad_count_of(count, 2) == -1);
+    CHECK(ad_count_array(count)->layout.type[AD_DP_REPLICATE] == AD_R);
+    CHECK(ad_count_array(count)->layout.type[AD_TP] == AD_I);
   }
-  CHECK_OK(ad_switch_set("local-count"));
-  CHECK_OK(ad_count_post(count, &all, local, AD_HERE));
-  CHECK_OK(ad_count_wait(count, &tokens));
-  CHECK(tokens == local);
   ad_count_destroy(count);
-  CHECK_OK(ad_switch_set(NULL));
+  ad_seams_clear();
   ad_mesh_destroy(mesh);
   return 0;
 }
 
-static void a_count_is_summed_unless_that_mistake_is_planted(void **state) { run_ranks(3, count_tokens, NULL); }
+static void a_count_is_summed_over_the_axes_on_which_it_is_an_addend(void **state) { run_ranks(3, count_tokens, NULL); }
 
 /* As a run does that fails between the two calls: the others have their sum all the same. */
 static int leave_a_count(ad_comm *comm, void *context) {
@@ -284,9 +315,9 @@ static int leave_a_count(ad_comm *comm, void *context) {
   ad_count *count;
   int64_t tokens = 0;
   CHECK_OK(ad_mesh_create("dp_shard=3", &mesh));
-  ad_group all = ad_mesh_group(mesh, AD_AXES_DP, ad_comm_rank(comm));
-  CHECK_OK(ad_count_create(comm, &count));
-  CHECK_OK(ad_count_post(count, &all, 5, AD_HERE));
+  ad_layout addends = ad_layout_all(mesh, AD_P);
+  CHECK_OK(ad_count_create(comm, &addends, 1, &count));
+  CHECK_OK(ad_count_post(count, &(int64_t){5}, AD_HERE));
   if (ad_comm_rank(comm) != 1) CHECK_OK(ad_count_wait(count, &tokens));
   CHECK(tokens == (ad_comm_rank(comm) == 1 ? 0 : 15));
   ad_count_destroy(count);
@@ -298,16 +329,40 @@ static void a_count_that_nobody_waits_for_is_still_summed(void **state) { run_ra
 
 static void no_allocation_that_fails_in_a_count_is_left_behind(void **state) {
   ad_comm *comm;
+  ad_mesh *mesh;
   ad_count *count = NULL;
   assert_int_equal(ad_comm_open_alone(&comm), AD_OK);
+  assert_int_equal(ad_mesh_create("dp=1", &mesh), AD_OK);
+  ad_layout addends = ad_layout_all(mesh, AD_P);
   ad_status status = AD_MEMORY;
   for (long n = 1; status == AD_MEMORY && n < 100; n++) {
     ad_memory_fail_at(n);
-    status = ad_count_create(comm, &count);
+    status = ad_count_create(comm, &addends, 3, &count);
     ad_memory_fail_at(0);
   }
   assert_int_equal(status, AD_OK);
   ad_count_destroy(count);
+  ad_mesh_destroy(mesh);
+  ad_comm_close(comm);
+}
+
+/* What a count cannot mean is refused when it is made. */
+static void a_count_is_an_addend_or_the_same_everywhere(void **state) {
+  ad_comm *comm;
+  ad_mesh *mesh;
+  ad_count *count = NULL;
+  ad_layout layout;
+  assert_int_equal(ad_comm_open_alone(&comm), AD_OK);
+  assert_int_equal(ad_mesh_create("dp=1 tp=1", &mesh), AD_OK);
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(ad_layout_parse(mesh, i ? "dp=P tp=V" : "dp=S0 tp=R", &layout), AD_OK);
+    assert_int_equal(ad_count_create(comm, &layout, 1, &count), AD_TYPE);
+    assert_non_null(strstr(ad_last_error(), i ? "V on `tp`" : "S(0) on `dp_"));
+  }
+  layout = ad_layout_all(mesh, AD_P);
+  assert_int_equal(ad_count_create(comm, &layout, 0, &count), AD_INVALID);
+  assert_null(count);
+  ad_mesh_destroy(mesh);
   ad_comm_close(comm);
 }
 
@@ -318,15 +373,15 @@ int main(void) {
       cmocka_unit_test(a_factor_read_in_the_wrong_width_is_exactly_zero),
       cmocka_unit_test(a_sum_added_to_itself_shows_two_where_a_group_has_one_rank),
       cmocka_unit_test(a_narrow_dtype_on_the_way_loses_digits),
-      cmocka_unit_test(a_norm_that_counts_replicas_shows_their_root),
-      cmocka_unit_test(an_average_shows_one_over_the_axis),
-      cmocka_unit_test(a_doubled_reduction_shows_the_axis),
       cmocka_unit_test(a_wrong_sum_is_wrong_on_every_rank),
       cmocka_unit_test(only_the_first_step_is_unsynchronised),
       cmocka_unit_test(ranks_that_reduce_different_things_are_stopped),
-      cmocka_unit_test(a_count_is_summed_unless_that_mistake_is_planted),
+      cmocka_unit_test(a_count_is_summed_over_the_axes_on_which_it_is_an_addend),
       cmocka_unit_test(a_count_that_nobody_waits_for_is_still_summed),
       cmocka_unit_test(no_allocation_that_fails_in_a_count_is_left_behind),
+      cmocka_unit_test(a_count_is_an_addend_or_the_same_everywhere),
+      cmocka_unit_test(a_mean_of_means_divides_by_the_own_count),
+      cmocka_unit_test(every_record_of_the_list_was_planted),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

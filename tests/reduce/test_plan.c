@@ -7,6 +7,7 @@
 #include <string.h>
 #include "addend/reduce.h"
 #include "base/memory.h"
+#include "reduce/reducer.h"
 
 typedef struct world {
   ad_comm *comm;
@@ -244,6 +245,55 @@ static void a_failed_allocation_leaves_nothing_behind(void **state) {
   assert_true(n > 6);
 }
 
+/* ---- law 4 after the steps ---- */
+
+/* A step of one bucket without the path's step number `left_out` (-1: none). */
+static ad_status step_without(const world *w, const ad_param_spec *params, size_t count, int left_out) {
+  ad_reducer *reducer;
+  ad_array grads[4];
+  const ad_array *pointers[4];
+  assert_int_equal(ad_reducer_create(w->comm, params, count, NULL, &reducer), AD_OK);
+  for (size_t i = 0; i < count; i++) {
+    ad_layout layout = ad_layout_dual(&params[i].layout);
+    grads[i] = ad_array_describe(w->comm, AD_F32, &params[i].shape, &layout);
+    pointers[i] = &grads[i];
+  }
+  ad_bucket *bucket = &reducer->buckets[0];
+  for (int i = left_out; left_out >= 0 && i + 1 < bucket->step_count; i++) bucket->steps[i] = bucket->steps[i + 1];
+  bucket->step_count -= left_out >= 0;
+  ad_status status = ad_reducer_step(reducer, pointers);
+  ad_reducer_destroy(reducer);
+  return status;
+}
+
+static void a_step_of_the_path_that_is_left_out_is_refused_by_type(void **state) {
+  const world *w = *state;
+  const char *sharded = "dp_replicate=R dp_shard=S0 tp=I", *layout = "dp=R tp=I";
+  ad_param_spec whole = spec_of(w, "whole", 8, layout, layout);
+  ad_param_spec cut[] = {spec_of(w, "a", 8, layout, sharded), spec_of(w, "b", 3, layout, sharded)};
+  assert_int_equal(step_without(w, &whole, 1, -1), AD_OK);
+  assert_int_equal(step_without(w, cut, 2, -1), AD_OK);
+  assert_int_equal(step_without(w, &whole, 1, 0), AD_TYPE);
+  assert_non_null(strstr(ad_last_error(), "the reduced gradient of `whole` is P on `dp_replicate`"));
+  assert_int_equal(step_without(w, cut, 2, 0), AD_TYPE);
+  assert_non_null(strstr(ad_last_error(), "`b`, `a` is P on `dp_shard`, where the storage is S(0)"));
+  assert_int_equal(step_without(w, cut, 2, 1), AD_TYPE);
+  assert_non_null(strstr(ad_last_error(), "`b`, `a` is P on `dp_replicate`, where the storage is R"));
+}
+
+/* What is I everywhere takes no step; on axes where nothing moves, buckets take values of several types. */
+static void values_of_several_types_share_a_bucket_where_nothing_moves(void **state) {
+  const world *w = *state;
+  ad_param_spec specs[] = {
+      spec_of(w, "rows", 8, "dp=R tp=S0", "dp=R tp=S0"), spec_of(w, "columns", 8, "dp=R tp=S1", "dp=R tp=S1"),
+      spec_of(w, "invariant", 8, "dp=R tp=I", "dp=R tp=I"), spec_of(w, "still", 8, "dp=I tp=I", "dp=I tp=I")};
+  specs[1].shape = (ad_shape){2, {4, 5}};
+  assert_int_equal(step_without(w, specs, 4, -1), AD_OK);
+  assert_int_equal(step_without(w, &specs[3], 1, -1), AD_OK);
+  assert_int_equal(step_without(w, specs, 3, 0), AD_TYPE);
+  assert_non_null(strstr(ad_last_error(), "`invariant`, `columns`, `rows` is P on `dp_replicate`"));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_a_reducer_cannot_do_is_refused_when_it_is_made),
@@ -254,6 +304,8 @@ int main(void) {
       cmocka_unit_test(calls_out_of_order_are_refused_and_change_nothing),
       cmocka_unit_test(buckets_are_posted_in_order_whatever_the_order_of_gradients),
       cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
+      cmocka_unit_test(a_step_of_the_path_that_is_left_out_is_refused_by_type),
+      cmocka_unit_test(values_of_several_types_share_a_bucket_where_nothing_moves),
   };
   return cmocka_run_group_tests(tests, open_world, close_world);
 }

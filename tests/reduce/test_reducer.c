@@ -91,6 +91,60 @@ static void a_parameter_absent_everywhere_has_a_zero_gradient(void **state) {
   on_every_mesh(leave_out, &steps);
 }
 
+/* ---- parameters of all types ---- */
+
+/* Columns cut unevenly, rows cut unevenly, the same work on tp, the same work everywhere, and a copy. */
+static void mix_types(model *m) {
+  static const ad_type on_tp[PARAMS] = {AD_S(1), AD_S(0), AD_I, AD_I, AD_R};
+  static const ad_shape shapes[PARAMS] = {{2, {4, 3}}, {2, {5, 2}}, {1, {3}}, {2, {3, 2}}, {1, {6}}};
+  for (int p = 0; p < PARAMS; p++) {
+    ad_param_spec *spec = &m->params[p];
+    spec->shape = shapes[p];
+    spec->layout = ad_layout_all(m->mesh, p == 3 ? AD_I : AD_R);
+    ad_layout_set(&spec->layout, AD_AXES(AD_TP), on_tp[p]);
+    spec->storage = spec->layout;
+  }
+}
+
+static int sum_mixed(ad_comm *comm, void *context) {
+  const setting *s = context;
+  for (size_t bytes = 1; bytes <= 4096; bytes *= 4096) {
+    model m;
+    double norm, square = 0;
+    open_model(&m, comm, s->mesh, AD_F64);
+    mix_types(&m);
+    if (s->shards) shard_storage(&m);
+    m.params[3].storage = m.params[3].layout;  // what is not summed is not cut
+    m.params[1].storage = m.params[1].layout;  // rows are cut already
+    create_reducer(&m, bytes);
+    CHECK_OK(run_step(&m, &s->steps));
+    ad_group all = ad_mesh_group(m.mesh, AD_AXES_ALL, ad_comm_rank(comm));
+    CHECK_OK(ad_reducer_norm(m.reducer, &all, &norm));
+    for (int p = 0; p < PARAMS; p++) {
+      const ad_array *grad = ad_reducer_gradient(m.reducer, (size_t)p);
+      size_t start = p == 1 || p == 3 ? 0 : result_start(&m, p);
+      for (size_t i = 0; i < ad_array_numel(grad); i++)
+        CHECK(((double *)grad->data)[i] == expected_sum(&m, &s->steps, p, start + i));
+      double whole[64] = {0};
+      ad_array out = {.data = whole};
+      CHECK_OK(ad_array_whole(comm, grad, AD_HERE, &out));
+      for (size_t i = 0; i < ad_array_numel(&out); i++) square += whole[i] * whole[i];
+    }
+    CHECK(fabs(norm - sqrt(square)) <= 1e-12 * norm);
+    close_model(&m);
+  }
+  return 0;
+}
+
+static void parameters_of_all_types_are_summed_where_they_are_replicated(void **state) {
+  for (int shards = 0; shards < 2; shards++) {
+    setting s = {"dp_shard=3 tp=2", 6, full_schedule(3), shards};
+    run_ranks(6, sum_mixed, &s);
+    s.mesh = "dp_replicate=2 dp_shard=1 tp=2";
+    run_ranks(4, sum_mixed, &s);
+  }
+}
+
 /* ---- replicas, norm, one call ---- */
 
 static void check_same_bits(ad_comm *comm, const ad_mesh *mesh, const ad_array *array) {
@@ -464,7 +518,7 @@ static int call_out_of_turn(ad_comm *comm, void *context) {
   CHECK_MESSAGE("test_reducer.c:");
   CHECK_MESSAGE("nothing was changed");
   CHECK_STATUS(ad_reducer_add(m.reducer, PARAMS, NULL, NULL), AD_INVALID);
-  CHECK_MESSAGE("?: reducer: add of parameter");
+  CHECK_MESSAGE("a call without a site: reducer: add of parameter");
   CHECK_OK(ad_reducer_end_microbatch(m.reducer));
   CHECK_STATUS(ad_reducer_finish(m.reducer), AD_INVALID);
   CHECK_MESSAGE("needs AD_SYNC_ALL");
@@ -509,6 +563,7 @@ int main(void) {
       cmocka_unit_test(an_absent_gradient_keeps_the_pending_addends),
       cmocka_unit_test(a_microbatch_that_reduces_early_is_not_reduced_again),
       cmocka_unit_test(a_parameter_absent_everywhere_has_a_zero_gradient),
+      cmocka_unit_test(parameters_of_all_types_are_summed_where_they_are_replicated),
       cmocka_unit_test(replicas_agree_bit_for_bit_and_the_norm_counts_once),
       cmocka_unit_test(a_gradient_passes_through_its_contract),
       cmocka_unit_test(a_step_no_larger_than_an_earlier_one_allocates_nothing),

@@ -46,6 +46,7 @@ static void describe(world *w) {
     spec->storage = spec->layout;
     if (i != 3) ad_layout_set(&spec->storage, AD_AXES(AD_DP_SHARD), AD_S(0));
     spec->contract = (ad_contract){.param = w->s->param};
+    spec->unit = units[i];
   }
 }
 
@@ -56,7 +57,6 @@ static void open_world(world *w, ad_comm *comm, const setting *s) {
   ad_store_options options = {.size = sizeof options, .compute = s->compute, .releases = s->releases};
   options.prefetch = s->prefetch;
   options.apart = s->apart;
-  options.units = units;
   CHECK_OK(ad_store_create(comm, w->specs, PARAMS, &options, &w->store));
 }
 
@@ -236,7 +236,7 @@ static int fail_each_allocation(ad_comm *comm, void *context) {
   world w = {.comm = comm, .s = context};
   CHECK_OK(ad_mesh_create(w.s->mesh, &w.mesh));
   describe(&w);
-  ad_store_options options = {.size = sizeof options, .releases = 1, .units = units};
+  ad_store_options options = {.size = sizeof options, .releases = 1};
   ad_status status = AD_MEMORY;
   for (long n = 1; status; n++) {
     ad_memory_fail_at(n);

@@ -191,7 +191,8 @@ static void a_plan_is_a_document_and_a_table(void **state) {
 
 static size_t numel_of(ad_run *run) {
   size_t numel = 0;
-  for (size_t i = 0; i < ad_run_param_count(run); i++) numel += (size_t)ad_shape_numel(&ad_run_param(run, i)->shape);
+  for (size_t i = 0; i < ad_run_param_count(run); i++)
+    numel += (size_t)ad_shape_numel(&ad_run_param_at(run, i).spec->shape);
   return numel;
 }
 
@@ -201,22 +202,22 @@ static int parts_fit_together(ad_comm *comm, void *context) {
   size_t checkpoint, parts = 0;
   CHECK_OK(ad_run_create(comm, context, NULL, &run));
   CHECK_OK(ad_run_step(run, 0, &report));
-  ad_model *model = ad_run_model(run);
-  CHECK(ad_model_param_count(model) == ad_run_param_count(run));
+  ad_module *module = ad_run_module(run, 0);
+  CHECK(ad_module_param_count(module) == ad_run_param_count(run));
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
-    CHECK(!strcmp(ad_run_param(run, i)->name, ad_model_param(model, i)->name));
-    CHECK(ad_run_value(run, i) == ad_store_value(ad_run_store(run), i));
-    CHECK(ad_run_gradient(run, i) == ad_reducer_gradient(ad_run_reducer(run), i));
-    parts += ad_array_bytes(ad_run_value(run, i));
+    CHECK(!strcmp(ad_run_param_at(run, i).spec->name, ad_module_param(module, i)->name));
+    CHECK(ad_run_part(run, i, AD_PART_VALUE) == ad_store_value(ad_module_store(module), i));
+    CHECK(ad_run_part(run, i, AD_PART_GRADIENT) == ad_reducer_gradient(ad_module_reducer(module), i));
+    parts += ad_array_bytes(ad_run_part(run, i, AD_PART_VALUE));
   }
   /* The text, and tokens and targets of this rank's 4 / 2 rows. */
   CHECK(ad_run_data_bytes(run) == TEXT_BYTES + 2 * (4 / 2) * SEQ * sizeof(int32_t));
   CHECK_OK(ad_run_checkpoint_bytes(run, &checkpoint));
   CHECK(checkpoint == 3 * parts); /* f32: values and both moments of the own parts, which only this rank holds */
-  CHECK(ad_store_bytes(ad_run_store(run)) == parts);
+  CHECK(ad_store_bytes(ad_module_store(module)) == parts);
   /* Gradients lie whole in the buckets; what is kept beside them are the sums of the own parts. */
-  CHECK(ad_reducer_sum_bytes(ad_run_reducer(run)) == parts);
-  CHECK(ad_reducer_bytes(ad_run_reducer(run)) == parts + 4 * numel_of(run));
+  CHECK(ad_reducer_sum_bytes(ad_module_reducer(module)) == parts);
+  CHECK(ad_reducer_bytes(ad_module_reducer(module)) == parts + 4 * numel_of(run));
   ad_run_destroy(run);
   return 0;
 }

@@ -70,7 +70,7 @@ static void train_and_measure(ad_run *run, const job *j, ad_run_memory *out) {
   ad_checkpointer *checkpointer = NULL;
   ad_step_report report;
   int saves = j->recipe->checkpoint.every > 0;
-  if (saves) CHECK_OK(ad_checkpointer_create(ad_run_comm(run), ad_run_mesh(run), j->folder, 1, &checkpointer));
+  if (saves) CHECK_OK(ad_checkpointer_create(ad_run_comm(run), ad_run_everyone(run).mesh, j->folder, 1, &checkpointer));
   for (int64_t step = 0; step < j->recipe->train.steps; step++) {
     CHECK_OK(ad_run_step(run, step, &report));
     if (saves) CHECK_OK(ad_run_save(run, checkpointer, step + 1));
@@ -98,15 +98,14 @@ static int holds_what_was_planned(ad_comm *comm, void *context) {
 static void measure(const measured_case *c) {
   char folder[] = "/tmp/addend-memory-XXXXXX", command[64];
   job j = {.recipe = recipe_of(c), .folder = mkdtemp(folder)};
-  ad_mesh *mesh;
+  int64_t ranks;
   json_t *plan;
   assert_non_null(j.folder);
-  must(ad_recipe_mesh(j.recipe, &mesh));
+  must(ad_recipe_world(j.recipe, &ranks));
   must(ad_plan_document(j.recipe, NULL, &plan));
   j.plan = plan;
-  run_ranks(ad_mesh_size(mesh), holds_what_was_planned, &j);
+  run_ranks(ranks, holds_what_was_planned, &j);
   json_decref(plan);
-  ad_mesh_destroy(mesh);
   ad_recipe_destroy((ad_recipe *)j.recipe);
   snprintf(command, sizeof command, "rm -r %s", folder);
   assert_int_equal(system(command), 0);

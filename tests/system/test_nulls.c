@@ -178,15 +178,21 @@ static void reducers_and_counts(void **state) {
   refused(ad_reducer_norm(reducer, NULL, &norm), "`group` is NULL");
   refused(ad_reducer_norm(reducer, &group, NULL), "`out` is NULL");
   ad_reducer_destroy(reducer);
-  refused(ad_count_create(NULL, &count), "`comm` is NULL");
-  refused(ad_count_create(comm, NULL), "`out` is NULL");
-  must(ad_count_create(comm, &count));
-  refused(ad_count_post(NULL, &group, 1, NULL), "`count` is NULL");
-  refused(ad_count_post(count, NULL, 1, NULL), "`group` is NULL");
+  ad_layout addends = ad_layout_all(mesh, AD_P);
+  refused(ad_count_create(NULL, &addends, 1, &count), "`comm` is NULL");
+  refused(ad_count_create(comm, NULL, 1, &count), "`local` is NULL");
+  refused(ad_count_create(comm, &(ad_layout){0}, 1, &count), "`local->mesh` is NULL");
+  refused(ad_count_create(comm, &addends, 1, NULL), "`out` is NULL");
+  must(ad_count_create(comm, &addends, 1, &count));
+  refused(ad_count_post(NULL, &(int64_t){1}, NULL), "`count` is NULL");
+  refused(ad_count_post(count, NULL, NULL), "`local` is NULL");
   refused(ad_count_wait(NULL, &sum), "`count` is NULL");
-  must(ad_count_post(count, &group, 1, NULL));
-  refused(ad_count_wait(count, NULL), "`out` is NULL");
+  must(ad_count_post(count, &(int64_t){1}, NULL));
+  must(ad_count_wait(count, NULL));  // who only waits wants no total
   must(ad_count_wait(count, &sum));
+  assert_int_equal(sum, 1);
+  assert_null(ad_count_array(NULL));
+  assert_int_equal(ad_count_of(NULL, 0), -1);
   ad_count_destroy(count);
   ad_count_destroy(NULL);
   ad_reducer_destroy(NULL);
@@ -220,8 +226,21 @@ static void tensors(void **state) {
   refused(ad_tape_create(comm, mesh, NULL, NULL), "`out` is NULL");
   refused(ad_tape_status(NULL), "`tape` is NULL");
   refused(ad_backward(NULL, NULL), "`tape` is NULL");
+  refused(ad_backward_from(NULL, NULL, NULL, 0, 1), "`tape` is NULL");
   assert_null(ad_constant(NULL, &array));
-  assert_null(ad_parameter_at(NULL, &array, 0, NULL));
+  assert_null(ad_input(NULL, &array));
+  assert_null(ad_parameter_at(NULL, &(ad_parameters){0}, 0, NULL));
+  assert_null(ad_view(NULL, NULL, mesh));
+  assert_null(ad_divide(NULL, NULL, NULL));
+  assert_null(ad_share(NULL, NULL, NULL, 0));
+  must(ad_tape_create(comm, mesh, NULL, &tape));
+  refused(ad_backward_from(tape, NULL, NULL, 1, 1), "`outputs` is NULL");
+  ad_parameter(tape, NULL, 0);
+  refused(ad_tape_status(tape), "`from` is NULL");
+  ad_tape_reset(tape);
+  ad_input(tape, NULL);
+  refused(ad_tape_status(tape), "not NULL");
+  ad_tape_destroy(tape);
   assert_null(ad_add(NULL, NULL, NULL));
   assert_non_null(strstr(ad_last_error(), "add: the tape is NULL"));
   assert_null(ad_all_reduce(NULL, NULL, "tp", AD_R));
@@ -272,7 +291,7 @@ static void optimizers_and_parameters(void **state) {
   assert_int_equal(ad_adamw_steps(optimizer), 0);
   ad_adamw_destroy(optimizer);
   ad_adamw_destroy(NULL);
-  refused(ad_param_initialise(NULL, 1, 0, &array), "`declaration` is NULL");
+  refused(ad_param_initialise(NULL, 1, 0, &array), "`spec` is NULL");
   refused(ad_param_initialise(&declaration, 1, 0, NULL), "`value` is NULL");
   refused(ad_param_initialise(&declaration, 1, 0, &lost), "`value->layout.mesh` is NULL");
 }
@@ -340,14 +359,13 @@ static void checkpoints(void **state) {
   assert_int_equal(remove(folder), 0);
 }
 
-static void recipes_models_and_plans(void **state) {
+static void recipes_and_plans(void **state) {
   ad_recipe *out = NULL;
-  ad_mesh *named = NULL;
-  ad_model *model = NULL;
+  ad_program *program = NULL;
+  int64_t ranks;
   ad_contract contract;
   char *text = NULL;
   const char *const sets[] = {NULL};
-  ad_gpt_options options = {.size = sizeof options, .layers = 1, .d_model = 8, .heads = 2, .seq = 8};
   refused(ad_recipe_read(NULL, NULL, 0, &out), "`path` is NULL");
   refused(ad_recipe_read("x", NULL, 0, NULL), "`out` is NULL");
   refused(ad_recipe_read("x", NULL, 1, &out), "`sets` is NULL");
@@ -357,23 +375,96 @@ static void recipes_models_and_plans(void **state) {
   refused(ad_recipe_parse("", "x", NULL, 0, NULL), "`out` is NULL");
   refused(ad_recipe_print(NULL, &text), "`recipe` is NULL");
   refused(ad_recipe_print(recipe, NULL), "`out` is NULL");
-  refused(ad_recipe_mesh(NULL, &named), "`recipe` is NULL");
-  refused(ad_recipe_mesh(recipe, NULL), "`out` is NULL");
-  refused(ad_recipe_model(NULL, mesh, &model), "`recipe` is NULL");
-  refused(ad_recipe_model(recipe, NULL, &model), "`mesh` is NULL");
-  refused(ad_recipe_model(recipe, mesh, NULL), "`out` is NULL");
+  refused(ad_recipe_world(NULL, &ranks), "`recipe` is NULL");
+  refused(ad_recipe_world(recipe, NULL), "`out` is NULL");
+  refused(ad_recipe_program(NULL, comm, AD_F64, &program), "`recipe` is NULL");
+  refused(ad_recipe_program(recipe, NULL, AD_F64, &program), "`comm` is NULL");
+  refused(ad_recipe_program(recipe, comm, AD_F64, NULL), "`out` is NULL");
   refused(ad_recipe_contract(NULL, "w", &contract), "`recipe` is NULL");
   refused(ad_recipe_contract(recipe, NULL, &contract), "`param` is NULL");
   refused(ad_recipe_contract(recipe, "w", NULL), "`out` is NULL");
-  refused(ad_gpt_create(NULL, &options, &model), "`mesh` is NULL");
-  refused(ad_gpt_create(mesh, &options, NULL), "`out` is NULL");
-  refused(ad_gpt_create(mesh, NULL, &model), "layers");
   refused(ad_plan_json(NULL, NULL, &text), "`recipe` is NULL");
   refused(ad_plan_json(recipe, NULL, NULL), "`out` is NULL");
   refused(ad_plan_table(NULL, NULL, &text), "`recipe` is NULL");
   refused(ad_plan_table(recipe, NULL, NULL), "`out` is NULL");
   ad_recipe_destroy(NULL);
-  ad_model_destroy(NULL);
+}
+
+static void modules(void **state) {
+  ad_module *module = NULL;
+  ad_param_spec param = {.name = "w", .shape = shape, .layout = layout, .storage = layout}, nameless = param;
+  ad_param_spec lost = {.name = "w", .shape = shape, .layout = layout};
+  ad_state_spec state_spec = {.name = NULL, .dtype = AD_F32, .shape = shape, .layout = layout};
+  ad_module_spec spec = {.name = "m", .mesh = mesh, .params = &param, .param_count = 1}, wrong = spec;
+  nameless.name = NULL;
+  refused(ad_module_create(NULL, &spec, NULL, &module), "`comm` is NULL");
+  refused(ad_module_create(comm, NULL, NULL, &module), "`spec` is NULL");
+  refused(ad_module_create(comm, &spec, NULL, NULL), "`out` is NULL");
+  wrong.name = NULL;
+  refused(ad_module_create(comm, &wrong, NULL, &module), "`spec->name` is NULL");
+  wrong = spec, wrong.mesh = NULL;
+  refused(ad_module_create(comm, &wrong, NULL, &module), "`spec->mesh` is NULL");
+  wrong = spec, wrong.params = NULL;
+  refused(ad_module_create(comm, &wrong, NULL, &module), "`spec->params` is NULL");
+  wrong.params = &nameless;
+  refused(ad_module_create(comm, &wrong, NULL, &module), "parameter 0 needs a name");
+  wrong.params = &lost;
+  refused(ad_module_create(comm, &wrong, NULL, &module), "parameter 0 needs a name and two layouts");
+  wrong = spec, wrong.state_count = 1;
+  refused(ad_module_create(comm, &wrong, NULL, &module), "`spec->states` is NULL");
+  wrong.states = &state_spec;
+  refused(ad_module_create(comm, &wrong, NULL, &module), "state 0 needs a name");
+  state_spec.name = "s", state_spec.layout = astray;
+  refused(ad_module_create(comm, &wrong, NULL, &module), "state 0 needs a name and a layout");
+  assert_null(module);
+  refused(ad_module_refresh(NULL, 0), "`module` is NULL");
+  refused(ad_module_update(NULL, 1, 1), "`module` is NULL");
+  ad_module_destroy(NULL);
+}
+
+static void programs(void **state) {
+  static const char *const some_modules[] = {"m", NULL};
+  static const ad_program_kind nameless = {.modules = some_modules}, empty = {.name = "empty"};
+  static const char *const meshes[] = {"dp=1"}, *const no_mesh[] = {NULL};
+  ad_program *program = NULL;
+  ad_program_setting setting = {.comm = comm, .meshes = meshes, .global_batch = 1, .microbatches = 1}, wrong = setting;
+  refused(ad_program_register(NULL), "`kind` is NULL");
+  refused(ad_program_register(&nameless), "`kind->name` is NULL");
+  refused(ad_program_register(&empty), "`kind->modules` is NULL");
+  assert_null(ad_program_kind_find(NULL));
+  refused(ad_program_create(NULL, recipe->options, &setting, &program), "`kind` is NULL");
+  refused(ad_program_create(ad_gpt(), NULL, &setting, &program), "`options` is NULL");
+  refused(ad_program_create(ad_gpt(), recipe->options, NULL, &program), "`setting` is NULL");
+  refused(ad_program_create(ad_gpt(), recipe->options, &setting, NULL), "`out` is NULL");
+  wrong.comm = NULL;
+  refused(ad_program_create(ad_gpt(), recipe->options, &wrong, &program), "`setting->comm` is NULL");
+  wrong = setting, wrong.meshes = NULL;
+  refused(ad_program_create(ad_gpt(), recipe->options, &wrong, &program), "`setting->meshes` is NULL");
+  wrong.meshes = no_mesh;
+  refused(ad_program_create(ad_gpt(), recipe->options, &wrong, &program), "mesh of `model`");
+  must(ad_program_create(ad_gpt(), recipe->options, &setting, &program));
+  refused(ad_program_add_module(NULL, &(ad_module_spec){0}), "`to` is NULL");
+  refused(ad_program_add_module(program, NULL), "`spec` is NULL");
+  refused(ad_program_add_module(program, &(ad_module_spec){.mesh = mesh}), "`spec->name` is NULL");
+  refused(ad_program_add_module(program, &(ad_module_spec){.name = "m"}), "`spec->mesh` is NULL");
+  refused(ad_program_add_module(program, &(ad_module_spec){.name = "m", .mesh = mesh, .param_count = 1}),
+          "`spec->params` is NULL");
+  refused(ad_program_add_module(program, &(ad_module_spec){.name = "m", .mesh = mesh, .state_count = 1}),
+          "`spec->states` is NULL");
+  refused(ad_program_add_count(NULL, &(ad_count_spec){0}), "`to` is NULL");
+  refused(ad_program_add_count(program, NULL), "`spec` is NULL");
+  refused(ad_program_add_count(program, &(ad_count_spec){.layout = layout}), "`spec->name` is NULL");
+  refused(ad_program_add_count(program, &(ad_count_spec){.name = "c"}), "`spec->layout.mesh` is NULL");
+  refused(ad_program_add_loss(NULL, &(ad_loss_spec){0}), "`to` is NULL");
+  refused(ad_program_add_loss(program, NULL), "`spec` is NULL");
+  refused(ad_program_add_loss(program, &(ad_loss_spec){0}), "`spec->name` is NULL");
+  refused(ad_program_add_phase(NULL, &(ad_phase){0}), "`to` is NULL");
+  refused(ad_program_add_phase(program, NULL), "`phase` is NULL");
+  refused(ad_program_add_phase(program, &(ad_phase){0}), "`phase->name` is NULL");
+  refused(ad_program_add_phase(program, &(ad_phase){.name = "p"}), "phase `p` has no function");
+  assert_int_equal(ad_program_module_count(program) + ad_program_loss_count(program), 2); /* nothing was added */
+  ad_program_destroy(program);
+  ad_program_destroy(NULL);
 }
 
 static void ignore(void *context, size_t param, const ad_array *addend) { (*(int *)context)++; }
@@ -443,7 +534,9 @@ int main(void) {
       cmocka_unit_test(optimizers_and_parameters),
       cmocka_unit_test(data_and_files),
       cmocka_unit_test(checkpoints),
-      cmocka_unit_test(recipes_models_and_plans),
+      cmocka_unit_test(recipes_and_plans),
+      cmocka_unit_test(modules),
+      cmocka_unit_test(programs),
       cmocka_unit_test(runs),
       cmocka_unit_test(checks),
   };

@@ -35,7 +35,8 @@ static void options_of_a_wrong_size_are_refused_by_name(void **state) {
   refused(ad_store_create(comm, NULL, 0, given, (ad_store **)&never), "ad_store_options");
   refused(ad_adamw_create(NULL, NULL, 0, given, (ad_adamw **)&never), "ad_adamw_options");
   refused(ad_tape_create(comm, mesh, given, (ad_tape **)&never), "ad_tape_options");
-  refused(ad_gpt_create(mesh, given, (ad_model **)&never), "ad_gpt_options");
+  ad_module_spec module = {.name = "m", .mesh = mesh};
+  refused(ad_module_create(comm, &module, given, (ad_module **)&never), "ad_module_options");
   refused(ad_launch(given, &result), "ad_launch_options");
   refused(ad_check(recipe, given, &holds, &json), "ad_check_options");
   refused(ad_train(comm, recipe, given), "ad_train_options");

@@ -74,6 +74,18 @@ static void ranks_hold_what_was_planned(void **state) {
     }
 }
 
+/* 16 rows over 3 ranks, 13 samples over 6. */
+static void ranks_with_uneven_shards_hold_what_was_planned(void **state) {
+  static const char *const levels[] = {"}\nshard: {zero: 1", ", microbatches: 2}\nshard: {zero: 2",
+                                       ", microbatches: 2}\nshard: {zero: 3",
+                                       "}\nshard: {zero: 3}\ncheckpoint: {every: 1"};
+  for (int i = 0; i < 4; i++) {
+    ad_recipe *recipe = recipe_of("dp_replicate=2 dp_shard=3", i % 2 ? "param: bf16, reduce: f32" : "", levels[i]);
+    run_ranks(6, holds_what_was_planned, recipe);
+    ad_recipe_destroy(recipe);
+  }
+}
+
 static void a_copy_in_the_dtype_of_computation_is_counted(void **state) {
   ad_recipe *same = recipe_of("dp_shard=2", "", ""), *wide = recipe_of("dp_shard=2", "param: f64, compute: f32", "");
   ad_plan_memory own = planned(same, 0, 2), copied = planned(wide, 0, 2);
@@ -143,6 +155,7 @@ static void when_a_reduction_happens_follows_from_the_schedule(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(ranks_hold_what_was_planned),
+      cmocka_unit_test(ranks_with_uneven_shards_hold_what_was_planned),
       cmocka_unit_test(a_copy_in_the_dtype_of_computation_is_counted),
       cmocka_unit_test(a_node_holds_what_its_ranks_hold),
       cmocka_unit_test(ranks_of_different_nodes_share_no_copy),

@@ -55,7 +55,7 @@ static void run_trial(const trial *t, const ad_shape *shape) {
   ad_layout_set(&layout, AD_AXES(AD_TP), t->from);
   ad_array x = random_array(t->comm, shape, &layout, 1), u = random_dual(t->comm, &x, 2);
   ad_tape *tape = open_tape(t->comm, t->mesh);
-  ad_tensor *leaf = ad_parameter(tape, &x, 0), *moved = ad_move_at(tape, leaf, t->entry->move, "tp", t->to, AD_HERE);
+  ad_tensor *leaf = ad_input(tape, &x), *moved = ad_move_at(tape, leaf, t->entry->move, "tp", t->to, AD_HERE);
   CHECK_OK(ad_tape_status(tape));
   ad_array y = random_dual(t->comm, ad_tensor_array(moved), 3);
   ad_tensor *loss = paired(tape, moved, &y);
@@ -168,7 +168,7 @@ static ad_tensor *run_block(ad_tape *t, ad_tensor *const *p) {
 static double evaluate(block *b, double *slope) {
   ad_tape *tape = open_tape(b->comm, b->mesh);
   ad_tensor *p[PARAMS];
-  for (int i = 0; i < PARAMS; i++) p[i] = ad_parameter(tape, &b->param[i], 0);
+  for (int i = 0; i < PARAMS; i++) p[i] = ad_input(tape, &b->param[i]);
   ad_tensor *loss = run_block(tape, p);
   CHECK_OK(ad_tape_status(tape));
   ad_layout dual = ad_layout_dual(&ad_tensor_array(loss)->layout);
@@ -216,6 +216,86 @@ static void a_block_cut_over_ranks_has_its_gradients(void **state) {
   run_ranks(4, differentiate, (char[]){"dp_shard=2 tp=2"});
 }
 
+/* ---- another view ---- */
+
+/* sum(gelu(x) * c) over rows that are cut over both axes, seen as they lie or as `view` of the same ranks sees them. */
+static ad_tensor *route(ad_tape *t, ad_tensor *x, const ad_array *c, const ad_mesh *view) {
+  x = ad_declare(t, ad_declare(t, x, "tp", AD_V), "dp_shard", AD_V);
+  if (view) x = ad_view(t, x, view);
+  x = ad_sum(t, ad_multiply(t, ad_gelu(t, x), ad_constant(t, c)));
+  return ad_declare(t, x, view ? "efsdp,ep" : "dp_shard,tp", AD_P);
+}
+
+static ad_status give(void *context, size_t param) { return AD_OK; }
+
+/* `x` as an input, used once or twice, and as a parameter that is lent for each use: its copy is what is viewed. */
+static int run_view(ad_comm *comm, void *context) {
+  ad_mesh *mesh, *view;
+  ad_layout cut;
+  CHECK_OK(ad_mesh_create("dp_shard=2 tp=2", &mesh));
+  CHECK_OK(ad_mesh_create_view(mesh, "efsdp=1 ep=4", &view));
+  CHECK_OK(ad_layout_parse(mesh, "dp_shard=S0 tp=S0", &cut));
+  ad_array x = random_array(comm, &(ad_shape){2, {8, 3}}, &cut, 1), c[2];
+  const ad_array *list[] = {&x};
+  ad_parameters from = {.values = list, .count = 1, .acquire = give};
+  ad_shape rows = {2, {2, 3}};
+  for (int i = 0; i < 2; i++) {
+    ad_layout varying;
+    CHECK_OK(ad_layout_parse(i ? view : mesh, i ? "efsdp=V ep=V" : "dp_shard=V tp=V", &varying));
+    c[i] = random_array(comm, &rows, &varying, 2);
+  }
+  for (int kind = 0; kind < 3; kind++) {
+    ad_tape *plain = open_tape(comm, mesh), *seen = open_tape(comm, mesh);
+    ad_tensor *a = ad_input(plain, &x), *b = kind == 2 ? ad_parameter(seen, &from, 0) : ad_input(seen, &x);
+    ad_tensor *loss = route(plain, a, &c[0], NULL), *loss_seen = route(seen, b, &c[1], view);
+    if (kind == 1) loss = ad_add(plain, loss, route(plain, a, &c[0], NULL));
+    if (kind == 1) loss_seen = ad_add(seen, loss_seen, route(seen, b, &c[1], view));
+    CHECK_OK(ad_backward(plain, loss));
+    CHECK_OK(ad_backward(seen, loss_seen));
+    CHECK(ad_tensor_scalar(loss) == ad_tensor_scalar(loss_seen));
+    CHECK(ad_layout_equal(&ad_grad(a)->layout, &ad_grad(b)->layout));
+    CHECK(!memcmp(ad_grad(a)->data, ad_grad(b)->data, ad_array_bytes(&x)));
+    ad_tape_destroy(plain);
+    ad_tape_destroy(seen);
+  }
+  ad_array_destroy(comm, &x);
+  for (int i = 0; i < 2; i++) ad_array_destroy(comm, &c[i]);
+  ad_mesh_destroy(view);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void a_view_changes_no_value_and_no_gradient(void **state) { run_ranks(4, run_view, NULL); }
+
+/* ---- counts ---- */
+
+/* Rank r counts 10 r and r in two microbatches; nobody waits before the loss is divided. */
+static int divide_by_count(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  ad_count *count;
+  CHECK_OK(ad_mesh_create("dp_shard=3", &mesh));
+  ad_layout layout = ad_layout_all(mesh, AD_P);
+  int64_t rank = ad_comm_rank(comm);
+  double numerator = 66;
+  ad_array x = ad_array_describe(comm, AD_F64, &(ad_shape){0, {0}}, &layout);
+  x.data = &numerator;
+  CHECK_OK(ad_count_create(comm, &layout, 2, &count));
+  CHECK_OK(ad_count_post(count, (int64_t[]){10 * rank, rank}, AD_HERE));
+  ad_tape *tape = open_tape(comm, mesh);
+  ad_tensor *leaf = ad_input(tape, &x), *mean = ad_divide(tape, leaf, count), *part = ad_share(tape, leaf, count, 1);
+  CHECK_OK(ad_tape_status(tape));
+  CHECK(ad_tensor_scalar(mean) == 2);
+  CHECK(ad_tensor_scalar(part) == 3.0 / 33 * 66);
+  CHECK_OK(ad_backward(tape, mean));
+  CHECK(*(double *)ad_grad(leaf)->data == 1.0 / 33);
+  ad_tape_destroy(tape);
+  ad_count_destroy(count);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void a_loss_is_divided_by_the_count_of_all_ranks(void **state) { run_ranks(3, divide_by_count, NULL); }
+
 /* ---- positions ---- */
 
 /* A sequence that is cut, in whatever way, turns by the positions of the whole one. */
@@ -256,7 +336,7 @@ static int fail_on_rank_1(ad_comm *comm, void *context) {
   int32_t index = ad_comm_rank(comm) == 1 ? 9 : 0;
   indices.data = &index;
   ad_tape *tape = open_tape(comm, mesh);
-  ad_tensor *row = ad_embedding(tape, ad_parameter(tape, &table, 0), ad_constant(tape, &indices));
+  ad_tensor *row = ad_embedding(tape, ad_input(tape, &table), ad_constant(tape, &indices));
   ad_all_reduce(tape, row, "tp", AD_I);
   CHECK(ad_tape_status(tape) == (ad_comm_rank(comm) == 1 ? AD_INVALID : AD_PEER_FAILED));
   CHECK(strstr(ad_last_error(), "index 9"));
@@ -277,6 +357,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_transition_is_the_adjoint_of_its_backward),
       cmocka_unit_test(a_block_cut_over_ranks_has_its_gradients),
+      cmocka_unit_test(a_view_changes_no_value_and_no_gradient),
+      cmocka_unit_test(a_loss_is_divided_by_the_count_of_all_ranks),
       cmocka_unit_test(rotary_knows_the_positions_of_a_part),
       cmocka_unit_test(a_failed_tape_tells_the_ranks_that_wait_for_it),
   };

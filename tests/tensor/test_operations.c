@@ -49,11 +49,11 @@ static void keep_gradients(experiment *e, ad_tensor *const *x) {
 
 /* The loss; gradients into e->grad if `backward`. */
 static double evaluate(experiment *e, int backward) {
-  ad_tape *tape = open_tape(&e->w, e->dtype, NULL);
+  ad_tape *tape = open_tape(&e->w, e->dtype);
   ad_tensor *x[OPERANDS];
   ad_array c[OPERANDS + 1] = {{0}};
   for (int i = 0; i < e->count; i++)
-    x[i] = e->operands[i].below ? ad_constant(tape, &e->value[i]) : ad_parameter(tape, &e->value[i], 0);
+    x[i] = e->operands[i].below ? ad_constant(tape, &e->value[i]) : ad_input(tape, &e->value[i]);
   ad_tensor *loss = project(&e->w, tape, e->f(tape, x), 3, &c[OPERANDS]);
   for (int i = 0; i < e->count && e->used_twice; i++)
     if (!e->operands[i].below) loss = ad_add(tape, loss, project(&e->w, tape, x[i], 4, &c[i]));
@@ -148,7 +148,9 @@ static ad_tensor *add(ad_tape *t, ad_tensor *const *x) { return ad_add(t, x[0], 
 static ad_tensor *multiply(ad_tape *t, ad_tensor *const *x) { return ad_multiply(t, x[0], x[1]); }
 static ad_tensor *square(ad_tape *t, ad_tensor *const *x) { return ad_multiply(t, x[0], x[0]); }
 static ad_tensor *scale(ad_tape *t, ad_tensor *const *x) { return ad_scale(t, x[0], -1.75); }
-static ad_tensor *divide(ad_tape *t, ad_tensor *const *x) { return ad_divide(t, x[0], 7); }
+static ad_count *step_count;  // 2 and 5 in two microbatches
+static ad_tensor *divide(ad_tape *t, ad_tensor *const *x) { return ad_divide(t, x[0], step_count); }
+static ad_tensor *share(ad_tape *t, ad_tensor *const *x) { return ad_share(t, x[0], step_count, 1); }
 static ad_tensor *sum(ad_tape *t, ad_tensor *const *x) { return ad_sum(t, x[0]); }
 static ad_tensor *linear(ad_tape *t, ad_tensor *const *x) { return ad_linear(t, x[0], x[1]); }
 static ad_tensor *linear_transposed(ad_tape *t, ad_tensor *const *x) { return ad_linear_transposed(t, x[0], x[1]); }
@@ -176,6 +178,7 @@ static void elementwise_operations_have_their_gradients(void **state) {
   CHECK(square, SHAPE1(37));
   CHECK(scale, SHAPE2(3, 5));
   CHECK(divide, SHAPE2(3, 5));
+  CHECK(share, SHAPE2(3, 5));
   CHECK(sum, SHAPE3(3, 5, 7));
   CHECK(swiglu, SHAPE2(7, 45), SHAPE2(7, 45));
   CHECK(swiglu_of_one, SHAPE2(7, 45));
@@ -253,6 +256,7 @@ static void linear_operations_are_adjoint_to_their_backward(void **state) {
   ADJOINT(multiply, 0, SHAPE2(3, 5), SHAPE2(3, 5));
   ADJOINT(scale, 0, SHAPE2(3, 5));
   ADJOINT(divide, 0, SHAPE2(3, 5));
+  ADJOINT(share, 0, SHAPE2(3, 5));
   ADJOINT(sum, 0, SHAPE3(3, 5, 7));
   ADJOINT(linear, 0, SHAPE3(2, 3, 5), SHAPE2(5, 7));
   ADJOINT(linear_transposed, 0, SHAPE3(2, 3, 5), SHAPE2(7, 5));
@@ -267,7 +271,7 @@ static double value_of(const ad_array *array, size_t i) { return ((const double 
 static void attention_is_the_softmax_average_of_what_came_before(void **state) {
   enum { SEQ = 150, HEADS = 3, HEAD = 4, WIDTH = HEADS * HEAD };
   world w = world_open();
-  ad_tape *tape = open_tape(&w, AD_F64, NULL);
+  ad_tape *tape = open_tape(&w, AD_F64);
   ad_shape shape = {3, {2, SEQ, WIDTH}};
   ad_array x[3];
   for (int i = 0; i < 3; i++) x[i] = random_array(&w, AD_F64, shape, 30 + (uint64_t)i, 0);
@@ -295,14 +299,14 @@ static void attention_is_the_softmax_average_of_what_came_before(void **state) {
 
 static void padding_counts_neither_in_the_loss_nor_in_its_gradient(void **state) {
   world w = world_open();
-  ad_tape *tape = open_tape(&w, AD_F64, NULL);
+  ad_tape *tape = open_tape(&w, AD_F64);
   double logits[6] = {1, 2, 3, NAN, NAN, NAN};
   int32_t targets[2] = {2, -1};
   ad_array x = ad_array_describe(w.comm, AD_F64, &(ad_shape){3, {1, 2, 3}}, &w.layout);
   ad_array y = ad_array_describe(w.comm, AD_I32, &(ad_shape){2, {1, 2}}, &w.layout);
   x.data = logits;
   y.data = targets;
-  ad_tensor *leaf = ad_parameter(tape, &x, 0), *loss = ad_cross_entropy(tape, leaf, ad_constant(tape, &y));
+  ad_tensor *leaf = ad_input(tape, &x), *loss = ad_cross_entropy(tape, leaf, ad_constant(tape, &y));
   must(ad_backward(tape, loss));
   double sum_of_exponentials = exp(-2) + exp(-1) + 1;
   assert_true(fabs(ad_tensor_scalar(loss) - log(sum_of_exponentials)) < 1e-15);
@@ -312,18 +316,58 @@ static void padding_counts_neither_in_the_loss_nor_in_its_gradient(void **state)
   world_close(&w);
 }
 
-static void a_count_of_zero_gives_gradient_zero(void **state) {
-  world w = world_open();
-  ad_tape *tape = open_tape(&w, AD_F32, NULL);
-  ad_array x = random_array(&w, AD_F32, (ad_shape){1, {5}}, 1, 0);
+static void divide_by_zero(const world *w, const ad_count *none, int shares) {
+  ad_tape *tape = open_tape(w, AD_F32);
+  ad_array x = random_array(w, AD_F32, (ad_shape){1, {5}}, 1, 0);
   ((float *)x.data)[2] = NAN;
-  ad_tensor *leaf = ad_parameter(tape, &x, 0), *loss = ad_divide(tape, ad_sum(tape, leaf), 0);
+  ad_tensor *leaf = ad_input(tape, &x), *sum = ad_sum(tape, leaf);
+  ad_tensor *loss = shares ? ad_share(tape, sum, none, 0) : ad_divide(tape, sum, none);
   must(ad_backward(tape, loss));
   assert_true(ad_tensor_scalar(loss) == 0);
   for (size_t i = 0; i < 5; i++) assert_true(element(ad_grad(leaf), i) == 0);
   free(x.data);
   ad_tape_destroy(tape);
+}
+
+static void a_count_of_zero_gives_gradient_zero(void **state) {
+  world w = world_open();
+  ad_count *none = summed_count(&w, 0);
+  divide_by_zero(&w, none, 0);
+  divide_by_zero(&w, none, 1);
+  ad_count_destroy(none);
   world_close(&w);
+}
+
+static void the_shares_of_the_microbatches_are_their_part_of_the_count(void **state) {
+  world w = world_open();
+  ad_tape *tape = open_tape(&w, AD_F64);
+  double seven = 7;
+  ad_array x = ad_array_describe(w.comm, AD_F64, &(ad_shape){0, {0}}, &w.layout);
+  x.data = &seven;
+  ad_tensor *leaf = ad_input(tape, &x);
+  assert_true(ad_tensor_scalar(ad_share(tape, leaf, step_count, 0)) == 2.0 / 7 * 7);
+  assert_true(ad_tensor_scalar(ad_share(tape, leaf, step_count, 1)) == 5.0 / 7 * 7);
+  ad_share(tape, leaf, step_count, 2);
+  assert_int_equal(ad_tape_status(tape), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "microbatch 2 of 2"));
+  ad_tape_destroy(tape);
+  world_close(&w);
+}
+
+static world counted;
+
+static int open_count(void **state) {
+  counted = world_open();
+  must(ad_count_create(counted.comm, &counted.layout, 2, &step_count));
+  must(ad_count_post(step_count, (int64_t[]){2, 5}, AD_HERE));
+  must(ad_count_wait(step_count, NULL));
+  return 0;
+}
+
+static int close_count(void **state) {
+  ad_count_destroy(step_count);
+  world_close(&counted);
+  return 0;
 }
 
 int main(void) {
@@ -340,6 +384,7 @@ int main(void) {
       cmocka_unit_test(attention_is_the_softmax_average_of_what_came_before),
       cmocka_unit_test(padding_counts_neither_in_the_loss_nor_in_its_gradient),
       cmocka_unit_test(a_count_of_zero_gives_gradient_zero),
+      cmocka_unit_test(the_shares_of_the_microbatches_are_their_part_of_the_count),
   };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return cmocka_run_group_tests(tests, open_count, close_count);
 }

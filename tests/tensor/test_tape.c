@@ -13,6 +13,9 @@ typedef struct model {
   ad_dtype dtype;
   ad_array param[PARAMS], tokens, targets;
   ad_param_spec specs[PARAMS];
+  const ad_array *list[PARAMS];
+  ad_parameters from; /* of all of `param`, without a reducer */
+  ad_count *count;    /* of the positions */
 } model;
 
 static const ad_shape shapes[PARAMS] = {{2, {VOCABULARY, WIDTH}}, {1, {WIDTH}},         {2, {WIDTH, WIDTH}},
@@ -31,28 +34,32 @@ static void open_model(model *m, ad_dtype dtype) {
     m->param[i] = random_array(&m->w, dtype, shapes[i], 60 + i, 0);
     m->specs[i] = (ad_param_spec){.name = names[i], .shape = shapes[i], .layout = m->w.layout, .storage = m->w.layout};
     m->specs[i].contract.param = dtype;
+    m->list[i] = &m->param[i];
   }
+  m->from = (ad_parameters){.values = m->list, .count = PARAMS};
+  m->count = summed_count(&m->w, (int64_t)BATCH * SEQ);
 }
 
 static void close_model(model *m) {
   for (size_t i = 0; i < PARAMS; i++) free(m->param[i].data);
   free(m->tokens.data);
   free(m->targets.data);
+  ad_count_destroy(m->count);
   world_close(&m->w);
 }
 
-static ad_tensor *run_with(const model *m, const ad_array *params, ad_tape *t, ad_tensor **p) {
-  for (size_t i = 0; i < PARAMS; i++) p[i] = ad_parameter(t, &params[i], i);
+static ad_tensor *run_with(const model *m, const ad_parameters *from, ad_tape *t, ad_tensor **p) {
+  for (size_t i = 0; i < PARAMS; i++) p[i] = ad_parameter(t, from, i);
   ad_tensor *x = ad_embedding(t, p[0], ad_constant(t, &m->tokens)), *h = ad_rms_norm(t, x, p[1], 1e-5);
   ad_tensor *q = ad_rotary(t, ad_linear(t, h, p[2]), HEAD, 10000);
   x = ad_add(t, x, ad_attention(t, q, h, ad_linear(t, h, p[3]), HEAD));
   h = ad_linear(t, ad_swiglu(t, ad_linear(t, x, p[4]), ad_linear(t, x, p[5])), p[6]);
   x = ad_add(t, x, ad_gelu(t, ad_scale(t, h, 0.5)));
   ad_tensor *logits = ad_linear_transposed(t, x, p[0]);
-  return ad_divide(t, ad_cross_entropy(t, logits, ad_constant(t, &m->targets)), BATCH * SEQ);
+  return ad_divide(t, ad_cross_entropy(t, logits, ad_constant(t, &m->targets)), m->count);
 }
 
-static ad_tensor *run_model(const model *m, ad_tape *t, ad_tensor **p) { return run_with(m, m->param, t, p); }
+static ad_tensor *run_model(const model *m, ad_tape *t, ad_tensor **p) { return run_with(m, &m->from, t, p); }
 
 /* Up to `bound` of the largest element. */
 static void equal_arrays(const ad_array *a, const ad_array *b, double bound) {
@@ -70,21 +77,13 @@ static void equal_arrays(const ad_array *a, const ad_array *b, double bound) {
 typedef struct lender {
   model *m;
   ad_array lent[PARAMS]; /* what the tape was given */
-  void *kept[PARAMS];    /* the elements */
+  const ad_array *list[PARAMS];
+  ad_parameters from;
+  void *kept[PARAMS]; /* the elements */
   int held[PARAMS], uses[PARAMS];
   int fails_at; /* the number of the acquire that fails; 0: none */
   int acquired;
 } lender;
-
-static void open_lender(lender *l, model *m) {
-  memset(l, 0, sizeof *l);
-  l->m = m;
-  for (size_t i = 0; i < PARAMS; i++) {
-    l->lent[i] = m->param[i];
-    l->lent[i].data = NULL;
-    l->kept[i] = m->param[i].data;
-  }
-}
 
 static ad_status lend(void *context, size_t param) {
   lender *l = context;
@@ -106,12 +105,16 @@ static void take_back(void *context, size_t param) {
   l->lent[param].data = NULL;
 }
 
-static ad_tape *open_borrowing_tape(lender *l) {
-  ad_tape *tape;
-  ad_tape_options options = {
-      .size = sizeof options, .dtype = l->m->dtype, .acquire = lend, .release = take_back, .parameter_context = l};
-  must(ad_tape_create(l->m->w.comm, l->m->w.mesh, &options, &tape));
-  return tape;
+static void open_lender(lender *l, model *m) {
+  memset(l, 0, sizeof *l);
+  l->m = m;
+  for (size_t i = 0; i < PARAMS; i++) {
+    l->lent[i] = m->param[i];
+    l->lent[i].data = NULL;
+    l->kept[i] = m->param[i].data;
+    l->list[i] = &l->lent[i];
+  }
+  l->from = (ad_parameters){.values = l->list, .count = PARAMS, .acquire = lend, .release = take_back, .context = l};
 }
 
 static void lent_parameters_give_the_same_gradients(void **state) {
@@ -119,11 +122,11 @@ static void lent_parameters_give_the_same_gradients(void **state) {
   lender l;
   ad_tensor *p[PARAMS], *q[PARAMS];
   open_model(&m, AD_F64);
-  ad_tape *plain = open_tape(&m.w, AD_F64, NULL);
+  ad_tape *plain = open_tape(&m.w, AD_F64);
   must(ad_backward(plain, run_model(&m, plain, p)));
   open_lender(&l, &m);
-  ad_tape *tape = open_borrowing_tape(&l);
-  must(ad_backward(tape, run_with(&m, l.lent, tape, q)));
+  ad_tape *tape = open_tape(&m.w, AD_F64);
+  must(ad_backward(tape, run_with(&m, &l.from, tape, q)));
   for (size_t i = 0; i + 1 < PARAMS; i++) equal_arrays(ad_grad(q[i]), ad_grad(p[i]), 0);
   for (size_t i = 0; i < PARAMS; i++) assert_int_equal(l.held[i], 0);
   assert_int_equal(l.uses[0],
@@ -140,8 +143,8 @@ static void a_moved_parameter_outlives_its_use(void **state) {
   lender l;
   open_model(&m, AD_F64);
   open_lender(&l, &m);
-  ad_tape *tape = open_borrowing_tape(&l);
-  ad_tensor *moved = ad_convert(tape, ad_parameter(tape, &l.lent[1], 1), "tp", AD_R);
+  ad_tape *tape = open_tape(&m.w, AD_F64);
+  ad_tensor *moved = ad_convert(tape, ad_parameter(tape, &l.from, 1), "tp", AD_R);
   must(ad_tape_status(tape));
   assert_null(l.lent[1].data);
   equal_arrays(ad_tensor_array(moved), &m.param[1], 0);
@@ -158,8 +161,8 @@ static void a_parameter_that_cannot_be_had_fails_the_tape_and_holds_none(void **
     ad_tensor *p[PARAMS];
     open_lender(&l, &m);
     l.fails_at = fails_at;
-    ad_tape *tape = open_borrowing_tape(&l);
-    failed = ad_backward(tape, run_with(&m, l.lent, tape, p)) != AD_OK;
+    ad_tape *tape = open_tape(&m.w, AD_F64);
+    failed = ad_backward(tape, run_with(&m, &l.from, tape, p)) != AD_OK;
     if (failed) assert_non_null(strstr(ad_last_error(), "nothing to lend"));
     for (size_t i = 0; i < PARAMS; i++) assert_int_equal(l.held[i], 0);
     ad_tape_destroy(tape);
@@ -178,9 +181,9 @@ static void a_tape_without_reducer_shows_complete_gradients(void **state) {
   ad_tensor *p[PARAMS];
   double sums[PARAMS] = {0}, of_grad[PARAMS] = {0};
   open_model(&m, AD_F64);
-  ad_tape *tape;
-  ad_tape_options options = {.size = sizeof options, .dtype = AD_F64, .gradient = keep_sum, .gradient_context = sums};
-  must(ad_tape_create(m.w.comm, m.w.mesh, &options, &tape));
+  ad_tape *tape = open_tape(&m.w, AD_F64);
+  m.from.gradient = keep_sum;
+  m.from.gradient_context = sums;
   must(ad_backward(tape, run_model(&m, tape, p)));
   for (size_t i = 0; i + 1 < PARAMS; i++) {
     keep_sum(of_grad, i, ad_grad(p[i]));
@@ -193,10 +196,10 @@ static void a_tape_without_reducer_shows_complete_gradients(void **state) {
 
 /* ---- the reducer ---- */
 
-static ad_reducer *open_reducer(const model *m) {
-  ad_reducer *reducer;
-  must(ad_reducer_create(m->w.comm, m->specs, PARAMS, NULL, &reducer));
-  return reducer;
+/* From now on the model's gradients go there. */
+static ad_reducer *open_reducer(model *m) {
+  must(ad_reducer_create(m->w.comm, m->specs, PARAMS, NULL, &m->from.reducer));
+  return m->from.reducer;
 }
 
 static void step(const model *m, ad_tape *tape, ad_reducer *reducer, int microbatches) {
@@ -211,9 +214,10 @@ static void step(const model *m, ad_tape *tape, ad_reducer *reducer, int microba
 }
 
 static void compare_with_tape(const model *m, ad_reducer *reducer, double times, double bound) {
-  ad_tape *tape = open_tape(&m->w, m->dtype, NULL);
+  ad_tape *tape = open_tape(&m->w, m->dtype);
+  ad_parameters alone = {.values = m->list, .count = PARAMS};
   ad_tensor *p[PARAMS];
-  must(ad_backward(tape, run_model(m, tape, p)));
+  must(ad_backward(tape, run_with(m, &alone, tape, p)));
   for (size_t i = 0; i + 1 < PARAMS; i++) {
     ad_array grad = *ad_grad(p[i]);
     for (size_t k = 0; k < ad_array_numel(&grad); k++)
@@ -227,7 +231,7 @@ static void the_reducer_gets_what_the_tape_would_hold(void **state) {
   model m;
   open_model(&m, AD_F64);
   ad_reducer *reducer = open_reducer(&m);
-  ad_tape *tape = open_tape(&m.w, AD_F64, reducer);
+  ad_tape *tape = open_tape(&m.w, AD_F64);
   step(&m, tape, reducer, 1);
   compare_with_tape(&m, reducer, 1, 0);
   step(&m, tape, reducer, 3);  // every gradient adds to what earlier microbatches left, the tied one's both shares too
@@ -245,7 +249,7 @@ static void gradients_of_another_dtype_go_through_the_tapes_memory(void **state)
   for (size_t i = 0; i < PARAMS; i++)
     m.specs[i].contract = (ad_contract){.param = AD_F64, .grad = AD_F32, .reduce = AD_F32};
   ad_reducer *reducer = open_reducer(&m);
-  ad_tape *tape = open_tape(&m.w, AD_F64, reducer);
+  ad_tape *tape = open_tape(&m.w, AD_F64);
   step(&m, tape, reducer, 2);
   compare_with_tape(&m, reducer, 2, 2e-7);
   ad_tape_destroy(tape);
@@ -257,7 +261,7 @@ static void a_parameter_that_nothing_reaches_is_absent(void **state) {
   model m;
   open_model(&m, AD_F32);
   ad_reducer *reducer = open_reducer(&m);
-  ad_tape *tape = open_tape(&m.w, AD_F32, reducer);
+  ad_tape *tape = open_tape(&m.w, AD_F32);
   step(&m, tape, reducer, 1);
   for (size_t i = 0; i < PARAMS; i++) assert_int_equal(ad_reducer_is_absent(reducer, i), i == PARAMS - 1);
   ad_tape_destroy(tape);
@@ -270,7 +274,7 @@ static void a_parameter_used_on_no_rows_is_present(void **state) {
   open_model(&m, AD_F32);
   m.tokens.shape.dim[0] = m.tokens.local.dim[0] = m.targets.shape.dim[0] = m.targets.local.dim[0] = 0;
   ad_reducer *reducer = open_reducer(&m);
-  ad_tape *tape = open_tape(&m.w, AD_F32, reducer);
+  ad_tape *tape = open_tape(&m.w, AD_F32);
   step(&m, tape, reducer, 2);
   for (size_t i = 0; i + 1 < PARAMS; i++) {
     const ad_array *grad = ad_reducer_gradient(reducer, i);
@@ -288,7 +292,7 @@ static void an_equal_step_allocates_nothing(void **state) {
   model m;
   open_model(&m, AD_F32);
   ad_reducer *reducer = open_reducer(&m);
-  ad_tape *tape = open_tape(&m.w, AD_F32, reducer);
+  ad_tape *tape = open_tape(&m.w, AD_F32);
   step(&m, tape, reducer, 1);
   ad_tape_reset(tape);
   size_t peak = ad_tape_peak_bytes(tape);
@@ -305,7 +309,7 @@ static void an_equal_step_allocates_nothing(void **state) {
 static void what_an_earlier_step_left_in_memory_is_never_read(void **state) {
   model m;
   open_model(&m, AD_F64);
-  ad_tape *tape = open_tape(&m.w, AD_F64, NULL);
+  ad_tape *tape = open_tape(&m.w, AD_F64);
   ad_tensor *p[PARAMS];
   must(ad_backward(tape, run_model(&m, tape, p)));
   ad_array before[PARAMS];
@@ -357,7 +361,7 @@ static void any_failed_allocation_is_an_error_and_leaves_nothing(void **state) {
 static void dry_tapes_plan_the_bytes_that_real_ones_take(void **state) {
   model m;
   open_model(&m, AD_F32);
-  ad_tape *tape = open_tape(&m.w, AD_F32, NULL), *dry_tape;
+  ad_tape *tape = open_tape(&m.w, AD_F32), *dry_tape;
   ad_tensor *p[PARAMS];
   must(ad_backward(tape, run_model(&m, tape, p)));
   ad_comm *dry;
@@ -376,7 +380,7 @@ static void dry_tapes_plan_the_bytes_that_real_ones_take(void **state) {
 static void an_index_outside_its_table_is_named(void **state) {
   model m;
   open_model(&m, AD_F32);
-  ad_tape *tape = open_tape(&m.w, AD_F32, NULL);
+  ad_tape *tape = open_tape(&m.w, AD_F32);
   ad_tensor *p[PARAMS];
   ((int32_t *)m.tokens.data)[3] = VOCABULARY;
   assert_int_equal(ad_backward(tape, run_model(&m, tape, p)), AD_INVALID);
@@ -392,9 +396,9 @@ static void an_index_outside_its_table_is_named(void **state) {
 
 static void a_kept_value_keeps_its_gradient(void **state) {
   world w = world_open();
-  ad_tape *tape = open_tape(&w, AD_F64, NULL);
+  ad_tape *tape = open_tape(&w, AD_F64);
   ad_array x = random_array(&w, AD_F64, (ad_shape){1, {4}}, 1, 0);
-  ad_tensor *a = ad_scale(tape, ad_parameter(tape, &x, 0), 2), *b = ad_add(tape, a, a), *c = ad_add(tape, b, a);
+  ad_tensor *a = ad_scale(tape, ad_input(tape, &x), 2), *b = ad_add(tape, a, a), *c = ad_add(tape, b, a);
   ad_keep(b);
   ad_keep(c);
   must(ad_backward(tape, ad_sum(tape, ad_scale(tape, c, 3))));

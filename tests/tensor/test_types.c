@@ -1,6 +1,7 @@
 /* What the tape refuses, on engine dry: types, shapes, dtypes and where backward may start. The rules themselves are
  * tested in tests/layout. */
 #include <stdio.h>
+#include "tensor/tape.h"
 #include "world.h"
 
 typedef struct dry_world {
@@ -37,7 +38,7 @@ static const ad_array *array_of(dry_world *d, ad_dtype dtype, const char *layout
 }
 
 static ad_tensor *leaf(dry_world *d, const char *layout_text, ad_shape shape) {
-  return ad_parameter(d->tape, array_of(d, AD_F32, layout_text, shape), 0);
+  return ad_input(d->tape, array_of(d, AD_F32, layout_text, shape));
 }
 
 static ad_tensor *indices(dry_world *d, const char *layout_text, ad_shape shape) {
@@ -147,7 +148,7 @@ static void indices_are_i32_and_values_are_not(void **state) {
   ad_gelu(d->tape, indices(d, "dp=S0 tp=I", SHAPE(2, 6, 5)));
   assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
   ad_tape_reset(d->tape);
-  ad_parameter(d->tape, array_of(d, AD_F64, "dp=R tp=I", SHAPE(1, 4)), 0);
+  ad_input(d->tape, array_of(d, AD_F64, "dp=R tp=I", SHAPE(1, 4)));
   assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
   assert_mentions("f64");
 }
@@ -261,6 +262,164 @@ static void a_set_that_has_arrived_is_refused_by_its_named_axis(void **state) {
   assert_mentions("R on `dp_replicate` already");
 }
 
+static void the_gradient_of_a_replicated_addend_of_a_varying_sum_is_partial(void **state) {
+  dry_world *d = *state;
+  ad_tensor *x = leaf(d, "dp=I tp=R", SHAPE(1, 6)), *y = leaf(d, "dp=I tp=V", SHAPE(1, 6));
+  ad_tensor *sum = ad_declare(d->tape, ad_sum(d->tape, ad_add(d->tape, x, y)), "tp", AD_P);
+  must(ad_backward(d->tape, sum));
+  assert_types(ad_grad(x), AD_I, AD_P);  // whose memory is the sum's gradient, which is V
+  assert_types(ad_grad(y), AD_I, AD_V);
+}
+
+static void transitions_are_numbered_in_the_order_of_recording(void **state) {
+  dry_world *d = *state;
+  for (int i = 0; i < 2; i++) {
+    ad_tape_reset(d->tape);
+    d->count = 0;
+    block(d, 1);
+    must(ad_tape_status(d->tape));
+    assert_int_equal(d->tape->transitions, 2);
+    ad_convert(d->tape, leaf(d, "dp=I tp=R", SHAPE(2, 6, 8)), "dp tp", AD_S(0));  // one for each type
+    must(ad_tape_status(d->tape));
+    assert_int_equal(d->tape->transitions, 4);
+  }
+}
+
+/* ---- counts ---- */
+
+static ad_count *count_on(dry_world *d, const char *layout_text) {
+  ad_layout layout;
+  ad_count *count;
+  must(ad_layout_parse(d->mesh, layout_text, &layout));
+  must(ad_count_create(d->comm, &layout, 1, &count));
+  return count;
+}
+
+static ad_status divide_on(dry_world *d, const ad_count *count, int shares) {
+  ad_tape_reset(d->tape);
+  d->count = 0;
+  ad_tensor *loss = ad_sum(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(1, 6)));
+  return ad_backward(d->tape, shares ? ad_share(d->tape, loss, count, 0) : ad_divide(d->tape, loss, count));
+}
+
+static void a_loss_is_divided_by_a_summed_count_only(void **state) {
+  dry_world *d = *state;
+  ad_count *count = count_on(d, "dp=P tp=I");
+  for (int shares = 0; shares < 2; shares++) {
+    assert_int_equal(divide_on(d, count, shares), AD_TYPE);
+    assert_mentions(shares ? "share" : "divide");
+    assert_mentions("the count is P on `dp_shard`");
+    assert_mentions("ad_count_post");
+  }
+  must(ad_count_post(count, &(int64_t){7}, AD_HERE));
+  assert_int_equal(ad_count_array(count)->layout.type[AD_DP_SHARD], AD_P);
+  must(divide_on(d, count, 0));  // which waits
+  assert_int_equal(ad_count_array(count)->layout.type[AD_DP_SHARD], AD_R);
+  must(divide_on(d, count, 1));
+  ad_count_destroy(count);
+}
+
+static void a_count_on_a_world_of_three_is_no_count_before_its_sum(void **state) {
+  dry_world d = {0};
+  must(ad_comm_open_dry(1, 3, &d.comm));
+  must(ad_mesh_create("dp_shard=3", &d.mesh));
+  must(ad_tape_create(d.comm, d.mesh, NULL, &d.tape));
+  ad_count *count = count_on(&d, "dp_shard=P");
+  ad_tape_reset(d.tape);
+  ad_tensor *loss = ad_sum(d.tape, leaf(&d, "dp_shard=S0", SHAPE(1, 6)));
+  assert_int_equal(ad_backward(d.tape, ad_divide(d.tape, loss, count)), AD_TYPE);
+  ad_count_destroy(count);
+  ad_tape_destroy(d.tape);
+  ad_mesh_destroy(d.mesh);
+  ad_comm_close(d.comm);
+}
+
+static void a_count_that_was_never_posted_divides_nothing(void **state) {
+  dry_world *d = *state;
+  ad_count *count = count_on(d, "dp=R tp=I");
+  assert_int_equal(divide_on(d, count, 0), AD_INVALID);
+  assert_mentions("none was posted");
+  assert_int_equal(divide_on(d, NULL, 0), AD_INVALID);
+  assert_mentions("the count is NULL");
+  ad_count_destroy(count);
+}
+
+static void a_count_of_fewer_ranks_than_the_tapes_is_refused(void **state) {
+  dry_world *d = *state, few = {.comm = d->comm};
+  must(ad_mesh_create("dp_shard=3", &few.mesh));
+  ad_count *count = count_on(&few, "dp_shard=P");
+  must(ad_count_post(count, &(int64_t){7}, AD_HERE));
+  assert_int_equal(divide_on(d, count, 0), AD_TYPE);
+  assert_mentions("ranks 0 to 2");
+  assert_mentions("0 to 5");
+  ad_count_destroy(count);
+  ad_mesh_destroy(few.mesh);
+}
+
+/* ---- views ---- */
+
+static void a_view_goes_there_and_back(void **state) {
+  dry_world *d = *state;
+  ad_mesh *view;
+  must(ad_mesh_create_view(d->mesh, "ep=6", &view));
+  ad_tensor *x = leaf(d, "dp_shard=V tp=V", SHAPE(2, 6, 8)), *seen = ad_view(d->tape, x, view);
+  must(ad_tape_status(d->tape));
+  assert_int_equal(ad_tensor_array(seen)->layout.type[AD_EP], AD_V);
+  ad_tensor *loss = ad_declare(d->tape, ad_sum(d->tape, seen), "ep", AD_P);
+  ad_keep(seen);
+  must(ad_backward(d->tape, loss));
+  assert_true(ad_grad(seen)->layout.mesh == view);
+  assert_types(ad_grad(x), AD_V, AD_V);
+  ad_tape_reset(d->tape);
+  x = leaf(d, "dp_shard=P tp=P", SHAPE(0, 0));
+  ad_tensor *back = ad_view(d->tape, ad_view(d->tape, x, view), d->mesh);
+  must(ad_backward(d->tape, back));
+  assert_true(ad_layout_equal(&ad_tensor_array(back)->layout, &ad_tensor_array(x)->layout));
+  assert_int_equal(ad_grad(x)->layout.type[AD_DP_SHARD], AD_R);
+  ad_mesh_destroy(view);
+}
+
+static void tensors_on_two_views_meet_on_one_of_them(void **state) {
+  dry_world *d = *state;
+  ad_mesh *view;
+  must(ad_mesh_create_view(d->mesh, "ep=6", &view));
+  ad_tensor *x = leaf(d, "dp_shard=V tp=V", SHAPE(1, 8));
+  ad_tensor *again = ad_view(d->tape, ad_view(d->tape, x, view), d->mesh);
+  must(ad_backward(d->tape, ad_declare(d->tape, ad_sum(d->tape, ad_add(d->tape, x, again)), "dp_shard,tp", AD_P)));
+  ad_tape_reset(d->tape);
+  x = leaf(d, "dp_shard=V tp=V", SHAPE(1, 8));
+  ad_add(d->tape, x, ad_view(d->tape, x, view));
+  assert_int_equal(ad_tape_status(d->tape), AD_TYPE);
+  assert_mentions("change the view");
+  ad_tape_reset(d->tape);
+  ad_view(d->tape, leaf(d, "dp_shard=S0 tp=V", SHAPE(1, 9)), view);
+  assert_int_equal(ad_tape_status(d->tape), AD_TYPE);
+  assert_mentions("test_types.c:");
+  ad_tape_reset(d->tape);
+  ad_view(d->tape, leaf(d, "dp_shard=I tp=I", SHAPE(1, 9)), NULL);
+  assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
+  assert_mentions("the view is NULL");
+  ad_mesh_destroy(view);
+}
+
+/* ---- parameters ---- */
+
+static void a_parameter_is_one_of_its_module(void **state) {
+  dry_world *d = *state;
+  const ad_array *list[2] = {array_of(d, AD_F32, "dp=R tp=I", SHAPE(1, 4)), NULL};
+  ad_parameters from = {.values = list, .count = 2};
+  ad_parameter(d->tape, &from, 2);
+  assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
+  assert_mentions("parameter 2 of 2");
+  ad_tape_reset(d->tape);
+  ad_parameter(d->tape, &from, 1);
+  assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
+  assert_mentions("needs an array");
+  ad_tape_reset(d->tape);
+  ad_parameter(d->tape, &from, 0);
+  must(ad_tape_status(d->tape));
+}
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, open_dry, close_dry)
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -279,6 +438,15 @@ int main(void) {
       TEST(nested_cuts_come_back_in_their_order),
       TEST(an_axis_that_the_mesh_does_not_name_is_left_out_of_a_set),
       TEST(a_set_that_has_arrived_is_refused_by_its_named_axis),
+      TEST(the_gradient_of_a_replicated_addend_of_a_varying_sum_is_partial),
+      TEST(transitions_are_numbered_in_the_order_of_recording),
+      TEST(a_loss_is_divided_by_a_summed_count_only),
+      TEST(a_count_on_a_world_of_three_is_no_count_before_its_sum),
+      TEST(a_count_that_was_never_posted_divides_nothing),
+      TEST(a_count_of_fewer_ranks_than_the_tapes_is_refused),
+      TEST(a_view_goes_there_and_back),
+      TEST(tensors_on_two_views_meet_on_one_of_them),
+      TEST(a_parameter_is_one_of_its_module),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

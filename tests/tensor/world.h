@@ -33,9 +33,9 @@ static inline void world_close(world *w) {
   ad_comm_close(w->comm);
 }
 
-static inline ad_tape *open_tape(const world *w, ad_dtype dtype, ad_reducer *reducer) {
+static inline ad_tape *open_tape(const world *w, ad_dtype dtype) {
   ad_tape *tape;
-  ad_tape_options options = {.size = sizeof options, .dtype = dtype, .reducer = reducer};
+  ad_tape_options options = {.size = sizeof options, .dtype = dtype};
   must(ad_tape_create(w->comm, w->mesh, &options, &tape));
   return tape;
 }
@@ -56,6 +56,15 @@ static inline ad_array random_array(const world *w, ad_dtype dtype, ad_shape sha
 
 static inline double element(const ad_array *array, size_t i) {
   return array->dtype == AD_F64 ? ((const double *)array->data)[i] : (double)((const float *)array->data)[i];
+}
+
+/* A count of one microbatch that was summed to `total`. */
+static inline ad_count *summed_count(const world *w, int64_t total) {
+  ad_count *count;
+  must(ad_count_create(w->comm, &w->layout, 1, &count));
+  must(ad_count_post(count, &total, AD_HERE));
+  must(ad_count_wait(count, NULL));
+  return count;
 }
 
 /* L = sum(y * c) with a random constant c: makes a scalar of any y. */

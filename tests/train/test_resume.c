@@ -63,19 +63,20 @@ static ad_status keep_array(ad_run *run, const ad_array *array, seen *to) {
 
 static ad_status keep_all(ad_run *run, seen *to) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
-    AD_TRY(keep_array(run, ad_run_value(run, i), to));
-    AD_TRY(keep_array(run, ad_adamw_state(ad_run_optimizer(run), i, 0), to));
-    AD_TRY(keep_array(run, ad_adamw_state(ad_run_optimizer(run), i, 1), to));
-    if (ad_run_master(run, i) != ad_run_value(run, i)) AD_TRY(keep_array(run, ad_run_master(run, i), to));
+    const ad_array *value = ad_run_part(run, i, AD_PART_VALUE), *master = ad_run_part(run, i, AD_PART_MASTER);
+    AD_TRY(keep_array(run, value, to));
+    AD_TRY(keep_array(run, ad_run_part(run, i, AD_PART_FIRST_MOMENT), to));
+    AD_TRY(keep_array(run, ad_run_part(run, i, AD_PART_SECOND_MOMENT), to));
+    if (master != value) AD_TRY(keep_array(run, master, to));
   }
-  to->optimizer_steps = ad_adamw_steps(ad_run_optimizer(run));
+  to->optimizer_steps = ad_adamw_steps(ad_module_optimizer(ad_run_module(run, 0)));
   to->loss_scale = *ad_run_loss_scale(run);
   return AD_OK;
 }
 
 static ad_status save(ad_run *run, int64_t steps) {
   ad_checkpointer *c;
-  AD_TRY(ad_checkpointer_create(ad_run_comm(run), ad_run_mesh(run), folder, 2, &c));
+  AD_TRY(ad_checkpointer_create(ad_run_comm(run), ad_run_everyone(run).mesh, folder, 2, &c));
   ad_status status = ad_run_save(run, c, steps);
   if (!status) status = ad_checkpointer_finish(c);
   ad_checkpointer_destroy(c);
@@ -244,7 +245,8 @@ static int read_on_rank(ad_comm *comm, void *context) {
   ad_run *run;
   RANK_MUST(comm, ad_run_create(comm, j->recipe, NULL, &run));
   RANK_MUST(comm, ad_run_read_weights(run, in_folder("w")));
-  for (size_t i = 0; i < ad_run_param_count(run); i++) RANK_MUST(comm, keep_array(run, ad_run_value(run, i), j->seen));
+  for (size_t i = 0; i < ad_run_param_count(run); i++)
+    RANK_MUST(comm, keep_array(run, ad_run_part(run, i, AD_PART_VALUE), j->seen));
   ad_run_destroy(run);
   return 0;
 }

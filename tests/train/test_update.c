@@ -33,7 +33,7 @@ static void expect_update(element *e, double grad, int64_t step, int decays) {
 static double square_sum(ad_run *run) {
   double sum = 0;
   for (size_t p = 0; p < ad_run_param_count(run); p++) {
-    const ad_array *gradient = ad_run_gradient(run, p);
+    const ad_array *gradient = ad_run_part(run, p, AD_PART_GRADIENT);
     const double *data = gradient->data;
     for (int64_t i = 0; i < ad_shape_numel(&gradient->shape); i++) sum += data[i] * data[i];
   }
@@ -45,7 +45,7 @@ static double worst_difference(ad_run *run, int starts) {
   double worst = 0;
   size_t at = 0;
   for (size_t p = 0; p < ad_run_param_count(run); p++) {
-    const ad_array *value = ad_run_value(run, p);
+    const ad_array *value = ad_run_part(run, p, AD_PART_VALUE);
     const double *data = value->data;
     for (int64_t i = 0; i < ad_shape_numel(&value->shape); i++, at++) {
       assert_true(at < ELEMENTS_MAX);
@@ -59,9 +59,9 @@ static double worst_difference(ad_run *run, int starts) {
 static void expect_step(ad_run *run, int64_t step, double factor) {
   size_t at = 0;
   for (size_t p = 0; p < ad_run_param_count(run); p++) {
-    const ad_array *gradient = ad_run_gradient(run, p);
+    const ad_array *gradient = ad_run_part(run, p, AD_PART_GRADIENT);
     const double *data = gradient->data;
-    int decays = ad_run_param(run, p)->decays;
+    int decays = ad_run_param_at(run, p).spec->decays;
     for (int64_t i = 0; i < ad_shape_numel(&gradient->shape); i++)
       expect_update(&elements[at++], factor * data[i], step, decays);
   }

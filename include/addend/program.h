@@ -1,0 +1,191 @@
+/* Programs: what is trained. A program is a record: the recipe keys that it brings, the modules that it has, its data,
+ * the phases of a microbatch, its counts and losses. The step function (train.h) knows laws; a program knows a model.
+ */
+#ifndef ADDEND_PROGRAM_H
+#define ADDEND_PROGRAM_H
+#include <stddef.h>
+#include "addend/module.h"
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+/* ---- recipe keys: how a program's options are written ---- */
+
+typedef enum ad_key_kind {
+  AD_KEY_INTEGER,  /* int64_t */
+  AD_KEY_NUMBER,   /* double */
+  AD_KEY_BOOLEAN,  /* int */
+  AD_KEY_TEXT,     /* char *, owned */
+  AD_KEY_DTYPE,    /* ad_dtype; `word` stands for 0 */
+  AD_KEY_GRADIENT, /* ad_dtype, and int at `second`: `word` stands for 0, "raw" sets the int */
+  AD_KEY_SYNC,     /* ad_sync */
+  AD_KEY_OVERRIDES /* ad_recipe_override *, owned, its size_t count at `second`: a map from patterns to the keys of
+                      `precision` that are in an ad_contract */
+} ad_key_kind;
+
+typedef struct ad_key {
+  const char *path; /* "model.layers": a section and a name, or a name alone */
+  ad_key_kind kind;
+  int list;                  /* a list of such values, owned; its size_t count at `second` */
+  size_t offset, second;     /* into the options of the program (keys of recipes themselves: into ad_recipe) */
+  double least, most;        /* of a number, or of each in a list */
+  int open_least, open_most; /* 1: the limit itself is refused */
+  const char *fallback;      /* as it would be written; NULL: the key must be given; "" on a list: empty */
+  const char *word;
+  const char *help;
+} ad_key;
+
+/* Where a program says what is wrong with its options: each mistake with the key that it is best mended at:
+ * "model.heads", "data.text[1]" for the second of a list, "mesh" or, where there are several modules, "mesh.MODULE". A
+ * recipe adds the place where that was written. */
+typedef struct ad_complaints {
+  void (*add)(void *context, const char *key, ad_status status, const char *message); /* AD_INVALID; AD_IO: a file */
+  void *context;
+} ad_complaints;
+AD_API void ad_complain(const ad_complaints *to, const char *key, const char *format, ...) AD_PRINTF(3, 4);
+/* The same with ad_last_error() as message, of a call that returned `status`. */
+AD_API void ad_complain_of(const ad_complaints *to, const char *key, ad_status status);
+
+/* ---- what a program is given ---- */
+
+typedef struct ad_program_setting {
+  const ad_comm *comm;       /* this rank's; of engine dry where a program is only looked at; borrowed */
+  const char *const *meshes; /* mesh strings of the modules, in the order of kind->modules; read by create only */
+  int64_t global_batch, microbatches;
+  uint64_t seed;
+} ad_program_setting;
+
+/* ---- the record of a kind ---- */
+
+typedef struct ad_program ad_program;
+typedef struct ad_phase_run ad_phase_run; /* one phase of one microbatch, under way */
+
+/* A phase of a microbatch: a tape on the mesh of one module, which runs on that module's ranks. Backward goes through
+ * the phases in reverse: each starts from its losses and from the gradients of what it gave (ad_backward_from), and
+ * leaves the gradients of what it needed. */
+typedef struct ad_phase {
+  const char *name;         /* for messages and traces */
+  size_t module;            /* its number in the program */
+  const char *const *needs; /* names of values that earlier phases give, NULL at the end; NULL: none */
+  const char *const *gives; /* names of values for later phases */
+  ad_status (*run)(void *own, ad_phase_run *at); /* records the forward pass */
+} ad_phase;
+
+/* A number of addends that losses are divided by, summed over the step's microbatches and over the axes on which
+ * `layout` is P (law 5). */
+typedef struct ad_count_spec {
+  const char *name;
+  ad_layout layout; /* P where ranks count different things, R or I elsewhere */
+} ad_count_spec;
+
+typedef struct ad_loss_spec {
+  const char *name;
+  size_t count;       /* the number of the count that divides it */
+  int is_metric;      /* 1: reported in the same way, but no gradient starts from it */
+  int per_microbatch; /* 1: not linear in its sums, so it is defined for each microbatch over all ranks, and enters with
+                       * its microbatch's share of the count instead of being divided by it */
+} ad_loss_spec;
+
+typedef struct ad_program_kind {
+  const char *name; /* of model.kind */
+  const char *help; /* one line for people */
+  const char *const
+      *modules; /* names, NULL at the end. One: a recipe's mesh is a text; several: a map with these keys */
+  const ad_key *keys;
+  size_t key_count;
+  size_t options_size; /* of the struct that the keys fill */
+  /* Fills options that follow from others, after a recipe was read; a key that could not be read has left 0 or an empty
+   * value. NULL: none. */
+  void (*complete)(void *options);
+  /* What several keys say together, and with the meshes (one for each module). The only place where options are judged,
+   * but for the range of each value, which its key has. A value may lie out of its range, or be 0 or empty where it
+   * could not be read, and a mesh that could not be read is one of a single rank: that was told already, and nothing
+   * follows from it. setting->meshes is NULL. */
+  void (*check)(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
+                const ad_complaints *to);
+  /* Whether the files that the options name are there and long enough. NULL: it has none. */
+  void (*check_files)(const void *options, const ad_complaints *to);
+  /* Adds modules, counts, losses and phases to `to` by the functions below; *own is handed to the others. Reads no
+   * file. */
+  ad_status (*create)(const void *options, ad_program *to, void **own);
+  void (*destroy)(void *own);   /* also after a create that failed, if it had set *own */
+  ad_status (*open)(void *own); /* reads its data; before the first `read` */
+  /* Reads this rank's share of a step's batch, all microbatches; held_out: of the part kept for validation.
+   * counted[c][m]: what count number c has on this rank in microbatch m. */
+  ad_status (*read)(void *own, int64_t step, int held_out, int64_t *const *counted);
+  int (*has_held_out)(const void *own);
+  size_t (*data_bytes)(const void *own); /* memory of data and batch on this rank */
+  /* The arrays of a step's batch: all that makes one rank's share of it, and so the memory of its tapes, another size
+   * than the next one's. Number `index` with its name ("microbatch.0.tokens"; size 0: not wanted); NULL after the last.
+   * Without data before the first `read`. NULL: there are none. */
+  const ad_array *(*batch_array)(const void *own, size_t index, char *name, size_t size);
+  double (*flops)(const void *own, int64_t samples); /* of matrix products, forward and backward, of so many samples */
+  /* For bounds on rounding: the most addends of a gradient's element in a step, and the most operations in a row that
+   * an addend passes. */
+  void (*lengths)(const void *own, double *addends, double *operations);
+  /* Pairs of a name and a text for a report's summary, of which the NULL name ends the list. NULL: none. */
+  const char *(*fact)(const void *own, size_t index, char *buffer, size_t size);
+} ad_program_kind;
+
+/* The kinds that recipes know, in the order in which they are listed; NULL at the end. */
+AD_API const ad_program_kind *const *ad_program_kinds(void);
+AD_API const ad_program_kind *ad_program_kind_find(const char *name); /* NULL: there is none */
+/* Adds a kind of one's own, before recipes of it are read. It is borrowed. AD_INVALID if the name is taken. */
+AD_API AD_CHECKED ad_status ad_program_register(const ad_program_kind *kind);
+
+/* ---- a program ---- */
+
+/* Makes the program's parts on paper: nothing has memory yet. Checks the options and, when all is there, that every
+ * phase needs only what an earlier one gives. AD_INVALID with every mistake, one a line. Owns its meshes; borrows the
+ * comm and the options. */
+AD_API AD_CHECKED ad_status ad_program_create(const ad_program_kind *kind, const void *options,
+                                              const ad_program_setting *setting, ad_program **out);
+AD_API void ad_program_destroy(ad_program *program);
+AD_API const ad_program_kind *ad_program_kind_of(const ad_program *program);
+AD_API const ad_program_setting *ad_program_setting_of(const ad_program *program);
+AD_API void *ad_program_own(const ad_program *program); /* what create made */
+
+/* In create. Each copies what it is given, but for the names of counts, losses, phases and values, which are borrowed.
+ */
+AD_API AD_CHECKED ad_status ad_program_add_module(ad_program *to, const ad_module_spec *spec);
+AD_API AD_CHECKED ad_status ad_program_add_count(ad_program *to, const ad_count_spec *spec);
+AD_API AD_CHECKED ad_status ad_program_add_loss(ad_program *to, const ad_loss_spec *spec);
+AD_API AD_CHECKED ad_status ad_program_add_phase(ad_program *to, const ad_phase *phase);
+
+/* A parameter's name in the whole program: its own where there is one module, MODULE.NAME where there are several.
+ * Returns buffer. */
+AD_API const char *ad_program_param_name(const ad_program *program, size_t module, size_t param, char *buffer,
+                                         size_t size);
+AD_API const ad_mesh *ad_program_mesh(const ad_program *program, size_t module);
+AD_API size_t ad_program_module_count(const ad_program *program);
+/* Its parameters may be changed in storage and contract until a module is made from it. */
+AD_API const ad_module_spec *ad_program_module(const ad_program *program, size_t module);
+AD_API ad_param_spec *ad_program_param(ad_program *program, size_t module, size_t param);
+AD_API size_t ad_program_count_count(const ad_program *program);
+AD_API const ad_count_spec *ad_program_count(const ad_program *program, size_t count);
+AD_API size_t ad_program_loss_count(const ad_program *program);
+AD_API const ad_loss_spec *ad_program_loss(const ad_program *program, size_t loss);
+AD_API size_t ad_program_phase_count(const ad_program *program);
+AD_API const ad_phase *ad_program_phase(const ad_program *program, size_t phase);
+
+/* ---- in a phase ---- */
+
+AD_API ad_tape *ad_phase_tape(ad_phase_run *at);
+AD_API size_t ad_phase_microbatch(const ad_phase_run *at);
+/* Of the phase's module. A parameter is used in one phase of a microbatch: its gradient is handed in once. */
+AD_API const ad_parameters *ad_phase_parameters(ad_phase_run *at);
+/* State number `state` of the phase's module: as a constant of the tape, or to be written where the program says so. */
+AD_API ad_array *ad_phase_state(ad_phase_run *at, size_t state);
+/* The value that an earlier phase gave by this name, as a leaf of this phase's tape. It carries a gradient, unless it
+ * was made of constants alone. */
+AD_API ad_tensor *ad_phase_need(ad_phase_run *at, const char *name);
+AD_API void ad_phase_give(ad_phase_run *at, const char *name, ad_tensor *value);
+/* The numerator of loss number `loss` in this microbatch; once a microbatch. The step divides it, starts backward from
+ * it and reports it. */
+AD_API void ad_phase_loss(ad_phase_run *at, size_t loss, ad_tensor *numerator);
+
+#if defined(__cplusplus)
+}
+#endif
+#endif

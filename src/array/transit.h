@@ -1,0 +1,46 @@
+/* The one way from a law to a collective: every transition of law 2, on whatever array, is executed by these two
+ * functions. Laws 2 and 6 are checked there, where bytes move. */
+#ifndef ARRAY_TRANSIT_H
+#define ARRAY_TRANSIT_H
+#include "addend/array.h"
+
+typedef struct ad_transit {
+  ad_move move;
+  ad_axes axes;
+  ad_type to;
+  ad_dtype accumulate;                    /* of moves that sum; 0: f64 for f64, f32 for the other floats */
+  int adds;                               /* reduce_scatter: into what stands at `out`, which then must be the
+                                             accumulate dtype, unscaled and of the result's layout (law 6) */
+  int past_caches;                        /* a hint, see comm/hint.h */
+  const size_t *send_rows, *receive_rows; /* all_to_all V->V: for and from each member of the group */
+  const char *site;                       /* of the caller; NULL allowed */
+  const char *what;                       /* for people: what is moved; NULL: the site says enough */
+  const char *const *names;               /* of a packed array's values, one each; NULL: none */
+  int ordinal;                            /* of a transition on a tape: its number there */
+  int backward;                           /* of a transition on a tape: 1 in the backward pass */
+} ad_transit;
+
+/* `out` is as ad_array_after describes it and has memory. */
+ad_status ad_transit_run(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out) AD_CHECKED;
+/* Starts it and returns; only moves of bytes whose parts are contiguous: all_reduce, and reduce_scatter or all_gather
+ * along dimension 0. Keeps nothing of the transit, and of the arrays only their memory. */
+ad_status ad_transit_post(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out,
+                          ad_request *request) AD_CHECKED;
+
+/* What passes the seam AD_SEAM_TRANSIT. */
+typedef struct ad_transit_passing {
+  ad_comm *comm;
+  const ad_transit *transit;
+  const ad_array *in;
+  ad_array *out;
+  ad_request *request; /* NULL: it runs to its end */
+  int handled;         /* 1: it was executed at the seam, with this outcome */
+  ad_status status;
+} ad_transit_passing;
+
+/* exchange.c: all_to_all V->V. `after` checks and describes the result, data NULL. */
+ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, const ad_array *in,
+                            ad_array *out) AD_CHECKED;
+ad_status ad_exchange_run(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out) AD_CHECKED;
+
+#endif

@@ -1,0 +1,65 @@
+/* Known mistakes that are no transition (dtypes, buffers, protocol, slices): one record each, in the mistakes.c of the
+ * folder where real systems make it. Tests and sabotage plant them; a mistake is a function, or a few, at seams. */
+#ifndef BASE_MISTAKES_H
+#define BASE_MISTAKES_H
+#include <stdint.h>
+#include "base/seams.h"
+
+/* What a run must have for a mistake to show in its numbers; the sentence says why it does not. */
+#define AD_NEED_LIST(X)                                                                     \
+  X(TOKENS, "no token of the step counts")                                                  \
+  X(RANKS, "there is one rank")                                                             \
+  X(SECOND_RANK_TOKENS, "there is no second rank with a counted token")                     \
+  X(MICROBATCHES, "a step has one microbatch")                                              \
+  X(UNEQUAL_MICROBATCHES, "every microbatch counts the same number of tokens")              \
+  X(REDUCED, "no gradient is reduced")                                                      \
+  X(SUMMED, "no gradient is summed over several ranks")                                     \
+  X(FIRST_OVER_MANY, "no bucket's first reduction is over several ranks")                   \
+  X(OVER_ONE, "no reduction is over a group of one rank")                                   \
+  X(UNEVEN, "no gradient is cut into shards of unequal size")                               \
+  X(SCATTERED_FIRST, "no gradient is reduce-scattered and then all-reduced (shard.zero)")   \
+  X(OVER_REPLICAS, "no gradient is reduce-scattered and then summed over several replicas") \
+  X(SHARDS_KEPT, "no microbatch leaves a shard of its sum to be added to (train.sync)")     \
+  X(F16, "no gradient is f16 on its way (precision)")                                       \
+  X(WIDE_SUMS, "no contract promises more than 16 bits from gradient to sum")
+typedef enum ad_need_number {
+#define AD_NEED_NUMBER(code, sentence) AD_NEED_NUMBER_##code,
+  AD_NEED_LIST(AD_NEED_NUMBER)
+#undef AD_NEED_NUMBER
+      AD_NEED_COUNT
+} ad_need_number;
+enum {
+#define AD_NEED_BIT(code, sentence) AD_NEED_##code = 1 << AD_NEED_NUMBER_##code,
+  AD_NEED_LIST(AD_NEED_BIT)
+#undef AD_NEED_BIT
+};
+const char *ad_need_sentence(int need);
+
+/* Where a mistake is at work: what its functions know of the run, and whether one of them changed something. */
+typedef struct ad_mistake_scene {
+  int64_t rank;         /* of the world */
+  int64_t microbatch;   /* of the step that is under way; -1: none has begun */
+  int64_t microbatches; /* of a step; 0: not known */
+  int steps;            /* that are complete since it was planted */
+  int fired;
+} ad_mistake_scene;
+
+enum { AD_MISTAKE_SEAMS = 4 };
+typedef struct ad_mistake {
+  const char *name, *words;
+  int catalogue;         /* number of the published mistake that it repeats; 0: none */
+  unsigned needs;        /* AD_NEED_...: it shows where all of them are there */
+  double expected_ratio; /* of the gradients to the right ones; 0: no single number */
+  int of_dtype;          /* 1: f64 would hide it, so it is planted in the recipe's own dtypes */
+  struct {
+    ad_seam seam;
+    ad_seam_function function; /* its context is the ad_mistake_scene */
+  } at[AD_MISTAKE_SEAMS];      /* ended by a function that is NULL */
+} ad_mistake;
+
+/* From now on it is made, until the seams are lifted. The scene keeps its rank and microbatches and begins anew
+ * otherwise; it is borrowed. */
+void ad_mistake_plant(const ad_mistake *mistake, ad_mistake_scene *scene);
+void ad_seams_clear(void); /* nothing is planted any more */
+
+#endif

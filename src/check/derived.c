@@ -1,0 +1,204 @@
+/* Mistakes derived from the program: for each transition that a step executes, what each operator makes of it. The
+ * table says which operators mean something for which transition. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "addend/train.h"
+#include "check/plants.h"
+#include "check/sabotage.h"
+
+/* ---- the table ---- */
+
+/* Transitions by what is executed. */
+enum {
+  ALL_REDUCE = 1 << AD_MOVE_ALL_REDUCE,
+  REDUCE_SCATTER = 1 << AD_MOVE_REDUCE_SCATTER,
+  GATHER = 1 << AD_MOVE_ALL_GATHER,
+  TO_ALL = 1 << AD_MOVE_ALL_TO_ALL,
+  CONVERT = 1 << AD_MOVE_CONVERT,
+  ONCE = 1 << AD_MOVE_ONCE,
+  DECLARE = 1 << AD_MOVE_DECLARE,
+  SUMS = ALL_REDUCE | REDUCE_SCATTER,
+  MOVES = SUMS | GATHER | TO_ALL,
+  EVERY = MOVES | CONVERT | ONCE | DECLARE
+};
+
+/* For which transitions there is a mutant, and what its result is: planted in execution in the forward pass or in a
+ * step, in execution in the backward pass, and in the record. What is in no column is "none": a backward has no record
+ * of its own, since law 2 gives it; the types know no average; a gather done twice has another shape. */
+static const struct {
+  unsigned forward, backward, record;
+} table[AD_OPERATOR_COUNT] = {
+    [AD_OPERATOR_LEFT_OUT] = {MOVES, 0, EVERY & ~ONCE}, /* the own part, zeros where others' would be */
+    [AD_OPERATOR_DOUBLED] = {SUMS, SUMS, EVERY},        /* the sum times the ranks of its group */
+    [AD_OPERATOR_AVERAGED] = {SUMS, SUMS, 0},           /* the sum over the ranks of its group */
+    [AD_OPERATOR_MORE_AXES] = {SUMS, SUMS, EVERY},      /* the sum of a larger group */
+    [AD_OPERATOR_FEWER_AXES] = {MOVES & ~TO_ALL, MOVES & ~TO_ALL,
+                                EVERY},            /* the sum, or the parts, of a smaller group */
+    [AD_OPERATOR_OTHER_GROUP] = {MOVES, MOVES, 0}, /* the sum, or the parts, of other ranks */
+    [AD_OPERATOR_BACKWARD_IDENTITY] = {0, ALL_REDUCE, 0},
+    [AD_OPERATOR_BACKWARD_LOCAL] = {0, REDUCE_SCATTER | GATHER | TO_ALL, 0},
+    [AD_OPERATOR_FIRST_MICROBATCH_ONLY] = {MOVES, MOVES, 0}, /* later as left out */
+    [AD_OPERATOR_ONCE_EVERYWHERE] = {ONCE, ONCE, ONCE},      /* every rank's copy */
+};
+
+/* ---- one place and one operator ---- */
+
+/* An exchange of rows by counts (V->V) has no mutant in execution: the types do not tell which rows a rank would have.
+ */
+static int means_something(const ad_place *place, ad_operator op, int in_record) {
+  unsigned bit = 1u << place->move;
+  if (place->move == AD_MOVE_ALL_TO_ALL && place->from == AD_V && !in_record) return 0;
+  if (in_record) return place->phase != AD_PLACE_BACKWARD && (table[op].record & bit);
+  return ((place->phase == AD_PLACE_BACKWARD ? table[op].backward : table[op].forward) & bit) != 0;
+}
+
+/* The axes that the operator goes through, one mutant each; 0: it has none, so there is no mutant. */
+static ad_axes axes_for(const ad_place *place, ad_operator op, int in_record) {
+  ad_axes own = place->axes & place->named, others = place->named & ~place->axes;
+  switch (op) {
+    case AD_OPERATOR_MORE_AXES:
+      return in_record ? others : others & place->large;
+    case AD_OPERATOR_FEWER_AXES:
+      return own & (own - 1) ? own : 0;
+    case AD_OPERATOR_OTHER_GROUP: {
+      /* Where the value is pending along the other axis, its later sum makes good for the shear. */
+      ad_axes along = place->ranks > 1 ? others & place->large & ~place->pending : 0;
+      return along & (~along + 1); /* one is enough */
+    }
+    case AD_OPERATOR_FIRST_MICROBATCH_ONLY:
+      return place->times > 1 ? 1 : 0;
+    default:
+      return 1;
+  }
+}
+
+static int has_axis(ad_operator op) {
+  return op == AD_OPERATOR_MORE_AXES || op == AD_OPERATOR_FEWER_AXES || op == AD_OPERATOR_OTHER_GROUP;
+}
+
+/* Published mistakes that are one operator at one kind of place. */
+static int catalogue_of(const ad_place *place, ad_operator op) {
+  int is_count = !strcmp(place->what, "count"), is_norm = !strcmp(place->what, "norm");
+  if (place->phase == AD_PLACE_STEP && is_count) return op == AD_OPERATOR_LEFT_OUT ? 11 : 0;
+  if (place->move == AD_MOVE_ONCE) return op == AD_OPERATOR_ONCE_EVERYWHERE && place->phase == AD_PLACE_STEP ? 27 : 0;
+  if (place->phase == AD_PLACE_BACKWARD) return op == AD_OPERATOR_BACKWARD_LOCAL ? 5 : 0;
+  if (place->phase != AD_PLACE_STEP || is_norm) return 0;
+  return op == AD_OPERATOR_AVERAGED ? 9 : op == AD_OPERATOR_LEFT_OUT ? 2 : op == AD_OPERATOR_DOUBLED ? 7 : 0;
+}
+
+static double expected_ratio(const ad_place *place, ad_operator op) {
+  if (!place->is_segment || !(SUMS & 1u << place->move)) return NAN;
+  if (op == AD_OPERATOR_AVERAGED) return 1 / (double)place->ranks;
+  return op == AD_OPERATOR_DOUBLED ? (double)place->ranks : NAN;
+}
+
+static ad_sabotage mistake_of(const ad_place *place, ad_operator op, ad_axis axis, int in_record) {
+  ad_sabotage sabotage = {.planting = {.place = *place, .operator_ = op, .axis = axis, .in_record = in_record},
+                          .catalogue = catalogue_of(place, op),
+                          .expected_ratio = in_record ? NAN : expected_ratio(place, op),
+                          .ratio = NAN};
+  char where[2 * AD_PARAM_NAME_SIZE + 128];
+  snprintf(sabotage.name, sizeof sabotage.name, "%s%s%s%s: %s", ad_operator_name(op), has_axis(op) ? ":" : "",
+           has_axis(op) ? ad_axis_name(axis) : "", in_record ? " in the record" : "",
+           ad_place_print(place, where, sizeof where));
+  return sabotage;
+}
+
+static size_t list_operator(const ad_place *place, ad_operator op, int in_record, ad_sabotage *list) {
+  size_t count = 0;
+  if (!means_something(place, op, in_record)) return 0;
+  ad_axes axes = axes_for(place, op, in_record);
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    if (!(axes & AD_AXES(axis))) continue;
+    if (list) list[count] = mistake_of(place, op, (ad_axis)axis, in_record);
+    count++;
+  }
+  return count;
+}
+
+size_t ad_derived_list(const ad_places *places, ad_sabotage *list) {
+  size_t count = 0;
+  for (size_t i = 0; i < places->count; i++) {
+    for (int op = 0; op < AD_OPERATOR_COUNT; op++) {
+      for (int in_record = 1; in_record >= 0; in_record--)
+        count += list_operator(&places->list[i], (ad_operator)op, in_record, list ? list + count : NULL);
+    }
+  }
+  return count;
+}
+
+/* ---- on engine dry ---- */
+
+static ad_status take_dry_step(const ad_recipe *recipe, ad_places *watching, ad_planting *planting) {
+  ad_comm *comm;
+  ad_run *run = NULL;
+  int64_t world = 0;
+  ad_run_options options = {.size = sizeof options, .dtype = AD_F64, .quiet = 1};
+  AD_TRY(ad_recipe_world(recipe, &world));
+  AD_TRY(ad_comm_open_dry(0, world, &comm));
+  ad_status status = ad_run_create(comm, recipe, &options, &run);
+  ad_step_report report;
+  if (watching) ad_places_watch(watching);
+  if (planting) ad_planting_begin(planting);
+  if (!status) status = ad_run_step(run, 0, &report);
+  ad_seams_clear();
+  ad_run_destroy(run);
+  ad_comm_close(comm);
+  return status;
+}
+
+ad_status ad_derived_places(const ad_recipe *recipe, ad_places *out) {
+  ad_places places = {0};
+  ad_status status = take_dry_step(recipe, &places, NULL);
+  if (!status) status = places.status;
+  if (status)
+    ad_places_release(&places);
+  else
+    *out = places;
+  return status;
+}
+
+/* Why the mutant is the same program, types apart; NULL if it is another. */
+static const char *why_same_program(const ad_planting *planting) {
+  const ad_place *place = &planting->place;
+  int is_axis = planting->operator_ == AD_OPERATOR_MORE_AXES || planting->operator_ == AD_OPERATOR_FEWER_AXES;
+  int of_one = is_axis ? !(AD_AXES(planting->axis) & place->large) : place->ranks == 1;
+  if (of_one) return "the types allow it over one rank, where it is the same program";
+  if (place->move == AD_MOVE_DECLARE)
+    return "a declaration moves no bytes, and every other type holds without this one";
+  return NULL;
+}
+
+ad_status ad_derived_try_record(const ad_recipe *recipe, ad_sabotage *sabotage) {
+  ad_status status = take_dry_step(recipe, NULL, &sabotage->planting);
+  int refused = status == AD_TYPE || (status == AD_INVALID && sabotage->planting.fired); /* by a type, or by a shape */
+  if (status && !refused) return status;
+  if (status) {
+    sabotage->caught = AD_CAUGHT_TYPE;
+    snprintf(sabotage->message, sizeof sabotage->message, "%s", ad_last_error());
+  } else if (!sabotage->planting.fired) {
+    snprintf(sabotage->message, sizeof sabotage->message, "the place was not found again");
+  } else if (why_same_program(&sabotage->planting)) {
+    sabotage->caught = AD_CAUGHT_NO_EFFECT;
+    snprintf(sabotage->message, sizeof sabotage->message, "%s", why_same_program(&sabotage->planting));
+  }
+  return AD_OK;
+}
+
+void ad_derived_say_no_effect(ad_sabotage *sabotage) {
+  const ad_planting *planting = &sabotage->planting;
+  const char *axis = ad_axis_name(planting->axis);
+  sabotage->caught = AD_CAUGHT_NO_EFFECT;
+  if (planting->place.ranks == 1)
+    snprintf(sabotage->message, sizeof sabotage->message, "over one rank there is nothing to put together");
+  else if (planting->operator_ == AD_OPERATOR_FEWER_AXES && !(planting->place.large & AD_AXES(planting->axis)))
+    snprintf(sabotage->message, sizeof sabotage->message, "`%s` has one rank", axis);
+  else if (planting->operator_ == AD_OPERATOR_OTHER_GROUP && (planting->place.same & AD_AXES(planting->axis)))
+    snprintf(sabotage->message, sizeof sabotage->message, "along `%s` all ranks hand in the same", axis);
+  else
+    snprintf(sabotage->message, sizeof sabotage->message,
+             "every judged number has the bits of the clean run over two steps: what comes in there is zero, or the "
+             "same as elsewhere");
+}

@@ -1,0 +1,107 @@
+/* The known mistakes that are no transition: their list, and what of a run decides whether each shows. */
+#include <math.h>
+#include <stdio.h>
+
+#include "check/rounding.h"
+#include "check/sabotage.h"
+#include "reduce/mistakes.h"
+#include "train/mistakes.h"
+#include "train/run.h"
+
+static size_t append(const ad_mistake *mistakes, size_t count, ad_sabotage *list) {
+  for (size_t i = 0; i < count && list; i++) {
+    const ad_mistake *known = &mistakes[i];
+    list[i] = (ad_sabotage){.known = known,
+                            .catalogue = known->catalogue,
+                            .expected_ratio = known->expected_ratio != 0 ? known->expected_ratio : NAN,
+                            .ratio = NAN};
+    snprintf(list[i].name, sizeof list[i].name, "%s", known->name);
+  }
+  return count;
+}
+
+size_t ad_known_list(ad_sabotage *list) {
+  size_t of_reduce, of_train;
+  const ad_mistake *reduce = ad_reduce_mistakes(&of_reduce), *train = ad_train_mistakes(&of_train);
+  append(reduce, of_reduce, list);
+  append(train, of_train, list ? list + of_reduce : NULL);
+  return of_reduce + of_train;
+}
+
+/* ---- facts ---- */
+
+static unsigned facts_of_path(const ad_param_spec *spec) {
+  const ad_mesh *mesh = spec->layout.mesh;
+  ad_layout gradient = ad_layout_dual(&spec->layout);
+  ad_path_step steps[AD_AXIS_COUNT];
+  int count;
+  unsigned facts = ad_proof_reduced_axes(&spec->layout) ? AD_NEED_SUMMED : 0;
+  if (ad_layout_path(&gradient, &spec->storage, steps, &count) || !count) return facts;
+  facts |= AD_NEED_REDUCED;
+  for (int i = 0; i < count; i++)
+    if (ad_mesh_ranks_over(mesh, steps[i].axes) == 1) facts |= AD_NEED_OVER_ONE;
+  int64_t members = ad_mesh_ranks_over(mesh, steps[0].axes);
+  if (members > 1) facts |= AD_NEED_FIRST_OVER_MANY;
+  if (steps[0].move != AD_MOVE_REDUCE_SCATTER) return facts;
+  if (spec->shape.dim[0] > members && spec->shape.dim[0] % members) facts |= AD_NEED_UNEVEN;
+  if (count > 1) facts |= AD_NEED_SCATTERED_FIRST;
+  if (count > 1 && ad_mesh_ranks_over(mesh, steps[1].axes) > 1) facts |= AD_NEED_OVER_REPLICAS;
+  return facts;
+}
+
+/* In the recipe's own dtypes, whatever the run computes in. */
+static unsigned facts_of_contract(const ad_recipe *recipe, const char *name) {
+  ad_contract contract;
+  unsigned facts = 0;
+  if (ad_recipe_contract(recipe, name, &contract)) return 0;
+  if ((contract.grad == AD_F16 && !contract.raw) || contract.reduce == AD_F16) facts |= AD_NEED_F16;
+  if (ad_unit_roundoff(contract.grad) <= 0x1p-24 && ad_unit_roundoff(contract.reduce) <= 0x1p-24)
+    facts |= AD_NEED_WIDE_SUMS;
+  return facts;
+}
+
+static int64_t counted_in(const ad_run *run, size_t m) { return run->counts[0] ? ad_count_of(run->counts[0], m) : 0; }
+
+/* A shard that an earlier microbatch left is pending when the last one's comes. */
+static int keeps_shards(const ad_run *run) {
+  const ad_recipe *recipe = run->recipe;
+  int kept = 0;
+  for (size_t m = 0; m + 1 < recipe->train.sync_count; m++) {
+    if (recipe->train.sync[m] == AD_SYNC_ALL) kept = 0;
+    kept |= recipe->train.sync[m] == AD_SYNC_SHARD && counted_in(run, m);
+  }
+  return kept;
+}
+
+static unsigned facts_of_batch(const ad_run *run) {
+  unsigned facts = 0;
+  int64_t microbatches = run->recipe->train.microbatches;
+  if (microbatches > 1) facts |= AD_NEED_MICROBATCHES;
+  for (int64_t m = 0; m < microbatches; m++) {
+    if (counted_in(run, (size_t)m)) facts |= AD_NEED_TOKENS;
+    if (counted_in(run, (size_t)m) != counted_in(run, 0)) facts |= AD_NEED_UNEQUAL_MICROBATCHES;
+  }
+  return facts | (keeps_shards(run) ? AD_NEED_SHARDS_KEPT : 0u);
+}
+
+unsigned ad_known_facts(const ad_run *run, int64_t second_rank_tokens) {
+  unsigned facts = facts_of_batch(run);
+  if (ad_comm_size(run->comm) > 1) facts |= AD_NEED_RANKS;
+  if (second_rank_tokens) facts |= AD_NEED_SECOND_RANK_TOKENS;
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    ad_run_param at = ad_run_param_at(run, i);
+    char name[2 * AD_PARAM_NAME_SIZE];
+    facts |= facts_of_path(at.spec);
+    facts |=
+        facts_of_contract(run->recipe, ad_program_param_name(run->program, at.module, at.param, name, sizeof name));
+  }
+  return facts;
+}
+
+int ad_known_shows(ad_sabotage *sabotage, unsigned facts) {
+  unsigned missing = sabotage->known->needs & ~facts;
+  if (!missing) return 1;
+  sabotage->caught = AD_CAUGHT_UNPLANTED;
+  snprintf(sabotage->message, sizeof sabotage->message, "%s", ad_need_sentence((int)missing));
+  return 0;
+}

@@ -1,0 +1,13 @@
+/* What is planted, lifted and put back as a whole. */
+#include "check/plants.h"
+
+#include <string.h>
+
+ad_plants ad_plants_lift(void) {
+  ad_plants plants;
+  memcpy(plants.slots, ad_seams, sizeof ad_seams);
+  memset(ad_seams, 0, sizeof ad_seams);
+  return plants;
+}
+
+void ad_plants_put_back(const ad_plants *plants) { memcpy(ad_seams, plants->slots, sizeof ad_seams); }

@@ -1,0 +1,34 @@
+/* One rank's share of a proof, as the clean proof and the trial of a planted mistake share it. */
+#ifndef CHECK_PROVER_H
+#define CHECK_PROVER_H
+#include "check/addends.h"
+#include "check/proof.h"
+#include "check/reference.h"
+#include "check/replicas.h"
+
+/* One rank's share of one proof. Parameters are numbered over all modules, as in ad_run_param_at. */
+typedef struct ad_prover {
+  ad_comm *comm;
+  const ad_proof_job *job;
+  ad_run *run;
+  ad_group everyone;
+  size_t param_count;
+  ad_array *gradients;                  /* whole, one a parameter */
+  const ad_array **whole_gradients;     /* their addresses */
+  const ad_array **parts;               /* this rank's arrays, for the comparison of replicas */
+  ad_replicas *replicas[AD_PART_COUNT]; /* of each array of a parameter */
+  ad_array scratch;                     /* whole; as large as the largest value */
+  ad_addends addends;                   /* where rounding is judged by them */
+  double compute;                       /* what computing may add to every element, over the parameter's largest */
+  ad_reference *reference;              /* on the first rank, NULL elsewhere */
+} ad_prover;
+
+/* Makes the run, and on the first rank its reference. Collective. On failure nothing is left behind. */
+ad_status ad_prover_create(ad_prover *prover, ad_comm *comm, const ad_proof_job *job) AD_CHECKED;
+void ad_prover_destroy(ad_prover *prover);
+/* Before the first step: on the first rank the proof says that nothing was judged yet. */
+void ad_prover_begin(ad_prover *prover);
+/* Takes the step, with whatever is planted, and judges it without: on the first rank, into job->proof, which keeps the
+ * worst of all steps. */
+ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report) AD_CHECKED;
+#endif

@@ -1,0 +1,335 @@
+/* Trying mistakes on ranks that were started once: each is planted, the first two steps are taken again, and what the
+ * ranks hold is compared bit for bit with what the clean steps left. Where a bit differs, the proof itself judges. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "check/plants.h"
+#include "check/prover.h"
+#include "check/sabotage.h"
+#include "train/run.h"
+
+enum { STEPS = 2 };
+
+/* This rank's arrays at one moment, one after another. */
+typedef struct snapshot {
+  char *bytes;
+} snapshot;
+
+typedef struct trials {
+  const ad_trial_job *job;
+  ad_prover prover;
+  size_t state_bytes, all_bytes; /* of a snapshot without and with gradients */
+  snapshot start;                /* before the first step: what is state */
+  snapshot after[STEPS];         /* of the clean run */
+  ad_step_report reports[STEPS]; /* the same */
+  ad_loss_scale loss_scale;      /* before the first step */
+  ad_mistake_scene scene;
+} trials;
+
+/* ---- what a rank holds ---- */
+
+typedef void (*array_visitor)(void *context, const ad_array *array);
+
+/* Values, masters, moments and other state; then the gradients, if they count. */
+static void visit_arrays(const ad_run *run, int gradients, array_visitor visit, void *context) {
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    for (int part = 0; part < AD_PART_KEPT; part++) {
+      const ad_array *array = ad_run_part(run, i, (ad_param_part)part);
+      if (array) visit(context, array);
+    }
+  }
+  for (size_t m = 0; m < ad_program_module_count(run->program); m++) {
+    for (size_t i = 0; run->modules[m] && i < ad_module_state_count(run->modules[m]); i++)
+      visit(context, ad_module_state(run->modules[m], i));
+  }
+  for (size_t i = 0; i < ad_run_param_count(run) && gradients; i++) {
+    const ad_array *array = ad_run_part(run, i, AD_PART_GRADIENT);
+    if (array) visit(context, array);
+  }
+}
+
+static void add_bytes(void *context, const ad_array *array) { *(size_t *)context += ad_array_bytes(array); }
+
+static void copy_out(void *context, const ad_array *array) {
+  char **at = context;
+  if (array->data) memcpy(*at, array->data, ad_array_bytes(array));
+  *at += ad_array_bytes(array);
+}
+
+static void copy_back(void *context, const ad_array *array) {
+  const char **at = context;
+  if (array->data) memcpy(array->data, *at, ad_array_bytes(array));
+  *at += ad_array_bytes(array);
+}
+
+typedef struct comparison {
+  const char *at;
+  int differs;
+} comparison;
+
+static void compare(void *context, const ad_array *array) {
+  comparison *with = context;
+  if (array->data && memcmp(array->data, with->at, ad_array_bytes(array))) with->differs = 1;
+  with->at += ad_array_bytes(array);
+}
+
+static void keep(const trials *t, int gradients, snapshot *to) {
+  char *at = to->bytes;
+  visit_arrays(t->prover.run, gradients, copy_out, &at);
+}
+
+/* ---- from the start ---- */
+
+static ad_status start_again(trials *t) {
+  const ad_run *run = t->prover.run;
+  const char *at = t->start.bytes;
+  visit_arrays(run, 0, copy_back, &at);
+  for (size_t m = 0; m < ad_program_module_count(run->program); m++) {
+    if (run->modules[m] && ad_module_optimizer(run->modules[m]))
+      ad_adamw_set_steps(ad_module_optimizer(run->modules[m]), 0);
+  }
+  t->prover.run->loss_scale = t->loss_scale;
+  if (t->prover.reference) AD_TRY(ad_reference_start_again(t->prover.reference));
+  return ad_run_refresh(t->prover.run, 1);
+}
+
+static void plant(trials *t, ad_sabotage *sabotage) {
+  if (sabotage->known)
+    ad_mistake_plant(sabotage->known, &t->scene);
+  else
+    ad_planting_begin(&sabotage->planting);
+}
+
+static int has_fired(const trials *t, const ad_sabotage *sabotage) {
+  return sabotage->known ? t->scene.fired : sabotage->planting.fired;
+}
+
+/* ---- the clean run ---- */
+
+static ad_status take_memory(trials *t) {
+  visit_arrays(t->prover.run, 0, add_bytes, &t->state_bytes);
+  visit_arrays(t->prover.run, 1, add_bytes, &t->all_bytes);
+  AD_TRY(ad_new(t->state_bytes, &t->start.bytes));
+  for (int step = 0; step < STEPS; step++) AD_TRY(ad_new(t->all_bytes, &t->after[step].bytes));
+  return AD_OK;
+}
+
+static int64_t own_tokens(const ad_run *run) {
+  int64_t tokens = 0;
+  for (int64_t m = 0; m < run->recipe->train.microbatches; m++) tokens += run->counted[0][m];
+  return tokens;
+}
+
+static ad_status run_clean(trials *t) {
+  ad_run *run = t->prover.run;
+  ad_sabotages *shared = t->job->sabotages;
+  AD_TRY(take_memory(t));
+  keep(t, 0, &t->start);
+  if (t->prover.reference) AD_TRY(ad_reference_keep(t->prover.reference));
+  t->loss_scale = run->loss_scale;
+  ad_prover_begin(&t->prover);
+  for (int step = 0; step < STEPS; step++) {
+    AD_TRY(ad_prover_step(&t->prover, step, &t->reports[step]));
+    keep(t, 1, &t->after[step]);
+  }
+  if (ad_comm_rank(run->comm) == 1) shared->second_rank_tokens = own_tokens(run);
+  AD_TRY(ad_comm_barrier(run->comm, &t->prover.everyone, AD_HERE));
+  t->scene = (ad_mistake_scene){.rank = ad_comm_rank(run->comm), .microbatches = run->recipe->train.microbatches};
+  if (!t->prover.reference) return AD_OK;
+  if (!shared->facts_known) shared->facts = ad_known_facts(run, shared->second_rank_tokens);
+  shared->facts_known = 1;
+  t->job->proof.proof->complete = 1;
+  shared->clean = ad_proof_passes(t->job->proof.proof, 0);
+  return AD_OK;
+}
+
+/* ---- one mistake ---- */
+
+enum { DIFFERS, FIRED, WORDS };
+
+static int same_bits(double a, double b) {
+  uint64_t bits[2];
+  memcpy(&bits[0], &a, sizeof a);
+  memcpy(&bits[1], &b, sizeof b);
+  return bits[0] == bits[1];
+}
+
+/* What the step left, on this rank, against the clean run. */
+static int differs_here(const trials *t, int step, const ad_step_report *report) {
+  comparison with = {t->after[step].bytes, 0};
+  visit_arrays(t->prover.run, 1, compare, &with);
+  const ad_step_report *clean = &t->reports[step];
+  int differs = with.differs || !same_bits(report->loss, clean->loss) || !same_bits(report->norm, clean->norm);
+  for (int i = 0; i < AD_LOSSES_MAX; i++) differs |= !same_bits(report->losses[i], clean->losses[i]);
+  for (int i = 0; i < AD_NORM_GROUPS_MAX; i++) differs |= !same_bits(report->norms[i], clean->norms[i]);
+  return differs || report->count != clean->count;
+}
+
+static ad_status over_all(trials *t, int32_t words[WORDS]) {
+  ad_collective call = {.op = AD_ALL_REDUCE, .group = t->prover.everyone, .in = words, .out = words, .count = WORDS};
+  call.dtype = AD_I32;
+  call.reduction = AD_MAX;
+  call.site = AD_HERE;
+  return ad_comm_run(t->prover.comm, &call);
+}
+
+/* Takes the two steps with the mistake and compares; the answers are the same on all ranks. */
+static ad_status look(trials *t, ad_sabotage *sabotage, int32_t found[WORDS]) {
+  AD_TRY(start_again(t));
+  plant(t, sabotage);
+  found[DIFFERS] = found[FIRED] = 0;
+  for (int step = 0; step < STEPS && !found[DIFFERS]; step++) {
+    ad_step_report report;
+    sabotage->planting.executions = 0;
+    AD_TRY(ad_run_step(t->prover.run, step, &report));
+    ad_plants plants = ad_plants_lift();
+    found[DIFFERS] = differs_here(t, step, &report);
+    found[FIRED] = has_fired(t, sabotage);
+    AD_TRY(over_all(t, found));
+    ad_plants_put_back(&plants);
+  }
+  ad_seams_clear();
+  return AD_OK;
+}
+
+static double error_of(const ad_proof_param *param) {
+  return isnan(param->max_rel_err) || isnan(param->ratio) ? INFINITY : param->max_rel_err;
+}
+
+/* The parameter that shows the mistake best: unequal replicas before errors, then the worst error. */
+static const ad_proof_param *worst_param(const ad_proof *proof) {
+  const ad_proof_param *worst = NULL;
+  for (size_t i = 0; i < proof->param_count; i++) {
+    const ad_proof_param *param = &proof->params[i];
+    if (param->replicas_equal && error_of(param) <= param->bound) continue;
+    if (!worst || param->replicas_equal < worst->replicas_equal ||
+        (param->replicas_equal == worst->replicas_equal && error_of(param) > error_of(worst)))
+      worst = param;
+  }
+  return worst;
+}
+
+static void take_verdict(const ad_proof *proof, ad_sabotage *sabotage) {
+  sabotage->caught = AD_CAUGHT_NUMBER;
+  const ad_proof_param *param = worst_param(proof);
+  if (!param) return;
+  snprintf(sabotage->param, sizeof sabotage->param, "%s", param->name);
+  sabotage->ratio = param->ratio;
+  sabotage->cause = param->cause;
+}
+
+/* The first rank has the numbers; whether they pass becomes everyone's. */
+static ad_status share_verdict(trials *t, int32_t *passes) {
+  ad_collective broadcast = {.op = AD_BROADCAST, .group = t->prover.everyone, .in = passes, .out = passes, .count = 1};
+  broadcast.dtype = AD_I32;
+  broadcast.site = AD_HERE;
+  return ad_comm_run(t->prover.comm, &broadcast);
+}
+
+/* The proof again, with the mistake; it ends with the first step that does not hold. */
+static ad_status judge(trials *t, ad_sabotage *sabotage) {
+  ad_proof *proof = t->job->proof.proof;
+  int32_t passes = 1;
+  AD_TRY(start_again(t));
+  ad_prover_begin(&t->prover);
+  plant(t, sabotage);
+  for (int step = 0; step < STEPS && passes; step++) {
+    ad_step_report report;
+    sabotage->planting.executions = 0;
+    AD_TRY(ad_prover_step(&t->prover, step, &report));
+    ad_plants plants = ad_plants_lift();
+    if (t->prover.reference) proof->complete = 1;
+    passes = ad_proof_passes(proof, 0);
+    AD_TRY(share_verdict(t, &passes));
+    ad_plants_put_back(&plants);
+  }
+  ad_seams_clear();
+  if (!passes && t->prover.reference) take_verdict(proof, sabotage);
+  return AD_OK;
+}
+
+static void say_not_fired(ad_sabotage *sabotage) {
+  snprintf(sabotage->message, sizeof sabotage->message,
+           "it is said to show here, but what it changes was never reached: a defect of the list");
+}
+
+/* `sabotage` is each rank's own copy; the first rank's is the one that counts. */
+static ad_status try_one(trials *t, ad_sabotage *sabotage) {
+  int32_t found[WORDS] = {0};
+  AD_TRY(look(t, sabotage, found));
+  if (!found[FIRED])
+    say_not_fired(sabotage);
+  else if (found[DIFFERS])
+    return judge(t, sabotage);
+  else if (!sabotage->known)
+    ad_derived_say_no_effect(sabotage);
+  return AD_OK;
+}
+
+/* A trial of nothing must pass: otherwise what is called caught was not. */
+static ad_status try_nothing(trials *t) {
+  static const ad_mistake nothing = {.name = "nothing"};
+  ad_sabotage sabotage = {.known = &nothing};
+  AD_TRY(judge(t, &sabotage));
+  if (sabotage.caught == AD_CAUGHT_NONE) return AD_OK;
+  return ad_fail(AD_INVALID, "the proof with nothing planted does not repeat: its trials say nothing");
+}
+
+/* ---- all of them ---- */
+
+static int is_tried_here(const ad_trial_job *job, const ad_sabotage *sabotage) {
+  if (!sabotage->known) return !job->of_dtype && !sabotage->planting.in_record;
+  return ad_sabotage_is_of_dtype(sabotage) == job->of_dtype;
+}
+
+static void report_progress(const trials *t, size_t done) {
+  const ad_check_options *options = t->job->proof.options;
+  const ad_sabotages *shared = t->job->sabotages;
+  if (options->progress)
+    options->progress(options->context, shared->list[done].name, (int64_t)done, (int64_t)shared->count);
+}
+
+static ad_status try_all(trials *t) {
+  ad_sabotages *shared = t->job->sabotages;
+  size_t first = shared->next;
+  AD_TRY(ad_comm_barrier(t->prover.comm, &t->prover.everyone, AD_HERE)); /* all have read it */
+  for (size_t i = first; i < shared->count; i++) {
+    ad_sabotage own = shared->list[i];
+    if (!is_tried_here(t->job, &own)) continue;
+    if (own.known && (!shared->clean || !ad_known_shows(&own, shared->facts))) {
+      if (t->prover.reference) shared->list[i] = own;
+      continue;
+    }
+    if (t->prover.reference) {
+      shared->next = i;
+      report_progress(t, i);
+    }
+    AD_TRY(try_one(t, &own));
+    if (t->prover.reference) shared->list[i] = own;
+  }
+  if (t->prover.reference) shared->next = shared->count;
+  return AD_OK;
+}
+
+static void release(trials *t) {
+  ad_seams_clear();
+  ad_prover_destroy(&t->prover);
+  ad_release(t->start.bytes);
+  for (int step = 0; step < STEPS; step++) ad_release(t->after[step].bytes);
+}
+
+ad_status ad_trials(ad_comm *comm, const ad_trial_job *job) {
+  trials t = {.job = job};
+  ad_status status = ad_prover_create(&t.prover, comm, &job->proof);
+  if (!status) status = run_clean(&t);
+  int32_t clean = job->sabotages->clean;
+  if (!status) status = share_verdict(&t, &clean);
+  if (!status && clean) status = try_nothing(&t);
+  if (!status) status = try_all(&t);
+  if (!status) status = ad_comm_barrier(comm, &t.prover.everyone, AD_HERE);
+  release(&t);
+  return status;
+}

@@ -1,0 +1,75 @@
+/* Single values against their keys, and how a program complains. What several values say together is said by each
+ * program's own check. */
+#include "program/keys.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include "base/error.h"
+#include "base/text.h"
+
+/* ---- complaints ---- */
+
+void ad_complain(const ad_complaints *to, const char *key, const char *format, ...) {
+  char message[AD_MESSAGE_MAX];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(message, sizeof message, format, arguments);
+  va_end(arguments);
+  to->add(to->context, key, AD_INVALID, message);
+}
+
+void ad_complain_of(const ad_complaints *to, const char *key, ad_status status) {
+  to->add(to->context, key, status, ad_last_error());
+}
+
+/* ---- single values ---- */
+
+int ad_key_refuses(const ad_key *key, double value, const char *written, char words[AD_KEY_WORDS_SIZE]) {
+  int above = key->open_least ? value > key->least : value >= key->least;
+  int below = key->open_most ? value < key->most : value <= key->most;
+  if (above && below) return 0;
+  snprintf(words, AD_KEY_WORDS_SIZE, "must be %s %.15g, is %.60s",
+           above ? (key->open_most ? "below" : "at most") : (key->open_least ? "above" : "at least"),
+           above ? key->most : key->least, written);
+  return 1;
+}
+
+size_t ad_key_value_size(const ad_key *key) {
+  static const size_t sizes[] = {[AD_KEY_INTEGER] = sizeof(int64_t), [AD_KEY_NUMBER] = sizeof(double),
+                                 [AD_KEY_BOOLEAN] = sizeof(int),     [AD_KEY_TEXT] = sizeof(char *),
+                                 [AD_KEY_DTYPE] = sizeof(ad_dtype),  [AD_KEY_GRADIENT] = sizeof(ad_dtype),
+                                 [AD_KEY_SYNC] = sizeof(ad_sync),    [AD_KEY_OVERRIDES] = 0};
+  return sizes[key->kind];
+}
+
+static void check_value(const ad_key *key, const void *at, const ad_complaints *to) {
+  char written[40], words[AD_KEY_WORDS_SIZE];
+  double value;
+  if (key->kind == AD_KEY_INTEGER) {
+    value = (double)*(const int64_t *)at;
+    snprintf(written, sizeof written, "%lld", (long long)*(const int64_t *)at);
+  } else if (key->kind == AD_KEY_NUMBER) {
+    value = *(const double *)at;
+    snprintf(written, sizeof written, "%.15g", value);
+  } else {
+    return;
+  }
+  if (ad_key_refuses(key, value, written, words)) ad_complain(to, key->path, "%s", words);
+}
+
+static void check_list(const ad_key *key, const char *base, const ad_complaints *to) {
+  const char *values = *(char *const *)(base + key->offset);
+  size_t count = *(const size_t *)(base + key->second);
+  for (size_t i = 0; i < count; i++) check_value(key, values + i * ad_key_value_size(key), to);
+}
+
+void ad_keys_check(const ad_program_kind *kind, const void *options, const ad_complaints *to) {
+  const char *base = options;
+  for (size_t i = 0; i < kind->key_count; i++) {
+    const ad_key *key = &kind->keys[i];
+    if (key->list)
+      check_list(key, base, to);
+    else
+      check_value(key, base + key->offset, to);
+  }
+}

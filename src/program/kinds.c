@@ -1,0 +1,41 @@
+/* The kinds of programs that recipes know: those of this folder, then those that were registered. */
+#include <pthread.h>
+#include <string.h>
+#include "addend/model.h"
+#include "base/error.h"
+
+enum { KINDS_MAX = 32 };
+
+static const ad_program_kind *kinds[KINDS_MAX + 1]; /* NULL after the last */
+static size_t kind_count;
+
+static void add_own(void) { kinds[kind_count++] = ad_gpt(); }
+
+static void need_own(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, add_own);
+}
+
+const ad_program_kind *const *ad_program_kinds(void) {
+  need_own();
+  return kinds;
+}
+
+const ad_program_kind *ad_program_kind_find(const char *name) {
+  if (!name) return NULL;
+  const ad_program_kind *const *kind = ad_program_kinds();
+  while (*kind && strcmp((*kind)->name, name) != 0) kind++;
+  return *kind;
+}
+
+ad_status ad_program_register(const ad_program_kind *kind) {
+  AD_NEED(kind);
+  AD_NEED(kind->name, kind->modules);
+  if (!kind->modules[0]) return ad_fail(AD_INVALID, "program `%s` has no module; it needs one at least", kind->name);
+  if (ad_program_kind_find(kind->name))
+    return ad_fail(AD_INVALID, "program `%s` is there already; give this one another name", kind->name);
+  if (kind_count == KINDS_MAX)
+    return ad_fail(AD_INVALID, "program `%s` is one too many: there is room for %d", kind->name, KINDS_MAX);
+  kinds[kind_count++] = kind;
+  return AD_OK;
+}

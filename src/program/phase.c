@@ -1,0 +1,84 @@
+/* A phase of one microbatch, as the program's own function sees it: its tape, parameters, the values that come and go,
+ * and its losses. */
+#include "base/error.h"
+#include "program/program.h"
+#include "tensor/operation.h"
+
+static const ad_phase *phase_of(const ad_phase_run *at) { return &at->program->phases[at->phase]; }
+
+ad_tape *ad_phase_tape(ad_phase_run *at) { return at->tape; }
+size_t ad_phase_microbatch(const ad_phase_run *at) { return at->microbatch; }
+
+const ad_parameters *ad_phase_parameters(ad_phase_run *at) { return at->parameters; }
+ad_array *ad_phase_state(ad_phase_run *at, size_t state) { return ad_module_state(at->module, state); }
+
+static const char no_name[] = "NULL";
+
+ad_tensor *ad_phase_need(ad_phase_run *at, const char *name) {
+  if (!name) name = no_name;
+  size_t value = ad_program_find_value(at->program, name);
+  if (value == at->program->value_count || !ad_phase_lists(phase_of(at)->needs, name)) {
+    return ad_tape_fail(at->tape, ad_fail(AD_INVALID, "phase `%s` asks for `%s`, which is not among what it needs",
+                                          phase_of(at)->name, name));
+  }
+  ad_passed_value *passed = &at->values[value];
+  if (!passed->output) {
+    return ad_tape_fail(at->tape, ad_fail(AD_INVALID, "phase `%s` asks for `%s`, which nobody gave in this microbatch",
+                                          phase_of(at)->name, name));
+  }
+  if (!passed->inputs[at->phase]) {
+    const ad_array *array = ad_tensor_array(passed->output);
+    passed->inputs[at->phase] = passed->output->carries ? ad_input(at->tape, array) : ad_constant(at->tape, array);
+  }
+  return passed->inputs[at->phase];
+}
+
+void ad_phase_give(ad_phase_run *at, const char *name, ad_tensor *value) {
+  if (!name) name = no_name;
+  size_t found = ad_program_find_value(at->program, name);
+  if (found == at->program->value_count || !ad_phase_lists(phase_of(at)->gives, name)) {
+    ad_tape_fail(at->tape, ad_fail(AD_INVALID, "phase `%s` gives `%s`, which is not among what it says that it gives",
+                                   phase_of(at)->name, name));
+    return;
+  }
+  if (!ad_tape_owns(at->tape, value)) {
+    ad_tape_fail(at->tape, ad_fail(AD_INVALID, "phase `%s` gives `%s`, but that is %s", phase_of(at)->name, name,
+                                   ad_tape_foreigner(value)));
+    return;
+  }
+  if (at->values[found].output) {
+    ad_tape_fail(at->tape, ad_fail(AD_INVALID, "phase `%s` gives `%s` a second time in this microbatch",
+                                   phase_of(at)->name, name));
+    return;
+  }
+  if (ad_is_parameter(value)) {
+    ad_tape_fail(at->tape,
+                 ad_fail(AD_INVALID,
+                         "phase `%s` gives a parameter itself as `%s`; its memory goes with each use, so give "
+                         "what was computed with it (ad_scale by 1 copies it)",
+                         phase_of(at)->name, name));
+    return;
+  }
+  at->values[found].output = value;
+}
+
+void ad_phase_loss(ad_phase_run *at, size_t loss, ad_tensor *numerator) {
+  if (loss >= at->program->loss_count || at->losses[loss].numerator) {
+    ad_tape_fail(at->tape,
+                 ad_fail(AD_INVALID, "phase `%s` hands in loss %zu of %zu, %s", phase_of(at)->name, loss,
+                         at->program->loss_count,
+                         loss < at->program->loss_count ? "a second time in this microbatch" : "which is none"));
+    return;
+  }
+  if (!ad_tape_owns(at->tape, numerator)) {
+    ad_tape_fail(at->tape, ad_fail(AD_INVALID, "phase `%s` hands in the loss `%s`, but that is %s", phase_of(at)->name,
+                                   at->program->losses[loss].name, ad_tape_foreigner(numerator)));
+    return;
+  }
+  ad_status status = ad_check_loss(numerator, at->program->losses[loss].name);
+  if (status) {
+    ad_tape_fail(at->tape, status);
+    return;
+  }
+  at->losses[loss] = (ad_handed_loss){numerator, at->phase};
+}

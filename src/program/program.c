@@ -1,0 +1,251 @@
+/* Programs on paper: their modules, counts, losses and phases as `create` of a kind adds them, and whether the phases
+ * fit together. Running a phase is in phase.c, the kinds that there are in kinds.c. */
+#include "program/program.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "program/keys.h"
+
+/* ---- what a program has ---- */
+
+const ad_program_kind *ad_program_kind_of(const ad_program *program) { return program->kind; }
+const ad_program_setting *ad_program_setting_of(const ad_program *program) { return &program->setting; }
+void *ad_program_own(const ad_program *program) { return program->own; }
+const ad_mesh *ad_program_mesh(const ad_program *program, size_t module) { return program->meshes[module]; }
+size_t ad_program_module_count(const ad_program *program) { return program->module_count; }
+const ad_module_spec *ad_program_module(const ad_program *program, size_t module) {
+  return &program->modules[module].spec;
+}
+ad_param_spec *ad_program_param(ad_program *program, size_t module, size_t param) {
+  return &program->modules[module].params[param];
+}
+size_t ad_program_count_count(const ad_program *program) { return program->count_count; }
+const ad_count_spec *ad_program_count(const ad_program *program, size_t count) { return &program->counts[count]; }
+size_t ad_program_loss_count(const ad_program *program) { return program->loss_count; }
+const ad_loss_spec *ad_program_loss(const ad_program *program, size_t loss) { return &program->losses[loss]; }
+size_t ad_program_phase_count(const ad_program *program) { return program->phase_count; }
+const ad_phase *ad_program_phase(const ad_program *program, size_t phase) { return &program->phases[phase]; }
+
+const char *ad_program_param_name(const ad_program *program, size_t module, size_t param, char *buffer, size_t size) {
+  const ad_planned_module *of = &program->modules[module];
+  int alone = program->module_count == 1;
+  snprintf(buffer, size, "%s%s%s", alone ? "" : of->spec.name, alone ? "" : ".", of->params[param].name);
+  return buffer;
+}
+
+/* ---- adding to it ---- */
+
+static void release_module(ad_planned_module *module) {
+  for (size_t i = 0; i < module->spec.param_count; i++) ad_release((char *)(uintptr_t)module->params[i].name);
+  for (size_t i = 0; i < module->spec.state_count; i++) ad_release((char *)(uintptr_t)module->states[i].name);
+  ad_release(module->params);
+  ad_release(module->states);
+}
+
+/* Counts go up with each copy, so that a failure leaves nothing behind. */
+static ad_status copy_params(const ad_module_spec *given, ad_planned_module *to) {
+  AD_TRY(ad_new(given->param_count, &to->params));
+  for (to->spec.param_count = 0; to->spec.param_count < given->param_count; to->spec.param_count++) {
+    ad_param_spec *param = &to->params[to->spec.param_count];
+    char *name;
+    *param = given->params[to->spec.param_count];
+    AD_TRY(ad_copy_string(param->name, &name));
+    param->name = name;
+  }
+  return AD_OK;
+}
+
+static ad_status copy_states(const ad_module_spec *given, ad_planned_module *to) {
+  AD_TRY(ad_new(given->state_count, &to->states));
+  for (to->spec.state_count = 0; to->spec.state_count < given->state_count; to->spec.state_count++) {
+    ad_state_spec *state = &to->states[to->spec.state_count];
+    char *name;
+    *state = given->states[to->spec.state_count];
+    AD_TRY(ad_copy_string(state->name, &name));
+    state->name = name;
+  }
+  return AD_OK;
+}
+
+ad_status ad_program_add_module(ad_program *to, const ad_module_spec *spec) {
+  AD_NEED(to, spec);
+  AD_NEED(spec->name, spec->mesh);
+  if (spec->param_count) AD_NEED(spec->params);
+  if (spec->state_count) AD_NEED(spec->states);
+  AD_TRY(ad_grow(&to->modules, to->module_count, to->module_count + 1));
+  ad_planned_module *module = &to->modules[to->module_count];
+  *module = (ad_planned_module){.spec = *spec};
+  module->spec.param_count = module->spec.state_count = 0;
+  ad_status status = copy_params(spec, module);
+  if (!status) status = copy_states(spec, module);
+  if (status) {
+    release_module(module);
+    return status;
+  }
+  module->spec.params = module->params;
+  module->spec.states = module->states;
+  to->module_count++;
+  return AD_OK;
+}
+
+ad_status ad_program_add_count(ad_program *to, const ad_count_spec *spec) {
+  AD_NEED(to, spec);
+  AD_NEED(spec->name, spec->layout.mesh);
+  AD_TRY(ad_grow(&to->counts, to->count_count, to->count_count + 1));
+  to->counts[to->count_count++] = *spec;
+  return AD_OK;
+}
+
+ad_status ad_program_add_loss(ad_program *to, const ad_loss_spec *spec) {
+  AD_NEED(to, spec);
+  AD_NEED(spec->name);
+  if (spec->count >= to->count_count) {
+    return ad_fail(AD_INVALID, "loss `%s` is divided by count %zu, but there are %zu; add its count first", spec->name,
+                   spec->count, to->count_count);
+  }
+  AD_TRY(ad_grow(&to->losses, to->loss_count, to->loss_count + 1));
+  to->losses[to->loss_count++] = *spec;
+  return AD_OK;
+}
+
+int ad_phase_lists(const char *const *names, const char *name) {
+  for (; names && *names; names++)
+    if (!strcmp(*names, name)) return 1;
+  return 0;
+}
+
+size_t ad_program_find_value(const ad_program *program, const char *name) {
+  size_t value = 0;
+  while (value < program->value_count && strcmp(program->values[value], name) != 0) value++;
+  return value;
+}
+
+/* What comes from no earlier phase is a mistake in the order: nothing could be on its way yet. */
+static ad_status check_needs(const ad_program *to, const ad_phase *phase) {
+  for (const char *const *need = phase->needs; need && *need; need++) {
+    if (ad_program_find_value(to, *need) < to->value_count) continue;
+    return ad_fail(AD_INVALID,
+                   "phase `%s` needs `%s`, which no phase before it gives; add the phase that gives it first",
+                   phase->name, *need);
+  }
+  return AD_OK;
+}
+
+static ad_status take_gives(ad_program *to, const ad_phase *phase) {
+  for (const char *const *give = phase->gives; give && *give; give++) {
+    if (ad_program_find_value(to, *give) < to->value_count) {
+      return ad_fail(AD_INVALID, "phase `%s` gives `%s`, which an earlier phase gives already; names are unique",
+                     phase->name, *give);
+    }
+    if (to->value_count == AD_VALUES_MAX) return ad_fail(AD_INVALID, "phases give more than %d values", AD_VALUES_MAX);
+    AD_TRY(ad_grow(&to->values, to->value_count, to->value_count + 1));
+    to->values[to->value_count++] = *give;
+  }
+  return AD_OK;
+}
+
+ad_status ad_program_add_phase(ad_program *to, const ad_phase *phase) {
+  AD_NEED(to, phase);
+  AD_NEED(phase->name);
+  if (!phase->run || phase->module >= to->module_count) {
+    return ad_fail(AD_INVALID, "phase `%s` has no function, or its module %zu is not one of the %zu that were added",
+                   phase->name, phase->module, to->module_count);
+  }
+  AD_TRY(check_needs(to, phase));
+  AD_TRY(take_gives(to, phase));
+  AD_TRY(ad_grow(&to->phases, to->phase_count, to->phase_count + 1));
+  to->phases[to->phase_count++] = *phase;
+  return AD_OK;
+}
+
+/* ---- creation ---- */
+
+static ad_status create_meshes(ad_program *program, const ad_program_setting *setting) {
+  size_t count = 0;
+  while (program->kind->modules[count]) count++;
+  AD_TRY(ad_new(count, &program->meshes));
+  for (; program->mesh_count < count; program->mesh_count++) {
+    ad_status status = ad_mesh_create(setting->meshes[program->mesh_count], &program->meshes[program->mesh_count]);
+    if (status) return ad_fail_in(status, "mesh of `%s`", program->kind->modules[program->mesh_count]);
+  }
+  program->setting.meshes = NULL; /* the caller's */
+  return AD_OK;
+}
+
+static void collect(void *context, const char *key, ad_status status, const char *message) {
+  ad_text *text = context;
+  ad_text_add(text, "%s%s: %s", text->used ? "\n" : "", key, message);
+}
+
+static ad_status check(const ad_program *program) {
+  char buffer[AD_MESSAGE_MAX];
+  ad_text mistakes = ad_text_on(buffer, sizeof buffer);
+  ad_complaints to = {collect, &mistakes};
+  ad_keys_check(program->kind, program->options, &to);
+  if (program->kind->check)
+    program->kind->check(program->options, &program->setting, (const ad_mesh *const *)program->meshes, &to);
+  return mistakes.used ? ad_fail(AD_INVALID, "%s", buffer) : AD_OK;
+}
+
+/* Modules are those that the kind names, each on its mesh. */
+static ad_status check_modules(const ad_program *program) {
+  for (size_t i = 0; i < program->mesh_count || i < program->module_count; i++) {
+    const char *name = i < program->mesh_count ? program->kind->modules[i] : NULL;
+    const ad_module_spec *spec = i < program->module_count ? &program->modules[i].spec : NULL;
+    if (name && spec && !strcmp(name, spec->name) && spec->mesh == program->meshes[i]) continue;
+    return ad_fail(AD_INVALID,
+                   "program `%s`: module %zu is `%s`, where its kind names `%s`; add each on its own mesh, in "
+                   "their order",
+                   program->kind->name, i, spec ? spec->name : "", name ? name : "");
+  }
+  return AD_OK;
+}
+
+static ad_status check_whole(const ad_program *program) {
+  AD_TRY(check_modules(program));
+  if (program->phase_count && program->loss_count) return AD_OK;
+  return ad_fail(AD_INVALID, "program `%s` has %zu phases and %zu losses; it needs one of each at least",
+                 program->kind->name, program->phase_count, program->loss_count);
+}
+
+static ad_status build(ad_program *program, const ad_program_setting *setting) {
+  AD_TRY(create_meshes(program, setting));
+  AD_TRY(check(program));
+  AD_TRY(program->kind->create(program->options, program, &program->own));
+  return check_whole(program);
+}
+
+ad_status ad_program_create(const ad_program_kind *kind, const void *options, const ad_program_setting *setting,
+                            ad_program **out) {
+  AD_NEED(kind, options, setting, out);
+  AD_NEED(setting->comm, setting->meshes);
+  ad_program *program;
+  AD_TRY(ad_new(1, &program));
+  program->kind = kind;
+  program->options = options;
+  program->setting = *setting;
+  ad_status status = build(program, setting);
+  if (status) {
+    ad_program_destroy(program);
+    return status;
+  }
+  *out = program;
+  return AD_OK;
+}
+
+void ad_program_destroy(ad_program *program) {
+  if (!program) return;
+  if (program->own) program->kind->destroy(program->own);
+  for (size_t i = 0; i < program->module_count; i++) release_module(&program->modules[i]);
+  for (size_t i = 0; i < program->mesh_count; i++) ad_mesh_destroy(program->meshes[i]);
+  ad_release(program->modules);
+  ad_release(program->meshes);
+  ad_release(program->counts);
+  ad_release(program->losses);
+  ad_release(program->phases);
+  ad_release(program->values);
+  ad_release(program);
+}

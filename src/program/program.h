@@ -1,0 +1,60 @@
+/* A program's own object, and the run of one of its phases: what the step function (train/) and program.c share. */
+#ifndef PROGRAM_PROGRAM_H
+#define PROGRAM_PROGRAM_H
+#include "addend/program.h"
+
+/* A module on paper; the strings and specs are copies. */
+typedef struct ad_planned_module {
+  ad_module_spec spec;
+  ad_param_spec *params;
+  ad_state_spec *states;
+} ad_planned_module;
+
+struct ad_program {
+  const ad_program_kind *kind;
+  const void *options; /* the caller's */
+  ad_program_setting setting;
+  ad_mesh **meshes; /* of the modules, as the kind lists them */
+  size_t mesh_count;
+  void *own; /* of the kind */
+  ad_planned_module *modules;
+  size_t module_count;
+  ad_count_spec *counts;
+  size_t count_count;
+  ad_loss_spec *losses;
+  size_t loss_count;
+  ad_phase *phases;
+  size_t phase_count;
+  const char **values; /* names of what phases give each other */
+  size_t value_count;
+};
+
+enum { AD_VALUES_MAX = 32 }; /* that phases give each other */
+
+/* A value on its way from the phase that gives it to those that need it, in one microbatch. */
+typedef struct ad_passed_value {
+  ad_tensor *output;  /* on its giver's tape; NULL: not given yet */
+  ad_tensor **inputs; /* on the tape of each phase; NULL: that phase did not ask for it */
+} ad_passed_value;
+
+/* A loss in one microbatch. */
+typedef struct ad_handed_loss {
+  ad_tensor *numerator; /* NULL: not there yet */
+  size_t phase;         /* that handed it in */
+} ad_handed_loss;
+
+struct ad_phase_run {
+  const ad_program *program;
+  size_t phase, microbatch;
+  ad_tape *tape;
+  ad_module *module;
+  const ad_parameters *parameters; /* the module's, as its tapes see them now */
+  ad_passed_value *values;         /* of the program */
+  ad_handed_loss *losses;          /* of the program */
+};
+
+/* The number of a value; value_count if no phase gives it. */
+size_t ad_program_find_value(const ad_program *program, const char *name);
+int ad_phase_lists(const char *const *names, const char *name); /* whether the list, which may be NULL, has it */
+
+#endif

@@ -1,0 +1,48 @@
+/* A change of view as an operation: the same memory under another factorisation of its ranks, and back again. */
+#include <string.h>
+#include "tensor/tape.h"
+
+typedef struct view_numbers {
+  const ad_mesh *view;
+} view_numbers;
+
+static const ad_mesh *view_of(const ad_tensor *out) { return ((const view_numbers *)out->own)->view; }
+
+// The gradient takes the same way back: its types are the duals, and those that agree on a set of axes still do.
+static ad_status view_describe(ad_tape *tape, ad_tensor *out) {
+  const ad_array *x = &out->operand[0]->array;
+  if (!view_of(out)) return ad_fail(AD_INVALID, "%s: view: the view is NULL", out->site);
+  ad_layout seen, back, dual;
+  AD_TRY(ad_layout_view(&x->layout, view_of(out), out->site, &seen));
+  dual = ad_layout_dual(&seen);
+  AD_TRY(ad_layout_view(&dual, x->layout.mesh, out->site, &back));
+  out->array = ad_array_describe(tape->comm, x->dtype, &x->shape, &seen);
+  return AD_OK;
+}
+
+static int view_shares(const ad_tensor *out) { return 1; }
+
+static ad_status view_forward(ad_tape *tape, ad_tensor *out) {
+  const ad_array *x = &out->operand[0]->array;
+  if (out->array.data != x->data && ad_array_bytes(x)) memcpy(out->array.data, x->data, ad_array_bytes(x));
+  return AD_OK;
+}
+
+static ad_status view_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  if (slot[0].data != out->grad.data)
+    ad_rows(out->array.dtype)->put(slot[0].data, out->grad.data, 1, ad_numel(out), slot[0].adds);
+  return AD_OK;
+}
+
+static const operation view_operation = {.name = "view",
+                                         .describe = view_describe,
+                                         .hands_over = 1,
+                                         .dtypes = IN_F32_F64,
+                                         .own_size = sizeof(view_numbers),
+                                         .shares = view_shares,
+                                         .forward = view_forward,
+                                         .backward = view_backward};
+
+ad_tensor *ad_view_at(ad_tape *tape, ad_tensor *x, const ad_mesh *view, const char *site) {
+  return ad_tape_apply(tape, &view_operation, &x, 1, &(view_numbers){view}, site);
+}

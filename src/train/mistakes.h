@@ -1,0 +1,8 @@
+/* The list of known mistakes around a step: what a rank reads, what becomes of gradients after their reduction. */
+#ifndef TRAIN_MISTAKES_H
+#define TRAIN_MISTAKES_H
+#include "base/mistakes.h"
+
+const ad_mistake *ad_train_mistakes(size_t *count);
+
+#endif

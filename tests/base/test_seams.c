@@ -1,0 +1,87 @@
+/* Seams, and planting a known mistake at them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <string.h>
+#include "base/mistakes.h"
+
+static int all_clear(void **state) { return ad_seams_clear(), 0; }
+
+static int seams_with_a_function(void) {
+  int count = 0;
+  for (int seam = 0; seam < AD_SEAM_COUNT; seam++) count += ad_seams[seam].function != NULL;
+  return count;
+}
+
+static void halve(void *context, void *passing) {
+  *(double *)passing /= 2;
+  ((ad_mistake_scene *)context)->fired = 1;
+}
+static void count_step(void *context, void *passing) { ((ad_mistake_scene *)context)->steps++; }
+
+static const ad_mistake mistake = {.name = "halved-norm",
+                                   .words = "the norm is halved",
+                                   .at = {{AD_SEAM_NORM, halve}, {AD_SEAM_GRADIENTS, count_step}}};
+
+static void what_passes_an_empty_seam_stays_as_it_is(void **state) {
+  double norm = 4;
+  assert_int_equal(seams_with_a_function(), 0);
+  for (int seam = 0; seam < AD_SEAM_COUNT; seam++) ad_seam_pass((ad_seam)seam, &norm);
+  assert_true(norm == 4);
+}
+
+static void a_planted_mistake_is_made_at_its_seams_and_nowhere_else(void **state) {
+  ad_mistake_scene scene = {0};
+  double norm = 4;
+  ad_mistake_plant(&mistake, &scene);
+  assert_int_equal(seams_with_a_function(), 2);
+  ad_seam_pass(AD_SEAM_ROWS, &norm);
+  assert_true(norm == 4 && !scene.fired);
+  ad_seam_pass(AD_SEAM_NORM, &norm);
+  assert_true(norm == 2 && scene.fired);
+  ad_seam_pass(AD_SEAM_GRADIENTS, &norm);
+  assert_int_equal(scene.steps, 1);
+}
+
+static void planting_begins_the_scene_anew_but_for_rank_and_microbatches(void **state) {
+  ad_mistake_scene scene = {.rank = 3, .microbatch = 1, .microbatches = 2, .steps = 5, .fired = 1};
+  ad_mistake_plant(&mistake, &scene);
+  assert_int_equal(scene.rank, 3);
+  assert_int_equal(scene.microbatches, 2);
+  assert_int_equal(scene.microbatch, -1);
+  assert_true(!scene.steps && !scene.fired);
+}
+
+static void cleared_seams_make_no_mistake(void **state) {
+  ad_mistake_scene scene = {0};
+  double norm = 4;
+  ad_mistake_plant(&mistake, &scene);
+  ad_seams_clear();
+  assert_int_equal(seams_with_a_function(), 0);
+  ad_seam_pass(AD_SEAM_NORM, &norm);
+  assert_true(norm == 4 && !scene.fired);
+}
+
+/* Of several that are missing the first is told. */
+static void every_need_has_a_sentence_of_its_own(void **state) {
+  for (int i = 0; i < AD_NEED_COUNT; i++) {
+    const char *sentence = ad_need_sentence(1 << i);
+    assert_true(strlen(sentence) > 10 && strchr(sentence, ' '));
+    for (int k = 0; k < i; k++) assert_string_not_equal(sentence, ad_need_sentence(1 << k));
+  }
+  assert_string_equal(ad_need_sentence(AD_NEED_TOKENS | AD_NEED_F16), "no token of the step counts");
+  assert_string_equal(ad_need_sentence(AD_NEED_MICROBATCHES | AD_NEED_WIDE_SUMS), "a step has one microbatch");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(what_passes_an_empty_seam_stays_as_it_is, all_clear),
+      cmocka_unit_test_teardown(a_planted_mistake_is_made_at_its_seams_and_nowhere_else, all_clear),
+      cmocka_unit_test_teardown(planting_begins_the_scene_anew_but_for_rank_and_microbatches, all_clear),
+      cmocka_unit_test_teardown(cleared_seams_make_no_mistake, all_clear),
+      cmocka_unit_test(every_need_has_a_sentence_of_its_own),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

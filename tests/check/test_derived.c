@@ -1,0 +1,207 @@
+/* Mistakes derived from a program that has every transition: each is planted, each is found, and the verdicts are
+ * right. */
+#include "every_move.h"
+
+#include <math.h>
+
+static const struct {
+  const char *mesh;
+  int zero;
+} worlds[] = {{"dp_shard=2 tp=3", 2}, {"dp_replicate=2 tp=3 cp=1", 0}, {"dp_replicate=2 dp_shard=2 tp=2", 2}};
+enum { WORLDS = sizeof worlds / sizeof *worlds };
+
+/* What became of the mistakes in each world; made once. */
+static ad_sabotages *found[WORLDS];
+
+static void sabotage(int world) {
+  ad_recipe *recipe = every_recipe(worlds[world].mesh, worlds[world].zero, "");
+  ad_check_options options = {.size = sizeof options, .sabotage = 1};
+  ad_proof *scratch;
+  must(ad_proof_create(recipe, &scratch));
+  must(ad_sabotages_create(recipe, 0, 0, &found[world]));
+  must(ad_sabotages_try(recipe, &options, scratch, found[world]));
+  ad_proof_destroy(scratch);
+  ad_recipe_destroy(recipe);
+}
+
+static int set_up(void **state) {
+  for (int i = 0; i < WORLDS; i++) sabotage(i);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  for (int i = 0; i < WORLDS; i++) ad_sabotages_destroy(found[i]);
+  return 0;
+}
+
+typedef void visitor(int world, const ad_sabotage *tried);
+
+static void visit_derived(visitor *visit) {
+  for (int world = 0; world < WORLDS; world++)
+    for (size_t i = 0; i < found[world]->derived; i++) visit(world, &found[world]->list[i]);
+}
+
+static void the_program_is_proven(void **state) {
+  for (int i = 0; i < WORLDS; i++) {
+    ad_recipe *recipe = every_recipe(worlds[i].mesh, worlds[i].zero, "");
+    ad_check_options options = {.size = sizeof options};
+    int holds = 0;
+    char *json = NULL;
+    must(ad_check(recipe, &options, &holds, &json));
+    if (!holds) fail_msg("%s", json);
+    free(json);
+    ad_recipe_destroy(recipe);
+  }
+}
+
+static void nothing_survives(void **state) {
+  for (int w = 0; w < WORLDS; w++) {
+    for (size_t i = 0; i < found[w]->count; i++) {
+      const ad_sabotage *tried = &found[w]->list[i];
+      if (tried->caught == AD_CAUGHT_NONE)
+        fail_msg("%s survived on %s: %s", tried->name, worlds[w].mesh, tried->message);
+    }
+    assert_int_equal(ad_sabotages_survivors(found[w]), 0);
+  }
+}
+
+/* ---- the table ---- */
+
+enum { IN_RECORD = AD_PLACE_STEP + 1, PHASES };
+static unsigned seen[AD_MOVE_COUNT][PHASES]; /* the operators, as bits */
+
+static void see(int world, const ad_sabotage *tried) {
+  const ad_planting *planting = &tried->planting;
+  int phase = planting->in_record ? IN_RECORD : (int)planting->place.phase;
+  seen[planting->place.move][phase] |= 1u << planting->operator_;
+}
+
+#define OP(name) (1u << AD_OPERATOR_##name)
+
+/* Sums of the tape are over one axis, so that there is none to leave out; paths of parameters have several. */
+static void every_transition_meets_every_operator_that_means_something(void **state) {
+  static const unsigned wrong_sum = OP(DOUBLED) | OP(AVERAGED) | OP(MORE_AXES), wrong_ranks = OP(OTHER_GROUP),
+                        late = OP(FIRST_MICROBATCH_ONLY);
+  static const struct {
+    ad_move move;
+    unsigned forward, backward, record;
+  } table[] = {
+      {AD_MOVE_ALL_REDUCE, OP(LEFT_OUT) | wrong_sum | wrong_ranks | late,
+       OP(BACKWARD_IDENTITY) | wrong_sum | wrong_ranks | late,
+       OP(LEFT_OUT) | OP(DOUBLED) | OP(MORE_AXES) | OP(FEWER_AXES)},
+      {AD_MOVE_REDUCE_SCATTER, OP(LEFT_OUT) | wrong_sum | wrong_ranks | late,
+       OP(BACKWARD_LOCAL) | OP(FEWER_AXES) | wrong_sum | wrong_ranks | late,
+       OP(LEFT_OUT) | OP(DOUBLED) | OP(MORE_AXES)},
+      {AD_MOVE_ALL_GATHER, OP(LEFT_OUT) | OP(FEWER_AXES) | wrong_ranks | late, OP(BACKWARD_LOCAL) | wrong_ranks | late,
+       OP(LEFT_OUT) | OP(DOUBLED) | OP(MORE_AXES) | OP(FEWER_AXES)},
+      {AD_MOVE_ALL_TO_ALL, OP(LEFT_OUT) | wrong_ranks | late, OP(BACKWARD_LOCAL) | wrong_ranks | late,
+       OP(LEFT_OUT) | OP(DOUBLED) | OP(MORE_AXES)},
+      {AD_MOVE_CONVERT, 0, 0, OP(LEFT_OUT) | OP(DOUBLED) | OP(MORE_AXES) | OP(FEWER_AXES)},
+      {AD_MOVE_ONCE, OP(ONCE_EVERYWHERE), OP(ONCE_EVERYWHERE), OP(ONCE_EVERYWHERE) | OP(DOUBLED) | OP(MORE_AXES)},
+      {AD_MOVE_DECLARE, 0, 0, OP(LEFT_OUT) | OP(DOUBLED) | OP(MORE_AXES)}};
+  visit_derived(see);
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    const unsigned *of = seen[table[i].move];
+    assert_int_equal(of[AD_PLACE_FORWARD], table[i].forward);
+    assert_int_equal(of[AD_PLACE_BACKWARD], table[i].backward);
+    assert_int_equal(of[IN_RECORD] & ~OP(FEWER_AXES), table[i].record & ~OP(FEWER_AXES));
+    assert_int_equal(of[IN_RECORD] & table[i].record, table[i].record);
+  }
+  assert_true(seen[AD_MOVE_ALL_REDUCE][AD_PLACE_STEP] & OP(FEWER_AXES));
+}
+
+/* ---- verdicts ---- */
+
+static void judge(int world, const ad_sabotage *tried) {
+  ad_caught expected = tried->planting.in_record ? AD_CAUGHT_TYPE : AD_CAUGHT_NUMBER;
+  int has_message = tried->message[0] != 0;
+  if (tried->caught != expected && tried->caught != AD_CAUGHT_NO_EFFECT)
+    fail_msg("%s on %s: caught by %s", tried->name, worlds[world].mesh, ad_caught_name(tried->caught));
+  assert_int_equal(has_message, tried->caught != AD_CAUGHT_NUMBER);
+  if (tried->caught == AD_CAUGHT_NUMBER && isfinite(tried->expected_ratio))
+    assert_true(fabs(tried->ratio / tried->expected_ratio - 1) < 1e-9);
+}
+
+static void what_is_written_is_refused_and_what_is_done_shows_in_numbers(void **state) { visit_derived(judge); }
+
+static void explain(int world, const ad_sabotage *tried) {
+  static const char *const reasons[] = {"over one rank", "has one rank", "all ranks hand in the same",
+                                        "or the same as elsewhere", "a declaration moves no bytes"};
+  if (tried->caught != AD_CAUGHT_NO_EFFECT) return;
+  for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
+    if (strstr(tried->message, reasons[i])) return;
+  fail_msg("%s on %s: %s", tried->name, worlds[world].mesh, tried->message);
+}
+
+static void what_has_no_effect_has_a_reason(void **state) { visit_derived(explain); }
+
+static void leave_cp(int world, const ad_sabotage *tried) {
+  const ad_planting *planting = &tried->planting;
+  if (planting->operator_ != AD_OPERATOR_FEWER_AXES || planting->axis != AD_CP || planting->in_record) return;
+  assert_int_equal(tried->caught, AD_CAUGHT_NO_EFFECT);
+  assert_string_equal(tried->message, "`cp` has one rank");
+}
+
+static void an_axis_of_one_rank_may_be_left_out(void **state) { visit_derived(leave_cp); }
+
+/* ---- which are tried ---- */
+
+static ad_sabotages *draw(const ad_recipe *recipe, int64_t take, uint64_t seed) {
+  ad_sabotages *drawn;
+  must(ad_sabotages_create(recipe, take, seed, &drawn));
+  return drawn;
+}
+
+static int are_the_same(const ad_sabotages *a, const ad_sabotages *b) {
+  int same = a->derived == b->derived && a->count == b->count;
+  for (size_t i = 0; same && i < a->count; i++) same = !strcmp(a->list[i].name, b->list[i].name);
+  return same;
+}
+
+static void a_seed_draws_the_same_mistakes_and_another_seed_others(void **state) {
+  ad_recipe *recipe = every_recipe("dp_shard=2 tp=3", 2, "");
+  ad_sabotages *all = draw(recipe, 0, 0), *some = draw(recipe, 20, 7), *again = draw(recipe, 20, 7),
+               *others = draw(recipe, 20, 8), *many = draw(recipe, (int64_t)1 << 40, 7);
+  assert_int_equal(some->derived, 20);
+  assert_int_equal(some->places, all->places);
+  assert_int_equal(some->count - some->derived, all->count - all->derived); /* known ones are all tried */
+  assert_true(are_the_same(some, again));
+  assert_false(are_the_same(some, others));
+  assert_true(are_the_same(many, all));
+  ad_sabotages *lists[] = {all, some, again, others, many};
+  for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) ad_sabotages_destroy(lists[i]);
+  ad_recipe_destroy(recipe);
+}
+
+/* The rows that this program reads do not pass where that mistake is planted. */
+static void a_known_mistake_that_never_fires_where_it_should_is_a_survivor(void **state) {
+  ad_recipe *recipe = every_recipe("dp_shard=2 tp=1", 0, ", tells_rows: false");
+  ad_check_options options = {.size = sizeof options, .sabotage = 1, .sabotage_count = 1};
+  ad_proof *scratch;
+  must(ad_proof_create(recipe, &scratch));
+  ad_sabotages *tried = draw(recipe, 1, 0);
+  must(ad_sabotages_try(recipe, &options, scratch, tried));
+  assert_int_equal(ad_sabotages_survivors(tried), 1);
+  for (size_t i = 0; i < tried->count; i++) {
+    if (tried->list[i].caught != AD_CAUGHT_NONE) continue;
+    assert_string_equal(tried->list[i].name, "shifted-slice");
+    assert_non_null(strstr(tried->list[i].message, "a defect of the list"));
+  }
+  ad_sabotages_destroy(tried);
+  ad_proof_destroy(scratch);
+  ad_recipe_destroy(recipe);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_program_is_proven),
+      cmocka_unit_test(nothing_survives),
+      cmocka_unit_test(every_transition_meets_every_operator_that_means_something),
+      cmocka_unit_test(what_is_written_is_refused_and_what_is_done_shows_in_numbers),
+      cmocka_unit_test(what_has_no_effect_has_a_reason),
+      cmocka_unit_test(an_axis_of_one_rank_may_be_left_out),
+      cmocka_unit_test(a_seed_draws_the_same_mistakes_and_another_seed_others),
+      cmocka_unit_test(a_known_mistake_that_never_fires_where_it_should_is_a_survivor),
+  };
+  return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,266 @@
+/* Plans of programs that are cut in other ways than the shipped ones, and of worlds and models larger than any machine.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "plan/plan.h"
+
+#define must(call)                                        \
+  do {                                                    \
+    if (call) fail_msg("%s: %s", #call, ad_last_error()); \
+  } while (0)
+
+/* ---- a program of one table that is cut by columns over tp, and a batch that is cut over dp ---- */
+
+enum { ROWS = 9, COLUMNS = 7 };
+
+typedef struct columns {
+  ad_array batch;
+} columns;
+
+static ad_layout batch_layout(const ad_mesh *mesh) {
+  ad_layout layout = ad_layout_all(mesh, AD_R);
+  ad_layout_set(&layout, AD_AXES_DP, AD_S(0));
+  return layout;
+}
+
+static ad_status columns_create(const void *options, ad_program *to, void **own) {
+  const ad_program_setting *setting = ad_program_setting_of(to);
+  const ad_mesh *mesh = ad_program_mesh(to, 0);
+  columns *program;
+  AD_TRY(ad_new(1, &program));
+  *own = program;
+  ad_layout layout = batch_layout(mesh), table = ad_layout_all(mesh, AD_R);
+  ad_shape shape = {2, {setting->global_batch, ROWS}};
+  program->batch = ad_array_describe(setting->comm, AD_F32, &shape, &layout);
+  ad_layout_set(&table, AD_AXES(AD_TP), AD_S(1));
+  ad_param_spec param = {.name = "table", .shape = {2, {ROWS, COLUMNS}}, .layout = table, .storage = table};
+  param.sharded = AD_AXES(AD_DP_SHARD);
+  AD_TRY(
+      ad_program_add_module(to, &(ad_module_spec){.name = "model", .mesh = mesh, .params = &param, .param_count = 1}));
+  ad_layout_set(&layout, AD_AXES_DP, AD_P);
+  AD_TRY(ad_program_add_count(to, &(ad_count_spec){.name = "samples", .layout = layout}));
+  return ad_program_add_loss(to, &(ad_loss_spec){.name = "sum"});
+}
+
+static ad_status columns_run(void *own, ad_phase_run *at) {
+  ad_tape *t = ad_phase_tape(at);
+  ad_tensor *table = ad_parameter(t, ad_phase_parameters(at), 0);
+  ad_phase_loss(at, 0, ad_sum(t, ad_linear(t, ad_constant(t, &((columns *)own)->batch), table)));
+  return AD_OK;
+}
+
+static ad_status columns_create_all(const void *options, ad_program *to, void **own) {
+  AD_TRY(columns_create(options, to, own));
+  return ad_program_add_phase(to, &(ad_phase){.name = "model", .run = columns_run});
+}
+
+static void columns_destroy(void *own) { ad_release(own); }
+static ad_status columns_open(void *own) { return AD_OK; }
+static ad_status columns_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+  counted[0][0] = ((columns *)own)->batch.local.dim[0];
+  return AD_OK;
+}
+static int columns_held_out(const void *own) { return 0; }
+static size_t columns_bytes(const void *own) { return ad_array_bytes(&((const columns *)own)->batch); }
+static double columns_flops(const void *own, int64_t samples) { return 0; }
+static void columns_lengths(const void *own, double *addends, double *operations) { *addends = *operations = 1; }
+static const ad_array *columns_batch(const void *own, size_t index, char *name, size_t size) {
+  return index ? NULL : &((const columns *)own)->batch;
+}
+
+static int add_columns(void **state) {
+  static const char *const modules[] = {"model", NULL};
+  static const ad_program_kind kind = {.name = "columns",
+                                       .help = "one table",
+                                       .modules = modules,
+                                       .options_size = 8,
+                                       .create = columns_create_all,
+                                       .destroy = columns_destroy,
+                                       .open = columns_open,
+                                       .read = columns_read,
+                                       .has_held_out = columns_held_out,
+                                       .data_bytes = columns_bytes,
+                                       .batch_array = columns_batch,
+                                       .flops = columns_flops,
+                                       .lengths = columns_lengths};
+  return ad_program_register(&kind) != AD_OK;
+}
+
+/* ---- plans ---- */
+
+static json_t *plan_of(const char *text, int64_t ranks_per_node) {
+  ad_plan_options options = {sizeof options, ranks_per_node};
+  ad_recipe *recipe = NULL;
+  json_t *plan = NULL;
+  must(ad_recipe_parse(text, "small.yaml", NULL, 0, &recipe));
+  must(ad_plan_document(recipe, &options, &plan));
+  ad_recipe_destroy(recipe);
+  return plan;
+}
+
+static json_t *plan_columns(const char *mesh, int batch, const char *more) {
+  char text[512];
+  snprintf(text, sizeof text,
+           "name: columns\nmodel: {kind: columns}\nmesh: \"%s\"\nshard: {zero: 3}\n"
+           "train: {global_batch: %d, steps: 2, lr: 1e-2}\n%s",
+           mesh, batch, more);
+  return plan_of(text, 0);
+}
+
+static json_t *plan_gpt(const char *mesh, int layers, int zero, int64_t ranks_per_node) {
+  char text[512];
+  snprintf(text, sizeof text,
+           "name: gpt\nmodel: {kind: gpt, layers: %d, d_model: 16, heads: 2}\n"
+           "data: {text: [/usr/share/common-licenses], seq: 12}\nmesh: \"%s\"\nshard: {zero: %d}\n"
+           "train: {global_batch: 13, steps: 2, lr: 1e-2}\n",
+           layers, mesh, zero);
+  return plan_of(text, ranks_per_node);
+}
+
+static json_int_t number(const json_t *object, const char *key) {
+  const json_t *value = json_object_get(object, key);
+  assert_true(json_is_integer(value));
+  return json_integer_value(value);
+}
+
+static const json_t *ranks_of(const json_t *plan) { return json_object_get(plan, "memory_per_rank"); }
+static const json_t *nodes_of(const json_t *plan) { return json_object_get(plan, "memory_per_node"); }
+
+static json_int_t ranks_listed(const json_t *plan) {
+  json_int_t ranks = 0;
+  size_t i;
+  const json_t *rank;
+  json_array_foreach(ranks_of(plan), i, rank) ranks += number(rank, "ranks");
+  return ranks;
+}
+
+/* ---- what must hold ---- */
+
+static void a_gather_counts_what_the_rank_computes_with(void **state) {
+  json_t *plan = plan_columns("dp_shard=2 tp=3", 4, "");
+  const json_t *gather = json_array_get(json_object_get(plan, "collectives"), 0);
+  const json_t *param = json_array_get(json_object_get(plan, "params"), 0);
+  const json_t *step = json_array_get(json_object_get(param, "path"), 0);
+  assert_string_equal(json_string_value(json_object_get(gather, "op")), "all_gather");
+  assert_int_equal(number(gather, "bytes"), ROWS * (COLUMNS / 3) * 4);
+  assert_int_equal(number(gather, "group_size"), 2);
+  assert_int_equal(number(step, "bytes"), ROWS * COLUMNS * 4); /* in a parameter's path: the whole */
+  assert_string_equal(json_string_value(json_object_get(param, "mesh")), "dp_shard=2 tp=3");
+  assert_string_equal(json_string_value(json_object_get(param, "storage")), "dp_shard=S0 tp=S1");
+  json_decref(plan);
+}
+
+/* Values of 9 rows over 2 ranks and 7 columns over 3: 4 or 5 by 2 or 3. */
+static void every_cut_decides_what_a_rank_holds(void **state) {
+  static const int held[] = {4 * 2, 4 * 2, 4 * 3, 5 * 2, 5 * 2, 5 * 3};
+  json_t *plan = plan_columns("dp_shard=2 tp=3", 4, "");
+  for (size_t rank = 0; rank < 6; rank++) {
+    const json_t *memory = json_array_get(ranks_of(plan), rank);
+    assert_int_equal(number(memory, "params"), 4 * held[rank]);
+    assert_int_equal(number(memory, "optimizer"), 8 * held[rank]);
+  }
+  json_decref(plan);
+}
+
+static void only_the_first_of_the_replicas_writes_checkpoints(void **state) {
+  json_t *plan = plan_columns("dp_replicate=5000 dp_shard=3", 4, "checkpoint: {every: 1}\n");
+  json_int_t writers = 0, ranks = 0;
+  size_t i;
+  const json_t *rank;
+  json_array_foreach(ranks_of(plan), i, rank) {
+    assert_true(!number(rank, "checkpoint") || number(rank, "checkpoint") == 3 * number(rank, "params"));
+    writers += number(rank, "checkpoint") ? number(rank, "ranks") : 0;
+    ranks += number(rank, "ranks");
+  }
+  assert_int_equal(writers, 3);
+  assert_int_equal(ranks, 15000);
+  json_decref(plan);
+}
+
+static void a_world_of_a_hundred_million_ranks_is_planned(void **state) {
+  json_t *plan = plan_columns("dp_replicate=20 dp_shard=5000 tp=1000", 7, "");
+  assert_int_equal(number(plan, "world"), 100000000);
+  assert_int_equal(ranks_listed(plan), 100000000);
+  json_int_t with_values = 0;
+  size_t i;
+  const json_t *rank;
+  json_array_foreach(ranks_of(plan), i, rank) {
+    assert_in_range(number(rank, "params"), 0, 4);
+    with_values += number(rank, "params") ? number(rank, "ranks") : 0;
+  }
+  assert_int_equal(with_values, 20 * ROWS * COLUMNS);
+  json_decref(plan);
+}
+
+static void the_largest_mesh_is_planned(void **state) {
+  json_t *plan = plan_gpt("dp_replicate=1048576 dp_shard=1048576", 2, 3, 8);
+  assert_int_equal(ranks_listed(plan), (json_int_t)1 << 40);
+  const json_t *node = json_array_get(nodes_of(plan), 0);
+  assert_int_equal(number(node, "nodes"), (json_int_t)1 << 37);
+  assert_null(json_object_get(node, "is_a_bound"));
+  json_decref(plan);
+}
+
+/* Nodes of 16 ranks fit the mesh, nodes of 7 do not: then no more is said than what none of them can exceed. */
+static void the_node_that_needs_most_is_found(void **state) {
+  json_t *plan = plan_gpt("dp_replicate=60 dp_shard=80", 1, 1, 16),
+         *odd = plan_gpt("dp_replicate=60 dp_shard=80", 1, 1, 7);
+  const json_t *exact = json_array_get(nodes_of(plan), 0), *bound = json_array_get(nodes_of(odd), 0);
+  json_int_t largest = 0;
+  size_t i;
+  const json_t *rank;
+  json_array_foreach(ranks_of(plan), i, rank) largest = number(rank, "peak") > largest ? number(rank, "peak") : largest;
+  assert_null(json_object_get(exact, "is_a_bound"));
+  assert_true(number(exact, "peak") >= largest && number(exact, "peak") < 16 * largest);
+  assert_true(json_is_true(json_object_get(bound, "is_a_bound")));
+  assert_int_equal(number(bound, "peak"), 7 * largest);
+  json_decref(plan);
+  json_decref(odd);
+}
+
+static void a_model_of_4096_layers_is_planned(void **state) {
+  json_t *plan = plan_gpt("dp_replicate=2 dp_shard=3", 4096, 3, 0);
+  assert_int_equal(json_array_size(json_object_get(plan, "params")), 4096 * 9 + 2);
+  const json_t *param;
+  size_t i;
+  json_array_foreach(json_object_get(plan, "params"), i, param)
+      assert_int_equal(json_array_size(json_object_get(param, "path")), 4);
+  json_decref(plan);
+}
+
+static void the_same_name_twice_is_still_found(void **state) {
+  ad_mesh *mesh;
+  ad_comm *comm;
+  ad_reducer *reducer;
+  must(ad_mesh_create("dp_shard=1", &mesh));
+  must(ad_comm_open_dry(0, 1, &comm));
+  ad_layout layout = ad_layout_all(mesh, AD_R);
+  ad_param_spec params[] = {{.name = "b"}, {.name = "a"}, {.name = "c"}, {.name = "b"}, {.name = "a"}};
+  for (int i = 0; i < 5; i++) params[i].layout = params[i].storage = layout;
+  assert_int_equal(ad_reducer_create(comm, params, 5, NULL, &reducer), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "parameters 0 and 3 are both named `b`"));
+  ad_comm_close(comm);
+  ad_mesh_destroy(mesh);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_gather_counts_what_the_rank_computes_with),
+      cmocka_unit_test(every_cut_decides_what_a_rank_holds),
+      cmocka_unit_test(only_the_first_of_the_replicas_writes_checkpoints),
+      cmocka_unit_test(a_world_of_a_hundred_million_ranks_is_planned),
+      cmocka_unit_test(the_largest_mesh_is_planned),
+      cmocka_unit_test(the_node_that_needs_most_is_found),
+      cmocka_unit_test(a_model_of_4096_layers_is_planned),
+      cmocka_unit_test(the_same_name_twice_is_still_found),
+  };
+  return cmocka_run_group_tests(tests, add_columns, NULL);
+}

@@ -1,0 +1,275 @@
+/* The decoder: what it declares, what it refuses, and that its loss and gradient belong together. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <fnmatch.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "addend/model.h"
+#include "base/memory.h"
+#include "base/random.h"
+#include "program/program.h"
+#include "program/text_batch.h"
+
+#define must(call) assert_int_equal((call), AD_OK)
+
+enum { SEQ = 5, BATCH = 3, PARAMS_MAX = 32 };
+
+static char *text_paths[] = {(char[]){"/usr/share/common-licenses"}};
+static double valid[] = {0.8};  // of five targets one does not count
+
+static ad_gpt_options tiny(int tied) {
+  return (ad_gpt_options){.layers = 2,
+                          .d_model = 8,
+                          .heads = 2,
+                          .d_hidden = 12,
+                          .tied = tied,
+                          .rotary_base = 10000,
+                          .data = {text_paths, 1, SEQ, valid, 1, 0}};
+}
+
+/* A program borrows its options and its rank. */
+typedef struct made {
+  ad_gpt_options options;
+  ad_comm *comm;
+  ad_program *program;
+} made;
+
+static ad_status try(made *m, const char *mesh, int64_t batch, int64_t microbatches) {
+  ad_program_setting setting = {.comm = m->comm,
+                                .meshes = (const char *const[]){mesh},
+                                .global_batch = batch,
+                                .microbatches = microbatches,
+                                .seed = 5};
+  return ad_program_create(ad_gpt(), &m->options, &setting, &m->program);
+}
+
+/* In place: the program points into it. */
+static void create(made *m, const char *mesh, int64_t ranks, int tied) {
+  *m = (made){.options = tiny(tied)};
+  must(ad_comm_open_dry(0, ranks, &m->comm));
+  must(try(m, mesh, BATCH, 1));
+}
+
+static void destroy(made *m) {
+  ad_program_destroy(m->program);
+  ad_comm_close(m->comm);
+}
+
+static size_t param_count(const made *m) { return ad_program_module(m->program, 0)->param_count; }
+static const ad_param_spec *param_at(const made *m, size_t i) { return &ad_program_module(m->program, 0)->params[i]; }
+
+static int count_matching(const made *m, const char *pattern) {
+  int count = 0;
+  for (size_t i = 0; i < param_count(m); i++) count += !fnmatch(pattern, param_at(m, i)->name, 0);
+  return count;
+}
+
+static void parameters_have_the_names_that_recipes_use(void **state) {
+  made untied, tied;
+  create(&untied, "dp=2", 2, 0);
+  create(&tied, "dp=2", 2, 1);
+  assert_int_equal(param_count(&untied), 1 + 2 * 9 + 2);
+  assert_int_equal(param_count(&tied), 1 + 2 * 9 + 1);
+  assert_string_equal(param_at(&untied, 0)->name, "embedding.weight");
+  assert_string_equal(param_at(&untied, 20)->name, "head.weight");
+  assert_int_equal(count_matching(&untied, "*.norm.*"), 5);
+  assert_int_equal(count_matching(&untied, "blocks.*.attn.wo"), 2);
+  for (size_t i = 0; i < param_count(&untied); i++) {
+    const ad_param_spec *param = param_at(&untied, i);
+    assert_int_equal(param->decays, fnmatch("*.norm.*", param->name, 0) && strcmp(param->name, "embedding.weight"));
+  }
+  destroy(&untied);
+  destroy(&tied);
+}
+
+static void outputs_of_residual_branches_start_smaller(void **state) {
+  made m;
+  create(&m, "dp=1", 1, 0);
+  double wq = param_at(&m, 2)->deviation, wo = param_at(&m, 5)->deviation;
+  assert_string_equal(param_at(&m, 5)->name, "blocks.0.attn.wo");
+  assert_true(fabs(wo / wq - 0.5) < 1e-12);  // 1/sqrt(2 * 2 layers)
+  destroy(&m);
+}
+
+static void batches_are_cut_over_dp_alone(void **state) {
+  ad_mesh *mesh;
+  must(ad_mesh_create("dp_replicate=3 dp_shard=2 tp=2", &mesh));
+  ad_layout layout = ad_text_batch_layout(mesh), counted = ad_text_count_layout(mesh);
+  assert_int_equal(layout.type[AD_DP_REPLICATE], AD_S(0));
+  assert_int_equal(layout.type[AD_DP_SHARD], AD_S(0));
+  assert_int_equal(layout.depth[AD_DP_SHARD], 1);
+  assert_int_equal(layout.type[AD_TP], AD_I);
+  assert_int_equal(counted.type[AD_DP_REPLICATE], AD_P);
+  assert_int_equal(counted.type[AD_DP_SHARD], AD_P);
+  assert_int_equal(counted.type[AD_TP], AD_I);
+  ad_mesh_destroy(mesh);
+}
+
+static void a_refusal_names_every_number_that_does_not_fit(void **state) {
+  made m = {.options = tiny(0)};
+  must(ad_comm_open_dry(0, 2, &m.comm));
+  m.options.layers = 0;
+  m.options.heads = 3;
+  m.options.data.seq = -4;
+  assert_int_equal(try(&m, "tp=2", BATCH, 1), AD_INVALID);
+  assert_null(m.program);
+  assert_non_null(strstr(ad_last_error(), "model.layers: must be at least 1, is 0"));
+  assert_non_null(strstr(ad_last_error(), "model.heads: must divide d_model: 8 is no multiple of 3"));
+  assert_non_null(strstr(ad_last_error(), "data.seq: must be at least 1, is -4"));
+  assert_non_null(strstr(ad_last_error(), "mesh: tp=2 is not available yet"));
+  ad_comm_close(m.comm);
+}
+
+static void memory_that_runs_out_leaves_nothing_behind(void **state) {
+  made m = {.options = tiny(0)};
+  must(ad_comm_open_dry(0, 1, &m.comm));
+  long n = 1;
+  for (;; n++) {
+    ad_memory_fail_at(n);
+    ad_status status = try(&m, "dp=1", BATCH, 1);
+    ad_memory_fail_at(0);
+    if (!status) break;
+    assert_int_equal(status, AD_MEMORY);
+    assert_null(m.program);
+  }
+  assert_true(n > 4);
+  destroy(&m);
+}
+
+static void products_are_counted_once_forward_and_twice_backward(void **state) {
+  double elements = 2 * (4 * 8 * 8 + 3 * 8 * 12) + 8 * AD_VOCABULARY_BYTES, attention = 2 * SEQ * 8;
+  for (int tied = 0; tied <= 1; tied++) {
+    made m;
+    create(&m, "dp=1", 1, tied);
+    double flops = ad_gpt()->flops(ad_program_own(m.program), 3);
+    assert_true(fabs(flops - 3 * SEQ * 6 * (elements + attention)) < 1e-6);
+    destroy(&m);
+  }
+}
+
+/* ---- on a tape ---- */
+
+typedef struct fixture {
+  made made;
+  ad_param_spec specs[PARAMS_MAX];
+  ad_array values[PARAMS_MAX];
+  const ad_array *list[PARAMS_MAX];
+  ad_parameters params;
+  ad_reducer *reducer;
+  ad_tape *tape;
+  ad_handed_loss loss;
+  int64_t counted[2 * BATCH]; /* of each microbatch */
+} fixture;
+
+static void open_param(fixture *f, size_t i) {
+  const ad_param_spec *param = param_at(&f->made, i);
+  ad_contract f64 = {AD_F64, AD_F64, 0, AD_F64, AD_F64};
+  f->specs[i] = *param;
+  f->specs[i].contract = f64;
+  must(ad_array_create(f->made.comm, AD_F64, &param->shape, &param->layout, &f->values[i]));
+  must(ad_param_initialise(param, 5, 0, &f->values[i]));
+  f->list[i] = &f->values[i];
+}
+
+/* In place: its list points into itself. */
+static void open_fixture(fixture *f, int tied, int64_t microbatches) {
+  *f = (fixture){.made = {.options = tiny(tied)}};
+  made *m = &f->made;
+  must(ad_comm_open_alone(&m->comm));
+  must(try(m, "dp=1", BATCH, microbatches));
+  for (size_t i = 0; i < param_count(m); i++) open_param(f, i);
+  must(ad_reducer_create(m->comm, f->specs, param_count(m), NULL, &f->reducer));
+  f->params = (ad_parameters){.values = f->list, .count = param_count(m), .reducer = f->reducer};
+  ad_tape_options options = {.size = sizeof options, .dtype = AD_F64};
+  must(ad_tape_create(m->comm, ad_program_mesh(m->program, 0), &options, &f->tape));
+  must(ad_gpt()->open(ad_program_own(m->program)));
+  must(ad_gpt()->read(ad_program_own(m->program), 0, 0, (int64_t *const[]){f->counted}));
+}
+
+static void close_fixture(fixture *f) {
+  ad_tape_destroy(f->tape);
+  ad_reducer_destroy(f->reducer);
+  for (size_t i = 0; i < param_count(&f->made); i++) ad_array_destroy(f->made.comm, &f->values[i]);
+  destroy(&f->made);
+}
+
+/* Of the first microbatch. */
+static ad_tensor *loss_of(fixture *f) {
+  ad_phase_run at = {.program = f->made.program, .tape = f->tape, .parameters = &f->params, .losses = &f->loss};
+  f->loss = (ad_handed_loss){0};
+  ad_tape_reset(f->tape);
+  must(ad_program_phase(f->made.program, 0)->run(ad_program_own(f->made.program), &at));
+  return f->loss.numerator;
+}
+
+static double shifted_loss(fixture *f, double by) {
+  for (size_t i = 0; i < param_count(&f->made); i++) {
+    double *data = f->values[i].data;
+    for (size_t j = 0; j < ad_array_numel(&f->values[i]); j++) data[j] += by * ad_random_normal(9, i, j);
+  }
+  ad_tensor *loss = loss_of(f);
+  must(ad_tape_status(f->tape));
+  return ad_tensor_scalar(loss);
+}
+
+static double slope_by_gradient(fixture *f) {
+  must(ad_reducer_begin_microbatch(f->reducer, AD_SYNC_ALL));
+  must(ad_backward(f->tape, loss_of(f)));
+  must(ad_reducer_end_microbatch(f->reducer));
+  must(ad_reducer_finish(f->reducer));
+  double slope = 0;
+  for (size_t i = 0; i < param_count(&f->made); i++) {
+    const double *grad = ad_reducer_gradient(f->reducer, i)->data;
+    assert_false(ad_reducer_is_absent(f->reducer, i));
+    for (size_t j = 0; j < ad_array_numel(&f->values[i]); j++) slope += grad[j] * ad_random_normal(9, i, j);
+  }
+  return slope;
+}
+
+static void the_gradient_is_the_slope_of_the_loss(void **state) {
+  for (int tied = 0; tied <= 1; tied++) {
+    fixture f;
+    open_fixture(&f, tied, 1);
+    double slope = slope_by_gradient(&f), step = 2e-6;
+    double ahead = shifted_loss(&f, step), behind = shifted_loss(&f, -2 * step);
+    double difference = (ahead - behind) / (2 * step);
+    assert_true(fabs(difference - slope) < 1e-7 * fabs(slope));
+    close_fixture(&f);
+  }
+}
+
+static void an_untrained_model_is_not_far_from_a_guess(void **state) {
+  fixture f;
+  open_fixture(&f, 0, 1);
+  assert_int_equal(f.counted[0], BATCH * (SEQ - 1));
+  double loss = shifted_loss(&f, 0) / (double)f.counted[0];
+  assert_true(loss > 0.8 * log(AD_VOCABULARY_BYTES) && loss < 1.6 * log(AD_VOCABULARY_BYTES));
+  close_fixture(&f);
+}
+
+static void no_rows_give_every_parameter_a_zero_gradient(void **state) {
+  fixture f;
+  open_fixture(&f, 1, 2 * BATCH);  // the first microbatch has no row
+  assert_int_equal(f.counted[0], 0);
+  assert_true(slope_by_gradient(&f) == 0);
+  close_fixture(&f);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(parameters_have_the_names_that_recipes_use),
+      cmocka_unit_test(outputs_of_residual_branches_start_smaller),
+      cmocka_unit_test(batches_are_cut_over_dp_alone),
+      cmocka_unit_test(a_refusal_names_every_number_that_does_not_fit),
+      cmocka_unit_test(memory_that_runs_out_leaves_nothing_behind),
+      cmocka_unit_test(products_are_counted_once_forward_and_twice_backward),
+      cmocka_unit_test(the_gradient_is_the_slope_of_the_loss),
+      cmocka_unit_test(an_untrained_model_is_not_far_from_a_guess),
+      cmocka_unit_test(no_rows_give_every_parameter_a_zero_gradient),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

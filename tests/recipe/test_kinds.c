@@ -1,0 +1,381 @@
+/* Recipes of a program with several modules and keys of its own, which is registered by a stranger: its keys stand
+ * among those of every recipe, each module has its mesh, and no other program knows its keys. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "addend/comm.h"
+#include "addend/data.h"
+#include "addend/model.h"
+#include "addend/recipe.h"
+#include "base/memory.h"
+
+/* ---- the program ---- */
+
+typedef struct pair_options {
+  int64_t width, doubled; /* doubled: from width */
+  char *teacher;
+  double *weights;
+  size_t weight_count;
+  char **files;
+  size_t file_count;
+  int64_t balance;
+} pair_options;
+
+#define AT(field) offsetof(pair_options, field)
+
+static const ad_key pair_keys[] = {
+    {"train.balance", AD_KEY_INTEGER, .offset = AT(balance), .most = 9, .fallback = "0", .help = "of both"},
+    {"losses.weights", AD_KEY_NUMBER, .list = 1, .offset = AT(weights), .second = AT(weight_count), .most = 2,
+     .fallback = "", .help = "of the two losses"},
+    {"losses.teacher", AD_KEY_TEXT, .offset = AT(teacher), .fallback = "", .help = "a file"},
+    {"model.width", AD_KEY_INTEGER, .offset = AT(width), .least = 2, .most = 64, .help = "of both"},
+    {"images", AD_KEY_TEXT, .list = 1, .offset = AT(files), .second = AT(file_count), .help = "files"},
+};
+
+static void complete_pair(void *options) {
+  pair_options *pair = options;
+  pair->doubled = 2 * pair->width;
+}
+
+static void check_pair(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
+                       const ad_complaints *to) {
+  const pair_options *pair = options;
+  if (ad_mesh_axis_size(meshes[1], AD_TP) > 1) ad_complain(to, "mesh.model", "has tp");
+  if (pair->width % 2) ad_complain(to, "model.width", "must be even, is %lld", (long long)pair->width);
+  if (!pair->width) ad_complain(to, "model.width", "a key that could not be read is told of once");
+  if (pair->balance > setting->microbatches) ad_complain(to, "train.balance", "is more than microbatches");
+}
+
+static void check_pair_files(const void *options, const ad_complaints *to) {
+  const pair_options *pair = options;
+  char key[32];
+  for (size_t i = 0; i < pair->file_count; i++) {
+    snprintf(key, sizeof key, "images[%zu]", i);
+    if (access(pair->files[i], R_OK)) to->add(to->context, key, AD_IO, pair->files[i]);
+  }
+}
+
+static ad_status no_phase(void *own, ad_phase_run *at) { return AD_OK; }
+
+static ad_status create_pair(const void *options, ad_program *to, void **own) {
+  static const char *const names[] = {"encoder", "model"};
+  for (size_t m = 0; m < 2; m++) {
+    const ad_mesh *mesh = ad_program_mesh(to, m);
+    ad_layout whole = ad_layout_all(mesh, AD_R);
+    ad_param_spec param = {.name = "w",
+                           .shape = {1, {((const pair_options *)options)->doubled}},
+                           .layout = whole,
+                           .storage = whole,
+                           .sharded = AD_AXES(AD_DP_SHARD)};
+    ad_module_spec spec = {.name = names[m], .mesh = mesh, .params = &param, .param_count = 1};
+    ad_status status = ad_program_add_module(to, &spec);
+    if (status) return status;
+  }
+  ad_count_spec count = {.name = "samples", .layout = ad_layout_all(ad_program_mesh(to, 1), AD_R)};
+  ad_status status = ad_program_add_count(to, &count);
+  if (!status) status = ad_program_add_loss(to, &(ad_loss_spec){.name = "loss"});
+  return status ? status : ad_program_add_phase(to, &(ad_phase){.name = "both", .module = 1, .run = no_phase});
+}
+
+static const char *const pair_modules[] = {"encoder", "model", NULL};
+static const ad_program_kind pair = {.name = "pair",
+                                     .help = "two modules",
+                                     .modules = pair_modules,
+                                     .keys = pair_keys,
+                                     .key_count = sizeof pair_keys / sizeof *pair_keys,
+                                     .options_size = sizeof(pair_options),
+                                     .complete = complete_pair,
+                                     .check = check_pair,
+                                     .check_files = check_pair_files,
+                                     .create = create_pair};
+
+static int register_pair(void **state) { return ad_program_register(&pair); }
+
+/* ---- recipes of it ---- */
+
+#define MODEL "model: {kind: pair, width: 4}\n"
+#define IMAGES "images: [a, b]\n"
+#define MESH "mesh: {encoder: tp=4, model: dp=2 cp=2}\n"
+#define TRAIN "train: {global_batch: 6, steps: 10, lr: 1e-3}\n"
+#define GOOD MODEL IMAGES MESH TRAIN /* lines 1 to 4 */
+#define GPT "model: {kind: gpt, layers: 2, d_model: 32, heads: 4}\ndata: {text: a, seq: 16}\nmesh: dp=2\n" TRAIN
+
+#define COUNT_OF(...) (sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
+#define READ(text, ...) read_good(text, (const char *const[]){__VA_ARGS__}, COUNT_OF(__VA_ARGS__))
+#define SAYS(message, text) says(message, text, NULL, 0)
+#define SET_SAYS(message, text, ...) says(message, text, (const char *const[]){__VA_ARGS__}, COUNT_OF(__VA_ARGS__))
+
+static ad_recipe *read_good(const char *text, const char *const *sets, size_t count) {
+  ad_recipe *recipe = NULL;
+  if (count == 1 && !sets[0]) count = 0;
+  if (ad_recipe_parse(text, "r.yaml", sets, count, &recipe)) fail_msg("%s", ad_last_error());
+  return recipe;
+}
+
+static void says(const char *message, const char *text, const char *const *sets, size_t count) {
+  ad_recipe *recipe = NULL;
+  assert_int_equal(ad_recipe_parse(text, "r.yaml", sets, count, &recipe), AD_INVALID);
+  assert_string_equal(ad_last_error(), message);
+  assert_null(recipe);
+}
+
+static const pair_options *pair_of(const ad_recipe *recipe) { return recipe->options; }
+
+static void kinds_are_found_by_their_name(void **state) {
+  assert_ptr_equal(ad_program_kinds()[0], ad_gpt());
+  assert_ptr_equal(ad_program_kinds()[1], &pair);
+  assert_null(ad_program_kinds()[2]);
+  assert_ptr_equal(ad_program_kind_find("pair"), &pair);
+  assert_ptr_equal(ad_program_kind_find("gpt"), ad_gpt());
+  assert_null(ad_program_kind_find("moe"));
+  assert_null(ad_program_kind_find(NULL));
+}
+
+static void a_kind_that_cannot_be_told_apart_is_not_registered(void **state) {
+  static const char *const none[] = {NULL};
+  ad_program_kind other = pair;
+  assert_int_equal(ad_program_register(&pair), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "`pair` is there already"));
+  other.name = "gpt";
+  assert_int_equal(ad_program_register(&other), AD_INVALID);
+  other.name = "empty";
+  other.modules = none;
+  assert_int_equal(ad_program_register(&other), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "`empty` has no module"));
+  assert_null(ad_program_kind_find("empty"));
+}
+
+static void the_keys_of_a_program_stand_among_those_of_every_recipe(void **state) {
+  ad_recipe *r = READ(GOOD, "losses.weights=[1, 0.5]", "train.balance=1", "losses.teacher=t");
+  char *text;
+  assert_int_equal(pair_of(r)->width, 4);
+  assert_int_equal(pair_of(r)->doubled, 8);
+  assert_int_equal(pair_of(r)->weight_count, 2);
+  assert_int_equal(pair_of(r)->file_count, 2);
+  assert_int_equal(ad_recipe_print(r, &text), AD_OK);
+  assert_string_equal(text,
+                      "name: \"r\"\n"
+                      "model:\n  kind: \"pair\"\n  width: 4\n"
+                      "losses:\n  weights: [1, 0.5]\n  teacher: \"t\"\n"
+                      "images: [\"a\", \"b\"]\n"
+                      "mesh:\n  encoder: \"tp=4\"\n  model: \"dp=2 cp=2\"\n"
+                      "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n"
+                      "  loss_scale: 10\n  overrides: {}\n"
+                      "shard:\n  zero: 0\n  bucket_mib: 25\n  prefetch: 1\n"
+                      "train:\n  global_batch: 6\n  microbatches: 1\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
+                      "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
+                      "  weight_decay: 0\n  seed: 1\n  sync: [all]\n  balance: 1\n"
+                      "checkpoint:\n  every: 0\n  keep: 2\n");
+  ad_recipe *again = READ(text, NULL);
+  char *twice;
+  assert_int_equal(ad_recipe_print(again, &twice), AD_OK);
+  assert_string_equal(text, twice);
+  free(text);
+  free(twice);
+  ad_recipe_destroy(again);
+  ad_recipe_destroy(r);
+}
+
+static void no_other_program_knows_its_keys(void **state) {
+  SAYS("r.yaml:5: losses: unknown key; known here are name, model, data, mesh, precision, shard, train, checkpoint",
+       GPT "losses: {weights: [1]}\n");
+  SET_SAYS(
+      "--set losses.weights: unknown key; known here are name, model, data, mesh, precision, shard, train, checkpoint\n"
+      "--set mesh.encoder: unknown key; mesh holds no keys\n"
+      "--set train.balance: unknown key; known here are global_batch, microbatches, steps, lr, warmup, "
+      "final_lr_fraction, clip, beta1, beta2, epsilon, weight_decay, seed, sync",
+      GPT, "losses.weights=[1]", "mesh.encoder=dp=2", "train.balance=1");
+  SAYS(
+      "r.yaml:5: data: unknown key; known here are name, model, losses, images, mesh, precision, shard, train, "
+      "checkpoint",
+      GOOD "data: {seq: 3}\n");
+}
+
+static void kinds_are_listed_where_none_is_named(void **state) {
+  SAYS("r.yaml:1: model.kind: must be gpt or pair, is moe",
+       "model: {kind: moe, experts: 8, heads: 0, width: 1}\nlosses: {weights: x}\nimages: 3\n" MESH TRAIN);
+  SAYS("r.yaml:1: model.kind: is missing: gpt or pair", "model: {width: 4}\n" IMAGES MESH TRAIN);
+}
+
+static void each_module_has_its_mesh(void **state) {
+  ad_recipe *r = READ(GOOD, "mesh.encoder=dp=2 tp=2");
+  char text[64];
+  int64_t ranks;
+  assert_int_equal(r->mesh_count, 2);
+  assert_string_equal(r->meshes[0].module, "encoder");
+  assert_string_equal(r->meshes[1].module, "model");
+  assert_string_equal(ad_recipe_mesh_text(r, text, sizeof text), "{encoder: dp=2 tp=2, model: dp=2 cp=2}");
+  assert_int_equal(ad_recipe_world(r, &ranks), AD_OK);
+  assert_int_equal(ranks, 4);
+  ad_recipe_destroy(r);
+  r = READ(MODEL IMAGES TRAIN, "mesh.model=dp=3", "mesh={model: dp=1, encoder: tp=2}", "mesh.model=dp=2");
+  assert_string_equal(ad_recipe_mesh_text(r, text, sizeof text), "{encoder: tp=2, model: dp=2}");
+  ad_recipe_destroy(r);
+}
+
+static void a_mesh_that_is_missing_or_of_no_module_is_told_with_its_line(void **state) {
+  SAYS(
+      "r.yaml:4: mesh.model: is missing: axes and sizes, such as \"dp_replicate=2 dp_shard=2\"\n"
+      "r.yaml:5: mesh.encodr: unknown key; did you mean mesh.encoder?\n"
+      "r.yaml:6: mesh.encoder: mesh \"dq=2\": unknown axis `dq`; the axes are pp, dp_replicate, dp_shard, cp, tp, "
+      "block, "
+      "efsdp, ep, etp, and dp for dp_shard\n"
+      "r.yaml:7: mesh.colour: unknown key; known here are encoder, model",
+      MODEL IMAGES TRAIN "mesh:\n  encodr: dp=2\n  encoder: dq=2\n  colour: dp=4\n");
+  SAYS("r.yaml:3: mesh: must be a mapping of keys to values, is dp=4", MODEL IMAGES "mesh: dp=4\n" TRAIN);
+  SAYS(
+      "r.yaml: mesh.encoder: is missing: axes and sizes, such as \"dp_replicate=2 dp_shard=2\"\n"
+      "r.yaml: mesh.model: is missing: axes and sizes, such as \"dp_replicate=2 dp_shard=2\"",
+      MODEL IMAGES TRAIN);
+  SET_SAYS("--set mesh.decoder: unknown key; did you mean mesh.encoder?\n--set mesh.model: has tp", GOOD,
+           "mesh.decoder=dp=4", "mesh.model=dp=2 tp=2");
+}
+
+static void modules_have_as_many_ranks_as_each_other(void **state) {
+  SET_SAYS(
+      "r.yaml:3: mesh: the modules run on the same ranks, so their meshes must be of one size: encoder has 4, model "
+      "has 6",
+      GOOD, "mesh.model=dp=6");
+  ad_recipe *r = READ(GOOD, NULL);
+  int64_t ranks = 7;
+  memcpy(r->meshes[0].text, "tp=3", 4);
+  assert_int_equal(ad_recipe_world(r, &ranks), AD_INVALID);
+  assert_int_equal(ranks, 7);
+  ad_recipe_destroy(r);
+}
+
+static void what_keys_say_together_is_told_once_and_at_its_place(void **state) {
+  SAYS("r.yaml:1: model.width: must be even, is 5\nr.yaml:4: train.balance: is more than microbatches",
+       "model: {kind: pair, width: 5}\n" IMAGES MESH
+       "train: {global_batch: 6, steps: 10, lr: 1e-3, balance: 2, microbatches: 1}\n");
+  SAYS("r.yaml:1: model.width: must be at least 2, is 1", "model: {kind: pair, width: 1}\n" IMAGES MESH TRAIN);
+  SAYS("r.yaml:4: mesh.model: has tp", MODEL IMAGES "mesh: {encoder: dp=2,\n  model: tp=2}\n" TRAIN);
+}
+
+static void a_list_with_a_mistake_is_left_empty(void **state) {
+  SAYS("r.yaml:5: losses.weights: must be at most 2, is 3", GOOD "losses: {weights: [1, 3]}\n");
+  SET_SAYS("--set images: must be a text, is a list", GOOD, "images=[a, [b]]");
+}
+
+static void a_file_that_is_missing_is_told_at_its_element(void **state) {
+  char path[64], expected[256];
+  snprintf(path, sizeof path, "/tmp/addend-kinds-%ld.yaml", (long)getpid());
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  fprintf(file, MODEL MESH TRAIN "images:\n  - /etc/passwd\n  - /nowhere\n");
+  fclose(file);
+  ad_recipe *recipe = NULL;
+  snprintf(expected, sizeof expected, "%s:6: images: /nowhere", path);
+  assert_int_equal(ad_recipe_read(path, NULL, 0, &recipe), AD_IO);
+  assert_string_equal(ad_last_error(), expected);
+  remove(path);
+}
+
+static void contracts_and_storage_are_said_of_the_parameters_of_all_modules(void **state) {
+  ad_recipe *r =
+      READ(GOOD, "precision.overrides={encoder.*: {param: f64}}", "shard.zero=1", "mesh.encoder=dp_shard=2 tp=2");
+  ad_comm *comm;
+  ad_program *program;
+  assert_int_equal(ad_comm_open_dry(0, 4, &comm), AD_OK);
+  if (ad_recipe_program(r, comm, 0, &program)) fail_msg("%s", ad_last_error());
+  assert_int_equal(ad_program_module_count(program), 2);
+  assert_string_equal(ad_mesh_text(ad_program_mesh(program, 0)), "dp_shard=2 tp=2");
+  assert_string_equal(ad_mesh_text(ad_program_mesh(program, 1)), "dp_shard=2 cp=2");
+  for (size_t m = 0; m < 2; m++) {
+    const ad_param_spec *spec = ad_program_module(program, m)->params;
+    assert_int_equal(spec->contract.param, m ? AD_F32 : AD_F64);
+    assert_int_equal(spec->shape.dim[0], 8);
+    assert_int_equal(spec->storage.type[AD_DP_SHARD], AD_S(0));
+  }
+  ad_program_destroy(program);
+  ad_comm_close(comm);
+  ad_recipe_destroy(r);
+  SET_SAYS("--set precision.overrides: decoder.* matches no parameter; there are encoder.w to model.w", GOOD,
+           "precision.overrides={decoder.*: {param: f64}}");
+}
+
+static void a_key_that_is_there_already_is_refused(void **state) {
+  static const ad_key taken[] = {{"train.lr", AD_KEY_NUMBER, .offset = AT(weights), .help = "again"}};
+  static ad_program_kind clash;
+  clash = pair;
+  clash.name = "clash";
+  clash.keys = taken;
+  clash.key_count = 1;
+  assert_int_equal(ad_program_register(&clash), AD_OK);
+  ad_recipe *recipe = NULL;
+  assert_int_equal(ad_recipe_parse("model: {kind: clash}\n", "r.yaml", NULL, 0, &recipe), AD_INVALID);
+  assert_string_equal(ad_last_error(),
+                      "program `clash` brings the key train.lr, which is there already; name it otherwise");
+}
+
+static void a_failing_allocation_leaves_nothing_behind(void **state) {
+  const char *sets[] = {"losses.weights=[1, 2]", "mesh.encoder=dp=4", "losses.teacher=t",
+                        "precision.overrides={model.*: {param: f64}}"};
+  ad_recipe *recipe = NULL;
+  ad_status status = AD_MEMORY;
+  long n = 0;
+  while (status == AD_MEMORY) {
+    ad_memory_fail_at(++n);
+    status = ad_recipe_parse(GOOD, "r.yaml", sets, 4, &recipe);
+    if (status) assert_null(recipe);
+    assert_true(n < 2000);
+  }
+  ad_memory_fail_at(0);
+  assert_int_equal(status, AD_OK);
+  assert_true(n > 50);
+  ad_recipe_destroy(recipe);
+}
+
+/* One set of words: what a recipe says of gpt's keys is what is said to who makes the program without one. */
+static void a_program_made_without_a_recipe_is_refused_in_the_same_words(void **state) {
+  const char *const meshes[] = {"dp=2 tp=2"};
+  ad_gpt_options options = {.layers = 0, .d_model = 32, .heads = 3, .rotary_base = 1, .data = {.seq = -4}};
+  ad_comm *comm;
+  ad_program *program = NULL;
+  assert_int_equal(ad_comm_open_dry(0, 4, &comm), AD_OK);
+  ad_program_setting setting = {.comm = comm, .meshes = meshes, .global_batch = 4, .microbatches = 1};
+  assert_int_equal(ad_program_create(ad_gpt(), &options, &setting, &program), AD_INVALID);
+  assert_null(program);
+  assert_string_equal(ad_last_error(),
+                      "model.layers: must be at least 1, is 0\n"
+                      "model.rotary_base: must be above 1, is 1\n"
+                      "data.seq: must be at least 1, is -4\n"
+                      "model.heads: must divide d_model: 32 is no multiple of 3\n"
+                      "mesh: tp=2 is not available yet: this version trains on dp_replicate and dp_shard");
+  ad_comm_close(comm);
+  SAYS(
+      "r.yaml:1: model.layers: must be at least 1, is 0\n"
+      "r.yaml:2: model.rotary_base: must be above 1, is 1\n"
+      "r.yaml:3: model.heads: must divide d_model: 32 is no multiple of 3\n"
+      "r.yaml:4: data.seq: must be at least 1, is -4\n"
+      "r.yaml:5: mesh: tp=2 is not available yet: this version trains on dp_replicate and dp_shard",
+      "model: {kind: gpt, layers: 0,\n  rotary_base: 1, d_model: 32,\n  heads: 3}\ndata: {text: a, seq: -4}\n"
+      "mesh: dp=2 tp=2\n" TRAIN);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(kinds_are_found_by_their_name),
+      cmocka_unit_test(a_kind_that_cannot_be_told_apart_is_not_registered),
+      cmocka_unit_test(the_keys_of_a_program_stand_among_those_of_every_recipe),
+      cmocka_unit_test(no_other_program_knows_its_keys),
+      cmocka_unit_test(kinds_are_listed_where_none_is_named),
+      cmocka_unit_test(each_module_has_its_mesh),
+      cmocka_unit_test(a_mesh_that_is_missing_or_of_no_module_is_told_with_its_line),
+      cmocka_unit_test(modules_have_as_many_ranks_as_each_other),
+      cmocka_unit_test(what_keys_say_together_is_told_once_and_at_its_place),
+      cmocka_unit_test(a_list_with_a_mistake_is_left_empty),
+      cmocka_unit_test(a_file_that_is_missing_is_told_at_its_element),
+      cmocka_unit_test(contracts_and_storage_are_said_of_the_parameters_of_all_modules),
+      cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
+      cmocka_unit_test(a_program_made_without_a_recipe_is_refused_in_the_same_words),
+      cmocka_unit_test(a_key_that_is_there_already_is_refused),  // the last: its kind stays
+  };
+  return cmocka_run_group_tests(tests, register_pair, NULL);
+}

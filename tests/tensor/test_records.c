@@ -1,0 +1,198 @@
+/* What a record of an operation may say of itself, each by a record made for this test: memory that forward makes, a
+ * backward that is not linear, dtypes, a struct of its own. */
+#include "tensor/tape.h"
+#include "world.h"
+
+static void assert_mentions(const char *text) {
+  if (!strstr(ad_last_error(), text)) fail_msg("\"%s\" does not mention \"%s\"", ad_last_error(), text);
+}
+
+/* ---- memory that forward makes ---- */
+
+/* The elements above a limit, packed: how many there are is known only when they are looked at. */
+typedef struct above_numbers {
+  double limit;
+} above_numbers;
+
+static double limit_of(const ad_tensor *out) { return ((const above_numbers *)out->own)->limit; }
+
+static ad_status above_describe(ad_tape *tape, ad_tensor *out) {
+  out->array = out->operand[0]->array;  // for plans: all of them
+  out->array.data = NULL;
+  return AD_OK;
+}
+
+static size_t above_scratch(const ad_tensor *out) { return 8 * ad_numel(out->operand[0]); }
+
+static ad_status above_forward(ad_tape *tape, ad_tensor *out) {
+  const ad_array *x = &out->operand[0]->array;
+  double *packed = out->scratch;
+  size_t count = 0;
+  void *memory;
+  for (size_t i = 0; i < ad_array_numel(x); i++)
+    if (element(x, i) > limit_of(out)) packed[count++] = element(x, i);
+  AD_TRY(ad_tape_take(tape, count * sizeof *packed, &memory));
+  memcpy(memory, packed, count * sizeof *packed);
+  out->array = ad_array_describe(ad_tape_comm(tape), x->dtype, &(ad_shape){1, {(int64_t)count}}, &x->layout);
+  out->array.data = memory;
+  return AD_OK;
+}
+
+static ad_status above_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  const ad_array *x = &out->operand[0]->array;
+  double *grad = slot[0].data;
+  for (size_t i = 0, next = 0; i < ad_array_numel(x); i++) {
+    double share = element(x, i) > limit_of(out) ? element(&out->grad, next++) : 0;
+    grad[i] = slot[0].adds ? grad[i] + share : share;
+  }
+  return AD_OK;
+}
+
+static const operation above = {.name = "above",
+                                .dtypes = IN_F32_F64,
+                                .own_size = sizeof(above_numbers),
+                                .makes_memory = 1,
+                                .describe = above_describe,
+                                .scratch = above_scratch,
+                                .forward = above_forward,
+                                .backward = above_backward};
+
+static void forward_may_make_the_memory_of_its_result(void **state) {
+  world w = world_open();
+  ad_tape *tape = open_tape(&w, AD_F64);
+  double values[5] = {1, -2, 3, -4, 5};
+  ad_array x = ad_array_describe(w.comm, AD_F64, &(ad_shape){1, {5}}, &w.layout);
+  x.data = values;
+  ad_tensor *leaf = ad_input(tape, &x);
+  above_numbers limit = {0};
+  ad_tensor *packed = ad_tape_apply(tape, &above, &leaf, 1, &limit, AD_HERE);
+  limit.limit = 100;  // the operation has a copy
+  ad_tensor *squares = ad_multiply(tape, packed, packed);
+  must(ad_tape_status(tape));
+  assert_int_equal(ad_array_numel(ad_tensor_array(packed)), 3);
+  assert_true(element(ad_tensor_array(packed), 2) == 5);
+  must(ad_backward(tape, ad_sum(tape, squares)));
+  for (size_t i = 0; i < 5; i++) assert_true(element(ad_grad(leaf), i) == (values[i] > 0 ? 2 * values[i] : 0));
+  ad_tape_destroy(tape);
+  world_close(&w);
+}
+
+static void a_plan_counts_with_the_shape_that_was_described(void **state) {
+  world w = world_open();
+  ad_comm *dry;
+  ad_tape *tape;
+  must(ad_comm_open_dry(0, 1, &dry));
+  must(ad_tape_create(dry, w.mesh, NULL, &tape));
+  ad_array x = ad_array_describe(dry, AD_F32, &(ad_shape){1, {1000}}, &w.layout);
+  ad_tensor *leaf = ad_input(tape, &x);
+  size_t before = ad_tape_peak_bytes(tape);
+  ad_tensor *packed = ad_tape_apply(tape, &above, &leaf, 1, &(above_numbers){0}, AD_HERE);
+  must(ad_backward(tape, ad_sum(tape, packed)));
+  assert_true(ad_tape_peak_bytes(tape) - before >= 8 * 1000 + 3 * 4 * 1000);  // scratch; value and both gradients
+  ad_tape_destroy(tape);
+  ad_comm_close(dry);
+  world_close(&w);
+}
+
+static ad_status nothing_forward(ad_tape *tape, ad_tensor *out) { return AD_OK; }
+
+static void a_forward_that_makes_no_memory_is_found_out(void **state) {
+  operation forgetful = above;
+  forgetful.forward = nothing_forward;
+  world w = world_open();
+  ad_tape *tape = open_tape(&w, AD_F64);
+  ad_array x = random_array(&w, AD_F64, (ad_shape){1, {5}}, 1, 0);
+  ad_tensor *leaf = ad_input(tape, &x);
+  ad_tape_apply(tape, &forgetful, &leaf, 1, &(above_numbers){0}, AD_HERE);
+  assert_int_equal(ad_tape_status(tape), AD_INVALID);
+  assert_mentions("above");
+  assert_mentions("no data");
+  free(x.data);
+  ad_tape_destroy(tape);
+  world_close(&w);
+}
+
+/* ---- a backward that is not linear ---- */
+
+static ad_status clip_forward(ad_tape *tape, ad_tensor *out) {
+  memcpy(out->array.data, out->operand[0]->array.data, ad_array_bytes(&out->array));
+  return AD_OK;
+}
+
+static ad_status clip_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) { return AD_OK; }
+
+/* Passes gradients on, no larger than 1: the clipped sum of addends is not the sum of clipped addends. */
+static const operation clip = {.name = "clip",
+                               .dims = "...->...",
+                               .linearity = AD_MULTILINEAR,
+                               .dtypes = IN_F32_F64,
+                               .not_linear = 1,
+                               .forward = clip_forward,
+                               .backward = clip_backward};
+
+static ad_status clip_on(const char *mesh_text, const char *layout_text, int carries) {
+  ad_comm *comm;
+  ad_mesh *mesh;
+  ad_tape *tape;
+  ad_layout layout;
+  must(ad_mesh_create(mesh_text, &mesh));
+  must(ad_comm_open_dry(0, ad_mesh_size(mesh), &comm));
+  must(ad_tape_create(comm, mesh, NULL, &tape));
+  must(ad_layout_parse(mesh, layout_text, &layout));
+  ad_array x = ad_array_describe(comm, AD_F32, &(ad_shape){1, {6}}, &layout);
+  ad_tensor *leaf = carries ? ad_input(tape, &x) : ad_constant(tape, &x);
+  ad_tape_apply(tape, &clip, &leaf, 1, NULL, AD_HERE);
+  ad_status status = ad_tape_status(tape);
+  ad_tape_destroy(tape);
+  ad_mesh_destroy(mesh);
+  ad_comm_close(comm);
+  return status;
+}
+
+static void what_is_not_linear_backward_is_refused_where_its_gradient_would_be_an_addend(void **state) {
+  must(clip_on("dp_shard=3 tp=2", "dp=S0 tp=I", 1));
+  must(clip_on("dp_shard=3 tp=2", "dp=V tp=P", 1));  // whose gradients are V and R
+  assert_int_equal(clip_on("dp_shard=3 tp=2", "dp=S0 tp=R", 1), AD_TYPE);
+  assert_mentions("clip");
+  assert_mentions("R on `tp`");
+  assert_mentions("P->I");
+  assert_int_equal(clip_on("dp_shard=3 tp=1", "dp=I tp=R", 1), AD_TYPE);  // types do not depend on sizes
+  must(clip_on("dp_shard=3", "dp_shard=I", 1));                           // R on the axes that nobody named
+  must(clip_on("dp_shard=3 tp=2", "dp=R tp=R", 0));                       // nothing goes backward
+}
+
+/* ---- dtypes ---- */
+
+static ad_status apply_to(const operation *op, ad_dtype dtype) {
+  world w = world_open();
+  ad_tape *tape = open_tape(&w, dtype);
+  double element_of_any_dtype = 0;
+  ad_array x = ad_array_describe(w.comm, dtype, &(ad_shape){1, {1}}, &w.layout);
+  x.data = &element_of_any_dtype;
+  ad_tensor *leaf = ad_input(tape, &x);
+  ad_tape_apply(tape, op, &leaf, 1, NULL, AD_HERE);
+  ad_status status = ad_tape_status(tape);
+  ad_tape_destroy(tape);
+  world_close(&w);
+  return status;
+}
+
+static void a_record_says_for_which_dtypes_it_has_arithmetic(void **state) {
+  operation narrow = clip;
+  narrow.dtypes = 1u << AD_F64;
+  must(apply_to(&clip, AD_F32));
+  must(apply_to(&narrow, AD_F64));
+  assert_int_equal(apply_to(&narrow, AD_F32), AD_INVALID);
+  assert_mentions("clip: has no arithmetic for values of dtype f32");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(forward_may_make_the_memory_of_its_result),
+      cmocka_unit_test(a_plan_counts_with_the_shape_that_was_described),
+      cmocka_unit_test(a_forward_that_makes_no_memory_is_found_out),
+      cmocka_unit_test(what_is_not_linear_backward_is_refused_where_its_gradient_would_be_an_addend),
+      cmocka_unit_test(a_record_says_for_which_dtypes_it_has_arithmetic),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

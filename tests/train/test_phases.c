@@ -1,0 +1,425 @@
+/* The step of a program of several modules and phases: values go from phase to phase and their gradients come back, on
+ * every topology as on one rank and as the formulas say; norms, clips and skipped steps of several modules. */
+#include "two_modules.h"
+
+#include <math.h>
+#include <unistd.h>
+#include "base/kernels.h"
+#include "io/file.h"
+
+#define STEPPING ", global_batch: 7, microbatches: 3, lr: 1e-2"
+enum { RANKS = 6, STEPS = 2, BATCH = 7, MICROBATCHES = 3, ELEMENTS = IN * MID + MID + MID * OUT };
+
+/* Whole values one after another: w, v, u. */
+typedef struct seen {
+  ad_step_report report[STEPS];
+  double loss_alone;
+  double before[STEPS][ELEMENTS], gradient[RANKS][STEPS][ELEMENTS], moment[STEPS][ELEMENTS], after[STEPS][ELEMENTS];
+  char message[RANKS][512];
+} seen;
+
+typedef struct job {
+  const ad_recipe *recipe;
+  ad_dtype dtype;
+  int overflows; /* the second step's loss scale is too large */
+  seen *seen;
+} job;
+
+static ad_status keep(ad_run *run, ad_param_part part, double *to) {
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    ad_array *array = ad_run_part(run, i, part);
+    double memory[ELEMENTS] = {0};
+    ad_array whole = {.data = memory};
+    ad_status status = ad_array_whole(ad_run_comm(run), array, AD_HERE, &whole);
+    if (status) return status;
+    size_t numel = (size_t)ad_shape_numel(&array->shape);
+    ad_cast(to, AD_F64, memory, array->dtype, numel);
+    to += numel;
+  }
+  return AD_OK;
+}
+
+static ad_status take_one(job *j, ad_run *run, int step) {
+  seen *s = j->seen;
+  double memory[ELEMENTS];
+  int64_t rank = ad_comm_rank(ad_run_comm(run));
+  if (j->overflows && step) ad_run_loss_scale(run)->exponent = 30;
+  ad_status status = keep(run, AD_PART_MASTER, memory);
+  if (!status && !rank) memcpy(s->before[step], memory, sizeof memory);
+  ad_step_report report = {0};
+  if (!status) status = ad_run_step(run, step, &report);
+  if (!status && !rank) s->report[step] = report;
+  if (!status) status = keep(run, AD_PART_GRADIENT, s->gradient[rank][step]);
+  if (!status) status = keep(run, AD_PART_FIRST_MOMENT, memory);
+  if (!status && !rank) memcpy(s->moment[step], memory, sizeof memory);
+  if (!status) status = keep(run, AD_PART_MASTER, memory);
+  if (!status && !rank) memcpy(s->after[step], memory, sizeof memory);
+  return status;
+}
+
+static int take_steps(ad_comm *comm, void *context) {
+  job *j = context;
+  int64_t rank = ad_comm_rank(comm);
+  ad_run_options options = {.size = sizeof options, .dtype = j->dtype, .quiet = 1};
+  ad_run *run;
+  double loss = 0;
+  RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
+  ad_status status = ad_run_loss(run, 0, 0, &loss);
+  if (!rank) j->seen->loss_alone = loss;
+  for (int step = 0; !status && step < STEPS; step++) status = take_one(j, run, step);
+  if (status) snprintf(j->seen->message[rank], sizeof j->seen->message[rank], "%s", ad_last_error());
+  ad_run_destroy(run);
+  return 0;
+}
+
+static seen *run_on(int64_t ranks, const char *model, const char *train, const char *sections, job j) {
+  char training[256];
+  snprintf(training, sizeof training, STEPPING "%s", train);
+  ad_recipe *recipe = two_recipe(ranks == 1 ? MESHES_OF_ONE : MESHES_OF_SIX, model, training, sections);
+  ad_launch_result result;
+  j.recipe = recipe;
+  j.seen = shared_memory(sizeof(seen));
+  ad_status status = launch(ranks, take_steps, &j, &result);
+  if (status) fail_msg("%s", result.message);
+  ad_recipe_destroy(recipe);
+  return j.seen;
+}
+
+static seen *steps_on(int64_t ranks, const char *model, const char *train, const char *sections) {
+  seen *s = run_on(ranks, model, train, sections, (job){.dtype = AD_F64});
+  if (s->message[0][0]) fail_msg("%s", s->message[0]);
+  return s;
+}
+
+static void forget(seen *s) { munmap(s, sizeof *s); }
+
+static double difference(const double *a, const double *b, int count) {
+  double worst = 0, largest = 0;
+  for (int i = 0; i < count; i++) {
+    worst = fmax(worst, fabs(a[i] - b[i]));
+    largest = fmax(largest, fabs(b[i]));
+  }
+  assert_true(largest > 0);
+  return worst / largest;
+}
+
+/* ---- the formulas ---- */
+
+typedef struct expected {
+  double loss[3], gradient[ELEMENTS];
+} expected;
+
+typedef struct parts {
+  const double *w, *v, *u;
+} parts;
+static parts parts_of(const double *all) { return (parts){all, all + IN * MID, all + IN * MID + MID}; }
+
+static double h_at(parts p, int64_t step, int64_t row, int k) {
+  double sum = 0;
+  for (int i = 0; i < IN; i++) sum += two_input(step, row, i) * p.w[i * MID + k];
+  return sum;
+}
+
+/* Adds a row: its square loss, and what the gradients of h leave in those of w, u and v. dh comes with the share of
+ * the loss that joins all rows of the microbatch. */
+static void add_row(expected *e, parts p, int64_t step, int64_t row, double total, double ds) {
+  double *dw = e->gradient, *dv = dw + IN * MID, *du = dv + MID, h[MID], dh[MID];
+  for (int k = 0; k < MID; k++) {
+    h[k] = h_at(p, step, row, k);
+    e->loss[SIZE] += h[k] * h[k] / total;
+    dh[k] = ds * p.v[k];
+    dv[k] += ds * h[k];
+  }
+  for (int o = 0; o < OUT; o++) {
+    double y = 0;
+    for (int k = 0; k < MID; k++) y += h[k] * p.u[k * OUT + o];
+    e->loss[SQUARE] += y * y / total;
+    for (int k = 0; k < MID; k++) {
+      du[k * OUT + o] += 2 * y / total * h[k];
+      dh[k] += 2 * y / total * p.u[k * OUT + o];
+    }
+  }
+  for (int i = 0; i < IN; i++)
+    for (int k = 0; k < MID; k++) dw[i * MID + k] += two_input(step, row, i) * dh[k];
+}
+
+static expected expect(const double *values, int64_t step) {
+  expected e = {{0}, {0}};
+  parts p = parts_of(values);
+  double total = 0;
+  for (int64_t row = 0; row < BATCH; row++) total += (double)two_counted(row);
+  for (int64_t m = 0; m < MICROBATCHES; m++) {
+    ad_span rows = ad_cut(BATCH, m, MICROBATCHES);
+    double s = 0, counted = 0;
+    for (int64_t row = rows.first; row < rows.first + rows.count; row++) {
+      counted += (double)two_counted(row);
+      for (int k = 0; k < MID; k++) s += h_at(p, step, row, k) * p.v[k];
+    }
+    double share = counted / total;
+    e.loss[STRENGTH] += share * s * s;
+    for (int64_t row = rows.first; row < rows.first + rows.count; row++)
+      add_row(&e, p, step, row, total, 2 * s * share);
+  }
+  return e;
+}
+
+static void holds_the_formulas(const seen *s, int rank) {
+  for (int step = 0; step < STEPS; step++) {
+    expected e = expect(s->before[step], step);
+    const ad_step_report *report = &s->report[step];
+    for (int i = 0; i < 3; i++) assert_true(fabs(report->losses[i] - e.loss[i]) < 1e-12 * e.loss[i]);
+    assert_true(fabs(report->loss - (e.loss[SQUARE] + e.loss[STRENGTH])) < 1e-12 * report->loss);
+    assert_true(difference(s->gradient[rank][step], e.gradient, ELEMENTS) < 1e-12);
+  }
+}
+
+/* h is needed by two phases, and w gets the sum of what both leave; the metric leaves nothing; the loss that is not
+ * linear in its sums enters with its microbatch's share. */
+static void gradients_and_losses_are_those_of_the_formulas(void **state) {
+  seen *one = steps_on(1, "", "", "");
+  holds_the_formulas(one, 0);
+  assert_true(one->loss_alone == one->report[0].loss);
+  assert_int_equal(one->report[0].count, 1 + 2 + 3 + 1 + 2 + 3 + 1);
+  forget(one);
+}
+
+static void two_modules_on_two_meshes_are_those_of_one_rank(void **state) {
+  seen *one = steps_on(1, "", "", "");
+  for (int zero = 0; zero < 4; zero++) {
+    char shard[64];
+    snprintf(shard, sizeof shard, "shard: {zero: %d}\n", zero);
+    seen *six = steps_on(RANKS, "", "", shard);
+    for (int rank = 0; rank < RANKS; rank++) {
+      holds_the_formulas(six, rank);
+      assert_memory_equal(six->gradient[rank], six->gradient[0], sizeof six->gradient[0]);
+      for (int step = 0; step < STEPS; step++)
+        assert_true(difference(six->gradient[rank][step], one->gradient[0][step], ELEMENTS) < 1e-12);
+    }
+    assert_true(difference(six->after[STEPS - 1], one->after[STEPS - 1], ELEMENTS) < 1e-12);
+    assert_true(fabs(six->report[1].norm - one->report[1].norm) < 1e-12 * one->report[1].norm);
+    assert_int_equal(six->report[0].count, one->report[0].count);
+    forget(six);
+  }
+  forget(one);
+}
+
+/* ---- norms and clips ---- */
+
+static double norm_of(const double *values, int count) {
+  double sum = 0;
+  for (int i = 0; i < count; i++) sum += values[i] * values[i];
+  return sqrt(sum);
+}
+
+/* A moment is (1 - beta1) times the clipped gradient after the first step. */
+static void clipped_by(const seen *s, int first, int count, double norm, double clip) {
+  for (int i = first; i < first + count; i++) {
+    double clipped = 0.1 * s->gradient[0][0][i] * clip / norm;
+    assert_true(fabs(s->moment[0][i] - clipped) < 1e-12 * fabs(clipped) + 1e-15);
+  }
+}
+
+static void norm_groups_have_a_norm_and_a_clip_each(void **state) {
+  enum { OF_FRONT = IN * MID + MID, OF_BACK = MID * OUT };
+  static const char clip[] = ", clip: 0.01, beta1: 0.9";
+  for (int64_t ranks = 1; ranks <= RANKS; ranks += RANKS - 1) {
+    seen *apart = steps_on(ranks, ", apart: true", clip, ""), *together = steps_on(ranks, "", clip, "");
+    const double *gradient = apart->gradient[0][0], *norms = apart->report[0].norms;
+    double front = norm_of(gradient, OF_FRONT), back = norm_of(gradient + OF_FRONT, OF_BACK);
+    assert_true(fabs(norms[0] - front) < 1e-12 * front && fabs(norms[1] - back) < 1e-12 * back);
+    assert_true(fabs(apart->report[0].norm - hypot(front, back)) < 1e-12 * front);
+    clipped_by(apart, 0, OF_FRONT, front, 0.01);
+    clipped_by(apart, OF_FRONT, OF_BACK, back, 0.01);
+    assert_true(fabs(together->report[0].norms[0] - hypot(front, back)) < 1e-12 * front);
+    assert_true(together->report[0].norms[1] == 0);
+    clipped_by(together, 0, ELEMENTS, hypot(front, back), 0.01);
+    forget(apart);
+    forget(together);
+  }
+}
+
+static void a_skipped_step_skips_both_modules(void **state) {
+  for (int apart = 0; apart <= 1; apart++) {
+    seen *s = run_on(RANKS, apart ? ", apart: true" : "", "", "precision: {param: f16, loss_scale: 2}\n",
+                     (job){.overflows = 1});
+    assert_string_equal(s->message[0], "");
+    assert_false(s->report[0].skipped);
+    assert_true(s->report[1].skipped);
+    assert_memory_not_equal(s->before[0], s->after[0], sizeof s->before[0]);
+    assert_memory_equal(s->before[1], s->after[1], sizeof s->before[1]);
+    assert_memory_equal(s->moment[0], s->moment[1], sizeof s->moment[0]);
+    forget(s);
+  }
+}
+
+/* ---- what is left out ---- */
+
+static void says(const char *forgets, const char *words) {
+  char model[64];
+  snprintf(model, sizeof model, ", forgets: %s", forgets);
+  for (int64_t ranks = 1; ranks <= RANKS; ranks += RANKS - 1) {
+    seen *s = run_on(ranks, model, "", "", (job){.dtype = AD_F64});
+    for (int rank = 0; rank < ranks; rank++)
+      if (!strstr(s->message[rank], words)) fail_msg("rank %d: %s", rank, s->message[rank]);
+    forget(s);
+  }
+}
+
+static void a_phase_that_leaves_something_out_is_named(void **state) {
+  says("1", "phase `front` did not give `h`");
+  says("2", "no phase handed in the loss `square`");
+  says("3", "phase `back` asks for `z`, which is not among what it needs");
+}
+
+/* ---- checkpoints and weights of several modules ---- */
+
+typedef struct stored {
+  const ad_recipe *recipe;
+  const char *folder;
+  int saves;
+  double values[ELEMENTS], moments[ELEMENTS], balance[MID];
+  char message[512];
+} stored;
+
+static ad_status save(ad_run *run, const char *folder, const char *weights) {
+  ad_checkpointer *checkpointer;
+  ad_step_report report;
+  ad_status status = ad_run_step(run, 0, &report);
+  double *balance = ad_module_state(ad_run_module(run, 0), 0)->data;
+  for (int i = 0; i < MID; i++) balance[i] += i;
+  if (!status) status = ad_checkpointer_create(ad_run_comm(run), ad_run_everyone(run).mesh, folder, 1, &checkpointer);
+  if (status) return status;
+  status = ad_run_save(run, checkpointer, 1);
+  if (!status) status = ad_checkpointer_finish(checkpointer);
+  ad_checkpointer_destroy(checkpointer);
+  return status ? status : ad_run_write_weights(run, weights);
+}
+
+static ad_status load(ad_run *run, const char *folder, const char *weights) {
+  int64_t steps = 0;
+  ad_status status = ad_run_load(run, folder, &steps);
+  return status || steps != 1 ? status : ad_run_read_weights(run, weights);
+}
+
+static int store_on_rank(ad_comm *comm, void *context) {
+  stored *s = context;
+  ad_run *run;
+  char weights[160];
+  double values[ELEMENTS], moments[ELEMENTS];
+  ad_run_options options = {.size = sizeof options, .dtype = AD_F64};
+  snprintf(weights, sizeof weights, "%s/weights", s->folder);
+  RANK_MUST(comm, ad_run_create(comm, s->recipe, &options, &run));
+  ad_status status = s->saves ? save(run, s->folder, weights) : load(run, s->folder, weights);
+  if (!status) status = keep(run, AD_PART_VALUE, values);
+  if (!status) status = keep(run, AD_PART_SECOND_MOMENT, moments);
+  if (!ad_comm_rank(comm)) {
+    if (status) snprintf(s->message, sizeof s->message, "%s", ad_last_error());
+    memcpy(s->values, values, sizeof values);
+    memcpy(s->moments, moments, sizeof moments);
+    memcpy(s->balance, ad_module_state(ad_run_module(run, 0), 0)->data, sizeof s->balance);
+  }
+  ad_run_destroy(run);
+  return 0;
+}
+
+static stored *store(int64_t ranks, const char *folder, int saves, const char *shard) {
+  stored *s = shared_memory(sizeof *s);
+  ad_recipe *recipe = two_recipe(ranks == 1 ? MESHES_OF_ONE : MESHES_OF_SIX, "", STEPPING, shard);
+  ad_launch_result result;
+  *s = (stored){.recipe = recipe, .folder = folder, .saves = saves};
+  ad_status status = launch(ranks, store_on_rank, s, &result);
+  if (status) fail_msg("%s", result.message);
+  if (s->message[0]) fail_msg("%s", s->message);
+  ad_recipe_destroy(recipe);
+  return s;
+}
+
+static void checkpoints_carry_every_module_and_its_states_to_another_mesh(void **state) {
+  char folder[] = "/tmp/addend-phases-XXXXXX";
+  assert_non_null(mkdtemp(folder));
+  stored *saved = store(RANKS, folder, 1, "shard: {zero: 3}\n");
+  for (int i = 0; i < MID; i++) assert_true(saved->balance[i] == 0.5 + i);
+  for (int64_t ranks = 1; ranks <= RANKS; ranks += RANKS - 1) {
+    stored *loaded = store(ranks, folder, 0, "");
+    assert_memory_equal(loaded->values, saved->values, sizeof saved->values);
+    assert_memory_equal(loaded->moments, saved->moments, sizeof saved->moments);
+    assert_memory_equal(loaded->balance, saved->balance, sizeof saved->balance);
+    munmap(loaded, sizeof *loaded);
+  }
+  munmap(saved, sizeof *saved);
+  char part[160];
+  snprintf(part, sizeof part, "%s/step-1", folder);
+  must(ad_folder_remove(part));
+  must(ad_folder_remove(folder));
+}
+
+/* ---- beside the step ---- */
+
+static void count_addends(void *context, size_t index, const ad_array *addend) { ((int *)context)[index]++; }
+
+static void addends_are_seen_by_their_number_in_the_run(void **state) {
+  ad_recipe *recipe = two_recipe(MESHES_OF_ONE, "", STEPPING, "");
+  ad_comm *comm;
+  ad_run *run;
+  int visits[3] = {0};
+  char name[64];
+  must(ad_comm_open_alone(&comm));
+  must(ad_run_create(comm, recipe, NULL, &run));
+  must(ad_run_addends(run, 0, count_addends, visits));
+  for (int i = 0; i < 3; i++) assert_int_equal(visits[i], MICROBATCHES);
+  assert_int_equal(ad_run_param_count(run), 3);
+  ad_run_param u = ad_run_param_at(run, 2);
+  assert_string_equal(ad_program_param_name(ad_run_program(run), u.module, u.param, name, sizeof name), "back.u");
+  assert_ptr_equal(u.held, ad_run_module(run, 1));
+  ad_step_report report;
+  must(ad_run_step(run, 0, &report)); /* gradients go to the reducers again */
+  ad_run_destroy(run);
+  ad_comm_close(comm);
+  ad_recipe_destroy(recipe);
+}
+
+static void a_steady_step_of_two_modules_allocates_nothing(void **state) {
+  ad_recipe *recipe = two_recipe(MESHES_OF_ONE, "", STEPPING, "");
+  ad_comm *comm;
+  ad_run *run;
+  ad_step_report report;
+  must(ad_comm_open_alone(&comm));
+  must(ad_run_create(comm, recipe, NULL, &run));
+  for (int64_t step = 0; step < 3; step++) must(ad_run_step(run, step, &report));
+  ad_memory_fail_at(0);
+  must(ad_run_step(run, 3, &report));
+  assert_int_equal(ad_memory_fail_at(0), 0);
+  ad_run_destroy(run);
+  ad_comm_close(comm);
+  ad_recipe_destroy(recipe);
+}
+
+static void the_step_runs_on_paper(void **state) {
+  ad_recipe *recipe = two_recipe(MESHES_OF_SIX, ", apart: true", STEPPING, "shard: {zero: 3}\n");
+  for (int64_t rank = 0; rank < RANKS; rank++) {
+    ad_comm *comm;
+    ad_run *run;
+    ad_step_report report;
+    must(ad_comm_open_dry(rank, RANKS, &comm));
+    must(ad_run_create(comm, recipe, NULL, &run));
+    must(ad_run_step(run, 0, &report));
+    ad_run_destroy(run);
+    ad_comm_close(comm);
+  }
+  ad_recipe_destroy(recipe);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(gradients_and_losses_are_those_of_the_formulas),
+      cmocka_unit_test(two_modules_on_two_meshes_are_those_of_one_rank),
+      cmocka_unit_test(norm_groups_have_a_norm_and_a_clip_each),
+      cmocka_unit_test(a_skipped_step_skips_both_modules),
+      cmocka_unit_test(a_phase_that_leaves_something_out_is_named),
+      cmocka_unit_test(checkpoints_carry_every_module_and_its_states_to_another_mesh),
+      cmocka_unit_test(addends_are_seen_by_their_number_in_the_run),
+      cmocka_unit_test(a_steady_step_of_two_modules_allocates_nothing),
+      cmocka_unit_test(the_step_runs_on_paper),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
