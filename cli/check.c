@@ -84,7 +84,8 @@ static const struct argp argp = {
         "Proves the distributed gradient of a recipe, parameter by parameter, against one process on the same global "
         "batch."
         "\vExample: addend check recipes/gpt-dp.yaml --steps 3 --sabotage\n"
-        "Exit status: 0 proven, 1 not proven or a sabotage survived, 2 wrong call or recipe, 3 could not finish.",
+        "Exit status: 0 proven, 1 not proven, nothing to prove or a sabotage survived, 2 wrong call or recipe, "
+        "3 could not finish.",
     .children = cli_recipe_children,
 };
 

@@ -44,13 +44,6 @@ static ad_check_options in_own_dtypes(const ad_check_options *options) {
   return own;
 }
 
-/* What holds altogether. */
-static int is_yes(const ad_findings *findings) {
-  if (!ad_proof_passes(findings->proof, findings->options->directional)) return 0;
-  if (findings->own && !ad_proof_passes(findings->own, 0)) return 0;
-  return !findings->sabotages || ad_sabotages_survivors(findings->sabotages) == 0;
-}
-
 static ad_status print_document(const ad_findings *findings, char **json) {
   json_t *document = ad_findings_document(findings);
   char *text = document ? json_dumps(document, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17)) : NULL;
@@ -89,7 +82,7 @@ static ad_status check_with(const ad_recipe *recipe, const ad_check_options *opt
   ad_status status = prove_all(&findings, proof, own, &sabotages);
   findings.seconds = ad_seconds() - start;
   if (!status) status = print_document(&findings, json);
-  if (!status) *holds = is_yes(&findings);
+  if (!status) *holds = ad_findings_hold(&findings);
   ad_sabotages_destroy(sabotages);
   return status;
 }
@@ -163,7 +156,7 @@ static ad_status check_here(ad_comm *comm, const ad_proof_job *job, ad_proof *ow
   ad_proof_job second = job_of(job->recipe, &under, own, 1);
   AD_TRY(ad_prove(comm, job));
   if (own) AD_TRY(ad_prove(comm, &second));
-  int32_t verdict = is_yes(&findings);
+  int32_t verdict = ad_findings_hold(&findings);
   AD_TRY(share_verdict(comm, &verdict));
   findings.seconds = ad_seconds() - start;
   if (ad_comm_rank(comm) == 0) AD_TRY(print_document(&findings, &text));

@@ -45,7 +45,7 @@ static json_t *summary_document(const ad_findings *findings) {
   }
   json_t *summary =
       json_pack("{s:I, s:o, s:o, s:b, s:b}", "params", (json_int_t)count, "worst_ratio_error", number(ratio),
-                "worst_rel_err", number(error), "replicas_equal", equal, "pass", ad_proof_passes(proof, directional));
+                "worst_rel_err", number(error), "replicas_equal", equal, "pass", ad_proof_proves(proof, directional));
   json_object_set_new(summary, "counted", json_integer((json_int_t)proof->counted));
   if (directional) return summary;
   json_object_set_new(summary, "initial_equal", json_boolean(proof->initial_equal));
@@ -122,7 +122,25 @@ static json_t *own_document(const ad_proof *proof) {
     share = own;
   }
   return json_pack("{s:o, s:o, s:b}", "worst_share_of_bound", number(share), "param", text_or_null(worst), "pass",
-                   ad_proof_passes(proof, 0));
+                   ad_proof_proves(proof, 0));
+}
+
+/* ---- the verdict ---- */
+
+const char *ad_findings_reason(const ad_findings *findings) {
+  if (!findings->proof->counted)
+    return "nothing was counted: every gradient is zero in both, which proves nothing about sums; "
+           "data.valid or the text leaves no token";
+  if (findings->sabotages && !ad_sabotages_effective(findings->sabotages))
+    return "no mistake could be planted that changes a number, which proves nothing about the check";
+  return NULL;
+}
+
+int ad_findings_hold(const ad_findings *findings) {
+  if (ad_findings_reason(findings)) return 0;
+  if (!ad_proof_proves(findings->proof, findings->options->directional)) return 0;
+  if (findings->own && !ad_proof_proves(findings->own, 0)) return 0;
+  return !findings->sabotages || ad_sabotages_survivors(findings->sabotages) == 0;
 }
 
 /* The recipe's node: a text, or one for each module. */
@@ -169,5 +187,8 @@ json_t *ad_findings_document(const ad_findings *findings) {
   if (directional) add_directional(proof, document);
   if (findings->own) json_object_set_new(document, "own_dtypes", own_document(findings->own));
   if (findings->sabotages) add_sabotages(findings->sabotages, document);
+  json_object_set_new(document, "holds", json_boolean(ad_findings_hold(findings)));
+  const char *reason = ad_findings_reason(findings);
+  json_object_set_new(document, "reason", reason ? json_string(reason) : json_null());
   return document;
 }

@@ -18,6 +18,10 @@ typedef struct ad_findings {
   double seconds;
 } ad_findings;
 
+/* Why the answer is no although no judged number is wrong: there was nothing to judge. NULL: there was. */
+const char *ad_findings_reason(const ad_findings *findings);
+/* What holds altogether, the exit status of `addend check`: the proof, and no planted mistake survived. */
+int ad_findings_hold(const ad_findings *findings);
 /* NULL when memory is out. Caller gives it up with json_decref. */
 json_t *ad_findings_document(const ad_findings *findings);
 

@@ -94,3 +94,7 @@ int ad_proof_passes(const ad_proof *proof, int directional) {
   for (size_t i = 0; i < proof->param_count; i++) passes &= param_passes(&proof->params[i]);
   return passes;
 }
+
+int ad_proof_proves(const ad_proof *proof, int directional) {
+  return ad_proof_passes(proof, directional) && proof->counted > 0;
+}

@@ -65,7 +65,8 @@ void ad_proof_destroy(ad_proof *proof);
 ad_status ad_proof_run(const ad_proof_job *job, ad_launch_result *result) AD_CHECKED;
 /* The axes larger than 1 over which the gradient of a parameter of this compute layout is a sum. */
 ad_axes ad_proof_reduced_axes(const ad_layout *layout);
-int ad_proof_passes(const ad_proof *proof, int directional);
+int ad_proof_passes(const ad_proof *proof, int directional); /* every judged number holds */
+int ad_proof_proves(const ad_proof *proof, int directional); /* that, of a step in which something was counted */
 /* Whether everything is f64 under these options: nothing rounds but that. */
 int ad_proof_is_wide(const ad_recipe *recipe, const ad_check_options *options);
 /* What computing may add to every judged number under these options; its reasons stand at the definition. */

@@ -22,6 +22,15 @@ size_t ad_sabotages_survivors(const ad_sabotages *sabotages) {
   return survivors;
 }
 
+size_t ad_sabotages_effective(const ad_sabotages *sabotages) {
+  size_t effective = 0;
+  for (size_t i = 0; i < sabotages->count; i++) {
+    ad_caught caught = sabotages->list[i].caught;
+    effective += caught == AD_CAUGHT_NUMBER || caught == AD_CAUGHT_PROTOCOL || caught == AD_CAUGHT_NONE;
+  }
+  return effective;
+}
+
 /* ---- the list ---- */
 
 /* `take` of the derived ones, each as likely as any other, in their order. */

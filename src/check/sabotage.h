@@ -57,6 +57,8 @@ void ad_sabotages_destroy(ad_sabotages *sabotages);
 ad_status ad_sabotages_try(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof,
                            ad_sabotages *sabotages) AD_CHECKED;
 size_t ad_sabotages_survivors(const ad_sabotages *sabotages);
+/* How many were planted in execution and changed something: caught by number or protocol, or survived. */
+size_t ad_sabotages_effective(const ad_sabotages *sabotages);
 
 /* derived.c */
 /* Appends the mistakes of every place to `list`, or, NULL, only counts them. */

@@ -235,10 +235,10 @@ static void print_failures(FILE *file, const json_t *document, const ad_paint *p
 static void print_verdict(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *summary = json_object_get(document, "summary"), *own = json_object_get(document, "own_dtypes");
   int pass = is_true(summary, "pass") && (!own || is_true(own, "pass"));
-  if (pass && !json_integer_value(json_object_get(summary, "counted"))) {
-    fprintf(file,
-            "\n%snothing was counted%s: every gradient is zero in both, which proves nothing about sums (%.1f s)\n",
-            paint->bold, paint->off, number_of(document, "seconds"));
+  const char *reason = text_of(document, "reason");
+  if (*reason) {
+    fprintf(file, "\n%sNOTHING PROVEN%s: %s (%.1f s)\n", paint->bad, paint->off, reason,
+            number_of(document, "seconds"));
     return;
   }
   fprintf(file, "\n%s%s%s", pass ? paint->good : paint->bad, pass ? "proven" : "NOT PROVEN", paint->off);

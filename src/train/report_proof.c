@@ -80,7 +80,9 @@ static void write_document(FILE *page, const json_t *document) {
   char *mesh = json_dumps(json_object_get(document, "mesh"), JSON_ENCODE_ANY | JSON_COMPACT);
   ad_report_text(page, mesh ? mesh : "");
   free(mesh);
-  fprintf(page, "</code>) against one process, in %s.</p>\n", text_at(document, "dtype"));
+  fprintf(page, "</code>) against one process, in %s. ", text_at(document, "dtype"));
+  ad_report_text(page, text_at(document, "reason"));
+  fputs("</p>\n", page);
   fputs(
       "<div class=wide><table><tr><th>parameter<th>layout<th>reduced over<th>ratio<th>worst error<th>replicas"
       "<th>likely cause</tr>\n",

@@ -3,6 +3,8 @@
 
 #include "world.h"
 
+#include "check/document.h"
+
 /* What became of all known mistakes, and of one that is derived. */
 static ad_sabotages *list(const char *mesh, const char *data, const char *train) {
   ad_recipe *recipe = small_recipe(mesh, data, train);
@@ -215,6 +217,25 @@ static void what_nothing_catches_is_a_survivor(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+static void where_nothing_can_be_planted_the_answer_is_no_with_its_reason(void **state) {
+  ad_check_options options = {.size = sizeof options, .sabotage = 1};
+  ad_proof proof = {.complete = 1, .initial_equal = 1, .updates_equal = 1, .counted = 8};
+  ad_sabotages *nothing = list("dp_replicate=1", ", valid: [0]", ", microbatches: 1");
+  ad_sabotages *something = list("dp_replicate=1", "", ", microbatches: 1");
+  ad_findings findings = {.options = &options, .proof = &proof};
+  assert_true(ad_findings_hold(&findings));
+  findings.sabotages = something;
+  assert_true(ad_findings_hold(&findings));
+  findings.sabotages = nothing;
+  assert_int_equal(ad_sabotages_survivors(nothing), 0);
+  assert_false(ad_findings_hold(&findings));
+  assert_non_null(strstr(ad_findings_reason(&findings), "no mistake could be planted"));
+  proof.counted = 0;
+  assert_non_null(strstr(ad_findings_reason(&findings), "nothing was counted"));
+  ad_sabotages_destroy(something);
+  ad_sabotages_destroy(nothing);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(known_mistakes_have_names_words_and_seams),
@@ -230,6 +251,7 @@ int main(void) {
       cmocka_unit_test(a_rank_without_tokens_shows_no_shift),
       cmocka_unit_test(what_nothing_catches_is_a_survivor),
       cmocka_unit_test(without_tokens_only_the_protocol_and_replicas_are_left),
+      cmocka_unit_test(where_nothing_can_be_planted_the_answer_is_no_with_its_reason),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

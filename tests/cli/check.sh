@@ -23,14 +23,33 @@ prove f32 "$recipe" --dtype f32
 prove recipe "$recipe" --dtype recipe
 prove directional "$recipe" --directional
 prove microbatches "$recipe" --set train.microbatches=5
-prove no-tokens "$recipe" --set 'data.valid=[0]'
-[ "$(grep -c "warning" no-tokens.err)" -eq 2 ] || fail "each of two steps without a counted token warns, once"
-"$addend" check "$recipe" --set 'data.valid=[0]' --sabotage >out 2>err || fail "a step without a counted token"
+
+# What there was nothing to judge in is no proof: the answer is no, with its reason.
+no() { # arguments...: exit 1
+  local status=0
+  "$addend" check "$recipe" "$@" >out 2>err || status=$?
+  [ $status -eq 1 ] || { cat err out >&2; fail "$*: nothing was proven, yet exit $status"; }
+}
+no --set 'data.valid=[0]' --json
+[ "$(grep -c "warning" err)" -eq 2 ] || fail "each of two steps without a counted token warns, once"
+python3 - <<'Y'
+import json
+document = json.load(open("out"))
+summary = document["summary"]
+assert summary["counted"] == 0 and summary["pass"] is False and document["own_dtypes"]["pass"] is False, summary
+assert document["holds"] is False and document["reason"].startswith("nothing was counted: "), document["reason"]
+Y
+no --set 'data.valid=[0]' --directional
+grep -q "^NOTHING PROVEN: nothing was counted: " out || fail "zeros have no slope to prove"
+no --set 'data.valid=[0]' --sabotage
 [ "$(grep -c "warning" err)" -eq 2 ] || fail "it warns once a step, whatever is planted"
-grep -q "^nothing was counted: " out && ! grep -q proven out || fail "zeros prove nothing"
+grep -q "^NOTHING PROVEN: nothing was counted: " out && ! grep -q "^proven" out || fail "zeros prove nothing"
 grep -q "last-microbatch-only .*no token of the step counts" out || fail "it says why a mistake is not planted"
-python3 -c 'import json; assert json.load(open("no-tokens.json"))["summary"]["counted"] == 0'
-python3 -c 'import json; assert json.load(open("world-3.json"))["summary"]["counted"] > 0'
+python3 - <<'Y'
+import json
+held = json.load(open("world-3.json"))
+assert held["holds"] is True and held["reason"] is None and held["summary"]["counted"] > 0, held["reason"]
+Y
 prove sabotage "$recipe" --sabotage
 prove sabotage-2x2 "$recipe" --set mesh="dp_replicate=2 dp_shard=2" --sabotage
 

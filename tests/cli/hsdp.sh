@@ -37,7 +37,13 @@ for sync in "[none, shard, all]" "[all, none, all]" "[shard, none, all]" "[all, 
   for zero in 0 1 3; do prove hsdp-3x2 --set train.microbatches=3 --set "train.sync=$sync" --set shard.zero=$zero; done
 done
 for prefetch in 0 5; do prove fsdp-4 --set shard.prefetch=$prefetch --set model.layers=3 --steps 2; done
-prove fsdp-uneven --set 'data.valid=[0]'
+status=0; "$addend" check "$source/recipes/fsdp-uneven.yaml" --set 'data.valid=[0]' --json >proof.json 2>err || status=$?
+[ $status -eq 1 ] || fail "nothing was counted, yet exit $status"
+python3 - <<'Y'
+import json
+proof = json.load(open("proof.json"))
+assert proof["reason"].startswith("nothing was counted") and proof["summary"]["worst_rel_err"] == 0, proof["summary"]
+Y
 prove hsdp-2x2 --directional
 prove fsdp-uneven --directional --set shard.zero=3
 
