@@ -50,6 +50,11 @@ void cli_tell_ranks(ad_status status, const char *message);
 /* What ranks do on Ctrl-C and SIGTERM, also where a shell started this as a background job that ignores them. */
 void cli_on_request(void (*handler)(int signal_number));
 
+/* Whether what is written there is seen by a person whose terminal can move its cursor: TERM is not "dumb". */
+int cli_is_terminal(int fd);
+/* The same, and colours are welcome: NO_COLOR (no-color.org) is not set. */
+int cli_takes_colour(int fd);
+
 /* A progress line on standard error, `text` behind it: a moving bar on a terminal, elsewhere a line now and then of
  * work that lasts. cli_progress_end takes the bar away. */
 void cli_progress(const char *label, int64_t done, int64_t of, const char *text);

@@ -1,5 +1,6 @@
-/* The progress line. */
+/* What a terminal is told: colours or none, and the progress line. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,6 +18,16 @@ static double now(void) {
   return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
+int cli_is_terminal(int fd) {
+  const char *term = getenv("TERM");
+  return isatty(fd) && !(term && !strcmp(term, "dumb"));
+}
+
+int cli_takes_colour(int fd) {
+  const char *refused = getenv("NO_COLOR");
+  return cli_is_terminal(fd) && !(refused && *refused);
+}
+
 static void print_bar(const char *label, int64_t done, int64_t of, const char *text) {
   char bar[BAR_WIDTH + 1];
   int filled = of > 0 ? (int)(BAR_WIDTH * done / of) : 0;
@@ -31,7 +42,7 @@ static void print_bar(const char *label, int64_t done, int64_t of, const char *t
  * first one not at once: short work prints none. */
 void cli_progress(const char *label, int64_t done, int64_t of, const char *text) {
   static double last;
-  int terminal = isatty(STDERR_FILENO);
+  int terminal = cli_is_terminal(STDERR_FILENO);
   double time = now();
   if (last == 0 && !terminal) last = time;
   if (time - last < (terminal ? BAR_SECONDS : QUIET_SECONDS)) return;
@@ -44,5 +55,5 @@ void cli_progress(const char *label, int64_t done, int64_t of, const char *text)
 
 /* A rank may have drawn the bar, so that this process cannot know whether there is one. */
 void cli_progress_end(void) {
-  if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+  if (cli_is_terminal(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
 }

@@ -2,10 +2,6 @@
 # tests/system holds what needs the whole library; tests/oracle holds it against numbers that PyTorch computed and that
 # are committed there; tests/cli holds scripts that run the built program; tests/install builds a stranger's program
 # against an installed tree. Label tsan: what runs under the thread sanitizer too.
-find_library(CMOCKA_LIBRARY cmocka)
-if(NOT CMOCKA_LIBRARY)
-  message(FATAL_ERROR "cmocka is missing: script/setup --test installs it (Debian: libcmocka-dev)")
-endif()
 # Sanitizers complain by exit status 99, so that no test takes it for a status of the program under test.
 set(AD_TEST_ENVIRONMENT
   "ASAN_OPTIONS=exitcode=99:detect_stack_use_after_return=1:strict_string_checks=1"
@@ -71,6 +67,9 @@ if(NOT AD_SANITIZE AND NOT AD_FUZZ)
   add_test(NAME install/outside_program
     COMMAND bash ${CMAKE_SOURCE_DIR}/tests/install/test_install.sh ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR} ${CMAKE_C_COMPILER})
   ad_describe_test(install/outside_program install 120)
+  add_test(NAME install/without_tests
+    COMMAND bash ${CMAKE_SOURCE_DIR}/tests/install/test_without_tests.sh ${CMAKE_SOURCE_DIR} ${CMAKE_C_COMPILER})
+  ad_describe_test(install/without_tests install 120)
 endif()
 
 # Engine mpi: each installed implementation's launcher starts programs of tests/mpi and the command line.

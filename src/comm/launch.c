@@ -313,7 +313,8 @@ static ad_status check_options(const ad_launch_options *options) {
   if (!options->function == !options->argv)
     return ad_fail(AD_INVALID, "ad_launch_options: one of `function` and `argv` must be set");
   if (options->argv && !options->argv[0]) return ad_fail(AD_INVALID, "ad_launch_options: `argv` names no program");
-  return ad_kernels_check();  // ranks would find it out one by one
+  AD_TRY(ad_shm_pull_check());  // ranks would find it out one by one
+  return ad_kernels_check();
 }
 
 ad_status ad_launch(const ad_launch_options *options, ad_launch_result *out) {

@@ -16,6 +16,12 @@ static const size_t slice = 1u << 20;
 static const int64_t patience =
     1000000000;  // nanoseconds that the launcher has to report a death before this rank does
 
+ad_status ad_shm_pull_check(void) {
+  const char *wanted = getenv("ADDEND_STAGING");
+  if (!wanted || !*wanted || !strcmp(wanted, "0") || !strcmp(wanted, "1")) return AD_OK;
+  return ad_fail(AD_INVALID, "ADDEND_STAGING must be 0 or 1, is \"%s\"", wanted);
+}
+
 static int staging_is_wanted(void) {
   const char *wanted = getenv("ADDEND_STAGING");
   return wanted && *wanted && strcmp(wanted, "0");

@@ -278,7 +278,9 @@ static ad_status open_world(int fd, shm_control *control, uint32_t rank, ad_comm
 }
 
 static ad_status check_call(ad_comm **out) {
-  return out ? ad_kernels_check() : ad_fail(AD_INVALID, "a communicator is opened, but `out` is NULL");
+  if (!out) return ad_fail(AD_INVALID, "a communicator is opened, but `out` is NULL");
+  AD_TRY(ad_shm_pull_check());
+  return ad_kernels_check();
 }
 
 ad_status ad_comm_open_alone(ad_comm **out) {

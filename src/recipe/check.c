@@ -1,6 +1,5 @@
 /* What several keys say together: of a recipe here, of a program by its own record. Ranges of single values are in the
  * schema. */
-#include <ctype.h>
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "recipe/contract.h"
+#include "recipe/name.h"
 #include "recipe/reading.h"
 
 enum { PATH_SIZE = 256, NAME_SIZE = 256 };
@@ -31,10 +31,8 @@ static int are_read(const ad_reading *r, const char *const *paths, size_t path_c
 
 static void check_name(ad_reading *r) {
   const char *name = r->recipe->name;
-  if (!ARE_READ(r, "name")) return;
-  int good = name[0] != '.' && strlen(name) <= 100;
-  for (const char *c = name; *c; c++) good &= isalnum((unsigned char)*c) || strchr("._-", *c);
-  if (!good) WRONG(r, "name", "must be letters, digits, '.', '_' and '-' (it names a folder), is %s", name);
+  if (ARE_READ(r, "name") && !ad_name_is_good(name))
+    WRONG(r, "name", "must be letters, digits, '.', '_' and '-' (it names a folder), is %s", name);
 }
 
 static void check_kind(ad_reading *r) {
@@ -52,6 +50,13 @@ static void check_sync(ad_reading *r) {
           count, (long long)recipe->train.microbatches);
   else if (recipe->train.sync[count - 1] != AD_SYNC_ALL)
     WRONG(r, "train.sync", "must end in all, ends in %s", ad_sync_names[recipe->train.sync[count - 1]]);
+}
+
+static void check_warmup(ad_reading *r) {
+  long long warmup = r->recipe->train.warmup, steps = r->recipe->train.steps;
+  if (ARE_READ(r, "train.warmup", "train.steps") && warmup > steps)
+    WRONG(r, "train.warmup", "must be at most train.steps, is %lld for %lld: the rate would end before it reaches lr",
+          warmup, steps);
 }
 
 /* The key that most likely made a contract wrong. */
@@ -238,6 +243,7 @@ ad_status ad_reading_check(ad_reading *r) {
   check_name(r);
   check_kind(r);
   check_sync(r);
+  check_warmup(r);
   check_compute(r);
   check_contracts(r);
   return check_meshes(r);

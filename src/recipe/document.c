@@ -9,6 +9,8 @@
 
 enum { DEPTH_MAX = 32, NODES_MAX = 4000 };  // an alias may repeat what it names, again and again
 
+static const char too_deep[] = "is nested too deeply or too large for a recipe";
+
 typedef struct builder {
   yaml_document_t *yaml;
   ad_place place; /* of the document */
@@ -146,12 +148,68 @@ static ad_status build(builder *b, int index, int depth, ad_node **out) {
   *out = node;
   node->place = place_of(b, from);
   if (depth > DEPTH_MAX || ++b->nodes > NODES_MAX) {
-    if (!b->wrong) complain(b, node->place.line, "is nested too deeply or too large for a recipe");
+    if (!b->wrong) complain(b, node->place.line, too_deep);
     b->wrong = 1;
     return ad_copy_string("", &node->text);
   }
   node->kind = kinds[from->type];
   return fill(b, from, depth, node);
+}
+
+/* ---- before the tree is made ---- */
+
+/* Lists and mappings that are open after the event. */
+static int opened_by(const yaml_event_t *event) {
+  int opens = event->type == YAML_SEQUENCE_START_EVENT || event->type == YAML_MAPPING_START_EVENT;
+  int closes = event->type == YAML_SEQUENCE_END_EVENT || event->type == YAML_MAPPING_END_EVENT;
+  return opens - closes;
+}
+
+/* Reads events up to the end, the first error, or a nesting that no recipe has; returns the line of that, or 0. */
+static int64_t line_too_deep(yaml_parser_t *parser) {
+  int64_t line = 0;
+  int open = 0, ended = 0;
+  while (!line && !ended) {
+    yaml_event_t event;
+    if (!yaml_parser_parse(parser, &event)) return 0;  // told when the tree is made
+    open += opened_by(&event);
+    if (open > DEPTH_MAX + 1) line = (int64_t)event.start_mark.line + 1;
+    ended = event.type == YAML_STREAM_END_EVENT || event.type == YAML_NO_EVENT;
+    yaml_event_delete(&event);
+  }
+  return line;
+}
+
+static ad_status open_parser(yaml_parser_t *parser, const char *text, size_t size, const char *origin) {
+  if (!yaml_parser_initialize(parser)) return ad_fail(AD_MEMORY, "no memory to read %s", origin);
+  yaml_parser_set_input_string(parser, (const unsigned char *)text, size);
+  yaml_parser_set_encoding(parser, YAML_UTF8_ENCODING);
+  return AD_OK;
+}
+
+/* For each token libyaml looks through all open brackets, so that its time grows with the square of their number: it is
+ * stopped before. */
+static ad_status refuse_depth(builder *b, const char *text, size_t size) {
+  yaml_parser_t parser;
+  AD_TRY(open_parser(&parser, text, size, b->place.origin));
+  int64_t line = line_too_deep(&parser);
+  yaml_parser_delete(&parser);
+  if (!line) return AD_OK;
+  complain(b, line, too_deep);
+  b->wrong = 1;
+  return AD_OK;
+}
+
+/* What some editors put in front of UTF-8. */
+static size_t byte_order_mark(const char *text, size_t size) {
+  return size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
+}
+
+/* ---- making it ---- */
+
+static const char *hint_for(const char *problem) {
+  if (strstr(problem, "UTF-8")) return " (a recipe is text in UTF-8)";
+  return strstr(problem, "cannot start any token") ? " (indent with spaces, not with tabs)" : "";
 }
 
 /* The parser's own words, and where. */
@@ -163,10 +221,8 @@ static ad_status not_yaml(const yaml_parser_t *parser, const char *text, size_t 
     for (size_t i = 0; i < size && i < parser->problem_offset; i++) line += text[i] == '\n';
   }
   const char *problem = parser->problem ? parser->problem : "it cannot be read";
-  int tab = strstr(problem, "cannot start any token") != NULL;
   char message[256];
-  snprintf(message, sizeof message, "is no valid YAML: %s%s", problem,
-           tab ? " (indent with spaces, not with tabs)" : "");
+  snprintf(message, sizeof message, "is no valid YAML: %s%s", problem, hint_for(problem));
   complain(b, line, message);
   b->wrong = 1;
   return AD_OK;
@@ -214,9 +270,15 @@ ad_status ad_document_parse(const char *text, size_t size, ad_place place, ad_mi
   yaml_document_t yaml;
   builder b = {.yaml = &yaml, .place = place, .mistakes = mistakes};
   ad_node *root = NULL;
-  if (!yaml_parser_initialize(&parser)) return ad_fail(AD_MEMORY, "no memory to read %s", place.origin);
-  yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
-  yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
+  size_t mark = byte_order_mark(text, size);
+  text += mark;
+  size -= mark;
+  AD_TRY(refuse_depth(&b, text, size));
+  if (b.wrong) {
+    *out = NULL;
+    return AD_OK;
+  }
+  AD_TRY(open_parser(&parser, text, size, place.origin));
   ad_status status = parse(&parser, text, size, &b, &root);
   yaml_parser_delete(&parser);
   if (status || b.wrong) {

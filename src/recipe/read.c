@@ -87,7 +87,17 @@ static int read_boolean(ad_reading *r, const ad_node *node, const char *path, vo
   return 1;
 }
 
-static int read_text(ad_reading *r, const ad_node *node, const char *path, void *out) {
+/* What is given in quotes and holds nothing. */
+static void tell_empty(ad_reading *r, const ad_key *key, const ad_node *node, const char *path) {
+  char help[256];
+  ad_mistakes_add(&r->mistakes, node->place, path, "is an empty text: %s", ad_key_help(key, help, sizeof help));
+}
+
+static int read_text(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, void *out) {
+  if (node->kind == AD_NODE_SCALAR && !node->plain && !*node->text) {
+    tell_empty(r, key, node, path);
+    return 0;
+  }
   if (node->kind != AD_NODE_SCALAR || !*node->text) {
     must_be(r, node, path, "a text");
     return 0;
@@ -147,7 +157,7 @@ static int read_value(ad_reading *r, const ad_key *key, const ad_node *node, con
     case AD_KEY_BOOLEAN:
       return read_boolean(r, node, path, out);
     case AD_KEY_TEXT:
-      return read_text(r, node, path, out);
+      return read_text(r, key, node, path, out);
     case AD_KEY_DTYPE:
       return read_dtype(r, key, node, path, key->word, out);
     case AD_KEY_SYNC:

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "io/file.h"
 #include "recipe/locale.h"
+#include "recipe/name.h"
 #include "recipe/reading.h"
 
 typedef struct source {
@@ -32,12 +33,7 @@ void ad_recipe_destroy(ad_recipe *recipe) {
 
 /* "recipes/gpt-text.yaml" is named gpt-text. */
 static ad_status name_after_file(ad_recipe *recipe) {
-  if (recipe->name) return AD_OK;
-  const char *slash = strrchr(recipe->path, '/');
-  AD_TRY(ad_copy_string(slash ? slash + 1 : recipe->path, &recipe->name));
-  char *dot = strrchr(recipe->name, '.');
-  if (dot && dot > recipe->name) *dot = 0;
-  return AD_OK;
+  return recipe->name ? AD_OK : ad_name_of_file(recipe->path, &recipe->name);
 }
 
 /* What microbatches before the last do where the recipe does not say: with gradients cut (ZeRO-2 and 3) each leaves

@@ -130,6 +130,10 @@ no_kernels() { # COMMAND...: refused before any rank starts
 no_kernels check "$recipe"
 no_kernels train "$recipe" -o run
 no_kernels run -n 2 -- true
+for staging in x 2 true; do
+  status=0; ADDEND_STAGING=$staging "$addend" check "$recipe" >out 2>err || status=$?
+  [ $status -eq 2 ] && grep -q "^addend: ADDEND_STAGING must be 0 or 1, is \"$staging\"" err || { cat err >&2; fail "staging: $staging"; }
+done
 could_not "step [0-9]*: the loss on rank [0-2] is not a finite number" train "$recipe" -o run \
   --set train.lr=100 --set train.weight_decay=1000 --set train.warmup=0 --set train.clip=0 --json
 could_not "no memory" check "$recipe" --set model.d_model=65536 --json

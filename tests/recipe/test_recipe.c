@@ -199,6 +199,8 @@ static void wrong_types_are_told_with_what_was_written(void **state) {
   SAYS("r.yaml:5: shard.bucket_mib: must be a number, is 0x10", GOOD "shard: {bucket_mib: 0x10}\n");
   SAYS("r.yaml:5: shard.bucket_mib: must be above 0, is 0", GOOD "shard: {bucket_mib: 0}\n");
   SAYS("r.yaml:5: name: must be a text, is a list", GOOD "name: [a]\n");
+  SAYS("r.yaml:3: mesh: is an empty text: axes and sizes, such as \"dp_replicate=2 dp_shard=2\"",
+       MODEL DATA "mesh: \"\"\n" TRAIN);
   SAYS("r.yaml:5: name: must be letters, digits, '.', '_' and '-' (it names a folder), is ../x", GOOD "name: ../x\n");
   SET_SAYS("--set model.tied: must be true or false, is yes", GOOD, "model.tied=yes");
 }
@@ -214,6 +216,9 @@ static void what_does_not_fit_together_is_told(void **state) {
            "model.heads=32");
   SET_SAYS("--set train.sync: must have one entry per microbatch, has 2 for 1; leave it out for the usual one", GOOD,
            "train.sync=[none, all]");
+  SET_SAYS("--set train.warmup: must be at most train.steps, is 11 for 10: the rate would end before it reaches lr",
+           GOOD, "train.warmup=11");
+  ad_recipe_destroy(READ(GOOD, "train.warmup=10"));
   SET_SAYS("--set train.sync: must end in all, ends in shard", GOOD, "train.sync=[shard]");
   SET_SAYS("--set train.sync: must be none, shard or all, is some", GOOD, "train.sync=[some]");
   ad_recipe *recipe;
@@ -308,6 +313,63 @@ static void what_is_no_yaml_is_told_with_its_line(void **state) {
   SAYS("r.yaml:5: is no valid YAML: found undefined alias", GOOD "name: *nowhere\n");
   SAYS("r.yaml:2: is nested too deeply or too large for a recipe",
        "name:\n  [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]\n");
+}
+
+static char *brackets(const char *one, size_t count) {
+  size_t size = strlen(one);
+  char *text = malloc(count * size + 1);
+  assert_non_null(text);
+  for (size_t i = 0; i < count; i++) memcpy(text + i * size, one, size);
+  text[count * size] = 0;
+  return text;
+}
+
+/* Of these libyaml alone makes a minute of work: the test would run into its time. */
+static void any_depth_is_refused_at_once(void **state) {
+  static const char *const opened[] = {"[", "{a: ", "- ", "[{a: [\n"};
+  for (size_t i = 0; i < sizeof opened / sizeof *opened; i++) {
+    ad_recipe *recipe = NULL;
+    char *text = brackets(opened[i], 1000000 / strlen(opened[i]));
+    assert_int_equal(ad_recipe_parse(text, "r.yaml", NULL, 0, &recipe), AD_INVALID);
+    assert_non_null(strstr(ad_last_error(), "nested too deeply"));
+    free(text);
+  }
+}
+
+static void a_byte_order_mark_is_passed_over(void **state) {
+  ad_recipe_destroy(READ("\xef\xbb\xbf" GOOD, NULL));
+  SAYS("r.yaml:5: colour: unknown key; known here are name, model, data, mesh, precision, shard, train, checkpoint",
+       "\xef\xbb\xbf" GOOD "colour: 3\n");
+  SAYS("r.yaml:1: is no valid YAML: invalid leading UTF-8 octet (a recipe is text in UTF-8)", "\xff\xfen");
+}
+
+static void is_named(const char *path, const char *name) {
+  ad_recipe *recipe = NULL;
+  if (ad_recipe_parse(GOOD, path, NULL, 0, &recipe)) fail_msg("%s: %s", path, ad_last_error());
+  assert_string_equal(recipe->name, name);
+  ad_recipe_destroy(recipe);
+}
+
+static void every_file_gives_a_name(void **state) {
+  char longest[300];
+  is_named("a/b.yaml", "b");
+  is_named("my recipe.yaml", "my-recipe");
+  is_named("日本語.yaml", "日本語");
+  is_named("/tmp/.hidden.yaml", "hidden");
+  is_named(" (copy 2) a:b.yml", "copy-2-a-b");
+  is_named("\xff\xfe.yaml", "recipe");
+  is_named("caf\xe9.yaml", "caf-");
+  is_named("...", "recipe");
+  memset(longest, 'x', sizeof longest);
+  memcpy(longest + 99, "é", 2);
+  longest[299] = 0;
+  ad_recipe *recipe = NULL;
+  assert_int_equal(ad_recipe_parse(GOOD, longest, NULL, 0, &recipe), AD_OK);
+  assert_int_equal(strlen(recipe->name), 99);
+  ad_recipe_destroy(recipe);
+  recipe = READ(GOOD "name: 日本語\n", NULL);
+  assert_string_equal(recipe->name, "日本語");
+  ad_recipe_destroy(recipe);
 }
 
 static void odd_documents_are_refused(void **state) {
@@ -631,6 +693,9 @@ int main(void) {
       cmocka_unit_test(what_this_version_cannot_do_is_said),
       cmocka_unit_test(keys_of_pools_are_unknown_to_a_text_model),
       cmocka_unit_test(what_is_no_yaml_is_told_with_its_line),
+      cmocka_unit_test(any_depth_is_refused_at_once),
+      cmocka_unit_test(a_byte_order_mark_is_passed_over),
+      cmocka_unit_test(every_file_gives_a_name),
       cmocka_unit_test(odd_documents_are_refused),
       cmocka_unit_test(a_long_list_of_mistakes_is_cut_with_a_number),
       cmocka_unit_test(set_replaces_and_creates_nodes_in_order),

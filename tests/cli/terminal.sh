@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# What a terminal is told: colours and a moving bar, unless NO_COLOR or TERM=dumb refuse them; files get neither.
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+unset NO_COLOR
+export TERM=xterm
+fail() { echo "FAILED: $*" >&2; exit 1; }
+
+on_terminal() { # arguments...: both outputs go to a terminal of their own, and from there to `seen`
+  python3 -c 'import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))' "$@" >seen </dev/null
+}
+recipe=$source/recipes/gpt-dp.yaml
+colour=$'\033[3' moves=$'\033[K'
+
+on_terminal "$addend" check "$recipe" --steps 1
+grep -qF "$colour" seen || fail "a terminal gets colours"
+grep -qF "$moves" seen || fail "a terminal gets a bar that is taken away"
+NO_COLOR=1 on_terminal "$addend" check "$recipe" --steps 1
+! grep -qF "$colour" seen || fail "NO_COLOR is heeded"
+grep -qF "$moves" seen || fail "NO_COLOR is of colours only"
+NO_COLOR='' on_terminal "$addend" check "$recipe" --steps 1
+grep -qF "$colour" seen || fail "an empty NO_COLOR refuses nothing"
+TERM=dumb on_terminal "$addend" check "$recipe" --steps 1
+! grep -qF $'\033' seen || fail "a dumb terminal gets no escape"
+"$addend" check "$recipe" --steps 1 >seen 2>&1
+! grep -qF $'\033' seen || fail "a file gets no escape"
+echo "terminal: all hold"
