@@ -8,7 +8,8 @@ extern "C" {
 #endif
 
 /* The learning rate rises linearly over `warmup` steps (step s of them has lr * (s + 1) / (warmup + 1)), then follows a
- * cosine from lr down to lr * final_fraction, which it has from step `steps` on. The first step is 0. */
+ * cosine from lr, at step `warmup`, down to lr * final_fraction, which it has from the last step, `steps` - 1, on. The
+ * first step is 0. If the last step is the only one after the warm-up, it has lr. */
 typedef struct ad_schedule {
   double lr;
   int64_t warmup, steps;
@@ -47,8 +48,8 @@ AD_API size_t ad_adamw_bytes(const ad_adamw *optimizer); /* of all moments on th
 
 /* Dynamic loss scale for f16 gradients: the loss is multiplied by 2^exponent before backward and the update divides by
  * it. A step whose gradient norm is not finite is skipped on all ranks (the norm is one number for all of them) and
- * lowers the exponent; `growth` good steps in a row raise it. This struct is all of its state: save it with the
- * optimizer's. */
+ * lowers the exponent; `growth` good steps in a row raise it; it stays from -24 to 24. This struct is all of its state:
+ * save it with the optimizer's. */
 typedef struct ad_loss_scale {
   int enabled, exponent;
   int64_t growth, good_steps; /* growth 0: 2000 */
@@ -57,7 +58,8 @@ typedef struct ad_loss_scale {
 AD_API int ad_loss_scale_update(ad_loss_scale *scale, double norm);
 /* What brings a gradient back to its value: 2^-exponent, exact; 1 if the scale is not enabled. */
 AD_API double ad_loss_scale_factor(const ad_loss_scale *scale);
-/* The factor that brings a gradient of this norm to at most `clip`; 1 if clip is 0. */
+/* The factor that brings a gradient of this norm to at most `clip`: clip / norm, or 1 if the norm is not larger or clip
+ * is 0. (PyTorch's clip_grad_norm_ divides by norm + 1e-6.) */
 AD_API double ad_clip_factor(double norm, double clip);
 
 #if defined(__cplusplus)

@@ -6,8 +6,10 @@ double ad_schedule_at(const ad_schedule *schedule, int64_t step) {
   // The first step already learns, and the line reaches lr where the cosine starts.
   if (step < schedule->warmup) return schedule->lr * (double)(step + 1) / (double)(schedule->warmup + 1);
   double final = schedule->lr * schedule->final_fraction;
-  if (step >= schedule->steps) return final;
-  double progress = (double)(step - schedule->warmup) / (double)(schedule->steps - schedule->warmup);
+  int64_t last = schedule->steps - 1;
+  if (step > last) return final;
+  if (schedule->warmup == last) return schedule->lr;  // one step is left for both ends of the cosine
+  double progress = (double)(step - schedule->warmup) / (double)(last - schedule->warmup);
   return final + (schedule->lr - final) * 0.5 * (1 + cos(M_PI * progress));
 }
 

@@ -308,22 +308,27 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
 }
 
 static void the_schedule_rises_and_falls(void **state) {
-  ad_schedule schedule = {.lr = 2, .warmup = 3, .steps = 13, .final_fraction = 0.1};
+  ad_schedule schedule = {.lr = 2, .warmup = 3, .steps = 14, .final_fraction = 0.1};
   assert_true(ad_schedule_at(&schedule, 0) == 0.5);
   assert_true(ad_schedule_at(&schedule, 2) == 1.5);
   assert_true(ad_schedule_at(&schedule, 3) == 2);
   assert_true(fabs(ad_schedule_at(&schedule, 8) - 1.1) < 1e-15);  // half way down
   assert_true(ad_schedule_at(&schedule, 12) > 0.2);
-  assert_true(ad_schedule_at(&schedule, 13) == 0.2);
+  assert_true(ad_schedule_at(&schedule, 13) == 0.2);  // the last step
+  assert_true(ad_schedule_at(&schedule, 14) == 0.2);
   assert_true(ad_schedule_at(&schedule, 1000) == 0.2);
   for (int64_t step = 3; step < 13; step++)
     assert_true(ad_schedule_at(&schedule, step + 1) < ad_schedule_at(&schedule, step));
 }
 
 static void a_schedule_without_warm_up_or_without_an_end_to_it(void **state) {
-  ad_schedule none = {.lr = 1, .warmup = 0, .steps = 2, .final_fraction = 0};
+  ad_schedule none = {.lr = 1, .warmup = 0, .steps = 3, .final_fraction = 0};
   assert_true(ad_schedule_at(&none, 0) == 1);
   assert_true(fabs(ad_schedule_at(&none, 1) - 0.5) < 1e-15);
+  assert_true(ad_schedule_at(&none, 2) == 0);
+  ad_schedule single = {.lr = 1, .warmup = 2, .steps = 3, .final_fraction = 0.5};
+  assert_true(ad_schedule_at(&single, 2) == 1);
+  assert_true(ad_schedule_at(&single, 3) == 0.5);
   ad_schedule longer = {.lr = 1, .warmup = 10, .steps = 4, .final_fraction = 0.5};
   assert_true(ad_schedule_at(&longer, 3) < 1);
   assert_true(ad_schedule_at(&longer, 10) == 0.5);

@@ -244,11 +244,12 @@ def loss_of(model, w, tokens, targets):
 # ---- training ----
 
 def learning_rate(train, step):
-    """Linear warm-up, step s of it lr * (s + 1) / (warmup + 1); then a cosine that is at lr * fraction at step `steps`."""
+    """Linear warm-up, step s of it lr * (s + 1) / (warmup + 1); then a cosine from lr down to lr * fraction at the
+    last step, `steps` - 1."""
     lr, warmup, final = train["lr"], train["warmup"], train["lr"] * train["final_lr_fraction"]
     if step < warmup:
         return lr * (step + 1) / (warmup + 1)
-    return final + (lr - final) * (1 + math.cos(math.pi * (step - warmup) / (train["steps"] - warmup))) / 2
+    return final + (lr - final) * (1 + math.cos(math.pi * (step - warmup) / (train["steps"] - 1 - warmup))) / 2
 
 
 def optimizer_of(w, train):

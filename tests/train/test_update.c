@@ -12,7 +12,7 @@ enum { STEPS = 6, ELEMENTS_MAX = 1 << 14 };
 
 static double expected_lr(int64_t step) {
   if (step < 3) return 0.02 * (double)(step + 1) / 4;
-  double progress = (double)(step - 3) / (8 - 3);
+  double progress = (double)(step - 3) / (7 - 3);  // the last step, 7, has the final fraction
   return 0.02 * 0.3 + 0.02 * 0.7 * 0.5 * (1 + cos(acos(-1) * progress));
 }
 
