@@ -22,6 +22,8 @@ static const cli_command commands[] = {
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 
+static const char version[] = "addend " AD_VERSION;
+
 static void print_help(FILE *file) {
   fprintf(file,
           "Usage: addend COMMAND [RECIPE] [OPTION...]\n"
@@ -29,7 +31,7 @@ static void print_help(FILE *file) {
   for (int i = 0; i < COMMAND_COUNT; i++) fprintf(file, "  %-7s %s\n", commands[i].name, commands[i].words);
   fprintf(file,
           "\nExample: addend check recipes/gpt-dp.yaml --sabotage\n"
-          "`addend COMMAND --help` has each command's options and an example.\n"
+          "`addend COMMAND --help` has each command's options and an example; `addend --version` says the version.\n"
           "Exit status: 0 it holds, 1 the answer is no, 2 the call or the recipe is wrong, 3 it could not finish.\n");
 }
 
@@ -51,12 +53,13 @@ static void load_without_blas_threads(char **argv) {
 int main(int argc, char **argv) {
   load_without_blas_threads(argv);
   argp_err_exit_status = CLI_WRONG_CALL;
+  argp_program_version = version;
   signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of the call that writes it */
   cli_let_first_rank_speak();
   if (argc < 2) return print_help(stderr), CLI_WRONG_CALL;
   if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
     return print_help(stdout), cli_print("");
-  if (!strcmp(argv[1], "--version")) return cli_print("addend " AD_VERSION);
+  if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) return cli_print(version);
   for (int i = 0; i < COMMAND_COUNT; i++)
     if (!strcmp(argv[1], commands[i].name)) return run_command(&commands[i], argc, argv);
   fprintf(stderr, "addend: '%s' is no command; there are train, check, plan, bench and run (addend --help)\n", argv[1]);

@@ -1,9 +1,9 @@
 # Bash completion of the addend command: commands, options, their values, recipe files.
 _addend() {
-  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} options=--help i
+  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} options="--help --version" i
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
-    mapfile -t COMPREPLY < <(compgen -W "train check plan bench run --help" -- "$current")
+    mapfile -t COMPREPLY < <(compgen -W "train check plan bench run --help --version" -- "$current")
     return
   fi
   if [ "$command" = run ]; then

@@ -11,13 +11,14 @@ _addend() {
   )
   recipe_options=(
     '--help[what the command does, with an example]'
+    '--version[which version this is]'
     '--json[one JSON document on standard output]'
     '*--set[replace a node of the recipe]:PATH=VALUE:'
     '1:recipe:_files -g "*.(yaml|yml)"'
   )
   if (( CURRENT == 2 )); then
     _describe command commands
-    _arguments '--help[all commands]'
+    _arguments '--help[all commands]' '--version[which version this is]'
     return
   fi
   local command=$words[2]

@@ -15,16 +15,17 @@ typedef struct ad_text_options {
   char **text; /* files and folders */
   size_t text_count;
   int64_t seq;   /* tokens of a sample */
-  double *valid; /* fraction of each sample's tokens that count, cyclic by global sample index; none: all count */
+  double *valid; /* fraction f of each sample's tokens that count, the first floor(f * seq + 0.5); cyclic by the
+                    sample's index in the step's batch, so that it begins anew with every step; none: all count */
   size_t valid_count;
-  double held_out; /* fraction at the end of every file that is kept for validation */
+  double held_out; /* fraction h at the end of every file that is kept for validation: its last floor(h * bytes) */
 } ad_text_options;
 
 typedef struct ad_text_data ad_text_data;
 /* Reads files, and folders recursively in name order; regular files only; a symbolic link is followed where it is named
  * itself and passed over inside a folder (its target would count twice). AD_IO names the path that is missing, empty or
- * unreadable; AD_INVALID if the text is not longer than seq bytes, naming both numbers. The last `held_out` fraction of
- * every file's bytes is kept for validation. */
+ * unreadable; AD_INVALID if the text is not longer than seq bytes, naming both numbers. What is
+ * trained on is one text, the files' bytes one after another in that order; so is what is held out. */
 AD_API AD_CHECKED ad_status ad_text_data_open(const char *const *paths, size_t count, int64_t seq, double held_out,
                                               ad_text_data **out);
 /* The same without reading any file: the sizes are known, and which tokens count, but not the tokens. For plans. */
@@ -33,7 +34,15 @@ AD_API AD_CHECKED ad_status ad_text_data_open_unread(const char *const *paths, s
 AD_API void ad_text_data_close(ad_text_data *text);
 AD_API int64_t ad_text_data_bytes(const ad_text_data *text);
 
-/* How global batches are drawn: the samples that all ranks together read in one step. */
+/* How global batches are drawn: the samples that all ranks together read in one step.
+ *
+ * A draw is a function of (seed, stream, index), each of 64 bits: Philox4x32-10 (Salmon et al. 2011) with the key
+ * (seed) and the counter (index, stream), low words first; its four words are two 64-bit numbers, low words first.
+ * Nothing else is random, and there is no state.
+ *
+ * Sample i of step s draws with the stream XXH64("data"), of the held-out part XXH64("data held out"), both with hash
+ * seed 0, and the index s * global_batch + i. With r the first number and n the bytes of the part, its tokens are the
+ * seq bytes from floor(r * (n - seq) / 2^64) on; the target of a token is the byte after it. */
 typedef struct ad_batch_options {
   uint64_t seed;
   int64_t global_batch; /* samples of a step */
@@ -43,8 +52,8 @@ typedef struct ad_batch_options {
   int held_out; /* 1: from the validation part */
 } ad_batch_options;
 /* Fills rows [first, first + count) of the global batch of step `step`: tokens and targets [count, seq], i32; a target
- * of -1 does not count. Sample i of step s is drawn by counter-based random numbers from (seed, s * global_batch + i).
- * *counted: how many targets count; of a text that was not read that is all, tokens and targets are left as they are.
+ * of -1 does not count. *counted: how many targets count; of a text that was not read that is all, tokens and targets
+ * are left as they are.
  */
 AD_API void ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step, int64_t first,
                               int64_t count, int32_t *tokens, int32_t *targets, int64_t *counted);

@@ -8,8 +8,39 @@
 extern "C" {
 #endif
 
-/* A decoder of bytes: embedding, `layers` blocks of (RMSNorm, rotary causal attention, RMSNorm, SwiGLU), RMSNorm, head.
- * Parameters are R on dp and cp, I on the other axes that the mesh names. */
+/* A decoder of bytes, complete: whoever writes these formulas down gets the same numbers. No biases, no dropout.
+ *
+ *   x = embedding.weight[token]                                     [batch, seq, d_model]
+ *   in each block i:  x = x + attention(norm(x; blocks.i.norm.attn))
+ *                     x = x + mlp(norm(x; blocks.i.norm.mlp))
+ *   logits = norm(x; final.norm.weight) head.weight, or, tied, times embedding.weight transposed
+ *
+ *   norm(x; w)   = w * x / sqrt(mean(x^2) + 1e-5), over d_model (RMSNorm)
+ *   attention(x) = (softmax(q k^T / sqrt(head_dim)) v) wo, head by head, each token seeing itself and those before it;
+ *                  q = rotary(x wq), k = rotary(x wk), v = x wv; head h has columns [h, h + 1) * head_dim of each,
+ *                  head_dim = d_model / heads
+ *   rotary       turns the pair (j, j + head_dim / 2) of a head by position * rotary_base^(-2 j / head_dim), positions
+ *                from 0: (a, b) becomes (a cos - b sin, a sin + b cos)
+ *   mlp(x)       = (silu(x gate) * (x up)) down (SwiGLU)
+ *
+ * Matrices are [in, out], a row vector times a matrix: PyTorch's Linear keeps the transpose. Names, shapes, and the
+ * deviation of the initial values, which are normal around 0:
+ *
+ *   embedding.weight                     [256, d_model]         1 / sqrt(d_model)
+ *   blocks.i.norm.attn, .norm.mlp        [d_model]              all 1
+ *   blocks.i.attn.wq, .wk, .wv           [d_model, d_model]     1 / sqrt(d_model)
+ *   blocks.i.attn.wo                     [d_model, d_model]     1 / sqrt(d_model) / sqrt(2 layers)
+ *   blocks.i.mlp.gate, .up               [d_model, d_hidden]    1 / sqrt(d_model)
+ *   blocks.i.mlp.down                    [d_hidden, d_model]    1 / sqrt(d_hidden) / sqrt(2 layers)
+ *   final.norm.weight                    [d_model]              all 1
+ *   head.weight (not if tied)            [d_model, 256]         1 / sqrt(d_model)
+ *
+ * Element e of a value, counted row by row, is deviation * sqrt(-2 ln(1 - u)) cos(2 pi v), with u and v the first 53
+ * bits, as fractions, of the two 64-bit numbers of the draw (seed, stream XXH64(name), index e) that data.h describes.
+ *
+ * The loss is cross-entropy, summed over the counted tokens of the step and divided by their number. Weight decay
+ * applies to all matrices but embedding.weight. Parameters are R on dp and cp, I on the other axes that the mesh names.
+ */
 typedef struct ad_gpt_options {
   int64_t layers, d_model, heads;
   int64_t d_hidden;   /* of the MLP; 0: 8/3 d_model rounded up to a multiple of 16 */

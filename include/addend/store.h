@@ -29,8 +29,10 @@ AD_API ad_array *ad_store_master(ad_store *store, size_t param);
 /* Compute layout and dtype. The array stays; its data is valid while the parameter is acquired, always without
  * `releases`. */
 AD_API const ad_array *ad_store_compute(const ad_store *store, size_t param);
-/* After the values were written (from_master 0: initialised, loaded) or the masters updated (1): the other follows,
- * rounded once, and the whole copies are brought up to date (with `releases`: at the next acquire). Collective. */
+/* After the values were written (from_master 0), or the masters (1: initialised, loaded, updated): the other follows,
+ * and the whole copies are brought up to date (with `releases`: at the next acquire). A value is its master, rounded
+ * once; a master that follows its value is equal to it. Initial values are drawn into the masters, so those of bf16
+ * parameters start unrounded. Collective. */
 AD_API AD_CHECKED ad_status ad_store_refresh(ad_store *store, int from_master);
 /* A pass over the units begins: forward (0) goes up, backward (1) down; says what to gather ahead. */
 AD_API AD_CHECKED ad_status ad_store_begin_pass(ad_store *store, int backward);

@@ -67,7 +67,7 @@ AD_API ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part
  * are computed with. Collective. */
 AD_API AD_CHECKED ad_status ad_run_refresh(ad_run *run, int from_master);
 /* Computes step `step`'s gradients once more without reducing them: `visit` sees every microbatch's gradient of every
- * parameter on this rank, in the layout in which it is an addend. For proofs. Collective. */
+ * parameter on this rank, in the layout in which it is an addend and without the loss scale. For proofs. Collective. */
 typedef void (*ad_addend_visitor)(void *context, size_t index, const ad_array *addend); /* as in ad_run_param_at */
 AD_API AD_CHECKED ad_status ad_run_addends(ad_run *run, int64_t step, ad_addend_visitor visit, void *context);
 AD_API ad_loss_scale *ad_run_loss_scale(ad_run *run); /* state of the run: saved and restored with the optimizers' */

@@ -5,7 +5,11 @@ set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
-for command in train check plan bench run; do "$addend" $command --help >"$command.help"; done
+for command in train check plan bench run; do
+  "$addend" $command --help >"$command.help"
+  [ "$("$addend" $command --version)" = "$("$addend" --version)" ] || { echo "FAILED: $command says its version" >&2; exit 1; }
+done
+"$addend" --help | grep -q -- --version || { echo "FAILED: help names --version" >&2; exit 1; }
 python3 - "$source" <<'P'
 import glob, re, sys
 page = open(sys.argv[1] + "/docs/addend.1").read()

@@ -86,6 +86,43 @@ static void parameters_have_the_names_that_recipes_use(void **state) {
   destroy(&tied);
 }
 
+/* As model.h has it, of the tiny model: 2 layers, d_model 8, d_hidden 12. */
+static void shapes_and_initial_values_are_those_of_the_header(void **state) {
+  const double of_model = 1 / sqrt(8), of_hidden = 1 / sqrt(12), output = 1 / sqrt(2 * 2);
+  const struct {
+    const char *pattern;
+    int64_t rows, columns; /* columns 0: a vector */
+    double mean, deviation;
+  } table[] = {
+      {"embedding.weight", 256, 8, 0, of_model},
+      {"blocks.?.norm.*", 8, 0, 1, 0},
+      {"blocks.?.attn.w[qkv]", 8, 8, 0, of_model},
+      {"blocks.?.attn.wo", 8, 8, 0, of_model * output},
+      {"blocks.?.mlp.gate", 8, 12, 0, of_model},
+      {"blocks.?.mlp.up", 8, 12, 0, of_model},
+      {"blocks.?.mlp.down", 12, 8, 0, of_hidden * output},
+      {"final.norm.weight", 8, 0, 1, 0},
+      {"head.weight", 8, 256, 0, of_model},
+  };
+  made m;
+  create(&m, "dp=1", 1, 0);
+  size_t seen = 0;
+  for (size_t i = 0; i < param_count(&m); i++) {
+    const ad_param_spec *param = param_at(&m, i);
+    for (size_t row = 0; row < sizeof table / sizeof *table; row++) {
+      if (fnmatch(table[row].pattern, param->name, 0)) continue;
+      seen++;
+      assert_int_equal(param->shape.ndim, table[row].columns ? 2 : 1);
+      assert_int_equal(param->shape.dim[0], table[row].rows);
+      if (table[row].columns) assert_int_equal(param->shape.dim[1], table[row].columns);
+      assert_true(param->mean == table[row].mean);
+      assert_true(fabs(param->deviation - table[row].deviation) < 1e-15);
+    }
+  }
+  assert_int_equal(seen, param_count(&m));
+  destroy(&m);
+}
+
 static void outputs_of_residual_branches_start_smaller(void **state) {
   made m;
   create(&m, "dp=1", 1, 0);
@@ -262,6 +299,7 @@ static void no_rows_give_every_parameter_a_zero_gradient(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(parameters_have_the_names_that_recipes_use),
+      cmocka_unit_test(shapes_and_initial_values_are_those_of_the_header),
       cmocka_unit_test(outputs_of_residual_branches_start_smaller),
       cmocka_unit_test(batches_are_cut_over_dp_alone),
       cmocka_unit_test(a_refusal_names_every_number_that_does_not_fit),
