@@ -11,7 +11,10 @@ enum { KEY_RESUME = 'r', PATIENCE_SECONDS = 600 /* to finish a step and write a 
 
 static const struct argp_option options[] = {
     {"out", 'o', "FOLDER", 0, "Where metrics, trace and report go (default runs/NAME)", 0},
-    {"resume", KEY_RESUME, NULL, 0, "Go on from the newest usable checkpoint, on this or any other mesh", 0},
+    {"resume", KEY_RESUME, NULL, 0,
+     "Go on from the newest usable checkpoint, on this or any other mesh; write what a finished run lacks; begin where "
+     "there is no checkpoint",
+     0},
     {0},
 };
 
@@ -95,12 +98,21 @@ static int train_on_rank(ad_comm *comm, void *context) { return train_here(comm,
  * once: the launcher ends ranks at the second request. */
 static void stop_on_request(int signal_number) { ad_train_interrupt(); }
 
+/* By this command; those before --resume are not among them. */
+static int64_t steps_taken(const train_story *story) { return story->steps - story->first_step; }
+
+static json_t *loss_or_null(const train_story *story, double loss) {
+  return steps_taken(story) ? json_real(loss) : json_null();
+}
+
 static int print_document(const train_job *job) {
   const train_story *story = job->story;
-  json_t *document = json_pack("{s:s, s:I, s:I, s:{s:f, s:f}, s:f, s:s}", "recipe", job->recipe->name, "steps",
-                               (json_int_t)story->steps, "first_step", (json_int_t)story->first_step, "loss", "first",
-                               story->first_loss, "last", story->last_loss, "tokens_per_second",
-                               story->tokens_per_second, "folder", job->folder);
+  int64_t all = story->steps ? story->steps : job->recipe->train.steps;
+  json_t *document =
+      json_pack("{s:s, s:I, s:I, s:I, s:{s:o, s:o}, s:f, s:s}", "recipe", job->recipe->name, "steps", (json_int_t)all,
+                "first_step", (json_int_t)(all - steps_taken(story)), "steps_taken", (json_int_t)steps_taken(story),
+                "loss", "first", loss_or_null(story, story->first_loss), "last", loss_or_null(story, story->last_loss),
+                "tokens_per_second", story->tokens_per_second, "folder", job->folder);
   char *text = document ? json_dumps(document, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) : NULL;
   json_decref(document);
   if (!text)
@@ -110,12 +122,22 @@ static int print_document(const train_job *job) {
   return printed;
 }
 
+static int print_nothing_left(const train_job *job) {
+  char text[1024];
+  snprintf(text, sizeof text, "all %lld steps were taken before: nothing was left but to write the results; see %s\n",
+           (long long)job->recipe->train.steps, job->folder);
+  return cli_print(text);
+}
+
 static int print_story(const train_job *job, int json) {
   const train_story *story = job->story;
   if (json) return print_document(job);
-  char text[1024];
-  snprintf(text, sizeof text, "loss %.4f -> %.4f in %lld steps, %.0f tokens/s; see %s/report.html\n", story->first_loss,
-           story->last_loss, (long long)story->steps, story->tokens_per_second, job->folder);
+  char text[1024], before[48] = "";
+  if (!steps_taken(story)) return print_nothing_left(job);
+  if (story->first_step) snprintf(before, sizeof before, " (after %lld before)", (long long)story->first_step);
+  snprintf(text, sizeof text, "loss %.4f -> %.4f in %lld steps%s, %.0f tokens/s; see %s/report.html\n",
+           story->first_loss, story->last_loss, (long long)steps_taken(story), before, story->tokens_per_second,
+           job->folder);
   return cli_print(text);
 }
 
@@ -165,12 +187,18 @@ static int train_as_rank(train_job *job, int json) {
   return result;
 }
 
+/* The library prints nothing by itself, and says by default only what it warns of. */
+static void tell(void *context, ad_log_level level, const char *message) {
+  fprintf(stderr, "addend: %s%s\n", level == AD_LOG_WARNING ? "warning: " : "", message);
+}
+
 static int train(const ad_recipe *recipe, const train_input *input) {
   char folder[512];
   snprintf(folder, sizeof folder, "runs/%s", recipe->name);
   train_story *story = mmap(NULL, sizeof *story, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (story == MAP_FAILED) return fprintf(stderr, "addend: no memory\n"), CLI_UNFINISHED;
   train_job job = {recipe, input->folder ? input->folder : folder, input->resume, story};
+  ad_set_log(tell, NULL);
   int result = ad_comm_launched() ? train_as_rank(&job, input->recipe.json) : launch(&job, input->recipe.json);
   munmap(story, sizeof *story);
   return result;

@@ -107,10 +107,10 @@ typedef struct ad_train_options {
   void (*progress)(void *context, const ad_step_report *report, int64_t steps, double tokens_per_second,
                    double seconds_left);
   void *context;
-  int resume; /* go on from the newest usable checkpoint in FOLDER/checkpoints */
+  int resume; /* 1: go on from the newest usable checkpoint in FOLDER/checkpoints; begin with the first step where there
+               * is none, and where all steps were taken write what is missing */
 } ad_train_options;
-/* Makes the folder, as ad_train does: what is wrong with it is known before any rank starts. AD_IO. With `resume` it is
- * only looked at: AD_INVALID if it has no checkpoint to go on from. Local. */
+/* Makes the folder, as ad_train does: what is wrong with it is known before any rank starts. AD_IO. Local. */
 AD_API AD_CHECKED ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *options);
 AD_API AD_CHECKED ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_options *options);
 /* Asks the training of this process to stop: ad_train ends after the present step, on all ranks, with its files and, if

@@ -135,6 +135,14 @@ void ad_file_list_clear(ad_file_list *list) {
   *list = (ad_file_list){0};
 }
 
+int ad_file_is_older(const char *path, const char *other) {
+  struct stat own, others;
+  if (stat(path, &own)) return 1;
+  if (stat(other, &others)) return 0;
+  if (own.st_mtim.tv_sec != others.st_mtim.tv_sec) return own.st_mtim.tv_sec < others.st_mtim.tv_sec;
+  return own.st_mtim.tv_nsec < others.st_mtim.tv_nsec;
+}
+
 /* ---- folders ---- */
 
 ad_status ad_path_in(const char *folder, const char *name, char **out) {

@@ -24,6 +24,9 @@ typedef struct ad_file_list {
 AD_CHECKED ad_status ad_file_list_add(ad_file_list *list, const char *path);
 void ad_file_list_clear(ad_file_list *list);
 
+/* 1 if `path` is not there, or was last written before `other` was. */
+int ad_file_is_older(const char *path, const char *other);
+
 /* "FOLDER/NAME"; release with ad_release. */
 AD_CHECKED ad_status ad_path_in(const char *folder, const char *name, char **out);
 /* Makes the folder and those above it; one that is there already will do. */

@@ -106,10 +106,14 @@ static ad_status read_earlier(ad_metrics *metrics, int64_t first_step) {
   return status;
 }
 
-static ad_status open_file(ad_metrics *metrics, const char *folder, int64_t first_step) {
+static ad_status read_file(ad_metrics *metrics, const char *folder, int64_t first_step) {
   AD_TRY(ad_folder_make(folder));
   AD_TRY(ad_path_in(folder, "metrics.jsonl", &metrics->path));
-  if (first_step) AD_TRY(read_earlier(metrics, first_step));
+  return first_step ? read_earlier(metrics, first_step) : AD_OK;
+}
+
+static ad_status open_file(ad_metrics *metrics, const char *folder, int64_t first_step) {
+  AD_TRY(read_file(metrics, folder, first_step));
   metrics->file = fopen(metrics->path, "w");
   if (!metrics->file) return cannot_write(metrics->path, errno);
   AD_TRY(probe(metrics->file, metrics->path));
@@ -117,15 +121,22 @@ static ad_status open_file(ad_metrics *metrics, const char *folder, int64_t firs
   return AD_OK;
 }
 
+static ad_status hand_out(ad_status status, ad_metrics *metrics, ad_metrics *out) {
+  if (status)
+    ad_metrics_destroy(metrics);
+  else
+    *out = *metrics;
+  return status;
+}
+
 ad_status ad_metrics_open(const char *folder, int64_t first_step, ad_metrics *out) {
   ad_metrics metrics = {0};
-  ad_status status = open_file(&metrics, folder, first_step);
-  if (status) {
-    ad_metrics_destroy(&metrics);
-    return status;
-  }
-  *out = metrics;
-  return AD_OK;
+  return hand_out(open_file(&metrics, folder, first_step), &metrics, out);
+}
+
+ad_status ad_metrics_read(const char *folder, int64_t first_step, ad_metrics *out) {
+  ad_metrics metrics = {0};
+  return hand_out(read_file(&metrics, folder, first_step), &metrics, out);
 }
 
 // The first step is not like the others: it touches memory that is new.

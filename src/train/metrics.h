@@ -22,6 +22,8 @@ typedef struct ad_metrics {
 /* Makes the folder and those above it, and the file in it; finds out now whether it can be written. What an earlier
  * training wrote there of the steps before `first_step` stays. */
 ad_status ad_metrics_open(const char *folder, int64_t first_step, ad_metrics *out) AD_CHECKED;
+/* Only what an earlier training wrote there; the file stays as it is, and nothing can be added. */
+ad_status ad_metrics_read(const char *folder, int64_t first_step, ad_metrics *out) AD_CHECKED;
 /* Writes and keeps one step. */
 ad_status ad_metrics_add(ad_metrics *metrics, const ad_metric *metric) AD_CHECKED;
 ad_status ad_metrics_close(ad_metrics *metrics) AD_CHECKED; /* AD_IO if lines were lost; keeps the list */

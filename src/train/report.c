@@ -153,9 +153,9 @@ static void write_plot(FILE *page, const char *title, ad_status status, char *sv
   ad_release(svg);
 }
 
-// The last step of which every span is there; the first ones still touch fresh memory.
+// The last step of which every span is there; the first ones still touch fresh memory. -1: no step was taken.
 static int64_t shown_step(const ad_timeline *timeline) {
-  int64_t step = 0;
+  int64_t step = -1;
   for (int64_t i = 0; timeline->ranks && i < timeline->counts[0]; i++) {
     const ad_trace_event *event = &timeline->events[i];
     if (event->kind == AD_TRACE_STEP && event->end) step = event->step;
@@ -171,6 +171,7 @@ static void write_plots(FILE *page, const ad_report *report) {
   status = ad_plot_throughput(report->metrics, &svg);
   write_plot(page, "Throughput", status, svg);
   int64_t step = shown_step(report->timeline);
+  if (step < 0) return;
   char title[64];
   snprintf(title, sizeof title, "Step %lld on all ranks", (long long)step);
   status = ad_plot_timeline(report->timeline, step, &svg);

@@ -99,12 +99,26 @@ static ad_status write_weights(const training *t) {
   return status;
 }
 
+/* All steps were taken before this training. */
+static int is_complete(const training *t) { return t->first_step == t->run->recipe->train.steps; }
+
+/* Whether a result is to be written: steps were taken, or since it was written, or it is not there. */
+static int lacks(const training *t, const char *name) {
+  char *result = NULL, *metrics = NULL;
+  if (!is_complete(t)) return 1;
+  int is_old = ad_path_in(t->options.folder, name, &result) ||
+               ad_path_in(t->options.folder, "metrics.jsonl", &metrics) || ad_file_is_older(result, metrics);
+  ad_release(result);
+  ad_release(metrics);
+  return is_old;
+}
+
 static ad_status write_results(training *t, const ad_timeline *timeline) {
   if (!ad_run_is_first(t->run)) return AD_OK;
   ad_report report = {t->options.folder, t->run, &t->metrics, timeline};
   AD_TRY(ad_metrics_close(&t->metrics));
-  AD_TRY(write_trace(t, timeline));
-  return ad_report_write(&report);
+  if (lacks(t, "trace.json")) AD_TRY(write_trace(t, timeline));
+  return lacks(t, "report.html") ? ad_report_write(&report) : AD_OK;
 }
 
 static ad_status finish(training *t) {
@@ -129,27 +143,39 @@ static ad_status refuse_earlier(const training *t) {
       t->checkpoints, (long long)newest);
 }
 
-static ad_status need_earlier(const char *checkpoints) {
-  if (ad_checkpoint_newest(checkpoints) >= 0) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: there is no checkpoint to go on from: leave out --resume to begin with the first step; with "
-                 "checkpoint.every in the recipe a run writes some",
-                 checkpoints);
+/* -1: there is no checkpoint. The first rank looks, for all. */
+static ad_status find_newest(training *t, int64_t *out) {
+  *out = ad_run_is_first(t->run) ? ad_checkpoint_newest(t->checkpoints) : -1;
+  ad_collective broadcast = {.op = AD_BROADCAST,
+                             .group = t->run->everyone,
+                             .in = out,
+                             .out = out,
+                             .count = 1,
+                             .dtype = AD_I64,
+                             .site = AD_HERE};
+  return ad_comm_run(t->run->comm, &broadcast);
+}
+
+static void say_it_begins(const training *t) {
+  if (ad_run_is_first(t->run))
+    ad_log(AD_LOG_INFO, "%s: there is no checkpoint to go on from: the run begins with its first step", t->checkpoints);
 }
 
 static ad_status resume(training *t) {
-  int64_t steps = t->run->recipe->train.steps;
-  AD_TRY(agree(t->run, ad_run_is_first(t->run) ? need_earlier(t->checkpoints) : AD_OK, AD_HERE));
+  int64_t steps = t->run->recipe->train.steps, newest;
+  AD_TRY(find_newest(t, &newest));
+  if (newest < 0) return say_it_begins(t), AD_OK;
   AD_TRY(ad_run_load(t->run, t->checkpoints, &t->first_step));
-  if (t->first_step < steps) return AD_OK;
+  if (t->first_step <= steps) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: the checkpoint was written after %lld steps and the recipe asks for %lld: nothing is left to "
-                 "train; raise train.steps",
-                 t->checkpoints, (long long)t->first_step, (long long)steps);
+                 "%s: the checkpoint was written after %lld steps, and the recipe asks for %lld: set train.steps to "
+                 "%lld or more",
+                 t->checkpoints, (long long)t->first_step, (long long)steps, (long long)t->first_step);
 }
 
 static ad_status open_metrics(training *t) {
   if (!ad_run_is_first(t->run)) return AD_OK;
+  if (is_complete(t)) return ad_metrics_read(t->options.folder, t->first_step, &t->metrics);
   return ad_metrics_open(t->options.folder, t->first_step, &t->metrics);
 }
 
@@ -185,20 +211,12 @@ static ad_status take_options(const ad_recipe *recipe, const ad_train_options *o
   return AD_OK;
 }
 
-static ad_status find_earlier(const char *folder) {
-  char *checkpoints;
-  AD_TRY(ad_path_in(folder, "checkpoints", &checkpoints));
-  ad_status status = need_earlier(checkpoints);
-  ad_release(checkpoints);
-  return status;
-}
-
 ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *options) {
   AD_NEED(recipe);
   char folder[FOLDER_MAX];
   ad_train_options own;
   AD_TRY(take_options(recipe, options, folder, &own));
-  AD_TRY(own.resume ? find_earlier(own.folder) : ad_folder_make(own.folder));
+  AD_TRY(ad_folder_make(own.folder));
   if (!access(own.folder, W_OK | X_OK)) return AD_OK;
   return ad_fail(AD_IO, "%s: nothing can be written to this folder: %s", own.folder, strerror(errno));
 }
