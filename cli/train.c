@@ -7,7 +7,11 @@
 
 #include "command.h"
 
-enum { KEY_RESUME = 'r', PATIENCE_SECONDS = 600 /* to finish a step and write a checkpoint of any size */ };
+enum {
+  KEY_RESUME = 'r',
+  KEY_FORCE = 256,
+  PATIENCE_SECONDS = 600 /* to finish a step and write a checkpoint of any size */
+};
 
 static const struct argp_option options[] = {
     {"out", 'o', "FOLDER", 0, "Where metrics, trace and report go (default runs/NAME)", 0},
@@ -15,13 +19,15 @@ static const struct argp_option options[] = {
      "Go on from the newest usable checkpoint, on this or any other mesh; write what a finished run lacks; begin where "
      "there is no checkpoint",
      0},
+    {"force", KEY_FORCE, NULL, 0, "With --resume: go on though the checkpoint is of another model, data or schedule",
+     0},
     {0},
 };
 
 typedef struct train_input {
   cli_recipe_options recipe;
   const char *folder;
-  int resume;
+  int resume, force;
 } train_input;
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
@@ -34,6 +40,11 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       return input->folder = argument, 0;
     case KEY_RESUME:
       return input->resume = 1, 0;
+    case KEY_FORCE:
+      return input->force = 1, 0;
+    case ARGP_KEY_END:
+      if (input->force && !input->resume) argp_error(state, "--force goes with --resume");
+      return 0;
     default:
       return ARGP_ERR_UNKNOWN;
   }
@@ -62,7 +73,7 @@ typedef struct train_story {
 typedef struct train_job {
   const ad_recipe *recipe;
   const char *folder;
-  int resume;
+  int resume, force;
   train_story *story;
 } train_job;
 
@@ -84,8 +95,12 @@ static void progress(void *context, const ad_step_report *report, int64_t steps,
 }
 
 static ad_status train_here(ad_comm *comm, const train_job *job) {
-  ad_train_options train = {
-      .size = sizeof train, .folder = job->folder, .progress = progress, .context = job->story, .resume = job->resume};
+  ad_train_options train = {.size = sizeof train,
+                            .folder = job->folder,
+                            .progress = progress,
+                            .context = job->story,
+                            .resume = job->resume,
+                            .force = job->force};
   ad_status status = ad_train(comm, job->recipe, &train);
   if (status == AD_INTERRUPTED) return job->story->stopped = 1, AD_OK;
   if (status) ad_comm_fail(comm, status, ad_last_error());
@@ -197,7 +212,7 @@ static int train(const ad_recipe *recipe, const train_input *input) {
   snprintf(folder, sizeof folder, "runs/%s", recipe->name);
   train_story *story = mmap(NULL, sizeof *story, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (story == MAP_FAILED) return fprintf(stderr, "addend: no memory\n"), CLI_UNFINISHED;
-  train_job job = {recipe, input->folder ? input->folder : folder, input->resume, story};
+  train_job job = {recipe, input->folder ? input->folder : folder, input->resume, input->force, story};
   ad_set_log(tell, NULL);
   int result = ad_comm_launched() ? train_as_rank(&job, input->recipe.json) : launch(&job, input->recipe.json);
   munmap(story, sizeof *story);

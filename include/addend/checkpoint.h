@@ -24,6 +24,11 @@ typedef struct ad_checkpoint_number {
   int64_t value; /* saving writes the first rank's; loading fills it on all ranks */
 } ad_checkpoint_number;
 
+/* What the values came from, as words: kept in the index with them. */
+typedef struct ad_checkpoint_fact {
+  const char *key, *value;
+} ad_checkpoint_fact;
+
 /* What is saved and loaded: the same list on all ranks. */
 typedef struct ad_checkpoint_state {
   int64_t step; /* how many training steps were taken; loading fills it */
@@ -31,7 +36,13 @@ typedef struct ad_checkpoint_state {
   size_t value_count;
   ad_checkpoint_number *numbers;
   size_t number_count;
-  const char *text; /* kept in the index for people (the recipe); NULL: none. Not loaded */
+  const char *text;                /* kept in the index for people (the recipe); NULL: none. Not loaded */
+  const ad_checkpoint_fact *facts; /* saving writes the first rank's */
+  size_t fact_count;
+  /* Called in loading, on every rank, with the facts of a checkpoint that is whole, before its values are read: what it
+   * returns other than AD_OK ends the loading. NULL: any will do. */
+  ad_status (*judge)(void *context, const ad_checkpoint_fact *facts, size_t count);
+  void *context;
 } ad_checkpoint_state;
 
 typedef struct ad_checkpointer ad_checkpointer;

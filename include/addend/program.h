@@ -126,6 +126,9 @@ typedef struct ad_program_kind {
   void (*lengths)(const void *own, double *addends, double *operations);
   /* Pairs of a name and a text for a report's summary, of which the NULL name ends the list. NULL: none. */
   const char *(*fact)(const void *own, size_t index, char *buffer, size_t size);
+  /* What files hold that keys name: the key number `index` ("data.text") with its contents in a few words ("N bytes,
+   * xxh64 ..."), after open; NULL after the last. Checkpoints know a file by these and not by its name. NULL: none. */
+  const char *(*content)(const void *own, size_t index, char *buffer, size_t size);
 } ad_program_kind;
 
 /* The kinds that recipes know, in the order in which they are listed; NULL at the end. */

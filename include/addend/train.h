@@ -35,6 +35,7 @@ typedef struct ad_run_options {
   ad_dtype dtype;    /* 0: as in the recipe; AD_F64 for proofs: every dtype of compute and contract becomes f64 */
   const char *trace; /* path of a Chrome trace file for this rank's events, or NULL; written by ad_run_destroy */
   int quiet;         /* 1: steps do not warn; for a run that repeats the steps of another */
+  int any_recipe;    /* 1: ad_run_load takes a checkpoint of another recipe, as far as its values fit */
 } ad_run_options;
 
 /* Everything a rank needs: the program with its data, those of its modules that lie on this rank, counts and tapes.
@@ -82,14 +83,16 @@ typedef struct ad_run_memory {
 } ad_run_memory;
 AD_API AD_CHECKED ad_status ad_run_measure_memory(ad_run *run, ad_run_memory *out);
 
-/* Checkpoints of a run: every parameter's value and optimizer state, how many steps were taken, and the recipe for
- * people to read. Samples follow from the step, so a run that goes on after `steps` takes the same steps, bit for bit
+/* Checkpoints of a run: every parameter's value and optimizer state, how many steps were taken, and the recipe, key
+ * by key. Samples follow from the step, so a run that goes on after `steps` takes the same steps, bit for bit
  * on the same mesh, as one that was never stopped. Collective. */
 AD_API AD_CHECKED ad_status ad_run_save(ad_run *run, ad_checkpointer *checkpointer, int64_t steps);
 /* What this rank's copy of such a checkpoint takes while it is written. Local. */
 AD_API AD_CHECKED ad_status ad_run_checkpoint_bytes(ad_run *run, size_t *out);
 /* From the newest usable checkpoint in the folder, whatever mesh or sharding wrote it; *steps: how many were taken. The
- * errors of ad_checkpoint_load; after one the run can only be destroyed. */
+ * errors of ad_checkpoint_load; AD_INVALID, with both values, if keys differ that change what the numbers mean (those
+ * of model, data, precision, and of train but for steps, microbatches and sync; files count by their contents). After
+ * an error the run can only be destroyed. */
 AD_API AD_CHECKED ad_status ad_run_load(ad_run *run, const char *folder, int64_t *steps);
 /* Writes whole parameters, by their names and in their storage dtype, as one safetensors file on the first rank, which
  * needs memory for the largest of them. Collective. A file of that name is replaced when the new one is on disk. */
@@ -109,6 +112,7 @@ typedef struct ad_train_options {
   void *context;
   int resume; /* 1: go on from the newest usable checkpoint in FOLDER/checkpoints; begin with the first step where there
                * is none, and where all steps were taken write what is missing */
+  int force;  /* 1: `resume` goes on from the checkpoint of another recipe too */
 } ad_train_options;
 /* Makes the folder, as ad_train does: what is wrong with it is known before any rank starts. AD_IO. Local. */
 AD_API AD_CHECKED ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *options);

@@ -93,14 +93,21 @@ static json_t *describe_numbers(const ad_checkpoint_state *state) {
   return numbers;
 }
 
+static json_t *describe_facts(const ad_checkpoint_state *state) {
+  json_t *facts = json_object();
+  for (size_t i = 0; i < state->fact_count; i++)
+    json_object_set_new(facts, state->facts[i].key, json_string_nocheck(state->facts[i].value));
+  return facts;
+}
+
 ad_status ad_index_describe(const ad_group *group, const ad_checkpoint_state *state, json_t **out) {
   int64_t *files = calloc((size_t)ad_group_size(group), sizeof *files);
   if (!files) return ad_fail(AD_MEMORY, "no memory for a checkpoint's index");
   json_t *list = describe_files(group, state, files);
-  json_t *index =
-      json_pack("{s:s, s:I, s:s, s:I, s:o, s:o, s:o}", "format", AD_CHECKPOINT_FORMAT, "step", (json_int_t)state->step,
-                "mesh", ad_mesh_text(group->mesh), "ranks", (json_int_t)ad_group_size(group), "numbers",
-                describe_numbers(state), "files", list, "values", describe_values(group, state, files));
+  json_t *index = json_pack("{s:s, s:I, s:s, s:I, s:o, s:o, s:o, s:o}", "format", AD_CHECKPOINT_FORMAT, "step",
+                            (json_int_t)state->step, "mesh", ad_mesh_text(group->mesh), "ranks",
+                            (json_int_t)ad_group_size(group), "facts", describe_facts(state), "numbers",
+                            describe_numbers(state), "files", list, "values", describe_values(group, state, files));
   free(files);
   if (!index) return ad_fail(AD_MEMORY, "no memory for a checkpoint's index");
   if (state->text) json_object_set_new(index, "text", json_string_nocheck(state->text));
@@ -124,7 +131,7 @@ ad_status ad_index_add_sums(json_t *index, const ad_file_sum *sums) {
 
 static ad_status write_text(ad_output *output, const char *text) {
   char first[AD_CHECKPOINT_FIRST_BYTES + 1];
-  snprintf(first, sizeof first, AD_CHECKPOINT_FIRST, (unsigned long long)ad_checksum(text, strlen(text)));
+  snprintf(first, sizeof first, AD_CHECKPOINT_FIRST, (unsigned long long)ad_checksum(text, strlen(text), 0));
   AD_TRY(ad_output_write(output, first, AD_CHECKPOINT_FIRST_BYTES));
   AD_TRY(ad_output_write(output, text, strlen(text)));
   return ad_output_sync(output, NULL);

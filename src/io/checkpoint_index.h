@@ -31,6 +31,8 @@ size_t ad_index_file_count(const json_t *index);
 AD_CHECKED ad_status ad_index_file(const json_t *index, size_t i, const char **name, ad_file_sum *out);
 /* AD_INVALID names what the checkpoint lacks, has in addition or has in another shape. */
 AD_CHECKED ad_status ad_index_match(const json_t *index, const ad_checkpoint_state *state);
+/* What state->judge says of the index's facts. */
+AD_CHECKED ad_status ad_index_judge(const json_t *index, const ad_checkpoint_state *state);
 AD_CHECKED ad_status ad_index_numbers(const json_t *index, ad_checkpoint_state *state);
 /* The list of a value's pieces, and what one of them is: which elements, in which file. */
 const json_t *ad_index_pieces(const json_t *index, const char *name);

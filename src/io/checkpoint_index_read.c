@@ -17,7 +17,8 @@ static ad_status check_text(const char *path, const char *text, int64_t size) {
   char first[AD_CHECKPOINT_FIRST_BYTES + 1];
   size_t head = AD_CHECKPOINT_FIRST_BYTES;
   if (size < AD_CHECKPOINT_FIRST_BYTES) return ad_fail(AD_IO, "%s: is cut short: %lld bytes", path, (long long)size);
-  snprintf(first, sizeof first, AD_CHECKPOINT_FIRST, (unsigned long long)ad_checksum(text + head, (size_t)size - head));
+  snprintf(first, sizeof first, AD_CHECKPOINT_FIRST,
+           (unsigned long long)ad_checksum(text + head, (size_t)size - head, 0));
   if (!memcmp(first, text, head)) return AD_OK;
   return ad_fail(AD_IO, "%s: its checksum does not fit what is in it: it is cut short, or bytes in it have changed",
                  path);
@@ -127,6 +128,26 @@ ad_status ad_index_match(const json_t *index, const ad_checkpoint_state *state) 
   name_other_shapes(index, state, &text);
   if (!text.used) return AD_OK;
   return ad_fail(AD_INVALID, "the checkpoint is not of these values%s", words);
+}
+
+static size_t list_facts(const json_t *object, ad_checkpoint_fact *facts) {
+  const char *key;
+  json_t *value;
+  size_t count = 0;
+  json_object_foreach((json_t *)object, key, value) {
+    if (json_is_string(value)) facts[count++] = (ad_checkpoint_fact){key, json_string_value(value)};
+  }
+  return count;
+}
+
+ad_status ad_index_judge(const json_t *index, const ad_checkpoint_state *state) {
+  const json_t *object = json_object_get(index, "facts");
+  ad_checkpoint_fact *facts;
+  if (!state->judge) return AD_OK;
+  AD_TRY(ad_new(json_object_size(object), &facts));
+  ad_status status = state->judge(state->context, facts, list_facts(object, facts));
+  ad_release(facts);
+  return status;
 }
 
 ad_status ad_index_numbers(const json_t *index, ad_checkpoint_state *state) {

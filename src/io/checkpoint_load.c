@@ -165,7 +165,8 @@ static void close_files(loading *l) {
 }
 
 static ad_status read_state(loading *l) {
-  ad_status status = ad_index_match(l->index, l->state);
+  ad_status status = ad_index_judge(l->index, l->state);
+  if (!status) status = ad_index_match(l->index, l->state);
   if (!status) status = ad_index_numbers(l->index, l->state);
   if (status) return ad_fail_in(status, "%s", l->folder);
   status = read_values(l);

@@ -82,7 +82,7 @@ void ad_output_close(ad_output *output) {
   ad_release(output);
 }
 
-uint64_t ad_checksum(const void *data, size_t bytes) { return XXH64(data, bytes, 0); }
+uint64_t ad_checksum(const void *data, size_t bytes, uint64_t seed) { return XXH64(data, bytes, seed); }
 
 /* ---- verifying ---- */
 

@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "io/file.h"
+#include "io/output.h"
 
 /* A run of bytes from which samples are drawn. */
 typedef struct part {
@@ -21,6 +22,7 @@ struct ad_text_data {
   uint8_t *bytes; /* first what is trained on, file after file, then what is held out; NULL: not read */
   part train, validation;
   int64_t seq;
+  uint64_t checksum;
 };
 
 static int64_t held_out_of(int64_t size, double held_out) { return (int64_t)floor((double)size * held_out); }
@@ -68,13 +70,15 @@ ad_status ad_text_path_check(const char *path) {
 }
 
 /* Appends the front or the back of a file to the text; the sizes were fixed when the files were listed. */
-static ad_status load_file(const ad_file_entry *file, double held_out, uint8_t *train, uint8_t *validation) {
+static ad_status load_file(const ad_file_entry *file, double held_out, uint8_t *train, uint8_t *validation,
+                           uint64_t *checksum) {
   char *data;
   int64_t size;
   AD_TRY(ad_file_read(file->path, INT64_MAX - 1, &data, &size));
   ad_status status = AD_OK;
   if (size == file->size) {
     int64_t kept = held_out_of(size, held_out);
+    *checksum = ad_checksum(data, (size_t)size, *checksum);
     memcpy(train, data, (size_t)(size - kept));
     memcpy(validation, data + size - kept, (size_t)kept);
   } else {
@@ -101,7 +105,7 @@ static ad_status load_files(const ad_file_list *files, double held_out, ad_text_
   text->train.bytes = train;
   text->validation.bytes = validation;
   for (size_t i = 0; i < files->count; i++) {
-    AD_TRY(load_file(&files->entries[i], held_out, train, validation));
+    AD_TRY(load_file(&files->entries[i], held_out, train, validation, &text->checksum));
     int64_t kept = held_out_of(files->entries[i].size, held_out);
     train += files->entries[i].size - kept;
     validation += kept;
@@ -149,6 +153,8 @@ void ad_text_data_close(ad_text_data *text) {
   ad_release(text->bytes);
   ad_release(text);
 }
+
+uint64_t ad_text_data_checksum(const ad_text_data *text) { return text->checksum; }
 
 int64_t ad_text_data_bytes(const ad_text_data *text) { return text->train.size + text->validation.size; }
 

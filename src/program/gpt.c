@@ -179,6 +179,10 @@ static void lengths(const void *own, double *addends, double *operations) {
   *operations = 12.0 * (double)model->options->layers + 4;
 }
 
+static const char *content(const void *own, size_t index, char *buffer, size_t size) {
+  return ad_text_batch_content(&((const gpt *)own)->batch, index, buffer, size);
+}
+
 static const char *fact(const void *own, size_t index, char *buffer, size_t size) {
   return ad_text_batch_fact(&((const gpt *)own)->batch, index, buffer, size);
 }
@@ -203,6 +207,7 @@ const ad_program_kind *ad_gpt(void) {
                                        .batch_array = batch_array,
                                        .flops = flops,
                                        .lengths = lengths,
-                                       .fact = fact};
+                                       .fact = fact,
+                                       .content = content};
   return &kind;
 }

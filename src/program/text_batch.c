@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/seams.h"
+#include "io/text.h"
 
 ad_layout ad_text_batch_layout(const ad_mesh *mesh) {
   ad_layout layout = ad_layout_all(mesh, AD_R);
@@ -103,6 +104,13 @@ size_t ad_text_batch_bytes(const ad_text_batch *batch) {
   size_t bytes = (size_t)ad_text_data_bytes(batch->data);
   for (size_t m = 0; m < batch->count; m++) bytes += 2 * ad_array_bytes(&batch->microbatches[m].tokens);
   return bytes;
+}
+
+const char *ad_text_batch_content(const ad_text_batch *batch, size_t index, char *buffer, size_t size) {
+  if (index) return NULL;
+  snprintf(buffer, size, "%lld bytes, xxh64 %016llx", (long long)ad_text_data_bytes(batch->data),
+           (unsigned long long)ad_text_data_checksum(batch->data));
+  return "data.text";
 }
 
 const char *ad_text_batch_fact(const ad_text_batch *batch, size_t index, char *buffer, size_t size) {

@@ -37,6 +37,8 @@ ad_status ad_text_batch_read(ad_text_batch *batch, int64_t step, int held_out, i
 /* Tokens and targets of each microbatch in turn, with the name (size 0: not wanted); NULL after the last. */
 const ad_array *ad_text_batch_array(const ad_text_batch *batch, size_t index, char *name, size_t size);
 size_t ad_text_batch_bytes(const ad_text_batch *batch); /* of text and batch on this rank */
+/* What the files of data.text hold; NULL after that. */
+const char *ad_text_batch_content(const ad_text_batch *batch, size_t index, char *buffer, size_t size);
 /* Rows "text" and "batch" for a report's summary; NULL after them. */
 const char *ad_text_batch_fact(const ad_text_batch *batch, size_t index, char *buffer, size_t size);
 

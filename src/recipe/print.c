@@ -15,6 +15,7 @@ typedef struct printer {
   yaml_document_t yaml;
   const ad_recipe *recipe;
   ad_schema schema;
+  int in_one_line;
 } printer;
 
 static int add_scalar(printer *p, const char *text, int quoted) {
@@ -98,7 +99,7 @@ static int add_override(printer *p, const ad_recipe_override *override) {
 }
 
 static int add_overrides(printer *p) {
-  int map = add_map(p, YAML_BLOCK_MAPPING_STYLE);
+  int map = add_map(p, p->in_one_line ? YAML_FLOW_MAPPING_STYLE : YAML_BLOCK_MAPPING_STYLE);
   for (size_t i = 0; map && i < p->recipe->precision.override_count; i++) {
     const ad_recipe_override *override = &p->recipe->precision.overrides[i];
     if (!put(p, map, add_scalar(p, override->pattern, 1), add_override(p, override))) return 0;
@@ -174,6 +175,34 @@ static int write_document(yaml_document_t *yaml, output *out) {
   yaml_emitter_delete(&emitter);
   return good;
 }
+
+/* ---- one key ---- */
+
+static int print_key(printer *p, const ad_schema_entry *entry, output *out) {
+  if (!yaml_document_initialize(&p->yaml, NULL, NULL, NULL, 1, 1)) return 0;
+  if (add_key(p, &entry->key, ad_schema_base(entry, p->recipe))) return write_document(&p->yaml, out);
+  yaml_document_delete(&p->yaml);
+  return 0;
+}
+
+ad_status ad_recipe_print_key(const ad_recipe *recipe, const ad_schema *schema, const ad_schema_entry *entry,
+                              char **out) {
+  printer p = {.recipe = recipe, .schema = *schema, .in_one_line = 1};
+  output text = {0};
+  if (is_left_out(&entry->key, ad_schema_base(entry, recipe))) return ad_copy_string("left out", out);
+  ad_locale before = ad_locale_enter();
+  int good = print_key(&p, entry, &text);
+  ad_locale_leave(before);
+  if (!good) {
+    ad_release(text.text);
+    return ad_fail(AD_MEMORY, "no memory to print %s", entry->key.path);
+  }
+  text.text[strcspn(text.text, "\n")] = 0;  // libyaml ends a document that is one value with a line of dots
+  *out = text.text;
+  return AD_OK;
+}
+
+/* ---- all keys ---- */
 
 static int print(printer *p, output *out) {
   if (!yaml_document_initialize(&p->yaml, NULL, NULL, NULL, 1, 1)) return 0;

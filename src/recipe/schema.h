@@ -36,6 +36,9 @@ int ad_schema_suggest(const ad_schema *schema, const char *section, const char *
 /* Adds ".name" to a path as --set writes it, in quotes where the name has dots. */
 void ad_path_add(ad_text *path, const char *name);
 
+/* A key's value as YAML in one line, "left out" where it has none. Release with ad_release. */
+ad_status ad_recipe_print_key(const ad_recipe *recipe, const ad_schema *schema, const ad_schema_entry *entry,
+                              char **out) AD_CHECKED;
 /* Frees what a value owns and leaves it empty. */
 void ad_key_release(const ad_key *key, char *base);
 /* The same for every value of the recipe and of its program's options, and the meshes. */

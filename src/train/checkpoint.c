@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "io/checkpoint_snapshot.h"
+#include "train/fingerprint.h"
 #include "train/run.h"
 
 enum { NAME_SIZE = 256, NUMBERS = 4 };
@@ -13,6 +14,8 @@ typedef struct run_state {
   char (*names)[NAME_SIZE];
   ad_checkpoint_number numbers[NUMBERS]; /* optimizer steps, seed, loss scale, steps since it changed */
   char *recipe;
+  ad_fingerprint fingerprint;
+  const ad_run *run;
 } run_state;
 
 static void add_value(run_state *s, const char *prefix, const char *name, ad_array *array) {
@@ -57,17 +60,30 @@ static int64_t optimizer_steps(const ad_run *run) {
   return steps;
 }
 
+static ad_status judge(void *context, const ad_checkpoint_fact *facts, size_t count) {
+  const run_state *s = context;
+  return ad_fingerprint_judge(s->run, &s->fingerprint, facts, count);
+}
+
 static ad_status describe_state(ad_run *run, run_state *s) {
   size_t count = most_values(run);
   AD_TRY(ad_new(count, &s->values));
   AD_TRY(ad_new(count, &s->names));
   AD_TRY(ad_recipe_print(run->recipe, &s->recipe));
+  AD_TRY(ad_fingerprint_create(run, &s->fingerprint));
+  s->run = run;
   s->numbers[0] = (ad_checkpoint_number){"optimizer_steps", optimizer_steps(run)};
   s->numbers[1] = (ad_checkpoint_number){"seed", run->recipe->train.seed};
   s->numbers[2] = (ad_checkpoint_number){"loss_scale", run->loss_scale.exponent};
   s->numbers[3] = (ad_checkpoint_number){"loss_scale_good_steps", run->loss_scale.good_steps};
-  s->state =
-      (ad_checkpoint_state){.values = s->values, .numbers = s->numbers, .number_count = NUMBERS, .text = s->recipe};
+  s->state = (ad_checkpoint_state){.values = s->values,
+                                   .numbers = s->numbers,
+                                   .number_count = NUMBERS,
+                                   .text = s->recipe,
+                                   .facts = s->fingerprint.facts,
+                                   .fact_count = s->fingerprint.count,
+                                   .judge = judge,
+                                   .context = s};
   for (size_t i = 0; i < run->param_count; i++) list_param(run, i, s);
   for (size_t i = 0; i < ad_program_module_count(run->program); i++)
     if (run->modules[i]) list_states(run->modules[i], s);
@@ -78,6 +94,7 @@ static void release_state(run_state *s) {
   ad_release(s->values);
   ad_release(s->names);
   ad_release(s->recipe);
+  ad_fingerprint_release(&s->fingerprint);
 }
 
 ad_status ad_run_save(ad_run *run, ad_checkpointer *checkpointer, int64_t steps) {
@@ -106,9 +123,6 @@ static void take_numbers(ad_run *run, const run_state *s) {
   }
   run->loss_scale.exponent = (int)s->numbers[2].value;
   run->loss_scale.good_steps = s->numbers[3].value;
-  if (s->numbers[1].value == run->recipe->train.seed || !ad_run_is_first(run)) return;
-  ad_log(AD_LOG_WARNING, "the checkpoint was written with seed %lld, the recipe says %lld: samples differ from here on",
-         (long long)s->numbers[1].value, (long long)run->recipe->train.seed);
 }
 
 ad_status ad_run_load(ad_run *run, const char *folder, int64_t *steps) {

@@ -226,7 +226,8 @@ ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_option
   char folder[FOLDER_MAX];
   training t = {0};
   AD_TRY(take_options(recipe, options, folder, &t.options));
-  AD_TRY(ad_run_create(comm, recipe, NULL, &t.run));
+  ad_run_options of_run = {.size = sizeof of_run, .any_recipe = t.options.force};
+  AD_TRY(ad_run_create(comm, recipe, &of_run, &t.run));
   ad_status status = run_training(&t);
   ad_checkpointer_destroy(t.checkpointer);
   ad_release(t.checkpoints);

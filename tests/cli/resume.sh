@@ -79,8 +79,39 @@ done
 cp -r stopped counted
 "$addend" train "$recipe" --set train.steps=10 --set checkpoint.every=5 -o counted --resume >out 2>err || fail "for people"
 grep -q " in 5 steps (after 5 before), " out || fail "the summary counts the steps that ran"
-exits_with 2 train -o stopped --resume --set model.d_model=64
+
+# What changes the meaning of the numbers is refused with both values; what does not is listed.
+while read -r key value words; do
+  rm -rf other && cp -r stopped other
+  exits_with 2 train -o other --resume --set "$key=$value"
+  grep -qF "$key ($words, $value here)" err || fail "another $key"
+  train -o other --resume --force --set "$key=$value" || fail "another $key by force"
+  grep "^addend: warning: " err | grep -qF "$key ($words, $value here)" || fail "force says what differs: $key"
+done <<'KEYS'
+model.heads 2 4 there
+model.rotary_base 500 10000 there
+data.seq 8 24 there
+data.valid [0.5] [1, 0.5, 0.25, 1, 0, 0, 0.75, 0.125, 1, 0.5, 0, 0] there
+train.lr 0.5 0.001 there
+train.beta2 0.99 0.95 there
+train.seed 7 1 there
+precision.compute f64 f32 there
+KEYS
+exits_with 2 train -o stopped --resume --force --set model.d_model=64
 grep -q "in another shape value.embedding.weight" err || fail "another model's checkpoint"
+exits_with 2 train -o stopped --force
+grep -q -- "--force goes with --resume" err || fail "force alone"
+cp -r stopped listed
+train -o listed --resume --set train.steps=11 --set shard.zero=1 || fail "keys that are free"
+grep -q "^addend: since the checkpoint was written there changed shard.zero (0 there, 1 here), train.steps (10 there, 11 here)" err || fail "they are listed"
+# Text is known by what is in it.
+mkdir text && cp /usr/share/common-licenses/GPL-2 text/a
+train -o texts --set 'data.text=[text]' --set train.steps=5 || fail "own text"
+mv text moved
+train -o texts --resume --set 'data.text=[moved]' || fail "the same text under another name"
+echo "one line more" >>moved/a
+exits_with 2 train -o texts --resume --set 'data.text=[moved]'
+grep -q "data.text ([0-9]* bytes, xxh64 [0-9a-f]* there, [0-9]* bytes, xxh64 [0-9a-f]* here)" err || fail "another text"
 
 cp -r straight damaged
 truncate -s 100000 damaged/checkpoints/step-10/rank-0.safetensors

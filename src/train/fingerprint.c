@@ -1,0 +1,106 @@
+/* Making a run's fingerprint and holding a checkpoint's against it. Where it is kept is decided in io/. */
+#include "train/fingerprint.h"
+
+#include <fnmatch.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/text.h"
+
+/* ---- making it ---- */
+
+enum { CONTENT_SIZE = 128, WORDS = AD_MESSAGE_MAX / 2, VALUE_SHOWN = 120 };
+
+/* In place of a value that names files: what is in them. */
+static int find_content(const ad_run *run, const char *path, char content[CONTENT_SIZE]) {
+  const ad_program_kind *kind = ad_program_kind_of(run->program);
+  const char *key;
+  for (size_t i = 0; kind->content && (key = kind->content(ad_program_own(run->program), i, content, CONTENT_SIZE));
+       i++)
+    if (!strcmp(key, path)) return 1;
+  return 0;
+}
+
+static ad_status add_fact(const ad_run *run, const ad_schema_entry *entry, ad_fingerprint *to) {
+  char content[CONTENT_SIZE], *value;
+  if (find_content(run, entry->key.path, content))
+    AD_TRY(ad_copy_string(content, &value));
+  else
+    AD_TRY(ad_recipe_print_key(run->recipe, &to->schema, entry, &value));
+  to->facts[to->count++] = (ad_checkpoint_fact){entry->key.path, value};
+  return AD_OK;
+}
+
+static ad_status add_facts(const ad_run *run, ad_fingerprint *to) {
+  AD_TRY(ad_schema_create(run->recipe->program, &to->schema));
+  AD_TRY(ad_new(to->schema.count, &to->facts));
+  for (size_t i = 0; i < to->schema.count; i++) AD_TRY(add_fact(run, &to->schema.entries[i], to));
+  return AD_OK;
+}
+
+ad_status ad_fingerprint_create(const ad_run *run, ad_fingerprint *out) {
+  ad_fingerprint made = {0};
+  ad_status status = add_facts(run, &made);
+  if (status)
+    ad_fingerprint_release(&made);
+  else
+    *out = made;
+  return status;
+}
+
+void ad_fingerprint_release(ad_fingerprint *fingerprint) {
+  for (size_t i = 0; i < fingerprint->count; i++) {
+    char *value = (char *)fingerprint->facts[i].value;
+    ad_release(value);
+  }
+  ad_release(fingerprint->facts);
+  ad_schema_release(&fingerprint->schema);
+  *fingerprint = (ad_fingerprint){0};
+}
+
+/* ---- judging another ---- */
+
+/* Where a run is computed, what it writes, how long it goes on, and what a checkpoint has the present value of. Any key
+ * that is not listed here changes what the numbers mean. */
+static int is_free(const char *key) {
+  static const char *const patterns[] = {"name",       "model.weights",       "mesh",        "mesh.*",
+                                         "shard.*",    "checkpoint.*",        "train.steps", "train.microbatches",
+                                         "train.sync", "precision.loss_scale"};
+  for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
+    if (!fnmatch(patterns[i], key, 0)) return 1;
+  return 0;
+}
+
+static const char *value_of(const ad_checkpoint_fact *facts, size_t count, const char *key) {
+  for (size_t i = 0; i < count; i++)
+    if (!strcmp(facts[i].key, key)) return facts[i].value;
+  return NULL;
+}
+
+/* A key that an older or newer version does not know says nothing. */
+static void compare(const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count, ad_text *bound,
+                    ad_text *unbound) {
+  for (size_t i = 0; i < here->count; i++) {
+    const char *key = here->facts[i].key, *own = here->facts[i].value, *other = value_of(there, count, key);
+    ad_text *to = is_free(key) ? unbound : bound;
+    if (!other || !strcmp(own, other)) continue;
+    ad_text_add(to, "%s%s (%.*s there, %.*s here)", to->used ? ", " : "", key, VALUE_SHOWN, other, VALUE_SHOWN, own);
+  }
+}
+
+ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, const ad_checkpoint_fact *there,
+                               size_t count) {
+  char bound_words[WORDS] = "", unbound_words[WORDS] = "";
+  ad_text bound = ad_text_on(bound_words, WORDS), unbound = ad_text_on(unbound_words, WORDS);
+  compare(here, there, count, &bound, &unbound);
+  if (bound.used && !run->options.any_recipe)
+    return ad_fail(AD_INVALID,
+                   "the checkpoint is of another run: it differs in %s; set them as they were, or go on all the same "
+                   "with --force",
+                   bound_words);
+  if (!ad_run_is_first(run)) return AD_OK;
+  if (!count) ad_log(AD_LOG_WARNING, "the checkpoint does not say which model and data it is of");
+  if (bound.used) ad_log(AD_LOG_WARNING, "goes on from the checkpoint of another run: it differs in %s", bound_words);
+  if (unbound.used) ad_log(AD_LOG_INFO, "since the checkpoint was written there changed %s", unbound_words);
+  return AD_OK;
+}
