@@ -103,7 +103,8 @@ AD_API AD_CHECKED ad_status ad_run_read_weights(ad_run *run, const char *path);
 
 /* `addend train`: runs all steps of a recipe on this rank; rank 0 writes FOLDER/metrics.jsonl, trace.json (all ranks'
  * events), report.html and weights.safetensors; checkpoints go to FOLDER/checkpoints, if the recipe asks for them.
- * `progress` is called on rank 0 after every step. */
+ * While it runs it holds a lock on the folder (FOLDER/.lock): a second training there is refused with AD_IO. `progress`
+ * is called on rank 0 after every step. */
 typedef struct ad_train_options {
   size_t size;        /* sizeof(ad_train_options) */
   const char *folder; /* made if it is not there; NULL: "runs/NAME" */
@@ -114,7 +115,8 @@ typedef struct ad_train_options {
                * is none, and where all steps were taken write what is missing */
   int force;  /* 1: `resume` goes on from the checkpoint of another recipe too */
 } ad_train_options;
-/* Makes the folder, as ad_train does: what is wrong with it is known before any rank starts. AD_IO. Local. */
+/* Makes the folder, as ad_train does: what is wrong with it, or that another run writes there, is known before
+ * any rank starts. AD_IO. Local. */
 AD_API AD_CHECKED ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *options);
 AD_API AD_CHECKED ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_options *options);
 /* Asks the training of this process to stop: ad_train ends after the present step, on all ranks, with its files and, if

@@ -10,6 +10,7 @@
 #include "base/options.h"
 #include "comm/agree.h"
 #include "io/file.h"
+#include "io/lock.h"
 #include "train/metrics.h"
 #include "train/report.h"
 #include "train/run.h"
@@ -23,6 +24,7 @@ typedef struct training {
   char *checkpoints;             /* their folder */
   ad_checkpointer *checkpointer; /* NULL: the recipe asks for none */
   int64_t first_step;            /* steps taken before this training */
+  int lock;                      /* on the folder; the first rank's */
 } training;
 
 static ad_status agree(ad_run *run, ad_status own, const char *site) {
@@ -179,8 +181,16 @@ static ad_status open_metrics(training *t) {
   return ad_metrics_open(t->options.folder, t->first_step, &t->metrics);
 }
 
+/* From here to the end of the training, whatever it is, nobody else writes there. */
+static ad_status take_folder(training *t) {
+  if (!ad_run_is_first(t->run)) return AD_OK;
+  AD_TRY(ad_folder_make(t->options.folder));
+  return ad_lock_take(t->options.folder, &t->lock);
+}
+
 static ad_status begin(training *t) {
   const ad_recipe *recipe = t->run->recipe;
+  AD_TRY(agree(t->run, take_folder(t), AD_HERE));
   AD_TRY(ad_path_in(t->options.folder, "checkpoints", &t->checkpoints));
   AD_TRY(t->options.resume ? resume(t) : agree(t->run, refuse_earlier(t), AD_HERE));
   AD_TRY(agree(t->run, open_metrics(t), AD_HERE));
@@ -217,14 +227,18 @@ ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *
   ad_train_options own;
   AD_TRY(take_options(recipe, options, folder, &own));
   AD_TRY(ad_folder_make(own.folder));
-  if (!access(own.folder, W_OK | X_OK)) return AD_OK;
-  return ad_fail(AD_IO, "%s: nothing can be written to this folder: %s", own.folder, strerror(errno));
+  if (access(own.folder, W_OK | X_OK))
+    return ad_fail(AD_IO, "%s: nothing can be written to this folder: %s", own.folder, strerror(errno));
+  int lock;
+  AD_TRY(ad_lock_take(own.folder, &lock));
+  ad_lock_give(lock);  // the first rank takes it
+  return AD_OK;
 }
 
 ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_options *options) {
   AD_NEED(comm, recipe);
   char folder[FOLDER_MAX];
-  training t = {0};
+  training t = {.lock = AD_LOCK_NONE};
   AD_TRY(take_options(recipe, options, folder, &t.options));
   ad_run_options of_run = {.size = sizeof of_run, .any_recipe = t.options.force};
   AD_TRY(ad_run_create(comm, recipe, &of_run, &t.run));
@@ -233,5 +247,6 @@ ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_option
   ad_release(t.checkpoints);
   ad_metrics_destroy(&t.metrics);
   ad_run_destroy(t.run);
+  ad_lock_give(t.lock);
   return status;
 }

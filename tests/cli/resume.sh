@@ -134,6 +134,18 @@ step=$(ls long/checkpoints) && step=${step#step-}
 train -o long --resume --set train.steps=$((step + 2)) || fail "resume after Ctrl-C"
 [ "$(first_step)" = "$step" ] || fail "it goes on where it was stopped"
 
+# Two runs in one folder: the second is refused, before and under --resume; a kill leaves no lock behind.
+"$addend" train "$recipe" --set train.steps=100000 -o shared >out 2>err & launcher=$!
+for _ in $(seq 100); do [ ! -s shared/metrics.jsonl ] || break; sleep 0.1; done
+lines=$(wc -l <shared/metrics.jsonl)
+for more in --resume ""; do
+  exits_with 3 train -o shared $more
+  grep -q "^addend: shared: another run writes to this folder (process [0-9]* on " err || fail "the folder is locked"
+done
+kill -9 $launcher && wait $launcher 2>/dev/null || true
+[ "$(wc -l <shared/metrics.jsonl)" -ge "$lines" ] || fail "the first run's metrics were not touched"
+train -o shared --resume || fail "the lock is gone with the killed run"
+
 # Killed while it writes one checkpoint after another: what has a name is whole.
 for steps in 3 6 9; do
   rm -rf killed && mkdir -p killed

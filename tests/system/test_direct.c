@@ -229,7 +229,7 @@ static void the_parts_of_a_run_fit_together(void **state) {
 }
 
 static void the_folder_of_a_run_is_made_or_refused(void **state) {
-  char path[96];
+  char path[96], lock[96];
   struct stat is;
   ad_recipe *recipe = recipe_of("dp=1", 0);
   snprintf(path, sizeof path, "%s/runs/deep", folder);
@@ -237,6 +237,9 @@ static void the_folder_of_a_run_is_made_or_refused(void **state) {
   must(ad_train_make_folder(recipe, &options));
   must(ad_train_make_folder(recipe, &options)); /* it is there */
   assert_true(!stat(path, &is) && S_ISDIR(is.st_mode));
+  snprintf(path, sizeof path, "%s/runs/deep/.lock", folder);
+  assert_int_equal(unlink(path), 0);
+  snprintf(path, sizeof path, "%s/runs/deep", folder);
   assert_int_equal(rmdir(path), 0);
   snprintf(path, sizeof path, "%s/runs", folder);
   assert_int_equal(rmdir(path), 0);
@@ -245,6 +248,8 @@ static void the_folder_of_a_run_is_made_or_refused(void **state) {
   options.folder = folder;
   options.resume = 1; /* nothing was written there: it begins */
   must(ad_train_make_folder(recipe, &options));
+  snprintf(lock, sizeof lock, "%s/.lock", folder);
+  assert_int_equal(unlink(lock), 0);
   assert_int_equal(ad_train_make_folder(recipe, &below), AD_IO);
   assert_non_null(strstr(ad_last_error(), text_path));
   ad_recipe_destroy(recipe);

@@ -47,8 +47,13 @@ static int make_folder(void **state) {
 }
 
 static int remove_folder(void **state) {
-  static const char *const names[] = {"deep er/metrics.jsonl", "deep er/trace.json",          "deep er/report.html",
-                                      "deep er/check.json",    "deep er/weights.safetensors", "blocked"};
+  static const char *const names[] = {"deep er/metrics.jsonl",
+                                      "deep er/trace.json",
+                                      "deep er/report.html",
+                                      "deep er/check.json",
+                                      "deep er/weights.safetensors",
+                                      "deep er/.lock",
+                                      "blocked"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) unlink(in_folder(names[i]));
   rmdir(in_folder("deep er"));
   return rmdir(folder);
