@@ -10,6 +10,7 @@
 enum {
   KEY_RESUME = 'r',
   KEY_FORCE = 256,
+  KEY_OVERWRITE,
   PATIENCE_SECONDS = 600 /* to finish a step and write a checkpoint of any size */
 };
 
@@ -21,13 +22,15 @@ static const struct argp_option options[] = {
      0},
     {"force", KEY_FORCE, NULL, 0, "With --resume: go on though the checkpoint is of another model, data or schedule",
      0},
+    {"overwrite", KEY_OVERWRITE, NULL, 0, "Replace the run that the folder holds: its metrics, results and checkpoints",
+     0},
     {0},
 };
 
 typedef struct train_input {
   cli_recipe_options recipe;
   const char *folder;
-  int resume, force;
+  int resume, force, overwrite;
 } train_input;
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
@@ -42,7 +45,11 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       return input->resume = 1, 0;
     case KEY_FORCE:
       return input->force = 1, 0;
+    case KEY_OVERWRITE:
+      return input->overwrite = 1, 0;
     case ARGP_KEY_END:
+      if (input->overwrite && input->resume)
+        argp_error(state, "--resume goes on with a run, --overwrite replaces it: give one of them");
       if (input->force && !input->resume) argp_error(state, "--force goes with --resume");
       return 0;
     default:
@@ -73,7 +80,7 @@ typedef struct train_story {
 typedef struct train_job {
   const ad_recipe *recipe;
   const char *folder;
-  int resume, force;
+  int resume, force, overwrite;
   train_story *story;
 } train_job;
 
@@ -100,7 +107,8 @@ static ad_status train_here(ad_comm *comm, const train_job *job) {
                             .progress = progress,
                             .context = job->story,
                             .resume = job->resume,
-                            .force = job->force};
+                            .force = job->force,
+                            .overwrite = job->overwrite};
   ad_status status = ad_train(comm, job->recipe, &train);
   if (status == AD_INTERRUPTED) return job->story->stopped = 1, AD_OK;
   if (status) ad_comm_fail(comm, status, ad_last_error());
@@ -165,7 +173,8 @@ static int print_stop(const train_job *job) {
 }
 
 static int launch(train_job *job, int json) {
-  ad_train_options training = {.size = sizeof training, .folder = job->folder, .resume = job->resume};
+  ad_train_options training = {
+      .size = sizeof training, .folder = job->folder, .resume = job->resume, .overwrite = job->overwrite};
   ad_status status = ad_train_make_folder(job->recipe, &training);
   int64_t ranks = 0;
   if (!status) status = ad_recipe_world(job->recipe, &ranks);
@@ -212,7 +221,8 @@ static int train(const ad_recipe *recipe, const train_input *input) {
   snprintf(folder, sizeof folder, "runs/%s", recipe->name);
   train_story *story = mmap(NULL, sizeof *story, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (story == MAP_FAILED) return fprintf(stderr, "addend: no memory\n"), CLI_UNFINISHED;
-  train_job job = {recipe, input->folder ? input->folder : folder, input->resume, input->force, story};
+  train_job job = {recipe, input->folder ? input->folder : folder, input->resume, input->force, input->overwrite,
+                   story};
   ad_set_log(tell, NULL);
   int result = ad_comm_launched() ? train_as_rank(&job, input->recipe.json) : launch(&job, input->recipe.json);
   munmap(story, sizeof *story);

@@ -31,7 +31,7 @@ _addend() {
       mapfile -t COMPREPLY < <(compgen $kind -- "$current") && return ;;
   esac
   case $command in
-    train) options+=" --json --set --out --resume --force" ;;
+    train) options+=" --json --set --out --resume --force --overwrite" ;;
     plan) options+=" --json --set --ranks-per-node" ;;
     check) options+=" --json --set --steps --dtype --directional --sabotage --out" ;;
     bench) options+=" --json --peers --quick --op --ranks --largest" ;;

@@ -12,6 +12,7 @@ complete -c addend -n '__fish_seen_subcommand_from train check plan bench' -l js
 complete -c addend -n '__fish_seen_subcommand_from train check plan' -l set -x -d 'replace a node of the recipe: PATH=VALUE'
 complete -c addend -n '__fish_seen_subcommand_from train' -s o -l out -x -a '(__fish_complete_directories)' -d 'where metrics, checkpoints and the report go'
 complete -c addend -n '__fish_seen_subcommand_from train' -l resume -d 'go on from the newest usable checkpoint'
+complete -c addend -n '__fish_seen_subcommand_from train' -l overwrite -d 'replace the run that the folder holds'
 complete -c addend -n '__fish_seen_subcommand_from train' -l force -d 'with --resume: go on from the checkpoint of another model, data or schedule'
 complete -c addend -n '__fish_seen_subcommand_from check' -l steps -x -d 'compare several steps'
 complete -c addend -n '__fish_seen_subcommand_from check' -l dtype -x -a 'f64 f32 recipe' -d 'of the proof'

@@ -114,9 +114,10 @@ typedef struct ad_train_options {
   int resume; /* 1: go on from the newest usable checkpoint in FOLDER/checkpoints; begin with the first step where there
                * is none, and where all steps were taken write what is missing */
   int force;  /* 1: `resume` goes on from the checkpoint of another recipe too */
+  int overwrite; /* 1: removes what an earlier run left in the folder; else that is AD_INVALID, but for `resume` */
 } ad_train_options;
-/* Makes the folder, as ad_train does: what is wrong with it, or that another run writes there, is known before
- * any rank starts. AD_IO. Local. */
+/* Makes the folder, as ad_train does: what is wrong with it, that another run writes there or that
+ * an earlier one would be overwritten, is known before any rank starts. AD_IO, AD_INVALID. Local. */
 AD_API AD_CHECKED ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *options);
 AD_API AD_CHECKED ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_options *options);
 /* Asks the training of this process to stop: ad_train ends after the present step, on all ranks, with its files and, if

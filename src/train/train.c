@@ -11,6 +11,7 @@
 #include "comm/agree.h"
 #include "io/file.h"
 #include "io/lock.h"
+#include "train/folder.h"
 #include "train/metrics.h"
 #include "train/report.h"
 #include "train/run.h"
@@ -133,18 +134,6 @@ static ad_status finish(training *t) {
   return status;
 }
 
-// Checkpoints of another run would be taken for this one's: nobody loses them by forgetting --resume.
-static ad_status refuse_earlier(const training *t) {
-  int64_t newest =
-      ad_run_is_first(t->run) && t->run->recipe->checkpoint.every ? ad_checkpoint_newest(t->checkpoints) : -1;
-  if (newest < 0) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "%s holds checkpoints of an earlier run, the newest after %lld steps: go on from it with --resume, write "
-      "to another folder with --out, or remove them",
-      t->checkpoints, (long long)newest);
-}
-
 /* -1: there is no checkpoint. The first rank looks, for all. */
 static ad_status find_newest(training *t, int64_t *out) {
   *out = ad_run_is_first(t->run) ? ad_checkpoint_newest(t->checkpoints) : -1;
@@ -185,14 +174,16 @@ static ad_status open_metrics(training *t) {
 static ad_status take_folder(training *t) {
   if (!ad_run_is_first(t->run)) return AD_OK;
   AD_TRY(ad_folder_make(t->options.folder));
-  return ad_lock_take(t->options.folder, &t->lock);
+  AD_TRY(ad_lock_take(t->options.folder, &t->lock));
+  AD_TRY(ad_run_folder_check(t->run->recipe, &t->options));
+  return t->options.overwrite ? ad_run_folder_clear(t->options.folder) : AD_OK;
 }
 
 static ad_status begin(training *t) {
   const ad_recipe *recipe = t->run->recipe;
   AD_TRY(agree(t->run, take_folder(t), AD_HERE));
   AD_TRY(ad_path_in(t->options.folder, "checkpoints", &t->checkpoints));
-  AD_TRY(t->options.resume ? resume(t) : agree(t->run, refuse_earlier(t), AD_HERE));
+  if (t->options.resume) AD_TRY(resume(t));
   AD_TRY(agree(t->run, open_metrics(t), AD_HERE));
   if (!recipe->checkpoint.every) return AD_OK;
   return ad_checkpointer_create(t->run->comm, t->run->everyone.mesh, t->checkpoints, recipe->checkpoint.keep,
@@ -216,6 +207,8 @@ enum { FOLDER_MAX = 512 };
 static ad_status take_options(const ad_recipe *recipe, const ad_train_options *options, char folder[FOLDER_MAX],
                               ad_train_options *out) {
   AD_TRY(ad_options_take(out, sizeof *out, options, "ad_train_options"));
+  if (out->resume && out->overwrite)
+    return ad_fail(AD_INVALID, "a run is either gone on with or overwritten: ask for one of `resume`, `overwrite`");
   snprintf(folder, FOLDER_MAX, "runs/%s", recipe->name);
   if (!out->folder) out->folder = folder;
   return AD_OK;
@@ -232,7 +225,7 @@ ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *
   int lock;
   AD_TRY(ad_lock_take(own.folder, &lock));
   ad_lock_give(lock);  // the first rank takes it
-  return AD_OK;
+  return ad_run_folder_check(recipe, &own);
 }
 
 ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_options *options) {

@@ -57,6 +57,7 @@ killed_rank_is_named() { # kills the given rank; the others stop, and say who di
 for delay in 0.0 0.3 0.7; do start; sleep $delay; killed_rank_is_named 1; done # a rank dies in training
 start; killed_rank_is_named 0 # the one that writes
 for rank in 0 2; do # while ranks start and join
+  rm -rf run
   in_background train "$recipe" --set train.steps=100000 -o "$work/run"
   wait_for_ranks 3; killed_rank_is_named $rank
 done
@@ -89,6 +90,7 @@ P
 for name in INT TERM; do start; kill -$name $launcher; stopped_cleanly; done # Ctrl-C, kill
 start; for pid in $launcher $ranks; do kill -INT "$pid"; done; stopped_cleanly # as a terminal does it: everybody
 start; kill -TERM "$(cut -d' ' -f2 <<<"$ranks")"; stopped_cleanly # one rank alone was asked
+rm -rf run
 in_background train "$recipe" --set train.steps=100000 -o "$work/run"
 wait_for_ranks 3; kill -INT $launcher; wait_for_end 12 # before the first step
 [ $status -eq 3 ] || fail "a run stopped early is exit 3, not $status"
@@ -134,7 +136,7 @@ for staging in x 2 true; do
   status=0; ADDEND_STAGING=$staging "$addend" check "$recipe" >out 2>err || status=$?
   [ $status -eq 2 ] && grep -q "^addend: ADDEND_STAGING must be 0 or 1, is \"$staging\"" err || { cat err >&2; fail "staging: $staging"; }
 done
-could_not "step [0-9]*: the loss on rank [0-2] is not a finite number" train "$recipe" -o run \
+could_not "step [0-9]*: the loss on rank [0-2] is not a finite number" train "$recipe" -o run --overwrite \
   --set train.lr=100 --set train.weight_decay=1000 --set train.warmup=0 --set train.clip=0 --json
 could_not "no memory" check "$recipe" --set model.d_model=65536 --json
 could_not "rank [0-2]: no memory for [0-9]* bytes that ranks share" train "$recipe" -o big --set model.d_model=262144

@@ -55,8 +55,25 @@ for case in "hsdp-2x2 1 {param: f16, loss_scale: 19}" "hsdp-3x2 2 {param: bf16, 
   [ "$(first_step)" = 2 ] || fail "$name goes on after step 2 under another sharding"
 done
 
-exits_with 2 train -o straight
-grep -q -- --resume err || fail "an earlier run's checkpoints are not overwritten"
+# A run that is there is not overwritten unasked, and the message says which it is.
+refuses() { # folder, words of the message
+  (cd "$1" && find . -type f ! -name .lock -exec cksum {} + | sort) >before
+  exits_with 2 train -o "$1" ${3:-}
+  grep -q "^addend: $1 holds $2.*--overwrite replaces it" err || fail "which run is there: $1"
+  (cd "$1" && find . -type f ! -name .lock -exec cksum {} + | sort) >after
+  cmp before after || fail "nothing in it was changed: $1"
+}
+refuses straight "a finished run of 10 steps: --resume goes on from its checkpoint after 10 steps, with a larger train.steps"
+refuses stopped "a run that took 10 of 10 steps: --resume goes on from its checkpoint after 5 steps;"
+cp -r straight bare && rm -r bare/checkpoints
+refuses bare "a finished run of 10 steps: it has no checkpoint to go on from"
+refuses bare "a finished run of 10 steps: it has no checkpoint to go on from" --resume
+cp -r straight replaced && echo kept >replaced/notes && touch replaced/check.json
+train -o replaced --overwrite --set train.steps=3 --set checkpoint.every=0 || fail "--overwrite"
+[ "$(wc -l <replaced/metrics.jsonl)" -eq 3 ] && [ ! -e replaced/checkpoints ] || fail "the earlier run is gone"
+[ -e replaced/notes ] && [ -e replaced/check.json ] || fail "other files stay"
+exits_with 2 train -o replaced --overwrite --resume
+grep -q "give one of them" err || fail "--resume or --overwrite"
 # A run that died between its last checkpoint and its weights is finished; one that is finished stays as it is.
 cp -r straight nearly && rm nearly/weights.safetensors nearly/report.html
 for _ in missing there; do

@@ -74,7 +74,7 @@ echo "mistakes: refused with their sentence"
 # A killed rank: the launcher says so and ends the others.
 for first in 3 2; do
   mkdir -p "$work/pids"
-  ADDEND_TEST_PIDS=$work/pids "${launch[@]}" -n 3 "$work/place" "$first" "$build/addend" train "$recipe" --set train.steps=1000000 --out "$work/killed" >"$work/out" 2>&1 &
+  ADDEND_TEST_PIDS=$work/pids "${launch[@]}" -n 3 "$work/place" "$first" "$build/addend" train "$recipe" --set train.steps=1000000 --overwrite --out "$work/killed" >"$work/out" 2>&1 &
   launcher=$!
   for _ in $(seq 100); do [ -s "$work/killed/metrics.jsonl" ] && break; sleep 0.1; done
   [ -s "$work/killed/metrics.jsonl" ] || { kill $launcher; fail "training did not start: $(cat "$work/out")"; }

@@ -300,7 +300,7 @@ static void training_leaves_checkpoints_and_goes_on_from_them(void **state) {
   assert_string_equal(train((job){.loads = 1}), "");  // there is none yet
   assert_true(is_there("checkpoints/step-6/index.json") && is_there("weights.safetensors"));
   assert_false(is_there("checkpoints/step-3"));  // one is kept
-  assert_non_null(strstr(train((job){0}), "earlier run"));
+  assert_non_null(strstr(train((job){0}), "holds a finished run of 6 steps: --resume"));
 }
 
 static void resuming_a_finished_run_writes_what_is_missing(void **state) {

@@ -1,0 +1,95 @@
+/* Looking into a run's folder, and clearing it. What a run writes there is decided in train.c. */
+#include "train/folder.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "io/checkpoint_folder.h"
+#include "io/file.h"
+#include "train/metrics.h"
+
+typedef struct earlier {
+  int64_t steps;      /* lines of its metrics */
+  int64_t checkpoint; /* steps of its newest one; -1: none */
+  int has_weights;
+} earlier;
+
+static ad_status count_steps(const char *folder, int64_t *out) {
+  ad_metrics metrics;
+  AD_TRY(ad_metrics_read(folder, INT64_MAX, &metrics));
+  *out = (int64_t)metrics.count;
+  ad_metrics_destroy(&metrics);
+  return AD_OK;
+}
+
+static ad_status look_at(const char *folder, earlier *out) {
+  char *checkpoints, *weights;
+  AD_TRY(count_steps(folder, &out->steps));
+  AD_TRY(ad_path_in(folder, "checkpoints", &checkpoints));
+  out->checkpoint = ad_checkpoint_newest(checkpoints);
+  ad_release(checkpoints);
+  AD_TRY(ad_path_in(folder, "weights.safetensors", &weights));
+  out->has_weights = !access(weights, F_OK);
+  ad_release(weights);
+  return AD_OK;
+}
+
+/* "a finished run of 300 steps", "a run that took 120 of 300 steps" */
+static void describe(const earlier *found, int64_t steps, char *words, size_t size) {
+  int64_t taken = found->steps > found->checkpoint ? found->steps : found->checkpoint;
+  if (found->has_weights && taken >= steps)
+    snprintf(words, size, "a finished run of %lld steps", (long long)taken);
+  else
+    snprintf(words, size, "a run that took %lld of %lld steps", (long long)taken, (long long)steps);
+}
+
+static ad_status refuse(const earlier *found, int64_t steps, const char *folder) {
+  char words[96], resume[160] = "it has no checkpoint to go on from";
+  describe(found, steps, words, sizeof words);
+  int is_finished = found->checkpoint >= steps;
+  if (found->checkpoint >= 0)
+    snprintf(resume, sizeof resume, "--resume goes on from its checkpoint after %lld steps%s",
+             (long long)found->checkpoint, is_finished ? ", with a larger train.steps" : "");
+  return ad_fail(AD_INVALID, "%s holds %s: %s; --overwrite replaces it, --out writes to another folder", folder, words,
+                 resume);
+}
+
+/* With `resume` a run that was killed before its first checkpoint begins again; one that has given its weights does not
+ * lose them. */
+ad_status ad_run_folder_check(const ad_recipe *recipe, const ad_train_options *options) {
+  earlier found = {0};
+  if (options->overwrite) return AD_OK;
+  AD_TRY(look_at(options->folder, &found));
+  int is_kept = options->resume ? found.has_weights && found.checkpoint < 0
+                                : found.steps || found.has_weights || found.checkpoint >= 0;
+  return is_kept ? refuse(&found, recipe->train.steps, options->folder) : AD_OK;
+}
+
+static ad_status remove_file(const char *folder, const char *name) {
+  char *path;
+  AD_TRY(ad_path_in(folder, name, &path));
+  ad_status status = AD_OK;
+  if (unlink(path) && errno != ENOENT) status = ad_fail(AD_IO, "%s: cannot be removed: %s", path, strerror(errno));
+  ad_release(path);
+  return status;
+}
+
+static ad_status remove_checkpoints(const char *folder) {
+  char *path;
+  AD_TRY(ad_path_in(folder, "checkpoints", &path));
+  ad_status status = AD_OK;
+  while (!status && ad_checkpoint_newest(path) >= 0) status = ad_checkpoint_remove_older(path, INT64_MAX, 0);
+  rmdir(path);  // unless somebody keeps other things there
+  ad_release(path);
+  return status;
+}
+
+ad_status ad_run_folder_clear(const char *folder) {
+  static const char *const names[] = {"weights.safetensors", "report.html", "trace.json", "metrics.jsonl"};
+  AD_TRY(remove_checkpoints(folder));
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) AD_TRY(remove_file(folder, names[i]));
+  return AD_OK;
+}
