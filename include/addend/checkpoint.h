@@ -4,7 +4,8 @@
  * FOLDER/step-N/ is a complete checkpoint after N steps: rank-R.safetensors with the pieces that rank R wrote, and
  * index.json, which says which slice of which value is in which file, with every file's xxhash64. Every distinct
  * element is written once: by the rank that is first on the axes on which the value is R or I. A folder that is still
- * being written is named step-N.tmp; it gets its name when all of it is on disk. Ranks share the folder's file system.
+ * being written is named step-N.TOKEN.tmp, TOKEN drawn by chance; it gets its name when all of it is on disk. Ranks
+ * share the folder's file system.
  */
 #ifndef ADDEND_CHECKPOINT_H
 #define ADDEND_CHECKPOINT_H

@@ -15,6 +15,7 @@
 #include "io/checkpoint_index.h"
 #include "io/checkpoint_snapshot.h"
 #include "io/file.h"
+#include "io/unfinished.h"
 
 /* Every rank writes its shard; when all have, the first rank writes the index and puts the folder in place. */
 typedef enum phase { IDLE, SHARDS, INDEX } phase;
@@ -23,6 +24,7 @@ struct ad_checkpointer {
   ad_comm *comm;
   ad_group group; /* all ranks of the mesh */
   char *folder;
+  char token[AD_TOKEN_SIZE]; /* in the names of unfinished ones, the same on all ranks */
   int64_t keep, step;
   phase phase;
   int runs; /* 1: the thread was started and is to be joined */
@@ -53,7 +55,7 @@ static ad_status write_shard_in(ad_checkpointer *c, const char *folder) {
 
 static ad_status write_shard(ad_checkpointer *c) {
   char *folder;
-  AD_TRY(ad_checkpoint_path(c->folder, c->step, 0, &folder));
+  AD_TRY(ad_checkpoint_path(c->folder, c->step, c->token, &folder));
   ad_status status = write_shard_in(c, folder);
   ad_release(folder);
   return status;
@@ -64,14 +66,14 @@ static ad_status write_index_in(ad_checkpointer *c, const char *folder) {
   AD_TRY(ad_path_in(folder, "index.json", &path));
   ad_status status = ad_index_write(c->index, path);
   if (!status) status = ad_folder_sync(folder);
-  if (!status) status = ad_checkpoint_place(c->folder, c->step);
+  if (!status) status = ad_checkpoint_place(c->folder, c->step, c->token);
   ad_release(path);
   return status;
 }
 
 static ad_status write_index(ad_checkpointer *c) {
   char *folder;
-  AD_TRY(ad_checkpoint_path(c->folder, c->step, 0, &folder));
+  AD_TRY(ad_checkpoint_path(c->folder, c->step, c->token, &folder));
   ad_status status = write_index_in(c, folder);
   ad_release(folder);
   // That old checkpoints cannot be removed is a warning, since the new one is complete.
@@ -132,7 +134,7 @@ static ad_status agree_on_phase(ad_checkpointer *c) {
 
 static void remove_incomplete(const ad_checkpointer *c) {
   char *folder;
-  if (!is_first(c) || ad_checkpoint_path(c->folder, c->step, 0, &folder)) return;
+  if (!is_first(c) || ad_checkpoint_path(c->folder, c->step, c->token, &folder)) return;
   if (ad_folder_remove(folder)) ad_log(AD_LOG_WARNING, "%s", ad_last_error());
   ad_release(folder);
 }
@@ -237,6 +239,16 @@ static ad_status prepare_folder(const ad_checkpointer *c) {
   return ad_checkpoint_clean(c->folder);
 }
 
+/* The first rank draws, for all. */
+static ad_status draw_token(ad_checkpointer *c) {
+  int64_t bits = is_first(c) ? ad_token_bits() : 0;
+  ad_collective broadcast = {
+      .op = AD_BROADCAST, .group = c->group, .in = &bits, .out = &bits, .count = 1, .dtype = AD_I64, .site = AD_HERE};
+  AD_TRY(ad_comm_run(c->comm, &broadcast));
+  ad_token_print(bits, c->token);
+  return AD_OK;
+}
+
 ad_status ad_checkpointer_create(ad_comm *comm, const ad_mesh *mesh, const char *folder, int64_t keep,
                                  ad_checkpointer **out) {
   AD_NEED(comm, mesh, folder, out);
@@ -250,6 +262,7 @@ ad_status ad_checkpointer_create(ad_comm *comm, const ad_mesh *mesh, const char 
   c->keep = keep;
   ad_status status = ad_copy_string(folder, &c->folder);
   if (!status && !ad_comm_is_dry(comm)) status = ad_agree(comm, &c->group, prepare_folder(c), AD_HERE);
+  if (!status && !ad_comm_is_dry(comm)) status = draw_token(c);
   if (status) {
     ad_checkpointer_destroy(c);
     return status;

@@ -52,9 +52,10 @@ int64_t ad_checkpoint_newest(const char *folder) {
   return ad_checkpoint_steps(folder, steps) ? steps[0] : -1;
 }
 
-ad_status ad_checkpoint_path(const char *folder, int64_t step, int is_complete, char **out) {
+ad_status ad_checkpoint_path(const char *folder, int64_t step, const char *token, char **out) {
   char name[NAME_SIZE];
-  snprintf(name, sizeof name, "%s%lld%s", prefix, (long long)step, is_complete ? "" : ".tmp");
+  snprintf(name, sizeof name, "%s%lld%s%s%s", prefix, (long long)step, token ? "." : "", token ? token : "",
+           token ? ".tmp" : "");
   return ad_path_in(folder, name, out);
 }
 
@@ -101,7 +102,7 @@ static ad_status remove_leaving(const char *folder, int64_t step) {
 static ad_status set_aside(const char *folder, int64_t step) {
   char *complete = NULL, *leaving = NULL;
   ad_status status = remove_leaving(folder, step);
-  if (!status) status = ad_checkpoint_path(folder, step, 1, &complete);
+  if (!status) status = ad_checkpoint_path(folder, step, NULL, &complete);
   if (!status) status = leaving_path(folder, step, &leaving);
   if (!status && rename(complete, leaving) && errno != ENOENT)
     status = ad_fail(AD_IO, "%s: cannot be removed: %s", complete, strerror(errno));
@@ -110,10 +111,10 @@ static ad_status set_aside(const char *folder, int64_t step) {
   return status;
 }
 
-ad_status ad_checkpoint_place(const char *folder, int64_t step) {
+ad_status ad_checkpoint_place(const char *folder, int64_t step, const char *token) {
   char *written = NULL, *complete = NULL;
-  ad_status status = ad_checkpoint_path(folder, step, 0, &written);
-  if (!status) status = ad_checkpoint_path(folder, step, 1, &complete);
+  ad_status status = ad_checkpoint_path(folder, step, token, &written);
+  if (!status) status = ad_checkpoint_path(folder, step, NULL, &complete);
   if (!status) status = set_aside(folder, step);
   if (!status) status = move_folder(written, complete);
   if (!status) status = ad_folder_sync(folder);

@@ -201,7 +201,7 @@ static ad_status try_steps(loading *l, const char *folder, const int64_t *steps,
   ad_text text = ad_text_on(reasons, sizeof reasons);
   for (int64_t i = 0; i < count; i++) {
     int usable;
-    AD_TRY(ad_checkpoint_path(folder, steps[i], 1, &l->folder));
+    AD_TRY(ad_checkpoint_path(folder, steps[i], NULL, &l->folder));
     ad_status status = try_checkpoint(l, &usable);
     ad_release(l->folder);
     if (usable || status != AD_IO) return status;

@@ -176,9 +176,23 @@ ad_status ad_folder_make(const char *folder) {
   return status;
 }
 
+static DIR *open_folder(const char *path) {
+  int file = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  DIR *folder = file < 0 ? NULL : fdopendir(file);
+  if (!folder && file >= 0) close(file);
+  return folder;
+}
+
+/* A file or a link that stands where a folder was expected. */
+static ad_status remove_other(const char *path) {
+  int reason = errno;
+  if (reason == ENOENT || ((reason == ELOOP || reason == ENOTDIR) && !unlink(path))) return AD_OK;
+  return cannot_read(path, reason);
+}
+
 ad_status ad_folder_remove(const char *path) {
-  DIR *folder = opendir(path);
-  if (!folder) return errno == ENOENT ? AD_OK : cannot_read(path, errno);
+  DIR *folder = open_folder(path);
+  if (!folder) return remove_other(path);
   for (const struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) {
     if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) unlinkat(dirfd(folder), entry->d_name, 0);
   }

@@ -31,7 +31,8 @@ int ad_file_is_older(const char *path, const char *other);
 AD_CHECKED ad_status ad_path_in(const char *folder, const char *name, char **out);
 /* Makes the folder and those above it; one that is there already will do. */
 AD_CHECKED ad_status ad_folder_make(const char *path);
-/* Removes the folder and the files in it; folders inside it are not entered. One that is not there will do. */
+/* Removes the folder and the files in it; folders inside it are not entered. One that is not there will do; of a file
+ * or a link in its place that alone is removed. */
 AD_CHECKED ad_status ad_folder_remove(const char *path);
 /* Waits until the names in the folder are on disk. */
 AD_CHECKED ad_status ad_folder_sync(const char *path);

@@ -9,7 +9,11 @@
 #include "base/memory.h"
 #include "io/checkpoint_folder.h"
 #include "io/file.h"
+#include "io/unfinished.h"
 #include "train/metrics.h"
+
+static const char *const results[] = {"weights.safetensors", "report.html", "trace.json", "metrics.jsonl"};
+enum { RESULTS = sizeof results / sizeof *results };
 
 typedef struct earlier {
   int64_t steps;      /* lines of its metrics */
@@ -87,9 +91,10 @@ static ad_status remove_checkpoints(const char *folder) {
   return status;
 }
 
+ad_status ad_run_folder_tidy(const char *folder) { return ad_unfinished_remove(folder, results, RESULTS); }
+
 ad_status ad_run_folder_clear(const char *folder) {
-  static const char *const names[] = {"weights.safetensors", "report.html", "trace.json", "metrics.jsonl"};
   AD_TRY(remove_checkpoints(folder));
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) AD_TRY(remove_file(folder, names[i]));
+  for (size_t i = 0; i < RESULTS; i++) AD_TRY(remove_file(folder, results[i]));
   return AD_OK;
 }

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "io/file.h"
+#include "io/unfinished.h"
 #include "recipe/locale.h"
 
 static const size_t probe_bytes = 1 << 16;  // a run writes about this much before its first minute is over
@@ -112,13 +113,22 @@ static ad_status read_file(ad_metrics *metrics, const char *folder, int64_t firs
   return first_step ? read_earlier(metrics, first_step) : AD_OK;
 }
 
-static ad_status open_file(ad_metrics *metrics, const char *folder, int64_t first_step) {
-  AD_TRY(read_file(metrics, folder, first_step));
-  metrics->file = fopen(metrics->path, "w");
+static ad_status begin_file(ad_metrics *metrics, const char *path) {
+  metrics->file = fopen(path, "wx");
   if (!metrics->file) return cannot_write(metrics->path, errno);
   AD_TRY(probe(metrics->file, metrics->path));
   for (size_t i = 0; i < metrics->count; i++) AD_TRY(write_line(metrics, &metrics->list[i]));
   return AD_OK;
+}
+
+/* The earlier file stays until all that is kept of it stands in the new one. */
+static ad_status open_file(ad_metrics *metrics, const char *folder, int64_t first_step) {
+  AD_TRY(read_file(metrics, folder, first_step));
+  char *unfinished;
+  AD_TRY(ad_unfinished_path(metrics->path, &unfinished));
+  ad_status status = ad_unfinished_end(unfinished, metrics->path, begin_file(metrics, unfinished));
+  ad_release(unfinished);
+  return status;
 }
 
 static ad_status hand_out(ad_status status, ad_metrics *metrics, ad_metrics *out) {

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "io/file.h"
+#include "io/unfinished.h"
 #include "recipe/locale.h"
 #include "train/plot.h"
 #include "train/run.h"
@@ -205,13 +206,21 @@ static ad_status write_page(FILE *page, const ad_report *report) {
   return AD_OK;
 }
 
-static ad_status write_file(const char *path, const ad_report *report) {
+static ad_status write_unfinished(const char *path, const ad_report *report) {
   FILE *page = fopen(path, "w");
   if (!page) return ad_fail(AD_IO, "%s: the report cannot be written: %s", path, strerror(errno));
   ad_status status = write_page(page, report);
   int failed = ferror(page);
   failed |= fclose(page);
   if (!status && failed) status = ad_fail(AD_IO, "%s: the report could not be written whole", path);
+  return status;
+}
+
+static ad_status write_file(const char *path, const ad_report *report) {
+  char *unfinished;
+  AD_TRY(ad_unfinished_path(path, &unfinished));
+  ad_status status = ad_unfinished_end(unfinished, path, write_unfinished(unfinished, report));
+  ad_release(unfinished);
   return status;
 }
 

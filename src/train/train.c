@@ -11,6 +11,7 @@
 #include "comm/agree.h"
 #include "io/file.h"
 #include "io/lock.h"
+#include "io/unfinished.h"
 #include "train/folder.h"
 #include "train/metrics.h"
 #include "train/report.h"
@@ -86,10 +87,18 @@ static ad_status train_steps(training *t) {
   return AD_OK;
 }
 
+static ad_status replace_trace(const ad_timeline *timeline, const char *path) {
+  char *unfinished;
+  AD_TRY(ad_unfinished_path(path, &unfinished));
+  ad_status status = ad_unfinished_end(unfinished, path, ad_timeline_write(timeline, unfinished));
+  ad_release(unfinished);
+  return status;
+}
+
 static ad_status write_trace(const training *t, const ad_timeline *timeline) {
   char *path;
   AD_TRY(ad_path_in(t->options.folder, "trace.json", &path));
-  ad_status status = ad_timeline_write(timeline, path);
+  ad_status status = replace_trace(timeline, path);
   ad_release(path);
   return status;
 }
@@ -176,6 +185,7 @@ static ad_status take_folder(training *t) {
   AD_TRY(ad_folder_make(t->options.folder));
   AD_TRY(ad_lock_take(t->options.folder, &t->lock));
   AD_TRY(ad_run_folder_check(t->run->recipe, &t->options));
+  AD_TRY(ad_run_folder_tidy(t->options.folder));
   return t->options.overwrite ? ad_run_folder_clear(t->options.folder) : AD_OK;
 }
 

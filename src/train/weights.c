@@ -1,5 +1,4 @@
 /* Whole parameters as one safetensors file, and back. */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "addend/safetensors.h"
@@ -9,6 +8,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "comm/agree.h"
+#include "io/unfinished.h"
 #include "train/run.h"
 
 /* ---- writing ---- */
@@ -85,17 +85,13 @@ static ad_status write_weights(ad_run *run, const char *path) {
   return status ? status : written;
 }
 
-static ad_status put_in_place(const ad_run *run, const char *from, const char *to) {
-  if (!ad_run_is_first(run) || !rename(from, to)) return AD_OK;
-  return ad_fail(AD_IO, "%s: cannot be renamed to %s: %s", from, to, strerror(errno));
-}
-
 ad_status ad_run_write_weights(ad_run *run, const char *path) {
   AD_NEED(run, path);
-  char unfinished[1024];
-  snprintf(unfinished, sizeof unfinished, "%s.tmp", path);
+  char *unfinished;
+  AD_TRY(ad_run_tell(run, ad_unfinished_path(path, &unfinished)));
   ad_status status = write_weights(run, unfinished);
-  if (!status) status = put_in_place(run, unfinished, path);
+  if (ad_run_is_first(run)) status = ad_unfinished_end(unfinished, path, status);
+  ad_release(unfinished);
   return ad_agree(run->comm, &run->everyone, status, AD_HERE);
 }
 

@@ -130,7 +130,7 @@ no_kernels() { # COMMAND...: refused before any rank starts
     { cat err >&2; fail "kernels: exit $status: $*"; }
 }
 no_kernels check "$recipe"
-no_kernels train "$recipe" -o run
+no_kernels train "$recipe" -o run --overwrite
 no_kernels run -n 2 -- true
 for staging in x 2 true; do
   status=0; ADDEND_STAGING=$staging "$addend" check "$recipe" >out 2>err || status=$?

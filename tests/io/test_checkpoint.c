@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <glob.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@
 #include "array/part.h"
 #include "base/kernels.h"
 #include "base/memory.h"
+#include "io/checkpoint_folder.h"
 #include "io/file.h"
 #include "ranks.h"
 
@@ -234,11 +236,36 @@ static int poll_on_rank(ad_comm *comm, void *context) {
   return 0;
 }
 
+static int count_unfinished(void) {
+  glob_t found;
+  char pattern[96];
+  snprintf(pattern, sizeof pattern, "%s/*.tmp", folder);
+  int count = glob(pattern, 0, NULL, &found) ? 0 : (int)found.gl_pathc;
+  if (count) globfree(&found);
+  return count;
+}
+
 static void polling_completes_them_and_the_last_ones_stay(void **state) {
   assert_int_equal(mkdir(at("step-3.tmp"), 0777), 0);  // an interrupted write
   run_ranks(3, poll_on_rank, (void *)&worlds[3]);
   assert_false(is_there("step-1") || is_there("step-2") || is_there("step-3.tmp") || is_there("step-4.tmp"));
   assert_true(is_there("step-3") && is_there("step-4"));
+}
+
+/* Names that could be known before would be a trap: what a link leads to is neither written nor removed. */
+static void links_in_the_folder_are_not_followed(void **state) {
+  static const char *const links[] = {"step-3.tmp", "step-4.tmp", "step-3.old.tmp"};
+  char victim[96], kept[128];
+  snprintf(victim, sizeof victim, "%s-victim", folder);
+  snprintf(kept, sizeof kept, "%s/kept", victim);
+  assert_int_equal(mkdir(victim, 0777), 0);
+  fclose(fopen(kept, "w"));
+  for (size_t i = 0; i < 3; i++) assert_int_equal(symlink(victim, at(links[i])), 0);
+  run_ranks(3, poll_on_rank, (void *)&worlds[3]);
+  assert_true(is_there("step-3") && is_there("step-4"));
+  assert_int_equal(count_unfinished(), 0);
+  assert_int_equal(unlink(kept), 0);   // it was not removed,
+  assert_int_equal(rmdir(victim), 0);  // and nothing was written beside it
 }
 
 static int saves_one_after_another(ad_comm *comm, void *context) {
@@ -264,7 +291,7 @@ static void saves_wait_for_the_one_before(void **state) {
   run_ranks(4, saves_one_after_another, (void *)&worlds[4]);
   assert_true(is_there("step-5"));
   run_ranks(3, load_on_rank, (void *)&worlds[3]);
-  assert_int_equal(ad_folder_remove(at("step-5.tmp")), AD_OK);
+  assert_int_equal(ad_checkpoint_clean(folder), AD_OK);
 }
 
 /* ---- a full disk ---- */
@@ -290,7 +317,7 @@ static int fill_the_disk(ad_comm *comm, void *context) {
   CHECK_OK(ad_checkpointer_save(c, &s.state));
   CHECK_STATUS(ad_checkpointer_finish(c), AD_IO);
   CHECK_MESSAGE("checkpoint of step 2 was not completed");
-  CHECK_MESSAGE("step-2.tmp/rank-1.safetensors: cannot be written");
+  CHECK_MESSAGE(".tmp/rank-1.safetensors: cannot be written");
   CHECK_MESSAGE("are intact");
   CHECK_OK(ad_checkpoint_load(comm, s.mesh, folder, &s.state));
   CHECK(holds(&s, 1));
@@ -306,7 +333,7 @@ static int fill_the_disk(ad_comm *comm, void *context) {
 static void a_full_disk_is_an_error_on_all_ranks_and_harms_nothing_earlier(void **state) {
   run_ranks(3, fill_the_disk, (void *)&worlds[3]);
   assert_true(is_there("step-1") && is_there("step-3"));
-  assert_false(is_there("step-2") || is_there("step-2.tmp"));
+  assert_false(is_there("step-2") || count_unfinished());
 }
 
 /* ---- damage, in a world of one rank ---- */
@@ -481,6 +508,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(every_world_reads_what_any_other_wrote, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(every_element_is_written_once, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(polling_completes_them_and_the_last_ones_stay, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(links_in_the_folder_are_not_followed, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(saves_wait_for_the_one_before, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(a_full_disk_is_an_error_on_all_ranks_and_harms_nothing_earlier, make_folder,
                                       remove_folder),

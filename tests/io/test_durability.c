@@ -29,11 +29,18 @@ static char folder[64];
 /* A checkpoint is written by a thread, but never by two, and the test waits for it. */
 static char *next_call(void) { return calls[call_count < CALLS_MAX ? call_count++ : CALLS_MAX - 1]; }
 
-/* Below the folder; the folder itself is ".". */
+/* Below the folder; the folder itself is ".". Of an unfinished name what was drawn by chance is left out. */
 static const char *inside(const char *path) {
+  static _Thread_local char plain[2][160];
+  static _Thread_local int next;
   size_t length = strlen(folder);
   if (!length || strncmp(path, folder, length) != 0) return path;
-  return path[length] == '/' ? path + length + 1 : ".";
+  if (path[length] != '/') return ".";
+  char *out = plain[next++ % 2], *token;
+  snprintf(out, sizeof plain[0], "%s", path + length + 1);
+  for (token = strchr(out, '.'); token && strspn(token + 1, "0123456789abcdef") != 16;) token = strchr(token + 1, '.');
+  if (token) memmove(token, token + 17, strlen(token + 17) + 1);
+  return out;
 }
 
 static void path_of(int file, char *out, size_t size) {

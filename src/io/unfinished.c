@@ -1,0 +1,68 @@
+/* Names for what is being written. What is written is decided elsewhere. */
+#include "io/unfinished.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+#include "base/error.h"
+#include "base/memory.h"
+
+long long ad_token_bits(void) {
+  long long bits = 0;
+  if (getrandom(&bits, sizeof bits, GRND_NONBLOCK) == sizeof bits && bits) return bits;
+  struct timespec now;  // a machine that has just started: no two files get one name, but somebody might guess it
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (long long)now.tv_sec << 32 ^ (long long)now.tv_nsec << 2 ^ (long long)getpid() << 20 ^ 1;
+}
+
+void ad_token_print(long long bits, char token[AD_TOKEN_SIZE]) {
+  snprintf(token, AD_TOKEN_SIZE, "%016llx", (unsigned long long)bits);
+}
+
+ad_status ad_unfinished_path(const char *path, char **out) {
+  char token[AD_TOKEN_SIZE], *made;
+  size_t size = strlen(path) + sizeof token + sizeof "..tmp";
+  AD_TRY(ad_new(size, &made));
+  ad_token_print(ad_token_bits(), token);
+  snprintf(made, size, "%s.%s.tmp", path, token);
+  *out = made;
+  return AD_OK;
+}
+
+ad_status ad_unfinished_end(const char *unfinished, const char *path, ad_status written) {
+  ad_status status = written;
+  if (!status && rename(unfinished, path))
+    status = ad_fail(AD_IO, "%s: cannot be put in its place: %s", path, strerror(errno));
+  if (status) unlink(unfinished);
+  return status;
+}
+
+static int is_unfinished(const char *entry, const char *name) {
+  size_t length = strlen(name), digits = AD_TOKEN_SIZE - 1;
+  if (strncmp(entry, name, length) != 0 || entry[length] != '.') return 0;
+  const char *token = entry + length + 1;
+  return strspn(token, "0123456789abcdef") == digits && !strcmp(token + digits, ".tmp");
+}
+
+static int is_one_of(const char *entry, const char *const *names, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (is_unfinished(entry, names[i])) return 1;
+  return 0;
+}
+
+ad_status ad_unfinished_remove(const char *path, const char *const *names, size_t count) {
+  ad_status status = AD_OK;
+  DIR *folder = opendir(path);
+  if (!folder) return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
+  for (const struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) {
+    if (is_one_of(entry->d_name, names, count) && unlinkat(dirfd(folder), entry->d_name, 0) && errno != ENOENT)
+      status = ad_fail(AD_IO, "%s/%s: cannot be removed: %s", path, entry->d_name, strerror(errno));
+  }
+  closedir(folder);
+  return status;
+}

@@ -1,0 +1,21 @@
+/* Files and folders that are written under another name first: names that nobody can guess, so that no link and no file
+ * can lie in wait there, and removing those that a kill left behind. */
+#ifndef IO_UNFINISHED_H
+#define IO_UNFINISHED_H
+#include <stddef.h>
+#include "addend/status.h"
+
+enum { AD_TOKEN_SIZE = 17 }; /* sixteen hexadecimal digits and the 0 */
+
+/* Sixty-four random bits, never 0. */
+long long ad_token_bits(void);
+void ad_token_print(long long bits, char token[AD_TOKEN_SIZE]);
+/* "PATH.TOKEN.tmp"; release with ad_release. */
+AD_CHECKED ad_status ad_unfinished_path(const char *path, char **out);
+/* `written`: what became of writing it. Gives the file the name `path`; what has that name goes, a link itself and not
+ * what it leads to. A file that was not written whole, or cannot have the name, is removed. */
+AD_CHECKED ad_status ad_unfinished_end(const char *unfinished, const char *path, ad_status written);
+/* Removes every NAME.TOKEN.tmp of these names in the folder. */
+AD_CHECKED ad_status ad_unfinished_remove(const char *folder, const char *const *names, size_t count);
+
+#endif
