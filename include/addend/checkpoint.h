@@ -59,7 +59,8 @@ AD_API void ad_checkpointer_destroy(ad_checkpointer *checkpointer);
 AD_API AD_CHECKED ad_status ad_checkpointer_save(ad_checkpointer *checkpointer, const ad_checkpoint_state *state);
 /* To be called between steps: moves a write on when all ranks are through with their part of it, and never waits for
  * the disk; one small collective while a write is under way, none otherwise. AD_IO on all ranks, naming the path, when
- * a write failed: what there is of it was removed, earlier checkpoints are intact, and the next save may succeed. */
+ * a write failed: earlier checkpoints were not touched, the message says whether what there was of this one could be
+ * removed, and the next save may succeed. */
 AD_API AD_CHECKED ad_status ad_checkpointer_poll(ad_checkpointer *checkpointer);
 /* As ad_checkpointer_poll, but waits until the write is complete on disk. */
 AD_API AD_CHECKED ad_status ad_checkpointer_finish(ad_checkpointer *checkpointer);

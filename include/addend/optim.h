@@ -50,6 +50,7 @@ AD_API size_t ad_adamw_bytes(const ad_adamw *optimizer); /* of all moments on th
  * it. A step whose gradient norm is not finite is skipped on all ranks (the norm is one number for all of them) and
  * lowers the exponent; `growth` good steps in a row raise it; it stays from -24 to 24. This struct is all of its state:
  * save it with the optimizer's. */
+enum { AD_LOSS_SCALE_LEAST = -24, AD_LOSS_SCALE_MOST = 24 }; /* exponents: more would hide another fault */
 typedef struct ad_loss_scale {
   int enabled, exponent;
   int64_t growth, good_steps; /* growth 0: 2000 */

@@ -132,22 +132,29 @@ static ad_status agree_on_phase(ad_checkpointer *c) {
   return ad_agree(c->comm, &c->group, own, AD_HERE);
 }
 
-static void remove_incomplete(const ad_checkpointer *c) {
+static ad_status remove_incomplete(const ad_checkpointer *c) {
   char *folder;
-  if (!is_first(c) || ad_checkpoint_path(c->folder, c->step, c->token, &folder)) return;
-  if (ad_folder_remove(folder)) ad_log(AD_LOG_WARNING, "%s", ad_last_error());
+  if (!is_first(c)) return AD_OK;
+  AD_TRY(ad_checkpoint_path(c->folder, c->step, c->token, &folder));
+  ad_status status = ad_folder_remove(folder);
   ad_release(folder);
+  return status;
 }
 
+static void copy_message(char *message, size_t size, const char *before) {
+  snprintf(message, size, "%s%s", before, ad_last_error());
+}
+
+// Says what was done, not what was meant to be: the removal may have failed too. All ranks call it, when none of them
+// writes any more.
 static ad_status give_up(ad_checkpointer *c, ad_status status) {
-  char message[AD_MESSAGE_MAX];
-  snprintf(message, sizeof message, "%s", ad_last_error());
-  remove_incomplete(c);
+  char message[AD_MESSAGE_MAX], removal[AD_MESSAGE_MAX / 2] = "what there was of it was removed";
+  copy_message(message, sizeof message, "");
   end_work(c);
-  return ad_fail(status,
-                 "the checkpoint of step %lld was not completed, and what there was of it was removed: %s; "
-                 "earlier checkpoints in %s are intact",
-                 (long long)c->step, message, c->folder);
+  if (ad_agree(c->comm, &c->group, remove_incomplete(c), AD_HERE))
+    copy_message(removal, sizeof removal, "what there is of it could not be removed: ");
+  return ad_fail(status, "the checkpoint of step %lld was not completed: %s; %s; nothing else in %s was changed",
+                 (long long)c->step, message, removal, c->folder);
 }
 
 static ad_status gather_sums(ad_checkpointer *c, ad_file_sum *sums) {

@@ -111,13 +111,40 @@ static ad_status set_aside(const char *folder, int64_t step) {
   return status;
 }
 
+/* Undoes set_aside, where there was one to set aside. */
+static void put_back(const char *folder, int64_t step) {
+  char *complete = NULL, *leaving = NULL;
+  if (!ad_checkpoint_path(folder, step, NULL, &complete) && !leaving_path(folder, step, &leaving) &&
+      rename(leaving, complete) && errno != ENOENT)
+    ad_log(AD_LOG_WARNING, "%s: cannot be renamed back to %s: %s", leaving, complete, strerror(errno));
+  ad_release(complete);
+  ad_release(leaving);
+}
+
+/* The new one has the name, for good. */
+static ad_status move_in(const char *folder, const char *written, const char *complete) {
+  AD_TRY(move_folder(written, complete));
+  ad_status status = ad_folder_sync(folder);
+  if (status && rename(complete, written)) return ad_fail_in(status, "%s has its name, but", complete);
+  return status;
+}
+
+/* Where it cannot have the name, the one of the same step gets it back. */
+static ad_status exchange(const char *folder, int64_t step, const char *written, const char *complete) {
+  char message[AD_MESSAGE_MAX];
+  AD_TRY(set_aside(folder, step));
+  ad_status status = move_in(folder, written, complete);
+  if (!status) return AD_OK;
+  snprintf(message, sizeof message, "%s", ad_last_error());
+  put_back(folder, step);
+  return ad_fail(status, "%s", message);
+}
+
 ad_status ad_checkpoint_place(const char *folder, int64_t step, const char *token) {
   char *written = NULL, *complete = NULL;
   ad_status status = ad_checkpoint_path(folder, step, token, &written);
   if (!status) status = ad_checkpoint_path(folder, step, NULL, &complete);
-  if (!status) status = set_aside(folder, step);
-  if (!status) status = move_folder(written, complete);
-  if (!status) status = ad_folder_sync(folder);
+  if (!status) status = exchange(folder, step, written, complete);
   ad_release(written);
   ad_release(complete);
   return status;

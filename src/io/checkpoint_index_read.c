@@ -161,6 +161,23 @@ ad_status ad_index_numbers(const json_t *index, ad_checkpoint_state *state) {
   return AD_OK;
 }
 
+ad_status ad_index_check_step(const json_t *index, int64_t step) {
+  const json_t *said = json_object_get(index, "step");
+  if (json_is_integer(said) && json_integer_value(said) == step) return AD_OK;
+  char *words = said ? json_dumps(said, JSON_ENCODE_ANY) : NULL;
+  ad_status status = ad_fail(AD_IO, "index.json: says that it is of step %.40s, its folder is of step %lld",
+                             words ? words : "nothing", (long long)step);
+  free(words);
+  return status;
+}
+
+ad_status ad_index_check_dtype(const json_t *index, const char *name, ad_dtype dtype) {
+  const char *said = json_string_value(json_object_get(value_of(index, name), "dtype"));
+  if (said && !strcmp(said, ad_dtype_name(dtype))) return AD_OK;
+  return ad_fail(AD_IO, "index.json: says that %s is %.40s, its file holds %s", name, said ? said : "of no dtype",
+                 ad_dtype_name(dtype));
+}
+
 /* ---- pieces ---- */
 
 const json_t *ad_index_pieces(const json_t *index, const char *name) {

@@ -19,6 +19,7 @@ typedef struct loading {
   ad_group group;
   ad_checkpoint_state *state;
   char *folder; /* of one checkpoint */
+  int64_t step; /* by the folder's name */
   json_t *index;
   ad_safetensors **files; /* by their number in the index; NULL: not opened yet */
 } loading;
@@ -47,6 +48,7 @@ static ad_status verify_file(const loading *l, size_t i) {
 // Verifies this rank's share of the files; each file is read by one rank.
 static ad_status verify_share(loading *l) {
   AD_TRY(read_index(l));
+  AD_TRY(ad_index_check_step(l->index, l->step));
   size_t ranks = (size_t)ad_group_size(&l->group), own = (size_t)ad_group_index(&l->group, ad_comm_rank(l->comm));
   for (size_t i = own; i < ad_index_file_count(l->index); i += ranks) AD_TRY(verify_file(l, i));
   return AD_OK;
@@ -128,6 +130,7 @@ static ad_status read_piece(loading *l, const ad_checkpoint_value *value, const 
   AD_TRY(open_file(l, number, &file));
   const ad_safetensor *tensor = ad_safetensors_find(file, value->name);
   AD_TRY(check_tensor(l, value->name, tensor, &piece, array));
+  AD_TRY(ad_index_check_dtype(l->index, value->name, tensor->dtype));
   if (tensor->dtype != array->dtype) return convert_region(array, &f->mine, tensor, &piece, &region);
   ad_part_copy(array->data, &f->mine, tensor->data, &piece, &region, ad_dtype_size(array->dtype));
   return AD_OK;
@@ -201,6 +204,7 @@ static ad_status try_steps(loading *l, const char *folder, const int64_t *steps,
   ad_text text = ad_text_on(reasons, sizeof reasons);
   for (int64_t i = 0; i < count; i++) {
     int usable;
+    l->step = steps[i];
     AD_TRY(ad_checkpoint_path(folder, steps[i], NULL, &l->folder));
     ad_status status = try_checkpoint(l, &usable);
     ad_release(l->folder);

@@ -3,12 +3,11 @@
 #include <math.h>
 #include "addend/optim.h"
 
-enum { EXPONENT_LEAST = -24, EXPONENT_MOST = 24 }; /* a gradient that needs more has another fault than its scale */
 static const int64_t DEFAULT_GROWTH = 2000;
 
 static int clamped(int exponent) {
-  if (exponent < EXPONENT_LEAST) return EXPONENT_LEAST;
-  return exponent > EXPONENT_MOST ? EXPONENT_MOST : exponent;
+  if (exponent < AD_LOSS_SCALE_LEAST) return AD_LOSS_SCALE_LEAST;
+  return exponent > AD_LOSS_SCALE_MOST ? AD_LOSS_SCALE_MOST : exponent;
 }
 
 int ad_loss_scale_update(ad_loss_scale *scale, double norm) {

@@ -116,6 +116,23 @@ ad_status ad_run_checkpoint_bytes(ad_run *run, size_t *out) {
   return status;
 }
 
+/* Their ranges: steps that the optimizer has taken are among those of the training, and a scale is a power of two that
+ * adapts within what its key allows. */
+static ad_status check_numbers(const run_state *s) {
+  const struct {
+    int64_t least, most;
+  } ranges[NUMBERS] = {
+      {0, s->state.step}, {0, INT64_MAX}, {AD_LOSS_SCALE_LEAST, AD_LOSS_SCALE_MOST}, {0, s->state.step}};
+  for (size_t i = 0; i < NUMBERS; i++) {
+    const ad_checkpoint_number *number = &s->numbers[i];
+    if (number->value >= ranges[i].least && number->value <= ranges[i].most) continue;
+    return ad_fail(AD_IO, "the checkpoint says that %s is %lld; after %lld steps it lies between %lld and %lld",
+                   number->name, (long long)number->value, (long long)s->state.step, (long long)ranges[i].least,
+                   (long long)ranges[i].most);
+  }
+  return AD_OK;
+}
+
 static void take_numbers(ad_run *run, const run_state *s) {
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
     if (run->modules[i] && ad_module_optimizer(run->modules[i]))
@@ -130,6 +147,7 @@ ad_status ad_run_load(ad_run *run, const char *folder, int64_t *steps) {
   run_state s = {0};
   ad_status status = ad_run_tell(run, describe_state(run, &s));
   if (!status) status = ad_checkpoint_load(run->comm, run->everyone.mesh, folder, &s.state);
+  if (!status) status = check_numbers(&s);
   if (!status) {
     take_numbers(run, &s);
     *steps = s.state.step;

@@ -20,6 +20,7 @@
 #include "base/memory.h"
 #include "io/checkpoint_folder.h"
 #include "io/file.h"
+#include "forge.h"
 #include "ranks.h"
 
 /* ---- the values, and where they lie ---- */
@@ -318,7 +319,7 @@ static int fill_the_disk(ad_comm *comm, void *context) {
   CHECK_STATUS(ad_checkpointer_finish(c), AD_IO);
   CHECK_MESSAGE("checkpoint of step 2 was not completed");
   CHECK_MESSAGE(".tmp/rank-1.safetensors: cannot be written");
-  CHECK_MESSAGE("are intact");
+  CHECK_MESSAGE("; what there was of it was removed; nothing else in ");
   CHECK_OK(ad_checkpoint_load(comm, s.mesh, folder, &s.state));
   CHECK(holds(&s, 1));
   if (ad_comm_rank(comm) == 1) limit_files(RLIM_INFINITY);
@@ -412,6 +413,44 @@ static void damage_at_every_byte(const char *name) {
 }
 
 static void a_damaged_shard_is_seen_at_any_byte(void **state) { damage_at_every_byte("step-2/rank-0.safetensors"); }
+static void an_index_that_says_another_step_is_passed_over(void **state) {
+  alone a;
+  save_two(&a);
+  forge(at("step-2/index.json"), "\"step\":2", "\"step\":-1");
+  loads_the_one_before(&a, "says that it is of step -1, its folder is of step 2");
+  forge(at("step-2/index.json"), "\"step\":-1", "\"step\":\"2\"");
+  loads_the_one_before(&a, "says that it is of step \"2\", its folder is of step 2");
+  close_alone(&a);
+}
+
+static void an_index_that_says_another_dtype_is_refused(void **state) {
+  alone a;
+  save_two(&a);
+  forge(at("step-2/index.json"), "\"dtype\":\"bf16\"", "\"dtype\":\"f64\"");
+  assert_int_equal(ad_checkpoint_load(a.comm, a.s.mesh, folder, &a.s.state), AD_IO);
+  assert_non_null(strstr(ad_last_error(), "says that narrow is f64, its file holds bf16"));
+  close_alone(&a);
+}
+
+static void a_failed_checkpoint_takes_its_own_pieces_away_and_says_so(void **state) {
+  alone a;
+  ad_checkpointer *c;
+  save_two(&a);
+  assert_int_equal(ad_checkpointer_create(a.comm, a.s.mesh, folder, 2, &c), AD_OK);
+  fill(&a.s, 3);
+  assert_int_equal(mkdir(at("step-3"), 0777), 0);  // in the way, and nothing that a run makes
+  assert_int_equal(mkdir(at("step-3.old.tmp"), 0777), 0);
+  assert_int_equal(mkdir(at("step-3.old.tmp/full"), 0777), 0);
+  assert_int_equal(ad_checkpointer_save(c, &a.s.state), AD_OK);
+  assert_int_equal(ad_checkpointer_finish(c), AD_IO);
+  assert_non_null(strstr(ad_last_error(), "step-3.old.tmp: the folder cannot be removed"));
+  assert_non_null(strstr(ad_last_error(), "; what there was of it was removed; nothing else in "));
+  assert_int_equal(count_unfinished(), 1);
+  assert_int_equal(rmdir(at("step-3.old.tmp/full")) | rmdir(at("step-3.old.tmp")) | rmdir(at("step-3")), 0);
+  ad_checkpointer_destroy(c);
+  close_alone(&a);
+}
+
 static void a_damaged_index_is_seen_at_any_byte(void **state) { damage_at_every_byte("step-2/index.json"); }
 
 static void where_none_is_usable_each_is_named_with_its_reason(void **state) {
@@ -513,6 +552,10 @@ int main(void) {
       cmocka_unit_test_setup_teardown(a_full_disk_is_an_error_on_all_ranks_and_harms_nothing_earlier, make_folder,
                                       remove_folder),
       cmocka_unit_test_setup_teardown(a_damaged_shard_is_seen_at_any_byte, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(an_index_that_says_another_step_is_passed_over, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(an_index_that_says_another_dtype_is_refused, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(a_failed_checkpoint_takes_its_own_pieces_away_and_says_so, make_folder,
+                                      remove_folder),
       cmocka_unit_test_setup_teardown(a_damaged_index_is_seen_at_any_byte, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(where_none_is_usable_each_is_named_with_its_reason, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(another_models_checkpoint_is_refused_by_name, make_folder, remove_folder),

@@ -1,6 +1,7 @@
 /* Going on after a stop: bit for bit on the same mesh, with the same values on any other, under every contract and
  * sharding; whole weights as a file. */
 #include "world.h"
+#include "forge.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -320,6 +321,22 @@ static void resuming_a_finished_run_writes_what_is_missing(void **state) {
   assert_string_equal(train((job){.loads = 1}), "");  // and once more
 }
 
+static void numbers_that_no_run_has_are_refused(void **state) {
+  static const char *const forgeries[][3] = {
+      {"\"optimizer_steps\":6", "\"optimizer_steps\":-1", "optimizer_steps is -1; after 6 steps"},
+      {"\"optimizer_steps\":-1", "\"optimizer_steps\":7", "optimizer_steps is 7; after 6 steps"},
+      {"\"optimizer_steps\":7", "\"optimizer_steps\":6", ""},
+      {"\"loss_scale\":0", "\"loss_scale\":4000000000", "loss_scale is 4000000000"},
+      {"\"loss_scale\":4000000000", "\"loss_scale\":0", ""},
+      {"\"seed\":4", "\"seed\":\"4\"", "lacks seed"}};
+  assert_string_equal(train((job){0}), "");
+  for (size_t i = 0; i < sizeof forgeries / sizeof *forgeries; i++) {
+    forge(in_folder("checkpoints/step-6/index.json"), forgeries[i][0], forgeries[i][1]);
+    const char *message = train((job){.loads = 1});
+    if (forgeries[i][2][0] ? !strstr(message, forgeries[i][2]) : *message) fail_msg("%s: %s", forgeries[i][1], message);
+  }
+}
+
 static void an_interrupted_training_leaves_a_checkpoint(void **state) {
   assert_non_null(strstr(train((job){.first = 1}), "stopped on request"));
   assert_true(is_there("checkpoints/step-1/index.json"));
@@ -336,6 +353,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(weights_written_on_one_mesh_are_read_on_another, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(training_leaves_checkpoints_and_goes_on_from_them, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(resuming_a_finished_run_writes_what_is_missing, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(numbers_that_no_run_has_are_refused, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(an_interrupted_training_leaves_a_checkpoint, make_folder, remove_folder),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
