@@ -46,13 +46,22 @@ static const struct argp argp = {
         "the rank.",
 };
 
+/* Nothing is alone in silence: a program that never joined is told so. */
+static void tell_alone(const run_input *input, const ad_launch_result *result) {
+  if (result->joined == input->ranks) return;
+  fprintf(stderr,
+          "addend: %lld of the %lld processes of %s ended without having called ad_comm_open: each was alone, and "
+          "nothing was summed\n",
+          (long long)(input->ranks - result->joined), (long long)input->ranks, input->program[0]);
+}
+
 int cli_run(int argc, char **argv) {
   run_input input = {0};
   argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &input);
   ad_launch_options launch = {.size = sizeof launch, .ranks = input.ranks, .argv = input.program};
   ad_launch_result result;
   ad_status status = ad_launch(&launch, &result);
-  if (!status) return CLI_HOLDS;
+  if (!status) return tell_alone(&input, &result), CLI_HOLDS;
   int exit_status = cli_failed(status);
   return status == AD_SYSTEM && result.exit_status == NOT_RUN ? CLI_WRONG_CALL : exit_status;
 }

@@ -85,6 +85,8 @@ static ad_status run(ad_comm *comm, const ad_mesh *mesh, values *first, values *
 static int rank_main(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   values first = {0}, second = {0};
+  if (ad_comm_size(comm) != RANKS)
+    return fprintf(stderr, "this example is about %d ranks, not %d\n", RANKS, (int)ad_comm_size(comm)), 1;
   if (ad_mesh_create("dp_replicate=4 dp_shard=8", &mesh)) return 1;
   ad_status status = run(comm, mesh, &first, &second);
   if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
@@ -92,8 +94,19 @@ static int rank_main(ad_comm *comm, void *context) {
   return status != AD_OK;
 }
 
+/* In a process that was started as a rank already. */
+static int join(void) {
+  ad_comm *comm;
+  if (ad_comm_open(&comm)) return fprintf(stderr, "%s\n", ad_last_error()), 1;
+  int status = rank_main(comm, NULL);
+  ad_comm_close(comm);
+  return status;
+}
+
 int main(void) {
   ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = rank_main};
   ad_launch_result result;
-  return ad_launch(&options, &result) != AD_OK;
+  if (ad_comm_launched()) return join();
+  if (ad_launch(&options, &result) == AD_OK) return 0;
+  return fprintf(stderr, "%s\n", ad_last_error()), 1;
 }

@@ -1,5 +1,6 @@
-/* A linear model y = X w, trained on 4 ranks with hand-written gradients in plain buffers: what another framework does
- * with the reducer. The samples are cut unevenly on purpose: the result is that of one rank. */
+/* A linear model y = X w, trained with hand-written gradients in plain buffers: what another framework does with the
+ * reducer. The samples are cut unevenly on purpose: the result is that of one rank. Starts 4 ranks, or joins those that
+ * `addend run -n N` or mpirun started. */
 #include <stdio.h>
 #include "addend/reduce.h"
 
@@ -22,7 +23,7 @@ static double backward(ad_span samples, const double *w, double count, double *g
 }
 
 static ad_status train(ad_comm *comm, const ad_mesh *mesh, ad_reducer *reducer, ad_count *counting) {
-  ad_span samples = ad_cut(SAMPLES, ad_comm_rank(comm), RANKS);
+  ad_span samples = ad_cut(SAMPLES, ad_comm_rank(comm), ad_comm_size(comm));
   ad_group all = ad_mesh_group(mesh, AD_AXES_DP, ad_comm_rank(comm));
   double w[FEATURES] = {0}, loss;
   ad_collective sum_loss = {.op = AD_ALL_REDUCE, .group = all, .in = &loss, .out = &loss, .count = 1, .dtype = AD_F64};
@@ -53,8 +54,10 @@ static int on_each_rank(ad_comm *comm, void *context) {
   ad_reducer *reducer = NULL;
   ad_count *counting = NULL;
   ad_layout counted;
+  char axes[32];
   ad_param_spec w = {.name = "w", .shape = {1, {FEATURES}}, .contract = {.param = AD_F64}};
-  ad_status status = ad_mesh_create("dp_shard=4", &mesh);
+  snprintf(axes, sizeof axes, "dp_shard=%d", (int)ad_comm_size(comm));
+  ad_status status = ad_mesh_create(axes, &mesh);
   // w is replicated (R), so its gradient is a pending sum (P): the reducer derives the all-reduce from that.
   if (!status) w.layout = w.storage = ad_layout_all(mesh, AD_R);
   if (!status) status = ad_reducer_create(comm, &w, 1, NULL, &reducer);
@@ -69,8 +72,19 @@ static int on_each_rank(ad_comm *comm, void *context) {
   return status != AD_OK;
 }
 
+/* In a process that was started as a rank already. */
+static int join(void) {
+  ad_comm *comm;
+  if (ad_comm_open(&comm)) return fprintf(stderr, "%s\n", ad_last_error()), 1;
+  int status = on_each_rank(comm, NULL);
+  ad_comm_close(comm);
+  return status;
+}
+
 int main(void) {
   ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = on_each_rank};
   ad_launch_result result;
-  return ad_launch(&options, &result) != AD_OK;
+  if (ad_comm_launched()) return join();
+  if (ad_launch(&options, &result) == AD_OK) return 0;
+  return fprintf(stderr, "%s\n", ad_last_error()), 1;
 }

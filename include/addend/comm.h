@@ -13,7 +13,8 @@ extern "C" {
 typedef struct ad_comm ad_comm; /* one rank's membership of a world; used by one thread at a time */
 
 /* Joins the world that `addend run`, ad_launch or (where built) MPI started this process in; a process that nobody
- * started as a rank gets a world of its own, of one rank. Blocks until all ranks joined. */
+ * started as a rank gets a world of its own, of one rank. Blocks until all ranks joined. AD_INVALID under a launcher
+ * whose world it cannot join (torchrun: RANK and WORLD_SIZE in the environment): nobody is alone unknowingly. */
 AD_API AD_CHECKED ad_status ad_comm_open(ad_comm **out);
 /* 1: this process was started as a rank of a world (by `addend run`, ad_launch with a program, mpirun or srun), and
  * ad_comm_open will join that world. */
@@ -136,7 +137,9 @@ AD_API uint64_t ad_comm_bytes(const ad_comm *comm);
 
 /* Starting ranks on this machine: forks `ranks` processes that share one nameless memory file, runs `function` in each
  * (or execs argv, whose ad_comm_open then joins), waits for all, and ends the rest 2 s after the first failure. Ranks
- * die with the launcher. Ctrl-C and SIGTERM are passed on. */
+ * die with the launcher. Ctrl-C and SIGTERM are passed on. AD_INVALID in a process that is a rank itself, under a
+ * launcher whose world cannot be joined, and, with `function`, in a process that has other threads: forked ranks could
+ * hang on their locks (`addend run` and `argv` start programs anew). */
 typedef struct ad_launch_options {
   size_t size; /* sizeof(ad_launch_options) */
   int64_t ranks;
@@ -153,6 +156,7 @@ typedef struct ad_launch_result {
   int64_t rank;       /* the first rank that failed, or -1 */
   int signal;         /* the signal that ended it, or 0 */
   char message[2048]; /* the first error that a rank reported, or the death that the launcher saw; "": none */
+  int64_t joined;     /* how many ranks joined; 0 where no process of a program called ad_comm_open */
 } ad_launch_result;
 /* AD_OK when all ranks returned 0; AD_RANK_DIED, AD_PEER_FAILED or AD_INTERRUPTED with *out filled otherwise; AD_SYSTEM
  * or AD_MEMORY if they could not be started. */

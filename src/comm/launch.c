@@ -16,6 +16,7 @@
 #include "base/kernels.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "comm/foreign.h"
 #include "comm/shm.h"
 
 enum {
@@ -80,6 +81,7 @@ static int run_program(launcher *l, uint32_t rank) {
 static int run_function(launcher *l, uint32_t rank) {
   shm_world *world;
   ad_comm *comm;
+  ad_nested_mark();
   ad_status status = ad_shm_join(l->fd, l->control, rank, &world);
   if (!status) status = ad_comm_create(&ad_engine_shm, world, rank, l->options->ranks, &comm);
   if (status) return status == AD_MEMORY ? AD_MEMORY : AD_PEER_FAILED;
@@ -272,6 +274,7 @@ static ad_status run_ranks(launcher *l) {
 
 static ad_status judge(launcher *l) {
   ad_launch_result *result = l->result;
+  result->joined = atomic_load(&l->control->joined);
   if (atomic_load(&l->control->failed)) {
     ad_status status = ad_shm_error(l->control);
     result->status = atomic_load(&l->control->failed) == 2 ? (ad_status)l->control->fail_cause : status;
@@ -313,6 +316,9 @@ static ad_status check_options(const ad_launch_options *options) {
   if (!options->function == !options->argv)
     return ad_fail(AD_INVALID, "ad_launch_options: one of `function` and `argv` must be set");
   if (options->argv && !options->argv[0]) return ad_fail(AD_INVALID, "ad_launch_options: `argv` names no program");
+  AD_TRY(ad_foreign_check());
+  AD_TRY(ad_nested_check());
+  if (options->function) AD_TRY(ad_threads_check());
   AD_TRY(ad_shm_pull_check());  // ranks would find it out one by one
   return ad_kernels_check();
 }

@@ -15,6 +15,7 @@
 #include "base/kernels.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "comm/foreign.h"
 #include "comm/mpi.h"
 
 #ifndef AD_SHM_VERSION
@@ -298,6 +299,7 @@ ad_status ad_comm_open(ad_comm **out) {
   uint32_t rank = 0;
   shm_control *control = NULL;
   AD_TRY(check_call(out));
+  if (!ad_comm_launched()) AD_TRY(ad_foreign_check());
   if (!getenv("ADDEND_SHM_FD")) return ad_mpi_launched() ? ad_mpi_open(out) : ad_comm_open_alone(out);
   AD_TRY(map_inherited(&fd, &rank, &control));
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // between launcher and rank there may be a shell

@@ -151,7 +151,18 @@ status=0; "$addend" train "$recipe" -o full --set train.steps=2 >/dev/full 2>err
 [ $status -eq 3 ] && grep -q "standard output" err || { cat err >&2; fail "a full standard output is exit 3, not $status"; }
 (ulimit -f 1; could_not "ulimit -f" train "$recipe" -o small)
 
-"$addend" run -n 3 -- true || fail "a program that never joins and returns 0 is fine"
+"$addend" run -n 3 -- true 2>err || fail "a program that never joins and returns 0 is fine"
+grep -q "3 of the 3 processes of true ended without having called ad_comm_open" err || { cat err >&2; fail "but it is said"; }
+examples=$(dirname "$addend")
+"$addend" run -n 3 -- "$examples/example_join" >out 2>err && grep -q "world of 3 add up to 3" out && [ ! -s err ] ||
+  { cat out err >&2; fail "a program joins"; }
+"$addend" run -n 3 -- "$examples/example_plain_buffers" >out 2>err && [ "$(grep -c "step 40" out)" -eq 1 ] ||
+  { cat out err >&2; fail "an example joins the world that it was started in"; }
+"$examples/example_plain_buffers" >alone && diff <(cut -c1-40 out) <(cut -c1-40 alone) || fail "on 4 ranks the same"
+for call in "check $recipe" "train $recipe -o run" "run -n 2 -- true"; do
+  status=0; RANK=1 WORLD_SIZE=3 "$addend" $call >out 2>err || status=$?
+  [ $status -eq 2 ] && grep -q "torchrun.*addend run -n 3" err || { cat err >&2; fail "under torchrun: exit $status: $call"; }
+done
 "$addend" run -n 32 -- true || fail "32 programs"
 "$addend" check "$recipe" --set mesh=dp_replicate=32 >out || fail "32 ranks prove"
 grep -q ^proven out || fail "32 ranks prove"

@@ -6,7 +6,9 @@
 #include <cmocka.h>
 #include <dirent.h>
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +72,50 @@ static void wrong_options_are_refused(void **state) {
   assert_int_equal(ad_launch(&options, &result), AD_INVALID);
 }
 
+static void another_launchers_world_is_refused_by_name(void **state) {
+  ad_comm *comm;
+  ad_launch_result result;
+  setenv("RANK", "2", 1);
+  setenv("WORLD_SIZE", "4", 1);
+  assert_int_equal(ad_comm_open(&comm), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "torchrun"));
+  assert_non_null(strstr(ad_last_error(), "addend run -n 4"));
+  assert_non_null(strstr(ad_last_error(), "unset RANK WORLD_SIZE"));
+  assert_int_equal(launch(2, do_nothing, NULL, &result), AD_INVALID);
+  setenv("WORLD_SIZE", "1", 1);  // one process is alone by right
+  assert_int_equal(ad_comm_open(&comm), AD_OK);
+  ad_comm_close(comm);
+  unsetenv("RANK");
+  unsetenv("WORLD_SIZE");
+}
+
+static int launch_in_rank(ad_comm *comm, void *context) {
+  ad_launch_result result;
+  CHECK_STATUS(launch(2, do_nothing, NULL, &result), AD_INVALID);
+  CHECK_MESSAGE("ad_comm_open");
+  return 0;
+}
+
+static void a_rank_starts_no_world_of_its_own(void **state) { run_ranks(2, launch_in_rank, NULL); }
+
+static void *wait_for_end(void *end) {
+  while (!atomic_load((atomic_int *)end)) usleep(1000);
+  return NULL;
+}
+
+static void ranks_are_not_forked_beside_threads(void **state) {
+  atomic_int end = 0;
+  pthread_t thread;
+  ad_launch_result result;
+  assert_int_equal(pthread_create(&thread, NULL, wait_for_end, &end), 0);
+  ad_status status = launch(2, do_nothing, NULL, &result);
+  atomic_store(&end, 1);
+  pthread_join(thread, NULL);
+  assert_int_equal(status, AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "use addend run"));
+  assert_int_equal(launch(2, do_nothing, NULL, &result), AD_OK);
+}
+
 /* ---- programs ---- */
 
 static ad_status launch_program(int64_t ranks, const char *script, ad_launch_result *result) {
@@ -85,8 +131,11 @@ static void programs_join_the_world(void **state) {
   ad_launch_result result;
   snprintf(script, sizeof script, "exec '%s' sum", self);
   assert_int_equal(launch_program(3, script, &result), AD_OK);
+  assert_int_equal(result.joined, 3);
   snprintf(script, sizeof script, "'%s' sum; exit $?", self);  // a shell in between
   assert_int_equal(launch_program(3, script, &result), AD_OK);
+  assert_int_equal(launch_program(3, "exit 0", &result), AD_OK);
+  assert_int_equal(result.joined, 0);
 }
 
 static void a_program_that_does_not_exist_is_an_error(void **state) {
@@ -281,6 +330,9 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(thirty_two_ranks_start_and_join, nothing_left),
       cmocka_unit_test_teardown(the_failing_ranks_exit_status_is_reported, nothing_left),
       cmocka_unit_test_teardown(wrong_options_are_refused, nothing_left),
+      cmocka_unit_test_teardown(another_launchers_world_is_refused_by_name, nothing_left),
+      cmocka_unit_test_teardown(a_rank_starts_no_world_of_its_own, nothing_left),
+      cmocka_unit_test_teardown(ranks_are_not_forked_beside_threads, nothing_left),
       cmocka_unit_test_teardown(programs_join_the_world, nothing_left),
       cmocka_unit_test_teardown(a_program_that_does_not_exist_is_an_error, nothing_left),
       cmocka_unit_test_teardown(a_program_that_never_joins_is_named, nothing_left),

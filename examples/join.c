@@ -1,0 +1,33 @@
+/* A program of one's own on addend: ad_comm_open joins the ranks that this process was started among, and a sum over
+ * all of them is one call. Started alone it is a world of one rank.
+ *
+ *   addend run -n 3 -- ./example_join        or        mpirun -n 3 ./example_join */
+#include <stdio.h>
+#include "addend/comm.h"
+
+/* Every rank puts in its number, and every rank gets the sum. */
+static ad_status sum_ranks(ad_comm *comm, double *sum) {
+  ad_mesh *mesh;
+  char axes[32];
+  snprintf(axes, sizeof axes, "dp=%d", (int)ad_comm_size(comm));
+  AD_TRY(ad_mesh_create(axes, &mesh));
+  *sum = (double)ad_comm_rank(comm);
+  ad_collective call = {.op = AD_ALL_REDUCE, .in = sum, .out = sum, .count = 1, .dtype = AD_F64, .site = AD_HERE};
+  call.group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
+  ad_status status = ad_comm_run(comm, &call);
+  ad_mesh_destroy(mesh);
+  return status;
+}
+
+int main(void) {
+  ad_comm *comm;
+  double sum = 0;
+  ad_status status = ad_comm_open(&comm);
+  if (status) return fprintf(stderr, "%s\n", ad_last_error()), 1;
+  status = sum_ranks(comm, &sum);
+  if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
+  if (!status && ad_comm_rank(comm) == 0)
+    printf("the ranks of a world of %d add up to %g\n", (int)ad_comm_size(comm), sum);
+  ad_comm_close(comm);
+  return status != AD_OK;
+}

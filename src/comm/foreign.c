@@ -1,0 +1,92 @@
+/* What stands in the way of starting or joining ranks here: another launcher's world, a rank's own, other threads. */
+#include "comm/foreign.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "addend/comm.h"
+
+/* A launcher is known by what it leaves in the environment of a rank. */
+typedef struct foreign {
+  const char *rank, *ranks;  // variables
+  const char *words;
+} foreign;
+
+static const foreign launchers[] = {
+    {"RANK", "WORLD_SIZE", "torchrun or a launcher like it"},
+    {"HOROVOD_RANK", "HOROVOD_SIZE", "horovodrun"},
+    {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "flux run"},
+};
+
+static ad_status refuse(const foreign *launcher) {
+  const char *ranks = getenv(launcher->ranks);
+  return ad_fail(
+      AD_INVALID,
+      "this process is rank %s of %s that %s started (%s and %s in the environment); addend cannot join that "
+      "world yet, and each process would train alone: start the program once, with `addend run -n %s -- "
+      "PROGRAM` (`addend train` starts its ranks itself), or with mpirun or srun; if the variables are left "
+      "from something else, type `unset %s %s` before",
+      getenv(launcher->rank), ranks, launcher->words, launcher->rank, launcher->ranks, ranks, launcher->rank,
+      launcher->ranks);
+}
+
+ad_status ad_foreign_check(void) {
+  for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
+    const char *ranks = getenv(launchers[i].ranks);
+    if (getenv(launchers[i].rank) && ranks && atol(ranks) > 1) return refuse(&launchers[i]);
+  }
+  return AD_OK;
+}
+
+static int is_forked_rank;
+void ad_nested_mark(void) { is_forked_rank = 1; }
+
+ad_status ad_nested_check(void) {
+  if (!is_forked_rank && !ad_comm_launched()) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "ad_launch in a process that is itself a rank: each rank would start a world of its own; join the "
+                 "world that this process was started in with ad_comm_open (ad_comm_launched says that there is one), "
+                 "or start the program without `addend run`, mpirun or srun");
+}
+
+static int count_threads(void) {
+  int count = 0;
+  DIR *folder = opendir("/proc/self/task");
+  if (!folder) return 1;  // no /proc: not known
+  for (struct dirent *entry; (entry = readdir(folder));) count += entry->d_name[0] != '.';
+  closedir(folder);
+  return count;
+}
+
+// Libraries that are prepared for it end their threads before a fork and start them again when they need them
+// (OpenBLAS): one fork whose child ends at once leaves the threads that would be in the way. A thread that has ended
+// may be listed for a moment.
+static int threads_at_fork(void) {
+  const struct timespec millisecond = {.tv_nsec = 1000000};
+  int count = count_threads();
+  if (count == 1) return count;
+  pid_t probe = fork();
+  if (!probe) _exit(0);
+  if (probe > 0) waitpid(probe, NULL, 0);
+  for (int i = 0; i < 100 && (count = count_threads()) > 1; i++) nanosleep(&millisecond, NULL);
+  return count;
+}
+
+#if defined(AD_SANITIZED) && !defined(AD_SANITIZED_ADDRESS)
+enum { THREADS_BESIDE = 1 };  // the thread sanitizer's own
+#else
+enum { THREADS_BESIDE = 0 };
+#endif
+
+ad_status ad_threads_check(void) {
+  int threads = threads_at_fork();
+  if (threads <= 1 + THREADS_BESIDE) return AD_OK;
+  return ad_fail(
+      AD_INVALID,
+      "ad_launch: this process has %d threads (PyTorch and OpenMP start some), and ranks that it forks could "
+      "hang on a lock that one of them holds: use addend run, which starts each rank as a program of its "
+      "own, or call ad_launch before any thread is started, or with `argv` instead of `function`",
+      threads);
+}
