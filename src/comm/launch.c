@@ -11,6 +11,7 @@
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/kernels.h"
@@ -30,7 +31,7 @@ enum {
 
 typedef struct child {
   pid_t pid;  // 0: none, or ended
-  int fd;     // readable when it has ended
+  int fd;     // readable when it has ended; -1: there is none, and the launcher asks for it at every look
 } child;
 
 typedef struct launcher {
@@ -107,8 +108,8 @@ static ad_status start_rank(launcher *l, uint32_t rank) {
   if (pid < 0) return ad_fail(AD_SYSTEM, "rank %u could not be started: %s", rank, strerror(errno));
   l->children[rank].pid = pid;
   l->running++;
+  // Where it cannot be (an old kernel, a filter of system calls, no descriptors left) poll passes the -1 by.
   l->children[rank].fd = (int)syscall(SYS_pidfd_open, pid, 0);
-  if (l->children[rank].fd < 0) return ad_fail(AD_SYSTEM, "rank %u cannot be watched: %s", rank, strerror(errno));
   l->polled[rank] = (struct pollfd){.fd = l->children[rank].fd, .events = POLLIN};
   return AD_OK;
 }
@@ -176,13 +177,12 @@ static void rank_ended(launcher *l, uint32_t rank, int wait_status) {
   if (joined != SHM_LEFT) ad_shm_wake_all(l->control);
 }
 
+// If the rank has ended.
 static void collect(launcher *l, uint32_t rank) {
   int wait_status = 0;
   child *ended = &l->children[rank];
-  pid_t pid;
-  do pid = waitpid(ended->pid, &wait_status, 0);
-  while (pid < 0 && errno == EINTR);
-  close(ended->fd);
+  if (waitpid(ended->pid, &wait_status, WNOHANG) == 0) return;
+  if (ended->fd >= 0) close(ended->fd);
   *ended = (child){.fd = -1};
   l->polled[rank].fd = -1;
   l->running--;
@@ -229,15 +229,25 @@ static void end_rest_in_time(launcher *l) {
   if (l->deadline && !l->ended_rest && milliseconds() >= l->deadline) end_rest(l);
 }
 
+// Waits until there may be something to see. poll takes no more entries than a process may have descriptors: where
+// there are more, the launcher looks at all of them now and then.
+static void wait_for_news(launcher *l) {
+  const struct timespec look = {.tv_nsec = LOOK_MILLISECONDS * 1000000};
+  nfds_t count = (nfds_t)l->options->ranks + 1;
+  if (poll(l->polled, count, LOOK_MILLISECONDS) >= 0) return;
+  if (errno != EINTR) nanosleep(&look, NULL);
+  for (nfds_t i = 0; i < count; i++) l->polled[i].revents = POLLIN;
+}
+
 static void watch(launcher *l) {
   nfds_t count = (nfds_t)l->options->ranks;
   l->polled[count] = (struct pollfd){.fd = l->signals, .events = POLLIN};
   while (l->running) {
-    if (poll(l->polled, count + 1, LOOK_MILLISECONDS) < 0 && errno != EINTR) break;
+    wait_for_news(l);
     look_at_error(l);
     if (l->polled[count].revents) read_signal(l);
     for (nfds_t rank = 0; rank < count; rank++)
-      if (l->polled[rank].fd >= 0 && l->polled[rank].revents) collect(l, (uint32_t)rank);
+      if (l->children[rank].pid && (l->children[rank].fd < 0 || l->polled[rank].revents)) collect(l, (uint32_t)rank);
     end_rest_in_time(l);
   }
 }

@@ -6,6 +6,8 @@
 #include <cmocka.h>
 #include <dirent.h>
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -13,6 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "ranks.h"
@@ -284,11 +289,12 @@ static int wait_forever(ad_comm *comm, void *context) {
   return 0;
 }
 
-// Runs ad_launch in a process of its own, sends it a signal, and returns how it ended.
-static int launch_and_signal(int signal_number, pid_t *pids) {
+// Runs ad_launch in a process of its own, which first calls `prepare`, sends it a signal, and returns how it ended.
+static int launch_and_signal(void (*prepare)(void), int signal_number, pid_t *pids) {
   pid_t launcher = fork();
   if (!launcher) {
     ad_launch_result result;
+    if (prepare) prepare();
     _exit(launch(3, wait_forever, pids, &result) == AD_INTERRUPTED && result.signal == signal_number ? 11 : 1);
   }
   for (int i = 0; i < 500 && !(pids[0] && pids[1] && pids[2]); i++) usleep(10000);
@@ -313,11 +319,56 @@ static void ranks_end_with_their_launcher(void **state) {
   for (int i = 0; i < 3; i++) {
     pid_t *pids = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(pids != MAP_FAILED);
-    int status = launch_and_signal(signals[i], pids);
+    int status = launch_and_signal(NULL, signals[i], pids);
     if (signals[i] == SIGKILL)
       assert_true(WIFSIGNALED(status));
     else
       assert_int_equal(WEXITSTATUS(status), 11);
+    assert_true(all_gone(pids));
+    munmap(pids, 4096);
+  }
+}
+
+// From here on the kernel seems to be one that has no pidfd_open.
+static void forbid_pidfd(void) {
+  struct sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) _exit(77);
+}
+
+// Two more than there are: the memory file and the signals.
+static void leave_no_descriptors(void) {
+  int free_one = dup(0);
+  struct rlimit limit = {(rlim_t)free_one + 2, (rlim_t)free_one + 2};
+  close(free_one);
+  if (free_one < 0 || setrlimit(RLIMIT_NOFILE, &limit)) _exit(77);
+}
+
+static int launch_prepared(void (*prepare)(void)) {
+  pid_t launcher = fork();
+  if (!launcher) {
+    ad_launch_result result;
+    prepare();
+    alarm(60);
+    _exit(launch(8, exit_with_rank, NULL, &result) == AD_PEER_FAILED && result.rank == 1 ? 12 : 1);
+  }
+  int status;
+  waitpid(launcher, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void ranks_are_watched_where_the_kernel_does_not_help(void **state) {
+  static void (*const prepare[])(void) = {forbid_pidfd, leave_no_descriptors};
+  for (int i = 0; i < 2; i++) {
+    pid_t *pids = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(pids != MAP_FAILED);
+    assert_int_equal(launch_prepared(prepare[i]), 12);
+    assert_int_equal(WEXITSTATUS(launch_and_signal(prepare[i], SIGTERM, pids)), 11);
     assert_true(all_gone(pids));
     munmap(pids, 4096);
   }
@@ -340,6 +391,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(a_killed_rank_is_named_on_all_ranks, nothing_left),
       cmocka_unit_test_teardown(ranks_that_go_on_after_an_error_are_ended, nothing_left),
       cmocka_unit_test_teardown(ranks_end_with_their_launcher, nothing_left),
+      cmocka_unit_test_teardown(ranks_are_watched_where_the_kernel_does_not_help, nothing_left),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
