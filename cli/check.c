@@ -117,6 +117,7 @@ static int check(const ad_recipe *recipe, const check_input *input) {
   int holds = 0;
   char *json;
   cli_on_request(SIG_DFL); /* a proof that is stopped leaves nothing to write */
+  cli_on_checkpoint(SIG_IGN);
   ad_status status = ad_check(recipe, &input->check, &holds, &json);
   cli_progress_end();
   if (status) return cli_failed(status);
@@ -135,6 +136,7 @@ static int check_as_rank(const ad_recipe *recipe, const check_input *input) {
   int failed = cli_join(recipe, &comm);
   if (failed) return failed;
   cli_on_request(SIG_DFL);
+  cli_on_checkpoint(SIG_IGN);
   ad_status status = ad_check_on(comm, recipe, &input->check, &holds, &json);
   cli_progress_end();
   int result = status ? cli_failed(status) : holds ? CLI_HOLDS : CLI_ANSWER_IS_NO;

@@ -47,8 +47,11 @@ int cli_join(const ad_recipe *recipe, ad_comm **out);
 /* Where ad_comm_launched(): the other ranks learn that this one cannot take part. */
 void cli_tell_ranks(ad_status status, const char *message);
 
-/* What ranks do on Ctrl-C and SIGTERM, also where a shell started this as a background job that ignores them. */
+/* What ranks do on Ctrl-C and SIGTERM, also where a shell started this as a background job that ignores them, and on
+ * SIGHUP, unless it is ignored (nohup). */
 void cli_on_request(void (*handler)(int signal_number));
+/* What ranks do on SIGUSR1. */
+void cli_on_checkpoint(void (*handler)(int signal_number));
 
 /* Whether what is written there is seen by a person whose terminal can move its cursor: TERM is not "dumb". */
 int cli_is_terminal(int fd);

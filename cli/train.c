@@ -121,6 +121,13 @@ static int train_on_rank(ad_comm *comm, void *context) { return train_here(comm,
  * once: the launcher ends ranks at the second request. */
 static void stop_on_request(int signal_number) { ad_train_interrupt(); }
 
+static void checkpoint_on_request(int signal_number) { ad_train_checkpoint(); }
+
+static void listen_to_requests(void) {
+  cli_on_request(stop_on_request);
+  cli_on_checkpoint(checkpoint_on_request);
+}
+
 /* By this command; those before --resume are not among them. */
 static int64_t steps_taken(const train_story *story) { return story->steps - story->first_step; }
 
@@ -185,7 +192,7 @@ static int launch(train_job *job, int json) {
                              .context = job,
                              .patience_seconds = PATIENCE_SECONDS};
   ad_launch_result result;
-  cli_on_request(stop_on_request);
+  listen_to_requests();
   status = ad_launch(&start, &result);
   cli_progress_end();
   if (job->story->stopped && (!status || status == AD_INTERRUPTED)) return print_stop(job);
@@ -198,7 +205,7 @@ static int train_as_rank(train_job *job, int json) {
   ad_comm *comm;
   int result = cli_join(job->recipe, &comm);
   if (result) return result;
-  cli_on_request(stop_on_request);
+  listen_to_requests();
   ad_status status = train_here(comm, job);
   cli_progress_end();
   if (status)

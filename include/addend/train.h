@@ -124,6 +124,8 @@ AD_API AD_CHECKED ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, con
  * the recipe has any, a checkpoint written, and returns AD_INTERRUPTED. Safe in a signal handler; the library installs
  * none. */
 AD_API void ad_train_interrupt(void);
+/* Asks for a checkpoint after the present step, also where the recipe has none, and goes on. Safe as the above. */
+AD_API void ad_train_checkpoint(void);
 
 #if defined(__cplusplus)
 }

@@ -18,13 +18,14 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "comm/foreign.h"
-#include "comm/shm.h"
+#include "comm/watchdog.h"
 
 enum {
   LOOK_MILLISECONDS = 50,
   GRACE_MILLISECONDS = 2000,  // from the first error until ranks that still run are ended
   SIGNAL_GRACE_MILLISECONDS =
       10000,                      // from a request to stop until ranks are ended: time to finish a step and write files
+  ANSWER_MILLISECONDS = 30000,    // that ranks have to move at all after such a request, whatever time they have to end
   ONE_SIGNAL_MILLISECONDS = 250,  // a terminal, a shell and `timeout` may each pass on one request within this time
   STATUS_NOT_RUN = 127
 };
@@ -49,6 +50,7 @@ typedef struct launcher {
   int64_t interrupted_at;  // by milliseconds()
   int64_t deadline;        // by milliseconds(): when the ranks that are left are ended; 0: never
   int ended_rest;
+  ad_watchdog dog;
 } launcher;
 
 static int64_t milliseconds(void) { return ad_now() / 1000000; }
@@ -204,20 +206,38 @@ static void pass_on(const launcher *l, const struct signalfd_siginfo *info) {
   }
 }
 
-// The first request is passed on; the second ends the ranks at once.
+static void note_request(launcher *l, int signal_number) {
+  l->interrupted = signal_number;
+  l->interrupted_at = milliseconds();
+  note_failure(l, -1, 128 + signal_number, signal_number);
+}
+
+// The first request to stop is passed on. The second ends the ranks at once; a hangup after a first request is none,
+// since a session that ends sends both.
+static void take_request(launcher *l, const struct signalfd_siginfo *info) {
+  int signal_number = (int)info->ssi_signo;
+  int64_t patience = l->options->patience_seconds;
+  if (l->interrupted) {
+    int is_second = signal_number != SIGHUP && milliseconds() - l->interrupted_at >= ONE_SIGNAL_MILLISECONDS;
+    if (is_second) end_rest(l);
+    return;
+  }
+  note_request(l, signal_number);
+  start_grace(l, patience > 0 ? patience * 1000 : SIGNAL_GRACE_MILLISECONDS);
+  pass_on(l, info);
+}
+
 static void read_signal(launcher *l) {
   struct signalfd_siginfo info;
   if (read(l->signals, &info, sizeof info) != (ssize_t)sizeof info) return;
-  if (l->interrupted) {
-    if (milliseconds() - l->interrupted_at >= ONE_SIGNAL_MILLISECONDS) end_rest(l);
-    return;
+  if (info.ssi_signo == SIGUSR1) {
+    pass_on(l, &info);
+  } else if (info.ssi_signo == SIGQUIT) {
+    if (!l->interrupted) note_request(l, SIGQUIT);
+    end_rest(l);
+  } else {
+    take_request(l, &info);
   }
-  l->interrupted = (int)info.ssi_signo;
-  l->interrupted_at = milliseconds();
-  note_failure(l, -1, 128 + l->interrupted, l->interrupted);
-  int64_t patience = l->options->patience_seconds;
-  start_grace(l, patience > 0 ? patience * 1000 : SIGNAL_GRACE_MILLISECONDS);
-  pass_on(l, &info);
 }
 
 // The error that ranks reported to each other counts as a failure too.
@@ -225,8 +245,16 @@ static void look_at_error(launcher *l) {
   if (atomic_load(&l->control->failed)) start_grace(l, GRACE_MILLISECONDS);
 }
 
+// After a request to stop no rank has moved for so long that none will.
+static int is_unanswered(const launcher *l) {
+  int64_t moved_at = l->dog.moved_at / 1000000;
+  return l->interrupted &&
+         milliseconds() - (moved_at > l->interrupted_at ? moved_at : l->interrupted_at) >= ANSWER_MILLISECONDS;
+}
+
 static void end_rest_in_time(launcher *l) {
-  if (l->deadline && !l->ended_rest && milliseconds() >= l->deadline) end_rest(l);
+  if (l->ended_rest) return;
+  if ((l->deadline && milliseconds() >= l->deadline) || is_unanswered(l)) end_rest(l);
 }
 
 // Waits until there may be something to see. poll takes no more entries than a process may have descriptors: where
@@ -248,18 +276,28 @@ static void watch(launcher *l) {
     if (l->polled[count].revents) read_signal(l);
     for (nfds_t rank = 0; rank < count; rank++)
       if (l->children[rank].pid && (l->children[rank].fd < 0 || l->polled[rank].revents)) collect(l, (uint32_t)rank);
+    ad_watchdog_look(&l->dog);
     end_rest_in_time(l);
   }
 }
 
 /* ---- the whole ---- */
 
+// A hangup only where it is not ignored, as under nohup.
+static void choose_signals(sigset_t *mask) {
+  struct sigaction hangup;
+  sigemptyset(mask);
+  sigaddset(mask, SIGINT);
+  sigaddset(mask, SIGTERM);
+  sigaddset(mask, SIGQUIT);
+  sigaddset(mask, SIGUSR1);
+  if (!sigaction(SIGHUP, NULL, &hangup) && hangup.sa_handler != SIG_IGN) sigaddset(mask, SIGHUP);
+}
+
 static ad_status take_signals(launcher *l) {
   sigset_t mask;
   struct sigaction standard = {.sa_handler = SIG_DFL};
-  sigemptyset(&mask);
-  sigaddset(&mask, SIGINT);
-  sigaddset(&mask, SIGTERM);
+  choose_signals(&mask);
   l->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
   if (l->signals < 0) return ad_fail(AD_SYSTEM, "signals cannot be watched: %s", strerror(errno));
   sigaction(SIGCHLD, &standard, &l->old_child_action);  // ignored children could not be waited for
@@ -291,7 +329,8 @@ static ad_status judge(launcher *l) {
     snprintf(result->message, sizeof result->message, "%s", ad_last_error());
   }
   if (l->interrupted)
-    return ad_fail(AD_INTERRUPTED, "interrupted by signal %d, SIG%s", l->interrupted, sigabbrev_np(l->interrupted));
+    return ad_fail(AD_INTERRUPTED, "interrupted by signal %d, SIG%s%s", l->interrupted, sigabbrev_np(l->interrupted),
+                   l->ended_rest ? "; ranks that still ran were killed" : "");
   if (result->status == AD_SYSTEM && result->exit_status == STATUS_NOT_RUN)
     return ad_fail(AD_SYSTEM, "%s", result->message);
   if (result->signal) return ad_fail(AD_RANK_DIED, "%s", result->message);
@@ -309,6 +348,7 @@ static ad_status launch(launcher *l) {
   AD_TRY(ad_shm_make((uint32_t)ranks, 0, l->options->argv != NULL, &l->fd, &l->control));
   ad_status status = ad_new(ranks, &l->children);
   if (!status) status = ad_new(ranks + 1, &l->polled);
+  if (!status) status = ad_watchdog_open(l->control, &l->dog);
   if (!status) {
     for (size_t i = 0; i < ranks; i++) l->polled[i].fd = -1;
     status = run_ranks(l);
@@ -316,6 +356,7 @@ static ad_status launch(launcher *l) {
   if (!status) status = judge(l);
   ad_release(l->children);
   ad_release(l->polled);
+  ad_watchdog_close(&l->dog);
   ad_shm_unmake(l->fd, l->control);
   return status;
 }

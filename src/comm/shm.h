@@ -11,7 +11,8 @@
  *   shm_own.c      buffers elsewhere: each member does its own part, by reading its peers' memory or through staging
  *   shm_pull.c     reading a peer's memory: whether that is possible, and the reading
  *   shm_wait.c     spinning, yielding, sleeping, and finding out why a wait does not end
- *   shm_engine.c   the engine's table */
+ *   shm_engine.c   the engine's table
+ *   watchdog.c     the launcher's view of ranks that do not move */
 #ifndef COMM_SHM_H
 #define COMM_SHM_H
 #include <stdatomic.h>
@@ -52,6 +53,9 @@ typedef struct shm_record {
   int32_t exit_status;  // of a rank that left without closing; else 0
   // A word in the rank's own memory, at this address of its process, for the others to try to read. 0: they may not.
   uint64_t probe_at, probe_holds;
+  // Calls that the rank has published; of the last one its channel and its place there. For the launcher's watchdog.
+  _Alignas(SHM_LINE) _Atomic uint64_t calls;
+  _Atomic uint64_t last_channel, last_sequence;
 } shm_record;
 
 /* A group that some rank has called, in a hash table of the file: where its channel is. */

@@ -226,6 +226,14 @@ static void publish(const shm_call *c, shm_slot *slot, const shm_offer *offer) {
   atomic_store_explicit(&slot->published, c->sequence + 1, memory_order_release);
 }
 
+static void record_last(shm_world *world, const shm_call *c) {
+  const memory_order relaxed = memory_order_relaxed;
+  shm_record *record = &world->records[world->rank];
+  atomic_store_explicit(&record->last_channel, (uint64_t)((char *)c->channel->consumed - world->base), relaxed);
+  atomic_store_explicit(&record->last_sequence, c->sequence, relaxed);
+  atomic_store_explicit(&record->calls, atomic_load_explicit(&record->calls, relaxed) + 1, memory_order_release);
+}
+
 ad_status ad_shm_publish(shm_world *world, shm_call *c) {
   const ad_call *call = c->call;
   shm_slot *slot = ad_shm_slot(c, c->channel->index);
@@ -249,6 +257,7 @@ ad_status ad_shm_publish(shm_world *world, shm_call *c) {
   slot->axes = call->axes;
   ad_site_write(slot->site, call->site);
   publish(c, slot, &offer);
+  record_last(world, c);
   ad_shm_wake(world, c->channel);
   return AD_OK;
 }

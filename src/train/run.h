@@ -34,8 +34,9 @@ struct ad_run {
   size_t *norm_group_of; /* of each module */
   ad_loss_scale loss_scale;
   ad_trace trace;
-  double *sums;    /* ad_comm_alloc memory for AD_RUN_SUMS doubles */
-  int interrupted; /* some rank was asked to stop; the same on all ranks after a step */
+  double *sums; /* ad_comm_alloc memory for AD_RUN_SUMS doubles */
+  /* Some rank was asked to stop; to write a checkpoint. The same on all ranks after a step. */
+  int interrupted, asked_to_save;
 };
 enum { AD_RUN_SUMS = AD_LOSSES_MAX + 1 };
 

@@ -18,10 +18,11 @@ struct step_state {
   ad_status (*take)(ad_run *run, step_state *state, size_t m);  // one microbatch
 };
 
-static atomic_int interrupt_flag;
+static atomic_int interrupt_flag, checkpoint_flag;
 void ad_train_interrupt(void) { atomic_store(&interrupt_flag, 1); }
 int ad_interrupt_asked(void) { return atomic_load(&interrupt_flag); }
 void ad_interrupt_clear(void) { atomic_store(&interrupt_flag, 0); }
+void ad_train_checkpoint(void) { atomic_store(&checkpoint_flag, 1); }
 
 static size_t microbatches(const ad_run *run) { return (size_t)run->recipe->train.microbatches; }
 static size_t losses(const ad_run *run) { return ad_program_loss_count(run->program); }
@@ -273,13 +274,21 @@ static double own_addend(const ad_run *run, const step_state *state, size_t i) {
   return ad_group_index(&copies, rank) == 0 ? state->losses[i] : 0 * state->losses[i];
 }
 
+// What this process was asked for, as one addend of a sum over fewer than 2^32 ranks: 1 to stop, 2^-32 to checkpoint.
+static double own_requests(void) { return ad_interrupt_asked() + 0x1p-32 * atomic_exchange(&checkpoint_flag, 0); }
+
+static void take_requests(ad_run *run, double sum) {
+  run->interrupted = sum >= 1;
+  run->asked_to_save = sum > floor(sum);
+}
+
 static ad_status sum_losses(ad_run *run, const step_state *state, double *each, double *all) {
   size_t count = losses(run);
   double sum = 0;
   for (size_t i = 0; i < count; i++) run->sums[i] = own_addend(run, state, i);
-  run->sums[count] = ad_interrupt_asked();
+  run->sums[count] = own_requests();
   AD_TRY(ad_run_reduce_sums(run, count + 1, AD_SUM, AD_HERE));
-  run->interrupted = run->sums[count] > 0;
+  take_requests(run, run->sums[count]);
   for (size_t i = 0; i < count; i++) {
     if (each) each[i] = run->sums[i];
     if (!ad_program_loss(run->program, i)->is_metric) sum += run->sums[i];

@@ -62,12 +62,23 @@ static ad_status keep(training *t, const ad_metric *metric) {
   return AD_OK;
 }
 
+static ad_status make_checkpointer(training *t) {
+  return ad_checkpointer_create(t->run->comm, t->run->everyone.mesh, t->checkpoints, t->run->recipe->checkpoint.keep,
+                                &t->checkpointer);
+}
+
+static int is_due(const training *t, int64_t taken) {
+  const ad_recipe *recipe = t->run->recipe;
+  if (t->run->asked_to_save) return 1;
+  return recipe->checkpoint.every &&
+         (taken % recipe->checkpoint.every == 0 || taken >= recipe->train.steps || t->run->interrupted);
+}
+
 // Also after the last step, whichever it is.
 static ad_status save_when_due(training *t, int64_t taken) {
-  const ad_recipe *recipe = t->run->recipe;
-  if (!t->checkpointer) return AD_OK;
-  AD_TRY(ad_checkpointer_poll(t->checkpointer));
-  if (taken % recipe->checkpoint.every && taken < recipe->train.steps && !t->run->interrupted) return AD_OK;
+  if (t->checkpointer) AD_TRY(ad_checkpointer_poll(t->checkpointer));
+  if (!is_due(t, taken)) return AD_OK;
+  if (!t->checkpointer) AD_TRY(make_checkpointer(t));
   return ad_run_save(t->run, t->checkpointer, taken);
 }
 
@@ -196,8 +207,7 @@ static ad_status begin(training *t) {
   if (t->options.resume) AD_TRY(resume(t));
   AD_TRY(agree(t->run, open_metrics(t), AD_HERE));
   if (!recipe->checkpoint.every) return AD_OK;
-  return ad_checkpointer_create(t->run->comm, t->run->everyone.mesh, t->checkpoints, recipe->checkpoint.keep,
-                                &t->checkpointer);
+  return make_checkpointer(t);
 }
 
 // An interrupted run has its files as well; the ranks stopped together.

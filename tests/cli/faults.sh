@@ -87,9 +87,28 @@ assert json.load(open("run/trace.json"))["traceEvents"]
 assert "</html>" in open("run/report.html").read()
 P
 }
-for name in INT TERM; do start; kill -$name $launcher; stopped_cleanly; done # Ctrl-C, kill
+for name in INT TERM HUP; do start; kill -$name $launcher; stopped_cleanly; done # Ctrl-C, kill
 start; for pid in $launcher $ranks; do kill -INT "$pid"; done; stopped_cleanly # as a terminal does it: everybody
 start; kill -TERM "$(cut -d' ' -f2 <<<"$ranks")"; stopped_cleanly # one rank alone was asked
+start; kill -QUIT $launcher; wait_for_end 6 # ends at once, with a word
+[ $status -eq 3 ] && grep -q "interrupted by signal 3, SIGQUIT; ranks that still ran were killed" err || { cat err >&2; fail "QUIT: exit $status"; }
+nothing_left
+
+start; kill -USR1 $launcher # a checkpoint, though the recipe has none, and it goes on
+for _ in $(seq 100); do [ -z "$(ls run/checkpoints 2>/dev/null | grep -v tmp)" ] || break; sleep 0.1; done
+[ -n "$(ls run/checkpoints)" ] && is_alive $launcher || { cat err >&2; fail "USR1 writes a checkpoint and goes on"; }
+kill -TERM $launcher; stopped_cleanly
+trap '' HUP; rm -rf run; in_background train "$recipe" --set train.steps=100000 -o "$work/run"; trap - HUP # nohup
+wait_for_ranks 3; kill -HUP $launcher; sleep 1; is_alive $launcher || fail "a run under nohup goes on after a hangup"
+kill -INT $launcher; wait_for_end 12; nothing_left
+
+start; kill -STOP "$(cut -d' ' -f2 <<<"$ranks")"; kill -TERM $launcher # a rank that does not answer
+wait_for_end 40
+[ $status -eq 3 ] && grep -q "SIGTERM; ranks that still ran were killed" err || { cat err >&2; fail "no answer: exit $status"; }
+nothing_left
+start; kill -STOP "$(cut -d' ' -f2 <<<"$ranks")"; kill -TERM $launcher; sleep 1; kill -TERM $launcher # twice
+wait_for_end 6; nothing_left
+
 rm -rf run
 in_background train "$recipe" --set train.steps=100000 -o "$work/run"
 wait_for_ranks 3; kill -INT $launcher; wait_for_end 12 # before the first step
