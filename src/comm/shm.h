@@ -348,6 +348,8 @@ ad_status ad_shm_wait(shm_world *world, int (*ready)(shm_world *world, void *sub
                       const shm_call *blocking) AD_CHECKED;
 /* Makes it the world's error that rank `rank`, without which the call cannot be completed, has left. */
 void ad_shm_raise_left(shm_world *world, const shm_call *c, uint32_t rank);
+/* The group whose channel starts at this offset; NULL: there is none. */
+const shm_entry *ad_shm_entry(const shm_control *control, uint64_t channel);
 /* Wakes members of the channel that sleep, since something happened that they may wait for; ad_shm_wake_all all ranks.
  */
 void ad_shm_wake(shm_world *world, const shm_channel *channel);

@@ -43,9 +43,9 @@ typedef struct long_wait {
   uint64_t sequence;
 } long_wait;
 
-static const shm_entry *entry_of(const shm_world *world, uint64_t channel) {
+const shm_entry *ad_shm_entry(const shm_control *control, uint64_t channel) {
   for (int i = 0; i < SHM_CHANNELS; i++) {
-    const shm_entry *entry = &world->control->entries[i];
+    const shm_entry *entry = &control->entries[i];
     if (atomic_load_explicit(&entry->state, memory_order_acquire) == 2 && entry->channel == channel) return entry;
   }
   return NULL;
@@ -56,7 +56,7 @@ static int look_at(const shm_world *world, uint32_t rank, long_wait *out) {
   const shm_record *record = &world->records[rank];
   out->epoch = atomic_load(&record->epoch);
   if (!(out->epoch & 1)) return 0;
-  out->group = entry_of(world, atomic_load(&record->waits_channel));
+  out->group = ad_shm_entry(world->control, atomic_load(&record->waits_channel));
   out->sequence = atomic_load(&record->waits_sequence);
   if (!out->group || atomic_load(&record->epoch) != out->epoch) return 0;
   const shm_consumed *consumed = ad_shm_at(world, out->group->channel);

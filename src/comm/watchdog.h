@@ -16,7 +16,8 @@ typedef struct ad_watchdog {
 
 ad_status ad_watchdog_open(shm_control *control, ad_watchdog *out) AD_CHECKED;
 void ad_watchdog_close(ad_watchdog *dog);
-/* Looks at all ranks, if the last look is a second ago. */
+/* Looks at all ranks, if the last look is a second ago. Where one waits for 10 s, or is stopped for so long, it logs
+ * which rank is where, and again every minute. */
 void ad_watchdog_look(ad_watchdog *dog);
 
 #endif

@@ -329,6 +329,52 @@ static void ranks_end_with_their_launcher(void **state) {
   }
 }
 
+/* ---- ranks that do not move ---- */
+
+typedef struct stall {
+  atomic_int said, pid;
+  char words[4096];
+} stall;
+
+// Takes down what is said, and when all three ranks were spoken of lets them go on.
+static void take_down(void *context, ad_log_level level, const char *message) {
+  stall *s = context;
+  size_t length = strlen(s->words);
+  snprintf(s->words + length, sizeof s->words - length, "%s\n", message);
+  if (!strstr(s->words, "rank 0") || !strstr(s->words, "rank 1 (") || !strstr(s->words, "rank 2 (")) return;
+  atomic_store(&s->said, 1);
+  kill(atomic_load(&s->pid), SIGCONT);
+}
+
+// After one sum rank 1 stops and rank 2 does something else, while rank 0 waits for both in the next.
+static int stall_after_a_sum(ad_comm *comm, void *context) {
+  stall *s = context;
+  CHECK_OK(sum_ranks(comm));
+  if (ad_comm_rank(comm) == 1) {
+    atomic_store(&s->pid, getpid());
+    raise(SIGSTOP);
+  }
+  for (int i = 0; ad_comm_rank(comm) == 2 && !atomic_load(&s->said) && i < 60000; i++) usleep(1000);
+  CHECK_OK(sum_ranks(comm));
+  return 0;
+}
+
+static void a_stall_is_told_rank_by_rank(void **state) {
+  ad_launch_result result;
+  stall *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert_true(s != MAP_FAILED);
+  ad_set_log(take_down, s);
+  ad_status status = launch(3, stall_after_a_sum, s, &result);
+  ad_set_log(NULL, NULL);
+  assert_int_equal(status, AD_OK);
+  assert_true(atomic_load(&s->said));
+  assert_non_null(strstr(s->words, "rank 0 waits for ranks 1,2 in all_reduce(sum) of 1 i32 over all axes {0,1,2}"));
+  assert_non_null(strstr(s->words, "is stopped; `kill -CONT "));
+  assert_non_null(strstr(s->words, "sleeps outside of collectives; its last: all_reduce(sum) of 1 i32"));
+  assert_non_null(strstr(s->words, "test_launch.c:"));
+  munmap(s, sizeof *s);
+}
+
 // From here on the kernel seems to be one that has no pidfd_open.
 static void forbid_pidfd(void) {
   struct sock_filter filter[] = {
@@ -391,6 +437,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(a_killed_rank_is_named_on_all_ranks, nothing_left),
       cmocka_unit_test_teardown(ranks_that_go_on_after_an_error_are_ended, nothing_left),
       cmocka_unit_test_teardown(ranks_end_with_their_launcher, nothing_left),
+      cmocka_unit_test_teardown(a_stall_is_told_rank_by_rank, nothing_left),
       cmocka_unit_test_teardown(ranks_are_watched_where_the_kernel_does_not_help, nothing_left),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
