@@ -33,7 +33,7 @@ int cli_parse_recipe(const struct argp *argp, int argc, char **argv, void *input
 int cli_read_recipe(const cli_recipe_options *options, ad_recipe **out);
 
 /* Writes text (and a final newline where it has none) to standard output; CLI_UNFINISHED with a message if that cannot
- * be. */
+ * be; a reader that is gone (head -1) has what it wanted. */
 int cli_print(const char *text);
 
 /* Prints the last error and returns the exit status for it. */

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "command.h"
@@ -20,6 +22,7 @@ static const cli_command commands[] = {
     {"bench", cli_bench, "collectives and the reducer against this machine's memory bandwidth and its peers"},
     {"run", cli_run, "start N ranks of your own program"},
 };
+enum { VARIABLES_MAX = 4096, STACK_KIB = 1024 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 
 static const char version[] = "addend " AD_VERSION;
@@ -42,19 +45,49 @@ static int run_command(const cli_command *command, int argc, char **argv) {
   return command->run(argc - 1, argv + 1);
 }
 
-/* OpenBLAS starts threads as soon as it is loaded, and a process that ends while they start may wait for them for ever.
- * Ranks have one thread each, so it is loaded again without: by this program, anew. */
-static void load_without_blas_threads(char **argv) {
-  if (getenv("OPENBLAS_NUM_THREADS")) return;
-  setenv("OPENBLAS_NUM_THREADS", "1", 1);
-  execv("/proc/self/exe", argv); /* returns only where it is not possible */
+/* OpenBLAS starts threads as soon as it is loaded, and a process that ends while they start may wait for them for ever;
+ * where none can be started (ulimit -u) it interrupts the process. Ranks have one thread each, so this program starts
+ * itself anew with one, before any library is initialised: that is what the section is for. setenv does not work yet
+ * there, and sanitizers do not either. */
+__attribute__((no_sanitize("address", "undefined", "thread"))) static void load_without_blas_threads(
+    int argc, char **argv, char **environment) {
+  static char one_thread[] = "OPENBLAS_NUM_THREADS=1";
+  static char *with_it[VARIABLES_MAX + 2];
+  int count = 0;
+  for (; environment[count]; count++) {
+    if (count == VARIABLES_MAX) return;
+    for (int i = 0; environment[count][i] == one_thread[i]; i++)
+      if (one_thread[i] == '=') return;
+    with_it[count] = environment[count];
+  }
+  with_it[count] = one_thread;
+  execve("/proc/self/exe", argv, with_it); /* returns only where it is not possible */
+}
+__attribute__((section(".preinit_array"),
+               used)) static void (*const before_libraries)(int, char **, char **) = load_without_blas_threads;
+
+/* argp prints help and ends the process without a look at whether it could be written. */
+static void check_output(void) {
+  if (fflush(stdout) == 0 && !ferror(stdout)) return;
+  if (cli_print("")) _exit(CLI_UNFINISHED);
+}
+
+static int has_stack(void) {
+  struct rlimit stack;
+  if (getrlimit(RLIMIT_STACK, &stack) || stack.rlim_cur >= STACK_KIB * 1024ul) return 1;
+  fprintf(stderr, "addend: the stack may take %lu KiB (ulimit -s), at least %d are needed: type `ulimit -s 8192`\n",
+          (unsigned long)stack.rlim_cur / 1024, STACK_KIB);
+  return 0;
 }
 
 int main(int argc, char **argv) {
-  load_without_blas_threads(argv);
+  prctl(PR_SET_NAME, "addend"); /* it was started as /proc/self/exe */
+  if (!has_stack()) return CLI_UNFINISHED;
+  atexit(check_output);
   argp_err_exit_status = CLI_WRONG_CALL;
   argp_program_version = version;
   signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of the call that writes it */
+  signal(SIGPIPE, SIG_IGN); /* a reader that has enough (head -1) is no error; see cli_print */
   cli_let_first_rank_speak();
   if (argc < 2) return print_help(stderr), CLI_WRONG_CALL;
   if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))

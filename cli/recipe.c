@@ -2,9 +2,11 @@
  * signals. */
 #include <signal.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "command.h"
 
@@ -72,12 +74,29 @@ int cli_read_recipe(const cli_recipe_options *input, ad_recipe **out) {
   return CLI_WRONG_CALL;
 }
 
+/* Of a pipe. The error of a write that a library made long ago is not known any more, this is. */
+static int reader_is_gone(void) {
+  struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
+  return poll(&output, 1, 0) == 1 && output.revents & POLLERR;
+}
+
+/* Said once: at the end of the process the output is looked at again. */
+static int unwritten(int error) {
+  static int is_said;
+  if (reader_is_gone()) return CLI_HOLDS; /* it had enough */
+  if (!is_said)
+    fprintf(stderr, "addend: standard output cannot be written%s%s\n", error ? ": " : "", error ? strerror(error) : "");
+  is_said = 1;
+  return CLI_UNFINISHED;
+}
+
 int cli_print(const char *text) {
   size_t length = strlen(text);
   int ends = !length || text[length - 1] == '\n';
-  if (fputs(text, stdout) >= 0 && (ends || putchar('\n') != EOF) && fflush(stdout) == 0) return CLI_HOLDS;
-  fprintf(stderr, "addend: standard output cannot be written: %s\n", strerror(errno));
-  return CLI_UNFINISHED;
+  errno = 0;
+  if (fputs(text, stdout) >= 0 && (ends || putchar('\n') != EOF) && fflush(stdout) == 0 && !ferror(stdout))
+    return CLI_HOLDS;
+  return unwritten(errno);
 }
 
 int cli_failed(ad_status status) {

@@ -1,4 +1,5 @@
 /* `addend run`: ranks of a user's own program. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -57,6 +58,7 @@ static void tell_alone(const run_input *input, const ad_launch_result *result) {
 
 int cli_run(int argc, char **argv) {
   run_input input = {0};
+  signal(SIGPIPE, SIG_DFL); /* programs inherit what is ignored */
   argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &input);
   ad_launch_options launch = {.size = sizeof launch, .ranks = input.ranks, .argv = input.program};
   ad_launch_result result;

@@ -63,6 +63,14 @@ static void set_number(const char *name, int64_t value) {
   setenv(name, text, 1);
 }
 
+// What ps and top show: "addend:5".
+static void name_process(uint32_t rank) {
+  char name[16] = "", whole[32];  // of 15 letters
+  prctl(PR_GET_NAME, name);
+  snprintf(whole, sizeof whole, "%.11s:%u", name, rank);
+  prctl(PR_SET_NAME, whole);
+}
+
 // The child ends when its parent does. The parent may have died already, before prctl could take effect.
 static void die_with(pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -85,6 +93,7 @@ static int run_function(launcher *l, uint32_t rank) {
   shm_world *world;
   ad_comm *comm;
   ad_nested_mark();
+  name_process(rank);
   ad_status status = ad_shm_join(l->fd, l->control, rank, &world);
   if (!status) status = ad_comm_create(&ad_engine_shm, world, rank, l->options->ranks, &comm);
   if (status) return status == AD_MEMORY ? AD_MEMORY : AD_PEER_FAILED;
@@ -107,7 +116,9 @@ static void run_child(launcher *l, uint32_t rank, pid_t parent) {
 static ad_status start_rank(launcher *l, uint32_t rank) {
   pid_t parent = getpid(), pid = fork();
   if (!pid) run_child(l, rank, parent);
-  if (pid < 0) return ad_fail(AD_SYSTEM, "rank %u could not be started: %s", rank, strerror(errno));
+  if (pid < 0)
+    return ad_fail(AD_SYSTEM, "rank %u of %" PRId64 " could not be started: %s%s", rank, l->options->ranks,
+                   strerror(errno), errno == EAGAIN ? " (see ulimit -u)" : "");
   l->children[rank].pid = pid;
   l->running++;
   // Where it cannot be (an old kernel, a filter of system calls, no descriptors left) poll passes the -1 by.
@@ -320,6 +331,15 @@ static ad_status run_ranks(launcher *l) {
   return status;
 }
 
+// The message of a rank's error. A wrong call or recipe is wrong on all ranks: who said it first does not matter.
+static const char *words_of(const ad_launch_result *result) {
+  int64_t rank;
+  int length = 0;
+  if (result->status == AD_INVALID && sscanf(result->message, "rank %" SCNd64 ": %n", &rank, &length) == 1)
+    return result->message + length;
+  return result->message;
+}
+
 static ad_status judge(launcher *l) {
   ad_launch_result *result = l->result;
   result->joined = atomic_load(&l->control->joined);
@@ -339,8 +359,8 @@ static ad_status judge(launcher *l) {
     result->exit_status = 128 + SIGKILL;
   }
   if (!result->exit_status) return AD_OK;
-  return ad_fail(AD_PEER_FAILED, "rank %" PRId64 " ended with exit status %d%s%s", result->rank, result->exit_status,
-                 result->message[0] ? ": " : "", result->message);
+  if (result->message[0]) return ad_fail(AD_PEER_FAILED, "%s", words_of(result));
+  return ad_fail(AD_PEER_FAILED, "rank %" PRId64 " ended with exit status %d", result->rank, result->exit_status);
 }
 
 static ad_status launch(launcher *l) {

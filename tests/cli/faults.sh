@@ -168,6 +168,30 @@ status=0; "$addend" run -n 3 -- ./no-such-program >out 2>err || status=$?
 [ $status -eq 2 ] && grep -q "no-such-program" err || { cat err >&2; fail "a program that is not there is exit 2, not $status"; }
 status=0; "$addend" train "$recipe" -o full --set train.steps=2 >/dev/full 2>err || status=$?
 [ $status -eq 3 ] && grep -q "standard output" err || { cat err >&2; fail "a full standard output is exit 3, not $status"; }
+for call in "train --help" "plan --help" --help "plan $recipe"; do
+  status=0; "$addend" $call >/dev/full 2>err || status=$?
+  [ $status -eq 3 ] && [ "$(grep -c "standard output cannot be written" err)" -eq 1 ] || { cat err >&2; fail "$call >/dev/full: exit $status"; }
+done
+set +e; "$addend" plan "$recipe" --set model.layers=200 2>err | sed -n 1q; status=${PIPESTATUS[0]}; set -e
+[ $status -eq 0 ] && [ ! -s err ] || { cat err >&2; fail "a reader that has enough is no error: exit $status"; }
+if ! grep -q __asan_init "$addend"; then # sanitizers need more themselves
+  (ulimit -s 64; could_not "ulimit -s" check "$recipe")
+fi
+few_processes() { # addend as a user who may start no process more: ulimit -u counts for no root
+  (ulimit -u 1; OPENBLAS_NUM_THREADS= exec setpriv --reuid=65534 --clear-groups --inh-caps=-all env -u OPENBLAS_NUM_THREADS "$@")
+}
+chmod 755 .
+if [ "$(id -u)" -eq 0 ] && few_processes "$addend" --version >/dev/null 2>err; then
+  status=0; few_processes "$addend" check "$recipe" >out 2>err || status=$?
+  [ $status -eq 3 ] && grep -q "rank 0 of 3 could not be started.*ulimit -u" err || { cat err >&2; fail "no processes: exit $status"; }
+fi
+start # names that a person finds in ps
+[ "$(cat /proc/$launcher/comm)" = addend ] && [ "$(cat "/proc/$(cut -d' ' -f2 <<<"$ranks")/comm")" = addend:1 ] ||
+  fail "processes are named"
+kill -KILL $launcher; wait $launcher 2>/dev/null || true; nothing_left; launcher=
+could_not "^addend: step [0-9]*: the loss\|^addend: rank [0-9]: step" train "$recipe" -o run2 \
+  --set train.lr=100 --set train.weight_decay=1000 --set train.warmup=0 --set train.clip=0
+! grep -q "ended with exit status" err || { cat err >&2; fail "an error that has words is no crash"; }
 (ulimit -f 1; could_not "ulimit -f" train "$recipe" -o small)
 
 "$addend" run -n 3 -- true 2>err || fail "a program that never joins and returns 0 is fine"
