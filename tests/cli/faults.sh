@@ -202,7 +202,7 @@ examples=$(dirname "$addend")
 "$addend" run -n 3 -- "$examples/example_plain_buffers" >out 2>err && [ "$(grep -c "step 40" out)" -eq 1 ] ||
   { cat out err >&2; fail "an example joins the world that it was started in"; }
 "$examples/example_plain_buffers" >alone && diff <(cut -c1-40 out) <(cut -c1-40 alone) || fail "on 4 ranks the same"
-for call in "check $recipe" "train $recipe -o run" "run -n 2 -- true"; do
+for call in "check $recipe" "train $recipe -o elsewhere" "run -n 2 -- true"; do
   status=0; RANK=1 WORLD_SIZE=3 "$addend" $call >out 2>err || status=$?
   [ $status -eq 2 ] && grep -q "torchrun.*addend run -n 3" err || { cat err >&2; fail "under torchrun: exit $status: $call"; }
 done
