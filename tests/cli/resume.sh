@@ -142,7 +142,7 @@ grep -q "step 10: .*index.json.*step 5: .*index.json" err || fail "each is named
 
 # Ctrl-C
 "$addend" train "$recipe" --set train.steps=100000 --set checkpoint.every=100000 -o long >out 2>err & launcher=$!
-for _ in $(seq 100); do [ ! -s long/metrics.jsonl ] || break; sleep 0.1; done
+for _ in $(seq 600); do [ ! -s long/metrics.jsonl ] || break; sleep 0.1; done
 kill -INT $launcher
 exits_with 3 wait $launcher
 grep -q "goes on from it" err || fail "the message names --resume"
@@ -167,9 +167,9 @@ train -o shared --resume || fail "the lock is gone with the killed run"
 for steps in 3 6 9; do
   rm -rf killed && mkdir -p killed
   "$addend" train "$recipe" --set train.steps=100000 --set checkpoint="{every: 1, keep: 2}" -o "$work/killed" >out 2>err & launcher=$!
-  for _ in $(seq 1000); do [ "$(wc -l 2>/dev/null <killed/metrics.jsonl || echo 0)" -lt $steps ] || break; sleep 0.01; done
+  for _ in $(seq 6000); do [ "$(wc -l 2>/dev/null <killed/metrics.jsonl || echo 0)" -lt $steps ] || break; sleep 0.01; done
   kill -9 $launcher && wait $launcher 2>/dev/null || true
-  for _ in $(seq 100); do pgrep -f -- "$work/killed" >/dev/null || break; sleep 0.05; done # its ranks end with it
+  for _ in $(seq 1200); do pgrep -f -- "$work/killed" >/dev/null || break; sleep 0.05; done # its ranks end with it
   newest=$(ls killed/checkpoints | sed -n 's/^step-\([0-9]*\)$/\1/p' | sort -n | tail -n 1)
   [ -n "$newest" ] || fail "no checkpoint after $steps steps"
   train -o killed --resume --set train.steps=$((newest + 1)) || fail "resume after a kill"

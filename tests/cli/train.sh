@@ -31,7 +31,8 @@ assert 'src="http' not in report and 'href="http' not in report  # self-containe
 P
 "$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=1 --set train.warmup=0 -o 'a "folder"' --json >quoted.json 2>err
 python3 -c 'import json; story = json.load(open("quoted.json")); assert story["folder"] == "a \"folder\"", story'
-[ ! -s err ] || { cat err >&2; fail "work of less than a second has no progress to tell of"; }
+sed -i '/^train [0-9]/d' err # progress, where the machine is slow
+[ ! -s err ] || { cat err >&2; fail "what goes well has nothing else to tell of"; }
 # Law 5: a step without a counted token has gradient 0 and a warning, and training goes on.
 "$addend" train "$source/recipes/gpt-dp.yaml" --set 'data.valid=[0]' --set train.steps=2 -o uncounted --json >uncounted.json 2>err || fail "uncounted"
 grep -q "^addend: warning: step 1: no token of the batch counts; its gradient is 0$" err || { cat err >&2; fail "it warns"; }

@@ -86,7 +86,7 @@ static int take_away(ad_comm *comm, void *context) {
     }
     double start = rank_seconds();
     CHECK_STATUS(ad_comm_wait(comm, &request), AD_PEER_FAILED);
-    CHECK(rank_seconds() - start < 2.5);
+    CHECK(rank_seconds() - start < RANK_HANGS);
     CHECK_MESSAGE("of the input of rank 1");
     CHECK_MESSAGE("taken.c:1");
     CHECK_MESSAGE("33554432 bytes");
@@ -149,9 +149,9 @@ static int die_while_read(ad_comm *comm, void *context) {
     kill_in(d->microseconds);
   }
   if (!status) status = ad_comm_wait(comm, &request);
-  while (!status && rank_seconds() - start < 3) status = ad_comm_run(comm, &call);
+  while (!status && rank_seconds() - start < RANK_HANGS) status = ad_comm_run(comm, &call);
   CHECK_STATUS(status, AD_RANK_DIED);
-  CHECK(rank_seconds() - start < 2.5);
+  CHECK(rank_seconds() - start < RANK_HANGS);
   CHECK_MESSAGE("rank 1 died: signal 9, SIGKILL");
   return close_world(&w);
 }

@@ -21,7 +21,7 @@ must() { "$@" >"$work/out" 2>&1 || { cat "$work/out" >&2; fail "status $?: $*"; 
 refused() {
   local status=$1 words=$2 got
   shift 2
-  timeout 60 "$@" >"$work/out" 2>&1
+  timeout 200 "$@" >"$work/out" 2>&1
   got=$?
   [ "$got" -eq "$status" ] || { cat "$work/out" >&2; fail "status $got instead of $status: $*"; }
   grep -qF -- "$words" "$work/out" || { cat "$work/out" >&2; fail "\"$words\" is not in what was said by: $*"; }
@@ -43,7 +43,7 @@ for ranks in 1 2 3 5; do
   must "$build/addend" run -n "$ranks" -- "$build/mpi_sums"
   expected=$(cut -d' ' -f1 "$work/out")
   for first in "$ranks" $(((ranks + 1) / 2)); do
-    must timeout 100 "${launch[@]}" -n "$ranks" "$work/place" "$first" "$build/mpi_sums"
+    must timeout 200 "${launch[@]}" -n "$ranks" "$work/place" "$first" "$build/mpi_sums"
     grep -q "^$expected mpi\$" "$work/out" || fail "other bits on $ranks ranks, $first of them on the first node: $(cat "$work/out")"
   done
 done
@@ -76,16 +76,16 @@ for first in 3 2; do
   mkdir -p "$work/pids"
   ADDEND_TEST_PIDS=$work/pids "${launch[@]}" -n 3 "$work/place" "$first" "$build/addend" train "$recipe" --set train.steps=1000000 --overwrite --out "$work/killed" >"$work/out" 2>&1 &
   launcher=$!
-  for _ in $(seq 100); do [ -s "$work/killed/metrics.jsonl" ] && break; sleep 0.1; done
+  for _ in $(seq 600); do [ -s "$work/killed/metrics.jsonl" ] && break; sleep 0.1; done
   [ -s "$work/killed/metrics.jsonl" ] || { kill $launcher; fail "training did not start: $(cat "$work/out")"; }
   kill -KILL "$(cat "$work/pids/2")"
-  (sleep 30; kill $launcher 2>/dev/null) & guard=$!
+  (sleep 60; kill $launcher 2>/dev/null) & guard=$!
   wait $launcher
   status=$?
   kill $guard 2>/dev/null
   [ $status -ne 0 ] && [ $status -ne 143 ] || fail "status $status after a rank was killed: $(cat "$work/out")"
   for pid in $(cat "$work/pids"/*); do
-    for _ in $(seq 50); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
+    for _ in $(seq 600); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
     ! kill -0 "$pid" 2>/dev/null || fail "process $pid is left"
   done
   rm -rf "$work/pids" "$work/killed"

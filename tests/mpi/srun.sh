@@ -59,7 +59,7 @@ if [ "$(timeout 10 srun -n 2 echo task 2>/dev/null | grep -c task)" -ne 2 ]; the
 fi
 
 recipe=$source/recipes/hsdp-2x2.yaml
-start() { timeout 60 srun "$@" >"$work/out" 2>&1; }
+start() { timeout 120 srun "$@" >"$work/out" 2>&1; }
 refused() { # words, arguments of srun...
   local words=$1 status
   shift

@@ -33,5 +33,8 @@ void rank_memory_check(const void *memory);
 void rank_memory_free(void *memory);
 /* Of a clock that only goes forward; in a rank as in a test. */
 double rank_seconds(void);
+/* Seconds after which a call hangs. A test says that something ends, not how soon: the machine may have other work, and
+ * sanitizers are slow. */
+enum { RANK_HANGS = 60 };
 
 #endif
