@@ -26,6 +26,15 @@ static char calls[CALLS_MAX][CALL_SIZE]; /* "fsync step-1.tmp/index.json", "rena
 static int call_count;
 static char folder[64];
 
+static const char *failing; /* the next call that reads so fails; NULL: none does */
+
+static int fails(const char *call) {
+  if (!failing || strcmp(call, failing) != 0) return 0;
+  failing = NULL;
+  errno = EIO;
+  return 1;
+}
+
 /* A checkpoint is written by a thread, but never by two, and the test waits for it. */
 static char *next_call(void) { return calls[call_count < CALLS_MAX ? call_count++ : CALLS_MAX - 1]; }
 
@@ -53,13 +62,15 @@ static void path_of(int file, char *out, size_t size) {
 int fsync(int file) {
   char path[160];
   path_of(file, path, sizeof path);
-  snprintf(next_call(), CALL_SIZE, "fsync %s", inside(path));
-  return (int)syscall(SYS_fsync, file);
+  char *call = next_call();
+  snprintf(call, CALL_SIZE, "fsync %s", inside(path));
+  return fails(call) ? -1 : (int)syscall(SYS_fsync, file);
 }
 
 int rename(const char *from, const char *to) {
-  snprintf(next_call(), CALL_SIZE, "rename %s %s", inside(from), inside(to));
-  return renameat(AT_FDCWD, from, AT_FDCWD, to);
+  char *call = next_call();
+  snprintf(call, CALL_SIZE, "rename %s %s", inside(from), inside(to));
+  return fails(call) ? -1 : renameat(AT_FDCWD, from, AT_FDCWD, to);
 }
 
 int unlinkat(int parent, const char *name, int flags) {
@@ -202,6 +213,26 @@ static void one_of_the_same_step_is_replaced_before_it_is_removed(void **state) 
   close_alone(&a);
 }
 
+/* Whether the new one cannot have the name, or the name cannot be brought to disk. */
+static void one_of_the_same_step_stays_where_the_new_one_fails(void **state) {
+  static const char *const calls_that_fail[] = {"rename step-1.tmp step-1", "fsync ."};
+  alone a;
+  open_alone(&a, 1);
+  save(&a, 1);
+  for (size_t i = 0; i < 2; i++) {
+    a.numbers[0] = -1;
+    call_count = 0;
+    failing = calls_that_fail[i];
+    assert_int_equal(ad_checkpointer_save(a.checkpointer, &a.state), AD_OK);
+    assert_int_equal(ad_checkpointer_finish(a.checkpointer), AD_IO);
+    assert_null(failing);
+    assert_non_null(strstr(ad_last_error(), "; what there was of it was removed; nothing else in "));
+    assert_int_equal(ad_checkpoint_load(a.comm, a.mesh, folder, &a.state), AD_OK);
+    assert_true(a.numbers[0] == 1);
+  }
+  close_alone(&a);
+}
+
 /* ---- a value of which the files hold a part ---- */
 
 static int save_halves(ad_comm *comm, void *context) {
@@ -268,6 +299,7 @@ int main(void) {
       cmocka_unit_test(an_older_one_goes_when_the_new_one_has_its_name_on_disk),
       cmocka_unit_test(no_file_of_a_complete_one_is_removed_while_it_has_its_name),
       cmocka_unit_test(one_of_the_same_step_is_replaced_before_it_is_removed),
+      cmocka_unit_test(one_of_the_same_step_stays_where_the_new_one_fails),
       cmocka_unit_test(a_value_of_which_a_part_is_missing_does_not_load),
       cmocka_unit_test(a_value_of_which_a_part_is_there_twice_does_not_load),
   };
