@@ -72,7 +72,7 @@ could_not() { # words of the message, then the options
   [ "$status" -eq 3 ] && grep -q "$words" "$log" || { cat "$log" >&2 && echo "bench $*: exit $status, not 3 with '$words'" >&2 && exit 1; }
 }
 (ulimit -n 16 && "$addend" bench --quick --op startup >/dev/null) # fewer descriptors than ranks: they are watched all the same
-(ulimit -n 4 && could_not "addend bench: startup, [0-9]* ranks: signals cannot be watched" --op startup)
+(exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; ulimit -n 4 && could_not "addend bench: startup, [0-9]* ranks: signals cannot be watched" --op startup)
 TMPDIR=/nowhere could_not "zero1, dp_shard=2: /nowhere/addend-bench-.*: the folder for checkpoints cannot be made" --op memory
 "$addend" bench --quick --op memory --largest 1024 2>/dev/null | grep -q cores # all left out: a table without rows
 "$addend" bench --quick --op memory 2>/dev/null | grep -Eq '^dp_shard=2 +zero3 +bf16 '
