@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -33,6 +34,7 @@ static pid_t start_holder(void) {
   pid_t child = fork();
   if (child == 0) {
     int lock;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that fails leaves nobody behind
     byte = ad_lock_take(folder, &lock) == AD_OK;
     if (write(ready[1], &byte, 1) != 1) _exit(1);
     for (;;) pause();
