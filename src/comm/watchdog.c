@@ -128,15 +128,14 @@ static void describe(const ad_watchdog *dog, uint32_t rank, char words[WORDS_MAX
   uint32_t state = atomic_load(&record->state);
   ad_text text = ad_text_on(words, WORDS_MAX);
   words[0] = 0;
-  if (state == SHM_ABSENT)
-    ad_text_add(&text, "has not called ad_comm_open");
-  else if (state == SHM_JOINED && is_stopped(atomic_load(&record->pid)))
-    add_outside(dog, rank, record, &text);
-  else if (state == SHM_JOINED && is_joining(dog))
+  if (state == SHM_ABSENT) ad_text_add(&text, "has not called ad_comm_open");
+  if (state != SHM_JOINED) return;
+  int stopped = is_stopped(atomic_load(&record->pid));
+  if (!stopped && is_joining(dog))
     ad_text_add(&text, "waits in ad_comm_open for the others");
-  else if (state == SHM_JOINED && atomic_load(&record->epoch) & 1)
+  else if (!stopped && atomic_load(&record->epoch) & 1)
     add_wait(dog, rank, record, &text);
-  else if (state == SHM_JOINED)
+  else
     add_outside(dog, rank, record, &text);
 }
 

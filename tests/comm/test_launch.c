@@ -352,7 +352,7 @@ static int stall_after_a_sum(ad_comm *comm, void *context) {
     atomic_store(&s->pid, getpid());
     raise(SIGSTOP);
   }
-  for (int i = 0; ad_comm_rank(comm) == 2 && !atomic_load(&s->said) && i < 60000; i++) usleep(1000);
+  for (int i = 0; ad_comm_rank(comm) == 2 && !atomic_load(&s->said) && i < 600; i++) usleep(100000);
   CHECK_OK(sum_ranks(comm));
   return 0;
 }
