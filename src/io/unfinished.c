@@ -1,4 +1,4 @@
-/* Names for what is being written. What is written is decided elsewhere. */
+/* Names for what is being written, and writing under them. What is written is decided elsewhere. */
 #include "io/unfinished.h"
 
 #include <dirent.h>
@@ -39,6 +39,44 @@ ad_status ad_unfinished_end(const char *unfinished, const char *path, ad_status 
   if (!status && rename(unfinished, path))
     status = ad_fail(AD_IO, "%s: cannot be put in its place: %s", path, strerror(errno));
   if (status) unlink(unfinished);
+  return status;
+}
+
+typedef struct filling {
+  const char *path; /* that the file will have */
+  ad_status (*write)(FILE *file, void *context);
+  void *context;
+  int keeps;
+  FILE *kept;
+} filling;
+
+static ad_status cannot_write(const filling *f, int reason) {
+  return ad_fail(AD_IO, "%s: cannot be written: %s", f->path, strerror(reason));
+}
+
+static ad_status fill(const filling *f, FILE *file) {
+  AD_TRY(f->write(file, f->context));
+  return fflush(file) || ferror(file) ? cannot_write(f, errno) : AD_OK;
+}
+
+static ad_status make(filling *f, const char *unfinished) {
+  FILE *file = fopen(unfinished, "wxe");
+  if (!file) return cannot_write(f, errno);
+  ad_status status = fill(f, file);
+  if (!status && f->keeps) return f->kept = file, AD_OK;
+  if (fclose(file) && !status) status = cannot_write(f, errno);
+  return status;
+}
+
+ad_status ad_unfinished_write(const char *path, ad_status (*write)(FILE *file, void *context), void *context,
+                              FILE **keep) {
+  filling f = {.path = path, .write = write, .context = context, .keeps = keep != NULL};
+  char *unfinished;
+  AD_TRY(ad_unfinished_path(path, &unfinished));
+  ad_status status = ad_unfinished_end(unfinished, path, make(&f, unfinished));
+  ad_release(unfinished);
+  if (!status && keep) *keep = f.kept;
+  if (status && f.kept) fclose(f.kept);
   return status;
 }
 

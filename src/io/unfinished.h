@@ -3,6 +3,7 @@
 #ifndef IO_UNFINISHED_H
 #define IO_UNFINISHED_H
 #include <stddef.h>
+#include <stdio.h>
 #include "addend/status.h"
 
 enum { AD_TOKEN_SIZE = 17 }; /* sixteen hexadecimal digits and the 0 */
@@ -10,6 +11,10 @@ enum { AD_TOKEN_SIZE = 17 }; /* sixteen hexadecimal digits and the 0 */
 /* Sixty-four random bits, never 0. */
 long long ad_token_bits(void);
 void ad_token_print(long long bits, char token[AD_TOKEN_SIZE]);
+/* Writes a whole file: `write` fills one that is called otherwise, which then gets the name `path` as ad_unfinished_end
+ * does. AD_IO names the path. keep: not NULL: *keep stays open for more, on success. */
+AD_CHECKED ad_status ad_unfinished_write(const char *path, ad_status (*write)(FILE *file, void *context), void *context,
+                                         FILE **keep);
 /* "PATH.TOKEN.tmp"; release with ad_release. */
 AD_CHECKED ad_status ad_unfinished_path(const char *path, char **out);
 /* `written`: what became of writing it. Gives the file the name `path`; what has that name goes, a link itself and not

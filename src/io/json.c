@@ -1,0 +1,40 @@
+/* Reading JSON files. What the documents mean is decided elsewhere; jansson bounds how deep they nest. */
+#include "io/json.h"
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "io/file.h"
+
+enum { DOCUMENT_BYTES_MAX = 1 << 27 };
+
+static ad_status parse(const char *path, const char *text, int64_t size, json_t **out) {
+  json_error_t error;
+  json_t *document = json_loadb(text, (size_t)size, 0, &error);
+  if (!document) return ad_fail(AD_IO, "%s: is no JSON: line %d: %s", path, error.line, error.text);
+  if (!json_is_object(document)) {
+    json_decref(document);
+    return ad_fail(AD_IO, "%s: is no JSON object", path);
+  }
+  *out = document;
+  return AD_OK;
+}
+
+ad_status ad_json_read(const char *path, json_t **out) {
+  char *text;
+  int64_t size;
+  AD_TRY(ad_file_read(path, DOCUMENT_BYTES_MAX, &text, &size));
+  ad_status status = parse(path, text, size, out);
+  ad_release(text);
+  return status;
+}
+
+json_t *ad_json_text(const char *text) {
+  json_t *string = json_string(text);
+  char *plain;
+  if (string || ad_copy_string(text, &plain)) return string;
+  for (char *at = plain; *at; at++)
+    if (*at & 0x80) *at = '?';
+  string = json_string(plain);
+  ad_release(plain);
+  return string;
+}
