@@ -54,6 +54,8 @@ typedef struct ad_recipe {
   struct {
     int64_t every, keep; /* steps between checkpoints, 0: none; how many stay */
   } checkpoint;
+  char **given; /* paths of the keys that the file or --set gives, in the order of ad_recipe_print */
+  size_t given_count;
 } ad_recipe;
 
 /* Reads `path`, applies `sets` ("PATH=VALUE", --set) in order, checks everything. On AD_INVALID or AD_IO

@@ -26,6 +26,7 @@ static void release_texts(char **texts, size_t count) {
 void ad_recipe_destroy(ad_recipe *recipe) {
   if (!recipe) return;
   ad_schema_clear(recipe);
+  release_texts(recipe->given, recipe->given_count);
   ad_release(recipe->options);
   ad_release(recipe->path);
   ad_release(recipe);
@@ -101,6 +102,17 @@ static ad_status make_root_a_map(ad_reading *r) {
   return ad_node_new_map(place, &r->root);
 }
 
+static ad_status list_given(const ad_reading *r) {
+  ad_recipe *recipe = r->recipe;
+  AD_TRY(ad_new(r->schema.count, &recipe->given));
+  for (size_t i = 0; i < r->schema.count; i++) {
+    if (!r->nodes[i]) continue;
+    AD_TRY(ad_copy_string(r->schema.entries[i].key.path, &recipe->given[recipe->given_count]));
+    recipe->given_count++;
+  }
+  return AD_OK;
+}
+
 static ad_status read_tree(ad_reading *r, const source *from, char **origins) {
   AD_TRY(ad_document_parse(from->text, from->size, (ad_place){from->path, 0, 0}, &r->mistakes, &r->root));
   if (!r->root) return ad_mistakes_report(&r->mistakes);
@@ -113,6 +125,7 @@ static ad_status read_tree(ad_reading *r, const source *from, char **origins) {
   AD_TRY(ad_reading_check(r));
   if (from->with_files) ad_reading_check_files(r);
   AD_TRY(ad_mistakes_report(&r->mistakes));
+  AD_TRY(list_given(r));
   return complete_sync(r->recipe);
 }
 

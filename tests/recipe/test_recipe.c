@@ -13,6 +13,7 @@
 #include "addend/model.h"
 #include "addend/recipe.h"
 #include "base/memory.h"
+#include "recipe/changes.h"
 
 #define MODEL "model: {kind: gpt, layers: 2, d_model: 32, heads: 4}\n"
 #define DATA "data: {text: [a, b], seq: 16}\n"
@@ -672,6 +673,39 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
   assert_true(made > 3);
 }
 
+static void changes_are(const char *expected, const char *text, const char *set) {
+  ad_recipe *r = READ(text, set);
+  ad_recipe_changes changes;
+  char words[1024] = "";
+  size_t used = 0;
+  assert_int_equal(ad_recipe_changes_list(r, &changes), AD_OK);
+  for (size_t i = 0; i < changes.count; i++) {
+    const ad_recipe_change *at = &changes.list[i];
+    used += (size_t)snprintf(words + used, sizeof words - used, "%s: %s, not %s\n", at->key, at->value,
+                             at->fallback ? at->fallback : "-");
+  }
+  assert_string_equal(words, expected);
+  ad_recipe_changes_release(&changes);
+  ad_recipe_destroy(r);
+}
+
+#define REQUIRED_CHANGES                                                           \
+  "model.kind: \"gpt\", not -\nmodel.layers: 2, not -\nmodel.d_model: 32, not -\n" \
+  "model.heads: 4, not -\ndata.text: [\"a\", \"b\"], not -\ndata.seq: 16, not -\n" \
+  "mesh: \"dp_replicate=2 dp_shard=2\", not -\n"
+#define TRAIN_CHANGES "train.global_batch: 6, not -\ntrain.steps: 10, not -\ntrain.lr: 0.001, not -\n"
+
+static void what_is_given_is_held_against_its_default(void **state) {
+  changes_are(REQUIRED_CHANGES TRAIN_CHANGES, GOOD, NULL);
+  changes_are(REQUIRED_CHANGES "shard.zero: 2, not 0\n" TRAIN_CHANGES, GOOD, "shard.zero=2");
+  changes_are(REQUIRED_CHANGES "precision.reduce: bf16, not grad\n" TRAIN_CHANGES, GOOD, "precision={reduce: bf16}");
+  changes_are(REQUIRED_CHANGES "precision.overrides: {\"*.norm.*\": {param: f64}}, not -\n" TRAIN_CHANGES, GOOD,
+              "precision.overrides={\"*.norm.*\": {param: f64}}");
+  // Given, but what they are without it.
+  changes_are(REQUIRED_CHANGES TRAIN_CHANGES, GOOD, "train.epsilon=1.0e-8");
+  changes_are(REQUIRED_CHANGES TRAIN_CHANGES, GOOD, "precision.param=f32");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_is_left_out_has_its_default),
@@ -706,6 +740,7 @@ int main(void) {
       cmocka_unit_test(sections_may_be_empty),
       cmocka_unit_test(what_is_printed_reads_back_as_the_same),
       cmocka_unit_test(every_key_is_printed),
+      cmocka_unit_test(what_is_given_is_held_against_its_default),
       cmocka_unit_test(the_decimal_point_is_a_point_in_every_locale),
       cmocka_unit_test(a_raw_gradient_has_the_dtype_of_the_tape),
       cmocka_unit_test(overrides_that_contradict_each_other_are_refused),
