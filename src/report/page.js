@@ -110,7 +110,15 @@ function meshText(mesh) {
   return Object.entries(mesh).map(([module, text]) => `${module}: ${text}`).join('; ');
 }
 
-const runName = (run) => (run.run && run.run.name) || run.folder;
+const ownName = (run) => (run.run && run.run.name) || run.folder;
+
+/* A name that several runs of the page have tells nothing; their folders do. */
+function nameRuns(runs) {
+  const names = runs.map(ownName);
+  runs.forEach((run, i) => { run.name = names.indexOf(names[i]) === names.lastIndexOf(names[i]) ? names[i] : run.folder; });
+}
+
+const dateWords = (date) => String(date).replace(/^(\d+-\d+-\d+)T(\d+:\d+)(:\d+)?(\.\d+)?Z$/, '$1 $2 UTC');
 
 /* The command that proves the recipe as this run had it. */
 function checkCommand(run) {
@@ -131,15 +139,22 @@ function quantile(sorted, share) {
 const sortedNumbers = (values) => values.filter(isNumber).sort((a, b) => a - b);
 const median = (values) => quantile(sortedNumbers(values), 0.5);
 
-/* Where `value` belongs in a sorted list. */
-function placeIn(sorted, value) {
+const itself = (value) => value;
+
+/* Where `value` belongs in a list that is sorted by what `of` gives. */
+function placeIn(sorted, value, of = itself) {
   let low = 0, high = sorted.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (sorted[middle] < value) low = middle + 1;
+    if (of(sorted[middle]) < value) low = middle + 1;
     else high = middle;
   }
   return low;
+}
+
+function nearest(sorted, value, of = itself) {
+  const after = Math.min(placeIn(sorted, value, of), sorted.length - 1), before = Math.max(after - 1, 0);
+  return value - of(sorted[before]) < of(sorted[after]) - value ? before : after;
 }
 
 const SPREAD = [0.1, 0.5, 0.9];
@@ -183,7 +198,7 @@ function verdictContext(check, holds) {
   if (check.survivors) return `${plural(check.survivors, 'planted mistake')} survived`;
   if (!holds) return 'see below';
   if (check.directional) return `directional, error ${error(check.directional.rel_err)}`;
-  return `${plural(check.summary.params, 'parameter')}, worst error ${error(check.summary.worst_rel_err)}`;
+  return `${plural(check.summary.params, 'parameter')}, worst ${error(check.summary.worst_rel_err)}`;
 }
 
 /* The tiles of a run: {title, value, context, tone}. */
@@ -204,7 +219,7 @@ function lossTile(run) {
 
 function heldOutTile(run) {
   const last = lastLineWith(run, 'held_out_loss');
-  if (!last) return {title: 'Held-out loss', value: NONE, context: 'no text is held out', tone: 'quiet'};
+  if (!last) return {title: 'Held-out loss', value: NONE, context: 'not measured', tone: 'quiet'};
   const best = Math.min(...sortedNumbers(column(run, 'held_out_loss')));
   const context = last.held_out_loss > best ? `at step ${last.step}; best ${loss(best)}` : `at step ${last.step}; the best`;
   return {title: 'Held-out loss', value: loss(last.held_out_loss), context};
@@ -213,7 +228,7 @@ function heldOutTile(run) {
 function speedTile(run) {
   const sorted = sortedNumbers(column(run, 'tokens_per_second'));
   const [low, middle, high] = SPREAD.map((share) => quantile(sorted, share));
-  return {title: 'Tokens per second', value: count(middle), context: sorted.length ? `${count(low)} to ${count(high)} in 8 of 10 steps` : null};
+  return {title: 'Tokens per second', value: count(middle), context: sorted.length ? `10–90 %: ${count(low)} to ${count(high)}` : null};
 }
 
 function ranksTile(run) {
@@ -233,7 +248,7 @@ function tilesForOne(run) {
 /* One row a run; the boxes switch its curves. */
 function tilesForMany(runs, switches) {
   const titles = tilesOf(runs[0]).map((tile) => tile.title);
-  const first = {title: 'Run', cell: (i) => make('label', {class: 'value'}, switches[i], swatch(i, false), runName(runs[i]))};
+  const first = {title: 'Run', cell: (i) => make('label', {class: 'value'}, switches[i], swatch(i, false), runs[i].name)};
   const others = titles.map((title, k) => ({title, cell: (i) => tileValue(tilesOf(runs[i])[k])}));
   return make('div', {class: 'box'}, table([first, ...others], runs.map((_, i) => i), 'runs'));
 }
@@ -248,9 +263,10 @@ function swatch(tone, dashed) {
   return make('span', {class: dashed ? 'swatch dashed' : 'swatch', style: `border-color: var(${toneVariable(tone)})`});
 }
 
-/* A chart is {title, unit, hint, size, log, bands, curves: [{label, of(run): one value a metrics line}], alternative}.
- * `bands`: values are [low, middle, high]. `alternative` is {label, of(curve): another curve} behind a switch. */
-function chartsOf(runs) {
+/* What the charts are: {title, unit, size, log: there is a switch, bands: values are [low, middle, high], note, absent: what is
+ * said where no line has it, optional: nothing is, curves: [{label, of(run): a value for each line of metrics.jsonl,
+ * share(run): the same as a share of the step, points: each is marked}]}. */
+function chartSpecs(runs) {
   const key = (name) => (run) => column(run, name);
   const smooth = (value) => (run) => rollingSpread(run.metrics.map(value), windowOf(run.metrics.length));
   const share = (name) => smooth((line) => (isNumber(line[name]) && line.seconds > 0 ? (100 * line[name]) / line.seconds : null));
@@ -262,13 +278,13 @@ function chartsOf(runs) {
      curves: [{label: 'training', of: key('loss')}, {label: 'held out', of: key('held_out_loss'), points: true}]},
     {title: 'Learning rate', size: 'small', log: true, curves: [{label: 'rate', of: key('lr')}]},
     {title: 'Gradient norm', size: 'small', log: true, curves: [{label: 'norm', of: key('norm')}],
-     absent: 'No line has the norm: the recipe does not clip.'},
+     absent: 'metrics.jsonl has no norm.'},
     {title: 'Throughput', unit: 'tokens per second', bands: true, note: smoothed,
      curves: [{label: 'tokens per second', of: smooth((line) => line.tokens_per_second)}]},
     {title: 'Reductions', unit: 'time per step', bands: true, note: smoothed + ' What is waited for is not hidden behind compute.',
-     curves: [{label: 'waited for', of: inMilliseconds('wait_seconds'), share: share('wait_seconds'), unit: ' ms'},
-              {label: 'under way', of: inMilliseconds('reduction_seconds'), share: share('reduction_seconds'), unit: ' ms'}],
-     absent: 'The lines of metrics.jsonl do not tell how long reductions took.'},
+     curves: [{label: 'waited for', of: inMilliseconds('wait_seconds'), share: share('wait_seconds')},
+              {label: 'under way', of: inMilliseconds('reduction_seconds'), share: share('reduction_seconds')}],
+     absent: 'metrics.jsonl does not tell how long reductions took: it is of an older version.'},
     {title: 'Loss scale', log: true, optional: true, curves: [{label: 'scale', of: key('loss_scale')}]},
   ];
 }
@@ -279,32 +295,28 @@ function allSteps(runs) {
 }
 
 /* A series is one curve of one run: one tone a curve where there is one run, one a run where there are several. */
-function seriesOf(chart, runs) {
+function seriesOf(spec, runs) {
   const many = runs.length > 1;
-  return runs.flatMap((run, i) => chart.curves.map((curve, k) => ({
-    run, index: i, curve, tone: many ? i : k, dashed: many && k > 0,
-    label: many ? `${runName(run)}${chart.curves.length > 1 ? `, ${curve.label}` : ''}` : curve.label,
+  return runs.flatMap((run, i) => spec.curves.map((curve, k) => ({
+    run, index: i, curve, values: curve.of(run), tone: many ? i : k, dashed: many && k > 0,
+    label: many ? `${run.name}${spec.curves.length > 1 ? `, ${curve.label}` : ''}` : curve.label,
   })));
 }
 
 const isEmpty = (value) => (Array.isArray(value) ? !isNumber(value[1]) : !isNumber(value));
 
-function seriesValues(series, asShare) {
-  return (asShare ? series.curve.share : series.curve.of)(series.run);
-}
-
 /* Rows as dygraphs takes them: [step, value of the first series, ...]. */
-function rowsOf(chart, allSeries, steps, asShare) {
-  const nothing = chart.bands ? [null, null, null] : null;
-  const columns = allSeries.map((series) => {
-    const values = seriesValues(series, asShare);
-    return new Map(series.run.metrics.map((line, i) => [line.step, isEmpty(values[i]) ? nothing : values[i]]));
+function rowsOf(spec, allSeries, steps, asShare) {
+  const nothing = spec.bands ? [null, null, null] : null;
+  const columns = allSeries.map(({run, curve, values}) => {
+    const own = asShare ? curve.share(run) : values;
+    return new Map(run.metrics.map((line, i) => [line.step, isEmpty(own[i]) ? nothing : own[i]]));
   });
   return steps.map((step) => [step, ...columns.map((values) => (values.has(step) ? values.get(step) : nothing))]);
 }
 
 function colours(allSeries) {
-  return {colors: allSeries.map((series) => style(toneVariable(series.tone))), gridLineColor: style('--faint'), axisLineColor: style('--line')};
+  return {colors: allSeries.map((series) => style(toneVariable(series.tone))), gridLineColor: style('--grid'), axisLineColor: style('--line')};
 }
 
 /* dygraphs knows series by unique names; ours may be equal, so they are numbers there. */
@@ -316,32 +328,35 @@ function seriesOptions(allSeries) {
   }]));
 }
 
-function options(allSeries, chart) {
+function options(allSeries, spec, group) {
   return {
     labels: ['step', ...allSeries.map((_, k) => String(k))],
     series: seriesOptions(allSeries),
-    customBars: Boolean(chart.bands),
+    customBars: Boolean(spec.bands),
     connectSeparatedPoints: true,
     legend: 'never',
-    includeZero: Boolean(chart.bands),
+    includeZero: Boolean(spec.bands),
     strokeWidth: 1.5,
-    fillAlpha: 0.18,
+    fillAlpha: allSeries.length > 3 ? 0.08 : 0.18,
     highlightCircleSize: 3.5,
     axes: {
       x: {drawGrid: false, axisLabelFormatter: (step) => (Number.isInteger(step) ? count(step) : '')},
       y: {axisLabelWidth: 52, axisLabelFormatter: (value) => short(value)},
     },
-    interactionModel: touchable(),
+    highlightCallback: (event, step) => group.select(nearest(group.steps, step)),
+    unhighlightCallback: () => group.row >= 0 && group.select(-1),
+    drawCallback: (drawn) => group.follow(drawn),
+    interactionModel: touchable(group),
     ...colours(allSeries),
   };
 }
 
 /* A finger moves the cursor, two zoom along the steps; a finger that moves up or down scrolls the page. */
-function touchable() {
+function touchable(group) {
   const usual = Dygraph.defaultInteractionModel;
   const point = (event, graph) => {
     const left = graph.graphDiv.getBoundingClientRect().left;
-    graph.group.select(rowNear(graph.group.steps, graph.toDataXCoord(event.touches[0].clientX - left)));
+    group.select(nearest(group.steps, graph.toDataXCoord(event.touches[0].clientX - left)));
   };
   return {
     mousedown: usual.mousedown,
@@ -359,54 +374,130 @@ function touchable() {
   };
 }
 
-function rowNear(steps, step) {
-  const after = Math.min(placeIn(steps, step), steps.length - 1), before = Math.max(after - 1, 0);
-  return step - steps[before] < steps[after] - step ? before : after;
+const DRAWN_ROWS = 2000;
+const stepOfRow = (row) => row[0];
+
+/* Of long runs only some rows are drawn: those in the window, and of each stretch of them the ones in which a series is
+ * lowest or highest, so that no spike gets lost. The first and the last row always are, for they say how far the steps go. */
+function thinned(rows, low, high) {
+  const from = Math.max(placeIn(rows, low, stepOfRow) - 1, 0), to = Math.min(placeIn(rows, high, stepOfRow) + 2, rows.length);
+  const kept = new Set([0, rows.length - 1]);
+  const series = rows[0].length - 1, stretch = Math.max(Math.ceil(((to - from) * 2 * series) / DRAWN_ROWS), 1);
+  for (let begin = from; begin < to; begin += stretch) {
+    for (let k = 1; k <= series; k++) keepExtremes(rows, begin, Math.min(begin + stretch, to), k, kept);
+  }
+  return [...kept].sort((a, b) => a - b).map((row) => rows[row]);
+}
+
+function keepExtremes(rows, begin, end, k, kept) {
+  let lowest = -1, highest = -1;
+  for (let row = begin; row < end; row++) {
+    const value = valueAt(rows, row, k);
+    if (!isNumber(value)) continue;
+    if (lowest < 0 || value < valueAt(rows, lowest, k)) lowest = row;
+    if (highest < 0 || value > valueAt(rows, highest, k)) highest = row;
+  }
+  if (lowest >= 0) kept.add(lowest).add(highest);
+}
+
+/* One figure: its series, its rows in ms or as a share, and the graph, which is there once the page stands. */
+class Chart {
+  constructor(spec, allSeries, group) {
+    Object.assign(this, {spec, allSeries, group, asShare: false, graph: null});
+    this.hasShare = allSeries.every((series) => series.curve.share);
+    this.rows = rowsOf(spec, allSeries, group.steps, false);
+  }
+
+  get unit() { return !this.hasShare ? '' : this.asShare ? ' %' : ' ms'; }
+
+  figure() {
+    const {spec} = this;
+    this.readout = readout(this);
+    this.plot = make('div', {class: 'chart', role: 'img', tabindex: 0, 'aria-label': spokenChart(this)});
+    const controls = [
+      spec.log && toggle('log', (on) => this.graph.updateOptions({logscale: on})),
+      this.hasShare && toggle('as share of the step', (on) => this.showShare(on)),
+    ];
+    return make('figure', {class: `box ${spec.size || ''}`}, captionOf(spec, controls), this.readout.element, this.plot, spec.note && make('p', {class: 'note'}, spec.note));
+  }
+
+  /* dygraphs asks its element for its size, so the figure must stand in the page. */
+  start() {
+    const steps = this.group.steps;
+    this.drawn = this.rowsIn(steps[0], steps[steps.length - 1]);
+    this.graph = new Dygraph(this.plot, this.drawn, options(this.allSeries, this.spec, this.group));
+    this.plot.addEventListener('keydown', (event) => this.group.key(event, this.graph));
+    this.readout.tell(-1);
+  }
+
+  rowsIn(low, high) {
+    return this.rows.length > DRAWN_ROWS ? thinned(this.rows, low, high) : this.rows;
+  }
+
+  /* Draws these steps, and nothing again that stands already. */
+  show(low, high) {
+    const [ownLow, ownHigh] = this.graph.xAxisRange(), rows = this.rowsIn(low, high), changes = {};
+    if (ownLow !== low || ownHigh !== high) changes.dateWindow = [low, high];
+    if (rows !== this.drawn) changes.file = this.drawn = rows;
+    if (Object.keys(changes).length) this.graph.updateOptions(changes);
+  }
+
+  showShare(on) {
+    this.asShare = on;
+    this.rows = rowsOf(this.spec, this.allSeries, this.group.steps, on);
+    this.show(...this.graph.xAxisRange());
+    this.readout.tell(this.group.row);
+  }
+
+  select(row) {
+    if (row < 0) this.graph.clearSelection();
+    else this.graph.setSelection(nearest(this.drawn, this.group.steps[row], stepOfRow));
+    this.readout.tell(row);
+  }
 }
 
 /* Charts that share their steps, their cursor and their zoom. */
 class Group {
   constructor(steps) {
-    this.steps = steps;
-    this.charts = [];
-    this.row = -1;
-    this.busy = false;
+    Object.assign(this, {steps, charts: [], row: -1, busy: false});
   }
+
+  add(chart) {
+    this.charts.push(chart);
+    return chart;
+  }
+
+  start() { this.each((chart) => chart.start()); }
 
   select(row) {
     this.row = row;
-    for (const {graph, tell} of this.charts) {
-      if (row < 0) graph.clearSelection();
-      else graph.setSelection(row);
-      tell(row);
-    }
+    for (const chart of this.charts) chart.select(row);
   }
 
-  /* dygraphs draws again after each zoom, by mouse, finger or call; the others then follow. */
-  follow(drawn) {
+  /* dygraphs draws again after each zoom, by mouse, finger or call; all charts then show the same steps. */
+  follow(graph) {
     if (this.busy) return;
-    this.busy = true;
-    const [low, high] = drawn.xAxisRange();
-    for (const {graph} of this.charts) {
-      const [ownLow, ownHigh] = graph.xAxisRange();
-      if (graph !== drawn && (ownLow !== low || ownHigh !== high)) graph.updateOptions({dateWindow: [low, high]});
-    }
-    this.busy = false;
+    const [low, high] = graph.xAxisRange();
+    this.each((chart) => chart.show(low, high));
   }
 
+  /* What `act` draws is not followed. */
   each(act) {
     this.busy = true;
     for (const chart of this.charts) act(chart);
     this.busy = false;
   }
 
-  reset() { this.each(({graph}) => graph.resetZoom()); }
+  reset() {
+    this.each(({graph}) => graph.resetZoom());
+    this.follow(this.charts[0].graph);
+  }
 
   recolour() { this.each(({graph, allSeries}) => graph.updateOptions(colours(allSeries))); }
 
   resize() { this.each(({graph}) => graph.resize()); }
 
-  show(run, visible) {
+  setVisible(run, visible) {
     this.each(({graph, allSeries}) => {
       const changed = allSeries.flatMap((series, k) => (series.index === run ? [[k, visible]] : []));
       graph.setVisibility(Object.fromEntries(changed));
@@ -432,23 +523,30 @@ class Group {
   }
 }
 
-/* The value at a row, or the last one before it: what is held out is not looked at in every step. */
 function valueAt(rows, row, k) {
-  while (row >= 0 && isEmpty(rows[row][k])) row--;
-  if (row < 0) return null;
   const value = rows[row][k];
   return Array.isArray(value) ? value[1] : value;
 }
 
-function readout(allSeries, group, rowsNow, unitNow) {
+/* The last value at a row or before it. */
+function valueUpTo(rows, row, k) {
+  while (row > 0 && isEmpty(rows[row][k])) row--;
+  return valueAt(rows, row, k);
+}
+
+/* The values under the cursor; without one, those that each series ends with. What is held out is not looked at in every
+ * step, so between its points the last one counts. */
+function readout(chart) {
+  const {allSeries, group} = chart;
   const step = make('span', {class: 'quiet'});
   const values = allSeries.map(() => make('b'));
   const names = allSeries.map((series, k) => make('span', {}, swatch(series.tone, series.dashed), series.label, ' ', values[k]));
   const tell = (row) => {
-    step.textContent = row < 0 ? '' : `step ${count(group.steps[row])}`;
+    const at = row < 0 ? group.steps.length - 1 : row;
+    step.textContent = `step ${count(group.steps[at])}`;
     values.forEach((element, k) => {
-      const value = row < 0 ? null : valueAt(rowsNow(), row, k + 1);
-      element.textContent = value === null ? '' : short(value) + unitNow();
+      const find = row < 0 || allSeries[k].curve.points ? valueUpTo : valueAt, value = find(chart.rows, at, k + 1);
+      element.textContent = isNumber(value) ? short(value) + chart.unit : NONE;
     });
   };
   return {element: make('div', {class: 'readout'}, names, step), tell};
@@ -460,58 +558,27 @@ function toggle(label, act) {
   return make('label', {}, box, label);
 }
 
-function captionOf(chart, controls) {
-  return make('figcaption', {}, make('h3', {}, chart.title), chart.unit && make('span', {class: 'quiet'}, chart.unit), controls);
+function captionOf(spec, controls) {
+  return make('figcaption', {}, make('h3', {}, spec.title), spec.unit && make('span', {class: 'quiet'}, spec.unit), controls);
 }
 
-/* The figure at once; the graph when the page stands, since dygraphs asks its element for its size. */
-function chartFigure(chart, runs, group) {
-  const present = seriesOf(chart, runs).filter((series) => seriesValues(series, false).some((value) => !isEmpty(value)));
-  if (!present.length) return absentFigure(chart);
-  let rows = rowsOf(chart, present, group.steps, false), asShare = false, graph = null;
-  const hasShare = present.every((series) => series.curve.share);
-  const told = readout(present, group, () => rows, () => (!hasShare ? '' : asShare ? ' %' : ' ms'));
-  const plot = make('div', {class: 'chart', role: 'img', tabindex: 0, 'aria-label': spokenChart(chart, present, rows)});
-  const controls = [
-    chart.log && toggle('log', (on) => graph.updateOptions({logscale: on})),
-    hasShare && toggle('as share of the step', (on) => {
-      asShare = on;
-      rows = rowsOf(chart, present, group.steps, on);
-      graph.updateOptions({file: rows});
-      told.tell(group.row);
-    }),
-  ];
-  group.start.push(() => {
-    graph = startGraph(plot, rows, present, chart, group);
-    group.charts.push({graph, allSeries: present, tell: told.tell});
-  });
-  return make('figure', {class: `box ${chart.size || ''}`}, captionOf(chart, controls), told.element, plot, chart.note && make('p', {class: 'note'}, chart.note));
+function chartFigure(spec, runs, group) {
+  const present = seriesOf(spec, runs).filter((series) => !series.values.every(isEmpty));
+  return present.length ? group.add(new Chart(spec, present, group)).figure() : absentFigure(spec);
 }
 
-function startGraph(plot, rows, allSeries, chart, group) {
-  const graph = new Dygraph(plot, rows, {
-    ...options(allSeries, chart),
-    highlightCallback: (event, x, points, row) => group.select(row),
-    unhighlightCallback: () => group.row >= 0 && group.select(-1),
-    drawCallback: (drawn) => group.follow(drawn),
-  });
-  graph.group = group;
-  plot.addEventListener('keydown', (event) => group.key(event, graph));
-  return graph;
+function absentFigure(spec) {
+  if (spec.optional) return null;
+  const sentence = spec.absent || 'metrics.jsonl has no such number.';
+  return make('figure', {class: `box ${spec.size || ''}`}, captionOf(spec, null), missing(sentence));
 }
 
-function absentFigure(chart) {
-  if (chart.optional) return null;
-  const sentence = chart.absent || 'The lines of metrics.jsonl have no such number.';
-  return make('figure', {class: `box ${chart.size || ''}`}, captionOf(chart, null), missing(sentence));
-}
-
-function spokenChart(chart, allSeries, rows) {
+function spokenChart({spec, allSeries, rows}) {
   const ends = allSeries.map((series, k) => {
     const first = rows.findIndex((row) => !isEmpty(row[k + 1]));
-    return `${series.label} from ${short(valueAt(rows, first, k + 1))} to ${short(valueAt(rows, rows.length - 1, k + 1))}`;
+    return `${series.label} from ${short(valueAt(rows, first, k + 1))} to ${short(valueUpTo(rows, rows.length - 1, k + 1))}`;
   });
-  return `${chart.title}: ${ends.join('; ')}`;
+  return `${spec.title}: ${ends.join('; ')}`;
 }
 
 function drawCharts(runs, group) {
@@ -521,7 +588,7 @@ function drawCharts(runs, group) {
   const hint = make('span', {class: 'hint'}, 'Drag to zoom, shift-drag to move, double-click to reset.');
   return [
     make('div', {class: 'bar'}, reset, hint),
-    make('div', {class: 'charts'}, chartsOf(runs).map((chart) => chartFigure(chart, runs, group))),
+    make('div', {class: 'charts'}, chartSpecs(runs).map((spec) => chartFigure(spec, runs, group))),
   ];
 }
 
@@ -694,7 +761,7 @@ function layerFold(layer, params) {
 
 const paramColumns = {
   name: {title: 'parameter', className: 'name', cell: (param) => make('code', {}, param.name)},
-  cause: {title: 'likely cause', cell: (param) => (param.cause ? param.cause.text : NONE)},
+  cause: {title: 'likely cause', className: 'says', cell: (param) => (param.cause ? param.cause.text : NONE)},
   ratio: {title: 'ratio', number: true, cell: (param) => (isNumber(param.ratio) ? String(Number(param.ratio.toPrecision(6))) : NONE)},
   error: {title: 'worst error', number: true, cell: (param) => error(param.max_rel_err)},
   bound: {title: 'bound', number: true, cell: (param) => error(param.bound)},
@@ -719,13 +786,14 @@ function drawMistakes(check) {
   const mistakes = check.sabotage;
   if (!mistakes) return make('p', {class: 'quiet'}, 'No mistake was planted: ', make('code', {}, 'addend check --sabotage'), ' does that.');
   const derived = mistakes.filter((mistake) => mistake.derived), known = mistakes.filter((mistake) => !mistake.derived);
-  return make('div', {}, drawSurvivors(mistakes), drawMap(derived, check.coverage), drawKnown(known), drawNotPlanted(check.not_planted || []));
+  return make('div', {class: 'box folds'}, drawSurvivors(mistakes), drawMap(derived, check.coverage), drawKnown(known), drawNotPlanted(check.not_planted || []));
 }
 
 function drawSurvivors(mistakes) {
   const survivors = mistakes.filter((mistake) => mistake.caught_by === 'none');
   if (!survivors.length) return make('p', {}, make('b', {class: 'good'}, 'No planted mistake survived'), `, of ${count(mistakes.length)}.`);
-  return make('div', {class: 'box'}, make('h3', {class: 'bad'}, `${plural(survivors.length, 'planted mistake')} survived`), table(knownColumns.filter((column) => !column.onlyCaught), survivors));
+  const columns = knownColumns.filter((column) => !column.onlyCaught);
+  return [make('h3', {class: 'bad'}, `${plural(survivors.length, 'planted mistake')} survived`), table(columns, survivors)];
 }
 
 const knownColumns = [
@@ -808,7 +876,7 @@ function drawProvenance(run) {
   return make('div', {class: 'box'}, facts([
     ['command', make('code', {}, shellLine(own.command))],
     ['addend', own.compiler ? `${own.version}, ${own.compiler}` : own.version],
-    ['begun', own.date], ['finished', typeof own.finished === 'string' ? own.finished : null],
+    ['begun', own.date && dateWords(own.date)], ['finished', typeof own.finished === 'string' ? dateWords(own.finished) : null],
     ['machine', [own.host, own.processor].filter(Boolean).join(', ')],
     ['engine', own.engine && `${own.engine}, ${plural(own.ranks, 'rank')}, ${meshText(own.mesh)}`],
     ['model', own.kind && `${own.kind}: ${plural(own.parameters, 'parameter')} with ${count(own.elements)} elements`],
@@ -836,7 +904,7 @@ function memoryWords(run) {
 
 function startsFacts(starts) {
   if (starts.length < 2) return [];
-  return starts.map((start, i) => [`start ${i + 1}`, [`${start.date}, from step ${count(start.first_step)}: `, make('code', {}, shellLine(start.command))]]);
+  return starts.map((start, i) => [`start ${i + 1}`, [`${dateWords(start.date)}, from step ${count(start.first_step)}: `, make('code', {}, shellLine(start.command))]]);
 }
 
 /* ---- several runs ---- */
@@ -851,7 +919,7 @@ function drawDifferences(runs) {
   const differing = keys.filter((key) => new Set(entries.map((own) => valueIn(own, key))).size > 1);
   const nameless = runs.filter((run) => !run.run).map(noRunFile);
   if (!differing.length) return [make('p', {class: 'quiet'}, 'Their recipes state the same values.'), nameless];
-  const columns = known.map((run, i) => ({title: runName(run), cell: (key) => {
+  const columns = known.map((run, i) => ({title: run.name, cell: (key) => {
     const value = valueIn(entries[i], key);
     return value === null || value === undefined ? NONE : make('code', {class: entries[i].has(key) ? null : 'quiet'}, value);
   }}));
@@ -871,12 +939,12 @@ function drawParts(run) {
 
 function leadOf(run) {
   const own = run.run;
-  return [own ? `${own.kind}, addend ${own.version}, ${own.host}, ${own.date}` : run.folder];
+  return [own ? `${own.kind}, addend ${own.version}, ${own.host}, ${dateWords(own.date)}` : run.folder];
 }
 
 function drawOne(run, group) {
   return [
-    make('h1', {}, runName(run)),
+    make('h1', {}, run.name),
     make('p', {class: 'lead'}, leadOf(run)),
     section(null, () => tilesForOne(run)),
     section('Training', () => drawCharts([run], group)),
@@ -887,7 +955,7 @@ function drawOne(run, group) {
 function drawMany(runs, group) {
   const switches = runs.map((run, i) => {
     const box = make('input', {type: 'checkbox', checked: true});
-    box.addEventListener('change', () => group.show(i, box.checked));
+    box.addEventListener('change', () => group.setVisible(i, box.checked));
     return box;
   });
   return [
@@ -896,7 +964,7 @@ function drawMany(runs, group) {
     section(null, () => tilesForMany(runs, switches)),
     section('Training', () => drawCharts(runs, group)),
     section('Where their recipes differ', () => drawDifferences(runs)),
-    runs.map((run) => make('details', {class: 'run'}, make('summary', {}, runName(run)), drawParts(run))),
+    runs.map((run) => make('details', {class: 'run'}, make('summary', {}, run.name), drawParts(run))),
   ];
 }
 
@@ -914,11 +982,11 @@ function followColours(group) {
 
 function drawPage() {
   const runs = JSON.parse(document.getElementById('runs').textContent);
+  nameRuns(runs);
   const group = new Group(allSteps(runs));
-  group.start = [];
-  document.title = `${runs.length === 1 ? runName(runs[0]) : `${runs.length} runs`} – addend`;
+  document.title = `${runs.length === 1 ? runs[0].name : `${runs.length} runs`} – addend`;
   document.getElementById('page').append(...(runs.length === 1 ? drawOne(runs[0], group) : drawMany(runs, group)).flat(Infinity).filter(Boolean));
-  group.start.forEach((start) => start());
+  group.start();
   followColours(group);
 }
 
