@@ -162,6 +162,9 @@ const SPREAD = [0.1, 0.5, 0.9];
 /* How many steps the smoothed curves look at: a fortieth of the run, and odd, so that each step is its window's middle. */
 const windowOf = (length) => 2 * Math.floor(Math.min(Math.max(length / 40, 5), 201) / 2) + 1;
 
+/* Of loss and norm each step is shown as long as there are few. */
+const calmWindowOf = (length) => (length < 400 ? 1 : windowOf(length));
+
 /* For each value the SPREAD of the `width` values around it. The window stays sorted while it moves. */
 function rollingSpread(values, width) {
   const half = (width - 1) / 2, sorted = [];
@@ -198,7 +201,7 @@ function verdictContext(check, holds) {
   if (check.survivors) return `${plural(check.survivors, 'planted mistake')} survived`;
   if (!holds) return 'see below';
   if (check.directional) return `directional, error ${error(check.directional.rel_err)}`;
-  return `${plural(check.summary.params, 'parameter')}, worst ${error(check.summary.worst_rel_err)}`;
+  return `${plural(check.summary.params, 'parameter')}, worst ${error(check.summary.worst_rel_err).replace('-', '\u2011')}`;
 }
 
 /* The tiles of a run: {title, value, context, tone}. */
@@ -213,7 +216,7 @@ function proofTile(run) {
 
 function lossTile(run) {
   const last = lastLineWith(run, 'loss'), guess = run.run && run.run.uniform_loss;
-  const context = isNumber(guess) ? `a uniform guess: ${loss(guess)}` : last && `at step ${last.step}`;
+  const context = isNumber(guess) ? `a uniform guess: ${loss(guess)}` : last && `at step ${count(last.step)}`;
   return {title: 'Final loss', value: loss(last && last.loss), context};
 }
 
@@ -221,7 +224,7 @@ function heldOutTile(run) {
   const last = lastLineWith(run, 'held_out_loss');
   if (!last) return {title: 'Held-out loss', value: NONE, context: 'not measured', tone: 'quiet'};
   const best = Math.min(...sortedNumbers(column(run, 'held_out_loss')));
-  const context = last.held_out_loss > best ? `at step ${last.step}; best ${loss(best)}` : `at step ${last.step}; the best`;
+  const context = last.held_out_loss > best ? `at step ${count(last.step)}; best ${loss(best)}` : `at step ${count(last.step)}; the best`;
   return {title: 'Held-out loss', value: loss(last.held_out_loss), context};
 }
 
@@ -264,30 +267,54 @@ function swatch(tone, dashed) {
 }
 
 /* What the charts are: {title, unit, size, log: there is a switch, bands: values are [low, middle, high], note, absent: what is
- * said where no line has it, optional: nothing is, curves: [{label, of(run): a value for each line of metrics.jsonl,
- * share(run): the same as a share of the step, points: each is marked}]}. */
+ * said where no line has it, optional: nothing is, units: of the values that `of` and `other` give, otherwise: the name of the
+ * switch to `other`, curves: [{label, of(run): a value for each line of metrics.jsonl, other(run), points: each is marked}]}. */
 function chartSpecs(runs) {
-  const key = (name) => (run) => column(run, name);
-  const smooth = (value) => (run) => rollingSpread(run.metrics.map(value), windowOf(run.metrics.length));
-  const share = (name) => smooth((line) => (isNumber(line[name]) && line.seconds > 0 ? (100 * line[name]) / line.seconds : null));
-  const inMilliseconds = (name) => smooth((line) => (isNumber(line[name]) ? 1e3 * line[name] : null));
-  const widths = [...new Set(runs.map((run) => windowOf(run.metrics.length)))].join(' or ');
-  const smoothed = `Line: the median of ${widths} steps. Band: eight in ten of them.`;
-  return [
-    {title: 'Loss', unit: 'nats per token', size: 'large', log: true,
-     curves: [{label: 'training', of: key('loss')}, {label: 'held out', of: key('held_out_loss'), points: true}]},
-    {title: 'Learning rate', size: 'small', log: true, curves: [{label: 'rate', of: key('lr')}]},
-    {title: 'Gradient norm', size: 'small', log: true, curves: [{label: 'norm', of: key('norm')}],
-     absent: 'metrics.jsonl has no norm.'},
-    {title: 'Throughput', unit: 'tokens per second', bands: true, note: smoothed,
-     curves: [{label: 'tokens per second', of: smooth((line) => line.tokens_per_second)}]},
-    {title: 'Reductions', unit: 'time per step', bands: true, note: smoothed + ' What is waited for is not hidden behind compute.',
-     curves: [{label: 'waited for', of: inMilliseconds('wait_seconds'), share: share('wait_seconds')},
-              {label: 'under way', of: inMilliseconds('reduction_seconds'), share: share('reduction_seconds')}],
-     absent: 'metrics.jsonl does not tell how long reductions took: it is of an older version.'},
-    {title: 'Loss scale', log: true, optional: true, curves: [{label: 'scale', of: key('loss_scale')}]},
-  ];
+  return [lossSpec(runs), rateSpec, normSpec(runs), throughputSpec(runs), reductionsSpec(runs), scaleSpec];
 }
+
+const valuesOf = (key) => (run) => column(run, key);
+const bare = (key) => (run) => column(run, key).map((value) => [value, value, value]);
+const smooth = (value, widthOf) => (run) => rollingSpread(run.metrics.map(value), widthOf(run.metrics.length));
+
+function smoothedNote(runs, widthOf) {
+  const widths = [...new Set(runs.map((run) => widthOf(run.metrics.length)))].filter((width) => width > 1);
+  return widths.length ? `Line: the median of ${widths.join(' or ')} steps. Band: eight in ten of them.` : null;
+}
+
+function lossSpec(runs) {
+  const note = smoothedNote(runs, calmWindowOf);
+  const training = {label: 'training', of: smooth((line) => line.loss, calmWindowOf), other: bare('loss')};
+  const heldOut = {label: 'held out', of: bare('held_out_loss'), other: bare('held_out_loss'), points: true};
+  return {title: 'Loss', unit: 'nats per token', size: 'large', log: true, bands: true, note, otherwise: note && 'every step', curves: [training, heldOut]};
+}
+
+const rateSpec = {title: 'Learning rate', size: 'small', log: true, curves: [{label: 'rate', of: valuesOf('lr')}]};
+
+function normSpec(runs) {
+  const norm = {label: 'norm', of: smooth((line) => line.norm, calmWindowOf), other: bare('norm')};
+  const otherwise = smoothedNote(runs, calmWindowOf) && 'every step';
+  return {title: 'Gradient norm', size: 'small', log: true, bands: true, otherwise, curves: [norm], absent: 'metrics.jsonl has no norm.'};
+}
+
+function throughputSpec(runs) {
+  const rate = {label: 'tokens per second', of: smooth((line) => line.tokens_per_second, windowOf)};
+  return {title: 'Throughput', unit: 'tokens per second', bands: true, fromZero: true, note: smoothedNote(runs, windowOf), curves: [rate]};
+}
+
+function reductionsSpec(runs) {
+  const inMilliseconds = (key) => smooth((line) => (isNumber(line[key]) ? 1e3 * line[key] : null), windowOf);
+  const share = (key) => smooth((line) => (isNumber(line[key]) && line.seconds > 0 ? (100 * line[key]) / line.seconds : null), windowOf);
+  const curve = (label, key) => ({label, of: inMilliseconds(key), other: share(key)});
+  return {
+    title: 'Reductions', unit: 'time per step', bands: true, fromZero: true, units: [' ms', ' %'], otherwise: 'as share of the step',
+    curves: [curve('waited for', 'wait_seconds'), curve('under way', 'reduction_seconds')],
+    note: `${smoothedNote(runs, windowOf)} What is waited for is not hidden behind compute.`,
+    absent: 'metrics.jsonl does not tell how long reductions took: it is of an older version.',
+  };
+}
+
+const scaleSpec = {title: 'Loss scale', log: true, optional: true, curves: [{label: 'scale', of: valuesOf('loss_scale')}]};
 
 /* Every step of any run, in order: the rows of all charts, so that a row is the same step in each. */
 function allSteps(runs) {
@@ -306,10 +333,10 @@ function seriesOf(spec, runs) {
 const isEmpty = (value) => (Array.isArray(value) ? !isNumber(value[1]) : !isNumber(value));
 
 /* Rows as dygraphs takes them: [step, value of the first series, ...]. */
-function rowsOf(spec, allSeries, steps, asShare) {
+function rowsOf(spec, allSeries, steps, otherwise) {
   const nothing = spec.bands ? [null, null, null] : null;
   const columns = allSeries.map(({run, curve, values}) => {
-    const own = asShare ? curve.share(run) : values;
+    const own = otherwise ? curve.other(run) : values;
     return new Map(run.metrics.map((line, i) => [line.step, isEmpty(own[i]) ? nothing : own[i]]));
   });
   return steps.map((step) => [step, ...columns.map((values) => (values.has(step) ? values.get(step) : nothing))]);
@@ -335,7 +362,7 @@ function options(allSeries, spec, group) {
     customBars: Boolean(spec.bands),
     connectSeparatedPoints: true,
     legend: 'never',
-    includeZero: Boolean(spec.bands),
+    includeZero: Boolean(spec.fromZero),
     strokeWidth: 1.5,
     fillAlpha: allSeries.length > 3 ? 0.08 : 0.18,
     highlightCircleSize: 3.5,
@@ -400,15 +427,14 @@ function keepExtremes(rows, begin, end, k, kept) {
   if (lowest >= 0) kept.add(lowest).add(highest);
 }
 
-/* One figure: its series, its rows in ms or as a share, and the graph, which is there once the page stands. */
+/* One figure: its series, its rows of the one kind or the other, and the graph, which is there once the page stands. */
 class Chart {
   constructor(spec, allSeries, group) {
-    Object.assign(this, {spec, allSeries, group, asShare: false, graph: null});
-    this.hasShare = allSeries.every((series) => series.curve.share);
+    Object.assign(this, {spec, allSeries, group, otherwise: false, graph: null});
     this.rows = rowsOf(spec, allSeries, group.steps, false);
   }
 
-  get unit() { return !this.hasShare ? '' : this.asShare ? ' %' : ' ms'; }
+  get unit() { return (this.spec.units || ['', ''])[Number(this.otherwise)]; }
 
   figure() {
     const {spec} = this;
@@ -416,9 +442,9 @@ class Chart {
     this.plot = make('div', {class: 'chart', role: 'img', tabindex: 0, 'aria-label': spokenChart(this)});
     const controls = [
       spec.log && toggle('log', (on) => this.graph.updateOptions({logscale: on})),
-      this.hasShare && toggle('as share of the step', (on) => this.showShare(on)),
+      spec.otherwise && toggle(spec.otherwise, (on) => this.showOther(on)),
     ];
-    return make('figure', {class: `box ${spec.size || ''}`}, captionOf(spec, controls), this.readout.element, this.plot, spec.note && make('p', {class: 'note'}, spec.note));
+    return make('figure', {class: `box ${spec.size || ''}`}, captionOf(spec, [this.readout.step, controls]), this.readout.values, this.plot, spec.note && make('p', {class: 'note'}, spec.note));
   }
 
   /* dygraphs asks its element for its size, so the figure must stand in the page. */
@@ -442,8 +468,8 @@ class Chart {
     if (Object.keys(changes).length) this.graph.updateOptions(changes);
   }
 
-  showShare(on) {
-    this.asShare = on;
+  showOther(on) {
+    this.otherwise = on;
     this.rows = rowsOf(this.spec, this.allSeries, this.group.steps, on);
     this.show(...this.graph.xAxisRange());
     this.readout.tell(this.group.row);
@@ -538,7 +564,7 @@ function valueUpTo(rows, row, k) {
  * step, so between its points the last one counts. */
 function readout(chart) {
   const {allSeries, group} = chart;
-  const step = make('span', {class: 'quiet'});
+  const step = make('span', {class: 'quiet step'});
   const values = allSeries.map(() => make('b'));
   const names = allSeries.map((series, k) => make('span', {}, swatch(series.tone, series.dashed), series.label, ' ', values[k]));
   const tell = (row) => {
@@ -549,7 +575,7 @@ function readout(chart) {
       element.textContent = isNumber(value) ? short(value) + chart.unit : NONE;
     });
   };
-  return {element: make('div', {class: 'readout'}, names, step), tell};
+  return {step, values: make('div', {class: 'readout'}, names), tell};
 }
 
 function toggle(label, act) {
@@ -558,8 +584,8 @@ function toggle(label, act) {
   return make('label', {}, box, label);
 }
 
-function captionOf(spec, controls) {
-  return make('figcaption', {}, make('h3', {}, spec.title), spec.unit && make('span', {class: 'quiet'}, spec.unit), controls);
+function captionOf(spec, more) {
+  return make('figcaption', {}, make('h3', {}, spec.title), spec.unit && make('span', {class: 'quiet'}, spec.unit), more);
 }
 
 function chartFigure(spec, runs, group) {
