@@ -1,0 +1,1019 @@
+/* Draws the report from the data of its runs, which stands in the element #runs. Charts are dygraphs; everything else is
+ * plain elements. Text of a run gets into the page as text nodes only, so nothing in it is ever read as markup. */
+'use strict';
+
+/* ---- elements ---- */
+
+/* make('td', {class: 'number'}, 'text', child, ...): an attribute that is null or false is left out, a child too. */
+function make(tag, attributes = {}, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+function makeSvg(tag, attributes = {}, ...children) {
+  return filled(document.createElementNS('http://www.w3.org/2000/svg', tag), attributes, children);
+}
+
+function filled(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== false) element.setAttribute(name, value === true ? '' : value);
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== false && child !== undefined));
+  return element;
+}
+
+/* Columns are {title, cell(row), number: true where it is one}; a cell is text or an element. */
+function table(columns, rows, className = null) {
+  const kind = (column) => (column.number ? 'number' : column.className || null);
+  const head = columns.map((column) => make('th', {scope: 'col', class: kind(column)}, column.title));
+  const body = rows.map((row) => make('tr', {}, columns.map((column) => make('td', {class: kind(column)}, column.cell(row)))));
+  return make('div', {class: 'wide', tabindex: 0}, make('table', {class: className}, make('thead', {}, make('tr', {}, head)), make('tbody', {}, body)));
+}
+
+function fold(summary, ...content) {
+  return make('details', {}, make('summary', {}, summary), content);
+}
+
+function facts(pairs) {
+  const known = pairs.filter(([, value]) => value !== null && value !== undefined && value !== '');
+  return make('dl', {class: 'facts'}, known.map(([name, value]) => [make('dt', {}, name), make('dd', {}, value)]));
+}
+
+/* What is not there, and the command that makes it. */
+function missing(sentence, command = null) {
+  return make('p', {class: 'missing'}, sentence, command && [' ', make('code', {}, command)]);
+}
+
+/* One part that cannot be drawn, say of a file by another version, leaves the others whole. */
+function section(title, draw) {
+  let content;
+  try {
+    content = draw();
+  } catch (error) {
+    console.error(error);
+    content = missing(`This part cannot be drawn: ${error.message}`);
+  }
+  return content && make('section', {}, title && make('h2', {}, title), content);
+}
+
+/* Says what the pointer is on, or the arrow keys: `words` maps elements inside the box, in order, to sentences. */
+function tellEach(box, words, spoken) {
+  const elements = [...words.keys()];
+  let current = null;
+  const tell = (element) => {
+    if (current) current.classList.remove('at');
+    current = element;
+    element.classList.add('at');
+    spoken.textContent = words.get(element);
+  };
+  const tellTarget = (event) => words.has(event.target) && tell(event.target);
+  box.addEventListener('pointerover', tellTarget);
+  box.addEventListener('pointerdown', tellTarget);
+  box.addEventListener('keydown', (event) => {
+    const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const next = current ? elements.indexOf(current) + step : 0;
+    tell(elements[Math.min(Math.max(next, 0), elements.length - 1)]);
+    current.scrollIntoView({block: 'nearest', inline: 'nearest'});
+  });
+}
+
+/* ---- numbers and words ---- */
+
+const isNumber = (value) => typeof value === 'number' && Number.isFinite(value);
+const NONE = '–';
+
+/* Of four or so digits that count, whatever the size. */
+function short(value) {
+  if (!isNumber(value)) return NONE;
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(2).replace('e+', 'e');
+  if (size >= 1000) return value.toLocaleString('en-US', {maximumFractionDigits: 0});
+  return String(Number(value.toPrecision(4)));
+}
+
+const loss = (value) => (isNumber(value) ? value.toFixed(4) : NONE);
+const error = (value) => (!isNumber(value) ? NONE : value === 0 ? '0' : value.toExponential(1));
+const count = (value) => (isNumber(value) ? Math.round(value).toLocaleString('en-US') : NONE);
+const milliseconds = (seconds) => (isNumber(seconds) ? `${short(seconds * 1e3)} ms` : NONE);
+const mebibytes = (bytes) => `${short(bytes / 2 ** 20)} MiB`;
+const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? '' : 's'}`;
+
+function shellWord(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replace(/'/g, "'\\''")}'`;
+}
+
+const shellLine = (words) => (words || []).map(shellWord).join(' ');
+
+function meshText(mesh) {
+  if (!mesh || typeof mesh === 'string') return mesh || '';
+  return Object.entries(mesh).map(([module, text]) => `${module}: ${text}`).join('; ');
+}
+
+const ownName = (run) => (run.run && run.run.name) || run.folder;
+
+/* A name that several runs of the page have tells nothing; their folders do. */
+function nameRuns(runs) {
+  const names = runs.map(ownName);
+  runs.forEach((run, i) => { run.name = names.indexOf(names[i]) === names.lastIndexOf(names[i]) ? names[i] : run.folder; });
+}
+
+const dateWords = (date) => String(date).replace(/^(\d+-\d+-\d+)T(\d+:\d+)(:\d+)?(\.\d+)?Z$/, '$1 $2 UTC');
+
+/* The command that proves the recipe as this run had it. */
+function checkCommand(run) {
+  const words = (run.run && run.run.command) || [];
+  const kept = words.filter((word, i) => /^(-s|--set)$/.test(words[i - 1]) || /^(-s|--set)/.test(word));
+  const recipe = words.find((word) => /\.ya?ml$/.test(word)) || 'RECIPE';
+  return shellLine(['addend', 'check', recipe, ...kept, '--out', `${run.folder}/check.json`]);
+}
+
+/* ---- statistics ---- */
+
+function quantile(sorted, share) {
+  if (!sorted.length) return null;
+  const place = share * (sorted.length - 1), low = Math.floor(place), high = Math.ceil(place);
+  return sorted[low] + (sorted[high] - sorted[low]) * (place - low);
+}
+
+const sortedNumbers = (values) => values.filter(isNumber).sort((a, b) => a - b);
+const median = (values) => quantile(sortedNumbers(values), 0.5);
+
+const itself = (value) => value;
+
+/* Where `value` belongs in a list that is sorted by what `of` gives. */
+function placeIn(sorted, value, of = itself) {
+  let low = 0, high = sorted.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (of(sorted[middle]) < value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+function nearest(sorted, value, of = itself) {
+  const after = Math.min(placeIn(sorted, value, of), sorted.length - 1), before = Math.max(after - 1, 0);
+  return value - of(sorted[before]) < of(sorted[after]) - value ? before : after;
+}
+
+const SPREAD = [0.1, 0.5, 0.9];
+
+/* How many steps the smoothed curves look at: a fortieth of the run, and odd, so that each step is its window's middle. */
+const windowOf = (length) => 2 * Math.floor(Math.min(Math.max(length / 40, 5), 201) / 2) + 1;
+
+/* Of loss and norm each step is shown as long as there are few. */
+const calmWindowOf = (length) => (length < 400 ? 1 : windowOf(length));
+
+/* For each value the SPREAD of the `width` values around it. The window stays sorted while it moves. */
+function rollingSpread(values, width) {
+  const half = (width - 1) / 2, sorted = [];
+  const add = (value) => isNumber(value) && sorted.splice(placeIn(sorted, value), 0, value);
+  const drop = (value) => isNumber(value) && sorted.splice(placeIn(sorted, value), 1);
+  values.slice(0, half).forEach(add);
+  return values.map((_, i) => {
+    if (i + half < values.length) add(values[i + half]);
+    if (i - half - 1 >= 0) drop(values[i - half - 1]);
+    return sorted.length ? SPREAD.map((share) => quantile(sorted, share)) : [null, null, null];
+  });
+}
+
+/* ---- what a run comes to ---- */
+
+const column = (run, key) => run.metrics.map((line) => line[key]);
+
+function lastLineWith(run, key) {
+  return [...run.metrics].reverse().find((line) => isNumber(line[key]));
+}
+
+/* {holds: true, false or null where there is no proof, words, context} */
+function verdict(run) {
+  const check = run.check;
+  if (!check) return {holds: null, words: 'none', context: 'check.json is missing'};
+  const holds = check.holds === undefined ? Boolean(check.summary && check.summary.pass) : check.holds;
+  return {holds, words: holds ? 'holds' : 'does not hold', context: verdictContext(check, holds)};
+}
+
+function verdictContext(check, holds) {
+  if (check.reason) return check.reason;
+  const failed = (check.params || []).filter((param) => !paramHolds(param)).length;
+  if (failed) return `${failed} of ${plural(check.params.length, 'parameter')} wrong`;
+  if (check.survivors) return `${plural(check.survivors, 'planted mistake')} survived`;
+  if (!holds) return 'see below';
+  if (check.directional) return `directional, error ${error(check.directional.rel_err)}`;
+  return `${plural(check.summary.params, 'parameter')}, worst ${error(check.summary.worst_rel_err).replace('-', '\u2011')}`;
+}
+
+/* The tiles of a run: {title, value, context, tone}. */
+function tilesOf(run) {
+  return [proofTile(run), lossTile(run), heldOutTile(run), speedTile(run), ranksTile(run)];
+}
+
+function proofTile(run) {
+  const {holds, words, context} = verdict(run);
+  return {title: 'Proof', value: words, context, tone: holds === null ? 'quiet' : holds ? 'good' : 'bad'};
+}
+
+function lossTile(run) {
+  const last = lastLineWith(run, 'loss'), guess = run.run && run.run.uniform_loss;
+  const context = isNumber(guess) ? `a uniform guess: ${loss(guess)}` : last && `at step ${count(last.step)}`;
+  return {title: 'Final loss', value: loss(last && last.loss), context};
+}
+
+function heldOutTile(run) {
+  const last = lastLineWith(run, 'held_out_loss');
+  if (!last) return {title: 'Held-out loss', value: NONE, context: 'not measured', tone: 'quiet'};
+  const best = Math.min(...sortedNumbers(column(run, 'held_out_loss')));
+  const context = last.held_out_loss > best ? `at step ${count(last.step)}; best ${loss(best)}` : `at step ${count(last.step)}; the best`;
+  return {title: 'Held-out loss', value: loss(last.held_out_loss), context};
+}
+
+function speedTile(run) {
+  const sorted = sortedNumbers(column(run, 'tokens_per_second'));
+  const [low, middle, high] = SPREAD.map((share) => quantile(sorted, share));
+  return {title: 'Tokens per second', value: count(middle), context: sorted.length ? `10–90 %: ${count(low)} to ${count(high)}` : null};
+}
+
+function ranksTile(run) {
+  const own = run.run || {}, ranks = own.ranks || (run.check && run.check.world);
+  return {title: 'Ranks', value: count(ranks), context: meshText(own.mesh) || null};
+}
+
+function tileValue(tile) {
+  return [make('span', {class: `value ${tile.tone || ''}`}, tile.value), make('span', {class: 'context'}, tile.context)];
+}
+
+function tilesForOne(run) {
+  return make('dl', {class: 'tiles'}, tilesOf(run).map((tile) =>
+    make('div', {class: 'tile'}, make('dt', {}, tile.title), make('dd', {}, tileValue(tile)))));
+}
+
+/* One row a run; the boxes switch its curves. */
+function tilesForMany(runs, switches) {
+  const titles = tilesOf(runs[0]).map((tile) => tile.title);
+  const first = {title: 'Run', cell: (i) => make('label', {class: 'value'}, switches[i], swatch(i, false), runs[i].name)};
+  const others = titles.map((title, k) => ({title, cell: (i) => tileValue(tilesOf(runs[i])[k])}));
+  return make('div', {class: 'box'}, table([first, ...others], runs.map((_, i) => i), 'runs'));
+}
+
+/* ---- charts ---- */
+
+const TONES = 8;
+const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const toneVariable = (tone) => `--series-${tone % TONES}`;
+
+function swatch(tone, dashed) {
+  return make('span', {class: dashed ? 'swatch dashed' : 'swatch', style: `border-color: var(${toneVariable(tone)})`});
+}
+
+/* What the charts are: {title, unit, size, log: there is a switch, bands: values are [low, middle, high], note, absent: what is
+ * said where no line has it, optional: nothing is, units: of the values that `of` and `other` give, otherwise: the name of the
+ * switch to `other`, curves: [{label, of(run): a value for each line of metrics.jsonl, other(run), points: each is marked}]}. */
+function chartSpecs(runs) {
+  return [lossSpec(runs), rateSpec, normSpec(runs), throughputSpec(runs), reductionsSpec(runs), scaleSpec];
+}
+
+const valuesOf = (key) => (run) => column(run, key);
+const bare = (key) => (run) => column(run, key).map((value) => [value, value, value]);
+const smooth = (value, widthOf) => (run) => rollingSpread(run.metrics.map(value), widthOf(run.metrics.length));
+
+function smoothedNote(runs, widthOf) {
+  const widths = [...new Set(runs.map((run) => widthOf(run.metrics.length)))].filter((width) => width > 1);
+  return widths.length ? `Line: the median of ${widths.join(' or ')} steps. Band: eight in ten of them.` : null;
+}
+
+function lossSpec(runs) {
+  const note = smoothedNote(runs, calmWindowOf);
+  const training = {label: 'training', of: smooth((line) => line.loss, calmWindowOf), other: bare('loss')};
+  const heldOut = {label: 'held out', of: bare('held_out_loss'), other: bare('held_out_loss'), points: true};
+  return {title: 'Loss', unit: 'nats per token', size: 'large', log: true, bands: true, note, otherwise: note && 'every step', curves: [training, heldOut]};
+}
+
+const rateSpec = {title: 'Learning rate', size: 'small', log: true, curves: [{label: 'rate', of: valuesOf('lr')}]};
+
+function normSpec(runs) {
+  const norm = {label: 'norm', of: smooth((line) => line.norm, calmWindowOf), other: bare('norm')};
+  const otherwise = smoothedNote(runs, calmWindowOf) && 'every step';
+  return {title: 'Gradient norm', size: 'small', log: true, bands: true, otherwise, curves: [norm], absent: 'metrics.jsonl has no norm.'};
+}
+
+function throughputSpec(runs) {
+  const rate = {label: 'tokens per second', of: smooth((line) => line.tokens_per_second, windowOf)};
+  return {title: 'Throughput', unit: 'tokens per second', bands: true, fromZero: true, note: smoothedNote(runs, windowOf), curves: [rate]};
+}
+
+function reductionsSpec(runs) {
+  const inMilliseconds = (key) => smooth((line) => (isNumber(line[key]) ? 1e3 * line[key] : null), windowOf);
+  const share = (key) => smooth((line) => (isNumber(line[key]) && line.seconds > 0 ? (100 * line[key]) / line.seconds : null), windowOf);
+  const curve = (label, key) => ({label, of: inMilliseconds(key), other: share(key)});
+  return {
+    title: 'Reductions', unit: 'time per step', bands: true, fromZero: true, units: [' ms', ' %'], otherwise: 'as share of the step',
+    curves: [curve('waited for', 'wait_seconds'), curve('under way', 'reduction_seconds')],
+    note: `${smoothedNote(runs, windowOf)} What is waited for is not hidden behind compute.`,
+    absent: 'metrics.jsonl does not tell how long reductions took: it is of an older version.',
+  };
+}
+
+const scaleSpec = {title: 'Loss scale', log: true, optional: true, curves: [{label: 'scale', of: valuesOf('loss_scale')}]};
+
+/* Every step of any run, in order: the rows of all charts, so that a row is the same step in each. */
+function allSteps(runs) {
+  return [...new Set(runs.flatMap((run) => column(run, 'step')))].sort((a, b) => a - b);
+}
+
+/* A series is one curve of one run: one tone a curve where there is one run, one a run where there are several. */
+function seriesOf(spec, runs) {
+  const many = runs.length > 1;
+  return runs.flatMap((run, i) => spec.curves.map((curve, k) => ({
+    run, index: i, curve, values: curve.of(run), tone: many ? i : k, dashed: many && k > 0,
+    label: many ? `${run.name}${spec.curves.length > 1 ? `, ${curve.label}` : ''}` : curve.label,
+  })));
+}
+
+const isEmpty = (value) => (Array.isArray(value) ? !isNumber(value[1]) : !isNumber(value));
+
+/* Rows as dygraphs takes them: [step, value of the first series, ...]. */
+function rowsOf(spec, allSeries, steps, otherwise) {
+  const nothing = spec.bands ? [null, null, null] : null;
+  const columns = allSeries.map(({run, curve, values}) => {
+    const own = otherwise ? curve.other(run) : values;
+    return new Map(run.metrics.map((line, i) => [line.step, isEmpty(own[i]) ? nothing : own[i]]));
+  });
+  return steps.map((step) => [step, ...columns.map((values) => (values.has(step) ? values.get(step) : nothing))]);
+}
+
+function colours(allSeries) {
+  return {colors: allSeries.map((series) => style(toneVariable(series.tone))), gridLineColor: style('--grid'), axisLineColor: style('--line')};
+}
+
+/* dygraphs knows series by unique names; ours may be equal, so they are numbers there. */
+function seriesOptions(allSeries) {
+  return Object.fromEntries(allSeries.map((series, k) => [String(k), {
+    strokePattern: series.dashed ? [5, 3] : null,
+    drawPoints: Boolean(series.curve.points),
+    pointSize: series.curve.points ? 2.5 : 1,
+  }]));
+}
+
+function options(allSeries, spec, group) {
+  return {
+    labels: ['step', ...allSeries.map((_, k) => String(k))],
+    series: seriesOptions(allSeries),
+    customBars: Boolean(spec.bands),
+    connectSeparatedPoints: true,
+    legend: 'never',
+    includeZero: Boolean(spec.fromZero),
+    strokeWidth: 1.5,
+    fillAlpha: allSeries.length > 3 ? 0.08 : 0.18,
+    highlightCircleSize: 3.5,
+    axes: {
+      x: {drawGrid: false, axisLabelFormatter: (step) => (Number.isInteger(step) ? count(step) : '')},
+      y: {axisLabelWidth: 52, axisLabelFormatter: (value) => short(value)},
+    },
+    highlightCallback: (event, step) => group.select(nearest(group.steps, step)),
+    unhighlightCallback: () => group.row >= 0 && group.select(-1),
+    drawCallback: (drawn) => group.follow(drawn),
+    interactionModel: touchable(group),
+    ...colours(allSeries),
+  };
+}
+
+/* A finger moves the cursor, two zoom along the steps; a finger that moves up or down scrolls the page. */
+function touchable(group) {
+  const usual = Dygraph.defaultInteractionModel;
+  const point = (event, graph) => {
+    const left = graph.graphDiv.getBoundingClientRect().left;
+    group.select(nearest(group.steps, graph.toDataXCoord(event.touches[0].clientX - left)));
+  };
+  return {
+    mousedown: usual.mousedown,
+    dblclick: usual.dblclick,
+    willDestroyContextMyself: true,
+    touchstart(event, graph, context) {
+      if (event.touches.length === 1) return point(event, graph);
+      usual.touchstart(event, graph, context);
+      context.touchDirections = {x: true, y: false};
+    },
+    touchmove(event, graph, context) {
+      if (event.touches.length === 1) point(event, graph);
+      else usual.touchmove(event, graph, context);
+    },
+  };
+}
+
+const DRAWN_ROWS = 2000;
+const stepOfRow = (row) => row[0];
+
+/* Of long runs only some rows are drawn: those in the window, and of each stretch of them the ones in which a series is
+ * lowest or highest, so that no spike gets lost. The first and the last row always are, for they say how far the steps go. */
+function thinned(rows, low, high) {
+  const from = Math.max(placeIn(rows, low, stepOfRow) - 1, 0), to = Math.min(placeIn(rows, high, stepOfRow) + 2, rows.length);
+  const kept = new Set([0, rows.length - 1]);
+  const series = rows[0].length - 1, stretch = Math.max(Math.ceil(((to - from) * 2 * series) / DRAWN_ROWS), 1);
+  for (let begin = from; begin < to; begin += stretch) {
+    for (let k = 1; k <= series; k++) keepExtremes(rows, begin, Math.min(begin + stretch, to), k, kept);
+  }
+  return [...kept].sort((a, b) => a - b).map((row) => rows[row]);
+}
+
+function keepExtremes(rows, begin, end, k, kept) {
+  let lowest = -1, highest = -1;
+  for (let row = begin; row < end; row++) {
+    const value = valueAt(rows, row, k);
+    if (!isNumber(value)) continue;
+    if (lowest < 0 || value < valueAt(rows, lowest, k)) lowest = row;
+    if (highest < 0 || value > valueAt(rows, highest, k)) highest = row;
+  }
+  if (lowest >= 0) kept.add(lowest).add(highest);
+}
+
+/* One figure: its series, its rows of the one kind or the other, and the graph, which is there once the page stands. */
+class Chart {
+  constructor(spec, allSeries, group) {
+    Object.assign(this, {spec, allSeries, group, otherwise: false, graph: null});
+    this.rows = rowsOf(spec, allSeries, group.steps, false);
+  }
+
+  get unit() { return (this.spec.units || ['', ''])[Number(this.otherwise)]; }
+
+  figure() {
+    const {spec} = this;
+    this.readout = readout(this);
+    this.plot = make('div', {class: 'chart', role: 'img', tabindex: 0, 'aria-label': spokenChart(this)});
+    const controls = [
+      spec.log && toggle('log', (on) => this.graph.updateOptions({logscale: on})),
+      spec.otherwise && toggle(spec.otherwise, (on) => this.showOther(on)),
+    ];
+    return make('figure', {class: `box ${spec.size || ''}`}, captionOf(spec, [this.readout.step, controls]), this.readout.values, this.plot, spec.note && make('p', {class: 'note'}, spec.note));
+  }
+
+  /* dygraphs asks its element for its size, so the figure must stand in the page. */
+  start() {
+    const steps = this.group.steps;
+    this.drawn = this.rowsIn(steps[0], steps[steps.length - 1]);
+    this.graph = new Dygraph(this.plot, this.drawn, options(this.allSeries, this.spec, this.group));
+    this.plot.addEventListener('keydown', (event) => this.group.key(event, this.graph));
+    this.readout.tell(-1);
+  }
+
+  rowsIn(low, high) {
+    return this.rows.length > DRAWN_ROWS ? thinned(this.rows, low, high) : this.rows;
+  }
+
+  /* Draws these steps, and nothing again that stands already. */
+  show(low, high) {
+    const [ownLow, ownHigh] = this.graph.xAxisRange(), rows = this.rowsIn(low, high), changes = {};
+    if (ownLow !== low || ownHigh !== high) changes.dateWindow = [low, high];
+    if (rows !== this.drawn) changes.file = this.drawn = rows;
+    if (Object.keys(changes).length) this.graph.updateOptions(changes);
+  }
+
+  showOther(on) {
+    this.otherwise = on;
+    this.rows = rowsOf(this.spec, this.allSeries, this.group.steps, on);
+    this.show(...this.graph.xAxisRange());
+    this.readout.tell(this.group.row);
+  }
+
+  select(row) {
+    if (row < 0) this.graph.clearSelection();
+    else this.graph.setSelection(nearest(this.drawn, this.group.steps[row], stepOfRow));
+    this.readout.tell(row);
+  }
+}
+
+/* Charts that share their steps, their cursor and their zoom. */
+class Group {
+  constructor(steps) {
+    Object.assign(this, {steps, charts: [], row: -1, busy: false});
+  }
+
+  add(chart) {
+    this.charts.push(chart);
+    return chart;
+  }
+
+  start() { this.each((chart) => chart.start()); }
+
+  select(row) {
+    this.row = row;
+    for (const chart of this.charts) chart.select(row);
+  }
+
+  /* dygraphs draws again after each zoom, by mouse, finger or call; all charts then show the same steps. */
+  follow(graph) {
+    if (this.busy) return;
+    const [low, high] = graph.xAxisRange();
+    this.each((chart) => chart.show(low, high));
+  }
+
+  /* What `act` draws is not followed. */
+  each(act) {
+    this.busy = true;
+    for (const chart of this.charts) act(chart);
+    this.busy = false;
+  }
+
+  reset() {
+    this.each(({graph}) => graph.resetZoom());
+    this.follow(this.charts[0].graph);
+  }
+
+  recolour() { this.each(({graph, allSeries}) => graph.updateOptions(colours(allSeries))); }
+
+  resize() { this.each(({graph}) => graph.resize()); }
+
+  setVisible(run, visible) {
+    this.each(({graph, allSeries}) => {
+      const changed = allSeries.flatMap((series, k) => (series.index === run ? [[k, visible]] : []));
+      graph.setVisibility(Object.fromEntries(changed));
+    });
+  }
+
+  /* Left and right move the cursor, with shift by ten; plus and minus zoom around it; 0 and Escape reset. */
+  key(event, graph) {
+    const last = this.steps.length - 1, stride = event.shiftKey ? 10 : 1;
+    const move = {ArrowRight: stride, ArrowLeft: -stride}[event.key], zoom = {'+': 0.5, '-': 2}[event.key];
+    if (move) this.select(Math.min(Math.max(this.row + move, 0), last));
+    else if (zoom) this.zoom(graph, zoom);
+    else if (event.key === '0' || event.key === 'Escape') this.reset();
+    else return;
+    event.preventDefault();
+  }
+
+  zoom(graph, factor) {
+    const [low, high] = graph.xAxisRange(), middle = this.row < 0 ? (low + high) / 2 : this.steps[this.row];
+    const from = Math.max(middle - (middle - low) * factor, this.steps[0]);
+    const to = Math.min(middle + (high - middle) * factor, this.steps[this.steps.length - 1]);
+    if (to > from) graph.updateOptions({dateWindow: [from, to]});
+  }
+}
+
+function valueAt(rows, row, k) {
+  const value = rows[row][k];
+  return Array.isArray(value) ? value[1] : value;
+}
+
+/* The last value at a row or before it. */
+function valueUpTo(rows, row, k) {
+  while (row > 0 && isEmpty(rows[row][k])) row--;
+  return valueAt(rows, row, k);
+}
+
+/* The values under the cursor; without one, those that each series ends with. What is held out is not looked at in every
+ * step, so between its points the last one counts. */
+function readout(chart) {
+  const {allSeries, group} = chart;
+  const step = make('span', {class: 'quiet step'});
+  const values = allSeries.map(() => make('b'));
+  const names = allSeries.map((series, k) => make('span', {}, swatch(series.tone, series.dashed), series.label, ' ', values[k]));
+  const tell = (row) => {
+    const at = row < 0 ? group.steps.length - 1 : row;
+    step.textContent = `step ${count(group.steps[at])}`;
+    values.forEach((element, k) => {
+      const find = row < 0 || allSeries[k].curve.points ? valueUpTo : valueAt, value = find(chart.rows, at, k + 1);
+      element.textContent = isNumber(value) ? short(value) + chart.unit : NONE;
+    });
+  };
+  return {step, values: make('div', {class: 'readout'}, names), tell};
+}
+
+function toggle(label, act) {
+  const box = make('input', {type: 'checkbox'});
+  box.addEventListener('change', () => act(box.checked));
+  return make('label', {}, box, label);
+}
+
+function captionOf(spec, more) {
+  return make('figcaption', {}, make('h3', {}, spec.title), spec.unit && make('span', {class: 'quiet'}, spec.unit), more);
+}
+
+function chartFigure(spec, runs, group) {
+  const present = seriesOf(spec, runs).filter((series) => !series.values.every(isEmpty));
+  return present.length ? group.add(new Chart(spec, present, group)).figure() : absentFigure(spec);
+}
+
+function absentFigure(spec) {
+  if (spec.optional) return null;
+  const sentence = spec.absent || 'metrics.jsonl has no such number.';
+  return make('figure', {class: `box ${spec.size || ''}`}, captionOf(spec, null), missing(sentence));
+}
+
+function spokenChart({spec, allSeries, rows}) {
+  const ends = allSeries.map((series, k) => {
+    const first = rows.findIndex((row) => !isEmpty(row[k + 1]));
+    return `${series.label} from ${short(valueAt(rows, first, k + 1))} to ${short(valueUpTo(rows, rows.length - 1, k + 1))}`;
+  });
+  return `${spec.title}: ${ends.join('; ')}`;
+}
+
+function drawCharts(runs, group) {
+  if (!group.steps.length) return missing('No step was taken yet: metrics.jsonl is empty.');
+  const reset = make('button', {type: 'button'}, 'Reset zoom');
+  reset.addEventListener('click', () => group.reset());
+  const hint = make('span', {class: 'hint'}, 'Drag to zoom, shift-drag to move, double-click to reset.');
+  return [
+    make('div', {class: 'bar'}, reset, hint),
+    make('div', {class: 'charts'}, chartSpecs(runs).map((spec) => chartFigure(spec, runs, group))),
+  ];
+}
+
+/* ---- one step on all ranks ---- */
+
+/* In the order of the legend; `className` has the colour. */
+const KINDS = {
+  'read batch': 'read', forward: 'forward', backward: 'backward', 'wait for bucket': 'wait',
+  'loss and norm': 'norm', update: 'update', reduction: 'reduction',
+};
+const COMPUTE_HEIGHT = 20, REDUCTION_HEIGHT = 5, GAP = 2;
+
+const isShown = (span) => span.kind in KINDS && span.end > span.begin;
+
+function drawTimeline(run) {
+  const timeline = run.timeline;
+  if (!timeline) return missing('trace.json is missing: training writes it when it ends or is stopped, not when it is killed.');
+  const steps = timeline.steps.map((step) => stepOf(timeline, step)).filter((step) => step.spans.length);
+  if (!steps.length) return missing('trace.json has no whole step.');
+  const longest = Math.max(...steps.map((step) => step.seconds)), spoken = make('output', {class: 'spoken'}, 'Point at a span, or focus a step and use the arrow keys.');
+  return make('div', {class: 'box'}, kindKeys(steps), spoken, steps.map((step) => stepLanes(step, longest, spoken)));
+}
+
+/* The spans of one step, in seconds from its begin. */
+function stepOf(timeline, step) {
+  const spans = timeline.spans.filter((span) => span.step === step && isShown(span));
+  const origin = Math.min(...spans.map((span) => span.begin));
+  const moved = spans.map((span) => ({...span, begin: span.begin - origin, end: span.end - origin}));
+  return {step, ranks: timeline.ranks, spans: moved, seconds: Math.max(...moved.map((span) => span.end))};
+}
+
+function kindKeys(steps) {
+  const present = new Set(steps.flatMap((step) => step.spans.map((span) => span.kind)));
+  const names = Object.keys(KINDS).filter((kind) => present.has(kind));
+  return make('ul', {class: 'keys'}, names.map((kind) => make('li', {}, make('span', {class: `key ${KINDS[kind]}`}), kind)));
+}
+
+function stepLanes(step, longest, spoken) {
+  const words = new Map();
+  const ranks = [...Array(step.ranks).keys()].map((rank) => {
+    const spans = step.spans.filter((span) => span.rank === rank);
+    return [make('span', {}, `rank ${rank}`), rankLane(spans, longest, words)];
+  });
+  const label = `Step ${count(step.step)}: ${milliseconds(step.seconds)}`;
+  const lanes = make('div', {class: 'lanes', tabindex: 0, role: 'group', 'aria-label': label}, ranks, make('span'), timeAxis(longest));
+  tellEach(lanes, words, spoken);
+  return [make('h3', {}, label, waitWords(step)), lanes];
+}
+
+function waitWords(step) {
+  const waited = step.spans.filter((span) => span.kind === 'wait for bucket').reduce((sum, span) => sum + span.end - span.begin, 0);
+  return make('span', {class: 'quiet'}, `, of which a rank waits ${milliseconds(waited / step.ranks)} on average`);
+}
+
+/* Compute above, reductions below; those that overlap get lines of their own. */
+function rankLane(spans, longest, words) {
+  const compute = spans.filter((span) => span.kind !== 'reduction'), reductions = spans.filter((span) => span.kind === 'reduction');
+  const lines = inLines(reductions);
+  const height = COMPUTE_HEIGHT + lines.length * (REDUCTION_HEIGHT + GAP);
+  const svg = makeSvg('svg', {height, 'aria-hidden': 'true'}, makeSvg('rect', {class: 'ground', width: '100%', height: COMPUTE_HEIGHT}));
+  const draw = (span, y, rectHeight) => {
+    const rect = spanRect(span, longest, y, rectHeight);
+    words.set(rect, spanWords(span));
+    svg.append(rect);
+  };
+  compute.forEach((span) => draw(span, 0, COMPUTE_HEIGHT));
+  lines.forEach((line, i) => line.forEach((span) => draw(span, COMPUTE_HEIGHT + GAP + i * (REDUCTION_HEIGHT + GAP), REDUCTION_HEIGHT)));
+  return svg;
+}
+
+/* Each span goes to the first line whose last one is over. */
+function inLines(spans) {
+  const lines = [];
+  for (const span of [...spans].sort((a, b) => a.begin - b.begin)) {
+    const free = lines.find((line) => line[line.length - 1].end <= span.begin);
+    if (free) free.push(span);
+    else lines.push([span]);
+  }
+  return lines;
+}
+
+const percent = (share) => `${(100 * share).toFixed(4)}%`;
+
+function spanRect(span, longest, y, height) {
+  const width = Math.max((span.end - span.begin) / longest, 0.0008);
+  return makeSvg('rect', {class: KINDS[span.kind], x: percent(span.begin / longest), width: percent(width), y, height});
+}
+
+function spanWords(span) {
+  const name = span.kind === 'wait for bucket' || span.kind === 'reduction' ? `bucket ${span.index}, ` : '';
+  const bytes = span.bytes ? `, ${count(span.bytes)} bytes` : '';
+  return `rank ${span.rank}: ${span.kind}, ${name}${milliseconds(span.end - span.begin)} from ${milliseconds(span.begin)} on${bytes}`;
+}
+
+/* About five round marks. */
+function timeAxis(longest) {
+  const raw = (longest * 1e3) / 5, power = 10 ** Math.floor(Math.log10(raw));
+  const stride = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= raw);
+  const svg = makeSvg('svg', {height: 22, 'aria-hidden': 'true'});
+  for (let i = 0; i * stride <= longest * 1e3 * 0.97; i++) {
+    const x = percent((i * stride) / (longest * 1e3));
+    svg.append(makeSvg('line', {x1: x, x2: x, y1: 0, y2: 5}), makeSvg('text', {x, y: 18, 'text-anchor': i ? 'middle' : 'start'}, `${short(i * stride)}${i ? '' : ' ms'}`));
+  }
+  return svg;
+}
+
+/* ---- the proof ---- */
+
+function paramHolds(param) {
+  return isNumber(param.max_rel_err) && param.max_rel_err <= param.bound && param.replicas_equal === true;
+}
+
+function drawProof(run) {
+  const check = run.check;
+  if (!check) return missing('check.json is missing. This proves the gradients of the same recipe:', checkCommand(run));
+  return [verdictLine(run), otherMesh(run), make('div', {class: 'box'}, drawParams(check)), drawMistakes(check)];
+}
+
+function verdictLine(run) {
+  const check = run.check, {holds, words} = verdict(run);
+  const how = check.directional
+    ? `along one random direction, against the loss's difference quotient: error ${error(check.directional.rel_err)}, bound ${error(check.directional.bound)}`
+    : 'against one process on the same batch';
+  const sentence = ` ${plural((check.params || []).length, 'parameter')} on ${plural(check.world, 'rank')} (${meshText(check.mesh)}) ${how}, in ${check.dtype}, ${plural(check.steps, 'step')}.`;
+  return make('p', {}, make('b', {class: holds ? 'good' : 'bad'}, `It ${words}.`), sentence, check.reason && ` ${check.reason}`, ownDtypes(check.own_dtypes));
+}
+
+function ownDtypes(own) {
+  if (!own) return null;
+  const comes = `in its own dtypes the recipe ${own.pass ? 'holds' : 'does not hold'}: ${own.param} comes to ${short(own.worst_share_of_bound)} of what rounding allows.`;
+  return ` And ${comes}`;
+}
+
+function otherMesh(run) {
+  const proven = meshText(run.check.mesh), ran = run.run && meshText(run.run.mesh);
+  if (!ran || proven === ran) return null;
+  return make('p', {class: 'bad'}, `The proof is of another mesh than this run's: ${proven}, not ${ran}.`);
+}
+
+function drawParams(check) {
+  const params = check.params || [];
+  const failed = params.filter((param) => !paramHolds(param)), held = params.filter(paramHolds);
+  if (!params.length) return make('p', {class: 'quiet'}, 'No parameter was looked at by itself.');
+  return [
+    failed.length > 0 && [make('h3', {class: 'bad'}, `${plural(failed.length, 'parameter')} wrong`), table(failedColumns, failed)],
+    make('div', {class: 'folds'}, [...byLayer(held)].map(([layer, own]) => layerFold(layer, own))),
+  ];
+}
+
+/* blocks.3.attn.wq belongs to blocks.3, final.norm.weight to final. */
+function layerOf(name) {
+  const numbered = name.match(/^.*?\.\d+(?=\.|$)/);
+  return numbered ? numbered[0] : name.split('.')[0];
+}
+
+function byLayer(params) {
+  const layers = new Map();
+  for (const param of params) {
+    const layer = layerOf(param.name);
+    if (!layers.has(layer)) layers.set(layer, []);
+    layers.get(layer).push(param);
+  }
+  return layers;
+}
+
+function layerFold(layer, params) {
+  const worst = Math.max(...params.map((param) => param.max_rel_err));
+  return fold([make('b', {}, layer), `: ${plural(params.length, 'parameter')}, worst error ${error(worst)}`], table(heldColumns, params));
+}
+
+const paramColumns = {
+  name: {title: 'parameter', className: 'name', cell: (param) => make('code', {}, param.name)},
+  cause: {title: 'likely cause', className: 'says', cell: (param) => (param.cause ? param.cause.text : NONE)},
+  ratio: {title: 'ratio', number: true, cell: (param) => (isNumber(param.ratio) ? String(Number(param.ratio.toPrecision(6))) : NONE)},
+  error: {title: 'worst error', number: true, cell: (param) => error(param.max_rel_err)},
+  bound: {title: 'bound', number: true, cell: (param) => error(param.bound)},
+  copies: {title: 'copies', cell: (param) => (param.replicas_equal ? 'equal' : 'differ')},
+  step: {title: 'at step', number: true, cell: (param) => count(param.step)},
+  over: {title: 'reduced over', className: 'name', cell: (param) => param.reduced_over || NONE},
+  layout: {title: 'layout', className: 'name', cell: (param) => param.layout},
+  storage: {title: 'storage', className: 'name', cell: (param) => param.storage},
+};
+const failedColumns = ['name', 'ratio', 'error', 'bound', 'copies', 'cause', 'over', 'step', 'layout', 'storage'].map((key) => paramColumns[key]);
+const heldColumns = ['name', 'ratio', 'error', 'bound', 'over', 'layout', 'storage'].map((key) => paramColumns[key]);
+
+/* ---- mistakes, planted ---- */
+
+const CAUGHT = {
+  type: 'refused by type', number: 'caught by number', protocol: 'stopped by protocol', no_effect: 'without effect', none: 'survived',
+};
+
+const says = (mistake) => mistake.message || (mistake.cause && mistake.cause.text) || '';
+
+function drawMistakes(check) {
+  const mistakes = check.sabotage;
+  if (!mistakes) return make('p', {class: 'quiet'}, 'No mistake was planted: ', make('code', {}, 'addend check --sabotage'), ' does that.');
+  const derived = mistakes.filter((mistake) => mistake.derived), known = mistakes.filter((mistake) => !mistake.derived);
+  return make('div', {class: 'box folds'}, drawSurvivors(mistakes), drawMap(derived, check.coverage), drawKnown(known), drawNotPlanted(check.not_planted || []));
+}
+
+function drawSurvivors(mistakes) {
+  const survivors = mistakes.filter((mistake) => mistake.caught_by === 'none');
+  if (!survivors.length) return make('p', {}, make('b', {class: 'good'}, 'No planted mistake survived'), `, of ${count(mistakes.length)}.`);
+  const columns = knownColumns.filter((column) => !column.onlyCaught);
+  return [make('h3', {class: 'bad'}, `${plural(survivors.length, 'planted mistake')} survived`), table(columns, survivors)];
+}
+
+const knownColumns = [
+  {title: 'mistake', cell: (mistake) => make('code', {}, mistake.name)},
+  {title: 'caught by', onlyCaught: true, className: 'name', cell: (mistake) => CAUGHT[mistake.caught_by] || mistake.caught_by},
+  {title: 'parameter', className: 'name', onlyCaught: true, cell: (mistake) => mistake.param || NONE},
+  {title: 'ratio', number: true, onlyCaught: true, cell: (mistake) => short(mistake.ratio)},
+  {title: 'what the check says', className: 'says', cell: (mistake) => says(mistake) || NONE},
+];
+
+function drawKnown(known) {
+  if (!known.length) return null;
+  return fold(make('h3', {}, `Known mistakes that are no transition: ${count(known.length)}`), table(knownColumns, known));
+}
+
+function drawNotPlanted(list) {
+  if (!list.length) return null;
+  const columns = [{title: 'mistake', className: 'name', cell: (own) => make('code', {}, own.name)}, {title: 'why', cell: (own) => own.why}];
+  return fold(make('h3', {}, `Not planted, for they would change nothing here: ${count(list.length)}`), table(columns, list));
+}
+
+function drawMap(derived, coverage) {
+  if (!derived.length) return null;
+  const places = [...new Set(derived.map((mistake) => mistake.derived.place))];
+  const operators = [...new Set(derived.map((mistake) => mistake.derived.operator))];
+  const words = new Map(), spoken = make('output', {class: 'spoken'}, 'Each square is a mistake: point at it, or focus the map and use the arrow keys.');
+  const map = mapTable(derived, places, operators, words);
+  tellEach(map, words, spoken);
+  const drawn = coverage && coverage.drawn_from > coverage.mistakes ? `, drawn from ${count(coverage.drawn_from)}` : '';
+  const details = fold(make('h3', {}, `Mistakes derived from the program: ${count(derived.length)} at ${plural(places.length, 'place')}${drawn}`), caughtKeys(derived), spoken, map);
+  details.open = derived.some((mistake) => mistake.caught_by === 'none');
+  return details;
+}
+
+function mapTable(derived, places, operators, words) {
+  const at = new Map();
+  for (const mistake of derived) {
+    const cell = JSON.stringify([mistake.derived.place, mistake.derived.operator]);
+    at.set(cell, [...(at.get(cell) || []), mistake]);
+  }
+  const squares = (place, operator) => (at.get(JSON.stringify([place, operator])) || []).map((mistake) => squareOf(mistake, words));
+  const columns = operators.map((operator) => ({title: operator.replace(/_/g, ' '), cell: (place) => make('div', {class: 'squares'}, squares(place, operator))}));
+  return table([{title: 'place', className: 'place', cell: (place) => place}, ...columns], places, 'map');
+}
+
+function squareOf(mistake, words) {
+  const square = make('span', {class: `square by-${mistake.caught_by}`});
+  words.set(square, `${CAUGHT[mistake.caught_by] || mistake.caught_by}: ${mistake.name}${says(mistake) ? ` — ${says(mistake)}` : ''}`);
+  return square;
+}
+
+function caughtKeys(derived) {
+  const number = (kind) => derived.filter((mistake) => mistake.caught_by === kind).length;
+  return make('ul', {class: 'keys'}, Object.keys(CAUGHT).map((kind) =>
+    make('li', {}, make('span', {class: `square by-${kind}`}), `${CAUGHT[kind]}: ${count(number(kind))}`)));
+}
+
+/* ---- what was run ---- */
+
+function noRunFile(run) {
+  return missing(`run.json is missing in ${run.folder}, so nothing is known of its recipe and its machine: training writes it when it begins,`, `addend train RECIPE --out ${shellWord(run.folder)}`);
+}
+
+function drawRecipe(run) {
+  if (!run.run) return noRunFile(run);
+  const changed = run.run.changed || [];
+  const columns = [
+    {title: 'key', className: 'name', cell: (entry) => make('code', {}, entry.key)},
+    {title: 'value', cell: (entry) => make('code', {}, entry.value)},
+    {title: 'default', cell: (entry) => (entry.default === null || entry.default === undefined ? NONE : make('code', {}, entry.default))},
+  ];
+  return make('div', {class: 'box'},
+    changed.length ? table(columns, changed) : make('p', {class: 'quiet'}, 'It states nothing but defaults.'),
+    run.run.recipe && fold('The whole recipe', make('pre', {tabindex: 0}, run.run.recipe)));
+}
+
+function drawProvenance(run) {
+  const own = run.run;
+  if (!own) return null;
+  return make('div', {class: 'box'}, facts([
+    ['command', make('code', {}, shellLine(own.command))],
+    ['addend', own.compiler ? `${own.version}, ${own.compiler}` : own.version],
+    ['begun', own.date && dateWords(own.date)], ['finished', typeof own.finished === 'string' ? dateWords(own.finished) : null],
+    ['machine', [own.host, own.processor].filter(Boolean).join(', ')],
+    ['engine', own.engine && `${own.engine}, ${plural(own.ranks, 'rank')}, ${meshText(own.mesh)}`],
+    ['model', own.kind && `${own.kind}: ${plural(own.parameters, 'parameter')} with ${count(own.elements)} elements`],
+    ...(own.facts || []),
+    ['steps', stepsWords(run)], ['speed', speedWords(run)], ['memory', memoryWords(run)],
+    ...startsFacts(own.starts || []),
+  ]));
+}
+
+function stepsWords(run) {
+  const skipped = column(run, 'skipped').filter(Boolean).length;
+  return `${count(run.metrics.length)} of ${count(run.run.steps)}${skipped ? `, ${count(skipped)} skipped for a gradient that was not finite` : ''}`;
+}
+
+function speedWords(run) {
+  const seconds = median(column(run, 'seconds')), flops = run.run.flops_per_step;
+  if (seconds === null) return null;
+  return `${milliseconds(seconds)} a step (median)${flops ? `, ${short((flops / seconds) * 1e-9)} GFLOP/s in matrix products on all ranks` : ''}`;
+}
+
+function memoryWords(run) {
+  const all = sortedNumbers(column(run, 'pss_all_bytes')).pop(), one = sortedNumbers(column(run, 'pss_rank_bytes')).pop();
+  return all ? `${mebibytes(all)} on all ranks, ${mebibytes(one)} on the one that holds most (proportional set size)` : null;
+}
+
+function startsFacts(starts) {
+  if (starts.length < 2) return [];
+  return starts.map((start, i) => [`start ${i + 1}`, [`${dateWords(start.date)}, from step ${count(start.first_step)}: `, make('code', {}, shellLine(start.command))]]);
+}
+
+/* ---- several runs ---- */
+
+/* The keys in which the recipes differ, with each run's value; one that does not state a key has its default. */
+function drawDifferences(runs) {
+  const known = runs.filter((run) => run.run);
+  const entries = known.map((run) => new Map((run.run.changed || []).map((entry) => [entry.key, entry])));
+  const keys = [...new Set(entries.flatMap((own) => [...own.keys()]))];
+  const fallback = (key) => (entries.find((own) => own.has(key)).get(key).default);
+  const valueIn = (own, key) => (own.has(key) ? own.get(key).value : fallback(key));
+  const differing = keys.filter((key) => new Set(entries.map((own) => valueIn(own, key))).size > 1);
+  const nameless = runs.filter((run) => !run.run).map(noRunFile);
+  if (!differing.length) return [make('p', {class: 'quiet'}, 'Their recipes state the same values.'), nameless];
+  const columns = known.map((run, i) => ({title: run.name, cell: (key) => {
+    const value = valueIn(entries[i], key);
+    return value === null || value === undefined ? NONE : make('code', {class: entries[i].has(key) ? null : 'quiet'}, value);
+  }}));
+  return [make('div', {class: 'box'}, table([{title: 'key', className: 'name', cell: (key) => make('code', {}, key)}, ...columns], differing)), nameless];
+}
+
+function drawParts(run) {
+  return [
+    section('An early and a late step', () => drawTimeline(run)),
+    section('The proof', () => drawProof(run)),
+    section('The recipe', () => drawRecipe(run)),
+    section('Where it comes from', () => drawProvenance(run)),
+  ];
+}
+
+/* ---- the page ---- */
+
+function leadOf(run) {
+  const own = run.run;
+  return [own ? `${own.kind}, addend ${own.version}, ${own.host}, ${dateWords(own.date)}` : run.folder];
+}
+
+function drawOne(run, group) {
+  return [
+    make('h1', {}, run.name),
+    make('p', {class: 'lead'}, leadOf(run)),
+    section(null, () => tilesForOne(run)),
+    section('Training', () => drawCharts([run], group)),
+    drawParts(run),
+  ];
+}
+
+function drawMany(runs, group) {
+  const switches = runs.map((run, i) => {
+    const box = make('input', {type: 'checkbox', checked: true});
+    box.addEventListener('change', () => group.setVisible(i, box.checked));
+    return box;
+  });
+  return [
+    make('h1', {}, `${runs.length} runs`),
+    make('p', {class: 'lead'}, runs.map((run) => run.folder).join(', ')),
+    section(null, () => tilesForMany(runs, switches)),
+    section('Training', () => drawCharts(runs, group)),
+    section('Where their recipes differ', () => drawDifferences(runs)),
+    runs.map((run) => make('details', {class: 'run'}, make('summary', {}, run.name), drawParts(run))),
+  ];
+}
+
+/* Canvases do not follow the style sheet by themselves. */
+function followColours(group) {
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => group.recolour());
+  const printing = (on) => {
+    document.documentElement.classList.toggle('printing', on);
+    group.resize();
+    group.recolour();
+  };
+  addEventListener('beforeprint', () => printing(true));
+  addEventListener('afterprint', () => printing(false));
+}
+
+function drawPage() {
+  const runs = JSON.parse(document.getElementById('runs').textContent);
+  nameRuns(runs);
+  const group = new Group(allSteps(runs));
+  document.title = `${runs.length === 1 ? runs[0].name : `${runs.length} runs`} – addend`;
+  document.getElementById('page').append(...(runs.length === 1 ? drawOne(runs[0], group) : drawMany(runs, group)).flat(Infinity).filter(Boolean));
+  group.start();
+  followColours(group);
+}
+
+drawPage();
