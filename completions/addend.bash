@@ -3,7 +3,7 @@ _addend() {
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} options="--help --version" i
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
-    mapfile -t COMPREPLY < <(compgen -W "train check plan bench run --help --version" -- "$current")
+    mapfile -t COMPREPLY < <(compgen -W "train check plan report bench run --help --version" -- "$current")
     return
   fi
   if [ "$command" = run ]; then
@@ -33,6 +33,7 @@ _addend() {
   case $command in
     train) options+=" --json --set --out --resume --force --overwrite" ;;
     plan) options+=" --json --set --ranks-per-node" ;;
+    report) options+=" --out" ;;
     check) options+=" --json --set --steps --dtype --directional --sabotage --out" ;;
     bench) options+=" --json --peers --quick --op --ranks --largest" ;;
     run) options+=" -n --" ;;
@@ -40,6 +41,9 @@ _addend() {
   esac
   if [[ $current == -* || $command == bench || $command == run ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
+  elif [ "$command" = report ]; then
+    compopt -o filenames 2>/dev/null
+    mapfile -t COMPREPLY < <(compgen -d -- "$current")
   else
     compopt -o filenames 2>/dev/null
     mapfile -t COMPREPLY < <({ compgen -f -X "!*.@(yaml|yml)" -- "$current"; compgen -d -- "$current"; } | sort -u)

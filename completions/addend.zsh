@@ -6,6 +6,7 @@ _addend() {
     'train:train a recipe'
     'check:prove the gradients of a recipe against one process'
     'plan:say what is reduced, when, over what, in how many bytes'
+    'report:make the page of runs from their folders'
     'bench:measure collectives and the reducer'
     'run:start ranks of an own program'
   )
@@ -36,6 +37,7 @@ _addend() {
       _arguments $recipe_options '--steps[compare several steps]:number of steps:' '--dtype[of the proof]:dtype:(f64 f32 recipe)' \
         '--directional[a difference quotient instead of a reference]' '--out[also write the JSON document there]:file:_files' '--sabotage[plant every known mistake]'
       ;;
+    report) _arguments '--help[what it shows]' '--out[where the page goes]:file:_files' '*:folder of a run:_files -/' ;;
     bench) _arguments '--help[what it measures]' '--json[one JSON document]' '--peers[measure other libraries too]' \
         '--quick[small sizes, few rounds]' '--op[only this one]:operation:(all_reduce reduce_scatter all_gather reducer copy_in sharded_step update train_step startup memory)' \
         '--ranks[numbers of ranks]:list:' '--largest[leave out larger sizes]:bytes:' ;;

@@ -19,6 +19,7 @@
 #include "addend/program.h"
 #include "addend/model.h"
 #include "addend/recipe.h"
+#include "addend/report.h"
 #include "addend/train.h"
 #include "addend/plan.h"
 #include "addend/check.h"

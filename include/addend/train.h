@@ -26,6 +26,9 @@ typedef struct ad_step_report {
   double norms[AD_NORM_GROUPS_MAX]; /* of each norm group, in the order of the first module of each */
   double lr;
   double seconds;
+  /* Of reductions of gradients, the mean over ranks: time in which a rank stood waiting for one, and time in which some
+   * were under way, from the post to the end of the wait. */
+  double wait_seconds, reduction_seconds;
   int loss_scale; /* exponent of the loss scale that this step's gradients carry; 0 where there is none */
   int skipped;    /* 1: a gradient overflowed somewhere: nothing was updated on any rank, the loss scale fell */
 } ad_step_report;

@@ -5,6 +5,8 @@
 
 /* Nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share. */
 int64_t ad_now(void);
+/* What has to be added to ad_now for nanoseconds since 1970 of the wall clock, which machines keep in step. */
+int64_t ad_wall_clock_ahead(void);
 static inline double ad_seconds(void) { return 1e-9 * (double)ad_now(); }
 
 #endif

@@ -2,6 +2,7 @@
 #include "base/process.h"
 
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -107,4 +108,41 @@ uint64_t ad_process_memory_left(const char *root) {
   while (fgets(line, sizeof line, file)) left = least(left, left_by_line(root, line));
   fclose(file);
   return left;
+}
+
+/* ---- command line, processors ---- */
+
+size_t ad_process_command(char *buffer, size_t size) {
+  FILE *file = fopen("/proc/self/cmdline", "re");
+  if (!file) return 0;
+  size_t count = fread(buffer, 1, size, file);
+  fclose(file);
+  while (count && buffer[count - 1]) count--;  // a word that was cut is none
+  return count;
+}
+
+static void read_model(char *out, size_t size) {
+  char line[256];
+  FILE *file = fopen("/proc/cpuinfo", "re");
+  snprintf(out, size, "processor of unknown model");
+  while (file && fgets(line, sizeof line, file)) {
+    const char *name = strstr(line, ": ");
+    if (strncmp(line, "model name", strlen("model name")) != 0 || !name) continue;
+    snprintf(out, size, "%.*s", (int)strcspn(name + 2, "\n"), name + 2);
+    break;
+  }
+  if (file) fclose(file);
+}
+
+static int cores_seen(void) {
+  cpu_set_t seen;
+  return sched_getaffinity(0, sizeof seen, &seen) ? 1 : CPU_COUNT(&seen);
+}
+
+const char *ad_processor_print(char *buffer, size_t size) {
+  char model[256];
+  int cores = cores_seen();
+  read_model(model, sizeof model);
+  snprintf(buffer, size, "%s (%d core%s seen)", model, cores, cores == 1 ? "" : "s");
+  return buffer;
 }

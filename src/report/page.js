@@ -43,6 +43,12 @@ function missing(sentence, command = null) {
   return make('p', {class: 'missing'}, sentence, command && [' ', make('code', {}, command)]);
 }
 
+/* A file of the run that is not there, or cannot be used: the data then have the reason. */
+function absent(run, file, sentence, command = null) {
+  const reason = (run.broken || {})[file];
+  return reason ? missing(reason) : missing(`${file} is missing${sentence}`, command);
+}
+
 /* One part that cannot be drawn, say of a file by another version, leaves the others whole. */
 function section(title, draw) {
   let content;
@@ -189,7 +195,7 @@ function lastLineWith(run, key) {
 /* {holds: true, false or null where there is no proof, words, context} */
 function verdict(run) {
   const check = run.check;
-  if (!check) return {holds: null, words: 'none', context: 'check.json is missing'};
+  if (!check) return {holds: null, words: 'none', context: `check.json is ${(run.broken || {})['check.json'] ? 'broken' : 'missing'}`};
   const holds = check.holds === undefined ? Boolean(check.summary && check.summary.pass) : check.holds;
   return {holds, words: holds ? 'holds' : 'does not hold', context: verdictContext(check, holds)};
 }
@@ -631,7 +637,7 @@ const isShown = (span) => span.kind in KINDS && span.end > span.begin;
 
 function drawTimeline(run) {
   const timeline = run.timeline;
-  if (!timeline) return missing('trace.json is missing: training writes it when it ends or is stopped, not when it is killed.');
+  if (!timeline) return absent(run, 'trace.json', ': training writes it when it ends or is stopped, not when it is killed.');
   const steps = timeline.steps.map((step) => stepOf(timeline, step)).filter((step) => step.spans.length);
   if (!steps.length) return missing('trace.json has no whole step.');
   const longest = Math.max(...steps.map((step) => step.seconds)), spoken = make('output', {class: 'spoken'}, 'Point at a span, or focus a step and use the arrow keys.');
@@ -729,7 +735,7 @@ function paramHolds(param) {
 
 function drawProof(run) {
   const check = run.check;
-  if (!check) return missing('check.json is missing. This proves the gradients of the same recipe:', checkCommand(run));
+  if (!check) return absent(run, 'check.json', '. This proves the gradients of the same recipe:', checkCommand(run));
   return [verdictLine(run), otherMesh(run), make('div', {class: 'box'}, drawParams(check)), drawMistakes(check)];
 }
 
@@ -880,7 +886,7 @@ function caughtKeys(derived) {
 /* ---- what was run ---- */
 
 function noRunFile(run) {
-  return missing(`run.json is missing in ${run.folder}, so nothing is known of its recipe and its machine: training writes it when it begins,`, `addend train RECIPE --out ${shellWord(run.folder)}`);
+  return absent(run, 'run.json', ` in ${run.folder}, so nothing is known of its recipe and its machine: training writes it when it begins,`, `addend train RECIPE --out ${shellWord(run.folder)}`);
 }
 
 function drawRecipe(run) {
@@ -914,7 +920,8 @@ function drawProvenance(run) {
 
 function stepsWords(run) {
   const skipped = column(run, 'skipped').filter(Boolean).length;
-  return `${count(run.metrics.length)} of ${count(run.run.steps)}${skipped ? `, ${count(skipped)} skipped for a gradient that was not finite` : ''}`;
+  const last = run.metrics[run.metrics.length - 1];
+  return `${count(last ? last.step + 1 : 0)} of ${count(run.run.steps)}${skipped ? `, ${count(skipped)} skipped for a gradient that was not finite` : ''}`;
 }
 
 function speedWords(run) {

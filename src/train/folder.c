@@ -12,7 +12,7 @@
 #include "io/unfinished.h"
 #include "train/metrics.h"
 
-static const char *const results[] = {"weights.safetensors", "report.html", "trace.json", "metrics.jsonl"};
+static const char *const results[] = {"weights.safetensors", "report.html", "trace.json", "run.json", "metrics.jsonl"};
 enum { RESULTS = sizeof results / sizeof *results };
 
 typedef struct earlier {
@@ -21,17 +21,9 @@ typedef struct earlier {
   int has_weights;
 } earlier;
 
-static ad_status count_steps(const char *folder, int64_t *out) {
-  ad_metrics metrics;
-  AD_TRY(ad_metrics_read(folder, INT64_MAX, &metrics));
-  *out = (int64_t)metrics.count;
-  ad_metrics_destroy(&metrics);
-  return AD_OK;
-}
-
 static ad_status look_at(const char *folder, earlier *out) {
   char *checkpoints, *weights;
-  AD_TRY(count_steps(folder, &out->steps));
+  AD_TRY(ad_metrics_count(folder, &out->steps));
   AD_TRY(ad_path_in(folder, "checkpoints", &checkpoints));
   out->checkpoint = ad_checkpoint_newest(checkpoints);
   ad_release(checkpoints);

@@ -1,4 +1,4 @@
-/* The numbers of every step: a line each in metrics.jsonl, and kept for the report. */
+/* metrics.jsonl: the numbers of every step, a line each. */
 #ifndef TRAIN_METRICS_H
 #define TRAIN_METRICS_H
 #include <stdio.h>
@@ -13,8 +13,7 @@ typedef struct ad_metric {
 typedef struct ad_metrics {
   FILE *file;
   char *path;
-  ad_metric *list;
-  size_t count, capacity;
+  int64_t count;       /* of the steps that were added */
   double step_seconds; /* smoothed; 0 before the first step */
   double step_tokens;
 } ad_metrics;
@@ -22,12 +21,11 @@ typedef struct ad_metrics {
 /* Makes the folder and those above it, and the file in it; finds out now whether it can be written. What an earlier
  * training wrote there of the steps before `first_step` stays. */
 ad_status ad_metrics_open(const char *folder, int64_t first_step, ad_metrics *out) AD_CHECKED;
-/* Only what an earlier training wrote there; the file stays as it is, and nothing can be added. */
-ad_status ad_metrics_read(const char *folder, int64_t first_step, ad_metrics *out) AD_CHECKED;
-/* Writes and keeps one step. */
+/* How many steps an earlier training wrote there; the file stays as it is. */
+ad_status ad_metrics_count(const char *folder, int64_t *out) AD_CHECKED;
+/* Writes one step. */
 ad_status ad_metrics_add(ad_metrics *metrics, const ad_metric *metric) AD_CHECKED;
-ad_status ad_metrics_close(ad_metrics *metrics) AD_CHECKED; /* AD_IO if lines were lost; keeps the list */
+ad_status ad_metrics_close(ad_metrics *metrics) AD_CHECKED; /* AD_IO if lines were lost */
 void ad_metrics_destroy(ad_metrics *metrics);
-double ad_metric_tokens_per_second(const ad_metric *metric);
 
 #endif

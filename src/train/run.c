@@ -219,11 +219,11 @@ static void destroy_modules(ad_run *run) {
   ad_release(run->modules);
 }
 
-static void write_trace(const ad_run *run) {
+static void write_trace(ad_run *run) {
   if (!run->options.trace) return;
-  if (ad_trace_write(&run->trace, ad_comm_rank(run->comm), run->options.trace)) {
-    ad_log(AD_LOG_WARNING, "%s", ad_last_error());
-  }
+  ad_status status = ad_trace_settle(&run->trace);
+  if (!status) status = ad_trace_write(&run->trace, ad_comm_rank(run->comm), run->options.trace);
+  if (status) ad_log(AD_LOG_WARNING, "%s", ad_last_error());
 }
 
 void ad_run_destroy(ad_run *run) {

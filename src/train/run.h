@@ -38,7 +38,7 @@ struct ad_run {
   /* Some rank was asked to stop; to write a checkpoint. The same on all ranks after a step. */
   int interrupted, asked_to_save;
 };
-enum { AD_RUN_SUMS = AD_LOSSES_MAX + 1 };
+enum { AD_RUN_SUMS = AD_LOSSES_MAX + 3 }; /* losses, requests, two times */
 
 /* Tells the group when this rank failed alone; returns `status`. */
 ad_status ad_run_tell(ad_run *run, ad_status status) AD_CHECKED;

@@ -282,19 +282,33 @@ static void take_requests(ad_run *run, double sum) {
   run->asked_to_save = sum > floor(sum);
 }
 
-static ad_status sum_losses(ad_run *run, const step_state *state, double *each, double *all) {
+// What travels with the losses: times of reductions that are over.
+static void put_times(const ad_run *run, double *sums) {
+  sums[0] = 1e-9 * (double)run->trace.waited;
+  sums[1] = 1e-9 * (double)run->trace.reducing;
+}
+
+static void take_times(const ad_run *run, const double *sums, ad_step_report *report) {
+  double ranks = (double)ad_comm_size(run->comm);
+  report->wait_seconds = sums[0] / ranks;
+  report->reduction_seconds = sums[1] / ranks;
+}
+
+static ad_status sum_losses(ad_run *run, const step_state *state, ad_step_report *report) {
   size_t count = losses(run);
   double sum = 0;
   for (size_t i = 0; i < count; i++) run->sums[i] = own_addend(run, state, i);
   run->sums[count] = own_requests();
-  AD_TRY(ad_run_reduce_sums(run, count + 1, AD_SUM, AD_HERE));
+  put_times(run, &run->sums[count + 1]);
+  AD_TRY(ad_run_reduce_sums(run, count + 3, AD_SUM, AD_HERE));
   take_requests(run, run->sums[count]);
+  take_times(run, &run->sums[count + 1], report);
   for (size_t i = 0; i < count; i++) {
-    if (each) each[i] = run->sums[i];
+    report->losses[i] = run->sums[i];
     if (!ad_program_loss(run->program, i)->is_metric) sum += run->sums[i];
   }
   if (!isfinite(sum)) return fail_number(run, state, sum);
-  *all = sum;
+  report->loss = sum;
   return AD_OK;
 }
 
@@ -331,7 +345,7 @@ static ad_status finish_gradients(ad_run *run, step_state *state, ad_step_report
     if (run->modules[i]) AD_TRY(ad_reducer_finish(ad_module_reducer(run->modules[i])));
   ad_seam_pass(AD_SEAM_GRADIENTS, run);
   ad_trace_begin(&run->trace, AD_TRACE_NORM, state->step, 0);
-  AD_TRY(sum_losses(run, state, report->losses, &report->loss));
+  AD_TRY(sum_losses(run, state, report));
   AD_TRY(find_norms(run, state->scale, report));
   ad_trace_end(&run->trace, AD_TRACE_NORM, state->step);
   report->count = first_count(run);
@@ -405,9 +419,12 @@ ad_status ad_run_step(ad_run *run, int64_t step, ad_step_report *out) {
 }
 
 static ad_status take_loss(ad_run *run, step_state *state, int held_out, double *out) {
+  ad_step_report report = {.step = state->step};
   AD_TRY(read_batch(run, state, held_out));
   AD_TRY(run_microbatches(run, state));
-  return sum_losses(run, state, NULL, out);
+  AD_TRY(sum_losses(run, state, &report));
+  *out = report.loss;
+  return AD_OK;
 }
 
 ad_status ad_run_loss(ad_run *run, int64_t step, int held_out, double *out) {

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 
-enum { STEPS_MAX = 20, EVENTS_MAX = 1 << 14, EVENT_WORDS = sizeof(ad_trace_event) / sizeof(int64_t) };
+enum { EVENT_WORDS = sizeof(ad_trace_event) / sizeof(int64_t) };
 
 const char *ad_trace_kind_name(int64_t kind) {
   static const char *const names[] = {
@@ -17,58 +17,148 @@ const char *ad_trace_kind_name(int64_t kind) {
 
 ad_status ad_trace_create(ad_trace *out) {
   ad_trace trace = {0};
-  AD_TRY(ad_new(EVENTS_MAX, &trace.events));
-  *out = trace;
-  return AD_OK;
+  ad_status status = ad_new(AD_TRACE_EVENTS_MAX, &trace.events);
+  if (!status) status = ad_new(AD_TRACE_EVENTS_MAX, &trace.late);
+  if (status)
+    ad_trace_destroy(&trace);
+  else
+    *out = trace;
+  return status;
 }
 
 void ad_trace_destroy(ad_trace *trace) {
   ad_release(trace->events);
+  ad_release(trace->late);
   *trace = (ad_trace){0};
 }
 
+/* ---- the clock ---- */
+
+/* CLOCK_MONOTONIC begins when a machine does, so it says nothing to another machine; the wall clock does. */
+ad_status ad_trace_start(ad_trace *trace, ad_comm *comm, const ad_group *group) {
+  int64_t ahead = ad_wall_clock_ahead(), origin = ad_now() + ahead;
+  ad_collective broadcast = {
+      .op = AD_BROADCAST, .group = *group, .in = &origin, .out = &origin, .count = 1, .dtype = AD_I64, .site = AD_HERE};
+  AD_TRY(ad_comm_run(comm, &broadcast));
+  trace->origin = origin - ahead;
+  return AD_OK;
+}
+
+static int64_t time_of(const ad_trace *trace) { return ad_now() - trace->origin; }
+
+/* ---- recording ---- */
+
 void ad_trace_begin_step(ad_trace *trace, int64_t step) {
-  trace->recording = trace->steps < STEPS_MAX;
+  trace->recording = 1;
+  trace->steps++;
   trace->step = step;
+  trace->under_way = 0;
+  trace->waited = trace->reducing = 0;
   ad_trace_begin(trace, AD_TRACE_STEP, step, 0);
 }
 
 void ad_trace_end_step(ad_trace *trace) {
   ad_trace_end(trace, AD_TRACE_STEP, trace->step);
-  trace->steps += trace->recording;
   trace->recording = 0;
 }
 
-void ad_trace_begin(ad_trace *trace, ad_trace_kind kind, int64_t index, size_t bytes) {
-  if (!trace->recording || trace->count == EVENTS_MAX) return;
-  trace->events[trace->count++] = (ad_trace_event){kind, index, trace->step, ad_now(), 0, (int64_t)bytes};
+static int is_early(const ad_trace *trace) { return trace->steps <= AD_TRACE_FIRST_STEPS; }
+
+static ad_trace_event *late_event(const ad_trace *trace, size_t number) {
+  return &trace->late[number % AD_TRACE_EVENTS_MAX];
 }
 
-void ad_trace_end(ad_trace *trace, ad_trace_kind kind, int64_t index) {
+/* Where the next event goes; NULL: the first steps have no room left. */
+static ad_trace_event *next_event(ad_trace *trace) {
+  if (!is_early(trace)) return late_event(trace, trace->late_count++);
+  return trace->count < AD_TRACE_EVENTS_MAX ? &trace->events[trace->count++] : NULL;
+}
+
+static void begin_at(ad_trace *trace, ad_trace_kind kind, int64_t index, size_t bytes, int64_t time) {
+  ad_trace_event *event = trace->recording ? next_event(trace) : NULL;
+  if (event) *event = (ad_trace_event){kind, index, trace->step, time, 0, (int64_t)bytes};
+}
+
+/* The event `back` events before the next one; NULL: there is none, or it is of an earlier step. */
+static ad_trace_event *earlier_event(const ad_trace *trace, size_t back) {
+  size_t count = is_early(trace) ? trace->count : trace->late_count;
+  if (back > count || back > AD_TRACE_EVENTS_MAX) return NULL;
+  ad_trace_event *event = is_early(trace) ? &trace->events[count - back] : late_event(trace, count - back);
+  return event->step == trace->step ? event : NULL;
+}
+
+static void end_at(ad_trace *trace, ad_trace_kind kind, int64_t index, int64_t time) {
+  ad_trace_event *event;
   if (!trace->recording) return;
-  for (size_t i = trace->count; i-- > 0 && trace->events[i].step == trace->step;) {
-    ad_trace_event *event = &trace->events[i];
-    if (event->kind == kind && event->index == index && !event->end) {
-      event->end = ad_now();
-      return;
-    }
+  for (size_t back = 1; (event = earlier_event(trace, back)); back++) {
+    if (event->kind != (int64_t)kind || event->index != index || event->end) continue;
+    event->end = time;
+    return;
   }
+}
+
+void ad_trace_begin(ad_trace *trace, ad_trace_kind kind, int64_t index, size_t bytes) {
+  begin_at(trace, kind, index, bytes, time_of(trace));
+}
+
+void ad_trace_end(ad_trace *trace, ad_trace_kind kind, int64_t index) { end_at(trace, kind, index, time_of(trace)); }
+
+static void post_bucket(ad_trace *trace, int bucket, size_t bytes, int64_t time) {
+  if (!trace->under_way++) trace->reduction_begin = time;
+  begin_at(trace, AD_TRACE_REDUCTION, bucket, bytes, time);
+}
+
+static void wait_for_bucket(ad_trace *trace, int bucket, size_t bytes, int64_t time) {
+  trace->wait_begin = time;
+  begin_at(trace, AD_TRACE_WAIT, bucket, bytes, time);
+}
+
+static void end_bucket(ad_trace *trace, int bucket, int64_t time) {
+  trace->waited += time - trace->wait_begin;
+  if (!--trace->under_way) trace->reducing += time - trace->reduction_begin;
+  end_at(trace, AD_TRACE_WAIT, bucket, time);
+  end_at(trace, AD_TRACE_REDUCTION, bucket, time);
 }
 
 void ad_trace_bucket(void *context, ad_bucket_event event, int bucket, size_t bytes) {
   ad_trace *trace = context;
+  int64_t time = time_of(trace);
   switch (event) {
     case AD_BUCKET_POST:
-      ad_trace_begin(trace, AD_TRACE_REDUCTION, bucket, bytes);
+      post_bucket(trace, bucket, bytes, time);
       break;
     case AD_BUCKET_WAIT:
-      ad_trace_begin(trace, AD_TRACE_WAIT, bucket, bytes);
+      wait_for_bucket(trace, bucket, bytes, time);
       break;
     case AD_BUCKET_DONE:
-      ad_trace_end(trace, AD_TRACE_WAIT, bucket);
-      ad_trace_end(trace, AD_TRACE_REDUCTION, bucket);
+      end_bucket(trace, bucket, time);
   }
 }
+
+/* ---- the last steps ---- */
+
+/* The first of those events of the ring that stay: the begin of a step, one of the last few. */
+static size_t first_late(const ad_trace *trace) {
+  size_t first = trace->late_count;
+  int steps = 0;
+  for (size_t back = 1; back <= trace->late_count && back <= AD_TRACE_EVENTS_MAX; back++) {
+    if (late_event(trace, trace->late_count - back)->kind != AD_TRACE_STEP) continue;
+    first = trace->late_count - back;
+    if (++steps == AD_TRACE_LAST_STEPS) break;
+  }
+  return first;
+}
+
+ad_status ad_trace_settle(ad_trace *trace) {
+  size_t first = first_late(trace);
+  if (first == trace->late_count) return AD_OK;
+  AD_TRY(ad_grow(&trace->events, AD_TRACE_EVENTS_MAX, AD_TRACE_EVENTS_MAX + trace->late_count - first));
+  for (size_t i = first; i < trace->late_count; i++) trace->events[trace->count++] = *late_event(trace, i);
+  trace->late_count = 0;
+  return AD_OK;
+}
+
+/* ---- all ranks' ---- */
 
 void ad_timeline_destroy(ad_timeline *timeline) {
   ad_release(timeline->events);

@@ -1,5 +1,5 @@
-/* What happened when on a rank: spans of time of the first steps, in memory that is taken once. Written in the Chrome
- * trace format, which Perfetto opens. */
+/* What happened when on a rank: spans of time of the first steps and of the last, in memory that is taken once, and the
+ * time that reductions took in the present step. Written in the Chrome trace format, which Perfetto opens. */
 #ifndef TRAIN_TRACE_H
 #define TRAIN_TRACE_H
 #include <stdio.h>
@@ -27,22 +27,36 @@ typedef enum ad_trace_kind {
 typedef struct ad_trace_event {
   int64_t kind, index; /* of the microbatch or bucket */
   int64_t step;
-  int64_t begin, end; /* ns of CLOCK_MONOTONIC, which the ranks of a machine share; end 0: never ended */
+  int64_t begin, end; /* ns since the trace's origin; end 0: never ended */
   int64_t bytes;
 } ad_trace_event;
 
+enum { AD_TRACE_FIRST_STEPS = 20, AD_TRACE_LAST_STEPS = 4, AD_TRACE_EVENTS_MAX = 1 << 14 /* of either */ };
+
 typedef struct ad_trace {
-  ad_trace_event *events;
+  ad_trace_event *events; /* of the first steps; ad_trace_settle puts those of the last behind them */
   size_t count;
-  int64_t steps, step; /* recorded so far; the present one */
-  int recording;
+  ad_trace_event *late; /* a ring: event number i lies at i % AD_TRACE_EVENTS_MAX */
+  size_t late_count;    /* that were put there */
+  int64_t origin;       /* of ad_now */
+  int64_t steps, step;  /* begun so far; the present one */
+  int recording;        /* between the begin and the end of a step */
+  int under_way;        /* reductions that were posted and not waited for */
+  int64_t wait_begin, reduction_begin;
+  int64_t waited, reducing; /* ns of the present step: stood waiting for a reduction; some reduction was under way */
 } ad_trace;
 
+/* Its origin is CLOCK_MONOTONIC's, which the ranks of a machine share. */
 ad_status ad_trace_create(ad_trace *out) AD_CHECKED;
 void ad_trace_destroy(ad_trace *trace);
-/* Records until ad_trace_end_step, unless enough steps are there already. */
+/* From now on times count from this moment, the same on all ranks; of ranks on several machines, as well as their
+ * clocks agree. Collective over the group. */
+ad_status ad_trace_start(ad_trace *trace, ad_comm *comm, const ad_group *group) AD_CHECKED;
+/* Records until ad_trace_end_step. */
 void ad_trace_begin_step(ad_trace *trace, int64_t step);
 void ad_trace_end_step(ad_trace *trace);
+/* After the last step: `events` then holds the first steps, and those of the last that are there from their begin. */
+ad_status ad_trace_settle(ad_trace *trace) AD_CHECKED;
 void ad_trace_begin(ad_trace *trace, ad_trace_kind kind, int64_t index, size_t bytes);
 void ad_trace_end(ad_trace *trace, ad_trace_kind kind, int64_t index);
 /* For the reducer's options; `context` is an ad_trace. */
@@ -59,8 +73,8 @@ ad_status ad_timeline_gather(ad_comm *comm, const ad_group *group, const ad_trac
 void ad_timeline_destroy(ad_timeline *timeline);
 const char *ad_trace_kind_name(int64_t kind);
 
-/* Whole files. AD_IO names the path. */
+/* One rank's, settled. AD_IO names the path. */
 ad_status ad_trace_write(const ad_trace *trace, int64_t rank, const char *path) AD_CHECKED;
-ad_status ad_timeline_write(const ad_timeline *timeline, const char *path) AD_CHECKED;
+void ad_timeline_print(const ad_timeline *timeline, FILE *file);
 
 #endif

@@ -16,18 +16,18 @@ static void write_process(FILE *file, int64_t rank) {
 static void write_span(FILE *file, const ad_trace_event *event, int64_t rank) {
   fprintf(file,
           ",\n{\"ph\":\"X\",\"name\":\"%s %lld\",\"cat\":\"%s\",\"pid\":%lld,\"tid\":0,\"ts\":%.3f,\"dur\":%.3f,"
-          "\"args\":{\"step\":%lld,\"bytes\":%lld}}",
+          "\"args\":{\"step\":%lld,\"index\":%lld,\"bytes\":%lld}}",
           ad_trace_kind_name(event->kind), (long long)event->index, ad_trace_kind_name(event->kind), (long long)rank,
           (double)event->begin / 1e3, (double)(event->end - event->begin) / 1e3, (long long)event->step,
-          (long long)event->bytes);
+          (long long)event->index, (long long)event->bytes);
 }
 
 static void write_overlapping_end(FILE *file, const ad_trace_event *event, int64_t rank, char phase, int64_t time) {
   fprintf(file,
           ",\n{\"ph\":\"%c\",\"name\":\"bucket %lld\",\"cat\":\"reduction\",\"id\":%lld,\"pid\":%lld,\"tid\":0,"
-          "\"ts\":%.3f,\"args\":{\"step\":%lld,\"bytes\":%lld}}",
+          "\"ts\":%.3f,\"args\":{\"step\":%lld,\"index\":%lld,\"bytes\":%lld}}",
           phase, (long long)event->index, (long long)event->index, (long long)rank, (double)time / 1e3,
-          (long long)event->step, (long long)event->bytes);
+          (long long)event->step, (long long)event->index, (long long)event->bytes);
 }
 
 static void write_event(FILE *file, const ad_trace_event *event, int64_t rank) {
@@ -47,38 +47,27 @@ static void write_rank(FILE *file, const ad_trace_event *events, size_t count, i
   ad_locale_leave(locale);
 }
 
-static FILE *open_trace(const char *path) {
-  FILE *file = fopen(path, "w");
-  if (file) fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", file);
-  return file;
-}
+static void begin_trace(FILE *file) { fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", file); }
+static void end_trace(FILE *file) { fputs("\n]}\n", file); }
 
-// NULL: it could not be opened.
-static ad_status close_trace(FILE *file, const char *path) {
+ad_status ad_trace_write(const ad_trace *trace, int64_t rank, const char *path) {
+  FILE *file = fopen(path, "we");
   if (!file) return ad_fail(AD_IO, "%s: the trace cannot be written: %s", path, strerror(errno));
-  fputs("\n]}\n", file);
+  begin_trace(file);
+  write_rank(file, trace->events, trace->count, rank);
+  end_trace(file);
   int failed = ferror(file);
   failed |= fclose(file);
   return failed ? ad_fail(AD_IO, "%s: the trace could not be written whole: %s", path, strerror(errno)) : AD_OK;
 }
 
-ad_status ad_trace_write(const ad_trace *trace, int64_t rank, const char *path) {
-  FILE *file = open_trace(path);
-  if (file) write_rank(file, trace->events, trace->count, rank);
-  return close_trace(file, path);
-}
-
-static void write_ranks(FILE *file, const ad_timeline *timeline) {
+void ad_timeline_print(const ad_timeline *timeline, FILE *file) {
   const ad_trace_event *events = timeline->events;
+  begin_trace(file);
   for (int64_t rank = 0; rank < timeline->ranks; rank++) {
     if (rank) fputs(",\n", file);
     write_rank(file, events, (size_t)timeline->counts[rank], rank);
     events += timeline->counts[rank];
   }
-}
-
-ad_status ad_timeline_write(const ad_timeline *timeline, const char *path) {
-  FILE *file = open_trace(path);
-  if (file) write_ranks(file, timeline);
-  return close_trace(file, path);
+  end_trace(file);
 }

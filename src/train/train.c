@@ -8,13 +8,14 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "addend/report.h"
 #include "comm/agree.h"
 #include "io/file.h"
 #include "io/lock.h"
 #include "io/unfinished.h"
 #include "train/folder.h"
 #include "train/metrics.h"
-#include "train/report.h"
+#include "train/provenance.h"
 #include "train/run.h"
 
 enum { MEASUREMENTS = 10 };
@@ -23,6 +24,7 @@ typedef struct training {
   ad_train_options options;
   ad_run *run;
   ad_metrics metrics;            /* on the first rank */
+  json_t *provenance;            /* on the first rank */
   char *checkpoints;             /* their folder */
   ad_checkpointer *checkpointer; /* NULL: the recipe asks for none */
   int64_t first_step;            /* steps taken before this training */
@@ -98,18 +100,23 @@ static ad_status train_steps(training *t) {
   return AD_OK;
 }
 
-static ad_status replace_trace(const ad_timeline *timeline, const char *path) {
-  char *unfinished;
-  AD_TRY(ad_unfinished_path(path, &unfinished));
-  ad_status status = ad_unfinished_end(unfinished, path, ad_timeline_write(timeline, unfinished));
-  ad_release(unfinished);
+static ad_status print_timeline(FILE *file, void *context) {
+  ad_timeline_print(context, file);
+  return AD_OK;
+}
+
+static ad_status write_trace(const training *t, ad_timeline *timeline) {
+  char *path;
+  AD_TRY(ad_path_in(t->options.folder, "trace.json", &path));
+  ad_status status = ad_unfinished_write(path, print_timeline, timeline, NULL);
+  ad_release(path);
   return status;
 }
 
-static ad_status write_trace(const training *t, const ad_timeline *timeline) {
+static ad_status write_report(const training *t) {
   char *path;
-  AD_TRY(ad_path_in(t->options.folder, "trace.json", &path));
-  ad_status status = replace_trace(timeline, path);
+  AD_TRY(ad_path_in(t->options.folder, "report.html", &path));
+  ad_status status = ad_report_write(&t->options.folder, 1, path);
   ad_release(path);
   return status;
 }
@@ -136,20 +143,26 @@ static int lacks(const training *t, const char *name) {
   return is_old;
 }
 
-static ad_status write_results(training *t, const ad_timeline *timeline) {
-  if (!ad_run_is_first(t->run)) return AD_OK;
-  ad_report report = {t->options.folder, t->run, &t->metrics, timeline};
-  AD_TRY(ad_metrics_close(&t->metrics));
-  if (lacks(t, "trace.json")) AD_TRY(write_trace(t, timeline));
-  return lacks(t, "report.html") ? ad_report_write(&report) : AD_OK;
+static ad_status write_provenance(const training *t, int finished) {
+  AD_TRY(ad_provenance_end(t->provenance, finished));
+  return ad_provenance_write(t->provenance, t->options.folder);
 }
 
-static ad_status finish(training *t) {
+static ad_status write_results(training *t, ad_timeline *timeline, int finished) {
+  if (!ad_run_is_first(t->run)) return AD_OK;
+  AD_TRY(ad_metrics_close(&t->metrics));
+  if (lacks(t, "trace.json")) AD_TRY(write_trace(t, timeline));
+  if (lacks(t, "run.json")) AD_TRY(write_provenance(t, finished));
+  return lacks(t, "report.html") ? write_report(t) : AD_OK;
+}
+
+static ad_status finish(training *t, int finished) {
   ad_timeline timeline = {0};
   if (t->checkpointer) AD_TRY(ad_checkpointer_finish(t->checkpointer));
   AD_TRY(write_weights(t));
+  AD_TRY(ad_run_tell(t->run, ad_trace_settle(&t->run->trace)));
   AD_TRY(ad_timeline_gather(t->run->comm, &t->run->everyone, &t->run->trace, &timeline));
-  ad_status status = agree(t->run, write_results(t, &timeline), AD_HERE);
+  ad_status status = agree(t->run, write_results(t, &timeline, finished), AD_HERE);
   ad_timeline_destroy(&timeline);
   return status;
 }
@@ -184,10 +197,17 @@ static ad_status resume(training *t) {
                  t->checkpoints, (long long)t->first_step, (long long)steps, (long long)t->first_step);
 }
 
-static ad_status open_metrics(training *t) {
+static ad_status begin_provenance(training *t) {
+  AD_TRY(ad_provenance_create(t->run, t->options.folder, t->options.resume, &t->provenance));
+  if (is_complete(t)) return AD_OK;
+  AD_TRY(ad_provenance_start(t->provenance, t->first_step));
+  return ad_provenance_write(t->provenance, t->options.folder);
+}
+
+static ad_status begin_files(training *t) {
   if (!ad_run_is_first(t->run)) return AD_OK;
-  if (is_complete(t)) return ad_metrics_read(t->options.folder, t->first_step, &t->metrics);
-  return ad_metrics_open(t->options.folder, t->first_step, &t->metrics);
+  if (!is_complete(t)) AD_TRY(ad_metrics_open(t->options.folder, t->first_step, &t->metrics));
+  return begin_provenance(t);
 }
 
 /* From here to the end of the training, whatever it is, nobody else writes there. */
@@ -202,10 +222,11 @@ static ad_status take_folder(training *t) {
 
 static ad_status begin(training *t) {
   const ad_recipe *recipe = t->run->recipe;
+  AD_TRY(ad_trace_start(&t->run->trace, t->run->comm, &t->run->everyone));
   AD_TRY(agree(t->run, take_folder(t), AD_HERE));
   AD_TRY(ad_path_in(t->options.folder, "checkpoints", &t->checkpoints));
   if (t->options.resume) AD_TRY(resume(t));
-  AD_TRY(agree(t->run, open_metrics(t), AD_HERE));
+  AD_TRY(agree(t->run, begin_files(t), AD_HERE));
   if (!recipe->checkpoint.every) return AD_OK;
   return make_checkpointer(t);
 }
@@ -217,7 +238,7 @@ static ad_status run_training(training *t) {
   if (trained && trained != AD_INTERRUPTED) return trained;
   char message[AD_MESSAGE_MAX];
   snprintf(message, sizeof message, "%s", ad_last_error());
-  AD_TRY(finish(t));
+  AD_TRY(finish(t, !trained));
   return trained ? ad_fail(trained, "%s", message) : AD_OK;
 }
 
@@ -259,6 +280,7 @@ ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_option
   ad_checkpointer_destroy(t.checkpointer);
   ad_release(t.checkpoints);
   ad_metrics_destroy(&t.metrics);
+  json_decref(t.provenance);
   ad_run_destroy(t.run);
   ad_lock_give(t.lock);
   return status;

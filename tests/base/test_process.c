@@ -125,6 +125,19 @@ static void lines_that_are_none_are_passed_over(void **state) {
   leaves(1024000);
 }
 
+static void a_command_line_is_its_words(void **state) {
+  char words[4096], cut[3];
+  size_t size = ad_process_command(words, sizeof words);
+  assert_true(size > 0 && !words[size - 1]);
+  assert_non_null(strstr(words, "test_base_process"));
+  assert_int_equal(ad_process_command(cut, sizeof cut), 0);  // no room for a whole word
+}
+
+static void the_processor_is_named_with_the_cores_that_are_seen(void **state) {
+  char text[256];
+  assert_non_null(strstr(ad_processor_print(text, sizeof text), " seen)"));
+}
+
 int main(void) {
 #define IN_ROOT(test) cmocka_unit_test_setup_teardown(test, make_root, remove_root)
   const struct CMUnitTest tests[] = {
@@ -137,6 +150,8 @@ int main(void) {
       IN_ROOT(cached_files_are_not_in_the_way),
       IN_ROOT(a_group_over_its_limit_has_nothing_left),
       IN_ROOT(lines_that_are_none_are_passed_over),
+      cmocka_unit_test(a_command_line_is_its_words),
+      cmocka_unit_test(the_processor_is_named_with_the_cores_that_are_seen),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@ assert story["steps"] == 25 and story["loss"]["last"] < story["loss"]["first"] -
 lines = [json.loads(line) for line in open("runs/gpt-text/metrics.jsonl")]
 assert [line["step"] for line in lines] == list(range(25))
 for line in lines:
-    assert {"step", "loss", "norm", "lr", "tokens_per_second"} <= set(line), line
+    assert {"step", "loss", "norm", "lr", "tokens_per_second", "wait_seconds", "reduction_seconds"} <= set(line), line
 assert "pss_rank_bytes" in lines[0] and "pss_rank_bytes" in lines[-1] and "pss_rank_bytes" not in lines[1]
 assert lines[-1]["pss_rank_bytes"] < lines[-1]["pss_all_bytes"] <= 4 * lines[-1]["pss_rank_bytes"], lines[-1]
 trace = json.load(open("runs/gpt-text/trace.json"))
@@ -24,9 +24,16 @@ assert any("forward" in name for name in names) and any("backward" in name for n
 buckets = [event for event in events if event["name"].startswith("bucket ")]  # from the post to the end of the wait
 assert {event["pid"] for event in buckets} == {0, 1, 2, 3} and {event["ph"] for event in buckets} == {"b", "e"}
 assert any(name.startswith("wait for bucket ") for name in names), names
+late = {event["args"]["step"] for event in events if event["name"].startswith("step ")}
+assert late >= set(range(25)) - {20}, late  # the first twenty, and the last four
 report = open("runs/gpt-text/report.html").read()
 assert "proportional set size" in report
-assert "<svg" in report and "http://www.w3.org" in report and "</html>" in report
+[run] = json.loads(report.split('<script type="application/json" id="runs">')[1].split("</script>")[0])
+assert run["folder"] == "runs/gpt-text" and run["metrics"] == lines and run["broken"] == {}, run["broken"]
+assert run["timeline"]["steps"] == [1, 24] and run["timeline"]["ranks"] == 4, run["timeline"]["steps"]
+assert run["run"] == json.load(open("runs/gpt-text/run.json")) and run["check"] is None
+assert {"key": "train.steps", "value": "25", "default": None} in run["run"]["changed"], run["run"]["changed"]
+assert "http://www.w3.org" in report and "</html>" in report
 assert 'src="http' not in report and 'href="http' not in report  # self-contained
 P
 "$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=1 --set train.warmup=0 -o 'a "folder"' --json >quoted.json 2>err

@@ -31,16 +31,78 @@ static void nothing_is_recorded_outside_a_step(void **state) {
   ad_trace_destroy(&trace);
 }
 
+static void take_steps(ad_trace *trace, int steps, int events) {
+  for (int step = 0; step < steps; step++) {
+    ad_trace_begin_step(trace, step);
+    for (int i = 0; i < events; i++) {
+      ad_trace_begin(trace, AD_TRACE_FORWARD, i, 0);
+      ad_trace_end(trace, AD_TRACE_FORWARD, i);
+    }
+    ad_trace_end_step(trace);
+  }
+}
+
 static void memory_is_bounded_whatever_the_steps(void **state) {
   ad_trace trace;
   must(ad_trace_create(&trace));
-  for (int step = 0; step < 100; step++) {
-    ad_trace_begin_step(&trace, step);
-    for (int i = 0; i < 2000; i++) ad_trace_begin(&trace, AD_TRACE_FORWARD, i, 0);
-    ad_trace_end_step(&trace);
+  take_steps(&trace, 100, 2000);
+  assert_int_equal(trace.count, AD_TRACE_EVENTS_MAX);
+  must(ad_trace_settle(&trace));
+  assert_int_equal(trace.count, AD_TRACE_EVENTS_MAX + AD_TRACE_LAST_STEPS * 2001);
+  ad_trace_destroy(&trace);
+}
+
+static void the_first_steps_and_the_last_are_kept_whole(void **state) {
+  ad_trace trace;
+  must(ad_trace_create(&trace));
+  take_steps(&trace, 5000, 9);  // more than the ring holds
+  must(ad_trace_settle(&trace));
+  assert_int_equal(trace.count, (AD_TRACE_FIRST_STEPS + AD_TRACE_LAST_STEPS) * 10);
+  for (size_t i = 0; i < trace.count; i++) {
+    const ad_trace_event *event = &trace.events[i];
+    int64_t number = (int64_t)i / 10, late = 5000 - AD_TRACE_LAST_STEPS - AD_TRACE_FIRST_STEPS;
+    assert_int_equal(event->step, number < AD_TRACE_FIRST_STEPS ? number : number + late);
+    assert_int_equal(event->kind, i % 10 ? AD_TRACE_FORWARD : AD_TRACE_STEP);
+    assert_true(event->end >= event->begin && event->end > 0);
   }
-  assert_int_equal(trace.steps, 20);
-  assert_int_equal(trace.count, 1 << 14);
+  size_t count = trace.count;
+  must(ad_trace_settle(&trace));
+  assert_int_equal(trace.count, count);
+  ad_trace_destroy(&trace);
+}
+
+static void a_late_step_without_its_begin_is_left_out(void **state) {
+  ad_trace trace;
+  must(ad_trace_create(&trace));
+  take_steps(&trace, AD_TRACE_FIRST_STEPS, 1);
+  size_t early = trace.count;
+  ad_trace_begin_step(&trace, 20);
+  for (int i = 0; i < AD_TRACE_EVENTS_MAX + 5; i++) ad_trace_begin(&trace, AD_TRACE_FORWARD, i, 0);
+  ad_trace_end_step(&trace);
+  must(ad_trace_settle(&trace));
+  assert_int_equal(trace.count, early);
+  ad_trace_destroy(&trace);
+}
+
+static void a_step_says_how_long_reductions_took(void **state) {
+  ad_trace trace;
+  must(ad_trace_create(&trace));
+  ad_trace_begin_step(&trace, 0);
+  ad_trace_bucket(&trace, AD_BUCKET_POST, 0, 8);
+  ad_trace_bucket(&trace, AD_BUCKET_POST, 1, 8);
+  ad_trace_bucket(&trace, AD_BUCKET_WAIT, 0, 8);
+  ad_trace_bucket(&trace, AD_BUCKET_DONE, 0, 8);
+  ad_trace_bucket(&trace, AD_BUCKET_WAIT, 1, 8);
+  ad_trace_bucket(&trace, AD_BUCKET_DONE, 1, 8);
+  ad_trace_bucket(&trace, AD_BUCKET_POST, 0, 8);
+  ad_trace_bucket(&trace, AD_BUCKET_WAIT, 0, 8);
+  ad_trace_bucket(&trace, AD_BUCKET_DONE, 0, 8);
+  const ad_trace_event *at = trace.events;  // step, two reductions, two waits, a reduction, a wait
+  assert_int_equal(trace.reducing, at[2].end - at[1].begin + at[5].end - at[5].begin);
+  assert_int_equal(trace.waited, at[3].end - at[3].begin + at[4].end - at[4].begin + at[6].end - at[6].begin);
+  ad_trace_begin_step(&trace, 1);
+  assert_int_equal(trace.reducing, 0);
+  assert_int_equal(trace.waited, 0);
   ad_trace_destroy(&trace);
 }
 
@@ -59,6 +121,9 @@ int main(void) {
       cmocka_unit_test(spans_end_where_they_began),
       cmocka_unit_test(nothing_is_recorded_outside_a_step),
       cmocka_unit_test(memory_is_bounded_whatever_the_steps),
+      cmocka_unit_test(the_first_steps_and_the_last_are_kept_whole),
+      cmocka_unit_test(a_late_step_without_its_begin_is_left_out),
+      cmocka_unit_test(a_step_says_how_long_reductions_took),
       cmocka_unit_test(a_file_that_cannot_be_written_is_named),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,94 @@
+/* Two steps of a trace: the spans of all ranks, in seconds. */
+#include <string.h>
+#include "base/error.h"
+#include "report/document.h"
+
+static const char *text_at(const json_t *object, const char *key) {
+  const char *text = json_string_value(json_object_get(object, key));
+  return text ? text : "";
+}
+
+static double number_at(const json_t *object, const char *key) {
+  return json_number_value(json_object_get(object, key));
+}
+
+static json_int_t integer_at(const json_t *object, const char *key) {
+  return json_integer_value(json_object_get(object, key));
+}
+
+static json_int_t step_of(const json_t *event) { return integer_at(json_object_get(event, "args"), "step"); }
+
+/* ---- which steps ---- */
+
+/* Of the first rank's that ended; -1: there is none. */
+typedef struct shown {
+  json_int_t first, second, last;
+} shown;
+
+static int is_step(const json_t *event) { return !strcmp(text_at(event, "cat"), "step") && !integer_at(event, "pid"); }
+
+static shown find_steps(const json_t *events) {
+  shown found = {-1, -1, -1};
+  size_t i;
+  const json_t *event;
+  json_array_foreach(events, i, event) {
+    if (!is_step(event)) continue;
+    found.last = step_of(event);
+    if (found.first < 0)
+      found.first = found.last;
+    else if (found.second < 0)
+      found.second = found.last;
+  }
+  return found;
+}
+
+/* The first step touches memory that is new: it is shown where there is no other. */
+static json_int_t early(const shown *steps) { return steps->second < 0 ? steps->first : steps->second; }
+
+static int is_shown(const shown *steps, const json_t *event) {
+  return step_of(event) == early(steps) || step_of(event) == steps->last;
+}
+
+/* ---- their spans ---- */
+
+static json_t *span_of(const json_t *event, double end) {
+  const json_t *of = json_object_get(event, "args");
+  return json_pack("{s:I, s:I, s:s, s:I, s:f, s:f, s:I}", "step", step_of(event), "rank", integer_at(event, "pid"),
+                   "kind", text_at(event, "cat"), "index", integer_at(of, "index"), "begin",
+                   number_at(event, "ts") * 1e-6, "end", end * 1e-6, "bytes", integer_at(of, "bytes"));
+}
+
+/* Spans that overlap are two events, one after the other. NULL: the event begins or ends none, or half of one. */
+static json_t *span_at(const json_t *events, size_t i) {
+  const json_t *event = json_array_get(events, i), *next = json_array_get(events, i + 1);
+  const char *phase = text_at(event, "ph");
+  if (!strcmp(phase, "X")) return span_of(event, number_at(event, "ts") + number_at(event, "dur"));
+  return !strcmp(phase, "b") && !strcmp(text_at(next, "ph"), "e") ? span_of(event, number_at(next, "ts")) : NULL;
+}
+
+static json_t *spans_of(const json_t *events, const shown *steps, json_int_t *ranks) {
+  json_t *spans = json_array();
+  size_t i;
+  const json_t *event;
+  json_array_foreach(events, i, event) {
+    if (integer_at(event, "pid") >= *ranks) *ranks = integer_at(event, "pid") + 1;
+    json_t *span = is_shown(steps, event) ? span_at(events, i) : NULL;
+    if (span) json_array_append_new(spans, span);
+  }
+  return spans;
+}
+
+static json_t *steps_of(const shown *steps) {
+  return early(steps) == steps->last ? json_pack("[I]", steps->last) : json_pack("[II]", early(steps), steps->last);
+}
+
+ad_status ad_report_timeline(const json_t *trace, json_t **out) {
+  const json_t *events = json_object_get(trace, "traceEvents");
+  if (!json_is_array(events)) return ad_fail(AD_IO, "trace.json is no trace of a training: it has no traceEvents");
+  shown steps = find_steps(events);
+  json_int_t ranks = 0;
+  if (steps.last < 0) return *out = NULL, AD_OK;
+  json_t *spans = spans_of(events, &steps, &ranks);
+  *out = json_pack("{s:o, s:I, s:o}", "steps", steps_of(&steps), "ranks", ranks, "spans", spans);
+  return *out ? AD_OK : ad_fail(AD_MEMORY, "no memory for the timeline");
+}

@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# `addend report`: the page that training wrote, made again; several runs on one page; runs that are under way, stopped, resumed or
+# killed; folders that hold none. The pages are drawn by chromium; where it is not installed the test ends as skipped.
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) training=
+clean_up() { [ -z "$training" ] || kill -9 "$training" 2>/dev/null || true; rm -rf "$work"; }
+trap clean_up EXIT
+cd "$work"
+hang=60
+fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
+exits_with() { # status, command...
+  local expected=$1 status=0
+  shift
+  "$@" >out 2>err || status=$?
+  [ $status -eq "$expected" ] || fail "exit $status, not $expected: $*"
+}
+recipe=$source/recipes/gpt-dp.yaml
+data() { # page: the documents in it
+  python3 -c 'import sys; print(open(sys.argv[1]).read().split("<script type=\"application/json\" id=\"runs\">")[1].split("</script>")[0])' "$1"
+}
+holds() { # page, assertion about its `runs`
+  data "$1" | python3 -c 'import json, sys; runs = json.load(sys.stdin); assert eval(sys.argv[1]), runs' "$2" || fail "$1: $2"
+}
+
+# The same page, but for nothing, whoever makes it; and every name gets there as it is.
+odd='a "run" <!--<script> & <b>'
+mkdir "$odd" other
+exits_with 0 "$addend" check "$recipe" --steps 1 --sabotage=3 --out "$odd/check.json"
+exits_with 0 "$addend" train "$recipe" --set train.steps=30 -o "$odd"
+cp "$odd/report.html" written.html
+exits_with 0 "$addend" report "$odd"
+[ "$(cat out)" = "$odd/report.html" ] || fail "the page is named: $(cat out)"
+cmp written.html "$odd/report.html" || fail "it is the page that training wrote"
+exits_with 0 "$addend" report "$odd//"
+cmp written.html "$odd/report.html" || fail "a slash at the end changes nothing"
+exits_with 0 "$addend" report "$odd" --out elsewhere.html
+[ "$(cat out)" = elsewhere.html ] || fail "it goes where --out says"
+cmp written.html elsewhere.html || fail "it is the same page there"
+holds written.html 'len(runs) == 1 and runs[0]["folder"] == "a \"run\" <!--<script> & <b>" and runs[0]["broken"] == {}'
+holds written.html 'runs[0]["run"]["command"][1] == "train" and runs[0]["run"]["command"][-1] == runs[0]["folder"]'
+holds written.html '[s["first_step"] for s in runs[0]["run"]["starts"]] == [0] and runs[0]["run"]["finished"]'
+holds written.html 'runs[0]["timeline"]["steps"] == [1, 29] and {s["rank"] for s in runs[0]["timeline"]["spans"]} == {0, 1, 2}'
+holds written.html 'all(0 < s["begin"] <= s["end"] for s in runs[0]["timeline"]["spans"])'
+holds written.html 'all({"wait_seconds", "reduction_seconds"} <= set(line) for line in runs[0]["metrics"])'
+
+# Several runs.
+exits_with 0 "$addend" train "$recipe" --set train.steps=20 --set train.lr=1e-2 -o other
+exits_with 0 "$addend" report other "$odd"
+[ "$(cat out)" = other/report.html ] || fail "their page is beside the first"
+cp other/report.html both.html
+holds both.html '[len(run["metrics"]) for run in runs] == [20, 30]'
+
+# What holds no run, and what cannot be written.
+mkdir empty
+exits_with 2 "$addend" report
+exits_with 2 "$addend" report other --out ''
+for folder in nowhere empty; do
+  exits_with 2 "$addend" report other $folder --out none.html
+  grep -q "^addend: $folder holds no run: there is no $folder/metrics.jsonl; " err || fail "it says what is expected there"
+  [ ! -e none.html ] || fail "and writes no page"
+done
+exits_with 3 "$addend" report other --out nowhere/page.html
+grep -q "^addend: nowhere/page.html: cannot be written" err || fail "it says which page"
+
+# Files that are missing or broken are said, and the rest is shown.
+cp -r other broken && echo '{"half' >broken/check.json && echo '[]' >broken/trace.json && rm broken/run.json
+exits_with 0 "$addend" report broken
+holds broken/report.html 'sorted(runs[0]["broken"]) == ["check.json", "trace.json"] and len(runs[0]["metrics"]) == 20'
+holds broken/report.html 'runs[0]["run"] is None and runs[0]["timeline"] is None and runs[0]["check"] is None'
+
+# A run that is under way, then stopped, then resumed; and one that was killed.
+start() { # folder: trains there until it is stopped
+  "$addend" train "$recipe" --set train.steps=1000000 --set checkpoint.every=1000000 -o "$1" >out 2>err &
+  training=$!
+  for _ in $(seq $((hang * 10))); do [ ! -s "$1/metrics.jsonl" ] || return 0; sleep 0.1; done
+  fail "no step in $1 after $hang s"
+}
+start stopped
+"$addend" report stopped >page || fail "a run that is under way"
+holds stopped/report.html 'runs[0]["metrics"] and runs[0]["timeline"] is None and "finished" not in runs[0]["run"]'
+kill -TERM "$training" && wait "$training" || true
+training=
+holds stopped/report.html '"ended" in runs[0]["run"]["starts"][0] and "finished" not in runs[0]["run"] and runs[0]["timeline"]'
+steps=$(wc -l <stopped/metrics.jsonl)
+exits_with 0 "$addend" train "$recipe" --set train.steps=$((steps + 3)) -o stopped --resume
+cp stopped/report.html resumed.html
+exits_with 0 "$addend" report stopped
+cmp resumed.html stopped/report.html || fail "it is the page that the resumed training wrote"
+holds resumed.html "[s['first_step'] for s in runs[0]['run']['starts']] == [0, $steps] and runs[0]['run']['finished']"
+holds resumed.html "runs[0]['run']['starts'][1]['command'][-1] == '--resume' and runs[0]['run']['steps'] == $((steps + 3))"
+holds resumed.html "[line['step'] for line in runs[0]['metrics']][-4:] == [$((steps - 1)), $steps, $((steps + 1)), $((steps + 2))]"
+holds resumed.html "runs[0]['timeline']['steps'] == [$((steps + 1)), $((steps + 2))]"
+start killed
+kill -9 "$training" && wait "$training" || true
+training=
+exits_with 0 "$addend" report killed
+holds killed/report.html 'runs[0]["metrics"] and runs[0]["timeline"] is None and "ended" not in runs[0]["run"]["starts"][0]'
+echo "report: the documents hold"
+
+# What a reader sees.
+command -v chromium >/dev/null || { echo "report: SKIPPED: chromium is not installed, so no page was drawn"; exit 77; }
+draw() { # page: leaves what chromium makes of it in `drawn`; what a script logs is an error
+  timeout $hang chromium --headless --no-sandbox --disable-gpu --user-data-dir="$work/chromium" --enable-logging=stderr \
+    --virtual-time-budget=5000 --dump-dom "file://$work/$1" >drawn 2>log || { cat log >&2; fail "chromium cannot draw $1"; }
+  ! grep CONSOLE log >err || fail "$1: a script has something to say"
+  sed -i -n '/<main/,/<script/p' drawn # without the data and the scripts themselves
+}
+shows() { # how many at least, of what
+  [ "$({ grep -o -e "$2" drawn || true; } | wc -l)" -ge "$1" ] || fail "fewer than $1 of $2"
+}
+cp "$odd/report.html" odd.html
+draw odd.html
+shows 5 'class="tile"'
+shows 8 '<canvas' # two for each of the four charts
+shows 2 '<svg'
+shows 18 '<code>blocks\.[01]\.[a-z.]*[a-z0-9_]*</code>'
+shows 1 'It holds'
+shows 1 'train\.steps'
+shows 1 'a "run" &lt;!--&lt;script&gt; &amp; &lt;b&gt;'
+draw both.html
+shows 8 '<canvas'
+shows 2 'type="checkbox"'
+draw broken/report.html
+shows 8 '<canvas'
+shows 1 'check\.json: is no JSON'
+shows 1 'trace\.json: is no JSON'
+shows 1 'run\.json is missing'
+draw killed/report.html
+shows 1 'trace\.json is missing'
+echo "report: all hold"
