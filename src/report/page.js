@@ -129,6 +129,13 @@ function nameRuns(runs) {
   runs.forEach((run, i) => { run.name = names.indexOf(names[i]) === names.lastIndexOf(names[i]) ? names[i] : run.folder; });
 }
 
+/* What check.json has may be something else altogether. */
+function judgeProof(run) {
+  if (!run.check || (Array.isArray(run.check.params) && run.check.summary)) return;
+  run.check = null;
+  run.broken = {...run.broken, 'check.json': 'it is no document of addend check'};
+}
+
 const dateWords = (date) => String(date).replace(/^(\d+-\d+-\d+)T(\d+:\d+)(:\d+)?(\.\d+)?Z$/, '$1 $2 UTC');
 
 /* The command that proves the recipe as this run had it. */
@@ -210,14 +217,14 @@ function lastLineWith(run, key) {
 /* {holds: true, false or null where there is no proof, words, context} */
 function verdict(run) {
   const check = run.check;
-  if (!check) return {holds: null, words: 'none', context: 'no check.json'};
+  if (!check) return {holds: null, words: 'none', context: run.broken && run.broken['check.json'] ? 'check.json is broken' : 'no check.json'};
   const holds = check.holds === undefined ? Boolean(check.summary && check.summary.pass) : check.holds;
   return {holds, words: holds ? 'holds' : 'does not hold', context: verdictContext(check, holds)};
 }
 
 function verdictContext(check, holds) {
   if (check.reason) return check.reason;
-  const failed = (check.params || []).filter((param) => !paramHolds(param)).length;
+  const failed = check.params.filter((param) => !paramHolds(param)).length;
   if (failed) return `${failed} of ${plural(check.params.length, 'parameter')} wrong`;
   if (check.survivors) return `${plural(check.survivors, 'planted mistake')} survived`;
   if (!holds) return 'see below';
@@ -774,7 +781,7 @@ function drawProof(run) {
 
 function verdictLine(run) {
   const check = run.check, {holds, words} = verdict(run);
-  const who = `${plural((check.params || []).length, 'parameter')} on ${plural(check.world, 'rank')} (${meshText(check.mesh)})`;
+  const who = `${plural(check.params.length, 'parameter')} on ${plural(check.world, 'rank')} (${meshText(check.mesh)})`;
   const sentence = ` ${who} ${provenHow(check)}, in ${check.dtype}, ${plural(check.steps, 'step')}.`;
   const reason = check.reason && ` The reason: ${check.reason}.`;
   return make('p', {}, make('b', {class: holds ? 'good' : 'bad'}, `It ${words}.`), sentence, reason, ownDtypes(check.own_dtypes));
@@ -799,7 +806,7 @@ function otherMesh(run) {
 }
 
 function drawParams(check) {
-  const params = check.params || [];
+  const params = check.params;
   const failed = params.filter((param) => !paramHolds(param)), held = params.filter(paramHolds);
   if (!params.length) return make('p', {class: 'quiet'}, 'No parameter was looked at by itself.');
   return [
@@ -1068,6 +1075,7 @@ function followColours(group) {
 function drawPage() {
   const runs = JSON.parse(document.getElementById('runs').textContent);
   nameRuns(runs);
+  runs.forEach(judgeProof);
   const group = new Group(allSteps(runs));
   document.title = `${runs.length === 1 ? runs[0].name : `${runs.length} runs`} – addend`;
   const parts = runs.length === 1 ? drawOne(runs[0], group) : drawMany(runs, group);
