@@ -676,7 +676,7 @@ function drawTimeline(run) {
   if (!steps.length) return missing('trace.json has no whole step.');
   const longest = Math.max(...steps.map((step) => step.seconds));
   const spoken = make('output', {class: 'spoken'}, 'Point at a span, or focus a step and use the arrow keys.');
-  return make('div', {class: 'box'}, kindKeys(steps), spoken, steps.map((step) => stepLanes(step, longest, spoken)));
+  return make('div', {class: 'box'}, kindKeys(steps), steps.map((step) => stepLanes(step, longest, spoken)), spoken);
 }
 
 /* The spans of one step, in seconds from its begin. */
@@ -877,7 +877,7 @@ function drawSurvivors(mistakes) {
 }
 
 const knownColumns = [
-  {title: 'mistake', cell: (mistake) => code(mistake.name)},
+  {title: 'mistake', className: 'mistake', cell: (mistake) => code(mistake.name)},
   {title: 'caught by', onlyCaught: true, className: 'name', cell: (mistake) => CAUGHT[mistake.caught_by] || mistake.caught_by},
   {title: 'parameter', className: 'name', onlyCaught: true, cell: (mistake) => mistake.param || NONE},
   {title: 'ratio', number: true, onlyCaught: true, cell: (mistake) => short(mistake.ratio)},
@@ -906,7 +906,7 @@ function drawMap(derived, coverage) {
   tellEach(map, words, spoken);
   const drawn = coverage && coverage.drawn_from > coverage.mistakes ? `, drawn from ${count(coverage.drawn_from)}` : '';
   const title = `Mistakes derived from the program: ${count(derived.length)} at ${plural(places.length, 'place')}${drawn}`;
-  const details = fold(make('h3', {}, title), caughtKeys(derived), spoken, map);
+  const details = fold(make('h3', {}, title), caughtKeys(derived), map, spoken);
   details.open = derived.some((mistake) => mistake.caught_by === 'none');
   return details;
 }
