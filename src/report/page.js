@@ -346,7 +346,7 @@ function reductionsSpec(runs) {
   return {
     title: 'Reductions', unit: 'time per step', bands: true, fromZero: true, units: [' ms', ' %'], otherwise: 'as share of the step',
     curves: [curve('waited for', 'wait_seconds'), curve('under way', 'reduction_seconds')],
-    note: `${smoothedNote(runs, windowOf)} What is waited for is not hidden behind compute.`,
+    note: `Means over the ranks; what is waited for is not hidden behind compute. ${smoothedNote(runs, windowOf)}`,
     absent: 'metrics.jsonl does not tell how long reductions took: it is of an older version.',
   };
 }
