@@ -21,12 +21,17 @@ function filled(element, attributes, children) {
   return element;
 }
 
+const code = (text) => make('code', {}, text);
+const codeOrNone = (text, className = null) => (text === null || text === undefined ? NONE : make('code', {class: className}, text));
+
 /* Columns are {title, cell(row), number: true where it is one}; a cell is text or an element. */
 function table(columns, rows, className = null) {
   const kind = (column) => (column.number ? 'number' : column.className || null);
   const head = columns.map((column) => make('th', {scope: 'col', class: kind(column)}, column.title));
   const body = rows.map((row) => make('tr', {}, columns.map((column) => make('td', {class: kind(column)}, column.cell(row)))));
-  return make('div', {class: 'wide', tabindex: 0}, make('table', {class: className}, make('thead', {}, make('tr', {}, head)), make('tbody', {}, body)));
+  const whole = make('table', {class: className}, make('thead', {}, make('tr', {}, head)), make('tbody', {}, body));
+  const label = columns.map((column) => column.title).join(', ');
+  return make('div', {class: 'wide', tabindex: 0, role: 'group', 'aria-label': label}, whole);
 }
 
 function fold(summary, ...content) {
@@ -40,13 +45,13 @@ function facts(pairs) {
 
 /* What is not there, and the command that makes it. */
 function missing(sentence, command = null) {
-  return make('p', {class: 'missing'}, sentence, command && [' ', make('code', {}, command)]);
+  return make('p', {class: 'missing'}, sentence, command && [' ', code(command)]);
 }
 
-/* A file of the run that is not there, or cannot be used: the data then have the reason. */
-function absent(run, file, sentence, command = null) {
-  const reason = (run.broken || {})[file];
-  return reason ? missing(reason) : missing(`${file} is missing${sentence}`, command);
+/* The same of a file of the run's folder, which may also be there and of no use: `broken` then says why. */
+function missingFile(run, file, sentence, command) {
+  const reason = run.broken && run.broken[file];
+  return missing(`${reason ? `${file} cannot be used: ${reason}` : `${file} is missing`}. ${sentence}`, command);
 }
 
 /* One part that cannot be drawn, say of a file by another version, leaves the others whole. */
@@ -124,6 +129,13 @@ function nameRuns(runs) {
   runs.forEach((run, i) => { run.name = names.indexOf(names[i]) === names.lastIndexOf(names[i]) ? names[i] : run.folder; });
 }
 
+/* What check.json has may be something else altogether. */
+function judgeProof(run) {
+  if (!run.check || (Array.isArray(run.check.params) && run.check.summary)) return;
+  run.check = null;
+  run.broken = {...run.broken, 'check.json': 'it is no document of addend check'};
+}
+
 const dateWords = (date) => String(date).replace(/^(\d+-\d+-\d+)T(\d+:\d+)(:\d+)?(\.\d+)?Z$/, '$1 $2 UTC');
 
 /* The command that proves the recipe as this run had it. */
@@ -132,6 +144,11 @@ function checkCommand(run) {
   const kept = words.filter((word, i) => /^(-s|--set)$/.test(words[i - 1]) || /^(-s|--set)/.test(word));
   const recipe = words.find((word) => /\.ya?ml$/.test(word)) || 'RECIPE';
   return shellLine(['addend', 'check', recipe, ...kept, '--out', `${run.folder}/check.json`]);
+}
+
+function resumeCommand(run) {
+  const words = (run.run && run.run.command) || ['addend', 'train', 'RECIPE', '--out', run.folder];
+  return shellLine(words.filter((word) => !/^(-r|--resume|--overwrite)$/.test(word)).concat('--resume'));
 }
 
 /* ---- statistics ---- */
@@ -188,6 +205,11 @@ function rollingSpread(values, width) {
 
 const column = (run, key) => run.metrics.map((line) => line[key]);
 
+/* Of a long run only every so many lines may be here; their steps are still those of the run. */
+function stepsTaken(run) {
+  return run.metrics.length ? run.metrics[run.metrics.length - 1].step + 1 : 0;
+}
+
 function lastLineWith(run, key) {
   return [...run.metrics].reverse().find((line) => isNumber(line[key]));
 }
@@ -195,14 +217,14 @@ function lastLineWith(run, key) {
 /* {holds: true, false or null where there is no proof, words, context} */
 function verdict(run) {
   const check = run.check;
-  if (!check) return {holds: null, words: 'none', context: `check.json is ${(run.broken || {})['check.json'] ? 'broken' : 'missing'}`};
+  if (!check) return {holds: null, words: 'none', context: run.broken && run.broken['check.json'] ? 'check.json is broken' : 'no check.json'};
   const holds = check.holds === undefined ? Boolean(check.summary && check.summary.pass) : check.holds;
   return {holds, words: holds ? 'holds' : 'does not hold', context: verdictContext(check, holds)};
 }
 
 function verdictContext(check, holds) {
   if (check.reason) return check.reason;
-  const failed = (check.params || []).filter((param) => !paramHolds(param)).length;
+  const failed = check.params.filter((param) => !paramHolds(param)).length;
   if (failed) return `${failed} of ${plural(check.params.length, 'parameter')} wrong`;
   if (check.survivors) return `${plural(check.survivors, 'planted mistake')} survived`;
   if (!holds) return 'see below';
@@ -230,14 +252,15 @@ function heldOutTile(run) {
   const last = lastLineWith(run, 'held_out_loss');
   if (!last) return {title: 'Held-out loss', value: NONE, context: 'not measured', tone: 'quiet'};
   const best = Math.min(...sortedNumbers(column(run, 'held_out_loss')));
-  const context = last.held_out_loss > best ? `at step ${count(last.step)}; best ${loss(best)}` : `at step ${count(last.step)}; the best`;
-  return {title: 'Held-out loss', value: loss(last.held_out_loss), context};
+  const rank = last.held_out_loss > best ? `best ${loss(best)}` : 'the best';
+  return {title: 'Held-out loss', value: loss(last.held_out_loss), context: `at step ${count(last.step)}; ${rank}`};
 }
 
 function speedTile(run) {
   const sorted = sortedNumbers(column(run, 'tokens_per_second'));
   const [low, middle, high] = SPREAD.map((share) => quantile(sorted, share));
-  return {title: 'Tokens per second', value: count(middle), context: sorted.length ? `10–90 %: ${count(low)} to ${count(high)}` : null};
+  const context = sorted.length ? `10–90 %: ${count(low)} to ${count(high)}` : null;
+  return {title: 'Tokens per second', value: count(middle), context};
 }
 
 function ranksTile(run) {
@@ -285,14 +308,19 @@ const smooth = (value, widthOf) => (run) => rollingSpread(run.metrics.map(value)
 
 function smoothedNote(runs, widthOf) {
   const widths = [...new Set(runs.map((run) => widthOf(run.metrics.length)))].filter((width) => width > 1);
-  return widths.length ? `Line: the median of ${widths.join(' or ')} steps. Band: eight in ten of them.` : null;
+  const all = runs.every((run) => (run.metrics_every || 1) === 1);
+  if (!widths.length) return null;
+  return `Line: the median of ${widths.join(' or ')} ${all ? 'steps' : 'of the steps shown'}. Band: eight in ten of them.`;
 }
 
 function lossSpec(runs) {
   const note = smoothedNote(runs, calmWindowOf);
   const training = {label: 'training', of: smooth((line) => line.loss, calmWindowOf), other: bare('loss')};
   const heldOut = {label: 'held out', of: bare('held_out_loss'), other: bare('held_out_loss'), points: true};
-  return {title: 'Loss', unit: 'nats per token', size: 'large', log: true, bands: true, note, otherwise: note && 'every step', curves: [training, heldOut]};
+  return {
+    title: 'Loss', unit: 'nats per token', size: 'large', log: true, bands: true, note, otherwise: note && 'every step',
+    curves: [training, heldOut],
+  };
 }
 
 const rateSpec = {title: 'Learning rate', size: 'small', log: true, curves: [{label: 'rate', of: valuesOf('lr')}]};
@@ -300,22 +328,25 @@ const rateSpec = {title: 'Learning rate', size: 'small', log: true, curves: [{la
 function normSpec(runs) {
   const norm = {label: 'norm', of: smooth((line) => line.norm, calmWindowOf), other: bare('norm')};
   const otherwise = smoothedNote(runs, calmWindowOf) && 'every step';
-  return {title: 'Gradient norm', size: 'small', log: true, bands: true, otherwise, curves: [norm], absent: 'metrics.jsonl has no norm.'};
+  const absent = 'metrics.jsonl has no norm.';
+  return {title: 'Gradient norm', size: 'small', log: true, bands: true, otherwise, curves: [norm], absent};
 }
 
 function throughputSpec(runs) {
   const rate = {label: 'tokens per second', of: smooth((line) => line.tokens_per_second, windowOf)};
-  return {title: 'Throughput', unit: 'tokens per second', bands: true, fromZero: true, note: smoothedNote(runs, windowOf), curves: [rate]};
+  const note = smoothedNote(runs, windowOf);
+  return {title: 'Throughput', unit: 'tokens per second', bands: true, fromZero: true, note, curves: [rate]};
 }
 
 function reductionsSpec(runs) {
-  const inMilliseconds = (key) => smooth((line) => (isNumber(line[key]) ? 1e3 * line[key] : null), windowOf);
-  const share = (key) => smooth((line) => (isNumber(line[key]) && line.seconds > 0 ? (100 * line[key]) / line.seconds : null), windowOf);
+  const per = (key, whole) => smooth((line) => (isNumber(line[key]) ? line[key] / whole(line) : null), windowOf);
+  const inMilliseconds = (key) => per(key, () => 1e-3);
+  const share = (key) => per(key, (line) => line.seconds / 100);
   const curve = (label, key) => ({label, of: inMilliseconds(key), other: share(key)});
   return {
     title: 'Reductions', unit: 'time per step', bands: true, fromZero: true, units: [' ms', ' %'], otherwise: 'as share of the step',
     curves: [curve('waited for', 'wait_seconds'), curve('under way', 'reduction_seconds')],
-    note: `${smoothedNote(runs, windowOf)} What is waited for is not hidden behind compute.`,
+    note: `Means over the ranks; what is waited for is not hidden behind compute. ${smoothedNote(runs, windowOf)}`,
     absent: 'metrics.jsonl does not tell how long reductions took: it is of an older version.',
   };
 }
@@ -349,7 +380,8 @@ function rowsOf(spec, allSeries, steps, otherwise) {
 }
 
 function colours(allSeries) {
-  return {colors: allSeries.map((series) => style(toneVariable(series.tone))), gridLineColor: style('--grid'), axisLineColor: style('--line')};
+  const colors = allSeries.map((series) => style(toneVariable(series.tone)));
+  return {colors, gridLineColor: style('--grid'), axisLineColor: style('--line')};
 }
 
 /* dygraphs knows series by unique names; ours may be equal, so they are numbers there. */
@@ -450,7 +482,8 @@ class Chart {
       spec.log && toggle('log', (on) => this.graph.updateOptions({logscale: on})),
       spec.otherwise && toggle(spec.otherwise, (on) => this.showOther(on)),
     ];
-    return make('figure', {class: `box ${spec.size || ''}`}, captionOf(spec, [this.readout.step, controls]), this.readout.values, this.plot, spec.note && make('p', {class: 'note'}, spec.note));
+    const caption = captionOf(spec, [this.readout.step, controls]), note = spec.note && make('p', {class: 'note'}, spec.note);
+    return make('figure', {class: `box ${spec.size || ''}`}, caption, this.readout.values, this.plot, note);
   }
 
   /* dygraphs asks its element for its size, so the figure must stand in the page. */
@@ -637,11 +670,13 @@ const isShown = (span) => span.kind in KINDS && span.end > span.begin;
 
 function drawTimeline(run) {
   const timeline = run.timeline;
-  if (!timeline) return absent(run, 'trace.json', ': training writes it when it ends or is stopped, not when it is killed.');
+  const whence = 'Training writes it when it ends or is stopped, not when it is killed. This goes on:';
+  if (!timeline) return missingFile(run, 'trace.json', whence, resumeCommand(run));
   const steps = timeline.steps.map((step) => stepOf(timeline, step)).filter((step) => step.spans.length);
   if (!steps.length) return missing('trace.json has no whole step.');
-  const longest = Math.max(...steps.map((step) => step.seconds)), spoken = make('output', {class: 'spoken'}, 'Point at a span, or focus a step and use the arrow keys.');
-  return make('div', {class: 'box'}, kindKeys(steps), spoken, steps.map((step) => stepLanes(step, longest, spoken)));
+  const longest = Math.max(...steps.map((step) => step.seconds));
+  const spoken = make('output', {class: 'spoken'}, 'Point at a span, or focus a step and use the arrow keys.');
+  return make('div', {class: 'box'}, kindKeys(steps), steps.map((step) => stepLanes(step, longest, spoken)), spoken);
 }
 
 /* The spans of one step, in seconds from its begin. */
@@ -680,14 +715,18 @@ function rankLane(spans, longest, words) {
   const compute = spans.filter((span) => span.kind !== 'reduction'), reductions = spans.filter((span) => span.kind === 'reduction');
   const lines = inLines(reductions);
   const height = COMPUTE_HEIGHT + lines.length * (REDUCTION_HEIGHT + GAP);
-  const svg = makeSvg('svg', {height, 'aria-hidden': 'true'}, makeSvg('rect', {class: 'ground', width: '100%', height: COMPUTE_HEIGHT}));
+  const ground = makeSvg('rect', {class: 'ground', width: '100%', height: COMPUTE_HEIGHT});
+  const svg = makeSvg('svg', {height, 'aria-hidden': 'true'}, ground);
   const draw = (span, y, rectHeight) => {
     const rect = spanRect(span, longest, y, rectHeight);
     words.set(rect, spanWords(span));
     svg.append(rect);
   };
   compute.forEach((span) => draw(span, 0, COMPUTE_HEIGHT));
-  lines.forEach((line, i) => line.forEach((span) => draw(span, COMPUTE_HEIGHT + GAP + i * (REDUCTION_HEIGHT + GAP), REDUCTION_HEIGHT)));
+  lines.forEach((line, i) => {
+    const y = COMPUTE_HEIGHT + GAP + i * (REDUCTION_HEIGHT + GAP);
+    line.forEach((span) => draw(span, y, REDUCTION_HEIGHT));
+  });
   return svg;
 }
 
@@ -722,7 +761,8 @@ function timeAxis(longest) {
   const svg = makeSvg('svg', {height: 22, 'aria-hidden': 'true'});
   for (let i = 0; i * stride <= longest * 1e3 * 0.97; i++) {
     const x = percent((i * stride) / (longest * 1e3));
-    svg.append(makeSvg('line', {x1: x, x2: x, y1: 0, y2: 5}), makeSvg('text', {x, y: 18, 'text-anchor': i ? 'middle' : 'start'}, `${short(i * stride)}${i ? '' : ' ms'}`));
+    const words = makeSvg('text', {x, y: 18, 'text-anchor': i ? 'middle' : 'start'}, i ? short(i * stride) : '0 ms');
+    svg.append(makeSvg('line', {x1: x, x2: x, y1: 0, y2: 5}), words);
   }
   return svg;
 }
@@ -735,33 +775,41 @@ function paramHolds(param) {
 
 function drawProof(run) {
   const check = run.check;
-  if (!check) return absent(run, 'check.json', '. This proves the gradients of the same recipe:', checkCommand(run));
+  if (!check) return missingFile(run, 'check.json', 'This proves the gradients of the same recipe:', checkCommand(run));
   return [verdictLine(run), otherMesh(run), make('div', {class: 'box'}, drawParams(check)), drawMistakes(check)];
 }
 
 function verdictLine(run) {
   const check = run.check, {holds, words} = verdict(run);
-  const how = check.directional
-    ? `along one random direction, against the loss's difference quotient: error ${error(check.directional.rel_err)}, bound ${error(check.directional.bound)}`
-    : 'against one process on the same batch';
-  const sentence = ` ${plural((check.params || []).length, 'parameter')} on ${plural(check.world, 'rank')} (${meshText(check.mesh)}) ${how}, in ${check.dtype}, ${plural(check.steps, 'step')}.`;
-  return make('p', {}, make('b', {class: holds ? 'good' : 'bad'}, `It ${words}.`), sentence, check.reason && ` ${check.reason}`, ownDtypes(check.own_dtypes));
+  const who = `${plural(check.params.length, 'parameter')} on ${plural(check.world, 'rank')} (${meshText(check.mesh)})`;
+  const sentence = ` ${who} ${provenHow(check)}, in ${check.dtype}, ${plural(check.steps, 'step')}.`;
+  const reason = check.reason && ` The reason: ${check.reason}.`;
+  return make('p', {}, make('b', {class: holds ? 'good' : 'bad'}, `It ${words}.`), sentence, reason, ownDtypes(check.own_dtypes));
+}
+
+function provenHow({directional}) {
+  if (!directional) return 'against one process on the same batch';
+  const numbers = `error ${error(directional.rel_err)}, bound ${error(directional.bound)}`;
+  return `along one random direction, against the loss's difference quotient (${numbers})`;
 }
 
 function ownDtypes(own) {
   if (!own) return null;
-  const comes = `in its own dtypes the recipe ${own.pass ? 'holds' : 'does not hold'}: ${own.param} comes to ${short(own.worst_share_of_bound)} of what rounding allows.`;
-  return ` And ${comes}`;
+  const holds = own.pass ? 'holds' : 'does not hold', share = short(100 * own.worst_share_of_bound);
+  return ` And in its own dtypes the recipe ${holds}: ${own.param} comes to ${share} % of what rounding allows.`;
 }
+
+/* Without names: the one mesh of a recipe may have one or none. */
+const axesOf = (mesh) => (mesh && typeof mesh === 'object' ? Object.values(mesh).join('; ') : mesh);
 
 function otherMesh(run) {
   const proven = meshText(run.check.mesh), ran = run.run && meshText(run.run.mesh);
-  if (!ran || proven === ran) return null;
+  if (!ran || axesOf(run.check.mesh) === axesOf(run.run.mesh)) return null;
   return make('p', {class: 'bad'}, `The proof is of another mesh than this run's: ${proven}, not ${ran}.`);
 }
 
 function drawParams(check) {
-  const params = check.params || [];
+  const params = check.params;
   const failed = params.filter((param) => !paramHolds(param)), held = params.filter(paramHolds);
   if (!params.length) return make('p', {class: 'quiet'}, 'No parameter was looked at by itself.');
   return [
@@ -792,7 +840,7 @@ function layerFold(layer, params) {
 }
 
 const paramColumns = {
-  name: {title: 'parameter', className: 'name', cell: (param) => make('code', {}, param.name)},
+  name: {title: 'parameter', className: 'name', cell: (param) => code(param.name)},
   cause: {title: 'likely cause', className: 'says', cell: (param) => (param.cause ? param.cause.text : NONE)},
   ratio: {title: 'ratio', number: true, cell: (param) => (isNumber(param.ratio) ? String(Number(param.ratio.toPrecision(6))) : NONE)},
   error: {title: 'worst error', number: true, cell: (param) => error(param.max_rel_err)},
@@ -803,8 +851,9 @@ const paramColumns = {
   layout: {title: 'layout', className: 'name', cell: (param) => param.layout},
   storage: {title: 'storage', className: 'name', cell: (param) => param.storage},
 };
-const failedColumns = ['name', 'ratio', 'error', 'bound', 'copies', 'cause', 'over', 'step', 'layout', 'storage'].map((key) => paramColumns[key]);
-const heldColumns = ['name', 'ratio', 'error', 'bound', 'over', 'layout', 'storage'].map((key) => paramColumns[key]);
+const columnsNamed = (...keys) => keys.map((key) => paramColumns[key]);
+const failedColumns = columnsNamed('name', 'ratio', 'error', 'bound', 'copies', 'cause', 'over', 'step', 'layout', 'storage');
+const heldColumns = columnsNamed('name', 'ratio', 'error', 'bound', 'over', 'layout', 'storage');
 
 /* ---- mistakes, planted ---- */
 
@@ -816,20 +865,22 @@ const says = (mistake) => mistake.message || (mistake.cause && mistake.cause.tex
 
 function drawMistakes(check) {
   const mistakes = check.sabotage;
-  if (!mistakes) return make('p', {class: 'quiet'}, 'No mistake was planted: ', make('code', {}, 'addend check --sabotage'), ' does that.');
+  if (!mistakes) return make('p', {class: 'quiet'}, 'No mistake was planted: ', code('addend check --sabotage'), ' does that.');
   const derived = mistakes.filter((mistake) => mistake.derived), known = mistakes.filter((mistake) => !mistake.derived);
-  return make('div', {class: 'box folds'}, drawSurvivors(mistakes), drawMap(derived, check.coverage), drawKnown(known), drawNotPlanted(check.not_planted || []));
+  const folds = [drawMap(derived, check.coverage), drawKnown(known), drawNotPlanted(check.not_planted || [])];
+  return make('div', {class: 'box folds'}, drawSurvivors(mistakes), folds);
 }
 
 function drawSurvivors(mistakes) {
   const survivors = mistakes.filter((mistake) => mistake.caught_by === 'none');
-  if (!survivors.length) return make('p', {}, make('b', {class: 'good'}, 'No planted mistake survived'), `, of ${count(mistakes.length)}.`);
+  const none = make('b', {class: 'good'}, 'No planted mistake survived');
+  if (!survivors.length) return make('p', {}, none, `, of ${count(mistakes.length)}.`);
   const columns = knownColumns.filter((column) => !column.onlyCaught);
   return [make('h3', {class: 'bad'}, `${plural(survivors.length, 'planted mistake')} survived`), table(columns, survivors)];
 }
 
 const knownColumns = [
-  {title: 'mistake', cell: (mistake) => make('code', {}, mistake.name)},
+  {title: 'mistake', className: 'mistake', cell: (mistake) => code(mistake.name)},
   {title: 'caught by', onlyCaught: true, className: 'name', cell: (mistake) => CAUGHT[mistake.caught_by] || mistake.caught_by},
   {title: 'parameter', className: 'name', onlyCaught: true, cell: (mistake) => mistake.param || NONE},
   {title: 'ratio', number: true, onlyCaught: true, cell: (mistake) => short(mistake.ratio)},
@@ -843,7 +894,8 @@ function drawKnown(known) {
 
 function drawNotPlanted(list) {
   if (!list.length) return null;
-  const columns = [{title: 'mistake', className: 'name', cell: (own) => make('code', {}, own.name)}, {title: 'why', cell: (own) => own.why}];
+  const name = {title: 'mistake', className: 'name', cell: (own) => code(own.name)};
+  const columns = [name, {title: 'why', cell: (own) => own.why}];
   return fold(make('h3', {}, `Not planted, for they would change nothing here: ${count(list.length)}`), table(columns, list));
 }
 
@@ -851,11 +903,13 @@ function drawMap(derived, coverage) {
   if (!derived.length) return null;
   const places = [...new Set(derived.map((mistake) => mistake.derived.place))];
   const operators = [...new Set(derived.map((mistake) => mistake.derived.operator))];
-  const words = new Map(), spoken = make('output', {class: 'spoken'}, 'Each square is a mistake: point at it, or focus the map and use the arrow keys.');
+  const hint = 'Each square is a mistake: point at it, or focus the map and use the arrow keys.';
+  const words = new Map(), spoken = make('output', {class: 'spoken'}, hint);
   const map = mapTable(derived, places, operators, words);
   tellEach(map, words, spoken);
   const drawn = coverage && coverage.drawn_from > coverage.mistakes ? `, drawn from ${count(coverage.drawn_from)}` : '';
-  const details = fold(make('h3', {}, `Mistakes derived from the program: ${count(derived.length)} at ${plural(places.length, 'place')}${drawn}`), caughtKeys(derived), spoken, map);
+  const title = `Mistakes derived from the program: ${count(derived.length)} at ${plural(places.length, 'place')}${drawn}`;
+  const details = fold(make('h3', {}, title), caughtKeys(derived), map, spoken);
   details.open = derived.some((mistake) => mistake.caught_by === 'none');
   return details;
 }
@@ -867,13 +921,15 @@ function mapTable(derived, places, operators, words) {
     at.set(cell, [...(at.get(cell) || []), mistake]);
   }
   const squares = (place, operator) => (at.get(JSON.stringify([place, operator])) || []).map((mistake) => squareOf(mistake, words));
-  const columns = operators.map((operator) => ({title: operator.replace(/_/g, ' '), cell: (place) => make('div', {class: 'squares'}, squares(place, operator))}));
+  const cell = (place, operator) => make('div', {class: 'squares'}, squares(place, operator));
+  const columns = operators.map((operator) => ({title: operator.replace(/_/g, ' '), cell: (place) => cell(place, operator)}));
   return table([{title: 'place', className: 'place', cell: (place) => place}, ...columns], places, 'map');
 }
 
 function squareOf(mistake, words) {
   const square = make('span', {class: `square by-${mistake.caught_by}`});
-  words.set(square, `${CAUGHT[mistake.caught_by] || mistake.caught_by}: ${mistake.name}${says(mistake) ? ` — ${says(mistake)}` : ''}`);
+  const more = says(mistake) ? ` — ${says(mistake)}` : '';
+  words.set(square, `${CAUGHT[mistake.caught_by] || mistake.caught_by}: ${mistake.name}${more}`);
   return square;
 }
 
@@ -886,16 +942,17 @@ function caughtKeys(derived) {
 /* ---- what was run ---- */
 
 function noRunFile(run) {
-  return absent(run, 'run.json', ` in ${run.folder}, so nothing is known of its recipe and its machine: training writes it when it begins,`, `addend train RECIPE --out ${shellWord(run.folder)}`);
+  const sentence = 'So nothing is known of the recipe and the machine. Training writes it when it begins:';
+  return missingFile(run, 'run.json', sentence, `addend train RECIPE --out ${shellWord(run.folder)}`);
 }
 
 function drawRecipe(run) {
   if (!run.run) return noRunFile(run);
   const changed = run.run.changed || [];
   const columns = [
-    {title: 'key', className: 'name', cell: (entry) => make('code', {}, entry.key)},
-    {title: 'value', cell: (entry) => make('code', {}, entry.value)},
-    {title: 'default', cell: (entry) => (entry.default === null || entry.default === undefined ? NONE : make('code', {}, entry.default))},
+    {title: 'key', className: 'name', cell: (entry) => code(entry.key)},
+    {title: 'value', cell: (entry) => code(entry.value)},
+    {title: 'default', cell: (entry) => codeOrNone(entry.default)},
   ];
   return make('div', {class: 'box'},
     changed.length ? table(columns, changed) : make('p', {class: 'quiet'}, 'It states nothing but defaults.'),
@@ -906,7 +963,7 @@ function drawProvenance(run) {
   const own = run.run;
   if (!own) return null;
   return make('div', {class: 'box'}, facts([
-    ['command', make('code', {}, shellLine(own.command))],
+    ['command', code(shellLine(own.command))],
     ['addend', own.compiler ? `${own.version}, ${own.compiler}` : own.version],
     ['begun', own.date && dateWords(own.date)], ['finished', typeof own.finished === 'string' ? dateWords(own.finished) : null],
     ['machine', [own.host, own.processor].filter(Boolean).join(', ')],
@@ -919,15 +976,17 @@ function drawProvenance(run) {
 }
 
 function stepsWords(run) {
-  const skipped = column(run, 'skipped').filter(Boolean).length;
-  const last = run.metrics[run.metrics.length - 1];
-  return `${count(last ? last.step + 1 : 0)} of ${count(run.run.steps)}${skipped ? `, ${count(skipped)} skipped for a gradient that was not finite` : ''}`;
+  const skipped = column(run, 'skipped').filter(Boolean).length, every = run.metrics_every || 1;
+  const lines = every > 1 ? `; of each ${count(every)} the page shows one` : '';
+  const lost = skipped ? `; ${count(skipped)}${lines && ' of those shown'} skipped, for their gradients were not finite` : '';
+  return `${count(stepsTaken(run))} of ${count(run.run.steps)}${lines}${lost}`;
 }
 
 function speedWords(run) {
   const seconds = median(column(run, 'seconds')), flops = run.run.flops_per_step;
   if (seconds === null) return null;
-  return `${milliseconds(seconds)} a step (median)${flops ? `, ${short((flops / seconds) * 1e-9)} GFLOP/s in matrix products on all ranks` : ''}`;
+  const products = flops ? `, ${short((flops / seconds) * 1e-9)} GFLOP/s in matrix products on all ranks` : '';
+  return `${milliseconds(seconds)} a step (median)${products}`;
 }
 
 function memoryWords(run) {
@@ -937,7 +996,8 @@ function memoryWords(run) {
 
 function startsFacts(starts) {
   if (starts.length < 2) return [];
-  return starts.map((start, i) => [`start ${i + 1}`, [`${dateWords(start.date)}, from step ${count(start.first_step)}: `, make('code', {}, shellLine(start.command))]]);
+  const words = (start) => [`${dateWords(start.date)}, from step ${count(start.first_step)}: `, code(shellLine(start.command))];
+  return starts.map((start, i) => [`start ${i + 1}`, words(start)]);
 }
 
 /* ---- several runs ---- */
@@ -950,13 +1010,13 @@ function drawDifferences(runs) {
   const fallback = (key) => (entries.find((own) => own.has(key)).get(key).default);
   const valueIn = (own, key) => (own.has(key) ? own.get(key).value : fallback(key));
   const differing = keys.filter((key) => new Set(entries.map((own) => valueIn(own, key))).size > 1);
-  const nameless = runs.filter((run) => !run.run).map(noRunFile);
+  const nameless = runs.filter((run) => !run.run).map((run) => missing(`${run.name} has no run.json: its recipe is not known.`));
+  if (known.length < 2) return nameless;
   if (!differing.length) return [make('p', {class: 'quiet'}, 'Their recipes state the same values.'), nameless];
-  const columns = known.map((run, i) => ({title: run.name, cell: (key) => {
-    const value = valueIn(entries[i], key);
-    return value === null || value === undefined ? NONE : make('code', {class: entries[i].has(key) ? null : 'quiet'}, value);
-  }}));
-  return [make('div', {class: 'box'}, table([{title: 'key', className: 'name', cell: (key) => make('code', {}, key)}, ...columns], differing)), nameless];
+  const cell = (own, key) => codeOrNone(valueIn(own, key), own.has(key) ? null : 'quiet');
+  const columns = known.map((run, i) => ({title: run.name, cell: (key) => cell(entries[i], key)}));
+  const name = {title: 'key', className: 'name', cell: (key) => code(key)};
+  return [make('div', {class: 'box'}, table([name, ...columns], differing)), nameless];
 }
 
 function drawParts(run) {
@@ -971,8 +1031,10 @@ function drawParts(run) {
 /* ---- the page ---- */
 
 function leadOf(run) {
-  const own = run.run;
-  return [own ? `${own.kind}, addend ${own.version}, ${own.host}, ${dateWords(own.date)}` : run.folder];
+  const own = run.run, done = stepsTaken(run);
+  if (!own) return run.folder;
+  const part = done < own.steps ? `, ${count(done)} of ${count(own.steps)} steps` : '';
+  return `${own.kind}, addend ${own.version}, ${own.host}, ${dateWords(own.date)}${part}`;
 }
 
 function drawOne(run, group) {
@@ -1016,9 +1078,11 @@ function followColours(group) {
 function drawPage() {
   const runs = JSON.parse(document.getElementById('runs').textContent);
   nameRuns(runs);
+  runs.forEach(judgeProof);
   const group = new Group(allSteps(runs));
   document.title = `${runs.length === 1 ? runs[0].name : `${runs.length} runs`} – addend`;
-  document.getElementById('page').append(...(runs.length === 1 ? drawOne(runs[0], group) : drawMany(runs, group)).flat(Infinity).filter(Boolean));
+  const parts = runs.length === 1 ? drawOne(runs[0], group) : drawMany(runs, group);
+  filled(document.getElementById('page'), {}, parts);
   group.start();
   followColours(group);
 }
