@@ -63,9 +63,8 @@ static const struct argp argp = {
     .args_doc = "RECIPE",
     .doc =
         "Trains a recipe: starts its ranks on this machine, shows progress, and leaves metrics.jsonl, trace.json (open "
-        "it in "
-        "Perfetto), report.html and weights.safetensors in runs/NAME; with checkpoint.every in the recipe also "
-        "checkpoints, from which --resume goes on."
+        "it in Perfetto), run.json (what was run), report.html and weights.safetensors in runs/NAME; with "
+        "checkpoint.every in the recipe also checkpoints, from which --resume goes on."
         "\vExample: addend train recipes/gpt-text.yaml --set train.steps=100 --set checkpoint.every=20",
     .children = cli_recipe_children,
 };

@@ -105,9 +105,9 @@ AD_API AD_CHECKED ad_status ad_run_write_weights(ad_run *run, const char *path);
 AD_API AD_CHECKED ad_status ad_run_read_weights(ad_run *run, const char *path);
 
 /* `addend train`: runs all steps of a recipe on this rank; rank 0 writes FOLDER/metrics.jsonl, trace.json (all ranks'
- * events), report.html and weights.safetensors; checkpoints go to FOLDER/checkpoints, if the recipe asks for them.
- * While it runs it holds a lock on the folder (FOLDER/.lock): a second training there is refused with AD_IO. `progress`
- * is called on rank 0 after every step. */
+ * events), run.json (what is run, and where), report.html and weights.safetensors; checkpoints go to
+ * FOLDER/checkpoints, if the recipe asks for them. While it runs it holds a lock on the folder (FOLDER/.lock): a second
+ * training there is refused with AD_IO. `progress` is called on rank 0 after every step. */
 typedef struct ad_train_options {
   size_t size;        /* sizeof(ad_train_options) */
   const char *folder; /* made if it is not there; NULL: "runs/NAME" */

@@ -8,7 +8,8 @@
 #include "io/file.h"
 #include "io/json.h"
 
-enum { LINES_MAX = 20000, METRICS_BYTES_MAX = 1 << 30 };
+enum { LINES_MAX = 20000 };
+static const int64_t metrics_bytes_max = (int64_t)1 << 34;  // some ten million steps
 
 static ad_status no_memory(const char *folder) { return ad_fail(AD_MEMORY, "no memory for the report of %s", folder); }
 
@@ -62,7 +63,7 @@ static ad_status read_metrics(const char *folder, json_t *run) {
   char *path, *text = NULL;
   int64_t size;
   AD_TRY(ad_path_in(folder, "metrics.jsonl", &path));
-  ad_status status = access(path, F_OK) ? refuse(folder, path) : ad_file_read(path, METRICS_BYTES_MAX, &text, &size);
+  ad_status status = access(path, F_OK) ? refuse(folder, path) : ad_file_read(path, metrics_bytes_max, &text, &size);
   if (!status) status = put_metrics(text, folder, run);
   ad_release(text);
   ad_release(path);

@@ -1,5 +1,7 @@
 /* Training from the first step to the last: where it begins, the loop, when checkpoints are due, and what the first
  * rank writes. */
+#include "addend/report.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,7 +10,6 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
-#include "addend/report.h"
 #include "comm/agree.h"
 #include "io/file.h"
 #include "io/lock.h"
