@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "errors.h"
 #include "library.h"
 #include "machine.h"
 #include "memory.h"
@@ -83,16 +84,19 @@ static int wants(const bench_options *options, const char *op) {
   return options->op ? !strcmp(options->op, op) : !options->quick;
 }
 
+/* The first failure counts, but for a request to stop, which counts before any. */
+static void keep(ad_status *first, ad_status next) {
+  if (!*first || next == AD_INTERRUPTED) *first = next;
+}
+
 ad_status bench_run(const bench_options *options, char **out) {
   ad_status status = AD_OK;
   json_t *rows = json_array();
   json_t *document = json_pack("{so sf so}", "machine", bench_machine(), "copy_gbps", bench_copy_gbps(), "rows", rows);
   measure_cases(options, rows);
   if (wants(options, "startup")) status = measure_startup(rows);
-  if (wants(options, "memory") && status != AD_INTERRUPTED) {
-    ad_status measured = bench_measure_memory(options, rows);
-    if (!status || measured == AD_INTERRUPTED) status = measured;
-  }
+  if (wants(options, "errors") && status != AD_INTERRUPTED) keep(&status, bench_measure_errors(options, rows));
+  if (wants(options, "memory") && status != AD_INTERRUPTED) keep(&status, bench_measure_memory(options, rows));
   if (wants(options, "train_step") && status != AD_INTERRUPTED)
     json_object_set_new(document, "products", measure_products());
   *out = json_dumps(document, JSON_REAL_PRECISION(6) | JSON_COMPACT);
