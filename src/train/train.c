@@ -157,14 +157,7 @@ static ad_status finish(training *t) {
 /* -1: there is no checkpoint. The first rank looks, for all. */
 static ad_status find_newest(training *t, int64_t *out) {
   *out = ad_run_is_first(t->run) ? ad_checkpoint_newest(t->checkpoints) : -1;
-  ad_collective broadcast = {.op = AD_BROADCAST,
-                             .group = t->run->everyone,
-                             .in = out,
-                             .out = out,
-                             .count = 1,
-                             .dtype = AD_I64,
-                             .site = AD_HERE};
-  return ad_comm_run(t->run->comm, &broadcast);
+  return ad_share_first(t->run->comm, &t->run->everyone, out, 1, AD_HERE);
 }
 
 static void say_it_begins(const training *t) {
