@@ -7,7 +7,7 @@
 
 #include "command.h"
 
-static int own_errors = -1; /* where errors of a rank that does not speak would go */
+static int own_errors = -1; /* where errors of a rank that does not speak would go; -1: it speaks */
 
 static const char *rank_in_environment(void) {
   static const char *const names[] = {"ADDEND_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"};
@@ -16,10 +16,16 @@ static const char *rank_in_environment(void) {
   return "0";
 }
 
+void cli_log(void *context, ad_log_level level, const char *message) {
+  dprintf(own_errors >= 0 ? own_errors : STDERR_FILENO, "addend: %s%s\n", level == AD_LOG_WARNING ? "warning: " : "",
+          message);
+}
+
 void cli_let_first_rank_speak(void) {
   if (!ad_comm_launched() || atol(rank_in_environment()) == 0) return;
   own_errors = dup(STDERR_FILENO);
   if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr)) own_errors = -1;
+  ad_set_log(cli_log, NULL);
 }
 
 static void speak(void) {

@@ -218,11 +218,6 @@ static int train_as_rank(train_job *job, int json) {
   return result;
 }
 
-/* The library prints nothing by itself, and says by default only what it warns of. */
-static void tell(void *context, ad_log_level level, const char *message) {
-  fprintf(stderr, "addend: %s%s\n", level == AD_LOG_WARNING ? "warning: " : "", message);
-}
-
 static int train(const ad_recipe *recipe, const train_input *input) {
   char folder[512];
   snprintf(folder, sizeof folder, "runs/%s", recipe->name);
@@ -230,7 +225,7 @@ static int train(const ad_recipe *recipe, const train_input *input) {
   if (story == MAP_FAILED) return fprintf(stderr, "addend: no memory\n"), CLI_UNFINISHED;
   train_job job = {recipe, input->folder ? input->folder : folder, input->resume, input->force, input->overwrite,
                    story};
-  ad_set_log(tell, NULL);
+  ad_set_log(cli_log, NULL);
   int result = ad_comm_launched() ? train_as_rank(&job, input->recipe.json) : launch(&job, input->recipe.json);
   munmap(story, sizeof *story);
   return result;

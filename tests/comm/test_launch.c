@@ -373,6 +373,39 @@ static void a_stall_is_told_rank_by_rank(void **state) {
   munmap(s, sizeof *s);
 }
 
+static void take_down_work(void *context, ad_log_level level, const char *message) {
+  stall *s = context;
+  size_t length = strlen(s->words);
+  snprintf(s->words + length, sizeof s->words - length, "%s\n", message);
+  if (strstr(s->words, "rank 1 (")) atomic_store(&s->said, 1);
+}
+
+static int compute_until_said(ad_comm *comm, void *context) {
+  stall *s = context;
+  double start = rank_seconds();
+  CHECK_OK(sum_ranks(comm));
+  while (ad_comm_rank(comm) == 1 && !atomic_load(&s->said) && rank_seconds() - start < 3 * RANK_HANGS) continue;
+  CHECK_OK(sum_ranks(comm));
+  return 0;
+}
+
+static void a_rank_that_computes_is_no_alarm_but_told_after_a_minute(void **state) {
+  int waited = 0;
+  ad_launch_result result;
+  stall *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert_true(s != MAP_FAILED);
+  ad_set_log(take_down_work, s);
+  ad_status status = launch(3, compute_until_said, s, &result);
+  ad_set_log(NULL, NULL);
+  assert_int_equal(status, AD_OK);
+  assert_true(atomic_load(&s->said));
+  assert_int_equal(sscanf(s->words, "ranks wait for %d s already", &waited), 1);  // the first that was said
+  assert_true(waited >= 60);
+  assert_non_null(strstr(s->words, "s already, for ranks that compute; which rank is where:"));
+  assert_non_null(strstr(s->words, "computes outside of collectives; its last: all_reduce(sum) of 1 i32"));
+  munmap(s, sizeof *s);
+}
+
 // From here on the kernel seems to be one that has no pidfd_open.
 static void forbid_pidfd(void) {
   struct sock_filter filter[] = {
@@ -436,6 +469,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(ranks_that_go_on_after_an_error_are_ended, nothing_left),
       cmocka_unit_test_teardown(ranks_end_with_their_launcher, nothing_left),
       cmocka_unit_test_teardown(a_stall_is_told_rank_by_rank, nothing_left),
+      cmocka_unit_test_teardown(a_rank_that_computes_is_no_alarm_but_told_after_a_minute, nothing_left),
       cmocka_unit_test_teardown(ranks_are_watched_where_the_kernel_does_not_help, nothing_left),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
