@@ -41,8 +41,7 @@ int cli_failed(ad_status status);
 
 /* Where ad_comm_launched(): from now on only the first rank prints. */
 void cli_let_first_rank_speak(void);
-/* The log of a command that shows more than warnings, and of ranks that do not print: what the library says there is of
- * that rank, or of those that do not move. */
+/* The library's log. Ranks that do not print are heard too: what the library says on one, it says on that one only. */
 void cli_log(void *context, ad_log_level level, const char *message);
 /* Joins the ranks that the launcher started. Prints and returns an exit status if there are not as many as the recipe's
  * mesh has. */

@@ -25,7 +25,6 @@ void cli_let_first_rank_speak(void) {
   if (!ad_comm_launched() || atol(rank_in_environment()) == 0) return;
   own_errors = dup(STDERR_FILENO);
   if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr)) own_errors = -1;
-  ad_set_log(cli_log, NULL);
 }
 
 static void speak(void) {

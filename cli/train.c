@@ -225,7 +225,6 @@ static int train(const ad_recipe *recipe, const train_input *input) {
   if (story == MAP_FAILED) return fprintf(stderr, "addend: no memory\n"), CLI_UNFINISHED;
   train_job job = {recipe, input->folder ? input->folder : folder, input->resume, input->force, input->overwrite,
                    story};
-  ad_set_log(cli_log, NULL);
   int result = ad_comm_launched() ? train_as_rank(&job, input->recipe.json) : launch(&job, input->recipe.json);
   munmap(story, sizeof *story);
   return result;

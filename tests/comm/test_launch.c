@@ -63,6 +63,21 @@ static void the_failing_ranks_exit_status_is_reported(void **state) {
   assert_int_equal(result.status, AD_OK);
 }
 
+static int say_what_is_wrong(ad_comm *comm, void *cause) {
+  if (ad_comm_rank(comm) == 1) ad_comm_fail(comm, *(ad_status *)cause, "no such key");
+  return 1;
+}
+
+static void an_error_with_words_is_told_by_them_alone(void **state) {
+  ad_launch_result result;
+  ad_status cause = AD_SYSTEM;
+  assert_int_equal(launch(3, say_what_is_wrong, &cause, &result), AD_PEER_FAILED);
+  assert_string_equal(ad_last_error(), "rank 1: no such key");
+  cause = AD_INVALID;  // wrong on all ranks: who said it first does not matter
+  assert_int_equal(launch(3, say_what_is_wrong, &cause, &result), AD_PEER_FAILED);
+  assert_string_equal(ad_last_error(), "no such key");
+}
+
 static void wrong_options_are_refused(void **state) {
   ad_launch_result result;
   ad_launch_options options = {.size = sizeof options, .ranks = 0, .function = do_nothing};
@@ -353,6 +368,7 @@ static int stall_after_a_sum(ad_comm *comm, void *context) {
     raise(SIGSTOP);
   }
   for (int i = 0; ad_comm_rank(comm) == 2 && !atomic_load(&s->said) && i < 600; i++) usleep(100000);
+  if (ad_comm_rank(comm) == 2) kill(atomic_load(&s->pid), SIGCONT);  // where nothing was said
   CHECK_OK(sum_ranks(comm));
   return 0;
 }
@@ -457,6 +473,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(thirty_two_ranks_start_and_join, nothing_left),
       cmocka_unit_test_teardown(the_failing_ranks_exit_status_is_reported, nothing_left),
+      cmocka_unit_test_teardown(an_error_with_words_is_told_by_them_alone, nothing_left),
       cmocka_unit_test_teardown(wrong_options_are_refused, nothing_left),
       cmocka_unit_test_teardown(another_launchers_world_is_refused_by_name, nothing_left),
       cmocka_unit_test_teardown(a_rank_starts_no_world_of_its_own, nothing_left),
