@@ -160,7 +160,7 @@ static int is_at_work(const ad_watchdog *dog, uint32_t rank) {
 }
 
 static const char *doing(const ad_watchdog *dog, uint32_t rank, char state) {
-  return is_at_work(dog, rank) || state == 'R' ? "computes" : state == 'D' ? "waits for a device" : "sleeps";
+  return is_at_work(dog, rank) ? "computes" : state == 'D' ? "waits for a device" : "sleeps";
 }
 
 static void add_outside(const ad_watchdog *dog, uint32_t rank, shm_record *record, ad_text *text) {
@@ -285,12 +285,12 @@ static void look_at_work(ad_watchdog *dog, uint32_t rank, int64_t now) {
   shm_record *record = &ad_shm_records(dog->control)[rank];
   ad_watched *watched = &dog->ranks[rank];
   uint64_t movement = movement_of(record);
-  double computed = process_of(atomic_load(&record->pid)).computed, passed = 1e-9 * (double)(now - dog->looked_at);
+  process seen = process_of(atomic_load(&record->pid));
+  double share = (seen.computed - watched->computed) / (1e-9 * (double)(now - dog->looked_at));
   if (movement != watched->movement) dog->moved_at = now;
-  if (movement != watched->movement || computed - watched->computed >= 0.01 * WORK_PERCENT * passed)
-    watched->worked_at = now;
+  if (movement != watched->movement || seen.state == 'R' || share >= 0.01 * WORK_PERCENT) watched->worked_at = now;
   watched->movement = movement;
-  watched->computed = computed;
+  watched->computed = seen.computed;
 }
 
 static void look_at_wait(const ad_watchdog *dog, uint32_t rank, int64_t now) {
