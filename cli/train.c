@@ -64,8 +64,8 @@ static const struct argp argp = {
     .doc =
         "Trains a recipe: starts its ranks on this machine, shows progress, and leaves metrics.jsonl, trace.json (open "
         "it in "
-        "Perfetto), report.html and weights.safetensors in runs/NAME; with checkpoint.every in the recipe also "
-        "checkpoints, from which --resume goes on."
+        "Perfetto), report.html and weights.safetensors in runs/NAME; with checkpoint.every in the recipe, or when it "
+        "is stopped, also checkpoints, from which --resume goes on."
         "\vExample: addend train recipes/gpt-text.yaml --set train.steps=100 --set checkpoint.every=20",
     .children = cli_recipe_children,
 };
@@ -174,8 +174,7 @@ static int print_story(const train_job *job, int json) {
 static int print_stop(const train_job *job) {
   fprintf(stderr, "addend: interrupted: stopped on request after %lld of %lld steps; see %s/report.html\n",
           (long long)job->story->steps, (long long)job->recipe->train.steps, job->folder);
-  if (job->recipe->checkpoint.every)
-    fprintf(stderr, "addend: its checkpoint is in %s/checkpoints; --resume goes on from it\n", job->folder);
+  fprintf(stderr, "addend: its checkpoint is in %s/checkpoints; --resume goes on from it\n", job->folder);
   return CLI_UNFINISHED;
 }
 

@@ -102,9 +102,9 @@ AD_API AD_CHECKED ad_status ad_run_write_weights(ad_run *run, const char *path);
 AD_API AD_CHECKED ad_status ad_run_read_weights(ad_run *run, const char *path);
 
 /* `addend train`: runs all steps of a recipe on this rank; rank 0 writes FOLDER/metrics.jsonl, trace.json (all ranks'
- * events), report.html and weights.safetensors; checkpoints go to FOLDER/checkpoints, if the recipe asks for them.
- * While it runs it holds a lock on the folder (FOLDER/.lock): a second training there is refused with AD_IO. `progress`
- * is called on rank 0 after every step. */
+ * events), report.html and weights.safetensors; checkpoints go to FOLDER/checkpoints, if the recipe or a request asks
+ * for them. While it runs it holds a lock on the folder (FOLDER/.lock): a second training there is refused with AD_IO.
+ * `progress` is called on rank 0 after every step. */
 typedef struct ad_train_options {
   size_t size;        /* sizeof(ad_train_options) */
   const char *folder; /* made if it is not there; NULL: "runs/NAME" */
@@ -120,9 +120,9 @@ typedef struct ad_train_options {
  * an earlier one would be overwritten, is known before any rank starts. AD_IO, AD_INVALID. Local. */
 AD_API AD_CHECKED ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *options);
 AD_API AD_CHECKED ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_options *options);
-/* Asks the training of this process to stop: ad_train ends after the present step, on all ranks, with its files and, if
- * the recipe has any, a checkpoint written, and returns AD_INTERRUPTED. Safe in a signal handler; the library installs
- * none. */
+/* Asks the training of this process to stop: ad_train ends after the present step, on all ranks, with its files and a
+ * checkpoint written, also where the recipe has none, and returns AD_INTERRUPTED. Safe in a signal handler; the library
+ * installs none. */
 AD_API void ad_train_interrupt(void);
 /* Asks for a checkpoint after the present step, also where the recipe has none, and goes on. Safe as the above. */
 AD_API void ad_train_checkpoint(void);

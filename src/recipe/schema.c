@@ -78,7 +78,8 @@ static const ad_key common[] = {
              "shard"},
 
     {"checkpoint.every", AD_KEY_INTEGER, .offset = AT(checkpoint.every), .least = 0, .most = 4294967296.0,
-     .fallback = "0", .help = "steps between checkpoints; there is one at the end and on Ctrl-C too; 0: none"},
+     .fallback = "0",
+     .help = "steps between checkpoints; there is one at the end too; 0: only on a signal"},
     {"checkpoint.keep", AD_KEY_INTEGER, .offset = AT(checkpoint.keep), .least = 1, .most = 50, .fallback = "2",
      .help = "complete checkpoints that stay; older ones are removed"},
 };

@@ -24,7 +24,7 @@ typedef struct training {
   ad_run *run;
   ad_metrics metrics;            /* on the first rank */
   char *checkpoints;             /* their folder */
-  ad_checkpointer *checkpointer; /* NULL: the recipe asks for none */
+  ad_checkpointer *checkpointer; /* NULL: none was due yet, and the recipe asks for none */
   int64_t first_step;            /* steps taken before this training */
   int lock;                      /* on the folder; the first rank's */
 } training;
@@ -69,9 +69,8 @@ static ad_status make_checkpointer(training *t) {
 
 static int is_due(const training *t, int64_t taken) {
   const ad_recipe *recipe = t->run->recipe;
-  if (t->run->asked_to_save) return 1;
-  return recipe->checkpoint.every &&
-         (taken % recipe->checkpoint.every == 0 || taken >= recipe->train.steps || t->run->interrupted);
+  if (t->run->asked_to_save || t->run->interrupted) return 1;
+  return recipe->checkpoint.every && (taken % recipe->checkpoint.every == 0 || taken >= recipe->train.steps);
 }
 
 // Also after the last step, whichever it is.
