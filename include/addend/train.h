@@ -97,8 +97,12 @@ AD_API AD_CHECKED ad_status ad_run_load(ad_run *run, const char *folder, int64_t
 /* Writes whole parameters, by their names and in their storage dtype, as one safetensors file on the first rank, which
  * needs memory for the largest of them. Collective. A file of that name is replaced when the new one is on disk. */
 AD_API AD_CHECKED ad_status ad_run_write_weights(ad_run *run, const char *path);
-/* Reads such a file from anywhere into this rank's parts; dtypes are converted. AD_INVALID names tensors that are
- * missing, left over, of another shape or no floats; the values are then unchanged. Local. */
+/* Reads such a file from anywhere into this rank's parts; dtypes are converted. A path that ends in ".json" is that of
+ * an index of several files beside it, as Hugging Face shards weights: {"weight_map": {"head.weight":
+ * "model-1.safetensors",
+ * ...}}. AD_INVALID names tensors that are missing, left over, of another shape or no floats, and what an index and its
+ * files say differently; the values are then unchanged. Whether numbers are finite is asked by ad_recipe_read. Local.
+ */
 AD_API AD_CHECKED ad_status ad_run_read_weights(ad_run *run, const char *path);
 
 /* `addend train`: runs all steps of a recipe on this rank; rank 0 writes FOLDER/metrics.jsonl, trace.json (all ranks'

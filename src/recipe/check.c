@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "addend/safetensors.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "recipe/contract.h"
 #include "recipe/name.h"
 #include "recipe/reading.h"
+#include "recipe/weights.h"
 
 enum { PATH_SIZE = 256, NAME_SIZE = 256 };
 
@@ -249,20 +249,9 @@ ad_status ad_reading_check(ad_reading *r) {
   return check_meshes(r);
 }
 
-static void check_weights(ad_reading *r) {
-  const char *path = r->recipe->weights;
-  ad_safetensors *file;
-  if (!path || !ARE_READ(r, "model.weights")) return;
-  ad_status status = ad_safetensors_open(path, &file);
-  if (!status)
-    ad_safetensors_close(file);
-  else
-    complain(r, "model.weights", status, ad_last_error());
-}
-
 void ad_reading_check_files(ad_reading *r) {
   const ad_program_kind *program = r->recipe->program;
   ad_complaints to = complaints_of(r);
-  check_weights(r);
+  if (r->recipe->weights && ARE_READ(r, "model.weights")) ad_recipe_check_weights(r->recipe, !r->errors.status, &to);
   if (program && program->check_files) program->check_files(r->recipe->options, &to);
 }
