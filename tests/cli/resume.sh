@@ -72,6 +72,9 @@ cp -r straight replaced && echo kept >replaced/notes && touch replaced/check.jso
 train -o replaced --overwrite --set train.steps=3 --set checkpoint.every=0 || fail "--overwrite"
 [ "$(wc -l <replaced/metrics.jsonl)" -eq 3 ] && [ ! -e replaced/checkpoints ] || fail "the earlier run is gone"
 [ -e replaced/notes ] && [ -e replaced/check.json ] || fail "other files stay"
+cp -r straight gone # by a run that comes to no results of its own
+exits_with 3 train -o gone --overwrite --set train.steps=100 --set train.lr=100 --set train.weight_decay=1000 --set train.warmup=0 --set train.clip=0
+[ ! -e gone/weights.safetensors ] && [ ! -e gone/report.html ] && [ ! -e gone/trace.json ] || fail "the earlier results are gone"
 exits_with 2 train -o replaced --overwrite --resume
 grep -q "give one of them" err || fail "--resume or --overwrite"
 # A run that died between its last checkpoint and its weights is finished; one that is finished stays as it is.
