@@ -3,13 +3,14 @@
 #include "bench.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "errors.h"
 #include "library.h"
 #include "machine.h"
 #include "memory.h"
 #include "rounds.h"
+#include "row.h"
 
 enum { CASES_MAX = 512, STARTUP_RANKS = 32, STARTUP_TRIES = 5 };
 
@@ -56,11 +57,6 @@ static void measure_cases(const bench_options *options, json_t *rows) {
   tell(options, "done", count, count);
 }
 
-static int compare(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 static ad_status measure_startup(json_t *rows) {
   double seconds[STARTUP_TRIES];
   for (int i = 0; i < STARTUP_TRIES; i++) {
@@ -69,12 +65,8 @@ static ad_status measure_startup(json_t *rows) {
     fprintf(stderr, "addend bench: startup, %d ranks: %s\n", STARTUP_RANKS, ad_last_error());
     return status;
   }
-  qsort(seconds, STARTUP_TRIES, sizeof *seconds, compare);
-  json_array_append_new(
-      rows, json_pack("{ss ss ss si si ss ss sb sf sf sf si sn sn s{}}", "op", "startup", "dtype", "", "storage", "",
-                      "bytes", 0, "ranks", STARTUP_RANKS, "engine", "shm", "memory", "comm", "in_place", 0,
-                      "seconds_median", seconds[STARTUP_TRIES / 2], "seconds_min", seconds[0], "seconds_max",
-                      seconds[STARTUP_TRIES - 1], "rounds", STARTUP_TRIES, "floor_seconds", "floor_ratio", "peers"));
+  bench_task task = {.op = "startup", .memory = "comm"};
+  json_array_append_new(rows, bench_row(&task, STARTUP_RANKS, seconds, STARTUP_TRIES));
   return AD_OK;
 }
 
@@ -92,16 +84,19 @@ static int wants(const bench_options *options, const char *op) {
   return options->op ? !strcmp(options->op, op) : !options->quick;
 }
 
+/* The first failure counts, but for a request to stop, which counts before any. */
+static void keep(ad_status *first, ad_status next) {
+  if (!*first || next == AD_INTERRUPTED) *first = next;
+}
+
 ad_status bench_run(const bench_options *options, char **out) {
   ad_status status = AD_OK;
   json_t *rows = json_array();
   json_t *document = json_pack("{so sf so}", "machine", bench_machine(), "copy_gbps", bench_copy_gbps(), "rows", rows);
   measure_cases(options, rows);
   if (wants(options, "startup")) status = measure_startup(rows);
-  if (wants(options, "memory") && status != AD_INTERRUPTED) {
-    ad_status measured = bench_measure_memory(options, rows);
-    if (!status || measured == AD_INTERRUPTED) status = measured;
-  }
+  if (wants(options, "errors") && status != AD_INTERRUPTED) keep(&status, bench_measure_errors(options, rows));
+  if (wants(options, "memory") && status != AD_INTERRUPTED) keep(&status, bench_measure_memory(options, rows));
   if (wants(options, "train_step") && status != AD_INTERRUPTED)
     json_object_set_new(document, "products", measure_products());
   *out = json_dumps(document, JSON_REAL_PRECISION(6) | JSON_COMPACT);

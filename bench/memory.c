@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "library.h"
+#include "row.h"
 
 enum { STEPS = 4, BATCH = 8, SEQ = 32, FOLDER_BYTES = 256 };
 
@@ -181,23 +182,15 @@ static ad_status plan(const ad_recipe *recipe, planned_memory *out, own_words wh
 
 /* ---- rows ---- */
 
-static int compare(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 /* 0: the kernel does not say. */
 static json_t *bytes_or_null(int64_t bytes) { return bytes ? json_integer(bytes) : json_null(); }
 
 static json_t *row_of(const memory_case *c, const planned_memory *planned, held_memory *held) {
-  char storage[BENCH_WORD];
-  snprintf(storage, sizeof storage, "zero%d", c->zero);
-  qsort(held->seconds, STEPS, sizeof *held->seconds, compare);
-  json_t *row = json_pack("{ss ss ss sI si ss ss sb sf sf sf si sn sn s{}}", "op", "memory", "dtype", c->dtype,
-                          "storage", storage, "bytes", planned->numel * (json_int_t)bench_element(c->dtype), "ranks",
-                          c->ranks, "engine", "shm", "memory", "comm", "in_place", 1, "seconds_median",
-                          held->seconds[STEPS / 2], "seconds_min", held->seconds[0], "seconds_max",
-                          held->seconds[STEPS - 1], "rounds", STEPS, "floor_seconds", "floor_ratio", "peers");
+  bench_task task = {.op = "memory", .memory = "comm", .in_place = 1};
+  snprintf(task.dtype, sizeof task.dtype, "%s", c->dtype);
+  snprintf(task.storage, sizeof task.storage, "zero%d", c->zero);
+  task.bytes = (size_t)planned->numel * bench_element(c->dtype);
+  json_t *row = bench_row(&task, c->ranks, held->seconds, STEPS);
   json_object_set_new(row, "mesh", json_string(c->mesh));
   json_object_set_new(row, "numel", json_integer(planned->numel));
   json_object_set_new(row, "microbatches", json_integer(c->microbatches));

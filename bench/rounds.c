@@ -2,8 +2,9 @@
 #include "rounds.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "row.h"
 
 enum { ROUNDS = 9, QUICK_ROUNDS = 3, ENTRIES_MAX = BENCH_KINDS_MAX + 1, ITERATIONS_MAX = 5000 };
 static const double TURN_SECONDS = 0.05, QUICK_TURN_SECONDS = 0.01, PATIENCE = 60;
@@ -67,15 +68,10 @@ static void take_turns(turns *t) {
   }
 }
 
-static int compare(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 static void sort_out(turns *t) {
   for (int i = 0; i < t->count; i++) {
     entry *e = &t->entries[i];
-    qsort(e->seconds, (size_t)e->rounds, sizeof *e->seconds, compare);
+    bench_sort(e->seconds, e->rounds);
     if (e->rounds) e->median = e->seconds[e->rounds / 2];
   }
 }
@@ -105,13 +101,9 @@ static void add_peers(const turns *t, json_t *row) {
   json_object_set_new(row, "peer_settings", settings);
 }
 
-static json_t *row_of(const turns *t, const bench_case *measured, const entry *own) {
+static json_t *row_of(const turns *t, const bench_case *measured, entry *own) {
   const entry *floor = best(t, "floor");
-  json_t *row =
-      json_pack("{ss ss ss sI si ss ss sb sf sf sf si}", "op", own->task.op, "dtype", own->task.dtype, "storage",
-                own->task.storage, "bytes", (json_int_t)own->task.bytes, "ranks", measured->ranks, "engine", "shm",
-                "memory", own->task.memory, "in_place", own->task.in_place, "seconds_median", own->median,
-                "seconds_min", own->seconds[0], "seconds_max", own->seconds[own->rounds - 1], "rounds", own->rounds);
+  json_t *row = bench_row(&own->task, measured->ranks, own->seconds, own->rounds);
   json_object_set_new(row, "floor_seconds", number(floor));
   json_object_set_new(row, "floor_ratio", floor ? json_real(own->median / floor->median) : json_null());
   if (measured->duty == BENCH_TRAINING)

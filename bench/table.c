@@ -79,7 +79,9 @@ static void print_products(FILE *to, const json_t *products) {
           100 * share, rate, own, 100 * rate / own);
 }
 
-static int is_memory(const json_t *row) { return json_object_get(row, "planned_rank_bytes") != NULL; }
+static int is_of(const json_t *row, const char *op) {
+  return !strcmp(json_string_value(json_object_get(row, "op")), op);
+}
 
 /* What is planned, what is held, and by how much they differ. */
 static void print_bytes_held(FILE *to, const json_t *row, const char *planned_key, const char *held_key) {
@@ -92,32 +94,52 @@ static void print_bytes_held(FILE *to, const json_t *row, const char *planned_ke
     fprintf(to, " %9s %10s", "-", "-");
 }
 
-static void print_memory(FILE *to, const json_t *rows) {
-  size_t i;
-  json_t *row;
+static void print_memory_head(FILE *to) {
   fprintf(to, "memory of ranks that train, MiB\n%-26s %-7s %-5s %-10s %11s %9s %10s %11s %9s %10s\n", "mesh", "storage",
           "dtype", "checkpoint", "rank: plan", "held", "differs", "node: plan", "held", "differs");
-  json_array_foreach((json_t *)(size_t)rows, i, row) {
-    if (!is_memory(row)) continue;
-    fprintf(to, "%-26s %-7s %-5s %-10s", json_string_value(json_object_get(row, "mesh")),
-            json_string_value(json_object_get(row, "storage")), json_string_value(json_object_get(row, "dtype")),
-            json_is_true(json_object_get(row, "checkpoint")) ? "each step" : "-");
-    print_bytes_held(to, row, "planned_rank_bytes", "pss_rank_bytes");
-    print_bytes_held(to, row, "planned_node_bytes", "pss_node_bytes");
-    fprintf(to, "\n");
-  }
 }
 
-/* Memory comes last. */
+static void print_memory(FILE *to, const json_t *row) {
+  fprintf(to, "%-26s %-7s %-5s %-10s", json_string_value(json_object_get(row, "mesh")),
+          json_string_value(json_object_get(row, "storage")), json_string_value(json_object_get(row, "dtype")),
+          json_is_true(json_object_get(row, "checkpoint")) ? "each step" : "-");
+  print_bytes_held(to, row, "planned_rank_bytes", "pss_rank_bytes");
+  print_bytes_held(to, row, "planned_node_bytes", "pss_node_bytes");
+  fprintf(to, "\n");
+}
+
+static void print_error_head(FILE *to) {
+  fprintf(to, "from a rank's mistake until every other rank has the error\n%-10s %5s %6s %9s %9s\n", "mistake", "ranks",
+          "trials", "median", "worst");
+}
+
+static void print_error(FILE *to, const json_t *row) {
+  char median[32], worst[32];
+  print_seconds(median, sizeof median, json_number_value(json_object_get(row, "seconds_median")));
+  print_seconds(worst, sizeof worst, json_number_value(json_object_get(row, "seconds_max")));
+  fprintf(to, "%-10s %5lld %6lld %9s %9s\n", json_string_value(json_object_get(row, "mistake")),
+          json_integer_value(json_object_get(row, "ranks")), json_integer_value(json_object_get(row, "rounds")), median,
+          worst);
+}
+
+/* Times come first; errors and memory have columns of their own, below heads of their own. */
 static void print_rows(FILE *to, const json_t *rows) {
   size_t i;
   json_t *row;
-  const json_t *first = json_array_get(rows, 0), *last = json_array_get(rows, json_array_size(rows) - 1);
-  if (first && !is_memory(first)) print_head(to, json_object_get(first, "peers"));
+  int errors = 0, memory = 0;
+  const json_t *first = json_array_get(rows, 0);
+  if (first && !is_of(first, "errors") && !is_of(first, "memory")) print_head(to, json_object_get(first, "peers"));
   json_array_foreach((json_t *)(size_t)rows, i, row) {
-    if (!is_memory(row)) print_row(to, row);
+    if (is_of(row, "errors")) {
+      if (!errors++) print_error_head(to);
+      print_error(to, row);
+    } else if (is_of(row, "memory")) {
+      if (!memory++) print_memory_head(to);
+      print_memory(to, row);
+    } else {
+      print_row(to, row);
+    }
   }
-  if (last && is_memory(last)) print_memory(to, rows);
 }
 
 static void print_document(FILE *to, const json_t *document) {

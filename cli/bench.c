@@ -15,7 +15,7 @@ static const struct argp_option options[] = {
     {"quick", KEY_QUICK, NULL, 0, "Collectives up to 1 MiB, the rest on a model of 43 MB; 2 ranks, few rounds", 0},
     {"op", KEY_OP, "NAME", 0,
      "Only this one: all_reduce, reduce_scatter, all_gather, reducer, copy_in, sharded_step, update, train_step, "
-     "startup or memory",
+     "startup, errors or memory",
      0},
     {"ranks", KEY_RANKS, "LIST", 0, "Numbers of ranks, for example 2,4,8", 0},
     {"largest", KEY_LARGEST, "BYTES", 0, "Leave out larger sizes", 0},
@@ -84,8 +84,8 @@ static const struct argp argp = {
         "Measures collectives, the reducer, sharded and training steps against a bare program that moves the same "
         "bytes, and with --peers against every peer that is installed: Open MPI, MPICH, gloo, PyTorch DDP and FSDP, "
         "and this library's own engine mpi under either MPI. All take turns in one run. `memory` trains, and compares "
-        "what "
-        "ranks hold with what `addend plan` says."
+        "what ranks hold with what `addend plan` says. `errors` lets one rank make a mistake (another call than the "
+        "others', its death, a circle of waits), and times how soon every other rank has the error."
         "\vExample: addend bench --peers --op all_reduce --ranks 2\n"
         "$ADDEND_PEER_PYTHON names a python3 that has torch; $ADDEND_PEERS the folder of the peers' programs, if not "
         "`peers` beside this program.",

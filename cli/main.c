@@ -90,6 +90,7 @@ int main(int argc, char **argv) {
   signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of the call that writes it */
   signal(SIGPIPE, SIG_IGN); /* a reader that has enough (head -1) is no error; see cli_print */
   cli_let_first_rank_speak();
+  ad_set_log(cli_log, NULL);
   if (argc < 2) return print_help(stderr), CLI_WRONG_CALL;
   if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
     return print_help(stdout), cli_print("");

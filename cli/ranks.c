@@ -7,13 +7,18 @@
 
 #include "command.h"
 
-static int own_errors = -1; /* where errors of a rank that does not speak would go */
+static int own_errors = -1; /* where errors of a rank that does not speak would go; -1: it speaks */
 
 static const char *rank_in_environment(void) {
   static const char *const names[] = {"ADDEND_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (getenv(names[i])) return getenv(names[i]);
   return "0";
+}
+
+void cli_log(void *context, ad_log_level level, const char *message) {
+  dprintf(own_errors >= 0 ? own_errors : STDERR_FILENO, "addend: %s%s\n", level == AD_LOG_WARNING ? "warning: " : "",
+          message);
 }
 
 void cli_let_first_rank_speak(void) {

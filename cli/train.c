@@ -64,7 +64,7 @@ static const struct argp argp = {
     .doc =
         "Trains a recipe: starts its ranks on this machine, shows progress, and leaves metrics.jsonl, trace.json (open "
         "it in Perfetto), run.json (what was run), report.html and weights.safetensors in runs/NAME; with "
-        "checkpoint.every in the recipe also checkpoints, from which --resume goes on."
+        "checkpoint.every in the recipe, or when it is stopped, also checkpoints, from which --resume goes on."
         "\vExample: addend train recipes/gpt-text.yaml --set train.steps=100 --set checkpoint.every=20",
     .children = cli_recipe_children,
 };
@@ -173,8 +173,7 @@ static int print_story(const train_job *job, int json) {
 static int print_stop(const train_job *job) {
   fprintf(stderr, "addend: interrupted: stopped on request after %lld of %lld steps; see %s/report.html\n",
           (long long)job->story->steps, (long long)job->recipe->train.steps, job->folder);
-  if (job->recipe->checkpoint.every)
-    fprintf(stderr, "addend: its checkpoint is in %s/checkpoints; --resume goes on from it\n", job->folder);
+  fprintf(stderr, "addend: its checkpoint is in %s/checkpoints; --resume goes on from it\n", job->folder);
   return CLI_UNFINISHED;
 }
 
@@ -217,11 +216,6 @@ static int train_as_rank(train_job *job, int json) {
   return result;
 }
 
-/* The library prints nothing by itself, and says by default only what it warns of. */
-static void tell(void *context, ad_log_level level, const char *message) {
-  fprintf(stderr, "addend: %s%s\n", level == AD_LOG_WARNING ? "warning: " : "", message);
-}
-
 static int train(const ad_recipe *recipe, const train_input *input) {
   char folder[512];
   snprintf(folder, sizeof folder, "runs/%s", recipe->name);
@@ -229,7 +223,6 @@ static int train(const ad_recipe *recipe, const train_input *input) {
   if (story == MAP_FAILED) return fprintf(stderr, "addend: no memory\n"), CLI_UNFINISHED;
   train_job job = {recipe, input->folder ? input->folder : folder, input->resume, input->force, input->overwrite,
                    story};
-  ad_set_log(tell, NULL);
   int result = ad_comm_launched() ? train_as_rank(&job, input->recipe.json) : launch(&job, input->recipe.json);
   munmap(story, sizeof *story);
   return result;

@@ -23,8 +23,9 @@ extern "C" {
  *                from 0: (a, b) becomes (a cos - b sin, a sin + b cos)
  *   mlp(x)       = (silu(x gate) * (x up)) down (SwiGLU)
  *
- * Matrices are [in, out], a row vector times a matrix: PyTorch's Linear keeps the transpose. Names, shapes, and the
- * deviation of the initial values, which are normal around 0:
+ * Matrices are [in, out], a row vector times a matrix: PyTorch's Linear keeps the transpose, and a square one that was
+ * not turned fits unnoticed. Weights that a recipe names (model.weights) have exactly these tensors, no other. Names,
+ * shapes, and the deviation of the initial values, which are normal around 0:
  *
  *   embedding.weight                     [256, d_model]         1 / sqrt(d_model)
  *   blocks.i.norm.attn, .norm.mlp        [d_model]              all 1

@@ -28,8 +28,8 @@ typedef struct ad_recipe {
   char *kind;                     /* model.kind */
   const ad_program_kind *program; /* of that name */
   void *options;                  /* the program's: program->options_size bytes */
-  char *weights;                  /* model.weights: safetensors file of initial values; NULL: drawn from the seed */
-  ad_recipe_mesh *meshes;         /* one for each module of the program, in its order */
+  char *weights; /* model.weights: path of initial values, see ad_run_read_weights; NULL: drawn from the seed */
+  ad_recipe_mesh *meshes; /* one for each module of the program, in its order */
   size_t mesh_count;
   struct {
     ad_contract contract; /* zero fields: defaults of the contract */
@@ -58,7 +58,8 @@ typedef struct ad_recipe {
   size_t given_count;
 } ad_recipe;
 
-/* Reads `path`, applies `sets` ("PATH=VALUE", --set) in order, checks everything. On AD_INVALID or AD_IO
+/* Reads `path`, applies `sets` ("PATH=VALUE", --set) in order, checks everything: also that the text is there, and that
+ * model.weights has every parameter in its shape, finite, which reads those files once. On AD_INVALID or AD_IO
  * ad_last_error() holds all messages, one a line: "gpt.yaml:7: train.microbatches: must be at least 1, is 0". */
 AD_API AD_CHECKED ad_status ad_recipe_read(const char *path, const char *const *sets, size_t set_count,
                                            ad_recipe **out);

@@ -100,14 +100,18 @@ AD_API AD_CHECKED ad_status ad_run_load(ad_run *run, const char *folder, int64_t
 /* Writes whole parameters, by their names and in their storage dtype, as one safetensors file on the first rank, which
  * needs memory for the largest of them. Collective. A file of that name is replaced when the new one is on disk. */
 AD_API AD_CHECKED ad_status ad_run_write_weights(ad_run *run, const char *path);
-/* Reads such a file from anywhere into this rank's parts; dtypes are converted. AD_INVALID names tensors that are
- * missing, left over, of another shape or no floats; the values are then unchanged. Local. */
+/* Reads such a file from anywhere into this rank's parts; dtypes are converted. A path that ends in ".json" is that of
+ * an index of several files beside it, as Hugging Face shards weights: {"weight_map": {"head.weight":
+ * "model-1.safetensors",
+ * ...}}. AD_INVALID names tensors that are missing, left over, of another shape or no floats, and what an index and its
+ * files say differently; the values are then unchanged. Whether numbers are finite is asked by ad_recipe_read. Local.
+ */
 AD_API AD_CHECKED ad_status ad_run_read_weights(ad_run *run, const char *path);
 
 /* `addend train`: runs all steps of a recipe on this rank; rank 0 writes FOLDER/metrics.jsonl, trace.json (all ranks'
  * events), run.json (what is run, and where), report.html and weights.safetensors; checkpoints go to
- * FOLDER/checkpoints, if the recipe asks for them. While it runs it holds a lock on the folder (FOLDER/.lock): a second
- * training there is refused with AD_IO. `progress` is called on rank 0 after every step. */
+ * FOLDER/checkpoints, if the recipe or a request asks for them. While it runs it holds a lock on the folder
+ * (FOLDER/.lock): a second training there is refused with AD_IO. `progress` is called on rank 0 after every step. */
 typedef struct ad_train_options {
   size_t size;        /* sizeof(ad_train_options) */
   const char *folder; /* made if it is not there; NULL: "runs/NAME" */
@@ -123,9 +127,9 @@ typedef struct ad_train_options {
  * an earlier one would be overwritten, is known before any rank starts. AD_IO, AD_INVALID. Local. */
 AD_API AD_CHECKED ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *options);
 AD_API AD_CHECKED ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_options *options);
-/* Asks the training of this process to stop: ad_train ends after the present step, on all ranks, with its files and, if
- * the recipe has any, a checkpoint written, and returns AD_INTERRUPTED. Safe in a signal handler; the library installs
- * none. */
+/* Asks the training of this process to stop: ad_train ends after the present step, on all ranks, with its files and a
+ * checkpoint written, also where the recipe has none, and returns AD_INTERRUPTED. Safe in a signal handler; the library
+ * installs none. */
 AD_API void ad_train_interrupt(void);
 /* Asks for a checkpoint after the present step, also where the recipe has none, and goes on. Safe as the above. */
 AD_API void ad_train_checkpoint(void);

@@ -9,6 +9,8 @@ static inline int ad_comm_is_dry(const ad_comm *comm) { return !strcmp(ad_comm_e
 static inline ad_group ad_array_group(const ad_comm *comm, const ad_array *array, ad_axes axes) {
   return ad_mesh_group(array->layout.mesh, axes, ad_comm_rank(comm));
 }
+/* Where the next piece of one block of scratch memory begins: whole cache lines. */
+static inline size_t ad_padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 /* Of this rank's part, as the layout and, of a packed array, the segments give it. */
 ad_shape ad_array_local_shape(const ad_comm *comm, const ad_array *array);
 /* AD_INVALID if the rank is not on the array's mesh, if its local part is not the one that its layout gives, or if an

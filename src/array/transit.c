@@ -54,8 +54,6 @@ static int are_runs(const transfer *work, void (*region_of)(const transfer *, in
   return 1;
 }
 
-static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 /* Takes scratch memory for counts and, where `packs` allows it, for packed blocks. */
 static ad_status take_scratch(transfer *work, int packs, const char *site) {
   int pack_send = sends_blocks(work) && !are_runs(work, send_region, &work->in_part);
@@ -66,9 +64,9 @@ static ad_status take_scratch(transfer *work, int packs, const char *site) {
                    "%s: post: the blocks are no runs of the buffer, which only a cut of dimension 0 gives; use move",
                    site);
   }
-  size_t counts = padded((size_t)work->members * sizeof(size_t));
-  size_t send = pack_send ? padded(ad_array_bytes(work->in)) : 0;
-  size_t receive = pack_receive ? padded(ad_array_bytes(work->out)) : 0;
+  size_t counts = ad_padded((size_t)work->members * sizeof(size_t));
+  size_t send = pack_send ? ad_padded(ad_array_bytes(work->in)) : 0;
+  size_t receive = pack_receive ? ad_padded(ad_array_bytes(work->out)) : 0;
   void *scratch;
   AD_TRY(ad_comm_scratch(work->comm, 2 * counts + send + receive, &scratch));
   char *at = scratch;

@@ -61,8 +61,6 @@ static ad_status gather_parts(ad_comm *comm, const ad_array *in, const ad_group 
   return AD_OK;
 }
 
-static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 ad_status ad_array_whole(ad_comm *comm, const ad_array *in, const char *site, ad_array *out) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(comm, in, out);
@@ -74,9 +72,9 @@ ad_status ad_array_whole(ad_comm *comm, const ad_array *in, const char *site, ad
   whole.data = out->data;
   if (!ad_comm_is_dry(comm)) {
     ad_group group = ad_array_group(comm, in, ad_layout_cut_axes(&in->layout));
-    size_t counts = padded((size_t)ad_group_size(&group) * sizeof(size_t)), local = padded(ad_array_bytes(in));
+    size_t counts = ad_padded((size_t)ad_group_size(&group) * sizeof(size_t)), local = ad_padded(ad_array_bytes(in));
     void *memory;
-    AD_TRY(ad_comm_alloc(comm, counts + local + padded(ad_array_bytes(&whole)), &memory));
+    AD_TRY(ad_comm_alloc(comm, counts + local + ad_padded(ad_array_bytes(&whole)), &memory));
     char *parts = (char *)memory + counts;
     ad_status status = gather_parts(comm, in, &group, memory, parts, parts + local, site, out->data);
     ad_comm_free(comm, memory);

@@ -9,12 +9,28 @@ ad_text ad_text_on(char *buffer, size_t size) {
   return (ad_text){buffer, size, 0};
 }
 
-void ad_text_add(ad_text *text, const char *format, ...) {
+static void add(ad_text *text, const char *format, va_list arguments) {
   size_t room = text->size - text->used;
-  va_list arguments;
-  va_start(arguments, format);
   int length = vsnprintf(text->data + text->used, room, format, arguments);
-  va_end(arguments);
   if (length < 0 || !room) return;
   text->used += (size_t)length < room ? (size_t)length : room - 1;
+}
+
+void ad_text_add(ad_text *text, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  add(text, format, arguments);
+  va_end(arguments);
+}
+
+void ad_text_list(ad_text *text, size_t *count, const char *what, const char *format, ...) {
+  va_list arguments;
+  if (++*count > AD_LISTED) {
+    if (*count == AD_LISTED + 1) ad_text_add(text, ", ...");
+    return;
+  }
+  ad_text_add(text, "%s", *count == 1 ? what : ", ");
+  va_start(arguments, format);
+  add(text, format, arguments);
+  va_end(arguments);
 }

@@ -12,4 +12,9 @@ typedef struct ad_text {
 ad_text ad_text_on(char *buffer, size_t size);
 void ad_text_add(ad_text *text, const char *format, ...) AD_PRINTF(2, 3);
 
+/* Adds one item of a list: `what` stands before the first, ", " before the others, and "..." for those after AD_LISTED.
+ * *count, which starts at 0, is how many were added. */
+enum { AD_LISTED = 5 };
+void ad_text_list(ad_text *text, size_t *count, const char *what, const char *format, ...) AD_PRINTF(4, 5);
+
 #endif

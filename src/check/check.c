@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "check/document.h"
+#include "comm/agree.h"
 #include "io/file.h"
 
 enum { USUAL_STEPS = 2 };
@@ -124,19 +125,13 @@ ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int
 /* ---- on ranks that are there already ---- */
 
 // Rank 0 has the numbers; its verdict becomes everyone's.
-static ad_status share_verdict(ad_comm *comm, int32_t *verdict) {
+static ad_status share_verdict(ad_comm *comm, int64_t *verdict) {
   char text[48];
   ad_mesh *world;
   snprintf(text, sizeof text, "dp_shard=%lld", (long long)ad_comm_size(comm));
   AD_TRY(ad_mesh_create(text, &world));
-  ad_collective broadcast = {.op = AD_BROADCAST,
-                             .group = ad_mesh_group(world, AD_AXES_ALL, ad_comm_rank(comm)),
-                             .in = verdict,
-                             .out = verdict,
-                             .count = 1,
-                             .dtype = AD_I32,
-                             .site = AD_HERE};
-  ad_status status = ad_comm_run(comm, &broadcast);
+  ad_group everyone = ad_mesh_group(world, AD_AXES_ALL, ad_comm_rank(comm));
+  ad_status status = ad_share_first(comm, &everyone, verdict, 1, AD_HERE);
   ad_mesh_destroy(world);
   return status;
 }
@@ -156,11 +151,11 @@ static ad_status check_here(ad_comm *comm, const ad_proof_job *job, ad_proof *ow
   ad_proof_job second = job_of(job->recipe, &under, own, 1);
   AD_TRY(ad_prove(comm, job));
   if (own) AD_TRY(ad_prove(comm, &second));
-  int32_t verdict = ad_findings_hold(&findings);
+  int64_t verdict = ad_findings_hold(&findings);
   AD_TRY(share_verdict(comm, &verdict));
   findings.seconds = ad_seconds() - start;
   if (ad_comm_rank(comm) == 0) AD_TRY(print_document(&findings, &text));
-  *holds = verdict;
+  *holds = verdict != 0;
   *json = text;
   return AD_OK;
 }

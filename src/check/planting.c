@@ -15,15 +15,12 @@
 #include "check/plants.h"
 #include "tensor/tape.h"
 
-static const struct {
-  const char *name, *words;
-} operators[] = {
-#define OPERATOR_TEXT(code, name, words) {name, words},
-    AD_OPERATOR_LIST(OPERATOR_TEXT)
-#undef OPERATOR_TEXT
+static const char *const operator_names[] = {
+#define OPERATOR_NAME(code, name) name,
+    AD_OPERATOR_LIST(OPERATOR_NAME)
+#undef OPERATOR_NAME
 };
-const char *ad_operator_name(ad_operator operator_) { return operators[operator_].name; }
-const char *ad_operator_words(ad_operator operator_) { return operators[operator_].words; }
+const char *ad_operator_name(ad_operator operator_) { return operator_names[operator_]; }
 
 const char *ad_place_print(const ad_place *place, char *buffer, size_t size) {
   char axes[96], number[24] = "";

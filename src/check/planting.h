@@ -6,25 +6,24 @@
 #include "array/transit.h"
 
 /* What is done to a transition. */
-#define AD_OPERATOR_LIST(X)                                                                                   \
-  X(LEFT_OUT, "left_out", "not done")                                                                         \
-  X(DOUBLED, "doubled", "done twice")                                                                         \
-  X(AVERAGED, "averaged", "divided by the ranks of its group")                                                \
-  X(MORE_AXES, "more_axes", "done over one axis more")                                                        \
-  X(FEWER_AXES, "fewer_axes", "done over one axis fewer")                                                     \
-  X(OTHER_GROUP, "other_group", "done over other ranks: groups sheared along another axis, of the same size") \
-  X(BACKWARD_IDENTITY, "backward_identity", "its backward hands the gradient on as it is")                    \
-  X(BACKWARD_LOCAL, "backward_local", "its backward takes the own part, with zeros elsewhere")                \
-  X(FIRST_MICROBATCH_ONLY, "first_microbatch_only", "done in the first microbatch of a step only")            \
-  X(ONCE_EVERYWHERE, "once_everywhere", "the copy of every rank counts")
+#define AD_OPERATOR_LIST(X)                                                                                      \
+  X(LEFT_OUT, "left_out")       /* not done */                                                                   \
+  X(DOUBLED, "doubled")         /* done twice */                                                                 \
+  X(AVERAGED, "averaged")       /* divided by the ranks of its group */                                          \
+  X(MORE_AXES, "more_axes")     /* done over one axis more */                                                    \
+  X(FEWER_AXES, "fewer_axes")   /* done over one axis fewer */                                                   \
+  X(OTHER_GROUP, "other_group") /* done over other ranks: groups sheared along another axis, of the same size */ \
+  X(BACKWARD_IDENTITY, "backward_identity")         /* its backward hands the gradient on as it is */            \
+  X(BACKWARD_LOCAL, "backward_local")               /* its backward takes the own part, with zeros elsewhere */  \
+  X(FIRST_MICROBATCH_ONLY, "first_microbatch_only") /* done in the first microbatch of a step only */            \
+  X(ONCE_EVERYWHERE, "once_everywhere")             /* the copy of every rank counts */
 typedef enum ad_operator {
-#define AD_OPERATOR_CODE(code, name, words) AD_OPERATOR_##code,
+#define AD_OPERATOR_CODE(code, name) AD_OPERATOR_##code,
   AD_OPERATOR_LIST(AD_OPERATOR_CODE)
 #undef AD_OPERATOR_CODE
       AD_OPERATOR_COUNT
 } ad_operator;
 const char *ad_operator_name(ad_operator operator_);
-const char *ad_operator_words(ad_operator operator_);
 
 typedef enum ad_place_phase { AD_PLACE_FORWARD, AD_PLACE_BACKWARD, AD_PLACE_STEP } ad_place_phase;
 

@@ -9,6 +9,7 @@
 #include "check/plants.h"
 #include "check/prover.h"
 #include "check/sabotage.h"
+#include "comm/agree.h"
 #include "train/run.h"
 
 enum { STEPS = 2 };
@@ -222,17 +223,14 @@ static void take_verdict(const ad_proof *proof, ad_sabotage *sabotage) {
 }
 
 /* The first rank has the numbers; whether they pass becomes everyone's. */
-static ad_status share_verdict(trials *t, int32_t *passes) {
-  ad_collective broadcast = {.op = AD_BROADCAST, .group = t->prover.everyone, .in = passes, .out = passes, .count = 1};
-  broadcast.dtype = AD_I32;
-  broadcast.site = AD_HERE;
-  return ad_comm_run(t->prover.comm, &broadcast);
+static ad_status share_verdict(trials *t, int64_t *passes) {
+  return ad_share_first(t->prover.comm, &t->prover.everyone, passes, 1, AD_HERE);
 }
 
 /* The proof again, with the mistake; it ends with the first step that does not hold. */
 static ad_status judge(trials *t, ad_sabotage *sabotage) {
   ad_proof *proof = t->job->proof.proof;
-  int32_t passes = 1;
+  int64_t passes = 1;
   AD_TRY(start_again(t));
   ad_prover_begin(&t->prover);
   plant(t, sabotage);
@@ -325,7 +323,7 @@ ad_status ad_trials(ad_comm *comm, const ad_trial_job *job) {
   trials t = {.job = job};
   ad_status status = ad_prover_create(&t.prover, comm, &job->proof);
   if (!status) status = run_clean(&t);
-  int32_t clean = job->sabotages->clean;
+  int64_t clean = job->sabotages->clean;
   if (!status) status = share_verdict(&t, &clean);
   if (!status && clean) status = try_nothing(&t);
   if (!status) status = try_all(&t);

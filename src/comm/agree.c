@@ -40,3 +40,14 @@ ad_status ad_agree(ad_comm *comm, const ad_group *group, ad_status status, const
   AD_TRY(ad_comm_run(comm, &broadcast));
   return ad_fail((ad_status)shared.status, "%s", shared.message);
 }
+
+ad_status ad_share_first(ad_comm *comm, const ad_group *group, int64_t *numbers, size_t count, const char *site) {
+  ad_collective broadcast = {.op = AD_BROADCAST,
+                             .group = *group,
+                             .in = numbers,
+                             .out = numbers,
+                             .count = count,
+                             .dtype = AD_I64,
+                             .site = site};
+  return ad_comm_run(comm, &broadcast);
+}

@@ -50,7 +50,7 @@ typedef struct launcher {
   int64_t interrupted_at;  // by milliseconds()
   int64_t deadline;        // by milliseconds(): when the ranks that are left are ended; 0: never
   int ended_rest;
-  ad_watchdog dog;
+  ad_watchdog *dog;
 } launcher;
 
 static int64_t milliseconds(void) { return ad_now() / 1000000; }
@@ -258,7 +258,7 @@ static void look_at_error(launcher *l) {
 
 // After a request to stop no rank has moved for so long that none will.
 static int is_unanswered(const launcher *l) {
-  int64_t moved_at = l->dog.moved_at / 1000000;
+  int64_t moved_at = l->dog->moved_at / 1000000;
   return l->interrupted &&
          milliseconds() - (moved_at > l->interrupted_at ? moved_at : l->interrupted_at) >= ANSWER_MILLISECONDS;
 }
@@ -287,7 +287,7 @@ static void watch(launcher *l) {
     if (l->polled[count].revents) read_signal(l);
     for (nfds_t rank = 0; rank < count; rank++)
       if (l->children[rank].pid && (l->children[rank].fd < 0 || l->polled[rank].revents)) collect(l, (uint32_t)rank);
-    ad_watchdog_look(&l->dog);
+    ad_watchdog_look(l->dog);
     end_rest_in_time(l);
   }
 }
@@ -368,7 +368,7 @@ static ad_status launch(launcher *l) {
   AD_TRY(ad_shm_make((uint32_t)ranks, 0, l->options->argv != NULL, &l->fd, &l->control));
   ad_status status = ad_new(ranks, &l->children);
   if (!status) status = ad_new(ranks + 1, &l->polled);
-  if (!status) status = ad_watchdog_open(l->control, &l->dog);
+  if (!status) status = ad_watchdog_open(l->control, -1, &l->dog);
   if (!status) {
     for (size_t i = 0; i < ranks; i++) l->polled[i].fd = -1;
     status = run_ranks(l);
@@ -376,7 +376,7 @@ static ad_status launch(launcher *l) {
   if (!status) status = judge(l);
   ad_release(l->children);
   ad_release(l->polled);
-  ad_watchdog_close(&l->dog);
+  ad_watchdog_close(l->dog);
   ad_shm_unmake(l->fd, l->control);
   return status;
 }

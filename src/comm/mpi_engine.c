@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "comm/mpi.h"
+#include "comm/watchdog.h"
 
 enum { EXIT_OF_THE_STUCK = 1 };
 
@@ -52,6 +53,14 @@ static ad_status mpi_health(void *engine_world) {
   return settled(world, ad_shm_failed(world->shm) ? ad_shm_error(world->shm->control) : AD_OK);
 }
 
+static void record_last(mpi_world *world, const ad_call *call) {
+  shm_record *record = &world->shm->records[world->rank];
+  record->last_op = (uint32_t)call->op;
+  ad_site_write(record->last_site, call->site);
+  atomic_store_explicit(&record->last_channel, 0, memory_order_relaxed);
+  atomic_fetch_add_explicit(&record->calls, 1, memory_order_release);
+}
+
 static ad_status post_spanning(mpi_world *world, mpi_channel *channel, ad_call *call) {
   mpi_call *c = &world->calls[__builtin_ctzll(world->free_calls)];
   c->call = c->asked = call;
@@ -63,6 +72,7 @@ static ad_status post_spanning(mpi_world *world, mpi_channel *channel, ad_call *
   AD_TRY(ad_mpi_reserve(c));
   AD_TRY(ad_mpi_tell(world, c));
   world->free_calls &= ~(1ull << (c - world->calls));
+  record_last(world, call);
   call->engine = c;
   *world->last = c;
   world->last = &c->next;
@@ -144,6 +154,7 @@ static void wait_for_others(mpi_world *world) {
     if (ad_shm_failed(world->shm) && !failed_at) failed_at = now;
     if (failed_at && now - failed_at > MPI_GRACE_MILLISECONDS * INT64_C(1000000))
       world->transport->abort(EXIT_OF_THE_STUCK);
+    ad_watchdog_look(world->shm->dog);
     nanosleep(&nap, NULL);
   }
 }

@@ -8,6 +8,7 @@
 #include <time.h>
 #include "base/clock.h"
 #include "comm/mpi.h"
+#include "comm/watchdog.h"
 
 static const uint32_t spins = 200, yields = 500;
 // In nanoseconds: the longest nap; the time between two looks at why a wait does not end; how long values may be on
@@ -111,6 +112,39 @@ static void look_for_left(mpi_world *world, const mpi_call *c) {
   }
 }
 
+/* ---- what other processes of the node see ---- */
+
+// Adds "ranks 2,3": members that have not told their call. Where all have, the values are on their way.
+static void add_missing(ad_text *text, const mpi_world *world, const waited *w) {
+  char list[128] = "";
+  ad_text ranks = ad_text_on(list, sizeof list);
+  int count = 0;
+  for (uint32_t k = 0; k < w->members; k++)
+    if (is_missing(world, k)) ad_text_add(&ranks, "%s%d", count++ ? "," : "", (int)ad_shape_rank(w->shape, k));
+  ad_text_add(text, count ? "rank%s %s" : "values of others%s%s", count > 1 ? "s" : "", list);
+}
+
+static void show_wait(mpi_world *world) {
+  shm_record *record = &world->shm->records[world->rank];
+  char words[SHM_WORDS] = "";
+  ad_text text = ad_text_on(words, sizeof words);
+  waited w = waited_call(world);
+  const mpi_call *c = world->waiting.call->engine;
+  add_missing(&text, world, &w);
+  ad_text_add(&text, " in ");
+  ad_mpi_call_words(&text, c->members[c->channel->index].told);
+  if (strcmp(words, record->waits_words) != 0) memcpy(record->waits_words, words, sizeof words);
+  atomic_store(&record->waits_channel, 0);
+  atomic_fetch_or(&record->epoch, 1);
+}
+
+static void hide_wait(mpi_world *world) {
+  _Atomic uint64_t *epoch = &world->shm->records[world->rank].epoch;
+  if (atomic_load(epoch) & 1) atomic_fetch_add(epoch, 1);
+}
+
+/* ---- waiting ---- */
+
 static void look(mpi_world *world) {
   mpi_waiting *waiting = &world->waiting;
   int64_t now = ad_now();
@@ -120,11 +154,13 @@ static void look(mpi_world *world) {
   }
   if (now < waiting->next_look || !waiting->call->engine) return;
   waiting->next_look = now + look_interval;
-  if (ad_mpi_is_mine(world, waiting->call)) look_for_left(world, waiting->call->engine);
+  if (ad_mpi_is_mine(world, waiting->call)) {
+    look_for_left(world, waiting->call->engine);
+    show_wait(world);
+    ad_watchdog_look(world->shm->dog);
+  }
   send_search(world, world->rank, ++world->searches, "");
 }
-
-/* ---- waiting ---- */
 
 static void nap(uint32_t turns) {
   long longest = 20000L << (turns / 64 < 4 ? turns / 64 : 4);
@@ -153,6 +189,7 @@ static void wait_spanning(mpi_world *world, const ad_call *call) {
     look(world);
     nap(turns - spins - yields);
   }
+  hide_wait(world);
 }
 
 typedef struct local_wait {

@@ -12,7 +12,7 @@
  *   shm_pull.c     reading a peer's memory: whether that is possible, and the reading
  *   shm_wait.c     spinning, yielding, sleeping, and finding out why a wait does not end
  *   shm_engine.c   the engine's table
- *   watchdog.c     the launcher's view of ranks that do not move */
+ *   watchdog.c     says which rank is where when ranks do not move */
 #ifndef COMM_SHM_H
 #define COMM_SHM_H
 #include <stdatomic.h>
@@ -33,6 +33,7 @@ enum {
   SHM_INLINE_IN_FILE = 512,  // bytes up to which inputs that lie in the file are copied into the slot all the same
   SHM_CHANNELS = 4096,       // different groups, a power of two
   SHM_RANKS_MAX = 512,
+  SHM_WORDS = 384,  // bytes of a sentence in a record
   SHM_CORES_MAX = 1024,
   SHM_STAGE = 128 * 1024,   // bytes of one half of a staging buffer
   SHM_BLOCK = 64 * 1024,    // bytes of each member's input that are reduced at a time
@@ -47,15 +48,19 @@ typedef struct shm_record {
   _Atomic uint32_t wake;                      // futex: changes when something happens that the rank may wait for
   _Atomic int32_t pid;
   uint32_t variant;  // the widest kernels it has
-  // epoch is odd while the rank is in a long wait; the next two say for which call of which channel.
+  // epoch is odd while the rank is in a long wait; the next two say for which call of which channel (0: of a group that
+  // spans nodes, see waits_words).
   _Atomic uint64_t epoch;
   _Atomic uint64_t waits_channel, waits_sequence;
   int32_t exit_status;  // of a rank that left without closing; else 0
   // A word in the rank's own memory, at this address of its process, for the others to try to read. 0: they may not.
   uint64_t probe_at, probe_holds;
-  // Calls that the rank has published; of the last one its channel and its place there. For the launcher's watchdog.
+  // Calls that the rank has published; of the last one its channel and its place there. For the watchdog.
   _Alignas(SHM_LINE) _Atomic uint64_t calls;
   _Atomic uint64_t last_channel, last_sequence;
+  // Of calls that span nodes, whose channel is 0: the last one; whom the rank waits for in which.
+  uint32_t last_op;
+  char last_site[AD_SITE_MAX], waits_words[SHM_WORDS];
 } shm_record;
 
 /* A group that some rank has called, in a hash table of the file: where its channel is. */
@@ -205,10 +210,11 @@ typedef struct shm_world {
   shm_shared *shared;        // memory of any region that several ranks hold
   void *stagings[SHM_RING];  // staging buffers that no call uses
   uint32_t staging_count;
-  uint64_t *mapped;  // bit i: this rank has mapped the pages of piece i of the file; see shm_map.c
-  uint64_t probe;    // see shm_record
-  int pulls;         // all ranks of this node can read each other's memory
-  int crowded;       // there are more ranks than cores that they may run on
+  uint64_t *mapped;         // bit i: this rank has mapped the pages of piece i of the file; see shm_map.c
+  uint64_t probe;           // see shm_record
+  int pulls;                // all ranks of this node can read each other's memory
+  int crowded;              // there are more ranks than cores that they may run on
+  struct ad_watchdog *dog;  // owned; NULL: the launcher watches
 } shm_world;
 
 static inline void *ad_shm_at(const shm_world *world, uint64_t offset) { return world->base + offset; }

@@ -2,7 +2,7 @@
  * published over matched to complete. */
 #include <sched.h>
 #include "base/memory.h"
-#include "comm/shm.h"
+#include "comm/watchdog.h"
 
 enum { VAIN_TESTS = 16 };
 
@@ -115,6 +115,7 @@ static void shm_close(void *engine_world) {
   ad_shm_free_all(world);
   ad_shm_pull_end(world);
   ad_shm_map_end(world);
+  ad_watchdog_close(world->dog);
   ad_shm_unmake(world->fd, world->control);
   ad_release(world);
 }

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "base/clock.h"
-#include "comm/shm.h"
+#include "comm/watchdog.h"
 
 static const uint32_t yields = 2000;
 static const int64_t sleep_first = 1000000, check_interval = 100000000;  // nanoseconds
@@ -165,6 +165,7 @@ static void look_for_absent(shm_world *world) {
 }
 
 static void diagnose(shm_world *world, const shm_call *blocking) {
+  if (world->dog) ad_watchdog_look(world->dog);
   if (!blocking) {
     look_for_absent(world);
     return;

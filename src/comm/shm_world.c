@@ -17,6 +17,7 @@
 #include "base/random.h"
 #include "comm/foreign.h"
 #include "comm/mpi.h"
+#include "comm/watchdog.h"
 
 #ifndef AD_SHM_VERSION
 #define AD_SHM_VERSION AD_VERSION
@@ -205,8 +206,10 @@ ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, shm_world **o
   world->last = &world->first;
   world->sleep_longest = 50000000;
   status = ad_shm_map_begin(world);
+  if (!status && !control->launcher) status = ad_watchdog_open(control, rank, &world->dog);
   if (!status) status = join(world);
   if (status) {
+    ad_watchdog_close(world->dog);
     ad_shm_map_end(world);
     ad_shm_unmake(fd, control);
     ad_release(world);

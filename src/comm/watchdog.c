@@ -1,28 +1,53 @@
-/* The launcher's watchdog: whether ranks move, seen from outside. Ranks that wait find out themselves about deaths,
- * departures and circles; a rank that is stopped or computes for ever only someone outside can see. */
+/* The watchdog: whether ranks move, seen from outside. Ranks that wait find out themselves about deaths, departures and
+ * circles; that a rank is stopped or computes for ever can only be seen from another process. */
 #include "comm/watchdog.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/clock.h"
 #include "base/memory.h"
 
 static const int64_t second = 1000000000;
-enum { LONG_SECONDS = 10, AGAIN_SECONDS = 60, LINES_MAX = 16, WORDS_MAX = 768 };
+enum {
+  LONG_SECONDS = 10,
+  AGAIN_SECONDS = 60,
+  BLIND_SECONDS = 3,  // from look to look; after more of them nothing is known of the time between
+  WORK_SECONDS = 5,   // a rank that worked so recently is at work
+  WORK_PERCENT = 5,   // of a core's time, from look to look: less is what one that sleeps uses too
+  LINES_MAX = 16,
+  WORDS_MAX = 768
+};
 
 struct ad_watched {
   uint64_t epoch;         // of its record
+  uint64_t movement;      // what it did so far: collectives begun and ended, bytes read and written
+  double computed;        // seconds of processor time so far
+  int64_t worked_at;      // when it was last seen to have computed, read or written
   int64_t waiting_since;  // when it was first seen in the wait it is in; 0: it is in none
   int is_said;            // its line is among those that were logged
 };
 
-ad_status ad_watchdog_open(shm_control *control, ad_watchdog *out) {
-  *out = (ad_watchdog){.control = control, .looked_at = ad_now(), .moved_at = ad_now()};
-  return ad_new(control->ranks, &out->ranks);
+ad_status ad_watchdog_open(shm_control *control, int64_t watcher, ad_watchdog **out) {
+  ad_watchdog *dog;
+  AD_TRY(ad_new(1, &dog));
+  *dog = (ad_watchdog){.control = control, .watcher = watcher, .looked_at = ad_now(), .moved_at = ad_now()};
+  ad_status status = ad_new(control->ranks, &dog->ranks);
+  if (status)
+    ad_release(dog);
+  else
+    *out = dog;
+  return status;
 }
 
-void ad_watchdog_close(ad_watchdog *dog) { ad_release(dog->ranks); }
+void ad_watchdog_close(ad_watchdog *dog) {
+  if (!dog) return;
+  ad_release(dog->ranks);
+  ad_release(dog);
+}
+
+/* ---- what the kernel knows of a process ---- */
 
 // Bytes that a process has read and written so far: a rank that writes a large checkpoint is at work.
 static uint64_t bytes_of(int pid) {
@@ -36,31 +61,41 @@ static uint64_t bytes_of(int pid) {
   return read + written;
 }
 
-static uint64_t movement_of(shm_record *record) {
-  return atomic_load(&record->calls) + atomic_load(&record->epoch) + bytes_of(atomic_load(&record->pid));
-}
+typedef struct process {
+  char state;       // R runs, S sleeps, D waits for a device, T is stopped; 0: not known
+  double computed;  // seconds of processor time
+} process;
 
-/* ---- where a rank is ---- */
-
-// The letter of the process's state in /proc: R runs, S sleeps, D waits for a device, T is stopped; 0: not known.
-static char state_of(int pid) {
-  char path[64], line[256], *end = NULL;
+static process process_of(int pid) {
+  char path[64], line[512], *end = NULL;
+  uint64_t user = 0, system = 0;
+  process found = {0};
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  FILE *file = fopen(path, "r");
-  if (!file) return 0;
+  FILE *file = pid > 0 ? fopen(path, "r") : NULL;
+  if (!file) return found;
   if (fgets(line, sizeof line, file)) end = strrchr(line, ')');  // the name before it may hold anything
   fclose(file);
-  return end && strlen(end) > 2 ? end[2] : 0;
+  if (end)
+    sscanf(end, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64, &found.state, &user, &system);
+  found.computed = (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
+  return found;
 }
 
-static int is_stopped(int pid) { return pid > 0 && state_of(pid) == 'T'; }
+static int is_stopped(int pid) { return process_of(pid).state == 'T'; }
+
+/* ---- where a rank is ---- */
 
 static int is_joining(const ad_watchdog *dog) {
   return atomic_load(&dog->control->joined) && atomic_load(&dog->control->tried) < dog->control->joining;
 }
 
+// Under an MPI launcher ranks leave together.
+static int is_leaving(const ad_watchdog *dog, shm_record *record) {
+  return dog->watcher >= 0 && atomic_load(&record->state) == SHM_LEFT;
+}
+
 static int is_waiting(const ad_watchdog *dog, shm_record *record) {
-  if (atomic_load(&record->state) != SHM_JOINED) return 0;
+  if (atomic_load(&record->state) != SHM_JOINED) return is_leaving(dog, record);
   return (atomic_load(&record->epoch) & 1) || is_joining(dog);
 }
 
@@ -99,27 +134,48 @@ static void add_missing(const ad_watchdog *dog, uint64_t channel, uint64_t seque
 
 static void add_wait(const ad_watchdog *dog, uint32_t rank, shm_record *record, ad_text *text) {
   uint64_t channel = atomic_load(&record->waits_channel), sequence = atomic_load(&record->waits_sequence);
+  if (!channel) {
+    ad_text_add(text, "waits for %.*s", SHM_WORDS, record->waits_words);
+    return;
+  }
   ad_text_add(text, "waits");
   add_missing(dog, channel, sequence, text);
   ad_text_add(text, " in ");
   add_call(dog, rank, channel, sequence, text);
 }
 
-static const char *doing(char state) {
-  return state == 'R' ? "computes" : state == 'D' ? "waits for a device" : "sleeps";
+static void add_last(const ad_watchdog *dog, uint32_t rank, shm_record *record, ad_text *text) {
+  uint64_t channel = atomic_load(&record->last_channel);
+  if (!atomic_load(&record->calls))
+    ad_text_add(text, "none yet");
+  else if (channel)
+    add_call(dog, rank, channel, atomic_load(&record->last_sequence), text);
+  else
+    ad_text_add(text, "%s with other nodes at %.*s", ad_op_name((ad_collective_op)record->last_op), AD_SITE_MAX,
+                record->last_site);
+}
+
+static int is_at_work(const ad_watchdog *dog, uint32_t rank) {
+  return dog->looked_at - dog->ranks[rank].worked_at < WORK_SECONDS * second;
+}
+
+static const char *doing(const ad_watchdog *dog, uint32_t rank, char state) {
+  return is_at_work(dog, rank) ? "computes" : state == 'D' ? "waits for a device" : "sleeps";
 }
 
 static void add_outside(const ad_watchdog *dog, uint32_t rank, shm_record *record, ad_text *text) {
   int pid = atomic_load(&record->pid);
-  char state = state_of(pid);
+  char state = process_of(pid).state;
   if (state == 'T')
     ad_text_add(text, "(process %d) is stopped; `kill -CONT %d` lets it go on; its last collective: ", pid, pid);
   else
-    ad_text_add(text, "(process %d) %s outside of collectives; its last: ", pid, doing(state));
-  if (atomic_load(&record->calls))
-    add_call(dog, rank, atomic_load(&record->last_channel), atomic_load(&record->last_sequence), text);
-  else
-    ad_text_add(text, "none yet");
+    ad_text_add(text, "(process %d) %s outside of collectives; its last: ", pid, doing(dog, rank, state));
+  add_last(dog, rank, record, text);
+}
+
+// Has not joined: of a world of several nodes, it is on another one.
+static int is_absent(const ad_watchdog *dog, const shm_record *record) {
+  return atomic_load(&record->state) == SHM_ABSENT && dog->control->joining == dog->control->ranks;
 }
 
 // What is to say of a rank; "" of one that has ended.
@@ -128,9 +184,10 @@ static void describe(const ad_watchdog *dog, uint32_t rank, char words[WORDS_MAX
   uint32_t state = atomic_load(&record->state);
   ad_text text = ad_text_on(words, WORDS_MAX);
   words[0] = 0;
-  if (state == SHM_ABSENT) ad_text_add(&text, "has not called ad_comm_open");
-  if (state != SHM_JOINED) return;
   int stopped = is_stopped(atomic_load(&record->pid));
+  if (is_absent(dog, record)) ad_text_add(&text, "has not called ad_comm_open");
+  if (!stopped && is_leaving(dog, record)) ad_text_add(&text, "waits in ad_comm_close for the others");
+  if (state != SHM_JOINED) return;
   if (!stopped && is_joining(dog))
     ad_text_add(&text, "waits in ad_comm_open for the others");
   else if (!stopped && atomic_load(&record->epoch) & 1)
@@ -146,13 +203,17 @@ static void say_like(const ad_watchdog *dog, uint32_t rank, const char *words) {
   char list[256], other[WORDS_MAX];
   ad_text ranks = ad_text_on(list, sizeof list);
   int count = 0;
-  for (uint32_t i = rank; i < dog->control->ranks; i++) {
-    if (i > rank) describe(dog, i, other);
-    if (i > rank && strcmp(words, other) != 0) continue;
+  for (uint32_t i = rank + 1; i < dog->control->ranks; i++) {
+    describe(dog, i, other);
+    if (strcmp(words, other) != 0) continue;
     ad_text_add(&ranks, "%s%u", count++ ? "," : "", i);
     dog->ranks[i].is_said = 1;
   }
-  ad_log(AD_LOG_WARNING, "  rank%s %s %s", count > 1 ? "s" : "", list, words);
+  ad_log(AD_LOG_WARNING, "  rank %u %s%s%s", rank, words,
+         count > 1 ? "; the same holds for ranks "
+         : count   ? "; the same holds for rank "
+                   : "",
+         list);
 }
 
 static void say_all(const ad_watchdog *dog) {
@@ -185,6 +246,19 @@ static int some_rank_is_stopped(const ad_watchdog *dog) {
   return 0;
 }
 
+// Some ranks do not wait, and all of those are at work: nothing is wrong, as far as anyone can see.
+static int the_others_work(const ad_watchdog *dog) {
+  int others = 0;
+  for (uint32_t rank = 0; rank < dog->control->ranks; rank++) {
+    shm_record *record = &ad_shm_records(dog->control)[rank];
+    if (is_absent(dog, record)) return 0;
+    if (atomic_load(&record->state) != SHM_JOINED || is_waiting(dog, record)) continue;
+    if (!is_at_work(dog, rank)) return 0;
+    others++;
+  }
+  return others && !some_rank_is_stopped(dog);
+}
+
 static void say_when_due(ad_watchdog *dog, int64_t now) {
   int64_t waited = waiting_longest(dog, now), still = now - dog->moved_at;
   if (waited < still && still >= LONG_SECONDS * second && some_rank_is_stopped(dog)) waited = still;
@@ -192,15 +266,34 @@ static void say_when_due(ad_watchdog *dog, int64_t now) {
     dog->said_at = 0;
     return;
   }
+  int works = the_others_work(dog);
+  if (works && (dog->said_at || waited < AGAIN_SECONDS * second)) return;
   if (dog->said_at && now - dog->said_at < AGAIN_SECONDS * second) return;
   dog->said_at = now;
-  ad_log(AD_LOG_WARNING, "ranks wait for %d s already; which rank is where:", (int)(waited / second));
+  ad_log(AD_LOG_WARNING, "ranks wait for %d s already%s; which rank is where:", (int)(waited / second),
+         works ? ", for ranks that compute" : "");
   say_all(dog);
 }
 
 /* ---- looking ---- */
 
-static void look_at(const ad_watchdog *dog, uint32_t rank, int64_t now) {
+static uint64_t movement_of(shm_record *record) {
+  return atomic_load(&record->calls) + atomic_load(&record->epoch) + bytes_of(atomic_load(&record->pid));
+}
+
+static void look_at_work(ad_watchdog *dog, uint32_t rank, int64_t now) {
+  shm_record *record = &ad_shm_records(dog->control)[rank];
+  ad_watched *watched = &dog->ranks[rank];
+  uint64_t movement = movement_of(record);
+  process seen = process_of(atomic_load(&record->pid));
+  double share = (seen.computed - watched->computed) / (1e-9 * (double)(now - dog->looked_at));
+  if (movement != watched->movement) dog->moved_at = now;
+  if (movement != watched->movement || seen.state == 'R' || share >= 0.01 * WORK_PERCENT) watched->worked_at = now;
+  watched->movement = movement;
+  watched->computed = seen.computed;
+}
+
+static void look_at_wait(const ad_watchdog *dog, uint32_t rank, int64_t now) {
   shm_record *record = &ad_shm_records(dog->control)[rank];
   ad_watched *watched = &dog->ranks[rank];
   uint64_t epoch = atomic_load(&record->epoch);
@@ -212,22 +305,36 @@ static void look_at(const ad_watchdog *dog, uint32_t rank, int64_t now) {
     watched->waiting_since = now;
 }
 
-// Nothing is known of a time in which the launcher itself was stopped.
+// Nothing is known of a time in which nobody looked: the watcher was stopped, did not wait, or another one watched.
 static void forget(ad_watchdog *dog, int64_t now) {
   dog->moved_at = now;
+  dog->said_at = 0;
   for (uint32_t rank = 0; rank < dog->control->ranks; rank++) dog->ranks[rank].waiting_since = 0;
+}
+
+// One that is stopped or gone while it waits watches nothing.
+static int can_watch(int pid) {
+  char state = process_of(pid).state;
+  return state == 'R' || state == 'S' || state == 'D';
+}
+
+static int another_watches(const ad_watchdog *dog) {
+  for (int64_t rank = 0; rank < dog->watcher; rank++) {
+    shm_record *record = &ad_shm_records(dog->control)[rank];
+    if (is_waiting(dog, record) && can_watch(atomic_load(&record->pid))) return 1;
+  }
+  return 0;
 }
 
 void ad_watchdog_look(ad_watchdog *dog) {
   int64_t now = ad_now();
-  uint64_t movement = 0;
-  if (now - dog->looked_at < second) return;
-  for (uint32_t rank = 0; rank < dog->control->ranks; rank++)
-    movement += movement_of(&ad_shm_records(dog->control)[rank]);
-  if (movement != dog->movement) dog->moved_at = now;
-  if (now - dog->looked_at > 3 * second) forget(dog, now);
-  for (uint32_t rank = 0; rank < dog->control->ranks; rank++) look_at(dog, rank, now);
-  dog->movement = movement;
+  if (now - dog->looked_at < second || another_watches(dog)) return;
+  int blind = now - dog->looked_at > BLIND_SECONDS * second;
+  if (blind) forget(dog, now);
+  for (uint32_t rank = 0; rank < dog->control->ranks; rank++) {
+    if (!blind) look_at_work(dog, rank, now);
+    look_at_wait(dog, rank, now);
+  }
   dog->looked_at = now;
   if (!atomic_load(&dog->control->failed)) say_when_due(dog, now);
 }

@@ -249,9 +249,7 @@ static ad_status prepare_folder(const ad_checkpointer *c) {
 /* The first rank draws, for all. */
 static ad_status draw_token(ad_checkpointer *c) {
   int64_t bits = is_first(c) ? ad_token_bits() : 0;
-  ad_collective broadcast = {
-      .op = AD_BROADCAST, .group = c->group, .in = &bits, .out = &bits, .count = 1, .dtype = AD_I64, .site = AD_HERE};
-  AD_TRY(ad_comm_run(c->comm, &broadcast));
+  AD_TRY(ad_share_first(c->comm, &c->group, &bits, 1, AD_HERE));
   ad_token_print(bits, c->token);
   return AD_OK;
 }

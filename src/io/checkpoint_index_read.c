@@ -9,7 +9,7 @@
 #include "io/checkpoint_index.h"
 #include "io/file.h"
 
-enum { INDEX_BYTES_MAX = 1 << 30, NAMES_SHOWN = 5 };
+enum { INDEX_BYTES_MAX = 1 << 30 };
 
 /* ---- the file ---- */
 
@@ -59,7 +59,7 @@ ad_status ad_index_file(const json_t *index, size_t i, const char **name, ad_fil
   const json_t *file = json_array_get(json_object_get(index, "files"), i);
   const char *its_name = json_string_value(json_object_get(file, "name"));
   const char *checksum = json_string_value(json_object_get(file, "xxh64"));
-  if (!its_name || !checksum || strchr(its_name, '/') || its_name[0] == '.')
+  if (!its_name || !checksum || !ad_name_is_plain(its_name))
     return ad_fail(AD_IO, "index.json: file %zu of the list has no usable name or checksum", i);
   *name = its_name;
   *out = (ad_file_sum){json_integer_value(json_object_get(file, "bytes")), strtoull(checksum, NULL, 16)};
@@ -80,17 +80,10 @@ static int has_shape(const json_t *value, const ad_shape *shape) {
   return 1;
 }
 
-static void name_one(ad_text *text, size_t *count, const char *what, const char *name) {
-  if (++*count <= NAMES_SHOWN)
-    ad_text_add(text, "%s%s", *count == 1 ? what : ", ", name);
-  else if (*count == NAMES_SHOWN + 1)
-    ad_text_add(text, ", ...");
-}
-
 static void name_missing(const json_t *index, const ad_checkpoint_state *state, ad_text *text) {
   size_t count = 0;
   for (size_t i = 0; i < state->value_count; i++)
-    if (!value_of(index, state->values[i].name)) name_one(text, &count, "; it lacks ", state->values[i].name);
+    if (!value_of(index, state->values[i].name)) ad_text_list(text, &count, "; it lacks ", "%s", state->values[i].name);
 }
 
 static int is_wanted(const ad_checkpoint_state *state, const char *name) {
@@ -104,7 +97,7 @@ static void name_extra(const json_t *index, const ad_checkpoint_state *state, ad
   json_t *value;
   size_t count = 0;
   json_object_foreach(json_object_get(index, "values"), name, value) {
-    if (!is_wanted(state, name)) name_one(text, &count, "; it has in addition ", name);
+    if (!is_wanted(state, name)) ad_text_list(text, &count, "; it has in addition ", "%s", name);
   }
 }
 
@@ -112,11 +105,10 @@ static void name_other_shapes(const json_t *index, const ad_checkpoint_state *st
   size_t count = 0;
   for (size_t i = 0; i < state->value_count; i++) {
     const json_t *value = value_of(index, state->values[i].name);
-    char name[256], shape[96];
+    char shape[96];
     if (!value || has_shape(value, &state->values[i].array->shape)) continue;
-    snprintf(name, sizeof name, "%s (here %s)", state->values[i].name,
-             ad_shape_print(&state->values[i].array->shape, shape, sizeof shape));
-    name_one(text, &count, "; it has in another shape ", name);
+    ad_text_list(text, &count, "; it has in another shape ", "%s (here %s)", state->values[i].name,
+                 ad_shape_print(&state->values[i].array->shape, shape, sizeof shape));
   }
 }
 

@@ -218,14 +218,7 @@ static ad_status try_steps(loading *l, const char *folder, const int64_t *steps,
 static ad_status find_steps(loading *l, const char *folder, int64_t *steps, int64_t *count) {
   int64_t found[AD_CHECKPOINTS_LISTED + 1] = {0};
   if (is_first(l)) found[AD_CHECKPOINTS_LISTED] = ad_checkpoint_steps(folder, found);
-  ad_collective broadcast = {.op = AD_BROADCAST,
-                             .group = l->group,
-                             .in = found,
-                             .out = found,
-                             .count = AD_CHECKPOINTS_LISTED + 1,
-                             .dtype = AD_I64,
-                             .site = AD_HERE};
-  AD_TRY(ad_comm_run(l->comm, &broadcast));
+  AD_TRY(ad_share_first(l->comm, &l->group, found, AD_CHECKPOINTS_LISTED + 1, AD_HERE));
   for (int i = 0; i < AD_CHECKPOINTS_LISTED; i++) steps[i] = found[i];
   *count = found[AD_CHECKPOINTS_LISTED];
   return AD_OK;

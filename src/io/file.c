@@ -145,6 +145,8 @@ int ad_file_is_older(const char *path, const char *other) {
 
 /* ---- folders ---- */
 
+int ad_name_is_plain(const char *name) { return *name && *name != '.' && !strchr(name, '/'); }
+
 ad_status ad_path_in(const char *folder, const char *name, char **out) {
   size_t size = strlen(folder) + strlen(name) + 2;
   char *path;

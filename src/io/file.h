@@ -27,6 +27,8 @@ void ad_file_list_clear(ad_file_list *list);
 /* 1 if `path` is not there, or was last written before `other` was. */
 int ad_file_is_older(const char *path, const char *other);
 
+/* 1 for the name of a file in a folder, which cannot lead out of it: without '/', and no '.' first. */
+int ad_name_is_plain(const char *name);
 /* "FOLDER/NAME"; release with ad_release. */
 AD_CHECKED ad_status ad_path_in(const char *folder, const char *name, char **out);
 /* Makes the folder and those above it; one that is there already will do. */

@@ -1,4 +1,4 @@
-/* The names that safetensors files have for dtypes. */
+/* What other files of the library ask of safetensors files: names of dtypes, and whether values are finite. */
 #ifndef IO_SAFETENSORS_H
 #define IO_SAFETENSORS_H
 #include "addend/safetensors.h"
@@ -7,5 +7,9 @@ enum { AD_SAFETENSORS_HEADER_MAX = 100000000 }; /* bytes; the limit of the forma
 const char *ad_safetensors_dtype_name(ad_dtype dtype);
 /* 0 for the name of a dtype that addend does not have, or of none. */
 ad_dtype ad_safetensors_dtype(const char *name);
+const char *ad_safetensors_path(const ad_safetensors *file);
+/* AD_INVALID if a value is infinite or NaN: names the file, and the first such element of the first tensors that have
+ * any. Reads all of the file. */
+AD_CHECKED ad_status ad_safetensors_check_values(const ad_safetensors *file);
 
 #endif

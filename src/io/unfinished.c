@@ -7,17 +7,16 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
 
 long long ad_token_bits(void) {
   long long bits = 0;
   if (getrandom(&bits, sizeof bits, GRND_NONBLOCK) == sizeof bits && bits) return bits;
-  struct timespec now;  // a machine that has just started: no two files get one name, but somebody might guess it
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (long long)now.tv_sec << 32 ^ (long long)now.tv_nsec << 2 ^ (long long)getpid() << 20 ^ 1;
+  // A machine that has just started: no two files get one name, but somebody might guess it.
+  return (long long)ad_now() << 2 ^ (long long)getpid() << 40 ^ 1;
 }
 
 void ad_token_print(long long bits, char token[AD_TOKEN_SIZE]) {

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include "base/error.h"
 #include "base/memory.h"
-#include "plan/kinds.h"
 #include "plan/plan.h"
+#include "plan/rank_kinds.h"
 
 enum { LISTED_MAX = 4096 };
 

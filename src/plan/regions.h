@@ -1,7 +1,7 @@
 /* What kinds of ranks are found from: regions, their blocks, and choices of classes. Private to kinds.c and nodes.c. */
 #ifndef PLAN_REGIONS_H
 #define PLAN_REGIONS_H
-#include "plan/kinds.h"
+#include "plan/rank_kinds.h"
 #include "plan/spans.h"
 
 enum { BLOCKS_MAX = AD_AXIS_COUNT, CHOICES_MAX = 1 << 20 };

@@ -33,52 +33,49 @@ ad_tensor *ad_phase_need(ad_phase_run *at, const char *name) {
   return passed->inputs[at->phase];
 }
 
+/* Whether the phase may give this value now; `found` is the number of its name. */
+static ad_status check_gift(const ad_phase_run *at, size_t found, const char *name, const ad_tensor *value) {
+  const char *phase = phase_of(at)->name;
+  if (found == at->program->value_count || !ad_phase_lists(phase_of(at)->gives, name))
+    return ad_fail(AD_INVALID, "phase `%s` gives `%s`, which is not among what it says that it gives", phase, name);
+  if (!ad_tape_owns(at->tape, value))
+    return ad_fail(AD_INVALID, "phase `%s` gives `%s`, but that is %s", phase, name, ad_tape_foreigner(value));
+  if (at->values[found].output)
+    return ad_fail(AD_INVALID, "phase `%s` gives `%s` a second time in this microbatch", phase, name);
+  if (!ad_is_parameter(value)) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "phase `%s` gives a parameter itself as `%s`; its memory goes with each use, so give what was "
+                 "computed with it (ad_scale by 1 copies it)",
+                 phase, name);
+}
+
 void ad_phase_give(ad_phase_run *at, const char *name, ad_tensor *value) {
   if (!name) name = no_name;
   size_t found = ad_program_find_value(at->program, name);
-  if (found == at->program->value_count || !ad_phase_lists(phase_of(at)->gives, name)) {
-    ad_tape_fail(at->tape, ad_fail(AD_INVALID, "phase `%s` gives `%s`, which is not among what it says that it gives",
-                                   phase_of(at)->name, name));
-    return;
-  }
-  if (!ad_tape_owns(at->tape, value)) {
-    ad_tape_fail(at->tape, ad_fail(AD_INVALID, "phase `%s` gives `%s`, but that is %s", phase_of(at)->name, name,
-                                   ad_tape_foreigner(value)));
-    return;
-  }
-  if (at->values[found].output) {
-    ad_tape_fail(at->tape, ad_fail(AD_INVALID, "phase `%s` gives `%s` a second time in this microbatch",
-                                   phase_of(at)->name, name));
-    return;
-  }
-  if (ad_is_parameter(value)) {
-    ad_tape_fail(at->tape,
-                 ad_fail(AD_INVALID,
-                         "phase `%s` gives a parameter itself as `%s`; its memory goes with each use, so give "
-                         "what was computed with it (ad_scale by 1 copies it)",
-                         phase_of(at)->name, name));
-    return;
-  }
-  at->values[found].output = value;
+  ad_status status = check_gift(at, found, name, value);
+  if (status)
+    ad_tape_fail(at->tape, status);
+  else
+    at->values[found].output = value;
+}
+
+/* Whether `numerator` can be this loss of the microbatch. */
+static ad_status check_handed(const ad_phase_run *at, size_t loss, const ad_tensor *numerator) {
+  const ad_program *program = at->program;
+  const char *phase = phase_of(at)->name;
+  if (loss >= program->loss_count || at->losses[loss].numerator)
+    return ad_fail(AD_INVALID, "phase `%s` hands in loss %zu of %zu, %s", phase, loss, program->loss_count,
+                   loss < program->loss_count ? "a second time in this microbatch" : "which is none");
+  if (!ad_tape_owns(at->tape, numerator))
+    return ad_fail(AD_INVALID, "phase `%s` hands in the loss `%s`, but that is %s", phase, program->losses[loss].name,
+                   ad_tape_foreigner(numerator));
+  return ad_check_loss(numerator, program->losses[loss].name);
 }
 
 void ad_phase_loss(ad_phase_run *at, size_t loss, ad_tensor *numerator) {
-  if (loss >= at->program->loss_count || at->losses[loss].numerator) {
-    ad_tape_fail(at->tape,
-                 ad_fail(AD_INVALID, "phase `%s` hands in loss %zu of %zu, %s", phase_of(at)->name, loss,
-                         at->program->loss_count,
-                         loss < at->program->loss_count ? "a second time in this microbatch" : "which is none"));
-    return;
-  }
-  if (!ad_tape_owns(at->tape, numerator)) {
-    ad_tape_fail(at->tape, ad_fail(AD_INVALID, "phase `%s` hands in the loss `%s`, but that is %s", phase_of(at)->name,
-                                   at->program->losses[loss].name, ad_tape_foreigner(numerator)));
-    return;
-  }
-  ad_status status = ad_check_loss(numerator, at->program->losses[loss].name);
-  if (status) {
+  ad_status status = check_handed(at, loss, numerator);
+  if (status)
     ad_tape_fail(at->tape, status);
-    return;
-  }
-  at->losses[loss] = (ad_handed_loss){numerator, at->phase};
+  else
+    at->losses[loss] = (ad_handed_loss){numerator, at->phase};
 }

@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "addend/safetensors.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "recipe/contract.h"
 #include "recipe/name.h"
 #include "recipe/reading.h"
+#include "recipe/weights.h"
 
 enum { PATH_SIZE = 256, NAME_SIZE = 256 };
 
@@ -27,7 +27,7 @@ static int are_read(const ad_reading *r, const char *const *paths, size_t path_c
 #define ARE_READ(r, ...) \
   are_read(r, (const char *const[]){__VA_ARGS__}, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
 
-#define WRONG(r, path, ...) ad_mistakes_add(&(r)->mistakes, ad_reading_place(r, path), path, __VA_ARGS__)
+#define WRONG(r, path, ...) ad_recipe_errors_add(&(r)->errors, ad_reading_place(r, path), path, __VA_ARGS__)
 
 static void check_name(ad_reading *r) {
   const char *name = r->recipe->name;
@@ -93,7 +93,7 @@ static void check_compute(ad_reading *r) {
 /* ---- what a program says ---- */
 
 /* The place of an element of a list, which may stand on a line of its own. */
-static ad_place place_of(const ad_reading *r, const char *path, size_t index) {
+static ad_recipe_place place_of(const ad_reading *r, const char *path, size_t index) {
   const ad_schema_entry *entry = ad_schema_find(&r->schema, path);
   const ad_node *node = entry ? r->nodes[entry - r->schema.entries] : NULL;
   if (!node || node->kind != AD_NODE_LIST) return ad_reading_place(r, path);
@@ -103,7 +103,7 @@ static ad_place place_of(const ad_reading *r, const char *path, size_t index) {
 }
 
 /* The place of "data.text[1]" is that of the element, of "data.text" that of the key. */
-static ad_place take_place(const ad_reading *r, const char *key, char path[PATH_SIZE]) {
+static ad_recipe_place take_place(const ad_reading *r, const char *key, char path[PATH_SIZE]) {
   ad_text text = ad_text_on(path, PATH_SIZE);
   ad_text_add(&text, "%.*s", (int)strcspn(key, "["), key);
   return key[text.used] ? place_of(r, path, strtoul(key + text.used + 1, NULL, 10)) : ad_reading_place(r, path);
@@ -112,14 +112,14 @@ static ad_place take_place(const ad_reading *r, const char *key, char path[PATH_
 static void complain(void *context, const char *key, ad_status status, const char *message) {
   ad_reading *r = context;
   char path[PATH_SIZE];
-  ad_place place = take_place(r, key, path);
+  ad_recipe_place place = take_place(r, key, path);
   if (!ARE_READ(r, path)) return; /* told already */
   if (status == AD_MEMORY)
-    r->mistakes.status = AD_MEMORY;
+    r->errors.status = AD_MEMORY;
   else if (status == AD_IO)
-    ad_mistakes_add_io(&r->mistakes, place, path, "%s", message);
+    ad_recipe_errors_add_io(&r->errors, place, path, "%s", message);
   else
-    ad_mistakes_add(&r->mistakes, place, path, "%s", message);
+    ad_recipe_errors_add(&r->errors, place, path, "%s", message);
 }
 
 static ad_complaints complaints_of(ad_reading *r) { return (ad_complaints){complain, r}; }
@@ -162,7 +162,7 @@ static void check_patterns(ad_reading *r, const ad_program *program) {
   }
 }
 
-/* A mistake of the recipe, unless memory is out. */
+/* An error of the recipe, unless memory is out. */
 static ad_status take_failure(ad_reading *r, const char *path, ad_status status) {
   if (status == AD_MEMORY) return status;
   WRONG(r, path, "%s", ad_last_error());
@@ -173,7 +173,7 @@ static ad_status take_failure(ad_reading *r, const char *path, ad_status status)
  * them may match one parameter. */
 static ad_status check_made(ad_reading *r, const ad_comm *comm) {
   ad_program *program;
-  if (r->mistakes.status) return AD_OK;
+  if (r->errors.status) return AD_OK;
   ad_status status = ad_recipe_declare(r->recipe, comm, &program);
   if (status) return take_failure(r, "model", status);
   check_patterns(r, program);
@@ -249,20 +249,9 @@ ad_status ad_reading_check(ad_reading *r) {
   return check_meshes(r);
 }
 
-static void check_weights(ad_reading *r) {
-  const char *path = r->recipe->weights;
-  ad_safetensors *file;
-  if (!path || !ARE_READ(r, "model.weights")) return;
-  ad_status status = ad_safetensors_open(path, &file);
-  if (!status)
-    ad_safetensors_close(file);
-  else
-    complain(r, "model.weights", status, ad_last_error());
-}
-
 void ad_reading_check_files(ad_reading *r) {
   const ad_program_kind *program = r->recipe->program;
   ad_complaints to = complaints_of(r);
-  check_weights(r);
+  if (r->recipe->weights && ARE_READ(r, "model.weights")) ad_recipe_check_weights(r->recipe, !r->errors.status, &to);
   if (program && program->check_files) program->check_files(r->recipe->options, &to);
 }

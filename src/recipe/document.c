@@ -13,8 +13,8 @@ static const char too_deep[] = "is nested too deeply or too large for a recipe";
 
 typedef struct builder {
   yaml_document_t *yaml;
-  ad_place place; /* of the document */
-  ad_mistakes *mistakes;
+  ad_recipe_place place; /* of the document */
+  ad_recipe_errors *errors;
   int nodes;
   int wrong; /* there is no tree, or only a part of one */
 } builder;
@@ -45,7 +45,7 @@ size_t ad_node_child_count(const ad_node *node) {
   return count;
 }
 
-ad_status ad_node_new_map(ad_place place, ad_node **out) {
+ad_status ad_node_new_map(ad_recipe_place place, ad_node **out) {
   ad_node *map;
   AD_TRY(ad_new(1, &map));
   map->kind = AD_NODE_MAP;
@@ -70,13 +70,13 @@ ad_status ad_node_put(ad_node *map, const char *key, ad_node *node) {
 }
 
 static void complain(builder *b, int64_t line, const char *message) {
-  ad_place place = b->place;
+  ad_recipe_place place = b->place;
   if (!place.order) place.line = line;
-  ad_mistakes_add(b->mistakes, place, "", "%s", message);
+  ad_recipe_errors_add(b->errors, place, "", "%s", message);
 }
 
-static ad_place place_of(const builder *b, const yaml_node_t *node) {
-  ad_place place = b->place;
+static ad_recipe_place place_of(const builder *b, const yaml_node_t *node) {
+  ad_recipe_place place = b->place;
   if (!place.order) place.line = (int64_t)node->start_mark.line + 1;
   return place;
 }
@@ -109,11 +109,11 @@ static ad_status build_pair(builder *b, const yaml_node_pair_t *pair, int depth,
   const char *name = (const char *)key->data.scalar.value;
   const ad_node *first = ad_node_find(map, name);
   if (first) {
-    ad_place place = place_of(b, key);
+    ad_recipe_place place = place_of(b, key);
     char words[64] = "is given twice; keep one";
     if (place.line)
       snprintf(words, sizeof words, "is given twice, first on line %lld; keep one", (long long)first->place.line);
-    ad_mistakes_add(b->mistakes, place, name, "%s", words);
+    ad_recipe_errors_add(b->errors, place, name, "%s", words);
     return AD_OK;
   }
   AD_TRY(build(b, pair->value, depth + 1, out));
@@ -265,10 +265,11 @@ static ad_status parse(yaml_parser_t *parser, const char *text, size_t size, bui
   return status;
 }
 
-ad_status ad_document_parse(const char *text, size_t size, ad_place place, ad_mistakes *mistakes, ad_node **out) {
+ad_status ad_document_parse(const char *text, size_t size, ad_recipe_place place, ad_recipe_errors *errors,
+                            ad_node **out) {
   yaml_parser_t parser;
   yaml_document_t yaml;
-  builder b = {.yaml = &yaml, .place = place, .mistakes = mistakes};
+  builder b = {.yaml = &yaml, .place = place, .errors = errors};
   ad_node *root = NULL;
   size_t mark = byte_order_mark(text, size);
   text += mark;

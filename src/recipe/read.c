@@ -23,15 +23,15 @@ static const char *words_of(const ad_node *node, char *buffer, size_t size) {
 
 static void must_be(ad_reading *r, const ad_node *node, const char *path, const char *what) {
   char words[WORDS_SIZE];
-  ad_mistakes_add(&r->mistakes, node->place, path, "must be %s, is %s", what, words_of(node, words, sizeof words));
+  ad_recipe_errors_add(&r->errors, node->place, path, "must be %s, is %s", what, words_of(node, words, sizeof words));
 }
 
-/* ---- values of one kind; each returns 1, or adds a mistake ---- */
+/* ---- values of one kind; each returns 1, or adds an error ---- */
 
 static int within(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, double value) {
   char words[AD_KEY_WORDS_SIZE];
   if (!ad_key_refuses(key, value, node->text, words)) return 1;
-  ad_mistakes_add(&r->mistakes, node->place, path, "%s", words);
+  ad_recipe_errors_add(&r->errors, node->place, path, "%s", words);
   return 0;
 }
 
@@ -90,7 +90,7 @@ static int read_boolean(ad_reading *r, const ad_node *node, const char *path, vo
 /* What is given in quotes and holds nothing. */
 static void tell_empty(ad_reading *r, const ad_key *key, const ad_node *node, const char *path) {
   char help[256];
-  ad_mistakes_add(&r->mistakes, node->place, path, "is an empty text: %s", ad_key_help(key, help, sizeof help));
+  ad_recipe_errors_add(&r->errors, node->place, path, "is an empty text: %s", ad_key_help(key, help, sizeof help));
 }
 
 static int read_text(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, void *out) {
@@ -104,7 +104,7 @@ static int read_text(ad_reading *r, const ad_key *key, const ad_node *node, cons
   }
   char **text = out;
   if (ad_copy_string(node->text, text)) {
-    r->mistakes.status = AD_MEMORY;
+    r->errors.status = AD_MEMORY;
     return 0;
   }
   return 1;
@@ -169,7 +169,7 @@ static int read_value(ad_reading *r, const ad_key *key, const ad_node *node, con
 
 /* ---- lists ---- */
 
-/* Elements are read in place, so that a text that was copied before a mistake belongs to the list already. */
+/* Elements are read in place, so that a text that was copied before an error belongs to the list already. */
 static int read_elements(ad_reading *r, const ad_key *key, const ad_node *first, char *elements, size_t count) {
   int good = 1;
   size_t i = 0;
@@ -188,7 +188,8 @@ static ad_status read_list(ad_reading *r, const ad_key *key, const ad_node *node
     return AD_OK;
   }
   if (!count) {
-    if (!key->fallback) ad_mistakes_add(&r->mistakes, node->place, key->path, "is an empty list; give %s", key->help);
+    if (!key->fallback)
+      ad_recipe_errors_add(&r->errors, node->place, key->path, "is an empty list; give %s", key->help);
     *good = key->fallback != NULL;
     return AD_OK;
   }
@@ -220,7 +221,7 @@ static void tell_unknown(ad_reading *r, const ad_node *node, const char *section
   ad_text text = ad_text_on(hint, sizeof hint);
   int near = ad_schema_suggest(&r->schema, section, node->key, &text);
   if (!ad_reading_may_be_known(r, section, path, near))
-    ad_mistakes_add(&r->mistakes, node->place, path, "unknown key; %s", hint);
+    ad_recipe_errors_add(&r->errors, node->place, path, "unknown key; %s", hint);
 }
 
 static void tell_unknown_in(ad_reading *r, const ad_node *map, const char *section);
@@ -267,7 +268,8 @@ static int read_override_value(ad_reading *r, const ad_node *node, const char *p
   override_path(pattern, node->key, path);
   const ad_key *key = contract_key(r, node->key);
   if (!key) {
-    ad_mistakes_add(&r->mistakes, node->place, path, "unknown key; an override has param, grad, reduce and accumulate");
+    ad_recipe_errors_add(&r->errors, node->place, path,
+                         "unknown key; an override has param, grad, reduce and accumulate");
     return 0;
   }
   char *out = (char *)contract + (key->offset - offsetof(ad_recipe, precision.contract));
@@ -279,7 +281,7 @@ static int read_override(ad_reading *r, const ad_node *node, ad_recipe_override 
   char path[PATH_SIZE];
   override_path(node->key, NULL, path);
   if (ad_copy_string(node->key, &out->pattern)) {
-    r->mistakes.status = AD_MEMORY;
+    r->errors.status = AD_MEMORY;
     return 0;
   }
   if (node->kind != AD_NODE_MAP) {
@@ -317,14 +319,14 @@ static const ad_node *find_node(const ad_node *root, const char *path) {
   return ad_node_find(ad_node_find(root, section), dot + 1);
 }
 
-ad_place ad_reading_place(const ad_reading *reading, const char *path) {
+ad_recipe_place ad_reading_place(const ad_reading *reading, const char *path) {
   const ad_node *node = find_node(reading->root, path);
   if (node) return node->place;
   char section[PATH_SIZE];
   ad_text text = ad_text_on(section, sizeof section);
   ad_text_add(&text, "%.*s", (int)strcspn(path, "."), path);
   node = ad_node_find(reading->root, section);
-  ad_place nowhere = reading->root->place;
+  ad_recipe_place nowhere = reading->root->place;
   nowhere.line = 0;
   return node ? node->place : nowhere;
 }
@@ -353,8 +355,8 @@ static int section_is_wrong(const ad_reading *r, const ad_key *key) {
 static void tell_missing(ad_reading *r, const ad_key *key) {
   char help[256];
   if (!section_is_wrong(r, key))
-    ad_mistakes_add(&r->mistakes, ad_reading_place(r, key->path), key->path, "is missing: %s",
-                    ad_key_help(key, help, sizeof help));
+    ad_recipe_errors_add(&r->errors, ad_reading_place(r, key->path), key->path, "is missing: %s",
+                         ad_key_help(key, help, sizeof help));
 }
 
 /* Several meshes, of a program that is not known. */

@@ -6,7 +6,7 @@
 
 typedef struct ad_reading {
   ad_node *root; /* a map */
-  ad_mistakes mistakes;
+  ad_recipe_errors errors;
   ad_recipe *recipe;
   ad_schema schema;
   const ad_node **nodes; /* of each key of the schema; NULL: not given */
@@ -28,6 +28,6 @@ void ad_reading_check_files(ad_reading *reading);
 /* Of a key that only some program may have, while none is known: nothing is to be said of it. */
 int ad_reading_may_be_known(const ad_reading *reading, const char *section, const char *path, int has_near_name);
 /* Where a key was given, or where it would be. */
-ad_place ad_reading_place(const ad_reading *reading, const char *path);
+ad_recipe_place ad_reading_place(const ad_reading *reading, const char *path);
 
 #endif

@@ -69,15 +69,15 @@ static ad_status apply_sets(ad_reading *r, const source *from, char *const *orig
 /* Only those of --set that name the program: which keys the others may name depends on it. All are applied in their
  * order later, so what is wrong is told there. */
 static ad_status apply_sets_of_kind(ad_reading *r, const source *from, char **origins) {
-  ad_mistakes kept = r->mistakes;
+  ad_recipe_errors kept = r->errors;
   ad_status status = AD_OK;
-  r->mistakes = (ad_mistakes){0};
+  r->errors = (ad_recipe_errors){0};
   for (size_t i = 0; !status && i < from->set_count; i++) {
     status = origin_of_set(from->sets[i], &origins[i]);
     if (!status) status = ad_reading_set_kind(r, from->sets[i], origins[i], (int)i + 1);
   }
-  ad_mistakes_clear(&r->mistakes);
-  r->mistakes = kept;
+  ad_recipe_errors_clear(&r->errors);
+  r->errors = kept;
   return status;
 }
 
@@ -92,11 +92,11 @@ static ad_status find_program(ad_reading *r, const source *from, char **origins)
 static ad_status make_root_a_map(ad_reading *r) {
   if (r->root->kind == AD_NODE_MAP) return AD_OK;
   if (!ad_node_is_empty(r->root)) {
-    ad_mistakes_add(&r->mistakes, r->root->place, "",
-                    "a recipe is a mapping of keys to values, such as \"name: gpt-text\"");
-    return ad_mistakes_report(&r->mistakes);
+    ad_recipe_errors_add(&r->errors, r->root->place, "",
+                         "a recipe is a mapping of keys to values, such as \"name: gpt-text\"");
+    return ad_recipe_errors_report(&r->errors);
   }
-  ad_place place = r->root->place;
+  ad_recipe_place place = r->root->place;
   ad_node_destroy(r->root);
   r->root = NULL;
   return ad_node_new_map(place, &r->root);
@@ -114,8 +114,8 @@ static ad_status list_given(const ad_reading *r) {
 }
 
 static ad_status read_tree(ad_reading *r, const source *from, char **origins) {
-  AD_TRY(ad_document_parse(from->text, from->size, (ad_place){from->path, 0, 0}, &r->mistakes, &r->root));
-  if (!r->root) return ad_mistakes_report(&r->mistakes);
+  AD_TRY(ad_document_parse(from->text, from->size, (ad_recipe_place){from->path, 0, 0}, &r->errors, &r->root));
+  if (!r->root) return ad_recipe_errors_report(&r->errors);
   AD_TRY(make_root_a_map(r));
   AD_TRY(find_program(r, from, origins));
   AD_TRY(apply_sets(r, from, origins));
@@ -124,14 +124,14 @@ static ad_status read_tree(ad_reading *r, const source *from, char **origins) {
   if (r->recipe->program && r->recipe->program->complete) r->recipe->program->complete(r->recipe->options);
   AD_TRY(ad_reading_check(r));
   if (from->with_files) ad_reading_check_files(r);
-  AD_TRY(ad_mistakes_report(&r->mistakes));
+  AD_TRY(ad_recipe_errors_report(&r->errors));
   AD_TRY(list_given(r));
   return complete_sync(r->recipe);
 }
 
 static void release_reading(ad_reading *r) {
   ad_node_destroy(r->root);
-  ad_mistakes_clear(&r->mistakes);
+  ad_recipe_errors_clear(&r->errors);
   ad_schema_release(&r->schema);
   ad_release(r->nodes);
   ad_release(r->wrong);

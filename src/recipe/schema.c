@@ -21,7 +21,8 @@ static const ad_key common[] = {
 
     [KIND] = {"model.kind", AD_KEY_TEXT, .offset = AT(kind)}, /* its help: the kinds that there are */
     [WEIGHTS] = {"model.weights", AD_KEY_TEXT, .offset = AT(weights), .fallback = "",
-                 .help = "a safetensors file with the initial values of all parameters; left out: drawn from the seed"},
+                 .help = "initial values of all parameters: a safetensors file, or the *.safetensors.index.json of "
+                         "several; left out: drawn from the seed"},
 
     [MESH] = {"mesh", AD_KEY_TEXT, .offset = offsetof(ad_recipe_mesh, text),
               .help = "axes and sizes, such as \"dp_replicate=2 dp_shard=2\""},
@@ -78,7 +79,7 @@ static const ad_key common[] = {
              "shard"},
 
     {"checkpoint.every", AD_KEY_INTEGER, .offset = AT(checkpoint.every), .least = 0, .most = 4294967296.0,
-     .fallback = "0", .help = "steps between checkpoints; there is one at the end and on Ctrl-C too; 0: none"},
+     .fallback = "0", .help = "steps between checkpoints; there is one at the end too; 0: only on a signal"},
     {"checkpoint.keep", AD_KEY_INTEGER, .offset = AT(checkpoint.keep), .least = 1, .most = 50, .fallback = "2",
      .help = "complete checkpoints that stay; older ones are removed"},
 };

@@ -45,7 +45,7 @@ static int is_known(const ad_reading *r, const set_path *path, int count) {
   return count <= 2 || entry->key.kind == AD_KEY_OVERRIDES;
 }
 
-static void tell_unknown(ad_reading *r, ad_place place, const set_path *path) {
+static void tell_unknown(ad_reading *r, ad_recipe_place place, const set_path *path) {
   char hint[512], whole[PATH_SIZE];
   ad_text text = ad_text_on(hint, sizeof hint), joined = ad_text_on(whole, sizeof whole);
   int in_section = path->count > 1 && is_known(r, path, 1), near = 1;
@@ -58,12 +58,12 @@ static void tell_unknown(ad_reading *r, ad_place place, const set_path *path) {
   else
     near = ad_schema_suggest(&r->schema, in_section ? path->part[0] : "", unknown, &text);
   if (ad_reading_may_be_known(r, in_section ? path->part[0] : "", whole, near)) return;
-  ad_mistakes_add(&r->mistakes, place, "", "unknown key; %s", hint);
+  ad_recipe_errors_add(&r->errors, place, "", "unknown key; %s", hint);
 }
 
 /* The map under `key`, made where nothing or an empty value stands. NULL: something else stands there, of which reading
  * will tell. */
-static ad_status map_under(ad_node *map, const char *key, ad_place place, ad_node **out) {
+static ad_status map_under(ad_node *map, const char *key, ad_recipe_place place, ad_node **out) {
   ad_node *child = ad_node_find(map, key);
   *out = NULL;
   if (child && !ad_node_is_empty(child)) {
@@ -80,11 +80,11 @@ static ad_status map_under(ad_node *map, const char *key, ad_place place, ad_nod
 }
 
 /* Takes the value only on success. */
-static ad_status put(ad_reading *r, const set_path *path, ad_place place, ad_node *value, int *taken) {
+static ad_status put(ad_reading *r, const set_path *path, ad_recipe_place place, ad_node *value, int *taken) {
   ad_node *map = r->root;
   for (int i = 0; map && i + 1 < path->count; i++) AD_TRY(map_under(map, path->part[i], place, &map));
   if (!map) {
-    ad_mistakes_add(&r->mistakes, place, "", "cannot be set: what stands above it is no mapping");
+    ad_recipe_errors_add(&r->errors, place, "", "cannot be set: what stands above it is no mapping");
     return AD_OK;
   }
   AD_TRY(ad_node_put(map, path->part[path->count - 1], value));
@@ -98,10 +98,10 @@ static const char *equals_sign(const char *set) {
   return *set ? set : NULL;
 }
 
-static ad_status put_value(ad_reading *r, const set_path *path, ad_place place, const char *text) {
+static ad_status put_value(ad_reading *r, const set_path *path, ad_recipe_place place, const char *text) {
   ad_node *value;
   int taken = 0;
-  AD_TRY(ad_document_parse(text, strlen(text), place, &r->mistakes, &value));
+  AD_TRY(ad_document_parse(text, strlen(text), place, &r->errors, &value));
   ad_status status = value ? put(r, path, place, value, &taken) : AD_OK;
   if (!taken) ad_node_destroy(value);
   return status;
@@ -115,16 +115,16 @@ ad_status ad_reading_set_kind(ad_reading *r, const char *set, const char *origin
   set_path path;
   const char *equals = equals_sign(set);
   if (!equals || !take_path(set, equals, &path) || !names_kind(&path)) return AD_OK;
-  return put_value(r, &path, (ad_place){origin, order, 0}, equals + 1);
+  return put_value(r, &path, (ad_recipe_place){origin, order, 0}, equals + 1);
 }
 
 ad_status ad_reading_set(ad_reading *r, const char *set, const char *origin, int order) {
-  ad_place place = {origin, order, 0};
+  ad_recipe_place place = {origin, order, 0};
   set_path path;
   const char *equals = equals_sign(set);
   if (!equals || !take_path(set, equals, &path)) {
-    ad_mistakes_add(&r->mistakes, place, "",
-                    "must be PATH=VALUE, such as train.steps=100; a key with dots in it stands in double quotes");
+    ad_recipe_errors_add(&r->errors, place, "",
+                         "must be PATH=VALUE, such as train.steps=100; a key with dots in it stands in double quotes");
     return AD_OK;
   }
   if (is_known(r, &path, path.count)) return put_value(r, &path, place, equals + 1);

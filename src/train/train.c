@@ -27,7 +27,7 @@ typedef struct training {
   ad_metrics metrics;            /* on the first rank */
   json_t *provenance;            /* on the first rank */
   char *checkpoints;             /* their folder */
-  ad_checkpointer *checkpointer; /* NULL: the recipe asks for none */
+  ad_checkpointer *checkpointer; /* NULL: none was due yet, and the recipe asks for none */
   int64_t first_step;            /* steps taken before this training */
   int lock;                      /* on the folder; the first rank's */
 } training;
@@ -72,9 +72,8 @@ static ad_status make_checkpointer(training *t) {
 
 static int is_due(const training *t, int64_t taken) {
   const ad_recipe *recipe = t->run->recipe;
-  if (t->run->asked_to_save) return 1;
-  return recipe->checkpoint.every &&
-         (taken % recipe->checkpoint.every == 0 || taken >= recipe->train.steps || t->run->interrupted);
+  if (t->run->asked_to_save || t->run->interrupted) return 1;
+  return recipe->checkpoint.every && (taken % recipe->checkpoint.every == 0 || taken >= recipe->train.steps);
 }
 
 // Also after the last step, whichever it is.
@@ -171,14 +170,7 @@ static ad_status finish(training *t, int finished) {
 /* -1: there is no checkpoint. The first rank looks, for all. */
 static ad_status find_newest(training *t, int64_t *out) {
   *out = ad_run_is_first(t->run) ? ad_checkpoint_newest(t->checkpoints) : -1;
-  ad_collective broadcast = {.op = AD_BROADCAST,
-                             .group = t->run->everyone,
-                             .in = out,
-                             .out = out,
-                             .count = 1,
-                             .dtype = AD_I64,
-                             .site = AD_HERE};
-  return ad_comm_run(t->run->comm, &broadcast);
+  return ad_share_first(t->run->comm, &t->run->everyone, out, 1, AD_HERE);
 }
 
 static void say_it_begins(const training *t) {

@@ -1,14 +1,13 @@
-/* Whole parameters as one safetensors file, and back. */
+/* Whole parameters as one safetensors file, and back from one or several. */
 #include <stdio.h>
-#include <string.h>
 #include "addend/safetensors.h"
 #include "array/part.h"
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
-#include "base/text.h"
 #include "comm/agree.h"
 #include "io/unfinished.h"
+#include "program/weights.h"
 #include "train/run.h"
 
 /* ---- writing ---- */
@@ -97,63 +96,9 @@ ad_status ad_run_write_weights(ad_run *run, const char *path) {
 
 /* ---- reading ---- */
 
-enum { NAMES_SHOWN = 5, WORDS = 768 };
-
-typedef struct complaint {
-  ad_text text;
-  const char *what;
-  int count;
-} complaint;
-
-static void complain(complaint *c, const char *name, const char *more) {
-  if (++c->count <= NAMES_SHOWN)
-    ad_text_add(&c->text, "%s%s%s", c->count == 1 ? c->what : ", ", name, more);
-  else if (c->count == NAMES_SHOWN + 1)
-    ad_text_add(&c->text, ", ...");
-}
-
-static void judge_param(const ad_shape *shape, const char *name, const ad_safetensors *file, complaint *missing,
-                        complaint *differs) {
-  const ad_safetensor *tensor = ad_safetensors_find(file, name);
-  char there[96], here[96], more[256];
-  if (!tensor) {
-    complain(missing, name, "");
-  } else if (!ad_dtype_is_float(tensor->dtype)) {
-    snprintf(more, sizeof more, " (%s, not a float)", ad_dtype_name(tensor->dtype));
-    complain(differs, name, more);
-  } else if (!ad_shape_equal(&tensor->shape, shape)) {
-    snprintf(more, sizeof more, " (%s there, %s here)", ad_shape_print(&tensor->shape, there, sizeof there),
-             ad_shape_print(shape, here, sizeof here));
-    complain(differs, name, more);
-  }
-}
-
 static const char *name_of(const ad_run *run, size_t index, char *buffer) {
   ad_run_param at = ad_run_param_at(run, index);
   return ad_program_param_name(run->program, at.module, at.param, buffer, NAME_SIZE);
-}
-
-static int is_param(const ad_run *run, const char *name) {
-  char own[NAME_SIZE];
-  for (size_t i = 0; i < run->param_count; i++)
-    if (!strcmp(name_of(run, i, own), name)) return 1;
-  return 0;
-}
-
-static ad_status check_weights(const ad_run *run, const ad_safetensors *file, const char *path) {
-  char words[3][WORDS] = {"", "", ""};
-  complaint missing = {ad_text_on(words[0], WORDS), "; it lacks ", 0};
-  complaint extra = {ad_text_on(words[1], WORDS), "; the model has no ", 0};
-  complaint differs = {ad_text_on(words[2], WORDS), "; they differ in ", 0};
-  char own[NAME_SIZE];
-  for (size_t i = 0; i < run->param_count; i++)
-    judge_param(&ad_run_param_at(run, i).spec->shape, name_of(run, i, own), file, &missing, &differs);
-  for (size_t i = 0; i < ad_safetensors_count(file); i++) {
-    const char *name = ad_safetensors_at(file, i)->name;
-    if (!is_param(run, name)) complain(&extra, name, "");
-  }
-  if (missing.count + extra.count + differs.count == 0) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: these are not the weights of this model%s%s%s", path, words[0], words[1], words[2]);
 }
 
 // This rank's part, in the file's dtype, then in the value's.
@@ -171,19 +116,19 @@ static ad_status read_param(const ad_run *run, const ad_safetensor *tensor, ad_a
   return AD_OK;
 }
 
-static ad_status read_params(ad_run *run, const ad_safetensors *file, const char *path) {
-  AD_TRY(check_weights(run, file, path));
+static ad_status read_params(ad_run *run, const ad_weights *weights, const char *path) {
+  AD_TRY(ad_program_check_weights(run->program, weights, path));
   char own[NAME_SIZE];
   for (size_t i = 0; i < run->param_count; i++)
-    AD_TRY(read_param(run, ad_safetensors_find(file, name_of(run, i, own)), ad_run_part(run, i, AD_PART_MASTER)));
+    AD_TRY(read_param(run, ad_weights_find(weights, name_of(run, i, own)), ad_run_part(run, i, AD_PART_MASTER)));
   return AD_OK;
 }
 
 ad_status ad_run_read_weights(ad_run *run, const char *path) {
   AD_NEED(run, path);
-  ad_safetensors *file;
-  AD_TRY(ad_safetensors_open(path, &file));
-  ad_status status = read_params(run, file, path);
-  ad_safetensors_close(file);
+  ad_weights weights;
+  AD_TRY(ad_weights_open(path, &weights));
+  ad_status status = read_params(run, &weights, path);
+  ad_weights_close(&weights);
   return status ? status : ad_run_refresh(run, 1);
 }

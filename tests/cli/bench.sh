@@ -45,6 +45,21 @@ done
 document=$("$addend" bench --quick --json --op startup 2>/dev/null)
 python3 -c 'import json, sys; row, = json.loads(sys.argv[1])["rows"]; assert row["ranks"] == 32 and row["seconds_median"] > 0' "$document"
 
+# Errors: every mistake reaches every other rank; two ranks have one group, so no circle. Nothing is left of the worlds.
+document=$("$addend" bench --quick --json --op errors 2>/dev/null)
+python3 - "$document" <<'PY'
+import json, sys
+HANGS = 60  # seconds
+rows = json.loads(sys.argv[1])["rows"]
+for row in rows:
+    assert row["op"] == "errors" and row["engine"] == "shm" and row["rounds"] == 5 and row["peers"] == {}, row
+    assert 0 < row["seconds_min"] <= row["seconds_median"] <= row["seconds_max"] < HANGS, row
+seen = [(row["mistake"], row["ranks"]) for row in rows]
+assert seen == [("mismatch", 2), ("mismatch", 3), ("death", 2), ("death", 3), ("circle", 3)], seen
+PY
+! ls /dev/shm | grep -i addend || { echo "bench --op errors: files are left in /dev/shm" >&2 && exit 1; }
+"$addend" bench --quick --op errors --ranks 4 2>/dev/null | grep -Eq '^circle +4 +5 '
+
 # Memory as planned and as the kernel counts it, of every level and dtype on two ranks. How close they must be is judged in
 # tests/system/test_memory.c.
 document=$("$addend" bench --quick --json --op memory 2>/dev/null)

@@ -73,10 +73,12 @@ wait_for_ranks 8; sleep 0.2; killed_rank_is_named 7
 
 start; kill -9 $launcher; wait $launcher 2>/dev/null || true; nothing_left # its ranks go with the launcher
 
-stopped_cleanly() { # a finished step, and everything written
+stopped_cleanly() { # a finished step and everything written, a checkpoint of that step too, though the recipe has none
   wait_for_end
   [ $status -eq 3 ] || fail "a stopped run is exit 3, not $status: $(cat err)"
   grep -q "stopped on request after" err && grep -q report.html err || { cat err >&2; fail "the message says so"; }
+  grep -q "its checkpoint is in $work/run/checkpoints; --resume goes on from it" err || { cat err >&2; fail "it says how to go on"; }
+  [ -s "run/checkpoints/step-$(wc -l <run/metrics.jsonl)/index.json" ] || { ls run/checkpoints; fail "a checkpoint of the last step"; }
   [ ! -s out ] || fail "a stopped run prints no result"
   nothing_left
   python3 - <<'P'
@@ -90,7 +92,12 @@ assert json.load(open("run/trace.json"))["traceEvents"]
 assert "</html>" in open("run/report.html").read()
 P
 }
-for name in INT TERM HUP; do start; kill -$name $launcher; stopped_cleanly; done # Ctrl-C, kill
+goes_on() { # from the step at which it was stopped
+  local taken; taken=$(wc -l <run/metrics.jsonl)
+  "$addend" train "$recipe" --set train.steps=$((taken + 1)) -o run --resume >out 2>err || { cat err >&2; fail "it goes on"; }
+  grep -q "goes on after step $taken" err && [ "$(wc -l <run/metrics.jsonl)" -eq $((taken + 1)) ] || { cat err >&2; fail "from where it was"; }
+}
+for name in INT TERM HUP; do start; kill -$name $launcher; stopped_cleanly; goes_on; done # Ctrl-C, kill, Slurm
 start; for pid in $launcher $ranks; do kill -INT "$pid"; done; stopped_cleanly # as a terminal does it: everybody
 start; kill -TERM "$(cut -d' ' -f2 <<<"$ranks")"; stopped_cleanly # one rank alone was asked
 start; kill -QUIT $launcher; wait_for_end 6 # ends at once, with a word

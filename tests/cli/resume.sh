@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checkpoints and --resume on the command line: bit for bit on the same mesh, on other meshes, after damage, after Ctrl-C,
-# on a full disk; weights as a file that other programs open.
+# on a full disk.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) mounted=
@@ -72,6 +72,9 @@ cp -r straight replaced && echo kept >replaced/notes && touch replaced/check.jso
 train -o replaced --overwrite --set train.steps=3 --set checkpoint.every=0 || fail "--overwrite"
 [ "$(wc -l <replaced/metrics.jsonl)" -eq 3 ] && [ ! -e replaced/checkpoints ] || fail "the earlier run is gone"
 [ -e replaced/notes ] && [ -e replaced/check.json ] || fail "other files stay"
+cp -r straight gone # by a run that comes to no results of its own
+exits_with 3 train -o gone --overwrite --set train.steps=100 --set train.lr=100 --set train.weight_decay=1000 --set train.warmup=0 --set train.clip=0
+[ ! -e gone/weights.safetensors ] && [ ! -e gone/report.html ] && [ ! -e gone/trace.json ] || fail "the earlier results are gone"
 exits_with 2 train -o replaced --overwrite --resume
 grep -q "give one of them" err || fail "--resume or --overwrite"
 # A run that died between its last checkpoint and its weights is finished; one that is finished stays as it is.
@@ -203,25 +206,8 @@ train -o trapped || fail "train among links"
 [ "$(ls trapped | grep -c note.tmp)" -eq 4 ] || fail "other names stay"
 [ ! -L trapped/trace.json ] && [ -s trapped/trace.json ] || fail "links make way"
 
-# Weights
-train -o fine --set checkpoint.every=0 --set model.weights="$work/straight/weights.safetensors" || fail "model.weights"
-[ ! -e fine/checkpoints ] || fail "no checkpoints unless the recipe asks"
-exits_with 2 "$addend" check "$recipe" --set model.weights=nowhere.safetensors 2>err
-grep -q "model.weights: nowhere.safetensors: cannot be read" err || fail "weights that are not there"
-"$addend" check "$recipe" --set model.weights="$work/straight/weights.safetensors" >out 2>err || fail "weights under the proof"
-if python3 -c 'import safetensors.numpy' 2>/dev/null; then
-  python3 - <<'P'
-import numpy, safetensors.numpy
-weights = safetensors.numpy.load_file("straight/weights.safetensors")
-pieces = safetensors.numpy.load_file("straight/checkpoints/step-10/rank-0.safetensors")
-assert weights["embedding.weight"].shape == (256, 32) and weights["embedding.weight"].dtype == numpy.float32
-for name, value in weights.items():
-    assert numpy.array_equal(value, pieces["value." + name]), name
-safetensors.numpy.save_file({name: value.astype(numpy.float64) for name, value in weights.items()}, "foreign.safetensors")
-P
-  train -o foreign --set checkpoint.every=0 --set model.weights="$work/foreign.safetensors" || fail "a foreign file of weights"
-  cmp fine/weights.safetensors foreign/weights.safetensors || fail "the same weights from a foreign file"
-else
-  echo "resume: the Python package safetensors is not here; its reading is not tried"
-fi
+# No checkpoints unless somebody asks.
+train -o unasked --set checkpoint.every=0 || fail "train without checkpoints"
+[ ! -e unasked/checkpoints ] || fail "no checkpoints unless the recipe asks"
+
 echo "resume: all hold"

@@ -63,6 +63,21 @@ static void the_failing_ranks_exit_status_is_reported(void **state) {
   assert_int_equal(result.status, AD_OK);
 }
 
+static int say_what_is_wrong(ad_comm *comm, void *cause) {
+  if (ad_comm_rank(comm) == 1) ad_comm_fail(comm, *(ad_status *)cause, "no such key");
+  return 1;
+}
+
+static void an_error_with_words_is_told_by_them_alone(void **state) {
+  ad_launch_result result;
+  ad_status cause = AD_SYSTEM;
+  assert_int_equal(launch(3, say_what_is_wrong, &cause, &result), AD_PEER_FAILED);
+  assert_string_equal(ad_last_error(), "rank 1: no such key");
+  cause = AD_INVALID;  // wrong on all ranks: who said it first does not matter
+  assert_int_equal(launch(3, say_what_is_wrong, &cause, &result), AD_PEER_FAILED);
+  assert_string_equal(ad_last_error(), "no such key");
+}
+
 static void wrong_options_are_refused(void **state) {
   ad_launch_result result;
   ad_launch_options options = {.size = sizeof options, .ranks = 0, .function = do_nothing};
@@ -353,6 +368,7 @@ static int stall_after_a_sum(ad_comm *comm, void *context) {
     raise(SIGSTOP);
   }
   for (int i = 0; ad_comm_rank(comm) == 2 && !atomic_load(&s->said) && i < 600; i++) usleep(100000);
+  if (ad_comm_rank(comm) == 2) kill(atomic_load(&s->pid), SIGCONT);  // where nothing was said
   CHECK_OK(sum_ranks(comm));
   return 0;
 }
@@ -370,6 +386,39 @@ static void a_stall_is_told_rank_by_rank(void **state) {
   assert_non_null(strstr(s->words, "is stopped; `kill -CONT "));
   assert_non_null(strstr(s->words, "sleeps outside of collectives; its last: all_reduce(sum) of 1 i32"));
   assert_non_null(strstr(s->words, "test_launch.c:"));
+  munmap(s, sizeof *s);
+}
+
+static void take_down_work(void *context, ad_log_level level, const char *message) {
+  stall *s = context;
+  size_t length = strlen(s->words);
+  snprintf(s->words + length, sizeof s->words - length, "%s\n", message);
+  if (strstr(s->words, "rank 1 (")) atomic_store(&s->said, 1);
+}
+
+static int compute_until_said(ad_comm *comm, void *context) {
+  stall *s = context;
+  double start = rank_seconds();
+  CHECK_OK(sum_ranks(comm));
+  while (ad_comm_rank(comm) == 1 && !atomic_load(&s->said) && rank_seconds() - start < 3 * RANK_HANGS) continue;
+  CHECK_OK(sum_ranks(comm));
+  return 0;
+}
+
+static void a_rank_that_computes_is_no_alarm_but_told_after_a_minute(void **state) {
+  int waited = 0;
+  ad_launch_result result;
+  stall *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert_true(s != MAP_FAILED);
+  ad_set_log(take_down_work, s);
+  ad_status status = launch(3, compute_until_said, s, &result);
+  ad_set_log(NULL, NULL);
+  assert_int_equal(status, AD_OK);
+  assert_true(atomic_load(&s->said));
+  assert_int_equal(sscanf(s->words, "ranks wait for %d s already", &waited), 1);  // the first that was said
+  assert_true(waited >= 60);
+  assert_non_null(strstr(s->words, "s already, for ranks that compute; which rank is where:"));
+  assert_non_null(strstr(s->words, "computes outside of collectives; its last: all_reduce(sum) of 1 i32"));
   munmap(s, sizeof *s);
 }
 
@@ -424,6 +473,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(thirty_two_ranks_start_and_join, nothing_left),
       cmocka_unit_test_teardown(the_failing_ranks_exit_status_is_reported, nothing_left),
+      cmocka_unit_test_teardown(an_error_with_words_is_told_by_them_alone, nothing_left),
       cmocka_unit_test_teardown(wrong_options_are_refused, nothing_left),
       cmocka_unit_test_teardown(another_launchers_world_is_refused_by_name, nothing_left),
       cmocka_unit_test_teardown(a_rank_starts_no_world_of_its_own, nothing_left),
@@ -436,6 +486,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(ranks_that_go_on_after_an_error_are_ended, nothing_left),
       cmocka_unit_test_teardown(ranks_end_with_their_launcher, nothing_left),
       cmocka_unit_test_teardown(a_stall_is_told_rank_by_rank, nothing_left),
+      cmocka_unit_test_teardown(a_rank_that_computes_is_no_alarm_but_told_after_a_minute, nothing_left),
       cmocka_unit_test_teardown(ranks_are_watched_where_the_kernel_does_not_help, nothing_left),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

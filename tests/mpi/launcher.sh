@@ -71,13 +71,25 @@ refused 1 "libaddend-mpi-$implementation.so, is not in" "${launch[@]}" -n 1 "$wo
 must env ADDEND_MPI_MODULE="$build/libaddend-mpi-$implementation.so" "${launch[@]}" -n 1 "$work/moved"
 echo "mistakes: refused with their sentence"
 
-# A killed rank: the launcher says so and ends the others.
+# A stopped rank, here the one that else speaks for all: another one says which it is. A killed rank: the launcher says so
+# and ends the others.
+says() { # WORDS: the run says them sooner or later
+  for _ in $(seq 600); do grep -q "$1" "$work/out" && return 0; sleep 0.1; done
+  kill -CONT "$stopped"
+  kill $launcher
+  fail "nobody says \"$1\": $(cat "$work/out")"
+}
 for first in 3 2; do
   mkdir -p "$work/pids"
   ADDEND_TEST_PIDS=$work/pids "${launch[@]}" -n 3 "$work/place" "$first" "$build/addend" train "$recipe" --set train.steps=1000000 --overwrite --out "$work/killed" >"$work/out" 2>&1 &
   launcher=$!
   for _ in $(seq 600); do [ -s "$work/killed/metrics.jsonl" ] && break; sleep 0.1; done
   [ -s "$work/killed/metrics.jsonl" ] || { kill $launcher; fail "training did not start: $(cat "$work/out")"; }
+  stopped=$(cat "$work/pids/0")
+  kill -STOP "$stopped"
+  says "rank 0 (process $stopped) is stopped"
+  [ "$first" -eq 3 ] || says "rank 2 waits for .* at src/" # alone on the other node
+  kill -CONT "$stopped"
   kill -KILL "$(cat "$work/pids/2")"
   (sleep 60; kill $launcher 2>/dev/null) & guard=$!
   wait $launcher
@@ -90,7 +102,7 @@ for first in 3 2; do
   done
   rm -rf "$work/pids" "$work/killed"
 done
-echo "deaths: the launcher's status, nothing left"
+echo "deaths: the launcher's status, nothing left; stops: named"
 
 # The suites of engine shm.
 for nodes in 1 2; do

@@ -13,6 +13,7 @@
 #include "addend/model.h"
 #include "addend/recipe.h"
 #include "base/memory.h"
+#include "parsing.h"
 #include "recipe/changes.h"
 
 #define MODEL "model: {kind: gpt, layers: 2, d_model: 32, heads: 4}\n"
@@ -20,25 +21,6 @@
 #define MESH "mesh: \"dp_replicate=2 dp_shard=2\"\n"
 #define TRAIN "train: {global_batch: 6, steps: 10, lr: 1e-3}\n"
 #define GOOD MODEL DATA MESH TRAIN /* lines 1 to 4 */
-
-#define COUNT_OF(...) (sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
-#define READ(text, ...) read_good(text, (const char *const[]){__VA_ARGS__}, COUNT_OF(__VA_ARGS__))
-#define SAYS(message, text) says(message, text, NULL, 0)
-#define SET_SAYS(message, text, ...) says(message, text, (const char *const[]){__VA_ARGS__}, COUNT_OF(__VA_ARGS__))
-
-static ad_recipe *read_good(const char *text, const char *const *sets, size_t count) {
-  ad_recipe *recipe = NULL;
-  if (count == 1 && !sets[0]) count = 0;
-  if (ad_recipe_parse(text, "dir/r.yaml", sets, count, &recipe)) fail_msg("%s", ad_last_error());
-  return recipe;
-}
-
-static void says(const char *message, const char *text, const char *const *sets, size_t count) {
-  ad_recipe *recipe = NULL;
-  assert_int_equal(ad_recipe_parse(text, "r.yaml", sets, count, &recipe), AD_INVALID);
-  assert_string_equal(ad_last_error(), message);
-  assert_null(recipe);
-}
 
 static const ad_gpt_options *gpt_of(const ad_recipe *recipe) { return recipe->options; }
 

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "io/file.h"
 
 enum { RANKS = 2, STEPS = 5 };
 
@@ -218,6 +219,9 @@ static void an_interrupt_of_one_rank_stops_all_after_the_step_with_files_written
   assert_non_null(strstr(page, "\"metrics\":[{\"step\":0,"));
   assert_null(strstr(page, "{\"step\":1,"));
   free(page);
+  assert_int_equal(access(in_folder("deep er/checkpoints/step-1/index.json"), F_OK), 0);  // the recipe asks for none
+  must(ad_folder_remove(in_folder("deep er/checkpoints/step-1")));
+  must(ad_folder_remove(in_folder("deep er/checkpoints")));
   release(&j);
 }
 

@@ -1,7 +1,7 @@
 /* Kinds of ranks: those that hold parts of the same sizes of every value. Found from the cuts, without a visit to each
  * rank, so that a world of 2^40 ranks costs as much as one of a thousand. */
-#ifndef PLAN_KINDS_H
-#define PLAN_KINDS_H
+#ifndef PLAN_RANK_KINDS_H
+#define PLAN_RANK_KINDS_H
 #include "addend/layout.h"
 
 /* Something that ranks hold parts of, and what else of it decides a rank's bytes. */

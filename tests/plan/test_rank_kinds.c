@@ -10,7 +10,7 @@
 #include <cmocka.h>
 #include "base/error.h"
 #include "base/random.h"
-#include "plan/kinds.h"
+#include "plan/rank_kinds.h"
 
 #define must(call)                                        \
   do {                                                    \

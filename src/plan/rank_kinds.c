@@ -1,7 +1,7 @@
 /* Kinds of ranks. The world falls into regions of ranks on which the same meshes lie; a region's ranks are numbered by
  * blocks, sets of neighbouring axes that all its meshes have in common; in each block, positions that hold parts of the
  * same sizes are one class. A kind is then a choice of one class in each block, or several such choices. */
-#include "plan/kinds.h"
+#include "plan/rank_kinds.h"
 #include <stdlib.h>
 #include "base/error.h"
 #include "base/memory.h"

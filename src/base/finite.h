@@ -1,0 +1,12 @@
+/* Finding values that are no finite numbers. */
+#ifndef BASE_FINITE_H
+#define BASE_FINITE_H
+#include <stddef.h>
+#include <stdint.h>
+#include "addend/dtype.h"
+
+/* The index of the first of n floats that is infinite or NaN; n if all are finite. `data` need not be aligned: values
+ * of a mapped file stand where the file has them. */
+size_t ad_first_not_finite(const void *data, ad_dtype dtype, size_t n);
+
+#endif

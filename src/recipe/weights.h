@@ -1,0 +1,10 @@
+/* What can be said of a recipe's model.weights before any rank starts. */
+#ifndef RECIPE_WEIGHTS_H
+#define RECIPE_WEIGHTS_H
+#include "addend/recipe.h"
+
+/* Complains of files that cannot be used, of values in them that are not finite and, where the rest of the recipe is
+ * right, of tensors that are not the program's parameters. Reads the files once, whole. */
+void ad_recipe_check_weights(const ad_recipe *recipe, int is_right, const ad_complaints *to);
+
+#endif

@@ -1,0 +1,32 @@
+/* Parsing a recipe's text that is right, and one of which something is to be said. */
+#ifndef TESTS_RECIPE_PARSING_H
+#define TESTS_RECIPE_PARSING_H
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include "addend/recipe.h"
+
+#define COUNT_OF(...) (sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
+/* The recipe of a text under --set texts, NULL for none. */
+#define READ(text, ...) read_good(text, (const char *const[]){__VA_ARGS__}, COUNT_OF(__VA_ARGS__))
+/* The text is refused with the whole message. */
+#define SAYS(message, text) says(message, text, NULL, 0)
+#define SET_SAYS(message, text, ...) says(message, text, (const char *const[]){__VA_ARGS__}, COUNT_OF(__VA_ARGS__))
+
+static inline ad_recipe *read_good(const char *text, const char *const *sets, size_t count) {
+  ad_recipe *recipe = NULL;
+  if (count == 1 && !sets[0]) count = 0;
+  if (ad_recipe_parse(text, "dir/r.yaml", sets, count, &recipe)) fail_msg("%s", ad_last_error());
+  return recipe;
+}
+
+static inline void says(const char *message, const char *text, const char *const *sets, size_t count) {
+  ad_recipe *recipe = NULL;
+  assert_int_equal(ad_recipe_parse(text, "r.yaml", sets, count, &recipe), AD_INVALID);
+  assert_string_equal(ad_last_error(), message);
+  assert_null(recipe);
+}
+
+#endif
