@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "comm/agree.h"
 
 enum { EVENT_WORDS = sizeof(ad_trace_event) / sizeof(int64_t) };
 
@@ -37,9 +38,7 @@ void ad_trace_destroy(ad_trace *trace) {
 /* CLOCK_MONOTONIC begins when a machine does, so it says nothing to another machine; the wall clock does. */
 ad_status ad_trace_start(ad_trace *trace, ad_comm *comm, const ad_group *group) {
   int64_t ahead = ad_wall_clock_ahead(), origin = ad_now() + ahead;
-  ad_collective broadcast = {
-      .op = AD_BROADCAST, .group = *group, .in = &origin, .out = &origin, .count = 1, .dtype = AD_I64, .site = AD_HERE};
-  AD_TRY(ad_comm_run(comm, &broadcast));
+  AD_TRY(ad_share_first(comm, group, &origin, 1, AD_HERE));
   trace->origin = origin - ahead;
   return AD_OK;
 }

@@ -194,7 +194,7 @@ fi
 
 # Nothing that lies in wait in the folder is written to, and what an earlier kill left there is removed.
 mkdir trapped && touch victim && chmod 600 victim
-for name in weights.safetensors metrics.jsonl trace.json report.html; do
+for name in weights.safetensors metrics.jsonl trace.json run.json report.html; do
   ln -s "$work/victim" trapped/$name.tmp
   echo half >trapped/$name.0123456789abcdef.tmp
   echo mine >trapped/$name.note.tmp
@@ -203,7 +203,7 @@ ln -s "$work/victim" trapped/trace.json && ln -s "$work/victim" trapped/report.h
 train -o trapped || fail "train among links"
 [ ! -s victim ] || fail "a link was followed"
 [ -z "$(ls trapped | grep 0123456789abcdef || true)" ] || fail "what a kill left is removed"
-[ "$(ls trapped | grep -c note.tmp)" -eq 4 ] || fail "other names stay"
+[ "$(ls trapped | grep -c note.tmp)" -eq 5 ] || fail "other names stay"
 [ ! -L trapped/trace.json ] && [ -s trapped/trace.json ] || fail "links make way"
 
 # No checkpoints unless somebody asks.
