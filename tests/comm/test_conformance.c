@@ -445,7 +445,10 @@ CONFORMS(hostile_conforms_on_five_ranks, .hostile = "5", .ranks = 5)
 static int run_worlds(const struct CMUnitTest *worlds, int count, int always) {
   struct CMUnitTest taken[32];
   size_t n = 0;
-  draw d = draw_cases("worlds", count, always, getenv("ADDEND_TEST_MPIRUN") ? always + 2 : always + 5);
+  char what[256];
+  const char *launcher = getenv("ADDEND_TEST_MPIRUN"), *nodes = getenv("ADDEND_TEST_NODES");
+  snprintf(what, sizeof what, "worlds of %s, nodes: %s", launcher ? launcher : "shm", nodes ? nodes : "1");
+  draw d = draw_cases(what, count, always, launcher ? always + 2 : always + 5);
   for (int i = 0; i < count; i++)
     if (is_drawn(&d, i)) taken[n++] = worlds[i];
   return _cmocka_run_group_tests("worlds", taken, n, NULL, NULL);
