@@ -14,6 +14,8 @@ endif()
 # The folders whose tests start several ranks: one such test at a time fills two cores.
 set(AD_RANK_FOLDERS comm array reduce bridge io module train check system oracle cli mpi)
 
+# `seconds` end what hangs and judge no speed: several times what a test takes with a sanitizer on a machine that has other
+# work for ten.
 function(ad_describe_test name folder seconds)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds} ENVIRONMENT "${AD_TEST_ENVIRONMENT}")
   set_property(TEST ${name} APPEND PROPERTY LABELS ${folder})
@@ -45,7 +47,7 @@ foreach(layer ${AD_LAYERS} system oracle)
     target_compile_definitions(${target} PRIVATE AD_TEST_SOURCE="${CMAKE_SOURCE_DIR}") # where files of the tree are read
     target_link_libraries(${target} PRIVATE ${AD_TEST_SUPPORT} ${CMOCKA_LIBRARY} ${AD_DEPENDENCY_LIBRARIES})
     add_test(NAME ${layer}/${name} COMMAND ${target})
-    ad_describe_test(${layer}/${name} ${layer} 300)
+    ad_describe_test(${layer}/${name} ${layer} 900)
     file(STRINGS ${source} threads REGEX "pthread_create|thrd_create|ad_checkpointer_create" LIMIT_COUNT 1)
     if(threads) # ranks are processes: the thread sanitizer has something to say only where threads are started
       set_property(TEST ${layer}/${name} APPEND PROPERTY LABELS tsan)
@@ -67,10 +69,10 @@ endif()
 if(NOT AD_SANITIZE AND NOT AD_FUZZ)
   add_test(NAME install/outside_program
     COMMAND bash ${CMAKE_SOURCE_DIR}/tests/install/test_install.sh ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR} ${CMAKE_C_COMPILER})
-  ad_describe_test(install/outside_program install 120)
+  ad_describe_test(install/outside_program install 600)
   add_test(NAME install/without_tests
     COMMAND bash ${CMAKE_SOURCE_DIR}/tests/install/test_without_tests.sh ${CMAKE_SOURCE_DIR} ${CMAKE_C_COMPILER})
-  ad_describe_test(install/without_tests install 120)
+  ad_describe_test(install/without_tests install 600)
 endif()
 
 # Engine mpi: each installed implementation's launcher starts programs of tests/mpi and the command line.
@@ -93,7 +95,7 @@ foreach(implementation openmpi mpich)
   ad_describe_test(mpi/${implementation} mpi 900)
 endforeach()
 add_test(NAME mpi/two_hosts COMMAND bash ${CMAKE_SOURCE_DIR}/tests/mpi/two_hosts.sh ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR})
-ad_describe_test(mpi/two_hosts mpi 300)
+ad_describe_test(mpi/two_hosts mpi 900)
 add_test(NAME mpi/srun COMMAND bash ${CMAKE_SOURCE_DIR}/tests/mpi/srun.sh ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR})
-ad_describe_test(mpi/srun mpi 300)
+ad_describe_test(mpi/srun mpi 900)
 set_tests_properties(mpi/openmpi mpi/mpich mpi/two_hosts mpi/srun PROPERTIES SKIP_RETURN_CODE 77)

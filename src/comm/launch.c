@@ -48,6 +48,7 @@ typedef struct launcher {
   int signals;             // a signalfd
   int interrupted;         // the signal that asked to stop, or 0
   int64_t interrupted_at;  // by milliseconds()
+  int interrupted_again;   // the second such signal, which ended the ranks, or 0
   int64_t deadline;        // by milliseconds(): when the ranks that are left are ended; 0: never
   int ended_rest;
   ad_watchdog *dog;
@@ -230,7 +231,10 @@ static void take_request(launcher *l, const struct signalfd_siginfo *info) {
   int64_t patience = l->options->patience_seconds;
   if (l->interrupted) {
     int is_second = signal_number != SIGHUP && milliseconds() - l->interrupted_at >= ONE_SIGNAL_MILLISECONDS;
-    if (is_second) end_rest(l);
+    if (is_second && !l->interrupted_again) {
+      l->interrupted_again = signal_number;
+      end_rest(l);
+    }
     return;
   }
   note_request(l, signal_number);
@@ -340,6 +344,12 @@ static const char *words_of(const ad_launch_result *result) {
   return result->message;
 }
 
+static ad_status say_interrupted(const launcher *l) {
+  const char *again = l->interrupted_again ? sigabbrev_np(l->interrupted_again) : "";
+  return ad_fail(AD_INTERRUPTED, "interrupted by signal %d, SIG%s%s%s%s", l->interrupted, sigabbrev_np(l->interrupted),
+                 *again ? ", then by SIG" : "", again, l->ended_rest ? "; ranks that still ran were killed" : "");
+}
+
 static ad_status judge(launcher *l) {
   ad_launch_result *result = l->result;
   result->joined = atomic_load(&l->control->joined);
@@ -348,9 +358,7 @@ static ad_status judge(launcher *l) {
     result->status = atomic_load(&l->control->failed) == 2 ? (ad_status)l->control->fail_cause : status;
     snprintf(result->message, sizeof result->message, "%s", ad_last_error());
   }
-  if (l->interrupted)
-    return ad_fail(AD_INTERRUPTED, "interrupted by signal %d, SIG%s%s", l->interrupted, sigabbrev_np(l->interrupted),
-                   l->ended_rest ? "; ranks that still ran were killed" : "");
+  if (l->interrupted) return say_interrupted(l);
   if (result->status == AD_SYSTEM && result->exit_status == STATUS_NOT_RUN)
     return ad_fail(AD_SYSTEM, "%s", result->message);
   if (result->signal) return ad_fail(AD_RANK_DIED, "%s", result->message);

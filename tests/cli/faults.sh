@@ -10,7 +10,7 @@ cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 recipe=$source/recipes/gpt-dp.yaml
 
-hang=60 # seconds after which something hangs: the machine may have other work
+hang=60 # seconds after which something hangs, twice what a rank has to answer: the machine may have other work
 
 in_background() { "$addend" "$@" >out 2>err & launcher=$!; }
 ranks_of_launcher() { cat "/proc/$launcher/task/$launcher/children" 2>/dev/null || true; }
@@ -34,11 +34,20 @@ start() { # trains long enough to be disturbed, and has begun
   wait_for_ranks 3
 }
 is_alive() { [ -r "/proc/$1/stat" ] && ! grep -q ') Z ' "/proc/$1/stat" 2>/dev/null; }
-wait_for_end() { # seconds, if not $hang: how long the launcher may still live; sets status
-  local start=$SECONDS most=${1:-$hang}
-  while is_alive $launcher && [ $((SECONDS - start)) -lt "$most" ]; do sleep 0.05; done
-  ! is_alive $launcher || fail "still running after $most s"
+wait_for_end() { # sets status
+  local start=$SECONDS
+  while is_alive $launcher && [ $((SECONDS - start)) -lt $hang ]; do sleep 0.05; done
+  ! is_alive $launcher || fail "still running after $hang s"
   status=0; wait $launcher || status=$?
+}
+ask_twice() { # a signal, which is sent until the launcher ends: one too soon after the first is the same request
+  for _ in $(seq $((2 * hang))); do
+    kill -"$1" $launcher 2>/dev/null && is_alive $launcher || break
+    sleep 0.5
+  done
+  wait_for_end
+  [ $status -eq 3 ] && grep -q "SIG$1, then by SIG$1; ranks that still ran were killed" err || { cat err >&2; fail "the second $1 ends the ranks: exit $status"; }
+  nothing_left
 }
 nothing_left() {
   local pid
@@ -100,24 +109,23 @@ goes_on() { # from the step at which it was stopped
 for name in INT TERM HUP; do start; kill -$name $launcher; stopped_cleanly; goes_on; done # Ctrl-C, kill, Slurm
 start; for pid in $launcher $ranks; do kill -INT "$pid"; done; stopped_cleanly # as a terminal does it: everybody
 start; kill -TERM "$(cut -d' ' -f2 <<<"$ranks")"; stopped_cleanly # one rank alone was asked
-start; kill -QUIT $launcher; wait_for_end 6 # ends at once, with a word
+start; kill -QUIT $launcher; wait_for_end # ends its ranks, with a word
 [ $status -eq 3 ] && grep -q "interrupted by signal 3, SIGQUIT; ranks that still ran were killed" err || { cat err >&2; fail "QUIT: exit $status"; }
 nothing_left
 
 start; kill -USR1 $launcher # a checkpoint, though the recipe has none, and it goes on
-for _ in $(seq 100); do [ -z "$(ls run/checkpoints 2>/dev/null | grep -v tmp)" ] || break; sleep 0.1; done
+for _ in $(seq $((10 * hang))); do [ -z "$(ls run/checkpoints 2>/dev/null | grep -v tmp)" ] || break; sleep 0.1; done
 [ -n "$(ls run/checkpoints)" ] && is_alive $launcher || { cat err >&2; fail "USR1 writes a checkpoint and goes on"; }
 kill -TERM $launcher; stopped_cleanly
 trap '' HUP; rm -rf run; in_background train "$recipe" --set train.steps=100000 -o "$work/run"; trap - HUP # nohup
 wait_for_ranks 3; kill -HUP $launcher; sleep 1; is_alive $launcher || fail "a run under nohup goes on after a hangup"
-kill -INT $launcher; wait_for_end 12; nothing_left
+kill -INT $launcher; wait_for_end; nothing_left
 
 start; kill -STOP "$(cut -d' ' -f2 <<<"$ranks")"; kill -TERM $launcher # a rank that does not answer
-wait_for_end 40
+wait_for_end
 [ $status -eq 3 ] && grep -q "SIGTERM; ranks that still ran were killed" err || { cat err >&2; fail "no answer: exit $status"; }
 nothing_left
-start; kill -STOP "$(cut -d' ' -f2 <<<"$ranks")"; kill -TERM $launcher; sleep 1; kill -TERM $launcher # twice
-wait_for_end 6; nothing_left
+start; kill -STOP "$(cut -d' ' -f2 <<<"$ranks")"; ask_twice TERM
 
 rm -rf run
 in_background train "$recipe" --set train.steps=100000 -o "$work/run"
@@ -130,12 +138,11 @@ wait_for_ranks 3; kill -INT $launcher; wait_for_end
 [ $status -eq 3 ] && grep -q "interrupted by signal 2" err || { cat err >&2; fail "an interrupted check says so: $status"; }
 nothing_left
 
-in_background run -n 2 -- sh -c 'trap "" INT; sleep 100' # deaf ranks: the second request ends them
-wait_for_ranks 2; sleep 0.2; kill -INT $launcher; sleep 0.5
-is_alive $launcher || fail "ranks have time to stop"
-kill -INT $launcher; wait_for_end 8 # the first alone would leave them 10
-[ $status -eq 3 ] || fail "a run that was ended is exit 3, not $status"
-nothing_left; launcher=
+in_background run -n 2 -- sh -c 'trap "" INT; touch "deaf-$$"; sleep 1000' # deaf ranks: the second request ends them
+wait_for_ranks 2
+for _ in $(seq $((10 * hang))); do [ "$(ls deaf-* 2>/dev/null | wc -l)" -lt 2 ] || break; sleep 0.1; done
+ask_twice INT
+launcher=
 
 could_not() { # words of the message, then the call: exit 3
   local words=$1; shift

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Sharded storage, accumulation and the dtype contract: every recipe of its kind, at every ZeRO level, with one, two and
-# five microbatches, in f64 and in the contracts that round; training steps; and the mistakes that only these can show.
+# five microbatches (drawn by a seed), in f64 and in the contracts that round; training steps; and the mistakes that only these can show.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/draw.sh"
 
 prove() { # recipe, arguments...
   local recipe=$1 status=0; shift
@@ -14,13 +15,16 @@ prove() { # recipe, arguments...
 }
 
 # ---- f64, below 1e-12 ----
+cases=()
 for recipe in hsdp-2x2 hsdp-3x2 fsdp-4 ddp-4 fsdp-uneven hsdp-f16; do
   for zero in 1 2 3; do
-    for microbatches in 1 2 5; do prove $recipe --set shard.zero=$zero --set train.microbatches=$microbatches; done
+    for microbatches in 1 2 5; do cases+=("$recipe --set shard.zero=$zero --set train.microbatches=$microbatches"); done
   done
   prove $recipe --set shard.zero=0
   prove $recipe --steps 10
 done
+draw_cases "levels and microbatches" 18 "${cases[@]}"
+for arguments in "${drawn[@]}"; do prove $arguments; done
 for zero in 1 2 3; do prove hsdp-4x8 --set shard.zero=$zero; done
 for microbatches in 1 5; do prove hsdp-4x8 --set train.microbatches=$microbatches; done
 python3 - <<'Y'

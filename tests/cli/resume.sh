@@ -156,7 +156,7 @@ train -o long --resume --set train.steps=$((step + 2)) || fail "resume after Ctr
 
 # Two runs in one folder: the second is refused, before and under --resume; a kill leaves no lock behind.
 "$addend" train "$recipe" --set train.steps=100000 -o shared >out 2>err & launcher=$!
-for _ in $(seq 100); do [ ! -s shared/metrics.jsonl ] || break; sleep 0.1; done
+for _ in $(seq 600); do [ ! -s shared/metrics.jsonl ] || break; sleep 0.1; done
 lines=$(wc -l <shared/metrics.jsonl)
 for more in --resume ""; do
   exits_with 3 train -o shared $more

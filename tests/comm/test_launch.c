@@ -90,21 +90,29 @@ static void wrong_options_are_refused(void **state) {
   assert_int_equal(ad_launch(&options, &result), AD_INVALID);
 }
 
-static void another_launchers_world_is_refused_by_name(void **state) {
+static void refused_under(const char *rank, const char *ranks, const char *name) {
   ad_comm *comm;
   ad_launch_result result;
-  setenv("RANK", "2", 1);
-  setenv("WORLD_SIZE", "4", 1);
+  char variables[64];
+  snprintf(variables, sizeof variables, "unset %s %s", rank, ranks);
+  setenv(rank, "2", 1);
+  setenv(ranks, "4", 1);
   assert_int_equal(ad_comm_open(&comm), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "torchrun"));
+  assert_non_null(strstr(ad_last_error(), name));
   assert_non_null(strstr(ad_last_error(), "addend run -n 4"));
-  assert_non_null(strstr(ad_last_error(), "unset RANK WORLD_SIZE"));
+  assert_non_null(strstr(ad_last_error(), variables));
   assert_int_equal(launch(2, do_nothing, NULL, &result), AD_INVALID);
-  setenv("WORLD_SIZE", "1", 1);  // one process is alone by right
+  setenv(ranks, "1", 1);  // one process is alone by right
   assert_int_equal(ad_comm_open(&comm), AD_OK);
   ad_comm_close(comm);
-  unsetenv("RANK");
-  unsetenv("WORLD_SIZE");
+  unsetenv(rank);
+  unsetenv(ranks);
+}
+
+static void another_launchers_world_is_refused_by_name(void **state) {
+  refused_under("RANK", "WORLD_SIZE", "torchrun");
+  refused_under("HOROVOD_RANK", "HOROVOD_SIZE", "horovodrun");
+  refused_under("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "flux run");
 }
 
 static int launch_in_rank(ad_comm *comm, void *context) {

@@ -14,7 +14,7 @@
 #include "base/random.h"
 #include "ranks.h"
 
-enum { MEMBERS_MAX = 5, SEGMENTS = 6 };
+enum { MEMBERS_MAX = 5, OUTPUT = MEMBERS_MAX, SEGMENTS = 6, COUNT_MAX = 220000 };
 
 typedef struct world {
   ad_comm *comm;
@@ -41,11 +41,21 @@ static size_t make_segments(size_t unit, ad_segment segments[SEGMENTS]) {
   return count;
 }
 
+/* What each member holds and what stands in the output before: made before the ranks are, which inherit it. */
+static double numbers[MEMBERS_MAX + 1][COUNT_MAX];
+
+static int make_numbers(void **state) {
+  for (uint32_t k = 0; k <= OUTPUT; k++)
+    for (size_t i = 0; i < COUNT_MAX; i++) numbers[k][i] = ad_random_uniform(5, k, i) - 0.4;
+  return 0;
+}
+
 static void fill(void *memory, ad_dtype dtype, uint32_t member, size_t count, double most) {
-  for (size_t i = 0; i < count; i++) {
-    double number = (ad_random_uniform(5, member, i) - 0.4) * most;
-    ad_cast((char *)memory + i * ad_dtype_size(dtype), dtype, &number, AD_F64, 1);
-  }
+  double *scaled = malloc((count + 1) * sizeof *scaled);
+  CHECK(scaled && count <= COUNT_MAX);
+  for (size_t i = 0; i < count; i++) scaled[i] = numbers[member][i] * most;
+  ad_cast(memory, dtype, scaled, AD_F64, count);
+  free(scaled);
 }
 
 typedef struct buffer {
@@ -111,7 +121,7 @@ static void check_reduction(const world *w, ad_collective *call, size_t unit, in
   buffer in = take(w, count * ad_dtype_size(call->dtype), in_comm), out = take(w, out_count * element, out_comm);
   char *whole = calloc(count + 1, element), *expected = calloc(out_count + 1, element);
   fill(in.memory, call->dtype, w->index, count, most);
-  fill(whole, call->out_dtype, 77, count, most);
+  fill(whole, call->out_dtype, OUTPUT, count, most);
   own_rows(segments, w->index, w->members, whole, element, scatters ? expected : NULL);
   memcpy(out.memory, expected, out_count * element);
   sum_alone(w, call, count, most, whole);
@@ -326,5 +336,5 @@ int main(void) {
       cmocka_unit_test(shared_memory_is_one_block_for_all_members),
       cmocka_unit_test(shared_memory_stays_until_the_last_member_frees_it),
   };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return cmocka_run_group_tests(tests, make_numbers, NULL);
 }

@@ -224,7 +224,7 @@ static int poll_on_rank(ad_comm *comm, void *context) {
     int complete = 0;
     fill(&s, step);
     CHECK_OK(ad_checkpointer_save(c, &s.state));
-    for (int polls = 0; polls < 10000 && !complete; polls++) {
+    for (int polls = 0; polls < 1000 * RANK_HANGS && !complete; polls++) {
       usleep(1000);
       CHECK_OK(ad_checkpointer_poll(c));
       complete = everywhere(comm, &group, ad_checkpoint_newest(folder) == step);

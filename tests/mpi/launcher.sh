@@ -108,6 +108,7 @@ echo "deaths: the launcher's status, nothing left; stops: named"
 for nodes in 1 2; do
   for suite in comm_protocol comm_conformance reduce_store; do
     must env ADDEND_TEST_MPIRUN="${launch[*]}" ADDEND_TEST_NODES=$nodes "$build/test_$suite"
+    grep ' are taken, ' "$work/out"
   done
 done
 echo "suites: protocol, conformance and the store, on one node and on two"

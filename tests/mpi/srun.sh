@@ -6,12 +6,14 @@ set -uo pipefail
 export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI leaves memory of its own
 build=$1 source=$2
 PATH=$PATH:/usr/sbin
-for program in srun slurmctld slurmd; do
-  command -v $program >/dev/null || { echo "skipped: no $program here (Debian: slurmctld, slurmd, slurm-client)"; exit 77; }
+for program in srun slurmctld slurmd munged; do
+  command -v $program >/dev/null || { echo "skipped: no $program here (script/setup --test installs it)"; exit 77; }
 done
 [ "$(id -u)" -eq 0 ] || { echo "skipped: slurmd runs as root only"; exit 77; }
 
+unset "${!SLURM_@}" # a job that this test may run in is not its cluster
 work=$(mktemp -d)
+chmod 711 "$work" # munged wants everybody to reach its socket
 export SLURM_CONF=$work/slurm.conf
 daemons=()
 clean_up() {
@@ -34,8 +36,9 @@ SlurmctldHost=$host(127.0.0.1)
 SlurmctldPort=$controller
 SlurmdPort=$node
 SlurmUser=root
-AuthType=auth/none
-CredType=cred/none
+AuthType=auth/munge
+AuthInfo=socket=$work/munge.socket
+CredType=cred/munge
 StateSaveLocation=$work/state
 SlurmdSpoolDir=$work/spool
 SlurmctldPidFile=$work/slurmctld.pid
@@ -50,11 +53,19 @@ SlurmdParameters=config_overrides
 NodeName=$host NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN
 PartitionName=test Nodes=ALL Default=YES State=UP
 C
-slurmctld -D >"$work/slurmctld.log" 2>&1 & daemons+=($!)
-slurmd -D -N "$host" >"$work/slurmd.log" 2>&1 & daemons+=($!)
-for _ in $(seq 100); do [ "$(sinfo -h -o %t 2>/dev/null)" = idle ] && break; sleep 0.1; done
-if [ "$(timeout 10 srun -n 2 echo task 2>/dev/null | grep -c task)" -ne 2 ]; then
-  echo "skipped: this machine does not run a cluster of its own: $(tail -n 2 "$work/slurmctld.log" "$work/slurmd.log")"
+# A key of its own: the daemons listen on ports, and nobody else may start programs through them.
+(umask 077; head -c 1024 /dev/urandom >"$work/munge.key")
+daemon() { # its program and arguments; its words are in PROGRAM.log
+  "$@" >"$work/$1.log" 2>&1 & daemons+=($!)
+}
+daemon munged --foreground --force --key-file="$work/munge.key" --socket="$work/munge.socket" --pid-file="$work/munge.pid" \
+  --seed-file="$work/munge.seed" --num-threads=1
+daemon slurmctld -D
+daemon slurmd -D -N "$host"
+all_live() { kill -0 "${daemons[@]}" 2>/dev/null; }
+for _ in $(seq 600); do all_live && [ "$(sinfo -h -o %t 2>/dev/null)" != idle ] || break; sleep 0.1; done
+if ! all_live || [ "$(timeout 60 srun -n 2 echo task 2>"$work/srun.log" | grep -c task)" -ne 2 ]; then
+  echo "skipped: this machine does not run a cluster of its own: $(tail -n 2 "$work"/*.log | tr '\n' ' ')"
   exit 77
 fi
 

@@ -1,0 +1,37 @@
+/* Drawing some of a test's cases by a seed. */
+#include "draw.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/random.h"
+
+static const char variable[] = "ADDEND_TEST_SEED";
+
+static void choose_seed(void) {
+  char text[16];
+  snprintf(text, sizeof text, "%d", (int)(ad_now() / 1000 % 1000000));
+  setenv(variable, text, 0);
+}
+
+draw draw_cases(const char *what, int count, int always, int taken) {
+  choose_seed();
+  const char *seed = getenv(variable);
+  draw d = {what, count, always, taken, strtoull(seed, NULL, 10)};
+  if (!strcmp(seed, "all")) d.always = d.taken = count;
+  printf("%s: %d of %d are taken, %s=%s\n", what, d.taken, count, variable, seed);
+  fflush(stdout);
+  return d;
+}
+
+static uint64_t lot(const draw *d, int number) {
+  return ad_random_bits(d->seed, ad_random_stream(d->what), (uint64_t)number);
+}
+
+// The cases that are drawn have the smallest lots.
+int is_drawn(const draw *d, int number) {
+  int smaller = 0;
+  for (int i = d->always; i < d->count; i++) smaller += lot(d, i) < lot(d, number);
+  return number < d->always || smaller < d->taken - d->always;
+}

@@ -1,0 +1,22 @@
+/* What is too much for every run of the suite is drawn: a test takes some of its cases by a seed that it prints,
+ * another one in every run. ADDEND_TEST_SEED=N in the environment draws the same again, ADDEND_TEST_SEED=all takes
+ * every case.
+ *
+ *   draw worlds = draw_cases("worlds", 13, 3, 7);
+ *   for (int i = 0; i < worlds.count; i++) if (is_drawn(&worlds, i)) ... */
+#ifndef TESTS_SUPPORT_DRAW_H
+#define TESTS_SUPPORT_DRAW_H
+#include <stdint.h>
+
+typedef struct draw {
+  const char *what;
+  int count, always, taken;
+  uint64_t seed;
+} draw;
+
+/* Takes `taken` of `count` cases, among them the first `always`; prints how many and the seed, which programs that this
+ * one starts inherit. */
+draw draw_cases(const char *what, int count, int always, int taken);
+int is_drawn(const draw *d, int number);
+
+#endif

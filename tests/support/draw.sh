@@ -1,0 +1,13 @@
+# Cases of a script that are too much for every run of the suite: drawn by ADDEND_TEST_SEED as tests/support/draw.h says.
+
+# draw_cases WHAT TAKEN CASE...: puts TAKEN of the cases into the array `drawn`; prints how many and the seed.
+draw_cases() {
+  local what=$1 taken=$2 one
+  shift 2
+  export ADDEND_TEST_SEED=${ADDEND_TEST_SEED:-$RANDOM}
+  [ "$ADDEND_TEST_SEED" != all ] || taken=$#
+  echo "$what: $taken of $# are taken, ADDEND_TEST_SEED=$ADDEND_TEST_SEED"
+  mapfile -t drawn < <(for one in "$@"; do
+    echo "$(md5sum <<<"$ADDEND_TEST_SEED $what $one" | cut -c 1-16) $one"
+  done | sort | sed -n "1,${taken}s/[^ ]* //p")
+}
