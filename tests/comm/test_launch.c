@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -354,6 +355,7 @@ static void ranks_end_with_their_launcher(void **state) {
 
 typedef struct stall {
   atomic_int said, pid;
+  int told[2]; /* a pipe: a byte when it was said */
   char words[4096];
 } stall;
 
@@ -364,6 +366,7 @@ static void take_down(void *context, ad_log_level level, const char *message) {
   snprintf(s->words + length, sizeof s->words - length, "%s\n", message);
   if (!strstr(s->words, "rank 0") || !strstr(s->words, "rank 1 (") || !strstr(s->words, "rank 2 (")) return;
   atomic_store(&s->said, 1);
+  if (write(s->told[1], "", 1) != 1) return;
   kill(atomic_load(&s->pid), SIGCONT);
 }
 
@@ -375,7 +378,8 @@ static int stall_after_a_sum(ad_comm *comm, void *context) {
     atomic_store(&s->pid, getpid());
     raise(SIGSTOP);
   }
-  for (int i = 0; ad_comm_rank(comm) == 2 && !atomic_load(&s->said) && i < 600; i++) usleep(100000);
+  struct pollfd told = {s->told[0], POLLIN, 0};
+  if (ad_comm_rank(comm) == 2) poll(&told, 1, RANK_HANGS * 1000);  // asleep: it never runs while nothing is said
   if (ad_comm_rank(comm) == 2) kill(atomic_load(&s->pid), SIGCONT);  // where nothing was said
   CHECK_OK(sum_ranks(comm));
   return 0;
@@ -385,6 +389,7 @@ static void a_stall_is_told_rank_by_rank(void **state) {
   ad_launch_result result;
   stall *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   assert_true(s != MAP_FAILED);
+  assert_int_equal(pipe(s->told), 0);
   ad_set_log(take_down, s);
   ad_status status = launch(3, stall_after_a_sum, s, &result);
   ad_set_log(NULL, NULL);
@@ -394,6 +399,7 @@ static void a_stall_is_told_rank_by_rank(void **state) {
   assert_non_null(strstr(s->words, "is stopped; `kill -CONT "));
   assert_non_null(strstr(s->words, "sleeps outside of collectives; its last: all_reduce(sum) of 1 i32"));
   assert_non_null(strstr(s->words, "test_launch.c:"));
+  for (int i = 0; i < 2; i++) close(s->told[i]);
   munmap(s, sizeof *s);
 }
 
