@@ -14,7 +14,7 @@ typedef struct ad_comm ad_comm; /* one rank's membership of a world; used by one
 
 /* Joins the world that `addend run`, ad_launch or (where built) MPI started this process in; a process that nobody
  * started as a rank gets a world of its own, of one rank. Blocks until all ranks joined. AD_INVALID under a launcher
- * whose world it cannot join (torchrun: RANK and WORLD_SIZE in the environment): nobody is alone unknowingly. */
+ * whose world it cannot join (torchrun: WORLD_SIZE in the environment): nobody is alone unknowingly. */
 AD_API AD_CHECKED ad_status ad_comm_open(ad_comm **out);
 /* 1: this process was started as a rank of a world (by `addend run`, ad_launch with a program, mpirun or srun), and
  * ad_comm_open will join that world. */

@@ -7,10 +7,12 @@
 #include <time.h>
 #include <unistd.h>
 #include "addend/comm.h"
+#include "base/text.h"
 
-/* A launcher is known by what it leaves in the environment of a rank. */
+/* A launcher is known by what it leaves in the environment of a rank: how many ranks there are or, where it does not
+ * say, the rank's number. */
 typedef struct foreign {
-  const char *rank, *ranks;  // variables
+  const char *rank, *ranks;  // variables; ranks NULL: it has none
   const char *words;
 } foreign;
 
@@ -18,25 +20,35 @@ static const foreign launchers[] = {
     {"RANK", "WORLD_SIZE", "torchrun or a launcher like it"},
     {"HOROVOD_RANK", "HOROVOD_SIZE", "horovodrun"},
     {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "flux run"},
+    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MVAPICH2's mpirun_rsh"},
+    {"PALS_RANKID", NULL, "PALS (HPE's mpiexec and aprun)"},
+    {"PMIX_RANK", NULL, "a launcher that speaks PMIx"},
 };
 
 static ad_status refuse(const foreign *launcher) {
-  const char *ranks = getenv(launcher->ranks);
+  char found[128] = "";
+  ad_text text = ad_text_on(found, sizeof found);
+  const char *rank = getenv(launcher->rank), *ranks = launcher->ranks ? getenv(launcher->ranks) : NULL;
+  if (rank) ad_text_add(&text, "%s=%.12s", launcher->rank, rank);
+  if (ranks) ad_text_add(&text, "%s%s=%.12s", rank ? " and " : "", launcher->ranks, ranks);
   return ad_fail(
       AD_INVALID,
-      "this process is rank %s of %s that %s started (%s and %s in the environment); addend cannot join that "
-      "world yet, and each process would train alone: start the program once, with `addend run -n %s -- "
-      "PROGRAM` (`addend train` starts its ranks itself), or with mpirun or srun; if the variables are left "
-      "from something else, type `unset %s %s` before",
-      getenv(launcher->rank), ranks, launcher->words, launcher->rank, launcher->ranks, ranks, launcher->rank,
-      launcher->ranks);
+      "%s started this process as one rank of several (%s in the environment); addend cannot join that world yet, "
+      "and each process would train alone: start the program once, with `addend run -n %.12s -- PROGRAM` "
+      "(`addend train` starts its ranks itself), or with mpirun or srun; if the variables are left from something "
+      "else, type `unset %s%s%s` before",
+      launcher->words, found, ranks ? ranks : "N", launcher->rank, ranks ? " " : "", ranks ? launcher->ranks : "");
+}
+
+static int has_started_this(const foreign *launcher) {
+  if (!launcher->ranks) return getenv(launcher->rank) != NULL;
+  const char *ranks = getenv(launcher->ranks);
+  return ranks && atol(ranks) > 1;
 }
 
 ad_status ad_foreign_check(void) {
-  for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
-    const char *ranks = getenv(launchers[i].ranks);
-    if (getenv(launchers[i].rank) && ranks && atol(ranks) > 1) return refuse(&launchers[i]);
-  }
+  for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++)
+    if (has_started_this(&launchers[i])) return refuse(&launchers[i]);
   return AD_OK;
 }
 

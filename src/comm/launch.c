@@ -395,8 +395,8 @@ static ad_status check_options(const ad_launch_options *options) {
   if (!options->function == !options->argv)
     return ad_fail(AD_INVALID, "ad_launch_options: one of `function` and `argv` must be set");
   if (options->argv && !options->argv[0]) return ad_fail(AD_INVALID, "ad_launch_options: `argv` names no program");
-  AD_TRY(ad_foreign_check());
   AD_TRY(ad_nested_check());
+  AD_TRY(ad_foreign_check());  // after the one before: it would not know a world that this process has joined
   if (options->function) AD_TRY(ad_threads_check());
   AD_TRY(ad_shm_pull_check());  // ranks would find it out one by one
   return ad_kernels_check();

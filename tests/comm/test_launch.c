@@ -91,18 +91,25 @@ static void wrong_options_are_refused(void **state) {
   assert_int_equal(ad_launch(&options, &result), AD_INVALID);
 }
 
-static void refused_under(const char *rank, const char *ranks, const char *name) {
+static void refused_naming(const char *name, const char *start, const char *unset) {
   ad_comm *comm;
   ad_launch_result result;
-  char variables[64];
-  snprintf(variables, sizeof variables, "unset %s %s", rank, ranks);
-  setenv(rank, "2", 1);
-  setenv(ranks, "4", 1);
   assert_int_equal(ad_comm_open(&comm), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), name));
-  assert_non_null(strstr(ad_last_error(), "addend run -n 4"));
-  assert_non_null(strstr(ad_last_error(), variables));
+  assert_non_null(strstr(ad_last_error(), start));
+  assert_non_null(strstr(ad_last_error(), unset));
   assert_int_equal(launch(2, do_nothing, NULL, &result), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), name));
+}
+
+static void refused_under(const char *rank, const char *ranks, const char *name) {
+  ad_comm *comm;
+  char variables[64];
+  snprintf(variables, sizeof variables, "unset %s %s", rank, ranks);
+  setenv(ranks, "4", 1);  // that there are others is enough, whichever this one is
+  refused_naming(name, "addend run -n 4", variables);
+  setenv(rank, "2", 1);
+  refused_naming(name, "addend run -n 4", variables);
   setenv(ranks, "1", 1);  // one process is alone by right
   assert_int_equal(ad_comm_open(&comm), AD_OK);
   ad_comm_close(comm);
@@ -110,10 +117,22 @@ static void refused_under(const char *rank, const char *ranks, const char *name)
   unsetenv(ranks);
 }
 
+// Such a launcher does not say how many ranks there are.
+static void refused_under_rank(const char *rank, const char *name) {
+  char variables[64];
+  snprintf(variables, sizeof variables, "unset %s`", rank);
+  setenv(rank, "0", 1);
+  refused_naming(name, "addend run -n N", variables);
+  unsetenv(rank);
+}
+
 static void another_launchers_world_is_refused_by_name(void **state) {
   refused_under("RANK", "WORLD_SIZE", "torchrun");
   refused_under("HOROVOD_RANK", "HOROVOD_SIZE", "horovodrun");
   refused_under("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "flux run");
+  refused_under("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MVAPICH2");
+  refused_under_rank("PALS_RANKID", "PALS");
+  refused_under_rank("PMIX_RANK", "PMIx");
 }
 
 static int launch_in_rank(ad_comm *comm, void *context) {
