@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "comm/engine.h"
@@ -33,9 +34,9 @@ struct ad_comm {
 
 // Puts engine hostile around the engine where the environment asks for it; every rank gets a seed of its own.
 static ad_status make_hostile(const ad_engine **engine, void **world, int64_t rank) {
-  const char *seed = getenv("ADDEND_HOSTILE");
-  if (!seed || !*seed) return AD_OK;
-  AD_TRY(ad_hostile_create(*engine, *world, strtoull(seed, NULL, 10) * 65536 + (uint64_t)rank, world));
+  if (!ad_environment_text("ADDEND_HOSTILE")) return AD_OK;
+  uint64_t seed = ad_environment_number("ADDEND_HOSTILE", 0);
+  AD_TRY(ad_hostile_create(*engine, *world, seed * 65536 + (uint64_t)rank, world));
   *engine = &ad_engine_hostile;
   return AD_OK;
 }
@@ -88,9 +89,9 @@ ad_status ad_comm_flight_record(const ad_comm *comm, char **out) {
 // Writes the flight record where the environment asks for it. If that fails there is only a warning: the error that is
 // being reported matters more.
 static void dump_flight_record(const ad_comm *comm) {
-  const char *folder = getenv("ADDEND_FLIGHT_DIR");
+  const char *folder = ad_environment_text("ADDEND_FLIGHT_DIR");
   char path[4096];
-  char *text = folder && *folder ? ad_recorder_print(&comm->recorder, is_under_way, comm) : NULL;
+  char *text = folder ? ad_recorder_print(&comm->recorder, is_under_way, comm) : NULL;
   if (!text) return;
   snprintf(path, sizeof path, "%s/flight-%" PRId64 ".txt", folder, comm->rank);
   FILE *file = fopen(path, "w");

@@ -33,7 +33,7 @@ static ad_status refuse(const foreign *launcher) {
   if (ranks) ad_text_add(&text, "%s%s=%.12s", rank ? " and " : "", launcher->ranks, ranks);
   return ad_fail(
       AD_INVALID,
-      "%s started this process as one rank of several (%s in the environment); addend cannot join that world yet, "
+      "%s started this process as one of its ranks (%s in the environment); addend cannot join that world yet, "
       "and each process would train alone: start the program once, with `addend run -n %.12s -- PROGRAM` "
       "(`addend train` starts its ranks itself), or with mpirun or srun; if the variables are left from something "
       "else, type `unset %s%s%s` before",

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "base/clock.h"
-#include "base/kernels.h"
+#include "base/environment.h"
 #include "base/memory.h"
 #include "base/options.h"
 #include "comm/foreign.h"
@@ -398,8 +398,7 @@ static ad_status check_options(const ad_launch_options *options) {
   AD_TRY(ad_nested_check());
   AD_TRY(ad_foreign_check());  // after the one before: it would not know a world that this process has joined
   if (options->function) AD_TRY(ad_threads_check());
-  AD_TRY(ad_shm_pull_check());  // ranks would find it out one by one
-  return ad_kernels_check();
+  return ad_environment_check();  // ranks would find it out one by one
 }
 
 ad_status ad_launch(const ad_launch_options *options, ad_launch_result *out) {

@@ -334,7 +334,6 @@ int ad_shm_tables_match(const shm_world *world, const shm_call *c, ad_text *sent
 /* ---- shm_pull.c ---- */
 
 /* Before this rank joins: permits the others to read its memory, and gives them a word on which to try it. */
-ad_status ad_shm_pull_check(void) AD_CHECKED; /* whether ADDEND_STAGING is understood */
 void ad_shm_pull_allow(shm_world *world);
 /* When all ranks have joined: tries to read that word of each. When all have tried, ad_shm_pull_decide gives the
  * answer, the same on all ranks, in world->pulls. */

@@ -8,6 +8,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/environment.h"
 #include "comm/shm.h"
 
 // Bytes read with one system call. The kernel first pins all pages of a read, then copies: reading 4 MiB at once took a
@@ -16,16 +17,7 @@ static const size_t slice = 1u << 20;
 static const int64_t patience =
     1000000000;  // nanoseconds that the launcher has to report a death before this rank does
 
-ad_status ad_shm_pull_check(void) {
-  const char *wanted = getenv("ADDEND_STAGING");
-  if (!wanted || !*wanted || !strcmp(wanted, "0") || !strcmp(wanted, "1")) return AD_OK;
-  return ad_fail(AD_INVALID, "ADDEND_STAGING must be 0 or 1, is \"%s\"", wanted);
-}
-
-static int staging_is_wanted(void) {
-  const char *wanted = getenv("ADDEND_STAGING");
-  return wanted && *wanted && strcmp(wanted, "0");
-}
+static int staging_is_wanted(void) { return ad_environment_number("ADDEND_STAGING", 0) != 0; }
 
 /* ---- may they? ---- */
 

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#include "base/environment.h"
 #include "base/kernels.h"
 #include "base/memory.h"
 #include "base/random.h"
@@ -283,8 +284,7 @@ static ad_status open_world(int fd, shm_control *control, uint32_t rank, ad_comm
 
 static ad_status check_call(ad_comm **out) {
   if (!out) return ad_fail(AD_INVALID, "a communicator is opened, but `out` is NULL");
-  AD_TRY(ad_shm_pull_check());
-  return ad_kernels_check();
+  return ad_environment_check();
 }
 
 ad_status ad_comm_open_alone(ad_comm **out) {

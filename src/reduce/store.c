@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include "array/array.h"
 #include "array/packed.h"
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
@@ -163,8 +164,7 @@ static ad_status take_options(const ad_store_options *options, ad_store *store) 
     return ad_fail(AD_INVALID, "store: prefetch is %d; it counts the units gathered ahead, 0 or more",
                    store->options.prefetch);
   }
-  const char *hostile = getenv("ADDEND_HOSTILE");
-  store->poisons = hostile && *hostile;
+  store->poisons = ad_environment_text("ADDEND_HOSTILE") != NULL;
   return AD_OK;
 }
 

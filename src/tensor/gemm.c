@@ -3,10 +3,7 @@
 
 #include <cblas.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include "base/error.h"
-
-enum { THREADS_MOST = 1024 };
+#include "base/environment.h"
 
 static blasint stride_of(int64_t stride) { return stride > 0 ? (blasint)stride : 1; }
 
@@ -25,17 +22,9 @@ void ad_gemm(ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, gem
                 b.data, ldb, (float)beta, c, ldc);
 }
 
-static int threads;
-static void set_threads(void) { openblas_set_num_threads(threads); }
+static void set_threads(void) { openblas_set_num_threads((int)ad_environment_number("ADDEND_BLAS_THREADS", 1)); }
 
-ad_status ad_gemm_set_threads(void) {
+void ad_gemm_set_threads(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  const char *wanted = getenv("ADDEND_BLAS_THREADS");
-  char *end = NULL;
-  long number = wanted && *wanted ? strtol(wanted, &end, 10) : 1;
-  if ((end && *end) || number < 1 || number > THREADS_MOST)
-    return ad_fail(AD_INVALID, "ADDEND_BLAS_THREADS must be a number from 1 to %d, is \"%s\"", THREADS_MOST, wanted);
-  threads = (int)number;
   pthread_once(&once, set_threads);
-  return AD_OK;
 }

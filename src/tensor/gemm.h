@@ -14,7 +14,7 @@ typedef struct gemm_operand {
 /* c[m, n] = factor * a[m, k] b[k, n], added to c if `adds`. k = 0 gives zeros. */
 void ad_gemm(ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, gemm_operand a, gemm_operand b, int adds,
              void *c, int64_t c_stride);
-/* One thread, or as many as ADDEND_BLAS_THREADS says; AD_INVALID if it says no number from 1 on. */
-ad_status ad_gemm_set_threads(void) AD_CHECKED;
+/* One thread, or as many as ADDEND_BLAS_THREADS says. */
+void ad_gemm_set_threads(void);
 
 #endif

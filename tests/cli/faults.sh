@@ -155,22 +155,19 @@ for folder in /proc/nowhere/run taken taken/run; do # found before any rank star
   could_not "^addend: [^ ]*: the folder cannot be made" train "$recipe" -o $folder
   [ "$(wc -l <err)" -eq 1 ] || { cat err >&2; fail "said once: $folder"; }
 done
-for threads in none 0 2x; do
-  status=0; ADDEND_BLAS_THREADS=$threads "$addend" check "$recipe" >out 2>err || status=$?
-  [ $status -eq 2 ] && grep -q "ADDEND_BLAS_THREADS must be a number from 1" err || { cat err >&2; fail "threads: $threads"; }
-done
-no_kernels() { # COMMAND...: refused before any rank starts
-  local status=0
-  ADDEND_KERNELS=foo "$addend" "$@" >out 2>err || status=$?
-  [ $status -eq 2 ] && grep -q '^addend: ADDEND_KERNELS must be one of plain, avx2, avx512, avx512fp16, is "foo"' err ||
-    { cat err >&2; fail "kernels: exit $status: $*"; }
+not_in_environment() { # NAME=VALUE, what it must be, COMMAND...: refused before any rank starts, so that none is named
+  local variable=$1 words=$2 status=0
+  shift 2
+  env "$variable" "$addend" "$@" >out 2>err || status=$?
+  [ $status -eq 2 ] && grep -qF "addend: ${variable%%=*} must be $words, is \"${variable#*=}\"" err && grep -q '^addend: ADDEND_' err ||
+    { cat err >&2; fail "$variable: exit $status: $*"; }
 }
-no_kernels check "$recipe"
-no_kernels train "$recipe" -o run --overwrite
-no_kernels run -n 2 -- true
-for staging in x 2 true; do
-  status=0; ADDEND_STAGING=$staging "$addend" check "$recipe" >out 2>err || status=$?
-  [ $status -eq 2 ] && grep -q "^addend: ADDEND_STAGING must be 0 or 1, is \"$staging\"" err || { cat err >&2; fail "staging: $staging"; }
+for threads in none 0 2x -1; do not_in_environment ADDEND_BLAS_THREADS=$threads "a number from 1 to 1024" check "$recipe"; done
+for staging in x 2 true; do not_in_environment ADDEND_STAGING=$staging "0 or 1" check "$recipe"; done
+for command in "check $recipe" "train $recipe -o run --overwrite" "run -n 2 -- true"; do
+  not_in_environment ADDEND_KERNELS=foo "one of plain, avx2, avx512, avx512fp16" $command
+  not_in_environment ADDEND_HOSTILE=foo "a number from 0 to 4294967295" $command
+  not_in_environment ADDEND_FLIGHT_DIR=/nonexist "a folder that can be written to" $command
 done
 could_not "step [0-9]*: the loss on rank [0-2] is not a finite number" train "$recipe" -o run --overwrite \
   --set train.lr=100 --set train.weight_decay=1000 --set train.warmup=0 --set train.clip=0 --json
