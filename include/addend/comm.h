@@ -137,11 +137,11 @@ AD_API uint64_t ad_comm_bytes(const ad_comm *comm);
 
 /* Starting ranks on this machine: forks `ranks` processes that share one nameless memory file, runs `function` in each
  * (or execs argv, whose ad_comm_open then joins), waits for all, and ends the rest 2 s after the first failure. Ranks
- * die with the launcher. Ctrl-C, SIGTERM and SIGHUP are passed on, and ranks that
- * then do not move for 30 s are ended; a second one and SIGQUIT end all at once. SIGUSR1 is passed on and ends nothing
- * here. AD_INVALID in a process that is a rank itself, under a
- * launcher whose world cannot be joined, and, with `function`, in a process that has other threads: forked ranks could
- * hang on their locks (`addend run` and `argv` start programs anew). */
+ * die with the launcher. Ctrl-C, SIGTERM and SIGHUP are passed on, and ranks that then do not move for 30 s are ended;
+ * the message names those for whom the others waited. A second one and SIGQUIT end all at once. SIGUSR1 is passed on
+ * and ends nothing here. AD_INVALID in a process that is a rank itself, under a launcher whose world cannot be joined,
+ * and, with `function`, in a process that has other threads: forked ranks could hang on their locks (`addend run` and
+ * `argv` start programs anew). */
 typedef struct ad_launch_options {
   size_t size; /* sizeof(ad_launch_options) */
   int64_t ranks;

@@ -51,6 +51,7 @@ typedef struct launcher {
   int interrupted_again;   // the second such signal, which ended the ranks, or 0
   int64_t deadline;        // by milliseconds(): when the ranks that are left are ended; 0: never
   int ended_rest;
+  char blamed[256];  // for whom the others waited when time was up after a request to stop
   ad_watchdog *dog;
 } launcher;
 
@@ -269,7 +270,10 @@ static int is_unanswered(const launcher *l) {
 
 static void end_rest_in_time(launcher *l) {
   if (l->ended_rest) return;
-  if ((l->deadline && milliseconds() >= l->deadline) || is_unanswered(l)) end_rest(l);
+  if (!(l->deadline && milliseconds() >= l->deadline) && !is_unanswered(l)) return;
+  ad_text blamed = ad_text_on(l->blamed, sizeof l->blamed);
+  if (l->interrupted) ad_watchdog_blame(l->dog, &blamed);
+  end_rest(l);
 }
 
 // Waits until there may be something to see. poll takes no more entries than a process may have descriptors: where
@@ -346,8 +350,9 @@ static const char *words_of(const ad_launch_result *result) {
 
 static ad_status say_interrupted(const launcher *l) {
   const char *again = l->interrupted_again ? sigabbrev_np(l->interrupted_again) : "";
-  return ad_fail(AD_INTERRUPTED, "interrupted by signal %d, SIG%s%s%s%s", l->interrupted, sigabbrev_np(l->interrupted),
-                 *again ? ", then by SIG" : "", again, l->ended_rest ? "; ranks that still ran were killed" : "");
+  return ad_fail(AD_INTERRUPTED, "interrupted by signal %d, SIG%s%s%s%s%s", l->interrupted,
+                 sigabbrev_np(l->interrupted), *again ? ", then by SIG" : "", again,
+                 l->ended_rest ? "; ranks that still ran were killed" : "", l->blamed);
 }
 
 static ad_status judge(launcher *l) {

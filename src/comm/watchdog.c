@@ -196,6 +196,17 @@ static void describe(const ad_watchdog *dog, uint32_t rank, char words[WORDS_MAX
     add_outside(dog, rank, record, &text);
 }
 
+void ad_watchdog_blame(const ad_watchdog *dog, ad_text *text) {
+  size_t count = 0;
+  for (uint32_t rank = 0; rank < dog->control->ranks; rank++) {
+    shm_record *record = &ad_shm_records(dog->control)[rank];
+    if (atomic_load(&record->state) != SHM_JOINED) continue;
+    int stopped = is_stopped(atomic_load(&record->pid));
+    if (stopped || !is_waiting(dog, record))
+      ad_text_list(text, &count, ": ", "rank %u was %s", rank, stopped ? "stopped" : "in no collective");
+  }
+}
+
 /* ---- saying it ---- */
 
 // Logs one line for all ranks of which the same is to say as of `rank`, and marks them as said.

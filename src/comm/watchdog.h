@@ -21,5 +21,7 @@ void ad_watchdog_close(ad_watchdog *dog);
  * which rank is where, and again every minute; where all ranks that do not wait compute, once, after a minute. Of ranks
  * that watch, the first that waits looks; the others leave it to that one. */
 void ad_watchdog_look(ad_watchdog *dog);
+/* Adds for whom the others wait: ": rank 1 was stopped, rank 2 was in no collective"; nothing where all wait. */
+void ad_watchdog_blame(const ad_watchdog *dog, ad_text *text);
 
 #endif

@@ -123,7 +123,7 @@ kill -INT $launcher; wait_for_end; nothing_left
 
 start; kill -STOP "$(cut -d' ' -f2 <<<"$ranks")"; kill -TERM $launcher # a rank that does not answer
 wait_for_end
-[ $status -eq 3 ] && grep -q "SIGTERM; ranks that still ran were killed" err || { cat err >&2; fail "no answer: exit $status"; }
+[ $status -eq 3 ] && grep -q "SIGTERM; ranks that still ran were killed: rank 1 was stopped$" err || { cat err >&2; fail "no answer: exit $status"; }
 nothing_left
 start; kill -STOP "$(cut -d' ' -f2 <<<"$ranks")"; ask_twice TERM
 
