@@ -12,7 +12,8 @@ enum { KEY_JSON = 'j', KEY_PEERS = 'p', KEY_QUICK = 'q', KEY_OP = 'o', KEY_RANKS
 static const struct argp_option options[] = {
     {"json", KEY_JSON, NULL, 0, "Print one JSON document on standard output and nothing else there", 0},
     {"peers", KEY_PEERS, NULL, 0, "Measure every other library that is installed as well, interleaved in one run", 0},
-    {"quick", KEY_QUICK, NULL, 0, "Collectives up to 1 MiB, the rest on a model of 43 MB; 2 ranks, few rounds", 0},
+    {"quick", KEY_QUICK, NULL, 0,
+     "Collectives up to 1 MiB, the rest on a model of 43 MB; few rounds; 2 ranks, errors on 3 too, startup on 32", 0},
     {"op", KEY_OP, "NAME", 0,
      "Only this one: all_reduce, reduce_scatter, all_gather, reducer, copy_in, sharded_step, update, train_step, "
      "startup, errors or memory",

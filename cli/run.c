@@ -51,8 +51,8 @@ static const struct argp argp = {
 static void tell_alone(const run_input *input, const ad_launch_result *result) {
   if (result->joined == input->ranks) return;
   fprintf(stderr,
-          "addend: %lld of the %lld processes of %s ended without having called ad_comm_open: each was alone, and "
-          "nothing was summed\n",
+          "addend: %lld of the %lld processes of %s ended without having called ad_comm_open: each was alone, which "
+          "is right only where nothing is to be summed\n",
           (long long)(input->ranks - result->joined), (long long)input->ranks, input->program[0]);
 }
 

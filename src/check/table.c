@@ -246,6 +246,8 @@ static void print_verdict(FILE *file, const json_t *document, const ad_paint *pa
     fprintf(file, ": %lld parameters, worst error %.2g",
             (long long)json_integer_value(json_object_get(summary, "params")), number_of(summary, "worst_rel_err"));
   fprintf(file, " (%.1f s)\n", number_of(document, "seconds"));
+  if (json_integer_value(json_object_get(document, "world")) == 1)
+    fprintf(file, "  one rank sums nothing with others: this says nothing of sums\n");
 }
 
 ad_status ad_check_table(const char *json, int colour, char **out) {

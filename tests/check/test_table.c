@@ -8,10 +8,10 @@
 #include <cmocka.h>
 #include "addend/check.h"
 
-static char *table_of(const char *error, const char *equal) {
+static char *table_of(int world, const char *error, const char *equal) {
   char document[1024], *table;
   snprintf(document, sizeof document,
-           "{\"recipe\":\"tiny\",\"world\":3,\"mesh\":\"dp=3\",\"engine\":\"shm\",\"dtype\":\"f64\",\"steps\":1,"
+           "{\"recipe\":\"tiny\",\"world\":%d,\"mesh\":\"dp=3\",\"engine\":\"shm\",\"dtype\":\"f64\",\"steps\":1,"
            "\"seconds\":1.0,\"loss\":{\"dist\":1.0,\"ref\":1.0,\"rel_err\":0.0,\"bound\":1e-12},"
            "\"norm\":{\"dist\":1.0,\"ref\":1.0,\"rel_err\":0.0,\"bound\":1e-12},"
            "\"params\":[{\"name\":\"w\",\"mesh\":\"dp=3\",\"layout\":\"dp=R\",\"storage\":\"dp=R\","
@@ -19,13 +19,13 @@ static char *table_of(const char *error, const char *equal) {
            "\"replicas_equal\":%s,\"cause\":null}],"
            "\"summary\":{\"params\":1,\"worst_ratio_error\":0.0,\"worst_rel_err\":0.0,\"replicas_equal\":true,"
            "\"pass\":false,\"counted\":1,\"initial_equal\":true,\"updates_equal\":true}}",
-           error, equal);
+           world, error, equal);
   assert_int_equal(ad_check_table(document, 0, &table), AD_OK);
   return table;
 }
 
 static void says(const char *error, const char *equal, int good) {
-  char *table = table_of(error, equal);
+  char *table = table_of(3, error, equal);
   const char *row = strstr(table, " w ");
   assert_non_null(row);
   while (row > table && row[-1] != '\n') row--;
@@ -42,7 +42,18 @@ static void a_parameter_that_does_not_hold_is_bad(void **state) {
   says("null", "true", 0);
 }
 
+static void a_proof_on_one_rank_says_that_it_is_none_of_sums(void **state) {
+  for (int world = 1; world <= 3; world++) {
+    char *table = table_of(world, "1e-13", "true");
+    assert_int_equal(strstr(table, "one rank sums nothing with others") != NULL, world == 1);
+    free(table);
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(a_parameter_that_does_not_hold_is_bad)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_parameter_that_does_not_hold_is_bad),
+      cmocka_unit_test(a_proof_on_one_rank_says_that_it_is_none_of_sums),
+  };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

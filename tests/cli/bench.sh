@@ -42,6 +42,9 @@ assert {(row["dtype"], row["storage"]) for row in rows} == wanted[sys.argv[1]], 
 PY
 done
 
+for ranks in "2 ranks" "errors on 3" "startup on 32"; do # what the next documents have
+  "$addend" bench --help | tr -s ' \n' ' ' | grep -q -- "--quick[^-]*$ranks" || { echo "bench --help: --quick does not say $ranks" >&2 && exit 1; }
+done
 document=$("$addend" bench --quick --json --op startup 2>/dev/null)
 python3 -c 'import json, sys; row, = json.loads(sys.argv[1])["rows"]; assert row["ranks"] == 32 and row["seconds_median"] > 0' "$document"
 

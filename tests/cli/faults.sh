@@ -210,6 +210,8 @@ could_not "^addend: step [0-9]*: the loss\|^addend: rank [0-9]: step" train "$re
 
 "$addend" run -n 3 -- true 2>err || fail "a program that never joins and returns 0 is fine"
 grep -q "3 of the 3 processes of true ended without having called ad_comm_open" err || { cat err >&2; fail "but it is said"; }
+"$addend" run -n 3 -- "$addend" plan "$recipe" >out 2>err && ! grep -q "was summed" err && grep -q "only where nothing is to be summed" err ||
+  { cat err >&2; fail "a program that sums nothing is not told that nothing was summed"; }
 examples=$(dirname "$addend")
 "$addend" run -n 3 -- "$examples/example_join" >out 2>err && grep -q "world of 3 add up to 3" out && [ ! -s err ] ||
   { cat out err >&2; fail "a program joins"; }
