@@ -33,6 +33,8 @@ AD_CHECKED ad_status ad_index_file(const json_t *index, size_t i, const char **n
 AD_CHECKED ad_status ad_index_match(const json_t *index, const ad_checkpoint_state *state);
 /* AD_IO unless it says of itself that it was written after `step` steps, as its folder's name does. */
 AD_CHECKED ad_status ad_index_check_step(const json_t *index, int64_t step);
+/* AD_IO unless it says as many ranks as the mesh that it names has. */
+AD_CHECKED ad_status ad_index_check_ranks(const json_t *index);
 /* AD_IO unless a value has this dtype, as the file says. */
 AD_CHECKED ad_status ad_index_check_dtype(const json_t *index, const char *name, ad_dtype dtype);
 /* What state->judge says of the index's facts. */

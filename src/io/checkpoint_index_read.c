@@ -163,6 +163,19 @@ ad_status ad_index_check_step(const json_t *index, int64_t step) {
   return status;
 }
 
+ad_status ad_index_check_ranks(const json_t *index) {
+  const char *text = json_string_value(json_object_get(index, "mesh"));
+  const json_t *said = json_object_get(index, "ranks");
+  ad_mesh *mesh;
+  if (!text || !json_is_integer(said)) return ad_fail(AD_IO, "index.json: does not say its mesh and ranks");
+  if (ad_mesh_create(text, &mesh)) return ad_fail_in(AD_IO, "index.json");
+  int64_t ranks = ad_mesh_size(mesh);
+  ad_mesh_destroy(mesh);
+  if (json_integer_value(said) == ranks) return AD_OK;
+  return ad_fail(AD_IO, "index.json: says that %lld ranks wrote it, its mesh \"%.80s\" has %lld",
+                 (long long)json_integer_value(said), text, (long long)ranks);
+}
+
 ad_status ad_index_check_dtype(const json_t *index, const char *name, ad_dtype dtype) {
   const char *said = json_string_value(json_object_get(value_of(index, name), "dtype"));
   if (said && !strcmp(said, ad_dtype_name(dtype))) return AD_OK;

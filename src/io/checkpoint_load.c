@@ -49,6 +49,7 @@ static ad_status verify_file(const loading *l, size_t i) {
 static ad_status verify_share(loading *l) {
   AD_TRY(read_index(l));
   AD_TRY(ad_index_check_step(l->index, l->step));
+  AD_TRY(ad_index_check_ranks(l->index));
   size_t ranks = (size_t)ad_group_size(&l->group), own = (size_t)ad_group_index(&l->group, ad_comm_rank(l->comm));
   for (size_t i = own; i < ad_index_file_count(l->index); i += ranks) AD_TRY(verify_file(l, i));
   return AD_OK;
@@ -179,11 +180,9 @@ static ad_status read_state(loading *l) {
 
 /* ---- the newest that is whole ---- */
 
-// Verifies one checkpoint and reads it. *usable: 1 if it is whole; the status is then that of reading it. All ranks
-// call it.
-static ad_status try_checkpoint(loading *l, int *usable) {
+// Verifies one checkpoint and reads it; AD_IO if it is damaged. All ranks call it.
+static ad_status try_checkpoint(loading *l) {
   ad_status status = ad_agree(l->comm, &l->group, verify_share(l), AD_HERE);
-  *usable = !status;
   if (!status) status = ad_agree(l->comm, &l->group, read_state(l), AD_HERE);
   json_decref(l->index);
   l->index = NULL;
@@ -192,24 +191,23 @@ static ad_status try_checkpoint(loading *l, int *usable) {
 
 static int is_first(const loading *l) { return ad_group_index(&l->group, ad_comm_rank(l->comm)) == 0; }
 
-static void pass_over(const loading *l, int64_t step, ad_text *reasons) {
-  ad_text_add(reasons, "; step %lld: %s", (long long)step, ad_last_error());
+static void pass_over(const loading *l, int is_last, ad_text *reasons) {
+  ad_text_add(reasons, "; step %lld: %s", (long long)l->step, ad_last_error());
   if (is_first(l))
-    ad_log(AD_LOG_WARNING, "the checkpoint of step %lld is not usable, the one before it is tried: %s", (long long)step,
-           ad_last_error());
+    ad_log(AD_LOG_WARNING, "the checkpoint of step %lld is not usable%s: %s", (long long)l->step,
+           is_last ? "" : ", the one before it is tried", ad_last_error());
 }
 
 static ad_status try_steps(loading *l, const char *folder, const int64_t *steps, int64_t count) {
   char reasons[AD_MESSAGE_MAX - 256] = "";
   ad_text text = ad_text_on(reasons, sizeof reasons);
   for (int64_t i = 0; i < count; i++) {
-    int usable;
     l->step = steps[i];
     AD_TRY(ad_checkpoint_path(folder, steps[i], NULL, &l->folder));
-    ad_status status = try_checkpoint(l, &usable);
+    ad_status status = try_checkpoint(l);
     ad_release(l->folder);
-    if (usable || status != AD_IO) return status;
-    pass_over(l, steps[i], &text);
+    if (status != AD_IO) return status;
+    pass_over(l, i + 1 == count, &text);
   }
   return ad_fail(AD_IO, "no usable checkpoint is in %s%s", folder, count ? reasons : ": there is none at all");
 }

@@ -423,12 +423,32 @@ static void an_index_that_says_another_step_is_passed_over(void **state) {
   close_alone(&a);
 }
 
-static void an_index_that_says_another_dtype_is_refused(void **state) {
+static void an_index_that_says_another_dtype_is_passed_over(void **state) {
   alone a;
   save_two(&a);
   forge(at("step-2/index.json"), "\"dtype\":\"bf16\"", "\"dtype\":\"f64\"");
+  loads_the_one_before(&a, "says that narrow is f64, its file holds bf16");
+  forge(at("step-1/index.json"), "\"dtype\":\"bf16\"", "\"dtype\":\"f64\"");
   assert_int_equal(ad_checkpoint_load(a.comm, a.s.mesh, folder, &a.s.state), AD_IO);
-  assert_non_null(strstr(ad_last_error(), "says that narrow is f64, its file holds bf16"));
+  assert_non_null(strstr(ad_last_error(), "step 2: index.json: says that narrow is f64, its file holds bf16"));
+  assert_non_null(strstr(warning, "the checkpoint of step 1 is not usable: index.json"));  // none is before it
+  close_alone(&a);
+}
+
+static void an_index_that_says_other_ranks_than_its_mesh_has_is_passed_over(void **state) {
+  static const char *const ranks[] = {"1", "0", "-1", "99999999999", "\"1\"", "null"};
+  char from[32], to[32];
+  alone a;
+  save_two(&a);
+  for (size_t i = 1; i < sizeof ranks / sizeof *ranks; i++) {
+    snprintf(from, sizeof from, "\"ranks\":%s,", ranks[i - 1]);
+    snprintf(to, sizeof to, "\"ranks\":%s,", ranks[i]);
+    forge(at("step-2/index.json"), from, to);
+    loads_the_one_before(&a, "ranks");
+  }
+  forge(at("step-2/index.json"), "\"ranks\":null,", "\"ranks\":1,");
+  forge(at("step-2/index.json"), "\"mesh\":\"dp_shard=1\"", "\"mesh\":\"dp_shard=0\"");
+  loads_the_one_before(&a, "index.json: mesh");
   close_alone(&a);
 }
 
@@ -553,7 +573,9 @@ int main(void) {
                                       remove_folder),
       cmocka_unit_test_setup_teardown(a_damaged_shard_is_seen_at_any_byte, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(an_index_that_says_another_step_is_passed_over, make_folder, remove_folder),
-      cmocka_unit_test_setup_teardown(an_index_that_says_another_dtype_is_refused, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(an_index_that_says_another_dtype_is_passed_over, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(an_index_that_says_other_ranks_than_its_mesh_has_is_passed_over, make_folder,
+                                      remove_folder),
       cmocka_unit_test_setup_teardown(a_failed_checkpoint_takes_its_own_pieces_away_and_says_so, make_folder,
                                       remove_folder),
       cmocka_unit_test_setup_teardown(a_damaged_index_is_seen_at_any_byte, make_folder, remove_folder),
