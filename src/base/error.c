@@ -2,6 +2,7 @@
 #include "base/error.h"
 #undef ad_fail
 #undef ad_fail_in
+#undef ad_fail_alike
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 
 static _Thread_local char last_error[AD_MESSAGE_MAX];
+static _Thread_local int is_alike;
 
 static const struct {
   const char *name, *sentence;
@@ -31,23 +33,42 @@ int ad_status_is_own(ad_status status) { return is_status(status) && !status_tex
 
 const char *ad_last_error(void) { return last_error; }
 
-ad_status ad_fail(ad_status status, const char *format, ...) {
+static void record(const char *format, va_list arguments) {
   char message[AD_MESSAGE_MAX];  // the arguments may point into last_error
+  vsnprintf(message, sizeof message, format, arguments);
+  memcpy(last_error, message, strlen(message) + 1);
+}
+
+ad_status ad_fail(ad_status status, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(message, sizeof message, format, arguments);
+  record(format, arguments);
   va_end(arguments);
-  memcpy(last_error, message, strlen(message) + 1);
+  is_alike = 0;
   return status;
 }
 
+ad_status ad_fail_alike(ad_status status, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  record(format, arguments);
+  va_end(arguments);
+  is_alike = 1;
+  return status;
+}
+
+int ad_last_error_is_alike(void) { return is_alike; }
+
 ad_status ad_fail_in(ad_status status, const char *format, ...) {
   char prefix[AD_MESSAGE_MAX];
+  int kept = is_alike;
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(prefix, sizeof prefix, format, arguments);
   va_end(arguments);
-  return ad_fail(status, "%s: %s", prefix, last_error);
+  ad_fail(status, "%s: %s", prefix, last_error);
+  is_alike = kept;
+  return status;
 }
 
 /* The word of a list "a, b, c" with this number. */

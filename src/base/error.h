@@ -9,6 +9,10 @@ ad_status ad_fail(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
 /* Puts "prefix: " before the message that is recorded already; returns `status`. For callers that know more of what was
  * going on (which file, which parameter). */
 ad_status ad_fail_in(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
+/* As ad_fail, where every rank fails here with the same words: whoever reports them names no rank. */
+ad_status ad_fail_alike(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
+/* 1 if ad_last_error() was recorded by ad_fail_alike; a prefix leaves it so. */
+int ad_last_error_is_alike(void);
 /* 1 for an error that only this rank knows of until it tells the others (ad_comm_fail); 0 for AD_OK and for errors that
  * they know. A column of AD_STATUS_LIST. */
 int ad_status_is_own(ad_status status);
@@ -30,6 +34,7 @@ enum { AD_MESSAGE_MAX = 2048 };
 #if defined(__clang_analyzer__)
 #define ad_fail(status, ...) ((ad_fail)(status, __VA_ARGS__), (status))
 #define ad_fail_in(status, ...) ((ad_fail_in)(status, __VA_ARGS__), (status))
+#define ad_fail_alike(status, ...) ((ad_fail_alike)(status, __VA_ARGS__), (status))
 #endif
 
 #endif

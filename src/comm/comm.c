@@ -128,9 +128,11 @@ ad_status ad_comm_health(ad_comm *comm) {
 }
 
 void ad_comm_fail(ad_comm *comm, ad_status status, const char *message) {
-  char text[AD_MESSAGE_MAX];
+  char text[AD_MESSAGE_MAX], own[32] = "";
   if (!comm) return;
-  snprintf(text, sizeof text, "rank %" PRId64 ": %s", comm->rank, message ? message : ad_status_sentence(status));
+  if (message != ad_last_error() || !ad_last_error_is_alike())
+    snprintf(own, sizeof own, "rank %" PRId64 ": ", comm->rank);
+  snprintf(text, sizeof text, "%s%s", own, message ? message : ad_status_sentence(status));
   comm->engine->fail(comm->world, status, text);
 }
 

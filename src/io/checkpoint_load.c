@@ -209,7 +209,7 @@ static ad_status try_steps(loading *l, const char *folder, const int64_t *steps,
     if (status != AD_IO) return status;
     pass_over(l, i + 1 == count, &text);
   }
-  return ad_fail(AD_IO, "no usable checkpoint is in %s%s", folder, count ? reasons : ": there is none at all");
+  return ad_fail_alike(AD_IO, "no usable checkpoint is in %s%s", folder, count ? reasons : ": there is none at all");
 }
 
 // The first rank looks into the folder and tells the others what is there.

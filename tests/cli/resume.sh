@@ -141,7 +141,10 @@ grep -q "step 10 is not usable.*rank-0.safetensors: is 100000 bytes long" err ||
 cmp straight/weights.safetensors damaged/weights.safetensors || fail "the same steps after damage"
 rm damaged/checkpoints/*/index.json
 exits_with 3 train -o damaged --resume --set train.steps=11
-grep -q "step 10: .*index.json.*step 5: .*index.json" err || fail "each is named"
+grep -q "^addend: no usable checkpoint is in damaged/checkpoints; step 10: .*index.json.*step 5: .*index.json" err ||
+  fail "each is named, as no one rank's error"
+grep -q "^addend: warning: the checkpoint of step 10 is not usable, the one before it is tried: " err || fail "one is before it"
+grep -q "^addend: warning: the checkpoint of step 5 is not usable: " err || fail "none is before it"
 
 # Ctrl-C
 "$addend" train "$recipe" --set train.steps=100000 --set checkpoint.every=100000 -o long >out 2>err & launcher=$!
