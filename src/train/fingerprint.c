@@ -77,14 +77,15 @@ static const char *value_of(const ad_checkpoint_fact *facts, size_t count, const
   return NULL;
 }
 
-/* A key that an older or newer version does not know says nothing. */
+/* A key that the checkpoint does not have may have had any value there. */
 static void compare(const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count, ad_text *bound,
                     ad_text *unbound) {
   for (size_t i = 0; i < here->count; i++) {
     const char *key = here->facts[i].key, *own = here->facts[i].value, *other = value_of(there, count, key);
     ad_text *to = is_free(key) ? unbound : bound;
-    if (!other || !strcmp(own, other)) continue;
-    ad_text_add(to, "%s%s (%.*s there, %.*s here)", to->used ? ", " : "", key, VALUE_SHOWN, other, VALUE_SHOWN, own);
+    if (other && !strcmp(own, other)) continue;
+    ad_text_add(to, "%s%s (%.*s there, %.*s here)", to->used ? ", " : "", key, VALUE_SHOWN, other ? other : "nothing",
+                VALUE_SHOWN, own);
   }
 }
 
@@ -99,7 +100,6 @@ ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, co
                    "with --force",
                    bound_words);
   if (!ad_run_is_first(run)) return AD_OK;
-  if (!count) ad_log(AD_LOG_WARNING, "the checkpoint does not say which model and data it is of");
   if (bound.used) ad_log(AD_LOG_WARNING, "goes on from the checkpoint of another run: it differs in %s", bound_words);
   if (unbound.used) ad_log(AD_LOG_INFO, "since the checkpoint was written there changed %s", unbound_words);
   return AD_OK;

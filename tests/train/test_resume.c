@@ -337,6 +337,17 @@ static void numbers_that_no_run_has_are_refused(void **state) {
   }
 }
 
+static void a_fingerprint_that_lacks_a_key_is_of_another_run(void **state) {
+  const char *index = "checkpoints/step-6/index.json";
+  assert_string_equal(train((job){0}), "");
+  forge(in_folder(index), "\"train.steps\":\"6\",", "");  // this one is free
+  assert_string_equal(train((job){.loads = 1}), "");
+  forge(in_folder(index), "\"model.heads\":\"2\",", "");
+  assert_non_null(strstr(train((job){.loads = 1}), "it differs in model.heads (nothing there, 2 here); set them"));
+  forge(in_folder(index), "\"facts\":{", "\"facts\":{},\"other\":{");
+  assert_non_null(strstr(train((job){.loads = 1}), "model.layers (nothing there, "));
+}
+
 static void an_interrupted_training_leaves_a_checkpoint(void **state) {
   assert_non_null(strstr(train((job){.first = 1}), "stopped on request"));
   assert_true(is_there("checkpoints/step-1/index.json"));
@@ -354,6 +365,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(training_leaves_checkpoints_and_goes_on_from_them, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(resuming_a_finished_run_writes_what_is_missing, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(numbers_that_no_run_has_are_refused, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(a_fingerprint_that_lacks_a_key_is_of_another_run, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(an_interrupted_training_leaves_a_checkpoint, make_folder, remove_folder),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
