@@ -153,8 +153,9 @@ static int print_document(const train_job *job) {
 
 static int print_nothing_left(const train_job *job) {
   char text[1024];
-  snprintf(text, sizeof text, "all %lld steps were taken before: nothing was left but to write the results; see %s\n",
-           (long long)job->recipe->train.steps, job->folder);
+  int64_t steps = job->recipe->train.steps;
+  snprintf(text, sizeof text, "all %lld step%s taken before: nothing was left but to write the results; see %s\n",
+           (long long)steps, steps == 1 ? " was" : "s were", job->folder);
   return cli_print(text);
 }
 
@@ -164,9 +165,9 @@ static int print_story(const train_job *job, int json) {
   char text[1024], before[48] = "";
   if (!steps_taken(story)) return print_nothing_left(job);
   if (story->first_step) snprintf(before, sizeof before, " (after %lld before)", (long long)story->first_step);
-  snprintf(text, sizeof text, "loss %.4f -> %.4f in %lld steps%s, %.0f tokens/s; see %s/report.html\n",
-           story->first_loss, story->last_loss, (long long)steps_taken(story), before, story->tokens_per_second,
-           job->folder);
+  snprintf(text, sizeof text, "loss %.4f -> %.4f in %lld step%s%s, %.0f tokens/s; see %s/report.html\n",
+           story->first_loss, story->last_loss, (long long)steps_taken(story), steps_taken(story) == 1 ? "" : "s",
+           before, story->tokens_per_second, job->folder);
   return cli_print(text);
 }
 

@@ -11,19 +11,38 @@
 #include "io/file.h"
 #include "io/unfinished.h"
 #include "train/metrics.h"
+#include "train/provenance.h"
 
 static const char *const results[] = {"weights.safetensors", "report.html", "trace.json", "run.json", "metrics.jsonl"};
 enum { RESULTS = sizeof results / sizeof *results };
 
 typedef struct earlier {
   int64_t steps;      /* lines of its metrics */
+  int64_t total;      /* steps that it was to take */
   int64_t checkpoint; /* steps of its newest one; -1: none */
   int has_weights;
+  int is_same; /* it was made from this recipe */
 } earlier;
 
-static ad_status look_at(const char *folder, earlier *out) {
+/* A run.json that is missing or damaged tells nothing: the steps are then those of the recipe. */
+static ad_status look_at_provenance(const ad_recipe *recipe, const char *folder, earlier *out) {
+  json_t *document;
+  char *text;
+  AD_TRY(ad_recipe_print(recipe, &text));
+  if (ad_provenance_read(folder, &document)) document = NULL;
+  const json_t *total = json_object_get(document, "steps");
+  const char *its_text = json_string_value(json_object_get(document, "recipe"));
+  out->total = total ? json_integer_value(total) : recipe->train.steps;
+  out->is_same = its_text && !strcmp(its_text, text);
+  json_decref(document);
+  ad_release(text);
+  return AD_OK;
+}
+
+static ad_status look_at(const ad_recipe *recipe, const char *folder, earlier *out) {
   char *checkpoints, *weights;
   AD_TRY(ad_metrics_count(folder, &out->steps));
+  AD_TRY(look_at_provenance(recipe, folder, out));
   AD_TRY(ad_path_in(folder, "checkpoints", &checkpoints));
   out->checkpoint = ad_checkpoint_newest(checkpoints);
   ad_release(checkpoints);
@@ -33,35 +52,57 @@ static ad_status look_at(const char *folder, earlier *out) {
   return AD_OK;
 }
 
+static const char *plural(int64_t count) { return count == 1 ? "" : "s"; }
+
 /* "a finished run of 300 steps", "a run that took 120 of 300 steps" */
-static void describe(const earlier *found, int64_t steps, char *words, size_t size) {
+static void describe(const earlier *found, char *words, size_t size) {
   int64_t taken = found->steps > found->checkpoint ? found->steps : found->checkpoint;
-  if (found->has_weights && taken >= steps)
-    snprintf(words, size, "a finished run of %lld steps", (long long)taken);
+  if (found->has_weights && taken >= found->total)
+    snprintf(words, size, "a finished run of %lld step%s", (long long)taken, plural(taken));
   else
-    snprintf(words, size, "a run that took %lld of %lld steps", (long long)taken, (long long)steps);
+    snprintf(words, size, "a run that took %lld of %lld step%s", (long long)taken, (long long)found->total,
+             plural(found->total));
+}
+
+/* What --resume would do with it: the conditions are those of train.c. */
+static void describe_resume(const earlier *found, int64_t steps, char *words, size_t size) {
+  if (found->checkpoint >= 0)
+    snprintf(words, size, "--resume goes on from its checkpoint after %lld step%s%s", (long long)found->checkpoint,
+             plural(found->checkpoint), found->checkpoint >= steps ? ", with a larger train.steps" : "");
+  else
+    snprintf(words, size, "it has no checkpoint to go on from%s",
+             found->has_weights ? "" : ": --resume begins with the first step");
 }
 
 static ad_status refuse(const earlier *found, int64_t steps, const char *folder) {
-  char words[96], resume[160] = "it has no checkpoint to go on from";
-  describe(found, steps, words, sizeof words);
-  int is_finished = found->checkpoint >= steps;
-  if (found->checkpoint >= 0)
-    snprintf(resume, sizeof resume, "--resume goes on from its checkpoint after %lld steps%s",
-             (long long)found->checkpoint, is_finished ? ", with a larger train.steps" : "");
+  char words[96], resume[160];
+  describe(found, words, sizeof words);
+  describe_resume(found, steps, resume, sizeof resume);
   return ad_fail(AD_INVALID, "%s holds %s: %s; --overwrite replaces it, --out writes to another folder", folder, words,
                  resume);
+}
+
+static int is_over(const earlier *found, int64_t steps) {
+  return found->has_weights && found->checkpoint < 0 && found->is_same && found->steps == steps;
+}
+
+ad_status ad_run_folder_is_over(const ad_recipe *recipe, const char *folder, int *out) {
+  earlier found = {0};
+  AD_TRY(look_at(recipe, folder, &found));
+  *out = is_over(&found, recipe->train.steps);
+  return AD_OK;
 }
 
 /* With `resume` a run that was killed before its first checkpoint begins again; one that has given its weights does not
  * lose them. */
 ad_status ad_run_folder_check(const ad_recipe *recipe, const ad_train_options *options) {
   earlier found = {0};
+  int64_t steps = recipe->train.steps;
   if (options->overwrite) return AD_OK;
-  AD_TRY(look_at(options->folder, &found));
-  int is_kept = options->resume ? found.has_weights && found.checkpoint < 0
+  AD_TRY(look_at(recipe, options->folder, &found));
+  int is_kept = options->resume ? found.has_weights && found.checkpoint < 0 && !is_over(&found, steps)
                                 : found.steps || found.has_weights || found.checkpoint >= 0;
-  return is_kept ? refuse(&found, recipe->train.steps, options->folder) : AD_OK;
+  return is_kept ? refuse(&found, steps, options->folder) : AD_OK;
 }
 
 static ad_status remove_file(const char *folder, const char *name) {

@@ -6,6 +6,9 @@
 /* Whether a training with these options may write to the folder. AD_INVALID, saying which run is there and what to
  * type, where an earlier run would be overwritten unasked. Local. */
 ad_status ad_run_folder_check(const ad_recipe *recipe, const ad_train_options *options) AD_CHECKED;
+/* *out: 1 if the folder has the weights of a run of this recipe that took all its steps, and no checkpoint: nothing is
+ * left to train, and nothing to go on from. Local. */
+ad_status ad_run_folder_is_over(const ad_recipe *recipe, const char *folder, int *out) AD_CHECKED;
 /* Removes what a run that was killed had begun to write. */
 ad_status ad_run_folder_tidy(const char *folder) AD_CHECKED;
 /* Removes metrics, results and checkpoints of an earlier run, and nothing else. */

@@ -125,13 +125,19 @@ static ad_status put_recipe(json_t *document, const ad_recipe *recipe) {
 
 /* ---- the document ---- */
 
+ad_status ad_provenance_read(const char *folder, json_t **out) {
+  char *path;
+  *out = NULL;
+  AD_TRY(ad_path_in(folder, "run.json", &path));
+  ad_status status = access(path, F_OK) ? AD_OK : ad_json_read(path, out);
+  ad_release(path);
+  return status;
+}
+
 /* Of the run.json that is there; a damaged one loses them. */
 static json_t *earlier_starts(const char *folder) {
-  char *path;
-  json_t *document = NULL;
-  if (ad_path_in(folder, "run.json", &path)) return NULL;
-  if (!access(path, F_OK) && ad_json_read(path, &document)) ad_log(AD_LOG_WARNING, "%s", ad_last_error());
-  ad_release(path);
+  json_t *document;
+  if (ad_provenance_read(folder, &document)) ad_log(AD_LOG_WARNING, "%s", ad_last_error());
   json_t *starts = json_incref(json_object_get(document, "starts"));
   json_decref(document);
   if (json_is_array(starts)) return starts;

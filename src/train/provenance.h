@@ -4,6 +4,8 @@
 #include <jansson.h>
 #include "addend/train.h"
 
+/* The run.json that a folder has; *out is NULL where there is none. Release with json_decref. */
+ad_status ad_provenance_read(const char *folder, json_t **out) AD_CHECKED;
 /* The document of a training that goes on after `first_step` steps: all of it tells of this training, but "starts" has
  * those before it too, where the folder has a run.json with them (`earlier`). */
 ad_status ad_provenance_create(const ad_run *run, const char *folder, int earlier, json_t **out) AD_CHECKED;

@@ -29,6 +29,7 @@ typedef struct training {
   char *checkpoints;             /* their folder */
   ad_checkpointer *checkpointer; /* NULL: none was due yet, and the recipe asks for none */
   int64_t first_step;            /* steps taken before this training */
+  int keeps_weights;             /* they are there, of the last step, and this run's values are not */
   int lock;                      /* on the folder; the first rank's */
 } training;
 
@@ -159,7 +160,7 @@ static ad_status write_results(training *t, ad_timeline *timeline, int finished)
 static ad_status finish(training *t, int finished) {
   ad_timeline timeline = {0};
   if (t->checkpointer) AD_TRY(ad_checkpointer_finish(t->checkpointer));
-  AD_TRY(write_weights(t));
+  if (!t->keeps_weights) AD_TRY(write_weights(t));
   AD_TRY(ad_run_tell(t->run, ad_trace_settle(&t->run->trace)));
   AD_TRY(ad_timeline_gather(t->run->comm, &t->run->everyone, &t->run->trace, &timeline));
   ad_status status = agree(t->run, write_results(t, &timeline, finished), AD_HERE);
@@ -167,10 +168,24 @@ static ad_status finish(training *t, int finished) {
   return status;
 }
 
-/* -1: there is no checkpoint. The first rank looks, for all. */
-static ad_status find_newest(training *t, int64_t *out) {
-  *out = ad_run_is_first(t->run) ? ad_checkpoint_newest(t->checkpoints) : -1;
-  return ad_share_first(t->run->comm, &t->run->everyone, out, 1, AD_HERE);
+typedef struct resumption {
+  int64_t newest; /* steps of the newest checkpoint; -1: there is none */
+  int64_t is_over;
+} resumption;
+
+static ad_status look_for(const training *t, resumption *out) {
+  int is_over;
+  if (!ad_run_is_first(t->run)) return AD_OK;
+  AD_TRY(ad_run_folder_is_over(t->run->recipe, t->options.folder, &is_over));
+  *out = (resumption){ad_checkpoint_newest(t->checkpoints), is_over};
+  return AD_OK;
+}
+
+/* The first rank looks, for all. */
+static ad_status find_resumption(training *t, resumption *out) {
+  *out = (resumption){-1, 0};
+  AD_TRY(agree(t->run, look_for(t, out), AD_HERE));
+  return ad_share_first(t->run->comm, &t->run->everyone, &out->newest, sizeof *out / sizeof out->newest, AD_HERE);
 }
 
 static void say_it_begins(const training *t) {
@@ -179,9 +194,11 @@ static void say_it_begins(const training *t) {
 }
 
 static ad_status resume(training *t) {
-  int64_t steps = t->run->recipe->train.steps, newest;
-  AD_TRY(find_newest(t, &newest));
-  if (newest < 0) return say_it_begins(t), AD_OK;
+  int64_t steps = t->run->recipe->train.steps;
+  resumption found;
+  AD_TRY(find_resumption(t, &found));
+  if (found.is_over) return t->keeps_weights = 1, t->first_step = steps, AD_OK;
+  if (found.newest < 0) return say_it_begins(t), AD_OK;
   AD_TRY(ad_run_load(t->run, t->checkpoints, &t->first_step));
   if (t->first_step <= steps) return AD_OK;
   return ad_fail(AD_INVALID,

@@ -67,7 +67,25 @@ refuses straight "a finished run of 10 steps: --resume goes on from its checkpoi
 refuses stopped "a run that took 10 of 10 steps: --resume goes on from its checkpoint after 5 steps;"
 cp -r straight bare && rm -r bare/checkpoints
 refuses bare "a finished run of 10 steps: it has no checkpoint to go on from"
-refuses bare "a finished run of 10 steps: it has no checkpoint to go on from" --resume
+exits_with 2 train -o bare --resume --set train.steps=11
+grep -q "^addend: bare holds a finished run of 10 steps: it has no checkpoint to go on from; --overwrite replaces it" err || fail "more steps need a checkpoint"
+exits_with 2 train -o bare --resume --set train.lr=0.5
+grep -q "^addend: bare holds a finished run of 10 steps" err || fail "another recipe's weights are not this one's"
+rm bare/report.html
+for _ in missing there; do
+  train -o bare --resume || fail "a finished run without checkpoints"
+  [ -s bare/report.html ] || fail "its report"
+  python3 -c 'import json; s = json.load(open("out")); assert (s["steps"], s["first_step"], s["steps_taken"]) == (10, 10, 0), s'
+  for file in weights.safetensors metrics.jsonl; do cmp straight/$file bare/$file || fail "it stays: $file"; done
+done
+rm bare/weights.safetensors
+refuses bare "a run that took 10 of 10 steps: it has no checkpoint to go on from: --resume begins with the first step;"
+head -n 4 straight/metrics.jsonl >bare/metrics.jsonl
+refuses bare "a run that took 4 of 10 steps: it has no checkpoint.*--resume begins with the first step;" --set=train.steps=3
+train -o bare --resume || fail "without weights and checkpoints it is trained anew"
+[ "$(first_step)" = 0 ] && cmp straight/weights.safetensors bare/weights.safetensors || fail "the whole run"
+"$addend" train "$recipe" --set train.steps=1 --set train.warmup=0 -o one >out 2>err && grep -q " in 1 step, " out || fail "one step"
+"$addend" train "$recipe" --set train.steps=1 --set train.warmup=0 -o one --resume >out 2>err && grep -q "^all 1 step was taken before" out || fail "one step, taken before"
 cp -r straight replaced && echo kept >replaced/notes && touch replaced/check.json
 train -o replaced --overwrite --set train.steps=3 --set checkpoint.every=0 || fail "--overwrite"
 [ "$(wc -l <replaced/metrics.jsonl)" -eq 3 ] && [ ! -e replaced/checkpoints ] || fail "the earlier run is gone"
