@@ -60,12 +60,17 @@ static ad_status lock_file(int file, const char *folder, int *out) {
   return AD_OK;
 }
 
+static ad_status say_why_not(const char *path) {
+  if (errno == ELOOP) return ad_fail(AD_IO, "%s: is a symbolic link, which is not followed: remove it", path);
+  return ad_fail(AD_IO, "%s: cannot be opened: %s", path, strerror(errno));
+}
+
 ad_status ad_lock_take(const char *folder, int *out) {
   char *path;
   *out = AD_LOCK_NONE;
   AD_TRY(ad_path_in(folder, ".lock", &path));
   int file = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666);
-  ad_status status = file < 0 ? ad_fail(AD_IO, "%s: cannot be opened: %s", path, strerror(errno)) : AD_OK;
+  ad_status status = file < 0 ? say_why_not(path) : AD_OK;
   ad_release(path);
   return status ? status : lock_file(file, folder, out);
 }

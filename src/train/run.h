@@ -33,6 +33,7 @@ struct ad_run {
   size_t norm_group_count;
   size_t *norm_group_of; /* of each module */
   ad_loss_scale loss_scale;
+  int64_t uncounted; /* steps in which no token counted */
   ad_trace trace;
   double *sums; /* ad_comm_alloc memory for AD_RUN_SUMS doubles */
   /* Some rank was asked to stop; to write a checkpoint. The same on all ranks after a step. */

@@ -320,8 +320,10 @@ static int64_t first_count(const ad_run *run) {
   return total;
 }
 
-static void warn_without_tokens(const ad_run *run, const ad_step_report *report) {
-  if (report->count || !ad_run_warns(run) || ad_comm_is_dry(run->comm)) return;  // dry: the others' are not known
+/* The first of them is told at once, how many there were by the training at its end. */
+static void warn_without_tokens(ad_run *run, const ad_step_report *report) {
+  if (report->count || ad_comm_is_dry(run->comm)) return;  // dry: the others' are not known
+  if (run->uncounted++ || !ad_run_warns(run)) return;
   ad_log(AD_LOG_WARNING, "step %lld: no token of the batch counts; its gradient is 0", (long long)report->step);
 }
 

@@ -157,8 +157,15 @@ static ad_status write_results(training *t, ad_timeline *timeline, int finished)
   return lacks(t, "report.html") ? write_report(t) : AD_OK;
 }
 
+static void tell_uncounted(const ad_run *run) {
+  if (run->uncounted > 1 && ad_run_warns(run))
+    ad_log(AD_LOG_WARNING, "in %lld steps no token of the batch counted; their gradients were 0",
+           (long long)run->uncounted);
+}
+
 static ad_status finish(training *t, int finished) {
   ad_timeline timeline = {0};
+  tell_uncounted(t->run);
   if (t->checkpointer) AD_TRY(ad_checkpointer_finish(t->checkpointer));
   if (!t->keeps_weights) AD_TRY(write_weights(t));
   AD_TRY(ad_run_tell(t->run, ad_trace_settle(&t->run->trace)));

@@ -40,9 +40,11 @@ P
 python3 -c 'import json; story = json.load(open("quoted.json")); assert story["folder"] == "a \"folder\"", story'
 sed -i '/^train [0-9]/d' err # progress, where the machine is slow
 [ ! -s err ] || { cat err >&2; fail "what goes well has nothing else to tell of"; }
-# Law 5: a step without a counted token has gradient 0 and a warning, and training goes on.
+# Law 5: a step without a counted token has gradient 0 and a warning, and training goes on; of several the first is told, and how many.
 "$addend" train "$source/recipes/gpt-dp.yaml" --set 'data.valid=[0]' --set train.steps=2 -o uncounted --json >uncounted.json 2>err || fail "uncounted"
-grep -q "^addend: warning: step 1: no token of the batch counts; its gradient is 0$" err || { cat err >&2; fail "it warns"; }
+grep -q "^addend: warning: step 0: no token of the batch counts; its gradient is 0$" err || { cat err >&2; fail "it warns"; }
+grep -q "^addend: warning: in 2 steps no token of the batch counted; their gradients were 0$" err || { cat err >&2; fail "it counts them"; }
+[ "$(grep -c "^addend: warning: " err)" -eq 2 ] || { cat err >&2; fail "it warns once"; }
 python3 - <<'P'
 import json
 lines = [json.loads(line) for line in open("uncounted/metrics.jsonl")]
