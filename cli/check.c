@@ -70,7 +70,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case KEY_DUMP:
       return input->check.dump = argument, 0;
     case KEY_OUT:
-      return input->out = argument, 0;
+      return input->out = cli_parse_out(argument, "check.json", state), 0;
     default:
       return ARGP_ERR_UNKNOWN;
   }
@@ -113,6 +113,11 @@ static int write_document(const char *json, const char *path) {
   return CLI_UNFINISHED;
 }
 
+static int deliver(const char *json, const check_input *input) {
+  int unwritten = write_document(json, input->out);
+  return unwritten ? unwritten : print(json, input->recipe.json);
+}
+
 static int check(const ad_recipe *recipe, const check_input *input) {
   int holds = 0;
   char *json;
@@ -121,10 +126,9 @@ static int check(const ad_recipe *recipe, const check_input *input) {
   ad_status status = ad_check(recipe, &input->check, &holds, &json);
   cli_progress_end();
   if (status) return cli_failed(status);
-  int unwritten = write_document(json, input->out);
-  if (!unwritten) unwritten = print(json, input->recipe.json);
+  int undelivered = deliver(json, input);
   free(json);
-  if (unwritten) return unwritten;
+  if (undelivered) return undelivered;
   return holds ? CLI_HOLDS : CLI_ANSWER_IS_NO;
 }
 
@@ -140,10 +144,10 @@ static int check_as_rank(const ad_recipe *recipe, const check_input *input) {
   ad_status status = ad_check_on(comm, recipe, &input->check, &holds, &json);
   cli_progress_end();
   int result = status ? cli_failed(status) : holds ? CLI_HOLDS : CLI_ANSWER_IS_NO;
-  int printed = json ? print(json, input->recipe.json) : CLI_HOLDS;
+  int undelivered = json ? deliver(json, input) : CLI_HOLDS;
   free(json);
   ad_comm_close(comm);
-  return printed ? printed : result;
+  return undelivered ? undelivered : result;
 }
 
 int cli_check(int argc, char **argv) {

@@ -32,8 +32,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
   report_input *input = state->input;
   switch (key) {
     case 'o':
-      if (!*argument) argp_error(state, "--out takes the name of a file");
-      return input->out = argument, 0;
+      return input->out = cli_parse_out(argument, "report.html", state), 0;
     case ARGP_KEY_ARG:
       return add_run(input, argument, state);
     case ARGP_KEY_NO_ARGS:

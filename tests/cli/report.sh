@@ -60,6 +60,23 @@ for folder in nowhere empty; do
   grep -q "^addend: $folder holds no run: there is no $folder/metrics.jsonl; " err || fail "it says what is expected there"
   [ ! -e none.html ] || fail "and writes no page"
 done
+
+# One rule for what --out may name.
+judges_out() { # command...
+  mkfifo pipe && ln -s metrics.jsonl link && echo old >there
+  for out in pipe link other other/ other/metrics.jsonl other/weights.safetensors other/run.json; do
+    exits_with 2 timeout $hang "$addend" "$@" --out $out
+    grep -q -e "--out $out: " err || fail "$1: it says why $out is not written"
+  done
+  [ -p pipe ] && [ -L link ] && grep -q '"step"' other/metrics.jsonl || fail "$1: what was named stands as it did"
+  exits_with 0 "$addend" "$@" --out there
+  ! grep -q "^old" there || fail "$1: a regular file is replaced"
+  rm pipe link there
+}
+judges_out report other
+judges_out check "$recipe" --steps 1
+exits_with 2 "$addend" report other --out other/check.json
+exits_with 2 "$addend" check "$recipe" --out other/report.html
 exits_with 3 "$addend" report other --out nowhere/page.html
 grep -q "^addend: nowhere/page.html: cannot be written" err || fail "it says which page"
 

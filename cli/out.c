@@ -1,0 +1,34 @@
+/* The rule for a file that a call names to be written. */
+#include <string.h>
+#include <sys/stat.h>
+
+#include "command.h"
+
+/* What else is there would be lost, or would do something that no file does: a device takes the bytes, a pipe without a
+ * reader waits for ever. */
+static const char *no_file(const char *path) {
+  struct stat status;
+  if (lstat(path, &status)) return NULL;
+  if (S_ISDIR(status.st_mode)) return "a folder; name a file in it";
+  if (S_ISLNK(status.st_mode)) return "a symbolic link; name the file that it leads to";
+  return S_ISREG(status.st_mode) ? NULL : "no regular file";
+}
+
+/* What a run is made of, and what is made of it. */
+static int is_of_a_run(const char *name) {
+  static const char *const names[] = {"metrics.jsonl", "run.json",    "trace.json", "weights.safetensors",
+                                      "check.json",    "report.html", ".lock"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (!strcmp(name, names[i])) return 1;
+  return 0;
+}
+
+const char *cli_parse_out(const char *argument, const char *own, struct argp_state *state) {
+  const char *slash = strrchr(argument, '/'), *name = slash ? slash + 1 : argument, *reason = no_file(argument);
+  if (!*argument) argp_error(state, "--out takes the name of a file");
+  if (!*name) reason = "a folder; name a file in it";
+  if (reason) argp_error(state, "--out %s: is %s", argument, reason);
+  if (strcmp(name, own) != 0 && is_of_a_run(name))
+    argp_error(state, "--out %s: %s is another file of a run, and would be lost", argument, name);
+  return argument;
+}
