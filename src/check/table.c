@@ -60,12 +60,23 @@ static int param_holds(const json_t *param) {
   return is_true(param, "replicas_equal") && number_of(param, "max_rel_err") <= number_of(param, "bound");
 }
 
-static void print_param(FILE *file, const json_t *param, const ad_paint *paint) {
-  int holds = param_holds(param);
+/* Without a counted token every gradient is zero: what then holds says nothing. */
+static int counts_nothing(const json_t *document) {
+  return number_of(json_object_get(document, "summary"), "counted") == 0;
+}
+
+/* The word before a row, in its colour. */
+static void print_word(FILE *file, int holds, int proves, const ad_paint *paint) {
+  const char *colour = !holds ? paint->bad : proves ? paint->good : paint->dim;
+  fprintf(file, "  %s%-4s%s ", colour, !holds ? "BAD" : proves ? "ok" : "-", paint->off);
+}
+
+static void print_param(FILE *file, const json_t *param, int proves, const ad_paint *paint) {
   const char *over = text_of(param, "reduced_over");
-  fprintf(file, "  %s%-4s%s %-24s %-26s %-11.9g %-10.2g %-8s", holds ? paint->good : paint->bad, holds ? "ok" : "BAD",
-          paint->off, text_of(param, "name"), *over ? over : "-", number_of(param, "ratio"),
-          number_of(param, "max_rel_err"), is_true(param, "replicas_equal") ? "equal" : "DIFFER");
+  print_word(file, param_holds(param), proves, paint);
+  fprintf(file, "%-24s %-26s %-11.9g %-10.2g %-8s", text_of(param, "name"), *over ? over : "-",
+          number_of(param, "ratio"), number_of(param, "max_rel_err"),
+          is_true(param, "replicas_equal") ? "equal" : "DIFFER");
   const json_t *cause = json_object_get(param, "cause");
   if (json_is_object(cause)) fprintf(file, " %s%s%s", paint->bad, text_of(cause, "text"), paint->off);
   fprintf(file, "\n");
@@ -77,7 +88,7 @@ static void print_params(FILE *file, const json_t *document, const ad_paint *pai
   if (!json_array_size(params)) return;
   fprintf(file, "\n  %s%-4s %-24s %-26s %-11s %-10s %-8s%s\n", paint->dim, "", "parameter", "summed over", "ratio",
           "worst err", "replicas", paint->off);
-  json_array_foreach(params, i, param) print_param(file, param, paint);
+  json_array_foreach(params, i, param) print_param(file, param, !counts_nothing(document), paint);
 }
 
 static void print_directional(FILE *file, const json_t *document, const ad_paint *paint) {
@@ -207,6 +218,10 @@ static void print_sabotages(FILE *file, const json_t *document, const ad_paint *
 static void print_own(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *own = json_object_get(document, "own_dtypes");
   if (!own) return;
+  if (counts_nothing(document)) {
+    fprintf(file, "\n  in the recipe's own dtypes nothing is proven either\n");
+    return;
+  }
   int pass = is_true(own, "pass");
   fprintf(file, "\n  in the recipe's own dtypes %s%s%s: `%s` comes nearest to what rounding allows, %.2g of it\n",
           pass ? paint->good : paint->bad, pass ? "it holds" : "it does NOT hold", paint->off, text_of(own, "param"),

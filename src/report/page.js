@@ -214,12 +214,13 @@ function lastLineWith(run, key) {
   return [...run.metrics].reverse().find((line) => isNumber(line[key]));
 }
 
-/* {holds: true, false or null where there is no proof, words, context} */
+/* {holds: true, false or null where there is no proof, words, context}. A reason is given where there was nothing to prove. */
 function verdict(run) {
   const check = run.check;
   if (!check) return {holds: null, words: 'none', context: run.broken && run.broken['check.json'] ? 'check.json is broken' : 'no check.json'};
   const holds = check.holds === undefined ? Boolean(check.summary && check.summary.pass) : check.holds;
-  return {holds, words: holds ? 'holds' : 'does not hold', context: verdictContext(check, holds)};
+  const words = holds ? 'holds' : check.reason ? 'nothing proven' : 'does not hold';
+  return {holds, words, context: verdictContext(check, holds)};
 }
 
 function verdictContext(check, holds) {
@@ -781,10 +782,11 @@ function drawProof(run) {
 
 function verdictLine(run) {
   const check = run.check, {holds, words} = verdict(run);
+  const answer = check.reason ? 'Nothing is proven.' : `It ${words}.`;
   const who = `${plural(check.params.length, 'parameter')} on ${plural(check.world, 'rank')} (${meshText(check.mesh)})`;
   const sentence = ` ${who} ${provenHow(check)}, in ${check.dtype}, ${plural(check.steps, 'step')}.`;
   const reason = check.reason && ` The reason: ${check.reason}.`;
-  return make('p', {}, make('b', {class: holds ? 'good' : 'bad'}, `It ${words}.`), sentence, reason, ownDtypes(check.own_dtypes));
+  return make('p', {}, make('b', {class: holds ? 'good' : 'bad'}, answer), sentence, reason, ownDtypes(check));
 }
 
 function provenHow({directional}) {
@@ -793,8 +795,13 @@ function provenHow({directional}) {
   return `along one random direction, against the loss's difference quotient (${numbers})`;
 }
 
-function ownDtypes(own) {
+/* Without a counted token every gradient is zero: what then holds says nothing. */
+const countsNothing = (check) => check.summary.counted === 0;
+
+function ownDtypes(check) {
+  const own = check.own_dtypes;
   if (!own) return null;
+  if (countsNothing(check)) return ' In its own dtypes nothing is proven either.';
   const holds = own.pass ? 'holds' : 'does not hold', share = short(100 * own.worst_share_of_bound);
   return ` And in its own dtypes the recipe ${holds}: ${own.param} comes to ${share} % of what rounding allows.`;
 }
@@ -814,7 +821,7 @@ function drawParams(check) {
   if (!params.length) return make('p', {class: 'quiet'}, 'No parameter was looked at by itself.');
   return [
     failed.length > 0 && [make('h3', {class: 'bad'}, `${plural(failed.length, 'parameter')} wrong`), table(failedColumns, failed)],
-    make('div', {class: 'folds'}, [...byLayer(held)].map(([layer, own]) => layerFold(layer, own))),
+    make('div', {class: 'folds'}, [...byLayer(held)].map(([layer, own]) => layerFold(layer, own, check))),
   ];
 }
 
@@ -834,9 +841,10 @@ function byLayer(params) {
   return layers;
 }
 
-function layerFold(layer, params) {
+function layerFold(layer, params, check) {
   const worst = Math.max(...params.map((param) => param.max_rel_err));
-  return fold([make('b', {}, layer), `: ${plural(params.length, 'parameter')}, worst error ${error(worst)}`], table(heldColumns, params));
+  const words = countsNothing(check) ? 'nothing proven' : `worst error ${error(worst)}`;
+  return fold([make('b', {}, layer), `: ${plural(params.length, 'parameter')}, ${words}`], table(heldColumns, params));
 }
 
 const paramColumns = {

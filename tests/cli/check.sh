@@ -39,6 +39,9 @@ summary = document["summary"]
 assert summary["counted"] == 0 and summary["pass"] is False and document["own_dtypes"]["pass"] is False, summary
 assert document["holds"] is False and document["reason"].startswith("nothing was counted: "), document["reason"]
 Y
+no --set 'data.valid=[0]'
+! grep -q "^  ok " out && [ "$(grep -c "^  -    " out)" -eq 20 ] || fail "no row says that zeros hold"
+grep -q "own dtypes nothing is proven either" out && ! grep -q "does NOT hold" out || fail "nor that they do not"
 no --set 'data.valid=[0]' --directional
 grep -q "^NOTHING PROVEN: nothing was counted: " out || fail "zeros have no slope to prove"
 no --set 'data.valid=[0]' --sabotage

@@ -143,6 +143,14 @@ shows 8 '<canvas'
 shows 1 'check\.json: is no JSON'
 shows 1 'trace\.json: is no JSON'
 shows 1 'run\.json is missing'
+cp -r other nothing
+exits_with 1 "$addend" check "$recipe" --set 'data.valid=[0]' --out nothing/check.json
+exits_with 0 "$addend" report nothing
+draw nothing/report.html
+shows 1 '>nothing proven<'
+shows 1 'Nothing is proven\.'
+shows 1 'own dtypes nothing is proven either'
+! grep -q -e 'does not hold' -e 'worst error 0' drawn || fail "a proof of nothing has one verdict"
 draw killed/report.html
 shows 1 'trace\.json is missing'
 echo "report: all hold"
