@@ -50,7 +50,8 @@ done
 echo "bits: as on shm, on one node and on two"
 
 recipe=$source/recipes/gpt-dp.yaml
-must "${launch[@]}" -n 3 "$build/addend" check "$recipe" --steps 2
+must "${launch[@]}" -n 3 "$build/addend" check "$recipe" --steps 2 --out "$work/proof.json"
+[ -s "$work/proof.json" ] || fail "the first rank writes what --out names"
 must "${launch[@]}" -n 3 "$work/place" 2 "$build/addend" check "$recipe"
 must "${launch[@]}" -n 4 "$work/place" 2 "$build/addend" check "$recipe" --set 'mesh="dp_replicate=2 dp_shard=2"'
 must "${launch[@]}" -n 3 "$work/place" 1 "$build/addend" train "$recipe" --set train.steps=2 --out "$work/run"
