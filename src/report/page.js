@@ -311,7 +311,7 @@ function smoothedNote(runs, widthOf) {
   const widths = [...new Set(runs.map((run) => widthOf(run.metrics.length)))].filter((width) => width > 1);
   const all = runs.every((run) => (run.metrics_every || 1) === 1);
   if (!widths.length) return null;
-  return `Line: the median of ${widths.join(' or ')} ${all ? 'steps' : 'of the steps shown'}. Band: eight in ten of them.`;
+  return `Line: the median of ${widths.join(' or ')} ${all ? 'steps' : 'of the steps shown'}. Band: their 10 % to 90 % quantiles.`;
 }
 
 function lossSpec(runs) {
@@ -594,14 +594,14 @@ function valueAt(rows, row, k) {
   return Array.isArray(value) ? value[1] : value;
 }
 
-/* The last value at a row or before it. */
-function valueUpTo(rows, row, k) {
+/* The row of the last value at a row or before it. */
+function rowUpTo(rows, row, k) {
   while (row > 0 && isEmpty(rows[row][k])) row--;
-  return valueAt(rows, row, k);
+  return row;
 }
 
 /* The values under the cursor; without one, those that each series ends with. What is held out is not looked at in every
- * step, so between its points the last one counts. */
+ * step, so between its points the last one counts, with its own step. */
 function readout(chart) {
   const {allSeries, group} = chart;
   const step = make('span', {class: 'quiet step'});
@@ -609,10 +609,11 @@ function readout(chart) {
   const names = allSeries.map((series, k) => make('span', {}, swatch(series.tone, series.dashed), series.label, ' ', values[k]));
   const tell = (row) => {
     const at = row < 0 ? group.steps.length - 1 : row;
-    step.textContent = `step ${count(group.steps[at])}`;
+    step.textContent = row < 0 ? 'last' : `step ${count(group.steps[at])}`;
     values.forEach((element, k) => {
-      const find = row < 0 || allSeries[k].curve.points ? valueUpTo : valueAt, value = find(chart.rows, at, k + 1);
-      element.textContent = isNumber(value) ? short(value) + chart.unit : NONE;
+      const own = row < 0 || allSeries[k].curve.points ? rowUpTo(chart.rows, at, k + 1) : at;
+      const value = valueAt(chart.rows, own, k + 1), earlier = row >= 0 && own < at ? ` (step ${count(group.steps[own])})` : '';
+      element.textContent = isNumber(value) ? short(value) + chart.unit + earlier : NONE;
     });
   };
   return {step, values: make('div', {class: 'readout'}, names), tell};
@@ -642,7 +643,8 @@ function absentFigure(spec) {
 function spokenChart({spec, allSeries, rows}) {
   const ends = allSeries.map((series, k) => {
     const first = rows.findIndex((row) => !isEmpty(row[k + 1]));
-    return `${series.label} from ${short(valueAt(rows, first, k + 1))} to ${short(valueUpTo(rows, rows.length - 1, k + 1))}`;
+    const last = rowUpTo(rows, rows.length - 1, k + 1);
+    return `${series.label} from ${short(valueAt(rows, first, k + 1))} to ${short(valueAt(rows, last, k + 1))}`;
   });
   return `${spec.title}: ${ends.join('; ')}`;
 }

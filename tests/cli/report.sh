@@ -45,7 +45,7 @@ holds written.html 'all(0 < s["begin"] <= s["end"] for s in runs[0]["timeline"][
 holds written.html 'all({"wait_seconds", "reduction_seconds"} <= set(line) for line in runs[0]["metrics"])'
 
 # Several runs.
-exits_with 0 "$addend" train "$recipe" --set train.steps=20 --set train.lr=1e-2 -o other
+exits_with 0 "$addend" train "$recipe" --set train.steps=20 --set train.lr=1e-2 --set data.held_out=0.1 -o other
 exits_with 0 "$addend" report other "$odd"
 [ "$(cat out)" = other/report.html ] || fail "their page is beside the first"
 cp other/report.html both.html
@@ -138,6 +138,18 @@ shows 1 'a "run" &lt;!--&lt;script&gt; &amp; &lt;b&gt;'
 draw both.html
 shows 8 '<canvas'
 shows 2 'type="checkbox"'
+shows 5 '"quiet step">last<'
+shows 1 'Band: their 10 % to 90 % quantiles'
+
+# A reader with the keyboard goes to the last step, where the shorter run has no value of that step.
+act() { # page, script: the page on which that happened
+  cp "$1" acted.html && echo "<script>$2</script>" >>acted.html && draw acted.html
+}
+act both.html 'const plot = document.querySelector(".chart");
+  for (let i = 0; i < 30; i++) plot.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}))'
+shows 5 '"quiet step">step 29<'
+shows 1 'other, training <b>–<'
+shows 1 'other, held out <b>[0-9.]* (step 19)<'
 draw broken/report.html
 shows 8 '<canvas'
 shows 1 'check\.json: is no JSON'
