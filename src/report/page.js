@@ -28,7 +28,8 @@ const codeOrNone = (text, className = null) => (text === null || text === undefi
 function table(columns, rows, className = null) {
   const kind = (column) => (column.number ? 'number' : column.className || null);
   const head = columns.map((column) => make('th', {scope: 'col', class: kind(column)}, column.title));
-  const body = rows.map((row) => make('tr', {}, columns.map((column) => make('td', {class: kind(column)}, column.cell(row)))));
+  const cell = (column, row) => make('td', {class: kind(column), 'data-title': column.title}, column.cell(row));
+  const body = rows.map((row) => make('tr', {}, columns.map((column) => cell(column, row))));
   const whole = make('table', {class: className}, make('thead', {}, make('tr', {}, head)), make('tbody', {}, body));
   const label = columns.map((column) => column.title).join(', ');
   return make('div', {class: 'wide', tabindex: 0, role: 'group', 'aria-label': label}, whole);

@@ -118,7 +118,7 @@ echo "report: the documents hold"
 # What a reader sees.
 command -v chromium >/dev/null || { echo "report: SKIPPED: chromium is not installed, so no page was drawn"; exit 77; }
 draw() { # page: leaves what chromium makes of it in `drawn`; what a script logs is an error
-  timeout $hang chromium --headless --no-sandbox --disable-gpu --user-data-dir="$work/chromium" --enable-logging=stderr \
+  timeout $hang chromium --headless --no-sandbox --disable-gpu --window-size="${width:-1200},3000" --user-data-dir="$work/chromium" --enable-logging=stderr \
     --virtual-time-budget=5000 --dump-dom "file://$work/$1" >drawn 2>log || { cat log >&2; fail "chromium cannot draw $1"; }
   ! grep CONSOLE log >err || fail "$1: a script has something to say"
   sed -i -n '/<main/,/<script/p' drawn # without the data and the scripts themselves
@@ -150,6 +150,22 @@ act both.html 'const plot = document.querySelector(".chart");
 shows 5 '"quiet step">step 29<'
 shows 1 'other, training <b>–<'
 shows 1 'other, held out <b>[0-9.]* (step 19)<'
+
+# On a narrow screen nothing but a map is wider than the page, a failing parameter's cause neither.
+python3 - "$odd/check.json" other/check.json <<'Y'
+import json, sys
+check = json.load(open(sys.argv[1]))
+cause = {"kind": "averaged", "axes": "dp_replicate", "factor": 1 / 3, "text": "averaged over dp_replicate, " * 4}
+check["params"][1].update(max_rel_err=0.5, cause=cause)
+json.dump(check, open(sys.argv[2], "w"))
+Y
+exits_with 0 "$addend" report other "$odd" -o narrow.html
+width=500 act narrow.html 'for (const fold of document.querySelectorAll("details")) fold.open = true;
+  const cut = [...document.querySelectorAll(".wide:not(:has(.map))")].filter((box) => box.scrollWidth > box.clientWidth);
+  document.getElementById("page").dataset.cut = cut.length'
+shows 1 'averaged over dp_replicate'
+shows 1 'data-cut="0"'
+rm other/check.json
 draw broken/report.html
 shows 8 '<canvas'
 shows 1 'check\.json: is no JSON'
