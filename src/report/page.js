@@ -211,6 +211,9 @@ function stepsTaken(run) {
   return run.metrics.length ? run.metrics[run.metrics.length - 1].step + 1 : 0;
 }
 
+/* Under way, stopped or killed. */
+const isUnfinished = (run) => Boolean(run.run) && stepsTaken(run) < run.run.steps;
+
 function lastLineWith(run, key) {
   return [...run.metrics].reverse().find((line) => isNumber(line[key]));
 }
@@ -245,9 +248,10 @@ function proofTile(run) {
 }
 
 function lossTile(run) {
-  const last = lastLineWith(run, 'loss'), guess = run.run && run.run.uniform_loss;
-  const context = isNumber(guess) ? `a uniform guess: ${loss(guess)}` : last && `at step ${count(last.step)}`;
-  return {title: 'Final loss', value: loss(last && last.loss), context};
+  const last = lastLineWith(run, 'loss'), guess = run.run && run.run.uniform_loss, value = loss(last && last.loss);
+  const step = last && `at step ${count(last.step)}`;
+  if (isUnfinished(run)) return {title: 'Loss so far', value, context: step && `${step} of ${count(run.run.steps)}`};
+  return {title: 'Final loss', value, context: isNumber(guess) ? `a uniform guess: ${loss(guess)}` : step};
 }
 
 function heldOutTile(run) {
@@ -279,9 +283,9 @@ function tilesForOne(run) {
     make('div', {class: 'tile'}, make('dt', {}, tile.title), make('dd', {}, tileValue(tile)))));
 }
 
-/* One row a run; the boxes switch its curves. */
+/* One row a run; the boxes switch its curves. What is true of an unfinished run's tiles is true of the others'. */
 function tilesForMany(runs, switches) {
-  const titles = tilesOf(runs[0]).map((tile) => tile.title);
+  const titles = tilesOf(runs.find(isUnfinished) || runs[0]).map((tile) => tile.title);
   const first = {title: 'Run', cell: (i) => make('label', {class: 'value'}, switches[i], swatch(i, false), runs[i].name)};
   const others = titles.map((title, k) => ({title, cell: (i) => tileValue(tilesOf(runs[i])[k])}));
   return make('div', {class: 'box'}, table([first, ...others], runs.map((_, i) => i), 'runs'));
@@ -1042,9 +1046,9 @@ function drawParts(run) {
 /* ---- the page ---- */
 
 function leadOf(run) {
-  const own = run.run, done = stepsTaken(run);
+  const own = run.run;
   if (!own) return run.folder;
-  const part = done < own.steps ? `, ${count(done)} of ${count(own.steps)} steps` : '';
+  const part = isUnfinished(run) ? `, ${count(stepsTaken(run))} of ${count(own.steps)} steps` : '';
   return `${own.kind}, addend ${own.version}, ${own.host}, ${dateWords(own.date)}${part}`;
 }
 

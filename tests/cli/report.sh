@@ -138,6 +138,7 @@ shows 1 'a "run" &lt;!--&lt;script&gt; &amp; &lt;b&gt;'
 draw both.html
 shows 8 '<canvas'
 shows 2 'type="checkbox"'
+shows 1 '>Final loss<'
 shows 5 '"quiet step">last<'
 shows 1 'Band: their 10 % to 90 % quantiles'
 
@@ -181,4 +182,6 @@ shows 1 'own dtypes nothing is proven either'
 ! grep -q -e 'does not hold' -e 'worst error 0' drawn || fail "a proof of nothing has one verdict"
 draw killed/report.html
 shows 1 'trace\.json is missing'
+shows 1 '>Loss so far<'
+shows 1 'at step [0-9,]* of 1,000,000<'
 echo "report: all hold"
