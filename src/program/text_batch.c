@@ -115,10 +115,11 @@ const char *ad_text_batch_content(const ad_text_batch *batch, size_t index, char
 
 const char *ad_text_batch_fact(const ad_text_batch *batch, size_t index, char *buffer, size_t size) {
   static const char *const names[] = {"text", "batch"};
+  long long samples = (long long)batch->options.global_batch, tokens = (long long)batch->text->seq;
   if (index == 0) snprintf(buffer, size, "%lld bytes", (long long)ad_text_data_bytes(batch->data));
   if (index == 1) {
-    snprintf(buffer, size, "%lld samples of %lld tokens in %zu microbatches", (long long)batch->options.global_batch,
-             (long long)batch->text->seq, batch->count);
+    snprintf(buffer, size, "%lld sample%s of %lld token%s in %zu microbatch%s", samples, samples == 1 ? "" : "s",
+             tokens, tokens == 1 ? "" : "s", batch->count, batch->count == 1 ? "" : "es");
   }
   return index < sizeof names / sizeof *names ? names[index] : NULL;
 }

@@ -45,11 +45,12 @@ holds written.html 'all(0 < s["begin"] <= s["end"] for s in runs[0]["timeline"][
 holds written.html 'all({"wait_seconds", "reduction_seconds"} <= set(line) for line in runs[0]["metrics"])'
 
 # Several runs.
-exits_with 0 "$addend" train "$recipe" --set train.steps=20 --set train.lr=1e-2 --set data.held_out=0.1 -o other
+exits_with 0 "$addend" train "$recipe" --set train.steps=20 --set train.lr=1e-2 --set data.held_out=0.1 --set train.microbatches=1 -o other
 exits_with 0 "$addend" report other "$odd"
 [ "$(cat out)" = other/report.html ] || fail "their page is beside the first"
 cp other/report.html both.html
 holds both.html '[len(run["metrics"]) for run in runs] == [20, 30]'
+holds both.html '[run["run"]["facts"][1][1].split(" in ")[1] for run in runs] == ["1 microbatch", "2 microbatches"]'
 
 # What holds no run, and what cannot be written.
 mkdir empty
