@@ -213,6 +213,7 @@ function stepsTaken(run) {
 
 /* Under way, stopped or killed. */
 const isUnfinished = (run) => Boolean(run.run) && stepsTaken(run) < run.run.steps;
+const partWords = (run) => `${count(stepsTaken(run))} of ${count(run.run.steps)} steps`;
 
 function lastLineWith(run, key) {
   return [...run.metrics].reverse().find((line) => isNumber(line[key]));
@@ -249,9 +250,9 @@ function proofTile(run) {
 
 function lossTile(run) {
   const last = lastLineWith(run, 'loss'), guess = run.run && run.run.uniform_loss, value = loss(last && last.loss);
-  const step = last && `at step ${count(last.step)}`;
-  if (isUnfinished(run)) return {title: 'Loss so far', value, context: step && `${step} of ${count(run.run.steps)}`};
-  return {title: 'Final loss', value, context: isNumber(guess) ? `a uniform guess: ${loss(guess)}` : step};
+  if (isUnfinished(run)) return {title: 'Loss so far', value, context: `after ${partWords(run)}`};
+  const context = isNumber(guess) ? `a uniform guess: ${loss(guess)}` : last && `at step ${count(last.step)}`;
+  return {title: 'Final loss', value, context};
 }
 
 function heldOutTile(run) {
@@ -1048,7 +1049,7 @@ function drawParts(run) {
 function leadOf(run) {
   const own = run.run;
   if (!own) return run.folder;
-  const part = isUnfinished(run) ? `, ${count(stepsTaken(run))} of ${count(own.steps)} steps` : '';
+  const part = isUnfinished(run) ? `, ${partWords(run)}` : '';
   return `${own.kind}, addend ${own.version}, ${own.host}, ${dateWords(own.date)}${part}`;
 }
 

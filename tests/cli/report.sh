@@ -184,5 +184,5 @@ shows 1 'own dtypes nothing is proven either'
 draw killed/report.html
 shows 1 'trace\.json is missing'
 shows 1 '>Loss so far<'
-shows 1 'at step [0-9,]* of 1,000,000<'
+shows 1 '>after [0-9,]* of 1,000,000 steps<'
 echo "report: all hold"
