@@ -50,9 +50,13 @@ typedef struct ad_batch_options {
   const double *valid;
   size_t valid_count;
   int held_out; /* 1: from the validation part */
+  /* The positions of each sample that are wanted, one run after another (ad_layout_spans). NULL: all. The target of the
+   * last one of a run is still the byte after it. */
+  const ad_span *spans;
+  size_t span_count;
 } ad_batch_options;
-/* Fills rows [first, first + count) of the global batch of step `step`: tokens and targets [count, seq], i32; a target
- * of -1 does not count. *counted: how many targets count; of a text that was not read that is all, tokens and targets
+/* Fills rows [first, first + count) of the global batch of step `step`: tokens and targets [count, wanted positions],
+ * i32; a target of -1 does not count. *counted: how many of these targets count; of a text that was not read that is all, tokens and targets
  * are left as they are.
  */
 AD_API void ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step, int64_t first,

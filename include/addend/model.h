@@ -47,6 +47,9 @@ typedef struct ad_gpt_options {
   int64_t d_hidden;   /* of the MLP; 0: 8/3 d_model rounded up to a multiple of 16 */
   int tied;           /* 1: the head is the embedding */
   double rotary_base; /* slowest rotation of the positions */
+  int64_t kv_heads;   /* heads of k and v; 0: as many as of q */
+  int qk_norm, bias;
+  int sequence_parallel, convert_norms, gather_keys;
   ad_text_options data;
 } ad_gpt_options;
 

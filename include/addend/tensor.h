@@ -87,6 +87,9 @@ AD_API AD_CHECKED ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const 
 
 /* Local operations (law 3). Shapes are of whole values; last dimension fastest. */
 AD_API ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site); /* same shapes */
+/* x [..., n] plus row [n] in every row: a bias. Law 3 as for ad_add: on a P the bias must be P as well (`once`), or it
+ * would be added by every rank. */
+AD_API ad_tensor *ad_add_row_at(ad_tape *tape, ad_tensor *x, ad_tensor *row, const char *site);
 AD_API ad_tensor *ad_multiply_at(ad_tape *tape, ad_tensor *a, ad_tensor *b,
                                  const char *site); /* same shapes, elementwise */
 /* By a number of the caller's own, the same on all ranks. Counts divide by ad_divide, which knows whether they were
@@ -104,22 +107,31 @@ AD_API ad_tensor *ad_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const 
 /* x [..., k] with w [n, k] -> [..., n]: y = x w^T, for a head that is tied to its embedding. */
 AD_API ad_tensor *ad_linear_transposed_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const char *site);
 /* indices i32 [batch, seq], table [vocabulary, d] -> [batch, seq, d]. An index outside the table is AD_INVALID, naming
- * it. */
+ * it. Of a table that is cut along the vocabulary (S0) each rank looks up its own rows: the result is P there. */
 AD_API ad_tensor *ad_embedding_at(ad_tape *tape, ad_tensor *table, ad_tensor *indices, const char *site);
 /* x / sqrt(mean(x^2) + epsilon) * weight over the last dimension; x [..., d], weight [d]. Zhang and Sennrich 2019. */
 AD_API ad_tensor *ad_rms_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site);
+/* The same over each head of x [batch, seq, heads*head_dim], weight [head_dim]; cuts fall between heads. */
+AD_API ad_tensor *ad_head_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site);
 /* Rotary positions on x [batch, seq, heads*head_dim], pairs (i, i + head_dim/2), angle position * base^(-2i/head_dim).
  * Su et al. 2021. */
 AD_API ad_tensor *ad_rotary_at(ad_tape *tape, ad_tensor *x, int64_t head_dim, double base, const char *site);
-/* Causal attention, softmax(q k^T / sqrt(head_dim)) v, on [batch, seq, heads*head_dim]; holds scores for one block of
- * rows at a time and recomputes them in backward from the rows' log-sum-exp. Dao et al. 2022. */
+/* Causal attention, softmax(q k^T / sqrt(head_dim)) v: q [batch, seq, heads*head_dim], k and v [batch, seq,
+ * kv_heads*head_dim], kv_heads a divisor of heads: head h uses head h*kv_heads/heads of k and v (grouped heads, Ainslie
+ * et al. 2023). Holds scores for one block of rows at a time and recomputes them in backward from the rows' maximum and
+ * sum. Dao et al. 2022.
+ * Layouts. Batch: alike. Heads cut: those of k and v alike (each rank's must serve its own heads), or whole, R. Sequence
+ * of q cut, plainly or zigzag: k and v alike on one axis, and they go around its ranks while the block before is
+ * computed (ring attention, Liu et al. 2023), so that no rank holds all of them; or whole, R, as all_gather gives them.
+ * Scores that no position sees are not computed. */
 AD_API ad_tensor *ad_attention_at(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, int64_t head_dim,
                                   const char *site);
 /* silu(gate) * up, elementwise. Shazeer 2020. */
 AD_API ad_tensor *ad_swiglu_at(ad_tape *tape, ad_tensor *gate, ad_tensor *up, const char *site);
 AD_API ad_tensor *ad_gelu_at(ad_tape *tape, ad_tensor *x, const char *site); /* 0.5 x (1 + erf(x / sqrt 2)) */
 /* Sum over positions with target >= 0 of -log softmax(logits)[target]: the numerator only; logits [batch, seq,
- * vocabulary], targets i32 [batch, seq]. */
+ * vocabulary], targets i32 [batch, seq]. Where the vocabulary is cut the ranks gather three numbers of each row, and
+ * the result is I: as all_gather S->I of the logits would make it, which then never exist on one rank. */
 AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targets, const char *site);
 
 /* Transitions (law 2). `axes` as in ad_axes_parse; axes on which x has different types are moved one type after the
@@ -131,6 +143,7 @@ AD_API ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const ch
 AD_API ad_tensor *ad_view_at(ad_tape *tape, ad_tensor *x, const ad_mesh *view, const char *site);
 
 #define ad_add(t, a, b) ad_add_at((t), (a), (b), AD_HERE)
+#define ad_add_row(t, x, row) ad_add_row_at((t), (x), (row), AD_HERE)
 #define ad_multiply(t, a, b) ad_multiply_at((t), (a), (b), AD_HERE)
 #define ad_scale(t, a, factor) ad_scale_at((t), (a), (factor), AD_HERE)
 #define ad_divide(t, a, count) ad_divide_at((t), (a), (count), AD_HERE)
@@ -140,6 +153,7 @@ AD_API ad_tensor *ad_view_at(ad_tape *tape, ad_tensor *x, const ad_mesh *view, c
 #define ad_linear_transposed(t, x, w) ad_linear_transposed_at((t), (x), (w), AD_HERE)
 #define ad_embedding(t, table, indices) ad_embedding_at((t), (table), (indices), AD_HERE)
 #define ad_rms_norm(t, x, weight, epsilon) ad_rms_norm_at((t), (x), (weight), (epsilon), AD_HERE)
+#define ad_head_norm(t, x, weight, epsilon) ad_head_norm_at((t), (x), (weight), (epsilon), AD_HERE)
 #define ad_rotary(t, x, head_dim, base) ad_rotary_at((t), (x), (head_dim), (base), AD_HERE)
 #define ad_attention(t, q, k, v, head_dim) ad_attention_at((t), (q), (k), (v), (head_dim), AD_HERE)
 #define ad_swiglu(t, gate, up) ad_swiglu_at((t), (gate), (up), AD_HERE)

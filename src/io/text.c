@@ -168,11 +168,39 @@ static int64_t counted_of(const ad_batch_options *options, int64_t sample, int64
   return (int64_t)llround(fraction * (double)seq);
 }
 
-static void fill_row(const part *from, uint64_t bits, int64_t seq, int64_t valid, int32_t *tokens, int32_t *targets) {
+/* The wanted positions of one sample. */
+typedef struct wanted {
+  const ad_span *spans;
+  size_t count;
+  int64_t width;
+} wanted;
+
+static wanted wanted_of(const ad_batch_options *options, const ad_span *all) {
+  wanted from = {options->spans, options->span_count, 0};
+  if (!options->spans) from = (wanted){all, 1, 0};
+  for (size_t i = 0; i < from.count; i++) from.width += from.spans[i].count;
+  return from;
+}
+
+/* How many of them are below `valid`. */
+static int64_t count_below(const wanted *from, int64_t valid) {
+  int64_t count = 0;
+  for (size_t i = 0; i < from->count; i++) {
+    int64_t below = valid - from->spans[i].first;
+    count += below < 0 ? 0 : below > from->spans[i].count ? from->spans[i].count : below;
+  }
+  return count;
+}
+
+static void fill_row(const part *from, uint64_t bits, int64_t seq, int64_t valid, const wanted *positions,
+                     int32_t *tokens, int32_t *targets) {
   const uint8_t *window = from->bytes + scaled_to(bits, from->size - seq);
-  for (int64_t i = 0; i < seq; i++) {
-    tokens[i] = window[i];
-    targets[i] = i < valid ? window[i + 1] : -1;
+  for (size_t i = 0; i < positions->count; i++) {
+    ad_span span = positions->spans[i];
+    for (int64_t at = span.first; at < span.first + span.count; at++) {
+      *tokens++ = window[at];
+      *targets++ = at < valid ? window[at + 1] : -1;
+    }
   }
 }
 
@@ -187,19 +215,21 @@ void ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options
                        int64_t count, int32_t *tokens, int32_t *targets, int64_t *counted) {
   const part *from = options->held_out ? &text->validation : &text->train;
   int64_t seq = text->seq;
+  ad_span all = {0, seq};
+  wanted positions = wanted_of(options, &all);
   *counted = 0;
   if (from->size <= seq) {  // nothing is held out
-    if (text->bytes) fill_nothing(count * seq, tokens, targets);
+    if (text->bytes) fill_nothing(count * positions.width, tokens, targets);
     return;
   }
   for (int64_t row = 0; row < count; row++) {
     int64_t sample = first + row;
     uint64_t index = (uint64_t)step * (uint64_t)options->global_batch + (uint64_t)sample;
     int64_t valid = counted_of(options, sample, seq);
-    *counted += valid;
+    *counted += count_below(&positions, valid);
     if (!text->bytes) continue;
-    fill_row(from, ad_random_bits(options->seed, from->stream, index), seq, valid, tokens + row * seq,
-             targets + row * seq);
+    fill_row(from, ad_random_bits(options->seed, from->stream, index), seq, valid, &positions,
+             tokens + row * positions.width, targets + row * positions.width);
   }
 }
 

@@ -1,22 +1,71 @@
-/* The attention layer: projections around the attention operation. */
+/* The attention layer: projections around the attention operation. Over tp the heads are cut, over cp the sequence. */
 #include "nn/layers.h"
+#include "nn/parallel.h"
 
-ad_attention_layer ad_attention_declare(ad_declarations *to, const char *path, int64_t d_model, int64_t heads,
-                                        double rotary_base, double output_factor) {
-  double deviation = ad_deviation_keeping_size(d_model);
-  ad_attention_layer layer = {.head_dim = d_model / heads, .rotary_base = rotary_base};
-  layer.wq = ad_linear_declare(to, path, "wq", d_model, d_model, deviation);
-  layer.wk = ad_linear_declare(to, path, "wk", d_model, d_model, deviation);
-  layer.wv = ad_linear_declare(to, path, "wv", d_model, d_model, deviation);
-  layer.wo = ad_linear_declare(to, path, "wo", d_model, d_model, deviation * output_factor);
+static const double epsilon = 1e-5;
+
+/* Heads of k and v that tp does not divide are on every rank. */
+static ad_cutting cutting_of_kv(const ad_declarations *to, int64_t kv_heads) {
+  return kv_heads % ad_mesh_axis_size(to->replicated.mesh, AD_TP) ? AD_CUT_NOTHING : AD_CUT_COLUMNS;
+}
+
+/* One for all heads; each rank's heads leave an addend. */
+static size_t declare_head_norm(ad_declarations *to, const char *path, const char *name, int64_t head_dim) {
+  ad_param_spec weight = {
+      .shape = {1, {head_dim}}, .layout = to->replicated, .sharded = AD_AXES(AD_DP_SHARD), .mean = 1};
+  ad_tp_type(&weight.layout, AD_R);
+  return ad_declare_param(to, path, name, weight);
+}
+
+static void declare_head_norms(ad_declarations *to, const char *path, ad_attention_layer *layer) {
+  layer->q_norm = declare_head_norm(to, path, "q_norm", layer->head_dim);
+  layer->k_norm = declare_head_norm(to, path, "k_norm", layer->head_dim);
+}
+
+ad_attention_layer ad_attention_declare(ad_declarations *to, const char *path, const ad_attention_shape *shape) {
+  ad_attention_layer layer = {.has_norms = shape->has_norms,
+                              .head_dim = shape->d_model / shape->heads,
+                              .rotary_base = shape->rotary_base,
+                              .parallel = shape->parallel};
+  ad_linear_shape q = {.in = shape->d_model,
+                       .out = shape->d_model,
+                       .cutting = AD_CUT_COLUMNS,
+                       .has_bias = shape->has_bias,
+                       .deviation = ad_deviation_keeping_size(shape->d_model)};
+  ad_linear_shape kv = q, o = q;
+  kv.out = shape->kv_heads * layer.head_dim;
+  kv.cutting = cutting_of_kv(to, shape->kv_heads);
+  o.cutting = AD_CUT_ROWS;
+  o.deviation *= shape->output_factor;
+  layer.wq = ad_linear_declare(to, path, "wq", &q);
+  layer.wk = ad_linear_declare(to, path, "wk", &kv);
+  layer.wv = ad_linear_declare(to, path, "wv", &kv);
+  layer.wo = ad_linear_declare(to, path, "wo", &o);
+  if (layer.has_norms) declare_head_norms(to, path, &layer);
   return layer;
 }
 
+static ad_tensor *positioned(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer, size_t norm,
+                             ad_tensor *x) {
+  if (layer->has_norms) x = ad_head_norm(t, x, params[norm], epsilon);
+  return ad_rotary(t, x, layer->head_dim, layer->rotary_base);
+}
+
+/* For comparison with the ring: every rank of cp has all keys, and leaves addends of their gradient. */
+static ad_tensor *gathered(ad_tape *t, const ad_attention_layer *layer, ad_tensor *x) {
+  const ad_array *array = ad_tensor_array(x);
+  int has_cp = array && (ad_mesh_named(array->layout.mesh) & AD_AXES(AD_CP));
+  return layer->parallel.gathers_keys && has_cp ? ad_all_gather(t, x, "cp", AD_R) : x;
+}
+
 ad_tensor *ad_attention_forward(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer, ad_tensor *x) {
-  ad_tensor *q = ad_linear_forward(t, params, &layer->wq, x);
-  ad_tensor *k = ad_linear_forward(t, params, &layer->wk, x);
+  x = ad_tp_enter(t, x, layer->parallel.sequence);             // R
+  ad_tensor *q = ad_linear_forward(t, params, &layer->wq, x);  // S2: heads
+  ad_tensor *k = ad_linear_forward(t, params, &layer->wk, x);  // S2, or R
   ad_tensor *v = ad_linear_forward(t, params, &layer->wv, x);
-  q = ad_rotary(t, q, layer->head_dim, layer->rotary_base);
-  k = ad_rotary(t, k, layer->head_dim, layer->rotary_base);
-  return ad_linear_forward(t, params, &layer->wo, ad_attention(t, q, k, v, layer->head_dim));
+  q = positioned(t, params, layer, layer->q_norm, q);
+  k = gathered(t, layer, positioned(t, params, layer, layer->k_norm, k));
+  v = gathered(t, layer, v);
+  ad_tensor *y = ad_linear_forward(t, params, &layer->wo, ad_attention(t, q, k, v, layer->head_dim));  // P
+  return ad_tp_leave(t, y, layer->parallel.sequence);
 }

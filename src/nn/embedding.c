@@ -1,18 +1,20 @@
 /* The embedding, which may also be the head. */
 #include "nn/layers.h"
+#include "nn/parallel.h"
 
 ad_embedding_layer ad_embedding_declare(ad_declarations *to, const char *path, int64_t vocabulary, int64_t d_model,
-                                        double deviation) {
+                                        ad_parallel parallel, double deviation) {
   ad_param_spec table = {.shape = {2, {vocabulary, d_model}},
                          .layout = to->replicated,
                          .sharded = AD_AXES(AD_DP_SHARD),
                          .deviation = deviation};
-  return (ad_embedding_layer){ad_declare_param(to, path, "weight", table)};
+  ad_tp_type(&table.layout, AD_S(0));
+  return (ad_embedding_layer){ad_declare_param(to, path, "weight", table), parallel};
 }
 
 ad_tensor *ad_embedding_forward(ad_tape *t, ad_tensor *const *params, const ad_embedding_layer *layer,
                                 ad_tensor *tokens) {
-  return ad_embedding(t, params[layer->table], tokens);
+  return ad_tp_leave(t, ad_embedding(t, params[layer->table], tokens), layer->parallel.sequence);
 }
 
 ad_tensor *ad_embedding_logits(ad_tape *t, ad_tensor *const *params, const ad_embedding_layer *layer, ad_tensor *x) {

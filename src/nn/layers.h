@@ -1,50 +1,93 @@
 /* Layers as formulas over numbered parameters: a layer is a few parameter numbers, `declare` adds them to a model's
- * list and `forward` is its formula. `params[i]` is parameter i's leaf on the tape; x is [batch, seq, d_model]. */
+ * list and `forward` is its formula. `params[i]` is parameter i's leaf on the tape; x is [batch, seq, d_model], on `tp`
+ * as ad_parallel says: I, or cut along the sequence. */
 #ifndef NN_LAYERS_H
 #define NN_LAYERS_H
 #include "nn/declare.h"
 
-/* y = x W, W [in, out]. */
+/* How layers lie on the axes tp and cp; the same for all layers of a model. */
+typedef struct ad_parallel {
+  int sequence;     /* 1: on tp the residual stream is cut along the sequence (S1); 0: it is I */
+  int converts;     /* 1: the weights of norms on a cut stream are I, converted I->R at each use; 0: they are R */
+  int gathers_keys; /* 1: over cp keys and values are gathered; 0: they go around the ring */
+} ad_parallel;
+
+/* Which dimension of a matrix [in, out] is cut over tp. */
+typedef enum ad_cutting {
+  AD_CUT_COLUMNS, /* S1: x is R, y is cut along its last dimension */
+  AD_CUT_ROWS,    /* S0: x is cut along its last dimension, y is P */
+  AD_CUT_NOTHING  /* R: x is R, y is R; each rank uses of y what it needs, and leaves addends */
+} ad_cutting;
+
+/* y = x W + b, W [in, out]; b [out], or none. */
 typedef struct ad_linear_layer {
-  size_t weight;
+  size_t weight, bias;
+  int has_bias;
+  ad_cutting cutting;
 } ad_linear_layer;
-ad_linear_layer ad_linear_declare(ad_declarations *to, const char *path, const char *name, int64_t in, int64_t out,
-                                  double deviation);
+typedef struct ad_linear_shape {
+  int64_t in, out;
+  ad_cutting cutting;
+  int has_bias;
+  double deviation;
+} ad_linear_shape;
+ad_linear_layer ad_linear_declare(ad_declarations *to, const char *path, const char *name,
+                                  const ad_linear_shape *shape);
 ad_tensor *ad_linear_forward(ad_tape *t, ad_tensor *const *params, const ad_linear_layer *layer, ad_tensor *x);
 
-/* Rows of a table [vocabulary, d_model]; as a tied head, products with them. */
+/* Rows of a table [vocabulary, d_model], cut over tp; as a tied head, products with them. */
 typedef struct ad_embedding_layer {
   size_t table;
+  ad_parallel parallel;
 } ad_embedding_layer;
 ad_embedding_layer ad_embedding_declare(ad_declarations *to, const char *path, int64_t vocabulary, int64_t d_model,
-                                        double deviation);
+                                        ad_parallel parallel, double deviation);
 ad_tensor *ad_embedding_forward(ad_tape *t, ad_tensor *const *params, const ad_embedding_layer *layer,
                                 ad_tensor *tokens);
+/* Logits, cut along the vocabulary over tp; x is R there. */
 ad_tensor *ad_embedding_logits(ad_tape *t, ad_tensor *const *params, const ad_embedding_layer *layer, ad_tensor *x);
 
-/* RMSNorm. */
+/* RMSNorm of the residual stream. */
 typedef struct ad_norm_layer {
   size_t weight;
+  int converts;
 } ad_norm_layer;
-ad_norm_layer ad_norm_declare(ad_declarations *to, const char *path, const char *name, int64_t d_model);
+ad_norm_layer ad_norm_declare(ad_declarations *to, const char *path, const char *name, int64_t d_model,
+                              ad_parallel parallel);
 ad_tensor *ad_norm_forward(ad_tape *t, ad_tensor *const *params, const ad_norm_layer *layer, ad_tensor *x);
 
-/* Causal attention with rotary positions: attention(rotary(x Wq), rotary(x Wk), x Wv) Wo. */
+/* Causal attention with rotary positions: attention(rotary(norm(x Wq)), rotary(norm(x Wk)), x Wv) Wo, the norms of each
+ * head optional. Over tp heads are cut; those of k and v too if tp divides their number, otherwise every rank has all
+ * of them (R). */
 typedef struct ad_attention_layer {
   ad_linear_layer wq, wk, wv, wo;
+  size_t q_norm, k_norm;
+  int has_norms;
   int64_t head_dim;
   double rotary_base;
+  ad_parallel parallel;
 } ad_attention_layer;
-ad_attention_layer ad_attention_declare(ad_declarations *to, const char *path, int64_t d_model, int64_t heads,
-                                        double rotary_base, double output_factor);
+typedef struct ad_attention_shape {
+  int64_t d_model, heads, kv_heads;
+  double rotary_base, output_factor;
+  int has_bias, has_norms;
+  ad_parallel parallel;
+} ad_attention_shape;
+ad_attention_layer ad_attention_declare(ad_declarations *to, const char *path, const ad_attention_shape *shape);
 ad_tensor *ad_attention_forward(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer, ad_tensor *x);
 
 /* swiglu(x Wgate, x Wup) Wdown. */
 typedef struct ad_mlp_layer {
   ad_linear_layer gate, up, down;
+  ad_parallel parallel;
 } ad_mlp_layer;
-ad_mlp_layer ad_mlp_declare(ad_declarations *to, const char *path, int64_t d_model, int64_t d_hidden,
-                            double output_factor);
+typedef struct ad_mlp_shape {
+  int64_t d_model, d_hidden;
+  double output_factor;
+  int has_bias;
+  ad_parallel parallel;
+} ad_mlp_shape;
+ad_mlp_layer ad_mlp_declare(ad_declarations *to, const char *path, const ad_mlp_shape *shape);
 ad_tensor *ad_mlp_forward(ad_tape *t, ad_tensor *const *params, const ad_mlp_layer *layer, ad_tensor *x);
 
 /* The deviation at which a product with a matrix of `in` rows keeps the size of its input. */

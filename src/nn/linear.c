@@ -1,19 +1,43 @@
 /* The linear layer, and the deviation that matrices start from. */
 #include <math.h>
+#include <stdio.h>
 #include "nn/layers.h"
+#include "nn/parallel.h"
 
 double ad_deviation_keeping_size(int64_t in) { return 1 / sqrt((double)in); }
 
-ad_linear_layer ad_linear_declare(ad_declarations *to, const char *path, const char *name, int64_t in, int64_t out,
-                                  double deviation) {
-  ad_param_spec weight = {.shape = {2, {in, out}},
+static ad_type type_of_weight(ad_cutting cutting) {
+  if (cutting == AD_CUT_COLUMNS) return AD_S(1);
+  return cutting == AD_CUT_ROWS ? AD_S(0) : AD_R;
+}
+
+static size_t declare_bias(ad_declarations *to, const char *path, const char *name, const ad_linear_shape *shape) {
+  char full[AD_PARAM_NAME_SIZE];
+  ad_param_spec bias = {
+      .shape = {1, {shape->out}}, .layout = to->replicated, .sharded = AD_AXES(AD_DP_SHARD), .deviation = 0};
+  ad_tp_type(&bias.layout, shape->cutting == AD_CUT_COLUMNS ? AD_S(0) : AD_R);
+  snprintf(full, sizeof full, "%s_bias", name);
+  return ad_declare_param(to, path, full, bias);
+}
+
+ad_linear_layer ad_linear_declare(ad_declarations *to, const char *path, const char *name,
+                                  const ad_linear_shape *shape) {
+  ad_linear_layer layer = {.cutting = shape->cutting, .has_bias = shape->has_bias};
+  ad_param_spec weight = {.shape = {2, {shape->in, shape->out}},
                           .layout = to->replicated,
                           .sharded = AD_AXES(AD_DP_SHARD),
                           .decays = 1,
-                          .deviation = deviation};
-  return (ad_linear_layer){ad_declare_param(to, path, name, weight)};
+                          .deviation = shape->deviation};
+  ad_tp_type(&weight.layout, type_of_weight(shape->cutting));
+  layer.weight = ad_declare_param(to, path, name, weight);
+  if (layer.has_bias) layer.bias = declare_bias(to, path, name, shape);
+  return layer;
 }
 
 ad_tensor *ad_linear_forward(ad_tape *t, ad_tensor *const *params, const ad_linear_layer *layer, ad_tensor *x) {
-  return ad_linear(t, x, params[layer->weight]);
+  ad_tensor *y = ad_linear(t, x, params[layer->weight]);
+  if (!layer->has_bias) return y;
+  ad_tensor *bias = params[layer->bias];
+  if (layer->cutting == AD_CUT_ROWS) bias = ad_tp_once(t, bias);  // y is P: the bias counts once
+  return ad_add_row(t, y, bias);
 }

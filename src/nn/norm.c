@@ -1,14 +1,23 @@
-/* The normalisation layer. */
+/* The normalisation layer. Where the stream is I on tp its weight is I too: all ranks do the same work. Where the stream
+ * is cut along the sequence each rank's rows leave an addend of the weight's gradient: the weight is R, and the reducer
+ * sums (law 4), or it is I and each use converts it I->R, whose backward is the sum. */
 #include "nn/layers.h"
+#include "nn/parallel.h"
 
 static const double epsilon = 1e-5;
 
-ad_norm_layer ad_norm_declare(ad_declarations *to, const char *path, const char *name, int64_t d_model) {
+ad_norm_layer ad_norm_declare(ad_declarations *to, const char *path, const char *name, int64_t d_model,
+                              ad_parallel parallel) {
+  ad_norm_layer layer = {.converts = parallel.sequence && parallel.converts};
   ad_param_spec weight = {
       .shape = {1, {d_model}}, .layout = to->replicated, .sharded = AD_AXES(AD_DP_SHARD), .mean = 1};
-  return (ad_norm_layer){ad_declare_param(to, path, name, weight)};
+  ad_tp_type(&weight.layout, parallel.sequence && !parallel.converts ? AD_R : AD_I);
+  layer.weight = ad_declare_param(to, path, name, weight);
+  return layer;
 }
 
 ad_tensor *ad_norm_forward(ad_tape *t, ad_tensor *const *params, const ad_norm_layer *layer, ad_tensor *x) {
-  return ad_rms_norm(t, x, params[layer->weight], epsilon);
+  ad_tensor *weight = params[layer->weight];
+  if (layer->converts) weight = ad_tp_use(t, weight);
+  return ad_rms_norm(t, x, weight, epsilon);
 }

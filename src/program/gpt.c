@@ -5,6 +5,7 @@
 #include "addend/model.h"
 #include "base/memory.h"
 #include "nn/layers.h"
+#include "nn/parallel.h"
 #include "program/gpt_keys.h"
 #include "program/text_batch.h"
 
@@ -39,13 +40,14 @@ static ad_tensor *block_forward(ad_tape *t, ad_tensor *const *params, const bloc
 
 static ad_tensor *loss_of(const gpt *model, ad_tape *t, ad_tensor *const *params, ad_tensor *tokens,
                           ad_tensor *targets) {
-  ad_tensor *x = ad_embedding_forward(t, params, &model->embedding, tokens);  // [batch, seq, d_model] S(0) on dp
+  // [batch, seq, d_model]: S0 on dp, S1z on cp, on tp I or S1
+  ad_tensor *x = ad_embedding_forward(t, params, &model->embedding, tokens);
   for (int64_t i = 0; i < model->options->layers; i++) x = block_forward(t, params, &model->blocks[i], x);
   x = ad_norm_forward(t, params, &model->final_norm, x);
+  x = ad_tp_enter(t, x, model->options->sequence_parallel);
   ad_tensor *logits = model->options->tied ? ad_embedding_logits(t, params, &model->embedding, x)
                                            : ad_linear_forward(t, params, &model->head, x);
-  ad_tensor *loss = ad_cross_entropy(t, logits, targets);  // P on dp; R on cp, where every rank has the whole sequence
-  return ad_once(t, loss, "cp");
+  return ad_cross_entropy(t, logits, targets);  // P on dp and cp, I on tp
 }
 
 static ad_status forward(void *own, ad_phase_run *at) {
@@ -60,34 +62,52 @@ static ad_status forward(void *own, ad_phase_run *at) {
 
 /* ---- parameters ---- */
 
+static ad_parallel parallel_of(const gpt *model) {
+  const ad_gpt_options *options = model->options;
+  return (ad_parallel){options->sequence_parallel, options->convert_norms, options->gather_keys};
+}
+
 static void declare_block(gpt *model, ad_declarations *to, int64_t index) {
   const ad_gpt_options *options = model->options;
   block *b = &model->blocks[index];
   double output_factor = 1 / sqrt(2.0 * (double)options->layers);  // 2 * layers branches add to the residual stream
-  char norm[64], attention[64], mlp[64];
-  snprintf(norm, sizeof norm, "blocks.%lld.norm", (long long)index);
-  snprintf(attention, sizeof attention, "blocks.%lld.attn", (long long)index);
-  snprintf(mlp, sizeof mlp, "blocks.%lld.mlp", (long long)index);
-  b->attention_norm = ad_norm_declare(to, norm, "attn", options->d_model);
-  b->attention =
-      ad_attention_declare(to, attention, options->d_model, options->heads, options->rotary_base, output_factor);
-  b->mlp_norm = ad_norm_declare(to, norm, "mlp", options->d_model);
-  b->mlp = ad_mlp_declare(to, mlp, options->d_model, model->d_hidden, output_factor);
+  ad_attention_shape attention = {.d_model = options->d_model,
+                                  .heads = options->heads,
+                                  .kv_heads = ad_gpt_kv_heads(options),
+                                  .rotary_base = options->rotary_base,
+                                  .output_factor = output_factor,
+                                  .has_bias = options->bias,
+                                  .has_norms = options->qk_norm,
+                                  .parallel = parallel_of(model)};
+  ad_mlp_shape mlp = {.d_model = options->d_model,
+                      .d_hidden = model->d_hidden,
+                      .output_factor = output_factor,
+                      .has_bias = options->bias,
+                      .parallel = parallel_of(model)};
+  char norm_path[64], attention_path[64], mlp_path[64];
+  snprintf(norm_path, sizeof norm_path, "blocks.%lld.norm", (long long)index);
+  snprintf(attention_path, sizeof attention_path, "blocks.%lld.attn", (long long)index);
+  snprintf(mlp_path, sizeof mlp_path, "blocks.%lld.mlp", (long long)index);
+  b->attention_norm = ad_norm_declare(to, norm_path, "attn", options->d_model, parallel_of(model));
+  b->attention = ad_attention_declare(to, attention_path, &attention);
+  b->mlp_norm = ad_norm_declare(to, norm_path, "mlp", options->d_model, parallel_of(model));
+  b->mlp = ad_mlp_declare(to, mlp_path, &mlp);
 }
 
 static void declare_gpt(gpt *model, ad_declarations *to) {
   const ad_gpt_options *options = model->options;
   double deviation = ad_deviation_keeping_size(options->d_model);
-  model->embedding = ad_embedding_declare(to, "embedding", AD_VOCABULARY_BYTES, options->d_model, deviation);
+  ad_linear_shape head = {
+      .in = options->d_model, .out = AD_VOCABULARY_BYTES, .cutting = AD_CUT_COLUMNS, .deviation = deviation};
+  model->embedding = ad_embedding_declare(to, "embedding", AD_VOCABULARY_BYTES, options->d_model, parallel_of(model),
+                                          deviation);
   for (int64_t i = 0; i < options->layers; i++) {
     to->unit++;
     declare_block(model, to, i);
   }
   to->unit++;
-  model->final_norm = ad_norm_declare(to, "final.norm", "weight", options->d_model);
-  if (!options->tied) {
-    model->head = ad_linear_declare(to, "head", "weight", options->d_model, AD_VOCABULARY_BYTES, deviation);
-  }
+  model->final_norm = ad_norm_declare(to, "final.norm", "weight", options->d_model, parallel_of(model));
+  if (!options->tied) model->head = ad_linear_declare(to, "head", "weight", &head);
 }
 
 static int is_product(const gpt *model, size_t param, const ad_param_spec *spec) {

@@ -13,6 +13,7 @@ ad_layout ad_text_batch_layout(const ad_mesh *mesh) {
   ad_layout_set(&layout, ad_mesh_named(mesh), AD_I);
   ad_layout_set(&layout, AD_AXES(AD_DP_REPLICATE), AD_S(0));
   ad_layout_set(&layout, AD_AXES(AD_DP_SHARD), AD_S(0));
+  ad_layout_set(&layout, ad_mesh_named(mesh) & AD_AXES(AD_CP), AD_S_ZIGZAG(1));
   return layout;
 }
 
@@ -45,6 +46,17 @@ static void place(ad_text_batch *batch) {
   }
 }
 
+/* Which positions of the sequence this rank reads. */
+static ad_status take_positions(const ad_program_setting *setting, const ad_layout *layout, ad_text_batch *batch) {
+  int64_t rank = ad_comm_rank(setting->comm), seq = batch->text->seq;
+  int count = ad_layout_spans(layout, 1, seq, rank, NULL, 0);
+  AD_TRY(ad_new((size_t)count + 1, &batch->positions));  // NULL would mean all of them
+  ad_layout_spans(layout, 1, seq, rank, batch->positions, count);
+  batch->options.spans = batch->positions;
+  batch->options.span_count = (size_t)count;
+  return AD_OK;
+}
+
 ad_status ad_text_batch_create(const ad_program_setting *setting, const ad_layout *layout, const ad_text_options *text,
                                ad_text_batch *out) {
   ad_text_batch batch = {.comm = setting->comm,
@@ -54,15 +66,20 @@ ad_status ad_text_batch_create(const ad_program_setting *setting, const ad_layou
                                      .valid = text->valid,
                                      .valid_count = text->valid_count},
                          .count = (size_t)setting->microbatches};
-  AD_TRY(ad_new(batch.count, &batch.microbatches));
-  describe_all(setting, layout, &batch);
-  *out = batch;
-  return AD_OK;
+  ad_status status = take_positions(setting, layout, &batch);
+  if (!status) status = ad_new(batch.count, &batch.microbatches);
+  if (!status) describe_all(setting, layout, &batch);
+  if (status)
+    ad_text_batch_destroy(&batch);
+  else
+    *out = batch;
+  return status;
 }
 
 void ad_text_batch_destroy(ad_text_batch *batch) {
   ad_text_data_close(batch->data);
   ad_release(batch->microbatches);
+  ad_release(batch->positions);
   ad_release(batch->memory);
   *batch = (ad_text_batch){0};
 }

@@ -16,12 +16,14 @@ typedef struct ad_text_batch {
   const ad_text_options *text; /* the recipe's */
   ad_batch_options options;
   ad_text_data *data; /* once opened */
+  ad_span *positions; /* of the sequence that this rank reads */
   ad_text_microbatch *microbatches;
   size_t count;
   int32_t *memory;
 } ad_text_batch;
 
-/* Samples are cut over dp, and whole on the other axes: I where the mesh names them, R elsewhere. [batch, seq] */
+/* Samples are cut over dp, the sequence over cp, zigzag; whole on the other axes: I where the mesh names them, R
+ * elsewhere. [batch, seq] */
 ad_layout ad_text_batch_layout(const ad_mesh *mesh);
 /* What counts tokens: P where the batch is cut. */
 ad_layout ad_text_count_layout(const ad_mesh *mesh);

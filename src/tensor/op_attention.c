@@ -1,185 +1,337 @@
-/* Causal attention. Scores exist for one block of rows of one head at a time; backward makes them again from the rows'
- * log-sum-exp (Dao et al. 2022). Heads are read where they lie in [batch, seq, heads * head_dim]: no copies. */
-#include <math.h>
+/* Causal attention as an operation: its types, whose heads and positions this rank has, and where keys and values come
+ * from: they are whole, or cut like the rows and then passed around the ring. The arithmetic is in attention.c. */
+#include <inttypes.h>
 #include <string.h>
-#include "tensor/gemm.h"
+#include "array/array.h"
+#include "tensor/attention.h"
 #include "tensor/heads.h"
-
-enum { BLOCK = 64 };  // rows
+#include "tensor/ring.h"
+#include "tensor/tape.h"
 
 typedef struct attention_numbers {
   int64_t head_dim; /* elements of one head */
 } attention_numbers;
 
-static const attention_numbers *numbers_of(const ad_tensor *out) { return out->own; }
-static head_sizes sizes_of(const ad_tensor *out) { return ad_head_sizes(out, numbers_of(out)->head_dim); }
+enum { Q, K, V };
+
+static int64_t head_dim_of(const ad_tensor *out) { return ((const attention_numbers *)out->own)->head_dim; }
+static const ad_array *array_of(const ad_tensor *out, int i) { return &out->operand[i]->array; }
+
+/* The axes on which a dimension is cut. */
+static ad_axes cut_axes(const ad_array *array, int dim) {
+  ad_axes axes = 0;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
+    if (ad_type_dim(array->layout.type[axis]) == dim) axes |= AD_AXES(axis);
+  return axes;
+}
+
+/* ---- shapes and types ---- */
+
+static ad_status check_shapes(const ad_tensor *out) {
+  const ad_shape *q = &array_of(out, Q)->shape, *k = &array_of(out, K)->shape, *v = &array_of(out, V)->shape;
+  char texts[3][96];
+  int64_t head_dim = head_dim_of(out);
+  int fits = q->ndim == 3 && ad_shape_equal(k, v) && k->ndim == 3 && q->dim[0] == k->dim[0] && q->dim[1] == k->dim[1];
+  if (!fits)
+    return ad_fail(AD_INVALID,
+                   "%s: attention: q is %s, k is %s, v is %s; they must be [batch, seq, heads * head_dim], k and v "
+                   "alike, with the batch and the sequence of q",
+                   out->site, ad_shape_print(q, texts[0], sizeof texts[0]), ad_shape_print(k, texts[1], sizeof texts[1]),
+                   ad_shape_print(v, texts[2], sizeof texts[2]));
+  if (head_dim < 1 || q->dim[2] % head_dim || k->dim[2] % head_dim)
+    return ad_fail(AD_INVALID,
+                   "%s: attention: head_dim %" PRId64 " does not divide the last dimensions, %" PRId64 " and %" PRId64,
+                   out->site, head_dim, q->dim[2], k->dim[2]);
+  if (!k->dim[2] || q->dim[2] % k->dim[2])
+    return ad_fail(AD_INVALID,
+                   "%s: attention: %" PRId64 " heads of keys and values do not serve %" PRId64
+                   " heads evenly; the second must be a multiple of the first",
+                   out->site, k->dim[2] / head_dim, q->dim[2] / head_dim);
+  return AD_OK;
+}
+
+static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
+  for (int i = Q; i <= V; i++)
+    if (array_of(out, i)->dtype != tape->options.dtype)
+      return ad_fail(AD_INVALID, "%s: attention: operand %d is %s, but must be %s", out->site, i + 1,
+                     ad_dtype_name(array_of(out, i)->dtype), ad_dtype_name(tape->options.dtype));
+  return AD_OK;
+}
+
+/* Keys and values are whole (letter t) or cut like the rows (s: they go around the ring); their heads are on all ranks
+ * (e) or cut like those of q (d). */
+static ad_status attention_describe(ad_tape *tape, ad_tensor *out) {
+  AD_TRY(check_dtypes(tape, out));
+  AD_TRY(check_shapes(out));
+  char dims[] = "bsd,b..,b..->bsd";
+  dims[5] = dims[9] = cut_axes(array_of(out, K), 1) ? 's' : 't';
+  dims[6] = dims[10] = cut_axes(array_of(out, K), 2) ? 'd' : 'e';
+  const ad_layout *layouts[] = {&array_of(out, Q)->layout, &array_of(out, K)->layout, &array_of(out, V)->layout};
+  int constant[] = {!out->operand[Q]->carries, !out->operand[K]->carries, !out->operand[V]->carries};
+  ad_rule rule = {.name = "attention", .dims = dims, .linearity = AD_NONLINEAR, .whole = "te"};
+  ad_layout layout;
+  AD_TRY(ad_layout_propagate(&rule, layouts, constant, 3, out->site, &layout));
+  out->array = ad_array_describe(tape->comm, tape->options.dtype, &array_of(out, Q)->shape, &layout);
+  return AD_OK;
+}
+
+/* ---- what this rank has ---- */
+
+static ad_status find_positions(const ad_tensor *out, const ad_array *array, int64_t rank, positions *to) {
+  to->span_count = ad_layout_spans(&array->layout, 1, array->shape.dim[1], rank, to->span, ATTENTION_SPANS);
+  to->count = 0;
+  for (int i = 0; i < to->span_count && i < ATTENTION_SPANS; i++) to->count += (size_t)to->span[i].count;
+  if (to->span_count <= ATTENTION_SPANS) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: attention: the sequence is cut into %d pieces a rank; %d is the most", out->site,
+                 to->span_count, ATTENTION_SPANS);
+}
+
+/* The first head of this rank's part. Parts are whole heads. */
+static ad_status find_first_head(const ad_tape *tape, const ad_tensor *out, const ad_array *array, size_t *first) {
+  ad_span span = {0, 0};
+  AD_TRY(ad_check_heads_of(tape, out, array, head_dim_of(out)));
+  ad_layout_spans(&array->layout, 2, array->shape.dim[2], ad_comm_rank(tape->comm), &span, 1);
+  *first = (size_t)(span.first / head_dim_of(out));
+  return AD_OK;
+}
+
+static ad_status take_sizes(const ad_tape *tape, const ad_tensor *out, attention_sizes *size) {
+  const ad_array *q = array_of(out, Q), *k = array_of(out, K);
+  size_t head_dim = (size_t)head_dim_of(out);
+  *size = (attention_sizes){.batch = (size_t)q->local.dim[0],
+                            .head_dim = head_dim,
+                            .heads = (size_t)q->local.dim[2] / head_dim,
+                            .width = (size_t)q->local.dim[2],
+                            .kv_heads = (size_t)k->local.dim[2] / head_dim,
+                            .kv_width = (size_t)k->local.dim[2],
+                            .sharing = (size_t)(q->shape.dim[2] / k->shape.dim[2])};
+  AD_TRY(find_first_head(tape, out, q, &size->first_head));
+  AD_TRY(find_first_head(tape, out, k, &size->first_kv_head));
+  return find_positions(out, q, ad_comm_rank(tape->comm), &size->rows);
+}
+
+static ad_status check_ring(const ad_tensor *out) {
+  const ad_array *k = array_of(out, K);
+  ad_axes axes = cut_axes(k, 1) & ad_mesh_large(k->layout.mesh);
+  if (!(axes & (axes - 1))) return AD_OK;
+  char names[96];
+  return ad_fail(AD_INVALID, "%s: attention: the sequence of k and v is cut over %s; it goes around one axis, not more",
+                 out->site, ad_axes_print(axes, names, sizeof names));
+}
 
 static ad_status attention_check(const ad_tape *tape, const ad_tensor *out) {
-  return ad_check_heads(tape, out, numbers_of(out)->head_dim);
+  attention_sizes size;
+  AD_TRY(check_ring(out));
+  AD_TRY(take_sizes(tape, out, &size));
+  if (!size.heads) return AD_OK;
+  size_t first = size.first_head / size.sharing, last = (size.first_head + size.heads - 1) / size.sharing;
+  if (first >= size.first_kv_head && last < size.first_kv_head + size.kv_heads) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s: attention: this rank has the heads %zu to %zu of q, which need the heads %zu to %zu of k and v, "
+                 "but it has %zu from %zu on; cut them alike, or keep k and v whole (R)",
+                 out->site, size.first_head, size.first_head + size.heads - 1, first, last, size.kv_heads,
+                 size.first_kv_head);
 }
 
-static size_t block_rows(const head_sizes *size, size_t first) {
-  return size->seq - first < BLOCK ? size->seq - first : BLOCK;
+/* ---- memory ---- */
+
+static size_t row_bytes(const ad_tensor *out) {
+  const ad_shape *local = &out->array.local;
+  size_t heads = (size_t)(local->dim[2] / head_dim_of(out));
+  return (size_t)local->dim[0] * (size_t)local->dim[1] * heads * ad_dtype_size(out->array.dtype);
 }
 
-// The log-sum-exp of every row of every head: [batch, heads, seq].
-static size_t attention_saved(const ad_tensor *out) {
-  head_sizes size = sizes_of(out);
-  return size.batch * size.heads * size.seq * ad_dtype_size(out->array.dtype);
+// The maximum and the sum of every row of every head.
+static size_t attention_saved(const ad_tensor *out) { return 2 * row_bytes(out); }
+
+static row_state state_of(const ad_tensor *out) {
+  return (row_state){out->saved, out->saved ? (char *)out->saved + row_bytes(out) : NULL};
 }
 
-// Scores of a block and, in backward, their gradients.
+static int64_t ring_members(const ad_tensor *out) {
+  return ad_mesh_ranks_over(out->array.layout.mesh, cut_axes(array_of(out, K), 1));
+}
+
+/* The ring's counts, its memory, and one part's scores. */
+typedef struct scratch {
+  size_t counts, ring, scores; /* bytes */
+} scratch;
+
+static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/* The most positions that a rank holds of k: of a zigzag cut two chunks of the longest. */
+static size_t most_columns(const ad_tensor *out) {
+  int64_t members = ring_members(out), seq = array_of(out, K)->shape.dim[1];
+  return members == 1 ? (size_t)seq : 2 * (size_t)((seq + 2 * members - 1) / (2 * members));
+}
+
+static scratch scratch_of(const ad_tensor *out) {
+  const ad_array *k = array_of(out, K);
+  int64_t members = ring_members(out);
+  scratch sizes = {.scores = ad_attention_scratch_bytes(k->dtype, most_columns(out))};
+  if (members == 1) return sizes;
+  key_ring ring = {.dtype = k->dtype, .most = (size_t)k->local.dim[0] * most_columns(out) * (size_t)k->local.dim[2]};
+  sizes.counts = padded((size_t)members * sizeof(size_t));
+  sizes.ring = padded(ad_ring_bytes(&ring, 1));
+  return sizes;
+}
+
 static size_t attention_scratch(const ad_tensor *out) {
-  head_sizes size = sizes_of(out);
-  return 2 * block_rows(&size, 0) * size.seq * ad_dtype_size(out->array.dtype);
+  scratch sizes = scratch_of(out);
+  return sizes.counts + sizes.ring + sizes.scores;
 }
 
-/* One block of rows of one head. Rows are first .. first + rows - 1, they see the columns 0 .. columns - 1. */
-typedef struct block {
-  const ad_tensor *out;
-  head_sizes size;
-  size_t head; /* first element of this head in the first row of its batch */
-  size_t first, rows, columns;
-  void *lse; /* of this head */
-} block;
-
-static block block_of(const ad_tensor *out, size_t batch, size_t head, size_t first) {
-  head_sizes size = sizes_of(out);
-  size_t rows = block_rows(&size, first);
-  return (block){out,  size,         batch * size.seq * size.width + head * size.head_dim,          first,
-                 rows, first + rows, ad_at(out, out->saved, (batch * size.heads + head) * size.seq)};
+static void *scores_of(const ad_tensor *out) {
+  scratch sizes = scratch_of(out);
+  return out->scratch ? (char *)out->scratch + sizes.counts + sizes.ring : NULL;
 }
 
-// This head's part of an activation, from row `row` of its batch.
-static void *part(const block *at, const void *data, size_t row) {
-  return ad_at(at->out, data, at->head + row * at->size.width);
+/* ---- the parts of the keys ---- */
+
+static key_ring ring_of(const ad_tape *tape, const ad_tensor *out) {
+  const ad_array *k = array_of(out, K);
+  key_ring ring = {.comm = tape->comm,
+               .group = ad_array_group(tape->comm, k, cut_axes(k, 1)),
+               .dtype = k->dtype,
+               .most = (size_t)k->local.dim[0] * most_columns(out) * (size_t)k->local.dim[2],
+               .site = out->site,
+               .memory = out->scratch ? (char *)out->scratch + scratch_of(out).counts : NULL,
+               .own = {k->data, array_of(out, V)->data}};
+  ring.members = ad_group_size(&ring.group);
+  ring.index = ad_group_index(&ring.group, ad_comm_rank(tape->comm));
+  return ring;
 }
 
-static gemm_operand part_operand(const block *at, const void *data, size_t row, int transposed) {
-  return (gemm_operand){part(at, data, row), (int64_t)at->size.width, transposed};
+static ad_status member_positions(const ad_tensor *out, const key_ring *ring, int64_t member, positions *to) {
+  return find_positions(out, array_of(out, K), ad_group_rank(&ring->group, member), to);
 }
 
-static const void *value(const block *at, int i) { return at->out->operand[i]->array.data; }
-
-static void make_scores(const block *at, void *scores) {
-  ad_gemm(at->out->array.dtype, (int64_t)at->rows, (int64_t)at->columns, (int64_t)at->size.head_dim,
-          1 / sqrt((double)at->size.head_dim), part_operand(at, value(at, 0), at->first, 0),
-          part_operand(at, value(at, 1), 0, 1), 0, scores, (int64_t)at->columns);
+static ad_status fill_counts(const ad_tensor *out, key_ring *ring, size_t *counts) {
+  const ad_shape *local = &array_of(out, K)->local;
+  for (int64_t i = 0; i < ring->members; i++) {
+    positions theirs;
+    AD_TRY(member_positions(out, ring, i, &theirs));
+    counts[i] = (size_t)local->dim[0] * theirs.count * (size_t)local->dim[2];
+  }
+  ring->counts = counts;
+  return AD_OK;
 }
 
-static void clear_after(const block *at, void *row, size_t seen) {
-  memset(ad_at(at->out, row, seen), 0, (at->columns - seen) * ad_dtype_size(at->out->array.dtype));
+static ad_status part_of_turn(const ad_tensor *out, const key_ring *ring, int64_t turn, attention_part *part) {
+  ring_pair pair = ad_ring_pair(ring, turn);
+  *part = (attention_part){.k = pair.k, .v = pair.v};
+  return member_positions(out, ring, ad_ring_source(ring, turn), &part->columns);
+}
+
+static ad_status whole_part(const ad_tape *tape, const ad_tensor *out, attention_part *part) {
+  *part = (attention_part){.k = array_of(out, K)->data, .v = array_of(out, V)->data};
+  return find_positions(out, array_of(out, K), ad_comm_rank(tape->comm), &part->columns);
 }
 
 /* ---- forward ---- */
 
-// Scores to exp(score - largest), zero behind each row's own position; factor[i] is what row i must be divided by.
-static void exponentials(const block *at, void *scores, double *divisor) {
-  ad_dtype dtype = at->out->array.dtype;
-  const row_kernels *kernels = ad_rows(dtype);
-  for (size_t i = 0; i < at->rows; i++) {
-    void *row = ad_at(at->out, scores, i * at->columns);
-    size_t seen = at->first + i + 1;
-    double largest = kernels->max(row, seen);
-    divisor[i] = kernels->exp_sum(row, row, largest, seen);
-    ad_set_element(dtype, at->lse, at->first + i, largest + log(divisor[i]));
-    clear_after(at, row, seen);
+static ad_status forward_on_ring(ad_tape *tape, ad_tensor *out, const attention_forward *work) {
+  key_ring ring = ring_of(tape, out);
+  AD_TRY(fill_counts(out, &ring, out->scratch));
+  for (int64_t turn = 0; turn < ring.members; turn++) {
+    attention_part part;
+    ad_request request;
+    AD_TRY(part_of_turn(out, &ring, turn, &part));
+    AD_TRY(ad_ring_post(&ring, turn, 0, &request));
+    ad_attention_add(work, &part);
+    AD_TRY(ad_ring_wait(&ring, turn, 0, &request));
   }
+  return AD_OK;
 }
 
-static void forward_block(const block *at, void *scores) {
-  double divisor[BLOCK];
-  ad_dtype dtype = at->out->array.dtype;
-  make_scores(at, scores);
-  exponentials(at, scores, divisor);
-  void *result = part(at, at->out->array.data, at->first);
-  ad_gemm(dtype, (int64_t)at->rows, (int64_t)at->size.head_dim, (int64_t)at->columns, 1,
-          (gemm_operand){scores, (int64_t)at->columns, 0}, part_operand(at, value(at, 2), 0, 0), 0, result,
-          (int64_t)at->size.width);
-  for (size_t i = 0; i < at->rows; i++) {
-    void *row = part(at, at->out->array.data, at->first + i);
-    ad_rows(dtype)->put_divided(row, row, divisor[i], at->size.head_dim, 0);
-  }
+static ad_status forward_on_whole(ad_tape *tape, const ad_tensor *out, const attention_forward *work) {
+  attention_part part;
+  AD_TRY(whole_part(tape, out, &part));
+  ad_attention_add(work, &part);
+  return AD_OK;
 }
 
-static ad_status attention_forward(ad_tape *tape, ad_tensor *out) {
-  head_sizes size = sizes_of(out);
-  for (size_t unit = 0; unit < size.batch * size.heads; unit++) {
-    for (size_t first = 0; first < size.seq; first += BLOCK) {
-      block at = block_of(out, unit / size.heads, unit % size.heads, first);
-      forward_block(&at, out->scratch);
-    }
-  }
+static ad_status attention_forward_pass(ad_tape *tape, ad_tensor *out) {
+  attention_forward work = {.dtype = out->array.dtype,
+                            .q = array_of(out, Q)->data,
+                            .out = out->array.data,
+                            .state = state_of(out),
+                            .scores = scores_of(out)};
+  AD_TRY(take_sizes(tape, out, &work.size));
+  ad_attention_begin(&work);
+  AD_TRY(ring_members(out) > 1 ? forward_on_ring(tape, out, &work) : forward_on_whole(tape, out, &work));
+  ad_attention_end(&work);
   return AD_OK;
 }
 
 /* ---- backward ---- */
 
-// Scores to probabilities p, their gradients dp to the scores' gradients p (dp - sum(p dp)) / sqrt(head_dim). The sum
-// is that of out * d_out over the head.
-static void score_gradients(const block *at, void *scores, void *slopes) {
-  ad_dtype dtype = at->out->array.dtype;
-  const row_kernels *kernels = ad_rows(dtype);
-  double scale = 1 / sqrt((double)at->size.head_dim);
-  for (size_t i = 0; i < at->rows; i++) {
-    size_t position = at->first + i, seen = position + 1;
-    void *row = ad_at(at->out, scores, i * at->columns), *slope = ad_at(at->out, slopes, i * at->columns);
-    double centre = kernels->dot(part(at, at->out->array.data, position), part(at, at->out->grad.data, position),
-                                 at->size.head_dim);
-    kernels->softmax_backward(row, slope, ad_element(dtype, at->lse, position), centre, scale, seen);
-    clear_after(at, row, seen);
-    clear_after(at, slope, seen);
-  }
+static void clear_slot(const ad_tensor *out, int i, const gradient_slot *slot) {
+  if (slot->data && !slot->adds) memset(slot->data, 0, ad_array_bytes(array_of(out, i)));
 }
 
-// One product of backward: into the rows of `slot` from `row` on.
-static void into(const block *at, const gradient_slot *slot, int adds, size_t row, size_t rows, size_t inner,
-                 gemm_operand left, gemm_operand right) {
-  if (!slot->data) return;
-  ad_gemm(at->out->array.dtype, (int64_t)rows, (int64_t)at->size.head_dim, (int64_t)inner, 1, left, right, adds,
-          part(at, slot->data, row), (int64_t)at->size.width);
+static void clear_gradients(const key_ring *ring, int64_t turn) {
+  size_t bytes = ring->counts[ad_ring_source(ring, turn)] * ad_dtype_size(ring->dtype);
+  memset(ad_ring_d_k(ring, turn), 0, bytes);
+  memset(ad_ring_d_v(ring, turn), 0, bytes);
 }
 
-static void backward_block(const block *at, const gradient_slot *slot) {
-  int64_t stride = (int64_t)at->columns;
-  void *scores = at->out->scratch, *slopes = ad_at(at->out, scores, at->rows * at->columns);
-  gemm_operand d_out = part_operand(at, at->out->grad.data, at->first, 0);
-  make_scores(at, scores);
-  ad_gemm(at->out->array.dtype, (int64_t)at->rows, (int64_t)at->columns, (int64_t)at->size.head_dim, 1, d_out,
-          part_operand(at, value(at, 2), 0, 1), 0, slopes, stride);
-  score_gradients(at, scores, slopes);
-  // Blocks come last to first: the last one writes every row of k and v, the others add.
-  int is_last = at->columns == at->size.seq;
-  into(at, &slot[0], slot[0].adds, at->first, at->rows, at->columns, (gemm_operand){slopes, stride, 0},
-       part_operand(at, value(at, 1), 0, 0));
-  into(at, &slot[1], slot[1].adds || !is_last, 0, at->columns, at->rows, (gemm_operand){slopes, stride, 1},
-       part_operand(at, value(at, 0), at->first, 0));
-  into(at, &slot[2], slot[2].adds || !is_last, 0, at->columns, at->rows, (gemm_operand){scores, stride, 1}, d_out);
-}
-
-static ad_status attention_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
-  head_sizes size = sizes_of(out);
-  size_t blocks = (size.seq + BLOCK - 1) / BLOCK;
-  for (size_t unit = 0; unit < size.batch * size.heads; unit++) {
-    for (size_t i = blocks; i-- > 0;) {
-      block at = block_of(out, unit / size.heads, unit % size.heads, i * BLOCK);
-      backward_block(&at, slot);
-    }
+static ad_status backward_turns(const ad_tensor *out, const key_ring *ring, const attention_backward *work) {
+  for (int64_t turn = 0; turn < ring->members; turn++) {
+    attention_part part;
+    ad_request request;
+    AD_TRY(part_of_turn(out, ring, turn, &part));
+    AD_TRY(ad_ring_post(ring, turn, 1, &request));
+    clear_gradients(ring, turn);
+    ad_attention_back(work, &part, ad_ring_d_k(ring, turn), ad_ring_d_v(ring, turn));
+    AD_TRY(ad_ring_wait(ring, turn, 1, &request));
   }
   return AD_OK;
 }
 
+static ad_status backward_on_ring(ad_tape *tape, ad_tensor *out, const attention_backward *work,
+                                  const gradient_slot *slot) {
+  key_ring ring = ring_of(tape, out);
+  const void *home[3] = {NULL};
+  AD_TRY(fill_counts(out, &ring, out->scratch));
+  AD_TRY(backward_turns(out, &ring, work));
+  AD_TRY(ad_ring_come_home(&ring, &home[K], &home[V]));
+  for (int i = K; i <= V; i++)
+    if (slot[i].data) ad_rows(out->array.dtype)->put(slot[i].data, home[i], 1, ad_numel(out->operand[i]), 1);
+  return AD_OK;
+}
+
+static ad_status backward_on_whole(ad_tape *tape, const ad_tensor *out, const attention_backward *work,
+                                   const gradient_slot *slot) {
+  attention_part part;
+  AD_TRY(whole_part(tape, out, &part));
+  ad_attention_back(work, &part, slot[K].data, slot[V].data);
+  return AD_OK;
+}
+
+static ad_status attention_backward_pass(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  attention_backward work = {.dtype = out->array.dtype,
+                             .q = array_of(out, Q)->data,
+                             .out = out->array.data,
+                             .d_out = out->grad.data,
+                             .state = state_of(out),
+                             .d_q = slot[Q].data,
+                             .scores = scores_of(out)};
+  AD_TRY(take_sizes(tape, out, &work.size));
+  for (int i = Q; i <= V; i++) clear_slot(out, i, &slot[i]);
+  return ring_members(out) > 1 ? backward_on_ring(tape, out, &work, slot)
+                               : backward_on_whole(tape, out, &work, slot);
+}
+
 static const operation attention = {.name = "attention",
-                                    .dims = "bsd,bsd,bsd->bsd",
-                                    .linearity = AD_NONLINEAR,
-                                    .whole = "s",
                                     .dtypes = IN_F32_F64,
                                     .own_size = sizeof(attention_numbers),
+                                    .describe = attention_describe,
                                     .check = attention_check,
                                     .saved = attention_saved,
                                     .scratch = attention_scratch,
-                                    .forward = attention_forward,
-                                    .backward = attention_backward};
+                                    .forward = attention_forward_pass,
+                                    .backward = attention_backward_pass};
 
 ad_tensor *ad_attention_at(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, int64_t head_dim,
                            const char *site) {

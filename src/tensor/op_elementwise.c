@@ -1,4 +1,4 @@
-/* Operations that treat each element by itself, and the sum of all of them: add, multiply, scale, sum, swiglu, gelu.
+/* Operations that treat each element by itself, and the sum of all of them: add, add_row, multiply, scale, sum, swiglu, gelu.
  * Division by a count is in op_count.c. */
 #include "tensor/operation.h"
 
@@ -30,6 +30,39 @@ static const operation add = {.name = "add",
 
 ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site) {
   return ad_tape_apply(tape, &add, (ad_tensor *[]){a, b}, 2, NULL, site);
+}
+
+/* ---- add_row ---- */
+
+static ad_status add_row_forward(ad_tape *tape, ad_tensor *out) {
+  size_t width = ad_columns(out), rows = ad_rows_of(out);
+  for (size_t i = 0; i < rows; i++)
+    rows_of(out)->add(ad_at(out, out->array.data, i * width), ad_at(out, value(out, 0), i * width), value(out, 1),
+                      width);
+  return AD_OK;
+}
+
+static ad_status add_row_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  size_t width = ad_columns(out), rows = ad_rows_of(out);
+  if (slot[1].data && !slot[1].adds) rows_of(out)->fill(slot[1].data, 0, width, 0);
+  for (size_t i = 0; slot[1].data && i < rows; i++)
+    rows_of(out)->put(slot[1].data, ad_at(out, out->grad.data, i * width), 1, width, 1);
+  if (slot[0].data && slot[0].data != out->grad.data)
+    rows_of(out)->put(slot[0].data, out->grad.data, 1, ad_numel(out), slot[0].adds);
+  return AD_OK;
+}
+
+static const operation add_row = {.name = "add_row",
+                                  .dims = "...n,n->...n",
+                                  .linearity = AD_ADDITIVE,
+                                  .dtypes = IN_F32_F64,
+                                  .unread = 1u << 1,
+                                  .hands_over = 1,
+                                  .forward = add_row_forward,
+                                  .backward = add_row_backward};
+
+ad_tensor *ad_add_row_at(ad_tape *tape, ad_tensor *x, ad_tensor *row, const char *site) {
+  return ad_tape_apply(tape, &add_row, (ad_tensor *[]){x, row}, 2, NULL, site);
 }
 
 /* ---- multiply ---- */

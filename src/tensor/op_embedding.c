@@ -1,20 +1,54 @@
-/* The lookup of rows in a table, and its backward: a scattered sum. */
+/* The lookup of rows in a table, and its backward: a scattered sum. Of a table that is cut by rows a rank looks up its
+ * own; the others give zeros, so that the results are addends (P). */
+#include <inttypes.h>
 #include <string.h>
 #include "tensor/operation.h"
 
 static const int32_t *indices_of(const ad_tensor *out) { return out->operand[1]->array.data; }
 
+/* The rows of the whole table that this rank has. */
+static ad_span own_rows(const ad_tape *tape, const ad_tensor *out, int *span_count) {
+  const ad_array *table = &out->operand[0]->array;
+  ad_span span = {0, 0};
+  *span_count = ad_layout_spans(&table->layout, 0, table->shape.dim[0], ad_comm_rank(ad_tape_comm(tape)), &span, 1);
+  return span;
+}
+
+static ad_status embedding_check(const ad_tape *tape, const ad_tensor *out) {
+  int span_count;
+  own_rows(tape, out, &span_count);
+  if (span_count <= 1) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: embedding: the table is cut into %d pieces a rank; cut it into one (S0)", out->site,
+                 span_count);
+}
+
+static ad_status check_index(const ad_tensor *out, size_t position) {
+  int32_t index = indices_of(out)[position];
+  int64_t vocabulary = out->operand[0]->array.shape.dim[0];
+  if (index >= 0 && index < vocabulary) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: embedding: index %d at position %zu is outside the table of %" PRId64 " rows",
+                 out->site, index, position, vocabulary);
+}
+
+/* The row of the own part at a position; -1: another rank has it. */
+static int64_t own_row(const ad_tensor *out, ad_span own, size_t position) {
+  int64_t row = indices_of(out)[position] - own.first;
+  return row >= 0 && row < own.count ? row : -1;
+}
+
 static ad_status embedding_forward(ad_tape *tape, ad_tensor *out) {
   const ad_tensor *table = out->operand[0];
-  size_t width = ad_columns(out), rows = ad_rows_of(out);
-  int32_t vocabulary = (int32_t)table->array.local.dim[0];
-  const int32_t *index = indices_of(out);
+  size_t width = ad_columns(out), rows = ad_rows_of(out), bytes = width * ad_dtype_size(out->array.dtype);
+  int span_count;
+  ad_span own = own_rows(tape, out, &span_count);
   for (size_t i = 0; i < rows; i++) {
-    if (index[i] < 0 || index[i] >= vocabulary)
-      return ad_fail(AD_INVALID, "%s: embedding: index %d at position %zu is outside the table of %d rows", out->site,
-                     index[i], i, vocabulary);
-    memcpy(ad_at(out, out->array.data, i * width), ad_at(table, table->array.data, (size_t)index[i] * width),
-           width * ad_dtype_size(out->array.dtype));
+    AD_TRY(check_index(out, i));
+    int64_t row = own_row(out, own, i);
+    void *to = ad_at(out, out->array.data, i * width);
+    if (row < 0)
+      memset(to, 0, bytes);
+    else
+      memcpy(to, ad_at(table, table->array.data, (size_t)row * width), bytes);
   }
   return AD_OK;
 }
@@ -23,10 +57,14 @@ static ad_status embedding_backward(ad_tape *tape, ad_tensor *out, const gradien
   const ad_tensor *table = out->operand[0];
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t width = ad_columns(out), count = ad_rows_of(out);
+  int span_count;
+  ad_span own = own_rows(tape, out, &span_count);
   if (!slot[0].adds) memset(slot[0].data, 0, ad_array_bytes(&table->array));
-  for (size_t i = 0; i < count; i++)
-    rows->put(ad_at(table, slot[0].data, (size_t)indices_of(out)[i] * width), ad_at(out, out->grad.data, i * width), 1,
-              width, 1);
+  for (size_t i = 0; i < count; i++) {
+    int64_t row = own_row(out, own, i);
+    if (row >= 0)
+      rows->put(ad_at(table, slot[0].data, (size_t)row * width), ad_at(out, out->grad.data, i * width), 1, width, 1);
+  }
   return AD_OK;
 }
 
@@ -34,9 +72,9 @@ static const operation embedding = {.name = "embedding",
                                     .dims = "vd,...->...d",
                                     .linearity = AD_MULTILINEAR,
                                     .dtypes = IN_F32_F64,
-                                    .whole = "v",
                                     .indices = 1u << 1,
                                     .unread = 1u << 0,
+                                    .check = embedding_check,
                                     .forward = embedding_forward,
                                     .backward = embedding_backward};
 

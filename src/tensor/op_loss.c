@@ -1,61 +1,225 @@
-/* The loss: cross-entropy as a sum over the counted positions. Its count belongs to the batch, not here. */
+/* The loss: cross-entropy as a sum over the counted positions. Its count belongs to the batch, not here. Where the
+ * vocabulary is cut, ranks gather three numbers of each row (all_gather S->I of the statistics: the largest logit of a
+ * part, the sum of its exponentials above that, and the target's logit where the part has it), so that the loss is I
+ * there and no rank ever holds a whole row. */
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
-#include "tensor/operation.h"
+#include "array/array.h"
+#include "array/transit.h"
+#include "base/seams.h"
+#include "tensor/tape.h"
 
+enum { LARGEST, SUM, TARGET, STATISTICS }; /* of a row and a part */
+
+typedef struct loss_numbers {
+  ad_axes over; /* statistics are gathered over these axes: those that cut the vocabulary */
+  int times;    /* 1 */
+  int ordinal;  /* of that transition on its tape */
+} loss_numbers;
+
+static const loss_numbers *numbers_of(const ad_tensor *out) { return out->own; }
 static const int32_t *targets_of(const ad_tensor *out) { return out->operand[1]->array.data; }
 static const void *logits_row(const ad_tensor *logits, size_t i) {
   return ad_at(logits, logits->array.data, i * ad_columns(logits));
 }
 
+static ad_axes axes_cutting(const ad_layout *layout, int dim) {
+  ad_axes axes = 0;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
+    if (ad_type_dim(layout->type[axis]) == dim) axes |= AD_AXES(axis);
+  return axes;
+}
+
+static int last_dim(const ad_array *logits) { return logits->shape.ndim - 1; }
+
+/* ---- the statistics of rows, as an array ---- */
+
+/* [parts, STATISTICS, rows], cut by parts; on other axes as the logits are, V where those are cut. */
+static ad_array statistics_of(const ad_tape *tape, const ad_tensor *out) {
+  const ad_array *logits = &out->operand[0]->array;
+  ad_layout layout = logits->layout;
+  ad_axes vocabulary = axes_cutting(&layout, last_dim(logits));
+  ad_layout_set(&layout, ad_layout_cut_axes(&layout) & ~vocabulary, AD_V);
+  ad_layout_set(&layout, vocabulary, AD_S(0));
+  ad_shape shape = {
+      3, {ad_mesh_ranks_over(layout.mesh, vocabulary), STATISTICS, (int64_t)ad_rows_of(out->operand[0])}};
+  return ad_array_describe(tape->comm, logits->dtype, &shape, &layout);
+}
+
+static ad_transit gathering(const ad_tensor *out) {
+  const loss_numbers *numbers = numbers_of(out);
+  return (ad_transit){.move = AD_MOVE_ALL_GATHER,
+                      .axes = numbers->over,
+                      .to = AD_I,
+                      .site = out->site,
+                      .ordinal = numbers->ordinal};
+}
+
+/* Law 2, on what the operation says that it gathers. */
+static ad_status describe_gathered(const ad_tape *tape, const ad_tensor *out, ad_array *gathered) {
+  const loss_numbers *numbers = numbers_of(out);
+  *gathered = statistics_of(tape, out);
+  for (int i = 0; numbers->over && i < numbers->times; i++)
+    AD_TRY(ad_array_after(tape->comm, gathered, AD_MOVE_ALL_GATHER, numbers->over, AD_I, out->site, gathered));
+  if (!ad_layout_cut_axes(&gathered->layout)) return AD_OK;
+  char axes[96];
+  return ad_fail(AD_TYPE,
+                 "%s: cross_entropy: the vocabulary is cut over %s, where the rows' statistics are not gathered",
+                 out->site, ad_axes_print(ad_layout_cut_axes(&gathered->layout), axes, sizeof axes));
+}
+
+/* Each axis that cuts the vocabulary has, once the statistics are gathered, the same loss on all its ranks (I). */
+static ad_status loss_describe(ad_tape *tape, ad_tensor *out) {
+  const ad_array *logits = &out->operand[0]->array;
+  if (!logits->shape.ndim) return ad_operation_describe(tape, out);
+  ad_layout as_gathered = logits->layout;
+  ad_layout_set(&as_gathered, axes_cutting(&logits->layout, last_dim(logits)), AD_I);
+  const ad_layout *layouts[] = {&as_gathered, &out->operand[1]->array.layout};
+  ad_array gathered;
+  AD_TRY(ad_operation_describe_by(tape, out, layouts));
+  return describe_gathered(tape, out, &gathered);
+}
+
+/* ---- this rank's part of the vocabulary ---- */
+
+static ad_span own_columns(const ad_tape *tape, const ad_tensor *out, int *span_count) {
+  const ad_array *logits = &out->operand[0]->array;
+  ad_span span = {0, 0};
+  *span_count = ad_layout_spans(&logits->layout, last_dim(logits), logits->shape.dim[last_dim(logits)],
+                                ad_comm_rank(tape->comm), &span, 1);
+  return span;
+}
+
+static ad_status loss_check(const ad_tape *tape, const ad_tensor *out) {
+  int span_count;
+  own_columns(tape, out, &span_count);
+  if (span_count <= 1) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: cross_entropy: the vocabulary is cut into %d pieces a rank; cut it into one",
+                 out->site, span_count);
+}
+
+static ad_status check_target(const ad_tensor *out, size_t position) {
+  const ad_array *logits = &out->operand[0]->array;
+  int64_t vocabulary = logits->shape.dim[last_dim(logits)];
+  if (targets_of(out)[position] < vocabulary) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: cross_entropy: target %d at position %zu is outside the %" PRId64 " logits",
+                 out->site, targets_of(out)[position], position, vocabulary);
+}
+
+/* ---- memory ---- */
+
 // The log-sum-exp of every row.
 static size_t loss_saved(const ad_tensor *out) { return ad_rows_of(out->operand[0]) * ad_dtype_size(out->array.dtype); }
 
-// One row of exponentials.
+static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+static size_t row_bytes(const ad_tensor *out) {
+  return padded(ad_columns(out->operand[0]) * ad_dtype_size(out->array.dtype));
+}
+
+/* Of one rank's statistics. */
+static size_t statistics_bytes(const ad_tensor *out) {
+  return padded(STATISTICS * ad_rows_of(out->operand[0]) * ad_dtype_size(out->array.dtype));
+}
+
+// One row of exponentials, this rank's statistics and those of all ranks.
 static size_t loss_scratch(const ad_tensor *out) {
-  return ad_columns(out->operand[0]) * ad_dtype_size(out->array.dtype);
+  int64_t parts = ad_mesh_ranks_over(out->array.layout.mesh, numbers_of(out)->over);
+  return row_bytes(out) + (size_t)(parts + 1) * statistics_bytes(out);
 }
 
-static double log_sum_exp(const row_kernels *rows, const void *row, size_t n, void *scratch) {
-  double largest = rows->max(row, n);
-  return largest + log(rows->exp_sum(scratch, row, largest, n));
-}
+/* ---- forward ---- */
 
-static ad_status loss_forward(ad_tape *tape, ad_tensor *out) {
+static ad_status fill_statistics(ad_tape *tape, const ad_tensor *out, void *statistics) {
   const ad_tensor *logits = out->operand[0];
+  const row_kernels *kernels = ad_rows(out->array.dtype);
   ad_dtype dtype = out->array.dtype;
-  size_t vocabulary = ad_columns(logits), count = ad_rows_of(logits);
-  double total = 0;
-  for (size_t i = 0; i < count; i++) {
-    int32_t target = targets_of(out)[i];
-    if (target >= 0 && (size_t)target >= vocabulary)
-      return ad_fail(AD_INVALID, "%s: cross_entropy: target %d at position %zu is outside the %zu logits", out->site,
-                     target, i, vocabulary);
-    if (target < 0) continue;
-    double lse = log_sum_exp(ad_rows(dtype), logits_row(logits, i), vocabulary, out->scratch);
-    ad_set_element(dtype, out->saved, i, lse);
-    total += lse - ad_element(dtype, logits_row(logits, i), (size_t)target);
+  size_t columns = ad_columns(logits), rows = ad_rows_of(logits);
+  int span_count;
+  ad_span own = own_columns(tape, out, &span_count);
+  for (size_t i = 0; i < rows; i++) {
+    AD_TRY(check_target(out, i));
+    if (targets_of(out)[i] < 0) continue;
+    const void *row = logits_row(logits, i);
+    int64_t target = targets_of(out)[i] - own.first;
+    double largest = kernels->max(row, columns);
+    ad_set_element(dtype, statistics, LARGEST * rows + i, largest);
+    ad_set_element(dtype, statistics, SUM * rows + i, kernels->exp_sum(out->scratch, row, largest, columns));
+    ad_set_element(dtype, statistics, TARGET * rows + i,
+                   target >= 0 && target < own.count ? ad_element(dtype, row, (size_t)target) : 0);
   }
-  ad_set_element(dtype, out->array.data, 0, total);
   return AD_OK;
 }
 
-// (softmax - one at the target) times the loss's gradient; zero where nothing is counted.
+static double statistic(const ad_tensor *out, const void *gathered, int64_t part, int which, size_t row) {
+  size_t rows = ad_rows_of(out->operand[0]);
+  return ad_element(out->array.dtype, gathered, ((size_t)part * STATISTICS + (size_t)which) * rows + row);
+}
+
+/* The loss of a row, in the order of the parts, so that all ranks have the same bits. An empty part has nothing to say.
+ */
+static double loss_of_row(const ad_tensor *out, const void *gathered, int64_t parts, size_t row) {
+  double largest = -INFINITY, sum = 0, target = 0;
+  for (int64_t part = 0; part < parts; part++) largest = fmax(largest, statistic(out, gathered, part, LARGEST, row));
+  for (int64_t part = 0; part < parts; part++) {
+    double own = statistic(out, gathered, part, SUM, row);
+    if (own > 0) sum += own * exp(statistic(out, gathered, part, LARGEST, row) - largest);
+    target += statistic(out, gathered, part, TARGET, row);
+  }
+  double lse = largest + log(sum);
+  ad_set_element(out->array.dtype, out->saved, row, lse);
+  return lse - target;
+}
+
+static void sum_rows(ad_tensor *out, const ad_array *gathered) {
+  double total = 0;
+  for (size_t i = 0; i < ad_rows_of(out->operand[0]); i++)
+    if (targets_of(out)[i] >= 0) total += loss_of_row(out, gathered->data, gathered->shape.dim[0], i);
+  ad_set_element(out->array.dtype, out->array.data, 0, total);
+}
+
+static ad_status gather(ad_tape *tape, const ad_tensor *out, const ad_array *own, ad_array *gathered) {
+  ad_transit transit = gathering(out);
+  return ad_transit_run(tape->comm, &transit, own, gathered);
+}
+
+static ad_status loss_forward(ad_tape *tape, ad_tensor *out) {
+  ad_array own = statistics_of(tape, out), gathered;
+  AD_TRY(describe_gathered(tape, out, &gathered));
+  if (!tape->dry) {
+    own.data = gathered.data = (char *)out->scratch + row_bytes(out);
+    AD_TRY(fill_statistics(tape, out, own.data));
+    if (numbers_of(out)->over) gathered.data = (char *)own.data + statistics_bytes(out);
+  }
+  if (numbers_of(out)->over) AD_TRY(gather(tape, out, &own, &gathered));
+  if (!tape->dry) sum_rows(out, &gathered);
+  return AD_OK;
+}
+
+/* ---- backward ---- */
+
+// (softmax - one at the target) times the loss's gradient; zero where nothing is counted. No byte moves: the rows' sums
+// are there since the forward pass.
 static ad_status loss_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  if (tape->dry) return AD_OK;
   const ad_tensor *logits = out->operand[0];
   const row_kernels *rows = ad_rows(out->array.dtype);
   ad_dtype dtype = out->array.dtype;
-  size_t vocabulary = ad_columns(logits), count = ad_rows_of(logits);
+  size_t columns = ad_columns(logits), count = ad_rows_of(logits);
   double slope = ad_element(dtype, out->grad.data, 0);
+  int span_count;
+  ad_span own = own_columns(tape, out, &span_count);
   for (size_t i = 0; i < count; i++) {
-    int32_t target = targets_of(out)[i];
-    void *row = ad_at(logits, slot[0].data, i * vocabulary);
-    if (target < 0) {
-      rows->fill(row, 0, vocabulary, slot[0].adds);
+    int64_t target = targets_of(out)[i] - own.first;
+    void *row = ad_at(logits, slot[0].data, i * columns);
+    if (targets_of(out)[i] < 0) {
+      rows->fill(row, 0, columns, slot[0].adds);
       continue;
     }
-    rows->put_exp(row, logits_row(logits, i), ad_element(dtype, out->saved, i), slope, vocabulary, slot[0].adds);
-    ad_set_element(dtype, row, (size_t)target, ad_element(dtype, row, (size_t)target) - slope);
+    rows->put_exp(row, logits_row(logits, i), ad_element(dtype, out->saved, i), slope, columns, slot[0].adds);
+    if (target >= 0 && target < own.count)
+      ad_set_element(dtype, row, (size_t)target, ad_element(dtype, row, (size_t)target) - slope);
   }
   return AD_OK;
 }
@@ -66,11 +230,34 @@ static const operation cross_entropy = {.name = "cross_entropy",
                                         .dtypes = IN_F32_F64,
                                         .whole = "v",
                                         .indices = 1u << 1,
+                                        .own_size = sizeof(loss_numbers),
+                                        .runs_dry = 1,
+                                        .describe = loss_describe,
+                                        .check = loss_check,
                                         .saved = loss_saved,
                                         .scratch = loss_scratch,
                                         .forward = loss_forward,
                                         .backward = loss_backward};
 
+/* What the statistics are gathered over, recorded like a transition of its own. */
+static loss_numbers numbers_for(ad_tape *tape, const ad_tensor *logits, const char *site) {
+  loss_numbers numbers = {.times = 1};
+  if (ad_tape_failed(tape) || !ad_tape_owns(tape, logits) || !logits->array.shape.ndim) return numbers;
+  ad_axes over = axes_cutting(&logits->array.layout, last_dim(&logits->array));
+  if (!over) return numbers;
+  numbers.ordinal = tape->transitions++;
+  ad_record_passing passing = {site, numbers.ordinal, over, 1};
+  ad_seam_pass(AD_SEAM_RECORD, &passing);
+  numbers.over = passing.times ? passing.axes : 0;
+  numbers.times = passing.times;
+  return numbers;
+}
+
 ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targets, const char *site) {
-  return ad_tape_apply(tape, &cross_entropy, (ad_tensor *[]){logits, targets}, 2, NULL, site);
+  if (!site) site = AD_NO_SITE;
+  if (!tape) return ad_tape_missing(site, cross_entropy.name);
+  loss_numbers numbers = numbers_for(tape, logits, site);
+  ad_tensor *loss = ad_tape_apply(tape, &cross_entropy, (ad_tensor *[]){logits, targets}, 2, &numbers, site);
+  if (numbers.over && ad_tape_failed(tape)) ad_tape_tell(tape);  // the others may wait for its statistics
+  return loss;
 }

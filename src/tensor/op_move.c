@@ -55,11 +55,13 @@ static ad_status move_describe(ad_tape *tape, ad_tensor *out) {
       ad_layout_print(&out->array.layout, after, sizeof after));
 }
 
-// No byte moves and none is cleared: the same memory under another type.
+// No byte moves and none is cleared: the same memory under another type. So it is with every move over one rank.
 static int move_shares(const ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array;
   ad_move move = numbers_of(out)->move;
-  return !moves_bytes(move) && move != AD_MOVE_ONCE && ad_shape_equal(&x->local, &out->array.local);
+  if (!ad_shape_equal(&x->local, &out->array.local)) return 0;
+  if (ad_mesh_ranks_over(x->layout.mesh, numbers_of(out)->axes) == 1) return 1;
+  return !moves_bytes(move) && move != AD_MOVE_ONCE;
 }
 
 static ad_status move_forward(ad_tape *tape, ad_tensor *out) {

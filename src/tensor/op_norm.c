@@ -1,19 +1,22 @@
-/* Root-mean-square normalisation over the last dimension. */
+/* Root-mean-square normalisation over the last dimension, or over each head of it: a row is as wide as the weight. */
 #include <math.h>
 #include <string.h>
-#include "tensor/operation.h"
+#include "tensor/heads.h"
 
 typedef struct norm_numbers {
   double epsilon;
 } norm_numbers;
 
+static size_t width_of(const ad_tensor *out) { return ad_columns(out->operand[1]); }
+static size_t count_of(const ad_tensor *out) { return width_of(out) ? ad_numel(out) / width_of(out) : 0; }
+
 // 1 / sqrt(mean(x^2) + epsilon) of every row.
-static size_t norm_saved(const ad_tensor *out) { return ad_rows_of(out) * ad_dtype_size(out->array.dtype); }
+static size_t norm_saved(const ad_tensor *out) { return count_of(out) * ad_dtype_size(out->array.dtype); }
 
 static ad_status norm_forward(ad_tape *tape, ad_tensor *out) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   const norm_numbers *numbers = out->own;
-  size_t width = ad_columns(out), count = ad_rows_of(out);
+  size_t width = width_of(out), count = count_of(out);
   for (size_t i = 0; i < count; i++) {
     const void *x = ad_at(out, out->operand[0]->array.data, i * width);
     double inverse = 1 / sqrt(rows->dot(x, x, width) / (double)width + numbers->epsilon);
@@ -24,11 +27,11 @@ static ad_status norm_forward(ad_tape *tape, ad_tensor *out) {
 }
 
 // The weight's gradient while its rows are summed, and a row for dx where x carries no gradient.
-static size_t norm_scratch(const ad_tensor *out) { return 2 * ad_columns(out) * ad_dtype_size(out->array.dtype); }
+static size_t norm_scratch(const ad_tensor *out) { return 2 * width_of(out) * ad_dtype_size(out->array.dtype); }
 
 static ad_status norm_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
   const row_kernels *rows = ad_rows(out->array.dtype);
-  size_t width = ad_columns(out), count = ad_rows_of(out);
+  size_t width = width_of(out), count = count_of(out);
   void *d_weight = out->scratch, *unused = ad_at(out, out->scratch, width);
   memset(d_weight, 0, width * ad_dtype_size(out->array.dtype));
   for (size_t i = 0; i < count; i++) {
@@ -54,4 +57,26 @@ static const operation rms_norm = {.name = "rms_norm",
 
 ad_tensor *ad_rms_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site) {
   return ad_tape_apply(tape, &rms_norm, (ad_tensor *[]){x, weight}, 2, &(norm_numbers){epsilon}, site);
+}
+
+/* ---- of each head ---- */
+
+static ad_status head_norm_check(const ad_tape *tape, const ad_tensor *out) {
+  return ad_check_heads(tape, out, out->operand[1]->array.shape.dim[0]);
+}
+
+static const operation head_norm = {.name = "head_norm",
+                                    .dims = "bsd,e->bsd",
+                                    .linearity = AD_NONLINEAR,
+                                    .whole = "e",
+                                    .dtypes = IN_F32_F64,
+                                    .own_size = sizeof(norm_numbers),
+                                    .check = head_norm_check,
+                                    .saved = norm_saved,
+                                    .scratch = norm_scratch,
+                                    .forward = norm_forward,
+                                    .backward = norm_backward};
+
+ad_tensor *ad_head_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site) {
+  return ad_tape_apply(tape, &head_norm, (ad_tensor *[]){x, weight}, 2, &(norm_numbers){epsilon}, site);
 }

@@ -14,13 +14,13 @@ head_sizes ad_head_sizes(const ad_tensor *out, int64_t head_dim) {
   return sizes;
 }
 
-ad_status ad_check_heads(const ad_tape *tape, const ad_tensor *out, int64_t head_dim) {
-  int64_t width = out->array.shape.dim[2];
+ad_status ad_check_heads_of(const ad_tape *tape, const ad_tensor *out, const ad_array *array, int64_t head_dim) {
+  int64_t width = array->shape.dim[2];
   if (head_dim < 1 || width % head_dim)
     return ad_fail(AD_INVALID, "%s: %s: head_dim %" PRId64 " does not divide the last dimension, %" PRId64, out->site,
                    out->op->name, head_dim, width);
   ad_span spans[SPANS_MAX];
-  int count = ad_layout_spans(&out->array.layout, 2, width, ad_comm_rank(ad_tape_comm(tape)), spans, SPANS_MAX);
+  int count = ad_layout_spans(&array->layout, 2, width, ad_comm_rank(ad_tape_comm(tape)), spans, SPANS_MAX);
   for (int i = 0; i < count && i < SPANS_MAX; i++) {
     if (spans[i].first % head_dim || spans[i].count % head_dim)
       return ad_fail(AD_INVALID,
@@ -32,6 +32,10 @@ ad_status ad_check_heads(const ad_tape *tape, const ad_tensor *out, int64_t head
                      (width / head_dim));
   }
   return AD_OK;
+}
+
+ad_status ad_check_heads(const ad_tape *tape, const ad_tensor *out, int64_t head_dim) {
+  return ad_check_heads_of(tape, out, &out->array, head_dim);
 }
 
 /* ---- rotary ---- */

@@ -90,6 +90,8 @@ int ad_tape_owns(const ad_tape *tape, const ad_tensor *tensor); /* a live tensor
 const char *ad_tape_foreigner(const ad_tensor *tensor);         /* what it is instead, in words */
 /* Describes out->array by the rule in op->dims: shape (AD_INVALID), layout (AD_TYPE), dtype. */
 ad_status ad_operation_describe(const ad_tape *tape, ad_tensor *out);
+/* The same with layouts that a fused operation states in place of its operands' own. */
+ad_status ad_operation_describe_by(const ad_tape *tape, ad_tensor *out, const ad_layout *const *layouts);
 
 static inline int ad_is_parameter(const ad_tensor *tensor) { return tensor->from != NULL; }
 

@@ -22,9 +22,9 @@ typedef struct row_kernels {
   double (*exp_sum)(void *dst, const void *src, double shift, size_t n);
   void (*put_exp)(void *dst, const void *src, double shift, double factor, size_t n,
                   int adds); /* factor * exp(src - shift) */
-  /* p = exp(p - shift), d = scale * p * (d - centre): scores and the probabilities' gradient to probabilities and the
-   * scores' gradient, both in place. */
-  void (*softmax_backward)(void *p, void *d, double shift, double centre, double scale, size_t n);
+  /* p = exp(p - shift) / sum, d = scale * p * (d - centre): scores and the probabilities' gradient to probabilities and
+   * the scores' gradient, both in place. */
+  void (*softmax_backward)(void *p, void *d, double shift, double sum, double centre, double scale, size_t n);
   void (*swiglu)(void *dst, const void *gate, const void *up, size_t n); /* silu(gate) * up */
   /* d_gate and d_up may be the same memory if both add. */
   void (*swiglu_backward)(void *d_gate, int gate_adds, void *d_up, int up_adds, const void *gate, const void *up,

@@ -113,24 +113,26 @@ static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
   return AD_OK;
 }
 
-ad_status ad_operation_describe(const ad_tape *tape, ad_tensor *out) {
+ad_status ad_operation_describe_by(const ad_tape *tape, ad_tensor *out, const ad_layout *const *layouts) {
   AD_TRY(check_dtypes(tape, out));
   char leading[AD_DIMS_MAX + 1], letters[DIMS_TEXT] = {0};
   free_letters(out->op->dims, leading_dims(out->op->dims, out), leading);
   expand(out->op->dims, leading, letters);
   ad_shape shape;
   AD_TRY(shape_by_letters(out, letters, &shape));
-  const ad_layout *layouts[OPERANDS_MAX];
   int constant[OPERANDS_MAX];
-  for (int i = 0; i < out->operand_count; i++) {
-    layouts[i] = &out->operand[i]->array.layout;
-    constant[i] = !out->operand[i]->carries;
-  }
+  for (int i = 0; i < out->operand_count; i++) constant[i] = !out->operand[i]->carries;
   ad_rule rule = {.name = out->op->name, .dims = letters, .linearity = out->op->linearity, .whole = out->op->whole};
   ad_layout layout;
   AD_TRY(ad_layout_propagate(&rule, layouts, constant, (size_t)out->operand_count, out->site, &layout));
   out->array = ad_array_describe(tape->comm, tape->options.dtype, &shape, &layout);
   return AD_OK;
+}
+
+ad_status ad_operation_describe(const ad_tape *tape, ad_tensor *out) {
+  const ad_layout *layouts[OPERANDS_MAX];
+  for (int i = 0; i < out->operand_count; i++) layouts[i] = &out->operand[i]->array.layout;
+  return ad_operation_describe_by(tape, out, layouts);
 }
 
 size_t ad_columns(const ad_tensor *tensor) {

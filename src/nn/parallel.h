@@ -1,0 +1,20 @@
+/* Tensor parallelism: how activations come into a region where matrices are cut over `tp`, and how they leave it. On a
+ * mesh that does not name `tp` there is nothing to do. */
+#ifndef NN_PARALLEL_H
+#define NN_PARALLEL_H
+#include "addend/tensor.h"
+
+/* The residual stream [batch, seq, d] is I on `tp`, or, with sequence parallelism, cut along the sequence: S1. Inside,
+ * values are R: each rank's columns leave an addend of the gradient.
+ *   enter: I->R by convert (backward all_reduce P->I), or S1->R by all_gather (backward reduce_scatter P->S1)
+ *   leave: P->I by all_reduce (backward convert I->R), or P->S1 by reduce_scatter (backward all_gather S1->R) */
+ad_tensor *ad_tp_enter(ad_tape *t, ad_tensor *x, int sequence);
+ad_tensor *ad_tp_leave(ad_tape *t, ad_tensor *x, int sequence);
+/* A weight that is I on `tp`, used where the sequence is cut there: I->R, whose backward is the sum. */
+ad_tensor *ad_tp_use(ad_tape *t, ad_tensor *weight);
+/* An R bias of a P value: one rank's copy counts. */
+ad_tensor *ad_tp_once(ad_tape *t, ad_tensor *bias);
+/* `type` on tp if the mesh names it. */
+void ad_tp_type(ad_layout *layout, ad_type type);
+
+#endif

@@ -1,0 +1,65 @@
+/* Causal attention of the rows of q against some of the keys and values: those that are at hand. Parts of the keys come
+ * one after another (a rank's own, then what arrives on the ring), in any order; the rows' running maximum and running
+ * sum carry the softmax from part to part (Milakov and Gimelshein 2018). Who brings parts is in op_attention.c. */
+#ifndef TENSOR_ATTENTION_H
+#define TENSOR_ATTENTION_H
+#include "tensor/operation.h"
+
+enum { ATTENTION_BLOCK = 64, ATTENTION_SPANS = 8 }; /* rows whose scores exist at a time; runs of positions of a part */
+
+/* Which positions of the sequence stand, in memory one after another, in a rank's part. */
+typedef struct positions {
+  ad_span span[ATTENTION_SPANS];
+  int span_count;
+  size_t count; /* of all spans */
+} positions;
+
+/* What an attention is on this rank. */
+typedef struct attention_sizes {
+  size_t batch, head_dim;
+  size_t heads, width;              /* of q and the result, in their rows */
+  size_t kv_heads, kv_width;        /* of k and v */
+  size_t first_head, first_kv_head; /* among those of all ranks */
+  size_t sharing;                   /* heads of q that share a head of k and v */
+  positions rows;                   /* of q */
+} attention_sizes;
+
+/* Keys and values that are at hand, [batch, columns.count, kv_width]. */
+typedef struct attention_part {
+  const void *k, *v;
+  positions columns;
+} attention_part;
+
+/* Rows in use, of every head of this rank: a maximum and a sum each, [batch, heads, rows]. */
+typedef struct row_state {
+  void *maximum, *sum;
+} row_state;
+
+typedef struct attention_forward {
+  attention_sizes size;
+  ad_dtype dtype;
+  const void *q;
+  void *out; /* between parts: times the row's sum */
+  row_state state;
+  void *scores; /* scratch, ad_attention_scratch_bytes */
+} attention_forward;
+void ad_attention_begin(const attention_forward *at);
+void ad_attention_add(const attention_forward *at, const attention_part *part);
+void ad_attention_end(const attention_forward *at);
+
+/* All gradients are added to. d_q NULL: it is not wanted. */
+typedef struct attention_backward {
+  attention_sizes size;
+  ad_dtype dtype;
+  const void *q, *out, *d_out;
+  row_state state;
+  void *d_q;
+  void *scores; /* scratch, as forward */
+} attention_backward;
+/* d_k, d_v as the part's k and v; either may be NULL. */
+void ad_attention_back(const attention_backward *at, const attention_part *part, void *d_k, void *d_v);
+
+/* Scores of a block against a part of up to `columns` positions and, in backward, their gradients. */
+size_t ad_attention_scratch_bytes(ad_dtype dtype, size_t columns);
+
+#endif

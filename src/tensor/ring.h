@@ -1,0 +1,41 @@
+/* Passing keys and values around the ranks that cut a sequence, one rank further with each turn, and the gradients that
+ * they gather back home. A transfer is under way while its turn computes. */
+#ifndef TENSOR_RING_H
+#define TENSOR_RING_H
+#include "tensor/operation.h"
+
+typedef struct ring_pair {
+  const void *k, *v;
+} ring_pair;
+
+typedef struct key_ring {
+  ad_comm *comm;
+  ad_group group;
+  ad_dtype dtype;
+  int64_t index, members;
+  const size_t *counts; /* elements of k, and of v, of each member */
+  size_t most;          /* of them */
+  const char *site;
+  void *memory; /* ad_ring_bytes */
+  ring_pair own;
+} key_ring;
+
+/* Of the memory for two pairs that arrive, and, backward, three pairs of gradients. */
+size_t ad_ring_bytes(const key_ring *ring, int backward);
+/* Whose keys and values a rank has in its turn `turn`, from 0: its own first. */
+int64_t ad_ring_source(const key_ring *ring, int64_t turn);
+/* The pair of this turn; NULL, NULL before its transfer was waited for. */
+ring_pair ad_ring_pair(const key_ring *ring, int64_t turn);
+/* Where this rank puts its addends of the gradients of this turn's k and v. */
+void *ad_ring_d_k(const key_ring *ring, int64_t turn);
+void *ad_ring_d_v(const key_ring *ring, int64_t turn);
+
+/* Starts the transfers of a turn: its pair to the next rank, the next turn's from the one before; backward, the
+ * gradients of the turn before too. Wait for it at the end of the turn. */
+ad_status ad_ring_post(const key_ring *ring, int64_t turn, int backward, ad_request *request) AD_CHECKED;
+/* Waits; backward, what other ranks gathered for this turn's pair is added to this rank's addends. */
+ad_status ad_ring_wait(const key_ring *ring, int64_t turn, int backward, ad_request *request) AD_CHECKED;
+/* After the last turn: brings the gradients of the own pair home; *d_k and *d_v are valid until the memory goes. */
+ad_status ad_ring_come_home(const key_ring *ring, const void **d_k, const void **d_v) AD_CHECKED;
+
+#endif
