@@ -142,6 +142,22 @@ AD_API ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const ch
  * the gradient on x's mesh again. Borrows the view until reset. */
 AD_API ad_tensor *ad_view_at(ad_tape *tape, ad_tensor *x, const ad_mesh *view, const char *site);
 
+/* ---- stepping outside the types ---- */
+/* x for code that knows local buffers only: its own part is ad_tensor_array of what is returned. `gradient` is the
+ * layout of the gradient that this code will hand back, to ad_backward_from, for what is returned: it says how the value
+ * is used. Where it is the dual of x's type nothing happens; where it is not, x is brought to the type whose dual it is
+ * by an entry of law 2 that moves no bytes: I->R for a gradient that is P (each rank leaves an addend; the sum is the
+ * entry's backward), S(d)->V or R->V for one that is V. NULL: the dual on every axis. AD_TYPE for a P without a stated
+ * gradient, and where no such entry is. */
+AD_API ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradient, const char *site);
+/* The way back: an array that such code made, with its layout, and the layout in which that code wants its gradient,
+ * which is that of *leaf (ad_grad, after backward; NULL: not wanted). The same entries between the two, I->R for a
+ * value that all ranks made alike (its gradient: I) and whose users leave addends. */
+AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const char *gradient, ad_tensor **leaf,
+                                   const char *site);
+#define ad_to_local(t, x, gradient) ad_to_local_at((t), (x), (gradient), AD_HERE)
+#define ad_from_local(t, value, gradient, leaf) ad_from_local_at((t), (value), (gradient), (leaf), AD_HERE)
+
 #define ad_add(t, a, b) ad_add_at((t), (a), (b), AD_HERE)
 #define ad_add_row(t, x, row) ad_add_row_at((t), (x), (row), AD_HERE)
 #define ad_multiply(t, a, b) ad_multiply_at((t), (a), (b), AD_HERE)

@@ -1,0 +1,109 @@
+/* Stepping outside the types and back. Code between the two knows local buffers only, so both layouts are stated: the
+ * value's and its gradient's. What is stated for the gradient says how the value is used: that type's dual; and the
+ * value is brought to it by entries of law 2 that move no bytes. A type whose dual is stated needs none. */
+#include "array/array.h"
+#include "tensor/tape.h"
+
+/* The entry that leads from one type to another where no byte moves and every rank keeps its part: a conversion or a
+ * declaration. AD_MOVE_COUNT: there is none. */
+static ad_move entry_between(ad_type from, ad_type to) {
+  static const ad_move moves[] = {AD_MOVE_CONVERT, AD_MOVE_DECLARE};
+  for (size_t i = 0; i < sizeof moves / sizeof *moves; i++) {
+    int keeps_part = moves[i] == AD_MOVE_DECLARE || (!ad_type_is_cut(from) && !ad_type_is_cut(to));
+    if (keeps_part && ad_transition_find(moves[i], from, to)) return moves[i];
+  }
+  return AD_MOVE_COUNT;
+}
+
+static ad_status refuse(const char *name, const char *site, ad_axis axis, ad_type value, ad_type gradient) {
+  char is[16], stated[16], dual[16];
+  return ad_fail(AD_TYPE,
+                 "%s: %s: the value is %s on `%s`, and its gradient is stated as %s; a gradient of a value that is %s "
+                 "is %s, and no conversion that moves no bytes leads to another: all_reduce, all_gather or "
+                 "reduce_scatter it first, or state %s",
+                 site, name, ad_type_print(value, is, sizeof is), ad_axis_name(axis),
+                 ad_type_print(gradient, stated, sizeof stated), is,
+                 ad_type_print(ad_type_dual(value), dual, sizeof dual), dual);
+}
+
+/* Brings x from its own layout to `to`, axis by axis. `value` and `gradient` are what was stated, for messages. */
+static ad_tensor *bring(ad_tape *tape, ad_tensor *x, const ad_layout *to, const ad_layout *value,
+                        const ad_layout *gradient, const char *name, const char *site) {
+  for (int i = 0; i < AD_AXIS_COUNT && ad_tape_owns(tape, x); i++) {
+    ad_axis axis = (ad_axis)i;
+    ad_type is = x->array.layout.type[axis], wanted = to->type[axis];
+    if (is == wanted) continue;
+    ad_move move = entry_between(is, wanted);
+    if (move == AD_MOVE_COUNT)
+      return ad_tape_fail(tape, refuse(name, site, axis, value->type[axis], gradient->type[axis]));
+    x = ad_move_at(tape, x, move, ad_axis_name(axis), wanted, site);
+  }
+  return x;
+}
+
+/* ---- leaving ---- */
+
+static ad_status unstated(const ad_tensor *x, const char *site) {
+  ad_axes pending = ad_layout_axes_of(&x->array.layout, AD_P);
+  char axes[96];
+  if (!pending) return AD_OK;
+  return ad_fail(AD_TYPE,
+                 "%s: to_local: the value is P on %s, a pending sum, and what its gradient will be is not stated; sum "
+                 "it first, or state the gradient (R there: every rank the gradient of the sum)",
+                 site, ad_axes_print(pending, axes, sizeof axes));
+}
+
+static ad_status stated_gradient(const ad_tensor *x, const char *text, const char *site, ad_layout *gradient) {
+  *gradient = ad_layout_dual(&x->array.layout);
+  if (!text) return unstated(x, site);
+  ad_status status = ad_layout_parse(x->array.layout.mesh, text, gradient);
+  return status ? ad_fail_in(status, "%s: to_local: the gradient's layout", site) : AD_OK;
+}
+
+ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradient, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  if (!tape) return ad_tape_missing(site, "to_local");
+  if (ad_tape_failed(tape)) return ad_tape_fail(tape, AD_OK);
+  if (!ad_tape_owns(tape, x))
+    return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: to_local: the operand is %s", site, ad_tape_foreigner(x)));
+  ad_layout stated;
+  ad_status status = stated_gradient(x, gradient, site, &stated);
+  if (status) return ad_tape_fail(tape, status);
+  ad_layout used = ad_layout_dual(&stated), own = x->array.layout;
+  return bring(tape, x, &used, &own, &stated, "to_local", site);
+}
+
+/* ---- coming back ---- */
+
+static ad_status check_whole(const ad_tensor *x, const ad_array *value, const char *site) {
+  char is[96], wanted[96];
+  if (ad_shape_equal(&x->array.shape, &value->shape)) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s: from_local: parts of this size make a whole of shape %s, not %s; only equal parts are declared a "
+                 "cut: state the gradient cut as the value is",
+                 site, ad_shape_print(&x->array.shape, is, sizeof is),
+                 ad_shape_print(&value->shape, wanted, sizeof wanted));
+}
+
+ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const char *gradient, ad_tensor **leaf,
+                            const char *site) {
+  if (!site) site = AD_NO_SITE;
+  if (!tape) return ad_tape_missing(site, "from_local");
+  if (ad_tape_failed(tape)) return ad_tape_fail(tape, AD_OK);
+  if (!value || !value->layout.mesh || !gradient)
+    return ad_tape_fail(tape, ad_fail(AD_INVALID,
+                                      "%s: from_local: wanted are an array with a layout and the layout of its gradient",
+                                      site));
+  ad_layout stated;
+  ad_status status = ad_layout_parse(value->layout.mesh, gradient, &stated);
+  if (status) return ad_tape_fail(tape, ad_fail_in(status, "%s: from_local: the gradient's layout", site));
+  ad_array arrives = *value;
+  arrives.layout = ad_layout_dual(&stated);
+  if (ad_layout_axes_of(&arrives.layout, AD_V)) arrives.shape = arrives.local;
+  ad_tensor *input = ad_input_at(tape, &arrives, site);
+  ad_tensor *x = bring(tape, input, &value->layout, &value->layout, &stated, "from_local", site);
+  status = ad_tape_failed(tape) ? AD_OK : check_whole(x, value, site);
+  if (status) return ad_tape_fail(tape, status);
+  if (leaf) *leaf = input;
+  return x;
+}

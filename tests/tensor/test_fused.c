@@ -1,0 +1,348 @@
+/* Operations that communicate inside, or compute on a part, against their composition from law 2's table: the same
+ * values gathered, the whole computed, the own part taken. Values and gradients are compared on real ranks in f64.
+ * Parts are uneven and empty, groups of size 1 and 3. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "addend/tensor.h"
+#include "array/part.h"
+#include "base/random.h"
+#include "ranks.h"
+
+enum { INPUTS_MAX = 3 };
+
+typedef struct input {
+  const char *layout;
+  ad_shape shape;
+  int32_t below; /* of indices; 0: normal numbers */
+} input;
+
+/* One operation on one mesh, written in two ways. */
+typedef struct comparison {
+  const char *mesh;
+  input inputs[INPUTS_MAX];
+  int input_count;
+  ad_tensor *(*fused)(ad_tape *t, ad_tensor *const *x);
+  ad_tensor *(*composed)(ad_tape *t, ad_tensor *const *x);
+} comparison;
+
+/* ---- whole values, of which each rank takes its part ---- */
+
+static void fill(ad_array *whole, uint64_t stream, int32_t below) {
+  for (size_t i = 0; i < ad_array_numel(whole); i++) {
+    uint64_t bits = ad_random_bits(7, stream, i);
+    if (whole->dtype == AD_I32)
+      ((int32_t *)whole->data)[i] = (int32_t)(bits % (uint64_t)(below + 1)) - 1; /* -1 does not count */
+    else
+      ((double *)whole->data)[i] = ad_random_normal(7, stream, i);
+  }
+}
+
+static ad_array make(ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout, uint64_t stream,
+                     int32_t below) {
+  ad_layout everywhere = ad_layout_all(layout->mesh, AD_R);
+  ad_array whole = ad_array_describe(comm, dtype, shape, &everywhere);
+  ad_array own = ad_array_describe(comm, dtype, shape, layout);
+  whole.data = malloc(ad_array_bytes(&whole) + 1);
+  own.data = malloc(ad_array_bytes(&own) + 1);
+  CHECK(whole.data && own.data);
+  fill(&whole, stream, below);
+  ad_part all, mine;
+  ad_part_of(&everywhere, shape, ad_comm_rank(comm), &all);
+  ad_part_of(layout, shape, ad_comm_rank(comm), &mine);
+  ad_part_copy(own.data, &mine, whole.data, &all, &mine, ad_dtype_size(dtype));
+  free(whole.data);
+  return own;
+}
+
+/* ---- running one way ---- */
+
+typedef struct outcome {
+  double *value, *gradient[INPUTS_MAX];
+  size_t value_count, gradient_count[INPUTS_MAX];
+} outcome;
+
+static double *copy_of(const ad_array *array, size_t *count) {
+  *count = ad_array_numel(array);
+  double *copy = malloc(*count * sizeof *copy + 1);
+  CHECK(copy);
+  memcpy(copy, array->data, *count * sizeof *copy);
+  return copy;
+}
+
+/* The sum of y times random numbers, or y where it is a scalar. */
+static ad_tensor *loss_of(ad_tape *t, ad_comm *comm, ad_tensor *y, ad_array *weights) {
+  const ad_array *value = ad_tensor_array(y);
+  if (!value || !value->shape.ndim) return y;
+  *weights = make(comm, AD_F64, &value->shape, &value->layout, 99, 0);
+  return ad_sum(t, ad_multiply(t, y, ad_constant(t, weights)));
+}
+
+static outcome run(ad_comm *comm, const ad_mesh *mesh, const comparison *c, const ad_array *arrays, int fused) {
+  outcome out = {0};
+  ad_tape *t;
+  ad_tape_options options = {.size = sizeof options, .dtype = AD_F64};
+  ad_tensor *x[INPUTS_MAX] = {NULL};
+  ad_array weights = {0};
+  CHECK_OK(ad_tape_create(comm, mesh, &options, &t));
+  for (int i = 0; i < c->input_count; i++)
+    x[i] = c->inputs[i].below ? ad_constant(t, &arrays[i]) : ad_input(t, &arrays[i]);
+  ad_tensor *y = (fused ? c->fused : c->composed)(t, x);
+  CHECK_OK(ad_tape_status(t));
+  out.value = copy_of(ad_tensor_array(y), &out.value_count);
+  CHECK_OK(ad_backward(t, loss_of(t, comm, y, &weights)));
+  for (int i = 0; i < c->input_count; i++)
+    if (!c->inputs[i].below) out.gradient[i] = copy_of(ad_grad(x[i]), &out.gradient_count[i]);
+  free(weights.data);
+  ad_tape_destroy(t);
+  return out;
+}
+
+static void check_near(const double *a, const double *b, size_t count) {
+  for (size_t i = 0; i < count; i++) CHECK(fabs(a[i] - b[i]) <= 1e-12 * (1 + fabs(b[i])));
+}
+
+static void release(outcome *out) {
+  free(out->value);
+  for (int i = 0; i < INPUTS_MAX; i++) free(out->gradient[i]);
+}
+
+static int compare_ways(ad_comm *comm, void *context) {
+  const comparison *c = context;
+  ad_mesh *mesh;
+  ad_array arrays[INPUTS_MAX] = {0};
+  CHECK_OK(ad_mesh_create(c->mesh, &mesh));
+  for (int i = 0; i < c->input_count; i++) {
+    ad_layout layout;
+    const input *in = &c->inputs[i];
+    CHECK_OK(ad_layout_parse(mesh, in->layout, &layout));
+    arrays[i] = make(comm, in->below ? AD_I32 : AD_F64, &in->shape, &layout, (uint64_t)i, in->below);
+  }
+  outcome fused = run(comm, mesh, c, arrays, 1), composed = run(comm, mesh, c, arrays, 0);
+  CHECK(fused.value_count == composed.value_count);
+  check_near(fused.value, composed.value, fused.value_count);
+  for (int i = 0; i < c->input_count; i++) {
+    CHECK(fused.gradient_count[i] == composed.gradient_count[i]);
+    check_near(fused.gradient[i], composed.gradient[i], fused.gradient_count[i]);
+    free(arrays[i].data);
+  }
+  release(&fused);
+  release(&composed);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void compare(comparison c) {
+  ad_mesh *mesh;
+  assert_int_equal(ad_mesh_create(c.mesh, &mesh), AD_OK);
+  int64_t ranks = ad_mesh_size(mesh);
+  ad_mesh_destroy(mesh);
+  run_ranks(ranks, compare_ways, &c);
+}
+
+#define SHAPE(n, ...) ((ad_shape){(n), {__VA_ARGS__}})
+
+/* ---- cross-entropy over a cut vocabulary ---- */
+
+static ad_tensor *fused_loss(ad_tape *t, ad_tensor *const *x) { return ad_cross_entropy(t, x[0], x[1]); }
+static ad_tensor *whole_loss(ad_tape *t, ad_tensor *const *x) {
+  return ad_cross_entropy(t, ad_all_gather(t, x[0], "tp", AD_I), x[1]);
+}
+
+static void compare_loss(const char *mesh, int64_t vocabulary) {
+  compare((comparison){.mesh = mesh,
+                       .inputs = {{"dp_shard=S0 tp=S2", SHAPE(3, 4, 5, vocabulary), 0},
+                                  {"dp_shard=S0 tp=I", SHAPE(2, 4, 5), (int32_t)vocabulary}},
+                       .input_count = 2,
+                       .fused = fused_loss,
+                       .composed = whole_loss});
+}
+
+static void the_loss_of_a_cut_vocabulary_is_that_of_the_whole(void **state) {
+  compare_loss("dp_shard=1 tp=1", 7);
+  compare_loss("dp_shard=1 tp=2", 7);
+  compare_loss("dp_shard=1 tp=3", 7);
+  compare_loss("dp_shard=3 tp=2", 9);
+  compare_loss("dp_shard=1 tp=3", 2); /* a rank without any */
+}
+
+/* ---- a table cut by rows ---- */
+
+static ad_tensor *part_lookup(ad_tape *t, ad_tensor *const *x) {
+  return ad_all_reduce(t, ad_embedding(t, x[0], x[1]), "tp", AD_I);
+}
+static ad_tensor *whole_lookup(ad_tape *t, ad_tensor *const *x) {
+  return ad_embedding(t, ad_all_gather(t, x[0], "tp", AD_I), x[1]);
+}
+
+/* Indices from 0: what `make` draws begins with -1, so the table is read one row further. */
+static ad_tensor *shifted(ad_tape *t, ad_tensor *const *x, ad_tensor *(*lookup)(ad_tape *, ad_tensor *const *)) {
+  const ad_array *indices = ad_tensor_array(x[1]);
+  for (size_t i = 0; i < ad_array_numel(indices); i++)
+    if (((int32_t *)indices->data)[i] < 0) ((int32_t *)indices->data)[i] = 0;
+  return lookup(t, x);
+}
+static ad_tensor *fused_lookup(ad_tape *t, ad_tensor *const *x) { return shifted(t, x, part_lookup); }
+static ad_tensor *composed_lookup(ad_tape *t, ad_tensor *const *x) { return shifted(t, x, whole_lookup); }
+
+static void compare_lookup(const char *mesh, int64_t rows) {
+  compare((comparison){.mesh = mesh,
+                       .inputs = {{"dp_shard=I tp=S0", SHAPE(2, rows, 3), 0},
+                                  {"dp_shard=I tp=I", SHAPE(2, 4, 5), (int32_t)rows}},
+                       .input_count = 2,
+                       .fused = fused_lookup,
+                       .composed = composed_lookup});
+}
+
+static void a_lookup_in_parts_is_that_in_the_whole(void **state) {
+  compare_lookup("dp_shard=1 tp=1", 7);
+  compare_lookup("dp_shard=2 tp=3", 7);
+  compare_lookup("dp_shard=1 tp=3", 2);
+}
+
+/* ---- attention ---- */
+
+enum { HEAD_DIM = 4 };
+
+static ad_tensor *attention(ad_tape *t, ad_tensor *q, ad_tensor *k, ad_tensor *v) {
+  return ad_attention(t, q, k, v, HEAD_DIM);
+}
+static ad_tensor *in_parts(ad_tape *t, ad_tensor *const *x) { return attention(t, x[0], x[1], x[2]); }
+/* The ring against gathered keys: each rank's rows against all of them, gradients reduce-scattered. */
+static ad_tensor *with_gathered_keys(ad_tape *t, ad_tensor *const *x) {
+  return attention(t, x[0], ad_all_gather(t, x[1], "cp", AD_R), ad_all_gather(t, x[2], "cp", AD_R));
+}
+/* Everything gathered, the whole computed on each rank. */
+static ad_tensor *on_whole_zigzag(ad_tape *t, ad_tensor *const *x) {
+  ad_tensor *q = ad_all_gather(t, x[0], "cp", AD_I), *k = ad_all_gather(t, x[1], "cp", AD_I),
+            *v = ad_all_gather(t, x[2], "cp", AD_I);
+  return ad_convert(t, attention(t, q, k, v), "cp", AD_S_ZIGZAG(1));
+}
+static ad_tensor *on_whole_plain(ad_tape *t, ad_tensor *const *x) {
+  ad_tensor *q = ad_all_gather(t, x[0], "cp", AD_I), *k = ad_all_gather(t, x[1], "cp", AD_I),
+            *v = ad_all_gather(t, x[2], "cp", AD_I);
+  return ad_convert(t, attention(t, q, k, v), "cp", AD_S(1));
+}
+
+static comparison ring_of(const char *mesh, const char *cut, int64_t batch, int64_t seq, int64_t heads,
+                          int64_t kv_heads) {
+  return (comparison){.mesh = mesh,
+                      .inputs = {{cut, SHAPE(3, batch, seq, heads * HEAD_DIM), 0},
+                                 {cut, SHAPE(3, batch, seq, kv_heads * HEAD_DIM), 0},
+                                 {cut, SHAPE(3, batch, seq, kv_heads * HEAD_DIM), 0}},
+                      .input_count = 3,
+                      .fused = in_parts};
+}
+
+static void compare_ring(const char *mesh, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads) {
+  comparison c = ring_of(mesh, "dp_shard=S0 cp=S1z", batch, seq, heads, kv_heads);
+  c.composed = on_whole_zigzag;
+  compare(c);
+  c.composed = with_gathered_keys;
+  compare(c);
+  c = ring_of(mesh, "dp_shard=S0 cp=S1", batch, seq, heads, kv_heads);
+  c.composed = on_whole_plain;
+  compare(c);
+}
+
+static void attention_around_the_ring_is_that_of_the_whole(void **state) {
+  compare_ring("dp_shard=1 cp=1", 2, 8, 2, 2);
+  compare_ring("dp_shard=1 cp=2", 2, 8, 2, 1);
+  compare_ring("dp_shard=1 cp=3", 2, 13, 4, 2);  /* chunks of 2 and 3 */
+  compare_ring("dp_shard=1 cp=4", 1, 300, 1, 1); /* several blocks of rows */
+  compare_ring("dp_shard=1 cp=4", 2, 3, 2, 2);   /* ranks without a row */
+  compare_ring("dp_shard=3 cp=2", 2, 8, 2, 2);   /* a rank without a sample */
+}
+
+static ad_tensor *heads_gathered(ad_tape *t, ad_tensor *const *x) {
+  ad_tensor *q = ad_all_gather(t, x[0], "tp", AD_I), *k = ad_all_gather(t, x[1], "tp", AD_I),
+            *v = ad_all_gather(t, x[2], "tp", AD_I);
+  return ad_convert(t, attention(t, q, k, v), "tp", AD_S(2));
+}
+/* Keys and values on every rank, whose gradient is a sum: here of what was I. */
+static ad_tensor *keys_on_all(ad_tape *t, ad_tensor *const *x) {
+  return attention(t, x[0], ad_convert(t, x[1], "tp", AD_R), ad_convert(t, x[2], "tp", AD_R));
+}
+static ad_tensor *queries_gathered(ad_tape *t, ad_tensor *const *x) {
+  return ad_convert(t, attention(t, ad_all_gather(t, x[0], "tp", AD_I), x[1], x[2]), "tp", AD_S(2));
+}
+
+static void compare_heads(const char *mesh, int64_t heads, int64_t kv_heads, int cut) {
+  const char *kv = cut ? "tp=S2" : "tp=I";
+  compare((comparison){.mesh = mesh,
+                       .inputs = {{"tp=S2", SHAPE(3, 2, 6, heads * HEAD_DIM), 0},
+                                  {kv, SHAPE(3, 2, 6, kv_heads * HEAD_DIM), 0},
+                                  {kv, SHAPE(3, 2, 6, kv_heads * HEAD_DIM), 0}},
+                       .input_count = 3,
+                       .fused = cut ? in_parts : keys_on_all,
+                       .composed = cut ? heads_gathered : queries_gathered});
+}
+
+static void grouped_heads_find_their_keys(void **state) {
+  compare_heads("tp=1", 4, 2, 1);
+  compare_heads("tp=2", 4, 2, 1);
+  compare_heads("tp=3", 6, 3, 1);
+  compare_heads("tp=3", 6, 2, 0); /* fewer heads of keys than ranks */
+  compare_heads("tp=4", 4, 1, 0);
+  compare_heads("tp=2", 6, 3, 0);
+}
+
+/* ---- the norm of each head ---- */
+
+static ad_tensor *norm_of_own_heads(ad_tape *t, ad_tensor *const *x) {
+  return ad_head_norm(t, x[0], ad_convert(t, x[1], "tp", AD_R), 1e-5);
+}
+static ad_tensor *norm_of_all_heads(ad_tape *t, ad_tensor *const *x) {
+  return ad_convert(t, ad_head_norm(t, ad_all_gather(t, x[0], "tp", AD_I), x[1], 1e-5), "tp", AD_S(2));
+}
+
+static void the_norm_of_heads_sums_over_all_heads(void **state) {
+  comparison c = {.mesh = "tp=3",
+                  .inputs = {{"tp=S2", SHAPE(3, 2, 5, 6 * HEAD_DIM), 0}, {"tp=I", SHAPE(1, HEAD_DIM), 0}},
+                  .input_count = 2,
+                  .fused = norm_of_own_heads,
+                  .composed = norm_of_all_heads};
+  compare(c);
+  c.mesh = "tp=1";
+  compare(c);
+}
+
+/* ---- a bias on a pending sum ---- */
+
+/* x [rows, in] cut along `in`, a matrix cut by rows: their product is P on tp. */
+static ad_tensor *bias_before_the_sum(ad_tape *t, ad_tensor *const *x) {
+  ad_tensor *bias = ad_once(t, ad_convert(t, x[2], "tp", AD_R), "tp");
+  return ad_all_reduce(t, ad_add_row(t, ad_linear(t, x[0], x[1]), bias), "tp", AD_I);
+}
+static ad_tensor *bias_after_the_sum(ad_tape *t, ad_tensor *const *x) {
+  return ad_add_row(t, ad_all_reduce(t, ad_linear(t, x[0], x[1]), "tp", AD_I), x[2]);
+}
+
+static void a_bias_on_a_pending_sum_counts_once(void **state) {
+  comparison c = {.mesh = "tp=3",
+                  .inputs = {{"tp=S1", SHAPE(2, 5, 7), 0}, {"tp=S0", SHAPE(2, 7, 4), 0}, {"tp=I", SHAPE(1, 4), 0}},
+                  .input_count = 3,
+                  .fused = bias_before_the_sum,
+                  .composed = bias_after_the_sum};
+  compare(c);
+  c.mesh = "tp=1";
+  compare(c);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_loss_of_a_cut_vocabulary_is_that_of_the_whole),
+      cmocka_unit_test(a_lookup_in_parts_is_that_in_the_whole),
+      cmocka_unit_test(attention_around_the_ring_is_that_of_the_whole),
+      cmocka_unit_test(grouped_heads_find_their_keys),
+      cmocka_unit_test(the_norm_of_heads_sums_over_all_heads),
+      cmocka_unit_test(a_bias_on_a_pending_sum_counts_once),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
