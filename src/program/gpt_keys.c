@@ -60,14 +60,33 @@ static const char *neighbours(long long at, long long size, char *buffer, size_t
   return buffer;
 }
 
+static int heads_fit(const ad_gpt_options *options, long long heads, long long tp) {
+  return heads >= 1 && options->d_model % heads == 0 && options->d_model / heads % 2 == 0 && heads % tp == 0;
+}
+
+/* The nearest numbers of heads that fit d_model and tp: "4 or 8", or what to change where none does. */
+static const char *fitting_heads(const ad_gpt_options *options, long long tp, char *buffer, size_t size) {
+  long long below = options->heads, above = options->heads;
+  while (below > 0 && !heads_fit(options, below, tp)) below--;
+  while (above <= options->d_model && !heads_fit(options, above, tp)) above++;
+  if (above > options->d_model) above = 0;
+  if (below && above)
+    snprintf(buffer, size, "%lld or %lld would do", below, above);
+  else if (below || above)
+    snprintf(buffer, size, "%lld would do", below ? below : above);
+  else
+    snprintf(buffer, size, "with d_model %lld none would do: make it a multiple of %lld", (long long)options->d_model,
+             2 * tp);
+  return buffer;
+}
+
 /* Heads are cut whole and evenly; vocabulary and d_hidden may be uneven, but no rank may be without any. */
 static void check_tensor_axis(const ad_gpt_options *options, long long tp, const ad_complaints *to) {
-  char fits[64];
+  char fits[128];
   long long hidden = ad_gpt_hidden(options);
-  if (options->heads >= 1 && options->heads % tp)
-    ad_complain(to, "model.heads", "tp=%lld cuts the heads, and %lld is no multiple of it; %s would be, or a tp that "
-                "divides %lld", tp, (long long)options->heads,
-                neighbours(options->heads, tp, fits, sizeof fits), (long long)options->heads);
+  if (options->heads >= 1 && options->d_model >= 1 && options->heads % tp)
+    ad_complain(to, "model.heads", "tp=%lld cuts them, and %lld is no multiple of that; %s", tp,
+                (long long)options->heads, fitting_heads(options, tp, fits, sizeof fits));
   if (hidden < tp)
     ad_complain(to, "model.d_hidden", "tp=%lld cuts the MLP, but it is %lld wide; at least %lld", tp, hidden, tp);
   if (AD_VOCABULARY_BYTES < tp)

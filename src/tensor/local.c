@@ -41,6 +41,18 @@ static ad_tensor *bring(ad_tape *tape, ad_tensor *x, const ad_layout *to, const 
   return x;
 }
 
+/* On axes that the mesh does not name there is one rank and nothing to state: the dual. */
+static ad_status stated_gradient(const ad_layout *value, const char *text, const char *name, const char *site,
+                                 ad_layout *gradient) {
+  ad_layout stated, dual = ad_layout_dual(value);
+  ad_status status = ad_layout_parse(value->mesh, text, &stated);
+  if (status) return ad_fail_in(status, "%s: %s: the gradient's layout", site, name);
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
+    if (!(ad_mesh_named(value->mesh) & AD_AXES(axis))) stated.type[axis] = dual.type[axis];
+  *gradient = stated;
+  return AD_OK;
+}
+
 /* ---- leaving ---- */
 
 static ad_status unstated(const ad_tensor *x, const char *site) {
@@ -53,11 +65,10 @@ static ad_status unstated(const ad_tensor *x, const char *site) {
                  site, ad_axes_print(pending, axes, sizeof axes));
 }
 
-static ad_status stated_gradient(const ad_tensor *x, const char *text, const char *site, ad_layout *gradient) {
+static ad_status gradient_of_leaving(const ad_tensor *x, const char *text, const char *site, ad_layout *gradient) {
+  if (text) return stated_gradient(&x->array.layout, text, "to_local", site, gradient);
   *gradient = ad_layout_dual(&x->array.layout);
-  if (!text) return unstated(x, site);
-  ad_status status = ad_layout_parse(x->array.layout.mesh, text, gradient);
-  return status ? ad_fail_in(status, "%s: to_local: the gradient's layout", site) : AD_OK;
+  return unstated(x, site);
 }
 
 ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradient, const char *site) {
@@ -67,7 +78,7 @@ ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradient, con
   if (!ad_tape_owns(tape, x))
     return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: to_local: the operand is %s", site, ad_tape_foreigner(x)));
   ad_layout stated;
-  ad_status status = stated_gradient(x, gradient, site, &stated);
+  ad_status status = gradient_of_leaving(x, gradient, site, &stated);
   if (status) return ad_tape_fail(tape, status);
   ad_layout used = ad_layout_dual(&stated), own = x->array.layout;
   return bring(tape, x, &used, &own, &stated, "to_local", site);
@@ -95,8 +106,8 @@ ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const char *gr
                                       "%s: from_local: wanted are an array with a layout and the layout of its gradient",
                                       site));
   ad_layout stated;
-  ad_status status = ad_layout_parse(value->layout.mesh, gradient, &stated);
-  if (status) return ad_tape_fail(tape, ad_fail_in(status, "%s: from_local: the gradient's layout", site));
+  ad_status status = stated_gradient(&value->layout, gradient, "from_local", site, &stated);
+  if (status) return ad_tape_fail(tape, status);
   ad_array arrives = *value;
   arrives.layout = ad_layout_dual(&stated);
   if (ad_layout_axes_of(&arrives.layout, AD_V)) arrives.shape = arrives.local;

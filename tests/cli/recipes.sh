@@ -40,7 +40,7 @@ refused 'accumulate f32 is narrower than reduce f64, so that sums would lose wha
 refused 'precision.accumulate: contract: accumulate is bf16; sums form in f32 or f64' train good.yaml --set 'precision={accumulate: bf16}'
 refused '--set shard.bucket_mib: must be above 0, is 0' train good.yaml --set shard.bucket_mib=0
 refused 'train.stepz' check good.yaml --set train.stepz=1
-refused 'tp' check good.yaml --set mesh="dp_shard=2 tp=2"
+refused 'pp' check good.yaml --set mesh="dp_shard=2 pp=2"
 refused 'steps' check good.yaml --steps none
 refused '--set views.sparse: unknown key; known here are name, model, data, mesh, precision, shard, train, checkpoint' plan good.yaml --set views.sparse=x
 refused 'takes the name of a folder' train good.yaml --out ''

@@ -132,13 +132,15 @@ static void outputs_of_residual_branches_start_smaller(void **state) {
   destroy(&m);
 }
 
-static void batches_are_cut_over_dp_alone(void **state) {
+static void batches_are_cut_over_dp_and_zigzag_over_cp(void **state) {
   ad_mesh *mesh;
-  must(ad_mesh_create("dp_replicate=3 dp_shard=2 tp=2", &mesh));
+  must(ad_mesh_create("dp_replicate=3 dp_shard=2 cp=2 tp=2", &mesh));
   ad_layout layout = ad_text_batch_layout(mesh), counted = ad_text_count_layout(mesh);
   assert_int_equal(layout.type[AD_DP_REPLICATE], AD_S(0));
   assert_int_equal(layout.type[AD_DP_SHARD], AD_S(0));
   assert_int_equal(layout.depth[AD_DP_SHARD], 1);
+  assert_int_equal(layout.type[AD_CP], AD_S_ZIGZAG(1));
+  assert_int_equal(counted.type[AD_CP], AD_P);
   assert_int_equal(layout.type[AD_TP], AD_I);
   assert_int_equal(counted.type[AD_DP_REPLICATE], AD_P);
   assert_int_equal(counted.type[AD_DP_SHARD], AD_P);
@@ -152,13 +154,43 @@ static void a_refusal_names_every_number_that_does_not_fit(void **state) {
   m.options.layers = 0;
   m.options.heads = 3;
   m.options.data.seq = -4;
-  assert_int_equal(try(&m, "tp=2", BATCH, 1), AD_INVALID);
+  assert_int_equal(try(&m, "pp=2", BATCH, 1), AD_INVALID);
   assert_null(m.program);
   assert_non_null(strstr(ad_last_error(), "model.layers: must be at least 1, is 0"));
   assert_non_null(strstr(ad_last_error(), "model.heads: must divide d_model: 8 is no multiple of 3"));
   assert_non_null(strstr(ad_last_error(), "data.seq: must be at least 1, is -4"));
-  assert_non_null(strstr(ad_last_error(), "mesh: tp=2 is not available yet"));
+  assert_non_null(strstr(ad_last_error(), "mesh: pp=2 is not available for gpt"));
   ad_comm_close(m.comm);
+}
+
+/* What gpt says of these options on this mesh. */
+static void assert_refused(ad_gpt_options options, const char *mesh, int64_t ranks, const char *wanted) {
+  made m = {.options = options};
+  must(ad_comm_open_dry(0, ranks, &m.comm));
+  assert_int_equal(try(&m, mesh, BATCH, 1), AD_INVALID);
+  if (!strstr(ad_last_error(), wanted)) fail_msg("\"%s\" does not say \"%s\"", ad_last_error(), wanted);
+  ad_comm_close(m.comm);
+}
+
+static void sizes_that_tp_or_cp_do_not_fit_are_refused_with_those_that_would(void **state) {
+  ad_gpt_options options = tiny(0);
+  options.d_model = 48;
+  options.heads = 4;
+  assert_refused(options, "tp=3", 3, "model.heads: tp=3 cuts them, and 4 is no multiple of that; 3 or 6 would do");
+  options.d_model = 8;
+  options.heads = 2;
+  assert_refused(options, "tp=3", 3, "with d_model 8 none would do: make it a multiple of 6");
+  options.heads = 4;
+  options.kv_heads = 3;
+  assert_refused(options, "dp=1", 1, "model.kv_heads: must divide heads: 4 is no multiple of 3");
+  options.kv_heads = 0;
+  options.d_hidden = 3;
+  assert_refused(options, "tp=4", 4, "model.d_hidden: tp=4 cuts the MLP, but it is 3 wide; at least 4");
+  options.data.seq = 10;
+  assert_refused(options, "cp=2", 2, "data.seq: cp=2 cuts the sequence into 4 chunks, and 10 is no multiple of that; "
+                                     "8 or 12 would be");
+  options.data.seq = 3;
+  assert_refused(options, "cp=4", 4, "3 is no multiple of that; 8 would be");
 }
 
 static void memory_that_runs_out_leaves_nothing_behind(void **state) {
@@ -301,8 +333,9 @@ int main(void) {
       cmocka_unit_test(parameters_have_the_names_that_recipes_use),
       cmocka_unit_test(shapes_and_initial_values_are_those_of_the_header),
       cmocka_unit_test(outputs_of_residual_branches_start_smaller),
-      cmocka_unit_test(batches_are_cut_over_dp_alone),
+      cmocka_unit_test(batches_are_cut_over_dp_and_zigzag_over_cp),
       cmocka_unit_test(a_refusal_names_every_number_that_does_not_fit),
+      cmocka_unit_test(sizes_that_tp_or_cp_do_not_fit_are_refused_with_those_that_would),
       cmocka_unit_test(memory_that_runs_out_leaves_nothing_behind),
       cmocka_unit_test(products_are_counted_once_forward_and_twice_backward),
       cmocka_unit_test(the_gradient_is_the_slope_of_the_loss),

@@ -316,7 +316,7 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
 
 /* One set of words: what a recipe says of gpt's keys is what is said to who makes the program without one. */
 static void a_program_made_without_a_recipe_is_refused_in_the_same_words(void **state) {
-  const char *const meshes[] = {"dp=2 tp=2"};
+  const char *const meshes[] = {"dp=2 pp=2"};
   ad_gpt_options options = {.layers = 0, .d_model = 32, .heads = 3, .rotary_base = 1, .data = {.seq = -4}};
   ad_comm *comm;
   ad_program *program = NULL;
@@ -329,16 +329,16 @@ static void a_program_made_without_a_recipe_is_refused_in_the_same_words(void **
                       "model.rotary_base: must be above 1, is 1\n"
                       "data.seq: must be at least 1, is -4\n"
                       "model.heads: must divide d_model: 32 is no multiple of 3\n"
-                      "mesh: tp=2 is not available yet: this version trains on dp_replicate and dp_shard");
+                      "mesh: pp=2 is not available for gpt: it trains on dp_replicate, dp_shard, cp and tp");
   ad_comm_close(comm);
   SAYS(
       "r.yaml:1: model.layers: must be at least 1, is 0\n"
       "r.yaml:2: model.rotary_base: must be above 1, is 1\n"
       "r.yaml:3: model.heads: must divide d_model: 32 is no multiple of 3\n"
       "r.yaml:4: data.seq: must be at least 1, is -4\n"
-      "r.yaml:5: mesh: tp=2 is not available yet: this version trains on dp_replicate and dp_shard",
+      "r.yaml:5: mesh: pp=2 is not available for gpt: it trains on dp_replicate, dp_shard, cp and tp",
       "model: {kind: gpt, layers: 0,\n  rotary_base: 1, d_model: 32,\n  heads: 3}\ndata: {text: a, seq: -4}\n"
-      "mesh: dp=2 tp=2\n" TRAIN);
+      "mesh: dp=2 pp=2\n" TRAIN);
 }
 
 int main(void) {

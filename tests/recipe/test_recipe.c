@@ -106,7 +106,7 @@ static void all_mistakes_are_told_at_once_in_the_order_of_their_lines(void **sta
       "r.yaml:5: data.seq: must be a whole number, is the text \"16\"\n"
       "r.yaml:6: data.valid: must be at most 1, is 2\n"
       "r.yaml:7: data.valid: must be a number, is half\n"
-      "r.yaml:8: mesh: tp=2 is not available yet: this version trains on dp_replicate and dp_shard\n"
+      "r.yaml:8: mesh: pp=2 is not available for gpt: it trains on dp_replicate, dp_shard, cp and tp\n"
       "r.yaml:9: train.setps: unknown key; did you mean train.steps?\n"
       "r.yaml:9: train.steps: is missing: updates of the parameters\n"
       "r.yaml:9: train.beta1: must be below 1, is 1\n"
@@ -118,7 +118,7 @@ static void all_mistakes_are_told_at_once_in_the_order_of_their_lines(void **sta
       "  seq: \"16\"\n"
       "  valid: [2,\n"
       "    half]\n"
-      "mesh: dp=2 tp=2\n"
+      "mesh: dp=2 pp=2\n"
       "train: {global_batch: 6, setps: 10, lr: 1e-3, beta1: 1}\n"
       "shard: [0]\n");
 }
@@ -265,9 +265,9 @@ static void what_this_version_cannot_do_is_said(void **state) {
   SET_SAYS("--set shard.zero: must be at most 3, is 4", GOOD, "shard.zero=4");
   SET_SAYS("--set shard.bucket_mib: must be above 0, is 0", GOOD, "shard.bucket_mib=0");
   SET_SAYS(
-      "--set mesh: cp=2 is not available yet: this version trains on dp_replicate and dp_shard\n"
-      "--set mesh: tp=3 is not available yet: this version trains on dp_replicate and dp_shard",
-      GOOD, "mesh=dp=2 cp=2 tp=3");
+      "--set mesh: pp=2 is not available for gpt: it trains on dp_replicate, dp_shard, cp and tp\n"
+      "--set mesh: ep=3 is not available for gpt: it trains on dp_replicate, dp_shard, cp and tp",
+      GOOD, "mesh=dp=2 pp=2 ep=3");
 }
 
 static void keys_of_pools_are_unknown_to_a_text_model(void **state) {
@@ -478,6 +478,12 @@ static void every_key_is_printed(void **state) {
                       "name: \"r\"\n"
                       "model:\n  kind: \"gpt\"\n  layers: 2\n  d_model: 32\n  heads: 4\n  d_hidden: 0\n  tied: true\n"
                       "  rotary_base: 10000\n"
+      "  kv_heads: 0\n"
+      "  qk_norm: false\n"
+      "  bias: false\n"
+      "  sequence_parallel: false\n"
+      "  convert_norms: false\n"
+      "  gather_keys: false\n"
                       "data:\n  text: [\"a\", \"b\"]\n  seq: 16\n  valid: [1, 0.5]\n  held_out: 0\n"
                       "mesh: \"dp_replicate=2 dp_shard=2\"\n"
                       "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n"

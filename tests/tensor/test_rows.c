@@ -94,7 +94,7 @@ static void run_put_exp(const row_kernels *k, rows *r, size_t n, size_t o, int a
   k->put_exp(r->out + o, r->a, 0.25, 1.5, n, adds);
 }
 static void run_softmax_backward(const row_kernels *k, rows *r, size_t n, size_t o, int adds) {
-  k->softmax_backward(r->out + o, r->more + o, 0.25, 0.1, 0.125, n);
+  k->softmax_backward(r->out + o, r->more + o, 0.25, 1.5, 0.1, 0.125, n);
 }
 static void run_swiglu(const row_kernels *k, rows *r, size_t n, size_t o, int adds) {
   k->swiglu(r->out + o, r->a, r->b, n);

@@ -1,0 +1,179 @@
+/* Stepping outside the types and back: what the stated layout of a gradient makes of a value, and what is refused. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "addend/tensor.h"
+#include "ranks.h"
+
+enum { N = 3 };
+
+typedef struct outside {
+  ad_comm *comm;
+  ad_mesh *mesh;
+  ad_tape *t;
+  double memory[2 * N];
+  ad_array array;
+} outside;
+
+static void open_outside(outside *o, ad_comm *comm, const char *mesh, const char *layout) {
+  ad_tape_options options = {.size = sizeof options, .dtype = AD_F64};
+  ad_layout parsed;
+  ad_shape shape = {1, {N}};
+  *o = (outside){.comm = comm};
+  CHECK_OK(ad_mesh_create(mesh, &o->mesh));
+  CHECK_OK(ad_layout_parse(o->mesh, layout, &parsed));
+  CHECK_OK(ad_tape_create(comm, o->mesh, &options, &o->t));
+  o->array = ad_array_describe(comm, AD_F64, &shape, &parsed);
+  o->array.data = o->memory;
+  for (int i = 0; i < N; i++) o->memory[i] = i + 1;
+}
+
+static void close_outside(outside *o) {
+  ad_tape_destroy(o->t);
+  ad_mesh_destroy(o->mesh);
+}
+
+/* ---- leaving ---- */
+
+/* A value that is I, used outside by each rank for its own addend of a loss: rank r computes (r + 1) * sum(x). */
+static int each_rank_uses_its_copy(ad_comm *comm, void *context) {
+  outside o;
+  open_outside(&o, comm, "tp=3", "tp=I");
+  ad_tensor *x = ad_input(o.t, &o.array);
+  ad_tensor *local = ad_to_local(o.t, x, "tp=P");
+  CHECK_OK(ad_tape_status(o.t));
+  const ad_array *own = ad_tensor_array(local);
+  CHECK(own->layout.type[AD_TP] == AD_R);
+  double slopes[N];
+  for (int i = 0; i < N; i++) {
+    CHECK(((const double *)own->data)[i] == i + 1);
+    slopes[i] = (double)(ad_comm_rank(comm) + 1);
+  }
+  ad_array gradient = *own;
+  gradient.layout = ad_layout_dual(&own->layout);
+  gradient.data = slopes;
+  const ad_array *gradients[] = {&gradient};
+  CHECK_OK(ad_backward_from(o.t, &local, gradients, 1, 1));
+  CHECK(ad_grad(x)->layout.type[AD_TP] == AD_I);
+  for (int i = 0; i < N; i++) CHECK(((const double *)ad_grad(x)->data)[i] == 1 + 2 + 3);
+  close_outside(&o);
+  return 0;
+}
+
+static void addends_of_what_left_are_summed(void **state) { run_ranks(3, each_rank_uses_its_copy, NULL); }
+
+/* What is stated as the dual leaves as it is: backward moves nothing. */
+static int all_ranks_do_the_same(ad_comm *comm, void *context) {
+  outside o;
+  open_outside(&o, comm, "tp=3", "tp=I");
+  ad_tensor *x = ad_input(o.t, &o.array);
+  CHECK(ad_to_local(o.t, x, NULL) == x);
+  CHECK(ad_to_local(o.t, x, "tp=I") == x);
+  close_outside(&o);
+  return 0;
+}
+
+static void a_stated_dual_changes_nothing(void **state) { run_ranks(3, all_ranks_do_the_same, NULL); }
+
+/* A cut value outside is each rank's own. */
+static int a_part_leaves(ad_comm *comm, void *context) {
+  outside o;
+  open_outside(&o, comm, "tp=3", "tp=S0");
+  ad_tensor *x = ad_input(o.t, &o.array);
+  ad_tensor *local = ad_to_local(o.t, x, "tp=V");
+  CHECK_OK(ad_tape_status(o.t));
+  CHECK(ad_tensor_array(local)->layout.type[AD_TP] == AD_V);
+  CHECK(ad_array_numel(ad_tensor_array(local)) == 1);
+  close_outside(&o);
+  return 0;
+}
+
+static void a_cut_value_leaves_as_each_ranks_own(void **state) { run_ranks(3, a_part_leaves, NULL); }
+
+/* ---- refusals ---- */
+
+static void refused(ad_comm *comm, const char *layout, const char *gradient, const char *words) {
+  outside o;
+  open_outside(&o, comm, "tp=3", layout);
+  ad_tensor *local = ad_to_local(o.t, ad_input(o.t, &o.array), gradient);
+  CHECK(!ad_tensor_array(local));
+  CHECK_STATUS(ad_tape_status(o.t), words ? AD_TYPE : AD_INVALID);
+  if (words) CHECK_MESSAGE(words);
+  close_outside(&o);
+}
+
+static int refusals(ad_comm *comm, void *context) {
+  refused(comm, "tp=P", NULL, "pending sum");
+  refused(comm, "tp=P", "tp=I", "the value is P on `tp`, and its gradient is stated as I");
+  refused(comm, "tp=R", "tp=I", "a gradient of a value that is R is P");
+  refused(comm, "tp=I", "tp=R", "all_reduce");
+  refused(comm, "tp=I", "tp=V", "stated as V");
+  refused(comm, "tp=S0", "tp=P", "stated as P");
+  refused(comm, "tp=I", "xp=P", NULL);
+  return 0;
+}
+
+static void what_no_entry_leads_to_is_refused(void **state) { run_ranks(3, refusals, NULL); }
+
+static int a_sum_leaves(ad_comm *comm, void *context) {
+  outside o;
+  open_outside(&o, comm, "tp=3", "tp=P");
+  ad_tensor *x = ad_input(o.t, &o.array);
+  CHECK(ad_to_local(o.t, x, "tp=R") == x); /* an addend, and every rank gets the gradient of the sum */
+  close_outside(&o);
+  return 0;
+}
+
+static void a_pending_sum_leaves_with_its_gradient_stated(void **state) { run_ranks(3, a_sum_leaves, NULL); }
+
+/* ---- coming back ---- */
+
+/* Made alike by all ranks outside (its gradient: I), used here by each for its addend. */
+static int a_value_comes_in(ad_comm *comm, void *context) {
+  outside o;
+  open_outside(&o, comm, "tp=3", "tp=R");
+  ad_tensor *leaf = NULL, *x = ad_from_local(o.t, &o.array, "tp=I", &leaf);
+  CHECK_OK(ad_tape_status(o.t));
+  CHECK(ad_tensor_array(x)->layout.type[AD_TP] == AD_R);
+  ad_tensor *own = ad_declare(o.t, ad_scale(o.t, x, (double)(ad_comm_rank(comm) + 1)), "tp", AD_V);
+  CHECK_OK(ad_backward(o.t, ad_declare(o.t, ad_sum(o.t, own), "tp", AD_P)));
+  CHECK(ad_grad(leaf)->layout.type[AD_TP] == AD_I);
+  for (int i = 0; i < N; i++) CHECK(((const double *)ad_grad(leaf)->data)[i] == 1 + 2 + 3);
+  close_outside(&o);
+  return 0;
+}
+
+static void what_comes_in_gets_its_gradient_as_stated(void **state) { run_ranks(3, a_value_comes_in, NULL); }
+
+static int refused_to_come_in(ad_comm *comm, void *context) {
+  outside o;
+  open_outside(&o, comm, "tp=3", "tp=I");
+  CHECK(!ad_tensor_array(ad_from_local(o.t, &o.array, "tp=P", NULL)));
+  CHECK_STATUS(ad_tape_status(o.t), AD_TYPE);
+  CHECK_MESSAGE("from_local: the value is I on `tp`, and its gradient is stated as P");
+  ad_tape_reset(o.t);
+  CHECK(!ad_tensor_array(ad_from_local(o.t, &o.array, NULL, NULL)));
+  CHECK_STATUS(ad_tape_status(o.t), AD_INVALID);
+  close_outside(&o);
+  return 0;
+}
+
+static void what_cannot_come_in_is_refused(void **state) { run_ranks(3, refused_to_come_in, NULL); }
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(addends_of_what_left_are_summed),
+      cmocka_unit_test(a_stated_dual_changes_nothing),
+      cmocka_unit_test(a_cut_value_leaves_as_each_ranks_own),
+      cmocka_unit_test(what_no_entry_leads_to_is_refused),
+      cmocka_unit_test(a_pending_sum_leaves_with_its_gradient_stated),
+      cmocka_unit_test(what_comes_in_gets_its_gradient_as_stated),
+      cmocka_unit_test(what_cannot_come_in_is_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
