@@ -21,7 +21,9 @@
   X(OVER_REPLICAS, "no gradient is reduce-scattered and then summed over several replicas") \
   X(SHARDS_KEPT, "no microbatch leaves a shard of its sum to be added to (train.sync)")     \
   X(F16, "no gradient is f16 on its way (precision)")                                       \
-  X(WIDE_SUMS, "no contract promises more than 16 bits from gradient to sum")
+  X(WIDE_SUMS, "no contract promises more than 16 bits from gradient to sum")               \
+  X(RING, "no keys go around a ring of several ranks")                                      \
+  X(CUT_SEQUENCE, "no rank's positions begin after 0")
 typedef enum ad_need_number {
 #define AD_NEED_NUMBER(code, sentence) AD_NEED_NUMBER_##code,
   AD_NEED_LIST(AD_NEED_NUMBER)

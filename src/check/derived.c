@@ -78,12 +78,35 @@ static int has_axis(ad_operator op) {
   return op == AD_OPERATOR_MORE_AXES || op == AD_OPERATOR_FEWER_AXES || op == AD_OPERATOR_OTHER_GROUP;
 }
 
+/* A count that is not summed over the ranks that cut the sequence is each rank's own: the loss is a mean of means. */
+static int catalogue_of_count(const ad_place *place, ad_operator op, ad_axis axis) {
+  if (op == AD_OPERATOR_LEFT_OUT) return 11;
+  return op == AD_OPERATOR_FEWER_AXES && axis == AD_CP ? 18 : 0;
+}
+
+static int catalogue_of_backward(ad_operator op) {
+  switch (op) {
+    case AD_OPERATOR_BACKWARD_IDENTITY: /* heads of keys that all ranks use: the input's gradient is not summed */
+      return 3;
+    case AD_OPERATOR_BACKWARD_LOCAL:
+      return 5;
+    case AD_OPERATOR_AVERAGED: /* ranks of one sequence divided by as if they were data parallel */
+      return 14;
+    case AD_OPERATOR_DOUBLED: /* through a sum inside the parallel region: times its ranks */
+      return 15;
+    default:
+      return 0;
+  }
+}
+
 /* Published mistakes that are one operator at one kind of place. */
-static int catalogue_of(const ad_place *place, ad_operator op) {
+static int catalogue_of(const ad_place *place, ad_operator op, ad_axis axis) {
   int is_count = !strcmp(place->what, "count"), is_norm = !strcmp(place->what, "norm");
-  if (place->phase == AD_PLACE_STEP && is_count) return op == AD_OPERATOR_LEFT_OUT ? 11 : 0;
-  if (place->move == AD_MOVE_ONCE) return op == AD_OPERATOR_ONCE_EVERYWHERE && place->phase == AD_PLACE_STEP ? 27 : 0;
-  if (place->phase == AD_PLACE_BACKWARD) return op == AD_OPERATOR_BACKWARD_LOCAL ? 5 : 0;
+  if (place->phase == AD_PLACE_STEP && is_count) return catalogue_of_count(place, op, axis);
+  if (place->move == AD_MOVE_ONCE && op == AD_OPERATOR_ONCE_EVERYWHERE)
+    return place->phase == AD_PLACE_STEP ? 27 : place->phase == AD_PLACE_FORWARD ? 8 : 0;
+  if (place->move == AD_MOVE_ONCE) return 0;
+  if (place->phase == AD_PLACE_BACKWARD) return catalogue_of_backward(op);
   if (place->phase != AD_PLACE_STEP || is_norm) return 0;
   return op == AD_OPERATOR_AVERAGED ? 9 : op == AD_OPERATOR_LEFT_OUT ? 2 : op == AD_OPERATOR_DOUBLED ? 7 : 0;
 }
@@ -96,7 +119,7 @@ static double expected_ratio(const ad_place *place, ad_operator op) {
 
 static ad_sabotage mistake_of(const ad_place *place, ad_operator op, ad_axis axis, int in_record) {
   ad_sabotage sabotage = {.planting = {.place = *place, .operator_ = op, .axis = axis, .in_record = in_record},
-                          .catalogue = catalogue_of(place, op),
+                          .catalogue = catalogue_of(place, op, axis),
                           .expected_ratio = in_record ? NAN : expected_ratio(place, op),
                           .ratio = NAN};
   char where[2 * AD_PARAM_NAME_SIZE + 128];

@@ -5,6 +5,8 @@
 #include "check/rounding.h"
 #include "check/sabotage.h"
 #include "reduce/mistakes.h"
+#include "tensor/mistakes.h"
+#include "tensor/ring.h"
 #include "train/mistakes.h"
 #include "train/run.h"
 
@@ -21,11 +23,15 @@ static size_t append(const ad_mistake *mistakes, size_t count, ad_sabotage *list
 }
 
 size_t ad_known_list(ad_sabotage *list) {
-  size_t of_reduce, of_train;
-  const ad_mistake *reduce = ad_reduce_mistakes(&of_reduce), *train = ad_train_mistakes(&of_train);
-  append(reduce, of_reduce, list);
-  append(train, of_train, list ? list + of_reduce : NULL);
-  return of_reduce + of_train;
+  static const ad_mistake *(*const lists[])(size_t *count) = {ad_reduce_mistakes, ad_tensor_mistakes,
+                                                              ad_train_mistakes};
+  size_t count = 0;
+  for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+    size_t own;
+    const ad_mistake *mistakes = lists[i](&own);
+    count += append(mistakes, own, list ? list + count : NULL);
+  }
+  return count;
 }
 
 /* ---- facts ---- */
@@ -96,6 +102,21 @@ unsigned ad_known_facts(const ad_run *run, int64_t second_rank_tokens) {
         facts_of_contract(run->recipe, ad_program_param_name(run->program, at.module, at.param, name, sizeof name));
   }
   return facts;
+}
+
+static void see_ring(void *context, void *passing) {
+  const ring_turn_passing *at = passing;
+  if (at->ring->members > 1) *(unsigned *)context |= AD_NEED_RING;
+}
+
+static void see_positions(void *context, void *passing) {
+  const positions *at = passing;
+  if (at->span_count && (at->span_count > 1 || at->span[0].first)) *(unsigned *)context |= AD_NEED_CUT_SEQUENCE;
+}
+
+void ad_known_watch(unsigned *facts) {
+  ad_seams[AD_SEAM_RING_TURN] = (ad_seam_slot){see_ring, facts};
+  ad_seams[AD_SEAM_POSITIONS] = (ad_seam_slot){see_positions, facts};
 }
 
 int ad_known_shows(ad_sabotage *sabotage, unsigned facts) {

@@ -131,16 +131,19 @@ static ad_status run_clean(trials *t) {
   keep(t, 0, &t->start);
   if (t->prover.reference) AD_TRY(ad_reference_keep(t->prover.reference));
   t->loss_scale = run->loss_scale;
+  unsigned seen = 0;
   ad_prover_begin(&t->prover);
+  ad_known_watch(&seen);
   for (int step = 0; step < STEPS; step++) {
     AD_TRY(ad_prover_step(&t->prover, step, &t->reports[step]));
     keep(t, 1, &t->after[step]);
   }
+  ad_seams_clear();
   if (ad_comm_rank(run->comm) == 1) shared->second_rank_tokens = own_tokens(run);
   AD_TRY(ad_comm_barrier(run->comm, &t->prover.everyone, AD_HERE));
   t->scene = (ad_mistake_scene){.rank = ad_comm_rank(run->comm), .microbatches = run->recipe->train.microbatches};
   if (!t->prover.reference) return AD_OK;
-  if (!shared->facts_known) shared->facts = ad_known_facts(run, shared->second_rank_tokens);
+  if (!shared->facts_known) shared->facts = ad_known_facts(run, shared->second_rank_tokens) | seen;
   shared->facts_known = 1;
   t->job->proof.proof->complete = 1;
   shared->clean = ad_proof_passes(t->job->proof.proof, 0);

@@ -3,16 +3,9 @@
  * sum carry the softmax from part to part (Milakov and Gimelshein 2018). Who brings parts is in op_attention.c. */
 #ifndef TENSOR_ATTENTION_H
 #define TENSOR_ATTENTION_H
-#include "tensor/operation.h"
+#include "tensor/heads.h"
 
-enum { ATTENTION_BLOCK = 64, ATTENTION_SPANS = 8 }; /* rows whose scores exist at a time; runs of positions of a part */
-
-/* Which positions of the sequence stand, in memory one after another, in a rank's part. */
-typedef struct positions {
-  ad_span span[ATTENTION_SPANS];
-  int span_count;
-  size_t count; /* of all spans */
-} positions;
+enum { ATTENTION_BLOCK = 64 }; /* rows whose scores exist at a time */
 
 /* What an attention is on this rank. */
 typedef struct attention_sizes {

@@ -1,4 +1,4 @@
-/* Activations whose last dimension is heads * head_dim: what rotary and attention share. */
+/* Activations [batch, seq, heads * head_dim]: what rotary, attention and the norm of heads share. */
 #ifndef TENSOR_HEADS_H
 #define TENSOR_HEADS_H
 #include "tensor/operation.h"
@@ -12,5 +12,15 @@ head_sizes ad_head_sizes(const ad_tensor *out, int64_t head_dim);
 ad_status ad_check_heads(const ad_tape *tape, const ad_tensor *out, int64_t head_dim) AD_CHECKED;
 ad_status ad_check_heads_of(const ad_tape *tape, const ad_tensor *out, const ad_array *array,
                             int64_t head_dim) AD_CHECKED;
+
+/* Which positions of the sequence stand, in memory one after another, in a rank's part of [batch, seq, ...]. */
+enum { POSITION_SPANS = 16 };
+typedef struct positions {
+  ad_span span[POSITION_SPANS];
+  int span_count;
+  size_t count; /* of all spans */
+} positions;
+/* AD_INVALID if they are more runs than that. */
+ad_status ad_find_positions(const ad_tensor *out, const ad_array *array, int64_t rank, positions *to) AD_CHECKED;
 
 #endif

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 #include "array/array.h"
+#include "base/seams.h"
 #include "tensor/attention.h"
 #include "tensor/heads.h"
 #include "tensor/ring.h"
@@ -77,15 +78,6 @@ static ad_status attention_describe(ad_tape *tape, ad_tensor *out) {
 
 /* ---- what this rank has ---- */
 
-static ad_status find_positions(const ad_tensor *out, const ad_array *array, int64_t rank, positions *to) {
-  to->span_count = ad_layout_spans(&array->layout, 1, array->shape.dim[1], rank, to->span, ATTENTION_SPANS);
-  to->count = 0;
-  for (int i = 0; i < to->span_count && i < ATTENTION_SPANS; i++) to->count += (size_t)to->span[i].count;
-  if (to->span_count <= ATTENTION_SPANS) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: attention: the sequence is cut into %d pieces a rank; %d is the most", out->site,
-                 to->span_count, ATTENTION_SPANS);
-}
-
 /* The first head of this rank's part. Parts are whole heads. */
 static ad_status find_first_head(const ad_tape *tape, const ad_tensor *out, const ad_array *array, size_t *first) {
   ad_span span = {0, 0};
@@ -107,7 +99,7 @@ static ad_status take_sizes(const ad_tape *tape, const ad_tensor *out, attention
                             .sharing = (size_t)(q->shape.dim[2] / k->shape.dim[2])};
   AD_TRY(find_first_head(tape, out, q, &size->first_head));
   AD_TRY(find_first_head(tape, out, k, &size->first_kv_head));
-  return find_positions(out, q, ad_comm_rank(tape->comm), &size->rows);
+  return ad_find_positions(out, q, ad_comm_rank(tape->comm), &size->rows);
 }
 
 static ad_status check_ring(const ad_tensor *out) {
@@ -203,7 +195,7 @@ static key_ring ring_of(const ad_tape *tape, const ad_tensor *out) {
 }
 
 static ad_status member_positions(const ad_tensor *out, const key_ring *ring, int64_t member, positions *to) {
-  return find_positions(out, array_of(out, K), ad_group_rank(&ring->group, member), to);
+  return ad_find_positions(out, array_of(out, K), ad_group_rank(&ring->group, member), to);
 }
 
 static ad_status fill_counts(const ad_tensor *out, key_ring *ring, size_t *counts) {
@@ -219,13 +211,18 @@ static ad_status fill_counts(const ad_tensor *out, key_ring *ring, size_t *count
 
 static ad_status part_of_turn(const ad_tensor *out, const key_ring *ring, int64_t turn, attention_part *part) {
   ring_pair pair = ad_ring_pair(ring, turn);
+  positions own;
   *part = (attention_part){.k = pair.k, .v = pair.v};
-  return member_positions(out, ring, ad_ring_source(ring, turn), &part->columns);
+  AD_TRY(member_positions(out, ring, ring->index, &own));
+  AD_TRY(member_positions(out, ring, ad_ring_source(ring, turn), &part->columns));
+  ring_turn_passing passing = {ring, turn, &own, &part->columns};
+  ad_seam_pass(AD_SEAM_RING_TURN, &passing);
+  return AD_OK;
 }
 
 static ad_status whole_part(const ad_tape *tape, const ad_tensor *out, attention_part *part) {
   *part = (attention_part){.k = array_of(out, K)->data, .v = array_of(out, V)->data};
-  return find_positions(out, array_of(out, K), ad_comm_rank(tape->comm), &part->columns);
+  return ad_find_positions(out, array_of(out, K), ad_comm_rank(tape->comm), &part->columns);
 }
 
 /* ---- forward ---- */

@@ -1,6 +1,7 @@
 /* Rotary positions, and the sizes of heads that attention shares. */
 #include <inttypes.h>
 #include <math.h>
+#include "base/seams.h"
 #include "tensor/heads.h"
 
 enum { SPANS_MAX = 16 };
@@ -31,6 +32,16 @@ ad_status ad_check_heads_of(const ad_tape *tape, const ad_tensor *out, const ad_
                      out->site, out->op->name, spans[i].first, (spans[i].first + spans[i].count), head_dim,
                      (width / head_dim));
   }
+  return AD_OK;
+}
+
+ad_status ad_find_positions(const ad_tensor *out, const ad_array *array, int64_t rank, positions *to) {
+  to->span_count = ad_layout_spans(&array->layout, 1, array->shape.dim[1], rank, to->span, POSITION_SPANS);
+  to->count = 0;
+  if (to->span_count > POSITION_SPANS)
+    return ad_fail(AD_INVALID, "%s: %s: the sequence is cut into %d pieces a rank; %d is the most", out->site,
+                   out->op->name, to->span_count, POSITION_SPANS);
+  for (int i = 0; i < to->span_count; i++) to->count += (size_t)to->span[i].count;
   return AD_OK;
 }
 
@@ -66,26 +77,25 @@ static size_t rotary_saved(const ad_tensor *out) {
 }
 
 // Pair i of every position.
-static void fill_pair(const ad_tensor *out, size_t i, const ad_span *spans, int count) {
+static void fill_pair(const ad_tensor *out, size_t i, const positions *at_positions) {
   head_sizes size = sizes_of(out);
   size_t half = size.head_dim / 2, at = i;
   double frequency = pow(numbers_of(out)->base, -2.0 * (double)i / (double)size.head_dim);
-  for (int k = 0; k < count; k++)
-    for (int64_t position = spans[k].first; position < spans[k].first + spans[k].count; position++, at += half) {
+  for (int k = 0; k < at_positions->span_count; k++) {
+    ad_span span = at_positions->span[k];
+    for (int64_t position = span.first; position < span.first + span.count; position++, at += half) {
       ad_set_element(out->array.dtype, out->saved, at, cos((double)position * frequency));
       ad_set_element(out->array.dtype, out->saved, size.seq * half + at, sin((double)position * frequency));
     }
+  }
 }
 
 static ad_status fill_table(ad_tape *tape, ad_tensor *out) {
-  ad_span spans[SPANS_MAX];
-  int count = ad_layout_spans(&out->array.layout, 1, out->array.shape.dim[1], ad_comm_rank(ad_tape_comm(tape)), spans,
-                              SPANS_MAX);
-  if (count > SPANS_MAX)
-    return ad_fail(AD_INVALID, "%s: rotary: the sequence is cut into %d pieces; %d is the most", out->site, count,
-                   SPANS_MAX);
+  positions at;
+  AD_TRY(ad_find_positions(out, &out->array, ad_comm_rank(ad_tape_comm(tape)), &at));
+  ad_seam_pass(AD_SEAM_POSITIONS, &at);
   size_t pairs = sizes_of(out).head_dim / 2;
-  for (size_t i = 0; i < pairs; i++) fill_pair(out, i, spans, count);
+  for (size_t i = 0; i < pairs; i++) fill_pair(out, i, &at);
   return AD_OK;
 }
 

@@ -92,8 +92,11 @@ ad_status ad_ring_post(const key_ring *ring, int64_t turn, int backward, ad_requ
 
 ad_status ad_ring_wait(const key_ring *ring, int64_t turn, int backward, ad_request *request) {
   AD_TRY(ad_comm_wait(ring->comm, request));
+  if (!backward || !turn) return AD_OK;
   size_t count = ring->counts[ad_ring_source(ring, turn)];
-  for (int half = 0; backward && turn && half < 2; half++)
+  int adds = 1;
+  ad_seam_pass(AD_SEAM_RING_GATHERED, &adds);
+  for (int half = 0; adds && half < 2; half++)
     ad_rows(ring->dtype)->put(gradient(ring, turn, half), gathered(ring, half), 1, count, 1);
   return AD_OK;
 }

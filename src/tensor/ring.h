@@ -2,7 +2,7 @@
  * they gather back home. A transfer is under way while its turn computes. */
 #ifndef TENSOR_RING_H
 #define TENSOR_RING_H
-#include "tensor/operation.h"
+#include "tensor/heads.h"
 
 typedef struct ring_pair {
   const void *k, *v;
@@ -37,5 +37,13 @@ ad_status ad_ring_post(const key_ring *ring, int64_t turn, int backward, ad_requ
 ad_status ad_ring_wait(const key_ring *ring, int64_t turn, int backward, ad_request *request) AD_CHECKED;
 /* After the last turn: brings the gradients of the own pair home; *d_k and *d_v are valid until the memory goes. */
 ad_status ad_ring_come_home(const key_ring *ring, const void **d_k, const void **d_v) AD_CHECKED;
+
+/* What passes the seam AD_SEAM_RING_TURN. */
+typedef struct ring_turn_passing {
+  const key_ring *ring;
+  int64_t turn;
+  const positions *own;
+  positions *columns; /* that the keys of this turn are taken to stand at */
+} ring_turn_passing;
 
 #endif
