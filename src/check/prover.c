@@ -236,6 +236,26 @@ static ad_allowance allowance_of(ad_prover *prover, size_t i, const ad_step_repo
                                dist->loss_scale);
 }
 
+/* Of the reference's gradients of one unit, or of all (-1). */
+static double largest_of(const ad_prover *prover, int unit) {
+  double largest = 0;
+  for (size_t i = 0; i < prover->param_count; i++) {
+    const ad_array *gradient = ad_reference_gradient(prover->reference, i);
+    if (unit >= 0 && ad_run_param_at(prover->run, i).spec->unit != unit) continue;
+    largest = fmax(largest, ad_largest(gradient->data, gradient->dtype, ad_array_numel(gradient)));
+  }
+  return largest;
+}
+
+/* What a parameter's own largest gradient is not to be taken below. In f64 that is a part of the model's largest. Where
+ * the recipe's own dtypes round, a gradient that is small because its terms cancel (of queries and keys, where a token
+ * sees only itself) has the rounding of those terms, which are as large as other gradients of its layer. */
+static double floor_of(const ad_prover *prover, size_t i, double largest) {
+  double floor = 1e-6 * largest;
+  if (!rounds(prover->job)) return floor;
+  return fmax(floor, largest_of(prover, ad_run_param_at(prover->run, i).spec->unit));
+}
+
 static void judge_param(ad_prover *prover, size_t i, const ad_step_report *report, double largest) {
   const ad_array *ref = ad_reference_gradient(prover->reference, i);
   const double *dist = unscaled(prover, &prover->gradients[i], report->loss_scale);
@@ -247,7 +267,7 @@ static void judge_param(ad_prover *prover, size_t i, const ad_step_report *repor
   now.step = report->step;
   now.replicas_equal = replicas->equal;
   ad_compare(dist, ref->data, AD_F64, numel, largest, &now.ratio, &flat_error);
-  ad_judge_elements(dist, ref->data, sizes_of(prover, i), numel, largest, prover->compute,
+  ad_judge_elements(dist, ref->data, sizes_of(prover, i), numel, floor_of(prover, i, largest), prover->compute,
                     allowance_of(prover, i, report), &now.max_rel_err, &now.bound);
   now.cause = ad_diagnose(spec->layout.mesh, ad_proof_reduced_axes(&spec->layout), &now,
                           is_proportional(dist, ref, now.ratio), replicas->differs, replicas->odd_rank);
@@ -262,8 +282,8 @@ static double bound_of_norm(ad_prover *prover, const ad_step_report *dist, const
   if (!rounds(prover->job) || !(ref->norm > 0)) return prover->compute;
   for (size_t i = 0; i < prover->param_count; i++) {
     const ad_array *gradient = ad_reference_gradient(prover->reference, i);
-    squares += ad_allowed_squares(gradient->data, sizes_of(prover, i), ad_array_numel(gradient), largest,
-                                  prover->compute, allowance_of(prover, i, dist));
+    squares += ad_allowed_squares(gradient->data, sizes_of(prover, i), ad_array_numel(gradient),
+                                  floor_of(prover, i, largest), prover->compute, allowance_of(prover, i, dist));
   }
   return sqrt(squares) / ref->norm;
 }
@@ -288,14 +308,6 @@ static void judge_numbers(ad_proof *proof, const ad_step_report *dist, const ad_
     judge_norm(proof, ad_relative_difference(dist->norms[i], ref->norms[i]), norm_bound);
 }
 
-static double largest_of(const ad_prover *prover) {
-  double largest = 0;
-  for (size_t i = 0; i < prover->param_count; i++) {
-    const ad_array *gradient = ad_reference_gradient(prover->reference, i);
-    largest = fmax(largest, ad_largest(gradient->data, gradient->dtype, ad_array_numel(gradient)));
-  }
-  return largest;
-}
 
 /* On the first rank, after its own step: the same step in one process, and every number of it. A step that no rank
  * takes has no gradient to judge, only states that must have stayed as they were. */
@@ -303,7 +315,7 @@ static ad_status judge(ad_prover *prover, const ad_step_report *dist) {
   ad_step_report ref;
   if (dist->skipped) return AD_OK;
   AD_TRY(ad_reference_step(prover->reference, dist->step, &ref));
-  double largest = largest_of(prover);
+  double largest = largest_of(prover, -1);
   judge_numbers(prover->job->proof, dist, &ref, bound_of_norm(prover, dist, &ref, largest));
   for (size_t i = 0; i < prover->param_count; i++) judge_param(prover, i, dist, largest);
   return ad_reference_feed(prover->reference, prover->whole_gradients, dist);

@@ -112,17 +112,17 @@ ad_allowance ad_rounding_allowance(const ad_recipe *recipe, const ad_param_spec 
 
 /* ---- elements against it ---- */
 
-static double scale_of(const double *ref, size_t numel, double largest) {
-  return fmax(ad_largest(ref, AD_F64, numel), 1e-6 * largest);
+static double scale_of(const double *ref, size_t numel, double floor) {
+  return fmax(ad_largest(ref, AD_F64, numel), floor);
 }
 
 static double allowed_at(const double *sums, size_t i, double flat, ad_allowance allowance) {
   return flat + (sums ? allowance.relative * sums[i] + allowance.absolute : 0);
 }
 
-void ad_judge_elements(const double *dist, const double *ref, const double *sums, size_t numel, double largest,
+void ad_judge_elements(const double *dist, const double *ref, const double *sums, size_t numel, double floor,
                        double compute, ad_allowance allowance, double *error, double *bound) {
-  double scale = scale_of(ref, numel, largest), worst = -1;
+  double scale = scale_of(ref, numel, floor), worst = -1;
   *error = 0;
   *bound = compute;
   for (size_t i = 0; i < numel; i++) {
@@ -136,9 +136,9 @@ void ad_judge_elements(const double *dist, const double *ref, const double *sums
   }
 }
 
-double ad_allowed_squares(const double *ref, const double *sums, size_t numel, double largest, double compute,
+double ad_allowed_squares(const double *ref, const double *sums, size_t numel, double floor, double compute,
                           ad_allowance allowance) {
-  double flat = compute * scale_of(ref, numel, largest), squares = 0;
+  double flat = compute * scale_of(ref, numel, floor), squares = 0;
   for (size_t i = 0; i < numel; i++) {
     double allowed = allowed_at(sums, i, flat, allowance);
     squares += allowed * allowed;

@@ -15,12 +15,12 @@ ad_allowance ad_rounding_allowance(const ad_recipe *recipe, const ad_param_spec 
 double ad_unit_roundoff(ad_dtype dtype); /* largest relative error of rounding to nearest, without underflow */
 
 /* The element that lies nearest to, or furthest beyond, what it is allowed: its error and its allowance, both over
- * max(max|ref|, 1e-6 largest). Allowed are `compute` times that same scale and, where `sums` (of the addends' absolute
+ * max(max|ref|, floor). Allowed are `compute` times that same scale and, where `sums` (of the addends' absolute
  * values) is not NULL, what `allowance` says. NaN if a value is not finite. */
-void ad_judge_elements(const double *dist, const double *ref, const double *sums, size_t numel, double largest,
+void ad_judge_elements(const double *dist, const double *ref, const double *sums, size_t numel, double floor,
                        double compute, ad_allowance allowance, double *error, double *bound);
 /* Sum over the elements of the squares of what they are allowed. */
-double ad_allowed_squares(const double *ref, const double *sums, size_t numel, double largest, double compute,
+double ad_allowed_squares(const double *ref, const double *sums, size_t numel, double floor, double compute,
                           ad_allowance allowance);
 
 #endif
