@@ -173,6 +173,10 @@ typedef struct backward_work {
   void *d_k, *d_v;
 } backward_work;
 
+/* The first token sees itself alone: whatever its score is, the result is v. Exactly 0, where the terms below would
+ * cancel but for their rounding. */
+static int is_alone(const block *at, size_t row) { return at->row_position + row == 0; }
+
 /* Scores to probabilities p, their gradients dp to the scores' gradients p (dp - sum(p dp)) / sqrt(head_dim). The sum
  * is that of out * d_out over the head. */
 static void score_gradients(const block *at, const attention_backward *all, void *scores, void *slopes) {
@@ -184,7 +188,7 @@ static void score_gradients(const block *at, const attention_backward *all, void
     kernels->softmax_backward(score, slope, ad_element(at->dtype, all->state.maximum, index),
                               ad_element(at->dtype, all->state.sum, index), centre, score_factor(at), seen);
     clear_after(at, score, seen);
-    clear_after(at, slope, seen);
+    clear_after(at, slope, is_alone(at, row) ? 0 : seen);
   }
 }
 

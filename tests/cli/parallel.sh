@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Tensor, sequence and context parallelism: each recipe on meshes with 2, 3 and 4 ranks an axis, at every ZeRO level,
+# with one and three microbatches, over five steps (drawn by a seed); derived mistakes (drawn); one token that counts;
+# plans of a million ranks; checkpoints that go on on other meshes; and sizes that do not fit.
+#   parallel.sh ADDEND SOURCE
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/draw.sh"
+
+check() { # recipe, arguments...: the proof's document is proof.json
+  local recipe=$1 status=0; shift
+  "$addend" check "$source/recipes/$recipe.yaml" "$@" --json >proof.json 2>proof.err || status=$?
+  [ $status -eq 0 ] || { cat proof.err >&2; tail -8 proof.json >&2; fail "$recipe $*: exit $status"; }
+}
+
+# ---- every gradient against one process, f64 below 1e-12 ----
+cases=()
+for n in 2 3 4; do
+  for steps in "--steps 2" "--steps 5 --set train.microbatches=3" "--set train.microbatches=1"; do
+    cases+=("gpt-tp --set mesh=tp=$n $steps" "gpt-tp-sp --set mesh=tp=$n $steps" "gpt-cp --set mesh=cp=$n $steps"
+      "gpt-tp-sp --set mesh=tp=$n --set model.convert_norms=true $steps"
+      "gpt-cp --set mesh=cp=$n --set model.gather_keys=true $steps"
+      "gpt-tp --set mesh=tp=$n --set model.kv_heads=1 $steps" "gpt-tp --set mesh=tp=$n --set model.tied=false $steps")
+  done
+done
+for zero in 0 1 2 3; do
+  for microbatches in 1 3; do
+    cases+=("gpt-3d --set shard.zero=$zero --set train.microbatches=$microbatches --steps 5")
+  done
+done
+draw_cases "meshes of tp and cp" 12 "${cases[@]}"
+for arguments in "${drawn[@]}"; do check $arguments; done
+check gpt-3d
+check gpt-3d --set mesh="dp_replicate=2 dp_shard=1 cp=4 tp=2"
+check gpt-3d --set mesh="tp=3 dp_shard=2 cp=2" --set shard.zero=2
+for recipe in gpt-tp gpt-tp-sp gpt-cp gpt-3d; do check $recipe --directional; done
+# Axes of one rank are the same program.
+check gpt-3d --set mesh="dp_shard=1 cp=1 tp=1"
+
+# One token of the step counts, on one rank of cp; the others add zero to loss and count.
+check gpt-cp --set 'data.valid=[0, 0, 0.02, 0, 0, 0]' --set mesh="dp_shard=1 cp=3"
+check gpt-3d --set 'data.valid=[0, 0, 0, 0, 0.05, 0]'
+
+# ---- types ----
+python3 - "$addend" "$source" <<'Y'
+import json, subprocess, sys
+addend, source = sys.argv[1:]
+def plan(recipe, *sets):
+    out = subprocess.run([addend, "plan", f"{source}/recipes/{recipe}.yaml", "--json", *sum((["--set", s] for s in sets), [])],
+                         capture_output=True, text=True, check=True).stdout
+    return {p["name"]: p for p in json.loads(out)["params"]}
+def tp(param, key="layout"):
+    return next(t for t in param[key].split() if t.startswith("tp="))
+name = "blocks.0.norm.attn"
+assert tp(plan("gpt-tp")[name]) == "tp=I"
+summed, converted = plan("gpt-tp-sp")[name], plan("gpt-tp-sp", "model.convert_norms=true")[name]
+assert tp(summed) == "tp=R" and tp(summed, "gradient_layout") == "tp=P" and summed["path"], summed
+assert tp(converted) == "tp=I" and not converted["path"], converted
+assert tp(plan("gpt-tp", "mesh=tp=3")["blocks.0.attn.wk"], "gradient_layout") == "tp=P"
+assert tp(plan("gpt-tp", "mesh=tp=2")["blocks.0.attn.wk"]) == "tp=S1"
+# A million ranks: real local shapes. Of 1,000 ranks along cp none holds more than its tokens.
+big = json.loads(subprocess.run([addend, "plan", f"{source}/recipes/gpt-3d.yaml", "--json", "--set", "train.global_batch=60000",
+    "--set", "mesh=dp_replicate=100 dp_shard=208 cp=12 tp=4"], capture_output=True, text=True, check=True).stdout)
+assert big["world"] == 998400, big["world"]
+Y
+
+# ---- derived mistakes: none survives; those that repeat published ones say so ----
+: "${ADDEND_TEST_SEED:?}"
+seed=$ADDEND_TEST_SEED count=
+[ "$seed" = all ] && seed=1 || count==40
+for recipe in gpt-tp gpt-tp-sp gpt-cp gpt-3d; do
+  check $recipe --sabotage$count --seed "$seed"
+  python3 - "$recipe" <<'Y'
+import json, sys
+proof = json.load(open("proof.json"))
+assert proof["survivors"] == 0 and proof["coverage"]["mistakes"] >= 40, proof["coverage"]
+known = {m["name"]: m for m in proof["sabotage"] if not m["derived"]}
+ring = [m for m in known.values() if m["name"].startswith("ring-")]
+assert len(ring) == (3 if sys.argv[1] in ("gpt-cp", "gpt-3d") else 0), known.keys()
+assert all(m["caught_by"] == "number" for m in ring), ring
+Y
+done
+
+# ---- checkpoints: the same bits on the same mesh, and on from any other ----
+train() { "$addend" train "$source/recipes/gpt-3d.yaml" --set train.steps=6 --set checkpoint.every=3 "$@" >out 2>&1 || { cat out; fail "train $*"; }; }
+loss() { sed -n 's/.*"step":5,"loss":\([0-9.]*\).*/\1/p' "$1/metrics.jsonl"; }
+train --out whole
+for mesh in "dp_replicate=1 dp_shard=3 cp=2 tp=2" "tp=3" "dp_shard=1 cp=4" "dp_replicate=2 dp_shard=1 cp=3 tp=2" "dp_shard=2"; do
+  rm -rf on && mkdir -p on/checkpoints && cp -r whole/checkpoints/step-3 on/checkpoints/ && cp whole/metrics.jsonl on/
+  train --out on --resume --set mesh="$mesh"
+  python3 -c 'import sys; a, b = map(float, sys.argv[1:]); assert abs(a - b) < 1e-4, (a, b)' "$(loss whole)" "$(loss on)"
+  [ "$mesh" != "dp_replicate=1 dp_shard=3 cp=2 tp=2" ] || cmp whole/weights.safetensors on/weights.safetensors
+done
+
+# ---- sizes that do not fit: all at once, with numbers that would ----
+refused() {
+  local status=0
+  "$addend" check "$source/recipes/gpt-3d.yaml" "${@:2}" >out 2>&1 || status=$?
+  [ $status -eq 2 ] || { cat out; fail "exit $status, not 2: ${*:2}"; }
+  grep -q -- "$1" out || { cat out; fail "no word of '$1': ${*:2}"; }
+}
+refused 'model.heads: tp=5 cuts them, and 12 is no multiple of that; with d_model 48 none would do: make it a multiple of 10' --set mesh="tp=5"
+refused 'data.seq: cp=5 cuts the sequence into 10 chunks, and 24 is no multiple of that; 20 or 30 would be' --set mesh="cp=5 tp=5"
+refused 'model.heads: tp=5' --set mesh="cp=5 tp=5"
+refused 'model.kv_heads: must divide heads: 12 is no multiple of 5' --set model.kv_heads=5
+refused 'model.d_hidden: tp=4 cuts the MLP, but it is 3 wide; at least 4' --set mesh="tp=4" --set model.d_hidden=3
+echo "parallel: all hold"
