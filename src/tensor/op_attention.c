@@ -4,6 +4,7 @@
 #include <string.h>
 #include "array/array.h"
 #include "base/seams.h"
+#include "layout/nest.h"
 #include "tensor/attention.h"
 #include "tensor/heads.h"
 #include "tensor/ring.h"
@@ -18,13 +19,7 @@ enum { Q, K, V };
 static int64_t head_dim_of(const ad_tensor *out) { return ((const attention_numbers *)out->own)->head_dim; }
 static const ad_array *array_of(const ad_tensor *out, int i) { return &out->operand[i]->array; }
 
-/* The axes on which a dimension is cut. */
-static ad_axes cut_axes(const ad_array *array, int dim) {
-  ad_axes axes = 0;
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (ad_type_dim(array->layout.type[axis]) == dim) axes |= AD_AXES(axis);
-  return axes;
-}
+static ad_axes cut_axes(const ad_array *array, int dim) { return ad_layout_cutting(&array->layout, dim); }
 
 /* ---- shapes and types ---- */
 

@@ -8,6 +8,7 @@
 #include "array/array.h"
 #include "array/transit.h"
 #include "base/seams.h"
+#include "layout/nest.h"
 #include "tensor/tape.h"
 
 enum { LARGEST, SUM, TARGET, STATISTICS }; /* of a row and a part */
@@ -24,13 +25,6 @@ static const void *logits_row(const ad_tensor *logits, size_t i) {
   return ad_at(logits, logits->array.data, i * ad_columns(logits));
 }
 
-static ad_axes axes_cutting(const ad_layout *layout, int dim) {
-  ad_axes axes = 0;
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (ad_type_dim(layout->type[axis]) == dim) axes |= AD_AXES(axis);
-  return axes;
-}
-
 static int last_dim(const ad_array *logits) { return logits->shape.ndim - 1; }
 
 /* ---- the statistics of rows, as an array ---- */
@@ -39,7 +33,7 @@ static int last_dim(const ad_array *logits) { return logits->shape.ndim - 1; }
 static ad_array statistics_of(const ad_tape *tape, const ad_tensor *out) {
   const ad_array *logits = &out->operand[0]->array;
   ad_layout layout = logits->layout;
-  ad_axes vocabulary = axes_cutting(&layout, last_dim(logits));
+  ad_axes vocabulary = ad_layout_cutting(&layout, last_dim(logits));
   ad_layout_set(&layout, ad_layout_cut_axes(&layout) & ~vocabulary, AD_V);
   ad_layout_set(&layout, vocabulary, AD_S(0));
   ad_shape shape = {
@@ -74,7 +68,7 @@ static ad_status loss_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *logits = &out->operand[0]->array;
   if (!logits->shape.ndim) return ad_operation_describe(tape, out);
   ad_layout as_gathered = logits->layout;
-  ad_layout_set(&as_gathered, axes_cutting(&logits->layout, last_dim(logits)), AD_I);
+  ad_layout_set(&as_gathered, ad_layout_cutting(&logits->layout, last_dim(logits)), AD_I);
   const ad_layout *layouts[] = {&as_gathered, &out->operand[1]->array.layout};
   ad_array gathered;
   AD_TRY(ad_operation_describe_by(tape, out, layouts));
@@ -243,7 +237,7 @@ static const operation cross_entropy = {.name = "cross_entropy",
 static loss_numbers numbers_for(ad_tape *tape, const ad_tensor *logits, const char *site) {
   loss_numbers numbers = {.times = 1};
   if (ad_tape_failed(tape) || !ad_tape_owns(tape, logits) || !logits->array.shape.ndim) return numbers;
-  ad_axes over = axes_cutting(&logits->array.layout, last_dim(&logits->array));
+  ad_axes over = ad_layout_cutting(&logits->array.layout, last_dim(&logits->array));
   if (!over) return numbers;
   numbers.ordinal = tape->transitions++;
   ad_record_passing passing = {site, numbers.ordinal, over, 1};
