@@ -144,8 +144,6 @@ typedef struct scratch {
   size_t counts, ring, scores; /* bytes */
 } scratch;
 
-static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 /* The most positions that a rank holds of k: of a zigzag cut two chunks of the longest. */
 static size_t most_columns(const ad_tensor *out) {
   int64_t members = ring_members(out), seq = array_of(out, K)->shape.dim[1];
@@ -158,8 +156,8 @@ static scratch scratch_of(const ad_tensor *out) {
   scratch sizes = {.scores = ad_attention_scratch_bytes(k->dtype, most_columns(out))};
   if (members == 1) return sizes;
   key_ring ring = {.dtype = k->dtype, .most = (size_t)k->local.dim[0] * most_columns(out) * (size_t)k->local.dim[2]};
-  sizes.counts = padded((size_t)members * sizeof(size_t));
-  sizes.ring = padded(ad_ring_bytes(&ring, 1));
+  sizes.counts = ad_padded((size_t)members * sizeof(size_t));
+  sizes.ring = ad_padded(ad_ring_bytes(&ring, 1));
   return sizes;
 }
 

@@ -106,15 +106,13 @@ static ad_status check_target(const ad_tensor *out, size_t position) {
 // The log-sum-exp of every row.
 static size_t loss_saved(const ad_tensor *out) { return ad_rows_of(out->operand[0]) * ad_dtype_size(out->array.dtype); }
 
-static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 static size_t row_bytes(const ad_tensor *out) {
-  return padded(ad_columns(out->operand[0]) * ad_dtype_size(out->array.dtype));
+  return ad_padded(ad_columns(out->operand[0]) * ad_dtype_size(out->array.dtype));
 }
 
 /* Of one rank's statistics. */
 static size_t statistics_bytes(const ad_tensor *out) {
-  return padded(STATISTICS * ad_rows_of(out->operand[0]) * ad_dtype_size(out->array.dtype));
+  return ad_padded(STATISTICS * ad_rows_of(out->operand[0]) * ad_dtype_size(out->array.dtype));
 }
 
 // One row of exponentials, this rank's statistics and those of all ranks.
