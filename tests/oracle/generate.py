@@ -55,10 +55,28 @@ CASES = {
         "train": {"global_batch": 8, "microbatches": 4, "steps": STEPS, "lr": 1e-2, "warmup": 3, "final_lr_fraction": 0,
                   "clip": 0.5, "beta1": 0.85, "beta2": 0.99, "epsilon": 1e-7, "weight_decay": 0.1, "seed": 9},
     },
+    # Three heads share a head of keys and values. A sample counts one token, one none; microbatches of two and three.
+    "gpt-grouped": {
+        "model": {"kind": "gpt", "layers": 1, "d_model": 12, "heads": 6, "kv_heads": 2, "d_hidden": 17, "tied": False},
+        "data": {"text": [TEXT], "seq": 12, "valid": [0.1, 1, 0, 0.6]},
+        "train": {"global_batch": 5, "microbatches": 2, "steps": STEPS, "lr": 1e-2, "weight_decay": 0.1, "seed": 31},
+    },
+    # The first microbatch counts one token, the second none, the third has two samples.
+    "gpt-one-key": {
+        "model": {"kind": "gpt", "layers": 1, "d_model": 12, "heads": 6, "kv_heads": 1, "d_hidden": 19, "bias": True},
+        "data": {"text": [TEXT], "seq": 12, "valid": [0.1, 0, 1, 0.4]},
+        "train": {"global_batch": 4, "microbatches": 3, "steps": STEPS, "lr": 1e-2, "weight_decay": 0.2, "seed": 32},
+    },
+    "gpt-head-norms": {
+        "model": {"kind": "gpt", "layers": 2, "d_model": 16, "heads": 4, "kv_heads": 2, "d_hidden": 21, "qk_norm": True,
+                  "bias": True, "rotary_base": 100},
+        "data": {"text": [TEXT], "seq": 12, "held_out": 0.1},
+        "train": {"global_batch": 3, "steps": STEPS, "lr": 1e-2, "warmup": 3, "clip": 0.5, "seed": 33},
+    },
 }
 
 DEFAULTS = {  # of the manual page
-    "model": {"d_hidden": 0, "tied": True, "rotary_base": 10000},
+    "model": {"d_hidden": 0, "tied": True, "rotary_base": 10000, "kv_heads": 0, "qk_norm": False, "bias": False},
     "data": {"valid": [], "held_out": 0},
     "train": {"microbatches": 1, "warmup": 0, "final_lr_fraction": 0.1, "clip": 1, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8,
               "weight_decay": 0, "seed": 1},
@@ -172,29 +190,43 @@ def hidden_of(model):
     return model["d_hidden"] or math.ceil(8 * model["d_model"] / 3 / 16) * 16
 
 
+def kv_heads_of(model):
+    return model["kv_heads"] or model["heads"]
+
+
+def block_shapes(model):
+    """Matrices are [in, out]; a bias is as wide as what its matrix gives."""
+    d, hidden, head_dim = model["d_model"], hidden_of(model), model["d_model"] // model["heads"]
+    keys = head_dim * kv_heads_of(model)
+    shapes = {"norm.attn": (d,), "attn.wq": (d, d), "attn.wk": (d, keys), "attn.wv": (d, keys), "attn.wo": (d, d),
+              "norm.mlp": (d,), "mlp.gate": (d, hidden), "mlp.up": (d, hidden), "mlp.down": (hidden, d)}
+    if model["bias"]:
+        shapes |= {f"{name}_bias": shape[1:] for name, shape in shapes.items() if len(shape) == 2}
+    if model["qk_norm"]:
+        shapes |= {"attn.q_norm": (head_dim,), "attn.k_norm": (head_dim,)}
+    return shapes
+
+
 def shapes_of(model):
-    """Every parameter's shape; matrices are [in, out]."""
-    d, hidden = model["d_model"], hidden_of(model)
-    shapes = {"embedding.weight": (VOCABULARY, d)}
+    """Every parameter's shape."""
+    shapes = {"embedding.weight": (VOCABULARY, model["d_model"])}
     for i in range(model["layers"]):
-        shapes |= {f"blocks.{i}.norm.attn": (d,)}
-        shapes |= {f"blocks.{i}.attn.{name}": (d, d) for name in ("wq", "wk", "wv", "wo")}
-        shapes |= {f"blocks.{i}.norm.mlp": (d,)}
-        shapes |= {f"blocks.{i}.mlp.gate": (d, hidden), f"blocks.{i}.mlp.up": (d, hidden), f"blocks.{i}.mlp.down": (hidden, d)}
-    shapes["final.norm.weight"] = (d,)
+        shapes |= {f"blocks.{i}.{name}": shape for name, shape in block_shapes(model).items()}
+    shapes["final.norm.weight"] = (model["d_model"],)
     if not model["tied"]:
-        shapes["head.weight"] = (d, VOCABULARY)
+        shapes["head.weight"] = (model["d_model"], VOCABULARY)
     return shapes
 
 
 def initial_weights(model, seed):
-    """Evenly spread around 0, vectors around 1: made of integers alone, so that no machine rounds them otherwise."""
+    """Evenly spread around 0, the norms' around 1: made of integers alone, so that no machine rounds them otherwise."""
     weights = {}
     for name, shape in shapes_of(model).items():
         stream = xxh64(f"oracle {name}".encode())
         unit = np.array([(random_bits(seed, stream, i) >> 11) * 2.0**-53 for i in range(math.prod(shape))])
         width = 0.4 if len(shape) == 1 else 1.0 if name == "embedding.weight" else math.sqrt(3 / shape[0])
-        weights[name] = ((2 * unit - 1) * width + (len(shape) == 1)).reshape(shape)
+        is_norm = len(shape) == 1 and not name.endswith("_bias")
+        weights[name] = ((2 * unit - 1) * width + is_norm).reshape(shape)
     return weights
 
 
@@ -212,18 +244,36 @@ def rotary(x, base):
     return torch.cat((a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()), -1)
 
 
+def product(x, w, name):
+    """With its bias, where it has one."""
+    y = x @ w[name]
+    return y + w[f"{name}_bias"] if f"{name}_bias" in w else y
+
+
 def attention(x, w, block, model):
+    """Consecutive heads of q share a head of k and v (Ainslie et al. 2023). Queries and keys are normalised, where they
+    are, head by head before they turn."""
     batch, seq, d = x.shape
-    heads = model["heads"]
+    heads, head_dim = model["heads"], d // model["heads"]
 
-    def split(y):
-        return y.view(batch, seq, heads, d // heads).transpose(1, 2)
+    def split(name):
+        return product(x, w, f"{block}.attn.{name}").unflatten(-1, (-1, head_dim)).transpose(1, 2)
 
-    q, k, v = (split(x @ w[f"{block}.attn.{name}"]) for name in ("wq", "wk", "wv"))
-    scores = rotary(q, model["rotary_base"]) @ rotary(k, model["rotary_base"]).transpose(-1, -2) / math.sqrt(d // heads)
+    def positioned(name, norm):
+        y = split(name)
+        return rotary(rms_norm(y, w[f"{block}.attn.{norm}"]) if model["qk_norm"] else y, model["rotary_base"])
+
+    q, k, v = positioned("wq", "q_norm"), positioned("wk", "k_norm"), split("wv")
+    k, v = (y.repeat_interleave(heads // kv_heads_of(model), 1) for y in (k, v))
+    scores = q @ k.transpose(-1, -2) / math.sqrt(head_dim)
     later = torch.ones(seq, seq, dtype=torch.bool).triu(1)
     y = scores.masked_fill(later, -math.inf).softmax(-1) @ v
-    return y.transpose(1, 2).reshape(batch, seq, d) @ w[f"{block}.attn.wo"]
+    return product(y.transpose(1, 2).reshape(batch, seq, d), w, f"{block}.attn.wo")
+
+
+def mlp(x, w, block):
+    gate, up = (product(x, w, f"{block}.mlp.{name}") for name in ("gate", "up"))
+    return product(F.silu(gate) * up, w, f"{block}.mlp.down")
 
 
 def loss_of(model, w, tokens, targets):
@@ -232,8 +282,7 @@ def loss_of(model, w, tokens, targets):
     for i in range(model["layers"]):
         block = f"blocks.{i}"
         x = x + attention(rms_norm(x, w[f"{block}.norm.attn"]), w, block, model)
-        h = rms_norm(x, w[f"{block}.norm.mlp"])
-        x = x + (F.silu(h @ w[f"{block}.mlp.gate"]) * (h @ w[f"{block}.mlp.up"])) @ w[f"{block}.mlp.down"]
+        x = x + mlp(rms_norm(x, w[f"{block}.norm.mlp"]), w, block)
     x = rms_norm(x, w["final.norm.weight"])
     logits = x @ (w["embedding.weight"].T if model["tied"] else w["head.weight"])
     targets = torch.from_numpy(targets).long()

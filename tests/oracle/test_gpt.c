@@ -1,23 +1,20 @@
 /* GPT trains as it does in PyTorch: each fixture's recipe is run again in f64, on one rank, on replicas and with cut
- * parameters, and every number is held against those that PyTorch computed (generate.py). What a distributed run and
- * its reference in one process share can only be seen here: samples, targets, masks, formulas, options, the optimizer.
+ * parameters, heads, vocabulary and sequence, and every number is held against those that PyTorch computed
+ * (generate.py). What a distributed run and its reference in one process share can only be seen here: samples, targets,
+ * masks, positions, formulas, options, the optimizer.
  */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-#include <math.h>
 #include <cmocka.h>
 #include "addend/model.h"
-#include "addend/safetensors.h"
 #include "addend/train.h"
+#include "numbers.h"
 #include "ranks.h"
 
-#define FIXTURES "tests/oracle/fixtures/"
 #define must(call) assert_int_equal((call), AD_OK)
 
 // What the proof allows a gradient. The weights after 20 steps hold it too (2e-14 is the worst measured): AdamW
@@ -28,17 +25,58 @@ static const double bound = 1e-12;
 static const double smallest_scale = 1e-6;
 enum { STEPS = 20, STEPS_WITH_GRADIENTS = 2 };
 
+enum { SETTINGS_MAX = 4 };
+
+/* The recipe's keys that are set: mesh, storage and how the model is cut. A list of worlds ends with one without ranks.
+ */
 typedef struct world {
   int64_t ranks;
-  const char *mesh, *zero;
+  const char *settings[SETTINGS_MAX];
 } world;
 
-static const world worlds[] = {
-    {1, "mesh=dp=1", "shard.zero=0"},
-    {3, "mesh=dp_replicate=3", "shard.zero=0"},
-    {4, "mesh=dp_replicate=2 dp_shard=2", "shard.zero=3"},
+#define CUTS_SEQUENCE "model.sequence_parallel=true"
+#define CONVERTS_NORMS "model.convert_norms=true"
+#define GATHERS_KEYS "model.gather_keys=true"
+
+static const world over_data[] = {
+    {1, {"mesh=dp=1"}},
+    {3, {"mesh=dp_replicate=3", "shard.zero=0"}},
+    {4, {"mesh=dp_replicate=2 dp_shard=2", "shard.zero=3"}},
+    {0},
 };
-enum { WORLDS = sizeof worlds / sizeof *worlds };
+static const world over_two_parts[] = {
+    {2, {"mesh=tp=2"}},
+    {2, {"mesh=tp=2", CUTS_SEQUENCE}},
+    {4, {"mesh=dp_shard=2 tp=2", "shard.zero=3", CUTS_SEQUENCE, CONVERTS_NORMS}},
+    {0},
+};
+static const world over_three_parts[] = {
+    {3, {"mesh=tp=3"}},
+    {3, {"mesh=tp=3", CUTS_SEQUENCE}},
+    {3, {"mesh=tp=3", CUTS_SEQUENCE, CONVERTS_NORMS}},
+    {0},
+};
+static const world over_four_parts[] = {
+    {4, {"mesh=tp=4"}},
+    {4, {"mesh=tp=4", CUTS_SEQUENCE}},
+    {8, {"mesh=cp=2 tp=4", CUTS_SEQUENCE, CONVERTS_NORMS}},
+    {0},
+};
+static const world over_the_sequence[] = {
+    {2, {"mesh=cp=2"}},
+    {3, {"mesh=cp=3"}},
+    {2, {"mesh=cp=2", GATHERS_KEYS}},
+    {3, {"mesh=cp=3", GATHERS_KEYS}},
+    {4, {"mesh=dp_shard=2 cp=2", "shard.zero=3"}},
+    {0},
+};
+static const world over_everything[] = {
+    {8, {"mesh=dp_shard=2 cp=2 tp=2", "shard.zero=0"}},
+    {8, {"mesh=dp_shard=2 cp=2 tp=2", "shard.zero=3", CUTS_SEQUENCE}},
+    {8, {"mesh=dp_replicate=2 cp=2 tp=2", "shard.zero=0", CUTS_SEQUENCE, CONVERTS_NORMS}},
+    {8, {"mesh=dp_shard=2 cp=2 tp=2", "shard.zero=3", GATHERS_KEYS}},
+    {0},
+};
 
 typedef struct job {
   const char *name;
@@ -64,41 +102,22 @@ static param param_of(ad_run *run, size_t i) {
                  ad_run_part(run, i, AD_PART_GRADIENT)};
 }
 
-/* ---- comparing: in a rank and in the test alike, so nothing here asserts ---- */
+/* ---- comparing: in a rank ---- */
 
-static double largest(const double *values, size_t n) {
-  double most = 0;
-  for (size_t i = 0; i < n; i++) most = fmax(most, fabs(values[i]));
-  return most;
-}
-
-// Not a number if any is.
-static double worst_difference(const double *a, const double *b, size_t n) {
-  double worst = 0;
-  for (size_t i = 0; i < n; i++) {
-    double difference = fabs(a[i] - b[i]);
-    if (isnan(difference)) return difference;
-    worst = fmax(worst, difference);
-  }
-  return worst;
-}
-
-// A copy, aligned; NULL if there are no such numbers.
-static double *numbers(const ad_safetensors *file, const char *name, size_t *n) {
-  const ad_safetensor *tensor = ad_safetensors_find(file, name);
-  double *copy = NULL;
-  if (tensor && tensor->dtype == AD_F64 && (copy = malloc(tensor->bytes + 1)))
-    memcpy(copy, tensor->data, tensor->bytes);
-  *n = tensor ? tensor->bytes / sizeof(double) : 0;
-  return copy;
+static const char *words_of(const world *w, char *words, size_t size) {
+  size_t used = 0;
+  words[0] = 0;
+  for (int i = 0; i < SETTINGS_MAX && w->settings[i] && used < size; i++)
+    used += (size_t)snprintf(words + used, size - used, "%s%s", i ? " " : "", w->settings[i]);
+  return words;
 }
 
 // Says which number is off, on which mesh.
 static void judge(const job *j, const char *what, const char *name, int step, double worst) {
-  char words[256];
+  char words[512], where[256];
   if (worst < bound) return;
-  snprintf(words, sizeof words, "%s, %s: %s %s of step %d is off by %.3g", j->name, j->world->mesh, what, name, step,
-           worst);
+  snprintf(words, sizeof words, "%s, %s: %s %s of step %d is off by %.3g", j->name,
+           words_of(j->world, where, sizeof where), what, name, step, worst);
   rank_check_failed(__FILE__, __LINE__, words);
 }
 
@@ -193,8 +212,9 @@ static int train(ad_comm *comm, void *context) {
   for (int step = 0; step < STEPS; step++) take_step(j, run, step, &worst);
   worst.weight = judge_params(j, run, "weight", STEPS);
   if (!ad_comm_rank(comm)) {
+    char where[256];
     printf("%s, %s: worst error of the loss %.1e, norm %.1e, gradients %.1e, weights after %d steps %.1e\n", j->name,
-           j->world->mesh, worst.loss, worst.norm, worst.gradient, STEPS, worst.weight);
+           words_of(j->world, where, sizeof where), worst.loss, worst.norm, worst.gradient, STEPS, worst.weight);
     fflush(stdout);
   }
   ad_run_destroy(run);
@@ -244,7 +264,9 @@ static void with_fixture(const char *name, const world *on, use function) {
   ad_safetensors *expected;
   snprintf(recipe_path, sizeof recipe_path, FIXTURES "%s/recipe.yaml", name);
   snprintf(expected_path, sizeof expected_path, FIXTURES "%s/expected.safetensors", name);
-  if (ad_recipe_read(recipe_path, (const char *[]){on->mesh, on->zero}, 2, &recipe)) fail_msg("%s", ad_last_error());
+  size_t settings = 0;
+  while (settings < SETTINGS_MAX && on->settings[settings]) settings++;
+  if (ad_recipe_read(recipe_path, on->settings, settings, &recipe)) fail_msg("%s", ad_last_error());
   if (ad_safetensors_open(expected_path, &expected)) fail_msg("%s", ad_last_error());
   job j = {name, on, recipe, expected};
   function(&j);
@@ -252,24 +274,58 @@ static void with_fixture(const char *name, const world *on, use function) {
   ad_recipe_destroy(recipe);
 }
 
-static const char *const names[] = {"gpt-tied", "gpt-untied", "gpt-masks", "gpt-schedule", "gpt-everything"};
+static const char *const names[] = {"gpt-tied",       "gpt-untied",  "gpt-masks",   "gpt-schedule",
+                                    "gpt-everything", "gpt-grouped", "gpt-one-key", "gpt-head-norms"};
 
 static void use_samples(job *j) { compare_samples(j); }
 static void use_training(job *j) { run_ranks(j->world->ranks, train, j); }
 
 static void samples_are_those_that_the_documented_rule_draws(void **state) {
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) with_fixture(names[i], &worlds[0], use_samples);
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) with_fixture(names[i], &over_data[0], use_samples);
 }
 
-static void train_on_all_worlds(const char *name) {
-  for (int i = 0; i < WORLDS; i++) with_fixture(name, &worlds[i], use_training);
+static void train_on(const char *name, const world *list) {
+  for (; list->ranks; list++) with_fixture(name, list, use_training);
 }
 
-static void a_tied_model_with_every_default_trains_as_in_pytorch(void **state) { train_on_all_worlds("gpt-tied"); }
-static void an_untied_model_with_decay_trains_as_in_pytorch(void **state) { train_on_all_worlds("gpt-untied"); }
-static void masks_and_unequal_microbatches_train_as_in_pytorch(void **state) { train_on_all_worlds("gpt-masks"); }
-static void warm_up_cosine_and_clip_train_as_in_pytorch(void **state) { train_on_all_worlds("gpt-schedule"); }
-static void everything_at_once_trains_as_in_pytorch(void **state) { train_on_all_worlds("gpt-everything"); }
+static void a_tied_model_with_every_default_trains_as_in_pytorch(void **state) {
+  train_on("gpt-tied", over_data);
+  train_on("gpt-tied", over_two_parts);
+}
+static void an_untied_model_with_decay_trains_as_in_pytorch(void **state) {
+  train_on("gpt-untied", over_data);
+  train_on("gpt-untied", over_three_parts);
+}
+static void masks_and_unequal_microbatches_train_as_in_pytorch(void **state) { train_on("gpt-masks", over_data); }
+static void warm_up_cosine_and_clip_train_as_in_pytorch(void **state) {
+  train_on("gpt-schedule", over_data);
+  train_on("gpt-schedule", over_two_parts);
+}
+static void everything_at_once_trains_as_in_pytorch(void **state) {
+  train_on("gpt-everything", over_data);
+  train_on("gpt-everything", over_the_sequence);
+}
+static void grouped_heads_train_as_in_pytorch(void **state) {
+  train_on("gpt-grouped", over_data);
+  train_on("gpt-grouped", over_two_parts);
+  train_on("gpt-grouped", over_three_parts);  // more ranks than heads of keys: each has them all
+  train_on("gpt-grouped", over_the_sequence);
+  train_on("gpt-grouped", over_everything);
+}
+static void one_head_of_keys_and_biases_train_as_in_pytorch(void **state) {
+  train_on("gpt-one-key", over_data);
+  train_on("gpt-one-key", over_two_parts);
+  train_on("gpt-one-key", over_three_parts);
+  train_on("gpt-one-key", over_the_sequence);
+  train_on("gpt-one-key", over_everything);
+}
+static void normalised_heads_train_as_in_pytorch(void **state) {
+  train_on("gpt-head-norms", over_data);
+  train_on("gpt-head-norms", over_two_parts);
+  train_on("gpt-head-norms", over_four_parts);
+  train_on("gpt-head-norms", over_the_sequence);
+  train_on("gpt-head-norms", over_everything);
+}
 
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -279,6 +335,9 @@ int main(void) {
       cmocka_unit_test(masks_and_unequal_microbatches_train_as_in_pytorch),
       cmocka_unit_test(warm_up_cosine_and_clip_train_as_in_pytorch),
       cmocka_unit_test(everything_at_once_trains_as_in_pytorch),
+      cmocka_unit_test(grouped_heads_train_as_in_pytorch),
+      cmocka_unit_test(one_head_of_keys_and_biases_train_as_in_pytorch),
+      cmocka_unit_test(normalised_heads_train_as_in_pytorch),
   };
   if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files as seen from there
   return cmocka_run_group_tests(tests, NULL, NULL);
