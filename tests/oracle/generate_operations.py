@@ -1,0 +1,108 @@
+"""Makes fixtures/operations anew: attention and the loss alone, as PyTorch's own operations compute them, in f64 on one
+thread. The whole is computed; test_operations.c compares what each rank has of it. README.md says how it is started.
+"""
+import math
+import shutil
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.numpy import save_file
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from generate import FIXTURES, random_bits, xxh64
+
+FOLDER = FIXTURES / "operations"
+BATCH, SEQ = 2, 13  # chunks are uneven
+HEADS, KV_HEADS = 4, 2
+VOCABULARY = 11  # parts are uneven
+HIGH = 5000
+HIGH_ELEMENT = 70.5  # 4 of its squares over sqrt(16) are a score of 4970
+
+
+def drawn(name, *shape):
+    """Multiples of 1/1024 in [-1, 1): sums of their products are exact."""
+    stream = xxh64(name.encode())
+    return np.array([(random_bits(1, stream, i) >> 53) / 1024 - 1 for i in range(math.prod(shape))]).reshape(shape)
+
+
+def signs(name, *shape):
+    return np.where(drawn(name, *shape) < 0, -1.0, 1.0)
+
+
+# ---- attention ----
+
+def attention_inputs(name, head_dim):
+    shapes = {"q": HEADS, "k": KV_HEADS, "v": KV_HEADS, "slope": HEADS}
+    return {part: 2 * drawn(f"{name} {part}", BATCH, SEQ, heads * head_dim) for part, heads in shapes.items()}
+
+
+def high_attention_inputs(name):
+    """The first four elements of heads that are 16 wide make scores of 4970 or -4970, the others add a few; the first keys
+    are of the latter: a row whose maximum is found late forgets what it had. A score is a sum of products over 4, all
+    exact in f64, so what differs between two keys is not rounded away."""
+    inputs = attention_inputs(name, 16)
+    of_key = signs(f"{name} sign", BATCH, SEQ, KV_HEADS, 1)
+    of_key[:, :2] = -1
+    inputs["q"].reshape(BATCH, SEQ, HEADS, 16)[..., :4] = HIGH_ELEMENT
+    inputs["k"].reshape(BATCH, SEQ, KV_HEADS, 16)[..., :4] = HIGH_ELEMENT * of_key
+    return inputs
+
+
+def attention(inputs, head_dim):
+    """Of torch's kernels the plain one: a fused one keeps the rows' log-sum-exp, and loses three digits to scores of
+    thousands."""
+    x = {name: torch.tensor(value, requires_grad=name != "slope") for name, value in inputs.items()}
+    q, k, v = (x[name].unflatten(-1, (-1, head_dim)).transpose(1, 2) for name in "qkv")
+    with sdpa_kernel(SDPBackend.MATH):
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(2)
+    (out * x["slope"]).sum().backward()
+    return inputs | {"out": out.detach().numpy()} | {f"gradient.{name}": x[name].grad.numpy() for name in "qkv"}
+
+
+# ---- loss ----
+
+def targets_of(name):
+    """Every fifth does not count."""
+    targets = np.array([random_bits(2, xxh64(name.encode()), i) % VOCABULARY for i in range(BATCH * SEQ)], np.int32)
+    targets[::5] = -1
+    return targets.reshape(BATCH, SEQ)
+
+
+def loss(name, logits):
+    targets = targets_of(f"{name} targets")
+    x = torch.tensor(logits, requires_grad=True)
+    total = F.cross_entropy(x.flatten(0, 1), torch.from_numpy(targets).long().flatten(), ignore_index=-1, reduction="sum")
+    total.backward()
+    return {"logits": logits, "loss": total.detach().numpy(), "gradient.logits": x.grad.numpy(), "targets": targets}
+
+
+def losses():
+    """Small logits; some that differ by thousands; and rows that lie within a few of 5000 or of -5000."""
+    shape = (BATCH, SEQ, VOCABULARY)
+    yield "loss", 3 * drawn("loss", *shape)
+    yield "loss-wide", HIGH * drawn("loss wide", *shape)
+    yield "loss-high", HIGH * signs("loss high sign", BATCH, SEQ, 1) + 3 * drawn("loss high", *shape)
+
+
+# ---- files ----
+
+def write(name, tensors):
+    tensors = {key: np.ascontiguousarray(value) for key, value in tensors.items()}
+    save_file(tensors, FOLDER / f"{name}.safetensors", {"torch": torch.__version__.split("+")[0]})
+    print(f"{name}: " + ", ".join(f"{key} to {abs(value).max():.4g}" for key, value in tensors.items()))
+
+
+def main():
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir()
+    write("attention", attention(attention_inputs("attention", 4), 4))
+    write("attention-high", attention(high_attention_inputs("attention high"), 16))
+    for name, logits in losses():
+        write(name, loss(name, logits))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+/* Attention and the loss alone compute what PyTorch's own operations do: the whole was computed there
+ * (generate_operations.py), and each rank's part of the value and of every gradient is held against its part of that.
+ * Sequence, heads and vocabulary are cut, unevenly and into more parts than there is to cut; scores and logits go up to
+ * 5000.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "addend/tensor.h"
+#include "array/part.h"
+#include "numbers.h"
+#include "ranks.h"
+
+// As in test_gpt.c.
+static const double bound = 1e-12;
+
+typedef struct example {
+  const char *fixture, *mesh;
+  const char *layout;      /* of q, or of the logits */
+  const char *keys_layout; /* of k and v */
+  const char *keys_on_all; /* the axis over which they are then made whole, R; NULL: none */
+  int64_t head_dim;
+} example;
+
+/* One rank's. */
+typedef struct bench {
+  const example *of;
+  ad_comm *comm;
+  ad_mesh *mesh;
+  ad_safetensors *file;
+  ad_tape *tape;
+  double worst;
+} bench;
+
+/* ---- a fixture on a rank ---- */
+
+static bench bench_open(ad_comm *comm, const example *of) {
+  bench b = {.of = of, .comm = comm};
+  char path[128];
+  ad_tape_options options = {.size = sizeof options, .dtype = AD_F64};
+  snprintf(path, sizeof path, FIXTURES "operations/%s.safetensors", of->fixture);
+  CHECK_OK(ad_safetensors_open(path, &b.file));
+  CHECK_OK(ad_mesh_create(of->mesh, &b.mesh));
+  CHECK_OK(ad_tape_create(comm, b.mesh, &options, &b.tape));
+  return b;
+}
+
+static void bench_close(bench *b) {
+  printf("%s, %s, rank %lld: worst error %.1e\n", b->of->fixture, b->of->mesh, (long long)ad_comm_rank(b->comm),
+         b->worst);
+  fflush(stdout);
+  ad_tape_destroy(b->tape);
+  ad_mesh_destroy(b->mesh);
+  ad_safetensors_close(b->file);
+}
+
+/* This rank's part of what PyTorch has under that name. */
+static ad_array part_of(const bench *b, const char *name, const ad_layout *layout) {
+  const ad_safetensor *whole = ad_safetensors_find(b->file, name);
+  CHECK(whole);
+  ad_layout everywhere = ad_layout_all(b->mesh, AD_R);
+  ad_array own = ad_array_describe(b->comm, whole->dtype, &whole->shape, layout);
+  ad_part all, mine;
+  ad_part_of(&everywhere, &whole->shape, ad_comm_rank(b->comm), &all);
+  ad_part_of(layout, &whole->shape, ad_comm_rank(b->comm), &mine);
+  own.data = malloc(ad_array_bytes(&own) + 1);
+  CHECK(own.data);
+  ad_part_copy(own.data, &mine, whole->data, &all, &mine, ad_dtype_size(own.dtype));
+  return own;
+}
+
+/* Against what PyTorch has at the same places, relative to the largest of the whole. */
+static void judge(bench *b, const char *name, const double *found, const double *expected, size_t count) {
+  size_t n;
+  char words[256];
+  double *whole = numbers(b->file, name, &n);
+  CHECK(whole);
+  double worst = worst_difference(found, expected, count) / largest(whole, n);
+  free(whole);
+  b->worst = fmax(b->worst, worst);
+  if (worst < bound) return;
+  snprintf(words, sizeof words, "%s, %s: %s is off by %.3g", b->of->fixture, b->of->mesh, name, worst);
+  rank_check_failed(__FILE__, __LINE__, words);
+}
+
+static void judge_part(bench *b, const char *name, const ad_array *found) {
+  CHECK(found && found->dtype == AD_F64);
+  ad_array expected = part_of(b, name, &found->layout);
+  CHECK(ad_shape_equal(&expected.shape, &found->shape) && ad_shape_equal(&expected.local, &found->local));
+  judge(b, name, found->data, expected.data, ad_array_numel(found));
+  free(expected.data);
+}
+
+static void judge_sum(bench *b, const char *name, const ad_array *found) {
+  double sum;
+  size_t n;
+  ad_array whole = {.data = &sum};
+  double *expected = numbers(b->file, name, &n);
+  CHECK(expected && n == 1);
+  CHECK_OK(ad_array_whole(b->comm, found, AD_HERE, &whole));
+  judge(b, name, &sum, expected, n);
+  free(expected);
+}
+
+static ad_layout parsed(const bench *b, const char *text) {
+  ad_layout layout;
+  CHECK_OK(ad_layout_parse(b->mesh, text, &layout));
+  return layout;
+}
+
+/* ---- attention ---- */
+
+enum { Q, K, V, INPUTS };
+
+/* Over cp they are cut, and gathered; over tp they are I, and no byte moves. */
+static ad_tensor *keys(const bench *b, ad_tensor *x) {
+  const char *axis = b->of->keys_on_all;
+  if (!axis) return x;
+  return strcmp(axis, "cp") ? ad_convert(b->tape, x, axis, AD_R) : ad_all_gather(b->tape, x, axis, AD_R);
+}
+
+static int attend(ad_comm *comm, void *context) {
+  static const char *const names[INPUTS] = {"q", "k", "v"}, *const gradients[INPUTS] = {"gradient.q", "gradient.k",
+                                                                                        "gradient.v"};
+  bench b = bench_open(comm, context);
+  ad_layout rows = parsed(&b, b.of->layout), columns = parsed(&b, b.of->keys_layout);
+  ad_array arrays[INPUTS], slope = part_of(&b, "slope", &rows);
+  ad_tensor *x[INPUTS];
+  for (int i = 0; i < INPUTS; i++) {
+    arrays[i] = part_of(&b, names[i], i == Q ? &rows : &columns);
+    x[i] = ad_input(b.tape, &arrays[i]);
+  }
+  ad_tensor *out = ad_attention(b.tape, x[Q], keys(&b, x[K]), keys(&b, x[V]), b.of->head_dim);
+  ad_tensor *total = ad_sum(b.tape, ad_multiply(b.tape, out, ad_constant(b.tape, &slope)));
+  CHECK_OK(ad_backward(b.tape, total));
+  judge_part(&b, "out", ad_tensor_array(out));
+  for (int i = 0; i < INPUTS; i++) judge_part(&b, gradients[i], ad_grad(x[i]));
+  bench_close(&b);
+  for (int i = 0; i < INPUTS; i++) free(arrays[i].data);
+  free(slope.data);
+  return 0;
+}
+
+/* ---- the loss ---- */
+
+/* Where the logits are cut by rows the targets are. */
+static ad_layout layout_of_targets(const ad_layout *logits) {
+  ad_layout layout = *logits;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
+    if (layout.type[axis] == AD_S(2)) layout.type[axis] = AD_I;
+  return layout;
+}
+
+static int lose(ad_comm *comm, void *context) {
+  bench b = bench_open(comm, context);
+  ad_layout layout = parsed(&b, b.of->layout), rows = layout_of_targets(&layout);
+  ad_array logits = part_of(&b, "logits", &layout), targets = part_of(&b, "targets", &rows);
+  ad_tensor *x = ad_input(b.tape, &logits);
+  ad_tensor *loss = ad_cross_entropy(b.tape, x, ad_constant(b.tape, &targets));
+  CHECK_OK(ad_backward(b.tape, loss));
+  judge_sum(&b, "loss", ad_tensor_array(loss));
+  judge_part(&b, "gradient.logits", ad_grad(x));
+  bench_close(&b);
+  free(logits.data);
+  free(targets.data);
+  return 0;
+}
+
+/* ---- the examples ---- */
+
+static void run_example(example e, int (*function)(ad_comm *comm, void *context)) {
+  ad_mesh *mesh;
+  assert_int_equal(ad_mesh_create(e.mesh, &mesh), AD_OK);
+  int64_t ranks = ad_mesh_size(mesh);
+  ad_mesh_destroy(mesh);
+  run_ranks(ranks, function, &e);
+}
+
+static void attend_on(example e) {
+  e.fixture = "attention", e.head_dim = 4;
+  run_example(e, attend);
+  e.fixture = "attention-high", e.head_dim = 16;
+  run_example(e, attend);
+}
+
+static void attend_in_parts(const char *mesh, const char *layout) {
+  attend_on((example){.mesh = mesh, .layout = layout, .keys_layout = layout});
+}
+
+static void attention_of_a_whole_is_that_of_pytorch(void **state) { attend_in_parts("cp=1", "cp=I"); }
+
+static void attention_around_the_ring_is_that_of_pytorch(void **state) {
+  attend_in_parts("cp=2", "cp=S1z");
+  attend_in_parts("cp=3", "cp=S1z");
+  attend_in_parts("cp=4", "cp=S1z");
+  attend_in_parts("cp=8", "cp=S1z");  // more chunks than positions
+  attend_in_parts("cp=3", "cp=S1");
+}
+
+static void attention_with_keys_on_all_ranks_is_that_of_pytorch(void **state) {
+  attend_on((example){.mesh = "cp=2", .layout = "cp=S1z", .keys_layout = "cp=S1z", .keys_on_all = "cp"});
+  attend_on((example){.mesh = "cp=4", .layout = "cp=S1z", .keys_layout = "cp=S1z", .keys_on_all = "cp"});
+  attend_on((example){.mesh = "tp=4", .layout = "tp=S2", .keys_layout = "tp=I", .keys_on_all = "tp"});
+  attend_on(
+      (example){.mesh = "cp=2 tp=4", .layout = "cp=S1z tp=S2", .keys_layout = "cp=S1z tp=I", .keys_on_all = "tp"});
+}
+
+static void attention_of_cut_heads_and_samples_is_that_of_pytorch(void **state) {
+  attend_in_parts("tp=2", "tp=S2");
+  attend_in_parts("cp=2 tp=2", "cp=S1z tp=S2");
+  attend_in_parts("dp_shard=3 cp=2", "dp_shard=S0 cp=S1z");  // a rank without a sample
+}
+
+static void lose_on(const char *mesh, const char *layout) {
+  static const char *const fixtures[] = {"loss", "loss-wide", "loss-high"};
+  for (size_t i = 0; i < sizeof fixtures / sizeof *fixtures; i++)
+    run_example((example){.fixture = fixtures[i], .mesh = mesh, .layout = layout}, lose);
+}
+
+static void the_loss_of_a_whole_is_that_of_pytorch(void **state) { lose_on("tp=1", "tp=I"); }
+
+static void the_loss_of_a_cut_vocabulary_is_that_of_pytorch(void **state) {
+  lose_on("tp=2", "tp=S2");
+  lose_on("tp=3", "tp=S2");
+  lose_on("tp=4", "tp=S2");
+  lose_on("tp=12", "tp=S2");  // a rank without any
+}
+
+static void the_loss_of_cut_rows_is_that_of_pytorch(void **state) {
+  lose_on("dp_shard=2 tp=3", "dp_shard=S0 tp=S2");
+  lose_on("cp=2 tp=2", "cp=S1z tp=S2");
+  lose_on("dp_shard=3 cp=2", "dp_shard=S0 cp=S1z");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(attention_of_a_whole_is_that_of_pytorch),
+      cmocka_unit_test(attention_around_the_ring_is_that_of_pytorch),
+      cmocka_unit_test(attention_with_keys_on_all_ranks_is_that_of_pytorch),
+      cmocka_unit_test(attention_of_cut_heads_and_samples_is_that_of_pytorch),
+      cmocka_unit_test(the_loss_of_a_whole_is_that_of_pytorch),
+      cmocka_unit_test(the_loss_of_a_cut_vocabulary_is_that_of_pytorch),
+      cmocka_unit_test(the_loss_of_cut_rows_is_that_of_pytorch),
+  };
+  if (chdir(AD_TEST_SOURCE)) return 1;  // fixtures are seen from there
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
