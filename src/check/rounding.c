@@ -116,8 +116,9 @@ static double scale_of(const double *ref, size_t numel, double floor) {
   return fmax(ad_largest(ref, AD_F64, numel), floor);
 }
 
-static double allowed_at(const double *sums, size_t i, double flat, ad_allowance allowance) {
-  return flat + (sums ? allowance.relative * sums[i] + allowance.absolute : 0);
+/* What the reduction may add to element i. */
+static double allowed_at(const double *sums, size_t i, ad_allowance allowance) {
+  return sums ? allowance.relative * sums[i] + allowance.absolute : 0;
 }
 
 void ad_judge_elements(const double *dist, const double *ref, const double *sums, size_t numel, double floor,
@@ -126,12 +127,12 @@ void ad_judge_elements(const double *dist, const double *ref, const double *sums
   *error = 0;
   *bound = compute;
   for (size_t i = 0; i < numel; i++) {
-    double difference = fabs(dist[i] - ref[i]), allowed = allowed_at(sums, i, compute * scale, allowance);
-    double share = difference == 0 ? 0 : difference / allowed;
+    double difference = fabs(dist[i] - ref[i]), reduced = allowed_at(sums, i, allowance);
+    double share = difference == 0 ? 0 : difference / (compute * scale + reduced);
     if (share <= worst) continue;
     worst = share;
     *error = difference == 0 ? 0 : difference / scale;
-    *bound = scale > 0 ? allowed / scale : compute;
+    *bound = scale > 0 ? compute + reduced / scale : compute;
     if (isnan(difference)) return;
   }
 }
@@ -140,7 +141,7 @@ double ad_allowed_squares(const double *ref, const double *sums, size_t numel, d
                           ad_allowance allowance) {
   double flat = compute * scale_of(ref, numel, floor), squares = 0;
   for (size_t i = 0; i < numel; i++) {
-    double allowed = allowed_at(sums, i, flat, allowance);
+    double allowed = flat + allowed_at(sums, i, allowance);
     squares += allowed * allowed;
   }
   return squares;

@@ -103,8 +103,11 @@ static ad_status check_target(const ad_tensor *out, size_t position) {
 
 /* ---- memory ---- */
 
-// The log-sum-exp of every row.
-static size_t loss_saved(const ad_tensor *out) { return ad_rows_of(out->operand[0]) * ad_dtype_size(out->array.dtype); }
+// Of every row the largest logit and the sum of the exponentials above it; their log-sum-exp would be rounded at the
+// size of the logits.
+static size_t loss_saved(const ad_tensor *out) {
+  return 2 * ad_rows_of(out->operand[0]) * ad_dtype_size(out->array.dtype);
+}
 
 static size_t row_bytes(const ad_tensor *out) {
   return ad_padded(ad_columns(out->operand[0]) * ad_dtype_size(out->array.dtype));
@@ -159,9 +162,9 @@ static double loss_of_row(const ad_tensor *out, const void *gathered, int64_t pa
     if (own > 0) sum += own * exp(statistic(out, gathered, part, LARGEST, row) - largest);
     target += statistic(out, gathered, part, TARGET, row);
   }
-  double lse = largest + log(sum);
-  ad_set_element(out->array.dtype, out->saved, row, lse);
-  return lse - target;
+  ad_set_element(out->array.dtype, out->saved, 2 * row, largest);
+  ad_set_element(out->array.dtype, out->saved, 2 * row + 1, sum);
+  return largest - target + log(sum);
 }
 
 static void sum_rows(ad_tensor *out, const ad_array *gathered) {
@@ -209,7 +212,8 @@ static ad_status loss_backward(ad_tape *tape, ad_tensor *out, const gradient_slo
       rows->fill(row, 0, columns, slot[0].adds);
       continue;
     }
-    rows->put_exp(row, logits_row(logits, i), ad_element(dtype, out->saved, i), slope, columns, slot[0].adds);
+    rows->put_exp(row, logits_row(logits, i), ad_element(dtype, out->saved, 2 * i),
+                  slope / ad_element(dtype, out->saved, 2 * i + 1), columns, slot[0].adds);
     if (target >= 0 && target < own.count)
       ad_set_element(dtype, row, (size_t)target, ad_element(dtype, row, (size_t)target) - slope);
   }
