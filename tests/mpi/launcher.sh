@@ -54,6 +54,10 @@ must "${launch[@]}" -n 3 "$build/addend" check "$recipe" --steps 2 --out "$work/
 [ -s "$work/proof.json" ] || fail "the first rank writes what --out names"
 must "${launch[@]}" -n 3 "$work/place" 2 "$build/addend" check "$recipe"
 must "${launch[@]}" -n 4 "$work/place" 2 "$build/addend" check "$recipe" --set 'mesh="dp_replicate=2 dp_shard=2"'
+# Matrices and sequence cut, on one node and with every ring across two.
+must "${launch[@]}" -n 12 "$build/addend" check "$source/recipes/gpt-3d.yaml"
+must "${launch[@]}" -n 4 "$work/place" 2 "$build/addend" check "$source/recipes/gpt-3d.yaml" --set 'mesh="cp=2 tp=2"'
+must "${launch[@]}" -n 4 "$work/place" 2 "$build/addend" check "$source/recipes/gpt-tp-sp.yaml" --set 'mesh="tp=2 dp_shard=2"'
 must "${launch[@]}" -n 3 "$work/place" 1 "$build/addend" train "$recipe" --set train.steps=2 --out "$work/run"
 grep -q 'loss .* in 2 steps' "$work/out" || fail "the first rank did not speak"
 [ "$(grep -c 'loss .* in 2 steps' "$work/out")" -eq 1 ] || fail "not only the first rank spoke"

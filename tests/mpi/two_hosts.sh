@@ -56,6 +56,11 @@ done
 before=$(ip -n "$name-a" -s link show va$$ | awk '/RX:/ {getline; print $1}')
 on 2 2 "$build/addend" check "$source/recipes/gpt-dp.yaml" --set "'mesh=\"dp_replicate=2 dp_shard=2\"'" || fail "$(cat "$work/out")"
 grep -q proven "$work/out" || fail "not proven: $(cat "$work/out")"
+# Matrices cut on a host, the sequence's ring across both; then a group of tp across both.
+for mesh in "dp_shard=1 cp=2 tp=2" "dp_shard=2 tp=2 cp=1" "tp=2 cp=2"; do
+  on 2 2 "$build/addend" check "$source/recipes/gpt-3d.yaml" --set "'mesh=\"$mesh\"'" || fail "$mesh: $(cat "$work/out")"
+  grep -q proven "$work/out" || fail "$mesh is not proven: $(cat "$work/out")"
+done
 after=$(ip -n "$name-a" -s link show va$$ | awk '/RX:/ {getline; print $1}')
 [ $((after - before)) -gt 100000 ] || fail "only $((after - before)) bytes came over the network"
-echo "two hosts: the bits of shm, and a proof"
+echo "two hosts: the bits of shm, and proofs"
