@@ -28,7 +28,8 @@ extern "C" {
  *
  * Matrices are [in, out], a row vector times a matrix: PyTorch's Linear keeps the transpose, and a square one that was
  * not turned fits unnoticed. Weights that a recipe names (model.weights) have exactly these tensors, no other. Names,
- * shapes, the deviation of the initial values, which are normal around 0, and the layout on tp, where r is R and i is I:
+ * shapes, the deviation of the initial values, which are normal around 0, and the layout on tp, where r is R and i is
+ * I:
  *
  *   embedding.weight                     [256, d_model]         1 / sqrt(d_model)                       S0
  *   blocks.i.norm.attn, .norm.mlp        [d_model]              all 1                                   i, or (1)
@@ -54,14 +55,14 @@ extern "C" {
  * residual stream on tp is I or, with sequence_parallel, S1: docs/types.md. */
 typedef struct ad_gpt_options {
   int64_t layers, d_model, heads;
-  int64_t d_hidden;   /* of the MLP; 0: 8/3 d_model rounded up to a multiple of 16 */
-  int tied;           /* 1: the head is the embedding */
-  double rotary_base; /* slowest rotation of the positions */
-  int64_t kv_heads;   /* heads of k and v; 0: as many as of q */
-  int qk_norm;        /* 1: queries and keys are normalised head by head */
-  int bias;           /* 1: the products of attention and MLP have biases */
+  int64_t d_hidden;                     /* of the MLP; 0: 8/3 d_model rounded up to a multiple of 16 */
+  int tied;                             /* 1: the head is the embedding */
+  double rotary_base;                   /* slowest rotation of the positions */
+  int64_t kv_heads;                     /* heads of k and v; 0: as many as of q */
+  int qk_norm;                          /* 1: queries and keys are normalised head by head */
+  int bias;                             /* 1: the products of attention and MLP have biases */
   int sequence_parallel, convert_norms; /* how norms and stream lie on tp */
-  int gather_keys; /* 1: over cp keys and values are gathered; 0: they go around the ring */
+  int gather_keys;                      /* 1: over cp keys and values are gathered; 0: they go around the ring */
   ad_text_options data;
 } ad_gpt_options;
 

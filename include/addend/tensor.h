@@ -120,10 +120,10 @@ AD_API ad_tensor *ad_rotary_at(ad_tape *tape, ad_tensor *x, int64_t head_dim, do
  * kv_heads*head_dim], kv_heads a divisor of heads: head h uses head h*kv_heads/heads of k and v (grouped heads, Ainslie
  * et al. 2023). Holds scores for one block of rows at a time and recomputes them in backward from the rows' maximum and
  * sum. Dao et al. 2022.
- * Layouts. Batch: alike. Heads cut: those of k and v alike (each rank's must serve its own heads), or whole, R. Sequence
- * of q cut, plainly or zigzag: k and v alike on one axis, and they go around its ranks while the block before is
- * computed (ring attention, Liu et al. 2023), so that no rank holds all of them; or whole, R, as all_gather gives them.
- * Scores that no position sees are not computed. */
+ * Layouts. Batch: alike. Heads cut: those of k and v alike (each rank's must serve its own heads), or whole, R.
+ * Sequence of q cut, plainly or zigzag: k and v alike on one axis, and they go around its ranks while the block before
+ * is computed (ring attention, Liu et al. 2023), so that no rank holds all of them; or whole, R, as all_gather gives
+ * them. Scores that no position sees are not computed. */
 AD_API ad_tensor *ad_attention_at(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, int64_t head_dim,
                                   const char *site);
 /* silu(gate) * up, elementwise. Shazeer 2020. */
@@ -144,11 +144,11 @@ AD_API ad_tensor *ad_view_at(ad_tape *tape, ad_tensor *x, const ad_mesh *view, c
 
 /* ---- stepping outside the types ---- */
 /* x for code that knows local buffers only: its own part is ad_tensor_array of what is returned. `gradient` is the
- * layout of the gradient that this code will hand back, to ad_backward_from, for what is returned: it says how the value
- * is used. Where it is the dual of x's type nothing happens; where it is not, x is brought to the type whose dual it is
- * by an entry of law 2 that moves no bytes: I->R for a gradient that is P (each rank leaves an addend; the sum is the
- * entry's backward), S(d)->V or R->V for one that is V. NULL: the dual on every axis. AD_TYPE for a P without a stated
- * gradient, and where no such entry is. */
+ * layout of the gradient that this code will hand back, to ad_backward_from, for what is returned: it says how the
+ * value is used. Where it is the dual of x's type nothing happens; where it is not, x is brought to the type whose dual
+ * it is by an entry of law 2 that moves no bytes: I->R for a gradient that is P (each rank leaves an addend; the sum is
+ * the entry's backward), S(d)->V or R->V for one that is V. NULL: the dual on every axis. AD_TYPE for a P without a
+ * stated gradient, and where no such entry is. */
 AD_API ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradient, const char *site);
 /* The way back: an array that such code made, with its layout, and the layout in which that code wants its gradient,
  * which is that of *leaf (ad_grad, after backward; NULL: not wanted). The same entries between the two, I->R for a

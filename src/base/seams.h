@@ -6,22 +6,22 @@
 #include <stddef.h>
 
 typedef enum ad_seam {
-  AD_SEAM_TRANSIT,    /* ad_transit_passing *: a transition is about to be executed */
-  AD_SEAM_RECORD,     /* ad_record_passing *: a transition is about to be recorded on a tape */
-  AD_SEAM_RING_TURN,  /* ring_turn_passing *: keys that came around a ring are about to be attended */
+  AD_SEAM_TRANSIT,       /* ad_transit_passing *: a transition is about to be executed */
+  AD_SEAM_RECORD,        /* ad_record_passing *: a transition is about to be recorded on a tape */
+  AD_SEAM_RING_TURN,     /* ring_turn_passing *: keys that came around a ring are about to be attended */
   AD_SEAM_RING_GATHERED, /* int *: whether what other ranks gathered is added to a rank's own addends */
-  AD_SEAM_POSITIONS,  /* positions *: of the sequence, that rotary positions are about to be made of */
-  AD_SEAM_ROWS,       /* ad_span *: rows of the global batch that this rank is about to read */
-  AD_SEAM_DIVISOR,    /* ad_divisor_passing *: a loss is about to be divided */
-  AD_SEAM_MICROBATCH, /* ad_reducer *: a microbatch has begun */
-  AD_SEAM_STRAIGHT,   /* int *: whether a gradient may be written into its bucket as it is */
-  AD_SEAM_BROUGHT,    /* ad_dtype *: what a gradient is about to be brought to before its bucket */
-  AD_SEAM_ADDED,      /* ad_added_passing *: a gradient was added to earlier ones */
-  AD_SEAM_ORDER,      /* ad_order_passing *: a bucket is chosen to be launched */
-  AD_SEAM_LAUNCH,     /* ad_bucket_passing *: a bucket is about to be sent */
-  AD_SEAM_REDUCED,    /* ad_bucket_passing *: a step of a bucket's path is complete */
-  AD_SEAM_GRADIENTS,  /* ad_run *: all gradients of a step are reduced and nothing was done with them yet */
-  AD_SEAM_NORM,       /* double *: the norm that decides about the step */
+  AD_SEAM_POSITIONS,     /* positions *: of the sequence, that rotary positions are about to be made of */
+  AD_SEAM_ROWS,          /* ad_span *: rows of the global batch that this rank is about to read */
+  AD_SEAM_DIVISOR,       /* ad_divisor_passing *: a loss is about to be divided */
+  AD_SEAM_MICROBATCH,    /* ad_reducer *: a microbatch has begun */
+  AD_SEAM_STRAIGHT,      /* int *: whether a gradient may be written into its bucket as it is */
+  AD_SEAM_BROUGHT,       /* ad_dtype *: what a gradient is about to be brought to before its bucket */
+  AD_SEAM_ADDED,         /* ad_added_passing *: a gradient was added to earlier ones */
+  AD_SEAM_ORDER,         /* ad_order_passing *: a bucket is chosen to be launched */
+  AD_SEAM_LAUNCH,        /* ad_bucket_passing *: a bucket is about to be sent */
+  AD_SEAM_REDUCED,       /* ad_bucket_passing *: a step of a bucket's path is complete */
+  AD_SEAM_GRADIENTS,     /* ad_run *: all gradients of a step are reduced and nothing was done with them yet */
+  AD_SEAM_NORM,          /* double *: the norm that decides about the step */
   AD_SEAM_COUNT
 } ad_seam;
 

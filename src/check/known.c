@@ -23,8 +23,8 @@ static size_t append(const ad_mistake *mistakes, size_t count, ad_sabotage *list
 }
 
 size_t ad_known_list(ad_sabotage *list) {
-  static const ad_mistake *(*const lists[])(size_t *count) = {ad_reduce_mistakes, ad_tensor_mistakes,
-                                                              ad_train_mistakes};
+  static const ad_mistake *(*const lists[])(size_t * count) = {ad_reduce_mistakes, ad_tensor_mistakes,
+                                                               ad_train_mistakes};
   size_t count = 0;
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
     size_t own;

@@ -308,7 +308,6 @@ static void judge_numbers(ad_proof *proof, const ad_step_report *dist, const ad_
     judge_norm(proof, ad_relative_difference(dist->norms[i], ref->norms[i]), norm_bound);
 }
 
-
 /* On the first rank, after its own step: the same step in one process, and every number of it. A step that no rank
  * takes has no gradient to judge, only states that must have stayed as they were. */
 static ad_status judge(ad_prover *prover, const ad_step_report *dist) {

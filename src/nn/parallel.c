@@ -1,5 +1,5 @@
-/* Entering and leaving tensor parallelism: the four conjugate operations of Megatron-LM (Shoeybi et al. 2019; Korthikanti
- * et al. 2022) as entries of law 2's table. */
+/* Entering and leaving tensor parallelism: the four conjugate operations of Megatron-LM (Shoeybi et al. 2019;
+ * Korthikanti et al. 2022) as entries of law 2's table. */
 #include "nn/parallel.h"
 
 static int has_tp(const ad_tensor *x) {
@@ -17,7 +17,9 @@ ad_tensor *ad_tp_leave(ad_tape *t, ad_tensor *x, int sequence) {
   return sequence ? ad_reduce_scatter(t, x, "tp", AD_S(1)) : ad_all_reduce(t, x, "tp", AD_I);
 }
 
-ad_tensor *ad_tp_use(ad_tape *t, ad_tensor *weight) { return has_tp(weight) ? ad_convert(t, weight, "tp", AD_R) : weight; }
+ad_tensor *ad_tp_use(ad_tape *t, ad_tensor *weight) {
+  return has_tp(weight) ? ad_convert(t, weight, "tp", AD_R) : weight;
+}
 
 ad_tensor *ad_tp_once(ad_tape *t, ad_tensor *bias) { return has_tp(bias) ? ad_once(t, bias, "tp") : bias; }
 

@@ -99,8 +99,8 @@ static void declare_gpt(gpt *model, ad_declarations *to) {
   double deviation = ad_deviation_keeping_size(options->d_model);
   ad_linear_shape head = {
       .in = options->d_model, .out = AD_VOCABULARY_BYTES, .cutting = AD_CUT_COLUMNS, .deviation = deviation};
-  model->embedding = ad_embedding_declare(to, "embedding", AD_VOCABULARY_BYTES, options->d_model, parallel_of(model),
-                                          deviation);
+  model->embedding =
+      ad_embedding_declare(to, "embedding", AD_VOCABULARY_BYTES, options->d_model, parallel_of(model), deviation);
   for (int64_t i = 0; i < options->layers; i++) {
     to->unit++;
     declare_block(model, to, i);

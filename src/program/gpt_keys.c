@@ -25,7 +25,8 @@ const ad_key ad_gpt_keys[AD_GPT_KEY_COUNT] = {
     {"model.sequence_parallel", AD_KEY_BOOLEAN, .offset = AT(sequence_parallel), .fallback = "false",
      .help = "between the regions of tp the sequence is cut over it"},
     {"model.convert_norms", AD_KEY_BOOLEAN, .offset = AT(convert_norms), .fallback = "false",
-     .help = "with sequence_parallel: norm weights are converted I->R at each use, instead of R and summed by the reducer"},
+     .help =
+         "with sequence_parallel: norm weights are converted I->R at each use, instead of R and summed by the reducer"},
     {"model.gather_keys", AD_KEY_BOOLEAN, .offset = AT(gather_keys), .fallback = "false",
      .help = "over cp keys and values are gathered, for comparison, instead of passed around a ring"},
     AD_TEXT_KEYS(ad_gpt_options, data)};
@@ -93,16 +94,17 @@ static void check_tensor_axis(const ad_gpt_options *options, long long tp, const
     ad_complain(to, "mesh", "tp=%lld cuts the vocabulary, which has %d bytes; at most %d", tp, AD_VOCABULARY_BYTES,
                 AD_VOCABULARY_BYTES);
   if (options->sequence_parallel && options->data.seq < tp)
-    ad_complain(to, "data.seq", "tp=%lld cuts the sequence with sequence_parallel, but it has %lld tokens; at least %lld",
-                tp, (long long)options->data.seq, tp);
+    ad_complain(to, "data.seq",
+                "tp=%lld cuts the sequence with sequence_parallel, but it has %lld tokens; at least %lld", tp,
+                (long long)options->data.seq, tp);
 }
 
 static void check_sequence_axis(const ad_gpt_options *options, long long cp, const ad_complaints *to) {
   char fits[64];
   if (options->data.seq >= 1 && options->data.seq % (2 * cp))
-    ad_complain(to, "data.seq", "cp=%lld cuts the sequence into %lld chunks, and %lld is no multiple of that; %s would be",
-                cp, 2 * cp, (long long)options->data.seq,
-                neighbours(options->data.seq, 2 * cp, fits, sizeof fits));
+    ad_complain(to, "data.seq",
+                "cp=%lld cuts the sequence into %lld chunks, and %lld is no multiple of that; %s would be", cp, 2 * cp,
+                (long long)options->data.seq, neighbours(options->data.seq, 2 * cp, fits, sizeof fits));
 }
 
 /* Goes, axis by axis, with what gpt learns to be distributed over. */

@@ -39,9 +39,7 @@ static gemm_operand kv_operand(const block *at, const void *data, int transposed
   return (gemm_operand){element(at, data, at->kv_at), (int64_t)at->kv_width, transposed};
 }
 
-static void *scores_row(const block *at, void *scores, size_t row) {
-  return element(at, scores, row * at->columns);
-}
+static void *scores_row(const block *at, void *scores, size_t row) { return element(at, scores, row * at->columns); }
 
 static void clear_after(const block *at, void *row, size_t seen) {
   memset(element(at, row, seen), 0, (at->columns - seen) * ad_dtype_size(at->dtype));

@@ -102,9 +102,9 @@ ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const char *gr
   if (!tape) return ad_tape_missing(site, "from_local");
   if (ad_tape_failed(tape)) return ad_tape_fail(tape, AD_OK);
   if (!value || !value->layout.mesh || !gradient)
-    return ad_tape_fail(tape, ad_fail(AD_INVALID,
-                                      "%s: from_local: wanted are an array with a layout and the layout of its gradient",
-                                      site));
+    return ad_tape_fail(
+        tape,
+        ad_fail(AD_INVALID, "%s: from_local: wanted are an array with a layout and the layout of its gradient", site));
   ad_layout stated;
   ad_status status = stated_gradient(&value->layout, gradient, "from_local", site, &stated);
   if (status) return ad_tape_fail(tape, status);

@@ -32,8 +32,8 @@ static ad_status check_shapes(const ad_tensor *out) {
     return ad_fail(AD_INVALID,
                    "%s: attention: q is %s, k is %s, v is %s; they must be [batch, seq, heads * head_dim], k and v "
                    "alike, with the batch and the sequence of q",
-                   out->site, ad_shape_print(q, texts[0], sizeof texts[0]), ad_shape_print(k, texts[1], sizeof texts[1]),
-                   ad_shape_print(v, texts[2], sizeof texts[2]));
+                   out->site, ad_shape_print(q, texts[0], sizeof texts[0]),
+                   ad_shape_print(k, texts[1], sizeof texts[1]), ad_shape_print(v, texts[2], sizeof texts[2]));
   if (head_dim < 1 || q->dim[2] % head_dim || k->dim[2] % head_dim)
     return ad_fail(AD_INVALID,
                    "%s: attention: head_dim %" PRId64 " does not divide the last dimensions, %" PRId64 " and %" PRId64,
@@ -176,12 +176,12 @@ static void *scores_of(const ad_tensor *out) {
 static key_ring ring_of(const ad_tape *tape, const ad_tensor *out) {
   const ad_array *k = array_of(out, K);
   key_ring ring = {.comm = tape->comm,
-               .group = ad_array_group(tape->comm, k, cut_axes(k, 1)),
-               .dtype = k->dtype,
-               .most = (size_t)k->local.dim[0] * most_columns(out) * (size_t)k->local.dim[2],
-               .site = out->site,
-               .memory = out->scratch ? (char *)out->scratch + scratch_of(out).counts : NULL,
-               .own = {k->data, array_of(out, V)->data}};
+                   .group = ad_array_group(tape->comm, k, cut_axes(k, 1)),
+                   .dtype = k->dtype,
+                   .most = (size_t)k->local.dim[0] * most_columns(out) * (size_t)k->local.dim[2],
+                   .site = out->site,
+                   .memory = out->scratch ? (char *)out->scratch + scratch_of(out).counts : NULL,
+                   .own = {k->data, array_of(out, V)->data}};
   ring.members = ad_group_size(&ring.group);
   ring.index = ad_group_index(&ring.group, ad_comm_rank(tape->comm));
   return ring;
@@ -309,8 +309,7 @@ static ad_status attention_backward_pass(ad_tape *tape, ad_tensor *out, const gr
                              .scores = scores_of(out)};
   AD_TRY(take_sizes(tape, out, &work.size));
   for (int i = Q; i <= V; i++) clear_slot(out, i, &slot[i]);
-  return ring_members(out) > 1 ? backward_on_ring(tape, out, &work, slot)
-                               : backward_on_whole(tape, out, &work, slot);
+  return ring_members(out) > 1 ? backward_on_ring(tape, out, &work, slot) : backward_on_whole(tape, out, &work, slot);
 }
 
 static const operation attention = {.name = "attention",

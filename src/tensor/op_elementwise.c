@@ -1,5 +1,5 @@
-/* Operations that treat each element by itself, and the sum of all of them: add, add_row, multiply, scale, sum, swiglu, gelu.
- * Division by a count is in op_count.c. */
+/* Operations that treat each element by itself, and the sum of all of them: add, add_row, multiply, scale, sum, swiglu,
+ * gelu. Division by a count is in op_count.c. */
 #include "tensor/operation.h"
 
 static const row_kernels *rows_of(const ad_tensor *out) { return ad_rows(out->array.dtype); }

@@ -36,18 +36,14 @@ static ad_array statistics_of(const ad_tape *tape, const ad_tensor *out) {
   ad_axes vocabulary = ad_layout_cutting(&layout, last_dim(logits));
   ad_layout_set(&layout, ad_layout_cut_axes(&layout) & ~vocabulary, AD_V);
   ad_layout_set(&layout, vocabulary, AD_S(0));
-  ad_shape shape = {
-      3, {ad_mesh_ranks_over(layout.mesh, vocabulary), STATISTICS, (int64_t)ad_rows_of(out->operand[0])}};
+  ad_shape shape = {3, {ad_mesh_ranks_over(layout.mesh, vocabulary), STATISTICS, (int64_t)ad_rows_of(out->operand[0])}};
   return ad_array_describe(tape->comm, logits->dtype, &shape, &layout);
 }
 
 static ad_transit gathering(const ad_tensor *out) {
   const loss_numbers *numbers = numbers_of(out);
-  return (ad_transit){.move = AD_MOVE_ALL_GATHER,
-                      .axes = numbers->over,
-                      .to = AD_I,
-                      .site = out->site,
-                      .ordinal = numbers->ordinal};
+  return (ad_transit){
+      .move = AD_MOVE_ALL_GATHER, .axes = numbers->over, .to = AD_I, .site = out->site, .ordinal = numbers->ordinal};
 }
 
 /* Law 2, on what the operation says that it gathers. */

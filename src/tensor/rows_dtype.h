@@ -99,8 +99,7 @@ static void NAME(put_exp)(void *dst, const void *src, double shift, double facto
     for (size_t i = 0; i < n; i++) out[i] = f * NAME(exp)(x[i] - s);
 }
 
-static void NAME(softmax_backward)(void *p, void *d, double shift, double sum, double centre, double scale,
-                                   size_t n) {
+static void NAME(softmax_backward)(void *p, void *d, double shift, double sum, double centre, double scale, size_t n) {
   REAL *restrict probability = p, *restrict slope = d;
   const REAL s = (REAL)shift, inverse = (REAL)(1 / sum), c = (REAL)centre, f = (REAL)scale;
   for (size_t i = 0; i < n; i++) {

@@ -192,12 +192,12 @@ static ad_tensor *fused_lookup(ad_tape *t, ad_tensor *const *x) { return shifted
 static ad_tensor *composed_lookup(ad_tape *t, ad_tensor *const *x) { return shifted(t, x, whole_lookup); }
 
 static void compare_lookup(const char *mesh, int64_t rows) {
-  compare((comparison){.mesh = mesh,
-                       .inputs = {{"dp_shard=I tp=S0", SHAPE(2, rows, 3), 0},
-                                  {"dp_shard=I tp=I", SHAPE(2, 4, 5), (int32_t)rows}},
-                       .input_count = 2,
-                       .fused = fused_lookup,
-                       .composed = composed_lookup});
+  compare((comparison){
+      .mesh = mesh,
+      .inputs = {{"dp_shard=I tp=S0", SHAPE(2, rows, 3), 0}, {"dp_shard=I tp=I", SHAPE(2, 4, 5), (int32_t)rows}},
+      .input_count = 2,
+      .fused = fused_lookup,
+      .composed = composed_lookup});
 }
 
 static void a_lookup_in_parts_is_that_in_the_whole(void **state) {
