@@ -67,8 +67,9 @@ static int heads_fit(const ad_gpt_options *options, long long heads, long long t
 
 /* The nearest numbers of heads that fit d_model and tp: "4 or 8", or what to change where none does. */
 static const char *fitting_heads(const ad_gpt_options *options, long long tp, char *buffer, size_t size) {
-  long long below = options->heads, above = options->heads;
+  long long below = options->heads;
   while (below > 0 && !heads_fit(options, below, tp)) below--;
+  long long above = options->heads + 1;
   while (above <= options->d_model && !heads_fit(options, above, tp)) above++;
   if (above > options->d_model) above = 0;
   if (below && above)

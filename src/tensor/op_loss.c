@@ -148,19 +148,34 @@ static double statistic(const ad_tensor *out, const void *gathered, int64_t part
   return ad_element(out->array.dtype, gathered, ((size_t)part * STATISTICS + (size_t)which) * rows + row);
 }
 
-/* The loss of a row, in the order of the parts, so that all ranks have the same bits. An empty part has nothing to say.
- */
-static double loss_of_row(const ad_tensor *out, const void *gathered, int64_t parts, size_t row) {
-  double largest = -INFINITY, sum = 0, target = 0;
+static double largest_of_row(const ad_tensor *out, const void *gathered, int64_t parts, size_t row) {
+  double largest = -INFINITY;
   for (int64_t part = 0; part < parts; part++) largest = fmax(largest, statistic(out, gathered, part, LARGEST, row));
+  return largest;
+}
+
+/* Of exponentials above the row's largest logit. An empty part has none. */
+static double sum_of_row(const ad_tensor *out, const void *gathered, int64_t parts, size_t row, double largest) {
+  double sum = 0;
   for (int64_t part = 0; part < parts; part++) {
     double own = statistic(out, gathered, part, SUM, row);
     if (own > 0) sum += own * exp(statistic(out, gathered, part, LARGEST, row) - largest);
-    target += statistic(out, gathered, part, TARGET, row);
   }
+  return sum;
+}
+
+static double target_of_row(const ad_tensor *out, const void *gathered, int64_t parts, size_t row) {
+  double target = 0;
+  for (int64_t part = 0; part < parts; part++) target += statistic(out, gathered, part, TARGET, row);
+  return target;
+}
+
+/* The loss of a row. Parts are added in their order, so that all ranks have the same bits. */
+static double loss_of_row(const ad_tensor *out, const void *gathered, int64_t parts, size_t row) {
+  double largest = largest_of_row(out, gathered, parts, row), sum = sum_of_row(out, gathered, parts, row, largest);
   ad_set_element(out->array.dtype, out->saved, 2 * row, largest);
   ad_set_element(out->array.dtype, out->saved, 2 * row + 1, sum);
-  return largest - target + log(sum);
+  return largest - target_of_row(out, gathered, parts, row) + log(sum);
 }
 
 static void sum_rows(ad_tensor *out, const ad_array *gathered) {
