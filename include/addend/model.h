@@ -32,20 +32,20 @@ extern "C" {
  * I:
  *
  *   embedding.weight                     [256, d_model]         1 / sqrt(d_model)                       S0
- *   blocks.i.norm.attn, .norm.mlp        [d_model]              all 1                                   i, or (1)
+ *   blocks.i.norm.attn, .norm.mlp        [d_model]              all 1                                   I, or (1)
  *   blocks.i.attn.wq                     [d_model, d_model]     1 / sqrt(d_model)                       S1
  *   blocks.i.attn.wk, .wv                [d_model, kv_width]    1 / sqrt(d_model)                       S1, or (2)
  *   blocks.i.attn.wo                     [d_model, d_model]     1 / sqrt(d_model) / sqrt(2 layers)      S0
- *   blocks.i.attn.q_norm, .k_norm        [head_dim]             all 1, with qk_norm                     r
+ *   blocks.i.attn.q_norm, .k_norm        [head_dim]             all 1, with qk_norm                     R
  *   blocks.i.mlp.gate, .up               [d_model, d_hidden]    1 / sqrt(d_model)                       S1
  *   blocks.i.mlp.down                    [d_hidden, d_model]    1 / sqrt(d_hidden) / sqrt(2 layers)     S0
  *   wq_bias, wk_bias, wv_bias, gate_bias, up_bias beside their matrices: [out], all 0, with bias        S0, or (2)
- *   wo_bias, down_bias                   [d_model]              all 0, with bias                        r
- *   final.norm.weight                    [d_model]              all 1                                   i, or (1)
+ *   wo_bias, down_bias                   [d_model]              all 0, with bias                        R
+ *   final.norm.weight                    [d_model]              all 1                                   I, or (1)
  *   head.weight (not if tied)            [d_model, 256]         1 / sqrt(d_model)                       S1
  *
- *   kv_width = kv_heads * head_dim. (1) with sequence_parallel r, or, with convert_norms, i and converted at each use.
- *   (2) r where tp does not divide kv_heads.
+ *   kv_width = kv_heads * head_dim. (1) with sequence_parallel R, or, with convert_norms, I and converted at each use.
+ *   (2) R where tp does not divide kv_heads.
  *
  * Element e of a value, counted row by row, is deviation * sqrt(-2 ln(1 - u)) cos(2 pi v), with u and v the first 53
  * bits, as fractions, of the two 64-bit numbers of the draw (seed, stream XXH64(name), index e) that data.h describes.

@@ -79,21 +79,22 @@ static int has_axis(ad_operator op) {
 }
 
 /* A count that is not summed over the ranks that cut the sequence is each rank's own: the loss is a mean of means. */
-static int catalogue_of_count(const ad_place *place, ad_operator op, ad_axis axis) {
+static int catalogue_of_count(ad_operator op, ad_axis axis) {
   if (op == AD_OPERATOR_LEFT_OUT) return 11;
   return op == AD_OPERATOR_FEWER_AXES && axis == AD_CP ? 18 : 0;
 }
 
-static int catalogue_of_backward(ad_operator op) {
+static int catalogue_of_backward(const ad_place *place, ad_operator op) {
+  int over_tp = (place->axes & place->named) == AD_AXES(AD_TP), sums = place->move == AD_MOVE_ALL_REDUCE;
   switch (op) {
-    case AD_OPERATOR_BACKWARD_IDENTITY: /* heads of keys that all ranks use: the input's gradient is not summed */
-      return 3;
+    case AD_OPERATOR_BACKWARD_IDENTITY: /* what all heads used: its gradient is that of the own heads */
+      return over_tp ? 3 : 0;
     case AD_OPERATOR_BACKWARD_LOCAL:
       return 5;
     case AD_OPERATOR_AVERAGED: /* ranks of one sequence divided by as if they were data parallel */
-      return 14;
+      return over_tp && place->move == AD_MOVE_REDUCE_SCATTER ? 14 : 0;
     case AD_OPERATOR_DOUBLED: /* through a sum inside the parallel region: times its ranks */
-      return 15;
+      return over_tp && sums ? 15 : 0;
     default:
       return 0;
   }
@@ -102,11 +103,11 @@ static int catalogue_of_backward(ad_operator op) {
 /* Published mistakes that are one operator at one kind of place. */
 static int catalogue_of(const ad_place *place, ad_operator op, ad_axis axis) {
   int is_count = !strcmp(place->what, "count"), is_norm = !strcmp(place->what, "norm");
-  if (place->phase == AD_PLACE_STEP && is_count) return catalogue_of_count(place, op, axis);
+  if (place->phase == AD_PLACE_STEP && is_count) return catalogue_of_count(op, axis);
   if (place->move == AD_MOVE_ONCE && op == AD_OPERATOR_ONCE_EVERYWHERE)
     return place->phase == AD_PLACE_STEP ? 27 : place->phase == AD_PLACE_FORWARD ? 8 : 0;
   if (place->move == AD_MOVE_ONCE) return 0;
-  if (place->phase == AD_PLACE_BACKWARD) return catalogue_of_backward(op);
+  if (place->phase == AD_PLACE_BACKWARD) return catalogue_of_backward(place, op);
   if (place->phase != AD_PLACE_STEP || is_norm) return 0;
   return op == AD_OPERATOR_AVERAGED ? 9 : op == AD_OPERATOR_LEFT_OUT ? 2 : op == AD_OPERATOR_DOUBLED ? 7 : 0;
 }

@@ -7,21 +7,25 @@ static int has_tp(const ad_tensor *x) {
   return array && (ad_mesh_named(array->layout.mesh) & AD_AXES(AD_TP));
 }
 
-ad_tensor *ad_tp_enter(ad_tape *t, ad_tensor *x, int sequence) {
-  if (!has_tp(x)) return x;
-  return sequence ? ad_all_gather(t, x, "tp", AD_R) : ad_convert(t, x, "tp", AD_R);
+static ad_tensor *move(ad_tape *t, ad_tensor *x, ad_move how, ad_type to, const char *site) {
+  return has_tp(x) ? ad_move_at(t, x, how, "tp", to, site) : x;
 }
 
-ad_tensor *ad_tp_leave(ad_tape *t, ad_tensor *x, int sequence) {
-  if (!has_tp(x)) return x;
-  return sequence ? ad_reduce_scatter(t, x, "tp", AD_S(1)) : ad_all_reduce(t, x, "tp", AD_I);
+ad_tensor *ad_tp_enter_at(ad_tape *t, ad_tensor *x, int sequence, const char *site) {
+  return move(t, x, sequence ? AD_MOVE_ALL_GATHER : AD_MOVE_CONVERT, AD_R, site);
 }
 
-ad_tensor *ad_tp_use(ad_tape *t, ad_tensor *weight) {
-  return has_tp(weight) ? ad_convert(t, weight, "tp", AD_R) : weight;
+ad_tensor *ad_tp_leave_at(ad_tape *t, ad_tensor *x, int sequence, const char *site) {
+  return sequence ? move(t, x, AD_MOVE_REDUCE_SCATTER, AD_S(1), site) : move(t, x, AD_MOVE_ALL_REDUCE, AD_I, site);
 }
 
-ad_tensor *ad_tp_once(ad_tape *t, ad_tensor *bias) { return has_tp(bias) ? ad_once(t, bias, "tp") : bias; }
+ad_tensor *ad_tp_use_at(ad_tape *t, ad_tensor *weight, const char *site) {
+  return move(t, weight, AD_MOVE_CONVERT, AD_R, site);
+}
+
+ad_tensor *ad_tp_once_at(ad_tape *t, ad_tensor *bias, const char *site) {
+  return move(t, bias, AD_MOVE_ONCE, AD_P, site);
+}
 
 void ad_tp_type(ad_layout *layout, ad_type type) {
   ad_layout_set(layout, ad_mesh_named(layout->mesh) & AD_AXES(AD_TP), type);

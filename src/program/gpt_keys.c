@@ -39,18 +39,6 @@ int64_t ad_gpt_kv_heads(const ad_gpt_options *options) {
   return options->kv_heads ? options->kv_heads : options->heads;
 }
 
-static void check_heads(const ad_gpt_options *options, const ad_complaints *to) {
-  long long d_model = options->d_model, heads = options->heads, kv_heads = options->kv_heads;
-  if (d_model < 1 || heads < 1) return;
-  if (d_model % heads)
-    ad_complain(to, "model.heads", "must divide d_model: %lld is no multiple of %lld", d_model, heads);
-  else if (d_model / heads % 2)
-    ad_complain(to, "model.heads", "must leave each head an even width (positions rotate pairs): %lld / %lld is %lld",
-                d_model, heads, d_model / heads);
-  if (kv_heads > 0 && heads % kv_heads)
-    ad_complain(to, "model.kv_heads", "must divide heads: %lld is no multiple of %lld", heads, kv_heads);
-}
-
 /* The numbers around `at` that `size` divides: "24 or 32". */
 static const char *neighbours(long long at, long long size, char *buffer, size_t buffer_size) {
   long long below = at / size * size, above = below + size;
@@ -62,7 +50,9 @@ static const char *neighbours(long long at, long long size, char *buffer, size_t
 }
 
 static int heads_fit(const ad_gpt_options *options, long long heads, long long tp) {
-  return heads >= 1 && options->d_model % heads == 0 && options->d_model / heads % 2 == 0 && heads % tp == 0;
+  int kv_heads_fit = options->kv_heads < 1 || options->heads % options->kv_heads || heads % options->kv_heads == 0;
+  return heads >= 1 && options->d_model % heads == 0 && options->d_model / heads % 2 == 0 && heads % tp == 0 &&
+         kv_heads_fit;
 }
 
 /* The nearest numbers of heads that fit d_model and tp: "4 or 8", or what to change where none does. */
@@ -80,6 +70,35 @@ static const char *fitting_heads(const ad_gpt_options *options, long long tp, ch
     snprintf(buffer, size, "with d_model %lld none would do: make it a multiple of %lld", (long long)options->d_model,
              2 * tp);
   return buffer;
+}
+
+/* The nearest divisors of n: "4 or 6 would do". */
+static const char *nearest_divisors(long long n, long long at, char *buffer, size_t size) {
+  long long below = at < n ? at : n;
+  while (below > 1 && n % below) below--;
+  long long above = below + 1;
+  while (above < n && n % above) above++;
+  if (at > n || n % above)
+    snprintf(buffer, size, "%lld would do", below);
+  else
+    snprintf(buffer, size, "%lld or %lld would do", below, above);
+  return buffer;
+}
+
+static void check_heads(const ad_gpt_options *options, const ad_complaints *to) {
+  char fits[128];
+  long long d_model = options->d_model, heads = options->heads, kv_heads = options->kv_heads;
+  if (d_model < 1 || heads < 1) return;
+  if (d_model % heads)
+    ad_complain(to, "model.heads", "must divide d_model: %lld is no multiple of %lld; %s", d_model, heads,
+                fitting_heads(options, 1, fits, sizeof fits));
+  else if (d_model / heads % 2)
+    ad_complain(to, "model.heads",
+                "must leave each head an even width (positions rotate pairs): %lld / %lld is %lld; %s", d_model, heads,
+                d_model / heads, fitting_heads(options, 1, fits, sizeof fits));
+  if (kv_heads > 0 && heads % kv_heads)
+    ad_complain(to, "model.kv_heads", "must divide heads: %lld is no multiple of %lld; %s", heads, kv_heads,
+                nearest_divisors(heads, kv_heads, fits, sizeof fits));
 }
 
 /* Heads are cut whole and evenly; vocabulary and d_hidden may be uneven, but no rank may be without any. */

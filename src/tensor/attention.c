@@ -126,6 +126,7 @@ static void take_row(const block *at, const attention_forward *all, size_t row) 
   size_t seen = seen_by(at, row), index = at->state_at + at->row + row;
   double before = ad_element(at->dtype, all->state.maximum, index), sum = ad_element(at->dtype, all->state.sum, index);
   double largest = fmax(before, kernels->max(scores, seen));
+  if (largest == -INFINITY) seen = 0;  // nothing of this part counts
   if (seen) {
     double kept = exp(before - largest);
     if (sum > 0 && kept < 1) kernels->put_divided(out, out, 1 / kept, at->head_dim, 0);

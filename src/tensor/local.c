@@ -96,10 +96,24 @@ static ad_status check_whole(const ad_tensor *x, const ad_array *value, const ch
                  ad_shape_print(&value->shape, wanted, sizeof wanted));
 }
 
+/* The value as the stated gradient says that it was made: of dual type; where that is V and the value is cut, each
+ * rank's part is a whole of its own. */
+static ad_status describe_arrival(const ad_tape *tape, const ad_array *value, const ad_layout *stated, const char *site,
+                                  ad_array *out) {
+  ad_layout made = ad_layout_dual(stated);
+  ad_axes parts = ad_layout_axes_of(&made, AD_V) & ad_layout_cut_axes(&value->layout);
+  *out = *value;
+  if (parts) AD_TRY(ad_array_after(tape->comm, value, AD_MOVE_DECLARE, parts, AD_V, site, out));
+  out->layout = made;
+  out->data = value->data;
+  return AD_OK;
+}
+
 ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const char *gradient, ad_tensor **leaf,
                             const char *site) {
   if (!site) site = AD_NO_SITE;
   if (!tape) return ad_tape_missing(site, "from_local");
+  if (leaf) *leaf = &tape->dead;
   if (ad_tape_failed(tape)) return ad_tape_fail(tape, AD_OK);
   if (!value || !value->layout.mesh || !gradient)
     return ad_tape_fail(
@@ -108,9 +122,9 @@ ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const char *gr
   ad_layout stated;
   ad_status status = stated_gradient(&value->layout, gradient, "from_local", site, &stated);
   if (status) return ad_tape_fail(tape, status);
-  ad_array arrives = *value;
-  arrives.layout = ad_layout_dual(&stated);
-  if (ad_layout_axes_of(&arrives.layout, AD_V)) arrives.shape = arrives.local;
+  ad_array arrives;
+  status = describe_arrival(tape, value, &stated, site, &arrives);
+  if (status) return ad_tape_fail(tape, status);
   ad_tensor *input = ad_input_at(tape, &arrives, site);
   ad_tensor *x = bring(tape, input, &value->layout, &value->layout, &stated, "from_local", site);
   status = ad_tape_failed(tape) ? AD_OK : check_whole(x, value, site);

@@ -155,9 +155,11 @@ static scratch scratch_of(const ad_tensor *out) {
   int64_t members = ring_members(out);
   scratch sizes = {.scores = ad_attention_scratch_bytes(k->dtype, most_columns(out))};
   if (members == 1) return sizes;
-  key_ring ring = {.dtype = k->dtype, .most = (size_t)k->local.dim[0] * most_columns(out) * (size_t)k->local.dim[2]};
+  key_ring ring = {.dtype = k->dtype,
+                   .members = members,
+                   .most = (size_t)k->local.dim[0] * most_columns(out) * (size_t)k->local.dim[2]};
   sizes.counts = ad_padded((size_t)members * sizeof(size_t));
-  sizes.ring = ad_padded(ad_ring_bytes(&ring, 1));
+  sizes.ring = ad_padded(ad_ring_bytes(&ring));
   return sizes;
 }
 
@@ -324,5 +326,7 @@ static const operation attention = {.name = "attention",
 
 ad_tensor *ad_attention_at(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, int64_t head_dim,
                            const char *site) {
-  return ad_tape_apply(tape, &attention, (ad_tensor *[]){q, k, v}, 3, &(attention_numbers){head_dim}, site);
+  ad_tensor *out = ad_tape_apply(tape, &attention, (ad_tensor *[]){q, k, v}, 3, &(attention_numbers){head_dim}, site);
+  if (tape && ad_tape_failed(tape)) ad_tape_tell(tape);  // the others may wait for its keys
+  return out;
 }

@@ -154,12 +154,12 @@ static double largest_of_row(const ad_tensor *out, const void *gathered, int64_t
   return largest;
 }
 
-/* Of exponentials above the row's largest logit. An empty part has none. */
+/* Of exponentials above the row's largest logit. An empty part has none; no number stays no number. */
 static double sum_of_row(const ad_tensor *out, const void *gathered, int64_t parts, size_t row, double largest) {
   double sum = 0;
   for (int64_t part = 0; part < parts; part++) {
     double own = statistic(out, gathered, part, SUM, row);
-    if (own > 0) sum += own * exp(statistic(out, gathered, part, LARGEST, row) - largest);
+    if (own != 0) sum += own * exp(statistic(out, gathered, part, LARGEST, row) - largest);
   }
   return sum;
 }

@@ -1,55 +1,8 @@
-/* Rotary positions, and the sizes of heads that attention shares. */
+/* Rotary positions. */
 #include <inttypes.h>
 #include <math.h>
 #include "base/seams.h"
 #include "tensor/heads.h"
-
-enum { SPANS_MAX = 16 };
-
-/* ---- heads ---- */
-
-head_sizes ad_head_sizes(const ad_tensor *out, int64_t head_dim) {
-  const ad_shape *local = &out->array.local;
-  head_sizes sizes = {(size_t)local->dim[0], (size_t)local->dim[1], (size_t)local->dim[2], 0, (size_t)head_dim};
-  sizes.heads = sizes.width / sizes.head_dim;
-  return sizes;
-}
-
-ad_status ad_check_heads_of(const ad_tape *tape, const ad_tensor *out, const ad_array *array, int64_t head_dim) {
-  int64_t width = array->shape.dim[2];
-  if (head_dim < 1 || width % head_dim)
-    return ad_fail(AD_INVALID, "%s: %s: head_dim %" PRId64 " does not divide the last dimension, %" PRId64, out->site,
-                   out->op->name, head_dim, width);
-  ad_span spans[SPANS_MAX];
-  int count = ad_layout_spans(&array->layout, 2, width, ad_comm_rank(ad_tape_comm(tape)), spans, SPANS_MAX);
-  for (int i = 0; i < count && i < SPANS_MAX; i++) {
-    if (spans[i].first % head_dim || spans[i].count % head_dim)
-      return ad_fail(AD_INVALID,
-                     "%s: %s: this rank's part [%" PRId64 ", %" PRId64 ") of the last dimension cuts a head of %" PRId64
-                     " in two; the %" PRId64
-                     " "
-                     "heads must divide evenly",
-                     out->site, out->op->name, spans[i].first, (spans[i].first + spans[i].count), head_dim,
-                     (width / head_dim));
-  }
-  return AD_OK;
-}
-
-ad_status ad_find_positions(const ad_tensor *out, const ad_array *array, int64_t rank, positions *to) {
-  to->span_count = ad_layout_spans(&array->layout, 1, array->shape.dim[1], rank, to->span, POSITION_SPANS);
-  to->count = 0;
-  if (to->span_count > POSITION_SPANS)
-    return ad_fail(AD_INVALID, "%s: %s: the sequence is cut into %d pieces a rank; %d is the most", out->site,
-                   out->op->name, to->span_count, POSITION_SPANS);
-  for (int i = 0; i < to->span_count; i++) to->count += (size_t)to->span[i].count;
-  return AD_OK;
-}
-
-ad_status ad_check_heads(const ad_tape *tape, const ad_tensor *out, int64_t head_dim) {
-  return ad_check_heads_of(tape, out, &out->array, head_dim);
-}
-
-/* ---- rotary ---- */
 
 typedef struct rotary_numbers {
   int64_t head_dim; /* elements of one head */

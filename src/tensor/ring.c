@@ -7,6 +7,9 @@
 
 enum { ARRIVING_PAIRS = 2, GRADIENT_PAIRS = 3, MESSAGES_MAX = 8 };
 
+/* Of two ranks each gets one pair. */
+static size_t arriving_pairs(const key_ring *ring) { return ring->members > 2 ? ARRIVING_PAIRS : 1; }
+
 static int64_t wrapped(const key_ring *ring, int64_t index) {
   return ((index % ring->members) + ring->members) % ring->members;
 }
@@ -15,9 +18,7 @@ int64_t ad_ring_source(const key_ring *ring, int64_t turn) { return wrapped(ring
 
 static size_t pair_bytes(const key_ring *ring) { return 2 * ring->most * ad_dtype_size(ring->dtype); }
 
-size_t ad_ring_bytes(const key_ring *ring, int backward) {
-  return (ARRIVING_PAIRS + (backward ? GRADIENT_PAIRS : 0)) * pair_bytes(ring);
-}
+size_t ad_ring_bytes(const key_ring *ring) { return (arriving_pairs(ring) + GRADIENT_PAIRS) * pair_bytes(ring); }
 
 /* Half 0 is of k, half 1 of v. */
 static char *half_of(const key_ring *ring, size_t pair, int half) {
@@ -25,14 +26,14 @@ static char *half_of(const key_ring *ring, size_t pair, int half) {
 }
 
 static char *arrived(const key_ring *ring, int64_t turn, int half) {
-  return half_of(ring, (size_t)(turn % ARRIVING_PAIRS), half);
+  return half_of(ring, (size_t)(turn - 1) % arriving_pairs(ring), half);
 }
 
 /* The pairs of gradients: those of two turns by turns, and what arrives. */
 static char *gradient(const key_ring *ring, int64_t turn, int half) {
-  return half_of(ring, ARRIVING_PAIRS + (size_t)(turn % 2), half);
+  return half_of(ring, arriving_pairs(ring) + (size_t)(turn % 2), half);
 }
-static char *gathered(const key_ring *ring, int half) { return half_of(ring, ARRIVING_PAIRS + 2, half); }
+static char *gathered(const key_ring *ring, int half) { return half_of(ring, arriving_pairs(ring) + 2, half); }
 
 ring_pair ad_ring_pair(const key_ring *ring, int64_t turn) {
   return turn ? (ring_pair){arrived(ring, turn, 0), arrived(ring, turn, 1)} : ring->own;

@@ -20,8 +20,8 @@ typedef struct key_ring {
   ring_pair own;
 } key_ring;
 
-/* Of the memory for two pairs that arrive, and, backward, three pairs of gradients. */
-size_t ad_ring_bytes(const key_ring *ring, int backward);
+/* Of the memory for the pairs that arrive, two at a time, and for three pairs of gradients. */
+size_t ad_ring_bytes(const key_ring *ring);
 /* Whose keys and values a rank has in its turn `turn`, from 0: its own first. */
 int64_t ad_ring_source(const key_ring *ring, int64_t turn);
 /* The pair of this turn; NULL, NULL before its transfer was waited for. */

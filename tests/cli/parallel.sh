@@ -61,18 +61,24 @@ assert tp(summed) == "tp=R" and tp(summed, "gradient_layout") == "tp=P" and summ
 assert tp(converted) == "tp=I" and not converted["path"], converted
 assert tp(plan("gpt-tp", "mesh=tp=3")["blocks.0.attn.wk"], "gradient_layout") == "tp=P"
 assert tp(plan("gpt-tp", "mesh=tp=2")["blocks.0.attn.wk"]) == "tp=S1"
-# A million ranks: real local shapes. Of 1,000 ranks along cp none holds more than its tokens.
-big = json.loads(subprocess.run([addend, "plan", f"{source}/recipes/gpt-3d.yaml", "--json", "--set", "train.global_batch=60000",
-    "--set", "mesh=dp_replicate=100 dp_shard=208 cp=12 tp=4"], capture_output=True, text=True, check=True).stdout)
+# A million ranks, planned by real local shapes: of 50,000 along cp each has 4 of 200,000 tokens, and memory for them.
+def ranks(recipe, *sets):
+    out = subprocess.run([addend, "plan", f"{source}/recipes/{recipe}.yaml", "--json", *sum((["--set", s] for s in sets), [])],
+                         capture_output=True, text=True, check=True).stdout
+    return json.loads(out)
+big = ranks("gpt-3d", "train.global_batch=60000", "mesh=dp_replicate=100 dp_shard=208 cp=12 tp=4")
 assert big["world"] == 998400, big["world"]
+long = ranks("gpt-cp", "mesh=dp_shard=20 cp=50000", "data.seq=200000")
+assert long["world"] == 1000000, long["world"]
+assert all(r["activations"] < 1 << 20 for r in long["memory_per_rank"]), long["memory_per_rank"][:3]
 Y
 
 # ---- derived mistakes: none survives; those that repeat published ones say so ----
 : "${ADDEND_TEST_SEED:?}"
-seed=$ADDEND_TEST_SEED count=
-[ "$seed" = all ] && seed=1 || count==40
+seed=$ADDEND_TEST_SEED drawn_by=--sabotage=40
+[ "$seed" != all ] || seed=1 drawn_by=--sabotage
 for recipe in gpt-tp gpt-tp-sp gpt-cp gpt-3d; do
-  check $recipe --sabotage$count --seed "$seed"
+  check $recipe "$drawn_by" --seed "$seed"
   python3 - "$recipe" <<'Y'
 import json, sys
 proof = json.load(open("proof.json"))

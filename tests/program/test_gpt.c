@@ -182,7 +182,7 @@ static void sizes_that_tp_or_cp_do_not_fit_are_refused_with_those_that_would(voi
   assert_refused(options, "tp=3", 3, "with d_model 8 none would do: make it a multiple of 6");
   options.heads = 4;
   options.kv_heads = 3;
-  assert_refused(options, "dp=1", 1, "model.kv_heads: must divide heads: 4 is no multiple of 3");
+  assert_refused(options, "dp=1", 1, "model.kv_heads: must divide heads: 4 is no multiple of 3; 2 or 4 would do");
   options.kv_heads = 0;
   options.d_hidden = 3;
   assert_refused(options, "tp=4", 4, "model.d_hidden: tp=4 cuts the MLP, but it is 3 wide; at least 4");

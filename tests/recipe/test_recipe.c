@@ -102,7 +102,7 @@ static void what_is_said_of_reductions_stands(void **state) {
 static void all_mistakes_are_told_at_once_in_the_order_of_their_lines(void **state) {
   SAYS(
       "r.yaml:2: model.layers: must be at least 1, is 0\n"
-      "r.yaml:2: model.heads: must divide d_model: 32 is no multiple of 3\n"
+      "r.yaml:2: model.heads: must divide d_model: 32 is no multiple of 3; 2 or 4 would do\n"
       "r.yaml:5: data.seq: must be a whole number, is the text \"16\"\n"
       "r.yaml:6: data.valid: must be at most 1, is 2\n"
       "r.yaml:7: data.valid: must be a number, is half\n"
@@ -195,8 +195,8 @@ static void the_text_must_be_named(void **state) {
 }
 
 static void what_does_not_fit_together_is_told(void **state) {
-  SET_SAYS("--set model.heads: must leave each head an even width (positions rotate pairs): 32 / 32 is 1", GOOD,
-           "model.heads=32");
+  SET_SAYS("--set model.heads: must leave each head an even width (positions rotate pairs): 32 / 32 is 1; 16 would do",
+           GOOD, "model.heads=32");
   SET_SAYS("--set train.sync: must have one entry per microbatch, has 2 for 1; leave it out for the usual one", GOOD,
            "train.sync=[none, all]");
   SET_SAYS("--set train.warmup: must be at most train.steps, is 11 for 10: the rate would end before it reaches lr",

@@ -172,6 +172,35 @@ static void the_loss_of_a_cut_vocabulary_is_that_of_the_whole(void **state) {
   compare_loss("dp_shard=1 tp=3", 2); /* a rank without any */
 }
 
+/* A logit that is no number, of the last rank's part and not the target. */
+static int no_number_comes_out(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  ad_layout cut, same;
+  ad_tape *t;
+  ad_tape_options options = {.size = sizeof options, .dtype = AD_F64};
+  CHECK_OK(ad_mesh_create(context, &mesh));
+  CHECK_OK(ad_layout_parse(mesh, "tp=S1", &cut));
+  CHECK_OK(ad_layout_parse(mesh, "tp=I", &same));
+  CHECK_OK(ad_tape_create(comm, mesh, &options, &t));
+  ad_array logits = make(comm, AD_F64, &SHAPE(2, 1, 6), &cut, 1, 0),
+           targets = make(comm, AD_I32, &SHAPE(1, 1), &same, 2, 5);
+  ((int32_t *)targets.data)[0] = 0;
+  if (ad_comm_rank(comm) == ad_comm_size(comm) - 1) ((double *)logits.data)[ad_array_numel(&logits) - 1] = NAN;
+  ad_tensor *loss = ad_cross_entropy(t, ad_input(t, &logits), ad_constant(t, &targets));
+  CHECK_OK(ad_tape_status(t));
+  CHECK(isnan(ad_tensor_scalar(loss)));
+  free(logits.data);
+  free(targets.data);
+  ad_tape_destroy(t);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void a_logit_that_is_no_number_is_the_loss_of_all_ranks(void **state) {
+  run_ranks(1, no_number_comes_out, (void *)(uintptr_t) "tp=1");
+  run_ranks(2, no_number_comes_out, (void *)(uintptr_t) "tp=2");
+}
+
 /* ---- a table cut by rows ---- */
 
 static ad_tensor *part_lookup(ad_tape *t, ad_tensor *const *x) {
@@ -293,6 +322,31 @@ static void grouped_heads_find_their_keys(void **state) {
   compare_heads("tp=2", 6, 3, 0);
 }
 
+/* A rank that fails before a ring tells the others, who then need not wait for it. */
+static int fails_before_the_ring(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  ad_layout layout;
+  ad_tape *t;
+  ad_tape_options options = {.size = sizeof options, .dtype = AD_F64};
+  CHECK_OK(ad_mesh_create("cp=2", &mesh));
+  CHECK_OK(ad_layout_parse(mesh, "cp=S1z", &layout));
+  CHECK_OK(ad_tape_create(comm, mesh, &options, &t));
+  ad_array q = make(comm, AD_F64, &SHAPE(3, 1, 8, HEAD_DIM), &layout, 1, 0);
+  ad_tensor *x = ad_input(t, &q);
+  if (ad_comm_rank(comm) == 1) x = ad_rotary(t, x, 3, 10000); /* no even width */
+  ad_attention(t, x, x, x, HEAD_DIM);
+  CHECK(ad_tape_status(t) == (ad_comm_rank(comm) ? AD_INVALID : AD_PEER_FAILED));
+  CHECK_MESSAGE("head_dim");
+  free(q.data);
+  ad_tape_destroy(t);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void a_rank_that_fails_before_a_ring_tells_the_others(void **state) {
+  run_ranks(2, fails_before_the_ring, NULL);
+}
+
 /* ---- the norm of each head ---- */
 
 static ad_tensor *norm_of_own_heads(ad_tape *t, ad_tensor *const *x) {
@@ -338,6 +392,8 @@ static void a_bias_on_a_pending_sum_counts_once(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_loss_of_a_cut_vocabulary_is_that_of_the_whole),
+      cmocka_unit_test(a_logit_that_is_no_number_is_the_loss_of_all_ranks),
+      cmocka_unit_test(a_rank_that_fails_before_a_ring_tells_the_others),
       cmocka_unit_test(a_lookup_in_parts_is_that_in_the_whole),
       cmocka_unit_test(attention_around_the_ring_is_that_of_the_whole),
       cmocka_unit_test(grouped_heads_find_their_keys),

@@ -150,6 +150,38 @@ static int a_value_comes_in(ad_comm *comm, void *context) {
 
 static void what_comes_in_gets_its_gradient_as_stated(void **state) { run_ranks(3, a_value_comes_in, NULL); }
 
+/* Beside an axis that cuts the value: 4 rows over dp, its columns each rank's own (V) or declared a cut. */
+static void comes_in_on_two_axes(ad_comm *comm, const char *layout, const char *gradient, ad_type on_tp) {
+  ad_mesh *mesh;
+  ad_tape *t;
+  ad_layout parsed;
+  double memory[12] = {0};
+  ad_tape_options options = {.size = sizeof options, .dtype = AD_F64};
+  CHECK_OK(ad_mesh_create("dp_shard=2 tp=2", &mesh));
+  CHECK_OK(ad_layout_parse(mesh, layout, &parsed));
+  CHECK_OK(ad_tape_create(comm, mesh, &options, &t));
+  ad_shape shape = {2, {4, 6}};
+  ad_array value = ad_array_describe(comm, AD_F64, &shape, &parsed);
+  value.data = memory;
+  ad_tensor *leaf, *x = ad_from_local(t, &value, gradient, &leaf);
+  CHECK_OK(ad_tape_status(t));
+  CHECK(ad_layout_equal(&ad_tensor_array(x)->layout, &parsed));
+  CHECK(ad_shape_equal(&ad_tensor_array(x)->shape, &shape));
+  CHECK(ad_tensor_array(leaf)->layout.type[AD_DP_SHARD] == AD_S(0) &&
+        ad_tensor_array(leaf)->layout.type[AD_TP] == on_tp);
+  ad_tape_destroy(t);
+  ad_mesh_destroy(mesh);
+}
+
+static int values_come_in_on_two_axes(ad_comm *comm, void *context) {
+  comes_in_on_two_axes(comm, "dp_shard=S0 tp=V", "dp_shard=S0 tp=V", AD_V);
+  comes_in_on_two_axes(comm, "dp_shard=S0 tp=S1", "dp_shard=S0 tp=V", AD_V);
+  comes_in_on_two_axes(comm, "dp_shard=S0 tp=S1", "dp_shard=S0 tp=S1", AD_S(1));
+  return 0;
+}
+
+static void what_comes_in_may_be_cut_on_another_axis(void **state) { run_ranks(4, values_come_in_on_two_axes, NULL); }
+
 static int refused_to_come_in(ad_comm *comm, void *context) {
   outside o;
   open_outside(&o, comm, "tp=3", "tp=I");
@@ -157,7 +189,9 @@ static int refused_to_come_in(ad_comm *comm, void *context) {
   CHECK_STATUS(ad_tape_status(o.t), AD_TYPE);
   CHECK_MESSAGE("from_local: the value is I on `tp`, and its gradient is stated as P");
   ad_tape_reset(o.t);
-  CHECK(!ad_tensor_array(ad_from_local(o.t, &o.array, NULL, NULL)));
+  ad_tensor *leaf;
+  CHECK(!ad_tensor_array(ad_from_local(o.t, &o.array, NULL, &leaf)));
+  CHECK(!ad_tensor_array(leaf));
   CHECK_STATUS(ad_tape_status(o.t), AD_INVALID);
   close_outside(&o);
   return 0;
@@ -173,6 +207,7 @@ int main(void) {
       cmocka_unit_test(what_no_entry_leads_to_is_refused),
       cmocka_unit_test(a_pending_sum_leaves_with_its_gradient_stated),
       cmocka_unit_test(what_comes_in_gets_its_gradient_as_stated),
+      cmocka_unit_test(what_comes_in_may_be_cut_on_another_axis),
       cmocka_unit_test(what_cannot_come_in_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
