@@ -398,7 +398,7 @@ static int stall_after_a_sum(ad_comm *comm, void *context) {
     raise(SIGSTOP);
   }
   struct pollfd told = {s->told[0], POLLIN, 0};
-  if (ad_comm_rank(comm) == 2) poll(&told, 1, RANK_HANGS * 1000);  // asleep: it never runs while nothing is said
+  if (ad_comm_rank(comm) == 2) poll(&told, 1, RANK_HANGS * 1000);    // asleep: it never runs while nothing is said
   if (ad_comm_rank(comm) == 2) kill(atomic_load(&s->pid), SIGCONT);  // where nothing was said
   CHECK_OK(sum_ranks(comm));
   return 0;
