@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "attention.h"
 #include "errors.h"
 #include "library.h"
 #include "machine.h"
@@ -95,6 +96,7 @@ ad_status bench_run(const bench_options *options, char **out) {
   json_t *document = json_pack("{so sf so}", "machine", bench_machine(), "copy_gbps", bench_copy_gbps(), "rows", rows);
   measure_cases(options, rows);
   if (wants(options, "startup")) status = measure_startup(rows);
+  if (wants(options, "attention") && status != AD_INTERRUPTED) keep(&status, bench_measure_attention(options, rows));
   if (wants(options, "errors") && status != AD_INTERRUPTED) keep(&status, bench_measure_errors(options, rows));
   if (wants(options, "memory") && status != AD_INTERRUPTED) keep(&status, bench_measure_memory(options, rows));
   if (wants(options, "train_step") && status != AD_INTERRUPTED)

@@ -43,7 +43,7 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 int bench_has_op(const char *op) {
   for (int i = 0; i < KINDS; i++)
     if (!strcmp(kinds[i].op, op)) return 1;
-  return !strcmp(op, "startup") || !strcmp(op, "errors") || !strcmp(op, "memory");
+  return !strcmp(op, "startup") || !strcmp(op, "attention") || !strcmp(op, "errors") || !strcmp(op, "memory");
 }
 
 typedef struct case_list {

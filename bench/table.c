@@ -39,12 +39,12 @@ static void print_ratio(FILE *to, const json_t *row, const json_t *other) {
     fprintf(to, " %13s", "-");
 }
 
-static void print_head(FILE *to, const json_t *peers) {
+static void print_head(FILE *to, const json_t *row) {
   const char *name;
   json_t *seconds;
   fprintf(to, "%-14s %-5s %-7s %9s %5s %-8s %-3s %9s  %22s %7s", "op", "dtype", "storage", "size", "ranks", "memory",
           "in", "median", "min .. max", "x floor");
-  json_object_foreach((json_t *)(size_t)peers, name, seconds) fprintf(to, " %13s", name);
+  json_object_foreach(json_object_get(row, "peers"), name, seconds) fprintf(to, " %13s", name);
   fprintf(to, "\n");
 }
 
@@ -79,10 +79,6 @@ static void print_products(FILE *to, const json_t *products) {
           100 * share, rate, own, 100 * rate / own);
 }
 
-static int is_of(const json_t *row, const char *op) {
-  return !strcmp(json_string_value(json_object_get(row, "op")), op);
-}
-
 /* What is planned, what is held, and by how much they differ. */
 static void print_bytes_held(FILE *to, const json_t *row, const char *planned_key, const char *held_key) {
   double planned = json_number_value(json_object_get(row, planned_key));
@@ -94,7 +90,7 @@ static void print_bytes_held(FILE *to, const json_t *row, const char *planned_ke
     fprintf(to, " %9s %10s", "-", "-");
 }
 
-static void print_memory_head(FILE *to) {
+static void print_memory_head(FILE *to, const json_t *row) {
   fprintf(to, "memory of ranks that train, MiB\n%-26s %-7s %-5s %-10s %11s %9s %10s %11s %9s %10s\n", "mesh", "storage",
           "dtype", "checkpoint", "rank: plan", "held", "differs", "node: plan", "held", "differs");
 }
@@ -108,7 +104,7 @@ static void print_memory(FILE *to, const json_t *row) {
   fprintf(to, "\n");
 }
 
-static void print_error_head(FILE *to) {
+static void print_error_head(FILE *to, const json_t *row) {
   fprintf(to, "from a rank's mistake until every other rank has the error\n%-10s %5s %6s %9s %9s\n", "mistake", "ranks",
           "trials", "median", "worst");
 }
@@ -122,23 +118,49 @@ static void print_error(FILE *to, const json_t *row) {
           worst);
 }
 
-/* Times come first; errors and memory have columns of their own, below heads of their own. */
+static void print_attention_head(FILE *to, const json_t *row) {
+  fprintf(to,
+          "attention alone, forward and backward; arithmetic is of all ranks\n%-11s %5s %6s %9s %22s  %10s %7s %7s\n",
+          "variant", "ranks", "tokens", "median", "min .. max", "arithmetic", "balance", "exposed");
+}
+
+static void print_attention(FILE *to, const json_t *row) {
+  char arithmetic[32];
+  print_seconds(arithmetic, sizeof arithmetic, json_number_value(json_object_get(row, "arithmetic_seconds")));
+  fprintf(to, "%-11s %5lld %6lld", json_string_value(json_object_get(row, "variant")),
+          json_integer_value(json_object_get(row, "ranks")), json_integer_value(json_object_get(row, "seq")));
+  print_spread(to, row);
+  fprintf(to, "  %10s %7.2f %5.1f %%\n", arithmetic, json_number_value(json_object_get(row, "balance")),
+          100 * json_number_value(json_object_get(row, "exposed")));
+}
+
+/* Rows that have columns of their own; all others are times beside those of a floor and of peers. */
+typedef struct row_kind {
+  const char *op;
+  void (*head)(FILE *to, const json_t *row);
+  void (*row)(FILE *to, const json_t *row);
+} row_kind;
+
+static const row_kind *kind_of(const json_t *row) {
+  static const row_kind own[] = {{"attention", print_attention_head, print_attention},
+                                 {"errors", print_error_head, print_error},
+                                 {"memory", print_memory_head, print_memory}};
+  static const row_kind times = {NULL, print_head, print_row};
+  for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+    if (!strcmp(json_string_value(json_object_get(row, "op")), own[i].op)) return &own[i];
+  return &times;
+}
+
+/* Rows of a kind stand together, below its head. */
 static void print_rows(FILE *to, const json_t *rows) {
   size_t i;
   json_t *row;
-  int errors = 0, memory = 0;
-  const json_t *first = json_array_get(rows, 0);
-  if (first && !is_of(first, "errors") && !is_of(first, "memory")) print_head(to, json_object_get(first, "peers"));
+  const row_kind *last = NULL;
   json_array_foreach((json_t *)(size_t)rows, i, row) {
-    if (is_of(row, "errors")) {
-      if (!errors++) print_error_head(to);
-      print_error(to, row);
-    } else if (is_of(row, "memory")) {
-      if (!memory++) print_memory_head(to);
-      print_memory(to, row);
-    } else {
-      print_row(to, row);
-    }
+    const row_kind *kind = kind_of(row);
+    if (kind != last) kind->head(to, row);
+    kind->row(to, row);
+    last = kind;
   }
 }
 

@@ -2,7 +2,7 @@
 # built where they are installed and needed for nothing else.
 if(TARGET addend_cli)
   file(GLOB bench CONFIGURE_DEPENDS bench/*.c)
-  set(bench_own_programs ${CMAKE_SOURCE_DIR}/bench/gemm.c ${CMAKE_SOURCE_DIR}/bench/rank.c)
+  set(bench_own_programs ${CMAKE_SOURCE_DIR}/bench/attend.c ${CMAKE_SOURCE_DIR}/bench/gemm.c ${CMAKE_SOURCE_DIR}/bench/rank.c)
   list(REMOVE_ITEM bench ${bench_own_programs})
   target_sources(addend_cli PRIVATE ${bench})
   target_include_directories(addend_cli PRIVATE ${CMAKE_SOURCE_DIR})
@@ -14,6 +14,13 @@ if(TARGET addend_cli)
   set_target_properties(bench_gemm PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${AD_PEERS})
   target_link_options(bench_gemm PRIVATE -Wl,--wrap=cblas_sgemm)
   target_link_libraries(bench_gemm PRIVATE addend_static PkgConfig::OPENBLAS)
+
+  add_executable(bench_attention bench/attend.c bench/worker.c)
+  set_target_properties(bench_attention PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${AD_PEERS})
+  foreach(function ad_attention_add ad_attention_back ad_comm_run ad_comm_wait)
+    target_link_options(bench_attention PRIVATE -Wl,--wrap=${function})
+  endforeach()
+  target_link_libraries(bench_attention PRIVATE addend_static)
 
   file(GLOB bench_library CONFIGURE_DEPENDS bench/library*.c)
   add_executable(bench_rank bench/rank.c ${bench_library} bench/worker.c)

@@ -63,6 +63,19 @@ PY
 ! ls /dev/shm | grep -i addend || { echo "bench --op errors: files are left in /dev/shm" >&2 && exit 1; }
 "$addend" bench --quick --op errors --ranks 4 2>/dev/null | grep -Eq '^circle +4 +5 '
 
+# Attention: one rank, and each variant on two.
+document=$("$addend" bench --quick --json --op attention 2>/dev/null)
+python3 - "$document" <<'PY'
+import json, sys
+rows = json.loads(sys.argv[1])["rows"]
+for row in rows:
+    assert row["op"] == "attention" and row["seq"] * 512 * 4 == row["bytes"] and row["peers"] == {}, row
+    assert 0 < row["seconds_min"] <= row["seconds_median"] <= row["seconds_max"], row
+    assert row["arithmetic_seconds"] > 0 and 1 <= row["balance"] <= row["ranks"] and 0 <= row["exposed"] < 1, row
+assert [(row["variant"], row["ranks"]) for row in rows] == [("ring", 1), ("ring", 2), ("ring_plain", 2), ("gather", 2)], rows
+PY
+"$addend" bench --quick --op attention --ranks 3 2>/dev/null | grep -Eq '^gather +3 +256 '
+
 # Memory as planned and as the kernel counts it, of every level and dtype on two ranks. How close they must be is judged in
 # tests/system/test_memory.c.
 document=$("$addend" bench --quick --json --op memory 2>/dev/null)
@@ -91,6 +104,7 @@ could_not() { # words of the message, then the options
 }
 (ulimit -n 16 && "$addend" bench --quick --op startup >/dev/null) # fewer descriptors than ranks: they are watched all the same
 (exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; ulimit -n 4 && could_not "addend bench: startup, [0-9]* ranks: signals cannot be watched" --op startup)
+ADDEND_PEERS=/nowhere could_not "attention, ring, 1 rank, 256 tokens: no result" --op attention
 TMPDIR=/nowhere could_not "zero1, dp_shard=2: /nowhere/addend-bench-.*: the folder for checkpoints cannot be made" --op memory
 "$addend" bench --quick --op memory --largest 1024 2>/dev/null | grep -q cores # all left out: a table without rows
 "$addend" bench --quick --op memory 2>/dev/null | grep -Eq '^dp_shard=2 +zero3 +bf16 '
