@@ -37,6 +37,9 @@ static const kind_of_case kinds[] = {
     {"update", "f32", "zero1", 0, BENCH_UPDATE},
     {"update", "f32", "zero3", 0, BENCH_UPDATE},
     {"train_step", "f32", "whole", 1, BENCH_TRAINING},
+    {"parallel_step", "f32", "tp", 1, BENCH_TENSOR},
+    {"parallel_step", "f32", "tp_sequence", 1, BENCH_TENSOR},
+    {"parallel_step", "f32", "fsdp_tp", 1, BENCH_HYBRID},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -55,6 +58,7 @@ typedef struct case_list {
 /* Sharded parameters are many, so that their bytes come from memory; but not where PyTorch's ranks keep theirs, with
  * gradients and moments, beside ours: with 100 million on four ranks, all programs together need more than 24 GB. */
 static const bench_model *model_of(const case_list *list, bench_duty duty) {
+  if (duty & (BENCH_TENSOR | BENCH_HYBRID)) return list->options->quick ? &bench_tiny : &bench_wide;
   return duty == BENCH_SHARDED && !list->options->quick ? &bench_large : &bench_small;
 }
 
@@ -103,5 +107,7 @@ int bench_cases(const bench_options *options, bench_case *cases, int max) {
   if (options->quick && !options->op) return list.count;
   add_duty(&list, BENCH_TRAINING, 1);
   add_duty(&list, BENCH_TRAINING, 2);
+  add_duty(&list, BENCH_TENSOR, 2);
+  add_duty(&list, BENCH_HYBRID, 4);
   return list.count;
 }

@@ -111,7 +111,8 @@ int main(void) {
   ad_comm *comm;
   bench_steps *steps;
   if (ad_comm_open_alone(&comm)) return fprintf(stderr, "gemm: %s\n", ad_last_error()), 1;
-  ad_status status = bench_steps_create(comm, &steps);
+  bench_setting setting = bench_setting_of(&bench_small, "dp_replicate", 1);
+  ad_status status = bench_steps_create(comm, &setting, &steps);
   if (!status) {
     status = measure(steps);
     bench_steps_destroy(steps);

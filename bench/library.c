@@ -12,6 +12,7 @@ typedef struct library_rank {
   ad_group everyone;
   const char *address;
   const bench_model *model;
+  int splits_batch;
   bench_task held; /* what the last task needed, kept while the next ones need the same */
   bench_steps *steps;
   bench_gradients *gradients;
@@ -83,14 +84,15 @@ static ad_status run_shards(library_rank *self, const bench_task *task) {
   return bench_shards_run(self->shards, !strcmp(task->op, "update"));
 }
 
-static ad_status run_step(library_rank *self) {
-  if (!self->steps) AD_TRY(bench_steps_create(self->comm, &self->steps));
+static ad_status run_step(library_rank *self, const bench_task *task) {
+  bench_setting setting = bench_step_setting(self->model, task, ad_comm_size(self->comm), self->splits_batch);
+  if (!self->steps) AD_TRY(bench_steps_create(self->comm, &setting, &self->steps));
   return bench_steps_run(self->steps);
 }
 
 static ad_status run_task(library_rank *self, const bench_task *task, const void *in, void *out) {
   hold_for(self, task);
-  if (!strcmp(task->op, "train_step")) return run_step(self);
+  if (!strcmp(task->op, "train_step") || !strcmp(task->op, "parallel_step")) return run_step(self, task);
   if (!strcmp(task->op, "reducer") || !strcmp(task->op, "copy_in")) return run_gradients(self, task);
   if (!strcmp(task->op, "sharded_step") || !strcmp(task->op, "update")) return run_shards(self, task);
   return run_collective(self, task, in, out);
@@ -121,8 +123,8 @@ static int work(library_rank *self) {
   return status;
 }
 
-int bench_library_rank(ad_comm *comm, const char *address, const bench_model *model) {
-  library_rank self = {.comm = comm, .address = address, .model = model};
+int bench_library_rank(ad_comm *comm, const char *address, const bench_model *model, int splits_batch) {
+  library_rank self = {.comm = comm, .address = address, .model = model, .splits_batch = splits_batch};
   char text[64];
   snprintf(text, sizeof text, "dp_replicate=%lld", (long long)ad_comm_size(comm));
   if (ad_mesh_create(text, &self.mesh)) return 1;
@@ -135,15 +137,16 @@ int bench_library_rank(ad_comm *comm, const char *address, const bench_model *mo
 typedef struct launched {
   const char *address;
   const bench_model *model;
+  int splits_batch;
 } launched;
 
 static int be_rank(ad_comm *comm, void *context) {
   const launched *self = context;
-  return bench_library_rank(comm, self->address, self->model);
+  return bench_library_rank(comm, self->address, self->model, self->splits_batch);
 }
 
-int bench_library(const char *address, int ranks, const bench_model *model) {
-  launched all = {address, model};
+int bench_library(const char *address, int ranks, const bench_model *model, int splits_batch) {
+  launched all = {address, model, splits_batch};
   ad_launch_options options = {.size = sizeof options, .ranks = ranks, .function = be_rank, .context = &all};
   ad_launch_result result;
   if (ad_launch(&options, &result) == AD_OK) return 0;

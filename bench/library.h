@@ -4,32 +4,39 @@
 #include "addend/addend.h"
 #include "worker.h"
 
-/* The models whose steps, gradients and parameters are measured: GPTs of 11 million parameters and of 100 million. */
+/* The models whose steps, gradients and parameters are measured: GPTs of 11 million parameters, of 13 million in fewer,
+ * wider layers, and of 100 million; a tiny one where it must be quick. */
 typedef struct bench_model {
   int layers, d_model, heads, seq, batch;
 } bench_model;
-extern const bench_model bench_small, bench_large;
+extern const bench_model bench_small, bench_wide, bench_large, bench_tiny;
 size_t bench_model_numel(const bench_model *model); /* parameters; 0 if the model cannot be made */
 
 /* What of a recipe differs between measurements. */
 typedef struct bench_setting {
   const bench_model *model;
-  const char *axis; /* of all ranks */
-  int ranks;
+  char mesh[64];
+  int sequence;                /* over tp the sequence is cut where matrices are not */
   const char *storage, *dtype; /* as in a task; the dtype is of parameters and of what is reduced */
 } bench_setting;
+/* All ranks on one axis; "whole" and "f32". */
+bench_setting bench_setting_of(const bench_model *model, const char *axis, int64_t ranks);
+/* What a task's step is taken under: over dp_replicate, or as the storage of a parallel_step says; `splits_batch`: the
+ * same ranks share a parallel_step's batch instead. */
+bench_setting bench_step_setting(const bench_model *model, const bench_task *task, int64_t ranks, int splits_batch);
 ad_status bench_recipe(const bench_setting *setting, ad_recipe **out) AD_CHECKED;
 
-/* Starts `ranks` ranks that join the conductor at `address`; returns when they have ended. */
-int bench_library(const char *address, int ranks, const bench_model *model);
+/* Starts `ranks` ranks that join the conductor at `address`; returns when they have ended. `splits_batch` as in
+ * bench_step_setting. */
+int bench_library(const char *address, int ranks, const bench_model *model, int splits_batch);
 /* One rank, whoever started it; returns an exit status. */
-int bench_library_rank(ad_comm *comm, const char *address, const bench_model *model);
+int bench_library_rank(ad_comm *comm, const char *address, const bench_model *model, int splits_batch);
 /* Seconds that `ranks` ranks need to start, join and leave. The errors of ad_launch. */
 ad_status bench_startup(int ranks, double *seconds) AD_CHECKED;
 
-/* Steps of the small model on this rank. */
+/* Training steps on this rank. */
 typedef struct bench_steps bench_steps;
-ad_status bench_steps_create(ad_comm *comm, bench_steps **out) AD_CHECKED;
+ad_status bench_steps_create(ad_comm *comm, const bench_setting *setting, bench_steps **out) AD_CHECKED;
 void bench_steps_destroy(bench_steps *steps);
 ad_status bench_steps_run(bench_steps *steps) AD_CHECKED; /* one more */
 

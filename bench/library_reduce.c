@@ -17,7 +17,7 @@ struct bench_gradients {
 };
 
 static ad_status make_model(bench_gradients *gradients, const bench_model *model, int64_t rank, int64_t ranks) {
-  bench_setting setting = {model, "dp_replicate", 1, "whole", "f32"};
+  bench_setting setting = bench_setting_of(model, "dp_replicate", 1);
   char text[64];
   snprintf(text, sizeof text, "dp_replicate=%lld", (long long)ranks);
   AD_TRY(ad_mesh_create_pool(text, rank, &gradients->mesh));

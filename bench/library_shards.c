@@ -19,7 +19,8 @@ static ad_status make_run(bench_shards *shards, ad_comm *comm, const bench_model
   int ranks = (int)ad_comm_size(comm);
   bench_model own = *model;
   own.batch = ranks;
-  bench_setting setting = {&own, "dp_shard", ranks, task->storage, task->dtype};
+  bench_setting setting = bench_setting_of(&own, "dp_shard", ranks);
+  setting.storage = task->storage, setting.dtype = task->dtype;
   AD_TRY(bench_recipe(&setting, &shards->recipe));
   return ad_run_create(comm, shards->recipe, NULL, &shards->run);
 }

@@ -1,4 +1,4 @@
-/* The measured models as recipes, and steps of the small one. */
+/* The measured models as recipes, and steps of them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,13 +6,15 @@
 #include "library.h"
 
 const bench_model bench_small = {.layers = 6, .d_model = 384, .heads = 6, .seq = 256, .batch = 8};
+const bench_model bench_wide = {.layers = 4, .d_model = 512, .heads = 8, .seq = 256, .batch = 8};
+const bench_model bench_tiny = {.layers = 2, .d_model = 128, .heads = 4, .seq = 64, .batch = 8};
 const bench_model bench_large = {.layers = 14, .d_model = 768, .heads = 12, .seq = 256, .batch = 8};
 
 static const char RECIPE[] =
     "name: bench\n"
-    "model: {kind: gpt, layers: %d, d_model: %d, heads: %d, tied: false}\n"
+    "model: {kind: gpt, layers: %d, d_model: %d, heads: %d, tied: false, sequence_parallel: %s}\n"
     "data: {text: [/usr/share/common-licenses], seq: %d}\n"
-    "mesh: %s=%d\n"
+    "mesh: \"%s\"\n"
     "precision: {param: %s, reduce: %s}\n"
     "shard: {zero: %d}\n"
     "train: {global_batch: %d, microbatches: 1, steps: 1000000, lr: 1e-4, clip: 1.0, seed: 1}\n";
@@ -21,9 +23,26 @@ ad_status bench_recipe(const bench_setting *setting, ad_recipe **out) {
   const bench_model *model = setting->model;
   char text[sizeof RECIPE + 128];
   int zero = strncmp(setting->storage, "zero", 4) ? 0 : atoi(setting->storage + 4);
-  snprintf(text, sizeof text, RECIPE, model->layers, model->d_model, model->heads, model->seq, setting->axis,
-           setting->ranks, setting->dtype, setting->dtype, zero, model->batch);
+  snprintf(text, sizeof text, RECIPE, model->layers, model->d_model, model->heads, setting->sequence ? "true" : "false",
+           model->seq, setting->mesh, setting->dtype, setting->dtype, zero, model->batch);
   return ad_recipe_parse(text, "bench", NULL, 0, out);
+}
+
+bench_setting bench_setting_of(const bench_model *model, const char *axis, int64_t ranks) {
+  bench_setting setting = {.model = model, .storage = "whole", .dtype = "f32"};
+  snprintf(setting.mesh, sizeof setting.mesh, "%s=%lld", axis, (long long)ranks);
+  return setting;
+}
+
+/* Two ranks share each matrix; where there are more, parameters are cut over the pairs, as FSDP cuts them. */
+bench_setting bench_step_setting(const bench_model *model, const bench_task *task, int64_t ranks, int splits_batch) {
+  int shards = !strcmp(task->storage, "fsdp_tp");
+  bench_setting setting = bench_setting_of(model, shards ? "dp_shard" : "dp_replicate", ranks);
+  if (shards) setting.storage = "zero3";
+  if (strcmp(task->op, "parallel_step") != 0 || splits_batch) return setting;
+  snprintf(setting.mesh, sizeof setting.mesh, "dp_shard=%lld tp=2", (long long)ranks / 2);
+  setting.sequence = !strcmp(task->storage, "tp_sequence");
+  return setting;
 }
 
 static size_t count_numel(const ad_module_spec *module) {
@@ -33,7 +52,7 @@ static size_t count_numel(const ad_module_spec *module) {
 }
 
 size_t bench_model_numel(const bench_model *model) {
-  bench_setting setting = {model, "dp_replicate", 1, "whole", "f32"};
+  bench_setting setting = bench_setting_of(model, "dp_replicate", 1);
   ad_recipe *recipe = NULL;
   ad_comm *paper = NULL;
   ad_program *program = NULL;
@@ -53,11 +72,10 @@ struct bench_steps {
   int64_t step;
 };
 
-ad_status bench_steps_create(ad_comm *comm, bench_steps **out) {
+ad_status bench_steps_create(ad_comm *comm, const bench_setting *setting, bench_steps **out) {
   bench_steps *steps = calloc(1, sizeof *steps);
   if (!steps) return AD_MEMORY;
-  bench_setting setting = {&bench_small, "dp_replicate", (int)ad_comm_size(comm), "whole", "f32"};
-  ad_status status = bench_recipe(&setting, &steps->recipe);
+  ad_status status = bench_recipe(setting, &steps->recipe);
   if (!status) status = ad_run_create(comm, steps->recipe, NULL, &steps->run);
   if (status) return bench_steps_destroy(steps), status;
   *out = steps;

@@ -28,7 +28,10 @@ const char *bench_peer_path(const char *name, char *buffer, size_t size) {
 }
 
 static int be_addend(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
-  return bench_library(address, ranks, model);
+  return bench_library(address, ranks, model, 0);
+}
+static int be_addend_dp(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
+  return bench_library(address, ranks, model, 1);
 }
 static int be_slices(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
   return bench_floor(address, ranks, BENCH_FLOOR_SLICES, bench_model_numel(model));
@@ -104,8 +107,9 @@ static int be_python(const bench_kind *kind, const char *address, int ranks, con
 #define WORDS(...) ((char *const[]){__VA_ARGS__, NULL})
 #define TUNED "--mca", "coll_tuned_use_dynamic_rules", "1", "--mca"
 const bench_kind bench_kinds[] = {
-    {"addend", "", BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_TRAINING | BENCH_SHARDED | BENCH_UPDATE, 0, be_addend,
-     NULL},
+    {"addend", "",
+     BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_TRAINING | BENCH_SHARDED | BENCH_UPDATE | BENCH_TENSOR | BENCH_HYBRID, 0,
+     be_addend, NULL},
     {"floor", "slices", BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_SHARDED | BENCH_UPDATE, 0, be_slices, NULL},
     {"floor", "slots", BENCH_COLLECTIVES, 0, be_slots, NULL},
     {"openmpi", "as installed", BENCH_COLLECTIVES, 1, be_mpi, WORDS("mpirun.openmpi", "mpi_openmpi")},
@@ -124,6 +128,10 @@ const bench_kind bench_kinds[] = {
     {"addend_mpich", "engine mpi", BENCH_COLLECTIVES | BENCH_REDUCER, 1, be_mpi, WORDS("mpirun.mpich", "bench_rank")},
     {"torch_ddp", "gloo", BENCH_TRAINING, 1, be_python, WORDS("torch_train.py", "ddp")},
     {"torch_fsdp", "gloo", BENCH_TRAINING, 1, be_python, WORDS("torch_train.py", "fsdp")},
+    {"addend_dp", "the ranks share the batch", BENCH_TENSOR | BENCH_HYBRID, 1, be_addend_dp, NULL},
+    {"torch_tp", "gloo", BENCH_TENSOR, 1, be_python, WORDS("torch_train.py", "tp")},
+    {"torch_tp", "gloo", BENCH_TENSOR, 1, be_python, WORDS("torch_train.py", "tp_sequence")},
+    {"torch_fsdp_tp", "gloo", BENCH_HYBRID, 1, be_python, WORDS("torch_train.py", "fsdp_tp")},
     {"torch_ddp", "gloo", BENCH_UPDATE, 1, be_python, WORDS("torch_update.py", "ddp")},
     {"torch_fsdp", "gloo", BENCH_UPDATE, 1, be_python, WORDS("torch_update.py", "fsdp")},
 };

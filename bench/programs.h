@@ -9,7 +9,9 @@ typedef enum bench_duty {
   BENCH_REDUCER = 2,
   BENCH_TRAINING = 4,
   BENCH_SHARDED = 8,
-  BENCH_UPDATE = 16
+  BENCH_UPDATE = 16,
+  BENCH_TENSOR = 32,
+  BENCH_HYBRID = 64
 } bench_duty;
 
 /* Programs of one name are the same thing in different settings; the best of them counts. */
@@ -21,7 +23,7 @@ typedef struct bench_kind {
   char *const *words; /* what `be` needs to know */
 } bench_kind;
 
-enum { BENCH_KINDS_MAX = 16 };
+enum { BENCH_KINDS_MAX = 24 };
 extern const bench_kind bench_kinds[];
 extern const int bench_kind_count;
 

@@ -1,10 +1,69 @@
-"""The two ways in which PyTorch distributes the measured models."""
+"""The ways in which PyTorch distributes the measured models."""
+
+import contextlib
 
 from torch import nn
 
+TP = 2  # ranks that share each matrix, where any do
+
+
+def data_ranks(kind, ranks):
+    """How many ranks share the batch."""
+    return ranks // TP if "tp" in kind else ranks
+
+
+def loss_context(kind):
+    """Where the vocabulary is cut the loss is made of the parts, and backward runs inside too."""
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    return loss_parallel() if "tp" in kind else contextlib.nullcontext()
+
+
+def cut_matrices(model, units, mesh, sequence):
+    """Columns, then rows, of each pair of products; `sequence`: norms and sums are on parts of the sequence between them."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
+    from torch.distributed.tensor import parallel as p
+
+    between = Shard(1) if sequence else Replicate()
+
+    class Whole(p.ParallelStyle):
+        def _apply(self, module, mesh):
+            enter = lambda module, x, mesh: DTensor.from_local(x[0], mesh, [Replicate()])
+            return distribute_module(module, mesh, None, enter, lambda module, y, mesh: y.to_local())
+
+    def enter():
+        return p.PrepareModuleInput(input_layouts=between, desired_input_layouts=Replicate())
+
+    def norm():
+        return p.SequenceParallel() if sequence else Whole()
+
+    for unit in units:
+        columns = {part: p.ColwiseParallel() for part in ("attention.q", "attention.k", "attention.v", "mlp.gate", "mlp.up")}
+        rows = {part: p.RowwiseParallel(output_layouts=between) for part in ("attention.o", "mlp.down")}
+        p.parallelize_module(unit, mesh, {"norm1": norm(), "norm2": norm(), "attention": enter(), "mlp": enter(), **columns, **rows})
+    head = p.ColwiseParallel(input_layouts=between, output_layouts=Shard(-1), use_local_output=False)
+    embedding = p.RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
+    p.parallelize_module(model, mesh, {"embedding": embedding, "norm": norm(), "head": head})
+
+
+def cut_and_shard(model, units, kind, ranks):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (ranks // TP, TP), mesh_dim_names=("dp", "tp"))
+    cut_matrices(model, units, mesh["tp"], kind == "tp_sequence")
+    if kind != "fsdp_tp":
+        return model
+    for unit in units:
+        fully_shard(unit, mesh=mesh["dp"])
+    return fully_shard(model, mesh=mesh["dp"])
+
 
 def distribute(model, units, kind, ranks):
-    """ddp: buckets of 25 MiB that are the gradients' memory. fsdp: `units`, parts of the model, are gathered one by one."""
+    """ddp: buckets of 25 MiB that are the gradients' memory. fsdp: `units`, parts of the model, are gathered one by one. tp: matrices
+    are cut. fsdp_tp: both."""
+    if "tp" in kind:
+        return cut_and_shard(model, units, kind, ranks)
     if kind == "ddp":
         return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     from torch.distributed.device_mesh import init_device_mesh

@@ -1,5 +1,6 @@
 """The measured model in PyTorch: the same layers and sizes, AdamW with clipping, one thread per process; gradients go through
-DDP over gloo, or parameters are cut by FSDP. Usage: torch_train.py ADDRESS RANK RANKS PORT ddp|fsdp LAYERS D_MODEL HEADS SEQ BATCH."""
+DDP over gloo, parameters are cut by FSDP, or matrices over tensor parallel ranks. Usage: torch_train.py ADDRESS RANK RANKS PORT
+ddp|fsdp|tp|tp_sequence|fsdp_tp LAYERS D_MODEL HEADS SEQ BATCH."""
 import sys
 
 import torch_kinds
@@ -32,23 +33,36 @@ def rotate(x):  # [batch, heads, seq, head]
     return torch.cat((a * COS - b * SIN, b * COS + a * SIN), -1)
 
 
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(D_MODEL, D_MODEL, bias=False) for _ in range(4))
+
+    def forward(self, x):  # the heads that this rank has: all of them, but where tp cuts
+        heads = [f(x).unflatten(-1, (-1, HEAD)).transpose(1, 2) for f in (self.q, self.k, self.v)]
+        y = F.scaled_dot_product_attention(rotate(heads[0]), rotate(heads[1]), heads[2], is_causal=True)
+        return self.o(y.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up = nn.Linear(D_MODEL, HIDDEN, bias=False), nn.Linear(D_MODEL, HIDDEN, bias=False)
+        self.down = nn.Linear(HIDDEN, D_MODEL, bias=False)
+
+    def forward(self, x):
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.norm1, self.norm2 = nn.RMSNorm(D_MODEL), nn.RMSNorm(D_MODEL)
-        self.q, self.k, self.v, self.o = (nn.Linear(D_MODEL, D_MODEL, bias=False) for _ in range(4))
-        self.gate, self.up = nn.Linear(D_MODEL, HIDDEN, bias=False), nn.Linear(D_MODEL, HIDDEN, bias=False)
-        self.down = nn.Linear(HIDDEN, D_MODEL, bias=False)
-
-    def attend(self, x):
-        heads = [f(x).view(*x.shape[:2], HEADS, HEAD).transpose(1, 2) for f in (self.q, self.k, self.v)]
-        y = F.scaled_dot_product_attention(rotate(heads[0]), rotate(heads[1]), heads[2], is_causal=True)
-        return self.o(y.transpose(1, 2).reshape(x.shape))
+        self.attention, self.mlp = Attention(), MLP()
 
     def forward(self, x):
-        x = x + self.attend(self.norm1(x))
-        y = self.norm2(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
 
 
 class GPT(nn.Module):
@@ -70,14 +84,14 @@ def prepare_step():
     model = GPT()
     model = torch_kinds.distribute(model, model.blocks, KIND, worker.RANKS)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
-    rows = BATCH // worker.RANKS
+    rows = BATCH // torch_kinds.data_ranks(KIND, worker.RANKS)
     tokens = torch.randint(0, VOCABULARY, (rows, SEQ))
     targets = torch.randint(0, VOCABULARY, (rows, SEQ))
 
     def step():
         optimizer.zero_grad(set_to_none=KIND != "ddp")
-        loss = F.cross_entropy(model(tokens).view(-1, VOCABULARY), targets.view(-1))
-        loss.backward()
+        with torch_kinds.loss_context(KIND):
+            F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
@@ -85,7 +99,7 @@ def prepare_step():
 
 
 def prepare(task):
-    if task.op != "train_step":
+    if task.op != "train_step" and (task.op, task.storage) != ("parallel_step", KIND):
         return None
     if "step" not in held:
         held["step"] = prepare_step()

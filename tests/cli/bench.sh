@@ -63,6 +63,17 @@ PY
 ! ls /dev/shm | grep -i addend || { echo "bench --op errors: files are left in /dev/shm" >&2 && exit 1; }
 "$addend" bench --quick --op errors --ranks 4 2>/dev/null | grep -Eq '^circle +4 +5 '
 
+# Steps of tensor parallel ranks: without and with the sequence cut too on two, beside cut parameters on four.
+document=$("$addend" bench --quick --json --op parallel_step 2>/dev/null)
+python3 - "$document" <<'PY'
+import json, sys
+rows = json.loads(sys.argv[1])["rows"]
+for row in rows:
+    assert row["op"] == "parallel_step" and row["seconds_min"] > 0 and row["tokens_per_second"] > 0, row
+    assert {"addend_dp", "torch_tp", "torch_fsdp_tp"} <= row["peers"].keys(), row
+assert [(row["storage"], row["ranks"]) for row in rows] == [("tp", 2), ("tp_sequence", 2), ("fsdp_tp", 4)], rows
+PY
+
 # Attention: one rank, and each variant on two.
 document=$("$addend" bench --quick --json --op attention 2>/dev/null)
 python3 - "$document" <<'PY'
