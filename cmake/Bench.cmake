@@ -6,7 +6,7 @@ if(TARGET addend_cli)
   list(REMOVE_ITEM bench ${bench_own_programs})
   target_sources(addend_cli PRIVATE ${bench})
   target_include_directories(addend_cli PRIVATE ${CMAKE_SOURCE_DIR})
-  target_link_libraries(addend_cli PRIVATE PkgConfig::JANSSON Threads::Threads)
+  target_link_libraries(addend_cli PRIVATE PkgConfig::OPENBLAS PkgConfig::JANSSON Threads::Threads)
 
   set(AD_PEERS ${CMAKE_BINARY_DIR}/peers)
   file(MAKE_DIRECTORY ${AD_PEERS})

@@ -7,7 +7,7 @@ document=$("$addend" bench --quick --json --op all_reduce --ranks 2 --largest 65
 python3 - "$document" <<'PY'
 import json, sys
 document = json.loads(sys.argv[1])
-assert document["copy_gbps"] > 0 and document["machine"]["cores"] >= 1, document
+assert document["copy_gbps"] > 0 and document["machine"]["cores"] >= 1 and document["machine"]["openblas_core"], document
 rows = document["rows"]
 keys = {"op", "dtype", "storage", "bytes", "ranks", "engine", "memory", "in_place", "seconds_median", "floor_seconds", "peers"}
 peers = {"openmpi", "openmpi_tuned", "mpich", "gloo", "addend_openmpi", "addend_mpich", "torch_ddp", "torch_fsdp"}
