@@ -256,19 +256,6 @@ static double floor_of(const ad_prover *prover, size_t i, double largest) {
   return fmax(floor, largest_of(prover, ad_run_param_at(prover->run, i).spec->unit));
 }
 
-/* In f64 the same terms leave a few roundings of their size, and a gradient that is nothing else is allowed them. */
-static double least_allowed(const ad_prover *prover, size_t i) {
-  if (rounds(prover->job)) return 0;
-  return 8 * ad_unit_roundoff(AD_F64) * largest_of(prover, ad_run_param_at(prover->run, i).spec->unit);
-}
-
-/* The worst difference of all elements is below `least`: it is within the bound. */
-static void allow_least(const double *dist, const double *ref, size_t numel, double least, ad_proof_param *param) {
-  for (size_t i = 0; i < numel; i++)
-    if (!(fabs(dist[i] - ref[i]) <= least)) return;
-  if (param->max_rel_err > param->bound) param->bound = param->max_rel_err;
-}
-
 static void judge_param(ad_prover *prover, size_t i, const ad_step_report *report, double largest) {
   const ad_array *ref = ad_reference_gradient(prover->reference, i);
   const double *dist = unscaled(prover, &prover->gradients[i], report->loss_scale);
@@ -282,7 +269,6 @@ static void judge_param(ad_prover *prover, size_t i, const ad_step_report *repor
   ad_compare(dist, ref->data, AD_F64, numel, largest, &now.ratio, &flat_error);
   ad_judge_elements(dist, ref->data, sizes_of(prover, i), numel, floor_of(prover, i, largest), prover->compute,
                     allowance_of(prover, i, report), &now.max_rel_err, &now.bound);
-  allow_least(dist, ref->data, numel, least_allowed(prover, i), &now);
   now.cause = ad_diagnose(spec->layout.mesh, ad_proof_reduced_axes(&spec->layout), &now,
                           is_proportional(dist, ref, now.ratio), replicas->differs, replicas->odd_rank);
   if (is_worse(&now, kept)) *kept = now;

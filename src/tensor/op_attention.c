@@ -327,6 +327,7 @@ static const operation attention = {.name = "attention",
 ad_tensor *ad_attention_at(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, int64_t head_dim,
                            const char *site) {
   ad_tensor *out = ad_tape_apply(tape, &attention, (ad_tensor *[]){q, k, v}, 3, &(attention_numbers){head_dim}, site);
-  if (tape && ad_tape_failed(tape)) ad_tape_tell(tape);  // the others may wait for its keys
+  // The others may wait for its keys: what failed before leaves no operand that says whether they travel.
+  if (tape && ad_tape_failed(tape) && ad_comm_size(tape->comm) > 1) ad_tape_tell(tape);
   return out;
 }

@@ -92,6 +92,8 @@ prove hsdp-f16 --sabotage
 planted overflow-per-rank padding-counted
 prove ddp-4 --sabotage
 planted add-to-itself-in-group-of-one
+prove gpt-cp --sabotage=1
+planted ring-without-last-turn ring-masked-by-own-positions ring-gradients-overwritten positions-from-zero
 # Each known mistake is planted, and caught, in a recipe as it is shipped.
 python3 - sabotage-*.json <<'Y'
 import json, sys
