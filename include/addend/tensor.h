@@ -134,6 +134,47 @@ AD_API ad_tensor *ad_gelu_at(ad_tape *tape, ad_tensor *x, const char *site); /* 
  * the result is I: as all_gather S->I of the logits would make it, which then never exist on one rank. */
 AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targets, const char *site);
 
+/* ---- mixtures of experts ---- */
+/* Rows: [rows, width]. Which rows go where is a routing: made by ad_top_k, followed by the operations below, alive until
+ * the tape's reset. The same on all ranks on whose axes its scores are R or I. */
+typedef struct ad_routing ad_routing;
+AD_API ad_tensor *ad_softmax_at(ad_tape *tape, ad_tensor *x, const char *site); /* over the last dimension */
+AD_API ad_tensor *ad_sigmoid_at(ad_tape *tape, ad_tensor *x, const char *site); /* elementwise */
+/* x [..., d] as rows [n, d]: on axes that cut any dimension but the last each rank has rows of its own, V. And back: the
+ * shape and the cuts of `like`, whose rows they were. */
+AD_API ad_tensor *ad_to_rows_at(ad_tape *tape, ad_tensor *x, const char *site);
+AD_API ad_tensor *ad_from_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *like, const char *site);
+/* scores [tokens, experts] -> the k best of each token, best first, of equal ones the lowest expert: [tokens, k].
+ * Chosen by score + bias ([experts], NULL: none). The scores that are not chosen get exactly zero gradient. */
+AD_API ad_tensor *ad_top_k_at(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_array *bias, ad_routing **routing,
+                              const char *site);
+/* Slots: the choices, in the order of experts. A row [tokens, d] for each slot, and back the sum of a token's slots; the
+ * chosen scores slot by slot [slots]; a factor for each row. */
+AD_API ad_tensor *ad_to_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *site);
+AD_API ad_tensor *ad_from_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *site);
+AD_API ad_tensor *ad_slot_weights_at(ad_tape *tape, ad_tensor *chosen, const ad_routing *routing, const char *site);
+AD_API ad_tensor *ad_scale_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *factors, const char *site);
+/* Slots, V on `axes`, to the ranks that have their experts (cut over `axes` as S0 cuts), in the order of experts there;
+ * and back. all_to_all V->V with true counts. */
+AD_API ad_tensor *ad_dispatch_at(ad_tape *tape, ad_tensor *x, ad_routing *routing, const char *axes, const char *site);
+AD_API ad_tensor *ad_return_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *axes,
+                               const char *site);
+/* Dispatched rows [n, k] with matrices [own experts, k, m], each row with its expert's -> [n, m]. */
+AD_API ad_tensor *ad_grouped_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const ad_routing *routing,
+                                       const char *site);
+#define ad_softmax(t, x) ad_softmax_at((t), (x), AD_HERE)
+#define ad_sigmoid(t, x) ad_sigmoid_at((t), (x), AD_HERE)
+#define ad_to_rows(t, x) ad_to_rows_at((t), (x), AD_HERE)
+#define ad_from_rows(t, x, like) ad_from_rows_at((t), (x), (like), AD_HERE)
+#define ad_top_k(t, scores, k, bias, routing) ad_top_k_at((t), (scores), (k), (bias), (routing), AD_HERE)
+#define ad_to_slots(t, x, routing) ad_to_slots_at((t), (x), (routing), AD_HERE)
+#define ad_from_slots(t, x, routing) ad_from_slots_at((t), (x), (routing), AD_HERE)
+#define ad_slot_weights(t, chosen, routing) ad_slot_weights_at((t), (chosen), (routing), AD_HERE)
+#define ad_scale_rows(t, x, factors) ad_scale_rows_at((t), (x), (factors), AD_HERE)
+#define ad_dispatch(t, x, routing, axes) ad_dispatch_at((t), (x), (routing), (axes), AD_HERE)
+#define ad_return(t, x, routing, axes) ad_return_at((t), (x), (routing), (axes), AD_HERE)
+#define ad_grouped_linear(t, x, w, routing) ad_grouped_linear_at((t), (x), (w), (routing), AD_HERE)
+
 /* Transitions (law 2). `axes` as in ad_axes_parse; axes on which x has different types are moved one type after the
  * other; where the mesh names one of them, those that it does not name and that need no move stay as they are. A failed
  * tape tells the group of its error here, where the others may wait. */

@@ -1,0 +1,173 @@
+/* The entry all_to_all V->V of law 2 as an operation, and sending slots to the ranks that have their experts. */
+#include <string.h>
+#include "array/array.h"
+#include "array/transit.h"
+#include "base/seams.h"
+#include "tensor/routing.h"
+#include "tensor/rows_moved.h"
+#include "tensor/tape.h"
+
+typedef struct exchange_numbers {
+  ad_axes axes;
+  const size_t *send_rows, *receive_rows; /* for and from each member of the group */
+  int ordinal;
+} exchange_numbers;
+
+static const exchange_numbers *numbers_of(const ad_tensor *out) { return out->own; }
+
+static ad_transit transit_of(const ad_tensor *out, int backward) {
+  const exchange_numbers *numbers = numbers_of(out);
+  return (ad_transit){.move = AD_MOVE_ALL_TO_ALL,
+                      .axes = numbers->axes,
+                      .to = AD_V,
+                      .send_rows = backward ? numbers->receive_rows : numbers->send_rows,
+                      .receive_rows = backward ? numbers->send_rows : numbers->receive_rows,
+                      .site = out->site,
+                      .ordinal = numbers->ordinal,
+                      .backward = backward};
+}
+
+static ad_status exchange_describe(ad_tape *tape, ad_tensor *out) {
+  ad_transit transit = transit_of(out, 0);
+  return ad_exchange_after(tape->comm, &transit, &out->operand[0]->array, &out->array);
+}
+
+static ad_status exchange_forward(ad_tape *tape, ad_tensor *out) {
+  ad_transit transit = transit_of(out, 0);
+  return ad_transit_run(tape->comm, &transit, &out->operand[0]->array, &out->array);
+}
+
+// The gradient before it is added to one that is there already.
+static size_t exchange_scratch(const ad_tensor *out) {
+  return out->operand[0]->carries ? ad_array_bytes(&out->operand[0]->array) : 0;
+}
+
+static ad_status exchange_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  ad_transit transit = transit_of(out, 1);
+  ad_array arrives = out->operand[0]->grad;
+  if (slot[0].adds) arrives.data = out->scratch;
+  AD_TRY(ad_transit_run(tape->comm, &transit, &out->grad, &arrives));
+  return slot[0].adds ? ad_array_add(&out->operand[0]->grad, &arrives, out->site) : AD_OK;
+}
+
+static const operation exchange = {.name = "all_to_all",
+                                   .dtypes = IN_ANY_FLOAT,
+                                   .own_size = sizeof(exchange_numbers),
+                                   .runs_dry = 1,
+                                   .scratch = exchange_scratch,
+                                   .describe = exchange_describe,
+                                   .forward = exchange_forward,
+                                   .backward = exchange_backward};
+
+static ad_tensor *record(ad_tape *tape, ad_tensor *x, exchange_numbers numbers, const char *site) {
+  numbers.ordinal = tape->transitions++;
+  ad_record_passing passing = {site, numbers.ordinal, numbers.axes, 1};
+  ad_seam_pass(AD_SEAM_RECORD, &passing);
+  numbers.axes = passing.axes;
+  for (int i = 0; i < passing.times; i++) x = ad_tape_apply(tape, &exchange, &x, 1, &numbers, site);
+  if (ad_tape_failed(tape)) ad_tape_tell(tape);  // the others may wait in it
+  return x;
+}
+
+/* ---- who sends how many rows to whom ---- */
+
+static ad_status take(ad_tape *tape, size_t count, size_t **out) {
+  *out = ad_arena_take_zeroed(tape->arena, count * sizeof **out + 1);
+  return *out ? AD_OK : AD_MEMORY;
+}
+
+/* From each member, how many rows for each of the own experts: [members, own_experts]. On engine dry as if all members
+ * sent what this one does. */
+static ad_status share_counts(ad_tape *tape, const ad_routing *routing, const ad_group *group, size_t *theirs,
+                              const char *site) {
+  size_t members = (size_t)ad_group_size(group), *send, *receive;
+  int64_t index = ad_group_index(group, ad_comm_rank(tape->comm));
+  ad_span own = ad_cut((int64_t)routing->experts, index, (int64_t)members);
+  AD_TRY(take(tape, members, &send));
+  AD_TRY(take(tape, members, &receive));
+  for (size_t i = 0; i < members; i++) {
+    send[i] = (size_t)ad_cut((int64_t)routing->experts, (int64_t)i, (int64_t)members).count;
+    receive[i] = (size_t)own.count;
+    for (int64_t e = 0; e < own.count && tape->dry; e++)
+      theirs[i * (size_t)own.count + (size_t)e] = routing->per_expert[own.first + e];
+  }
+  if (tape->dry) return AD_OK;
+  ad_collective call = {.op = AD_ALL_TO_ALL,
+                        .group = *group,
+                        .in = routing->per_expert,
+                        .out = theirs,
+                        .counts = send,
+                        .receive_counts = receive,
+                        .dtype = AD_I64,
+                        .site = site};
+  return ad_comm_run(tape->comm, &call);
+}
+
+static void count_rows(ad_routing *routing, size_t members, const size_t *theirs) {
+  for (size_t i = 0; i < members; i++) {
+    ad_span experts = ad_cut((int64_t)routing->experts, (int64_t)i, (int64_t)members);
+    for (int64_t e = 0; e < experts.count; e++) routing->send_rows[i] += routing->per_expert[experts.first + e];
+    for (size_t e = 0; e < routing->own_experts; e++) {
+      routing->receive_rows[i] += theirs[i * routing->own_experts + e];
+      routing->rows_of_expert[e] += theirs[i * routing->own_experts + e];
+    }
+    routing->received += routing->receive_rows[i];
+  }
+}
+
+/* Rows arrive member after member, each's in the order of experts; they are computed expert after expert. */
+static void order_rows(ad_routing *routing, size_t members, const size_t *theirs) {
+  size_t row = 0;
+  for (size_t e = 0; e < routing->own_experts; e++) {
+    size_t arrived = 0;
+    for (size_t i = 0; i < members; i++) {
+      for (size_t other = 0; other < routing->own_experts; other++) {
+        size_t count = theirs[i * routing->own_experts + other];
+        for (size_t k = 0; k < count && other == e; k++) routing->arrival_of_row[row++] = arrived + k;
+        arrived += count;
+      }
+    }
+  }
+}
+
+static ad_status prepare(ad_tape *tape, ad_routing *routing, const ad_group *group, const char *site) {
+  size_t members = (size_t)ad_group_size(group), *theirs;
+  int64_t index = ad_group_index(group, ad_comm_rank(tape->comm));
+  routing->own_experts = (size_t)ad_cut((int64_t)routing->experts, index, (int64_t)members).count;
+  routing->received = 0;
+  AD_TRY(take(tape, members * routing->own_experts, &theirs));
+  AD_TRY(take(tape, members, &routing->send_rows));
+  AD_TRY(take(tape, members, &routing->receive_rows));
+  AD_TRY(take(tape, routing->own_experts, &routing->rows_of_expert));
+  AD_TRY(share_counts(tape, routing, group, theirs, site));
+  count_rows(routing, members, theirs);
+  AD_TRY(take(tape, routing->received, &routing->arrival_of_row));
+  order_rows(routing, members, theirs);
+  return AD_OK;
+}
+
+ad_tensor *ad_dispatch_at(ad_tape *tape, ad_tensor *x, ad_routing *routing, const char *axes, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  if (!tape) return ad_tape_missing(site, "dispatch");
+  if (ad_tape_failed(tape)) return ad_tape_fail(tape, AD_OK);
+  ad_axes over;
+  ad_status status = ad_axes_parse(axes, &over);
+  if (!status && !ad_tape_owns(tape, x))
+    status = ad_fail(AD_INVALID, "%s: dispatch: the operand is %s", site, ad_tape_foreigner(x));
+  if (status) return ad_tape_fail(tape, status);
+  ad_group group = ad_array_group(tape->comm, &x->array, over);
+  status = prepare(tape, routing, &group, site);
+  if (status) return ad_tape_fail(tape, status);
+  x = record(tape, x, (exchange_numbers){over, routing->send_rows, routing->receive_rows, 0}, site);
+  return ad_rows_by_expert(tape, x, routing, 0, site);
+}
+
+ad_tensor *ad_return_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *axes, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  if (!tape) return ad_tape_missing(site, "return");
+  ad_axes over;
+  ad_status status = ad_axes_parse(axes, &over);
+  if (status) return ad_tape_fail(tape, status);
+  x = ad_rows_by_expert(tape, x, routing, 1, site);
+  return record(tape, x, (exchange_numbers){over, routing->receive_rows, routing->send_rows, 0}, site);
+}

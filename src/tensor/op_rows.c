@@ -1,0 +1,273 @@
+/* Operations on rows of [rows, width]: taking a batch apart into rows and putting it together again, a row for each slot
+ * of a routing, the sum of a token's slots, a factor for each row. */
+#include <inttypes.h>
+#include <string.h>
+#include "layout/nest.h"
+#include "tensor/routing.h"
+#include "tensor/rows_moved.h"
+#include "tensor/tape.h"
+
+/* ---- a batch as rows ---- */
+
+/* Where any dimension but the last is cut each rank has rows of its own: V. The last dimension becomes dimension 1. */
+static ad_layout layout_of_rows(const ad_array *x) {
+  ad_layout layout = x->layout;
+  int last = x->shape.ndim - 1;
+  for (int dim = 0; dim < last; dim++) ad_layout_set(&layout, ad_layout_cutting(&layout, dim), AD_V);
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
+    if (ad_type_dim(layout.type[axis]) == last) layout.type[axis] = AD_S(1);
+  return layout;
+}
+
+static ad_status to_rows_describe(ad_tape *tape, ad_tensor *out) {
+  const ad_array *x = &out->operand[0]->array;
+  char shape[96];
+  if (x->shape.ndim < 2)
+    return ad_fail(AD_INVALID, "%s: to_rows: the value has shape %s; there are no rows in it", out->site,
+                   ad_shape_print(&x->shape, shape, sizeof shape));
+  ad_layout layout = layout_of_rows(x);
+  ad_shape rows = {2, {(int64_t)ad_rows_of(out->operand[0]), x->shape.dim[x->shape.ndim - 1]}};
+  out->array = ad_array_describe(tape->comm, x->dtype, &rows, &layout);
+  return AD_OK;
+}
+
+static int shares(const ad_tensor *out) { return 1; }
+
+static ad_status copy_forward(ad_tape *tape, ad_tensor *out) {
+  const void *from = out->operand[0]->array.data;
+  if (out->array.data != from) memcpy(out->array.data, from, ad_array_bytes(&out->array));
+  return AD_OK;
+}
+
+static ad_status copy_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  if (slot[0].data != out->grad.data)
+    ad_rows(out->array.dtype)->put(slot[0].data, out->grad.data, 1, ad_numel(out), slot[0].adds);
+  return AD_OK;
+}
+
+static const operation to_rows = {.name = "to_rows",
+                                  .dtypes = IN_F32_F64,
+                                  .hands_over = 1,
+                                  .describe = to_rows_describe,
+                                  .shares = shares,
+                                  .forward = copy_forward,
+                                  .backward = copy_backward};
+
+ad_tensor *ad_to_rows_at(ad_tape *tape, ad_tensor *x, const char *site) {
+  return ad_tape_apply(tape, &to_rows, &x, 1, NULL, site);
+}
+
+typedef struct rows_numbers {
+  const ad_tensor *like;
+} rows_numbers;
+
+/* `like` gives the shape and the cuts that its rows were taken from; the types on all other axes are those of x. */
+static ad_status from_rows_describe(ad_tape *tape, ad_tensor *out) {
+  const ad_tensor *origin = ((const rows_numbers *)out->own)->like;
+  if (!ad_tape_owns(tape, origin))
+    return ad_fail(AD_INVALID, "%s: from_rows: `like` is %s", out->site, ad_tape_foreigner(origin));
+  const ad_array *x = &out->operand[0]->array, *like = &origin->array;
+  ad_layout wanted = layout_of_rows(like), layout = like->layout;
+  int last = like->shape.ndim - 1;
+  char is[16], should[16];
+  if (x->shape.ndim != 2 || x->local.dim[0] != (int64_t)ad_rows_of(origin))
+    return ad_fail(AD_INVALID, "%s: from_rows: there are %" PRId64 " rows, but %zu were taken", out->site,
+                   x->shape.ndim ? x->local.dim[0] : 0, ad_rows_of(origin));
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    int dim = ad_type_dim(like->layout.type[axis]), was_cut = dim >= 0 && dim < last;
+    if (was_cut && x->layout.type[axis] != AD_V)
+      return ad_fail(AD_TYPE, "%s: from_rows: the rows are %s on `%s`, where each rank took its own: they must be %s",
+                     out->site, ad_type_print(x->layout.type[axis], is, sizeof is), ad_axis_name((ad_axis)axis),
+                     ad_type_print(wanted.type[axis], should, sizeof should));
+    if (was_cut) continue;
+    layout.type[axis] = ad_type_dim(x->layout.type[axis]) == 1 ? AD_S(last) : x->layout.type[axis];
+  }
+  ad_shape shape = like->shape;
+  shape.dim[last] = x->shape.dim[1];
+  out->array = ad_array_describe(tape->comm, x->dtype, &shape, &layout);
+  return AD_OK;
+}
+
+static const operation from_rows = {.name = "from_rows",
+                                    .dtypes = IN_F32_F64,
+                                    .own_size = sizeof(rows_numbers),
+                                    .hands_over = 1,
+                                    .describe = from_rows_describe,
+                                    .shares = shares,
+                                    .forward = copy_forward,
+                                    .backward = copy_backward};
+
+ad_tensor *ad_from_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *like, const char *site) {
+  return ad_tape_apply(tape, &from_rows, &x, 1, &(rows_numbers){like}, site);
+}
+
+/* ---- rows of tokens and rows of slots ---- */
+
+/* Row i of the slots is row index[i] of the tokens. */
+typedef struct slot_numbers {
+  const size_t *index;
+  size_t slots, tokens;
+} slot_numbers;
+
+static const slot_numbers *slots_of(const ad_tensor *out) { return out->own; }
+
+static ad_status check_rows(const ad_tensor *out, size_t rows) {
+  const ad_array *x = &out->operand[0]->array;
+  char text[16];
+  if (!x->shape.ndim || (size_t)x->local.dim[0] != rows)
+    return ad_fail(AD_INVALID, "%s: %s: there are %" PRId64 " rows, but the routing has %zu", out->site, out->op->name,
+                   x->shape.ndim ? x->local.dim[0] : 0, rows);
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
+    if (ad_type_dim(x->layout.type[axis]) == 0)
+      return ad_fail(AD_TYPE, "%s: %s: the rows are %s on `%s`; declare them V: each rank routes its own", out->site,
+                     out->op->name, ad_type_print(x->layout.type[axis], text, sizeof text), ad_axis_name((ad_axis)axis));
+  return AD_OK;
+}
+
+static ad_status describe_rows(const ad_tape *tape, ad_tensor *out, size_t before, size_t after) {
+  const ad_array *x = &out->operand[0]->array;
+  AD_TRY(check_rows(out, before));
+  ad_shape shape = x->shape;
+  shape.dim[0] = (int64_t)after;
+  out->array = ad_array_describe(tape->comm, x->dtype, &shape, &x->layout);
+  return AD_OK;
+}
+
+static size_t width_of(const ad_tensor *out) { return out->array.shape.ndim > 1 ? ad_columns(out) : 1; }
+
+static void take_rows(const ad_tensor *out, void *slots, const void *tokens, int adds) {
+  const slot_numbers *numbers = slots_of(out);
+  size_t width = width_of(out);
+  for (size_t i = 0; i < numbers->slots; i++)
+    ad_rows(out->array.dtype)->put(ad_at(out, slots, i * width), ad_at(out, tokens, numbers->index[i] * width), 1, width,
+                                   adds);
+}
+
+static void add_rows(const ad_tensor *out, void *tokens, const void *slots, int adds) {
+  const slot_numbers *numbers = slots_of(out);
+  size_t width = width_of(out);
+  if (!adds) memset(tokens, 0, numbers->tokens * width * ad_dtype_size(out->array.dtype));
+  for (size_t i = 0; i < numbers->slots; i++)
+    ad_rows(out->array.dtype)->put(ad_at(out, tokens, numbers->index[i] * width), ad_at(out, slots, i * width), 1, width,
+                                   1);
+}
+
+static ad_status to_slots_describe(ad_tape *tape, ad_tensor *out) {
+  return describe_rows(tape, out, slots_of(out)->tokens, slots_of(out)->slots);
+}
+static ad_status to_slots_forward(ad_tape *tape, ad_tensor *out) {
+  take_rows(out, out->array.data, out->operand[0]->array.data, 0);
+  return AD_OK;
+}
+static ad_status to_slots_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  add_rows(out, slot[0].data, out->grad.data, slot[0].adds);
+  return AD_OK;
+}
+
+static const operation to_slots = {.name = "to_slots",
+                                   .dtypes = IN_F32_F64,
+                                   .own_size = sizeof(slot_numbers),
+                                   .describe = to_slots_describe,
+                                   .forward = to_slots_forward,
+                                   .backward = to_slots_backward};
+
+static ad_status from_slots_describe(ad_tape *tape, ad_tensor *out) {
+  return describe_rows(tape, out, slots_of(out)->slots, slots_of(out)->tokens);
+}
+static ad_status from_slots_forward(ad_tape *tape, ad_tensor *out) {
+  add_rows(out, out->array.data, out->operand[0]->array.data, 0);
+  return AD_OK;
+}
+static ad_status from_slots_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  take_rows(out, slot[0].data, out->grad.data, slot[0].adds);
+  return AD_OK;
+}
+
+static const operation from_slots = {.name = "from_slots",
+                                     .dtypes = IN_F32_F64,
+                                     .own_size = sizeof(slot_numbers),
+                                     .describe = from_slots_describe,
+                                     .forward = from_slots_forward,
+                                     .backward = from_slots_backward};
+
+static ad_tensor *apply_slots(ad_tape *tape, const operation *op, ad_tensor *x, slot_numbers numbers, const char *site) {
+  return ad_tape_apply(tape, op, &x, 1, &numbers, site);
+}
+
+ad_tensor *ad_to_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *site) {
+  slot_numbers numbers = {routing->token_of_slot, routing->slots, routing->tokens};
+  return apply_slots(tape, &to_slots, x, numbers, site);
+}
+
+ad_tensor *ad_from_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *site) {
+  slot_numbers numbers = {routing->token_of_slot, routing->slots, routing->tokens};
+  return apply_slots(tape, &from_slots, x, numbers, site);
+}
+
+/* Rows in the order in which they arrived, to the order of experts, and back. */
+ad_tensor *ad_rows_by_expert(ad_tape *tape, ad_tensor *x, const ad_routing *routing, int back, const char *site) {
+  slot_numbers numbers = {routing->arrival_of_row, routing->received, routing->received};
+  return apply_slots(tape, back ? &from_slots : &to_slots, x, numbers, site);
+}
+
+/* ---- the chosen scores, slot by slot ---- */
+
+static ad_status weights_describe(ad_tape *tape, ad_tensor *out) {
+  const ad_array *x = &out->operand[0]->array;
+  const slot_numbers *numbers = slots_of(out);
+  if (ad_numel(out->operand[0]) != numbers->tokens)
+    return ad_fail(AD_INVALID, "%s: slot_weights: there are %zu scores, but the routing has %zu choices", out->site,
+                   ad_numel(out->operand[0]), numbers->tokens);
+  ad_shape shape = {1, {(int64_t)numbers->slots}};
+  out->array = ad_array_describe(tape->comm, x->dtype, &shape, &x->layout);
+  return AD_OK;
+}
+
+static const operation slot_weights = {.name = "slot_weights",
+                                       .dtypes = IN_F32_F64,
+                                       .own_size = sizeof(slot_numbers),
+                                       .describe = weights_describe,
+                                       .forward = to_slots_forward,
+                                       .backward = to_slots_backward};
+
+ad_tensor *ad_slot_weights_at(ad_tape *tape, ad_tensor *chosen, const ad_routing *routing, const char *site) {
+  slot_numbers numbers = {routing->choice_of_slot, routing->slots, routing->tokens * routing->top_k};
+  return apply_slots(tape, &slot_weights, chosen, numbers, site);
+}
+
+/* ---- a factor for each row ---- */
+
+static ad_status scale_rows_forward(ad_tape *tape, ad_tensor *out) {
+  size_t width = ad_columns(out);
+  for (size_t i = 0; i < ad_rows_of(out); i++)
+    ad_rows(out->array.dtype)
+        ->put(ad_at(out, out->array.data, i * width), ad_at(out, out->operand[0]->array.data, i * width),
+              ad_element(out->array.dtype, out->operand[1]->array.data, i), width, 0);
+  return AD_OK;
+}
+
+static ad_status scale_rows_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  ad_dtype dtype = out->array.dtype;
+  size_t width = ad_columns(out);
+  for (size_t i = 0; i < ad_rows_of(out); i++) {
+    const void *dy = ad_at(out, out->grad.data, i * width), *x = ad_at(out, out->operand[0]->array.data, i * width);
+    if (slot[0].data)
+      ad_rows(dtype)->put(ad_at(out, slot[0].data, i * width), dy, ad_element(dtype, out->operand[1]->array.data, i),
+                          width, slot[0].adds);
+    if (slot[1].data)
+      ad_set_element(dtype, slot[1].data, i,
+                     ad_rows(dtype)->dot(dy, x, width) + (slot[1].adds ? ad_element(dtype, slot[1].data, i) : 0));
+  }
+  return AD_OK;
+}
+
+static const operation scale_rows = {.name = "scale_rows",
+                                     .dims = "nd,n->nd",
+                                     .linearity = AD_MULTILINEAR,
+                                     .dtypes = IN_F32_F64,
+                                     .forward = scale_rows_forward,
+                                     .backward = scale_rows_backward};
+
+ad_tensor *ad_scale_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *factors, const char *site) {
+  return ad_tape_apply(tape, &scale_rows, (ad_tensor *[]){x, factors}, 2, NULL, site);
+}

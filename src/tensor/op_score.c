@@ -1,0 +1,227 @@
+/* Scores of a router: softmax or sigmoid of its logits, and the choice of the k best for each token. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include "array/array.h"
+#include "tensor/routing.h"
+#include "tensor/tape.h"
+
+/* ---- softmax ---- */
+
+static ad_status softmax_forward(ad_tape *tape, ad_tensor *out) {
+  const row_kernels *rows = ad_rows(out->array.dtype);
+  size_t width = ad_columns(out);
+  for (size_t i = 0; i < ad_rows_of(out); i++) {
+    const void *x = ad_at(out, out->operand[0]->array.data, i * width);
+    void *y = ad_at(out, out->array.data, i * width);
+    double sum = rows->exp_sum(y, x, rows->max(x, width), width);
+    rows->put_divided(y, y, sum, width, 0);
+  }
+  return AD_OK;
+}
+
+/* y (dy - sum(y dy)) */
+static ad_status softmax_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  ad_dtype dtype = out->array.dtype;
+  size_t width = ad_columns(out);
+  for (size_t i = 0; i < ad_rows_of(out); i++) {
+    const void *y = ad_at(out, out->array.data, i * width), *dy = ad_at(out, out->grad.data, i * width);
+    void *dx = ad_at(out, slot[0].data, i * width);
+    double centre = ad_rows(dtype)->dot(y, dy, width);
+    for (size_t e = 0; e < width; e++) {
+      double slope = ad_element(dtype, y, e) * (ad_element(dtype, dy, e) - centre);
+      ad_set_element(dtype, dx, e, slope + (slot[0].adds ? ad_element(dtype, dx, e) : 0));
+    }
+  }
+  return AD_OK;
+}
+
+static const operation softmax = {.name = "softmax",
+                                  .dims = "...e->...e",
+                                  .linearity = AD_NONLINEAR,
+                                  .whole = "e",
+                                  .dtypes = IN_F32_F64,
+                                  .forward = softmax_forward,
+                                  .backward = softmax_backward};
+
+ad_tensor *ad_softmax_at(ad_tape *tape, ad_tensor *x, const char *site) {
+  return ad_tape_apply(tape, &softmax, &x, 1, NULL, site);
+}
+
+/* ---- sigmoid ---- */
+
+static ad_status sigmoid_forward(ad_tape *tape, ad_tensor *out) {
+  ad_dtype dtype = out->array.dtype;
+  for (size_t i = 0; i < ad_numel(out); i++)
+    ad_set_element(dtype, out->array.data, i, 1 / (1 + exp(-ad_element(dtype, out->operand[0]->array.data, i))));
+  return AD_OK;
+}
+
+static ad_status sigmoid_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  ad_dtype dtype = out->array.dtype;
+  for (size_t i = 0; i < ad_numel(out); i++) {
+    double y = ad_element(dtype, out->array.data, i), slope = ad_element(dtype, out->grad.data, i) * y * (1 - y);
+    ad_set_element(dtype, slot[0].data, i, slope + (slot[0].adds ? ad_element(dtype, slot[0].data, i) : 0));
+  }
+  return AD_OK;
+}
+
+static const operation sigmoid = {.name = "sigmoid",
+                                  .dims = "...->...",
+                                  .linearity = AD_NONLINEAR,
+                                  .dtypes = IN_F32_F64,
+                                  .forward = sigmoid_forward,
+                                  .backward = sigmoid_backward};
+
+ad_tensor *ad_sigmoid_at(ad_tape *tape, ad_tensor *x, const char *site) {
+  return ad_tape_apply(tape, &sigmoid, &x, 1, NULL, site);
+}
+
+/* ---- the k best ---- */
+
+typedef struct choice_numbers {
+  int64_t k;
+  const ad_array *bias;
+  ad_routing *routing;
+} choice_numbers;
+
+static const choice_numbers *numbers_of(const ad_tensor *out) { return out->own; }
+
+static ad_status take(ad_tape *tape, size_t count, size_t size, void *out) {
+  void *taken = ad_arena_take_zeroed(tape->arena, count * size + 1);
+  if (!taken) return AD_MEMORY;
+  memcpy(out, &taken, sizeof taken);
+  return AD_OK;
+}
+
+/* Until the tape's reset, on engine dry too: plans count rows. */
+static ad_status take_routing(ad_tape *tape, const ad_tensor *out) {
+  const ad_tensor *scores = out->operand[0];
+  ad_routing *routing = numbers_of(out)->routing;
+  *routing = (ad_routing){.tokens = ad_rows_of(scores),
+                          .top_k = (size_t)numbers_of(out)->k,
+                          .experts = ad_columns(scores),
+                          .margin = INFINITY};
+  size_t choices = routing->tokens * routing->top_k;
+  AD_TRY(take(tape, choices, sizeof *routing->expert, &routing->expert));
+  AD_TRY(take(tape, choices, sizeof(size_t), &routing->choice_of_slot));
+  AD_TRY(take(tape, choices, sizeof(size_t), &routing->token_of_slot));
+  return take(tape, routing->experts, sizeof(size_t), &routing->per_expert);
+}
+
+static ad_status choice_describe(ad_tape *tape, ad_tensor *out) {
+  const ad_array *scores = &out->operand[0]->array;
+  const choice_numbers *numbers = numbers_of(out);
+  char shape[96];
+  if (scores->shape.ndim != 2 || numbers->k < 1 || numbers->k > scores->shape.dim[1])
+    return ad_fail(AD_INVALID, "%s: top_k: %" PRId64 " of scores %s; wanted are [tokens, experts] and 1 to experts",
+                   out->site, numbers->k, ad_shape_print(&scores->shape, shape, sizeof shape));
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
+    if (ad_type_is_cut(scores->layout.type[axis]) || scores->layout.type[axis] == AD_P)
+      return ad_fail(AD_TYPE, "%s: top_k: the scores are %s on `%s`; a choice is made of whole rows: R, I or V",
+                     out->site, ad_type_print(scores->layout.type[axis], shape, sizeof shape),
+                     ad_axis_name((ad_axis)axis));
+  ad_shape chosen = {2, {scores->shape.dim[0], numbers->k}};
+  out->array = ad_array_describe(tape->comm, tape->options.dtype, &chosen, &scores->layout);
+  return take_routing(tape, out);
+}
+
+/* What decides: the score, and the balancing bias, which enters nothing else. */
+static double rank_of(const ad_tensor *out, size_t token, size_t expert) {
+  const ad_array *bias = numbers_of(out)->bias;
+  size_t experts = ad_columns(out->operand[0]);
+  double score = ad_element(out->array.dtype, out->operand[0]->array.data, token * experts + expert);
+  return score + (bias ? ad_element(bias->dtype, bias->data, expert) : 0);
+}
+
+static int is_chosen(const int32_t *chosen, size_t count, size_t expert) {
+  for (size_t i = 0; i < count; i++)
+    if ((size_t)chosen[i] == expert) return 1;
+  return 0;
+}
+
+/* Best first; of equal ones the lowest expert. Returns the distance to the best that is left. */
+static double choose(const ad_tensor *out, size_t token, int32_t *chosen) {
+  size_t experts = ad_columns(out->operand[0]), k = ad_columns(out);
+  double last = INFINITY;
+  for (size_t j = 0; j <= k && j < experts; j++) {
+    size_t best = SIZE_MAX;
+    for (size_t e = 0; e < experts; e++)
+      if (!is_chosen(chosen, j < k ? j : k, e) && (best == SIZE_MAX || rank_of(out, token, e) > rank_of(out, token, best)))
+        best = e;
+    if (j == k) return last - rank_of(out, token, best);
+    chosen[j] = (int32_t)best;
+    last = rank_of(out, token, best);
+  }
+  return INFINITY;
+}
+
+/* On engine dry nobody has scores: tokens are spread evenly. */
+static void choose_all(const ad_tape *tape, const ad_tensor *out) {
+  ad_routing *routing = numbers_of(out)->routing;
+  int32_t *chosen = routing->expert;
+  for (size_t t = 0; t < routing->tokens; t++) {
+    if (!tape->dry) {
+      routing->margin = fmin(routing->margin, choose(out, t, chosen + t * routing->top_k));
+      continue;
+    }
+    for (size_t j = 0; j < routing->top_k; j++)
+      chosen[t * routing->top_k + j] = (int32_t)((t * routing->top_k + j) % routing->experts);
+  }
+}
+
+/* Slots in the order of experts, those of one in the order of tokens. */
+static void sort_choices(ad_routing *routing) {
+  size_t choices = routing->tokens * routing->top_k;
+  for (size_t e = 0; e < routing->experts; e++) {
+    for (size_t i = 0; i < choices; i++) {
+      if ((size_t)routing->expert[i] != e) continue;
+      routing->choice_of_slot[routing->slots] = i;
+      routing->token_of_slot[routing->slots++] = i / routing->top_k;
+      routing->per_expert[e]++;
+    }
+  }
+}
+
+static ad_status choice_forward(ad_tape *tape, ad_tensor *out) {
+  ad_routing *routing = numbers_of(out)->routing;
+  choose_all(tape, out);
+  sort_choices(routing);
+  for (size_t i = 0; i < routing->slots && !tape->dry; i++)
+    ad_set_element(out->array.dtype, out->array.data, i,
+                   ad_element(out->array.dtype, out->operand[0]->array.data,
+                              i / routing->top_k * routing->experts + (size_t)routing->expert[i]));
+  return AD_OK;
+}
+
+/* To the chosen scores; the others get exactly zero. */
+static ad_status choice_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  const ad_routing *routing = numbers_of(out)->routing;
+  ad_dtype dtype = out->array.dtype;
+  if (tape->dry) return AD_OK;
+  if (!slot[0].adds) memset(slot[0].data, 0, ad_array_bytes(&out->operand[0]->array));
+  for (size_t i = 0; i < routing->tokens * routing->top_k; i++) {
+    size_t at = i / routing->top_k * routing->experts + (size_t)routing->expert[i];
+    ad_set_element(dtype, slot[0].data, at,
+                   ad_element(dtype, slot[0].data, at) + ad_element(dtype, out->grad.data, i));
+  }
+  return AD_OK;
+}
+
+static const operation choice = {.name = "top_k",
+                                 .dtypes = IN_F32_F64,
+                                 .own_size = sizeof(choice_numbers),
+                                 .runs_dry = 1,
+                                 .describe = choice_describe,
+                                 .forward = choice_forward,
+                                 .backward = choice_backward};
+
+ad_tensor *ad_top_k_at(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_array *bias, ad_routing **routing,
+                       const char *site) {
+  if (!site) site = AD_NO_SITE;
+  if (!tape) return ad_tape_missing(site, choice.name);
+  ad_routing *made = ad_arena_take_zeroed(tape->arena, sizeof *made);
+  if (!made) return ad_tape_fail(tape, AD_MEMORY);
+  if (routing) *routing = made;
+  return ad_tape_apply(tape, &choice, &scores, 1, &(choice_numbers){k, bias, made}, site);
+}

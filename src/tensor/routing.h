@@ -1,0 +1,24 @@
+/* Who goes where in a mixture of experts: the choices that tokens made, as numbers. No gradient passes here; operations
+ * on rows follow them (op_rows.c, op_exchange.c, op_grouped.c). Lives on the tape until its reset. */
+#ifndef TENSOR_ROUTING_H
+#define TENSOR_ROUTING_H
+#include "tensor/operation.h"
+
+/* A choice of a token is a slot; slots stand in the order of experts, those of one expert in the order of tokens. */
+struct ad_routing {
+  size_t tokens, top_k, experts; /* tokens here, choices of each, experts of all ranks */
+  int32_t *expert;               /* [tokens, top_k] */
+  size_t slots;                  /* choices that were not dropped */
+  size_t *choice_of_slot;        /* [slots]: token * top_k + which */
+  size_t *token_of_slot;         /* [slots] */
+  size_t *per_expert;            /* [experts] slots of each */
+  double margin;                 /* smallest distance between a chosen score and one that was not */
+  /* Once experts are spread over ranks (ad_dispatch): */
+  size_t *send_rows, *receive_rows; /* for and from each member */
+  size_t received;
+  size_t *arrival_of_row; /* [received]: rows in the order of own experts, by where they arrived */
+  size_t own_experts;
+  size_t *rows_of_expert; /* [own_experts] */
+};
+
+#endif
