@@ -17,6 +17,7 @@ typedef enum ad_key_kind {
   AD_KEY_NUMBER,   /* double */
   AD_KEY_BOOLEAN,  /* int */
   AD_KEY_TEXT,     /* char *, owned */
+  AD_KEY_VIEW,     /* char *, owned: a mesh string that enumerates the ranks of the first module; NULL: left out */
   AD_KEY_DTYPE,    /* ad_dtype; `word` stands for 0 */
   AD_KEY_GRADIENT, /* ad_dtype, and int at `second`: `word` stands for 0, "raw" sets the int */
   AD_KEY_SYNC,     /* ad_sync */

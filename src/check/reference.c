@@ -16,7 +16,7 @@
 
 struct ad_reference {
   ad_comm *comm;
-  ad_recipe recipe; /* borrows all but the meshes */
+  ad_recipe recipe; /* borrows all but the meshes, options and views */
   ad_run *run, *fed, *free;
   ad_array *fed_gradients; /* the caller's memory, seen on the reference's meshes */
   const ad_array **fed_list;
@@ -46,6 +46,34 @@ static ad_status shrink_meshes(const ad_recipe *recipe, ad_reference *reference)
   return AD_OK;
 }
 
+/* Where the program's key number `key` has its text; NULL if it is no view. */
+static char **view_at(const ad_recipe *recipe, size_t key) {
+  const ad_key *of = &recipe->program->keys[key];
+  return of->kind == AD_KEY_VIEW ? (char **)((char *)recipe->options + of->offset) : NULL;
+}
+
+/* The program's options, with the views of its mesh as small as that. */
+static ad_status shrink_views(const ad_recipe *recipe, ad_reference *reference) {
+  const ad_program_kind *program = recipe->program;
+  AD_TRY(ad_new_bytes(1, program->options_size, &reference->recipe.options));
+  memcpy(reference->recipe.options, recipe->options, program->options_size);
+  for (size_t i = 0; i < program->key_count; i++) {
+    char **view = view_at(&reference->recipe, i);
+    if (view) *view = NULL;
+  }
+  for (size_t i = 0; i < program->key_count; i++) {
+    char **view = view_at(&reference->recipe, i);
+    if (view && *view_at(recipe, i)) AD_TRY(shrink(*view_at(recipe, i), view));
+  }
+  return AD_OK;
+}
+
+static void release_views(ad_recipe *recipe) {
+  for (size_t i = 0; recipe->options && i < recipe->program->key_count; i++)
+    if (view_at(recipe, i)) ad_release(*view_at(recipe, i));
+  ad_release(recipe->options);
+}
+
 static ad_status create_runs(ad_reference *reference, ad_dtype dtype, int several_steps) {
   ad_run_options options = {.size = sizeof options, .dtype = dtype, .quiet = 1};
   ad_run_options wide = {.size = sizeof wide, .dtype = AD_F64, .quiet = 1};
@@ -65,8 +93,10 @@ ad_status ad_reference_create(const ad_recipe *recipe, ad_dtype dtype, int sever
   AD_TRY(ad_new(1, &reference));
   reference->recipe = *recipe;
   reference->recipe.meshes = NULL;
+  reference->recipe.options = NULL;
   reference->recipe.shard.zero = 0;
   ad_status status = shrink_meshes(recipe, reference);
+  if (!status) status = shrink_views(recipe, reference);
   if (!status) status = create_runs(reference, dtype, several_steps);
   if (status) {
     ad_reference_destroy(reference);
@@ -85,6 +115,7 @@ void ad_reference_destroy(ad_reference *reference) {
   for (size_t i = 0; reference->recipe.meshes && i < reference->recipe.mesh_count; i++)
     ad_release(reference->recipe.meshes[i].text);
   ad_release(reference->recipe.meshes);
+  release_views(&reference->recipe);
   ad_release(reference->fed_gradients);
   ad_release(reference->fed_list);
   ad_release(reference->kept);

@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include "base/error.h"
 #include "base/text.h"
 
@@ -37,10 +38,12 @@ int ad_key_refuses(const ad_key *key, double value, const char *written, char wo
 size_t ad_key_value_size(const ad_key *key) {
   static const size_t sizes[] = {[AD_KEY_INTEGER] = sizeof(int64_t), [AD_KEY_NUMBER] = sizeof(double),
                                  [AD_KEY_BOOLEAN] = sizeof(int),     [AD_KEY_TEXT] = sizeof(char *),
-                                 [AD_KEY_DTYPE] = sizeof(ad_dtype),  [AD_KEY_GRADIENT] = sizeof(ad_dtype),
+                                 [AD_KEY_VIEW] = sizeof(char *),     [AD_KEY_DTYPE] = sizeof(ad_dtype),  [AD_KEY_GRADIENT] = sizeof(ad_dtype),
                                  [AD_KEY_SYNC] = sizeof(ad_sync),    [AD_KEY_OVERRIDES] = 0};
   return sizes[key->kind];
 }
+
+int ad_key_is_text(const ad_key *key) { return key->kind == AD_KEY_TEXT || key->kind == AD_KEY_VIEW; }
 
 static void check_value(const ad_key *key, const void *at, const ad_complaints *to) {
   char written[40], words[AD_KEY_WORDS_SIZE];
@@ -71,5 +74,24 @@ void ad_keys_check(const ad_program_kind *kind, const void *options, const ad_co
       check_list(key, base, to);
     else
       check_value(key, base + key->offset, to);
+  }
+}
+
+static void check_view(const ad_key *key, const char *text, const ad_mesh *mesh, const ad_complaints *to) {
+  ad_mesh *view;
+  ad_status status = ad_mesh_create_view(mesh, text, &view);
+  if (status)
+    ad_complain_of(to, key->path, status);
+  else
+    ad_mesh_destroy(view);
+}
+
+void ad_keys_check_views(const ad_program_kind *kind, const void *options, const ad_mesh *mesh,
+                         const ad_complaints *to) {
+  for (size_t i = 0; i < kind->key_count; i++) {
+    const char *text;
+    if (kind->keys[i].kind != AD_KEY_VIEW) continue;
+    memcpy(&text, (const char *)options + kind->keys[i].offset, sizeof text);
+    if (text) check_view(&kind->keys[i], text, mesh, to);
   }
 }

@@ -11,6 +11,11 @@ enum { AD_KEY_WORDS_SIZE = 128 };
 int ad_key_refuses(const ad_key *key, double value, const char *written, char words[AD_KEY_WORDS_SIZE]);
 /* Bytes of one value: in an array of them where the key is a list. 0: of no fixed size (overrides). */
 size_t ad_key_value_size(const ad_key *key);
+/* Its value is a string that belongs to the options. */
+int ad_key_is_text(const ad_key *key);
+/* Complains of every view that does not have the ranks of `mesh`. */
+void ad_keys_check_views(const ad_program_kind *kind, const void *options, const ad_mesh *mesh,
+                         const ad_complaints *to);
 /* Complains of every number that is out of its key's range. */
 void ad_keys_check(const ad_program_kind *kind, const void *options, const ad_complaints *to);
 

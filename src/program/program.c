@@ -185,6 +185,7 @@ static ad_status check(const ad_program *program) {
   ad_text mistakes = ad_text_on(buffer, sizeof buffer);
   ad_complaints to = {collect, &mistakes};
   ad_keys_check(program->kind, program->options, &to);
+  ad_keys_check_views(program->kind, program->options, program->meshes[0], &to);
   if (program->kind->check)
     program->kind->check(program->options, &program->setting, (const ad_mesh *const *)program->meshes, &to);
   return mistakes.used ? ad_fail(AD_INVALID, "%s", buffer) : AD_OK;

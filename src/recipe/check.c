@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "program/keys.h"
 #include "recipe/contract.h"
 #include "recipe/name.h"
 #include "recipe/reading.h"
@@ -190,6 +191,7 @@ static ad_status check_program(ad_reading *r, const ad_mesh *const *meshes) {
   AD_TRY(ad_comm_open_dry(0, ad_mesh_size(meshes[0]), &comm));
   ad_program_setting setting = setting_of(r->recipe, comm);
   ad_complaints to = complaints_of(r);
+  if (ARE_READ(r, "mesh")) ad_keys_check_views(program, r->recipe->options, meshes[0], &to);
   if (program->check) program->check(r->recipe->options, &setting, meshes, &to);
   ad_status status = check_made(r, comm);
   ad_comm_close(comm);

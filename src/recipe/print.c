@@ -65,6 +65,7 @@ static int add_value(printer *p, const ad_key *key, const char *base, const void
     case AD_KEY_BOOLEAN:
       return add_scalar(p, *(const int *)at ? "true" : "false", 0);
     case AD_KEY_TEXT:
+    case AD_KEY_VIEW:
       return add_scalar(p, *(char *const *)at, 1);
     case AD_KEY_SYNC:
       return add_scalar(p, ad_sync_names[*(const ad_sync *)at], 0);
@@ -109,7 +110,7 @@ static int add_overrides(printer *p) {
 
 /* A text that was left out and has no default. */
 static int is_left_out(const ad_key *key, const char *base) {
-  return key->kind == AD_KEY_TEXT && !key->list && !*(char *const *)(base + key->offset);
+  return ad_key_is_text(key) && !key->list && !*(char *const *)(base + key->offset);
 }
 
 static int add_key(printer *p, const ad_key *key, const char *base) {

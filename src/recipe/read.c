@@ -157,6 +157,7 @@ static int read_value(ad_reading *r, const ad_key *key, const ad_node *node, con
     case AD_KEY_BOOLEAN:
       return read_boolean(r, node, path, out);
     case AD_KEY_TEXT:
+    case AD_KEY_VIEW:
       return read_text(r, key, node, path, out);
     case AD_KEY_DTYPE:
       return read_dtype(r, key, node, path, key->word, out);

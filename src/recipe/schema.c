@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "program/keys.h"
 
 #define AT(field) offsetof(ad_recipe, field)
 #define WHOLE 9007199254740992.0 /* 2^53 */
@@ -206,7 +207,7 @@ static void release_overrides(ad_recipe_override *overrides, size_t count) {
 }
 
 void ad_key_release(const ad_key *key, char *base) {
-  int is_text = key->kind == AD_KEY_TEXT, is_overrides = key->kind == AD_KEY_OVERRIDES;
+  int is_text = ad_key_is_text(key), is_overrides = key->kind == AD_KEY_OVERRIDES;
   if (!is_text && !is_overrides && !key->list) return;
   void *value;
   memcpy(&value, base + key->offset, sizeof value);

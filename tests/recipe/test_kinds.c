@@ -26,6 +26,7 @@ typedef struct pair_options {
   char **files;
   size_t file_count;
   int64_t balance;
+  char *sparse;
 } pair_options;
 
 #define AT(field) offsetof(pair_options, field)
@@ -36,6 +37,7 @@ static const ad_key pair_keys[] = {
      .fallback = "", .help = "of the two losses"},
     {"losses.teacher", AD_KEY_TEXT, .offset = AT(teacher), .fallback = "", .help = "a file"},
     {"model.width", AD_KEY_INTEGER, .offset = AT(width), .least = 2, .most = 64, .help = "of both"},
+    {"views.sparse", AD_KEY_VIEW, .offset = AT(sparse), .fallback = "", .help = "of the encoder's ranks"},
     {"images", AD_KEY_TEXT, .list = 1, .offset = AT(files), .second = AT(file_count), .help = "files"},
 };
 
@@ -109,6 +111,18 @@ static int register_pair(void **state) { return ad_program_register(&pair); }
 
 static const pair_options *pair_of(const ad_recipe *recipe) { return recipe->options; }
 
+static void a_view_enumerates_the_ranks_of_its_mesh(void **state) {
+  ad_recipe *recipe = READ(GOOD "views: {sparse: efsdp=2 ep=2}\n", NULL);
+  assert_string_equal(pair_of(recipe)->sparse, "efsdp=2 ep=2");
+  char *printed;
+  assert_int_equal(ad_recipe_print(recipe, &printed), AD_OK);
+  assert_non_null(strstr(printed, "sparse: \"efsdp=2 ep=2\""));
+  free(printed);
+  ad_recipe_destroy(recipe);
+  SAYS("r.yaml:5: views.sparse: view \"efsdp=2 ep=3\" has 6 ranks, its mesh \"tp=4\" has 4; a view has the same ranks",
+       GOOD "views: {sparse: efsdp=2 ep=3}\n");
+}
+
 static void kinds_are_found_by_their_name(void **state) {
   assert_ptr_equal(ad_program_kinds()[0], ad_gpt());
   assert_ptr_equal(ad_program_kinds()[1], &pair);
@@ -174,7 +188,7 @@ static void no_other_program_knows_its_keys(void **state) {
       "final_lr_fraction, clip, beta1, beta2, epsilon, weight_decay, seed, sync",
       GPT, "losses.weights=[1]", "mesh.encoder=dp=2", "train.balance=1");
   SAYS(
-      "r.yaml:5: data: unknown key; known here are name, model, losses, images, mesh, precision, shard, train, "
+      "r.yaml:5: data: unknown key; known here are name, model, losses, views, images, mesh, precision, shard, train, "
       "checkpoint",
       GOOD "data: {seq: 3}\n");
 }
@@ -344,6 +358,7 @@ static void a_program_made_without_a_recipe_is_refused_in_the_same_words(void **
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(kinds_are_found_by_their_name),
+      cmocka_unit_test(a_view_enumerates_the_ranks_of_its_mesh),
       cmocka_unit_test(a_kind_that_cannot_be_told_apart_is_not_registered),
       cmocka_unit_test(the_keys_of_a_program_stand_among_those_of_every_recipe),
       cmocka_unit_test(no_other_program_knows_its_keys),
