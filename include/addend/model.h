@@ -53,9 +53,8 @@ extern "C" {
  * The loss is cross-entropy, summed over the counted tokens of the step and divided by their number. Weight decay
  * applies to all matrices but embedding.weight. Parameters are R on dp and cp. The batch is S0 on dp and S1z on cp, the
  * residual stream on tp is I or, with sequence_parallel, S1: docs/types.md. */
-typedef struct ad_gpt_options {
+typedef struct ad_decoder_options {
   int64_t layers, d_model, heads;
-  int64_t d_hidden;                     /* of the MLP; 0: 8/3 d_model rounded up to a multiple of 16 */
   int tied;                             /* 1: the head is the embedding */
   double rotary_base;                   /* slowest rotation of the positions */
   int64_t kv_heads;                     /* heads of k and v; 0: as many as of q */
@@ -64,6 +63,11 @@ typedef struct ad_gpt_options {
   int sequence_parallel, convert_norms; /* how norms and stream lie on tp */
   int gather_keys;                      /* 1: over cp keys and values are gathered; 0: they go around the ring */
   ad_text_options data;
+} ad_decoder_options;
+
+typedef struct ad_gpt_options {
+  ad_decoder_options decoder;
+  int64_t d_hidden; /* of the MLP; 0: 8/3 d_model rounded up to a multiple of 16 */
 } ad_gpt_options;
 
 /* The kind "gpt": one module, "model"; one phase; one loss, "cross_entropy", over one count, "tokens". */

@@ -2,17 +2,15 @@
 #ifndef PROGRAM_GPT_KEYS_H
 #define PROGRAM_GPT_KEYS_H
 #include "addend/model.h"
-#include "program/text_keys.h"
+#include "program/decoder_keys.h"
 
-enum { AD_GPT_KEY_COUNT = 12 + AD_TEXT_KEY_COUNT };
+enum { AD_GPT_KEY_COUNT = AD_DECODER_KEY_COUNT + 1 + AD_TEXT_KEY_COUNT };
 extern const ad_key ad_gpt_keys[AD_GPT_KEY_COUNT];
 
 /* Options are an ad_gpt_options, as the record's functions take them. */
 void ad_gpt_check(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
                   const ad_complaints *to);
 void ad_gpt_check_files(const void *options, const ad_complaints *to);
-/* Heads of keys and values, where kv_heads is 0 too. */
-int64_t ad_gpt_kv_heads(const ad_gpt_options *options);
 /* Width inside the MLP, where d_hidden is 0 too. */
 int64_t ad_gpt_hidden(const ad_gpt_options *options);
 

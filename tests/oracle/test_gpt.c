@@ -86,7 +86,7 @@ typedef struct job {
 } job;
 
 static const ad_text_options *text_of(const ad_recipe *recipe) {
-  return &((const ad_gpt_options *)recipe->options)->data;
+  return &((const ad_gpt_options *)recipe->options)->decoder.data;
 }
 
 /* ---- parameters of a run ---- */

@@ -22,13 +22,13 @@ static char *text_paths[] = {(char[]){"/usr/share/common-licenses"}};
 static double valid[] = {0.8};  // of five targets one does not count
 
 static ad_gpt_options tiny(int tied) {
-  return (ad_gpt_options){.layers = 2,
-                          .d_model = 8,
-                          .heads = 2,
-                          .d_hidden = 12,
-                          .tied = tied,
-                          .rotary_base = 10000,
-                          .data = {text_paths, 1, SEQ, valid, 1, 0}};
+  return (ad_gpt_options){.decoder = {.layers = 2,
+                                      .d_model = 8,
+                                      .heads = 2,
+                                      .tied = tied,
+                                      .rotary_base = 10000,
+                                      .data = {text_paths, 1, SEQ, valid, 1, 0}},
+                          .d_hidden = 12};
 }
 
 /* A program borrows its options and its rank. */
@@ -151,9 +151,9 @@ static void batches_are_cut_over_dp_and_zigzag_over_cp(void **state) {
 static void a_refusal_names_every_number_that_does_not_fit(void **state) {
   made m = {.options = tiny(0)};
   must(ad_comm_open_dry(0, 2, &m.comm));
-  m.options.layers = 0;
-  m.options.heads = 3;
-  m.options.data.seq = -4;
+  m.options.decoder.layers = 0;
+  m.options.decoder.heads = 3;
+  m.options.decoder.data.seq = -4;
   assert_int_equal(try(&m, "pp=2", BATCH, 1), AD_INVALID);
   assert_null(m.program);
   assert_non_null(strstr(ad_last_error(), "model.layers: must be at least 1, is 0"));
@@ -174,23 +174,23 @@ static void assert_refused(ad_gpt_options options, const char *mesh, int64_t ran
 
 static void sizes_that_tp_or_cp_do_not_fit_are_refused_with_those_that_would(void **state) {
   ad_gpt_options options = tiny(0);
-  options.d_model = 48;
-  options.heads = 4;
+  options.decoder.d_model = 48;
+  options.decoder.heads = 4;
   assert_refused(options, "tp=3", 3, "model.heads: tp=3 cuts them, and 4 is no multiple of that; 3 or 6 would do");
-  options.d_model = 8;
-  options.heads = 2;
+  options.decoder.d_model = 8;
+  options.decoder.heads = 2;
   assert_refused(options, "tp=3", 3, "with d_model 8 none would do: make it a multiple of 6");
-  options.heads = 4;
-  options.kv_heads = 3;
+  options.decoder.heads = 4;
+  options.decoder.kv_heads = 3;
   assert_refused(options, "dp=1", 1, "model.kv_heads: must divide heads: 4 is no multiple of 3; 2 or 4 would do");
-  options.kv_heads = 0;
+  options.decoder.kv_heads = 0;
   options.d_hidden = 3;
   assert_refused(options, "tp=4", 4, "model.d_hidden: tp=4 cuts the MLP, but it is 3 wide; at least 4");
-  options.data.seq = 10;
+  options.decoder.data.seq = 10;
   assert_refused(options, "cp=2", 2,
                  "data.seq: cp=2 cuts the sequence into 4 chunks, and 10 is no multiple of that; "
                  "8 or 12 would be");
-  options.data.seq = 3;
+  options.decoder.data.seq = 3;
   assert_refused(options, "cp=4", 4, "3 is no multiple of that; 8 would be");
 }
 

@@ -34,11 +34,11 @@ static void what_is_left_out_has_its_default(void **state) {
   assert_int_equal(r->mesh_count, 1);
   assert_null(r->meshes[0].module);
   assert_int_equal(gpt_of(r)->d_hidden, 0);
-  assert_true(gpt_of(r)->rotary_base == 10000);
-  assert_int_equal(gpt_of(r)->data.text_count, 2);
-  assert_string_equal(gpt_of(r)->data.text[1], "b");
-  assert_int_equal(gpt_of(r)->data.valid_count, 0);
-  assert_null(gpt_of(r)->data.valid);
+  assert_true(gpt_of(r)->decoder.rotary_base == 10000);
+  assert_int_equal(gpt_of(r)->decoder.data.text_count, 2);
+  assert_string_equal(gpt_of(r)->decoder.data.text[1], "b");
+  assert_int_equal(gpt_of(r)->decoder.data.valid_count, 0);
+  assert_null(gpt_of(r)->decoder.data.valid);
   assert_int_equal(r->precision.compute, AD_F32);
   assert_int_equal(r->precision.contract.param, AD_F32);
   assert_int_equal(r->precision.contract.grad, 0);
@@ -63,11 +63,11 @@ static void every_kind_of_value_is_read(void **state) {
       "train: {global_batch: 6, microbatches: 3, steps: 10, lr: 1e-3, warmup: 2, sync: [none, shard, all], seed: 9}\n",
       NULL);
   assert_string_equal(r->name, "x");
-  assert_int_equal(gpt_of(r)->tied, 0);
-  assert_true(gpt_of(r)->rotary_base == 500.5);
-  assert_int_equal(gpt_of(r)->data.text_count, 1);
-  assert_int_equal(gpt_of(r)->data.valid_count, 3);
-  assert_true(gpt_of(r)->data.valid[1] == 0.5 && gpt_of(r)->data.held_out == 0.25);
+  assert_int_equal(gpt_of(r)->decoder.tied, 0);
+  assert_true(gpt_of(r)->decoder.rotary_base == 500.5);
+  assert_int_equal(gpt_of(r)->decoder.data.text_count, 1);
+  assert_int_equal(gpt_of(r)->decoder.data.valid_count, 3);
+  assert_true(gpt_of(r)->decoder.data.valid[1] == 0.5 && gpt_of(r)->decoder.data.held_out == 0.25);
   assert_int_equal(r->precision.contract.raw, 1);
   assert_int_equal(r->precision.override_count, 1);
   assert_string_equal(r->precision.overrides[0].pattern, "*norm*");
@@ -154,9 +154,9 @@ static void without_a_program_only_the_keys_of_every_recipe_are_judged(void **st
 static void the_program_may_be_named_by_a_set_anywhere(void **state) {
   ad_recipe *r = READ("data: {text: [a, b], seq: 16}\n" MESH TRAIN, "model.layers=2", "data.held_out=0.5",
                       "model={layers: 3, d_model: 32, heads: 4}", "model.heads=2", "model.kind=gpt");
-  assert_int_equal(gpt_of(r)->layers, 3);
-  assert_int_equal(gpt_of(r)->heads, 2);
-  assert_true(gpt_of(r)->data.held_out == 0.5);
+  assert_int_equal(gpt_of(r)->decoder.layers, 3);
+  assert_int_equal(gpt_of(r)->decoder.heads, 2);
+  assert_true(gpt_of(r)->decoder.data.held_out == 0.5);
   ad_recipe_destroy(r);
   SET_SAYS("--set model.kind: must be gpt, is moe", GOOD, "model.kind=gpt", "model.kind=moe");
 }
@@ -388,7 +388,7 @@ static void set_replaces_and_creates_nodes_in_order(void **state) {
   assert_int_equal(r->train.seed, 7);
   assert_true(r->shard.bucket_mib == 2);
   assert_string_equal(r->meshes[0].text, "dp_replicate=3 dp_shard=2");
-  assert_int_equal(gpt_of(r)->data.valid_count, 2);
+  assert_int_equal(gpt_of(r)->decoder.data.valid_count, 2);
   assert_string_equal(r->name, "other");
   assert_int_equal(r->precision.compute, AD_F64);
   ad_recipe_destroy(r);
@@ -476,14 +476,14 @@ static void every_key_is_printed(void **state) {
   assert_int_equal(ad_recipe_print(r, &text), AD_OK);
   assert_string_equal(text,
                       "name: \"r\"\n"
-                      "model:\n  kind: \"gpt\"\n  layers: 2\n  d_model: 32\n  heads: 4\n  d_hidden: 0\n  tied: true\n"
+                      "model:\n  kind: \"gpt\"\n  layers: 2\n  d_model: 32\n  heads: 4\n  tied: true\n"
                       "  rotary_base: 10000\n"
                       "  kv_heads: 0\n"
                       "  qk_norm: false\n"
                       "  bias: false\n"
                       "  sequence_parallel: false\n"
                       "  convert_norms: false\n"
-                      "  gather_keys: false\n"
+                      "  gather_keys: false\n  d_hidden: 0\n"
                       "data:\n  text: [\"a\", \"b\"]\n  seq: 16\n  valid: [1, 0.5]\n  held_out: 0\n"
                       "mesh: \"dp_replicate=2 dp_shard=2\"\n"
                       "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n"
