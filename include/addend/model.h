@@ -1,4 +1,4 @@
-/* What the program `gpt` computes. */
+/* What the programs `gpt` and `moe` compute. */
 #ifndef ADDEND_MODEL_H
 #define ADDEND_MODEL_H
 #include "addend/data.h"
@@ -72,6 +72,39 @@ typedef struct ad_gpt_options {
 
 /* The kind "gpt": one module, "model"; one phase; one loss, "cross_entropy", over one count, "tokens". */
 AD_API const ad_program_kind *ad_gpt(void);
+
+/* The same decoder with a mixture of experts in the place of each MLP:
+ *
+ *   moe(x)   = sum over the top_k experts e of largest score: score_e * expert_e(x), or, with score_before_experts,
+ *              expert_e(score_e * x); plus shared(x) if shared_experts is above 0
+ *   score    = softmax(x router), or sigmoid(x router); of equal scores the lowest expert goes first; no token is
+ *              dropped, and chosen scores are not normalised
+ *   expert_e(x) = (silu(x gate[e]) * (x up[e])) down[e]; shared the same with matrices of its own
+ *
+ * Names, shapes, deviations, and layouts, those of router and shared on tp, those of experts on the view `sparse`,
+ * whose axis efsdp they are R on:
+ *
+ *   blocks.i.moe.router           [d_model, experts]                  1 / sqrt(d_model)          i, or r with
+ * summed_gate blocks.i.moe.gate, .up        [experts, d_model, expert_hidden]   1 / sqrt(d_model)          ep=S0,
+ * etp=S2 or (3) blocks.i.moe.down             [experts, expert_hidden, d_model]   1 / sqrt(expert_hidden) / sqrt(2
+ * layers) ep=S0, etp=S1 or (3) blocks.i.moe.shared.gate, .up, .down                              as mlp with d_hidden =
+ * shared_experts
+ *
+ *   (3) etp=R where etp is 1: there the ranks of tp split the tokens between them; where etp has the ranks of tp they
+ *   route the same tokens. With bias attention alone has biases. */
+typedef struct ad_moe_options {
+  ad_decoder_options decoder;
+  int64_t experts, top_k;
+  int64_t expert_hidden;    /* width inside an expert */
+  int64_t shared_experts;   /* width inside the shared one; 0: there is none */
+  int sigmoid;              /* 1: scores are the sigmoid of each logit; 0: the softmax over all experts */
+  int score_before_experts; /* 1: the score is a factor of the expert's input; 0: of its output */
+  int summed_gate;          /* the router on tp: 1: R, the reducer sums its gradient; 0: I */
+  char *sparse;             /* the view; NULL: no expert parallelism, ep=1 and etp=tp */
+} ad_moe_options;
+
+/* The kind "moe": module, phase, loss and count as those of gpt. */
+AD_API const ad_program_kind *ad_moe(void);
 
 #if defined(__cplusplus)
 }

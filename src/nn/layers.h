@@ -89,6 +89,32 @@ typedef struct ad_mlp_shape {
 } ad_mlp_shape;
 ad_mlp_layer ad_mlp_declare(ad_declarations *to, const char *path, const ad_mlp_shape *shape);
 ad_tensor *ad_mlp_forward(ad_tape *t, ad_tensor *const *params, const ad_mlp_layer *layer, ad_tensor *x);
+/* Between entering and leaving tp: x is R there, the result P. */
+ad_tensor *ad_mlp_products(ad_tape *t, ad_tensor *const *params, const ad_mlp_layer *layer, ad_tensor *x);
+
+/* The sum over each token's top_k experts e, of score_e * mlp_e(x), or of mlp_e(score_e * x); and a shared MLP for all.
+ * Experts lie on a view of the mesh with the axes efsdp, ep and etp: matrices [experts, in, out] are R on efsdp, their
+ * experts are cut over ep. Two layouts:
+ *   etp=1    experts are whole, and the ranks of tp split the tokens between them;
+ *   etp=tp   experts are cut over etp as the MLP is over tp, and the ranks of tp route the same tokens.
+ * Without expert parallelism ep is 1. */
+typedef struct ad_experts_shape {
+  int64_t d_model, experts, hidden, top_k;
+  int64_t shared_hidden; /* of the shared MLP; 0: there is none */
+  int uses_sigmoid;      /* scores: 1: the sigmoid of each logit; 0: the softmax over all experts */
+  int scores_first;      /* 1: the score is a factor of the expert's input; 0: of its output */
+  int gate_is_summed;    /* the gate on tp: 1: R, the reducer sums; 0: I */
+  double output_factor;
+  const ad_mesh *view; /* borrowed */
+  ad_parallel parallel;
+} ad_experts_shape;
+typedef struct ad_experts_layer {
+  ad_experts_shape shape;
+  size_t router, gate, up, down;
+  ad_mlp_layer shared;
+} ad_experts_layer;
+ad_experts_layer ad_experts_declare(ad_declarations *to, const char *path, const ad_experts_shape *shape);
+ad_tensor *ad_experts_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x);
 
 /* The deviation at which a product with a matrix of `in` rows keeps the size of its input. */
 double ad_deviation_keeping_size(int64_t in);

@@ -2,13 +2,13 @@
  * Korthikanti et al. 2022) as entries of law 2's table. */
 #include "nn/parallel.h"
 
-static int has_tp(const ad_tensor *x) {
+int ad_tp_is_named(const ad_tensor *x) {
   const ad_array *array = ad_tensor_array(x);
   return array && (ad_mesh_named(array->layout.mesh) & AD_AXES(AD_TP));
 }
 
 static ad_tensor *move(ad_tape *t, ad_tensor *x, ad_move how, ad_type to, const char *site) {
-  return has_tp(x) ? ad_move_at(t, x, how, "tp", to, site) : x;
+  return ad_tp_is_named(x) ? ad_move_at(t, x, how, "tp", to, site) : x;
 }
 
 ad_tensor *ad_tp_enter_at(ad_tape *t, ad_tensor *x, int sequence, const char *site) {

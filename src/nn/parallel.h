@@ -12,6 +12,7 @@ ad_tensor *ad_tp_enter_at(ad_tape *t, ad_tensor *x, int sequence, const char *si
 ad_tensor *ad_tp_leave_at(ad_tape *t, ad_tensor *x, int sequence, const char *site);
 /* A weight that is I on `tp`, used where the sequence is cut there: I->R, whose backward is the sum. */
 ad_tensor *ad_tp_use_at(ad_tape *t, ad_tensor *weight, const char *site);
+int ad_tp_is_named(const ad_tensor *x); /* by the mesh that x lies on */
 /* An R bias of a P value: one rank's copy counts. */
 ad_tensor *ad_tp_once_at(ad_tape *t, ad_tensor *bias, const char *site);
 #define ad_tp_enter(t, x, sequence) ad_tp_enter_at((t), (x), (sequence), AD_HERE)

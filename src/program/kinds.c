@@ -9,7 +9,10 @@ enum { KINDS_MAX = 32 };
 static const ad_program_kind *kinds[KINDS_MAX + 1]; /* NULL after the last */
 static size_t kind_count;
 
-static void add_own(void) { kinds[kind_count++] = ad_gpt(); }
+static void add_own(void) {
+  kinds[kind_count++] = ad_gpt();
+  kinds[kind_count++] = ad_moe();
+}
 
 static void need_own(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;

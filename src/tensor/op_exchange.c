@@ -169,5 +169,6 @@ ad_tensor *ad_return_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, 
   ad_status status = ad_axes_parse(axes, &over);
   if (status) return ad_tape_fail(tape, status);
   x = ad_rows_by_expert(tape, x, routing, 1, site);
+  if (ad_tape_failed(tape)) return ad_tape_fail(tape, AD_OK);
   return record(tape, x, (exchange_numbers){over, routing->receive_rows, routing->send_rows, 0}, site);
 }

@@ -1,5 +1,5 @@
-/* Operations on rows of [rows, width]: taking a batch apart into rows and putting it together again, a row for each slot
- * of a routing, the sum of a token's slots, a factor for each row. */
+/* Operations on rows of [rows, width]: taking a batch apart into rows and putting it together again, a row for each
+ * slot of a routing, the sum of a token's slots, a factor for each row. */
 #include <inttypes.h>
 #include <string.h>
 #include "layout/nest.h"
@@ -120,7 +120,8 @@ static ad_status check_rows(const ad_tensor *out, size_t rows) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if (ad_type_dim(x->layout.type[axis]) == 0)
       return ad_fail(AD_TYPE, "%s: %s: the rows are %s on `%s`; declare them V: each rank routes its own", out->site,
-                     out->op->name, ad_type_print(x->layout.type[axis], text, sizeof text), ad_axis_name((ad_axis)axis));
+                     out->op->name, ad_type_print(x->layout.type[axis], text, sizeof text),
+                     ad_axis_name((ad_axis)axis));
   return AD_OK;
 }
 
@@ -139,8 +140,8 @@ static void take_rows(const ad_tensor *out, void *slots, const void *tokens, int
   const slot_numbers *numbers = slots_of(out);
   size_t width = width_of(out);
   for (size_t i = 0; i < numbers->slots; i++)
-    ad_rows(out->array.dtype)->put(ad_at(out, slots, i * width), ad_at(out, tokens, numbers->index[i] * width), 1, width,
-                                   adds);
+    ad_rows(out->array.dtype)
+        ->put(ad_at(out, slots, i * width), ad_at(out, tokens, numbers->index[i] * width), 1, width, adds);
 }
 
 static void add_rows(const ad_tensor *out, void *tokens, const void *slots, int adds) {
@@ -148,8 +149,8 @@ static void add_rows(const ad_tensor *out, void *tokens, const void *slots, int 
   size_t width = width_of(out);
   if (!adds) memset(tokens, 0, numbers->tokens * width * ad_dtype_size(out->array.dtype));
   for (size_t i = 0; i < numbers->slots; i++)
-    ad_rows(out->array.dtype)->put(ad_at(out, tokens, numbers->index[i] * width), ad_at(out, slots, i * width), 1, width,
-                                   1);
+    ad_rows(out->array.dtype)
+        ->put(ad_at(out, tokens, numbers->index[i] * width), ad_at(out, slots, i * width), 1, width, 1);
 }
 
 static ad_status to_slots_describe(ad_tape *tape, ad_tensor *out) {
@@ -190,23 +191,28 @@ static const operation from_slots = {.name = "from_slots",
                                      .forward = from_slots_forward,
                                      .backward = from_slots_backward};
 
-static ad_tensor *apply_slots(ad_tape *tape, const operation *op, ad_tensor *x, slot_numbers numbers, const char *site) {
+/* A tape that failed before the choice was made has no routing. */
+static slot_numbers token_slots(const ad_routing *routing) {
+  return routing ? (slot_numbers){routing->token_of_slot, routing->slots, routing->tokens} : (slot_numbers){0};
+}
+
+static ad_tensor *apply_slots(ad_tape *tape, const operation *op, ad_tensor *x, slot_numbers numbers,
+                              const char *site) {
   return ad_tape_apply(tape, op, &x, 1, &numbers, site);
 }
 
 ad_tensor *ad_to_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *site) {
-  slot_numbers numbers = {routing->token_of_slot, routing->slots, routing->tokens};
-  return apply_slots(tape, &to_slots, x, numbers, site);
+  return apply_slots(tape, &to_slots, x, token_slots(routing), site);
 }
 
 ad_tensor *ad_from_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *site) {
-  slot_numbers numbers = {routing->token_of_slot, routing->slots, routing->tokens};
-  return apply_slots(tape, &from_slots, x, numbers, site);
+  return apply_slots(tape, &from_slots, x, token_slots(routing), site);
 }
 
 /* Rows in the order in which they arrived, to the order of experts, and back. */
 ad_tensor *ad_rows_by_expert(ad_tape *tape, ad_tensor *x, const ad_routing *routing, int back, const char *site) {
-  slot_numbers numbers = {routing->arrival_of_row, routing->received, routing->received};
+  slot_numbers numbers = {0};
+  if (routing) numbers = (slot_numbers){routing->arrival_of_row, routing->received, routing->received};
   return apply_slots(tape, back ? &from_slots : &to_slots, x, numbers, site);
 }
 
@@ -231,7 +237,8 @@ static const operation slot_weights = {.name = "slot_weights",
                                        .backward = to_slots_backward};
 
 ad_tensor *ad_slot_weights_at(ad_tape *tape, ad_tensor *chosen, const ad_routing *routing, const char *site) {
-  slot_numbers numbers = {routing->choice_of_slot, routing->slots, routing->tokens * routing->top_k};
+  slot_numbers numbers = {0};
+  if (routing) numbers = (slot_numbers){routing->choice_of_slot, routing->slots, routing->tokens * routing->top_k};
   return apply_slots(tape, &slot_weights, chosen, numbers, site);
 }
 

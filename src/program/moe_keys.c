@@ -1,0 +1,101 @@
+/* The keys of moe, and what they say together and with the mesh. */
+#include "program/moe_keys.h"
+
+#include <stdio.h>
+
+#define AT(field) offsetof(ad_moe_options, field)
+
+const ad_key ad_moe_keys[AD_MOE_KEY_COUNT] = {
+    AD_DECODER_KEYS(ad_moe_options, decoder),
+    {"model.experts", AD_KEY_INTEGER, .offset = AT(experts), .least = 1, .most = 1 << 20,
+     .help = "experts of each block"},
+    {"model.top_k", AD_KEY_INTEGER, .offset = AT(top_k), .least = 1, .most = 1 << 20, .fallback = "1",
+     .help = "experts of each token"},
+    {"model.expert_hidden", AD_KEY_INTEGER, .offset = AT(expert_hidden), .least = 1, .most = 1 << 22,
+     .help = "width inside an expert"},
+    {"model.shared_experts", AD_KEY_INTEGER, .offset = AT(shared_experts), .least = 0, .most = 1 << 22, .fallback = "0",
+     .help = "width inside the expert that every token has; 0: there is none"},
+    {"model.sigmoid", AD_KEY_BOOLEAN, .offset = AT(sigmoid), .fallback = "false",
+     .help = "scores are the sigmoid of each logit, instead of the softmax over all experts"},
+    {"model.score_before_experts", AD_KEY_BOOLEAN, .offset = AT(score_before_experts), .fallback = "false",
+     .help = "a score is a factor of its expert's input, instead of its output"},
+    {"model.summed_gate", AD_KEY_BOOLEAN, .offset = AT(summed_gate), .fallback = "false",
+     .help = "on tp the router is R, and the reducer sums its gradient, instead of I"},
+    {"views.sparse", AD_KEY_VIEW, .offset = AT(sparse), .fallback = "",
+     .help = "the mesh as experts see it, such as \"efsdp=2 ep=2 etp=1\"; left out: ep=1 and etp=tp"},
+    AD_TEXT_KEYS(ad_moe_options, decoder.data)};
+
+ad_status ad_moe_view(const ad_moe_options *options, const ad_mesh *mesh, ad_mesh **out) {
+  char text[128];
+  long long tp = ad_mesh_axis_size(mesh, AD_TP);
+  snprintf(text, sizeof text, "efsdp=%lld ep=1 etp=%lld", (long long)ad_mesh_size(mesh) / tp, tp);
+  return ad_mesh_create_view(mesh, options->sparse ? options->sparse : text, out);
+}
+
+static void check_names(const ad_mesh *view, const ad_complaints *to) {
+  ad_axes wanted = AD_AXES(AD_EFSDP) | AD_AXES(AD_EP) | AD_AXES(AD_ETP), named = ad_mesh_named(view);
+  if ((named & wanted) != wanted || named & ~(wanted | AD_AXES(AD_DP_REPLICATE)))
+    ad_complain(to, "views.sparse",
+                "must name efsdp, ep and etp, each at least 1, and beside them at most dp_replicate; is \"%s\"",
+                ad_mesh_text(view));
+}
+
+/* tp and etp have the same groups: neighbours in the one are neighbours in the other. */
+static int has_groups_of_tp(const ad_mesh *view, const ad_mesh *mesh) {
+  ad_axes here[AD_AXIS_COUNT], there[AD_AXIS_COUNT];
+  int count = ad_mesh_common_sets(mesh, view, here, there);
+  for (int i = 0; i < count; i++)
+    if (here[i] == AD_AXES(AD_TP) && there[i] == AD_AXES(AD_ETP)) return 1;
+  return 0;
+}
+
+static void check_tensor_axes(const ad_mesh *view, const ad_mesh *mesh, const ad_complaints *to) {
+  long long tp = ad_mesh_axis_size(mesh, AD_TP), etp = ad_mesh_axis_size(view, AD_ETP);
+  if (etp == 1) return;
+  if (etp != tp)
+    ad_complain(to, "views.sparse",
+                "etp=%lld is neither 1 (experts whole, tokens split over tp) nor tp=%lld (experts cut as the MLP is)",
+                etp, tp);
+  else if (!has_groups_of_tp(view, mesh))
+    ad_complain(to, "views.sparse",
+                "etp=%lld must have the ranks of tp in mesh \"%s\": let it stand among its axes where tp stands", etp,
+                ad_mesh_text(mesh));
+  else if (!(ad_mesh_named(mesh) & (AD_AXES_DP | AD_AXES(AD_CP))))
+    ad_complain(to, "mesh", "must name dp_shard, 1 will do: the view has axes beside etp");
+}
+
+static void check_experts(const ad_moe_options *options, const ad_mesh *view, const ad_complaints *to) {
+  long long experts = options->experts, ep = ad_mesh_axis_size(view, AD_EP), etp = ad_mesh_axis_size(view, AD_ETP);
+  if (experts >= 1 && experts < ep)
+    ad_complain(to, "model.experts", "ep=%lld spreads them, and %lld leave ranks without any; at least %lld", ep,
+                experts, ep);
+  if (options->expert_hidden >= 1 && options->expert_hidden < etp)
+    ad_complain(to, "model.expert_hidden", "etp=%lld cuts the experts, but they are %lld wide; at least %lld", etp,
+                (long long)options->expert_hidden, etp);
+}
+
+static void check_view(const ad_moe_options *options, const ad_mesh *mesh, const ad_complaints *to) {
+  ad_mesh *view;
+  if (ad_moe_view(options, mesh, &view)) return; /* told already */
+  check_names(view, to);
+  check_tensor_axes(view, mesh, to);
+  check_experts(options, view, to);
+  ad_mesh_destroy(view);
+}
+
+void ad_moe_check(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
+                  const ad_complaints *to) {
+  const ad_moe_options *moe = options;
+  long long tp = ad_mesh_axis_size(meshes[0], AD_TP), shared = moe->shared_experts;
+  ad_decoder_check("moe", &moe->decoder, meshes[0], to);
+  if (moe->experts >= 1 && moe->top_k > moe->experts)
+    ad_complain(to, "model.top_k", "must be at most experts: %lld of %lld", (long long)moe->top_k,
+                (long long)moe->experts);
+  if (shared > 0 && shared < tp)
+    ad_complain(to, "model.shared_experts", "tp=%lld cuts it, but it is %lld wide; at least %lld", tp, shared, tp);
+  check_view(moe, meshes[0], to);
+}
+
+void ad_moe_check_files(const void *options, const ad_complaints *to) {
+  ad_text_check_files(&((const ad_moe_options *)options)->decoder.data, to);
+}
