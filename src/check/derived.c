@@ -45,11 +45,17 @@ static const struct {
 
 /* ---- one place and one operator ---- */
 
-/* An exchange of rows by counts (V->V) has no mutant in execution: the types do not tell which rows a rank would have.
- */
+/* An exchange of rows by counts (V->V). The types do not tell whose rows a rank has, so that there is nothing to write
+ * otherwise in the record. */
+static int means_something_of_rows(const ad_place *place, ad_operator op, int in_record) {
+  if (in_record) return 0;
+  if (op == AD_OPERATOR_FIRST_MICROBATCH_ONLY) return 1;
+  return op == (place->phase == AD_PLACE_BACKWARD ? AD_OPERATOR_BACKWARD_LOCAL : AD_OPERATOR_LEFT_OUT);
+}
+
 static int means_something(const ad_place *place, ad_operator op, int in_record) {
   unsigned bit = 1u << place->move;
-  if (place->move == AD_MOVE_ALL_TO_ALL && place->from == AD_V && !in_record) return 0;
+  if (place->move == AD_MOVE_ALL_TO_ALL && place->from == AD_V) return means_something_of_rows(place, op, in_record);
   if (in_record) return place->phase != AD_PLACE_BACKWARD && (table[op].record & bit);
   return ((place->phase == AD_PLACE_BACKWARD ? table[op].backward : table[op].forward) & bit) != 0;
 }

@@ -2,7 +2,6 @@
 #include <string.h>
 #include "array/array.h"
 #include "array/transit.h"
-#include "base/seams.h"
 #include "tensor/routing.h"
 #include "tensor/rows_moved.h"
 #include "tensor/tape.h"
@@ -61,10 +60,7 @@ static const operation exchange = {.name = "all_to_all",
 
 static ad_tensor *record(ad_tape *tape, ad_tensor *x, exchange_numbers numbers, const char *site) {
   numbers.ordinal = tape->transitions++;
-  ad_record_passing passing = {site, numbers.ordinal, numbers.axes, 1};
-  ad_seam_pass(AD_SEAM_RECORD, &passing);
-  numbers.axes = passing.axes;
-  for (int i = 0; i < passing.times; i++) x = ad_tape_apply(tape, &exchange, &x, 1, &numbers, site);
+  x = ad_tape_apply(tape, &exchange, &x, 1, &numbers, site);
   if (ad_tape_failed(tape)) ad_tape_tell(tape);  // the others may wait in it
   return x;
 }

@@ -147,7 +147,8 @@ static double choose(const ad_tensor *out, size_t token, int32_t *chosen) {
   for (size_t j = 0; j <= k && j < experts; j++) {
     size_t best = SIZE_MAX;
     for (size_t e = 0; e < experts; e++)
-      if (!is_chosen(chosen, j < k ? j : k, e) && (best == SIZE_MAX || rank_of(out, token, e) > rank_of(out, token, best)))
+      if (!is_chosen(chosen, j < k ? j : k, e) &&
+          (best == SIZE_MAX || rank_of(out, token, e) > rank_of(out, token, best)))
         best = e;
     if (j == k) return last - rank_of(out, token, best);
     chosen[j] = (int32_t)best;
@@ -202,8 +203,7 @@ static ad_status choice_backward(ad_tape *tape, ad_tensor *out, const gradient_s
   if (!slot[0].adds) memset(slot[0].data, 0, ad_array_bytes(&out->operand[0]->array));
   for (size_t i = 0; i < routing->tokens * routing->top_k; i++) {
     size_t at = i / routing->top_k * routing->experts + (size_t)routing->expert[i];
-    ad_set_element(dtype, slot[0].data, at,
-                   ad_element(dtype, slot[0].data, at) + ad_element(dtype, out->grad.data, i));
+    ad_set_element(dtype, slot[0].data, at, ad_element(dtype, slot[0].data, at) + ad_element(dtype, out->grad.data, i));
   }
   return AD_OK;
 }

@@ -1,0 +1,240 @@
+/* Operations of a mixture of experts: choosing, and rows that go to the ranks of their experts and come back, against a
+ * composition on one rank's values: all experts applied to all tokens, those that were not chosen times zero. */
+#include "tensor/routing.h"
+#include "two_ways.h"
+#include "world.h"
+
+/* ---- choosing ---- */
+
+static ad_tensor *scores_leaf(const world *w, ad_tape *t, ad_array *array, int64_t tokens, int64_t experts,
+                              const double *values) {
+  *array = random_array(w, AD_F64, (ad_shape){2, {tokens, experts}}, 1, 0);
+  if (values) memcpy(array->data, values, (size_t)(tokens * experts) * sizeof *values);
+  return ad_input(t, array);
+}
+
+static void the_largest_scores_are_chosen_and_of_equal_ones_the_lowest_expert(void **state) {
+  static const double values[] = {1, 3, 3, 2, /**/ 0, 0, 0, 0, /**/ 1, 2, 3, 4};
+  static const int32_t wanted[] = {1, 2, 0, 1, 3, 2};
+  world w = world_open();
+  ad_tape *t = open_tape(&w, AD_F64);
+  ad_array array;
+  ad_routing *routing;
+  ad_tensor *chosen = ad_top_k(t, scores_leaf(&w, t, &array, 3, 4, values), 2, NULL, &routing);
+  must(ad_tape_status(t));
+  assert_memory_equal(routing->expert, wanted, sizeof wanted);
+  assert_true(routing->margin == 0); /* the four zeros */
+  assert_int_equal(routing->slots, 6);
+  static const size_t tokens_by_expert[] = {1, 0, 1, 0, 2, 2}; /* experts 0, 1, 1, 2, 2, 3 */
+  assert_memory_equal(routing->token_of_slot, tokens_by_expert, sizeof tokens_by_expert);
+  assert_true(element(ad_tensor_array(chosen), 4) == 4);
+  free(array.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
+static void a_bias_decides_and_enters_nothing_else(void **state) {
+  static const double values[] = {1, 3, 2};
+  double bias_values[] = {5, 0, 0};
+  world w = world_open();
+  ad_tape *t = open_tape(&w, AD_F64);
+  ad_array array, bias = random_array(&w, AD_F64, (ad_shape){1, {3}}, 2, 0);
+  memcpy(bias.data, bias_values, sizeof bias_values);
+  ad_routing *routing;
+  ad_tensor *chosen = ad_top_k(t, scores_leaf(&w, t, &array, 1, 3, values), 1, &bias, &routing);
+  must(ad_tape_status(t));
+  assert_int_equal(routing->expert[0], 0);
+  assert_true(element(ad_tensor_array(chosen), 0) == 1);
+  free(array.data);
+  free(bias.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
+static void scores_that_are_not_chosen_have_exactly_zero_gradient(void **state) {
+  world w = world_open();
+  ad_tape *t = open_tape(&w, AD_F64);
+  ad_array array, weights;
+  ad_routing *routing;
+  ad_tensor *scores = scores_leaf(&w, t, &array, 5, 4, NULL);
+  ad_tensor *chosen = ad_top_k(t, scores, 2, NULL, &routing);
+  must(ad_backward(t, project(&w, t, ad_slot_weights(t, chosen, routing), 9, &weights)));
+  for (size_t i = 0; i < 20; i++) {
+    const int32_t *of_token = routing->expert + i / 4 * 2;
+    int is_chosen = of_token[0] == (int32_t)(i % 4) || of_token[1] == (int32_t)(i % 4);
+    assert_int_equal(element(ad_grad(scores), i) != 0, is_chosen);
+  }
+  free(array.data);
+  free(weights.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
+static void more_choices_than_experts_are_refused(void **state) {
+  world w = world_open();
+  ad_tape *t = open_tape(&w, AD_F64);
+  ad_array array;
+  ad_routing *routing;
+  ad_tensor *chosen = ad_top_k(t, scores_leaf(&w, t, &array, 2, 3, NULL), 4, NULL, &routing);
+  ad_tensor *slots = ad_to_slots(t, ad_slot_weights(t, chosen, routing), routing); /* of a routing that never was */
+  assert_null(ad_tensor_array(ad_return(t, ad_dispatch(t, slots, routing, "ep"), routing, "ep")));
+  assert_int_equal(ad_tape_status(t), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "top_k: 4 of scores [2, 3]; wanted are [tokens, experts] and 1 to experts"));
+  free(array.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
+/* Against the difference quotient of the sum with random weights. */
+static void check_slope(ad_tensor *(*apply)(ad_tape *t, ad_tensor *x)) {
+  enum { COUNT = 12 };
+  const double step = 1e-6;
+  world w = world_open();
+  ad_tape *t = open_tape(&w, AD_F64);
+  ad_array array = random_array(&w, AD_F64, (ad_shape){2, {3, 4}}, 1, 0), weights;
+  double slopes[COUNT], *x = array.data;
+  ad_tensor *leaf = ad_input(t, &array);
+  must(ad_backward(t, project(&w, t, apply(t, leaf), 2, &weights)));
+  for (size_t i = 0; i < COUNT; i++) slopes[i] = element(ad_grad(leaf), i);
+  for (size_t i = 0; i < COUNT; i++) {
+    double at[2], before = x[i];
+    for (int side = 0; side < 2; side++) {
+      free(weights.data);
+      ad_tape_reset(t);
+      x[i] = before + (side ? step : -step);
+      at[side] = ad_tensor_scalar(project(&w, t, apply(t, ad_input(t, &array)), 2, &weights));
+    }
+    x[i] = before;
+    assert_true(fabs((at[1] - at[0]) / (2 * step) - slopes[i]) < 1e-8);
+  }
+  free(weights.data);
+  free(array.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
+static ad_tensor *softmax(ad_tape *t, ad_tensor *x) { return ad_softmax(t, x); }
+static ad_tensor *sigmoid(ad_tape *t, ad_tensor *x) { return ad_sigmoid(t, x); }
+
+static void softmax_and_sigmoid_have_the_slope_of_their_values(void **state) {
+  check_slope(softmax);
+  check_slope(sigmoid);
+}
+
+/* ---- to the ranks of the experts and back ---- */
+
+enum { TOP_K = 2 };
+
+/* x [tokens, d], scores [tokens, experts], w [experts, d, m]. */
+static ad_tensor *routed(ad_tape *t, ad_tensor *const *x, int scores_first) {
+  const ad_mesh *mesh = ad_tensor_array(x[0])->layout.mesh;
+  int is_cut = (ad_mesh_named(mesh) & AD_AXES(AD_ETP)) != 0,
+      has_copies = (ad_mesh_named(mesh) & AD_AXES(AD_EFSDP)) != 0;
+  ad_tensor *tokens = ad_to_rows(t, x[0]), *scores = ad_to_rows(t, x[1]), *w = x[2];
+  if (is_cut) tokens = ad_convert(t, tokens, "etp", AD_R);
+  if (is_cut) scores = ad_convert(t, scores, "etp", AD_R);
+  if (has_copies) w = ad_convert(t, w, "efsdp", AD_R);
+  ad_routing *routing;
+  ad_tensor *chosen = ad_top_k(t, scores, TOP_K, NULL, &routing), *factors = ad_slot_weights(t, chosen, routing);
+  ad_tensor *slots = ad_to_slots(t, tokens, routing);
+  if (scores_first) slots = ad_scale_rows(t, slots, factors);
+  slots = ad_dispatch(t, slots, routing, "ep");
+  slots = ad_grouped_linear(t, slots, ad_declare(t, w, "ep", AD_V), routing);
+  slots = ad_return(t, slots, routing, "ep");
+  if (!scores_first) slots = ad_scale_rows(t, slots, factors);
+  return ad_from_rows(t, ad_from_slots(t, slots, routing), x[0]);
+}
+static ad_tensor *scored_before(ad_tape *t, ad_tensor *const *x) { return routed(t, x, 1); }
+static ad_tensor *scored_after(ad_tape *t, ad_tensor *const *x) { return routed(t, x, 0); }
+
+/* A constant that every rank has, on the tape's memory. */
+static ad_tensor *constant_of(ad_tape *t, const ad_tensor *like, ad_shape shape, double (*value)(int64_t, int64_t),
+                              double **memory) {
+  static double values[4][1 << 14];
+  static int next;
+  ad_array array = ad_array_describe(ad_tape_comm(t), AD_F64, &shape, &ad_tensor_array(like)->layout);
+  array.data = values[next = (next + 1) % 4];
+  CHECK(ad_array_numel(&array) <= 1 << 14);
+  for (int64_t i = 0; i < shape.dim[0]; i++)
+    for (int64_t j = 0; value && j < shape.dim[1]; j++) ((double *)array.data)[i * shape.dim[1] + j] = value(i, j);
+  if (memory) *memory = array.data;
+  return ad_constant(t, &array);
+}
+
+enum { WIDTH = 3 };
+static double tiles(int64_t i, int64_t j) { return i == j % WIDTH; }
+static double spreads(int64_t i, int64_t j) { return i == j / WIDTH; }
+
+/* 1 where the expert is among the token's best. */
+static void mark_chosen(const double *scores, int64_t tokens, int64_t experts, double *mask) {
+  for (int64_t i = 0; i < tokens * experts * WIDTH; i++) {
+    int64_t token = i / (experts * WIDTH), expert = i / WIDTH % experts, better = 0;
+    const double *of_token = scores + token * experts;
+    for (int64_t e = 0; e < experts; e++)
+      better += of_token[e] > of_token[expert] || (of_token[e] == of_token[expert] && e < expert);
+    mask[i] = better < TOP_K;
+  }
+}
+
+/* Every token beside itself, once for each expert, times score and choice: [tokens, experts * d], with the matrices one
+ * below the other. */
+static ad_tensor *by_all_experts(ad_tape *t, ad_tensor *const *x) {
+  const ad_mesh *mesh = ad_tensor_array(x[0])->layout.mesh;
+  int is_cut = (ad_mesh_named(mesh) & AD_AXES(AD_ETP)) != 0,
+      has_copies = (ad_mesh_named(mesh) & AD_AXES(AD_EFSDP)) != 0;
+  const char *cut = has_copies ? "efsdp,ep" : "ep";
+  ad_tensor *tokens = ad_all_gather(t, x[0], cut, AD_I), *scores = ad_all_gather(t, x[1], cut, AD_I);
+  ad_tensor *w = ad_all_gather(t, x[2], "ep", AD_I);
+  if (is_cut) w = ad_all_gather(t, w, "etp", AD_I);
+  int64_t count = ad_tensor_array(scores)->shape.dim[0], experts = ad_tensor_array(scores)->shape.dim[1];
+  double *mask;
+  ad_tensor *chosen = constant_of(t, scores, (ad_shape){2, {count, experts * WIDTH}}, NULL, &mask);
+  mark_chosen(ad_tensor_array(scores)->data, count, experts, mask);
+  tokens = ad_linear(t, tokens, constant_of(t, scores, (ad_shape){2, {WIDTH, experts * WIDTH}}, tiles, NULL));
+  scores = ad_linear(t, scores, constant_of(t, scores, (ad_shape){2, {experts, experts * WIDTH}}, spreads, NULL));
+  tokens = ad_multiply(t, ad_multiply(t, tokens, scores), chosen);
+  ad_tensor *y = ad_linear(t, tokens, ad_to_rows(t, w));
+  if (has_copies) y = ad_convert(t, y, "efsdp", AD_S(0));
+  y = ad_convert(t, y, "ep", AD_S(0));
+  return is_cut ? ad_convert(t, y, "etp", AD_S(1)) : y;
+}
+
+static void compare_routed(const char *mesh, const char *rows, const char *w, int64_t tokens, int64_t experts) {
+  comparison c = {.mesh = mesh,
+                  .inputs = {{rows, SHAPE(2, tokens, WIDTH), 0},
+                             {rows, SHAPE(2, tokens, experts), 0},
+                             {w, SHAPE(3, experts, WIDTH, 5), 0}},
+                  .input_count = 3,
+                  .fused = scored_before,
+                  .composed = by_all_experts};
+  compare(c);
+  c.fused = scored_after;
+  compare(c);
+}
+
+static void rows_find_their_experts_and_come_back(void **state) {
+  compare_routed("ep=1", "ep=S0", "ep=S0", 7, 3);
+  compare_routed("ep=2", "ep=S0", "ep=S0", 7, 4);
+  compare_routed("ep=3", "ep=S0", "ep=S0", 11, 7);
+  compare_routed("ep=3", "ep=S0", "ep=S0", 1, 7); /* ranks without a token, experts without one */
+  compare_routed("ep=3", "ep=S0", "ep=S0", 5, 2); /* a rank without an expert */
+}
+
+static void experts_are_cut_and_copied(void **state) {
+  compare_routed("ep=2 etp=2", "ep=S0 etp=I", "ep=S0 etp=S2", 7, 4);
+  compare_routed("ep=1 etp=3", "ep=S0 etp=I", "ep=S0 etp=S2", 7, 4);
+  compare_routed("efsdp=2 ep=3", "efsdp=S0 ep=S0", "efsdp=I ep=S0", 13, 4);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_largest_scores_are_chosen_and_of_equal_ones_the_lowest_expert),
+      cmocka_unit_test(a_bias_decides_and_enters_nothing_else),
+      cmocka_unit_test(scores_that_are_not_chosen_have_exactly_zero_gradient),
+      cmocka_unit_test(more_choices_than_experts_are_refused),
+      cmocka_unit_test(softmax_and_sigmoid_have_the_slope_of_their_values),
+      cmocka_unit_test(rows_find_their_experts_and_come_back),
+      cmocka_unit_test(experts_are_cut_and_copied),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
