@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Mixtures of experts: each recipe in both score orders, with and without sequence parallelism, with the gate I and R, at
+# every ZeRO level, with one and three microbatches, over five steps, on several views (drawn by a seed); derived
+# mistakes (drawn); the gradient's way in the plan; checkpoints that go on on other views; and what does not fit.
+#   moe.sh ADDEND SOURCE
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/draw.sh"
+
+check() { # recipe, KEY=VALUE... with + for a space, arguments of check with --: the proof's document is proof.json
+  local recipe=$1 status=0 arguments=() argument; shift
+  for argument in "$@"; do
+    case $argument in
+      [a-z]*=*) arguments+=(--set "${argument//+/ }") ;;
+      *) arguments+=("$argument") ;;
+    esac
+  done
+  "$addend" check "$source/recipes/$recipe.yaml" "${arguments[@]}" --json >proof.json 2>proof.err || status=$?
+  [ $status -eq 0 ] || { cat proof.err >&2; tail -8 proof.json >&2; fail "$recipe $*: exit $status"; }
+}
+
+# ---- every gradient against one process, f64 below 1e-12 ----
+views=("moe-tp2ep" "moe-tp2ep views.sparse=efsdp=2+ep=2+etp=1" "moe-tp2ep mesh=tp=3 views.sparse=efsdp=1+ep=3+etp=1"
+  "moe-tp2ep mesh=dp_shard=3 views.sparse=efsdp=1+ep=3+etp=1" "moe-dp2ep" "moe-dp2ep mesh=dp_shard=4+tp=2 views.sparse=efsdp=2+ep=2+etp=2"
+  "moe-tp" "moe-tp mesh=dp_shard=1+tp=3" "moe-cp" "moe-cp mesh=dp_shard=2+cp=2+tp=2 views.sparse=efsdp=2+ep=2+etp=2"
+  "moe-tp2ep mesh=dp_replicate=2+dp_shard=1+tp=2 views.sparse=dp_replicate=2+efsdp=1+ep=2+etp=1")
+cases=()
+for view in "${views[@]}"; do
+  for before in true false; do
+    for sequence in true false; do
+      for gate in true false; do
+        cases+=("$view model.score_before_experts=$before model.sequence_parallel=$sequence model.summed_gate=$gate")
+      done
+    done
+  done
+  for zero in 0 1 2 3; do
+    for microbatches in 1 3; do
+      cases+=("$view shard.zero=$zero train.microbatches=$microbatches --steps 5")
+    done
+  done
+  for k in 1 3 4; do cases+=("$view model.top_k=$k model.sigmoid=true" "$view model.top_k=$k model.tied=false"); done
+done
+draw_cases "views" 24 "${cases[@]}"
+for arguments in "${drawn[@]}"; do check $arguments; done
+for recipe in moe-tp2ep moe-dp2ep moe-tp moe-cp moe-empty moe-16; do
+  check $recipe
+  check $recipe --directional
+done
+check moe-16 model.score_before_experts=true model.sequence_parallel=false
+check moe-tp2ep mesh=dp_shard=1 views.sparse=efsdp=1+ep=1+etp=1
+
+# ---- who sums what ----
+python3 - "$addend" "$source" <<'Y'
+import json, subprocess, sys
+addend, source = sys.argv[1:]
+def plan(recipe, *sets):
+    out = subprocess.run([addend, "plan", f"{source}/recipes/{recipe}.yaml", "--json", *sum((["--set", s] for s in sets), [])],
+                         capture_output=True, text=True, check=True).stdout
+    return {p["name"]: p for p in json.loads(out)["params"]}
+def over(param): return {step["axes"] for step in param["path"]}
+gate, router = "blocks.0.moe.gate", "blocks.0.moe.router"
+invariant, summed = plan("moe-tp2ep")[router], plan("moe-tp2ep", "model.summed_gate=true")[router]
+assert over(invariant) == {"dp_shard"} and over(summed) == {"dp_shard,tp"}, (invariant, summed)
+# Experts are summed over the ranks that have copies of them and no other: ZeRO-3 over their own smaller group.
+sixteen = plan("moe-16")[gate]
+assert sixteen["mesh"] == "efsdp=2 ep=4 etp=2" and over(sixteen) == {"efsdp"}, sixteen
+assert sixteen["storage"].startswith("ep=S0 efsdp=S0"), sixteen
+assert not plan("moe-tp2ep")[gate]["path"]
+Y
+
+# ---- derived mistakes: none survives ----
+: "${ADDEND_TEST_SEED:?}"
+seed=$ADDEND_TEST_SEED count=
+[ "$seed" = all ] && seed=1 || count==40
+for recipe in moe-tp2ep moe-dp2ep moe-tp moe-cp moe-empty moe-16; do
+  check $recipe --sabotage$count --seed "$seed"
+  python3 -c '
+import json
+proof = json.load(open("proof.json"))
+assert proof["survivors"] == 0 and proof["coverage"]["mistakes"] >= 40, proof["coverage"]'
+done
+
+# ---- checkpoints: the same bits on the same view, and on from any other ----
+train() { "$addend" train "$source/recipes/moe-tp2ep.yaml" --set train.steps=6 --set checkpoint.every=3 "$@" >out 2>&1 || { cat out; fail "train $*"; }; }
+loss() { sed -n 's/.*"step":5,"loss":\([0-9.]*\).*/\1/p' "$1/metrics.jsonl"; }
+train --out whole
+while IFS='|' read -r mesh view; do
+  rm -rf on && mkdir -p on/checkpoints && cp -r whole/checkpoints/step-3 on/checkpoints/ && cp whole/metrics.jsonl on/
+  train --out on --resume --set mesh="$mesh" --set views.sparse="$view"
+  python3 -c 'import sys; a, b = map(float, sys.argv[1:]); assert abs(a - b) < 1e-4, (a, b)' "$(loss whole)" "$(loss on)"
+  [ "$view" != "efsdp=1 ep=4 etp=1" ] || cmp whole/weights.safetensors on/weights.safetensors
+done <<'Y'
+dp_shard=2 tp=2|efsdp=1 ep=4 etp=1
+dp_shard=2 tp=2|efsdp=2 ep=2 etp=1
+dp_shard=2 tp=2|efsdp=1 ep=2 etp=2
+tp=3|efsdp=1 ep=3 etp=1
+dp_shard=1|efsdp=1 ep=1 etp=1
+Y
+
+# ---- what does not fit: all at once, with numbers that would ----
+refused() {
+  local status=0
+  "$addend" check "$source/recipes/$2.yaml" "${@:3}" >out 2>&1 || status=$?
+  [ $status -eq 2 ] || { cat out; fail "exit $status, not 2: ${*:2}"; }
+  grep -qF -- "$1" out || { cat out; fail "no word of '$1': ${*:2}"; }
+}
+refused 'model.top_k: must be at most experts: 6 of 5' moe-tp2ep --set model.top_k=6 --set 'views.sparse=efsdp=1 ep=3 etp=1'
+refused 'views.sparse: view "efsdp=1 ep=3 etp=1" has 3 ranks, its mesh "dp_shard=2 tp=2" has 4; a view has the same ranks' moe-tp2ep --set model.top_k=6 --set 'views.sparse=efsdp=1 ep=3 etp=1'
+refused 'views.sparse: etp=4 is neither 1 (experts whole, tokens split over tp) nor tp=2 (experts cut as the MLP is)' moe-tp2ep --set 'views.sparse=efsdp=1 ep=1 etp=4'
+refused 'views.sparse: etp=2 must have the ranks of tp in mesh "dp_shard=2 tp=2"' moe-tp2ep --set 'views.sparse=etp=2 efsdp=1 ep=2'
+refused 'views.sparse: must name efsdp, ep and etp' moe-tp2ep --set views.sparse=ep=4
+refused 'model.experts: ep=4 spreads them, and 3 leave ranks without any; at least 4' moe-tp2ep --set model.experts=3
+refused 'model.expert_hidden: etp=2 cuts the experts, but they are 1 wide; at least 2' moe-dp2ep --set model.expert_hidden=1
+refused 'model.shared_experts: tp=2 cuts it, but it is 1 wide; at least 2' moe-dp2ep --set model.shared_experts=1
+refused 'mesh: must name dp_shard, 1 will do' moe-tp --set mesh=tp=2
+echo "moe: all hold"
