@@ -1,0 +1,202 @@
+/* How scores meet experts: a gate that is I on tp, whose sum over tp is left out, made, or made twice, on engine dry;
+ * and where the parameters of the layer lie. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+#include "array/transit.h"
+#include "base/seams.h"
+#include "nn/layers.h"
+
+#define must(call) assert_int_equal((call), AD_OK)
+
+enum { TOKENS = 6, EXPERTS = 4, WIDTH = 8, HIDDEN = 4 };
+
+typedef struct dry {
+  ad_comm *comm;
+  ad_mesh *mesh, *view;
+  ad_tape *tape;
+  int is_cut; /* experts over etp; otherwise tokens over tp */
+} dry;
+
+static dry open_dry(int is_cut) {
+  dry d = {.is_cut = is_cut};
+  must(ad_comm_open_dry(1, 4, &d.comm));
+  must(ad_mesh_create("dp_shard=2 tp=2", &d.mesh));
+  must(ad_mesh_create_view(d.mesh, is_cut ? "efsdp=1 ep=2 etp=2" : "efsdp=1 ep=4 etp=1", &d.view));
+  must(ad_tape_create(d.comm, d.mesh, NULL, &d.tape));
+  return d;
+}
+
+static void close_dry(dry *d) {
+  ad_tape_destroy(d->tape);
+  ad_mesh_destroy(d->view);
+  ad_mesh_destroy(d->mesh);
+  ad_comm_close(d->comm);
+}
+
+static ad_tensor *leaf(dry *d, const ad_mesh *mesh, const char *text, ad_shape shape, int carries) {
+  ad_layout layout;
+  must(ad_layout_parse(mesh, text, &layout));
+  ad_array array = ad_array_describe(d->comm, AD_F32, &shape, &layout);
+  return carries ? ad_input(d->tape, &array) : ad_constant(d->tape, &array);
+}
+
+static ad_tensor *product(dry *d, ad_tensor *rows, const char *cut, const char *whole, int64_t in, int64_t out,
+                          const ad_routing *routing) {
+  ad_tensor *w = leaf(d, d->view, d->is_cut ? cut : whole, (ad_shape){3, {EXPERTS, in, out}}, 0);
+  return ad_grouped_linear(d->tape, rows, ad_declare(d->tape, w, "ep", AD_V), routing);
+}
+
+static ad_tensor *experts_of(dry *d, ad_tensor *rows, ad_routing *routing) {
+  static const char whole[] = "efsdp=R ep=S0 etp=R";
+  rows = ad_dispatch(d->tape, rows, routing, "ep");
+  rows = product(d, rows, "efsdp=R ep=S0 etp=S2", whole, WIDTH, HIDDEN, routing);
+  rows = product(d, rows, "efsdp=R ep=S0 etp=S1", whole, HIDDEN, WIDTH, routing);
+  return ad_return(d->tape, rows, routing, "ep");
+}
+
+/* Tokens and scores are I on tp, as the residual stream and the gate are. */
+static ad_tensor *entered(dry *d, ad_tensor *x) {
+  return d->is_cut ? ad_convert(d->tape, x, "tp", AD_R) : ad_to_rows(d->tape, ad_convert(d->tape, x, "tp", AD_S(0)));
+}
+
+static ad_tensor *tokens_of(dry *d) { return leaf(d, d->mesh, "dp_shard=V tp=I", (ad_shape){2, {TOKENS, WIDTH}}, 1); }
+static ad_tensor *scores_of(dry *d, int carries) {
+  return leaf(d, d->mesh, "dp_shard=V tp=I", (ad_shape){2, {TOKENS, EXPERTS}}, carries);
+}
+
+static ad_tensor *routed(dry *d, ad_tensor *scores, int scores_first) {
+  ad_tape *t = d->tape;
+  ad_routing *routing = NULL;
+  ad_tensor *chosen = ad_top_k(t, ad_view(t, scores, d->view), 2, NULL, &routing);
+  ad_tensor *factors = ad_slot_weights(t, chosen, routing);
+  ad_tensor *slots = ad_to_slots(t, ad_view(t, entered(d, tokens_of(d)), d->view), routing);
+  if (scores_first) slots = ad_scale_rows(t, slots, factors);
+  slots = experts_of(d, slots, routing);
+  return scores_first ? slots : ad_scale_rows(t, slots, factors);
+}
+
+/* ---- the sum left out ---- */
+
+static void assert_refused(int is_cut, int scores_first, const char *wanted) {
+  dry d = open_dry(is_cut);
+  assert_null(ad_tensor_array(routed(&d, scores_of(&d, 1), scores_first)));
+  assert_int_equal(ad_tape_status(d.tape), AD_TYPE);
+  if (!strstr(ad_last_error(), wanted)) fail_msg("\"%s\" does not say \"%s\"", ad_last_error(), wanted);
+  close_dry(&d);
+}
+
+static void scores_of_a_gate_that_is_not_summed_do_not_meet_the_experts(void **state) {
+  static const char split[] =
+      "change of view: `dp_shard,tp` becomes `ep` and needs one type among R, I, V, P, but the value is I on `tp`; "
+      "convert I->R";
+  assert_refused(0, 1, split);
+  assert_refused(0, 0, split);
+  assert_refused(1, 0, "scale_rows: operand 1 is P on `etp`, operand 2 is I; convert operand 2 I->R");
+}
+
+/* ---- the sum made ---- */
+
+/* Collectives of the backward pass, by their move. */
+static void count_backward(void *context, void *passing) {
+  const ad_transit *transit = ((const ad_transit_passing *)passing)->transit;
+  if (transit->backward) ((int *)context)[transit->move]++;
+}
+
+static void run(int is_cut, int scores_first, int carries, int seen[AD_MOVE_COUNT]) {
+  dry d = open_dry(is_cut);
+  ad_tensor *y = routed(&d, entered(&d, scores_of(&d, carries)), scores_first);
+  y = ad_sum(d.tape, ad_declare(d.tape, y, is_cut ? "efsdp,ep" : "efsdp,ep,etp", AD_P));
+  must(ad_tape_status(d.tape));
+  ad_seams[AD_SEAM_TRANSIT] = (ad_seam_slot){count_backward, seen};
+  ad_status status = ad_backward(d.tape, y);
+  memset(ad_seams, 0, sizeof ad_seams);
+  must(status);
+  close_dry(&d);
+}
+
+static void assert_one_more(int is_cut, int scores_first, ad_move sum) {
+  int with[AD_MOVE_COUNT] = {0}, without[AD_MOVE_COUNT] = {0};
+  run(is_cut, scores_first, 1, with);
+  run(is_cut, scores_first, 0, without);
+  for (int move = 0; move < AD_MOVE_COUNT; move++) {
+    int moves_bytes = move <= AD_MOVE_ALL_TO_ALL;
+    if (moves_bytes) assert_int_equal(with[move] - without[move], move == (int)sum);
+  }
+}
+
+static void the_sum_of_the_gate_is_one_collective_of_the_backward_pass(void **state) {
+  assert_one_more(0, 1, AD_MOVE_ALL_GATHER);
+  assert_one_more(0, 0, AD_MOVE_ALL_GATHER);
+  assert_one_more(1, 0, AD_MOVE_ALL_REDUCE);
+}
+
+/* ---- the sum made twice ---- */
+
+/* Factors of rows that are I still: the rows' own conversion sums for both. */
+static ad_tensor *scored_before_entering(dry *d, int converts) {
+  ad_tape *t = d->tape;
+  ad_routing *routing = NULL;
+  ad_tensor *scores = scores_of(d, 1);
+  if (converts) scores = ad_convert(t, scores, "tp", AD_R);
+  ad_tensor *chosen = ad_top_k(t, ad_view(t, scores, d->view), 2, NULL, &routing);
+  ad_tensor *factors = ad_slot_weights(t, chosen, routing);
+  ad_tensor *slots = ad_scale_rows(t, ad_to_slots(t, ad_view(t, tokens_of(d), d->view), routing), factors);
+  return experts_of(d, ad_convert(t, slots, "etp", AD_R), routing);
+}
+
+static void where_the_rows_are_summed_a_second_sum_of_the_scores_is_refused(void **state) {
+  dry d = open_dry(1);
+  scored_before_entering(&d, 0);
+  must(ad_tape_status(d.tape));
+  ad_tape_reset(d.tape);
+  scored_before_entering(&d, 1);
+  assert_int_equal(ad_tape_status(d.tape), AD_TYPE);
+  assert_non_null(strstr(ad_last_error(), "scale_rows: operand 1 is I on `etp`, operand 2 is R"));
+  close_dry(&d);
+}
+
+/* ---- parameters ---- */
+
+static void assert_layout(const ad_declarations *list, size_t param, const char *name, const char *wanted) {
+  char text[128];
+  assert_string_equal(list->list[param].name, name);
+  assert_string_equal(ad_layout_print(&list->list[param].layout, text, sizeof text), wanted);
+}
+
+static void experts_lie_on_the_view_and_the_router_beside_what_is_dense(void **state) {
+  for (int is_cut = 0; is_cut <= 1; is_cut++) {
+    dry d = open_dry(is_cut);
+    ad_declarations list = ad_declarations_on(d.mesh);
+    ad_experts_shape shape = {.d_model = WIDTH,
+                              .experts = EXPERTS,
+                              .hidden = HIDDEN,
+                              .top_k = 2,
+                              .shared_hidden = HIDDEN,
+                              .gate_is_summed = is_cut,
+                              .output_factor = 1,
+                              .view = d.view};
+    ad_experts_layer layer = ad_experts_declare(&list, "b.moe", &shape);
+    must(list.status);
+    assert_layout(&list, layer.router, "b.moe.router", is_cut ? "dp_shard=R tp=R" : "dp_shard=R tp=I");
+    assert_layout(&list, layer.up, "b.moe.up", is_cut ? "efsdp=R ep=S0 etp=S2" : "efsdp=R ep=S0 etp=R");
+    assert_layout(&list, layer.down, "b.moe.down", is_cut ? "efsdp=R ep=S0 etp=S1" : "efsdp=R ep=S0 etp=R");
+    assert_layout(&list, layer.shared.down.weight, "b.moe.shared.down", "dp_shard=R tp=S0");
+    assert_int_equal(list.list[layer.gate].sharded, AD_AXES(AD_EFSDP));
+    ad_declarations_release(&list);
+    close_dry(&d);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(scores_of_a_gate_that_is_not_summed_do_not_meet_the_experts),
+      cmocka_unit_test(the_sum_of_the_gate_is_one_collective_of_the_backward_pass),
+      cmocka_unit_test(where_the_rows_are_summed_a_second_sum_of_the_scores_is_refused),
+      cmocka_unit_test(experts_lie_on_the_view_and_the_router_beside_what_is_dense),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
