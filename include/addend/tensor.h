@@ -135,21 +135,21 @@ AD_API ad_tensor *ad_gelu_at(ad_tape *tape, ad_tensor *x, const char *site); /* 
 AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targets, const char *site);
 
 /* ---- mixtures of experts ---- */
-/* Rows: [rows, width]. Which rows go where is a routing: made by ad_top_k, followed by the operations below, alive until
- * the tape's reset. The same on all ranks on whose axes its scores are R or I. */
+/* Rows: [rows, width]. Which rows go where is a routing: made by ad_top_k, followed by the operations below, alive
+ * until the tape's reset. The same on all ranks on whose axes its scores are R or I. */
 typedef struct ad_routing ad_routing;
 AD_API ad_tensor *ad_softmax_at(ad_tape *tape, ad_tensor *x, const char *site); /* over the last dimension */
 AD_API ad_tensor *ad_sigmoid_at(ad_tape *tape, ad_tensor *x, const char *site); /* elementwise */
-/* x [..., d] as rows [n, d]: on axes that cut any dimension but the last each rank has rows of its own, V. And back: the
- * shape and the cuts of `like`, whose rows they were. */
+/* x [..., d] as rows [n, d]: on axes that cut any dimension but the last each rank has rows of its own, V. And back:
+ * the shape and the cuts of `like`, whose rows they were. */
 AD_API ad_tensor *ad_to_rows_at(ad_tape *tape, ad_tensor *x, const char *site);
 AD_API ad_tensor *ad_from_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *like, const char *site);
 /* scores [tokens, experts] -> the k best of each token, best first, of equal ones the lowest expert: [tokens, k].
  * Chosen by score + bias ([experts], NULL: none). The scores that are not chosen get exactly zero gradient. */
 AD_API ad_tensor *ad_top_k_at(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_array *bias, ad_routing **routing,
                               const char *site);
-/* Slots: the choices, in the order of experts. A row [tokens, d] for each slot, and back the sum of a token's slots; the
- * chosen scores slot by slot [slots]; a factor for each row. */
+/* Slots: the choices, in the order of experts. A row [tokens, d] for each slot, and back the sum of a token's slots;
+ * the chosen scores slot by slot [slots]; a factor for each row. */
 AD_API ad_tensor *ad_to_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *site);
 AD_API ad_tensor *ad_from_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *site);
 AD_API ad_tensor *ad_slot_weights_at(ad_tape *tape, ad_tensor *chosen, const ad_routing *routing, const char *site);

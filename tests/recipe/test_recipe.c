@@ -148,7 +148,8 @@ static void without_a_program_only_the_keys_of_every_recipe_are_judged(void **st
       "r.yaml:5: train.steps: is missing: updates of the parameters",
       "model: {kind: ocr, experts: 8}\nmesh: dq=2\nmodle: 3\nshard: {colour: 3}\n"
       "train: {global_batch: 6, setps: 10, lr: 1e-3}\n");
-  SET_SAYS("--set model.kind: must be gpt or moe, is ocr", GOOD, "model.experts=8", "data.images=[a]", "model.kind=ocr");
+  SET_SAYS("--set model.kind: must be gpt or moe, is ocr", GOOD, "model.experts=8", "data.images=[a]",
+           "model.kind=ocr");
 }
 
 static void the_program_may_be_named_by_a_set_anywhere(void **state) {
