@@ -41,7 +41,8 @@ typedef struct ad_key {
  * "model.heads", "data.text[1]" for the second of a list, "mesh" or, where there are several modules, "mesh.MODULE". A
  * recipe adds the place where that was written. */
 typedef struct ad_complaints {
-  void (*add)(void *context, const char *key, ad_status status, const char *message); /* AD_INVALID; AD_IO: a file */
+  void (*add)(void *context, const char *key, ad_status status,
+              const char *message); /* AD_INVALID; AD_IO: a file; AD_MEMORY */
   void *context;
 } ad_complaints;
 AD_API void ad_complain(const ad_complaints *to, const char *key, const char *format, ...) AD_PRINTF(3, 4);
@@ -125,6 +126,10 @@ typedef struct ad_program_kind {
   /* For bounds on rounding: the most addends of a gradient's element in a step, and the most operations in a row that
    * an addend passes. */
   void (*lengths)(const void *own, double *addends, double *operations);
+  /* Where the program chooses by numbers (experts by scores): the smallest distance in the present step between what
+   * was chosen and the best that was not; INFINITY: nothing was left. Below what rounding changes, another topology may
+   * choose otherwise. NULL: it chooses nothing. */
+  double (*margin)(const void *own);
   /* Pairs of a name and a text for a report's summary, of which the NULL name ends the list. NULL: none. */
   const char *(*fact)(const void *own, size_t index, char *buffer, size_t size);
   /* What files hold that keys name: the key number `index` ("data.text") with its contents in a few words ("N bytes,

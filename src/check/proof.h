@@ -43,6 +43,7 @@ typedef struct ad_proof {
                         for bit */
   double free_difference; /* worst relative distance of a parameter to a reference that never restarts; reported, not
                              judged */
+  double margin;          /* smallest of a choice in all steps; infinite: there was none */
   double difference, derivative, directional_err;
   int64_t counted; /* tokens, in all steps; 0: every gradient is zero, and that they agree says nothing */
   size_t param_count;

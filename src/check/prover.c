@@ -315,6 +315,7 @@ static ad_status judge(ad_prover *prover, const ad_step_report *dist) {
   if (dist->skipped) return AD_OK;
   AD_TRY(ad_reference_step(prover->reference, dist->step, &ref));
   double largest = largest_of(prover, -1);
+  prover->job->proof->margin = fmin(prover->job->proof->margin, ad_reference_margin(prover->reference));
   judge_numbers(prover->job->proof, dist, &ref, bound_of_norm(prover, dist, &ref, largest));
   for (size_t i = 0; i < prover->param_count; i++) judge_param(prover, i, dist, largest);
   return ad_reference_feed(prover->reference, prover->whole_gradients, dist);
@@ -350,6 +351,7 @@ void ad_prover_begin(ad_prover *prover) {
   memset(proof, 0, sizeof *proof);
   proof->param_count = count;
   proof->updates_equal = proof->initial_equal = 1;
+  proof->margin = INFINITY;
   proof->norm_bound = proof->loss_bound = prover->compute;
   for (size_t i = 0; i < count; i++) describe_param(prover->run, i, prover->compute, &proof->params[i]);
 }

@@ -190,6 +190,12 @@ ad_status ad_reference_step(ad_reference *reference, int64_t step, ad_step_repor
   return status;
 }
 
+double ad_reference_margin(const ad_reference *reference) {
+  const ad_program *program = ad_run_program(reference->run);
+  const ad_program_kind *kind = ad_program_kind_of(program);
+  return kind->margin ? kind->margin(ad_program_own(program)) : INFINITY;
+}
+
 const ad_array *ad_reference_gradient(const ad_reference *reference, size_t index) {
   return ad_run_part(reference->run, index, AD_PART_GRADIENT);
 }

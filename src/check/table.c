@@ -56,6 +56,13 @@ static void print_head(FILE *file, const json_t *document, const ad_paint *paint
   fprintf(file, "\n");
 }
 
+/* How far the nearest choice of experts was from being another one. */
+static void print_margin(FILE *file, const json_t *document) {
+  const json_t *summary = json_object_get(document, "summary");
+  if (json_object_get(summary, "smallest_margin"))
+    fprintf(file, "\n  smallest margin of a choice %.2g\n", number_of(summary, "smallest_margin"));
+}
+
 static int param_holds(const json_t *param) {
   return is_true(param, "replicas_equal") && number_of(param, "max_rel_err") <= number_of(param, "bound");
 }
@@ -279,6 +286,7 @@ ad_status ad_check_table(const char *json, int colour, char **out) {
     print_params(file, document, paint);
     print_failures(file, document, paint);
     print_directional(file, document, paint);
+    print_margin(file, document);
     print_own(file, document, paint);
     print_sabotages(file, document, paint);
     print_verdict(file, document, paint);

@@ -1,9 +1,11 @@
 /* The layer of experts: a router chooses some for each token, their rows go to the ranks that have them and come back.
  * Where the gate is I on tp its scores enter by a conversion whose backward is the sum over tp; where it is R the
  * reducer sums. */
+#include <math.h>
 #include <stdio.h>
 #include "nn/layers.h"
 #include "nn/parallel.h"
+#include "tensor/routing.h"
 
 /* ---- parameters ---- */
 
@@ -90,10 +92,11 @@ static ad_tensor *products(ad_tape *t, ad_tensor *const *params, const ad_expert
 /* rows [tokens, d] and scores [tokens, experts]: V on the view's axes; where experts are cut R on etp, and the result
  * is P there. */
 static ad_tensor *routed(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *rows,
-                         ad_tensor *scores) {
+                         ad_tensor *scores, double *margin) {
   const ad_experts_shape *shape = &layer->shape;
   ad_routing *routing = NULL;
   ad_tensor *chosen = ad_top_k(t, ad_view(t, scores, shape->view), shape->top_k, NULL, &routing);
+  if (routing) *margin = fmin(*margin, routing->margin);
   ad_tensor *factors = ad_slot_weights(t, chosen, routing);
   ad_tensor *slots = ad_to_slots(t, ad_view(t, rows, shape->view), routing);
   if (shape->scores_first) slots = ad_scale_rows(t, slots, factors);
@@ -105,9 +108,9 @@ static ad_tensor *routed(ad_tape *t, ad_tensor *const *params, const ad_experts_
 
 /* The same seen on the mesh of `like` again. */
 static ad_tensor *routed_on(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *rows,
-                            ad_tensor *scores, const ad_tensor *like) {
+                            ad_tensor *scores, const ad_tensor *like, double *margin) {
   const ad_array *array = ad_tensor_array(like);
-  return ad_view(t, routed(t, params, layer, rows, scores), array ? array->layout.mesh : NULL);
+  return ad_view(t, routed(t, params, layer, rows, scores, margin), array ? array->layout.mesh : NULL);
 }
 
 /* ---- the two layouts ---- */
@@ -115,7 +118,8 @@ static ad_tensor *routed_on(ad_tape *t, ad_tensor *const *params, const ad_exper
 /* Rows [n, k] that all ranks of tp have: each takes some, S0, and calls them its own, V. */
 static ad_tensor *split_rows(ad_tape *t, ad_tensor *rows) { return ad_convert(t, rows, "tp", AD_S(0)); }
 
-static ad_tensor *split_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x) {
+static ad_tensor *split_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x,
+                                double *margin) {
   ad_tensor *whole = ad_to_rows(t, x);  // V on dp and cp; on tp I, or V of a cut sequence
   int splits = ad_tp_is_named(x) && !layer->shape.parallel.sequence;
   ad_tensor *split = splits ? split_rows(t, whole) : NULL;
@@ -123,24 +127,27 @@ static ad_tensor *split_forward(ad_tape *t, ad_tensor *const *params, const ad_e
   ad_tensor *scores = scores_are_shared(layer, x)
                           ? ad_to_rows(t, split_rows(t, scores_of(t, layer, whole, params[layer->router])))
                           : own_scores(t, params, layer, rows);
-  ad_tensor *y = routed_on(t, params, layer, rows, scores, x);
+  ad_tensor *y = routed_on(t, params, layer, rows, scores, x, margin);
   if (splits) y = ad_all_gather(t, ad_from_rows(t, y, split), "tp", AD_I);
   y = ad_from_rows(t, y, x);
   return layer->shape.shared_hidden ? ad_add(t, y, ad_mlp_forward(t, params, &layer->shared, x)) : y;
 }
 
-static ad_tensor *cut_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x) {
+static ad_tensor *cut_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x,
+                              double *margin) {
   int sequence = layer->shape.parallel.sequence;
   ad_tensor *entered = ad_tp_enter(t, x, sequence);  // R
   ad_tensor *rows = ad_to_rows(t, entered);
   ad_tensor *scores = scores_are_shared(layer, x)
                           ? ad_convert(t, scores_of(t, layer, ad_to_rows(t, x), params[layer->router]), "tp", AD_R)
                           : own_scores(t, params, layer, rows);
-  ad_tensor *y = ad_from_rows(t, routed_on(t, params, layer, rows, scores, x), entered);  // P
+  ad_tensor *y = ad_from_rows(t, routed_on(t, params, layer, rows, scores, x, margin), entered);  // P
   if (layer->shape.shared_hidden) y = ad_add(t, y, ad_mlp_products(t, params, &layer->shared, entered));
   return ad_tp_leave(t, y, sequence);
 }
 
-ad_tensor *ad_experts_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x) {
-  return splits_tokens(&layer->shape) ? split_forward(t, params, layer, x) : cut_forward(t, params, layer, x);
+ad_tensor *ad_experts_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x,
+                              double *margin) {
+  int splits = splits_tokens(&layer->shape);
+  return splits ? split_forward(t, params, layer, x, margin) : cut_forward(t, params, layer, x, margin);
 }

@@ -114,7 +114,9 @@ typedef struct ad_experts_layer {
   ad_mlp_layer shared;
 } ad_experts_layer;
 ad_experts_layer ad_experts_declare(ad_declarations *to, const char *path, const ad_experts_shape *shape);
-ad_tensor *ad_experts_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x);
+/* *margin becomes the smallest distance between a chosen score and one that was not, if that is smaller. */
+ad_tensor *ad_experts_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x,
+                              double *margin);
 
 /* The deviation at which a product with a matrix of `in` rows keeps the size of its input. */
 double ad_deviation_keeping_size(int64_t in);

@@ -1,4 +1,5 @@
 /* The program moe: a decoder whose second branch is a mixture of experts. Its recipe keys are in moe_keys.c. */
+#include <math.h>
 #include <stdio.h>
 #include "addend/model.h"
 #include "base/memory.h"
@@ -10,6 +11,7 @@ typedef struct moe {
   const ad_moe_options *options;
   ad_mesh *view;
   ad_experts_layer *layers; /* of the blocks */
+  double margin;            /* of the present step's choices */
 } moe;
 
 static void declare_experts(ad_decoder *decoder, ad_declarations *to, int64_t block) {
@@ -33,7 +35,8 @@ static void declare_experts(ad_decoder *decoder, ad_declarations *to, int64_t bl
 
 static ad_tensor *experts_forward(ad_decoder *decoder, ad_tape *t, ad_tensor *const *params, int64_t block,
                                   ad_tensor *x) {
-  return ad_experts_forward(t, params, &((const moe *)decoder)->layers[block], x);
+  moe *model = (moe *)decoder;
+  return ad_experts_forward(t, params, &model->layers[block], x, &model->margin);
 }
 
 static const ad_branch experts = {declare_experts, experts_forward};
@@ -58,6 +61,13 @@ static void destroy(void *own) {
   ad_release(model);
 }
 
+static ad_status read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+  ((moe *)own)->margin = INFINITY;
+  return ad_decoder_read(own, step, held_out, counted);
+}
+
+static double margin(const void *own) { return ((const moe *)own)->margin; }
+
 const ad_program_kind *ad_moe(void) {
   static const ad_program_kind kind = {.name = "moe",
                                        .help = "a decoder of text with mixtures of experts",
@@ -70,7 +80,8 @@ const ad_program_kind *ad_moe(void) {
                                        .create = create,
                                        .destroy = destroy,
                                        .open = ad_decoder_open,
-                                       .read = ad_decoder_read,
+                                       .read = read,
+                                       .margin = margin,
                                        .has_held_out = ad_decoder_has_held_out,
                                        .data_bytes = ad_decoder_data_bytes,
                                        .batch_array = ad_decoder_batch_array,

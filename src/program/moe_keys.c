@@ -76,7 +76,9 @@ static void check_experts(const ad_moe_options *options, const ad_mesh *view, co
 
 static void check_view(const ad_moe_options *options, const ad_mesh *mesh, const ad_complaints *to) {
   ad_mesh *view;
-  if (ad_moe_view(options, mesh, &view)) return; /* told already */
+  ad_status status = ad_moe_view(options, mesh, &view);
+  if (status == AD_MEMORY) ad_complain_of(to, "views.sparse", status);
+  if (status) return; /* told already */
   check_names(view, to);
   check_tensor_axes(view, mesh, to);
   check_experts(options, view, to);

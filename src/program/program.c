@@ -175,20 +175,27 @@ static ad_status create_meshes(ad_program *program, const ad_program_setting *se
   return AD_OK;
 }
 
+typedef struct mistakes {
+  ad_text text;
+  int no_memory; /* that is no mistake of the options */
+} mistakes;
+
 static void collect(void *context, const char *key, ad_status status, const char *message) {
-  ad_text *text = context;
-  ad_text_add(text, "%s%s: %s", text->used ? "\n" : "", key, message);
+  mistakes *of = context;
+  of->no_memory |= status == AD_MEMORY;
+  ad_text_add(&of->text, "%s%s: %s", of->text.used ? "\n" : "", key, message);
 }
 
 static ad_status check(const ad_program *program) {
   char buffer[AD_MESSAGE_MAX];
-  ad_text mistakes = ad_text_on(buffer, sizeof buffer);
-  ad_complaints to = {collect, &mistakes};
+  mistakes found = {.text = ad_text_on(buffer, sizeof buffer)};
+  ad_complaints to = {collect, &found};
   ad_keys_check(program->kind, program->options, &to);
   ad_keys_check_views(program->kind, program->options, program->meshes[0], &to);
   if (program->kind->check)
     program->kind->check(program->options, &program->setting, (const ad_mesh *const *)program->meshes, &to);
-  return mistakes.used ? ad_fail(AD_INVALID, "%s", buffer) : AD_OK;
+  if (!found.text.used) return AD_OK;
+  return ad_fail(found.no_memory ? AD_MEMORY : AD_INVALID, "%s", buffer);
 }
 
 /* Modules are those that the kind names, each on its mesh. */

@@ -49,6 +49,13 @@ for recipe in moe-tp2ep moe-dp2ep moe-tp moe-cp moe-empty moe-16; do
   check $recipe
   check $recipe --directional
 done
+check moe-tp2ep
+python3 -c '
+import json
+summary = json.load(open("proof.json"))["summary"]
+assert 0 < summary["smallest_margin"] < 0.5, summary'
+check moe-tp2ep model.top_k=5 # nothing is left to choose
+! grep -q smallest_margin proof.json || fail "a margin where every expert is chosen"
 check moe-16 model.score_before_experts=true model.sequence_parallel=false
 check moe-tp2ep mesh=dp_shard=1 views.sparse=efsdp=1+ep=1+etp=1
 

@@ -170,8 +170,8 @@ static void mark_chosen(const double *scores, int64_t tokens, int64_t experts, d
   for (int64_t i = 0; i < tokens * experts * WIDTH; i++) {
     int64_t token = i / (experts * WIDTH), expert = i / WIDTH % experts, better = 0;
     const double *of_token = scores + token * experts;
-    for (int64_t e = 0; e < experts; e++)
-      better += of_token[e] > of_token[expert] || (of_token[e] == of_token[expert] && e < expert);
+    for (int64_t e = 0; e < experts; e++) better += of_token[e] > of_token[expert];
+    for (int64_t e = 0; e < expert; e++) better += of_token[e] == of_token[expert];
     mask[i] = better < TOP_K;
   }
 }

@@ -1,0 +1,123 @@
+/* The program moe on paper: the view that is left out, matrices that are multiplied with, mistakes told together. What
+ * it computes is proven by tests/cli. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <math.h>
+#include <string.h>
+#include <cmocka.h>
+#include "addend/model.h"
+#include "base/memory.h"
+
+#define must(call) assert_int_equal((call), AD_OK)
+
+enum { BATCH = 4, SEQ = 4 };
+
+static char *text_paths[] = {(char[]){"/usr/share/common-licenses"}};
+
+static ad_moe_options tiny(void) {
+  return (ad_moe_options){.decoder = {.layers = 2,
+                                      .d_model = 8,
+                                      .heads = 2,
+                                      .rotary_base = 10000,
+                                      .data = {text_paths, 1, SEQ, NULL, 0, 0}},
+                          .experts = 6,
+                          .top_k = 2,
+                          .expert_hidden = 10,
+                          .shared_experts = 5};
+}
+
+static ad_status try(const ad_moe_options *options, ad_comm *comm, const char *mesh, ad_program **out) {
+  ad_program_setting setting = {
+      .comm = comm, .meshes = (const char *const[]){mesh}, .global_batch = BATCH, .microbatches = 1, .seed = 5};
+  *out = NULL;
+  return ad_program_create(ad_moe(), options, &setting, out);
+}
+
+static const ad_param_spec *find(ad_program *program, const char *name) {
+  for (size_t i = 0; i < ad_program_module(program, 0)->param_count; i++)
+    if (!strcmp(ad_program_param(program, 0, i)->name, name)) return ad_program_param(program, 0, i);
+  fail_msg("there is no %s", name);
+  return NULL;
+}
+
+static void without_a_view_experts_are_cut_as_the_rest_and_not_spread(void **state) {
+  ad_moe_options options = tiny();
+  ad_comm *comm;
+  ad_program *program;
+  must(ad_comm_open_dry(0, 6, &comm));
+  must(try(&options, comm, "dp_shard=3 tp=2", &program));
+  const ad_param_spec *gate = find(program, "blocks.1.moe.gate");
+  assert_string_equal(ad_mesh_text(gate->layout.mesh), "efsdp=3 ep=1 etp=2");
+  char text[64];
+  assert_string_equal(ad_layout_print(&gate->layout, text, sizeof text), "efsdp=R ep=S0 etp=S2");
+  ad_program_destroy(program);
+  ad_comm_close(comm);
+}
+
+static void a_token_is_multiplied_with_its_experts_alone(void **state) {
+  ad_moe_options options = tiny();
+  ad_comm *comm;
+  ad_program *program;
+  double attention = 4 * 8 * 8 + SEQ * 8, experts = 8 * 6 + 3 * 2 * 8 * 10 + 3 * 8 * 5, head = 8 * AD_VOCABULARY_BYTES;
+  must(ad_comm_open_dry(0, 1, &comm));
+  must(try(&options, comm, "dp=1", &program));
+  double flops = ad_moe()->flops(ad_program_own(program), 3);
+  assert_true(fabs(flops - 3 * SEQ * 6 * (2 * (attention + experts) + head)) < 1e-6);
+  ad_program_destroy(program);
+  ad_comm_close(comm);
+}
+
+static void every_mistake_is_told_at_once(void **state) {
+  static const char *const wanted[] = {
+      "model.top_k: must be at most experts: 7 of 3",
+      "model.shared_experts: tp=2 cuts it, but it is 1 wide; at least 2",
+      "model.experts: ep=4 spreads them, and 3 leave ranks without any; at least 4",
+  };
+  ad_moe_options options = tiny();
+  ad_comm *comm;
+  ad_program *program;
+  options.experts = 3;
+  options.top_k = 7;
+  options.shared_experts = 1;
+  options.sparse = (char[]){"efsdp=1 ep=4 etp=1"};
+  must(ad_comm_open_dry(0, 4, &comm));
+  assert_int_equal(try(&options, comm, "dp_shard=2 tp=2", &program), AD_INVALID);
+  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+    if (!strstr(ad_last_error(), wanted[i])) fail_msg("\"%s\" does not say \"%s\"", ad_last_error(), wanted[i]);
+  options.sparse = (char[]){"efsdp=1 ep=3 etp=1"};
+  assert_int_equal(try(&options, comm, "dp_shard=2 tp=2", &program), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "views.sparse: view \"efsdp=1 ep=3 etp=1\" has 3 ranks"));
+  ad_comm_close(comm);
+}
+
+static void memory_that_runs_out_leaves_nothing_behind(void **state) {
+  ad_moe_options options = tiny();
+  options.sparse = (char[]){"efsdp=2 ep=2 etp=1"};
+  ad_comm *comm;
+  ad_program *program;
+  must(ad_comm_open_dry(0, 4, &comm));
+  long n = 1;
+  for (;; n++) {
+    ad_memory_fail_at(n);
+    ad_status status = try(&options, comm, "dp_shard=2 tp=2", &program);
+    ad_memory_fail_at(0);
+    if (!status) break;
+    assert_int_equal(status, AD_MEMORY);
+    assert_null(program);
+  }
+  assert_true(n > 4);
+  ad_program_destroy(program);
+  ad_comm_close(comm);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(without_a_view_experts_are_cut_as_the_rest_and_not_spread),
+      cmocka_unit_test(a_token_is_multiplied_with_its_experts_alone),
+      cmocka_unit_test(every_mistake_is_told_at_once),
+      cmocka_unit_test(memory_that_runs_out_leaves_nothing_behind),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
