@@ -58,6 +58,9 @@ must "${launch[@]}" -n 4 "$work/place" 2 "$build/addend" check "$recipe" --set '
 must "${launch[@]}" -n 12 "$build/addend" check "$source/recipes/gpt-3d.yaml"
 must "${launch[@]}" -n 4 "$work/place" 2 "$build/addend" check "$source/recipes/gpt-3d.yaml" --set 'mesh="cp=2 tp=2"'
 must "${launch[@]}" -n 4 "$work/place" 2 "$build/addend" check "$source/recipes/gpt-tp-sp.yaml" --set 'mesh="tp=2 dp_shard=2"'
+# Rows of experts by counts, on one node and across two.
+must "${launch[@]}" -n 4 "$build/addend" check "$source/recipes/moe-dp2ep.yaml"
+must "${launch[@]}" -n 4 "$work/place" 2 "$build/addend" check "$source/recipes/moe-tp2ep.yaml"
 must "${launch[@]}" -n 3 "$work/place" 1 "$build/addend" train "$recipe" --set train.steps=2 --out "$work/run"
 grep -q 'loss .* in 2 steps' "$work/out" || fail "the first rank did not speak"
 [ "$(grep -c 'loss .* in 2 steps' "$work/out")" -eq 1 ] || fail "not only the first rank spoke"
