@@ -15,16 +15,6 @@ extern "C" {
 typedef struct ad_module ad_module;
 typedef struct ad_parameters ad_parameters; /* tensor.h */
 
-/* State that no gradient updates (a router's balancing bias, adversarial sources): checkpoints, resume and a proof's
- * restarts carry it; whoever declared it changes it. */
-typedef struct ad_state_spec {
-  const char *name; /* unique among the module's parameters and states; copied */
-  ad_dtype dtype;
-  ad_shape shape;
-  ad_layout layout; /* R, I or cut on every axis */
-  double value;     /* at first, in every element */
-} ad_state_spec;
-
 /* What a module is, before it has memory. */
 typedef struct ad_module_spec {
   const char *name; /* unique in its program; copied */

@@ -1,5 +1,5 @@
-/* Parameters as layers declare them: name, shape, layouts, dtypes, unit and initial values. Memory, storage, reductions
- * and updates are made from that. */
+/* Parameters and states as layers declare them: name, shape, layouts, dtypes, unit and initial values. Memory, storage,
+ * reductions and updates are made from that. */
 #ifndef ADDEND_PARAMETER_H
 #define ADDEND_PARAMETER_H
 #include "addend/array.h"
@@ -38,6 +38,16 @@ typedef struct ad_param_spec {
   double mean, deviation; /* initial values: normal with this deviation around this mean, keyed by (seed, name, global
                              element index) */
 } ad_param_spec;
+
+/* State that no gradient updates (a router's balancing bias, adversarial sources): checkpoints, resume and a proof's
+ * restarts carry it; whoever declared it changes it. */
+typedef struct ad_state_spec {
+  const char *name; /* unique among the module's parameters and states; copied */
+  ad_dtype dtype;
+  ad_shape shape;
+  ad_layout layout; /* R, I or cut on every axis */
+  double value;     /* at first, in every element */
+} ad_state_spec;
 
 /* Fills this rank's part of the value with its initial values. */
 AD_API AD_CHECKED ad_status ad_param_initialise(const ad_param_spec *spec, uint64_t seed, int64_t rank,

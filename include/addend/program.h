@@ -14,7 +14,7 @@ extern "C" {
 
 typedef enum ad_key_kind {
   AD_KEY_INTEGER,  /* int64_t */
-  AD_KEY_NUMBER,   /* double */
+  AD_KEY_NUMBER,   /* double; `word`, if there is one, stands for 0 */
   AD_KEY_BOOLEAN,  /* int */
   AD_KEY_TEXT,     /* char *, owned */
   AD_KEY_VIEW,     /* char *, owned: a mesh string that enumerates the ranks of the first module; NULL: left out */
@@ -85,6 +85,8 @@ typedef struct ad_loss_spec {
   const char *name;
   size_t count;       /* the number of the count that divides it */
   int is_metric;      /* 1: reported in the same way, but no gradient starts from it */
+  double coefficient; /* with which it enters the loss that is trained on; it is reported without. 0: 1 */
+  int is_auxiliary;   /* 1: no part of a held-out loss, which says how good the model is (a balancing loss) */
   int per_microbatch; /* 1: not linear in its sums, so it is defined for each microbatch over all ranks, and enters with
                        * its microbatch's share of the count instead of being divided by it */
 } ad_loss_spec;
@@ -130,6 +132,12 @@ typedef struct ad_program_kind {
    * was chosen and the best that was not; INFINITY: nothing was left. Below what rounding changes, another topology may
    * choose otherwise. NULL: it chooses nothing. */
   double (*margin)(const void *own);
+  /* After a step's updates, on all ranks: what changes once a step (states, by the step's numbers). `skipped`: nothing
+   * was updated. Collective. NULL: nothing does. */
+  ad_status (*after_step)(void *own, int skipped);
+  /* Numbers of the step that was taken last, the same on all ranks, for metrics.jsonl: number `index` of them, with its
+   * name and how many it has; NULL after the last. NULL: there are none. */
+  const double *(*measured)(const void *own, size_t index, const char **name, size_t *count);
   /* Pairs of a name and a text for a report's summary, of which the NULL name ends the list. NULL: none. */
   const char *(*fact)(const void *own, size_t index, char *buffer, size_t size);
   /* What files hold that keys name: the key number `index` ("data.text") with its contents in a few words ("N bytes,
@@ -191,7 +199,7 @@ AD_API ad_array *ad_phase_state(ad_phase_run *at, size_t state);
 AD_API ad_tensor *ad_phase_need(ad_phase_run *at, const char *name);
 AD_API void ad_phase_give(ad_phase_run *at, const char *name, ad_tensor *value);
 /* The numerator of loss number `loss` in this microbatch; once a microbatch. The step divides it, starts backward from
- * it and reports it. */
+ * it, times its coefficient, and reports it. */
 AD_API void ad_phase_loss(ad_phase_run *at, size_t loss, ad_tensor *numerator);
 
 #if defined(__cplusplus)

@@ -148,6 +148,21 @@ AD_API ad_tensor *ad_from_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *like, 
  * Chosen by score + bias ([experts], NULL: none). The scores that are not chosen get exactly zero gradient. */
 AD_API ad_tensor *ad_top_k_at(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_array *bias, ad_routing **routing,
                               const char *site);
+/* An expert takes at most ceil(capacity * choices / experts) of all ranks' choices, those of the tokens with the lowest
+ * numbers; the others are dropped and have no slot. `batch` [samples, seq, ...]: token number sample * seq + position;
+ * its rows on this rank, from number `first` on, are those that were routed. Collective over the axes on which the
+ * scores are V. After ad_top_k and before slots are made. */
+AD_API void ad_limit_at(ad_tape *tape, ad_routing *routing, double capacity, const ad_tensor *batch, size_t first,
+                        const char *site);
+AD_API size_t ad_routing_dropped(const ad_routing *routing); /* choices of tokens here */
+/* How many tokens of this rank chose each expert, before any limit: [experts], a constant typed as the scores were: V
+ * where ranks route tokens of their own, to be declared P and summed. */
+AD_API ad_tensor *ad_choices_at(ad_tape *tape, const ad_routing *routing, const char *site);
+/* The load-balancing loss of Fedus et al. 2021, eq. 4 (for any top_k), of these rows:
+ *   experts * sum over e of (choices_e / sum of choices) * (sum over rows of shares_e / rows of all ranks),
+ * 1 where all is even. shares [rows, experts], each row of sum 1; choices [experts], of all ranks: the whole loss is
+ * the sum over all rows, so that it is V where rows are. 0 where nothing was chosen. */
+AD_API ad_tensor *ad_balance_at(ad_tape *tape, ad_tensor *shares, ad_tensor *choices, int64_t top_k, const char *site);
 /* Slots: the choices, in the order of experts. A row [tokens, d] for each slot, and back the sum of a token's slots;
  * the chosen scores slot by slot [slots]; a factor for each row. */
 AD_API ad_tensor *ad_to_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *site);
@@ -167,6 +182,9 @@ AD_API ad_tensor *ad_grouped_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w
 #define ad_to_rows(t, x) ad_to_rows_at((t), (x), AD_HERE)
 #define ad_from_rows(t, x, like) ad_from_rows_at((t), (x), (like), AD_HERE)
 #define ad_top_k(t, scores, k, bias, routing) ad_top_k_at((t), (scores), (k), (bias), (routing), AD_HERE)
+#define ad_limit(t, routing, capacity, batch, first) ad_limit_at((t), (routing), (capacity), (batch), (first), AD_HERE)
+#define ad_choices(t, routing) ad_choices_at((t), (routing), AD_HERE)
+#define ad_balance(t, shares, choices, top_k) ad_balance_at((t), (shares), (choices), (top_k), AD_HERE)
 #define ad_to_slots(t, x, routing) ad_to_slots_at((t), (x), (routing), AD_HERE)
 #define ad_from_slots(t, x, routing) ad_from_slots_at((t), (x), (routing), AD_HERE)
 #define ad_slot_weights(t, chosen, routing) ad_slot_weights_at((t), (chosen), (routing), AD_HERE)

@@ -19,8 +19,9 @@ enum { AD_LOSSES_MAX = 16, AD_NORM_GROUPS_MAX = 8 }; /* of a program */
 /* What a step tells. */
 typedef struct ad_step_report {
   int64_t step;
-  double loss;                  /* of all losses together, over the step's counts on all ranks, before the update */
-  double losses[AD_LOSSES_MAX]; /* each, in the program's order, metrics too */
+  double loss;                  /* of all losses together, each times its coefficient, over the step's counts on all
+                                 * ranks, before the update */
+  double losses[AD_LOSSES_MAX]; /* each, in the program's order, metrics too, without coefficients */
   int64_t count;                /* of the first of the program's counts (tokens); 0: gradient 0 and a warning (law 5) */
   double norm;                  /* of the whole gradient, before clipping; not finite in a skipped step */
   double norms[AD_NORM_GROUPS_MAX]; /* of each norm group, in the order of the first module of each */
@@ -50,7 +51,7 @@ AD_API void ad_run_destroy(ad_run *run);
  * is AD_NUMBER on all ranks, naming step and rank. After any error the run can only be destroyed. */
 AD_API AD_CHECKED ad_status ad_run_step(ad_run *run, int64_t step, ad_step_report *out);
 /* The loss of step `step`'s batch at the present parameters, without gradients or update (for --directional). held_out:
- * of the validation part instead. */
+ * of the validation part instead, and without auxiliary losses. */
 AD_API AD_CHECKED ad_status ad_run_loss(ad_run *run, int64_t step, int held_out, double *out);
 
 AD_API ad_program *ad_run_program(const ad_run *run);

@@ -50,6 +50,9 @@ static json_t *summary_document(const ad_findings *findings) {
   if (directional) return summary;
   json_object_set_new(summary, "initial_equal", json_boolean(proof->initial_equal));
   json_object_set_new(summary, "updates_equal", json_boolean(proof->updates_equal));
+  if (proof->judges_states)
+    json_object_set_new(summary, "states",
+                        json_pack("{s:o, s:f}", "rel_err", number(proof->state_err), "bound", AD_STATE_BOUND));
   if (isfinite(proof->margin)) json_object_set_new(summary, "smallest_margin", number(proof->margin));
   if (findings->steps > 1) json_object_set_new(summary, "free_running_difference", number(proof->free_difference));
   return summary;

@@ -41,6 +41,8 @@ typedef struct ad_proof {
   int initial_equal; /* the first step started from the values that one process draws */
   int updates_equal; /* the reference's optimizer, fed the distributed gradient, gave the same values and moments, bit
                         for bit */
+  int judges_states; /* the program has states, and nothing rounds but f64 */
+  double state_err;  /* worst of a state after a step, and of the numbers that the program measured */
   double free_difference; /* worst relative distance of a parameter to a reference that never restarts; reported, not
                              judged */
   double margin;          /* smallest of a choice in all steps; infinite: there was none */
@@ -75,6 +77,8 @@ double ad_proof_bound_of(const ad_recipe *recipe, const ad_check_options *option
 /* A central difference in f64 keeps about eps^(2/3) = 4e-11 of the loss; the derivative along a random direction is
  * smaller than the loss by up to three digits. */
 #define AD_DIRECTIONAL_BOUND 1e-7
+/* States follow from sums of few numbers. */
+#define AD_STATE_BOUND 1e-12
 
 /* What a rank runs: prover.c. */
 ad_status ad_prove(ad_comm *comm, const ad_proof_job *job) AD_CHECKED;

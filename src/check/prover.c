@@ -321,6 +321,36 @@ static ad_status judge(ad_prover *prover, const ad_step_report *dist) {
   return ad_reference_feed(prover->reference, prover->whole_gradients, dist);
 }
 
+static void judge_state(ad_prover *prover, const void *dist, const void *ref, ad_dtype dtype, size_t numel) {
+  double ratio, error;
+  ad_compare(dist, ref, dtype, numel, 0, &ratio, &error);
+  prover->job->proof->state_err = worst_of(prover->job->proof->state_err, error);
+  prover->job->proof->judges_states = 1;
+}
+
+static void compare_measured(ad_prover *prover) {
+  const ad_program *dist = ad_run_program(prover->run), *ref = ad_run_program(ad_reference_run(prover->reference));
+  const ad_program_kind *kind = ad_program_kind_of(dist);
+  const double *values;
+  const char *name;
+  size_t count;
+  for (size_t i = 0; kind->measured && (values = kind->measured(ad_program_own(dist), i, &name, &count)); i++)
+    judge_state(prover, values, kind->measured(ad_program_own(ref), i, &name, &count), AD_F64, count);
+}
+
+/* After the step, where the reference has taken it too. */
+static ad_status compare_states(ad_prover *prover, size_t m) {
+  ad_module *module = ad_run_module(prover->run, m);
+  for (size_t i = 0; i < ad_module_state_count(module); i++) {
+    ad_array whole;
+    AD_TRY(gather(prover, ad_module_state(module, i), &whole));
+    if (!prover->reference) continue;
+    const ad_array *ref = ad_module_state(ad_run_module(ad_reference_run(prover->reference), m), i);
+    judge_state(prover, whole.data, ref->data, ref->dtype, ad_array_numel(ref));
+  }
+  return AD_OK;
+}
+
 static void judge_free_running(ad_prover *prover, size_t param, const ad_array *whole) {
   const ad_array *free = ad_reference_free_value(prover->reference, param);
   if (!free) return;
@@ -329,7 +359,7 @@ static void judge_free_running(ad_prover *prover, size_t param, const ad_array *
   prover->job->proof->free_difference = worst_of(prover->job->proof->free_difference, distance);
 }
 
-static ad_status compare_updates(ad_prover *prover) {
+static ad_status compare_updates(ad_prover *prover, int skipped) {
   for (size_t i = 0; i < prover->param_count; i++) {
     for (int part = 0; part < AD_PART_KEPT; part++) {
       const ad_array *own = ad_run_part(prover->run, i, (ad_param_part)part);
@@ -341,6 +371,9 @@ static ad_status compare_updates(ad_prover *prover) {
       if (part == AD_PART_MASTER) judge_free_running(prover, i, &whole);
     }
   }
+  if (skipped || !ad_proof_is_wide(prover->job->recipe, prover->job->options)) return AD_OK;
+  for (size_t m = 0; m < ad_program_module_count(ad_run_program(prover->run)); m++) AD_TRY(compare_states(prover, m));
+  if (prover->reference) compare_measured(prover);
   return AD_OK;
 }
 
@@ -372,7 +405,7 @@ ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report
   if (!status && prover->job->dumps) status = dump_results(prover, report);
   if (!status) status = compare_replicas(prover);
   if (!status && prover->reference) status = judge(prover, report);
-  if (!status) status = compare_updates(prover);
+  if (!status) status = compare_updates(prover, report->skipped);
   ad_plants_put_back(&plants);
   return status;
 }

@@ -190,6 +190,8 @@ ad_status ad_reference_step(ad_reference *reference, int64_t step, ad_step_repor
   return status;
 }
 
+ad_run *ad_reference_run(const ad_reference *reference) { return reference->run; }
+
 double ad_reference_margin(const ad_reference *reference) {
   const ad_program *program = ad_run_program(reference->run);
   const ad_program_kind *kind = ad_program_kind_of(program);

@@ -21,6 +21,7 @@ ad_status ad_reference_keep(ad_reference *reference) AD_CHECKED;
 ad_status ad_reference_start_again(ad_reference *reference) AD_CHECKED;
 /* The step of the gradients, from the values that restarted it, with no mistake planted. */
 ad_status ad_reference_step(ad_reference *reference, int64_t step, ad_step_report *out) AD_CHECKED;
+ad_run *ad_reference_run(const ad_reference *reference);   /* that takes the steps */
 double ad_reference_margin(const ad_reference *reference); /* of the step's choices; INFINITY where there is none */
 const ad_array *ad_reference_gradient(const ad_reference *reference, size_t index);
 /* The optimizers alone, from the same start, fed the whole distributed gradients as they come; `report` has the

@@ -252,6 +252,10 @@ static void print_failures(FILE *file, const json_t *document, const ad_paint *p
   if (json_is_false(json_object_get(summary, "updates_equal")))
     fprintf(file, "  %sBAD%s  fed the same gradient, the optimizer of one process gives other bits\n", paint->bad,
             paint->off);
+  const json_t *states = json_object_get(summary, "states"), *error = json_object_get(states, "rel_err");
+  if (states && !(json_is_number(error) && json_number_value(error) <= number_of(states, "bound")))
+    fprintf(file, "  %sBAD%s  after a step the program's states or measured numbers are off by %.2g, bound %.2g\n",
+            paint->bad, paint->off, json_number_value(error), number_of(states, "bound"));
 }
 
 static void print_verdict(FILE *file, const json_t *document, const ad_paint *paint) {

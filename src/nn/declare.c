@@ -14,9 +14,12 @@ ad_declarations ad_declarations_on(const ad_mesh *mesh) {
 
 void ad_declarations_release(ad_declarations *list) {
   for (size_t i = 0; i < list->count; i++) ad_release((char *)(uintptr_t)list->list[i].name);
+  for (size_t i = 0; i < list->state_count; i++) ad_release((char *)(uintptr_t)list->states[i].name);
   ad_release(list->list);
+  ad_release(list->states);
   list->list = NULL;
-  list->count = list->capacity = 0;
+  list->states = NULL;
+  list->count = list->capacity = list->state_count = 0;
 }
 
 static ad_status grow(ad_declarations *list) {
@@ -52,4 +55,18 @@ static ad_status append(ad_declarations *list, const char *path, const char *nam
 size_t ad_declare_param(ad_declarations *to, const char *path, const char *name, ad_param_spec spec) {
   if (!to->status) to->status = append(to, path, name, spec);
   return to->status ? 0 : to->count++;
+}
+
+static ad_status append_state(ad_declarations *list, const char *path, const char *name, ad_state_spec spec) {
+  char *own_name;
+  AD_TRY(ad_grow(&list->states, list->state_count, list->state_count + 1));
+  AD_TRY(make_name(path, name, &own_name));
+  spec.name = own_name;
+  list->states[list->state_count] = spec;
+  return AD_OK;
+}
+
+size_t ad_declare_state(ad_declarations *to, const char *path, const char *name, ad_state_spec spec) {
+  if (!to->status) to->status = append_state(to, path, name, spec);
+  return to->status ? 0 : to->state_count++;
 }

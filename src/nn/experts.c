@@ -1,7 +1,6 @@
 /* The layer of experts: a router chooses some for each token, their rows go to the ranks that have them and come back.
  * Where the gate is I on tp its scores enter by a conversion whose backward is the sum over tp; where it is R the
  * reducer sums. */
-#include <math.h>
 #include <stdio.h>
 #include "nn/layers.h"
 #include "nn/parallel.h"
@@ -57,60 +56,107 @@ ad_experts_layer ad_experts_declare(ad_declarations *to, const char *path, const
   return layer;
 }
 
+/* One pass through a layer. */
+typedef struct pass {
+  ad_tape *t;
+  ad_tensor *const *params;
+  const ad_experts_layer *layer;
+  ad_tensor *x;     /* [batch, seq, d] */
+  ad_tensor *batch; /* the same where its rows are routed */
+  const ad_array *bias;
+  ad_routing *routing;
+  ad_tensor *shares; /* softmax of the logits, for the rows that scores were computed of */
+} pass;
+
 /* ---- scores ---- */
 
-static ad_tensor *scores_of(ad_tape *t, const ad_experts_layer *layer, ad_tensor *rows, ad_tensor *router) {
-  ad_tensor *logits = ad_linear(t, rows, router);  // [tokens, experts]
-  return layer->shape.uses_sigmoid ? ad_sigmoid(t, logits) : ad_softmax(t, logits);
+static ad_tensor *scores_of(pass *at, ad_tensor *rows, ad_tensor *router) {
+  const ad_experts_shape *shape = &at->layer->shape;
+  ad_tensor *logits = ad_linear(at->t, rows, router);  // [tokens, experts]
+  ad_tensor *scores = shape->uses_sigmoid ? ad_sigmoid(at->t, logits) : ad_softmax(at->t, logits);
+  if (shape->has_balance_loss) at->shares = shape->uses_sigmoid ? ad_softmax(at->t, logits) : scores;
+  return scores;
 }
 
 /* Of rows that each rank of tp uses for itself: the router is R there, or becomes it. */
-static ad_tensor *own_scores(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *rows) {
-  ad_tensor *router = params[layer->router];
-  return scores_of(t, layer, rows, layer->shape.gate_is_summed ? router : ad_tp_use(t, router));
+static ad_tensor *own_scores(pass *at, ad_tensor *rows) {
+  ad_tensor *router = at->params[at->layer->router];
+  return scores_of(at, rows, at->layer->shape.gate_is_summed ? router : ad_tp_use(at->t, router));
 }
 
 /* Whether all ranks of tp compute the same scores, which then enter what each does for itself. */
-static int scores_are_shared(const ad_experts_layer *layer, const ad_tensor *x) {
-  return ad_tp_is_named(x) && !layer->shape.gate_is_summed && !layer->shape.parallel.sequence;
+static int scores_are_shared(const pass *at) {
+  return ad_tp_is_named(at->x) && !at->layer->shape.gate_is_summed && !at->layer->shape.parallel.sequence;
+}
+
+/* ---- balance ---- */
+
+/* x, of type `from` on some axes, moved there. */
+static ad_tensor *moved(ad_tape *t, ad_tensor *x, ad_type from, ad_move move, ad_type to) {
+  const ad_array *array = ad_tensor_array(x);
+  if (!array) return x;
+  ad_axes axes = ad_layout_axes_of(&array->layout, from);
+  char text[128];
+  return axes ? ad_move_at(t, x, move, ad_axes_print(axes, text, sizeof text), to, AD_HERE) : x;
+}
+
+/* What all ranks' tokens chose, on the mesh of x. */
+static ad_tensor *all_choices(pass *at) {
+  const ad_array *x = ad_tensor_array(at->x);
+  ad_tensor *own = moved(at->t, ad_choices(at->t, at->routing), AD_V, AD_MOVE_DECLARE, AD_P);
+  return moved(at->t, ad_view(at->t, own, x ? x->layout.mesh : NULL), AD_P, AD_MOVE_ALL_REDUCE, AD_R);
+}
+
+/* Each rank's rows against everyone's choices: an addend where ranks have rows of their own. Where they have the same,
+ * and each its own use of the router, one rank's copy counts. */
+static ad_tensor *balance_of(pass *at) {
+  ad_tensor *loss = ad_balance(at->t, at->shares, all_choices(at), at->layer->shape.top_k);
+  loss = moved(at->t, loss, AD_V, AD_MOVE_DECLARE, AD_P);
+  const ad_array *array = ad_tensor_array(loss);
+  int repeats = array && ad_tp_is_named(at->x) && array->layout.type[AD_TP] == AD_R;
+  return repeats ? ad_once(at->t, loss, "tp") : loss;
 }
 
 /* ---- the experts, on the view ---- */
 
 /* Each rank of ep has experts of its own. */
-static ad_tensor *product(ad_tape *t, ad_tensor *rows, ad_tensor *matrices, const ad_routing *routing) {
-  return ad_grouped_linear(t, rows, ad_declare(t, matrices, "ep", AD_V), routing);
+static ad_tensor *product(pass *at, ad_tensor *rows, size_t matrices) {
+  return ad_grouped_linear(at->t, rows, ad_declare(at->t, at->params[matrices], "ep", AD_V), at->routing);
 }
 
-static ad_tensor *products(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *rows,
-                           const ad_routing *routing) {
-  ad_tensor *gate = product(t, rows, params[layer->gate], routing);  // etp: R to S1
-  ad_tensor *up = product(t, rows, params[layer->up], routing);
-  return product(t, ad_swiglu(t, gate, up), params[layer->down], routing);  // P
+static ad_tensor *products(pass *at, ad_tensor *rows) {
+  ad_tensor *gate = product(at, rows, at->layer->gate);  // etp: R to S1
+  ad_tensor *up = product(at, rows, at->layer->up);
+  return product(at, ad_swiglu(at->t, gate, up), at->layer->down);  // P
+}
+
+/* Row `first` of the batch is the first that this rank routes. */
+static ad_tensor *choose(pass *at, ad_tensor *scores, size_t first) {
+  const ad_experts_shape *shape = &at->layer->shape;
+  ad_tensor *chosen = ad_top_k(at->t, ad_view(at->t, scores, shape->view), shape->top_k, at->bias, &at->routing);
+  if (shape->capacity > 0) ad_limit(at->t, at->routing, shape->capacity, at->batch, first);
+  return chosen;
 }
 
 /* rows [tokens, d] and scores [tokens, experts]: V on the view's axes; where experts are cut R on etp, and the result
  * is P there. */
-static ad_tensor *routed(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *rows,
-                         ad_tensor *scores, double *margin) {
-  const ad_experts_shape *shape = &layer->shape;
-  ad_routing *routing = NULL;
-  ad_tensor *chosen = ad_top_k(t, ad_view(t, scores, shape->view), shape->top_k, NULL, &routing);
-  if (routing) *margin = fmin(*margin, routing->margin);
-  ad_tensor *factors = ad_slot_weights(t, chosen, routing);
-  ad_tensor *slots = ad_to_slots(t, ad_view(t, rows, shape->view), routing);
+static ad_tensor *routed(pass *at, ad_tensor *rows, ad_tensor *scores, size_t first) {
+  const ad_experts_shape *shape = &at->layer->shape;
+  ad_tape *t = at->t;
+  ad_tensor *chosen = choose(at, scores, first);
+  ad_tensor *factors = ad_slot_weights(t, chosen, at->routing);
+  ad_tensor *slots = ad_to_slots(t, ad_view(t, rows, shape->view), at->routing);
   if (shape->scores_first) slots = ad_scale_rows(t, slots, factors);
-  slots = ad_dispatch(t, slots, routing, "ep");
-  slots = ad_return(t, products(t, params, layer, slots, routing), routing, "ep");
+  slots = ad_dispatch(t, slots, at->routing, "ep");
+  slots = ad_return(t, products(at, slots), at->routing, "ep");
   if (!shape->scores_first) slots = ad_scale_rows(t, slots, factors);
-  return ad_from_slots(t, slots, routing);
+  return ad_from_slots(t, slots, at->routing);
 }
 
-/* The same seen on the mesh of `like` again. */
-static ad_tensor *routed_on(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *rows,
-                            ad_tensor *scores, const ad_tensor *like, double *margin) {
-  const ad_array *array = ad_tensor_array(like);
-  return ad_view(t, routed(t, params, layer, rows, scores, margin), array ? array->layout.mesh : NULL);
+/* The same seen on the mesh of x again. */
+static ad_tensor *routed_on_mesh(pass *at, ad_tensor *rows, ad_tensor *scores, size_t first) {
+  const ad_array *x = ad_tensor_array(at->x);
+  return ad_view(at->t, routed(at, rows, scores, first), x ? x->layout.mesh : NULL);
 }
 
 /* ---- the two layouts ---- */
@@ -118,36 +164,51 @@ static ad_tensor *routed_on(ad_tape *t, ad_tensor *const *params, const ad_exper
 /* Rows [n, k] that all ranks of tp have: each takes some, S0, and calls them its own, V. */
 static ad_tensor *split_rows(ad_tape *t, ad_tensor *rows) { return ad_convert(t, rows, "tp", AD_S(0)); }
 
-static ad_tensor *split_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x,
-                                double *margin) {
-  ad_tensor *whole = ad_to_rows(t, x);  // V on dp and cp; on tp I, or V of a cut sequence
-  int splits = ad_tp_is_named(x) && !layer->shape.parallel.sequence;
-  ad_tensor *split = splits ? split_rows(t, whole) : NULL;
-  ad_tensor *rows = splits ? ad_to_rows(t, split) : whole;
-  ad_tensor *scores = scores_are_shared(layer, x)
-                          ? ad_to_rows(t, split_rows(t, scores_of(t, layer, whole, params[layer->router])))
-                          : own_scores(t, params, layer, rows);
-  ad_tensor *y = routed_on(t, params, layer, rows, scores, x, margin);
-  if (splits) y = ad_all_gather(t, ad_from_rows(t, y, split), "tp", AD_I);
-  y = ad_from_rows(t, y, x);
-  return layer->shape.shared_hidden ? ad_add(t, y, ad_mlp_forward(t, params, &layer->shared, x)) : y;
+/* The first of `rows` that this rank of tp takes. */
+static size_t first_row(const ad_tape *t, const ad_tensor *rows) {
+  const ad_array *array = ad_tensor_array(rows);
+  if (!array) return 0;
+  const ad_mesh *mesh = array->layout.mesh;
+  int64_t rank = ad_comm_rank(ad_tape_comm(t));
+  ad_group group = ad_mesh_group(mesh, AD_AXES(AD_TP), rank);
+  return (size_t)ad_cut(array->local.dim[0], ad_group_index(&group, rank), ad_group_size(&group)).first;
 }
 
-static ad_tensor *cut_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x,
-                              double *margin) {
-  int sequence = layer->shape.parallel.sequence;
-  ad_tensor *entered = ad_tp_enter(t, x, sequence);  // R
+static ad_tensor *split_forward(pass *at) {
+  ad_tape *t = at->t;
+  ad_tensor *whole = ad_to_rows(t, at->x);  // V on dp and cp; on tp I, or V of a cut sequence
+  int splits = ad_tp_is_named(at->x) && !at->layer->shape.parallel.sequence;
+  ad_tensor *split = splits ? split_rows(t, whole) : NULL;
+  ad_tensor *rows = splits ? ad_to_rows(t, split) : whole;
+  ad_tensor *scores = scores_are_shared(at)
+                          ? ad_to_rows(t, split_rows(t, scores_of(at, whole, at->params[at->layer->router])))
+                          : own_scores(at, rows);
+  ad_tensor *y = routed_on_mesh(at, rows, scores, splits ? first_row(t, whole) : 0);
+  if (splits) y = ad_all_gather(t, ad_from_rows(t, y, split), "tp", AD_I);
+  y = ad_from_rows(t, y, at->x);
+  return at->layer->shape.shared_hidden ? ad_add(t, y, ad_mlp_forward(t, at->params, &at->layer->shared, at->x)) : y;
+}
+
+static ad_tensor *cut_forward(pass *at) {
+  ad_tape *t = at->t;
+  int sequence = at->layer->shape.parallel.sequence;
+  ad_tensor *entered = ad_tp_enter(t, at->x, sequence);  // R
+  at->batch = entered;
   ad_tensor *rows = ad_to_rows(t, entered);
-  ad_tensor *scores = scores_are_shared(layer, x)
-                          ? ad_convert(t, scores_of(t, layer, ad_to_rows(t, x), params[layer->router]), "tp", AD_R)
-                          : own_scores(t, params, layer, rows);
-  ad_tensor *y = ad_from_rows(t, routed_on(t, params, layer, rows, scores, x, margin), entered);  // P
-  if (layer->shape.shared_hidden) y = ad_add(t, y, ad_mlp_products(t, params, &layer->shared, entered));
+  ad_tensor *scores =
+      scores_are_shared(at)
+          ? ad_convert(t, scores_of(at, ad_to_rows(t, at->x), at->params[at->layer->router]), "tp", AD_R)
+          : own_scores(at, rows);
+  ad_tensor *y = ad_from_rows(t, routed_on_mesh(at, rows, scores, 0), entered);  // P
+  if (at->layer->shape.shared_hidden) y = ad_add(t, y, ad_mlp_products(t, at->params, &at->layer->shared, entered));
   return ad_tp_leave(t, y, sequence);
 }
 
 ad_tensor *ad_experts_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x,
-                              double *margin) {
-  int splits = splits_tokens(&layer->shape);
-  return splits ? split_forward(t, params, layer, x, margin) : cut_forward(t, params, layer, x, margin);
+                              const ad_array *bias, ad_experts_notes *notes) {
+  pass at = {.t = t, .params = params, .layer = layer, .x = x, .batch = x, .bias = bias};
+  ad_tensor *y = splits_tokens(&layer->shape) ? split_forward(&at) : cut_forward(&at);
+  *notes = (ad_experts_notes){.routing = at.routing};
+  if (layer->shape.has_balance_loss) notes->balance = balance_of(&at);
+  return y;
 }

@@ -104,6 +104,8 @@ typedef struct ad_experts_shape {
   int uses_sigmoid;      /* scores: 1: the sigmoid of each logit; 0: the softmax over all experts */
   int scores_first;      /* 1: the score is a factor of the expert's input; 0: of its output */
   int gate_is_summed;    /* the gate on tp: 1: R, the reducer sums; 0: I */
+  double capacity;       /* of each expert, times an even share of the choices; 0: no limit */
+  int has_balance_loss;
   double output_factor;
   const ad_mesh *view; /* borrowed */
   ad_parallel parallel;
@@ -114,9 +116,14 @@ typedef struct ad_experts_layer {
   ad_mlp_layer shared;
 } ad_experts_layer;
 ad_experts_layer ad_experts_declare(ad_declarations *to, const char *path, const ad_experts_shape *shape);
-/* *margin becomes the smallest distance between a chosen score and one that was not, if that is smaller. */
+/* What the layer says beside its result. */
+typedef struct ad_experts_notes {
+  const ad_routing *routing; /* NULL: none was made, the tape has failed */
+  ad_tensor *balance;        /* the balancing loss of these tokens, P or I on every axis; NULL: not wanted */
+} ad_experts_notes;
+/* bias [experts], R: added to the scores where they are chosen by, and nowhere else; NULL: none. */
 ad_tensor *ad_experts_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x,
-                              double *margin);
+                              const ad_array *bias, ad_experts_notes *notes);
 
 /* The deviation at which a product with a matrix of `in` rows keeps the size of its input. */
 double ad_deviation_keeping_size(int64_t in);

@@ -34,8 +34,10 @@ static ad_status forward(void *own, ad_phase_run *at) {
   ad_tape *t = ad_phase_tape(at);
   const ad_text_microbatch *microbatch = &d->batch.microbatches[ad_phase_microbatch(at)];
   for (size_t i = 0; i < d->param_count; i++) d->leaves[i] = ad_parameter(t, ad_phase_parameters(at), i);
+  for (size_t i = 0; i < d->state_count; i++) d->states[i] = ad_phase_state(at, i);
   ad_tensor *tokens = ad_constant(t, &microbatch->tokens), *targets = ad_constant(t, &microbatch->targets);
   ad_phase_loss(at, 0, loss_of(d, t, tokens, targets));
+  if (d->branch->end) d->branch->end(d, at);
   return AD_OK;
 }
 
@@ -82,6 +84,7 @@ static int is_product(const ad_decoder *d, size_t param, const ad_param_spec *sp
 
 static void count_products(ad_decoder *d, const ad_declarations *params) {
   d->param_count = params->count;
+  d->state_count = params->state_count;
   for (size_t i = 0; i < params->count; i++) {
     const ad_param_spec *spec = &params->list[i];
     double share = spec->shape.ndim == 3 ? d->expert_share : 1;
@@ -96,7 +99,12 @@ static ad_status add_module(ad_decoder *d, ad_program *to) {
   ad_status status = params.status;
   if (!status) {
     count_products(d, &params);
-    ad_module_spec spec = {.name = "model", .mesh = mesh, .params = params.list, .param_count = params.count};
+    ad_module_spec spec = {.name = "model",
+                           .mesh = mesh,
+                           .params = params.list,
+                           .param_count = params.count,
+                           .states = params.states,
+                           .state_count = params.state_count};
     status = ad_program_add_module(to, &spec);
   }
   ad_declarations_release(&params);
@@ -121,6 +129,7 @@ ad_status ad_decoder_create(ad_decoder *d, const ad_decoder_options *options, co
   AD_TRY(ad_new((size_t)options->layers, &d->blocks));
   AD_TRY(add_module(d, to));
   AD_TRY(ad_new(d->param_count, &d->leaves));
+  AD_TRY(ad_new(d->state_count, &d->states));
   AD_TRY(create_batch(d, to));
   ad_count_spec tokens = {.name = "tokens", .layout = ad_text_count_layout(ad_program_mesh(to, 0))};
   AD_TRY(ad_program_add_count(to, &tokens));
@@ -132,6 +141,7 @@ void ad_decoder_release(ad_decoder *d) {
   ad_text_batch_destroy(&d->batch);
   ad_release(d->blocks);
   ad_release(d->leaves);
+  ad_release(d->states);
 }
 
 ad_status ad_decoder_open(void *own) { return ad_text_batch_open(&((ad_decoder *)own)->batch); }

@@ -14,6 +14,8 @@ typedef struct ad_branch {
   void (*declare)(ad_decoder *decoder, ad_declarations *to, int64_t block);
   /* x: the normalised stream; the result lies as it does. */
   ad_tensor *(*forward)(ad_decoder *decoder, ad_tape *t, ad_tensor *const *params, int64_t block, ad_tensor *x);
+  /* At the end of a microbatch's forward pass: hands in losses of its own. NULL: it has none. */
+  void (*end)(ad_decoder *decoder, ad_phase_run *at);
 } ad_branch;
 
 typedef struct ad_decoder_block {
@@ -35,6 +37,8 @@ struct ad_decoder {
   double product_elements; /* of all matrices that tokens are multiplied with */
   size_t param_count;
   ad_tensor **leaves; /* of the present microbatch, one for each parameter */
+  size_t state_count;
+  ad_array **states; /* the module's, from the first phase on */
   ad_text_batch batch;
 };
 

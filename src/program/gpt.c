@@ -27,7 +27,7 @@ static ad_tensor *mlp_forward(ad_decoder *decoder, ad_tape *t, ad_tensor *const 
   return ad_mlp_forward(t, params, &((const gpt *)decoder)->mlps[block], x);
 }
 
-static const ad_branch mlp = {declare_mlp, mlp_forward};
+static const ad_branch mlp = {.declare = declare_mlp, .forward = mlp_forward};
 
 static ad_status create(const void *options, ad_program *to, void **own) {
   const ad_gpt_options *gpt_options = options;

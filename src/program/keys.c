@@ -53,6 +53,7 @@ static void check_value(const ad_key *key, const void *at, const ad_complaints *
     snprintf(written, sizeof written, "%lld", (long long)*(const int64_t *)at);
   } else if (key->kind == AD_KEY_NUMBER) {
     value = *(const double *)at;
+    if (key->word && value == 0) return;
     snprintf(written, sizeof written, "%.15g", value);
   } else {
     return;

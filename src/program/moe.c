@@ -5,14 +5,25 @@
 #include "base/memory.h"
 #include "program/decoder.h"
 #include "program/moe_keys.h"
+#include "program/moe_load.h"
 
 typedef struct moe {
   ad_decoder decoder; /* first: the functions of decoders take a moe as theirs */
   const ad_moe_options *options;
   ad_mesh *view;
-  ad_experts_layer *layers; /* of the blocks */
-  double margin;            /* of the present step's choices */
+  ad_experts_layer *layers; /* of the blocks; the bias of block i is state i */
+  ad_tensor *balance;       /* of the blocks of the present microbatch that have run, together; NULL: not wanted */
+  ad_moe_load load;         /* of the present step */
 } moe;
+
+/* ---- the layers ---- */
+
+static int has_bias(const ad_moe_options *options) { return options->balance_rate > 0; }
+
+static void declare_bias(ad_declarations *to, const char *path, const ad_moe_options *options) {
+  ad_state_spec bias = {.dtype = AD_F32, .shape = {1, {options->experts}}, .layout = to->replicated};
+  ad_declare_state(to, path, "bias", bias);
+}
 
 static void declare_experts(ad_decoder *decoder, ad_declarations *to, int64_t block) {
   moe *model = (moe *)decoder;
@@ -25,21 +36,44 @@ static void declare_experts(ad_decoder *decoder, ad_declarations *to, int64_t bl
                             .uses_sigmoid = options->sigmoid,
                             .scores_first = options->score_before_experts,
                             .gate_is_summed = options->summed_gate,
+                            .capacity = options->capacity,
+                            .has_balance_loss = options->balance_loss > 0,
                             .output_factor = decoder->output_factor,
                             .view = model->view,
                             .parallel = decoder->parallel};
   char path[64];
   snprintf(path, sizeof path, "blocks.%lld.moe", (long long)block);
   model->layers[block] = ad_experts_declare(to, path, &shape);
+  if (has_bias(options)) declare_bias(to, path, options);
 }
 
 static ad_tensor *experts_forward(ad_decoder *decoder, ad_tape *t, ad_tensor *const *params, int64_t block,
                                   ad_tensor *x) {
   moe *model = (moe *)decoder;
-  return ad_experts_forward(t, params, &model->layers[block], x, &model->margin);
+  ad_experts_notes notes;
+  const ad_array *bias = has_bias(model->options) ? decoder->states[block] : NULL;
+  ad_tensor *y = ad_experts_forward(t, params, &model->layers[block], x, bias, &notes);
+  ad_moe_load_add(&model->load, block, notes.routing);
+  if (notes.balance) model->balance = block ? ad_add(t, model->balance, notes.balance) : notes.balance;
+  return y;
 }
 
-static const ad_branch experts = {declare_experts, experts_forward};
+/* The mean over blocks, so that the coefficient means the same at any depth. */
+static void end_microbatch(ad_decoder *decoder, ad_phase_run *at) {
+  const moe *model = (const moe *)decoder;
+  double share = 1 / (double)decoder->options->layers;
+  if (model->options->balance_loss > 0) ad_phase_loss(at, 1, ad_scale(ad_phase_tape(at), model->balance, share));
+}
+
+static const ad_branch experts = {.declare = declare_experts, .forward = experts_forward, .end = end_microbatch};
+
+/* ---- the record ---- */
+
+static ad_status add_balance_loss(const ad_moe_options *options, ad_program *to) {
+  ad_loss_spec balance = {
+      .name = "balance", .per_microbatch = 1, .coefficient = options->balance_loss, .is_auxiliary = 1};
+  return options->balance_loss > 0 ? ad_program_add_loss(to, &balance) : AD_OK;
+}
 
 static ad_status create(const void *options, ad_program *to, void **own) {
   const ad_moe_options *moe_options = options;
@@ -47,26 +81,43 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   AD_TRY(ad_new(1, &model));
   *own = model;
   model->options = moe_options;
-  AD_TRY(ad_moe_view(moe_options, ad_program_mesh(to, 0), &model->view));
+  const ad_mesh *mesh = ad_program_mesh(to, 0);
+  AD_TRY(ad_moe_view(moe_options, mesh, &model->view));
   AD_TRY(ad_new((size_t)moe_options->decoder.layers, &model->layers));
+  AD_TRY(ad_moe_load_create(&model->load, ad_program_setting_of(to)->comm, mesh, model->view, moe_options));
   double share = (double)moe_options->top_k / (double)moe_options->experts;
-  return ad_decoder_create(&model->decoder, &moe_options->decoder, &experts, share, to);
+  AD_TRY(ad_decoder_create(&model->decoder, &moe_options->decoder, &experts, share, to));
+  return add_balance_loss(moe_options, to);
 }
 
 static void destroy(void *own) {
   moe *model = own;
   ad_decoder_release(&model->decoder);
+  ad_moe_load_release(&model->load);
   ad_mesh_destroy(model->view);
   ad_release(model->layers);
   ad_release(model);
 }
 
 static ad_status read(void *own, int64_t step, int held_out, int64_t *const *counted) {
-  ((moe *)own)->margin = INFINITY;
+  ad_moe_load_begin(&((moe *)own)->load);
   return ad_decoder_read(own, step, held_out, counted);
 }
 
-static double margin(const void *own) { return ((const moe *)own)->margin; }
+static ad_status after_step(void *own, int skipped) {
+  moe *model = own;
+  AD_TRY(ad_moe_load_sum(&model->load));
+  if (!has_bias(model->options) || skipped) return AD_OK;
+  for (int64_t i = 0; i < model->options->decoder.layers; i++)
+    ad_moe_load_correct(&model->load, i, model->options->balance_rate, model->decoder.states[i]);
+  return AD_OK;
+}
+
+static double margin(const void *own) { return ((const moe *)own)->load.margin; }
+
+static const double *measured(const void *own, size_t index, const char **name, size_t *count) {
+  return ad_moe_load_measured(&((const moe *)own)->load, index, name, count);
+}
 
 const ad_program_kind *ad_moe(void) {
   static const ad_program_kind kind = {.name = "moe",
@@ -81,7 +132,9 @@ const ad_program_kind *ad_moe(void) {
                                        .destroy = destroy,
                                        .open = ad_decoder_open,
                                        .read = read,
+                                       .after_step = after_step,
                                        .margin = margin,
+                                       .measured = measured,
                                        .has_held_out = ad_decoder_has_held_out,
                                        .data_bytes = ad_decoder_data_bytes,
                                        .batch_array = ad_decoder_batch_array,

@@ -21,6 +21,14 @@ const ad_key ad_moe_keys[AD_MOE_KEY_COUNT] = {
      .help = "a score is a factor of its expert's input, instead of its output"},
     {"model.summed_gate", AD_KEY_BOOLEAN, .offset = AT(summed_gate), .fallback = "false",
      .help = "on tp the router is R, and the reducer sums its gradient, instead of I"},
+    {"model.capacity", AD_KEY_NUMBER, .offset = AT(capacity), .least = 0, .open_least = 1, .most = 1e9,
+     .word = "unlimited", .fallback = "unlimited",
+     .help = "what an expert takes of a microbatch at most, times an even share; the choices of later tokens are "
+             "dropped"},
+    {"model.balance_loss", AD_KEY_NUMBER, .offset = AT(balance_loss), .least = 0, .most = 1e6, .fallback = "0",
+     .help = "coefficient of the load-balancing loss"},
+    {"model.balance_rate", AD_KEY_NUMBER, .offset = AT(balance_rate), .least = 0, .most = 1, .fallback = "0",
+     .help = "what the balancing bias of an expert changes by after a step; 0: there is none"},
     {"views.sparse", AD_KEY_VIEW, .offset = AT(sparse), .fallback = "",
      .help = "the mesh as experts see it, such as \"efsdp=2 ep=2 etp=1\"; left out: ep=1 and etp=tp"},
     AD_TEXT_KEYS(ad_moe_options, decoder.data)};

@@ -3,7 +3,7 @@
 #define PROGRAM_MOE_KEYS_H
 #include "program/decoder_keys.h"
 
-enum { AD_MOE_KEY_COUNT = AD_DECODER_KEY_COUNT + 8 + AD_TEXT_KEY_COUNT };
+enum { AD_MOE_KEY_COUNT = AD_DECODER_KEY_COUNT + 11 + AD_TEXT_KEY_COUNT };
 extern const ad_key ad_moe_keys[AD_MOE_KEY_COUNT];
 
 /* Options are an ad_moe_options, as the record's functions take them. */

@@ -39,7 +39,8 @@ typedef struct ad_passed_value {
 
 /* A loss in one microbatch. */
 typedef struct ad_handed_loss {
-  ad_tensor *numerator; /* NULL: not there yet */
+  ad_tensor *numerator; /* NULL: not there yet; once the phase has run: divided */
+  ad_tensor *start;     /* what backward starts from */
   size_t phase;         /* that handed it in */
 } ad_handed_loss;
 

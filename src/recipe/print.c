@@ -61,7 +61,7 @@ static int add_value(printer *p, const ad_key *key, const char *base, const void
     case AD_KEY_INTEGER:
       return add_integer(p, *(const int64_t *)at);
     case AD_KEY_NUMBER:
-      return add_number(p, *(const double *)at);
+      return key->word && *(const double *)at == 0 ? add_scalar(p, key->word, 0) : add_number(p, *(const double *)at);
     case AD_KEY_BOOLEAN:
       return add_scalar(p, *(const int *)at ? "true" : "false", 0);
     case AD_KEY_TEXT:

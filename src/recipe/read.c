@@ -2,6 +2,7 @@
  * keys say together is judged in check.c. */
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
@@ -61,6 +62,10 @@ static int read_integer(ad_reading *r, const ad_key *key, const ad_node *node, c
 
 static int read_number(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, void *out) {
   double value = 0;
+  if (key->word && node->kind == AD_NODE_SCALAR && !strcmp(node->text, key->word)) {
+    *(double *)out = 0;
+    return 1;
+  }
   int good = node->kind == AD_NODE_SCALAR && node->plain && is_number(node->text, 1);
   if (good) {
     char *end;
@@ -68,7 +73,9 @@ static int read_number(ad_reading *r, const ad_key *key, const ad_node *node, co
     good = !*end && isfinite(value);
   }
   if (!good) {
-    must_be(r, node, path, "a number");
+    char what[WORDS_SIZE];
+    snprintf(what, sizeof what, "a number%s%s", key->word ? " or " : "", key->word ? key->word : "");
+    must_be(r, node, path, what);
     return 0;
   }
   if (!within(r, key, node, path, value)) return 0;

@@ -106,7 +106,12 @@ static ad_status take_routing(ad_tape *tape, const ad_tensor *out) {
   AD_TRY(take(tape, choices, sizeof *routing->expert, &routing->expert));
   AD_TRY(take(tape, choices, sizeof(size_t), &routing->choice_of_slot));
   AD_TRY(take(tape, choices, sizeof(size_t), &routing->token_of_slot));
-  return take(tape, routing->experts, sizeof(size_t), &routing->per_expert);
+  AD_TRY(take(tape, routing->experts, sizeof(size_t), &routing->per_expert));
+  AD_TRY(take(tape, routing->experts, sizeof(size_t), &routing->next_slot));
+  ad_shape shape = {1, {(int64_t)routing->experts}};
+  routing->choices = ad_array_describe(tape->comm, out->array.dtype, &shape, &scores->array.layout);
+  if (tape->dry) return AD_OK;
+  return take(tape, routing->experts, ad_dtype_size(out->array.dtype), &routing->choices.data);
 }
 
 static ad_status choice_describe(ad_tape *tape, ad_tensor *out) {
@@ -171,24 +176,19 @@ static void choose_all(const ad_tape *tape, const ad_tensor *out) {
   }
 }
 
-/* Slots in the order of experts, those of one in the order of tokens. */
-static void sort_choices(ad_routing *routing) {
-  size_t choices = routing->tokens * routing->top_k;
-  for (size_t e = 0; e < routing->experts; e++) {
-    for (size_t i = 0; i < choices; i++) {
-      if ((size_t)routing->expert[i] != e) continue;
-      routing->choice_of_slot[routing->slots] = i;
-      routing->token_of_slot[routing->slots++] = i / routing->top_k;
-      routing->per_expert[e]++;
-    }
-  }
+/* How many tokens here chose each expert, as a value for the tape. */
+static void count_choices(const ad_tape *tape, ad_routing *routing) {
+  const ad_array *choices = &routing->choices;
+  for (size_t e = 0; e < routing->experts && !tape->dry; e++)
+    ad_set_element(choices->dtype, choices->data, e, (double)routing->per_expert[e]);
 }
 
 static ad_status choice_forward(ad_tape *tape, ad_tensor *out) {
   ad_routing *routing = numbers_of(out)->routing;
   choose_all(tape, out);
-  sort_choices(routing);
-  for (size_t i = 0; i < routing->slots && !tape->dry; i++)
+  ad_routing_sort(routing);
+  count_choices(tape, routing);
+  for (size_t i = 0; i < ad_numel(out) && !tape->dry; i++)
     ad_set_element(out->array.dtype, out->array.data, i,
                    ad_element(out->array.dtype, out->operand[0]->array.data,
                               i / routing->top_k * routing->experts + (size_t)routing->expert[i]));

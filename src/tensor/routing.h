@@ -8,11 +8,16 @@
 struct ad_routing {
   size_t tokens, top_k, experts; /* tokens here, choices of each, experts of all ranks */
   int32_t *expert;               /* [tokens, top_k] */
+  ad_array choices;              /* [experts], f64 or f32: how many tokens here chose each; no data on engine dry */
   size_t slots;                  /* choices that were not dropped */
   size_t *choice_of_slot;        /* [slots]: token * top_k + which */
   size_t *token_of_slot;         /* [slots] */
   size_t *per_expert;            /* [experts] slots of each */
+  size_t *next_slot;             /* [experts], while they are sorted */
   double margin;                 /* smallest distance between a chosen score and one that was not */
+  /* Once capacity is limited (ad_limit): */
+  int64_t *number; /* [tokens]: of each among the tokens of all ranks */
+  int64_t *limit;  /* [experts]: the first number that each does not take */
   /* Once experts are spread over ranks (ad_dispatch): */
   size_t *send_rows, *receive_rows; /* for and from each member */
   size_t received;
@@ -20,5 +25,8 @@ struct ad_routing {
   size_t own_experts;
   size_t *rows_of_expert; /* [own_experts] */
 };
+
+/* Puts the choices that are not dropped in the order of slots. */
+void ad_routing_sort(ad_routing *routing);
 
 #endif

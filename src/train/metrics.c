@@ -23,6 +23,34 @@ static double tokens_per_second(const ad_step_report *report) {
   return report->seconds > 0 ? (double)report->count / report->seconds : 0;
 }
 
+/* Each alone, where they are several. */
+static void write_losses(FILE *file, const ad_metric *metric) {
+  size_t count = ad_program_loss_count(metric->program);
+  for (size_t i = 0; i < count && count > 1; i++)
+    fprintf(file, "%s\"%s\":%.9g", i ? "," : ",\"losses\":{", ad_program_loss(metric->program, i)->name,
+            metric->report.losses[i]);
+  if (count > 1) fputs("}", file);
+}
+
+static void write_values(FILE *file, const char *name, const double *values, size_t count) {
+  fprintf(file, "\"%s\":%s", name, count == 1 ? "" : "[");
+  for (size_t i = 0; i < count; i++) fprintf(file, "%s%.9g", i ? "," : "", values[i]);
+  if (count != 1) fputs("]", file);
+}
+
+static void write_measured(FILE *file, const ad_program *program) {
+  const ad_program_kind *kind = ad_program_kind_of(program);
+  const double *values;
+  const char *name;
+  size_t index = 0, count;
+  if (!kind->measured) return;
+  while ((values = kind->measured(ad_program_own(program), index, &name, &count))) {
+    fputs(index++ ? "," : ",\"measured\":{", file);
+    write_values(file, name, values, count);
+  }
+  if (index) fputs("}", file);
+}
+
 static ad_status write_line(ad_metrics *metrics, const ad_metric *metric) {
   const ad_step_report *report = &metric->report;
   FILE *file = metrics->file;
@@ -34,6 +62,8 @@ static ad_status write_line(ad_metrics *metrics, const ad_metric *metric) {
   if (report->loss_scale) fprintf(file, ",\"loss_scale\":%d", report->loss_scale);
   fprintf(file, ",\"tokens_per_second\":%.1f,\"wait_seconds\":%.6f,\"reduction_seconds\":%.6f",
           tokens_per_second(report), report->wait_seconds, report->reduction_seconds);
+  write_losses(file, metric);
+  write_measured(file, metric->program);
   if (!isnan(metric->held_out_loss)) fprintf(file, ",\"held_out_loss\":%.9g", metric->held_out_loss);
   if (metric->memory.rank_bytes)
     fprintf(file, ",\"pss_rank_bytes\":%lld,\"pss_all_bytes\":%lld", (long long)metric->memory.rank_bytes,

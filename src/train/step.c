@@ -99,14 +99,22 @@ static ad_status check_losses(const ad_run *run) {
   return AD_OK;
 }
 
-/* Loss number `i` as backward starts from it: divided by its count, or with its microbatch's share of it. */
+static double coefficient_of(const ad_run *run, size_t i) {
+  const ad_loss_spec *spec = ad_program_loss(run->program, i);
+  return spec->coefficient == 0 ? 1 : spec->coefficient;
+}
+
+/* Loss number `i` divided by its count, or with its microbatch's share of it; backward starts from it times its
+ * coefficient. */
 static void divide_loss(ad_run *run, const step_state *state, size_t i, size_t m) {
   const ad_loss_spec *spec = ad_program_loss(run->program, i);
   ad_tape *t = run->tapes[run->losses[i].phase];
   const ad_count *count = run->counts[spec->count];
   ad_tensor *loss = run->losses[i].numerator;
   loss = spec->per_microbatch ? ad_share(t, loss, count, m) : ad_divide(t, loss, count);
-  run->losses[i].numerator = state->scale == 1 ? loss : ad_scale(t, loss, state->scale);
+  double factor = state->scale * coefficient_of(run, i);
+  run->losses[i].numerator = loss;
+  run->losses[i].start = factor == 1 ? loss : ad_scale(t, loss, factor);
 }
 
 static ad_status forward(ad_run *run, const step_state *state, size_t m) {
@@ -125,7 +133,7 @@ static void add_losses(const ad_run *run, step_state *state) {
     const ad_array *loss = run->losses[i].numerator ? ad_tensor_array(run->losses[i].numerator) : NULL;
     // Engine dry has no values.
     if (loss) state->layouts[i] = loss->layout;
-    if (loss && loss->data) state->losses[i] += ad_tensor_scalar(run->losses[i].numerator) / state->scale;
+    if (loss && loss->data) state->losses[i] += ad_tensor_scalar(run->losses[i].numerator);
   }
 }
 
@@ -144,7 +152,7 @@ static void start_from_losses(const ad_run *run, size_t p, starts *from) {
     const ad_handed_loss *loss = &run->losses[i];
     if (!loss->numerator || loss->phase != p || ad_program_loss(run->program, i)->is_metric) continue;
     from->gradients[from->count] = NULL;
-    from->outputs[from->count++] = loss->numerator;
+    from->outputs[from->count++] = loss->start;
   }
 }
 
@@ -305,7 +313,7 @@ static ad_status sum_losses(ad_run *run, const step_state *state, ad_step_report
   take_times(run, &run->sums[count + 1], report);
   for (size_t i = 0; i < count; i++) {
     report->losses[i] = run->sums[i];
-    if (!ad_program_loss(run->program, i)->is_metric) sum += run->sums[i];
+    if (!ad_program_loss(run->program, i)->is_metric) sum += coefficient_of(run, i) * run->sums[i];
   }
   if (!isfinite(sum)) return fail_number(run, state, sum);
   report->loss = sum;
@@ -404,6 +412,8 @@ static ad_status take_step(ad_run *run, ad_step_report *report) {
   AD_TRY(finish_gradients(run, &state, report));
   AD_TRY(judge_norm(run, report));
   AD_TRY(update(run, report));
+  const ad_program_kind *kind = ad_program_kind_of(run->program);
+  if (kind->after_step) AD_TRY(kind->after_step(ad_program_own(run->program), report->skipped));
   return ad_comm_health(run->comm);
 }
 
@@ -420,12 +430,21 @@ ad_status ad_run_step(ad_run *run, int64_t step, ad_step_report *out) {
   return AD_OK;
 }
 
+static double without_auxiliary(const ad_run *run, const ad_step_report *report) {
+  double sum = 0;
+  for (size_t i = 0; i < losses(run); i++) {
+    const ad_loss_spec *spec = ad_program_loss(run->program, i);
+    if (!spec->is_metric && !spec->is_auxiliary) sum += coefficient_of(run, i) * report->losses[i];
+  }
+  return sum;
+}
+
 static ad_status take_loss(ad_run *run, step_state *state, int held_out, double *out) {
   ad_step_report report = {.step = state->step};
   AD_TRY(read_batch(run, state, held_out));
   AD_TRY(run_microbatches(run, state));
   AD_TRY(sum_losses(run, state, &report));
-  *out = report.loss;
+  *out = held_out ? without_auxiliary(run, &report) : report.loss;
   return AD_OK;
 }
 

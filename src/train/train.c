@@ -87,7 +87,7 @@ static ad_status save_when_due(training *t, int64_t taken) {
 
 static ad_status train_steps(training *t) {
   for (int64_t step = t->first_step; step < t->run->recipe->train.steps; step++) {
-    ad_metric metric = {.held_out_loss = NAN};
+    ad_metric metric = {.held_out_loss = NAN, .program = t->run->program};
     AD_TRY(ad_run_step(t->run, step, &metric.report));
     AD_TRY(measure(t->run, step, &metric));
     AD_TRY(keep(t, &metric));

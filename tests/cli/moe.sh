@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Mixtures of experts: each recipe in both score orders, with and without sequence parallelism, with the gate I and R, at
 # every ZeRO level, with one and three microbatches, over five steps, on several views (drawn by a seed); derived
-# mistakes (drawn); the gradient's way in the plan; checkpoints that go on on other views; and what does not fit.
+# mistakes (drawn); what experts are asked for; the gradient's way in the plan; checkpoints that go on on other views; and what does not fit.
 #   moe.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -41,11 +41,17 @@ for view in "${views[@]}"; do
       cases+=("$view shard.zero=$zero train.microbatches=$microbatches --steps 5")
     done
   done
+  for capacity in 0.4 0.9 unlimited; do
+    for sequence in true false; do
+      balance="model.capacity=$capacity model.balance_loss=0.3 model.balance_rate=0.05 model.sequence_parallel=$sequence"
+      cases+=("$view $balance" "$view $balance model.sigmoid=true --steps 5" "$view $balance model.summed_gate=true")
+    done
+  done
   for k in 1 3 4; do cases+=("$view model.top_k=$k model.sigmoid=true" "$view model.top_k=$k model.tied=false"); done
 done
 draw_cases "views" 24 "${cases[@]}"
 for arguments in "${drawn[@]}"; do check $arguments; done
-for recipe in moe-tp2ep moe-dp2ep moe-tp moe-cp moe-empty moe-16; do
+for recipe in moe-tp2ep moe-dp2ep moe-tp moe-cp moe-empty moe-balance moe-16; do
   check $recipe
   check $recipe --directional
 done
@@ -56,8 +62,36 @@ summary = json.load(open("proof.json"))["summary"]
 assert 0 < summary["smallest_margin"] < 0.5, summary'
 check moe-tp2ep model.top_k=5 # nothing is left to choose
 ! grep -q smallest_margin proof.json || fail "a margin where every expert is chosen"
+check moe-balance --steps 5
+python3 -c '
+import json
+states = json.load(open("proof.json"))["summary"]["states"]
+assert states["rel_err"] <= states["bound"] == 1e-12, states'
 check moe-16 model.score_before_experts=true model.sequence_parallel=false
 check moe-tp2ep mesh=dp_shard=1 views.sparse=efsdp=1+ep=1+etp=1
+
+# ---- what experts are asked for: the same on every topology, dropped where a limit says so, evened out by the bias ----
+measured() { # recipe, key=value...: the last step of its training is last.json
+  local arguments=() argument recipe=$1; shift
+  for argument in "$@"; do arguments+=(--set "${argument//+/ }"); done
+  "$addend" train "$source/recipes/$recipe.yaml" --out asked --overwrite "${arguments[@]}" >out 2>&1 || { cat out; fail "train $recipe $*"; }
+  tail -1 asked/metrics.jsonl >last.json
+}
+one="mesh=dp_shard=1 views.sparse=efsdp=1+ep=1+etp=1"
+measured moe-balance data.seq=8 train.steps=2 $one && mv last.json one.json
+for view in "" "mesh=dp_shard=3 views.sparse=efsdp=1+ep=3+etp=1" "mesh=cp=2+tp=2 views.sparse=efsdp=1+ep=4+etp=1"; do
+  measured moe-balance data.seq=8 train.steps=2 $view
+  python3 - <<'Y'
+import json
+one, here = (json.load(open(name)) for name in ("one.json", "last.json"))
+assert one["measured"] == here["measured"] and 0 < here["measured"]["dropped"] < 1, (one["measured"], here["measured"])
+assert abs(one["losses"]["balance"] - here["losses"]["balance"]) < 1e-5 and here["losses"]["balance"] > 0.9, here["losses"]
+assert abs(here["loss"] - here["losses"]["cross_entropy"] - 0.1 * here["losses"]["balance"]) < 1e-6, here
+assert sum(here["measured"]["blocks.0.moe.tokens"]) == 5 * 8 * 2, here["measured"]
+Y
+done
+measured moe-balance model.capacity=unlimited
+python3 -c 'import json; assert json.load(open("last.json"))["measured"]["dropped"] == 0'
 
 # ---- who sums what ----
 python3 - "$addend" "$source" <<'Y'
@@ -82,7 +116,7 @@ Y
 : "${ADDEND_TEST_SEED:?}"
 seed=$ADDEND_TEST_SEED count=
 [ "$seed" = all ] && seed=1 || count==40
-for recipe in moe-tp2ep moe-dp2ep moe-tp moe-cp moe-empty moe-16; do
+for recipe in moe-tp2ep moe-dp2ep moe-tp moe-cp moe-empty moe-balance moe-16; do
   check $recipe --sabotage$count --seed "$seed"
   python3 -c '
 import json
@@ -107,6 +141,19 @@ tp=3|efsdp=1 ep=3 etp=1
 dp_shard=1|efsdp=1 ep=1 etp=1
 Y
 
+# the balancing bias goes on with the rest
+balanced() { "$addend" train "$source/recipes/moe-balance.yaml" --set train.steps=6 --set checkpoint.every=3 "$@" >out 2>&1 || { cat out; fail "train $*"; }; }
+balanced --out even
+rm -rf on && mkdir -p on/checkpoints && cp -r even/checkpoints/step-3 on/checkpoints/ && cp even/metrics.jsonl on/
+balanced --out on --resume
+cmp even/weights.safetensors on/weights.safetensors
+rm -rf on && mkdir -p on/checkpoints && cp -r even/checkpoints/step-3 on/checkpoints/ && cp even/metrics.jsonl on/
+balanced --out on --resume --set mesh=dp_shard=3 --set 'views.sparse=efsdp=1 ep=3 etp=1'
+python3 -c '
+import json
+a, b = (json.loads(open(f"{run}/metrics.jsonl").readlines()[-1]) for run in ("even", "on"))
+assert a["measured"] == b["measured"] and abs(a["loss"] - b["loss"]) < 1e-4, (a, b)'
+
 # ---- what does not fit: all at once, with numbers that would ----
 refused() {
   local status=0
@@ -122,5 +169,8 @@ refused 'views.sparse: must name efsdp, ep and etp' moe-tp2ep --set views.sparse
 refused 'model.experts: ep=4 spreads them, and 3 leave ranks without any; at least 4' moe-tp2ep --set model.experts=3
 refused 'model.expert_hidden: etp=2 cuts the experts, but they are 1 wide; at least 2' moe-dp2ep --set model.expert_hidden=1
 refused 'model.shared_experts: tp=2 cuts it, but it is 1 wide; at least 2' moe-dp2ep --set model.shared_experts=1
+refused 'model.capacity: must be above 0, is 0' moe-tp2ep --set model.capacity=0 --set model.top_k=6
+refused 'model.capacity: must be a number or unlimited, is wide' moe-tp2ep --set model.capacity=wide
+refused 'model.balance_rate: must be at most 1, is 2' moe-tp2ep --set model.balance_rate=2
 refused 'mesh: must name dp_shard, 1 will do' moe-tp --set mesh=tp=2
 echo "moe: all hold"

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 #include "addend/model.h"
 #include "base/memory.h"
+#include "program/moe_load.h"
 
 #define must(call) assert_int_equal((call), AD_OK)
 
@@ -92,9 +93,44 @@ static void every_mistake_is_told_at_once(void **state) {
   ad_comm_close(comm);
 }
 
+/* Asked for 1, 4, 4 and 7 times in the second block: an even share is 4. Nothing was asked of the first. */
+static void the_bias_grows_where_an_expert_is_asked_for_too_seldom(void **state) {
+  double step[] = {0, 0, 0, 0, /**/ 9, 1, 4, 4, 7, /**/ 2};
+  float values[] = {0.5f, 0, -1, 0};
+  static const float wanted[] = {0.5f + 0.25f, 0, -1, -0.25f};
+  ad_moe_load load = {.blocks = 2, .experts = 4, .step = step};
+  ad_array bias = {.dtype = AD_F32, .data = values};
+  ad_moe_load_correct(&load, 0, 0.25, &bias);
+  assert_true(values[0] == 0.5f && values[3] == 0);
+  ad_moe_load_correct(&load, 1, 0.25, &bias);
+  assert_memory_equal(values, wanted, sizeof wanted);
+}
+
+static void the_loss_of_balance_is_there_where_it_is_asked_for(void **state) {
+  ad_moe_options options = tiny();
+  ad_comm *comm;
+  ad_program *program;
+  must(ad_comm_open_dry(0, 4, &comm));
+  must(try(&options, comm, "dp_shard=2 tp=2", &program));
+  assert_int_equal(ad_program_loss_count(program), 1);
+  assert_int_equal(ad_program_module(program, 0)->state_count, 0);
+  ad_program_destroy(program);
+  options.balance_loss = 0.01;
+  options.balance_rate = 0.1;
+  must(try(&options, comm, "dp_shard=2 tp=2", &program));
+  const ad_loss_spec *balance = ad_program_loss(program, 1);
+  assert_string_equal(balance->name, "balance");
+  assert_true(balance->coefficient == 0.01 && balance->per_microbatch && balance->is_auxiliary && !balance->is_metric);
+  assert_int_equal(ad_program_module(program, 0)->state_count, 2);
+  assert_string_equal(ad_program_module(program, 0)->states[1].name, "blocks.1.moe.bias");
+  ad_program_destroy(program);
+  ad_comm_close(comm);
+}
+
 static void memory_that_runs_out_leaves_nothing_behind(void **state) {
   ad_moe_options options = tiny();
   options.sparse = (char[]){"efsdp=2 ep=2 etp=1"};
+  options.balance_loss = options.balance_rate = 0.1;
   ad_comm *comm;
   ad_program *program;
   must(ad_comm_open_dry(0, 4, &comm));
@@ -117,6 +153,8 @@ int main(void) {
       cmocka_unit_test(without_a_view_experts_are_cut_as_the_rest_and_not_spread),
       cmocka_unit_test(a_token_is_multiplied_with_its_experts_alone),
       cmocka_unit_test(every_mistake_is_told_at_once),
+      cmocka_unit_test(the_bias_grows_where_an_expert_is_asked_for_too_seldom),
+      cmocka_unit_test(the_loss_of_balance_is_there_where_it_is_asked_for),
       cmocka_unit_test(memory_that_runs_out_leaves_nothing_behind),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,163 @@
+/* A limit to what an expert takes: the choices of the tokens with the lowest numbers, those of all ranks counted
+ * together. Where a token's number among all does not depend on the mesh, neither does what is dropped. */
+#include <math.h>
+#include "array/array.h"
+#include "tensor/routing.h"
+#include "tensor/tape.h"
+
+/* ---- numbers of tokens ---- */
+
+enum { SPANS = 16 };
+
+static int spans_of(const ad_tape *tape, const ad_array *array, int dim, ad_span *spans) {
+  return ad_layout_spans(&array->layout, dim, array->shape.dim[dim], ad_comm_rank(tape->comm), spans, SPANS);
+}
+
+/* Of this rank's rows of a batch [samples, seq, ...], in memory one after another: sample * seq + position, those from
+ * row `first` on. */
+static ad_status number_tokens(const ad_tape *tape, const ad_array *batch, size_t first, ad_routing *routing,
+                               const char *site) {
+  ad_span samples[SPANS], positions[SPANS];
+  int sample_spans = spans_of(tape, batch, 0, samples), position_spans = spans_of(tape, batch, 1, positions);
+  size_t row = 0;
+  if (sample_spans > SPANS || position_spans > SPANS)
+    return ad_fail(AD_INVALID, "%s: limit: the batch is cut into more than %d pieces a rank", site, SPANS);
+  for (int i = 0; i < sample_spans; i++)
+    for (int64_t s = 0; s < samples[i].count; s++)
+      for (int j = 0; j < position_spans; j++)
+        for (int64_t p = 0; p < positions[j].count; p++, row++)
+          if (row >= first && row < first + routing->tokens)
+            routing->number[row - first] = (samples[i].first + s) * batch->shape.dim[1] + positions[j].first + p;
+  if (row >= first + routing->tokens) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: limit: %zu tokens from row %zu on were routed, but the batch has %zu rows here", site,
+                 routing->tokens, first, row);
+}
+
+/* ---- numbers of choices over all ranks ---- */
+
+/* Over the ranks that have tokens of their own. On engine dry as if all had what this one has. */
+static ad_status sum_counts(ad_tape *tape, const ad_routing *routing, int64_t *counts, size_t n, const char *site) {
+  const ad_array *choices = &routing->choices;
+  ad_group group = ad_array_group(tape->comm, choices, ad_layout_axes_of(&choices->layout, AD_V));
+  for (size_t i = 0; i < n && tape->dry; i++) counts[i] *= ad_group_size(&group);
+  if (tape->dry) return AD_OK;
+  ad_collective call = {.op = AD_ALL_REDUCE,
+                        .group = group,
+                        .in = counts,
+                        .out = counts,
+                        .count = n,
+                        .dtype = AD_I64,
+                        .reduction = AD_SUM,
+                        .site = site};
+  return ad_comm_run(tape->comm, &call);
+}
+
+/* ---- where each expert is full ---- */
+
+/* Halving would ask the group once for each bit of a number; this many pivots at a time ask a quarter as often. */
+enum { PIVOTS = 15 };
+
+typedef struct search {
+  int64_t capacity;
+  int64_t *low, *high; /* [experts]: of tokens with numbers below `low` it can take all, of those below `high` not */
+  int64_t *below;      /* [experts, PIVOTS]: how many that chose it have numbers below each pivot */
+} search;
+
+static int64_t pivot(const search *s, size_t expert, int i) {
+  return s->low[expert] + (s->high[expert] - s->low[expert]) * (i + 1) / (PIVOTS + 1);
+}
+
+static void count_below(const ad_routing *routing, search *s) {
+  for (size_t i = 0; i < routing->experts * PIVOTS; i++) s->below[i] = 0;
+  for (size_t i = 0; i < routing->tokens * routing->top_k; i++) {
+    size_t expert = (size_t)routing->expert[i];
+    for (int p = 0; p < PIVOTS; p++)
+      s->below[expert * PIVOTS + (size_t)p] += routing->number[i / routing->top_k] < pivot(s, expert, p);
+  }
+}
+
+static void narrow(search *s, size_t expert) {
+  int64_t low = s->low[expert], high = s->high[expert];
+  for (int p = 0; p < PIVOTS && high == s->high[expert]; p++) {
+    int64_t at = pivot(s, expert, p);
+    if (s->below[expert * PIVOTS + (size_t)p] <= s->capacity)
+      low = at;
+    else
+      high = at;
+  }
+  s->low[expert] = low;
+  s->high[expert] = high;
+}
+
+static int is_open(const ad_routing *routing, const search *s) {
+  for (size_t e = 0; e < routing->experts; e++)
+    if (s->high[e] - s->low[e] > 1) return 1;
+  return 0;
+}
+
+/* All ranks see the same sums, so they ask equally often. */
+static ad_status find_limits(ad_tape *tape, ad_routing *routing, search *s, int64_t tokens, const char *site) {
+  for (size_t e = 0; e < routing->experts; e++) s->high[e] = tokens + 1;  // above every number: an end of the search
+  while (is_open(routing, s)) {
+    count_below(routing, s);
+    AD_TRY(sum_counts(tape, routing, s->below, routing->experts * PIVOTS, site));
+    for (size_t e = 0; e < routing->experts; e++) narrow(s, e);
+  }
+  routing->limit = s->low;
+  return AD_OK;
+}
+
+/* ---- the limit ---- */
+
+static ad_status take(ad_tape *tape, size_t count, int64_t **out) {
+  *out = ad_arena_take_zeroed(tape->arena, count * sizeof **out + 1);
+  return *out ? AD_OK : AD_MEMORY;
+}
+
+static ad_status take_memory(ad_tape *tape, ad_routing *routing, search *s) {
+  AD_TRY(take(tape, routing->tokens, &routing->number));
+  AD_TRY(take(tape, routing->experts, &s->low));
+  AD_TRY(take(tape, routing->experts, &s->high));
+  return take(tape, routing->experts * PIVOTS, &s->below);
+}
+
+/* Whether some expert was chosen more often than it can take. */
+static ad_status find_capacity(ad_tape *tape, const ad_routing *routing, double capacity, search *s, int *overflows,
+                               const char *site) {
+  int64_t sum = 0;
+  for (size_t e = 0; e < routing->experts; e++) s->below[e] = (int64_t)routing->per_expert[e];
+  AD_TRY(sum_counts(tape, routing, s->below, routing->experts, site));
+  for (size_t e = 0; e < routing->experts; e++) sum += s->below[e];
+  s->capacity = (int64_t)fmin(ceil(capacity * (double)sum / (double)routing->experts), 0x1p62);
+  for (size_t e = 0; e < routing->experts; e++) *overflows |= s->below[e] > s->capacity;
+  return AD_OK;
+}
+
+static ad_status limit(ad_tape *tape, ad_routing *routing, double capacity, const ad_array *batch, size_t first,
+                       const char *site) {
+  search s = {0};
+  int overflows = 0;
+  if (!(capacity > 0)) return ad_fail(AD_INVALID, "%s: limit: the capacity is %g; it must be above 0", site, capacity);
+  if (batch->shape.ndim < 2) return ad_fail(AD_INVALID, "%s: limit: the batch must be [samples, seq, ...]", site);
+  AD_TRY(take_memory(tape, routing, &s));
+  AD_TRY(number_tokens(tape, batch, first, routing, site));
+  AD_TRY(find_capacity(tape, routing, capacity, &s, &overflows, site));
+  if (!overflows) return AD_OK;
+  AD_TRY(find_limits(tape, routing, &s, batch->shape.dim[0] * batch->shape.dim[1], site));
+  ad_routing_sort(routing);
+  return AD_OK;
+}
+
+void ad_limit_at(ad_tape *tape, ad_routing *routing, double capacity, const ad_tensor *batch, size_t first,
+                 const char *site) {
+  if (!site) site = AD_NO_SITE;
+  if (!tape || ad_tape_failed(tape)) return;
+  ad_status status = ad_tape_owns(tape, batch)
+                         ? limit(tape, routing, capacity, &batch->array, first, site)
+                         : ad_fail(AD_INVALID, "%s: limit: the batch is %s", site, ad_tape_foreigner(batch));
+  if (!status) return;
+  ad_tape_fail(tape, status);
+  ad_tape_tell(tape);  // the others may wait in its sums
+}
+
+size_t ad_routing_dropped(const ad_routing *routing) { return routing->tokens * routing->top_k - routing->slots; }

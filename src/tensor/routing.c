@@ -1,0 +1,27 @@
+/* The order of slots. */
+#include "tensor/routing.h"
+
+#include <string.h>
+
+static int is_kept(const ad_routing *routing, size_t choice) {
+  if (!routing->limit) return 1;
+  return routing->number[choice / routing->top_k] < routing->limit[routing->expert[choice]];
+}
+
+/* A counting sort. */
+void ad_routing_sort(ad_routing *routing) {
+  size_t choices = routing->tokens * routing->top_k, first = 0;
+  memset(routing->per_expert, 0, routing->experts * sizeof *routing->per_expert);
+  for (size_t i = 0; i < choices; i++) routing->per_expert[routing->expert[i]] += (size_t)is_kept(routing, i);
+  for (size_t e = 0; e < routing->experts; e++) {
+    routing->next_slot[e] = first;
+    first += routing->per_expert[e];
+  }
+  routing->slots = first;
+  for (size_t i = 0; i < choices; i++) {
+    if (!is_kept(routing, i)) continue;
+    size_t slot = routing->next_slot[routing->expert[i]]++;
+    routing->choice_of_slot[slot] = i;
+    routing->token_of_slot[slot] = i / routing->top_k;
+  }
+}
