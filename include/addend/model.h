@@ -94,11 +94,12 @@ AD_API const ad_program_kind *ad_gpt(void);
  * Names, shapes, deviations, and layouts, those of router and shared on tp, those of experts on the view `sparse`,
  * whose axis efsdp they are R on:
  *
- *   blocks.i.moe.router            [d_model, experts]                 1 / sqrt(d_model)             i, or r
- * (summed_gate) blocks.i.moe.gate, .up         [experts, d_model, expert_hidden]  1 / sqrt(d_model)             ep=S0,
- * etp=S2 or (3) blocks.i.moe.down              [experts, expert_hidden, d_model]  1 / sqrt(expert_hidden) / sqrt(2
- * layers) ep=S0, etp=S1 or (3) blocks.i.moe.shared.gate, .up, .down                              as mlp with d_hidden =
- * shared_experts blocks.i.moe.bias, a state     [experts]                          0
+ *   blocks.i.moe.router       [d_model, experts]                 1 / sqrt(d_model)         i; r with summed_gate
+ *   blocks.i.moe.gate, .up    [experts, d_model, expert_hidden]  1 / sqrt(d_model)         ep=S0, etp=S2 or (3)
+ *   blocks.i.moe.down         [experts, expert_hidden, d_model]  1 / sqrt(expert_hidden) / sqrt(2 layers)
+ *                                                                                          ep=S0, etp=S1 or (3)
+ *   blocks.i.moe.shared.gate, .up, .down: as mlp, d_hidden = shared_experts
+ *   blocks.i.moe.bias         [experts], a state                 0
  *
  *   (3) etp=R where etp is 1: there the ranks of tp split the tokens between them; where etp has the ranks of tp they
  *   route the same tokens. With bias attention alone has biases. */
