@@ -174,7 +174,9 @@ AD_API ad_tensor *ad_scale_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *facto
 AD_API ad_tensor *ad_dispatch_at(ad_tape *tape, ad_tensor *x, ad_routing *routing, const char *axes, const char *site);
 AD_API ad_tensor *ad_return_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *axes,
                                const char *site);
-/* Dispatched rows [n, k] with matrices [own experts, k, m], each row with its expert's -> [n, m]. */
+/* Dispatched rows [n, k] with matrices [experts, k, m], cut S0 over the axes of the dispatch, each row with its
+ * expert's
+ * -> [n, m]. */
 AD_API ad_tensor *ad_grouped_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const ad_routing *routing,
                                        const char *site);
 #define ad_softmax(t, x) ad_softmax_at((t), (x), AD_HERE)

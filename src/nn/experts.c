@@ -119,15 +119,11 @@ static ad_tensor *balance_of(pass *at) {
 
 /* ---- the experts, on the view ---- */
 
-/* Each rank of ep has experts of its own. */
-static ad_tensor *product(pass *at, ad_tensor *rows, size_t matrices) {
-  return ad_grouped_linear(at->t, rows, ad_declare(at->t, at->params[matrices], "ep", AD_V), at->routing);
-}
-
 static ad_tensor *products(pass *at, ad_tensor *rows) {
-  ad_tensor *gate = product(at, rows, at->layer->gate);  // etp: R to S1
-  ad_tensor *up = product(at, rows, at->layer->up);
-  return product(at, ad_swiglu(at->t, gate, up), at->layer->down);  // P
+  ad_tensor *const *params = at->params;
+  ad_tensor *gate = ad_grouped_linear(at->t, rows, params[at->layer->gate], at->routing);  // etp: R to S1
+  ad_tensor *up = ad_grouped_linear(at->t, rows, params[at->layer->up], at->routing);
+  return ad_grouped_linear(at->t, ad_swiglu(at->t, gate, up), params[at->layer->down], at->routing);  // P
 }
 
 /* Row `first` of the batch is the first that this rank routes. */

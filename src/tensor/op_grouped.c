@@ -1,6 +1,7 @@
 /* Products of rows with the matrix of their expert: rows stand expert after expert. */
 #include <inttypes.h>
 #include <string.h>
+#include "layout/nest.h"
 #include "tensor/gemm.h"
 #include "tensor/routing.h"
 #include "tensor/tape.h"
@@ -10,6 +11,15 @@ typedef struct grouped_numbers {
 } grouped_numbers;
 
 static const ad_routing *routing_of(const ad_tensor *out) { return ((const grouped_numbers *)out->own)->routing; }
+
+/* A rank's matrices are of its own experts: S(0) counts as declared V, without the copy that a declaration of a
+ * parameter makes, and their gradient is S(0) again. */
+static ad_status grouped_describe(ad_tape *tape, ad_tensor *out) {
+  const ad_layout *matrices = &out->operand[1]->array.layout;
+  ad_layout own = *matrices;
+  ad_layout_set(&own, ad_layout_cutting(matrices, 0), AD_V);
+  return ad_operation_describe_by(tape, out, (const ad_layout *[]){&out->operand[0]->array.layout, &own});
+}
 
 static ad_status grouped_check(const ad_tape *tape, const ad_tensor *out) {
   const ad_routing *routing = routing_of(out);
@@ -82,6 +92,7 @@ static const operation grouped_linear = {.name = "grouped_linear",
                                          .whole = "ne",
                                          .dtypes = IN_F32_F64,
                                          .own_size = sizeof(grouped_numbers),
+                                         .describe = grouped_describe,
                                          .check = grouped_check,
                                          .forward = grouped_forward,
                                          .backward = grouped_backward};

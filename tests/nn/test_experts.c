@@ -47,7 +47,7 @@ static ad_tensor *leaf(dry *d, const ad_mesh *mesh, const char *text, ad_shape s
 static ad_tensor *product(dry *d, ad_tensor *rows, const char *cut, const char *whole, int64_t in, int64_t out,
                           const ad_routing *routing) {
   ad_tensor *w = leaf(d, d->view, d->is_cut ? cut : whole, (ad_shape){3, {EXPERTS, in, out}}, 0);
-  return ad_grouped_linear(d->tape, rows, ad_declare(d->tape, w, "ep", AD_V), routing);
+  return ad_grouped_linear(d->tape, rows, w, routing);
 }
 
 static ad_tensor *experts_of(dry *d, ad_tensor *rows, ad_routing *routing) {

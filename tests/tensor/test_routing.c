@@ -139,7 +139,7 @@ static ad_tensor *routed(ad_tape *t, ad_tensor *const *x, int scores_first) {
   ad_tensor *slots = ad_to_slots(t, tokens, routing);
   if (scores_first) slots = ad_scale_rows(t, slots, factors);
   slots = ad_dispatch(t, slots, routing, "ep");
-  slots = ad_grouped_linear(t, slots, ad_declare(t, w, "ep", AD_V), routing);
+  slots = ad_grouped_linear(t, slots, w, routing);
   slots = ad_return(t, slots, routing, "ep");
   if (!scores_first) slots = ad_scale_rows(t, slots, factors);
   return ad_from_rows(t, ad_from_slots(t, slots, routing), x[0]);
