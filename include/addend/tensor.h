@@ -17,6 +17,9 @@ typedef struct ad_tape_options {
   ad_dtype dtype;                                              /* of every value: AD_F32 (default) or AD_F64 */
   void (*trace)(void *context, const char *phase, int begins); /* "forward", "backward": for traces; NULL allowed */
   void *trace_context;
+  /* On engine dry, where nobody has scores. 0: tokens choose experts evenly. Else the worst for this rank: each
+   * other has so many tokens, and all choose as many of this rank's experts as they can (ad_dispatch). */
+  size_t crowd;
 } ad_tape_options;
 
 /* A module's parameters as a tape sees them: where their values are and where their gradients go. Borrowed until the
@@ -45,6 +48,7 @@ AD_API void ad_tape_reset(ad_tape *tape); /* forgets every tensor, keeps the mem
 AD_API ad_status
 ad_tape_status(const ad_tape *tape); /* the first error; its text is in ad_last_error() after this call */
 AD_API size_t ad_tape_peak_bytes(const ad_tape *tape);
+AD_API size_t ad_tape_most_routed(const ad_tape *tape); /* the most tokens that chose experts at once (ad_top_k) */
 AD_API ad_dtype ad_tape_dtype(const ad_tape *tape);
 
 /* Leaves. The array is borrowed until reset; its dtype is the tape's (a constant may also be AD_I32: indices). Its mesh
@@ -174,9 +178,8 @@ AD_API ad_tensor *ad_scale_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *facto
 AD_API ad_tensor *ad_dispatch_at(ad_tape *tape, ad_tensor *x, ad_routing *routing, const char *axes, const char *site);
 AD_API ad_tensor *ad_return_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *axes,
                                const char *site);
-/* Dispatched rows [n, k] with matrices [experts, k, m], cut S0 over the axes of the dispatch, each row with its
- * expert's
- * -> [n, m]. */
+/* Dispatched rows [n, k] with matrices [experts, k, m], cut S0 over the axes of the dispatch; each row with that of its
+ * expert -> [n, m]. */
 AD_API ad_tensor *ad_grouped_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const ad_routing *routing,
                                        const char *site);
 #define ad_softmax(t, x) ad_softmax_at((t), (x), AD_HERE)

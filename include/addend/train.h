@@ -40,6 +40,7 @@ typedef struct ad_run_options {
   const char *trace; /* path of a Chrome trace file for this rank's events, or NULL; written by ad_run_destroy */
   int quiet;         /* 1: steps do not warn; for a run that repeats the steps of another */
   int any_recipe;    /* 1: ad_run_load takes a checkpoint of another recipe, as far as its values fit */
+  size_t crowd;      /* of the tapes, for plans (ad_tape_options) */
 } ad_run_options;
 
 /* Everything a rank needs: the program with its data, those of its modules that lie on this rank, counts and tapes.
@@ -78,8 +79,9 @@ AD_API AD_CHECKED ad_status ad_run_addends(ad_run *run, int64_t step, ad_addend_
 AD_API ad_loss_scale *ad_run_loss_scale(ad_run *run); /* state of the run: saved and restored with the optimizers' */
 AD_API ad_comm *ad_run_comm(const ad_run *run);
 AD_API const ad_recipe *ad_run_recipe(const ad_run *run);
-AD_API size_t ad_run_data_bytes(const ad_run *run); /* of data and batch on this rank */
-AD_API size_t ad_run_tape_bytes(const ad_run *run); /* what this rank's tapes held at most */
+AD_API size_t ad_run_data_bytes(const ad_run *run);  /* of data and batch on this rank */
+AD_API size_t ad_run_tape_bytes(const ad_run *run);  /* what this rank's tapes held at most */
+AD_API size_t ad_run_most_routed(const ad_run *run); /* the most tokens that chose experts at once on this rank */
 /* Proportional set size now: of the rank that holds most, and of all ranks together; 0 where the kernel does not say.
  * What a step takes stays taken, so this is its peak from the end of the first one on. Collective. */
 typedef struct ad_run_memory {

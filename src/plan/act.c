@@ -12,6 +12,10 @@ size_t ad_plan_peak(const ad_plan_memory *memory) {
          memory->checkpoint + memory->runtime;
 }
 
+size_t ad_plan_peak_worst(const ad_plan_memory *memory) {
+  return ad_plan_peak(memory) - memory->activations + memory->activations_worst;
+}
+
 ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *options, ad_plan_world *out) {
   ad_plan_options own;
   int64_t ranks = 0;
@@ -24,8 +28,8 @@ ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *optio
   return AD_OK;
 }
 
-static ad_status act_on(ad_comm *comm, const ad_recipe *recipe, ad_run **out) {
-  ad_run_options options = {.size = sizeof options};
+static ad_status act_on(ad_comm *comm, const ad_recipe *recipe, size_t crowd, ad_run **out) {
+  ad_run_options options = {.size = sizeof options, .crowd = crowd};
   ad_run *run;
   AD_TRY(ad_run_create(comm, recipe, &options, &run));
   ad_step_report report;
@@ -37,11 +41,12 @@ static ad_status act_on(ad_comm *comm, const ad_recipe *recipe, ad_run **out) {
   return status;
 }
 
-ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world *world, ad_comm **comm, ad_run **run) {
+ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world *world, size_t crowd, ad_comm **comm,
+                      ad_run **run) {
   ad_comm *dry;
   int one_node = world->ranks_per_node == world->ranks;
   AD_TRY(ad_comm_open_dry_nodes(rank, world->ranks, one_node ? 0 : world->ranks_per_node, &dry));
-  ad_status status = act_on(dry, recipe, run);
+  ad_status status = act_on(dry, recipe, crowd, run);
   if (status)
     ad_comm_close(dry);
   else
@@ -65,6 +70,7 @@ ad_status ad_plan_memory_of(ad_run *run, ad_plan_memory *out) {
   for (size_t i = 0; i < ad_program_module_count(ad_run_program(run)); i++)
     if (ad_run_module(run, i)) add_module(ad_run_module(run, i), &memory);
   memory.activations = ad_run_tape_bytes(run);
+  memory.most_routed = ad_run_most_routed(run);
   memory.runtime = process_bytes + ad_run_data_bytes(run);
   if (ad_run_recipe(run)->checkpoint.every) AD_TRY(ad_run_checkpoint_bytes(run, &memory.checkpoint));
   *out = memory;

@@ -235,7 +235,7 @@ ad_status ad_plan_document(const ad_recipe *recipe, const ad_plan_options *optio
   ad_comm *comm;
   ad_run *run;
   AD_TRY(ad_plan_world_of(recipe, options, &world));
-  AD_TRY(ad_plan_act(recipe, 0, &world, &comm, &run));
+  AD_TRY(ad_plan_act(recipe, 0, &world, 0, &comm, &run));
   json_t *document = json_object();
   ad_status status = fill(recipe, run, &world, document);
   ad_run_destroy(run);

@@ -81,26 +81,50 @@ typedef struct ad_planning {
   json_t *ranks, *nodes; /* both lists */
 } ad_planning;
 
-static ad_status act(const ad_planning *plan, int64_t rank, ad_plan_memory *out) {
+/* Ranks of one kind, by their first. */
+typedef struct ad_acted_kind {
+  uint64_t key;
+  int64_t first;
+  ad_plan_memory memory;
+} ad_acted_kind;
+
+static ad_status act(const ad_planning *plan, int64_t rank, size_t crowd, ad_plan_memory *out) {
   ad_comm *comm;
   ad_run *run;
-  if (!rank) return ad_plan_memory_of(plan->acted, out);
-  AD_TRY(ad_plan_act(plan->recipe, rank, plan->world, &comm, &run));
+  if (!rank && !crowd) return ad_plan_memory_of(plan->acted, out);
+  AD_TRY(ad_plan_act(plan->recipe, rank, plan->world, crowd, &comm, &run));
   ad_status status = ad_plan_memory_of(run, out);
   ad_run_destroy(run);
   ad_comm_close(comm);
   return status;
 }
 
+/* A rank gets rows of others, so that the worst is that each of them has as many tokens as any. */
+static ad_status act_worst(const ad_planning *plan, ad_acted_kind *kinds, size_t count) {
+  size_t crowd = 0;
+  for (size_t i = 0; i < count; i++)
+    if (kinds[i].memory.most_routed > crowd) crowd = kinds[i].memory.most_routed;
+  for (size_t i = 0; crowd && i < count; i++) {
+    ad_plan_memory worst;
+    AD_TRY(act(plan, kinds[i].first, crowd, &worst));
+    kinds[i].memory.activations_worst = worst.activations;
+  }
+  return AD_OK;
+}
+
 /* ---- documents ---- */
 
 static json_t *rank_document(const ad_plan_memory *memory, int64_t rank, const ad_plan_world *world) {
-  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "rank", (json_int_t)rank, "node",
-                   (json_int_t)(rank / world->ranks_per_node), "params", (json_int_t)memory->params, "gathered",
-                   (json_int_t)memory->gathered, "grads", (json_int_t)memory->grads, "optimizer",
-                   (json_int_t)memory->optimizer, "buckets", (json_int_t)memory->buckets, "activations",
-                   (json_int_t)memory->activations, "checkpoint", (json_int_t)memory->checkpoint, "runtime",
-                   (json_int_t)memory->runtime, "peak", (json_int_t)ad_plan_peak(memory));
+  json_t *document = json_pack(
+      "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "rank", (json_int_t)rank, "node",
+      (json_int_t)(rank / world->ranks_per_node), "params", (json_int_t)memory->params, "gathered",
+      (json_int_t)memory->gathered, "grads", (json_int_t)memory->grads, "optimizer", (json_int_t)memory->optimizer,
+      "buckets", (json_int_t)memory->buckets, "activations", (json_int_t)memory->activations, "checkpoint",
+      (json_int_t)memory->checkpoint, "runtime", (json_int_t)memory->runtime, "peak", (json_int_t)ad_plan_peak(memory));
+  if (!memory->activations_worst) return document;
+  json_object_set_new(document, "activations_worst", json_integer((json_int_t)memory->activations_worst));
+  json_object_set_new(document, "peak_worst", json_integer((json_int_t)ad_plan_peak_worst(memory)));
+  return document;
 }
 
 static json_t *node_document(int64_t node, int64_t peak) {
@@ -109,63 +133,71 @@ static json_t *node_document(int64_t node, int64_t peak) {
 
 /* ---- rank by rank ---- */
 
-typedef struct ad_known_rank {
-  uint64_t key;
-  ad_plan_memory memory;
-} ad_known_rank;
+/* Every rank is of one of the kinds. */
+typedef struct ad_listed_ranks {
+  ad_acted_kind *kinds;
+  size_t count, *kind_of; /* of each rank */
+} ad_listed_ranks;
 
-static ad_status memory_of_rank(const ad_planning *plan, int64_t rank, ad_known_rank *known, size_t *count,
-                                const ad_plan_memory **out) {
+static ad_status find_kind(const ad_planning *plan, int64_t rank, ad_listed_ranks *to) {
   uint64_t key = ad_rank_key(plan->held.list, plan->held.count, rank, plan->world->ranks_per_node);
   size_t at = 0;
-  while (at < *count && known[at].key != key) at++;
-  if (at == *count) {
-    AD_TRY(act(plan, rank, &known[at].memory));
-    known[at].key = key;
-    ++*count;
-  }
-  *out = &known[at].memory;
-  return AD_OK;
+  while (at < to->count && to->kinds[at].key != key) at++;
+  to->kind_of[rank] = at;
+  if (at < to->count) return AD_OK;
+  to->kinds[to->count++] = (ad_acted_kind){.key = key, .first = rank};
+  return act(plan, rank, 0, &to->kinds[at].memory);
 }
 
-static ad_status list_ranks_of(const ad_planning *plan, ad_known_rank *known) {
+static void document_ranks(const ad_planning *plan, const ad_listed_ranks *listed) {
   const ad_plan_world *world = plan->world;
-  size_t count = 0;
   int64_t node_peak = 0;
   for (int64_t rank = 0; rank < world->ranks; rank++) {
-    const ad_plan_memory *memory = NULL;
-    AD_TRY(memory_of_rank(plan, rank, known, &count, &memory));
+    const ad_plan_memory *memory = &listed->kinds[listed->kind_of[rank]].memory;
     json_array_append_new(plan->ranks, rank_document(memory, rank, world));
     node_peak += (int64_t)ad_plan_peak(memory);
     if ((rank + 1) % world->ranks_per_node && rank + 1 < world->ranks) continue;
     json_array_append_new(plan->nodes, node_document(rank / world->ranks_per_node, node_peak));
     node_peak = 0;
   }
+}
+
+static ad_status list_ranks_in(const ad_planning *plan, ad_listed_ranks *listed) {
+  size_t ranks = (size_t)plan->world->ranks;
+  AD_TRY(ad_new(ranks, &listed->kinds));
+  AD_TRY(ad_new(ranks, &listed->kind_of));
+  for (int64_t rank = 0; rank < plan->world->ranks; rank++) AD_TRY(find_kind(plan, rank, listed));
+  AD_TRY(act_worst(plan, listed->kinds, listed->count));
+  document_ranks(plan, listed);
   return AD_OK;
 }
 
 static ad_status list_ranks(const ad_planning *plan) {
-  ad_known_rank *known;
-  AD_TRY(ad_new((size_t)plan->world->ranks, &known));
-  ad_status status = list_ranks_of(plan, known);
-  ad_release(known);
+  ad_listed_ranks listed = {0};
+  ad_status status = list_ranks_in(plan, &listed);
+  ad_release(listed.kinds);
+  ad_release(listed.kind_of);
   return status;
 }
 
 /* ---- kind by kind ---- */
 
-/* The first rank of each kind, with their number. */
-static ad_status list_kinds(const ad_planning *plan, const ad_kinds *kinds, size_t *peaks) {
+static ad_status act_kinds(const ad_planning *plan, const ad_kinds *kinds, ad_acted_kind *acted) {
   for (size_t i = 0; i < ad_kinds_count(kinds); i++) {
-    const ad_rank_kind *kind = ad_kinds_at(kinds, i);
-    ad_plan_memory memory;
-    AD_TRY(act(plan, kind->first, &memory));
-    peaks[i] = ad_plan_peak(&memory);
-    json_t *document = rank_document(&memory, kind->first, plan->world);
-    json_object_set_new(document, "ranks", json_integer((json_int_t)kind->ranks));
-    json_array_append_new(plan->ranks, document);
+    acted[i].first = ad_kinds_at(kinds, i)->first;
+    AD_TRY(act(plan, acted[i].first, 0, &acted[i].memory));
   }
-  return AD_OK;
+  return act_worst(plan, acted, ad_kinds_count(kinds));
+}
+
+/* The first rank of each kind, with their number. */
+static void document_kinds(const ad_planning *plan, const ad_kinds *kinds, const ad_acted_kind *acted, size_t *peaks) {
+  for (size_t i = 0; i < ad_kinds_count(kinds); i++) {
+    json_t *document = rank_document(&acted[i].memory, acted[i].first, plan->world);
+    json_object_set_new(document, "ranks", json_integer((json_int_t)ad_kinds_at(kinds, i)->ranks));
+    json_array_append_new(plan->ranks, document);
+    peaks[i] = ad_plan_peak(&acted[i].memory);
+  }
 }
 
 /* The node that needs most, with the number of all. */
@@ -181,16 +213,25 @@ static ad_status list_node(const ad_planning *plan, const ad_kinds *kinds, const
   return AD_OK;
 }
 
+static ad_status list_kinds(const ad_planning *plan, const ad_kinds *kinds) {
+  ad_acted_kind *acted = NULL;
+  size_t *peaks = NULL;
+  ad_status status = ad_new(ad_kinds_count(kinds), &acted);
+  if (!status) status = ad_new(ad_kinds_count(kinds), &peaks);
+  if (!status) status = act_kinds(plan, kinds, acted);
+  if (!status) {
+    document_kinds(plan, kinds, acted, peaks);
+    status = list_node(plan, kinds, peaks);
+  }
+  ad_release(acted);
+  ad_release(peaks);
+  return status;
+}
+
 static ad_status list_large(const ad_planning *plan) {
   ad_kinds *kinds;
-  size_t *peaks;
   AD_TRY(ad_kinds_find(plan->held.list, plan->held.count, plan->world->ranks, plan->world->ranks_per_node, &kinds));
-  ad_status status = ad_new(ad_kinds_count(kinds), &peaks);
-  if (!status) {
-    status = list_kinds(plan, kinds, peaks);
-    if (!status) status = list_node(plan, kinds, peaks);
-    ad_release(peaks);
-  }
+  ad_status status = list_kinds(plan, kinds);
   ad_kinds_destroy(kinds);
   return status;
 }

@@ -15,8 +15,12 @@ typedef struct ad_plan_memory {
   size_t activations; /* what the tape holds at most, gradients on their way included */
   size_t checkpoint;  /* the copy that is written while training goes on */
   size_t runtime;     /* text and batch, and what a process takes before it holds anything */
+  /* Where tokens choose experts; 0 where none do. `activations` are those of an even choice. */
+  size_t most_routed;       /* tokens that choose at once on this rank */
+  size_t activations_worst; /* where all tokens choose experts of this rank */
 } ad_plan_memory;
 size_t ad_plan_peak(const ad_plan_memory *memory);
+size_t ad_plan_peak_worst(const ad_plan_memory *memory);
 
 /* Where a plan puts the ranks. */
 typedef struct ad_plan_world {
@@ -25,8 +29,8 @@ typedef struct ad_plan_world {
 ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *options, ad_plan_world *out) AD_CHECKED;
 
 /* Acts as `rank`: creates the run on engine dry and takes one step of it, so that types are checked and bytes counted.
- */
-ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world *world, ad_comm **comm,
+ * `crowd`: 0, or the worst choice of experts (ad_tape_options). */
+ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world *world, size_t crowd, ad_comm **comm,
                       ad_run **run) AD_CHECKED;
 ad_status ad_plan_memory_of(ad_run *run, ad_plan_memory *out) AD_CHECKED;
 /* The document of `addend plan --json`; *out is given up with json_decref. */

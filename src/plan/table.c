@@ -78,19 +78,29 @@ static void print_collectives(FILE *file, const json_t *plan) {
 
 enum { RANKS_SHOWN = 8, NODES_SHOWN = 8 };
 
+/* The last two are there where tokens choose experts. */
+static const char *const memory_keys[] = {"params",    "gathered",          "buckets",    "grads",
+                                          "optimizer", "activations",       "checkpoint", "runtime",
+                                          "peak",      "activations_worst", "peak_worst"};
+enum { MEMORY_KEYS = sizeof memory_keys / sizeof *memory_keys };
+
+static int has_column(const json_t *ranks, int k) {
+  return json_object_get(json_array_get(ranks, 0), memory_keys[k]) != NULL;
+}
+
+static int column_width(int k) { return strlen(memory_keys[k]) > 12 ? (int)strlen(memory_keys[k]) : 12; }
+
 static void print_memory(FILE *file, const json_t *plan) {
   const json_t *ranks = json_object_get(plan, "memory_per_rank"), *rank;
-  static const char *const keys[] = {"params",      "gathered",   "buckets", "grads", "optimizer",
-                                     "activations", "checkpoint", "runtime", "peak"};
-  enum { KEYS = sizeof keys / sizeof *keys };
   size_t i;
   fprintf(file, "\n  MiB per rank ");
-  for (int k = 0; k < KEYS; k++) fprintf(file, " %12s", keys[k]);
+  for (int k = 0; k < MEMORY_KEYS && has_column(ranks, k); k++) fprintf(file, " %*s", column_width(k), memory_keys[k]);
   fprintf(file, "\n");
   json_array_foreach(ranks, i, rank) {
     if (i == RANKS_SHOWN) break;
     fprintf(file, "  rank %-8lld", integer_of(rank, "rank"));
-    for (int k = 0; k < KEYS; k++) fprintf(file, " %12.2f", mib(rank, keys[k]));
+    for (int k = 0; k < MEMORY_KEYS && has_column(ranks, k); k++)
+      fprintf(file, " %*.2f", column_width(k), mib(rank, memory_keys[k]));
     if (integer_of(rank, "ranks") > 1) fprintf(file, "  and %lld more like it", integer_of(rank, "ranks") - 1);
     fprintf(file, "\n");
   }

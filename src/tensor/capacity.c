@@ -35,10 +35,15 @@ static ad_status number_tokens(const ad_tape *tape, const ad_array *batch, size_
 
 /* ---- numbers of choices over all ranks ---- */
 
-/* Over the ranks that have tokens of their own. On engine dry as if all had what this one has. */
-static ad_status sum_counts(ad_tape *tape, const ad_routing *routing, int64_t *counts, size_t n, const char *site) {
+/* The ranks that have tokens of their own. */
+static ad_group everyone(const ad_tape *tape, const ad_routing *routing) {
   const ad_array *choices = &routing->choices;
-  ad_group group = ad_array_group(tape->comm, choices, ad_layout_axes_of(&choices->layout, AD_V));
+  return ad_array_group(tape->comm, choices, ad_layout_axes_of(&choices->layout, AD_V));
+}
+
+/* Over those ranks. On engine dry as if all had what this one has. */
+static ad_status sum_counts(ad_tape *tape, const ad_routing *routing, int64_t *counts, size_t n, const char *site) {
+  ad_group group = everyone(tape, routing);
   for (size_t i = 0; i < n && tape->dry; i++) counts[i] *= ad_group_size(&group);
   if (tape->dry) return AD_OK;
   ad_collective call = {.op = AD_ALL_REDUCE,
@@ -121,14 +126,23 @@ static ad_status take_memory(ad_tape *tape, ad_routing *routing, search *s) {
   return take(tape, routing->experts * PIVOTS, &s->below);
 }
 
-/* Whether some expert was chosen more often than it can take. */
-static ad_status find_capacity(ad_tape *tape, const ad_routing *routing, double capacity, search *s, int *overflows,
-                               const char *site) {
+/* Of all ranks; where a plan asks for the worst, of a crowd on each other rank. */
+static int64_t count_all_choices(const ad_tape *tape, const ad_routing *routing, const search *s) {
+  ad_group group = everyone(tape, routing);
+  size_t crowd = tape->options.crowd, others = (size_t)ad_group_size(&group) - 1;
   int64_t sum = 0;
+  if (crowd) return (int64_t)((routing->tokens + others * crowd) * routing->top_k);
+  for (size_t e = 0; e < routing->experts; e++) sum += s->below[e];
+  return sum;
+}
+
+/* Whether some expert was chosen more often than it can take. */
+static ad_status find_capacity(ad_tape *tape, ad_routing *routing, double capacity, search *s, int *overflows,
+                               const char *site) {
   for (size_t e = 0; e < routing->experts; e++) s->below[e] = (int64_t)routing->per_expert[e];
   AD_TRY(sum_counts(tape, routing, s->below, routing->experts, site));
-  for (size_t e = 0; e < routing->experts; e++) sum += s->below[e];
-  s->capacity = (int64_t)fmin(ceil(capacity * (double)sum / (double)routing->experts), 0x1p62);
+  double sum = (double)count_all_choices(tape, routing, s);
+  s->capacity = routing->capacity = (int64_t)fmin(ceil(capacity * sum / (double)routing->experts), 0x1p62);
   for (size_t e = 0; e < routing->experts; e++) *overflows |= s->below[e] > s->capacity;
   return AD_OK;
 }
@@ -142,7 +156,7 @@ static ad_status limit(ad_tape *tape, ad_routing *routing, double capacity, cons
   AD_TRY(take_memory(tape, routing, &s));
   AD_TRY(number_tokens(tape, batch, first, routing, site));
   AD_TRY(find_capacity(tape, routing, capacity, &s, &overflows, site));
-  if (!overflows) return AD_OK;
+  if (!overflows || tape->options.crowd) return AD_OK;  // at the worst what is dropped are others' choices
   AD_TRY(find_limits(tape, routing, &s, batch->shape.dim[0] * batch->shape.dim[1], site));
   ad_routing_sort(routing);
   return AD_OK;

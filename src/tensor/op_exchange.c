@@ -72,8 +72,26 @@ static ad_status take(ad_tape *tape, size_t count, size_t **out) {
   return *out ? AD_OK : AD_MEMORY;
 }
 
-/* From each member, how many rows for each of the own experts: [members, own_experts]. On engine dry as if all members
- * sent what this one does. */
+/* Rows that come for number `e` of the own experts when every token chooses as many of these experts as it can, `crowd`
+ * of each other member among them: no choice brings this rank more. */
+static int64_t crowded_rows(const ad_routing *routing, size_t crowd, int64_t members, int64_t e) {
+  size_t choices = routing->top_k < routing->own_experts ? routing->top_k : routing->own_experts;
+  size_t tokens = routing->tokens + (size_t)(members - 1) * crowd;
+  int64_t rows = ad_cut((int64_t)(tokens * choices), e, (int64_t)routing->own_experts).count;
+  return routing->capacity && routing->capacity < rows ? routing->capacity : rows;
+}
+
+/* On engine dry: as if all members sent what this one does, or the crowd that comes here at the worst. */
+static void suppose_counts(const ad_tape *tape, const ad_routing *routing, ad_span own, int64_t members,
+                           size_t *theirs) {
+  size_t crowd = tape->options.crowd;
+  for (int64_t i = 0; i < members; i++)
+    for (int64_t e = 0; e < own.count; e++)
+      theirs[i * own.count + e] = crowd ? (size_t)ad_cut(crowded_rows(routing, crowd, members, e), i, members).count
+                                        : routing->per_expert[own.first + e];
+}
+
+/* From each member, how many rows for each of the own experts: [members, own_experts]. */
 static ad_status share_counts(ad_tape *tape, const ad_routing *routing, const ad_group *group, size_t *theirs,
                               const char *site) {
   size_t members = (size_t)ad_group_size(group), *send, *receive;
@@ -84,10 +102,11 @@ static ad_status share_counts(ad_tape *tape, const ad_routing *routing, const ad
   for (size_t i = 0; i < members; i++) {
     send[i] = (size_t)ad_cut((int64_t)routing->experts, (int64_t)i, (int64_t)members).count;
     receive[i] = (size_t)own.count;
-    for (int64_t e = 0; e < own.count && tape->dry; e++)
-      theirs[i * (size_t)own.count + (size_t)e] = routing->per_expert[own.first + e];
   }
-  if (tape->dry) return AD_OK;
+  if (tape->dry) {
+    suppose_counts(tape, routing, own, (int64_t)members, theirs);
+    return AD_OK;
+  }
   ad_collective call = {.op = AD_ALL_TO_ALL,
                         .group = *group,
                         .in = routing->per_expert,

@@ -102,6 +102,7 @@ static ad_status take_routing(ad_tape *tape, const ad_tensor *out) {
                           .top_k = (size_t)numbers_of(out)->k,
                           .experts = ad_columns(scores),
                           .margin = INFINITY};
+  if (routing->tokens > tape->most_routed) tape->most_routed = routing->tokens;
   size_t choices = routing->tokens * routing->top_k;
   AD_TRY(take(tape, choices, sizeof *routing->expert, &routing->expert));
   AD_TRY(take(tape, choices, sizeof(size_t), &routing->choice_of_slot));
@@ -110,8 +111,7 @@ static ad_status take_routing(ad_tape *tape, const ad_tensor *out) {
   AD_TRY(take(tape, routing->experts, sizeof(size_t), &routing->next_slot));
   ad_shape shape = {1, {(int64_t)routing->experts}};
   routing->choices = ad_array_describe(tape->comm, out->array.dtype, &shape, &scores->array.layout);
-  if (tape->dry) return AD_OK;
-  return take(tape, routing->experts, ad_dtype_size(out->array.dtype), &routing->choices.data);
+  return ad_tape_take(tape, ad_array_bytes(&routing->choices), &routing->choices.data);
 }
 
 static ad_status choice_describe(ad_tape *tape, ad_tensor *out) {

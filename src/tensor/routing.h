@@ -16,8 +16,9 @@ struct ad_routing {
   size_t *next_slot;             /* [experts], while they are sorted */
   double margin;                 /* smallest distance between a chosen score and one that was not */
   /* Once capacity is limited (ad_limit): */
-  int64_t *number; /* [tokens]: of each among the tokens of all ranks */
-  int64_t *limit;  /* [experts]: the first number that each does not take */
+  int64_t *number;  /* [tokens]: of each among the tokens of all ranks */
+  int64_t *limit;   /* [experts]: the first number that each does not take */
+  int64_t capacity; /* how many choices of all ranks each takes; 0: no limit */
   /* Once experts are spread over ranks (ad_dispatch): */
   size_t *send_rows, *receive_rows; /* for and from each member */
   size_t received;

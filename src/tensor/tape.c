@@ -67,6 +67,7 @@ ad_status ad_tape_create(ad_comm *comm, const ad_mesh *mesh, const ad_tape_optio
   tape->mesh = mesh;
   tape->options = filled;
   tape->dry = ad_comm_is_dry(comm);
+  if (!tape->dry) tape->options.crowd = 0;
   tape->dead.tape = tape;
   *out = tape;
   return AD_OK;
@@ -99,6 +100,7 @@ size_t ad_tape_peak_bytes(const ad_tape *tape) {
   return used > tape->dry_peak ? used : tape->dry_peak;
 }
 
+size_t ad_tape_most_routed(const ad_tape *tape) { return tape->most_routed; }
 ad_dtype ad_tape_dtype(const ad_tape *tape) { return tape->options.dtype; }
 ad_comm *ad_tape_comm(const ad_tape *tape) { return tape->comm; }
 int ad_tape_failed(const ad_tape *tape) { return tape->status != AD_OK; }

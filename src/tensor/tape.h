@@ -17,7 +17,8 @@ struct ad_tape {
   int dry;         /* records and checks, computes nothing */
   ad_arena *arena; /* every byte of a step */
   size_t dry_used,
-      dry_peak; /* on engine dry: bytes that values would take; the most of them and the arena's together */
+      dry_peak;       /* on engine dry: bytes that values would take; the most of them and the arena's together */
+  size_t most_routed; /* tokens that chose experts at once */
   ad_tensor *last;
   ad_tensor dead; /* what failed operations return */
   spare *spares;  /* memory to use again */

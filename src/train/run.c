@@ -134,7 +134,7 @@ static ad_status create_counts(ad_run *run) {
 
 static ad_status create_tapes(ad_run *run) {
   size_t count = ad_program_phase_count(run->program);
-  ad_tape_options options = {.size = sizeof options, .dtype = compute_dtype(run)};
+  ad_tape_options options = {.size = sizeof options, .dtype = compute_dtype(run), .crowd = run->options.crowd};
   AD_TRY(ad_new(count, &run->tapes));
   for (size_t i = 0; i < count; i++) {
     size_t module = ad_program_phase(run->program, i)->module;
@@ -287,4 +287,13 @@ size_t ad_run_tape_bytes(const ad_run *run) {
   for (size_t i = 0; i < ad_program_phase_count(run->program); i++)
     if (run->tapes[i]) bytes += ad_tape_peak_bytes(run->tapes[i]);
   return bytes;
+}
+
+size_t ad_run_most_routed(const ad_run *run) {
+  size_t most = 0;
+  for (size_t i = 0; i < ad_program_phase_count(run->program); i++) {
+    size_t tokens = run->tapes[i] ? ad_tape_most_routed(run->tapes[i]) : 0;
+    most = tokens > most ? tokens : most;
+  }
+  return most;
 }

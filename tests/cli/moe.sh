@@ -112,6 +112,22 @@ assert sixteen["storage"].startswith("ep=S0 efsdp=S0"), sixteen
 assert not plan("moe-tp2ep")[gate]["path"]
 Y
 
+# ---- memory of even choices and at the worst, of a listed world and of a large one ----
+python3 - "$addend" "$source" <<'Y'
+import json, subprocess, sys
+addend, source = sys.argv[1:]
+def plan(*arguments):
+    return subprocess.run([addend, "plan", f"{source}/recipes/moe-16.yaml", "--set", "train.global_batch=16384", *arguments],
+                          capture_output=True, text=True, check=True).stdout
+large = ["--set", "mesh=dp_shard=4096 tp=2", "--set", "views.sparse=efsdp=1024 ep=4 etp=2"]
+for world in [], large:
+    for rank in json.loads(plan("--json", *world))["memory_per_rank"]:
+        assert rank["activations"] < rank["activations_worst"], rank
+        assert rank["peak_worst"] - rank["peak"] == rank["activations_worst"] - rank["activations"], rank
+    head = next(line for line in plan(*world).splitlines() if "MiB per rank" in line)
+    assert head.split()[-3:] == ["peak", "activations_worst", "peak_worst"], head
+Y
+
 # ---- derived mistakes: none survives ----
 : "${ADDEND_TEST_SEED:?}"
 seed=$ADDEND_TEST_SEED count=

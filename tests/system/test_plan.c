@@ -32,7 +32,7 @@ static ad_plan_memory planned(const ad_recipe *recipe, int64_t rank, int64_t wor
   ad_comm *comm;
   ad_run *run;
   ad_plan_memory memory;
-  CHECK_OK(ad_plan_act(recipe, rank, &(ad_plan_world){world, world}, &comm, &run));
+  CHECK_OK(ad_plan_act(recipe, rank, &(ad_plan_world){world, world}, 0, &comm, &run));
   CHECK_OK(ad_plan_memory_of(run, &memory));
   ad_run_destroy(run);
   ad_comm_close(comm);
@@ -152,6 +152,176 @@ static void when_a_reduction_happens_follows_from_the_schedule(void **state) {
   expect_when(", microbatches: 3, sync: [all, none, all]", "last_microbatch", 2);
 }
 
+/* ---- mixtures of experts ---- */
+
+enum { CHOSEN = 2 };
+
+static ad_recipe *recipe_of_experts(const char *mesh, const char *view, int experts, int hidden, const char *train,
+                                    const char *set) {
+  char text[1024];
+  snprintf(
+      text, sizeof text,
+      "name: small\nmodel: {kind: moe, layers: 2, d_model: 16, heads: 2, experts: %d, top_k: %d, expert_hidden: %d}\n"
+      "data: {text: [/usr/share/common-licenses], seq: 12}\nmesh: \"%s\"\nviews: {sparse: \"%s\"}\n"
+      "train: {steps: 2, lr: 1e-2, %s}\n",
+      experts, CHOSEN, hidden, mesh, view, train);
+  ad_recipe *recipe = NULL;
+  must(ad_recipe_parse(text, "small.yaml", &set, set != NULL, &recipe));
+  return recipe;
+}
+
+/* What all tokens choose, and the rank of ep whose worst that is; -1: as many rows for each rank. */
+typedef struct all_choose {
+  const ad_recipe *recipe;
+  int experts, best[CHOSEN], crowded;
+} all_choose;
+
+static float wanted(const char *name, float old, const all_choose *chosen, size_t element) {
+  if (strstr(name, ".norm.") || strstr(name, "final.norm")) return old;
+  if (strstr(name, "embedding")) return 1;
+  int expert = (int)(element % (size_t)chosen->experts);
+  return strstr(name, ".router") && (expert == chosen->best[0] || expert == chosen->best[1]) ? 1 : 0;
+}
+
+/* All rows are ones at every layer, and so have the same scores. */
+static void force(ad_run *run, const all_choose *chosen) {
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    ad_array *part = ad_run_part(run, i, AD_PART_VALUE);
+    float *value = part->data;
+    for (size_t k = 0; k < ad_array_numel(part); k++)
+      value[k] = wanted(ad_run_param_at(run, i).spec->name, value[k], chosen, k);
+  }
+  CHECK_OK(ad_run_refresh(run, 0));
+}
+
+static int64_t index_in_ep(ad_run *run) {
+  for (size_t i = 0;; i++) {
+    const ad_mesh *mesh = ad_run_param_at(run, i).spec->layout.mesh;
+    if (ad_mesh_named(mesh) & AD_AXES(AD_EP)) return ad_mesh_position(mesh, ad_comm_rank(ad_run_comm(run)), AD_EP);
+  }
+}
+
+static size_t planned_of_rank(const ad_recipe *recipe, int64_t rank, const char *key) {
+  json_t *plan;
+  CHECK_OK(ad_plan_document(recipe, NULL, &plan));
+  const json_t *entry = json_array_get(json_object_get(plan, "memory_per_rank"), (size_t)rank);
+  size_t bytes = (size_t)json_integer_value(json_object_get(entry, key));
+  size_t more = (size_t)json_integer_value(json_object_get(entry, "peak_worst")) - peak_of(entry);
+  CHECK(more + (size_t)json_integer_value(json_object_get(entry, "activations")) ==
+        (size_t)json_integer_value(json_object_get(entry, "activations_worst")));
+  json_decref(plan);
+  return bytes;
+}
+
+static size_t held_after_a_step(ad_comm *comm, const all_choose *chosen, int64_t *index) {
+  ad_run *run;
+  ad_step_report report;
+  CHECK_OK(ad_run_create(comm, chosen->recipe, NULL, &run));
+  force(run, chosen);
+  CHECK_OK(ad_run_step(run, 0, &report));
+  size_t held = ad_run_tape_bytes(run);
+  *index = index_in_ep(run);
+  ad_run_destroy(run);
+  return held;
+}
+
+static int holds_what_was_chosen(ad_comm *comm, void *context) {
+  const all_choose *chosen = context;
+  int64_t rank = ad_comm_rank(comm), index;
+  size_t held = held_after_a_step(comm, chosen, &index);
+  size_t even = planned_of_rank(chosen->recipe, rank, "activations"),
+         worst = planned_of_rank(chosen->recipe, rank, "activations_worst");
+  CHECK(even < worst);
+  CHECK(held <= worst);
+  if (chosen->crowded == index) CHECK(held == worst);
+  if (chosen->crowded < 0) CHECK(held == even);
+  return 0;
+}
+
+static void ranks_of_experts_hold_what_was_planned(void **state) {
+  static const char *const worlds[][2] = {{"dp_shard=2 tp=2", "efsdp=2 ep=2 etp=1"},
+                                          {"dp_shard=2 tp=2", "efsdp=1 ep=2 etp=2"},
+                                          {"dp_shard=4", "efsdp=2 ep=2 etp=1"}};
+  static const char *const trains[] = {"global_batch: 8", "global_batch: 8, microbatches: 2}\nshard: {zero: 3"};
+  static const all_choose choices[] = {
+      {.best = {0, 2}, .crowded = -1}, {.best = {0, 1}}, {.best = {2, 3}, .crowded = 1}};
+  for (int i = 0; i < 6; i++) {
+    ad_recipe *recipe = recipe_of_experts(worlds[i % 3][0], worlds[i % 3][1], 4, 24, trains[i / 3],
+                                          i % 2 ? "model.balance_loss=0.1" : NULL);
+    for (int c = 0; c < 3; c++) {
+      all_choose chosen = choices[c];
+      chosen.recipe = recipe;
+      chosen.experts = 4;
+      run_ranks(4, holds_what_was_chosen, &chosen);
+    }
+    ad_recipe_destroy(recipe);
+  }
+}
+
+static void a_rank_gets_a_token_once_for_each_expert_that_it_has(void **state) {
+  ad_recipe *recipe = recipe_of_experts("dp_shard=4", "efsdp=1 ep=4 etp=1", 4, 24, "global_batch: 8", NULL);
+  run_ranks(4, holds_what_was_chosen, &((all_choose){recipe, 4, {1, 2}, 1}));
+  ad_recipe_destroy(recipe);
+}
+
+static void expect_limited(const char *capacity, int crowded) {
+  ad_recipe *recipe = recipe_of_experts("dp_shard=4", "efsdp=1 ep=4 etp=1", 4, 24, "global_batch: 8", capacity);
+  run_ranks(4, holds_what_was_chosen, &((all_choose){recipe, 4, {0, 1}, crowded}));
+  ad_recipe_destroy(recipe);
+}
+
+/* The first tokens are kept, three quarters of them or one: with all that the rank has that is crowded. */
+static void a_limit_to_what_an_expert_takes_limits_the_worst(void **state) {
+  expect_limited("model.capacity=1.5", 0);
+  expect_limited("model.capacity=1.5", 1);
+  expect_limited("model.capacity=0.5", 0);
+}
+
+static int holds_no_more_than_the_worst(ad_comm *comm, void *context) {
+  const all_choose *chosen = context;
+  int64_t index;
+  size_t held = held_after_a_step(comm, chosen, &index);
+  CHECK(held <= planned_of_rank(chosen->recipe, ad_comm_rank(comm), "activations_worst"));
+  return 0;
+}
+
+static void expect_no_more_than_the_worst(const char *train, const char *capacity) {
+  ad_recipe *recipe = recipe_of_experts("dp_shard=3 tp=2", "efsdp=2 ep=3 etp=1", 5, 24, train, capacity);
+  for (int first = 0; first < 4; first++)
+    run_ranks(6, holds_no_more_than_the_worst,
+              &((all_choose){.recipe = recipe, .experts = 5, .best = {first, first + 1}}));
+  ad_recipe_destroy(recipe);
+}
+
+/* Five experts on three ranks of ep, of which the first has one. Two samples leave two ranks without tokens, which get
+ * rows all the same; of four some ranks have two. */
+static void ranks_of_uneven_batches_hold_no_more_than_the_worst(void **state) {
+  static const char *const capacities[] = {NULL, "model.capacity=0.5", "model.capacity=1.2"};
+  for (int i = 0; i < 3; i++) {
+    expect_no_more_than_the_worst("global_batch: 2", capacities[i]);
+    expect_no_more_than_the_worst("global_batch: 4", capacities[i]);
+  }
+}
+
+static void where_nothing_is_chosen_there_is_no_worst(void **state) {
+  json_t *plan = plan_on_nodes("dp_shard=2", 0);
+  const json_t *rank = json_array_get(json_object_get(plan, "memory_per_rank"), 0);
+  assert_null(json_object_get(rank, "activations_worst"));
+  assert_null(json_object_get(rank, "peak_worst"));
+  json_decref(plan);
+}
+
+/* A rank's matrices of one name take 32 experts * 16 * 256 floats, its rows a fraction of that. */
+static void matrices_of_experts_are_multiplied_with_where_they_are(void **state) {
+  for (int zero = 0; zero <= 3; zero++) {
+    char train[64];
+    snprintf(train, sizeof train, "global_batch: 1}\nshard: {zero: %d", zero);
+    ad_recipe *recipe = recipe_of_experts("dp_shard=2", "efsdp=1 ep=2 etp=1", 64, 256, train, NULL);
+    assert_true(planned(recipe, 1, 2).activations < 32 * 16 * 256 * sizeof(float));
+    ad_recipe_destroy(recipe);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(ranks_hold_what_was_planned),
@@ -160,6 +330,12 @@ int main(void) {
       cmocka_unit_test(a_node_holds_what_its_ranks_hold),
       cmocka_unit_test(ranks_of_different_nodes_share_no_copy),
       cmocka_unit_test(when_a_reduction_happens_follows_from_the_schedule),
+      cmocka_unit_test(ranks_of_experts_hold_what_was_planned),
+      cmocka_unit_test(a_rank_gets_a_token_once_for_each_expert_that_it_has),
+      cmocka_unit_test(a_limit_to_what_an_expert_takes_limits_the_worst),
+      cmocka_unit_test(ranks_of_uneven_batches_hold_no_more_than_the_worst),
+      cmocka_unit_test(where_nothing_is_chosen_there_is_no_worst),
+      cmocka_unit_test(matrices_of_experts_are_multiplied_with_where_they_are),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
