@@ -149,7 +149,9 @@ AD_API ad_tensor *ad_sigmoid_at(ad_tape *tape, ad_tensor *x, const char *site); 
 AD_API ad_tensor *ad_to_rows_at(ad_tape *tape, ad_tensor *x, const char *site);
 AD_API ad_tensor *ad_from_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *like, const char *site);
 /* scores [tokens, experts] -> the k best of each token, best first, of equal ones the lowest expert: [tokens, k].
- * Chosen by score + bias ([experts], NULL: none). The scores that are not chosen get exactly zero gradient. */
+ * Chosen by score + bias ([experts], NULL: none). The scores that are not chosen get exactly zero gradient.
+ * *routing is set by the call, so the call is a statement of its own: as an argument of another call, beside one that
+ * reads the routing, it may come too late. */
 AD_API ad_tensor *ad_top_k_at(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_array *bias, ad_routing **routing,
                               const char *site);
 /* An expert takes at most ceil(capacity * choices / experts) of all ranks' choices, those of the tokens with the lowest
