@@ -12,7 +12,7 @@ if(EXISTS "${CMAKE_SOURCE_DIR}/tests/support/lsan.supp")
   list(APPEND AD_TEST_ENVIRONMENT "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0")
 endif()
 # The folders whose tests start several ranks: one such test at a time fills two cores.
-set(AD_RANK_FOLDERS comm array reduce bridge io tensor module train check system oracle cli mpi)
+set(AD_RANK_FOLDERS comm array reduce bridge io tensor nn module train check system oracle cli mpi)
 
 # `seconds` end what hangs and judge no speed: several times what a test takes with a sanitizer on a machine that has other
 # work for ten.
