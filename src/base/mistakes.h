@@ -23,7 +23,8 @@
   X(F16, "no gradient is f16 on its way (precision)")                                       \
   X(WIDE_SUMS, "no contract promises more than 16 bits from gradient to sum")               \
   X(RING, "no keys go around a ring of several ranks")                                      \
-  X(CUT_SEQUENCE, "no rank's positions begin after 0")
+  X(CUT_SEQUENCE, "no rank's positions begin after 0")                                      \
+  X(SPREAD_EXPERTS, "no experts are spread over several ranks (ep)")
 typedef enum ad_need_number {
 #define AD_NEED_NUMBER(code, sentence) AD_NEED_NUMBER_##code,
   AD_NEED_LIST(AD_NEED_NUMBER)
@@ -43,16 +44,17 @@ typedef struct ad_mistake_scene {
   int64_t microbatch;   /* of the step that is under way; -1: none has begun */
   int64_t microbatches; /* of a step; 0: not known */
   int steps;            /* that are complete since it was planted */
+  int passed;           /* how often it was called: for those that tell their calls apart */
   int fired;
+  double ratio; /* of the gradients that it changes to the right ones; 0: no single number */
 } ad_mistake_scene;
 
 enum { AD_MISTAKE_SEAMS = 4 };
 typedef struct ad_mistake {
   const char *name, *words;
-  int catalogue;         /* number of the published mistake that it repeats; 0: none */
-  unsigned needs;        /* AD_NEED_...: it shows where all of them are there */
-  double expected_ratio; /* of the gradients to the right ones; 0: no single number */
-  int of_dtype;          /* 1: f64 would hide it, so it is planted in the recipe's own dtypes */
+  int catalogue;  /* number of the published mistake that it repeats; 0: none */
+  unsigned needs; /* AD_NEED_...: it shows where all of them are there */
+  int of_dtype;   /* 1: f64 would hide it, so it is planted in the recipe's own dtypes */
   struct {
     ad_seam seam;
     ad_seam_function function; /* its context is the ad_mistake_scene */

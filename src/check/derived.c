@@ -7,6 +7,7 @@
 #include "addend/train.h"
 #include "check/plants.h"
 #include "check/sabotage.h"
+#include "nn/layers.h"
 
 /* ---- the table ---- */
 
@@ -90,13 +91,35 @@ static int catalogue_of_count(ad_operator op, ad_axis axis) {
   return op == AD_OPERATOR_FEWER_AXES && axis == AD_CP ? 18 : 0;
 }
 
+static int is_over_tp(const ad_place *place) { return (place->axes & place->named) == AD_AXES(AD_TP); }
+
+static int is_of_router(const ad_place *place) {
+  const char *last = strrchr(place->what, '.');
+  return (last && !strcmp(last, ".router")) || strstr(place->what, AD_SCORES_BECOME_OWN);
+}
+
+/* The one sum over tp of a router's gradient, on the tape or in its parameter's path, is not made. */
+static int takes_router_for_final(const ad_place *place, ad_operator op, ad_axis axis) {
+  if (!is_of_router(place)) return 0;
+  switch (op) {
+    case AD_OPERATOR_FEWER_AXES:
+      return axis == AD_TP && place->phase == AD_PLACE_STEP;
+    case AD_OPERATOR_LEFT_OUT:
+    case AD_OPERATOR_BACKWARD_IDENTITY:
+    case AD_OPERATOR_BACKWARD_LOCAL:
+      return is_over_tp(place);
+    default:
+      return 0;
+  }
+}
+
 static int catalogue_of_backward(const ad_place *place, ad_operator op) {
-  int over_tp = (place->axes & place->named) == AD_AXES(AD_TP), sums = place->move == AD_MOVE_ALL_REDUCE;
+  int over_tp = is_over_tp(place), sums = place->move == AD_MOVE_ALL_REDUCE;
   switch (op) {
     case AD_OPERATOR_BACKWARD_IDENTITY: /* what all heads used: its gradient is that of the own heads */
       return over_tp ? 3 : 0;
-    case AD_OPERATOR_BACKWARD_LOCAL:
-      return 5;
+    case AD_OPERATOR_BACKWARD_LOCAL: /* of rows by counts: gradients of slots on other ranks */
+      return place->move == AD_MOVE_ALL_TO_ALL && place->from == AD_V ? 4 : 5;
     case AD_OPERATOR_AVERAGED: /* ranks of one sequence divided by as if they were data parallel */
       return over_tp && place->move == AD_MOVE_REDUCE_SCATTER ? 14 : 0;
     case AD_OPERATOR_DOUBLED: /* through a sum inside the parallel region: times its ranks */
@@ -113,6 +136,7 @@ static int catalogue_of(const ad_place *place, ad_operator op, ad_axis axis) {
   if (place->move == AD_MOVE_ONCE && op == AD_OPERATOR_ONCE_EVERYWHERE)
     return place->phase == AD_PLACE_STEP ? 27 : place->phase == AD_PLACE_FORWARD ? 8 : 0;
   if (place->move == AD_MOVE_ONCE) return 0;
+  if (takes_router_for_final(place, op, axis)) return 1;
   if (place->phase == AD_PLACE_BACKWARD) return catalogue_of_backward(place, op);
   if (place->phase != AD_PLACE_STEP || is_norm) return 0;
   return op == AD_OPERATOR_AVERAGED ? 9 : op == AD_OPERATOR_LEFT_OUT ? 2 : op == AD_OPERATOR_DOUBLED ? 7 : 0;

@@ -67,6 +67,9 @@ static ad_cause cause_of_factor(const ad_mesh *mesh, ad_axes reduced, double rat
   if (cause.axes) return say_factor(&cause, "averaged", candidates), cause;
   cause = cause_of_kind(AD_CAUSE_DOUBLED, axes_of_factor(mesh, reduced, ratio, 0, &candidates), ratio);
   if (cause.axes) return say_factor(&cause, "summed twice, or divided by a local count,", candidates), cause;
+  /* Over axes that hold other parts of the gradient nothing is summed, but tokens come from there. */
+  cause.axes = axes_of_factor(mesh, ad_mesh_large(mesh) & ~reduced, ratio, 0, &candidates);
+  if (cause.axes) return say_factor(&cause, "divided by too few ranks: by none", candidates), cause;
   cause.kind = AD_CAUSE_UNKNOWN;
   snprintf(cause.text, sizeof cause.text, "%.6g times the reference: a factor that is no group's size", ratio);
   return cause;

@@ -13,10 +13,7 @@
 static size_t append(const ad_mistake *mistakes, size_t count, ad_sabotage *list) {
   for (size_t i = 0; i < count && list; i++) {
     const ad_mistake *known = &mistakes[i];
-    list[i] = (ad_sabotage){.known = known,
-                            .catalogue = known->catalogue,
-                            .expected_ratio = known->expected_ratio != 0 ? known->expected_ratio : NAN,
-                            .ratio = NAN};
+    list[i] = (ad_sabotage){.known = known, .catalogue = known->catalogue, .expected_ratio = NAN, .ratio = NAN};
     snprintf(list[i].name, sizeof list[i].name, "%s", known->name);
   }
   return count;
@@ -42,6 +39,7 @@ static unsigned facts_of_path(const ad_param_spec *spec) {
   ad_path_step steps[AD_AXIS_COUNT];
   int count;
   unsigned facts = ad_proof_reduced_axes(&spec->layout) ? AD_NEED_SUMMED : 0;
+  if (ad_type_is_cut(spec->layout.type[AD_EP]) && ad_mesh_axis_size(mesh, AD_EP) > 1) facts |= AD_NEED_SPREAD_EXPERTS;
   if (ad_layout_path(&gradient, &spec->storage, steps, &count) || !count) return facts;
   facts |= AD_NEED_REDUCED;
   for (int i = 0; i < count; i++)

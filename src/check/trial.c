@@ -248,6 +248,7 @@ static ad_status judge(trials *t, ad_sabotage *sabotage) {
     ad_plants_put_back(&plants);
   }
   ad_seams_clear();
+  if (sabotage->known && t->scene.ratio != 0) sabotage->expected_ratio = t->scene.ratio;
   if (!passes && t->prover.reference) take_verdict(proof, sabotage);
   return AD_OK;
 }

@@ -78,10 +78,12 @@ static ad_tensor *scores_of(pass *at, ad_tensor *rows, ad_tensor *router) {
   return scores;
 }
 
+#define OF_ROUTER AD_HERE ", " AD_SCORES_BECOME_OWN
+
 /* Of rows that each rank of tp uses for itself: the router is R there, or becomes it. */
 static ad_tensor *own_scores(pass *at, ad_tensor *rows) {
   ad_tensor *router = at->params[at->layer->router];
-  return scores_of(at, rows, at->layer->shape.gate_is_summed ? router : ad_tp_use(at->t, router));
+  return scores_of(at, rows, at->layer->shape.gate_is_summed ? router : ad_tp_use_at(at->t, router, OF_ROUTER));
 }
 
 /* Whether all ranks of tp compute the same scores, which then enter what each does for itself. */
@@ -158,7 +160,9 @@ static ad_tensor *routed_on_mesh(pass *at, ad_tensor *rows, ad_tensor *scores, s
 /* ---- the two layouts ---- */
 
 /* Rows [n, k] that all ranks of tp have: each takes some, S0, and calls them its own, V. */
-static ad_tensor *split_rows(ad_tape *t, ad_tensor *rows) { return ad_convert(t, rows, "tp", AD_S(0)); }
+static ad_tensor *split_rows(ad_tape *t, ad_tensor *rows, const char *site) {
+  return ad_move_at(t, rows, AD_MOVE_CONVERT, "tp", AD_S(0), site);
+}
 
 /* The first of `rows` that this rank of tp takes. */
 static size_t first_row(const ad_tape *t, const ad_tensor *rows) {
@@ -174,10 +178,10 @@ static ad_tensor *split_forward(pass *at) {
   ad_tape *t = at->t;
   ad_tensor *whole = ad_to_rows(t, at->x);  // V on dp and cp; on tp I, or V of a cut sequence
   int splits = ad_tp_is_named(at->x) && !at->layer->shape.parallel.sequence;
-  ad_tensor *split = splits ? split_rows(t, whole) : NULL;
+  ad_tensor *split = splits ? split_rows(t, whole, AD_HERE) : NULL;
   ad_tensor *rows = splits ? ad_to_rows(t, split) : whole;
   ad_tensor *scores = scores_are_shared(at)
-                          ? ad_to_rows(t, split_rows(t, scores_of(at, whole, at->params[at->layer->router])))
+                          ? ad_to_rows(t, split_rows(t, scores_of(at, whole, at->params[at->layer->router]), OF_ROUTER))
                           : own_scores(at, rows);
   ad_tensor *y = routed_on_mesh(at, rows, scores, splits ? first_row(t, whole) : 0);
   if (splits) y = ad_all_gather(t, ad_from_rows(t, y, split), "tp", AD_I);
@@ -193,7 +197,7 @@ static ad_tensor *cut_forward(pass *at) {
   ad_tensor *rows = ad_to_rows(t, entered);
   ad_tensor *scores =
       scores_are_shared(at)
-          ? ad_convert(t, scores_of(at, ad_to_rows(t, at->x), at->params[at->layer->router]), "tp", AD_R)
+          ? ad_tp_use_at(t, scores_of(at, ad_to_rows(t, at->x), at->params[at->layer->router]), OF_ROUTER)
           : own_scores(at, rows);
   ad_tensor *y = ad_from_rows(t, routed_on_mesh(at, rows, scores, 0), entered);  // P
   if (at->layer->shape.shared_hidden) y = ad_add(t, y, ad_mlp_products(t, at->params, &at->layer->shared, entered));

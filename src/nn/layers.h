@@ -116,6 +116,9 @@ typedef struct ad_experts_layer {
   ad_mlp_layer shared;
 } ad_experts_layer;
 ad_experts_layer ad_experts_declare(ad_declarations *to, const char *path, const ad_experts_shape *shape);
+/* Call sites say this where the scores, or the gate, become each rank's own: the backward there is the sum of the
+ * gate's gradient over tp. */
+#define AD_SCORES_BECOME_OWN "the router's scores"
 /* What the layer says beside its result. */
 typedef struct ad_experts_notes {
   const ad_routing *routing; /* NULL: none was made, the tape has failed */

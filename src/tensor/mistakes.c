@@ -1,8 +1,14 @@
-/* The known mistakes of ring attention and of positions on a cut sequence. Nothing here is part of what they do. */
+/* The known mistakes of ring attention, of positions on a cut sequence and of experts. Nothing here is part of what
+ * they do. */
 #include "tensor/mistakes.h"
 
+#include "array/array.h"
+#include "array/transit.h"
+#include "base/kernels.h"
 #include "tensor/attention.h"
 #include "tensor/ring.h"
+#include "tensor/routing.h"
+#include "tensor/tape.h"
 
 static void fire(void *context) { ((ad_mistake_scene *)context)->fired = 1; }
 
@@ -39,6 +45,33 @@ static void count_from_zero(void *context, void *passing) {
   }
 }
 
+/* Scores get gradients from the slots of this rank's own experts alone. */
+static void drop_others_slots(void *context, void *passing) {
+  const slot_scores_passing *at = passing;
+  const ad_routing *routing = at->routing;
+  for (size_t i = 0; i < routing->slots; i++) {
+    size_t expert = (size_t)routing->expert[routing->choice_of_slot[i]];
+    if (expert >= routing->own_first && expert < routing->own_first + routing->own_experts) continue;
+    ad_set_element(at->grad->dtype, at->grad->data, i, 0);
+    fire(context);
+  }
+}
+
+/* Each rank's loss is its own mean, so that a gradient is the average over the ranks with tokens. What goes back to the
+ * experts is a sum over ep already, and is averaged over their copies alone; what comes back from them is right. In
+ * the backward pass the exchange to the experts and the one from them take turns. */
+static void average_over_copies(void *context, void *passing) {
+  ad_mistake_scene *scene = context;
+  const ad_transit_passing *pass = passing;
+  const ad_array *rows = pass->in;
+  if (!pass->transit->send_rows || !pass->transit->backward || ad_comm_is_dry(pass->comm)) return;
+  double ranks = (double)ad_mesh_ranks_over(rows->layout.mesh, pass->transit->axes);
+  double factor = scene->passed++ % 2 ? 1 / ranks : ranks;
+  ad_cast_scaled(rows->data, rows->dtype, rows->data, rows->dtype, factor, ad_array_numel(rows));
+  scene->ratio = ranks;
+  scene->fired = 1;
+}
+
 static const ad_mistake mistakes[] = {
     {.name = "ring-without-last-turn",
      .words = "the last block of keys that comes around the ring is not attended",
@@ -57,6 +90,16 @@ static const ad_mistake mistakes[] = {
      .words = "each rank of a cut sequence counts its positions from 0",
      .needs = AD_NEED_TOKENS | AD_NEED_CUT_SEQUENCE,
      .at = {{AD_SEAM_POSITIONS, count_from_zero}}},
+    {.name = "scores-of-other-ranks-slots-dropped",
+     .catalogue = 4,
+     .words = "a score whose expert is on another rank gets no gradient",
+     .needs = AD_NEED_TOKENS | AD_NEED_SPREAD_EXPERTS,
+     .at = {{AD_SEAM_SLOT_SCORES, drop_others_slots}}},
+    {.name = "experts-averaged-over-copies",
+     .catalogue = 13,
+     .words = "what the backward of an exchange summed over ep is averaged over the copies of experts alone",
+     .needs = AD_NEED_TOKENS | AD_NEED_SPREAD_EXPERTS,
+     .at = {{AD_SEAM_TRANSIT, average_over_copies}}},
 };
 
 const ad_mistake *ad_tensor_mistakes(size_t *count) {

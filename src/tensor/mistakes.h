@@ -1,5 +1,5 @@
 /* The list of known mistakes inside operations that communicate: passing keys around a ring, positions of a cut
- * sequence. */
+ * sequence, slots whose experts are on other ranks. */
 #ifndef TENSOR_MISTAKES_H
 #define TENSOR_MISTAKES_H
 #include "base/mistakes.h"

@@ -148,7 +148,9 @@ static void order_rows(ad_routing *routing, size_t members, const size_t *theirs
 static ad_status prepare(ad_tape *tape, ad_routing *routing, const ad_group *group, const char *site) {
   size_t members = (size_t)ad_group_size(group), *theirs;
   int64_t index = ad_group_index(group, ad_comm_rank(tape->comm));
-  routing->own_experts = (size_t)ad_cut((int64_t)routing->experts, index, (int64_t)members).count;
+  ad_span own = ad_cut((int64_t)routing->experts, index, (int64_t)members);
+  routing->own_first = (size_t)own.first;
+  routing->own_experts = (size_t)own.count;
   routing->received = 0;
   AD_TRY(take(tape, members * routing->own_experts, &theirs));
   AD_TRY(take(tape, members, &routing->send_rows));

@@ -2,6 +2,7 @@
  * slot of a routing, the sum of a token's slots, a factor for each row. */
 #include <inttypes.h>
 #include <string.h>
+#include "base/seams.h"
 #include "layout/nest.h"
 #include "tensor/routing.h"
 #include "tensor/rows_moved.h"
@@ -107,6 +108,7 @@ ad_tensor *ad_from_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *like, const c
 typedef struct slot_numbers {
   const size_t *index;
   size_t slots, tokens;
+  const ad_routing *routing; /* of slot_weights */
 } slot_numbers;
 
 static const slot_numbers *slots_of(const ad_tensor *out) { return out->own; }
@@ -193,7 +195,7 @@ static const operation from_slots = {.name = "from_slots",
 
 /* A tape that failed before the choice was made has no routing. */
 static slot_numbers token_slots(const ad_routing *routing) {
-  return routing ? (slot_numbers){routing->token_of_slot, routing->slots, routing->tokens} : (slot_numbers){0};
+  return routing ? (slot_numbers){routing->token_of_slot, routing->slots, routing->tokens, NULL} : (slot_numbers){0};
 }
 
 static ad_tensor *apply_slots(ad_tape *tape, const operation *op, ad_tensor *x, slot_numbers numbers,
@@ -212,7 +214,7 @@ ad_tensor *ad_from_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routi
 /* Rows in the order in which they arrived, to the order of experts, and back. */
 ad_tensor *ad_rows_by_expert(ad_tape *tape, ad_tensor *x, const ad_routing *routing, int back, const char *site) {
   slot_numbers numbers = {0};
-  if (routing) numbers = (slot_numbers){routing->arrival_of_row, routing->received, routing->received};
+  if (routing) numbers = (slot_numbers){routing->arrival_of_row, routing->received, routing->received, NULL};
   return apply_slots(tape, back ? &from_slots : &to_slots, x, numbers, site);
 }
 
@@ -229,16 +231,23 @@ static ad_status weights_describe(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
+static ad_status weights_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  slot_scores_passing passing = {slots_of(out)->routing, &out->grad};
+  ad_seam_pass(AD_SEAM_SLOT_SCORES, &passing);
+  return to_slots_backward(tape, out, slot);
+}
+
 static const operation slot_weights = {.name = "slot_weights",
                                        .dtypes = IN_F32_F64,
                                        .own_size = sizeof(slot_numbers),
                                        .describe = weights_describe,
                                        .forward = to_slots_forward,
-                                       .backward = to_slots_backward};
+                                       .backward = weights_backward};
 
 ad_tensor *ad_slot_weights_at(ad_tape *tape, ad_tensor *chosen, const ad_routing *routing, const char *site) {
   slot_numbers numbers = {0};
-  if (routing) numbers = (slot_numbers){routing->choice_of_slot, routing->slots, routing->tokens * routing->top_k};
+  if (routing)
+    numbers = (slot_numbers){routing->choice_of_slot, routing->slots, routing->tokens * routing->top_k, routing};
   return apply_slots(tape, &slot_weights, chosen, numbers, site);
 }
 

@@ -22,12 +22,18 @@ struct ad_routing {
   /* Once experts are spread over ranks (ad_dispatch): */
   size_t *send_rows, *receive_rows; /* for and from each member */
   size_t received;
-  size_t *arrival_of_row; /* [received]: rows in the order of own experts, by where they arrived */
-  size_t own_experts;
-  size_t *rows_of_expert; /* [own_experts] */
+  size_t *arrival_of_row;        /* [received]: rows in the order of own experts, by where they arrived */
+  size_t own_first, own_experts; /* experts of this rank: own_first and those that follow it */
+  size_t *rows_of_expert;        /* [own_experts] */
 };
 
 /* Puts the choices that are not dropped in the order of slots. */
 void ad_routing_sort(ad_routing *routing);
+
+/* What passes the seam AD_SEAM_SLOT_SCORES. */
+typedef struct slot_scores_passing {
+  const ad_routing *routing;
+  const ad_array *grad; /* [slots] */
+} slot_scores_passing;
 
 #endif

@@ -32,6 +32,23 @@ static void perturb(void *context, void *passing) {
   }
 }
 
+/* All gradients are averaged over the ranks whose tokens they come from, those of experts over the copies of the expert
+ * alone. */
+static void divide_by_own_group(void *context, void *passing) {
+  ad_mistake_scene *scene = context;
+  const ad_run *run = passing;
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    const ad_layout *layout = &ad_run_param_at(run, i).spec->layout;
+    const ad_array *gradient = ad_run_part(run, i, AD_PART_GRADIENT);
+    if (!ad_type_is_cut(layout->type[AD_EP])) continue;
+    scene->ratio = (double)ad_mesh_axis_size(layout->mesh, AD_EP);
+    if (!gradient || !gradient->data) continue;
+    ad_cast_scaled(gradient->data, gradient->dtype, gradient->data, gradient->dtype, scene->ratio,
+                   ad_array_numel(gradient));
+    scene->fired = 1;
+  }
+}
+
 /* The gradient overflows on one rank, which then decides for itself. */
 static void overflow(void *context, void *passing) {
   ad_mistake_scene *scene = context;
@@ -49,6 +66,11 @@ static const ad_mistake mistakes[] = {
      .words = "one replica of a parameter is changed",
      .needs = AD_NEED_RANKS,
      .at = {{AD_SEAM_GRADIENTS, perturb}}},
+    {.name = "experts-divided-by-own-group",
+     .catalogue = 12,
+     .words = "the gradients of experts are divided by the ranks that have a copy, not by those that have tokens",
+     .needs = AD_NEED_TOKENS | AD_NEED_SPREAD_EXPERTS,
+     .at = {{AD_SEAM_GRADIENTS, divide_by_own_group}}},
     {.name = "overflow-per-rank",
      .words = "a rank that sees an overflow skips the step alone",
      .needs = AD_NEED_F16 | AD_NEED_RANKS,

@@ -37,6 +37,18 @@ static void the_size_of_a_group_names_its_double_sum(void **state) {
   assert_int_equal(cause.axes, REPLICATE);
 }
 
+/* Of experts: summed over their copies alone, while tokens come from all ranks of ep. */
+static void the_size_of_a_group_that_is_not_summed_over_names_a_divisor_without_it(void **state) {
+  ad_mesh *view;
+  assert_int_equal(ad_mesh_create("efsdp=2 ep=4 etp=3", &view), AD_OK);
+  ad_proof_param param = {.ratio = 4, .max_rel_err = 3, .bound = 1e-12, .replicas_equal = 1};
+  ad_cause cause = ad_diagnose(view, AD_AXES(AD_EFSDP), &param, 1, 0, -1);
+  assert_int_equal(cause.kind, AD_CAUSE_DOUBLED);
+  assert_int_equal(cause.axes, AD_AXES(AD_EP));
+  assert_string_equal(cause.text, "divided by too few ranks: by none over ep");
+  ad_mesh_destroy(view);
+}
+
 static void a_factor_of_no_group_stays_unknown(void **state) {
   assert_int_equal(diagnose(0.7, 0.3, 1, 1, 0, -1).kind, AD_CAUSE_UNKNOWN);
 }
@@ -66,6 +78,7 @@ int main(void) {
       cmocka_unit_test(a_sound_gradient_has_no_cause),
       cmocka_unit_test(the_inverse_of_a_group_names_its_average),
       cmocka_unit_test(the_size_of_a_group_names_its_double_sum),
+      cmocka_unit_test(the_size_of_a_group_that_is_not_summed_over_names_a_divisor_without_it),
       cmocka_unit_test(a_factor_of_no_group_stays_unknown),
       cmocka_unit_test(copies_that_differ_along_an_axis_were_not_reduced_over_it),
       cmocka_unit_test(one_odd_copy_is_named),

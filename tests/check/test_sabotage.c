@@ -217,6 +217,56 @@ static void what_nothing_catches_is_a_survivor(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+/* ---- experts ---- */
+
+static ad_recipe *recipe_of_experts(void) {
+  static const char text[] =
+      "name: experts\nmodel: {kind: moe, layers: 2, d_model: 12, heads: 2, experts: 5, top_k: 2, expert_hidden: 4}\n"
+      "data: {text: [/usr/share/common-licenses], seq: 6, valid: [1, 0.5, 0.25]}\n"
+      "mesh: \"dp_shard=3 tp=2\"\nviews: {sparse: \"efsdp=2 ep=3 etp=1\"}\n"
+      "train: {seed: 4, global_batch: 5, steps: 5, lr: 1e-2, clip: 0.5, microbatches: 2}\n";
+  ad_recipe *recipe = NULL;
+  must(ad_recipe_parse(text, "experts.yaml", NULL, 0, &recipe));
+  return recipe;
+}
+
+/* Tries this one alone; what the proof then says of every parameter is in *proof. */
+static void try_alone(const ad_recipe *recipe, const char *name, ad_proof *proof) {
+  ad_check_options options = {.size = sizeof options, .sabotage = 1};
+  ad_sabotages *tried;
+  must(ad_sabotages_create(recipe, 1, 0, &tried));
+  tried->list[0] = *find(tried, name);
+  tried->derived = 0;
+  tried->count = 1;
+  must(ad_sabotages_try(recipe, &options, proof, tried));
+  assert_int_equal(tried->list[0].caught, AD_CAUGHT_NUMBER);
+  assert_true(tried->list[0].expected_ratio == 3);
+  ad_sabotages_destroy(tried);
+}
+
+static int is_expert(const char *name) {
+  return strstr(name, ".moe.") && !strstr(name, ".router") && !strstr(name, ".shared.");
+}
+
+static void experts_that_are_divided_by_too_few_ranks_are_ep_times_right_and_all_else_is_right(void **state) {
+  static const char *const names[] = {"experts-divided-by-own-group", "experts-averaged-over-copies"};
+  for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+    ad_recipe *recipe = recipe_of_experts();
+    ad_proof *proof;
+    must(ad_proof_create(recipe, &proof));
+    try_alone(recipe, names[n], proof);
+    for (size_t i = 0; i < proof->param_count; i++) {
+      const ad_proof_param *param = &proof->params[i];
+      if (is_expert(param->name))
+        assert_true(fabs(param->ratio - 3) < 1e-9);
+      else if (param->max_rel_err > param->bound)
+        fail_msg("%s: %s is off by %g", names[n], param->name, param->max_rel_err);
+    }
+    ad_proof_destroy(proof);
+    ad_recipe_destroy(recipe);
+  }
+}
+
 static void where_nothing_can_be_planted_the_answer_is_no_with_its_reason(void **state) {
   ad_check_options options = {.size = sizeof options, .sabotage = 1};
   ad_proof proof = {.complete = 1, .initial_equal = 1, .updates_equal = 1, .counted = 8};
@@ -251,6 +301,7 @@ int main(void) {
       cmocka_unit_test(a_rank_without_tokens_shows_no_shift),
       cmocka_unit_test(what_nothing_catches_is_a_survivor),
       cmocka_unit_test(without_tokens_only_the_protocol_and_replicas_are_left),
+      cmocka_unit_test(experts_that_are_divided_by_too_few_ranks_are_ep_times_right_and_all_else_is_right),
       cmocka_unit_test(where_nothing_can_be_planted_the_answer_is_no_with_its_reason),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -94,6 +94,8 @@ prove ddp-4 --sabotage
 planted add-to-itself-in-group-of-one
 prove gpt-cp --sabotage=1
 planted ring-without-last-turn ring-masked-by-own-positions ring-gradients-overwritten positions-from-zero
+prove moe-tp2ep --sabotage=1
+planted scores-of-other-ranks-slots-dropped experts-divided-by-own-group experts-averaged-over-copies
 # Each known mistake is planted, and caught, in a recipe as it is shipped.
 python3 - sabotage-*.json <<'Y'
 import json, sys

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# The published mistakes of experts, by their numbers in the catalogue, on views drawn by a seed: the router's gradient
+# taken for final (1), score gradients of other ranks' slots dropped (4), experts divided by their own smaller group
+# (12), an exchange's sum averaged over copies alone (13).
+#   router.sh ADDEND SOURCE
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/draw.sh"
+
+plant() { # recipe, KEY=VALUE... with + for a space, --sabotage[=N]: the proof's document is proof.json
+  local recipe=$1 status=0 arguments=() argument; shift
+  for argument in "$@"; do
+    case $argument in
+      [a-z]*=*) arguments+=(--set "${argument//+/ }") ;;
+      *) arguments+=("$argument") ;;
+    esac
+  done
+  "$addend" check "$source/recipes/$recipe.yaml" "${arguments[@]}" --json >proof.json 2>proof.err || status=$?
+  [ $status -eq 0 ] || { cat proof.err >&2; tail -8 proof.json >&2; fail "$recipe $*: exit $status"; }
+}
+
+cat >judge.py <<'Y'
+import json, sys
+tp, ep = sys.argv[1] == "tp", int(sys.argv[2])
+proof = json.load(open("proof.json"))
+assert proof["survivors"] == 0, proof["survivors"]
+all_derived = proof["coverage"]["mistakes"] == proof["coverage"]["drawn_from"]
+
+def numbered(n, derived):
+    return [m for m in proof["sabotage"] if m["catalogue"] == n and bool(m["derived"]) == derived]
+
+# 1: refused where it is written; where it is done the copies of the router differ over tp, and each holds a part.
+if all_derived:
+    final = numbered(1, True)
+    written = [m for m in final if "in the record" in m["name"]]
+    done = [m for m in final if "in the record" not in m["name"]]
+    assert bool(written) == bool(done) == tp, final
+    for m in written:
+        assert m["caught_by"] == "type" and m["message"], m
+    for m in done:
+        assert m["caught_by"] == "number" and m["param"].endswith(".moe.router"), m
+        assert m["cause"]["kind"] == "partial" and m["cause"]["axes"] == "tp", m
+
+spread = {4: "scores-of-other-ranks-slots-dropped", 12: "experts-divided-by-own-group", 13: "experts-averaged-over-copies"}
+if ep == 1:
+    why = {m["name"]: m["why"] for m in proof["not_planted"]}
+    assert all(why[name] == "no experts are spread over several ranks (ep)" for name in spread.values()), why
+    sys.exit()
+for n, name in spread.items():
+    [m] = numbered(n, False)
+    assert m["name"] == name and m["caught_by"] == "number", m
+# 4: all copies agree, and lack what went through experts on other ranks.
+[dropped] = numbered(4, False)
+assert dropped["param"].endswith(".moe.router"), dropped
+assert bool(numbered(4, True)) == all_derived, numbered(4, True)
+for m in numbered(4, True) + [dropped]:
+    assert m["caught_by"] == "number" and m["cause"]["kind"] == "missing", m
+# 12 and 13: exactly ep times.
+for m in numbered(12, False) + numbered(13, False):
+    assert ".moe." in m["param"] and m["param"].split(".")[-1] in ("gate", "up", "down"), m
+    assert m["expected_ratio"] == ep and abs(m["ratio"] / ep - 1) < 1e-9, m
+    assert m["cause"]["kind"] == "doubled" and abs(m["cause"]["factor"] / ep - 1) < 1e-6, m
+Y
+
+# Whether there is a tp, ranks of ep, recipe, KEY=VALUE...
+views=("tp 4 moe-tp2ep" "tp 2 moe-tp2ep views.sparse=efsdp=2+ep=2+etp=1" "tp 2 moe-dp2ep" "tp 1 moe-tp" "tp 3 moe-empty" "tp 2 moe-balance"
+  "tp 3 moe-tp2ep mesh=dp_shard=1+tp=3 views.sparse=efsdp=1+ep=3+etp=1"
+  "tp 2 moe-dp2ep mesh=dp_shard=4+tp=2 views.sparse=efsdp=2+ep=2+etp=2"
+  "tp 2 moe-tp2ep mesh=dp_replicate=2+dp_shard=1+tp=2 views.sparse=dp_replicate=2+efsdp=1+ep=2+etp=1")
+cases=()
+for before in true false; do
+  for gate in summed_gate=true sequence_parallel=true sequence_parallel=false; do
+    for view in "${views[@]}"; do cases+=("$view model.score_before_experts=$before model.$gate"); done
+  done
+  for view in "- 4 moe-cp" "- 3 moe-tp2ep mesh=dp_shard=3 views.sparse=efsdp=1+ep=3+etp=1"; do
+    cases+=("$view model.score_before_experts=$before")
+  done
+done
+draw_cases "mistakes of experts" 6 "${cases[@]}"
+for case in "${drawn[@]}" "tp 4 moe-16"; do
+  read -r tp ep recipe arguments <<<"$case"
+  [ "$recipe" = moe-16 ] && sabotage=--sabotage=1 || sabotage=--sabotage
+  plant "$recipe" $arguments model.layers=1 "$sabotage"
+  python3 judge.py "$tp" "$ep" || fail "$case"
+done
+
+echo "router: all hold"
