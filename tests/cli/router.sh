@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The published mistakes of experts, by their numbers in the catalogue, on views drawn by a seed: the router's gradient
 # taken for final (1), score gradients of other ranks' slots dropped (4), experts divided by their own smaller group
-# (12), an exchange's sum averaged over copies alone (13).
+# (12), an exchange's sum averaged over copies alone (13). And the example that shows the first.
 #   router.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -87,4 +87,9 @@ for case in "${drawn[@]}" "tp 4 moe-16"; do
   python3 judge.py "$tp" "$ep" || fail "$case"
 done
 
+# ---- the example ----
+"$(dirname "$addend")/example_router" >out 2>err || { cat out err >&2; fail "the example"; }
+[ "$(grep -c 'refused: examples/router.c:[0-9]*: ' out)" -eq 3 ] || { cat out >&2; fail "three layers are refused where they are written"; }
+[ "$(grep -c 'repaired: .*: right; ' out)" -eq 3 ] || { cat out >&2; fail "three layers are repaired"; }
+! grep -q WRONG out || { cat out >&2; fail "what is repaired is right"; }
 echo "router: all hold"
