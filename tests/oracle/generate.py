@@ -8,6 +8,7 @@ import json
 import math
 import pathlib
 import shutil
+import sys
 
 import numpy as np
 import torch
@@ -194,37 +195,43 @@ def kv_heads_of(model):
     return model["kv_heads"] or model["heads"]
 
 
-def block_shapes(model):
-    """Matrices are [in, out]; a bias is as wide as what its matrix gives."""
-    d, hidden, head_dim = model["d_model"], hidden_of(model), model["d_model"] // model["heads"]
+def block_shapes(model, branch):
+    """Matrices are [in, out]; a bias is as wide as what its matrix gives, and a mixture of experts has none. `branch`: the
+    shapes of the second branch."""
+    d, head_dim = model["d_model"], model["d_model"] // model["heads"]
     keys = head_dim * kv_heads_of(model)
     shapes = {"norm.attn": (d,), "attn.wq": (d, d), "attn.wk": (d, keys), "attn.wv": (d, keys), "attn.wo": (d, d),
-              "norm.mlp": (d,), "mlp.gate": (d, hidden), "mlp.up": (d, hidden), "mlp.down": (hidden, d)}
+              "norm.mlp": (d,)} | branch
     if model["bias"]:
-        shapes |= {f"{name}_bias": shape[1:] for name, shape in shapes.items() if len(shape) == 2}
+        matrices = {name: shape for name, shape in shapes.items() if len(shape) == 2 and not name.startswith("moe.")}
+        shapes |= {f"{name}_bias": shape[1:] for name, shape in matrices.items()}
     if model["qk_norm"]:
         shapes |= {"attn.q_norm": (head_dim,), "attn.k_norm": (head_dim,)}
     return shapes
 
 
-def shapes_of(model):
+def mlp_shapes(path, d, hidden):
+    return {f"{path}.gate": (d, hidden), f"{path}.up": (d, hidden), f"{path}.down": (hidden, d)}
+
+
+def shapes_of(model, branch):
     """Every parameter's shape."""
     shapes = {"embedding.weight": (VOCABULARY, model["d_model"])}
     for i in range(model["layers"]):
-        shapes |= {f"blocks.{i}.{name}": shape for name, shape in block_shapes(model).items()}
+        shapes |= {f"blocks.{i}.{name}": shape for name, shape in block_shapes(model, branch).items()}
     shapes["final.norm.weight"] = (model["d_model"],)
     if not model["tied"]:
         shapes["head.weight"] = (model["d_model"], VOCABULARY)
     return shapes
 
 
-def initial_weights(model, seed):
+def initial_weights(shapes, seed):
     """Evenly spread around 0, the norms' around 1: made of integers alone, so that no machine rounds them otherwise."""
     weights = {}
-    for name, shape in shapes_of(model).items():
+    for name, shape in shapes.items():
         stream = xxh64(f"oracle {name}".encode())
         unit = np.array([(random_bits(seed, stream, i) >> 11) * 2.0**-53 for i in range(math.prod(shape))])
-        width = 0.4 if len(shape) == 1 else 1.0 if name == "embedding.weight" else math.sqrt(3 / shape[0])
+        width = 0.4 if len(shape) == 1 else 1.0 if name == "embedding.weight" else math.sqrt(3 / shape[-2])
         is_norm = len(shape) == 1 and not name.endswith("_bias")
         weights[name] = ((2 * unit - 1) * width + is_norm).reshape(shape)
     return weights
@@ -271,23 +278,42 @@ def attention(x, w, block, model):
     return product(y.transpose(1, 2).reshape(batch, seq, d), w, f"{block}.attn.wo")
 
 
-def mlp(x, w, block):
-    gate, up = (product(x, w, f"{block}.mlp.{name}") for name in ("gate", "up"))
-    return product(F.silu(gate) * up, w, f"{block}.mlp.down")
+def mlp(x, w, path):
+    gate, up = (product(x, w, f"{path}.{name}") for name in ("gate", "up"))
+    return product(F.silu(gate) * up, w, f"{path}.down")
 
 
-def loss_of(model, w, tokens, targets):
-    """Mean over the counted tokens of the whole batch."""
+def cross_entropy_of(model, w, tokens, targets, branch):
+    """Summed over the counted tokens; branch(x, i) is the second of block i."""
     x = w["embedding.weight"][torch.from_numpy(tokens).long()]
     for i in range(model["layers"]):
         block = f"blocks.{i}"
         x = x + attention(rms_norm(x, w[f"{block}.norm.attn"]), w, block, model)
-        x = x + mlp(rms_norm(x, w[f"{block}.norm.mlp"]), w, block)
+        x = x + branch(rms_norm(x, w[f"{block}.norm.mlp"]), i)
     x = rms_norm(x, w["final.norm.weight"])
     logits = x @ (w["embedding.weight"].T if model["tied"] else w["head.weight"])
     targets = torch.from_numpy(targets).long()
-    total = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum")
-    return total / (targets >= 0).sum()
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum")
+
+
+class Gpt:
+    """The program of a recipe: its second branch in a block, its losses, and what is no parameter."""
+    def __init__(self, recipe):
+        self.model = section(recipe, "model")
+
+    def branch_shapes(self):
+        return mlp_shapes("mlp", self.model["d_model"], hidden_of(self.model))
+
+    def losses(self, w, tokens, targets):
+        """The first is what a held-out loss is of, all together are trained; the mean over the whole batch's counted
+        tokens."""
+        def branch(x, i):
+            return mlp(x, w, f"blocks.{i}.mlp")
+        return [cross_entropy_of(self.model, w, tokens, targets, branch) / (targets >= 0).sum()]
+
+    def after_step(self):
+        """Changes what is no parameter; names and numbers to keep of the step."""
+        return {}
 
 
 # ---- training ----
@@ -304,8 +330,8 @@ def learning_rate(train, step):
 def optimizer_of(w, train):
     """torch's AdamW is lr * (m / (sqrt(v) + epsilon) + decay * p) as ad_adamw_step states it. Decay is for matrices, of which
     the embedding is none."""
-    decays = [p for name, p in w.items() if p.ndim == 2 and name != "embedding.weight"]
-    others = [p for name, p in w.items() if p.ndim != 2 or name == "embedding.weight"]
+    decays = [p for name, p in w.items() if p.ndim > 1 and name != "embedding.weight"]
+    others = [p for name, p in w.items() if p.ndim == 1 or name == "embedding.weight"]
     groups = [{"params": decays, "weight_decay": float(train["weight_decay"])}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=0.0, betas=(train["beta1"], train["beta2"]), eps=train["epsilon"], foreach=False)
 
@@ -318,10 +344,9 @@ def clip(w, norm, largest):
         p.grad.mul_(largest / norm)
 
 
-def take_step(recipe, w, optimizer, batch, step, out):
-    train = section(recipe, "train")
+def take_step(program, train, w, optimizer, batch, step, out):
     optimizer.zero_grad()
-    loss = loss_of(section(recipe, "model"), w, *batch)
+    loss = sum(program.losses(w, *batch))
     loss.backward()
     norm = torch.cat([p.grad.flatten() for p in w.values()]).norm().item()
     if step in GRADIENTS_OF:
@@ -330,11 +355,11 @@ def take_step(recipe, w, optimizer, batch, step, out):
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(train, step)
     optimizer.step()
-    return loss.item(), norm, learning_rate(train, step)
+    return {"loss": loss.item(), "norm": norm, "lr": learning_rate(train, step)} | program.after_step()
 
 
-def train_case(recipe, initial):
-    model, data, train = (section(recipe, name) for name in ("model", "data", "train"))
+def train_case(recipe, program, initial):
+    data, train = (section(recipe, name) for name in ("data", "train"))
     text, held = texts_of(data)
     w = {name: torch.tensor(value, requires_grad=True) for name, value in initial.items()}
     optimizer = optimizer_of(w, train)
@@ -344,9 +369,9 @@ def train_case(recipe, initial):
     if data["held_out"]:
         batch = batch_of(data, train, held, b"data held out", 0)
         out |= {"held_out.tokens": batch[0], "held_out.targets": batch[1],
-                "held_out.loss": np.array([loss_of(model, w, *batch).item()])}
-    seen = [take_step(recipe, w, optimizer, batches[step], step, out) for step in range(STEPS)]
-    out |= {name: np.array(values) for name, values in zip(("loss", "norm", "lr"), zip(*seen))}
+                "held_out.loss": np.array([program.losses(w, *batch)[0].item()])}
+    seen = [take_step(program, train, w, optimizer, batches[step], step, out) for step in range(STEPS)]
+    out |= {name: np.array([each[name] for each in seen]) for name in seen[0]}
     out |= {f"weight.{STEPS}:{name}": p.detach().numpy() for name, p in w.items()}
     return out
 
@@ -363,31 +388,37 @@ def flow(value):
 
 def write_recipe(name, recipe, folder):
     weights = f"{folder.relative_to(ROOT).as_posix()}/weights.safetensors"
-    lines = ["# Written by tests/oracle/generate.py; its paths are seen from the root of the tree.", f"name: {name}",
+    script = pathlib.Path(sys.argv[0]).name
+    lines = [f"# Written by tests/oracle/{script}; its paths are seen from the root of the tree.", f"name: {name}",
              f"model: {flow(recipe['model'] | {'weights': weights})}", f"data: {flow(recipe['data'])}", 'mesh: "dp=1"',
              f"train: {flow(recipe['train'])}"]
     (folder / "recipe.yaml").write_text("\n".join(lines) + "\n")
 
 
-def write_case(name, recipe):
+def write_case(name, recipe, program):
     folder = FIXTURES / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    initial = initial_weights(section(recipe, "model"), section(recipe, "train")["seed"])
+    shapes = shapes_of(program.model, program.branch_shapes())
+    initial = initial_weights(shapes, section(recipe, "train")["seed"])
     write_recipe(name, recipe, folder)
     save_file(initial, folder / "weights.safetensors")
-    expected = train_case(recipe, initial)
+    expected = train_case(recipe, program, initial)
     save_file(expected, folder / "expected.safetensors", {"torch": torch.__version__.split("+")[0]})
     print(f"{name}: loss {expected['loss'][0]:.6f} to {expected['loss'][-1]:.6f}, norm {min(expected['norm']):.3g} to "
           f"{max(expected['norm']):.3g}, counts {min(expected['count'])} to {max(expected['count'])}")
 
 
-def main():
+def prepare():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     check_random_numbers()
+
+
+def main():
+    prepare()
     for name, recipe in CASES.items():
-        write_case(name, recipe)
+        write_case(name, recipe, Gpt(recipe))
 
 
 if __name__ == "__main__":
