@@ -23,6 +23,7 @@ STEPS = 20
 GRADIENTS_OF = (0, 1)  # the steps whose gradients are kept
 VOCABULARY = 256  # a token is a byte
 NORM_EPSILON = 1e-5
+CLOSE = 1e-6  # of two scores: so near, rounding could choose between them
 
 CASES = {
     # Every key that has a default keeps it.

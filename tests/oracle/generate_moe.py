@@ -1,0 +1,138 @@
+"""Makes the fixtures moe-* anew: mixtures of experts with their balancing loss, their balancing bias and a limit to what an
+expert takes, as generate.py makes those of gpt. Choices are torch.topk's, which orders equal scores as it likes: none may
+be close to equal.
+"""
+import math
+
+import torch
+import torch.nn.functional as F
+
+from generate import CLOSE, STEPS, TEXT, Gpt, cross_entropy_of, mlp, mlp_shapes, prepare, section, write_case
+
+CASES = {
+    # Every key that has a default keeps it, but for the order of scores: no shared expert, nothing balanced, nothing dropped.
+    # More experts than a microbatch has tokens.
+    "moe-plain": {
+        "model": {"kind": "moe", "layers": 1, "d_model": 8, "heads": 2, "experts": 13, "expert_hidden": 5,
+                  "score_before_experts": True},
+        "data": {"text": [f"{TEXT}/first.txt"], "seq": 12},
+        "train": {"global_batch": 2, "microbatches": 2, "steps": STEPS, "lr": 1e-2},
+    },
+    # Microbatches count and choose unequal numbers of tokens; the clip is at work.
+    "moe-softmax": {
+        "model": {"kind": "moe", "layers": 2, "d_model": 12, "heads": 2, "experts": 5, "top_k": 2, "expert_hidden": 9,
+                  "capacity": 0.9, "balance_loss": 0.3, "balance_rate": 2**-5},
+        "data": {"text": [TEXT], "seq": 12, "valid": [1, 0.5, 0, 0.3, 0]},
+        "train": {"global_batch": 7, "microbatches": 3, "steps": STEPS, "lr": 1e-2, "warmup": 3, "clip": 0.5,
+                  "weight_decay": 0.1, "seed": 41},
+    },
+    # The first microbatch counts one token, the second none: it still chooses, and is limited.
+    "moe-sigmoid": {
+        "model": {"kind": "moe", "layers": 2, "d_model": 12, "heads": 6, "kv_heads": 3, "experts": 7, "top_k": 3,
+                  "expert_hidden": 8, "sigmoid": True, "score_before_experts": True, "capacity": 0.7, "balance_loss": 0.2,
+                  "balance_rate": 2**-6},
+        "data": {"text": [TEXT], "seq": 12, "valid": [0.1, 0, 1, 0.4]},
+        "train": {"global_batch": 4, "microbatches": 3, "steps": STEPS, "lr": 1e-2, "clip": 0.7, "weight_decay": 0.2,
+                  "seed": 42},
+    },
+    # Attention alone has biases; what is held out is limited as a step is, and has no balancing loss.
+    "moe-shared": {
+        "model": {"kind": "moe", "layers": 2, "d_model": 12, "heads": 2, "experts": 6, "top_k": 4, "expert_hidden": 7,
+                  "shared_experts": 5, "sigmoid": True, "tied": False, "bias": True, "qk_norm": True, "capacity": 1,
+                  "balance_loss": 0.5, "balance_rate": 2**-7},
+        "data": {"text": [TEXT], "seq": 12, "valid": [0.25, 1, 0.7, 0.05], "held_out": 0.1},
+        "train": {"global_batch": 6, "microbatches": 2, "steps": STEPS, "lr": 1e-2, "clip": 2, "weight_decay": 0.1, "seed": 43},
+    },
+}
+
+DEFAULTS = {"top_k": 1, "shared_experts": 0, "sigmoid": False, "score_before_experts": False, "capacity": math.inf,
+            "balance_loss": 0, "balance_rate": 0}  # of the manual page
+
+
+class Moe(Gpt):
+    def __init__(self, recipe):
+        self.model = DEFAULTS | section(recipe, "model")
+        self.microbatches = section(recipe, "train")["microbatches"]
+        self.bias = torch.zeros(self.model["layers"], self.model["experts"], dtype=torch.float64)
+
+    def branch_shapes(self):
+        model = self.model
+        d, hidden, experts, shared = (model[key] for key in ("d_model", "expert_hidden", "experts", "shared_experts"))
+        shapes = {"moe.router": (d, experts), "moe.gate": (experts, d, hidden), "moe.up": (experts, d, hidden),
+                  "moe.down": (experts, hidden, d)}
+        return shapes | (mlp_shapes("moe.shared", d, shared) if shared else {})
+
+    def chosen(self, scores, block):
+        """[tokens, top_k], by score and bias; the bias has no gradient."""
+        ranked = scores.detach() + self.bias[block]
+        best = ranked.sort(descending=True).values
+        k = self.model["top_k"]
+        assert (best[:, k - 1] - best[:, k]).min() > CLOSE
+        return ranked.topk(k).indices
+
+    def experts(self, x, w, path, scores, chosen):
+        """x [tokens, d_model]: an expert takes the first of the tokens that chose it, up to the limit."""
+        model, y = self.model, torch.zeros_like(x)
+        limit = math.ceil(min(chosen.numel(), model["capacity"] * chosen.numel() / model["experts"]))
+        for e in range(model["experts"]):
+            tokens = (chosen == e).any(-1).nonzero().flatten()
+            self.dropped += max(0, len(tokens) - limit)
+            tokens = tokens[:limit]
+            score, rows = scores[tokens, e, None], x[tokens]
+            rows = score * rows if model["score_before_experts"] else rows
+            rows = (F.silu(rows @ w[f"{path}.gate"][e]) * (rows @ w[f"{path}.up"][e])) @ w[f"{path}.down"][e]
+            y = y.index_add(0, tokens, rows if model["score_before_experts"] else score * rows)
+        return y
+
+    def moe(self, x, w, block):
+        """Fedus, Zoph and Shazeer 2021 for the balancing loss; Wang et al. 2024 for the bias."""
+        path, model, batch = f"blocks.{block}.moe", self.model, x
+        x = x.flatten(0, 1)
+        logits = x @ w[f"{path}.router"]
+        shares = logits.softmax(-1)
+        scores = logits.sigmoid() if model["sigmoid"] else shares
+        chosen = self.chosen(scores, block)
+        choices = chosen.flatten().bincount(minlength=model["experts"]).double()
+        self.choices[block] += choices
+        self.balances.append(model["experts"] * (choices / chosen.numel() * shares.mean(0)).sum())
+        y = self.experts(x, w, path, scores, chosen).view_as(batch)
+        return y + mlp(batch, w, f"{path}.shared") if model["shared_experts"] else y
+
+    def microbatch(self, w, tokens, targets):
+        """The summed cross-entropy, and the balancing loss, the mean over blocks."""
+        self.balances = []
+        total = cross_entropy_of(self.model, w, tokens, targets, lambda x, block: self.moe(x, w, block))
+        return total, sum(self.balances) / len(self.balances)
+
+    def losses(self, w, tokens, targets):
+        """A balancing loss enters with its microbatch's share of the counted tokens."""
+        self.choices = torch.zeros_like(self.bias)
+        self.dropped = 0
+        count, self.cross_entropy, self.balance = (targets >= 0).sum().item(), 0, 0
+        ends = [i * len(tokens) // self.microbatches for i in range(self.microbatches + 1)]
+        for first, end in zip(ends, ends[1:]):
+            total, balance = self.microbatch(w, tokens[first:end], targets[first:end])
+            self.cross_entropy = self.cross_entropy + total / count
+            self.balance = self.balance + balance * ((targets[first:end] >= 0).sum().item() / count)
+        return [self.cross_entropy, self.model["balance_loss"] * self.balance]
+
+    def after_step(self):
+        even = self.choices.sum(-1, keepdim=True) / self.model["experts"]
+        self.bias = self.bias + self.model["balance_rate"] * (even - self.choices).sign()
+        numbers = {"loss.cross_entropy": self.cross_entropy.item(), "loss.balance": self.balance.item(),
+                   "measured.dropped": self.dropped / self.choices.sum().item(),
+                   "measured.imbalance": (self.choices / even).max().item()}
+        for i in range(self.model["layers"]):
+            numbers |= {f"measured.blocks.{i}.moe.tokens": self.choices[i].numpy(),
+                        f"state:blocks.{i}.moe.bias": self.bias[i].numpy()}
+        return numbers
+
+
+def main():
+    prepare()
+    for name, recipe in CASES.items():
+        write_case(name, recipe, Moe(recipe))
+
+
+if __name__ == "__main__":
+    main()
