@@ -1,5 +1,5 @@
-"""Makes fixtures/operations anew: attention and the loss alone, as PyTorch's own operations compute them, in f64 on one
-thread. The whole is computed; test_operations.c compares what each rank has of it. README.md says how it is started.
+"""Makes fixtures/operations anew: attention, the loss and a router alone, as PyTorch's own operations compute them, in f64 on
+one thread. The whole is computed; test_operations.c compares what each rank has of it. README.md says how it is started.
 """
 import math
 import shutil
@@ -10,13 +10,14 @@ import torch.nn.functional as F
 from safetensors.numpy import save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from generate import FIXTURES, random_bits, xxh64
+from generate import CLOSE, FIXTURES, prepare, random_bits, xxh64
 
 FOLDER = FIXTURES / "operations"
 BATCH, SEQ = 2, 13  # chunks are uneven
 HEADS, KV_HEADS = 4, 2
 VOCABULARY = 11  # parts are uneven
 HIGH = 5000
+EXPERTS, TOP_K, CAPACITY, WIDTH = 7, 3, 0.6, 5
 HIGH_ELEMENT = 70.5  # 4 of its squares over sqrt(16) are a score of 4970
 
 
@@ -85,6 +86,44 @@ def losses():
     yield "loss-high", HIGH * signs("loss high sign", BATCH, SEQ, 1) + 3 * drawn("loss high", *shape)
 
 
+# ---- a router ----
+
+def router_inputs(name):
+    """Some experts have equal biases, so that equal scores are equal choices."""
+    shapes = {"x": WIDTH, "slope": WIDTH}
+    inputs = {part: 2 * drawn(f"{name} {part}", BATCH, SEQ, width) for part, width in shapes.items()}
+    return inputs | {"bias": np.array([0, 0.125, 0, -0.125, 0, 0.125, 0])}
+
+
+def route(inputs, logits, score):
+    """Each row of x times the sum of the scores of its experts, of those that take it; and the balancing loss. Where the
+    sort is stable the lowest of equal experts comes first."""
+    logits, x = (torch.tensor(value.reshape(BATCH * SEQ, -1), requires_grad=True) for value in (logits, inputs["x"]))
+    scores, shares = score(logits), logits.softmax(-1)
+    ranked, order = (scores.detach() + torch.tensor(inputs["bias"])).sort(descending=True, stable=True)
+    distance = ranked[:, TOP_K - 1] - ranked[:, TOP_K]
+    assert ((distance == 0) | (distance > CLOSE)).all()
+    chosen = torch.zeros_like(scores, dtype=torch.bool).scatter(1, order[:, :TOP_K], True)
+    taken = chosen & (chosen.cumsum(0) <= math.ceil(CAPACITY * BATCH * SEQ * TOP_K / EXPERTS))
+    out = x * (scores * taken).sum(-1, keepdim=True)
+    choices = chosen.sum(0).double()
+    balance = EXPERTS * (choices / choices.sum() * shares.mean(0)).sum()
+    ((out * torch.tensor(inputs["slope"]).flatten(0, 1)).sum() + balance).backward()
+    assert taken.sum() < chosen.sum()
+    whole = {"logits": logits, "out": out, "gradient.logits": logits.grad, "gradient.x": x.grad}
+    whole = {name: value.detach().numpy().reshape(BATCH, SEQ, -1) for name, value in whole.items()}
+    return inputs | whole | {"choices": choices.numpy(), "balance": balance.detach().numpy()}
+
+
+def routers():
+    """Logits of a few, and some that are all near 5000 or -5000: then scores are exactly 0 or, of a sigmoid, 1."""
+    shape = (BATCH, SEQ, EXPERTS)
+    small, high = 3 * drawn("router", *shape), HIGH * signs("router sign", *shape) + 3 * drawn("router high", *shape)
+    for name, score in {"softmax": lambda logits: logits.softmax(-1), "sigmoid": torch.sigmoid}.items():
+        yield f"router-{name}", route(router_inputs("router"), small, score)
+        yield f"router-{name}-high", route(router_inputs("router high"), high, score)
+
+
 # ---- files ----
 
 def write(name, tensors):
@@ -94,14 +133,15 @@ def write(name, tensors):
 
 
 def main():
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    prepare()
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
     write("attention", attention(attention_inputs("attention", 4), 4))
     write("attention-high", attention(high_attention_inputs("attention high"), 16))
     for name, logits in losses():
         write(name, loss(name, logits))
+    for name, tensors in routers():
+        write(name, tensors)
 
 
 if __name__ == "__main__":

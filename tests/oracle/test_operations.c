@@ -1,7 +1,7 @@
-/* Attention and the loss alone compute what PyTorch's own operations do: the whole was computed there
+/* Attention, the loss and a router alone compute what PyTorch's own operations do: the whole was computed there
  * (generate_operations.py), and each rank's part of the value and of every gradient is held against its part of that.
- * Sequence, heads and vocabulary are cut, unevenly and into more parts than there is to cut; scores and logits go up to
- * 5000.
+ * Samples, sequence, heads and vocabulary are cut, unevenly and into more parts than there is to cut; scores and logits
+ * go up to 5000.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,6 +24,7 @@ typedef struct example {
   const char *keys_layout; /* of k and v */
   const char *keys_on_all; /* the axis over which they are then made whole, R; NULL: none */
   int64_t head_dim;
+  int uses_sigmoid;
 } example;
 
 /* One rank's. */
@@ -170,6 +171,57 @@ static int lose(ad_comm *comm, void *context) {
   return 0;
 }
 
+/* ---- a router ---- */
+
+enum { TOP_K = 3 };
+static const double capacity = 0.6;
+
+static ad_tensor *moved(ad_tape *t, ad_tensor *x, ad_type from, ad_move move, ad_type to) {
+  char axes[128];
+  ad_axes own = ad_layout_axes_of(&ad_tensor_array(x)->layout, from);
+  return own ? ad_move_at(t, x, move, ad_axes_print(own, axes, sizeof axes), to, AD_HERE) : x;
+}
+
+static ad_tensor *choices_of_all(ad_tape *t, const ad_routing *routing) {
+  ad_tensor *addends = moved(t, ad_choices(t, routing), AD_V, AD_MOVE_DECLARE, AD_P);
+  return moved(t, addends, AD_P, AD_MOVE_ALL_REDUCE, AD_R);
+}
+
+/* Each row of x times the scores of its experts, of those that take it. */
+static ad_tensor *scaled_by_scores(ad_tape *t, ad_tensor *x, ad_tensor *chosen, const ad_routing *routing) {
+  ad_tensor *slots = ad_to_slots(t, ad_to_rows(t, x), routing);
+  slots = ad_scale_rows(t, slots, ad_slot_weights(t, chosen, routing));
+  return ad_from_rows(t, ad_from_slots(t, slots, routing), x);
+}
+
+static int route(ad_comm *comm, void *context) {
+  bench b = bench_open(comm, context);
+  ad_layout rows = parsed(&b, b.of->layout), everywhere = ad_layout_all(b.mesh, AD_R);
+  ad_array x = part_of(&b, "x", &rows), slope = part_of(&b, "slope", &rows), bias = part_of(&b, "bias", &everywhere);
+  ad_array array = part_of(&b, "logits", &rows);
+  ad_tape *t = b.tape;
+  ad_routing *routing;
+  ad_tensor *input = ad_input(t, &x), *batch = ad_input(t, &array), *logits = ad_to_rows(t, batch);
+  ad_tensor *shares = ad_softmax(t, logits), *scores = b.of->uses_sigmoid ? ad_sigmoid(t, logits) : shares;
+  ad_tensor *chosen = ad_top_k(t, scores, TOP_K, &bias, &routing);
+  ad_limit(t, routing, capacity, batch, 0);
+  ad_tensor *out = scaled_by_scores(t, input, chosen, routing), *choices = choices_of_all(t, routing);
+  ad_tensor *balance = moved(t, ad_balance(t, shares, choices, TOP_K), AD_V, AD_MOVE_DECLARE, AD_P);
+  ad_tensor *total = ad_sum(t, ad_multiply(t, out, ad_constant(t, &slope)));
+  CHECK_OK(ad_backward(t, ad_add(t, total, balance)));
+  judge_part(&b, "out", ad_tensor_array(out));
+  judge_part(&b, "choices", ad_tensor_array(choices));
+  judge_sum(&b, "balance", ad_tensor_array(balance));
+  judge_part(&b, "gradient.logits", ad_grad(batch));
+  judge_part(&b, "gradient.x", ad_grad(input));
+  bench_close(&b);
+  free(x.data);
+  free(slope.data);
+  free(bias.data);
+  free(array.data);
+  return 0;
+}
+
 /* ---- the examples ---- */
 
 static void run_example(example e, int (*function)(ad_comm *comm, void *context)) {
@@ -236,6 +288,23 @@ static void the_loss_of_cut_rows_is_that_of_pytorch(void **state) {
   lose_on("dp_shard=3 cp=2", "dp_shard=S0 cp=S1z");
 }
 
+static void route_on(const char *mesh, const char *layout) {
+  static const char *const fixtures[] = {"router-softmax", "router-softmax-high", "router-sigmoid",
+                                         "router-sigmoid-high"};
+  for (size_t i = 0; i < sizeof fixtures / sizeof *fixtures; i++)
+    run_example((example){.fixture = fixtures[i], .mesh = mesh, .layout = layout, .uses_sigmoid = i >= 2}, route);
+}
+
+static void a_router_of_a_whole_is_that_of_pytorch(void **state) { route_on("tp=2", "tp=I"); }
+
+static void a_router_of_cut_rows_is_that_of_pytorch(void **state) {
+  route_on("dp_shard=2", "dp_shard=S0");
+  route_on("cp=3", "cp=S1z");
+  route_on("cp=3", "cp=S1");
+  route_on("dp_shard=2 tp=2", "dp_shard=S0 tp=S1");
+  route_on("dp_shard=3 cp=2", "dp_shard=S0 cp=S1z");  // a rank without a sample
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(attention_of_a_whole_is_that_of_pytorch),
@@ -245,6 +314,8 @@ int main(void) {
       cmocka_unit_test(the_loss_of_a_whole_is_that_of_pytorch),
       cmocka_unit_test(the_loss_of_a_cut_vocabulary_is_that_of_pytorch),
       cmocka_unit_test(the_loss_of_cut_rows_is_that_of_pytorch),
+      cmocka_unit_test(a_router_of_a_whole_is_that_of_pytorch),
+      cmocka_unit_test(a_router_of_cut_rows_is_that_of_pytorch),
   };
   if (chdir(AD_TEST_SOURCE)) return 1;  // fixtures are seen from there
   return cmocka_run_group_tests(tests, NULL, NULL);
