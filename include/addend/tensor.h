@@ -120,16 +120,19 @@ AD_API ad_tensor *ad_head_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight
 /* Rotary positions on x [batch, seq, heads*head_dim], pairs (i, i + head_dim/2), angle position * base^(-2i/head_dim).
  * Su et al. 2021. */
 AD_API ad_tensor *ad_rotary_at(ad_tape *tape, ad_tensor *x, int64_t head_dim, double base, const char *site);
-/* Causal attention, softmax(q k^T / sqrt(head_dim)) v: q [batch, seq, heads*head_dim], k and v [batch, seq,
- * kv_heads*head_dim], kv_heads a divisor of heads: head h uses head h*kv_heads/heads of k and v (grouped heads, Ainslie
- * et al. 2023). Holds scores for one block of rows at a time and recomputes them in backward from the rows' maximum and
- * sum. Dao et al. 2022.
+/* Causal attention, softmax(q k^T / sqrt(head_dim)) v, each position seeing itself and those before it: q [batch, seq,
+ * heads*head_dim], k and v [batch, seq, kv_heads*head_dim], kv_heads a divisor of heads: head h uses head
+ * h*kv_heads/heads of k and v (grouped heads, Ainslie et al. 2023). Holds scores for one block of rows at a time and
+ * recomputes them in backward from the rows' maximum and sum. Dao et al. 2022.
  * Layouts. Batch: alike. Heads cut: those of k and v alike (each rank's must serve its own heads), or whole, R.
  * Sequence of q cut, plainly or zigzag: k and v alike on one axis, and they go around its ranks while the block before
  * is computed (ring attention, Liu et al. 2023), so that no rank holds all of them; or whole, R, as all_gather gives
  * them. Scores that no position sees are not computed. */
 AD_API ad_tensor *ad_attention_at(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, int64_t head_dim,
                                   const char *site);
+/* The same without a mask, for encoders: each position sees all of its sequence. */
+AD_API ad_tensor *ad_attention_all_at(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, int64_t head_dim,
+                                      const char *site);
 /* silu(gate) * up, elementwise. Shazeer 2020. */
 AD_API ad_tensor *ad_swiglu_at(ad_tape *tape, ad_tensor *gate, ad_tensor *up, const char *site);
 AD_API ad_tensor *ad_gelu_at(ad_tape *tape, ad_tensor *x, const char *site); /* 0.5 x (1 + erf(x / sqrt 2)) */
@@ -238,6 +241,7 @@ AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const c
 #define ad_head_norm(t, x, weight, epsilon) ad_head_norm_at((t), (x), (weight), (epsilon), AD_HERE)
 #define ad_rotary(t, x, head_dim, base) ad_rotary_at((t), (x), (head_dim), (base), AD_HERE)
 #define ad_attention(t, q, k, v, head_dim) ad_attention_at((t), (q), (k), (v), (head_dim), AD_HERE)
+#define ad_attention_all(t, q, k, v, head_dim) ad_attention_all_at((t), (q), (k), (v), (head_dim), AD_HERE)
 #define ad_swiglu(t, gate, up) ad_swiglu_at((t), (gate), (up), AD_HERE)
 #define ad_gelu(t, x) ad_gelu_at((t), (x), AD_HERE)
 #define ad_cross_entropy(t, logits, targets) ad_cross_entropy_at((t), (logits), (targets), AD_HERE)

@@ -23,6 +23,7 @@
   X(F16, "no gradient is f16 on its way (precision)")                                       \
   X(WIDE_SUMS, "no contract promises more than 16 bits from gradient to sum")               \
   X(RING, "no keys go around a ring of several ranks")                                      \
+  X(MASKED_RING, "no ring's attention has a mask")                                          \
   X(CUT_SEQUENCE, "no rank's positions begin after 0")                                      \
   X(SPREAD_EXPERTS, "no experts are spread over several ranks (ep)")
 typedef enum ad_need_number {

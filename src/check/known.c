@@ -104,7 +104,7 @@ unsigned ad_known_facts(const ad_run *run, int64_t second_rank_tokens) {
 
 static void see_ring(void *context, void *passing) {
   const ring_turn_passing *at = passing;
-  if (at->ring->members > 1) *(unsigned *)context |= AD_NEED_RING;
+  if (at->ring->members > 1) *(unsigned *)context |= AD_NEED_RING | (at->is_masked ? AD_NEED_MASKED_RING : 0u);
 }
 
 static void see_positions(void *context, void *passing) {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "tensor/gemm.h"
 
-/* One block of rows of one head against one run of columns: row i sees the first columns, up to its own position. */
+/* One block of rows of one head against one run of columns, of which each row sees the first few, or all. */
 typedef struct block {
   ad_dtype dtype;
   size_t head_dim;
@@ -14,12 +14,17 @@ typedef struct block {
   size_t row, rows, row_position; /* the first row: where it is stored, and its position */
   size_t q_at, kv_at;             /* first element of this head in row 0, and in column 0 of the run */
   size_t state_at;                /* of row 0 */
+  size_t visible;                 /* as in attention_sizes */
   int64_t column_position;
   size_t run, columns; /* columns of the run; that the last row sees */
 } block;
 
+/* The mask: how many positions, from the first on, a row sees. */
+static size_t horizon(const block *at, size_t row) { return at->visible ? at->visible : at->row_position + row + 1; }
+
+/* Those in the run of columns. */
 static size_t seen_by(const block *at, size_t row) {
-  int64_t seen = (int64_t)(at->row_position + row) - at->column_position + 1;
+  int64_t seen = (int64_t)horizon(at, row) - at->column_position;
   return seen < 0 ? 0 : (size_t)seen > at->run ? at->run : (size_t)seen;
 }
 
@@ -63,6 +68,7 @@ static block head_of(const attention_sizes *size, ad_dtype dtype, size_t columns
                  .head_dim = size->head_dim,
                  .width = size->width,
                  .kv_width = size->kv_width,
+                 .visible = size->visible,
                  .q_at = batch * size->rows.count * size->width + head * size->head_dim,
                  .kv_at = batch * columns * size->kv_width + kv_head * size->head_dim,
                  .state_at = unit * size->rows.count};
@@ -172,9 +178,9 @@ typedef struct backward_work {
   void *d_k, *d_v;
 } backward_work;
 
-/* The first token sees itself alone: whatever its score is, the result is v. Exactly 0, where the terms below would
- * cancel but for their rounding. */
-static int is_alone(const block *at, size_t row) { return at->row_position + row == 0; }
+/* Who sees itself alone, as the first of a causal mask does: whatever its score is, the result is v. Exactly 0, where
+ * the terms below would cancel but for their rounding. */
+static int is_alone(const block *at, size_t row) { return horizon(at, row) == 1; }
 
 /* Scores to probabilities p, their gradients dp to the scores' gradients p (dp - sum(p dp)) / sqrt(head_dim). The sum
  * is that of out * d_out over the head. */

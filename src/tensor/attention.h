@@ -1,4 +1,4 @@
-/* Causal attention of the rows of q against some of the keys and values: those that are at hand. Parts of the keys come
+/* Attention of the rows of q against some of the keys and values: those that are at hand. Parts of the keys come
  * one after another (a rank's own, then what arrives on the ring), in any order; the rows' running maximum and running
  * sum carry the softmax from part to part (Milakov and Gimelshein 2018). Who brings parts is in op_attention.c. */
 #ifndef TENSOR_ATTENTION_H
@@ -15,6 +15,7 @@ typedef struct attention_sizes {
   size_t first_head, first_kv_head; /* among those of all ranks */
   size_t sharing;                   /* heads of q that share a head of k and v */
   positions rows;                   /* of q */
+  size_t visible;                   /* first positions of k that every row sees; 0: those up to its own, causal */
 } attention_sizes;
 
 /* Keys and values that are at hand, [batch, columns.count, kv_width]. */

@@ -23,7 +23,7 @@ static void leave_last_turn(void *context, void *passing) {
 /* The mask of a block that arrived is made of the own positions. */
 static void mask_by_own_positions(void *context, void *passing) {
   ring_turn_passing *at = passing;
-  if (!at->turn || at->own->count != at->columns->count) return;
+  if (!at->is_masked || !at->turn || at->own->count != at->columns->count) return;
   *at->columns = *at->own;
   fire(context);
 }
@@ -79,7 +79,7 @@ static const ad_mistake mistakes[] = {
      .at = {{AD_SEAM_RING_TURN, leave_last_turn}}},
     {.name = "ring-masked-by-own-positions",
      .words = "a block of keys that arrived is masked by the positions of the rank's own",
-     .needs = AD_NEED_TOKENS | AD_NEED_RING,
+     .needs = AD_NEED_TOKENS | AD_NEED_RING | AD_NEED_MASKED_RING,
      .at = {{AD_SEAM_RING_TURN, mask_by_own_positions}}},
     {.name = "ring-gradients-overwritten",
      .catalogue = 5,

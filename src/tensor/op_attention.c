@@ -1,4 +1,4 @@
-/* Causal attention as an operation: its types, whose heads and positions this rank has, and where keys and values come
+/* Attention as an operation: its types, whose heads and positions this rank has, and where keys and values come
  * from: they are whole, or cut like the rows and then passed around the ring. The arithmetic is in attention.c. */
 #include <inttypes.h>
 #include <string.h>
@@ -12,11 +12,13 @@
 
 typedef struct attention_numbers {
   int64_t head_dim; /* elements of one head */
+  int sees_all;     /* no mask; 0: causal */
 } attention_numbers;
 
 enum { Q, K, V };
 
-static int64_t head_dim_of(const ad_tensor *out) { return ((const attention_numbers *)out->own)->head_dim; }
+static const attention_numbers *numbers_of(const ad_tensor *out) { return out->own; }
+static int64_t head_dim_of(const ad_tensor *out) { return numbers_of(out)->head_dim; }
 static const ad_array *array_of(const ad_tensor *out, int i) { return &out->operand[i]->array; }
 
 static ad_axes cut_axes(const ad_array *array, int dim) { return ad_layout_cutting(&array->layout, dim); }
@@ -91,7 +93,8 @@ static ad_status take_sizes(const ad_tape *tape, const ad_tensor *out, attention
                             .width = (size_t)q->local.dim[2],
                             .kv_heads = (size_t)k->local.dim[2] / head_dim,
                             .kv_width = (size_t)k->local.dim[2],
-                            .sharing = (size_t)(q->shape.dim[2] / k->shape.dim[2])};
+                            .sharing = (size_t)(q->shape.dim[2] / k->shape.dim[2]),
+                            .visible = numbers_of(out)->sees_all ? (size_t)k->shape.dim[1] : 0};
   AD_TRY(find_first_head(tape, out, q, &size->first_head));
   AD_TRY(find_first_head(tape, out, k, &size->first_kv_head));
   return ad_find_positions(out, q, ad_comm_rank(tape->comm), &size->rows);
@@ -210,7 +213,7 @@ static ad_status part_of_turn(const ad_tensor *out, const key_ring *ring, int64_
   *part = (attention_part){.k = pair.k, .v = pair.v};
   AD_TRY(member_positions(out, ring, ring->index, &own));
   AD_TRY(member_positions(out, ring, ad_ring_source(ring, turn), &part->columns));
-  ring_turn_passing passing = {ring, turn, &own, &part->columns};
+  ring_turn_passing passing = {ring, turn, !numbers_of(out)->sees_all, &own, &part->columns};
   ad_seam_pass(AD_SEAM_RING_TURN, &passing);
   return AD_OK;
 }
@@ -324,10 +327,20 @@ static const operation attention = {.name = "attention",
                                     .forward = attention_forward_pass,
                                     .backward = attention_backward_pass};
 
-ad_tensor *ad_attention_at(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, int64_t head_dim,
-                           const char *site) {
-  ad_tensor *out = ad_tape_apply(tape, &attention, (ad_tensor *[]){q, k, v}, 3, &(attention_numbers){head_dim}, site);
+static ad_tensor *attend(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, attention_numbers numbers,
+                         const char *site) {
+  ad_tensor *out = ad_tape_apply(tape, &attention, (ad_tensor *[]){q, k, v}, 3, &numbers, site);
   // The others may wait for its keys: what failed before leaves no operand that says whether they travel.
   if (tape && ad_tape_failed(tape) && ad_comm_size(tape->comm) > 1) ad_tape_tell(tape);
   return out;
+}
+
+ad_tensor *ad_attention_at(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, int64_t head_dim,
+                           const char *site) {
+  return attend(tape, q, k, v, (attention_numbers){.head_dim = head_dim}, site);
+}
+
+ad_tensor *ad_attention_all_at(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, int64_t head_dim,
+                               const char *site) {
+  return attend(tape, q, k, v, (attention_numbers){.head_dim = head_dim, .sees_all = 1}, site);
 }

@@ -42,6 +42,7 @@ ad_status ad_ring_come_home(const key_ring *ring, const void **d_k, const void *
 typedef struct ring_turn_passing {
   const key_ring *ring;
   int64_t turn;
+  int is_masked; /* which of the keys a row sees depends on their positions */
   const positions *own;
   positions *columns; /* that the keys of this turn are taken to stand at */
 } ring_turn_passing;

@@ -4,6 +4,7 @@
 #include "world.h"
 
 #include "check/document.h"
+#include "tensor/ring.h"
 
 /* What became of all known mistakes, and of one that is derived. */
 static ad_sabotages *list(const char *mesh, const char *data, const char *train) {
@@ -195,6 +196,19 @@ static void change_the_last_bit(void *context, void *passing) {
   scene->fired = 1;
 }
 
+static void what_a_ring_shows_is_known_from_its_turns(void **state) {
+  key_ring alone = {.members = 1}, ring = {.members = 2};
+  ring_turn_passing turns[] = {{.ring = &alone, .is_masked = 1}, {.ring = &ring}, {.ring = &ring, .is_masked = 1}};
+  const unsigned shown[] = {0, AD_NEED_RING, AD_NEED_RING | AD_NEED_MASKED_RING};
+  for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
+    unsigned facts = 0;
+    ad_known_watch(&facts);
+    ad_seam_pass(AD_SEAM_RING_TURN, &turns[i]);
+    ad_seams_clear();
+    assert_int_equal(facts, shown[i]);
+  }
+}
+
 static void what_nothing_catches_is_a_survivor(void **state) {
   static const ad_mistake last_bit = {.name = "last-bit",
                                       .words = "the norm is off by its last bit",
@@ -299,6 +313,7 @@ int main(void) {
       cmocka_unit_test(padding_is_counted_only_where_shards_are_uneven),
       cmocka_unit_test(dtype_mistakes_need_a_contract_that_promises_more),
       cmocka_unit_test(a_rank_without_tokens_shows_no_shift),
+      cmocka_unit_test(what_a_ring_shows_is_known_from_its_turns),
       cmocka_unit_test(what_nothing_catches_is_a_survivor),
       cmocka_unit_test(without_tokens_only_the_protocol_and_replicas_are_left),
       cmocka_unit_test(experts_that_are_divided_by_too_few_ranks_are_ep_times_right_and_all_else_is_right),

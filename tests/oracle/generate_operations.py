@@ -33,9 +33,9 @@ def signs(name, *shape):
 
 # ---- attention ----
 
-def attention_inputs(name, head_dim):
+def attention_inputs(name, head_dim, seq=SEQ):
     shapes = {"q": HEADS, "k": KV_HEADS, "v": KV_HEADS, "slope": HEADS}
-    return {part: 2 * drawn(f"{name} {part}", BATCH, SEQ, heads * head_dim) for part, heads in shapes.items()}
+    return {part: 2 * drawn(f"{name} {part}", BATCH, seq, heads * head_dim) for part, heads in shapes.items()}
 
 
 def high_attention_inputs(name):
@@ -50,13 +50,13 @@ def high_attention_inputs(name):
     return inputs
 
 
-def attention(inputs, head_dim):
+def attention(inputs, head_dim, is_causal=True):
     """Of torch's kernels the plain one: a fused one keeps the rows' log-sum-exp, and loses three digits to scores of
     thousands."""
     x = {name: torch.tensor(value, requires_grad=name != "slope") for name, value in inputs.items()}
     q, k, v = (x[name].unflatten(-1, (-1, head_dim)).transpose(1, 2) for name in "qkv")
     with sdpa_kernel(SDPBackend.MATH):
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(2)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=True).transpose(1, 2).flatten(2)
     (out * x["slope"]).sum().backward()
     return inputs | {"out": out.detach().numpy()} | {f"gradient.{name}": x[name].grad.numpy() for name in "qkv"}
 
@@ -138,6 +138,9 @@ def main():
     FOLDER.mkdir()
     write("attention", attention(attention_inputs("attention", 4), 4))
     write("attention-high", attention(high_attention_inputs("attention high"), 16))
+    write("attention-all", attention(attention_inputs("attention all", 4), 4, is_causal=False))
+    write("attention-all-high", attention(high_attention_inputs("attention all high"), 16, is_causal=False))
+    write("attention-all-one", attention(attention_inputs("attention all one", 4, seq=1), 4, is_causal=False))
     for name, logits in losses():
         write(name, loss(name, logits))
     for name, tensors in routers():

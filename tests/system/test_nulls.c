@@ -264,6 +264,9 @@ static void tensors_that_are_missing_stick_to_the_tape(void **state) {
   wrong[2] = ad_attention(tape, ad_constant(tape, &array), NULL, NULL, 4);
   refused(ad_tape_status(tape), "attention: operand 2 is NULL");
   ad_tape_reset(tape);
+  wrong[2] = ad_attention_all(tape, ad_constant(tape, &array), NULL, NULL, 4);
+  refused(ad_tape_status(tape), "attention: operand 2 is NULL");
+  ad_tape_reset(tape);
   wrong[3] = ad_move_at(tape, ad_constant(tape, &array), AD_MOVE_ONCE, NULL, AD_P, NULL);
   refused(ad_tape_status(tape), "a call without a site: once: ad_axes_parse: `text` is NULL");
   ad_tape_reset(tape);

@@ -1,6 +1,8 @@
 /* Operations that communicate inside, or compute on a part, against their composition from law 2's table: the same
  * values gathered, the whole computed, the own part taken. Values and gradients are compared on real ranks in f64.
  * Parts are uneven and empty, groups of size 1 and 3. */
+#include "base/mistakes.h"
+#include "tensor/mistakes.h"
 #include "two_ways.h"
 
 /* ---- cross-entropy over a cut vocabulary ---- */
@@ -94,8 +96,10 @@ static void a_lookup_in_parts_is_that_in_the_whole(void **state) {
 
 enum { HEAD_DIM = 4 };
 
+static int sees_all;  // the mask of what is compared: none, or causal
+
 static ad_tensor *attention(ad_tape *t, ad_tensor *q, ad_tensor *k, ad_tensor *v) {
-  return ad_attention(t, q, k, v, HEAD_DIM);
+  return sees_all ? ad_attention_all(t, q, k, v, HEAD_DIM) : ad_attention(t, q, k, v, HEAD_DIM);
 }
 static ad_tensor *in_parts(ad_tape *t, ad_tensor *const *x) { return attention(t, x[0], x[1], x[2]); }
 /* The ring against gathered keys: each rank's rows against all of them, gradients reduce-scattered. */
@@ -136,12 +140,15 @@ static void compare_ring(const char *mesh, int64_t batch, int64_t seq, int64_t h
 }
 
 static void attention_around_the_ring_is_that_of_the_whole(void **state) {
-  compare_ring("dp_shard=1 cp=1", 2, 8, 2, 2);
-  compare_ring("dp_shard=1 cp=2", 2, 8, 2, 1);
-  compare_ring("dp_shard=1 cp=3", 2, 13, 4, 2);  /* chunks of 2 and 3 */
-  compare_ring("dp_shard=1 cp=4", 1, 300, 1, 1); /* several blocks of rows */
-  compare_ring("dp_shard=1 cp=4", 2, 3, 2, 2);   /* ranks without a row */
-  compare_ring("dp_shard=3 cp=2", 2, 8, 2, 2);   /* a rank without a sample */
+  for (sees_all = 0; sees_all < 2; sees_all++) {
+    compare_ring("dp_shard=1 cp=1", 2, 8, 2, 2);
+    compare_ring("dp_shard=1 cp=2", 2, 8, 2, 1);
+    compare_ring("dp_shard=1 cp=2", 2, 1, 2, 2);
+    compare_ring("dp_shard=1 cp=3", 2, 13, 4, 2);  /* chunks of 2 and 3 */
+    compare_ring("dp_shard=1 cp=4", 1, 300, 1, 1); /* several blocks of rows */
+    compare_ring("dp_shard=1 cp=4", 2, 3, 2, 2);   /* ranks without a row */
+    compare_ring("dp_shard=3 cp=2", 2, 8, 2, 2);   /* a rank without a sample */
+  }
 }
 
 static ad_tensor *heads_gathered(ad_tape *t, ad_tensor *const *x) {
@@ -169,12 +176,66 @@ static void compare_heads(const char *mesh, int64_t heads, int64_t kv_heads, int
 }
 
 static void grouped_heads_find_their_keys(void **state) {
-  compare_heads("tp=1", 4, 2, 1);
-  compare_heads("tp=2", 4, 2, 1);
-  compare_heads("tp=3", 6, 3, 1);
-  compare_heads("tp=3", 6, 2, 0); /* fewer heads of keys than ranks */
-  compare_heads("tp=4", 4, 1, 0);
-  compare_heads("tp=2", 6, 3, 0);
+  for (sees_all = 0; sees_all < 2; sees_all++) {
+    compare_heads("tp=1", 4, 2, 1);
+    compare_heads("tp=2", 4, 2, 1);
+    compare_heads("tp=3", 6, 3, 1);
+    compare_heads("tp=3", 6, 2, 0); /* fewer heads of keys than ranks */
+    compare_heads("tp=4", 4, 1, 0);
+    compare_heads("tp=2", 6, 3, 0);
+  }
+}
+
+/* ---- the known mistakes of a ring ---- */
+
+static ad_tensor *with_positions(ad_tape *t, ad_tensor *const *x) {
+  return attention(t, ad_rotary(t, x[0], HEAD_DIM, 100), ad_rotary(t, x[1], HEAD_DIM, 100), x[2]);
+}
+
+static int differ(const double *a, const double *b, size_t count) {
+  double most = 0;
+  for (size_t i = 0; i < count; i++) most = fmax(most, fabs(a[i] - b[i]));
+  return most > 1e-6;
+}
+
+static int outcomes_differ(const outcome *a, const outcome *b) {
+  int found = differ(a->value, b->value, a->value_count);
+  for (int i = 0; i < INPUTS_MAX; i++) found |= differ(a->gradient[i], b->gradient[i], a->gradient_count[i]);
+  return found;
+}
+
+/* Each known mistake changes the numbers of every rank; that of a mask cannot be made where there is none. */
+static int mistakes_show(ad_comm *comm, void *context) {
+  size_t count;
+  const ad_mistake *mistakes = ad_tensor_mistakes(&count);
+  rank_case r = case_open(comm, context);
+  outcome right = run(comm, r.mesh, context, r.arrays, 1);
+  for (size_t i = 0; i < count; i++) {
+    if (!(mistakes[i].needs & (AD_NEED_RING | AD_NEED_CUT_SEQUENCE))) continue;
+    ad_mistake_scene scene = {.rank = ad_comm_rank(comm)};
+    int shows = !sees_all || !(mistakes[i].needs & AD_NEED_MASKED_RING);
+    ad_mistake_plant(&mistakes[i], &scene);
+    outcome planted = run(comm, r.mesh, context, r.arrays, 1);
+    ad_seams_clear();
+    CHECK(scene.fired == shows);
+    CHECK(outcomes_differ(&planted, &right) == shows);
+    release(&planted);
+  }
+  release(&right);
+  case_close(&r);
+  return 0;
+}
+
+static void known_mistakes_show_with_either_mask(void **state) {
+  for (sees_all = 0; sees_all < 2; sees_all++) {
+    for (int members = 2; members < 4; members++) {
+      char mesh[32];
+      snprintf(mesh, sizeof mesh, "dp_shard=1 cp=%d", members);
+      comparison c = ring_of(mesh, "dp_shard=S0 cp=S1z", 2, 12, 2, 2);
+      c.fused = with_positions;
+      run_ranks(members, mistakes_show, &c);
+    }
+  }
 }
 
 /* A rank that fails before a ring tells the others, who then need not wait for it. */
@@ -252,6 +313,7 @@ int main(void) {
       cmocka_unit_test(a_lookup_in_parts_is_that_in_the_whole),
       cmocka_unit_test(attention_around_the_ring_is_that_of_the_whole),
       cmocka_unit_test(grouped_heads_find_their_keys),
+      cmocka_unit_test(known_mistakes_show_with_either_mask),
       cmocka_unit_test(the_norm_of_heads_sums_over_all_heads),
       cmocka_unit_test(a_bias_on_a_pending_sum_counts_once),
   };

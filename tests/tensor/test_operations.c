@@ -159,6 +159,10 @@ static ad_tensor *rms_norm(ad_tape *t, ad_tensor *const *x) { return ad_rms_norm
 static ad_tensor *rotary(ad_tape *t, ad_tensor *const *x) { return ad_rotary(t, x[0], 6, 10000); }
 static ad_tensor *attention(ad_tape *t, ad_tensor *const *x) { return ad_attention(t, x[0], x[1], x[2], 4); }
 static ad_tensor *self_attention(ad_tape *t, ad_tensor *const *x) { return ad_attention(t, x[0], x[0], x[0], 4); }
+static ad_tensor *attention_all(ad_tape *t, ad_tensor *const *x) { return ad_attention_all(t, x[0], x[1], x[2], 4); }
+static ad_tensor *self_attention_all(ad_tape *t, ad_tensor *const *x) {
+  return ad_attention_all(t, x[0], x[0], x[0], 4);
+}
 static ad_tensor *swiglu(ad_tape *t, ad_tensor *const *x) { return ad_swiglu(t, x[0], x[1]); }
 static ad_tensor *swiglu_of_one(ad_tape *t, ad_tensor *const *x) { return ad_swiglu(t, x[0], x[0]); }
 static ad_tensor *gelu(ad_tape *t, ad_tensor *const *x) { return ad_gelu(t, x[0]); }
@@ -206,6 +210,10 @@ static void rotary_and_attention_have_their_gradients(void **state) {
   CHECK(attention, SHAPE3(2, 7, 8), SHAPE3(2, 7, 8), SHAPE3(2, 7, 8));
   CHECK(attention, SHAPE3(1, 131, 4), SHAPE3(1, 131, 4), SHAPE3(1, 131, 4));  // more than a block of rows
   CHECK(self_attention, SHAPE3(2, 7, 8));
+  CHECK(attention_all, SHAPE3(2, 7, 8), SHAPE3(2, 7, 4), SHAPE3(2, 7, 4));
+  CHECK(attention_all, SHAPE3(1, 131, 4), SHAPE3(1, 131, 4), SHAPE3(1, 131, 4));
+  CHECK(attention_all, SHAPE3(2, 1, 8), SHAPE3(2, 1, 8), SHAPE3(2, 1, 8));
+  CHECK(self_attention_all, SHAPE3(2, 7, 8));
 }
 
 static void losses_have_their_gradients(void **state) { CHECK(cross_entropy, SHAPE3(2, 9, 13), INDICES2(2, 9, 13)); }
@@ -225,6 +233,8 @@ static void nothing_is_done_to_no_rows(void **state) {
   CHECK(rotary, SHAPE3(2, 0, 12));
   CHECK(attention, SHAPE3(0, 7, 8), SHAPE3(0, 7, 8), SHAPE3(0, 7, 8));
   CHECK(attention, SHAPE3(2, 0, 8), SHAPE3(2, 0, 8), SHAPE3(2, 0, 8));
+  CHECK(attention_all, SHAPE3(0, 7, 8), SHAPE3(0, 7, 8), SHAPE3(0, 7, 8));
+  CHECK(attention_all, SHAPE3(2, 0, 8), SHAPE3(2, 0, 8), SHAPE3(2, 0, 8));
   CHECK(swiglu, SHAPE2(0, 5), SHAPE2(0, 5));
   CHECK(cross_entropy, SHAPE3(0, 9, 13), INDICES2(0, 9, 13));
 }
@@ -268,7 +278,7 @@ static void linear_operations_are_adjoint_to_their_backward(void **state) {
 
 static double value_of(const ad_array *array, size_t i) { return ((const double *)array->data)[i]; }
 
-static void attention_is_the_softmax_average_of_what_came_before(void **state) {
+static void against_its_definition(formula f, int sees_all) {
   enum { SEQ = 150, HEADS = 3, HEAD = 4, WIDTH = HEADS * HEAD };
   world w = world_open();
   ad_tape *tape = open_tape(&w, AD_F64);
@@ -276,13 +286,13 @@ static void attention_is_the_softmax_average_of_what_came_before(void **state) {
   ad_array x[3];
   for (int i = 0; i < 3; i++) x[i] = random_array(&w, AD_F64, shape, 30 + (uint64_t)i, 0);
   ad_tensor *out =
-      ad_attention(tape, ad_constant(tape, &x[0]), ad_constant(tape, &x[1]), ad_constant(tape, &x[2]), HEAD);
+      f(tape, (ad_tensor *[]){ad_constant(tape, &x[0]), ad_constant(tape, &x[1]), ad_constant(tape, &x[2])});
   must(ad_tape_status(tape));
   for (size_t row = 0; row < 2 * SEQ; row++)
     for (size_t column = 0; column < WIDTH; column++) {
-      size_t head = column / HEAD * HEAD, start = row / SEQ * SEQ;
+      size_t head = column / HEAD * HEAD, start = row / SEQ * SEQ, end = sees_all ? start + SEQ : row + 1;
       double weights = 0, average = 0;
-      for (size_t key = start; key <= row; key++) {
+      for (size_t key = start; key < end; key++) {
         double score = 0;
         for (size_t i = 0; i < HEAD; i++)
           score += value_of(&x[0], row * WIDTH + head + i) * value_of(&x[1], key * WIDTH + head + i);
@@ -295,6 +305,11 @@ static void attention_is_the_softmax_average_of_what_came_before(void **state) {
   for (int i = 0; i < 3; i++) free(x[i].data);
   ad_tape_destroy(tape);
   world_close(&w);
+}
+
+static void attention_is_the_softmax_average_of_what_came_before(void **state) { against_its_definition(attention, 0); }
+static void attention_to_all_is_the_softmax_average_of_the_sequence(void **state) {
+  against_its_definition(attention_all, 1);
 }
 
 static void padding_counts_neither_in_the_loss_nor_in_its_gradient(void **state) {
@@ -382,6 +397,7 @@ int main(void) {
       cmocka_unit_test(nothing_is_done_to_no_rows),
       cmocka_unit_test(linear_operations_are_adjoint_to_their_backward),
       cmocka_unit_test(attention_is_the_softmax_average_of_what_came_before),
+      cmocka_unit_test(attention_to_all_is_the_softmax_average_of_the_sequence),
       cmocka_unit_test(padding_counts_neither_in_the_loss_nor_in_its_gradient),
       cmocka_unit_test(a_count_of_zero_gives_gradient_zero),
       cmocka_unit_test(the_shares_of_the_microbatches_are_their_part_of_the_count),

@@ -114,28 +114,42 @@ static inline void release(outcome *out) {
   for (int i = 0; i < INPUTS_MAX; i++) free(out->gradient[i]);
 }
 
-static inline int compare_ways(ad_comm *comm, void *context) {
-  const comparison *c = context;
+/* What a rank has of a comparison. */
+typedef struct rank_case {
   ad_mesh *mesh;
-  ad_array arrays[INPUTS_MAX] = {0};
-  CHECK_OK(ad_mesh_create(c->mesh, &mesh));
+  ad_array arrays[INPUTS_MAX];
+} rank_case;
+
+static inline rank_case case_open(ad_comm *comm, const comparison *c) {
+  rank_case r = {0};
+  CHECK_OK(ad_mesh_create(c->mesh, &r.mesh));
   for (int i = 0; i < c->input_count; i++) {
     ad_layout layout;
     const input *in = &c->inputs[i];
-    CHECK_OK(ad_layout_parse(mesh, in->layout, &layout));
-    arrays[i] = make(comm, in->below ? AD_I32 : AD_F64, &in->shape, &layout, (uint64_t)i, in->below);
+    CHECK_OK(ad_layout_parse(r.mesh, in->layout, &layout));
+    r.arrays[i] = make(comm, in->below ? AD_I32 : AD_F64, &in->shape, &layout, (uint64_t)i, in->below);
   }
-  outcome fused = run(comm, mesh, c, arrays, 1), composed = run(comm, mesh, c, arrays, 0);
+  return r;
+}
+
+static inline void case_close(rank_case *r) {
+  for (int i = 0; i < INPUTS_MAX; i++) free(r->arrays[i].data);
+  ad_mesh_destroy(r->mesh);
+}
+
+static inline int compare_ways(ad_comm *comm, void *context) {
+  const comparison *c = context;
+  rank_case r = case_open(comm, c);
+  outcome fused = run(comm, r.mesh, c, r.arrays, 1), composed = run(comm, r.mesh, c, r.arrays, 0);
   CHECK(fused.value_count == composed.value_count);
   check_near(fused.value, composed.value, fused.value_count);
   for (int i = 0; i < c->input_count; i++) {
     CHECK(fused.gradient_count[i] == composed.gradient_count[i]);
     check_near(fused.gradient[i], composed.gradient[i], fused.gradient_count[i]);
-    free(arrays[i].data);
   }
   release(&fused);
   release(&composed);
-  ad_mesh_destroy(mesh);
+  case_close(&r);
   return 0;
 }
 
