@@ -24,6 +24,7 @@ static void declare_head_norms(ad_declarations *to, const char *path, ad_attenti
 
 ad_attention_layer ad_attention_declare(ad_declarations *to, const char *path, const ad_attention_shape *shape) {
   ad_attention_layer layer = {.has_norms = shape->has_norms,
+                              .sees_all = shape->sees_all,
                               .head_dim = shape->d_model / shape->heads,
                               .rotary_base = shape->rotary_base,
                               .parallel = shape->parallel};
@@ -58,6 +59,10 @@ static ad_tensor *gathered(ad_tape *t, const ad_attention_layer *layer, ad_tenso
   return layer->parallel.gathers_keys && has_cp ? ad_all_gather(t, x, "cp", AD_R) : x;
 }
 
+static ad_tensor *attended(ad_tape *t, const ad_attention_layer *layer, ad_tensor *q, ad_tensor *k, ad_tensor *v) {
+  return layer->sees_all ? ad_attention_all(t, q, k, v, layer->head_dim) : ad_attention(t, q, k, v, layer->head_dim);
+}
+
 ad_tensor *ad_attention_forward(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer, ad_tensor *x) {
   x = ad_tp_enter(t, x, layer->parallel.sequence);             // R
   ad_tensor *q = ad_linear_forward(t, params, &layer->wq, x);  // S2: heads
@@ -66,6 +71,6 @@ ad_tensor *ad_attention_forward(ad_tape *t, ad_tensor *const *params, const ad_a
   q = positioned(t, params, layer, layer->q_norm, q);
   k = gathered(t, layer, positioned(t, params, layer, layer->k_norm, k));
   v = gathered(t, layer, v);
-  ad_tensor *y = ad_linear_forward(t, params, &layer->wo, ad_attention(t, q, k, v, layer->head_dim));  // P
+  ad_tensor *y = ad_linear_forward(t, params, &layer->wo, attended(t, layer, q, k, v));  // P
   return ad_tp_leave(t, y, layer->parallel.sequence);
 }

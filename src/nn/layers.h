@@ -56,13 +56,13 @@ ad_norm_layer ad_norm_declare(ad_declarations *to, const char *path, const char 
                               ad_parallel parallel);
 ad_tensor *ad_norm_forward(ad_tape *t, ad_tensor *const *params, const ad_norm_layer *layer, ad_tensor *x);
 
-/* Causal attention with rotary positions: attention(rotary(norm(x Wq)), rotary(norm(x Wk)), x Wv) Wo, the norms of each
- * head optional. Over tp heads are cut; those of k and v too if tp divides their number, otherwise every rank has all
- * of them (R). */
+/* Attention with rotary positions: attention(rotary(norm(x Wq)), rotary(norm(x Wk)), x Wv) Wo, the norms of each head
+ * optional. Causal, or each position sees all. Over tp heads are cut; those of k and v too if tp divides their number,
+ * otherwise every rank has all of them (R). */
 typedef struct ad_attention_layer {
   ad_linear_layer wq, wk, wv, wo;
   size_t q_norm, k_norm;
-  int has_norms;
+  int has_norms, sees_all;
   int64_t head_dim;
   double rotary_base;
   ad_parallel parallel;
@@ -71,6 +71,7 @@ typedef struct ad_attention_shape {
   int64_t d_model, heads, kv_heads;
   double rotary_base, output_factor;
   int has_bias, has_norms;
+  int sees_all; /* 1: no mask; 0: causal */
   ad_parallel parallel;
 } ad_attention_shape;
 ad_attention_layer ad_attention_declare(ad_declarations *to, const char *path, const ad_attention_shape *shape);
