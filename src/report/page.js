@@ -304,13 +304,14 @@ function swatch(tone, dashed) {
 
 /* What the charts are: {title, unit, size, log: there is a switch, bands: values are [low, middle, high], note, absent: what is
  * said where no line has it, optional: nothing is, units: of the values that `of` and `other` give, otherwise: the name of the
- * switch to `other`, curves: [{label, of(run): a value for each line of metrics.jsonl, other(run), points: each is marked}]}. */
+ * switch to `other`, level: where a dashed line goes across, curves: [{label, of(run): a value for each line of metrics.jsonl,
+ * other(run), points: each is marked}]}. */
 function chartSpecs(runs) {
   return [lossSpec(runs), rateSpec, normSpec(runs), throughputSpec(runs), reductionsSpec(runs), scaleSpec];
 }
 
 const valuesOf = (key) => (run) => column(run, key);
-const bare = (key) => (run) => column(run, key).map((value) => [value, value, value]);
+const bare = (value) => (run) => run.metrics.map(value).map((own) => [own, own, own]);
 const smooth = (value, widthOf) => (run) => rollingSpread(run.metrics.map(value), widthOf(run.metrics.length));
 
 function smoothedNote(runs, widthOf) {
@@ -322,8 +323,8 @@ function smoothedNote(runs, widthOf) {
 
 function lossSpec(runs) {
   const note = smoothedNote(runs, calmWindowOf);
-  const training = {label: 'training', of: smooth((line) => line.loss, calmWindowOf), other: bare('loss')};
-  const heldOut = {label: 'held out', of: bare('held_out_loss'), other: bare('held_out_loss'), points: true};
+  const training = {label: 'training', of: smooth((line) => line.loss, calmWindowOf), other: bare((line) => line.loss)};
+  const heldOut = {label: 'held out', of: bare((line) => line.held_out_loss), other: bare((line) => line.held_out_loss), points: true};
   return {
     title: 'Loss', unit: 'nats per token', size: 'large', log: true, bands: true, note, otherwise: note && 'every step',
     curves: [training, heldOut],
@@ -333,7 +334,7 @@ function lossSpec(runs) {
 const rateSpec = {title: 'Learning rate', size: 'small', log: true, curves: [{label: 'rate', of: valuesOf('lr')}]};
 
 function normSpec(runs) {
-  const norm = {label: 'norm', of: smooth((line) => line.norm, calmWindowOf), other: bare('norm')};
+  const norm = {label: 'norm', of: smooth((line) => line.norm, calmWindowOf), other: bare((line) => line.norm)};
   const otherwise = smoothedNote(runs, calmWindowOf) && 'every step';
   const absent = 'metrics.jsonl has no norm.';
   return {title: 'Gradient norm', size: 'small', log: true, bands: true, otherwise, curves: [norm], absent};
@@ -359,6 +360,74 @@ function reductionsSpec(runs) {
 }
 
 const scaleSpec = {title: 'Loss scale', log: true, optional: true, curves: [{label: 'scale', of: valuesOf('loss_scale')}]};
+
+/* ---- what several losses and a program's measures come to ---- */
+
+/* Of a measure's last word: how it is called, and what its numbers are. Others go by their own names. */
+const MEASURES = {
+  tokens: ['Tokens per expert', 'of all choices'],
+  dropped: ['Dropped choices', 'share of all'],
+  imbalance: ['Imbalance', 'most asked over an even share'],
+};
+
+const PLACES = [['most', 1], ['upper quartile', 0.75], ['median', 0.5], ['lower quartile', 0.25], ['least', 0]];
+
+const sum = (values) => values.reduce((all, value) => all + value, 0);
+const partOf = (part, name) => (line) => (line[part] || {})[name];
+const listsOf = (name, runs) => runs.flatMap((run) => run.metrics.map(partOf('measured', name))).filter(Array.isArray);
+const namesIn = (part, runs) => [...new Set(runs.flatMap((run) => run.metrics.flatMap((line) => Object.keys(line[part] || {}))))];
+
+/* Numbers first: they tell of all lists at once. */
+function measureSpecs(runs) {
+  const names = namesIn('measured', runs), isList = (name) => listsOf(name, runs).length > 0;
+  const inOrder = [...names.filter((name) => !isList(name)), ...names.filter(isList)];
+  return [lossesSpec(runs), ...inOrder.map((name) => measureSpec(name, runs))];
+}
+
+function lossesSpec(runs) {
+  const curve = (name) => ({label: name, of: smooth(partOf('losses', name), calmWindowOf), other: bare(partOf('losses', name))});
+  const note = smoothedNote(runs, calmWindowOf);
+  return {
+    title: 'Each loss', size: 'small', log: true, bands: true, optional: true, note, otherwise: note && 'every step',
+    curves: namesIn('losses', runs).map(curve),
+  };
+}
+
+function measureSpec(name, runs) {
+  const value = partOf('measured', name);
+  const [words, unit] = MEASURES[name.split('.').pop()] || [name, null];
+  const title = words === name || !name.includes('.') ? words : `${words}, ${layerOf(name)}`;
+  const common = {title, unit, size: 'small'};
+  const lengths = [...new Set(listsOf(name, runs).map((list) => list.length))];
+  return lengths.length ? listSpec(common, value, lengths, runs) : numberSpec(common, value, runs);
+}
+
+function numberSpec(common, value, runs) {
+  const curve = {label: common.title.toLowerCase(), of: smooth(value, windowOf)};
+  return {...common, bands: true, fromZero: true, note: smoothedNote(runs, windowOf), curves: [curve]};
+}
+
+/* Each entry's share of its list: a curve each where they are few and of one run, else the order that they come in. */
+function listSpec(common, value, lengths, runs) {
+  const level = lengths.length === 1 ? 100 / lengths[0] : null;
+  const note = level && `Dashed across: an even share, ${short(level)} %.`;
+  return {...common, fromZero: true, level, units: [' %'], note, curves: listCurves(value, Math.max(...lengths), runs.length)};
+}
+
+function listCurves(value, length, runCount) {
+  if (runCount === 1 && length <= TONES) return [...Array(length).keys()].map((i) => entryCurve(value, i));
+  const places = runCount === 1 ? PLACES : [PLACES[0], PLACES[PLACES.length - 1]];
+  return places.map(([label, at]) => placeCurve(label, value, at));
+}
+
+const entryCurve = (value, i) => ({label: `#${i}`, of: medians((line) => shares(value(line))[i])});
+const placeCurve = (label, value, at) => ({label, of: medians((line) => quantile(sortedNumbers(shares(value(line))), at))});
+const medians = (value) => (run) => smooth(value, windowOf)(run).map((spread) => spread[1]);
+
+function shares(list) {
+  const whole = sum(list || []);
+  return whole > 0 ? list.map((value) => (100 * value) / whole) : [];
+}
 
 /* Every step of any run, in order: the rows of all charts, so that a row is the same step in each. */
 function allSteps(runs) {
@@ -418,9 +487,21 @@ function options(allSeries, spec, group) {
     highlightCallback: (event, step) => group.select(nearest(group.steps, step)),
     unhighlightCallback: () => group.row >= 0 && group.select(-1),
     drawCallback: (drawn) => group.follow(drawn),
+    underlayCallback: (canvas, area, graph) => isNumber(spec.level) && drawLevel(canvas, area, graph.toDomYCoord(spec.level)),
     interactionModel: touchable(group),
     ...colours(allSeries),
   };
+}
+
+function drawLevel(canvas, area, y) {
+  canvas.save();
+  canvas.strokeStyle = style('--quiet');
+  canvas.setLineDash([4, 4]);
+  canvas.beginPath();
+  canvas.moveTo(area.x, y);
+  canvas.lineTo(area.x + area.w, y);
+  canvas.stroke();
+  canvas.restore();
 }
 
 /* A finger moves the cursor, two zoom along the steps; a finger that moves up or down scrolls the page. */
@@ -662,8 +743,18 @@ function drawCharts(runs, group) {
   const hint = make('span', {class: 'hint'}, 'Drag to zoom, shift-drag to move, double-click to reset.');
   return [
     make('div', {class: 'bar'}, reset, hint),
-    make('div', {class: 'charts'}, chartSpecs(runs).map((spec) => chartFigure(spec, runs, group))),
+    chartsOf(chartSpecs(runs), runs, group),
   ];
+}
+
+/* Nothing where no program of these runs has several losses or measures anything. */
+function drawMeasures(runs, group) {
+  const specs = measureSpecs(runs).filter((spec) => spec.curves.length);
+  return specs.length > 0 && chartsOf(specs, runs, group);
+}
+
+function chartsOf(specs, runs, group) {
+  return make('div', {class: 'charts'}, specs.map((spec) => chartFigure(spec, runs, group)));
 }
 
 /* ---- one step on all ranks ---- */
@@ -1059,6 +1150,7 @@ function drawOne(run, group) {
     make('p', {class: 'lead'}, leadOf(run)),
     section(null, () => tilesForOne(run)),
     section('Training', () => drawCharts([run], group)),
+    section('What the program measures', () => drawMeasures([run], group)),
     drawParts(run),
   ];
 }
@@ -1074,6 +1166,7 @@ function drawMany(runs, group) {
     make('p', {class: 'lead'}, runs.map((run) => run.folder).join(', ')),
     section(null, () => tilesForMany(runs, switches)),
     section('Training', () => drawCharts(runs, group)),
+    section('What the program measures', () => drawMeasures(runs, group)),
     section('Where their recipes differ', () => drawDifferences(runs)),
     runs.map((run) => make('details', {class: 'run'}, make('summary', {}, run.name), drawParts(run))),
   ];

@@ -52,6 +52,20 @@ cp other/report.html both.html
 holds both.html '[len(run["metrics"]) for run in runs] == [20, 30]'
 holds both.html '[run["run"]["facts"][1][1].split(" in ")[1] for run in runs] == ["1 microbatch", "2 microbatches"]'
 
+# Several losses, and what a program measures: five experts in each of two blocks; and sixty-four, of which one gets all.
+exits_with 0 "$addend" train "$source/recipes/moe-balance.yaml" --set train.steps=12 -o experts
+holds experts/report.html 'set(runs[0]["metrics"][-1]["losses"]) == {"cross_entropy", "balance"}'
+holds experts/report.html 'len(runs[0]["metrics"][-1]["measured"]["blocks.1.moe.tokens"]) == 5'
+mkdir sixty-four
+python3 - experts/metrics.jsonl >sixty-four/metrics.jsonl <<'Y'
+import json, sys
+for line in map(json.loads, open(sys.argv[1])):
+    line["measured"] = {"blocks.0.moe.tokens": [1] * 64, "blocks.1.moe.tokens": [0] * 63 + [64], "unheard_of": 7, "unheard.of": [1, 3]}
+    print(json.dumps(line))
+Y
+exits_with 0 "$addend" report sixty-four
+exits_with 0 "$addend" report experts sixty-four -o experts-both.html
+
 # What holds no run, and what cannot be written.
 mkdir empty
 exits_with 2 "$addend" report
@@ -136,6 +150,26 @@ shows 18 '<code>blocks\.[01]\.[a-z.]*[a-z0-9_]*</code>'
 shows 1 'It holds'
 shows 1 'train\.steps'
 shows 1 'a "run" &lt;!--&lt;script&gt; &amp; &lt;b&gt;'
+! grep -q 'What the program measures' drawn || fail "a program that measures nothing has no such part"
+draw experts/report.html
+shows 20 '<canvas' # two for each of the five charts and of as many of what is measured
+shows 1 '>cross_entropy <b>[0-9.]*<'
+shows 1 '>balance <b>[0-9.]*<'
+shows 1 '>Dropped choices<'
+shows 1 '>imbalance <b>[0-9.]*<'
+for block in 0 1; do shows 1 ">Tokens per expert, blocks\\.$block<"; done
+for expert in 0 1 2 3 4; do shows 2 ">#$expert <b>[0-9.]* %<"; done
+shows 2 'an even share, 20 %'
+draw sixty-four/report.html
+for place in most 'upper quartile' median 'lower quartile' least; do shows 1 ">$place <b>1\\.563 %<"; done
+shows 1 '>most <b>100 %<'
+shows 4 '>[a-z ]* <b>0 %<'
+shows 2 'an even share, 1\.563 %'
+shows 1 '>unheard_of <b>7<'
+shows 1 '>#1 <b>75 %<'
+draw experts-both.html
+shows 1 '>sixty-four, most <b>100 %<'
+shows 1 '>moe-balance, least <b>[0-9.]* %<'
 draw both.html
 shows 8 '<canvas'
 shows 2 'type="checkbox"'
