@@ -7,6 +7,7 @@
 #include "addend/layout.h"
 #include "addend/comm.h"
 #include "addend/array.h"
+#include "addend/bridge.h"
 #include "addend/parameter.h"
 #include "addend/reduce.h"
 #include "addend/store.h"

@@ -3,6 +3,7 @@
  * operations return a dead tensor, and ad_backward or ad_tape_status reports it. */
 #ifndef ADDEND_TENSOR_H
 #define ADDEND_TENSOR_H
+#include "addend/bridge.h"
 #include "addend/reduce.h"
 
 #if defined(__cplusplus)
@@ -210,6 +211,11 @@ AD_API ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const ch
 /* The same value seen on another factorisation of its ranks, as ad_layout_view allows it: no byte moves. Backward views
  * the gradient on x's mesh again. Borrows the view until reset. */
 AD_API ad_tensor *ad_view_at(ad_tape *tape, ad_tensor *x, const ad_mesh *view, const char *site);
+
+/* x, which lies as the bridge's source, brought to its destination, on another mesh of the same ranks. Its gradient is
+ * summed over the axes on which the destination is R, and goes back. Borrows the bridge until reset. */
+AD_API ad_tensor *ad_cross_at(ad_tape *tape, ad_tensor *x, ad_bridge *bridge, const char *site);
+#define ad_cross(t, x, bridge) ad_cross_at((t), (x), (bridge), AD_HERE)
 
 /* ---- stepping outside the types ---- */
 /* x for code that knows local buffers only: its own part is ad_tensor_array of what is returned. `gradient` is the

@@ -1,0 +1,69 @@
+/* Bridges: a value that is cut by batch, brought from one mesh to another and its gradient back. The two meshes have
+ * the same ranks or none in common. What lies behind the batch dimension is nobody's business here. */
+#ifndef ADDEND_BRIDGE_H
+#define ADDEND_BRIDGE_H
+#include "addend/array.h"
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+/* ---- who sends which rows to whom: pure arithmetic ---- */
+
+/* Rows that one rank gives another; a rank may be its own peer. Numbers of rows are of the local parts. */
+typedef struct ad_route {
+  int64_t peer;
+  int64_t here, there, count; /* first row in the own part, first row in the peer's, how many */
+} ad_route;
+/* What `rank` receives where a batch of `rows` rows, cut as `from` says (S0), is brought to where `to` wants it (S0);
+ * or what it sends. Each row comes once, from the rank of `from`'s mesh that has the receiver's own position on all
+ * axes that do not cut the batch, so that nothing moves where a rank has what it needs; where the meshes have no rank
+ * in common, from the copy of the same number, counted around. Writes at most `max`, returns how many there are. The
+ * gradient goes back the same way with `from` and `to` changed over. */
+AD_API size_t ad_bridge_receives(const ad_layout *from, const ad_layout *to, int64_t rows, int64_t rank,
+                                 ad_route *routes, size_t max);
+AD_API size_t ad_bridge_sends(const ad_layout *from, const ad_layout *to, int64_t rows, int64_t rank, ad_route *routes,
+                              size_t max);
+
+/* ---- bridges ---- */
+
+typedef struct ad_bridge ad_bridge;
+
+typedef struct ad_bridge_options {
+  size_t size; /* sizeof(ad_bridge_options) */
+  int ragged;  /* 1: parts of the two sides may overlap in any way, and the batch need not divide */
+} ad_bridge_options;
+
+/* `from`: cut by S0 on dp axes and I on all others: each copy gets the whole gradient, so an R, whose gradient would
+ * count once for each copy, is refused. `to`: cut by S0 on dp axes, R on cp, I or R on tp and any other; where it is R,
+ * users leave addends: the gradient that comes back is P there and is summed first. AD_TYPE names axis, type and
+ * repair; AD_INVALID: meshes that share some of their ranks but not all, pp, or, unless ragged, numbers of parts
+ * neither of which divides the other. Borrows comm and meshes. Collective over the ranks of both meshes. */
+AD_API AD_CHECKED ad_status ad_bridge_create(ad_comm *comm, const ad_layout *from, const ad_layout *to,
+                                             const ad_bridge_options *options, ad_bridge **out);
+AD_API void ad_bridge_destroy(ad_bridge *bridge); /* NULL allowed */
+AD_API int ad_bridge_is_disjoint(const ad_bridge *bridge);
+AD_API int ad_bridge_has_source(const ad_bridge *bridge); /* this rank is one of `from`'s */
+AD_API int ad_bridge_has_destination(const ad_bridge *bridge);
+AD_API ad_layout ad_bridge_from(const ad_bridge *bridge);
+AD_API ad_layout ad_bridge_to(const ad_bridge *bridge);
+
+/* Describes, data NULL, what a value of this whole shape and dtype is on either side, and its gradient. AD_INVALID if
+ * the bridge is not ragged and the parts of the sides do not lie inside each other, with the sizes that would do. */
+AD_API AD_CHECKED ad_status ad_bridge_describe(const ad_bridge *bridge, ad_dtype dtype, const ad_shape *shape,
+                                               int backward, const char *site, ad_array *source, ad_array *destination);
+/* source -> destination. Either is NULL where this rank is not on that side; both have memory of their own where rows
+ * move. AD_TYPE unless they lie as `describe` says. */
+AD_API AD_CHECKED ad_status ad_bridge_forward(ad_bridge *bridge, const ad_array *source, ad_array *destination,
+                                              const char *site);
+/* destination's gradient -> source's. Where the bridge's `to` is R the gradient is summed first, in place: the
+ * destination's gradient is then what is left of it. */
+AD_API AD_CHECKED ad_status ad_bridge_backward(ad_bridge *bridge, ad_array *destination, ad_array *source,
+                                               const char *site);
+/* 1: every rank's rows are its own on both sides; forward and backward then only copy, and the two may share memory. */
+AD_API int ad_bridge_is_local(const ad_bridge *bridge, int64_t rows);
+
+#if defined(__cplusplus)
+}
+#endif
+#endif

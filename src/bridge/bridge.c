@@ -1,0 +1,349 @@
+/* A bridge: what may lie on either side of it, and rows on their way. */
+#include "addend/bridge.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "array/array.h"
+#include "array/transit.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "base/seams.h"
+#include "bridge/bridge.h"
+
+/* ---- what may lie on either side ---- */
+
+static int64_t last_rank(const ad_mesh *mesh) { return ad_mesh_first_rank(mesh) + ad_mesh_size(mesh) - 1; }
+
+static ad_status check_ranks(const ad_mesh *from, const ad_mesh *to, int *disjoint) {
+  *disjoint = last_rank(from) < ad_mesh_first_rank(to) || last_rank(to) < ad_mesh_first_rank(from);
+  if (*disjoint || ad_mesh_same_ranks(from, to)) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "bridge: the source \"%s\" has %" PRId64 " ranks (%" PRId64 " to %" PRId64
+                 "), the destination \"%s\" %" PRId64 " (%" PRId64 " to %" PRId64
+                 "); they must be the same ranks, or have none in common",
+                 ad_mesh_text(from), ad_mesh_size(from), ad_mesh_first_rank(from), last_rank(from), ad_mesh_text(to),
+                 ad_mesh_size(to), ad_mesh_first_rank(to), last_rank(to));
+}
+
+static ad_status check_stages(const ad_mesh *mesh, const char *side) {
+  int64_t stages = ad_mesh_axis_size(mesh, AD_PP);
+  if (stages == 1) return AD_OK;
+  return ad_fail(AD_INVALID, "bridge: the %s has pp=%" PRId64 "; a bridge joins modules that have one stage: pp=1",
+                 side, stages);
+}
+
+static ad_status refuse(const char *side, ad_axis axis, ad_type is, const char *repair) {
+  char type[16];
+  return ad_fail(AD_TYPE, "bridge: the %s is %s on `%s`; %s", side, ad_type_print(is, type, sizeof type),
+                 ad_axis_name(axis), repair);
+}
+
+static int is_dp(int axis) { return (AD_AXES(axis) & AD_AXES_DP) != 0; }
+
+/* Of one rank an axis means nothing, unless somebody named it. */
+static int counts(const ad_layout *layout, int axis) {
+  return ((ad_mesh_named(layout->mesh) | ad_mesh_large(layout->mesh)) & AD_AXES(axis)) != 0;
+}
+
+static ad_status check_source(const ad_layout *from) {
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    ad_type is = from->type[axis];
+    if (!counts(from, axis)) continue;
+    if (is_dp(axis) && is != AD_S(0)) return refuse("source", (ad_axis)axis, is, "there it must be cut by batch: S(0)");
+    if (is_dp(axis) || is == AD_I) continue;
+    if (is == AD_R)
+      return refuse(
+          "source", (ad_axis)axis, is,
+          "its gradient would count once for each copy; convert I->R after the bridge, or gather S->I before");
+    return refuse("source", (ad_axis)axis, is,
+                  "all copies must be the same: all_gather S->I or all_reduce P->I before");
+  }
+  return AD_OK;
+}
+
+static ad_status check_destination(const ad_layout *to) {
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    ad_type is = to->type[axis];
+    if (!counts(to, axis)) continue;
+    if (is_dp(axis) && is != AD_S(0))
+      return refuse("destination", (ad_axis)axis, is, "there it must be cut by batch: S(0)");
+    if (axis == AD_CP && is != AD_R)
+      return refuse("destination", (ad_axis)axis, is, "there it must be R: each rank uses a part of the sequence");
+    if (is_dp(axis) || is == AD_R || is == AD_I) continue;
+    return refuse("destination", (ad_axis)axis, is, "every copy arrives whole: I or R; cut it after the bridge");
+  }
+  return AD_OK;
+}
+
+static int64_t parts(const ad_layout *layout) { return ad_mesh_ranks_over(layout->mesh, ad_layout_cut_axes(layout)); }
+
+static ad_status check_parts(const ad_layout *from, const ad_layout *to) {
+  int64_t a = parts(from), b = parts(to), least = a < b ? a : b, most = a < b ? b : a;
+  if (most % least == 0) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "bridge: the source cuts the batch into %" PRId64 " parts, the destination into %" PRId64
+                 ", and neither divides the other; %" PRId64 " beside %" PRId64 " or %" PRId64
+                 " would do, or allow ragged splits",
+                 a, b, least, least * (most / least), least * (most / least + 1));
+}
+
+static ad_status check(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options, int *disjoint) {
+  AD_TRY(check_ranks(from->mesh, to->mesh, disjoint));
+  AD_TRY(check_stages(from->mesh, "source"));
+  AD_TRY(check_stages(to->mesh, "destination"));
+  AD_TRY(check_source(from));
+  AD_TRY(check_destination(to));
+  return options->ragged ? AD_OK : check_parts(from, to);
+}
+
+/* ---- making one ---- */
+
+/* One group for both pools: all ranks from the first of the one to the last of the other. */
+static ad_status span_both(ad_bridge *bridge) {
+  int64_t first = ad_mesh_first_rank(bridge->from.mesh), other = ad_mesh_first_rank(bridge->to.mesh);
+  int64_t end = last_rank(bridge->from.mesh), other_end = last_rank(bridge->to.mesh);
+  char text[32];
+  if (other < first) first = other;
+  if (other_end > end) end = other_end;
+  snprintf(text, sizeof text, "dp=%" PRId64, end - first + 1);
+  return ad_mesh_create_pool(text, first, &bridge->both);
+}
+
+ad_status ad_bridge_create(ad_comm *comm, const ad_layout *from, const ad_layout *to, const ad_bridge_options *options,
+                           ad_bridge **out) {
+  AD_NEED(comm, from, to, out);
+  AD_NEED(from->mesh, to->mesh);
+  ad_bridge_options own;
+  ad_bridge *bridge;
+  int disjoint;
+  AD_TRY(ad_options_take(&own, sizeof own, options, "ad_bridge_options"));
+  AD_TRY(check(from, to, &own, &disjoint));
+  AD_TRY(ad_new(1, &bridge));
+  *bridge = (ad_bridge){.comm = comm, .from = *from, .to = *to, .options = own, .disjoint = disjoint};
+  ad_status status = disjoint ? span_both(bridge) : AD_OK;
+  if (status) {
+    ad_bridge_destroy(bridge);
+    return status;
+  }
+  *out = bridge;
+  return AD_OK;
+}
+
+void ad_bridge_destroy(ad_bridge *bridge) {
+  if (!bridge) return;
+  ad_mesh_destroy(bridge->both);
+  ad_release(bridge->messages);
+  ad_release(bridge->routes);
+  ad_release(bridge);
+}
+
+int ad_bridge_is_disjoint(const ad_bridge *bridge) { return bridge->disjoint; }
+int ad_bridge_has_source(const ad_bridge *bridge) {
+  return ad_mesh_has_rank(bridge->from.mesh, ad_comm_rank(bridge->comm));
+}
+int ad_bridge_has_destination(const ad_bridge *bridge) {
+  return ad_mesh_has_rank(bridge->to.mesh, ad_comm_rank(bridge->comm));
+}
+ad_layout ad_bridge_from(const ad_bridge *bridge) { return bridge->from; }
+ad_layout ad_bridge_to(const ad_bridge *bridge) { return bridge->to; }
+
+/* ---- arrays on either side ---- */
+
+static ad_status check_batch(const ad_bridge *bridge, int64_t rows, const char *site) {
+  int64_t a = parts(&bridge->from), b = parts(&bridge->to), most = a < b ? b : a;
+  if (bridge->options.ragged || rows % most == 0) return AD_OK;
+  int64_t below = rows / most * most;
+  return ad_fail(AD_INVALID,
+                 "%s: bridge: a batch of %" PRId64 " rows does not divide into the %" PRId64
+                 " parts of the %s; %" PRId64 " or %" PRId64 " rows would do, or allow ragged splits",
+                 site, rows, most, a < b ? "destination" : "source", below ? below : most,
+                 below ? below + most : 2 * most);
+}
+
+ad_status ad_bridge_describe(const ad_bridge *bridge, ad_dtype dtype, const ad_shape *shape, int backward,
+                             const char *site, ad_array *source, ad_array *destination) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(bridge, shape, source, destination);
+  if (!shape->ndim) return ad_fail(AD_INVALID, "%s: bridge: a scalar has no batch", site);
+  AD_TRY(check_batch(bridge, shape->dim[0], site));
+  ad_layout from = backward ? ad_layout_dual(&bridge->from) : bridge->from;
+  ad_layout to = backward ? ad_layout_dual(&bridge->to) : bridge->to;
+  *source = *destination = (ad_array){0};
+  if (ad_bridge_has_source(bridge)) *source = ad_array_describe(bridge->comm, dtype, shape, &from);
+  if (ad_bridge_has_destination(bridge)) *destination = ad_array_describe(bridge->comm, dtype, shape, &to);
+  return AD_OK;
+}
+
+static ad_status check_array(const ad_bridge *bridge, const ad_array *array, const ad_layout *wanted, int is_there,
+                             const char *side, const char *site) {
+  char is[160], should[160];
+  if (!is_there) return AD_OK;
+  if (!array || !array->shape.ndim) return ad_fail(AD_INVALID, "%s: bridge: there is no %s", site, side);
+  if (!ad_layout_equal(&array->layout, wanted))
+    return ad_fail(AD_TYPE, "%s: bridge: the %s is \"%s\" on \"%s\"; it must be \"%s\" on \"%s\"", site, side,
+                   ad_layout_print(&array->layout, is, sizeof is), ad_mesh_text(array->layout.mesh),
+                   ad_layout_print(wanted, should, sizeof should), ad_mesh_text(wanted->mesh));
+  AD_TRY(check_batch(bridge, array->shape.dim[0], site));
+  return ad_array_check(bridge->comm, array, side, site);
+}
+
+ad_status ad_bridge_check_source(const ad_bridge *bridge, const ad_array *array, const char *site) {
+  return check_array(bridge, array, &bridge->from, 1, "source", site);
+}
+
+/* ---- rows on their way ---- */
+
+typedef struct way {
+  const ad_layout *from, *to; /* of the batch, in this direction */
+  const ad_array *in;
+  ad_array *out;
+} way;
+
+static int64_t batch_of(const way *w) { return (w->in ? w->in : w->out)->shape.dim[0]; }
+
+static size_t row_of(const ad_array *array) {
+  size_t row = 1;
+  for (int i = 1; i < array->local.ndim; i++) row *= (size_t)array->local.dim[i];
+  return row;
+}
+
+static int has_own_rows(const way *w, int64_t rank) {
+  ad_span here, there;
+  int64_t rows = batch_of(w);
+  int a = ad_layout_spans(w->from, 0, rows, rank, &here, 1), b = ad_layout_spans(w->to, 0, rows, rank, &there, 1);
+  return a == b && (!a || (here.first == there.first && here.count == there.count));
+}
+
+/* The ranks of the group that move rows among them. */
+static ad_group group_of(const ad_bridge *bridge, const way *w) {
+  int64_t rank = ad_comm_rank(bridge->comm);
+  if (bridge->disjoint) return ad_mesh_group(bridge->both, AD_AXES_ALL, rank);
+  return ad_mesh_group(w->from->mesh, ad_layout_cut_axes(w->from), rank);
+}
+
+static int is_local(const ad_bridge *bridge, const way *w) {
+  if (bridge->disjoint) return 0;
+  ad_group group = group_of(bridge, w);
+  for (int64_t i = 0; i < ad_group_size(&group); i++)
+    if (!has_own_rows(w, ad_group_rank(&group, i))) return 0;
+  return 1;
+}
+
+int ad_bridge_is_local(const ad_bridge *bridge, int64_t rows) {
+  ad_array batch = {.shape = {1, {rows}}};
+  way w = {&bridge->from, &bridge->to, &batch, NULL};
+  return is_local(bridge, &w);
+}
+
+static ad_status take_room(ad_bridge *bridge, size_t count) {
+  if (count <= bridge->capacity) return AD_OK;
+  AD_TRY(ad_grow(&bridge->routes, bridge->capacity, count));
+  AD_TRY(ad_grow(&bridge->messages, bridge->capacity, count));
+  bridge->capacity = count;
+  return AD_OK;
+}
+
+/* Sends first, then receives. */
+static ad_status find_routes(ad_bridge *bridge, const way *w, size_t *sends, size_t *count) {
+  int64_t rank = ad_comm_rank(bridge->comm), rows = batch_of(w);
+  *sends = ad_bridge_sends(w->from, w->to, rows, rank, NULL, 0);
+  size_t receives = ad_bridge_receives(w->from, w->to, rows, rank, NULL, 0);
+  *count = *sends + receives;
+  AD_TRY(take_room(bridge, *count));
+  ad_bridge_sends(w->from, w->to, rows, rank, bridge->routes, *sends);
+  ad_bridge_receives(w->from, w->to, rows, rank, bridge->routes + *sends, receives);
+  ad_route_passing passing = {bridge, w->from, w->to, rows, bridge->routes, *sends, *count};
+  ad_seam_pass(AD_SEAM_ROUTES, &passing);
+  return AD_OK;
+}
+
+static void make_messages(ad_bridge *bridge, const way *w, const ad_group *group, size_t sends, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    const ad_route *route = &bridge->routes[i];
+    const ad_array *array = i < sends ? w->in : w->out;
+    char *data = (char *)array->data + (size_t)route->here * row_of(array) * ad_dtype_size(array->dtype);
+    bridge->messages[i] = (ad_message){.peer = ad_group_index(group, route->peer),
+                                       .send = i < sends ? data : NULL,
+                                       .receive = i < sends ? NULL : data,
+                                       .count = (size_t)route->count * row_of(array)};
+  }
+}
+
+static void copy_own(const way *w) {
+  if (w->in->data && w->in->data != w->out->data) memcpy(w->out->data, w->in->data, ad_array_bytes(w->out));
+}
+
+static ad_status move_rows(ad_bridge *bridge, const way *w, const char *site) {
+  if (is_local(bridge, w)) {
+    copy_own(w);
+    return AD_OK;
+  }
+  size_t sends, count;
+  AD_TRY(find_routes(bridge, w, &sends, &count));
+  if (ad_comm_is_dry(bridge->comm)) return AD_OK;
+  ad_group group = group_of(bridge, w);
+  make_messages(bridge, w, &group, sends, count);
+  ad_collective exchange = {.op = AD_EXCHANGE,
+                            .group = group,
+                            .messages = bridge->messages,
+                            .message_count = count,
+                            .dtype = (w->in ? w->in : w->out)->dtype,
+                            .site = site};
+  return ad_comm_run(bridge->comm, &exchange);
+}
+
+/* ---- forward and backward ---- */
+
+ad_status ad_bridge_forward(ad_bridge *bridge, const ad_array *source, ad_array *destination, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(bridge);
+  AD_TRY(check_array(bridge, source, &bridge->from, ad_bridge_has_source(bridge), "source", site));
+  AD_TRY(check_array(bridge, destination, &bridge->to, ad_bridge_has_destination(bridge), "destination", site));
+  way w = {&bridge->from, &bridge->to, ad_bridge_has_source(bridge) ? source : NULL,
+           ad_bridge_has_destination(bridge) ? destination : NULL};
+  return move_rows(bridge, &w, site);
+}
+
+/* Law 2: users of an R value left addends. After it the gradient is the same on every copy. */
+static ad_status sum_addends(const ad_bridge *bridge, ad_array *gradient, int ordinal, const char *site) {
+  ad_layout summed = gradient->layout;
+  ad_axes axes = ad_layout_axes_of(&summed, AD_P);
+  ad_axes asked = axes & (ad_mesh_named(summed.mesh) | ad_mesh_large(summed.mesh));
+  ad_layout_set(&summed, axes, AD_I);
+  if (asked) {
+    ad_transit transit = {
+        .move = AD_MOVE_ALL_REDUCE, .axes = asked, .to = AD_I, .site = site, .ordinal = ordinal, .backward = 1};
+    ad_array after = *gradient;
+    ad_layout_set(&after.layout, asked, AD_I);
+    AD_TRY(ad_transit_run(bridge->comm, &transit, gradient, &after));
+    ad_axes pending = ad_layout_axes_of(&after.layout, AD_P) & asked;
+    char text[128];
+    if (pending)
+      return ad_fail(AD_TYPE, "%s: bridge: the gradient is P on `%s`; all_reduce P->I before it goes back", site,
+                     ad_axes_print(pending, text, sizeof text));
+  }
+  gradient->layout = summed;
+  return AD_OK;
+}
+
+ad_status ad_bridge_backward_at(ad_bridge *bridge, ad_array *destination, ad_array *source, int ordinal,
+                                const char *site) {
+  ad_layout from = ad_layout_dual(&bridge->from), to = ad_layout_dual(&bridge->to);
+  AD_TRY(check_array(bridge, source, &from, ad_bridge_has_source(bridge), "source's gradient", site));
+  AD_TRY(check_array(bridge, destination, &to, ad_bridge_has_destination(bridge), "gradient", site));
+  ad_array summed = {0};
+  if (ad_bridge_has_destination(bridge)) {
+    summed = *destination;
+    AD_TRY(sum_addends(bridge, &summed, ordinal, site));
+  }
+  way w = {&bridge->to, &bridge->from, ad_bridge_has_destination(bridge) ? &summed : NULL,
+           ad_bridge_has_source(bridge) ? source : NULL};
+  return move_rows(bridge, &w, site);
+}
+
+ad_status ad_bridge_backward(ad_bridge *bridge, ad_array *destination, ad_array *source, const char *site) {
+  AD_NEED(bridge);
+  return ad_bridge_backward_at(bridge, destination, source, 0, site ? site : AD_NO_SITE);
+}

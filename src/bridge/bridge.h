@@ -1,0 +1,34 @@
+/* What tensor/ and the mistakes know of a bridge besides its public functions. */
+#ifndef BRIDGE_BRIDGE_H
+#define BRIDGE_BRIDGE_H
+#include "addend/bridge.h"
+
+struct ad_bridge {
+  ad_comm *comm;
+  ad_layout from, to;
+  ad_bridge_options options;
+  int disjoint;
+  ad_mesh *both; /* of disjoint sides: every rank from the first to the last */
+  /* Of the present call: */
+  ad_route *routes;
+  ad_message *messages;
+  size_t capacity;
+};
+
+/* As ad_bridge_backward, for transition number `ordinal` of a tape. `site` is not NULL. */
+ad_status ad_bridge_backward_at(ad_bridge *bridge, ad_array *destination, ad_array *source, int ordinal,
+                                const char *site) AD_CHECKED;
+
+/* AD_TYPE, AD_INVALID unless the array is one that may enter. */
+ad_status ad_bridge_check_source(const ad_bridge *bridge, const ad_array *array, const char *site) AD_CHECKED;
+
+/* What passes the seam AD_SEAM_ROUTES: what this rank is about to send and receive. */
+typedef struct ad_route_passing {
+  const ad_bridge *bridge;
+  const ad_layout *from, *to; /* in this direction */
+  int64_t rows;
+  ad_route *routes; /* sends, then receives */
+  size_t sends, count;
+} ad_route_passing;
+
+#endif

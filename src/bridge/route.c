@@ -1,0 +1,91 @@
+/* Who sends which rows of a batch to whom. A rank's position on the axes that do not cut the batch says which copy it
+ * is; the ranks of one copy, one for each part of the batch, are a fibre. */
+#include "addend/bridge.h"
+
+/* The rows that a rank holds; they are one run, since dp axes cut plainly. */
+static ad_span part_of(const ad_layout *layout, int64_t rows, int64_t rank) {
+  ad_span span;
+  return ad_layout_spans(layout, 0, rows, rank, &span, 1) ? span : (ad_span){0, 0};
+}
+
+static ad_axes cutting(const ad_layout *layout) { return ad_layout_cut_axes(layout); }
+
+static ad_group copies_of(const ad_layout *layout, int64_t rank) {
+  return ad_mesh_group(layout->mesh, AD_AXES_ALL & ~cutting(layout), rank);
+}
+
+static ad_group fibre_of(const ad_layout *layout, int64_t rank) {
+  return ad_mesh_group(layout->mesh, cutting(layout), rank);
+}
+
+/* Member `copy` of the ranks that have the first part. */
+static int64_t first_of_copy(const ad_layout *layout, int64_t copy) {
+  ad_group first = copies_of(layout, ad_mesh_first_rank(layout->mesh));
+  return ad_group_rank(&first, copy);
+}
+
+static int64_t copy_of(const ad_layout *layout, int64_t rank) {
+  ad_group copies = copies_of(layout, rank);
+  return ad_group_index(&copies, rank);
+}
+
+static int64_t copy_count(const ad_layout *layout) {
+  ad_group copies = copies_of(layout, ad_mesh_first_rank(layout->mesh));
+  return ad_group_size(&copies);
+}
+
+/* The ranks of `from` that `rank` of `to` receives from, as far as they have rows for it. */
+static ad_group givers(const ad_layout *from, const ad_layout *to, int64_t rank) {
+  if (ad_mesh_has_rank(from->mesh, rank)) return fibre_of(from, rank);
+  return fibre_of(from, first_of_copy(from, copy_of(to, rank) % copy_count(from)));
+}
+
+typedef struct list {
+  ad_route *routes;
+  size_t max, count;
+} list;
+
+/* The rows that lie in both parts. */
+static void add(list *to, int64_t peer, ad_span mine, ad_span theirs) {
+  int64_t first = mine.first > theirs.first ? mine.first : theirs.first;
+  int64_t mine_end = mine.first + mine.count, theirs_end = theirs.first + theirs.count;
+  int64_t end = mine_end < theirs_end ? mine_end : theirs_end;
+  if (end <= first) return;
+  if (to->count < to->max)
+    to->routes[to->count] = (ad_route){peer, first - mine.first, first - theirs.first, end - first};
+  to->count++;
+}
+
+/* Of a fibre's ranks those whose parts of `theirs` overlap the own rows. */
+static void add_fibre(list *to, const ad_group *fibre, const ad_layout *theirs, int64_t rows, ad_span mine) {
+  for (int64_t i = 0; i < ad_group_size(fibre); i++) {
+    int64_t peer = ad_group_rank(fibre, i);
+    add(to, peer, mine, part_of(theirs, rows, peer));
+  }
+}
+
+size_t ad_bridge_receives(const ad_layout *from, const ad_layout *to, int64_t rows, int64_t rank, ad_route *routes,
+                          size_t max) {
+  list found = {routes, max, 0};
+  if (!ad_mesh_has_rank(to->mesh, rank)) return 0;
+  ad_group fibre = givers(from, to, rank);
+  add_fibre(&found, &fibre, from, rows, part_of(to, rows, rank));
+  return found.count;
+}
+
+size_t ad_bridge_sends(const ad_layout *from, const ad_layout *to, int64_t rows, int64_t rank, ad_route *routes,
+                       size_t max) {
+  list found = {routes, max, 0};
+  if (!ad_mesh_has_rank(from->mesh, rank)) return 0;
+  ad_span mine = part_of(from, rows, rank);
+  if (ad_mesh_has_rank(to->mesh, rank)) {
+    ad_group fibre = fibre_of(from, rank);
+    add_fibre(&found, &fibre, to, rows, mine);
+    return found.count;
+  }
+  for (int64_t copy = copy_of(from, rank); copy < copy_count(to); copy += copy_count(from)) {
+    ad_group fibre = fibre_of(to, first_of_copy(to, copy));
+    add_fibre(&found, &fibre, to, rows, mine);
+  }
+  return found.count;
+}

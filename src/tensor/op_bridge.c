@@ -1,0 +1,69 @@
+/* A value that goes over a bridge between two meshes of the same ranks, as one record. */
+#include "bridge/bridge.h"
+#include "tensor/tape.h"
+
+typedef struct bridge_numbers {
+  ad_bridge *bridge;
+  int ordinal;
+} bridge_numbers;
+
+static const bridge_numbers *numbers_of(const ad_tensor *out) { return out->own; }
+
+static ad_status bridge_describe(ad_tape *tape, ad_tensor *out) {
+  const ad_array *x = &out->operand[0]->array;
+  ad_bridge *bridge = numbers_of(out)->bridge;
+  ad_array source;
+  if (ad_bridge_is_disjoint(bridge))
+    return ad_fail(AD_INVALID, "%s: bridge: its sides have no rank in common; a tape has one side", out->site);
+  AD_TRY(ad_bridge_describe(bridge, x->dtype, &x->shape, 0, out->site, &source, &out->array));
+  return ad_bridge_check_source(bridge, x, out->site);
+}
+
+static ad_status bridge_forward(ad_tape *tape, ad_tensor *out) {
+  return ad_bridge_forward(numbers_of(out)->bridge, &out->operand[0]->array, &out->array, out->site);
+}
+
+// The gradient before it is added to one that is there already.
+static size_t bridge_scratch(const ad_tensor *out) {
+  return out->operand[0]->carries ? ad_array_bytes(&out->operand[0]->array) : 0;
+}
+
+static ad_status bridge_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  ad_array arrives = out->operand[0]->grad;
+  if (slot[0].adds) arrives.data = out->scratch;
+  AD_TRY(ad_bridge_backward_at(numbers_of(out)->bridge, &out->grad, &arrives, numbers_of(out)->ordinal, out->site));
+  return slot[0].adds ? ad_array_add(&out->operand[0]->grad, &arrives, out->site) : AD_OK;
+}
+
+static const operation cross = {.name = "bridge",
+                                .dtypes = IN_ANY_FLOAT,
+                                .own_size = sizeof(bridge_numbers),
+                                .runs_dry = 1,
+                                .scratch = bridge_scratch,
+                                .describe = bridge_describe,
+                                .forward = bridge_forward,
+                                .backward = bridge_backward};
+
+/* Where every rank has what it needs: value and gradient stay in their memory. */
+static int is_local(const ad_tensor *out) { return 1; }
+
+static const operation stay = {.name = "bridge",
+                               .dtypes = IN_ANY_FLOAT,
+                               .own_size = sizeof(bridge_numbers),
+                               .runs_dry = 1,
+                               .hands_over = 1,
+                               .shares = is_local,
+                               .scratch = bridge_scratch,
+                               .describe = bridge_describe,
+                               .forward = bridge_forward,
+                               .backward = bridge_backward};
+
+ad_tensor *ad_cross_at(ad_tape *tape, ad_tensor *x, ad_bridge *bridge, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  if (!tape) return ad_tape_missing(site, cross.name);
+  if (!bridge) return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: bridge: it is NULL", site));
+  int stays = x && x->array.shape.ndim && ad_bridge_is_local(bridge, x->array.shape.dim[0]);
+  x = ad_tape_apply(tape, stays ? &stay : &cross, &x, 1, &(bridge_numbers){bridge, tape->transitions++}, site);
+  if (ad_tape_failed(tape)) ad_tape_tell(tape);  // the others may wait in it
+  return x;
+}

@@ -1,0 +1,301 @@
+/* Bridges on real ranks: what arrives is what left, the way back is the adjoint, addends of cp and tp are summed; and
+ * what is refused, by its words. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+#include "addend/bridge.h"
+#include "base/random.h"
+#include "ranks.h"
+
+enum { ROWS = 24, SEQ = 4, WIDTH = 3 };
+
+typedef struct sides {
+  const char *source, *destination; /* meshes */
+  int64_t ranks, first;             /* of the destination's mesh; 0: the same ranks */
+  ad_type on_tp;                    /* of the destination */
+  int64_t rows;
+  int ragged;
+} sides;
+
+typedef struct joined {
+  ad_comm *comm;
+  ad_mesh *a, *b;
+  ad_bridge *bridge;
+  ad_array source, destination;                   /* values */
+  ad_array source_gradient, destination_gradient; /* NULL data where this rank is not */
+} joined;
+
+static ad_layout batch_on(const ad_mesh *mesh, ad_type other) {
+  ad_layout layout = ad_layout_all(mesh, other);
+  ad_layout_set(&layout, AD_AXES_DP, AD_S(0));
+  return layout;
+}
+
+static ad_layout destination_on(const ad_mesh *mesh, ad_type on_tp) {
+  ad_layout layout = batch_on(mesh, AD_R);
+  ad_layout_set(&layout, AD_AXES(AD_TP), on_tp);
+  return layout;
+}
+
+static void give_memory(joined *j, ad_array *array) {
+  if (array->layout.mesh) CHECK_OK(ad_array_create(j->comm, AD_F64, &array->shape, &array->layout, array));
+}
+
+static joined join(ad_comm *comm, const sides *s) {
+  joined j = {.comm = comm};
+  CHECK_OK(ad_mesh_create(s->source, &j.a));
+  CHECK_OK(ad_mesh_create_pool(s->destination, s->first, &j.b));
+  ad_layout from = batch_on(j.a, AD_I), to = destination_on(j.b, s->on_tp);
+  ad_bridge_options options = {.size = sizeof options, .ragged = s->ragged};
+  CHECK_OK(ad_bridge_create(comm, &from, &to, &options, &j.bridge));
+  ad_shape shape = {3, {s->rows, SEQ, WIDTH}};
+  CHECK_OK(ad_bridge_describe(j.bridge, AD_F64, &shape, 0, NULL, &j.source, &j.destination));
+  CHECK_OK(ad_bridge_describe(j.bridge, AD_F64, &shape, 1, NULL, &j.source_gradient, &j.destination_gradient));
+  give_memory(&j, &j.source);
+  give_memory(&j, &j.destination);
+  give_memory(&j, &j.source_gradient);
+  give_memory(&j, &j.destination_gradient);
+  return j;
+}
+
+static void part(joined *j) {
+  ad_array *arrays[] = {&j->source, &j->destination, &j->source_gradient, &j->destination_gradient};
+  for (int i = 0; i < 4; i++)
+    if (arrays[i]->layout.mesh) ad_array_destroy(j->comm, arrays[i]);
+  ad_bridge_destroy(j->bridge);
+  ad_mesh_destroy(j->a);
+  ad_mesh_destroy(j->b);
+}
+
+/* ---- values ---- */
+
+static int64_t first_row(const ad_array *array, int64_t rank) {
+  ad_span part;
+  return ad_layout_spans(&array->layout, 0, array->shape.dim[0], rank, &part, 1) ? part.first : 0;
+}
+
+/* Element by its place in the whole; different in each stream. */
+static double value_at(uint64_t stream, int64_t element) { return ad_random_normal(3, stream, (uint64_t)element); }
+
+static void fill(const joined *j, ad_array *array, uint64_t stream) {
+  if (!array->layout.mesh) return;
+  int64_t first = first_row(array, ad_comm_rank(j->comm)) * SEQ * WIDTH;
+  for (size_t i = 0; i < ad_array_numel(array); i++) ((double *)array->data)[i] = value_at(stream, first + (int64_t)i);
+}
+
+static void check_values(const joined *j, const ad_array *array, double (*wanted)(int64_t element)) {
+  if (!array->layout.mesh) return;
+  int64_t first = first_row(array, ad_comm_rank(j->comm)) * SEQ * WIDTH;
+  for (size_t i = 0; i < ad_array_numel(array); i++)
+    CHECK(fabs(((double *)array->data)[i] - wanted(first + (int64_t)i)) < 1e-12);
+}
+
+static double left(int64_t element) { return value_at(1, element); }
+
+/* Of ranks that hold copies, as how many addends: the ranks over which the destination is R. */
+static int64_t addends;
+/* Copy number k leaves value_at(2 + k). */
+static double summed(int64_t element) {
+  double sum = 0;
+  for (int64_t k = 0; k < addends; k++) sum += value_at(2 + (uint64_t)k, element);
+  return sum;
+}
+
+static ad_axes partial_axes(const ad_array *gradient) { return ad_layout_axes_of(&gradient->layout, AD_P); }
+
+static void fill_addends(const joined *j, ad_array *gradient) {
+  if (!gradient->layout.mesh) return;
+  int64_t rank = ad_comm_rank(j->comm);
+  ad_group copies = ad_mesh_group(gradient->layout.mesh, partial_axes(gradient), rank);
+  fill(j, gradient, 2 + (uint64_t)ad_group_index(&copies, rank));
+}
+
+static int there_and_back(ad_comm *comm, void *context) {
+  const sides *s = context;
+  joined j = join(comm, s);
+  fill(&j, &j.source, 1);
+  CHECK_OK(ad_bridge_forward(j.bridge, &j.source, &j.destination, NULL));
+  check_values(&j, &j.destination, left);
+  fill_addends(&j, &j.destination_gradient);
+  ad_layout to = destination_on(j.b, s->on_tp), gradient = ad_layout_dual(&to);
+  addends = ad_mesh_ranks_over(j.b, ad_layout_axes_of(&gradient, AD_P));
+  CHECK_OK(ad_bridge_backward(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
+  check_values(&j, &j.source_gradient, summed);
+  part(&j);
+  return 0;
+}
+
+static void values_arrive_and_all_addends_come_back(void **state) {
+  static sides worlds[] = {
+      {"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0}, /* fan-in */
+      {"dp=2 tp=4", "dp=4 cp=2 tp=1", 8, 0, AD_I, ROWS, 0}, /* fan-out */
+      {"dp=2 cp=2 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0},
+      {"dp=4 tp=2", "dp=4 cp=1 tp=2", 8, 0, AD_I, ROWS, 0}, /* nothing moves, nothing is summed */
+      {"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_R, ROWS, 0},
+      {"tp=2 dp=2 cp=2", "cp=2 tp=4 dp=1", 8, 0, AD_R, ROWS, 0},
+      {"cp=3 dp=2", "dp_replicate=2 tp=3", 6, 0, AD_I, ROWS, 0},
+      {"dp=3 tp=2", "dp=2 cp=3", 6, 0, AD_I, 11, 1}, /* ragged */
+      {"dp=6", "tp=3 dp=2", 6, 0, AD_I, 4, 1},       /* ranks without a row */
+      {"dp=2 tp=2", "dp=2 cp=2", 8, 4, AD_I, ROWS, 0},
+      {"dp=3", "dp=2", 5, 3, AD_I, 7, 1},
+      {"dp=1", "dp=2 cp=3", 7, 1, AD_I, ROWS, 0},
+  };
+  for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_ranks(worlds[i].ranks, there_and_back, &worlds[i]);
+}
+
+/* ---- the adjoint ---- */
+
+static double dot_here(const ad_array *a, const ad_array *b) {
+  double sum = 0;
+  for (size_t i = 0; i < ad_array_numel(a); i++) sum += ((const double *)a->data)[i] * ((const double *)b->data)[i];
+  return sum;
+}
+
+/* <a, b> with copies counted once: on the axes on which both are the same, one rank's. */
+static double dot(const joined *j, const ad_array *a, const ad_array *b) {
+  double sum = 0, all = 0;
+  int64_t rank = ad_comm_rank(j->comm);
+  ad_mesh *world;
+  char text[32];
+  if (a->layout.mesh) {
+    ad_axes same = ad_layout_same_axes(&a->layout) & ad_layout_same_axes(&b->layout);
+    ad_group copies = ad_mesh_group(a->layout.mesh, same, rank);
+    sum = ad_group_index(&copies, rank) == 0 ? dot_here(a, b) : 0;
+  }
+  snprintf(text, sizeof text, "dp=%lld", (long long)ad_comm_size(j->comm));
+  CHECK_OK(ad_mesh_create(text, &world));
+  ad_collective call = {.op = AD_ALL_REDUCE, .group = ad_mesh_group(world, AD_AXES_ALL, rank), .in = &sum, .out = &all};
+  call.count = 1;
+  call.dtype = AD_F64;
+  call.reduction = AD_SUM;
+  CHECK_OK(ad_comm_run(j->comm, &call));
+  ad_mesh_destroy(world);
+  return all;
+}
+
+/* <A x, y> = <x, A' y>: y is summed over the copies that each left an addend, I and R are counted once. */
+static int is_adjoint(ad_comm *comm, void *context) {
+  joined j = join(comm, context);
+  fill(&j, &j.source, 1);
+  fill_addends(&j, &j.destination_gradient);
+  CHECK_OK(ad_bridge_forward(j.bridge, &j.source, &j.destination, NULL));
+  double there = dot(&j, &j.destination, &j.destination_gradient);
+  CHECK_OK(ad_bridge_backward(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
+  CHECK(fabs(there - dot(&j, &j.source, &j.source_gradient)) < 1e-12 * ROWS * SEQ * WIDTH);
+  part(&j);
+  return 0;
+}
+
+static void backward_is_the_adjoint_of_forward(void **state) {
+  static sides worlds[] = {
+      {"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0}, {"dp=2 tp=4", "dp=4 cp=2 tp=1", 8, 0, AD_I, ROWS, 0},
+      {"dp=4 tp=2", "dp=4 tp=2", 8, 0, AD_I, ROWS, 0},      {"dp=2 tp=2", "dp=1 cp=2 tp=2", 4, 0, AD_R, ROWS, 0},
+      {"dp=3 tp=2", "dp=2 cp=3", 6, 0, AD_I, 11, 1},        {"dp=3", "dp=2", 5, 3, AD_I, 7, 1},
+  };
+  for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_ranks(worlds[i].ranks, is_adjoint, &worlds[i]);
+}
+
+/* A gradient that is zero outside each cp rank's positions of the sequence, as the cut's backward leaves it, comes back
+ * as the full one. */
+static int chunks_come_back_whole(ad_comm *comm, void *context) {
+  joined j = join(comm, context);
+  int64_t rank = ad_comm_rank(comm), cp = ad_mesh_axis_size(j.b, AD_CP), own = ad_mesh_position(j.b, rank, AD_CP);
+  fill(&j, &j.destination_gradient, 1);
+  for (size_t i = 0; i < ad_array_numel(&j.destination_gradient); i++)
+    if ((int64_t)i / WIDTH % SEQ % cp != own) ((double *)j.destination_gradient.data)[i] = 0;
+  CHECK_OK(ad_bridge_backward(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
+  check_values(&j, &j.source_gradient, left);
+  part(&j);
+  return 0;
+}
+
+static void a_gradient_that_is_zero_outside_each_ranks_chunks_comes_back_whole(void **state) {
+  static sides worlds[] = {{"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0},
+                           {"dp=2 tp=4", "dp=4 cp=2 tp=1", 8, 0, AD_I, ROWS, 0},
+                           {"dp=2 tp=3", "dp=2 cp=3", 6, 0, AD_I, ROWS, 0}};
+  for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
+    run_ranks(worlds[i].ranks, chunks_come_back_whole, &worlds[i]);
+}
+
+/* ---- what is refused ---- */
+
+#define must(call) assert_int_equal((call), AD_OK)
+
+static void refused(const char *source, const char *from, const char *destination, const char *to, int64_t first,
+                    int64_t rows, ad_status status, const char *words) {
+  ad_comm *comm;
+  ad_mesh *a, *b;
+  ad_layout layouts[2];
+  ad_bridge *bridge = NULL;
+  ad_array arrays[2];
+  must(ad_comm_open_dry(0, 32, &comm));
+  must(ad_mesh_create(source, &a));
+  must(ad_mesh_create_pool(destination, first, &b));
+  must(ad_layout_parse(a, from, &layouts[0]));
+  must(ad_layout_parse(b, to, &layouts[1]));
+  ad_status is = ad_bridge_create(comm, &layouts[0], &layouts[1], NULL, &bridge);
+  if (!is) is = ad_bridge_describe(bridge, AD_F32, &(ad_shape){2, {rows, 3}}, 0, "ocr.c:1", &arrays[0], &arrays[1]);
+  assert_int_equal(is, status);
+  if (!strstr(ad_last_error(), words)) fail_msg("\"%s\" does not say \"%s\"", ad_last_error(), words);
+  ad_bridge_destroy(bridge);
+  ad_mesh_destroy(a);
+  ad_mesh_destroy(b);
+  ad_comm_close(comm);
+}
+
+static void what_cannot_be_joined_is_refused_with_its_numbers(void **state) {
+  refused("dp=4 tp=2", "dp=S0 tp=I", "dp=2 cp=2", "dp=S0 cp=R", 0, 8, AD_INVALID,
+          "the source \"dp_shard=4 tp=2\" has 8 ranks (0 to 7), the destination \"dp_shard=2 cp=2\" 4 (0 to 3); they "
+          "must be the same ranks, or have none in common");
+  refused("dp=4", "dp=S0", "dp=4", "dp=S0", 2, 8, AD_INVALID, "(0 to 3), the destination \"dp_shard=4\" 4 (2 to 5)");
+  refused("pp=2 dp=2", "pp=I dp=S0", "dp=4", "dp=S0", 0, 8, AD_INVALID, "the source has pp=2");
+  refused("dp=2 cp=2", "dp=S0 cp=R", "dp=4", "dp=S0", 0, 8, AD_TYPE,
+          "the source is R on `cp`; its gradient would count once for each copy");
+  refused("dp=2 cp=2", "dp=S0 cp=S1", "dp=4", "dp=S0", 0, 8, AD_TYPE,
+          "the source is S(1) on `cp`; all copies must be the same");
+  refused("dp=2 tp=2", "dp=S0 tp=P", "dp=4", "dp=S0", 0, 8, AD_TYPE, "the source is P on `tp`");
+  refused("dp=2 tp=2", "dp=I tp=I", "dp=4", "dp=S0", 0, 8, AD_TYPE,
+          "the source is I on `dp_shard`; there it must be cut by batch");
+  refused("dp=4", "dp=S0", "dp=2 cp=2", "dp=S0 cp=I", 0, 8, AD_TYPE,
+          "the destination is I on `cp`; there it must be R");
+  refused("dp=4", "dp=S0", "dp=2 tp=2", "dp=S0 tp=S1", 0, 8, AD_TYPE,
+          "the destination is S(1) on `tp`; every copy arrives whole");
+  refused(
+      "dp=3 tp=2", "dp=S0 tp=I", "dp=2 cp=3", "dp=S0 cp=R", 0, 6, AD_INVALID,
+      "the source cuts the batch into 3 parts, the destination into 2, and neither divides the other; 2 beside 2 or 4 "
+      "would do, or allow ragged splits");
+  refused("dp=4", "dp=S0", "dp=2 cp=2", "dp=S0 cp=R", 0, 10, AD_INVALID,
+          "ocr.c:1: bridge: a batch of 10 rows does not divide into the 4 parts of the source; 8 or 12 rows would do");
+}
+
+/* A pool of a million ranks is joined as fast as one of two. */
+static void a_bridge_of_a_million_ranks_is_arithmetic(void **state) {
+  ad_comm *comm;
+  ad_mesh *a, *b;
+  ad_route routes[64];
+  must(ad_comm_open_dry(777777, 1 << 20, &comm));
+  must(ad_mesh_create("dp=32768 tp=32", &a));
+  must(ad_mesh_create("dp=8192 cp=16 tp=8", &b));
+  ad_layout from = batch_on(a, AD_I), to = destination_on(b, AD_I);
+  assert_int_equal(ad_bridge_receives(&from, &to, 1 << 16, 777777, routes, 64), 4);
+  assert_int_equal(ad_bridge_sends(&from, &to, 1 << 16, 777777, routes, 64), 4);
+  ad_mesh_destroy(a);
+  ad_mesh_destroy(b);
+  ad_comm_close(comm);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(values_arrive_and_all_addends_come_back),
+      cmocka_unit_test(backward_is_the_adjoint_of_forward),
+      cmocka_unit_test(a_gradient_that_is_zero_outside_each_ranks_chunks_comes_back_whole),
+      cmocka_unit_test(what_cannot_be_joined_is_refused_with_its_numbers),
+      cmocka_unit_test(a_bridge_of_a_million_ranks_is_arithmetic),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
