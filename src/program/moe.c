@@ -3,12 +3,12 @@
 #include <stdio.h>
 #include "addend/model.h"
 #include "base/memory.h"
-#include "program/decoder.h"
 #include "program/moe_keys.h"
 #include "program/moe_load.h"
+#include "program/text_decoder.h"
 
 typedef struct moe {
-  ad_decoder decoder; /* first: the functions of decoders take a moe as theirs */
+  ad_text_decoder text; /* first: the functions of records take a moe as theirs */
   const ad_moe_options *options;
   ad_mesh *view;
   ad_experts_layer *layers; /* of the blocks; the bias of block i is state i */
@@ -25,8 +25,8 @@ static void declare_bias(ad_declarations *to, const char *path, const ad_moe_opt
   ad_declare_state(to, path, "bias", bias);
 }
 
-static void declare_experts(ad_decoder *decoder, ad_declarations *to, int64_t block) {
-  moe *model = (moe *)decoder;
+static void declare_experts(void *own, const ad_decoder *decoder, ad_declarations *to, int64_t block) {
+  moe *model = own;
   const ad_moe_options *options = model->options;
   ad_experts_shape shape = {.d_model = decoder->options->d_model,
                             .experts = options->experts,
@@ -47,20 +47,19 @@ static void declare_experts(ad_decoder *decoder, ad_declarations *to, int64_t bl
   if (has_bias(options)) declare_bias(to, path, options);
 }
 
-static ad_tensor *experts_forward(ad_decoder *decoder, ad_tape *t, ad_tensor *const *params, int64_t block,
-                                  ad_tensor *x) {
-  moe *model = (moe *)decoder;
+static ad_tensor *experts_forward(void *own, const ad_decoder *decoder, ad_tape *t, int64_t block, ad_tensor *x) {
+  moe *model = own;
   ad_experts_notes notes;
   const ad_array *bias = has_bias(model->options) ? decoder->states[block] : NULL;
-  ad_tensor *y = ad_experts_forward(t, params, &model->layers[block], x, bias, &notes);
+  ad_tensor *y = ad_experts_forward(t, decoder->leaves, &model->layers[block], x, bias, &notes);
   ad_moe_load_add(&model->load, block, notes.routing);
   if (notes.balance) model->balance = block ? ad_add(t, model->balance, notes.balance) : notes.balance;
   return y;
 }
 
 /* The mean over blocks, so that the coefficient means the same at any depth. */
-static void end_microbatch(ad_decoder *decoder, ad_phase_run *at) {
-  const moe *model = (const moe *)decoder;
+static void end_microbatch(void *own, const ad_decoder *decoder, ad_phase_run *at) {
+  const moe *model = own;
   double share = 1 / (double)decoder->options->layers;
   if (model->options->balance_loss > 0) ad_phase_loss(at, 1, ad_scale(ad_phase_tape(at), model->balance, share));
 }
@@ -86,13 +85,13 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   AD_TRY(ad_new((size_t)moe_options->decoder.layers, &model->layers));
   AD_TRY(ad_moe_load_create(&model->load, ad_program_setting_of(to)->comm, mesh, model->view, moe_options));
   double share = (double)moe_options->top_k / (double)moe_options->experts;
-  AD_TRY(ad_decoder_create(&model->decoder, &moe_options->decoder, &experts, share, to));
+  AD_TRY(ad_text_decoder_create(&model->text, &moe_options->decoder, &experts, model, share, to));
   return add_balance_loss(moe_options, to);
 }
 
 static void destroy(void *own) {
   moe *model = own;
-  ad_decoder_release(&model->decoder);
+  ad_text_decoder_release(&model->text);
   ad_moe_load_release(&model->load);
   ad_mesh_destroy(model->view);
   ad_release(model->layers);
@@ -101,7 +100,7 @@ static void destroy(void *own) {
 
 static ad_status read(void *own, int64_t step, int held_out, int64_t *const *counted) {
   ad_moe_load_begin(&((moe *)own)->load);
-  return ad_decoder_read(own, step, held_out, counted);
+  return ad_text_decoder_read(own, step, held_out, counted);
 }
 
 static ad_status after_step(void *own, int skipped) {
@@ -109,7 +108,7 @@ static ad_status after_step(void *own, int skipped) {
   AD_TRY(ad_moe_load_sum(&model->load));
   if (!has_bias(model->options) || skipped) return AD_OK;
   for (int64_t i = 0; i < model->options->decoder.layers; i++)
-    ad_moe_load_correct(&model->load, i, model->options->balance_rate, model->decoder.states[i]);
+    ad_moe_load_correct(&model->load, i, model->options->balance_rate, model->text.decoder.states[i]);
   return AD_OK;
 }
 
@@ -122,7 +121,7 @@ static const double *measured(const void *own, size_t index, const char **name, 
 const ad_program_kind *ad_moe(void) {
   static const ad_program_kind kind = {.name = "moe",
                                        .help = "a decoder of text with mixtures of experts",
-                                       .modules = ad_decoder_modules,
+                                       .modules = ad_text_decoder_modules,
                                        .keys = ad_moe_keys,
                                        .key_count = AD_MOE_KEY_COUNT,
                                        .options_size = sizeof(ad_moe_options),
@@ -130,17 +129,17 @@ const ad_program_kind *ad_moe(void) {
                                        .check_files = ad_moe_check_files,
                                        .create = create,
                                        .destroy = destroy,
-                                       .open = ad_decoder_open,
+                                       .open = ad_text_decoder_open,
                                        .read = read,
                                        .after_step = after_step,
                                        .margin = margin,
                                        .measured = measured,
-                                       .has_held_out = ad_decoder_has_held_out,
-                                       .data_bytes = ad_decoder_data_bytes,
-                                       .batch_array = ad_decoder_batch_array,
-                                       .flops = ad_decoder_flops,
-                                       .lengths = ad_decoder_lengths,
-                                       .fact = ad_decoder_fact,
-                                       .content = ad_decoder_content};
+                                       .has_held_out = ad_text_decoder_has_held_out,
+                                       .data_bytes = ad_text_decoder_data_bytes,
+                                       .batch_array = ad_text_decoder_batch_array,
+                                       .flops = ad_text_decoder_flops,
+                                       .lengths = ad_text_decoder_lengths,
+                                       .fact = ad_text_decoder_fact,
+                                       .content = ad_text_decoder_content};
   return &kind;
 }

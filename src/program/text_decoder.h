@@ -1,0 +1,31 @@
+/* What programs that are decoders of text share: one module, its batch, phase, count and loss. The object of such a
+ * program begins with an ad_text_decoder, so that the functions of records here take it as their `own`. */
+#ifndef PROGRAM_TEXT_DECODER_H
+#define PROGRAM_TEXT_DECODER_H
+#include "program/decoder.h"
+#include "program/text_batch.h"
+
+typedef struct ad_text_decoder {
+  ad_decoder decoder;
+  int64_t global_batch;
+  ad_text_batch batch;
+} ad_text_decoder;
+
+/* Adds module, count, loss and phase to the program; borrows the options and the branch. */
+ad_status ad_text_decoder_create(ad_text_decoder *text, const ad_decoder_options *options, const ad_branch *branch,
+                                 void *branch_own, double expert_share, ad_program *to) AD_CHECKED;
+void ad_text_decoder_release(ad_text_decoder *text);
+
+/* Of the record. */
+ad_status ad_text_decoder_open(void *own);
+ad_status ad_text_decoder_read(void *own, int64_t step, int held_out, int64_t *const *counted);
+int ad_text_decoder_has_held_out(const void *own);
+size_t ad_text_decoder_data_bytes(const void *own);
+const ad_array *ad_text_decoder_batch_array(const void *own, size_t index, char *name, size_t size);
+double ad_text_decoder_flops(const void *own, int64_t samples);
+void ad_text_decoder_lengths(const void *own, double *addends, double *operations);
+const char *ad_text_decoder_content(const void *own, size_t index, char *buffer, size_t size);
+const char *ad_text_decoder_fact(const void *own, size_t index, char *buffer, size_t size);
+extern const char *const ad_text_decoder_modules[];
+
+#endif
