@@ -21,6 +21,10 @@ static double unit_interval(uint64_t bits) { return (double)(bits >> 11) * 0x1p-
 
 uint64_t ad_random_bits(uint64_t seed, uint64_t stream, uint64_t index) { return draw_at(seed, stream, index).first; }
 
+int64_t ad_random_below(uint64_t seed, uint64_t stream, uint64_t index, int64_t n) {
+  return (int64_t)((unsigned __int128)ad_random_bits(seed, stream, index) * (uint64_t)n >> 64);
+}
+
 double ad_random_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
   return unit_interval(draw_at(seed, stream, index).first);
 }

@@ -5,6 +5,8 @@
 #include <stdint.h>
 
 uint64_t ad_random_bits(uint64_t seed, uint64_t stream, uint64_t index);
+/* Any of the n numbers 0 .. n-1 with equal chance, up to 2^-64: floor(bits * n / 2^64). */
+int64_t ad_random_below(uint64_t seed, uint64_t stream, uint64_t index, int64_t n);
 double ad_random_uniform(uint64_t seed, uint64_t stream, uint64_t index); /* [0,1), 53 bits */
 double ad_random_normal(uint64_t seed, uint64_t stream, uint64_t index);  /* mean 0, variance 1; Box-Muller */
 uint64_t ad_random_stream(const char *name);                              /* a stream number from a name */

@@ -156,10 +156,13 @@ void ad_text_data_close(ad_text_data *text) {
 
 uint64_t ad_text_data_checksum(const ad_text_data *text) { return text->checksum; }
 
-int64_t ad_text_data_bytes(const ad_text_data *text) { return text->train.size + text->validation.size; }
+const uint8_t *ad_text_data_part(const ad_text_data *text, int held_out, int64_t *size) {
+  const part *from = held_out ? &text->validation : &text->train;
+  *size = from->size;
+  return from->bytes;
+}
 
-/* Any of the `n` numbers 0 .. n-1 with equal chance, up to 2^-64. */
-static int64_t scaled_to(uint64_t bits, int64_t n) { return (int64_t)((unsigned __int128)bits * (uint64_t)n >> 64); }
+int64_t ad_text_data_bytes(const ad_text_data *text) { return text->train.size + text->validation.size; }
 
 /* How many of a sample's tokens count: the first ones. */
 static int64_t counted_of(const ad_batch_options *options, int64_t sample, int64_t seq) {
@@ -192,9 +195,7 @@ static int64_t count_below(const wanted *from, int64_t valid) {
   return count;
 }
 
-static void fill_row(const part *from, uint64_t bits, int64_t seq, int64_t valid, const wanted *positions,
-                     int32_t *tokens, int32_t *targets) {
-  const uint8_t *window = from->bytes + scaled_to(bits, from->size - seq);
+static void fill_row(const uint8_t *window, int64_t valid, const wanted *positions, int32_t *tokens, int32_t *targets) {
   for (size_t i = 0; i < positions->count; i++) {
     ad_span span = positions->spans[i];
     for (int64_t at = span.first; at < span.first + span.count; at++) {
@@ -228,7 +229,7 @@ void ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options
     int64_t valid = counted_of(options, sample, seq);
     *counted += count_below(&positions, valid);
     if (!text->bytes) continue;
-    fill_row(from, ad_random_bits(options->seed, from->stream, index), seq, valid, &positions,
+    fill_row(from->bytes + ad_random_below(options->seed, from->stream, index, from->size - seq), valid, &positions,
              tokens + row * positions.width, targets + row * positions.width);
   }
 }
