@@ -58,6 +58,12 @@ typedef struct ad_program_setting {
   uint64_t seed;
 } ad_program_setting;
 
+/* Forward passes outside a step: every phase of microbatch m, on the batch that was read last. Collective. */
+typedef struct ad_forward {
+  ad_status (*run)(void *context, size_t m);
+  void *context;
+} ad_forward;
+
 /* ---- the record of a kind ---- */
 
 typedef struct ad_program ad_program;
@@ -138,6 +144,10 @@ typedef struct ad_program_kind {
   /* Numbers of the step that was taken last, the same on all ranks, for metrics.jsonl: number `index` of them, with its
    * name and how many it has; NULL after the last. NULL: there are none. */
   const double *(*measured)(const void *own, size_t index, const char **name, size_t *count);
+  /* After the training, on all ranks: what was learned, on data that is held out, as a JSON document for the run's
+   * folder and its report. On the first rank *out is a text that is freed with free(), or NULL: nothing is to be shown.
+   * Collective. NULL: it shows nothing. */
+  ad_status (*show)(void *own, const ad_forward *forward, char **out);
   /* Pairs of a name and a text for a report's summary, of which the NULL name ends the list. NULL: none. */
   const char *(*fact)(const void *own, size_t index, char *buffer, size_t size);
   /* What files hold that keys name: the key number `index` ("data.text") with its contents in a few words ("N bytes,

@@ -118,6 +118,9 @@ AD_API ad_tensor *ad_embedding_at(ad_tape *tape, ad_tensor *table, ad_tensor *in
 AD_API ad_tensor *ad_rms_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site);
 /* The same over each head of x [batch, seq, heads*head_dim], weight [head_dim]; cuts fall between heads. */
 AD_API ad_tensor *ad_head_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site);
+/* x [batch, seq, d] with its first n rows replaced by front [batch, n, d]: embeddings of something else than tokens.
+ * Both lie alike, the sequence whole. */
+AD_API ad_tensor *ad_place_at(ad_tape *tape, ad_tensor *x, ad_tensor *front, const char *site);
 /* Rotary positions on x [batch, seq, heads*head_dim], pairs (i, i + head_dim/2), angle position * base^(-2i/head_dim).
  * Su et al. 2021. */
 AD_API ad_tensor *ad_rotary_at(ad_tape *tape, ad_tensor *x, int64_t head_dim, double base, const char *site);
@@ -245,6 +248,7 @@ AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const c
 #define ad_embedding(t, table, indices) ad_embedding_at((t), (table), (indices), AD_HERE)
 #define ad_rms_norm(t, x, weight, epsilon) ad_rms_norm_at((t), (x), (weight), (epsilon), AD_HERE)
 #define ad_head_norm(t, x, weight, epsilon) ad_head_norm_at((t), (x), (weight), (epsilon), AD_HERE)
+#define ad_place(t, x, front) ad_place_at((t), (x), (front), AD_HERE)
 #define ad_rotary(t, x, head_dim, base) ad_rotary_at((t), (x), (head_dim), (base), AD_HERE)
 #define ad_attention(t, q, k, v, head_dim) ad_attention_at((t), (q), (k), (v), (head_dim), AD_HERE)
 #define ad_attention_all(t, q, k, v, head_dim) ad_attention_all_at((t), (q), (k), (v), (head_dim), AD_HERE)

@@ -98,6 +98,11 @@ static ad_status check(const ad_layout *from, const ad_layout *to, const ad_brid
   return options->ragged ? AD_OK : check_parts(from, to);
 }
 
+ad_status ad_bridge_check(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options) {
+  int disjoint;
+  return check(from, to, options, &disjoint);
+}
+
 /* ---- making one ---- */
 
 /* One group for both pools: all ranks from the first of the one to the last of the other. */
@@ -151,15 +156,20 @@ ad_layout ad_bridge_to(const ad_bridge *bridge) { return bridge->to; }
 
 /* ---- arrays on either side ---- */
 
-static ad_status check_batch(const ad_bridge *bridge, int64_t rows, const char *site) {
-  int64_t a = parts(&bridge->from), b = parts(&bridge->to), most = a < b ? b : a;
-  if (bridge->options.ragged || rows % most == 0) return AD_OK;
+ad_status ad_bridge_check_rows(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options,
+                               int64_t rows, const char *site) {
+  int64_t a = parts(from), b = parts(to), most = a < b ? b : a;
+  if (options->ragged || rows % most == 0) return AD_OK;
   int64_t below = rows / most * most;
   return ad_fail(AD_INVALID,
                  "%s: bridge: a batch of %" PRId64 " rows does not divide into the %" PRId64
                  " parts of the %s; %" PRId64 " or %" PRId64 " rows would do, or allow ragged splits",
                  site, rows, most, a < b ? "destination" : "source", below ? below : most,
                  below ? below + most : 2 * most);
+}
+
+static ad_status check_batch(const ad_bridge *bridge, int64_t rows, const char *site) {
+  return ad_bridge_check_rows(&bridge->from, &bridge->to, &bridge->options, rows, site);
 }
 
 ad_status ad_bridge_describe(const ad_bridge *bridge, ad_dtype dtype, const ad_shape *shape, int backward,

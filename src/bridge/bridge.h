@@ -19,6 +19,10 @@ struct ad_bridge {
 ad_status ad_bridge_backward_at(ad_bridge *bridge, ad_array *destination, ad_array *source, int ordinal,
                                 const char *site) AD_CHECKED;
 
+/* What ad_bridge_create refuses, and ad_bridge_describe for a batch of so many rows, before there are ranks. */
+ad_status ad_bridge_check(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options) AD_CHECKED;
+ad_status ad_bridge_check_rows(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options,
+                               int64_t rows, const char *site) AD_CHECKED;
 /* AD_TYPE, AD_INVALID unless the array is one that may enter. */
 ad_status ad_bridge_check_source(const ad_bridge *bridge, const ad_array *array, const char *site) AD_CHECKED;
 

@@ -12,6 +12,7 @@ static size_t kind_count;
 static void add_own(void) {
   kinds[kind_count++] = ad_gpt();
   kinds[kind_count++] = ad_moe();
+  kinds[kind_count++] = ad_ocr();
 }
 
 static void need_own(void) {

@@ -89,8 +89,10 @@ static ad_status take_trace(json_t *document, json_t **out) {
 static const struct {
   const char *key, *file;
   file_taker *take;
-} parts[] = {
-    {"run", "run.json", take_whole}, {"timeline", "trace.json", take_trace}, {"check", "check.json", take_whole}};
+} parts[] = {{"run", "run.json", take_whole},
+             {"result", "result.json", take_whole},
+             {"timeline", "trace.json", take_trace},
+             {"check", "check.json", take_whole}};
 enum { PARTS = sizeof parts / sizeof *parts };
 
 static ad_status read_part(size_t part, const char *path, json_t **out) {

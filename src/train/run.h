@@ -47,6 +47,8 @@ int ad_run_is_first(const ad_run *run); /* this rank is the first of all: it wri
 int ad_run_warns(const ad_run *run);    /* of what happened in a step: one rank of a run that is not quiet */
 /* The first `count` of run->sums over all ranks. */
 ad_status ad_run_reduce_sums(ad_run *run, size_t count, ad_reduction reduction, const char *site) AD_CHECKED;
+/* What the program shows of what it learned; see ad_program_kind. Collective. */
+ad_status ad_run_show(ad_run *run, char **out) AD_CHECKED;
 int ad_interrupt_asked(void);
 void ad_interrupt_clear(void);
 

@@ -454,6 +454,27 @@ ad_status ad_run_loss(ad_run *run, int64_t step, int held_out, double *out) {
   return ad_run_tell(run, take_loss(run, &state, held_out, out));
 }
 
+/* ---- what was learned ---- */
+
+/* A step's forward pass alone; the values stay on the tapes until the next. */
+static ad_status forward_alone(void *context, size_t m) {
+  ad_run *run = context;
+  forget_microbatch(run);
+  for (size_t p = 0; p < phases(run); p++) {
+    if (!run->tapes[p]) continue;
+    AD_TRY(run_phase(run, p, m));
+    AD_TRY(ad_tape_status(run->tapes[p]));
+  }
+  return AD_OK;
+}
+
+ad_status ad_run_show(ad_run *run, char **out) {
+  const ad_program_kind *kind = ad_program_kind_of(run->program);
+  ad_forward forward = {forward_alone, run};
+  *out = NULL;
+  return kind->show ? ad_run_tell(run, kind->show(ad_program_own(run->program), &forward, out)) : AD_OK;
+}
+
 /* ---- gradients before any reduction ---- */
 
 /* One module's parameters as a tape sees them that hands gradients to the visitor. */

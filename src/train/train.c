@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/error.h"
@@ -122,6 +123,28 @@ static ad_status write_report(const training *t) {
   return status;
 }
 
+static ad_status print_text(FILE *file, void *context) {
+  fputs(context, file);
+  return AD_OK;
+}
+
+static ad_status write_text(const training *t, const char *name, char *text) {
+  char *path;
+  AD_TRY(ad_path_in(t->options.folder, name, &path));
+  ad_status status = ad_unfinished_write(path, print_text, text, NULL);
+  ad_release(path);
+  return status;
+}
+
+/* Only values of this run can show what they learned. */
+static ad_status write_result(training *t) {
+  char *text;
+  AD_TRY(ad_run_show(t->run, &text));
+  ad_status status = text ? write_text(t, "result.json", text) : AD_OK;
+  free(text);
+  return agree(t->run, status, AD_HERE);
+}
+
 static ad_status write_weights(const training *t) {
   char *path;
   AD_TRY(ad_path_in(t->options.folder, "weights.safetensors", &path));
@@ -168,6 +191,7 @@ static ad_status finish(training *t, int finished) {
   tell_uncounted(t->run);
   if (t->checkpointer) AD_TRY(ad_checkpointer_finish(t->checkpointer));
   if (!t->keeps_weights) AD_TRY(write_weights(t));
+  if (!t->keeps_weights && finished) AD_TRY(write_result(t));
   AD_TRY(ad_run_tell(t->run, ad_trace_settle(&t->run->trace)));
   AD_TRY(ad_timeline_gather(t->run->comm, &t->run->everyone, &t->run->trace, &timeline));
   ad_status status = agree(t->run, write_results(t, &timeline, finished), AD_HERE);

@@ -1,0 +1,35 @@
+/* This rank's share of a batch of drawn lines: patches for the encoder's mesh, tokens and targets for the model's. */
+#ifndef PROGRAM_OCR_BATCH_H
+#define PROGRAM_OCR_BATCH_H
+#include "addend/model.h"
+
+typedef struct ad_ocr_microbatch {
+  ad_span pictures, lines;        /* rows of the global batch that this rank has of either module */
+  ad_array patches, wide_patches; /* [batch, patches, pixels] in f32 and f64: S0 on dp, S1 on cp, I on tp */
+  ad_array tokens;                /* [batch, seq] i32: S0 on dp, whole */
+  ad_array targets;               /* the same, S1z on cp */
+} ad_ocr_microbatch;
+
+typedef struct ad_ocr_batch {
+  const ad_ocr_options *options;
+  ad_program_setting setting; /* but its meshes */
+  ad_line_data *lines;        /* once opened */
+  ad_ocr_microbatch *microbatches;
+  size_t count;
+  void *memory;
+  uint8_t *characters; /* of the line that is drawn */
+  float *picture;
+} ad_ocr_batch;
+
+/* Where what is counted lies: P where targets are cut. */
+ad_layout ad_ocr_count_layout(const ad_mesh *model);
+/* Borrows the options; reads no file. */
+ad_status ad_ocr_batch_create(const ad_program_setting *setting, const ad_ocr_options *options, const ad_mesh *encoder,
+                              const ad_mesh *model, ad_ocr_batch *out) AD_CHECKED;
+void ad_ocr_batch_destroy(ad_ocr_batch *batch);
+ad_status ad_ocr_batch_open(ad_ocr_batch *batch) AD_CHECKED;
+ad_status ad_ocr_batch_read(ad_ocr_batch *batch, int64_t step, int held_out, int64_t *counted) AD_CHECKED;
+const ad_array *ad_ocr_batch_array(const ad_ocr_batch *batch, size_t index, char *name, size_t size);
+size_t ad_ocr_batch_bytes(const ad_ocr_batch *batch);
+
+#endif

@@ -1,0 +1,152 @@
+/* The keys of ocr, and what they say together and with the meshes. */
+#include "program/ocr_keys.h"
+
+#include "bridge/bridge.h"
+#include "program/text_keys.h"
+
+#define AT(field) offsetof(ad_ocr_options, field)
+
+const ad_key ad_ocr_keys[AD_OCR_KEY_COUNT] = {
+    AD_DECODER_KEYS(ad_ocr_options, decoder),
+    {"model.d_hidden", AD_KEY_INTEGER, .offset = AT(d_hidden), .least = 0, .most = 1 << 22, .fallback = "0",
+     .help = "width inside the MLP; 0: 8/3 d_model, rounded up to a multiple of 16"},
+    {"model.encoder_layers", AD_KEY_INTEGER, .offset = AT(encoder_layers), .least = 1, .most = 4096,
+     .help = "blocks of the encoder"},
+    {"model.encoder_d_model", AD_KEY_INTEGER, .offset = AT(encoder_d_model), .least = 1, .most = 1 << 20,
+     .help = "width of a patch in the encoder"},
+    {"model.encoder_heads", AD_KEY_INTEGER, .offset = AT(encoder_heads), .least = 1, .most = 1 << 20,
+     .help = "attention heads of the encoder; they divide encoder_d_model into even parts"},
+    {"model.patch", AD_KEY_INTEGER, .offset = AT(patch), .least = 1, .most = 1 << 12,
+     .help = "pixels that a patch is wide; a divisor of data.width"},
+    {"model.ragged", AD_KEY_BOOLEAN, .offset = AT(ragged), .fallback = "false",
+     .help = "the two modules may cut the batch into parts that do not lie inside each other"},
+    {"data.text", AD_KEY_TEXT, .list = 1, .offset = AT(lines.text), .second = AT(lines.text_count),
+     .help = "files, or folders of files"},
+    {"data.held_out", AD_KEY_NUMBER, .offset = AT(lines.held_out), .least = 0, .most = 1, .open_most = 1,
+     .fallback = "0", .help = "fraction at the end of every file that is kept for validation"},
+    {"data.fonts", AD_KEY_TEXT, .list = 1, .offset = AT(lines.fonts), .second = AT(lines.font_count),
+     .help = "files of fonts; each line is drawn in one of them"},
+    {"data.held_out_font", AD_KEY_TEXT, .offset = AT(lines.held_out_font), .fallback = "",
+     .help = "one more font, for lines of the held-out part alone"},
+    {"data.chars", AD_KEY_INTEGER, .offset = AT(lines.chars), .least = 1, .most = 1 << 12,
+     .help = "characters of a line at most"},
+    {"data.height", AD_KEY_INTEGER, .offset = AT(lines.height), .least = 1, .most = 1 << 12,
+     .help = "pixels of a picture"},
+    {"data.width", AD_KEY_INTEGER, .offset = AT(lines.width), .least = 1, .most = 1 << 16,
+     .help = "pixels of a picture"},
+    {"data.sizes", AD_KEY_NUMBER, .list = 1, .offset = AT(lines.sizes), .second = AT(lines.size_count), .least = 1,
+     .most = 1 << 12, .help = "pixels of the em, least and most"},
+    {"data.weights", AD_KEY_NUMBER, .list = 1, .offset = AT(lines.weights), .second = AT(lines.weight_count),
+     .least = -1, .most = 1, .fallback = "",
+     .help = "ems by which strokes are wider than the font has them, least and most; empty: as they are"},
+    {"data.rotation", AD_KEY_NUMBER, .offset = AT(lines.rotation), .least = 0, .most = 45, .fallback = "0",
+     .help = "degrees by which a line is turned at most"},
+    {"data.noise", AD_KEY_NUMBER, .offset = AT(lines.noise), .least = 0, .most = 1, .fallback = "0",
+     .help = "standard deviation of what is added to every pixel"},
+    {"data.blank", AD_KEY_BOOLEAN, .offset = AT(lines.blank), .fallback = "false",
+     .help = "empty pictures, to see what is known without reading"}};
+
+/* ---- what follows from the options ---- */
+
+int64_t ad_ocr_patches(const ad_ocr_options *options) {
+  return options->patch > 0 ? options->lines.width / options->patch : 0;
+}
+int64_t ad_ocr_patch_pixels(const ad_ocr_options *options) { return options->lines.height * options->patch; }
+
+static int64_t mlp_width(int64_t d_model) { return ((8 * d_model + 2) / 3 + 15) / 16 * 16; }
+int64_t ad_ocr_encoder_hidden(const ad_ocr_options *options) { return mlp_width(options->encoder_d_model); }
+int64_t ad_ocr_hidden(const ad_ocr_options *options) {
+  return options->d_hidden ? options->d_hidden : mlp_width(options->decoder.d_model);
+}
+
+void ad_ocr_complete(void *options) {
+  ad_ocr_options *ocr = options;
+  ocr->decoder.data.seq = ad_ocr_patches(ocr) + ocr->lines.chars;
+}
+
+static ad_layout batch_layout(const ad_mesh *mesh, ad_type other) {
+  ad_layout layout = ad_layout_all(mesh, AD_R);
+  ad_layout_set(&layout, ad_mesh_named(mesh) & ~AD_AXES_DP, other);
+  ad_layout_set(&layout, AD_AXES_DP, AD_S(0));
+  return layout;
+}
+
+ad_layout ad_ocr_images_layout(const ad_mesh *encoder) { return batch_layout(encoder, AD_I); }
+
+ad_layout ad_ocr_placed_layout(const ad_mesh *model) {
+  ad_layout layout = batch_layout(model, AD_I);
+  ad_layout_set(&layout, AD_AXES(AD_CP), AD_R);
+  return layout;
+}
+
+/* ---- checks ---- */
+
+static void check_encoder(const ad_ocr_options *ocr, const ad_mesh *mesh, const ad_complaints *to) {
+  long long d = ocr->encoder_d_model, heads = ocr->encoder_heads, tp = ad_mesh_axis_size(mesh, AD_TP);
+  long long cp = ad_mesh_axis_size(mesh, AD_CP), patches = ad_ocr_patches(ocr);
+  if (d < 1 || heads < 1) return;
+  if (d % heads || d / heads % 2)
+    ad_complain(to, "model.encoder_heads", "must divide encoder_d_model into even parts: %lld / %lld is %.4g", d, heads,
+                (double)d / (double)heads);
+  if (heads % tp)
+    ad_complain(to, "model.encoder_heads",
+                "the encoder's tp=%lld cuts them, and %lld is no multiple of that; %lld would do", tp, heads,
+                (heads / tp + 1) * tp);
+  if (patches >= 1 && patches < cp)
+    ad_complain(to, "model.patch", "the encoder's cp=%lld cuts the patches, and there are %lld; at least %lld", cp,
+                patches, cp);
+}
+
+static void check_picture(const ad_ocr_options *ocr, const ad_complaints *to) {
+  long long width = ocr->lines.width, patch = ocr->patch;
+  if (width >= 1 && patch >= 1 && width % patch)
+    ad_complain(to, "model.patch",
+                "must divide data.width: %lld is no multiple of %lld; widths of %lld or %lld would do", width, patch,
+                width < patch ? patch : width / patch * patch, (width / patch + 1) * patch);
+  if (ocr->lines.size_count != 2 && ocr->lines.size_count)
+    ad_complain(to, "data.sizes", "must be two numbers, least and most; there are %zu", ocr->lines.size_count);
+  if (ocr->lines.weight_count && ocr->lines.weight_count != 2)
+    ad_complain(to, "data.weights", "must be two numbers, least and most; there are %zu", ocr->lines.weight_count);
+}
+
+static void check_stream(const ad_ocr_options *ocr, const ad_complaints *to) {
+  if (ocr->decoder.sequence_parallel)
+    ad_complain(to, "model.sequence_parallel", "is not available for ocr: images take their place in whole sequences");
+}
+
+/* Whether the meshes can be joined, and the batch be handed from one to the other. */
+static void check_bridge(const ad_ocr_options *ocr, const ad_program_setting *setting, const ad_mesh *const *meshes,
+                         const ad_complaints *to) {
+  ad_layout from = ad_ocr_images_layout(meshes[0]), placed = ad_ocr_placed_layout(meshes[1]);
+  ad_bridge_options options = {.ragged = ocr->ragged};
+  ad_status status = ad_bridge_check(&from, &placed, &options);
+  if (status) {
+    ad_complain_of(to, "mesh.model", status);
+    return;
+  }
+  for (int64_t m = 0; m < setting->microbatches && !status; m++) {
+    int64_t rows = ad_cut(setting->global_batch, m, setting->microbatches).count;
+    status = ad_bridge_check_rows(&from, &placed, &options, rows, "microbatch");
+  }
+  if (status) ad_complain_of(to, "train.global_batch", status);
+}
+
+void ad_ocr_check(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
+                  const ad_complaints *to) {
+  const ad_ocr_options *ocr = options;
+  ad_decoder_check("ocr", &ocr->decoder, meshes[1], to);
+  check_encoder(ocr, meshes[0], to);
+  check_picture(ocr, to);
+  check_stream(ocr, to);
+  check_bridge(ocr, setting, meshes, to);
+}
+
+void ad_ocr_check_files(const void *options, const ad_complaints *to) {
+  const ad_ocr_options *ocr = options;
+  ad_line_data *lines;
+  ad_status status = ad_line_data_open(&ocr->lines, &lines);
+  if (status)
+    ad_complain_of(to, "data.text", status);
+  else
+    ad_line_data_close(lines);
+}

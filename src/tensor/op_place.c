@@ -1,0 +1,78 @@
+/* Rows that take the place of a sequence's first ones. */
+#include <inttypes.h>
+#include <string.h>
+#include "tensor/tape.h"
+
+static ad_status check_shapes(const ad_tensor *out) {
+  const ad_array *x = &out->operand[0]->array, *y = &out->operand[1]->array;
+  char a[96], b[96];
+  int fits = x->shape.ndim == 3 && y->shape.ndim == 3 && x->shape.dim[0] == y->shape.dim[0] &&
+             x->shape.dim[2] == y->shape.dim[2] && y->shape.dim[1] <= x->shape.dim[1];
+  if (fits) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s: place: %s cannot stand in front of %s: [batch, n, d] takes the first n rows of [batch, seq, d]",
+                 out->site, ad_shape_print(&y->shape, b, sizeof b), ad_shape_print(&x->shape, a, sizeof a));
+}
+
+static ad_status check_layouts(const ad_tensor *out) {
+  const ad_layout *x = &out->operand[0]->array.layout, *y = &out->operand[1]->array.layout;
+  char a[16], b[16];
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    if (ad_type_dim(x->type[axis]) == 1 || ad_type_dim(y->type[axis]) == 1)
+      return ad_fail(AD_TYPE, "%s: place: the sequence is cut over `%s`; cut it afterwards", out->site,
+                     ad_axis_name((ad_axis)axis));
+    if (x->type[axis] != y->type[axis])
+      return ad_fail(AD_TYPE, "%s: place: operand 1 is %s on `%s`, operand 2 is %s; convert one of them", out->site,
+                     ad_type_print(x->type[axis], a, sizeof a), ad_axis_name((ad_axis)axis),
+                     ad_type_print(y->type[axis], b, sizeof b));
+  }
+  return AD_OK;
+}
+
+static ad_status place_describe(ad_tape *tape, ad_tensor *out) {
+  AD_TRY(check_shapes(out));
+  AD_TRY(check_layouts(out));
+  const ad_array *x = &out->operand[0]->array;
+  out->array = ad_array_describe(tape->comm, x->dtype, &x->shape, &x->layout);
+  return AD_OK;
+}
+
+/* Local elements of one sample. */
+static size_t sample_of(const ad_array *array) { return (size_t)(array->local.dim[1] * array->local.dim[2]); }
+
+static ad_status place_forward(ad_tape *tape, ad_tensor *out) {
+  const ad_array *x = &out->operand[0]->array, *y = &out->operand[1]->array;
+  size_t element = ad_dtype_size(x->dtype), whole = sample_of(x) * element, front = sample_of(y) * element;
+  for (size_t i = 0; i < (size_t)x->local.dim[0]; i++) {
+    char *to = (char *)out->array.data + i * whole;
+    memcpy(to, (const char *)y->data + i * front, front);
+    memcpy(to + front, (const char *)x->data + i * whole + front, whole - front);
+  }
+  return AD_OK;
+}
+
+/* What was replaced has a gradient of exactly zero. */
+static ad_status place_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  const row_kernels *rows = ad_rows(out->array.dtype);
+  size_t whole = sample_of(&out->array), front = sample_of(&out->operand[1]->array);
+  for (size_t i = 0; i < (size_t)out->array.local.dim[0]; i++) {
+    const void *from = ad_at(out, out->grad.data, i * whole);
+    if (slot[1].data) rows->put(ad_at(out, slot[1].data, i * front), from, 1, front, slot[1].adds);
+    if (!slot[0].data) continue;
+    void *to = ad_at(out, slot[0].data, i * whole);
+    if (!slot[0].adds) rows->fill(to, 0, front, 0);
+    rows->put(ad_at(out, to, front), ad_at(out, from, front), 1, whole - front, slot[0].adds);
+  }
+  return AD_OK;
+}
+
+static const operation place = {.name = "place",
+                                .unread = 3,
+                                .dtypes = IN_F32_F64,
+                                .describe = place_describe,
+                                .forward = place_forward,
+                                .backward = place_backward};
+
+ad_tensor *ad_place_at(ad_tape *tape, ad_tensor *x, ad_tensor *front, const char *site) {
+  return ad_tape_apply(tape, &place, (ad_tensor *[]){x, front}, 2, NULL, site);
+}
