@@ -156,6 +156,10 @@ static const char *fact(const void *own, size_t index, char *buffer, size_t size
   return "batch";
 }
 
+static const char *content(const void *own, size_t index, char *buffer, size_t size) {
+  return ad_ocr_batch_content(&((const ocr *)own)->batch, index, buffer, size);
+}
+
 const ad_program_kind *ad_ocr(void) {
   static const char *const modules[] = {"encoder", "model", NULL};
   static const ad_program_kind kind = {
@@ -178,6 +182,7 @@ const ad_program_kind *ad_ocr(void) {
       .batch_array = batch_array,
       .flops = flops,
       .lengths = lengths,
-      .fact = fact};
+      .fact = fact,
+      .content = content};
   return &kind;
 }

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/seams.h"
+#include "io/lines.h"
 #include "program/ocr_keys.h"
 
 enum { NEWLINE = '\n', IMAGE = 0 };
@@ -193,4 +194,12 @@ const ad_array *ad_ocr_batch_array(const ad_ocr_batch *batch, size_t index, char
 
 size_t ad_ocr_batch_bytes(const ad_ocr_batch *batch) {
   return memory_of(batch) + (batch->lines ? (size_t)ad_line_data_bytes(batch->lines) : 0);
+}
+
+const char *ad_ocr_batch_content(const ad_ocr_batch *batch, size_t index, char *buffer, size_t size) {
+  static const char *const keys[] = {"data.text", "data.fonts"};
+  if (index > 1) return NULL;
+  unsigned long long checksum = index ? ad_line_data_font_checksum(batch->lines) : ad_line_data_checksum(batch->lines);
+  snprintf(buffer, size, "xxh64 %016llx", checksum);
+  return keys[index];
 }

@@ -1,7 +1,9 @@
 /* The keys of ocr, and what they say together and with the meshes. */
 #include "program/ocr_keys.h"
 
+#include <stdio.h>
 #include "bridge/bridge.h"
+#include "io/lines.h"
 #include "program/text_keys.h"
 
 #define AT(field) offsetof(ad_ocr_options, field)
@@ -141,12 +143,33 @@ void ad_ocr_check(const void *options, const ad_program_setting *setting, const 
   check_bridge(ocr, setting, meshes, to);
 }
 
+/* Returns how many cannot be used. */
+static size_t check_fonts(const ad_line_options *lines, const ad_complaints *to) {
+  size_t bad = 0;
+  for (size_t i = 0; i < lines->font_count; i++) {
+    char key[40];
+    ad_status status = ad_line_font_check(lines, lines->fonts[i]);
+    if (!status) continue;
+    snprintf(key, sizeof key, "data.fonts[%zu]", i);
+    ad_complain_of(to, key, status);
+    bad++;
+  }
+  if (!lines->held_out_font) return bad;
+  ad_status status = ad_line_font_check(lines, lines->held_out_font);
+  if (status) ad_complain_of(to, "data.held_out_font", status);
+  return bad + (status != AD_OK);
+}
+
 void ad_ocr_check_files(const void *options, const ad_complaints *to) {
   const ad_ocr_options *ocr = options;
-  ad_line_data *lines;
-  ad_status status = ad_line_data_open(&ocr->lines, &lines);
+  const ad_line_options *lines = &ocr->lines;
+  ad_text_options text = {.text = lines->text, .text_count = lines->text_count};  // each path, no length
+  ad_line_data *data;
+  ad_text_check_files(&text, to);
+  if (check_fonts(lines, to) || lines->height < 1 || lines->width < 1 || lines->chars < 1 || !lines->text_count) return;
+  ad_status status = ad_line_data_open(lines, &data);
   if (status)
     ad_complain_of(to, "data.text", status);
   else
-    ad_line_data_close(lines);
+    ad_line_data_close(data);
 }

@@ -873,6 +873,52 @@ function paramHolds(param) {
   return isNumber(param.max_rel_err) && param.max_rel_err <= param.bound && param.replicas_equal === true;
 }
 
+/* ---- what was read (result.json of ocr) ---- */
+
+/* Letters of `read` that are not those of `text`, by the fewest edits: [letter, 'right' | 'wrong' | 'missing']. */
+function marked(text, read) {
+  const cost = [...Array(text.length + 1)].map((_, i) => [...Array(read.length + 1)].map((__, j) => (i ? (j ? 0 : i) : j)));
+  for (let i = 1; i <= text.length; i++)
+    for (let j = 1; j <= read.length; j++)
+      cost[i][j] = Math.min(cost[i - 1][j - 1] + (text[i - 1] !== read[j - 1]), cost[i - 1][j] + 1, cost[i][j - 1] + 1);
+  const letters = [];
+  for (let i = text.length, j = read.length; i || j;) {
+    const same = i && j && text[i - 1] === read[j - 1];
+    if (i && j && cost[i][j] === cost[i - 1][j - 1] + !same) letters.push([read[--j], same ? 'right' : 'wrong', i--]);
+    else if (j && cost[i][j] === cost[i][j - 1] + 1) letters.push([read[--j], 'wrong']);
+    else letters.push([text[--i], 'missing']);
+  }
+  return letters.reverse();
+}
+
+/* Ink on paper, as the encoder sees it. */
+function drawPicture({width, height, pixels, text}) {
+  const canvas = make('canvas', {width, height, class: 'line', role: 'img', 'aria-label': `a picture of: ${text}`});
+  const image = canvas.getContext('2d').createImageData(width, height), bytes = atob(pixels);
+  for (let i = 0; i < width * height; i++) image.data.set([...Array(3).fill(255 - bytes.charCodeAt(i)), 255], 4 * i);
+  canvas.getContext('2d').putImageData(image, 0, 0);
+  return canvas;
+}
+
+const readLetter = ([letter, how]) => (how === 'right' ? letter : make(how === 'wrong' ? 'mark' : 'del', {}, letter));
+
+function drawSample(sample) {
+  const words = make('span', {class: 'letters'}, ...marked(sample.text, sample.read).map(readLetter));
+  return make('li', {}, drawPicture(sample), words, sample.held_out_font && make('small', {}, ' a font that was held out'));
+}
+
+
+const wrongShare = (share) => (isNumber(share) ? `${(100 * share).toFixed(1)} %` : NONE);
+
+function drawReading(run) {
+  const result = run.result;
+  if (!result || !Array.isArray(result.samples)) return null;
+  const other = isNumber(result.held_out_font) ? `, ${wrongShare(result.held_out_font)} of those in a font that was held out` : '';
+  const sentence = `${plural(result.lines, 'line')} that nobody trained on, letter by letter: ${wrongShare(result.character_error_rate)} of the ` +
+    `characters are wrong${other}; of empty pictures, where only the text can be guessed, ${wrongShare(result.blank)}.`;
+  return [make('p', {}, sentence), make('ul', {class: 'readings'}, ...result.samples.map(drawSample))];
+}
+
 function drawProof(run) {
   const check = run.check;
   if (!check) return missingFile(run, 'check.json', 'This proves the gradients of the same recipe:', checkCommand(run));
@@ -1151,6 +1197,7 @@ function drawOne(run, group) {
     section(null, () => tilesForOne(run)),
     section('Training', () => drawCharts([run], group)),
     section('What the program measures', () => drawMeasures([run], group)),
+    section('What was read', () => drawReading(run)),
     drawParts(run),
   ];
 }
