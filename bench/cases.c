@@ -40,6 +40,9 @@ static const kind_of_case kinds[] = {
     {"parallel_step", "f32", "tp", 1, BENCH_TENSOR},
     {"parallel_step", "f32", "tp_sequence", 1, BENCH_TENSOR},
     {"parallel_step", "f32", "fsdp_tp", 1, BENCH_HYBRID},
+    {"exchange", "f32", "whole", 0, BENCH_ROUTING},
+    {"grouped", "f32", "whole", 0, BENCH_GROUPED},
+    {"experts", "f32", "whole", 0, BENCH_LAYER},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -80,34 +83,47 @@ static void add_sizes(case_list *list, const kind_of_case *kind, int ranks) {
   for (int i = 0; i < count; i++) add(list, kind, ranks, sizes[i]);
 }
 
+/* Rows of 2 KiB: of slots where they are exchanged or multiplied, of tokens in the layer. */
+static void add_rows(case_list *list, const kind_of_case *kind, int ranks) {
+  const size_t exchanged[] = {64 * KIB, MIB, 16 * MIB}, computed[] = {2 * MIB, 8 * MIB, 32 * MIB};
+  int is_exchange = kind->duty == BENCH_ROUTING, count = !list->options->quick ? 3 : is_exchange ? 2 : 1;
+  for (int i = 0; i < count; i++) add(list, kind, ranks, is_exchange ? exchanged[i] : computed[i]);
+}
+
 static void add_duty(case_list *list, bench_duty duty, int ranks) {
   const char *only = list->options->op;
   for (int i = 0; i < KINDS; i++) {
     if (kinds[i].duty != duty || (only && strcmp(only, kinds[i].op) != 0)) continue;
     if (duty == BENCH_COLLECTIVES)
       add_sizes(list, &kinds[i], ranks);
+    else if (duty & (BENCH_ROUTING | BENCH_GROUPED | BENCH_LAYER))
+      add_rows(list, &kinds[i], ranks);
     else
       add(list, &kinds[i], ranks, bench_model_numel(model_of(list, duty)) * bench_element(kinds[i].dtype));
   }
 }
 
-static void add_ranks(case_list *list, int ranks, int sharded) {
+/* `few`: what takes gigabytes, or is asked for on few ranks, too. */
+static void add_ranks(case_list *list, int ranks, int few) {
   add_duty(list, BENCH_COLLECTIVES, ranks);
   add_duty(list, BENCH_REDUCER, ranks);
-  if (sharded) add_duty(list, BENCH_SHARDED, ranks);
+  if (few) add_duty(list, BENCH_SHARDED, ranks);
   add_duty(list, BENCH_UPDATE, ranks);
+  if (few) add_duty(list, BENCH_ROUTING, ranks);
 }
 
 int bench_cases(const bench_options *options, bench_case *cases, int max) {
-  static const int usual[] = {2, 4, 8}, most_sharded = 4;
+  static const int usual[] = {2, 4, 8}, most_few = 4;
   case_list list = {.options = options, .cases = cases, .max = max};
   for (int i = 0; i < options->rank_count; i++) add_ranks(&list, options->ranks[i], 1);
   for (int i = 0; !options->rank_count && i < (options->quick ? 1 : 3); i++)
-    add_ranks(&list, usual[i], usual[i] <= most_sharded);
+    add_ranks(&list, usual[i], usual[i] <= most_few);
   if (options->quick && !options->op) return list.count;
   add_duty(&list, BENCH_TRAINING, 1);
   add_duty(&list, BENCH_TRAINING, 2);
   add_duty(&list, BENCH_TENSOR, 2);
   add_duty(&list, BENCH_HYBRID, 4);
+  add_duty(&list, BENCH_GROUPED, 1);
+  add_duty(&list, BENCH_LAYER, 1);
   return list.count;
 }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "floor_kernels.h"
+#include "routes.h"
 #include "worker.h"
 
 enum { SMALLEST_BUFFER = 64 << 20, SLOT_BYTES = 16 << 10, LINE = 64, HUGE_PAGE = 2 << 20 };
@@ -21,6 +22,7 @@ enum { SMALLEST_BUFFER = 64 << 20, SLOT_BYTES = 16 << 10, LINE = 64, HUGE_PAGE =
 /* A rank's buffers: two for collectives; of a sharded step gradients as they are produced, the bucket, and of its own
  * part the sum, the parameters, what is stored of them and the moments; the first rank's copy is everybody's. */
 enum { PRODUCED, BUCKET, SUM, MASTER, VALUE, COPY, FIRST, SECOND, BUFFERS };
+enum { SENT, PLACED, BACK }; /* of an exchange */
 
 /* A copy that is released is put together in as many pieces as the measured model has layers. */
 enum { PIECES = 16 };
@@ -46,6 +48,7 @@ typedef struct floor_rank {
   int rank, ranks, spins;
   bench_floor_way way;
   unsigned long barriers, turns;
+  bench_routes routes; /* of the last exchange */
   size_t given;        /* to the worker, 0 to 2 buffers */
   size_t buffer_bytes; /* address space; only what is used takes memory */
 } floor_rank;
@@ -197,6 +200,48 @@ static int run_gradients(floor_rank *self, const bench_task *task) {
   return barrier(self);
 }
 
+/* ---- rows to experts and back ---- */
+
+static float *row_of(const floor_rank *self, int rank, size_t which, size_t row) {
+  return (float *)buffer_of(self, rank, which) + row * BENCH_WIDTH;
+}
+
+static void copy_placed(const floor_rank *self) {
+  for (int n = 0; n < self->routes.count; n++) {
+    const bench_run *run = &self->routes.runs[n];
+    bench_floor_copy(row_of(self, self->rank, PLACED, run->placed), row_of(self, run->rank, SENT, run->sent),
+                     run->rows * BENCH_ROW_BYTES);
+  }
+}
+
+/* Who has the experts writes into the senders' memory, since it knows where rows are from. */
+static void copy_back(const floor_rank *self) {
+  for (int n = 0; n < self->routes.count; n++) {
+    const bench_run *run = &self->routes.runs[n];
+    bench_floor_copy(row_of(self, run->rank, BACK, run->sent), row_of(self, self->rank, PLACED, run->placed),
+                     run->rows * BENCH_ROW_BYTES);
+  }
+}
+
+static int hold_routes(floor_rank *self, size_t rows) {
+  if (self->routes.sent == rows) return 0;
+  bench_routes_make(rows, self->rank, self->ranks, &self->routes);
+  if (self->routes.received * BENCH_ROW_BYTES > self->buffer_bytes) return 1;
+  bench_rows_sign(buffer_of(self, self->rank, SENT), &self->routes);
+  return 0;
+}
+
+/* Each row is read once from its sender's memory and written once at its place, and the same back. */
+static int run_exchange(floor_rank *self, const bench_task *task) {
+  if (self->way == BENCH_FLOOR_SLOTS || hold_routes(self, task->bytes / BENCH_ROW_BYTES)) return 1;
+  barrier(self);
+  copy_placed(self);
+  int placed = task->iterations || bench_rows_are_placed(buffer_of(self, self->rank, PLACED), &self->routes);
+  copy_back(self);
+  barrier(self);
+  return !placed || (!task->iterations && !bench_rows_are_back(buffer_of(self, self->rank, BACK), &self->routes));
+}
+
 /* ---- a sharded step ---- */
 
 typedef struct part {
@@ -274,6 +319,7 @@ static int run(void *context, const bench_task *task, const void *in, void *out)
   if (!strcmp(task->op, "copy_in")) return run_copy_in(self, task);
   if (!strcmp(task->op, "reducer")) return run_gradients(self, task);
   if (!strcmp(task->op, "sharded_step") || !strcmp(task->op, "update")) return run_sharded(self, task);
+  if (!strcmp(task->op, "exchange")) return run_exchange(self, task);
   if (!bench_is_collective(task->op)) return 1;
   return self->way == BENCH_FLOOR_SLOTS ? run_slots(context, task, in, out) : run_slices(context, task, in, out);
 }

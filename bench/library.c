@@ -12,11 +12,14 @@ typedef struct library_rank {
   ad_group everyone;
   const char *address;
   const bench_model *model;
-  int splits_batch;
+  int plain;
   bench_task held; /* what the last task needed, kept while the next ones need the same */
   bench_steps *steps;
   bench_gradients *gradients;
   bench_shards *shards;
+  bench_exchange *exchange;
+  bench_products *products;
+  bench_experts *experts;
 } library_rank;
 
 /* On huge pages, as Open MPI at its best has its heap: the kernel reads another process page by page. */
@@ -61,12 +64,17 @@ static void let_go(library_rank *self) {
   bench_steps_destroy(self->steps);
   bench_gradients_destroy(self->gradients);
   bench_shards_destroy(self->shards);
+  bench_exchange_destroy(self->exchange);
+  bench_products_destroy(self->products);
+  bench_experts_destroy(self->experts);
   self->steps = NULL, self->gradients = NULL, self->shards = NULL;
+  self->exchange = NULL, self->products = NULL, self->experts = NULL;
 }
 
 static void hold_for(library_rank *self, const bench_task *task) {
   const bench_task *held = &self->held;
-  int same = !strcmp(held->op, task->op) && !strcmp(held->dtype, task->dtype) && !strcmp(held->storage, task->storage);
+  int same = !strcmp(held->op, task->op) && !strcmp(held->dtype, task->dtype) &&
+             !strcmp(held->storage, task->storage) && held->bytes == task->bytes;
   if (!same) let_go(self);
   self->held = *task;
 }
@@ -85,9 +93,24 @@ static ad_status run_shards(library_rank *self, const bench_task *task) {
 }
 
 static ad_status run_step(library_rank *self, const bench_task *task) {
-  bench_setting setting = bench_step_setting(self->model, task, ad_comm_size(self->comm), self->splits_batch);
+  bench_setting setting = bench_step_setting(self->model, task, ad_comm_size(self->comm), self->plain);
   if (!self->steps) AD_TRY(bench_steps_create(self->comm, &setting, &self->steps));
   return bench_steps_run(self->steps);
+}
+
+static ad_status run_exchange(library_rank *self, const bench_task *task) {
+  if (!self->exchange) AD_TRY(bench_exchange_create(self->comm, task, &self->exchange));
+  return bench_exchange_run(self->exchange, !task->iterations);
+}
+
+static ad_status run_products(library_rank *self, const bench_task *task) {
+  if (!self->products) AD_TRY(bench_products_create(self->comm, task, self->plain, &self->products));
+  return bench_products_run(self->products);
+}
+
+static ad_status run_experts(library_rank *self, const bench_task *task) {
+  if (!self->experts) AD_TRY(bench_experts_create(self->comm, task, &self->experts));
+  return bench_experts_run(self->experts);
 }
 
 static ad_status run_task(library_rank *self, const bench_task *task, const void *in, void *out) {
@@ -95,6 +118,9 @@ static ad_status run_task(library_rank *self, const bench_task *task, const void
   if (!strcmp(task->op, "train_step") || !strcmp(task->op, "parallel_step")) return run_step(self, task);
   if (!strcmp(task->op, "reducer") || !strcmp(task->op, "copy_in")) return run_gradients(self, task);
   if (!strcmp(task->op, "sharded_step") || !strcmp(task->op, "update")) return run_shards(self, task);
+  if (!strcmp(task->op, "exchange")) return run_exchange(self, task);
+  if (!strcmp(task->op, "grouped")) return run_products(self, task);
+  if (!strcmp(task->op, "experts")) return run_experts(self, task);
   return run_collective(self, task, in, out);
 }
 
@@ -123,8 +149,8 @@ static int work(library_rank *self) {
   return status;
 }
 
-int bench_library_rank(ad_comm *comm, const char *address, const bench_model *model, int splits_batch) {
-  library_rank self = {.comm = comm, .address = address, .model = model, .splits_batch = splits_batch};
+int bench_library_rank(ad_comm *comm, const char *address, const bench_model *model, int plain) {
+  library_rank self = {.comm = comm, .address = address, .model = model, .plain = plain};
   char text[64];
   snprintf(text, sizeof text, "dp_replicate=%lld", (long long)ad_comm_size(comm));
   if (ad_mesh_create(text, &self.mesh)) return 1;
@@ -137,16 +163,16 @@ int bench_library_rank(ad_comm *comm, const char *address, const bench_model *mo
 typedef struct launched {
   const char *address;
   const bench_model *model;
-  int splits_batch;
+  int plain;
 } launched;
 
 static int be_rank(ad_comm *comm, void *context) {
   const launched *self = context;
-  return bench_library_rank(comm, self->address, self->model, self->splits_batch);
+  return bench_library_rank(comm, self->address, self->model, self->plain);
 }
 
-int bench_library(const char *address, int ranks, const bench_model *model, int splits_batch) {
-  launched all = {address, model, splits_batch};
+int bench_library(const char *address, int ranks, const bench_model *model, int plain) {
+  launched all = {address, model, plain};
   ad_launch_options options = {.size = sizeof options, .ranks = ranks, .function = be_rank, .context = &all};
   ad_launch_result result;
   if (ad_launch(&options, &result) == AD_OK) return 0;

@@ -26,11 +26,12 @@ bench_setting bench_setting_of(const bench_model *model, const char *axis, int64
 bench_setting bench_step_setting(const bench_model *model, const bench_task *task, int64_t ranks, int splits_batch);
 ad_status bench_recipe(const bench_setting *setting, ad_recipe **out) AD_CHECKED;
 
-/* Starts `ranks` ranks that join the conductor at `address`; returns when they have ended. `splits_batch` as in
- * bench_step_setting. */
-int bench_library(const char *address, int ranks, const bench_model *model, int splits_batch);
+/* Starts `ranks` ranks that join the conductor at `address`; returns when they have ended. `plain`: they do what a
+ * task is compared with. In a parallel_step they split the batch (bench_step_setting), in `grouped` there is one
+ * product. */
+int bench_library(const char *address, int ranks, const bench_model *model, int plain);
 /* One rank, whoever started it; returns an exit status. */
-int bench_library_rank(ad_comm *comm, const char *address, const bench_model *model, int splits_batch);
+int bench_library_rank(ad_comm *comm, const char *address, const bench_model *model, int plain);
 /* Seconds that `ranks` ranks need to start, join and leave. The errors of ad_launch. */
 ad_status bench_startup(int ranks, double *seconds) AD_CHECKED;
 
@@ -57,5 +58,24 @@ ad_status bench_shards_create(ad_comm *comm, const bench_model *model, const ben
 void bench_shards_destroy(bench_shards *shards);
 /* One step; with `updates` the optimizer's too. */
 ad_status bench_shards_run(bench_shards *shards, int updates) AD_CHECKED;
+
+/* Rows that go to the ranks of their experts and come back. */
+typedef struct bench_exchange bench_exchange;
+ad_status bench_exchange_create(ad_comm *comm, const bench_task *task, bench_exchange **out) AD_CHECKED;
+void bench_exchange_destroy(bench_exchange *exchange);
+/* There and back; `looks`: AD_INVALID unless each row was where it belongs. */
+ad_status bench_exchange_run(bench_exchange *exchange, int looks) AD_CHECKED;
+
+/* Rows times the matrices of their experts, or, `is_one`, all times one matrix. */
+typedef struct bench_products bench_products;
+ad_status bench_products_create(ad_comm *comm, const bench_task *task, int is_one, bench_products **out) AD_CHECKED;
+void bench_products_destroy(bench_products *products);
+ad_status bench_products_run(bench_products *products) AD_CHECKED; /* forward and backward */
+
+/* The layer of experts on this rank alone. */
+typedef struct bench_experts bench_experts;
+ad_status bench_experts_create(ad_comm *comm, const bench_task *task, bench_experts **out) AD_CHECKED;
+void bench_experts_destroy(bench_experts *experts);
+ad_status bench_experts_run(bench_experts *experts) AD_CHECKED; /* forward and backward */
 
 #endif

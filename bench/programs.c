@@ -30,7 +30,7 @@ const char *bench_peer_path(const char *name, char *buffer, size_t size) {
 static int be_addend(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
   return bench_library(address, ranks, model, 0);
 }
-static int be_addend_dp(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
+static int be_addend_plain(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
   return bench_library(address, ranks, model, 1);
 }
 static int be_slices(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
@@ -108,32 +108,39 @@ static int be_python(const bench_kind *kind, const char *address, int ranks, con
 #define TUNED "--mca", "coll_tuned_use_dynamic_rules", "1", "--mca"
 const bench_kind bench_kinds[] = {
     {"addend", "",
-     BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_TRAINING | BENCH_SHARDED | BENCH_UPDATE | BENCH_TENSOR | BENCH_HYBRID, 0,
-     be_addend, NULL},
-    {"floor", "slices", BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_SHARDED | BENCH_UPDATE, 0, be_slices, NULL},
+     BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_TRAINING | BENCH_SHARDED | BENCH_UPDATE | BENCH_TENSOR | BENCH_HYBRID |
+         BENCH_ROUTING | BENCH_GROUPED | BENCH_LAYER,
+     0, be_addend, NULL},
+    {"floor", "slices", BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_SHARDED | BENCH_UPDATE | BENCH_ROUTING, 0, be_slices,
+     NULL},
     {"floor", "slots", BENCH_COLLECTIVES, 0, be_slots, NULL},
-    {"openmpi", "as installed", BENCH_COLLECTIVES, 1, be_mpi, WORDS("mpirun.openmpi", "mpi_openmpi")},
-    {"openmpi_tuned", "warm heap, huge pages", BENCH_COLLECTIVES, 1, be_warm_mpi,
+    {"openmpi", "as installed", BENCH_COLLECTIVES | BENCH_ROUTING, 1, be_mpi, WORDS("mpirun.openmpi", "mpi_openmpi")},
+    {"openmpi_tuned", "warm heap, huge pages", BENCH_COLLECTIVES | BENCH_ROUTING, 1, be_warm_mpi,
      WORDS("mpirun.openmpi", "mpi_openmpi")},
+    {"openmpi_tuned", "warm heap, huge pages, pairs", BENCH_ROUTING, 1, be_warm_mpi,
+     WORDS("mpirun.openmpi", "mpi_openmpi", TUNED, "coll_tuned_alltoallv_algorithm", "2")},
     {"openmpi_tuned", "warm heap, huge pages, rings", BENCH_COLLECTIVES, 1, be_warm_mpi,
      WORDS("mpirun.openmpi", "mpi_openmpi", TUNED, "coll_tuned_allreduce_algorithm", "4", "--mca",
            "coll_tuned_reduce_scatter_block_algorithm", "3", "--mca", "coll_tuned_allgather_algorithm", "4")},
     {"openmpi_tuned", "warm heap, huge pages, halving and doubling", BENCH_COLLECTIVES, 1, be_warm_mpi,
      WORDS("mpirun.openmpi", "mpi_openmpi", TUNED, "coll_tuned_allreduce_algorithm", "6", "--mca",
            "coll_tuned_reduce_scatter_block_algorithm", "4", "--mca", "coll_tuned_allgather_algorithm", "3")},
-    {"mpich", "as installed", BENCH_COLLECTIVES, 1, be_mpi, WORDS("mpirun.mpich", "mpi_mpich")},
+    {"mpich", "as installed", BENCH_COLLECTIVES | BENCH_ROUTING, 1, be_mpi, WORDS("mpirun.mpich", "mpi_mpich")},
     {"gloo", "torch.distributed", BENCH_COLLECTIVES, 1, be_python, WORDS("torch_collectives.py", "collectives")},
+    {"gloo", "torch.distributed", BENCH_ROUTING, 1, be_python, WORDS("torch_exchange.py", "exchange")},
     {"addend_openmpi", "engine mpi", BENCH_COLLECTIVES | BENCH_REDUCER, 1, be_mpi,
      WORDS("mpirun.openmpi", "bench_rank")},
     {"addend_mpich", "engine mpi", BENCH_COLLECTIVES | BENCH_REDUCER, 1, be_mpi, WORDS("mpirun.mpich", "bench_rank")},
     {"torch_ddp", "gloo", BENCH_TRAINING, 1, be_python, WORDS("torch_train.py", "ddp")},
     {"torch_fsdp", "gloo", BENCH_TRAINING, 1, be_python, WORDS("torch_train.py", "fsdp")},
-    {"addend_dp", "the ranks share the batch", BENCH_TENSOR | BENCH_HYBRID, 1, be_addend_dp, NULL},
+    {"addend_dp", "the ranks share the batch", BENCH_TENSOR | BENCH_HYBRID, 1, be_addend_plain, NULL},
     {"torch_tp", "gloo", BENCH_TENSOR, 1, be_python, WORDS("torch_train.py", "tp")},
     {"torch_tp", "gloo", BENCH_TENSOR, 1, be_python, WORDS("torch_train.py", "tp_sequence")},
     {"torch_fsdp_tp", "gloo", BENCH_HYBRID, 1, be_python, WORDS("torch_train.py", "fsdp_tp")},
     {"torch_ddp", "gloo", BENCH_UPDATE, 1, be_python, WORDS("torch_update.py", "ddp")},
     {"torch_fsdp", "gloo", BENCH_UPDATE, 1, be_python, WORDS("torch_update.py", "fsdp")},
+    {"addend_one", "one product", BENCH_GROUPED, 1, be_addend_plain, NULL},
+    {"torch_grouped", "grouped_mm", BENCH_LAYER | BENCH_GROUPED, 1, be_python, WORDS("torch_experts.py", "experts")},
 };
 const int bench_kind_count = sizeof bench_kinds / sizeof *bench_kinds;
 

@@ -11,7 +11,10 @@ typedef enum bench_duty {
   BENCH_SHARDED = 8,
   BENCH_UPDATE = 16,
   BENCH_TENSOR = 32,
-  BENCH_HYBRID = 64
+  BENCH_HYBRID = 64,
+  BENCH_ROUTING = 128,
+  BENCH_GROUPED = 256,
+  BENCH_LAYER = 512
 } bench_duty;
 
 /* Programs of one name are the same thing in different settings; the best of them counts. */

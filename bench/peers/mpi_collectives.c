@@ -3,6 +3,7 @@
 #include <mpi.h>
 #include <string.h>
 
+#include "mpi_exchange.h"
 #include "worker.h"
 
 static int all_reduce(const bench_task *task, const void *in, void *out, int numel) {
@@ -32,6 +33,7 @@ static int run(void *context, const bench_task *task, const void *in, void *out)
   if (!strcmp(task->op, "all_reduce")) return all_reduce(task, in, out, numel);
   if (!strcmp(task->op, "reduce_scatter")) return reduce_scatter(task, in, out, numel / team->ranks);
   if (!strcmp(task->op, "all_gather")) return all_gather(task, in, out, numel / team->ranks);
+  if (!strcmp(task->op, "exchange")) return mpi_exchange(team, task);
   return 1;
 }
 

@@ -74,6 +74,25 @@ for row in rows:
 assert [(row["storage"], row["ranks"]) for row in rows] == [("tp", 2), ("tp_sequence", 2), ("fsdp_tp", 4)], rows
 PY
 
+# Rows to their experts and back, at the floor's bytes; products of experts and their layer on one rank.
+document=$("$addend" bench --quick --json --op exchange --ranks 2,3 2>/dev/null)
+python3 - "$document" <<'PY'
+import json, sys
+rows = json.loads(sys.argv[1])["rows"]
+for row in rows:
+    assert row["op"] == "exchange" and row["seconds_min"] > 0 and row["floor_seconds"] > 0, row
+assert [(row["ranks"], row["bytes"]) for row in rows] == [(ranks, size) for ranks in (2, 3) for size in (1 << 16, 1 << 20)], rows
+PY
+for op in grouped experts; do
+  document=$("$addend" bench --quick --json --op "$op" 2>/dev/null)
+  python3 - "$op" "$document" <<'PY'
+import json, sys
+row, = json.loads(sys.argv[2])["rows"]
+assert row["op"] == sys.argv[1] and row["ranks"] == 1 and row["bytes"] == 2 << 20 and row["seconds_min"] > 0, row
+assert {"addend_one", "torch_grouped"} <= row["peers"].keys(), row
+PY
+done
+
 # Attention: one rank, and each variant on two.
 document=$("$addend" bench --quick --json --op attention 2>/dev/null)
 python3 - "$document" <<'PY'
