@@ -4,6 +4,7 @@
 #include "array/packed.h"
 #include "array/transit.h"
 #include "base/error.h"
+#include "base/kernels.h"
 #include "comm/scratch.h"
 #include "layout/nest.h"
 
@@ -33,11 +34,6 @@ static ad_status check_rows(const ad_array *in, const size_t *send_rows, int64_t
                  site, rows, (long long)members, ad_shape_print(&in->local, local, sizeof local));
 }
 
-static void count_elements(const ad_array *array, const size_t *rows, int64_t members, size_t *out) {
-  size_t row = ad_segment_of(&array->local).row;
-  for (int64_t member = 0; member < members; member++) out[member] = rows[member] * row;
-}
-
 ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out) {
   const char *site = transit->site;
   ad_layout layout;
@@ -52,22 +48,78 @@ ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, cons
   return AD_OK;
 }
 
+/* ---- runs of rows as messages ---- */
+
+/* One side of an exchange. */
+typedef struct row_side {
+  ad_row_order order;
+  const size_t *rows; /* of each member */
+  size_t members, own;
+  char *data;
+} row_side;
+
+static size_t runs_of(const row_side *side) { return ad_row_runs(&side->order, side->members); }
+
+/* To and from the other members. */
+static void add_messages(const row_side *side, int sends, const ad_array *like, ad_collective *call,
+                         ad_message *messages) {
+  size_t row = ad_segment_of(&like->local).row, element = ad_dtype_size(like->dtype);
+  char *at = side->data;
+  for (size_t i = 0; i < runs_of(side); i++) {
+    ad_row_run run = ad_row_run_at(&side->order, side->rows, i);
+    ad_message message = {.peer = (int64_t)run.member, .count = run.rows * row};
+    if (sends)
+      message.send = at;
+    else
+      message.receive = at;
+    if (run.rows && run.member != side->own) messages[call->message_count++] = message;
+    at += run.rows * row * element;
+  }
+}
+
+typedef struct own_run {
+  size_t next, row, rows;
+} own_run;
+
+/* The next run of this rank's own rows. 0: there is none. */
+static int find_own(const row_side *side, own_run *at) {
+  at->row += at->rows;
+  for (; at->next < runs_of(side); at->row += at->rows) {
+    ad_row_run run = ad_row_run_at(&side->order, side->rows, at->next++);
+    at->rows = run.rows;
+    if (run.member == side->own) return 1;
+  }
+  return 0;
+}
+
+static void copy_own(const row_side *from, const row_side *to, size_t row_bytes) {
+  own_run given = {0}, taken = {0};
+  if (from->data == to->data) return;
+  while (find_own(from, &given) && find_own(to, &taken))
+    ad_copy(to->data + taken.row * row_bytes, from->data + given.row * row_bytes, given.rows * row_bytes);
+}
+
 ad_status ad_exchange_run(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out) {
   ad_group group = ad_array_group(comm, in, transit->axes);
-  int64_t members = ad_group_size(&group);
-  void *scratch;
-  if (in->data && in->data == out->data)
+  size_t members = (size_t)ad_group_size(&group), own = (size_t)ad_group_index(&group, ad_comm_rank(comm));
+  row_side from = {transit->sent, transit->send_rows, members, own, in->data};
+  row_side to = {transit->received, transit->receive_rows, members, own, out->data};
+  ad_collective call = {.op = AD_EXCHANGE, .group = group, .dtype = in->dtype, .site = transit->site};
+  ad_request request = {0};
+  void *messages;
+  if (in->data && in->data == out->data && members > 1)
     return ad_fail(AD_INVALID, "%s: all_to_all: what is received needs memory of its own, not that of what is sent",
                    transit->site);
-  AD_TRY(ad_comm_scratch(comm, 2 * (size_t)members * sizeof(size_t), &scratch));
-  size_t *send = scratch, *receive = send + members;
-  count_elements(in, transit->send_rows, members, send);
-  count_elements(out, transit->receive_rows, members, receive);
-  ad_collective call = {.op = AD_ALL_TO_ALL, .group = group, .in = in->data, .out = out->data, .dtype = in->dtype};
-  call.counts = send;
-  call.receive_counts = receive;
-  call.site = transit->site;
-  return ad_comm_run(comm, &call);
+  if (transit->send_rows[own] != transit->receive_rows[own])
+    return ad_fail(AD_INVALID, "%s: all_to_all: this rank sends itself %zu rows and receives %zu of them",
+                   transit->site, transit->send_rows[own], transit->receive_rows[own]);
+  AD_TRY(ad_comm_scratch(comm, (runs_of(&from) + runs_of(&to)) * sizeof(ad_message), &messages));
+  call.messages = messages;
+  add_messages(&from, 1, in, &call, messages);
+  add_messages(&to, 0, in, &call, messages);
+  AD_TRY(ad_comm_post(comm, &call, &request));
+  copy_own(&from, &to, ad_segment_of(&in->local).row * ad_dtype_size(in->dtype));
+  return ad_comm_wait(comm, &request);
 }
 
 ad_status ad_array_exchange(ad_comm *comm, const ad_array *in, ad_axes axes, const size_t *send_rows,

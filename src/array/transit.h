@@ -4,6 +4,26 @@
 #define ARRAY_TRANSIT_H
 #include "addend/array.h"
 
+/* Rows of one member of a group that are neighbours in memory. */
+typedef struct ad_row_run {
+  size_t member, rows;
+} ad_row_run;
+
+/* In what runs rows stand, one after another; NULL: one run for each member, in the order of the group. Between two
+ * members the first run that is sent is the first that is received, and so on. */
+typedef struct ad_row_order {
+  const ad_row_run *runs;
+  size_t count;
+} ad_row_order;
+
+/* Run number i of rows in this order; `rows`: of each member. */
+static inline ad_row_run ad_row_run_at(const ad_row_order *order, const size_t *rows, size_t i) {
+  return order->runs ? order->runs[i] : (ad_row_run){i, rows[i]};
+}
+static inline size_t ad_row_runs(const ad_row_order *order, size_t members) {
+  return order->runs ? order->count : members;
+}
+
 typedef struct ad_transit {
   ad_move move;
   ad_axes axes;
@@ -13,6 +33,7 @@ typedef struct ad_transit {
                                              accumulate dtype, unscaled and of the result's layout (law 6) */
   int past_caches;                        /* a hint, see comm/hint.h */
   const size_t *send_rows, *receive_rows; /* all_to_all V->V: for and from each member of the group */
+  ad_row_order sent, received;            /* how these rows stand in `in` and in `out` */
   const char *site;                       /* of the caller; NULL allowed */
   const char *what;                       /* for people: what is moved; NULL: the site says enough */
   const char *const *names;               /* of a packed array's values, one each; NULL: none */
@@ -38,7 +59,8 @@ typedef struct ad_transit_passing {
   ad_status status;
 } ad_transit_passing;
 
-/* exchange.c: all_to_all V->V. `after` checks and describes the result, data NULL. */
+/* exchange.c: all_to_all V->V. `after` checks and describes the result, data NULL. Over one member `in` and `out` may
+ * be the same memory. */
 ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, const ad_array *in,
                             ad_array *out) AD_CHECKED;
 ad_status ad_exchange_run(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out) AD_CHECKED;

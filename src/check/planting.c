@@ -328,14 +328,15 @@ static ad_status overwrite(const ad_planting *planting, ad_transit_passing *pass
 static ad_status exchange_alone(ad_transit_passing *pass) {
   const ad_array *out = pass->out;
   ad_group group = ad_array_group(pass->comm, pass->in, pass->transit->axes);
-  int64_t own = ad_group_index(&group, ad_comm_rank(pass->comm));
+  size_t own = (size_t)ad_group_index(&group, ad_comm_rank(pass->comm));
   size_t row = out->local.dim[0] ? ad_array_bytes(out) / (size_t)out->local.dim[0] : 0;
+  const ad_row_order *order = &pass->transit->received;
   char *at = out->data;
   AD_TRY(run_as_it_is(pass));
-  for (int64_t i = 0; i < ad_group_size(&group); i++) {
-    size_t bytes = pass->transit->receive_rows[i] * row;
-    if (i != own && bytes) memset(at, 0, bytes);
-    at += bytes;
+  for (size_t i = 0; i < ad_row_runs(order, (size_t)ad_group_size(&group)); i++) {
+    ad_row_run run = ad_row_run_at(order, pass->transit->receive_rows, i);
+    if (run.member != own && run.rows) memset(at, 0, run.rows * row);
+    at += run.rows * row;
   }
   return AD_OK;
 }

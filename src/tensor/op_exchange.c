@@ -3,12 +3,12 @@
 #include "array/array.h"
 #include "array/transit.h"
 #include "tensor/routing.h"
-#include "tensor/rows_moved.h"
 #include "tensor/tape.h"
 
 typedef struct exchange_numbers {
   ad_axes axes;
   const size_t *send_rows, *receive_rows; /* for and from each member of the group */
+  ad_row_order sent, received;
   int ordinal;
 } exchange_numbers;
 
@@ -21,6 +21,8 @@ static ad_transit transit_of(const ad_tensor *out, int backward) {
                       .to = AD_V,
                       .send_rows = backward ? numbers->receive_rows : numbers->send_rows,
                       .receive_rows = backward ? numbers->send_rows : numbers->receive_rows,
+                      .sent = backward ? numbers->received : numbers->sent,
+                      .received = backward ? numbers->sent : numbers->received,
                       .site = out->site,
                       .ordinal = numbers->ordinal,
                       .backward = backward};
@@ -58,9 +60,25 @@ static const operation exchange = {.name = "all_to_all",
                                    .forward = exchange_forward,
                                    .backward = exchange_backward};
 
+/* Over one member rows and their gradients stay where they are; on engine dry more may be supposed to come. */
+static int shares(const ad_tensor *out) { return ad_shape_equal(&out->operand[0]->array.local, &out->array.local); }
+
+static const operation exchange_alone = {.name = "all_to_all",
+                                         .dtypes = IN_ANY_FLOAT,
+                                         .own_size = sizeof(exchange_numbers),
+                                         .hands_over = 1,
+                                         .runs_dry = 1,
+                                         .scratch = exchange_scratch,
+                                         .describe = exchange_describe,
+                                         .shares = shares,
+                                         .forward = exchange_forward,
+                                         .backward = exchange_backward};
+
 static ad_tensor *record(ad_tape *tape, ad_tensor *x, exchange_numbers numbers, const char *site) {
+  const ad_mesh *mesh = x->array.layout.mesh;
+  int is_alone = mesh && ad_mesh_ranks_over(mesh, numbers.axes) == 1;
   numbers.ordinal = tape->transitions++;
-  x = ad_tape_apply(tape, &exchange, &x, 1, &numbers, site);
+  x = ad_tape_apply(tape, is_alone ? &exchange_alone : &exchange, &x, 1, &numbers, site);
   if (ad_tape_failed(tape)) ad_tape_tell(tape);  // the others may wait in it
   return x;
 }
@@ -130,19 +148,25 @@ static void count_rows(ad_routing *routing, size_t members, const size_t *theirs
   }
 }
 
-/* Rows arrive member after member, each's in the order of experts; they are computed expert after expert. */
-static void order_rows(ad_routing *routing, size_t members, const size_t *theirs) {
-  size_t row = 0;
-  for (size_t e = 0; e < routing->own_experts; e++) {
-    size_t arrived = 0;
-    for (size_t i = 0; i < members; i++) {
-      for (size_t other = 0; other < routing->own_experts; other++) {
-        size_t count = theirs[i * routing->own_experts + other];
-        for (size_t k = 0; k < count && other == e; k++) routing->arrival_of_row[row++] = arrived + k;
-        arrived += count;
-      }
-    }
+static ad_status take_runs(ad_tape *tape, size_t count, ad_row_run **runs, ad_row_order *out) {
+  *runs = ad_arena_take_zeroed(tape->arena, count * sizeof **runs + 1);
+  *out = (ad_row_order){*runs, count};
+  return *runs ? AD_OK : AD_MEMORY;
+}
+
+/* Slots stand expert after expert, and so do rows: those of one expert member after member. */
+static ad_status order_rows(ad_tape *tape, ad_routing *routing, size_t members, const size_t *theirs) {
+  ad_row_run *slots, *rows;
+  AD_TRY(take_runs(tape, routing->experts, &slots, &routing->slot_order));
+  AD_TRY(take_runs(tape, routing->own_experts * members, &rows, &routing->expert_order));
+  for (size_t i = 0; i < members; i++) {
+    ad_span experts = ad_cut((int64_t)routing->experts, (int64_t)i, (int64_t)members);
+    for (int64_t e = experts.first; e < experts.first + experts.count; e++)
+      slots[e] = (ad_row_run){i, routing->per_expert[e]};
   }
+  for (size_t e = 0; e < routing->own_experts; e++)
+    for (size_t i = 0; i < members; i++) rows[e * members + i] = (ad_row_run){i, theirs[i * routing->own_experts + e]};
+  return AD_OK;
 }
 
 static ad_status prepare(ad_tape *tape, ad_routing *routing, const ad_group *group, const char *site) {
@@ -158,9 +182,22 @@ static ad_status prepare(ad_tape *tape, ad_routing *routing, const ad_group *gro
   AD_TRY(take(tape, routing->own_experts, &routing->rows_of_expert));
   AD_TRY(share_counts(tape, routing, group, theirs, site));
   count_rows(routing, members, theirs);
-  AD_TRY(take(tape, routing->received, &routing->arrival_of_row));
-  order_rows(routing, members, theirs);
-  return AD_OK;
+  return order_rows(tape, routing, members, theirs);
+}
+
+static exchange_numbers numbers_between(ad_axes over, const ad_routing *routing) {
+  return (exchange_numbers){.axes = over,
+                            .send_rows = routing->send_rows,
+                            .receive_rows = routing->receive_rows,
+                            .sent = routing->slot_order,
+                            .received = routing->expert_order};
+}
+
+static exchange_numbers turned(exchange_numbers there) {
+  exchange_numbers back = {.axes = there.axes, .send_rows = there.receive_rows, .receive_rows = there.send_rows};
+  back.sent = there.received;
+  back.received = there.sent;
+  return back;
 }
 
 ad_tensor *ad_dispatch_at(ad_tape *tape, ad_tensor *x, ad_routing *routing, const char *axes, const char *site) {
@@ -175,17 +212,19 @@ ad_tensor *ad_dispatch_at(ad_tape *tape, ad_tensor *x, ad_routing *routing, cons
   ad_group group = ad_array_group(tape->comm, &x->array, over);
   status = prepare(tape, routing, &group, site);
   if (status) return ad_tape_fail(tape, status);
-  x = record(tape, x, (exchange_numbers){over, routing->send_rows, routing->receive_rows, 0}, site);
-  return ad_rows_by_expert(tape, x, routing, 0, site);
+  return record(tape, x, numbers_between(over, routing), site);
 }
 
 ad_tensor *ad_return_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *axes, const char *site) {
   if (!site) site = AD_NO_SITE;
   if (!tape) return ad_tape_missing(site, "return");
+  if (ad_tape_failed(tape)) return ad_tape_fail(tape, AD_OK);
   ad_axes over;
   ad_status status = ad_axes_parse(axes, &over);
+  if (!status && !ad_tape_owns(tape, x))
+    status = ad_fail(AD_INVALID, "%s: return: the operand is %s", site, ad_tape_foreigner(x));
+  if (!status && !routing->send_rows)
+    status = ad_fail(AD_INVALID, "%s: return: rows of this routing were never dispatched", site);
   if (status) return ad_tape_fail(tape, status);
-  x = ad_rows_by_expert(tape, x, routing, 1, site);
-  if (ad_tape_failed(tape)) return ad_tape_fail(tape, AD_OK);
-  return record(tape, x, (exchange_numbers){over, routing->receive_rows, routing->send_rows, 0}, site);
+  return record(tape, x, turned(numbers_between(over, routing)), site);
 }

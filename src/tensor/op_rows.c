@@ -5,7 +5,6 @@
 #include "base/seams.h"
 #include "layout/nest.h"
 #include "tensor/routing.h"
-#include "tensor/rows_moved.h"
 #include "tensor/tape.h"
 
 /* ---- a batch as rows ---- */
@@ -209,13 +208,6 @@ ad_tensor *ad_to_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing
 
 ad_tensor *ad_from_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *site) {
   return apply_slots(tape, &from_slots, x, token_slots(routing), site);
-}
-
-/* Rows in the order in which they arrived, to the order of experts, and back. */
-ad_tensor *ad_rows_by_expert(ad_tape *tape, ad_tensor *x, const ad_routing *routing, int back, const char *site) {
-  slot_numbers numbers = {0};
-  if (routing) numbers = (slot_numbers){routing->arrival_of_row, routing->received, routing->received, NULL};
-  return apply_slots(tape, back ? &from_slots : &to_slots, x, numbers, site);
 }
 
 /* ---- the chosen scores, slot by slot ---- */

@@ -2,6 +2,7 @@
  * on rows follow them (op_rows.c, op_exchange.c, op_grouped.c). Lives on the tape until its reset. */
 #ifndef TENSOR_ROUTING_H
 #define TENSOR_ROUTING_H
+#include "array/transit.h"
 #include "tensor/operation.h"
 
 /* A choice of a token is a slot; slots stand in the order of experts, those of one expert in the order of tokens. */
@@ -22,9 +23,10 @@ struct ad_routing {
   /* Once experts are spread over ranks (ad_dispatch): */
   size_t *send_rows, *receive_rows; /* for and from each member */
   size_t received;
-  size_t *arrival_of_row;        /* [received]: rows in the order of own experts, by where they arrived */
-  size_t own_first, own_experts; /* experts of this rank: own_first and those that follow it */
-  size_t *rows_of_expert;        /* [own_experts] */
+  size_t own_first, own_experts;         /* experts of this rank: own_first and those that follow it */
+  size_t *rows_of_expert;                /* [own_experts] */
+  ad_row_order slot_order, expert_order; /* runs of slots, one for each expert; of rows, for each own expert one from
+                                            each member */
 };
 
 /* Puts the choices that are not dropped in the order of slots. */

@@ -378,6 +378,24 @@ static void counts_that_do_not_fit_are_refused(void **state) {
   assert_int_equal(out.local.dim[0], 7);
 }
 
+static void own_rows_that_do_not_all_arrive_are_refused(void **state) {
+  double values[] = {1, 2, 3};
+  const size_t sent[] = {3}, received[] = {2};
+  ad_comm *comm;
+  ad_mesh *mesh;
+  assert_int_equal(ad_comm_open_alone(&comm), AD_OK);
+  assert_int_equal(ad_mesh_create("tp=1", &mesh), AD_OK);
+  ad_layout layout = ad_layout_all(mesh, AD_V);
+  ad_array in = ad_array_describe(comm, AD_F64, &(ad_shape){1, {3}}, &layout), out = in;
+  double memory[3];
+  in.data = values;
+  out.data = memory;
+  assert_int_equal(ad_array_exchange(comm, &in, AD_AXES(AD_TP), sent, received, AD_HERE, &out), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "sends itself 3 rows and receives 2 of them"));
+  ad_mesh_destroy(mesh);
+  ad_comm_close(comm);
+}
+
 static void a_wrongly_described_result_is_refused(void **state) {
   dry_world *world = *state;
   ad_layout layout = ad_layout_all(world->mesh, AD_P);
@@ -421,6 +439,7 @@ int main(void) {
       cmocka_unit_test(rows_go_where_the_counts_say),
       cmocka_unit_test_setup_teardown(rows_without_counts_are_refused, open_dry, close_dry),
       cmocka_unit_test_setup_teardown(counts_that_do_not_fit_are_refused, open_dry, close_dry),
+      cmocka_unit_test(own_rows_that_do_not_all_arrive_are_refused),
       cmocka_unit_test_setup_teardown(what_the_table_lacks_is_refused, open_dry, close_dry),
       cmocka_unit_test_setup_teardown(a_wrongly_described_result_is_refused, open_dry, close_dry),
   };

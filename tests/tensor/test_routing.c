@@ -85,6 +85,20 @@ static void more_choices_than_experts_are_refused(void **state) {
   world_close(&w);
 }
 
+static void rows_that_were_never_dispatched_do_not_return(void **state) {
+  world w = world_open();
+  ad_tape *t = open_tape(&w, AD_F64);
+  ad_array array;
+  ad_routing *routing;
+  ad_tensor *chosen = ad_top_k(t, scores_leaf(&w, t, &array, 2, 3, NULL), 1, NULL, &routing);
+  assert_null(ad_tensor_array(ad_return(t, chosen, routing, "ep")));
+  assert_int_equal(ad_tape_status(t), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "return: rows of this routing were never dispatched"));
+  free(array.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
 /* Against the difference quotient of the sum with random weights. */
 static void check_slope(ad_tensor *(*apply)(ad_tape *t, ad_tensor *x)) {
   enum { COUNT = 12 };
@@ -232,6 +246,7 @@ int main(void) {
       cmocka_unit_test(a_bias_decides_and_enters_nothing_else),
       cmocka_unit_test(scores_that_are_not_chosen_have_exactly_zero_gradient),
       cmocka_unit_test(more_choices_than_experts_are_refused),
+      cmocka_unit_test(rows_that_were_never_dispatched_do_not_return),
       cmocka_unit_test(softmax_and_sigmoid_have_the_slope_of_their_values),
       cmocka_unit_test(rows_find_their_experts_and_come_back),
       cmocka_unit_test(experts_are_cut_and_copied),
