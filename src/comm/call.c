@@ -245,25 +245,35 @@ size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whol
   return count - (at - start);
 }
 
+static ad_status check_message(const ad_call *call, const ad_message *message, size_t i) {
+  if (message->peer < 0 || message->peer >= call->members)
+    return REFUSE(call, "message %zu: peer %" PRId64 " is no index in a group of %u", i, message->peer, call->members);
+  if (message->send && message->receive)
+    return REFUSE(call, "message %zu: one of `send` and `receive` must be NULL", i);
+  if (message->count && !message->send && !message->receive)
+    return REFUSE(call, "message %zu: %zu elements, but `send` and `receive` are NULL", i, message->count);
+  return message->count > SIZE_MAX / 2 / call->element ? too_large(call) : AD_OK;
+}
+
+// Sends before receives, those of a kind by peer, those of a peer in the caller's order. places: 2 * members + 1 zeros.
+static void sort_messages(ad_call *call, const ad_message *messages, size_t *places) {
+  for (size_t i = 0; i < call->message_count; i++)
+    places[(messages[i].send ? 0 : call->members) + (size_t)messages[i].peer + 1]++;
+  for (size_t k = 1; k < 2 * (size_t)call->members; k++) places[k] += places[k - 1];
+  for (size_t i = 0; i < call->message_count; i++)
+    call->messages[places[(messages[i].send ? 0 : call->members) + (size_t)messages[i].peer]++] = messages[i];
+}
+
 static ad_status take_messages(const ad_collective *collective, ad_call *call) {
   if (call->op != AD_EXCHANGE) return AD_OK;
-  size_t count = collective->message_count;
+  size_t count = collective->message_count, places = (2 * (size_t)call->members + 1) * sizeof(size_t);
   if (count && !collective->messages) return REFUSE(call, "%zu messages, but `messages` is NULL", count);
-  if (count > SIZE_MAX / sizeof(ad_message)) return too_large(call);
-  AD_TRY(take_words(call, count * sizeof(ad_message), (void **)&call->messages));
-  if (count) memcpy(call->messages, collective->messages, count * sizeof(ad_message));
+  if (count > SIZE_MAX / 2 / sizeof(ad_message)) return too_large(call);
+  for (size_t i = 0; i < count; i++) AD_TRY(check_message(call, &collective->messages[i], i));
+  AD_TRY(take_words(call, count * sizeof(ad_message) + places, (void **)&call->messages));
   call->message_count = count;
-  for (size_t i = 0; i < count; i++) {
-    const ad_message *message = &call->messages[i];
-    if (message->peer < 0 || message->peer >= call->members)
-      return REFUSE(call, "message %zu: peer %" PRId64 " is no index in a group of %u", i, message->peer,
-                    call->members);
-    if (message->send && message->receive)
-      return REFUSE(call, "message %zu: one of `send` and `receive` must be NULL", i);
-    if (message->count && !message->send && !message->receive)
-      return REFUSE(call, "message %zu: %zu elements, but `send` and `receive` are NULL", i, message->count);
-    if (message->count > SIZE_MAX / 2 / call->element) return too_large(call);
-  }
+  memset(call->messages + count, 0, places);
+  sort_messages(call, collective->messages, (size_t *)(void *)(call->messages + count));
   return AD_OK;
 }
 

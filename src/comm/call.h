@@ -31,7 +31,7 @@ typedef struct ad_call {
   size_t *segment_starts, *part_starts;
   size_t segment_count;  // 0: none
   uint64_t segments_hash;
-  ad_message *messages;  // exchange
+  ad_message *messages;  // exchange: sends before receives, those of a kind by peer
   size_t message_count;
   void *engine;  // the engine's own record of the call while it is under way; else NULL
   // The arrays above lie in `words`, or here if they do not fit. Kept for the next call in this place.

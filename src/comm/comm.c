@@ -231,6 +231,12 @@ static ad_status make_place(ad_comm *comm, ad_call **out) {
   return AD_OK;
 }
 
+static uint64_t bytes_of(const ad_call *call) {
+  uint64_t bytes = call->in_bytes + call->out_bytes;
+  for (size_t i = 0; i < call->message_count; i++) bytes += call->messages[i].count * call->element;
+  return bytes;
+}
+
 static ad_status post(ad_comm *comm, const ad_collective *collective, int past_caches, ad_call **out) {
   ad_call *call;
   AD_TRY(check_broken(comm));
@@ -247,7 +253,7 @@ static ad_status post(ad_comm *comm, const ad_collective *collective, int past_c
     return status;
   }
   comm->last_number = call->number;
-  comm->bytes += call->in_bytes + call->out_bytes;
+  comm->bytes += bytes_of(call);
   *out = call;
   return AD_OK;
 }

@@ -53,14 +53,27 @@ static const shm_message *messages_of(const shm_world *world, const shm_call *c,
   return ad_shm_at(world, ad_shm_slot(c, member)->offer.table);
 }
 
+// The first entry of a table that is for this peer or a later one, among those that send or among those that receive:
+// entries stand as a call's messages do.
+static uint32_t first_entry(const shm_message *table, uint32_t entries, int sends, uint32_t peer) {
+  uint32_t first = 0, end = entries;
+  while (first < end) {
+    uint32_t middle = first + (end - first) / 2;
+    int is_before = table[middle].sends == sends ? table[middle].peer < peer : table[middle].sends > sends;
+    if (is_before)
+      first = middle + 1;
+    else
+      end = middle;
+  }
+  return first;
+}
+
 // Number n of the messages that `member` sends to (or receives from) `peer`; -1: there are fewer.
 static int64_t find_message(const shm_world *world, const shm_call *c, uint32_t member, uint32_t peer, int sends,
                             uint32_t n) {
   const shm_message *table = messages_of(world, c, member);
-  uint32_t entries = ad_shm_slot(c, member)->offer.entries;
-  for (uint32_t i = 0; i < entries; i++)
-    if (table[i].sends == sends && table[i].peer == peer && n-- == 0) return i;
-  return -1;
+  uint32_t entries = ad_shm_slot(c, member)->offer.entries, at = first_entry(table, entries, sends, peer) + n;
+  return at < entries && table[at].sends == sends && table[at].peer == peer ? (int64_t)at : -1;
 }
 
 /* ---- do they match? ---- */
@@ -185,18 +198,10 @@ static shm_segment broadcast_segment(const shm_world *world, const shm_call *c, 
                        .bytes = c->call->out_bytes};
 }
 
-// Among the entries of a table, number n of those that receive.
-static uint32_t nth_receive(const shm_message *table, uint32_t n) {
-  uint32_t i = 0;
-  for (;; i++)
-    if (!table[i].sends && n-- == 0) return i;
-}
-
 static shm_segment exchange_segment(const shm_world *world, const shm_call *c, uint32_t destination, uint32_t n) {
   const shm_message *table = messages_of(world, c, destination);
-  uint32_t at = nth_receive(table, n), earlier = 0;
-  for (uint32_t i = 0; i < at; i++) earlier += !table[i].sends && table[i].peer == table[at].peer;
-  uint32_t source = table[at].peer, own = c->channel->index;
+  uint32_t entries = ad_shm_slot(c, destination)->offer.entries, at = first_entry(table, entries, 0, 0) + n;
+  uint32_t source = table[at].peer, own = c->channel->index, earlier = at - first_entry(table, entries, 0, source);
   int64_t sent = find_message(world, c, source, destination, 1, earlier);
   const shm_message *message = &messages_of(world, c, source)[sent];
   shm_segment segment = {.source = source, .bytes = message->bytes, .stream = message->at};
@@ -209,10 +214,8 @@ uint32_t ad_shm_segments(const shm_world *world, const shm_call *c, uint32_t des
   if (c->call->op == AD_BARRIER) return 0;
   if (c->call->op == AD_BROADCAST) return 1;
   if (c->call->op != AD_EXCHANGE) return c->channel->members * (uint32_t)ad_call_parts(c->call);
-  const shm_message *table = messages_of(world, c, destination);
-  uint32_t count = 0;
-  for (uint32_t i = 0; i < ad_shm_slot(c, destination)->offer.entries; i++) count += !table[i].sends;
-  return count;
+  uint32_t entries = ad_shm_slot(c, destination)->offer.entries;
+  return entries - first_entry(messages_of(world, c, destination), entries, 0, 0);
 }
 
 static shm_segment find_segment(const shm_world *world, const shm_call *c, uint32_t destination, uint32_t n) {

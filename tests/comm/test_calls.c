@@ -99,6 +99,13 @@ static int sum_on_rank(ad_comm *comm, void *context) {
   CHECK(strstr(text, "{0,1,2}") && strstr(text, "at here.c:7"));
   CHECK(!strstr(text, "#3"));
   free(text);
+  int64_t own = ad_comm_rank(comm);
+  ad_message messages[] = {{.peer = own, .send = in, .count = 5}, {.peer = own, .receive = out, .count = 5}};
+  ad_collective exchange = {.op = AD_EXCHANGE, .group = sum.group, .messages = messages, .message_count = 2};
+  exchange.dtype = AD_F32;
+  uint64_t before = ad_comm_bytes(comm);
+  CHECK_OK(ad_comm_run(comm, &exchange));
+  CHECK(ad_comm_bytes(comm) == before + 10 * sizeof *in);
   ad_mesh_destroy(mesh);
   return 0;
 }

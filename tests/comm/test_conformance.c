@@ -248,6 +248,38 @@ static void exchange(const suite *s, const variant *v, size_t n) {
   }
 }
 
+enum { TURNS = 2 };
+
+// TURNS messages to each member and to itself, sends and receives mixed and the last members first; what is between two
+// members stands in two buffers one after another.
+static void exchange_among_all(const suite *s, const variant *v, size_t n) {
+  size_t sent = 0, received = 0, count = 0;
+  ad_message messages[2 * TURNS * MEMBERS_MAX];
+  for (size_t k = 0; k < s->members; k++) sent += TURNS * block_count(s, v, n, s->index, k);
+  for (size_t k = 0; k < s->members; k++) received += TURNS * block_count(s, v, n, k, s->index);
+  buffer in = take(s, sent, v->in_comm), out = take(s, received, v->out_comm);
+  char *from = in.memory, *to = out.memory;
+  for (size_t i = 0, send = 0, receive = 0; i < TURNS * s->members; i++) {
+    size_t k = s->members - 1 - i % s->members, turn = i / s->members;
+    size_t gives = block_count(s, v, n, s->index, k), takes = block_count(s, v, n, k, s->index);
+    messages[count++] = (ad_message){.peer = (int64_t)k, .receive = to + receive * s->element, .count = takes};
+    messages[count++] = (ad_message){.peer = (int64_t)k, .send = from + send * s->element, .count = gives};
+    for (size_t e = 0; e < gives; e++) put(s, from, send++, value(s->index, e, k + turn));
+    receive += takes;
+  }
+  ad_collective call = collective(s, AD_EXCHANGE, 0);
+  call.messages = messages;
+  call.message_count = count;
+  run(s, v, &call);
+  for (size_t i = 0, at = 0; i < TURNS * s->members; i++) {
+    size_t k = s->members - 1 - i % s->members, turn = i / s->members;
+    for (size_t e = 0; e < block_count(s, v, n, k, s->index); e++)
+      CHECK(holds(s, to, at++, value(k, e, s->index + turn)));
+  }
+  give(s, &in);
+  give(s, &out);
+}
+
 /* ---- every case ---- */
 
 // Number `c` of the ways to place memory. The last differs between members.
@@ -268,6 +300,7 @@ static void every_operation(const suite *s, const variant *v, size_t n) {
   all_gather(s, v, n);
   all_to_all(s, v, n);
   if (s->members > 1) exchange(s, v, n);
+  exchange_among_all(s, v, n);
   ad_collective barrier = collective(s, AD_BARRIER, 0);
   run(s, v, &barrier);
 }
