@@ -22,8 +22,7 @@ typedef struct library_rank {
   bench_experts *experts;
 } library_rank;
 
-/* On huge pages, as Open MPI at its best has its heap: the kernel reads another process page by page. */
-static void *ordinary_alloc(size_t bytes) {
+void *bench_ordinary_alloc(size_t bytes) {
   const size_t page = (size_t)2 << 20;
   size_t whole = (bytes + page - 1) / page * page;
   void *memory = aligned_alloc(page, whole);
@@ -37,7 +36,7 @@ static void *library_alloc(void *context, const bench_task *task, size_t bytes) 
   if (!strcmp(task->memory, "comm")) {
     if (ad_comm_alloc(self->comm, bytes, &memory)) return NULL;
   } else {
-    memory = ordinary_alloc(bytes);
+    memory = bench_ordinary_alloc(bytes);
   }
   return memory ? memset(memory, 0, bytes) : NULL;
 }

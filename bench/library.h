@@ -35,6 +35,10 @@ int bench_library_rank(ad_comm *comm, const char *address, const bench_model *mo
 /* Seconds that `ranks` ranks need to start, join and leave. The errors of ad_launch. */
 ad_status bench_startup(int ranks, double *seconds) AD_CHECKED;
 
+/* Memory of the process's own, on huge pages, as a tape's values and Open MPI's heap at its best are: the kernel reads
+ * another process page by page. NULL: there is none. Freed with free(). */
+void *bench_ordinary_alloc(size_t bytes);
+
 /* Training steps on this rank. */
 typedef struct bench_steps bench_steps;
 ad_status bench_steps_create(ad_comm *comm, const bench_setting *setting, bench_steps **out) AD_CHECKED;

@@ -34,7 +34,7 @@ static ad_status make(bench_exchange *exchange, ad_comm *comm, size_t rows) {
   AD_TRY(ad_layout_parse(exchange->mesh, "ep=V", &layout));
   ad_shape shape = {2, {(int64_t)rows, BENCH_WIDTH}};
   exchange->rows = ad_array_describe(comm, AD_F32, &shape, &layout);
-  float *memory = malloc(rows * BENCH_ROW_BYTES);
+  float *memory = bench_ordinary_alloc(rows * BENCH_ROW_BYTES);
   if (!memory) return AD_MEMORY;
   bench_rows_sign(memory, &exchange->routes);
   exchange->rows.data = memory;

@@ -48,6 +48,7 @@ static ad_status new_chunk(size_t size, chunk **out) {
   chunk *made = memory;
   made->data = (char *)(((uintptr_t)(made + 1) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
   made->size = size;
+  ad_prefer_huge_pages(made->data, size);
   hide_untaken(made);
   *out = made;
   return AD_OK;

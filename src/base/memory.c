@@ -2,8 +2,10 @@
 #include "base/memory.h"
 
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include "base/error.h"
 
 static atomic_long allocations_made;
@@ -66,3 +68,9 @@ ad_status ad_copy_string(const char *text, char **out) {
 }
 
 void ad_release(void *pointer) { free(pointer); }
+
+void ad_prefer_huge_pages(void *memory, size_t bytes) {
+  const uintptr_t page = (uintptr_t)2 << 20, at = (uintptr_t)memory;
+  uintptr_t start = (at + page - 1) / page * page, end = (at + bytes) / page * page;
+  if (start < end) (void)madvise((char *)memory + (start - at), end - start, MADV_HUGEPAGE);
+}
