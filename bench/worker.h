@@ -15,7 +15,8 @@ typedef struct bench_task {
   char op[BENCH_WORD], dtype[BENCH_WORD], memory[BENCH_WORD];
   char storage[BENCH_WORD]; /* of parameters, where there are any: "whole", "zero1", "zero2" or "zero3"; of a
                                parallel_step how ranks share it */
-  size_t bytes;             /* of the whole value: what all_reduce and reduce_scatter read, what all_gather gives */
+  size_t bytes;             /* of the whole value: what all_reduce and reduce_scatter read, what all_gather gives; where
+                               rows go to experts, those of one rank */
   int in_place;
   int iterations; /* 0: run it once on known numbers and look at the result */
 } bench_task;
