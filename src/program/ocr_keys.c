@@ -122,10 +122,8 @@ static void check_bridge(const ad_ocr_options *ocr, const ad_program_setting *se
   ad_layout from = ad_ocr_images_layout(meshes[0]), placed = ad_ocr_placed_layout(meshes[1]);
   ad_bridge_options options = {.ragged = ocr->ragged};
   ad_status status = ad_bridge_check(&from, &placed, &options);
-  if (status) {
-    ad_complain_of(to, "mesh.model", status);
-    return;
-  }
+  if (status) ad_complain_of(to, "mesh.model", status);
+  status = AD_OK;
   for (int64_t m = 0; m < setting->microbatches && !status; m++) {
     int64_t rows = ad_cut(setting->global_batch, m, setting->microbatches).count;
     status = ad_bridge_check_rows(&from, &placed, &options, rows, "microbatch");
