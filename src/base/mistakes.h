@@ -25,7 +25,12 @@
   X(RING, "no keys go around a ring of several ranks")                                      \
   X(MASKED_RING, "no ring's attention has a mask")                                          \
   X(CUT_SEQUENCE, "no rank's positions begin after 0")                                      \
-  X(SPREAD_EXPERTS, "no experts are spread over several ranks (ep)")
+  X(SPREAD_EXPERTS, "no experts are spread over several ranks (ep)")                        \
+  X(SLICES_ON_CP, "no bridge cuts a batch for several levels of cp")                        \
+  X(SLICES_OUT_OF_ORDER, "no bridge cuts a batch where dp is not the fastest axis")         \
+  X(SLICES_GATHERED, "no bridge brings slices of a gradient together")                      \
+  X(SLICES_GATHERED_ON_CP, "no bridge brings slices together on several levels of cp")      \
+  X(OTHER_COPIES, "no gradient would count otherwise on another module's mesh")
 typedef enum ad_need_number {
 #define AD_NEED_NUMBER(code, sentence) AD_NEED_NUMBER_##code,
   AD_NEED_LIST(AD_NEED_NUMBER)
@@ -46,6 +51,7 @@ typedef struct ad_mistake_scene {
   int64_t microbatches; /* of a step; 0: not known */
   int steps;            /* that are complete since it was planted */
   int passed;           /* how often it was called: for those that tell their calls apart */
+  const void *kept;     /* what passed one seam and is used at another */
   int fired;
   double ratio; /* of the gradients that it changes to the right ones; 0: no single number */
 } ad_mistake_scene;

@@ -255,28 +255,34 @@ static ad_status take_room(ad_bridge *bridge, size_t count) {
   return AD_OK;
 }
 
-/* Sends first, then receives. */
-static ad_status find_routes(ad_bridge *bridge, const way *w, size_t *sends, size_t *count) {
+static ad_status find_routes(ad_bridge *bridge, const way *w, ad_route_passing *out) {
   int64_t rank = ad_comm_rank(bridge->comm), rows = batch_of(w);
-  *sends = ad_bridge_sends(w->from, w->to, rows, rank, NULL, 0);
+  size_t sends = ad_bridge_sends(w->from, w->to, rows, rank, NULL, 0);
   size_t receives = ad_bridge_receives(w->from, w->to, rows, rank, NULL, 0);
-  *count = *sends + receives;
-  AD_TRY(take_room(bridge, *count));
-  ad_bridge_sends(w->from, w->to, rows, rank, bridge->routes, *sends);
-  ad_bridge_receives(w->from, w->to, rows, rank, bridge->routes + *sends, receives);
-  ad_route_passing passing = {bridge, w->from, w->to, rows, bridge->routes, *sends, *count};
-  ad_seam_pass(AD_SEAM_ROUTES, &passing);
+  AD_TRY(take_room(bridge, sends + receives));
+  ad_bridge_sends(w->from, w->to, rows, rank, bridge->routes, sends);
+  ad_bridge_receives(w->from, w->to, rows, rank, bridge->routes + sends, receives);
+  *out = (ad_route_passing){.bridge = bridge,
+                            .from = w->from,
+                            .to = w->to,
+                            .rows = rows,
+                            .out = w->out,
+                            .group = group_of(bridge, w),
+                            .routes = bridge->routes,
+                            .sends = sends,
+                            .count = sends + receives};
+  ad_seam_pass(AD_SEAM_ROUTES, out);
   return AD_OK;
 }
 
-static void make_messages(ad_bridge *bridge, const way *w, const ad_group *group, size_t sends, size_t count) {
-  for (size_t i = 0; i < count; i++) {
-    const ad_route *route = &bridge->routes[i];
-    const ad_array *array = i < sends ? w->in : w->out;
+static void make_messages(ad_bridge *bridge, const way *w, const ad_route_passing *routes) {
+  for (size_t i = 0; i < routes->count; i++) {
+    const ad_route *route = &routes->routes[i];
+    const ad_array *array = i < routes->sends ? w->in : w->out;
     char *data = (char *)array->data + (size_t)route->here * row_of(array) * ad_dtype_size(array->dtype);
-    bridge->messages[i] = (ad_message){.peer = ad_group_index(group, route->peer),
-                                       .send = i < sends ? data : NULL,
-                                       .receive = i < sends ? NULL : data,
+    bridge->messages[i] = (ad_message){.peer = ad_group_index(&routes->group, route->peer),
+                                       .send = i < routes->sends ? data : NULL,
+                                       .receive = i < routes->sends ? NULL : data,
                                        .count = (size_t)route->count * row_of(array)};
   }
 }
@@ -290,15 +296,14 @@ static ad_status move_rows(ad_bridge *bridge, const way *w, const char *site) {
     copy_own(w);
     return AD_OK;
   }
-  size_t sends, count;
-  AD_TRY(find_routes(bridge, w, &sends, &count));
+  ad_route_passing routes;
+  AD_TRY(find_routes(bridge, w, &routes));
   if (ad_comm_is_dry(bridge->comm)) return AD_OK;
-  ad_group group = group_of(bridge, w);
-  make_messages(bridge, w, &group, sends, count);
+  make_messages(bridge, w, &routes);
   ad_collective exchange = {.op = AD_EXCHANGE,
-                            .group = group,
+                            .group = routes.group,
                             .messages = bridge->messages,
-                            .message_count = count,
+                            .message_count = routes.count,
                             .dtype = (w->in ? w->in : w->out)->dtype,
                             .site = site};
   return ad_comm_run(bridge->comm, &exchange);

@@ -31,7 +31,9 @@ typedef struct ad_route_passing {
   const ad_bridge *bridge;
   const ad_layout *from, *to; /* in this direction */
   int64_t rows;
-  ad_route *routes; /* sends, then receives */
+  const ad_array *out; /* NULL where nothing arrives */
+  ad_group group;      /* of the ranks that move rows among them */
+  ad_route *routes;    /* sends, then receives */
   size_t sends, count;
 } ad_route_passing;
 

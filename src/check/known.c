@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "bridge/mistakes.h"
 #include "check/rounding.h"
 #include "check/sabotage.h"
 #include "reduce/mistakes.h"
@@ -20,8 +21,8 @@ static size_t append(const ad_mistake *mistakes, size_t count, ad_sabotage *list
 }
 
 size_t ad_known_list(ad_sabotage *list) {
-  static const ad_mistake *(*const lists[])(size_t * count) = {ad_reduce_mistakes, ad_tensor_mistakes,
-                                                               ad_train_mistakes};
+  static const ad_mistake *(*const lists[])(size_t * count) = {ad_reduce_mistakes, ad_bridge_mistakes,
+                                                               ad_tensor_mistakes, ad_train_mistakes};
   size_t count = 0;
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
     size_t own;
@@ -92,6 +93,7 @@ unsigned ad_known_facts(const ad_run *run, int64_t second_rank_tokens) {
   unsigned facts = facts_of_batch(run);
   if (ad_comm_size(run->comm) > 1) facts |= AD_NEED_RANKS;
   if (second_rank_tokens) facts |= AD_NEED_SECOND_RANK_TOKENS;
+  if (ad_copies_differ_on_other_mesh(run)) facts |= AD_NEED_OTHER_COPIES;
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     ad_run_param at = ad_run_param_at(run, i);
     char name[2 * AD_PARAM_NAME_SIZE];
@@ -112,8 +114,11 @@ static void see_positions(void *context, void *passing) {
   if (at->span_count && (at->span_count > 1 || at->span[0].first)) *(unsigned *)context |= AD_NEED_CUT_SEQUENCE;
 }
 
+static void see_routes(void *context, void *passing) { *(unsigned *)context |= ad_bridge_mistakes_show(passing); }
+
 void ad_known_watch(unsigned *facts) {
   ad_seams[AD_SEAM_RING_TURN] = (ad_seam_slot){see_ring, facts};
+  ad_seams[AD_SEAM_ROUTES] = (ad_seam_slot){see_routes, facts};
   ad_seams[AD_SEAM_POSITIONS] = (ad_seam_slot){see_positions, facts};
 }
 

@@ -75,8 +75,8 @@ size_t ad_known_list(ad_sabotage *list); /* as ad_derived_list */
 /* What the clean run showed, as AD_NEED_... bits; on the first rank. */
 struct ad_run;
 unsigned ad_known_facts(const struct ad_run *run, int64_t second_rank_tokens);
-/* From now on AD_NEED_RING, AD_NEED_MASKED_RING and AD_NEED_CUT_SEQUENCE are put into *facts where this rank's steps
- * show them, until the seams are lifted. */
+/* From now on AD_NEED_RING, AD_NEED_MASKED_RING, AD_NEED_CUT_SEQUENCE and what a bridge's mistakes need are put into
+ * *facts where this rank's steps show them, until the seams are lifted. */
 void ad_known_watch(unsigned *facts);
 /* 1 if it shows here; otherwise it is marked as not planted, with the reason. */
 int ad_known_shows(ad_sabotage *sabotage, unsigned facts);

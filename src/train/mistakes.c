@@ -2,6 +2,7 @@
 #include "train/mistakes.h"
 
 #include <math.h>
+#include "array/transit.h"
 #include "base/kernels.h"
 #include "train/run.h"
 
@@ -49,6 +50,63 @@ static void divide_by_own_group(void *context, void *passing) {
   }
 }
 
+/* ---- the norm of a module over another's mesh ---- */
+
+/* The mesh of another module than the one on `own`, of the same ranks; NULL: there is none, or `own` is only a view. */
+static const ad_mesh *other_mesh(const ad_run *run, const ad_mesh *own) {
+  const ad_mesh *other = NULL;
+  int is_a_modules = 0;
+  for (size_t m = 0; m < ad_program_module_count(run->program); m++) {
+    const ad_mesh *mesh = ad_program_module(run->program, m)->mesh;
+    if (ad_mesh_equal(mesh, own))
+      is_a_modules = 1;
+    else if (ad_mesh_same_ranks(mesh, own))
+      other = mesh;
+  }
+  return is_a_modules ? other : NULL;
+}
+
+static int is_first(const ad_mesh *mesh, ad_axes axes, int64_t rank) {
+  ad_group group = ad_mesh_group(mesh, axes, rank);
+  return ad_group_rank(&group, 0) == rank;
+}
+
+/* Whether, of the ranks that hold the same as `rank`, another number than one would count. */
+static int counts_otherwise(const ad_mesh *own, const ad_mesh *other, ad_axes copies, int64_t rank) {
+  ad_group same = ad_mesh_group(own, copies, rank);
+  int counted = 0;
+  for (int64_t i = 0; i < ad_group_size(&same); i++) counted += is_first(other, copies, ad_group_rank(&same, i));
+  return counted != 1;
+}
+
+int ad_copies_differ_on_other_mesh(const ad_run *run) {
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    const ad_array *gradient = ad_run_part(run, i, AD_PART_GRADIENT);
+    if (!gradient) continue;
+    const ad_mesh *own = gradient->layout.mesh, *other = other_mesh(run, own);
+    ad_axes copies = ad_layout_same_axes(&gradient->layout);
+    int64_t first = ad_mesh_first_rank(own);
+    for (int64_t rank = first; other && rank < first + ad_mesh_size(own); rank++)
+      if (counts_otherwise(own, other, copies, rank)) return 1;
+  }
+  return 0;
+}
+
+static void keep_run(void *context, void *passing) { ((ad_mistake_scene *)context)->kept = passing; }
+
+/* Which of several copies counts is found by the positions on another module's mesh. */
+static void count_on_other_mesh(void *context, void *passing) {
+  ad_mistake_scene *scene = context;
+  ad_transit_passing *pass = passing;
+  int64_t rank = ad_comm_rank(pass->comm);
+  if (!scene->kept || pass->transit->move != AD_MOVE_ONCE || !pass->transit->what) return;
+  const ad_mesh *own = pass->in->layout.mesh, *other = other_mesh(scene->kept, own);
+  if (!other) return;
+  if (!is_first(other, pass->transit->axes, rank)) *(double *)pass->out->data = 0;
+  if (is_first(own, pass->transit->axes, rank) != is_first(other, pass->transit->axes, rank)) scene->fired = 1;
+  pass->handled = 1;
+}
+
 /* The gradient overflows on one rank, which then decides for itself. */
 static void overflow(void *context, void *passing) {
   ad_mistake_scene *scene = context;
@@ -71,6 +129,10 @@ static const ad_mistake mistakes[] = {
      .words = "the gradients of experts are divided by the ranks that have a copy, not by those that have tokens",
      .needs = AD_NEED_TOKENS | AD_NEED_SPREAD_EXPERTS,
      .at = {{AD_SEAM_GRADIENTS, divide_by_own_group}}},
+    {.name = "norm-over-other-mesh",
+     .words = "of a module's gradients those copies count in the norm that would on another module's mesh",
+     .needs = AD_NEED_TOKENS | AD_NEED_OTHER_COPIES,
+     .at = {{AD_SEAM_GRADIENTS, keep_run}, {AD_SEAM_TRANSIT, count_on_other_mesh}}},
     {.name = "overflow-per-rank",
      .words = "a rank that sees an overflow skips the step alone",
      .needs = AD_NEED_F16 | AD_NEED_RANKS,

@@ -1,5 +1,5 @@
-/* Bridges on real ranks: what arrives is what left, the way back is the adjoint, addends of cp and tp are summed; and
- * what is refused, by its words. */
+/* Bridges on real ranks: what arrives is what left, the way back is the adjoint, addends of cp and tp are summed; known
+ * mistakes change that where they are said to; and what is refused, by its words. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -10,6 +10,7 @@
 #include <cmocka.h>
 #include "addend/bridge.h"
 #include "base/random.h"
+#include "bridge/mistakes.h"
 #include "ranks.h"
 
 enum { ROWS = 24, SEQ = 4, WIDTH = 3 };
@@ -88,11 +89,16 @@ static void fill(const joined *j, ad_array *array, uint64_t stream) {
   for (size_t i = 0; i < ad_array_numel(array); i++) ((double *)array->data)[i] = value_at(stream, first + (int64_t)i);
 }
 
-static void check_values(const joined *j, const ad_array *array, double (*wanted)(int64_t element)) {
-  if (!array->layout.mesh) return;
+static int values_differ(const joined *j, const ad_array *array, double (*wanted)(int64_t element)) {
+  if (!array->layout.mesh) return 0;
   int64_t first = first_row(array, ad_comm_rank(j->comm)) * SEQ * WIDTH;
   for (size_t i = 0; i < ad_array_numel(array); i++)
-    CHECK(fabs(((double *)array->data)[i] - wanted(first + (int64_t)i)) < 1e-12);
+    if (!(fabs(((double *)array->data)[i] - wanted(first + (int64_t)i)) < 1e-12)) return 1;
+  return 0;
+}
+
+static void check_values(const joined *j, const ad_array *array, double (*wanted)(int64_t element)) {
+  CHECK(!values_differ(j, array, wanted));
 }
 
 static double left(int64_t element) { return value_at(1, element); }
@@ -109,6 +115,8 @@ static double summed(int64_t element) {
 static ad_axes partial_axes(const ad_array *gradient) { return ad_layout_axes_of(&gradient->layout, AD_P); }
 
 static void fill_addends(const joined *j, ad_array *gradient) {
+  ad_layout to = ad_bridge_to(j->bridge), dual = ad_layout_dual(&to);
+  addends = ad_mesh_ranks_over(j->b, ad_layout_axes_of(&dual, AD_P));
   if (!gradient->layout.mesh) return;
   int64_t rank = ad_comm_rank(j->comm);
   ad_group copies = ad_mesh_group(gradient->layout.mesh, partial_axes(gradient), rank);
@@ -116,14 +124,11 @@ static void fill_addends(const joined *j, ad_array *gradient) {
 }
 
 static int there_and_back(ad_comm *comm, void *context) {
-  const sides *s = context;
-  joined j = join(comm, s);
+  joined j = join(comm, context);
   fill(&j, &j.source, 1);
   CHECK_OK(ad_bridge_forward(j.bridge, &j.source, &j.destination, NULL));
   check_values(&j, &j.destination, left);
   fill_addends(&j, &j.destination_gradient);
-  ad_layout to = destination_on(j.b, s->on_tp), gradient = ad_layout_dual(&to);
-  addends = ad_mesh_ranks_over(j.b, ad_layout_axes_of(&gradient, AD_P));
   CHECK_OK(ad_bridge_backward(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
   check_values(&j, &j.source_gradient, summed);
   part(&j);
@@ -156,17 +161,11 @@ static double dot_here(const ad_array *a, const ad_array *b) {
   return sum;
 }
 
-/* <a, b> with copies counted once: on the axes on which both are the same, one rank's. */
-static double dot(const joined *j, const ad_array *a, const ad_array *b) {
-  double sum = 0, all = 0;
+static double over_all_ranks(const joined *j, double sum) {
+  double all = 0;
   int64_t rank = ad_comm_rank(j->comm);
   ad_mesh *world;
   char text[32];
-  if (a->layout.mesh) {
-    ad_axes same = ad_layout_same_axes(&a->layout) & ad_layout_same_axes(&b->layout);
-    ad_group copies = ad_mesh_group(a->layout.mesh, same, rank);
-    sum = ad_group_index(&copies, rank) == 0 ? dot_here(a, b) : 0;
-  }
   snprintf(text, sizeof text, "dp=%lld", (long long)ad_comm_size(j->comm));
   CHECK_OK(ad_mesh_create(text, &world));
   ad_collective call = {.op = AD_ALL_REDUCE, .group = ad_mesh_group(world, AD_AXES_ALL, rank), .in = &sum, .out = &all};
@@ -176,6 +175,15 @@ static double dot(const joined *j, const ad_array *a, const ad_array *b) {
   CHECK_OK(ad_comm_run(j->comm, &call));
   ad_mesh_destroy(world);
   return all;
+}
+
+/* <a, b> with copies counted once: on the axes on which both are the same, one rank's. */
+static double dot(const joined *j, const ad_array *a, const ad_array *b) {
+  int64_t rank = ad_comm_rank(j->comm);
+  if (!a->layout.mesh) return over_all_ranks(j, 0);
+  ad_axes same = ad_layout_same_axes(&a->layout) & ad_layout_same_axes(&b->layout);
+  ad_group copies = ad_mesh_group(a->layout.mesh, same, rank);
+  return over_all_ranks(j, ad_group_index(&copies, rank) == 0 ? dot_here(a, b) : 0);
 }
 
 /* <A x, y> = <x, A' y>: y is summed over the copies that each left an addend, I and R are counted once. */
@@ -220,6 +228,83 @@ static void a_gradient_that_is_zero_outside_each_ranks_chunks_comes_back_whole(v
                            {"dp=2 tp=3", "dp=2 cp=3", 6, 0, AD_I, ROWS, 0}};
   for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
     run_ranks(worlds[i].ranks, chunks_come_back_whole, &worlds[i]);
+}
+
+/* ---- known mistakes ---- */
+
+typedef struct planted {
+  sides sides;
+  unsigned shown; /* what of AD_NEED_... the way there and back has */
+  const ad_mistake *mistake;
+} planted;
+
+static void see(void *context, void *passing) { *(unsigned *)context |= ad_bridge_mistakes_show(passing); }
+
+static int shows_what_is_said(ad_comm *comm, void *context) {
+  const planted *p = context;
+  joined j = join(comm, &p->sides);
+  unsigned shown = 0;
+  ad_seams[AD_SEAM_ROUTES] = (ad_seam_slot){see, &shown};
+  fill(&j, &j.source, 1);
+  CHECK_OK(ad_bridge_forward(j.bridge, &j.source, &j.destination, NULL));
+  fill_addends(&j, &j.destination_gradient);
+  CHECK_OK(ad_bridge_backward(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
+  ad_seams_clear();
+  CHECK(shown == p->shown);
+  part(&j);
+  return 0;
+}
+
+/* Where the mistake is said to show, something else arrives on some rank or the exchange does not match. */
+static int changes_what_arrives(ad_comm *comm, void *context) {
+  const planted *p = context;
+  joined j = join(comm, &p->sides);
+  ad_mistake_scene scene = {.rank = ad_comm_rank(comm)};
+  int shows = !(p->mistake->needs & ~AD_NEED_TOKENS & ~p->shown);
+  ad_mistake_plant(p->mistake, &scene);
+  fill(&j, &j.source, 1);
+  CHECK_OK(ad_bridge_forward(j.bridge, &j.source, &j.destination, NULL));
+  int differs = values_differ(&j, &j.destination, left);
+  fill_addends(&j, &j.destination_gradient);
+  ad_status status = ad_bridge_backward(j.bridge, &j.destination_gradient, &j.source_gradient, NULL);
+  ad_seams_clear();
+  if (status) {
+    CHECK(shows && p->mistake->needs & AD_NEED_SLICES_GATHERED_ON_CP);
+    CHECK_MESSAGE("collectives do not match");
+    return 0;
+  }
+  differs |= values_differ(&j, &j.source_gradient, summed);
+  CHECK((over_all_ranks(&j, scene.fired) > 0) == shows);
+  CHECK((over_all_ranks(&j, differs) > 0) == shows);
+  part(&j);
+  return 0;
+}
+
+static void known_mistakes_show_where_it_is_said(void **state) {
+  enum {
+    ORDER = AD_NEED_SLICES_OUT_OF_ORDER,
+    TOGETHER = AD_NEED_SLICES_GATHERED,
+    ON_CP = AD_NEED_SLICES_ON_CP | AD_NEED_SLICES_GATHERED_ON_CP
+  };
+  static planted worlds[] = {
+      {{"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0}, ORDER, NULL},
+      {{"tp=2 dp=4", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0}, 0, NULL},
+      {{"dp=2 tp=4", "dp=4 cp=2 tp=1", 8, 0, AD_I, ROWS, 0}, ORDER | TOGETHER | ON_CP, NULL},
+      {{"tp=4 dp=2", "cp=2 dp=4", 8, 0, AD_I, ROWS, 0}, TOGETHER | ON_CP, NULL},
+      {{"dp=2 tp=2", "dp=4", 4, 0, AD_I, ROWS, 0}, TOGETHER, NULL},
+      {{"dp=2 tp=4", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0}, 0, NULL},
+      {{"dp=3 tp=2", "dp=2 cp=3", 6, 0, AD_I, 11, 1}, 0, NULL},
+      {{"dp=2", "dp=4 cp=2", 10, 2, AD_I, ROWS, 0}, ORDER | TOGETHER | AD_NEED_SLICES_ON_CP, NULL},
+  };
+  size_t count;
+  const ad_mistake *mistakes = ad_bridge_mistakes(&count);
+  for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
+    run_ranks(worlds[i].sides.ranks, shows_what_is_said, &worlds[i]);
+    for (size_t k = 0; k < count; k++) {
+      worlds[i].mistake = &mistakes[k];
+      run_ranks(worlds[i].sides.ranks, changes_what_arrives, &worlds[i]);
+    }
+  }
 }
 
 /* ---- what is refused ---- */
@@ -294,6 +379,7 @@ int main(void) {
       cmocka_unit_test(values_arrive_and_all_addends_come_back),
       cmocka_unit_test(backward_is_the_adjoint_of_forward),
       cmocka_unit_test(a_gradient_that_is_zero_outside_each_ranks_chunks_comes_back_whole),
+      cmocka_unit_test(known_mistakes_show_where_it_is_said),
       cmocka_unit_test(what_cannot_be_joined_is_refused_with_its_numbers),
       cmocka_unit_test(a_bridge_of_a_million_ranks_is_arithmetic),
   };

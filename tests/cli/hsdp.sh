@@ -96,6 +96,8 @@ prove gpt-cp --sabotage=1
 planted ring-without-last-turn ring-masked-by-own-positions ring-gradients-overwritten positions-from-zero
 prove moe-tp2ep --sabotage=1
 planted scores-of-other-ranks-slots-dropped experts-divided-by-own-group experts-averaged-over-copies
+prove ocr-fan-out --sabotage=1
+planted slice-of-first-on-cp slice-by-wrong-order-of-axes slices-gathered-across-cp zeros-for-slices-of-others norm-over-other-mesh
 # Each known mistake is planted, and caught, in a recipe as it is shipped.
 python3 - sabotage-*.json <<'Y'
 import json, sys

@@ -1,0 +1,128 @@
+/* The known mistakes of a bridge. Nothing here is part of what it does. */
+#include "bridge/mistakes.h"
+
+#include <string.h>
+#include "array/array.h"
+
+static void fire(void *context) { ((ad_mistake_scene *)context)->fired = 1; }
+
+/* ---- where they are made ---- */
+
+static int64_t parts_of(const ad_layout *layout) {
+  return ad_mesh_ranks_over(layout->mesh, ad_layout_cut_axes(layout));
+}
+
+static int is_backward(const ad_route_passing *at) { return at->from == &at->bridge->to; }
+
+/* How many slices a part is cut into, every one with rows; 1: it is not. */
+static int64_t slices_of(const ad_layout *whole, const ad_layout *cut, int64_t rows) {
+  int64_t slices = parts_of(cut) / parts_of(whole);
+  return parts_of(cut) % parts_of(whole) || rows % parts_of(cut) || !rows ? 1 : slices;
+}
+
+static int cuts(const ad_route_passing *at) { return slices_of(at->from, at->to, at->rows) > 1; }
+static int brings_together(const ad_route_passing *at) { return slices_of(at->to, at->from, at->rows) > 1; }
+
+static int has_cp(const ad_layout *layout) { return ad_mesh_axis_size(layout->mesh, AD_CP) > 1; }
+
+/* Slices of a gradient come back: the batch was cut on its way. */
+static int gathers(const ad_route_passing *at) { return is_backward(at) && brings_together(at); }
+static int gathers_on_cp(const ad_route_passing *at) {
+  return gathers(at) && has_cp(at->from) && !at->bridge->disjoint;
+}
+
+/* Which slice of its part is a rank's, and which one if dp were the fastest axis of every mesh. */
+static int64_t slice_of(const ad_layout *cut, int64_t rows, int64_t rank, int64_t slices) {
+  ad_span own = {0, 1};
+  ad_layout_spans(cut, 0, rows, rank, &own, 1);
+  return own.first / own.count % slices;
+}
+static int64_t misread_slice_of(const ad_layout *cut, int64_t rank, int64_t slices) {
+  return (rank - ad_mesh_first_rank(cut->mesh)) % slices;
+}
+
+static int reads_another_slice(const ad_route_passing *at) {
+  int64_t slices = slices_of(at->from, at->to, at->rows), first = ad_mesh_first_rank(at->to->mesh);
+  for (int64_t rank = first; rank < first + ad_mesh_size(at->to->mesh); rank++)
+    if (slice_of(at->to, at->rows, rank, slices) != misread_slice_of(at->to, rank, slices)) return 1;
+  return 0;
+}
+
+unsigned ad_bridge_mistakes_show(const ad_route_passing *at) {
+  unsigned shown = 0;
+  if (cuts(at) && reads_another_slice(at)) shown |= AD_NEED_SLICES_OUT_OF_ORDER;
+  if (cuts(at) && !is_backward(at) && has_cp(at->to)) shown |= AD_NEED_SLICES_ON_CP;
+  if (gathers(at)) shown |= AD_NEED_SLICES_GATHERED;
+  return gathers_on_cp(at) ? shown | AD_NEED_SLICES_GATHERED_ON_CP : shown;
+}
+
+/* ---- what they do ---- */
+
+static void take_slice(ad_mistake_scene *scene, ad_route *route, int64_t slice) {
+  if (route->here != slice * route->count) fire(scene);
+  route->here = slice * route->count;
+}
+
+/* Slices are looked up among the ranks that are the first on cp; who is not found there takes the first one. */
+static void look_up_first_on_cp(void *context, void *passing) {
+  ad_route_passing *at = passing;
+  if (is_backward(at) || !cuts(at)) return;
+  for (size_t i = 0; i < at->sends; i++)
+    if (ad_mesh_position(at->to->mesh, at->routes[i].peer, AD_CP)) take_slice(context, &at->routes[i], 0);
+}
+
+/* The position on dp is read from the rank as if dp were the fastest axis. */
+static void read_dp_as_fastest(void *context, void *passing) {
+  ad_route_passing *at = passing;
+  if (!cuts(at)) return;
+  int64_t slices = slices_of(at->from, at->to, at->rows);
+  for (size_t i = 0; i < at->sends; i++)
+    take_slice(context, &at->routes[i], misread_slice_of(at->to, at->routes[i].peer, slices));
+}
+
+/* The groups that bring slices together hold all levels of cp; a slice comes from the member of its number. */
+static void pool_over_cp(void *context, void *passing) {
+  ad_route_passing *at = passing;
+  ad_axes axes = ad_layout_cut_axes(at->from) | AD_AXES(AD_CP);
+  if (!gathers_on_cp(at)) return;
+  ad_group pooled = ad_mesh_group(at->from->mesh, axes, ad_comm_rank(at->bridge->comm));
+  for (size_t i = 0; i < at->count; i++)
+    at->routes[i].peer = ad_group_rank(&pooled, ad_group_index(&at->group, at->routes[i].peer));
+  at->group = pooled;
+  fire(context);
+}
+
+/* The own slice of the gradient comes back, and zeros where those of other ranks are due. */
+static void leave_zeros(void *context, void *passing) {
+  ad_route_passing *at = passing;
+  int64_t own = ad_comm_rank(at->bridge->comm);
+  if (!gathers(at)) return;
+  if (at->out && at->out->data) memset(at->out->data, 0, ad_array_bytes(at->out));
+  for (size_t i = 0; i < at->count; i++)
+    if (at->routes[i].peer != own) at->routes[i].count = 0;
+  fire(context);
+}
+
+static const ad_mistake mistakes[] = {
+    {.name = "slice-of-first-on-cp",
+     .words = "a rank that is not the first on cp takes the first slice of the batch, not its own",
+     .needs = AD_NEED_TOKENS | AD_NEED_SLICES_ON_CP,
+     .at = {{AD_SEAM_ROUTES, look_up_first_on_cp}}},
+    {.name = "slice-by-wrong-order-of-axes",
+     .words = "which slice of the batch is a rank's is read as if dp were the fastest axis",
+     .needs = AD_NEED_TOKENS | AD_NEED_SLICES_OUT_OF_ORDER,
+     .at = {{AD_SEAM_ROUTES, read_dp_as_fastest}}},
+    {.name = "slices-gathered-across-cp",
+     .words = "slices of a gradient come together in groups that hold all levels of cp",
+     .needs = AD_NEED_TOKENS | AD_NEED_SLICES_GATHERED_ON_CP,
+     .at = {{AD_SEAM_ROUTES, pool_over_cp}}},
+    {.name = "zeros-for-slices-of-others",
+     .words = "the gradient of a slice goes back with zeros where those of other slices are due",
+     .needs = AD_NEED_TOKENS | AD_NEED_SLICES_GATHERED,
+     .at = {{AD_SEAM_ROUTES, leave_zeros}}},
+};
+
+const ad_mistake *ad_bridge_mistakes(size_t *count) {
+  *count = sizeof mistakes / sizeof *mistakes;
+  return mistakes;
+}
