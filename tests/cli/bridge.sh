@@ -1,0 +1,154 @@
+#!/usr/bin/env bash
+# Two modules joined by a bridge: each recipe with and without cp, axes in every order on either side, one and three
+# microbatches, at ZeRO 0 and 3, over five steps (drawn by a seed); one norm over both modules; known and derived
+# mistakes (drawn); checkpoints that go on on the same meshes and on others; and what does not fit.
+#   bridge.sh ADDEND SOURCE
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/draw.sh"
+
+check() { # recipe, KEY=VALUE... with + for a space, arguments of check with --: the proof's document is proof.json
+  local recipe=$1 status=0 arguments=() argument; shift
+  for argument in "$@"; do
+    case $argument in
+      [a-z]*=*) arguments+=(--set "${argument//+/ }") ;;
+      *) arguments+=("$argument") ;;
+    esac
+  done
+  "$addend" check "$source/recipes/$recipe.yaml" "${arguments[@]}" --json >proof.json 2>proof.err || status=$?
+  [ $status -eq 0 ] || { cat proof.err >&2; tail -8 proof.json >&2; fail "$recipe $*: exit $status"; }
+}
+
+# ---- every gradient of both modules against one process, f64 below 1e-12 ----
+orders() { # two or three axes of a mesh, in every order, with + between them
+  if [ $# -eq 2 ]; then echo "$1+$2 $2+$1"; else echo "$1+$2+$3 $1+$3+$2 $2+$1+$3 $2+$3+$1 $3+$1+$2 $3+$2+$1"; fi
+}
+meshes=()
+while read -r recipe encoder model; do
+  for a in ${encoder//,/ }; do
+    for b in $(orders ${model//,/ }); do meshes+=("$recipe mesh.encoder=$a mesh.model=$b"); done
+  done
+done <<'Y'
+ocr-fan-in dp=4+tp=2,tp=2+dp=4 dp=2,cp=2,tp=2
+ocr-fan-in dp=4+tp=2,tp=2+dp=4 dp=2+cp=1,tp=4
+ocr-fan-in dp_replicate=2+dp_shard=2+tp=2,dp_shard=2+tp=2+dp_replicate=2,tp=2+dp_shard=4 dp_replicate=2,cp=2,tp=2
+ocr-fan-out dp=2+tp=4,tp=4+dp=2 dp=4,cp=2,tp=1
+ocr-fan-out dp=2+tp=4,tp=4+dp=2 dp=4+cp=1,tp=2
+ocr-fan-out dp=2+tp=4,dp_replicate=2+tp=4 dp_replicate=2,cp=2,dp_shard=2
+ocr-fan-out dp=1+tp=4 dp=2,cp=2,tp=1
+ocr-equal dp=2+tp=4,tp=4+dp=2 dp=2,cp=2,tp=2
+ocr-equal dp=2+tp=4,tp=4+dp=2 dp=2+cp=1,tp=4
+ocr-cp-both dp=4+cp=2,cp=2+dp=4 dp=2,cp=2,tp=2
+ocr-cp-both dp=2+cp=2+tp=2,tp=2+cp=2+dp=2 dp=4,cp=2,tp=1
+ocr-cp-both dp=4+cp=2,cp=4+dp=2 dp=4+cp=1,tp=2
+Y
+cases=()
+for mesh in "${meshes[@]}"; do
+  for zero in 0 3; do
+    for batch in "8 train.microbatches=1" "24 train.microbatches=3"; do
+      cases+=("$mesh shard.zero=$zero train.global_batch=$batch --steps 5")
+    done
+  done
+  cases+=("$mesh --directional")
+done
+for encoder in dp=3+tp=2 tp=2+dp=3; do
+  for model in $(orders dp=2 cp=3 tp=1) $(orders dp=2+cp=1 tp=3); do
+    for batch in 1 2 5 7; do # with parts that have no row
+      mesh="ocr-ragged mesh.encoder=$encoder mesh.model=$model model.heads=6 train.global_batch=$batch"
+      cases+=("$mesh shard.zero=0 train.microbatches=1 --steps 5" "$mesh shard.zero=3 train.microbatches=3 --steps 5")
+    done
+  done
+done
+draw_cases "meshes" 16 "${cases[@]}"
+for arguments in "${drawn[@]}"; do check $arguments; done
+recipes="ocr-fan-in ocr-fan-out ocr-equal ocr-cp-both ocr-ragged"
+for recipe in $recipes; do
+  check $recipe --steps 5
+  check $recipe --directional
+done
+
+# ---- one norm over both modules, every distinct parameter once ----
+check ocr-fan-out --steps 1 --dump dump
+python3 - "$source/tests/cli" <<'Y'
+import json, struct, sys
+sys.path.insert(0, sys.argv[1])
+import safetensors
+proof = json.load(open("proof.json"))
+squares = {}
+for name, (_, _, data) in safetensors.load("dump/step-0.gradients.safetensors").items():
+    module = name.split(".")[0]
+    squares[module] = squares.get(module, 0) + sum(v * v for (v,) in struct.iter_unpack("<d", data))
+assert set(squares) == {"encoder", "model"} and min(squares.values()) > 0, squares
+assert abs(sum(squares.values()) ** 0.5 - proof["norm"]["dist"]) < 1e-12 * proof["norm"]["dist"], (squares, proof["norm"])
+Y
+
+# ---- mistakes: none survives, and those of a bridge are planted where they show ----
+: "${ADDEND_TEST_SEED:?}"
+seed=$ADDEND_TEST_SEED count=
+[ "$seed" = all ] && seed=1 || count==40
+while read -r recipe planted; do
+  check $recipe --sabotage$count --seed "$seed"
+  python3 - "$recipe" "$planted" <<'Y'
+import json, sys
+recipe, planted = sys.argv[1:]
+proof = json.load(open("proof.json"))
+assert proof["survivors"] == 0 and proof["coverage"]["mistakes"] >= 40, proof["coverage"]
+caught = {m["name"]: m["caught_by"] for m in proof["sabotage"] if m["derived"] is None}
+of_bridge = [name for name in caught if name.startswith(("slice", "zeros-for")) or name == "norm-over-other-mesh"]
+assert ",".join(sorted(of_bridge)) == planted, (recipe, of_bridge)
+for name in of_bridge:
+    assert caught[name] == ("protocol" if name == "slices-gathered-across-cp" else "number"), (recipe, name, caught[name])
+Y
+done <<'Y'
+ocr-fan-in slice-by-wrong-order-of-axes
+ocr-fan-out norm-over-other-mesh,slice-by-wrong-order-of-axes,slice-of-first-on-cp,slices-gathered-across-cp,zeros-for-slices-of-others
+ocr-equal norm-over-other-mesh
+ocr-cp-both norm-over-other-mesh,slice-by-wrong-order-of-axes
+ocr-ragged norm-over-other-mesh
+Y
+
+# ---- checkpoints: the same bits on the same meshes, and on from any others ----
+train() { "$addend" train "$source/recipes/ocr-fan-in.yaml" --set train.steps=6 --set checkpoint.every=3 "$@" >out 2>&1 || { cat out; fail "train $*"; }; }
+loss() { sed -n 's/.*"step":5,"loss":\([0-9.]*\).*/\1/p' "$1/metrics.jsonl"; }
+train --out whole
+while IFS='|' read -r encoder model; do
+  rm -rf on && mkdir -p on/checkpoints && cp -r whole/checkpoints/step-3 on/checkpoints/ && cp whole/metrics.jsonl on/
+  train --out on --resume --set mesh.encoder="$encoder" --set mesh.model="$model"
+  python3 -c 'import sys; a, b = map(float, sys.argv[1:]); assert abs(a - b) < 1e-4, (a, b)' "$(loss whole)" "$(loss on)"
+  [ "$encoder|$model" != "dp=4 tp=2|dp=2 cp=2 tp=2" ] || cmp whole/weights.safetensors on/weights.safetensors
+done <<'Y'
+dp=4 tp=2|dp=2 cp=2 tp=2
+tp=4 dp=2|dp=2 cp=2 tp=2
+dp=4 tp=2|cp=2 tp=1 dp=4
+dp=2 cp=2|dp=4 cp=1
+dp=1|dp=1
+Y
+
+# ---- what does not fit: all at once, with numbers that would ----
+refused() { # lines that the message must have, then a recipe and what is set
+  local status=0 words
+  "$addend" check "$source/recipes/$2.yaml" "${@:3}" >out 2>&1 || status=$?
+  [ $status -eq 2 ] || { cat out; fail "exit $status, not 2: ${*:2}"; }
+  while IFS= read -r words; do grep -qF -- "$words" out || { cat out; fail "no word of '$words': ${*:2}"; }; done <<<"$1"
+}
+refused 'mesh: the modules run on the same ranks, so their meshes must be of one size: encoder has 8, model has 4
+bridge: the source "dp_shard=4 tp=2" has 8 ranks (0 to 7), the destination "dp_shard=2 cp=2 tp=1" 4 (0 to 3); they must be the same ranks, or have none in common' \
+  ocr-fan-in --set 'mesh.model=dp=2 cp=2 tp=1'
+refused 'bridge: the source cuts the batch into 3 parts, the destination into 2, and neither divides the other; 2 beside 2 or 4 would do, or allow ragged splits' \
+  ocr-ragged --set model.ragged=false
+refused 'cp=2 cuts the sequence into 4 chunks, and 15 is no multiple of that; 12 or 16 would be' ocr-fan-in --set data.chars=7
+refused 'bridge: the source has pp=2; a bridge joins modules that have one stage: pp=1' ocr-fan-in --set 'mesh.encoder=dp=2 pp=2 tp=2'
+refused 'bridge: the destination has pp=2; a bridge joins modules that have one stage: pp=1' ocr-fan-in --set 'mesh.model=dp=2 pp=2 tp=2'
+refused 'bridge: a batch of 3 rows does not divide into the 4 parts of the source; 4 or 8 rows would do, or allow ragged splits' \
+  ocr-fan-in --set train.global_batch=6
+refused 'bridge: a batch of 2 rows does not divide into the 4 parts of the destination; 4 or 8 rows would do, or allow ragged splits' \
+  ocr-fan-out --set train.microbatches=8
+refused "the encoder's tp=2 cuts them, and 3 is no multiple of that; 4 would do
+must divide data.width: 64 is no multiple of 7; widths of 63 or 70 would do
+bridge: the destination has pp=2; a bridge joins modules that have one stage: pp=1
+bridge: a batch of 3 rows does not divide into the 4 parts of the source" \
+  ocr-fan-in --set 'mesh.model=dp=2 pp=2 tp=2' --set model.encoder_heads=3 --set model.patch=7 --set train.global_batch=6
+echo "bridge: all hold"
