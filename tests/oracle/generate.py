@@ -258,9 +258,9 @@ def product(x, w, name):
     return y + w[f"{name}_bias"] if f"{name}_bias" in w else y
 
 
-def attention(x, w, block, model):
+def attention(x, w, block, model, sees_all=False):
     """Consecutive heads of q share a head of k and v (Ainslie et al. 2023). Queries and keys are normalised, where they
-    are, head by head before they turn."""
+    are, head by head before they turn. A token sees itself and those before it, or all."""
     batch, seq, d = x.shape
     heads, head_dim = model["heads"], d // model["heads"]
 
@@ -274,8 +274,9 @@ def attention(x, w, block, model):
     q, k, v = positioned("wq", "q_norm"), positioned("wk", "k_norm"), split("wv")
     k, v = (y.repeat_interleave(heads // kv_heads_of(model), 1) for y in (k, v))
     scores = q @ k.transpose(-1, -2) / math.sqrt(head_dim)
-    later = torch.ones(seq, seq, dtype=torch.bool).triu(1)
-    y = scores.masked_fill(later, -math.inf).softmax(-1) @ v
+    if not sees_all:
+        scores = scores.masked_fill(torch.ones(seq, seq, dtype=torch.bool).triu(1), -math.inf)
+    y = scores.softmax(-1) @ v
     return product(y.transpose(1, 2).reshape(batch, seq, d), w, f"{block}.attn.wo")
 
 
@@ -284,33 +285,53 @@ def mlp(x, w, path):
     return product(F.silu(gate) * up, w, f"{path}.down")
 
 
-def cross_entropy_of(model, w, tokens, targets, branch):
-    """Summed over the counted tokens; branch(x, i) is the second of block i."""
-    x = w["embedding.weight"][torch.from_numpy(tokens).long()]
+def embedding_of(w, tokens):
+    return w["embedding.weight"][torch.from_numpy(tokens).long()]
+
+
+def blocks_of(model, w, x, branch, sees_all=False):
+    """All blocks and the norm after them; branch(x, i) is the second of block i."""
     for i in range(model["layers"]):
         block = f"blocks.{i}"
-        x = x + attention(rms_norm(x, w[f"{block}.norm.attn"]), w, block, model)
+        x = x + attention(rms_norm(x, w[f"{block}.norm.attn"]), w, block, model, sees_all)
         x = x + branch(rms_norm(x, w[f"{block}.norm.mlp"]), i)
-    x = rms_norm(x, w["final.norm.weight"])
+    return rms_norm(x, w["final.norm.weight"])
+
+
+def cross_entropy_of(model, w, x, targets, branch):
+    """Of a decoder whose sequence begins as x; summed over the counted tokens."""
+    x = blocks_of(model, w, x, branch)
     logits = x @ (w["embedding.weight"].T if model["tied"] else w["head.weight"])
     targets = torch.from_numpy(targets).long()
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum")
 
 
 class Gpt:
-    """The program of a recipe: its second branch in a block, its losses, and what is no parameter."""
+    """The program of a recipe: its batches, its second branch in a block, its losses, and what is no parameter."""
+    mesh = '"dp=1"'
+
     def __init__(self, recipe):
-        self.model = section(recipe, "model")
+        self.model, self.data, self.train = (section(recipe, name) for name in ("model", "data", "train"))
+        self.texts = dict(zip((b"data", b"data held out"), texts_of(self.data)))
 
     def branch_shapes(self):
         return mlp_shapes("mlp", self.model["d_model"], hidden_of(self.model))
+
+    def initial(self):
+        return initial_weights(shapes_of(self.model, self.branch_shapes()), self.train["seed"])
+
+    def batch(self, step, held_out=False):
+        """By name what the fixture keeps, and what losses are given."""
+        stream = b"data held out" if held_out else b"data"
+        tokens, targets = batch_of(self.data, self.train, self.texts[stream], stream, step)
+        return {"tokens": tokens, "targets": targets}
 
     def losses(self, w, tokens, targets):
         """The first is what a held-out loss is of, all together are trained; the mean over the whole batch's counted
         tokens."""
         def branch(x, i):
             return mlp(x, w, f"blocks.{i}.mlp")
-        return [cross_entropy_of(self.model, w, tokens, targets, branch) / (targets >= 0).sum()]
+        return [cross_entropy_of(self.model, w, embedding_of(w, tokens), targets, branch) / (targets >= 0).sum()]
 
     def after_step(self):
         """Changes what is no parameter; names and numbers to keep of the step."""
@@ -331,8 +352,8 @@ def learning_rate(train, step):
 def optimizer_of(w, train):
     """torch's AdamW is lr * (m / (sqrt(v) + epsilon) + decay * p) as ad_adamw_step states it. Decay is for matrices, of which
     the embedding is none."""
-    decays = [p for name, p in w.items() if p.ndim > 1 and name != "embedding.weight"]
-    others = [p for name, p in w.items() if p.ndim == 1 or name == "embedding.weight"]
+    decays = [p for name, p in w.items() if p.ndim > 1 and not name.endswith("embedding.weight")]
+    others = [p for name, p in w.items() if p.ndim == 1 or name.endswith("embedding.weight")]
     groups = [{"params": decays, "weight_decay": float(train["weight_decay"])}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=0.0, betas=(train["beta1"], train["beta2"]), eps=train["epsilon"], foreach=False)
 
@@ -345,9 +366,10 @@ def clip(w, norm, largest):
         p.grad.mul_(largest / norm)
 
 
-def take_step(program, train, w, optimizer, batch, step, out):
+def take_step(program, w, optimizer, batch, step, out):
+    train = program.train
     optimizer.zero_grad()
-    loss = sum(program.losses(w, *batch))
+    loss = sum(program.losses(w, **batch))
     loss.backward()
     norm = torch.cat([p.grad.flatten() for p in w.values()]).norm().item()
     if step in GRADIENTS_OF:
@@ -359,19 +381,17 @@ def take_step(program, train, w, optimizer, batch, step, out):
     return {"loss": loss.item(), "norm": norm, "lr": learning_rate(train, step)} | program.after_step()
 
 
-def train_case(recipe, program, initial):
-    data, train = (section(recipe, name) for name in ("data", "train"))
-    text, held = texts_of(data)
+def train_case(program, initial):
     w = {name: torch.tensor(value, requires_grad=True) for name, value in initial.items()}
-    optimizer = optimizer_of(w, train)
-    batches = [batch_of(data, train, text, b"data", step) for step in range(STEPS)]
-    out = {"tokens": np.stack([b[0] for b in batches]), "targets": np.stack([b[1] for b in batches])}
+    optimizer = optimizer_of(w, program.train)
+    batches = [program.batch(step) for step in range(STEPS)]
+    out = {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
     out["count"] = (out["targets"] >= 0).sum((1, 2)).astype(np.int64)
-    if data["held_out"]:
-        batch = batch_of(data, train, held, b"data held out", 0)
-        out |= {"held_out.tokens": batch[0], "held_out.targets": batch[1],
-                "held_out.loss": np.array([program.losses(w, *batch)[0].item()])}
-    seen = [take_step(program, train, w, optimizer, batches[step], step, out) for step in range(STEPS)]
+    if program.data["held_out"]:
+        batch = program.batch(0, held_out=True)
+        out |= {f"held_out.{name}": array for name, array in batch.items()}
+        out["held_out.loss"] = np.array([program.losses(w, **batch)[0].item()])
+    seen = [take_step(program, w, optimizer, batches[step], step, out) for step in range(STEPS)]
     out |= {name: np.array([each[name] for each in seen]) for name in seen[0]}
     out |= {f"weight.{STEPS}:{name}": p.detach().numpy() for name, p in w.items()}
     return out
@@ -387,11 +407,11 @@ def flow(value):
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def write_recipe(name, recipe, folder):
+def write_recipe(name, recipe, mesh, folder):
     weights = f"{folder.relative_to(ROOT).as_posix()}/weights.safetensors"
     script = pathlib.Path(sys.argv[0]).name
     lines = [f"# Written by tests/oracle/{script}; its paths are seen from the root of the tree.", f"name: {name}",
-             f"model: {flow(recipe['model'] | {'weights': weights})}", f"data: {flow(recipe['data'])}", 'mesh: "dp=1"',
+             f"model: {flow(recipe['model'] | {'weights': weights})}", f"data: {flow(recipe['data'])}", f"mesh: {mesh}",
              f"train: {flow(recipe['train'])}"]
     (folder / "recipe.yaml").write_text("\n".join(lines) + "\n")
 
@@ -400,11 +420,10 @@ def write_case(name, recipe, program):
     folder = FIXTURES / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    shapes = shapes_of(program.model, program.branch_shapes())
-    initial = initial_weights(shapes, section(recipe, "train")["seed"])
-    write_recipe(name, recipe, folder)
+    initial = program.initial()
+    write_recipe(name, recipe, program.mesh, folder)
     save_file(initial, folder / "weights.safetensors")
-    expected = train_case(recipe, program, initial)
+    expected = train_case(program, initial)
     save_file(expected, folder / "expected.safetensors", {"torch": torch.__version__.split("+")[0]})
     print(f"{name}: loss {expected['loss'][0]:.6f} to {expected['loss'][-1]:.6f}, norm {min(expected['norm']):.3g} to "
           f"{max(expected['norm']):.3g}, counts {min(expected['count'])} to {max(expected['count'])}")

@@ -7,7 +7,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from generate import CLOSE, STEPS, TEXT, Gpt, cross_entropy_of, mlp, mlp_shapes, prepare, section, write_case
+from generate import CLOSE, STEPS, TEXT, Gpt, cross_entropy_of, embedding_of, mlp, mlp_shapes, prepare, write_case
 
 CASES = {
     # Every key that has a default keeps it, but for the order of scores: no shared expert, nothing balanced, nothing dropped.
@@ -51,8 +51,9 @@ DEFAULTS = {"top_k": 1, "shared_experts": 0, "sigmoid": False, "score_before_exp
 
 class Moe(Gpt):
     def __init__(self, recipe):
-        self.model = DEFAULTS | section(recipe, "model")
-        self.microbatches = section(recipe, "train")["microbatches"]
+        super().__init__(recipe)
+        self.model = DEFAULTS | self.model
+        self.microbatches = self.train["microbatches"]
         self.bias = torch.zeros(self.model["layers"], self.model["experts"], dtype=torch.float64)
 
     def branch_shapes(self):
@@ -101,7 +102,7 @@ class Moe(Gpt):
     def microbatch(self, w, tokens, targets):
         """The summed cross-entropy, and the balancing loss, the mean over blocks."""
         self.balances = []
-        total = cross_entropy_of(self.model, w, tokens, targets, lambda x, block: self.moe(x, w, block))
+        total = cross_entropy_of(self.model, w, embedding_of(w, tokens), targets, lambda x, block: self.moe(x, w, block))
         return total, sum(self.balances) / len(self.balances)
 
     def losses(self, w, tokens, targets):
