@@ -129,10 +129,10 @@ AD_API const ad_program_kind *ad_moe(void);
  *                     x = x + mlp(norm(x; blocks.i.norm.mlp))
  *   images = norm(x; final.norm.weight) projection.weight              [batch, n, d_model]
  *
- * with the formulas of the decoder above, every key head its own, without biases. The decoder is that of gpt with an
- * MLP of d_hidden. Its sequence is n tokens whose embeddings `images` replace (token 0), and the line's characters;
- * seq = n + chars. Position n - 1 predicts the first character, each character the next, the last one a newline; what
- * follows does not count.
+ * with the formulas of the decoder above, every key head its own, without biases and head norms, and its rotary_base.
+ * The decoder is that of gpt with an MLP of d_hidden. Its sequence is n tokens whose embeddings `images` replace (token
+ * 0), the line's characters, and newlines; seq = n + chars. Position n - 1 predicts the first character, each character
+ * the next, the last one a newline; what follows does not count.
  *
  * Names are module.name: encoder.patch.weight and model.embedding.weight. encoder.patch.weight and
  * encoder.projection.weight are normal with deviation 1 / sqrt(rows), I on tp. */

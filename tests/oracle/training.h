@@ -40,7 +40,7 @@ typedef struct job {
   const ad_safetensors *expected;
 } job;
 
-// Options of both kinds begin with the decoder's.
+// Options of all kinds begin with the decoder's; those of ocr have no text there.
 static inline const ad_text_options *text_of(const ad_recipe *recipe) {
   return &((const ad_decoder_options *)recipe->options)->data;
 }
@@ -48,14 +48,16 @@ static inline const ad_text_options *text_of(const ad_recipe *recipe) {
 /* ---- parameters of a run ---- */
 
 typedef struct param {
-  const ad_param_spec *spec;
+  char name[128]; /* the program's */
   const ad_array *value, *gradient;
 } param;
 
 static inline size_t params_of(ad_run *run) { return ad_run_param_count(run); }
 static inline param param_of(ad_run *run, size_t i) {
-  return (param){ad_run_param_at(run, i).spec, ad_run_part(run, i, AD_PART_VALUE),
-                 ad_run_part(run, i, AD_PART_GRADIENT)};
+  param p = {.value = ad_run_part(run, i, AD_PART_VALUE), .gradient = ad_run_part(run, i, AD_PART_GRADIENT)};
+  ad_run_param at = ad_run_param_at(run, i);
+  ad_program_param_name(ad_run_program(run), at.module, at.param, p.name, sizeof p.name);
+  return p;
 }
 
 /* ---- comparing: in a rank ---- */
@@ -101,7 +103,7 @@ static inline double largest_of(const job *j, ad_run *run, const char *prefix) {
   for (size_t i = 0; i < params_of(run); i++) {
     char name[160];
     size_t n;
-    snprintf(name, sizeof name, "%s%s", prefix, param_of(run, i).spec->name);
+    snprintf(name, sizeof name, "%s%s", prefix, param_of(run, i).name);
     double *expected = numbers(j->expected, name, &n);
     CHECK(expected);
     most = fmax(most, largest(expected, n));
@@ -132,9 +134,9 @@ static inline double judge_params(const job *j, ad_run *run, const char *what, i
   double model_largest = largest_of(j, run, prefix);
   for (size_t i = 0; i < params_of(run); i++) {
     param p = param_of(run, i);
-    snprintf(name, sizeof name, "%s%s", prefix, p.spec->name);
+    snprintf(name, sizeof name, "%s%s", prefix, p.name);
     double own = worst_of(j, run, !strcmp(what, "weight") ? p.value : p.gradient, name, model_largest);
-    judge(j, what, p.spec->name, step, own);
+    judge(j, what, p.name, step, own);
     worst = fmax(worst, own);
   }
   return worst;
@@ -202,7 +204,8 @@ static inline void take_step(const job *j, ad_run *run, int step, worst_errors *
 
 static inline void judge_held_out(const job *j, ad_run *run) {
   double loss;
-  if (!(text_of(j->recipe)->held_out > 0)) return;
+  const ad_program *program = ad_run_program(run);
+  if (!ad_program_kind_of(program)->has_held_out(ad_program_own(program))) return;
   CHECK_OK(ad_run_loss(run, 0, 1, &loss));
   judge_number(j, "held_out.loss", 0, loss);
 }
