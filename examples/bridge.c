@@ -1,0 +1,113 @@
+/* A bridge on plain buffers, without a tape: what an encoder made of a batch, cut over 4 ranks of dp, is brought to a
+ * model that cuts it over 2 and reads each sequence on 2 ranks of cp. Each of those leaves a gradient that is zero
+ * outside its own positions; what comes back to the encoder is the sum. Starts 8 ranks. */
+#include <math.h>
+#include <stdio.h>
+#include "addend/bridge.h"
+
+enum { RANKS = 8, BATCH = 8, SEQ = 6, WIDTH = 3 };
+
+/* Element number i of the whole batch, and of the whole gradient. */
+static double image(int64_t i) { return sin((double)i); }
+static double gradient(int64_t i) { return cos((double)i); }
+
+/* The batch on both sides, and its gradient. */
+typedef struct sides {
+  ad_mesh *encoder, *model;
+  ad_bridge *bridge;
+  ad_array made, read, made_gradient, read_gradient;
+} sides;
+
+static ad_status create(ad_comm *comm, ad_array *array) {
+  return ad_array_create(comm, AD_F64, &array->shape, &array->layout, array);
+}
+
+/* `images` is what the encoder's mesh says of them: all ranks of tp have the same ones. */
+static ad_status join(ad_comm *comm, const char *images, sides *s) {
+  ad_layout from, to;
+  ad_shape shape = {3, {BATCH, SEQ, WIDTH}};
+  AD_TRY(ad_mesh_create("dp=4 tp=2", &s->encoder));
+  AD_TRY(ad_mesh_create("dp=2 cp=2 tp=2", &s->model));
+  AD_TRY(ad_layout_parse(s->encoder, images, &from));
+  AD_TRY(ad_layout_parse(s->model, "dp=S0 cp=R tp=I", &to));  // R on cp: each rank uses its part of the sequence
+  AD_TRY(ad_bridge_create(comm, &from, &to, NULL, &s->bridge));
+  AD_TRY(ad_bridge_describe(s->bridge, AD_F64, &shape, 0, AD_HERE, &s->made, &s->read));
+  AD_TRY(ad_bridge_describe(s->bridge, AD_F64, &shape, 1, AD_HERE, &s->made_gradient, &s->read_gradient));
+  AD_TRY(create(comm, &s->made));
+  AD_TRY(create(comm, &s->read));
+  AD_TRY(create(comm, &s->made_gradient));
+  return create(comm, &s->read_gradient);
+}
+
+static void part(sides *s) {
+  ad_bridge_destroy(s->bridge);
+  ad_mesh_destroy(s->encoder);
+  ad_mesh_destroy(s->model);  // the arrays go with the comm
+}
+
+/* The first element of this rank's rows. */
+static int64_t first_of(const ad_array *array, int64_t rank) {
+  ad_span rows;
+  ad_layout_spans(&array->layout, 0, BATCH, rank, &rows, 1);
+  return rows.first * SEQ * WIDTH;
+}
+
+static void fill(ad_array *array, int64_t rank, double (*value)(int64_t i)) {
+  int64_t first = first_of(array, rank);
+  for (size_t i = 0; i < ad_array_numel(array); i++) ((double *)array->data)[i] = value(first + (int64_t)i);
+}
+
+/* What the backward pass of a cut sequence leaves: zero where the other ranks of cp have the positions. */
+static void keep_own_positions(const sides *s, int64_t rank) {
+  int64_t cp = ad_mesh_axis_size(s->model, AD_CP), own = ad_mesh_position(s->model, rank, AD_CP);
+  for (size_t i = 0; i < ad_array_numel(&s->read_gradient); i++)
+    if ((int64_t)i / WIDTH % SEQ * cp / SEQ != own) ((double *)s->read_gradient.data)[i] = 0;
+}
+
+static double worst_of(const ad_array *array, int64_t rank, double (*wanted)(int64_t i)) {
+  double worst = 0;
+  int64_t first = first_of(array, rank);
+  for (size_t i = 0; i < ad_array_numel(array); i++)
+    worst = fmax(worst, fabs(((const double *)array->data)[i] - wanted(first + (int64_t)i)));
+  return worst;
+}
+
+static ad_status there_and_back(ad_comm *comm, sides *s, double *worst) {
+  int64_t rank = ad_comm_rank(comm);
+  AD_TRY(join(comm, "dp=S0 tp=I", s));
+  fill(&s->made, rank, image);
+  AD_TRY(ad_bridge_forward(s->bridge, &s->made, &s->read, AD_HERE));
+  *worst = worst_of(&s->read, rank, image);
+  fill(&s->read_gradient, rank, gradient);
+  keep_own_positions(s, rank);
+  // It is P on cp, because the images are R there: nobody writes the sum.
+  AD_TRY(ad_bridge_backward(s->bridge, &s->read_gradient, &s->made_gradient, AD_HERE));
+  *worst = fmax(*worst, worst_of(&s->made_gradient, rank, gradient));
+  return AD_OK;
+}
+
+static int on_each_rank(ad_comm *comm, void *context) {
+  sides s = {0};
+  double worst = 0;
+  ad_status status = there_and_back(comm, &s, &worst);
+  if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
+  if (!status && !ad_comm_rank(comm))
+    printf("rank 0 gives %d rows, reads %d, and gets the gradient of %d: %s\n", (int)s.made.local.dim[0],
+           (int)s.read.local.dim[0], (int)s.made_gradient.local.dim[0], worst < 1e-12 ? "the whole sum" : "WRONG");
+  part(&s);
+  return status || worst >= 1e-12;
+}
+
+int main(void) {
+  ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = on_each_rank};
+  ad_launch_result result;
+  sides s = {0};
+  ad_comm *dry;  // to be refused nothing has to run
+  if (ad_comm_open_dry(0, RANKS, &dry)) return 1;
+  if (join(dry, "dp=S0 tp=R", &s) != AD_TYPE) return 1;  // as if each rank of tp used the images for itself
+  printf("refused: %s\n", ad_last_error());
+  part(&s);
+  ad_comm_close(dry);
+  fflush(stdout);
+  return ad_launch(&options, &result) ? fprintf(stderr, "%s\n", ad_last_error()), 1 : 0;
+}
