@@ -255,7 +255,7 @@ static ad_status take_room(ad_bridge *bridge, size_t count) {
   return AD_OK;
 }
 
-static ad_status find_routes(ad_bridge *bridge, const way *w, ad_route_passing *out) {
+static ad_status find_routes(ad_bridge *bridge, const way *w, const char *site, ad_route_passing *out) {
   int64_t rank = ad_comm_rank(bridge->comm), rows = batch_of(w);
   size_t sends = ad_bridge_sends(w->from, w->to, rows, rank, NULL, 0);
   size_t receives = ad_bridge_receives(w->from, w->to, rows, rank, NULL, 0);
@@ -266,7 +266,9 @@ static ad_status find_routes(ad_bridge *bridge, const way *w, ad_route_passing *
                             .from = w->from,
                             .to = w->to,
                             .rows = rows,
+                            .array = w->in ? w->in : w->out,
                             .out = w->out,
+                            .site = site,
                             .group = group_of(bridge, w),
                             .routes = bridge->routes,
                             .sends = sends,
@@ -297,7 +299,7 @@ static ad_status move_rows(ad_bridge *bridge, const way *w, const char *site) {
     return AD_OK;
   }
   ad_route_passing routes;
-  AD_TRY(find_routes(bridge, w, &routes));
+  AD_TRY(find_routes(bridge, w, site, &routes));
   if (ad_comm_is_dry(bridge->comm)) return AD_OK;
   make_messages(bridge, w, &routes);
   ad_collective exchange = {.op = AD_EXCHANGE,

@@ -31,9 +31,11 @@ typedef struct ad_route_passing {
   const ad_bridge *bridge;
   const ad_layout *from, *to; /* in this direction */
   int64_t rows;
-  const ad_array *out; /* NULL where nothing arrives */
-  ad_group group;      /* of the ranks that move rows among them */
-  ad_route *routes;    /* sends, then receives */
+  const ad_array *array; /* what goes over, as it lies on a side that has this rank */
+  const ad_array *out;   /* NULL where nothing arrives */
+  const char *site;
+  ad_group group;   /* of the ranks that move rows among them */
+  ad_route *routes; /* sends, then receives */
   size_t sends, count;
 } ad_route_passing;
 

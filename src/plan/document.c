@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "layout/shown.h"
 #include "plan/plan.h"
+#include "plan/traffic.h"
 
 /* One collective of a step: a reduction of a reducer's, or a gather of parameters. */
 typedef struct ad_planned {
@@ -205,6 +206,8 @@ static json_t *collective_document(ad_run *run, const ad_planned *planned, const
   char name[256];
   for (size_t i = 0; i < planned->count; i++)
     json_array_append_new(names, json_string(name_of(run, params[planned->first + i], name, sizeof name)));
+  const ad_mesh *mesh = ad_run_param_at(run, params[planned->first]).spec->layout.mesh;
+  json_object_set_new(document, "mesh", json_string(ad_mesh_text(mesh)));
   json_object_set_new(document, "params", names);
   return document;
 }
@@ -223,10 +226,24 @@ static ad_status add_collectives(ad_run *run, json_t *document) {
   return status;
 }
 
-static ad_status fill(const ad_recipe *recipe, ad_run *run, const ad_plan_world *world, json_t *document) {
+static json_t *modules_document(const ad_program *program) {
+  json_t *list = json_array();
+  for (size_t m = 0; m < ad_program_module_count(program); m++) {
+    const ad_module_spec *spec = ad_program_module(program, m);
+    json_array_append_new(list, json_pack("{s:s, s:s}", "name", spec->name, "mesh", ad_mesh_text(spec->mesh)));
+  }
+  return list;
+}
+
+static ad_status fill(const ad_recipe *recipe, ad_run *run, const ad_traffic *traffic, const ad_plan_world *world,
+                      json_t *document) {
+  AD_TRY(traffic->status);
   json_object_set_new(document, "recipe", json_string(recipe->name));
   json_object_set_new(document, "world", json_integer((json_int_t)world->ranks));
+  json_object_set_new(document, "modules", modules_document(ad_run_program(run)));
   AD_TRY(add_collectives(run, document));
+  json_object_set_new(document, "activations", ad_traffic_activations(traffic));
+  json_object_set_new(document, "bridges", ad_traffic_bridges(traffic, ad_run_program(run)));
   return ad_plan_add_memory(recipe, world, run, document);
 }
 
@@ -234,12 +251,20 @@ ad_status ad_plan_document(const ad_recipe *recipe, const ad_plan_options *optio
   ad_plan_world world;
   ad_comm *comm;
   ad_run *run;
+  ad_traffic traffic = {0};
   AD_TRY(ad_plan_world_of(recipe, options, &world));
-  AD_TRY(ad_plan_act(recipe, 0, &world, 0, &comm, &run));
+  ad_traffic_begin(&traffic);
+  ad_status status = ad_plan_act(recipe, 0, &world, 0, &comm, &run);
+  ad_traffic_end(&traffic);
+  if (status) {
+    ad_traffic_release(&traffic);
+    return status;
+  }
   json_t *document = json_object();
-  ad_status status = fill(recipe, run, &world, document);
+  status = fill(recipe, run, &traffic, &world, document);
   ad_run_destroy(run);
   ad_comm_close(comm);
+  ad_traffic_release(&traffic);
   if (status)
     json_decref(document);
   else

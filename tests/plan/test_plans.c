@@ -251,6 +251,88 @@ static void the_same_name_twice_is_still_found(void **state) {
   ad_mesh_destroy(mesh);
 }
 
+/* ---- what tapes and bridges bring from rank to rank ---- */
+
+static const json_t *activations_of(const json_t *plan) { return json_object_get(plan, "activations"); }
+
+/* The sum behind the attention of a block: tokens of f32, of the whole batch or of one group's part of it. */
+static json_int_t attention_sum(const json_t *plan) {
+  const json_t *step;
+  size_t i;
+  json_array_foreach(activations_of(plan), i, step) {
+    if (!strstr(json_string_value(json_object_get(step, "site")), "attention.c")) continue;
+    assert_string_equal(json_string_value(json_object_get(step, "op")), "all_reduce");
+    assert_string_equal(json_string_value(json_object_get(step, "axes")), "tp");
+    assert_int_equal(number(step, "group_size"), 2);
+    return number(step, "bytes");
+  }
+  fail_msg("attention sums nothing");
+  return 0;
+}
+
+static void a_transition_counts_what_a_group_brings_together(void **state) {
+  json_t *one = plan_gpt("dp_shard=1 tp=2", 1, 0, 0), *many = plan_gpt("dp_shard=16 tp=2", 1, 0, 0);
+  assert_int_equal(attention_sum(one), 13 * 12 * 16 * 4);
+  assert_int_equal(attention_sum(many), 13 * 12 * 16 * 4 / 16); /* rank 0 has no sample of the 13 */
+  json_decref(one);
+  json_decref(many);
+}
+
+static void ranks_that_share_no_matrix_exchange_no_activation(void **state) {
+  json_t *plan = plan_gpt("dp_replicate=2 dp_shard=2", 1, 3, 0);
+  assert_int_equal(json_array_size(activations_of(plan)), 0);
+  assert_int_equal(json_array_size(json_object_get(plan, "bridges")), 0);
+  json_decref(plan);
+}
+
+static json_t *plan_ocr(const char *encoder, const char *model) {
+  char text[768];
+  snprintf(
+      text, sizeof text,
+      "name: ocr\nmodel: {kind: ocr, encoder_layers: 1, encoder_d_model: 24, encoder_heads: 4, patch: 8, layers: 1,"
+      " d_model: 24, heads: 4}\n"
+      "data: {text: [/usr/share/common-licenses], fonts: [/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf], chars: 8,"
+      " height: 16, width: 64, sizes: [9, 11]}\n"
+      "mesh: {encoder: \"%s\", model: \"%s\"}\ntrain: {global_batch: 8, microbatches: 2, steps: 2, lr: 1e-2}\n",
+      encoder, model);
+  return plan_of(text, 0);
+}
+
+/* Row by row, how often each rank receives it. */
+static void count_rows(const json_t *way, int counts[8][4]) {
+  const json_t *route;
+  size_t i;
+  json_array_foreach(json_object_get(way, "routes"), i, route) {
+    assert_int_equal(number(route, "bytes"), number(route, "rows") * number(way, "row_bytes"));
+    for (json_int_t row = 0; row < number(route, "rows"); row++)
+      counts[number(route, "to")][number(route, "first_row") + row]++;
+  }
+}
+
+/* Each row once, to every rank whose part of the batch it is in. */
+static void every_rank_gets_its_rows(const json_t *bridge, const char *way, int ranks_with_the_same_rows) {
+  int counts[8][4] = {{0}}, share = ranks_with_the_same_rows;
+  const json_t *found = json_object_get(bridge, way);
+  assert_int_equal(number(found, "senders"), 8);
+  assert_int_equal(number(found, "senders_listed"), 8);
+  assert_int_equal(number(found, "routes_left_out"), 0);
+  count_rows(found, counts);
+  for (int rank = 0; rank < 8; rank++)
+    for (int row = 0; row < 4; row++) assert_int_equal(counts[rank][row], row / (share * 4 / 8) == rank / share);
+}
+
+static void a_bridge_brings_every_rank_its_rows(void **state) {
+  json_t *plan = plan_ocr("dp=4 tp=2", "dp=2 cp=2 tp=2");
+  const json_t *bridges = json_object_get(plan, "bridges"), *bridge = json_array_get(bridges, 0);
+  assert_int_equal(json_array_size(bridges), 1);
+  assert_int_equal(number(bridge, "rows"), 4);
+  assert_int_equal(number(bridge, "times"), 2);
+  assert_int_equal(number(json_object_get(bridge, "forward"), "row_bytes"), 8 * 24 * 4); /* patches of a picture */
+  every_rank_gets_its_rows(bridge, "forward", 4);
+  every_rank_gets_its_rows(bridge, "backward", 2);
+  json_decref(plan);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_gather_counts_what_the_rank_computes_with),
@@ -261,6 +343,9 @@ int main(void) {
       cmocka_unit_test(the_node_that_needs_most_is_found),
       cmocka_unit_test(a_model_of_4096_layers_is_planned),
       cmocka_unit_test(the_same_name_twice_is_still_found),
+      cmocka_unit_test(a_transition_counts_what_a_group_brings_together),
+      cmocka_unit_test(ranks_that_share_no_matrix_exchange_no_activation),
+      cmocka_unit_test(a_bridge_brings_every_rank_its_rows),
   };
   return cmocka_run_group_tests(tests, add_columns, NULL);
 }
