@@ -1,5 +1,4 @@
 /* `addend check`. */
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,7 +69,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case KEY_DUMP:
       return input->check.dump = argument, 0;
     case KEY_OUT:
-      return input->out = cli_parse_out(argument, "check.json", state), 0;
+      return input->out = cli_parse_out("--out", argument, "check.json", state), 0;
     default:
       return ARGP_ERR_UNKNOWN;
   }
@@ -103,18 +102,8 @@ static int print(const char *json, int as_json) {
   return printed;
 }
 
-static int write_document(const char *json, const char *path) {
-  FILE *file = path ? fopen(path, "w") : NULL;
-  if (!path) return CLI_HOLDS;
-  int written = file && fputs(json, file) >= 0;
-  if (file && fclose(file)) written = 0;
-  if (written) return CLI_HOLDS;
-  fprintf(stderr, "addend: the proof cannot be written to %s: %s\n", path, strerror(errno));
-  return CLI_UNFINISHED;
-}
-
 static int deliver(const char *json, const check_input *input) {
-  int unwritten = write_document(json, input->out);
+  int unwritten = input->out ? cli_write("the proof", json, input->out) : CLI_HOLDS;
   return unwritten ? unwritten : print(json, input->recipe.json);
 }
 

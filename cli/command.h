@@ -27,9 +27,11 @@ extern const struct argp cli_recipe_argp;             /* a child parser; its inp
 extern const struct argp_child cli_recipe_children[]; /* of a parser whose only child it is */
 /* The number that `option` takes: 1 or more. */
 int64_t cli_parse_count(const char *argument, const char *option, struct argp_state *state);
-/* The file that --out takes: a new one, or a regular one to be replaced, but none that a run consists of, except `own`,
- * the name of what is written. */
-const char *cli_parse_out(const char *argument, const char *own, struct argp_state *state);
+/* The file that `option` takes: a new one, or a regular one to be replaced, but none that a run consists of, except
+ * `own`, the name of what is written. */
+const char *cli_parse_out(const char *option, const char *argument, const char *own, struct argp_state *state);
+/* Writes what is called `what` there; CLI_UNFINISHED with a message if that cannot be. */
+int cli_write(const char *what, const char *text, const char *path);
 /* Parses the call into `input`, which holds `options`, then reads the recipe as cli_read_recipe does. */
 int cli_parse_recipe(const struct argp *argp, int argc, char **argv, void *input, const cli_recipe_options *options,
                      ad_recipe **out);

@@ -1,4 +1,6 @@
-/* The rule for a file that a call names to be written. */
+/* Files that a call names to be written: the rule for them, and writing. */
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -23,12 +25,21 @@ static int is_of_a_run(const char *name) {
   return 0;
 }
 
-const char *cli_parse_out(const char *argument, const char *own, struct argp_state *state) {
+const char *cli_parse_out(const char *option, const char *argument, const char *own, struct argp_state *state) {
   const char *slash = strrchr(argument, '/'), *name = slash ? slash + 1 : argument, *reason = no_file(argument);
-  if (!*argument) argp_error(state, "--out takes the name of a file");
+  if (!*argument) argp_error(state, "%s takes the name of a file", option);
   if (!*name) reason = "a folder; name a file in it";
-  if (reason) argp_error(state, "--out %s: is %s", argument, reason);
+  if (reason) argp_error(state, "%s %s: is %s", option, argument, reason);
   if (strcmp(name, own) != 0 && is_of_a_run(name))
-    argp_error(state, "--out %s: %s is another file of a run, and would be lost", argument, name);
+    argp_error(state, "%s %s: %s is another file of a run, and would be lost", option, argument, name);
   return argument;
+}
+
+int cli_write(const char *what, const char *text, const char *path) {
+  FILE *file = fopen(path, "w");
+  int written = file && fputs(text, file) >= 0;
+  if (file && fclose(file)) written = 0;
+  if (written) return CLI_HOLDS;
+  fprintf(stderr, "addend: %s cannot be written to %s: %s\n", what, path, strerror(errno));
+  return CLI_UNFINISHED;
 }

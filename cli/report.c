@@ -32,7 +32,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
   report_input *input = state->input;
   switch (key) {
     case 'o':
-      return input->out = cli_parse_out(argument, "report.html", state), 0;
+      return input->out = cli_parse_out("--out", argument, "report.html", state), 0;
     case ARGP_KEY_ARG:
       return add_run(input, argument, state);
     case ARGP_KEY_NO_ARGS:

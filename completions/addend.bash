@@ -26,13 +26,13 @@ _addend() {
         train.global_batch train.microbatches train.steps train.lr train.clip train.seed precision.param precision.grad
         precision.reduce precision.accumulate shard.zero shard.bucket_mib checkpoint.every checkpoint.keep model.weights" -- "$current") && return ;;
     --steps | -n | --ranks-per-node) return ;;
-    --out | -o) compopt -o filenames 2>/dev/null; local kind=-f
+    --out | -o | --picture) compopt -o filenames 2>/dev/null; local kind=-f
       [ "$command" = train ] && kind=-d
       mapfile -t COMPREPLY < <(compgen $kind -- "$current") && return ;;
   esac
   case $command in
     train) options+=" --json --set --out --resume --force --overwrite" ;;
-    plan) options+=" --json --set --ranks-per-node" ;;
+    plan) options+=" --json --set --ranks-per-node --picture" ;;
     report) options+=" --out" ;;
     check) options+=" --json --set --steps --dtype --directional --sabotage --out" ;;
     bench) options+=" --json --peers --quick --op --ranks --largest" ;;

@@ -22,6 +22,7 @@ complete -c addend -n '__fish_seen_subcommand_from check' -l dtype -x -a 'f64 f3
 complete -c addend -n '__fish_seen_subcommand_from check' -l directional -d 'a difference quotient instead of a reference'
 complete -c addend -n '__fish_seen_subcommand_from check' -s o -l out -r -d 'also write the JSON document there'
 complete -c addend -n '__fish_seen_subcommand_from plan' -l ranks-per-node -x -d 'consecutive ranks that share a machine'
+complete -c addend -n '__fish_seen_subcommand_from plan' -l picture -r -d 'also draw who sends what to whom (SVG)'
 complete -c addend -n '__fish_seen_subcommand_from check' -l sabotage -d 'plant every known mistake'
 complete -c addend -n '__fish_seen_subcommand_from bench' -l peers -d 'measure other libraries too'
 complete -c addend -n '__fish_seen_subcommand_from bench' -l quick -d 'few ranks, small sizes, few rounds'

@@ -32,7 +32,8 @@ _addend() {
         '--overwrite[replace the run that the folder holds]'
         '--force[with --resume: go on from the checkpoint of another model, data or schedule]'
       ;;
-    plan) _arguments $recipe_options '--ranks-per-node[consecutive ranks that share a machine]:ranks' ;;
+    plan) _arguments $recipe_options '--ranks-per-node[consecutive ranks that share a machine]:ranks' \
+      '--picture[also draw who sends what to whom (SVG)]:file:_files' ;;
     check)
       _arguments $recipe_options '--steps[compare several steps]:number of steps:' '--dtype[of the proof]:dtype:(f64 f32 recipe)' \
         '--directional[a difference quotient instead of a reference]' '--out[also write the JSON document there]:file:_files' '--sabotage[plant every known mistake]'

@@ -18,6 +18,11 @@ typedef struct ad_plan_options {
 AD_API AD_CHECKED ad_status ad_plan_json(const ad_recipe *recipe, const ad_plan_options *options, char **out);
 AD_API AD_CHECKED ad_status ad_plan_table(const ad_recipe *recipe, const ad_plan_options *options, char **out);
 
+/* Who sends what to whom, as the text of an SVG picture: meshes, the groups of each kind of collective, the routes of
+ * bridges, and bytes. `command`: shown below the title; NULL: none. Caller frees with free(). */
+AD_API AD_CHECKED ad_status ad_plan_picture(const ad_recipe *recipe, const ad_plan_options *options,
+                                            const char *command, char **out);
+
 #if defined(__cplusplus)
 }
 #endif

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The picture that the README shows is what the command prints.
+# The pictures of docs/ are what the command prints and draws.
 set -eu
 addend=$1 source=$2
 python3 "$source/script/picture" --check "$addend"

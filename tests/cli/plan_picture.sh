@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# `addend plan --picture`: it is XML, its numbers are those of `addend plan --json`, any world has a picture of a size to look at,
+# and it is not written where something would be lost.
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+ln -s "$source/recipes" recipes
+fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
+exits_with() { # status, command...
+  local expected=$1 status=0
+  shift
+  "$@" >out 2>err || status=$?
+  [ $status -eq "$expected" ] || fail "exit $status, not $expected: $*"
+}
+
+cat >compare.py <<'E2'
+"""compare.py PICTURE: holds it against the document on standard input."""
+import collections, json, sys
+import xml.etree.ElementTree as xml
+
+plan = json.load(sys.stdin)
+root = xml.parse(sys.argv[1]).getroot()
+assert root.tag == "{http://www.w3.org/2000/svg}svg" and not list(root.iter("{http://www.w3.org/2000/svg}script"))
+texts = [text.text or "" for text in root.iter("{http://www.w3.org/2000/svg}text")]
+assert texts[0] == plan["recipe"] == root.find("{http://www.w3.org/2000/svg}title").text, texts[0]
+assert texts[1].startswith(f"{plan['world']:,} ranks, mesh "), texts[1]
+
+# Collectives: what the entries of the cards say.
+sites = {bridge["site"] for bridge in plan["bridges"]}
+expected, calls = collections.Counter(), collections.Counter()
+for step in plan["collectives"] + plan["activations"]:
+    if "site" in step:
+        carries = "of the bridge" if step["site"] in sites else "activations"
+    else:
+        carries = "parameters" if step["op"] == "all_gather" else "gradients"
+    if step["group_size"] > 1:
+        key = (step["mesh"], step["axes"], step["op"], f"{carries}, {step['when'].replace('_', ' ')}", step["dtype"])
+        expected[key] += step["bytes"] * step["times"]
+        calls[key] += step["times"]
+wanted = sorted((key[2], f"{expected[key]:,} B", key[3], f"{n:,} call{'' if n == 1 else 's'}, {key[4]}") for key, n in calls.items())
+shown = sorted(tuple(texts[i - 3:i + 1]) for i, text in enumerate(texts) if " call" in text and " B" in texts[i - 2])
+assert wanted == shown, (wanted, shown)
+
+# Groups: one card for each set of axes of each mesh.
+groups = {(step["mesh"], step["axes"]): step["group_size"] for step in plan["collectives"] + plan["activations"]}
+wanted = sorted(("over " + axes, size) for (_, axes), size in groups.items() if size > 1)
+shown = sorted((texts[i - 1], int(text.split(" of ")[1].split()[0].replace(",", ""))) for i, text in enumerate(texts) if "group" in text and texts[i - 1].startswith("over "))
+assert wanted == shown, (wanted, shown)
+for i, text in enumerate(texts):
+    if texts[i - 1].startswith("over "):
+        assert int(text.split()[0].replace(",", "")) * int(text.split(" of ")[1].split()[0].replace(",", "")) == plan["world"], text
+
+# Bridges: every route, of many the first, is an arrow with its rows and bytes.
+DRAWN = 160
+ways = [bridge[way] for bridge in plan["bridges"] for way in ("forward", "backward")]
+routes = [route for way in ways for route in way["routes"][:DRAWN]]
+def label(route):
+    first, last = route["first_row"], route["first_row"] + route["rows"] - 1
+    return (f"row {first}" if first == last else f"rows {first} to {last}") + f", {route['bytes']:,} B"
+assert sorted(map(label, routes)) == sorted(text for text in texts if text.startswith("row") and text.endswith(" B"))
+arrows = [path.get("class") for path in root.iter("{http://www.w3.org/2000/svg}path") if path.get("marker-end")]
+assert arrows.count("arrow stays") == sum(route["from"] == route["to"] for route in routes)
+assert len(arrows) == len(routes)
+for way in ways:
+    moved = sum(route["bytes"] for route in way["routes"] if route["from"] != route["to"])
+    undrawn = len(way["routes"][DRAWN:]) + way["routes_left_out"]
+    more = f"; {undrawn:,} routes more are not drawn." if undrawn else "(dashed)."
+    assert any(f" {moved:,} B go to another rank" in text and text.endswith(more) for text in texts), (moved, more)
+height = int(root.get("height"))
+assert all(int(box.get("y")) + int(box.get("height")) <= height for box in root.iter("{http://www.w3.org/2000/svg}rect"))
+assert height < 6000, height
+E2
+draws() { # the call's arguments: the picture is what the document says
+  exits_with 0 "$addend" plan "$@" --json --picture picture.svg
+  python3 compare.py picture.svg <out || fail "the picture of: $*"
+}
+draws recipes/gpt-dp.yaml
+draws recipes/hsdp-3x2.yaml
+draws recipes/gpt-3d.yaml
+draws recipes/gpt-3d.yaml --set mesh="dp_replicate=2 dp_shard=2 cp=2 tp=2"
+draws recipes/moe-16.yaml
+draws recipes/gpt-dp.yaml --set mesh="dp_replicate=1 dp_shard=1" # one rank: nothing is brought anywhere
+draws recipes/gpt-dp.yaml --set mesh="dp_replicate=37 dp_shard=1"
+draws recipes/gpt-dp.yaml --set mesh="dp_replicate=256 dp_shard=256" --set shard.zero=2
+grep -q '>256 groups of 256 ranks; the first:<' picture.svg || fail "of a large world one group is drawn"
+draws recipes/gpt-dp.yaml --set mesh="dp_replicate=1048576 dp_shard=1048576"
+draws recipes/ocr-fan-in.yaml
+draws recipes/ocr-fan-in.yaml --set mesh.encoder="dp=2 tp=4" --set mesh.model="dp=4 cp=2 tp=1"
+draws recipes/ocr-fan-in.yaml --set mesh.encoder="dp=6" --set mesh.model="dp=3 cp=2" --set model.ragged=true \
+  --set train.global_batch=7
+draws recipes/ocr-fan-in.yaml --set mesh.encoder="dp=32" --set mesh.model="dp=4 cp=4 tp=2" --set train.global_batch=64
+grep -q 'routes more are not drawn' picture.svg || fail "it says how many arrows are left out"
+draws recipes/ocr-fan-in.yaml --set mesh.encoder="dp=256 tp=2" --set mesh.model="dp=128 cp=2 tp=2" --set train.global_batch=1024
+grep -q '>Rank 0, one of 512 senders: ' picture.svg || fail "of many senders one is drawn"
+
+# What was typed is shown as a shell reads it, and no character breaks the picture.
+draws recipes/gpt-dp.yaml --set 'train.steps=20 # <b> & ]]> it'"'"'s "x"' --set train.lr=1e-3
+grep -q "addend plan recipes/gpt-dp.yaml --set 'train.steps=20 # &lt;b&gt; &amp; \]\]&gt; it'\\\\''s \"x\"' " picture.svg || fail "the command is there"
+exits_with 0 "$addend" plan recipes/gpt-dp.yaml --json --picture $'no-text-\xff.svg'
+python3 compare.py $'no-text-\xff.svg' <out || fail "bytes that are no text"
+
+# Without --json the table is printed as without a picture.
+"$addend" plan recipes/gpt-dp.yaml >table
+exits_with 0 "$addend" plan recipes/gpt-dp.yaml --picture picture.svg
+cmp table out || fail "the table is the same"
+
+# What may be named.
+mkdir folder && mkfifo pipe && ln -s picture.svg link
+for path in folder folder/ pipe link '' metrics.jsonl folder/weights.safetensors; do
+  exits_with 2 timeout 60 "$addend" plan recipes/gpt-dp.yaml --picture "$path"
+  grep -q -e '--picture' err || fail "it says why '$path' is not written"
+  [ ! -s out ] || fail "and prints no plan"
+done
+exits_with 3 "$addend" plan recipes/gpt-dp.yaml --picture nowhere/picture.svg
+grep -q '^addend: the picture cannot be written to nowhere/picture.svg: ' err || fail "it says which file"
+echo kept >kept.svg
+exits_with 2 "$addend" plan recipes/gpt-dp.yaml --set train.steps=0 --picture kept.svg
+grep -q kept kept.svg || fail "a recipe that is refused leaves what is there"
+echo "plan_picture: all hold"
