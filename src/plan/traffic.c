@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "layout/shown.h"
+#include "tensor/ring.h"
 
 /* ---- listing ---- */
 
@@ -27,7 +28,7 @@ static size_t group_bytes(const ad_array *in, ad_axes axes) {
 
 static ad_moved moved_by(const ad_transit_passing *pass) {
   const ad_transit *transit = pass->transit;
-  ad_moved moved = {.move = transit->move,
+  ad_moved moved = {.op = ad_move_name(transit->move),
                     .axes = transit->axes & ad_mesh_large(pass->in->layout.mesh),
                     .mesh = pass->in->layout.mesh,
                     .dtype = pass->in->dtype,
@@ -39,16 +40,12 @@ static ad_moved moved_by(const ad_transit_passing *pass) {
 }
 
 static int is_alike(const ad_moved *a, const ad_moved *b) {
-  return a->move == b->move && a->axes == b->axes && a->mesh == b->mesh && a->dtype == b->dtype &&
+  return !strcmp(a->op, b->op) && a->axes == b->axes && a->mesh == b->mesh && a->dtype == b->dtype &&
          a->bytes == b->bytes && a->backward == b->backward && !strcmp(a->site, b->site);
 }
 
-static void list_transit(void *context, void *passing) {
-  const ad_transit_passing *pass = passing;
-  ad_traffic *to = context;
-  if (to->status || !ad_comm_is_dry(pass->comm) || !moves_bytes(pass->transit) || !is_on_tape(pass->transit)) return;
-  ad_moved moved = moved_by(pass);
-  if (!moved.axes) return;
+static void list_moved(ad_traffic *to, ad_moved moved) {
+  if (to->status || !moved.axes) return;
   for (size_t i = 0; i < to->moved_count; i++) {
     if (!is_alike(&to->moved[i], &moved)) continue;
     to->moved[i].times++;
@@ -61,6 +58,28 @@ static void list_transit(void *context, void *passing) {
     to->moved_capacity = capacity;
   }
   to->moved[to->moved_count++] = moved;
+}
+
+static void list_transit(void *context, void *passing) {
+  const ad_transit_passing *pass = passing;
+  if (ad_comm_is_dry(pass->comm) && moves_bytes(pass->transit) && is_on_tape(pass->transit))
+    list_moved(context, moved_by(pass));
+}
+
+/* Forward the keys and values of the group go around, backward their gradients too. */
+static void list_ring(void *context, void *passing) {
+  const ring_passing *pass = passing;
+  const ad_mesh *mesh = pass->k->layout.mesh;
+  if (!ad_comm_is_dry(pass->ring->comm)) return;
+  ad_moved moved = {.op = "ring",
+                    .axes = pass->ring->group.axes & ad_mesh_large(mesh),
+                    .mesh = mesh,
+                    .dtype = pass->ring->dtype,
+                    .bytes = (pass->backward ? 4 : 2) * group_bytes(pass->k, pass->ring->group.axes),
+                    .backward = pass->backward,
+                    .times = 1};
+  snprintf(moved.site, sizeof moved.site, "%s", pass->ring->site);
+  list_moved(context, moved);
 }
 
 static ad_crossing *crossing_of(ad_traffic *traffic, const ad_route_passing *pass) {
@@ -102,13 +121,16 @@ static void list_routes(void *context, void *passing) {
 
 void ad_traffic_begin(ad_traffic *traffic) {
   traffic->transit = ad_seams[AD_SEAM_TRANSIT];
+  traffic->ring = ad_seams[AD_SEAM_RING];
   traffic->routes = ad_seams[AD_SEAM_ROUTES];
   ad_seams[AD_SEAM_TRANSIT] = (ad_seam_slot){list_transit, traffic};
+  ad_seams[AD_SEAM_RING] = (ad_seam_slot){list_ring, traffic};
   ad_seams[AD_SEAM_ROUTES] = (ad_seam_slot){list_routes, traffic};
 }
 
 void ad_traffic_end(ad_traffic *traffic) {
   ad_seams[AD_SEAM_TRANSIT] = traffic->transit;
+  ad_seams[AD_SEAM_RING] = traffic->ring;
   ad_seams[AD_SEAM_ROUTES] = traffic->routes;
 }
 
@@ -121,8 +143,8 @@ void ad_traffic_release(ad_traffic *traffic) {
 
 static json_t *moved_document(const ad_moved *moved) {
   char axes[80];
-  return json_pack("{s:s, s:s, s:s, s:I, s:s, s:I, s:s, s:I, s:s}", "op", ad_move_name(moved->move), "mesh",
-                   ad_mesh_text(moved->mesh), "axes", ad_axes_print(moved->axes, axes, sizeof axes), "group_size",
+  return json_pack("{s:s, s:s, s:s, s:I, s:s, s:I, s:s, s:I, s:s}", "op", moved->op, "mesh", ad_mesh_text(moved->mesh),
+                   "axes", ad_axes_print(moved->axes, axes, sizeof axes), "group_size",
                    (json_int_t)ad_mesh_ranks_over(moved->mesh, moved->axes), "dtype", ad_dtype_name(moved->dtype),
                    "bytes", (json_int_t)moved->bytes, "when", moved->backward ? "backward" : "forward", "times",
                    (json_int_t)moved->times, "site", moved->site);

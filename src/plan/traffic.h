@@ -7,9 +7,9 @@
 #include "bridge/bridge.h"
 #include "addend/program.h"
 
-/* Transitions of a tape that are alike. */
+/* Transitions of a tape that are alike, or rings of attention. */
 typedef struct ad_moved {
-  ad_move move;
+  const char *op; /* the move's name, or "ring" */
   ad_axes axes;
   const ad_mesh *mesh;
   ad_dtype dtype;
@@ -33,8 +33,8 @@ typedef struct ad_traffic {
   size_t moved_count, moved_capacity;
   ad_crossing *crossings;
   size_t crossing_count, crossing_capacity;
-  ad_status status;             /* AD_MEMORY: something is missing */
-  ad_seam_slot transit, routes; /* that were at the seams before */
+  ad_status status;                   /* AD_MEMORY: something is missing */
+  ad_seam_slot transit, ring, routes; /* that were at the seams before */
 } ad_traffic;
 
 /* From here to `end`, what passes on engine dry is listed. Meshes and bridges are borrowed from it. */

@@ -223,6 +223,14 @@ static ad_status whole_part(const ad_tape *tape, const ad_tensor *out, attention
   return ad_find_positions(out, array_of(out, K), ad_comm_rank(tape->comm), &part->columns);
 }
 
+/* Also on engine dry, where nothing else of the ring happens. */
+static void tell_of_ring(const ad_tape *tape, const ad_tensor *out, int backward) {
+  if (ring_members(out) == 1) return;
+  const key_ring ring = ring_of(tape, out);
+  ring_passing passing = {&ring, array_of(out, K), backward};
+  ad_seam_pass(AD_SEAM_RING, &passing);
+}
+
 /* ---- forward ---- */
 
 static ad_status forward_on_ring(ad_tape *tape, ad_tensor *out, const attention_forward *work) {
@@ -247,6 +255,8 @@ static ad_status forward_on_whole(ad_tape *tape, const ad_tensor *out, const att
 }
 
 static ad_status attention_forward_pass(ad_tape *tape, ad_tensor *out) {
+  tell_of_ring(tape, out, 0);
+  if (tape->dry) return AD_OK;
   attention_forward work = {.dtype = out->array.dtype,
                             .q = array_of(out, Q)->data,
                             .out = out->array.data,
@@ -305,6 +315,8 @@ static ad_status backward_on_whole(ad_tape *tape, const ad_tensor *out, const at
 }
 
 static ad_status attention_backward_pass(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  tell_of_ring(tape, out, 1);
+  if (tape->dry) return AD_OK;
   attention_backward work = {.dtype = out->array.dtype,
                              .q = array_of(out, Q)->data,
                              .out = out->array.data,
@@ -320,6 +332,7 @@ static ad_status attention_backward_pass(ad_tape *tape, ad_tensor *out, const gr
 static const operation attention = {.name = "attention",
                                     .dtypes = IN_F32_F64,
                                     .own_size = sizeof(attention_numbers),
+                                    .runs_dry = 1,
                                     .describe = attention_describe,
                                     .check = attention_check,
                                     .saved = attention_saved,

@@ -38,6 +38,13 @@ ad_status ad_ring_wait(const key_ring *ring, int64_t turn, int backward, ad_requ
 /* After the last turn: brings the gradients of the own pair home; *d_k and *d_v are valid until the memory goes. */
 ad_status ad_ring_come_home(const key_ring *ring, const void **d_k, const void **d_v) AD_CHECKED;
 
+/* What passes the seam AD_SEAM_RING. */
+typedef struct ring_passing {
+  const key_ring *ring;
+  const ad_array *k; /* v is like it */
+  int backward;
+} ring_passing;
+
 /* What passes the seam AD_SEAM_RING_TURN. */
 typedef struct ring_turn_passing {
   const key_ring *ring;

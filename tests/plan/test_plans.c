@@ -278,6 +278,23 @@ static void a_transition_counts_what_a_group_brings_together(void **state) {
   json_decref(many);
 }
 
+/* Of two groups of cp, which have a half of the batch each, forward k and v, backward their gradients with them. */
+static void keys_that_go_around_a_ring_are_counted(void **state) {
+  json_t *plan = plan_gpt("dp_shard=2 cp=2", 2, 0, 0);
+  const json_t *step;
+  json_int_t pair = 2 * (13 * 12 * 16 * 4 / 2), bytes[2] = {pair, 2 * pair};
+  size_t i;
+  assert_int_equal(json_array_size(activations_of(plan)), 2);
+  json_array_foreach(activations_of(plan), i, step) {
+    assert_string_equal(json_string_value(json_object_get(step, "op")), "ring");
+    assert_string_equal(json_string_value(json_object_get(step, "axes")), "cp");
+    assert_string_equal(json_string_value(json_object_get(step, "when")), i ? "backward" : "forward");
+    assert_int_equal(number(step, "bytes"), bytes[i]);
+    assert_int_equal(number(step, "times"), 2);
+  }
+  json_decref(plan);
+}
+
 static void ranks_that_share_no_matrix_exchange_no_activation(void **state) {
   json_t *plan = plan_gpt("dp_replicate=2 dp_shard=2", 1, 3, 0);
   assert_int_equal(json_array_size(activations_of(plan)), 0);
@@ -344,6 +361,7 @@ int main(void) {
       cmocka_unit_test(a_model_of_4096_layers_is_planned),
       cmocka_unit_test(the_same_name_twice_is_still_found),
       cmocka_unit_test(a_transition_counts_what_a_group_brings_together),
+      cmocka_unit_test(keys_that_go_around_a_ring_are_counted),
       cmocka_unit_test(ranks_that_share_no_matrix_exchange_no_activation),
       cmocka_unit_test(a_bridge_brings_every_rank_its_rows),
   };
