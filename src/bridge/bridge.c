@@ -207,11 +207,18 @@ ad_status ad_bridge_check_source(const ad_bridge *bridge, const ad_array *array,
 
 typedef struct way {
   const ad_layout *from, *to; /* of the batch, in this direction */
-  const ad_array *in;
-  ad_array *out;
+  ad_array in, out;           /* all 0 where this rank is not on that side */
 } way;
 
-static int64_t batch_of(const way *w) { return (w->in ? w->in : w->out)->shape.dim[0]; }
+static const ad_array *present(const way *w) { return w->in.shape.ndim ? &w->in : &w->out; }
+static int64_t batch_of(const way *w) { return present(w)->shape.dim[0]; }
+
+static way way_of(const ad_layout *from, const ad_layout *to, const ad_array *in, const ad_array *out) {
+  way w = {.from = from, .to = to};
+  if (in) w.in = *in;
+  if (out) w.out = *out;
+  return w;
+}
 
 static size_t row_of(const ad_array *array) {
   size_t row = 1;
@@ -243,7 +250,7 @@ static int is_local(const ad_bridge *bridge, const way *w) {
 
 int ad_bridge_is_local(const ad_bridge *bridge, int64_t rows) {
   ad_array batch = {.shape = {1, {rows}}};
-  way w = {&bridge->from, &bridge->to, &batch, NULL};
+  way w = way_of(&bridge->from, &bridge->to, &batch, NULL);
   return is_local(bridge, &w);
 }
 
@@ -266,8 +273,8 @@ static ad_status find_routes(ad_bridge *bridge, const way *w, const char *site, 
                             .from = w->from,
                             .to = w->to,
                             .rows = rows,
-                            .array = w->in ? w->in : w->out,
-                            .out = w->out,
+                            .array = present(w),
+                            .out = w->out.shape.ndim ? &w->out : NULL,
                             .site = site,
                             .group = group_of(bridge, w),
                             .routes = bridge->routes,
@@ -280,7 +287,7 @@ static ad_status find_routes(ad_bridge *bridge, const way *w, const char *site, 
 static void make_messages(ad_bridge *bridge, const way *w, const ad_route_passing *routes) {
   for (size_t i = 0; i < routes->count; i++) {
     const ad_route *route = &routes->routes[i];
-    const ad_array *array = i < routes->sends ? w->in : w->out;
+    const ad_array *array = i < routes->sends ? &w->in : &w->out;
     char *data = (char *)array->data + (size_t)route->here * row_of(array) * ad_dtype_size(array->dtype);
     bridge->messages[i] = (ad_message){.peer = ad_group_index(&routes->group, route->peer),
                                        .send = i < routes->sends ? data : NULL,
@@ -290,7 +297,7 @@ static void make_messages(ad_bridge *bridge, const way *w, const ad_route_passin
 }
 
 static void copy_own(const way *w) {
-  if (w->in->data && w->in->data != w->out->data) memcpy(w->out->data, w->in->data, ad_array_bytes(w->out));
+  if (w->in.data && w->out.data && w->in.data != w->out.data) memcpy(w->out.data, w->in.data, ad_array_bytes(&w->out));
 }
 
 static ad_status move_rows(ad_bridge *bridge, const way *w, const char *site) {
@@ -306,7 +313,7 @@ static ad_status move_rows(ad_bridge *bridge, const way *w, const char *site) {
                             .group = routes.group,
                             .messages = bridge->messages,
                             .message_count = routes.count,
-                            .dtype = (w->in ? w->in : w->out)->dtype,
+                            .dtype = present(w)->dtype,
                             .site = site};
   return ad_comm_run(bridge->comm, &exchange);
 }
@@ -318,8 +325,8 @@ ad_status ad_bridge_forward(ad_bridge *bridge, const ad_array *source, ad_array 
   AD_NEED(bridge);
   AD_TRY(check_array(bridge, source, &bridge->from, ad_bridge_has_source(bridge), "source", site));
   AD_TRY(check_array(bridge, destination, &bridge->to, ad_bridge_has_destination(bridge), "destination", site));
-  way w = {&bridge->from, &bridge->to, ad_bridge_has_source(bridge) ? source : NULL,
-           ad_bridge_has_destination(bridge) ? destination : NULL};
+  way w = way_of(&bridge->from, &bridge->to, ad_bridge_has_source(bridge) ? source : NULL,
+                 ad_bridge_has_destination(bridge) ? destination : NULL);
   return move_rows(bridge, &w, site);
 }
 
@@ -355,8 +362,8 @@ ad_status ad_bridge_backward_at(ad_bridge *bridge, ad_array *destination, ad_arr
     summed = *destination;
     AD_TRY(sum_addends(bridge, &summed, ordinal, site));
   }
-  way w = {&bridge->to, &bridge->from, ad_bridge_has_destination(bridge) ? &summed : NULL,
-           ad_bridge_has_source(bridge) ? source : NULL};
+  way w = way_of(&bridge->to, &bridge->from, ad_bridge_has_destination(bridge) ? &summed : NULL,
+                 ad_bridge_has_source(bridge) ? source : NULL);
   return move_rows(bridge, &w, site);
 }
 

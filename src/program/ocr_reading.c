@@ -36,7 +36,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Levenshtein 1966, row by row. */
 static int64_t edits_between(const uint8_t *a, int64_t n, const uint8_t *b, int64_t m) {
-  int64_t row[CHARS_MAX + 1];
+  int64_t row[CHARS_MAX + 1] = {0};
   for (int64_t j = 0; j <= m; j++) row[j] = j;
   for (int64_t i = 1; i <= n; i++) {
     int64_t diagonal = row[0];
