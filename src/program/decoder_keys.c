@@ -78,6 +78,9 @@ static void check_tensor_axis(const ad_decoder_options *options, long long tp, c
   if (AD_VOCABULARY_BYTES < tp)
     ad_complain(to, "mesh", "tp=%lld cuts the vocabulary, which has %d bytes; at most %d", tp, AD_VOCABULARY_BYTES,
                 AD_VOCABULARY_BYTES);
+}
+
+static void check_short_sequence(const ad_decoder_options *options, long long tp, const ad_complaints *to) {
   if (options->sequence_parallel && options->data.seq < tp)
     ad_complain(to, "data.seq",
                 "tp=%lld cuts the sequence with sequence_parallel, but it has %lld tokens; at least %lld", tp,
@@ -93,20 +96,25 @@ static void check_sequence_axis(const ad_decoder_options *options, long long cp,
 }
 
 /* Goes, axis by axis, with what decoders learn to be distributed over. */
-static void check_axes(const char *kind, const ad_mesh *mesh, const ad_complaints *to) {
+void ad_decoder_check_axes(const char *kind, const char *key, const ad_mesh *mesh, const ad_complaints *to) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     int64_t size = ad_mesh_axis_size(mesh, (ad_axis)axis);
     if (size > 1 && !(AD_AXES(axis) & (AD_AXES_DP | AD_AXES(AD_CP) | AD_AXES(AD_TP))))
-      ad_complain(to, "mesh", "%s=%lld is not available for %s: it trains on dp_replicate, dp_shard, cp and tp",
+      ad_complain(to, key, "%s=%lld is not available for %s: it trains on dp_replicate, dp_shard, cp and tp",
                   ad_axis_name((ad_axis)axis), (long long)size, kind);
   }
 }
 
-void ad_decoder_check(const char *kind, const ad_decoder_options *options, const ad_mesh *mesh,
+void ad_decoder_check(const char *kind, const char *key, const ad_decoder_options *options, const ad_mesh *mesh,
                       const ad_complaints *to) {
+  int64_t tp = ad_mesh_axis_size(mesh, AD_TP);
   check_heads(options, to);
-  check_axes(kind, mesh, to);
-  int64_t tp = ad_mesh_axis_size(mesh, AD_TP), cp = ad_mesh_axis_size(mesh, AD_CP);
+  ad_decoder_check_axes(kind, key, mesh, to);
   if (tp > 1) check_tensor_axis(options, tp, to);
+}
+
+void ad_decoder_check_text(const ad_decoder_options *options, const ad_mesh *mesh, const ad_complaints *to) {
+  int64_t tp = ad_mesh_axis_size(mesh, AD_TP), cp = ad_mesh_axis_size(mesh, AD_CP);
+  if (tp > 1) check_short_sequence(options, tp, to);
   if (cp > 1) check_sequence_axis(options, cp, to);
 }

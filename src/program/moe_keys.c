@@ -97,7 +97,8 @@ void ad_moe_check(const void *options, const ad_program_setting *setting, const 
                   const ad_complaints *to) {
   const ad_moe_options *moe = options;
   long long tp = ad_mesh_axis_size(meshes[0], AD_TP), shared = moe->shared_experts;
-  ad_decoder_check("moe", &moe->decoder, meshes[0], to);
+  ad_decoder_check("moe", "mesh", &moe->decoder, meshes[0], to);
+  ad_decoder_check_text(&moe->decoder, meshes[0], to);
   if (moe->experts >= 1 && moe->top_k > moe->experts)
     ad_complain(to, "model.top_k", "must be at most experts: %lld of %lld", (long long)moe->top_k,
                 (long long)moe->experts);

@@ -111,6 +111,19 @@ static void check_picture(const ad_ocr_options *ocr, const ad_complaints *to) {
     ad_complain(to, "data.weights", "must be two numbers, least and most; there are %zu", ocr->lines.weight_count);
 }
 
+/* The sequence is patches and characters; the number of characters is the easier to change. */
+static void check_sequence(const ad_ocr_options *ocr, const ad_mesh *mesh, const ad_complaints *to) {
+  long long cp = ad_mesh_axis_size(mesh, AD_CP), patches = ad_ocr_patches(ocr), chars = ocr->lines.chars;
+  long long over = (patches + chars) % (2 * cp);
+  if (cp == 1 || chars < 1 || patches < 1 || !over) return;
+  long long below = chars - over, above = chars - over + 2 * cp;
+  ad_complain(
+      to, "data.chars",
+      "cp=%lld cuts the sequence into %lld chunks, and %lld patches and %lld characters are no multiple of that; "
+      "%lld characters would do",
+      cp, 2 * cp, patches, chars, below >= 1 ? below : above);
+}
+
 static void check_stream(const ad_ocr_options *ocr, const ad_complaints *to) {
   if (ocr->decoder.sequence_parallel)
     ad_complain(to, "model.sequence_parallel", "is not available for ocr: images take their place in whole sequences");
@@ -134,7 +147,9 @@ static void check_bridge(const ad_ocr_options *ocr, const ad_program_setting *se
 void ad_ocr_check(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
                   const ad_complaints *to) {
   const ad_ocr_options *ocr = options;
-  ad_decoder_check("ocr", &ocr->decoder, meshes[1], to);
+  ad_decoder_check_axes("ocr", "mesh.encoder", meshes[0], to);
+  ad_decoder_check("ocr", "mesh.model", &ocr->decoder, meshes[1], to);
+  check_sequence(ocr, meshes[1], to);
   check_encoder(ocr, meshes[0], to);
   check_picture(ocr, to);
   check_stream(ocr, to);
