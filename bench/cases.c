@@ -43,6 +43,9 @@ static const kind_of_case kinds[] = {
     {"exchange", "f32", "whole", 0, BENCH_ROUTING},
     {"grouped", "f32", "whole", 0, BENCH_GROUPED},
     {"experts", "f32", "whole", 0, BENCH_LAYER},
+    {"bridge", "f32", "fan_in", 0, BENCH_BRIDGE},
+    {"bridge", "f32", "fan_out", 0, BENCH_BRIDGE},
+    {"bridge", "f32", "equal", 0, BENCH_BRIDGE},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -90,6 +93,13 @@ static void add_rows(case_list *list, const kind_of_case *kind, int ranks) {
   for (int i = 0; i < count; i++) add(list, kind, ranks, is_exchange ? exchanged[i] : computed[i]);
 }
 
+/* Batches of rows of 2 KiB, between neighbours. */
+static void add_batches(case_list *list, const kind_of_case *kind, int ranks) {
+  const size_t sizes[] = {64 * KIB, MIB, 16 * MIB};
+  int count = list->options->quick ? 2 : 3;
+  for (int i = 0; i < count && ranks % 2 == 0; i++) add(list, kind, ranks, sizes[i]);
+}
+
 static void add_duty(case_list *list, bench_duty duty, int ranks) {
   const char *only = list->options->op;
   for (int i = 0; i < KINDS; i++) {
@@ -98,6 +108,8 @@ static void add_duty(case_list *list, bench_duty duty, int ranks) {
       add_sizes(list, &kinds[i], ranks);
     else if (duty & (BENCH_ROUTING | BENCH_GROUPED | BENCH_LAYER))
       add_rows(list, &kinds[i], ranks);
+    else if (duty == BENCH_BRIDGE)
+      add_batches(list, &kinds[i], ranks);
     else
       add(list, &kinds[i], ranks, bench_model_numel(model_of(list, duty)) * bench_element(kinds[i].dtype));
   }
@@ -110,6 +122,7 @@ static void add_ranks(case_list *list, int ranks, int few) {
   if (few) add_duty(list, BENCH_SHARDED, ranks);
   add_duty(list, BENCH_UPDATE, ranks);
   if (few) add_duty(list, BENCH_ROUTING, ranks);
+  add_duty(list, BENCH_BRIDGE, ranks);
 }
 
 int bench_cases(const bench_options *options, bench_case *cases, int max) {

@@ -15,6 +15,7 @@
 
 #include "floor_kernels.h"
 #include "routes.h"
+#include "sides.h"
 #include "worker.h"
 
 enum { SMALLEST_BUFFER = 64 << 20, SLOT_BYTES = 16 << 10, LINE = 64, HUGE_PAGE = 2 << 20 };
@@ -22,7 +23,8 @@ enum { SMALLEST_BUFFER = 64 << 20, SLOT_BYTES = 16 << 10, LINE = 64, HUGE_PAGE =
 /* A rank's buffers: two for collectives; of a sharded step gradients as they are produced, the bucket, and of its own
  * part the sum, the parameters, what is stored of them and the moments; the first rank's copy is everybody's. */
 enum { PRODUCED, BUCKET, SUM, MASTER, VALUE, COPY, FIRST, SECOND, BUFFERS };
-enum { SENT, PLACED, BACK }; /* of an exchange */
+enum { SENT, PLACED, BACK };                                         /* of an exchange */
+enum { SOURCE, DESTINATION, DESTINATION_GRADIENT, SOURCE_GRADIENT }; /* of a bridge */
 
 /* A copy that is released is put together in as many pieces as the measured model has layers. */
 enum { PIECES = 16 };
@@ -49,6 +51,7 @@ typedef struct floor_rank {
   bench_floor_way way;
   unsigned long barriers, turns;
   bench_routes routes; /* of the last exchange */
+  bench_sides sides;   /* of the last bridge */
   size_t given;        /* to the worker, 0 to 2 buffers */
   size_t buffer_bytes; /* address space; only what is used takes memory */
 } floor_rank;
@@ -242,6 +245,59 @@ static int run_exchange(floor_rank *self, const bench_task *task) {
   return !placed || (!task->iterations && !bench_rows_are_back(buffer_of(self, self->rank, BACK), &self->routes));
 }
 
+/* ---- a batch over a bridge ---- */
+
+/* What a pair's ranks have, each its own part of what both get. */
+static void gather_pair(const floor_rank *self, int to, int from, size_t numel) {
+  int first = self->rank / 2 * 2;
+  for (int i = 0; i < 2; i++)
+    bench_floor_copy((float *)buffer_of(self, self->rank, (size_t)to) + numel * (size_t)i,
+                     buffer_of(self, first + i, (size_t)from), numel * sizeof(float));
+}
+
+/* Each sums its own part alone. */
+static void fan_in(const floor_rank *self) {
+  size_t own = self->sides.source.numel, before = self->sides.source.first - self->sides.destination.first;
+  float *to = buffer_of(self, self->rank, SOURCE_GRADIENT);
+  const float *from[2];
+  for (int i = 0; i < 2; i++)
+    from[i] = (const float *)buffer_of(self, self->rank / 2 * 2 + i, DESTINATION_GRADIENT) + before;
+  gather_pair(self, DESTINATION, SOURCE, own);
+  bench_floor_sum(from, 2, &to, 1, own);
+}
+
+static void fan_out(const floor_rank *self) {
+  size_t own = self->sides.destination.numel, before = self->sides.destination.first - self->sides.source.first;
+  bench_floor_copy(buffer_of(self, self->rank, DESTINATION),
+                   (const float *)buffer_of(self, self->rank, SOURCE) + before, own * sizeof(float));
+  gather_pair(self, SOURCE_GRADIENT, DESTINATION_GRADIENT, own);
+}
+
+static int hold_sides(floor_rank *self, const bench_task *task) {
+  bench_sides sides;
+  if (bench_sides_make(task, self->rank, self->ranks, &sides) || task->bytes > self->buffer_bytes) return 1;
+  if (self->sides.bytes == sides.bytes && self->sides.direction == sides.direction) return 0;
+  self->sides = sides;
+  bench_side_fill(buffer_of(self, self->rank, SOURCE), &sides.source);
+  bench_side_fill(buffer_of(self, self->rank, DESTINATION_GRADIENT), &sides.destination);
+  return 0;
+}
+
+/* Each number is read once and written once, and an addend is read where it lies. */
+static int run_bridge(floor_rank *self, const bench_task *task) {
+  const bench_sides *sides = &self->sides;
+  if (self->way == BENCH_FLOOR_SLOTS || hold_sides(self, task) || sides->direction == BENCH_EQUAL) return 1;
+  barrier(self);
+  if (sides->direction == BENCH_FAN_IN)
+    fan_in(self);
+  else
+    fan_out(self);
+  barrier(self);
+  if (task->iterations) return 0;
+  return !bench_side_holds(buffer_of(self, self->rank, DESTINATION), &sides->destination, 1) ||
+         !bench_side_holds(buffer_of(self, self->rank, SOURCE_GRADIENT), &sides->source, bench_sides_addends(sides));
+}
+
 /* ---- a sharded step ---- */
 
 typedef struct part {
@@ -320,6 +376,7 @@ static int run(void *context, const bench_task *task, const void *in, void *out)
   if (!strcmp(task->op, "reducer")) return run_gradients(self, task);
   if (!strcmp(task->op, "sharded_step") || !strcmp(task->op, "update")) return run_sharded(self, task);
   if (!strcmp(task->op, "exchange")) return run_exchange(self, task);
+  if (!strcmp(task->op, "bridge")) return run_bridge(self, task);
   if (!bench_is_collective(task->op)) return 1;
   return self->way == BENCH_FLOOR_SLOTS ? run_slots(context, task, in, out) : run_slices(context, task, in, out);
 }

@@ -20,6 +20,7 @@ typedef struct library_rank {
   bench_exchange *exchange;
   bench_products *products;
   bench_experts *experts;
+  bench_bridge *bridge;
 } library_rank;
 
 void *bench_ordinary_alloc(size_t bytes) {
@@ -66,8 +67,9 @@ static void let_go(library_rank *self) {
   bench_exchange_destroy(self->exchange);
   bench_products_destroy(self->products);
   bench_experts_destroy(self->experts);
+  bench_bridge_destroy(self->bridge);
   self->steps = NULL, self->gradients = NULL, self->shards = NULL;
-  self->exchange = NULL, self->products = NULL, self->experts = NULL;
+  self->exchange = NULL, self->products = NULL, self->experts = NULL, self->bridge = NULL;
 }
 
 static void hold_for(library_rank *self, const bench_task *task) {
@@ -112,6 +114,11 @@ static ad_status run_experts(library_rank *self, const bench_task *task) {
   return bench_experts_run(self->experts);
 }
 
+static ad_status run_bridge(library_rank *self, const bench_task *task) {
+  if (!self->bridge) AD_TRY(bench_bridge_create(self->comm, task, &self->bridge));
+  return bench_bridge_run(self->bridge, !task->iterations);
+}
+
 static ad_status run_task(library_rank *self, const bench_task *task, const void *in, void *out) {
   hold_for(self, task);
   if (!strcmp(task->op, "train_step") || !strcmp(task->op, "parallel_step")) return run_step(self, task);
@@ -120,6 +127,7 @@ static ad_status run_task(library_rank *self, const bench_task *task, const void
   if (!strcmp(task->op, "exchange")) return run_exchange(self, task);
   if (!strcmp(task->op, "grouped")) return run_products(self, task);
   if (!strcmp(task->op, "experts")) return run_experts(self, task);
+  if (!strcmp(task->op, "bridge")) return run_bridge(self, task);
   return run_collective(self, task, in, out);
 }
 

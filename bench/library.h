@@ -82,4 +82,11 @@ ad_status bench_experts_create(ad_comm *comm, const bench_task *task, bench_expe
 void bench_experts_destroy(bench_experts *experts);
 ad_status bench_experts_run(bench_experts *experts) AD_CHECKED; /* forward and backward */
 
+/* A batch that goes over a bridge between neighbours, and its gradient back (sides.h). */
+typedef struct bench_bridge bench_bridge;
+ad_status bench_bridge_create(ad_comm *comm, const bench_task *task, bench_bridge **out) AD_CHECKED;
+void bench_bridge_destroy(bench_bridge *bridge);
+/* There and back; `looks`: AD_INVALID unless all is where it belongs. */
+ad_status bench_bridge_run(bench_bridge *bridge, int looks) AD_CHECKED;
+
 #endif

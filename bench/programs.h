@@ -14,7 +14,8 @@ typedef enum bench_duty {
   BENCH_HYBRID = 64,
   BENCH_ROUTING = 128,
   BENCH_GROUPED = 256,
-  BENCH_LAYER = 512
+  BENCH_LAYER = 512,
+  BENCH_BRIDGE = 1024
 } bench_duty;
 
 /* Programs of one name are the same thing in different settings; the best of them counts. */

@@ -23,7 +23,7 @@ if(TARGET addend_cli)
   target_link_libraries(bench_attention PRIVATE addend_static)
 
   file(GLOB bench_library CONFIGURE_DEPENDS bench/library*.c)
-  add_executable(bench_rank bench/rank.c ${bench_library} bench/routes.c bench/worker.c)
+  add_executable(bench_rank bench/rank.c ${bench_library} bench/routes.c bench/sides.c bench/worker.c)
   set_target_properties(bench_rank PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${AD_PEERS})
   target_link_libraries(bench_rank PRIVATE addend_static)
   add_dependencies(bench_rank addend_mpi)
@@ -33,7 +33,8 @@ if(TARGET addend_cli)
       COMMAND ${CMAKE_COMMAND} -E create_symlink ${module} ${AD_PEERS}/${name} VERBATIM)
   endforeach()
 
-  set(mpi_sources bench/peers/mpi_collectives.c bench/peers/mpi_exchange.c bench/routes.c bench/worker.c)
+  set(mpi_sources bench/peers/mpi_collectives.c bench/peers/mpi_bridge.c bench/peers/mpi_exchange.c bench/routes.c
+    bench/sides.c bench/worker.c)
   list(TRANSFORM mpi_sources PREPEND ${CMAKE_SOURCE_DIR}/)
   foreach(mpi openmpi mpich)
     find_program(AD_MPICC_${mpi} mpicc.${mpi})
@@ -41,7 +42,8 @@ if(TARGET addend_cli)
       set(peer ${AD_PEERS}/mpi_${mpi})
       add_custom_command(OUTPUT ${peer}
         COMMAND ${AD_MPICC_${mpi}} -std=gnu11 -O3 -D_GNU_SOURCE -I${CMAKE_SOURCE_DIR}/bench ${mpi_sources} -o ${peer}
-        DEPENDS ${mpi_sources} bench/peers/mpi_exchange.h bench/routes.h bench/worker.h VERBATIM)
+        DEPENDS ${mpi_sources} bench/peers/mpi_bridge.h bench/peers/mpi_exchange.h bench/routes.h bench/sides.h
+          bench/worker.h VERBATIM)
       add_custom_target(peer_${mpi} ALL DEPENDS ${peer})
     endif()
   endforeach()

@@ -3,6 +3,7 @@
 #include <mpi.h>
 #include <string.h>
 
+#include "mpi_bridge.h"
 #include "mpi_exchange.h"
 #include "worker.h"
 
@@ -34,6 +35,7 @@ static int run(void *context, const bench_task *task, const void *in, void *out)
   if (!strcmp(task->op, "reduce_scatter")) return reduce_scatter(task, in, out, numel / team->ranks);
   if (!strcmp(task->op, "all_gather")) return all_gather(task, in, out, numel / team->ranks);
   if (!strcmp(task->op, "exchange")) return mpi_exchange(team, task);
+  if (!strcmp(task->op, "bridge")) return mpi_bridge(team, task);
   return 1;
 }
 

@@ -93,6 +93,18 @@ assert {"addend_one", "torch_grouped"} <= row["peers"].keys(), row
 PY
 done
 
+# A batch over a bridge and back, at the floor's bytes where any move.
+document=$("$addend" bench --quick --json --op bridge --ranks 2,3,4 2>/dev/null)
+python3 - "$document" <<'PY'
+import json, sys
+rows = json.loads(sys.argv[1])["rows"]
+for row in rows:
+    assert row["op"] == "bridge" and row["seconds_min"] > 0, row
+    assert (row["floor_seconds"] is None) == (row["storage"] == "equal"), row
+assert [(row["ranks"], row["storage"], row["bytes"]) for row in rows] == [
+    (ranks, way, size) for ranks in (2, 4) for way in ("fan_in", "fan_out", "equal") for size in (1 << 16, 1 << 20)], rows
+PY
+
 # Attention: one rank, and each variant on two.
 document=$("$addend" bench --quick --json --op attention 2>/dev/null)
 python3 - "$document" <<'PY'
