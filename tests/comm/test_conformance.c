@@ -253,7 +253,7 @@ enum { TURNS = 2 };
 // TURNS messages to each member and to itself, sends and receives mixed and the last members first; what is between two
 // members stands in two buffers one after another.
 static void exchange_among_all(const suite *s, const variant *v, size_t n) {
-  size_t sent = 0, received = 0, count = 0;
+  size_t sent = 0, received = 0, count = 2 * TURNS * s->members;
   ad_message messages[2 * TURNS * MEMBERS_MAX];
   for (size_t k = 0; k < s->members; k++) sent += TURNS * block_count(s, v, n, s->index, k);
   for (size_t k = 0; k < s->members; k++) received += TURNS * block_count(s, v, n, k, s->index);
@@ -262,8 +262,8 @@ static void exchange_among_all(const suite *s, const variant *v, size_t n) {
   for (size_t i = 0, send = 0, receive = 0; i < TURNS * s->members; i++) {
     size_t k = s->members - 1 - i % s->members, turn = i / s->members;
     size_t gives = block_count(s, v, n, s->index, k), takes = block_count(s, v, n, k, s->index);
-    messages[count++] = (ad_message){.peer = (int64_t)k, .receive = to + receive * s->element, .count = takes};
-    messages[count++] = (ad_message){.peer = (int64_t)k, .send = from + send * s->element, .count = gives};
+    messages[2 * i] = (ad_message){.peer = (int64_t)k, .receive = to + receive * s->element, .count = takes};
+    messages[2 * i + 1] = (ad_message){.peer = (int64_t)k, .send = from + send * s->element, .count = gives};
     for (size_t e = 0; e < gives; e++) put(s, from, send++, value(s->index, e, k + turn));
     receive += takes;
   }
