@@ -266,7 +266,7 @@ static ad_status find_routes(ad_bridge *bridge, const way *w, const char *site, 
   int64_t rank = ad_comm_rank(bridge->comm), rows = batch_of(w);
   size_t sends = ad_bridge_sends(w->from, w->to, rows, rank, NULL, 0);
   size_t receives = ad_bridge_receives(w->from, w->to, rows, rank, NULL, 0);
-  AD_TRY(take_room(bridge, sends + receives));
+  AD_TRY(take_room(bridge, sends + receives + 1));  // also of a rank without a row
   ad_bridge_sends(w->from, w->to, rows, rank, bridge->routes, sends);
   ad_bridge_receives(w->from, w->to, rows, rank, bridge->routes + sends, receives);
   *out = (ad_route_passing){.bridge = bridge,

@@ -271,6 +271,7 @@ static int changes_what_arrives(ad_comm *comm, void *context) {
   if (status) {
     CHECK(shows && p->mistake->needs & AD_NEED_SLICES_GATHERED_ON_CP);
     CHECK_MESSAGE("collectives do not match");
+    part(&j);
     return 0;
   }
   differs |= values_differ(&j, &j.source_gradient, summed);
