@@ -116,12 +116,12 @@ static void check_sequence(const ad_ocr_options *ocr, const ad_mesh *mesh, const
   long long cp = ad_mesh_axis_size(mesh, AD_CP), patches = ad_ocr_patches(ocr), chars = ocr->lines.chars;
   long long over = (patches + chars) % (2 * cp);
   if (cp == 1 || chars < 1 || patches < 1 || !over) return;
-  long long below = chars - over, above = chars - over + 2 * cp;
+  long long below = chars - over, above = below + 2 * cp;
   ad_complain(
       to, "data.chars",
       "cp=%lld cuts the sequence into %lld chunks, and %lld patches and %lld characters are no multiple of that; "
-      "%lld characters would do",
-      cp, 2 * cp, patches, chars, below >= 1 ? below : above);
+      "%lld or %lld characters would do",
+      cp, 2 * cp, patches, chars, below >= 1 ? below : above, below >= 1 ? above : above + 2 * cp);
 }
 
 static void check_stream(const ad_ocr_options *ocr, const ad_complaints *to) {

@@ -139,7 +139,7 @@ bridge: the source "dp_shard=4 tp=2" has 8 ranks (0 to 7), the destination "dp_s
   ocr-fan-in --set 'mesh.model=dp=2 cp=2 tp=1'
 refused 'bridge: the source cuts the batch into 3 parts, the destination into 2, and neither divides the other; 2 beside 2 or 4 would do, or allow ragged splits' \
   ocr-ragged --set model.ragged=false
-refused 'cp=2 cuts the sequence into 4 chunks, and 15 is no multiple of that; 12 or 16 would be' ocr-fan-in --set data.chars=7
+refused 'data.chars: cp=2 cuts the sequence into 4 chunks, and 8 patches and 7 characters are no multiple of that; 4 or 8 characters would do' ocr-fan-in --set data.chars=7
 refused 'bridge: the source has pp=2; a bridge joins modules that have one stage: pp=1' ocr-fan-in --set 'mesh.encoder=dp=2 pp=2 tp=2'
 refused 'bridge: the destination has pp=2; a bridge joins modules that have one stage: pp=1' ocr-fan-in --set 'mesh.model=dp=2 pp=2 tp=2'
 refused 'bridge: a batch of 3 rows does not divide into the 4 parts of the source; 4 or 8 rows would do, or allow ragged splits' \
