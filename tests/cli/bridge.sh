@@ -9,18 +9,7 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/draw.sh"
-
-check() { # recipe, KEY=VALUE... with + for a space, arguments of check with --: the proof's document is proof.json
-  local recipe=$1 status=0 arguments=() argument; shift
-  for argument in "$@"; do
-    case $argument in
-      [a-z]*=*) arguments+=(--set "${argument//+/ }") ;;
-      *) arguments+=("$argument") ;;
-    esac
-  done
-  "$addend" check "$source/recipes/$recipe.yaml" "${arguments[@]}" --json >proof.json 2>proof.err || status=$?
-  [ $status -eq 0 ] || { cat proof.err >&2; tail -8 proof.json >&2; fail "$recipe $*: exit $status"; }
-}
+. "$source/tests/support/prove.sh"
 
 # ---- every gradient of both modules against one process, f64 below 1e-12 ----
 orders() { # two or three axes of a mesh, in every order, with + between them
@@ -63,15 +52,15 @@ for encoder in dp=3+tp=2 tp=2+dp=3; do
   done
 done
 draw_cases "meshes" 16 "${cases[@]}"
-for arguments in "${drawn[@]}"; do check $arguments; done
+for arguments in "${drawn[@]}"; do prove $arguments; done
 recipes="ocr-fan-in ocr-fan-out ocr-equal ocr-cp-both ocr-ragged"
 for recipe in $recipes; do
-  check $recipe --steps 5
-  check $recipe --directional
+  prove $recipe --steps 5
+  prove $recipe --directional
 done
 
 # ---- one norm over both modules, every distinct parameter once ----
-check ocr-fan-out --steps 1 --dump dump
+prove ocr-fan-out --steps 1 --dump dump
 python3 - "$source/tests/cli" <<'Y'
 import json, struct, sys
 sys.path.insert(0, sys.argv[1])
@@ -90,7 +79,7 @@ Y
 seed=$ADDEND_TEST_SEED count=
 [ "$seed" = all ] && seed=1 || count==40
 while read -r recipe planted; do
-  check $recipe --sabotage$count --seed "$seed"
+  prove $recipe --sabotage$count --seed "$seed"
   python3 - "$recipe" "$planted" <<'Y'
 import json, sys
 recipe, planted = sys.argv[1:]

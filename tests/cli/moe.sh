@@ -9,18 +9,7 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/draw.sh"
-
-check() { # recipe, KEY=VALUE... with + for a space, arguments of check with --: the proof's document is proof.json
-  local recipe=$1 status=0 arguments=() argument; shift
-  for argument in "$@"; do
-    case $argument in
-      [a-z]*=*) arguments+=(--set "${argument//+/ }") ;;
-      *) arguments+=("$argument") ;;
-    esac
-  done
-  "$addend" check "$source/recipes/$recipe.yaml" "${arguments[@]}" --json >proof.json 2>proof.err || status=$?
-  [ $status -eq 0 ] || { cat proof.err >&2; tail -8 proof.json >&2; fail "$recipe $*: exit $status"; }
-}
+. "$source/tests/support/prove.sh"
 
 # ---- every gradient against one process, f64 below 1e-12 ----
 views=("moe-tp2ep" "moe-tp2ep views.sparse=efsdp=2+ep=2+etp=1" "moe-tp2ep mesh=tp=3 views.sparse=efsdp=1+ep=3+etp=1"
@@ -50,25 +39,25 @@ for view in "${views[@]}"; do
   for k in 1 3 4; do cases+=("$view model.top_k=$k model.sigmoid=true" "$view model.top_k=$k model.tied=false"); done
 done
 draw_cases "views" 24 "${cases[@]}"
-for arguments in "${drawn[@]}"; do check $arguments; done
+for arguments in "${drawn[@]}"; do prove $arguments; done
 for recipe in moe-tp2ep moe-dp2ep moe-tp moe-cp moe-empty moe-balance moe-16; do
-  check $recipe
-  check $recipe --directional
+  prove $recipe
+  prove $recipe --directional
 done
-check moe-tp2ep
+prove moe-tp2ep
 python3 -c '
 import json
 summary = json.load(open("proof.json"))["summary"]
 assert 0 < summary["smallest_margin"] < 0.5, summary'
-check moe-tp2ep model.top_k=5 # nothing is left to choose
+prove moe-tp2ep model.top_k=5 # nothing is left to choose
 ! grep -q smallest_margin proof.json || fail "a margin where every expert is chosen"
-check moe-balance --steps 5
+prove moe-balance --steps 5
 python3 -c '
 import json
 states = json.load(open("proof.json"))["summary"]["states"]
 assert states["rel_err"] <= states["bound"] == 1e-12, states'
-check moe-16 model.score_before_experts=true model.sequence_parallel=false
-check moe-tp2ep mesh=dp_shard=1 views.sparse=efsdp=1+ep=1+etp=1
+prove moe-16 model.score_before_experts=true model.sequence_parallel=false
+prove moe-tp2ep mesh=dp_shard=1 views.sparse=efsdp=1+ep=1+etp=1
 
 # ---- what experts are asked for: the same on every topology, dropped where a limit says so, evened out by the bias ----
 measured() { # recipe, key=value...: the last step of its training is last.json
@@ -133,7 +122,7 @@ Y
 seed=$ADDEND_TEST_SEED count=
 [ "$seed" = all ] && seed=1 || count==40
 for recipe in moe-tp2ep moe-dp2ep moe-tp moe-cp moe-empty moe-balance moe-16; do
-  check $recipe --sabotage$count --seed "$seed"
+  prove $recipe --sabotage$count --seed "$seed"
   python3 -c '
 import json
 proof = json.load(open("proof.json"))

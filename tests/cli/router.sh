@@ -9,18 +9,7 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/draw.sh"
-
-plant() { # recipe, KEY=VALUE... with + for a space, --sabotage[=N]: the proof's document is proof.json
-  local recipe=$1 status=0 arguments=() argument; shift
-  for argument in "$@"; do
-    case $argument in
-      [a-z]*=*) arguments+=(--set "${argument//+/ }") ;;
-      *) arguments+=("$argument") ;;
-    esac
-  done
-  "$addend" check "$source/recipes/$recipe.yaml" "${arguments[@]}" --json >proof.json 2>proof.err || status=$?
-  [ $status -eq 0 ] || { cat proof.err >&2; tail -8 proof.json >&2; fail "$recipe $*: exit $status"; }
-}
+. "$source/tests/support/prove.sh"
 
 cat >judge.py <<'Y'
 import json, sys
@@ -83,7 +72,7 @@ draw_cases "mistakes of experts" 6 "${cases[@]}"
 for case in "${drawn[@]}" "tp 4 moe-16"; do
   read -r tp ep recipe arguments <<<"$case"
   [ "$recipe" = moe-16 ] && sabotage=--sabotage=1 || sabotage=--sabotage
-  plant "$recipe" $arguments model.layers=1 "$sabotage"
+  prove "$recipe" $arguments model.layers=1 "$sabotage"
   python3 judge.py "$tp" "$ep" || fail "$case"
 done
 

@@ -1,0 +1,12 @@
+# One proof of a recipe, for the tests of the command line that make many; they have set addend, source and fail.
+prove() { # recipe, KEY=VALUE... with + for a space, arguments of check with --: the proof's document is proof.json
+  local recipe=$1 status=0 arguments=() argument; shift
+  for argument in "$@"; do
+    case $argument in
+      [a-z]*=*) arguments+=(--set "${argument//+/ }") ;;
+      *) arguments+=("$argument") ;;
+    esac
+  done
+  "$addend" check "$source/recipes/$recipe.yaml" "${arguments[@]}" --json >proof.json 2>proof.err || status=$?
+  [ $status -eq 0 ] || { cat proof.err >&2; tail -8 proof.json >&2; fail "$recipe $*: exit $status"; }
+}
