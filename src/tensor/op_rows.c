@@ -80,7 +80,12 @@ static ad_status from_rows_describe(ad_tape *tape, ad_tensor *out) {
                      out->site, ad_type_print(x->layout.type[axis], is, sizeof is), ad_axis_name((ad_axis)axis),
                      ad_type_print(wanted.type[axis], should, sizeof should));
     if (was_cut) continue;
+    if (ad_type_dim(x->layout.type[axis]) == 0)
+      return ad_fail(AD_TYPE, "%s: from_rows: the rows are %s on `%s`, whose ranks all took the same: they must be %s",
+                     out->site, ad_type_print(x->layout.type[axis], is, sizeof is), ad_axis_name((ad_axis)axis),
+                     ad_type_print(wanted.type[axis], should, sizeof should));
     layout.type[axis] = ad_type_dim(x->layout.type[axis]) == 1 ? AD_S(last) : x->layout.type[axis];
+    layout.depth[axis] = x->layout.depth[axis];
   }
   ad_shape shape = like->shape;
   shape.dim[last] = x->shape.dim[1];

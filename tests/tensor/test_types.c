@@ -213,6 +213,18 @@ static void wrong_options_are_refused(void **state) {
   assert_null(tape);
 }
 
+/* Rows that every rank of an axis took alike cannot come back cut on it: there are two cuts, and neither is the other.
+ */
+static void rows_that_were_cut_on_their_way_do_not_return(void **state) {
+  dry_world *d = *state;
+  ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8)), *like = leaf(d, "dp=S0 tp=I", SHAPE(3, 3, 4, 8));
+  ad_tensor *cut = ad_convert(d->tape, ad_to_rows(d->tape, x), "tp", AD_S(0));
+  must(ad_tape_status(d->tape));
+  assert_null(ad_tensor_array(ad_from_rows(d->tape, cut, like)));
+  assert_int_equal(ad_tape_status(d->tape), AD_TYPE);
+  assert_mentions("the rows are S(0) on `tp`, whose ranks all took the same: they must be I");
+}
+
 static void a_move_over_axes_of_different_types_is_a_chain(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=I tp=R", SHAPE(2, 6, 8));
@@ -437,6 +449,7 @@ int main(void) {
       TEST(a_move_over_axes_of_different_types_is_a_chain),
       TEST(nested_cuts_come_back_in_their_order),
       TEST(an_axis_that_the_mesh_does_not_name_is_left_out_of_a_set),
+      TEST(rows_that_were_cut_on_their_way_do_not_return),
       TEST(a_set_that_has_arrived_is_refused_by_its_named_axis),
       TEST(the_gradient_of_a_replicated_addend_of_a_varying_sum_is_partial),
       TEST(transitions_are_numbered_in_the_order_of_recording),
