@@ -64,6 +64,10 @@ AD_API AD_CHECKED ad_status ad_array_add(ad_array *to, const ad_array *from, con
 /* Makes the whole value on every rank: gathers cuts; P is summed; R and I are taken from the group's first rank.
  * `out->data` holds the whole shape. For proofs and checkpoints, not for steps. */
 AD_API AD_CHECKED ad_status ad_array_whole(ad_comm *comm, const ad_array *in, const char *site, ad_array *out);
+/* The same on every rank of `all`, which has all ranks of `mesh`, that of the array: the others' `in` is NULL, or only
+ * described. *out then describes what out->data holds. */
+AD_API AD_CHECKED ad_status ad_array_whole_for(ad_comm *comm, const ad_group *all, const ad_mesh *mesh,
+                                               const ad_array *in, const char *site, ad_array *out);
 /* Sum of squares of every distinct element of `count` arrays, once each, in f64: counted by the first rank on R and I
  * axes, an addend on cut axes; one all-reduce over `group`. P is a type error. Equal bits on every rank. A rank that is
  * not on an array's mesh has nothing of it to count. The group holds all ranks of an array's mesh, or lies on that

@@ -3,6 +3,7 @@
 #ifndef ADDEND_BRIDGE_H
 #define ADDEND_BRIDGE_H
 #include "addend/array.h"
+#include "addend/comm.h"
 
 #if defined(__cplusplus)
 extern "C" {
@@ -60,6 +61,14 @@ AD_API AD_CHECKED ad_status ad_bridge_forward(ad_bridge *bridge, const ad_array 
  * destination's gradient is then what is left of it. */
 AD_API AD_CHECKED ad_status ad_bridge_backward(ad_bridge *bridge, ad_array *destination, ad_array *source,
                                                const char *site);
+/* The same without waiting, for sides that work at different times: what is posted travels until `request` is waited
+ * for, and all memory stays till then. Each rank of either side posts, in one order. What arrives is the same on every
+ * copy: `to` with I where that is R (ad_bridge_arrives). ad_convert I->R uses it, and leaves its gradient summed: I. */
+AD_API AD_CHECKED ad_status ad_bridge_post_forward(ad_bridge *bridge, const ad_array *source, ad_array *destination,
+                                                   const char *site, ad_request *out);
+AD_API AD_CHECKED ad_status ad_bridge_post_backward(ad_bridge *bridge, const ad_array *destination, ad_array *source,
+                                                    const char *site, ad_request *out);
+AD_API ad_layout ad_bridge_arrives(const ad_bridge *bridge);
 /* 1: every rank's rows are its own on both sides; forward and backward then only copy, and the two may share memory. */
 AD_API int ad_bridge_is_local(const ad_bridge *bridge, int64_t rows);
 

@@ -4,6 +4,7 @@
 #ifndef ADDEND_PROGRAM_H
 #define ADDEND_PROGRAM_H
 #include <stddef.h>
+#include "addend/bridge.h"
 #include "addend/module.h"
 
 #if defined(__cplusplus)
@@ -54,6 +55,7 @@ AD_API void ad_complain_of(const ad_complaints *to, const char *key, ad_status s
 typedef struct ad_program_setting {
   const ad_comm *comm;       /* this rank's; of engine dry where a program is only looked at; borrowed */
   const char *const *meshes; /* mesh strings of the modules, in the order of kind->modules; read by create only */
+  int disjoint;              /* 1: each module has ranks of its own, one mesh after another; 0: all have the same */
   int64_t global_batch, microbatches;
   uint64_t seed;
 } ad_program_setting;
@@ -62,6 +64,7 @@ typedef struct ad_program_setting {
 typedef struct ad_forward {
   ad_status (*run)(void *context, size_t m);
   void *context;
+  ad_group everyone; /* all ranks, which take part */
 } ad_forward;
 
 /* ---- the record of a kind ---- */
@@ -96,6 +99,16 @@ typedef struct ad_loss_spec {
   int per_microbatch; /* 1: not linear in its sums, so it is defined for each microbatch over all ranks, and enters with
                        * its microbatch's share of the count instead of being divided by it */
 } ad_loss_spec;
+
+/* A value that goes from the module of the phase that gives it to another one's phases. They get what the bridge brings
+ * (its `to`), and each leaves a gradient; these are added up and go back over it. Where the modules have ranks of their
+ * own it travels while both sides work. */
+typedef struct ad_crossing_spec {
+  const char *value;
+  size_t module;     /* whose phases need it */
+  ad_bridge *bridge; /* borrowed */
+  ad_shape shape;    /* of the whole; dimension 0 is the step's batch, which microbatches cut as they cut samples */
+} ad_crossing_spec;
 
 typedef struct ad_program_kind {
   const char *name; /* of model.kind */
@@ -178,6 +191,8 @@ AD_API void *ad_program_own(const ad_program *program); /* what create made */
 AD_API AD_CHECKED ad_status ad_program_add_module(ad_program *to, const ad_module_spec *spec);
 AD_API AD_CHECKED ad_status ad_program_add_count(ad_program *to, const ad_count_spec *spec);
 AD_API AD_CHECKED ad_status ad_program_add_loss(ad_program *to, const ad_loss_spec *spec);
+/* After the phase that gives the value and before those that need it. */
+AD_API AD_CHECKED ad_status ad_program_add_crossing(ad_program *to, const ad_crossing_spec *spec);
 AD_API AD_CHECKED ad_status ad_program_add_phase(ad_program *to, const ad_phase *phase);
 
 /* A parameter's name in the whole program: its own where there is one module, MODULE.NAME where there are several.
@@ -193,6 +208,8 @@ AD_API size_t ad_program_count_count(const ad_program *program);
 AD_API const ad_count_spec *ad_program_count(const ad_program *program, size_t count);
 AD_API size_t ad_program_loss_count(const ad_program *program);
 AD_API const ad_loss_spec *ad_program_loss(const ad_program *program, size_t loss);
+AD_API size_t ad_program_crossing_count(const ad_program *program);
+AD_API const ad_crossing_spec *ad_program_crossing(const ad_program *program, size_t crossing);
 AD_API size_t ad_program_phase_count(const ad_program *program);
 AD_API const ad_phase *ad_program_phase(const ad_program *program, size_t phase);
 
@@ -204,8 +221,8 @@ AD_API size_t ad_phase_microbatch(const ad_phase_run *at);
 AD_API const ad_parameters *ad_phase_parameters(ad_phase_run *at);
 /* State number `state` of the phase's module: as a constant of the tape, or to be written where the program says so. */
 AD_API ad_array *ad_phase_state(ad_phase_run *at, size_t state);
-/* The value that an earlier phase gave by this name, as a leaf of this phase's tape. It carries a gradient, unless it
- * was made of constants alone. */
+/* The value that an earlier phase gave by this name, on this phase's tape: as a leaf, or as its crossing brought it. It
+ * carries a gradient, unless it was made of constants alone, as far as this rank can see that. */
 AD_API ad_tensor *ad_phase_need(ad_phase_run *at, const char *name);
 AD_API void ad_phase_give(ad_phase_run *at, const char *name, ad_tensor *value);
 /* The numerator of loss number `loss` in this microbatch; once a microbatch. The step divides it, starts backward from

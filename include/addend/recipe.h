@@ -15,6 +15,10 @@ typedef struct ad_recipe_override {
   ad_contract contract; /* zero fields: as in precision */
 } ad_recipe_override;
 
+/* Of a recipe's modules: all on the same ranks, or each on ranks of its own, one mesh after another. */
+#define AD_COLOCATED "colocated"
+#define AD_DISJOINT "disjoint"
+
 /* The mesh of one module. */
 typedef struct ad_recipe_mesh {
   char *module; /* NULL where the program has one module and the recipe gives its mesh as a text */
@@ -31,6 +35,7 @@ typedef struct ad_recipe {
   char *weights; /* model.weights: path of initial values, see ad_run_read_weights; NULL: drawn from the seed */
   ad_recipe_mesh *meshes; /* one for each module of the program, in its order */
   size_t mesh_count;
+  char *placement; /* of several modules: AD_COLOCATED or AD_DISJOINT; NULL where the program has one */
   struct {
     ad_contract contract; /* zero fields: defaults of the contract */
     ad_dtype compute;     /* f32 or f64 */
@@ -71,6 +76,7 @@ AD_API void ad_recipe_destroy(ad_recipe *recipe);
 AD_API AD_CHECKED ad_status ad_recipe_print(const ad_recipe *recipe, char **out);
 /* The mesh key as one text: the mesh string, or "{encoder: dp=4, model: dp=2 cp=2}". Returns buffer. */
 AD_API const char *ad_recipe_mesh_text(const ad_recipe *recipe, char *buffer, size_t size);
+AD_API int ad_recipe_is_disjoint(const ad_recipe *recipe);
 /* How many ranks it runs on. */
 AD_API AD_CHECKED ad_status ad_recipe_world(const ad_recipe *recipe, int64_t *out);
 /* The program that it names, every parameter with its contract and storage as the recipe says; dtype 0, or AD_F64 for

@@ -66,9 +66,13 @@ typedef struct ad_run_param {
 } ad_run_param;
 AD_API size_t ad_run_param_count(const ad_run *run);
 AD_API ad_run_param ad_run_param_at(const ad_run *run, size_t index);
-/* An array of a parameter (see ad_module_part); NULL where this rank has none. Gradients are times 2^report.loss_scale.
+/* An array of a parameter (see ad_module_part): described alone, without an element, where its module does not lie on
+ * this rank; NULL where it has none. Gradients are times 2^report.loss_scale.
  */
 AD_API ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part);
+AD_API ad_array *ad_run_state(const ad_run *run, size_t module, size_t state); /* the same of a module's state */
+/* Such an array whole, on all ranks of the run: out->data holds all of it. Collective. */
+AD_API AD_CHECKED ad_status ad_run_whole(ad_run *run, const ad_array *in, const char *site, ad_array *out);
 /* After values (from_master 0) or masters (1) were written between steps: the other follows, and so do the copies that
  * are computed with. Collective. */
 AD_API AD_CHECKED ad_status ad_run_refresh(ad_run *run, int from_master);

@@ -8,12 +8,13 @@
 
 ad_array ad_array_describe(const ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout) {
   ad_array array = {.dtype = dtype, .shape = *shape, .layout = *layout};
-  array.local = ad_layout_local_shape(layout, shape, ad_comm_rank(comm));
+  array.local = ad_array_local_shape(comm, &array);
   return array;
 }
 
 ad_shape ad_array_local_shape(const ad_comm *comm, const ad_array *array) {
   int64_t rank = ad_comm_rank(comm);
+  if (!ad_mesh_has_rank(array->layout.mesh, rank)) return (ad_shape){1, {0}};
   if (ad_array_is_packed(array)) return (ad_shape){1, {(int64_t)ad_packed_local(array, rank)}};
   return ad_layout_local_shape(&array->layout, &array->shape, rank);
 }

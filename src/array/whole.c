@@ -83,3 +83,48 @@ ad_status ad_array_whole(ad_comm *comm, const ad_array *in, const char *site, ad
   *out = whole;
   return AD_OK;
 }
+
+/* ---- for ranks that have no part ---- */
+
+enum { HEADER = 3 + AD_DIMS_MAX }; /* dtype, scale, dimensions and their sizes */
+
+static ad_status tell(ad_comm *comm, const ad_group *all, int64_t root, ad_dtype dtype, size_t count, void *data,
+                      const char *site) {
+  ad_collective call = {
+      .op = AD_BROADCAST, .group = *all, .in = data, .out = data, .count = count, .dtype = dtype, .site = site};
+  call.root = ad_group_index(all, root);
+  return ad_comm_run(comm, &call);
+}
+
+static void put_header(const ad_array *array, int64_t header[HEADER]) {
+  header[0] = array->dtype;
+  header[1] = array->scale;
+  header[2] = array->shape.ndim;
+  for (int i = 0; i < array->shape.ndim; i++) header[3 + i] = array->shape.dim[i];
+}
+
+static void take_header(const ad_comm *comm, const ad_mesh *mesh, const int64_t header[HEADER], ad_array *out) {
+  ad_layout uncut = ad_layout_all(mesh, AD_R);
+  ad_shape shape = {.ndim = (int)header[2]};
+  void *data = out->data;
+  for (int i = 0; i < shape.ndim; i++) shape.dim[i] = header[3 + i];
+  *out = ad_array_describe(comm, (ad_dtype)header[0], &shape, &uncut);
+  out->local = shape; /* they hold all of it, on that mesh or not */
+  out->scale = (int)header[1];
+  out->data = data;
+}
+
+/* The first rank of the mesh tells all what the others of it know already. */
+ad_status ad_array_whole_for(ad_comm *comm, const ad_group *all, const ad_mesh *mesh, const ad_array *in,
+                             const char *site, ad_array *out) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(comm, all, mesh, out);
+  int64_t header[HEADER] = {0}, first = ad_mesh_first_rank(mesh);
+  int is_here = ad_mesh_has_rank(mesh, ad_comm_rank(comm));
+  if (is_here) AD_TRY(ad_array_whole(comm, in, site, out));
+  if (ad_mesh_size(mesh) == ad_group_size(all) || ad_comm_is_dry(comm)) return AD_OK;
+  if (is_here) put_header(out, header);
+  AD_TRY(tell(comm, all, first, AD_I64, HEADER, header, site));
+  if (!is_here) take_header(comm, mesh, header, out);
+  return tell(comm, all, first, out->dtype, ad_array_numel(out), out->data, site);
+}

@@ -300,7 +300,9 @@ static void copy_own(const way *w) {
   if (w->in.data && w->out.data && w->in.data != w->out.data) memcpy(w->out.data, w->in.data, ad_array_bytes(&w->out));
 }
 
-static ad_status move_rows(ad_bridge *bridge, const way *w, const char *site) {
+/* `request` NULL: to its end. */
+static ad_status move_rows(ad_bridge *bridge, const way *w, const char *site, ad_request *request) {
+  if (request) *request = (ad_request){0};
   if (is_local(bridge, w)) {
     copy_own(w);
     return AD_OK;
@@ -315,19 +317,42 @@ static ad_status move_rows(ad_bridge *bridge, const way *w, const char *site) {
                             .message_count = routes.count,
                             .dtype = present(w)->dtype,
                             .site = site};
-  return ad_comm_run(bridge->comm, &exchange);
+  return request ? ad_comm_post(bridge->comm, &exchange, request) : ad_comm_run(bridge->comm, &exchange);
 }
 
 /* ---- forward and backward ---- */
 
-ad_status ad_bridge_forward(ad_bridge *bridge, const ad_array *source, ad_array *destination, const char *site) {
-  if (!site) site = AD_NO_SITE;
-  AD_NEED(bridge);
+/* `to`: as the destination is to lie. */
+static ad_status go_forward(ad_bridge *bridge, const ad_array *source, const ad_layout *to, ad_array *destination,
+                            const char *site, ad_request *request) {
   AD_TRY(check_array(bridge, source, &bridge->from, ad_bridge_has_source(bridge), "source", site));
-  AD_TRY(check_array(bridge, destination, &bridge->to, ad_bridge_has_destination(bridge), "destination", site));
+  AD_TRY(check_array(bridge, destination, to, ad_bridge_has_destination(bridge), "destination", site));
   way w = way_of(&bridge->from, &bridge->to, ad_bridge_has_source(bridge) ? source : NULL,
                  ad_bridge_has_destination(bridge) ? destination : NULL);
-  return move_rows(bridge, &w, site);
+  return move_rows(bridge, &w, site, request);
+}
+
+ad_status ad_bridge_forward(ad_bridge *bridge, const ad_array *source, ad_array *destination, const char *site) {
+  AD_NEED(bridge);
+  return go_forward(bridge, source, &bridge->to, destination, site ? site : AD_NO_SITE, NULL);
+}
+
+ad_axes ad_bridge_added(const ad_bridge *bridge) {
+  const ad_mesh *mesh = bridge->to.mesh;
+  return ad_layout_axes_of(&bridge->to, AD_R) & (ad_mesh_named(mesh) | ad_mesh_large(mesh));
+}
+
+ad_layout ad_bridge_arrives(const ad_bridge *bridge) {
+  ad_layout arrives = bridge->to;
+  ad_layout_set(&arrives, ad_bridge_added(bridge), AD_I);
+  return arrives;
+}
+
+ad_status ad_bridge_post_forward(ad_bridge *bridge, const ad_array *source, ad_array *destination, const char *site,
+                                 ad_request *out) {
+  AD_NEED(bridge, out);
+  ad_layout arrives = ad_bridge_arrives(bridge);
+  return go_forward(bridge, source, &arrives, destination, site ? site : AD_NO_SITE, out);
 }
 
 /* Law 2: users of an R value left addends. After it the gradient is the same on every copy. */
@@ -352,19 +377,40 @@ static ad_status sum_addends(const ad_bridge *bridge, ad_array *gradient, int or
   return AD_OK;
 }
 
+static ad_status check_gradients(const ad_bridge *bridge, const ad_array *destination, const ad_layout *to,
+                                 const ad_array *source, const char *site) {
+  ad_layout from = ad_layout_dual(&bridge->from);
+  AD_TRY(check_array(bridge, source, &from, ad_bridge_has_source(bridge), "source's gradient", site));
+  return check_array(bridge, destination, to, ad_bridge_has_destination(bridge), "gradient", site);
+}
+
+/* `summed`: the destination's, without addends. */
+static ad_status go_back(ad_bridge *bridge, const ad_array *summed, ad_array *source, const char *site,
+                         ad_request *request) {
+  way w = way_of(&bridge->to, &bridge->from, ad_bridge_has_destination(bridge) ? summed : NULL,
+                 ad_bridge_has_source(bridge) ? source : NULL);
+  return move_rows(bridge, &w, site, request);
+}
+
 ad_status ad_bridge_backward_at(ad_bridge *bridge, ad_array *destination, ad_array *source, int ordinal,
                                 const char *site) {
-  ad_layout from = ad_layout_dual(&bridge->from), to = ad_layout_dual(&bridge->to);
-  AD_TRY(check_array(bridge, source, &from, ad_bridge_has_source(bridge), "source's gradient", site));
-  AD_TRY(check_array(bridge, destination, &to, ad_bridge_has_destination(bridge), "gradient", site));
+  ad_layout to = ad_layout_dual(&bridge->to);
   ad_array summed = {0};
+  AD_TRY(check_gradients(bridge, destination, &to, source, site));
   if (ad_bridge_has_destination(bridge)) {
     summed = *destination;
     AD_TRY(sum_addends(bridge, &summed, ordinal, site));
   }
-  way w = way_of(&bridge->to, &bridge->from, ad_bridge_has_destination(bridge) ? &summed : NULL,
-                 ad_bridge_has_source(bridge) ? source : NULL);
-  return move_rows(bridge, &w, site);
+  return go_back(bridge, &summed, source, site, NULL);
+}
+
+ad_status ad_bridge_post_backward(ad_bridge *bridge, const ad_array *destination, ad_array *source, const char *site,
+                                  ad_request *out) {
+  AD_NEED(bridge, out);
+  ad_layout arrives = ad_bridge_arrives(bridge), to = ad_layout_dual(&arrives);
+  if (!site) site = AD_NO_SITE;
+  AD_TRY(check_gradients(bridge, destination, &to, source, site));
+  return go_back(bridge, destination, source, site, out);
 }
 
 ad_status ad_bridge_backward(ad_bridge *bridge, ad_array *destination, ad_array *source, const char *site) {

@@ -19,6 +19,8 @@ struct ad_bridge {
 ad_status ad_bridge_backward_at(ad_bridge *bridge, ad_array *destination, ad_array *source, int ordinal,
                                 const char *site) AD_CHECKED;
 
+ad_axes ad_bridge_added(const ad_bridge *bridge); /* on which users of what arrives leave addends: `to` is R there */
+
 /* What ad_bridge_create refuses, and ad_bridge_describe for a batch of so many rows, before there are ranks. */
 ad_status ad_bridge_check(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options) AD_CHECKED;
 ad_status ad_bridge_check_rows(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options,

@@ -10,9 +10,11 @@
 
 static ad_status create_param(ad_addends *addends, size_t i) {
   const ad_param_spec *spec = ad_run_param_at(addends->run, i).spec;
-  ad_layout gradient = ad_layout_dual(&spec->layout), whole = ad_layout_all(spec->layout.mesh, AD_R);
+  ad_layout gradient = ad_layout_dual(&spec->layout), whole = ad_layout_all(ad_run_everyone(addends->run).mesh, AD_R);
   ad_comm *comm = ad_run_comm(addends->run);
-  AD_TRY(ad_array_create(comm, AD_F64, &spec->shape, &gradient, &addends->local[i]));
+  addends->local[i] = ad_array_describe(comm, AD_F64, &spec->shape, &gradient);
+  if (ad_run_param_at(addends->run, i).held)
+    AD_TRY(ad_array_create(comm, AD_F64, &spec->shape, &gradient, &addends->local[i]));
   return ad_array_create(comm, AD_F64, &spec->shape, &whole, &addends->whole[i]);
 }
 
@@ -51,9 +53,10 @@ static void add_sizes(void *context, size_t param, const ad_array *addend) {
 }
 
 ad_status ad_addends_measure(ad_addends *addends, int64_t step) {
-  for (size_t i = 0; i < addends->count; i++) memset(addends->local[i].data, 0, ad_array_bytes(&addends->local[i]));
+  for (size_t i = 0; i < addends->count; i++)
+    if (addends->local[i].data) memset(addends->local[i].data, 0, ad_array_bytes(&addends->local[i]));
   AD_TRY(ad_run_addends(addends->run, step, add_sizes, addends));
   for (size_t i = 0; i < addends->count; i++)
-    AD_TRY(ad_array_whole(ad_run_comm(addends->run), &addends->local[i], AD_HERE, &addends->whole[i]));
+    AD_TRY(ad_run_whole(addends->run, &addends->local[i], AD_HERE, &addends->whole[i]));
   return AD_OK;
 }

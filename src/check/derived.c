@@ -185,13 +185,13 @@ size_t ad_derived_list(const ad_places *places, ad_sabotage *list) {
 
 /* ---- on engine dry ---- */
 
-static ad_status take_dry_step(const ad_recipe *recipe, ad_places *watching, ad_planting *planting) {
+static ad_status take_dry_step(const ad_recipe *recipe, int64_t rank, ad_places *watching, ad_planting *planting) {
   ad_comm *comm;
   ad_run *run = NULL;
   int64_t world = 0;
   ad_run_options options = {.size = sizeof options, .dtype = AD_F64, .quiet = 1};
   AD_TRY(ad_recipe_world(recipe, &world));
-  AD_TRY(ad_comm_open_dry(0, world, &comm));
+  AD_TRY(ad_comm_open_dry(rank, world, &comm));
   ad_status status = ad_run_create(comm, recipe, &options, &run);
   ad_step_report report;
   if (watching) ad_places_watch(watching);
@@ -203,10 +203,32 @@ static ad_status take_dry_step(const ad_recipe *recipe, ad_places *watching, ad_
   return status;
 }
 
+static ad_status add_places_of(const ad_recipe *recipe, int64_t rank, ad_places *to) {
+  ad_places own = {0};
+  ad_status status = take_dry_step(recipe, rank, &own, NULL);
+  if (!status) status = own.status;
+  if (!status) status = ad_places_add(to, &own);
+  ad_places_release(&own);
+  return status;
+}
+
+/* The first ranks of the pools, which are one after another. */
+static ad_status add_all_places(const ad_recipe *recipe, ad_places *to) {
+  int64_t rank = 0;
+  for (size_t i = 0; i < recipe->mesh_count; i++) {
+    ad_mesh *mesh;
+    AD_TRY(add_places_of(recipe, rank, to));
+    if (!ad_recipe_is_disjoint(recipe)) break;
+    AD_TRY(ad_mesh_create(recipe->meshes[i].text, &mesh));
+    rank += ad_mesh_size(mesh);
+    ad_mesh_destroy(mesh);
+  }
+  return AD_OK;
+}
+
 ad_status ad_derived_places(const ad_recipe *recipe, ad_places *out) {
   ad_places places = {0};
-  ad_status status = take_dry_step(recipe, &places, NULL);
-  if (!status) status = places.status;
+  ad_status status = add_all_places(recipe, &places);
   if (status)
     ad_places_release(&places);
   else
@@ -226,7 +248,7 @@ static const char *why_same_program(const ad_planting *planting) {
 }
 
 ad_status ad_derived_try_record(const ad_recipe *recipe, ad_sabotage *sabotage) {
-  ad_status status = take_dry_step(recipe, NULL, &sabotage->planting);
+  ad_status status = take_dry_step(recipe, sabotage->planting.place.rank, NULL, &sabotage->planting);
   int refused = status == AD_TYPE || (status == AD_INVALID && sabotage->planting.fired); /* by a type, or by a shape */
   if (status && !refused) return status;
   if (status) {

@@ -86,7 +86,7 @@ static ad_status derivative(ad_comm *comm, ad_run *run, double *out) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     const ad_array *gradient = ad_run_part(run, i, AD_PART_GRADIENT);
     ad_walk walk = {gradient, rank};
-    if (!counts_here(gradient, rank)) continue;
+    if (!ad_array_numel(gradient) || !counts_here(gradient, rank)) continue;
     for (size_t j = 0; j < ad_array_numel(gradient); j++)
       sum += ((double *)gradient->data)[j] * direction_at(&walk, i, (int64_t)j);
   }

@@ -34,7 +34,7 @@ const char *ad_place_print(const ad_place *place, char *buffer, size_t size) {
 /* ---- listing ---- */
 
 /* The transition as a place; `segment` of a packed array, or -1. */
-static ad_place place_of(const ad_transit *transit, const ad_array *in, int segment) {
+static ad_place place_of(const ad_comm *comm, const ad_transit *transit, const ad_array *in, int segment) {
   const ad_mesh *mesh = in->layout.mesh;
   int on_tape = !transit->what && !transit->names;
   ad_place place = {.move = transit->move,
@@ -47,7 +47,8 @@ static ad_place place_of(const ad_transit *transit, const ad_array *in, int segm
                     .ranks = ad_mesh_ranks_over(mesh, transit->axes),
                     .ordinal = on_tape ? transit->ordinal : -1,
                     .is_segment = segment >= 0,
-                    .times = 1};
+                    .times = 1,
+                    .rank = ad_comm_rank(comm)};
   place.phase = !on_tape ? AD_PLACE_STEP : transit->backward ? AD_PLACE_BACKWARD : AD_PLACE_FORWARD;
   if (transit->axes) place.from = in->layout.type[__builtin_ctz(transit->axes)];
   const char *what = transit->names && segment >= 0 ? transit->names[segment] : on_tape ? transit->site : transit->what;
@@ -61,11 +62,17 @@ static int same_place(const ad_place *a, const ad_place *b) {
 }
 
 /* Over axes that no program speaks of there is one rank, and nobody asked for it. */
+static ad_place *find_place(const ad_places *places, const ad_place *place) {
+  for (size_t i = places->count; i-- > 0;)
+    if (same_place(&places->list[i], place)) return &places->list[i];
+  return NULL;
+}
+
 static void list_place(ad_places *places, ad_place place) {
   if (!(place.axes & place.named)) return;
-  for (size_t i = places->count; i-- > 0;) {
-    if (!same_place(&places->list[i], &place)) continue;
-    places->list[i].times++;
+  ad_place *known = find_place(places, &place);
+  if (known) {
+    known->times++;
     return;
   }
   if (places->count == places->capacity) {
@@ -86,8 +93,17 @@ static void list_transit(void *context, void *passing) {
   ad_places *places = context;
   int segments = segments_of(pass->transit, pass->in);
   if (places->status) return;
-  if (!segments) list_place(places, place_of(pass->transit, pass->in, -1));
-  for (int i = 0; i < segments; i++) list_place(places, place_of(pass->transit, pass->in, i));
+  if (!segments) list_place(places, place_of(pass->comm, pass->transit, pass->in, -1));
+  for (int i = 0; i < segments; i++) list_place(places, place_of(pass->comm, pass->transit, pass->in, i));
+}
+
+ad_status ad_places_add(ad_places *to, const ad_places *from) {
+  size_t before = to->count;
+  for (size_t i = 0; i < from->count && !to->status; i++) {
+    ad_places known = {.list = to->list, .count = before};
+    if (!find_place(&known, &from->list[i])) list_place(to, from->list[i]);
+  }
+  return to->status;
 }
 
 void ad_places_watch(ad_places *places) { ad_seams[AD_SEAM_TRANSIT] = (ad_seam_slot){list_transit, places}; }
@@ -398,7 +414,7 @@ static int find_segment(const ad_planting *planting, const ad_transit_passing *p
 static int is_here(const ad_planting *planting, const ad_transit_passing *pass, int *segment) {
   *segment = planting->place.is_segment ? find_segment(planting, pass) : -1;
   if (planting->place.is_segment && *segment < 0) return 0;
-  ad_place passing = place_of(pass->transit, pass->in, *segment);
+  ad_place passing = place_of(pass->comm, pass->transit, pass->in, *segment);
   return same_place(&passing, &planting->place);
 }
 

@@ -42,6 +42,7 @@ typedef struct ad_place {
   int ordinal;     /* on its tape; -1 elsewhere */
   int is_segment;  /* a parameter's part of a packed array */
   int times;       /* executions in a step */
+  int64_t rank;    /* one that has it */
 } ad_place;
 /* "blocks.0.attn.wq: all_reduce over dp_replicate". Returns buffer. */
 const char *ad_place_print(const ad_place *place, char *buffer, size_t size);
@@ -54,6 +55,8 @@ typedef struct ad_places {
 } ad_places;
 /* From now on every transition that is executed is listed, until the seams are lifted. */
 void ad_places_watch(ad_places *places);
+/* Those of `from`, which was watched on other ranks, that are not in `to`. */
+ad_status ad_places_add(ad_places *to, const ad_places *from) AD_CHECKED;
 void ad_places_release(ad_places *places);
 
 /* A mistake: at `place` the operator, over or along `axis` where it has one. */

@@ -25,7 +25,7 @@ static ad_dtype forced_dtype(const ad_check_options *options) {
 
 static ad_status create_whole(ad_prover *prover, size_t param, ad_array *out) {
   const ad_array *part = ad_run_part(prover->run, param, AD_PART_GRADIENT);
-  ad_layout whole = ad_layout_all(part->layout.mesh, AD_R);
+  ad_layout whole = ad_layout_all(prover->everyone.mesh, AD_R);
   return ad_array_create(prover->comm, part->dtype, &part->shape, &whole, out);
 }
 
@@ -59,17 +59,6 @@ static ad_status create_arrays(ad_prover *prover) {
   return create_scratch(prover);
 }
 
-/* Values are brought together on ranks that all hold their module. */
-static ad_status need_all_modules(const ad_run *run) {
-  const ad_program *program = ad_run_program(run);
-  for (size_t m = 0; m < ad_program_module_count(program); m++) {
-    if (ad_mesh_size(ad_program_module(program, m)->mesh) == ad_comm_size(ad_run_comm(run))) continue;
-    return ad_fail(AD_INVALID, "module `%s` lies on some of the ranks only; what is proven lies on all of them",
-                   ad_program_module(program, m)->name);
-  }
-  return AD_OK;
-}
-
 static ad_status create_parts(ad_prover *prover, ad_comm *comm, const ad_proof_job *job) {
   const ad_check_options *options = job->options;
   ad_run_options run = {.size = sizeof run, .dtype = forced_dtype(options), .quiet = job->quiet};
@@ -78,7 +67,6 @@ static ad_status create_parts(ad_prover *prover, ad_comm *comm, const ad_proof_j
   AD_TRY(ad_run_create(comm, job->recipe, &run, &prover->run));
   prover->everyone = ad_run_everyone(prover->run);
   prover->param_count = ad_run_param_count(prover->run);
-  AD_TRY(need_all_modules(prover->run));
   AD_TRY(create_arrays(prover));
   prover->compute = ad_proof_bound_of(job->recipe, options, ad_run_program(prover->run));
   if (rounds(job)) AD_TRY(ad_addends_create(prover->run, &prover->addends));
@@ -111,10 +99,10 @@ void ad_prover_destroy(ad_prover *prover) {
 
 /* A part whole in the scratch memory, on all ranks. */
 static ad_status gather(ad_prover *prover, const ad_array *part, ad_array *whole) {
-  ad_layout layout = ad_layout_all(part->layout.mesh, AD_R);
+  ad_layout layout = ad_layout_all(prover->everyone.mesh, AD_R);
   *whole = ad_array_describe(prover->comm, part->dtype, &part->shape, &layout);
   whole->data = prover->scratch.data;
-  return ad_array_whole(prover->comm, part, AD_HERE, whole);
+  return ad_run_whole(prover->run, part, AD_HERE, whole);
 }
 
 /* The reference starts the step from the distributed state; at the first step that must be its own. */
@@ -124,10 +112,9 @@ static void restart_part(ad_prover *prover, int64_t step, size_t param, ad_param
 }
 
 static ad_status restart_states(ad_prover *prover, size_t m) {
-  ad_module *module = ad_run_module(prover->run, m);
-  for (size_t i = 0; i < ad_module_state_count(module); i++) {
+  for (size_t i = 0; i < ad_program_module(ad_run_program(prover->run), m)->state_count; i++) {
     ad_array whole;
-    AD_TRY(gather(prover, ad_module_state(module, i), &whole));
+    AD_TRY(gather(prover, ad_run_state(prover->run, m, i), &whole));
     if (prover->reference) ad_reference_restart_state(prover->reference, m, i, &whole);
   }
   return AD_OK;
@@ -150,7 +137,7 @@ static ad_status restart_reference(ad_prover *prover, int64_t step) {
 static ad_status gather_gradients(ad_prover *prover) {
   for (size_t i = 0; i < prover->param_count; i++) {
     const ad_array *gradient = ad_run_part(prover->run, i, AD_PART_GRADIENT);
-    AD_TRY(ad_array_whole(prover->comm, gradient, AD_HERE, &prover->gradients[i]));
+    AD_TRY(ad_run_whole(prover->run, gradient, AD_HERE, &prover->gradients[i]));
   }
   return AD_OK;
 }
@@ -340,10 +327,9 @@ static void compare_measured(ad_prover *prover) {
 
 /* After the step, where the reference has taken it too. */
 static ad_status compare_states(ad_prover *prover, size_t m) {
-  ad_module *module = ad_run_module(prover->run, m);
-  for (size_t i = 0; i < ad_module_state_count(module); i++) {
+  for (size_t i = 0; i < ad_program_module(ad_run_program(prover->run), m)->state_count; i++) {
     ad_array whole;
-    AD_TRY(gather(prover, ad_module_state(module, i), &whole));
+    AD_TRY(gather(prover, ad_run_state(prover->run, m, i), &whole));
     if (!prover->reference) continue;
     const ad_array *ref = ad_module_state(ad_run_module(ad_reference_run(prover->reference), m), i);
     judge_state(prover, whole.data, ref->data, ref->dtype, ad_array_numel(ref));

@@ -16,7 +16,7 @@
 
 struct ad_reference {
   ad_comm *comm;
-  ad_recipe recipe; /* borrows all but the meshes, options and views */
+  ad_recipe recipe; /* borrows all but the meshes, placement, options and views */
   ad_run *run, *fed, *free;
   ad_array *fed_gradients; /* the caller's memory, seen on the reference's meshes */
   const ad_array **fed_list;
@@ -88,12 +88,15 @@ static ad_status create_runs(ad_reference *reference, ad_dtype dtype, int severa
   return AD_OK;
 }
 
+static char colocated[] = AD_COLOCATED; /* one rank has all modules */
+
 ad_status ad_reference_create(const ad_recipe *recipe, ad_dtype dtype, int several_steps, ad_reference **out) {
   ad_reference *reference;
   AD_TRY(ad_new(1, &reference));
   reference->recipe = *recipe;
   reference->recipe.meshes = NULL;
   reference->recipe.options = NULL;
+  reference->recipe.placement = recipe->placement ? colocated : NULL;
   reference->recipe.shard.zero = 0;
   ad_status status = shrink_meshes(recipe, reference);
   if (!status) status = shrink_views(recipe, reference);

@@ -2,6 +2,7 @@
  * are no transition. */
 #ifndef CHECK_SABOTAGE_H
 #define CHECK_SABOTAGE_H
+#include <stdatomic.h>
 #include "base/mistakes.h"
 #include "check/planting.h"
 #include "check/proof.h"
@@ -35,15 +36,14 @@ static inline int ad_sabotage_is_of_dtype(const ad_sabotage *sabotage) {
 
 /* The mistakes of one check: shared by the process that starts ranks and the ranks that try them. */
 typedef struct ad_sabotages {
-  size_t bytes;          /* of the mapping */
-  size_t count, next;    /* of the list; the first that has not been tried */
-  size_t places;         /* from which mistakes were derived */
-  size_t derived;        /* of the list: they come first */
-  size_t derived_in_all; /* as many there are; more than `derived` where those were drawn */
-  uint64_t seed;         /* of the draw */
-  int clean;             /* the clean proof holds where they are planted */
-  int facts_known;
-  unsigned facts;             /* AD_NEED_...: what this run has, once facts_known */
+  size_t bytes;               /* of the mapping */
+  size_t count, next;         /* of the list; the first that has not been tried */
+  size_t places;              /* from which mistakes were derived */
+  size_t derived;             /* of the list: they come first */
+  size_t derived_in_all;      /* as many there are; more than `derived` where those were drawn */
+  uint64_t seed;              /* of the draw */
+  int clean;                  /* the clean proof holds where they are planted */
+  atomic_uint facts;          /* AD_NEED_...: what this run has, on any of its ranks */
   int64_t second_rank_tokens; /* counted by rank 1 */
   ad_sabotage list[];
 } ad_sabotages;

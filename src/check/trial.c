@@ -1,6 +1,7 @@
 /* Trying mistakes on ranks that were started once: each is planted, the first two steps are taken again, and what the
  * ranks hold is compared bit for bit with what the clean steps left. Where a bit differs, the proof itself judges. */
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -141,10 +142,9 @@ static ad_status run_clean(trials *t) {
   ad_seams_clear();
   if (ad_comm_rank(run->comm) == 1) shared->second_rank_tokens = own_tokens(run);
   AD_TRY(ad_comm_barrier(run->comm, &t->prover.everyone, AD_HERE));
+  atomic_fetch_or(&shared->facts, ad_known_facts(run, shared->second_rank_tokens) | seen);
   t->scene = (ad_mistake_scene){.rank = ad_comm_rank(run->comm), .microbatches = run->recipe->train.microbatches};
   if (!t->prover.reference) return AD_OK;
-  if (!shared->facts_known) shared->facts = ad_known_facts(run, shared->second_rank_tokens) | seen;
-  shared->facts_known = 1;
   t->job->proof.proof->complete = 1;
   shared->clean = ad_proof_passes(t->job->proof.proof, 0);
   return AD_OK;

@@ -29,7 +29,8 @@ static ad_status check_value(const ad_comm *comm, const ad_checkpoint_value *val
   const ad_layout *layout = &value->array->layout;
   ad_axes pending = ad_layout_axes_of(layout, AD_P), varying = ad_layout_axes_of(layout, AD_V);
   char axes[96];
-  AD_TRY(ad_array_check(comm, value->array, "checkpoint", value->name));
+  if (ad_mesh_has_rank(layout->mesh, ad_comm_rank(comm)))
+    AD_TRY(ad_array_check(comm, value->array, "checkpoint", value->name));
   if (value->array->scale)
     return ad_fail(AD_TYPE, "checkpoint: %s carries the scale 2^-%d; bring it to scale 1 first", value->name,
                    value->array->scale);

@@ -40,7 +40,7 @@ static ad_status encode(void *own, ad_phase_run *at) {
 static ad_tensor *stream(ocr *model, ad_phase_run *at, const ad_ocr_microbatch *batch) {
   ad_tape *t = ad_phase_tape(at);
   ad_tensor *x = ad_decoder_embed(&model->decoder, t, ad_constant(t, &batch->tokens));
-  x = ad_place(t, x, ad_cross(t, ad_phase_need(at, images[0]), model->bridge));
+  x = ad_place(t, x, ad_phase_need(at, images[0]));
   int has_cp = (ad_mesh_named(batch->tokens.layout.mesh) & AD_AXES(AD_CP)) != 0;
   return has_cp ? ad_convert(t, x, "cp", AD_S_ZIGZAG(1)) : x;
 }
@@ -66,10 +66,16 @@ static ad_status join(ocr *model, const ad_program *program) {
   return ad_bridge_create(comm, &from, &to, &options, &model->bridge);
 }
 
-static ad_status add_phases(ad_program *to) {
+static ad_status add_phases(const ocr *model, ad_program *to) {
   static const ad_phase phases[] = {{.name = "encoder", .module = ENCODER, .gives = images, .run = encode},
                                     {.name = "model", .module = MODEL, .needs = images, .run = read_line}};
+  const ad_ocr_options *options = model->options;
+  ad_crossing_spec crossing = {.value = images[0],
+                               .module = MODEL,
+                               .bridge = model->bridge,
+                               .shape = {3, {model->global_batch, ad_ocr_patches(options), options->decoder.d_model}}};
   AD_TRY(ad_program_add_phase(to, &phases[0]));
+  AD_TRY(ad_program_add_crossing(to, &crossing));
   return ad_program_add_phase(to, &phases[1]);
 }
 
@@ -91,7 +97,7 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   ad_count_spec characters = {.name = "characters", .layout = ad_ocr_count_layout(ad_program_mesh(to, MODEL))};
   AD_TRY(ad_program_add_count(to, &characters));
   AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.name = "cross_entropy"}));
-  return add_phases(to);
+  return add_phases(model, to);
 }
 
 static void destroy(void *own) {
@@ -118,6 +124,7 @@ static ad_status show(void *own, const ad_forward *forward, char **out) {
   ad_ocr_reader reader = {.batch = &model->batch,
                           .logits = logits_of,
                           .own = model,
+                          .mesh = model->batch.microbatches[0].tokens.layout.mesh,
                           .forward = forward,
                           .comm = (ad_comm *)(uintptr_t)model->batch.setting.comm};
   return ad_ocr_read_lines(&reader, out);

@@ -9,6 +9,7 @@ typedef struct ad_ocr_reader {
   /* Of the microbatch whose forward pass ran last: [batch, seq, 256]. */
   const ad_array *(*logits)(void *own);
   void *own;
+  const ad_mesh *mesh; /* of the logits */
   const ad_forward *forward;
   ad_comm *comm;
 } ad_ocr_reader;

@@ -1,6 +1,7 @@
 /* A phase of one microbatch, as the program's own function sees it: its tape, parameters, the values that come and go,
  * and its losses. */
 #include "base/error.h"
+#include "bridge/bridge.h"
 #include "program/program.h"
 #include "tensor/operation.h"
 
@@ -14,6 +15,22 @@ ad_array *ad_phase_state(ad_phase_run *at, size_t state) { return ad_module_stat
 
 static const char no_name[] = "NULL";
 
+/* What came from other ranks: the same on every copy. Users of it leave addends where the bridge says so. */
+static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const ad_crossing_spec *crossing) {
+  ad_tensor *leaf = passed->inputs[at->phase] = ad_input(at->tape, passed->arrived);
+  ad_axes added = ad_bridge_added(crossing->bridge);
+  char axes[128];
+  return added ? ad_convert(at->tape, leaf, ad_axes_print(added, axes, sizeof axes), AD_R) : leaf;
+}
+
+/* What a phase of this rank gave. */
+static ad_tensor *take_given(ad_phase_run *at, ad_passed_value *passed, const ad_crossing_spec *crossing) {
+  const ad_array *array = ad_tensor_array(passed->output);
+  ad_tensor *leaf = passed->output->carries ? ad_input(at->tape, array) : ad_constant(at->tape, array);
+  passed->inputs[at->phase] = leaf;
+  return crossing ? ad_cross(at->tape, leaf, crossing->bridge) : leaf;
+}
+
 ad_tensor *ad_phase_need(ad_phase_run *at, const char *name) {
   if (!name) name = no_name;
   size_t value = ad_program_find_value(at->program, name);
@@ -22,15 +39,29 @@ ad_tensor *ad_phase_need(ad_phase_run *at, const char *name) {
                                           phase_of(at)->name, name));
   }
   ad_passed_value *passed = &at->values[value];
-  if (!passed->output) {
+  if (!passed->output && !passed->arrived) {
     return ad_tape_fail(at->tape, ad_fail(AD_INVALID, "phase `%s` asks for `%s`, which nobody gave in this microbatch",
                                           phase_of(at)->name, name));
   }
   if (!passed->inputs[at->phase]) {
-    const ad_array *array = ad_tensor_array(passed->output);
-    passed->inputs[at->phase] = passed->output->carries ? ad_input(at->tape, array) : ad_constant(at->tape, array);
+    const ad_crossing_spec *crossing = ad_program_crossing_of(at->program, value, phase_of(at)->module);
+    passed->needed[at->phase] = passed->arrived ? take_arrived(at, passed, crossing) : take_given(at, passed, crossing);
   }
-  return passed->inputs[at->phase];
+  return passed->needed[at->phase];
+}
+
+ad_status ad_gradient_joins(ad_array *sum, const ad_array *gradient, int *arrived) {
+  if ((*arrived)++) return ad_array_add(sum, gradient, AD_HERE);
+  *sum = *gradient;
+  return AD_OK;
+}
+
+ad_status ad_passed_gradients(const ad_program *program, const ad_passed_value *passed, ad_array *sum, int *arrived) {
+  for (size_t p = program->phase_count; p-- > 0;) {
+    const ad_array *gradient = passed->inputs[p] ? ad_grad(passed->inputs[p]) : NULL;
+    if (gradient) AD_TRY(ad_gradient_joins(sum, gradient, arrived));
+  }
+  return AD_OK;
 }
 
 /* Whether the phase may give this value now; `found` is the number of its name. */

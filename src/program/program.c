@@ -26,6 +26,10 @@ size_t ad_program_count_count(const ad_program *program) { return program->count
 const ad_count_spec *ad_program_count(const ad_program *program, size_t count) { return &program->counts[count]; }
 size_t ad_program_loss_count(const ad_program *program) { return program->loss_count; }
 const ad_loss_spec *ad_program_loss(const ad_program *program, size_t loss) { return &program->losses[loss]; }
+size_t ad_program_crossing_count(const ad_program *program) { return program->crossing_count; }
+const ad_crossing_spec *ad_program_crossing(const ad_program *program, size_t crossing) {
+  return &program->crossings[crossing];
+}
 size_t ad_program_phase_count(const ad_program *program) { return program->phase_count; }
 const ad_phase *ad_program_phase(const ad_program *program, size_t phase) { return &program->phases[phase]; }
 
@@ -123,13 +127,63 @@ size_t ad_program_find_value(const ad_program *program, const char *name) {
   return value;
 }
 
+/* ---- phases and the values between them ---- */
+
+const ad_crossing_spec *ad_program_crossing_of(const ad_program *program, size_t value, size_t module) {
+  for (size_t i = 0; i < program->crossing_count; i++) {
+    const ad_crossing_spec *spec = &program->crossings[i];
+    if (spec->module == module && !strcmp(spec->value, program->values[value])) return spec;
+  }
+  return NULL;
+}
+
+static const ad_phase *giver_of(const ad_program *program, const char *value) {
+  const ad_phase *phase = program->phases;
+  while (!ad_phase_lists(phase->gives, value)) phase++;
+  return phase;
+}
+
+/* Both sides of the bridge must be those that the value has. */
+static ad_status check_crossing(const ad_program *to, const ad_crossing_spec *spec) {
+  if (ad_program_find_value(to, spec->value) == to->value_count)
+    return ad_fail(AD_INVALID, "`%s` crosses a bridge, but no phase gives it; add the phase first", spec->value);
+  const ad_mesh *from = ad_bridge_from(spec->bridge).mesh, *at = ad_bridge_to(spec->bridge).mesh;
+  size_t giver = giver_of(to, spec->value)->module;
+  if (spec->module < to->module_count && from == to->meshes[giver] && at == to->meshes[spec->module]) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "the bridge that `%s` crosses leads from \"%s\" to \"%s\"; these are not the meshes of "
+                 "the module that gives it and of the one that needs it",
+                 spec->value, ad_mesh_text(from), ad_mesh_text(at));
+}
+
+ad_status ad_program_add_crossing(ad_program *to, const ad_crossing_spec *spec) {
+  AD_NEED(to, spec);
+  AD_NEED(spec->value, spec->bridge);
+  AD_TRY(check_crossing(to, spec));
+  AD_TRY(ad_grow(&to->crossings, to->crossing_count, to->crossing_count + 1));
+  to->crossings[to->crossing_count++] = *spec;
+  return AD_OK;
+}
+
+/* On ranks of its own a module has nothing but what is brought to it. */
+static ad_status check_brought(const ad_program *to, const ad_phase *phase, const char *need) {
+  const ad_phase *giver = giver_of(to, need);
+  const ad_mesh *from = to->meshes[giver->module], *at = to->meshes[phase->module];
+  if (ad_mesh_same_ranks(from, at) || ad_program_crossing_of(to, ad_program_find_value(to, need), phase->module))
+    return AD_OK;
+  return ad_fail(AD_INVALID, "phase `%s` needs `%s`, which phase `%s` gives on other ranks; add its crossing first",
+                 phase->name, need, giver->name);
+}
+
 /* What comes from no earlier phase is a mistake in the order: nothing could be on its way yet. */
 static ad_status check_needs(const ad_program *to, const ad_phase *phase) {
   for (const char *const *need = phase->needs; need && *need; need++) {
-    if (ad_program_find_value(to, *need) < to->value_count) continue;
-    return ad_fail(AD_INVALID,
-                   "phase `%s` needs `%s`, which no phase before it gives; add the phase that gives it first",
-                   phase->name, *need);
+    if (ad_program_find_value(to, *need) == to->value_count) {
+      return ad_fail(AD_INVALID,
+                     "phase `%s` needs `%s`, which no phase before it gives; add the phase that gives it first",
+                     phase->name, *need);
+    }
+    AD_TRY(check_brought(to, phase, *need));
   }
   return AD_OK;
 }
@@ -165,11 +219,14 @@ ad_status ad_program_add_phase(ad_program *to, const ad_phase *phase) {
 
 static ad_status create_meshes(ad_program *program, const ad_program_setting *setting) {
   size_t count = 0;
+  int64_t first = 0;
   while (program->kind->modules[count]) count++;
   AD_TRY(ad_new(count, &program->meshes));
   for (; program->mesh_count < count; program->mesh_count++) {
-    ad_status status = ad_mesh_create(setting->meshes[program->mesh_count], &program->meshes[program->mesh_count]);
+    ad_mesh **mesh = &program->meshes[program->mesh_count];
+    ad_status status = ad_mesh_create_pool(setting->meshes[program->mesh_count], first, mesh);
     if (status) return ad_fail_in(status, "mesh of `%s`", program->kind->modules[program->mesh_count]);
+    if (setting->disjoint) first += ad_mesh_size(*mesh);
   }
   program->setting.meshes = NULL; /* the caller's */
   return AD_OK;
@@ -254,6 +311,7 @@ void ad_program_destroy(ad_program *program) {
   ad_release(program->counts);
   ad_release(program->losses);
   ad_release(program->phases);
+  ad_release(program->crossings);
   ad_release(program->values);
   ad_release(program);
 }

@@ -25,6 +25,8 @@ struct ad_program {
   size_t loss_count;
   ad_phase *phases;
   size_t phase_count;
+  ad_crossing_spec *crossings;
+  size_t crossing_count;
   const char **values; /* names of what phases give each other */
   size_t value_count;
 };
@@ -33,8 +35,10 @@ enum { AD_VALUES_MAX = 32 }; /* that phases give each other */
 
 /* A value on its way from the phase that gives it to those that need it, in one microbatch. */
 typedef struct ad_passed_value {
-  ad_tensor *output;  /* on its giver's tape; NULL: not given yet */
-  ad_tensor **inputs; /* on the tape of each phase; NULL: that phase did not ask for it */
+  ad_tensor *output;       /* on its giver's tape; NULL: not given yet, or on other ranks */
+  const ad_array *arrived; /* what a bridge brought from other ranks */
+  ad_tensor **inputs;      /* the leaf on the tape of each phase; NULL: that phase did not ask for it */
+  ad_tensor **needed;      /* what each phase got: the leaf, or what became of it over a bridge */
 } ad_passed_value;
 
 /* A loss in one microbatch. */
@@ -54,8 +58,15 @@ struct ad_phase_run {
   ad_handed_loss *losses;          /* of the program */
 };
 
+/* Law 6: the first gradient of several is *sum itself, the others are added to it. */
+ad_status ad_gradient_joins(ad_array *sum, const ad_array *gradient, int *arrived) AD_CHECKED;
+/* Those that phases of this rank left where they needed the value, in the order of backward. */
+ad_status ad_passed_gradients(const ad_program *program, const ad_passed_value *passed, ad_array *sum,
+                              int *arrived) AD_CHECKED;
 /* The number of a value; value_count if no phase gives it. */
 size_t ad_program_find_value(const ad_program *program, const char *name);
+/* That brings the value to the module's phases; NULL: they need none. */
+const ad_crossing_spec *ad_program_crossing_of(const ad_program *program, size_t value, size_t module);
 int ad_phase_lists(const char *const *names, const char *name); /* whether the list, which may be NULL, has it */
 
 #endif

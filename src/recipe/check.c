@@ -42,6 +42,13 @@ static void check_kind(ad_reading *r) {
     WRONG(r, "model.kind", "must be %s, is %s", ad_kinds_known(known, sizeof known), r->recipe->kind);
 }
 
+static void check_placement(ad_reading *r) {
+  const char *placement = r->recipe->placement;
+  if (placement && ARE_READ(r, "placement") && strcmp(placement, AD_COLOCATED) != 0 &&
+      strcmp(placement, AD_DISJOINT) != 0)
+    WRONG(r, "placement", "must be " AD_COLOCATED " or " AD_DISJOINT ", is %s", placement);
+}
+
 static void check_sync(ad_reading *r) {
   const ad_recipe *recipe = r->recipe;
   size_t count = recipe->train.sync_count;
@@ -127,6 +134,7 @@ static ad_complaints complaints_of(ad_reading *r) { return (ad_complaints){compl
 
 static ad_program_setting setting_of(const ad_recipe *recipe, const ad_comm *comm) {
   return (ad_program_setting){.comm = comm,
+                              .disjoint = ad_recipe_is_disjoint(recipe),
                               .global_batch = recipe->train.global_batch,
                               .microbatches = recipe->train.microbatches,
                               .seed = (uint64_t)recipe->train.seed};
@@ -188,7 +196,7 @@ static ad_status check_program(ad_reading *r, const ad_mesh *const *meshes) {
   ad_comm *comm;
   const ad_program_kind *program = r->recipe->program;
   if (!program) return AD_OK;
-  AD_TRY(ad_comm_open_dry(0, ad_mesh_size(meshes[0]), &comm));
+  AD_TRY(ad_comm_open_dry(0, ad_recipe_ranks(r->recipe, meshes), &comm));
   ad_program_setting setting = setting_of(r->recipe, comm);
   ad_complaints to = complaints_of(r);
   if (ARE_READ(r, "mesh")) ad_keys_check_views(program, r->recipe->options, meshes[0], &to);
@@ -201,20 +209,22 @@ static ad_status check_program(ad_reading *r, const ad_mesh *const *meshes) {
 /* ---- meshes ---- */
 
 /* A mesh that cannot be made is replaced by one of a single rank, of which nothing is to be said. */
-static ad_status make_mesh(ad_reading *r, size_t entry, size_t module, ad_mesh **out) {
+static ad_status make_mesh(ad_reading *r, size_t entry, size_t module, int64_t first, ad_mesh **out) {
   const char *text = r->recipe->meshes[module].text;
-  ad_status status = r->wrong[entry] ? AD_INVALID : ad_mesh_create(text, out);
+  ad_status status = r->wrong[entry] ? AD_INVALID : ad_mesh_create_pool(text, first, out);
   if (!status) return AD_OK;
   if (!r->wrong[entry]) AD_TRY(take_failure(r, r->schema.entries[entry].key.path, status));
   r->wrong[entry] = 1;
-  return ad_mesh_create("", out);
+  return ad_mesh_create_pool("", first, out);
 }
 
 static ad_status make_meshes(ad_reading *r, ad_mesh **meshes) {
   size_t module = 0;
+  int64_t first = 0;
   for (size_t i = 0; i < r->schema.count; i++) {
     if (r->schema.entries[i].home != AD_HOME_MESHES) continue;
-    AD_TRY(make_mesh(r, i, module, &meshes[module]));
+    AD_TRY(make_mesh(r, i, module, first, &meshes[module]));
+    if (ad_recipe_is_disjoint(r->recipe)) first += ad_mesh_size(meshes[module]);
     module++;
   }
   return AD_OK;
@@ -244,6 +254,7 @@ static ad_status check_meshes(ad_reading *r) {
 ad_status ad_reading_check(ad_reading *r) {
   check_name(r);
   check_kind(r);
+  check_placement(r);
   check_sync(r);
   check_warmup(r);
   check_compute(r);

@@ -2,6 +2,7 @@
 #include "recipe/contract.h"
 
 #include <fnmatch.h>
+#include <string.h>
 #include "addend/recipe.h"
 #include "base/error.h"
 #include "base/memory.h"
@@ -47,6 +48,10 @@ ad_layout ad_recipe_storage(const ad_recipe *recipe, const ad_param_spec *spec) 
 
 /* ---- meshes ---- */
 
+int ad_recipe_is_disjoint(const ad_recipe *recipe) {
+  return recipe->placement && !strcmp(recipe->placement, AD_DISJOINT);
+}
+
 const char *ad_recipe_mesh_text(const ad_recipe *recipe, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
   if (recipe->mesh_count == 1) {
@@ -63,19 +68,29 @@ ad_status ad_recipe_check_sizes(const ad_recipe *recipe, const ad_mesh *const *m
   char buffer[512];
   ad_text sizes = ad_text_on(buffer, sizeof buffer);
   int differ = 0;
+  if (ad_recipe_is_disjoint(recipe)) return AD_OK;
   for (size_t i = 0; i < recipe->mesh_count; i++) {
     differ |= ad_mesh_size(meshes[i]) != ad_mesh_size(meshes[0]);
     ad_text_add(&sizes, "%s%s has %lld", i ? ", " : "", recipe->meshes[i].module ? recipe->meshes[i].module : "it",
                 (long long)ad_mesh_size(meshes[i]));
   }
   if (!differ) return AD_OK;
-  return ad_fail(AD_INVALID, "the modules run on the same ranks, so their meshes must be of one size: %s", buffer);
+  return ad_fail(AD_INVALID,
+                 "the modules run on the same ranks, so their meshes must be of one size: %s; with placement: disjoint "
+                 "each has ranks of its own",
+                 buffer);
+}
+
+int64_t ad_recipe_ranks(const ad_recipe *recipe, const ad_mesh *const *meshes) {
+  int64_t ranks = ad_mesh_size(meshes[0]);
+  for (size_t i = 1; ad_recipe_is_disjoint(recipe) && i < recipe->mesh_count; i++) ranks += ad_mesh_size(meshes[i]);
+  return ranks;
 }
 
 static ad_status take_size(const ad_recipe *recipe, ad_mesh **meshes, int64_t *out) {
   for (size_t i = 0; i < recipe->mesh_count; i++) AD_TRY(ad_mesh_create(recipe->meshes[i].text, &meshes[i]));
   AD_TRY(ad_recipe_check_sizes(recipe, (const ad_mesh *const *)meshes));
-  *out = ad_mesh_size(meshes[0]);
+  *out = ad_recipe_ranks(recipe, (const ad_mesh *const *)meshes);
   return AD_OK;
 }
 
@@ -97,6 +112,7 @@ ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_pro
   for (size_t i = 0; i < recipe->mesh_count; i++) meshes[i] = recipe->meshes[i].text;
   ad_program_setting setting = {.comm = comm,
                                 .meshes = meshes,
+                                .disjoint = ad_recipe_is_disjoint(recipe),
                                 .global_batch = recipe->train.global_batch,
                                 .microbatches = recipe->train.microbatches,
                                 .seed = (uint64_t)recipe->train.seed};

@@ -12,7 +12,9 @@ ad_status ad_recipe_complete(const ad_recipe *recipe, ad_contract *contract) AD_
 ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_program **out) AD_CHECKED;
 /* Gives every parameter its storage, and its contract or one with `dtype` everywhere. */
 ad_status ad_recipe_specify(const ad_recipe *recipe, ad_program *program, ad_dtype dtype) AD_CHECKED;
-/* Modules share their ranks, so their meshes are of one size. AD_INVALID names the sizes. */
+/* How many ranks the meshes have together. */
+int64_t ad_recipe_ranks(const ad_recipe *recipe, const ad_mesh *const *meshes);
+/* Modules that share their ranks have meshes of one size. AD_INVALID names the sizes. */
 ad_status ad_recipe_check_sizes(const ad_recipe *recipe, const ad_mesh *const *meshes) AD_CHECKED;
 
 #endif

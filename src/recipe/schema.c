@@ -14,7 +14,7 @@
 const char *const ad_sync_names[] = {[AD_SYNC_NONE] = "none", [AD_SYNC_SHARD] = "shard", [AD_SYNC_ALL] = "all"};
 
 /* Where the keys of a program go in between. */
-enum { NAME, KIND, WEIGHTS, MESH };
+enum { NAME, KIND, WEIGHTS, MESH, PLACEMENT };
 
 static const ad_key common[] = {
     [NAME] = {"name", AD_KEY_TEXT, .offset = AT(name), .fallback = "",
@@ -27,6 +27,10 @@ static const ad_key common[] = {
 
     [MESH] = {"mesh", AD_KEY_TEXT, .offset = offsetof(ad_recipe_mesh, text),
               .help = "axes and sizes, such as \"dp_replicate=2 dp_shard=2\""},
+    [PLACEMENT] = {"placement", AD_KEY_TEXT, .offset = AT(placement), .fallback = AD_COLOCATED,
+                   .help =
+                       "of the modules: colocated (on the same ranks) or disjoint (each on ranks of its own, in the "
+                       "order of mesh)"},
 
     {"precision.param", AD_KEY_DTYPE, .offset = AT(precision.contract.param), .fallback = "f32",
      .help = "storage of the parameters"},
@@ -144,7 +148,7 @@ static ad_status merge(ad_schema *schema) {
   for (size_t i = 0; i < COMMON_COUNT; i++) {
     if (i == MESH)
       AD_TRY(add_meshes(schema));
-    else
+    else if (i != PLACEMENT || ad_schema_mesh_count(schema->program) > 1)
       add(schema, &common[i], AD_HOME_RECIPE);
     AD_TRY(add_own(schema, i));
   }

@@ -36,11 +36,12 @@ static void list_param(ad_run *run, size_t index, run_state *s) {
   }
 }
 
-static void list_states(ad_module *module, run_state *s) {
+static void list_states(ad_run *run, size_t m, run_state *s) {
+  const ad_module_spec *spec = ad_program_module(run->program, m);
   char name[NAME_SIZE / 2];
-  for (size_t i = 0; i < ad_module_state_count(module); i++) {
-    snprintf(name, sizeof name, "%s.%s", ad_module_name(module), ad_module_state_spec(module, i)->name);
-    add_value(s, "state", name, ad_module_state(module, i));
+  for (size_t i = 0; i < spec->state_count; i++) {
+    snprintf(name, sizeof name, "%s.%s", spec->name, spec->states[i].name);
+    add_value(s, "state", name, ad_run_state(run, m, i));
   }
 }
 
@@ -85,8 +86,7 @@ static ad_status describe_state(ad_run *run, run_state *s) {
                                    .judge = judge,
                                    .context = s};
   for (size_t i = 0; i < run->param_count; i++) list_param(run, i, s);
-  for (size_t i = 0; i < ad_program_module_count(run->program); i++)
-    if (run->modules[i]) list_states(run->modules[i], s);
+  for (size_t i = 0; i < ad_program_module_count(run->program); i++) list_states(run, i, s);
   return AD_OK;
 }
 

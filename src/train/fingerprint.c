@@ -63,17 +63,12 @@ void ad_fingerprint_release(ad_fingerprint *fingerprint) {
 /* Where a run is computed, what it writes, how long it goes on, and what a checkpoint has the present value of. Any key
  * that is not listed here changes what the numbers mean. */
 static int is_free(const char *key) {
-  static const char *const patterns[] = {"name",
-                                         "model.weights",
-                                         "mesh",
-                                         "mesh.*",
-                                         "views.*",
-                                         "shard.*",
-                                         "checkpoint.*",
-                                         "train.steps",
-                                         "train.microbatches",
-                                         "train.sync",
-                                         "precision.loss_scale"};
+  static const char *const patterns[] = {"name",        "model.weights",
+                                         "mesh",        "mesh.*",
+                                         "placement",   "views.*",
+                                         "shard.*",     "checkpoint.*",
+                                         "train.steps", "train.microbatches",
+                                         "train.sync",  "precision.loss_scale"};
   for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
     if (!fnmatch(patterns[i], key, 0)) return 1;
   return 0;

@@ -32,7 +32,7 @@ static ad_status create_everyone(ad_run *run) {
 
 /* ---- modules ---- */
 
-static ad_dtype compute_dtype(const ad_run *run) {
+ad_dtype ad_run_compute_dtype(const ad_run *run) {
   if (run->options.dtype) return run->options.dtype;
   return run->recipe->precision.compute ? run->recipe->precision.compute : AD_F32;
 }
@@ -40,7 +40,7 @@ static ad_dtype compute_dtype(const ad_run *run) {
 static ad_module_options module_options(ad_run *run) {
   const ad_recipe *recipe = run->recipe;
   return (ad_module_options){.size = sizeof(ad_module_options),
-                             .compute = compute_dtype(run),
+                             .compute = ad_run_compute_dtype(run),
                              .releases = recipe->shard.zero == 3,
                              .prefetch = (int)recipe->shard.prefetch,
                              .seed = (uint64_t)recipe->train.seed,
@@ -57,22 +57,31 @@ static ad_module_options module_options(ad_run *run) {
 
 static int is_here(const ad_run *run, const ad_mesh *mesh) { return ad_mesh_has_rank(mesh, ad_comm_rank(run->comm)); }
 
+static ad_status create_module(ad_run *run, size_t i, const ad_module_options *options) {
+  const ad_module_spec *spec = ad_program_module(run->program, i);
+  ad_module_options own = *options;
+  char prefix[AD_PARAM_NAME_SIZE];
+  if (!is_here(run, spec->mesh)) return ad_absent_create(run->comm, spec, options, &run->absent[i]);
+  snprintf(prefix, sizeof prefix, "%s.", spec->name);
+  own.reducer.prefix = ad_program_module_count(run->program) > 1 ? prefix : NULL;
+  AD_TRY(ad_module_create(run->comm, spec, &own, &run->modules[i]));
+  run->parameters[i] = ad_module_parameters(run->modules[i]);
+  return AD_OK;
+}
+
 static ad_status create_modules(ad_run *run) {
   size_t count = ad_program_module_count(run->program);
   ad_module_options options = module_options(run);
   AD_TRY(ad_new(count, &run->modules));
+  AD_TRY(ad_new(count, &run->absent));
   AD_TRY(ad_new(count, &run->parameters));
   for (size_t i = 0; i < count; i++) {
     const ad_module_spec *spec = ad_program_module(run->program, i);
     run->param_count += spec->param_count;
-    if (!is_here(run, spec->mesh)) continue;
-    char prefix[AD_PARAM_NAME_SIZE];
-    snprintf(prefix, sizeof prefix, "%s.", spec->name);
-    options.reducer.prefix = count > 1 ? prefix : NULL;
-    ad_status status = ad_module_create(run->comm, spec, &options, &run->modules[i]);
+    ad_status status = create_module(run, i, &options);
     if (status) return count > 1 ? ad_fail_in(status, "module `%s`", spec->name) : status;
-    run->parameters[i] = ad_module_parameters(run->modules[i]);
-    run->loss_scale.enabled |= ad_module_has_f16_gradients(run->modules[i]);
+    run->loss_scale.enabled |=
+        run->modules[i] ? ad_module_has_f16_gradients(run->modules[i]) : run->absent[i].has_f16_gradients;
   }
   run->loss_scale.exponent = run->loss_scale.enabled ? (int)run->recipe->precision.loss_scale : 0;
   return run->recipe->weights ? ad_run_read_weights(run, run->recipe->weights) : AD_OK;
@@ -132,26 +141,68 @@ static ad_status create_counts(ad_run *run) {
   return AD_OK;
 }
 
+static int have_same_ranks(const ad_run *run, const ad_phase *a, const ad_phase *b) {
+  return ad_mesh_same_ranks(ad_program_mesh(run->program, a->module), ad_program_mesh(run->program, b->module));
+}
+
+/* Whoever gives something to other ranks is a microbatch ahead of them. */
+static size_t lead_of(const ad_run *run, size_t p) {
+  const ad_phase *phase = ad_program_phase(run->program, p);
+  size_t lead = 0;
+  for (size_t q = p + 1; q < ad_program_phase_count(run->program); q++) {
+    const ad_phase *later = ad_program_phase(run->program, q);
+    for (const char *const *give = phase->gives; give && *give; give++) {
+      size_t least = run->lead[q] + !have_same_ranks(run, phase, later);
+      if (ad_phase_lists(later->needs, *give) && lead < least) lead = least;
+    }
+  }
+  return lead;
+}
+
+static ad_status find_leads(ad_run *run) {
+  size_t count = ad_program_phase_count(run->program);
+  AD_TRY(ad_new(count, &run->lead));
+  for (size_t p = count; p-- > 0;) {
+    run->lead[p] = lead_of(run, p);
+    if (run->under_way < run->lead[p] + 1) run->under_way = run->lead[p] + 1;
+  }
+  return AD_OK;
+}
+
 static ad_status create_tapes(ad_run *run) {
   size_t count = ad_program_phase_count(run->program);
-  ad_tape_options options = {.size = sizeof options, .dtype = compute_dtype(run), .crowd = run->options.crowd};
-  AD_TRY(ad_new(count, &run->tapes));
-  for (size_t i = 0; i < count; i++) {
-    size_t module = ad_program_phase(run->program, i)->module;
-    if (run->modules[module])
-      AD_TRY(ad_tape_create(run->comm, ad_program_mesh(run->program, module), &options, &run->tapes[i]));
+  ad_tape_options options = {.size = sizeof options, .dtype = ad_run_compute_dtype(run), .crowd = run->options.crowd};
+  AD_TRY(ad_new(count * run->under_way, &run->tapes));
+  for (size_t p = 0; p < count; p++) {
+    size_t module = ad_program_phase(run->program, p)->module;
+    ad_tape **tapes = &run->tapes[p * run->under_way];
+    for (size_t i = 0; run->modules[module] && i <= run->lead[p]; i++)
+      AD_TRY(ad_tape_create(run->comm, ad_program_mesh(run->program, module), &options, &tapes[i]));
+  }
+  return AD_OK;
+}
+
+ad_tape *ad_run_tape(const ad_run *run, size_t p, size_t m) {
+  return run->tapes[p * run->under_way + m % (run->lead[p] + 1)];
+}
+
+static ad_status create_microbatch(const ad_run *run, ad_microbatch_run *out) {
+  size_t values = run->program->value_count, phases = ad_program_phase_count(run->program);
+  AD_TRY(ad_new(ad_program_loss_count(run->program), &out->losses));
+  AD_TRY(ad_new(values, &out->values));
+  for (size_t i = 0; i < values; i++) {
+    AD_TRY(ad_new(phases, &out->values[i].inputs));
+    AD_TRY(ad_new(phases, &out->values[i].needed));
   }
   return AD_OK;
 }
 
 static ad_status create_passing(ad_run *run) {
-  size_t values = run->program->value_count;
   if (ad_program_loss_count(run->program) > AD_LOSSES_MAX)
     return ad_fail(AD_INVALID, "the program has more than %d losses", AD_LOSSES_MAX);
-  AD_TRY(ad_new(ad_program_loss_count(run->program), &run->losses));
-  AD_TRY(ad_new(values, &run->values));
-  for (size_t i = 0; i < values; i++) AD_TRY(ad_new(ad_program_phase_count(run->program), &run->values[i].inputs));
-  return AD_OK;
+  AD_TRY(ad_new(run->under_way, &run->microbatches));
+  for (size_t i = 0; i < run->under_way; i++) AD_TRY(create_microbatch(run, &run->microbatches[i]));
+  return ad_crossings_create(run);
 }
 
 /* ---- the whole ---- */
@@ -171,6 +222,7 @@ static ad_status create_parts(ad_run *run, const ad_run_options *options) {
   AD_TRY(create_modules(run));
   AD_TRY(create_norm_groups(run));
   AD_TRY(create_counts(run));
+  AD_TRY(find_leads(run));
   AD_TRY(create_tapes(run));
   AD_TRY(create_passing(run));
   void *sums;
@@ -195,16 +247,30 @@ ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_opt
   return AD_OK;
 }
 
+static size_t tape_count(const ad_run *run) {
+  return run->tapes ? ad_program_phase_count(run->program) * run->under_way : 0;
+}
+
+static void destroy_microbatch(const ad_run *run, ad_microbatch_run *m) {
+  for (size_t i = 0; m->values && i < run->program->value_count; i++) {
+    ad_release(m->values[i].inputs);
+    ad_release(m->values[i].needed);
+  }
+  ad_release(m->values);
+  ad_release(m->losses);
+}
+
 static void destroy_microbatch_parts(ad_run *run) {
-  for (size_t i = 0; run->tapes && i < ad_program_phase_count(run->program); i++) ad_tape_destroy(run->tapes[i]);
+  ad_crossings_destroy(run);
+  for (size_t i = 0; i < tape_count(run); i++) ad_tape_destroy(run->tapes[i]);
   for (size_t i = 0; run->counts && i < ad_program_count_count(run->program); i++) ad_count_destroy(run->counts[i]);
   for (size_t i = 0; run->counted && i < ad_program_count_count(run->program); i++) ad_release(run->counted[i]);
-  for (size_t i = 0; run->values && i < run->program->value_count; i++) ad_release(run->values[i].inputs);
+  for (size_t i = 0; run->microbatches && i < run->under_way; i++) destroy_microbatch(run, &run->microbatches[i]);
+  ad_release(run->microbatches);
+  ad_release(run->lead);
   ad_release(run->tapes);
   ad_release(run->counts);
   ad_release(run->counted);
-  ad_release(run->values);
-  ad_release(run->losses);
 }
 
 static void destroy_modules(ad_run *run) {
@@ -215,6 +281,8 @@ static void destroy_modules(ad_run *run) {
     ad_release(run->norm_groups[i].names);
   }
   ad_release(run->norm_group_of);
+  for (size_t i = 0; run->absent && i < ad_program_module_count(run->program); i++) ad_absent_release(&run->absent[i]);
+  ad_release(run->absent);
   ad_release(run->parameters);
   ad_release(run->modules);
 }
@@ -268,7 +336,18 @@ ad_run_param ad_run_param_at(const ad_run *run, size_t index) {
 
 ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part) {
   ad_run_param at = ad_run_param_at(run, index);
-  return at.held ? ad_module_part(at.held, at.param, part) : NULL;
+  if (at.held) return ad_module_part(at.held, at.param, part);
+  return run->absent[at.module].part[at.param * AD_PART_COUNT + (size_t)part];
+}
+
+ad_array *ad_run_state(const ad_run *run, size_t module, size_t state) {
+  if (run->modules[module]) return ad_module_state(run->modules[module], state);
+  return &run->absent[module].states[state];
+}
+
+ad_status ad_run_whole(ad_run *run, const ad_array *in, const char *site, ad_array *out) {
+  AD_NEED(run, in, out);
+  return ad_array_whole_for(run->comm, &run->everyone, in->layout.mesh, in, site, out);
 }
 
 ad_status ad_run_refresh(ad_run *run, int from_master) {
@@ -284,14 +363,14 @@ size_t ad_run_data_bytes(const ad_run *run) {
 
 size_t ad_run_tape_bytes(const ad_run *run) {
   size_t bytes = 0;
-  for (size_t i = 0; i < ad_program_phase_count(run->program); i++)
+  for (size_t i = 0; i < tape_count(run); i++)
     if (run->tapes[i]) bytes += ad_tape_peak_bytes(run->tapes[i]);
   return bytes;
 }
 
 size_t ad_run_most_routed(const ad_run *run) {
   size_t most = 0;
-  for (size_t i = 0; i < ad_program_phase_count(run->program); i++) {
+  for (size_t i = 0; i < tape_count(run); i++) {
     size_t tokens = run->tapes[i] ? ad_tape_most_routed(run->tapes[i]) : 0;
     most = tokens > most ? tokens : most;
   }

@@ -3,6 +3,8 @@
 #define TRAIN_RUN_H
 #include "addend/train.h"
 #include "program/program.h"
+#include "train/absent.h"
+#include "train/crossing.h"
 #include "train/trace.h"
 
 /* Modules with one norm and one clip. */
@@ -13,6 +15,12 @@ typedef struct ad_norm_group {
   size_t count;
 } ad_norm_group;
 
+/* What one microbatch under way has. */
+typedef struct ad_microbatch_run {
+  ad_handed_loss *losses;  /* of each loss of the program */
+  ad_passed_value *values; /* of each value */
+} ad_microbatch_run;
+
 struct ad_run {
   ad_comm *comm;
   const ad_recipe *recipe;
@@ -20,13 +28,19 @@ struct ad_run {
   ad_program *program;
   ad_mesh *world;    /* of all ranks, where no module has them all; NULL: the first module's mesh does */
   ad_group everyone; /* all ranks */
-  /* Of each module, phase, count, loss and value of the program; NULL where this rank has no share of it. */
+  /* Of each module and count of the program; NULL where this rank has no share of it. */
   ad_module **modules;
-  ad_tape **tapes;
+  ad_absent_module *absent; /* of each module that it does not have */
   ad_count **counts;
   int64_t **counted; /* of each count, this rank's number in each microbatch */
-  ad_handed_loss *losses;
-  ad_passed_value *values;
+  /* Microbatches that are under way at once: one, and one more for each bridge to other ranks that a value still has
+   * before it. A phase is `lead` of them ahead, forward, of what comes last; so many tapes, and one, it has. */
+  size_t under_way;
+  size_t *lead;
+  ad_tape **tapes; /* `under_way` of each phase; see ad_run_tape */
+  ad_microbatch_run *microbatches;
+  ad_crossing *crossings;
+  size_t crossing_count;
   const ad_parameters **parameters; /* of each module: as its tapes see them now */
   size_t param_count;               /* of all modules */
   ad_norm_group norm_groups[AD_NORM_GROUPS_MAX];
@@ -39,7 +53,11 @@ struct ad_run {
   /* Some rank was asked to stop; to write a checkpoint. The same on all ranks after a step. */
   int interrupted, asked_to_save;
 };
-enum { AD_RUN_SUMS = AD_LOSSES_MAX + 3 }; /* losses, requests, two times */
+enum { AD_RUN_SUMS = AD_LOSSES_MAX + 4 }; /* losses, requests, two times, a count */
+
+/* Of phase `p` for microbatch m; NULL: its module is on other ranks. */
+ad_tape *ad_run_tape(const ad_run *run, size_t p, size_t m);
+ad_dtype ad_run_compute_dtype(const ad_run *run);
 
 /* Tells the group when this rank failed alone; returns `status`. */
 ad_status ad_run_tell(ad_run *run, ad_status status) AD_CHECKED;

@@ -9,14 +9,14 @@
 #include "base/seams.h"
 #include "train/run.h"
 
-typedef struct step_state step_state;
-struct step_state {
+typedef struct step_state {
   int64_t step;
-  double losses[AD_LOSSES_MAX];      // this rank's addends of each
-  ad_layout layouts[AD_LOSSES_MAX];  // of each; no mesh: this rank has none
-  double scale;                      // what the losses are multiplied by before backward: a power of two
-  ad_status (*take)(ad_run *run, step_state *state, size_t m);  // one microbatch
-};
+  double losses[AD_LOSSES_MAX];              // this rank's addends of each
+  ad_layout layouts[AD_LOSSES_MAX];          // of each; no mesh: this rank has none
+  double scale;                              // what the losses are multiplied by before backward: a power of two
+  int counted;                               // 1: the counts were waited for
+  ad_status (*back)(ad_run *run, size_t m);  // one microbatch; NULL: nothing goes back
+} step_state;
 
 static atomic_int interrupt_flag, checkpoint_flag;
 void ad_train_interrupt(void) { atomic_store(&interrupt_flag, 1); }
@@ -40,28 +40,34 @@ static ad_status read_batch(ad_run *run, step_state *state, int held_out) {
   return AD_OK;
 }
 
-static ad_status wait_for_counts(ad_run *run) {
-  for (size_t i = 0; i < ad_program_count_count(run->program); i++)
+static ad_status wait_for_counts(ad_run *run, step_state *state) {
+  for (size_t i = 0; !state->counted && i < ad_program_count_count(run->program); i++)
     if (run->counts[i]) AD_TRY(ad_count_wait(run->counts[i], NULL));
+  state->counted = 1;
   return AD_OK;
 }
 
 /* ---- one microbatch, forward ---- */
 
-static void forget_microbatch(ad_run *run) {
-  for (size_t i = 0; i < losses(run); i++) run->losses[i] = (ad_handed_loss){0};
+static ad_microbatch_run *microbatch(const ad_run *run, size_t m) { return &run->microbatches[m % run->under_way]; }
+
+/* What the microbatch had whose place it takes. */
+static void begin_microbatch(const ad_run *run, size_t m) {
+  ad_microbatch_run *at = microbatch(run, m);
+  for (size_t i = 0; i < losses(run); i++) at->losses[i] = (ad_handed_loss){0};
   for (size_t v = 0; v < run->program->value_count; v++) {
-    run->values[v].output = NULL;
-    for (size_t p = 0; p < phases(run); p++) run->values[v].inputs[p] = NULL;
+    at->values[v].output = NULL;
+    at->values[v].arrived = NULL;
+    for (size_t p = 0; p < phases(run); p++) at->values[v].inputs[p] = at->values[v].needed[p] = NULL;
   }
 }
 
 /* The first mistake of a phase is told there: in what follows from it nobody would find it. */
-static ad_status check_phase(const ad_run *run, size_t p) {
+static ad_status check_phase(const ad_run *run, size_t p, size_t m) {
   const ad_phase *phase = ad_program_phase(run->program, p);
-  AD_TRY(ad_tape_status(run->tapes[p]));
+  AD_TRY(ad_tape_status(ad_run_tape(run, p, m)));
   for (size_t v = 0; v < run->program->value_count; v++) {
-    if (run->values[v].output || !ad_phase_lists(phase->gives, run->program->values[v])) continue;
+    if (microbatch(run, m)->values[v].output || !ad_phase_lists(phase->gives, run->program->values[v])) continue;
     return ad_fail(AD_INVALID, "phase `%s` did not give `%s`", phase->name, run->program->values[v]);
   }
   return AD_OK;
@@ -73,27 +79,27 @@ static ad_status run_phase(ad_run *run, size_t p, size_t m) {
   ad_phase_run at = {.program = run->program,
                      .phase = p,
                      .microbatch = m,
-                     .tape = run->tapes[p],
+                     .tape = ad_run_tape(run, p, m),
                      .module = run->modules[phase->module],
                      .parameters = run->parameters[phase->module],
-                     .values = run->values,
-                     .losses = run->losses};
+                     .values = microbatch(run, m)->values,
+                     .losses = microbatch(run, m)->losses};
   ad_tape_reset(at.tape);
   ad_trace_begin(&run->trace, AD_TRACE_FORWARD, (int64_t)m, 0);
   AD_TRY(ad_store_begin_pass(store, 0));
   ad_status status = phase->run(ad_program_own(run->program), &at);
-  if (!status) status = check_phase(run, p);
+  if (!status) status = check_phase(run, p, m);
   if (!status) status = ad_store_end_pass(store);
   ad_trace_end(&run->trace, AD_TRACE_FORWARD, (int64_t)m);
   return status;
 }
 
 /* Only a rank that runs every phase can say that nobody handed a loss in. */
-static ad_status check_losses(const ad_run *run) {
+static ad_status check_losses(const ad_run *run, size_t m) {
   for (size_t p = 0; p < phases(run); p++)
-    if (!run->tapes[p]) return AD_OK;
+    if (!ad_run_tape(run, p, m)) return AD_OK;
   for (size_t i = 0; i < losses(run); i++) {
-    if (run->losses[i].numerator) continue;
+    if (microbatch(run, m)->losses[i].numerator) continue;
     return ad_fail(AD_INVALID, "no phase handed in the loss `%s`", ad_program_loss(run->program, i)->name);
   }
   return AD_OK;
@@ -108,33 +114,54 @@ static double coefficient_of(const ad_run *run, size_t i) {
  * coefficient. */
 static void divide_loss(ad_run *run, const step_state *state, size_t i, size_t m) {
   const ad_loss_spec *spec = ad_program_loss(run->program, i);
-  ad_tape *t = run->tapes[run->losses[i].phase];
+  ad_handed_loss *handed = &microbatch(run, m)->losses[i];
+  ad_tape *t = ad_run_tape(run, handed->phase, m);
   const ad_count *count = run->counts[spec->count];
-  ad_tensor *loss = run->losses[i].numerator;
+  ad_tensor *loss = handed->numerator;
   loss = spec->per_microbatch ? ad_share(t, loss, count, m) : ad_divide(t, loss, count);
   double factor = state->scale * coefficient_of(run, i);
-  run->losses[i].numerator = loss;
-  run->losses[i].start = factor == 1 ? loss : ad_scale(t, loss, factor);
+  handed->numerator = loss;
+  handed->start = factor == 1 ? loss : ad_scale(t, loss, factor);
 }
 
-static ad_status forward(ad_run *run, const step_state *state, size_t m) {
-  forget_microbatch(run);
-  for (size_t p = 0; p < phases(run); p++)
-    if (run->tapes[p]) AD_TRY(run_phase(run, p, m));
-  AD_TRY(check_losses(run));
-  if (m == 0) AD_TRY(wait_for_counts(run));
-  for (size_t i = 0; i < losses(run); i++)
-    if (run->losses[i].numerator) divide_loss(run, state, i, m);
-  return AD_OK;
+static void add_loss(const ad_run *run, step_state *state, size_t i, size_t m) {
+  const ad_tensor *loss = microbatch(run, m)->losses[i].numerator;
+  const ad_array *array = ad_tensor_array(loss);
+  // Engine dry has no values.
+  if (array) state->layouts[i] = array->layout;
+  if (array && array->data) state->losses[i] += ad_tensor_scalar(loss);
 }
 
-static void add_losses(const ad_run *run, step_state *state) {
+/* The losses that the phase handed in. */
+static ad_status take_losses(ad_run *run, step_state *state, size_t p, size_t m) {
+  const ad_handed_loss *handed = microbatch(run, m)->losses;
   for (size_t i = 0; i < losses(run); i++) {
-    const ad_array *loss = run->losses[i].numerator ? ad_tensor_array(run->losses[i].numerator) : NULL;
-    // Engine dry has no values.
-    if (loss) state->layouts[i] = loss->layout;
-    if (loss && loss->data) state->losses[i] += ad_tensor_scalar(run->losses[i].numerator);
+    if (!handed[i].numerator || handed[i].phase != p) continue;
+    AD_TRY(wait_for_counts(run, state));
+    divide_loss(run, state, i, m);
+    add_loss(run, state, i, m);
   }
+  return ad_tape_status(ad_run_tape(run, p, m));
+}
+
+static ad_status forward_phase(ad_run *run, step_state *state, size_t p, size_t m) {
+  if (ad_run_tape(run, p, m)) {
+    AD_TRY(ad_crossings_wait_values(run, p, m));
+    AD_TRY(run_phase(run, p, m));
+    AD_TRY(take_losses(run, state, p, m));
+  }
+  return ad_crossings_post_values(run, p, m);
+}
+
+/* Microbatch `m` of the last phases, and of each other what it is ahead. */
+static ad_status forward(ad_run *run, step_state *state, int64_t m) {
+  int64_t count = (int64_t)microbatches(run), newest = m + (int64_t)run->under_way - 1;
+  if (newest < count) begin_microbatch(run, (size_t)newest);
+  for (size_t p = 0; p < phases(run); p++) {
+    int64_t own = m + (int64_t)run->lead[p];
+    if (own >= 0 && own < count) AD_TRY(forward_phase(run, state, p, (size_t)own));
+  }
+  return m < 0 ? AD_OK : check_losses(run, (size_t)m);
 }
 
 /* ---- one microbatch, backward ---- */
@@ -147,9 +174,9 @@ typedef struct starts {
   size_t count;
 } starts;
 
-static void start_from_losses(const ad_run *run, size_t p, starts *from) {
+static void start_from_losses(const ad_run *run, size_t p, size_t m, starts *from) {
   for (size_t i = 0; i < losses(run); i++) {
-    const ad_handed_loss *loss = &run->losses[i];
+    const ad_handed_loss *loss = &microbatch(run, m)->losses[i];
     if (!loss->numerator || loss->phase != p || ad_program_loss(run->program, i)->is_metric) continue;
     from->gradients[from->count] = NULL;
     from->outputs[from->count++] = loss->start;
@@ -157,50 +184,48 @@ static void start_from_losses(const ad_run *run, size_t p, starts *from) {
 }
 
 /* The gradients that the phases left that needed the value; those of several are added (law 6). */
-static ad_status start_from_value(const ad_run *run, size_t v, starts *from) {
-  const ad_passed_value *value = &run->values[v];
+static ad_status start_from_value(const ad_run *run, size_t v, size_t m, starts *from) {
+  const ad_passed_value *value = &microbatch(run, m)->values[v];
   ad_array *sum = &from->sums[v];
   int arrived = 0;
-  for (size_t p = phases(run); p-- > 0;) {
-    const ad_array *gradient = value->inputs[p] ? ad_grad(value->inputs[p]) : NULL;
-    if (!gradient) continue;
-    if (arrived++)
-      AD_TRY(ad_array_add(sum, gradient, AD_HERE));
-    else
-      *sum = *gradient;
-  }
+  AD_TRY(ad_passed_gradients(run->program, value, sum, &arrived));
+  AD_TRY(ad_crossings_add_returned(run, v, sum, &arrived));
   if (!arrived) return AD_OK;
   from->gradients[from->count] = sum;
   from->outputs[from->count++] = value->output;
   return AD_OK;
 }
 
-static ad_status find_starts(const ad_run *run, size_t p, starts *from) {
+static ad_status find_starts(const ad_run *run, size_t p, size_t m, starts *from) {
   from->count = 0;
-  start_from_losses(run, p, from);
+  start_from_losses(run, p, m, from);
   const ad_phase *phase = ad_program_phase(run->program, p);
   for (size_t v = 0; v < run->program->value_count; v++)
-    if (ad_phase_lists(phase->gives, run->program->values[v])) AD_TRY(start_from_value(run, v, from));
+    if (ad_phase_lists(phase->gives, run->program->values[v])) AD_TRY(start_from_value(run, v, m, from));
   return AD_OK;
 }
 
 static ad_status backward_phase(ad_run *run, size_t p, size_t m) {
   starts from;
-  AD_TRY(ad_tape_status(run->tapes[p]));
-  AD_TRY(find_starts(run, p, &from));
+  ad_tape *t = ad_run_tape(run, p, m);
+  AD_TRY(ad_tape_status(t));
+  AD_TRY(ad_crossings_wait_gradients(run, p, m));
+  AD_TRY(find_starts(run, p, m, &from));
   if (!from.count) return AD_OK;
   ad_store *store = ad_module_store(run->modules[ad_program_phase(run->program, p)->module]);
   ad_trace_begin(&run->trace, AD_TRACE_BACKWARD, (int64_t)m, 0);
   AD_TRY(ad_store_begin_pass(store, 1));
-  AD_TRY(ad_backward_from(run->tapes[p], from.outputs, from.gradients, from.count, 1));
+  AD_TRY(ad_backward_from(t, from.outputs, from.gradients, from.count, 1));
   AD_TRY(ad_store_end_pass(store));
   ad_trace_end(&run->trace, AD_TRACE_BACKWARD, (int64_t)m);
   return AD_OK;
 }
 
 static ad_status backward(ad_run *run, size_t m) {
-  for (size_t p = phases(run); p-- > 0;)
-    if (run->tapes[p]) AD_TRY(backward_phase(run, p, m));
+  for (size_t p = phases(run); p-- > 0;) {
+    if (ad_run_tape(run, p, m)) AD_TRY(backward_phase(run, p, m));
+    AD_TRY(ad_crossings_post_gradients(run, p, m));
+  }
   return AD_OK;
 }
 
@@ -211,33 +236,22 @@ static ad_sync sync_of(const ad_run *run, size_t m) {
   return m < run->recipe->train.sync_count ? run->recipe->train.sync[m] : AD_SYNC_SHARD;
 }
 
-static ad_status gradient_microbatch(ad_run *run, step_state *state, size_t m) {
+static ad_status backward_reducing(ad_run *run, size_t m) {
   for (size_t i = 0; i < modules(run); i++)
     if (run->modules[i]) AD_TRY(ad_reducer_begin_microbatch(ad_module_reducer(run->modules[i]), sync_of(run, m)));
-  AD_TRY(forward(run, state, m));
   AD_TRY(backward(run, m));
-  add_losses(run, state);
   for (size_t i = 0; i < modules(run); i++)
     if (run->modules[i]) AD_TRY(ad_reducer_end_microbatch(ad_module_reducer(run->modules[i])));
   return AD_OK;
 }
 
-static ad_status loss_microbatch(ad_run *run, step_state *state, size_t m) {
-  AD_TRY(forward(run, state, m));
-  for (size_t p = 0; p < phases(run); p++)
-    if (run->tapes[p]) AD_TRY(ad_tape_status(run->tapes[p]));
-  add_losses(run, state);
-  return AD_OK;
-}
-
-static ad_status addend_microbatch(ad_run *run, step_state *state, size_t m) {
-  AD_TRY(forward(run, state, m));
-  return backward(run, m);
-}
-
 static ad_status run_microbatches(ad_run *run, step_state *state) {
-  for (size_t m = 0; m < microbatches(run); m++) AD_TRY(state->take(run, state, m));
-  return AD_OK;
+  for (int64_t m = 1 - (int64_t)run->under_way; m < (int64_t)microbatches(run); m++) {
+    AD_TRY(forward(run, state, m));
+    if (m >= 0 && state->back) AD_TRY(state->back(run, (size_t)m));
+  }
+  AD_TRY(wait_for_counts(run, state));
+  return ad_crossings_settle(run);
 }
 
 /* ---- sums of the losses ---- */
@@ -302,15 +316,26 @@ static void take_times(const ad_run *run, const double *sums, ad_step_report *re
   report->reduction_seconds = sums[1] / ranks;
 }
 
+// What the first count of all is, as the addend of one rank that knows it.
+static int64_t own_count(const ad_run *run) {
+  int64_t total = 0, rank = ad_comm_rank(run->comm);
+  if (!run->counts[0]) return 0;
+  int tells = rank == ad_mesh_first_rank(ad_program_count(run->program, 0)->layout.mesh) || ad_comm_is_dry(run->comm);
+  for (size_t m = 0; tells && m < microbatches(run); m++) total += ad_count_of(run->counts[0], m);
+  return total;
+}
+
 static ad_status sum_losses(ad_run *run, const step_state *state, ad_step_report *report) {
   size_t count = losses(run);
   double sum = 0;
   for (size_t i = 0; i < count; i++) run->sums[i] = own_addend(run, state, i);
   run->sums[count] = own_requests();
   put_times(run, &run->sums[count + 1]);
-  AD_TRY(ad_run_reduce_sums(run, count + 3, AD_SUM, AD_HERE));
+  run->sums[count + 3] = (double)own_count(run);
+  AD_TRY(ad_run_reduce_sums(run, count + 4, AD_SUM, AD_HERE));
   take_requests(run, run->sums[count]);
   take_times(run, &run->sums[count + 1], report);
+  report->count = (int64_t)run->sums[count + 3];
   for (size_t i = 0; i < count; i++) {
     report->losses[i] = run->sums[i];
     if (!ad_program_loss(run->program, i)->is_metric) sum += coefficient_of(run, i) * run->sums[i];
@@ -321,12 +346,6 @@ static ad_status sum_losses(ad_run *run, const step_state *state, ad_step_report
 }
 
 /* ---- after the last microbatch ---- */
-
-static int64_t first_count(const ad_run *run) {
-  int64_t total = 0;
-  for (size_t m = 0; run->counts[0] && m < microbatches(run); m++) total += ad_count_of(run->counts[0], m);
-  return total;
-}
 
 /* The first of them is told at once, how many there were by the training at its end. */
 static void warn_without_tokens(ad_run *run, const ad_step_report *report) {
@@ -358,7 +377,6 @@ static ad_status finish_gradients(ad_run *run, step_state *state, ad_step_report
   AD_TRY(sum_losses(run, state, report));
   AD_TRY(find_norms(run, state->scale, report));
   ad_trace_end(&run->trace, AD_TRACE_NORM, state->step);
-  report->count = first_count(run);
   warn_without_tokens(run, report);
   return AD_OK;
 }
@@ -406,7 +424,7 @@ static double learning_rate(const ad_run *run, int64_t step) {
 
 static ad_status take_step(ad_run *run, ad_step_report *report) {
   report->loss_scale = run->loss_scale.enabled ? run->loss_scale.exponent : 0;
-  step_state state = {.step = report->step, .scale = ldexp(1, report->loss_scale), .take = gradient_microbatch};
+  step_state state = {.step = report->step, .scale = ldexp(1, report->loss_scale), .back = backward_reducing};
   AD_TRY(read_batch(run, &state, 0));
   AD_TRY(run_microbatches(run, &state));
   AD_TRY(finish_gradients(run, &state, report));
@@ -450,7 +468,7 @@ static ad_status take_loss(ad_run *run, step_state *state, int held_out, double 
 
 ad_status ad_run_loss(ad_run *run, int64_t step, int held_out, double *out) {
   AD_NEED(run, out);
-  step_state state = {.step = step, .scale = 1, .take = loss_microbatch};
+  step_state state = {.step = step, .scale = 1};
   return ad_run_tell(run, take_loss(run, &state, held_out, out));
 }
 
@@ -459,18 +477,20 @@ ad_status ad_run_loss(ad_run *run, int64_t step, int held_out, double *out) {
 /* A step's forward pass alone; the values stay on the tapes until the next. */
 static ad_status forward_alone(void *context, size_t m) {
   ad_run *run = context;
-  forget_microbatch(run);
+  begin_microbatch(run, m);
   for (size_t p = 0; p < phases(run); p++) {
-    if (!run->tapes[p]) continue;
-    AD_TRY(run_phase(run, p, m));
-    AD_TRY(ad_tape_status(run->tapes[p]));
+    if (ad_run_tape(run, p, m)) {
+      AD_TRY(ad_crossings_wait_values(run, p, m));
+      AD_TRY(run_phase(run, p, m));
+    }
+    AD_TRY(ad_crossings_post_values(run, p, m));
   }
-  return AD_OK;
+  return ad_crossings_settle(run);
 }
 
 ad_status ad_run_show(ad_run *run, char **out) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
-  ad_forward forward = {forward_alone, run};
+  ad_forward forward = {forward_alone, run, run->everyone};
   *out = NULL;
   return kind->show ? ad_run_tell(run, kind->show(ad_program_own(run->program), &forward, out)) : AD_OK;
 }
@@ -491,7 +511,7 @@ static void visit_gradient(void *context, size_t param, const ad_array *gradient
 }
 
 static ad_status visit_microbatches(ad_run *run, int64_t step) {
-  step_state state = {.step = step, .scale = 1, .take = addend_microbatch};
+  step_state state = {.step = step, .scale = 1, .back = backward};
   AD_TRY(read_batch(run, &state, 0));
   return run_microbatches(run, &state);
 }

@@ -6,14 +6,17 @@
 #include "addend/reduce.h"
 
 /* code, the name that a trace shows */
-#define AD_TRACE_LIST(X)              \
-  X(AD_TRACE_STEP, "step")            \
-  X(AD_TRACE_READ, "read batch")      \
-  X(AD_TRACE_FORWARD, "forward")      \
-  X(AD_TRACE_BACKWARD, "backward")    \
-  X(AD_TRACE_REDUCTION, "reduction")  \
-  X(AD_TRACE_WAIT, "wait for bucket") \
-  X(AD_TRACE_NORM, "loss and norm")   \
+#define AD_TRACE_LIST(X)                    \
+  X(AD_TRACE_STEP, "step")                  \
+  X(AD_TRACE_READ, "read batch")            \
+  X(AD_TRACE_FORWARD, "forward")            \
+  X(AD_TRACE_BACKWARD, "backward")          \
+  X(AD_TRACE_REDUCTION, "reduction")        \
+  X(AD_TRACE_WAIT, "wait for bucket")       \
+  X(AD_TRACE_VALUE, "wait for value")       \
+  X(AD_TRACE_GRADIENT, "wait for gradient") \
+  X(AD_TRACE_SENT, "wait for room")         \
+  X(AD_TRACE_NORM, "loss and norm")         \
   X(AD_TRACE_UPDATE, "update")
 
 typedef enum ad_trace_kind {

@@ -261,7 +261,7 @@ typedef struct fixture {
   ad_program *program;
   ad_tape *tape;
   ad_passed_value values[1];
-  ad_tensor *inputs[2];
+  ad_tensor *inputs[2], *needed[2];
   ad_handed_loss losses[1];
 } fixture;
 
@@ -273,6 +273,7 @@ static ad_phase_run open_phase(fixture *f, size_t phase) {
   must(ad_comm_open_alone(&f->comm));
   must(ad_tape_create(f->comm, ad_program_mesh(f->program, 0), NULL, &f->tape));
   f->values[0].inputs = f->inputs;
+  f->values[0].needed = f->needed;
   return (ad_phase_run){.program = f->program,
                         .phase = phase,
                         .microbatch = 3,

@@ -162,7 +162,7 @@ static void the_keys_of_a_program_stand_among_those_of_every_recipe(void **state
                       "model:\n  kind: \"pair\"\n  width: 4\n"
                       "losses:\n  weights: [1, 0.5]\n  teacher: \"t\"\n"
                       "images: [\"a\", \"b\"]\n"
-                      "mesh:\n  encoder: \"tp=4\"\n  model: \"dp=2 cp=2\"\n"
+                      "mesh:\n  encoder: \"tp=4\"\n  model: \"dp=2 cp=2\"\nplacement: \"colocated\"\n"
                       "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n"
                       "  loss_scale: 10\n  overrides: {}\n"
                       "shard:\n  zero: 0\n  bucket_mib: 25\n  prefetch: 1\n"
@@ -190,7 +190,8 @@ static void no_other_program_knows_its_keys(void **state) {
       "final_lr_fraction, clip, beta1, beta2, epsilon, weight_decay, seed, sync",
       GPT, "losses.weights=[1]", "mesh.encoder=dp=2", "train.balance=1");
   SAYS(
-      "r.yaml:5: data: unknown key; known here are name, model, losses, views, images, mesh, precision, shard, train, "
+      "r.yaml:5: data: unknown key; known here are name, model, losses, views, images, mesh, placement, precision, "
+      "shard, train, "
       "checkpoint",
       GOOD "data: {seq: 3}\n");
 }
@@ -238,10 +239,16 @@ static void a_mesh_that_is_missing_or_of_no_module_is_told_with_its_line(void **
 static void modules_have_as_many_ranks_as_each_other(void **state) {
   SET_SAYS(
       "r.yaml:3: mesh: the modules run on the same ranks, so their meshes must be of one size: encoder has 4, model "
-      "has 6",
+      "has 6; with placement: disjoint each has ranks of its own",
       GOOD, "mesh.model=dp=6");
-  ad_recipe *r = READ(GOOD, NULL);
+  SET_SAYS("--set placement: must be colocated or disjoint, is apart", GOOD, "placement=apart");
+  ad_recipe *r = READ(GOOD, "mesh.model=dp=6", "placement=disjoint");
   int64_t ranks = 7;
+  assert_int_equal(ad_recipe_world(r, &ranks), AD_OK);
+  assert_int_equal(ranks, 10);
+  ad_recipe_destroy(r);
+  ranks = 7;
+  r = READ(GOOD, NULL);
   memcpy(r->meshes[0].text, "tp=3", 4);
   assert_int_equal(ad_recipe_world(r, &ranks), AD_INVALID);
   assert_int_equal(ranks, 7);

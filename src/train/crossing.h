@@ -1,0 +1,36 @@
+/* Values on their way between modules that have ranks of their own. They are posted as soon as they are there, or as
+ * there is room for them, and waited for where they are used. Every rank of either side posts in the same order:
+ * microbatch after microbatch, values as phases go up, gradients as they come down. */
+#ifndef TRAIN_CROSSING_H
+#define TRAIN_CROSSING_H
+#include "program/program.h"
+
+typedef struct ad_run ad_run;
+
+/* One of the program's, between disjoint ranks of which this is one. */
+typedef struct ad_crossing {
+  const ad_crossing_spec *spec;
+  size_t value;
+  ad_array *values;    /* on the destination what arrived, of each microbatch under way; NULL on the source */
+  ad_request *forward; /* of each microbatch under way */
+  ad_array gradient;   /* on the source what came back, of one microbatch */
+  ad_request backward;
+} ad_crossing;
+
+ad_status ad_crossings_create(ad_run *run) AD_CHECKED;
+void ad_crossings_destroy(ad_run *run);
+/* Before phase `p` runs on this rank: what it needs of microbatch m is there, and what it gave or left in the
+ * microbatch whose memory it takes is gone. */
+ad_status ad_crossings_wait_values(ad_run *run, size_t p, size_t m) AD_CHECKED;
+/* When phase `p` has run, here or elsewhere. */
+ad_status ad_crossings_post_values(ad_run *run, size_t p, size_t m) AD_CHECKED;
+/* Before phase `p` goes back on this rank: gradients of what it gave are there. */
+ad_status ad_crossings_wait_gradients(ad_run *run, size_t p, size_t m) AD_CHECKED;
+/* When phase `p` has gone back, here or elsewhere. */
+ad_status ad_crossings_post_gradients(ad_run *run, size_t p, size_t m) AD_CHECKED;
+/* What came back of a value, added to what phases of this rank left of it (ad_gradient_joins). */
+ad_status ad_crossings_add_returned(const ad_run *run, size_t value, ad_array *sum, int *arrived) AD_CHECKED;
+/* Nothing is on its way any more. */
+ad_status ad_crossings_settle(ad_run *run) AD_CHECKED;
+
+#endif
