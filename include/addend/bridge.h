@@ -19,7 +19,8 @@ typedef struct ad_route {
 /* What `rank` receives where a batch of `rows` rows, cut as `from` says (S0), is brought to where `to` wants it (S0);
  * or what it sends. Each row comes once, from the rank of `from`'s mesh that has the receiver's own position on all
  * axes that do not cut the batch, so that nothing moves where a rank has what it needs; where the meshes have no rank
- * in common, from the copy of the same number, counted around. Writes at most `max`, returns how many there are. The
+ * in common, from the copy of the same number, counted around. Where `to` is P, as the gradient of an R, only the first
+ * copy receives. Writes at most `max`, returns how many there are. The
  * gradient goes back the same way with `from` and `to` changed over. */
 AD_API size_t ad_bridge_receives(const ad_layout *from, const ad_layout *to, int64_t rows, int64_t rank,
                                  ad_route *routes, size_t max);
@@ -35,11 +36,13 @@ typedef struct ad_bridge_options {
   int ragged;  /* 1: parts of the two sides may overlap in any way, and the batch need not divide */
 } ad_bridge_options;
 
-/* `from`: cut by S0 on dp axes and I on all others: each copy gets the whole gradient, so an R, whose gradient would
- * count once for each copy, is refused. `to`: cut by S0 on dp axes, R on cp, I or R on tp and any other; where it is R,
- * users leave addends: the gradient that comes back is P there and is summed first. AD_TYPE names axis, type and
- * repair; AD_INVALID: meshes that share some of their ranks but not all, pp, or, unless ragged, numbers of parts
- * neither of which divides the other. Borrows comm and meshes. Collective over the ranks of both meshes. */
+/* Of a batch. `from`: cut by S0 on dp axes and I on all others: each copy gets the whole gradient, so an R, whose
+ * gradient would count once for each copy, is refused. `to`: cut by S0 on dp axes, R on cp, I or R on tp and any other;
+ * where it is R, users leave addends: the gradient that comes back is P there and is summed first. Of a value that is
+ * not cut (a weight): I or R on every axis of both sides. Where `from` is R its gradient counts once: the first copy
+ * gets it, the others zeros (law 7). AD_TYPE names axis, type and repair; AD_INVALID: meshes that share some of their
+ * ranks but not all, pp, or, unless ragged, numbers of parts neither of which divides the other. Borrows comm and
+ * meshes. Collective over the ranks of both meshes. */
 AD_API AD_CHECKED ad_status ad_bridge_create(ad_comm *comm, const ad_layout *from, const ad_layout *to,
                                              const ad_bridge_options *options, ad_bridge **out);
 AD_API void ad_bridge_destroy(ad_bridge *bridge); /* NULL allowed */

@@ -52,6 +52,8 @@ AD_API AD_CHECKED ad_status ad_mesh_create(const char *text, ad_mesh **out);
 AD_API AD_CHECKED ad_status ad_mesh_create_pool(const char *text, int64_t first_rank, ad_mesh **out);
 /* Another factorisation of the same ranks. AD_INVALID, naming both sizes, if they differ. Borrows nothing. */
 AD_API AD_CHECKED ad_status ad_mesh_create_view(const ad_mesh *mesh, const char *text, ad_mesh **out);
+/* One axis dp_shard over the ranks of two meshes that have none in common, those of the lower ranks first. */
+AD_API AD_CHECKED ad_status ad_mesh_create_both(const ad_mesh *a, const ad_mesh *b, ad_mesh **out);
 AD_API void ad_mesh_destroy(ad_mesh *mesh);
 /* The string it was built from, normalised ("dp_replicate=2 dp_shard=2"). Owned by the mesh. */
 AD_API const char *ad_mesh_text(const ad_mesh *mesh);
@@ -61,6 +63,7 @@ AD_API AD_CHECKED ad_status ad_mesh_check(const ad_mesh *mesh);
 
 AD_API int64_t ad_mesh_size(const ad_mesh *mesh);       /* ranks */
 AD_API int64_t ad_mesh_first_rank(const ad_mesh *mesh); /* of the pool */
+AD_API int64_t ad_mesh_last_rank(const ad_mesh *mesh);
 AD_API int64_t ad_mesh_axis_size(const ad_mesh *mesh, ad_axis axis);
 /* How many ranks lie between neighbours on the axis: the product of the sizes of all faster axes. */
 AD_API int64_t ad_mesh_stride(const ad_mesh *mesh, ad_axis axis);
@@ -90,10 +93,12 @@ AD_API int64_t ad_group_index(const ad_group *group, int64_t rank); /* -1 if it 
 /* The ranks of a group as arithmetic, independent of axis names. Member number i is base + the sum over k of digit_k *
  * stride_k, where digit_k are the digits of i in the mixed base size[0], size[1], ... (the last one fastest). Factors
  * of size 1 are left out and neighbours that continue each other are one factor, so that two groups have the same ranks
- * in the same order if and only if their shapes are equal. */
+ * in the same order if and only if their shapes are equal. Where two pools are one group, members from number `head` on
+ * are `gap` ranks further on. */
 typedef struct ad_group_shape {
   int64_t base;
-  int count; /* factors, slowest first */
+  int64_t head, gap; /* gap 0: there is none, and head is 0 too */
+  int count;         /* factors, slowest first */
   int64_t size[AD_AXIS_COUNT], stride[AD_AXIS_COUNT];
 } ad_group_shape;
 AD_API ad_group_shape ad_group_canonical(const ad_group *group);

@@ -107,7 +107,10 @@ typedef struct ad_crossing_spec {
   const char *value;
   size_t module;     /* whose phases need it */
   ad_bridge *bridge; /* borrowed */
-  ad_shape shape;    /* of the whole; dimension 0 is the step's batch, which microbatches cut as they cut samples */
+  ad_shape shape; /* of the whole; where the bridge cuts dimension 0 that is the step's batch, and microbatches cut it
+                   * as they cut samples */
+  /* In which it travels between ranks, and its gradient back; 0: as it is. A proof in f64 rounds nothing. */
+  ad_dtype wire, gradient_wire;
 } ad_crossing_spec;
 
 typedef struct ad_program_kind {

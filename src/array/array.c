@@ -27,7 +27,7 @@ static ad_status check_rank(const ad_comm *comm, const ad_mesh *mesh, const char
   if (ad_mesh_has_rank(mesh, ad_comm_rank(comm))) return AD_OK;
   return ad_fail(AD_INVALID, "%s: %s: rank %lld is not on the mesh \"%s\" of ranks %lld to %lld", site, what,
                  (long long)ad_comm_rank(comm), ad_mesh_text(mesh), (long long)ad_mesh_first_rank(mesh),
-                 (long long)(ad_mesh_first_rank(mesh) + ad_mesh_size(mesh) - 1));
+                 (long long)ad_mesh_last_rank(mesh));
 }
 
 static ad_status check_shape(ad_dtype dtype, const ad_shape *shape) {

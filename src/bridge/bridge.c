@@ -2,7 +2,6 @@
 #include "addend/bridge.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include "array/array.h"
 #include "array/transit.h"
@@ -14,17 +13,15 @@
 
 /* ---- what may lie on either side ---- */
 
-static int64_t last_rank(const ad_mesh *mesh) { return ad_mesh_first_rank(mesh) + ad_mesh_size(mesh) - 1; }
-
 static ad_status check_ranks(const ad_mesh *from, const ad_mesh *to, int *disjoint) {
-  *disjoint = last_rank(from) < ad_mesh_first_rank(to) || last_rank(to) < ad_mesh_first_rank(from);
+  *disjoint = ad_mesh_last_rank(from) < ad_mesh_first_rank(to) || ad_mesh_last_rank(to) < ad_mesh_first_rank(from);
   if (*disjoint || ad_mesh_same_ranks(from, to)) return AD_OK;
   return ad_fail(AD_INVALID,
                  "bridge: the source \"%s\" has %" PRId64 " ranks (%" PRId64 " to %" PRId64
                  "), the destination \"%s\" %" PRId64 " (%" PRId64 " to %" PRId64
                  "); they must be the same ranks, or have none in common",
-                 ad_mesh_text(from), ad_mesh_size(from), ad_mesh_first_rank(from), last_rank(from), ad_mesh_text(to),
-                 ad_mesh_size(to), ad_mesh_first_rank(to), last_rank(to));
+                 ad_mesh_text(from), ad_mesh_size(from), ad_mesh_first_rank(from), ad_mesh_last_rank(from),
+                 ad_mesh_text(to), ad_mesh_size(to), ad_mesh_first_rank(to), ad_mesh_last_rank(to));
 }
 
 static ad_status check_stages(const ad_mesh *mesh, const char *side) {
@@ -77,6 +74,32 @@ static ad_status check_destination(const ad_layout *to) {
   return AD_OK;
 }
 
+/* A value that is whole on every rank. */
+static ad_status check_whole_source(const ad_layout *from) {
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    if (!counts(from, axis) || from->type[axis] == AD_I || from->type[axis] == AD_R) continue;
+    return refuse("source", (ad_axis)axis, from->type[axis],
+                  "a value that is not cut by batch is the same on all ranks");
+  }
+  return AD_OK;
+}
+
+static ad_status check_whole_destination(const ad_layout *to) {
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    if (!counts(to, axis) || to->type[axis] == AD_I || to->type[axis] == AD_R) continue;
+    return refuse("destination", (ad_axis)axis, to->type[axis], "every rank gets the whole value: I or R");
+  }
+  return AD_OK;
+}
+
+static int is_cut(const ad_layout *layout) { return ad_layout_cut_axes(layout) != 0; }
+
+static ad_status check_types(const ad_layout *from, const ad_layout *to) {
+  int whole = !is_cut(from) && !is_cut(to);
+  AD_TRY(whole ? check_whole_source(from) : check_source(from));
+  return whole ? check_whole_destination(to) : check_destination(to);
+}
+
 static int64_t parts(const ad_layout *layout) { return ad_mesh_ranks_over(layout->mesh, ad_layout_cut_axes(layout)); }
 
 static ad_status check_parts(const ad_layout *from, const ad_layout *to) {
@@ -93,8 +116,7 @@ static ad_status check(const ad_layout *from, const ad_layout *to, const ad_brid
   AD_TRY(check_ranks(from->mesh, to->mesh, disjoint));
   AD_TRY(check_stages(from->mesh, "source"));
   AD_TRY(check_stages(to->mesh, "destination"));
-  AD_TRY(check_source(from));
-  AD_TRY(check_destination(to));
+  AD_TRY(check_types(from, to));
   return options->ragged ? AD_OK : check_parts(from, to);
 }
 
@@ -104,17 +126,6 @@ ad_status ad_bridge_check(const ad_layout *from, const ad_layout *to, const ad_b
 }
 
 /* ---- making one ---- */
-
-/* One group for both pools: all ranks from the first of the one to the last of the other. */
-static ad_status span_both(ad_bridge *bridge) {
-  int64_t first = ad_mesh_first_rank(bridge->from.mesh), other = ad_mesh_first_rank(bridge->to.mesh);
-  int64_t end = last_rank(bridge->from.mesh), other_end = last_rank(bridge->to.mesh);
-  char text[32];
-  if (other < first) first = other;
-  if (other_end > end) end = other_end;
-  snprintf(text, sizeof text, "dp=%" PRId64, end - first + 1);
-  return ad_mesh_create_pool(text, first, &bridge->both);
-}
 
 ad_status ad_bridge_create(ad_comm *comm, const ad_layout *from, const ad_layout *to, const ad_bridge_options *options,
                            ad_bridge **out) {
@@ -127,7 +138,7 @@ ad_status ad_bridge_create(ad_comm *comm, const ad_layout *from, const ad_layout
   AD_TRY(check(from, to, &own, &disjoint));
   AD_TRY(ad_new(1, &bridge));
   *bridge = (ad_bridge){.comm = comm, .from = *from, .to = *to, .options = own, .disjoint = disjoint};
-  ad_status status = disjoint ? span_both(bridge) : AD_OK;
+  ad_status status = disjoint ? ad_mesh_create_both(from->mesh, to->mesh, &bridge->both) : AD_OK;
   if (status) {
     ad_bridge_destroy(bridge);
     return status;
@@ -296,6 +307,13 @@ static void make_messages(ad_bridge *bridge, const way *w, const ad_route_passin
   }
 }
 
+/* Law 7: what comes back for a source that is R counts once. Copies that are not the first hold zeros. */
+static int clear_other_copy(const ad_bridge *bridge, const way *w) {
+  if (!w->out.shape.ndim || ad_bridge_counts_there(w->to, ad_comm_rank(bridge->comm))) return 0;
+  if (w->out.data) memset(w->out.data, 0, ad_array_bytes(&w->out));
+  return 1;
+}
+
 static void copy_own(const way *w) {
   if (w->in.data && w->out.data && w->in.data != w->out.data) memcpy(w->out.data, w->in.data, ad_array_bytes(&w->out));
 }
@@ -303,8 +321,9 @@ static void copy_own(const way *w) {
 /* `request` NULL: to its end. */
 static ad_status move_rows(ad_bridge *bridge, const way *w, const char *site, ad_request *request) {
   if (request) *request = (ad_request){0};
+  int is_cleared = clear_other_copy(bridge, w);
   if (is_local(bridge, w)) {
-    copy_own(w);
+    if (!is_cleared) copy_own(w);
     return AD_OK;
   }
   ad_route_passing routes;
@@ -387,7 +406,8 @@ static ad_status check_gradients(const ad_bridge *bridge, const ad_array *destin
 /* `summed`: the destination's, without addends. */
 static ad_status go_back(ad_bridge *bridge, const ad_array *summed, ad_array *source, const char *site,
                          ad_request *request) {
-  way w = way_of(&bridge->to, &bridge->from, ad_bridge_has_destination(bridge) ? summed : NULL,
+  ad_layout from = ad_layout_dual(&bridge->from);
+  way w = way_of(&bridge->to, &from, ad_bridge_has_destination(bridge) ? summed : NULL,
                  ad_bridge_has_source(bridge) ? source : NULL);
   return move_rows(bridge, &w, site, request);
 }

@@ -8,12 +8,15 @@ struct ad_bridge {
   ad_layout from, to;
   ad_bridge_options options;
   int disjoint;
-  ad_mesh *both; /* of disjoint sides: every rank from the first to the last */
+  ad_mesh *both; /* the ranks of disjoint sides */
   /* Of the present call: */
   ad_route *routes;
   ad_message *messages;
   size_t capacity;
 };
+
+/* Of copies on axes on which a layout is P (the gradient of an R) the first gets what comes over a bridge. */
+int ad_bridge_counts_there(const ad_layout *to, int64_t rank);
 
 /* As ad_bridge_backward, for transition number `ordinal` of a tape. `site` is not NULL. */
 ad_status ad_bridge_backward_at(ad_bridge *bridge, ad_array *destination, ad_array *source, int ordinal,

@@ -1,6 +1,6 @@
 /* Who sends which rows of a batch to whom. A rank's position on the axes that do not cut the batch says which copy it
  * is; the ranks of one copy, one for each part of the batch, are a fibre. */
-#include "addend/bridge.h"
+#include "bridge/bridge.h"
 
 /* The rows that a rank holds; they are one run, since dp axes cut plainly. */
 static ad_span part_of(const ad_layout *layout, int64_t rows, int64_t rank) {
@@ -40,6 +40,12 @@ static ad_group givers(const ad_layout *from, const ad_layout *to, int64_t rank)
   return fibre_of(from, first_of_copy(from, copy_of(to, rank) % copy_count(from)));
 }
 
+int ad_bridge_counts_there(const ad_layout *to, int64_t rank) {
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
+    if (to->type[axis] == AD_P && ad_mesh_position(to->mesh, rank, (ad_axis)axis)) return 0;
+  return 1;
+}
+
 typedef struct list {
   ad_route *routes;
   size_t max, count;
@@ -67,7 +73,7 @@ static void add_fibre(list *to, const ad_group *fibre, const ad_layout *theirs, 
 size_t ad_bridge_receives(const ad_layout *from, const ad_layout *to, int64_t rows, int64_t rank, ad_route *routes,
                           size_t max) {
   list found = {routes, max, 0};
-  if (!ad_mesh_has_rank(to->mesh, rank)) return 0;
+  if (!ad_mesh_has_rank(to->mesh, rank) || !ad_bridge_counts_there(to, rank)) return 0;
   ad_group fibre = givers(from, to, rank);
   add_fibre(&found, &fibre, from, rows, part_of(to, rows, rank));
   return found.count;
@@ -85,7 +91,7 @@ size_t ad_bridge_sends(const ad_layout *from, const ad_layout *to, int64_t rows,
   }
   for (int64_t copy = copy_of(from, rank); copy < copy_count(to); copy += copy_count(from)) {
     ad_group fibre = fibre_of(to, first_of_copy(to, copy));
-    add_fibre(&found, &fibre, to, rows, mine);
+    if (ad_bridge_counts_there(to, first_of_copy(to, copy))) add_fibre(&found, &fibre, to, rows, mine);
   }
   return found.count;
 }

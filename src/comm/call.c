@@ -27,12 +27,13 @@ int64_t ad_shape_rank(const ad_group_shape *shape, int64_t index) {
     rank += index % shape->size[k] * shape->stride[k];
     index /= shape->size[k];
   }
-  return rank;
+  return rank + (shape->gap && rank - shape->base >= shape->head ? shape->gap : 0);
 }
 
 // The index of a rank in the group; -1 if it is no member.
 static int64_t index_in(const ad_group_shape *shape, int64_t rank) {
   int64_t rest = rank - shape->base, index = 0;
+  if (shape->gap && rest >= shape->head) rest = rest < shape->head + shape->gap ? -1 : rest - shape->gap;
   if (rest < 0) return -1;
   for (int k = 0; k < shape->count; k++) {
     int64_t digit = rest / shape->stride[k];
@@ -49,10 +50,9 @@ static int64_t index_in(const ad_group_shape *shape, int64_t rank) {
 static ad_status take_group(const ad_collective *collective, int64_t rank, int64_t size, ad_call *call) {
   const ad_mesh *mesh = collective->group.mesh;
   if (!mesh) return REFUSE(call, "%s", "the group has no mesh; make it with ad_mesh_group");
-  if (ad_mesh_first_rank(mesh) + ad_mesh_size(mesh) > size)
+  if (ad_mesh_last_rank(mesh) >= size)
     return REFUSE(call, "the mesh \"%s\" needs ranks %" PRId64 " to %" PRId64 ", the world has %" PRId64,
-                  ad_mesh_text(mesh), ad_mesh_first_rank(mesh), ad_mesh_first_rank(mesh) + ad_mesh_size(mesh) - 1,
-                  size);
+                  ad_mesh_text(mesh), ad_mesh_first_rank(mesh), ad_mesh_last_rank(mesh), size);
   call->axes = collective->group.axes;
   call->shape = ad_group_canonical(&collective->group);
   int64_t index = index_in(&call->shape, rank), members = ad_shape_members(&call->shape);
@@ -62,8 +62,7 @@ static ad_status take_group(const ad_collective *collective, int64_t rank, int64
                   "rank %" PRId64 " calls on a group from rank %" PRId64 " to %" PRId64
                   ", the mesh \"%s\" has ranks %" PRId64 " to %" PRId64
                   "; make the group with ad_mesh_group on a rank of the mesh",
-                  rank, call->shape.base, last, ad_mesh_text(mesh), ad_mesh_first_rank(mesh),
-                  ad_mesh_first_rank(mesh) + ad_mesh_size(mesh) - 1);
+                  rank, call->shape.base, last, ad_mesh_text(mesh), ad_mesh_first_rank(mesh), ad_mesh_last_rank(mesh));
   if (index < 0) {
     char group[256];
     return REFUSE(call, "rank %" PRId64 " is not in the group %s", rank,

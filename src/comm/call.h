@@ -73,7 +73,7 @@ size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whol
 int64_t ad_shape_members(const ad_group_shape *shape);
 int64_t ad_shape_rank(const ad_group_shape *shape, int64_t index);
 static inline int ad_shape_same(const ad_group_shape *a, const ad_group_shape *b) {
-  if (a->base != b->base || a->count != b->count) return 0;
+  if (a->base != b->base || a->count != b->count || a->head != b->head || a->gap != b->gap) return 0;
   for (int k = 0; k < a->count; k++)
     if (a->size[k] != b->size[k] || a->stride[k] != b->stride[k]) return 0;
   return 1;

@@ -12,7 +12,7 @@
 
 static uint64_t hash_shape(const ad_group_shape *shape) {
   const uint64_t odd = 0x9e3779b97f4a7c15ull;
-  uint64_t hash = ((uint64_t)shape->base + 1) * odd;
+  uint64_t hash = ((uint64_t)shape->base + 1 + (uint64_t)shape->head + ((uint64_t)shape->gap << 20)) * odd;
   for (int k = 0; k < shape->count; k++) {
     hash = (hash ^ hash >> 29 ^ (uint64_t)shape->size[k]) * odd;
     hash = (hash ^ hash >> 29 ^ (uint64_t)shape->stride[k]) * odd;

@@ -122,8 +122,8 @@ ad_status ad_layout_view(const ad_layout *layout, const ad_mesh *view, const cha
         "%s: change of view: mesh \"%s\" has ranks %lld to %lld, the view \"%s\" %lld to %lld; a view has the "
         "same ranks",
         site, ad_mesh_text(layout->mesh), (long long)ad_mesh_first_rank(layout->mesh),
-        (long long)(ad_mesh_first_rank(layout->mesh) + ad_mesh_size(layout->mesh) - 1), ad_mesh_text(view),
-        (long long)ad_mesh_first_rank(view), (long long)(ad_mesh_first_rank(view) + ad_mesh_size(view) - 1));
+        (long long)ad_mesh_last_rank(layout->mesh), ad_mesh_text(view), (long long)ad_mesh_first_rank(view),
+        (long long)ad_mesh_last_rank(view));
   ad_layout seen = ad_layout_all(view, AD_R);
   AD_TRY(view_all(layout, site, &seen));
   *out = seen;

@@ -6,10 +6,10 @@
 enum { SHOWN_MEMBERS_MAX = 16 };
 
 ad_group ad_mesh_group(const ad_mesh *mesh, ad_axes axes, int64_t rank) {
-  ad_group group = {mesh, axes & AD_AXES_ALL, rank};
+  int64_t base = ad_mesh_number(mesh, rank);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (axes & AD_AXES(axis)) group.base -= ad_mesh_position(mesh, rank, (ad_axis)axis) * mesh->stride[axis];
-  return group;
+    if (axes & AD_AXES(axis)) base -= ad_mesh_position(mesh, rank, (ad_axis)axis) * mesh->stride[axis];
+  return (ad_group){mesh, axes & AD_AXES_ALL, ad_mesh_numbered(mesh, base)};
 }
 
 int64_t ad_mesh_ranks_over(const ad_mesh *mesh, ad_axes axes) {
@@ -23,14 +23,14 @@ int64_t ad_group_size(const ad_group *group) { return ad_mesh_ranks_over(group->
 
 int64_t ad_group_rank(const ad_group *group, int64_t index) {
   const ad_mesh *mesh = group->mesh;
-  int64_t rank = group->base;
+  int64_t number = ad_mesh_number(mesh, group->base);
   for (int i = AD_AXIS_COUNT - 1; i >= 0; i--) {
     ad_axis axis = mesh->order[i];
     if (!(group->axes & AD_AXES(axis))) continue;
-    rank += index % mesh->axis_size[axis] * mesh->stride[axis];
+    number += index % mesh->axis_size[axis] * mesh->stride[axis];
     index /= mesh->axis_size[axis];
   }
-  return rank;
+  return ad_mesh_numbered(mesh, number);
 }
 
 int64_t ad_group_index(const ad_group *group, int64_t rank) {
@@ -60,6 +60,10 @@ ad_group_shape ad_group_canonical(const ad_group *group) {
       shape.size[shape.count] = size;
       shape.stride[shape.count++] = stride;
     }
+  }
+  if (mesh->gap && shape.count) { /* one axis: the group is the whole mesh */
+    shape.head = mesh->head;
+    shape.gap = mesh->gap;
   }
   return shape;
 }

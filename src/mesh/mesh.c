@@ -1,5 +1,6 @@
 /* Meshes as objects: made, destroyed, validated, asked. Groups are in group.c, changes of view in view.c. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -14,6 +15,19 @@ ad_status ad_mesh_create_pool(const char *text, int64_t first_rank, ad_mesh **ou
   AD_TRY(ad_new(1, &mesh));
   *mesh = parsed;
   *out = mesh;
+  return AD_OK;
+}
+
+ad_status ad_mesh_create_both(const ad_mesh *a, const ad_mesh *b, ad_mesh **out) {
+  AD_NEED(a, b, out);
+  const ad_mesh *low = a->first_rank < b->first_rank ? a : b, *high = low == a ? b : a;
+  char text[32];
+  if (ad_mesh_last_rank(low) >= high->first_rank)
+    return ad_fail(AD_INVALID, "mesh: \"%s\" and \"%s\" have ranks in common", a->text, b->text);
+  snprintf(text, sizeof text, "dp_shard=%" PRId64, low->size + high->size);
+  AD_TRY(ad_mesh_create_pool(text, low->first_rank, out));
+  (*out)->head = low->size;
+  (*out)->gap = high->first_rank - low->first_rank - low->size;
   return AD_OK;
 }
 
@@ -49,6 +63,7 @@ ad_status ad_mesh_check(const ad_mesh *mesh) {
 
 int64_t ad_mesh_size(const ad_mesh *mesh) { return mesh->size; }
 int64_t ad_mesh_first_rank(const ad_mesh *mesh) { return mesh->first_rank; }
+int64_t ad_mesh_last_rank(const ad_mesh *mesh) { return mesh->first_rank + mesh->size + mesh->gap - 1; }
 ad_axes ad_mesh_large(const ad_mesh *mesh) {
   ad_axes large = 0;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
@@ -61,23 +76,25 @@ int64_t ad_mesh_stride(const ad_mesh *mesh, ad_axis axis) { return mesh->stride[
 ad_axes ad_mesh_named(const ad_mesh *mesh) { return mesh->named; }
 
 int ad_mesh_has_rank(const ad_mesh *mesh, int64_t rank) {
-  return rank >= mesh->first_rank && rank - mesh->first_rank < mesh->size;
+  int64_t number = rank - mesh->first_rank;
+  if (number >= mesh->head) number -= mesh->gap;
+  return number >= 0 && number < mesh->size && ad_mesh_numbered(mesh, number) == rank;
 }
 
 int ad_mesh_same_ranks(const ad_mesh *a, const ad_mesh *b) {
-  return a->first_rank == b->first_rank && a->size == b->size;
+  return a->first_rank == b->first_rank && a->size == b->size && a->gap == b->gap && (!a->gap || a->head == b->head);
 }
 
 int ad_mesh_equal(const ad_mesh *a, const ad_mesh *b) {
-  return a == b || (a->first_rank == b->first_rank && strcmp(a->text, b->text) == 0);
+  return a == b || (ad_mesh_same_ranks(a, b) && strcmp(a->text, b->text) == 0);
 }
 
 int64_t ad_mesh_position(const ad_mesh *mesh, int64_t rank, ad_axis axis) {
-  return (rank - mesh->first_rank) / mesh->stride[axis] % mesh->axis_size[axis];
+  return ad_mesh_number(mesh, rank) / mesh->stride[axis] % mesh->axis_size[axis];
 }
 
 int64_t ad_mesh_rank_at(const ad_mesh *mesh, const int64_t position[AD_AXIS_COUNT]) {
-  int64_t rank = mesh->first_rank;
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) rank += position[axis] * mesh->stride[axis];
-  return rank;
+  int64_t number = 0;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) number += position[axis] * mesh->stride[axis];
+  return ad_mesh_numbered(mesh, number);
 }

@@ -71,6 +71,7 @@ ad_status ad_mesh_parse(const char *text, int64_t first_rank, ad_mesh *out) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) mesh.axis_size[axis] = 1;
   for (const char *cursor = text; ad_word_next(&cursor, " \t\n", &word);) AD_TRY(add_axis(text, word, &mesh));
   complete(&mesh);
+  mesh.head = mesh.size;
   *out = mesh;
   return AD_OK;
 }

@@ -48,19 +48,17 @@ static const operation share = {.name = "share",
 
 /* ---- what a count must be ---- */
 
-static int64_t last_rank(const ad_mesh *mesh) { return ad_mesh_first_rank(mesh) + ad_mesh_size(mesh) - 1; }
-
 // A count over fewer ranks than the tape's is another number on other ranks of the tape.
 static ad_status check_ranks(const ad_tape *tape, const ad_mesh *counted, const char *what, const char *site) {
-  int covers =
-      ad_mesh_first_rank(counted) <= ad_mesh_first_rank(tape->mesh) && last_rank(counted) >= last_rank(tape->mesh);
+  int covers = ad_mesh_first_rank(counted) <= ad_mesh_first_rank(tape->mesh) &&
+               ad_mesh_last_rank(counted) >= ad_mesh_last_rank(tape->mesh);
   if (covers) return AD_OK;
   return ad_fail(AD_TYPE,
                  "%s: %s: the count is one of ranks %" PRId64 " to %" PRId64
                  ", but the tape's mesh \"%s\" has ranks "
                  "%" PRId64 " to %" PRId64 "; count over all of them",
-                 site, what, ad_mesh_first_rank(counted), last_rank(counted), ad_mesh_text(tape->mesh),
-                 ad_mesh_first_rank(tape->mesh), last_rank(tape->mesh));
+                 site, what, ad_mesh_first_rank(counted), ad_mesh_last_rank(counted), ad_mesh_text(tape->mesh),
+                 ad_mesh_first_rank(tape->mesh), ad_mesh_last_rank(tape->mesh));
 }
 
 static ad_status check_summed(const ad_layout *layout, const char *what, const char *site) {
