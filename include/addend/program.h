@@ -81,6 +81,9 @@ typedef struct ad_phase {
   const char *const *needs; /* names of values that earlier phases give, NULL at the end; NULL: none */
   const char *const *gives; /* names of values for later phases */
   ad_status (*run)(void *own, ad_phase_run *at); /* records the forward pass */
+  /* When the phase has gone back: gradients of inputs and of kept values are there, times the loss's coefficient and
+   * scale. NULL: nothing is done with them. */
+  ad_status (*after)(void *own, ad_phase_run *at);
 } ad_phase;
 
 /* A number of addends that losses are divided by, summed over the step's microbatches and over the axes on which
@@ -116,8 +119,9 @@ typedef struct ad_crossing_spec {
 typedef struct ad_program_kind {
   const char *name; /* of model.kind */
   const char *help; /* one line for people */
-  const char *const
-      *modules; /* names, NULL at the end. One: a recipe's mesh is a text; several: a map with these keys */
+  /* Names, NULL at the end. One: a recipe's mesh is a text; several: a map with these keys. Where a mesh has the axis
+   * `block` each block is a module of that name, on a mesh of the other axes: `create` adds them one after another. */
+  const char *const *modules;
   const ad_key *keys;
   size_t key_count;
   size_t options_size; /* of the struct that the keys fill */
@@ -203,6 +207,8 @@ AD_API AD_CHECKED ad_status ad_program_add_phase(ad_program *to, const ad_phase 
 AD_API const char *ad_program_param_name(const ad_program *program, size_t module, size_t param, char *buffer,
                                          size_t size);
 AD_API const ad_mesh *ad_program_mesh(const ad_program *program, size_t module);
+/* The mesh of the kind's module number `pool`, with all its blocks: for counts that they have in common. */
+AD_API const ad_mesh *ad_program_pool(const ad_program *program, size_t pool);
 AD_API size_t ad_program_module_count(const ad_program *program);
 /* Its parameters may be changed in storage and contract until a module is made from it. */
 AD_API const ad_module_spec *ad_program_module(const ad_program *program, size_t module);
@@ -228,8 +234,8 @@ AD_API ad_array *ad_phase_state(ad_phase_run *at, size_t state);
  * carries a gradient, unless it was made of constants alone, as far as this rank can see that. */
 AD_API ad_tensor *ad_phase_need(ad_phase_run *at, const char *name);
 AD_API void ad_phase_give(ad_phase_run *at, const char *name, ad_tensor *value);
-/* The numerator of loss number `loss` in this microbatch; once a microbatch. The step divides it, starts backward from
- * it, times its coefficient, and reports it. */
+/* The numerator of loss number `loss` in this microbatch, or this phase's part of it; once a phase. The step divides
+ * it, starts backward from it, times its coefficient, and reports it. */
 AD_API void ad_phase_loss(ad_phase_run *at, size_t loss, ad_tensor *numerator);
 
 #if defined(__cplusplus)

@@ -217,11 +217,11 @@ static ad_status add_all_places(const ad_recipe *recipe, ad_places *to) {
   int64_t rank = 0;
   for (size_t i = 0; i < recipe->mesh_count; i++) {
     ad_mesh *mesh;
-    AD_TRY(add_places_of(recipe, rank, to));
-    if (!ad_recipe_is_disjoint(recipe)) break;
+    if (!ad_recipe_is_disjoint(recipe)) return add_places_of(recipe, 0, to);
     AD_TRY(ad_mesh_create(recipe->meshes[i].text, &mesh));
-    rank += ad_mesh_size(mesh);
+    int64_t blocks = ad_mesh_axis_size(mesh, AD_BLOCK), ranks = ad_mesh_size(mesh) / blocks;
     ad_mesh_destroy(mesh);
+    for (int64_t block = 0; block < blocks; block++, rank += ranks) AD_TRY(add_places_of(recipe, rank, to));
   }
   return AD_OK;
 }

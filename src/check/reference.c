@@ -23,14 +23,16 @@ struct ad_reference {
   char *kept; /* the fed run's arrays, one after another; NULL: none were kept */
 };
 
-/* "dp_replicate=3 cp=2" -> "dp_replicate=1 cp=1": types and names stay what they are. */
+/* "block=2 dp_replicate=3 cp=2" -> "block=2 dp_replicate=1 cp=1": types, names and modules stay what they are. */
 static ad_status shrink(const char *text, char **out) {
   ad_mesh *mesh;
   char buffer[256];
   ad_text shrunk = ad_text_on(buffer, sizeof buffer);
   AD_TRY(ad_mesh_create(text, &mesh));
+  if (ad_mesh_named(mesh) & AD_AXES(AD_BLOCK))
+    ad_text_add(&shrunk, "block=%lld", (long long)ad_mesh_axis_size(mesh, AD_BLOCK));
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    if (!(ad_mesh_named(mesh) & AD_AXES(axis))) continue;
+    if (!(ad_mesh_named(mesh) & AD_AXES(axis)) || axis == AD_BLOCK) continue;
     ad_text_add(&shrunk, "%s%s=1", shrunk.used ? " " : "", ad_axis_name((ad_axis)axis));
   }
   ad_mesh_destroy(mesh);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "mesh/object.h"
 
 ad_status ad_mesh_create(const char *text, ad_mesh **out) { return ad_mesh_create_pool(text, 0, out); }
@@ -16,6 +17,21 @@ ad_status ad_mesh_create_pool(const char *text, int64_t first_rank, ad_mesh **ou
   *mesh = parsed;
   *out = mesh;
   return AD_OK;
+}
+
+ad_status ad_mesh_create_block(const ad_mesh *mesh, int64_t first_rank, ad_mesh **out) {
+  AD_NEED(mesh, out);
+  char buffer[AD_MESH_TEXT_MAX];
+  ad_text text = ad_text_on(buffer, sizeof buffer);
+  int64_t blocks = mesh->axis_size[AD_BLOCK];
+  if (blocks > 1 && mesh->stride[AD_BLOCK] * blocks != mesh->size)
+    return ad_fail(AD_INVALID, "mesh \"%s\": `block` comes first: the ranks of a block are one after another",
+                   mesh->text);
+  for (int i = 0; i < mesh->named_count; i++)
+    if (mesh->order[i] != AD_BLOCK)
+      ad_text_add(&text, "%s%s=%" PRId64, text.used ? " " : "", ad_axis_name(mesh->order[i]),
+                  mesh->axis_size[mesh->order[i]]);
+  return ad_mesh_create_pool(buffer, first_rank, out);
 }
 
 ad_status ad_mesh_create_both(const ad_mesh *a, const ad_mesh *b, ad_mesh **out) {

@@ -108,5 +108,5 @@ void ad_phase_loss(ad_phase_run *at, size_t loss, ad_tensor *numerator) {
   if (status)
     ad_tape_fail(at->tape, status);
   else
-    at->losses[loss] = (ad_handed_loss){.numerator = numerator, .phase = at->phase};
+    at->losses[loss] = (ad_handed_loss){.numerator = numerator};
 }

@@ -15,6 +15,7 @@ const ad_program_kind *ad_program_kind_of(const ad_program *program) { return pr
 const ad_program_setting *ad_program_setting_of(const ad_program *program) { return &program->setting; }
 void *ad_program_own(const ad_program *program) { return program->own; }
 const ad_mesh *ad_program_mesh(const ad_program *program, size_t module) { return program->meshes[module]; }
+const ad_mesh *ad_program_pool(const ad_program *program, size_t pool) { return program->pools[pool]; }
 size_t ad_program_module_count(const ad_program *program) { return program->module_count; }
 const ad_module_spec *ad_program_module(const ad_program *program, size_t module) {
   return &program->modules[module].spec;
@@ -217,15 +218,30 @@ ad_status ad_program_add_phase(ad_program *to, const ad_phase *phase) {
 
 /* ---- creation ---- */
 
+/* A mesh with blocks is one of each block: as many modules of one name. */
+static ad_status add_blocks(ad_program *program, size_t pool) {
+  const ad_mesh *mesh = program->pools[pool];
+  int64_t blocks = ad_mesh_axis_size(mesh, AD_BLOCK), ranks = ad_mesh_size(mesh) / blocks;
+  AD_TRY(ad_grow(&program->meshes, program->mesh_count, program->mesh_count + (size_t)blocks));
+  AD_TRY(ad_grow(&program->pool_of, program->mesh_count, program->mesh_count + (size_t)blocks));
+  for (int64_t i = 0; i < blocks; i++) {
+    int64_t first = ad_mesh_first_rank(mesh) + (program->setting.disjoint ? i * ranks : 0);
+    AD_TRY(ad_mesh_create_block(mesh, first, &program->meshes[program->mesh_count]));
+    program->pool_of[program->mesh_count++] = pool;
+  }
+  return AD_OK;
+}
+
 static ad_status create_meshes(ad_program *program, const ad_program_setting *setting) {
   size_t count = 0;
   int64_t first = 0;
   while (program->kind->modules[count]) count++;
-  AD_TRY(ad_new(count, &program->meshes));
-  for (; program->mesh_count < count; program->mesh_count++) {
-    ad_mesh **mesh = &program->meshes[program->mesh_count];
-    ad_status status = ad_mesh_create_pool(setting->meshes[program->mesh_count], first, mesh);
-    if (status) return ad_fail_in(status, "mesh of `%s`", program->kind->modules[program->mesh_count]);
+  AD_TRY(ad_new(count, &program->pools));
+  for (; program->pool_count < count; program->pool_count++) {
+    ad_mesh **mesh = &program->pools[program->pool_count];
+    ad_status status = ad_mesh_create_pool(setting->meshes[program->pool_count], first, mesh);
+    if (!status) status = add_blocks(program, program->pool_count);
+    if (status) return ad_fail_in(status, "mesh of `%s`", program->kind->modules[program->pool_count]);
     if (setting->disjoint) first += ad_mesh_size(*mesh);
   }
   program->setting.meshes = NULL; /* the caller's */
@@ -248,9 +264,9 @@ static ad_status check(const ad_program *program) {
   mistakes found = {.text = ad_text_on(buffer, sizeof buffer)};
   ad_complaints to = {collect, &found};
   ad_keys_check(program->kind, program->options, &to);
-  ad_keys_check_views(program->kind, program->options, program->meshes[0], &to);
+  ad_keys_check_views(program->kind, program->options, program->pools[0], &to);
   if (program->kind->check)
-    program->kind->check(program->options, &program->setting, (const ad_mesh *const *)program->meshes, &to);
+    program->kind->check(program->options, &program->setting, (const ad_mesh *const *)program->pools, &to);
   if (!found.text.used) return AD_OK;
   return ad_fail(found.no_memory ? AD_MEMORY : AD_INVALID, "%s", buffer);
 }
@@ -258,7 +274,7 @@ static ad_status check(const ad_program *program) {
 /* Modules are those that the kind names, each on its mesh. */
 static ad_status check_modules(const ad_program *program) {
   for (size_t i = 0; i < program->mesh_count || i < program->module_count; i++) {
-    const char *name = i < program->mesh_count ? program->kind->modules[i] : NULL;
+    const char *name = i < program->mesh_count ? program->kind->modules[program->pool_of[i]] : NULL;
     const ad_module_spec *spec = i < program->module_count ? &program->modules[i].spec : NULL;
     if (name && spec && !strcmp(name, spec->name) && spec->mesh == program->meshes[i]) continue;
     return ad_fail(AD_INVALID,
@@ -306,6 +322,9 @@ void ad_program_destroy(ad_program *program) {
   if (program->own) program->kind->destroy(program->own);
   for (size_t i = 0; i < program->module_count; i++) release_module(&program->modules[i]);
   for (size_t i = 0; i < program->mesh_count; i++) ad_mesh_destroy(program->meshes[i]);
+  for (size_t i = 0; program->pools && program->kind->modules[i]; i++) ad_mesh_destroy(program->pools[i]);
+  ad_release(program->pools);
+  ad_release(program->pool_of);
   ad_release(program->modules);
   ad_release(program->meshes);
   ad_release(program->counts);

@@ -14,7 +14,10 @@ struct ad_program {
   const ad_program_kind *kind;
   const void *options; /* the caller's */
   ad_program_setting setting;
-  ad_mesh **meshes; /* of the modules, as the kind lists them */
+  ad_mesh **pools; /* as the kind lists its modules */
+  size_t pool_count;
+  ad_mesh **meshes; /* of the modules: of each block one */
+  size_t *pool_of;  /* each of them */
   size_t mesh_count;
   void *own; /* of the kind */
   ad_planned_module *modules;
@@ -41,11 +44,10 @@ typedef struct ad_passed_value {
   ad_tensor **needed;      /* what each phase got: the leaf, or what became of it over a bridge */
 } ad_passed_value;
 
-/* A loss in one microbatch. */
+/* A loss in one microbatch, or what one of its phases has of it. */
 typedef struct ad_handed_loss {
   ad_tensor *numerator; /* NULL: not there yet; once the phase has run: divided */
   ad_tensor *start;     /* what backward starts from */
-  size_t phase;         /* that handed it in */
 } ad_handed_loss;
 
 struct ad_phase_run {
@@ -55,7 +57,7 @@ struct ad_phase_run {
   ad_module *module;
   const ad_parameters *parameters; /* the module's, as its tapes see them now */
   ad_passed_value *values;         /* of the program */
-  ad_handed_loss *losses;          /* of the program */
+  ad_handed_loss *losses;          /* that this phase hands in, of the program's */
 };
 
 /* Law 6: the first gradient of several is *sum itself, the others are added to it. */

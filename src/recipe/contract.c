@@ -64,15 +64,21 @@ const char *ad_recipe_mesh_text(const ad_recipe *recipe, char *buffer, size_t si
   return buffer;
 }
 
+/* Blocks of modules that share their ranks share them too. */
+static int64_t ranks_of(const ad_recipe *recipe, const ad_mesh *mesh) {
+  int shared = recipe->mesh_count > 1 && !ad_recipe_is_disjoint(recipe);
+  return ad_mesh_size(mesh) / (shared ? ad_mesh_axis_size(mesh, AD_BLOCK) : 1);
+}
+
 ad_status ad_recipe_check_sizes(const ad_recipe *recipe, const ad_mesh *const *meshes) {
   char buffer[512];
   ad_text sizes = ad_text_on(buffer, sizeof buffer);
   int differ = 0;
   if (ad_recipe_is_disjoint(recipe)) return AD_OK;
   for (size_t i = 0; i < recipe->mesh_count; i++) {
-    differ |= ad_mesh_size(meshes[i]) != ad_mesh_size(meshes[0]);
+    differ |= ranks_of(recipe, meshes[i]) != ranks_of(recipe, meshes[0]);
     ad_text_add(&sizes, "%s%s has %lld", i ? ", " : "", recipe->meshes[i].module ? recipe->meshes[i].module : "it",
-                (long long)ad_mesh_size(meshes[i]));
+                (long long)ranks_of(recipe, meshes[i]));
   }
   if (!differ) return AD_OK;
   return ad_fail(AD_INVALID,
@@ -82,8 +88,8 @@ ad_status ad_recipe_check_sizes(const ad_recipe *recipe, const ad_mesh *const *m
 }
 
 int64_t ad_recipe_ranks(const ad_recipe *recipe, const ad_mesh *const *meshes) {
-  int64_t ranks = ad_mesh_size(meshes[0]);
-  for (size_t i = 1; ad_recipe_is_disjoint(recipe) && i < recipe->mesh_count; i++) ranks += ad_mesh_size(meshes[i]);
+  int64_t ranks = ranks_of(recipe, meshes[0]);
+  for (size_t i = 1; ad_recipe_is_disjoint(recipe) && i < recipe->mesh_count; i++) ranks += ranks_of(recipe, meshes[i]);
   return ranks;
 }
 

@@ -4,6 +4,7 @@
 
 #include "array/array.h"
 #include "base/error.h"
+#include "base/kernels.h"
 #include "base/memory.h"
 #include "train/run.h"
 
@@ -32,40 +33,54 @@ static size_t slot_of(const ad_run *run, size_t m) { return m % run->under_way; 
 /* ---- memory ---- */
 
 static ad_shape shape_of(const ad_run *run, const ad_crossing *c, int64_t m) {
+  ad_layout from = ad_bridge_from(c->spec->bridge);
   ad_shape shape = c->spec->shape;
-  shape.dim[0] = ad_cut(shape.dim[0], m, run->recipe->train.microbatches).count;
+  if (ad_layout_cut_axes(&from)) shape.dim[0] = ad_cut(shape.dim[0], m, run->recipe->train.microbatches).count;
   return shape;
 }
 
-/* What this rank receives of microbatch m. */
-static ad_array described(const ad_run *run, const ad_crossing *c, size_t m) {
-  ad_layout from = ad_bridge_from(c->spec->bridge), backward = ad_layout_dual(&from);
-  ad_layout forward = ad_bridge_arrives(c->spec->bridge);
+/* The value of microbatch m, or its gradient, as it lies on this rank's side of the bridge. */
+static ad_array described(const ad_run *run, const ad_crossing *c, size_t m, int backward) {
+  ad_layout layout = is_source(c) ? ad_bridge_from(c->spec->bridge) : ad_bridge_arrives(c->spec->bridge);
   ad_shape shape = shape_of(run, c, (int64_t)m);
-  return ad_array_describe(run->comm, ad_run_compute_dtype(run), &shape, is_source(c) ? &backward : &forward);
+  if (backward) layout = ad_layout_dual(&layout);
+  return ad_array_describe(run->comm, ad_run_compute_dtype(run), &shape, &layout);
 }
 
-static ad_status take_buffer(const ad_run *run, const ad_crossing *c, ad_array *out) {
+/* A proof in f64 rounds nothing on the way. */
+static ad_dtype wire_of(const ad_run *run, const ad_crossing *c, int backward) {
+  ad_dtype wire = backward ? c->spec->gradient_wire : c->spec->wire;
+  return run->options.dtype || wire == ad_run_compute_dtype(run) ? 0 : wire;
+}
+
+/* Memory for the largest microbatch, of this dtype or, 0, the value's own. */
+static ad_status take_buffer(const ad_run *run, const ad_crossing *c, ad_dtype dtype, ad_array *out) {
   size_t bytes = 0;
   for (size_t m = 0; m < (size_t)run->recipe->train.microbatches; m++) {
-    ad_array array = described(run, c, m);
+    ad_array array = described(run, c, m, 0);
+    if (dtype) array.dtype = dtype;
     bytes = ad_array_bytes(&array) > bytes ? ad_array_bytes(&array) : bytes;
   }
   return ad_comm_is_dry(run->comm) ? AD_OK : ad_comm_alloc(run->comm, bytes, &out->data);
 }
 
-static void describe(const ad_run *run, const ad_crossing *c, size_t m, ad_array *out) {
+static void describe(const ad_run *run, const ad_crossing *c, size_t m, int backward, ad_array *out) {
   void *data = out->data;
-  *out = described(run, c, m);
+  *out = described(run, c, m, backward);
   out->data = data;
 }
 
 static ad_status create_one(const ad_run *run, ad_crossing *c) {
+  ad_dtype wire = wire_of(run, c, 0), gradient_wire = wire_of(run, c, 1);
   AD_TRY(ad_new(run->under_way, &c->forward));
-  if (is_source(c)) return take_buffer(run, c, &c->gradient);
+  AD_TRY(ad_new(run->under_way, &c->travels));
   AD_TRY(ad_new(run->under_way, &c->values));
-  for (size_t slot = 0; slot < run->under_way; slot++) AD_TRY(take_buffer(run, c, &c->values[slot]));
-  return AD_OK;
+  for (size_t slot = 0; slot < run->under_way; slot++) {
+    if (wire) AD_TRY(take_buffer(run, c, wire, &c->travels[slot]));
+    if (!is_source(c)) AD_TRY(take_buffer(run, c, 0, &c->values[slot]));
+  }
+  if (gradient_wire) AD_TRY(take_buffer(run, c, gradient_wire, &c->gradient_travels));
+  return is_source(c) ? take_buffer(run, c, 0, &c->gradient) : AD_OK;
 }
 
 static int is_of_this_rank(const ad_crossing_spec *spec) {
@@ -89,12 +104,33 @@ ad_status ad_crossings_create(ad_run *run) {
 void ad_crossings_destroy(ad_run *run) {
   for (size_t i = 0; i < run->crossing_count; i++) {
     ad_crossing *c = &run->crossings[i];
-    for (size_t slot = 0; c->values && slot < run->under_way; slot++) ad_comm_free(run->comm, c->values[slot].data);
+    for (size_t slot = 0; slot < run->under_way; slot++) {
+      if (c->values) ad_comm_free(run->comm, c->values[slot].data);
+      if (c->travels) ad_comm_free(run->comm, c->travels[slot].data);
+    }
     ad_comm_free(run->comm, c->gradient.data);
+    ad_comm_free(run->comm, c->gradient_travels.data);
+    ad_release(c->travels);
     ad_release(c->values);
     ad_release(c->forward);
   }
   ad_release(run->crossings);
+}
+
+/* ---- in another dtype on the way ---- */
+
+/* `value` as it travels: itself where there is no other dtype. */
+static ad_array on_wire(const ad_array *value, ad_array *travels, ad_dtype wire) {
+  void *data = travels->data;
+  if (!wire) return *value;
+  *travels = *value;
+  travels->dtype = wire;
+  travels->data = data;
+  return *travels;
+}
+
+static void cast(const ad_array *to, const ad_array *from) {
+  if (to->data && to->data != from->data) ad_cast(to->data, to->dtype, from->data, from->dtype, ad_array_numel(to));
 }
 
 /* ---- waiting ---- */
@@ -116,13 +152,20 @@ ad_status ad_crossings_wait_values(ad_run *run, size_t p, size_t m) {
     if (!needs(run, p, c)) continue;
     AD_TRY(wait(run, &c->backward, AD_TRACE_SENT, m));
     AD_TRY(wait(run, &c->forward[slot_of(run, m)], AD_TRACE_VALUE, m));
+    if (wire_of(run, c, 0)) cast(&c->values[slot_of(run, m)], &c->travels[slot_of(run, m)]);
   }
+  return AD_OK;
+}
+
+static ad_status take_gradient(ad_run *run, ad_crossing *c, size_t m) {
+  AD_TRY(wait(run, &c->backward, AD_TRACE_GRADIENT, m));
+  if (wire_of(run, c, 1)) cast(&c->gradient, &c->gradient_travels);
   return AD_OK;
 }
 
 ad_status ad_crossings_wait_gradients(ad_run *run, size_t p, size_t m) {
   for (size_t i = 0; i < run->crossing_count; i++)
-    if (gives(run, p, &run->crossings[i])) AD_TRY(wait(run, &run->crossings[i].backward, AD_TRACE_GRADIENT, m));
+    if (gives(run, p, &run->crossings[i])) AD_TRY(take_gradient(run, &run->crossings[i], m));
   return AD_OK;
 }
 
@@ -141,12 +184,16 @@ static ad_status post_value(ad_run *run, ad_crossing *c, size_t m) {
   size_t slot = slot_of(run, m);
   ad_passed_value *passed = &run->microbatches[slot].values[c->value];
   ad_request *request = &c->forward[slot];
+  const ad_array *value = is_source(c) ? ad_tensor_array(passed->output) : &c->values[slot];
   AD_TRY(wait(run, request, AD_TRACE_SENT, m));
-  if (is_source(c))
-    return ad_bridge_post_forward(c->spec->bridge, ad_tensor_array(passed->output), NULL, c->spec->value, request);
-  describe(run, c, m, &c->values[slot]);
-  passed->arrived = &c->values[slot];
-  return ad_bridge_post_forward(c->spec->bridge, NULL, &c->values[slot], c->spec->value, request);
+  if (!is_source(c)) describe(run, c, m, 0, &c->values[slot]);
+  ad_array travels = on_wire(value, &c->travels[slot], wire_of(run, c, 0));
+  if (is_source(c)) {
+    cast(&travels, value);
+    return ad_bridge_post_forward(c->spec->bridge, &travels, NULL, c->spec->value, request);
+  }
+  passed->arrived = value;
+  return ad_bridge_post_forward(c->spec->bridge, NULL, &travels, c->spec->value, request);
 }
 
 ad_status ad_crossings_post_values(ad_run *run, size_t p, size_t m) {
@@ -168,13 +215,17 @@ static ad_status add_gradients(const ad_run *run, const ad_crossing *c, size_t m
 }
 
 static ad_status post_gradient(ad_run *run, ad_crossing *c, size_t m) {
+  ad_dtype wire = wire_of(run, c, 1);
   if (is_source(c)) {
-    describe(run, c, m, &c->gradient);
-    return ad_bridge_post_backward(c->spec->bridge, NULL, &c->gradient, c->spec->value, &c->backward);
+    describe(run, c, m, 1, &c->gradient);
+    ad_array travels = on_wire(&c->gradient, &c->gradient_travels, wire);
+    return ad_bridge_post_backward(c->spec->bridge, NULL, &travels, c->spec->value, &c->backward);
   }
   ad_array sum;
   AD_TRY(add_gradients(run, c, m, &sum));
-  return ad_bridge_post_backward(c->spec->bridge, &sum, NULL, c->spec->value, &c->backward);
+  ad_array travels = on_wire(&sum, &c->gradient_travels, wire);
+  cast(&travels, &sum);
+  return ad_bridge_post_backward(c->spec->bridge, &travels, NULL, c->spec->value, &c->backward);
 }
 
 ad_status ad_crossings_post_gradients(ad_run *run, size_t p, size_t m) {

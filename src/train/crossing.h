@@ -12,8 +12,10 @@ typedef struct ad_crossing {
   const ad_crossing_spec *spec;
   size_t value;
   ad_array *values;    /* on the destination what arrived, of each microbatch under way; NULL on the source */
+  ad_array *travels;   /* the same on its way, on either side; data NULL where that is the value itself */
   ad_request *forward; /* of each microbatch under way */
   ad_array gradient;   /* on the source what came back, of one microbatch */
+  ad_array gradient_travels;
   ad_request backward;
 } ad_crossing;
 

@@ -188,7 +188,7 @@ ad_tape *ad_run_tape(const ad_run *run, size_t p, size_t m) {
 
 static ad_status create_microbatch(const ad_run *run, ad_microbatch_run *out) {
   size_t values = run->program->value_count, phases = ad_program_phase_count(run->program);
-  AD_TRY(ad_new(ad_program_loss_count(run->program), &out->losses));
+  AD_TRY(ad_new(phases * ad_program_loss_count(run->program), &out->losses));
   AD_TRY(ad_new(values, &out->values));
   for (size_t i = 0; i < values; i++) {
     AD_TRY(ad_new(phases, &out->values[i].inputs));

@@ -17,7 +17,7 @@ typedef struct ad_norm_group {
 
 /* What one microbatch under way has. */
 typedef struct ad_microbatch_run {
-  ad_handed_loss *losses;  /* of each loss of the program */
+  ad_handed_loss *losses;  /* of each phase and loss of the program */
   ad_passed_value *values; /* of each value */
 } ad_microbatch_run;
 

@@ -11,10 +11,9 @@
 
 typedef struct step_state {
   int64_t step;
-  double losses[AD_LOSSES_MAX];              // this rank's addends of each
-  ad_layout layouts[AD_LOSSES_MAX];          // of each; no mesh: this rank has none
-  double scale;                              // what the losses are multiplied by before backward: a power of two
-  int counted;                               // 1: the counts were waited for
+  double losses[AD_LOSSES_MAX];  // this rank's addends of each; on all ranks but one of those that have the same, 0
+  double scale;                  // what the losses are multiplied by before backward: a power of two
+  int counted;                   // 1: the counts were waited for
   ad_status (*back)(ad_run *run, size_t m);  // one microbatch; NULL: nothing goes back
 } step_state;
 
@@ -51,10 +50,15 @@ static ad_status wait_for_counts(ad_run *run, step_state *state) {
 
 static ad_microbatch_run *microbatch(const ad_run *run, size_t m) { return &run->microbatches[m % run->under_way]; }
 
+/* What phase `p` hands in. */
+static ad_handed_loss *losses_of(const ad_run *run, size_t p, size_t m) {
+  return microbatch(run, m)->losses + p * losses(run);
+}
+
 /* What the microbatch had whose place it takes. */
 static void begin_microbatch(const ad_run *run, size_t m) {
   ad_microbatch_run *at = microbatch(run, m);
-  for (size_t i = 0; i < losses(run); i++) at->losses[i] = (ad_handed_loss){0};
+  for (size_t i = 0; i < losses(run) * phases(run); i++) at->losses[i] = (ad_handed_loss){0};
   for (size_t v = 0; v < run->program->value_count; v++) {
     at->values[v].output = NULL;
     at->values[v].arrived = NULL;
@@ -73,17 +77,22 @@ static ad_status check_phase(const ad_run *run, size_t p, size_t m) {
   return AD_OK;
 }
 
+static ad_phase_run phase_run(const ad_run *run, size_t p, size_t m) {
+  size_t module = ad_program_phase(run->program, p)->module;
+  return (ad_phase_run){.program = run->program,
+                        .phase = p,
+                        .microbatch = m,
+                        .tape = ad_run_tape(run, p, m),
+                        .module = run->modules[module],
+                        .parameters = run->parameters[module],
+                        .values = microbatch(run, m)->values,
+                        .losses = losses_of(run, p, m)};
+}
+
 static ad_status run_phase(ad_run *run, size_t p, size_t m) {
   const ad_phase *phase = ad_program_phase(run->program, p);
   ad_store *store = ad_module_store(run->modules[phase->module]);
-  ad_phase_run at = {.program = run->program,
-                     .phase = p,
-                     .microbatch = m,
-                     .tape = ad_run_tape(run, p, m),
-                     .module = run->modules[phase->module],
-                     .parameters = run->parameters[phase->module],
-                     .values = microbatch(run, m)->values,
-                     .losses = microbatch(run, m)->losses};
+  ad_phase_run at = phase_run(run, p, m);
   ad_tape_reset(at.tape);
   ad_trace_begin(&run->trace, AD_TRACE_FORWARD, (int64_t)m, 0);
   AD_TRY(ad_store_begin_pass(store, 0));
@@ -94,12 +103,18 @@ static ad_status run_phase(ad_run *run, size_t p, size_t m) {
   return status;
 }
 
+static int is_handed_in(const ad_run *run, size_t loss, size_t m) {
+  for (size_t p = 0; p < phases(run); p++)
+    if (losses_of(run, p, m)[loss].numerator) return 1;
+  return 0;
+}
+
 /* Only a rank that runs every phase can say that nobody handed a loss in. */
 static ad_status check_losses(const ad_run *run, size_t m) {
   for (size_t p = 0; p < phases(run); p++)
     if (!ad_run_tape(run, p, m)) return AD_OK;
   for (size_t i = 0; i < losses(run); i++) {
-    if (microbatch(run, m)->losses[i].numerator) continue;
+    if (is_handed_in(run, i, m)) continue;
     return ad_fail(AD_INVALID, "no phase handed in the loss `%s`", ad_program_loss(run->program, i)->name);
   }
   return AD_OK;
@@ -112,10 +127,10 @@ static double coefficient_of(const ad_run *run, size_t i) {
 
 /* Loss number `i` divided by its count, or with its microbatch's share of it; backward starts from it times its
  * coefficient. */
-static void divide_loss(ad_run *run, const step_state *state, size_t i, size_t m) {
+static void divide_loss(ad_run *run, const step_state *state, size_t p, size_t i, size_t m) {
   const ad_loss_spec *spec = ad_program_loss(run->program, i);
-  ad_handed_loss *handed = &microbatch(run, m)->losses[i];
-  ad_tape *t = ad_run_tape(run, handed->phase, m);
+  ad_handed_loss *handed = &losses_of(run, p, m)[i];
+  ad_tape *t = ad_run_tape(run, p, m);
   const ad_count *count = run->counts[spec->count];
   ad_tensor *loss = handed->numerator;
   loss = spec->per_microbatch ? ad_share(t, loss, count, m) : ad_divide(t, loss, count);
@@ -124,22 +139,23 @@ static void divide_loss(ad_run *run, const step_state *state, size_t i, size_t m
   handed->start = factor == 1 ? loss : ad_scale(t, loss, factor);
 }
 
-static void add_loss(const ad_run *run, step_state *state, size_t i, size_t m) {
-  const ad_tensor *loss = microbatch(run, m)->losses[i].numerator;
-  const ad_array *array = ad_tensor_array(loss);
-  // Engine dry has no values.
-  if (array) state->layouts[i] = array->layout;
-  if (array && array->data) state->losses[i] += ad_tensor_scalar(loss);
+// Where a loss is the same on every rank of an axis, the first one counts; 0 * NaN tells of the others.
+static double own_addend(const ad_run *run, const ad_tensor *loss) {
+  const ad_layout *layout = &ad_tensor_array(loss)->layout;
+  int64_t rank = ad_comm_rank(run->comm);
+  ad_group copies = ad_mesh_group(layout->mesh, AD_AXES_ALL & ~ad_layout_axes_of(layout, AD_P), rank);
+  return (ad_group_index(&copies, rank) == 0 ? 1 : 0) * ad_tensor_scalar(loss);
 }
 
 /* The losses that the phase handed in. */
 static ad_status take_losses(ad_run *run, step_state *state, size_t p, size_t m) {
-  const ad_handed_loss *handed = microbatch(run, m)->losses;
+  const ad_handed_loss *handed = losses_of(run, p, m);
   for (size_t i = 0; i < losses(run); i++) {
-    if (!handed[i].numerator || handed[i].phase != p) continue;
+    if (!handed[i].numerator) continue;
     AD_TRY(wait_for_counts(run, state));
-    divide_loss(run, state, i, m);
-    add_loss(run, state, i, m);
+    divide_loss(run, state, p, i, m);
+    const ad_array *loss = ad_tensor_array(handed[i].numerator);
+    if (loss && loss->data) state->losses[i] += own_addend(run, handed[i].numerator);  // engine dry has no values
   }
   return ad_tape_status(ad_run_tape(run, p, m));
 }
@@ -176,8 +192,8 @@ typedef struct starts {
 
 static void start_from_losses(const ad_run *run, size_t p, size_t m, starts *from) {
   for (size_t i = 0; i < losses(run); i++) {
-    const ad_handed_loss *loss = &microbatch(run, m)->losses[i];
-    if (!loss->numerator || loss->phase != p || ad_program_loss(run->program, i)->is_metric) continue;
+    const ad_handed_loss *loss = &losses_of(run, p, m)[i];
+    if (!loss->numerator || ad_program_loss(run->program, i)->is_metric) continue;
     from->gradients[from->count] = NULL;
     from->outputs[from->count++] = loss->start;
   }
@@ -236,10 +252,20 @@ static ad_sync sync_of(const ad_run *run, size_t m) {
   return m < run->recipe->train.sync_count ? run->recipe->train.sync[m] : AD_SYNC_SHARD;
 }
 
+static ad_status after_backward(ad_run *run, size_t m) {
+  for (size_t p = 0; p < phases(run); p++) {
+    const ad_phase *phase = ad_program_phase(run->program, p);
+    ad_phase_run at = phase_run(run, p, m);
+    if (at.tape && phase->after) AD_TRY(phase->after(ad_program_own(run->program), &at));
+  }
+  return AD_OK;
+}
+
 static ad_status backward_reducing(ad_run *run, size_t m) {
   for (size_t i = 0; i < modules(run); i++)
     if (run->modules[i]) AD_TRY(ad_reducer_begin_microbatch(ad_module_reducer(run->modules[i]), sync_of(run, m)));
   AD_TRY(backward(run, m));
+  AD_TRY(after_backward(run, m));
   for (size_t i = 0; i < modules(run); i++)
     if (run->modules[i]) AD_TRY(ad_reducer_end_microbatch(ad_module_reducer(run->modules[i])));
   return AD_OK;
@@ -287,15 +313,6 @@ static ad_status fail_number(ad_run *run, const step_state *state, double sum) {
                  (long long)state->step, (int)run->sums[0]);
 }
 
-// Where a loss is the same on every rank of an axis, the first one counts; 0 * NaN tells of the others.
-static double own_addend(const ad_run *run, const step_state *state, size_t i) {
-  const ad_layout *layout = &state->layouts[i];
-  if (!layout->mesh) return 0;
-  int64_t rank = ad_comm_rank(run->comm);
-  ad_group copies = ad_mesh_group(layout->mesh, AD_AXES_ALL & ~ad_layout_axes_of(layout, AD_P), rank);
-  return ad_group_index(&copies, rank) == 0 ? state->losses[i] : 0 * state->losses[i];
-}
-
 // What this process was asked for, as one addend of a sum over fewer than 2^32 ranks: 1 to stop, 2^-32 to checkpoint.
 static double own_requests(void) { return ad_interrupt_asked() + 0x1p-32 * atomic_exchange(&checkpoint_flag, 0); }
 
@@ -328,7 +345,7 @@ static int64_t own_count(const ad_run *run) {
 static ad_status sum_losses(ad_run *run, const step_state *state, ad_step_report *report) {
   size_t count = losses(run);
   double sum = 0;
-  for (size_t i = 0; i < count; i++) run->sums[i] = own_addend(run, state, i);
+  for (size_t i = 0; i < count; i++) run->sums[i] = state->losses[i];
   run->sums[count] = own_requests();
   put_times(run, &run->sums[count + 1]);
   run->sums[count + 3] = (double)own_count(run);
