@@ -11,7 +11,8 @@ set(AD_TEST_ENVIRONMENT
 if(EXISTS "${CMAKE_SOURCE_DIR}/tests/support/lsan.supp")
   list(APPEND AD_TEST_ENVIRONMENT "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0")
 endif()
-# The folders whose tests start several ranks: one such test at a time fills two cores.
+# The folders whose tests start several ranks: one such test at a time fills two cores. A third one at most runs beside
+# (script/test): comm/launch, which waits for a minute.
 set(AD_RANK_FOLDERS comm array reduce bridge io tensor nn module train check system oracle cli mpi)
 
 # `seconds` end what hangs and judge no speed: several times what a test takes with a sanitizer on a machine that has other
@@ -19,7 +20,7 @@ set(AD_RANK_FOLDERS comm array reduce bridge io tensor nn module train check sys
 function(ad_describe_test name folder seconds)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds} ENVIRONMENT "${AD_TEST_ENVIRONMENT}")
   set_property(TEST ${name} APPEND PROPERTY LABELS ${folder})
-  if(folder IN_LIST AD_RANK_FOLDERS)
+  if(folder IN_LIST AD_RANK_FOLDERS AND NOT name STREQUAL comm/launch)
     set_tests_properties(${name} PROPERTIES PROCESSORS 2)
   endif()
 endfunction()
