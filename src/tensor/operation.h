@@ -8,7 +8,7 @@
 #include "tensor/rows.h"
 #include "addend/tensor.h"
 
-enum { OPERANDS_MAX = 3 };
+enum { OPERANDS_MAX = 64 }; /* as many as a set of operands has bits */
 
 /* Sets of dtypes of values, for records: bit 1u << dtype. No record computes in bf16 yet; what moves values without
  * reading them can. */
@@ -28,8 +28,8 @@ typedef struct operation {
   const char *dims;
   ad_linearity linearity;
   const char *whole; /* letters that may not be cut */
-  unsigned indices;  /* bit i: operand i is i32, a constant */
-  unsigned unread;   /* bit i: backward does not read the elements of operand i */
+  uint64_t indices;  /* bit i: operand i is i32, a constant */
+  uint64_t unread;   /* bit i: backward does not read the elements of operand i */
   int hands_over;    /* operand 0's gradient is the result's own: it may take over the memory */
   /* The dtypes of values for which forward and backward have arithmetic; a tape of another dtype refuses the operation.
    * Where the kernels of one more dtype are written (rows.h, gemm.h, or in the record's own file), its bit is added. */
@@ -56,7 +56,7 @@ struct ad_tensor {
   ad_tensor *previous; /* the one recorded before */
   const operation *op; /* NULL: a leaf */
   const char *site;
-  ad_tensor *operand[OPERANDS_MAX];
+  ad_tensor **operand;
   int operand_count;
   const void *own; /* the operation's own struct, op->own_size bytes */
   ad_array array;
@@ -74,8 +74,8 @@ struct ad_tensor {
   void *saved, *scratch;
 };
 
-/* Records one operation: checks, gives memory, runs forward. `own`: op->own_size bytes, copied. A dead tensor on
- * failure. */
+/* Records one operation on 1 to OPERANDS_MAX operands: checks, gives memory, runs forward. `own`: op->own_size bytes,
+ * copied. A dead tensor on failure. */
 ad_tensor *ad_tape_apply(ad_tape *tape, const operation *op, ad_tensor *const *operands, int count, const void *own,
                          const char *site);
 ad_tensor *ad_tape_fail(ad_tape *tape, ad_status status);       /* keeps the first error; returns a dead tensor */

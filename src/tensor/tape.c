@@ -141,10 +141,13 @@ const char *ad_tape_foreigner(const ad_tensor *tensor) {
   return is_dead(tensor) ? "what an operation returned that failed before ad_tape_reset" : "a tensor of another tape";
 }
 
-// With room for an operation's own struct behind it.
-static ad_status new_tensor(ad_tape *tape, size_t own_size, const char *site, ad_tensor **out) {
-  ad_tensor *tensor = ad_arena_take_zeroed(tape->arena, sizeof *tensor + own_size);
+// With room for its operands and an operation's own struct behind it.
+static ad_status new_tensor(ad_tape *tape, int operands, size_t own_size, const char *site, ad_tensor **out) {
+  size_t behind = (size_t)operands * sizeof(ad_tensor *);
+  ad_tensor *tensor = ad_arena_take_zeroed(tape->arena, sizeof *tensor + behind + own_size);
   if (!tensor) return AD_MEMORY;
+  tensor->operand = (ad_tensor **)(tensor + 1);
+  tensor->own = tensor->operand + operands;
   tensor->tape = tape;
   tensor->site = site;
   tensor->previous = tape->last;
@@ -175,7 +178,7 @@ static ad_status record_leaf(ad_tape *tape, const ad_array *value, const ad_para
   int may_index = !carries, comes_later = from && from->acquire;
   AD_TRY(check_leaf(tape, value, may_index, comes_later, site));
   ad_tensor *leaf;
-  AD_TRY(new_tensor(tape, 0, site, &leaf));
+  AD_TRY(new_tensor(tape, 0, 0, site, &leaf));
   leaf->array = *value;
   leaf->from = from;
   leaf->carries = carries;
@@ -220,7 +223,7 @@ ad_tensor *ad_parameter_at(ad_tape *tape, const ad_parameters *from, size_t para
 
 /* ---- parameters at their uses ---- */
 
-static int is_held(const ad_tensor *out, int i, unsigned unread) {
+static int is_held(const ad_tensor *out, int i, uint64_t unread) {
   return ad_is_parameter(out->operand[i]) && !(unread >> i & 1);
 }
 
@@ -232,7 +235,7 @@ static void release(ad_tensor *parameter) {
   parameter->array.data = NULL;
 }
 
-static void release_first(ad_tensor *out, int count, unsigned unread) {
+static void release_first(ad_tensor *out, int count, uint64_t unread) {
   for (int i = count; i-- > 0;) {
     if (is_held(out, i, unread)) release(out->operand[i]);
   }
@@ -247,7 +250,7 @@ static ad_status hold(const ad_tape *tape, ad_tensor *parameter) {
   return no_memory(parameter->site);
 }
 
-ad_status ad_tape_acquire(ad_tape *tape, ad_tensor *out, unsigned unread) {
+ad_status ad_tape_acquire(ad_tape *tape, ad_tensor *out, uint64_t unread) {
   for (int i = 0; i < out->operand_count; i++) {
     ad_status status = is_held(out, i, unread) ? hold(tape, out->operand[i]) : AD_OK;
     if (!status) continue;
@@ -257,7 +260,7 @@ ad_status ad_tape_acquire(ad_tape *tape, ad_tensor *out, unsigned unread) {
   return AD_OK;
 }
 
-void ad_tape_release(ad_tensor *out, unsigned unread) { release_first(out, out->operand_count, unread); }
+void ad_tape_release(ad_tensor *out, uint64_t unread) { release_first(out, out->operand_count, unread); }
 
 /* ---- recording an operation ---- */
 
@@ -341,11 +344,10 @@ ad_tensor *ad_tape_apply(ad_tape *tape, const operation *op, ad_tensor *const *o
   if (!tape->runs_forward) ad_tape_trace(tape, "forward", 1);
   tape->runs_forward = 1;
   ad_tensor *out;
-  ad_status status = new_tensor(tape, op->own_size, site, &out);
+  ad_status status = new_tensor(tape, count, op->own_size, site, &out);
   if (status) return ad_tape_fail(tape, status);
   out->op = op;
-  out->own = out + 1;
-  if (op->own_size) memcpy(out + 1, own, op->own_size);
+  if (op->own_size) memcpy(out->operand + count, own, op->own_size);
   status = apply(tape, out, operands, count);
   if (status) return ad_tape_fail(tape, status);
   tape->last = out;

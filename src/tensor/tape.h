@@ -51,8 +51,8 @@ void ad_tape_rewind(ad_tape *tape, tape_mark mark);
 ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) AD_CHECKED;
 /* The parameters among the operands of `out` have memory from acquire to release; `unread` names operands that are left
  * out. On failure none is held. */
-ad_status ad_tape_acquire(ad_tape *tape, ad_tensor *out, unsigned unread) AD_CHECKED;
-void ad_tape_release(ad_tensor *out, unsigned unread);
+ad_status ad_tape_acquire(ad_tape *tape, ad_tensor *out, uint64_t unread) AD_CHECKED;
+void ad_tape_release(ad_tensor *out, uint64_t unread);
 void ad_tape_trace(ad_tape *tape, const char *phase, int begins);
 
 #endif
