@@ -97,6 +97,8 @@ AD_API ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const cha
 AD_API ad_tensor *ad_add_row_at(ad_tape *tape, ad_tensor *x, ad_tensor *row, const char *site);
 AD_API ad_tensor *ad_multiply_at(ad_tape *tape, ad_tensor *a, ad_tensor *b,
                                  const char *site); /* same shapes, elementwise */
+/* x [..., n], each row times its own factor [...]. */
+AD_API ad_tensor *ad_scale_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *factors, const char *site);
 /* By a number of the caller's own, the same on all ranks. Counts divide by ad_divide, which knows whether they were
  * summed. */
 AD_API ad_tensor *ad_scale_at(ad_tape *tape, ad_tensor *a, double factor, const char *site);
@@ -116,11 +118,17 @@ AD_API ad_tensor *ad_linear_transposed_at(ad_tape *tape, ad_tensor *x, ad_tensor
 AD_API ad_tensor *ad_embedding_at(ad_tape *tape, ad_tensor *table, ad_tensor *indices, const char *site);
 /* x / sqrt(mean(x^2) + epsilon) * weight over the last dimension; x [..., d], weight [d]. Zhang and Sennrich 2019. */
 AD_API ad_tensor *ad_rms_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site);
-/* The same over each head of x [batch, seq, heads*head_dim], weight [head_dim]; cuts fall between heads. */
+/* The same without a weight. */
+AD_API ad_tensor *ad_rms_norm_unweighted_at(ad_tape *tape, ad_tensor *x, double epsilon, const char *site);
+/* ad_rms_norm over each head of x [batch, seq, heads*head_dim], weight [head_dim]; cuts fall between heads. */
 AD_API ad_tensor *ad_head_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site);
 /* x [batch, seq, d] with its first n rows replaced by front [batch, n, d]: embeddings of something else than tokens.
  * Both lie alike, the sequence whole. */
 AD_API ad_tensor *ad_place_at(ad_tape *tape, ad_tensor *x, ad_tensor *front, const char *site);
+/* Values side by side along the last dimension, which is whole: n of them, 1 to 64, of shapes that are equal but for
+ * it. Law 3 as for ad_add: all P, or none. And back: columns first .. first + count - 1 of the last dimension. */
+AD_API ad_tensor *ad_concat_at(ad_tape *tape, ad_tensor *const *parts, size_t n, const char *site);
+AD_API ad_tensor *ad_slice_at(ad_tape *tape, ad_tensor *x, int64_t first, int64_t count, const char *site);
 /* Rotary positions on x [batch, seq, heads*head_dim], pairs (i, i + head_dim/2), angle position * base^(-2i/head_dim).
  * Su et al. 2021. */
 AD_API ad_tensor *ad_rotary_at(ad_tape *tape, ad_tensor *x, int64_t head_dim, double base, const char *site);
@@ -144,6 +152,34 @@ AD_API ad_tensor *ad_gelu_at(ad_tape *tape, ad_tensor *x, const char *site); /* 
  * vocabulary], targets i32 [batch, seq]. Where the vocabulary is cut the ranks gather three numbers of each row, and
  * the result is I: as all_gather S->I of the logits would make it, which then never exist on one rank. */
 AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targets, const char *site);
+
+/* ---- what is kept of a value, and what of it is used ---- */
+/* clamp(x, 0, 1), elementwise. Its backward is not that of a clamp: of a gradient g it passes g where x is in [0, 1],
+ * nothing above, and below 0, where g < 0, 0.01 g: what was pushed out may come back. That is not linear in g, so the
+ * addends of g are to be summed before: AD_TYPE where the result is R and its gradient would be P. `plain`: the clamp's
+ * own slope, 1 in [0, 1] and 0 outside, for proofs along a direction. */
+AD_API ad_tensor *ad_lower_at(ad_tape *tape, ad_tensor *x, int plain, const char *site);
+/* 1 + 0.01 (x - 1) for x > 1, else clamp(x, 0, 1), elementwise, with its own slope. */
+AD_API ad_tensor *ad_upper_at(ad_tape *tape, ad_tensor *x, const char *site);
+/* x + (1 - x) u, elementwise: x where u is 0, 1 where u is 1. */
+AD_API ad_tensor *ad_mix_at(ad_tape *tape, ad_tensor *x, ad_tensor *u, const char *site);
+/* x [..., c] -> [c], of each column the sum over all rows of (x + epsilon)^p: P where rows are cut. */
+AD_API ad_tensor *ad_power_sums_at(ad_tape *tape, ad_tensor *x, double epsilon, double p, const char *site);
+/* Of sums [c], each of all rows, the sum over c of s (1 + beta log2(1 + s)): the numerator, the count is that of the
+ * rows. AD_TYPE where they are P: they stand inside the logarithm. */
+AD_API ad_tensor *ad_sparsity_at(ad_tape *tape, ad_tensor *sums, double beta, const char *site);
+/* The sum over all elements of (a - b)^2: the numerator. */
+AD_API ad_tensor *ad_squared_error_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site);
+/* The sum over positions of KL(softmax(target) || softmax(logits)): the numerator. Both [..., vocabulary], which is
+ * whole; the target is a constant. */
+AD_API ad_tensor *ad_kl_divergence_at(ad_tape *tape, ad_tensor *logits, ad_tensor *target, const char *site);
+#define ad_lower(t, x, plain) ad_lower_at((t), (x), (plain), AD_HERE)
+#define ad_upper(t, x) ad_upper_at((t), (x), AD_HERE)
+#define ad_mix(t, x, u) ad_mix_at((t), (x), (u), AD_HERE)
+#define ad_power_sums(t, x, epsilon, p) ad_power_sums_at((t), (x), (epsilon), (p), AD_HERE)
+#define ad_sparsity(t, sums, beta) ad_sparsity_at((t), (sums), (beta), AD_HERE)
+#define ad_squared_error(t, a, b) ad_squared_error_at((t), (a), (b), AD_HERE)
+#define ad_kl_divergence(t, logits, target) ad_kl_divergence_at((t), (logits), (target), AD_HERE)
 
 /* ---- mixtures of experts ---- */
 /* Rows: [rows, width]. Which rows go where is a routing: made by ad_top_k, followed by the operations below, alive
@@ -177,11 +213,10 @@ AD_API ad_tensor *ad_choices_at(ad_tape *tape, const ad_routing *routing, const 
  * the sum over all rows, so that it is V where rows are. 0 where nothing was chosen. */
 AD_API ad_tensor *ad_balance_at(ad_tape *tape, ad_tensor *shares, ad_tensor *choices, int64_t top_k, const char *site);
 /* Slots: the choices, in the order of experts. A row [tokens, d] for each slot, and back the sum of a token's slots;
- * the chosen scores slot by slot [slots]; a factor for each row. */
+ * the chosen scores slot by slot [slots]. */
 AD_API ad_tensor *ad_to_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *site);
 AD_API ad_tensor *ad_from_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *site);
 AD_API ad_tensor *ad_slot_weights_at(ad_tape *tape, ad_tensor *chosen, const ad_routing *routing, const char *site);
-AD_API ad_tensor *ad_scale_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *factors, const char *site);
 /* Slots, V on `axes`, to the ranks that have their experts (cut over `axes` as S0 cuts), in the order of experts there;
  * and back. all_to_all V->V with true counts. */
 AD_API ad_tensor *ad_dispatch_at(ad_tape *tape, ad_tensor *x, ad_routing *routing, const char *axes, const char *site);
@@ -202,7 +237,6 @@ AD_API ad_tensor *ad_grouped_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w
 #define ad_to_slots(t, x, routing) ad_to_slots_at((t), (x), (routing), AD_HERE)
 #define ad_from_slots(t, x, routing) ad_from_slots_at((t), (x), (routing), AD_HERE)
 #define ad_slot_weights(t, chosen, routing) ad_slot_weights_at((t), (chosen), (routing), AD_HERE)
-#define ad_scale_rows(t, x, factors) ad_scale_rows_at((t), (x), (factors), AD_HERE)
 #define ad_dispatch(t, x, routing, axes) ad_dispatch_at((t), (x), (routing), (axes), AD_HERE)
 #define ad_return(t, x, routing, axes) ad_return_at((t), (x), (routing), (axes), AD_HERE)
 #define ad_grouped_linear(t, x, w, routing) ad_grouped_linear_at((t), (x), (w), (routing), AD_HERE)
@@ -239,6 +273,7 @@ AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const c
 #define ad_add(t, a, b) ad_add_at((t), (a), (b), AD_HERE)
 #define ad_add_row(t, x, row) ad_add_row_at((t), (x), (row), AD_HERE)
 #define ad_multiply(t, a, b) ad_multiply_at((t), (a), (b), AD_HERE)
+#define ad_scale_rows(t, x, factors) ad_scale_rows_at((t), (x), (factors), AD_HERE)
 #define ad_scale(t, a, factor) ad_scale_at((t), (a), (factor), AD_HERE)
 #define ad_divide(t, a, count) ad_divide_at((t), (a), (count), AD_HERE)
 #define ad_share(t, a, count, m) ad_share_at((t), (a), (count), (m), AD_HERE)
@@ -247,8 +282,11 @@ AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const c
 #define ad_linear_transposed(t, x, w) ad_linear_transposed_at((t), (x), (w), AD_HERE)
 #define ad_embedding(t, table, indices) ad_embedding_at((t), (table), (indices), AD_HERE)
 #define ad_rms_norm(t, x, weight, epsilon) ad_rms_norm_at((t), (x), (weight), (epsilon), AD_HERE)
+#define ad_rms_norm_unweighted(t, x, epsilon) ad_rms_norm_unweighted_at((t), (x), (epsilon), AD_HERE)
 #define ad_head_norm(t, x, weight, epsilon) ad_head_norm_at((t), (x), (weight), (epsilon), AD_HERE)
 #define ad_place(t, x, front) ad_place_at((t), (x), (front), AD_HERE)
+#define ad_concat(t, parts, n) ad_concat_at((t), (parts), (n), AD_HERE)
+#define ad_slice(t, x, first, count) ad_slice_at((t), (x), (first), (count), AD_HERE)
 #define ad_rotary(t, x, head_dim, base) ad_rotary_at((t), (x), (head_dim), (base), AD_HERE)
 #define ad_attention(t, q, k, v, head_dim) ad_attention_at((t), (q), (k), (v), (head_dim), AD_HERE)
 #define ad_attention_all(t, q, k, v, head_dim) ad_attention_all_at((t), (q), (k), (v), (head_dim), AD_HERE)

@@ -1,4 +1,5 @@
-/* Root-mean-square normalisation over the last dimension, or over each head of it: a row is as wide as the weight. */
+/* Root-mean-square normalisation over the last dimension, with a weight or without, or over each head of it: a row is
+ * as wide as the weight. */
 #include <math.h>
 #include <string.h>
 #include "tensor/heads.h"
@@ -7,19 +8,23 @@ typedef struct norm_numbers {
   double epsilon;
 } norm_numbers;
 
-static size_t width_of(const ad_tensor *out) { return ad_columns(out->operand[1]); }
+static size_t width_of(const ad_tensor *out) { return ad_columns(out->operand[out->operand_count - 1]); }
 static size_t count_of(const ad_tensor *out) { return width_of(out) ? ad_numel(out) / width_of(out) : 0; }
 
 // 1 / sqrt(mean(x^2) + epsilon) of every row.
 static size_t norm_saved(const ad_tensor *out) { return count_of(out) * ad_dtype_size(out->array.dtype); }
 
+static double inverse_of(const ad_tensor *out, const void *x, size_t width) {
+  double squares = ad_rows(out->array.dtype)->dot(x, x, width);
+  return 1 / sqrt(squares / (double)width + ((const norm_numbers *)out->own)->epsilon);
+}
+
 static ad_status norm_forward(ad_tape *tape, ad_tensor *out) {
   const row_kernels *rows = ad_rows(out->array.dtype);
-  const norm_numbers *numbers = out->own;
   size_t width = width_of(out), count = count_of(out);
   for (size_t i = 0; i < count; i++) {
     const void *x = ad_at(out, out->operand[0]->array.data, i * width);
-    double inverse = 1 / sqrt(rows->dot(x, x, width) / (double)width + numbers->epsilon);
+    double inverse = inverse_of(out, x, width);
     ad_set_element(out->array.dtype, out->saved, i, inverse);
     rows->norm(ad_at(out, out->array.data, i * width), x, out->operand[1]->array.data, inverse, width);
   }
@@ -57,6 +62,47 @@ static const operation rms_norm = {.name = "rms_norm",
 
 ad_tensor *ad_rms_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site) {
   return ad_tape_apply(tape, &rms_norm, (ad_tensor *[]){x, weight}, 2, &(norm_numbers){epsilon}, site);
+}
+
+/* ---- without a weight ---- */
+
+static ad_status unweighted_forward(ad_tape *tape, ad_tensor *out) {
+  size_t width = width_of(out), count = count_of(out);
+  for (size_t i = 0; i < count; i++) {
+    const void *x = ad_at(out, out->operand[0]->array.data, i * width);
+    double inverse = inverse_of(out, x, width);
+    ad_set_element(out->array.dtype, out->saved, i, inverse);
+    ad_rows(out->array.dtype)->put(ad_at(out, out->array.data, i * width), x, inverse, width, 0);
+  }
+  return AD_OK;
+}
+
+// y = x r with dr/dx = -r^3 x / n, so dx = r (dy - y <dy, y> / n).
+static ad_status unweighted_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  const row_kernels *rows = ad_rows(out->array.dtype);
+  size_t width = width_of(out), count = count_of(out);
+  for (size_t i = 0; i < count; i++) {
+    const void *y = ad_at(out, out->array.data, i * width), *dy = ad_at(out, out->grad.data, i * width);
+    void *dx = ad_at(out, slot[0].data, i * width);
+    double inverse = ad_element(out->array.dtype, out->saved, i);
+    rows->put(dx, dy, inverse, width, slot[0].adds);
+    rows->put(dx, y, -inverse * rows->dot(dy, y, width) / (double)width, width, 1);
+  }
+  return AD_OK;
+}
+
+static const operation rms_norm_unweighted = {.name = "rms_norm_unweighted",
+                                              .dims = "...d->...d",
+                                              .linearity = AD_NONLINEAR,
+                                              .whole = "d",
+                                              .dtypes = IN_F32_F64,
+                                              .own_size = sizeof(norm_numbers),
+                                              .saved = norm_saved,
+                                              .forward = unweighted_forward,
+                                              .backward = unweighted_backward};
+
+ad_tensor *ad_rms_norm_unweighted_at(ad_tape *tape, ad_tensor *x, double epsilon, const char *site) {
+  return ad_tape_apply(tape, &rms_norm_unweighted, &x, 1, &(norm_numbers){epsilon}, site);
 }
 
 /* ---- of each head ---- */

@@ -1,5 +1,5 @@
 /* Operations on rows of [rows, width]: taking a batch apart into rows and putting it together again, a row for each
- * slot of a routing, the sum of a token's slots, a factor for each row. */
+ * slot of a routing, the sum of a token's slots; and a factor for each row of any value. */
 #include <inttypes.h>
 #include <string.h>
 #include "base/seams.h"
@@ -267,15 +267,13 @@ static ad_status scale_rows_backward(ad_tape *tape, ad_tensor *out, const gradie
     if (slot[0].data)
       ad_rows(dtype)->put(ad_at(out, slot[0].data, i * width), dy, ad_element(dtype, out->operand[1]->array.data, i),
                           width, slot[0].adds);
-    if (slot[1].data)
-      ad_set_element(dtype, slot[1].data, i,
-                     ad_rows(dtype)->dot(dy, x, width) + (slot[1].adds ? ad_element(dtype, slot[1].data, i) : 0));
+    if (slot[1].data) ad_put_share(&slot[1], dtype, i, ad_rows(dtype)->dot(dy, x, width));
   }
   return AD_OK;
 }
 
 static const operation scale_rows = {.name = "scale_rows",
-                                     .dims = "nd,n->nd",
+                                     .dims = "...d,...->...d",
                                      .linearity = AD_MULTILINEAR,
                                      .dtypes = IN_F32_F64,
                                      .forward = scale_rows_forward,

@@ -26,11 +26,10 @@ static ad_status softmax_backward(ad_tape *tape, ad_tensor *out, const gradient_
   size_t width = ad_columns(out);
   for (size_t i = 0; i < ad_rows_of(out); i++) {
     const void *y = ad_at(out, out->array.data, i * width), *dy = ad_at(out, out->grad.data, i * width);
-    void *dx = ad_at(out, slot[0].data, i * width);
     double centre = ad_rows(dtype)->dot(y, dy, width);
     for (size_t e = 0; e < width; e++) {
       double slope = ad_element(dtype, y, e) * (ad_element(dtype, dy, e) - centre);
-      ad_set_element(dtype, dx, e, slope + (slot[0].adds ? ad_element(dtype, dx, e) : 0));
+      ad_put_share(slot, dtype, i * width + e, slope);
     }
   }
   return AD_OK;
@@ -61,7 +60,7 @@ static ad_status sigmoid_backward(ad_tape *tape, ad_tensor *out, const gradient_
   ad_dtype dtype = out->array.dtype;
   for (size_t i = 0; i < ad_numel(out); i++) {
     double y = ad_element(dtype, out->array.data, i), slope = ad_element(dtype, out->grad.data, i) * y * (1 - y);
-    ad_set_element(dtype, slot[0].data, i, slope + (slot[0].adds ? ad_element(dtype, slot[0].data, i) : 0));
+    ad_put_share(slot, dtype, i, slope);
   }
   return AD_OK;
 }

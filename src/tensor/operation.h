@@ -20,6 +20,11 @@ typedef struct gradient_slot {
   int adds;   /* 1: add to what is there; 0: overwrite, there may be anything */
 } gradient_slot;
 
+/* One element's share of the gradient, for operations that compute them one by one. */
+static inline void ad_put_share(const gradient_slot *slot, ad_dtype dtype, size_t i, double share) {
+  ad_set_element(dtype, slot->data, i, share + (slot->adds ? ad_element(dtype, slot->data, i) : 0));
+}
+
 typedef struct operation {
   const char *name;
   /* Operands and result by dimensions, "...k,kn->...n": equal letters have equal sizes, "..." stands for any further

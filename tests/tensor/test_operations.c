@@ -1,5 +1,6 @@
 /* Every operation's gradient against finite differences in f64 along a random direction; linear ones as adjoints; f32
  * against f64. One rank: what more ranks change is in test_moves.c. */
+#include "tensor/rows.h"
 #include "world.h"
 
 enum { OPERANDS = 3 };
@@ -156,6 +157,39 @@ static ad_tensor *linear(ad_tape *t, ad_tensor *const *x) { return ad_linear(t, 
 static ad_tensor *linear_transposed(ad_tape *t, ad_tensor *const *x) { return ad_linear_transposed(t, x[0], x[1]); }
 static ad_tensor *embedding(ad_tape *t, ad_tensor *const *x) { return ad_embedding(t, x[0], x[1]); }
 static ad_tensor *rms_norm(ad_tape *t, ad_tensor *const *x) { return ad_rms_norm(t, x[0], x[1], 1e-5); }
+static ad_tensor *rms_norm_unweighted(ad_tape *t, ad_tensor *const *x) { return ad_rms_norm_unweighted(t, x[0], 1e-5); }
+static ad_tensor *scale_rows(ad_tape *t, ad_tensor *const *x) { return ad_scale_rows(t, x[0], x[1]); }
+static ad_tensor *concat(ad_tape *t, ad_tensor *const *x) { return ad_concat(t, x, 3); }
+static ad_tensor *concat_of_one(ad_tape *t, ad_tensor *const *x) {
+  return ad_concat(t, ((ad_tensor *[]){x[0], x[0], x[0]}), 3);
+}
+static ad_tensor *slice(ad_tape *t, ad_tensor *const *x) { return ad_slice(t, x[0], 2, 3); }
+static ad_tensor *slices(ad_tape *t, ad_tensor *const *x) {
+  return ad_multiply(t, ad_slice(t, x[0], 0, 4), ad_slice(t, x[0], 3, 4));
+}
+/* Its gradient forms in memory that was another's. */
+static ad_tensor *slice_later(ad_tape *t, ad_tensor *const *x) {
+  ad_tensor *first = ad_slice(t, ad_gelu(t, x[0]), 2, 3);
+  return ad_add(t, first, ad_slice(t, ad_gelu(t, ad_gelu(t, x[0])), 0, 3));
+}
+static ad_tensor *plain_lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], 1); }
+static ad_tensor *upper(ad_tape *t, ad_tensor *const *x) { return ad_upper(t, x[0]); }
+static ad_tensor *mix(ad_tape *t, ad_tensor *const *x) { return ad_mix(t, x[0], x[1]); }
+static ad_tensor *mix_of_one(ad_tape *t, ad_tensor *const *x) { return ad_mix(t, x[0], x[0]); }
+static ad_tensor *power_sums(ad_tape *t, ad_tensor *const *x) {
+  return ad_power_sums(t, ad_multiply(t, x[0], x[0]), 1e-3, 1.7);
+}
+static ad_tensor *sparsity(ad_tape *t, ad_tensor *const *x) { return ad_sparsity(t, power_sums(t, x), 0.75); }
+static ad_tensor *squared_error(ad_tape *t, ad_tensor *const *x) { return ad_squared_error(t, x[0], x[1]); }
+/* Against a target that stays. */
+static ad_tensor *kl_divergence(ad_tape *t, ad_tensor *const *x) {
+  static double memory[2 * 9 * 13];
+  ad_array target = *ad_tensor_array(x[0]);
+  target.data = memory;
+  for (size_t i = 0; i < ad_array_numel(&target); i++)
+    ad_set_element(target.dtype, memory, i, ad_random_normal(7, 50, i));
+  return ad_kl_divergence(t, x[0], ad_constant(t, &target));
+}
 static ad_tensor *rotary(ad_tape *t, ad_tensor *const *x) { return ad_rotary(t, x[0], 6, 10000); }
 static ad_tensor *attention(ad_tape *t, ad_tensor *const *x) { return ad_attention(t, x[0], x[1], x[2], 4); }
 static ad_tensor *self_attention(ad_tape *t, ad_tensor *const *x) { return ad_attention(t, x[0], x[0], x[0], 4); }
@@ -187,12 +221,59 @@ static void elementwise_operations_have_their_gradients(void **state) {
   CHECK(swiglu, SHAPE2(7, 45), SHAPE2(7, 45));
   CHECK(swiglu_of_one, SHAPE2(7, 45));
   CHECK(gelu, SHAPE2(7, 5));
+  CHECK(scale_rows, SHAPE3(2, 3, 5), SHAPE2(2, 3));
+  CHECK(scale_rows, SHAPE2(3, 5), SHAPE1(3));
+  CHECK(plain_lower, SHAPE2(7, 5));
+  CHECK(upper, SHAPE2(7, 5));
+  CHECK(mix, SHAPE2(7, 5), SHAPE2(7, 5));
+  CHECK(mix_of_one, SHAPE2(7, 5));
 }
 
 static void products_have_their_gradients(void **state) {
   CHECK(linear, SHAPE3(2, 3, 5), SHAPE2(5, 7));
   CHECK(linear, SHAPE1(5), SHAPE2(5, 7));
   CHECK(linear_transposed, SHAPE3(2, 3, 5), SHAPE2(7, 5));
+}
+
+static void columns_have_their_gradients(void **state) {
+  CHECK(concat, SHAPE3(2, 3, 5), SHAPE3(2, 3, 1), SHAPE3(2, 3, 4));
+  CHECK(concat, SHAPE1(5), SHAPE1(0), SHAPE1(4));
+  CHECK(concat_of_one, SHAPE2(3, 5));
+  CHECK(slice, SHAPE3(2, 3, 7));
+  CHECK(slices, SHAPE3(2, 3, 7));
+  CHECK(slice_later, SHAPE3(2, 3, 7));
+  CHECK(slices, SHAPE1(7));
+}
+
+/* As many as there can be, each of its own width: what is joined and taken apart again are the same bits, and so are
+ * the gradients. */
+static void many_columns_come_back(void **state) {
+  enum { MANY = 64, ROWS = 3 };
+  world w = world_open();
+  ad_tape *t = open_tape(&w, AD_F64);
+  ad_array array[MANY], slope[MANY];
+  ad_tensor *part[MANY], *back, *total = NULL;
+  for (int64_t i = 0; i < MANY; i++) {
+    array[i] = random_array(&w, AD_F64, (ad_shape){2, {ROWS, i % 5}}, (uint64_t)i, 0);
+    slope[i] = random_array(&w, AD_F64, (ad_shape){2, {ROWS, i % 5}}, (uint64_t)(MANY + i), 0);
+    part[i] = ad_input(t, &array[i]);
+  }
+  ad_tensor *joined = ad_concat(t, part, MANY);
+  for (int64_t i = 0, first = 0; i < MANY; first += i++ % 5) {
+    back = ad_slice(t, joined, first, i % 5);
+    must(ad_tape_status(t));
+    assert_memory_equal(ad_tensor_array(back)->data, array[i].data, ad_array_bytes(&array[i]));
+    ad_tensor *share = ad_sum(t, ad_multiply(t, back, ad_constant(t, &slope[i])));
+    total = total ? ad_add(t, total, share) : share;
+  }
+  must(ad_backward(t, total));
+  for (int i = 0; i < MANY; i++) {
+    assert_memory_equal(ad_grad(part[i])->data, slope[i].data, ad_array_bytes(&slope[i]));
+    free(array[i].data);
+    free(slope[i].data);
+  }
+  ad_tape_destroy(t);
+  world_close(&w);
 }
 
 static void embeddings_have_their_gradients(void **state) {
@@ -203,6 +284,8 @@ static void embeddings_have_their_gradients(void **state) {
 static void norms_have_their_gradients(void **state) {
   CHECK(rms_norm, SHAPE3(2, 3, 37), SHAPE1(37));
   CHECK(rms_norm, SHAPE2(4, 2), SHAPE1(2));
+  CHECK(rms_norm_unweighted, SHAPE3(2, 3, 37));
+  CHECK(rms_norm_unweighted, SHAPE2(4, 2));
 }
 
 static void rotary_and_attention_have_their_gradients(void **state) {
@@ -216,7 +299,13 @@ static void rotary_and_attention_have_their_gradients(void **state) {
   CHECK(self_attention_all, SHAPE3(2, 7, 8));
 }
 
-static void losses_have_their_gradients(void **state) { CHECK(cross_entropy, SHAPE3(2, 9, 13), INDICES2(2, 9, 13)); }
+static void losses_have_their_gradients(void **state) {
+  CHECK(cross_entropy, SHAPE3(2, 9, 13), INDICES2(2, 9, 13));
+  CHECK(power_sums, SHAPE3(2, 9, 13));
+  CHECK(sparsity, SHAPE3(2, 9, 13));
+  CHECK(squared_error, SHAPE3(2, 29, 13), SHAPE3(2, 29, 13));  // more than a piece
+  CHECK(kl_divergence, SHAPE3(2, 9, 13));
+}
 
 static void values_used_several_times_have_their_gradients(void **state) {
   CHECK(residual, SHAPE2(3, 5), SHAPE2(5, 7));
@@ -237,6 +326,17 @@ static void nothing_is_done_to_no_rows(void **state) {
   CHECK(attention_all, SHAPE3(2, 0, 8), SHAPE3(2, 0, 8), SHAPE3(2, 0, 8));
   CHECK(swiglu, SHAPE2(0, 5), SHAPE2(0, 5));
   CHECK(cross_entropy, SHAPE3(0, 9, 13), INDICES2(0, 9, 13));
+  CHECK(rms_norm_unweighted, SHAPE3(0, 3, 5));
+  CHECK(scale_rows, SHAPE3(2, 0, 5), SHAPE2(2, 0));
+  CHECK(concat, SHAPE3(0, 3, 5), SHAPE3(0, 3, 1), SHAPE3(0, 3, 4));
+  CHECK(slice, SHAPE3(0, 3, 7));
+  CHECK(plain_lower, SHAPE2(0, 5));
+  CHECK(upper, SHAPE2(0, 5));
+  CHECK(mix, SHAPE2(0, 5), SHAPE2(0, 5));
+  CHECK(power_sums, SHAPE3(0, 9, 13));
+  CHECK(sparsity, SHAPE3(0, 9, 13));
+  CHECK(squared_error, SHAPE2(0, 5), SHAPE2(0, 5));
+  CHECK(kl_divergence, SHAPE3(0, 9, 13));
 }
 
 /* ---- linear operations ---- */
@@ -272,6 +372,9 @@ static void linear_operations_are_adjoint_to_their_backward(void **state) {
   ADJOINT(linear_transposed, 0, SHAPE3(2, 3, 5), SHAPE2(7, 5));
   ADJOINT(embedding, 0, SHAPE2(11, 5), INDICES2(3, 7, 11));
   ADJOINT(rotary, 0, SHAPE3(2, 5, 12));
+  ADJOINT(scale_rows, 0, SHAPE3(2, 3, 5), SHAPE2(2, 3));
+  ADJOINT(concat, 1, SHAPE3(2, 3, 5), SHAPE3(2, 3, 1), SHAPE3(2, 3, 4));
+  ADJOINT(slice, 0, SHAPE3(2, 3, 7));
 }
 
 /* ---- values against their definitions ---- */
@@ -389,6 +492,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(elementwise_operations_have_their_gradients),
       cmocka_unit_test(products_have_their_gradients),
+      cmocka_unit_test(columns_have_their_gradients),
+      cmocka_unit_test(many_columns_come_back),
       cmocka_unit_test(embeddings_have_their_gradients),
       cmocka_unit_test(norms_have_their_gradients),
       cmocka_unit_test(rotary_and_attention_have_their_gradients),

@@ -8,7 +8,7 @@ typedef struct dry_world {
   ad_comm *comm;
   ad_mesh *mesh;
   ad_tape *tape;
-  ad_array arrays[16];
+  ad_array arrays[24];
   int count;
 } dry_world;
 
@@ -297,6 +297,122 @@ static void transitions_are_numbered_in_the_order_of_recording(void **state) {
   }
 }
 
+/* ---- sums that stand inside what is not linear ---- */
+
+static void refused(dry_world *d, ad_tensor *out, ad_status status, const char *a, const char *b) {
+  assert_null(ad_tensor_array(out));
+  assert_int_equal(ad_tape_status(d->tape), status);
+  assert_mentions("test_types.c:");
+  assert_mentions(a);
+  assert_mentions(b);
+  ad_tape_reset(d->tape);
+  d->count = 0;
+}
+
+static void lower_takes_no_gradient_that_is_an_addend(void **state) {
+  dry_world *d = *state;
+  ad_tensor *x = leaf(d, "dp=S0 tp=R", SHAPE(3, 6, 4, 8));
+  refused(d, ad_lower(d->tape, x, 0), AD_TYPE, "lower: the result is R on `tp`", "not linear in the gradient");
+  x = leaf(d, "dp=S0 tp=R", SHAPE(3, 6, 4, 8));
+  must(ad_backward(d->tape, ad_once(d->tape, ad_sum(d->tape, ad_lower(d->tape, x, 1)), "tp")));
+  ad_tape_reset(d->tape);
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  must(ad_backward(d->tape, ad_sum(d->tape, ad_lower(d->tape, x, 0))));
+  ad_tape_reset(d->tape);
+  x = leaf(d, "dp=S0 tp=P", SHAPE(3, 6, 4, 8));
+  refused(d, ad_lower(d->tape, x, 0), AD_TYPE, "lower: operand 1 is P on `tp`", "all_reduce");
+}
+
+static void what_is_linear_in_neither_takes_no_addends(void **state) {
+  dry_world *d = *state;
+  ad_tensor *x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8)), *u = leaf(d, "dp=S0 tp=R", SHAPE(2, 6, 8));
+  refused(d, ad_mix(d->tape, x, u), AD_TYPE, "mix: operand 1 is P on `tp`", "all_reduce");
+  x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8)), u = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
+  refused(d, ad_squared_error(d->tape, x, u), AD_TYPE, "squared_error: operand 1 is P on `tp`", "all_reduce");
+  x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
+  refused(d, ad_upper(d->tape, x), AD_TYPE, "upper: operand 1 is P on `tp`", "all_reduce");
+  x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
+  refused(d, ad_power_sums(d->tape, x, 0.1, 2), AD_TYPE, "power_sums: operand 1 is P on `tp`", "all_reduce");
+  x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
+  refused(d, ad_rms_norm_unweighted(d->tape, x, 0.1), AD_TYPE, "operand 1 is P on `tp`", "all_reduce");
+  x = leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8));
+  refused(d, ad_rms_norm_unweighted(d->tape, x, 0.1), AD_TYPE, "operand 1 is S(1) on `tp`", "all_gather");
+}
+
+static void the_sum_inside_a_logarithm_is_of_all_ranks(void **state) {
+  dry_world *d = *state;
+  ad_tensor *sums = ad_power_sums(d->tape, leaf(d, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8)), 0.1, 2);
+  assert_types(ad_tensor_array(sums), AD_P, AD_S(0));
+  refused(d, ad_sparsity(d->tape, sums, 0.5), AD_TYPE, "sparsity: the sums are P on `dp_shard`", "all_reduce P->I");
+  ad_tensor *x = leaf(d, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8));
+  sums = ad_all_reduce(d->tape, ad_power_sums(d->tape, x, 0.1, 2), "dp", AD_I);
+  ad_tensor *loss = ad_sparsity(d->tape, sums, 0.5);
+  assert_types(ad_tensor_array(loss), AD_I, AD_P);  // its columns are cut, and each has its own logarithm
+  must(ad_backward(d->tape, loss));
+  assert_types(ad_grad(x), AD_S(0), AD_S(2));
+  ad_tape_reset(d->tape);
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  refused(d, ad_sparsity(d->tape, x, 0.5), AD_INVALID, "[6, 4, 8]", "1 dimensions");
+}
+
+static void a_divergence_is_from_a_constant_of_whole_rows(void **state) {
+  dry_world *d = *state;
+  ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8)), *target = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  refused(d, ad_kl_divergence(d->tape, x, target), AD_INVALID, "kl_divergence: the target carries", "a constant");
+  x = leaf(d, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8));
+  target = ad_constant(d->tape, array_of(d, AD_F32, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8)));
+  refused(d, ad_kl_divergence(d->tape, x, target), AD_TYPE, "operand 1 is S(2) on `tp`", "all_gather");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  target = ad_constant(d->tape, array_of(d, AD_F32, "dp=S0 tp=I", SHAPE(3, 6, 4, 8)));
+  ad_tensor *loss = ad_kl_divergence(d->tape, x, target);
+  assert_types(ad_tensor_array(loss), AD_P, AD_I);
+  must(ad_backward(d->tape, loss));
+  assert_null(ad_grad(target));
+}
+
+/* ---- columns ---- */
+
+static ad_tensor *concat_of_two(dry_world *d, ad_tensor *a, ad_tensor *b) {
+  return ad_concat(d->tape, ((ad_tensor *[]){a, b}), 2);
+}
+
+static void columns_that_stand_side_by_side_are_of_one_type(void **state) {
+  dry_world *d = *state;
+  ad_tensor *out = concat_of_two(d, leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8)), leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 3)));
+  assert_types(ad_tensor_array(out), AD_S(0), AD_P);
+  assert_int_equal(ad_tensor_array(out)->shape.dim[1], 11);
+  assert_types(ad_tensor_array(ad_slice(d->tape, out, 2, 9)), AD_S(0), AD_P);
+  must(ad_tape_status(d->tape));
+  out = concat_of_two(d, leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8)), leaf(d, "dp=S0 tp=R", SHAPE(2, 6, 3)));
+  refused(d, out, AD_TYPE, "concat: operand 1 is P on `tp`, operand 2 is R", "once operand 2 R->P");
+  out = concat_of_two(d, leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 8)), leaf(d, "dp=I tp=I", SHAPE(2, 6, 3)));
+  refused(d, out, AD_TYPE, "concat: operand 1 is S(0) on `dp_shard`, operand 2 is I", "convert operand 2 I->S(0)");
+  out = concat_of_two(d, leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8)), leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 3)));
+  refused(d, out, AD_TYPE, "concat: operand 1 is S(1) on `tp`", "all_gather");
+  refused(d, ad_slice(d->tape, leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8)), 0, 2), AD_TYPE,
+          "slice: operand 1 is S(1) on `tp`", "all_gather");
+}
+
+static void columns_that_do_not_fit_are_named(void **state) {
+  dry_world *d = *state;
+  ad_tensor *out = concat_of_two(d, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), leaf(d, "dp=I tp=I", SHAPE(2, 5, 8)));
+  refused(d, out, AD_INVALID, "concat: operand 2 has shape [5, 8], operand 1 [6, 8]", "last dimension");
+  out = concat_of_two(d, leaf(d, "dp=I tp=I", SHAPE(0, 0)), leaf(d, "dp=I tp=I", SHAPE(0, 0)));
+  refused(d, out, AD_INVALID, "operand 1 has shape []", "last dimension");
+  out = concat_of_two(d, leaf(d, "dp=I tp=I", SHAPE(1, 8)), leaf(d, "dp=I tp=I", SHAPE(2, 8, 8)));
+  refused(d, out, AD_INVALID, "concat: operand 2 has shape [8, 8], operand 1 [8]", "last dimension");
+  out = concat_of_two(d, leaf(d, "dp=I tp=I", SHAPE(1, 8)), indices(d, "dp=I tp=I", SHAPE(1, 8)));
+  refused(d, out, AD_INVALID, "concat: operand 2 is i32", "f32");
+  refused(d, ad_concat(d->tape, NULL, 2), AD_INVALID, "concat: of 0 values", "1 to 64");
+  ad_tensor *x = leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), *many[OPERANDS_MAX + 1];
+  for (int i = 0; i <= OPERANDS_MAX; i++) many[i] = x;
+  refused(d, ad_concat(d->tape, many, OPERANDS_MAX + 1), AD_INVALID, "concat: of 65 values", "1 to 64");
+  refused(d, ad_slice(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), 5, 4), AD_INVALID, "slice: 4 columns from 5 on",
+          "there are 8");
+  refused(d, ad_slice(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), -1, 4), AD_INVALID, "4 columns from -1 on",
+          "there are 8");
+}
+
 /* ---- counts ---- */
 
 static ad_count *count_on(dry_world *d, const char *layout_text) {
@@ -453,6 +569,12 @@ int main(void) {
       TEST(a_set_that_has_arrived_is_refused_by_its_named_axis),
       TEST(the_gradient_of_a_replicated_addend_of_a_varying_sum_is_partial),
       TEST(transitions_are_numbered_in_the_order_of_recording),
+      TEST(lower_takes_no_gradient_that_is_an_addend),
+      TEST(what_is_linear_in_neither_takes_no_addends),
+      TEST(the_sum_inside_a_logarithm_is_of_all_ranks),
+      TEST(a_divergence_is_from_a_constant_of_whole_rows),
+      TEST(columns_that_stand_side_by_side_are_of_one_type),
+      TEST(columns_that_do_not_fit_are_named),
       TEST(a_loss_is_divided_by_a_summed_count_only),
       TEST(a_count_on_a_world_of_three_is_no_count_before_its_sum),
       TEST(a_count_that_was_never_posted_divides_nothing),

@@ -1,0 +1,148 @@
+/* How far one value is from another: the sum of squared differences, and the divergence of the distributions that two
+ * values' rows are the logits of. Numerators only, as the loss of op_loss.c. */
+#include <math.h>
+#include "tensor/tape.h"
+
+static const void *values(const ad_tensor *out, int i, size_t at) {
+  return ad_at(out, out->operand[i]->array.data, at);
+}
+
+/* ---- squares ---- */
+
+enum { PIECE = 256 }; /* differences that stay in the first cache */
+
+static size_t piece_at(const ad_tensor *out, size_t at) {
+  size_t left = ad_numel(out->operand[0]) - at;
+  return left < PIECE ? left : PIECE;
+}
+
+static size_t difference_scratch(const ad_tensor *out) { return PIECE * ad_dtype_size(out->array.dtype); }
+
+/* a - b, of the piece that begins there. */
+static const void *difference(const ad_tensor *out, size_t at) {
+  const row_kernels *rows = ad_rows(out->array.dtype);
+  rows->put(out->scratch, values(out, 1, at), -1, piece_at(out, at), 0);
+  rows->put(out->scratch, values(out, 0, at), 1, piece_at(out, at), 1);
+  return out->scratch;
+}
+
+static ad_status squared_error_forward(ad_tape *tape, ad_tensor *out) {
+  double total = 0;
+  for (size_t at = 0; at < ad_numel(out->operand[0]); at += PIECE) {
+    const void *d = difference(out, at);
+    total += ad_rows(out->array.dtype)->dot(d, d, piece_at(out, at));
+  }
+  ad_set_element(out->array.dtype, out->array.data, 0, total);
+  return AD_OK;
+}
+
+static ad_status squared_error_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  double slope = 2 * ad_element(out->array.dtype, out->grad.data, 0);
+  for (size_t at = 0; at < ad_numel(out->operand[0]); at += PIECE) {
+    const void *d = difference(out, at);
+    for (int i = 0; i < 2; i++)
+      if (slot[i].data)
+        ad_rows(out->array.dtype)
+            ->put(ad_at(out, slot[i].data, at), d, i ? -slope : slope, piece_at(out, at), slot[i].adds);
+  }
+  return AD_OK;
+}
+
+static const operation squared_error = {.name = "squared_error",
+                                        .dims = "...,...->",
+                                        .linearity = AD_NONLINEAR,
+                                        .dtypes = IN_F32_F64,
+                                        .scratch = difference_scratch,
+                                        .forward = squared_error_forward,
+                                        .backward = squared_error_backward};
+
+ad_tensor *ad_squared_error_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site) {
+  return ad_tape_apply(tape, &squared_error, (ad_tensor *[]){a, b}, 2, NULL, site);
+}
+
+/* ---- divergence ---- */
+
+enum { LOGITS, TARGET };
+
+/* What makes exponentials of logits a distribution: exp(logit - largest) / sum. */
+typedef struct scaling {
+  double largest, sum;
+} scaling;
+
+static size_t divergence_saved(const ad_tensor *out) { return ad_rows_of(out->operand[0]) * 2 * sizeof(scaling); }
+
+// The exponentials of a row of the target.
+static size_t divergence_scratch(const ad_tensor *out) {
+  return ad_columns(out->operand[0]) * ad_dtype_size(out->array.dtype);
+}
+
+static scaling *scaling_of(const ad_tensor *out, size_t row, int i) { return (scaling *)out->saved + 2 * row + i; }
+
+static ad_status divergence_check(const ad_tape *tape, const ad_tensor *out) {
+  if (!out->operand[TARGET]->carries) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: kl_divergence: the target carries a gradient, but is what is aimed at: a constant",
+                 out->site);
+}
+
+/* Leaves the exponentials in scratch memory. */
+static scaling scale(const ad_tensor *out, size_t row, int i) {
+  const row_kernels *rows = ad_rows(out->array.dtype);
+  size_t width = ad_columns(out->operand[i]);
+  const void *x = values(out, i, row * width);
+  double largest = rows->max(x, width);
+  return *scaling_of(out, row, i) = (scaling){largest, rows->exp_sum(out->scratch, x, largest, width)};
+}
+
+/* Below the largest of its row. */
+static double below(const ad_tensor *out, scaling s, int i, size_t at) {
+  return ad_element(out->array.dtype, out->operand[i]->array.data, at) - s.largest;
+}
+
+/* What the target never says costs nothing, whatever the logits. */
+static double divergence_of_row(const ad_tensor *out, size_t row) {
+  size_t width = ad_columns(out->operand[LOGITS]);
+  scaling logits = scale(out, row, LOGITS), target = scale(out, row, TARGET);
+  double total = 0, constant = log(logits.sum) - log(target.sum);
+  for (size_t i = 0, at = row * width; i < width; i++, at++) {
+    double share = ad_element(out->array.dtype, out->scratch, i) / target.sum;
+    if (share != 0) total += share * (below(out, target, TARGET, at) - below(out, logits, LOGITS, at) + constant);
+  }
+  return total;
+}
+
+static ad_status divergence_forward(ad_tape *tape, ad_tensor *out) {
+  double total = 0;
+  size_t rows = ad_columns(out->operand[LOGITS]) ? ad_rows_of(out->operand[LOGITS]) : 0;
+  for (size_t i = 0; i < rows; i++) total += divergence_of_row(out, i);
+  ad_set_element(out->array.dtype, out->array.data, 0, total);
+  return AD_OK;
+}
+
+/* (softmax of the logits - softmax of the target) times the loss's gradient. */
+static ad_status divergence_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  const row_kernels *rows = ad_rows(out->array.dtype);
+  size_t width = ad_columns(out->operand[LOGITS]);
+  double slope = ad_element(out->array.dtype, out->grad.data, 0);
+  for (size_t i = 0; i < ad_rows_of(out->operand[LOGITS]); i++) {
+    const scaling *logits = scaling_of(out, i, LOGITS), *target = scaling_of(out, i, TARGET);
+    void *row = ad_at(out, slot[LOGITS].data, i * width);
+    rows->put_exp(row, values(out, LOGITS, i * width), logits->largest, slope / logits->sum, width, slot[LOGITS].adds);
+    rows->put_exp(row, values(out, TARGET, i * width), target->largest, -slope / target->sum, width, 1);
+  }
+  return AD_OK;
+}
+
+static const operation kl_divergence = {.name = "kl_divergence",
+                                        .dims = "...v,...v->",
+                                        .linearity = AD_NONLINEAR,
+                                        .whole = "v",
+                                        .dtypes = IN_F32_F64,
+                                        .check = divergence_check,
+                                        .saved = divergence_saved,
+                                        .scratch = divergence_scratch,
+                                        .forward = divergence_forward,
+                                        .backward = divergence_backward};
+
+ad_tensor *ad_kl_divergence_at(ad_tape *tape, ad_tensor *logits, ad_tensor *target, const char *site) {
+  return ad_tape_apply(tape, &kl_divergence, (ad_tensor *[]){logits, target}, 2, NULL, site);
+}
