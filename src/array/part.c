@@ -152,3 +152,34 @@ int ad_part_is_run(const ad_part *part, const ad_part *region, size_t offset) {
   }
   return start == offset;
 }
+
+/* ---- visiting ---- */
+
+typedef struct walk {
+  const ad_part *part;
+  const ad_shape *shape;
+  void (*visit)(void *context, int64_t first, int64_t count);
+  void *context;
+} walk;
+
+/* Everything below the prefix of indices whose flattened value is `prefix`, from dimension `dim` on. */
+static void visit_from(const walk *on, int dim, int64_t prefix) {
+  if (dim == on->part->ndim) {
+    on->visit(on->context, prefix, 1);
+    return;
+  }
+  for (int i = 0; i < on->part->count[dim]; i++) {
+    ad_span span = on->part->span[dim][i];
+    int64_t first = prefix * on->shape->dim[dim] + span.first;
+    if (dim == on->part->ndim - 1) {
+      on->visit(on->context, first, span.count);
+    } else {
+      for (int64_t k = 0; k < span.count; k++) visit_from(on, dim + 1, first + k);
+    }
+  }
+}
+
+void ad_part_visit(const ad_part *part, const ad_shape *shape,
+                   void (*visit)(void *context, int64_t first, int64_t count), void *context) {
+  visit_from(&(walk){part, shape, visit, context}, 0, 0);
+}

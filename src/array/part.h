@@ -21,6 +21,10 @@ size_t ad_part_numel(const ad_part *part);
 /* Copies the elements of `region`, which both buffers store. The buffers do not overlap. */
 void ad_part_copy(void *dst, const ad_part *dst_part, const void *src, const ad_part *src_part, const ad_part *region,
                   size_t element_bytes);
+/* Calls visit for every run of elements that are stored one after another and are neighbours in the whole value, in the
+ * order in which they are stored: `count` elements, of the whole, flattened value those from `first` on. */
+void ad_part_visit(const ad_part *part, const ad_shape *shape,
+                   void (*visit)(void *context, int64_t first, int64_t count), void *context);
 /* 1 if `region` is one run of the elements that `part` stores, starting at element `offset`; an empty region always is.
  */
 int ad_part_is_run(const ad_part *part, const ad_part *region, size_t offset);

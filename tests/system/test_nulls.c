@@ -141,6 +141,10 @@ static void arrays(void **state) {
   refused(ad_array_whole(NULL, &array, NULL, &out), "`comm` is NULL");
   refused(ad_array_whole(comm, NULL, NULL, &out), "`in` is NULL");
   refused(ad_array_whole(comm, &array, NULL, NULL), "`out` is NULL");
+  refused(ad_array_uniform(NULL, 1, "u", 0, 0, NULL, &out), "`comm` is NULL");
+  refused(ad_array_uniform(comm, 1, NULL, 0, 0, NULL, &out), "`name` is NULL");
+  refused(ad_array_uniform(comm, 1, "u", 0, 0, NULL, NULL), "`array` is NULL");
+  refused(ad_array_uniform(comm, 1, "u", 0, 0, NULL, &lost), "`array->layout.mesh` is NULL");
   refused(ad_array_square_sum(NULL, &group, none, 0, NULL, &sum), "`comm` is NULL");
   refused(ad_array_square_sum(comm, NULL, none, 0, NULL, &sum), "`group` is NULL");
   refused(ad_array_square_sum(comm, &(ad_group){0}, none, 0, NULL, &sum), "`group->mesh` is NULL");
