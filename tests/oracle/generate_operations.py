@@ -1,5 +1,5 @@
-"""Makes fixtures/operations anew: attention, the loss and a router alone, as PyTorch's own operations compute them, in f64 on
-one thread. The whole is computed; test_operations.c compares what each rank has of it. README.md says how it is started.
+"""Makes fixtures/operations anew: attention, the loss, a router and the losses of a decomposition alone, as PyTorch's own
+operations compute them, in f64 on one thread. The whole is computed; test_operations.c compares what each rank has of it. README.md says how it is started.
 """
 import math
 import shutil
@@ -18,6 +18,9 @@ HEADS, KV_HEADS = 4, 2
 VOCABULARY = 11  # parts are uneven
 HIGH = 5000
 EXPERTS, TOP_K, CAPACITY, WIDTH = 7, 3, 0.6, 5
+WIDTHS, COMPONENTS = (5, 6, 7), (4, 3)  # of two matrices in a row, and of their decompositions
+POWER, EPSILON, BETA = 0.9, 0.01, 0.75
+PARTS = {"faithfulness": 0.5, "squares": 0.05, "divergence": 0.6, "sparsity": 0.003, "adversarial": 0.4}  # of the total
 HIGH_ELEMENT = 70.5  # 4 of its squares over sqrt(16) are a score of 4970
 
 
@@ -124,6 +127,93 @@ def routers():
         yield f"router-{name}-high", route(router_inputs("router high"), high, score)
 
 
+# ---- a decomposition ----
+
+class Lower(torch.autograd.Function):
+    """clamp(x, 0, 1), whose backward looks at the sign of what arrives."""
+
+    @staticmethod
+    def forward(context, x):
+        context.save_for_backward(x)
+        return x.clamp(0, 1)
+
+    @staticmethod
+    def backward(context, gradient):
+        x, = context.saved_tensors
+        nothing = torch.zeros_like(gradient)
+        outside = torch.where((x < 0) & (gradient < 0), 0.01 * gradient, nothing)
+        assert (gradient[x < 0].abs() > CLOSE**2).logical_or(gradient[x < 0] == 0).all()
+        return torch.where((x < 0) | (x > 1), outside, gradient)
+
+
+def upper(x):
+    return torch.where(x > 1, 1 + 0.01 * (x - 1), x.clamp(0, 1))
+
+
+def normed(x):
+    return F.rms_norm(x, x.shape[-1:], eps=1e-5)
+
+
+def divergence(logits, target):
+    return F.kl_div(logits.log_softmax(-1), target.log_softmax(-1), log_target=True, reduction="sum")
+
+
+def decomposition_inputs():
+    """Of a target gelu(x w1) w2, with components v u of both matrices, and a network of one matrix that says what is used."""
+    rows = (BATCH, SEQ)
+    inputs = {"x": 2 * drawn("decomposed x", *rows, WIDTHS[0]),
+              "network": 1.5 * drawn("decomposed network", sum(WIDTHS[:2]), sum(COMPONENTS))}
+    for i, count in enumerate(COMPONENTS):
+        inputs |= {f"v{i}": drawn(f"v{i}", WIDTHS[i], count), f"u{i}": drawn(f"u{i}", count, WIDTHS[i + 1]),
+                   f"w{i}": drawn(f"w{i}", WIDTHS[i], WIDTHS[i + 1])}
+        for name, shape in {"mask": (*rows, count), "delta": rows}.items():
+            inputs[f"{name}{i}"] = (drawn(f"{name}{i}", *shape) + 1) / 2
+            inputs[f"adverse_{name}{i}"] = (drawn(f"adverse {name}{i}", *shape) + 1) / 2
+    return inputs
+
+
+LEARNT = ["network", "v0", "u0", "v1", "u1", "adverse_mask0", "adverse_mask1", "adverse_delta0", "adverse_delta1"]
+
+
+def parts_of_decomposition(x):
+    """Each loss is a numerator. One matrix at a time is masked in `squares` and `divergence`, both in `adversarial`."""
+    hidden = F.gelu(x["x"] @ x["w0"])
+    target = hidden @ x["w1"]
+    logits = torch.cat([normed(x["x"]), normed(hidden)], -1) @ x["network"]
+    assert (logits.abs() > CLOSE).all() and ((logits - 1).abs() > CLOSE).all()
+    assert (logits < 0).any() and (logits > 1).any() and ((logits > 0) & (logits < 1)).any()
+    kept = Lower.apply(logits).split(COMPONENTS, -1)
+    sums = ((upper(logits) + EPSILON) ** POWER).sum((0, 1))
+
+    def masked(i, value, kind):
+        mask = kept[i] + (1 - kept[i]) * x[f"{kind}mask{i}"]
+        rest = value @ (x[f"w{i}"] - x[f"v{i}"] @ x[f"u{i}"])
+        return value @ x[f"v{i}"] * mask @ x[f"u{i}"] + x[f"{kind}delta{i}"].unsqueeze(-1) * rest
+
+    return {
+        "faithfulness": sum((x[f"w{i}"] - x[f"v{i}"] @ x[f"u{i}"]).square().sum() for i in range(2)),
+        "squares": (F.gelu(masked(0, x["x"], "")) @ x["w1"] - target).square().sum(),
+        "divergence": divergence(masked(1, hidden, ""), target),
+        "sparsity": (sums * (1 + BETA * torch.log2(1 + sums))).sum(),
+        "adversarial": divergence(masked(1, F.gelu(masked(0, x["x"], "adverse_")), "adverse_"), target),
+    }
+
+
+def decomposition():
+    """Every loss alone, and their weighted total: of that, the gradient before `lower` is not the sum of the parts' own."""
+    inputs, out = decomposition_inputs(), {}
+    for name in [*PARTS, "total"]:
+        x = {key: torch.tensor(value, requires_grad=key in LEARNT) for key, value in inputs.items()}
+        parts = parts_of_decomposition(x)
+        loss = sum(PARTS[part] * parts[part] for part in PARTS) if name == "total" else parts[name]
+        loss.backward()
+        out[name] = loss.detach().numpy()
+        out |= {f"{name}.gradient.{key}": x[key].grad.numpy() for key in LEARNT if x[key].grad is not None}
+    sum_of_parts = sum(PARTS[part] * out.get(f"{part}.gradient.network", 0) for part in PARTS)
+    assert abs(sum_of_parts - out["total.gradient.network"]).max() > 1e-4 * abs(sum_of_parts).max()
+    return inputs | out
+
+
 # ---- files ----
 
 def write(name, tensors):
@@ -145,6 +235,7 @@ def main():
         write(name, loss(name, logits))
     for name, tensors in routers():
         write(name, tensors)
+    write("decomposition", decomposition())
 
 
 if __name__ == "__main__":

@@ -10,13 +10,7 @@
 #include <stdio.h>
 #include <unistd.h>
 #include <cmocka.h>
-#include "addend/tensor.h"
-#include "array/part.h"
-#include "numbers.h"
-#include "ranks.h"
-
-// As in test_gpt.c.
-static const double bound = 1e-12;
+#include "bench.h"
 
 typedef struct example {
   const char *fixture, *mesh;
@@ -28,125 +22,34 @@ typedef struct example {
   int uses_sigmoid;
 } example;
 
-/* One rank's. */
-typedef struct bench {
-  const example *of;
-  ad_comm *comm;
-  ad_mesh *mesh;
-  ad_safetensors *file;
-  ad_tape *tape;
-  double worst;
-} bench;
-
-/* ---- a fixture on a rank ---- */
-
-static bench bench_open(ad_comm *comm, const example *of) {
-  bench b = {.of = of, .comm = comm};
-  char path[128];
-  ad_tape_options options = {.size = sizeof options, .dtype = AD_F64};
-  snprintf(path, sizeof path, FIXTURES "operations/%s.safetensors", of->fixture);
-  CHECK_OK(ad_safetensors_open(path, &b.file));
-  CHECK_OK(ad_mesh_create(of->mesh, &b.mesh));
-  CHECK_OK(ad_tape_create(comm, b.mesh, &options, &b.tape));
-  return b;
-}
-
-static void bench_close(bench *b) {
-  printf("%s, %s, rank %lld: worst error %.1e\n", b->of->fixture, b->of->mesh, (long long)ad_comm_rank(b->comm),
-         b->worst);
-  fflush(stdout);
-  ad_tape_destroy(b->tape);
-  ad_mesh_destroy(b->mesh);
-  ad_safetensors_close(b->file);
-}
-
-/* This rank's part of what PyTorch has under that name. */
-static ad_array part_of(const bench *b, const char *name, const ad_layout *layout) {
-  const ad_safetensor *whole = ad_safetensors_find(b->file, name);
-  CHECK(whole);
-  ad_layout everywhere = ad_layout_all(b->mesh, AD_R);
-  ad_array own = ad_array_describe(b->comm, whole->dtype, &whole->shape, layout);
-  ad_part all, mine;
-  ad_part_of(&everywhere, &whole->shape, ad_comm_rank(b->comm), &all);
-  ad_part_of(layout, &whole->shape, ad_comm_rank(b->comm), &mine);
-  own.data = malloc(ad_array_bytes(&own) + 1);
-  CHECK(own.data);
-  ad_part_copy(own.data, &mine, whole->data, &all, &mine, ad_dtype_size(own.dtype));
-  return own;
-}
-
-/* Against what PyTorch has at the same places, relative to the largest of the whole. Where that is 0, nothing else will
- * do. */
-static void judge(bench *b, const char *name, const double *found, const double *expected, size_t count) {
-  size_t n;
-  char words[256];
-  double *whole = numbers(b->file, name, &n);
-  CHECK(whole);
-  double worst = worst_difference(found, expected, count), size = largest(whole, n);
-  if (size > 0)
-    worst /= size;
-  else if (worst > 0)
-    worst = INFINITY;
-  free(whole);
-  b->worst = fmax(b->worst, worst);
-  if (worst < bound) return;
-  snprintf(words, sizeof words, "%s, %s: %s is off by %.3g", b->of->fixture, b->of->mesh, name, worst);
-  rank_check_failed(__FILE__, __LINE__, words);
-}
-
-static void judge_part(bench *b, const char *name, const ad_array *found) {
-  CHECK(found && found->dtype == AD_F64);
-  ad_array expected = part_of(b, name, &found->layout);
-  CHECK(ad_shape_equal(&expected.shape, &found->shape) && ad_shape_equal(&expected.local, &found->local));
-  judge(b, name, found->data, expected.data, ad_array_numel(found));
-  free(expected.data);
-}
-
-static void judge_sum(bench *b, const char *name, const ad_array *found) {
-  double sum;
-  size_t n;
-  ad_array whole = {.data = &sum};
-  double *expected = numbers(b->file, name, &n);
-  CHECK(expected && n == 1);
-  CHECK_OK(ad_array_whole(b->comm, found, AD_HERE, &whole));
-  judge(b, name, &sum, expected, n);
-  free(expected);
-}
-
-static ad_layout parsed(const bench *b, const char *text) {
-  ad_layout layout;
-  CHECK_OK(ad_layout_parse(b->mesh, text, &layout));
-  return layout;
-}
-
 /* ---- attention ---- */
 
 enum { Q, K, V, INPUTS };
 
 /* Over cp they are cut, and gathered; over tp they are I, and no byte moves. */
-static ad_tensor *keys(const bench *b, ad_tensor *x) {
-  const char *axis = b->of->keys_on_all;
+static ad_tensor *keys(const bench *b, const example *e, ad_tensor *x) {
+  const char *axis = e->keys_on_all;
   if (!axis) return x;
   return strcmp(axis, "cp") ? ad_convert(b->tape, x, axis, AD_R) : ad_all_gather(b->tape, x, axis, AD_R);
 }
 
-static ad_tensor *attention(const bench *b, ad_tensor *q, ad_tensor *k, ad_tensor *v) {
-  return b->of->sees_all ? ad_attention_all(b->tape, q, k, v, b->of->head_dim)
-                         : ad_attention(b->tape, q, k, v, b->of->head_dim);
+static ad_tensor *attention(const bench *b, const example *e, ad_tensor *q, ad_tensor *k, ad_tensor *v) {
+  return e->sees_all ? ad_attention_all(b->tape, q, k, v, e->head_dim) : ad_attention(b->tape, q, k, v, e->head_dim);
 }
 
 static int attend(ad_comm *comm, void *context) {
   static const char *const names[INPUTS] = {"q", "k", "v"}, *const gradients[INPUTS] = {"gradient.q", "gradient.k",
                                                                                         "gradient.v"};
-  bench b = bench_open(comm, context);
-  ad_layout rows = parsed(&b, b.of->layout), columns = parsed(&b, b.of->keys_layout);
+  const example *e = context;
+  bench b = bench_open(comm, e->fixture, e->mesh);
+  ad_layout rows = parsed(&b, e->layout), columns = parsed(&b, e->keys_layout);
   ad_array arrays[INPUTS], slope = part_of(&b, "slope", &rows);
   ad_tensor *x[INPUTS];
   for (int i = 0; i < INPUTS; i++) {
     arrays[i] = part_of(&b, names[i], i == Q ? &rows : &columns);
     x[i] = ad_input(b.tape, &arrays[i]);
   }
-  ad_tensor *out = attention(&b, x[Q], keys(&b, x[K]), keys(&b, x[V]));
+  ad_tensor *out = attention(&b, e, x[Q], keys(&b, e, x[K]), keys(&b, e, x[V]));
   ad_tensor *total = ad_sum(b.tape, ad_multiply(b.tape, out, ad_constant(b.tape, &slope)));
   CHECK_OK(ad_backward(b.tape, total));
   judge_part(&b, "out", ad_tensor_array(out));
@@ -168,13 +71,14 @@ static ad_layout layout_of_targets(const ad_layout *logits) {
 }
 
 static int lose(ad_comm *comm, void *context) {
-  bench b = bench_open(comm, context);
-  ad_layout layout = parsed(&b, b.of->layout), rows = layout_of_targets(&layout);
+  const example *e = context;
+  bench b = bench_open(comm, e->fixture, e->mesh);
+  ad_layout layout = parsed(&b, e->layout), rows = layout_of_targets(&layout);
   ad_array logits = part_of(&b, "logits", &layout), targets = part_of(&b, "targets", &rows);
   ad_tensor *x = ad_input(b.tape, &logits);
   ad_tensor *loss = ad_cross_entropy(b.tape, x, ad_constant(b.tape, &targets));
   CHECK_OK(ad_backward(b.tape, loss));
-  judge_sum(&b, "loss", ad_tensor_array(loss));
+  judge_whole(&b, "loss", ad_tensor_array(loss));
   judge_part(&b, "gradient.logits", ad_grad(x));
   bench_close(&b);
   free(logits.data);
@@ -206,14 +110,15 @@ static ad_tensor *scaled_by_scores(ad_tape *t, ad_tensor *x, ad_tensor *chosen, 
 }
 
 static int route(ad_comm *comm, void *context) {
-  bench b = bench_open(comm, context);
-  ad_layout rows = parsed(&b, b.of->layout), everywhere = ad_layout_all(b.mesh, AD_R);
+  const example *e = context;
+  bench b = bench_open(comm, e->fixture, e->mesh);
+  ad_layout rows = parsed(&b, e->layout), everywhere = ad_layout_all(b.mesh, AD_R);
   ad_array x = part_of(&b, "x", &rows), slope = part_of(&b, "slope", &rows), bias = part_of(&b, "bias", &everywhere);
   ad_array array = part_of(&b, "logits", &rows);
   ad_tape *t = b.tape;
   ad_routing *routing;
   ad_tensor *input = ad_input(t, &x), *batch = ad_input(t, &array), *logits = ad_to_rows(t, batch);
-  ad_tensor *shares = ad_softmax(t, logits), *scores = b.of->uses_sigmoid ? ad_sigmoid(t, logits) : shares;
+  ad_tensor *shares = ad_softmax(t, logits), *scores = e->uses_sigmoid ? ad_sigmoid(t, logits) : shares;
   ad_tensor *chosen = ad_top_k(t, scores, TOP_K, &bias, &routing);
   ad_limit(t, routing, capacity, batch, 0);
   ad_tensor *out = scaled_by_scores(t, input, chosen, routing), *choices = choices_of_all(t, routing);
@@ -222,7 +127,7 @@ static int route(ad_comm *comm, void *context) {
   CHECK_OK(ad_backward(t, ad_add(t, total, balance)));
   judge_part(&b, "out", ad_tensor_array(out));
   judge_part(&b, "choices", ad_tensor_array(choices));
-  judge_sum(&b, "balance", ad_tensor_array(balance));
+  judge_whole(&b, "balance", ad_tensor_array(balance));
   judge_part(&b, "gradient.logits", ad_grad(batch));
   judge_part(&b, "gradient.x", ad_grad(input));
   bench_close(&b);
