@@ -1,4 +1,4 @@
-/* What the programs `gpt`, `moe` and `ocr` compute. */
+/* What the programs `gpt`, `moe`, `ocr` and `decompose` compute. */
 #ifndef ADDEND_MODEL_H
 #define ADDEND_MODEL_H
 #include "addend/data.h"
@@ -119,6 +119,51 @@ typedef struct ad_moe_options {
 
 /* The kind "moe": module, phase, loss and count as those of gpt. */
 AD_API const ad_program_kind *ad_moe(void);
+
+/* Explains a decoder of gpt, the target, which does not change: each matrix W [in, out] of a site is written as V U, a
+ * sum of rank-one components, V [in, components] and U [components, out], while an importance network says for each
+ * position how much of each component is needed there.
+ *
+ *   importances = encoder(the inputs of all sites side by side, each x / sqrt(mean(x^2) + 1e-5))   [batch, seq,
+ * components of all sites]: input.weight, blocks as ocr's encoder has, final.norm, output.weight ci          =
+ * lower(importances), of which masks are made (ad_lower; with plain_clamp the clamp's own slope) site(m, d)  = ((x V) *
+ * m) U + d (x W - (x V) U), in the place of x W; d: one number for each position
+ *
+ * Losses, each times its coefficient; one whose coefficient is 0 is only measured:
+ *   faithfulness  sum over sites of ||W - V U||^2 / weights of all sites
+ *   stochastic    one site after another in the place of its product, m = ci + (1 - ci) u, u and d uniform in [0, 1):
+ *                 the divergence of the logits from the target's, summed, / (positions * sites)
+ *   sparsity      with s_c = sum over positions of (upper(importances_c) + epsilon)^power of a microbatch, all ranks:
+ *                 sum over c of s_c (1 + beta log2(1 + s_c)) / positions; each microbatch with its share of them
+ *   adversarial   all sites at once, m = ci + (1 - ci) a and d = a', a and a' sources in [0, 1] for each sample of the
+ *                 batch, position and component, which stay from step to step: the divergence / positions. Before each
+ *                 forward pass of a training step ascent_steps steps of ascent on them, and one after its backward pass
+ *
+ * The divergence is the sum of squares over the vocabulary (mse), or KL(target || masked).
+ *
+ * Pools: `ci` has the importance network; `blocks` the components, whose sites its blocks share out, the first
+ * ones to the first block; `adv` the sources. Each has its own slices of the batch, and a mesh of dp alone besides
+ * `block`. Names: ci.input.weight, blocks.SITE.V and blocks.SITE.U, with SITE as blocks.0.attn.wq. */
+typedef struct ad_decompose_options {
+  ad_gpt_options target;
+  char *weights; /* of the target; NULL: drawn from the seed */
+  int64_t importance_layers, importance_d_model, importance_heads;
+  char **matches; /* patterns of site names */
+  size_t match_count;
+  int64_t *components; /* of the sites of each pattern */
+  size_t components_count;
+  double faithfulness, stochastic, sparsity, adversarial; /* coefficients */
+  char *divergence;                                       /* "mse" or "kl" */
+  int plain_clamp;
+  double power, beta, epsilon;
+  int64_t ascent_steps;
+  char *ascent_rule; /* "sign" or "adam" */
+  double ascent_lr, ascent_epsilon;
+  ad_dtype wire_values, wire_gradients, wire_weights; /* 0: as they are */
+} ad_decompose_options;
+
+/* The kind "decompose": modules "ci", "blocks" (one for each block) and "adv". */
+AD_API const ad_program_kind *ad_decompose(void);
 
 /* Reads lines of text from pictures: an encoder and a decoder joined by a bridge.
  *

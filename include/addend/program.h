@@ -114,6 +114,7 @@ typedef struct ad_crossing_spec {
                    * as they cut samples */
   /* In which it travels between ranks, and its gradient back; 0: as it is. A proof in f64 rounds nothing. */
   ad_dtype wire, gradient_wire;
+  int one_way; /* 1: no gradient comes back: no loss that is trained on depends on it there */
 } ad_crossing_spec;
 
 typedef struct ad_program_kind {
@@ -226,6 +227,8 @@ AD_API const ad_phase *ad_program_phase(const ad_program *program, size_t phase)
 
 AD_API ad_tape *ad_phase_tape(ad_phase_run *at);
 AD_API size_t ad_phase_microbatch(const ad_phase_run *at);
+AD_API size_t ad_phase_module(const ad_phase_run *at); /* its number in the program */
+AD_API int ad_phase_trains(const ad_phase_run *at); /* 1: in a step; 0: a forward pass alone, which changes nothing */
 /* Of the phase's module. A parameter is used in one phase of a microbatch: its gradient is handed in once. */
 AD_API const ad_parameters *ad_phase_parameters(ad_phase_run *at);
 /* State number `state` of the phase's module: as a constant of the tape, or to be written where the program says so. */

@@ -40,7 +40,10 @@ typedef struct ad_run_options {
   const char *trace; /* path of a Chrome trace file for this rank's events, or NULL; written by ad_run_destroy */
   int quiet;         /* 1: steps do not warn; for a run that repeats the steps of another */
   int any_recipe;    /* 1: ad_run_load takes a checkpoint of another recipe, as far as its values fit */
-  size_t crowd;      /* of the tapes, for plans (ad_tape_options) */
+  /* 1: a step takes the states of its phases as they are (ad_phase_trains is 0), for proofs in dtypes that round: what
+   * climbs by the sign of a gradient would go apart by rounding alone. */
+  int given_states;
+  size_t crowd; /* of the tapes, for plans (ad_tape_options) */
 } ad_run_options;
 
 /* Everything a rank needs: the program with its data, those of its modules that lie on this rank, counts and tapes.

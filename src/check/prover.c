@@ -62,6 +62,7 @@ static ad_status create_arrays(ad_prover *prover) {
 static ad_status create_parts(ad_prover *prover, ad_comm *comm, const ad_proof_job *job) {
   const ad_check_options *options = job->options;
   ad_run_options run = {.size = sizeof run, .dtype = forced_dtype(options), .quiet = job->quiet};
+  run.given_states = !run.dtype;
   prover->comm = comm;
   prover->job = job;
   AD_TRY(ad_run_create(comm, job->recipe, &run, &prover->run));

@@ -79,6 +79,7 @@ static void release_views(ad_recipe *recipe) {
 static ad_status create_runs(ad_reference *reference, ad_dtype dtype, int several_steps) {
   ad_run_options options = {.size = sizeof options, .dtype = dtype, .quiet = 1};
   ad_run_options wide = {.size = sizeof wide, .dtype = AD_F64, .quiet = 1};
+  options.given_states = wide.given_states = !dtype;
   AD_TRY(ad_comm_open_alone(&reference->comm));
   AD_TRY(ad_run_create(reference->comm, &reference->recipe, &wide, &reference->run));
   AD_TRY(ad_run_create(reference->comm, &reference->recipe, &options, &reference->fed));

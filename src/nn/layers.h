@@ -19,11 +19,18 @@ typedef enum ad_cutting {
   AD_CUT_NOTHING  /* R: x is R, y is R; each rank uses of y what it needs, and leaves addends */
 } ad_cutting;
 
+/* What a program puts in the place of a product x W: `weight` is W's number. */
+typedef struct ad_stand_in {
+  ad_tensor *(*product)(void *own, ad_tape *t, size_t weight, ad_tensor *x, ad_tensor *w);
+  void *own;
+} ad_stand_in;
+
 /* y = x W + b, W [in, out]; b [out], or none. */
 typedef struct ad_linear_layer {
   size_t weight, bias;
   int has_bias;
   ad_cutting cutting;
+  const ad_stand_in *stand_in; /* borrowed; NULL: the product itself */
 } ad_linear_layer;
 typedef struct ad_linear_shape {
   int64_t in, out;

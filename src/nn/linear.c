@@ -35,7 +35,9 @@ ad_linear_layer ad_linear_declare(ad_declarations *to, const char *path, const c
 }
 
 ad_tensor *ad_linear_forward(ad_tape *t, ad_tensor *const *params, const ad_linear_layer *layer, ad_tensor *x) {
-  ad_tensor *y = ad_linear(t, x, params[layer->weight]);
+  const ad_stand_in *instead = layer->stand_in;
+  ad_tensor *w = params[layer->weight];
+  ad_tensor *y = instead ? instead->product(instead->own, t, layer->weight, x, w) : ad_linear(t, x, w);
   if (!layer->has_bias) return y;
   ad_tensor *bias = params[layer->bias];
   if (layer->cutting == AD_CUT_ROWS) bias = ad_tp_once(t, bias);  // y is P: the bias counts once

@@ -91,29 +91,10 @@ static void count_products(ad_decoder *d, const ad_declarations *params) {
   }
 }
 
-static ad_status add_module(ad_decoder *d, const char *name, size_t module, ad_program *to) {
-  const ad_mesh *mesh = ad_program_mesh(to, module);
-  ad_declarations params = ad_declarations_on(mesh);
-  declare(d, &params);
-  ad_status status = params.status;
-  if (!status) {
-    count_products(d, &params);
-    ad_module_spec spec = {.name = name,
-                           .mesh = mesh,
-                           .params = params.list,
-                           .param_count = params.count,
-                           .states = params.states,
-                           .state_count = params.state_count};
-    status = ad_program_add_module(to, &spec);
-  }
-  ad_declarations_release(&params);
-  return status;
-}
-
 /* ---- the whole ---- */
 
-ad_status ad_decoder_create(ad_decoder *d, const ad_decoder_options *options, const ad_branch *branch, void *branch_own,
-                            double expert_share, const char *name, size_t module, ad_program *to) {
+ad_status ad_decoder_declare(ad_decoder *d, const ad_decoder_options *options, const ad_branch *branch,
+                             void *branch_own, double expert_share, ad_declarations *to) {
   d->options = options;
   d->branch = branch;
   d->branch_own = branch_own;
@@ -121,9 +102,27 @@ ad_status ad_decoder_create(ad_decoder *d, const ad_decoder_options *options, co
   d->parallel = (ad_parallel){options->sequence_parallel, options->convert_norms, options->gather_keys};
   d->output_factor = 1 / sqrt(2.0 * (double)options->layers);  // of 2 branches in each layer
   AD_TRY(ad_new((size_t)options->layers, &d->blocks));
-  AD_TRY(add_module(d, name, module, to));
+  declare(d, to);
+  AD_TRY(to->status);
+  count_products(d, to);
   AD_TRY(ad_new(d->param_count, &d->leaves));
   return ad_new(d->state_count, &d->states);
+}
+
+ad_status ad_decoder_create(ad_decoder *d, const ad_decoder_options *options, const ad_branch *branch, void *branch_own,
+                            double expert_share, const char *name, size_t module, ad_program *to) {
+  const ad_mesh *mesh = ad_program_mesh(to, module);
+  ad_declarations params = ad_declarations_on(mesh);
+  ad_status status = ad_decoder_declare(d, options, branch, branch_own, expert_share, &params);
+  ad_module_spec spec = {.name = name,
+                         .mesh = mesh,
+                         .params = params.list,
+                         .param_count = params.count,
+                         .states = params.states,
+                         .state_count = params.state_count};
+  if (!status) status = ad_program_add_module(to, &spec);
+  ad_declarations_release(&params);
+  return status;
 }
 
 void ad_decoder_release(ad_decoder *d) {

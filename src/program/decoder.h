@@ -43,6 +43,9 @@ struct ad_decoder {
 ad_status ad_decoder_create(ad_decoder *decoder, const ad_decoder_options *options, const ad_branch *branch,
                             void *branch_own, double expert_share, const char *name, size_t module,
                             ad_program *to) AD_CHECKED;
+/* The same without a module: its parameters go to `to`, and whoever runs it sets decoder->leaves. */
+ad_status ad_decoder_declare(ad_decoder *decoder, const ad_decoder_options *options, const ad_branch *branch,
+                             void *branch_own, double expert_share, ad_declarations *to) AD_CHECKED;
 void ad_decoder_release(ad_decoder *decoder);
 
 /* In a phase of the decoder's module, in this order. Tokens [batch, seq], S0 on dp, S1z or R on cp -> the stream

@@ -1,11 +1,10 @@
-/* The encoder of pictures. */
+/* The encoder. */
 #include "program/encoder.h"
 
 #include <math.h>
 #include <stdio.h>
 #include "base/memory.h"
 #include "nn/parallel.h"
-#include "program/ocr_keys.h"
 
 static const ad_parallel plain = {0};
 
@@ -22,38 +21,37 @@ static size_t declare_matrix(ad_declarations *to, const char *name, int64_t in, 
 }
 
 static void declare_block(ad_encoder *e, ad_declarations *to, int64_t index) {
-  const ad_ocr_options *options = e->options;
+  const ad_encoder_shape *shape = &e->shape;
   ad_encoder_block *b = &e->blocks[index];
-  double factor = 1 / sqrt(2.0 * (double)options->encoder_layers);  // of 2 branches in each layer
-  ad_attention_shape attention = {.d_model = options->encoder_d_model,
-                                  .heads = options->encoder_heads,
-                                  .kv_heads = options->encoder_heads,
-                                  .rotary_base = options->decoder.rotary_base,
+  double factor = 1 / sqrt(2.0 * (double)shape->layers);  // of 2 branches in each layer
+  ad_attention_shape attention = {.d_model = shape->d_model,
+                                  .heads = shape->heads,
+                                  .kv_heads = shape->heads,
+                                  .rotary_base = shape->rotary_base,
                                   .output_factor = factor,
                                   .sees_all = 1,
                                   .parallel = plain};
-  ad_mlp_shape mlp = {
-      .d_model = options->encoder_d_model, .d_hidden = ad_ocr_encoder_hidden(options), .output_factor = factor};
+  ad_mlp_shape mlp = {.d_model = shape->d_model, .d_hidden = shape->d_hidden, .output_factor = factor};
   char norm_path[64], attention_path[64], mlp_path[64];
   snprintf(norm_path, sizeof norm_path, "blocks.%lld.norm", (long long)index);
   snprintf(attention_path, sizeof attention_path, "blocks.%lld.attn", (long long)index);
   snprintf(mlp_path, sizeof mlp_path, "blocks.%lld.mlp", (long long)index);
-  b->attention_norm = ad_norm_declare(to, norm_path, "attn", options->encoder_d_model, plain);
+  b->attention_norm = ad_norm_declare(to, norm_path, "attn", shape->d_model, plain);
   b->attention = ad_attention_declare(to, attention_path, &attention);
-  b->mlp_norm = ad_norm_declare(to, norm_path, "mlp", options->encoder_d_model, plain);
+  b->mlp_norm = ad_norm_declare(to, norm_path, "mlp", shape->d_model, plain);
   b->mlp = ad_mlp_declare(to, mlp_path, &mlp);
 }
 
 static void declare(ad_encoder *e, ad_declarations *to) {
-  const ad_ocr_options *options = e->options;
-  e->patch = declare_matrix(to, "patch", ad_ocr_patch_pixels(options), options->encoder_d_model);
-  for (int64_t i = 0; i < options->encoder_layers; i++) {
+  const ad_encoder_shape *shape = &e->shape;
+  e->input = declare_matrix(to, shape->input, shape->in, shape->d_model);
+  for (int64_t i = 0; i < shape->layers; i++) {
     to->unit++;
     declare_block(e, to, i);
   }
   to->unit++;
-  e->final_norm = ad_norm_declare(to, "final.norm", "weight", options->encoder_d_model, plain);
-  e->projection = declare_matrix(to, "projection", options->encoder_d_model, options->decoder.d_model);
+  e->final_norm = ad_norm_declare(to, "final.norm", "weight", shape->d_model, plain);
+  e->output = declare_matrix(to, shape->output, shape->d_model, shape->out);
 }
 
 static void count_products(ad_encoder *e, const ad_declarations *params) {
@@ -69,16 +67,20 @@ static ad_status add_module(ad_encoder *e, size_t module, ad_program *to) {
   ad_status status = params.status;
   if (!status) {
     count_products(e, &params);
-    ad_module_spec spec = {.name = "encoder", .mesh = mesh, .params = params.list, .param_count = params.count};
+    ad_module_spec spec = {.name = e->shape.name,
+                           .mesh = mesh,
+                           .params = params.list,
+                           .param_count = params.count,
+                           .norm_group = e->shape.norm_group};
     status = ad_program_add_module(to, &spec);
   }
   ad_declarations_release(&params);
   return status;
 }
 
-ad_status ad_encoder_create(ad_encoder *e, const ad_ocr_options *options, size_t module, ad_program *to) {
-  e->options = options;
-  AD_TRY(ad_new((size_t)options->encoder_layers, &e->blocks));
+ad_status ad_encoder_create(ad_encoder *e, const ad_encoder_shape *shape, size_t module, ad_program *to) {
+  e->shape = *shape;
+  AD_TRY(ad_new((size_t)shape->layers, &e->blocks));
   AD_TRY(add_module(e, module, to));
   return ad_new(e->param_count, &e->leaves);
 }
@@ -97,18 +99,18 @@ static ad_tensor *block_forward(const ad_encoder *e, ad_tape *t, int64_t index, 
   return ad_add(t, x, ad_mlp_forward(t, params, &b->mlp, ad_norm_forward(t, params, &b->mlp_norm, x)));
 }
 
-/* Each rank of cp has some of the patches; the bridge wants all of them, the same everywhere. */
+/* Each rank of cp has some of the positions; who takes the result wants all of them, the same everywhere. */
 static ad_tensor *whole(ad_tape *t, ad_tensor *x) {
   const ad_array *array = ad_tensor_array(x);
   int has_cp = array && (ad_mesh_named(array->layout.mesh) & AD_AXES(AD_CP));
   return has_cp ? ad_all_gather(t, x, "cp", AD_I) : x;
 }
 
-ad_tensor *ad_encoder_forward(ad_encoder *e, ad_phase_run *at, ad_tensor *patches) {
+ad_tensor *ad_encoder_forward(ad_encoder *e, ad_phase_run *at, ad_tensor *x) {
   ad_tape *t = ad_phase_tape(at);
   for (size_t i = 0; i < e->param_count; i++) e->leaves[i] = ad_parameter(t, ad_phase_parameters(at), i);
-  ad_tensor *x = ad_linear(t, patches, e->leaves[e->patch]);
-  for (int64_t i = 0; i < e->options->encoder_layers; i++) x = block_forward(e, t, i, x);
+  x = ad_linear(t, x, e->leaves[e->input]);
+  for (int64_t i = 0; i < e->shape.layers; i++) x = block_forward(e, t, i, x);
   x = ad_norm_forward(t, e->leaves, &e->final_norm, x);
-  return whole(t, ad_linear(t, x, e->leaves[e->projection]));
+  return whole(t, ad_linear(t, x, e->leaves[e->output]));
 }

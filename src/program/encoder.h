@@ -1,5 +1,5 @@
-/* An encoder of pictures: patches of each as a sequence, blocks in which every patch sees all, and a projection to what
- * a decoder takes. */
+/* An encoder: a matrix to its width, blocks in which every position sees all, a norm, and a matrix to what is wanted.
+ */
 #ifndef PROGRAM_ENCODER_H
 #define PROGRAM_ENCODER_H
 #include "addend/model.h"
@@ -11,22 +11,30 @@ typedef struct ad_encoder_block {
   ad_mlp_layer mlp;
 } ad_encoder_block;
 
+typedef struct ad_encoder_shape {
+  const char *name;           /* of its module */
+  const char *input, *output; /* names of the two matrices: [in, d_model], [d_model, out] */
+  int64_t in, out, layers, d_model, d_hidden, heads;
+  double rotary_base;
+  const char *norm_group; /* of its module */
+} ad_encoder_shape;
+
 typedef struct ad_encoder {
-  const ad_ocr_options *options;
-  size_t patch, projection; /* parameters: [pixels of a patch, encoder_d_model], [encoder_d_model, d_model] */
+  ad_encoder_shape shape;
+  size_t input, output; /* parameters */
   ad_encoder_block *blocks;
   ad_norm_layer final_norm;
   size_t param_count;
   ad_tensor **leaves;
-  double product_elements; /* of all matrices that patches are multiplied with */
+  double product_elements; /* of all matrices that positions are multiplied with */
 } ad_encoder;
 
-/* Adds the module "encoder", number `module` of the program's meshes; borrows the options. */
-ad_status ad_encoder_create(ad_encoder *encoder, const ad_ocr_options *options, size_t module,
+/* Adds its module, number `module` of the program's meshes; borrows the names. */
+ad_status ad_encoder_create(ad_encoder *encoder, const ad_encoder_shape *shape, size_t module,
                             ad_program *to) AD_CHECKED;
 void ad_encoder_release(ad_encoder *encoder);
-/* Patches [batch, patches, pixels], S0 on dp, S1 on cp, I on tp -> [batch, patches, d_model], S0 on dp and I on the
- * others. In a phase of the encoder's module. */
-ad_tensor *ad_encoder_forward(ad_encoder *encoder, ad_phase_run *at, ad_tensor *patches);
+/* x [batch, n, in], S0 on dp, S1 on cp, I on tp -> [batch, n, out], S0 on dp and I on the others. In a phase of the
+ * encoder's module. */
+ad_tensor *ad_encoder_forward(ad_encoder *encoder, ad_phase_run *at, ad_tensor *x);
 
 #endif

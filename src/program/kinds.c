@@ -13,6 +13,7 @@ static void add_own(void) {
   kinds[kind_count++] = ad_gpt();
   kinds[kind_count++] = ad_moe();
   kinds[kind_count++] = ad_ocr();
+  kinds[kind_count++] = ad_decompose();
 }
 
 static void need_own(void) {

@@ -79,6 +79,21 @@ static ad_status add_phases(const ocr *model, ad_program *to) {
   return ad_program_add_phase(to, &phases[1]);
 }
 
+static ad_status create_encoder(ocr *model, ad_program *to) {
+  const ad_ocr_options *options = model->options;
+  ad_encoder_shape shape = {.name = "encoder",
+                            .input = "patch",
+                            .output = "projection",
+                            .in = ad_ocr_patch_pixels(options),
+                            .out = options->decoder.d_model,
+                            .layers = options->encoder_layers,
+                            .d_model = options->encoder_d_model,
+                            .d_hidden = ad_ocr_encoder_hidden(options),
+                            .heads = options->encoder_heads,
+                            .rotary_base = options->decoder.rotary_base};
+  return ad_encoder_create(&model->encoder, &shape, ENCODER, to);
+}
+
 static ad_status create(const void *options, ad_program *to, void **own) {
   const ad_ocr_options *ocr_options = options;
   ocr *model;
@@ -88,7 +103,7 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   model->global_batch = ad_program_setting_of(to)->global_batch;
   model->mlp.d_hidden = ad_ocr_hidden(ocr_options);
   AD_TRY(ad_new((size_t)ocr_options->decoder.layers, &model->mlp.layers));
-  AD_TRY(ad_encoder_create(&model->encoder, ocr_options, ENCODER, to));
+  AD_TRY(create_encoder(model, to));
   AD_TRY(ad_decoder_create(&model->decoder, &ocr_options->decoder, &ad_mlp_branch_functions, &model->mlp, 1, "model",
                            MODEL, to));
   AD_TRY(join(model, to));

@@ -10,6 +10,9 @@ static const ad_phase *phase_of(const ad_phase_run *at) { return &at->program->p
 ad_tape *ad_phase_tape(ad_phase_run *at) { return at->tape; }
 size_t ad_phase_microbatch(const ad_phase_run *at) { return at->microbatch; }
 
+size_t ad_phase_module(const ad_phase_run *at) { return phase_of(at)->module; }
+int ad_phase_trains(const ad_phase_run *at) { return at->trains; }
+
 const ad_parameters *ad_phase_parameters(ad_phase_run *at) { return at->parameters; }
 ad_array *ad_phase_state(ad_phase_run *at, size_t state) { return ad_module_state(at->module, state); }
 
@@ -17,7 +20,9 @@ static const char no_name[] = "NULL";
 
 /* What came from other ranks: the same on every copy. Users of it leave addends where the bridge says so. */
 static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const ad_crossing_spec *crossing) {
-  ad_tensor *leaf = passed->inputs[at->phase] = ad_input(at->tape, passed->arrived);
+  const ad_array *array = passed->arrived;
+  ad_tensor *leaf = crossing->one_way ? ad_constant(at->tape, array) : ad_input(at->tape, array);
+  passed->inputs[at->phase] = leaf;
   ad_axes added = ad_bridge_added(crossing->bridge);
   char axes[128];
   return added ? ad_convert(at->tape, leaf, ad_axes_print(added, axes, sizeof axes), AD_R) : leaf;

@@ -34,7 +34,7 @@ struct ad_program {
   size_t value_count;
 };
 
-enum { AD_VALUES_MAX = 32 }; /* that phases give each other */
+enum { AD_VALUES_MAX = 256 }; /* that phases give each other */
 
 /* A value on its way from the phase that gives it to those that need it, in one microbatch. */
 typedef struct ad_passed_value {
@@ -53,6 +53,7 @@ typedef struct ad_handed_loss {
 struct ad_phase_run {
   const ad_program *program;
   size_t phase, microbatch;
+  int trains;
   ad_tape *tape;
   ad_module *module;
   const ad_parameters *parameters; /* the module's, as its tapes see them now */

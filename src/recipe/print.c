@@ -118,25 +118,92 @@ static int add_key(printer *p, const ad_key *key, const char *base) {
   return key->list ? add_list(p, key, base) : add_value(p, key, base, base + key->offset);
 }
 
-/* The map that a key stands in; keys of one section follow each other. */
-static int section_of(printer *p, const ad_key *key, int root, char *open, size_t open_size, int *map) {
-  const char *dot = strchr(key->path, '.');
-  if (!dot) return root;
-  size_t length = (size_t)(dot - key->path);
-  if (strlen(open) == length && !strncmp(open, key->path, length)) return *map;
-  snprintf(open, open_size, "%.*s", (int)length, key->path);
-  *map = add_map(p, YAML_BLOCK_MAPPING_STYLE);
-  return put(p, root, add_scalar(p, open, 0), *map) ? *map : 0;
+/* The sections that are open, one inside the other; keys of one section follow each other. */
+enum { DEPTH_MAX = 3 };
+typedef struct sections {
+  char name[DEPTH_MAX][64];
+  int map[DEPTH_MAX];
+  int depth;
+} sections;
+
+static int map_above(const sections *open, int root) { return open->depth ? open->map[open->depth - 1] : root; }
+
+static int open_section(printer *p, const char *name, int root, sections *open) {
+  int map = add_map(p, YAML_BLOCK_MAPPING_STYLE), above = map_above(open, root);
+  snprintf(open->name[open->depth], sizeof open->name[0], "%s", name);
+  open->map[open->depth++] = map;
+  return put(p, above, add_scalar(p, name, 0), map);
+}
+
+/* The map that a key stands in. */
+static int section_of(printer *p, const ad_key *key, int root, sections *open) {
+  const char *from = key->path;
+  int depth = 0;
+  for (const char *dot; (dot = strchr(from, '.')) && depth < DEPTH_MAX; from = dot + 1, depth++) {
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)(dot - from), from);
+    if (depth < open->depth && !strcmp(open->name[depth], name)) continue;
+    open->depth = depth;
+    if (!open_section(p, name, root, open)) return 0;
+  }
+  open->depth = depth;
+  return map_above(open, root);
+}
+
+/* A list of maps; `first` is the number of the first key of theirs, which follow each other. */
+static size_t keys_of_list(const printer *p, size_t first) {
+  size_t length = ad_schema_list_length(p->schema.entries[first].key.path), count = 1;
+  while (first + count < p->schema.count &&
+         ad_schema_list_length(p->schema.entries[first + count].key.path) == length &&
+         !strncmp(p->schema.entries[first].key.path, p->schema.entries[first + count].key.path, length))
+    count++;
+  return count;
+}
+
+static int add_map_of_list(printer *p, size_t first, size_t keys, size_t element) {
+  int map = add_map(p, YAML_FLOW_MAPPING_STYLE);
+  for (size_t i = first; map && i < first + keys; i++) {
+    const ad_key *key = &p->schema.entries[i].key;
+    const char *base = ad_schema_base(&p->schema.entries[i], p->recipe), *values = *(char *const *)(base + key->offset);
+    if (!put(p, map, add_scalar(p, ad_key_name(key), 0),
+             add_value(p, key, base, values + element * ad_key_value_size(key))))
+      return 0;
+  }
+  return map;
+}
+
+static int add_maps(printer *p, size_t first, size_t keys) {
+  const ad_key *key = &p->schema.entries[first].key;
+  size_t count = *(const size_t *)(ad_schema_base(&p->schema.entries[first], p->recipe) + key->second);
+  int list = yaml_document_add_sequence(&p->yaml, NULL, YAML_FLOW_SEQUENCE_STYLE);
+  for (size_t i = 0; list && i < count; i++) {
+    int map = add_map_of_list(p, first, keys, i);
+    if (!map || !yaml_document_append_sequence_item(&p->yaml, list, map)) return 0;
+  }
+  return list;
+}
+
+static int build_list(printer *p, size_t first, size_t keys, int root) {
+  char name[64];
+  const char *path = p->schema.entries[first].key.path;
+  snprintf(name, sizeof name, "%.*s", (int)ad_schema_list_length(path), path);
+  return put(p, root, add_scalar(p, name, 0), add_maps(p, first, keys));
 }
 
 static int build(printer *p) {
-  char open[32] = "";
-  int root = add_map(p, YAML_BLOCK_MAPPING_STYLE), section = 0;
+  sections open = {.depth = 0};
+  int root = add_map(p, YAML_BLOCK_MAPPING_STYLE);
   for (size_t i = 0; i < p->schema.count; i++) {
     const ad_key *key = &p->schema.entries[i].key;
     const char *base = ad_schema_base(&p->schema.entries[i], p->recipe);
+    if (ad_schema_list_length(key->path)) {
+      size_t keys = keys_of_list(p, i);
+      if (!build_list(p, i, keys, root)) return 0;
+      i += keys - 1;
+      continue;
+    }
     if (is_left_out(key, base)) continue;
-    int map = section_of(p, key, root, open, sizeof open, &section);
+    int map = section_of(p, key, root, &open);
     if (!put(p, map, add_scalar(p, ad_key_name(key), 0), add_key(p, key, base))) return 0;
   }
   return root;

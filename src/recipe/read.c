@@ -234,13 +234,32 @@ static void tell_unknown(ad_reading *r, const ad_node *node, const char *section
 
 static void tell_unknown_in(ad_reading *r, const ad_node *map, const char *section);
 
+/* Of a list of maps each. */
+static void tell_unknown_in_list(ad_reading *r, const ad_node *list, const char *path) {
+  char section[PATH_SIZE];
+  ad_text text = ad_text_on(section, sizeof section);
+  ad_text_add(&text, "%s[]", path);
+  if (list->kind != AD_NODE_LIST) {
+    must_be(r, list, path, "a list of mappings, such as [{...}, {...}]");
+    return;
+  }
+  for (const ad_node *node = list->children; node; node = node->next) {
+    if (node->kind == AD_NODE_MAP)
+      tell_unknown_in(r, node, section);
+    else
+      must_be(r, node, path, "a list of mappings");
+  }
+}
+
 static void judge_key(ad_reading *r, const ad_node *node, const char *section) {
   char path[PATH_SIZE];
   ad_text text = ad_text_on(path, sizeof path);
   ad_text_add(&text, "%s", section);
   ad_path_add(&text, node->key);
   if (ad_schema_find(&r->schema, path)) return;
-  if (!ad_schema_is_section(&r->schema, path))
+  if (ad_schema_is_list(&r->schema, path))
+    tell_unknown_in_list(r, node, path);
+  else if (!ad_schema_is_section(&r->schema, path))
     tell_unknown(r, node, section, path);
   else if (node->kind == AD_NODE_MAP)
     tell_unknown_in(r, node, path);
@@ -316,6 +335,31 @@ static ad_status read_overrides(ad_reading *r, const ad_node *node, int *good) {
   return AD_OK;
 }
 
+/* ---- lists of maps ---- */
+
+static int read_from_map(ad_reading *r, const ad_key *key, const ad_node *map, void *out) {
+  const ad_node *node = ad_node_find(map, ad_key_name(key));
+  if (node) return read_value(r, key, node, key->path, out);
+  ad_recipe_errors_add(&r->errors, map->place, key->path, "is missing: %s", key->help);
+  return 0;
+}
+
+/* One key of every map, as a list. What is no list of maps was told already. */
+static ad_status read_column(ad_reading *r, const ad_key *key, const ad_node *list, char *base, int *good) {
+  size_t count = list->kind == AD_NODE_LIST ? ad_node_child_count(list) : 0, i = 0;
+  *good = count > 0;
+  for (const ad_node *map = list->children; *good && map; map = map->next) *good &= map->kind == AD_NODE_MAP;
+  if (!*good) return AD_OK;
+  void *elements;
+  AD_TRY(ad_new_bytes(count, ad_key_value_size(key), &elements));
+  memcpy(base + key->offset, &elements, sizeof elements);
+  *(size_t *)(base + key->second) = count;
+  for (const ad_node *map = list->children; map; map = map->next, i++)
+    *good &= read_from_map(r, key, map, (char *)elements + i * ad_key_value_size(key));
+  if (!*good) ad_key_release(key, base);
+  return AD_OK;
+}
+
 /* ---- the whole ---- */
 
 static const ad_node *find_node(const ad_node *root, const char *path) {
@@ -324,7 +368,8 @@ static const ad_node *find_node(const ad_node *root, const char *path) {
   char section[PATH_SIZE];
   ad_text text = ad_text_on(section, sizeof section);
   ad_text_add(&text, "%.*s", (int)(dot - path), path);
-  return ad_node_find(ad_node_find(root, section), dot + 1);
+  const ad_node *below = ad_node_find(root, section);
+  return below ? find_node(below, dot + 1) : NULL;
 }
 
 ad_recipe_place ad_reading_place(const ad_reading *reading, const char *path) {
@@ -343,6 +388,7 @@ static ad_status read_key(ad_reading *r, const ad_schema_entry *entry, const ad_
   const ad_key *key = &entry->key;
   char *base = ad_schema_base(entry, r->recipe);
   if (key->kind == AD_KEY_OVERRIDES) return read_overrides(r, node, good);
+  if (ad_schema_list_length(key->path)) return read_column(r, key, node, base, good);
   if (key->list) return read_list(r, key, node, base, good);
   if (key->kind == AD_KEY_GRADIENT)
     *good = read_gradient(r, key, node, key->path, key->word, base + key->offset, (int *)(base + key->second));
@@ -405,12 +451,22 @@ static ad_status make_room(ad_reading *r) {
   return AD_OK;
 }
 
+/* Of a key of maps in a list: the list. */
+static const ad_node *node_of(const ad_reading *r, const char *path) {
+  char list[PATH_SIZE];
+  ad_text text = ad_text_on(list, sizeof list);
+  size_t length = ad_schema_list_length(path);
+  if (!length) return find_node(r->root, path);
+  ad_text_add(&text, "%.*s", (int)length, path);
+  return find_node(r->root, list);
+}
+
 ad_status ad_reading_fill(ad_reading *r) {
   AD_TRY(make_room(r));
   tell_unknown_in(r, r->root, "");
   for (size_t i = 0; i < r->schema.count; i++) {
     int good;
-    r->nodes[i] = find_node(r->root, r->schema.entries[i].key.path);
+    r->nodes[i] = node_of(r, r->schema.entries[i].key.path);
     AD_TRY(fill_key(r, &r->schema.entries[i], r->nodes[i], &good));
     r->wrong[i] = !good;
   }

@@ -243,6 +243,20 @@ void ad_schema_clear(ad_recipe *recipe) {
   clear_meshes(recipe);
 }
 
+size_t ad_schema_list_length(const char *path) {
+  const char *brackets = strstr(path, "[].");
+  return brackets ? (size_t)(brackets - path) : 0;
+}
+
+int ad_schema_is_list(const ad_schema *schema, const char *path) {
+  size_t length = strlen(path);
+  for (size_t i = 0; i < schema->count; i++) {
+    const char *known = schema->entries[i].key.path;
+    if (length && ad_schema_list_length(known) == length && !strncmp(known, path, length)) return 1;
+  }
+  return 0;
+}
+
 const char *ad_kinds_known(char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
   const ad_program_kind *const *kinds = ad_program_kinds();

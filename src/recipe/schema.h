@@ -43,6 +43,9 @@ ad_status ad_recipe_print_key(const ad_recipe *recipe, const ad_schema *schema, 
 void ad_key_release(const ad_key *key, char *base);
 /* The same for every value of the recipe and of its program's options, and the meshes. */
 void ad_schema_clear(ad_recipe *recipe);
+/* Of "sites[].match", a key of each map in the list `sites`: the length of the list's path; 0: it is no such key. */
+size_t ad_schema_list_length(const char *path);
+int ad_schema_is_list(const ad_schema *schema, const char *path); /* some key is of maps in this list */
 size_t ad_schema_mesh_count(const ad_program_kind *program); /* one for each module; 1 if the program is not known */
 const char *ad_kinds_known(char *buffer, size_t size);       /* "gpt, moe or ocr"; returns buffer */
 

@@ -39,6 +39,9 @@ static int take_path(const char *text, const char *end, set_path *out) {
 static int is_known(const ad_reading *r, const set_path *path, int count) {
   char joined[PATH_SIZE];
   ad_text text = ad_text_on(joined, sizeof joined);
+  for (int i = 0; i < count; i++) ad_path_add(&text, path->part[i]);
+  if (ad_schema_find(&r->schema, joined) || ad_schema_is_list(&r->schema, joined)) return 1;
+  text = ad_text_on(joined, sizeof joined);
   for (int i = 0; i < count && i < 2; i++) ad_path_add(&text, path->part[i]);
   const ad_schema_entry *entry = ad_schema_find(&r->schema, joined);
   if (!entry) return count <= 2 && ad_schema_is_section(&r->schema, joined);

@@ -230,14 +230,15 @@ static ad_status post_gradient(ad_run *run, ad_crossing *c, size_t m) {
 
 ad_status ad_crossings_post_gradients(ad_run *run, size_t p, size_t m) {
   for (size_t i = run->crossing_count; i-- > 0;)
-    if (is_first_to_need(run, p, &run->crossings[i])) AD_TRY(post_gradient(run, &run->crossings[i], m));
+    if (!run->crossings[i].spec->one_way && is_first_to_need(run, p, &run->crossings[i]))
+      AD_TRY(post_gradient(run, &run->crossings[i], m));
   return AD_OK;
 }
 
 ad_status ad_crossings_add_returned(const ad_run *run, size_t value, ad_array *sum, int *arrived) {
   for (size_t i = 0; i < run->crossing_count; i++) {
     const ad_crossing *c = &run->crossings[i];
-    if (c->value == value && is_source(c)) AD_TRY(ad_gradient_joins(sum, &c->gradient, arrived));
+    if (c->value == value && is_source(c) && !c->spec->one_way) AD_TRY(ad_gradient_joins(sum, &c->gradient, arrived));
   }
   return AD_OK;
 }

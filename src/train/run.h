@@ -39,6 +39,7 @@ struct ad_run {
   size_t *lead;
   ad_tape **tapes; /* `under_way` of each phase; see ad_run_tape */
   ad_microbatch_run *microbatches;
+  int trains; /* the present pass is a step's */
   ad_crossing *crossings;
   size_t crossing_count;
   const ad_parameters **parameters; /* of each module: as its tapes see them now */

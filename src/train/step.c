@@ -82,6 +82,7 @@ static ad_phase_run phase_run(const ad_run *run, size_t p, size_t m) {
   return (ad_phase_run){.program = run->program,
                         .phase = p,
                         .microbatch = m,
+                        .trains = run->trains,
                         .tape = ad_run_tape(run, p, m),
                         .module = run->modules[module],
                         .parameters = run->parameters[module],
@@ -272,6 +273,7 @@ static ad_status backward_reducing(ad_run *run, size_t m) {
 }
 
 static ad_status run_microbatches(ad_run *run, step_state *state) {
+  run->trains = state->back == backward_reducing && !run->options.given_states;
   for (int64_t m = 1 - (int64_t)run->under_way; m < (int64_t)microbatches(run); m++) {
     AD_TRY(forward(run, state, m));
     if (m >= 0 && state->back) AD_TRY(state->back(run, (size_t)m));
@@ -494,6 +496,7 @@ ad_status ad_run_loss(ad_run *run, int64_t step, int held_out, double *out) {
 /* A step's forward pass alone; the values stay on the tapes until the next. */
 static ad_status forward_alone(void *context, size_t m) {
   ad_run *run = context;
+  run->trains = 0;
   begin_microbatch(run, m);
   for (size_t p = 0; p < phases(run); p++) {
     if (ad_run_tape(run, p, m)) {

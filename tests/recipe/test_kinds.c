@@ -127,11 +127,12 @@ static void kinds_are_found_by_their_name(void **state) {
   assert_ptr_equal(ad_program_kinds()[0], ad_gpt());
   assert_ptr_equal(ad_program_kinds()[1], ad_moe());
   assert_ptr_equal(ad_program_kinds()[2], ad_ocr());
-  assert_ptr_equal(ad_program_kinds()[3], &pair);
-  assert_null(ad_program_kinds()[4]);
+  assert_ptr_equal(ad_program_kinds()[3], ad_decompose());
+  assert_ptr_equal(ad_program_kinds()[4], &pair);
+  assert_null(ad_program_kinds()[5]);
   assert_ptr_equal(ad_program_kind_find("pair"), &pair);
   assert_ptr_equal(ad_program_kind_find("gpt"), ad_gpt());
-  assert_null(ad_program_kind_find("decompose"));
+  assert_null(ad_program_kind_find("diffuse"));
   assert_null(ad_program_kind_find(NULL));
 }
 
@@ -197,9 +198,9 @@ static void no_other_program_knows_its_keys(void **state) {
 }
 
 static void kinds_are_listed_where_none_is_named(void **state) {
-  SAYS("r.yaml:1: model.kind: must be gpt, moe, ocr or pair, is decompose",
-       "model: {kind: decompose, experts: 8, heads: 0, width: 1}\nlosses: {weights: x}\nimages: 3\n" MESH TRAIN);
-  SAYS("r.yaml:1: model.kind: is missing: gpt, moe, ocr or pair", "model: {width: 4}\n" IMAGES MESH TRAIN);
+  SAYS("r.yaml:1: model.kind: must be gpt, moe, ocr, decompose or pair, is diffuse",
+       "model: {kind: diffuse, experts: 8, heads: 0, width: 1}\nlosses: {weights: x}\nimages: 3\n" MESH TRAIN);
+  SAYS("r.yaml:1: model.kind: is missing: gpt, moe, ocr, decompose or pair", "model: {width: 4}\n" IMAGES MESH TRAIN);
 }
 
 static void each_module_has_its_mesh(void **state) {

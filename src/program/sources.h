@@ -1,0 +1,33 @@
+/* Adversarial sources: numbers in [0, 1] that stay from step to step and climb what the adversary wants large. They
+ * belong to the rank that has their samples, and nothing about them is ever reduced. */
+#ifndef PROGRAM_SOURCES_H
+#define PROGRAM_SOURCES_H
+#include "addend/model.h"
+#include "nn/declare.h"
+
+/* One array of them, of one microbatch: numbers of states of its module. */
+typedef struct ad_source {
+  size_t value, first, second; /* the moments: of Adam alone */
+} ad_source;
+
+typedef struct ad_sources {
+  const ad_decompose_options *options;
+  size_t per_microbatch, microbatches;
+  ad_source *list;    /* microbatch after microbatch */
+  void **memory;      /* of each of a microbatch: its values in the tape's dtype */
+  ad_tensor **leaves; /* of each of the list: on the phase's tape, from its forward pass to the end of its backward */
+  size_t steps_state; /* the number of ascent steps taken, [1] */
+} ad_sources;
+
+/* Declares the states: of microbatch m array number i of `shapes` (dimension 0: its samples), cut as `layout` says. */
+ad_status ad_sources_create(ad_sources *sources, const ad_decompose_options *options, const ad_shape *shapes,
+                            size_t count, const ad_program_setting *setting, const ad_layout *layout,
+                            ad_declarations *to) AD_CHECKED;
+void ad_sources_release(ad_sources *sources);
+/* Source number i of the phase's microbatch as an input of tape t. */
+ad_tensor *ad_sources_input(ad_sources *sources, ad_phase_run *at, ad_tape *t, size_t i);
+/* One step up: gradient i times `factor` is that of source i. */
+ad_status ad_sources_climb(ad_sources *sources, ad_phase_run *at, const ad_array *const *gradients,
+                           double factor) AD_CHECKED;
+
+#endif

@@ -1,0 +1,191 @@
+/* The target: a decoder on constants. */
+#include "program/target.h"
+
+#include <string.h>
+#include "base/error.h"
+#include "base/kernels.h"
+#include "base/memory.h"
+#include "io/weights.h"
+#include "program/gpt_keys.h"
+
+/* ---- sites ---- */
+
+enum { LINEARS = 7 }; /* of a block */
+
+static void linears_of(ad_target *target, int64_t block, ad_linear_layer *out[LINEARS]) {
+  ad_attention_layer *attention = &target->decoder.blocks[block].attention;
+  ad_mlp_layer *mlp = &target->mlp.layers[block];
+  ad_linear_layer *layers[LINEARS] = {&attention->wq, &attention->wk, &attention->wv, &attention->wo,
+                                      &mlp->gate,     &mlp->up,       &mlp->down};
+  memcpy(out, layers, sizeof layers);
+}
+
+static ad_status declare(ad_target *target, const ad_gpt_options *options, const ad_mesh *mesh) {
+  target->options = options;
+  target->params = ad_declarations_on(mesh);
+  target->mlp.d_hidden = ad_gpt_hidden(options);
+  AD_TRY(ad_new((size_t)options->decoder.layers, &target->mlp.layers));
+  return ad_decoder_declare(&target->decoder, &options->decoder, &ad_mlp_branch_functions, &target->mlp, 1,
+                            &target->params);
+}
+
+static void list(ad_target *target, ad_site *out) {
+  for (int64_t block = 0; block < target->options->decoder.layers; block++) {
+    ad_linear_layer *layers[LINEARS];
+    linears_of(target, block, layers);
+    for (int i = 0; i < LINEARS; i++) {
+      const ad_param_spec *spec = &target->params.list[layers[i]->weight];
+      *out = (ad_site){.weight = layers[i]->weight, .in = spec->shape.dim[0], .out = spec->shape.dim[1]};
+      snprintf(out++->name, sizeof out->name, "%s", spec->name);
+    }
+  }
+}
+
+ad_status ad_target_list(const ad_gpt_options *options, const ad_mesh *mesh, ad_site **out, size_t *count) {
+  ad_target target = {0};
+  size_t all = (size_t)options->decoder.layers * LINEARS;
+  ad_status status = declare(&target, options, mesh);
+  if (!status) status = ad_new(all, out);
+  if (!status) list(&target, *out);
+  if (!status) *count = all;
+  ad_target_release(&target);
+  return status;
+}
+
+/* ---- made ---- */
+
+static size_t site_of(const ad_target *target, size_t weight) {
+  size_t site = 0;
+  while (site < target->site_count && target->sites[site].weight != weight) site++;
+  return site;
+}
+
+static ad_tensor *product(void *own, ad_tape *t, size_t weight, ad_tensor *x, ad_tensor *w) {
+  ad_target *target = own;
+  size_t site = site_of(target, weight);
+  ad_tensor *y = NULL;
+  if (target->visit && site < target->site_count) y = target->visit(target->own, t, site, x, w);
+  return y ? y : ad_linear(t, x, w);
+}
+
+static void stand_in_everywhere(ad_target *target) {
+  target->stand_in = (ad_stand_in){product, target};
+  for (int64_t block = 0; block < target->options->decoder.layers; block++) {
+    ad_linear_layer *layers[LINEARS];
+    linears_of(target, block, layers);
+    for (int i = 0; i < LINEARS; i++) layers[i]->stand_in = &target->stand_in;
+  }
+}
+
+ad_status ad_target_create(ad_target *target, const ad_gpt_options *options, const ad_mesh *mesh, const ad_site *sites,
+                           size_t site_count) {
+  target->sites = sites;
+  target->site_count = site_count;
+  AD_TRY(declare(target, options, mesh));
+  stand_in_everywhere(target);
+  return AD_OK;
+}
+
+void ad_target_release(ad_target *target) {
+  ad_decoder_release(&target->decoder);
+  ad_release(target->mlp.layers);
+  ad_declarations_release(&target->params);
+  ad_release(target->narrow);
+  ad_release(target->wide);
+}
+
+/* ---- weights ---- */
+
+static size_t numel_of(const ad_target *target, size_t param) {
+  return (size_t)ad_shape_numel(&target->params.list[param].shape);
+}
+
+static ad_status draw(ad_target *target, uint64_t seed, int64_t rank) {
+  double *at = target->wide;
+  for (size_t i = 0; i < target->params.count; at += numel_of(target, i++)) {
+    const ad_param_spec *spec = &target->params.list[i];
+    ad_array whole = {.dtype = AD_F64, .shape = spec->shape, .local = spec->shape, .layout = spec->layout, .data = at};
+    AD_TRY(ad_param_initialise(spec, seed, rank, &whole));
+  }
+  return AD_OK;
+}
+
+static ad_status find(const ad_weights *weights, const char *path, const ad_param_spec *spec,
+                      const ad_safetensor **out) {
+  const ad_safetensor *tensor = *out = ad_weights_find(weights, spec->name);
+  char has[96], wants[96];
+  if (!tensor) return ad_fail(AD_INVALID, "%s: there is no tensor `%s`", path, spec->name);
+  if (ad_shape_equal(&tensor->shape, &spec->shape)) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: `%s` is %s; the target's is %s", path, spec->name,
+                 ad_shape_print(&tensor->shape, has, sizeof has), ad_shape_print(&spec->shape, wants, sizeof wants));
+}
+
+/* Looks at every tensor; takes their elements where there is room. */
+static ad_status take_file(ad_target *target, const ad_weights *weights, const char *path) {
+  double *at = target->wide;
+  for (size_t i = 0; i < target->params.count; i++) {
+    const ad_safetensor *tensor;
+    AD_TRY(find(weights, path, &target->params.list[i], &tensor));
+    if (!at) continue;
+    ad_cast(at, AD_F64, tensor->data, tensor->dtype, numel_of(target, i));
+    at += numel_of(target, i);
+  }
+  return AD_OK;
+}
+
+static ad_status read_file(ad_target *target, const char *path) {
+  ad_weights weights;
+  AD_TRY(ad_weights_open(path, &weights));
+  ad_status status = take_file(target, &weights, path);
+  ad_weights_close(&weights);
+  return status;
+}
+
+static ad_status check_on(const ad_gpt_options *options, const char *path, const ad_mesh *mesh) {
+  ad_target target = {0};
+  ad_status status = declare(&target, options, mesh);
+  if (!status) status = read_file(&target, path);
+  ad_target_release(&target);
+  return status;
+}
+
+ad_status ad_target_check_file(const ad_gpt_options *options, const char *path) {
+  ad_mesh *mesh;
+  AD_TRY(ad_mesh_create("", &mesh));
+  ad_status status = check_on(options, path, mesh);
+  ad_mesh_destroy(mesh);
+  return status;
+}
+
+ad_status ad_target_open(ad_target *target, const char *path, uint64_t seed, int64_t rank) {
+  size_t numel = 0;
+  for (size_t i = 0; i < target->params.count; i++) numel += numel_of(target, i);
+  AD_TRY(ad_new(numel, &target->wide));
+  AD_TRY(ad_new(numel, &target->narrow));
+  AD_TRY(path ? read_file(target, path) : draw(target, seed, rank));
+  ad_cast(target->narrow, AD_F32, target->wide, AD_F64, numel);
+  return AD_OK;
+}
+
+/* ---- the forward pass ---- */
+
+static void put_constants(ad_target *target, ad_tape *t) {
+  size_t at = 0;
+  for (size_t i = 0; i < target->params.count; at += numel_of(target, i++)) {
+    const ad_param_spec *spec = &target->params.list[i];
+    ad_array whole = {.dtype = ad_tape_dtype(t), .shape = spec->shape, .local = spec->shape, .layout = spec->layout};
+    if (target->wide) whole.data = whole.dtype == AD_F64 ? (void *)(target->wide + at) : (void *)(target->narrow + at);
+    target->decoder.leaves[i] = ad_constant(t, &whole);
+  }
+}
+
+ad_tensor *ad_target_logits(ad_target *target, ad_tape *t, ad_tensor *tokens,
+                            ad_tensor *(*visit)(void *own, ad_tape *t, size_t site, ad_tensor *x, ad_tensor *w),
+                            void *own) {
+  put_constants(target, t);
+  target->visit = visit;
+  target->own = own;
+  ad_tensor *logits = ad_decoder_logits(&target->decoder, t, ad_decoder_embed(&target->decoder, t, tokens));
+  target->visit = NULL;
+  return logits;
+}

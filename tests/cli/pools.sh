@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# A decomposition on three pools: every gradient of components and importance network against one process, on pools of
+# which each may be larger or smaller than the others, or no multiple of them; each loss alone; the steps up of the
+# adversary; mistakes planted; checkpoints that go on on the same pools bit for bit and on others; and what does not fit.
+#   pools.sh ADDEND SOURCE
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/draw.sh"
+. "$source/tests/support/prove.sh"
+# In f64 throughout: in f32 a divergence is a small difference of large logits, and its rounding is not that of a sum.
+prove_wide() { prove pools-10 precision.compute=f64 precision.param=f64 "$@"; }
+pools() { echo "mesh={ci:+\"dp=$1\",+blocks:+\"block=$2+dp=$3\",+adv:+\"dp=$4\"}"; }
+
+# ---- pools: as they are, square, nested either way, no multiples of each other, of one rank each, at random ----
+named=("$(pools 4 2 2 2)" "$(pools 2 2 2 2)" "$(pools 4 1 2 2)" "$(pools 2 1 4 4)" "$(pools 6 1 4 3) train.global_batch=13"
+  "$(pools 1 1 1 1)" "$(pools 1 6 1 1)")
+draw_cases "named pools" 4 "${named[@]}"
+for case in "${drawn[@]}"; do prove_wide $case; done
+cases=()
+for ci in 1 2 3 5; do
+  for block in 1 2 3; do
+    for dp in 1 2 3; do
+      for adv in 1 2 4; do
+        [ $((ci + block * dp + adv)) -gt 16 ] && continue
+        for batch in "7 train.microbatches=1" "10 train.microbatches=3"; do
+          for how in "ascent.rule=sign" "losses.stochastic.divergence=kl" "ascent.steps=0 shard.zero=3"; do
+            cases+=("$(pools $ci $block $dp $adv) train.global_batch=$batch $how --steps 3")
+          done
+        done
+      done
+    done
+  done
+done
+draw_cases "pools" 5 "${cases[@]}"
+for case in "${drawn[@]}"; do prove_wide $case; done
+
+prove pools-10 ascent.steps=0
+prove pools-10 --steps 3
+
+# ---- each loss alone; slopes without a reference ----
+none="losses.faithfulness.coefficient=0 losses.stochastic.coefficient=0 losses.sparsity.coefficient=0 losses.adversarial.coefficient=0"
+for loss in faithfulness stochastic sparsity adversarial; do
+  prove_wide $none losses.$loss.coefficient=2
+done
+prove pools-10 --directional ascent.steps=0 model.plain_clamp=true
+
+# ---- mistakes ----
+prove pools-10 --sabotage=40
+python3 - <<'Y'
+import json
+proof = json.load(open("proof.json"))
+assert proof["survivors"] == 0, proof["survivors"]
+# Of a pool's gradients a mean instead of a sum is that sum over its ranks, and so is the ratio to the reference.
+for m in proof["sabotage"]:
+    if m["derived"] and m["name"].startswith("averaged") and m["caught_by"] == "number" and m["expected_ratio"]:
+        assert abs(m["ratio"] / m["expected_ratio"] - 1) < 1e-9, m
+Y
+
+# ---- a training that stops and goes on: sources and moments of the ascent too ----
+train() { local out=$1; shift; "$addend" train "$source/recipes/pools-10.yaml" --out "$out" --set checkpoint.every=4 "$@" >out.txt 2>&1 || { cat out.txt >&2; fail "train $*"; }; }
+train whole --set train.steps=8
+cp -r whole same && rm -rf same/checkpoints/*8 same/weights.safetensors
+cp -r same other
+train same --resume --set train.steps=8
+cmp whole/weights.safetensors same/weights.safetensors || fail "a resumed run has other bits"
+train other --resume --set train.steps=8 --set 'mesh={ci: "dp=2", blocks: "block=3 dp=1", adv: "dp=4"}'
+python3 - <<'Y'
+import json
+last = lambda run: json.loads(open(run + "/metrics.jsonl").read().splitlines()[-1])
+whole, other = last("whole"), last("other")
+assert set(whole["losses"]) == {"faithfulness", "stochastic", "sparsity", "adversarial"}, whole
+for name, value in whole["losses"].items():
+    assert abs(other["losses"][name] / value - 1) < 1e-4, (name, value, other["losses"][name])
+Y
+
+# ---- what does not fit is told before any rank starts ----
+refused() { # words, KEY=VALUE
+  local words=$1 status=0; shift
+  "$addend" train "$source/recipes/pools-10.yaml" --out none --set "$1" >out.txt 2>&1 || status=$?
+  [ $status -eq 2 ] && grep -qF -- "$words" out.txt || { cat out.txt >&2; fail "$1: exit $status, wanted: $words"; }
+}
+refused 'sites: head.* matches no matrix of the target; there are blocks.0.attn.wq to blocks.1.mlp.down' 'sites=[{match: "head.*", components: 3}]'
+refused 'blocks.0.attn.wq is matched by blocks.* and by *.wq; each matrix belongs to one' 'sites=[{match: "blocks.*", components: 3}, {match: "*.wq", components: 2}]'
+refused 'sites[].components: is missing: rank-one components' 'sites=[{match: "*.wq"}]'
+refused 'sites[].colour: unknown key' 'sites=[{match: "*.wq", components: 2, colour: 3}]'
+refused 'has 7 blocks for 6 matrices; each block needs one' 'mesh.blocks=block=7 dp=1'
+refused '`block` comes first' 'mesh.blocks=dp=2 block=2'
+refused 'decompose is distributed over dp; leave out tp' 'mesh.adv=dp=2 tp=2'
+refused 'ascent.rule: must be adam or sign, is sgd' 'ascent.rule=sgd'
+refused 'losses.stochastic.divergence: must be mse or kl, is l1' 'losses.stochastic.divergence=l1'
+refused 'the modules run on the same ranks, so their meshes must be of one size: ci has 4, blocks has 2, adv has 2' 'placement=colocated'
+refused 'there is no tensor `embedding.weight`' 'target.weights=whole/weights.safetensors'
+echo "pools: all hold"
