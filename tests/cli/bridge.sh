@@ -21,9 +21,9 @@ while read -r recipe encoder model; do
     for b in $(orders ${model//,/ }); do meshes+=("$recipe mesh.encoder=$a mesh.model=$b"); done
   done
 done <<'Y'
-ocr-fan-in dp=4+tp=2,tp=2+dp=4 dp=2,cp=2,tp=2
-ocr-fan-in dp=4+tp=2,tp=2+dp=4 dp=2+cp=1,tp=4
-ocr-fan-in dp_replicate=2+dp_shard=2+tp=2,dp_shard=2+tp=2+dp_replicate=2,tp=2+dp_shard=4 dp_replicate=2,cp=2,tp=2
+ocr-fan-in-small dp=4+tp=2,tp=2+dp=4 dp=2,cp=2,tp=2
+ocr-fan-in-small dp=4+tp=2,tp=2+dp=4 dp=2+cp=1,tp=4
+ocr-fan-in-small dp_replicate=2+dp_shard=2+tp=2,dp_shard=2+tp=2+dp_replicate=2,tp=2+dp_shard=4 dp_replicate=2,cp=2,tp=2
 ocr-fan-out dp=2+tp=4,tp=4+dp=2 dp=4,cp=2,tp=1
 ocr-fan-out dp=2+tp=4,tp=4+dp=2 dp=4+cp=1,tp=2
 ocr-fan-out dp=2+tp=4,dp_replicate=2+tp=4 dp_replicate=2,cp=2,dp_shard=2
@@ -53,7 +53,7 @@ for encoder in dp=3+tp=2 tp=2+dp=3; do
 done
 draw_cases "meshes" 16 "${cases[@]}"
 for arguments in "${drawn[@]}"; do prove $arguments; done
-recipes="ocr-fan-in ocr-fan-out ocr-equal ocr-cp-both ocr-ragged"
+recipes="ocr-fan-in ocr-fan-in-small ocr-fan-out ocr-equal ocr-cp-both ocr-ragged"
 for recipe in $recipes; do
   prove $recipe --steps 5
   prove $recipe --directional
@@ -92,7 +92,7 @@ for name in of_bridge:
     assert caught[name] == ("protocol" if name == "slices-gathered-across-cp" else "number"), (recipe, name, caught[name])
 Y
 done <<'Y'
-ocr-fan-in slice-by-wrong-order-of-axes
+ocr-fan-in-small slice-by-wrong-order-of-axes
 ocr-fan-out norm-over-other-mesh,slice-by-wrong-order-of-axes,slice-of-first-on-cp,slices-gathered-across-cp,zeros-for-slices-of-others
 ocr-equal norm-over-other-mesh
 ocr-cp-both norm-over-other-mesh,slice-by-wrong-order-of-axes
@@ -100,7 +100,7 @@ ocr-ragged norm-over-other-mesh
 Y
 
 # ---- checkpoints: the same bits on the same meshes, and on from any others ----
-train() { "$addend" train "$source/recipes/ocr-fan-in.yaml" --set train.steps=6 --set checkpoint.every=3 "$@" >out 2>&1 || { cat out; fail "train $*"; }; }
+train() { "$addend" train "$source/recipes/ocr-fan-in-small.yaml" --set train.steps=6 --set checkpoint.every=3 "$@" >out 2>&1 || { cat out; fail "train $*"; }; }
 loss() { sed -n 's/.*"step":5,"loss":\([0-9.]*\).*/\1/p' "$1/metrics.jsonl"; }
 train --out whole
 while IFS='|' read -r encoder model; do
@@ -125,19 +125,19 @@ refused() { # lines that the message must have, then a recipe and what is set
 }
 refused 'mesh: the modules run on the same ranks, so their meshes must be of one size: encoder has 8, model has 4
 bridge: the source "dp_shard=4 tp=2" has 8 ranks (0 to 7), the destination "dp_shard=2 cp=2 tp=1" 4 (0 to 3); they must be the same ranks, or have none in common' \
-  ocr-fan-in --set 'mesh.model=dp=2 cp=2 tp=1'
+  ocr-fan-in-small --set 'mesh.model=dp=2 cp=2 tp=1'
 refused 'bridge: the source cuts the batch into 3 parts, the destination into 2, and neither divides the other; 2 beside 2 or 4 would do, or allow ragged splits' \
   ocr-ragged --set model.ragged=false
-refused 'data.chars: cp=2 cuts the sequence into 4 chunks, and 8 patches and 7 characters are no multiple of that; 4 or 8 characters would do' ocr-fan-in --set data.chars=7
-refused 'bridge: the source has pp=2; a bridge joins modules that have one stage: pp=1' ocr-fan-in --set 'mesh.encoder=dp=2 pp=2 tp=2'
-refused 'bridge: the destination has pp=2; a bridge joins modules that have one stage: pp=1' ocr-fan-in --set 'mesh.model=dp=2 pp=2 tp=2'
+refused 'data.chars: cp=2 cuts the sequence into 4 chunks, and 8 patches and 7 characters are no multiple of that; 4 or 8 characters would do' ocr-fan-in-small --set data.chars=7
+refused 'bridge: the source has pp=2; a bridge joins modules that have one stage: pp=1' ocr-fan-in-small --set 'mesh.encoder=dp=2 pp=2 tp=2'
+refused 'bridge: the destination has pp=2; a bridge joins modules that have one stage: pp=1' ocr-fan-in-small --set 'mesh.model=dp=2 pp=2 tp=2'
 refused 'bridge: a batch of 3 rows does not divide into the 4 parts of the source; 4 or 8 rows would do, or allow ragged splits' \
-  ocr-fan-in --set train.global_batch=6
+  ocr-fan-in-small --set train.global_batch=6
 refused 'bridge: a batch of 2 rows does not divide into the 4 parts of the destination; 4 or 8 rows would do, or allow ragged splits' \
   ocr-fan-out --set train.microbatches=8
 refused "the encoder's tp=2 cuts them, and 3 is no multiple of that; 4 would do
 must divide data.width: 64 is no multiple of 7; widths of 63 or 70 would do
 bridge: the destination has pp=2; a bridge joins modules that have one stage: pp=1
 bridge: a batch of 3 rows does not divide into the 4 parts of the source" \
-  ocr-fan-in --set 'mesh.model=dp=2 pp=2 tp=2' --set model.encoder_heads=3 --set model.patch=7 --set train.global_batch=6
+  ocr-fan-in-small --set 'mesh.model=dp=2 pp=2 tp=2' --set model.encoder_heads=3 --set model.patch=7 --set train.global_batch=6
 echo "bridge: all hold"

@@ -85,13 +85,13 @@ draws recipes/gpt-dp.yaml --set mesh="dp_replicate=37 dp_shard=1"
 draws recipes/gpt-dp.yaml --set mesh="dp_replicate=256 dp_shard=256" --set shard.zero=2
 grep -q '>256 groups of 256 ranks; the first:<' picture.svg || fail "of a large world one group is drawn"
 draws recipes/gpt-dp.yaml --set mesh="dp_replicate=1048576 dp_shard=1048576"
-draws recipes/ocr-fan-in.yaml
-draws recipes/ocr-fan-in.yaml --set mesh.encoder="dp=2 tp=4" --set mesh.model="dp=4 cp=2 tp=1"
-draws recipes/ocr-fan-in.yaml --set mesh.encoder="dp=6" --set mesh.model="dp=3 cp=2" --set model.ragged=true \
+draws recipes/ocr-fan-in-small.yaml
+draws recipes/ocr-fan-in-small.yaml --set mesh.encoder="dp=2 tp=4" --set mesh.model="dp=4 cp=2 tp=1"
+draws recipes/ocr-fan-in-small.yaml --set mesh.encoder="dp=6" --set mesh.model="dp=3 cp=2" --set model.ragged=true \
   --set train.global_batch=7
-draws recipes/ocr-fan-in.yaml --set mesh.encoder="dp=32" --set mesh.model="dp=4 cp=4 tp=2" --set train.global_batch=64
+draws recipes/ocr-fan-in-small.yaml --set mesh.encoder="dp=32" --set mesh.model="dp=4 cp=4 tp=2" --set train.global_batch=64
 grep -q 'routes more are not drawn' picture.svg || fail "it says how many arrows are left out"
-draws recipes/ocr-fan-in.yaml --set mesh.encoder="dp=256 tp=2" --set mesh.model="dp=128 cp=2 tp=2" --set train.global_batch=1024
+draws recipes/ocr-fan-in-small.yaml --set mesh.encoder="dp=256 tp=2" --set mesh.model="dp=128 cp=2 tp=2" --set train.global_batch=1024
 grep -q '>Rank 0, one of 512 senders: ' picture.svg || fail "of many senders one is drawn"
 
 # What was typed is shown as a shell reads it, and no character breaks the picture.

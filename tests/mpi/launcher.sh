@@ -62,7 +62,7 @@ must "${launch[@]}" -n 4 "$work/place" 2 "$build/addend" check "$source/recipes/
 must "${launch[@]}" -n 4 "$build/addend" check "$source/recipes/moe-dp2ep.yaml"
 must "${launch[@]}" -n 4 "$work/place" 2 "$build/addend" check "$source/recipes/moe-tp2ep.yaml"
 # Rows over a bridge: on one node, and with sides that lie across two.
-must "${launch[@]}" -n 8 "$build/addend" check "$source/recipes/ocr-fan-in.yaml"
+must "${launch[@]}" -n 8 "$build/addend" check "$source/recipes/ocr-fan-in-small.yaml"
 must "${launch[@]}" -n 8 "$work/place" 3 "$build/addend" check "$source/recipes/ocr-fan-out.yaml"
 must "${launch[@]}" -n 6 "$work/place" 4 "$build/addend" check "$source/recipes/ocr-ragged.yaml"
 must "${launch[@]}" -n 3 "$work/place" 1 "$build/addend" train "$recipe" --set train.steps=2 --out "$work/run"
