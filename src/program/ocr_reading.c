@@ -10,7 +10,7 @@
 #include "program/ocr_keys.h"
 #include "tensor/rows.h"
 
-enum { BATCHES = 4, SAMPLES = 24, NEWLINE = '\n', CHARS_MAX = 1 << 12 };
+enum { BATCHES = 16, SAMPLES = 24, NEWLINE = '\n', CHARS_MAX = 1 << 12 };
 
 /* One batch of held-out lines, all of them on every rank. */
 typedef struct reading {
