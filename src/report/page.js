@@ -904,9 +904,8 @@ const readLetter = ([letter, how]) => (how === 'right' ? letter : make(how === '
 
 function drawSample(sample) {
   const words = make('span', {class: 'letters'}, ...marked(sample.text, sample.read).map(readLetter));
-  return make('li', {}, drawPicture(sample), words, sample.held_out_font && make('small', {}, ' a font that was held out'));
+  return make('li', {}, drawPicture(sample), words, sample.held_out_font && make('small', {}, 'held-out font'));
 }
-
 
 const wrongShare = (share) => (isNumber(share) ? `${(100 * share).toFixed(1)} %` : NONE);
 
@@ -915,7 +914,8 @@ function drawReading(run) {
   if (!result || !Array.isArray(result.samples)) return null;
   const other = isNumber(result.held_out_font) ? `, ${wrongShare(result.held_out_font)} of those in a font that was held out` : '';
   const sentence = `${plural(result.lines, 'line')} that nobody trained on, letter by letter: ${wrongShare(result.character_error_rate)} of the ` +
-    `characters are wrong${other}; of empty pictures, where only the text can be guessed, ${wrongShare(result.blank)}.`;
+    `characters are wrong${other}; of empty pictures, where only the text can be guessed, ${wrongShare(result.blank)}. ` +
+    'A wrong letter is marked, a missing one struck out.';
   return [make('p', {}, sentence), make('ul', {class: 'readings'}, ...result.samples.map(drawSample))];
 }
 

@@ -66,6 +66,18 @@ Y
 exits_with 0 "$addend" report sixty-four
 exits_with 0 "$addend" report experts sixty-four -o experts-both.html
 
+# What a program read: right, a wrong letter, one too many, one missing, nothing; and names that are markup.
+cp -r other read
+python3 - >read/result.json <<'Y'
+import base64, json
+pairs = ("right", "right"), ("wrong", "wrung"), ("many", "manny"), ("missing", "mising"), ("none", ""), ("<b>", "<i>")
+ink = base64.b64encode(bytes([0, 255] * 6)).decode()
+samples = [{"text": text, "read": read, "width": 4, "height": 3, "pixels": ink, "held_out_font": i == 1} for i, (text, read) in enumerate(pairs)]
+print(json.dumps({"lines": 6, "characters": 28, "character_error_rate": 0.25, "blank": 0.875, "held_out_font": 0.2, "samples": samples}))
+Y
+exits_with 0 "$addend" report read
+holds read/report.html 'len(runs[0]["result"]["samples"]) == 6'
+
 # What holds no run, and what cannot be written.
 mkdir empty
 exits_with 2 "$addend" report
@@ -167,6 +179,17 @@ shows 4 '>[a-z ]* <b>0 %<'
 shows 2 'an even share, 1\.563 %'
 shows 1 '>unheard_of <b>7<'
 shows 1 '>#1 <b>75 %<'
+draw read/report.html
+shows 1 '6 lines that nobody trained on, letter by letter: 25.0 % of the characters are wrong, 20.0 % of those in a font'
+shows 1 'of empty pictures, where only the text can be guessed, 87.5 %'
+shows 6 '<canvas[^>]* class="line"'
+shows 1 '>held-out font<'
+shows 1 '>right</span>'
+shows 1 '>wr<mark>u</mark>ng</span>'
+shows 1 '<mark>n</mark>'
+shows 1 '<del>s</del>'
+shows 1 '<del>n</del><del>o</del><del>n</del><del>e</del></span>'
+shows 1 '>&lt;<mark>i</mark>&gt;</span>'
 draw experts-both.html
 shows 1 '>sixty-four, most <b>100 %<'
 shows 1 '>moe-balance, least <b>[0-9.]* %<'
