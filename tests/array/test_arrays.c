@@ -326,6 +326,56 @@ static int refuse_varying(ad_comm *comm, void *context) {
 
 static void a_varying_value_has_no_whole(void **state) { run_ranks(2, refuse_varying, NULL); }
 
+/* ---- whole values for ranks that hold no part ---- */
+
+static double at_place(int64_t i) { return ad_random_normal(6, 1, (uint64_t)i); }
+
+/* Rows of the whole are cut over the pool's dp; its other ranks hold copies. */
+static void fill_rows(ad_comm *comm, ad_array *cut) {
+  ad_span rows = {0, 0};
+  ad_layout_spans(&cut->layout, 0, cut->shape.dim[0], ad_comm_rank(comm), &rows, 1);
+  int64_t columns = cut->shape.dim[1];
+  for (int64_t i = 0; i < rows.count * columns; i++) ((double *)cut->data)[i] = at_place(rows.first * columns + i);
+}
+
+/* Of a pool in the midst of other ranks: all of them get its bits, shape, dtype and scale. */
+static int tell_others(ad_comm *comm, void *context) {
+  const char *mesh_text = context;
+  ad_mesh *world, *pool;
+  ad_array cut = {0};
+  ad_shape shape = {2, {5, 3}};
+  double memory[15];
+  ad_array whole = {.data = memory};
+  CHECK_OK(ad_mesh_create("dp=6", &world));
+  CHECK_OK(ad_mesh_create_pool(mesh_text, 2, &pool));
+  int is_there = ad_mesh_has_rank(pool, ad_comm_rank(comm));
+  ad_layout layout = ad_layout_all(pool, AD_R);
+  ad_layout_set(&layout, AD_AXES_DP, AD_S(0));
+  if (is_there) {
+    CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &cut));
+    fill_rows(comm, &cut);
+    cut.scale = 4;
+  } else {
+    cut = ad_array_describe(comm, AD_F64, &shape, &layout);
+    CHECK(ad_array_numel(&cut) == 0);
+  }
+  ad_group all = ad_mesh_group(world, AD_AXES_ALL, ad_comm_rank(comm));
+  int says_it = is_there || ad_comm_rank(comm) % 2; /* one of the others has it described, one has nothing */
+  CHECK_OK(ad_array_whole_for(comm, &all, pool, says_it ? &cut : NULL, AD_HERE, &whole));
+  CHECK(whole.data == memory && ad_shape_equal(&whole.shape, &shape) && ad_shape_equal(&whole.local, &shape));
+  CHECK(whole.dtype == AD_F64 && whole.scale == 4);
+  for (int64_t i = 0; i < 15; i++) CHECK(memory[i] == at_place(i));
+  if (is_there) ad_array_destroy(comm, &cut);
+  ad_mesh_destroy(pool);
+  ad_mesh_destroy(world);
+  return 0;
+}
+
+static void ranks_off_a_mesh_get_the_whole_of_what_lies_on_it(void **state) {
+  static char *const pools[] = {"dp=3", "dp=2 tp=2", "tp=4", "dp=1"};
+  for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) run_ranks(6, tell_others, pools[i]);
+}
+
 /* ---- memory ---- */
 
 static ad_status create_move_destroy(ad_comm *comm, const ad_mesh *mesh) {
@@ -405,6 +455,7 @@ int main(void) {
       cmocka_unit_test(ranks_off_a_mesh_count_nothing_of_it),
       cmocka_unit_test(a_norm_over_some_axes_counts_the_copies_on_others_there),
       cmocka_unit_test(a_varying_value_has_no_whole),
+      cmocka_unit_test(ranks_off_a_mesh_get_the_whole_of_what_lies_on_it),
       cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
       cmocka_unit_test(moves_no_larger_than_earlier_ones_allocate_nothing),
   };

@@ -6,12 +6,16 @@
 #include <stdint.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 #include "addend/bridge.h"
 #include "base/random.h"
 #include "bridge/mistakes.h"
 #include "ranks.h"
+
+#define must(call) assert_int_equal((call), AD_OK)
 
 enum { ROWS = 24, SEQ = 4, WIDTH = 3 };
 
@@ -151,6 +155,150 @@ static void values_arrive_and_all_addends_come_back(void **state) {
       {"dp=1", "dp=2 cp=3", 7, 1, AD_I, ROWS, 0},
   };
   for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_ranks(worlds[i].ranks, there_and_back, &worlds[i]);
+}
+
+/* ---- several batches under way at once ---- */
+
+enum { UNDER_WAY = 3, ROUNDS = 4, LONGEST_DELAY = 400 /* microseconds */ };
+
+/* One batch that travels without being waited for, and what the calls that wait made of the same. */
+typedef struct traveller {
+  ad_array source, arrived, summed, returned; /* as ad_bridge_post_... has them; NULL data where this rank is not */
+  ad_array wanted_there, wanted_back;
+  ad_request forward, backward;
+} traveller;
+
+static ad_array like(const joined *j, const ad_array *array, ad_layout layout) {
+  ad_array own = {0};
+  if (array->layout.mesh) CHECK_OK(ad_array_create(j->comm, AD_F64, &array->shape, &layout, &own));
+  return own;
+}
+
+static traveller prepare(const joined *j) {
+  ad_layout arrives = ad_bridge_arrives(j->bridge), summed = ad_layout_dual(&arrives);
+  return (traveller){.source = like(j, &j->source, j->source.layout),
+                     .arrived = like(j, &j->destination, arrives),
+                     .summed = like(j, &j->destination_gradient, summed),
+                     .returned = like(j, &j->source_gradient, j->source_gradient.layout),
+                     .wanted_there = like(j, &j->destination, j->destination.layout),
+                     .wanted_back = like(j, &j->source_gradient, j->source_gradient.layout)};
+}
+
+static void forget(const joined *j, traveller *t) {
+  ad_array *arrays[] = {&t->source, &t->arrived, &t->summed, &t->returned, &t->wanted_there, &t->wanted_back};
+  for (int i = 0; i < 6; i++)
+    if (arrays[i]->layout.mesh) ad_array_destroy(j->comm, arrays[i]);
+}
+
+static void copy_bits(ad_array *to, const ad_array *from) {
+  if (to->layout.mesh) memcpy(to->data, from->data, ad_array_bytes(from));
+}
+
+static void scale_by(ad_array *array, double factor) {
+  for (size_t i = 0; array->layout.mesh && i < ad_array_numel(array); i++) ((double *)array->data)[i] *= factor;
+}
+
+/* There and back by the calls that wait; each batch has other values. */
+static void take_wanted(joined *j, traveller *t, double factor) {
+  fill(j, &j->source, 1);
+  scale_by(&j->source, factor);
+  copy_bits(&t->source, &j->source);
+  CHECK_OK(ad_bridge_forward(j->bridge, &j->source, &j->destination, NULL));
+  copy_bits(&t->wanted_there, &j->destination);
+  fill_addends(j, &j->destination_gradient);
+  scale_by(&j->destination_gradient, factor);
+  CHECK_OK(ad_bridge_backward(j->bridge, &j->destination_gradient, &j->source_gradient, NULL));
+  copy_bits(&t->summed, &j->destination_gradient);
+  copy_bits(&t->wanted_back, &j->source_gradient);
+}
+
+static uint64_t draw_below(ad_comm *comm, uint64_t *drawn, uint64_t below) {
+  return ad_random_bits(5, (uint64_t)ad_comm_rank(comm), (*drawn)++) % below;
+}
+
+static void post(joined *j, traveller *t, int backward, uint64_t *drawn) {
+  usleep((useconds_t)draw_below(j->comm, drawn, LONGEST_DELAY));
+  if (backward)
+    CHECK_OK(ad_bridge_post_backward(j->bridge, &t->summed, &t->returned, NULL, &t->backward));
+  else
+    CHECK_OK(ad_bridge_post_forward(j->bridge, &t->source, &t->arrived, NULL, &t->forward));
+}
+
+/* Each rank in an order of its own. */
+static void wait_for_all(joined *j, traveller *t, uint64_t *drawn) {
+  ad_request *requests[2 * UNDER_WAY];
+  for (int i = 0; i < UNDER_WAY; i++) {
+    requests[2 * i] = &t[i].forward;
+    requests[2 * i + 1] = &t[i].backward;
+  }
+  for (uint64_t left_over = 2 * UNDER_WAY; left_over > 0; left_over--) {
+    uint64_t next = draw_below(j->comm, drawn, left_over);
+    CHECK_OK(ad_comm_wait(j->comm, requests[next]));
+    requests[next] = requests[left_over - 1];
+  }
+}
+
+static void check_bits(const ad_array *is, const ad_array *wanted) {
+  if (is->layout.mesh) CHECK(!memcmp(is->data, wanted->data, ad_array_bytes(wanted)));
+}
+
+static void one_round(joined *j, traveller *t, int round, uint64_t *drawn) {
+  for (int i = 0; i < UNDER_WAY; i++) take_wanted(j, &t[i], round * UNDER_WAY + i + 1);
+  for (int i = 0; i <= UNDER_WAY; i++) { /* a value is one batch ahead of the gradients */
+    if (i < UNDER_WAY) post(j, &t[i], 0, drawn);
+    if (i) post(j, &t[i - 1], 1, drawn);
+  }
+  wait_for_all(j, t, drawn);
+  for (int i = 0; i < UNDER_WAY; i++) {
+    check_bits(&t[i].arrived, &t[i].wanted_there);
+    check_bits(&t[i].returned, &t[i].wanted_back);
+  }
+}
+
+static int many_at_once(ad_comm *comm, void *context) {
+  joined j = join(comm, context);
+  traveller travellers[UNDER_WAY];
+  uint64_t drawn = 0;
+  for (int i = 0; i < UNDER_WAY; i++) travellers[i] = prepare(&j);
+  for (int round = 0; round < ROUNDS; round++) one_round(&j, travellers, round, &drawn);
+  for (int i = 0; i < UNDER_WAY; i++) forget(&j, &travellers[i]);
+  part(&j);
+  return 0;
+}
+
+static void what_is_posted_has_the_bits_of_what_is_waited_for(void **state) {
+  static sides worlds[] = {
+      {"dp=2 tp=2", "dp=2 cp=2", 8, 4, AD_I, ROWS, 0},
+      {"dp=2 tp=2", "dp=1 cp=2 tp=2", 8, 4, AD_R, ROWS, 0},
+      {"dp=3", "cp=2", 5, 3, AD_I, ROWS, 0},
+      {"dp=3", "dp=2", 5, 3, AD_I, 7, 1},
+      {"dp=1", "dp=2 cp=3", 7, 1, AD_I, ROWS, 0},
+      {"dp=5", "dp=2", 7, 5, AD_I, 3, 1}, /* ranks without a row */
+      {"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0},
+  };
+  for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_ranks(worlds[i].ranks, many_at_once, &worlds[i]);
+  setenv("ADDEND_HOSTILE", "7", 1);
+  for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_ranks(worlds[i].ranks, many_at_once, &worlds[i]);
+  unsetenv("ADDEND_HOSTILE");
+}
+
+/* What is R at the end of the bridge arrives as I; a conversion makes addends of its gradient. */
+static void arrives_as(const char *destination, ad_type on_tp, ad_axes same) {
+  ad_comm *comm;
+  must(ad_comm_open_dry(0, 16, &comm));
+  joined j = join(comm, &(sides){"dp=2 tp=2", destination, 16, 4, on_tp, ROWS, 0});
+  ad_layout is = ad_bridge_arrives(j.bridge);
+  assert_int_equal(ad_layout_axes_of(&is, AD_I) & ad_mesh_named(j.b), same);
+  assert_int_equal(ad_layout_axes_of(&is, AD_S(0)), AD_AXES_DP);
+  part(&j);
+  ad_comm_close(comm);
+}
+
+static void a_value_arrives_the_same_on_every_copy(void **state) {
+  arrives_as("dp=2 cp=2", AD_I, AD_AXES(AD_CP));
+  arrives_as("dp=2 cp=1", AD_I, AD_AXES(AD_CP));
+  arrives_as("dp=1 cp=2 tp=2", AD_R, AD_AXES(AD_CP) | AD_AXES(AD_TP));
+  arrives_as("dp=4", AD_I, 0);
 }
 
 /* ---- the adjoint ---- */
@@ -310,8 +458,6 @@ static void known_mistakes_show_where_it_is_said(void **state) {
 
 /* ---- what is refused ---- */
 
-#define must(call) assert_int_equal((call), AD_OK)
-
 static void refused(const char *source, const char *from, const char *destination, const char *to, int64_t first,
                     int64_t rows, ad_status status, const char *words) {
   ad_comm *comm;
@@ -378,6 +524,8 @@ static void a_bridge_of_a_million_ranks_is_arithmetic(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(values_arrive_and_all_addends_come_back),
+      cmocka_unit_test(what_is_posted_has_the_bits_of_what_is_waited_for),
+      cmocka_unit_test(a_value_arrives_the_same_on_every_copy),
       cmocka_unit_test(backward_is_the_adjoint_of_forward),
       cmocka_unit_test(a_gradient_that_is_zero_outside_each_ranks_chunks_comes_back_whole),
       cmocka_unit_test(known_mistakes_show_where_it_is_said),
