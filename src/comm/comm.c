@@ -32,9 +32,10 @@ struct ad_comm {
   ad_call calls[CALLS];
 };
 
-// Puts engine hostile around the engine where the environment asks for it; every rank gets a seed of its own.
+// Puts engine hostile around the engine where the environment asks for it; every rank gets a seed of its own. On engine
+// dry nothing arrives that could be late or poisoned.
 static ad_status make_hostile(const ad_engine **engine, void **world, int64_t rank) {
-  if (!ad_environment_text("ADDEND_HOSTILE")) return AD_OK;
+  if (!ad_environment_text("ADDEND_HOSTILE") || *engine == &ad_engine_dry) return AD_OK;
   uint64_t seed = ad_environment_number("ADDEND_HOSTILE", 0);
   AD_TRY(ad_hostile_create(*engine, *world, seed * 65536 + (uint64_t)rank, world));
   *engine = &ad_engine_hostile;

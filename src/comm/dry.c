@@ -41,7 +41,7 @@ static ad_status dry_alloc(void *world, size_t bytes, void **out) {
   dry_world *dry = world;
   char *memory;
   if (bytes > SIZE_MAX / 2) return ad_fail(AD_MEMORY, "no memory for %zu bytes", bytes);
-  size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // never 0: engine hostile poisons the first 64 bytes
+  size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // never 0: memory of any engine has a line of its own
   AD_TRY(ad_new(whole + sizeof(dry_block) + ALIGNMENT + sizeof(void *), &memory));
   // The block stands right before the caller's memory, the pointer to free before the block.
   uintptr_t start = ((uintptr_t)memory + sizeof(void *) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;

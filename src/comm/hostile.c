@@ -1,7 +1,7 @@
 /* Engine hostile, for tests: wraps another engine and does everything that the contracts of engine.h allow and a
  * careless caller does not expect. Outputs hold NaN until a call is complete, calls run on other buffers than the
  * caller's, are slow, start late and look unfinished for a while, and freed memory is poisoned. ADDEND_HOSTILE=SEED in
- * the environment puts it around every engine. */
+ * the environment puts it around every engine but dry. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -178,14 +178,23 @@ static int fail_and_call_again(ad_comm *comm, void *context) {
 
 static void an_error_says_what_became_of_the_comm(void **state) { run_ranks(2, fail_and_call_again, NULL); }
 
-/* Engine hostile poisons the first line of what is given back. */
+/* Engine hostile poisons the first line of what is given back; here the test does. */
 static void memory_of_any_size_has_a_line_on_engine_dry(void **state) {
   ad_comm *comm;
   void *memory[3];
-  setenv("ADDEND_HOSTILE", "3", 1);
   assert_int_equal(ad_comm_open_dry(0, 1, &comm), AD_OK);
   for (size_t i = 0; i < 3; i++) assert_int_equal(ad_comm_alloc(comm, i * 8, &memory[i]), AD_OK);
+  for (size_t i = 0; i < 3; i++) memset(memory[i], 0xff, 64);
   for (size_t i = 0; i < 3; i++) ad_comm_free(comm, memory[i]);
+  ad_comm_close(comm);
+}
+
+/* What is only looked at on paper is the same then; nothing arrives there that could be poisoned. */
+static void engine_dry_is_never_hostile(void **state) {
+  ad_comm *comm;
+  setenv("ADDEND_HOSTILE", "3", 1);
+  assert_int_equal(ad_comm_open_dry(0, 1, &comm), AD_OK);
+  assert_string_equal(ad_comm_engine(comm), "dry");
   ad_comm_close(comm);
   unsetenv("ADDEND_HOSTILE");
 }
@@ -199,6 +208,7 @@ int main(void) {
       cmocka_unit_test(one_rank_calls_and_several_call),
       cmocka_unit_test(an_error_says_what_became_of_the_comm),
       cmocka_unit_test(memory_of_any_size_has_a_line_on_engine_dry),
+      cmocka_unit_test(engine_dry_is_never_hostile),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
