@@ -1,0 +1,256 @@
+/* A program whose two modules may lie on ranks of their own, for tests of the step. Its form is one of three:
+ *
+ *   PAIR    a: x = i w                    b: y = x u, loss = sum y^2 / count
+ *   TWICE   a: x = i w                    b: y = x u, loss; then in a second phase z = x t, a second loss
+ *   BACK    a: x = i w                    b: y = x u;  then on a's ranks again z = y v + x q, loss = sum z^2 / count
+ *
+ * Inputs i are cut by rows over dp of a's mesh; x is the same on its cp, and y on b's cp when it goes back. u, t, v and
+ * q are cut by columns over cp, so that what arrives has addends there. */
+#ifndef TESTS_TRAIN_POOLS_H
+#define TESTS_TRAIN_POOLS_H
+#include "world.h"
+
+#include "addend/bridge.h"
+#include "array/array.h"
+#include "base/memory.h"
+#include "base/random.h"
+
+enum { IN = 5, MID = 4, OUT = 6, TOP = 7, MICROBATCHES_MAX = 5, ROWS_MAX = 16 };
+enum { ELEMENTS_MAX = IN * MID + 2 * MID * OUT + OUT * TOP + MID * TOP };
+
+typedef enum pools_form { PAIR, TWICE, BACK, FORMS } pools_form;
+/* What a program does wrong, for tests of what is then said. */
+typedef enum pools_mistake { NO_MISTAKE, NO_CROSSING, OTHER_MESHES, LOSS_OF_NOTHING } pools_mistake;
+
+typedef struct pools_options {
+  int64_t form, mistake;
+} pools_options;
+
+typedef struct pools_batch {
+  ad_array inputs;
+  double data[ROWS_MAX * IN];
+} pools_batch;
+
+typedef struct pools {
+  const pools_options *options;
+  const ad_program_setting *setting;
+  ad_layout rows, counted; /* of inputs, on a's mesh; of what counts, on that of the losses */
+  ad_bridge *there, *back;
+  pools_batch batches[MICROBATCHES_MAX];
+} pools;
+
+static inline ad_layout pools_layout(const ad_mesh *mesh, ad_type on_dp, ad_type on_cp) {
+  ad_layout layout = ad_layout_all(mesh, AD_I);
+  ad_layout_set(&layout, AD_AXES_DP, on_dp);
+  ad_layout_set(&layout, AD_AXES(AD_CP), on_cp);
+  return layout;
+}
+
+/* ---- phases ---- */
+
+static ad_tensor *pools_weight(ad_phase_run *at, size_t index) {
+  return ad_parameter(ad_phase_tape(at), ad_phase_parameters(at), index);
+}
+
+static void pools_square(ad_phase_run *at, size_t loss, ad_tensor *y) {
+  ad_tape *t = ad_phase_tape(at);
+  ad_phase_loss(at, loss, ad_sum(t, ad_multiply(t, y, y)));
+}
+
+static ad_status pools_begin(void *own, ad_phase_run *at) {
+  pools *model = own;
+  ad_tape *t = ad_phase_tape(at);
+  ad_tensor *inputs = ad_constant(t, &model->batches[ad_phase_microbatch(at)].inputs);
+  ad_phase_give(at, "x", ad_linear(t, inputs, pools_weight(at, 0)));  // [rows, MID] S0 on dp, I on cp
+  return AD_OK;
+}
+
+static ad_status pools_pass(void *own, ad_phase_run *at) {
+  const pools *model = own;
+  ad_tape *t = ad_phase_tape(at);
+  if (model->options->mistake == LOSS_OF_NOTHING) {
+    ad_tensor *weight = ad_once(t, ad_scale(t, pools_weight(at, 0), 1), "dp");
+    ad_phase_loss(at, 0, ad_sum(t, weight));
+    return AD_OK;
+  }
+  ad_tensor *y = ad_linear(t, ad_phase_need(at, "x"), pools_weight(at, 0));  // [rows, OUT] S0 on dp, S1 on cp
+  if (model->options->form == BACK)
+    ad_phase_give(at, "y", ad_all_gather(t, y, "cp", AD_I));
+  else
+    pools_square(at, 0, y);
+  return AD_OK;
+}
+
+static ad_status pools_again(void *own, ad_phase_run *at) {
+  pools_square(at, 1, ad_linear(ad_phase_tape(at), ad_phase_need(at, "x"), pools_weight(at, 1)));
+  return AD_OK;
+}
+
+static ad_status pools_end(void *own, ad_phase_run *at) {
+  ad_tape *t = ad_phase_tape(at);
+  ad_tensor *x = ad_convert(t, ad_phase_need(at, "x"), "cp", AD_R);
+  ad_tensor *z = ad_linear(t, ad_phase_need(at, "y"), pools_weight(at, 1));  // [rows, TOP] S0 on dp, S1 on cp
+  pools_square(at, 0, ad_add(t, z, ad_linear(t, x, pools_weight(at, 2))));
+  return AD_OK;
+}
+
+/* ---- the record ---- */
+
+static ad_param_spec pools_param(const char *name, int64_t rows, int64_t columns, ad_layout layout) {
+  return (ad_param_spec){.name = name,
+                         .shape = {2, {rows, columns}},
+                         .layout = layout,
+                         .storage = layout,
+                         .sharded = AD_AXES(AD_DP_SHARD),
+                         .deviation = 0.5};
+}
+
+static ad_status pools_add_modules(const pools *model, ad_program *to) {
+  const ad_mesh *a = ad_program_mesh(to, 0), *b = ad_program_mesh(to, 1);
+  ad_layout columns_of_a = pools_layout(a, AD_R, AD_S(1)), columns_of_b = pools_layout(b, AD_R, AD_S(1));
+  ad_param_spec of_a[] = {pools_param("w", IN, MID, pools_layout(a, AD_R, AD_I)),
+                          pools_param("v", OUT, TOP, columns_of_a), pools_param("q", MID, TOP, columns_of_a)};
+  ad_param_spec of_b[] = {pools_param("u", MID, OUT, columns_of_b), pools_param("t", MID, OUT, columns_of_b)};
+  ad_state_spec marks = {"marks", AD_F64, {1, {MID}}, ad_layout_all(b, AD_R), 0.5};
+  ad_module_spec modules[] = {
+      {.name = "a", .mesh = a, .params = of_a, .param_count = model->options->form == BACK ? 3 : 1},
+      {.name = "b", .mesh = b, .params = of_b, .param_count = model->options->form == TWICE ? 2 : 1}};
+  modules[1].states = &marks;
+  modules[1].state_count = 1;
+  ad_status status = ad_program_add_module(to, &modules[0]);
+  return status ? status : ad_program_add_module(to, &modules[1]);
+}
+
+static ad_status pools_add_losses(pools *model, ad_program *to) {
+  static const ad_loss_spec specs[] = {{.name = "first"}, {.name = "second"}};
+  int count = model->options->form == TWICE ? 2 : 1;
+  model->counted = pools_layout(ad_program_mesh(to, model->options->form != BACK), AD_P, AD_I);
+  ad_status status = ad_program_add_count(to, &(ad_count_spec){"weight", model->counted});
+  for (int i = 0; i < count && !status; i++) status = ad_program_add_loss(to, &specs[i]);
+  return status;
+}
+
+static ad_status pools_join(const pools *model, const ad_mesh *from, const ad_mesh *to, ad_bridge **out) {
+  ad_layout source = pools_layout(from, AD_S(0), AD_I), destination = pools_layout(to, AD_S(0), AD_R);
+  ad_bridge_options options = {.size = sizeof options, .ragged = 1};
+  return ad_bridge_create((ad_comm *)(uintptr_t)model->setting->comm, &source, &destination, &options, out);
+}
+
+static ad_status pools_add_crossing(const pools *model, ad_program *to, const char *value, size_t module,
+                                    int64_t width) {
+  ad_crossing_spec spec = {.value = value,
+                           .module = module,
+                           .bridge = module ? model->there : model->back,
+                           .shape = {2, {model->setting->global_batch, width}}};
+  if (model->options->mistake == NO_CROSSING) return AD_OK;
+  if (model->options->mistake == OTHER_MESHES) spec.bridge = module ? model->back : model->there;
+  return ad_program_add_crossing(to, &spec);
+}
+
+static ad_status pools_add_phases(const pools *model, ad_program *to) {
+  static const char *const x[] = {"x", NULL}, *const y[] = {"y", NULL}, *const both[] = {"x", "y", NULL};
+  static const ad_phase begin = {.name = "begin", .module = 0, .gives = x, .run = pools_begin};
+  static const ad_phase pass = {.name = "pass", .module = 1, .needs = x, .run = pools_pass};
+  static const ad_phase on = {.name = "pass", .module = 1, .needs = x, .gives = y, .run = pools_pass};
+  static const ad_phase again = {.name = "again", .module = 1, .needs = x, .run = pools_again};
+  static const ad_phase end = {.name = "end", .module = 0, .needs = both, .run = pools_end};
+  pools_form form = (pools_form)model->options->form;
+  ad_status status = ad_program_add_phase(to, &begin);
+  if (!status) status = pools_add_crossing(model, to, "x", 1, MID);
+  if (!status) status = ad_program_add_phase(to, form == BACK ? &on : &pass);
+  if (!status && form == TWICE) status = ad_program_add_phase(to, &again);
+  if (!status && form == BACK) status = pools_add_crossing(model, to, "y", 0, OUT);
+  if (!status && form == BACK) status = ad_program_add_phase(to, &end);
+  return status;
+}
+
+static ad_status pools_create(const void *options, ad_program *to, void **own) {
+  const ad_mesh *a = ad_program_mesh(to, 0), *b = ad_program_mesh(to, 1);
+  pools *model;
+  ad_status status = ad_new(1, &model);
+  if (status) return status;
+  *own = model;
+  model->options = options;
+  model->setting = ad_program_setting_of(to);
+  model->rows = pools_layout(a, AD_S(0), AD_I);
+  status = pools_join(model, a, b, &model->there);
+  if (!status) status = pools_join(model, b, a, &model->back);
+  if (!status) status = pools_add_modules(model, to);
+  if (!status) status = pools_add_losses(model, to);
+  return status ? status : pools_add_phases(model, to);
+}
+
+static void pools_destroy(void *own) {
+  pools *model = own;
+  ad_bridge_destroy(model->there);
+  ad_bridge_destroy(model->back);
+  ad_release(model);
+}
+
+static ad_status pools_open(void *own) { return AD_OK; }
+
+/* ---- the batch ---- */
+
+/* Of microbatch m on this rank; none where the layout's mesh does not lie on it. */
+static ad_span pools_rows(const pools *model, const ad_layout *rows, int64_t m) {
+  const ad_program_setting *setting = model->setting;
+  int64_t rank = ad_comm_rank(setting->comm);
+  if (!ad_mesh_has_rank(rows->mesh, rank)) return (ad_span){0, 0};
+  return ad_batch_rows(rows, rank, setting->global_batch, setting->microbatches, m);
+}
+
+static void pools_read_inputs(pools *model, int64_t step, int64_t m) {
+  const ad_program_setting *setting = model->setting;
+  pools_batch *batch = &model->batches[m];
+  ad_span rows = pools_rows(model, &model->rows, m);
+  ad_shape shape = {2, {ad_cut(setting->global_batch, m, setting->microbatches).count, IN}};
+  for (int64_t i = 0; i < rows.count * IN; i++)
+    batch->data[i] = ad_random_normal((uint64_t)step + 11, 1, (uint64_t)(rows.first * IN + i));
+  batch->inputs = ad_array_describe(setting->comm, AD_F64, &shape, &model->rows);
+  batch->inputs.data = ad_comm_is_dry(setting->comm) ? NULL : batch->data;
+}
+
+/* Every row counts for 1, 2 or 3, so that microbatches weigh differently. */
+static ad_status pools_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+  pools *model = own;
+  ad_layout rows = pools_layout(model->counted.mesh, AD_S(0), AD_I);
+  for (int64_t m = 0; m < model->setting->microbatches; m++) {
+    ad_span own_rows = pools_rows(model, &rows, m);
+    counted[0][m] = 0;
+    for (int64_t i = 0; i < own_rows.count; i++) counted[0][m] += 1 + (own_rows.first + i) % 3;
+    pools_read_inputs(model, step, m);
+  }
+  return AD_OK;
+}
+
+static int pools_has_held_out(const void *own) { return 0; }
+static size_t pools_data_bytes(const void *own) { return sizeof(pools); }
+static double pools_flops(const void *own, int64_t samples) { return 6.0 * (double)samples * ELEMENTS_MAX; }
+static void pools_lengths(const void *own, double *addends, double *operations) {
+  *addends = ROWS_MAX;
+  *operations = 8;
+}
+
+static void pools_register(void) {
+  static const char *const modules[] = {"a", "b", NULL};
+  static const ad_key keys[] = {
+      {"model.form", AD_KEY_INTEGER, .offset = offsetof(pools_options, form), .most = FORMS - 1, .fallback = "0"},
+      {"model.mistake", AD_KEY_INTEGER, .offset = offsetof(pools_options, mistake), .most = 3, .fallback = "0"}};
+  static const ad_program_kind kind = {.name = "pools",
+                                       .help = "two modules that may have ranks of their own, for tests",
+                                       .modules = modules,
+                                       .keys = keys,
+                                       .key_count = sizeof keys / sizeof *keys,
+                                       .options_size = sizeof(pools_options),
+                                       .create = pools_create,
+                                       .destroy = pools_destroy,
+                                       .open = pools_open,
+                                       .read = pools_read,
+                                       .has_held_out = pools_has_held_out,
+                                       .data_bytes = pools_data_bytes,
+                                       .flops = pools_flops,
+                                       .lengths = pools_lengths};
+  if (!ad_program_kind_find("pools")) must(ad_program_register(&kind));
+}
+
+#endif

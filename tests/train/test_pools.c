@@ -1,0 +1,416 @@
+/* The step of modules on ranks of their own: gradients, losses and values are those of the same program on ranks that
+ * all modules share, however many microbatches are under way; what a rank knows of modules that it lacks; what is
+ * refused. */
+#include "pools.h"
+
+#include <math.h>
+#include <unistd.h>
+#include "io/file.h"
+#include "train/run.h"
+
+enum { RANKS_MAX = 8, STEPS = 2, BATCH = 7 };
+
+/* Where a program runs. */
+typedef struct place {
+  const char *a, *b;
+  int disjoint;
+  int64_t ranks;
+} place;
+
+static const place one = {"dp=1 cp=1", "dp=1 cp=1", 0, 1}, together = {"dp=2 cp=2", "dp=1 cp=4", 0, 4},
+                   apart = {"dp=2 cp=2", "dp=1 cp=4", 1, 8}, three_and_two = {"dp=3 cp=1", "dp=1 cp=2", 1, 5},
+                   one_and_six = {"cp=1 dp=1", "dp_replicate=3 cp=2", 1, 7};
+
+/* Whole values one after another, and what each rank was told. */
+typedef struct seen {
+  ad_step_report report[RANKS_MAX][STEPS];
+  double gradient[RANKS_MAX][STEPS][ELEMENTS_MAX], after[RANKS_MAX][STEPS][ELEMENTS_MAX];
+  char message[RANKS_MAX][512];
+} seen;
+
+typedef struct job {
+  const ad_recipe *recipe;
+  seen *seen;
+} job;
+
+static const ad_run_options in_f64 = {.size = sizeof in_f64, .dtype = AD_F64, .quiet = 1};
+
+static void print_recipe(char *text, size_t size, const place *at, pools_form form, pools_mistake mistake,
+                         int microbatches, int zero) {
+  snprintf(text, size,
+           "name: pools\nmodel: {kind: pools, form: %d, mistake: %d}\nmesh: {a: %s, b: %s}\nplacement: %s\n"
+           "shard: {zero: %d}\ntrain: {seed: 4, steps: 10, global_batch: %d, microbatches: %d, lr: 1e-2, clip: 0}\n",
+           form, mistake, at->a, at->b, at->disjoint ? AD_DISJOINT : AD_COLOCATED, zero, BATCH, microbatches);
+}
+
+static ad_recipe *recipe_of(const place *at, pools_form form, pools_mistake mistake, int microbatches, int zero) {
+  char text[512];
+  ad_recipe *recipe = NULL;
+  pools_register();
+  print_recipe(text, sizeof text, at, form, mistake, microbatches, zero);
+  if (ad_recipe_parse(text, "pools.yaml", NULL, 0, &recipe)) fail_msg("%s", ad_last_error());
+  return recipe;
+}
+
+static ad_status keep(ad_run *run, ad_param_part part, double *to) {
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    ad_array whole = {.data = to};
+    ad_status status = ad_run_whole(run, ad_run_part(run, i, part), AD_HERE, &whole);
+    if (status) return status;
+    to += ad_shape_numel(&whole.shape);
+  }
+  return AD_OK;
+}
+
+static ad_status take_steps(ad_run *run, seen *s, int64_t rank) {
+  for (int step = 0; step < STEPS; step++) {
+    ad_status status = ad_run_step(run, step, &s->report[rank][step]);
+    if (!status) status = keep(run, AD_PART_GRADIENT, s->gradient[rank][step]);
+    if (!status) status = keep(run, AD_PART_VALUE, s->after[rank][step]);
+    if (status) return status;
+  }
+  return AD_OK;
+}
+
+static int train_on_rank(ad_comm *comm, void *context) {
+  const job *j = context;
+  ad_run *run;
+  int64_t rank = ad_comm_rank(comm);
+  ad_status status = ad_run_create(comm, j->recipe, &in_f64, &run);
+  if (!status) {
+    status = take_steps(run, j->seen, rank);
+    ad_run_destroy(run);
+  }
+  if (status) {
+    snprintf(j->seen->message[rank], sizeof j->seen->message[rank], "%s", ad_last_error());
+    ad_comm_fail(comm, status, ad_last_error());
+  }
+  return status != AD_OK;
+}
+
+static seen *run_on(const place *at, pools_form form, pools_mistake mistake, int microbatches, int zero) {
+  ad_launch_result result;
+  job j = {recipe_of(at, form, mistake, microbatches, zero), shared_memory(sizeof(seen))};
+  ad_status status = launch(at->ranks, train_on_rank, &j, &result);
+  if (status && mistake == NO_MISTAKE) fail_msg("%s", result.message);
+  ad_recipe_destroy((ad_recipe *)(uintptr_t)j.recipe);
+  return j.seen;
+}
+
+static void forget(seen *s) { munmap(s, sizeof *s); }
+
+/* ---- against the same program on shared ranks ---- */
+
+static double difference(const double *a, const double *b) {
+  double worst = 0, largest = 0;
+  for (int i = 0; i < ELEMENTS_MAX; i++) {
+    worst = fmax(worst, fabs(a[i] - b[i]));
+    largest = fmax(largest, fabs(b[i]));
+  }
+  assert_true(largest > 0);
+  return worst / largest;
+}
+
+static void all_ranks_saw_the_same(const seen *s, const place *at) {
+  for (int64_t rank = 1; rank < at->ranks; rank++) {
+    assert_memory_equal(s->gradient[rank], s->gradient[0], sizeof s->gradient[0]);
+    assert_memory_equal(s->after[rank], s->after[0], sizeof s->after[0]);
+    for (int step = 0; step < STEPS; step++) {
+      assert_true(s->report[rank][step].loss == s->report[0][step].loss);
+      assert_true(s->report[rank][step].norm == s->report[0][step].norm);
+      assert_int_equal(s->report[rank][step].count, s->report[0][step].count);
+    }
+  }
+}
+
+/* `exact`: by their bits. */
+static void is_like(const seen *s, const seen *wanted, int exact) {
+  for (int step = 0; step < STEPS; step++) {
+    const ad_step_report *is = &s->report[0][step], *should = &wanted->report[0][step];
+    assert_true(difference(s->gradient[0][step], wanted->gradient[0][step]) < 1e-12);
+    assert_true(difference(s->after[0][step], wanted->after[0][step]) < 1e-12);
+    for (int i = 0; i < 2; i++) assert_true(fabs(is->losses[i] - should->losses[i]) <= 1e-12 * should->losses[i]);
+    assert_true(fabs(is->norm - should->norm) < 1e-12 * should->norm);
+    assert_int_equal(is->count, should->count);
+  }
+  if (!exact) return;
+  assert_memory_equal(s->gradient[0], wanted->gradient[0], sizeof s->gradient[0]);
+  assert_memory_equal(s->after[0], wanted->after[0], sizeof s->after[0]);
+  for (int step = 0; step < STEPS; step++) assert_true(s->report[0][step].loss == wanted->report[0][step].loss);
+}
+
+static void compare(pools_form form, int microbatches, int zero) {
+  static const place *const others[] = {&three_and_two, &one_and_six};
+  seen *alone = run_on(&one, form, NO_MISTAKE, microbatches, zero);
+  seen *shared = run_on(&together, form, NO_MISTAKE, microbatches, zero);
+  seen *disjoint = run_on(&apart, form, NO_MISTAKE, microbatches, zero);
+  is_like(shared, alone, 0);
+  is_like(disjoint, shared, 1);
+  all_ranks_saw_the_same(disjoint, &apart);
+  for (int i = 0; i < 2; i++) {
+    seen *s = run_on(others[i], form, NO_MISTAKE, microbatches, zero);
+    is_like(s, alone, 0);
+    all_ranks_saw_the_same(s, others[i]);
+    forget(s);
+  }
+  forget(disjoint);
+  forget(shared);
+  forget(alone);
+}
+
+static void compare_microbatches(pools_form form) {
+  static const int microbatches[] = {1, 2, 3, 5};
+  for (int i = 0; i < 4; i++) compare(form, microbatches[i], i % 2 ? 3 : 0);
+}
+
+static void pools_of_two_phases_learn_what_shared_ranks_learn(void **state) { compare_microbatches(PAIR); }
+static void gradients_of_two_phases_are_added_before_they_go_back(void **state) { compare_microbatches(TWICE); }
+static void a_value_goes_and_another_comes_back(void **state) { compare_microbatches(BACK); }
+
+static void it_holds_under_a_hostile_engine(void **state) {
+  seen *alone[FORMS];
+  for (int form = 0; form < FORMS; form++) alone[form] = run_on(&one, (pools_form)form, NO_MISTAKE, 3, 3);
+  setenv("ADDEND_HOSTILE", "11", 1);
+  for (int form = 0; form < FORMS; form++) {
+    seen *s = run_on(&apart, (pools_form)form, NO_MISTAKE, 3, 3);
+    is_like(s, alone[form], 0);
+    forget(s);
+    forget(alone[form]);
+  }
+  unsetenv("ADDEND_HOSTILE");
+}
+
+/* ---- how far ahead ---- */
+
+static ad_run *dry_run(const place *at, pools_form form, int64_t rank, ad_comm **comm, ad_recipe **recipe) {
+  ad_run *run;
+  *recipe = recipe_of(at, form, NO_MISTAKE, 3, 3);
+  must(ad_comm_open_dry(rank, at->ranks, comm));
+  must(ad_run_create(*comm, *recipe, &in_f64, &run));
+  return run;
+}
+
+static void close_dry(ad_run *run, ad_comm *comm, ad_recipe *recipe) {
+  ad_run_destroy(run);
+  ad_comm_close(comm);
+  ad_recipe_destroy(recipe);
+}
+
+static void leads_are(const place *at, pools_form form, const size_t *leads) {
+  ad_comm *comm;
+  ad_recipe *recipe;
+  ad_run *run = dry_run(at, form, 0, &comm, &recipe);
+  for (size_t p = 0; p < ad_program_phase_count(run->program); p++) assert_int_equal(run->lead[p], leads[p]);
+  assert_int_equal(run->under_way, leads[0] + 1);
+  close_dry(run, comm, recipe);
+}
+
+static void a_phase_is_ahead_by_the_bridges_that_its_values_still_have_before_them(void **state) {
+  leads_are(&apart, PAIR, (size_t[]){1, 0});
+  leads_are(&apart, TWICE, (size_t[]){1, 0, 0});
+  leads_are(&apart, BACK, (size_t[]){2, 1, 0});
+  leads_are(&together, BACK, (size_t[]){0, 0, 0});
+}
+
+static void the_step_runs_on_paper(void **state) {
+  for (int form = 0; form < FORMS; form++) {
+    for (int64_t rank = 0; rank < three_and_two.ranks; rank++) {
+      ad_comm *comm;
+      ad_recipe *recipe;
+      ad_step_report report;
+      ad_run *run = dry_run(&three_and_two, (pools_form)form, rank, &comm, &recipe);
+      must(ad_run_step(run, 0, &report));
+      close_dry(run, comm, recipe);
+    }
+  }
+}
+
+static int allocate_nothing(ad_comm *comm, void *context) {
+  ad_run *run;
+  ad_step_report report;
+  RANK_MUST(comm, ad_run_create(comm, context, &in_f64, &run));
+  for (int64_t step = 0; step < 3; step++) RANK_MUST(comm, ad_run_step(run, step, &report));
+  ad_memory_fail_at(0);
+  RANK_MUST(comm, ad_run_step(run, 3, &report));
+  int allocated = ad_memory_fail_at(0) != 0;
+  ad_run_destroy(run);
+  return allocated;
+}
+
+static void a_steady_step_allocates_nothing(void **state) {
+  for (int form = 0; form < FORMS; form++) {
+    ad_launch_result result;
+    ad_recipe *recipe = recipe_of(&three_and_two, (pools_form)form, NO_MISTAKE, 3, 3);
+    assert_int_equal(launch(three_and_two.ranks, allocate_nothing, recipe, &result), AD_OK);
+    ad_recipe_destroy(recipe);
+  }
+}
+
+/* ---- modules elsewhere ---- */
+
+/* Of u, which is b's and cut there, as one of a's ranks knows it. */
+static void an_absent_module_is_described_without_an_element(void **state) {
+  enum { U = 3 };
+  ad_comm *comm;
+  ad_recipe *recipe;
+  ad_run *run = dry_run(&apart, BACK, 1, &comm, &recipe);
+  assert_null(ad_run_module(run, 1));
+  assert_null(ad_run_param_at(run, U).held);
+  assert_string_equal(ad_run_param_at(run, U).spec->name, "u");
+  for (int part = 0; part < AD_PART_COUNT; part++) {
+    const ad_array *array = ad_run_part(run, U, (ad_param_part)part);
+    if (!array) continue;
+    assert_int_equal(ad_array_numel(array), 0);
+    assert_null(array->data);
+    assert_ptr_equal(array->layout.mesh, ad_program_mesh(run->program, 1));
+    assert_true(ad_shape_equal(&array->shape, &(ad_shape){2, {MID, OUT}}));
+  }
+  assert_non_null(ad_run_part(run, U, AD_PART_GRADIENT));
+  assert_non_null(ad_run_part(run, U, AD_PART_SECOND_MOMENT));
+  assert_ptr_equal(ad_run_part(run, U, AD_PART_MASTER), ad_run_part(run, U, AD_PART_VALUE));
+  const ad_array *marks = ad_run_state(run, 1, 0);
+  assert_int_equal(ad_array_numel(marks), 0);
+  assert_true(ad_shape_equal(&marks->shape, &(ad_shape){1, {MID}}));
+  close_dry(run, comm, recipe);
+}
+
+/* ---- checkpoints ---- */
+
+typedef struct stored {
+  const ad_recipe *recipe;
+  const char *folder;
+  int saves;
+  double values[ELEMENTS_MAX], moments[ELEMENTS_MAX], marks[MID];
+  char message[512];
+} stored;
+
+static ad_status save(ad_run *run, const char *folder) {
+  ad_checkpointer *checkpointer;
+  ad_step_report report;
+  ad_status status = ad_run_step(run, 0, &report);
+  double *marks = ad_run_module(run, 1) ? ad_run_state(run, 1, 0)->data : NULL;
+  for (int i = 0; marks && i < MID; i++) marks[i] += i;
+  if (!status) status = ad_checkpointer_create(ad_run_comm(run), ad_run_everyone(run).mesh, folder, 1, &checkpointer);
+  if (status) return status;
+  status = ad_run_save(run, checkpointer, 1);
+  if (!status) status = ad_checkpointer_finish(checkpointer);
+  ad_checkpointer_destroy(checkpointer);
+  return status;
+}
+
+static ad_status look(ad_run *run, stored *s) {
+  double values[ELEMENTS_MAX] = {0}, moments[ELEMENTS_MAX] = {0}, marks[MID] = {0};
+  ad_array whole = {.data = marks};
+  ad_status status = keep(run, AD_PART_VALUE, values);
+  if (!status) status = keep(run, AD_PART_SECOND_MOMENT, moments);
+  if (!status) status = ad_run_whole(run, ad_run_state(run, 1, 0), AD_HERE, &whole);
+  if (status || ad_comm_rank(ad_run_comm(run))) return status;
+  memcpy(s->values, values, sizeof values);
+  memcpy(s->moments, moments, sizeof moments);
+  memcpy(s->marks, marks, sizeof marks);
+  return AD_OK;
+}
+
+static int store_on_rank(ad_comm *comm, void *context) {
+  stored *s = context;
+  ad_run *run;
+  int64_t steps = 0;
+  RANK_MUST(comm, ad_run_create(comm, s->recipe, &in_f64, &run));
+  ad_status status = s->saves ? save(run, s->folder) : ad_run_load(run, s->folder, &steps);
+  if (!status) status = look(run, s);
+  if (status) snprintf(s->message, sizeof s->message, "%s", ad_last_error());
+  ad_run_destroy(run);
+  return 0;
+}
+
+static stored *store(const place *at, const char *folder, int saves, int zero) {
+  stored *s = shared_memory(sizeof *s);
+  ad_recipe *recipe = recipe_of(at, BACK, NO_MISTAKE, 3, zero);
+  ad_launch_result result;
+  *s = (stored){.recipe = recipe, .folder = folder, .saves = saves};
+  ad_status status = launch(at->ranks, store_on_rank, s, &result);
+  if (status) fail_msg("%s", result.message);
+  if (s->message[0]) fail_msg("%s", s->message);
+  ad_recipe_destroy(recipe);
+  return s;
+}
+
+static void is_stored_as(const stored *s, const stored *wanted) {
+  assert_memory_equal(s->values, wanted->values, sizeof s->values);
+  assert_memory_equal(s->moments, wanted->moments, sizeof s->moments);
+  for (int i = 0; i < MID; i++) assert_true(s->marks[i] == 0.5 + i);
+}
+
+static void checkpoints_go_from_pools_to_shared_ranks_and_back(void **state) {
+  static const place *const places[] = {&apart, &three_and_two, &together, &one};
+  for (int from = 0; from < 4; from++) {
+    char folder[] = "/tmp/addend-pools-XXXXXX", part[160];
+    assert_non_null(mkdtemp(folder));
+    stored *saved = store(places[from], folder, 1, 3);
+    for (int to = 0; to < 4; to++) {
+      stored *loaded = store(places[to], folder, 0, to % 2 ? 0 : 3);
+      is_stored_as(loaded, saved);
+      munmap(loaded, sizeof *loaded);
+    }
+    munmap(saved, sizeof *saved);
+    snprintf(part, sizeof part, "%s/step-1", folder);
+    must(ad_folder_remove(part));
+    must(ad_folder_remove(folder));
+  }
+}
+
+/* ---- what is refused ---- */
+
+/* Before any rank starts. */
+static void refused_on_paper(const place *at, pools_form form, pools_mistake mistake, const char *words) {
+  char text[512];
+  ad_recipe *recipe = NULL;
+  pools_register();
+  print_recipe(text, sizeof text, at, form, mistake, 2, 0);
+  assert_int_equal(ad_recipe_parse(text, "pools.yaml", NULL, 0, &recipe), AD_INVALID);
+  if (!strstr(ad_last_error(), words)) fail_msg("\"%s\" does not say \"%s\"", ad_last_error(), words);
+}
+
+static void a_need_of_other_ranks_without_a_crossing_is_refused(void **state) {
+  refused_on_paper(&apart, PAIR, NO_CROSSING,
+                   "phase `pass` needs `x`, which phase `begin` gives on other ranks; add its crossing first");
+}
+
+static void a_crossing_whose_bridge_joins_other_meshes_is_refused(void **state) {
+  static const place *const places[] = {&apart, &together};
+  for (int i = 0; i < 2; i++) {
+    refused_on_paper(places[i], BACK, OTHER_MESHES,
+                     "the bridge that `x` crosses leads from \"dp_shard=1 cp=4\" to \"dp_shard=2 cp=2\"; these are "
+                     "not the meshes of the module that gives it and of the one that needs it");
+  }
+}
+
+/* Every rank is told, also those that wait for the gradient. */
+static void a_loss_that_does_not_depend_on_what_arrived_is_refused(void **state) {
+  seen *s = run_on(&three_and_two, PAIR, LOSS_OF_NOTHING, 2, 0);
+  for (int64_t rank = 0; rank < three_and_two.ranks; rank++) {
+    if (!strstr(s->message[rank],
+                "`x` came from other ranks, and no loss of microbatch 0 depends on it here; its "
+                "gradient is awaited there"))
+      fail_msg("rank %d: %s", (int)rank, s->message[rank]);
+  }
+  forget(s);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(pools_of_two_phases_learn_what_shared_ranks_learn),
+      cmocka_unit_test(gradients_of_two_phases_are_added_before_they_go_back),
+      cmocka_unit_test(a_value_goes_and_another_comes_back),
+      cmocka_unit_test(it_holds_under_a_hostile_engine),
+      cmocka_unit_test(a_phase_is_ahead_by_the_bridges_that_its_values_still_have_before_them),
+      cmocka_unit_test(the_step_runs_on_paper),
+      cmocka_unit_test(a_steady_step_allocates_nothing),
+      cmocka_unit_test(an_absent_module_is_described_without_an_element),
+      cmocka_unit_test(checkpoints_go_from_pools_to_shared_ranks_and_back),
+      cmocka_unit_test(a_need_of_other_ranks_without_a_crossing_is_refused),
+      cmocka_unit_test(a_crossing_whose_bridge_joins_other_meshes_is_refused),
+      cmocka_unit_test(a_loss_that_does_not_depend_on_what_arrived_is_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
