@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Two modules joined by a bridge: each recipe with and without cp, axes in every order on either side, one and three
-# microbatches, at ZeRO 0 and 3, over five steps (drawn by a seed); one norm over both modules; known and derived
-# mistakes (drawn); checkpoints that go on on the same meshes and on others; and what does not fit.
+# Two modules joined by a bridge, on the same ranks and on ranks of their own: each recipe with and without cp, axes in
+# every order on either side, one and three microbatches, at ZeRO 0 and 3, over five steps (drawn by a seed); one norm
+# over both modules; known and derived mistakes (drawn); checkpoints that go on on the same meshes and on others, from one
+# placement to the other; weights; and what does not fit.
 #   bridge.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -53,7 +54,34 @@ for encoder in dp=3+tp=2 tp=2+dp=3; do
 done
 draw_cases "meshes" 16 "${cases[@]}"
 for arguments in "${drawn[@]}"; do prove $arguments; done
-recipes="ocr-fan-in ocr-fan-in-small ocr-fan-out ocr-equal ocr-cp-both ocr-ragged"
+
+# The same for modules on ranks of their own, whose numbers need not agree: with copies that nobody asks on the one side
+# or on the other, and parts without a row.
+cases=()
+while read -r encoder model batch ragged; do
+  for a in ${encoder//,/ }; do
+    for b in ${model//,/ }; do
+      pools="ocr-disjoint mesh.encoder=$a mesh.model=$b model.ragged=$ragged"
+      for zero in 0 3; do
+        cases+=("$pools shard.zero=$zero train.global_batch=$batch train.microbatches=1 --steps 5"
+          "$pools shard.zero=$zero train.global_batch=$((3 * batch)) train.microbatches=3 --steps 5")
+      done
+      cases+=("$pools train.global_batch=$batch train.microbatches=1 --directional")
+    done
+  done
+done <<'Y'
+dp=2+tp=2,tp=2+dp=2 dp=2+cp=2,cp=2+dp=2,dp=4+cp=1 8 false
+dp_replicate=2+dp_shard=2,cp=2+dp=2 cp=2+dp_shard=2,dp=2+tp=2 4 false
+dp=3 cp=2,cp=2+tp=2 12 false
+tp=2,dp=1 dp=2+cp=2+tp=2 4 false
+dp=3,dp=5+tp=2 dp=2,cp=2+dp=4 1 true
+dp=3,dp=5+tp=2 dp=2,cp=2+dp=4 7 true
+Y
+draw_cases "pools" 10 "${cases[@]}"
+for arguments in "${drawn[@]}"; do prove $arguments; done
+(export ADDEND_HOSTILE=17 && prove ocr-disjoint shard.zero=3 --steps 3)
+
+recipes="ocr-fan-in ocr-fan-in-small ocr-fan-out ocr-equal ocr-cp-both ocr-ragged ocr-disjoint"
 for recipe in $recipes; do
   prove $recipe --steps 5
   prove $recipe --directional
@@ -97,24 +125,50 @@ ocr-fan-out norm-over-other-mesh,slice-by-wrong-order-of-axes,slice-of-first-on-
 ocr-equal norm-over-other-mesh
 ocr-cp-both norm-over-other-mesh,slice-by-wrong-order-of-axes
 ocr-ragged norm-over-other-mesh
+ocr-disjoint
 Y
 
 # ---- checkpoints: the same bits on the same meshes, and on from any others ----
-train() { "$addend" train "$source/recipes/ocr-fan-in-small.yaml" --set train.steps=6 --set checkpoint.every=3 "$@" >out 2>&1 || { cat out; fail "train $*"; }; }
-loss() { sed -n 's/.*"step":5,"loss":\([0-9.]*\).*/\1/p' "$1/metrics.jsonl"; }
-train --out whole
-while IFS='|' read -r encoder model; do
-  rm -rf on && mkdir -p on/checkpoints && cp -r whole/checkpoints/step-3 on/checkpoints/ && cp whole/metrics.jsonl on/
-  train --out on --resume --set mesh.encoder="$encoder" --set mesh.model="$model"
-  python3 -c 'import sys; a, b = map(float, sys.argv[1:]); assert abs(a - b) < 1e-4, (a, b)' "$(loss whole)" "$(loss on)"
-  [ "$encoder|$model" != "dp=4 tp=2|dp=2 cp=2 tp=2" ] || cmp whole/weights.safetensors on/weights.safetensors
+train() { # recipe, arguments
+  local recipe=$1; shift
+  "$addend" train "$source/recipes/$recipe.yaml" --set train.steps=6 --set checkpoint.every=3 "$@" >out 2>&1 || { cat out; fail "train $recipe $*"; }
+}
+loss() { sed -n "s/.*\"step\":$2,\"loss\":\([0-9.]*\).*/\1/p" "$1/metrics.jsonl"; }
+are_close() { python3 -c 'import sys; a, b = map(float, sys.argv[1:]); assert abs(a - b) < 1e-4, (a, b)' "$@" || fail "losses $*"; }
+for recipe in ocr-fan-in-small ocr-disjoint; do train $recipe --out $recipe; done
+while IFS='|' read -r recipe placement encoder model; do
+  rm -rf on && mkdir -p on/checkpoints && cp -r $recipe/checkpoints/step-3 on/checkpoints/ && cp $recipe/metrics.jsonl on/
+  options=(--set placement=$placement --set mesh.encoder="$encoder" --set mesh.model="$model")
+  train $recipe --out on --resume "${options[@]}"
+  grep -q '"first_step": 3' on/run.json || fail "$recipe goes on after three steps"
+  are_close "$(loss $recipe 5)" "$(loss on 5)"
+  case "$recipe|$placement|$encoder|$model" in
+    'ocr-fan-in-small|colocated|dp=4 tp=2|dp=2 cp=2 tp=2' | 'ocr-disjoint|disjoint|dp=2 tp=2|dp=2 cp=2')
+      cmp $recipe/weights.safetensors on/weights.safetensors
+      for step in 3 4 5; do [ "$(loss $recipe $step)" = "$(loss on $step)" ] || fail "$recipe: another loss in step $step"; done ;;
+  esac
 done <<'Y'
-dp=4 tp=2|dp=2 cp=2 tp=2
-tp=4 dp=2|dp=2 cp=2 tp=2
-dp=4 tp=2|cp=2 tp=1 dp=4
-dp=2 cp=2|dp=4 cp=1
-dp=1|dp=1
+ocr-fan-in-small|colocated|dp=4 tp=2|dp=2 cp=2 tp=2
+ocr-fan-in-small|colocated|tp=4 dp=2|dp=2 cp=2 tp=2
+ocr-fan-in-small|colocated|dp=4 tp=2|cp=2 tp=1 dp=4
+ocr-fan-in-small|colocated|dp=2 cp=2|dp=4 cp=1
+ocr-fan-in-small|colocated|dp=1|dp=1
+ocr-fan-in-small|disjoint|dp=2 tp=2|dp=2 cp=2
+ocr-disjoint|disjoint|dp=2 tp=2|dp=2 cp=2
+ocr-disjoint|disjoint|dp=4|cp=4
+ocr-disjoint|colocated|dp=2 tp=2|dp=2 cp=2
+ocr-disjoint|colocated|dp=1|dp=1
 Y
+
+# ---- weights: the file that pools write is what shared ranks begin with, and the other way ----
+for from in ocr-disjoint ocr-fan-in-small; do
+  for to in ocr-disjoint ocr-fan-in-small; do
+    train $to --set model.weights="$work/$from/weights.safetensors" --set train.global_batch=8 --set train.microbatches=2 \
+      --overwrite --out begun
+    loss begun 0 >>losses-$from
+  done
+  are_close $(cat losses-$from)
+done
 
 # ---- what does not fit: all at once, with numbers that would ----
 refused() { # lines that the message must have, then a recipe and what is set
@@ -140,4 +194,12 @@ must divide data.width: 64 is no multiple of 7; widths of 63 or 70 would do
 bridge: the destination has pp=2; a bridge joins modules that have one stage: pp=1
 bridge: a batch of 3 rows does not divide into the 4 parts of the source" \
   ocr-fan-in-small --set 'mesh.model=dp=2 pp=2 tp=2' --set model.encoder_heads=3 --set model.patch=7 --set train.global_batch=6
+refused 'placement: must be colocated or disjoint, is apart' ocr-disjoint --set placement=apart
+refused 'mesh: the modules run on the same ranks, so their meshes must be of one size: encoder has 4, model has 2; with placement: disjoint each has ranks of its own' \
+  ocr-disjoint --set placement=colocated --set 'mesh.model=cp=2'
+refused 'bridge: the source cuts the batch into 3 parts, the destination into 2, and neither divides the other; 2 beside 2 or 4 would do, or allow ragged splits' \
+  ocr-disjoint --set 'mesh={encoder: "dp=3", model: "dp=2"}'
+refused 'bridge: a batch of 4 rows does not divide into the 3 parts of the source; 3 or 6 rows would do, or allow ragged splits' \
+  ocr-disjoint --set 'mesh={encoder: "dp=3", model: "cp=2"}'
+refused 'bridge: the source has pp=2; a bridge joins modules that have one stage: pp=1' ocr-disjoint --set 'mesh.encoder=dp=2 pp=2'
 echo "bridge: all hold"

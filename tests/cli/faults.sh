@@ -23,15 +23,16 @@ wait_for_ranks() { # a number of them
   done
   cat err >&2; fail "no ranks after $hang s"
 }
-start() { # trains long enough to be disturbed, and has begun
+start() { start_on "$recipe" 3; }
+start_on() { # recipe, its ranks: trains long enough to be disturbed, and has begun
   rm -rf run
-  in_background train "$recipe" --set train.steps=100000 --set name=faults -o "$work/run"
+  in_background train "$1" --set train.steps=100000 --set name=faults -o "$work/run"
   for _ in $(seq $((10 * hang))); do
     [ ! -s "$work/run/metrics.jsonl" ] || break
     sleep 0.1
   done
   [ -s "$work/run/metrics.jsonl" ] || { cat err >&2; fail "no step after $hang s"; }
-  wait_for_ranks 3
+  wait_for_ranks "$2"
 }
 is_alive() { [ -r "/proc/$1/stat" ] && ! grep -q ') Z ' "/proc/$1/stat" 2>/dev/null; }
 wait_for_end() { # sets status
@@ -79,6 +80,10 @@ for rank in 0 1; do # in a proof: the first rank also runs the reference
 done
 in_background check "$recipe" --set mesh=dp_replicate=8 --set train.global_batch=64 --steps 100000
 wait_for_ranks 8; sleep 0.2; killed_rank_is_named 7
+
+for rank in 2 5; do # of either pool, while the other one waits for what it gives
+  start_on "$source/recipes/ocr-disjoint.yaml" 8; killed_rank_is_named $rank
+done
 
 start; kill -9 $launcher; wait $launcher 2>/dev/null || true; nothing_left # its ranks go with the launcher
 

@@ -65,6 +65,15 @@ must "${launch[@]}" -n 4 "$work/place" 2 "$build/addend" check "$source/recipes/
 must "${launch[@]}" -n 8 "$build/addend" check "$source/recipes/ocr-fan-in-small.yaml"
 must "${launch[@]}" -n 8 "$work/place" 3 "$build/addend" check "$source/recipes/ocr-fan-out.yaml"
 must "${launch[@]}" -n 6 "$work/place" 4 "$build/addend" check "$source/recipes/ocr-ragged.yaml"
+# Modules on ranks of their own: on one node, each on a node, and with one that lies across two.
+pools=$source/recipes/ocr-disjoint.yaml
+unlike=(--set 'mesh={encoder: "dp=3", model: "cp=2"}' --set train.global_batch=9 --set train.microbatches=3)
+must "${launch[@]}" -n 8 "$build/addend" check "$pools" --steps 5
+must "${launch[@]}" -n 8 "$work/place" 4 "$build/addend" check "$pools" --set shard.zero=3
+for first in 5 3 2; do must "${launch[@]}" -n 5 "$work/place" $first "$build/addend" check "$pools" "${unlike[@]}"; done
+must "${launch[@]}" -n 8 "$work/place" 4 "$build/addend" train "$pools" --set train.steps=3 --out "$work/pools"
+must "$build/addend" train "$pools" --set train.steps=3 --out "$work/pools-on-shm"
+cmp "$work/pools/weights.safetensors" "$work/pools-on-shm/weights.safetensors" || fail "pools learn other bits than on shm"
 must "${launch[@]}" -n 3 "$work/place" 1 "$build/addend" train "$recipe" --set train.steps=2 --out "$work/run"
 grep -q 'loss .* in 2 steps' "$work/out" || fail "the first rank did not speak"
 [ "$(grep -c 'loss .* in 2 steps' "$work/out")" -eq 1 ] || fail "not only the first rank spoke"
@@ -91,28 +100,38 @@ says() { # WORDS: the run says them sooner or later
   kill $launcher
   fail "nobody says \"$1\": $(cat "$work/out")"
 }
-for first in 3 2; do
+starts() { # RECIPE RANKS FIRST: trains until it is ended
   mkdir -p "$work/pids"
-  ADDEND_TEST_PIDS=$work/pids "${launch[@]}" -n 3 "$work/place" "$first" "$build/addend" train "$recipe" --set train.steps=1000000 --overwrite --out "$work/killed" >"$work/out" 2>&1 &
+  ADDEND_TEST_PIDS=$work/pids "${launch[@]}" -n "$2" "$work/place" "$3" "$build/addend" train "$1" --set train.steps=1000000 --overwrite --out "$work/killed" >"$work/out" 2>&1 &
   launcher=$!
   for _ in $(seq 600); do [ -s "$work/killed/metrics.jsonl" ] && break; sleep 0.1; done
   [ -s "$work/killed/metrics.jsonl" ] || { kill $launcher; fail "training did not start: $(cat "$work/out")"; }
-  stopped=$(cat "$work/pids/0")
-  kill -STOP "$stopped"
-  says "rank 0 (process $stopped) is stopped"
-  [ "$first" -eq 3 ] || says "rank 2 waits for .* at src/" # alone on the other node
-  kill -CONT "$stopped"
-  kill -KILL "$(cat "$work/pids/2")"
+}
+ends_when_killed() { # RANK
+  kill -KILL "$(cat "$work/pids/$1")"
   (sleep 60; kill $launcher 2>/dev/null) & guard=$!
   wait $launcher
   status=$?
   kill $guard 2>/dev/null
-  [ $status -ne 0 ] && [ $status -ne 143 ] || fail "status $status after a rank was killed: $(cat "$work/out")"
+  [ $status -ne 0 ] && [ $status -ne 143 ] || fail "status $status after rank $1 was killed: $(cat "$work/out")"
   for pid in $(cat "$work/pids"/*); do
     for _ in $(seq 600); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
     ! kill -0 "$pid" 2>/dev/null || fail "process $pid is left"
   done
   rm -rf "$work/pids" "$work/killed"
+}
+for first in 3 2; do
+  starts "$recipe" 3 "$first"
+  stopped=$(cat "$work/pids/0")
+  kill -STOP "$stopped"
+  says "rank 0 (process $stopped) is stopped"
+  [ "$first" -eq 3 ] || says "rank 2 waits for .* at src/" # alone on the other node
+  kill -CONT "$stopped"
+  ends_when_killed 2
+done
+for rank in 1 6; do # of either pool
+  starts "$pools" 8 4
+  ends_when_killed $rank
 done
 echo "deaths: the launcher's status, nothing left; stops: named"
 
