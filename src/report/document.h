@@ -9,8 +9,8 @@
  * that measured more; n is "metrics_every". AD_INVALID: the folder holds no run; AD_IO. */
 ad_status ad_report_document(const char *folder, json_t **out) AD_CHECKED;
 
-/* {"steps", "ranks", "spans"} of an early and of a late step. AD_IO: it is no trace of a training. *out is NULL where
- * it has no whole step. */
+/* {"steps", "ranks", "spans"} of an early and of a late step, and of all of them "idle": the share that each rank
+ * waited for others. AD_IO: it is no trace of a training. *out is NULL where it has no whole step. */
 ad_status ad_report_timeline(const json_t *trace, json_t **out) AD_CHECKED;
 
 #endif

@@ -122,6 +122,8 @@ function meshText(mesh) {
   return Object.entries(mesh).map(([module, text]) => `${module}: ${text}`).join('; ');
 }
 
+const placedMeshText = (own) => (own.pools ? `${meshText(own.mesh)}, on ranks of their own` : meshText(own.mesh));
+
 const ownName = (run) => (run.run && run.run.name) || run.folder;
 
 /* A name that several runs of the page have tells nothing; their folders do. */
@@ -272,7 +274,7 @@ function speedTile(run) {
 
 function ranksTile(run) {
   const own = run.run || {}, ranks = own.ranks || (run.check && run.check.world);
-  return {title: 'Ranks', value: count(ranks), context: meshText(own.mesh) || null};
+  return {title: 'Ranks', value: count(ranks), context: placedMeshText(own) || null};
 }
 
 function tileValue(tile) {
@@ -762,7 +764,13 @@ function chartsOf(specs, runs, group) {
 /* In the order of the legend; `className` has the colour. */
 const KINDS = {
   'read batch': 'read', forward: 'forward', backward: 'backward', 'wait for bucket': 'wait',
+  'wait for value': 'idle', 'wait for gradient': 'idle', 'wait for room': 'idle',
   'loss and norm': 'norm', update: 'update', reduction: 'reduction',
+};
+/* What a span's index numbers. */
+const NUMBERED = {
+  forward: 'microbatch', backward: 'microbatch', 'wait for value': 'microbatch', 'wait for gradient': 'microbatch',
+  'wait for room': 'microbatch', 'wait for bucket': 'bucket', reduction: 'bucket',
 };
 const COMPUTE_HEIGHT = 20, REDUCTION_HEIGHT = 5, GAP = 2;
 
@@ -776,7 +784,23 @@ function drawTimeline(run) {
   if (!steps.length) return missing('trace.json has no whole step.');
   const longest = Math.max(...steps.map((step) => step.seconds));
   const spoken = make('output', {class: 'spoken'}, 'Point at a span, or focus a step and use the arrow keys.');
-  return make('div', {class: 'box'}, kindKeys(steps), steps.map((step) => stepLanes(step, longest, spoken)), spoken);
+  return make('div', {class: 'box'}, kindKeys(steps), steps.map((step) => stepLanes(step, longest, spoken)), spoken, drawPools(run));
+}
+
+/* Of modules on ranks of their own. */
+function drawPools(run) {
+  const pools = run.run && run.run.pools, idle = run.timeline.idle;
+  if (!pools || !idle) return null;
+  const shares = (pool) => sortedNumbers(idle.slice(pool.first_rank, pool.first_rank + pool.ranks));
+  const mean = (values) => (values.length ? `${count((100 * sum(values)) / values.length)} %` : NONE);
+  const columns = [
+    {title: 'Module', cell: (pool) => code(pool.module)},
+    {title: 'Ranks', cell: (pool) => `${pool.first_rank} to ${pool.first_rank + pool.ranks - 1}`},
+    {title: 'Idle', number: true, cell: (pool) => mean(shares(pool))},
+  ];
+  const words = 'Idle: the share of all steps in trace.json, on average over a module’s ranks, in which they wait for values or ' +
+    'gradients of the other ranks, for room to send more, or for the loss and the norm at a step’s end.';
+  return [table(columns, pools), make('p', {class: 'quiet'}, words)];
 }
 
 /* The spans of one step, in seconds from its begin. */
@@ -790,7 +814,9 @@ function stepOf(timeline, step) {
 function kindKeys(steps) {
   const present = new Set(steps.flatMap((step) => step.spans.map((span) => span.kind)));
   const names = Object.keys(KINDS).filter((kind) => present.has(kind));
-  return make('ul', {class: 'keys'}, names.map((kind) => make('li', {}, make('span', {class: `key ${KINDS[kind]}`}), kind)));
+  const namesOf = (colour) => names.filter((kind) => KINDS[kind] === colour).join(', ');
+  const colours = [...new Set(names.map((kind) => KINDS[kind]))];
+  return make('ul', {class: 'keys'}, colours.map((colour) => make('li', {}, make('span', {class: `key ${colour}`}), namesOf(colour))));
 }
 
 function stepLanes(step, longest, spoken) {
@@ -806,7 +832,7 @@ function stepLanes(step, longest, spoken) {
 }
 
 function waitWords(step) {
-  const waited = step.spans.filter((span) => span.kind === 'wait for bucket').reduce((sum, span) => sum + span.end - span.begin, 0);
+  const waited = step.spans.filter((span) => span.kind.startsWith('wait for')).reduce((sum, span) => sum + span.end - span.begin, 0);
   return make('span', {class: 'quiet'}, `, of which a rank waits ${milliseconds(waited / step.ranks)} on average`);
 }
 
@@ -849,7 +875,7 @@ function spanRect(span, longest, y, height) {
 }
 
 function spanWords(span) {
-  const name = span.kind === 'wait for bucket' || span.kind === 'reduction' ? `bucket ${span.index}, ` : '';
+  const name = NUMBERED[span.kind] ? `${NUMBERED[span.kind]} ${span.index}, ` : '';
   const bytes = span.bytes ? `, ${count(span.bytes)} bytes` : '';
   return `rank ${span.rank}: ${span.kind}, ${name}${milliseconds(span.end - span.begin)} from ${milliseconds(span.begin)} on${bytes}`;
 }
@@ -1120,7 +1146,7 @@ function drawProvenance(run) {
     ['addend', own.compiler ? `${own.version}, ${own.compiler}` : own.version],
     ['begun', own.date && dateWords(own.date)], ['finished', typeof own.finished === 'string' ? dateWords(own.finished) : null],
     ['machine', [own.host, own.processor].filter(Boolean).join(', ')],
-    ['engine', own.engine && `${own.engine}, ${plural(own.ranks, 'rank')}, ${meshText(own.mesh)}`],
+    ['engine', own.engine && `${own.engine}, ${plural(own.ranks, 'rank')}, ${placedMeshText(own)}`],
     ['model', own.kind && `${own.kind}: ${plural(own.parameters, 'parameter')} with ${count(own.elements)} elements`],
     ...(own.facts || []),
     ['steps', stepsWords(run)], ['speed', speedWords(run)], ['memory', memoryWords(run)],

@@ -1,6 +1,8 @@
-/* Two steps of a trace: the spans of all ranks, in seconds. */
+/* Two steps of a trace: the spans of all ranks, in seconds. And of all its steps: how much of them each rank waits for
+ * others. */
 #include <string.h>
 #include "base/error.h"
+#include "base/memory.h"
 #include "report/document.h"
 
 static const char *text_at(const json_t *object, const char *key) {
@@ -78,6 +80,49 @@ static json_t *spans_of(const json_t *events, const shown *steps, json_int_t *ra
   return spans;
 }
 
+/* ---- waiting for other ranks ---- */
+
+/* In microseconds. */
+typedef struct rank_time {
+  double steps, idle;
+} rank_time;
+
+/* Where a rank has nothing to do until others have done something: for a module on other ranks, or, at a step's end,
+ * for the sums over all of them. */
+static int is_idle(const char *kind) {
+  static const char *const kinds[] = {"wait for value", "wait for gradient", "wait for room", "loss and norm"};
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    if (!strcmp(kind, kinds[i])) return 1;
+  return 0;
+}
+
+static void add_times(const json_t *events, rank_time *times, json_int_t ranks) {
+  size_t i;
+  const json_t *event;
+  json_array_foreach(events, i, event) {
+    json_int_t rank = integer_at(event, "pid");
+    if (rank < 0 || rank >= ranks) continue;
+    if (!strcmp(text_at(event, "cat"), "step")) times[rank].steps += number_at(event, "dur");
+    if (is_idle(text_at(event, "cat"))) times[rank].idle += number_at(event, "dur");
+  }
+}
+
+/* Each rank's share; null: it has no step. */
+static json_t *idle_of(const json_t *events, json_int_t ranks) {
+  rank_time *times;
+  if (ad_new((size_t)ranks, &times)) return NULL;
+  json_t *shares = json_array();
+  add_times(events, times, ranks);
+  for (json_int_t rank = 0; rank < ranks; rank++) {
+    const rank_time *time = &times[rank];
+    json_array_append_new(shares, time->steps > 0 ? json_real(time->idle / time->steps) : json_null());
+  }
+  ad_release(times);
+  return shares;
+}
+
+/* ---- the whole ---- */
+
 static json_t *steps_of(const shown *steps) {
   return early(steps) == steps->last ? json_pack("[I]", steps->last) : json_pack("[II]", early(steps), steps->last);
 }
@@ -89,6 +134,7 @@ ad_status ad_report_timeline(const json_t *trace, json_t **out) {
   json_int_t ranks = 0;
   if (steps.last < 0) return *out = NULL, AD_OK;
   json_t *spans = spans_of(events, &steps, &ranks);
-  *out = json_pack("{s:o, s:I, s:o}", "steps", steps_of(&steps), "ranks", ranks, "spans", spans);
+  *out = json_pack("{s:o, s:I, s:o, s:o}", "steps", steps_of(&steps), "ranks", ranks, "spans", spans, "idle",
+                   idle_of(events, ranks));
   return *out ? AD_OK : ad_fail(AD_MEMORY, "no memory for the timeline");
 }

@@ -72,6 +72,24 @@ static json_t *mesh_of(const ad_recipe *recipe) {
   return meshes;
 }
 
+/* Which ranks each module has for its own. */
+static json_t *pools_of(const ad_run *run) {
+  json_t *pools = json_array();
+  for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
+    const ad_module_spec *spec = ad_program_module(run->program, i);
+    json_array_append_new(
+        pools, json_pack("{s:s, s:I, s:I}", "module", spec->name, "first_rank",
+                         (json_int_t)ad_mesh_first_rank(spec->mesh), "ranks", (json_int_t)ad_mesh_size(spec->mesh)));
+  }
+  return pools;
+}
+
+static int put_placement(json_t *document, const ad_run *run) {
+  if (!run->recipe->placement) return 0;
+  int failed = put_text(document, "placement", run->recipe->placement);
+  return ad_recipe_is_disjoint(run->recipe) ? failed | put(document, "pools", pools_of(run)) : failed;
+}
+
 /* What the program has to say of its data. */
 static json_t *facts_of(const ad_run *run) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
@@ -89,7 +107,7 @@ static int put_run(json_t *document, const ad_run *run) {
   double flops = kind->flops(ad_program_own(run->program), recipe->train.global_batch);
   return put_text(document, "engine", ad_comm_engine(run->comm)) |
          put_integer(document, "ranks", ad_comm_size(run->comm)) | put(document, "mesh", mesh_of(recipe)) |
-         put_integer(document, "steps", recipe->train.steps) |
+         put_placement(document, run) | put_integer(document, "steps", recipe->train.steps) |
          put_integer(document, "parameters", (int64_t)run->param_count) |
          put_integer(document, "elements", element_count(run)) | put(document, "flops_per_step", json_real(flops)) |
          put(document, "uniform_loss", json_real(log(AD_VOCABULARY_BYTES))) | put(document, "facts", facts_of(run));

@@ -78,6 +78,32 @@ Y
 exits_with 0 "$addend" report read
 holds read/report.html 'len(runs[0]["result"]["samples"]) == 6'
 
+# Modules on ranks of their own are at work at once: the encoder goes back in a microbatch while the model is in the next.
+exits_with 0 "$addend" train "$source/recipes/ocr-disjoint.yaml" -o pools
+python3 - pools/trace.json <<'Y' || fail "both pools are at work at once"
+import json, sys
+def spans(kind, ranks):
+    found = {}
+    for event in events:
+        if event.get("cat") == kind and event["pid"] in ranks:
+            at = event["args"]["step"], event["args"]["index"]
+            found.setdefault(at, []).append((event["ts"], event["ts"] + event["dur"]))
+    return found
+events = json.load(open(sys.argv[1]))["traceEvents"]
+backward, forward = spans("backward", range(0, 4)), spans("forward", range(4, 8))
+assert len(backward) == len(forward) == 20 * 4, (len(backward), len(forward))
+overlap = lambda some, others: any(a < d and c < b for a, b in some for c, d in others)
+pairs = [(backward[step, m], forward[step, m + 1]) for step, m in backward if (step, m + 1) in forward]
+assert any(overlap(*pair) for pair in pairs), "no backward of a microbatch overlaps the forward of the next"
+Y
+pools='[("encoder", 0, 4), ("model", 4, 4)]'
+holds pools/report.html 'runs[0]["run"]["placement"] == "disjoint"'
+holds pools/report.html "[(p['module'], p['first_rank'], p['ranks']) for p in runs[0]['run']['pools']] == $pools"
+holds pools/report.html 'len(runs[0]["timeline"]["idle"]) == 8 and all(0 < share < 1 for share in runs[0]["timeline"]["idle"])'
+exits_with 0 "$addend" train "$source/recipes/ocr-equal.yaml" --set train.steps=2 -o shared
+holds shared/report.html 'runs[0]["run"]["placement"] == "colocated" and "pools" not in runs[0]["run"]'
+holds written.html '"placement" not in runs[0]["run"]'
+
 # What holds no run, and what cannot be written.
 mkdir empty
 exits_with 2 "$addend" report
@@ -190,6 +216,14 @@ shows 1 '<mark>n</mark>'
 shows 1 '<del>s</del>'
 shows 1 '<del>n</del><del>o</del><del>n</del><del>e</del></span>'
 shows 1 '>&lt;<mark>i</mark>&gt;</span>'
+
+draw pools/report.html
+shows 1 'encoder: dp=2 tp=2; model: dp=2 cp=2, on ranks of their own'
+shows 2 '<td class="number" data-title="Idle">[0-9.]* %<'
+shows 1 'Idle: the share of all steps'
+shows 1 '>wait for value, wait for gradient'
+draw shared/report.html
+! grep -q -e 'Idle' -e 'ranks of their own' drawn || fail "modules that share their ranks have no pools"
 draw experts-both.html
 shows 1 '>sixty-four, most <b>100 %<'
 shows 1 '>moe-balance, least <b>[0-9.]* %<'

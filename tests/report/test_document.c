@@ -203,6 +203,24 @@ static void half_a_reduction_is_no_span(void **state) {
   json_decref(timeline);
 }
 
+#define SPAN(rank, kind, microseconds) \
+  "{\"ph\":\"X\",\"cat\":\"" kind "\",\"pid\":" rank ",\"ts\":0,\"dur\":" microseconds ",\"args\":{\"step\":3}},"
+
+/* Of all steps that are there, also of those that are not shown. */
+static void a_rank_is_idle_while_it_waits_for_other_ranks(void **state) {
+  json_t *timeline = timeline_of(
+      TRACE(STEP("0", "0") STEP("1", "1e6") STEP("2", "2e6") STEP("3", "3e6") SPAN("0", "wait for value", "300000")
+                SPAN("0", "wait for gradient", "200000") SPAN("0", "wait for room", "90000") SPAN("0", "forward", "7e5")
+                    SPAN("0", "loss and norm", "10000") SPAN("0", "wait for bucket", "50000") SPAN("2", "step", "8e5")
+                        SPAN("2", "wait for value", "2e5") SPAN("-3", "step", "1")));
+  const json_t *idle = json_object_get(timeline, "idle");
+  assert_int_equal(json_array_size(idle), 3);
+  assert_true(fabs(json_real_value(json_array_get(idle, 0)) - 0.3) < 1e-12);
+  assert_true(json_is_null(json_array_get(idle, 1)));
+  assert_true(fabs(json_real_value(json_array_get(idle, 2)) - 0.25) < 1e-12);
+  json_decref(timeline);
+}
+
 /* ---- the page ---- */
 
 static char *page_of(const char *const *folders, size_t count) {
@@ -290,6 +308,7 @@ int main(void) {
       IN_FOLDER(an_early_step_and_the_last_are_shown),
       IN_FOLDER(spans_are_in_seconds_and_of_all_ranks),
       IN_FOLDER(half_a_reduction_is_no_span),
+      IN_FOLDER(a_rank_is_idle_while_it_waits_for_other_ranks),
       IN_FOLDER(no_text_gets_out_of_the_data),
       IN_FOLDER(the_page_carries_everything_along),
       IN_FOLDER(a_number_is_what_the_file_says),
