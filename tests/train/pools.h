@@ -24,11 +24,13 @@ typedef enum pools_mistake { NO_MISTAKE, NO_CROSSING, OTHER_MESHES, LOSS_OF_NOTH
 
 typedef struct pools_options {
   int64_t form, mistake;
+  ad_dtype wire, gradient_wire; /* 0: as it is */
 } pools_options;
 
 typedef struct pools_batch {
-  ad_array inputs;
-  double data[ROWS_MAX * IN];
+  ad_array wide, narrow; /* the same rows, f64 and f32 */
+  double wide_data[ROWS_MAX * IN];
+  float narrow_data[ROWS_MAX * IN];
 } pools_batch;
 
 typedef struct pools {
@@ -60,7 +62,8 @@ static void pools_square(ad_phase_run *at, size_t loss, ad_tensor *y) {
 static ad_status pools_begin(void *own, ad_phase_run *at) {
   pools *model = own;
   ad_tape *t = ad_phase_tape(at);
-  ad_tensor *inputs = ad_constant(t, &model->batches[ad_phase_microbatch(at)].inputs);
+  const pools_batch *batch = &model->batches[ad_phase_microbatch(at)];
+  ad_tensor *inputs = ad_constant(t, ad_tape_dtype(t) == AD_F64 ? &batch->wide : &batch->narrow);
   ad_phase_give(at, "x", ad_linear(t, inputs, pools_weight(at, 0)));  // [rows, MID] S0 on dp, I on cp
   return AD_OK;
 }
@@ -141,7 +144,9 @@ static ad_status pools_add_crossing(const pools *model, ad_program *to, const ch
   ad_crossing_spec spec = {.value = value,
                            .module = module,
                            .bridge = module ? model->there : model->back,
-                           .shape = {2, {model->setting->global_batch, width}}};
+                           .shape = {2, {model->setting->global_batch, width}},
+                           .wire = model->options->wire,
+                           .gradient_wire = model->options->gradient_wire};
   if (model->options->mistake == NO_CROSSING) return AD_OK;
   if (model->options->mistake == OTHER_MESHES) spec.bridge = module ? model->back : model->there;
   return ad_program_add_crossing(to, &spec);
@@ -199,15 +204,23 @@ static ad_span pools_rows(const pools *model, const ad_layout *rows, int64_t m) 
   return ad_batch_rows(rows, rank, setting->global_batch, setting->microbatches, m);
 }
 
-static void pools_read_inputs(pools *model, int64_t step, int64_t m) {
+static ad_array pools_describe(const pools *model, int64_t m, ad_dtype dtype, void *data) {
   const ad_program_setting *setting = model->setting;
+  ad_shape shape = {2, {ad_cut(setting->global_batch, m, setting->microbatches).count, IN}};
+  ad_array array = ad_array_describe(setting->comm, dtype, &shape, &model->rows);
+  array.data = ad_comm_is_dry(setting->comm) ? NULL : data;
+  return array;
+}
+
+static void pools_read_inputs(pools *model, int64_t step, int64_t m) {
   pools_batch *batch = &model->batches[m];
   ad_span rows = pools_rows(model, &model->rows, m);
-  ad_shape shape = {2, {ad_cut(setting->global_batch, m, setting->microbatches).count, IN}};
-  for (int64_t i = 0; i < rows.count * IN; i++)
-    batch->data[i] = ad_random_normal((uint64_t)step + 11, 1, (uint64_t)(rows.first * IN + i));
-  batch->inputs = ad_array_describe(setting->comm, AD_F64, &shape, &model->rows);
-  batch->inputs.data = ad_comm_is_dry(setting->comm) ? NULL : batch->data;
+  for (int64_t i = 0; i < rows.count * IN; i++) {
+    batch->wide_data[i] = ad_random_normal((uint64_t)step + 11, 1, (uint64_t)(rows.first * IN + i));
+    batch->narrow_data[i] = (float)batch->wide_data[i];
+  }
+  batch->wide = pools_describe(model, m, AD_F64, batch->wide_data);
+  batch->narrow = pools_describe(model, m, AD_F32, batch->narrow_data);
 }
 
 /* Every row counts for 1, 2 or 3, so that microbatches weigh differently. */
@@ -235,7 +248,10 @@ static void pools_register(void) {
   static const char *const modules[] = {"a", "b", NULL};
   static const ad_key keys[] = {
       {"model.form", AD_KEY_INTEGER, .offset = offsetof(pools_options, form), .most = FORMS - 1, .fallback = "0"},
-      {"model.mistake", AD_KEY_INTEGER, .offset = offsetof(pools_options, mistake), .most = 3, .fallback = "0"}};
+      {"model.mistake", AD_KEY_INTEGER, .offset = offsetof(pools_options, mistake), .most = 3, .fallback = "0"},
+      {"wire.values", AD_KEY_DTYPE, .offset = offsetof(pools_options, wire), .word = "as-is", .fallback = "as-is"},
+      {"wire.gradients", AD_KEY_DTYPE, .offset = offsetof(pools_options, gradient_wire), .word = "as-is",
+       .fallback = "as-is"}};
   static const ad_program_kind kind = {.name = "pools",
                                        .help = "two modules that may have ranks of their own, for tests",
                                        .modules = modules,

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <unistd.h>
+#include "base/kernels.h"
 #include "io/file.h"
 #include "train/run.h"
 
@@ -30,6 +31,7 @@ typedef struct seen {
 
 typedef struct job {
   const ad_recipe *recipe;
+  ad_dtype dtype;
   seen *seen;
 } job;
 
@@ -43,21 +45,28 @@ static void print_recipe(char *text, size_t size, const place *at, pools_form fo
            form, mistake, at->a, at->b, at->disjoint ? AD_DISJOINT : AD_COLOCATED, zero, BATCH, microbatches);
 }
 
-static ad_recipe *recipe_of(const place *at, pools_form form, pools_mistake mistake, int microbatches, int zero) {
-  char text[512];
+static ad_recipe *parse(const char *text) {
   ad_recipe *recipe = NULL;
   pools_register();
-  print_recipe(text, sizeof text, at, form, mistake, microbatches, zero);
   if (ad_recipe_parse(text, "pools.yaml", NULL, 0, &recipe)) fail_msg("%s", ad_last_error());
   return recipe;
 }
 
+static ad_recipe *recipe_of(const place *at, pools_form form, pools_mistake mistake, int microbatches, int zero) {
+  char text[512];
+  print_recipe(text, sizeof text, at, form, mistake, microbatches, zero);
+  return parse(text);
+}
+
 static ad_status keep(ad_run *run, ad_param_part part, double *to) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
-    ad_array whole = {.data = to};
+    double memory[ELEMENTS_MAX] = {0};
+    ad_array whole = {.data = memory};
     ad_status status = ad_run_whole(run, ad_run_part(run, i, part), AD_HERE, &whole);
     if (status) return status;
-    to += ad_shape_numel(&whole.shape);
+    size_t numel = (size_t)ad_shape_numel(&whole.shape);
+    ad_cast(to, AD_F64, memory, whole.dtype, numel);
+    to += numel;
   }
   return AD_OK;
 }
@@ -74,9 +83,10 @@ static ad_status take_steps(ad_run *run, seen *s, int64_t rank) {
 
 static int train_on_rank(ad_comm *comm, void *context) {
   const job *j = context;
+  ad_run_options options = {.size = sizeof options, .dtype = j->dtype, .quiet = 1};
   ad_run *run;
   int64_t rank = ad_comm_rank(comm);
-  ad_status status = ad_run_create(comm, j->recipe, &in_f64, &run);
+  ad_status status = ad_run_create(comm, j->recipe, &options, &run);
   if (!status) {
     status = take_steps(run, j->seen, rank);
     ad_run_destroy(run);
@@ -88,13 +98,20 @@ static int train_on_rank(ad_comm *comm, void *context) {
   return status != AD_OK;
 }
 
-static seen *run_on(const place *at, pools_form form, pools_mistake mistake, int microbatches, int zero) {
+/* Takes the recipe. */
+static seen *run_recipe(ad_recipe *recipe, ad_dtype dtype, int fails) {
   ad_launch_result result;
-  job j = {recipe_of(at, form, mistake, microbatches, zero), shared_memory(sizeof(seen))};
-  ad_status status = launch(at->ranks, train_on_rank, &j, &result);
-  if (status && mistake == NO_MISTAKE) fail_msg("%s", result.message);
-  ad_recipe_destroy((ad_recipe *)(uintptr_t)j.recipe);
+  int64_t ranks = 0;
+  job j = {recipe, dtype, shared_memory(sizeof(seen))};
+  must(ad_recipe_world(recipe, &ranks));
+  int failed = launch(ranks, train_on_rank, &j, &result) != AD_OK;
+  if (failed != fails) fail_msg("%s", result.message);
+  ad_recipe_destroy(recipe);
   return j.seen;
+}
+
+static seen *run_on(const place *at, pools_form form, pools_mistake mistake, int microbatches, int zero) {
+  return run_recipe(recipe_of(at, form, mistake, microbatches, zero), AD_F64, mistake != NO_MISTAKE);
 }
 
 static void forget(seen *s) { munmap(s, sizeof *s); }
@@ -178,6 +195,35 @@ static void it_holds_under_a_hostile_engine(void **state) {
     forget(alone[form]);
   }
   unsetenv("ADDEND_HOSTILE");
+}
+
+/* ---- narrower on the way ---- */
+
+static seen *run_with_wire(const place *at, ad_dtype dtype, const char *wire) {
+  char text[768];
+  print_recipe(text, sizeof text, at, BACK, NO_MISTAKE, 3, 0);
+  snprintf(text + strlen(text), sizeof text - strlen(text), "wire: {%s}\n", wire);
+  return run_recipe(parse(text), dtype, 0);
+}
+
+/* How far the first step's loss and gradients are from those of an f32 run in which nothing is rounded on the way. */
+static void wire_changes(const place *at, ad_dtype dtype, const char *wire, int loss, int gradients) {
+  seen *as_it_is = run_with_wire(at, dtype, ""), *narrow = run_with_wire(at, dtype, wire);
+  double worst = difference(narrow->gradient[0][0], as_it_is->gradient[0][0]);
+  assert_true(worst < 0x1p-6); /* bf16 keeps 8 bits */
+  assert_int_equal(worst > 0, gradients);
+  assert_int_equal(narrow->report[0][0].loss != as_it_is->report[0][0].loss, loss);
+  all_ranks_saw_the_same(narrow, at);
+  forget(as_it_is);
+  forget(narrow);
+}
+
+static void what_crosses_is_rounded_between_pools_alone_and_in_no_proof(void **state) {
+  wire_changes(&apart, 0, "values: bf16", 1, 1);
+  wire_changes(&apart, 0, "gradients: bf16", 0, 1);
+  wire_changes(&apart, 0, "values: f32, gradients: f32", 0, 0);
+  wire_changes(&apart, AD_F64, "values: bf16, gradients: bf16", 0, 0);
+  wire_changes(&together, 0, "values: bf16, gradients: bf16", 0, 0);
 }
 
 /* ---- how far ahead ---- */
@@ -403,6 +449,7 @@ int main(void) {
       cmocka_unit_test(gradients_of_two_phases_are_added_before_they_go_back),
       cmocka_unit_test(a_value_goes_and_another_comes_back),
       cmocka_unit_test(it_holds_under_a_hostile_engine),
+      cmocka_unit_test(what_crosses_is_rounded_between_pools_alone_and_in_no_proof),
       cmocka_unit_test(a_phase_is_ahead_by_the_bridges_that_its_values_still_have_before_them),
       cmocka_unit_test(the_step_runs_on_paper),
       cmocka_unit_test(a_steady_step_allocates_nothing),
