@@ -98,10 +98,22 @@ static ad_status take_memory(ad_ocr_batch *batch) {
   return ad_new((size_t)(batch->options->lines.height * batch->options->lines.width), &batch->picture);
 }
 
+static ad_status measure_text(ad_ocr_batch *batch) {
+  const ad_line_options *lines = &batch->options->lines;
+  ad_text_data *text;
+  AD_TRY(ad_text_data_open_unread((const char *const *)lines->text, lines->text_count, lines->chars, lines->held_out,
+                                  &text));
+  batch->text_bytes = (size_t)ad_text_data_bytes(text);
+  ad_text_data_close(text);
+  return AD_OK;
+}
+
 ad_status ad_ocr_batch_open(ad_ocr_batch *batch) {
-  if (ad_comm_is_dry(batch->setting.comm)) return AD_OK;
+  if (ad_comm_is_dry(batch->setting.comm)) return measure_text(batch);
   AD_TRY(take_memory(batch));
-  return ad_line_data_open(&batch->options->lines, &batch->lines);
+  AD_TRY(ad_line_data_open(&batch->options->lines, &batch->lines));
+  batch->text_bytes = (size_t)ad_line_data_bytes(batch->lines);
+  return AD_OK;
 }
 
 /* ---- reading ---- */
@@ -192,14 +204,12 @@ const ad_array *ad_ocr_batch_array(const ad_ocr_batch *batch, size_t index, char
   return array_of(&batch->microbatches[index / 3], index % 3);
 }
 
-size_t ad_ocr_batch_bytes(const ad_ocr_batch *batch) {
-  return memory_of(batch) + (batch->lines ? (size_t)ad_line_data_bytes(batch->lines) : 0);
-}
+size_t ad_ocr_batch_bytes(const ad_ocr_batch *batch) { return memory_of(batch) + batch->text_bytes; }
 
 const char *ad_ocr_batch_content(const ad_ocr_batch *batch, size_t index, char *buffer, size_t size) {
   static const char *const keys[] = {"data.text", "data.fonts"};
   if (index > 1) return NULL;
-  unsigned long long checksum = index ? ad_line_data_font_checksum(batch->lines) : ad_line_data_checksum(batch->lines);
-  snprintf(buffer, size, "xxh64 %016llx", checksum);
+  uint64_t (*checksum)(const ad_line_data *) = index ? ad_line_data_font_checksum : ad_line_data_checksum;
+  snprintf(buffer, size, "xxh64 %016llx", batch->lines ? (unsigned long long)checksum(batch->lines) : 0);
   return keys[index];
 }

@@ -14,6 +14,7 @@ typedef struct ad_ocr_batch {
   const ad_ocr_options *options;
   ad_program_setting setting; /* but its meshes */
   ad_line_data *lines;        /* once opened */
+  size_t text_bytes;          /* of their text, also where it is not read */
   ad_ocr_microbatch *microbatches;
   size_t count;
   void *memory;
@@ -30,7 +31,7 @@ void ad_ocr_batch_destroy(ad_ocr_batch *batch);
 ad_status ad_ocr_batch_open(ad_ocr_batch *batch) AD_CHECKED;
 ad_status ad_ocr_batch_read(ad_ocr_batch *batch, int64_t step, int held_out, int64_t *counted) AD_CHECKED;
 const ad_array *ad_ocr_batch_array(const ad_ocr_batch *batch, size_t index, char *name, size_t size);
-/* What text and fonts hold; NULL after that. */
+/* What text and fonts hold, as far as they were read; NULL after that. */
 const char *ad_ocr_batch_content(const ad_ocr_batch *batch, size_t index, char *buffer, size_t size);
 size_t ad_ocr_batch_bytes(const ad_ocr_batch *batch);
 

@@ -322,6 +322,31 @@ static void matrices_of_experts_are_multiplied_with_where_they_are(void **state)
   }
 }
 
+/* ---- several modules ---- */
+
+static ad_recipe *recipe_of_readers(const char *placement, const char *mesh, const char *more) {
+  char text[1024];
+  snprintf(text, sizeof text,
+           "name: readers\nmodel: {kind: ocr, encoder_layers: 1, encoder_d_model: 24, encoder_heads: 4, patch: 8,"
+           " layers: 1, d_model: 24, heads: 4, ragged: true}\n"
+           "data: {text: [/usr/share/common-licenses], fonts: [/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf],"
+           " chars: 8, height: 16, width: 64, sizes: [9, 11]}\n"
+           "mesh: {%s}\nplacement: %s\ntrain: {global_batch: 8, steps: 2, lr: 1e-2%s}\n",
+           mesh, placement, more);
+  ad_recipe *recipe = NULL;
+  must(ad_recipe_parse(text, "readers.yaml", NULL, 0, &recipe));
+  return recipe;
+}
+
+static void ranks_of_two_modules_hold_what_was_planned(void **state) {
+  static const char *const more[] = {", microbatches: 3}\nshard: {zero: 2", "}\ncheckpoint: {every: 1"};
+  for (int i = 0; i < 2; i++) {
+    ad_recipe *recipe = recipe_of_readers("colocated", "encoder: dp=4, model: dp=2 cp=2", more[i]);
+    run_ranks(4, holds_what_was_planned, recipe);
+    ad_recipe_destroy(recipe);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(ranks_hold_what_was_planned),
@@ -336,6 +361,7 @@ int main(void) {
       cmocka_unit_test(ranks_of_uneven_batches_hold_no_more_than_the_worst),
       cmocka_unit_test(where_nothing_is_chosen_there_is_no_worst),
       cmocka_unit_test(matrices_of_experts_are_multiplied_with_where_they_are),
+      cmocka_unit_test(ranks_of_two_modules_hold_what_was_planned),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
