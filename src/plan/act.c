@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "plan/plan.h"
+#include "train/run.h"
 
 /* What each rank's process takes before it holds a parameter, on x86-64 Linux: its share of the pages of code that the
  * ranks run (1 MiB), and its own stack, libraries' data, heap and the packing of matrix products (2 MiB). */
@@ -69,7 +70,7 @@ ad_status ad_plan_memory_of(ad_run *run, ad_plan_memory *out) {
   ad_plan_memory memory = {0};
   for (size_t i = 0; i < ad_program_module_count(ad_run_program(run)); i++)
     if (ad_run_module(run, i)) add_module(ad_run_module(run, i), &memory);
-  memory.activations = ad_run_tape_bytes(run);
+  memory.activations = ad_run_tape_bytes(run) + ad_crossings_bytes(run);
   memory.most_routed = ad_run_most_routed(run);
   memory.runtime = process_bytes + ad_run_data_bytes(run);
   if (ad_run_recipe(run)->checkpoint.every) AD_TRY(ad_run_checkpoint_bytes(run, &memory.checkpoint));

@@ -3,8 +3,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "layout/shown.h"
-#include "plan/plan.h"
-#include "plan/traffic.h"
+#include "plan/pools.h"
 
 /* One collective of a step: a reduction of a reducer's, or a gather of parameters. */
 typedef struct ad_planned {
@@ -16,8 +15,8 @@ typedef struct ad_planned {
   size_t step_bytes;
 } ad_planned;
 
-/* Everything that every rank calls: gathers of the forward pass, of the backward pass, reductions in launch order, then
- * what follows the update. */
+/* Everything that every rank of a pool calls: gathers of the forward pass, of the backward pass, reductions in launch
+ * order, then what follows the update. */
 typedef struct ad_collectives {
   ad_planned *list;
   size_t count, capacity;
@@ -26,6 +25,7 @@ typedef struct ad_collectives {
   size_t *of, *starts;  /* of each parameter, from starts[i] up to starts[i + 1]: the collectives that it is in */
   ad_contract contract; /* the last one that was said, and its document; owned, NULL: none yet */
   json_t *contract_document;
+  size_t pool; /* its number */
 } ad_collectives;
 
 static void release(ad_collectives *collectives) {
@@ -193,78 +193,82 @@ static json_t *param_document(ad_run *run, size_t index, ad_collectives *collect
   const ad_param_spec *spec = ad_run_param_at(run, index).spec;
   ad_layout gradient = ad_layout_dual(&spec->layout);
   char name[256], layout[160], storage[160], dual[160];
-  return json_pack("{s:s, s:I, s:s, s:s, s:s, s:s, s:O, s:o}", "name", name_of(run, index, name, sizeof name), "numel",
-                   (json_int_t)ad_shape_numel(&spec->shape), "mesh", ad_mesh_text(spec->layout.mesh), "layout",
-                   ad_layout_shown(&spec->layout, layout, sizeof layout), "storage",
-                   ad_layout_shown(&spec->storage, storage, sizeof storage), "gradient_layout",
+  return json_pack("{s:s, s:I, s:s, s:I, s:s, s:s, s:s, s:O, s:o}", "name", name_of(run, index, name, sizeof name),
+                   "numel", (json_int_t)ad_shape_numel(&spec->shape), "mesh", ad_mesh_text(spec->layout.mesh), "pool",
+                   (json_int_t)collectives->pool, "layout", ad_layout_shown(&spec->layout, layout, sizeof layout),
+                   "storage", ad_layout_shown(&spec->storage, storage, sizeof storage), "gradient_layout",
                    ad_layout_shown(&gradient, dual, sizeof dual), "contract",
                    shared_contract(&spec->contract, collectives), "path", path_document(spec, index, collectives));
 }
 
-static json_t *collective_document(ad_run *run, const ad_planned *planned, const size_t *params) {
+static json_t *collective_document(ad_run *run, const ad_collectives *of, const ad_planned *planned) {
   json_t *document = step_document(planned, planned->plan.bytes), *names = json_array();
   char name[256];
   for (size_t i = 0; i < planned->count; i++)
-    json_array_append_new(names, json_string(name_of(run, params[planned->first + i], name, sizeof name)));
-  const ad_mesh *mesh = ad_run_param_at(run, params[planned->first]).spec->layout.mesh;
-  json_object_set_new(document, "mesh", json_string(ad_mesh_text(mesh)));
+    json_array_append_new(names, json_string(name_of(run, of->params[planned->first + i], name, sizeof name)));
+  ad_run_param first = ad_run_param_at(run, of->params[planned->first]);
+  const char *module = ad_program_module(ad_run_program(run), first.module)->name;
+  json_object_set_new(document, "module", json_string(module));
+  json_object_set_new(document, "mesh", json_string(ad_mesh_text(first.spec->layout.mesh)));
+  json_object_set_new(document, "pool", json_integer((json_int_t)of->pool));
   json_object_set_new(document, "params", names);
   return document;
 }
 
-static ad_status add_collectives(ad_run *run, json_t *document) {
-  json_t *params = json_array(), *list = json_array();
-  ad_collectives collectives = {0};
+static ad_status add_collectives(ad_run *run, size_t pool, json_t *params, json_t *list) {
+  ad_collectives collectives = {.pool = pool};
   ad_status status = list_collectives(run, &collectives);
   for (size_t i = 0; !status && i < ad_run_param_count(run); i++)
-    json_array_append_new(params, param_document(run, i, &collectives));
+    if (ad_run_param_at(run, i).held) json_array_append_new(params, param_document(run, i, &collectives));
   for (size_t i = 0; !status && i < collectives.count; i++)
-    json_array_append_new(list, collective_document(run, &collectives.list[i], collectives.params));
+    json_array_append_new(list, collective_document(run, &collectives, &collectives.list[i]));
   release(&collectives);
-  json_object_set_new(document, "params", params);
-  json_object_set_new(document, "collectives", list);
   return status;
 }
 
-static json_t *modules_document(const ad_program *program) {
+/* What the ranks of each pool do among them. */
+static ad_status add_pools(const ad_plan_pools *pools, json_t *document) {
+  json_t *params = json_array(), *collectives = json_array(), *activations = json_array();
+  json_object_set_new(document, "params", params);
+  json_object_set_new(document, "collectives", collectives);
+  json_object_set_new(document, "activations", activations);
+  for (size_t i = 0; i < pools->count; i++) {
+    AD_TRY(add_collectives(pools->list[i].run, i, params, collectives));
+    ad_traffic_list(&pools->list[i].traffic, i, activations);
+  }
+  return AD_OK;
+}
+
+static json_t *modules_document(const ad_plan_pools *pools) {
+  const ad_program *program = ad_plan_program(pools);
   json_t *list = json_array();
   for (size_t m = 0; m < ad_program_module_count(program); m++) {
     const ad_module_spec *spec = ad_program_module(program, m);
-    json_array_append_new(list, json_pack("{s:s, s:s}", "name", spec->name, "mesh", ad_mesh_text(spec->mesh)));
+    json_array_append_new(list, json_pack("{s:s, s:s, s:I}", "name", spec->name, "mesh", ad_mesh_text(spec->mesh),
+                                          "pool", (json_int_t)ad_plan_pool_under(pools, spec->mesh)));
   }
   return list;
 }
 
-static ad_status fill(const ad_recipe *recipe, ad_run *run, const ad_traffic *traffic, const ad_plan_world *world,
+static ad_status fill(const ad_recipe *recipe, const ad_plan_pools *pools, const ad_plan_world *world,
                       json_t *document) {
-  AD_TRY(traffic->status);
   json_object_set_new(document, "recipe", json_string(recipe->name));
   json_object_set_new(document, "world", json_integer((json_int_t)world->ranks));
-  json_object_set_new(document, "modules", modules_document(ad_run_program(run)));
-  AD_TRY(add_collectives(run, document));
-  json_object_set_new(document, "activations", ad_traffic_activations(traffic));
-  json_object_set_new(document, "bridges", ad_traffic_bridges(traffic, ad_run_program(run)));
-  return ad_plan_add_memory(recipe, world, run, document);
+  json_object_set_new(document, "modules", modules_document(pools));
+  json_object_set_new(document, "pools", ad_plan_pools_document(pools));
+  AD_TRY(add_pools(pools, document));
+  AD_TRY(ad_plan_add_bridges(pools, document));
+  return ad_plan_add_memory(recipe, world, pools, document);
 }
 
 ad_status ad_plan_document(const ad_recipe *recipe, const ad_plan_options *options, json_t **out) {
   ad_plan_world world;
-  ad_comm *comm;
-  ad_run *run;
-  ad_traffic traffic = {0};
+  ad_plan_pools pools;
   AD_TRY(ad_plan_world_of(recipe, options, &world));
-  ad_traffic_begin(&traffic);
-  ad_status status = ad_plan_act(recipe, 0, &world, 0, &comm, &run);
-  ad_traffic_end(&traffic);
-  if (status) {
-    ad_traffic_release(&traffic);
-    return status;
-  }
+  AD_TRY(ad_plan_pools_act(recipe, &world, &pools));
   json_t *document = json_object();
-  status = fill(recipe, run, &traffic, &world, document);
-  ad_run_destroy(run);
-  ad_comm_close(comm);
-  ad_traffic_release(&traffic);
+  ad_status status = fill(recipe, &pools, &world, document);
+  ad_plan_pools_release(&pools);
   if (status)
     json_decref(document);
   else

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include "base/error.h"
 #include "base/memory.h"
-#include "plan/plan.h"
+#include "plan/pools.h"
 #include "plan/rank_kinds.h"
 
 enum { LISTED_MAX = 4096 };
@@ -32,12 +32,13 @@ static ad_status add_held(ad_held_list *to, ad_held held) {
 /* Whether there are copies beside what is stored. */
 static int has_copies(const ad_run_param *at) {
   if (!ad_layout_equal(&at->spec->layout, &at->spec->storage)) return 1;
-  return !at->held || ad_module_parameters(at->held)->values[at->param]->dtype != at->spec->contract.param;
+  return ad_module_parameters(at->held)->values[at->param]->dtype != at->spec->contract.param;
 }
 
 static ad_status add_params(ad_run *run, int is_written, ad_held_list *to) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     ad_run_param at = ad_run_param_at(run, i);
+    if (!at.held) continue;
     AD_TRY(add_held(to, (ad_held){at.spec->shape, at.spec->storage, is_written, 0}));
     AD_TRY(add_held(to, (ad_held){at.spec->shape, at.spec->layout, 0, has_copies(&at)}));
   }
@@ -63,20 +64,19 @@ static ad_status add_batch(const ad_program *program, ad_held_list *to) {
   return AD_OK;
 }
 
-static ad_status list_held(ad_run *run, ad_held_list *out) {
-  int is_written = ad_run_recipe(run)->checkpoint.every > 0;
-  AD_TRY(add_params(run, is_written, out));
-  AD_TRY(add_states(ad_run_program(run), is_written, out));
-  return add_batch(ad_run_program(run), out);
+/* Parameters as their own pool has them. */
+static ad_status list_held(const ad_plan_pools *pools, int is_written, ad_held_list *out) {
+  for (size_t i = 0; i < pools->count; i++) AD_TRY(add_params(pools->list[i].run, is_written, out));
+  AD_TRY(add_states(ad_plan_program(pools), is_written, out));
+  return add_batch(ad_plan_program(pools), out);
 }
 
 /* ---- memory of each kind ---- */
 
-/* What is being planned: `acted` is the run that rank 0 made. */
 typedef struct ad_planning {
   const ad_recipe *recipe;
   const ad_plan_world *world;
-  ad_run *acted;
+  const ad_plan_pools *pools;
   ad_held_list held;
   json_t *ranks, *nodes; /* both lists */
 } ad_planning;
@@ -91,7 +91,8 @@ typedef struct ad_acted_kind {
 static ad_status act(const ad_planning *plan, int64_t rank, size_t crowd, ad_plan_memory *out) {
   ad_comm *comm;
   ad_run *run;
-  if (!rank && !crowd) return ad_plan_memory_of(plan->acted, out);
+  const ad_plan_pool *pool = &plan->pools->list[ad_plan_pool_of(plan->pools, rank)];
+  if (rank == pool->first && !crowd) return ad_plan_memory_of(pool->run, out);
   AD_TRY(ad_plan_act(plan->recipe, rank, plan->world, crowd, &comm, &run));
   ad_status status = ad_plan_memory_of(run, out);
   ad_run_destroy(run);
@@ -114,13 +115,14 @@ static ad_status act_worst(const ad_planning *plan, ad_acted_kind *kinds, size_t
 
 /* ---- documents ---- */
 
-static json_t *rank_document(const ad_plan_memory *memory, int64_t rank, const ad_plan_world *world) {
+static json_t *rank_document(const ad_planning *plan, const ad_plan_memory *memory, int64_t rank) {
   json_t *document = json_pack(
-      "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "rank", (json_int_t)rank, "node",
-      (json_int_t)(rank / world->ranks_per_node), "params", (json_int_t)memory->params, "gathered",
-      (json_int_t)memory->gathered, "grads", (json_int_t)memory->grads, "optimizer", (json_int_t)memory->optimizer,
-      "buckets", (json_int_t)memory->buckets, "activations", (json_int_t)memory->activations, "checkpoint",
-      (json_int_t)memory->checkpoint, "runtime", (json_int_t)memory->runtime, "peak", (json_int_t)ad_plan_peak(memory));
+      "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "rank", (json_int_t)rank, "node",
+      (json_int_t)(rank / plan->world->ranks_per_node), "pool", (json_int_t)ad_plan_pool_of(plan->pools, rank),
+      "params", (json_int_t)memory->params, "gathered", (json_int_t)memory->gathered, "grads",
+      (json_int_t)memory->grads, "optimizer", (json_int_t)memory->optimizer, "buckets", (json_int_t)memory->buckets,
+      "activations", (json_int_t)memory->activations, "checkpoint", (json_int_t)memory->checkpoint, "runtime",
+      (json_int_t)memory->runtime, "peak", (json_int_t)ad_plan_peak(memory));
   if (!memory->activations_worst) return document;
   json_object_set_new(document, "activations_worst", json_integer((json_int_t)memory->activations_worst));
   json_object_set_new(document, "peak_worst", json_integer((json_int_t)ad_plan_peak_worst(memory)));
@@ -154,7 +156,7 @@ static void document_ranks(const ad_planning *plan, const ad_listed_ranks *liste
   int64_t node_peak = 0;
   for (int64_t rank = 0; rank < world->ranks; rank++) {
     const ad_plan_memory *memory = &listed->kinds[listed->kind_of[rank]].memory;
-    json_array_append_new(plan->ranks, rank_document(memory, rank, world));
+    json_array_append_new(plan->ranks, rank_document(plan, memory, rank));
     node_peak += (int64_t)ad_plan_peak(memory);
     if ((rank + 1) % world->ranks_per_node && rank + 1 < world->ranks) continue;
     json_array_append_new(plan->nodes, node_document(rank / world->ranks_per_node, node_peak));
@@ -193,7 +195,7 @@ static ad_status act_kinds(const ad_planning *plan, const ad_kinds *kinds, ad_ac
 /* The first rank of each kind, with their number. */
 static void document_kinds(const ad_planning *plan, const ad_kinds *kinds, const ad_acted_kind *acted, size_t *peaks) {
   for (size_t i = 0; i < ad_kinds_count(kinds); i++) {
-    json_t *document = rank_document(&acted[i].memory, acted[i].first, plan->world);
+    json_t *document = rank_document(plan, &acted[i].memory, acted[i].first);
     json_object_set_new(document, "ranks", json_integer((json_int_t)ad_kinds_at(kinds, i)->ranks));
     json_array_append_new(plan->ranks, document);
     peaks[i] = ad_plan_peak(&acted[i].memory);
@@ -236,9 +238,10 @@ static ad_status list_large(const ad_planning *plan) {
   return status;
 }
 
-ad_status ad_plan_add_memory(const ad_recipe *recipe, const ad_plan_world *world, ad_run *run, json_t *document) {
-  ad_planning plan = {recipe, world, run, .ranks = json_array(), .nodes = json_array()};
-  ad_status status = list_held(run, &plan.held);
+ad_status ad_plan_add_memory(const ad_recipe *recipe, const ad_plan_world *world, const ad_plan_pools *pools,
+                             json_t *document) {
+  ad_planning plan = {recipe, world, pools, .ranks = json_array(), .nodes = json_array()};
+  ad_status status = list_held(pools, recipe->checkpoint.every > 0, &plan.held);
   if (!status) status = world->ranks <= LISTED_MAX ? list_ranks(&plan) : list_large(&plan);
   ad_release(plan.held.list);
   json_object_set_new(document, "memory_per_rank", plan.ranks);

@@ -12,7 +12,7 @@ typedef struct ad_plan_memory {
   size_t buckets;     /* what gradients are written into and travel in */
   size_t grads;       /* sums that are kept beside the buckets: shards, and partial sums between microbatches */
   size_t optimizer;   /* moments */
-  size_t activations; /* what the tape holds at most, gradients on their way included */
+  size_t activations; /* what tapes hold at most, gradients on their way and what bridges bring included */
   size_t checkpoint;  /* the copy that is written while training goes on */
   size_t runtime;     /* text and batch, and what a process takes before it holds anything */
   /* Where tokens choose experts; 0 where none do. `activations` are those of an even choice. */
@@ -35,8 +35,5 @@ ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world
 ad_status ad_plan_memory_of(ad_run *run, ad_plan_memory *out) AD_CHECKED;
 /* The document of `addend plan --json`; *out is given up with json_decref. */
 ad_status ad_plan_document(const ad_recipe *recipe, const ad_plan_options *options, json_t **out) AD_CHECKED;
-/* Fills memory_per_rank and memory_per_node of the document; `run` is rank 0's, after its step. */
-ad_status ad_plan_add_memory(const ad_recipe *recipe, const ad_plan_world *world, ad_run *run,
-                             json_t *document) AD_CHECKED;
 
 #endif

@@ -5,6 +5,8 @@
 #include "base/error.h"
 #include "plan/plan.h"
 
+enum { RANKS_SHOWN = 8, NODES_SHOWN = 8 }; /* ranks of each pool */
+
 static const char *text_of(const json_t *object, const char *key) {
   return json_string_value(json_object_get(object, key));
 }
@@ -65,18 +67,75 @@ static ad_status print_params(FILE *file, const json_t *plan) {
   return AD_OK;
 }
 
-static void print_collectives(FILE *file, const json_t *plan) {
-  const json_t *step;
-  size_t i;
-  fprintf(file, "\n  %-6s %-15s %-26s %6s %-6s %12s %-16s %s\n", "launch", "operation", "over", "ranks", "dtype",
-          "bytes", "when", "parameters");
-  json_array_foreach(json_object_get(plan, "collectives"), i, step)
-      fprintf(file, "  %-6zu %-15s %-26s %6lld %-6s %12lld %-16s %zu\n", i, text_of(step, "op"), text_of(step, "axes"),
-              integer_of(step, "group_size"), text_of(step, "dtype"), integer_of(step, "bytes"), text_of(step, "when"),
-              json_array_size(json_object_get(step, "params")));
+/* ---- pools ---- */
+
+static int has_pools(const json_t *plan) { return json_array_size(json_object_get(plan, "pools")) > 1; }
+static int starts_pool(const json_t *before, const json_t *entry) {
+  return !before || integer_of(before, "pool") != integer_of(entry, "pool");
 }
 
-enum { RANKS_SHOWN = 8, NODES_SHOWN = 8 };
+/* The modules that lie in the pool of this entry. */
+static void print_pool(FILE *file, const json_t *plan, const json_t *entry) {
+  const json_t *pool = json_array_get(json_object_get(plan, "pools"), (size_t)integer_of(entry, "pool")), *module;
+  size_t i;
+  json_array_foreach(json_object_get(pool, "modules"), i, module)
+      fprintf(file, "%s%s", i ? ", " : "  ", json_string_value(module));
+}
+
+/* ---- launches ---- */
+
+/* Each pool launches its own. */
+static void print_collectives(FILE *file, const json_t *plan) {
+  const json_t *step, *before = NULL;
+  size_t i, launch = 0;
+  fprintf(file, "\n  %-6s %-15s %-26s %6s %-6s %12s %-16s %s%s\n", "launch", "operation", "over", "ranks", "dtype",
+          "bytes", "when", "parameters", has_pools(plan) ? "  of" : "");
+  json_array_foreach(json_object_get(plan, "collectives"), i, step) {
+    if (starts_pool(before, step)) launch = 0;
+    fprintf(file, "  %-6zu %-15s %-26s %6lld %-6s %12lld %-16s ", launch++, text_of(step, "op"), text_of(step, "axes"),
+            integer_of(step, "group_size"), text_of(step, "dtype"), integer_of(step, "bytes"), text_of(step, "when"));
+    size_t params = json_array_size(json_object_get(step, "params"));
+    if (has_pools(plan))
+      fprintf(file, "%-10zu  %s\n", params, text_of(step, "module"));
+    else
+      fprintf(file, "%zu\n", params);
+    before = step;
+  }
+}
+
+/* ---- bridges ---- */
+
+static long long way_bytes(const json_t *rank, const char *way, const char *what) {
+  return integer_of(json_object_get(rank, way), what);
+}
+
+static void print_bridge(FILE *file, const json_t *plan, const json_t *bridge) {
+  const json_t *rank, *before = NULL;
+  size_t i, shown = 0;
+  fprintf(file, "\n  %s, from %s to %s: %lld rows, %lld times\n", text_of(bridge, "site"),
+          text_of(json_object_get(bridge, "from"), "module"), text_of(json_object_get(bridge, "to"), "module"),
+          integer_of(bridge, "rows"), integer_of(bridge, "times"));
+  fprintf(file, "  %-13s %14s %12s %15s %12s\n", "bytes a time", "forward: sends", "receives", "backward: sends",
+          "receives");
+  json_array_foreach(json_object_get(bridge, "bytes_per_rank"), i, rank) {
+    if (starts_pool(before, rank)) shown = 0;
+    before = rank;
+    if (shown++ >= RANKS_SHOWN) continue;
+    fprintf(file, "  rank %-8lld %14lld %12lld %15lld %12lld", integer_of(rank, "rank"),
+            way_bytes(rank, "forward", "sends"), way_bytes(rank, "forward", "receives"),
+            way_bytes(rank, "backward", "sends"), way_bytes(rank, "backward", "receives"));
+    if (has_pools(plan)) print_pool(file, plan, rank);
+    fprintf(file, "\n");
+  }
+}
+
+static void print_bridges(FILE *file, const json_t *plan) {
+  const json_t *bridge;
+  size_t i;
+  json_array_foreach(json_object_get(plan, "bridges"), i, bridge) print_bridge(file, plan, bridge);
+}
+
+/* ---- memory ---- */
 
 /* The last two are there where tokens choose experts. */
 static const char *const memory_keys[] = {"params",    "gathered",          "buckets",    "grads",
@@ -90,21 +149,30 @@ static int has_column(const json_t *ranks, int k) {
 
 static int column_width(int k) { return strlen(memory_keys[k]) > 12 ? (int)strlen(memory_keys[k]) : 12; }
 
+static void print_rank(FILE *file, const json_t *plan, const json_t *rank) {
+  fprintf(file, "  rank %-8lld", integer_of(rank, "rank"));
+  for (int k = 0; k < MEMORY_KEYS && has_column(json_object_get(plan, "memory_per_rank"), k); k++)
+    fprintf(file, " %*.2f", column_width(k), mib(rank, memory_keys[k]));
+  if (has_pools(plan)) print_pool(file, plan, rank);
+  if (integer_of(rank, "ranks") > 1) fprintf(file, "  and %lld more like it", integer_of(rank, "ranks") - 1);
+  fprintf(file, "\n");
+}
+
 static void print_memory(FILE *file, const json_t *plan) {
-  const json_t *ranks = json_object_get(plan, "memory_per_rank"), *rank;
-  size_t i;
+  const json_t *ranks = json_object_get(plan, "memory_per_rank"), *rank, *before = NULL;
+  size_t i, shown = 0, left_out = 0;
   fprintf(file, "\n  MiB per rank ");
   for (int k = 0; k < MEMORY_KEYS && has_column(ranks, k); k++) fprintf(file, " %*s", column_width(k), memory_keys[k]);
   fprintf(file, "\n");
   json_array_foreach(ranks, i, rank) {
-    if (i == RANKS_SHOWN) break;
-    fprintf(file, "  rank %-8lld", integer_of(rank, "rank"));
-    for (int k = 0; k < MEMORY_KEYS && has_column(ranks, k); k++)
-      fprintf(file, " %*.2f", column_width(k), mib(rank, memory_keys[k]));
-    if (integer_of(rank, "ranks") > 1) fprintf(file, "  and %lld more like it", integer_of(rank, "ranks") - 1);
-    fprintf(file, "\n");
+    if (starts_pool(before, rank)) shown = 0;
+    before = rank;
+    if (shown++ < RANKS_SHOWN)
+      print_rank(file, plan, rank);
+    else
+      left_out++;
   }
-  if (i < json_array_size(ranks)) fprintf(file, "  ... and %zu more (--json lists them)\n", json_array_size(ranks) - i);
+  if (left_out) fprintf(file, "  ... and %zu more (--json lists them)\n", left_out);
 }
 
 static void print_nodes(FILE *file, const json_t *plan) {
@@ -127,6 +195,7 @@ static ad_status print_plan(FILE *file, const ad_recipe *recipe, const json_t *p
           ad_recipe_mesh_text(recipe, mesh, sizeof mesh));
   AD_TRY(print_params(file, plan));
   print_collectives(file, plan);
+  print_bridges(file, plan);
   print_memory(file, plan);
   print_nodes(file, plan);
   return AD_OK;

@@ -18,14 +18,16 @@ ad_array *ad_phase_state(ad_phase_run *at, size_t state) { return ad_module_stat
 
 static const char no_name[] = "NULL";
 
-/* What came from other ranks: the same on every copy. Users of it leave addends where the bridge says so. */
+/* A crossing's site is the name of what crosses. What came from other ranks: the same on every copy. Users of it leave
+ * addends where the bridge says so. */
 static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const ad_crossing_spec *crossing) {
   const ad_array *array = passed->arrived;
   ad_tensor *leaf = crossing->one_way ? ad_constant(at->tape, array) : ad_input(at->tape, array);
   passed->inputs[at->phase] = leaf;
   ad_axes added = ad_bridge_added(crossing->bridge);
   char axes[128];
-  return added ? ad_convert(at->tape, leaf, ad_axes_print(added, axes, sizeof axes), AD_R) : leaf;
+  if (!added) return leaf;
+  return ad_move_at(at->tape, leaf, AD_MOVE_CONVERT, ad_axes_print(added, axes, sizeof axes), AD_R, crossing->value);
 }
 
 /* What a phase of this rank gave. */
@@ -33,7 +35,7 @@ static ad_tensor *take_given(ad_phase_run *at, ad_passed_value *passed, const ad
   const ad_array *array = ad_tensor_array(passed->output);
   ad_tensor *leaf = passed->output->carries ? ad_input(at->tape, array) : ad_constant(at->tape, array);
   passed->inputs[at->phase] = leaf;
-  return crossing ? ad_cross(at->tape, leaf, crossing->bridge) : leaf;
+  return crossing ? ad_cross_at(at->tape, leaf, crossing->bridge, crossing->value) : leaf;
 }
 
 ad_tensor *ad_phase_need(ad_phase_run *at, const char *name) {

@@ -54,13 +54,14 @@ static ad_dtype wire_of(const ad_run *run, const ad_crossing *c, int backward) {
 }
 
 /* Memory for the largest microbatch, of this dtype or, 0, the value's own. */
-static ad_status take_buffer(const ad_run *run, const ad_crossing *c, ad_dtype dtype, ad_array *out) {
+static ad_status take_buffer(const ad_run *run, ad_crossing *c, ad_dtype dtype, ad_array *out) {
   size_t bytes = 0;
   for (size_t m = 0; m < (size_t)run->recipe->train.microbatches; m++) {
     ad_array array = described(run, c, m, 0);
     if (dtype) array.dtype = dtype;
     bytes = ad_array_bytes(&array) > bytes ? ad_array_bytes(&array) : bytes;
   }
+  c->bytes += bytes;
   return ad_comm_is_dry(run->comm) ? AD_OK : ad_comm_alloc(run->comm, bytes, &out->data);
 }
 
@@ -81,6 +82,12 @@ static ad_status create_one(const ad_run *run, ad_crossing *c) {
   }
   if (gradient_wire) AD_TRY(take_buffer(run, c, gradient_wire, &c->gradient_travels));
   return is_source(c) ? take_buffer(run, c, 0, &c->gradient) : AD_OK;
+}
+
+size_t ad_crossings_bytes(const ad_run *run) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < run->crossing_count; i++) bytes += run->crossings[i].bytes;
+  return bytes;
 }
 
 static int is_of_this_rank(const ad_crossing_spec *spec) {

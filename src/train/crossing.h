@@ -17,10 +17,12 @@ typedef struct ad_crossing {
   ad_array gradient;   /* on the source what came back, of one microbatch */
   ad_array gradient_travels;
   ad_request backward;
+  size_t bytes; /* of all this memory */
 } ad_crossing;
 
 ad_status ad_crossings_create(ad_run *run) AD_CHECKED;
 void ad_crossings_destroy(ad_run *run);
+size_t ad_crossings_bytes(const ad_run *run); /* of memory for what arrives, and for what travels in another dtype */
 /* Before phase `p` runs on this rank: what it needs of microbatch m is there, and what it gave or left in the
  * microbatch whose memory it takes is gone. */
 ad_status ad_crossings_wait_values(ad_run *run, size_t p, size_t m) AD_CHECKED;

@@ -62,6 +62,90 @@ static ad_status columns_create_all(const void *options, ad_program *to, void **
   return ad_program_add_phase(to, &(ad_phase){.name = "model", .run = columns_run});
 }
 
+/* ---- a program of three modules: what the first gives, the others need, and the last also what the second makes of it
+ * ---- */
+
+enum { RELAYED = 6, RELAYS = 3 };
+
+typedef struct relay {
+  ad_array batch;
+  ad_bridge *bridges[RELAYS]; /* of x to the second and the third, of y to the third */
+} relay;
+
+static ad_status relay_first(void *own, ad_phase_run *at) {
+  ad_tape *t = ad_phase_tape(at);
+  ad_tensor *table = ad_parameter(t, ad_phase_parameters(at), 0);
+  ad_phase_give(at, "x", ad_linear(t, ad_constant(t, &((relay *)own)->batch), table));
+  return AD_OK;
+}
+
+static ad_status relay_second(void *own, ad_phase_run *at) {
+  ad_tape *t = ad_phase_tape(at);
+  ad_phase_give(at, "y", ad_linear(t, ad_phase_need(at, "x"), ad_parameter(t, ad_phase_parameters(at), 0)));
+  return AD_OK;
+}
+
+static ad_status relay_third(void *own, ad_phase_run *at) {
+  ad_tape *t = ad_phase_tape(at);
+  ad_tensor *both = ad_add(t, ad_phase_need(at, "x"), ad_phase_need(at, "y"));
+  ad_phase_loss(at, 0, ad_sum(t, ad_linear(t, both, ad_parameter(t, ad_phase_parameters(at), 0))));
+  return AD_OK;
+}
+
+static ad_status relay_cross(relay *own, size_t number, const char *value, size_t from, size_t to,
+                             ad_program *program) {
+  ad_layout gives = batch_layout(ad_program_mesh(program, from)), gets = batch_layout(ad_program_mesh(program, to));
+  const ad_program_setting *setting = ad_program_setting_of(program);
+  AD_TRY(ad_bridge_create((ad_comm *)(uintptr_t)setting->comm, &gives, &gets, NULL, &own->bridges[number]));
+  ad_crossing_spec crossing = {value, to, own->bridges[number], {2, {setting->global_batch, RELAYED}}, .wire = AD_BF16};
+  return ad_program_add_crossing(program, &crossing);
+}
+
+static ad_status relay_add_phases(relay *own, ad_program *to) {
+  static const char *const x[] = {"x", NULL}, *const y[] = {"y", NULL}, *const both[] = {"x", "y", NULL};
+  AD_TRY(ad_program_add_phase(to, &(ad_phase){.name = "first", .gives = x, .run = relay_first}));
+  AD_TRY(relay_cross(own, 0, "x", 0, 1, to));
+  AD_TRY(ad_program_add_phase(to,
+                              &(ad_phase){.name = "second", .module = 1, .needs = x, .gives = y, .run = relay_second}));
+  AD_TRY(relay_cross(own, 1, "x", 0, 2, to));
+  AD_TRY(relay_cross(own, 2, "y", 1, 2, to));
+  return ad_program_add_phase(to, &(ad_phase){.name = "third", .module = 2, .needs = both, .run = relay_third});
+}
+
+static const char *const relays[] = {"first", "second", "third", NULL};
+
+static ad_status relay_create(const void *options, ad_program *to, void **own) {
+  const ad_program_setting *setting = ad_program_setting_of(to);
+  relay *program;
+  AD_TRY(ad_new(1, &program));
+  *own = program;
+  ad_layout rows = batch_layout(ad_program_mesh(to, 0)), counted = ad_layout_all(ad_program_mesh(to, 2), AD_R);
+  ad_shape shape = {2, {setting->global_batch, RELAYED}};
+  program->batch = ad_array_describe(setting->comm, AD_F32, &shape, &rows);
+  for (size_t m = 0; m < RELAYS; m++) {
+    ad_layout table = ad_layout_all(ad_program_mesh(to, m), AD_R);
+    ad_param_spec param = {.name = "table", .shape = {2, {RELAYED, RELAYED}}, .layout = table, .storage = table};
+    ad_module_spec module = {.name = relays[m], .mesh = table.mesh, .params = &param, .param_count = 1};
+    AD_TRY(ad_program_add_module(to, &module));
+  }
+  ad_layout_set(&counted, AD_AXES_DP, AD_P);
+  AD_TRY(ad_program_add_count(to, &(ad_count_spec){.name = "samples", .layout = counted}));
+  AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.name = "sum"}));
+  return relay_add_phases(program, to);
+}
+
+static void relay_destroy(void *own) {
+  for (size_t i = 0; i < RELAYS; i++) ad_bridge_destroy(((relay *)own)->bridges[i]);
+  ad_release(own);
+}
+static ad_status relay_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+  counted[0][0] = 1;
+  return AD_OK;
+}
+static size_t relay_bytes(const void *own) { return 0; }
+
+/* ---- both ---- */
+
 static void columns_destroy(void *own) { ad_release(own); }
 static ad_status columns_open(void *own) { return AD_OK; }
 static ad_status columns_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
@@ -76,7 +160,7 @@ static const ad_array *columns_batch(const void *own, size_t index, char *name, 
   return index ? NULL : &((const columns *)own)->batch;
 }
 
-static int add_columns(void **state) {
+static int add_programs(void **state) {
   static const char *const modules[] = {"model", NULL};
   static const ad_program_kind kind = {.name = "columns",
                                        .help = "one table",
@@ -91,7 +175,16 @@ static int add_columns(void **state) {
                                        .batch_array = columns_batch,
                                        .flops = columns_flops,
                                        .lengths = columns_lengths};
-  return ad_program_register(&kind) != AD_OK;
+  static ad_program_kind relay_kind;
+  relay_kind = kind;
+  relay_kind.name = "relay";
+  relay_kind.modules = relays;
+  relay_kind.create = relay_create;
+  relay_kind.destroy = relay_destroy;
+  relay_kind.read = relay_read;
+  relay_kind.data_bytes = relay_bytes;
+  relay_kind.batch_array = NULL;
+  return ad_program_register(&kind) || ad_program_register(&relay_kind);
 }
 
 /* ---- plans ---- */
@@ -302,7 +395,7 @@ static void ranks_that_share_no_matrix_exchange_no_activation(void **state) {
   json_decref(plan);
 }
 
-static json_t *plan_ocr(const char *encoder, const char *model) {
+static json_t *plan_placed(const char *placement, const char *encoder, const char *model, int batch) {
   char text[768];
   snprintf(
       text, sizeof text,
@@ -310,32 +403,36 @@ static json_t *plan_ocr(const char *encoder, const char *model) {
       " d_model: 24, heads: 4}\n"
       "data: {text: [/usr/share/common-licenses], fonts: [/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf], chars: 8,"
       " height: 16, width: 64, sizes: [9, 11]}\n"
-      "mesh: {encoder: \"%s\", model: \"%s\"}\ntrain: {global_batch: 8, microbatches: 2, steps: 2, lr: 1e-2}\n",
-      encoder, model);
+      "mesh: {encoder: \"%s\", model: \"%s\"}\nplacement: %s\n"
+      "train: {global_batch: %d, microbatches: 2, steps: 2, lr: 1e-2}\n",
+      encoder, model, placement, batch);
   return plan_of(text, 0);
 }
 
-/* Row by row, how often each rank receives it. */
-static void count_rows(const json_t *way, int counts[8][4]) {
+static json_t *plan_ocr(const char *encoder, const char *model) { return plan_placed("colocated", encoder, model, 8); }
+
+/* Row by row, how often each rank receives it; `first` is the first of them. */
+static void count_rows(const json_t *way, int first, int counts[8][4]) {
   const json_t *route;
   size_t i;
   json_array_foreach(json_object_get(way, "routes"), i, route) {
     assert_int_equal(number(route, "bytes"), number(route, "rows") * number(way, "row_bytes"));
     for (json_int_t row = 0; row < number(route, "rows"); row++)
-      counts[number(route, "to")][number(route, "first_row") + row]++;
+      counts[number(route, "to") - first][number(route, "first_row") + row]++;
   }
 }
 
 /* Each row once, to every rank whose part of the batch it is in. */
-static void every_rank_gets_its_rows(const json_t *bridge, const char *way, int ranks_with_the_same_rows) {
+static void every_rank_gets_its_rows(const json_t *bridge, const char *way, int ranks, int first,
+                                     int ranks_with_the_same_rows) {
   int counts[8][4] = {{0}}, share = ranks_with_the_same_rows;
   const json_t *found = json_object_get(bridge, way);
-  assert_int_equal(number(found, "senders"), 8);
-  assert_int_equal(number(found, "senders_listed"), 8);
+  assert_int_equal(number(found, "senders"), ranks);
+  assert_int_equal(number(found, "senders_listed"), ranks);
   assert_int_equal(number(found, "routes_left_out"), 0);
-  count_rows(found, counts);
-  for (int rank = 0; rank < 8; rank++)
-    for (int row = 0; row < 4; row++) assert_int_equal(counts[rank][row], row / (share * 4 / 8) == rank / share);
+  count_rows(found, first, counts);
+  for (int rank = 0; rank < ranks; rank++)
+    for (int row = 0; row < 4; row++) assert_int_equal(counts[rank][row], row / (share * 4 / ranks) == rank / share);
 }
 
 static void a_bridge_brings_every_rank_its_rows(void **state) {
@@ -345,8 +442,167 @@ static void a_bridge_brings_every_rank_its_rows(void **state) {
   assert_int_equal(number(bridge, "rows"), 4);
   assert_int_equal(number(bridge, "times"), 2);
   assert_int_equal(number(json_object_get(bridge, "forward"), "row_bytes"), 8 * 24 * 4); /* patches of a picture */
-  every_rank_gets_its_rows(bridge, "forward", 4);
-  every_rank_gets_its_rows(bridge, "backward", 2);
+  every_rank_gets_its_rows(bridge, "forward", 8, 0, 4);
+  every_rank_gets_its_rows(bridge, "backward", 8, 0, 2);
+  json_decref(plan);
+}
+
+/* Where every rank has its rows the bridge is there all the same, and leads from each rank to itself. */
+static void a_bridge_that_moves_nothing_says_so(void **state) {
+  json_t *plan = plan_ocr("dp=4 tp=2", "dp=4 cp=2");
+  const json_t *bridge = json_array_get(json_object_get(plan, "bridges"), 0), *entry;
+  size_t i;
+  every_rank_gets_its_rows(bridge, "forward", 8, 0, 2);
+  every_rank_gets_its_rows(bridge, "backward", 8, 0, 2);
+  json_array_foreach(json_object_get(json_object_get(bridge, "forward"), "routes"), i, entry)
+      assert_int_equal(number(entry, "from"), number(entry, "to"));
+  assert_int_equal(json_array_size(json_object_get(bridge, "bytes_per_rank")), 8);
+  json_array_foreach(json_object_get(bridge, "bytes_per_rank"), i, entry) {
+    assert_int_equal(number(json_object_get(entry, "forward"), "sends"), 0);
+    assert_int_equal(number(json_object_get(entry, "backward"), "receives"), 0);
+  }
+  json_decref(plan);
+}
+
+/* ---- modules on ranks of their own ---- */
+
+static const json_t *pool_of(const json_t *plan, const json_t *entry) {
+  return json_array_get(json_object_get(plan, "pools"), (size_t)number(entry, "pool"));
+}
+
+/* The only step of the way of this parameter's gradient. */
+static void expect_reduced(const json_t *plan, const json_t *param, const char *axes, int ranks) {
+  const json_t *path = json_object_get(param, "path"), *step = json_array_get(path, 0);
+  assert_int_equal(json_array_size(path), 1);
+  assert_string_equal(json_string_value(json_object_get(step, "axes")), axes);
+  assert_int_equal(number(step, "group_size"), ranks);
+  assert_int_equal(number(pool_of(plan, param), "first_rank"), strncmp(axes, "dp_shard,cp", 11) ? 0 : 4);
+}
+
+static void a_parameter_is_reduced_as_on_its_own_ranks(void **state) {
+  json_t *plan = plan_placed("disjoint", "dp=2 tp=2", "dp=2 cp=2", 8);
+  const json_t *entry;
+  size_t i;
+  int is_model, reductions[2] = {0, 0};
+  json_array_foreach(json_object_get(plan, "params"), i, entry) {
+    is_model = !strncmp(json_string_value(json_object_get(entry, "name")), "model.", 6);
+    expect_reduced(plan, entry, is_model ? "dp_shard,cp" : "dp_shard", is_model ? 4 : 2);
+  }
+  json_array_foreach(json_object_get(plan, "collectives"), i, entry) {
+    is_model = !strcmp(json_string_value(json_object_get(entry, "module")), "model");
+    assert_int_equal(number(entry, "pool"), is_model);
+    reductions[is_model]++;
+  }
+  assert_true(reductions[0] && reductions[1]);
+  json_decref(plan);
+}
+
+/* The encoder sums over tp, the model's keys go around a ring and its addends of the images are summed over cp. */
+static void each_pool_has_its_own_activations(void **state) {
+  json_t *plan = plan_placed("disjoint", "dp=2 tp=2", "dp=2 cp=2", 8);
+  const json_t *step;
+  size_t i;
+  int counts[2] = {0, 0}, sums_of_images = 0;
+  json_array_foreach(activations_of(plan), i, step) {
+    const char *axes = json_string_value(json_object_get(step, "axes"));
+    assert_string_equal(axes, number(step, "pool") ? "cp" : "tp");
+    counts[number(step, "pool")]++;
+    sums_of_images += !strcmp(json_string_value(json_object_get(step, "site")), "images");
+  }
+  assert_int_equal(sums_of_images, 1);
+  assert_true(counts[0] > 0 && counts[1] > 1);
+  json_decref(plan);
+}
+
+static void a_bridge_between_pools_brings_every_rank_its_rows(void **state) {
+  json_t *plan = plan_placed("disjoint", "dp=4 tp=2", "dp=2 cp=2", 8);
+  const json_t *bridge = json_array_get(json_object_get(plan, "bridges"), 0), *ranks, *entry;
+  json_int_t row = 8 * 24 * 4;
+  size_t i;
+  const json_t *forward = json_object_get(bridge, "forward"), *backward = json_object_get(bridge, "backward");
+  int counts[8][4] = {{0}}, back[8][4] = {{0}};
+  count_rows(forward, 8, counts);
+  count_rows(backward, 0, back);
+  for (int rank = 0; rank < 8; rank++)
+    for (int i_row = 0; i_row < 4; i_row++) {
+      assert_int_equal(back[rank][i_row], i_row == rank / 2);
+      if (rank < 4) assert_int_equal(counts[rank][i_row], i_row / 2 == rank / 2);
+    }
+  ranks = json_object_get(bridge, "bytes_per_rank");
+  assert_int_equal(json_array_size(ranks), 12);
+  json_array_foreach(ranks, i, entry) {
+    int is_model = number(entry, "rank") >= 8;
+    assert_int_equal(number(entry, "pool"), is_model);
+    assert_int_equal(number(json_object_get(entry, "forward"), "sends"), is_model ? 0 : row);
+    assert_int_equal(number(json_object_get(entry, "forward"), "receives"), is_model ? 2 * row : 0);
+    assert_int_equal(number(json_object_get(entry, "backward"), "sends"), is_model ? 2 * row : 0);
+    assert_int_equal(number(json_object_get(entry, "backward"), "receives"), is_model ? 0 : row);
+  }
+  json_decref(plan);
+}
+
+/* 8 rows of 6 numbers, bf16 on their way and f32 on their way back, from 2 ranks to 1 and to 4. */
+static const char relay_recipe[] =
+    "name: relay\nmodel: {kind: relay}\nmesh: {first: \"dp=2\", second: \"dp=1\", third: \"dp=4\"}\n"
+    "placement: disjoint\ntrain: {global_batch: 8, steps: 2, lr: 1e-2}\n";
+
+static void expect_bridge(const json_t *bridge, const char *value, int from, int to) {
+  assert_string_equal(json_string_value(json_object_get(bridge, "site")), value);
+  assert_int_equal(number(json_object_get(bridge, "from"), "pool"), from);
+  assert_int_equal(number(json_object_get(bridge, "to"), "pool"), to);
+  assert_int_equal(number(json_object_get(bridge, "forward"), "bytes"), 8 * RELAYED * 2);
+  assert_int_equal(number(json_object_get(bridge, "backward"), "bytes"), 8 * RELAYED * 4);
+}
+
+static void each_of_three_pools_is_planned(void **state) {
+  static const int first[] = {0, 2, 3}, ranks[] = {2, 1, 4};
+  json_t *plan = plan_of(relay_recipe, 0);
+  const json_t *bridges = json_object_get(plan, "bridges"), *pools = json_object_get(plan, "pools");
+  assert_int_equal(json_array_size(pools), 3);
+  for (size_t i = 0; i < 3; i++) {
+    assert_int_equal(number(json_array_get(pools, i), "first_rank"), first[i]);
+    assert_int_equal(number(json_array_get(pools, i), "ranks"), ranks[i]);
+    assert_int_equal(number(json_array_get(json_object_get(plan, "params"), i), "pool"), i);
+  }
+  assert_int_equal(json_array_size(bridges), 3);
+  expect_bridge(json_array_get(bridges, 0), "x", 0, 1);
+  expect_bridge(json_array_get(bridges, 1), "x", 0, 2);
+  expect_bridge(json_array_get(bridges, 2), "y", 1, 2);
+  json_decref(plan);
+}
+
+static size_t activations_beside_tapes(const ad_recipe *recipe, int64_t rank) {
+  ad_comm *comm;
+  ad_run *run;
+  ad_plan_memory memory;
+  must(ad_plan_act(recipe, rank, &(ad_plan_world){7, 7}, 0, &comm, &run));
+  must(ad_plan_memory_of(run, &memory));
+  size_t bytes = memory.activations - ad_run_tape_bytes(run);
+  ad_run_destroy(run);
+  ad_comm_close(comm);
+  return bytes;
+}
+
+/* Three microbatches are under way at most: the first pool is two ahead of the third. What travels in bf16 has memory
+ * of its own at both ends. */
+static void memory_for_what_bridges_bring_is_counted(void **state) {
+  enum { ROW = RELAYED * 4, WIRE = RELAYED * 2, UNDER_WAY = 3 };
+  ad_recipe *recipe = NULL;
+  must(ad_recipe_parse(relay_recipe, "relay.yaml", NULL, 0, &recipe));
+  assert_int_equal(activations_beside_tapes(recipe, 0), 2 * 4 * (UNDER_WAY * WIRE + ROW));
+  assert_int_equal(activations_beside_tapes(recipe, 2), 8 * (UNDER_WAY * (ROW + WIRE) + UNDER_WAY * WIRE + ROW));
+  assert_int_equal(activations_beside_tapes(recipe, 3), 2 * 2 * UNDER_WAY * (ROW + WIRE));
+  ad_recipe_destroy(recipe);
+}
+
+static void pools_of_many_ranks_are_planned(void **state) {
+  json_t *plan = plan_placed("disjoint", "dp=65536 tp=2", "dp=32768 cp=4", 131072);
+  const json_t *entry;
+  json_int_t ranks[2] = {0, 0};
+  size_t i;
+  json_array_foreach(ranks_of(plan), i, entry) ranks[number(entry, "pool")] += number(entry, "ranks");
+  assert_int_equal(ranks[0], 131072);
+  assert_int_equal(ranks[1], 131072);
   json_decref(plan);
 }
 
@@ -364,6 +620,13 @@ int main(void) {
       cmocka_unit_test(keys_that_go_around_a_ring_are_counted),
       cmocka_unit_test(ranks_that_share_no_matrix_exchange_no_activation),
       cmocka_unit_test(a_bridge_brings_every_rank_its_rows),
+      cmocka_unit_test(a_bridge_that_moves_nothing_says_so),
+      cmocka_unit_test(a_parameter_is_reduced_as_on_its_own_ranks),
+      cmocka_unit_test(each_pool_has_its_own_activations),
+      cmocka_unit_test(a_bridge_between_pools_brings_every_rank_its_rows),
+      cmocka_unit_test(each_of_three_pools_is_planned),
+      cmocka_unit_test(memory_for_what_bridges_bring_is_counted),
+      cmocka_unit_test(pools_of_many_ranks_are_planned),
   };
-  return cmocka_run_group_tests(tests, add_columns, NULL);
+  return cmocka_run_group_tests(tests, add_programs, NULL);
 }

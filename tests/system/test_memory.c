@@ -95,9 +95,9 @@ static int holds_what_was_planned(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void measure(const measured_case *c) {
+static void measure_recipe(ad_recipe *recipe) {
   char folder[] = "/tmp/addend-memory-XXXXXX", command[64];
-  job j = {.recipe = recipe_of(c), .folder = mkdtemp(folder)};
+  job j = {.recipe = recipe, .folder = mkdtemp(folder)};
   int64_t ranks;
   json_t *plan;
   assert_non_null(j.folder);
@@ -106,10 +106,12 @@ static void measure(const measured_case *c) {
   j.plan = plan;
   run_ranks(ranks, holds_what_was_planned, &j);
   json_decref(plan);
-  ad_recipe_destroy((ad_recipe *)j.recipe);
+  ad_recipe_destroy(recipe);
   snprintf(command, sizeof command, "rm -r %s", folder);
   assert_int_equal(system(command), 0);
 }
+
+static void measure(const measured_case *c) { measure_recipe(recipe_of(c)); }
 
 static const char f32[] = "", bf16[] = "param: bf16";
 
@@ -137,12 +139,28 @@ static void copies_for_checkpoints_are_planned(void **state) {
   measure(&(measured_case){"dp_shard=2", bf16, "zero: 3", "", "checkpoint: {every: 1}\n"});
 }
 
+/* An encoder's ranks and a model's, whose largest numbers are different ones. */
+static void pools_hold_what_was_planned(void **state) {
+  ad_recipe *recipe = NULL;
+  must(
+      ad_recipe_parse("name: memory\nmodel: {kind: ocr, encoder_layers: 3, encoder_d_model: 384, encoder_heads: 6,"
+                      " patch: 8, layers: 4, d_model: 384, heads: 6}\n"
+                      "data: {text: [/usr/share/common-licenses],"
+                      " fonts: [/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf], chars: 24, height: 16, width: 64,"
+                      " sizes: [9, 11]}\n"
+                      "mesh: {encoder: \"dp=2\", model: \"dp=1 cp=2\"}\nplacement: disjoint\n"
+                      "train: {global_batch: 8, microbatches: 2, steps: 3, lr: 1e-3}\n",
+                      "memory.yaml", NULL, 0, &recipe));
+  measure_recipe(recipe);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_zero_level_holds_what_was_planned),
       cmocka_unit_test(hybrid_sharding_holds_what_was_planned),
       cmocka_unit_test(ranks_without_rows_hold_what_was_planned),
       cmocka_unit_test(copies_for_checkpoints_are_planned),
+      cmocka_unit_test(pools_hold_what_was_planned),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

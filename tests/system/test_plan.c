@@ -9,6 +9,8 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "bridge/bridge.h"
+#include "base/seams.h"
 #include "plan/plan.h"
 
 #define must(call)                                        \
@@ -322,7 +324,7 @@ static void matrices_of_experts_are_multiplied_with_where_they_are(void **state)
   }
 }
 
-/* ---- several modules ---- */
+/* ---- pools ---- */
 
 static ad_recipe *recipe_of_readers(const char *placement, const char *mesh, const char *more) {
   char text[1024];
@@ -338,6 +340,21 @@ static ad_recipe *recipe_of_readers(const char *placement, const char *mesh, con
   return recipe;
 }
 
+/* Pools of four ranks and four, of three and two, of one and four. */
+static void ranks_of_pools_hold_what_was_planned(void **state) {
+  static const char *const meshes[] = {"encoder: dp=2 tp=2, model: dp=2 cp=2", "encoder: dp=3, model: dp=1 tp=2",
+                                       "encoder: dp=1, model: dp=2 cp=2"};
+  static const int64_t worlds[] = {8, 5, 5};
+  static const char *const more[] = {", microbatches: 3}\nshard: {zero: 1",
+                                     "}\nshard: {zero: 3}\ncheckpoint: {every: 1",
+                                     ", microbatches: 2}\nprecision: {param: bf16, reduce: f32"};
+  for (int i = 0; i < 3; i++) {
+    ad_recipe *recipe = recipe_of_readers("disjoint", meshes[i], more[i]);
+    run_ranks(worlds[i], holds_what_was_planned, recipe);
+    ad_recipe_destroy(recipe);
+  }
+}
+
 static void ranks_of_two_modules_hold_what_was_planned(void **state) {
   static const char *const more[] = {", microbatches: 3}\nshard: {zero: 2", "}\ncheckpoint: {every: 1"};
   for (int i = 0; i < 2; i++) {
@@ -345,6 +362,78 @@ static void ranks_of_two_modules_hold_what_was_planned(void **state) {
     run_ranks(4, holds_what_was_planned, recipe);
     ad_recipe_destroy(recipe);
   }
+}
+
+/* Bytes over the bridge between this rank and others, in a step. */
+typedef struct over_bridge {
+  int64_t rank;
+  json_int_t sends[2], receives[2]; /* forward, backward */
+} over_bridge;
+
+static void see_routes(void *context, void *passing) {
+  const ad_route_passing *at = passing;
+  over_bridge *to = context;
+  int backward = at->from->mesh != at->bridge->from.mesh;
+  size_t row = ad_dtype_size(at->array->dtype);
+  for (int i = 1; i < at->array->shape.ndim; i++) row *= (size_t)at->array->shape.dim[i];
+  for (size_t i = 0; i < at->count; i++) {
+    json_int_t bytes = at->routes[i].peer == to->rank ? 0 : at->routes[i].count * (json_int_t)row;
+    *(i < at->sends ? &to->sends[backward] : &to->receives[backward]) += bytes;
+  }
+}
+
+static over_bridge planned_over_bridge(const ad_recipe *recipe, int64_t rank) {
+  static const char *const ways[] = {"forward", "backward"};
+  over_bridge sum = {.rank = rank};
+  json_t *plan;
+  const json_t *bridge, *entry;
+  size_t i, k;
+  CHECK_OK(ad_plan_document(recipe, NULL, &plan));
+  json_array_foreach(json_object_get(plan, "bridges"), i, bridge) {
+    json_int_t times = json_integer_value(json_object_get(bridge, "times"));
+    json_array_foreach(json_object_get(bridge, "bytes_per_rank"), k, entry) {
+      if (json_integer_value(json_object_get(entry, "rank")) != rank) continue;
+      for (int way = 0; way < 2; way++) {
+        const json_t *bytes = json_object_get(entry, ways[way]);
+        sum.sends[way] += times * json_integer_value(json_object_get(bytes, "sends"));
+        sum.receives[way] += times * json_integer_value(json_object_get(bytes, "receives"));
+      }
+    }
+  }
+  json_decref(plan);
+  return sum;
+}
+
+static int brings_what_was_planned(ad_comm *comm, void *context) {
+  ad_run *run;
+  ad_step_report report;
+  over_bridge plan = planned_over_bridge(context, ad_comm_rank(comm)), seen = {.rank = ad_comm_rank(comm)};
+  CHECK_OK(ad_run_create(comm, context, NULL, &run));
+  ad_seams[AD_SEAM_ROUTES] = (ad_seam_slot){see_routes, &seen};
+  CHECK_OK(ad_run_step(run, 0, &report));
+  ad_seams[AD_SEAM_ROUTES] = (ad_seam_slot){0};
+  CHECK(plan.sends[0] + plan.receives[0] + plan.sends[1] + plan.receives[1] > 0);
+  for (int way = 0; way < 2; way++) {
+    CHECK(seen.sends[way] == plan.sends[way]);
+    CHECK(seen.receives[way] == plan.receives[way]);
+  }
+  ad_run_destroy(run);
+  return 0;
+}
+
+/* Microbatches of two sizes; three copies that four others get rows from. */
+static void ranks_bring_over_a_bridge_what_was_planned(void **state) {
+  static const char *const meshes[] = {"encoder: dp=2 tp=2, model: dp=2 cp=2", "encoder: dp=1 tp=2, model: dp=2 cp=2",
+                                       "encoder: dp=3, model: dp=2 cp=2"};
+  static const int64_t worlds[] = {8, 6, 7};
+  for (int i = 0; i < 3; i++) {
+    ad_recipe *recipe = recipe_of_readers("disjoint", meshes[i], ", microbatches: 3");
+    run_ranks(worlds[i], brings_what_was_planned, recipe);
+    ad_recipe_destroy(recipe);
+  }
+  ad_recipe *recipe = recipe_of_readers("colocated", "encoder: dp=4, model: dp=2 cp=2", ", microbatches: 2");
+  run_ranks(4, brings_what_was_planned, recipe);
+  ad_recipe_destroy(recipe);
 }
 
 int main(void) {
@@ -361,7 +450,9 @@ int main(void) {
       cmocka_unit_test(ranks_of_uneven_batches_hold_no_more_than_the_worst),
       cmocka_unit_test(where_nothing_is_chosen_there_is_no_worst),
       cmocka_unit_test(matrices_of_experts_are_multiplied_with_where_they_are),
+      cmocka_unit_test(ranks_of_pools_hold_what_was_planned),
       cmocka_unit_test(ranks_of_two_modules_hold_what_was_planned),
+      cmocka_unit_test(ranks_bring_over_a_bridge_what_was_planned),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

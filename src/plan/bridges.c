@@ -1,0 +1,164 @@
+/* What crosses the bridges of a program: arithmetic on what it declares, whichever ranks there are. */
+#include "base/error.h"
+#include "base/memory.h"
+#include "layout/shown.h"
+#include "plan/pools.h"
+#include "train/run.h"
+
+/* Where there are more ranks on a side, the routes of the first alone are listed. */
+enum { RANKS_MAX = 64, ROUTES_MAX = 64 };
+
+/* One way over a bridge. */
+typedef struct way {
+  const ad_layout *from, *to;
+  int64_t rows;
+  size_t row_bytes;
+} way;
+
+/* Microbatches with as many rows. */
+typedef struct crossing {
+  const ad_crossing_spec *spec;
+  ad_layout from, to, back; /* `back`: of the gradient where it arrives */
+  int64_t rows, times;
+  size_t row_bytes, gradient_row_bytes;
+} crossing;
+
+static way forward_of(const crossing *c) { return (way){&c->from, &c->to, c->rows, c->row_bytes}; }
+static way backward_of(const crossing *c) { return (way){&c->to, &c->back, c->rows, c->gradient_row_bytes}; }
+
+static int64_t ranks_listed(const ad_layout *side) {
+  int64_t ranks = ad_mesh_size(side->mesh);
+  return ranks <= RANKS_MAX ? ranks : 1;
+}
+
+/* ---- routes ---- */
+
+static json_t *route_document(const way *w, int64_t rank, const ad_route *route) {
+  ad_span own = {0, 0};
+  ad_layout_spans(w->from, 0, w->rows, rank, &own, 1);
+  json_int_t first_row = own.first + route->here, bytes = route->count * (int64_t)w->row_bytes;
+  return json_pack("{s:I, s:I, s:I, s:I, s:I}", "from", (json_int_t)rank, "to", (json_int_t)route->peer, "first_row",
+                   first_row, "rows", (json_int_t)route->count, "bytes", bytes);
+}
+
+static json_int_t add_routes(const way *w, int64_t rank, json_t *to) {
+  ad_route routes[ROUTES_MAX];
+  size_t count = ad_bridge_sends(w->from, w->to, w->rows, rank, routes, ROUTES_MAX);
+  size_t listed = count < ROUTES_MAX ? count : ROUTES_MAX;
+  for (size_t i = 0; i < listed; i++) json_array_append_new(to, route_document(w, rank, &routes[i]));
+  return (json_int_t)count - (json_int_t)listed;
+}
+
+/* Of all routes. Every copy of the destination gets all rows; where it is P, one for all positions. */
+static json_int_t bytes_of(const way *w) {
+  ad_axes alike = ad_layout_cut_axes(w->to) | ad_layout_axes_of(w->to, AD_P);
+  return w->rows * (json_int_t)w->row_bytes * ad_mesh_size(w->to->mesh) / ad_mesh_ranks_over(w->to->mesh, alike);
+}
+
+static json_t *way_document(way w) {
+  int64_t first = ad_mesh_first_rank(w.from->mesh), listed = ranks_listed(w.from);
+  json_int_t left_out = 0;
+  json_t *routes = json_array();
+  for (int64_t i = 0; i < listed; i++) left_out += add_routes(&w, first + i, routes);
+  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:o}", "row_bytes", (json_int_t)w.row_bytes, "bytes", bytes_of(&w),
+                   "senders", (json_int_t)ad_mesh_size(w.from->mesh), "senders_listed", (json_int_t)listed,
+                   "routes_left_out", left_out, "routes", routes);
+}
+
+/* ---- bytes of a rank ---- */
+
+/* Of the routes that `find` finds, what goes to or comes from other ranks. */
+static ad_status moved_by(size_t (*find)(const ad_layout *, const ad_layout *, int64_t, int64_t, ad_route *, size_t),
+                          way w, int64_t rank, json_int_t *out) {
+  size_t count = find(w.from, w.to, w.rows, rank, NULL, 0);
+  ad_route *routes;
+  AD_TRY(ad_new(count, &routes));
+  find(w.from, w.to, w.rows, rank, routes, count);
+  for (size_t i = 0; i < count; i++)
+    if (routes[i].peer != rank) *out += routes[i].count * (json_int_t)w.row_bytes;
+  ad_release(routes);
+  return AD_OK;
+}
+
+static ad_status add_way(way w, const char *name, int64_t rank, json_t *to) {
+  json_int_t sends = 0, receives = 0;
+  AD_TRY(moved_by(ad_bridge_sends, w, rank, &sends));
+  AD_TRY(moved_by(ad_bridge_receives, w, rank, &receives));
+  json_object_set_new(to, name, json_pack("{s:I, s:I}", "sends", sends, "receives", receives));
+  return AD_OK;
+}
+
+static ad_status add_ranks(const crossing *c, const ad_layout *side, const ad_plan_pools *pools, json_t *to) {
+  int64_t first = ad_mesh_first_rank(side->mesh), end = first + ranks_listed(side);
+  for (int64_t rank = first; rank < end; rank++) {
+    json_t *document =
+        json_pack("{s:I, s:I}", "rank", (json_int_t)rank, "pool", (json_int_t)ad_plan_pool_of(pools, rank));
+    json_array_append_new(to, document);
+    AD_TRY(add_way(forward_of(c), "forward", rank, document));
+    AD_TRY(add_way(backward_of(c), "backward", rank, document));
+  }
+  return AD_OK;
+}
+
+/* ---- a bridge ---- */
+
+static json_t *side_document(const ad_layout *layout, const ad_plan_pools *pools) {
+  char text[160];
+  const ad_program *program = ad_plan_program(pools);
+  const char *module = "";
+  for (size_t m = 0; m < ad_program_module_count(program); m++)
+    if (ad_program_mesh(program, m) == layout->mesh) module = ad_program_module(program, m)->name;
+  return json_pack("{s:s, s:s, s:I, s:s}", "module", module, "mesh", ad_mesh_text(layout->mesh), "pool",
+                   (json_int_t)ad_plan_pool_under(pools, layout->mesh), "layout",
+                   ad_layout_shown(layout, text, sizeof text));
+}
+
+static ad_status add_crossing(const crossing *c, const ad_plan_pools *pools, json_t *to) {
+  json_t *ranks = json_array();
+  json_array_append_new(
+      to, json_pack("{s:o, s:o, s:I, s:I, s:s, s:o, s:o, s:o}", "from", side_document(&c->from, pools), "to",
+                    side_document(&c->to, pools), "rows", (json_int_t)c->rows, "times", (json_int_t)c->times, "site",
+                    c->spec->value, "forward", way_document(forward_of(c)), "backward", way_document(backward_of(c)),
+                    "bytes_per_rank", ranks));
+  AD_TRY(add_ranks(c, &c->from, pools, ranks));
+  return ad_mesh_same_ranks(c->from.mesh, c->to.mesh) ? AD_OK : add_ranks(c, &c->to, pools, ranks);
+}
+
+static size_t row_bytes_of(const ad_crossing_spec *spec, ad_dtype dtype) {
+  size_t bytes = ad_dtype_size(dtype);
+  for (int dim = 1; dim < spec->shape.ndim; dim++) bytes *= (size_t)spec->shape.dim[dim];
+  return bytes;
+}
+
+static crossing crossing_of(const ad_crossing_spec *spec, const ad_run *run) {
+  ad_dtype computed = ad_run_compute_dtype(run);
+  int travels = ad_bridge_is_disjoint(spec->bridge); /* elsewhere it is on one tape, in its own dtype */
+  crossing c = {.spec = spec, .from = ad_bridge_from(spec->bridge), .to = ad_bridge_to(spec->bridge)};
+  c.back = ad_layout_dual(&c.from);
+  c.row_bytes = row_bytes_of(spec, travels && spec->wire ? spec->wire : computed);
+  c.gradient_row_bytes = row_bytes_of(spec, travels && spec->gradient_wire ? spec->gradient_wire : computed);
+  return c;
+}
+
+/* A value that is cut by batch crosses in microbatches of one size, or of two; any other as it is in each of them. */
+static ad_status add_crossings(const ad_crossing_spec *spec, const ad_plan_pools *pools, json_t *to) {
+  const ad_run *run = pools->list[0].run;
+  crossing c = crossing_of(spec, run);
+  int64_t count = ad_run_recipe(run)->train.microbatches;
+  int64_t parts = ad_layout_cut_axes(&c.from) ? count : 1, least = spec->shape.dim[0] / parts;
+  for (c.rows = least + 1; c.rows >= least && c.rows; c.rows--) {
+    int64_t larger = spec->shape.dim[0] % parts;
+    c.times = (c.rows > least ? larger : parts - larger) * (count / parts);
+    if (c.times) AD_TRY(add_crossing(&c, pools, to));
+  }
+  return AD_OK;
+}
+
+ad_status ad_plan_add_bridges(const ad_plan_pools *pools, json_t *document) {
+  const ad_program *program = ad_plan_program(pools);
+  json_t *list = json_array();
+  json_object_set_new(document, "bridges", list);
+  for (size_t i = 0; i < ad_program_crossing_count(program); i++)
+    AD_TRY(add_crossings(ad_program_crossing(program, i), pools, list));
+  return AD_OK;
+}
