@@ -1,5 +1,6 @@
 /* A plan as a picture: for each mesh its ranks and, one card for each kind of collective, the groups that it joins. All
- * of it is read from the plan's document. Bridges are in picture_bridge.c. */
+ * of it is read from the plan's document. Pools are in picture_pools.c, bridges in
+ * picture_bridge.c. */
 #include "plan/picture.h"
 
 #include <stdlib.h>
@@ -30,8 +31,9 @@ enum {
 
 /* Collectives that one card shows: they differ in what they carry only. */
 typedef struct kind {
+  const json_t *first; /* of its collectives, with their mesh and pool */
   const char *mesh, *op, *axes, *dtype, *when, *carries;
-  json_int_t bytes, calls; /* in a step */
+  json_int_t pool, bytes, calls; /* in a step */
 } kind;
 
 typedef struct picture {
@@ -44,19 +46,25 @@ typedef struct picture {
 
 /* ---- kinds ---- */
 
+static int is_on(const kind *k, const json_t *entry) {
+  return k->pool == ad_integer_of(entry, "pool") && !strcmp(k->mesh, ad_text_of(entry, "mesh"));
+}
+
 static int is_alike(const kind *a, const kind *b) {
-  return !strcmp(a->mesh, b->mesh) && !strcmp(a->op, b->op) && !strcmp(a->axes, b->axes) &&
-         !strcmp(a->dtype, b->dtype) && !strcmp(a->when, b->when) && !strcmp(a->carries, b->carries);
+  return is_on(a, b->first) && !strcmp(a->op, b->op) && !strcmp(a->axes, b->axes) && !strcmp(a->dtype, b->dtype) &&
+         !strcmp(a->when, b->when) && !strcmp(a->carries, b->carries);
 }
 
 static void add_kind(picture *to, const json_t *step, const char *carries) {
   json_int_t times = ad_integer_of(step, "times");
-  kind added = {ad_text_of(step, "mesh"),
+  kind added = {step,
+                ad_text_of(step, "mesh"),
                 ad_text_of(step, "op"),
                 ad_text_of(step, "axes"),
                 ad_text_of(step, "dtype"),
                 ad_text_of(step, "when"),
                 carries,
+                ad_integer_of(step, "pool"),
                 times * ad_integer_of(step, "bytes"),
                 times};
   if (!*added.axes || ad_integer_of(step, "group_size") == 1) return;
@@ -145,6 +153,7 @@ static grid grid_of(const ad_mesh *mesh) {
 static int column_of(const grid *g, int rank) { return g->is_turned ? rank / g->fast_size : rank % g->columns; }
 static int row_of(const grid *g, int rank) { return g->is_turned ? rank % g->fast_size : rank / g->columns; }
 
+static int64_t first_of(const grid *g) { return ad_mesh_first_rank(g->mesh); }
 static int is_drawn(const grid *g) { return g->rows > 0; }
 static int grid_height(const grid *g) { return is_drawn(g) ? HEAD_ROOM + g->rows * ROW_HEIGHT : ROW_HEIGHT; }
 
@@ -182,11 +191,11 @@ static void draw_positions(FILE *file, const grid *g, int x, int y) {
   int width = cell_width(g), ranks = (int)ad_mesh_size(g->mesh);
   for (int rank = 0; rank < ranks && !g->is_wrapped; rank++) {
     int column = column_of(g, rank), row = row_of(g, rank);
-    const char *across = (g->is_turned ? slow_positions : fast_positions)(g, rank, text, sizeof text);
+    const char *across = (g->is_turned ? slow_positions : fast_positions)(g, first_of(g) + rank, text, sizeof text);
     if (!row)
       ad_svg_text(file, x + axis_room(g) + column * width + width / 2, y + HEAD_ROOM - 6, "small quiet middle", "%s",
                   across);
-    const char *down = (g->is_turned ? fast_positions : slow_positions)(g, rank, text, sizeof text);
+    const char *down = (g->is_turned ? fast_positions : slow_positions)(g, first_of(g) + rank, text, sizeof text);
     if (!column && g->slow)
       ad_svg_text(file, x + axis_room(g) - 8, y + HEAD_ROOM + row * ROW_HEIGHT + 16, "small quiet end", "%s", down);
   }
@@ -196,21 +205,22 @@ static void draw_positions(FILE *file, const grid *g, int x, int y) {
 static int group_number(const ad_mesh *mesh, ad_axes axes, int64_t rank) {
   int number = 0;
   int64_t first = ad_mesh_group(mesh, axes, rank).base;
-  for (int64_t other = 0; other < first; other++) number += ad_mesh_group(mesh, axes, other).base == other;
+  for (int64_t other = ad_mesh_first_rank(mesh); other < first; other++)
+    number += ad_mesh_group(mesh, axes, other).base == other;
   return number;
 }
 
-/* `axes`: whose groups are coloured; 0: none. */
+/* `axes`: whose groups are coloured; 0: none. Cells are numbered from 0 on, whichever rank is the first. */
 static void draw_ranks(FILE *file, const grid *g, ad_axes axes, int x, int y) {
   int width = cell_width(g);
   draw_positions(file, g, x, y);
   for (int rank = 0; rank < (int)ad_mesh_size(g->mesh); rank++) {
     int left = x + axis_room(g) + column_of(g, rank) * width, top = y + HEAD_ROOM + row_of(g, rank) * ROW_HEIGHT;
-    int group = axes ? group_number(g->mesh, axes, rank) : -1;
+    int group = axes ? group_number(g->mesh, axes, first_of(g) + rank) : -1;
     char class[16] = "cell none";
     if (axes) snprintf(class, sizeof class, "cell g%d", group % 8);
     ad_svg_box(file, left, top, width - 2, ROW_HEIGHT - 2, class);
-    ad_svg_text(file, left + width / 2 - 1, top + 15, "small middle", "%d", rank);
+    ad_svg_text(file, left + width / 2 - 1, top + 15, "small middle", "%lld", (long long)first_of(g) + rank);
     if (axes && group < 26 && width >= 28) ad_svg_text(file, left + 3, top + 9, "tiny quiet", "%c", 'a' + group);
   }
 }
@@ -218,7 +228,7 @@ static void draw_ranks(FILE *file, const grid *g, ad_axes axes, int x, int y) {
 /* The first and the last members of the first group. */
 static void draw_one_group(FILE *file, const ad_mesh *mesh, ad_axes axes, int x, int y) {
   char text[AD_GROUPED_MAX];
-  ad_group group = ad_mesh_group(mesh, axes, 0);
+  ad_group group = ad_mesh_group(mesh, axes, ad_mesh_first_rank(mesh));
   int64_t size = ad_group_size(&group);
   int width = 12 + 7 * (int)strlen(ad_grouped(ad_group_rank(&group, size - 1), text));
   int room = CARD_WIDTH - 2 * CARD_PADDING, places = room / width > 3 ? room / width : 3;
@@ -238,7 +248,7 @@ static void draw_one_group(FILE *file, const ad_mesh *mesh, ad_axes axes, int x,
 /* Number `index` of those that run over the axes of kinds[of] of its mesh; NULL: there are no more. */
 static const kind *kind_beside(const picture *p, size_t of, size_t index) {
   for (size_t i = 0; i < p->kind_count; i++)
-    if (!strcmp(p->kinds[i].mesh, p->kinds[of].mesh) && !strcmp(p->kinds[i].axes, p->kinds[of].axes) && !index--)
+    if (is_on(&p->kinds[i], p->kinds[of].first) && !strcmp(p->kinds[i].axes, p->kinds[of].axes) && !index--)
       return &p->kinds[i];
   return NULL;
 }
@@ -300,20 +310,28 @@ static ad_status draw_group_card(const picture *p, const grid *g, size_t first, 
 
 /* ---- sections ---- */
 
-/* The names of the modules that lie on this mesh; "" for a view. */
-static const char *modules_on(const json_t *plan, const char *mesh, char *buffer, size_t size) {
+ad_status ad_picture_mesh(const json_t *plan, const json_t *entry, ad_mesh **out) {
+  return ad_mesh_create_pool(ad_text_of(entry, "mesh"), ad_integer_of(ad_pool_of(plan, entry), "first_rank"), out);
+}
+
+static int is_same_mesh(const json_t *a, const json_t *b) {
+  return ad_integer_of(a, "pool") == ad_integer_of(b, "pool") && !strcmp(ad_text_of(a, "mesh"), ad_text_of(b, "mesh"));
+}
+
+/* The names of the modules that lie on this entry's mesh; "" for a view. */
+static const char *modules_on(const json_t *plan, const json_t *entry, char *buffer, size_t size) {
   const json_t *module;
   size_t i;
   ad_text text = ad_text_on(buffer, size);
-  json_array_foreach(json_object_get(plan, "modules"), i, module) if (!strcmp(ad_text_of(module, "mesh"), mesh))
+  json_array_foreach(json_object_get(plan, "modules"), i, module) if (is_same_mesh(module, entry))
       ad_text_add(&text, "%s%s", text.used ? ", " : "", ad_text_of(module, "name"));
   return buffer;
 }
 
-static int most_entries(const picture *p, const char *mesh) {
+static int most_entries(const picture *p, const json_t *entry) {
   int most = 0;
   for (size_t i = 0; i < p->kind_count; i++)
-    for (int entries = 1; !strcmp(p->kinds[i].mesh, mesh) && kind_beside(p, i, (size_t)entries - 1); entries++)
+    for (int entries = 1; is_on(&p->kinds[i], entry) && kind_beside(p, i, (size_t)entries - 1); entries++)
       most = entries > most ? entries : most;
   return most;
 }
@@ -327,14 +345,14 @@ static int begin_card(const picture *p, int index, int height, int *y) {
   return x + CARD_PADDING;
 }
 
-static ad_status draw_cards(picture *to, const ad_mesh *mesh) {
+static ad_status draw_cards(picture *to, const json_t *entry, const ad_mesh *mesh) {
   grid g = grid_of(mesh);
-  int cards = 0, y, entries = most_entries(to, ad_mesh_text(mesh));
+  int cards = 0, y, entries = most_entries(to, entry);
   int height = 2 * CARD_PADDING + CARD_HEAD + grid_height(&g) + (entries ? 8 + entries * ENTRY_HEIGHT : 0);
   int x = begin_card(to, cards++, height, &y);
   draw_mesh_card(to->file, &g, x, y);
   for (size_t i = 0; i < to->kind_count; i++) {
-    if (strcmp(to->kinds[i].mesh, ad_mesh_text(mesh)) != 0 || !is_first_of_its_card(to, i)) continue;
+    if (!is_on(&to->kinds[i], entry) || !is_first_of_its_card(to, i)) continue;
     x = begin_card(to, cards++, height, &y);
     AD_TRY(draw_group_card(to, &g, i, x, y));
   }
@@ -342,39 +360,37 @@ static ad_status draw_cards(picture *to, const ad_mesh *mesh) {
   return AD_OK;
 }
 
-static ad_status draw_section(picture *to, const char *text) {
+/* The mesh of this entry, a module or a collective. */
+static ad_status draw_section(picture *to, const json_t *entry) {
   char on[256];
   ad_mesh *mesh;
-  AD_TRY(ad_mesh_create(text, &mesh));
+  AD_TRY(ad_picture_mesh(to->plan, entry, &mesh));
   to->y += 30;
-  modules_on(to->plan, text, on, sizeof on);
-  ad_svg_text(to->file, PICTURE_MARGIN, to->y, "section", "%s on %s", *on ? on : "the same ranks, seen", text);
+  modules_on(to->plan, entry, on, sizeof on);
+  ad_svg_text(to->file, PICTURE_MARGIN, to->y, "section", "%s on %s", *on ? on : "the same ranks, seen",
+              ad_mesh_text(mesh));
   to->y += 14;
-  ad_status status = draw_cards(to, mesh);
+  ad_status status = draw_cards(to, entry, mesh);
   ad_mesh_destroy(mesh);
   return status;
 }
 
-static int is_mesh_before(const picture *of, size_t module, const char *mesh) {
-  const json_t *modules = json_object_get(of->plan, "modules");
-  for (size_t i = 0; i < module; i++)
-    if (!strcmp(ad_text_of(json_array_get(modules, i), "mesh"), mesh)) return 1;
+/* Whether the mesh of `entry` is that of one of the first modules, or of the first kinds. */
+static int is_among(const picture *p, size_t modules, size_t kinds, const json_t *entry) {
+  for (size_t i = 0; i < modules; i++)
+    if (is_same_mesh(json_array_get(json_object_get(p->plan, "modules"), i), entry)) return 1;
+  for (size_t i = 0; i < kinds; i++)
+    if (is_on(&p->kinds[i], entry)) return 1;
   return 0;
 }
 
 /* The modules' meshes, then views of them that collectives run on. */
 static ad_status draw_sections(picture *to) {
-  size_t modules = json_array_size(json_object_get(to->plan, "modules"));
-  for (size_t m = 0; m < modules; m++) {
-    const char *mesh = ad_text_of(json_array_get(json_object_get(to->plan, "modules"), m), "mesh");
-    if (!is_mesh_before(to, m, mesh)) AD_TRY(draw_section(to, mesh));
-  }
-  for (size_t i = 0; i < to->kind_count; i++) {
-    int is_drawn_already = is_mesh_before(to, modules, to->kinds[i].mesh);
-    for (size_t j = 0; j < i && !is_drawn_already; j++)
-      is_drawn_already = !strcmp(to->kinds[j].mesh, to->kinds[i].mesh);
-    if (!is_drawn_already) AD_TRY(draw_section(to, to->kinds[i].mesh));
-  }
+  const json_t *modules = json_object_get(to->plan, "modules"), *module;
+  size_t m;
+  json_array_foreach(modules, m, module) if (!is_among(to, m, 0, module)) AD_TRY(draw_section(to, module));
+  for (size_t i = 0; i < to->kind_count; i++)
+    if (!is_among(to, m, i, to->kinds[i].first)) AD_TRY(draw_section(to, to->kinds[i].first));
   return AD_OK;
 }
 
@@ -382,7 +398,7 @@ static ad_status draw_bridges(picture *to) {
   const json_t *bridge;
   size_t i;
   json_array_foreach(json_object_get(to->plan, "bridges"), i, bridge)
-      AD_TRY(ad_picture_bridge(to->file, bridge, &to->y));
+      AD_TRY(ad_picture_bridge(to->file, to->plan, bridge, &to->y));
   return AD_OK;
 }
 
@@ -424,6 +440,7 @@ static ad_status draw_head(picture *to, const ad_recipe *recipe, const char *com
 static ad_status draw_all(picture *to, const ad_recipe *recipe, const char *command) {
   AD_TRY(draw_head(to, recipe, command));
   AD_TRY(find_kinds(to));
+  ad_picture_pools(to->file, to->plan, &to->y);
   AD_TRY(draw_bridges(to));
   AD_TRY(draw_sections(to));
   draw_note(to);

@@ -11,6 +11,7 @@ enum { CELL_WIDTH = 230, CELL_LEAST = 30, PORT_HEIGHT = 17, CELL_GAP = 10, ARROW
 
 typedef struct side {
   ad_mesh *mesh;
+  int colour;                   /* its pool's */
   json_int_t *ranks, *clusters; /* of each cell: its rank, and the least sender of the ranks that it stands with */
   int *ports, *tops, *taken;    /* its arrows, its place, and the arrows that are drawn already */
   size_t count;
@@ -35,13 +36,14 @@ static size_t cell_of(const side *s, json_int_t rank) {
 
 /* ---- where cells stand ---- */
 
-static ad_status make_side(const json_t *document, size_t most, side *out) {
+static ad_status make_side(const json_t *plan, const json_t *document, size_t most, side *out) {
+  out->colour = ad_picture_colour(document);
   AD_TRY(ad_new(most + 1, &out->ranks));
   AD_TRY(ad_new(most + 1, &out->clusters));
   AD_TRY(ad_new(most + 1, &out->ports));
   AD_TRY(ad_new(most + 1, &out->tops));
   AD_TRY(ad_new(most + 1, &out->taken));
-  return ad_mesh_create(ad_text_of(document, "mesh"), &out->mesh);
+  return ad_picture_mesh(plan, document, &out->mesh);
 }
 
 static void release(side *s) {
@@ -125,7 +127,8 @@ static void arrange(map *m) {
 
 static void draw_cells(FILE *file, const side *s, int x, int y) {
   ad_axis axes[AD_AXIS_COUNT];
-  char number[AD_GROUPED_MAX], buffer[128];
+  char number[AD_GROUPED_MAX], buffer[128], class[16];
+  snprintf(class, sizeof class, "cell g%d", s->colour);
   int axis_count = ad_picture_axes(s->mesh, axes);
   for (size_t i = 0; i < s->count; i++) {
     ad_text text = ad_text_on(buffer, sizeof buffer);
@@ -133,7 +136,7 @@ static void draw_cells(FILE *file, const side *s, int x, int y) {
       ad_text_add(&text, "%s%s=%lld", a ? " " : "", ad_axis_name(axes[a]),
                   (long long)ad_mesh_position(s->mesh, s->ranks[i], axes[a]));
     int top = y + s->tops[i], middle = top + cell_height(s, i) / 2 + 5;
-    ad_svg_box(file, x, top, CELL_WIDTH, cell_height(s, i), "cell g0");
+    ad_svg_box(file, x, top, CELL_WIDTH, cell_height(s, i), class);
     ad_svg_text(file, x + 10, middle, "head", "rank %s", ad_grouped(s->ranks[i], number));
     ad_svg_text(file, x + CELL_WIDTH - 10, middle, "small quiet end", "%s", buffer);
   }
@@ -185,7 +188,7 @@ static void draw_sums(FILE *file, const map *m, const json_t *way, int y) {
   json_int_t undrawn = (json_int_t)(json_array_size(m->routes) - m->count) + ad_integer_of(way, "routes_left_out");
   char who[80] = "In", more[64] = "";
   if (senders != ad_integer_of(way, "senders_listed"))
-    snprintf(who, sizeof who, "Rank %lld, one of %s senders: in", (long long)end_of(m, 0, "from"),
+    snprintf(who, sizeof who, "Rank %lld, one of %s senders: in", (long long)ad_mesh_first_rank(m->from.mesh),
              ad_grouped(senders, number));
   if (undrawn) snprintf(more, sizeof more, "; %s routes more are not drawn", ad_grouped(undrawn, number));
   ad_svg_text(file, PICTURE_MARGIN, y, "text", "%s a microbatch %s B go to another rank, %s B stay (dashed)%s.", who,
@@ -205,13 +208,13 @@ static ad_status draw_map(FILE *file, map *m, const json_t *way, int is_back, in
   return AD_OK;
 }
 
-static ad_status draw_way(FILE *file, const json_t *bridge, int is_back, int *y) {
+static ad_status draw_way(FILE *file, const json_t *plan, const json_t *bridge, int is_back, int *y) {
   const json_t *way = json_object_get(bridge, is_back ? "backward" : "forward");
   map m = {.routes = json_object_get(way, "routes")};
   size_t count = json_array_size(m.routes);
   m.count = count < ARROWS_DRAWN ? count : ARROWS_DRAWN;
-  ad_status status = make_side(json_object_get(bridge, is_back ? "to" : "from"), m.count, &m.from);
-  if (!status) status = make_side(json_object_get(bridge, is_back ? "from" : "to"), m.count, &m.to);
+  ad_status status = make_side(plan, json_object_get(bridge, is_back ? "to" : "from"), m.count, &m.from);
+  if (!status) status = make_side(plan, json_object_get(bridge, is_back ? "from" : "to"), m.count, &m.to);
   if (!status) status = draw_map(file, &m, way, is_back, y);
   release(&m.from);
   release(&m.to);
@@ -222,12 +225,12 @@ static void draw_head(FILE *file, const json_t *bridge, int y) {
   const json_t *from = json_object_get(bridge, "from"), *to = json_object_get(bridge, "to");
   char rows[AD_GROUPED_MAX];
   json_int_t times = ad_integer_of(bridge, "times");
-  ad_svg_text(file, PICTURE_MARGIN, y, "section", "bridge from %s to %s: %s rows, %lld time%s a step",
-              ad_text_of(from, "module"), ad_text_of(to, "module"), ad_grouped(ad_integer_of(bridge, "rows"), rows),
-              (long long)times, times == 1 ? "" : "s");
+  ad_svg_text(file, PICTURE_MARGIN, y, "section", "bridge from %s to %s: %s, %s rows, %lld time%s a step",
+              ad_text_of(from, "module"), ad_text_of(to, "module"), ad_text_of(bridge, "site"),
+              ad_grouped(ad_integer_of(bridge, "rows"), rows), (long long)times, times == 1 ? "" : "s");
 }
 
-ad_status ad_picture_bridge(FILE *file, const json_t *bridge, int *y) {
+ad_status ad_picture_bridge(FILE *file, const json_t *plan, const json_t *bridge, int *y) {
   draw_head(file, bridge, *y + 30);
   *y += 30;
   for (int is_back = 0; is_back < 2; is_back++) {
@@ -237,7 +240,7 @@ ad_status ad_picture_bridge(FILE *file, const json_t *bridge, int *y) {
     ad_svg_text(file, PICTURE_MARGIN, *y + 26, "head", "%s: a row has %s B",
                 is_back ? "backward, the gradient" : "forward", bytes);
     *y += 40;
-    AD_TRY(draw_way(file, bridge, is_back, y));
+    AD_TRY(draw_way(file, plan, bridge, is_back, y));
   }
   *y += 14;
   return AD_OK;

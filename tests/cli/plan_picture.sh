@@ -16,7 +16,7 @@ exits_with() { # status, command...
 
 cat >compare.py <<'E2'
 """compare.py PICTURE: holds it against the document on standard input."""
-import collections, json, sys
+import collections, json, re, sys
 import xml.etree.ElementTree as xml
 
 plan = json.load(sys.stdin)
@@ -35,21 +35,42 @@ for step in plan["collectives"] + plan["activations"]:
     else:
         carries = "parameters" if step["op"] == "all_gather" else "gradients"
     if step["group_size"] > 1:
-        key = (step["mesh"], step["axes"], step["op"], f"{carries}, {step['when'].replace('_', ' ')}", step["dtype"])
+        key = (step["mesh"], step["axes"], step["op"], f"{carries}, {step['when'].replace('_', ' ')}", step["dtype"], step["pool"])
         expected[key] += step["bytes"] * step["times"]
         calls[key] += step["times"]
 wanted = sorted((key[2], f"{expected[key]:,} B", key[3], f"{n:,} call{'' if n == 1 else 's'}, {key[4]}") for key, n in calls.items())
 shown = sorted(tuple(texts[i - 3:i + 1]) for i, text in enumerate(texts) if " call" in text and " B" in texts[i - 2])
 assert wanted == shown, (wanted, shown)
 
-# Groups: one card for each set of axes of each mesh.
-groups = {(step["mesh"], step["axes"]): step["group_size"] for step in plan["collectives"] + plan["activations"]}
-wanted = sorted(("over " + axes, size) for (_, axes), size in groups.items() if size > 1)
-shown = sorted((texts[i - 1], int(text.split(" of ")[1].split()[0].replace(",", ""))) for i, text in enumerate(texts) if "group" in text and texts[i - 1].startswith("over "))
+# Groups: one card for each set of axes of each mesh, with all groups of its pool.
+groups = {(step["mesh"], step["pool"], step["axes"]): step["group_size"] for step in plan["collectives"] + plan["activations"]}
+ranks = [pool["ranks"] for pool in plan["pools"]]
+wanted = sorted(("over " + axes, size, ranks[pool] // size) for (_, pool, axes), size in groups.items() if size > 1)
+def size_and_count(text):
+    return tuple(int(part.split()[0].replace(",", "")) for part in reversed(text.split(" of ")))
+shown = sorted((texts[i - 1], *size_and_count(text)) for i, text in enumerate(texts) if "group" in text and texts[i - 1].startswith("over "))
 assert wanted == shown, (wanted, shown)
-for i, text in enumerate(texts):
-    if texts[i - 1].startswith("over "):
-        assert int(text.split()[0].replace(",", "")) * int(text.split(" of ")[1].split()[0].replace(",", "")) == plan["world"], text
+
+# Pools: where there are several, each is there with its ranks, and every bridge between two with its bytes, there and back.
+names = [", ".join(pool["modules"]) for pool in plan["pools"]]
+places = {texts[i - 1]: text for i, text in enumerate(texts) if re.fullmatch("ranks? [0-9,]+( to [0-9,]+)?", text) and texts[i - 1] in names}
+def place(pool):
+    first, last = pool["first_rank"], pool["first_rank"] + pool["ranks"] - 1
+    return f"ranks {first:,} to {last:,}" if last > first else f"rank {first:,}"
+assert places == (dict(zip(names, map(place, plan["pools"]))) if len(names) > 1 else {}), places
+between = [bridge for bridge in plan["bridges"] if bridge["from"]["pool"] != bridge["to"]["pool"]]
+def crossing(bridge, way, what):
+    return f"{what}: {bridge[way]['bytes']:,} B, {bridge['times']} time{'' if bridge['times'] == 1 else 's'} a step"
+wanted = [text for bridge in between for text in (crossing(bridge, "forward", bridge["site"]), crossing(bridge, "backward", "gradient of " + bridge["site"]))]
+assert wanted == [text for text in texts if text.endswith(" a step") and not text.startswith("bridge ")], wanted
+ends = [[int(number) for number in re.findall("[0-9]+", path.get("d"))] for path in root.iter("{http://www.w3.org/2000/svg}path") if path.get("marker-end")]
+for i, bridge in enumerate(between):
+    there, back = ends[2 * i], ends[2 * i + 1]
+    assert (there[0], there[-2]) == (back[-2], back[0]) and (there[0] < there[-2]) == (bridge["from"]["pool"] < bridge["to"]["pool"]), (there, back)
+for bridge in plan["bridges"]:
+    for way in (bridge["forward"], bridge["backward"]):
+        if way["senders"] == way["senders_listed"] and not way["routes_left_out"]:
+            assert way["bytes"] == sum(route["bytes"] for route in way["routes"]), way
 
 # Bridges: every route, of many the first, is an arrow with its rows and bytes.
 DRAWN = 160
@@ -61,7 +82,7 @@ def label(route):
 assert sorted(map(label, routes)) == sorted(text for text in texts if text.startswith("row") and text.endswith(" B"))
 arrows = [path.get("class") for path in root.iter("{http://www.w3.org/2000/svg}path") if path.get("marker-end")]
 assert arrows.count("arrow stays") == sum(route["from"] == route["to"] for route in routes)
-assert len(arrows) == len(routes)
+assert len(arrows) == len(routes) + 2 * len(between)
 for way in ways:
     moved = sum(route["bytes"] for route in way["routes"] if route["from"] != route["to"])
     undrawn = len(way["routes"][DRAWN:]) + way["routes_left_out"]
@@ -93,6 +114,16 @@ draws recipes/ocr-fan-in-small.yaml --set mesh.encoder="dp=32" --set mesh.model=
 grep -q 'routes more are not drawn' picture.svg || fail "it says how many arrows are left out"
 draws recipes/ocr-fan-in-small.yaml --set mesh.encoder="dp=256 tp=2" --set mesh.model="dp=128 cp=2 tp=2" --set train.global_batch=1024
 grep -q '>Rank 0, one of 512 senders: ' picture.svg || fail "of many senders one is drawn"
+
+# A bridge that moves nothing is drawn all the same; so are pools, those of the same mesh apart.
+draws recipes/ocr-equal.yaml
+draws recipes/ocr-fan-in.yaml --set mesh.encoder="dp=4 tp=2" --set mesh.model="dp=4 cp=2"
+[ "$(grep -c '"arrow stays"' picture.svg)" -eq 16 ] || fail "every rank keeps its rows, forward and backward"
+for meshes in '{encoder: "dp=2 tp=2", model: "dp=2 cp=2 tp=1"}' '{encoder: "dp=2 tp=2", model: "dp=2 tp=2"}' \
+  '{encoder: "dp=1", model: "dp=4 cp=2"}' '{encoder: "dp=3 tp=2", model: "dp=2 cp=2"}' '{encoder: "dp=32 tp=2", model: "dp=64 cp=2"}'; do
+  draws recipes/ocr-fan-in.yaml --set placement=disjoint --set mesh="$meshes" --set model.ragged=true --set train.global_batch=64
+done
+grep -q '>Rank 64, one of 128 senders: ' picture.svg || fail "the first sender of a pool is one of its ranks"
 
 # What was typed is shown as a shell reads it, and no character breaks the picture.
 draws recipes/gpt-dp.yaml --set 'train.steps=20 # <b> & ]]> it'"'"'s "x"' --set train.lr=1e-3

@@ -571,6 +571,27 @@ static void each_of_three_pools_is_planned(void **state) {
   json_decref(plan);
 }
 
+static void three_pools_are_drawn_side_by_side(void **state) {
+  static const char *const words[] = {">first<",
+                                      ">ranks 0 to 1<",
+                                      ">second<",
+                                      ">rank 2<",
+                                      ">third<",
+                                      ">ranks 3 to 6<",
+                                      ">x: 96 B, 1 time a step<",
+                                      ">gradient of x: 192 B, 1 time a step<",
+                                      ">y: 96 B, 1 time a step<",
+                                      ">gradient of y: 192 B, 1 time a step<"};
+  ad_recipe *recipe = NULL;
+  char *picture;
+  must(ad_recipe_parse(relay_recipe, "relay.yaml", NULL, 0, &recipe));
+  must(ad_plan_picture(recipe, NULL, NULL, &picture));
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    if (!strstr(picture, words[i])) fail_msg("the picture lacks %s", words[i]);
+  free(picture);
+  ad_recipe_destroy(recipe);
+}
+
 static size_t activations_beside_tapes(const ad_recipe *recipe, int64_t rank) {
   ad_comm *comm;
   ad_run *run;
@@ -625,6 +646,7 @@ int main(void) {
       cmocka_unit_test(each_pool_has_its_own_activations),
       cmocka_unit_test(a_bridge_between_pools_brings_every_rank_its_rows),
       cmocka_unit_test(each_of_three_pools_is_planned),
+      cmocka_unit_test(three_pools_are_drawn_side_by_side),
       cmocka_unit_test(memory_for_what_bridges_bring_is_counted),
       cmocka_unit_test(pools_of_many_ranks_are_planned),
   };
