@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# The example of a program of two pools: its own proof holds, with every planted mistake caught.
+#   two_pools_example.sh ADDEND SOURCE
+set -eu
+addend=$1
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+
+"$(dirname "$addend")/example_two_pools" >out 2>err || { cat out err >&2; fail "the example"; }
+for words in '^two_pools.*5 ranks, mesh producer: dp=3, consumer: dp=2' '^proven: 2 parameters' '^it holds$' ' 0 survived$'; do
+  grep -q "$words" out || { cat out >&2; fail "it does not say: $words"; }
+done
+[ ! -s err ] || { cat err >&2; fail "it complains"; }
+echo "two_pools_example: all hold"
