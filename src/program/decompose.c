@@ -291,7 +291,7 @@ static ad_status climb(decompose *d, ad_phase_run *at, ad_tensor *const *sources
 }
 
 static ad_status climb_once(decompose *d, ad_phase_run *at, const adversary *from) {
-  ad_tensor *sources[SITES_MAX + 1];
+  ad_tensor *sources[SITES_MAX + 1] = {NULL};
   ad_tape *t = d->ascent;
   ad_tape_reset(t);
   adversary with = constants_of(d, t, from);
@@ -312,7 +312,7 @@ static ad_status climb_before(decompose *d, ad_phase_run *at, const adversary *f
 
 static ad_status run_adversary(void *own, ad_phase_run *at) {
   decompose *d = own;
-  ad_tensor *sources[SITES_MAX + 1];
+  ad_tensor *sources[SITES_MAX + 1] = {NULL};
   adversary with = adversary_of(d, at);
   AD_TRY(climb_before(d, at, &with));
   ad_phase_loss(at, ADVERSARIAL, masked_by_sources(d, at, ad_phase_tape(at), &with, sources));

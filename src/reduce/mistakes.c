@@ -20,7 +20,9 @@ static int64_t index_in(const ad_bucket *bucket, ad_axes axes, int64_t rank) {
 
 /* ---- microbatches ---- */
 
-static void count_microbatch(void *context, void *passing) { ((ad_mistake_scene *)context)->microbatch++; }
+static void note_microbatch(void *context, void *passing) {
+  ((ad_mistake_scene *)context)->microbatch = (int64_t) * (const size_t *)passing;
+}
 
 static void end_step(void *context, void *passing) {
   ad_mistake_scene *scene = context;
@@ -273,9 +275,7 @@ static const ad_mistake mistakes[] = {
      .catalogue = 16,
      .words = "each microbatch is averaged by its own count",
      .needs = AD_NEED_TOKENS | AD_NEED_MICROBATCHES | AD_NEED_UNEQUAL_MICROBATCHES,
-     .at = {{AD_SEAM_DIVISOR, divide_by_own_count},
-            {AD_SEAM_MICROBATCH, count_microbatch},
-            {AD_SEAM_GRADIENTS, end_step}}},
+     .at = {{AD_SEAM_DIVISOR, divide_by_own_count}, {AD_SEAM_PHASE, note_microbatch}, {AD_SEAM_GRADIENTS, end_step}}},
     {.name = "last-microbatch-only",
      .catalogue = 19,
      .words = "the accumulation buffer is cleared on every microbatch",

@@ -95,6 +95,7 @@ static ad_status run_phase(ad_run *run, size_t p, size_t m) {
   ad_store *store = ad_module_store(run->modules[phase->module]);
   ad_phase_run at = phase_run(run, p, m);
   ad_tape_reset(at.tape);
+  ad_seam_pass(AD_SEAM_PHASE, &m);
   ad_trace_begin(&run->trace, AD_TRACE_FORWARD, (int64_t)m, 0);
   AD_TRY(ad_store_begin_pass(store, 0));
   ad_status status = phase->run(ad_program_own(run->program), &at);
