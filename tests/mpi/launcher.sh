@@ -74,6 +74,8 @@ for first in 5 3 2; do must "${launch[@]}" -n 5 "$work/place" $first "$build/add
 must "${launch[@]}" -n 8 "$work/place" 4 "$build/addend" train "$pools" --set train.steps=3 --out "$work/pools"
 must "$build/addend" train "$pools" --set train.steps=3 --out "$work/pools-on-shm"
 cmp "$work/pools/weights.safetensors" "$work/pools-on-shm/weights.safetensors" || fail "pools learn other bits than on shm"
+# Three pools, of which one lies across two nodes.
+must "${launch[@]}" -n 10 "$work/place" 5 "$build/addend" check "$source/recipes/pools-10.yaml" --steps 3
 must "${launch[@]}" -n 3 "$work/place" 1 "$build/addend" train "$recipe" --set train.steps=2 --out "$work/run"
 grep -q 'loss .* in 2 steps' "$work/out" || fail "the first rank did not speak"
 [ "$(grep -c 'loss .* in 2 steps' "$work/out")" -eq 1 ] || fail "not only the first rank spoke"
