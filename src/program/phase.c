@@ -19,11 +19,11 @@ ad_array *ad_phase_state(ad_phase_run *at, size_t state) { return ad_module_stat
 static const char no_name[] = "NULL";
 
 /* A crossing's site is the name of what crosses. What came from other ranks: the same on every copy. Users of it leave
- * addends where the bridge says so. */
+ * addends where the bridge says so, unless no gradient is wanted: a constant counts as R or as I. */
 static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const ad_crossing_spec *crossing) {
   const ad_array *array = passed->arrived;
-  ad_tensor *leaf = crossing->one_way ? ad_constant(at->tape, array) : ad_input(at->tape, array);
-  passed->inputs[at->phase] = leaf;
+  if (crossing->one_way) return passed->inputs[at->phase] = ad_constant(at->tape, array);
+  ad_tensor *leaf = passed->inputs[at->phase] = ad_input(at->tape, array);
   ad_axes added = ad_bridge_added(crossing->bridge);
   char axes[128];
   if (!added) return leaf;

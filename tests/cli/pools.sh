@@ -59,6 +59,26 @@ for m in proof["sabotage"]:
         assert abs(m["ratio"] / m["expected_ratio"] - 1) < 1e-9, m
 Y
 
+# With one loss alone a mistake has the signature that is known of it: faithfulness that counts on every rank of a block
+# is as many times too large, what is averaged over a pool that much too small.
+signature() { # loss
+  prove_wide $none losses.$1.coefficient=2 "$(pools 3 2 4 2)" --sabotage
+  python3 - "$1" <<'Y'
+import json, sys
+proof, loss = json.load(open("proof.json")), sys.argv[1]
+assert proof["survivors"] == 0, proof["survivors"]
+caught = [m for m in proof["sabotage"] if m["derived"] and m["caught_by"] == "number"]
+once = [m for m in caught if "once_everywhere" in m["name"] and "decompose.c" in m["name"] and m["ratio"] is not None]
+averaged = [m for m in caught if m["name"].startswith("averaged") and m["param"] and m["param"] in m["name"]]
+if loss == "faithfulness":
+    assert once and all(abs(m["ratio"] - 4) < 1e-9 for m in once), once
+assert averaged and all(abs(m["ratio"] * (3 if m["param"].startswith("ci.") else 4) - 1) < 1e-9 for m in averaged), averaged
+assert all(m["param"].startswith("ci.") for m in averaged) == (loss == "sparsity"), averaged
+Y
+}
+signature faithfulness
+signature sparsity
+
 # ---- a training that stops and goes on: sources and moments of the ascent too ----
 train() { local out=$1; shift; "$addend" train "$source/recipes/pools-10.yaml" --out "$out" --set checkpoint.every=4 "$@" >out.txt 2>&1 || { cat out.txt >&2; fail "train $*"; }; }
 train whole --set train.steps=8
