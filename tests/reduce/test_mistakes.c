@@ -246,8 +246,9 @@ static int divides_by_own_count(ad_comm *comm, void *context) {
   CHECK_OK(ad_count_wait(count, &total));
   CHECK(total == 9);
   for (int step = 0; step < 2; step++) {
-    for (int microbatch = 0; microbatch < 2; microbatch++) {
+    for (size_t microbatch = 0; microbatch < 2; microbatch++) {
       ad_divisor_passing divisor = {.count = count, .total = (double)total};
+      ad_seam_pass(AD_SEAM_PHASE, &microbatch);
       CHECK_OK(ad_reducer_begin_microbatch(m->reducer, microbatch ? AD_SYNC_ALL : AD_SYNC_NONE));
       ad_seam_pass(AD_SEAM_DIVISOR, &divisor);
       CHECK(scene.fired && divisor.total == (microbatch ? 6 : 3) * 2); /* the mean of two means */
