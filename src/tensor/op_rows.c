@@ -61,6 +61,17 @@ typedef struct rows_numbers {
   const ad_tensor *like;
 } rows_numbers;
 
+/* Where each rank took its own rows they come back as V; where all took the same ones they come back uncut. */
+static ad_status check_row_type(const ad_tensor *out, const ad_layout *wanted, ad_axis axis, int was_cut) {
+  ad_type is = out->operand[0]->array.layout.type[axis];
+  char has[16], should[16];
+  if (was_cut ? is == AD_V : ad_type_dim(is) != 0) return AD_OK;
+  return ad_fail(AD_TYPE, "%s: from_rows: the rows are %s on `%s`, %s: they must be %s", out->site,
+                 ad_type_print(is, has, sizeof has), ad_axis_name(axis),
+                 was_cut ? "where each rank took its own" : "whose ranks all took the same",
+                 ad_type_print(wanted->type[axis], should, sizeof should));
+}
+
 /* `like` gives the shape and the cuts that its rows were taken from; the types on all other axes are those of x. */
 static ad_status from_rows_describe(ad_tape *tape, ad_tensor *out) {
   const ad_tensor *origin = ((const rows_numbers *)out->own)->like;
@@ -69,21 +80,13 @@ static ad_status from_rows_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array, *like = &origin->array;
   ad_layout wanted = layout_of_rows(like), layout = like->layout;
   int last = like->shape.ndim - 1;
-  char is[16], should[16];
   if (x->shape.ndim != 2 || x->local.dim[0] != (int64_t)ad_rows_of(origin))
     return ad_fail(AD_INVALID, "%s: from_rows: there are %" PRId64 " rows, but %zu were taken", out->site,
                    x->shape.ndim ? x->local.dim[0] : 0, ad_rows_of(origin));
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     int dim = ad_type_dim(like->layout.type[axis]), was_cut = dim >= 0 && dim < last;
-    if (was_cut && x->layout.type[axis] != AD_V)
-      return ad_fail(AD_TYPE, "%s: from_rows: the rows are %s on `%s`, where each rank took its own: they must be %s",
-                     out->site, ad_type_print(x->layout.type[axis], is, sizeof is), ad_axis_name((ad_axis)axis),
-                     ad_type_print(wanted.type[axis], should, sizeof should));
+    AD_TRY(check_row_type(out, &wanted, (ad_axis)axis, was_cut));
     if (was_cut) continue;
-    if (ad_type_dim(x->layout.type[axis]) == 0)
-      return ad_fail(AD_TYPE, "%s: from_rows: the rows are %s on `%s`, whose ranks all took the same: they must be %s",
-                     out->site, ad_type_print(x->layout.type[axis], is, sizeof is), ad_axis_name((ad_axis)axis),
-                     ad_type_print(wanted.type[axis], should, sizeof should));
     layout.type[axis] = ad_type_dim(x->layout.type[axis]) == 1 ? AD_S(last) : x->layout.type[axis];
     layout.depth[axis] = x->layout.depth[axis];
   }
