@@ -162,8 +162,7 @@ static ad_status add_losses(const ad_decomposition *d, ad_program *to) {
     ad_loss_spec spec = {.name = losses[i].name,
                          .count = losses[i].count,
                          .coefficient = losses[i].coefficient,
-                         .is_metric = losses[i].coefficient == 0,
-                         .per_microbatch = i == AD_LOSS_SPARSITY};
+                         .is_metric = losses[i].coefficient == 0};
     AD_TRY(ad_program_add_loss(to, &spec));
   }
   return AD_OK;

@@ -96,6 +96,14 @@ for name, value in whole["losses"].items():
     assert abs(other["losses"][name] / value - 1) < 1e-4, (name, value, other["losses"][name])
 Y
 
+# ---- sparsity is divided by the positions: importances that all count 1 leave the number of components ----
+train ones --set train.steps=2 --set losses.sparsity.epsilon=1 --set losses.sparsity.power=1e-9 --set losses.sparsity.beta=0
+python3 - <<'Y'
+import json
+found, components = json.loads(open("ones/metrics.jsonl").readline())["losses"]["sparsity"], 2 * (5 + 5 + 7)
+assert abs(found / components - 1) < 1e-5, (found, components)
+Y
+
 # ---- what does not fit is told before any rank starts ----
 refused() { # words, KEY=VALUE
   local words=$1 status=0; shift
