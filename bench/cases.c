@@ -46,6 +46,13 @@ static const kind_of_case kinds[] = {
     {"bridge", "f32", "fan_in", 0, BENCH_BRIDGE},
     {"bridge", "f32", "fan_out", 0, BENCH_BRIDGE},
     {"bridge", "f32", "equal", 0, BENCH_BRIDGE},
+    {"decompose_step", "f32", "pools", 1, BENCH_DECOMPOSITION},
+    {"decompose_exchange", "f16", "ci_blocks", 0, BENCH_CROSSING},
+    {"decompose_exchange", "f16", "ci_adv", 0, BENCH_CROSSING},
+    {"decompose_exchange", "bf16", "blocks_ci", 0, BENCH_CROSSING},
+    {"decompose_exchange", "bf16", "adv_ci", 0, BENCH_CROSSING},
+    {"decompose_exchange", "bf16", "blocks_adv", 0, BENCH_CROSSING},
+    {"decompose_exchange", "bf16", "adv_blocks", 0, BENCH_CROSSING},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -64,6 +71,8 @@ typedef struct case_list {
 /* Sharded parameters are many, so that their bytes come from memory; but not where PyTorch's ranks keep theirs, with
  * gradients and moments, beside ours: with 100 million on four ranks, all programs together need more than 24 GB. */
 static const bench_model *model_of(const case_list *list, bench_duty duty) {
+  if (duty & (BENCH_DECOMPOSITION | BENCH_CROSSING))
+    return list->options->quick ? &bench_tiny_decomposed : &bench_decomposed;
   if (duty & (BENCH_TENSOR | BENCH_HYBRID)) return list->options->quick ? &bench_tiny : &bench_wide;
   return duty == BENCH_SHARDED && !list->options->quick ? &bench_large : &bench_small;
 }
@@ -100,6 +109,22 @@ static void add_batches(case_list *list, const kind_of_case *kind, int ranks) {
   for (int i = 0; i < count && ranks % 2 == 0; i++) add(list, kind, ranks, sizes[i]);
 }
 
+static size_t decomposition_numel(const bench_model *model) {
+  ad_recipe *recipe;
+  if (bench_decomposition_recipe(model, 1, &recipe)) return 0;
+  size_t numel = bench_recipe_numel(recipe);
+  ad_recipe_destroy(recipe);
+  return numel;
+}
+
+/* Of an exchange what must move, of a step the parameters. */
+static void add_pools(case_list *list, const kind_of_case *kind, int ranks) {
+  const bench_model *model = model_of(list, kind->duty);
+  size_t numel = kind->duty == BENCH_CROSSING ? bench_crossings_elements(model, kind->storage, ranks)
+                                              : decomposition_numel(model);
+  add(list, kind, ranks, numel * bench_element(kind->dtype));
+}
+
 static void add_duty(case_list *list, bench_duty duty, int ranks) {
   const char *only = list->options->op;
   for (int i = 0; i < KINDS; i++) {
@@ -110,6 +135,8 @@ static void add_duty(case_list *list, bench_duty duty, int ranks) {
       add_rows(list, &kinds[i], ranks);
     else if (duty == BENCH_BRIDGE)
       add_batches(list, &kinds[i], ranks);
+    else if (duty & (BENCH_DECOMPOSITION | BENCH_CROSSING))
+      add_pools(list, &kinds[i], ranks);
     else
       add(list, &kinds[i], ranks, bench_model_numel(model_of(list, duty)) * bench_element(kinds[i].dtype));
   }
@@ -126,7 +153,7 @@ static void add_ranks(case_list *list, int ranks, int few) {
 }
 
 int bench_cases(const bench_options *options, bench_case *cases, int max) {
-  static const int usual[] = {2, 4, 8}, most_few = 4;
+  static const int usual[] = {2, 4, 8}, pools[] = {3, 10}, most_few = 4;
   case_list list = {.options = options, .cases = cases, .max = max};
   for (int i = 0; i < options->rank_count; i++) add_ranks(&list, options->ranks[i], 1);
   for (int i = 0; !options->rank_count && i < (options->quick ? 1 : 3); i++)
@@ -138,5 +165,9 @@ int bench_cases(const bench_options *options, bench_case *cases, int max) {
   add_duty(&list, BENCH_HYBRID, 4);
   add_duty(&list, BENCH_GROUPED, 1);
   add_duty(&list, BENCH_LAYER, 1);
+  for (int i = 0; i < 2; i++) {
+    add_duty(&list, BENCH_DECOMPOSITION, pools[i]);
+    add_duty(&list, BENCH_CROSSING, pools[i]);
+  }
   return list.count;
 }

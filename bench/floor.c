@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "floor_kernels.h"
+#include "pools.h"
 #include "routes.h"
 #include "sides.h"
 #include "worker.h"
@@ -298,6 +299,49 @@ static int run_bridge(floor_rank *self, const bench_task *task) {
          !bench_side_holds(buffer_of(self, self->rank, SOURCE_GRADIENT), &sides->source, bench_sides_addends(sides));
 }
 
+/* ---- an exchange between pools ---- */
+
+/* Ranks [first, first + count). */
+typedef struct ranks_of {
+  int first, count;
+} ranks_of;
+
+/* Who gives and who receives. */
+static void find_pools(const bench_pools *pools, bench_exchanged exchanged, ranks_of *from, ranks_of *to) {
+  const ranks_of ci = {0, pools->ci}, blocks = {pools->ci, pools->blocks * pools->per_block};
+  const ranks_of adv = {blocks.first + blocks.count, pools->adv};
+  const ranks_of givers[BENCH_EXCHANGED] = {ci, ci, blocks, adv, blocks, adv};
+  const ranks_of receivers[BENCH_EXCHANGED] = {blocks, adv, ci, ci, adv, blocks};
+  *from = givers[exchanged];
+  *to = receivers[exchanged];
+}
+
+/* Copies what this rank is to have in equal parts from all who give. */
+static void take_share(const floor_rank *self, ranks_of from, size_t bytes) {
+  char *to = buffer_of(self, self->rank, DESTINATION);
+  for (int i = 0; i < from.count; i++) {
+    size_t first = bytes * (size_t)i / (size_t)from.count, end = bytes * (size_t)(i + 1) / (size_t)from.count;
+    bench_floor_copy(to + first, (const char *)buffer_of(self, from.first + i, SOURCE) + first, end - first);
+  }
+}
+
+/* Each byte that a rank lacks is read once and written once. Gradients of components go to the first rank of a block
+ * alone. */
+static int run_crossing(floor_rank *self, const bench_task *task) {
+  bench_pools pools = bench_pools_of(self->ranks);
+  bench_exchanged exchanged;
+  ranks_of from, to;
+  if (self->way == BENCH_FLOOR_SLOTS || bench_exchanged_parse(task->storage, &exchanged)) return 1;
+  find_pools(&pools, exchanged, &from, &to);
+  int every = exchanged == BENCH_ADV_BLOCKS ? pools.per_block : 1, own = self->rank - to.first;
+  size_t share = task->bytes / (size_t)(to.count / every);
+  if (share > self->buffer_bytes) return 1;
+  barrier(self);
+  if (own >= 0 && own < to.count && own % every == 0) take_share(self, from, share);
+  barrier(self);
+  return 0;
+}
+
 /* ---- a sharded step ---- */
 
 typedef struct part {
@@ -377,6 +421,7 @@ static int run(void *context, const bench_task *task, const void *in, void *out)
   if (!strcmp(task->op, "sharded_step") || !strcmp(task->op, "update")) return run_sharded(self, task);
   if (!strcmp(task->op, "exchange")) return run_exchange(self, task);
   if (!strcmp(task->op, "bridge")) return run_bridge(self, task);
+  if (!strcmp(task->op, "decompose_exchange")) return run_crossing(self, task);
   if (!bench_is_collective(task->op)) return 1;
   return self->way == BENCH_FLOOR_SLOTS ? run_slots(context, task, in, out) : run_slices(context, task, in, out);
 }

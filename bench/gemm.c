@@ -112,7 +112,9 @@ int main(void) {
   bench_steps *steps;
   if (ad_comm_open_alone(&comm)) return fprintf(stderr, "gemm: %s\n", ad_last_error()), 1;
   bench_setting setting = bench_setting_of(&bench_small, "dp_replicate", 1);
-  ad_status status = bench_steps_create(comm, &setting, &steps);
+  ad_recipe *recipe;
+  ad_status status = bench_recipe(&setting, &recipe);
+  if (!status) status = bench_steps_create(comm, recipe, &steps);
   if (!status) {
     status = measure(steps);
     bench_steps_destroy(steps);

@@ -21,6 +21,7 @@ typedef struct library_rank {
   bench_products *products;
   bench_experts *experts;
   bench_bridge *bridge;
+  bench_crossings *crossings;
 } library_rank;
 
 void *bench_ordinary_alloc(size_t bytes) {
@@ -68,8 +69,9 @@ static void let_go(library_rank *self) {
   bench_products_destroy(self->products);
   bench_experts_destroy(self->experts);
   bench_bridge_destroy(self->bridge);
+  bench_crossings_destroy(self->crossings);
   self->steps = NULL, self->gradients = NULL, self->shards = NULL;
-  self->exchange = NULL, self->products = NULL, self->experts = NULL, self->bridge = NULL;
+  self->exchange = NULL, self->products = NULL, self->experts = NULL, self->bridge = NULL, self->crossings = NULL;
 }
 
 static void hold_for(library_rank *self, const bench_task *task) {
@@ -94,8 +96,15 @@ static ad_status run_shards(library_rank *self, const bench_task *task) {
 }
 
 static ad_status run_step(library_rank *self, const bench_task *task) {
-  bench_setting setting = bench_step_setting(self->model, task, ad_comm_size(self->comm), self->plain);
-  if (!self->steps) AD_TRY(bench_steps_create(self->comm, &setting, &self->steps));
+  int64_t ranks = ad_comm_size(self->comm);
+  bench_setting setting = bench_step_setting(self->model, task, ranks, self->plain);
+  ad_recipe *recipe;
+  if (self->steps) return bench_steps_run(self->steps);
+  if (!strcmp(task->op, "decompose_step"))
+    AD_TRY(bench_decomposition_recipe(self->model, ranks, &recipe));
+  else
+    AD_TRY(bench_recipe(&setting, &recipe));
+  AD_TRY(bench_steps_create(self->comm, recipe, &self->steps));
   return bench_steps_run(self->steps);
 }
 
@@ -119,15 +128,25 @@ static ad_status run_bridge(library_rank *self, const bench_task *task) {
   return bench_bridge_run(self->bridge, !task->iterations);
 }
 
+static ad_status run_crossings(library_rank *self, const bench_task *task) {
+  if (!self->crossings) AD_TRY(bench_crossings_create(self->comm, self->model, task, &self->crossings));
+  return bench_crossings_run(self->crossings, !task->iterations);
+}
+
+static int is_step(const char *op) {
+  return !strcmp(op, "train_step") || !strcmp(op, "parallel_step") || !strcmp(op, "decompose_step");
+}
+
 static ad_status run_task(library_rank *self, const bench_task *task, const void *in, void *out) {
   hold_for(self, task);
-  if (!strcmp(task->op, "train_step") || !strcmp(task->op, "parallel_step")) return run_step(self, task);
+  if (is_step(task->op)) return run_step(self, task);
   if (!strcmp(task->op, "reducer") || !strcmp(task->op, "copy_in")) return run_gradients(self, task);
   if (!strcmp(task->op, "sharded_step") || !strcmp(task->op, "update")) return run_shards(self, task);
   if (!strcmp(task->op, "exchange")) return run_exchange(self, task);
   if (!strcmp(task->op, "grouped")) return run_products(self, task);
   if (!strcmp(task->op, "experts")) return run_experts(self, task);
   if (!strcmp(task->op, "bridge")) return run_bridge(self, task);
+  if (!strcmp(task->op, "decompose_exchange")) return run_crossings(self, task);
   return run_collective(self, task, in, out);
 }
 

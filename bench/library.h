@@ -10,7 +10,9 @@ typedef struct bench_model {
   int layers, d_model, heads, seq, batch;
 } bench_model;
 extern const bench_model bench_small, bench_wide, bench_large, bench_tiny;
+extern const bench_model bench_decomposed, bench_tiny_decomposed; /* whose matrices are decomposed */
 size_t bench_model_numel(const bench_model *model); /* parameters; 0 if the model cannot be made */
+size_t bench_recipe_numel(const ad_recipe *recipe); /* of all modules */
 
 /* What of a recipe differs between measurements. */
 typedef struct bench_setting {
@@ -41,7 +43,8 @@ void *bench_ordinary_alloc(size_t bytes);
 
 /* Training steps on this rank. */
 typedef struct bench_steps bench_steps;
-ad_status bench_steps_create(ad_comm *comm, const bench_setting *setting, bench_steps **out) AD_CHECKED;
+/* Takes the recipe, also where it fails. */
+ad_status bench_steps_create(ad_comm *comm, ad_recipe *recipe, bench_steps **out) AD_CHECKED;
 void bench_steps_destroy(bench_steps *steps);
 ad_status bench_steps_run(bench_steps *steps) AD_CHECKED; /* one more */
 
@@ -88,5 +91,17 @@ ad_status bench_bridge_create(ad_comm *comm, const bench_task *task, bench_bridg
 void bench_bridge_destroy(bench_bridge *bridge);
 /* There and back; `looks`: AD_INVALID unless all is where it belongs. */
 ad_status bench_bridge_run(bench_bridge *bridge, int looks) AD_CHECKED;
+
+/* A decomposition of the model's matrices; on one rank all of it, otherwise on three pools (pools.h). */
+ad_status bench_decomposition_recipe(const bench_model *model, int64_t ranks, ad_recipe **out) AD_CHECKED;
+
+/* One of the exchanges between its pools, in the dtype in which it travels. */
+typedef struct bench_crossings bench_crossings;
+ad_status bench_crossings_create(ad_comm *comm, const bench_model *model, const bench_task *task,
+                                 bench_crossings **out) AD_CHECKED;
+void bench_crossings_destroy(bench_crossings *crossings);
+/* `looks`: AD_INVALID unless all is where it belongs. */
+ad_status bench_crossings_run(bench_crossings *crossings, int looks) AD_CHECKED;
+size_t bench_crossings_elements(const bench_model *model, const char *exchanged, int ranks); /* that must move */
 
 #endif

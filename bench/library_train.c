@@ -8,6 +8,8 @@
 const bench_model bench_small = {.layers = 6, .d_model = 384, .heads = 6, .seq = 256, .batch = 8};
 const bench_model bench_wide = {.layers = 4, .d_model = 512, .heads = 8, .seq = 256, .batch = 8};
 const bench_model bench_tiny = {.layers = 2, .d_model = 128, .heads = 4, .seq = 64, .batch = 8};
+const bench_model bench_decomposed = {.layers = 2, .d_model = 128, .heads = 4, .seq = 64, .batch = 16};
+const bench_model bench_tiny_decomposed = {.layers = 1, .d_model = 32, .heads = 2, .seq = 16, .batch = 8};
 const bench_model bench_large = {.layers = 14, .d_model = 768, .heads = 12, .seq = 256, .batch = 8};
 
 static const char RECIPE[] =
@@ -45,24 +47,32 @@ bench_setting bench_step_setting(const bench_model *model, const bench_task *tas
   return setting;
 }
 
-static size_t count_numel(const ad_module_spec *module) {
+static size_t count_numel(const ad_program *program) {
   size_t numel = 0;
-  for (size_t i = 0; i < module->param_count; i++) numel += (size_t)ad_shape_numel(&module->params[i].shape);
+  for (size_t m = 0; m < ad_program_module_count(program); m++) {
+    const ad_module_spec *module = ad_program_module(program, m);
+    for (size_t i = 0; i < module->param_count; i++) numel += (size_t)ad_shape_numel(&module->params[i].shape);
+  }
+  return numel;
+}
+
+size_t bench_recipe_numel(const ad_recipe *recipe) {
+  ad_comm *paper = NULL;
+  ad_program *program = NULL;
+  ad_status status = ad_comm_open_dry(0, 1, &paper);
+  if (!status) status = ad_recipe_program(recipe, paper, 0, &program);
+  size_t numel = !status && program ? count_numel(program) : 0;
+  if (program) ad_program_destroy(program);
+  if (paper) ad_comm_close(paper);
   return numel;
 }
 
 size_t bench_model_numel(const bench_model *model) {
   bench_setting setting = bench_setting_of(model, "dp_replicate", 1);
-  ad_recipe *recipe = NULL;
-  ad_comm *paper = NULL;
-  ad_program *program = NULL;
-  ad_status status = bench_recipe(&setting, &recipe);
-  if (!status) status = ad_comm_open_dry(0, 1, &paper);
-  if (!status) status = ad_recipe_program(recipe, paper, 0, &program);
-  size_t numel = !status && program ? count_numel(ad_program_module(program, 0)) : 0;
-  if (program) ad_program_destroy(program);
-  if (paper) ad_comm_close(paper);
-  if (recipe) ad_recipe_destroy(recipe);
+  ad_recipe *recipe;
+  if (bench_recipe(&setting, &recipe)) return 0;
+  size_t numel = bench_recipe_numel(recipe);
+  ad_recipe_destroy(recipe);
   return numel;
 }
 
@@ -72,11 +82,11 @@ struct bench_steps {
   int64_t step;
 };
 
-ad_status bench_steps_create(ad_comm *comm, const bench_setting *setting, bench_steps **out) {
+ad_status bench_steps_create(ad_comm *comm, ad_recipe *recipe, bench_steps **out) {
   bench_steps *steps = calloc(1, sizeof *steps);
-  if (!steps) return AD_MEMORY;
-  ad_status status = bench_recipe(setting, &steps->recipe);
-  if (!status) status = ad_run_create(comm, steps->recipe, NULL, &steps->run);
+  if (!steps) return ad_recipe_destroy(recipe), AD_MEMORY;
+  steps->recipe = recipe;
+  ad_status status = ad_run_create(comm, recipe, NULL, &steps->run);
   if (status) return bench_steps_destroy(steps), status;
   *out = steps;
   return AD_OK;

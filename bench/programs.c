@@ -109,9 +109,9 @@ static int be_python(const bench_kind *kind, const char *address, int ranks, con
 const bench_kind bench_kinds[] = {
     {"addend", "",
      BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_TRAINING | BENCH_SHARDED | BENCH_UPDATE | BENCH_TENSOR | BENCH_HYBRID |
-         BENCH_ROUTING | BENCH_GROUPED | BENCH_LAYER | BENCH_BRIDGE,
+         BENCH_ROUTING | BENCH_GROUPED | BENCH_LAYER | BENCH_BRIDGE | BENCH_DECOMPOSITION | BENCH_CROSSING,
      0, be_addend, NULL},
-    {"floor", "slices", BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_SHARDED | BENCH_UPDATE | BENCH_ROUTING | BENCH_BRIDGE,
+    {"floor", "slices", BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_SHARDED | BENCH_UPDATE | BENCH_ROUTING | BENCH_BRIDGE | BENCH_CROSSING,
      0, be_slices, NULL},
     {"floor", "slots", BENCH_COLLECTIVES, 0, be_slots, NULL},
     {"openmpi", "as installed", BENCH_COLLECTIVES | BENCH_ROUTING | BENCH_BRIDGE, 1, be_mpi,
@@ -144,8 +144,12 @@ const bench_kind bench_kinds[] = {
     {"torch_fsdp", "gloo", BENCH_UPDATE, 1, be_python, WORDS("torch_update.py", "fsdp")},
     {"addend_one", "one product", BENCH_GROUPED, 1, be_addend_plain, NULL},
     {"torch_grouped", "grouped_mm", BENCH_LAYER | BENCH_GROUPED, 1, be_python, WORDS("torch_experts.py", "experts")},
+    {"addend_one", "one process", BENCH_DECOMPOSITION, 1, be_addend, NULL},
+    {"torch_one", "one process, one thread", BENCH_DECOMPOSITION, 1, be_python, WORDS("torch_decompose.py", "1")},
+    {"torch_two", "one process, two threads", BENCH_DECOMPOSITION, 1, be_python, WORDS("torch_decompose.py", "2")},
 };
 const int bench_kind_count = sizeof bench_kinds / sizeof *bench_kinds;
+_Static_assert(sizeof bench_kinds / sizeof *bench_kinds <= BENCH_KINDS_MAX, "an orchestra has no place for all");
 
 static void be(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -155,8 +159,14 @@ static void be(const bench_kind *kind, const char *address, int ranks, const ben
   _exit(kind->be(kind, address, ranks, model));
 }
 
-void bench_start(const bench_kind *kind, int ranks, const bench_model *model, bench_program *out) {
+/* What a decomposition on pools is compared with does all of it in one process. */
+static int processes(const bench_kind *kind, int ranks) {
+  return kind->is_peer && kind->duties == BENCH_DECOMPOSITION ? 1 : ranks;
+}
+
+void bench_start(const bench_kind *kind, int case_ranks, const bench_model *model, bench_program *out) {
   char address[BENCH_WORD];
+  int ranks = processes(kind, case_ranks);
   *out = (bench_program){.ranks = ranks, .process = -1};
   snprintf(out->name, sizeof out->name, "%s", kind->name);
   for (int i = 0; i < BENCH_RANKS_MAX; i++) out->rank[i] = -1;

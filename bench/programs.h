@@ -15,7 +15,9 @@ typedef enum bench_duty {
   BENCH_ROUTING = 128,
   BENCH_GROUPED = 256,
   BENCH_LAYER = 512,
-  BENCH_BRIDGE = 1024
+  BENCH_BRIDGE = 1024,
+  BENCH_DECOMPOSITION = 2048,
+  BENCH_CROSSING = 4096
 } bench_duty;
 
 /* Programs of one name are the same thing in different settings; the best of them counts. */
@@ -27,7 +29,7 @@ typedef struct bench_kind {
   char *const *words; /* what `be` needs to know */
 } bench_kind;
 
-enum { BENCH_KINDS_MAX = 24 };
+enum { BENCH_KINDS_MAX = 27 };
 extern const bench_kind bench_kinds[];
 extern const int bench_kind_count;
 

@@ -106,7 +106,7 @@ static json_t *row_of(const turns *t, const bench_case *measured, entry *own) {
   json_t *row = bench_row(&own->task, measured->ranks, own->seconds, own->rounds);
   json_object_set_new(row, "floor_seconds", number(floor));
   json_object_set_new(row, "floor_ratio", floor ? json_real(own->median / floor->median) : json_null());
-  if (measured->duty & (BENCH_TRAINING | BENCH_TENSOR | BENCH_HYBRID))
+  if (measured->duty & (BENCH_TRAINING | BENCH_TENSOR | BENCH_HYBRID | BENCH_DECOMPOSITION))
     json_object_set_new(row, "tokens_per_second",
                         json_real(measured->model->batch * measured->model->seq / own->median));
   add_peers(t, row);

@@ -42,7 +42,7 @@ static void print_ratio(FILE *to, const json_t *row, const json_t *other) {
 static void print_head(FILE *to, const json_t *row) {
   const char *name;
   json_t *seconds;
-  fprintf(to, "%-14s %-5s %-7s %9s %5s %-8s %-3s %9s  %22s %7s", "op", "dtype", "storage", "size", "ranks", "memory",
+  fprintf(to, "%-18s %-5s %-10s %9s %5s %-8s %-3s %9s  %22s %7s", "op", "dtype", "storage", "size", "ranks", "memory",
           "in", "median", "min .. max", "x floor");
   json_object_foreach(json_object_get(row, "peers"), name, seconds) fprintf(to, " %13s", name);
   fprintf(to, "\n");
@@ -57,7 +57,7 @@ static void print_row(FILE *to, const json_t *row) {
   json_unpack((json_t *)(size_t)row, "{ss ss ss sI si ss sb}", "op", &op, "dtype", &dtype, "storage", &storage, "bytes",
               &bytes, "ranks", &ranks, "memory", &memory, "in_place", &in_place);
   print_bytes(size, sizeof size, bytes);
-  fprintf(to, "%-14s %-5s %-7s %9s %5d %-8s %-3s", op, dtype, storage, size, ranks, memory, in_place ? "yes" : "no");
+  fprintf(to, "%-18s %-5s %-10s %9s %5d %-8s %-3s", op, dtype, storage, size, ranks, memory, in_place ? "yes" : "no");
   print_spread(to, row);
   const json_t *floor = json_object_get(row, "floor_ratio");
   if (json_is_number(floor))

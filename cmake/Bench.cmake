@@ -23,7 +23,7 @@ if(TARGET addend_cli)
   target_link_libraries(bench_attention PRIVATE addend_static)
 
   file(GLOB bench_library CONFIGURE_DEPENDS bench/library*.c)
-  add_executable(bench_rank bench/rank.c ${bench_library} bench/routes.c bench/sides.c bench/worker.c)
+  add_executable(bench_rank bench/rank.c ${bench_library} bench/pools.c bench/routes.c bench/sides.c bench/worker.c)
   set_target_properties(bench_rank PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${AD_PEERS})
   target_link_libraries(bench_rank PRIVATE addend_static)
   add_dependencies(bench_rank addend_mpi)
