@@ -136,8 +136,10 @@ AD_API const ad_program_kind *ad_moe(void);
  *   sparsity      with s_c = sum over positions of (upper(importances_c) + epsilon)^power of a microbatch, all ranks:
  *                 sum over c of s_c (1 + beta log2(1 + s_c)) / positions; each microbatch with its share of them
  *   adversarial   all sites at once, m = ci + (1 - ci) a and d = a', a and a' sources in [0, 1] for each sample of the
- *                 batch, position and component, which stay from step to step: the divergence / positions. Before each
- *                 forward pass of a training step ascent_steps steps of ascent on them, and one after its backward pass
+ *                 batch (scope "sample") or all samples of a microbatch ("batch"), position and component, which stay
+ *                 from step to step: the divergence / positions. Before each forward pass of a training step
+ *                 ascent_steps steps of ascent on them, and one after its backward pass. With bounds "clamp" a source
+ *                 that climbs out of [0, 1] stays at its edge, with "sigmoid" it is the sigmoid of what climbs
  *
  * The divergence is the sum of squares over the vocabulary (mse), or KL(target || masked).
  *
@@ -157,7 +159,9 @@ typedef struct ad_decompose_options {
   int plain_clamp;
   double power, beta, epsilon;
   int64_t ascent_steps;
-  char *ascent_rule; /* "sign" or "adam" */
+  char *ascent_rule;   /* "sign" or "adam" */
+  char *ascent_scope;  /* "sample" or "batch" */
+  char *ascent_bounds; /* "clamp" or "sigmoid" */
   double ascent_lr, ascent_epsilon;
   ad_dtype wire_values, wire_gradients, wire_weights; /* 0: as they are */
 } ad_decompose_options;

@@ -129,6 +129,9 @@ AD_API ad_tensor *ad_place_at(ad_tape *tape, ad_tensor *x, ad_tensor *front, con
  * it. Law 3 as for ad_add: all P, or none. And back: columns first .. first + count - 1 of the last dimension. */
 AD_API ad_tensor *ad_concat_at(ad_tape *tape, ad_tensor *const *parts, size_t n, const char *site);
 AD_API ad_tensor *ad_slice_at(ad_tape *tape, ad_tensor *x, int64_t first, int64_t count, const char *site);
+/* x [...] once for each of the samples, indices i32 [n, seq] -> [n, ...]. Where samples are cut x is R, and each rank's
+ * samples leave an addend of its gradient. */
+AD_API ad_tensor *ad_repeat_at(ad_tape *tape, ad_tensor *x, ad_tensor *samples, const char *site);
 /* Rotary positions on x [batch, seq, heads*head_dim], pairs (i, i + head_dim/2), angle position * base^(-2i/head_dim).
  * Su et al. 2021. */
 AD_API ad_tensor *ad_rotary_at(ad_tape *tape, ad_tensor *x, int64_t head_dim, double base, const char *site);
@@ -287,6 +290,7 @@ AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const c
 #define ad_place(t, x, front) ad_place_at((t), (x), (front), AD_HERE)
 #define ad_concat(t, parts, n) ad_concat_at((t), (parts), (n), AD_HERE)
 #define ad_slice(t, x, first, count) ad_slice_at((t), (x), (first), (count), AD_HERE)
+#define ad_repeat(t, x, samples) ad_repeat_at((t), (x), (samples), AD_HERE)
 #define ad_rotary(t, x, head_dim, base) ad_rotary_at((t), (x), (head_dim), (base), AD_HERE)
 #define ad_attention(t, q, k, v, head_dim) ad_attention_at((t), (q), (k), (v), (head_dim), AD_HERE)
 #define ad_attention_all(t, q, k, v, head_dim) ad_attention_all_at((t), (q), (k), (v), (head_dim), AD_HERE)

@@ -84,13 +84,11 @@ static ad_status add_block(ad_decomposition *d, size_t module, ad_program *to) {
 }
 
 static ad_status add_adv(ad_decomposition *d, ad_program *to) {
-  const ad_mesh *mesh = ad_program_mesh(to, module_of_adv(d));
-  ad_declarations list = ad_declarations_on(mesh);
-  ad_layout layout = ad_text_batch_layout(mesh);
+  ad_declarations list = ad_declarations_on(ad_program_mesh(to, module_of_adv(d)));
   int64_t seq = d->options->target.decoder.data.seq;
-  ad_shape shapes[AD_SITES_MAX + 1] = {{3, {0, seq, d->components}}};
-  for (size_t s = 0; s < d->site_count; s++) shapes[1 + s] = (ad_shape){2, {0, seq}};
-  ad_status status = ad_sources_create(&d->sources, d->options, shapes, d->site_count + 1, &d->setting, &layout, &list);
+  ad_shape shapes[AD_SITES_MAX + 1] = {{2, {seq, d->components}}};
+  for (size_t s = 0; s < d->site_count; s++) shapes[1 + s] = (ad_shape){1, {seq}};
+  ad_status status = ad_sources_create(&d->sources, d->options, shapes, d->site_count + 1, &d->setting, &list);
   if (status) {
     ad_declarations_release(&list);
     return status;

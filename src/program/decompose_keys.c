@@ -48,8 +48,12 @@ const ad_key ad_decompose_keys[AD_DECOMPOSE_KEY_COUNT] = {
     {"ascent.steps", AD_KEY_INTEGER, .offset = AT(ascent_steps), .least = 0, .most = 1000, .fallback = "1",
      .help = "steps up of the adversary's sources before each forward pass"},
     {"ascent.rule", AD_KEY_TEXT, .offset = AT(ascent_rule), .fallback = "adam", .help = "adam or sign"},
+    {"ascent.scope", AD_KEY_TEXT, .offset = AT(ascent_scope), .fallback = "sample",
+     .help = "sample: each sample has sources of its own; batch: those of a microbatch share them"},
+    {"ascent.bounds", AD_KEY_TEXT, .offset = AT(ascent_bounds), .fallback = "clamp",
+     .help = "how sources stay between 0 and 1: clamp, or sigmoid of numbers that climb freely"},
     {"ascent.lr", AD_KEY_NUMBER, .offset = AT(ascent_lr), .least = 0, .most = 1, .fallback = "0.1",
-     .help = "length of a step up; sources are between 0 and 1"},
+     .help = "length of a step up"},
     {"ascent.eps", AD_KEY_NUMBER, .offset = AT(ascent_epsilon), .least = 0, .most = 1, .open_least = 1,
      .fallback = "1e-8", .help = "Adam's guard against division by zero"},
     {"wire.values", AD_KEY_DTYPE, .offset = AT(wire_values), .word = "compute", .fallback = "compute",
@@ -136,12 +140,15 @@ static void check_heads(const ad_decompose_options *options, const ad_complaints
     ad_complain(to, "importance.heads", "%lld heads do not divide the width %lld into even parts", heads, width);
 }
 
+static void check_word(const char *key, const char *word, const char *a, const char *b, const ad_complaints *to) {
+  if (word && strcmp(word, a) != 0 && strcmp(word, b) != 0) ad_complain(to, key, "must be %s or %s, is %s", a, b, word);
+}
+
 static void check_words(const ad_decompose_options *options, const ad_complaints *to) {
-  const char *divergence = options->divergence, *rule = options->ascent_rule;
-  if (divergence && strcmp(divergence, "mse") != 0 && strcmp(divergence, "kl") != 0)
-    ad_complain(to, "losses.stochastic.divergence", "must be mse or kl, is %s", divergence);
-  if (rule && strcmp(rule, "adam") != 0 && strcmp(rule, "sign") != 0)
-    ad_complain(to, "ascent.rule", "must be adam or sign, is %s", rule);
+  check_word("losses.stochastic.divergence", options->divergence, "mse", "kl", to);
+  check_word("ascent.rule", options->ascent_rule, "adam", "sign", to);
+  check_word("ascent.scope", options->ascent_scope, "sample", "batch", to);
+  check_word("ascent.bounds", options->ascent_bounds, "clamp", "sigmoid", to);
 }
 
 static int has_sizes(const ad_decompose_options *options) {

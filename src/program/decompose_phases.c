@@ -207,10 +207,12 @@ static adversary constants_of(const ad_decomposition *d, ad_tape *t, const adver
 }
 
 static ad_tensor *masked_by_sources(ad_decomposition *d, ad_phase_run *at, ad_tape *t, const adversary *with,
-                                    ad_tensor **sources) {
+                                    ad_tensor **leaves) {
   ad_mask masks[AD_SITES_MAX];
+  ad_tensor *sources[AD_SITES_MAX + 1];
   int64_t first = 0;
-  for (size_t i = 0; i < d->sources.per_microbatch; i++) sources[i] = ad_sources_input(&d->sources, at, t, i);
+  for (size_t i = 0; i < d->sources.per_microbatch; i++)
+    sources[i] = ad_sources_input(&d->sources, at, t, i, with->tokens, &leaves[i]);
   ad_tensor *mixed = ad_mix(t, with->importances, sources[0]);
   for (size_t s = 0; s < d->site_count; s++) {
     masks[s] = (ad_mask){with->v[s], with->u[s], ad_slice(t, mixed, first, d->sites[s].components), sources[1 + s]};
@@ -224,20 +226,20 @@ static double over_positions(const ad_decomposition *d) {
   return 1 / ((double)d->setting.global_batch * (double)d->options->target.decoder.data.seq);
 }
 
-static ad_status climb(ad_decomposition *d, ad_phase_run *at, ad_tensor *const *sources, double factor) {
+static ad_status climb(ad_decomposition *d, ad_phase_run *at, ad_tensor *const *leaves, double factor) {
   const ad_array *gradients[AD_SITES_MAX + 1];
-  for (size_t i = 0; i < d->sources.per_microbatch; i++) gradients[i] = ad_grad(sources[i]);
+  for (size_t i = 0; i < d->sources.per_microbatch; i++) gradients[i] = ad_grad(leaves[i]);
   return ad_sources_climb(&d->sources, at, gradients, factor);
 }
 
 static ad_status climb_once(ad_decomposition *d, ad_phase_run *at, const adversary *from) {
-  ad_tensor *sources[AD_SITES_MAX + 1] = {NULL};
+  ad_tensor *leaves[AD_SITES_MAX + 1];
   ad_tape *t = d->ascent;
   ad_tape_reset(t);
   adversary with = constants_of(d, t, from);
-  ad_tensor *loss = ad_scale(t, masked_by_sources(d, at, t, &with, sources), over_positions(d));
+  ad_tensor *loss = ad_scale(t, masked_by_sources(d, at, t, &with, leaves), over_positions(d));
   AD_TRY(ad_backward(t, loss));
-  return climb(d, at, sources, 1);
+  return climb(d, at, leaves, 1);
 }
 
 static ad_status climb_before(ad_decomposition *d, ad_phase_run *at, const adversary *from) {
@@ -252,17 +254,16 @@ static ad_status climb_before(ad_decomposition *d, ad_phase_run *at, const adver
 
 ad_status ad_decompose_run_adversary(void *own, ad_phase_run *at) {
   ad_decomposition *d = own;
-  ad_tensor *sources[AD_SITES_MAX + 1] = {NULL};
   adversary with = adversary_of(d, at);
   AD_TRY(climb_before(d, at, &with));
-  ad_phase_loss(at, AD_LOSS_ADVERSARIAL, masked_by_sources(d, at, ad_phase_tape(at), &with, sources));
+  ad_tensor **leaves = ad_sources_leaves(&d->sources, at);
+  ad_phase_loss(at, AD_LOSS_ADVERSARIAL, masked_by_sources(d, at, ad_phase_tape(at), &with, leaves));
   return AD_OK;
 }
 
 /* The last forward pass's gradient, without the loss's coefficient. */
 ad_status ad_decompose_climb_after(void *own, ad_phase_run *at) {
   ad_decomposition *d = own;
-  ad_tensor *const *leaves = d->sources.leaves + ad_phase_microbatch(at) * d->sources.per_microbatch;
   if (!ad_phase_trains(at) || !d->options->ascent_steps || !(d->options->adversarial > 0)) return AD_OK;
-  return climb(d, at, leaves, 1 / d->options->adversarial);
+  return climb(d, at, ad_sources_leaves(&d->sources, at), 1 / d->options->adversarial);
 }

@@ -8,11 +8,14 @@
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
+#include "program/text_batch.h"
 #include "tensor/rows.h"
 
 static const double beta1 = 0.9, beta2 = 0.999;
 
-static int uses_adam(const ad_sources *sources) { return !strcmp(sources->options->ascent_rule, "adam"); }
+static int uses_adam(const ad_decompose_options *options) { return !strcmp(options->ascent_rule, "adam"); }
+static int is_sigmoid(const ad_decompose_options *options) { return !strcmp(options->ascent_bounds, "sigmoid"); }
+static int is_shared(const ad_decompose_options *options) { return !strcmp(options->ascent_scope, "batch"); }
 
 /* ---- states ---- */
 
@@ -22,32 +25,45 @@ static size_t declare(ad_declarations *to, const char *path, const char *name, c
   return ad_declare_state(to, path, name, state);
 }
 
+/* In the middle of [0, 1]. */
 static void declare_one(const ad_sources *sources, ad_declarations *to, const char *path, const ad_shape *shape,
                         const ad_layout *layout, ad_source *out) {
-  out->value = declare(to, path, "value", shape, layout, 0.5);
-  if (!uses_adam(sources)) return;
+  out->value = declare(to, path, "value", shape, layout, is_sigmoid(sources->options) ? 0 : 0.5);
+  if (!uses_adam(sources->options)) return;
   out->first = declare(to, path, "first_moment", shape, layout, 0);
   out->second = declare(to, path, "second_moment", shape, layout, 0);
 }
 
+static ad_layout layout_of(const ad_sources *sources, const ad_mesh *mesh) {
+  ad_layout shared = ad_layout_all(mesh, AD_R);
+  ad_layout_set(&shared, AD_AXES_DP, AD_I);
+  return is_shared(sources->options) ? shared : ad_text_batch_layout(mesh);
+}
+
+static ad_shape for_samples(const ad_shape *shape, int64_t samples) {
+  ad_shape whole = {shape->ndim + 1, {samples}};
+  memcpy(whole.dim + 1, shape->dim, (size_t)shape->ndim * sizeof *shape->dim);
+  return whole;
+}
+
 ad_status ad_sources_create(ad_sources *sources, const ad_decompose_options *options, const ad_shape *shapes,
-                            size_t count, const ad_program_setting *setting, const ad_layout *layout,
-                            ad_declarations *to) {
+                            size_t count, const ad_program_setting *setting, ad_declarations *to) {
   *sources = (ad_sources){.options = options, .per_microbatch = count, .microbatches = (size_t)setting->microbatches};
-  ad_layout same = ad_layout_all(layout->mesh, AD_R);
+  ad_layout layout = layout_of(sources, to->replicated.mesh);
   AD_TRY(ad_new(count * sources->microbatches, &sources->list));
   AD_TRY(ad_new(count * sources->microbatches, &sources->leaves));
   AD_TRY(ad_new(count, &sources->memory));
   for (size_t m = 0; m < sources->microbatches; m++) {
+    int64_t samples = ad_cut(setting->global_batch, (int64_t)m, setting->microbatches).count;
     for (size_t i = 0; i < count; i++) {
-      ad_shape shape = shapes[i];
+      ad_shape shape = is_shared(options) ? shapes[i] : for_samples(&shapes[i], samples);
       char path[64];
-      shape.dim[0] = ad_cut(setting->global_batch, (int64_t)m, setting->microbatches).count;
       snprintf(path, sizeof path, "sources.%zu.%zu", m, i);
-      declare_one(sources, to, path, &shape, layout, &sources->list[m * count + i]);
+      declare_one(sources, to, path, &shape, &layout, &sources->list[m * count + i]);
     }
   }
-  sources->steps_state = declare(to, "sources", "steps", &(ad_shape){1, {(int64_t)sources->microbatches}}, &same, 0);
+  sources->steps_state =
+      declare(to, "sources", "steps", &(ad_shape){1, {(int64_t)sources->microbatches}}, &to->replicated, 0);
   return to->status;
 }
 
@@ -78,7 +94,7 @@ static ad_status take_memory(ad_sources *sources, ad_phase_run *at, size_t i) {
   return AD_OK;
 }
 
-ad_tensor *ad_sources_input(ad_sources *sources, ad_phase_run *at, ad_tape *t, size_t i) {
+static ad_tensor *leaf_of(ad_sources *sources, ad_phase_run *at, ad_tape *t, size_t i) {
   ad_array *state = ad_phase_state(at, source_of(sources, at, i)->value), seen = *state;
   seen.dtype = ad_tape_dtype(t);
   if (state->data) {
@@ -87,35 +103,59 @@ ad_tensor *ad_sources_input(ad_sources *sources, ad_phase_run *at, ad_tape *t, s
     seen.data = sources->memory[i];
     ad_cast(seen.data, seen.dtype, state->data, AD_F64, ad_array_numel(state));
   }
-  ad_tensor *leaf = ad_input(t, &seen);
-  if (t == ad_phase_tape(at)) sources->leaves[ad_phase_microbatch(at) * sources->per_microbatch + i] = leaf;
-  return leaf;
+  return ad_input(t, &seen);
+}
+
+/* What is shared is R for the samples that use it: each rank's leave an addend, whose sum comes back by itself. */
+ad_tensor *ad_sources_input(ad_sources *sources, ad_phase_run *at, ad_tape *t, size_t i, ad_tensor *tokens,
+                            ad_tensor **leaf) {
+  *leaf = leaf_of(sources, at, t, i);
+  ad_tensor *source = is_sigmoid(sources->options) ? ad_sigmoid(t, *leaf) : *leaf;
+  if (!is_shared(sources->options)) return source;
+  return ad_repeat(t, ad_convert(t, source, "dp", AD_R), tokens);
+}
+
+ad_tensor **ad_sources_leaves(const ad_sources *sources, const ad_phase_run *at) {
+  return &sources->leaves[ad_phase_microbatch(at) * sources->per_microbatch];
 }
 
 /* ---- the ascent ---- */
 
-static double clamped(double x) { return x < 0 ? 0 : x > 1 ? 1 : x; }
+static double bounded(const ad_decompose_options *options, double x) {
+  if (is_sigmoid(options)) return x;
+  return x < 0 ? 0 : x > 1 ? 1 : x;
+}
 
 static double slope_of(double g) { return g > 0 ? 1 : g < 0 ? -1 : 0; }
 
-static void climb_by_sign(double *value, const ad_array *gradient, size_t numel, double factor, double lr) {
-  for (size_t k = 0; k < numel; k++)
-    value[k] = clamped(value[k] + lr * slope_of(factor * ad_element(gradient->dtype, gradient->data, k)));
+/* Kingma and Ba 2015, upwards. */
+typedef struct adam {
+  double correct1, correct2, epsilon;
+} adam;
+
+static double adam_step(const adam *how, double *first, double *second, double g) {
+  *first = beta1 * *first + (1 - beta1) * g;
+  *second = beta2 * *second + (1 - beta2) * g * g;
+  return *first / how->correct1 / (sqrt(*second / how->correct2) + how->epsilon);
 }
 
-/* Kingma and Ba 2015, upwards. */
-static void climb_by_adam(const ad_sources *sources, ad_phase_run *at, const ad_source *source,
-                          const ad_array *gradient, double factor, double steps) {
-  double *value = ad_phase_state(at, source->value)->data, *first = ad_phase_state(at, source->first)->data;
-  double *second = ad_phase_state(at, source->second)->data;
-  double correct1 = 1 - pow(beta1, steps), correct2 = 1 - pow(beta2, steps);
+void ad_ascend(const ad_decompose_options *options, const ad_heights *at, const ad_array *gradient, double factor,
+               double steps) {
+  adam how = {1 - pow(beta1, steps), 1 - pow(beta2, steps), options->ascent_epsilon};
   for (size_t k = 0; k < ad_array_numel(gradient); k++) {
     double g = factor * ad_element(gradient->dtype, gradient->data, k);
-    first[k] = beta1 * first[k] + (1 - beta1) * g;
-    second[k] = beta2 * second[k] + (1 - beta2) * g * g;
-    double size = sqrt(second[k] / correct2) + sources->options->ascent_epsilon;
-    value[k] = clamped(value[k] + sources->options->ascent_lr * (first[k] / correct1) / size);
+    double step = at->first ? adam_step(&how, &at->first[k], &at->second[k], g) : slope_of(g);
+    at->value[k] = bounded(options, at->value[k] + options->ascent_lr * step);
   }
+}
+
+static ad_heights heights_of(const ad_sources *sources, ad_phase_run *at, size_t i) {
+  const ad_source *source = source_of(sources, at, i);
+  ad_heights heights = {.value = ad_phase_state(at, source->value)->data};
+  if (!uses_adam(sources->options)) return heights;
+  heights.first = ad_phase_state(at, source->first)->data;
+  heights.second = ad_phase_state(at, source->second)->data;
+  return heights;
 }
 
 ad_status ad_sources_climb(ad_sources *sources, ad_phase_run *at, const ad_array *const *gradients, double factor) {
@@ -123,13 +163,9 @@ ad_status ad_sources_climb(ad_sources *sources, ad_phase_run *at, const ad_array
   if (!steps) return AD_OK;
   double taken = ++steps[ad_phase_microbatch(at)];
   for (size_t i = 0; i < sources->per_microbatch; i++) {
-    const ad_source *source = source_of(sources, at, i);
     if (!gradients[i]) return ad_fail(AD_INVALID, "no gradient reached the sources");
-    if (uses_adam(sources))
-      climb_by_adam(sources, at, source, gradients[i], factor, taken);
-    else
-      climb_by_sign(ad_phase_state(at, source->value)->data, gradients[i], ad_array_numel(gradients[i]), factor,
-                    sources->options->ascent_lr);
+    ad_heights heights = heights_of(sources, at, i);
+    ad_ascend(sources->options, &heights, gradients[i], factor, taken);
   }
   return AD_OK;
 }

@@ -1,5 +1,6 @@
-/* Adversarial sources: numbers in [0, 1] that stay from step to step and climb what the adversary wants large. They
- * belong to the rank that has their samples, and nothing about them is ever reduced. */
+/* Adversarial sources: numbers in [0, 1] that stay from step to step and climb what the adversary wants large. Those of
+ * a sample belong to the rank that has it, and nothing about them is ever reduced; those that the samples of a
+ * microbatch share are the same on every rank, and so is their gradient: the sum over all samples. */
 #ifndef PROGRAM_SOURCES_H
 #define PROGRAM_SOURCES_H
 #include "addend/model.h"
@@ -19,15 +20,25 @@ typedef struct ad_sources {
   size_t steps_state; /* the number of ascent steps taken, [1] */
 } ad_sources;
 
-/* Declares the states: of microbatch m array number i of `shapes` (dimension 0: its samples), cut as `layout` says. */
+/* Declares the states: of each microbatch array number i of `shapes`, for each sample or for all, as options say. */
 ad_status ad_sources_create(ad_sources *sources, const ad_decompose_options *options, const ad_shape *shapes,
-                            size_t count, const ad_program_setting *setting, const ad_layout *layout,
-                            ad_declarations *to) AD_CHECKED;
+                            size_t count, const ad_program_setting *setting, ad_declarations *to) AD_CHECKED;
 void ad_sources_release(ad_sources *sources);
-/* Source number i of the phase's microbatch as an input of tape t. */
-ad_tensor *ad_sources_input(ad_sources *sources, ad_phase_run *at, ad_tape *t, size_t i);
+/* Source number i of the phase's microbatch on tape t, for each sample of its tokens. *leaf: what climbs. */
+ad_tensor *ad_sources_input(ad_sources *sources, ad_phase_run *at, ad_tape *t, size_t i, ad_tensor *tokens,
+                            ad_tensor **leaf);
+/* Those of the phase's microbatch on the phase's own tape. */
+ad_tensor **ad_sources_leaves(const ad_sources *sources, const ad_phase_run *at);
 /* One step up: gradient i times `factor` is that of source i. */
 ad_status ad_sources_climb(ad_sources *sources, ad_phase_run *at, const ad_array *const *gradients,
                            double factor) AD_CHECKED;
+
+/* Where sources stand that climb, with the moments of Adam. */
+typedef struct ad_heights {
+  double *value, *first, *second;
+} ad_heights;
+/* The step itself, element by element: `steps` with this one. */
+void ad_ascend(const ad_decompose_options *options, const ad_heights *at, const ad_array *gradient, double factor,
+               double steps);
 
 #endif

@@ -26,7 +26,8 @@ for ci in 1 2 3 5; do
       for adv in 1 2 4; do
         [ $((ci + block * dp + adv)) -gt 16 ] && continue
         for batch in "7 train.microbatches=1" "10 train.microbatches=3"; do
-          for how in "ascent.rule=sign" "losses.stochastic.divergence=kl" "ascent.steps=0 shard.zero=3"; do
+          for how in "ascent.rule=sign" "losses.stochastic.divergence=kl" "ascent.steps=0 shard.zero=3" "ascent.scope=batch" \
+            "ascent.scope=batch ascent.rule=sign ascent.bounds=sigmoid" "ascent.bounds=sigmoid"; do
             cases+=("$(pools $ci $block $dp $adv) train.global_batch=$batch $how --steps 3")
           done
         done

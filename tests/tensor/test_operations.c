@@ -174,6 +174,7 @@ static ad_tensor *slice_later(ad_tape *t, ad_tensor *const *x) {
 }
 static ad_tensor *plain_lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], 1); }
 static ad_tensor *upper(ad_tape *t, ad_tensor *const *x) { return ad_upper(t, x[0]); }
+static ad_tensor *repeat(ad_tape *t, ad_tensor *const *x) { return ad_repeat(t, x[0], x[1]); }
 static ad_tensor *mix(ad_tape *t, ad_tensor *const *x) { return ad_mix(t, x[0], x[1]); }
 static ad_tensor *mix_of_one(ad_tape *t, ad_tensor *const *x) { return ad_mix(t, x[0], x[0]); }
 static ad_tensor *power_sums(ad_tape *t, ad_tensor *const *x) {
@@ -227,6 +228,8 @@ static void elementwise_operations_have_their_gradients(void **state) {
   CHECK(upper, SHAPE2(7, 5));
   CHECK(mix, SHAPE2(7, 5), SHAPE2(7, 5));
   CHECK(mix_of_one, SHAPE2(7, 5));
+  CHECK(repeat, SHAPE2(3, 5), INDICES2(4, 3, 11));
+  CHECK(repeat, SHAPE1(5), INDICES2(1, 3, 11));
 }
 
 static void products_have_their_gradients(void **state) {
@@ -333,6 +336,7 @@ static void nothing_is_done_to_no_rows(void **state) {
   CHECK(plain_lower, SHAPE2(0, 5));
   CHECK(upper, SHAPE2(0, 5));
   CHECK(mix, SHAPE2(0, 5), SHAPE2(0, 5));
+  CHECK(repeat, SHAPE2(3, 5), INDICES2(0, 3, 11));
   CHECK(power_sums, SHAPE3(0, 9, 13));
   CHECK(sparsity, SHAPE3(0, 9, 13));
   CHECK(squared_error, SHAPE2(0, 5), SHAPE2(0, 5));
@@ -371,6 +375,7 @@ static void linear_operations_are_adjoint_to_their_backward(void **state) {
   ADJOINT(linear, 0, SHAPE3(2, 3, 5), SHAPE2(5, 7));
   ADJOINT(linear_transposed, 0, SHAPE3(2, 3, 5), SHAPE2(7, 5));
   ADJOINT(embedding, 0, SHAPE2(11, 5), INDICES2(3, 7, 11));
+  ADJOINT(repeat, 0, SHAPE2(3, 5), INDICES2(4, 3, 11));
   ADJOINT(rotary, 0, SHAPE3(2, 5, 12));
   ADJOINT(scale_rows, 0, SHAPE3(2, 3, 5), SHAPE2(2, 3));
   ADJOINT(concat, 1, SHAPE3(2, 3, 5), SHAPE3(2, 3, 1), SHAPE3(2, 3, 4));

@@ -1,0 +1,114 @@
+/* The ascent of adversarial sources, by its written definition: the same bits in one piece and in any others, both
+ * rules, both ways to stay between 0 and 1. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <math.h>
+#include <string.h>
+#include <cmocka.h>
+#include "array/array.h"
+#include "base/random.h"
+#include "program/sources.h"
+
+enum { ROWS = 7, WIDTH = 5, NUMEL = ROWS * WIDTH, STEPS = 4 };
+
+static const ad_decompose_options rules[] = {
+    {.ascent_rule = "adam",
+     .ascent_scope = "sample",
+     .ascent_bounds = "clamp",
+     .ascent_lr = 0.2,
+     .ascent_epsilon = 1e-8},
+    {.ascent_rule = "sign", .ascent_scope = "sample", .ascent_bounds = "clamp", .ascent_lr = 0.2},
+    {.ascent_rule = "adam",
+     .ascent_scope = "batch",
+     .ascent_bounds = "sigmoid",
+     .ascent_lr = 2,
+     .ascent_epsilon = 1e-8},
+    {.ascent_rule = "sign", .ascent_scope = "batch", .ascent_bounds = "sigmoid", .ascent_lr = 2}};
+enum { RULES = sizeof rules / sizeof *rules };
+
+static int is_adam(const ad_decompose_options *options) { return !strcmp(options->ascent_rule, "adam"); }
+static int is_clamped(const ad_decompose_options *options) { return !strcmp(options->ascent_bounds, "clamp"); }
+
+typedef struct sources {
+  double value[NUMEL], first[NUMEL], second[NUMEL];
+} sources;
+
+static void begin(sources *s) {
+  memset(s, 0, sizeof *s);
+  for (size_t k = 0; k < NUMEL; k++) s->value[k] = 0.5;
+}
+
+/* Of every fifth element zero. */
+static double gradient_of(int step, size_t k) { return k % 5 != 2 ? ad_random_normal(3, (uint64_t)step, k) : 0; }
+
+static void climb(const ad_decompose_options *options, sources *s, size_t first, size_t count, int step) {
+  double gradient[NUMEL];
+  for (size_t k = 0; k < count; k++) gradient[k] = gradient_of(step, first + k);
+  ad_array array = {.dtype = AD_F64, .shape = {1, {(int64_t)count}}, .local = {1, {(int64_t)count}}, .data = gradient};
+  ad_heights at = {.value = s->value + first};
+  if (is_adam(options)) at.first = s->first + first, at.second = s->second + first;
+  ad_ascend(options, &at, &array, 0.75, step + 1);
+}
+
+static void a_step_up_has_the_same_bits_however_rows_are_cut(void **state) {
+  for (size_t r = 0; r < RULES; r++) {
+    sources whole;
+    begin(&whole);
+    for (int step = 0; step < STEPS; step++) climb(&rules[r], &whole, 0, NUMEL, step);
+    for (int64_t parts = 1; parts <= ROWS + 2; parts++) {
+      sources cut;
+      begin(&cut);
+      for (int step = 0; step < STEPS; step++) {
+        for (int64_t i = 0; i < parts; i++) {
+          ad_span rows = ad_cut(ROWS, i, parts);
+          climb(&rules[r], &cut, (size_t)rows.first * WIDTH, (size_t)rows.count * WIDTH, step);
+        }
+      }
+      assert_memory_equal(&cut, &whole, sizeof cut);
+    }
+  }
+}
+
+/* ---- the definition ---- */
+
+typedef struct walker {
+  double x, m, v;
+} walker;
+
+static void walk(const ad_decompose_options *options, walker *w, double g, int step) {
+  double d = g > 0 ? 1 : g < 0 ? -1 : 0;
+  if (is_adam(options)) {
+    w->m = 0.9 * w->m + 0.1 * g;
+    w->v = 0.999 * w->v + 0.001 * g * g;
+    d = w->m / (1 - pow(0.9, step + 1)) / (sqrt(w->v / (1 - pow(0.999, step + 1))) + options->ascent_epsilon);
+  }
+  w->x += options->ascent_lr * d;
+  if (is_clamped(options)) w->x = fmin(1, fmax(0, w->x));
+}
+
+static void a_step_up_is_its_rule_and_its_bounds(void **state) {
+  for (size_t r = 0; r < RULES; r++) {
+    sources s;
+    double largest = 0;
+    begin(&s);
+    for (int step = 0; step < STEPS; step++) climb(&rules[r], &s, 0, NUMEL, step);
+    for (size_t k = 0; k < NUMEL; k++) {
+      walker w = {0.5, 0, 0};
+      for (int step = 0; step < STEPS; step++) walk(&rules[r], &w, 0.75 * gradient_of(step, k), step);
+      assert_true(fabs(s.value[k] - w.x) < 1e-13);
+      if (k % 5 == 2) assert_true(s.value[k] == 0.5);
+      largest = fmax(largest, s.value[k]);
+    }
+    assert_true(is_clamped(&rules[r]) ? largest == 1 : largest > 1);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_step_up_has_the_same_bits_however_rows_are_cut),
+      cmocka_unit_test(a_step_up_is_its_rule_and_its_bounds),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
