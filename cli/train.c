@@ -134,14 +134,35 @@ static json_t *loss_or_null(const train_story *story, double loss) {
   return steps_taken(story) ? json_real(loss) : json_null();
 }
 
+/* What the program says in a few lines of what was learned: `summary` of the run's result.json. NULL: nothing. */
+static json_t *summary_of(const train_job *job) {
+  char path[1024];
+  snprintf(path, sizeof path, "%s/result.json", job->folder);
+  json_t *result = json_load_file(path, 0, NULL), *summary = json_object_get(result, "summary");
+  json_incref(summary);
+  json_decref(result);
+  return summary;
+}
+
+static int print_summary(const train_job *job) {
+  json_t *summary = summary_of(job), *line;
+  size_t i;
+  int printed = CLI_HOLDS;
+  json_array_foreach(summary, i, line) {
+    if (!printed && json_is_string(line)) printed = cli_print(json_string_value(line));
+  }
+  json_decref(summary);
+  return printed;
+}
+
 static int print_document(const train_job *job) {
   const train_story *story = job->story;
   int64_t all = story->steps ? story->steps : job->recipe->train.steps;
-  json_t *document =
-      json_pack("{s:s, s:I, s:I, s:I, s:{s:o, s:o}, s:f, s:s}", "recipe", job->recipe->name, "steps", (json_int_t)all,
-                "first_step", (json_int_t)(all - steps_taken(story)), "steps_taken", (json_int_t)steps_taken(story),
-                "loss", "first", loss_or_null(story, story->first_loss), "last", loss_or_null(story, story->last_loss),
-                "tokens_per_second", story->tokens_per_second, "folder", job->folder);
+  json_t *document = json_pack(
+      "{s:s, s:I, s:I, s:I, s:{s:o, s:o}, s:f, s:s, s:o*}", "recipe", job->recipe->name, "steps", (json_int_t)all,
+      "first_step", (json_int_t)(all - steps_taken(story)), "steps_taken", (json_int_t)steps_taken(story), "loss",
+      "first", loss_or_null(story, story->first_loss), "last", loss_or_null(story, story->last_loss),
+      "tokens_per_second", story->tokens_per_second, "folder", job->folder, "summary", summary_of(job));
   char *text = document ? json_dumps(document, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) : NULL;
   json_decref(document);
   if (!text)
@@ -168,7 +189,8 @@ static int print_story(const train_job *job, int json) {
   snprintf(text, sizeof text, "loss %.4f -> %.4f in %lld step%s%s, %.0f tokens/s; see %s/report.html\n",
            story->first_loss, story->last_loss, (long long)steps_taken(story), steps_taken(story) == 1 ? "" : "s",
            before, story->tokens_per_second, job->folder);
-  return cli_print(text);
+  int printed = cli_print(text);
+  return printed ? printed : print_summary(job);
 }
 
 static int print_stop(const train_job *job) {

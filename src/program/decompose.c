@@ -9,8 +9,9 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "program/decompose_keys.h"
+#include "program/decompose_showing.h"
 
-static size_t module_of_adv(const ad_decomposition *d) { return d->module_count - 1; }
+size_t ad_module_of_adv(const ad_decomposition *d) { return d->module_count - 1; }
 size_t ad_block_of(size_t module) { return module - 1; }
 
 /* ---- numbers of sites ---- */
@@ -84,7 +85,7 @@ static ad_status add_block(ad_decomposition *d, size_t module, ad_program *to) {
 }
 
 static ad_status add_adv(ad_decomposition *d, ad_program *to) {
-  ad_declarations list = ad_declarations_on(ad_program_mesh(to, module_of_adv(d)));
+  ad_declarations list = ad_declarations_on(ad_program_mesh(to, ad_module_of_adv(d)));
   int64_t seq = d->options->target.decoder.data.seq;
   ad_shape shapes[AD_SITES_MAX + 1] = {{2, {seq, d->components}}};
   for (size_t s = 0; s < d->site_count; s++) shapes[1 + s] = (ad_shape){1, {seq}};
@@ -108,7 +109,7 @@ static ad_status create_part(ad_decomposition *d, size_t module, const ad_mesh *
   ad_decompose_part *own = &d->parts[module];
   ad_layout layout = ad_text_batch_layout(mesh);
   ad_span sites = {0, (int64_t)d->site_count};
-  if (module > AD_POOL_CI && module < module_of_adv(d)) sites = ad_sites_of_block(d, ad_block_of(module));
+  if (module > AD_POOL_CI && module < ad_module_of_adv(d)) sites = ad_sites_of_block(d, ad_block_of(module));
   own->is_here = ad_mesh_has_rank(mesh, ad_comm_rank(d->setting.comm));
   own->first_site = (size_t)sites.first;
   own->site_count = (size_t)sites.count;
@@ -146,7 +147,7 @@ static ad_status add_losses(const ad_decomposition *d, ad_program *to) {
       [POSITIONS] = {"positions", ad_text_count_layout(ad_program_mesh(to, AD_POOL_CI))},
       [SITE_POSITIONS] = {"positions of sites", ad_text_count_layout(blocks)},
       [WEIGHTS] = {"weights", same_everywhere(blocks)},
-      [ADV_POSITIONS] = {"positions of the adversary", ad_text_count_layout(ad_program_mesh(to, module_of_adv(d)))}};
+      [ADV_POSITIONS] = {"positions of the adversary", ad_text_count_layout(ad_program_mesh(to, ad_module_of_adv(d)))}};
   const struct {
     const char *name;
     size_t count;
@@ -228,9 +229,9 @@ static ad_status cross_importances(ad_decomposition *d, size_t block, size_t mod
 static ad_status cross_component(ad_decomposition *d, const char *value, size_t module, ad_shape shape,
                                  ad_program *to) {
   ad_layout from = ad_layout_all(ad_program_mesh(to, module), AD_R);
-  ad_layout at = ad_layout_all(ad_program_mesh(to, module_of_adv(d)), AD_R);
+  ad_layout at = ad_layout_all(ad_program_mesh(to, ad_module_of_adv(d)), AD_R);
   ad_crossing_spec spec = {.value = value,
-                           .module = module_of_adv(d),
+                           .module = ad_module_of_adv(d),
                            .shape = shape,
                            .wire = d->options->wire_weights,
                            .gradient_wire = d->options->wire_gradients,
@@ -263,7 +264,7 @@ static ad_status add_importances(ad_decomposition *d, list_end *lists, ad_progra
   AD_TRY(ad_program_add_phase(to, &phase));
   for (size_t b = 0; b < d->block_count; b++) {
     AD_TRY(cross_importances(d, b, 1 + b, d->options->stochastic, to));
-    AD_TRY(cross_importances(d, b, module_of_adv(d), d->options->adversarial, to));
+    AD_TRY(cross_importances(d, b, ad_module_of_adv(d), d->options->adversarial, to));
   }
   return AD_OK;
 }
@@ -282,7 +283,7 @@ static ad_status add_adversary(ad_decomposition *d, list_end *lists, ad_program 
   list_components(d, 0, d->site_count, lists);
   for (size_t b = 0; b < d->block_count; b++) *lists->at++ = d->importances[b];
   ad_phase phase = {.name = "adversary",
-                    .module = module_of_adv(d),
+                    .module = ad_module_of_adv(d),
                     .needs = end_list(first, lists),
                     .run = ad_decompose_run_adversary,
                     .after = ad_decompose_climb_after};
@@ -364,11 +365,11 @@ static ad_status read_part(ad_decomposition *d, size_t module, int64_t step, int
   return AD_OK;
 }
 
-static ad_status read_batch(void *own, int64_t step, int held_out, int64_t *const *counted) {
+ad_status ad_decompose_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
   ad_decomposition *d = own;
   d->step = step;
   AD_TRY(read_part(d, AD_POOL_CI, step, held_out, counted[POSITIONS]));
-  AD_TRY(read_part(d, module_of_adv(d), step, held_out, counted[ADV_POSITIONS]));
+  AD_TRY(read_part(d, ad_module_of_adv(d), step, held_out, counted[ADV_POSITIONS]));
   for (size_t b = 0; b < d->block_count; b++)
     if (d->parts[1 + b].is_here) AD_TRY(read_part(d, 1 + b, step, held_out, counted[SITE_POSITIONS]));
   for (int64_t m = 0; m < d->setting.microbatches; m++) {
@@ -437,7 +438,8 @@ const ad_program_kind *ad_decompose(void) {
       .create = create,
       .destroy = destroy,
       .open = open_data,
-      .read = read_batch,
+      .read = ad_decompose_read,
+      .show = ad_decompose_show,
       .has_held_out = has_held_out,
       .data_bytes = data_bytes,
       .flops = flops,

@@ -64,6 +64,12 @@ static ad_tensor *divergence(const ad_decomposition *d, ad_tape *t, ad_tensor *l
                                               : ad_kl_divergence(t, logits, wanted);
 }
 
+ad_tensor *ad_decompose_logits(ad_decomposition *d, ad_decompose_part *part, ad_tape *t, ad_tensor *tokens,
+                               ad_mask *masks) {
+  masked_pass pass = {d, 0, d->site_count, masks};
+  return ad_target_logits(&part->target, t, tokens, replace, &pass);
+}
+
 static ad_tensor *run_masked(masked_pass *pass, ad_decompose_part *own, ad_tape *t, ad_tensor *tokens,
                              ad_tensor *wanted) {
   return divergence(pass->d, t, ad_target_logits(&own->target, t, tokens, replace, pass), wanted);
@@ -170,15 +176,10 @@ ad_status ad_decompose_run_block(void *own, ad_phase_run *at) {
 
 /* ---- phase: the adversary ---- */
 
-/* What its forward passes have in common, on one tape. */
-typedef struct adversary {
-  ad_tensor *tokens, *wanted, *importances, *v[AD_SITES_MAX], *u[AD_SITES_MAX];
-} adversary;
-
-static adversary adversary_of(ad_decomposition *d, ad_phase_run *at) {
+static ad_adversary adversary_of(ad_decomposition *d, ad_phase_run *at) {
   ad_tape *t = ad_phase_tape(at);
   ad_decompose_part *own = part_of(d, at);
-  adversary with = {.tokens = ad_constant(t, &microbatch_of(d, at)->tokens)};
+  ad_adversary with = {.tokens = ad_constant(t, &microbatch_of(d, at)->tokens)};
   ad_tensor *of_blocks[AD_BLOCKS_MAX];
   with.wanted = ad_target_logits(&own->target, t, with.tokens, NULL, NULL);
   for (size_t b = 0; b < d->block_count; b++) of_blocks[b] = ad_phase_need(at, d->importances[b]);
@@ -195,9 +196,8 @@ static ad_tensor *again(ad_tape *t, const ad_tensor *x) {
   return ad_constant(t, array);
 }
 
-/* The same on the tape of the ascent, where all of it is constant. */
-static adversary constants_of(const ad_decomposition *d, ad_tape *t, const adversary *from) {
-  adversary with = {
+ad_adversary ad_adversary_on(const ad_decomposition *d, ad_tape *t, const ad_adversary *from) {
+  ad_adversary with = {
       .tokens = again(t, from->tokens), .wanted = again(t, from->wanted), .importances = again(t, from->importances)};
   for (size_t s = 0; s < d->site_count; s++) {
     with.v[s] = again(t, from->v[s]);
@@ -206,7 +206,7 @@ static adversary constants_of(const ad_decomposition *d, ad_tape *t, const adver
   return with;
 }
 
-static ad_tensor *masked_by_sources(ad_decomposition *d, ad_phase_run *at, ad_tape *t, const adversary *with,
+static ad_tensor *masked_by_sources(ad_decomposition *d, ad_phase_run *at, ad_tape *t, const ad_adversary *with,
                                     ad_tensor **leaves) {
   ad_mask masks[AD_SITES_MAX];
   ad_tensor *sources[AD_SITES_MAX + 1];
@@ -218,8 +218,7 @@ static ad_tensor *masked_by_sources(ad_decomposition *d, ad_phase_run *at, ad_ta
     masks[s] = (ad_mask){with->v[s], with->u[s], ad_slice(t, mixed, first, d->sites[s].components), sources[1 + s]};
     first += d->sites[s].components;
   }
-  masked_pass pass = {d, 0, d->site_count, masks};
-  return run_masked(&pass, part_of(d, at), t, with->tokens, with->wanted);
+  return divergence(d, t, ad_decompose_logits(d, part_of(d, at), t, with->tokens, masks), with->wanted);
 }
 
 static double over_positions(const ad_decomposition *d) {
@@ -232,17 +231,17 @@ static ad_status climb(ad_decomposition *d, ad_phase_run *at, ad_tensor *const *
   return ad_sources_climb(&d->sources, at, gradients, factor);
 }
 
-static ad_status climb_once(ad_decomposition *d, ad_phase_run *at, const adversary *from) {
+static ad_status climb_once(ad_decomposition *d, ad_phase_run *at, const ad_adversary *from) {
   ad_tensor *leaves[AD_SITES_MAX + 1];
   ad_tape *t = d->ascent;
   ad_tape_reset(t);
-  adversary with = constants_of(d, t, from);
+  ad_adversary with = ad_adversary_on(d, t, from);
   ad_tensor *loss = ad_scale(t, masked_by_sources(d, at, t, &with, leaves), over_positions(d));
   AD_TRY(ad_backward(t, loss));
   return climb(d, at, leaves, 1);
 }
 
-static ad_status climb_before(ad_decomposition *d, ad_phase_run *at, const adversary *from) {
+static ad_status climb_before(ad_decomposition *d, ad_phase_run *at, const ad_adversary *from) {
   ad_tape *t = ad_phase_tape(at);
   ad_tape_options options = {.size = sizeof options, .dtype = ad_tape_dtype(t)};
   AD_TRY(ad_tape_status(t));
@@ -254,7 +253,8 @@ static ad_status climb_before(ad_decomposition *d, ad_phase_run *at, const adver
 
 ad_status ad_decompose_run_adversary(void *own, ad_phase_run *at) {
   ad_decomposition *d = own;
-  adversary with = adversary_of(d, at);
+  ad_adversary with = adversary_of(d, at);
+  d->adversary = with;
   AD_TRY(climb_before(d, at, &with));
   ad_tensor **leaves = ad_sources_leaves(&d->sources, at);
   ad_phase_loss(at, AD_LOSS_ADVERSARIAL, masked_by_sources(d, at, ad_phase_tape(at), &with, leaves));

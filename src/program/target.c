@@ -167,6 +167,12 @@ ad_status ad_target_open(ad_target *target, const char *path, uint64_t seed, int
   return AD_OK;
 }
 
+const double *ad_target_weight(const ad_target *target, size_t site) {
+  const double *at = target->wide;
+  for (size_t i = 0; i < target->sites[site].weight; i++) at += numel_of(target, i);
+  return at;
+}
+
 /* ---- the forward pass ---- */
 
 static void put_constants(ad_target *target, ad_tape *t) {

@@ -37,6 +37,8 @@ ad_status ad_target_create(ad_target *target, const ad_gpt_options *options, con
 void ad_target_release(ad_target *target);
 /* Its weights, on a rank of the mesh: those of the file, or with `path` NULL drawn from the seed as gpt draws them. */
 ad_status ad_target_open(ad_target *target, const char *path, uint64_t seed, int64_t rank) AD_CHECKED;
+/* Of a site, in f64, once opened. */
+const double *ad_target_weight(const ad_target *target, size_t site);
 /* tokens [batch, seq] -> logits [batch, seq, 256]; `visit` as above. */
 ad_tensor *ad_target_logits(ad_target *target, ad_tape *t, ad_tensor *tokens,
                             ad_tensor *(*visit)(void *own, ad_tape *t, size_t site, ad_tensor *x, ad_tensor *w),
