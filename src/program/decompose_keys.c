@@ -166,6 +166,8 @@ static void check_sites(const ad_decompose_options *options, const ad_mesh *bloc
                 options->components_count);
     return;
   }
+  if (!options->match_count)
+    ad_complain(to, "sites", "none is given; at least one matrix of the target is to be decomposed");
   if (ad_mesh_create("", &one)) return;
   if (!ad_target_list(&options->target, one, &sites, &all)) {
     for (size_t i = 0; i < options->match_count; i++)

@@ -11,14 +11,13 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/draw.sh"
 . "$source/tests/support/prove.sh"
 # In f64 throughout: in f32 a divergence is a small difference of large logits, and its rounding is not that of a sum.
-prove_wide() { prove pools-10 precision.compute=f64 precision.param=f64 "$@"; }
+wide="precision.compute=f64 precision.param=f64"
+prove_wide() { prove pools-10 $wide "$@"; }
 pools() { echo "mesh={ci:+\"dp=$1\",+blocks:+\"block=$2+dp=$3\",+adv:+\"dp=$4\"}"; }
 
 # ---- pools: as they are, square, nested either way, no multiples of each other, of one rank each, at random ----
-named=("$(pools 4 2 2 2)" "$(pools 2 2 2 2)" "$(pools 4 1 2 2)" "$(pools 2 1 4 4)" "$(pools 6 1 4 3) train.global_batch=13"
-  "$(pools 1 1 1 1)" "$(pools 1 6 1 1)")
-draw_cases "named pools" 4 "${named[@]}"
-for case in "${drawn[@]}"; do prove_wide $case; done
+draw_cases "named pools" 4 pools-10 pools-square pools-inverted-a pools-inverted-b pools-ragged pools-1 "pools-1 mesh.blocks=block=6+dp=1"
+for case in "${drawn[@]}"; do prove $case $wide; done
 cases=()
 for ci in 1 2 3 5; do
   for block in 1 2 3; do
@@ -106,20 +105,30 @@ assert abs(found / components - 1) < 1e-5, (found, components)
 Y
 
 # ---- what does not fit is told before any rank starts ----
-refused() { # words, KEY=VALUE
-  local words=$1 status=0; shift
-  "$addend" train "$source/recipes/pools-10.yaml" --out none --set "$1" >out.txt 2>&1 || status=$?
-  [ $status -eq 2 ] && grep -qF -- "$words" out.txt || { cat out.txt >&2; fail "$1: exit $status, wanted: $words"; }
+refused() { # words, KEY=VALUE...
+  local words=$1 status=0 settings=() setting; shift
+  for setting in "$@"; do settings+=(--set "$setting"); done
+  "$addend" train "$source/recipes/pools-10.yaml" --out none "${settings[@]}" >out.txt 2>&1 || status=$?
+  [ $status -eq 2 ] && grep -qF -- "$words" out.txt || { cat out.txt >&2; fail "$*: exit $status, wanted: $words"; }
 }
+refused 'sites: none is given; at least one matrix of the target is to be decomposed' 'sites=[]'
+refused 'sites[].components: must be at least 1, is 0' 'sites=[{match: "*.wq", components: 0}]'
 refused 'sites: head.* matches no matrix of the target; there are blocks.0.attn.wq to blocks.1.mlp.down' 'sites=[{match: "head.*", components: 3}]'
 refused 'blocks.0.attn.wq is matched by blocks.* and by *.wq; each matrix belongs to one' 'sites=[{match: "blocks.*", components: 3}, {match: "*.wq", components: 2}]'
 refused 'sites[].components: is missing: rank-one components' 'sites=[{match: "*.wq"}]'
 refused 'sites[].colour: unknown key' 'sites=[{match: "*.wq", components: 2, colour: 3}]'
 refused 'has 7 blocks for 6 matrices; each block needs one' 'mesh.blocks=block=7 dp=1'
+refused 'mesh.adv: is missing' 'mesh={ci: "dp=4", blocks: "block=2 dp=2"}'
+refused 'mesh.others: unknown key; known here are ci, blocks, adv' 'mesh={ci: "dp=4", blocks: "dp=2", adv: "dp=2", others: "dp=2"}'
+refused 'placement: must be colocated or disjoint, is shared' 'placement=shared'
+refused '3 heads do not divide the width 16 into even parts' 'importance.heads=3'
+refused '84 matrices are to be decomposed; there may be 64' 'model.layers=12' 'sites=[{match: "*", components: 2}]'
 refused '`block` comes first' 'mesh.blocks=dp=2 block=2'
 refused 'decompose is distributed over dp; leave out tp' 'mesh.adv=dp=2 tp=2'
 refused 'ascent.rule: must be adam or sign, is sgd' 'ascent.rule=sgd'
 refused 'losses.stochastic.divergence: must be mse or kl, is l1' 'losses.stochastic.divergence=l1'
 refused 'the modules run on the same ranks, so their meshes must be of one size: ci has 4, blocks has 2, adv has 2' 'placement=colocated'
 refused 'there is no tensor `embedding.weight`' 'target.weights=whole/weights.safetensors'
+"$addend" train "$source/recipes/gpt-dp.yaml" --out narrow --set mesh=dp=1 --set model.d_model=8 --set model.heads=1 --set train.steps=1 --set train.warmup=0 >out.txt 2>&1 || { cat out.txt >&2; fail "train narrow"; }
+refused '`embedding.weight` is [256, 8]; the target'"'"'s is [256, 16]' 'target.weights=narrow/weights.safetensors'
 echo "pools: all hold"
