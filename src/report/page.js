@@ -304,7 +304,7 @@ function swatch(tone, dashed) {
   return make('span', {class: dashed ? 'swatch dashed' : 'swatch', style: `border-color: var(${toneVariable(tone)})`});
 }
 
-/* What the charts are: {title, unit, size, log: there is a switch, bands: values are [low, middle, high], note, absent: what is
+/* What the charts are: {title, unit, size, log: there is a switch, logAtFirst: it is on, bands: values are [low, middle, high], note, absent: what is
  * said where no line has it, optional: nothing is, units: of the values that `of` and `other` give, otherwise: the name of the
  * switch to `other`, level: where a dashed line goes across, curves: [{label, of(run): a value for each line of metrics.jsonl,
  * other(run), points: each is marked}]}. */
@@ -390,7 +390,7 @@ function lossesSpec(runs) {
   const curve = (name) => ({label: name, of: smooth(partOf('losses', name), calmWindowOf), other: bare(partOf('losses', name))});
   const note = smoothedNote(runs, calmWindowOf);
   return {
-    title: 'Each loss', size: 'small', log: true, bands: true, optional: true, note, otherwise: note && 'every step',
+    title: 'Each loss', size: 'small', log: true, logAtFirst: true, bands: true, optional: true, note, otherwise: note && 'every step',
     curves: namesIn('losses', runs).map(curve),
   };
 }
@@ -479,6 +479,7 @@ function options(allSeries, spec, group) {
     connectSeparatedPoints: true,
     legend: 'never',
     includeZero: Boolean(spec.fromZero),
+    logscale: Boolean(spec.logAtFirst),
     strokeWidth: 1.5,
     fillAlpha: allSeries.length > 3 ? 0.08 : 0.18,
     highlightCircleSize: 3.5,
@@ -569,7 +570,7 @@ class Chart {
     this.readout = readout(this);
     this.plot = make('div', {class: 'chart', role: 'img', tabindex: 0, 'aria-label': spokenChart(this)});
     const controls = [
-      spec.log && toggle('log', (on) => this.graph.updateOptions({logscale: on})),
+      spec.log && toggle('log', (on) => this.graph.updateOptions({logscale: on}), spec.logAtFirst),
       spec.otherwise && toggle(spec.otherwise, (on) => this.showOther(on)),
     ];
     const caption = captionOf(spec, [this.readout.step, controls]), note = spec.note && make('p', {class: 'note'}, spec.note);
@@ -708,8 +709,8 @@ function readout(chart) {
   return {step, values: make('div', {class: 'readout'}, names), tell};
 }
 
-function toggle(label, act) {
-  const box = make('input', {type: 'checkbox'});
+function toggle(label, act, isOn = false) {
+  const box = make('input', {type: 'checkbox', checked: isOn});
   box.addEventListener('change', () => act(box.checked));
   return make('label', {}, box, label);
 }
@@ -943,6 +944,164 @@ function drawReading(run) {
     `characters are wrong${other}; of empty pictures, where only the text can be guessed, ${wrongShare(result.blank)}. ` +
     'A wrong letter is marked, a missing one struck out.';
   return [make('p', {}, sentence), make('ul', {class: 'readings'}, ...result.samples.map(drawSample))];
+}
+
+/* ---- what components do (result.json of decompose) ---- */
+
+/* In the order of the page; `random` are the ones to beat. */
+const MASKED_BY = {
+  target: 'the target itself',
+  unmasked: 'all components',
+  stochastic: 'each masked at random between its importance and 1',
+  masked: 'each masked by its importance',
+  rounded: 'only those of importance above',
+  largest: 'of random components as many, those that do most',
+  random: 'of random components as many',
+  unigram: 'how often each byte is in the text',
+  uniform: 'a uniform guess',
+};
+
+function drawDecomposition(run) {
+  const result = run.result;
+  if (!result || !result.cross_entropy || !Array.isArray(result.sites)) return null;
+  return [
+    make('p', {}, decompositionWords(result)),
+    make('div', {class: 'box'}, make('h3', {}, 'What it costs to leave the others out'), entropyTable(result)),
+    make('div', {class: 'box'}, make('h3', {}, 'How many are needed'), sitesTable(result)),
+    make('div', {class: 'box'}, make('h3', {}, 'Where they are needed'), drawComponents(result)),
+  ];
+}
+
+function decompositionWords({active, components, positions, sites, relative_error}) {
+  return `On ${plural(positions, 'position')} of text that nobody trained on, ${short(active.above_zero)} of ${plural(components, 'component')} ` +
+    `in ${sites.length === 1 ? 'one matrix' : `${count(sites.length)} matrices`} are needed at a position on average; ${count(active.alive)} are needed anywhere. ` +
+    `Their sum differs from the matrices by ${shareWords(relative_error)} of their size.`;
+}
+
+const shareWords = (share) => (isNumber(share) ? `${short(100 * share)} %` : NONE);
+
+/* A bar of a share of the whole width. */
+const meter = (share, className = null) =>
+  make('div', {class: `meter ${className || ''}`, 'aria-hidden': 'true'}, make('div', {style: `width: ${percent(Math.min(Math.max(share, 0), 1))}`}));
+
+function entropyTable({cross_entropy, divergence, threshold}) {
+  const names = Object.keys(MASKED_BY).filter((name) => isNumber(cross_entropy[name]));
+  const most = Math.max(...names.map((name) => cross_entropy[name]));
+  const words = (name) => MASKED_BY[name] + (name === 'rounded' ? ` ${short(threshold)}` : '');
+  const columns = [
+    {title: 'what remains', className: 'remains', cell: words},
+    {title: 'cross-entropy', number: true, cell: (name) => loss(cross_entropy[name])},
+    {title: 'nats a byte', className: 'metered', cell: (name) => meter(cross_entropy[name] / most, name)},
+    {title: 'KL from the target', number: true, cell: (name) => short((divergence || {})[name])},
+  ];
+  return table(columns, names);
+}
+
+function sitesTable({sites, threshold}) {
+  const of = (site, key) => (site.active || {})[key];
+  const columns = [
+    {title: 'matrix', className: 'name', cell: (site) => code(site.name)},
+    {title: 'size', className: 'name', cell: (site) => `${count(site.in)} × ${count(site.out)}`},
+    {title: 'components', number: true, cell: (site) => count(site.components)},
+    {title: 'active', number: true, cell: (site) => short(of(site, 'above_zero'))},
+    {title: 'of all', className: 'metered', cell: (site) => meter(of(site, 'above_zero') / site.components, 'masked')},
+    {title: `above ${short(threshold)}`, number: true, cell: (site) => short(of(site, 'above_threshold'))},
+    {title: 'ever active', number: true, cell: (site) => count(of(site, 'alive'))},
+    {title: '‖W − VU‖ / ‖W‖', number: true, cell: (site) => shareWords(site.relative_error)},
+  ];
+  const words = 'Active: of importance above 0, on average at a position.';
+  return [table(columns, sites), make('p', {class: 'note'}, words)];
+}
+
+/* What stands for each byte of a text: a character where its bytes are UTF-8, with nothing for its later ones. */
+function glyphsOf(bytes) {
+  const glyphs = [];
+  while (glyphs.length < bytes.length) {
+    const [glyph, length] = glyphAt(bytes, glyphs.length);
+    glyphs.push(glyph, ...Array(length - 1).fill(''));
+  }
+  return glyphs;
+}
+
+const UNSEEN = {9: '⇥', 10: '⏎\n', 127: '␡'};
+
+function glyphAt(bytes, at) {
+  const byte = bytes[at], length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
+  if (byte < 32 || byte === 127) return [UNSEEN[byte] || String.fromCharCode(0x2400 + byte), 1];
+  try {
+    const text = new TextDecoder('utf-8', {fatal: true}).decode(new Uint8Array(bytes.slice(at, at + length)));
+    return /^[^\p{C}\p{M}]$/u.test(text) ? [text, length] : ['·', 1];
+  } catch {
+    return ['·', 1];
+  }
+}
+
+const hexOf = (byte) => `0x${byte.toString(16).padStart(2, '0')}`;
+const byteWords = (byte) => (byte > 32 && byte < 127 ? `“${String.fromCharCode(byte)}”` : byte === 32 ? 'a space' : `byte ${hexOf(byte)}`);
+const hundredth = (value) => (value / 100).toFixed(2);
+
+/* A chooser of matrix and component, and the text, each position as dark as the component is needed there. */
+function drawComponents(result) {
+  const shown = result.shown || [], texts = result.texts || [];
+  const sites = result.sites.filter((site) => shown.some((one) => one.site === site.name));
+  if (!sites.length || !texts.length) return make('p', {class: 'quiet'}, 'No component is needed more at one position than at another.');
+  const text = new ComponentText(texts), choices = make('div', {class: 'choices', role: 'group', 'aria-label': 'component'});
+  const used = make('div');
+  const choose = (name) => {
+    const own = shown.filter((one) => one.site === name);
+    choices.replaceChildren(...own.map((one) => choiceOf(one, choices, text)));
+    used.replaceChildren(usedTable(sites.find((site) => site.name === name)));
+    choices.firstChild.click();
+  };
+  const select = make('select', {}, sites.map((site) => make('option', {value: site.name}, site.name)));
+  select.addEventListener('change', () => choose(select.value));
+  choose(sites[0].name);
+  const note = 'Shown are the components of a matrix whose importance varies most.';
+  return [
+    make('div', {class: 'bar'}, make('label', {}, 'Matrix', select), make('span', {class: 'hint'}, note)),
+    choices, text.box, text.spoken, make('h3', {}, 'Those that are needed most there'), used,
+  ];
+}
+
+function choiceOf(one, choices, text) {
+  const words = `importance ${short(one.importance)}, at ${shareWords(one.frequency)} of the positions`;
+  const button = make('button', {type: 'button', 'aria-pressed': 'false'}, make('b', {}, `#${one.component}`), ' ', make('span', {class: 'context'}, words));
+  button.addEventListener('click', () => {
+    for (const other of choices.children) other.setAttribute('aria-pressed', String(other === button));
+    text.show(one);
+  });
+  return button;
+}
+
+class ComponentText {
+  constructor(texts) {
+    this.texts = texts;
+    this.words = new Map();
+    this.spans = texts.map((bytes) => glyphsOf(bytes).map((glyph) => make('span', {}, glyph)));
+    this.spoken = make('output', {class: 'spoken'});
+    this.box = make('div', {class: 'texts', tabindex: 0, role: 'group', 'aria-label': 'text'}, this.spans.map((own) => make('p', {}, own)));
+    this.spans.flat().filter((span) => span.textContent).forEach((span) => this.words.set(span, ''));
+    tellEach(this.box, this.words, this.spoken);
+  }
+
+  show(one) {
+    this.spans.forEach((own, i) => own.forEach((span, k) => {
+      const value = one.hundredths[i][k];
+      span.style.setProperty('--need', `${value}%`);
+      if (this.words.has(span)) this.words.set(span, `#${one.component} of ${one.site}: ${hundredth(value)} at ${byteWords(this.texts[i][k])}, text ${i + 1}, position ${k}`);
+    }));
+    this.spoken.textContent = 'Point at a position, or focus the text and use the arrow keys.';
+  }
+}
+
+function usedTable({used}) {
+  const columns = [
+    {title: 'component', className: 'name', cell: (one) => `#${one.component}`},
+    {title: 'mean importance', number: true, cell: (one) => short(one.importance)},
+    {title: 'of 1', className: 'metered', cell: (one) => meter(one.importance, 'masked')},
+    {title: 'needed at', number: true, cell: (one) => shareWords(one.frequency)},
+  ];
+  return table(columns, used || []);
 }
 
 function drawProof(run) {
@@ -1224,6 +1383,7 @@ function drawOne(run, group) {
     section('Training', () => drawCharts([run], group)),
     section('What the program measures', () => drawMeasures([run], group)),
     section('What was read', () => drawReading(run)),
+    section('What the components do', () => drawDecomposition(run)),
     drawParts(run),
   ];
 }
