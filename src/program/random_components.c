@@ -3,11 +3,14 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "tensor/gemm.h"
+#include "tensor/rows.h"
 
 /* ---- the fit ---- */
 
@@ -79,27 +82,45 @@ static ad_status put(const double *from, ad_shape shape, const ad_mesh *mesh, ad
   return AD_OK;
 }
 
+static ad_status put_sizes(const double *u, size_t components, size_t width, double **out) {
+  AD_TRY(ad_new(components, out));
+  for (size_t c = 0; c < components; c++) (*out)[c] = sqrt(ad_rows(AD_F64)->dot(u + c * width, u + c * width, width));
+  return AD_OK;
+}
+
 static ad_status make_site(ad_random_components *to, const ad_target *target, size_t s, const ad_mesh *mesh,
-                           ad_dtype dtype, uint64_t seed) {
+                           ad_dtype dtype) {
   const ad_site *site = &target->sites[s];
   int64_t in = site->in, c = site->components, out = site->out, least = in < c ? in : c;
   double *memory;
   AD_TRY(ad_new((size_t)(in * c + c * out + least * least + least * out), &memory));
   double *v = memory, *u = v + in * c, *gram = u + c * out, *right = gram + least * least;
-  draw(site, seed, v);
+  draw(site, to->seed, v);
   fit(site, v, ad_target_weight(target, s), gram, right, u);
   ad_status status = put(v, (ad_shape){2, {in, c}}, mesh, dtype, &to->v[s]);
   if (!status) status = put(u, (ad_shape){2, {c, out}}, mesh, dtype, &to->u[s]);
+  if (!status) status = put_sizes(u, (size_t)c, (size_t)out, &to->sizes[s]);
   ad_release(memory);
   return status;
 }
 
+static ad_status make(ad_random_components *to, const ad_target *target, const ad_mesh *mesh, ad_dtype dtype) {
+  size_t most = 0;
+  AD_TRY(ad_new(to->site_count, &to->v));
+  AD_TRY(ad_new(to->site_count, &to->u));
+  AD_TRY(ad_new(to->site_count, &to->sizes));
+  for (size_t s = 0; s < to->site_count; s++) {
+    size_t components = (size_t)target->sites[s].components;
+    most = components > most ? components : most;
+    AD_TRY(make_site(to, target, s, mesh, dtype));
+  }
+  return ad_new(2 * most, &to->order);
+}
+
 ad_status ad_random_components_create(ad_random_components *out, const ad_target *target, const ad_mesh *mesh,
                                       ad_dtype dtype, uint64_t seed) {
-  *out = (ad_random_components){.site_count = target->site_count};
-  ad_status status = ad_new(out->site_count, &out->v);
-  if (!status) status = ad_new(out->site_count, &out->u);
-  for (size_t s = 0; s < out->site_count && !status; s++) status = make_site(out, target, s, mesh, dtype, seed);
+  *out = (ad_random_components){.site_count = target->site_count, .seed = seed};
+  ad_status status = make(out, target, mesh, dtype);
   if (status) ad_random_components_release(out);
   return status;
 }
@@ -108,8 +129,52 @@ void ad_random_components_release(ad_random_components *components) {
   for (size_t s = 0; s < components->site_count; s++) {
     if (components->v) ad_release(components->v[s].data);
     if (components->u) ad_release(components->u[s].data);
+    if (components->sizes) ad_release(components->sizes[s]);
   }
   ad_release(components->v);
   ad_release(components->u);
+  ad_release(components->sizes);
+  ad_release(components->order);
   *components = (ad_random_components){0};
+}
+
+/* ---- those that are kept ---- */
+
+static int larger_first(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x < y) - (x > y);
+}
+
+/* 1 where `order` is largest; of equal ones the first. `sorted` has room for as many. */
+static void keep(const double *order, double *sorted, size_t components, size_t row, size_t count, ad_array *mask) {
+  memcpy(sorted, order, components * sizeof *order);
+  qsort(sorted, components, sizeof *sorted, larger_first);
+  double least = count ? sorted[count - 1] : INFINITY;
+  size_t ties = count;
+  for (size_t c = 0; c < components; c++) ties -= order[c] > least;
+  for (size_t c = 0; c < components; c++) {
+    int is_tie = order[c] == least && ties > 0;
+    ad_set_element(mask->dtype, mask->data, row * components + c, order[c] > least || is_tie);
+    ties -= (size_t)is_tie;
+  }
+}
+
+void ad_random_components_keep_largest(const ad_random_components *components, size_t site, const ad_array *h,
+                                       size_t row, size_t count, ad_array *mask) {
+  size_t all = (size_t)components->u[site].shape.dim[0];
+  double *order = components->order;
+  for (size_t c = 0; c < all; c++)
+    order[c] = fabs(ad_element(h->dtype, h->data, row * all + c)) * components->sizes[site][c];
+  keep(order, order + all, all, row, count, mask);
+}
+
+void ad_random_components_keep_any(const ad_random_components *components, size_t site, size_t place, size_t row,
+                                   size_t count, ad_array *mask) {
+  size_t all = (size_t)components->u[site].shape.dim[0];
+  double *order = components->order;
+  char name[32];
+  snprintf(name, sizeof name, "kept %zu", site);
+  uint64_t stream = ad_random_stream(name);
+  for (size_t c = 0; c < all; c++) order[c] = ad_random_uniform(components->seed, stream, place * all + c);
+  keep(order, order + all, all, row, count, mask);
 }
