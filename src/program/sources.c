@@ -121,31 +121,50 @@ ad_tensor **ad_sources_leaves(const ad_sources *sources, const ad_phase_run *at)
 
 /* ---- the ascent ---- */
 
-static double bounded(const ad_decompose_options *options, double x) {
-  if (is_sigmoid(options)) return x;
-  return x < 0 ? 0 : x > 1 ? 1 : x;
-}
+enum { PIECE = 256 }; /* gradients that stay in the first cache; each becomes the step that it asks for */
 
-static double slope_of(double g) { return g > 0 ? 1 : g < 0 ? -1 : 0; }
+static void take_signs(double *gradient, size_t n) {
+  for (size_t k = 0; k < n; k++) gradient[k] = gradient[k] > 0 ? 1 : gradient[k] < 0 ? -1 : 0;
+}
 
 /* Kingma and Ba 2015, upwards. */
 typedef struct adam {
   double correct1, correct2, epsilon;
 } adam;
 
-static double adam_step(const adam *how, double *first, double *second, double g) {
-  *first = beta1 * *first + (1 - beta1) * g;
-  *second = beta2 * *second + (1 - beta2) * g * g;
-  return *first / how->correct1 / (sqrt(*second / how->correct2) + how->epsilon);
+static void take_adam_steps(adam how, double *restrict first, double *restrict second, double *restrict gradient,
+                            size_t n) {
+  for (size_t k = 0; k < n; k++) {
+    first[k] = beta1 * first[k] + (1 - beta1) * gradient[k];
+    second[k] = beta2 * second[k] + (1 - beta2) * gradient[k] * gradient[k];
+    gradient[k] = first[k] / how.correct1 / (sqrt(second[k] / how.correct2) + how.epsilon);
+  }
+}
+
+static void rise(double *restrict value, const double *restrict step, double lr, int is_bounded, size_t n) {
+  for (size_t k = 0; k < n; k++) value[k] += lr * step[k];
+  for (size_t k = 0; is_bounded && k < n; k++) value[k] = value[k] < 0 ? 0 : value[k] > 1 ? 1 : value[k];
+}
+
+/* Gradients [first, first + n). */
+static void take_gradients(const ad_array *gradient, size_t first, double factor, double *out, size_t n) {
+  const char *from = (const char *)gradient->data + first * ad_dtype_size(gradient->dtype);
+  ad_cast(out, AD_F64, from, gradient->dtype, n);
+  for (size_t k = 0; k < n; k++) out[k] *= factor;
 }
 
 void ad_ascend(const ad_decompose_options *options, const ad_heights *at, const ad_array *gradient, double factor,
                double steps) {
   adam how = {1 - pow(beta1, steps), 1 - pow(beta2, steps), options->ascent_epsilon};
-  for (size_t k = 0; k < ad_array_numel(gradient); k++) {
-    double g = factor * ad_element(gradient->dtype, gradient->data, k);
-    double step = at->first ? adam_step(&how, &at->first[k], &at->second[k], g) : slope_of(g);
-    at->value[k] = bounded(options, at->value[k] + options->ascent_lr * step);
+  double piece[PIECE];
+  for (size_t k = 0, numel = ad_array_numel(gradient); k < numel; k += PIECE) {
+    size_t n = numel - k < PIECE ? numel - k : PIECE;
+    take_gradients(gradient, k, factor, piece, n);
+    if (at->first)
+      take_adam_steps(how, at->first + k, at->second + k, piece, n);
+    else
+      take_signs(piece, n);
+    rise(at->value + k, piece, options->ascent_lr, !is_sigmoid(options), n);
   }
 }
 

@@ -1,48 +1,27 @@
 /* Numbers clamped to [0, 1]: lower, whose backward lets what lies below 0 come back, and upper, which goes on slowly
- * above
- * 1. And mix, which brings a number nearer to 1. */
+ * above 1. And mix, which brings a number nearer to 1. */
 #include "tensor/operation.h"
 
 static const double slow = 0.01; /* the slope outside */
 
-static double value(const ad_tensor *out, int i, size_t at) {
-  return ad_element(out->array.dtype, out->operand[i]->array.data, at);
-}
-
-static double arriving(const ad_tensor *out, size_t at) { return ad_element(out->array.dtype, out->grad.data, at); }
-
-/* What is no number stays none. */
-static double clamped(double x) {
-  if (x < 0) return 0;
-  return x > 1 ? 1 : x;
-}
+static const void *values(const ad_tensor *out, int i) { return out->operand[i]->array.data; }
+static const row_kernels *rows_of(const ad_tensor *out) { return ad_rows(out->array.dtype); }
 
 /* ---- lower ---- */
 
 static ad_status lower_forward(ad_tape *tape, ad_tensor *out) {
-  for (size_t i = 0; i < ad_numel(out); i++)
-    ad_set_element(out->array.dtype, out->array.data, i, clamped(value(out, 0, i)));
+  rows_of(out)->clamp(out->array.data, values(out, 0), ad_numel(out));
   return AD_OK;
 }
 
 /* A gradient below 0 would raise x: one that lies under 0 can come back, but is pushed no further down. */
-static double lower_share(double x, double gradient) {
-  if (x > 1) return 0;
-  if (x < 0) return gradient >= 0 ? 0 : slow * gradient;
-  return gradient;
-}
-
 static ad_status lower_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
-  for (size_t i = 0; i < ad_numel(out); i++)
-    ad_put_share(slot, out->array.dtype, i, lower_share(value(out, 0, i), arriving(out, i)));
+  rows_of(out)->clamp_backward(slot->data, values(out, 0), out->grad.data, slow, ad_numel(out), slot->adds);
   return AD_OK;
 }
 
 static ad_status plain_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
-  for (size_t i = 0; i < ad_numel(out); i++) {
-    double x = value(out, 0, i);
-    ad_put_share(slot, out->array.dtype, i, x < 0 || x > 1 ? 0 : arriving(out, i));
-  }
+  rows_of(out)->clamp_backward(slot->data, values(out, 0), out->grad.data, 0, ad_numel(out), slot->adds);
   return AD_OK;
 }
 
@@ -68,18 +47,12 @@ ad_tensor *ad_lower_at(ad_tape *tape, ad_tensor *x, int plain, const char *site)
 /* ---- upper ---- */
 
 static ad_status upper_forward(ad_tape *tape, ad_tensor *out) {
-  for (size_t i = 0; i < ad_numel(out); i++) {
-    double x = value(out, 0, i);
-    ad_set_element(out->array.dtype, out->array.data, i, x > 1 ? 1 + slow * (x - 1) : clamped(x));
-  }
+  rows_of(out)->leak(out->array.data, values(out, 0), slow, ad_numel(out));
   return AD_OK;
 }
 
 static ad_status upper_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
-  for (size_t i = 0; i < ad_numel(out); i++) {
-    double x = value(out, 0, i), slope = x > 1 ? slow : x >= 0;
-    ad_put_share(slot, out->array.dtype, i, slope * arriving(out, i));
-  }
+  rows_of(out)->leak_backward(slot->data, values(out, 0), out->grad.data, slow, ad_numel(out), slot->adds);
   return AD_OK;
 }
 
@@ -97,19 +70,14 @@ ad_tensor *ad_upper_at(ad_tape *tape, ad_tensor *x, const char *site) {
 /* ---- mix ---- */
 
 static ad_status mix_forward(ad_tape *tape, ad_tensor *out) {
-  for (size_t i = 0; i < ad_numel(out); i++) {
-    double x = value(out, 0, i), u = value(out, 1, i);
-    ad_set_element(out->array.dtype, out->array.data, i, x + (1 - x) * u);
-  }
+  rows_of(out)->mix(out->array.data, values(out, 0), values(out, 1), ad_numel(out));
   return AD_OK;
 }
 
 static ad_status mix_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
-  for (size_t i = 0; i < ad_numel(out); i++) {
-    double gradient = arriving(out, i);
-    if (slot[0].data) ad_put_share(&slot[0], out->array.dtype, i, gradient * (1 - value(out, 1, i)));
-    if (slot[1].data) ad_put_share(&slot[1], out->array.dtype, i, gradient * (1 - value(out, 0, i)));
-  }
+  for (int i = 0; i < 2; i++)
+    if (slot[i].data)
+      rows_of(out)->mix_backward(slot[i].data, values(out, 1 - i), out->grad.data, ad_numel(out), slot[i].adds);
   return AD_OK;
 }
 

@@ -153,6 +153,57 @@ static void NAME(gelu_backward)(void *dx, const void *src, const void *d_out, si
   }
 }
 
+/* What follows is computed in f64 and rounded once. */
+
+INLINE double NAME(clamped)(double x) { return x < 0 ? 0 : x > 1 ? 1 : x; }
+
+static void NAME(clamp)(void *dst, const void *src, size_t n) {
+  REAL *restrict out = dst;
+  const REAL *x = src;
+  for (size_t i = 0; i < n; i++) out[i] = (REAL)NAME(clamped)((double)x[i]);
+}
+
+static void NAME(clamp_backward)(void *dx, const void *src, const void *d_out, double below, size_t n, int adds) {
+  REAL *restrict out = dx;
+  const REAL *x = src, *d = d_out;
+  for (size_t i = 0; i < n; i++) {
+    double at = (double)x[i], g = (double)d[i];
+    double share = at > 1 ? 0 : at < 0 ? (g >= 0 || below == 0 ? 0 : below * g) : g;
+    out[i] = (REAL)(share + (adds ? (double)out[i] : 0));
+  }
+}
+
+static void NAME(leak)(void *dst, const void *src, double slope, size_t n) {
+  REAL *restrict out = dst;
+  const REAL *x = src;
+  for (size_t i = 0; i < n; i++) {
+    double at = (double)x[i];
+    out[i] = (REAL)(at > 1 ? 1 + slope * (at - 1) : NAME(clamped)(at));
+  }
+}
+
+static void NAME(leak_backward)(void *dx, const void *src, const void *d_out, double slope, size_t n, int adds) {
+  REAL *restrict out = dx;
+  const REAL *x = src, *d = d_out;
+  for (size_t i = 0; i < n; i++) {
+    double at = (double)x[i], own = at > 1 ? slope : at >= 0 ? 1 : 0;
+    out[i] = (REAL)(own * (double)d[i] + (adds ? (double)out[i] : 0));
+  }
+}
+
+static void NAME(mix)(void *dst, const void *a, const void *b, size_t n) {
+  REAL *restrict out = dst;
+  const REAL *x = a, *u = b;
+  for (size_t i = 0; i < n; i++) out[i] = (REAL)((double)x[i] + (1 - (double)x[i]) * (double)u[i]);
+}
+
+static void NAME(mix_backward)(void *da, const void *b, const void *d_out, size_t n, int adds) {
+  REAL *restrict out = da;
+  const REAL *u = b, *d = d_out;
+  for (size_t i = 0; i < n; i++)
+    out[i] = (REAL)((double)d[i] * (1 - (double)u[i]) + (adds ? (double)out[i] : 0));
+}
+
 #undef ROOT_HALF
 #undef DENSITY_AT_0
 
@@ -214,6 +265,12 @@ static const row_kernels NAME(table) = {
     .swiglu_backward = NAME(swiglu_backward),
     .gelu = NAME(gelu),
     .gelu_backward = NAME(gelu_backward),
+    .clamp = NAME(clamp),
+    .clamp_backward = NAME(clamp_backward),
+    .leak = NAME(leak),
+    .leak_backward = NAME(leak_backward),
+    .mix = NAME(mix),
+    .mix_backward = NAME(mix_backward),
     .norm = NAME(norm),
     .norm_backward = NAME(norm_backward),
     .rotate = NAME(rotate),

@@ -106,6 +106,18 @@ static void run_gelu(const row_kernels *k, rows *r, size_t n, size_t o, int adds
   k->gelu(r->more + o, r->a, n);
   k->gelu_backward(r->out + o, r->a, r->c, n, adds);
 }
+static void run_clamp(const row_kernels *k, rows *r, size_t n, size_t o, int adds) {
+  k->clamp(r->more + o, r->a, n);
+  k->clamp_backward(r->out + o, r->a, r->c, 0.01, n, adds);
+}
+static void run_leak(const row_kernels *k, rows *r, size_t n, size_t o, int adds) {
+  k->leak(r->more + o, r->a, 0.01, n);
+  k->leak_backward(r->out + o, r->a, r->c, 0.01, n, adds);
+}
+static void run_mix(const row_kernels *k, rows *r, size_t n, size_t o, int adds) {
+  k->mix(r->more + o, r->a, r->b, n);
+  k->mix_backward(r->out + o, r->a, r->c, n, adds);
+}
 static void run_norm(const row_kernels *k, rows *r, size_t n, size_t o, int adds) {
   k->norm(r->out + o, r->a, r->b, 0.9, n);
 }
@@ -135,7 +147,7 @@ static void every_variant_gives_the_same_bits(void **state) {
   static const kernel kernels[] = {
       run_add,     run_put,     run_put_divided,  run_put_product,      run_fill,   run_sums,
       run_exp_sum, run_put_exp, run_swiglu,       run_softmax_backward, run_rotate, run_swiglu_backward,
-      run_gelu,    run_norm,    run_norm_backward};
+      run_gelu,    run_norm,    run_norm_backward, run_clamp, run_leak, run_mix};
   for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++)
     for (size_t n = 0; n < MOST - 3; n += n < 70 ? 1 : 13)
       for (size_t offset = 0; offset < 3; offset++)
