@@ -144,6 +144,7 @@ int cli_check(int argc, char **argv) {
   ad_recipe *recipe;
   int failed = cli_parse_recipe(&argp, argc, argv, &input, &input.recipe, &recipe);
   if (failed) return failed;
+  cli_say_what_is_drawn(recipe);
   int result = ad_comm_launched() ? check_as_rank(recipe, &input) : check(recipe, &input);
   ad_recipe_destroy(recipe);
   return result;

@@ -38,6 +38,9 @@ int cli_parse_recipe(const struct argp *argp, int argc, char **argv, void *input
 /* Reads the recipe; on failure prints every message and returns CLI_WRONG_CALL. */
 int cli_read_recipe(const cli_recipe_options *options, ad_recipe **out);
 
+/* For commands that train nothing: says that what would be trained first is as the seed has it. */
+void cli_say_what_is_drawn(const ad_recipe *recipe);
+
 /* Writes text (and a final newline where it has none) to standard output; CLI_UNFINISHED with a message if that cannot
  * be; a reader that is gone (head -1) has what it wanted. */
 int cli_print(const char *text);

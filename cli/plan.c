@@ -91,6 +91,7 @@ int cli_plan(int argc, char **argv) {
   char *command = command_of(argc, argv); /* before words are put in another order */
   int failed = cli_parse_recipe(&argp, argc, argv, &input, &input.recipe, &recipe);
   if (!failed) {
+    cli_say_what_is_drawn(recipe);
     if (input.picture) failed = draw(recipe, &input, command);
     if (!failed) failed = print(recipe, &input);
     ad_recipe_destroy(recipe);

@@ -74,6 +74,14 @@ int cli_read_recipe(const cli_recipe_options *input, ad_recipe **out) {
   return CLI_WRONG_CALL;
 }
 
+void cli_say_what_is_drawn(const ad_recipe *recipe) {
+  ad_recipe *first;
+  if (ad_recipe_pretraining(recipe, &first) || !first) return;
+  fprintf(stderr, "addend: the %s is drawn from the seed here; `addend train` trains it first\n",
+          recipe->program->pretraining->name);
+  ad_recipe_destroy(first);
+}
+
 /* Of a pipe. The error of a write that a library made long ago is not known any more, this is. */
 static int reader_is_gone(void) {
   struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};

@@ -71,6 +71,8 @@ static const struct argp argp = {
 
 /* What the first rank's process tells the one that started it; shared memory. */
 typedef struct train_story {
+  char what[32], folder[512]; /* the training under way: "train", or what comes before it */
+  int64_t all_steps;          /* of it */
   double first_loss, last_loss, tokens_per_second;
   int64_t first_step, steps; /* taken before, and in all */
   int stopped;               /* on request, with everything written */
@@ -82,6 +84,13 @@ typedef struct train_job {
   int resume, force, overwrite;
   train_story *story;
 } train_job;
+
+static void turn_to(void *context, const char *what, const char *folder, int64_t steps) {
+  train_story *story = context;
+  *story = (train_story){.all_steps = steps};
+  snprintf(story->what, sizeof story->what, "%s", what);
+  snprintf(story->folder, sizeof story->folder, "%s", folder);
+}
 
 static void progress(void *context, const ad_step_report *report, int64_t steps, double tokens_per_second,
                      double seconds_left) {
@@ -97,13 +106,14 @@ static void progress(void *context, const ad_step_report *report, int64_t steps,
   story->steps = report->step + 1;
   snprintf(text, sizeof text, "loss %.4f  %.0f tokens/s  %d:%02d left", report->loss, tokens_per_second,
            (int)seconds_left / 60, (int)seconds_left % 60);
-  cli_progress("train", report->step + 1, steps, text);
+  cli_progress(story->what, report->step + 1, steps, text);
 }
 
 static ad_status train_here(ad_comm *comm, const train_job *job) {
   ad_train_options train = {.size = sizeof train,
                             .folder = job->folder,
                             .progress = progress,
+                            .turns_to = turn_to,
                             .context = job->story,
                             .resume = job->resume,
                             .force = job->force,
@@ -194,9 +204,10 @@ static int print_story(const train_job *job, int json) {
 }
 
 static int print_stop(const train_job *job) {
+  const train_story *story = job->story;
   fprintf(stderr, "addend: interrupted: stopped on request after %lld of %lld steps; see %s/report.html\n",
-          (long long)job->story->steps, (long long)job->recipe->train.steps, job->folder);
-  fprintf(stderr, "addend: its checkpoint is in %s/checkpoints; --resume goes on from it\n", job->folder);
+          (long long)story->steps, (long long)story->all_steps, story->folder);
+  fprintf(stderr, "addend: its checkpoint is in %s/checkpoints; --resume goes on from it\n", story->folder);
   return CLI_UNFINISHED;
 }
 

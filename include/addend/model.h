@@ -134,7 +134,9 @@ AD_API const ad_program_kind *ad_moe(void);
  *   stochastic    one site after another in the place of its product, m = ci + (1 - ci) u, u and d uniform in [0, 1):
  *                 the divergence of the logits from the target's, summed, / (positions * sites)
  *   sparsity      with s_c = sum over positions of (upper(importances_c) + epsilon)^power of a microbatch, all ranks:
- *                 sum over c of s_c (1 + beta log2(1 + s_c)) / positions; each microbatch with its share of them
+ *                 sum over c of s_c (1 + beta log2(1 + s_c)) / positions; each microbatch with its share of them.
+ *                 With a last_power, power is that of step s and goes there in a straight line: power + (last_power -
+ *                 power) clamp((s / steps - anneal_from) / (anneal_to - anneal_from), 0, 1)
  *   adversarial   all sites at once, m = ci + (1 - ci) a and d = a', a and a' sources in [0, 1] for each sample of the
  *                 batch (scope "sample") or all samples of a microbatch ("batch"), position and component, which stay
  *                 from step to step: the divergence / positions. Before each forward pass of a training step
@@ -148,7 +150,11 @@ AD_API const ad_program_kind *ad_moe(void);
  * `block`. Names: ci.input.weight, blocks.SITE.V and blocks.SITE.U, with SITE as blocks.0.attn.wq. */
 typedef struct ad_decompose_options {
   ad_gpt_options target;
-  char *weights; /* of the target; NULL: drawn from the seed */
+  /* Of the target: a file, or training it first for so many steps; neither: drawn from the seed. */
+  char *weights;
+  int64_t target_steps, target_warmup, target_batch;
+  double target_lr, target_weight_decay;
+  const char *trained; /* no key: the file that the training gave, borrowed; NULL: there was none yet */
   int64_t importance_layers, importance_d_model, importance_heads;
   char **matches; /* patterns of site names */
   size_t match_count;
@@ -158,6 +164,7 @@ typedef struct ad_decompose_options {
   char *divergence;                                       /* "mse" or "kl" */
   int plain_clamp;
   double power, beta, epsilon;
+  double last_power, anneal_from, anneal_to; /* 0: the power stays; fractions of the steps */
   int64_t ascent_steps;
   char *ascent_rule;   /* "sign" or "adam" */
   char *ascent_scope;  /* "sample" or "batch" */

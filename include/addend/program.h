@@ -58,6 +58,7 @@ typedef struct ad_program_setting {
   int disjoint;              /* 1: each module has ranks of its own, one mesh after another; 0: all have the same */
   int64_t global_batch, microbatches;
   uint64_t seed;
+  int64_t steps; /* of the whole training */
 } ad_program_setting;
 
 /* Forward passes outside a step: every phase of microbatch m, on the batch that was read last. Collective. */
@@ -117,7 +118,20 @@ typedef struct ad_crossing_spec {
   int one_way; /* 1: no gradient comes back: no loss that is trained on depends on it there */
 } ad_crossing_spec;
 
-typedef struct ad_program_kind {
+typedef struct ad_program_kind ad_program_kind;
+
+/* A training that comes before a program's own and makes what that starts from: a run of another kind, in a folder of
+ * its own inside the run's. Keys of the two kinds that have one name have one value; its `train` is the program's
+ * section `name`. See ad_recipe_pretraining. */
+typedef struct ad_pretraining {
+  const char *name; /* of section and folder: "target" */
+  const ad_program_kind *(*kind)(void);
+  /* In the program's options: an int64_t, the key `name`.steps, 0: there is no such training; and a const char *, no
+   * key: the file of the weights that it gave, borrowed, NULL: it was not run. */
+  size_t steps, weights;
+} ad_pretraining;
+
+struct ad_program_kind {
   const char *name; /* of model.kind */
   const char *help; /* one line for people */
   /* Names, NULL at the end. One: a recipe's mesh is a text; several: a map with these keys. Where a mesh has the axis
@@ -174,7 +188,8 @@ typedef struct ad_program_kind {
   /* What files hold that keys name: the key number `index` ("data.text") with its contents in a few words ("N bytes,
    * xxh64 ..."), after open; NULL after the last. Checkpoints know a file by these and not by its name. NULL: none. */
   const char *(*content)(const void *own, size_t index, char *buffer, size_t size);
-} ad_program_kind;
+  const ad_pretraining *pretraining; /* NULL: none */
+};
 
 /* The kinds that recipes know, in the order in which they are listed; NULL at the end. */
 AD_API const ad_program_kind *const *ad_program_kinds(void);

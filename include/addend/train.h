@@ -121,7 +121,9 @@ AD_API AD_CHECKED ad_status ad_run_read_weights(ad_run *run, const char *path);
 /* `addend train`: runs all steps of a recipe on this rank; rank 0 writes FOLDER/metrics.jsonl, trace.json (all ranks'
  * events), run.json (what is run, and where), report.html and weights.safetensors; checkpoints go to
  * FOLDER/checkpoints, if the recipe or a request asks for them. While it runs it holds a lock on the folder
- * (FOLDER/.lock): a second training there is refused with AD_IO. `progress` is called on rank 0 after every step. */
+ * (FOLDER/.lock): a second training there is refused with AD_IO. `progress` is called on rank 0 after every step.
+ * What the recipe has trained before (ad_recipe_pretraining) is such a run of its own, in a folder inside FOLDER, with
+ * the same options; an error or a request to stop in it is one of the whole. */
 typedef struct ad_train_options {
   size_t size;        /* sizeof(ad_train_options) */
   const char *folder; /* made if it is not there; NULL: "runs/NAME" */
@@ -132,6 +134,9 @@ typedef struct ad_train_options {
                * is none, and where all steps were taken write what is missing */
   int force;  /* 1: `resume` goes on from the checkpoint of another recipe too */
   int overwrite; /* 1: removes what an earlier run left in the folder; else that is AD_INVALID, but for `resume` */
+  /* Called on rank 0 before each training that `progress` then tells of: what is trained before, by its name
+   * ("target"), and the recipe's own, "train". */
+  void (*turns_to)(void *context, const char *what, const char *folder, int64_t steps);
 } ad_train_options;
 /* Makes the folder, as ad_train does: what is wrong with it, that another run writes there or that
  * an earlier one would be overwritten, is known before any rank starts. AD_IO, AD_INVALID. Local. */

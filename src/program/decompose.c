@@ -345,6 +345,11 @@ static void destroy(void *own) {
   ad_release(d);
 }
 
+/* NULL: drawn from the seed. */
+static const char *weights_file(const ad_decomposition *d) {
+  return d->options->weights ? d->options->weights : d->options->trained;
+}
+
 static ad_status open_data(void *own) {
   ad_decomposition *d = own;
   for (size_t m = 0; m < d->module_count; m++) {
@@ -352,7 +357,7 @@ static ad_status open_data(void *own) {
     if (!of->is_here) continue;
     AD_TRY(ad_text_batch_open(&of->batch));
     if (ad_comm_is_dry(d->setting.comm)) continue;
-    AD_TRY(ad_target_open(&of->target, d->options->weights, d->setting.seed, ad_comm_rank(d->setting.comm)));
+    AD_TRY(ad_target_open(&of->target, weights_file(d), d->setting.seed, ad_comm_rank(d->setting.comm)));
   }
   return AD_OK;
 }
@@ -419,10 +424,17 @@ static const char *fact(const void *own, size_t index, char *buffer, size_t size
 
 static const char *content(const void *own, size_t index, char *buffer, size_t size) {
   const ad_decomposition *d = own;
-  for (size_t m = 0; m < d->module_count; m++)
-    if (d->parts[m].is_here) return ad_text_batch_content(&d->parts[m].batch, index, buffer, size);
-  return NULL;
+  const ad_decompose_part *here = d->parts;
+  while (!here->is_here) here++; /* each rank has one */
+  if (!weights_file(d)) return ad_text_batch_content(&here->batch, index, buffer, size);
+  if (index) return ad_text_batch_content(&here->batch, index - 1, buffer, size);
+  return ad_target_content(&here->target, buffer, size);
 }
+
+static const ad_pretraining pretraining = {.name = "target",
+                                           .kind = ad_gpt,
+                                           .steps = offsetof(ad_decompose_options, target_steps),
+                                           .weights = offsetof(ad_decompose_options, trained)};
 
 const ad_program_kind *ad_decompose(void) {
   static const char *const modules[] = {"ci", "blocks", "adv", NULL};
@@ -445,6 +457,7 @@ const ad_program_kind *ad_decompose(void) {
       .flops = flops,
       .lengths = lengths,
       .fact = fact,
-      .content = content};
+      .content = content,
+      .pretraining = &pretraining};
   return &kind;
 }

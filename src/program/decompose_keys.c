@@ -22,7 +22,17 @@ const ad_key ad_decompose_keys[AD_DECOMPOSE_KEY_COUNT] = {
      .help = "importances below 0 get no gradient, which --directional needs"},
     AD_TEXT_KEYS(ad_decompose_options, target.decoder.data),
     {"target.weights", AD_KEY_TEXT, .offset = AT(weights), .fallback = "",
-     .help = "a safetensors file of the decoder that is decomposed; left out: drawn from the seed"},
+     .help = "a safetensors file of the decoder that is decomposed; left out: trained first, or drawn from the seed"},
+    {"target.steps", AD_KEY_INTEGER, .offset = AT(target_steps), .least = 0, .most = 4294967296.0, .fallback = "0",
+     .help = "that the decoder is trained for first, into the folder `target` of the run; 0: it is not"},
+    {"target.global_batch", AD_KEY_INTEGER, .offset = AT(target_batch), .least = 1, .most = 1 << 24, .fallback = "16",
+     .help = "samples of such a step, over all ranks"},
+    {"target.lr", AD_KEY_NUMBER, .offset = AT(target_lr), .least = 0, .most = 1e6, .fallback = "3e-3",
+     .help = "its learning rate after warm-up"},
+    {"target.warmup", AD_KEY_INTEGER, .offset = AT(target_warmup), .least = 0, .most = 4294967296.0, .fallback = "0",
+     .help = "steps in which its rate rises to lr"},
+    {"target.weight_decay", AD_KEY_NUMBER, .offset = AT(target_weight_decay), .least = 0, .most = 1e3, .fallback = "0",
+     .help = "of its matrices, but not of the embedding"},
     {"importance.layers", AD_KEY_INTEGER, .offset = AT(importance_layers), .least = 1, .most = 4096,
      .help = "blocks of the importance network"},
     {"importance.d_model", AD_KEY_INTEGER, .offset = AT(importance_d_model), .least = 1, .most = 1 << 20,
@@ -40,6 +50,12 @@ const ad_key ad_decompose_keys[AD_DECOMPOSE_KEY_COUNT] = {
     COEFFICIENT(sparsity, "of how much importance there is; 0: measured alone"),
     {"losses.sparsity.power", AD_KEY_NUMBER, .offset = AT(power), .least = 0, .most = 16, .open_least = 1,
      .fallback = "1", .help = "of each importance"},
+    {"losses.sparsity.last_power", AD_KEY_NUMBER, .offset = AT(last_power), .least = 0, .most = 16, .open_least = 1,
+     .word = "power", .fallback = "power", .help = "that it goes to in a straight line: power (it stays) or a number"},
+    {"losses.sparsity.anneal_from", AD_KEY_NUMBER, .offset = AT(anneal_from), .least = 0, .most = 1, .fallback = "0",
+     .help = "fraction of train.steps after which it starts to"},
+    {"losses.sparsity.anneal_to", AD_KEY_NUMBER, .offset = AT(anneal_to), .least = 0, .most = 1, .fallback = "1",
+     .help = "fraction of train.steps after which it has arrived"},
     {"losses.sparsity.beta", AD_KEY_NUMBER, .offset = AT(beta), .least = 0, .most = 1e6, .fallback = "0",
      .help = "weight of the logarithm, which favours components that are used seldom"},
     {"losses.sparsity.epsilon", AD_KEY_NUMBER, .offset = AT(epsilon), .least = 0, .most = 1, .open_least = 1,
@@ -151,6 +167,21 @@ static void check_words(const ad_decompose_options *options, const ad_complaints
   check_word("ascent.bounds", options->ascent_bounds, "clamp", "sigmoid", to);
 }
 
+static void check_target(const ad_decompose_options *options, const ad_complaints *to) {
+  if (options->target_steps <= 0) return;
+  if (options->weights)
+    ad_complain(to, "target.weights", "the target is read from here or trained for target.steps; give one of them");
+  if (options->target_warmup > options->target_steps)
+    ad_complain(to, "target.warmup", "must be at most target.steps, is %lld for %lld",
+                (long long)options->target_warmup, (long long)options->target_steps);
+}
+
+static void check_annealing(const ad_decompose_options *options, const ad_complaints *to) {
+  if (options->last_power > 0 && options->anneal_from >= options->anneal_to)
+    ad_complain(to, "losses.sparsity.anneal_to", "must be above anneal_from, is %g for %g", options->anneal_to,
+                options->anneal_from);
+}
+
 static int has_sizes(const ad_decompose_options *options) {
   const ad_decoder_options *decoder = &options->target.decoder;
   return decoder->layers > 0 && decoder->d_model > 0 && decoder->heads > 0 && decoder->kv_heads >= 0;
@@ -188,6 +219,8 @@ void ad_decompose_check(const void *options, const ad_program_setting *setting, 
   check_axes("mesh.adv", meshes[2], 0, to);
   check_heads(own, to);
   check_words(own, to);
+  check_target(own, to);
+  check_annealing(own, to);
   check_sites(own, meshes[1], to);
 }
 

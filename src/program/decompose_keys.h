@@ -5,7 +5,7 @@
 #include "program/decoder_keys.h"
 #include "program/target.h"
 
-enum { AD_DECOMPOSE_KEY_COUNT = AD_DECODER_KEY_COUNT + 1 + AD_TEXT_KEY_COUNT + 24 };
+enum { AD_DECOMPOSE_KEY_COUNT = AD_DECODER_KEY_COUNT + 1 + AD_TEXT_KEY_COUNT + 32 };
 extern const ad_key ad_decompose_keys[AD_DECOMPOSE_KEY_COUNT];
 void ad_decompose_check(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
                         const ad_complaints *to);

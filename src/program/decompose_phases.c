@@ -100,9 +100,18 @@ static ad_tensor *see_input(void *own, ad_tape *t, size_t site, ad_tensor *x, ad
   return NULL;
 }
 
+/* Of the present step; steps are the same on all ranks, whichever checkpoint they went on from. */
+static double power_now(const ad_decomposition *d) {
+  const ad_decompose_options *options = d->options;
+  double span = options->anneal_to - options->anneal_from;
+  double way = ((double)d->step / (double)d->setting.steps - options->anneal_from) / span;
+  if (!(options->last_power > 0) || way < 0) return options->power;
+  return way > 1 ? options->last_power : options->power + (options->last_power - options->power) * way;
+}
+
 /* The sums of all ranks stand inside the logarithm; their backward is local (law 7). */
 static ad_tensor *sparsity(const ad_decomposition *d, ad_tape *t, ad_tensor *importances) {
-  ad_tensor *sums = ad_power_sums(t, ad_upper(t, importances), d->options->epsilon, d->options->power);
+  ad_tensor *sums = ad_power_sums(t, ad_upper(t, importances), d->options->epsilon, power_now(d));
   return ad_sparsity(t, ad_all_reduce(t, sums, "dp", AD_I), d->options->beta);
 }
 

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
+#include "io/output.h"
 #include "io/weights.h"
 #include "program/gpt_keys.h"
 
@@ -171,6 +172,14 @@ const double *ad_target_weight(const ad_target *target, size_t site) {
   const double *at = target->wide;
   for (size_t i = 0; i < target->sites[site].weight; i++) at += numel_of(target, i);
   return at;
+}
+
+const char *ad_target_content(const ad_target *target, char *buffer, size_t size) {
+  size_t numel = 0;
+  for (size_t i = 0; i < target->params.count; i++) numel += numel_of(target, i);
+  snprintf(buffer, size, "%zu numbers, xxh64 %016llx", numel,
+           (unsigned long long)(target->wide ? ad_checksum(target->wide, numel * sizeof *target->wide, 0) : 0));
+  return "target.weights";
 }
 
 /* ---- the forward pass ---- */

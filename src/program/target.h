@@ -39,6 +39,8 @@ void ad_target_release(ad_target *target);
 ad_status ad_target_open(ad_target *target, const char *path, uint64_t seed, int64_t rank) AD_CHECKED;
 /* Of a site, in f64, once opened. */
 const double *ad_target_weight(const ad_target *target, size_t site);
+/* What its weights are, opened, in a few words: of target.weights, for checkpoints. Returns that key. */
+const char *ad_target_content(const ad_target *target, char *buffer, size_t size);
 /* tokens [batch, seq] -> logits [batch, seq, 256]; `visit` as above. */
 ad_tensor *ad_target_logits(ad_target *target, ad_tape *t, ad_tensor *tokens,
                             ad_tensor *(*visit)(void *own, ad_tape *t, size_t site, ad_tensor *x, ad_tensor *w),

@@ -137,7 +137,8 @@ static ad_program_setting setting_of(const ad_recipe *recipe, const ad_comm *com
                               .disjoint = ad_recipe_is_disjoint(recipe),
                               .global_batch = recipe->train.global_batch,
                               .microbatches = recipe->train.microbatches,
-                              .seed = (uint64_t)recipe->train.seed};
+                              .seed = (uint64_t)recipe->train.seed,
+                              .steps = recipe->train.steps};
 }
 
 static int some_param_matches(const ad_program *program, const char *pattern) {

@@ -8,14 +8,14 @@
 
 /* ---- the world ---- */
 
-static ad_status check_world(const ad_run *run) {
-  int64_t ranks = 0, world = ad_comm_size(run->comm);
+ad_status ad_run_check_world(const ad_comm *comm, const ad_recipe *recipe) {
+  int64_t ranks = 0, world = ad_comm_size(comm);
   char mesh[256];
-  AD_TRY(ad_recipe_world(run->recipe, &ranks));
+  AD_TRY(ad_recipe_world(recipe, &ranks));
   if (ranks == world) return AD_OK;
   return ad_fail(AD_INVALID, "the mesh \"%s\" of %s has %lld ranks, this world has %lld; start as many as the mesh has",
-                 ad_recipe_mesh_text(run->recipe, mesh, sizeof mesh),
-                 run->recipe->path ? run->recipe->path : run->recipe->name, (long long)ranks, (long long)world);
+                 ad_recipe_mesh_text(recipe, mesh, sizeof mesh), recipe->path ? recipe->path : recipe->name,
+                 (long long)ranks, (long long)world);
 }
 
 static ad_status create_everyone(ad_run *run) {
@@ -208,7 +208,7 @@ static ad_status create_passing(ad_run *run) {
 /* ---- the whole ---- */
 
 static ad_status create_program(ad_run *run) {
-  AD_TRY(check_world(run));
+  AD_TRY(ad_run_check_world(run->comm, run->recipe));
   AD_TRY(ad_recipe_program(run->recipe, run->comm, run->options.dtype, &run->program));
   AD_TRY(create_everyone(run));
   return ad_program_kind_of(run->program)->open(ad_program_own(run->program));

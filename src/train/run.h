@@ -56,6 +56,8 @@ struct ad_run {
 };
 enum { AD_RUN_SUMS = AD_LOSSES_MAX + 4 }; /* losses, requests, two times, a count */
 
+/* AD_INVALID: the recipe's mesh has another number of ranks. */
+ad_status ad_run_check_world(const ad_comm *comm, const ad_recipe *recipe) AD_CHECKED;
 /* Of phase `p` for microbatch m; NULL: its module is on other ranks. */
 ad_tape *ad_run_tape(const ad_run *run, size_t p, size_t m);
 ad_dtype ad_run_compute_dtype(const ad_run *run);

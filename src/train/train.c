@@ -17,6 +17,7 @@
 #include "io/unfinished.h"
 #include "train/folder.h"
 #include "train/metrics.h"
+#include "train/pretrain.h"
 #include "train/provenance.h"
 #include "train/run.h"
 
@@ -24,6 +25,7 @@ enum { MEASUREMENTS = 10 };
 
 typedef struct training {
   ad_train_options options;
+  ad_pretrain pretrain;
   ad_run *run;
   ad_metrics metrics;            /* on the first rank */
   json_t *provenance;            /* on the first rank */
@@ -32,6 +34,7 @@ typedef struct training {
   int64_t first_step;            /* steps taken before this training */
   int keeps_weights;             /* they are there, of the last step, and this run's values are not */
   int lock;                      /* on the folder; the first rank's */
+  int has_folder;                /* it was taken */
 } training;
 
 static ad_status agree(ad_run *run, ad_status own, const char *site) {
@@ -251,20 +254,25 @@ static ad_status begin_files(training *t) {
   return begin_provenance(t);
 }
 
-/* From here to the end of the training, whatever it is, nobody else writes there. */
-static ad_status take_folder(training *t) {
-  if (!ad_run_is_first(t->run)) return AD_OK;
+/* From here to the end of the training, whatever it is, nobody else writes there. The first rank's. */
+static ad_status take_folder(training *t, const ad_recipe *recipe) {
   AD_TRY(ad_folder_make(t->options.folder));
   AD_TRY(ad_lock_take(t->options.folder, &t->lock));
-  AD_TRY(ad_run_folder_check(t->run->recipe, &t->options));
+  AD_TRY(ad_run_folder_check(recipe, &t->options));
   AD_TRY(ad_run_folder_tidy(t->options.folder));
   return t->options.overwrite ? ad_run_folder_clear(t->options.folder) : AD_OK;
+}
+
+static ad_status take_folder_for_all(training *t, ad_comm *comm, const ad_group *everyone, const ad_recipe *recipe) {
+  int takes = !t->has_folder && ad_group_index(everyone, ad_comm_rank(comm)) == 0;
+  t->has_folder = 1;
+  return ad_agree(comm, everyone, takes ? take_folder(t, recipe) : AD_OK, AD_HERE);
 }
 
 static ad_status begin(training *t) {
   const ad_recipe *recipe = t->run->recipe;
   AD_TRY(ad_trace_start(&t->run->trace, t->run->comm, &t->run->everyone));
-  AD_TRY(agree(t->run, take_folder(t), AD_HERE));
+  AD_TRY(take_folder_for_all(t, t->run->comm, &t->run->everyone, recipe));
   AD_TRY(ad_path_in(t->options.folder, "checkpoints", &t->checkpoints));
   if (t->options.resume) AD_TRY(resume(t));
   AD_TRY(agree(t->run, begin_files(t), AD_HERE));
@@ -296,6 +304,23 @@ static ad_status take_options(const ad_recipe *recipe, const ad_train_options *o
   return AD_OK;
 }
 
+/* As the run's own folder, with what is trained before: taken up, overwritten, or refused. */
+static ad_train_options options_before(const ad_train_options *own, const ad_pretrain *pretrain) {
+  ad_train_options options = *own;
+  options.folder = pretrain->folder;
+  options.turns_to = NULL;
+  return options;
+}
+
+static ad_status make_folder_before(const ad_recipe *recipe, const ad_train_options *own) {
+  ad_pretrain pretrain;
+  AD_TRY(ad_pretrain_create(recipe, own->folder, &pretrain));
+  ad_train_options options = options_before(own, &pretrain);
+  ad_status status = pretrain.first ? ad_train_make_folder(pretrain.first, &options) : AD_OK;
+  ad_pretrain_release(&pretrain);
+  return status;
+}
+
 ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *options) {
   AD_NEED(recipe);
   char folder[FOLDER_MAX];
@@ -307,7 +332,41 @@ ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *
   int lock;
   AD_TRY(ad_lock_take(own.folder, &lock));
   ad_lock_give(lock);  // the first rank takes it
-  return ad_run_folder_check(recipe, &own);
+  AD_TRY(ad_run_folder_check(recipe, &own));
+  return make_folder_before(recipe, &own);
+}
+
+static void turn_to(const training *t, const ad_comm *comm, const char *what, const char *folder,
+                    const ad_recipe *recipe) {
+  if (t->options.turns_to && ad_comm_rank(comm) == 0)
+    t->options.turns_to(t->options.context, what, folder, recipe->train.steps);
+}
+
+/* The folder is taken before, so that nobody else writes there meanwhile, and nothing of a run that is overwritten
+ * stays beside the new weights. */
+static ad_status train_before(training *t, ad_comm *comm, const ad_recipe *recipe) {
+  ad_mesh *world;
+  char text[48];
+  const ad_recipe *first = t->pretrain.first;
+  ad_train_options options = options_before(&t->options, &t->pretrain);
+  AD_TRY(ad_run_check_world(comm, first));
+  snprintf(text, sizeof text, "dp_shard=%lld", (long long)ad_comm_size(comm));
+  AD_TRY(ad_mesh_create(text, &world));
+  ad_group everyone = ad_mesh_group(world, AD_AXES_ALL, ad_comm_rank(comm));
+  ad_status status = take_folder_for_all(t, comm, &everyone, recipe);
+  turn_to(t, comm, recipe->program->pretraining->name, t->pretrain.folder, first);
+  if (!status) status = ad_train(comm, first, &options);
+  ad_mesh_destroy(world);
+  return status;
+}
+
+static ad_status train_all(training *t, ad_comm *comm, const ad_recipe *recipe) {
+  ad_run_options of_run = {.size = sizeof of_run, .any_recipe = t->options.force};
+  AD_TRY(ad_pretrain_create(recipe, t->options.folder, &t->pretrain));
+  if (t->pretrain.first) AD_TRY(train_before(t, comm, recipe));
+  turn_to(t, comm, "train", t->options.folder, recipe);
+  AD_TRY(ad_run_create(comm, t->pretrain.first ? &t->pretrain.own : recipe, &of_run, &t->run));
+  return run_training(t);
 }
 
 ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_options *options) {
@@ -315,14 +374,13 @@ ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_option
   char folder[FOLDER_MAX];
   training t = {.lock = AD_LOCK_NONE};
   AD_TRY(take_options(recipe, options, folder, &t.options));
-  ad_run_options of_run = {.size = sizeof of_run, .any_recipe = t.options.force};
-  AD_TRY(ad_run_create(comm, recipe, &of_run, &t.run));
-  ad_status status = run_training(&t);
+  ad_status status = train_all(&t, comm, recipe);
   ad_checkpointer_destroy(t.checkpointer);
   ad_release(t.checkpoints);
   ad_metrics_destroy(&t.metrics);
   json_decref(t.provenance);
   ad_run_destroy(t.run);
+  ad_pretrain_release(&t.pretrain);
   ad_lock_give(t.lock);
   return status;
 }

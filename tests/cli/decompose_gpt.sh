@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# The target of a decomposition is trained by its recipe, in a folder of its own that is taken up, kept and refused as any
+# run's; the power of importances falls with the steps. A small version of recipes/decompose-gpt.yaml.
+#   decompose_gpt.sh ADDEND SOURCE
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
+small=(--set 'model={kind: decompose, layers: 1, d_model: 16, heads: 2, d_hidden: 24}' --set data.seq=16
+  --set 'importance={layers: 1, d_model: 16, heads: 2}'
+  --set 'sites=[{match: "blocks.*.attn.w[qo]", components: 6}, {match: "blocks.*.mlp.*", components: 8}]'
+  --set 'mesh={ci: "dp=2", blocks: "block=2 dp=1", adv: "dp=1"}' --set train.global_batch=4 --set train.steps=8
+  --set train.warmup=2 --set target.steps=300 --set target.warmup=10 --set checkpoint.every=4)
+train() { "$addend" train "$source/recipes/decompose-gpt.yaml" "${small[@]}" "$@" >out 2>err; }
+exits_with() { # status, command...
+  local expected=$1 status=0
+  shift
+  "$@" || status=$?
+  [ $status -eq "$expected" ] || fail "exit $status, not $expected: $*"
+}
+
+# ---- the target: a run of its own, whose weights are those that are decomposed ----
+train -o whole || fail "train"
+for file in metrics.jsonl report.html run.json trace.json weights.safetensors; do
+  [ -s whole/target/$file ] && [ -s whole/$file ] || fail "two runs have $file"
+done
+python3 - <<'P' || fail "what the target learned"
+import json
+lines = [json.loads(line) for line in open("whole/target/metrics.jsonl")]
+held_out = [line["held_out_loss"] for line in lines if "held_out_loss" in line]
+assert len(lines) == 300 and held_out[0] > 5 and held_out[-1] < 3.2, held_out
+assert json.load(open("whole/target/run.json"))["kind"] == "gpt"
+assert len(open("whole/metrics.jsonl").readlines()) == 8
+P
+train -o given --set target.steps=0 --set target.weights=whole/target/weights.safetensors || fail "given weights"
+[ ! -e given/target ] && cmp whole/weights.safetensors given/weights.safetensors || fail "the same target, the same decomposition"
+train -o drawn --set target.steps=0 || fail "drawn weights"
+cmp -s whole/weights.safetensors drawn/weights.safetensors && fail "a target that was not trained is another"
+
+# ---- taken up: bit for bit, on the same pools and on others, without training the target again ----
+cp -r whole stopped && rm -r stopped/checkpoints/step-8 stopped/weights.safetensors
+cp -r stopped other
+train -o stopped --resume || fail "resume"
+cmp whole/weights.safetensors stopped/weights.safetensors || fail "the same bits"
+train -o other --resume --set 'mesh={ci: "dp=1", blocks: "block=1 dp=2", adv: "dp=1"}' || fail "resume on other pools"
+for run in stopped other; do
+  cmp whole/target/metrics.jsonl $run/target/metrics.jsonl || fail "$run: the target was trained before"
+  cmp whole/target/weights.safetensors $run/target/weights.safetensors || fail "$run: the target stays"
+  [ "$(wc -l <$run/metrics.jsonl)" -eq 8 ] || fail "$run: all steps"
+done
+train -o whole --resume && grep -q "^all 8 steps were taken before" out || fail "a finished run"
+
+# ---- Ctrl-C while the target trains: its checkpoint, and a resumption with the same bits ----
+"$addend" train "$source/recipes/decompose-gpt.yaml" "${small[@]}" --set target.steps=100000 -o long >out 2>err & launcher=$!
+for _ in $(seq 600); do [ ! -s long/target/metrics.jsonl ] || break; sleep 0.1; done
+exits_with 3 train -o long --resume
+grep -q "long: another run writes to this folder" err || fail "the folder is locked while the target trains"
+kill -INT $launcher
+exits_with 3 wait $launcher
+step=$(ls long/target/checkpoints | sed -n 's/step-//p' | sort -n | tail -1)
+[ "$(wc -l <long/target/metrics.jsonl)" = "$step" ] && [ ! -e long/metrics.jsonl ] || fail "stopped in the target's training"
+exits_with 2 train -o long
+grep -q "^addend: long/target holds a run that took $step of 100000 steps: --resume goes on" err || fail "it is not overwritten"
+train -o long --resume --set target.steps=$((step + 5)) || fail "resume in the target's training"
+grep -q "goes on after step $step" err || fail "it goes on where it was stopped"
+[ "$(wc -l <long/target/metrics.jsonl)" -eq $((step + 5)) ] && [ "$(wc -l <long/metrics.jsonl)" -eq 8 ] || fail "both are finished"
+
+# A rank that is killed then ends the whole.
+"$addend" train "$source/recipes/decompose-gpt.yaml" "${small[@]}" --set target.steps=100000 -o killed >out 2>err & launcher=$!
+for _ in $(seq 600); do [ ! -s killed/target/metrics.jsonl ] || break; sleep 0.1; done
+kill -9 "$(pgrep -P $launcher | tail -1)"
+exits_with 3 wait $launcher
+grep -q "rank [0-9]* died: signal 9" err || fail "which rank"
+[ ! -e killed/metrics.jsonl ] && [ ! -e killed/target/weights.safetensors ] || fail "nothing is decomposed"
+
+# ---- another target is not taken for that of the checkpoint; what is wrong is told before any rank starts ----
+cp -r whole changed
+exits_with 2 train -o changed --resume --set target.lr=0.5
+grep -q "differs in train.lr (0.01 there, 0.5 here)" err || fail "another training of the target"
+rm -r changed/checkpoints/step-8 changed/weights.safetensors
+exits_with 2 train -o changed --resume --set target.steps=0 --set target.weights=long/target/weights.safetensors
+grep -q "target.weights ([0-9]* numbers, xxh64 [0-9a-f]* there, [0-9]* numbers, xxh64 [0-9a-f]* here)" err || fail "another target"
+cmp whole/target/weights.safetensors changed/target/weights.safetensors || fail "the trained one stays"
+train -o changed --overwrite --set target.steps=20 --set checkpoint.every=0 || fail "overwrite"
+[ "$(wc -l <changed/target/metrics.jsonl)" -eq 20 ] && [ ! -e changed/checkpoints ] || fail "both runs are replaced"
+refused() { # words, KEY=VALUE...
+  local words=$1 sets=() set
+  shift
+  for set in "$@"; do sets+=(--set "$set"); done
+  exits_with 2 train -o none "${sets[@]}"
+  grep -qF -- "$words" err && [ ! -e none ] || fail "wanted: $words"
+}
+refused 'target.weights: the target is read from here or trained for target.steps; give one of them' target.weights=whole/target/weights.safetensors
+refused 'target.warmup: must be at most target.steps, is 400 for 300' target.warmup=400
+refused 'target.steps: must be at least 0, is -1' target.steps=-1
+refused 'losses.sparsity.anneal_to: must be above anneal_from, is 0.5 for 0.5' losses.sparsity.anneal_from=0.5 losses.sparsity.anneal_to=0.5
+refused 'losses.sparsity.last_power: must be above 0, is -1' losses.sparsity.last_power=-1
+"$addend" plan "$source/recipes/decompose-gpt.yaml" "${small[@]}" >out 2>err || fail "plan"
+grep -q "^addend: the target is drawn from the seed here; .addend train. trains it first$" err || fail "plan says which target"
+
+# ---- the power of step s: constant until anneal_from, straight to last_power, constant from anneal_to on ----
+anneal() { # folder, KEY=VALUE...
+  local out=$1 sets=() set
+  shift
+  for set in "$@"; do sets+=(--set "losses.sparsity.$set"); done
+  train -o "$out" --set target.steps=0 --set train.lr=0 --set checkpoint.every=0 "${sets[@]}" || fail "$out"
+}
+anneal falls power=2 last_power=0.5 anneal_from=0.25 anneal_to=0.75
+for power in 2 1.625 1.25 0.875 0.5; do anneal "stays-$power" power=$power last_power=power; done
+python3 - <<'P' || fail "the power falls with the steps"
+import json
+def sparsity(run): return [json.loads(line)["losses"]["sparsity"] for line in open(run + "/metrics.jsonl")]
+falls = sparsity("falls")
+for step, power in enumerate((2, 2, 2, 1.625, 1.25, 0.875, 0.5, 0.5)):
+    stays = sparsity(f"stays-{power}")[step]
+    assert falls[step] == stays, (step, power, falls[step], stays)
+assert len({round(sparsity(f"stays-{power}")[4], 3) for power in (2, 1.625, 1.25, 0.875, 0.5)}) == 5
+P
+"$addend" check "$source/recipes/decompose-gpt.yaml" "${small[@]}" --steps 3 --set losses.sparsity.anneal_from=0 >out 2>err || { cat out; fail "its gradients are proven"; }
+grep -q "^addend: the target is drawn from the seed here" err || fail "check says which target"
+echo "decompose_gpt: all hold"
