@@ -1,5 +1,4 @@
-/* Measures the absolute values of a gradient's addends with a backward of its own, apart from the reducer that the
- * proof judges. */
+/* Sums a gradient's addends with a backward of its own, apart from the reducer that the proof judges. */
 #include "check/addends.h"
 
 #include <math.h>
@@ -18,8 +17,11 @@ static ad_status create_param(ad_addends *addends, size_t i) {
   return ad_array_create(comm, AD_F64, &spec->shape, &whole, &addends->whole[i]);
 }
 
-ad_status ad_addends_create(ad_run *run, ad_addends *out) {
-  ad_addends addends = {.run = run, .count = ad_run_param_count(run)};
+double ad_addend_size(double addend) { return fabs(addend); }
+double ad_addend_itself(double addend) { return addend; }
+
+ad_status ad_addends_create(ad_run *run, double (*of)(double addend), ad_addends *out) {
+  ad_addends addends = {.run = run, .of = of, .count = ad_run_param_count(run)};
   ad_status status = ad_new(addends.count, &addends.local);
   if (!status) status = ad_new(addends.count, &addends.whole);
   for (size_t i = 0; i < addends.count && !status; i++) status = create_param(&addends, i);
@@ -40,7 +42,7 @@ void ad_addends_destroy(ad_addends *addends) {
   *addends = (ad_addends){0};
 }
 
-static void add_sizes(void *context, size_t param, const ad_array *addend) {
+static void add_one(void *context, size_t param, const ad_array *addend) {
   enum { BLOCK = 512 };
   ad_addends *addends = context;
   double *sums = addends->local[param].data, block[BLOCK];
@@ -48,14 +50,14 @@ static void add_sizes(void *context, size_t param, const ad_array *addend) {
   for (size_t at = 0; at < numel; at += BLOCK) {
     size_t n = numel - at < BLOCK ? numel - at : BLOCK;
     ad_cast(block, AD_F64, (const char *)addend->data + at * size, addend->dtype, n);
-    for (size_t i = 0; i < n; i++) sums[at + i] += fabs(block[i]);
+    for (size_t i = 0; i < n; i++) sums[at + i] += addends->of(block[i]);
   }
 }
 
-ad_status ad_addends_measure(ad_addends *addends, int64_t step) {
+ad_status ad_addends_measure(ad_addends *addends, int64_t step, ad_step_report *report) {
   for (size_t i = 0; i < addends->count; i++)
     if (addends->local[i].data) memset(addends->local[i].data, 0, ad_array_bytes(&addends->local[i]));
-  AD_TRY(ad_run_addends(addends->run, step, add_sizes, addends));
+  AD_TRY(ad_run_addends(addends->run, step, add_one, addends, report));
   for (size_t i = 0; i < addends->count; i++)
     AD_TRY(ad_run_whole(addends->run, &addends->local[i], AD_HERE, &addends->whole[i]));
   return AD_OK;

@@ -40,6 +40,11 @@ void ad_compare(const void *dist, const void *ref, ad_dtype dtype, size_t numel,
   *max_rel_err = worst == 0 ? 0 : worst / scale;
 }
 
+double ad_cosine(const double *a, const double *b, size_t numel) {
+  double squares = dot(a, a, AD_F64, numel) * dot(b, b, AD_F64, numel);
+  return squares > 0 ? dot(a, b, AD_F64, numel) / sqrt(squares) : NAN;
+}
+
 double ad_relative_difference(double a, double b) {
   if (!isfinite(a) || !isfinite(b)) return NAN;
   return a == b ? 0 : fabs(a - b) / fmax(fabs(a), fabs(b));

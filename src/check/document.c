@@ -15,11 +15,15 @@ static json_t *cause_document(const ad_cause *cause) {
 }
 
 static json_t *param_document(const ad_proof_param *param) {
-  return json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:o, s:b, s:o}", "name", param->name, "mesh", param->mesh,
-                   "layout", param->layout, "storage", param->storage, "reduced_over", param->reduced_over, "step",
-                   (json_int_t)param->step, "ratio", number(param->ratio), "max_rel_err", number(param->max_rel_err),
-                   "bound", number(param->bound), "replicas_equal", param->replicas_equal, "cause",
-                   cause_document(&param->cause));
+  json_t *document = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:o, s:b, s:o}", "name", param->name, "mesh",
+                               param->mesh, "layout", param->layout, "storage", param->storage, "reduced_over",
+                               param->reduced_over, "step", (json_int_t)param->step, "ratio", number(param->ratio),
+                               "max_rel_err", number(param->max_rel_err), "bound", number(param->bound),
+                               "replicas_equal", param->replicas_equal, "cause", cause_document(&param->cause));
+  if (isnan(param->one_process)) return document;
+  json_object_set_new(document, "one_process_err", number(param->one_process));
+  json_object_set_new(document, "cosine", number(param->cosine));
+  return document;
 }
 
 static json_t *params_document(const ad_findings *findings) {
@@ -114,19 +118,34 @@ static void add_sabotages(const ad_sabotages *sabotages, json_t *document) {
   json_object_set_new(document, "survivors", json_integer((json_int_t)ad_sabotages_survivors(sabotages)));
 }
 
-/* The proof in the recipe's own dtypes: how near it comes to what rounding allows. */
-static json_t *own_document(const ad_proof *proof) {
-  const char *worst = NULL;
-  double share = 0;
+/* The parameter that comes nearest to what rounding allows. */
+static const ad_proof_param *nearest(const ad_proof *proof, double *share) {
+  const ad_proof_param *worst = &proof->params[0];
+  *share = -1;
   for (size_t i = 0; i < proof->param_count; i++) {
     const ad_proof_param *param = &proof->params[i];
-    double own = param->max_rel_err / param->bound;
-    if (worst && own <= share) continue;
-    worst = param->name;
-    share = own;
+    double own = param->max_rel_err == 0 ? 0 : param->max_rel_err / param->bound;
+    if (own <= *share) continue;
+    worst = param;
+    *share = own;
+    if (isnan(own)) break;
   }
-  return json_pack("{s:o, s:o, s:b}", "worst_share_of_bound", number(share), "param", text_or_null(worst), "pass",
-                   ad_proof_proves(proof, 0));
+  return worst;
+}
+
+static double worst_cosine(const ad_proof *proof) {
+  double worst = 1;
+  for (size_t i = 0; i < proof->param_count; i++)
+    if (proof->params[i].cosine < worst) worst = proof->params[i].cosine;
+  return worst;
+}
+
+static json_t *own_document(const ad_proof *proof) {
+  double share;
+  const ad_proof_param *worst = nearest(proof, &share);
+  return json_pack("{s:o, s:s, s:o, s:o, s:o, s:b}", "worst_share_of_bound", number(share), "param", worst->name, "err",
+                   number(worst->max_rel_err), "one_process_err", number(worst->one_process), "worst_cosine",
+                   number(worst_cosine(proof)), "pass", ad_proof_proves(proof, 0));
 }
 
 /* ---- the verdict ---- */

@@ -50,16 +50,6 @@ ad_status ad_proof_run(const ad_proof_job *job, ad_launch_result *result) {
   return ad_launch(&options, result);
 }
 
-/* f64: the promise of the proof. f32 (and contracts of f32): a gradient element is a sum of T addends, T the tokens of
- * a step, in two different orders, reached through K operations (both as the program says); by the probabilistic bound
- * of Higham and Mary 2019 each sum is off by at most 8 sqrt(T) u, and independent errors of K operations grow by
- * sqrt(K). */
-static double bound_of_f32(const ad_program *program) {
-  double addends, operations;
-  ad_program_kind_of(program)->lengths(ad_program_own(program), &addends, &operations);
-  return 8 * sqrt(addends) * sqrt(operations) * 0x1p-24;
-}
-
 static int all_f64(const ad_recipe *recipe) {
   const ad_contract *contract = &recipe->precision.contract;
   ad_dtype used[] = {recipe->precision.compute, contract->param, contract->grad, contract->reduce,
@@ -71,10 +61,6 @@ static int all_f64(const ad_recipe *recipe) {
 
 int ad_proof_is_wide(const ad_recipe *recipe, const ad_check_options *options) {
   return options->recipe_dtype ? all_f64(recipe) : options->dtype != AD_F32;
-}
-
-double ad_proof_bound_of(const ad_recipe *recipe, const ad_check_options *options, const ad_program *program) {
-  return ad_proof_is_wide(recipe, options) ? 1e-12 : bound_of_f32(program);
 }
 
 ad_axes ad_proof_reduced_axes(const ad_layout *layout) {

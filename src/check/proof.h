@@ -23,13 +23,16 @@ typedef struct ad_cause {
   char text[192];
 } ad_cause;
 
-/* One parameter's numbers, of the step where they were worst. */
+/* One parameter's numbers, of the step where they were worst. The error is that of the worst element in f64, and the
+ * norm of the differences over that of the reference in dtypes that round. */
 typedef struct ad_proof_param {
   char name[2 * AD_PARAM_NAME_SIZE], mesh[128], layout[160], storage[160], reduced_over[80];
   int64_t step;
   double ratio;       /* <dist,ref>/<ref,ref>; NaN: not defined */
   double max_rel_err; /* NaN or infinite: fails */
   double bound;
+  double one_process; /* error of one process in the recipe's own dtypes; NaN: nothing rounds but f64 */
+  double cosine;      /* of the angle to the reference; the same */
   int replicas_equal;
   ad_cause cause;
 } ad_proof_param;
@@ -72,8 +75,7 @@ int ad_proof_passes(const ad_proof *proof, int directional); /* every judged num
 int ad_proof_proves(const ad_proof *proof, int directional); /* that, of a step in which something was counted */
 /* Whether everything is f64 under these options: nothing rounds but that. */
 int ad_proof_is_wide(const ad_recipe *recipe, const ad_check_options *options);
-/* What computing may add to every judged number under these options; its reasons stand at the definition. */
-double ad_proof_bound_of(const ad_recipe *recipe, const ad_check_options *options, const ad_program *program);
+#define AD_WIDE_BOUND 1e-12 /* the promise of the proof in f64 */
 /* A central difference in f64 keeps about eps^(2/3) = 4e-11 of the loss; the derivative along a random direction is
  * smaller than the loss by up to three digits. */
 #define AD_DIRECTIONAL_BOUND 1e-7
@@ -87,6 +89,7 @@ ad_status ad_prove(ad_comm *comm, const ad_proof_job *job) AD_CHECKED;
 void ad_compare(const void *dist, const void *ref, ad_dtype dtype, size_t numel, double largest, double *ratio,
                 double *max_rel_err);
 double ad_largest(const void *values, ad_dtype dtype, size_t numel);
+double ad_cosine(const double *a, const double *b, size_t numel); /* of the angle between them; NaN: one is zero */
 /* |a-b| / max(|a|,|b|); 0 if both are 0, NaN if one is not finite. */
 double ad_relative_difference(double a, double b);
 

@@ -13,6 +13,7 @@
 #include "check/prover.h"
 #include "check/rounding.h"
 #include "layout/shown.h"
+#include "train/run.h"
 
 static int rounds(const ad_proof_job *job) { return !ad_proof_is_wide(job->recipe, job->options); }
 
@@ -62,17 +63,17 @@ static ad_status create_arrays(ad_prover *prover) {
 static ad_status create_parts(ad_prover *prover, ad_comm *comm, const ad_proof_job *job) {
   const ad_check_options *options = job->options;
   ad_run_options run = {.size = sizeof run, .dtype = forced_dtype(options), .quiet = job->quiet};
-  run.given_states = !run.dtype;
+  run.given_states = rounds(job);
   prover->comm = comm;
   prover->job = job;
   AD_TRY(ad_run_create(comm, job->recipe, &run, &prover->run));
   prover->everyone = ad_run_everyone(prover->run);
   prover->param_count = ad_run_param_count(prover->run);
   AD_TRY(create_arrays(prover));
-  prover->compute = ad_proof_bound_of(job->recipe, options, ad_run_program(prover->run));
-  if (rounds(job)) AD_TRY(ad_addends_create(prover->run, &prover->addends));
+  if (rounds(job)) AD_TRY(ad_addends_create(prover->run, ad_addend_size, &prover->addends));
   if (options->directional || ad_group_index(&prover->everyone, ad_comm_rank(comm)) != 0) return AD_OK;
-  return ad_reference_create(job->recipe, run.dtype, job->steps > 1, &prover->reference);
+  if (rounds(job)) AD_TRY(ad_computing_create(prover->param_count, &prover->computing));
+  return ad_reference_create(job->recipe, run.dtype, rounds(job), job->steps > 1, &prover->reference);
 }
 
 ad_status ad_prover_create(ad_prover *prover, ad_comm *comm, const ad_proof_job *job) {
@@ -88,6 +89,7 @@ void ad_prover_destroy(ad_prover *prover) {
     ad_array_destroy(prover->comm, &prover->gradients[i]);
   ad_array_destroy(prover->comm, &prover->scratch);
   ad_addends_destroy(&prover->addends);
+  ad_computing_destroy(&prover->computing);
   ad_release(prover->gradients);
   ad_release(prover->whole_gradients);
   ad_release(prover->parts);
@@ -159,7 +161,7 @@ static ad_status compare_replicas(ad_prover *prover) {
 /* Addends are measured on the right program. */
 static ad_status measure_addends(ad_prover *prover, int64_t step) {
   ad_plants plants = ad_plants_lift();
-  ad_status status = ad_addends_measure(&prover->addends, step);
+  ad_status status = ad_addends_measure(&prover->addends, step, NULL);
   ad_plants_put_back(&plants);
   return status;
 }
@@ -175,9 +177,10 @@ static const ad_replicas *worst_replicas(const ad_prover *prover, size_t param) 
 }
 
 /* Not proven until a step was judged. */
-static void describe_param(const ad_run *run, size_t index, double bound, ad_proof_param *out) {
+static void describe_param(const ad_run *run, size_t index, ad_proof_param *out) {
   ad_run_param at = ad_run_param_at(run, index);
-  *out = (ad_proof_param){.ratio = NAN, .max_rel_err = NAN, .bound = bound, .replicas_equal = 1, .step = -1};
+  *out = (ad_proof_param){.ratio = NAN, .max_rel_err = NAN, .bound = AD_WIDE_BOUND, .replicas_equal = 1, .step = -1};
+  out->one_process = out->cosine = NAN;
   out->cause = (ad_cause){.kind = AD_CAUSE_UNKNOWN, .factor = NAN, .text = "no step was taken: every one overflowed"};
   ad_program_param_name(ad_run_program(run), at.module, at.param, out->name, sizeof out->name);
   snprintf(out->mesh, sizeof out->mesh, "%s", ad_mesh_text(at.spec->layout.mesh));
@@ -195,7 +198,9 @@ static int is_proportional(const double *dist, const ad_array *ref, double ratio
   return isfinite(ratio) && worst <= 1e-4 * largest;
 }
 
-static double share_of_bound(const ad_proof_param *param) { return param->max_rel_err / param->bound; }
+static double share_of_bound(const ad_proof_param *param) {
+  return param->max_rel_err == 0 ? 0 : param->max_rel_err / param->bound;
+}
 
 /* Unequal replicas outrank any error, and no number outranks every number. */
 static int is_worse(const ad_proof_param *now, const ad_proof_param *before) {
@@ -214,34 +219,27 @@ static const double *unscaled(ad_prover *prover, const ad_array *gradient, int l
   return out;
 }
 
-static const double *sizes_of(const ad_prover *prover, size_t i) {
-  return rounds(prover->job) ? prover->addends.whole[i].data : NULL;
+static ad_error error_of(ad_prover *prover, size_t i, const double *dist, const ad_step_report *report) {
+  const ad_array *ref = ad_reference_gradient(prover->reference, i);
+  ad_allowance allowance = ad_rounding_allowance(prover->job->recipe, ad_run_param_at(prover->run, i).spec,
+                                                 prover->gradients[i].dtype, report->loss_scale);
+  return ad_measure_error(dist, ref->data, prover->addends.whole[i].data, ad_array_numel(ref), allowance,
+                          prover->computing.allowed[i]);
 }
 
-static ad_allowance allowance_of(ad_prover *prover, size_t i, const ad_step_report *dist) {
-  if (!rounds(prover->job)) return (ad_allowance){0, 0};
-  return ad_rounding_allowance(prover->job->recipe, ad_run_param_at(prover->run, i).spec, prover->gradients[i].dtype,
-                               dist->loss_scale);
-}
+static double over(double part, double whole) { return part == 0 ? 0 : part / whole; }
 
-/* Of the reference's gradients of one unit, or of all (-1). */
-static double largest_of(const ad_prover *prover, int unit) {
-  double largest = 0;
-  for (size_t i = 0; i < prover->param_count; i++) {
-    const ad_array *gradient = ad_reference_gradient(prover->reference, i);
-    if (unit >= 0 && ad_run_param_at(prover->run, i).spec->unit != unit) continue;
-    largest = fmax(largest, ad_largest(gradient->data, gradient->dtype, ad_array_numel(gradient)));
-  }
-  return largest;
-}
-
-/* What a parameter's own largest gradient is not to be taken below: a part of the model's largest. Where the recipe's
- * own dtypes round, a gradient that is small because its terms cancel (of queries and keys, where a token sees only
- * itself, or only its like) has the rounding of those terms, which are as large as other gradients of its layer. */
-static double floor_of(const ad_prover *prover, size_t i, double largest) {
-  double floor = 1e-6 * largest;
-  if (!rounds(prover->job)) return floor;
-  return fmax(floor, largest_of(prover, ad_run_param_at(prover->run, i).spec->unit));
+/* The bound is what an error of this shape may be. */
+static void judge_rounded(ad_prover *prover, size_t i, const double *dist, const ad_step_report *report, double largest,
+                          ad_proof_param *out) {
+  const ad_computing *computing = &prover->computing;
+  const ad_array *ref = ad_reference_gradient(prover->reference, i);
+  ad_error error = error_of(prover, i, dist, report);
+  double norm = fmax(computing->norm[i], 1e-6 * largest * sqrt((double)ad_array_numel(ref)));
+  out->max_rel_err = over(error.norm, norm);
+  out->bound = over(error.norm == 0 ? computing->allowed[i] + error.reduced : error.norm / error.share, norm);
+  out->one_process = over(computing->error[i], norm);
+  out->cosine = ad_cosine(dist, ref->data, ad_array_numel(ref));
 }
 
 static void judge_param(ad_prover *prover, size_t i, const ad_step_report *report, double largest) {
@@ -249,14 +247,11 @@ static void judge_param(ad_prover *prover, size_t i, const ad_step_report *repor
   const double *dist = unscaled(prover, &prover->gradients[i], report->loss_scale);
   const ad_replicas *replicas = worst_replicas(prover, i);
   const ad_param_spec *spec = ad_run_param_at(prover->run, i).spec;
-  size_t numel = ad_array_numel(ref);
   ad_proof_param *kept = &prover->job->proof->params[i], now = *kept;
-  double flat_error;
   now.step = report->step;
   now.replicas_equal = replicas->equal;
-  ad_compare(dist, ref->data, AD_F64, numel, largest, &now.ratio, &flat_error);
-  ad_judge_elements(dist, ref->data, sizes_of(prover, i), numel, floor_of(prover, i, largest), prover->compute,
-                    allowance_of(prover, i, report), &now.max_rel_err, &now.bound);
+  ad_compare(dist, ref->data, AD_F64, ad_array_numel(ref), largest, &now.ratio, &now.max_rel_err);
+  if (rounds(prover->job)) judge_rounded(prover, i, dist, report, largest, &now);
   now.cause = ad_diagnose(spec->layout.mesh, ad_proof_reduced_axes(&spec->layout), &now,
                           is_proportional(dist, ref, now.ratio), replicas->differs, replicas->odd_rank);
   if (is_worse(&now, kept)) *kept = now;
@@ -264,36 +259,71 @@ static void judge_param(ad_prover *prover, size_t i, const ad_step_report *repor
 
 static double worst_of(double a, double b) { return isnan(a) || isnan(b) ? NAN : fmax(a, b); }
 
-/* The norm of what every element is allowed bounds how far the norms lie apart. */
-static double bound_of_norm(ad_prover *prover, const ad_step_report *dist, const ad_step_report *ref, double largest) {
+static int is_of_group(const ad_prover *prover, size_t param, int group) {
+  size_t module = ad_run_param_at(prover->run, param).module;
+  if (ad_program_module(ad_run_program(prover->run), module)->is_mirror) return 0;
+  return group < 0 || (int)prover->run->norm_group_of[module] == group;
+}
+
+/* Of one group's gradients, or of all (-1): by no more than what all of them are allowed may their norms lie apart. */
+static double bound_of_norm(ad_prover *prover, const ad_step_report *report, double norm, int group) {
   double squares = 0;
-  if (!rounds(prover->job) || !(ref->norm > 0)) return prover->compute;
+  if (!rounds(prover->job) || !(norm > 0)) return AD_WIDE_BOUND;
   for (size_t i = 0; i < prover->param_count; i++) {
-    const ad_array *gradient = ad_reference_gradient(prover->reference, i);
-    squares += ad_allowed_squares(gradient->data, sizes_of(prover, i), ad_array_numel(gradient),
-                                  floor_of(prover, i, largest), prover->compute, allowance_of(prover, i, dist));
+    if (!is_of_group(prover, i, group)) continue;
+    const double *dist = unscaled(prover, &prover->gradients[i], report->loss_scale);
+    double allowed = prover->computing.allowed[i] + error_of(prover, i, dist, report).reduced;
+    squares += allowed * allowed;
   }
-  return sqrt(squares) / ref->norm;
+  return sqrt(squares) / norm;
 }
 
-static void judge_norm(ad_proof *proof, double error, double bound) {
-  double before = proof->norm_err / proof->norm_bound;
-  if (isnan(before) || error / bound < before) return;
-  proof->norm_err = error;
-  proof->norm_bound = bound;
+/* A loss is one number: one process may be right in it by luck, but hardly in all gradients. */
+static double bound_of_loss(const ad_prover *prover, double one, double ref) {
+  if (!rounds(prover->job)) return AD_WIDE_BOUND;
+  return prover->computing.factor * worst_of(ad_relative_difference(one, ref), prover->computing.relative);
 }
 
-static void judge_numbers(ad_proof *proof, const ad_step_report *dist, const ad_step_report *ref, double norm_bound) {
+/* Of several numbers the one that is worst for its bound is kept. */
+static void keep_worst(double error, double bound, double *kept, double *kept_bound) {
+  double before = over(*kept, *kept_bound);
+  if (isnan(before) || over(error, bound) < before) return;
+  *kept = error;
+  *kept_bound = bound;
+}
+
+static void judge_loss(ad_prover *prover, double dist, double one, double ref) {
+  ad_proof *proof = prover->job->proof;
+  keep_worst(ad_relative_difference(dist, ref), bound_of_loss(prover, one, ref), &proof->loss_err, &proof->loss_bound);
+}
+
+static void judge_norm(ad_prover *prover, const ad_step_report *report, double dist, double ref, int group) {
+  ad_proof *proof = prover->job->proof;
+  keep_worst(ad_relative_difference(dist, ref), bound_of_norm(prover, report, ref, group), &proof->norm_err,
+             &proof->norm_bound);
+}
+
+static void judge_numbers(ad_prover *prover, const ad_step_report *dist, const ad_step_report *ref) {
+  ad_proof *proof = prover->job->proof;
+  const ad_step_report *one = ad_reference_own_report(prover->reference);
   proof->loss_dist = dist->loss;
   proof->loss_ref = ref->loss;
   proof->norm_dist = dist->norm;
   proof->norm_ref = ref->norm;
-  proof->loss_err = worst_of(proof->loss_err, ad_relative_difference(dist->loss, ref->loss));
-  for (int i = 0; i < AD_LOSSES_MAX; i++)
-    proof->loss_err = worst_of(proof->loss_err, ad_relative_difference(dist->losses[i], ref->losses[i]));
-  judge_norm(proof, ad_relative_difference(dist->norm, ref->norm), norm_bound);
-  for (int i = 0; i < AD_NORM_GROUPS_MAX; i++)
-    judge_norm(proof, ad_relative_difference(dist->norms[i], ref->norms[i]), norm_bound);
+  judge_loss(prover, dist->loss, one->loss, ref->loss);
+  for (int i = 0; i < AD_LOSSES_MAX; i++) judge_loss(prover, dist->losses[i], one->losses[i], ref->losses[i]);
+  judge_norm(prover, dist, dist->norm, ref->norm, -1);
+  for (int i = 0; i < AD_NORM_GROUPS_MAX; i++) judge_norm(prover, dist, dist->norms[i], ref->norms[i], i);
+}
+
+/* The largest element of all the reference's gradients. */
+static double largest_of(const ad_prover *prover) {
+  double largest = 0;
+  for (size_t i = 0; i < prover->param_count; i++) {
+    const ad_array *gradient = ad_reference_gradient(prover->reference, i);
+    largest = fmax(largest, ad_largest(gradient->data, gradient->dtype, ad_array_numel(gradient)));
+  }
+  return largest;
 }
 
 /* On the first rank, after its own step: the same step in one process, and every number of it. A step that no rank
@@ -302,9 +332,10 @@ static ad_status judge(ad_prover *prover, const ad_step_report *dist) {
   ad_step_report ref;
   if (dist->skipped) return AD_OK;
   AD_TRY(ad_reference_step(prover->reference, dist->step, &ref));
-  double largest = largest_of(prover, -1);
+  if (rounds(prover->job)) ad_computing_measure(&prover->computing, prover->run, prover->reference);
+  double largest = largest_of(prover);
   prover->job->proof->margin = fmin(prover->job->proof->margin, ad_reference_margin(prover->reference));
-  judge_numbers(prover->job->proof, dist, &ref, bound_of_norm(prover, dist, &ref, largest));
+  judge_numbers(prover, dist, &ref);
   for (size_t i = 0; i < prover->param_count; i++) judge_param(prover, i, dist, largest);
   return ad_reference_feed(prover->reference, prover->whole_gradients, dist);
 }
@@ -372,8 +403,8 @@ void ad_prover_begin(ad_prover *prover) {
   proof->param_count = count;
   proof->updates_equal = proof->initial_equal = 1;
   proof->margin = INFINITY;
-  proof->norm_bound = proof->loss_bound = prover->compute;
-  for (size_t i = 0; i < count; i++) describe_param(prover->run, i, prover->compute, &proof->params[i]);
+  proof->norm_bound = proof->loss_bound = AD_WIDE_BOUND;
+  for (size_t i = 0; i < count; i++) describe_param(prover->run, i, &proof->params[i]);
 }
 
 static ad_status dump_results(ad_prover *prover, const ad_step_report *report) {

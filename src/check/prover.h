@@ -2,6 +2,7 @@
 #ifndef CHECK_PROVER_H
 #define CHECK_PROVER_H
 #include "check/addends.h"
+#include "check/computing.h"
 #include "check/proof.h"
 #include "check/reference.h"
 #include "check/replicas.h"
@@ -19,7 +20,7 @@ typedef struct ad_prover {
   ad_replicas *replicas[AD_PART_COUNT]; /* of each array of a parameter */
   ad_array scratch;                     /* whole; as large as the largest value */
   ad_addends addends;                   /* where rounding is judged by them */
-  double compute;                       /* what computing may add to every element, over the parameter's largest */
+  ad_computing computing;               /* on the first rank, where dtypes round */
   ad_reference *reference;              /* on the first rank, NULL elsewhere */
 } ad_prover;
 

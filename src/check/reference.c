@@ -1,11 +1,13 @@
 /* The reference of a proof: three runs of one rank each. One computes the gradients in f64 from the distributed values;
- * one only feeds the optimizers, in the dtypes of the distributed run; one runs free in them. */
+ * one feeds the optimizers, in the dtypes of the distributed run, and where those round computes gradients in them too;
+ * one runs free in them. */
 #include "check/reference.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "check/addends.h"
 #include "check/plants.h"
 #include "base/error.h"
 #include "base/kernels.h"
@@ -20,6 +22,8 @@ struct ad_reference {
   ad_run *run, *fed, *free;
   ad_array *fed_gradients; /* the caller's memory, seen on the reference's meshes */
   const ad_array **fed_list;
+  ad_addends own; /* gradients in the fed run's dtypes, where they round */
+  ad_step_report own_report;
   char *kept; /* the fed run's arrays, one after another; NULL: none were kept */
 };
 
@@ -76,14 +80,15 @@ static void release_views(ad_recipe *recipe) {
   ad_release(recipe->options);
 }
 
-static ad_status create_runs(ad_reference *reference, ad_dtype dtype, int several_steps) {
+static ad_status create_runs(ad_reference *reference, ad_dtype dtype, int rounds, int several_steps) {
   ad_run_options options = {.size = sizeof options, .dtype = dtype, .quiet = 1};
   ad_run_options wide = {.size = sizeof wide, .dtype = AD_F64, .quiet = 1};
-  options.given_states = wide.given_states = !dtype;
+  options.given_states = wide.given_states = rounds;
   AD_TRY(ad_comm_open_alone(&reference->comm));
   AD_TRY(ad_run_create(reference->comm, &reference->recipe, &wide, &reference->run));
   AD_TRY(ad_run_create(reference->comm, &reference->recipe, &options, &reference->fed));
   if (several_steps) AD_TRY(ad_run_create(reference->comm, &reference->recipe, &options, &reference->free));
+  if (rounds) AD_TRY(ad_addends_create(reference->fed, ad_addend_itself, &reference->own));
   size_t count = ad_run_param_count(reference->run);
   AD_TRY(ad_new(count, &reference->fed_gradients));
   AD_TRY(ad_new(count, &reference->fed_list));
@@ -93,7 +98,8 @@ static ad_status create_runs(ad_reference *reference, ad_dtype dtype, int severa
 
 static char colocated[] = AD_COLOCATED; /* one rank has all modules */
 
-ad_status ad_reference_create(const ad_recipe *recipe, ad_dtype dtype, int several_steps, ad_reference **out) {
+ad_status ad_reference_create(const ad_recipe *recipe, ad_dtype dtype, int rounds, int several_steps,
+                              ad_reference **out) {
   ad_reference *reference;
   AD_TRY(ad_new(1, &reference));
   reference->recipe = *recipe;
@@ -103,7 +109,7 @@ ad_status ad_reference_create(const ad_recipe *recipe, ad_dtype dtype, int sever
   reference->recipe.shard.zero = 0;
   ad_status status = shrink_meshes(recipe, reference);
   if (!status) status = shrink_views(recipe, reference);
-  if (!status) status = create_runs(reference, dtype, several_steps);
+  if (!status) status = create_runs(reference, dtype, rounds, several_steps);
   if (status) {
     ad_reference_destroy(reference);
     return status;
@@ -114,6 +120,7 @@ ad_status ad_reference_create(const ad_recipe *recipe, ad_dtype dtype, int sever
 
 void ad_reference_destroy(ad_reference *reference) {
   if (!reference) return;
+  ad_addends_destroy(&reference->own);
   ad_run_destroy(reference->run);
   ad_run_destroy(reference->fed);
   ad_run_destroy(reference->free);
@@ -186,10 +193,18 @@ void ad_reference_restart_state(ad_reference *reference, size_t module, size_t s
   widen(ad_module_state(ad_run_module(reference->fed, module), state), whole);
 }
 
+/* In the dtypes of the fed run, from where it stands. */
+static ad_status compute_own(ad_reference *reference, int64_t step) {
+  if (!reference->own.run) return AD_OK;
+  AD_TRY(ad_run_refresh(reference->fed, 1));
+  return ad_addends_measure(&reference->own, step, &reference->own_report);
+}
+
 ad_status ad_reference_step(ad_reference *reference, int64_t step, ad_step_report *out) {
   ad_plants planted = ad_plants_lift();
   ad_status status = ad_run_refresh(reference->run, 0);
   if (!status) status = ad_run_step(reference->run, step, out);
+  if (!status) status = compute_own(reference, step);
   ad_step_report ignored;
   if (!status && reference->free) status = ad_run_step(reference->free, step, &ignored);
   ad_plants_put_back(&planted);
@@ -207,6 +222,12 @@ double ad_reference_margin(const ad_reference *reference) {
 const ad_array *ad_reference_gradient(const ad_reference *reference, size_t index) {
   return ad_run_part(reference->run, index, AD_PART_GRADIENT);
 }
+
+const ad_array *ad_reference_own_gradient(const ad_reference *reference, size_t index) {
+  return &reference->own.whole[index];
+}
+
+const ad_step_report *ad_reference_own_report(const ad_reference *reference) { return &reference->own_report; }
 
 static ad_status feed_module(ad_reference *reference, size_t m, size_t first, const ad_step_report *report) {
   const ad_run *fed = reference->fed;

@@ -5,8 +5,9 @@
 
 typedef struct ad_reference ad_reference;
 /* Gradients are computed in f64, without ZeRO, whatever the recipe says; the optimizer is fed in `dtype` (0: as the
- * recipe says). `several_steps` also keeps a run that never restarts, for the free-running difference. */
-ad_status ad_reference_create(const ad_recipe *recipe, ad_dtype dtype, int several_steps,
+ * recipe says). `rounds`: that is not all f64, and gradients are computed in it too. `several_steps` also keeps a run
+ * that never restarts, for the free-running difference. */
+ad_status ad_reference_create(const ad_recipe *recipe, ad_dtype dtype, int rounds, int several_steps,
                               ad_reference **out) AD_CHECKED;
 void ad_reference_destroy(ad_reference *reference);
 
@@ -24,6 +25,9 @@ ad_status ad_reference_step(ad_reference *reference, int64_t step, ad_step_repor
 ad_run *ad_reference_run(const ad_reference *reference);   /* that takes the steps */
 double ad_reference_margin(const ad_reference *reference); /* of the step's choices; INFINITY where there is none */
 const ad_array *ad_reference_gradient(const ad_reference *reference, size_t index);
+/* The same in the recipe's own dtypes, summed in f64, and the losses; where the reference was told that they round. */
+const ad_array *ad_reference_own_gradient(const ad_reference *reference, size_t index);
+const ad_step_report *ad_reference_own_report(const ad_reference *reference);
 /* The optimizers alone, from the same start, fed the whole distributed gradients as they come; `report` has the
  * distributed step's rate, norms and loss scale. */
 ad_status ad_reference_feed(ad_reference *reference, const ad_array *const *gradients,

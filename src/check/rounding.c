@@ -112,37 +112,54 @@ ad_allowance ad_rounding_allowance(const ad_recipe *recipe, const ad_param_spec 
 
 /* ---- elements against it ---- */
 
-static double scale_of(const double *ref, size_t numel, double floor) {
-  return fmax(ad_largest(ref, AD_F64, numel), floor);
+/* A gradient, its reference and what its elements are allowed. */
+typedef struct ad_judged {
+  const double *dist, *ref, *sums;
+  size_t numel;
+  ad_allowance allowance;
+} ad_judged;
+
+static double allowed_at(const ad_judged *g, size_t i) {
+  return g->allowance.relative * g->sums[i] + g->allowance.absolute;
 }
 
-/* What the reduction may add to element i. */
-static double allowed_at(const double *sums, size_t i, ad_allowance allowance) {
-  return sums ? allowance.relative * sums[i] + allowance.absolute : 0;
-}
-
-void ad_judge_elements(const double *dist, const double *ref, const double *sums, size_t numel, double floor,
-                       double compute, ad_allowance allowance, double *error, double *bound) {
-  double scale = scale_of(ref, numel, floor), worst = -1;
-  *error = 0;
-  *bound = compute;
-  for (size_t i = 0; i < numel; i++) {
-    double difference = fabs(dist[i] - ref[i]), reduced = allowed_at(sums, i, allowance);
-    double share = difference == 0 ? 0 : difference / (compute * scale + reduced);
-    if (share <= worst) continue;
-    worst = share;
-    *error = difference == 0 ? 0 : difference / scale;
-    *bound = scale > 0 ? compute + reduced / scale : compute;
-    if (isnan(difference)) return;
+/* Norm of what each difference exceeds `share` of its allowance by. */
+static double excess(const ad_judged *g, double share) {
+  double squares = 0;
+  for (size_t i = 0; i < g->numel; i++) {
+    double difference = fabs(g->dist[i] - g->ref[i]), allowed = share * allowed_at(g, i);
+    if (!(difference <= allowed)) squares += (difference - allowed) * (difference - allowed);
   }
+  return sqrt(squares);
 }
 
-double ad_allowed_squares(const double *ref, const double *sums, size_t numel, double floor, double compute,
-                          ad_allowance allowance) {
-  double flat = compute * scale_of(ref, numel, floor), squares = 0;
-  for (size_t i = 0; i < numel; i++) {
-    double allowed = flat + allowed_at(sums, i, allowance);
-    squares += allowed * allowed;
+static double norm_of_allowed(const ad_judged *g) {
+  double squares = 0;
+  for (size_t i = 0; i < g->numel; i++) squares += allowed_at(g, i) * allowed_at(g, i);
+  return sqrt(squares);
+}
+
+static int holds(const ad_judged *g, double share, double computing) { return excess(g, share) <= share * computing; }
+
+static double share_of(const ad_judged *g, double computing) {
+  enum { DOUBLINGS = 64, HALVINGS = 24 };
+  double least = 0, share = 1;
+  for (int i = 0; i < DOUBLINGS && !holds(g, share, computing); i++) least = share, share *= 2;
+  if (!holds(g, share, computing)) return NAN;
+  for (int i = 0; i < HALVINGS; i++) {
+    double middle = (least + share) / 2;
+    if (holds(g, middle, computing))
+      share = middle;
+    else
+      least = middle;
   }
-  return squares;
+  return share;
+}
+
+ad_error ad_measure_error(const double *dist, const double *ref, const double *sums, size_t numel,
+                          ad_allowance allowance, double computing) {
+  ad_judged judged = {dist, ref, sums, numel, allowance};
+  ad_error error = {.norm = excess(&judged, 0), .reduced = norm_of_allowed(&judged)};
+  error.share = error.norm == 0 ? 0 : share_of(&judged, computing);
+  return error;
 }

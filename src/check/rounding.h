@@ -14,13 +14,15 @@ typedef struct ad_allowance {
 ad_allowance ad_rounding_allowance(const ad_recipe *recipe, const ad_param_spec *spec, ad_dtype result, int loss_scale);
 double ad_unit_roundoff(ad_dtype dtype); /* largest relative error of rounding to nearest, without underflow */
 
-/* The element that lies nearest to, or furthest beyond, what it is allowed: its error and its allowance, both over
- * max(max|ref|, floor). Allowed are `compute` times that same scale and, where `sums` (of the addends' absolute
- * values) is not NULL, what `allowance` says. NaN if a value is not finite. */
-void ad_judge_elements(const double *dist, const double *ref, const double *sums, size_t numel, double floor,
-                       double compute, ad_allowance allowance, double *error, double *bound);
-/* Sum over the elements of the squares of what they are allowed. */
-double ad_allowed_squares(const double *ref, const double *sums, size_t numel, double floor, double compute,
-                          ad_allowance allowance);
+/* How far a gradient lies from its reference. Each element is allowed what `allowance` says of `sums` (of its addends'
+ * absolute values); what exceeds that, over all elements a norm of `computing`. */
+typedef struct ad_error {
+  double norm; /* of the differences; NaN if a value is not finite */
+  double
+      share; /* by which both allowances would have to be multiplied to just hold; NaN: no number, or nothing would */
+  double reduced; /* norm of what the elements are allowed */
+} ad_error;
+ad_error ad_measure_error(const double *dist, const double *ref, const double *sums, size_t numel,
+                          ad_allowance allowance, double computing);
 
 #endif

@@ -78,24 +78,39 @@ static void print_word(FILE *file, int holds, int proves, const ad_paint *paint)
   fprintf(file, "  %s%-4s%s ", colour, !holds ? "BAD" : proves ? "ok" : "-", paint->off);
 }
 
+/* Proven in dtypes that round, beside one process that rounds too. */
+static int is_rounded(const json_t *param) { return json_object_get(param, "one_process_err") != NULL; }
+
 static void print_param(FILE *file, const json_t *param, int proves, const ad_paint *paint) {
   const char *over = text_of(param, "reduced_over");
   print_word(file, param_holds(param), proves, paint);
   fprintf(file, "%-24s %-26s %-11.9g %-10.2g %-8s", text_of(param, "name"), *over ? over : "-",
           number_of(param, "ratio"), number_of(param, "max_rel_err"),
           is_true(param, "replicas_equal") ? "equal" : "DIFFER");
+  if (is_rounded(param)) fprintf(file, " %-11.2g", number_of(param, "one_process_err"));
   const json_t *cause = json_object_get(param, "cause");
   if (json_is_object(cause)) fprintf(file, " %s%s%s", paint->bad, text_of(cause, "text"), paint->off);
   fprintf(file, "\n");
+}
+
+/* The parameter whose gradient points furthest from its reference. */
+static void print_cosine(FILE *file, const json_t *params) {
+  const json_t *param, *worst = json_array_get(params, 0);
+  size_t i;
+  json_array_foreach(params, i, param) if (number_of(param, "cosine") < number_of(worst, "cosine")) worst = param;
+  fprintf(file, "\n  smallest cosine to the reference %.12g, of `%s`\n", number_of(worst, "cosine"),
+          text_of(worst, "name"));
 }
 
 static void print_params(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *params = json_object_get(document, "params"), *param;
   size_t i;
   if (!json_array_size(params)) return;
-  fprintf(file, "\n  %s%-4s %-24s %-26s %-11s %-10s %-8s%s\n", paint->dim, "", "parameter", "summed over", "ratio",
-          "worst err", "replicas", paint->off);
+  int rounded = is_rounded(json_array_get(params, 0));
+  fprintf(file, "\n  %s%-4s %-24s %-26s %-11s %-10s %-8s%s%s\n", paint->dim, "", "parameter", "summed over", "ratio",
+          rounded ? "error" : "worst err", "replicas", rounded ? " one process" : "", paint->off);
   json_array_foreach(params, i, param) print_param(file, param, !counts_nothing(document), paint);
+  if (rounded) print_cosine(file, params);
 }
 
 static void print_directional(FILE *file, const json_t *document, const ad_paint *paint) {
@@ -230,9 +245,12 @@ static void print_own(FILE *file, const json_t *document, const ad_paint *paint)
     return;
   }
   int pass = is_true(own, "pass");
-  fprintf(file, "\n  in the recipe's own dtypes %s%s%s: `%s` comes nearest to what rounding allows, %.2g of it\n",
+  fprintf(file,
+          "\n  in the recipe's own dtypes %s%s%s: `%s` comes nearest to what rounding allows, %.2g of it\n"
+          "    error %.2g, that of one process %.2g; smallest cosine %.12g\n",
           pass ? paint->good : paint->bad, pass ? "it holds" : "it does NOT hold", paint->off, text_of(own, "param"),
-          number_of(own, "worst_share_of_bound"));
+          number_of(own, "worst_share_of_bound"), number_of(own, "err"), number_of(own, "one_process_err"),
+          number_of(own, "worst_cosine"));
 }
 
 static void print_number(FILE *file, const json_t *document, const char *name, const ad_paint *paint) {

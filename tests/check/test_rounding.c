@@ -121,10 +121,9 @@ static double worst_share(ad_contract contract, ad_dtype sums) {
   ad_allowance allowance = ad_rounding_allowance(s.recipe, &s.spec, AD_F32, 0);
   double worst = 0;
   for (int trial = 0; trial < TRIALS; trial++) {
-    double exact = 0, sizes = 0, error, bound;
+    double exact = 0, sizes = 0;
     double dist = reduce(trial, &s.spec.contract, sums, &exact, &sizes);
-    ad_judge_elements(&dist, &exact, &sizes, 1, fabs(exact), 0, allowance, &error, &bound);
-    worst = fmax(worst, error / bound);
+    worst = fmax(worst, ad_measure_error(&dist, &exact, &sizes, 1, allowance, 0).share);
   }
   close_scene(&s);
   return worst;
@@ -145,29 +144,32 @@ static void a_sum_that_forms_in_bf16_where_f32_was_promised_exceeds_it(void **st
 
 /* ---- elements ---- */
 
-static void the_element_nearest_its_own_allowance_is_told(void **state) {
-  double ref[] = {100, 1, 1}, dist[] = {100.5, 1.25, 1}, sizes[] = {100, 1, 1}, error, bound;
-  ad_judge_elements(dist, ref, sizes, 3, 100, 0, (ad_allowance){0.01, 0}, &error, &bound);
-  nearly(error, 0.25 / 100);
-  nearly(bound, 0.01 / 100);
-  ad_judge_elements(dist, ref, NULL, 3, 100, 1e-12, (ad_allowance){0, 0}, &error, &bound);
-  nearly(error, 0.5 / 100);
-  nearly(bound, 1e-12);
+static void an_element_exceeds_its_own_allowance_and_no_other_s(void **state) {
+  double ref[] = {100, 1, 1}, dist[] = {100.5, 1.25, 1}, sizes[] = {100, 1, 1};
+  ad_error error = ad_measure_error(dist, ref, sizes, 3, (ad_allowance){0.01, 0}, 0);
+  nearly(error.share, 25);  // 0.25 of 0.01, where 0.5 of 1 would have been well inside
+  nearly(error.norm, hypot(0.5, 0.25));
+  nearly(error.reduced, sqrt(1 + 2 * 0.01 * 0.01));
+}
+
+static void what_elements_exceed_is_held_against_computing_together(void **state) {
+  double ref[] = {0, 0, 5}, dist[] = {4, -5, 5}, sizes[] = {1, 1, 1};
+  nearly(ad_measure_error(dist, ref, sizes, 3, (ad_allowance){1, 0}, 5).share, 1);  // 3 and 4 of 5
+  assert_true(ad_measure_error(dist, ref, sizes, 3, (ad_allowance){1, 0}, 5.001).share <= 1);
+  assert_true(ad_measure_error(dist, ref, sizes, 3, (ad_allowance){1, 0}, 4.999).share > 1);
 }
 
 static void no_number_is_never_allowed(void **state) {
-  double ref[] = {1, 2}, dist[] = {NAN, 2}, sizes[] = {1, 1}, error, bound;
-  ad_judge_elements(dist, ref, sizes, 2, 2, 1, (ad_allowance){1, 1}, &error, &bound);
-  assert_true(isnan(error));
+  double ref[] = {1, 2}, dist[] = {NAN, 2}, sizes[] = {1, 1};
+  ad_error error = ad_measure_error(dist, ref, sizes, 2, (ad_allowance){1, 1}, 1);
+  assert_true(isnan(error.norm) && isnan(error.share));
 }
 
 static void a_reference_of_zero_allows_zero(void **state) {
-  double ref[] = {0}, dist[] = {0}, error, bound;
-  ad_judge_elements(dist, ref, NULL, 1, 0, 1e-12, (ad_allowance){0, 0}, &error, &bound);
-  assert_true(error == 0 && bound == 1e-12);
+  double ref[] = {0}, dist[] = {0}, sizes[] = {0};
+  assert_true(ad_measure_error(dist, ref, sizes, 1, (ad_allowance){0, 0}, 0).share == 0);
   dist[0] = 1e-30;
-  ad_judge_elements(dist, ref, NULL, 1, 0, 1e-12, (ad_allowance){0, 0}, &error, &bound);
-  assert_false(error <= bound);
+  assert_false(ad_measure_error(dist, ref, sizes, 1, (ad_allowance){0, 0}, 0).share <= 1);
 }
 
 int main(void) {
@@ -178,7 +180,8 @@ int main(void) {
       cmocka_unit_test(only_f16_loses_small_values),
       cmocka_unit_test(no_sum_that_keeps_its_contract_exceeds_its_allowance),
       cmocka_unit_test(a_sum_that_forms_in_bf16_where_f32_was_promised_exceeds_it),
-      cmocka_unit_test(the_element_nearest_its_own_allowance_is_told),
+      cmocka_unit_test(an_element_exceeds_its_own_allowance_and_no_other_s),
+      cmocka_unit_test(what_elements_exceed_is_held_against_computing_together),
       cmocka_unit_test(no_number_is_never_allowed),
       cmocka_unit_test(a_reference_of_zero_allows_zero),
   };

@@ -1,0 +1,22 @@
+/* What computing in the recipe's own dtypes may put into a gradient, taken from one process that computes in them:
+ * docs/dtypes.md says why. */
+#ifndef CHECK_COMPUTING_H
+#define CHECK_COMPUTING_H
+#include "check/reference.h"
+
+/* Norms over each parameter's elements, numbered as in ad_run_param_at. */
+typedef struct ad_computing {
+  size_t count;
+  double *norm;    /* of the gradient in f64 */
+  double *error;   /* of one process's distance to it */
+  double *allowed; /* to many, before anything is reduced */
+  double relative; /* error of all gradients together over their norm */
+  double factor;   /* how many times one process's error many may have */
+} ad_computing;
+
+ad_status ad_computing_create(size_t count, ad_computing *out) AD_CHECKED;
+void ad_computing_destroy(ad_computing *computing);
+/* Of the step that the reference took last; `run` is the distributed one. */
+void ad_computing_measure(ad_computing *computing, const ad_run *run, const ad_reference *reference);
+
+#endif
