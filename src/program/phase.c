@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "bridge/bridge.h"
 #include "program/program.h"
-#include "tensor/operation.h"
+#include "tensor/tape.h"
 
 static const ad_phase *phase_of(const ad_phase_run *at) { return &at->program->phases[at->phase]; }
 
@@ -30,12 +30,21 @@ static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const 
   return ad_move_at(at->tape, leaf, AD_MOVE_CONVERT, ad_axes_print(added, axes, sizeof axes), AD_R, crossing->value);
 }
 
+/* What a phase of this rank gave crosses with the roundings of its wire: the same program has the same numbers, within
+ * f32, wherever its modules lie. */
+static ad_tensor *cross(ad_phase_run *at, ad_tensor *leaf, const ad_crossing_spec *crossing) {
+  ad_dtype gradient = crossing->gradient_wire;
+  if (at->rounds && (crossing->wire || gradient))
+    leaf = ad_wire_at(at->tape, leaf, crossing->wire, gradient, crossing->value);
+  return ad_cross_at(at->tape, leaf, crossing->bridge, crossing->value);
+}
+
 /* What a phase of this rank gave. */
 static ad_tensor *take_given(ad_phase_run *at, ad_passed_value *passed, const ad_crossing_spec *crossing) {
   const ad_array *array = ad_tensor_array(passed->output);
   ad_tensor *leaf = passed->output->carries ? ad_input(at->tape, array) : ad_constant(at->tape, array);
   passed->inputs[at->phase] = leaf;
-  return crossing ? ad_cross_at(at->tape, leaf, crossing->bridge, crossing->value) : leaf;
+  return crossing ? cross(at, leaf, crossing) : leaf;
 }
 
 ad_tensor *ad_phase_need(ad_phase_run *at, const char *name) {

@@ -54,6 +54,7 @@ struct ad_phase_run {
   const ad_program *program;
   size_t phase, microbatch;
   int trains;
+  int rounds; /* crossings round to the dtypes of their wires, whether or not anything travels */
   ad_tape *tape;
   ad_module *module;
   const ad_parameters *parameters; /* the module's, as its tapes see them now */

@@ -55,4 +55,7 @@ ad_status ad_tape_acquire(ad_tape *tape, ad_tensor *out, uint64_t unread) AD_CHE
 void ad_tape_release(ad_tensor *out, uint64_t unread);
 void ad_tape_trace(ad_tape *tape, const char *phase, int begins);
 
+/* x rounded to `value`, and its gradient to `gradient`, as on a wire; 0: not rounded. op_wire.c */
+ad_tensor *ad_wire_at(ad_tape *tape, ad_tensor *x, ad_dtype value, ad_dtype gradient, const char *site);
+
 #endif

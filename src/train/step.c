@@ -83,6 +83,7 @@ static ad_phase_run phase_run(const ad_run *run, size_t p, size_t m) {
                         .phase = p,
                         .microbatch = m,
                         .trains = run->trains,
+                        .rounds = !run->options.dtype,
                         .tape = ad_run_tape(run, p, m),
                         .module = run->modules[module],
                         .parameters = run->parameters[module],
