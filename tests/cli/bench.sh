@@ -118,6 +118,26 @@ assert [(row["variant"], row["ranks"]) for row in rows] == [("ring", 1), ("ring"
 PY
 "$addend" bench --quick --op attention --ranks 3 2>/dev/null | grep -Eq '^gather +3 +256 '
 
+# A decomposition on three pools: its step and each of its exchanges, at the bytes that its receivers lack.
+for op in decompose_step decompose_exchange; do
+  document=$("$addend" bench --quick --json --op $op 2>/dev/null)
+  python3 - $op "$document" <<'PY'
+import json, sys
+op, rows = sys.argv[1], json.loads(sys.argv[2])["rows"]
+importances, components = 8 * 16 * (4 * 32 + 3 * 64), 4 * 64 * 32 + 3 * (32 + 96) * 64
+exchanged = {"ci_blocks": importances, "ci_adv": importances, "blocks_ci": importances, "adv_ci": importances, "adv_blocks": components}
+for row in rows:
+    assert row["op"] == op and row["seconds_min"] > 0 and {"addend_one", "torch_one", "torch_two"} <= row["peers"].keys(), row
+    copies = {3: 1, 10: 2}[row["ranks"]]
+    if op == "decompose_step":
+        assert row["tokens_per_second"] > 0, row
+    else:
+        assert row["floor_seconds"] > 0 and row["bytes"] == 2 * exchanged.get(row["storage"], copies * components), row
+wanted = ["pools"] if op == "decompose_step" else ["ci_blocks", "ci_adv", "blocks_ci", "adv_ci", "blocks_adv", "adv_blocks"]
+assert [(row["ranks"], row["storage"]) for row in rows] == [(ranks, storage) for ranks in (3, 10) for storage in wanted], rows
+PY
+done
+
 # Memory as planned and as the kernel counts it, of every level and dtype on two ranks. How close they must be is judged in
 # tests/system/test_memory.c.
 document=$("$addend" bench --quick --json --op memory 2>/dev/null)
