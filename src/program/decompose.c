@@ -388,11 +388,18 @@ static int has_held_out(const void *own) {
   return ((const ad_decomposition *)own)->options->target.decoder.data.held_out > 0;
 }
 
+static size_t part_bytes(const ad_decompose_part *own) {
+  size_t bytes = ad_text_batch_bytes(&own->batch) + ad_target_bytes(&own->target);
+  for (size_t i = 0; i < 2 * own->site_count; i++) bytes += own->masks[i].bytes;
+  return bytes;
+}
+
+/* Batch, target, numbers of masks, sources as the tape sees them, and the tape of the ascent. */
 static size_t data_bytes(const void *own) {
   const ad_decomposition *d = own;
-  size_t bytes = 0;
+  size_t bytes = ad_sources_bytes(&d->sources) + (d->ascent ? ad_tape_peak_bytes(d->ascent) : 0);
   for (size_t m = 0; m < d->module_count; m++)
-    if (d->parts[m].is_here) bytes += ad_text_batch_bytes(&d->parts[m].batch);
+    if (d->parts[m].is_here) bytes += part_bytes(&d->parts[m]);
   return bytes;
 }
 

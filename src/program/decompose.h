@@ -13,19 +13,13 @@ enum { AD_DECOMPOSE_NAME_SIZE = AD_PARAM_NAME_SIZE + 16, AD_BLOCKS_MAX = 64, AD_
 
 typedef char ad_value_name[AD_DECOMPOSE_NAME_SIZE];
 
-/* Kept from one microbatch to the next. */
-typedef struct ad_mask_memory {
-  char *at;
-  size_t bytes;
-} ad_mask_memory;
-
 /* What a module has besides its parameters. */
 typedef struct ad_decompose_part {
   int is_here;
   size_t first_site, site_count; /* that it owns; of the others all */
   ad_target target;
   ad_text_batch batch;
-  ad_mask_memory *masks; /* of each of its sites two: numbers of masks and of what remains */
+  ad_kept_memory *masks; /* of each of its sites two: numbers of masks and of what remains */
 } ad_decompose_part;
 
 /* What the adversary's forward passes have in common, on one tape. */

@@ -19,9 +19,9 @@ static const ad_text_microbatch *microbatch_of(ad_decomposition *d, const ad_pha
   return &part_of(d, at)->batch.microbatches[ad_phase_microbatch(at)];
 }
 
-static ad_status take_room(ad_mask_memory *memory, size_t bytes) {
+static ad_status take_room(const ad_comm *comm, ad_kept_memory *memory, size_t bytes) {
   if (bytes <= memory->bytes) return AD_OK;
-  AD_TRY(ad_grow(&memory->at, memory->bytes, bytes));
+  if (!ad_comm_is_dry(comm)) AD_TRY(ad_grow(&memory->at, memory->bytes, bytes));
   memory->bytes = bytes;
   return AD_OK;
 }
@@ -33,10 +33,10 @@ static ad_tensor *uniform(ad_decomposition *d, ad_phase_run *at, size_t site, in
   ad_shape shape = {components ? 3 : 2, {batch->tokens.shape.dim[0], batch->tokens.shape.dim[1], components}};
   ad_array array = ad_array_describe(d->setting.comm, ad_tape_dtype(t), &shape, &batch->tokens.layout);
   ad_decompose_part *own = part_of(d, at);
-  ad_mask_memory *memory = &own->masks[2 * (site - own->first_site) + (components == 0)];
+  ad_kept_memory *memory = &own->masks[2 * (site - own->first_site) + (components == 0)];
   int64_t first = ad_cut(d->setting.global_batch, (int64_t)ad_phase_microbatch(at), d->setting.microbatches).first;
   char name[AD_DECOMPOSE_NAME_SIZE];
-  if (!ad_comm_is_dry(d->setting.comm) && take_room(memory, ad_array_bytes(&array))) return ad_constant(t, NULL);
+  if (take_room(d->setting.comm, memory, ad_array_bytes(&array))) return ad_constant(t, NULL);
   array.data = memory->at;
   snprintf(name, sizeof name, "%s %s", components ? "mask" : "remains", d->sites[site].name);
   if (ad_array_uniform(d->setting.comm, d->setting.seed, name, d->step, first, AD_HERE, &array))

@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "program/text_batch.h"
 #include "tensor/rows.h"
+#include "tensor/tape.h"
 
 static const double beta1 = 0.9, beta2 = 0.999;
 
@@ -68,7 +69,7 @@ ad_status ad_sources_create(ad_sources *sources, const ad_decompose_options *opt
 }
 
 void ad_sources_release(ad_sources *sources) {
-  for (size_t i = 0; sources->memory && i < sources->per_microbatch; i++) ad_release(sources->memory[i]);
+  for (size_t i = 0; sources->memory && i < sources->per_microbatch; i++) ad_release(sources->memory[i].at);
   ad_release(sources->memory);
   ad_release(sources->leaves);
   ad_release(sources->list);
@@ -82,25 +83,29 @@ static ad_source *source_of(const ad_sources *sources, const ad_phase_run *at, s
 
 /* Room for the largest microbatch in f64. */
 static ad_status take_memory(ad_sources *sources, ad_phase_run *at, size_t i) {
+  ad_kept_memory *memory = &sources->memory[i];
   size_t most = 0;
-  char *memory;
-  if (sources->memory[i]) return AD_OK;
+  if (memory->bytes) return AD_OK;
   for (size_t m = 0; m < sources->microbatches; m++) {
     size_t bytes = ad_array_bytes(ad_phase_state(at, sources->list[m * sources->per_microbatch + i].value));
     most = bytes > most ? bytes : most;
   }
-  AD_TRY(ad_new(most, &memory));
-  sources->memory[i] = memory;
-  return AD_OK;
+  memory->bytes = most;
+  return ad_comm_is_dry(ad_tape_comm(ad_phase_tape(at))) ? AD_OK : ad_new(most, &memory->at);
+}
+
+size_t ad_sources_bytes(const ad_sources *sources) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < sources->per_microbatch; i++) bytes += sources->memory[i].bytes;
+  return bytes;
 }
 
 static ad_tensor *leaf_of(ad_sources *sources, ad_phase_run *at, ad_tape *t, size_t i) {
   ad_array *state = ad_phase_state(at, source_of(sources, at, i)->value), seen = *state;
   seen.dtype = ad_tape_dtype(t);
+  if (take_memory(sources, at, i)) return ad_input(t, NULL);
   if (state->data) {
-    ad_status status = take_memory(sources, at, i);
-    if (status) return ad_input(t, NULL);
-    seen.data = sources->memory[i];
+    seen.data = sources->memory[i].at;
     ad_cast(seen.data, seen.dtype, state->data, AD_F64, ad_array_numel(state));
   }
   return ad_input(t, &seen);

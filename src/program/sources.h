@@ -11,11 +11,17 @@ typedef struct ad_source {
   size_t value, first, second; /* the moments: of Adam alone */
 } ad_source;
 
+/* Kept from one microbatch to the next; engine dry only counts the bytes. */
+typedef struct ad_kept_memory {
+  char *at;
+  size_t bytes;
+} ad_kept_memory;
+
 typedef struct ad_sources {
   const ad_decompose_options *options;
   size_t per_microbatch, microbatches;
   ad_source *list;    /* microbatch after microbatch */
-  void **memory;      /* of each of a microbatch: its values in the tape's dtype */
+  ad_kept_memory *memory; /* of each of a microbatch: its values in the tape's dtype */
   ad_tensor **leaves; /* of each of the list: on the phase's tape, from its forward pass to the end of its backward */
   size_t steps_state; /* the number of ascent steps taken, [1] */
 } ad_sources;
@@ -24,6 +30,7 @@ typedef struct ad_sources {
 ad_status ad_sources_create(ad_sources *sources, const ad_decompose_options *options, const ad_shape *shapes,
                             size_t count, const ad_program_setting *setting, ad_declarations *to) AD_CHECKED;
 void ad_sources_release(ad_sources *sources);
+size_t ad_sources_bytes(const ad_sources *sources); /* of what is kept besides the states */
 /* Source number i of the phase's microbatch on tape t, for each sample of its tokens. *leaf: what climbs. */
 ad_tensor *ad_sources_input(ad_sources *sources, ad_phase_run *at, ad_tape *t, size_t i, ad_tensor *tokens,
                             ad_tensor **leaf);

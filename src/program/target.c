@@ -101,6 +101,16 @@ static size_t numel_of(const ad_target *target, size_t param) {
   return (size_t)ad_shape_numel(&target->params.list[param].shape);
 }
 
+static size_t count_numel(const ad_target *target) {
+  size_t numel = 0;
+  for (size_t i = 0; i < target->params.count; i++) numel += numel_of(target, i);
+  return numel;
+}
+
+size_t ad_target_bytes(const ad_target *target) {
+  return count_numel(target) * (sizeof *target->wide + sizeof *target->narrow);
+}
+
 static ad_status draw(ad_target *target, uint64_t seed, int64_t rank) {
   double *at = target->wide;
   for (size_t i = 0; i < target->params.count; at += numel_of(target, i++)) {
@@ -159,8 +169,7 @@ ad_status ad_target_check_file(const ad_gpt_options *options, const char *path) 
 }
 
 ad_status ad_target_open(ad_target *target, const char *path, uint64_t seed, int64_t rank) {
-  size_t numel = 0;
-  for (size_t i = 0; i < target->params.count; i++) numel += numel_of(target, i);
+  size_t numel = count_numel(target);
   AD_TRY(ad_new(numel, &target->wide));
   AD_TRY(ad_new(numel, &target->narrow));
   AD_TRY(path ? read_file(target, path) : draw(target, seed, rank));

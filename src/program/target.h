@@ -35,6 +35,7 @@ ad_status ad_target_check_file(const ad_gpt_options *options, const char *path) 
 ad_status ad_target_create(ad_target *target, const ad_gpt_options *options, const ad_mesh *mesh, const ad_site *sites,
                            size_t site_count) AD_CHECKED;
 void ad_target_release(ad_target *target);
+size_t ad_target_bytes(const ad_target *target); /* of the weights once they are open */
 /* Its weights, on a rank of the mesh: those of the file, or with `path` NULL drawn from the seed as gpt draws them. */
 ad_status ad_target_open(ad_target *target, const char *path, uint64_t seed, int64_t rank) AD_CHECKED;
 /* Of a site, in f64, once opened. */

@@ -154,6 +154,20 @@ static void pools_hold_what_was_planned(void **state) {
   measure_recipe(recipe);
 }
 
+/* Three pools, each of which holds its own and no more: the blocks their sites, the adversary its sources and a second
+ * tape. */
+static void pools_of_a_decomposition_hold_what_was_planned(void **state) {
+  ad_recipe *recipe = NULL;
+  must(ad_recipe_parse("name: memory\nmodel: {kind: decompose, layers: 1, d_model: 128, heads: 4}\n"
+                       "data: {text: [/usr/share/common-licenses], seq: 32}\n"
+                       "importance: {layers: 1, d_model: 256, heads: 4}\n"
+                       "sites: [{match: \"blocks.*\", components: 384}]\n"
+                       "mesh: {ci: \"dp=1\", blocks: \"block=2 dp=1\", adv: \"dp=1\"}\nplacement: disjoint\n"
+                       "train: {global_batch: 8, microbatches: 1, steps: 2, lr: 1e-3}\n",
+                       "memory.yaml", NULL, 0, &recipe));
+  measure_recipe(recipe);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_zero_level_holds_what_was_planned),
@@ -161,6 +175,7 @@ int main(void) {
       cmocka_unit_test(ranks_without_rows_hold_what_was_planned),
       cmocka_unit_test(copies_for_checkpoints_are_planned),
       cmocka_unit_test(pools_hold_what_was_planned),
+      cmocka_unit_test(pools_of_a_decomposition_hold_what_was_planned),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
