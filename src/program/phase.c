@@ -60,6 +60,8 @@ ad_tensor *ad_phase_need(ad_phase_run *at, const char *name) {
                                           phase_of(at)->name, name));
   }
   if (!passed->inputs[at->phase]) {
+    ad_status status = passed->arrived && at->wait ? at->wait(at->run, value, at->microbatch) : AD_OK;
+    if (status) return ad_tape_fail(at->tape, status);
     const ad_crossing_spec *crossing = ad_program_crossing_of(at->program, value, phase_of(at)->module);
     passed->needed[at->phase] = passed->arrived ? take_arrived(at, passed, crossing) : take_given(at, passed, crossing);
   }

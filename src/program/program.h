@@ -60,6 +60,9 @@ struct ad_phase_run {
   const ad_parameters *parameters; /* the module's, as its tapes see them now */
   ad_passed_value *values;         /* of the program */
   ad_handed_loss *losses;          /* that this phase hands in, of the program's */
+  /* Waits until a value from other ranks is here. NULL: none comes from there. */
+  ad_status (*wait)(void *run, size_t value, size_t microbatch);
+  void *run;
 };
 
 /* Law 6: the first gradient of several is *sum itself, the others are added to it. */

@@ -150,16 +150,24 @@ static ad_status wait(ad_run *run, ad_request *request, ad_trace_kind kind, size
   return AD_OK;
 }
 
-ad_status ad_crossings_wait_values(ad_run *run, size_t p, size_t m) {
+ad_status ad_crossings_wait_room(ad_run *run, size_t p, size_t m) {
   size_t ahead = run->lead[p] + 1;
   for (size_t i = 0; i < run->crossing_count; i++) {
     ad_crossing *c = &run->crossings[i];
     if (gives(run, p, c) && m >= ahead)
       AD_TRY(wait(run, &c->forward[slot_of(run, m - ahead)], AD_TRACE_SENT, m - ahead));
-    if (!needs(run, p, c)) continue;
-    AD_TRY(wait(run, &c->backward, AD_TRACE_SENT, m));
-    AD_TRY(wait(run, &c->forward[slot_of(run, m)], AD_TRACE_VALUE, m));
-    if (wire_of(run, c, 0)) cast(&c->values[slot_of(run, m)], &c->travels[slot_of(run, m)]);
+    if (needs(run, p, c)) AD_TRY(wait(run, &c->backward, AD_TRACE_SENT, m));
+  }
+  return AD_OK;
+}
+
+ad_status ad_crossings_wait_value(ad_run *run, size_t value, size_t m) {
+  size_t slot = slot_of(run, m);
+  for (size_t i = 0; i < run->crossing_count; i++) {
+    ad_crossing *c = &run->crossings[i];
+    if (c->value != value || is_source(c)) continue;
+    AD_TRY(wait(run, &c->forward[slot], AD_TRACE_VALUE, m));
+    if (wire_of(run, c, 0)) cast(&c->values[slot], &c->travels[slot]);
   }
   return AD_OK;
 }

@@ -23,9 +23,10 @@ typedef struct ad_crossing {
 ad_status ad_crossings_create(ad_run *run) AD_CHECKED;
 void ad_crossings_destroy(ad_run *run);
 size_t ad_crossings_bytes(const ad_run *run); /* of memory for what arrives, and for what travels in another dtype */
-/* Before phase `p` runs on this rank: what it needs of microbatch m is there, and what it gave or left in the
- * microbatch whose memory it takes is gone. */
-ad_status ad_crossings_wait_values(ad_run *run, size_t p, size_t m) AD_CHECKED;
+/* Before phase `p` runs on this rank: what it gave or left in the microbatch whose memory it takes is gone. */
+ad_status ad_crossings_wait_room(ad_run *run, size_t p, size_t m) AD_CHECKED;
+/* When a phase asks for it: the value of microbatch m is there. What the phase computes before hides the wait. */
+ad_status ad_crossings_wait_value(ad_run *run, size_t value, size_t m) AD_CHECKED;
 /* When phase `p` has run, here or elsewhere. */
 ad_status ad_crossings_post_values(ad_run *run, size_t p, size_t m) AD_CHECKED;
 /* Before phase `p` goes back on this rank: gradients of what it gave are there. */

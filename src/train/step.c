@@ -77,7 +77,9 @@ static ad_status check_phase(const ad_run *run, size_t p, size_t m) {
   return AD_OK;
 }
 
-static ad_phase_run phase_run(const ad_run *run, size_t p, size_t m) {
+static ad_status wait_for_value(void *run, size_t value, size_t m) { return ad_crossings_wait_value(run, value, m); }
+
+static ad_phase_run phase_run(ad_run *run, size_t p, size_t m) {
   size_t module = ad_program_phase(run->program, p)->module;
   return (ad_phase_run){.program = run->program,
                         .phase = p,
@@ -88,7 +90,9 @@ static ad_phase_run phase_run(const ad_run *run, size_t p, size_t m) {
                         .module = run->modules[module],
                         .parameters = run->parameters[module],
                         .values = microbatch(run, m)->values,
-                        .losses = losses_of(run, p, m)};
+                        .losses = losses_of(run, p, m),
+                        .wait = wait_for_value,
+                        .run = run};
 }
 
 static ad_status run_phase(ad_run *run, size_t p, size_t m) {
@@ -165,7 +169,7 @@ static ad_status take_losses(ad_run *run, step_state *state, size_t p, size_t m)
 
 static ad_status forward_phase(ad_run *run, step_state *state, size_t p, size_t m) {
   if (ad_run_tape(run, p, m)) {
-    AD_TRY(ad_crossings_wait_values(run, p, m));
+    AD_TRY(ad_crossings_wait_room(run, p, m));
     AD_TRY(run_phase(run, p, m));
     AD_TRY(take_losses(run, state, p, m));
   }
@@ -502,7 +506,7 @@ static ad_status forward_alone(void *context, size_t m) {
   begin_microbatch(run, m);
   for (size_t p = 0; p < phases(run); p++) {
     if (ad_run_tape(run, p, m)) {
-      AD_TRY(ad_crossings_wait_values(run, p, m));
+      AD_TRY(ad_crossings_wait_room(run, p, m));
       AD_TRY(run_phase(run, p, m));
     }
     AD_TRY(ad_crossings_post_values(run, p, m));
