@@ -120,8 +120,8 @@ static size_t decomposition_numel(const bench_model *model) {
 /* Of an exchange what must move, of a step the parameters. */
 static void add_pools(case_list *list, const kind_of_case *kind, int ranks) {
   const bench_model *model = model_of(list, kind->duty);
-  size_t numel = kind->duty == BENCH_CROSSING ? bench_crossings_elements(model, kind->storage, ranks)
-                                              : decomposition_numel(model);
+  size_t numel =
+      kind->duty == BENCH_CROSSING ? bench_crossings_elements(model, kind->storage, ranks) : decomposition_numel(model);
   add(list, kind, ranks, numel * bench_element(kind->dtype));
 }
 

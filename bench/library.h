@@ -11,8 +11,8 @@ typedef struct bench_model {
 } bench_model;
 extern const bench_model bench_small, bench_wide, bench_large, bench_tiny;
 extern const bench_model bench_decomposed, bench_tiny_decomposed; /* whose matrices are decomposed */
-size_t bench_model_numel(const bench_model *model); /* parameters; 0 if the model cannot be made */
-size_t bench_recipe_numel(const ad_recipe *recipe); /* of all modules */
+size_t bench_model_numel(const bench_model *model);               /* parameters; 0 if the model cannot be made */
+size_t bench_recipe_numel(const ad_recipe *recipe);               /* of all modules */
 
 /* What of a recipe differs between measurements. */
 typedef struct bench_setting {

@@ -107,8 +107,7 @@ static ad_status add(bench_crossings *c, const ad_mesh *from, const ad_mesh *to,
 static ad_status add_importances(bench_crossings *c, int block, const ad_mesh *to) {
   ad_span sites = ad_cut(bench_sites(&c->of), block, c->pools.blocks);
   ad_shape shape = {3, {c->of.batch, c->of.seq, 0}};
-  for (int64_t i = sites.first; i < sites.first + sites.count; i++)
-    shape.dim[2] += bench_site_of(&c->of, i).components;
+  for (int64_t i = sites.first; i < sites.first + sites.count; i++) shape.dim[2] += bench_site_of(&c->of, i).components;
   return add(c, c->ci, to, &shape);
 }
 

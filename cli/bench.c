@@ -16,7 +16,8 @@ static const struct argp_option options[] = {
      "Collectives up to 1 MiB, the rest on a model of 43 MB; few rounds; 2 ranks, errors on 3 too, startup on 32", 0},
     {"op", KEY_OP, "NAME", 0,
      "Only this one: all_reduce, reduce_scatter, all_gather, reducer, copy_in, sharded_step, update, train_step, "
-     "parallel_step, exchange, grouped, experts, bridge, decompose_step, decompose_exchange, startup, attention, errors or "
+     "parallel_step, exchange, grouped, experts, bridge, decompose_step, decompose_exchange, startup, attention, "
+     "errors or "
      "memory",
      0},
     {"ranks", KEY_RANKS, "LIST", 0, "Numbers of ranks, for example 2,4,8", 0},
@@ -92,8 +93,10 @@ static const struct argp argp = {
         "tensor parallelism. `exchange` takes rows to the ranks of their experts, by uneven counts, and back; "
         "`grouped` multiplies rows with the matrices of their experts, beside one product of that size; `experts` is "
         "the whole layer on one rank; both beside PyTorch's grouped products. `bridge` brings a batch to another mesh "
-        "and its gradient back: fan_in, fan_out, equal. `decompose_step` is a step of the program decompose on three pools "
-        "of ranks, beside all of it in one process and the same losses in PyTorch; `decompose_exchange` each of the six "
+        "and its gradient back: fan_in, fan_out, equal. `decompose_step` is a step of the program decompose on three "
+        "pools "
+        "of ranks, beside all of it in one process and the same losses in PyTorch; `decompose_exchange` each of the "
+        "six "
         "exchanges between the pools. `attention` is attention alone, on one rank and around a ring, "
         "cut zigzag and plainly: its time, how evenly its arithmetic is spread, and how much of the time is waiting."
         "\vExample: addend bench --peers --op all_reduce --ranks 2\n"

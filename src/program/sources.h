@@ -20,7 +20,7 @@ typedef struct ad_kept_memory {
 typedef struct ad_sources {
   const ad_decompose_options *options;
   size_t per_microbatch, microbatches;
-  ad_source *list;    /* microbatch after microbatch */
+  ad_source *list;        /* microbatch after microbatch */
   ad_kept_memory *memory; /* of each of a microbatch: its values in the tape's dtype */
   ad_tensor **leaves; /* of each of the list: on the phase's tape, from its forward pass to the end of its backward */
   size_t steps_state; /* the number of ascent steps taken, [1] */

@@ -36,7 +36,7 @@ typedef struct row_kernels {
   void (*clamp_backward)(void *dx, const void *x, const void *d_out, double below, size_t n, int adds);
   void (*leak)(void *dst, const void *x, double slope, size_t n); /* clamped, but goes on with the slope above 1 */
   void (*leak_backward)(void *dx, const void *x, const void *d_out, double slope, size_t n, int adds);
-  void (*mix)(void *dst, const void *a, const void *b, size_t n); /* a + (1 - a) * b */
+  void (*mix)(void *dst, const void *a, const void *b, size_t n);                       /* a + (1 - a) * b */
   void (*mix_backward)(void *da, const void *b, const void *d_out, size_t n, int adds); /* (1 - b) * d_out */
   void (*norm)(void *dst, const void *x, const void *weight, double inverse, size_t n); /* x * inverse * weight */
   /* dx of one row of rms_norm, and d_weight += its share; inverse = 1 / sqrt(mean(x^2) + epsilon). */

@@ -200,8 +200,7 @@ static void NAME(mix)(void *dst, const void *a, const void *b, size_t n) {
 static void NAME(mix_backward)(void *da, const void *b, const void *d_out, size_t n, int adds) {
   REAL *restrict out = da;
   const REAL *u = b, *d = d_out;
-  for (size_t i = 0; i < n; i++)
-    out[i] = (REAL)((double)d[i] * (1 - (double)u[i]) + (adds ? (double)out[i] : 0));
+  for (size_t i = 0; i < n; i++) out[i] = (REAL)((double)d[i] * (1 - (double)u[i]) + (adds ? (double)out[i] : 0));
 }
 
 #undef ROOT_HALF

@@ -144,10 +144,15 @@ static void same_bits(kernel run, ad_dtype dtype, size_t n, size_t offset, int a
 }
 
 static void every_variant_gives_the_same_bits(void **state) {
-  static const kernel kernels[] = {
-      run_add,     run_put,     run_put_divided,  run_put_product,      run_fill,   run_sums,
-      run_exp_sum, run_put_exp, run_swiglu,       run_softmax_backward, run_rotate, run_swiglu_backward,
-      run_gelu,    run_norm,    run_norm_backward, run_clamp, run_leak, run_mix};
+  static const kernel kernels[] = {run_add,           run_put,
+                                   run_put_divided,   run_put_product,
+                                   run_fill,          run_sums,
+                                   run_exp_sum,       run_put_exp,
+                                   run_swiglu,        run_softmax_backward,
+                                   run_rotate,        run_swiglu_backward,
+                                   run_gelu,          run_norm,
+                                   run_norm_backward, run_clamp,
+                                   run_leak,          run_mix};
   for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++)
     for (size_t n = 0; n < MOST - 3; n += n < 70 ? 1 : 13)
       for (size_t offset = 0; offset < 3; offset++)
