@@ -39,8 +39,11 @@ static int round_up(size_t bytes, size_t *out) {
 }
 
 // Under the address sanitizer, memory that nobody has taken may not be touched: neither the padding behind a piece nor
-// a piece that was given back.
-static void hide_untaken(const chunk *c) { ASAN_POISON_MEMORY_REGION(c->data + c->used, c->size - c->used); }
+// a piece that was given back. What was never taken is hidden already, and chunks are large.
+static void give_back_to(chunk *c, size_t used) {
+  ASAN_POISON_MEMORY_REGION(c->data + used, c->used - used);
+  c->used = used;
+}
 
 static ad_status new_chunk(size_t size, chunk **out) {
   void *memory;
@@ -49,7 +52,7 @@ static ad_status new_chunk(size_t size, chunk **out) {
   made->data = (char *)(((uintptr_t)(made + 1) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
   made->size = size;
   ad_prefer_huge_pages(made->data, size);
-  hide_untaken(made);
+  ASAN_POISON_MEMORY_REGION(made->data, size);
   *out = made;
   return AD_OK;
 }
@@ -148,14 +151,10 @@ size_t ad_arena_mark(const ad_arena *arena) { return in_use(arena); }
 
 void ad_arena_rewind(ad_arena *arena, size_t mark) {
   chunk *current = arena->current;
-  for (; current && current->previous && mark <= current->used_in_earlier; current = current->previous) {
-    current->used = 0;
-    hide_untaken(current);
-  }
+  for (; current && current->previous && mark <= current->used_in_earlier; current = current->previous)
+    give_back_to(current, 0);
   arena->current = current;
-  if (!current) return;
-  current->used = mark - current->used_in_earlier;
-  hide_untaken(current);
+  if (current) give_back_to(current, mark - current->used_in_earlier);
 }
 
 size_t ad_arena_peak(const ad_arena *arena) { return arena->peak; }

@@ -8,6 +8,16 @@
 #include "base/arena.h"
 #include "base/memory.h"
 
+#if defined(AD_SANITIZED_ADDRESS)
+#include <sanitizer/asan_interface.h>
+static int is_hidden(const char *piece, size_t byte) { return __asan_address_is_poisoned(piece + byte); }
+#else
+static int is_hidden(const char *piece, size_t byte) {
+  (void)piece, (void)byte;
+  return -1;  // nothing tells
+}
+#endif
+
 enum { PIECES = 40 };
 
 static size_t piece_size(int i) { return (size_t)(i * 37 % 700); }
@@ -152,6 +162,31 @@ static void a_reset_without_memory_leaves_a_working_arena(void **state) {
   ad_arena_destroy(arena);
 }
 
+static void assert_hidden(const char *piece, size_t byte, int expected) {
+  int hidden = is_hidden(piece, byte);
+  assert_true(hidden == expected || hidden < 0);
+}
+
+/* In a chunk that was there, and in one that a piece opened: again and again, as an operation's scratch is. */
+static void the_sanitizer_hides_what_is_not_taken(void **state) {
+  ad_arena *arena;
+  assert_int_equal(ad_arena_create(1000, &arena), AD_OK);
+  const char *kept = ad_arena_take(arena, 40);
+  size_t mark = ad_arena_mark(arena);
+  for (int i = 0; i < 3; i++) {
+    const char *here = ad_arena_take(arena, 200), *there = ad_arena_take(arena, 5000);
+    assert_hidden(here, 199, 0);
+    assert_hidden(here, 200, 1);
+    assert_hidden(there, 4999, 0);
+    assert_hidden(there, 5000, 1);
+    ad_arena_rewind(arena, mark);
+    for (size_t byte = 0; byte < 200; byte++) assert_hidden(here, byte, 1);
+    for (size_t byte = 0; byte < 5000; byte++) assert_hidden(there, byte, 1);
+    assert_hidden(kept, 39, 0);
+  }
+  ad_arena_destroy(arena);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(pieces_are_aligned_and_apart),
@@ -159,6 +194,7 @@ int main(void) {
       cmocka_unit_test(the_second_step_of_a_size_allocates_nothing),
       cmocka_unit_test(the_peak_is_the_most_in_use_at_once),
       cmocka_unit_test(a_rewind_across_chunks_keeps_what_was_before),
+      cmocka_unit_test(the_sanitizer_hides_what_is_not_taken),
       cmocka_unit_test(every_mark_can_be_returned_to),
       cmocka_unit_test(without_memory_the_arena_is_unchanged),
       cmocka_unit_test(a_reset_without_memory_leaves_a_working_arena),
