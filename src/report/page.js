@@ -973,12 +973,13 @@ function drawDecomposition(run) {
 }
 
 function decompositionWords({active, components, positions, sites, relative_error}) {
-  return `On ${plural(positions, 'position')} of text that nobody trained on, ${short(active.above_zero)} of ${plural(components, 'component')} ` +
+  return `On ${plural(positions, 'position')} of text that nobody trained on, ${brief(active.above_zero)} of ${plural(components, 'component')} ` +
     `in ${sites.length === 1 ? 'one matrix' : `${count(sites.length)} matrices`} are needed at a position on average; ${count(active.alive)} are needed anywhere. ` +
     `Their sum differs from the matrices by ${shareWords(relative_error)} of their size.`;
 }
 
-const shareWords = (share) => (isNumber(share) ? `${short(100 * share)} %` : NONE);
+const brief = (value) => (isNumber(value) ? short(Number(value.toPrecision(3))) : NONE);
+const shareWords = (share) => (isNumber(share) ? `${brief(100 * share)} %` : NONE);
 
 /* A bar of a share of the whole width. */
 const meter = (share, className = null) =>
@@ -992,7 +993,7 @@ function entropyTable({cross_entropy, divergence, threshold}) {
     {title: 'what remains', className: 'remains', cell: words},
     {title: 'cross-entropy', number: true, cell: (name) => loss(cross_entropy[name])},
     {title: 'nats a byte', className: 'metered', cell: (name) => meter(cross_entropy[name] / most, name)},
-    {title: 'KL from the target', number: true, cell: (name) => short((divergence || {})[name])},
+    {title: 'KL from target', number: true, cell: (name) => brief((divergence || {})[name])},
   ];
   return table(columns, names);
 }
@@ -1003,9 +1004,9 @@ function sitesTable({sites, threshold}) {
     {title: 'matrix', className: 'name', cell: (site) => code(site.name)},
     {title: 'size', className: 'name', cell: (site) => `${count(site.in)} × ${count(site.out)}`},
     {title: 'components', number: true, cell: (site) => count(site.components)},
-    {title: 'active', number: true, cell: (site) => short(of(site, 'above_zero'))},
+    {title: 'active', number: true, cell: (site) => brief(of(site, 'above_zero'))},
     {title: 'of all', className: 'metered', cell: (site) => meter(of(site, 'above_zero') / site.components, 'masked')},
-    {title: `above ${short(threshold)}`, number: true, cell: (site) => short(of(site, 'above_threshold'))},
+    {title: `above ${short(threshold)}`, number: true, cell: (site) => brief(of(site, 'above_threshold'))},
     {title: 'ever active', number: true, cell: (site) => count(of(site, 'alive'))},
     {title: '‖W − VU‖ / ‖W‖', number: true, cell: (site) => shareWords(site.relative_error)},
   ];
@@ -1023,11 +1024,11 @@ function glyphsOf(bytes) {
   return glyphs;
 }
 
-const UNSEEN = {9: '⇥', 10: '⏎\n', 127: '␡'};
+const UNSEEN = {9: '⇥', 10: '⏎\n'};
 
 function glyphAt(bytes, at) {
   const byte = bytes[at], length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
-  if (byte < 32 || byte === 127) return [UNSEEN[byte] || String.fromCharCode(0x2400 + byte), 1];
+  if (UNSEEN[byte]) return [UNSEEN[byte], 1];
   try {
     const text = new TextDecoder('utf-8', {fatal: true}).decode(new Uint8Array(bytes.slice(at, at + length)));
     return /^[^\p{C}\p{M}]$/u.test(text) ? [text, length] : ['·', 1];
@@ -1064,7 +1065,7 @@ function drawComponents(result) {
 }
 
 function choiceOf(one, choices, text) {
-  const words = `importance ${short(one.importance)}, at ${shareWords(one.frequency)} of the positions`;
+  const words = `importance ${brief(one.importance)}, at ${shareWords(one.frequency)} of the positions`;
   const button = make('button', {type: 'button', 'aria-pressed': 'false'}, make('b', {}, `#${one.component}`), ' ', make('span', {class: 'context'}, words));
   button.addEventListener('click', () => {
     for (const other of choices.children) other.setAttribute('aria-pressed', String(other === button));
@@ -1097,7 +1098,7 @@ class ComponentText {
 function usedTable({used}) {
   const columns = [
     {title: 'component', className: 'name', cell: (one) => `#${one.component}`},
-    {title: 'mean importance', number: true, cell: (one) => short(one.importance)},
+    {title: 'mean importance', number: true, cell: (one) => brief(one.importance)},
     {title: 'of 1', className: 'metered', cell: (one) => meter(one.importance, 'masked')},
     {title: 'needed at', number: true, cell: (one) => shareWords(one.frequency)},
   ];

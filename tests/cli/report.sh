@@ -78,6 +78,22 @@ Y
 exits_with 0 "$addend" report read
 holds read/report.html 'len(runs[0]["result"]["samples"]) == 6'
 
+# What components do: text that is markup, control characters and bytes that are no UTF-8.
+cp -r other components
+python3 - >components/result.json <<'Y'
+import json
+text = list(b"<b>\n\x1b\xe2\x80\x9cx\xff\xe2\x80")
+site = lambda name, used: {"name": name, "in": 8, "out": 4, "components": 5, "relative_error": 0.25, "used": used,
+                           "active": {"above_zero": 1.5, "above_threshold": 0.5, "alive": 3}}
+one = {"component": 2, "importance": 0.125, "frequency": 0.5}
+shown = [{**one, "component": c, "site": "<i>.wq", "hundredths": [[(7 * c + i) % 100 for i in range(len(text))]]} for c in (2, 4)]
+entropy = {"target": 1.5, "masked": 2.5, "rounded": 3, "random": 5, "uniform": 5.5452}
+print(json.dumps({"positions": 24, "components": 10, "threshold": 0.5, "active": {"above_zero": 3, "above_threshold": 1, "alive": 6},
+                  "cross_entropy": entropy, "divergence": {"masked": 0.75}, "relative_error": 0.25,
+                  "sites": [site("<i>.wq", [one]), site("wo", [])], "texts": [text], "shown": shown}))
+Y
+exits_with 0 "$addend" report components
+
 # Modules on ranks of their own are at work at once: the encoder goes back in a microbatch while the model is in the next.
 exits_with 0 "$addend" train "$source/recipes/ocr-disjoint.yaml" -o pools
 python3 - pools/trace.json <<'Y' || fail "both pools are at work at once"
@@ -217,6 +233,20 @@ shows 1 '<del>s</del>'
 shows 1 '<del>n</del><del>o</del><del>n</del><del>e</del></span>'
 shows 1 '>&lt;<mark>i</mark>&gt;</span>'
 
+draw components/report.html
+shows 1 '24 positions of text that nobody trained on, 3 of 10 components in 2 matrices are needed at a position on average; 6 are needed anywhere'
+shows 1 'data-title="what remains">each masked by its importance<[^.]*>2\.5000<'
+shows 1 'only those of importance above 0\.5<'
+shows 1 '>0\.75<'
+shows 2 '>25 %<'
+shows 1 '<option value="&lt;i&gt;\.wq">&lt;i&gt;\.wq<'
+! grep -q '<option value="wo">' drawn || fail "a matrix without a component to be shown is no choice"
+shows 1 'aria-pressed="true"><b>#2<'
+shows 1 'aria-pressed="false"><b>#4<'
+# Each byte has its place: a mark for what cannot be seen, nothing for the later bytes of a character.
+shows 1 '%;">&lt;</span><span style="--need: 15%;">b</span><span style="--need: 16%;">&gt;</span><span style="--need: 17%;">⏎$'
+shows 1 '^</span><span style="--need: 18%;">·</span><span style="--need: 19%;">“</span><span style="--need: 20%;"></span><span style="--need: 21%;"></span>'
+shows 1 '>x</span><span style="--need: 23%;">·</span><span style="--need: 24%;">·</span><span style="--need: 25%;">·</span></p>'
 draw pools/report.html
 shows 1 'encoder: dp=2 tp=2; model: dp=2 cp=2, on ranks of their own'
 shows 2 '<td class="number" data-title="Idle">[0-9.]* %<'
@@ -243,6 +273,12 @@ act both.html 'const plot = document.querySelector(".chart");
 shows 5 '"quiet step">step 29<'
 shows 1 'other, training <b>–<'
 shows 1 'other, held out <b>[0-9.]* (step 19)<'
+# Of another component the text is coloured anew, and the keyboard goes through it, past bytes that show nothing.
+act components/report.html 'document.querySelectorAll(".choices button")[1].click(); const text = document.querySelector(".texts");
+  for (let i = 0; i < 7; i++) text.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}))'
+shows 1 'aria-pressed="true"><b>#4<'
+shows 1 'style="--need: 28%;"[^>]*>&lt;<'
+shows 1 '#4 of &lt;i&gt;\.wq: 0\.36 at “x”, text 1, position 8'
 
 # On a narrow screen nothing but a map is wider than the page, a failing parameter's cause neither.
 python3 - "$odd/check.json" other/check.json <<'Y'
@@ -253,9 +289,12 @@ check["params"][1].update(max_rel_err=0.5, cause=cause)
 json.dump(check, open(sys.argv[2], "w"))
 Y
 exits_with 0 "$addend" report other "$odd" -o narrow.html
-width=500 act narrow.html 'for (const fold of document.querySelectorAll("details")) fold.open = true;
-  const cut = [...document.querySelectorAll(".wide:not(:has(.map))")].filter((box) => box.scrollWidth > box.clientWidth);
+count_cut='for (const fold of document.querySelectorAll("details")) fold.open = true;
+  const cut = [...document.querySelectorAll(".wide:not(:has(.map)), .texts")].filter((box) => box.scrollWidth > box.clientWidth);
   document.getElementById("page").dataset.cut = cut.length'
+width=500 act components/report.html "$count_cut"
+shows 1 'data-cut="0"'
+width=500 act narrow.html "$count_cut"
 shows 1 'averaged over dp_replicate'
 shows 1 'data-cut="0"'
 rm other/check.json
