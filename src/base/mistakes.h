@@ -30,7 +30,12 @@
   X(SLICES_OUT_OF_ORDER, "no bridge cuts a batch where dp is not the fastest axis")         \
   X(SLICES_GATHERED, "no bridge brings slices of a gradient together")                      \
   X(SLICES_GATHERED_ON_CP, "no bridge brings slices together on several levels of cp")      \
-  X(OTHER_COPIES, "no gradient would count otherwise on another module's mesh")
+  X(OTHER_COPIES, "no gradient would count otherwise on another module's mesh")             \
+  X(OTHER_AVERAGE, "no module's values go to one that cuts the batch otherwise")            \
+  X(VALUES_AWAY, "no parameter that learns goes to other ranks")                            \
+  X(COPIES_RETURN, "no gradient comes back from other ranks to several copies")             \
+  X(SHARED_CLAMP, "no clamp's gradient comes back from several modules")                    \
+  X(OWN_SOURCES, "no sources climb that belong to one rank's samples, as many on each")
 typedef enum ad_need_number {
 #define AD_NEED_NUMBER(code, sentence) AD_NEED_NUMBER_##code,
   AD_NEED_LIST(AD_NEED_NUMBER)

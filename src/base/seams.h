@@ -15,6 +15,9 @@ typedef enum ad_seam {
   AD_SEAM_POSITIONS,     /* positions *: of the sequence, that rotary positions are about to be made of */
   AD_SEAM_SLOT_SCORES,   /* slot_scores_passing *: gradients of slots are about to become those of scores */
   AD_SEAM_ROWS,          /* ad_span *: rows of the global batch that this rank is about to read */
+  AD_SEAM_ARRIVED,       /* ad_crossing_passing *: a value came from other ranks */
+  AD_SEAM_RETURNED,      /* ad_crossing_passing *: the gradient of a value came back from other ranks */
+  AD_SEAM_CLIMB,         /* ad_climb_passing *: a gradient that sources are about to climb */
   AD_SEAM_PHASE,         /* size_t *: the number of the microbatch in which a phase is about to run */
   AD_SEAM_DIVISOR,       /* ad_divisor_passing *: a loss is about to be divided */
   AD_SEAM_MICROBATCH,    /* ad_reducer *: a microbatch has begun */

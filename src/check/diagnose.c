@@ -75,6 +75,23 @@ static ad_cause cause_of_factor(const ad_mesh *mesh, ad_axes reduced, double rat
   return cause;
 }
 
+void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mesh *mesh, ad_axes reduced,
+                          ad_cause *cause) {
+  int64_t averaged = ad_mesh_ranks_over(mesh, reduced);
+  char axes[80];
+  if (cause->kind != AD_CAUSE_UNKNOWN || !reduced) return;
+  for (size_t m = 0; m < ad_program_module_count(program); m++) {
+    const ad_module_spec *other = ad_program_module(program, m);
+    int64_t times = ad_mesh_ranks_over(other->mesh, AD_AXES_DP);
+    if (m == module || times == 1 || times == averaged || !is_factor(cause->factor, (double)times / (double)averaged))
+      continue;
+    *cause = cause_of_kind(AD_CAUSE_AVERAGED, reduced, cause->factor);
+    snprintf(cause->text, sizeof cause->text, "averaged over %s (%lld), and multiplied by the ranks of `%s` (%lld)",
+             ad_axes_print(reduced, axes, sizeof axes), (long long)averaged, other->name, (long long)times);
+    return;
+  }
+}
+
 ad_cause ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_proof_param *param, int proportional,
                      ad_axes differs, int64_t odd_rank) {
   if (param->replicas_equal && param->max_rel_err <= param->bound) return cause_of_kind(AD_CAUSE_NONE, 0, NAN);

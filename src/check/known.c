@@ -5,6 +5,7 @@
 #include "bridge/mistakes.h"
 #include "check/rounding.h"
 #include "check/sabotage.h"
+#include "program/mistakes.h"
 #include "reduce/mistakes.h"
 #include "tensor/mistakes.h"
 #include "tensor/ring.h"
@@ -22,7 +23,8 @@ static size_t append(const ad_mistake *mistakes, size_t count, ad_sabotage *list
 
 size_t ad_known_list(ad_sabotage *list) {
   static const ad_mistake *(*const lists[])(size_t * count) = {ad_reduce_mistakes, ad_bridge_mistakes,
-                                                               ad_tensor_mistakes, ad_train_mistakes};
+                                                               ad_tensor_mistakes, ad_program_mistakes,
+                                                               ad_train_mistakes,  ad_pool_mistakes};
   size_t count = 0;
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
     size_t own;
@@ -90,7 +92,7 @@ static unsigned facts_of_batch(const ad_run *run) {
 }
 
 unsigned ad_known_facts(const ad_run *run, int64_t second_rank_tokens) {
-  unsigned facts = facts_of_batch(run);
+  unsigned facts = facts_of_batch(run) | ad_pool_facts(run);
   if (ad_comm_size(run->comm) > 1) facts |= AD_NEED_RANKS;
   if (second_rank_tokens) facts |= AD_NEED_SECOND_RANK_TOKENS;
   if (ad_copies_differ_on_other_mesh(run)) facts |= AD_NEED_OTHER_COPIES;
@@ -116,7 +118,13 @@ static void see_positions(void *context, void *passing) {
 
 static void see_routes(void *context, void *passing) { *(unsigned *)context |= ad_bridge_mistakes_show(passing); }
 
+static void see_returned(void *context, void *passing) { *(unsigned *)context |= ad_pool_mistakes_show(passing); }
+
+static void see_climb(void *context, void *passing) { *(unsigned *)context |= ad_program_mistakes_show(passing); }
+
 void ad_known_watch(unsigned *facts) {
+  ad_seams[AD_SEAM_RETURNED] = (ad_seam_slot){see_returned, facts};
+  ad_seams[AD_SEAM_CLIMB] = (ad_seam_slot){see_climb, facts};
   ad_seams[AD_SEAM_RING_TURN] = (ad_seam_slot){see_ring, facts};
   ad_seams[AD_SEAM_ROUTES] = (ad_seam_slot){see_routes, facts};
   ad_seams[AD_SEAM_POSITIONS] = (ad_seam_slot){see_positions, facts};

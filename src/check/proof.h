@@ -98,6 +98,10 @@ double ad_relative_difference(double a, double b);
  * within rounding. */
 ad_cause ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_proof_param *param, int proportional,
                      ad_axes differs, int64_t odd_rank);
+/* The same of a factor that is no group's size: whether it is what makes good for another module's average, where the
+ * gradient was averaged over its own ranks. `mesh`: of the parameter, which is that module's. */
+void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mesh *mesh, ad_axes reduced,
+                          ad_cause *cause);
 const char *ad_cause_name(ad_cause_kind kind);
 
 #endif

@@ -254,6 +254,8 @@ static void judge_param(ad_prover *prover, size_t i, const ad_step_report *repor
   if (rounds(prover->job)) judge_rounded(prover, i, dist, report, largest, &now);
   now.cause = ad_diagnose(spec->layout.mesh, ad_proof_reduced_axes(&spec->layout), &now,
                           is_proportional(dist, ref, now.ratio), replicas->differs, replicas->odd_rank);
+  ad_diagnose_averages(ad_run_program(prover->run), ad_run_param_at(prover->run, i).module, spec->layout.mesh,
+                       ad_proof_reduced_axes(&spec->layout), &now.cause);
   if (is_worse(&now, kept)) *kept = now;
 }
 

@@ -218,7 +218,7 @@ ad_adversary ad_adversary_on(const ad_decomposition *d, ad_tape *t, const ad_adv
 static ad_tensor *masked_by_sources(ad_decomposition *d, ad_phase_run *at, ad_tape *t, const ad_adversary *with,
                                     ad_tensor **leaves) {
   ad_mask masks[AD_SITES_MAX];
-  ad_tensor *sources[AD_SITES_MAX + 1];
+  ad_tensor *sources[AD_SITES_MAX + 1] = {NULL};
   int64_t first = 0;
   for (size_t i = 0; i < d->sources.per_microbatch; i++)
     sources[i] = ad_sources_input(&d->sources, at, t, i, with->tokens, &leaves[i]);

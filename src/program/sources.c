@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
+#include "base/seams.h"
 #include "program/text_batch.h"
 #include "tensor/rows.h"
 #include "tensor/tape.h"
@@ -189,6 +190,7 @@ ad_status ad_sources_climb(ad_sources *sources, ad_phase_run *at, const ad_array
   for (size_t i = 0; i < sources->per_microbatch; i++) {
     if (!gradients[i]) return ad_fail(AD_INVALID, "no gradient reached the sources");
     ad_heights heights = heights_of(sources, at, i);
+    ad_seam_pass(AD_SEAM_CLIMB, &(ad_climb_passing){ad_tape_comm(ad_phase_tape(at)), gradients[i]});
     ad_ascend(sources->options, &heights, gradients[i], factor, taken);
   }
   return AD_OK;

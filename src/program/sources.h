@@ -48,4 +48,10 @@ typedef struct ad_heights {
 void ad_ascend(const ad_decompose_options *options, const ad_heights *at, const ad_array *gradient, double factor,
                double steps);
 
+/* What passes the seam AD_SEAM_CLIMB. */
+typedef struct ad_climb_passing {
+  ad_comm *comm;
+  const ad_array *gradient;
+} ad_climb_passing;
+
 #endif

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
+#include "base/seams.h"
 #include "train/run.h"
 
 /* ---- who needs and gives what ---- */
@@ -140,6 +141,15 @@ static void cast(const ad_array *to, const ad_array *from) {
   if (to->data && to->data != from->data) ad_cast(to->data, to->dtype, from->data, from->dtype, ad_array_numel(to));
 }
 
+/* ---- seams ---- */
+
+static void pass_seam(ad_seam seam, const ad_run *run, const ad_crossing *c, size_t m) {
+  ad_crossing_passing passing = {.run = run, .crossing = c, .microbatch = m};
+  passing.array = is_source(c) ? &c->gradient : &c->values[slot_of(run, m)];
+  passing.given = run->microbatches[slot_of(run, m)].values[c->value].output;
+  ad_seam_pass(seam, &passing);
+}
+
 /* ---- waiting ---- */
 
 static ad_status wait(ad_run *run, ad_request *request, ad_trace_kind kind, size_t m) {
@@ -168,6 +178,7 @@ ad_status ad_crossings_wait_value(ad_run *run, size_t value, size_t m) {
     if (c->value != value || is_source(c)) continue;
     AD_TRY(wait(run, &c->forward[slot], AD_TRACE_VALUE, m));
     if (wire_of(run, c, 0)) cast(&c->values[slot], &c->travels[slot]);
+    pass_seam(AD_SEAM_ARRIVED, run, c, m);
   }
   return AD_OK;
 }
@@ -250,10 +261,12 @@ ad_status ad_crossings_post_gradients(ad_run *run, size_t p, size_t m) {
   return AD_OK;
 }
 
-ad_status ad_crossings_add_returned(const ad_run *run, size_t value, ad_array *sum, int *arrived) {
+ad_status ad_crossings_add_returned(const ad_run *run, size_t value, size_t m, ad_array *sum, int *arrived) {
   for (size_t i = 0; i < run->crossing_count; i++) {
     const ad_crossing *c = &run->crossings[i];
-    if (c->value == value && is_source(c) && !c->spec->one_way) AD_TRY(ad_gradient_joins(sum, &c->gradient, arrived));
+    if (c->value != value || !is_source(c) || c->spec->one_way) continue;
+    pass_seam(AD_SEAM_RETURNED, run, c, m);
+    AD_TRY(ad_gradient_joins(sum, &c->gradient, arrived));
   }
   return AD_OK;
 }

@@ -33,9 +33,18 @@ ad_status ad_crossings_post_values(ad_run *run, size_t p, size_t m) AD_CHECKED;
 ad_status ad_crossings_wait_gradients(ad_run *run, size_t p, size_t m) AD_CHECKED;
 /* When phase `p` has gone back, here or elsewhere. */
 ad_status ad_crossings_post_gradients(ad_run *run, size_t p, size_t m) AD_CHECKED;
-/* What came back of a value, added to what phases of this rank left of it (ad_gradient_joins). */
-ad_status ad_crossings_add_returned(const ad_run *run, size_t value, ad_array *sum, int *arrived) AD_CHECKED;
+/* What came back of a value of microbatch m, added to what phases of this rank left of it (ad_gradient_joins). */
+ad_status ad_crossings_add_returned(const ad_run *run, size_t value, size_t m, ad_array *sum, int *arrived) AD_CHECKED;
 /* Nothing is on its way any more. */
 ad_status ad_crossings_settle(ad_run *run) AD_CHECKED;
+
+/* What passes the seams AD_SEAM_ARRIVED and AD_SEAM_RETURNED. */
+typedef struct ad_crossing_passing {
+  const ad_run *run;
+  const ad_crossing *crossing;
+  size_t microbatch;
+  const ad_array *array;  /* what came */
+  const ad_tensor *given; /* of a gradient: the value */
+} ad_crossing_passing;
 
 #endif

@@ -2,10 +2,16 @@
 #ifndef TRAIN_MISTAKES_H
 #define TRAIN_MISTAKES_H
 #include "base/mistakes.h"
+#include "train/crossing.h"
 
 const ad_mistake *ad_train_mistakes(size_t *count);
 /* Whether some gradient of a module would count otherwise in the norm on another module's mesh. */
-struct ad_run;
-int ad_copies_differ_on_other_mesh(const struct ad_run *run);
+int ad_copies_differ_on_other_mesh(const ad_run *run);
+
+/* Between modules: pool_mistakes.c. */
+const ad_mistake *ad_pool_mistakes(size_t *count);
+/* AD_NEED_...: which of them change something where this passes AD_SEAM_RETURNED; in a run that took a step. */
+unsigned ad_pool_mistakes_show(const ad_crossing_passing *passing);
+unsigned ad_pool_facts(const ad_run *run);
 
 #endif

@@ -212,7 +212,7 @@ static ad_status start_from_value(const ad_run *run, size_t v, size_t m, starts 
   ad_array *sum = &from->sums[v];
   int arrived = 0;
   AD_TRY(ad_passed_gradients(run->program, value, sum, &arrived));
-  AD_TRY(ad_crossings_add_returned(run, v, sum, &arrived));
+  AD_TRY(ad_crossings_add_returned(run, v, m, sum, &arrived));
   if (!arrived) return AD_OK;
   from->gradients[from->count] = sum;
   from->outputs[from->count++] = value->output;

@@ -1,0 +1,38 @@
+/* The known mistakes inside a program's phases. Nothing here is part of what a program does. */
+#include "program/mistakes.h"
+
+#include "array/array.h"
+
+/* The ranks that share out the samples, where each has as many. */
+static int is_shared_out(const ad_array *gradient) {
+  int64_t ranks = ad_mesh_ranks_over(gradient->layout.mesh, ad_layout_cut_axes(&gradient->layout));
+  return ranks > 1 && ad_array_numel(gradient) && gradient->shape.dim[0] % ranks == 0;
+}
+
+unsigned ad_program_mistakes_show(const ad_climb_passing *at) {
+  return is_shared_out(at->gradient) ? AD_NEED_OWN_SOURCES : 0;
+}
+
+/* The gradient of sources that belong to a rank's own samples is summed with those of other ranks' samples. */
+static void sum_over_samples(void *context, void *passing) {
+  const ad_climb_passing *at = passing;
+  const ad_array *gradient = at->gradient;
+  ad_collective sum = {.op = AD_ALL_REDUCE, .in = gradient->data, .out = gradient->data, .site = AD_HERE};
+  if (!is_shared_out(gradient)) return;
+  sum.group = ad_mesh_group(gradient->layout.mesh, ad_layout_cut_axes(&gradient->layout), ad_comm_rank(at->comm));
+  sum.count = ad_array_numel(gradient);
+  sum.dtype = gradient->dtype;
+  if (!ad_comm_run(at->comm, &sum)) ((ad_mistake_scene *)context)->fired = 1;
+}
+
+static const ad_mistake mistakes[] = {
+    {.name = "sources-summed-over-samples",
+     .words = "the gradient of sources that belong to a rank's samples is summed over the ranks",
+     .needs = AD_NEED_TOKENS | AD_NEED_OWN_SOURCES,
+     .at = {{AD_SEAM_CLIMB, sum_over_samples}}},
+};
+
+const ad_mistake *ad_program_mistakes(size_t *count) {
+  *count = sizeof mistakes / sizeof *mistakes;
+  return mistakes;
+}

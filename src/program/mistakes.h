@@ -1,0 +1,11 @@
+/* The list of known mistakes inside a program's phases. */
+#ifndef PROGRAM_MISTAKES_H
+#define PROGRAM_MISTAKES_H
+#include "base/mistakes.h"
+#include "program/sources.h"
+
+const ad_mistake *ad_program_mistakes(size_t *count);
+/* AD_NEED_...: which of them change something where this passes AD_SEAM_CLIMB. */
+unsigned ad_program_mistakes_show(const ad_climb_passing *passing);
+
+#endif

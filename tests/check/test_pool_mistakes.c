@@ -1,0 +1,212 @@
+/* The mistakes of programs on several pools, each planted alone, with the losses that show it alone: how many times the
+ * gradients of each pool are the reference's, what the diagnosis says, and where there is nothing to be seen. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+#include "check/sabotage.h"
+
+static void must(ad_status status) {
+  if (status) fail_msg("%s", ad_last_error());
+}
+
+/* Losses; and whether samples share their sources. */
+enum { FAITHFULNESS = 1, STOCHASTIC = 2, SPARSITY = 4, ADVERSARIAL = 8, SHARED = 16 };
+
+typedef struct pools {
+  int ci, block, adv; /* ranks of the importance network, of each of two blocks, of the adversary */
+} pools;
+
+static ad_recipe *recipe_of(const pools *p, int losses) {
+  char text[1024];
+  ad_recipe *recipe = NULL;
+  snprintf(text, sizeof text,
+           "name: pools\nmodel: {kind: decompose, layers: 1, d_model: 8, heads: 2, d_hidden: 8}\n"
+           "data: {text: [/usr/share/common-licenses], seq: 4}\nimportance: {layers: 1, d_model: 8, heads: 2}\n"
+           "sites: [{match: \"blocks.*.mlp.*\", components: 4}]\n"
+           "losses: {faithfulness: {coefficient: %d}, stochastic: {coefficient: %d},\n"
+           "  sparsity: {coefficient: %d, power: 0.9, beta: 0.5}, adversarial: {coefficient: %d}}\n"
+           "ascent: {steps: 1, rule: adam, lr: 0.1, scope: %s}\n"
+           "mesh: {ci: \"dp=%d\", blocks: \"block=2 dp=%d\", adv: \"dp=%d\"}\nplacement: disjoint\n"
+           "train: {global_batch: %d, steps: 5, lr: 1e-2, seed: 4}\n",
+           !!(losses & FAITHFULNESS), !!(losses & STOCHASTIC), !!(losses & SPARSITY), !!(losses & ADVERSARIAL),
+           losses & SHARED ? "batch" : "sample", p->ci, p->block, p->adv, p->ci < 8 ? 8 : p->ci);
+  must(ad_recipe_parse(text, "pools.yaml", NULL, 0, &recipe));
+  return recipe;
+}
+
+/* The one whose name begins and goes on like this, in execution or in the record. */
+static const ad_sabotage *find(const ad_sabotages *list, const char *begins, const char *has, int in_record) {
+  for (size_t i = 0; i < list->count; i++) {
+    const ad_sabotage *one = &list->list[i];
+    int is_in_record = !one->known && one->planting.in_record;
+    if (!strncmp(one->name, begins, strlen(begins)) && strstr(one->name, has) && is_in_record == in_record) return one;
+  }
+  fail_msg("no mistake is called %s...%s", begins, has);
+  return NULL;
+}
+
+/* *proof, of the recipe, is then what was said of every parameter with this mistake alone. */
+static ad_sabotage try_alone(const ad_recipe *recipe, const char *begins, const char *has, ad_proof *proof) {
+  ad_check_options options = {.size = sizeof options, .sabotage = 1};
+  ad_sabotages *tried;
+  must(ad_sabotages_create(recipe, 0, 0, &tried));
+  ad_sabotage found = *find(tried, begins, has, 0);
+  tried->list[0] = found;
+  tried->derived = !found.known;
+  tried->count = 1;
+  must(ad_sabotages_try(recipe, &options, proof, tried));
+  found = tried->list[0];
+  ad_sabotages_destroy(tried);
+  return found;
+}
+
+/* ---- signatures ---- */
+
+static int is_of(const ad_proof_param *param, const char *pool) { return !strncmp(param->name, pool, strlen(pool)); }
+
+/* Of every parameter of the pool; NaN: none is a multiple of the reference. */
+static void has_ratio(const ad_proof *proof, const char *pool, double ratio) {
+  for (size_t i = 0; i < proof->param_count; i++) {
+    const ad_proof_param *param = &proof->params[i];
+    if (!is_of(param, pool)) continue;
+    int is_right = param->max_rel_err < 1e-12;
+    if (ratio == 1 && !is_right) fail_msg("%s is wrong by %g", param->name, param->max_rel_err);
+    if (ratio != 1 && is_right) fail_msg("%s is right", param->name);
+    if (isnan(ratio) || ratio == 1) continue;
+    if (fabs(param->ratio / ratio - 1) > 1e-9) fail_msg("%s is %g times, not %g", param->name, param->ratio, ratio);
+  }
+}
+
+typedef struct signature {
+  pools pools;
+  int losses;
+  const char *begins, *has; /* of the mistake's name */
+  double ci, blocks;        /* ratios */
+  const char *cause;        /* words of the diagnosis of what is worst; NULL: it gives no factor */
+} signature;
+
+static void shows(const signature *s) {
+  ad_recipe *recipe = recipe_of(&s->pools, s->losses);
+  ad_proof *proof;
+  must(ad_proof_create(recipe, &proof));
+  ad_sabotage tried = try_alone(recipe, s->begins, s->has, proof);
+  if (tried.caught != AD_CAUGHT_NUMBER) fail_msg("%s: %s %s", tried.name, ad_caught_name(tried.caught), tried.message);
+  has_ratio(proof, "ci.", s->ci);
+  has_ratio(proof, "blocks.", s->blocks);
+  if (!strstr(tried.cause.text, s->cause ? s->cause : "all copies agree and are wrong"))
+    fail_msg("%s: %s: %s", tried.name, tried.param, tried.cause.text);
+  if (s->cause) assert_true(fabs(tried.cause.factor / tried.ratio - 1) < 1e-9);
+  ad_proof_destroy(proof);
+  ad_recipe_destroy(recipe);
+}
+#define SHOWS(...) shows(&(signature){__VA_ARGS__})
+
+/* It would change nothing with these losses. */
+static void is_not_planted(pools p, int losses, const char *name) {
+  ad_recipe *recipe = recipe_of(&p, losses);
+  ad_proof *proof;
+  must(ad_proof_create(recipe, &proof));
+  assert_int_equal(try_alone(recipe, name, "", proof).caught, AD_CAUGHT_UNPLANTED);
+  ad_proof_destroy(proof);
+  ad_recipe_destroy(recipe);
+}
+
+/* ---- factors ---- */
+
+static const char one_seed[] = "one-seed-for-two-averages";
+
+static void a_seed_for_another_pools_average_is_off_by_both_sizes(void **state) {
+  SHOWS({2, 4, 1}, STOCHASTIC, one_seed, "", 1, 0.5,
+        "averaged over dp_shard (4), and multiplied by the ranks of `ci` (2)");
+  SHOWS({6, 4, 1}, STOCHASTIC, one_seed, "", 1, 1.5,
+        "averaged over dp_shard (4), and multiplied by the ranks of `ci` (6)");
+  is_not_planted((pools){4, 4, 1}, STOCHASTIC, one_seed);
+  is_not_planted((pools){2, 4, 1}, SPARSITY, one_seed);
+}
+
+static void on_38_ranks_the_factors_are_16_and_32(void **state) {
+  pools many = {32, 2, 2};
+  ad_recipe *recipe = recipe_of(&many, ADVERSARIAL);
+  ad_proof *proof;
+  SHOWS(many, STOCHASTIC, one_seed, "", 1, 16, "averaged over dp_shard (2), and multiplied by the ranks of `ci` (32)");
+  must(ad_proof_create(recipe, &proof));
+  ad_sabotage averaged = try_alone(recipe, "averaged: ci.output.weight", "", proof);
+  assert_int_equal(averaged.caught, AD_CAUGHT_NUMBER);
+  assert_string_equal(averaged.param, "ci.output.weight");
+  assert_string_equal(averaged.cause.text, "averaged over dp_shard");
+  assert_true(fabs(averaged.ratio * 32 - 1) < 1e-9);
+  has_ratio(proof, "blocks.", 1);
+  ad_proof_destroy(proof);
+  ad_recipe_destroy(recipe);
+}
+
+static void a_leaders_gradient_that_is_broadcast_counts_for_each_copy(void **state) {
+  SHOWS({2, 3, 2}, ADVERSARIAL, "leaders-gradient-broadcast", "", 1, 3,
+        "summed twice, or divided by a local count, over dp_shard");
+  is_not_planted((pools){2, 3, 2}, STOCHASTIC, "leaders-gradient-broadcast");
+  is_not_planted((pools){2, 1, 2}, ADVERSARIAL, "leaders-gradient-broadcast");
+}
+
+/* ---- what is no factor ---- */
+
+static void values_of_the_step_before_are_seen_in_the_second_step(void **state) {
+  pools p = {2, 2, 2};
+  ad_recipe *recipe = recipe_of(&p, ADVERSARIAL);
+  ad_proof *proof;
+  must(ad_proof_create(recipe, &proof));
+  assert_int_equal(try_alone(recipe, "values-of-step-before", "", proof).caught, AD_CAUGHT_NUMBER);
+  has_ratio(proof, "blocks.", NAN);
+  for (size_t i = 0; i < proof->param_count; i++) assert_int_equal(proof->params[i].step, 1);
+  is_not_planted(p, SPARSITY, "values-of-step-before");
+  ad_proof_destroy(proof);
+  ad_recipe_destroy(recipe);
+}
+
+static void the_clamp_is_after_the_sum_over_pools(void **state) {
+  pools p = {3, 2, 2};
+  SHOWS(p, STOCHASTIC | ADVERSARIAL, "clamped-before-added", "", NAN, 1, NULL);
+  is_not_planted(p, STOCHASTIC, "clamped-before-added");
+  is_not_planted(p, ADVERSARIAL, "clamped-before-added");
+  is_not_planted(p, SPARSITY, "clamped-before-added");
+}
+
+static void a_local_sum_inside_the_logarithm_is_seen(void **state) {
+  SHOWS({3, 2, 2}, SPARSITY, "left_out: ", "decompose_phases.c", NAN, 1, NULL);
+  ad_recipe *recipe = recipe_of(&(pools){3, 2, 2}, SPARSITY);
+  ad_sabotages *list;
+  must(ad_sabotages_create(recipe, 0, 0, &list));
+  const ad_sabotage *recorded = find(list, "left_out in the record: ", "decompose_phases.c", 1);
+  assert_int_equal(recorded->caught, AD_CAUGHT_TYPE);
+  if (!strstr(recorded->message, "sparsity: the sums are P on `dp_shard`")) fail_msg("%s", recorded->message);
+  ad_sabotages_destroy(list);
+  ad_recipe_destroy(recipe);
+}
+
+static void sources_of_a_sample_are_its_ranks_alone(void **state) {
+  SHOWS({2, 2, 4}, ADVERSARIAL, "sources-summed-over-samples", "", NAN, NAN, NULL);
+  is_not_planted((pools){2, 2, 1}, ADVERSARIAL, "sources-summed-over-samples");
+  is_not_planted((pools){2, 2, 4}, ADVERSARIAL | SHARED, "sources-summed-over-samples");
+}
+
+static void sources_of_a_batch_are_all_ranks(void **state) {
+  SHOWS({2, 2, 4}, ADVERSARIAL | SHARED, "backward_identity: ", "sources.c", NAN, NAN, NULL);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_seed_for_another_pools_average_is_off_by_both_sizes),
+      cmocka_unit_test(on_38_ranks_the_factors_are_16_and_32),
+      cmocka_unit_test(a_leaders_gradient_that_is_broadcast_counts_for_each_copy),
+      cmocka_unit_test(values_of_the_step_before_are_seen_in_the_second_step),
+      cmocka_unit_test(the_clamp_is_after_the_sum_over_pools),
+      cmocka_unit_test(a_local_sum_inside_the_logarithm_is_seen),
+      cmocka_unit_test(sources_of_a_sample_are_its_ranks_alone),
+      cmocka_unit_test(sources_of_a_batch_are_all_ranks),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
