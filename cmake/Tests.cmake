@@ -11,16 +11,12 @@ set(AD_TEST_ENVIRONMENT
 if(EXISTS "${CMAKE_SOURCE_DIR}/tests/support/lsan.supp")
   list(APPEND AD_TEST_ENVIRONMENT "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0")
 endif()
-# The folders whose tests start several ranks: one such test at a time fills two cores. A third one at most runs beside
-# (script/test): comm/launch, which waits for a minute.
-set(AD_RANK_FOLDERS comm array reduce bridge io tensor nn module train check system oracle cli mpi)
-
 # `seconds` end what hangs and judge no speed: several times what a test takes with a sanitizer on a machine that has other
 # work for ten.
 function(ad_describe_test name folder seconds)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds} ENVIRONMENT "${AD_TEST_ENVIRONMENT}")
   set_property(TEST ${name} APPEND PROPERTY LABELS ${folder})
-  if(folder IN_LIST AD_RANK_FOLDERS AND NOT name STREQUAL comm/launch)
+  if(folder STREQUAL mpi) # ranks of an MPI poll while they wait: two cores are theirs; what waits itself may run beside
     set_tests_properties(${name} PROPERTIES PROCESSORS 2)
   endif()
 endfunction()
@@ -34,6 +30,7 @@ if(support)
 endif()
 
 set(available "")
+set(AD_THREAD_TESTS "") # what the label tsan needs built
 foreach(layer ${AD_LAYERS} system oracle)
   if(DEFINED AD_OBJECTS_UP_TO_${layer})
     set(available ${AD_OBJECTS_UP_TO_${layer}})
@@ -52,9 +49,12 @@ foreach(layer ${AD_LAYERS} system oracle)
     file(STRINGS ${source} threads REGEX "pthread_create|thrd_create|ad_checkpointer_create" LIMIT_COUNT 1)
     if(threads) # ranks are processes: the thread sanitizer has something to say only where threads are started
       set_property(TEST ${layer}/${name} APPEND PROPERTY LABELS tsan)
+      list(APPEND AD_THREAD_TESTS ${target})
     endif()
   endforeach()
 endforeach()
+
+add_custom_target(thread_tests DEPENDS ${AD_THREAD_TESTS})
 
 if(TARGET addend_cli)
   file(GLOB scripts CONFIGURE_DEPENDS tests/cli/*.sh)
