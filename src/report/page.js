@@ -327,8 +327,9 @@ function lossSpec(runs) {
   const note = smoothedNote(runs, calmWindowOf);
   const training = {label: 'training', of: smooth((line) => line.loss, calmWindowOf), other: bare((line) => line.loss)};
   const heldOut = {label: 'held out', of: bare((line) => line.held_out_loss), other: bare((line) => line.held_out_loss), points: true};
+  const unit = runs.every((run) => run.run && isNumber(run.run.uniform_loss)) ? 'nats per token' : undefined;
   return {
-    title: 'Loss', unit: 'nats per token', size: 'large', log: true, bands: true, note, otherwise: note && 'every step',
+    title: 'Loss', unit, size: 'large', log: true, bands: true, note, otherwise: note && 'every step',
     curves: [training, heldOut],
   };
 }

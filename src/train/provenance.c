@@ -101,6 +101,14 @@ static json_t *facts_of(const ad_run *run) {
   return facts;
 }
 
+/* Of a guess that gives all bytes one probability, where the loss can be held to it. */
+static int put_uniform_loss(json_t *document, const ad_run *run) {
+  for (size_t i = 0; i < ad_program_loss_count(run->program); i++)
+    if (!strcmp(ad_program_loss(run->program, i)->name, "cross_entropy"))
+      return put(document, "uniform_loss", json_real(log(AD_VOCABULARY_BYTES)));
+  return 0;
+}
+
 static int put_run(json_t *document, const ad_run *run) {
   const ad_recipe *recipe = run->recipe;
   const ad_program_kind *kind = ad_program_kind_of(run->program);
@@ -110,7 +118,7 @@ static int put_run(json_t *document, const ad_run *run) {
          put_placement(document, run) | put_integer(document, "steps", recipe->train.steps) |
          put_integer(document, "parameters", (int64_t)run->param_count) |
          put_integer(document, "elements", element_count(run)) | put(document, "flops_per_step", json_real(flops)) |
-         put(document, "uniform_loss", json_real(log(AD_VOCABULARY_BYTES))) | put(document, "facts", facts_of(run));
+         put_uniform_loss(document, run) | put(document, "facts", facts_of(run));
 }
 
 /* ---- the recipe ---- */
