@@ -52,7 +52,7 @@ for encoder in dp=3+tp=2 tp=2+dp=3; do
     done
   done
 done
-draw_cases "meshes" 16 "${cases[@]}"
+draw_cases "meshes" 6 "${cases[@]}"
 for arguments in "${drawn[@]}"; do prove $arguments; done
 
 # The same for modules on ranks of their own, whose numbers need not agree: with copies that nobody asks on the one side
@@ -77,15 +77,16 @@ tp=2,dp=1 dp=2+cp=2+tp=2 4 false
 dp=3,dp=5+tp=2 dp=2,cp=2+dp=4 1 true
 dp=3,dp=5+tp=2 dp=2,cp=2+dp=4 7 true
 Y
-draw_cases "pools" 10 "${cases[@]}"
+draw_cases "pools" 5 "${cases[@]}"
 for arguments in "${drawn[@]}"; do prove $arguments; done
 (export ADDEND_HOSTILE=17 && prove ocr-disjoint shard.zero=3 --steps 3)
 
-recipes="ocr-fan-in ocr-fan-in-small ocr-fan-out ocr-equal ocr-cp-both ocr-ragged ocr-disjoint"
-for recipe in $recipes; do
-  prove $recipe --steps 5
-  prove $recipe --directional
+cases=()
+for recipe in ocr-fan-in ocr-fan-in-small ocr-fan-out ocr-equal ocr-cp-both ocr-ragged ocr-disjoint; do
+  cases+=("$recipe --steps 5" "$recipe --directional")
 done
+draw_cases "recipes of bridges" 6 "${cases[@]}"
+for arguments in "${drawn[@]}"; do prove $arguments; done
 
 # ---- one norm over both modules, every distinct parameter once ----
 prove ocr-fan-out --steps 1 --dump dump
@@ -106,7 +107,8 @@ Y
 : "${ADDEND_TEST_SEED:?}"
 seed=$ADDEND_TEST_SEED count=
 [ "$seed" = all ] && seed=1 || count==40
-while read -r recipe planted; do
+sabotage() { # recipe, the mistakes of a bridge
+  local recipe=$1 planted=${2-}
   prove $recipe --sabotage$count --seed "$seed"
   python3 - "$recipe" "$planted" <<'Y'
 import json, sys
@@ -119,14 +121,15 @@ assert ",".join(sorted(of_bridge)) == planted, (recipe, of_bridge)
 for name in of_bridge:
     assert caught[name] == ("protocol" if name == "slices-gathered-across-cp" else "number"), (recipe, name, caught[name])
 Y
-done <<'Y'
-ocr-fan-in-small slice-by-wrong-order-of-axes
-ocr-fan-out norm-over-other-mesh,slice-by-wrong-order-of-axes,slice-of-first-on-cp,slices-gathered-across-cp,zeros-for-slices-of-others
-ocr-equal norm-over-other-mesh
-ocr-cp-both norm-over-other-mesh,slice-by-wrong-order-of-axes
-ocr-ragged norm-over-other-mesh
-ocr-disjoint
-Y
+}
+draw_cases "mistakes of bridges" 3 \
+  "ocr-fan-in-small slice-by-wrong-order-of-axes" \
+  "ocr-fan-out norm-over-other-mesh,slice-by-wrong-order-of-axes,slice-of-first-on-cp,slices-gathered-across-cp,zeros-for-slices-of-others" \
+  "ocr-equal norm-over-other-mesh" \
+  "ocr-cp-both norm-over-other-mesh,slice-by-wrong-order-of-axes" \
+  "ocr-ragged norm-over-other-mesh" \
+  "ocr-disjoint"
+for arguments in "${drawn[@]}"; do sabotage $arguments; done
 
 # ---- checkpoints: the same bits on the same meshes, and on from any others ----
 train() { # recipe, arguments
@@ -136,6 +139,17 @@ train() { # recipe, arguments
 loss() { sed -n "s/.*\"step\":$2,\"loss\":\([0-9.]*\).*/\1/p" "$1/metrics.jsonl"; }
 are_close() { python3 -c 'import sys; a, b = map(float, sys.argv[1:]); assert abs(a - b) < 1e-4, (a, b)' "$@" || fail "losses $*"; }
 for recipe in ocr-fan-in-small ocr-disjoint; do train $recipe --out $recipe; done
+draw_cases "meshes to go on from" 4 \
+  'ocr-fan-in-small|colocated|dp=4 tp=2|dp=2 cp=2 tp=2' \
+  'ocr-fan-in-small|colocated|tp=4 dp=2|dp=2 cp=2 tp=2' \
+  'ocr-fan-in-small|colocated|dp=4 tp=2|cp=2 tp=1 dp=4' \
+  'ocr-fan-in-small|colocated|dp=2 cp=2|dp=4 cp=1' \
+  'ocr-fan-in-small|colocated|dp=1|dp=1' \
+  'ocr-fan-in-small|disjoint|dp=2 tp=2|dp=2 cp=2' \
+  'ocr-disjoint|disjoint|dp=2 tp=2|dp=2 cp=2' \
+  'ocr-disjoint|disjoint|dp=4|cp=4' \
+  'ocr-disjoint|colocated|dp=2 tp=2|dp=2 cp=2' \
+  'ocr-disjoint|colocated|dp=1|dp=1'
 while IFS='|' read -r recipe placement encoder model; do
   rm -rf on && mkdir -p on/checkpoints && cp -r $recipe/checkpoints/step-3 on/checkpoints/ && cp $recipe/metrics.jsonl on/
   options=(--set placement=$placement --set mesh.encoder="$encoder" --set mesh.model="$model")
@@ -147,18 +161,7 @@ while IFS='|' read -r recipe placement encoder model; do
       cmp $recipe/weights.safetensors on/weights.safetensors
       for step in 3 4 5; do [ "$(loss $recipe $step)" = "$(loss on $step)" ] || fail "$recipe: another loss in step $step"; done ;;
   esac
-done <<'Y'
-ocr-fan-in-small|colocated|dp=4 tp=2|dp=2 cp=2 tp=2
-ocr-fan-in-small|colocated|tp=4 dp=2|dp=2 cp=2 tp=2
-ocr-fan-in-small|colocated|dp=4 tp=2|cp=2 tp=1 dp=4
-ocr-fan-in-small|colocated|dp=2 cp=2|dp=4 cp=1
-ocr-fan-in-small|colocated|dp=1|dp=1
-ocr-fan-in-small|disjoint|dp=2 tp=2|dp=2 cp=2
-ocr-disjoint|disjoint|dp=2 tp=2|dp=2 cp=2
-ocr-disjoint|disjoint|dp=4|cp=4
-ocr-disjoint|colocated|dp=2 tp=2|dp=2 cp=2
-ocr-disjoint|colocated|dp=1|dp=1
-Y
+done < <(printf '%s\n' "${drawn[@]}")
 
 # ---- weights: the file that pools write is what shared ranks begin with, and the other way ----
 for from in ocr-disjoint ocr-fan-in-small; do

@@ -31,7 +31,7 @@ for zero in 0 1 2 3; do
     cases+=("gpt-3d --set shard.zero=$zero --set train.microbatches=$microbatches --steps 5")
   done
 done
-draw_cases "meshes of tp and cp" 12 "${cases[@]}"
+draw_cases "meshes of tp and cp" 8 "${cases[@]}"
 for arguments in "${drawn[@]}"; do check $arguments; done
 check gpt-3d
 check gpt-3d --set mesh="dp_replicate=2 dp_shard=1 cp=4 tp=2"

@@ -50,32 +50,31 @@ done
 echo "bits: as on shm, on one node and on two"
 
 recipe=$source/recipes/gpt-dp.yaml
+export ADDEND_TEST_SEED=${ADDEND_TEST_SEED:-$RANDOM}
+. "$source/tests/support/draw.sh"
+proves() { # RANKS, how many of them are on the first node (all: nothing is said of nodes), RECIPE, arguments with + for a space
+  local ranks=$1 first=$2 name=$3 on=()
+  shift 3
+  [ "$first" = all ] || on=("$work/place" "$first")
+  must "${launch[@]}" -n "$ranks" ${on[@]+"${on[@]}"} "$build/addend" check "$source/recipes/$name.yaml" "${@//+/ }"
+}
 must "${launch[@]}" -n 3 "$build/addend" check "$recipe" --steps 2 --out "$work/proof.json"
 [ -s "$work/proof.json" ] || fail "the first rank writes what --out names"
-must "${launch[@]}" -n 3 "$work/place" 2 "$build/addend" check "$recipe"
-must "${launch[@]}" -n 4 "$work/place" 2 "$build/addend" check "$recipe" --set 'mesh="dp_replicate=2 dp_shard=2"'
-# Matrices and sequence cut, on one node and with every ring across two.
-must "${launch[@]}" -n 12 "$build/addend" check "$source/recipes/gpt-3d.yaml"
-must "${launch[@]}" -n 4 "$work/place" 2 "$build/addend" check "$source/recipes/gpt-3d.yaml" --set 'mesh="cp=2 tp=2"'
-must "${launch[@]}" -n 4 "$work/place" 2 "$build/addend" check "$source/recipes/gpt-tp-sp.yaml" --set 'mesh="tp=2 dp_shard=2"'
-# Rows of experts by counts, on one node and across two.
-must "${launch[@]}" -n 4 "$build/addend" check "$source/recipes/moe-dp2ep.yaml"
-must "${launch[@]}" -n 4 "$work/place" 2 "$build/addend" check "$source/recipes/moe-tp2ep.yaml"
-# Rows over a bridge: on one node, and with sides that lie across two.
-must "${launch[@]}" -n 8 "$build/addend" check "$source/recipes/ocr-fan-in-small.yaml"
-must "${launch[@]}" -n 8 "$work/place" 3 "$build/addend" check "$source/recipes/ocr-fan-out.yaml"
-must "${launch[@]}" -n 6 "$work/place" 4 "$build/addend" check "$source/recipes/ocr-ragged.yaml"
-# Modules on ranks of their own: on one node, each on a node, and with one that lies across two.
+# Parameters, matrices and sequence cut, rows of experts by counts, rows over a bridge, modules on ranks of their own: on one node,
+# and with rings, groups and sides that lie across two, or each on a node.
+unlike='ocr-disjoint --set mesh={encoder:+"dp=3",+model:+"cp=2"} --set train.global_batch=9 --set train.microbatches=3'
+draw_cases "proofs under $implementation" 6 \
+  "3 2 gpt-dp" "4 2 gpt-dp --set mesh=dp_replicate=2+dp_shard=2" \
+  "12 all gpt-3d" "4 2 gpt-3d --set mesh=cp=2+tp=2" "4 2 gpt-tp-sp --set mesh=tp=2+dp_shard=2" \
+  "4 all moe-dp2ep" "4 2 moe-tp2ep" \
+  "8 all ocr-fan-in-small" "8 3 ocr-fan-out" "6 4 ocr-ragged" \
+  "8 all ocr-disjoint --steps 5" "8 4 ocr-disjoint --set shard.zero=3" "5 5 $unlike" "5 3 $unlike" "5 2 $unlike" \
+  "10 5 pools-10 --steps 3" # one of three pools lies across two nodes
+for arguments in "${drawn[@]}"; do proves $arguments; done
 pools=$source/recipes/ocr-disjoint.yaml
-unlike=(--set 'mesh={encoder: "dp=3", model: "cp=2"}' --set train.global_batch=9 --set train.microbatches=3)
-must "${launch[@]}" -n 8 "$build/addend" check "$pools" --steps 5
-must "${launch[@]}" -n 8 "$work/place" 4 "$build/addend" check "$pools" --set shard.zero=3
-for first in 5 3 2; do must "${launch[@]}" -n 5 "$work/place" $first "$build/addend" check "$pools" "${unlike[@]}"; done
 must "${launch[@]}" -n 8 "$work/place" 4 "$build/addend" train "$pools" --set train.steps=3 --out "$work/pools"
 must "$build/addend" train "$pools" --set train.steps=3 --out "$work/pools-on-shm"
 cmp "$work/pools/weights.safetensors" "$work/pools-on-shm/weights.safetensors" || fail "pools learn other bits than on shm"
-# Three pools, of which one lies across two nodes.
-must "${launch[@]}" -n 10 "$work/place" 5 "$build/addend" check "$source/recipes/pools-10.yaml" --steps 3
 must "${launch[@]}" -n 3 "$work/place" 1 "$build/addend" train "$recipe" --set train.steps=2 --out "$work/run"
 grep -q 'loss .* in 2 steps' "$work/out" || fail "the first rank did not speak"
 [ "$(grep -c 'loss .* in 2 steps' "$work/out")" -eq 1 ] || fail "not only the first rank spoke"
@@ -137,11 +136,11 @@ for rank in 1 6; do # of either pool
 done
 echo "deaths: the launcher's status, nothing left; stops: named"
 
-# The suites of engine shm.
-for nodes in 1 2; do
-  for suite in comm_protocol comm_conformance reduce_store; do
-    must env ADDEND_TEST_MPIRUN="${launch[*]}" ADDEND_TEST_NODES=$nodes "$build/test_$suite"
-    grep ' are taken, ' "$work/out"
-  done
+# The suites of engine shm, on one node and on two.
+draw_cases "suites under $implementation" 2 {1,2}" "{comm_protocol,comm_conformance,reduce_store}
+for case in "${drawn[@]}"; do
+  read -r nodes suite <<<"$case"
+  must env ADDEND_TEST_MPIRUN="${launch[*]}" ADDEND_TEST_NODES=$nodes "$build/test_$suite"
+  grep ' are taken, ' "$work/out"
 done
-echo "suites: protocol, conformance and the store, on one node and on two"
+echo "suites: protocol, conformance and the store"
