@@ -40,7 +40,7 @@ assert not lacking, lacking
 # Every mistake that is planted: the operators of derived ones, and the known ones by name.
 planted = page.split("\n.SH PLANTED MISTAKES\n")[1].split("\n.SH ")[0].replace("\\-", "-")
 names = re.findall(r'X\([A-Z_]+, *"(\w+)"', open(sys.argv[1] + "/src/check/planting.h").read())
-for path in glob.glob(sys.argv[1] + "/src/*/mistakes.c"): names += re.findall(r'\.name = "([a-z0-9-]+)"', open(path).read())
+for path in glob.glob(sys.argv[1] + "/src/*/*mistakes.c"): names += re.findall(r'\.name = "([a-z0-9-]+)"', open(path).read())
 lacking = [name for name in names if f"\n.B {name}\n" not in planted]
 assert len(names) > 20 and not lacking, lacking
 
