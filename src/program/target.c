@@ -6,8 +6,9 @@
 #include "base/kernels.h"
 #include "base/memory.h"
 #include "io/output.h"
-#include "io/weights.h"
+#include "io/safetensors.h"
 #include "program/gpt_keys.h"
+#include "program/weights.h"
 
 /* ---- sites ---- */
 
@@ -121,33 +122,35 @@ static ad_status draw(ad_target *target, uint64_t seed, int64_t rank) {
   return AD_OK;
 }
 
-static ad_status find(const ad_weights *weights, const char *path, const ad_param_spec *spec,
-                      const ad_safetensor **out) {
-  const ad_safetensor *tensor = *out = ad_weights_find(weights, spec->name);
-  char has[96], wants[96];
-  if (!tensor) return ad_fail(AD_INVALID, "%s: there is no tensor `%s`", path, spec->name);
-  if (ad_shape_equal(&tensor->shape, &spec->shape)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: `%s` is %s; the target's is %s", path, spec->name,
-                 ad_shape_print(&tensor->shape, has, sizeof has), ad_shape_print(&spec->shape, wants, sizeof wants));
+static void take(ad_target *target, const ad_weights *weights) {
+  double *at = target->wide;
+  for (size_t i = 0; i < target->params.count; at += numel_of(target, i++)) {
+    const ad_safetensor *tensor = ad_weights_find(weights, target->params.list[i].name);
+    ad_cast(at, AD_F64, tensor->data, tensor->dtype, numel_of(target, i));
+  }
 }
 
-/* Looks at every tensor; takes their elements where there is room. */
-static ad_status take_file(ad_target *target, const ad_weights *weights, const char *path) {
-  double *at = target->wide;
-  for (size_t i = 0; i < target->params.count; i++) {
-    const ad_safetensor *tensor;
-    AD_TRY(find(weights, path, &target->params.list[i], &tensor));
-    if (!at) continue;
-    ad_cast(at, AD_F64, tensor->data, tensor->dtype, numel_of(target, i));
-    at += numel_of(target, i);
-  }
-  return AD_OK;
+/* Weights that are this target's, and nothing else. */
+static ad_status open_file(const ad_target *target, const char *path, ad_weights *out) {
+  AD_TRY(ad_weights_open(path, out));
+  ad_status status = ad_params_check_weights(target->params.list, target->params.count, out, path);
+  if (status) ad_weights_close(out);
+  return status;
 }
 
 static ad_status read_file(ad_target *target, const char *path) {
   ad_weights weights;
-  AD_TRY(ad_weights_open(path, &weights));
-  ad_status status = take_file(target, &weights, path);
+  AD_TRY(open_file(target, path, &weights));
+  take(target, &weights);
+  ad_weights_close(&weights);
+  return AD_OK;
+}
+
+static ad_status check_values(const ad_target *target, const char *path) {
+  ad_weights weights;
+  ad_status status = open_file(target, path, &weights);
+  if (status) return status;
+  for (size_t i = 0; i < weights.count && !status; i++) status = ad_safetensors_check_values(weights.files[i]);
   ad_weights_close(&weights);
   return status;
 }
@@ -155,7 +158,7 @@ static ad_status read_file(ad_target *target, const char *path) {
 static ad_status check_on(const ad_gpt_options *options, const char *path, const ad_mesh *mesh) {
   ad_target target = {0};
   ad_status status = declare(&target, options, mesh);
-  if (!status) status = read_file(&target, path);
+  if (!status) status = check_values(&target, path);
   ad_target_release(&target);
   return status;
 }

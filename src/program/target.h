@@ -29,7 +29,7 @@ typedef struct ad_target {
 
 /* All matrices of the decoder that tokens are multiplied with inside its blocks, in order; *out is the caller's. */
 ad_status ad_target_list(const ad_gpt_options *options, const ad_mesh *mesh, ad_site **out, size_t *count) AD_CHECKED;
-/* Whether the file has every tensor of the target, in its shape. */
+/* Whether the file has every tensor of the target, in its shape and finite, and no other. */
 ad_status ad_target_check_file(const ad_gpt_options *options, const char *path) AD_CHECKED;
 /* Borrows options, sites and mesh. */
 ad_status ad_target_create(ad_target *target, const ad_gpt_options *options, const ad_mesh *mesh, const ad_site *sites,

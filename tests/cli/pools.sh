@@ -127,7 +127,29 @@ refused 'decompose is distributed over dp; leave out tp' 'mesh.adv=dp=2 tp=2'
 refused 'ascent.rule: must be adam or sign, is sgd' 'ascent.rule=sgd'
 refused 'losses.stochastic.divergence: must be mse or kl, is l1' 'losses.stochastic.divergence=l1'
 refused 'the modules run on the same ranks, so their meshes must be of one size: ci has 4, blocks has 2, adv has 2' 'placement=colocated'
-refused 'there is no tensor `embedding.weight`' 'target.weights=whole/weights.safetensors'
-"$addend" train "$source/recipes/gpt-dp.yaml" --out narrow --set mesh=dp=1 --set model.d_model=8 --set model.heads=1 --set train.steps=1 --set train.warmup=0 >out.txt 2>&1 || { cat out.txt >&2; fail "train narrow"; }
-refused '`embedding.weight` is [256, 8]; the target'"'"'s is [256, 16]' 'target.weights=narrow/weights.safetensors'
+
+# ---- a target from a file: every tensor is one of its own, of its shape, of floats and finite, and none is left over ----
+target() { # name, KEY=VALUE...: the weights of a gpt of this kind
+  local out=$1 settings=() setting; shift
+  for setting in "$@"; do settings+=(--set "$setting"); done
+  "$addend" train "$source/recipes/gpt-dp.yaml" --out "$out" --set 'model={kind: gpt, layers: 2, d_model: 16, heads: 2, d_hidden: 24}' \
+    --set mesh=dp=1 --set train.steps=1 --set train.warmup=0 "${settings[@]}" >out.txt 2>&1 || { cat out.txt >&2; fail "train $out"; }
+}
+target fits
+train explained --set train.steps=2 --set target.weights=fits/weights.safetensors
+target narrow model.d_model=8
+target more model.bias=true
+PYTHONPATH=$source/tests/cli python3 - <<'Y'
+import safetensors, struct
+name, tensors = "embedding.weight", safetensors.load("fits/weights.safetensors")
+dtype, shape, data = tensors[name]
+safetensors.save("integers.safetensors", {**tensors, name: ("I32", shape, data)})
+safetensors.save("nan.safetensors", {**tensors, name: (dtype, shape, struct.pack("<f", float("nan")) + data[4:])})
+Y
+refused 'these are not the weights of this model; it lacks embedding.weight' target.weights=whole/weights.safetensors
+refused 'they differ in embedding.weight ([256, 8] there, [256, 16] here)' target.weights=narrow/weights.safetensors
+refused 'the model has no blocks.0.attn.wk_bias' target.weights=more/weights.safetensors
+refused 'the model has no blocks.1.' target.weights=fits/weights.safetensors model.layers=1 'sites=[{match: "*.wq", components: 2}]' 'mesh.blocks=block=1 dp=2'
+refused 'no floats are embedding.weight (i32)' target.weights=integers.safetensors
+refused 'not every value is a finite number: embedding.weight[0, 0] is nan' target.weights=nan.safetensors
 echo "pools: all hold"
