@@ -60,15 +60,27 @@ void ad_fingerprint_release(ad_fingerprint *fingerprint) {
 
 /* ---- judging another ---- */
 
-/* Where a run is computed, what it writes, how long it goes on, and what a checkpoint has the present value of. Any key
- * that is not listed here changes what the numbers mean. */
+/* Where a run is computed, what it writes, how long it goes on, what a checkpoint has the present value of, and how a
+ * target came to its weights, which are known by their content. Any key that is not listed here changes what the
+ * numbers mean. */
 static int is_free(const char *key) {
-  static const char *const patterns[] = {"name",        "model.weights",
-                                         "mesh",        "mesh.*",
-                                         "placement",   "views.*",
-                                         "shard.*",     "checkpoint.*",
-                                         "train.steps", "train.microbatches",
-                                         "train.sync",  "precision.loss_scale"};
+  static const char *const patterns[] = {"name",
+                                         "model.weights",
+                                         "mesh",
+                                         "mesh.*",
+                                         "placement",
+                                         "views.*",
+                                         "shard.*",
+                                         "checkpoint.*",
+                                         "train.steps",
+                                         "train.microbatches",
+                                         "train.sync",
+                                         "precision.loss_scale",
+                                         "target.steps",
+                                         "target.global_batch",
+                                         "target.lr",
+                                         "target.warmup",
+                                         "target.weight_decay"};
   for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
     if (!fnmatch(patterns[i], key, 0)) return 1;
   return 0;

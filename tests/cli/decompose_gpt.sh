@@ -41,6 +41,7 @@ cmp -s whole/weights.safetensors drawn/weights.safetensors && fail "a target tha
 # ---- taken up: bit for bit, on the same pools and on others, without training the target again ----
 cp -r whole stopped && rm -r stopped/checkpoints/step-8 stopped/weights.safetensors
 cp -r stopped other
+cp -r stopped read && rm -r read/target
 train -o stopped --resume || fail "resume"
 cmp whole/weights.safetensors stopped/weights.safetensors || fail "the same bits"
 train -o other --resume --set 'mesh={ci: "dp=1", blocks: "block=1 dp=2", adv: "dp=1"}' || fail "resume on other pools"
@@ -49,6 +50,8 @@ for run in stopped other; do
   cmp whole/target/weights.safetensors $run/target/weights.safetensors || fail "$run: the target stays"
   [ "$(wc -l <$run/metrics.jsonl)" -eq 8 ] || fail "$run: all steps"
 done
+train -o read --resume --set target.steps=0 --set target.weights=whole/target/weights.safetensors || fail "the same target from a file"
+cmp whole/weights.safetensors read/weights.safetensors || fail "the same target, the same bits"
 train -o whole --resume && grep -q "^all 8 steps were taken before" out || fail "a finished run"
 
 # ---- Ctrl-C while the target trains: its checkpoint, and a resumption with the same bits ----
