@@ -112,7 +112,6 @@ static ad_status read_batch(void *own, int64_t step, int held_out, int64_t *cons
 static int has_held_out(const void *own) { return 0; }
 static size_t data_bytes(const void *own) { return 0; }
 static double flops(const void *own, int64_t samples) { return 6.0 * (IN + OUT) * MID * (double)samples; }
-static void lengths(const void *own, double *addends, double *operations) { *addends = *operations = 64; }
 
 static ad_status prove(void) {
   static const char *const modules[] = {"producer", "consumer", NULL};
@@ -125,8 +124,7 @@ static ad_status prove(void) {
                                        .read = read_batch,
                                        .has_held_out = has_held_out,
                                        .data_bytes = data_bytes,
-                                       .flops = flops,
-                                       .lengths = lengths};
+                                       .flops = flops};
   static const char *const wide[] = {"precision.compute=f64", "precision.param=f64"};
   ad_check_options options = {.size = sizeof options, .sabotage = 1};
   ad_recipe *recipe;

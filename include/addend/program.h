@@ -166,9 +166,6 @@ struct ad_program_kind {
    * Without data before the first `read`. NULL: there are none. */
   const ad_array *(*batch_array)(const void *own, size_t index, char *name, size_t size);
   double (*flops)(const void *own, int64_t samples); /* of matrix products, forward and backward, of so many samples */
-  /* For bounds on rounding: the most addends of a gradient's element in a step, and the most operations in a row that
-   * an addend passes. */
-  void (*lengths)(const void *own, double *addends, double *operations);
   /* Where the program chooses by numbers (experts by scores): the smallest distance in the present step between what
    * was chosen and the best that was not; INFINITY: nothing was left. Below what rounding changes, another topology may
    * choose otherwise. NULL: it chooses nothing. */

@@ -411,17 +411,6 @@ static double flops(const void *own, int64_t samples) {
          6 * d->importance.product_elements * (double)seq * (double)samples;
 }
 
-/* An element of a gradient is a sum over positions and over the passes of the target, one for each site and the
- * adversary's; an addend of the importance network's passes the target twice, where its inputs come from and where its
- * masks are used, about 12 operations a layer. */
-static void lengths(const void *own, double *addends, double *operations) {
-  const ad_decomposition *d = own;
-  double layers = 2 * (double)d->options->target.decoder.layers + (double)d->options->importance_layers;
-  *addends =
-      (double)d->setting.global_batch * (double)d->options->target.decoder.data.seq * (double)(d->site_count + 1);
-  *operations = 12 * layers + 32;
-}
-
 static const char *fact(const void *own, size_t index, char *buffer, size_t size) {
   const ad_decomposition *d = own;
   if (index) return NULL;
@@ -462,7 +451,6 @@ const ad_program_kind *ad_decompose(void) {
       .has_held_out = has_held_out,
       .data_bytes = data_bytes,
       .flops = flops,
-      .lengths = lengths,
       .fact = fact,
       .content = content,
       .pretraining = &pretraining};

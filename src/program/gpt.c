@@ -44,7 +44,6 @@ const ad_program_kind *ad_gpt(void) {
                                        .data_bytes = ad_text_decoder_data_bytes,
                                        .batch_array = ad_text_decoder_batch_array,
                                        .flops = ad_text_decoder_flops,
-                                       .lengths = ad_text_decoder_lengths,
                                        .fact = ad_text_decoder_fact,
                                        .content = ad_text_decoder_content};
   return &kind;

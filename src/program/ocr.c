@@ -162,13 +162,6 @@ static double flops(const void *own, int64_t samples) {
          6.0 * (model->encoder.product_elements + seen) * patches * (double)samples;
 }
 
-// An element of a gradient is a sum over the step's positions; an addend passes about 12 operations a layer.
-static void lengths(const void *own, double *addends, double *operations) {
-  const ocr *model = own;
-  *addends = (double)model->global_batch * (double)model->options->decoder.data.seq;
-  *operations = 12.0 * (double)(model->options->decoder.layers + model->options->encoder_layers) + 8;
-}
-
 static const char *fact(const void *own, size_t index, char *buffer, size_t size) {
   const ocr *model = own;
   const ad_line_options *lines = &model->options->lines;
@@ -203,7 +196,6 @@ const ad_program_kind *ad_ocr(void) {
       .data_bytes = data_bytes,
       .batch_array = batch_array,
       .flops = flops,
-      .lengths = lengths,
       .fact = fact,
       .content = content};
   return &kind;

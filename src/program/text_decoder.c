@@ -58,13 +58,6 @@ double ad_text_decoder_flops(const void *own, int64_t samples) {
   return ad_decoder_flops(d, d->options->data.seq, samples);
 }
 
-// An element of a gradient is a sum over the step's tokens; an addend passes about 12 operations a layer.
-void ad_text_decoder_lengths(const void *own, double *addends, double *operations) {
-  const ad_text_decoder *text = own;
-  *addends = (double)text->global_batch * (double)text->decoder.options->data.seq;
-  *operations = 12.0 * (double)text->decoder.options->layers + 4;
-}
-
 const char *ad_text_decoder_content(const void *own, size_t index, char *buffer, size_t size) {
   return ad_text_batch_content(&((const ad_text_decoder *)own)->batch, index, buffer, size);
 }

@@ -23,7 +23,6 @@ int ad_text_decoder_has_held_out(const void *own);
 size_t ad_text_decoder_data_bytes(const void *own);
 const ad_array *ad_text_decoder_batch_array(const void *own, size_t index, char *name, size_t size);
 double ad_text_decoder_flops(const void *own, int64_t samples);
-void ad_text_decoder_lengths(const void *own, double *addends, double *operations);
 const char *ad_text_decoder_content(const void *own, size_t index, char *buffer, size_t size);
 const char *ad_text_decoder_fact(const void *own, size_t index, char *buffer, size_t size);
 extern const char *const ad_text_decoder_modules[];

@@ -194,10 +194,6 @@ static inline ad_status every_read(void *own, int64_t step, int held_out, int64_
 static inline int every_has_held_out(const void *own) { return 0; }
 static inline size_t every_data_bytes(const void *own) { return sizeof(every_model); }
 static inline double every_flops(const void *own, int64_t samples) { return (double)samples; }
-static inline void every_lengths(const void *own, double *addends, double *operations) {
-  *addends = EVERY_ROWS;
-  *operations = 16;
-}
 
 static inline void every_register(void) {
   static const char *const modules[] = {"every", NULL};
@@ -215,8 +211,7 @@ static inline void every_register(void) {
                                        .read = every_read,
                                        .has_held_out = every_has_held_out,
                                        .data_bytes = every_data_bytes,
-                                       .flops = every_flops,
-                                       .lengths = every_lengths};
+                                       .flops = every_flops};
   if (!ad_program_kind_find("every")) must(ad_program_register(&kind));
 }
 

@@ -155,7 +155,6 @@ static ad_status columns_read(void *own, int64_t step, int held_out, int64_t *co
 static int columns_held_out(const void *own) { return 0; }
 static size_t columns_bytes(const void *own) { return ad_array_bytes(&((const columns *)own)->batch); }
 static double columns_flops(const void *own, int64_t samples) { return 0; }
-static void columns_lengths(const void *own, double *addends, double *operations) { *addends = *operations = 1; }
 static const ad_array *columns_batch(const void *own, size_t index, char *name, size_t size) {
   return index ? NULL : &((const columns *)own)->batch;
 }
@@ -173,8 +172,7 @@ static int add_programs(void **state) {
                                        .has_held_out = columns_held_out,
                                        .data_bytes = columns_bytes,
                                        .batch_array = columns_batch,
-                                       .flops = columns_flops,
-                                       .lengths = columns_lengths};
+                                       .flops = columns_flops};
   static ad_program_kind relay_kind;
   relay_kind = kind;
   relay_kind.name = "relay";

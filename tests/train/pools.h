@@ -239,10 +239,6 @@ static ad_status pools_read(void *own, int64_t step, int held_out, int64_t *cons
 static int pools_has_held_out(const void *own) { return 0; }
 static size_t pools_data_bytes(const void *own) { return sizeof(pools); }
 static double pools_flops(const void *own, int64_t samples) { return 6.0 * (double)samples * ELEMENTS_MAX; }
-static void pools_lengths(const void *own, double *addends, double *operations) {
-  *addends = ROWS_MAX;
-  *operations = 8;
-}
 
 static void pools_register(void) {
   static const char *const modules[] = {"a", "b", NULL};
@@ -264,8 +260,7 @@ static void pools_register(void) {
                                        .read = pools_read,
                                        .has_held_out = pools_has_held_out,
                                        .data_bytes = pools_data_bytes,
-                                       .flops = pools_flops,
-                                       .lengths = pools_lengths};
+                                       .flops = pools_flops};
   if (!ad_program_kind_find("pools")) must(ad_program_register(&kind));
 }
 

@@ -173,10 +173,6 @@ static ad_status two_read(void *own, int64_t step, int held_out, int64_t *const 
 static int two_has_held_out(const void *own) { return 0; }
 static size_t two_data_bytes(const void *own) { return sizeof(two); }
 static double two_flops(const void *own, int64_t samples) { return 6.0 * (double)samples * (IN * MID + MID * OUT); }
-static void two_lengths(const void *own, double *addends, double *operations) {
-  *addends = ROWS_MAX;
-  *operations = 8;
-}
 
 static void two_register(void) {
   static const char *const modules[] = {"front", "back", NULL};
@@ -195,8 +191,7 @@ static void two_register(void) {
                                        .read = two_read,
                                        .has_held_out = two_has_held_out,
                                        .data_bytes = two_data_bytes,
-                                       .flops = two_flops,
-                                       .lengths = two_lengths};
+                                       .flops = two_flops};
   if (!ad_program_kind_find("two")) must(ad_program_register(&kind));
 }
 
