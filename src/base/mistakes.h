@@ -35,7 +35,9 @@
   X(VALUES_AWAY, "no parameter that learns goes to other ranks")                            \
   X(COPIES_RETURN, "no gradient comes back from other ranks to several copies")             \
   X(SHARED_CLAMP, "no clamp's gradient comes back from several modules")                    \
-  X(OWN_SOURCES, "no sources climb that belong to one rank's samples, as many on each")
+  X(OWN_SOURCES, "no sources climb that belong to one rank's samples, as many on each")     \
+  X(F16_VALUES, "no value goes to other ranks as f16 (wire)")                               \
+  X(F16_GRADIENTS, "no gradient comes back from other ranks as f16 (wire)")
 typedef enum ad_need_number {
 #define AD_NEED_NUMBER(code, sentence) AD_NEED_NUMBER_##code,
   AD_NEED_LIST(AD_NEED_NUMBER)

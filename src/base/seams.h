@@ -12,6 +12,7 @@ typedef enum ad_seam {
   AD_SEAM_RING_TURN,     /* ring_turn_passing *: keys that came around a ring are about to be attended */
   AD_SEAM_RING_GATHERED, /* int *: whether what other ranks gathered is added to a rank's own addends */
   AD_SEAM_ROUTES,        /* ad_route_passing *: rows are about to go over a bridge */
+  AD_SEAM_WIRE,          /* ad_wire_passing *: the dtype in which a value or gradient is about to go over a bridge */
   AD_SEAM_POSITIONS,     /* positions *: of the sequence, that rotary positions are about to be made of */
   AD_SEAM_SLOT_SCORES,   /* slot_scores_passing *: gradients of slots are about to become those of scores */
   AD_SEAM_ROWS,          /* ad_span *: rows of the global batch that this rank is about to read */

@@ -16,10 +16,16 @@ static double factor_of(const ad_run *run) {
   return cut ? 4 : 2;
 }
 
+/* What f32 puts on the other side of a rounding than f64 does arrives a whole step of the wire's dtype away. Of one
+ * process's error that is a part, but the values may be others. Of `wires`, what roundings come to in all elements, one
+ * such step is sqrt(12 / numel); docs/dtypes.md has how much it was. */
+static double turned(double wires, double numel) { return wires * fmax(1.0 / 3, sqrt(12 / numel)); }
+
 ad_status ad_computing_create(size_t count, ad_computing *out) {
   ad_computing computing = {.count = count};
   ad_status status = ad_new(count, &computing.norm);
   if (!status) status = ad_new(count, &computing.error);
+  if (!status) status = ad_new(count, &computing.wires);
   if (!status) status = ad_new(count, &computing.allowed);
   if (status)
     ad_computing_destroy(&computing);
@@ -31,6 +37,7 @@ ad_status ad_computing_create(size_t count, ad_computing *out) {
 void ad_computing_destroy(ad_computing *computing) {
   ad_release(computing->norm);
   ad_release(computing->error);
+  ad_release(computing->wires);
   ad_release(computing->allowed);
   *computing = (ad_computing){0};
 }
@@ -49,7 +56,7 @@ static double norm_of(const double *values, size_t numel) {
 
 /* Several parameters together. */
 typedef struct together {
-  double error, norm, numel;
+  double error, wires, norm, numel;
 } together;
 
 static int are_of_one_unit(const ad_run *run, size_t a, size_t b) {
@@ -67,10 +74,12 @@ static together sum(const ad_computing *c, const ad_run *run, size_t i) {
   for (size_t k = 0; k < c->count; k++) {
     if (i < c->count && !are_of_one_unit(run, i, k)) continue;
     all.error += c->error[k] * c->error[k];
+    all.wires += c->wires[k] * c->wires[k];
     all.norm += c->norm[k] * c->norm[k];
     all.numel += numel_of(run, k);
   }
   all.error = sqrt(all.error);
+  all.wires = sqrt(all.wires);
   all.norm = sqrt(all.norm);
   return all;
 }
@@ -92,11 +101,16 @@ static double least_error(const ad_computing *c, const ad_run *run, size_t i) {
 void ad_computing_measure(ad_computing *computing, const ad_run *run, const ad_reference *reference) {
   for (size_t i = 0; i < computing->count; i++) {
     const ad_array *ref = ad_reference_gradient(reference, i), *one = ad_reference_own_gradient(reference, i);
+    const ad_array *exact = ad_reference_exact_gradient(reference, i);
     computing->norm[i] = norm_of(ref->data, ad_array_numel(ref));
     computing->error[i] = distance(one->data, ref->data, ad_array_numel(ref));
+    computing->wires[i] = distance(ref->data, exact->data, ad_array_numel(ref));
   }
   computing->factor = factor_of(run);
   for (size_t i = 0; i < computing->count; i++)
-    computing->allowed[i] = computing->factor * fmax(computing->error[i], least_error(computing, run, i));
-  computing->relative = relative_error(sum(computing, run, computing->count));
+    computing->allowed[i] = computing->factor * fmax(computing->error[i], least_error(computing, run, i)) +
+                            turned(computing->wires[i], numel_of(run, i));
+  together all = sum(computing, run, computing->count);
+  computing->relative = relative_error(all);
+  computing->turned = turned(share(all.wires, all.norm), all.numel);
 }

@@ -1,4 +1,5 @@
-/* What computing in the recipe's own dtypes may put into a gradient, taken from one process that computes in them:
+/* What computing in the recipe's own dtypes may put into a gradient, taken from one process that computes in them, both
+ * with what values are rounded to where they cross:
  * docs/dtypes.md says why. */
 #ifndef CHECK_COMPUTING_H
 #define CHECK_COMPUTING_H
@@ -9,8 +10,10 @@ typedef struct ad_computing {
   size_t count;
   double *norm;    /* of the gradient in f64 */
   double *error;   /* of one process's distance to it */
+  double *wires;   /* of what it has from the roundings of wires */
   double *allowed; /* to many, before anything is reduced */
   double relative; /* error of all gradients together over their norm */
+  double turned;   /* the same of roundings of wires that computing turns */
   double factor;   /* how many times one process's error many may have */
 } ad_computing;
 

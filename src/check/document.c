@@ -22,6 +22,7 @@ static json_t *param_document(const ad_proof_param *param) {
                                "replicas_equal", param->replicas_equal, "cause", cause_document(&param->cause));
   if (isnan(param->one_process)) return document;
   json_object_set_new(document, "one_process_err", number(param->one_process));
+  json_object_set_new(document, "wires_err", number(param->wires));
   json_object_set_new(document, "cosine", number(param->cosine));
   return document;
 }

@@ -32,6 +32,7 @@ typedef struct ad_proof_param {
   double max_rel_err; /* NaN or infinite: fails */
   double bound;
   double one_process; /* error of one process in the recipe's own dtypes; NaN: nothing rounds but f64 */
+  double wires;       /* what the reference has from roundings where values cross; the same */
   double cosine;      /* of the angle to the reference; the same */
   int replicas_equal;
   ad_cause cause;

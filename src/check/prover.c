@@ -180,7 +180,7 @@ static const ad_replicas *worst_replicas(const ad_prover *prover, size_t param) 
 static void describe_param(const ad_run *run, size_t index, ad_proof_param *out) {
   ad_run_param at = ad_run_param_at(run, index);
   *out = (ad_proof_param){.ratio = NAN, .max_rel_err = NAN, .bound = AD_WIDE_BOUND, .replicas_equal = 1, .step = -1};
-  out->one_process = out->cosine = NAN;
+  out->one_process = out->wires = out->cosine = NAN;
   out->cause = (ad_cause){.kind = AD_CAUSE_UNKNOWN, .factor = NAN, .text = "no step was taken: every one overflowed"};
   ad_program_param_name(ad_run_program(run), at.module, at.param, out->name, sizeof out->name);
   snprintf(out->mesh, sizeof out->mesh, "%s", ad_mesh_text(at.spec->layout.mesh));
@@ -239,6 +239,7 @@ static void judge_rounded(ad_prover *prover, size_t i, const double *dist, const
   out->max_rel_err = over(error.norm, norm);
   out->bound = over(error.norm == 0 ? computing->allowed[i] + error.reduced : error.norm / error.share, norm);
   out->one_process = over(computing->error[i], norm);
+  out->wires = over(computing->wires[i], norm);
   out->cosine = ad_cosine(dist, ref->data, ad_array_numel(ref));
 }
 
@@ -283,7 +284,8 @@ static double bound_of_norm(ad_prover *prover, const ad_step_report *report, dou
 /* A loss is one number: one process may be right in it by luck, but hardly in all gradients. */
 static double bound_of_loss(const ad_prover *prover, double one, double ref) {
   if (!rounds(prover->job)) return AD_WIDE_BOUND;
-  return prover->computing.factor * worst_of(ad_relative_difference(one, ref), prover->computing.relative);
+  const ad_computing *computing = &prover->computing;
+  return computing->factor * worst_of(ad_relative_difference(one, ref), computing->relative) + computing->turned;
 }
 
 /* Of several numbers the one that is worst for its bound is kept. */
@@ -333,7 +335,7 @@ static double largest_of(const ad_prover *prover) {
 static ad_status judge(ad_prover *prover, const ad_step_report *dist) {
   ad_step_report ref;
   if (dist->skipped) return AD_OK;
-  AD_TRY(ad_reference_step(prover->reference, dist->step, &ref));
+  AD_TRY(ad_reference_step(prover->reference, dist->step, dist->loss_scale, &ref));
   if (rounds(prover->job)) ad_computing_measure(&prover->computing, prover->run, prover->reference);
   double largest = largest_of(prover);
   prover->job->proof->margin = fmin(prover->job->proof->margin, ad_reference_margin(prover->reference));

@@ -22,8 +22,9 @@ struct ad_reference {
   ad_run *run, *fed, *free;
   ad_array *fed_gradients; /* the caller's memory, seen on the reference's meshes */
   const ad_array **fed_list;
-  ad_addends own; /* gradients in the fed run's dtypes, where they round */
-  ad_step_report own_report;
+  ad_addends own;   /* gradients in the fed run's dtypes, where they round */
+  ad_addends exact; /* of the f64 run, without the wires' roundings; where it has some */
+  ad_step_report report, own_report, exact_report;
   char *kept; /* the fed run's arrays, one after another; NULL: none were kept */
 };
 
@@ -80,6 +81,21 @@ static void release_views(ad_recipe *recipe) {
   ad_release(recipe->options);
 }
 
+static int has_wires(const ad_program *program) {
+  for (size_t i = 0; i < ad_program_crossing_count(program); i++) {
+    const ad_crossing_spec *crossing = ad_program_crossing(program, i);
+    if (crossing->wire || crossing->gradient_wire) return 1;
+  }
+  return 0;
+}
+
+/* What the recipe says of wires holds in f64 too: computing alone tells the two runs apart. */
+static ad_status round_wires(ad_reference *reference) {
+  if (!reference->fed->rounds_wires || !has_wires(reference->run->program)) return AD_OK;
+  reference->run->rounds_wires = 1;
+  return ad_addends_create(reference->run, ad_addend_itself, &reference->exact);
+}
+
 static ad_status create_runs(ad_reference *reference, ad_dtype dtype, int rounds, int several_steps) {
   ad_run_options options = {.size = sizeof options, .dtype = dtype, .quiet = 1};
   ad_run_options wide = {.size = sizeof wide, .dtype = AD_F64, .quiet = 1};
@@ -89,6 +105,7 @@ static ad_status create_runs(ad_reference *reference, ad_dtype dtype, int rounds
   AD_TRY(ad_run_create(reference->comm, &reference->recipe, &options, &reference->fed));
   if (several_steps) AD_TRY(ad_run_create(reference->comm, &reference->recipe, &options, &reference->free));
   if (rounds) AD_TRY(ad_addends_create(reference->fed, ad_addend_itself, &reference->own));
+  AD_TRY(round_wires(reference));
   size_t count = ad_run_param_count(reference->run);
   AD_TRY(ad_new(count, &reference->fed_gradients));
   AD_TRY(ad_new(count, &reference->fed_list));
@@ -121,6 +138,7 @@ ad_status ad_reference_create(const ad_recipe *recipe, ad_dtype dtype, int round
 void ad_reference_destroy(ad_reference *reference) {
   if (!reference) return;
   ad_addends_destroy(&reference->own);
+  ad_addends_destroy(&reference->exact);
   ad_run_destroy(reference->run);
   ad_run_destroy(reference->fed);
   ad_run_destroy(reference->free);
@@ -200,10 +218,21 @@ static ad_status compute_own(ad_reference *reference, int64_t step) {
   return ad_addends_measure(&reference->own, step, &reference->own_report);
 }
 
-ad_status ad_reference_step(ad_reference *reference, int64_t step, ad_step_report *out) {
+static ad_status compute_exact(ad_reference *reference, int64_t step) {
+  if (!reference->exact.run) return AD_OK;
+  reference->run->rounds_wires = 0;
+  ad_status status = ad_addends_measure(&reference->exact, step, &reference->exact_report);
+  reference->run->rounds_wires = 1;
+  return status;
+}
+
+ad_status ad_reference_step(ad_reference *reference, int64_t step, int loss_scale, ad_step_report *out) {
+  reference->run->wire_scale = reference->fed->wire_scale = loss_scale;
   ad_plants planted = ad_plants_lift();
   ad_status status = ad_run_refresh(reference->run, 0);
-  if (!status) status = ad_run_step(reference->run, step, out);
+  if (!status) status = compute_exact(reference, step);
+  if (!status) status = ad_run_step(reference->run, step, &reference->report);
+  *out = reference->report;
   if (!status) status = compute_own(reference, step);
   ad_step_report ignored;
   if (!status && reference->free) status = ad_run_step(reference->free, step, &ignored);
@@ -221,6 +250,14 @@ double ad_reference_margin(const ad_reference *reference) {
 
 const ad_array *ad_reference_gradient(const ad_reference *reference, size_t index) {
   return ad_run_part(reference->run, index, AD_PART_GRADIENT);
+}
+
+const ad_array *ad_reference_exact_gradient(const ad_reference *reference, size_t index) {
+  return reference->exact.run ? &reference->exact.whole[index] : ad_reference_gradient(reference, index);
+}
+
+const ad_step_report *ad_reference_exact_report(const ad_reference *reference) {
+  return reference->exact.run ? &reference->exact_report : &reference->report;
 }
 
 const ad_array *ad_reference_own_gradient(const ad_reference *reference, size_t index) {

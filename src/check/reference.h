@@ -5,8 +5,9 @@
 
 typedef struct ad_reference ad_reference;
 /* Gradients are computed in f64, without ZeRO, whatever the recipe says; the optimizer is fed in `dtype` (0: as the
- * recipe says). `rounds`: that is not all f64, and gradients are computed in it too. `several_steps` also keeps a run
- * that never restarts, for the free-running difference. */
+ * recipe says, and then f64 too is rounded to the dtypes of the wires where values cross). `rounds`: that is not all
+ * f64, and gradients are computed in it too. `several_steps` also keeps a run that never restarts, for the free-running
+ * difference. */
 ad_status ad_reference_create(const ad_recipe *recipe, ad_dtype dtype, int rounds, int several_steps,
                               ad_reference **out) AD_CHECKED;
 void ad_reference_destroy(ad_reference *reference);
@@ -20,11 +21,15 @@ void ad_reference_restart_state(ad_reference *reference, size_t module, size_t s
  * from the first step. */
 ad_status ad_reference_keep(ad_reference *reference) AD_CHECKED;
 ad_status ad_reference_start_again(ad_reference *reference) AD_CHECKED;
-/* The step of the gradients, from the values that restarted it, with no mistake planted. */
-ad_status ad_reference_step(ad_reference *reference, int64_t step, ad_step_report *out) AD_CHECKED;
+/* The step of the gradients, from the values that restarted it, with no mistake planted. `loss_scale`: the exponent
+ * that the distributed gradients carry, also where they cross. */
+ad_status ad_reference_step(ad_reference *reference, int64_t step, int loss_scale, ad_step_report *out) AD_CHECKED;
 ad_run *ad_reference_run(const ad_reference *reference);   /* that takes the steps */
 double ad_reference_margin(const ad_reference *reference); /* of the step's choices; INFINITY where there is none */
 const ad_array *ad_reference_gradient(const ad_reference *reference, size_t index);
+/* The same without the wires' roundings. */
+const ad_array *ad_reference_exact_gradient(const ad_reference *reference, size_t index);
+const ad_step_report *ad_reference_exact_report(const ad_reference *reference);
 /* The same in the recipe's own dtypes, summed in f64, and the losses; where the reference was told that they round. */
 const ad_array *ad_reference_own_gradient(const ad_reference *reference, size_t index);
 const ad_step_report *ad_reference_own_report(const ad_reference *reference);

@@ -1,5 +1,6 @@
 /* A phase of one microbatch, as the program's own function sees it: its tape, parameters, the values that come and go,
  * and its losses. */
+#include <math.h>
 #include "base/error.h"
 #include "bridge/bridge.h"
 #include "program/program.h"
@@ -33,9 +34,8 @@ static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const 
 /* What a phase of this rank gave crosses with the roundings of its wire: the same program has the same numbers, within
  * f32, wherever its modules lie. */
 static ad_tensor *cross(ad_phase_run *at, ad_tensor *leaf, const ad_crossing_spec *crossing) {
-  ad_dtype gradient = crossing->gradient_wire;
-  if (at->rounds && (crossing->wire || gradient))
-    leaf = ad_wire_at(at->tape, leaf, crossing->wire, gradient, crossing->value);
+  wire_rounding wire = {crossing->wire, crossing->gradient_wire, ldexp(1, at->wire_scale)};
+  if (at->rounds && (wire.value || wire.gradient)) leaf = ad_wire_at(at->tape, leaf, &wire, crossing->value);
   return ad_cross_at(at->tape, leaf, crossing->bridge, crossing->value);
 }
 

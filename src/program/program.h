@@ -54,7 +54,8 @@ struct ad_phase_run {
   const ad_program *program;
   size_t phase, microbatch;
   int trains;
-  int rounds; /* crossings round to the dtypes of their wires, whether or not anything travels */
+  int rounds;     /* crossings round to the dtypes of their wires, whether or not anything travels */
+  int wire_scale; /* exponent that gradients carry while they are rounded so */
   ad_tape *tape;
   ad_module *module;
   const ad_parameters *parameters; /* the module's, as its tapes see them now */

@@ -55,7 +55,11 @@ ad_status ad_tape_acquire(ad_tape *tape, ad_tensor *out, uint64_t unread) AD_CHE
 void ad_tape_release(ad_tensor *out, uint64_t unread);
 void ad_tape_trace(ad_tape *tape, const char *phase, int begins);
 
-/* x rounded to `value`, and its gradient to `gradient`, as on a wire; 0: not rounded. op_wire.c */
-ad_tensor *ad_wire_at(ad_tape *tape, ad_tensor *x, ad_dtype value, ad_dtype gradient, const char *site);
+/* What a value is rounded to on a wire, and its gradient on its way back; 0: not rounded. */
+typedef struct wire_rounding {
+  ad_dtype value, gradient;
+  double gradient_scale; /* a power of two that the gradient carries meanwhile */
+} wire_rounding;
+ad_tensor *ad_wire_at(ad_tape *tape, ad_tensor *x, const wire_rounding *wire, const char *site); /* op_wire.c */
 
 #endif

@@ -50,8 +50,10 @@ static ad_array described(const ad_run *run, const ad_crossing *c, size_t m, int
 
 /* A proof in f64 rounds nothing on the way. */
 static ad_dtype wire_of(const ad_run *run, const ad_crossing *c, int backward) {
-  ad_dtype wire = backward ? c->spec->gradient_wire : c->spec->wire;
-  return run->options.dtype || wire == ad_run_compute_dtype(run) ? 0 : wire;
+  ad_wire_passing at = {backward ? c->spec->gradient_wire : c->spec->wire, backward};
+  if (!run->rounds_wires || at.dtype == ad_run_compute_dtype(run)) return 0;
+  ad_seam_pass(AD_SEAM_WIRE, &at);
+  return at.dtype;
 }
 
 /* Memory for the largest microbatch, of this dtype or, 0, the value's own. */

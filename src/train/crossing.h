@@ -20,6 +20,12 @@ typedef struct ad_crossing {
   size_t bytes; /* of all this memory */
 } ad_crossing;
 
+/* The seam AD_SEAM_WIRE. */
+typedef struct ad_wire_passing {
+  ad_dtype dtype; /* in which it travels */
+  int backward;   /* a gradient */
+} ad_wire_passing;
+
 ad_status ad_crossings_create(ad_run *run) AD_CHECKED;
 void ad_crossings_destroy(ad_run *run);
 size_t ad_crossings_bytes(const ad_run *run); /* of memory for what arrives, and for what travels in another dtype */

@@ -1,5 +1,5 @@
-/* The known mistakes between modules: what one has of another's values, what comes back, and by how many ranks who
- * divides. Nothing here is part of what a step does. */
+/* The known mistakes between modules: what one has of another's values, what comes back, in which dtype, and by how
+ * many ranks who divides. Nothing here is part of what a step does. */
 #include <string.h>
 
 #include "array/array.h"
@@ -150,6 +150,24 @@ static void scale_for_other_average(void *context, void *passing) {
   }
 }
 
+/* ---- a narrower wire than was promised ---- */
+
+static void narrow(void *context, ad_wire_passing *at) {
+  if (at->dtype != AD_F16) return;
+  at->dtype = AD_BF16;
+  fire(context);
+}
+
+static void narrow_values(void *context, void *passing) {
+  ad_wire_passing *at = passing;
+  if (!at->backward) narrow(context, at);
+}
+
+static void narrow_gradients(void *context, void *passing) {
+  ad_wire_passing *at = passing;
+  if (at->backward) narrow(context, at);
+}
+
 /* ---- where they show ---- */
 
 static int has_gradient(const ad_run *run, size_t param) {
@@ -170,8 +188,17 @@ static int gives_values_away(const ad_run *run, size_t module) {
   return 0;
 }
 
+/* In the recipe's own dtypes, whatever the run computes in. */
+static unsigned facts_of_wire(const ad_crossing_spec *crossing) {
+  if (!ad_bridge_is_disjoint(crossing->bridge)) return 0;
+  unsigned facts = crossing->wire == AD_F16 ? AD_NEED_F16_VALUES : 0;
+  return facts | (crossing->gradient_wire == AD_F16 && !crossing->one_way ? AD_NEED_F16_GRADIENTS : 0u);
+}
+
 unsigned ad_pool_facts(const ad_run *run) {
   unsigned facts = 0;
+  for (size_t i = 0; i < ad_program_crossing_count(run->program); i++)
+    facts |= facts_of_wire(ad_program_crossing(run->program, i));
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     size_t module = ad_run_param_at(run, i).module;
     if (!has_gradient(run, i)) continue;
@@ -199,6 +226,16 @@ static const ad_mistake mistakes[] = {
          "a loss has the factor of the average where its values come from, its own parameters have another average",
      .needs = AD_NEED_TOKENS | AD_NEED_OTHER_AVERAGE,
      .at = {{AD_SEAM_GRADIENTS, scale_for_other_average}}},
+    {.name = "bf16-for-f16-values",
+     .words = "values go to other ranks as bf16 where f16 was promised",
+     .needs = AD_NEED_TOKENS | AD_NEED_F16_VALUES,
+     .of_dtype = 1,
+     .at = {{AD_SEAM_WIRE, narrow_values}}},
+    {.name = "bf16-for-f16-gradients",
+     .words = "gradients come back from other ranks as bf16 where f16 was promised",
+     .needs = AD_NEED_TOKENS | AD_NEED_F16_GRADIENTS,
+     .of_dtype = 1,
+     .at = {{AD_SEAM_WIRE, narrow_gradients}}},
 };
 
 const ad_mistake *ad_pool_mistakes(size_t *count) {

@@ -217,6 +217,7 @@ static ad_status create_program(ad_run *run) {
 // What was made before a failure is given back by ad_run_destroy.
 static ad_status create_parts(ad_run *run, const ad_run_options *options) {
   AD_TRY(ad_options_take(&run->options, sizeof run->options, options, "ad_run_options"));
+  run->rounds_wires = !run->options.dtype;
   AD_TRY(create_program(run));
   AD_TRY(ad_trace_create(&run->trace));
   AD_TRY(create_modules(run));

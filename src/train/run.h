@@ -39,7 +39,9 @@ struct ad_run {
   size_t *lead;
   ad_tape **tapes; /* `under_way` of each phase; see ad_run_tape */
   ad_microbatch_run *microbatches;
-  int trains; /* the present pass is a step's */
+  int trains;       /* the present pass is a step's */
+  int rounds_wires; /* what crosses is rounded to the dtypes of its wire; in a forced dtype it is not */
+  int wire_scale; /* exponent that gradients carry on their wires beyond the loss scale: a reference has none itself */
   ad_crossing *crossings;
   size_t crossing_count;
   const ad_parameters **parameters; /* of each module: as its tapes see them now */

@@ -215,7 +215,7 @@ static void a_value_or_moment_that_differs_in_one_bit_is_noticed(void **state) {
   ad_reference *reference;
   ad_step_report report;
   must(ad_reference_create(recipe, AD_F64, 0, 0, &reference));
-  must(ad_reference_step(reference, 0, &report));
+  must(ad_reference_step(reference, 0, 0, &report));
   const ad_array *like = ad_reference_gradient(reference, 0);
   for (int part = 0; part < AD_PART_KEPT; part++) {
     ad_array other;
