@@ -102,10 +102,17 @@ static ad_status check_options(const ad_check_options *options) {
   return AD_OK;
 }
 
+static ad_status check_slope(const ad_recipe *recipe) {
+  const char *(*not_smooth)(const void *options) = recipe->program->not_smooth;
+  const char *what = not_smooth ? not_smooth(recipe->options) : NULL;
+  return what ? ad_fail(AD_INVALID, "--directional compares a loss's slope with its gradients: %s", what) : AD_OK;
+}
+
 /* The folder is made before any rank starts: what is wrong with it is known then. */
-static ad_status take_options(const ad_check_options *options, ad_check_options *out) {
+static ad_status take_options(const ad_recipe *recipe, const ad_check_options *options, ad_check_options *out) {
   AD_TRY(ad_options_take(out, sizeof *out, options, "ad_check_options"));
   AD_TRY(check_options(out));
+  if (out->directional) AD_TRY(check_slope(recipe));
   return out->dump ? ad_folder_make(out->dump) : AD_OK;
 }
 
@@ -113,7 +120,7 @@ ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int
   AD_NEED(recipe, holds, json);
   ad_check_options taken;
   ad_proof *proof, *own = NULL;
-  AD_TRY(take_options(options, &taken));
+  AD_TRY(take_options(recipe, options, &taken));
   AD_TRY(ad_proof_create(recipe, &proof));
   ad_status status = proves_own_dtypes(recipe, &taken) ? ad_proof_create(recipe, &own) : AD_OK;
   if (!status) status = check_with(recipe, &taken, proof, own, holds, json);
@@ -180,7 +187,7 @@ ad_status ad_check_on(ad_comm *comm, const ad_recipe *recipe, const ad_check_opt
   AD_NEED(comm, recipe, holds, json);
   ad_check_options taken;
   ad_proof *proof, *own = NULL;
-  AD_TRY(take_options(options, &taken));
+  AD_TRY(take_options(recipe, options, &taken));
   AD_TRY(check_world(comm, recipe, &taken));
   AD_TRY(ad_proof_create(recipe, &proof));
   ad_status status = proves_own_dtypes(recipe, &taken) ? ad_proof_create(recipe, &own) : AD_OK;

@@ -443,6 +443,7 @@ const ad_program_kind *ad_decompose(void) {
       .options_size = sizeof(ad_decompose_options),
       .check = ad_decompose_check,
       .check_files = ad_decompose_check_files,
+      .not_smooth = ad_decompose_not_smooth,
       .create = create,
       .destroy = destroy,
       .open = open_data,

@@ -182,6 +182,11 @@ static void check_annealing(const ad_decompose_options *options, const ad_compla
                 options->anneal_from);
 }
 
+static void check_coefficients(const ad_decompose_options *options, const ad_complaints *to) {
+  double sum = options->faithfulness + options->stochastic + options->sparsity + options->adversarial;
+  if (sum == 0) ad_complain(to, "losses", "all coefficients are 0, so nothing would be trained");
+}
+
 static int has_sizes(const ad_decompose_options *options) {
   const ad_decoder_options *decoder = &options->target.decoder;
   return decoder->layers > 0 && decoder->d_model > 0 && decoder->heads > 0 && decoder->kv_heads >= 0;
@@ -219,9 +224,17 @@ void ad_decompose_check(const void *options, const ad_program_setting *setting, 
   check_axes("mesh.adv", meshes[2], 0, to);
   check_heads(own, to);
   check_words(own, to);
+  check_coefficients(own, to);
   check_target(own, to);
   check_annealing(own, to);
   check_sites(own, meshes[1], to);
+}
+
+const char *ad_decompose_not_smooth(const void *options) {
+  const ad_decompose_options *own = options;
+  if (own->ascent_steps && own->adversarial > 0)
+    return "the adversary's sources climb in between; add --set ascent.steps=0 --set model.plain_clamp=true";
+  return own->plain_clamp ? NULL : "the clamp's backward is not its slope; add --set model.plain_clamp=true";
 }
 
 void ad_decompose_check_files(const void *options, const ad_complaints *to) {

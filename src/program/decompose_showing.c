@@ -108,14 +108,17 @@ static json_t *used(const ad_findings *found, size_t site) {
 
 /* ---- sites ---- */
 
+/* NAN, in a document null: of matrices that are 0. */
 static double relative_error(const ad_findings *found, size_t first, size_t count) {
   double errors = 0, sizes = 0;
   for (size_t site = first; site < first + count; site++) {
     errors += found->errors[site];
     sizes += found->sizes[site];
   }
-  return sqrt(ratio(errors, sizes));
+  return errors > 0 && !(sizes > 0) ? NAN : sqrt(ratio(errors, sizes));
 }
+
+static json_t *number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
 static double error_of_all(const ad_findings *found) {
   return relative_error(found, 0, found->decomposition->site_count);
@@ -124,9 +127,9 @@ static double error_of_all(const ad_findings *found) {
 static json_t *site_document(const ad_findings *found, size_t site) {
   const ad_site *of = &found->decomposition->sites[site];
   activity own = activity_of(found, first_of(found, site), components_of(found, site));
-  return json_pack("{s:s, s:I, s:I, s:I, s:f, s:o, s:o}", "name", of->name, "in", (json_int_t)of->in, "out",
+  return json_pack("{s:s, s:I, s:I, s:I, s:o, s:o, s:o}", "name", of->name, "in", (json_int_t)of->in, "out",
                    (json_int_t)of->out, "components", (json_int_t)of->components, "relative_error",
-                   relative_error(found, site, 1), "active", active(own), "used", used(found, site));
+                   number(relative_error(found, site, 1)), "active", active(own), "used", used(found, site));
 }
 
 static json_t *sites(const ad_findings *found) {
@@ -200,11 +203,11 @@ static json_t *summary(const ad_findings *found) {
 
 static char *document_of(const ad_findings *found) {
   json_t *document =
-      json_pack("{s:o, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:f, s:o, s:o, s:o}", "summary", summary(found), "positions",
+      json_pack("{s:o, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "summary", summary(found), "positions",
                 (json_int_t)*found->positions, "counted", (json_int_t)*found->counted, "components",
                 (json_int_t)found->decomposition->components, "threshold", AD_IMPORTANCE_THRESHOLD, "active",
                 active(activity_of_all(found)), "cross_entropy", entropies(found), "divergence", divergences(found),
-                "relative_error", error_of_all(found), "sites", sites(found), "texts",
+                "relative_error", number(error_of_all(found)), "sites", sites(found), "texts",
                 sample_lists(found, found->shown_text, 1), "shown", shown(found));
   char *text = document ? json_dumps(document, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
   json_decref(document);

@@ -312,11 +312,18 @@ static ad_train_options options_before(const ad_train_options *own, const ad_pre
   return options;
 }
 
+/* What is said of keys is said of the derived recipe's. */
+static ad_status tell_of_before(const ad_recipe *recipe, ad_status status) {
+  const char *name = recipe->program->pretraining->name;
+  return status == AD_INVALID ? ad_fail_in(status, "%s, whose train.* is %s.* in this recipe", name, name) : status;
+}
+
 static ad_status make_folder_before(const ad_recipe *recipe, const ad_train_options *own) {
   ad_pretrain pretrain;
   AD_TRY(ad_pretrain_create(recipe, own->folder, &pretrain));
   ad_train_options options = options_before(own, &pretrain);
-  ad_status status = pretrain.first ? ad_train_make_folder(pretrain.first, &options) : AD_OK;
+  ad_status status = AD_OK;
+  if (pretrain.first) status = tell_of_before(recipe, ad_train_make_folder(pretrain.first, &options));
   ad_pretrain_release(&pretrain);
   return status;
 }
@@ -355,7 +362,7 @@ static ad_status train_before(training *t, ad_comm *comm, const ad_recipe *recip
   ad_group everyone = ad_mesh_group(world, AD_AXES_ALL, ad_comm_rank(comm));
   ad_status status = take_folder_for_all(t, comm, &everyone, recipe);
   turn_to(t, comm, recipe->program->pretraining->name, t->pretrain.folder, first);
-  if (!status) status = ad_train(comm, first, &options);
+  if (!status) status = tell_of_before(recipe, ad_train(comm, first, &options));
   ad_mesh_destroy(world);
   return status;
 }

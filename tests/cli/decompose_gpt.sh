@@ -64,7 +64,7 @@ exits_with 3 wait $launcher
 step=$(ls long/target/checkpoints | sed -n 's/step-//p' | sort -n | tail -1)
 [ "$(wc -l <long/target/metrics.jsonl)" = "$step" ] && [ ! -e long/metrics.jsonl ] || fail "stopped in the target's training"
 exits_with 2 train -o long
-grep -q "^addend: long/target holds a run that took $step of 100000 steps: --resume goes on" err || fail "it is not overwritten"
+grep -q "in this recipe: long/target holds a run that took $step of 100000 steps: --resume goes on" err || fail "it is not overwritten"
 train -o long --resume --set target.steps=$((step + 5)) || fail "resume in the target's training"
 grep -q "goes on after step $step" err || fail "it goes on where it was stopped"
 [ "$(wc -l <long/target/metrics.jsonl)" -eq $((step + 5)) ] && [ "$(wc -l <long/metrics.jsonl)" -eq 8 ] || fail "both are finished"
@@ -80,7 +80,7 @@ grep -q "rank [0-9]* died: signal 9" err || fail "which rank"
 # ---- another target is not taken for that of the checkpoint; what is wrong is told before any rank starts ----
 cp -r whole changed
 exits_with 2 train -o changed --resume --set target.lr=0.5
-grep -q "differs in train.lr (0.01 there, 0.5 here)" err || fail "another training of the target"
+grep -q "target, whose train.* is target.* in this recipe: .*differs in train.lr (0.01 there, 0.5 here)" err || fail "another training of the target"
 rm -r changed/checkpoints/step-8 changed/weights.safetensors
 exits_with 2 train -o changed --resume --set target.steps=0 --set target.weights=long/target/weights.safetensors
 grep -q "target.weights ([0-9]* numbers, xxh64 [0-9a-f]* there, [0-9]* numbers, xxh64 [0-9a-f]* here)" err || fail "another target"

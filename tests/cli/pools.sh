@@ -46,6 +46,11 @@ for loss in faithfulness stochastic sparsity adversarial; do
 done
 prove pools-10 --directional ascent.steps=0 model.plain_clamp=true
 
+for sets in "" "--set ascent.steps=0"; do
+  status=0; "$addend" check "$source/recipes/pools-10.yaml" --directional $sets >out.txt 2>&1 || status=$?
+  [ $status -eq 2 ] && grep -q 'add --set .*model.plain_clamp=true' out.txt || { cat out.txt >&2; fail "a slope that is none: exit $status"; }
+done
+
 # ---- mistakes ----
 prove pools-10 --sabotage=40
 python3 - <<'Y'
@@ -124,6 +129,7 @@ refused '3 heads do not divide the width 16 into even parts' 'importance.heads=3
 refused '84 matrices are to be decomposed; there may be 64' 'model.layers=12' 'sites=[{match: "*", components: 2}]'
 refused '`block` comes first' 'mesh.blocks=dp=2 block=2'
 refused 'decompose is distributed over dp; leave out tp' 'mesh.adv=dp=2 tp=2'
+refused 'all coefficients are 0, so nothing would be trained' 'losses={faithfulness: {coefficient: 0}, stochastic: {coefficient: 0}, sparsity: {coefficient: 0}, adversarial: {coefficient: 0}}'
 refused 'ascent.rule: must be adam or sign, is sgd' 'ascent.rule=sgd'
 refused 'losses.stochastic.divergence: must be mse or kl, is l1' 'losses.stochastic.divergence=l1'
 refused 'the modules run on the same ranks, so their meshes must be of one size: ci has 4, blocks has 2, adv has 2' 'placement=colocated'
