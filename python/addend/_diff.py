@@ -1,0 +1,120 @@
+"""`addend.diff`: which addends the gradients of a dumped step hold."""
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any, Iterable, Mapping, Optional, Tuple, Union
+
+from addend._documents import key, read
+from addend._library import checked, path_of, take_text, texts
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+@dataclass(frozen=True)
+class DiffReference:
+    """A sum against the reference's whole gradient."""
+
+    ratio: Optional[float] = None
+    max_rel_err: Optional[float] = None
+    cause: Optional[Any] = None
+
+
+@dataclass(frozen=True)
+class DiffParam:
+    """How often each addend was counted in the gradient of one parameter."""
+
+    name: str
+    ok: bool = key("pass")
+    verdict: str = "right"
+    numel: int = 0
+    sampled: int = 0
+    types: str = ""
+    expect: Optional[float] = None
+    axis: Optional[str] = None
+    ranks: Tuple[int, ...] = ()
+    factor: Optional[float] = None  # measured, on what was expected
+    residual: Optional[float] = None
+    bound: Optional[float] = None
+    text: str = ""
+    counts: Optional[Tuple[Tuple[Optional[float], ...], ...]] = None  # [rank][microbatch]; None where all is right
+    errors: Optional[Tuple[Tuple[Optional[float], ...], ...]] = None  # standard errors of the counts
+    reference: Optional[DiffReference] = None
+
+
+@dataclass(frozen=True)
+class DiffNorm:
+    """The norm that the job reported, against that of the sums."""
+
+    reported: Optional[float] = None
+    computed: Optional[float] = None
+    ok: bool = key("pass", False)
+    text: str = ""
+    counted: Tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class DiffReport:
+    """What `addend diff` says; str() is its table."""
+
+    ok: bool = key("pass")
+    params: Tuple[DiffParam, ...]
+    norm: Optional[DiffNorm]
+    table: str
+    world: int = 0
+    mesh: str = ""
+    step: Optional[int] = None
+    microbatches: int = 0
+    messages: Tuple[str, ...] = ()
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # as `addend diff --json` prints it
+
+    def __str__(self) -> str:
+        return self.table
+
+    def __getitem__(self, name: str) -> DiffParam:
+        """The parameter of that name."""
+        for param in self.params:
+            if param.name == name:
+                return param
+        raise KeyError(name)
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("reference", ctypes.c_char_p)]
+
+
+_int_p, _text_p = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_void_p)
+_diff = checked("ad_diff", ctypes.POINTER(ctypes.c_char_p), ctypes.c_size_t, ctypes.POINTER(_Options), _int_p, _text_p)
+_table = checked("ad_diff_table", ctypes.c_char_p, ctypes.c_int, _text_p)
+_page = checked("ad_diff_page", ctypes.c_char_p, ctypes.c_char_p)
+
+
+def _param(document: Mapping[str, Any]) -> DiffParam:
+    reference = document.get("reference")
+    return read(DiffParam, document, reference=read(DiffReference, reference) if reference else None)
+
+
+def _report(text: str, table: str) -> DiffReport:
+    document = json.loads(text)
+    norm = document.get("norm")
+    return read(DiffReport, document, params=tuple(_param(param) for param in document["params"]),
+                norm=read(DiffNorm, norm) if norm else None, table=table, document=document)
+
+
+def diff(files: Union[Path, Iterable[Path]], reference: Optional[Path] = None,
+         html: Optional[Path] = None) -> DiffReport:
+    """Takes the dumped gradients of one step (safetensors files, or folders that hold them) and says for each parameter
+    how often each addend was counted. `reference`: a file of whole gradients. `html`: where the page of the map goes."""
+    if isinstance(files, (str, os.PathLike)):
+        files = [files]
+    paths = [path_of(path) for path in files]
+    options = _Options(size=ctypes.sizeof(_Options), reference=path_of(reference).encode() if reference else None)
+    holds, out, table = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
+    _diff(texts(paths), len(paths), options, holds, out)
+    text = take_text(out)
+    _table(text.encode(), 0, table)
+    if html is not None:
+        _page(text.encode(), path_of(html).encode())
+    return _report(text, take_text(table))

@@ -1,0 +1,85 @@
+"""The shared library: found, loaded and called. A status that is not ok becomes an exception, a text that the caller
+frees becomes a str."""
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any, Callable, Dict, Sequence, Tuple
+
+from addend._errors import error_of
+
+_FOLDER = Path(__file__).parent / "_native"  # what a wheel brings
+
+
+def _library_path() -> Path:
+    return Path(os.environ.get("ADDEND_LIBRARY") or _FOLDER / "libaddend.so")
+
+
+def program_path() -> Path:
+    """The program `addend` of the same build: it lies beside the library."""
+    return _library_path().parent / "addend"
+
+
+def _load() -> ctypes.CDLL:
+    path = _library_path()
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        hint = "ADDEND_LIBRARY names it" if "ADDEND_LIBRARY" in os.environ else (
+            "`pip install ./python` in addend's folder builds it, or ADDEND_LIBRARY names one that is built")
+        raise ImportError(f"addend's library could not be loaded: {error}; {hint}") from error
+
+
+_library = _load()
+_free = ctypes.CDLL(None).free
+_free.argtypes, _free.restype = [ctypes.c_void_p], None
+
+Prototype = Tuple[Any, Sequence[Any]]  # what it returns, what it takes
+
+
+def function(name: str, returns: Any, *takes: Any) -> Callable[..., Any]:
+    """A function of the library as it is; it is looked up at its first call."""
+    found: Dict[str, Any] = {}
+
+    def call(*arguments: Any) -> Any:
+        if not found:
+            found[name] = getattr(_library, name)
+            found[name].restype, found[name].argtypes = returns, takes
+        return found[name](*arguments)
+
+    return call
+
+
+_status_name = function("ad_status_name", ctypes.c_char_p, ctypes.c_int)
+_last_error = function("ad_last_error", ctypes.c_char_p)
+
+
+def checked(name: str, *takes: Any) -> Callable[..., None]:
+    """A function that returns a status: any but ok is raised, with the library's sentence."""
+    plain = function(name, ctypes.c_int, *takes)
+
+    def call(*arguments: Any) -> None:
+        status = plain(*arguments)
+        if status:
+            raise error_of(_status_name(status).decode(), _last_error().decode(errors="replace"))
+
+    return call
+
+
+def take_text(text: ctypes.c_void_p) -> str:
+    """A text that the library gave away, which is freed."""
+    try:
+        return ctypes.string_at(text.value or 0).decode()
+    finally:
+        _free(text)
+
+
+def texts(values: Sequence[str]) -> Any:
+    """An array of C strings."""
+    return (ctypes.c_char_p * len(values))(*[value.encode() for value in values])
+
+
+def path_of(path: Any) -> str:
+    """A path as the library takes it."""
+    return os.fsdecode(os.fspath(path))
