@@ -24,4 +24,5 @@
 #include "addend/train.h"
 #include "addend/plan.h"
 #include "addend/check.h"
+#include "addend/binding.h"
 #endif
