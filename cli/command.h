@@ -45,6 +45,11 @@ void cli_say_what_is_drawn(const ad_recipe *recipe);
  * be; a reader that is gone (head -1) has what it wanted. */
 int cli_print(const char *text);
 
+/* A program that starts this one for its own caller (the Python package does) reads the error itself: this variable
+ * names a descriptor that gets "STATUS TEXT", standard error does not. Such a command ends with the program that
+ * started it. 0: there is none. */
+#define CLI_ERROR_FD "ADDEND_ERROR_FD"
+int cli_hand_over(ad_status status, const char *text);
 /* Prints the last error and returns the exit status for it. */
 int cli_failed(ad_status status);
 

@@ -83,6 +83,7 @@ static int has_stack(void) {
 
 int main(int argc, char **argv) {
   prctl(PR_SET_NAME, "addend"); /* it was started as /proc/self/exe */
+  if (getenv(CLI_ERROR_FD)) prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (!has_stack()) return CLI_UNFINISHED;
   atexit(check_output);
   argp_err_exit_status = CLI_WRONG_CALL;

@@ -69,7 +69,7 @@ int cli_read_recipe(const cli_recipe_options *input, ad_recipe **out) {
   ad_status status = ad_recipe_read(input->recipe, input->sets, input->set_count, out);
   free(input->sets);
   if (!status) return CLI_HOLDS;
-  fprintf(stderr, "%s\n", ad_last_error());
+  if (!cli_hand_over(status, ad_last_error())) fprintf(stderr, "%s\n", ad_last_error());
   cli_tell_ranks(status, ad_last_error());
   return CLI_WRONG_CALL;
 }
@@ -107,8 +107,13 @@ int cli_print(const char *text) {
   return unwritten(errno);
 }
 
+int cli_hand_over(ad_status status, const char *text) {
+  const char *fd = getenv(CLI_ERROR_FD);
+  return fd && dprintf(atoi(fd), "%s %s", ad_status_name(status), text) > 0;
+}
+
 int cli_failed(ad_status status) {
-  fprintf(stderr, "addend: %s\n", ad_last_error());
+  if (!cli_hand_over(status, ad_last_error())) fprintf(stderr, "addend: %s\n", ad_last_error());
   return status == AD_INVALID ? CLI_WRONG_CALL : CLI_UNFINISHED;
 }
 

@@ -205,9 +205,12 @@ static int print_story(const train_job *job, int json) {
 
 static int print_stop(const train_job *job) {
   const train_story *story = job->story;
-  fprintf(stderr, "addend: interrupted: stopped on request after %lld of %lld steps; see %s/report.html\n",
-          (long long)story->steps, (long long)story->all_steps, story->folder);
-  fprintf(stderr, "addend: its checkpoint is in %s/checkpoints; --resume goes on from it\n", story->folder);
+  char text[2 * sizeof story->folder + 160];
+  snprintf(text, sizeof text,
+           "interrupted: stopped on request after %lld of %lld steps; see %s/report.html\n"
+           "addend: its checkpoint is in %s/checkpoints; --resume goes on from it",
+           (long long)story->steps, (long long)story->all_steps, story->folder, story->folder);
+  if (!cli_hand_over(AD_INTERRUPTED, text)) fprintf(stderr, "addend: %s\n", text);
   return CLI_UNFINISHED;
 }
 
