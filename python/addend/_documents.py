@@ -13,7 +13,7 @@ def key(name: str, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"key": name})
 
 
-def read(cls: Type[T], document: Mapping[str, Any], **given: Any) -> T:
+def read(cls: Type[T], document: Mapping[str, Any], /, **given: Any) -> T:
     """`cls` from its keys in the document; `given` are fields that are no plain key."""
     values: Dict[str, Any] = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]

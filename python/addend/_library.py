@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
-from typing import Any, Callable, Dict, Sequence, Tuple
+from typing import Any, Callable, Dict, Sequence, Type, TypeVar
 
 from addend._errors import error_of
 
@@ -35,7 +35,7 @@ _library = _load()
 _free = ctypes.CDLL(None).free
 _free.argtypes, _free.restype = [ctypes.c_void_p], None
 
-Prototype = Tuple[Any, Sequence[Any]]  # what it returns, what it takes
+Structure = TypeVar("Structure", bound=ctypes.Structure)
 
 
 def function(name: str, returns: Any, *takes: Any) -> Callable[..., Any]:
@@ -83,3 +83,31 @@ def texts(values: Sequence[str]) -> Any:
 def path_of(path: Any) -> str:
     """A path as the library takes it."""
     return os.fsdecode(os.fspath(path))
+
+
+_header_constant = checked("ad_header_constant", ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64))
+
+
+def constant(name: str) -> int:
+    """A number of the C headers by its name."""
+    out = ctypes.c_int64()
+    _header_constant(name.encode(), out)
+    return out.value
+
+
+def same_size(name: str) -> Callable[[Type[Structure]], Type[Structure]]:
+    """Holds a structure that is declared here to the library's own."""
+
+    def hold(structure: Type[Structure]) -> Type[Structure]:
+        if ctypes.sizeof(structure) != constant(f"sizeof({name})"):
+            raise ImportError(f"addend's library {_library_path()} is of another version ({version()}) than this "
+                              f"package: its {name} has another size")
+        return structure
+
+    return hold
+
+
+def version() -> str:
+    """The library's."""
+    text: bytes = function("ad_version", ctypes.c_char_p)()
+    return text.decode()

@@ -1,0 +1,300 @@
+"""Meshes, layouts and the rules of types, for tools of one's own. Arithmetic only: nothing here communicates."""
+from __future__ import annotations
+
+import ctypes
+import sys
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from addend._errors import InvalidError
+from addend._library import checked, constant, function, same_size
+
+_AXES = constant("AD_AXIS_COUNT")
+_DIMS = constant("AD_DIMS_MAX")
+_LINEARITY = {name: constant(f"AD_{name.upper()}") for name in ("multilinear", "additive", "nonlinear")}
+_TYPES = {name: constant(f"AD_{name}") for name in "RIVP"}
+_CUT, _ZIGZAG = constant("AD_S(0)"), constant("AD_S_ZIGZAG(0)")
+_BUFFER = 512
+
+
+@same_size("ad_layout")
+class CLayout(ctypes.Structure):
+    _fields_ = [("mesh", ctypes.c_void_p), ("type", ctypes.c_uint8 * _AXES), ("depth", ctypes.c_uint8 * _AXES)]
+
+
+@same_size("ad_shape")
+class CShape(ctypes.Structure):
+    _fields_ = [("ndim", ctypes.c_int), ("dim", ctypes.c_int64 * _DIMS)]
+
+
+@same_size("ad_group")
+class CGroup(ctypes.Structure):
+    _fields_ = [("mesh", ctypes.c_void_p), ("axes", ctypes.c_uint32), ("base", ctypes.c_int64)]
+
+
+@same_size("ad_transition")
+class _CTransition(ctypes.Structure):
+    _fields_ = [("move", ctypes.c_int), ("source", ctypes.c_uint8), ("to", ctypes.c_uint8),
+                ("moves_bytes", ctypes.c_int), ("backward", ctypes.c_int), ("backward_source", ctypes.c_uint8),
+                ("backward_to", ctypes.c_uint8)]
+
+
+@same_size("ad_path_step")
+class _CStep(ctypes.Structure):
+    _fields_ = [("move", ctypes.c_int), ("axes", ctypes.c_uint32), ("source", ctypes.c_uint8), ("to", ctypes.c_uint8)]
+
+
+@same_size("ad_rule")
+class _CRule(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("dims", ctypes.c_char_p), ("linearity", ctypes.c_int),
+                ("whole", ctypes.c_char_p)]
+
+
+_mesh_p, _layout_p, _i64 = ctypes.c_void_p, ctypes.POINTER(CLayout), ctypes.c_int64
+_mesh_create = checked("ad_mesh_create", ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p))
+_mesh_destroy = function("ad_mesh_destroy", None, _mesh_p)
+_mesh_text = function("ad_mesh_text", ctypes.c_char_p, _mesh_p)
+_mesh_size = function("ad_mesh_size", _i64, _mesh_p)
+_mesh_named = function("ad_mesh_named", ctypes.c_uint32, _mesh_p)
+_mesh_axis_size = function("ad_mesh_axis_size", _i64, _mesh_p, ctypes.c_int)
+_mesh_position = function("ad_mesh_position", _i64, _mesh_p, _i64, ctypes.c_int)
+_mesh_rank_at = function("ad_mesh_rank_at", _i64, _mesh_p, ctypes.POINTER(_i64))
+_mesh_group = function("ad_mesh_group", CGroup, _mesh_p, ctypes.c_uint32, _i64)
+_group_size = function("ad_group_size", _i64, ctypes.POINTER(CGroup))
+_group_rank = function("ad_group_rank", _i64, ctypes.POINTER(CGroup), _i64)
+_axis_name = function("ad_axis_name", ctypes.c_char_p, ctypes.c_int)
+_axes_parse = checked("ad_axes_parse", ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint32))
+_axes_print = function("ad_axes_print", ctypes.c_char_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t)
+_type_print = function("ad_type_print", ctypes.c_char_p, ctypes.c_uint8, ctypes.c_char_p, ctypes.c_size_t)
+_move_name = function("ad_move_name", ctypes.c_char_p, ctypes.c_int)
+_layout_parse = checked("ad_layout_parse", _mesh_p, ctypes.c_char_p, _layout_p)
+_layout_print = function("ad_layout_print", ctypes.c_char_p, _layout_p, ctypes.c_char_p, ctypes.c_size_t)
+_layout_dual = function("ad_layout_dual", CLayout, _layout_p)
+_layout_equal = function("ad_layout_equal", ctypes.c_int, _layout_p, _layout_p)
+_layout_local_shape = function("ad_layout_local_shape", CShape, _layout_p, ctypes.POINTER(CShape), _i64)
+_layout_after = checked("ad_layout_after", _layout_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_uint8, ctypes.c_int,
+                        ctypes.c_char_p, _layout_p)
+_layout_path = checked("ad_layout_path", _layout_p, _layout_p, ctypes.POINTER(_CStep), ctypes.POINTER(ctypes.c_int))
+_layout_view = checked("ad_layout_view", _layout_p, _mesh_p, ctypes.c_char_p, _layout_p)
+_layout_propagate = checked("ad_layout_propagate", ctypes.POINTER(_CRule), ctypes.POINTER(_layout_p),
+                            ctypes.POINTER(ctypes.c_int), ctypes.c_size_t, ctypes.c_char_p, _layout_p)
+_transition_table = function("ad_transition_table", ctypes.POINTER(_CTransition), ctypes.POINTER(ctypes.c_size_t))
+
+_MOVES = {_move_name(move).decode(): move for move in range(constant("AD_MOVE_COUNT"))}
+
+
+def _printed(function_: Any, value: Any) -> str:
+    buffer = ctypes.create_string_buffer(_BUFFER)
+    text: bytes = function_(value, buffer, _BUFFER)
+    return text.decode()
+
+
+def axes_of(text: str) -> int:
+    """The set of axes that a text like "tp" or "dp_replicate,dp_shard" names."""
+    out = ctypes.c_uint32()
+    _axes_parse(text.encode(), out)
+    return out.value
+
+
+def call_site(depth: int) -> bytes:
+    """Where the caller stands, for messages: "job.py:12"."""
+    frame = sys._getframe(depth)
+    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}".encode(errors="replace")
+
+
+def _move_of(name: str) -> int:
+    if name not in _MOVES:
+        raise InvalidError(f"there is no move {name!r}; the moves are {', '.join(_MOVES)}")
+    return _MOVES[name]
+
+
+def _type_of(text: str) -> int:
+    """A type as layouts write it: R, I, V, P, S0, S1z."""
+    if text in _TYPES:
+        return _TYPES[text]
+    digits = text[1:].rstrip("z")
+    if text[:1] == "S" and digits.isdigit() and int(digits) < _DIMS and text[1:] in (digits, digits + "z"):
+        return (_ZIGZAG if text.endswith("z") else _CUT) + int(digits)
+    raise InvalidError(f"{text!r} is no type; types are R, I, V, P, S0 to S{_DIMS - 1}, and S0z to S{_DIMS - 1}z")
+
+
+class Mesh:
+    """Ranks laid out on named axes: Mesh("dp=2 tp=4"). The last axis is the fastest; dp is short for dp_shard."""
+
+    def __init__(self, text: str):
+        self.handle = ctypes.c_void_p()
+        _mesh_create(text.encode(), self.handle)
+
+    def __del__(self) -> None:
+        if self.handle:
+            _mesh_destroy(self.handle)
+
+    def __str__(self) -> str:
+        text: bytes = _mesh_text(self.handle)
+        return text.decode()
+
+    def __repr__(self) -> str:
+        return f"Mesh({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mesh) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def size(self) -> int:
+        """How many ranks it has."""
+        return int(_mesh_size(self.handle))
+
+    @property
+    def axes(self) -> Dict[str, int]:
+        """The axes that its text names, and their sizes."""
+        named = _mesh_named(self.handle)
+        return {name: int(_mesh_axis_size(self.handle, axis)) for axis, name in _axis_names(named)}
+
+    def position(self, rank: int) -> Dict[str, int]:
+        """Where a rank lies on each named axis."""
+        self._need(rank)
+        return {name: int(_mesh_position(self.handle, rank, axis)) for axis, name in
+                _axis_names(_mesh_named(self.handle))}
+
+    def group(self, axes: str, rank: int) -> List[int]:
+        """The ranks that differ from `rank` on `axes` only, in mesh order."""
+        self._need(rank)
+        group = self.c_group(axes_of(axes), rank)
+        return [int(_group_rank(group, i)) for i in range(_group_size(group))]
+
+    def c_group(self, axes: int, rank: int) -> CGroup:
+        group: CGroup = _mesh_group(self.handle, axes, rank)
+        return group
+
+    def layout(self, text: str) -> Layout:
+        """The layout that a text like "dp=R tp=S1" says."""
+        return Layout(self, text)
+
+    def _need(self, rank: int) -> None:
+        if not 0 <= rank < self.size:
+            raise InvalidError(f"the mesh {str(self)!r} has ranks 0 to {self.size - 1}, not {rank}")
+
+
+def _axis_names(axes: int) -> List[Tuple[int, str]]:
+    return [(axis, _axis_name(axis).decode()) for axis in range(_AXES) if axes >> axis & 1]
+
+
+@dataclass(frozen=True)
+class PathStep:
+    """One reduction on the way from a gradient to where it is stored."""
+
+    move: str
+    axes: str
+    source: str
+    to: str
+
+
+class Layout:
+    """The types of one value on all axes of a mesh: Layout(Mesh("dp=2 tp=4"), "dp=R tp=S1")."""
+
+    def __init__(self, mesh: Mesh, text: str = ""):
+        self.mesh = mesh
+        self.c = CLayout()
+        _layout_parse(mesh.handle, text.encode(), self.c)
+
+    def _with(self, c: CLayout, mesh: Optional[Mesh] = None) -> Layout:
+        layout = object.__new__(Layout)
+        layout.mesh, layout.c = mesh or self.mesh, c
+        return layout
+
+    def __str__(self) -> str:
+        named = self.mesh.axes  # on the others there is one rank, and nothing to say
+        return " ".join(word for word in _printed(_layout_print, self.c).split() if word.split("=")[0] in named)
+
+    def __repr__(self) -> str:
+        return f"Layout({str(self.mesh)!r}, {str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and bool(_layout_equal(self.c, other.c))
+
+    def __hash__(self) -> int:
+        return hash((self.mesh, str(self)))
+
+    @property
+    def dual(self) -> Layout:
+        """The layout of the gradient."""
+        return self._with(_layout_dual(self.c))
+
+    def local_shape(self, shape: Sequence[int], rank: int) -> Tuple[int, ...]:
+        """The shape of the part that `rank` holds of a whole value."""
+        if len(shape) > _DIMS:
+            raise InvalidError(f"a shape has at most {_DIMS} dimensions, not {len(shape)}")
+        self.mesh._need(rank)
+        whole = CShape(len(shape), (ctypes.c_int64 * _DIMS)(*shape))
+        local = _layout_local_shape(self.c, whole, rank)
+        return tuple(local.dim[:local.ndim])
+
+    def after(self, move: str, axes: str, to: str, ndim: int = 2) -> Layout:
+        """The layout after a transition of the table, of a value with `ndim` dimensions; LayoutError says what the table
+        has instead."""
+        out = CLayout()
+        _layout_after(self.c, _move_of(move), axes_of(axes), _type_of(to), ndim, call_site(2), out)
+        return self._with(out)
+
+    def path_to(self, storage: Layout) -> Tuple[PathStep, ...]:
+        """The reductions that bring a gradient of this layout to where it is stored: what has to be summed."""
+        steps, count = (_CStep * _AXES)(), ctypes.c_int()
+        _layout_path(self.c, storage.c, steps, count)
+        return tuple(PathStep(_move_name(step.move).decode(), _printed(_axes_print, step.axes),
+                              _printed(_type_print, step.source), _printed(_type_print, step.to))
+                     for step in steps[:count.value])
+
+    def view(self, mesh: Mesh) -> Layout:
+        """The same value on another factorisation of its ranks."""
+        out = CLayout()
+        _layout_view(self.c, mesh.handle, call_site(2), out)
+        return self._with(out, mesh)
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One row of the table of transitions; "S(0)" stands for any cut."""
+
+    move: str
+    source: str
+    to: str
+    moves_bytes: bool
+    backward: str
+    backward_source: str
+    backward_to: str
+
+
+def transitions() -> Tuple[Transition, ...]:
+    """Every operation that may change a type, and what it is in the backward pass."""
+    count = ctypes.c_size_t()
+    rows = _transition_table(count)
+    return tuple(_transition(row) for row in rows[:count.value])
+
+
+def _transition(row: _CTransition) -> Transition:
+    return Transition(_move_name(row.move).decode(), _printed(_type_print, row.source), _printed(_type_print, row.to),
+                      bool(row.moves_bytes), _move_name(row.backward).decode(),
+                      _printed(_type_print, row.backward_source), _printed(_type_print, row.backward_to))
+
+
+def propagate(dims: str, *operands: Layout, linearity: str = "multilinear", whole: str = "",
+              constant: Sequence[int] = (), name: str = "operation") -> Layout:
+    """The layout of a local operation's result: propagate("bk,kn->bn", x, w). `linearity`: "multilinear" (a product),
+    "additive" (a sum) or "nonlinear". `whole`: letters that may not be cut. `constant`: numbers of operands that carry
+    no gradient. LayoutError names operand, axis and the conversion that is needed."""
+    if linearity not in _LINEARITY:
+        raise InvalidError(f"linearity takes one of {', '.join(_LINEARITY)}, not {linearity!r}")
+    if not operands:
+        raise InvalidError("propagate takes the layout of every operand")
+    rule = _CRule(name.encode(), dims.encode(), _LINEARITY[linearity], whole.encode())
+    layouts = (_layout_p * len(operands))(*[ctypes.pointer(operand.c) for operand in operands])
+    constants = (ctypes.c_int * len(operands))(*[int(i in constant) for i in range(len(operands))])
+    out = CLayout()
+    _layout_propagate(rule, layouts, constants, len(operands), call_site(2), out)
+    return operands[0]._with(out)

@@ -1,0 +1,90 @@
+"""`addend.plan`: what a recipe reduces, over what, in which order and bytes. Nothing runs."""
+from __future__ import annotations
+
+import ctypes
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Mapping, Optional, Tuple
+
+from addend._documents import read
+from addend._library import checked, take_text
+from addend._recipe import PathLike, Sets, opened
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("ranks_per_node", ctypes.c_int64)]
+
+
+_text_p = ctypes.POINTER(ctypes.c_void_p)
+_json = checked("ad_plan_json", ctypes.c_void_p, ctypes.POINTER(_Options), _text_p)
+_table = checked("ad_plan_table", ctypes.c_void_p, ctypes.POINTER(_Options), _text_p)
+_picture = checked("ad_plan_picture", ctypes.c_void_p, ctypes.POINTER(_Options), ctypes.c_char_p, _text_p)
+
+
+@dataclass(frozen=True)
+class PlanStep:
+    """One reduction on the way of a gradient to where it is stored."""
+
+    op: str
+    axes: str
+    group_size: int
+    dtype: str
+    bytes: int
+    bucket: int
+    when: str
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class PlanParam:
+    """A parameter, its types, and the way of its gradient."""
+
+    name: str
+    numel: int
+    layout: str
+    storage: str
+    gradient_layout: str
+    contract: Mapping[str, str]
+    path: Tuple[PlanStep, ...]
+    mesh: str = ""
+    pool: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `addend plan` says; str() is its table."""
+
+    recipe: str
+    world: int
+    params: Tuple[PlanParam, ...]
+    table: str
+    collectives: Tuple[Mapping[str, Any], ...] = ()  # in launch order
+    memory_per_rank: Tuple[Mapping[str, Any], ...] = ()
+    memory_per_node: Tuple[Mapping[str, Any], ...] = ()
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # as `addend plan --json` prints it
+
+    def __str__(self) -> str:
+        return self.table
+
+
+def _param(document: Mapping[str, Any]) -> PlanParam:
+    return read(PlanParam, document, path=tuple(read(PlanStep, step) for step in document["path"]))
+
+
+def plan(recipe: PathLike, *, ranks_per_node: int = 0, picture: Optional[PathLike] = None,
+         set: Sets = None) -> Plan:  # noqa: A002
+    """The plan of a recipe, for any world size. `ranks_per_node`: consecutive ranks that share a machine; 0: all of
+    them. `picture`: a file for the SVG picture of who sends what to whom. `set`: as in `check`."""
+    options = _Options(ctypes.sizeof(_Options), ranks_per_node)
+    text, table, drawn = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    with opened(recipe, set) as read_recipe:
+        _json(read_recipe, options, text)
+        _table(read_recipe, options, table)
+        if picture is not None:
+            _picture(read_recipe, options, None, drawn)
+    if picture is not None:
+        Path(picture).write_text(take_text(drawn), encoding="utf-8")
+    document = json.loads(take_text(text))
+    return read(Plan, document, params=tuple(_param(param) for param in document["params"]), table=take_text(table),
+                document=document)

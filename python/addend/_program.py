@@ -1,0 +1,75 @@
+"""The program `addend`, which starts ranks. An interpreter is never forked for that: it has threads (NumPy's, a
+notebook's), and a forked rank could hang on a lock that one of them holds."""
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from typing import IO, List, NoReturn, Sequence, Tuple
+
+from addend._errors import AddendError, InvalidError, error_of
+from addend._library import function, program_path
+
+ANSWER_IS_NO = 1  # exit status of a command that ran and whose answer is no
+
+_is_rank = function("ad_comm_launched", int)
+
+
+def run(arguments: Sequence[str]) -> Tuple[int, str]:
+    """Runs a command that prints a document; exit status 0 or 1, and the document. Its progress goes where this
+    process's standard error goes; its error is raised."""
+    if _is_rank():
+        raise InvalidError(f"addend {arguments[0]} in a process that is itself a rank: each rank would start a world of "
+                           "its own; call it in a program that `addend run`, mpirun or srun did not start")
+    with tempfile.TemporaryFile() as document, tempfile.TemporaryFile() as error:
+        status = _wait(_start(arguments, document, error))
+        if status not in (0, ANSWER_IS_NO):
+            raise _error(arguments, status, _text(error))
+        return status, _text(document)
+
+
+def _start(arguments: Sequence[str], document: IO[bytes], error: IO[bytes]) -> subprocess.Popen[bytes]:
+    # A session of its own: Ctrl-C reaches it once, from here.
+    environment = dict(os.environ, ADDEND_ERROR_FD=str(error.fileno()))
+    sys.stderr.flush()
+    try:
+        return subprocess.Popen([str(program_path()), *arguments], stdin=subprocess.DEVNULL, stdout=document,
+                                env=environment, pass_fds=[error.fileno()], start_new_session=True)
+    except OSError as refused:
+        raise AddendError(f"{program_path()} could not be run: {refused}") from refused
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """The first Ctrl-C asks the ranks to stop, the second ends them; it is raised here when none is left."""
+    interrupt = None
+    for request in (signal.SIGINT, signal.SIGINT, signal.SIGKILL):
+        try:
+            process.wait()
+            break
+        except BaseException as raised:  # also what another signal's handler raises
+            interrupt = raised
+            process.send_signal(request)
+    process.wait()
+    if interrupt:
+        raise interrupt
+    return process.returncode
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def _error(arguments: Sequence[str], exit_status: int, text: str) -> AddendError:
+    if text:
+        status, _, message = text.partition(" ")
+        return error_of(status, message)
+    return AddendError(f"addend {arguments[0]} ended with status {exit_status}; it said why on standard error")
+
+
+def main() -> NoReturn:
+    """The command `addend` of the installed package."""
+    program: List[str] = [str(program_path()), *sys.argv[1:]]
+    os.execv(program[0], program)

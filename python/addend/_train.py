@@ -1,0 +1,58 @@
+"""`addend.train`: trains a recipe on ranks of this machine."""
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, List, Mapping, Optional, Tuple
+
+from addend._check import positive
+from addend._documents import read
+from addend._errors import InvalidError
+from addend._library import path_of
+from addend._program import run
+from addend._recipe import PathLike, Sets, sets_of
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a training went. What it left is in `folder`: metrics.jsonl, report.html, weights.safetensors, ..."""
+
+    recipe: str
+    steps: int
+    first_step: int  # taken before, by the training that this one went on with
+    steps_taken: int
+    first_loss: Optional[float]  # None where no step was left to take
+    last_loss: Optional[float]
+    tokens_per_second: float
+    folder: Path
+    summary: Tuple[str, ...] = ()
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # as `addend train --json` prints it
+
+    def metrics(self) -> List[Mapping[str, Any]]:
+        """What was written of each step."""
+        with open(self.folder / "metrics.jsonl", encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
+
+
+def train(recipe: PathLike, *, out: Optional[PathLike] = None, steps: Optional[int] = None, resume: bool = False,
+          force: bool = False, overwrite: bool = False, set: Sets = None) -> TrainResult:  # noqa: A002
+    """Trains the recipe. `out`: the folder, runs/NAME if left out. `steps`: instead of train.steps. `resume` goes on
+    from the newest checkpoint, with `force` also from one of another recipe; `overwrite` replaces the run that is there.
+    Ctrl-C ends it after the present step, with a checkpoint written, and is then raised."""
+    if resume and overwrite:
+        raise InvalidError("resume goes on with a run, overwrite replaces it: give one of them")
+    if force and not resume:
+        raise InvalidError("force goes with resume")
+    if out is not None and not path_of(out):
+        raise InvalidError("out takes the name of a folder")
+    arguments: List[str] = ["train", "--json"]
+    arguments += ["--out", path_of(out)] if out is not None else []
+    arguments += [f"--{name}" for name, wanted in (("resume", resume), ("force", force), ("overwrite", overwrite)) if wanted]
+    for given in sets_of(set) + ([f"train.steps={positive('steps', steps)}"] if steps is not None else []):
+        arguments += ["--set", given]
+    _, text = run([*arguments, "--", path_of(recipe)])
+    document = json.loads(text)
+    loss = document["loss"]
+    return read(TrainResult, document, first_loss=loss["first"], last_loss=loss["last"],
+                folder=Path(document["folder"]), document=document)
