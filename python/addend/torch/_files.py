@@ -1,0 +1,48 @@
+"""One rank's sampled gradients as the bytes of a safetensors file (docs/dumps.md)."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+
+import torch
+
+_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+
+
+def file_name(rank: int, kind: str, microbatch: int | None = None) -> str:
+    middle = kind if microbatch is None else f"{kind}.m{microbatch}"
+    return f"rank{rank:05d}.{middle}.safetensors"
+
+
+def _bytes(values: torch.Tensor) -> bytes:
+    return values.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if values.numel() else b""
+
+
+def encode(pieces: dict, metadata: dict) -> bytes:
+    """`pieces`: Piece by parameter name. Metadata values that are no text are written as JSON."""
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
+    texts["addend.held"] = json.dumps({name: [piece.box.first, piece.box.count] for name, piece in pieces.items()})
+    header, data, at = {"__metadata__": texts}, [], 0
+    for name, piece in pieces.items():
+        data.append(_bytes(piece.values))
+        header[name] = {
+            "dtype": _DTYPES[piece.values.dtype],
+            "shape": [piece.values.numel()],
+            "data_offsets": [at, at + len(data[-1])],
+        }
+        at += len(data[-1])
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + b"".join(data)
+
+
+def is_ours(name: str) -> bool:
+    return bool(re.fullmatch(r"rank\d{5,}\.(addend\.m\d+|sum)\.safetensors", name))
+
+
+def narrowest(dtypes: list) -> str | None:
+    """The name of the dtype with the fewest bits of precision."""
+    known = [dtype for dtype in dtypes if dtype in _DTYPES]
+    return _DTYPES[max(known, key=lambda dtype: torch.finfo(dtype).eps)] if known else None

@@ -1,0 +1,96 @@
+"""The mesh of a job: named axes over the ranks that are watched, and which of them a process group or a DTensor spans."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from addend.torch._sample import Box
+
+try:
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+except ImportError:  # where it was before PyTorch 2.5 made DTensor public
+    from torch.distributed._tensor._utils import compute_local_shape_and_global_offset
+
+
+@dataclasses.dataclass
+class Mesh:
+    """Axes, row-major, over `ranks` (of the world); `coords[rank]` is where a rank stands."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    coords: dict[int, tuple[int, ...]]
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={size}" for name, size in zip(self.names, self.sizes))
+
+    def coord_text(self, rank: int) -> str:
+        return " ".join(f"{name}={at}" for name, at in zip(self.names, self.coords[rank]))
+
+    def spanned(self, ranks: list[int]) -> list[str]:
+        """The axes, outer first, that these ranks lie along; ValueError where they are not all ranks along some axes."""
+        coords = [self.coords[rank] for rank in ranks]
+        axes = [i for i in range(len(self.names)) if len({coord[i] for coord in coords}) > 1]
+        product = 1
+        for i in axes:
+            product *= self.sizes[i]
+        if product != len(ranks):
+            raise ValueError(f"ranks {ranks} are no group of the mesh {self}: give watch the job's whole mesh (mesh=...)")
+        return [self.names[i] for i in axes]
+
+
+def group_ranks(group=None) -> list[int]:
+    """The world's ranks of a process group, in its order; one rank where the job has no process group."""
+    return dist.get_process_group_ranks(group or dist.group.WORLD) if dist.is_initialized() else [0]
+
+
+def _root(mesh):
+    if hasattr(mesh, "_get_root_mesh"):
+        return mesh._get_root_mesh()
+    from torch.distributed.device_mesh import _mesh_resources
+
+    return _mesh_resources.get_root_mesh(mesh)
+
+
+def _of_device_mesh(mesh) -> Mesh:
+    table = mesh.mesh
+    unnamed = {1: ("dp",), 2: ("dp_replicate", "dp_shard")}.get(table.ndim, tuple(f"axis{i}" for i in range(table.ndim)))
+    names = tuple(re.sub(r"\W", "_", name) for name in mesh.mesh_dim_names or unnamed)
+    coords = {int(table[tuple(at)]): tuple(at) for at in _positions(table.shape)}
+    return Mesh(names, tuple(table.shape), coords)
+
+
+def _positions(sizes):
+    if not sizes:
+        return [()]
+    return [(*rest, i) for rest in _positions(sizes[:-1]) for i in range(sizes[-1])]
+
+
+def find(given, tensors: list, ranks: list[int]) -> Mesh:
+    """The mesh that was given, else the root of the DTensors' meshes that has all ranks, else one axis dp."""
+    if given is not None:
+        mesh = _of_device_mesh(given)
+        if set(mesh.coords) != set(ranks):
+            raise ValueError(f"the mesh {mesh} does not have the {len(ranks)} ranks that are watched: {ranks}")
+        return mesh
+    for tensor in tensors:
+        for candidate in (_root(tensor.device_mesh), tensor.device_mesh) if isinstance(tensor, DTensor) else ():
+            if set(candidate.mesh.flatten().tolist()) == set(ranks):
+                return _of_device_mesh(candidate)
+    return Mesh(("dp",), (len(ranks),), {rank: (i,) for i, rank in enumerate(ranks)})
+
+
+def along(device_mesh, dim: int) -> list[int]:
+    """The ranks along one dimension of a DeviceMesh that this rank belongs to."""
+    return dist.get_process_group_ranks(device_mesh.get_group(dim))
+
+
+def local_part(tensor) -> tuple:
+    """What this rank has of a tensor, and which box of the whole that is."""
+    if not isinstance(tensor, DTensor):
+        return tensor, Box((0,) * tensor.ndim, tuple(tensor.shape))
+    count, first = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tensor.to_local(), Box(tuple(first), tuple(count))

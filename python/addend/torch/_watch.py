@@ -1,0 +1,258 @@
+"""`watch`, `dump` and `assert_summed`: one step of a job, from its first forward to its synchronised gradients."""
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from addend.torch import _addends, _expected, _files, _gather, _meshes, _parameters, _sample, _sums
+
+_running: list = []  # the watch whose hooks are on parameters
+
+
+class _Step:
+    """What both contexts do. Everything that a rank refuses is refused on all of them, with one message."""
+
+    def __init__(self, model, norm=None, divisor=None, expect=None, types=None, mesh=None, sample=4096, group=None,
+                 gradient=None, reduce=None):
+        self._model, self._norm, self._divisor, self._group = model, norm, divisor, group
+        self._expect, self._types, self._given_mesh = expect, types, mesh
+        self._gradient, self._reduce = gradient, reduce
+        self._sampler = _sample.Sampler(sample)
+        self._divisors = {}
+
+    def divisor(self, count) -> None:
+        """What this rank divides the loss of the microbatch by whose backward comes next."""
+        self._divisors[self._addends.microbatch] = float(count)
+
+    def norm(self, value) -> None:
+        """The global norm of the gradients as the job computed it, before clipping."""
+        self._norm = value
+
+    def __enter__(self):
+        if _running:
+            raise RuntimeError("a step is being watched already: leave that watch first")
+        _running.append(self)
+        try:
+            if self._group is None and self._given_mesh is None:
+                self._group = _parameters.own_group(self._model)
+            with self._agreed():
+                self._prepare()
+            self._find_places()
+            self._addends = _addends.Addends(self._watched, self._sampler, self._places)
+            self._addends.attach()
+        except BaseException:
+            _running.clear()
+            raise
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self._addends.remove()
+        _running.clear()
+        if error is None:
+            with torch.no_grad():
+                self._finish()
+        return False
+
+    @contextlib.contextmanager
+    def _agreed(self):
+        """A ValueError of one rank becomes one on all of them, so that none waits for the others."""
+        said = None
+        try:
+            yield
+        except ValueError as error:
+            said = str(error)
+        found = [text for text in _gather.everyones(said, self._group) if text]
+        if found:
+            raise ValueError(found[0])
+
+    def _prepare(self) -> None:
+        self._watched = _parameters.find(self._model)
+        ranks = _meshes.group_ranks(self._group)
+        self._mesh = _meshes.find(self._given_mesh, [entry.owned for entry in self._watched], ranks)
+        self._rank = ranks[_gather.rank_in(self._group)]
+        self._factors = _expected.factors_of(self._watched, self._expect)
+        self._find_types({})
+        full = [entry.name for entry in self._watched if _sums.holds_something(entry)]
+        if full:
+            raise ValueError(f"{full[0]} and {len(full) - 1} more hold gradients already: watch begins after zero_grad()")
+
+    def _find_types(self, placements) -> None:
+        self._kinds = _expected.types_of(self._watched, self._mesh, self._types, placements)
+
+    def _find_places(self) -> None:
+        """Of plain tensors that the caller calls parts; ranks tell each other their shapes."""
+        cut = _expected.cut_by_hand(self._watched, self._kinds)
+        self._places = {}
+        if not cut:
+            return
+        mine = {entry.name: tuple(entry.used.shape) for entry in self._watched if entry.name in cut}
+        everyones = dict(zip(_meshes.group_ranks(self._group), _gather.everyones(mine, self._group)))
+        for name in cut:
+            shapes = {rank: shapes[name] for rank, shapes in everyones.items()}
+            self._places[name] = _expected.place(self._kinds[name], self._mesh, self._rank, shapes)
+
+    def _finish(self) -> None:
+        sums = {}
+        with self._agreed():
+            if self._addends.errors:
+                raise ValueError(self._addends.errors[0])
+            self._find_types(self._addends.placements)
+            sums = _sums.take(self._watched, self._sampler, self._places, self._gradient, self._mesh)
+        self._unify(sums)
+        self._deliver(sums)
+
+    def _unify(self, sums) -> None:
+        """Types that a rank saw hold for those that did not use the parameter; microbatches are numbered alike."""
+        seen = {name: self._kinds[name] for name in self._addends.placements}
+        used = set(sums).union(*self._addends.taken.values())
+        everyones = _gather.everyones((seen, sorted(self._addends.taken), used), self._group)
+        for kinds, _, _ in everyones:
+            self._kinds.update(kinds)
+        self._numbers = sorted({number for _, numbers, _ in everyones for number in numbers})
+        used = set().union(*(names for _, _, names in everyones))
+        self._unused = [entry.name for entry in self._watched if entry.name not in used]
+
+    def _metadata(self, kind: str) -> dict:
+        kept = [entry for entry in self._watched if entry.name not in self._unused]
+        shapes = {entry.name: self._places.get(entry.name, (tuple(entry.used.shape),))[0] for entry in kept}
+        metadata = {
+            "addend.version": "1",
+            "addend.kind": kind,
+            "addend.rank": _gather.rank_in(self._group),
+            "addend.mesh": str(self._mesh),
+            "addend.coord": self._mesh.coord_text(self._rank),
+            "addend.types": {entry.name: _expected.text(self._kinds[entry.name]) for entry in kept},
+            "addend.shapes": shapes,
+            "addend.expect": _expected.factors_text({entry.name: self._factors[entry.name] for entry in kept}),
+        }
+        if self._sampler.count is not None:
+            metadata["addend.sample"] = self._sampler.count
+        return metadata
+
+    def _addend_file(self, at: int) -> bytes:
+        number = self._numbers[at]
+        metadata = {**self._metadata("addend"), "addend.microbatch": at}
+        divisor = self._divisors.get(number, self._divisor)
+        if divisor is not None:
+            metadata["addend.divisor"] = float(divisor)
+        return _files.encode(self._addends.taken.get(number, {}), metadata)
+
+    def _sum_file(self, sums) -> bytes:
+        metadata = self._metadata("sum")
+        norm = self._norm() if callable(self._norm) else self._norm
+        if norm is not None:
+            metadata["addend.norm"] = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        partial = {name: " ".join(axes) for name, (_, axes) in sums.items() if axes}
+        if partial:
+            metadata["addend.partial"] = partial
+        reduce = _files.narrowest([self._reduce] if self._reduce else [entry.reduce for entry in self._watched])
+        if reduce:
+            metadata["addend.reduce"] = reduce
+        return _files.encode({name: piece for name, (piece, _) in sums.items()}, metadata)
+
+    def _collect(self, folder: str, sums) -> None:
+        """All ranks' files, written into the folder by the first rank."""
+        for at in range(len(self._numbers)):
+            self._send(folder, self._addend_file(at), "addend", at)
+        self._send(folder, self._sum_file(sums), "sum")
+
+    def _send(self, folder, data, kind, microbatch=None) -> None:
+        def write(rank, part):
+            with open(os.path.join(folder, _files.file_name(rank, kind, microbatch)), "ab") as file:
+                file.write(part)
+
+        _gather.to_first(data, self._group, write)
+
+
+class watch(_Step):
+    """Looks at one step of a job and says how often each rank's addend was counted in the gradients.
+
+        with addend.torch.watch(model) as w:
+            for batch in microbatches:
+                loss(model, batch).backward()
+        optimizer.step()
+
+    The context begins after zero_grad() and ends once gradients are synchronised, before clipping and optimizer.step(). All
+    ranks of the job enter and leave it. `w.report` is the same addend.DiffReport on all of them; the first one prints it.
+
+    norm: the global norm that the job reported, a function that gives it at the end, or w.norm(x) inside
+    divisor: what this rank divides each microbatch's loss by, or w.divisor(n) before each backward
+    expect: what the sum of the addends is multiplied by (a number, or {pattern: number}); else the wrapper's: one over
+        the data ranks for DDP and fully_shard, 1 without a wrapper
+    types: {pattern: "dp=R tp=S0"}: what ranks' gradients are to each other, where neither wrapper nor placement says it
+    mesh: the job's DeviceMesh; else that of the model's DTensors, else all ranks on one axis "dp"
+    sample: how many elements of each parameter are looked at; None: all
+    raises: addend.GradientError on all ranks where something does not hold
+    group: the process group of the ranks that are watched; else all
+    gradient: gives the gradient of a parameter at the end, where that is not parameter.grad
+    reduce: the dtype in which the job sums, where that is narrower than its gradients (a compressing comm hook)
+    """
+
+    def __init__(self, model, norm=None, divisor=None, expect=None, types=None, mesh=None, sample=4096, raises=False,
+                 group=None, gradient=None, reduce=None):
+        super().__init__(model, norm, divisor, expect, types, mesh, sample, group, gradient, reduce)
+        self._raises, self._quiet = raises, False
+        self.report = None
+
+    def _finish(self) -> None:
+        super()._finish()
+        if self._raises and not self.report.ok:
+            import addend
+
+            raise addend.GradientError(str(self.report))
+
+    def _deliver(self, sums) -> None:
+        with tempfile.TemporaryDirectory(prefix="addend-") as folder:
+            self._collect(folder, sums)
+            answer = _judge(folder, self._unused) if _gather.rank_in(self._group) == 0 else None
+        self.report, error = _gather.from_first(answer, self._group)
+        if error is not None:
+            raise error
+        if _gather.rank_in(self._group) == 0 and not self._quiet:
+            print(self.report, flush=True)
+
+
+def _judge(folder: str, unused: list[str]) -> tuple:
+    """(report, None) or (None, what went wrong)."""
+    import dataclasses
+
+    import addend
+
+    try:
+        report = addend.diff(sorted(os.path.join(folder, name) for name in os.listdir(folder)))
+    except Exception as error:  # it has to reach the other ranks, which wait for the report
+        return None, error
+    if not unused:
+        return report, None
+    message = f"no rank used {', '.join(unused[:3])}{' ...' if len(unused) > 3 else ''}: no gradient, and none expected"
+    return dataclasses.replace(report, messages=(*report.messages, message), table=f"{report.table}\n{message}"), None
+
+
+class dump(_Step):
+    """As `watch`, but writes what it saw: safetensors files for `addend diff`, in `folder` of the first rank's machine."""
+
+    def __init__(self, model, folder, **arguments):
+        super().__init__(model, **arguments)
+        self._folder = os.fspath(folder)
+
+    def _deliver(self, sums) -> None:
+        if _gather.rank_in(self._group) == 0:
+            os.makedirs(self._folder, exist_ok=True)
+            for name in os.listdir(self._folder):
+                if _files.is_ours(name):
+                    os.remove(os.path.join(self._folder, name))
+        self._collect(self._folder, sums)
+
+
+def assert_summed(step, model, **arguments):
+    """For pytest: runs step(), from forward to synchronised gradients, and fails with the table if they do not hold."""
+    watching = watch(model, **arguments)
+    watching._quiet = True
+    with watching:
+        step()
+    assert watching.report.ok, f"\n{watching.report}"
+    return watching.report
