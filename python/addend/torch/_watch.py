@@ -22,7 +22,8 @@ class _Step:
         self._expect, self._types, self._given_mesh = expect, types, mesh
         self._gradient, self._reduce = gradient, reduce
         self._sampler = _sample.Sampler(sample)
-        self._divisors = {}
+        self._divisors: dict = {}
+        self._addends = None
 
     def divisor(self, count) -> None:
         """What this rank divides the loss of the microbatch by whose backward comes next."""
@@ -45,13 +46,17 @@ class _Step:
             self._addends = _addends.Addends(self._watched, self._sampler, self._places)
             self._addends.attach()
         except BaseException:
-            _running.clear()
+            self._leave()
             raise
         return self
 
-    def __exit__(self, kind, error, trace):
-        self._addends.remove()
+    def _leave(self) -> None:
+        if self._addends is not None:
+            self._addends.remove()
         _running.clear()
+
+    def __exit__(self, kind, error, trace):
+        self._leave()
         if error is None:
             with torch.no_grad():
                 self._finish()

@@ -1,0 +1,416 @@
+"""What `addend.torch.dump` writes of right jobs of every kind, and that neither it nor `watch` changes anything of them."""
+import contextlib
+import copy
+import os
+import sys
+import tempfile
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+import addend.torch
+import dumped
+import ranks
+
+IN, HIDDEN, OUT, ROWS = 6, 10, 5, 8
+
+
+class Net(nn.Module):
+    """`spare` is used when asked for; `idle` never."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.norm = nn.LayerNorm(IN)
+        self.up = nn.Linear(IN, HIDDEN)
+        self.down = nn.Linear(HIDDEN, OUT)
+        self.spare = nn.Linear(IN, OUT)
+        self.idle = nn.Linear(3, 2)
+
+    def forward(self, x, spare=True):
+        x = self.norm(x)
+        out = self.down(torch.tanh(self.up(x)))
+        return out + self.spare(x) if spare else out
+
+
+def batch(rank, microbatch):
+    generator = torch.Generator().manual_seed(100 * rank + microbatch + 7)
+    return torch.randn(ROWS, IN, generator=generator)
+
+
+def loss(model, microbatch, rank=None, **kwargs):
+    return model(batch(dist.get_rank() if rank is None else rank, microbatch), **kwargs).square().mean()
+
+
+class Job:
+    def __init__(self, model, step, mesh=None, watch=None, names=8):
+        self.model, self.step, self.mesh, self.watch, self.names = model, step, mesh, watch or {}, names
+
+
+def ddp_job(microbatches=1, no_sync=False, hook=None, **options):
+    model = DistributedDataParallel(Net(), find_unused_parameters=not options.get("static_graph"), **options)
+    if hook:
+        model.register_comm_hook(None, hook)
+
+    def step():
+        for m in range(microbatches):
+            with model.no_sync() if no_sync and m < microbatches - 1 else contextlib.nullcontext():
+                loss(model, m).backward()
+
+    return Job(model, step)
+
+
+def average(state, bucket):
+    done = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return done.then(lambda future: future.value()[0] / dist.get_world_size())
+
+
+def fsdp(model, **arguments):
+    for module in (model.up, model.down):
+        fully_shard(module, **arguments)
+    fully_shard(model, **arguments)
+    return model
+
+
+def fsdp_job(shape, names, microbatches=1, sync=None, **options):
+    model = fsdp(Net(), mesh=init_device_mesh("cpu", shape, mesh_dim_names=names), **options)
+
+    def step():
+        for m in range(microbatches):
+            if sync:
+                getattr(model, sync)(m == microbatches - 1)
+            loss(model, m).backward()
+
+    return Job(model, step)
+
+
+def default_mesh_job():
+    model = fsdp(Net())
+    return Job(model, lambda: loss(model, 0).backward())
+
+
+def by_hand_job():
+    model = Net()
+
+    def step():
+        for m in range(2):
+            loss(model, m, spare=m == 0 or dist.get_rank() == 1).backward()  # spare: not the same times on all ranks
+        for p in model.parameters():
+            if p.grad is not None:
+                dist.all_reduce(p.grad)
+
+    return Job(model, step)
+
+
+def hooked_job():
+    """The sum is made in tensor hooks of the job's own."""
+    model = Net()
+
+    def summed(gradient):
+        gradient = gradient.clone()
+        dist.all_reduce(gradient)
+        return gradient
+
+    for p in model.parameters():
+        p.register_hook(summed)
+    return Job(model, lambda: loss(model, 0).backward())
+
+
+def some_ranks_job():
+    model = DistributedDataParallel(Net(), find_unused_parameters=True)
+    return Job(model, lambda: loss(model, 0, spare=dist.get_rank() % 2 == 0).backward())
+
+
+def tp_plan():
+    return {"norm": SequenceParallel(sequence_dim=0), "up": ColwiseParallel(), "down": RowwiseParallel()}
+
+
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.norm, self.up, self.down = nn.LayerNorm(IN), nn.Linear(IN, HIDDEN), nn.Linear(HIDDEN, OUT)
+        self.plain = nn.Linear(OUT, 3)
+
+    def forward(self, x):
+        return self.plain(self.down(torch.tanh(self.up(self.norm(x)))))
+
+
+def tp_job(dp=None):
+    shape, names = ((dp, 2), ("dp", "tp")) if dp else ((2,), ("tp",))
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    plan = {"norm": SequenceParallel(sequence_dim=0), "up": ColwiseParallel(), "down": RowwiseParallel()}
+    plan["up"] = ColwiseParallel(input_layouts=torch.distributed.tensor.Shard(0))
+    model = parallelize_module(Stack(), mesh["tp"] if dp else mesh, plan)
+    if dp:
+        fsdp(model, mesh=mesh["dp"])
+
+    def step():
+        for m in range(2):
+            loss(model, m, rank=mesh.get_local_rank("dp") if dp else 0).backward()
+
+    return Job(model, step)
+
+
+def checkpoint_job(reentrant):
+    model = Net()
+
+    def run(x):
+        x = checkpoint(model.norm, x, use_reentrant=reentrant)
+        x = checkpoint(model.up, x, use_reentrant=reentrant)
+        return model.down(x)
+
+    def step():
+        for m in range(2):
+            run(batch(dist.get_rank(), m).requires_grad_()).square().mean().backward()
+        for p in model.parameters():
+            if p.grad is not None:
+                dist.all_reduce(p.grad)
+
+    return Job(model, step)
+
+
+def parts_job():
+    """Plain tensors that are parts of a whole, uneven, as the caller says."""
+    model = nn.Linear(IN, dist.get_rank() % 2 + 2)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+
+    def step():
+        loss(model, 0, rank=dist.get_rank()).backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad, group=mesh.get_group("dp"))
+
+    return Job(model, step, watch={"mesh": mesh, "types": {"*": "dp=R tp=S0"}})
+
+
+def bf16_job():
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    return fsdp_job((4,), ("dp",), mp_policy=policy)
+
+
+JOBS = {
+    "ddp": (3, ddp_job),
+    "ddp, two backwards": (2, lambda: ddp_job(2)),
+    "ddp, no_sync": (3, lambda: ddp_job(3, no_sync=True)),
+    "ddp, bucket views": (2, lambda: ddp_job(2, no_sync=True, gradient_as_bucket_view=True)),
+    "ddp, static graph": (2, lambda: ddp_job(1, static_graph=True)),
+    "ddp, comm hook": (3, lambda: ddp_job(1, hook=average)),
+    "ddp, a parameter on some ranks": (4, some_ranks_job),
+    "fsdp2": (3, lambda: fsdp_job((3,), ("dp",))),
+    "fsdp2, no mesh": (2, default_mesh_job),
+    "fsdp2, kept whole": (2, lambda: fsdp_job((2,), ("dp",), 2, reshard_after_forward=False)),
+    "fsdp2, set_requires_gradient_sync": (4, lambda: fsdp_job((4,), ("dp",), 3, "set_requires_gradient_sync")),
+    "fsdp2, two backwards": (2, lambda: fsdp_job((2,), ("dp",), 2)),
+    "fsdp2, bf16": (4, bf16_job),
+    "hsdp": (4, lambda: fsdp_job((2, 2), ("dp_replicate", "dp_shard"))),
+    "hsdp, set_requires_all_reduce": (4, lambda: fsdp_job((2, 2), ("dp_replicate", "dp_shard"), 3, "set_requires_all_reduce")),
+    "all_reduce by hand": (3, by_hand_job),
+    "all_reduce in hooks": (2, hooked_job),
+    "tensor parallel": (2, tp_job),
+    "fsdp2 and tensor parallel": (4, lambda: tp_job(2)),
+    "checkpoints": (2, lambda: checkpoint_job(False)),
+    "reentrant checkpoints": (2, lambda: checkpoint_job(True)),
+    "parts by hand": (4, parts_job),
+}
+
+
+def state_of(model, optimizer):
+    """The bytes of everything that a step leaves."""
+
+    def plain(x):
+        x = x.to_local() if isinstance(x, DTensor) else x
+        return x.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes() if isinstance(x, torch.Tensor) else x
+
+    found = {name: plain(p) for name, p in model.named_parameters()}
+    found.update((f"grad {name}", plain(p.grad)) for name, p in model.named_parameters() if p.grad is not None)
+    for i, entry in enumerate(optimizer.state.values()):
+        found.update((f"state {i} {key}", plain(value)) for key, value in entry.items())
+    found["random numbers"] = plain(torch.get_rng_state())
+    found["sharded"] = [isinstance(p, DTensor) for p in model.parameters()]
+    return found
+
+
+def hooks_of(model):
+    for module in model.modules():
+        if hasattr(module, "unshard"):
+            module.unshard()
+    found = sum(len(p._backward_hooks or ()) for p in model.parameters())
+    for module in model.modules():
+        if hasattr(module, "reshard"):
+            module.reshard()
+    return found
+
+
+def run_dump(job, folder, sample):
+    job = JOBS[job][1]()
+    before = hooks_of(job.model)
+    with addend.torch.dump(job.model, folder, sample=sample, **job.watch):
+        job.step()
+    return hooks_of(job.model) - before, torch.autograd.backward.__module__
+
+
+def run_steps(job, folder):
+    """Three steps, the second one dumped where a folder is given."""
+    job = JOBS[job][1]()
+    optimizer = torch.optim.AdamW(job.model.parameters(), lr=0.01, foreach=False)
+    for at in range(3):
+        optimizer.zero_grad()
+        with addend.torch.dump(job.model, folder, sample=16, **job.watch) if at == 1 and folder else contextlib.nullcontext():
+            job.step()
+        optimizer.step()
+    return state_of(job.model, optimizer)
+
+
+def run_sabotaged(job, folder, kind, outside):
+    job = JOBS[job][1]()
+    plant, look = addend.torch.sabotage(job.model, kind), addend.torch.dump(job.model, folder, **job.watch)
+    with plant if outside else look, look if outside else plant:
+        job.step()
+
+
+def run_told(folder):
+    model = DistributedDataParallel(Net(), find_unused_parameters=True)
+    expect, types = {"*": 0.5, "down.*": 3}, {"down.*": "dp=I"}
+    with addend.torch.dump(model, folder, norm=lambda: torch.tensor(2.5), divisor=7, expect=expect, types=types) as w:
+        for m in range(3):
+            if m:
+                w.divisor(100 * dist.get_rank() + m)
+            loss(model, m).backward()
+
+
+REFUSED = {
+    "watched twice": "already",
+    "a gradient is there": "hold gradients already",
+    "types of no axis": '"pp=R" in "pp=R" is not AXIS=R',
+    "a mesh of other ranks": "does not have the 2 ranks",
+    "on one rank only": "hold gradients already",
+}
+
+
+def run_refused(what):
+    model, arguments = Net(), {}
+    if what == "a gradient is there" or (what == "on one rank only" and dist.get_rank() == 1):
+        loss(model, 0).backward()
+    if what == "types of no axis":
+        arguments["types"] = {"*": "pp=R"}
+    if what == "a mesh of other ranks":
+        arguments["mesh"] = torch.distributed.device_mesh.DeviceMesh("cpu", [dist.get_rank()])
+    try:
+        with addend.torch.dump(model, "", **arguments):
+            if what == "watched twice":
+                with addend.torch.dump(model, ""):
+                    pass
+    except (ValueError, RuntimeError) as error:
+        return str(error)
+    return "nothing"
+
+
+def run_raising(job):
+    job = JOBS[job][1]()
+    before, original, said = hooks_of(job.model), torch.autograd.backward, ""
+    try:
+        with addend.torch.dump(job.model, ""):
+            job.step()
+            raise KeyError("mine")
+    except KeyError as error:
+        said = error.args[0]
+    job.model.zero_grad()
+    with tempfile.TemporaryDirectory() as folder:
+        with addend.torch.dump(job.model, folder):
+            job.step()
+        count = len(dumped.Step(folder).sums) if dist.get_rank() == 0 else 8
+    return said, hooks_of(job.model) - before, torch.autograd.backward is original, count
+
+
+class Dump(unittest.TestCase):
+    def dumped(self, job, sample=None):
+        with tempfile.TemporaryDirectory() as folder:
+            self.left = ranks.run(JOBS[job][0], run_dump, job, folder, sample)
+            return dumped.Step(folder)
+
+    def test_every_addend_is_counted_once_in_jobs_that_are_right(self):
+        for job in JOBS:
+            for sample in (None, 16):
+                with self.subTest(job=job, sample=sample):
+                    step = self.dumped(job, sample)
+                    self.assertTrue(step.sums)
+                    self.assertFalse([name for name in step.sums if name.startswith(("module.", "idle"))])
+                    bound = 1e-2 if "bf16" in job else 1e-5
+                    for name in step.sums:
+                        self.assertLess(step.residual(name), bound, name)
+                        for at, count in step.counts(name).items():
+                            self.assertAlmostEqual(count, 1, delta=1e-2 if "bf16" not in job else 0.1, msg=(name, at))
+                    self.assertEqual(self.left, [(0, "torch.autograd")] * JOBS[job][0])
+
+    def test_a_dumped_step_leaves_the_same_bits(self):
+        for job in JOBS:
+            with self.subTest(job=job), tempfile.TemporaryDirectory() as folder:
+                without = ranks.run(JOBS[job][0], run_steps, job, None)
+                watched = ranks.run(JOBS[job][0], run_steps, job, folder)
+                for one, other in zip(without, watched):
+                    self.assertEqual(list(one), list(other))
+                    self.assertEqual([key for key in one if one[key] != other[key]], [])
+
+    def test_a_planted_mistake_is_in_what_was_dumped(self):
+        for job in ("ddp, no_sync", "fsdp2", "hsdp", "all_reduce by hand", "fsdp2 and tensor parallel"):
+            for kind in ("average", "skip", "double"):
+                for outside in (True, False):
+                    with self.subTest(job=job, kind=kind, outside=outside):
+                        self.hold_planted(job, kind, outside)
+
+    def hold_planted(self, job, kind, outside):
+        world = JOBS[job][0]
+        with tempfile.TemporaryDirectory() as folder:
+            ranks.run(world, run_sabotaged, job, folder, kind, outside)
+            step = dumped.Step(folder)
+        wrong = [name for name in step.sums if step.residual(name) > 1e-5]
+        if kind == "average":
+            self.assertEqual(sorted(wrong), sorted(step.sums))
+            data = 2 if "tensor" in job else world
+            self.assertTrue(all(abs(c - 1 / data) < 1e-2 for name in wrong for c in step.counts(name).values()))
+            return
+        self.assertEqual(len(wrong), 1)
+        for (rank, _), count in step.counts(wrong[0]).items():
+            self.assertAlmostEqual(count, {"skip": 0, "double": 2}[kind] if rank == world - 1 else 1, delta=1e-2)
+
+    def test_what_the_caller_says_is_what_is_dumped(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ranks.run(2, run_told, folder)
+            step = dumped.Step(folder)
+        self.assertEqual(step.last["addend.norm"], "2.5")
+        self.assertEqual((step.expect("up.weight"), step.expect("down.bias")), (0.5, 3))
+        self.assertEqual(step.types["down.bias"], {"dp": "I"})
+        divisors = [step.metadata[f"rank00001.addend.m{m}.safetensors"]["addend.divisor"] for m in range(3)]
+        self.assertEqual(divisors, ["7.0", "101.0", "102.0"])
+
+    def test_one_process_alone(self):
+        model = Net()
+        with tempfile.TemporaryDirectory() as folder:
+            with addend.torch.dump(model, folder):
+                model(batch(0, 0)).square().mean().backward()
+            step = dumped.Step(folder)
+        self.assertEqual({step.residual(name) for name in step.sums}, {0})
+
+    def test_a_step_is_refused_on_all_ranks_alike(self):
+        for what, said in REFUSED.items():
+            with self.subTest(what):
+                texts = ranks.run(2, run_refused, what)
+                self.assertEqual(len(set(texts)), 1)
+                self.assertIn(said, texts[0])
+
+    def test_an_exception_takes_the_hooks_away(self):
+        for job in ("ddp", "fsdp2", "all_reduce by hand"):
+            with self.subTest(job):
+                self.assertEqual(set(ranks.run(JOBS[job][0], run_raising, job)), {("mine", 0, True, 8)})
+
+
+if __name__ == "__main__":
+    unittest.main()
