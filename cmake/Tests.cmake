@@ -100,3 +100,23 @@ ad_describe_test(mpi/two_hosts mpi 900)
 add_test(NAME mpi/srun COMMAND bash ${CMAKE_SOURCE_DIR}/tests/mpi/srun.sh ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR})
 ad_describe_test(mpi/srun mpi 900)
 set_tests_properties(mpi/openmpi mpi/mpich mpi/two_hosts mpi/srun PROPERTIES SKIP_RETURN_CODE 77)
+
+# Python: tests/python needs NumPy, tests/torch PyTorch and the ranks of a job. Which python3 has them is found when a test runs.
+# A library with a sanitizer cannot be loaded into a Python that has none.
+function(ad_add_python_tests folder need seconds)
+  file(GLOB scripts CONFIGURE_DEPENDS tests/${folder}/test_*.py)
+  foreach(source ${scripts})
+    get_filename_component(name ${source} NAME_WE)
+    string(REPLACE "test_" "" name ${name})
+    add_test(NAME ${folder}/${name} COMMAND bash ${CMAKE_SOURCE_DIR}/tests/support/python.sh ${need} $<TARGET_FILE:addend> ${source})
+    ad_describe_test(${folder}/${name} ${folder} ${seconds})
+    set_tests_properties(${folder}/${name} PROPERTIES SKIP_RETURN_CODE 77)
+    if(need STREQUAL torch) # ranks of gloo
+      set_tests_properties(${folder}/${name} PROPERTIES PROCESSORS 2)
+    endif()
+  endforeach()
+endfunction()
+if(NOT AD_SANITIZE AND NOT AD_FUZZ)
+  ad_add_python_tests(python numpy 600)
+  ad_add_python_tests(torch torch 900)
+endif()

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Runs a Python test with the first Python that has what it needs: $ADDEND_PEER_PYTHON, that of the environment which
+# `script/test --torch` makes, python3 of the path, Debian's.
+#   python.sh numpy|torch LIBRARY SCRIPT [ARGUMENT...]     77 and a reason where there is none
+#   python.sh --find numpy|torch                           prints the one that it takes
+set -uo pipefail
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+environment=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/addend/torch
+
+declare -A probes=(
+  [numpy]='import numpy'
+  [torch]='import numpy, safetensors, torch; assert torch.distributed.is_available(); assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6)'
+)
+declare -A words=([numpy]="NumPy" [torch]="PyTorch 2.6 or later, NumPy and safetensors")
+
+find_python() {
+  local candidate
+  for candidate in "${ADDEND_PEER_PYTHON:-}" "$environment/bin/python3" python3 /usr/bin/python3; do
+    if [ -n "$candidate" ] && command -v "$candidate" >/dev/null && "$candidate" -c "${probes[$1]}" 2>/dev/null; then
+      echo "$candidate"
+      return 0
+    fi
+  done
+  return 1
+}
+
+if [ "$1" = --find ]; then
+  find_python "$2"
+  exit
+fi
+need=$1 library=$2
+shift 2
+if ! python=$(find_python "$need"); then
+  echo "skipped: no python3 here has ${words[$need]} (\$ADDEND_PEER_PYTHON names one; script/test --torch makes one)"
+  exit 77
+fi
+export ADDEND_LIBRARY=$library OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=$here/../../python${PYTHONPATH:+:$PYTHONPATH}
+echo "with $python"
+exec "$python" "$@"
