@@ -54,17 +54,17 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_INIT:
       return state->child_inputs[0] = &input->recipe, 0;
     case KEY_STEPS:
-      return input->check.steps = cli_parse_count(argument, "--steps", state), 0;
+      return input->check.steps = cli_parse_number(argument, "--steps", 1, state), 0;
     case KEY_DTYPE:
       return parse_dtype(argument, &input->check, state), 0;
     case KEY_DIRECTIONAL:
       return input->check.directional = 1, 0;
     case KEY_SABOTAGE:
       input->check.sabotage = 1;
-      if (argument) input->check.sabotage_count = cli_parse_count(argument, "--sabotage", state);
+      if (argument) input->check.sabotage_count = cli_parse_number(argument, "--sabotage", 1, state);
       return 0;
     case KEY_SEED:
-      input->check.sabotage_seed = (uint64_t)cli_parse_count(argument, "--seed", state);
+      input->check.sabotage_seed = (uint64_t)cli_parse_number(argument, "--seed", 1, state);
       return 0;
     case KEY_DUMP:
       return input->check.dump = argument, 0;

@@ -25,8 +25,8 @@ typedef struct cli_recipe_options {
 } cli_recipe_options;
 extern const struct argp cli_recipe_argp;             /* a child parser; its input is a cli_recipe_options */
 extern const struct argp_child cli_recipe_children[]; /* of a parser whose only child it is */
-/* The number that `option` takes: 1 or more. */
-int64_t cli_parse_count(const char *argument, const char *option, struct argp_state *state);
+/* The number that `option` takes: `least` or more. */
+int64_t cli_parse_number(const char *argument, const char *option, int64_t least, struct argp_state *state);
 /* The file that `option` takes: a new one, or a regular one to be replaced, but none that a run consists of, except
  * `own`, the name of what is written. */
 const char *cli_parse_out(const char *option, const char *argument, const char *own, struct argp_state *state);

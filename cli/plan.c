@@ -27,7 +27,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       state->child_inputs[0] = &input->recipe;
       return 0;
     case KEY_RANKS_PER_NODE:
-      return input->options.ranks_per_node = cli_parse_count(argument, "--ranks-per-node", state), 0;
+      return input->options.ranks_per_node = cli_parse_number(argument, "--ranks-per-node", 1, state), 0;
     case KEY_PICTURE:
       return input->picture = cli_parse_out("--picture", argument, "", state), 0;
     default:

@@ -50,13 +50,13 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 const struct argp cli_recipe_argp = {.options = options, .parser = parse};
 const struct argp_child cli_recipe_children[] = {{&cli_recipe_argp, 0, NULL, 0}, {0}};
 
-int64_t cli_parse_count(const char *argument, const char *option, struct argp_state *state) {
+int64_t cli_parse_number(const char *argument, const char *option, int64_t least, struct argp_state *state) {
   char *end;
   errno = 0;
-  long long count = strtoll(argument, &end, 10);
-  if (*end || end == argument || count < 1 || errno)
-    argp_error(state, "%s takes a number from 1 on, not '%s'", option, argument);
-  return count;
+  long long number = strtoll(argument, &end, 10);
+  if (*end || end == argument || number < least || errno)
+    argp_error(state, "%s takes a number from %lld on, not '%s'", option, (long long)least, argument);
+  return number;
 }
 
 int cli_parse_recipe(const struct argp *argp, int argc, char **argv, void *input, const cli_recipe_options *given,

@@ -21,7 +21,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
   run_input *input = state->input;
   switch (key) {
     case 'n':
-      return input->ranks = cli_parse_count(argument, "-n", state), 0;
+      return input->ranks = cli_parse_number(argument, "-n", 1, state), 0;
     case ARGP_KEY_ARG:
       input->program = &state->argv[state->next - 1];
       state->next = state->argc;

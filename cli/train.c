@@ -11,6 +11,7 @@ enum {
   KEY_RESUME = 'r',
   KEY_FORCE = 256,
   KEY_OVERWRITE,
+  KEY_DUMP_STEP,
   PATIENCE_SECONDS = 600 /* to finish a step and write a checkpoint of any size */
 };
 
@@ -24,13 +25,16 @@ static const struct argp_option options[] = {
      0},
     {"overwrite", KEY_OVERWRITE, NULL, 0, "Replace the run that the folder holds: its metrics, results and checkpoints",
      0},
+    {"dump-step", KEY_DUMP_STEP, "N", 0,
+     "Write each rank's addends and sums of step N (0 is the first) to FOLDER/dump-N, for addend diff", 0},
     {0},
 };
 
 typedef struct train_input {
   cli_recipe_options recipe;
   const char *folder;
-  int resume, force, overwrite;
+  int resume, force, overwrite, dumps;
+  int64_t dump_step;
 } train_input;
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
@@ -47,6 +51,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       return input->force = 1, 0;
     case KEY_OVERWRITE:
       return input->overwrite = 1, 0;
+    case KEY_DUMP_STEP:
+      return input->dumps = 1, input->dump_step = cli_parse_number(argument, "--dump-step", 0, state), 0;
     case ARGP_KEY_END:
       if (input->overwrite && input->resume)
         argp_error(state, "--resume goes on with a run, --overwrite replaces it: give one of them");
@@ -80,8 +86,7 @@ typedef struct train_story {
 
 typedef struct train_job {
   const ad_recipe *recipe;
-  const char *folder;
-  int resume, force, overwrite;
+  ad_train_options options; /* with the folder */
   train_story *story;
 } train_job;
 
@@ -110,15 +115,7 @@ static void progress(void *context, const ad_step_report *report, int64_t steps,
 }
 
 static ad_status train_here(ad_comm *comm, const train_job *job) {
-  ad_train_options train = {.size = sizeof train,
-                            .folder = job->folder,
-                            .progress = progress,
-                            .turns_to = turn_to,
-                            .context = job->story,
-                            .resume = job->resume,
-                            .force = job->force,
-                            .overwrite = job->overwrite};
-  ad_status status = ad_train(comm, job->recipe, &train);
+  ad_status status = ad_train(comm, job->recipe, &job->options);
   if (status == AD_INTERRUPTED) return job->story->stopped = 1, AD_OK;
   if (status) ad_comm_fail(comm, status, ad_last_error());
   return status;
@@ -147,7 +144,7 @@ static json_t *loss_or_null(const train_story *story, double loss) {
 /* What the program says in a few lines of what was learned: `summary` of the run's result.json. NULL: nothing. */
 static json_t *summary_of(const train_job *job) {
   char path[1024];
-  snprintf(path, sizeof path, "%s/result.json", job->folder);
+  snprintf(path, sizeof path, "%s/result.json", job->options.folder);
   json_t *result = json_load_file(path, 0, NULL), *summary = json_object_get(result, "summary");
   json_incref(summary);
   json_decref(result);
@@ -172,7 +169,7 @@ static int print_document(const train_job *job) {
       "{s:s, s:I, s:I, s:I, s:{s:o, s:o}, s:f, s:s, s:o*}", "recipe", job->recipe->name, "steps", (json_int_t)all,
       "first_step", (json_int_t)(all - steps_taken(story)), "steps_taken", (json_int_t)steps_taken(story), "loss",
       "first", loss_or_null(story, story->first_loss), "last", loss_or_null(story, story->last_loss),
-      "tokens_per_second", story->tokens_per_second, "folder", job->folder, "summary", summary_of(job));
+      "tokens_per_second", story->tokens_per_second, "folder", job->options.folder, "summary", summary_of(job));
   char *text = document ? json_dumps(document, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) : NULL;
   json_decref(document);
   if (!text)
@@ -186,7 +183,7 @@ static int print_nothing_left(const train_job *job) {
   char text[1024];
   int64_t steps = job->recipe->train.steps;
   snprintf(text, sizeof text, "all %lld step%s taken before: nothing was left but to write the results; see %s\n",
-           (long long)steps, steps == 1 ? " was" : "s were", job->folder);
+           (long long)steps, steps == 1 ? " was" : "s were", job->options.folder);
   return cli_print(text);
 }
 
@@ -198,7 +195,7 @@ static int print_story(const train_job *job, int json) {
   if (story->first_step) snprintf(before, sizeof before, " (after %lld before)", (long long)story->first_step);
   snprintf(text, sizeof text, "loss %.4f -> %.4f in %lld step%s%s, %.0f tokens/s; see %s/report.html\n",
            story->first_loss, story->last_loss, (long long)steps_taken(story), steps_taken(story) == 1 ? "" : "s",
-           before, story->tokens_per_second, job->folder);
+           before, story->tokens_per_second, job->options.folder);
   int printed = cli_print(text);
   return printed ? printed : print_summary(job);
 }
@@ -215,9 +212,7 @@ static int print_stop(const train_job *job) {
 }
 
 static int launch(train_job *job, int json) {
-  ad_train_options training = {
-      .size = sizeof training, .folder = job->folder, .resume = job->resume, .overwrite = job->overwrite};
-  ad_status status = ad_train_make_folder(job->recipe, &training);
+  ad_status status = ad_train_make_folder(job->recipe, &job->options);
   int64_t ranks = 0;
   if (!status) status = ad_recipe_world(job->recipe, &ranks);
   if (status) return cli_failed(status);
@@ -258,8 +253,18 @@ static int train(const ad_recipe *recipe, const train_input *input) {
   snprintf(folder, sizeof folder, "runs/%s", recipe->name);
   train_story *story = mmap(NULL, sizeof *story, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (story == MAP_FAILED) return fprintf(stderr, "addend: no memory\n"), CLI_UNFINISHED;
-  train_job job = {recipe, input->folder ? input->folder : folder, input->resume, input->force, input->overwrite,
-                   story};
+  train_job job = {.recipe = recipe,
+                   .options = {.size = sizeof job.options,
+                               .folder = input->folder ? input->folder : folder,
+                               .progress = progress,
+                               .turns_to = turn_to,
+                               .context = story,
+                               .resume = input->resume,
+                               .force = input->force,
+                               .overwrite = input->overwrite,
+                               .dumps = input->dumps,
+                               .dump_step = input->dump_step},
+                   .story = story};
   int result = ad_comm_launched() ? train_as_rank(&job, input->recipe.json) : launch(&job, input->recipe.json);
   munmap(story, sizeof *story);
   return result;

@@ -25,13 +25,13 @@ _addend() {
       mapfile -t COMPREPLY < <(compgen -S = -W "name mesh data.seq data.text data.valid model.layers model.d_model model.heads
         train.global_batch train.microbatches train.steps train.lr train.clip train.seed precision.param precision.grad
         precision.reduce precision.accumulate shard.zero shard.bucket_mib checkpoint.every checkpoint.keep model.weights" -- "$current") && return ;;
-    --steps | -n | --ranks-per-node) return ;;
+    --steps | --dump-step | -n | --ranks-per-node) return ;;
     --out | -o | --picture) compopt -o filenames 2>/dev/null; local kind=-f
       [ "$command" = train ] && kind=-d
       mapfile -t COMPREPLY < <(compgen $kind -- "$current") && return ;;
   esac
   case $command in
-    train) options+=" --json --set --out --resume --force --overwrite" ;;
+    train) options+=" --json --set --out --resume --force --overwrite --dump-step" ;;
     plan) options+=" --json --set --ranks-per-node --picture" ;;
     report) options+=" --out" ;;
     check) options+=" --json --set --steps --dtype --directional --sabotage --out" ;;

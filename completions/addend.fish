@@ -17,6 +17,7 @@ complete -c addend -n '__fish_seen_subcommand_from train' -s o -l out -x -a '(__
 complete -c addend -n '__fish_seen_subcommand_from train' -l resume -d 'go on from the newest usable checkpoint'
 complete -c addend -n '__fish_seen_subcommand_from train' -l overwrite -d 'replace the run that the folder holds'
 complete -c addend -n '__fish_seen_subcommand_from train' -l force -d 'with --resume: go on from the checkpoint of another model, data or schedule'
+complete -c addend -n '__fish_seen_subcommand_from train' -l dump-step -x -d 'write the addends and sums of step N, for addend diff'
 complete -c addend -n '__fish_seen_subcommand_from check' -l steps -x -d 'compare several steps'
 complete -c addend -n '__fish_seen_subcommand_from check' -l dtype -x -a 'f64 f32 recipe' -d 'of the proof'
 complete -c addend -n '__fish_seen_subcommand_from check' -l directional -d 'a difference quotient instead of a reference'

@@ -30,6 +30,7 @@ _addend() {
       _arguments $recipe_options '--out[where metrics, checkpoints and the report go]:folder:_files -/' \
         '--resume[go on from the newest usable checkpoint]'
         '--overwrite[replace the run that the folder holds]'
+        '--dump-step[write the addends and sums of step N, for addend diff]:number of the step:'
         '--force[with --resume: go on from the checkpoint of another model, data or schedule]'
       ;;
     plan) _arguments $recipe_options '--ranks-per-node[consecutive ranks that share a machine]:ranks' \

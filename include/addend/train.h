@@ -139,6 +139,11 @@ typedef struct ad_train_options {
   /* Called on rank 0 before each training that `progress` then tells of: what is trained before, by its name
    * ("target"), and the recipe's own, "train". */
   void (*turns_to)(void *context, const char *what, const char *folder, int64_t steps);
+  /* 1: step number `dump_step`, as metrics count, is dumped by every module's reducer (ad_reducer_dump) to
+   * FOLDER/dump-N. AD_INVALID where that is there already, but for `overwrite`, and where the step is not taken. Of the
+   * recipe's own training, not of one before. */
+  int dumps;
+  int64_t dump_step;
 } ad_train_options;
 /* Makes the folder, as ad_train does: what is wrong with it, that another run writes there or that
  * an earlier one would be overwritten, is known before any rank starts. AD_IO, AD_INVALID. Local. */

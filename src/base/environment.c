@@ -20,6 +20,7 @@ static const number_variable numbers[] = {
     {"ADDEND_STAGING", 0, 1, "0 or 1"},
     {"ADDEND_BLAS_THREADS", 1, 1024, "a number from 1 to 1024"},
     {"ADDEND_HOSTILE", 0, UINT32_MAX, "a number from 0 to 4294967295"},
+    {"ADDEND_DUMP_STEP", 0, UINT32_MAX, "a number from 0 to 4294967295"},
 };
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
 
@@ -60,5 +61,6 @@ static ad_status check_folder(const char *name) {
 ad_status ad_environment_check(void) {
   for (int i = 0; i < NUMBERS; i++) AD_TRY(check_number(&numbers[i]));
   AD_TRY(check_folder("ADDEND_FLIGHT_DIR"));
+  AD_TRY(check_folder("ADDEND_DUMP"));
   return ad_kernels_check();
 }

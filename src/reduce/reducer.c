@@ -12,7 +12,7 @@
 #include "base/options.h"
 #include "base/seams.h"
 #include "layout/shown.h"
-#include "reduce/reducer.h"
+#include "reduce/dump.h"
 
 /* ---- creation ---- */
 
@@ -75,14 +75,14 @@ static ad_status check_spec(const ad_param_spec *spec) {
 }
 
 static ad_status copy_name(const char *prefix, const char *name, char **out) {
-  size_t size = strlen(name) + (prefix ? strlen(prefix) : 0) + 1;
+  size_t size = strlen(prefix) + strlen(name) + 1;
   AD_TRY(ad_new(size, out));
-  snprintf(*out, size, "%s%s", prefix ? prefix : "", name);
+  snprintf(*out, size, "%s%s", prefix, name);
   return AD_OK;
 }
 
 static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_reduced_param *param) {
-  AD_TRY(copy_name(reducer->options.prefix, spec->name, &param->name));
+  AD_TRY(copy_name(reducer->prefix, spec->name, &param->name));
   param->shape = spec->shape;
   param->layout = spec->layout;
   param->storage = spec->storage;
@@ -104,6 +104,8 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
 static ad_status take_options(const ad_reducer_options *options, ad_reducer *reducer) {
   AD_TRY(ad_options_take(&reducer->options, sizeof reducer->options, options, "ad_reducer_options"));
   if (!reducer->options.bucket_bytes) reducer->options.bucket_bytes = DEFAULT_BUCKET_BYTES;
+  AD_TRY(ad_copy_string(reducer->options.prefix ? reducer->options.prefix : "", &reducer->prefix));
+  reducer->options.prefix = NULL;
   return AD_OK;
 }
 
@@ -123,7 +125,8 @@ static ad_status fill(ad_reducer *reducer, const ad_param_spec *params, size_t c
   }
   AD_TRY(ad_buckets_build(reducer));
   AD_TRY(ad_buckets_allocate(reducer));
-  return ad_rosters_build(reducer);
+  AD_TRY(ad_rosters_build(reducer));
+  return ad_dump_from_environment(reducer);
 }
 
 ad_status ad_reducer_create(ad_comm *comm, const ad_param_spec *params, size_t count, const ad_reducer_options *options,
@@ -147,12 +150,14 @@ ad_status ad_reducer_create(ad_comm *comm, const ad_param_spec *params, size_t c
 
 void ad_reducer_destroy(ad_reducer *reducer) {
   if (!reducer) return;
+  ad_dump_destroy(reducer);
   ad_buckets_release(reducer);
   ad_rosters_release(reducer);
   for (size_t i = 0; i < reducer->param_count; i++) ad_release(reducer->params[i].name);
   ad_release(reducer->params);
   ad_release(reducer->results);
   ad_release(reducer->names);
+  ad_release(reducer->prefix);
   ad_release(reducer);
 }
 
@@ -265,7 +270,7 @@ static ad_status begin(ad_reducer *reducer, ad_sync sync) {
   reducer->sync = sync;
   reducer->state = AD_IN_MICROBATCH;
   ad_seam_pass(AD_SEAM_MICROBATCH, reducer);
-  return AD_OK;
+  return ad_dump_begin_microbatch(reducer, begins_step);
 }
 
 ad_status ad_reducer_begin_microbatch_at(ad_reducer *reducer, ad_sync sync, const char *site) {
@@ -386,6 +391,7 @@ static ad_status take(ad_reducer *reducer, size_t param, const ad_array *grad) {
   ad_reduced_param *p = &reducer->params[param];
   ad_bucket *bucket = &reducer->buckets[p->bucket];
   AD_TRY(free_target(reducer, p->bucket));
+  AD_TRY(ad_dump_addend(reducer, param, grad));
   if (grad->data != ad_param_in(p, ad_bucket_target(bucket))) ad_bucket_take(bucket, p, grad);
   p->filled = 1;
   p->arrived = 1;
@@ -406,6 +412,7 @@ ad_status ad_reducer_end_microbatch_at(ad_reducer *reducer, const char *site) {
   ad_caller by = CALLER("end_microbatch");
   AD_TRY(need_state(reducer, AD_IN_MICROBATCH, by, "outside a microbatch"));
   if (reducer->sync != AD_SYNC_NONE) AD_TRY(done(reducer, by, ad_buckets_launch_ready(reducer, 1)));
+  AD_TRY(done(reducer, by, ad_dump_end_microbatch(reducer)));
   reducer->state = AD_BETWEEN_MICROBATCHES;
   return AD_OK;
 }
@@ -439,7 +446,8 @@ ad_status ad_reducer_finish_at(ad_reducer *reducer, const char *site) {
                    by.site);
   }
   AD_TRY(done(reducer, by, complete(reducer)));
-  return compare_presence(reducer, by);
+  AD_TRY(compare_presence(reducer, by));
+  return done(reducer, by, ad_dump_sums(reducer));
 }
 
 static ad_status check_step(const ad_reducer *reducer, const ad_array *const *grads, ad_caller by) {

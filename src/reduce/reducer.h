@@ -65,9 +65,12 @@ typedef enum ad_reducer_state {
   AD_SUMS_LOST  // a call failed halfway: only to be destroyed
 } ad_reducer_state;
 
+typedef struct ad_dump ad_dump;
+
 struct ad_reducer {
   ad_comm *comm;
   ad_reducer_options options;
+  char *prefix;  // "" where the options have none
   ad_reduced_param *params;
   const ad_array **results;  // for the norm, with their names
   const char **names;
@@ -80,6 +83,7 @@ struct ad_reducer {
   ad_sync sync;
   size_t launched;  // buckets
   uint64_t steps;   // finished
+  ad_dump *dump;    // of a step to come or under way; NULL: nobody asked
 };
 
 /* reducer.c: whether a backward may write this gradient into the bucket itself; known on engine dry too, where there is

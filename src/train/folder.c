@@ -1,6 +1,7 @@
 /* Looking into a run's folder, and clearing it. What a run writes there is decided in train.c. */
 #include "train/folder.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -94,12 +95,31 @@ ad_status ad_run_folder_is_over(const ad_recipe *recipe, const char *folder, int
   return AD_OK;
 }
 
+ad_status ad_run_dump_folder(const ad_train_options *options, char **out) {
+  char name[40];
+  snprintf(name, sizeof name, "dump-%lld", (long long)options->dump_step);
+  return ad_path_in(options->folder, name, out);
+}
+
+static ad_status check_dump(const ad_train_options *options) {
+  char *path;
+  if (!options->dumps) return AD_OK;
+  AD_TRY(ad_run_dump_folder(options, &path));
+  ad_status status = AD_OK;
+  if (!access(path, F_OK))
+    status =
+        ad_fail(AD_INVALID, "%s is there already: move it away, or --overwrite replaces the run with its dumps", path);
+  ad_release(path);
+  return status;
+}
+
 /* With `resume` a run that was killed before its first checkpoint begins again; one that has given its weights does not
  * lose them. */
 ad_status ad_run_folder_check(const ad_recipe *recipe, const ad_train_options *options) {
   earlier found = {0};
   int64_t steps = recipe->train.steps;
   if (options->overwrite) return AD_OK;
+  AD_TRY(check_dump(options));
   AD_TRY(look_at(recipe, options->folder, &found));
   int is_kept = options->resume ? found.has_weights && found.checkpoint < 0 && !is_over(&found, steps)
                                 : found.steps || found.has_weights || found.checkpoint >= 0;
@@ -125,10 +145,33 @@ static ad_status remove_checkpoints(const char *folder) {
   return status;
 }
 
+static int is_dump(const char *name) {
+  return !strncmp(name, "dump-", 5) && name[5] && !name[5 + strspn(name + 5, "0123456789")];
+}
+
+static ad_status remove_dump(const char *folder, const char *name) {
+  char *path;
+  AD_TRY(ad_path_in(folder, name, &path));
+  ad_status status = ad_folder_remove(path);
+  ad_release(path);
+  return status;
+}
+
+static ad_status remove_dumps(const char *path) {
+  ad_status status = AD_OK;
+  DIR *folder = opendir(path);
+  if (!folder) return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
+  for (const struct dirent *entry = readdir(folder); entry && !status; entry = readdir(folder))
+    if (is_dump(entry->d_name)) status = remove_dump(path, entry->d_name);
+  closedir(folder);
+  return status;
+}
+
 ad_status ad_run_folder_tidy(const char *folder) { return ad_unfinished_remove(folder, results, RESULTS); }
 
 ad_status ad_run_folder_clear(const char *folder) {
   AD_TRY(remove_checkpoints(folder));
+  AD_TRY(remove_dumps(folder));
   for (size_t i = 0; i < RESULTS; i++) AD_TRY(remove_file(folder, results[i]));
   return AD_OK;
 }

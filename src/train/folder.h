@@ -11,7 +11,9 @@ ad_status ad_run_folder_check(const ad_recipe *recipe, const ad_train_options *o
 ad_status ad_run_folder_is_over(const ad_recipe *recipe, const char *folder, int *out) AD_CHECKED;
 /* Removes what a run that was killed had begun to write. */
 ad_status ad_run_folder_tidy(const char *folder) AD_CHECKED;
-/* Removes metrics, results and checkpoints of an earlier run, and nothing else. */
+/* Where the step goes that is dumped: "FOLDER/dump-N"; release with ad_release. */
+ad_status ad_run_dump_folder(const ad_train_options *options, char **out) AD_CHECKED;
+/* Removes metrics, results, checkpoints and dumps of an earlier run, and nothing else. */
 ad_status ad_run_folder_clear(const char *folder) AD_CHECKED;
 
 #endif

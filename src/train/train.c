@@ -269,6 +269,28 @@ static ad_status take_folder_for_all(training *t, ad_comm *comm, const ad_group 
   return ad_agree(comm, everyone, takes ? take_folder(t, recipe) : AD_OK, AD_HERE);
 }
 
+static ad_status dump_modules(const training *t, const char *folder) {
+  uint64_t after = (uint64_t)(t->options.dump_step - t->first_step);
+  for (size_t i = 0; i < ad_program_module_count(t->run->program); i++) {
+    if (t->run->modules[i])
+      AD_TRY(ad_reducer_dump(ad_module_reducer(t->run->modules[i]), folder, after, t->options.dump_step));
+  }
+  return AD_OK;
+}
+
+static ad_status begin_dump(const training *t) {
+  char *folder;
+  if (t->options.dump_step < t->first_step)
+    return ad_fail(AD_INVALID, "step %lld cannot be dumped: %lld steps were taken before",
+                   (long long)t->options.dump_step, (long long)t->first_step);
+  AD_TRY(ad_run_dump_folder(&t->options, &folder));
+  ad_status status = ad_run_is_first(t->run) ? ad_folder_make(folder) : AD_OK;
+  status = agree(t->run, status, AD_HERE);
+  if (!status) status = agree(t->run, dump_modules(t, folder), AD_HERE);
+  ad_release(folder);
+  return status;
+}
+
 static ad_status begin(training *t) {
   const ad_recipe *recipe = t->run->recipe;
   AD_TRY(ad_trace_start(&t->run->trace, t->run->comm, &t->run->everyone));
@@ -276,6 +298,7 @@ static ad_status begin(training *t) {
   AD_TRY(ad_path_in(t->options.folder, "checkpoints", &t->checkpoints));
   if (t->options.resume) AD_TRY(resume(t));
   AD_TRY(agree(t->run, begin_files(t), AD_HERE));
+  if (t->options.dumps) AD_TRY(begin_dump(t));
   if (!recipe->checkpoint.every) return AD_OK;
   return make_checkpointer(t);
 }
@@ -299,6 +322,9 @@ static ad_status take_options(const ad_recipe *recipe, const ad_train_options *o
   AD_TRY(ad_options_take(out, sizeof *out, options, "ad_train_options"));
   if (out->resume && out->overwrite)
     return ad_fail(AD_INVALID, "a run is either gone on with or overwritten: ask for one of `resume`, `overwrite`");
+  if (out->dumps && (out->dump_step < 0 || out->dump_step >= recipe->train.steps))
+    return ad_fail(AD_INVALID, "step %lld cannot be dumped: the recipe takes steps 0 to %lld",
+                   (long long)out->dump_step, (long long)recipe->train.steps - 1);
   snprintf(folder, FOLDER_MAX, "runs/%s", recipe->name);
   if (!out->folder) out->folder = folder;
   return AD_OK;
@@ -309,6 +335,7 @@ static ad_train_options options_before(const ad_train_options *own, const ad_pre
   ad_train_options options = *own;
   options.folder = pretrain->folder;
   options.turns_to = NULL;
+  options.dumps = 0;
   return options;
 }
 

@@ -12,6 +12,11 @@ def load(path):
     return {name: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])]) for name, entry in header.items()}
 
 
+def metadata(path):
+    with open(path, "rb") as file:
+        return json.loads(file.read(struct.unpack("<Q", file.read(8))[0])).get("__metadata__", {})
+
+
 def save(path, tensors):
     header, end = {}, 0
     for name, (dtype, shape, data) in tensors.items():

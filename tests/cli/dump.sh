@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# What a run dumps of one step: every sum is that of its addends, whatever the mesh, the sharding and the dtypes; training is the
+# same with it as without; a program on the reducer dumps as well; what cannot be dumped is said before a step.
+#   dump.sh ADDEND SOURCE
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) mounted=
+clean_up() { [ -z "$mounted" ] || umount "$mounted"; rm -rf "$work"; }
+trap clean_up EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
+exits_with() { # status, command...
+  local expected=$1 status=0
+  shift
+  "$@" >out 2>err || status=$?
+  [ $status -eq "$expected" ] || fail "exit $status, not $expected: $*"
+}
+says() { grep -q -e "$1" err || fail "it does not say \"$1\""; }
+adds_up() { # files...: what dump_check.py says of them is in `sums`
+  python3 "$source/tests/cli/dump_check.py" "$@" >sums 2>err || fail "they do not add up: $*"
+  if "$addend" diff --help >help 2>&1; then exits_with 0 "$addend" diff "$@"; fi
+}
+train() { # recipe, arguments...
+  local recipe=$1; shift
+  exits_with 0 "$addend" train "$source/recipes/$recipe.yaml" --set train.steps=2 "$@"
+}
+
+# Meshes, levels of sharding, experts on a view, more ranks than rows, dtypes; and the same weights after it.
+while read -r recipe mesh settings; do
+  read -ra sets <<<"$settings"
+  train "$recipe" "${sets[@]}" --dump-step 1 -o with --overwrite
+  train "$recipe" "${sets[@]}" -o without --overwrite
+  cmp with/weights.safetensors without/weights.safetensors || fail "$recipe: training is another one with the dump"
+  adds_up with/dump-1/*
+  grep -q "^$mesh: " sums || fail "$recipe: $(cat sums)"
+done <<'X'
+gpt-dp dp_replicate=3
+gpt-dp dp_replicate=3 --set train.microbatches=3 --set train.sync=[none,all,all]
+gpt-dp dp_replicate=3 --set precision.grad=bf16 --set precision.reduce=bf16
+hsdp-2x2 dp_replicate=2.dp_shard=2
+hsdp-2x2 dp_replicate=2.dp_shard=2 --set shard.zero=1
+hsdp-f16 dp_replicate=2.dp_shard=3
+gpt-tp-sp tp=2
+fsdp-uneven dp_shard=7
+moe-tp2ep dp_shard=2.tp=2
+moe-16 efsdp=2.ep=4.tp=2
+X
+
+# Each module has its own files, and blocks of a pool that share a name too.
+train ocr-disjoint --dump-step 0 -o modules
+adds_up modules/dump-0/encoder.rank*
+adds_up modules/dump-0/model.at00004.rank*
+train pools-10 --dump-step 0 -o pools
+for files in ci.rank blocks.at00004.rank blocks.at00006.rank; do adds_up pools/dump-0/$files*; done
+
+# An addend that is another one is seen by the reader.
+python3 - "$source/tests/cli" with/dump-1 <<'P'
+import sys; sys.path.insert(0, sys.argv[1])
+import json, struct, safetensors
+path = sys.argv[2] + "/rank00000.addend.m0.safetensors"
+raw = bytearray(open(path, "rb").read())
+size = struct.unpack("<Q", raw[:8])[0]
+begin = 8 + size + json.loads(raw[8 : 8 + size])["final.norm.weight"]["data_offsets"][0]
+raw[begin : begin + 4] = struct.pack("<f", 1000)
+open(path, "wb").write(raw)
+P
+! python3 "$source/tests/cli/dump_check.py" with/dump-1/* >out 2>err || fail "an addend of 1000 changes nothing"
+says final.norm.weight
+
+# The same from the environment, of any program on the reducer; ranks of `addend run` too.
+mkdir own later joined
+ADDEND_DUMP=own exits_with 0 "$(dirname "$addend")/example_plain_buffers"
+adds_up own/*
+ADDEND_DUMP=own exits_with 1 "$(dirname "$addend")/example_plain_buffers"
+says "ADDEND_DUMP: own/rank0000[0-3].addend.m0.safetensors is there already"
+ADDEND_DUMP=later ADDEND_DUMP_STEP=30 exits_with 0 "$(dirname "$addend")/example_plain_buffers"
+adds_up later/*
+! cmp -s own/rank00000.sum.safetensors later/rank00000.sum.safetensors || fail "it is another step"
+ADDEND_DUMP=joined exits_with 0 "$addend" run -n 3 -- "$(dirname "$addend")/example_plain_buffers"
+adds_up joined/*
+mkdir trained
+ADDEND_DUMP=trained ADDEND_DUMP_STEP=1 train gpt-dp -o from-environment
+train gpt-dp -o asked --dump-step 1
+diff -r trained asked/dump-1 || fail "train's option is the environment's"
+
+# What cannot be.
+recipe=$source/recipes/gpt-dp.yaml
+exits_with 2 "$addend" train "$recipe" --set train.steps=2 -o no --dump-step 2
+says "step 2 cannot be dumped: the recipe takes steps 0 to 1"
+[ ! -e no ] || fail "nothing is left"
+exits_with 2 "$addend" train "$recipe" -o no --dump-step -1
+exits_with 2 "$addend" train "$recipe" --set train.steps=3 --resume -o asked --dump-step 1
+says "asked/dump-1 is there already"
+train gpt-dp --set checkpoint.every=1 -o begun
+exits_with 2 "$addend" train "$recipe" --set train.steps=4 --resume -o begun --dump-step 1
+says "step 1 cannot be dumped: 2 steps were taken before"
+train gpt-dp --set train.steps=4 --set checkpoint.every=1 --resume -o begun --dump-step 3
+adds_up begun/dump-3/*
+train gpt-dp -o begun --overwrite
+[ ! -e begun/dump-3 ] || fail "a run that is overwritten leaves no dump"
+exits_with 2 "$addend" train "$source/recipes/moe-empty.yaml" -o views --dump-step 0
+says 'lies on "dp_shard=3 tp=2" and .* on "efsdp=2 ep=3'
+ADDEND_DUMP=nowhere exits_with 2 "$addend" train "$recipe" -o nothing
+says "ADDEND_DUMP must be a folder that can be written to"
+
+# A full disk: said, and no file has its name that is not whole. Mounting needs privileges that not everybody has.
+mkdir full
+if mount -t tmpfs -o size=100k none full 2>/dev/null; then
+  mounted=$work/full
+  ADDEND_DUMP=full exits_with 3 "$addend" train "$recipe" -o into-full
+  says "full/rank0000[0-2].*safetensors.*cannot be written: No space left on device"
+  for file in full/*; do
+    [ ! -e "$file" ] || python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); import safetensors
+tensors = safetensors.load(sys.argv[2]); assert all(len(data) for _, _, data in tensors.values())' "$source/tests/cli" "$file" || fail "$file is not whole"
+    case $file in *.tmp) fail "$file is left" ;; esac
+  done
+else
+  echo "dump: no file system can be mounted here, so no disk was filled"
+fi
+echo "dump: all hold"

@@ -1,0 +1,204 @@
+/* What a dump holds: each addend as it was handed in, whoever wrote it where; the sums; what is refused before anything
+ * is written. That sums are of their addends is asked of whole runs by tests/cli/dump.sh. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "addend/safetensors.h"
+#include "base/memory.h"
+#include "gradients.h"
+#include "io/file.h"
+
+static char folder[64];
+
+static int make_folder(void **state) {
+  snprintf(folder, sizeof folder, "/tmp/addend-dump-XXXXXX");
+  return mkdtemp(folder) ? 0 : 1;
+}
+
+static int remove_folder(void **state) { return ad_folder_remove(folder) != AD_OK; }
+
+static ad_safetensors *open_file(int64_t rank, const char *kind) {
+  char path[128];
+  ad_safetensors *file;
+  snprintf(path, sizeof path, "%s/rank%05d.%s.safetensors", folder, (int)rank, kind);
+  CHECK_OK(ad_safetensors_open(path, &file));
+  return file;
+}
+
+static ad_safetensors *open_addends(int64_t rank, int microbatch) {
+  char kind[32];
+  snprintf(kind, sizeof kind, "addend.m%d", microbatch);
+  return open_file(rank, kind);
+}
+
+static void check_text(const ad_safetensors *file, const char *key, const char *expected) {
+  const char *text = ad_safetensors_metadata(file, key);
+  CHECK(text && !strcmp(text, expected));
+}
+
+static void check_addend(const model *m, const ad_safetensors *file, int param, int microbatch) {
+  const ad_safetensor *tensor = ad_safetensors_find(file, param_names[param]);
+  CHECK(tensor && tensor->dtype == m->dtype);
+  for (size_t i = 0; i < (size_t)ad_shape_numel(&tensor->shape); i++)
+    CHECK(number_at(tensor->data, m->dtype, i) == addend_of(m, param, ad_comm_rank(m->comm), microbatch, i));
+}
+
+static int is_same(const ad_array *sum, const ad_safetensor *kept) {
+  return kept && kept->bytes == ad_array_bytes(sum) && (!kept->bytes || !memcmp(kept->data, sum->data, kept->bytes));
+}
+
+/* Whole or sharded, in place or copied in, with microbatches that stay and others that are sent. */
+static int keeps(ad_comm *comm, const char *mesh, int shards) {
+  model m;
+  open_model(&m, comm, mesh, AD_F32);
+  if (shards) shard_storage(&m);
+  create_reducer(&m, 0);
+  int64_t rank = ad_comm_rank(comm);
+  schedule s = full_schedule(4);
+  s.present[1] &= ~1u;  // `embedding` leaves no addend there
+  CHECK_OK(ad_reducer_dump(m.reducer, folder, 1, 7));
+  for (int step = 0; step < 3; step++) run_step(&m, &s);
+  for (int k = 0; k < s.microbatches; k++) {
+    ad_safetensors *file = open_addends(rank, k);
+    check_text(file, "addend.step", "7");
+    for (int p = 0; p < PARAMS; p++) {
+      if (s.present[k] >> p & 1)
+        check_addend(&m, file, p, k);
+      else
+        CHECK(!ad_safetensors_find(file, param_names[p]));
+    }
+    ad_safetensors_close(file);
+  }
+  ad_safetensors *file = open_file(rank, "sum");
+  for (size_t p = 0; p < PARAMS; p++)
+    CHECK(is_same(ad_reducer_gradient(m.reducer, p), ad_safetensors_find(file, param_names[p])));
+  ad_safetensors_close(file);
+  close_model(&m);
+  return 0;
+}
+
+static int keeps_whole(ad_comm *comm, void *context) { return keeps(comm, "dp_replicate=2 dp_shard=2", 0); }
+static int keeps_shards(ad_comm *comm, void *context) { return keeps(comm, "dp_shard=3 tp=2", 1); }
+static void addends_are_those_that_were_handed_in(void **state) { run_ranks(4, keeps_whole, NULL); }
+static void of_shards_too(void **state) { run_ranks(6, keeps_shards, NULL); }
+
+/* One parameter on each of two views, one of values that each rank has for itself. */
+static int tells(ad_comm *comm, void *context) {
+  ad_mesh *mesh, *view, *astray;
+  CHECK_OK(ad_mesh_create("dp_shard=4 tp=2", &mesh));
+  CHECK_OK(ad_mesh_create_view(mesh, "efsdp=2 ep=2 etp=2", &view));
+  CHECK_OK(ad_mesh_create_view(mesh, "ep=8", &astray));
+  ad_param_spec params[] = {{.name = "dense", .shape = {1, {3}}},
+                            {.name = "experts", .shape = {2, {5, 2}}},
+                            {.name = "own", .shape = {1, {2}}}};
+  CHECK_OK(ad_layout_parse(mesh, "dp_shard=R tp=I", &params[0].layout));
+  CHECK_OK(ad_layout_parse(view, "efsdp=R ep=S0 etp=R", &params[1].layout));
+  CHECK_OK(ad_layout_parse(mesh, "dp_shard=R tp=V", &params[2].layout));
+  for (int i = 0; i < 3; i++) params[i].storage = params[i].layout;
+  ad_reducer *reducer;
+  CHECK_OK(ad_reducer_create(comm, params, 3, NULL, &reducer));
+  CHECK_OK(ad_reducer_dump(reducer, folder, 0, 0));
+  const ad_array *absent[3] = {0};
+  CHECK_OK(ad_reducer_step(reducer, absent));
+  ad_safetensors *file = open_file(ad_comm_rank(comm), "sum");
+  check_text(file, "addend.mesh", "efsdp=2 ep=2 tp=2");
+  check_text(file, "addend.types",
+             "{\"dense\":\"efsdp=R ep=R tp=I\",\"experts\":\"efsdp=R ep=S0 tp=R\",\"own\":\"efsdp=R ep=R tp=S0\"}");
+  check_text(file, "addend.shapes", "{\"dense\":[3],\"experts\":[5,2],\"own\":[2,2]}");
+  if (ad_comm_rank(comm) == 3) check_text(file, "addend.held", "{\"experts\":[[2,0],[3,2]],\"own\":[[1,0],[1,2]]}");
+  ad_safetensors_close(file);
+  ad_reducer_destroy(reducer);
+  ad_mesh_destroy(astray);
+  ad_mesh_destroy(view);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void views_are_told_on_one_mesh(void **state) { run_ranks(8, tells, NULL); }
+
+static int refuses(ad_comm *comm, void *context) {
+  ad_mesh *mesh, *view;
+  CHECK_OK(ad_mesh_create("dp_shard=3 tp=2", &mesh));
+  CHECK_OK(ad_mesh_create_view(mesh, "efsdp=2 ep=3", &view));
+  ad_param_spec params[] = {{.name = "dense", .shape = {1, {12}}}, {.name = "experts", .shape = {1, {12}}}};
+  params[0].layout = params[0].storage = ad_layout_all(mesh, AD_R);
+  params[1].layout = params[1].storage = ad_layout_all(view, AD_R);
+  ad_reducer *reducer;
+  CHECK_OK(ad_reducer_create(comm, params, 2, NULL, &reducer));
+  CHECK_STATUS(ad_reducer_dump(reducer, folder, 0, 0), AD_INVALID);
+  CHECK_MESSAGE("`dense` lies on \"dp_shard=3 tp=2\" and `experts` on \"efsdp=2 ep=3\"");
+  const ad_array *absent[2] = {0};
+  CHECK_OK(ad_reducer_step(reducer, absent));
+  ad_reducer_destroy(reducer);
+
+  CHECK_OK(ad_layout_parse(mesh, "dp_shard=R tp=S0z", &params[0].layout));
+  params[0].storage = params[0].layout;
+  CHECK_OK(ad_reducer_create(comm, params, 1, NULL, &reducer));
+  CHECK_STATUS(ad_reducer_dump(reducer, folder, 0, 0), AD_INVALID);
+  CHECK_MESSAGE("`dense` is cut zigzag");
+  ad_reducer_destroy(reducer);
+
+  params[0].layout = params[0].storage = ad_layout_all(mesh, AD_R);
+  CHECK_OK(ad_reducer_create(comm, params, 1, NULL, &reducer));
+  CHECK_OK(ad_reducer_dump(reducer, folder, 0, 0));
+  CHECK_OK(ad_reducer_step(reducer, absent));
+  CHECK_STATUS(ad_reducer_dump(reducer, folder, 0, 0), AD_INVALID);
+  CHECK_MESSAGE("addend.m0.safetensors is there already");
+  ad_reducer_destroy(reducer);
+  ad_mesh_destroy(view);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void what_no_file_can_say_is_refused(void **state) { run_ranks(6, refuses, NULL); }
+
+/* Whatever cannot be allocated: the call fails, and no file of that name is left half written. */
+static int runs_short(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  double grad[3] = {1, 2, 3};
+  CHECK_OK(ad_mesh_create("dp_shard=1", &mesh));
+  ad_layout partial = ad_layout_all(mesh, AD_P);
+  ad_param_spec w = {
+      .name = "w", .shape = {1, {3}}, .layout = ad_layout_all(mesh, AD_R), .contract = {.param = AD_F64}};
+  w.storage = w.layout;
+  ad_array array = ad_array_describe(comm, AD_F64, &w.shape, &partial);
+  array.data = grad;
+  const ad_array *grads[] = {&array};
+  ad_status status = AD_MEMORY;
+  for (long n = 1; status; n++) {
+    ad_reducer *reducer;
+    CHECK_OK(ad_reducer_create(comm, &w, 1, NULL, &reducer));
+    ad_memory_fail_at(n);
+    status = ad_reducer_dump(reducer, folder, 0, 0);
+    if (!status) status = ad_reducer_step(reducer, grads);
+    ad_memory_fail_at(0);
+    ad_reducer_destroy(reducer);
+    CHECK(!status || status == AD_MEMORY);
+    ad_file_list list = {0};
+    if (status && !ad_file_list_add(&list, folder)) {
+      CHECK(list.count == 1 && strstr(list.entries[0].path, "addend.m0.safetensors"));
+      CHECK(!unlink(list.entries[0].path));
+    }
+    ad_file_list_clear(&list);
+  }
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void nothing_half_written_stays(void **state) { run_ranks(1, runs_short, NULL); }
+
+int main(void) {
+#define in_a_folder(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
+  const struct CMUnitTest tests[] = {
+      in_a_folder(addends_are_those_that_were_handed_in),
+      in_a_folder(of_shards_too),
+      in_a_folder(views_are_told_on_one_mesh),
+      in_a_folder(what_no_file_can_say_is_refused),
+      in_a_folder(nothing_half_written_stays),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
