@@ -103,7 +103,7 @@ prove moe-tp2ep --sabotage=1
 planted scores-of-other-ranks-slots-dropped experts-divided-by-own-group experts-averaged-over-copies
 prove ocr-fan-out --sabotage=1
 planted slice-of-first-on-cp slice-by-wrong-order-of-axes slices-gathered-across-cp zeros-for-slices-of-others norm-over-other-mesh
-prove pools-10 --sabotage=1 "wire={values:+f16,+gradients:+f16}"
+prove pools-10 --sabotage=1 --set 'wire={values: f16, gradients: f16}'
 planted bf16-for-f16-values bf16-for-f16-gradients
 # Each known mistake is planted, and caught, in a recipe as it is shipped but for the wires.
 python3 - sabotage-*.json <<'Y'
