@@ -13,6 +13,7 @@ int cli_train(int argc, char **argv);
 int cli_check(int argc, char **argv);
 int cli_plan(int argc, char **argv);
 int cli_report(int argc, char **argv);
+int cli_diff(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_run(int argc, char **argv);
 

@@ -20,6 +20,7 @@ static const cli_command commands[] = {
     {"check", cli_check, "prove the distributed gradient against one process; --sabotage proves the proof"},
     {"plan", cli_plan, "what is reduced over which axes, in how many bytes, at any world size; nothing runs"},
     {"report", cli_report, "make a run's page again from its files; several runs are laid over each other"},
+    {"diff", cli_diff, "which addends the gradients hold that any framework dumped, and what went wrong"},
     {"bench", cli_bench, "collectives and the reducer against this machine's memory bandwidth and its peers"},
     {"run", cli_run, "start N ranks of your own program"},
 };
@@ -98,7 +99,7 @@ int main(int argc, char **argv) {
   if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) return cli_print(version);
   for (int i = 0; i < COMMAND_COUNT; i++)
     if (!strcmp(argv[1], commands[i].name)) return run_command(&commands[i], argc, argv);
-  fprintf(stderr, "addend: '%s' is no command; there are train, check, plan, report, bench and run (addend --help)\n",
+  fprintf(stderr, "addend: '%s' is no command; there are train, check, plan, report, diff, bench and run (addend --help)\n",
           argv[1]);
   return CLI_WRONG_CALL;
 }

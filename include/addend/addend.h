@@ -24,5 +24,6 @@
 #include "addend/train.h"
 #include "addend/plan.h"
 #include "addend/check.h"
+#include "addend/diff.h"
 #include "addend/binding.h"
 #endif

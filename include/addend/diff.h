@@ -1,0 +1,33 @@
+/* One dumped step of any job, judged: how often each rank's addend was counted in the gradient that the optimizer got.
+ * The files are described in docs/dumps.md. */
+#ifndef ADDEND_DIFF_H
+#define ADDEND_DIFF_H
+#include <stddef.h>
+#include <stdint.h>
+#include "addend/status.h"
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+typedef struct ad_diff_options {
+  size_t size;           /* sizeof(ad_diff_options) */
+  const char *reference; /* whole gradients by plain name, or another dump (a file or a folder), whose sums are put
+                            together; NULL: none, or the file of kind reference among `files` */
+  void (*progress)(void *context, const char *what, int64_t done, int64_t of);
+  void *context;
+} ad_diff_options;
+
+/* Judges the dump that the files are; a folder stands for the safetensors files in it. *json: the document of
+ * `addend diff --json`; *holds: every parameter's sum is what its types say, and so is the norm. AD_OK also when the
+ * answer is no. AD_INVALID, AD_IO: names every file that is wrong, and what is missing. Caller frees *json with free().
+ */
+AD_API AD_CHECKED ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options *options, int *holds,
+                                    char **json);
+/* The same document as a table for people. Caller frees with free(). */
+AD_API AD_CHECKED ad_status ad_diff_table(const char *json, int colour, char **out);
+
+#if defined(__cplusplus)
+}
+#endif
+#endif

@@ -1,0 +1,111 @@
+/* Making the document. */
+#include "diff/document.h"
+
+#include <math.h>
+#include "base/text.h"
+#include "io/json.h"
+
+json_t *ad_diff_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+static json_t *integer_or_null(int64_t value) { return value >= 0 ? json_integer((json_int_t)value) : json_null(); }
+
+static json_int_t count_files(const ad_dump *dump, ad_dump_kind kind) {
+  json_int_t count = 0;
+  for (size_t i = 0; i < dump->count; i++) count += dump->files[i].kind == kind;
+  return count;
+}
+
+json_t *ad_diff_head(const ad_dump *dump) {
+  char mesh[AD_DUMP_AXES * (AD_DUMP_NAME + 16)];
+  ad_text text = ad_text_on(mesh, sizeof mesh);
+  for (int axis = 0; axis < dump->mesh.count; axis++)
+    ad_text_add(&text, "%s%s=%lld", axis ? " " : "", dump->mesh.name[axis], (long long)dump->mesh.size[axis]);
+  return json_pack("{s:i, s:b, s:I, s:s, s:o, s:I, s:{s:I, s:I, s:b}}", "format", 1, "pass", 0, "world",
+                   (json_int_t)dump->mesh.world, "mesh", mesh, "step", integer_or_null(dump->step), "microbatches",
+                   (json_int_t)dump->microbatches, "dumped", "addends", count_files(dump, AD_DUMP_ADDEND), "sums",
+                   count_files(dump, AD_DUMP_SUM), "reference", dump->reference != NULL);
+}
+
+static const char *print_types(const ad_dump *dump, const ad_dump_param *param, char *buffer, size_t size) {
+  ad_text text = ad_text_on(buffer, size);
+  for (int axis = 0; axis < dump->mesh.count; axis++) {
+    ad_type type = param->types[axis];
+    ad_text_add(&text, "%s%s=%s", axis ? " " : "", dump->mesh.name[axis],
+                type == AD_R   ? "R"
+                : type == AD_I ? "I"
+                               : "S");
+    if (ad_type_is_cut(type)) ad_text_add(&text, "%d", ad_type_dim(type));
+  }
+  return buffer;
+}
+
+static json_t *list_of_ranks(const unsigned char *ranks, int64_t world) {
+  json_t *list = json_array();
+  for (int64_t rank = 0; rank < world; rank++)
+    if (ranks[rank]) json_array_append_new(list, json_integer((json_int_t)rank));
+  return list;
+}
+
+/* [rank][microbatch], null for an addend that is not there, does not belong, or whose own number is not known. */
+static json_t *matrix(const ad_parts *parts, const ad_judged *shown, const double *values) {
+  const ad_dump *dump = parts->dump;
+  const ad_members *members = ad_part_members(parts, shown->part);
+  json_t *rows = json_array();
+  for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
+    json_t *row = json_array();
+    for (int64_t m = 0; m < dump->microbatches; m++) json_array_append_new(row, json_null());
+    json_array_append_new(rows, row);
+  }
+  for (size_t i = 0; i < members->count; i++) {
+    const ad_piece *piece = &members->columns[i].piece;
+    json_t *row = json_array_get(rows, (size_t)piece->rank);
+    if (isfinite(shown->why.errors[i])) json_array_set_new(row, (size_t)piece->microbatch, ad_diff_number(values[i]));
+  }
+  return rows;
+}
+
+/* The part that came nearest to its bound, or passed it furthest. */
+static const ad_judged *worst_of(const ad_judged *list, size_t count) {
+  const ad_judged *worst = NULL;
+  for (size_t i = 0; i < count; i++)
+    if (!worst || list[i].fitness.residual * worst->fitness.bound > worst->fitness.residual * list[i].fitness.bound)
+      worst = &list[i];
+  return worst;
+}
+
+static json_t *param_head(const ad_dump *dump, const ad_dump_param *param, int passes, ad_verdict_kind kind) {
+  char types[AD_DUMP_AXES * (AD_DUMP_NAME + 8)];
+  return json_pack("{s:o, s:I, s:I, s:s, s:f, s:b, s:s}", "name", ad_json_text(param->name), "numel",
+                   (json_int_t)param->numel, "sampled", (json_int_t)param->sample, "types",
+                   print_types(dump, param, types, sizeof types), "expect", param->expect, "pass", passes, "verdict",
+                   ad_verdict_name(kind));
+}
+
+static json_t *text_or_null(const char *text) { return *text ? json_string(text) : json_null(); }
+
+json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_verdict *verdict) {
+  const ad_dump *dump = parts->dump;
+  const ad_judged *shown = verdict->shown, *worst = worst_of(list, parts->count);
+  char axes[AD_DUMP_AXES * AD_DUMP_NAME];
+  json_t *document = param_head(dump, parts->param, verdict->kind == AD_VERDICT_RIGHT, verdict->kind);
+  json_object_set_new(document, "axis",
+                      text_or_null(ad_dump_axes_print(&dump->mesh, verdict->axes, axes, sizeof axes)));
+  json_object_set_new(document, "ranks", list_of_ranks(verdict->ranks, dump->mesh.world));
+  json_object_set_new(document, "factor", ad_diff_number(verdict->factor));
+  json_object_set_new(document, "residual", ad_diff_number(worst ? worst->fitness.residual : 0));
+  json_object_set_new(document, "bound", ad_diff_number(worst ? worst->fitness.bound : 0));
+  json_object_set_new(document, "text", json_string(verdict->text));
+  json_object_set_new(document, "counts", shown ? matrix(parts, shown, shown->why.counts) : json_null());
+  json_object_set_new(document, "errors", shown ? matrix(parts, shown, shown->why.errors) : json_null());
+  json_object_set_new(document, "reference", json_null());
+  return document;
+}
+
+json_t *ad_diff_without_sum(const ad_dump *dump, const ad_dump_param *param) {
+  json_t *document = param_head(dump, param, 0, AD_VERDICT_NO_SUM);
+  json_t *rest = json_pack("{s:n, s:[], s:n, s:n, s:n, s:s, s:n, s:n, s:n}", "axis", "ranks", "factor", "residual",
+                           "bound", "text", "has no sum: no rank's optimizer gets it", "counts", "errors", "reference");
+  json_object_update(document, rest);
+  json_decref(rest);
+  return document;
+}

@@ -1,0 +1,234 @@
+/* From sums to counts: the expected combination first; where it fails, least squares if the addends can be told apart,
+ * else single hypotheses, each of one free number. */
+#include "diff/explain.h"
+
+#include <math.h>
+#include <string.h>
+#include "base/memory.h"
+#include "check/rounding.h"
+#include "diff/fit.h"
+#include "diff/hypotheses.h"
+
+uint32_t ad_large_axes(const ad_dump_mesh *mesh, uint32_t axes) {
+  uint32_t large = 0;
+  for (int axis = 0; axis < mesh->count; axis++)
+    if (axes >> axis & 1 && mesh->size[axis] > 1) large |= 1u << axis;
+  return large;
+}
+
+int ad_stands_with(const ad_dump *dump, int64_t rank, int64_t holder, uint32_t axes) {
+  for (int axis = 0; axis < dump->mesh.count; axis++)
+    if (axes >> axis & 1 && dump->position[rank][axis] != dump->position[holder][axis]) return 0;
+  return 1;
+}
+
+/* ---- what is expected ---- */
+
+/* The mean divisor of all addend files; NaN if one has none. */
+static double mean_divisor(const ad_dump *dump) {
+  double sum = 0;
+  int64_t count = dump->mesh.world * dump->microbatches;
+  for (int64_t i = 0; i < count; i++) sum += dump->addends[i]->divisor;
+  return sum / (double)count;
+}
+
+void ad_expected_counts(const ad_parts *parts, const ad_members *members, double *out) {
+  double mean = mean_divisor(parts->dump);
+  for (size_t c = 0; c < members->count; c++) {
+    double divisor = members->columns[c].divisor;
+    out[c] = isnan(mean) || divisor == mean ? 1 : divisor / mean;
+  }
+}
+
+/* ---- counts ---- */
+
+static ad_status new_explanation(size_t n, ad_explanation *why) {
+  AD_TRY(ad_new(n, &why->counts));
+  AD_TRY(ad_new(n, &why->errors));
+  return AD_OK;
+}
+
+/* Takes numbers that lie next to one that a mistake would make: whole ones, and one over the size of a group. */
+static void snap(const ad_parts *parts, size_t n, const double *counts, const double *errors, double *out) {
+  for (size_t c = 0; c < n; c++) {
+    double tolerance = ad_count_tolerance(errors[c]), simple = ad_simple_count(&parts->dump->mesh, counts[c]);
+    out[c] = isinf(errors[c]) || fabs(simple - counts[c]) > tolerance ? counts[c] : simple;
+  }
+}
+
+static const ad_dtype narrower[] = {AD_F32, AD_F16, AD_BF16};
+
+/* Whether the counts give the part, and if they do so only with a narrower dtype than is known of, which. */
+static ad_status try_counts(const ad_parts *parts, const ad_part *part, const double *counts, ad_explanation *why) {
+  ad_rounding rounding = ad_rounding_of(parts, part);
+  double expect = parts->param->expect;
+  AD_TRY(ad_part_test(parts, part, counts, expect, &rounding, &why->fitness));
+  why->explains = why->fitness.holds;
+  for (size_t i = 0; i < sizeof narrower / sizeof *narrower && !why->explains; i++) {
+    ad_rounding wide = rounding;
+    ad_fitness fitness;
+    wide.reduce = wide.sum = ad_unit_roundoff(narrower[i]);
+    if (wide.reduce <= rounding.reduce || ad_rounding_share(&wide, ad_part_members(parts, part)->count) > 0.25)
+      continue;
+    AD_TRY(ad_part_test(parts, part, counts, expect, &wide, &fitness));
+    why->explains = fitness.holds;
+    why->rounded = fitness.holds ? narrower[i] : 0;
+  }
+  return AD_OK;
+}
+
+/* The simple counts if they give the part, else those that were fitted. */
+static ad_status settle(const ad_parts *parts, const ad_part *part, const double *counts, const double *errors,
+                        ad_explanation *why) {
+  size_t n = ad_part_members(parts, part)->count;
+  memcpy(why->errors, errors, n * sizeof *errors);
+  snap(parts, n, counts, errors, why->counts);
+  AD_TRY(try_counts(parts, part, why->counts, why));
+  if (why->explains && !why->rounded) return AD_OK;
+  ad_explanation fitted = *why;
+  fitted.rounded = 0;
+  ad_rounding rounding = ad_rounding_of(parts, part);
+  AD_TRY(ad_part_test(parts, part, counts, parts->param->expect, &rounding, &fitted.fitness));
+  if (!fitted.fitness.holds && why->explains) return AD_OK;
+  memcpy(why->counts, counts, n * sizeof *counts);
+  why->fitness = fitted.fitness;
+  why->explains = fitted.fitness.holds;
+  why->rounded = 0;
+  return AD_OK;
+}
+
+/* ---- a part that fails ---- */
+
+/* Where each addend's error is known, the fit says all that there is to say. */
+static ad_status explain_by_fit(const ad_parts *parts, const ad_products *products, const double *expected,
+                                const ad_part *part, ad_explanation *why, int *known) {
+  ad_fit fit;
+  AD_TRY(ad_fit_create(products, expected, &fit));
+  *known = fit.rank + ad_products_zeros(products) == products->n && products->rows > fit.rank;
+  ad_status status = *known ? settle(parts, part, fit.counts, fit.errors, why) : AD_OK;
+  ad_fit_destroy(&fit);
+  return status;
+}
+
+static ad_status explain_with(const ad_parts *parts, const ad_products *products, const double *expected,
+                              ad_judged *judged, int *known) {
+  *known = 0;
+  size_t filled = products->n - ad_products_zeros(products);
+  if (products->rows > filled && products->n <= AD_FIT_MAX)
+    AD_TRY(explain_by_fit(parts, products, expected, judged->part, &judged->why, known));
+  if (!*known) AD_TRY(ad_try_hypotheses(parts, products, expected, judged->part, &judged->why));
+  if (*known || judged->why.explains) return *known = 1, AD_OK;
+  memcpy(judged->why.counts, expected, products->n * sizeof *expected);
+  AD_TRY(try_counts(parts, judged->part, judged->why.counts, &judged->why));
+  *known = judged->why.explains;
+  return AD_OK;
+}
+
+static ad_status explain(const ad_parts *parts, const double *expected, ad_judged *judged, int *known) {
+  const ad_part *part = judged->part;
+  ad_products products;
+  AD_TRY(ad_products_create(parts, &part, 1, &products));
+  ad_status status = explain_with(parts, &products, expected, judged, known);
+  ad_products_destroy(&products);
+  return status;
+}
+
+/* Where parts have fewer elements than addends: all of them together, if the same counts are behind all. */
+static ad_status explain_together(const ad_parts *parts, const double *expected, ad_judged *const *list, size_t count) {
+  const ad_part **together;
+  ad_products products;
+  AD_TRY(ad_new(count, &together));
+  for (size_t i = 0; i < count; i++) together[i] = list[i]->part;
+  ad_status status = ad_products_create(parts, together, count, &products);
+  ad_release(together);
+  if (status) return status;
+  for (size_t i = 0; i < count && !status; i++) {
+    int known;
+    if (products.rows > products.n)
+      status = explain_by_fit(parts, &products, expected, list[i]->part, &list[i]->why, &known);
+  }
+  ad_products_destroy(&products);
+  return status;
+}
+
+/* ---- all parts ---- */
+
+/* Rounding of a narrow dtype may be more than one addend of many is. Then counts must be right too, within what their
+ * fit says of its own errors. */
+static int is_weak(const ad_rounding *rounding, size_t n) { return ad_rounding_share(rounding, n) * 2 * (double)n > 1; }
+
+static int counts_hold(const ad_fit *fit, const double *expected, size_t n) {
+  for (size_t c = 0; c < n; c++)
+    if (isfinite(fit->errors[c]) && fabs(fit->counts[c] - expected[c]) > ad_count_tolerance(fit->errors[c])) return 0;
+  return 1;
+}
+
+static ad_status check_weak(const ad_parts *parts, const double *expected, ad_judged *judged) {
+  const ad_part *part = judged->part;
+  ad_rounding rounding = ad_rounding_of(parts, part);
+  size_t n = ad_part_members(parts, part)->count;
+  ad_products products;
+  ad_fit fit;
+  if (!is_weak(&rounding, n) || n > AD_FIT_MAX || part->count <= n) return AD_OK;
+  AD_TRY(ad_products_create(parts, &part, 1, &products));
+  ad_status status = ad_fit_create(&products, expected, &fit);
+  if (!status) {
+    judged->holds = counts_hold(&fit, expected, n);
+    ad_fit_destroy(&fit);
+  }
+  ad_products_destroy(&products);
+  return status;
+}
+
+static ad_status judge(const ad_parts *parts, const double *expected, ad_judged *judged) {
+  ad_rounding rounding = ad_rounding_of(parts, judged->part);
+  AD_TRY(ad_part_test(parts, judged->part, expected, parts->param->expect, &rounding, &judged->fitness));
+  judged->holds = judged->fitness.holds;
+  return judged->holds ? check_weak(parts, expected, judged) : AD_OK;
+}
+
+/* The parts of some members. */
+static ad_status judge_members(const ad_parts *parts, size_t members, const double *expected, ad_judged *list,
+                               ad_judged **unknown) {
+  size_t unknown_count = 0, n = parts->members[members].count;
+  for (size_t i = 0; i < parts->count; i++) {
+    int known;
+    if (list[i].part->members != members) continue;
+    AD_TRY(judge(parts, expected, &list[i]));
+    if (list[i].holds) continue;
+    AD_TRY(new_explanation(n, &list[i].why));
+    list[i].why.fitness = list[i].fitness;
+    AD_TRY(explain(parts, expected, &list[i], &known));
+    if (!known) unknown[unknown_count++] = &list[i];
+  }
+  return unknown_count > 1 && n <= AD_FIT_MAX ? explain_together(parts, expected, unknown, unknown_count) : AD_OK;
+}
+
+static ad_status judge_all(const ad_parts *parts, ad_judged *list, ad_judged **unknown) {
+  for (size_t m = 0; m < parts->member_count; m++) {
+    double *expected;
+    AD_TRY(ad_new(parts->members[m].count, &expected));
+    ad_expected_counts(parts, &parts->members[m], expected);
+    ad_status status = judge_members(parts, m, expected, list, unknown);
+    ad_release(expected);
+    if (status) return status;
+  }
+  return AD_OK;
+}
+
+ad_status ad_judge_parts(const ad_parts *parts, ad_judged *list) {
+  ad_judged **unknown;
+  for (size_t i = 0; i < parts->count; i++) list[i] = (ad_judged){.part = &parts->parts[i]};
+  AD_TRY(ad_new(parts->count, &unknown));
+  ad_status status = judge_all(parts, list, unknown);
+  ad_release(unknown);
+  return status;
+}
+
+void ad_judged_clear(const ad_parts *parts, ad_judged *list) {
+  for (size_t i = 0; i < parts->count; i++) {
+    ad_release(list[i].why.counts);
+    ad_release(list[i].why.errors);
+    ad_release(list[i].why.others);
+  }
+}

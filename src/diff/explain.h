@@ -1,0 +1,32 @@
+/* What a part that is not what its types say holds instead: counts of its addends that give it. */
+#ifndef DIFF_EXPLAIN_H
+#define DIFF_EXPLAIN_H
+#include "diff/test.h"
+
+typedef struct ad_explanation {
+  double *counts, *errors; /* one for each addend of the part's members, relative to the expected factor; errors: of the
+                              fit, infinite where only sums of counts are known */
+  int explains;            /* the counts give the sum, within rounding */
+  ad_dtype rounded;        /* explains only if the sum was rounded as in this dtype; 0: need not be assumed */
+  int ambiguous;           /* other counts give it too */
+  double *others;          /* such counts, the simplest; NULL if not ambiguous */
+  ad_fitness fitness;      /* of the counts, or of the expected combination where there are none */
+} ad_explanation;
+
+typedef struct ad_judged {
+  ad_part *part;
+  int holds;          /* the expected combination */
+  ad_fitness fitness; /* of it */
+  ad_explanation why; /* where it does not hold */
+} ad_judged;
+
+/* The weights that are expected: 1, or, where the ranks' divisors differ, each one's share. `n` of them. */
+void ad_expected_counts(const ad_parts *parts, const ad_members *members, double *out);
+/* Judges every part; `list` has parts->count. Explanations are for ad_judged_clear. */
+ad_status ad_judge_parts(const ad_parts *parts, ad_judged *list) AD_CHECKED;
+void ad_judged_clear(const ad_parts *parts, ad_judged *list);
+/* Whether this rank's place is the holder's on all of `axes`. */
+int ad_stands_with(const ad_dump *dump, int64_t rank, int64_t holder, uint32_t axes);
+uint32_t ad_large_axes(const ad_dump_mesh *mesh, uint32_t axes); /* those of more than one rank */
+
+#endif

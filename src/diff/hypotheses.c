@@ -1,0 +1,215 @@
+/* Trying hypotheses, the simplest first. */
+#include "diff/hypotheses.h"
+
+#include <math.h>
+#include <string.h>
+#include "base/memory.h"
+
+double ad_count_tolerance(double error) { return fmin(1e-4 + 8 * error, 0.2); }
+
+double ad_simple_count(const ad_dump_mesh *mesh, double count) {
+  double best = round(count);
+  uint32_t all = (1u << mesh->count) - 1;
+  for (uint32_t axes = 1; axes <= all; axes++) {
+    double inverse = 1 / (double)ad_dump_axes_size(mesh, axes);
+    if (fabs(inverse - count) < fabs(best - count)) best = inverse;
+  }
+  return best;
+}
+
+typedef struct ad_trial {
+  const ad_parts *parts;
+  const ad_products *products;
+  const double *expected;
+  const ad_part *part;
+  const ad_members *members;
+  ad_rounding rounding;
+  ad_explanation *why;
+  double *fixed, *free, *counts; /* n each */
+} ad_trial;
+
+/* Whether addend c has the free number under hypothesis h, else the fixed count. */
+typedef int (*ad_is_free)(const ad_trial *trial, size_t c, int64_t h);
+
+/* ---- one hypothesis ---- */
+
+/* The free number by least squares; NaN: these addends are zero. */
+static double best_number(const ad_trial *trial) {
+  const ad_products *products = trial->products;
+  size_t n = products->n;
+  double along = 0, square = 0;
+  for (size_t i = 0; i < n; i++) {
+    double fixed = 0, free = 0;
+    if (trial->free[i] == 0) continue;
+    for (size_t j = 0; j < n; j++) {
+      fixed += products->gram[j + i * n] * trial->fixed[j];
+      free += products->gram[j + i * n] * trial->free[j];
+    }
+    along += trial->free[i] * (products->with_sum[i] - fixed);
+    square += trial->free[i] * free;
+  }
+  return square > 0 ? along / square : NAN;
+}
+
+/* No combination that is farther off than this in all can hold element by element. */
+static int is_near(const ad_trial *trial) {
+  const ad_products *products = trial->products;
+  double trace = 0, most = 0, n = (double)products->n;
+  for (size_t i = 0; i < products->n; i++) {
+    trace += products->gram[i + i * products->n];
+    most = fmax(most, fabs(trial->counts[i]));
+  }
+  double share = ad_rounding_share(&trial->rounding, products->n) * fmax(most, 1) + 1e-12;
+  double least = n * trial->rounding.smallest / fabs(trial->parts->param->expect);
+  double square = share * share * n * trace + least * least * (double)products->rows;
+  return ad_products_distance(products, trial->counts) <= 2 * square + 1e-13 * products->sum_square;
+}
+
+static ad_status holds(ad_trial *trial, double number, ad_fitness *out) {
+  for (size_t i = 0; i < trial->products->n; i++) trial->counts[i] = trial->fixed[i] + number * trial->free[i];
+  *out = (ad_fitness){0};
+  if (!is_near(trial)) return AD_OK;
+  return ad_part_test(trial->parts, trial->part, trial->counts, trial->parts->param->expect, &trial->rounding, out);
+}
+
+static int same_counts(const double *a, const double *b, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (fabs(a[i] - b[i]) > 1e-4) return 0;
+  return 1;
+}
+
+static ad_status accept(ad_trial *trial, const ad_fitness *fitness) {
+  ad_explanation *why = trial->why;
+  size_t n = trial->products->n;
+  if (!why->explains) {
+    memcpy(why->counts, trial->counts, n * sizeof *why->counts);
+    why->explains = 1;
+    why->fitness = *fitness;
+    return AD_OK;
+  }
+  if (why->ambiguous || same_counts(why->counts, trial->counts, n)) return AD_OK;
+  AD_TRY(ad_new(n, &why->others));
+  memcpy(why->others, trial->counts, n * sizeof *why->others);
+  why->ambiguous = 1;
+  return AD_OK;
+}
+
+/* `any`: the free number may be any, else only one that a mistake makes. */
+static ad_status try_one(ad_trial *trial, int any) {
+  double number = best_number(trial), simple = ad_simple_count(&trial->parts->dump->mesh, number);
+  ad_fitness fitness = {0};
+  if (!isfinite(number) || number < -0.5) return AD_OK;
+  if (fabs(simple - number) < 0.05) AD_TRY(holds(trial, simple, &fitness));
+  if (!fitness.holds && any) AD_TRY(holds(trial, number, &fitness));
+  return fitness.holds ? accept(trial, &fitness) : AD_OK;
+}
+
+/* `base`: the count of the others, on what is expected. */
+static ad_status try_set(ad_trial *trial, ad_is_free is_free, int64_t h, double base, int any) {
+  size_t frees = 0, n = trial->products->n;
+  for (size_t c = 0; c < n; c++) {
+    int free = is_free(trial, c, h);
+    trial->free[c] = free ? trial->expected[c] : 0;
+    trial->fixed[c] = free ? 0 : base * trial->expected[c];
+    frees += (size_t)free;
+  }
+  return frees ? try_one(trial, any) : AD_OK;
+}
+
+/* ---- the hypotheses ---- */
+
+static int64_t rank_of(const ad_trial *trial, size_t c) { return trial->members->columns[c].piece.rank; }
+
+static int is_any(const ad_trial *trial, size_t c, int64_t h) { return 1; }
+
+static int is_own(const ad_trial *trial, size_t c, int64_t axes) {
+  return ad_stands_with(trial->parts->dump, rank_of(trial, c), trial->part->holders[0], (uint32_t)axes);
+}
+
+static int is_last(const ad_trial *trial, size_t c, int64_t h) {
+  return trial->members->columns[c].piece.microbatch == trial->parts->dump->microbatches - 1;
+}
+
+static int is_earlier(const ad_trial *trial, size_t c, int64_t h) { return !is_last(trial, c, h); }
+
+static int is_of_microbatch(const ad_trial *trial, size_t c, int64_t m) {
+  return trial->members->columns[c].piece.microbatch == m;
+}
+
+static int is_of_rank(const ad_trial *trial, size_t c, int64_t rank) { return rank_of(trial, c) == rank; }
+
+/* h: axis * AD_DUMP_RANKS + place */
+static int is_in_slice(const ad_trial *trial, size_t c, int64_t h) {
+  return trial->parts->dump->position[rank_of(trial, c)][h / AD_DUMP_RANKS] == (int32_t)(h % AD_DUMP_RANKS);
+}
+
+static ad_status try_axes(ad_trial *trial) {
+  uint32_t summed = ad_large_axes(&trial->parts->dump->mesh, trial->parts->param->summed);
+  for (uint32_t axes = summed; axes; axes = (axes - 1) & summed) AD_TRY(try_set(trial, is_own, axes, 0, 1));
+  return AD_OK;
+}
+
+static ad_status try_microbatches(ad_trial *trial) {
+  int64_t count = trial->parts->dump->microbatches;
+  if (count < 2) return AD_OK;
+  AD_TRY(try_set(trial, is_last, 0, 0, 1));
+  AD_TRY(try_set(trial, is_earlier, 0, 1, 1));
+  for (int64_t m = 0; m < count; m++) AD_TRY(try_set(trial, is_of_microbatch, m, 1, 0));
+  return AD_OK;
+}
+
+static ad_status try_slices(ad_trial *trial) {
+  const ad_dump_mesh *mesh = &trial->parts->dump->mesh;
+  uint32_t summed = ad_large_axes(mesh, trial->parts->param->summed);
+  for (int axis = 0; axis < mesh->count; axis++)
+    for (int64_t place = 0; place < mesh->size[axis] && summed >> axis & 1; place++)
+      AD_TRY(try_set(trial, is_in_slice, (int64_t)axis * AD_DUMP_RANKS + place, 1, 0));
+  return AD_OK;
+}
+
+static ad_status try_ranks(ad_trial *trial) {
+  int64_t last = -1;
+  for (size_t c = 0; c < trial->products->n; c++) {
+    int64_t rank = rank_of(trial, c);
+    if (rank != last) AD_TRY(try_set(trial, is_of_rank, rank, 1, 0));
+    last = rank;
+  }
+  return AD_OK;
+}
+
+/* Each addend counted once, whatever the divisors say. */
+static ad_status try_undivided(ad_trial *trial) {
+  int differ = 0;
+  for (size_t c = 0; c < trial->products->n; c++) {
+    differ |= trial->expected[c] != 1;
+    trial->free[c] = 1;
+    trial->fixed[c] = 0;
+  }
+  return differ ? try_one(trial, 1) : AD_OK;
+}
+
+static ad_status try_all(ad_trial *trial) {
+  AD_TRY(try_undivided(trial));
+  AD_TRY(try_set(trial, is_any, 0, 0, 1));
+  AD_TRY(try_axes(trial));
+  AD_TRY(try_microbatches(trial));
+  AD_TRY(try_slices(trial));
+  return try_ranks(trial);
+}
+
+ad_status ad_try_hypotheses(const ad_parts *parts, const ad_products *products, const double *expected,
+                            const ad_part *part, ad_explanation *why) {
+  size_t n = products->n;
+  double *memory;
+  if (!n) return AD_OK;
+  AD_TRY(ad_new(3 * n, &memory));
+  ad_trial trial = {.parts = parts, .products = products, .expected = expected, .part = part, .why = why};
+  trial.members = ad_part_members(parts, part);
+  trial.rounding = ad_rounding_of(parts, part);
+  trial.fixed = memory;
+  trial.free = memory + n;
+  trial.counts = memory + 2 * n;
+  ad_status status = try_all(&trial);
+  ad_release(memory);
+  return status;
+}

@@ -1,0 +1,121 @@
+/* Meshes of dumps: parsing, and the arithmetic of ranks on them. */
+#include "diff/mesh.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/text.h"
+
+static int is_name(const char *text, size_t length) {
+  if (!length || length >= AD_DUMP_NAME || isdigit((unsigned char)text[0])) return 0;
+  for (size_t i = 0; i < length; i++)
+    if (!isalnum((unsigned char)text[i]) && text[i] != '_') return 0;
+  return 1;
+}
+
+/* One word of a text: its name and its value. NULL: none is left; a word without both: length 0. */
+static const char *next_word(const char **text, size_t *name, const char **value, size_t *length) {
+  const char *word = *text + strspn(*text, " ");
+  size_t all = strcspn(word, " ");
+  const char *equals = memchr(word, '=', all);
+  *text = word + all;
+  *name = equals ? (size_t)(equals - word) : 0;
+  *value = equals ? equals + 1 : word;
+  *length = equals ? all - *name - 1 : all;
+  return all ? word : NULL;
+}
+
+static int find_axis(const ad_dump_mesh *mesh, const char *name, size_t length) {
+  for (int axis = 0; axis < mesh->count; axis++)
+    if (strlen(mesh->name[axis]) == length && !memcmp(mesh->name[axis], name, length)) return axis;
+  return -1;
+}
+
+/* The number that a word has; -1: none. */
+static int64_t number(const char *text, size_t length) {
+  int64_t value = 0;
+  if (!length || length > 9) return -1;
+  for (size_t i = 0; i < length; i++) {
+    if (!isdigit((unsigned char)text[i])) return -1;
+    value = 10 * value + (text[i] - '0');
+  }
+  return value;
+}
+
+static ad_status add_axis(ad_dump_mesh *mesh, const char *word, size_t name, const char *value, size_t length) {
+  int64_t size = number(value, length);
+  if (mesh->count == AD_DUMP_AXES) return ad_fail(AD_INVALID, "a mesh has at most %d axes", AD_DUMP_AXES);
+  if (!is_name(word, name))
+    return ad_fail(AD_INVALID, "'%.60s' is no axis of a mesh: one is written NAME=SIZE, as in \"dp=2 tp=4\"", word);
+  if (find_axis(mesh, word, name) >= 0) return ad_fail(AD_INVALID, "axis `%.*s` is there twice", (int)name, word);
+  if (size < 1) return ad_fail(AD_INVALID, "axis `%.*s` has size '%.*s'", (int)name, word, (int)length, value);
+  if (mesh->world * size > AD_DUMP_RANKS)
+    return ad_fail(AD_INVALID, "a mesh of more than %d ranks is not read", AD_DUMP_RANKS);
+  memcpy(mesh->name[mesh->count], word, name);
+  mesh->size[mesh->count++] = size;
+  mesh->world *= size;
+  return AD_OK;
+}
+
+ad_status ad_dump_mesh_parse(const char *text, ad_dump_mesh *out) {
+  ad_dump_mesh mesh = {.world = 1};
+  const char *word, *value;
+  size_t name, length;
+  while ((word = next_word(&text, &name, &value, &length))) AD_TRY(add_axis(&mesh, word, name, value, length));
+  if (!mesh.count) return ad_fail(AD_INVALID, "a mesh has at least one axis, as in \"dp=4\"");
+  *out = mesh;
+  return AD_OK;
+}
+
+ad_status ad_dump_mesh_next(const ad_dump_mesh *mesh, const char **text, uint32_t *seen, int *axis, const char **value,
+                            size_t *length) {
+  size_t name;
+  const char *word = next_word(text, &name, value, length);
+  *axis = -1;
+  if (!word) return AD_OK;
+  int found = name ? find_axis(mesh, word, name) : -1;
+  if (found < 0) return ad_fail(AD_INVALID, "'%.60s' begins with no axis of the mesh", word);
+  if (*seen & 1u << found) return ad_fail(AD_INVALID, "axis `%s` is there twice", mesh->name[found]);
+  *seen |= 1u << found;
+  *axis = found;
+  return AD_OK;
+}
+
+ad_status ad_dump_mesh_coord(const ad_dump_mesh *mesh, const char *text, int32_t position[AD_DUMP_AXES]) {
+  uint32_t seen = 0;
+  memset(position, 0, sizeof *position * AD_DUMP_AXES);
+  for (;;) {
+    int axis;
+    const char *value;
+    size_t length;
+    AD_TRY(ad_dump_mesh_next(mesh, &text, &seen, &axis, &value, &length));
+    if (axis < 0) return AD_OK;
+    int64_t at = number(value, length);
+    if (at < 0 || at >= mesh->size[axis])
+      return ad_fail(AD_INVALID, "position '%.*s' on axis `%s`, which has %lld", (int)length, value, mesh->name[axis],
+                     (long long)mesh->size[axis]);
+    position[axis] = (int32_t)at;
+  }
+}
+
+void ad_dump_mesh_position(const ad_dump_mesh *mesh, int64_t rank, int32_t position[AD_DUMP_AXES]) {
+  for (int axis = mesh->count - 1; axis >= 0; axis--) {
+    position[axis] = (int32_t)(rank % mesh->size[axis]);
+    rank /= mesh->size[axis];
+  }
+}
+
+const char *ad_dump_axes_print(const ad_dump_mesh *mesh, uint32_t axes, char *buffer, size_t size) {
+  ad_text text = ad_text_on(buffer, size);
+  for (int axis = 0; axis < mesh->count; axis++)
+    if (axes >> axis & 1) ad_text_add(&text, "%s%s", text.used ? "," : "", mesh->name[axis]);
+  return buffer;
+}
+
+int64_t ad_dump_axes_size(const ad_dump_mesh *mesh, uint32_t axes) {
+  int64_t ranks = 1;
+  for (int axis = 0; axis < mesh->count; axis++)
+    if (axes >> axis & 1) ranks *= mesh->size[axis];
+  return ranks;
+}

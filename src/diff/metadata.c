@@ -1,0 +1,184 @@
+/* Reading the metadata of one file. */
+#include "diff/metadata.h"
+
+#include <errno.h>
+#include <fnmatch.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/error.h"
+
+static const char *text_of(const ad_dump_file *file, const char *key) {
+  return ad_safetensors_metadata(file->tensors, key);
+}
+
+static ad_status wrong(const ad_dump_file *file, const char *key, const char *text, const char *right) {
+  return ad_fail(AD_INVALID, "%s: %s is '%.60s'; it is %s", file->path, key, text, right);
+}
+
+static ad_status need(const ad_dump_file *file, const char *key) {
+  return text_of(file, key) ? AD_OK : ad_fail(AD_INVALID, "%s: has no %s in its metadata", file->path, key);
+}
+
+/* A whole number of `least` or more; what *out was where the key is not there. */
+static ad_status read_integer(const ad_dump_file *file, const char *key, int64_t least, int64_t *out) {
+  const char *text = text_of(file, key);
+  char *end;
+  if (!text) return AD_OK;
+  errno = 0;
+  long long value = strtoll(text, &end, 10);
+  if (errno || end == text || *end || value < least || value > INT64_C(1) << 53)
+    return wrong(file, key, text, least ? "a whole number, 1 or more" : "a whole number, 0 or more");
+  *out = value;
+  return AD_OK;
+}
+
+static ad_status read_positive(const ad_dump_file *file, const char *key, int may_be_zero, double *out) {
+  const char *text = text_of(file, key);
+  char *end;
+  *out = NAN;
+  if (!text) return AD_OK;
+  double value = strtod(text, &end);
+  if (end == text || *end || !isfinite(value) || value < 0 || (value == 0 && !may_be_zero))
+    return wrong(file, key, text, may_be_zero ? "a number, 0 or more" : "a number above 0");
+  *out = value;
+  return AD_OK;
+}
+
+/* Left alone (NULL) where the key is not there. */
+static ad_status read_json(const ad_dump_file *file, const char *key, json_t **out) {
+  const char *text = text_of(file, key);
+  json_error_t error;
+  if (!text) return AD_OK;
+  *out = json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &error);
+  return *out ? AD_OK : ad_fail(AD_INVALID, "%s: %s is no JSON: %s", file->path, key, error.text);
+}
+
+static ad_status read_map(const ad_dump_file *file, const char *key, json_t **out) {
+  AD_TRY(read_json(file, key, out));
+  if (*out && !json_is_object(*out)) return wrong(file, key, text_of(file, key), "a JSON object with names");
+  return AD_OK;
+}
+
+/* A dtype's bare name, or JSON. */
+static ad_status read_reduce(ad_dump_file *file) {
+  const char *text = text_of(file, "addend.reduce");
+  if (!text) return AD_OK;
+  if (text[strspn(text, " ")] == '{') return read_map(file, "addend.reduce", &file->reduce);
+  file->reduce = json_string(text);
+  return AD_OK;
+}
+
+static int is_factor(const json_t *value) {
+  return json_is_number(value) && isfinite(json_number_value(value)) && json_number_value(value) != 0;
+}
+
+static ad_status read_expect(ad_dump_file *file) {
+  static const char key[] = "addend.expect", right[] = "a number that is not 0, or a JSON object of them by pattern";
+  const char *pattern;
+  json_t *value;
+  AD_TRY(read_json(file, key, &file->expect));
+  if (!file->expect || is_factor(file->expect)) return AD_OK;
+  if (!json_is_object(file->expect)) return wrong(file, key, text_of(file, key), right);
+  json_object_foreach(file->expect, pattern, value) if (!is_factor(value)) return wrong(file, key, pattern, right);
+  return AD_OK;
+}
+
+static ad_status check_reduce(const ad_dump_file *file) {
+  const char *pattern;
+  json_t *value;
+  if (!file->reduce || (json_is_string(file->reduce) && *json_string_value(file->reduce))) {
+    ad_dtype dtype;
+    return file->reduce ? ad_dtype_parse(json_string_value(file->reduce), &dtype) : AD_OK;
+  }
+  json_object_foreach(file->reduce, pattern, value) {
+    ad_dtype dtype;
+    if (!json_is_string(value)) return ad_fail(AD_INVALID, "the dtype of '%.60s' is no text", pattern);
+    AD_TRY(ad_dtype_parse(json_string_value(value), &dtype));
+  }
+  return AD_OK;
+}
+
+static ad_status read_kind(ad_dump_file *file, int plain) {
+  static const char *const kinds[] = {"addend", "sum", "reference"};
+  const char *kind = text_of(file, "addend.kind");
+  if (!kind && plain) return file->kind = AD_DUMP_REFERENCE, AD_OK;
+  AD_TRY(need(file, "addend.kind"));
+  for (int i = 0; i < 3; i++)
+    if (!strcmp(kind, kinds[i])) return file->kind = (ad_dump_kind)i, AD_OK;
+  return wrong(file, "addend.kind", kind, "addend, sum or reference");
+}
+
+static ad_status read_version(const ad_dump_file *file) {
+  const char *version = text_of(file, "addend.version");
+  return version && strcmp(version, "1") != 0 ? wrong(file, "addend.version", version, "1") : AD_OK;
+}
+
+static ad_status read_place(ad_dump_file *file) {
+  if (file->kind == AD_DUMP_REFERENCE) return AD_OK;
+  AD_TRY(need(file, "addend.version"));
+  AD_TRY(need(file, "addend.rank"));
+  AD_TRY(need(file, "addend.mesh"));
+  AD_TRY(read_integer(file, "addend.rank", 0, &file->rank));
+  file->mesh = text_of(file, "addend.mesh");
+  file->coord = text_of(file, "addend.coord");
+  return read_integer(file, "addend.microbatch", 0, &file->microbatch);
+}
+
+static ad_status read_numbers(ad_dump_file *file) {
+  const char *norm_type = text_of(file, "addend.norm_type");
+  AD_TRY(read_integer(file, "addend.step", 0, &file->step));
+  AD_TRY(read_integer(file, "addend.sample", 1, &file->sample));
+  AD_TRY(read_positive(file, "addend.divisor", 0, &file->divisor));
+  AD_TRY(read_positive(file, "addend.norm", 1, &file->norm));
+  if (norm_type && strtod(norm_type, NULL) != 2) file->norm = NAN; /* only the usual norm is judged */
+  return AD_OK;
+}
+
+static ad_status read_maps(ad_dump_file *file) {
+  AD_TRY(read_map(file, "addend.types", &file->types));
+  AD_TRY(read_map(file, "addend.shapes", &file->shapes));
+  AD_TRY(read_map(file, "addend.held", &file->held));
+  AD_TRY(read_map(file, "DCP_SHARDING_INFO", &file->sharding));
+  AD_TRY(read_map(file, "addend.partial", &file->partial));
+  AD_TRY(read_expect(file));
+  AD_TRY(read_reduce(file));
+  ad_status status = check_reduce(file);
+  return status ? ad_fail_in(status, "%s: addend.reduce", file->path) : AD_OK;
+}
+
+static ad_status read_all(ad_dump_file *file, int plain) {
+  AD_TRY(read_version(file));
+  AD_TRY(read_kind(file, plain));
+  AD_TRY(read_place(file));
+  AD_TRY(read_numbers(file));
+  AD_TRY(read_maps(file));
+  return ad_safetensors_check_values(file->tensors);
+}
+
+ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, ad_dump_file *out) {
+  ad_dump_file file = {.tensors = tensors, .path = ad_safetensors_path(tensors), .microbatch = -1, .step = -1};
+  ad_status status = read_all(&file, plain);
+  if (status) {
+    ad_dump_file_close(&file);
+    return status;
+  }
+  *out = file;
+  return AD_OK;
+}
+
+void ad_dump_file_close(ad_dump_file *file) {
+  json_t *const maps[] = {file->types,   file->shapes, file->held,  file->sharding,
+                          file->partial, file->expect, file->reduce};
+  for (size_t i = 0; i < sizeof maps / sizeof *maps; i++) json_decref(maps[i]);
+  ad_safetensors_close(file->tensors);
+}
+
+const json_t *ad_dump_choose(const json_t *value, const char *name) {
+  const char *pattern;
+  const json_t *chosen = NULL;
+  json_t *candidate;
+  if (!json_is_object(value)) return value;
+  json_object_foreach((json_t *)value, pattern, candidate) if (!fnmatch(pattern, name, 0)) chosen = candidate;
+  return chosen;
+}

@@ -1,0 +1,342 @@
+/* What the files say of each parameter. Where several say it they must agree: a rank that disagrees about a shape or a
+ * type would be compared with something else. */
+#include "diff/params.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/memory.h"
+
+/* ---- names ---- */
+
+static int by_name(const void *a, const void *b) {
+  return strcmp(((const ad_dump_param *)a)->name, ((const ad_dump_param *)b)->name);
+}
+
+static ad_status add_names(ad_dump *dump, const ad_dump_file *file, json_t *known, size_t *room) {
+  for (size_t i = 0; i < ad_safetensors_count(file->tensors); i++) {
+    const char *name = ad_safetensors_at(file->tensors, i)->name;
+    if (json_object_get(known, name)) continue;
+    if (dump->param_count == *room) {
+      size_t more = 2 * *room + 64;
+      AD_TRY(ad_grow(&dump->params, *room, more));
+      *room = more;
+    }
+    if (json_object_set_new(known, name, json_true())) return ad_fail(AD_MEMORY, "no memory for the parameters' names");
+    dump->params[dump->param_count++] = (ad_dump_param){.name = name};
+  }
+  return AD_OK;
+}
+
+static ad_status collect_names(ad_dump *dump) {
+  json_t *known = json_object();
+  size_t room = 0;
+  ad_status status = known ? AD_OK : ad_fail(AD_MEMORY, "no memory for the parameters' names");
+  for (size_t i = 0; i < dump->count && !status; i++)
+    if (dump->files[i].kind != AD_DUMP_REFERENCE) status = add_names(dump, &dump->files[i], known, &room);
+  json_decref(known);
+  if (!status && dump->param_count) qsort(dump->params, dump->param_count, sizeof *dump->params, by_name);
+  return status;
+}
+
+const ad_dump_param *ad_dump_find(const ad_dump *dump, const char *name) {
+  ad_dump_param key = {.name = name};
+  if (!dump->param_count) return NULL;
+  return bsearch(&key, dump->params, dump->param_count, sizeof key, by_name);
+}
+
+/* ---- what one file says of a parameter ---- */
+
+static ad_status wrong(const ad_dump_file *file, const char *key, const char *name, const char *what) {
+  return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" %s", file->path, key, name, what);
+}
+
+static ad_status read_sizes(const json_t *list, int count, int64_t *out) {
+  for (int i = 0; i < count; i++) {
+    const json_t *size = json_array_get(list, (size_t)i);
+    if (!json_is_integer(size) || json_integer_value(size) < 0) return AD_INVALID;
+    out[i] = json_integer_value(size);
+  }
+  return AD_OK;
+}
+
+/* The shape of the whole as addend.shapes has it; ndim -1 where that is left out. */
+static ad_status said_shape(const ad_dump_file *file, const char *name, ad_shape *out) {
+  const json_t *list = json_object_get(file->shapes, name);
+  int64_t numel = 1;
+  *out = (ad_shape){.ndim = -1};
+  if (!list) return AD_OK;
+  if (!json_is_array(list) || json_array_size(list) > AD_DIMS_MAX)
+    return wrong(file, "addend.shapes", name, "is no list of at most 6 sizes");
+  out->ndim = (int)json_array_size(list);
+  if (read_sizes(list, out->ndim, out->dim))
+    return wrong(file, "addend.shapes", name, "has a dimension that is no size");
+  for (int dim = 0; dim < out->ndim; dim++)
+    if (__builtin_mul_overflow(numel, out->dim[dim], &numel) || numel > INT64_C(1) << 53)
+      return wrong(file, "addend.shapes", name, "has more elements than there can be");
+  return AD_OK;
+}
+
+static ad_status read_type(const char *text, size_t length, int ndim, ad_type *out) {
+  if (length == 1 && (*text == 'R' || *text == 'I')) return *out = *text == 'R' ? AD_R : AD_I, AD_OK;
+  int dim = length == 2 && *text == 'S' ? text[1] - '0' : -1;
+  if (dim < 0 || dim > 9) return ad_fail(AD_INVALID, "'%.*s' is no type: R, I or S<dim>", (int)length, text);
+  if (dim >= ndim) return ad_fail(AD_INVALID, "S%d cuts a dimension that it has not", dim);
+  return *out = AD_S(dim), AD_OK;
+}
+
+static ad_status parse_types(const ad_dump *dump, const char *text, int ndim, ad_type types[AD_DUMP_AXES]) {
+  uint32_t seen = 0;
+  memset(types, AD_R, sizeof *types * AD_DUMP_AXES);
+  for (;;) {
+    int axis;
+    const char *value;
+    size_t length;
+    AD_TRY(ad_dump_mesh_next(&dump->mesh, &text, &seen, &axis, &value, &length));
+    if (axis < 0) return AD_OK;
+    AD_TRY(read_type(value, length, ndim, &types[axis]));
+  }
+}
+
+/* *said is set to this file's text, which must be what another file said. */
+static ad_status merge_text(const ad_dump_file *file, const json_t *map, const char *key, const char *name,
+                            const char **said) {
+  const json_t *value = json_object_get(map, name);
+  if (!value) return AD_OK;
+  if (!json_is_string(value)) return wrong(file, key, name, "is no text");
+  if (*said && strcmp(*said, json_string_value(value)) != 0)
+    return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" is \"%.80s\", another file says \"%.80s\"", file->path, key, name,
+                   json_string_value(value), *said);
+  *said = json_string_value(value);
+  return AD_OK;
+}
+
+/* ---- all files on one parameter ---- */
+
+typedef struct ad_said {
+  const char *types, *partial;
+  ad_shape shape;
+  double expect;
+  ad_dtype reduce;
+} ad_said;
+
+static ad_status merge_shape(const ad_dump_file *file, const char *name, ad_shape *said) {
+  ad_shape own;
+  char one[160], other[160];
+  AD_TRY(said_shape(file, name, &own));
+  if (own.ndim < 0 || (said->ndim >= 0 && ad_shape_equal(&own, said))) return AD_OK;
+  if (said->ndim >= 0)
+    return ad_fail(AD_INVALID, "%s: the shape of \"%.80s\" is %s, another file says %s", file->path, name,
+                   ad_shape_print(&own, one, sizeof one), ad_shape_print(said, other, sizeof other));
+  *said = own;
+  return AD_OK;
+}
+
+static ad_status merge_numbers(const ad_dump_file *file, const char *name, ad_said *said) {
+  const json_t *expect = ad_dump_choose(file->expect, name), *reduce = ad_dump_choose(file->reduce, name);
+  double value = json_number_value(expect);
+  if (expect && !isnan(said->expect) && said->expect != value)
+    return ad_fail(AD_INVALID, "%s: addend.expect of \"%.80s\" is %.17g, another file says %.17g", file->path, name,
+                   value, said->expect);
+  if (expect) said->expect = value;
+  return reduce ? ad_dtype_parse(json_string_value(reduce), &said->reduce) : AD_OK;
+}
+
+static ad_status merge_file(const ad_dump_file *file, const char *name, ad_said *said) {
+  AD_TRY(merge_text(file, file->types, "addend.types", name, &said->types));
+  if (file->kind == AD_DUMP_SUM) AD_TRY(merge_text(file, file->partial, "addend.partial", name, &said->partial));
+  AD_TRY(merge_shape(file, name, &said->shape));
+  return merge_numbers(file, name, said);
+}
+
+static int cuts(const ad_dump *dump, const ad_dump_param *param) {
+  for (int axis = 0; axis < dump->mesh.count; axis++)
+    if (ad_type_is_cut(param->types[axis])) return 1;
+  return 0;
+}
+
+/* No file says it: nothing is cut, and each tensor is the whole. */
+static ad_status shape_of_tensors(const ad_dump *dump, const char *name, ad_shape *out) {
+  const ad_dump_file *first = NULL;
+  char one[160], other[160];
+  for (size_t i = 0; i < dump->count; i++) {
+    const ad_dump_file *file = &dump->files[i];
+    const ad_safetensor *tensor = ad_safetensors_find(file->tensors, name);
+    if (!tensor || file->kind == AD_DUMP_REFERENCE) continue;
+    if (first && !ad_shape_equal(&tensor->shape, out))
+      return ad_fail(AD_INVALID,
+                     "%s: \"%.80s\" is %s and in %s %s: where it is cut addend.shapes says the whole's shape",
+                     file->path, name, ad_shape_print(&tensor->shape, one, sizeof one), first->path,
+                     ad_shape_print(out, other, sizeof other));
+    if (!first) *out = tensor->shape;
+    first = file;
+  }
+  return AD_OK;
+}
+
+static ad_status read_partial(const ad_dump *dump, const char *text, uint32_t *out) {
+  char axis[AD_DUMP_NAME];
+  while (*text) {
+    size_t length = strcspn(text, ", ");
+    int found = -1;
+    snprintf(axis, sizeof axis, "%.*s", (int)length, text);
+    for (int a = 0; a < dump->mesh.count; a++)
+      if (!strcmp(dump->mesh.name[a], axis)) found = a;
+    if (found < 0) return ad_fail(AD_INVALID, "'%s' is no axis of the mesh", axis);
+    *out |= 1u << found;
+    text += length;
+    text += strspn(text, ", ");
+  }
+  return AD_OK;
+}
+
+static ad_status use_types(const ad_dump *dump, const ad_said *said, ad_dump_param *param) {
+  ad_status status = parse_types(dump, said->types ? said->types : "", param->shape.ndim, param->types);
+  if (status) return ad_fail_in(status, "addend.types of \"%.80s\"", param->name);
+  for (int axis = 0; axis < dump->mesh.count; axis++)
+    if (param->types[axis] == AD_R) param->summed |= 1u << axis;
+  status = said->partial ? read_partial(dump, said->partial, &param->partial) : AD_OK;
+  return status ? ad_fail_in(status, "addend.partial of \"%.80s\"", param->name) : AD_OK;
+}
+
+static ad_status use(const ad_dump *dump, const ad_said *said, ad_dump_param *param) {
+  param->shape = said->shape;
+  if (param->shape.ndim < 0) AD_TRY(shape_of_tensors(dump, param->name, &param->shape));
+  AD_TRY(use_types(dump, said, param));
+  if (said->shape.ndim < 0 && cuts(dump, param))
+    return ad_fail(AD_INVALID, "\"%.80s\" is cut, and no file's addend.shapes has the whole's shape", param->name);
+  param->numel = ad_shape_numel(&param->shape);
+  param->is_sampled = dump->sample && param->numel > dump->sample;
+  param->sample = param->is_sampled ? dump->sample : param->numel;
+  param->expect = isnan(said->expect) ? 1 : said->expect;
+  param->reduce = said->reduce;
+  return AD_OK;
+}
+
+static ad_status read_param(const ad_dump *dump, ad_dump_param *param) {
+  ad_said said = {.shape = {.ndim = -1}, .expect = NAN};
+  for (size_t i = 0; i < dump->count; i++)
+    if (dump->files[i].kind != AD_DUMP_REFERENCE) AD_TRY(merge_file(&dump->files[i], param->name, &said));
+  return use(dump, &said, param);
+}
+
+/* ---- where tensors lie ---- */
+
+static ad_status box_wrong(const ad_dump_file *file, const ad_dump_param *param, const char *key) {
+  char shape[160];
+  return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" is no box in its shape %s", file->path, key, param->name,
+                 ad_shape_print(&param->shape, shape, sizeof shape));
+}
+
+static int is_inside(const ad_dump_param *param, const ad_box *box) {
+  for (int dim = 0; dim < param->shape.ndim; dim++)
+    if (box->first[dim] > param->shape.dim[dim] || box->count[dim] > param->shape.dim[dim] - box->first[dim]) return 0;
+  return 1;
+}
+
+static ad_status box_of_held(const ad_dump_file *file, const ad_dump_param *param, const json_t *held, ad_box *out) {
+  const json_t *first = json_array_get(held, 0), *count = json_array_get(held, 1);
+  size_t ndim = (size_t)param->shape.ndim;
+  if (json_array_size(held) != 2 || json_array_size(first) != ndim || json_array_size(count) != ndim ||
+      read_sizes(first, param->shape.ndim, out->first) || read_sizes(count, param->shape.ndim, out->count) ||
+      !is_inside(param, out))
+    return box_wrong(file, param, "addend.held");
+  return AD_OK;
+}
+
+/* An empty part may be said to begin anywhere. */
+static ad_status box_of_offsets(const ad_dump_file *file, const ad_dump_param *param, const json_t *info,
+                                const ad_safetensor *tensor, ad_box *out) {
+  const json_t *offsets = json_object_get(info, "saved_offsets");
+  int ndim = param->shape.ndim, is_empty = 0;
+  if (tensor->shape.ndim != ndim || json_array_size(offsets) != (size_t)ndim || read_sizes(offsets, ndim, out->first))
+    return box_wrong(file, param, "DCP_SHARDING_INFO");
+  for (int dim = 0; dim < ndim; dim++) {
+    out->count[dim] = tensor->shape.dim[dim];
+    is_empty |= !out->count[dim];
+  }
+  if (is_empty) *out = (ad_box){{0}, {0}};
+  return is_inside(param, out) ? AD_OK : box_wrong(file, param, "DCP_SHARDING_INFO");
+}
+
+/* Axes that cut one dimension: the slower one is the outer one. */
+static ad_box box_of_types(const ad_dump *dump, const ad_dump_param *param, int64_t rank) {
+  ad_box box = ad_box_whole(&param->shape);
+  for (int axis = 0; axis < dump->mesh.count; axis++) {
+    if (!ad_type_is_cut(param->types[axis])) continue;
+    int dim = ad_type_dim(param->types[axis]);
+    ad_span span = ad_cut(box.count[dim], dump->position[rank][axis], dump->mesh.size[axis]);
+    box.first[dim] += span.first;
+    box.count[dim] = span.count;
+  }
+  return box;
+}
+
+static ad_status find_box(const ad_dump *dump, const ad_dump_param *param, const ad_dump_file *file,
+                          const ad_safetensor *tensor, ad_box *out) {
+  const json_t *held = json_object_get(file->held, param->name), *info = json_object_get(file->sharding, param->name);
+  *out = (ad_box){{0}, {0}};
+  if (held) return box_of_held(file, param, held, out);
+  if (info && !param->is_sampled) return box_of_offsets(file, param, info, tensor, out);
+  *out = file->kind == AD_DUMP_REFERENCE ? ad_box_whole(&param->shape) : box_of_types(dump, param, file->rank);
+  return AD_OK;
+}
+
+static int has_shape_of(const ad_dump_param *param, const ad_box *box, const ad_safetensor *tensor) {
+  int64_t numel = ad_box_numel(&param->shape, box);
+  if (tensor->shape.ndim == 1 && tensor->shape.dim[0] == numel) return 1;
+  if (!numel && !ad_shape_numel(&tensor->shape)) return 1;
+  if (tensor->shape.ndim != param->shape.ndim) return 0;
+  for (int dim = 0; dim < param->shape.ndim; dim++)
+    if (tensor->shape.dim[dim] != box->count[dim]) return 0;
+  return 1;
+}
+
+static ad_status check_tensor(const ad_dump_param *param, const ad_dump_file *file, const ad_box *box,
+                              const ad_safetensor *tensor) {
+  char own[160], should[160];
+  if (!ad_dtype_is_float(tensor->dtype))
+    return ad_fail(AD_INVALID, "%s: \"%.80s\" is %s; a gradient is F64, F32, BF16 or F16", file->path, param->name,
+                   ad_dtype_name(tensor->dtype));
+  ad_shape part = {.ndim = param->shape.ndim};
+  if (!param->is_sampled) {
+    memcpy(part.dim, box->count, sizeof part.dim);
+    if (has_shape_of(param, box, tensor)) return AD_OK;
+  } else {
+    part = (ad_shape){.ndim = 1, .dim = {ad_sample_count(param->name, &param->shape, param->sample, box)}};
+    if (tensor->shape.ndim == 1 && tensor->shape.dim[0] == part.dim[0]) return AD_OK;
+  }
+  return ad_fail(AD_INVALID, "%s: \"%.80s\" has shape %s, and should have %s%s", file->path, param->name,
+                 ad_shape_print(&tensor->shape, own, sizeof own), ad_shape_print(&part, should, sizeof should),
+                 param->is_sampled ? ", the sampled elements that it holds" : "");
+}
+
+ad_status ad_dump_piece(const ad_dump *dump, const ad_dump_param *param, const ad_dump_file *file, ad_piece *out,
+                        int *there) {
+  const ad_safetensor *tensor = ad_safetensors_find(file->tensors, param->name);
+  *there = tensor != NULL;
+  if (!tensor) return AD_OK;
+  *out = (ad_piece){.tensor = tensor, .rank = file->rank, .microbatch = file->microbatch < 0 ? 0 : file->microbatch};
+  AD_TRY(find_box(dump, param, file, tensor, &out->box));
+  return check_tensor(param, file, &out->box, tensor);
+}
+
+static ad_status check_pieces(const ad_dump *dump, const ad_dump_param *param, ad_complaints *complaints) {
+  for (size_t i = 0; i < dump->count; i++) {
+    ad_piece piece;
+    int there;
+    if (dump->files[i].kind != AD_DUMP_REFERENCE)
+      AD_TRY(ad_complaints_add(complaints, ad_dump_piece(dump, param, &dump->files[i], &piece, &there)));
+  }
+  return AD_OK;
+}
+
+ad_status ad_dump_params_read(ad_dump *dump, ad_complaints *complaints) {
+  AD_TRY(collect_names(dump));
+  for (size_t p = 0; p < dump->param_count; p++) {
+    size_t before = complaints->count;
+    AD_TRY(ad_complaints_add(complaints, read_param(dump, &dump->params[p])));
+    if (complaints->count == before) AD_TRY(check_pieces(dump, &dump->params[p], complaints));
+  }
+  return AD_OK;
+}

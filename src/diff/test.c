@@ -1,0 +1,106 @@
+/* The test of a combination.
+ *
+ * A sum of n addends in a dtype of unit roundoff u, in any order, scaled before or after, is off by at most (n + 1) u
+ * times the sum of their absolute values; what holds it rounds once for each microbatch; and what is computed here in
+ * f64 is off by (n + 2) 2^-53 of the same. */
+#include "diff/test.h"
+
+#include <math.h>
+#include "base/memory.h"
+#include "check/rounding.h"
+
+/* The smallest subnormal. */
+static double smallest_number(ad_dtype dtype) {
+  switch (dtype) {
+    case AD_F32:
+      return 0x1p-149;
+    case AD_BF16:
+      return 0x1p-133;
+    case AD_F16:
+      return 0x1p-24;
+    default:
+      return 0x1p-1074;
+  }
+}
+
+static void widen(ad_rounding *rounding, ad_dtype dtype) {
+  rounding->reduce = fmax(rounding->reduce, ad_unit_roundoff(dtype));
+  rounding->smallest = fmax(rounding->smallest, smallest_number(dtype));
+}
+
+ad_rounding ad_rounding_of(const ad_parts *parts, const ad_part *part) {
+  const ad_members *members = ad_part_members(parts, part);
+  ad_dtype sum = part->terms[0].tensor->dtype, reduce = parts->param->reduce;
+  ad_rounding rounding = {.sum = ad_unit_roundoff(sum), .microbatches = parts->dump->microbatches};
+  rounding.smallest = smallest_number(sum);
+  widen(&rounding, reduce ? reduce : sum);
+  for (size_t i = 0; i < members->count && !reduce; i++) widen(&rounding, members->columns[i].piece.tensor->dtype);
+  return rounding;
+}
+
+double ad_rounding_share(const ad_rounding *rounding, size_t n) {
+  double addends = (double)n, stored = (double)rounding->microbatches;
+  return (addends + 1) * rounding->reduce + stored * rounding->sum + (addends + 2) * 0x1p-53;
+}
+
+/* Three rows of a block: the sum, the combination, and the addends' absolute sum. */
+typedef struct ad_rows {
+  double *sum, *combined, *size, *addend;
+} ad_rows;
+
+static size_t combine(const ad_parts *parts, const ad_part *part, const double *counts, size_t begin, size_t end,
+                      ad_rows *rows) {
+  const ad_members *members = ad_part_members(parts, part);
+  size_t used = 0, n = end - begin;
+  for (size_t i = 0; i < n; i++) rows->combined[i] = rows->size[i] = 0;
+  for (size_t c = 0; c < members->count; c++) {
+    double count = counts[c];
+    if (count == 0) continue;
+    ad_part_read(parts, part, &members->columns[c].piece, begin, end, rows->addend);
+    for (size_t i = 0; i < n; i++) {
+      double value = count * rows->addend[i];
+      rows->combined[i] += value;
+      rows->size[i] += fabs(value);
+    }
+    used++;
+  }
+  ad_part_read_sum(parts, part, begin, end, rows->sum);
+  return used;
+}
+
+/* Where there is no addend at all the sum itself is the measure. */
+static void judge(const ad_rows *rows, size_t n, double factor, double share, double least, double *worst,
+                  ad_fitness *out) {
+  for (size_t i = 0; i < n; i++) {
+    double size = fabs(factor) * rows->size[i], bound = share * size + least;
+    double residual = fabs(rows->sum[i] - factor * rows->combined[i]);
+    if (residual <= *worst * bound) continue;
+    double measure = size > 0 ? size : fabs(rows->sum[i]);
+    *worst = residual / bound;
+    out->residual = residual / measure;
+    out->bound = bound / measure;
+  }
+}
+
+static void test(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
+                 const ad_rounding *rounding, ad_rows *rows, ad_fitness *out) {
+  double worst = 0;
+  *out = (ad_fitness){.holds = 1, .bound = ad_rounding_share(rounding, ad_part_members(parts, part)->count)};
+  for (size_t begin = 0; begin < part->count; begin += AD_ROWS) {
+    size_t end = begin + AD_ROWS < part->count ? begin + AD_ROWS : part->count;
+    size_t used = combine(parts, part, counts, begin, end, rows);
+    judge(rows, end - begin, factor, ad_rounding_share(rounding, used), (double)(used + 1) * rounding->smallest, &worst,
+          out);
+  }
+  out->holds = worst <= 1;
+}
+
+ad_status ad_part_test(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
+                       const ad_rounding *rounding, ad_fitness *out) {
+  double *memory;
+  AD_TRY(ad_new(4 * AD_ROWS, &memory));
+  ad_rows rows = {memory, memory + AD_ROWS, memory + 2 * AD_ROWS, memory + 3 * AD_ROWS};
+  test(parts, part, counts, factor, rounding, &rows, out);
+  ad_release(memory);
+  return AD_OK;
+}

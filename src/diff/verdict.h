@@ -1,0 +1,48 @@
+/* From counts to words: what probably went wrong with a parameter's sum. */
+#ifndef DIFF_VERDICT_H
+#define DIFF_VERDICT_H
+#include "diff/explain.h"
+
+/* The only list of verdicts: X(code, name). */
+#define AD_VERDICT_LIST(X)                                      \
+  X(AD_VERDICT_RIGHT, "right")                                  \
+  X(AD_VERDICT_AVERAGED, "averaged")                            \
+  X(AD_VERDICT_MISSING, "missing")                              \
+  X(AD_VERDICT_DOUBLED, "doubled")                              \
+  X(AD_VERDICT_PARTIAL, "partial")                              \
+  X(AD_VERDICT_WRONG_GROUP, "wrong_group")                      \
+  X(AD_VERDICT_LAST_MICROBATCH, "last_microbatch")              \
+  X(AD_VERDICT_EARLIER_DIVIDED, "earlier_microbatches_divided") \
+  X(AD_VERDICT_OWN_ONLY, "own_only")                            \
+  X(AD_VERDICT_REPLICAS_DIFFER, "replicas_differ")              \
+  X(AD_VERDICT_OWN_COUNT, "divided_by_own_count")               \
+  X(AD_VERDICT_FACTOR, "factor")                                \
+  X(AD_VERDICT_NOT_DISTINGUISHABLE, "not_distinguishable")      \
+  X(AD_VERDICT_NO_SUM, "no_sum")                                \
+  X(AD_VERDICT_UNEXPLAINED, "unexplained")                      \
+  X(AD_VERDICT_ROUNDING, "rounding")
+
+typedef enum ad_verdict_kind {
+#define AD_VERDICT_CODE(code, name) code,
+  AD_VERDICT_LIST(AD_VERDICT_CODE)
+#undef AD_VERDICT_CODE
+      AD_VERDICT_COUNT
+} ad_verdict_kind;
+const char *ad_verdict_name(ad_verdict_kind kind);
+
+enum { AD_VERDICT_TEXT = 640 };
+typedef struct ad_verdict {
+  ad_verdict_kind kind;
+  uint32_t axes;          /* 0: none */
+  double factor;          /* measured, on what was expected; NaN: there is no single one */
+  unsigned char *ranks;   /* 1 for those that it is about; the mesh's world of them, the caller's */
+  const ad_judged *shown; /* the part whose counts are shown; NULL: none */
+  char text[AD_VERDICT_TEXT];
+} ad_verdict;
+
+/* `ranks`: world bytes. */
+void ad_verdict_find(const ad_parts *parts, const ad_judged *list, unsigned char *ranks, ad_verdict *out);
+/* "rank 3", "ranks 2 and 3", "ranks 0, 1, 2, ... (12 of 16)". */
+const char *ad_ranks_print(const unsigned char *ranks, int64_t world, char *buffer, size_t size);
+
+#endif
