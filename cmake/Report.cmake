@@ -1,9 +1,17 @@
-# The report's page is a part of the library: src/report/page.html with ours and the charts' style and script in their places.
-set(page ${CMAKE_SOURCE_DIR}/src/report/page)
-set(page_source ${CMAKE_BINARY_DIR}/report_page.c)
-add_custom_command(OUTPUT ${page_source}
-  COMMAND ${CMAKE_COMMAND} -DPAGE=${page}.html -DCSS=${page}.css -DJS=${page}.js -DCHARTS=${DYGRAPHS_FOLDER} -DOUT=${page_source}
-    -P ${CMAKE_SOURCE_DIR}/cmake/page.cmake
-  DEPENDS ${page}.html ${page}.css ${page}.js ${DYGRAPHS_FOLDER}/dygraph.min.js ${DYGRAPHS_FOLDER}/dygraph.css cmake/page.cmake
-  COMMENT "Putting the report's page together" VERBATIM)
-target_sources(ad_report PRIVATE ${page_source})
+# Pages are a part of the library: an HTML file with styles and scripts in their places. What all of them share is in src/report/.
+function(ad_add_page layer name page)
+  set(source ${CMAKE_BINARY_DIR}/${name}.c)
+  set(parts ${CMAKE_SOURCE_DIR}/src/report/common.css ${CMAKE_SOURCE_DIR}/src/report/elements.js ${ARGN})
+  string(REPLACE ";" "|" listed "${parts}")
+  add_custom_command(OUTPUT ${source}
+    COMMAND ${CMAKE_COMMAND} -DNAME=${name} -DPAGE=${page} -DPARTS=${listed} -DOUT=${source} -P ${CMAKE_SOURCE_DIR}/cmake/page.cmake
+    DEPENDS ${page} ${parts} cmake/page.cmake
+    COMMENT "Putting a page together: ${name}" VERBATIM)
+  target_sources(ad_${layer} PRIVATE ${source})
+endfunction()
+
+set(report ${CMAKE_SOURCE_DIR}/src/report)
+ad_add_page(report ad_report_page ${report}/page.html ${report}/page.css ${report}/page.js
+  ${DYGRAPHS_FOLDER}/dygraph.min.js ${DYGRAPHS_FOLDER}/dygraph.css)
+set(diff ${CMAKE_SOURCE_DIR}/src/diff)
+ad_add_page(diff ad_map_page ${diff}/map.html ${diff}/map.css ${diff}/map.js)

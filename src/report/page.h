@@ -1,9 +1,18 @@
-/* The page without its data, as cmake/page.cmake puts it together: what stands before them, and what after. */
+/* Pages: one HTML file each, with everything that it needs inside, and a place where its data go. */
 #ifndef REPORT_PAGE_H
 #define REPORT_PAGE_H
+#include <jansson.h>
 #include <stddef.h>
+#include "addend/status.h"
 
-extern const unsigned char ad_page_head[], ad_page_tail[];
-extern const size_t ad_page_head_size, ad_page_tail_size;
+/* What stands before the data, and what after, as cmake/page.cmake puts it together. */
+typedef struct ad_page {
+  const unsigned char *head, *tail;
+  size_t head_size, tail_size;
+} ad_page;
+extern const ad_page ad_report_page;
+
+/* Writes the page with these data; whatever texts they have, none is read as markup. AD_IO names the path. */
+ad_status ad_page_write(const ad_page *page, const json_t *data, const char *path) AD_CHECKED;
 
 #endif

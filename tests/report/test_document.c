@@ -272,7 +272,8 @@ static void the_page_carries_everything_along(void **state) {
   const char *folders[] = {folder};
   put("metrics.jsonl", line);
   char *page = page_of(folders, 1);
-  static const char *const places[] = {"{{runs}}", "{{page.css}}", "{{page.js}}", "{{dygraph.css}}", "{{dygraph.js}}"};
+  static const char *const places[] = {"{{data}}",    "{{common.css}}",  "{{page.css}}",      "{{elements.js}}",
+                                       "{{page.js}}", "{{dygraph.css}}", "{{dygraph.min.js}}"};
   for (size_t i = 0; i < sizeof places / sizeof *places; i++) assert_null(strstr(page, places[i]));
   assert_non_null(strstr(page, "@license https://github.com/danvk/dygraphs"));
   assert_non_null(strstr(page, "</html>"));

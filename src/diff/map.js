@@ -1,0 +1,434 @@
+/* Draws the map of a diff from the document in the element #diff: a row for each parameter, in it a cell for each rank and
+ * microbatch, coloured by how often that addend was counted. Rows are canvases that are drawn when they come into view, so
+ * that hundreds of parameters on hundreds of ranks are there at once. */
+
+const VERDICTS = {
+  right: 'right',
+  averaged: 'averaged',
+  missing: 'missing',
+  doubled: 'doubled',
+  partial: 'partial',
+  wrong_group: 'wrong group',
+  last_microbatch: 'only the last microbatch',
+  earlier_microbatches_divided: 'earlier microbatches divided',
+  own_only: 'own addend only',
+  replicas_differ: 'replicas differ',
+  divided_by_own_count: 'each rank divided by its own count',
+  factor: 'another factor',
+  not_distinguishable: 'cannot be told apart',
+  no_sum: 'no sum',
+  rounding: 'rounding',
+  unexplained: 'unexplained',
+};
+
+const verdictWords = (param) => VERDICTS[param.verdict] || String(param.verdict);
+const list = (value) => (Array.isArray(value) ? value : []);
+const world = (diff) => Math.max(1, Number(diff.world) || 1);
+const microbatches = (diff) => Math.max(1, Number(diff.microbatches) || 1);
+
+/* ---- counts ---- */
+
+/* What is in document.counts: of one rank and microbatch; 1 throughout where a parameter is right; null: not known. */
+function countOf(param, rank, microbatch) {
+  if (!Array.isArray(param.counts)) return param.pass ? 1 : null;
+  const count = list(param.counts[rank])[microbatch];
+  return isNumber(count) ? count : null;
+}
+
+function errorOf(param, rank, microbatch) {
+  const value = list(list(param.errors)[rank])[microbatch];
+  return isNumber(value) ? value : null;
+}
+
+const FRACTIONS = {0.5: '½', 0.25: '¼', 0.125: '⅛', 0.75: '¾', 1.5: '1½'};
+
+/* As short as a cell is: whole numbers and parts of them where a count is one, within what is measured. */
+function countWords(count) {
+  if (count === null) return '';
+  const near = [...Object.keys(FRACTIONS).map(Number), 1 / 3, 2 / 3, Math.round(count)].find((value) => Math.abs(count - value) < 5e-4);
+  if (near === undefined) return String(Number(count.toPrecision(2)));
+  if (FRACTIONS[near]) return FRACTIONS[near];
+  if (near === 1 / 3) return '⅓';
+  return near === 2 / 3 ? '⅔' : String(near);
+}
+
+/* How far from 1 it stands out: none as much as twice. */
+const distance = (count) => (count === null ? 0.5 : Math.abs(count - 1));
+
+/* ---- colours ---- */
+
+const STOPS = [[0, '--count-0'], [0.5, '--count-half'], [1, '--count-1'], [2, '--count-2'], [4, '--count-4']];
+let palette = null;
+
+function rgb(hex) {
+  return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+}
+
+function readPalette() {
+  const style = getComputedStyle(document.documentElement);
+  const read = (name) => style.getPropertyValue(name).trim();
+  palette = {
+    stops: STOPS.map(([count, name]) => [count, rgb(read(name))]),
+    other: read('--count-other'), quiet: read('--quiet'), ink: read('--ink'), ground: read('--surface'), line: read('--line'),
+    dark: read('--on-dark'), light: read('--on-light'),
+  };
+}
+
+/* Halves do not pass for wholes: between 0.99 and 1.01 is once, beside it the colour begins away from the ground's. */
+function colourParts(count) {
+  const {stops} = palette;
+  if (count < -0.01) return rgb(palette.other);
+  if (Math.abs(count - 1) < 0.01) return stops[2][1];
+  const clamped = Math.min(Math.max(count, 0), 4);
+  const above = Math.max(1, stops.findIndex(([at]) => clamped <= at));
+  const [[low, from], [high, to]] = [stops[above - 1], stops[above]];
+  let share = (clamped - low) / (high - low);
+  if (low === 1) share = 0.25 + 0.75 * share;
+  if (high === 1) share = 0.75 * share;
+  return from.map((part, i) => Math.round(part + (to[i] - part) * share));
+}
+
+const css = (parts) => `rgb(${parts.join(',')})`;
+const isLight = ([r, g, b]) => 0.299 * r + 0.587 * g + 0.114 * b > 140;
+
+function hatch(context) {
+  const tile = document.createElement('canvas');
+  tile.width = tile.height = 6;
+  const at = tile.getContext('2d');
+  at.strokeStyle = palette.quiet;
+  for (const shift of [-3, 3, 9]) {
+    at.moveTo(shift - 3, 6);
+    at.lineTo(shift + 3, 0);
+  }
+  at.stroke();
+  return context.createPattern(tile, 'repeat');
+}
+
+/* ---- one row ---- */
+
+const powerOfTwo = (least) => 2 ** Math.max(0, Math.ceil(Math.log2(least)));
+
+/* Where cells are: ranks from left to right, several to a cell where there are more than pixels; microbatches below each
+ * other, several to a line where there are more than a line has room for. */
+function measure(diff, width, height) {
+  const ranks = world(diff), parts = microbatches(diff);
+  const perCell = powerOfTwo(ranks / Math.max(1, Math.floor(width / 2)));
+  const perLine = Math.ceil(parts / Math.max(1, Math.floor(height / 3)));
+  const columns = Math.ceil(ranks / perCell), lines = Math.ceil(parts / perLine);
+  return {ranks, parts, perCell, perLine, columns, lines, width: Math.min(width / columns, 72), height: height / lines};
+}
+
+function rowHeight(param, diff) {
+  const lines = microbatches(diff);
+  return param.pass ? Math.min(Math.max(14, 6 * lines), 60) : Math.min(Math.max(28, 18 * lines), 160);
+}
+
+/* The count in a cell that stands out most, and whose it is. */
+function cellAt(param, grid, column, line) {
+  let worst = null;
+  for (let rank = column * grid.perCell; rank < Math.min((column + 1) * grid.perCell, grid.ranks); rank++) {
+    for (let m = line * grid.perLine; m < Math.min((line + 1) * grid.perLine, grid.parts); m++) {
+      const count = countOf(param, rank, m);
+      if (!worst || distance(count) > distance(worst.count)) worst = {rank, microbatch: m, count};
+    }
+  }
+  return worst;
+}
+
+function drawCell(context, cell, grid, column, line, pattern) {
+  const ratio = devicePixelRatio || 1, onPixel = (at) => Math.round(at * ratio) / ratio;
+  const x = onPixel(column * grid.width), y = onPixel(line * grid.height);
+  const w = onPixel((column + 1) * grid.width) - x - (grid.width >= 6 ? 1 : 0);
+  const h = onPixel((line + 1) * grid.height) - y - (grid.height >= 8 ? 1 : 0);
+  const parts = cell.count === null ? null : colourParts(cell.count);
+  context.fillStyle = parts ? css(parts) : pattern;
+  context.fillRect(x, y, w, h);
+  const words = countWords(cell.count);
+  if (!parts || words === '1' || h < 11 || w < 7 * words.length + 5) return;
+  context.fillStyle = isLight(parts) ? palette.light : palette.dark;
+  context.fillText(words, x + w / 2, y + h / 2 + 0.5);
+}
+
+function prepare(canvas, height) {
+  const ratio = devicePixelRatio || 1, width = canvas.clientWidth;
+  canvas.style.height = `${height}px`;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  const context = canvas.getContext('2d');
+  context.scale(ratio, ratio);
+  context.font = '11px system-ui, sans-serif';
+  context.textAlign = 'center';
+  context.textBaseline = 'middle';
+  return context;
+}
+
+function drawStrip(strip, diff) {
+  const {canvas, param} = strip;
+  const height = rowHeight(param, diff), context = prepare(canvas, height), pattern = hatch(context);
+  const grid = strip.grid = measure(diff, canvas.clientWidth, height);
+  for (let column = 0; column < grid.columns; column++)
+    for (let line = 0; line < grid.lines; line++)
+      drawCell(context, cellAt(param, grid, column, line), grid, column, line, pattern);
+  if (strip.at) outline(context, strip.at.column * grid.width, strip.at.line * grid.height, grid);
+}
+
+/* Seen on every colour. */
+function outline(context, x, y, grid) {
+  for (const [colour, thickness] of [[palette.ground, 4], [palette.ink, 2]]) {
+    context.strokeStyle = colour;
+    context.lineWidth = thickness;
+    context.strokeRect(x + 1, y + 1, Math.max(grid.width - 3, 2), Math.max(grid.height - 3, 2));
+  }
+}
+
+/* Ranks above the cells, as many as there is room for. */
+function drawAxis(canvas, diff) {
+  const context = prepare(canvas, 16), grid = measure(diff, canvas.clientWidth, 100);
+  const room = 10 + 7 * String(grid.ranks - 1).length;
+  const steps = Array.from({length: 24}, (_, i) => 2 ** i);
+  const step = steps.find((n) => n >= grid.perCell && (n / grid.perCell) * grid.width >= room) || grid.ranks;
+  context.fillStyle = palette.quiet;
+  for (let rank = 0; rank < grid.ranks; rank += step) {
+    const x = (rank / grid.perCell) * grid.width + (grid.width >= room ? grid.width : room - 8) / 2;
+    context.fillText(String(rank), x, 8);
+  }
+}
+
+/* ---- what the pointer is on ---- */
+
+/* "dp=0 tp=3": row-major, the last axis fastest. */
+function coordinates(diff, rank) {
+  const axes = String(diff.mesh || '').split(' ').map((axis) => axis.split('=')).filter(([, size]) => Number(size) > 0);
+  const words = [];
+  for (const [name, size] of axes.reverse()) {
+    words.unshift(`${name}=${rank % Number(size)}`);
+    rank = Math.floor(rank / Number(size));
+  }
+  return words.join(' ');
+}
+
+function numberWords(param, cell) {
+  if (cell.count === null) return param.counts ? 'not known, or not wanted here' : 'not known';
+  const standard = errorOf(param, cell.rank, cell.microbatch);
+  const exact = Math.abs(cell.count - Math.round(cell.count)) < 1e-9 ? String(Math.round(cell.count)) : short(cell.count);
+  return `counted ${exact} times${standard === null ? '' : ` ± ${error(standard)}`}`;
+}
+
+function describeCell(diff, param, cell, grid) {
+  const where = coordinates(diff, cell.rank);
+  const part = microbatches(diff) > 1 ? `, microbatch ${cell.microbatch}` : '';
+  const most = grid.perCell * grid.perLine > 1 ? ', most of this cell' : '';
+  return `${param.name}, rank ${cell.rank}${where ? ` (${where})` : ''}${part}${most}: ${numberWords(param, cell)}. ${param.text || verdictWords(param)}`;
+}
+
+/* The pointer and the arrow keys go from cell to cell. */
+function listen(strip, diff, spoken) {
+  const {canvas, param} = strip;
+  const tell = (column, line) => {
+    const grid = strip.grid;
+    if (!grid) return;
+    strip.at = {column: Math.min(Math.max(column, 0), grid.columns - 1), line: Math.min(Math.max(line, 0), grid.lines - 1)};
+    drawStrip(strip, diff);
+    spoken.textContent = describeCell(diff, param, cellAt(param, strip.grid, strip.at.column, strip.at.line), strip.grid);
+  };
+  const tellPointer = (event) => {
+    const box = canvas.getBoundingClientRect();
+    const column = Math.floor((event.clientX - box.left) / strip.grid.width);
+    if (column < strip.grid.columns) tell(column, Math.floor((event.clientY - box.top) / strip.grid.height));
+  };
+  const leave = () => {
+    strip.at = null;
+    if (strip.grid) drawStrip(strip, diff);
+  };
+  canvas.addEventListener('pointermove', tellPointer);
+  canvas.addEventListener('pointerdown', tellPointer);
+  canvas.addEventListener('pointerleave', leave);
+  canvas.addEventListener('blur', leave);
+  canvas.addEventListener('keydown', (event) => {
+    const [x, y] = {ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1]}[event.key] || [];
+    if (x === undefined) return;
+    event.preventDefault();
+    tell(strip.at ? strip.at.column + x : 0, strip.at ? strip.at.line + y : 0);
+  });
+}
+
+/* ---- rows ---- */
+
+function aboutWords(param) {
+  const reference = param.reference;
+  return [
+    param.types,
+    isNumber(param.expect) && param.expect !== 1 && `expected ×${short(param.expect)}`,
+    isNumber(param.factor) && `${short(param.factor)} of what was expected`,
+    isNumber(param.residual) && `residual ${error(param.residual)}${isNumber(param.bound) ? `, rounding allows ${error(param.bound)}` : ''}`,
+    reference && `${short(reference.ratio)} of the reference${reference.cause ? `: ${causeWords(reference.cause)}` : ''}`,
+    isNumber(param.sampled) && param.sampled < param.numel && `${count(param.sampled)} of ${count(param.numel)} elements`,
+  ].filter(Boolean).join(' · ');
+}
+
+/* The sentence without the verdict that it begins with, which stands before it. */
+function reasonWords(param) {
+  const text = String(param.text || ''), start = `${verdictWords(param)}: `;
+  const rest = text.startsWith(start) ? text.slice(start.length) : text === verdictWords(param) ? '' : text;
+  return rest && `: ${rest}`;
+}
+
+const causeWords = (cause) => (typeof cause === 'string' ? cause : cause.text || cause.kind);
+
+class CountMap {
+  constructor(diff, spoken) {
+    this.diff = diff;
+    this.spoken = spoken;
+    this.strips = [];
+    this.axes = [];
+    this.byCanvas = new Map();
+    this.seen = new IntersectionObserver((entries) => entries.forEach((entry) => this.show(entry)), {rootMargin: '400px'});
+  }
+
+  show(entry) {
+    const strip = this.byCanvas.get(entry.target);
+    strip.isSeen = entry.isIntersecting;
+    if (strip.isSeen) drawStrip(strip, this.diff);
+  }
+
+  row(param) {
+    const label = `${param.name}: ${verdictWords(param)}; arrow keys go through its ranks`;
+    const canvas = make('canvas', {class: 'strip', tabindex: 0, role: 'img', 'aria-label': label, style: `height: ${rowHeight(param, this.diff)}px`});
+    const strip = {canvas, param, at: null, grid: null, isSeen: false};
+    strip.row = make('div', {class: 'row'},
+      make('div', {}, make('p', {class: 'name'}, code(param.name)),
+        make('p', {class: 'says'}, make('span', {class: 'bad'}, verdictWords(param)), param.axis && [' on ', code(param.axis)], reasonWords(param))),
+      make('div', {}, canvas, make('p', {class: 'about'}, aboutWords(param))));
+    this.strips.push(strip);
+    this.byCanvas.set(canvas, strip);
+    listen(strip, this.diff, this.spoken);
+    this.seen.observe(canvas);
+    return strip.row;
+  }
+
+  axis() {
+    const canvas = make('canvas', {'aria-hidden': 'true'});
+    this.axes.push(canvas);
+    return make('div', {class: 'row axis'}, make('span', {class: 'quiet'}, 'rank'), canvas);
+  }
+
+  redraw() {
+    readPalette();
+    for (const canvas of this.axes) if (canvas.clientWidth) drawAxis(canvas, this.diff);
+    for (const strip of this.strips) if (strip.isSeen) drawStrip(strip, this.diff);
+  }
+
+  /* How many names have the words. */
+  search(words) {
+    const wanted = words.trim().toLowerCase().split(/\s+/);
+    let found = 0;
+    for (const {row, param} of this.strips) {
+      const name = String(param.name).toLowerCase();
+      row.hidden = !wanted.every((word) => name.includes(word));
+      found += !row.hidden;
+    }
+    return found;
+  }
+}
+
+/* ---- parts of the page ---- */
+
+function tile(name, value, context, className = null) {
+  return make('div', {class: 'tile'}, make('dt', {}, name),
+    make('dd', {}, make('span', {class: ['value', className].filter(Boolean).join(' ')}, value), context && make('span', {class: 'context'}, context)));
+}
+
+function normTile(norm) {
+  if (!norm) return null;
+  const words = norm.text || (norm.pass ? 'every element once' : null);
+  return tile('Norm that the job reported', short(norm.reported), words || `of the sums: ${short(norm.computed)}`, norm.pass ? 'good' : 'bad');
+}
+
+function drawTiles(diff, wrong) {
+  const all = list(diff.params).length, dumped = diff.dumped || {};
+  const files = [plural(dumped.addends || 0, 'file') + ' of addends', `${count(dumped.sums || 0)} of sums`, dumped.reference && 'a reference'];
+  const verdict = wrong.length ? `${count(wrong.length)} of ${count(all)} wrong` : diff.pass ? 'It holds' : 'It does not hold';
+  return make('dl', {class: 'tiles'},
+    tile('Parameters', verdict, wrong.length ? 'hover a cell for its numbers' : `${plural(all, 'parameter')}, each addend counted once`, diff.pass ? 'good' : 'bad'),
+    tile('Ranks', count(world(diff)), diff.mesh),
+    tile('Microbatches', count(microbatches(diff)), files.filter(Boolean).join(', ')),
+    normTile(diff.norm));
+}
+
+function drawMessages(diff) {
+  const messages = list(diff.messages);
+  return messages.length ? make('ul', {class: 'box messages', style: 'padding-left: 34px'}, messages.map((text) => make('li', {}, text))) : null;
+}
+
+function legend() {
+  const key = (count, words) => make('li', {}, make('span', {class: count === 1 ? 'key once' : 'key', 'data-count': String(count)}), words);
+  return make('ul', {class: 'keys'}, key(0, 'missing'), key(0.5, 'half'), key(1, 'counted once'), key(2, 'twice'), key(4, 'four times or more'),
+    make('li', {}, make('span', {class: 'key unknown'}), 'not known'));
+}
+
+function colourLegend() {
+  for (const element of document.querySelectorAll('[data-count]')) element.style.background = css(colourParts(Number(element.dataset.count)));
+}
+
+function drawNorm(norm) {
+  const counted = list(norm && norm.counted).filter((entry) => entry.times !== 1);
+  if (!norm || (norm.pass && !counted.length)) return null;
+  return make('div', {class: 'box'},
+    facts([['reported', short(norm.reported)], ['of the sums', short(norm.computed)], ['', norm.text]]),
+    counted.length > 0 && table([{title: 'Parameter', cell: (entry) => code(entry.name)}, {title: 'counted', number: true, cell: (entry) => `${short(entry.times)} times`}], counted));
+}
+
+function drawMap(diff, wrong, right) {
+  const spoken = make('output', {class: 'spoken', 'aria-live': 'polite'}, 'Point at a cell, or go there with the arrow keys: its count, standard error and verdict.');
+  const map = new CountMap(diff, spoken);
+  const input = make('input', {type: 'search', placeholder: 'Find a parameter', 'aria-label': 'Find a parameter by its name'});
+  const found = make('span', {class: 'quiet'});
+  const folded = right.length > 0 && make('details', {class: 'right', open: !wrong.length && right.length <= 100},
+    make('summary', {}, `${plural(right.length, 'parameter')} right: each addend is counted once`), map.axis(), right.map((param) => map.row(param)));
+  input.addEventListener('input', () => {
+    const hits = map.search(input.value);
+    found.textContent = input.value.trim() ? `${count(hits)} of ${count(map.strips.length)}` : '';
+    if (folded && input.value.trim()) folded.open = map.strips.some(({row, param}) => param.pass && !row.hidden);
+  });
+  if (folded) folded.addEventListener('toggle', () => map.redraw());
+  const box = make('div', {class: 'box map-of-counts'},
+    make('div', {class: 'bar tools'}, input, found, legend()),
+    wrong.length > 0 && [map.axis(), wrong.map((param) => map.row(param))], folded, spoken);
+  return {box, map};
+}
+
+function drawPage() {
+  const diff = JSON.parse(document.getElementById('diff').textContent);
+  const params = list(diff.params), wrong = params.filter((param) => !param.pass), right = params.filter((param) => param.pass);
+  const {box, map} = drawMap(diff, wrong, right);
+  const step = isNumber(diff.step) || typeof diff.step === 'string' ? `Step ${diff.step}, mesh ` : 'Mesh ';
+  document.title = `${wrong.length ? `${wrong.length} wrong` : 'right'} – addend diff`;
+  filled(document.getElementById('page'), {}, [
+    make('h1', {}, 'How often each addend was counted'),
+    make('p', {class: 'lead'}, step, diff.mesh || NONE),
+    section(null, () => drawTiles(diff, wrong)),
+    section(list(diff.messages).length ? 'Messages' : null, () => drawMessages(diff)),
+    section('Parameters and ranks', () => box),
+    section(diff.norm && !diff.norm.pass ? 'The norm' : null, () => drawNorm(diff.norm)),
+  ].filter(Boolean));
+  map.redraw();
+  colourLegend();
+  const again = () => {
+    map.redraw();
+    colourLegend();
+  };
+  let waiting = 0;
+  addEventListener('resize', () => {
+    cancelAnimationFrame(waiting);
+    waiting = requestAnimationFrame(again);
+  });
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', again);
+  const printing = (on) => {
+    document.documentElement.classList.toggle('printing', on);
+    again();
+  };
+  addEventListener('beforeprint', () => printing(true));
+  addEventListener('afterprint', () => printing(false));
+}
+
+drawPage();
