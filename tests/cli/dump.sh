@@ -83,6 +83,31 @@ ADDEND_DUMP=trained ADDEND_DUMP_STEP=1 train gpt-dp -o from-environment
 train gpt-dp -o asked --dump-step 1
 diff -r trained asked/dump-1 || fail "train's option is the environment's"
 
+# What no type sees, for it is done before the gradient is handed in: the dump has all that tells of it.
+dumped() { # folder, arguments of the program
+  mkdir "$1"
+  ADDEND_DUMP=$1 exits_with 0 "$(dirname "$addend")/example_own_sum" "${@:2}"
+  python3 "$source/tests/cli/dump_check.py" "$1"/* >sums 2>err || fail "$1: they do not add up"
+  python3 - "$source/tests/cli" "$1" <<'P'
+import sys; sys.path.insert(0, sys.argv[1])
+import safetensors
+files = [f"{sys.argv[2]}/rank{rank:05d}.addend.m0.safetensors" for rank in range(4)]
+divisors = {safetensors.metadata(file)["addend.divisor"] for file in files}
+addends = {safetensors.load(file)["w"][2] for file in files}
+print(f"{len(divisors)} divisors, {len(addends)} addends")
+P
+}
+[ "$(dumped honest --reference whole.safetensors)" = "1 divisors, 4 addends" ] || fail "each rank its own addend, one count"
+[ "$(dumped by-hand --by-hand)" = "1 divisors, 1 addends" ] || fail "a sum that was made before is the same on all ranks"
+[ "$(dumped own-count --own-count)" = "2 divisors, 4 addends" ] || fail "each rank divides by its own count"
+if "$addend" diff --help >help 2>&1; then
+  exits_with 0 "$addend" diff --reference whole.safetensors honest/*
+  exits_with 1 "$addend" diff --reference whole.safetensors by-hand/*
+  exits_with 1 "$addend" diff own-count/*
+  exits_with 0 "$addend" diff by-hand/*
+  grep -q "hold the same addend" out err || fail "ranks with one addend are named"
+fi
+
 # What cannot be.
 recipe=$source/recipes/gpt-dp.yaml
 exits_with 2 "$addend" train "$recipe" --set train.steps=2 -o no --dump-step 2

@@ -1,0 +1,115 @@
+/* One step of a linear model y = X w on the reducer, and two mistakes that no type can see, for they are made before
+ * the gradient is handed in: a sum that was made by hand already, and a loss that is divided by a rank's own count.
+ * `addend diff` finds both in what the program dumps:
+ *
+ *   mkdir dump && ADDEND_DUMP=dump example_own_sum [--by-hand | --own-count] [--reference whole.safetensors]
+ *   addend diff [--reference whole.safetensors] dump/rank*
+ *
+ * Starts 4 ranks, or joins those that `addend run -n N` or mpirun started. */
+#include <stdio.h>
+#include <string.h>
+#include "addend/reduce.h"
+#include "addend/safetensors.h"
+
+enum { RANKS = 4, SAMPLES = 101, FEATURES = 32 };
+
+typedef struct program {
+  int sums_by_hand, divides_by_own_count;
+  const char *reference; /* where the gradient goes that one rank has of all samples; NULL: nowhere */
+} program;
+
+/* Feature k of sample i. */
+static double feature(int64_t i, int k) { return (double)((i * (2 * k + 3) + k * k) % 31) / 31 - 0.4; }
+
+/* The gradient of the loss (X w - y)^2 / count at w = 0; y is the sum of (k + 1) feature k. */
+static void backward(ad_span samples, double count, double grad[FEATURES]) {
+  memset(grad, 0, FEATURES * sizeof *grad);
+  for (int64_t i = samples.first; i < samples.first + samples.count; i++) {
+    double error = 0;
+    for (int k = 0; k < FEATURES; k++) error -= (k + 1) * feature(i, k);
+    for (int k = 0; k < FEATURES; k++) grad[k] += 2 * error * feature(i, k) / count;
+  }
+}
+
+static ad_status write_reference(const char *path) {
+  double grad[FEATURES];
+  ad_safetensor w = {.name = "w", .dtype = AD_F64, .shape = {1, {FEATURES}}};
+  const char *const metadata[] = {"addend.version", "1", "addend.kind", "reference", NULL};
+  ad_safetensors_writer *writer;
+  backward((ad_span){0, SAMPLES}, SAMPLES, grad);
+  AD_TRY(ad_safetensors_create(path, &w, 1, metadata, &writer));
+  ad_status status = ad_safetensors_add(writer, grad);
+  if (!status) status = ad_safetensors_finish(writer, NULL, NULL);
+  ad_safetensors_writer_destroy(writer);
+  return status;
+}
+
+/* The mistake: what is the same on all ranks now is P on the mesh below, and summed once more. */
+static ad_status sum_by_hand(ad_comm *comm, const ad_mesh *mesh, double grad[FEATURES]) {
+  ad_collective sum = {.op = AD_ALL_REDUCE,
+                       .group = ad_mesh_group(mesh, AD_AXES_DP, ad_comm_rank(comm)),
+                       .in = grad,
+                       .out = grad,
+                       .count = FEATURES,
+                       .dtype = AD_F64,
+                       .site = AD_HERE};
+  return ad_comm_run(comm, &sum);
+}
+
+static ad_status step(ad_comm *comm, const ad_mesh *mesh, ad_reducer *reducer, const program *p) {
+  double grad[FEATURES];
+  ad_span samples = ad_cut(SAMPLES, ad_comm_rank(comm), ad_comm_size(comm));
+  double count = p->divides_by_own_count ? (double)samples.count : SAMPLES;
+  ad_layout partial = ad_layout_all(mesh, AD_P);
+  ad_array addend = ad_array_describe(comm, AD_F64, &(ad_shape){1, {FEATURES}}, &partial);
+  addend.data = grad;
+  backward(samples, count, grad);
+  if (p->sums_by_hand) AD_TRY(sum_by_hand(comm, mesh, grad));
+  AD_TRY(ad_reducer_begin_microbatch(reducer, AD_SYNC_ALL));
+  ad_reducer_divided_by(reducer, count);
+  AD_TRY(ad_reducer_add(reducer, 0, &addend, AD_HERE));
+  AD_TRY(ad_reducer_end_microbatch(reducer));
+  AD_TRY(ad_reducer_finish(reducer));
+  if (ad_comm_rank(comm)) return AD_OK;
+  printf("gradient %.6f ...\n", *(const double *)ad_reducer_gradient(reducer, 0)->data);
+  return p->reference ? write_reference(p->reference) : AD_OK;
+}
+
+static int on_each_rank(ad_comm *comm, void *context) {
+  ad_mesh *mesh = NULL;
+  ad_reducer *reducer = NULL;
+  ad_param_spec w = {.name = "w", .shape = {1, {FEATURES}}, .contract = {.param = AD_F64}};
+  char axes[32];
+  snprintf(axes, sizeof axes, "dp_shard=%d", (int)ad_comm_size(comm));
+  ad_status status = ad_mesh_create(axes, &mesh);
+  if (!status) w.layout = w.storage = ad_layout_all(mesh, AD_R);
+  if (!status) status = ad_reducer_create(comm, &w, 1, NULL, &reducer);
+  if (!status) status = step(comm, mesh, reducer, context);
+  if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
+  ad_reducer_destroy(reducer);
+  ad_mesh_destroy(mesh);
+  return status != AD_OK;
+}
+
+/* In a process that was started as a rank already. */
+static int join(program *p) {
+  ad_comm *comm;
+  if (ad_comm_open(&comm)) return fprintf(stderr, "%s\n", ad_last_error()), 1;
+  int status = on_each_rank(comm, p);
+  ad_comm_close(comm);
+  return status;
+}
+
+int main(int argc, char **argv) {
+  program p = {0};
+  for (int i = 1; i < argc; i++) {
+    p.sums_by_hand |= !strcmp(argv[i], "--by-hand");
+    p.divides_by_own_count |= !strcmp(argv[i], "--own-count");
+    if (!strcmp(argv[i], "--reference") && i + 1 < argc) p.reference = argv[i + 1];
+  }
+  ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = on_each_rank, .context = &p};
+  ad_launch_result result;
+  if (ad_comm_launched()) return join(&p);
+  if (ad_launch(&options, &result) == AD_OK) return 0;
+  return fprintf(stderr, "%s\n", ad_last_error()), 1;
+}
