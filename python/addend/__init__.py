@@ -1,9 +1,24 @@
-"""addend: typed gradients in distributed training, and the proofs of them. docs/python.md has examples of everything."""
+"""addend: typed gradients in distributed training, and the proofs of them. docs/python.md has examples."""
+
 from addend._check import Cause, CheckParam, CheckReport, Sabotage, check
+from addend._comm import Comm
 from addend._diff import DiffNorm, DiffParam, DiffReference, DiffReport, diff
-from addend._errors import (AddendError, CycleError, FileError, GradientError, InvalidError, LayoutError,
-                            MismatchError, NoMemoryError, NumberError, PeerFailedError, RankDiedError, RankLeftError,
-                            StoppedError, SystemRefusedError)
+from addend._errors import (
+    AddendError,
+    CycleError,
+    FileError,
+    GradientError,
+    InvalidError,
+    LayoutError,
+    MismatchError,
+    NoMemoryError,
+    NumberError,
+    PeerFailedError,
+    RankDiedError,
+    RankLeftError,
+    StoppedError,
+    SystemRefusedError,
+)
 from addend._layout import Layout, Mesh, PathStep, Transition, propagate, transitions
 from addend._library import version as _version
 from addend._plan import Plan, PlanParam, PlanStep, plan
@@ -11,9 +26,41 @@ from addend._train import TrainResult, train
 
 __version__ = _version()
 __all__ = [
-    "AddendError", "Cause", "CheckParam", "CheckReport", "CycleError", "DiffNorm", "DiffParam", "DiffReference",
-    "DiffReport", "FileError", "GradientError", "InvalidError", "Layout", "LayoutError", "Mesh", "MismatchError",
-    "NoMemoryError", "NumberError", "PathStep", "PeerFailedError", "Plan", "PlanParam", "PlanStep", "RankDiedError",
-    "RankLeftError", "Sabotage", "StoppedError", "SystemRefusedError", "TrainResult", "Transition", "check", "diff",
-    "plan", "propagate", "train", "transitions",
+    "AddendError",
+    "Cause",
+    "CheckParam",
+    "CheckReport",
+    "Comm",
+    "CycleError",
+    "DiffNorm",
+    "DiffParam",
+    "DiffReference",
+    "DiffReport",
+    "FileError",
+    "GradientError",
+    "InvalidError",
+    "Layout",
+    "LayoutError",
+    "Mesh",
+    "MismatchError",
+    "NoMemoryError",
+    "NumberError",
+    "PathStep",
+    "PeerFailedError",
+    "Plan",
+    "PlanParam",
+    "PlanStep",
+    "RankDiedError",
+    "RankLeftError",
+    "Sabotage",
+    "StoppedError",
+    "SystemRefusedError",
+    "TrainResult",
+    "Transition",
+    "check",
+    "diff",
+    "plan",
+    "propagate",
+    "train",
+    "transitions",
 ]

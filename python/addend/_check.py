@@ -1,4 +1,5 @@
 """`addend.check`: the proof of a recipe's distributed gradient."""
+
 from __future__ import annotations
 
 import ctypes
@@ -6,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, List, Mapping, Optional, Tuple, Union
 
-from addend._documents import key, read
+from addend._documents import read
 from addend._errors import InvalidError
 from addend._library import checked, path_of, take_text
 from addend._program import run
@@ -78,7 +79,7 @@ class CheckReport:
     coverage: Optional[Mapping[str, Any]] = None
     directional: Optional[Mapping[str, Any]] = None
     reason: Optional[str] = None  # why it does not hold, where no number says so
-    seconds: float = key("seconds", 0.0)
+    seconds: float = 0.0
     document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # as `addend check --json` prints it
 
     def __str__(self) -> str:
@@ -93,9 +94,15 @@ def _cause(document: Mapping[str, Any]) -> Optional[Cause]:
 def _report(text: str, ok: bool) -> CheckReport:
     document, table = json.loads(text), ctypes.c_void_p()
     _table(text.encode(), 0, table)
-    return read(CheckReport, document, ok=ok, table=take_text(table), document=document,
-                params=tuple(read(CheckParam, param, cause=_cause(param)) for param in document["params"]),
-                sabotage=tuple(read(Sabotage, row, cause=_cause(row)) for row in document.get("sabotage", ())))
+    return read(
+        CheckReport,
+        document,
+        ok=ok,
+        table=take_text(table),
+        document=document,
+        params=tuple(read(CheckParam, param, cause=_cause(param)) for param in document["params"]),
+        sabotage=tuple(read(Sabotage, row, cause=_cause(row)) for row in document.get("sabotage", ())),
+    )
 
 
 def positive(name: str, value: int) -> str:
@@ -105,9 +112,17 @@ def positive(name: str, value: int) -> str:
     return str(value)
 
 
-def check(recipe: PathLike, *, sabotage: Union[bool, int] = False, seed: int = 1, steps: int = 2,
-          dtype: Optional[str] = None, directional: bool = False, dump: Optional[PathLike] = None,
-          set: Sets = None) -> CheckReport:  # noqa: A002 (the name is the command's)
+def check(
+    recipe: PathLike,
+    *,
+    sabotage: Union[bool, int] = False,
+    seed: int = 1,
+    steps: int = 2,
+    dtype: Optional[str] = None,
+    directional: bool = False,
+    dump: Optional[PathLike] = None,
+    set: Sets = None,
+) -> CheckReport:  # noqa: A002 (the name is the command's)
     """Proves the recipe's distributed gradient, parameter by parameter, against one process on the same batch.
 
     `sabotage`: then plant mistakes and say what caught each; a number: so many of the derived ones, drawn by `seed`.

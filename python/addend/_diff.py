@@ -1,4 +1,5 @@
 """`addend.diff`: which addends the gradients of a dumped step hold."""
+
 from __future__ import annotations
 
 import ctypes
@@ -7,10 +8,12 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Mapping, Optional, Tuple, Union
 
-from addend._documents import key, read
+from addend._documents import read
 from addend._library import checked, path_of, take_text, texts
+from addend._progress import CProgress, progress
 
 Path = Union[str, "os.PathLike[str]"]
+_PASS = {"key": "pass"}  # the document's name for `ok`
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class DiffParam:
     """How often each addend was counted in the gradient of one parameter."""
 
     name: str
-    ok: bool = key("pass")
+    ok: bool = field(metadata=_PASS)
     verdict: str = "right"
     numel: int = 0
     sampled: int = 0
@@ -50,7 +53,7 @@ class DiffNorm:
 
     reported: Optional[float] = None
     computed: Optional[float] = None
-    ok: bool = key("pass", False)
+    ok: bool = field(default=False, metadata=_PASS)
     text: str = ""
     counted: Tuple[Mapping[str, Any], ...] = ()
 
@@ -59,7 +62,7 @@ class DiffNorm:
 class DiffReport:
     """What `addend diff` says; str() is its table."""
 
-    ok: bool = key("pass")
+    ok: bool = field(metadata=_PASS)
     params: Tuple[DiffParam, ...]
     norm: Optional[DiffNorm]
     table: str
@@ -82,7 +85,12 @@ class DiffReport:
 
 
 class _Options(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("reference", ctypes.c_char_p)]
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("reference", ctypes.c_char_p),
+        ("progress", CProgress),
+        ("context", ctypes.c_void_p),
+    ]
 
 
 _int_p, _text_p = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_void_p)
@@ -99,20 +107,30 @@ def _param(document: Mapping[str, Any]) -> DiffParam:
 def _report(text: str, table: str) -> DiffReport:
     document = json.loads(text)
     norm = document.get("norm")
-    return read(DiffReport, document, params=tuple(_param(param) for param in document["params"]),
-                norm=read(DiffNorm, norm) if norm else None, table=table, document=document)
+    return read(
+        DiffReport,
+        document,
+        params=tuple(_param(param) for param in document["params"]),
+        norm=read(DiffNorm, norm) if norm else None,
+        table=table,
+        document=document,
+    )
 
 
-def diff(files: Union[Path, Iterable[Path]], reference: Optional[Path] = None,
-         html: Optional[Path] = None) -> DiffReport:
-    """Takes the dumped gradients of one step (safetensors files, or folders that hold them) and says for each parameter
-    how often each addend was counted. `reference`: a file of whole gradients. `html`: where the page of the map goes."""
+def diff(
+    files: Union[Path, Iterable[Path]], reference: Optional[Path] = None, html: Optional[Path] = None
+) -> DiffReport:
+    """Says for each parameter of a dumped step how often each addend was counted.
+
+    `files`: safetensors files (docs/dumps.md), or folders that hold them. `reference`: a file of whole gradients, or
+    another dump. `html`: where the page of the map goes. Gradients that do not hold are no error: look at `ok`."""
     if isinstance(files, (str, os.PathLike)):
         files = [files]
     paths = [path_of(path) for path in files]
-    options = _Options(size=ctypes.sizeof(_Options), reference=path_of(reference).encode() if reference else None)
+    given = path_of(reference).encode() if reference is not None else None
     holds, out, table = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
-    _diff(texts(paths), len(paths), options, holds, out)
+    with progress("diff") as told:
+        _diff(texts(paths), len(paths), _Options(ctypes.sizeof(_Options), given, told, None), holds, out)
     text = take_text(out)
     _table(text.encode(), 0, table)
     if html is not None:

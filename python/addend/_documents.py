@@ -1,5 +1,6 @@
 """JSON documents of the library as dataclasses. Keys that a class does not name are left out, so that a newer library's
 document is read too."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -8,13 +9,9 @@ from typing import Any, Dict, Mapping, Type, TypeVar
 T = TypeVar("T")
 
 
-def key(name: str, default: Any = dataclasses.MISSING) -> Any:
-    """A field whose key in the document has another name."""
-    return dataclasses.field(default=default, metadata={"key": name})
-
-
 def read(cls: Type[T], document: Mapping[str, Any], /, **given: Any) -> T:
-    """`cls` from its keys in the document; `given` are fields that are no plain key."""
+    """`cls` from its keys in the document; `given` are fields that are no plain key. A field whose metadata has a `key`
+    has that name there."""
     values: Dict[str, Any] = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         name = field.metadata.get("key", field.name)

@@ -1,4 +1,5 @@
 """Errors: one exception for each status of the library, with the sentence that the library says."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Dict, Type
@@ -97,8 +98,20 @@ class GradientError(AddendError):
 
 _BY_STATUS: Dict[str, Type[AddendError]] = {
     error.status: error
-    for error in (InvalidError, LayoutError, NoMemoryError, FileError, MismatchError, RankDiedError, RankLeftError,
-                  CycleError, PeerFailedError, NumberError, StoppedError, SystemRefusedError)
+    for error in (
+        InvalidError,
+        LayoutError,
+        NoMemoryError,
+        FileError,
+        MismatchError,
+        RankDiedError,
+        RankLeftError,
+        CycleError,
+        PeerFailedError,
+        NumberError,
+        StoppedError,
+        SystemRefusedError,
+    )
 }
 
 

@@ -1,7 +1,9 @@
 """Meshes, layouts and the rules of types, for tools of one's own. Arithmetic only: nothing here communicates."""
+
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -34,9 +36,15 @@ class CGroup(ctypes.Structure):
 
 @same_size("ad_transition")
 class _CTransition(ctypes.Structure):
-    _fields_ = [("move", ctypes.c_int), ("source", ctypes.c_uint8), ("to", ctypes.c_uint8),
-                ("moves_bytes", ctypes.c_int), ("backward", ctypes.c_int), ("backward_source", ctypes.c_uint8),
-                ("backward_to", ctypes.c_uint8)]
+    _fields_ = [
+        ("move", ctypes.c_int),
+        ("source", ctypes.c_uint8),
+        ("to", ctypes.c_uint8),
+        ("moves_bytes", ctypes.c_int),
+        ("backward", ctypes.c_int),
+        ("backward_source", ctypes.c_uint8),
+        ("backward_to", ctypes.c_uint8),
+    ]
 
 
 @same_size("ad_path_step")
@@ -46,8 +54,12 @@ class _CStep(ctypes.Structure):
 
 @same_size("ad_rule")
 class _CRule(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("dims", ctypes.c_char_p), ("linearity", ctypes.c_int),
-                ("whole", ctypes.c_char_p)]
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("dims", ctypes.c_char_p),
+        ("linearity", ctypes.c_int),
+        ("whole", ctypes.c_char_p),
+    ]
 
 
 _mesh_p, _layout_p, _i64 = ctypes.c_void_p, ctypes.POINTER(CLayout), ctypes.c_int64
@@ -72,12 +84,27 @@ _layout_print = function("ad_layout_print", ctypes.c_char_p, _layout_p, ctypes.c
 _layout_dual = function("ad_layout_dual", CLayout, _layout_p)
 _layout_equal = function("ad_layout_equal", ctypes.c_int, _layout_p, _layout_p)
 _layout_local_shape = function("ad_layout_local_shape", CShape, _layout_p, ctypes.POINTER(CShape), _i64)
-_layout_after = checked("ad_layout_after", _layout_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_uint8, ctypes.c_int,
-                        ctypes.c_char_p, _layout_p)
+_layout_after = checked(
+    "ad_layout_after",
+    _layout_p,
+    ctypes.c_int,
+    ctypes.c_uint32,
+    ctypes.c_uint8,
+    ctypes.c_int,
+    ctypes.c_char_p,
+    _layout_p,
+)
 _layout_path = checked("ad_layout_path", _layout_p, _layout_p, ctypes.POINTER(_CStep), ctypes.POINTER(ctypes.c_int))
 _layout_view = checked("ad_layout_view", _layout_p, _mesh_p, ctypes.c_char_p, _layout_p)
-_layout_propagate = checked("ad_layout_propagate", ctypes.POINTER(_CRule), ctypes.POINTER(_layout_p),
-                            ctypes.POINTER(ctypes.c_int), ctypes.c_size_t, ctypes.c_char_p, _layout_p)
+_layout_propagate = checked(
+    "ad_layout_propagate",
+    ctypes.POINTER(_CRule),
+    ctypes.POINTER(_layout_p),
+    ctypes.POINTER(ctypes.c_int),
+    ctypes.c_size_t,
+    ctypes.c_char_p,
+    _layout_p,
+)
 _transition_table = function("ad_transition_table", ctypes.POINTER(_CTransition), ctypes.POINTER(ctypes.c_size_t))
 
 _MOVES = {_move_name(move).decode(): move for move in range(constant("AD_MOVE_COUNT"))}
@@ -112,9 +139,9 @@ def _type_of(text: str) -> int:
     """A type as layouts write it: R, I, V, P, S0, S1z."""
     if text in _TYPES:
         return _TYPES[text]
-    digits = text[1:].rstrip("z")
-    if text[:1] == "S" and digits.isdigit() and int(digits) < _DIMS and text[1:] in (digits, digits + "z"):
-        return (_ZIGZAG if text.endswith("z") else _CUT) + int(digits)
+    cut = re.fullmatch("S([0-9])(z?)", text)
+    if cut and int(cut[1]) < _DIMS:
+        return (_ZIGZAG if cut[2] else _CUT) + int(cut[1])
     raise InvalidError(f"{text!r} is no type; types are R, I, V, P, S0 to S{_DIMS - 1}, and S0z to S{_DIMS - 1}z")
 
 
@@ -159,8 +186,9 @@ class Mesh:
     def position(self, rank: int) -> Dict[str, int]:
         """Where a rank lies on each named axis."""
         self._need(rank)
-        return {name: int(_mesh_position(self.handle, rank, axis)) for axis, name in
-                _axis_names(_mesh_named(self.handle))}
+        return {
+            name: int(_mesh_position(self.handle, rank, axis)) for axis, name in _axis_names(_mesh_named(self.handle))
+        }
 
     def group(self, axes: str, rank: int) -> List[int]:
         """The ranks that differ from `rank` on `axes` only, in mesh order."""
@@ -233,11 +261,12 @@ class Layout:
         self.mesh._need(rank)
         whole = CShape(len(shape), (ctypes.c_int64 * _DIMS)(*shape))
         local = _layout_local_shape(self.c, whole, rank)
-        return tuple(local.dim[:local.ndim])
+        return tuple(local.dim[: local.ndim])
 
     def after(self, move: str, axes: str, to: str, ndim: int = 2) -> Layout:
-        """The layout after a transition of the table, of a value with `ndim` dimensions; LayoutError says what the table
-        has instead."""
+        """The layout after a transition of the table, of a value with `ndim` dimensions.
+
+        LayoutError says what the table has instead."""
         out = CLayout()
         _layout_after(self.c, _move_of(move), axes_of(axes), _type_of(to), ndim, call_site(2), out)
         return self._with(out)
@@ -246,9 +275,15 @@ class Layout:
         """The reductions that bring a gradient of this layout to where it is stored: what has to be summed."""
         steps, count = (_CStep * _AXES)(), ctypes.c_int()
         _layout_path(self.c, storage.c, steps, count)
-        return tuple(PathStep(_move_name(step.move).decode(), _printed(_axes_print, step.axes),
-                              _printed(_type_print, step.source), _printed(_type_print, step.to))
-                     for step in steps[:count.value])
+        return tuple(
+            PathStep(
+                _move_name(step.move).decode(),
+                _printed(_axes_print, step.axes),
+                _printed(_type_print, step.source),
+                _printed(_type_print, step.to),
+            )
+            for step in steps[: count.value]
+        )
 
     def view(self, mesh: Mesh) -> Layout:
         """The same value on another factorisation of its ranks."""
@@ -274,17 +309,29 @@ def transitions() -> Tuple[Transition, ...]:
     """Every operation that may change a type, and what it is in the backward pass."""
     count = ctypes.c_size_t()
     rows = _transition_table(count)
-    return tuple(_transition(row) for row in rows[:count.value])
+    return tuple(_transition(row) for row in rows[: count.value])
 
 
 def _transition(row: _CTransition) -> Transition:
-    return Transition(_move_name(row.move).decode(), _printed(_type_print, row.source), _printed(_type_print, row.to),
-                      bool(row.moves_bytes), _move_name(row.backward).decode(),
-                      _printed(_type_print, row.backward_source), _printed(_type_print, row.backward_to))
+    return Transition(
+        _move_name(row.move).decode(),
+        _printed(_type_print, row.source),
+        _printed(_type_print, row.to),
+        bool(row.moves_bytes),
+        _move_name(row.backward).decode(),
+        _printed(_type_print, row.backward_source),
+        _printed(_type_print, row.backward_to),
+    )
 
 
-def propagate(dims: str, *operands: Layout, linearity: str = "multilinear", whole: str = "",
-              constant: Sequence[int] = (), name: str = "operation") -> Layout:
+def propagate(
+    dims: str,
+    *operands: Layout,
+    linearity: str = "multilinear",
+    whole: str = "",
+    constant: Sequence[int] = (),
+    name: str = "operation",
+) -> Layout:
     """The layout of a local operation's result: propagate("bk,kn->bn", x, w). `linearity`: "multilinear" (a product),
     "additive" (a sum) or "nonlinear". `whole`: letters that may not be cut. `constant`: numbers of operands that carry
     no gradient. LayoutError names operand, axis and the conversion that is needed."""

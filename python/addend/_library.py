@@ -1,5 +1,6 @@
 """The shared library: found, loaded and called. A status that is not ok becomes an exception, a text that the caller
 frees becomes a str."""
+
 from __future__ import annotations
 
 import ctypes
@@ -26,8 +27,11 @@ def _load() -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        hint = "ADDEND_LIBRARY names it" if "ADDEND_LIBRARY" in os.environ else (
-            "`pip install ./python` in addend's folder builds it, or ADDEND_LIBRARY names one that is built")
+        hint = (
+            "ADDEND_LIBRARY names it"
+            if "ADDEND_LIBRARY" in os.environ
+            else ("`pip install ./python` in addend's folder builds it, or ADDEND_LIBRARY names one that is built")
+        )
         raise ImportError(f"addend's library could not be loaded: {error}; {hint}") from error
 
 
@@ -100,8 +104,10 @@ def same_size(name: str) -> Callable[[Type[Structure]], Type[Structure]]:
 
     def hold(structure: Type[Structure]) -> Type[Structure]:
         if ctypes.sizeof(structure) != constant(f"sizeof({name})"):
-            raise ImportError(f"addend's library {_library_path()} is of another version ({version()}) than this "
-                              f"package: its {name} has another size")
+            raise ImportError(
+                f"addend's library {_library_path()} is of another version ({version()}) than this "
+                f"package: its {name} has another size"
+            )
         return structure
 
     return hold

@@ -1,4 +1,5 @@
 """`addend.plan`: what a recipe reduces, over what, in which order and bytes. Nothing runs."""
+
 from __future__ import annotations
 
 import ctypes
@@ -72,8 +73,7 @@ def _param(document: Mapping[str, Any]) -> PlanParam:
     return read(PlanParam, document, path=tuple(read(PlanStep, step) for step in document["path"]))
 
 
-def plan(recipe: PathLike, *, ranks_per_node: int = 0, picture: Optional[PathLike] = None,
-         set: Sets = None) -> Plan:  # noqa: A002
+def plan(recipe: PathLike, *, ranks_per_node: int = 0, picture: Optional[PathLike] = None, set: Sets = None) -> Plan:  # noqa: A002
     """The plan of a recipe, for any world size. `ranks_per_node`: consecutive ranks that share a machine; 0: all of
     them. `picture`: a file for the SVG picture of who sends what to whom. `set`: as in `check`."""
     options = _Options(ctypes.sizeof(_Options), ranks_per_node)
@@ -86,5 +86,10 @@ def plan(recipe: PathLike, *, ranks_per_node: int = 0, picture: Optional[PathLik
     if picture is not None:
         Path(picture).write_text(take_text(drawn), encoding="utf-8")
     document = json.loads(take_text(text))
-    return read(Plan, document, params=tuple(_param(param) for param in document["params"]), table=take_text(table),
-                document=document)
+    return read(
+        Plan,
+        document,
+        params=tuple(_param(param) for param in document["params"]),
+        table=take_text(table),
+        document=document,
+    )

@@ -1,7 +1,9 @@
 """The program `addend`, which starts ranks. An interpreter is never forked for that: it has threads (NumPy's, a
 notebook's), and a forked rank could hang on a lock that one of them holds."""
+
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -14,15 +16,17 @@ from addend._library import function, program_path
 
 ANSWER_IS_NO = 1  # exit status of a command that ran and whose answer is no
 
-_is_rank = function("ad_comm_launched", int)
+_is_rank = function("ad_comm_launched", ctypes.c_int)
 
 
 def run(arguments: Sequence[str]) -> Tuple[int, str]:
     """Runs a command that prints a document; exit status 0 or 1, and the document. Its progress goes where this
     process's standard error goes; its error is raised."""
     if _is_rank():
-        raise InvalidError(f"addend {arguments[0]} in a process that is itself a rank: each rank would start a world of "
-                           "its own; call it in a program that `addend run`, mpirun or srun did not start")
+        raise InvalidError(
+            f"addend {arguments[0]} in a process that is itself a rank: each rank would start a world "
+            "of its own; call it in a program that `addend run`, mpirun or srun did not start"
+        )
     with tempfile.TemporaryFile() as document, tempfile.TemporaryFile() as error:
         status = _wait(_start(arguments, document, error))
         if status not in (0, ANSWER_IS_NO):
@@ -35,8 +39,14 @@ def _start(arguments: Sequence[str], document: IO[bytes], error: IO[bytes]) -> s
     environment = dict(os.environ, ADDEND_ERROR_FD=str(error.fileno()))
     sys.stderr.flush()
     try:
-        return subprocess.Popen([str(program_path()), *arguments], stdin=subprocess.DEVNULL, stdout=document,
-                                env=environment, pass_fds=[error.fileno()], start_new_session=True)
+        return subprocess.Popen(
+            [str(program_path()), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=document,
+            env=environment,
+            pass_fds=[error.fileno()],
+            start_new_session=True,
+        )
     except OSError as refused:
         raise AddendError(f"{program_path()} could not be run: {refused}") from refused
 

@@ -1,4 +1,5 @@
 """Recipes: as the library reads them, and as arguments of the program."""
+
 from __future__ import annotations
 
 import ctypes
@@ -12,8 +13,9 @@ from addend._library import checked, function, path_of, texts
 PathLike = Union[str, "os.PathLike[str]"]
 Sets = Union[Mapping[str, Any], Sequence[str], None]
 
-_read = checked("ad_recipe_read", ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p), ctypes.c_size_t,
-                ctypes.POINTER(ctypes.c_void_p))
+_read = checked(
+    "ad_recipe_read", ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p), ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)
+)
 _destroy = function("ad_recipe_destroy", None, ctypes.c_void_p)
 
 

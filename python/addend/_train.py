@@ -1,4 +1,5 @@
 """`addend.train`: trains a recipe on ranks of this machine."""
+
 from __future__ import annotations
 
 import json
@@ -35,11 +36,21 @@ class TrainResult:
             return [json.loads(line) for line in file]
 
 
-def train(recipe: PathLike, *, out: Optional[PathLike] = None, steps: Optional[int] = None, resume: bool = False,
-          force: bool = False, overwrite: bool = False, set: Sets = None) -> TrainResult:  # noqa: A002
-    """Trains the recipe. `out`: the folder, runs/NAME if left out. `steps`: instead of train.steps. `resume` goes on
-    from the newest checkpoint, with `force` also from one of another recipe; `overwrite` replaces the run that is there.
-    Ctrl-C ends it after the present step, with a checkpoint written, and is then raised."""
+def train(
+    recipe: PathLike,
+    *,
+    out: Optional[PathLike] = None,
+    steps: Optional[int] = None,
+    resume: bool = False,
+    force: bool = False,
+    overwrite: bool = False,
+    set: Sets = None,
+) -> TrainResult:  # noqa: A002
+    """Trains the recipe on ranks of this machine.
+
+    `out`: the folder, runs/NAME if left out. `steps`: instead of train.steps. `resume` goes on from the newest
+    checkpoint, with `force` also from one of another recipe; `overwrite` replaces the run that is there. `set`: as in
+    `check`. Ctrl-C ends it after the present step, with a checkpoint written, and is then raised."""
     if resume and overwrite:
         raise InvalidError("resume goes on with a run, overwrite replaces it: give one of them")
     if force and not resume:
@@ -48,11 +59,18 @@ def train(recipe: PathLike, *, out: Optional[PathLike] = None, steps: Optional[i
         raise InvalidError("out takes the name of a folder")
     arguments: List[str] = ["train", "--json"]
     arguments += ["--out", path_of(out)] if out is not None else []
-    arguments += [f"--{name}" for name, wanted in (("resume", resume), ("force", force), ("overwrite", overwrite)) if wanted]
+    chosen = {"--resume": resume, "--force": force, "--overwrite": overwrite}
+    arguments += [option for option, wanted in chosen.items() if wanted]
     for given in sets_of(set) + ([f"train.steps={positive('steps', steps)}"] if steps is not None else []):
         arguments += ["--set", given]
     _, text = run([*arguments, "--", path_of(recipe)])
     document = json.loads(text)
     loss = document["loss"]
-    return read(TrainResult, document, first_loss=loss["first"], last_loss=loss["last"],
-                folder=Path(document["folder"]), document=document)
+    return read(
+        TrainResult,
+        document,
+        first_loss=loss["first"],
+        last_loss=loss["last"],
+        folder=Path(document["folder"]),
+        document=document,
+    )

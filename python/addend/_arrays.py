@@ -1,0 +1,140 @@
+"""Arrays of other packages as memory, without a copy: NumPy's, and whatever has __array_interface__ or __dlpack__."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any, Optional, Sequence, Tuple
+
+from addend._errors import InvalidError
+
+_DTYPES = {"f8": "AD_F64", "f4": "AD_F32", "f2": "AD_F16", "i4": "AD_I32", "i8": "AD_I64"}
+_DLPACK_DTYPES = {
+    (2, 64): "AD_F64",
+    (2, 32): "AD_F32",
+    (2, 16): "AD_F16",
+    (4, 16): "AD_BF16",
+    (0, 32): "AD_I32",
+    (0, 64): "AD_I64",
+}
+_DLPACK_PROCESSOR = (1, 3)  # memory of the processor, and such memory that a device can also read
+_DLPACK_DEVICES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 13: "CUDA (managed)", 14: "oneAPI"}
+_SIZES = {"AD_F64": 8, "AD_F32": 4, "AD_F16": 2, "AD_BF16": 2, "AD_I32": 4, "AD_I64": 8}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What an array points to: contiguous, row-major."""
+
+    address: int
+    dtype: str  # its name in the C headers
+    shape: Tuple[int, ...]
+    writable: bool
+    owner: Any  # keeps the memory
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def row(self) -> int:
+        """Elements of one row."""
+        return self.numel // self.shape[0] if self.shape and self.shape[0] else _product(self.shape[1:])
+
+
+def _product(sizes: Sequence[int]) -> int:
+    count = 1
+    for size in sizes:
+        count *= size
+    return count
+
+
+def memory_of(array: Any, what: str, written: bool = False) -> Memory:
+    """The array's memory. InvalidError, naming the argument `what`, where it cannot be handed over as it is."""
+    if hasattr(array, "__cuda_array_interface__"):
+        raise _on_device(what, "a CUDA device")
+    if hasattr(array, "__array_interface__"):
+        memory = _from_interface(array, what)
+    elif hasattr(array, "__dlpack__"):
+        memory = _from_dlpack(array, what)
+    else:
+        raise InvalidError(
+            f"{what} is of type {type(array).__name__}, which is no array: it has neither "
+            "__array_interface__ nor __dlpack__"
+        )
+    if written and not memory.writable:
+        raise InvalidError(f"{what} is read-only, and the result is written to it")
+    return memory
+
+
+def _on_device(what: str, device: str) -> InvalidError:
+    return InvalidError(f"{what} is in the memory of {device}; addend works in the processor's: hand in a copy there")
+
+
+def _need_contiguous(what: str, shape: Sequence[int], strides: Optional[Sequence[int]], unit: int) -> None:
+    """Strides are refused: a copy could not be written back unnoticed."""
+    step = unit
+    if strides is None or 0 in shape:
+        return
+    for size, stride in zip(reversed(shape), reversed(strides)):
+        if size != 1 and stride != step:
+            raise InvalidError(
+                f"{what} has strides: its elements do not lie one after another; hand in a contiguous "
+                "copy (numpy.ascontiguousarray, or .contiguous() of a tensor)"
+            )
+        step *= size
+
+
+def _from_interface(array: Any, what: str) -> Memory:
+    interface = array.__array_interface__
+    text, shape = interface["typestr"], tuple(interface["shape"])
+    dtype = _DTYPES.get(text[1:]) if text[0] in "<=|" else None
+    if dtype is None:
+        raise InvalidError(
+            f"{what} has elements of type {text!r}; addend knows f8, f4, f2, i4 and i8 of this "
+            "machine's byte order, and bf16 through __dlpack__"
+        )
+    _need_contiguous(what, shape, interface.get("strides"), _SIZES[dtype])
+    address, is_readonly = interface["data"]
+    return Memory(address, dtype, shape, not is_readonly, array)
+
+
+class _DLTensor(ctypes.Structure):
+    """dlpack.h of version 0 to 1."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+_pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+def _from_dlpack(array: Any, what: str) -> Memory:
+    kind, number = array.__dlpack_device__()
+    if kind not in _DLPACK_PROCESSOR:
+        raise _on_device(what, f"{_DLPACK_DEVICES.get(kind, f'device kind {kind}')} device {number}")
+    capsule = array.__dlpack__()  # not marked as taken: it frees what it holds when it goes
+    tensor = _DLTensor.from_address(_pointer_of(capsule, b"dltensor"))
+    dtype = _DLPACK_DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    if dtype is None:
+        raise InvalidError(
+            f"{what} has elements that addend does not know (DLPack type {tensor.code} of {tensor.bits} "
+            "bits); it knows f64, f32, f16, bf16, i32 and i64"
+        )
+    shape = tuple(tensor.shape[: tensor.ndim])
+    _need_contiguous(what, shape, tensor.strides[: tensor.ndim] if tensor.strides else None, 1)
+    return Memory((tensor.data or 0) + tensor.byte_offset, dtype, shape, True, (array, capsule))

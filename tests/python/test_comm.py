@@ -1,0 +1,186 @@
+"""Ranks in Python: what `addend run` starts joins, sums NumPy arrays, and says what it refuses."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import numpy
+
+import addend
+
+PROGRAM = Path(os.environ["ADDEND_LIBRARY"]).parent / "addend"
+HANGS = 60  # seconds; no call here takes a tenth of it
+
+SUMS = """
+import addend, numpy
+with addend.Comm("dp=2 tp=2") as comm:
+    first = comm.rank * 7 // 4
+    rows = (comm.rank + 1) * 7 // 4 - first
+    for dtype in ("f8", "f4", "f2", "i4", "i8"):
+        x = numpy.arange(6).reshape(2, 3).astype(dtype) + comm.rank
+        assert comm.all_reduce(x) is x
+        assert (x == 4 * numpy.arange(6).reshape(2, 3) + 6).all(), x
+    y = numpy.full(3, comm.rank, "f4")
+    out = numpy.zeros(3, "f4")
+    comm.all_reduce(y, out, axes="tp")
+    assert (out == (1 if comm.rank < 2 else 5)).all() and (y == comm.rank).all()
+    assert comm.all_reduce(numpy.full(1, comm.rank), op="max")[0] == 3
+    part = numpy.zeros((rows, 2))
+    whole = numpy.arange(14.0).reshape(7, 2)
+    comm.reduce_scatter(whole, part)
+    assert (part == 4 * whole[first : first + rows]).all(), part
+    again = numpy.zeros((7, 2))
+    comm.all_gather(part, again)
+    assert (again == 4 * whole).all(), again
+    z = numpy.full(2, comm.rank)
+    comm.broadcast(z, root=3)
+    assert (z == 3).all()
+    comm.barrier("dp")
+    assert (comm.size, comm.engine, str(comm.mesh)) == (4, "shm", "dp_shard=2 tp=2")
+    empty = comm.all_reduce(numpy.zeros((0, 3)))
+    assert empty.shape == (0, 3)
+try:
+    comm.barrier()
+except addend.InvalidError as error:
+    assert "closed" in str(error)
+"""
+FAILS = """
+import addend, numpy
+with addend.Comm() as comm:
+    if comm.rank == 2:
+        raise ValueError("no data here")
+    comm.barrier()
+"""
+MISMATCH = """
+import addend, numpy
+with addend.Comm() as comm:
+    comm.all_reduce(numpy.zeros(comm.rank + 1))
+"""
+
+
+def ranks(count, program):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "job.py")
+        path.write_text(program)
+        return subprocess.run(
+            [PROGRAM, "run", "-n", str(count), "--", sys.executable, path],
+            capture_output=True,
+            text=True,
+            timeout=HANGS,
+        )
+
+
+class Ranks(unittest.TestCase):
+    def test_collectives_on_arrays_are_their_sums(self):
+        done = ranks(4, SUMS)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_an_exception_on_one_rank_reaches_all(self):
+        done = ranks(3, FAILS)
+        self.assertEqual(done.returncode, 3)
+        self.assertEqual(done.stderr.count("PeerFailedError: rank 2: ValueError: no data here"), 2, done.stderr)
+
+    def test_arrays_of_different_sizes_are_an_error_on_all(self):
+        done = ranks(2, MISMATCH)
+        self.assertEqual(done.returncode, 3)
+        self.assertEqual(done.stderr.count("addend._errors.MismatchError"), 2, done.stderr)
+        self.assertIn("job.py:4", done.stderr)
+
+    def test_a_process_that_nobody_started_is_refused(self):
+        with self.assertRaisesRegex(addend.InvalidError, "nobody started this process as a rank"):
+            addend.Comm()
+
+    def test_a_world_of_torchrun_is_refused(self):
+        os.environ.update(RANK="1", WORLD_SIZE="4")
+        try:
+            for alone in (False, True):
+                with self.assertRaisesRegex(addend.InvalidError, "torchrun or a launcher like it started this process"):
+                    addend.Comm(alone=alone)
+        finally:
+            del os.environ["RANK"], os.environ["WORLD_SIZE"]
+
+    def test_a_mesh_of_another_size_is_refused(self):
+        with self.assertRaisesRegex(addend.InvalidError, "1 ranks were started, and the mesh 'dp_shard=2' has 2"):
+            addend.Comm("dp=2", alone=True)
+
+
+class OnDevice:
+    def __dlpack__(self):
+        raise AssertionError("never asked for")
+
+    def __dlpack_device__(self):
+        return 2, 1
+
+
+class OnCuda:
+    __cuda_array_interface__ = {}
+
+
+class ByDLPackAlone:
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self):
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+class Arrays(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.comm = addend.Comm(alone=True)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.comm.close()
+
+    def refused(self, words, array, **arguments):
+        with self.assertRaisesRegex(addend.InvalidError, words):
+            self.comm.all_reduce(array, **arguments)
+
+    def test_what_cannot_be_handed_over_is_refused_by_its_reason(self):
+        square = numpy.zeros((4, 4))
+        self.refused("array has strides", square[:, :2])
+        self.refused("array has strides", square.T[:3])
+        self.refused("array has strides", square[::-1])
+        self.refused("out has strides", numpy.zeros(4), out=square[:, 0])
+        self.refused("type '<u4'", numpy.zeros(3, "u4"))
+        self.refused("type '>f4'", numpy.zeros(3, ">f4"))
+        self.refused("type list, which is no array", [1.0, 2.0])
+        self.refused("memory of CUDA device 1", OnDevice())
+        self.refused("memory of a CUDA device", OnCuda())
+        self.refused("op takes one of sum, max, min", square, op="mean")
+        self.refused("different types, f64 and f32", square, out=numpy.zeros((4, 4), "f4"))
+        self.refused(r"shape \[2\] stands where \[4, 4\]", square, out=numpy.zeros(2))
+        square.flags.writeable = False
+        self.refused("read-only", square)
+
+    def test_a_row_of_a_matrix_is_contiguous(self):
+        square = numpy.ones((4, 4))
+        self.assertIs(self.comm.all_reduce(square[1:3]).base, square)
+
+    def test_dlpack_is_read_without_a_copy(self):
+        array = numpy.arange(6, dtype="f4").reshape(2, 3)
+        from addend._arrays import memory_of
+
+        memory = memory_of(ByDLPackAlone(array), "array")
+        self.assertEqual((memory.address, memory.dtype, memory.shape), (array.ctypes.data, "AD_F32", (2, 3)))
+        self.refused("array has strides", ByDLPackAlone(array[:, :2]))
+        self.refused("elements that addend does not know", ByDLPackAlone(array.astype("c8")))
+
+    def test_memory_outlives_the_array_s_name(self):
+        from addend._arrays import memory_of
+
+        memory = memory_of(ByDLPackAlone(numpy.full(1000, 7.0)), "array")
+        import ctypes
+
+        self.assertEqual(ctypes.c_double.from_address(memory.address + 8 * 999).value, 7.0)
+
+
+if __name__ == "__main__":
+    unittest.main()
