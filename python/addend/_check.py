@@ -105,10 +105,10 @@ def _report(text: str, ok: bool) -> CheckReport:
     )
 
 
-def positive(name: str, value: int) -> str:
+def number(name: str, value: int, least: int = 1) -> str:
     """The number as the program takes it."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidError(f"{name} takes a number from 1 on, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidError(f"{name} takes a number from {least} on, not {value!r}")
     return str(value)
 
 
@@ -131,14 +131,14 @@ def check(
     ["mesh='dp=2 tp=2'"]. A gradient that does not hold is no error: look at `ok`."""
     if dtype not in (None, "f64", "f32", "recipe"):
         raise InvalidError(f"dtype takes 'f64', 'f32' or 'recipe', not {dtype!r}")
-    arguments: List[str] = ["check", "--json", "--steps", positive("steps", steps)]
+    arguments: List[str] = ["check", "--json", "--steps", number("steps", steps)]
     arguments += ["--dtype", dtype] if dtype else []
     arguments += ["--directional"] if directional else []
     arguments += ["--dump", path_of(dump)] if dump is not None else []
     if sabotage is True:
         arguments.append("--sabotage")
     elif sabotage is not False:
-        arguments += ["--sabotage=" + positive("sabotage", sabotage), "--seed", positive("seed", seed)]
+        arguments += ["--sabotage=" + number("sabotage", sabotage), "--seed", number("seed", seed)]
     for given in sets_of(set):
         arguments += ["--set", given]
     status, text = run([*arguments, "--", path_of(recipe)])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, List, Mapping, Optional, Tuple
 
-from addend._check import positive
+from addend._check import number
 from addend._documents import read
 from addend._errors import InvalidError
 from addend._library import path_of
@@ -44,13 +44,15 @@ def train(
     resume: bool = False,
     force: bool = False,
     overwrite: bool = False,
+    dump_step: Optional[int] = None,
     set: Sets = None,
 ) -> TrainResult:  # noqa: A002
     """Trains the recipe on ranks of this machine.
 
     `out`: the folder, runs/NAME if left out. `steps`: instead of train.steps. `resume` goes on from the newest
-    checkpoint, with `force` also from one of another recipe; `overwrite` replaces the run that is there. `set`: as in
-    `check`. Ctrl-C ends it after the present step, with a checkpoint written, and is then raised."""
+    checkpoint, with `force` also from one of another recipe; `overwrite` replaces the run that is there.
+    `dump_step`: writes each rank's addends and sums of that step to FOLDER/dump-N, for `diff`. `set`: as in `check`.
+    Ctrl-C ends it after the present step, with a checkpoint written, and is then raised."""
     if resume and overwrite:
         raise InvalidError("resume goes on with a run, overwrite replaces it: give one of them")
     if force and not resume:
@@ -59,9 +61,10 @@ def train(
         raise InvalidError("out takes the name of a folder")
     arguments: List[str] = ["train", "--json"]
     arguments += ["--out", path_of(out)] if out is not None else []
+    arguments += ["--dump-step", number("dump_step", dump_step, 0)] if dump_step is not None else []
     chosen = {"--resume": resume, "--force": force, "--overwrite": overwrite}
     arguments += [option for option, wanted in chosen.items() if wanted]
-    for given in sets_of(set) + ([f"train.steps={positive('steps', steps)}"] if steps is not None else []):
+    for given in sets_of(set) + ([f"train.steps={number('steps', steps)}"] if steps is not None else []):
         arguments += ["--set", given]
     _, text = run([*arguments, "--", path_of(recipe)])
     document = json.loads(text)
