@@ -4,6 +4,7 @@ wrappers, placements and the caller, never from looking at the numbers."""
 from __future__ import annotations
 
 import fnmatch
+import re
 
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
@@ -26,7 +27,7 @@ def _placed(mesh, device_mesh, placements) -> dict[str, str]:
     }
 
 
-def _parse(text: str, mesh) -> dict[str, str]:
+def parse(text: str, mesh) -> dict[str, str]:
     """ "dp=R tp=S0"; dp stands for all axes whose names begin with dp, where no axis has that name."""
     types = {}
     for word in text.split():
@@ -64,7 +65,7 @@ def types_of(watched: list, mesh, given: dict | None, placements: dict) -> dict[
             types.update(_placed(mesh, entry.used.device_mesh, entry.used.placements))
         for ranks in entry.data:
             types.update(dict.fromkeys(mesh.spanned(ranks), "R"))
-        types.update(_parse(last_that_fits(given or {}, entry.name, ""), mesh))
+        types.update(parse(last_that_fits(given or {}, entry.name, ""), mesh))
         found[entry.name] = types
     return found
 
@@ -90,7 +91,7 @@ def place(types: dict[str, str], mesh, rank: int, shapes: dict[int, tuple]) -> t
     for dim in range(len(whole)):
         cutting = {i for i, axis in enumerate(mesh.names) if types[axis] == f"S{dim}"}
         mine = mesh.coords[rank]
-        fibre = [r for r, at in mesh.coords.items() if all(at[i] == mine[i] for i in range(len(at)) if i not in cutting)]
+        fibre = [r for r, at in mesh.coords.items() if r in shapes and all(at[i] == mine[i] for i in range(len(at)) if i not in cutting)]
         fibre.sort(key=lambda r: mesh.coords[r])
         whole[dim] = sum(shapes[r][dim] for r in fibre)
         first[dim] = sum(shapes[r][dim] for r in fibre[: fibre.index(rank)])
@@ -105,4 +106,9 @@ def factors_text(factors: dict[str, float]):
     """One number, or numbers by pattern where parameters differ."""
     if len(set(factors.values())) <= 1:
         return repr(next(iter(factors.values()), 1.0))
-    return {name.replace("[", "[[]"): factor for name, factor in factors.items()}
+    return {literal(name): factor for name, factor in factors.items()}
+
+
+def literal(name: str) -> str:
+    """The pattern that this name alone fits."""
+    return re.sub(r"([*?[])", r"[\1]", name)

@@ -21,15 +21,19 @@ def _bytes(values: torch.Tensor) -> bytes:
 
 
 def encode(pieces: dict, metadata: dict) -> bytes:
-    """`pieces`: Piece by parameter name. Metadata values that are no text are written as JSON."""
+    """`pieces`: Piece by parameter name. Metadata values that are no text are written as JSON. Tensors are written flat, those
+    of a reference in the shape of the whole."""
+    whole = metadata["addend.kind"] == "reference"
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
-    texts["addend.held"] = json.dumps({name: [piece.box.first, piece.box.count] for name, piece in pieces.items()})
+    if not whole:
+        texts["addend.shapes"] = json.dumps({name: piece.whole for name, piece in pieces.items()})
+        texts["addend.held"] = json.dumps({name: [piece.box.first, piece.box.count] for name, piece in pieces.items()})
     header, data, at = {"__metadata__": texts}, [], 0
     for name, piece in pieces.items():
         data.append(_bytes(piece.values))
         header[name] = {
             "dtype": _DTYPES[piece.values.dtype],
-            "shape": [piece.values.numel()],
+            "shape": list(piece.whole) if whole else [piece.values.numel()],
             "data_offsets": [at, at + len(data[-1])],
         }
         at += len(data[-1])
@@ -42,7 +46,5 @@ def is_ours(name: str) -> bool:
     return bool(re.fullmatch(r"rank\d{5,}\.(addend\.m\d+|sum)\.safetensors", name))
 
 
-def narrowest(dtypes: list) -> str | None:
-    """The name of the dtype with the fewest bits of precision."""
-    known = [dtype for dtype in dtypes if dtype in _DTYPES]
-    return _DTYPES[max(known, key=lambda dtype: torch.finfo(dtype).eps)] if known else None
+def dtype_name(dtype: torch.dtype) -> str:
+    return _DTYPES[dtype]

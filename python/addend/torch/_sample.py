@@ -25,6 +25,7 @@ class Piece:
 
     values: torch.Tensor  # 1-D, a copy
     box: Box
+    whole: tuple[int, ...]  # the shape of the whole
 
 
 def _fnv1a(name: str) -> int:
@@ -80,8 +81,8 @@ class Sampler:
     def take(self, name: str, shape: tuple[int, ...], local: torch.Tensor, box: Box) -> Piece:
         """A copy of the elements of `local`, which is the whole's `box`, that belong to the sample."""
         if self.count is None or math.prod(shape) <= self.count:
-            return Piece(local.reshape(-1).clone(), box)
+            return Piece(local.reshape(-1).clone(), box, shape)
         indices = self._indices(name, shape, box, local.device)
         if local.is_contiguous():
-            return Piece(local.view(-1)[indices], box)
-        return Piece(local[torch.unravel_index(indices, local.shape)], box)
+            return Piece(local.view(-1)[indices], box, shape)
+        return Piece(local[torch.unravel_index(indices, local.shape)], box, shape)

@@ -123,7 +123,6 @@ class _Step:
 
     def _metadata(self, kind: str) -> dict:
         kept = [entry for entry in self._watched if entry.name not in self._unused]
-        shapes = {entry.name: self._places.get(entry.name, (tuple(entry.used.shape),))[0] for entry in kept}
         metadata = {
             "addend.version": "1",
             "addend.kind": kind,
@@ -131,7 +130,6 @@ class _Step:
             "addend.mesh": str(self._mesh),
             "addend.coord": self._mesh.coord_text(self._rank),
             "addend.types": {entry.name: _expected.text(self._kinds[entry.name]) for entry in kept},
-            "addend.shapes": shapes,
             "addend.expect": _expected.factors_text({entry.name: self._factors[entry.name] for entry in kept}),
         }
         if self._sampler.count is not None:
@@ -154,7 +152,8 @@ class _Step:
         partial = {name: " ".join(axes) for name, (_, axes) in sums.items() if axes}
         if partial:
             metadata["addend.partial"] = partial
-        reduce = _files.narrowest([self._reduce] if self._reduce else [entry.reduce for entry in self._watched])
+        reduce = {entry.name: self._reduce or entry.reduce for entry in self._watched}
+        reduce = {_expected.literal(name): _files.dtype_name(dtype) for name, dtype in reduce.items() if dtype}
         if reduce:
             metadata["addend.reduce"] = reduce
         return _files.encode({name: piece for name, (piece, _) in sums.items()}, metadata)
