@@ -1,0 +1,76 @@
+"""The ranks of a job: processes forked after PyTorch was imported once, since the import is what costs. They find each other
+over gloo; what their function returns comes back in the order of ranks, and a job that hangs is ended and said."""
+import logging
+import multiprocessing
+import os
+import tempfile
+import time
+import traceback
+from multiprocessing.connection import wait
+
+import torch
+import torch._dynamo  # noqa: F401  fully_shard and DTensor import it when they are first used: once here, not in each rank
+import torch.distributed as dist
+
+RANK_HANGS = 60  # seconds; several hundred times what a job takes
+
+
+class RankError(Exception):
+    """A rank raised, died or did not end; the text has what it said."""
+
+
+def _be_rank(rank, world, store, pipe, function, arguments):
+    try:
+        torch.set_num_threads(1)
+        logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)  # it has views on which way is fastest
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+        answer = (True, function(*arguments))
+        if dist.is_initialized():
+            dist.barrier()
+    except BaseException:
+        answer = (False, traceback.format_exc())
+    pipe.send(answer)
+    pipe.close()
+    os._exit(0)  # threads of gloo may still wait for a rank that failed
+
+
+def _gather(pipes, world):
+    answers, deadline = {}, time.monotonic() + RANK_HANGS
+    while len(answers) < world:
+        ready = wait([pipe for rank, pipe in pipes.items() if rank not in answers], max(0, deadline - time.monotonic()))
+        if not ready:
+            raise RankError(f"ranks {sorted(set(pipes) - set(answers))} did not end in {RANK_HANGS} s")
+        for rank, pipe in pipes.items():
+            if pipe not in ready:
+                continue
+            try:
+                ended, answer = pipe.recv()
+            except EOFError:
+                ended, answer = False, "it died"
+            if not ended:
+                raise RankError(f"rank {rank} of {world}: {answer}")
+            answers[rank] = answer
+    return [answers[rank] for rank in range(world)]
+
+
+def run(world, function, *arguments):
+    """What function(*arguments) returned on each of `world` ranks."""
+    context = multiprocessing.get_context("fork")
+    processes, pipes = [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        for rank in range(world):
+            here, there = context.Pipe(duplex=False)
+            process = context.Process(target=_be_rank, args=(rank, world, f"{folder}/store", there, function, arguments))
+            process.start()
+            there.close()
+            processes.append(process)
+            pipes[rank] = here
+        try:
+            return _gather(pipes, world)
+        finally:
+            for process in processes:
+                process.join(1)
+                if process.is_alive():
+                    process.kill()
+                    process.join()
