@@ -5,13 +5,15 @@
 
 #include "command.h"
 
-enum { KEY_REFERENCE = 'r', KEY_JSON = 'j' };
+enum { KEY_REFERENCE = 'r', KEY_JSON = 'j', KEY_HTML = 256 };
 
 static const struct argp_option options[] = {
     {"reference", KEY_REFERENCE, "REF", 0,
      "Also compare the sums with these whole gradients: one file with plain names, or another dump (file or folder), "
      "whose sums are put together",
      0},
+    {"html", KEY_HTML, "FILE", 0,
+     "Also write a page with a map: parameters, ranks, and how often each addend was counted", 0},
     {"json", KEY_JSON, NULL, 0, "One JSON document on standard output and nothing else there", 0},
     {0},
 };
@@ -20,6 +22,7 @@ typedef struct diff_input {
   const char **files;
   size_t count;
   int json;
+  const char *html;
   ad_diff_options diff;
 } diff_input;
 
@@ -37,6 +40,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
   switch (key) {
     case KEY_REFERENCE:
       return input->diff.reference = argument, 0;
+    case KEY_HTML:
+      return input->html = cli_parse_out("--html", argument, "", state), 0;
     case KEY_JSON:
       return input->json = 1, 0;
     case ARGP_KEY_ARG:
@@ -87,8 +92,10 @@ static int diff(const diff_input *input) {
   ad_status status = ad_diff(input->files, input->count, &input->diff, &holds, &json);
   cli_progress_end();
   if (status) return failed(status);
+  status = input->html ? ad_diff_page(json, input->html) : AD_OK;
   int unprinted = print(json, input->json);
   free(json);
+  if (status) return cli_failed(status);
   if (unprinted) return unprinted;
   return holds ? CLI_HOLDS : CLI_ANSWER_IS_NO;
 }

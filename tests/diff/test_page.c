@@ -9,8 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <jansson.h>
+#include "addend/diff.h"
 #include "base/memory.h"
-#include "diff/page.h"
 #include "io/file.h"
 
 #define must(call) assert_int_equal((call), AD_OK)
@@ -26,7 +27,9 @@ static char *page_of(const char *name) {
                                "pass", 0, "world", 2, "mesh", "dp=2", "microbatches", 1, "params", "name", name, "pass",
                                0, "verdict", "missing", "counts", 1.0, 0.1, "messages", name);
   assert_non_null(document);
-  must(ad_diff_page(document, path));
+  char *text = json_dumps(document, 0);
+  must(ad_diff_page(text, path));
+  free(text);
   json_decref(document);
   must(ad_file_read(path, 1 << 24, &page, &size));
   return page;
@@ -59,10 +62,10 @@ static void it_carries_everything_along(void **state) {
 }
 
 static void where_it_cannot_be_written_is_named(void **state) {
-  json_t *document = json_object();
-  assert_int_equal(ad_diff_page(document, "/nowhere/map.html"), AD_IO);
+  assert_int_equal(ad_diff_page("{}", "/nowhere/map.html"), AD_IO);
   assert_non_null(strstr(ad_last_error(), "/nowhere/map.html"));
-  json_decref(document);
+  assert_int_equal(ad_diff_page("{\"half", path), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "no JSON"));
 }
 
 static int make_file(void **state) {
