@@ -532,6 +532,12 @@ static void checks(void **state) {
   refused(ad_check_table("{}", 0, NULL), "`out` is NULL");
 }
 
+static void constants(void **state) {
+  int64_t value;
+  refused(ad_header_constant(NULL, &value), "`name` is NULL");
+  refused(ad_header_constant("AD_F32", NULL), "`out` is NULL");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(dtype_and_mesh),
@@ -549,6 +555,7 @@ int main(void) {
       cmocka_unit_test(programs),
       cmocka_unit_test(runs),
       cmocka_unit_test(checks),
+      cmocka_unit_test(constants),
   };
   return cmocka_run_group_tests(tests, make, unmake);
 }
