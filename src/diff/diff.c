@@ -1,46 +1,86 @@
 /* `addend diff`: a dump, parameter by parameter. */
 #include "addend/diff.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "diff/alike.h"
 #include "diff/document.h"
+#include "diff/norm.h"
 
 typedef struct ad_diff_run {
   const ad_diff_options *options;
-  ad_dump dump;
-  json_t *document, *params, *messages;
+  ad_dump dump, other;      /* other: what --reference names */
+  const ad_dump *reference; /* NULL: none */
+  json_t *document, *params, *messages, *alike;
+  ad_norm_term *norms; /* by parameter */
   unsigned char *ranks;
   int holds;
 } ad_diff_run;
 
 /* ---- one parameter ---- */
 
-static ad_status judge_parts(ad_diff_run *run, const ad_parts *parts) {
-  ad_judged *list;
+/* How many of its elements are in no part; 0 too where parts overlap without being copies. */
+static int64_t count_missing(const ad_parts *parts) {
+  int64_t missing = parts->param->sample;
+  for (size_t i = 0; i < parts->count; i++) {
+    int is_copy = 0;
+    for (size_t j = 0; j < i; j++)
+      is_copy |= ad_box_equal(&parts->param->shape, &parts->parts[j].box, &parts->parts[i].box);
+    if (!is_copy) missing -= (int64_t)parts->parts[i].count;
+  }
+  return missing > 0 ? missing : 0;
+}
+
+/* Fewer elements than addends leave counts open. */
+static void say_few(ad_diff_run *run, const ad_parts *parts, const ad_verdict *verdict) {
+  const ad_judged *shown = verdict->shown;
+  int is_open = verdict->kind == AD_VERDICT_UNEXPLAINED || verdict->kind == AD_VERDICT_NOT_DISTINGUISHABLE;
+  if (!shown || !is_open || shown->part->count > ad_part_members(parts, shown->part)->count) return;
+  json_array_append_new(
+      run->messages, json_sprintf("`%s` has %zu elements and %zu addends: single mistakes were tried alone; dump more "
+                                  "elements (addend.sample)",
+                                  parts->param->name, shown->part->count, ad_part_members(parts, shown->part)->count));
+}
+
+static ad_status judge_parts(ad_diff_run *run, ad_parts *parts, ad_judged *list) {
   ad_verdict verdict;
-  if (!parts->count && parts->param->numel) {
+  ad_compared compared = {0};
+  AD_TRY(ad_judge_parts(parts, list));
+  if (run->reference) AD_TRY(ad_reference_compare(parts, run->reference, &compared));
+  if (run->reference && !compared.there)
+    json_array_append_new(run->messages, json_sprintf("the reference has no `%s`", parts->param->name));
+  ad_verdict_find(parts, list, run->ranks, &verdict);
+  run->holds &= ad_diff_passes(&verdict, &compared);
+  json_array_append_new(run->params, ad_diff_param(parts, list, &verdict, &compared));
+  say_few(run, parts, &verdict);
+  return AD_OK;
+}
+
+static ad_status judge_found(ad_diff_run *run, ad_parts *parts, ad_norm_term *norm) {
+  ad_judged *list;
+  int64_t missing = count_missing(parts);
+  AD_TRY(ad_alike_find(parts, run->alike));
+  AD_TRY(ad_norm_measure(parts, norm));
+  if (missing) {
     run->holds = 0;
-    json_array_append_new(run->params, ad_diff_without_sum(&run->dump, parts->param));
+    json_array_append_new(run->params, ad_diff_without_sum(&run->dump, parts->param, missing));
     return AD_OK;
   }
   AD_TRY(ad_new(parts->count, &list));
-  ad_status status = ad_judge_parts(parts, list);
-  if (!status) {
-    ad_verdict_find(parts, list, run->ranks, &verdict);
-    run->holds &= verdict.kind == AD_VERDICT_RIGHT;
-    json_array_append_new(run->params, ad_diff_param(parts, list, &verdict));
-  }
+  ad_status status = judge_parts(run, parts, list);
   ad_judged_clear(parts, list);
   ad_release(list);
   return status;
 }
 
-static ad_status judge_param(ad_diff_run *run, const ad_dump_param *param) {
+static ad_status judge_param(ad_diff_run *run, size_t index) {
   ad_parts parts;
-  AD_TRY(ad_parts_create(&run->dump, param, &parts));
-  ad_status status = judge_parts(run, &parts);
+  AD_TRY(ad_parts_create(&run->dump, &run->dump.params[index], &parts));
+  ad_status status = judge_found(run, &parts, &run->norms[index]);
   ad_parts_destroy(&parts);
   return status;
 }
@@ -48,19 +88,49 @@ static ad_status judge_param(ad_diff_run *run, const ad_dump_param *param) {
 static ad_status judge_params(ad_diff_run *run) {
   const ad_diff_options *options = run->options;
   for (size_t p = 0; p < run->dump.param_count; p++) {
-    AD_TRY(judge_param(run, &run->dump.params[p]));
+    AD_TRY(judge_param(run, p));
     if (options->progress)
-      options->progress(options->context, "parameters", (int64_t)p + 1, (int64_t)run->dump.param_count);
+      options->progress(options->context, run->dump.params[p].name, (int64_t)p + 1, (int64_t)run->dump.param_count);
   }
   return AD_OK;
 }
 
 /* ---- all of it ---- */
 
+/* The factor of one on whose addends there is one; NaN for the others. */
+static double factor_of(const json_t *param) {
+  static const char *const verdicts[] = {"right", "averaged", "doubled", "factor"};
+  const json_t *factor = json_object_get(param, "factor");
+  const char *verdict = json_string_value(json_object_get(param, "verdict"));
+  if (!json_is_number(factor) || json_array_size(json_object_get(param, "ranks"))) return NAN;
+  for (size_t i = 0; i < sizeof verdicts / sizeof *verdicts; i++)
+    if (!strcmp(verdict, verdicts[i])) return json_number_value(factor);
+  return NAN;
+}
+
+/* Some parameters were scaled otherwise than others: a step would go in another direction, whatever the clip does. */
+static void say_factors(ad_diff_run *run) {
+  const json_t *param, *first = NULL;
+  size_t i;
+  json_array_foreach(run->params, i, param) {
+    double factor = factor_of(param), one = first ? factor_of(first) : NAN;
+    if (isnan(factor)) continue;
+    if (!first) first = param;
+    if (isnan(one) || fabs(factor - one) <= 1e-4 * fabs(one)) continue;
+    json_array_append_new(run->messages,
+                          json_sprintf("the factor differs between parameters: %.6g for `%s`, %.6g for `%s`", one,
+                                       json_string_value(json_object_get(first, "name")), factor,
+                                       json_string_value(json_object_get(param, "name"))));
+    return;
+  }
+}
+
 static ad_status print(ad_diff_run *run, int *holds, char **json) {
+  int norm_holds;
   json_object_set(run->document, "params", run->params);
-  json_object_set_new(run->document, "norm", json_null());
+  json_object_set_new(run->document, "norm", ad_norm_document(&run->dump, run->norms, &norm_holds));
   json_object_set(run->document, "messages", run->messages);
+  run->holds &= norm_holds;
   json_object_set_new(run->document, "pass", json_boolean(run->holds));
   *json = json_dumps(run->document, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
   if (!*json) return ad_fail(AD_MEMORY, "no memory for the document of the dump");
@@ -68,13 +138,40 @@ static ad_status print(ad_diff_run *run, int *holds, char **json) {
   return AD_OK;
 }
 
+static ad_status open_reference(ad_diff_run *run) {
+  if (run->options->reference) {
+    AD_TRY(ad_dump_open_reference(run->options->reference, &run->other));
+    run->reference = &run->other;
+  } else if (run->dump.reference) {
+    run->other.reference = run->dump.reference;
+    run->reference = &run->other;
+  }
+  return AD_OK;
+}
+
 static ad_status diff_dump(ad_diff_run *run, int *holds, char **json) {
-  run->document = ad_diff_head(&run->dump);
+  AD_TRY(open_reference(run));
+  run->document = ad_diff_head(&run->dump, run->reference != NULL);
   run->params = json_array();
   run->messages = json_array();
+  run->alike = json_object();
   AD_TRY(ad_new((size_t)run->dump.mesh.world, &run->ranks));
+  AD_TRY(ad_new(run->dump.param_count, &run->norms));
   AD_TRY(judge_params(run));
+  ad_alike_say(run->alike, run->dump.param_count, run->messages);
+  say_factors(run);
   return print(run, holds, json);
+}
+
+static void run_end(ad_diff_run *run) {
+  json_decref(run->document);
+  json_decref(run->params);
+  json_decref(run->messages);
+  json_decref(run->alike);
+  ad_release(run->ranks);
+  ad_release(run->norms);
+  ad_dump_close(&run->other);
+  ad_dump_close(&run->dump);
 }
 
 ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options *options, int *holds, char **json) {
@@ -82,12 +179,8 @@ ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options 
   ad_diff_options taken;
   AD_TRY(ad_options_take(&taken, sizeof taken, options, "ad_diff_options"));
   ad_diff_run run = {.options = &taken, .holds = 1};
-  AD_TRY(ad_dump_open(files, count, taken.progress, taken.context, &run.dump));
+  AD_TRY(ad_dump_open(files, count, taken.reference != NULL, taken.progress, taken.context, &run.dump));
   ad_status status = diff_dump(&run, holds, json);
-  json_decref(run.document);
-  json_decref(run.params);
-  json_decref(run.messages);
-  ad_release(run.ranks);
-  ad_dump_close(&run.dump);
+  run_end(&run);
   return status;
 }

@@ -15,7 +15,7 @@ static json_int_t count_files(const ad_dump *dump, ad_dump_kind kind) {
   return count;
 }
 
-json_t *ad_diff_head(const ad_dump *dump) {
+json_t *ad_diff_head(const ad_dump *dump, int has_reference) {
   char mesh[AD_DUMP_AXES * (AD_DUMP_NAME + 16)];
   ad_text text = ad_text_on(mesh, sizeof mesh);
   for (int axis = 0; axis < dump->mesh.count; axis++)
@@ -23,7 +23,7 @@ json_t *ad_diff_head(const ad_dump *dump) {
   return json_pack("{s:i, s:b, s:I, s:s, s:o, s:I, s:{s:I, s:I, s:b}}", "format", 1, "pass", 0, "world",
                    (json_int_t)dump->mesh.world, "mesh", mesh, "step", integer_or_null(dump->step), "microbatches",
                    (json_int_t)dump->microbatches, "dumped", "addends", count_files(dump, AD_DUMP_ADDEND), "sums",
-                   count_files(dump, AD_DUMP_SUM), "reference", dump->reference != NULL);
+                   count_files(dump, AD_DUMP_SUM), "reference", has_reference);
 }
 
 static const char *print_types(const ad_dump *dump, const ad_dump_param *param, char *buffer, size_t size) {
@@ -83,28 +83,60 @@ static json_t *param_head(const ad_dump *dump, const ad_dump_param *param, int p
 
 static json_t *text_or_null(const char *text) { return *text ? json_string(text) : json_null(); }
 
-json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_verdict *verdict) {
+int ad_diff_passes(const ad_verdict *verdict, const ad_compared *compared) {
+  return verdict->kind == AD_VERDICT_RIGHT && (!compared->there || compared->holds);
+}
+
+static json_t *reference_document(const ad_dump *dump, const ad_compared *compared) {
+  const ad_cause *cause = &compared->cause;
+  char axes[AD_DUMP_AXES * AD_DUMP_NAME];
+  if (!compared->there) return json_null();
+  json_t *document =
+      json_pack("{s:o, s:o, s:n, s:f, s:b}", "ratio", ad_diff_number(compared->ratio), "max_rel_err",
+                ad_diff_number(compared->max_rel_err), "cause", "bound", compared->bound, "pass", compared->holds);
+  if (!compared->holds)
+    json_object_set_new(document, "cause",
+                        json_pack("{s:s, s:s, s:o, s:s}", "kind", ad_cause_name(cause->kind), "axes",
+                                  ad_dump_axes_print(&dump->mesh, compared->axes, axes, sizeof axes), "factor",
+                                  ad_diff_number(cause->factor), "text", cause->text));
+  return document;
+}
+
+/* A sum that its addends give and the reference contradicts: what is wrong came before the sum. */
+static json_t *param_text(const ad_dump *dump, const ad_verdict *verdict, const ad_compared *compared) {
+  if (verdict->kind != AD_VERDICT_RIGHT || !compared->there || compared->holds) return json_string(verdict->text);
+  return json_sprintf("%s the reference: %s",
+                      dump->microbatches ? "its addends are summed as they should be, but not to" : "is not",
+                      compared->cause.text);
+}
+
+json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_verdict *verdict,
+                      const ad_compared *compared) {
   const ad_dump *dump = parts->dump;
   const ad_judged *shown = verdict->shown, *worst = worst_of(list, parts->count);
   char axes[AD_DUMP_AXES * AD_DUMP_NAME];
-  json_t *document = param_head(dump, parts->param, verdict->kind == AD_VERDICT_RIGHT, verdict->kind);
+  json_t *document = param_head(dump, parts->param, ad_diff_passes(verdict, compared), verdict->kind);
   json_object_set_new(document, "axis",
                       text_or_null(ad_dump_axes_print(&dump->mesh, verdict->axes, axes, sizeof axes)));
   json_object_set_new(document, "ranks", list_of_ranks(verdict->ranks, dump->mesh.world));
   json_object_set_new(document, "factor", ad_diff_number(verdict->factor));
   json_object_set_new(document, "residual", ad_diff_number(worst ? worst->fitness.residual : 0));
   json_object_set_new(document, "bound", ad_diff_number(worst ? worst->fitness.bound : 0));
-  json_object_set_new(document, "text", json_string(verdict->text));
+  json_object_set_new(document, "text", param_text(dump, verdict, compared));
   json_object_set_new(document, "counts", shown ? matrix(parts, shown, shown->why.counts) : json_null());
   json_object_set_new(document, "errors", shown ? matrix(parts, shown, shown->why.errors) : json_null());
-  json_object_set_new(document, "reference", json_null());
+  json_object_set_new(document, "reference", reference_document(dump, compared));
   return document;
 }
 
-json_t *ad_diff_without_sum(const ad_dump *dump, const ad_dump_param *param) {
+json_t *ad_diff_without_sum(const ad_dump *dump, const ad_dump_param *param, int64_t missing) {
+  char text[120] = "has no sum: no rank's optimizer gets it";
   json_t *document = param_head(dump, param, 0, AD_VERDICT_NO_SUM);
+  if (missing < param->sample)
+    snprintf(text, sizeof text, "%lld of %lld elements are in no rank's sum: no optimizer gets them",
+             (long long)missing, (long long)param->sample);
   json_t *rest = json_pack("{s:n, s:[], s:n, s:n, s:n, s:s, s:n, s:n, s:n}", "axis", "ranks", "factor", "residual",
-                           "bound", "text", "has no sum: no rank's optimizer gets it", "counts", "errors", "reference");
+                           "bound", "text", text, "counts", "errors", "reference");
   json_object_update(document, rest);
   json_decref(rest);
   return document;

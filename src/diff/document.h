@@ -2,13 +2,16 @@
 #ifndef DIFF_DOCUMENT_H
 #define DIFF_DOCUMENT_H
 #include <jansson.h>
+#include "diff/reference.h"
 #include "diff/verdict.h"
 
 json_t *ad_diff_number(double value);
-json_t *ad_diff_head(const ad_dump *dump);
-/* One parameter; `reference` may be NULL. */
-json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_verdict *verdict);
-/* One of which nothing is known but this. */
-json_t *ad_diff_without_sum(const ad_dump *dump, const ad_dump_param *param);
+int ad_diff_passes(const ad_verdict *verdict, const ad_compared *compared);
+json_t *ad_diff_head(const ad_dump *dump, int has_reference);
+/* One parameter. `compared`: with the reference. */
+json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_verdict *verdict,
+                      const ad_compared *compared);
+/* One that no optimizer gets, or of which `missing` elements. */
+json_t *ad_diff_without_sum(const ad_dump *dump, const ad_dump_param *param, int64_t missing);
 
 #endif

@@ -202,7 +202,7 @@ static ad_status read_positions(ad_dump *dump, ad_complaints *complaints) {
 /* ---- all of it ---- */
 
 /* Of what is wrong in one part the later ones would make more of: they are looked at only when it is right. */
-static ad_status assemble(ad_dump *dump, int is_reference, ad_complaints *complaints) {
+static ad_status assemble(ad_dump *dump, int has_reference, ad_complaints *complaints) {
   if (complaints->count) return AD_OK;
   AD_TRY(check_files(dump, complaints));
   if (complaints->count) return AD_OK;
@@ -210,7 +210,7 @@ static ad_status assemble(ad_dump *dump, int is_reference, ad_complaints *compla
   if (complaints->count) return AD_OK;
   AD_TRY(check_ranks(dump, complaints));
   AD_TRY(read_positions(dump, complaints));
-  if (!dump->microbatches && !dump->reference && !is_reference)
+  if (!dump->microbatches && !dump->reference && !has_reference)
     AD_TRY(ad_complaints_add(complaints, ad_fail(AD_INVALID,
                                                  "there is no addend file, and no reference: nothing says what "
                                                  "the sums should be")));
@@ -227,11 +227,12 @@ static ad_status end(ad_dump *dump, ad_status status, const ad_complaints *compl
   return AD_OK;
 }
 
-ad_status ad_dump_open(const char *const *paths, size_t count, ad_dump_progress progress, void *context, ad_dump *out) {
+ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference, ad_dump_progress progress,
+                       void *context, ad_dump *out) {
   ad_dump dump = {.step = -1};
   ad_complaints complaints = {0};
   ad_status status = open_listed(&dump, paths, count, 0, progress, context, &complaints);
-  if (!status) status = assemble(&dump, 0, &complaints);
+  if (!status) status = assemble(&dump, has_reference, &complaints);
   return end(&dump, status, &complaints, out);
 }
 

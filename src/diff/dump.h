@@ -43,9 +43,9 @@ typedef struct ad_dump {
 typedef void (*ad_dump_progress)(void *context, const char *what, int64_t done, int64_t of);
 
 /* Opens and checks all; a folder stands for the safetensors files in it. The message names everything that is wrong, a
- * line for each. */
-ad_status ad_dump_open(const char *const *paths, size_t count, ad_dump_progress progress, void *context,
-                       ad_dump *out) AD_CHECKED;
+ * line for each. Without addends there must be a reference: one of the files, or `has_reference`. */
+ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference, ad_dump_progress progress,
+                       void *context, ad_dump *out) AD_CHECKED;
 /* What --reference names: a file of whole gradients, or another dump, of which the sums are enough. */
 ad_status ad_dump_open_reference(const char *path, ad_dump *out) AD_CHECKED;
 void ad_dump_close(ad_dump *dump);

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "check/rounding.h"
 #include "diff/fit.h"
+#include "diff/groups.h"
 #include "diff/hypotheses.h"
 
 uint32_t ad_large_axes(const ad_dump_mesh *mesh, uint32_t axes) {
@@ -216,11 +217,61 @@ static ad_status judge_all(const ad_parts *parts, ad_judged *list, ad_judged **u
   return AD_OK;
 }
 
-ad_status ad_judge_parts(const ad_parts *parts, ad_judged *list) {
+/* What its own members' addends do not give may be a sum of others'. */
+static ad_status look_further(ad_parts *parts, ad_judged *list) {
+  for (size_t i = 0; i < parts->count; i++)
+    if (!list[i].holds && !list[i].why.explains) AD_TRY(ad_try_groups(parts, &list[i]));
+  return AD_OK;
+}
+
+/* ---- copies ---- */
+
+/* The same work in another order of additions, all the way through the model. */
+#define COPIES_ROUND 64
+
+/* Whether two copies differ by more than their roundings together. */
+static int differ(const ad_parts *parts, const ad_part *a, const ad_part *b, double *values) {
+  ad_rounding rounding = ad_rounding_of(parts, a);
+  double share = ad_rounding_share(&rounding, ad_part_members(parts, a)->count), worst = 0, largest = 0;
+  for (size_t begin = 0; begin < a->count; begin += AD_ROWS) {
+    size_t end = begin + AD_ROWS < a->count ? begin + AD_ROWS : a->count;
+    ad_part_read_sum(parts, a, begin, end, values);
+    ad_part_read_sum(parts, b, begin, end, values + AD_ROWS);
+    for (size_t i = 0; i < end - begin; i++) {
+      worst = fmax(worst, fabs(values[i] - values[AD_ROWS + i]));
+      largest = fmax(largest, fmax(fabs(values[i]), fabs(values[AD_ROWS + i])));
+    }
+  }
+  return worst > COPIES_ROUND * share * largest;
+}
+
+static void compare_copies(const ad_parts *parts, ad_judged *list, double *values) {
+  for (size_t i = 0; i < parts->count; i++)
+    for (size_t j = 0; j < i && list[i].holds && !list[i].apart; j++)
+      if (list[j].holds && list[j].part->members != list[i].part->members &&
+          ad_box_equal(&parts->param->shape, &list[i].part->box, &list[j].part->box))
+        list[i].apart = differ(parts, list[i].part, list[j].part, values);
+}
+
+/* Ranks that do the same work have the same sum: each is right by its own addends, and yet one of them is not. */
+static ad_status find_apart(const ad_parts *parts, ad_judged *list) {
+  double *values;
+  AD_TRY(ad_new(2 * AD_ROWS, &values));
+  compare_copies(parts, list, values);
+  ad_release(values);
+  return AD_OK;
+}
+
+ad_status ad_judge_parts(ad_parts *parts, ad_judged *list) {
   ad_judged **unknown;
-  for (size_t i = 0; i < parts->count; i++) list[i] = (ad_judged){.part = &parts->parts[i]};
+  for (size_t i = 0; i < parts->count; i++) {
+    list[i] = (ad_judged){.part = &parts->parts[i]};
+    list[i].holds = !parts->dump->microbatches; /* without addends nothing is expected */
+  }
   AD_TRY(ad_new(parts->count, &unknown));
-  ad_status status = judge_all(parts, list, unknown);
+  ad_status status = parts->dump->microbatches ? judge_all(parts, list, unknown) : AD_OK;
+  if (!status) status = look_further(parts, list);
+  if (!status) status = find_apart(parts, list);
   ad_release(unknown);
   return status;
 }

@@ -9,6 +9,7 @@ typedef struct ad_explanation {
   int explains;            /* the counts give the sum, within rounding */
   ad_dtype rounded;        /* explains only if the sum was rounded as in this dtype; 0: need not be assumed */
   int ambiguous;           /* other counts give it too */
+  uint32_t group;          /* the sum is one over these axes instead; 0: of its own members */
   double *others;          /* such counts, the simplest; NULL if not ambiguous */
   ad_fitness fitness;      /* of the counts, or of the expected combination where there are none */
 } ad_explanation;
@@ -17,13 +18,14 @@ typedef struct ad_judged {
   ad_part *part;
   int holds;          /* the expected combination */
   ad_fitness fitness; /* of it */
+  int apart;          /* it holds, and differs by more than rounding from a copy that holds as well */
   ad_explanation why; /* where it does not hold */
 } ad_judged;
 
 /* The weights that are expected: 1, or, where the ranks' divisors differ, each one's share. `n` of them. */
 void ad_expected_counts(const ad_parts *parts, const ad_members *members, double *out);
 /* Judges every part; `list` has parts->count. Explanations are for ad_judged_clear. */
-ad_status ad_judge_parts(const ad_parts *parts, ad_judged *list) AD_CHECKED;
+ad_status ad_judge_parts(ad_parts *parts, ad_judged *list) AD_CHECKED;
 void ad_judged_clear(const ad_parts *parts, ad_judged *list);
 /* Whether this rank's place is the holder's on all of `axes`. */
 int ad_stands_with(const ad_dump *dump, int64_t rank, int64_t holder, uint32_t axes);

@@ -149,9 +149,20 @@ static ad_status try_axes(ad_trial *trial) {
   return AD_OK;
 }
 
+/* The last microbatch is right, and of the earlier ones each has those of its own place on `axes`. */
+static ad_status try_late(ad_trial *trial, uint32_t axes) {
+  for (size_t c = 0; c < trial->products->n; c++) {
+    trial->fixed[c] = is_last(trial, c, 0) ? trial->expected[c] : 0;
+    trial->free[c] = !is_last(trial, c, 0) && is_own(trial, c, axes) ? trial->expected[c] : 0;
+  }
+  return try_one(trial, 1);
+}
+
 static ad_status try_microbatches(ad_trial *trial) {
   int64_t count = trial->parts->dump->microbatches;
+  uint32_t summed = ad_large_axes(&trial->parts->dump->mesh, trial->parts->param->summed);
   if (count < 2) return AD_OK;
+  for (uint32_t axes = summed; axes; axes = (axes - 1) & summed) AD_TRY(try_late(trial, axes));
   AD_TRY(try_set(trial, is_last, 0, 0, 1));
   AD_TRY(try_set(trial, is_earlier, 0, 1, 1));
   for (int64_t m = 0; m < count; m++) AD_TRY(try_set(trial, is_of_microbatch, m, 1, 0));

@@ -7,43 +7,9 @@
 #include "base/memory.h"
 #include "io/output.h"
 
-/* ---- samples ---- */
-
-static ad_status new_sampled(const ad_dump_param *param, const ad_box *box, ad_sampled **out) {
-  ad_sampled *list;
-  uint64_t hash = ad_sample_hash(param->name);
-  AD_TRY(ad_new(1, &list));
-  list->box = *box;
-  ad_status status = ad_new((size_t)ad_sample_count(param->name, &param->shape, param->sample, box), &list->numbers);
-  if (status) {
-    ad_release(list);
-    return status;
-  }
-  for (int64_t k = 0; k < param->sample; k++)
-    if (ad_box_has(&param->shape, box, ad_sample_element(hash, k, param->sample, param->numel)))
-      list->numbers[list->count++] = k;
-  *out = list;
-  return AD_OK;
-}
-
-/* The list of this box; NULL where the parameter is not sampled. */
-static ad_status find_sampled(ad_parts *parts, const ad_box *box, const ad_sampled **out) {
-  *out = NULL;
-  if (!parts->param->is_sampled) return AD_OK;
-  for (size_t i = parts->sampled_count; i-- > 0 && !*out;)
-    if (ad_box_equal(&parts->param->shape, &parts->sampled[i]->box, box)) *out = parts->sampled[i];
-  if (*out) return AD_OK;
-  size_t count = parts->sampled_count;
-  AD_TRY(ad_grow(&parts->sampled, count, count + 1));
-  AD_TRY(new_sampled(parts->param, box, &parts->sampled[count]));
-  *out = parts->sampled[parts->sampled_count++];
-  return AD_OK;
-}
-
 /* ---- members: whose addends are summed ---- */
 
-/* The same number for all ranks that differ on axes of type R only. */
-static int64_t key_of(const ad_parts *parts, int64_t rank) {
+int64_t ad_parts_key(const ad_parts *parts, int64_t rank) {
   const ad_dump_mesh *mesh = &parts->dump->mesh;
   int64_t key = 0;
   for (int axis = 0; axis < mesh->count; axis++)
@@ -59,7 +25,7 @@ static ad_status add_column(ad_parts *parts, ad_members *members, int64_t rank, 
   if (!there) return AD_OK;
   column->divisor = file->divisor;
   members->count++;
-  return find_sampled(parts, &column->piece.box, &column->piece.sampled);
+  return ad_sampled_find(&parts->sampled, parts->param, &column->piece.box, &column->piece.sampled);
 }
 
 static ad_status fill_members(ad_parts *parts, ad_members *members) {
@@ -67,14 +33,14 @@ static ad_status fill_members(ad_parts *parts, ad_members *members) {
   size_t most = (size_t)(ad_dump_axes_size(&dump->mesh, parts->param->summed) * dump->microbatches);
   AD_TRY(ad_new(most, &members->columns));
   for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
-    if (key_of(parts, rank) != members->key) continue;
+    if (ad_parts_key(parts, rank) != members->key) continue;
     for (int64_t m = 0; m < dump->microbatches; m++) AD_TRY(add_column(parts, members, rank, m));
   }
   return AD_OK;
 }
 
 static ad_status find_members(ad_parts *parts, int64_t rank, size_t *out) {
-  int64_t key = key_of(parts, rank);
+  int64_t key = ad_parts_key(parts, rank);
   for (*out = 0; *out < parts->member_count; ++*out)
     if (parts->members[*out].key == key) return AD_OK;
   AD_TRY(ad_grow(&parts->members, parts->member_count, parts->member_count + 1));
@@ -112,7 +78,7 @@ static ad_status find_terms(ad_parts *parts, int64_t rank, ad_piece *terms, size
     ad_piece *term = &terms[*count];
     AD_TRY(ad_dump_piece(dump, parts->param, dump->sums[other], term, &there));
     if (!there) continue;
-    AD_TRY(find_sampled(parts, &term->box, &term->sampled));
+    AD_TRY(ad_sampled_find(&parts->sampled, parts->param, &term->box, &term->sampled));
     if (*count && !ad_box_equal(&parts->param->shape, &term->box, &terms[0].box))
       return ad_fail(AD_INVALID, "\"%.80s\": ranks %lld and %lld hold different parts of a sum that is partial",
                      parts->param->name, (long long)rank, (long long)other);
@@ -226,12 +192,8 @@ ad_status ad_parts_create(const ad_dump *dump, const ad_dump_param *param, ad_pa
 
 void ad_parts_destroy(ad_parts *parts) {
   for (size_t i = 0; i < parts->member_count; i++) ad_release(parts->members[i].columns);
-  for (size_t i = 0; i < parts->sampled_count; i++) {
-    ad_release(parts->sampled[i]->numbers);
-    ad_release(parts->sampled[i]);
-  }
   ad_release(parts->members);
-  ad_release(parts->sampled);
+  ad_sampled_clear(&parts->sampled);
   ad_release(parts->parts);
   ad_release(parts->terms);
   ad_release(parts->holders);
@@ -289,22 +251,9 @@ static void read_whole(const ad_shape *shape, const ad_part *part, const ad_piec
   }
 }
 
-/* The place of number k in the list, or of the first behind it. */
-static size_t place_of(const ad_sampled *list, int64_t k) {
-  size_t low = 0, high = list->count;
-  while (low < high) {
-    size_t middle = low + (high - low) / 2;
-    if (list->numbers[middle] < k)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low;
-}
-
 static void read_sampled(const ad_part *part, const ad_piece *piece, size_t begin, size_t end, double *out) {
   const int64_t *wanted = part->sampled->numbers, *there = piece->sampled->numbers;
-  size_t place = place_of(piece->sampled, wanted[begin]);
+  size_t place = ad_sample_place(piece->sampled, wanted[begin]);
   while (begin < end) {
     size_t run = 1;
     while (there[place] != wanted[begin]) place++;

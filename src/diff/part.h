@@ -2,7 +2,7 @@
  * one parameter: values are read from the files as they are needed. */
 #ifndef DIFF_PART_H
 #define DIFF_PART_H
-#include "diff/dump.h"
+#include "diff/sampled.h"
 
 /* The addend of a rank and microbatch. */
 typedef struct ad_column {
@@ -39,8 +39,7 @@ typedef struct ad_parts {
   size_t count;
   ad_piece *terms; /* of all parts */
   int64_t *holders;
-  ad_sampled **sampled; /* by box */
-  size_t sampled_count;
+  ad_sampled_lists sampled;
   double *buffer; /* AD_ROWS values */
 } ad_parts;
 
@@ -55,6 +54,8 @@ void ad_part_read(const ad_parts *parts, const ad_part *part, const ad_piece *pi
 /* The same of its sum. At most AD_ROWS elements. */
 void ad_part_read_sum(const ad_parts *parts, const ad_part *part, size_t begin, size_t end, double *out);
 int64_t ad_part_flat(const ad_parts *parts, const ad_part *part, size_t element); /* its index in the whole */
+/* The same number for all ranks that differ on axes of type R only. */
+int64_t ad_parts_key(const ad_parts *parts, int64_t rank);
 const ad_members *ad_part_members(const ad_parts *parts, const ad_part *part);
 
 #endif

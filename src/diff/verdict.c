@@ -132,15 +132,17 @@ static void say_factor(ad_case *c, double factor) {
 /* ---- relative to who holds it ---- */
 
 /* Whether each holder's copy has the addends of those in its own place on `axes`, and only those, each *factor times.
- */
-static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, double *factor) {
+ * `late`: the last microbatch is right, and this is so in the earlier ones. */
+static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, int late, double *factor) {
   const ad_members *members = members_of(c, judged);
   size_t own = 0;
   for (size_t h = 0; h < judged->part->holder_count; h++)
     for (size_t i = 0; i < members->count; i++) {
       double count = judged->why.counts[i], error = judged->why.errors[i];
       if (isinf(error)) continue;
-      if (ad_stands_with(c->dump, members->columns[i].piece.rank, judged->part->holders[h], axes)) {
+      if (late && members->columns[i].piece.microbatch == c->dump->microbatches - 1) {
+        if (!is_close(count, 1, error)) return 0;
+      } else if (ad_stands_with(c->dump, members->columns[i].piece.rank, judged->part->holders[h], axes)) {
         own++;
         if (isnan(*factor)) *factor = count;
         if (count == 0 || !is_close(count, *factor, error)) return 0;
@@ -151,37 +153,41 @@ static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, do
   return own > 0;
 }
 
-static int all_local(const ad_case *c, uint32_t axes, double *factor) {
+static int all_local(const ad_case *c, uint32_t axes, int late, double *factor) {
   *factor = NAN;
   for (size_t i = 0; i < c->count; i++)
-    if (!c->list[i].holds && !is_local(c, &c->list[i], axes, factor)) return 0;
+    if (!c->list[i].holds && !is_local(c, &c->list[i], axes, late, factor)) return 0;
   return 1;
 }
 
-static void say_local(ad_case *c, uint32_t axes, double factor) {
+static void say_local(ad_case *c, uint32_t axes, int late, double factor) {
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
   char names[AD_VERDICT_TEXT / 4], times[64] = "";
-  int own = axes == summed;
+  int own = axes == summed && !late;
   say(c, own ? AD_VERDICT_OWN_ONLY : AD_VERDICT_PARTIAL, axes, factor);
   if (factor != 1) snprintf(times, sizeof times, ", %.6g times", factor);
   axes_words(c, axes, names, sizeof names);
-  snprintf(c->out->text, sizeof c->out->text,
-           own ? "not summed over %s: each rank has its own addend only%s"
-               : "partial: not summed over %s: each rank's copy has only the addends of its own place there%s",
-           names, times);
+  if (own)
+    snprintf(c->out->text, sizeof c->out->text, "own addend only%s: not summed over %s", times, names);
+  else
+    snprintf(c->out->text, sizeof c->out->text,
+             "partial%s: not summed over %s: each rank's sum has only the addends of its own place there%s",
+             late ? " in the earlier microbatches" : "", names, times);
 }
 
-static int try_local(ad_case *c) {
+static int try_local_in(ad_case *c, int late) {
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed), best = 0;
   double factor = NAN, best_factor = NAN;
   for (uint32_t axes = summed; axes; axes = (axes - 1) & summed)
-    if (all_local(c, axes, &factor) && (!best || __builtin_popcount(axes) < __builtin_popcount(best))) {
+    if (all_local(c, axes, late, &factor) && (!best || __builtin_popcount(axes) < __builtin_popcount(best))) {
       best = axes;
       best_factor = factor;
     }
-  if (best) say_local(c, best, best_factor);
+  if (best) say_local(c, best, late, best_factor);
   return best != 0;
 }
+
+static int try_local(ad_case *c) { return try_local_in(c, 0) || (c->dump->microbatches > 1 && try_local_in(c, 1)); }
 
 /* ---- by microbatch, by rank ---- */
 
@@ -393,11 +399,26 @@ static uint32_t differing_axes(const ad_case *c) {
   return axes;
 }
 
+static int some_apart(const ad_case *c) {
+  for (size_t i = 0; i < c->count; i++)
+    if (c->list[i].apart) return 1;
+  return 0;
+}
+
 static void say_replicas(ad_case *c) {
   char ranks[AD_VERDICT_TEXT / 4], names[AD_VERDICT_TEXT / 4];
   uint32_t axes = differing_axes(c);
   say(c, AD_VERDICT_REPLICAS_DIFFER, axes, NAN);
   axes_words(c, axes, names, sizeof names);
+  if (!c->first && some_apart(c)) {
+    say(c, AD_VERDICT_OWN_ONLY, axes, 1);
+    snprintf(
+        c->out->text, sizeof c->out->text,
+        "own addend only along %s: by its types all ranks there do the same, and each has another gradient: sum it, "
+        "or give its type as R",
+        names);
+    return;
+  }
   if (!c->first) {
     mark_holders(c, 0);
     snprintf(c->out->text, sizeof c->out->text,
@@ -407,9 +428,109 @@ static void say_replicas(ad_case *c) {
     return;
   }
   mark_holders(c, 1);
-  snprintf(c->out->text, sizeof c->out->text, "replicas differ along %s: %s %s not the sum that the others have", names,
-           ad_ranks_print(c->out->ranks, c->dump->mesh.world, ranks, sizeof ranks),
-           strchr(ranks, ' ') && ranks[4] == 's' ? "have" : "has");
+  ad_ranks_print(c->out->ranks, c->dump->mesh.world, ranks, sizeof ranks);
+  if (some_hold(c))
+    snprintf(c->out->text, sizeof c->out->text, "replicas differ along %s: the sum is wrong on %s and right elsewhere",
+             names, ranks);
+  else
+    snprintf(c->out->text, sizeof c->out->text, "replicas differ along %s, and none is right", names);
+}
+
+/* ---- ranks without a sum ---- */
+
+static int is_whole_everywhere(const ad_case *c) {
+  ad_box whole = ad_box_whole(&c->parts->param->shape);
+  for (size_t i = 0; i < c->count; i++)
+    if (!ad_box_equal(&c->parts->param->shape, &c->list[i].part->box, &whole)) return 0;
+  return !c->parts->param->partial;
+}
+
+/* Whether ranks whose addends are to be in this rank's sum have one. */
+static int has_members_with_sum(const ad_case *c, int64_t rank) {
+  for (size_t i = 0; i < c->count; i++)
+    if (members_of(c, &c->list[i])->key == ad_parts_key(c->parts, rank)) return 1;
+  return 0;
+}
+
+/* Of a sum of which each rank has a copy some ranks have none. */
+static int try_lacking(ad_case *c) {
+  char names[AD_VERDICT_TEXT / 4];
+  int lacking = 0;
+  if (!is_whole_everywhere(c)) return 0;
+  for (int64_t rank = 0; rank < c->dump->mesh.world; rank++) {
+    int there = ad_safetensors_find(c->dump->sums[rank]->tensors, c->parts->param->name) != NULL;
+    c->out->ranks[rank] = !there && has_members_with_sum(c, rank);
+    lacking |= c->out->ranks[rank];
+  }
+  if (!lacking) return 0;
+  uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
+  say(c, AD_VERDICT_REPLICAS_DIFFER, summed, NAN);
+  ad_ranks_print(c->out->ranks, c->dump->mesh.world, names, sizeof names);
+  snprintf(c->out->text, sizeof c->out->text,
+           "replicas differ: %s have no sum, and the others do: their optimizers part", names);
+  return 1;
+}
+
+/* ---- another group ---- */
+
+/* All wrong parts are sums over the same other axes. */
+static int try_group(ad_case *c) {
+  char is[AD_VERDICT_TEXT / 4], wanted[AD_VERDICT_TEXT / 4];
+  uint32_t axes = c->first->why.group, large = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
+  for (size_t i = 0; i < c->count; i++)
+    if (!c->list[i].holds && c->list[i].why.group != axes) return 0;
+  if (!axes) return 0;
+  mark_holders(c, 1);
+  say(c, AD_VERDICT_WRONG_GROUP, axes, NAN);
+  snprintf(c->out->text, sizeof c->out->text, "wrong group: summed over %s, and its types want the sum over %s",
+           axes_words(c, axes, is, sizeof is), large ? axes_words(c, large, wanted, sizeof wanted) : "no axis");
+  return 1;
+}
+
+/* The addends that a part has, each *factor times; 0: it has all of them, or counts that differ. */
+static int has_some(const ad_case *c, const ad_judged *judged, double *factor) {
+  const ad_members *members = members_of(c, judged);
+  size_t lacking = 0;
+  *factor = NAN;
+  for (size_t i = 0; i < members->count; i++) {
+    double count = judged->why.counts[i], error = judged->why.errors[i];
+    if (isinf(error)) continue;
+    if (is_close(count, 0, error)) {
+      lacking++;
+      continue;
+    }
+    if (isnan(*factor)) *factor = count;
+    if (!is_close(count, *factor, error)) return 0;
+  }
+  return lacking && !isnan(*factor);
+}
+
+/* Whether each holder's own addends are in its sum. */
+static int has_own(const ad_case *c, const ad_judged *judged) {
+  const ad_members *members = members_of(c, judged);
+  for (size_t i = 0; i < members->count; i++)
+    for (size_t h = 0; h < judged->part->holder_count; h++)
+      if (members->columns[i].piece.rank == judged->part->holders[h] &&
+          is_close(judged->why.counts[i], 0, judged->why.errors[i]))
+        return 0;
+  return 1;
+}
+
+/* Each part has the addends of some ranks, and others have those of others: the groups were cut otherwise. */
+static int try_some(ad_case *c) {
+  int own = 1;
+  double factor, first;
+  if (!has_some(c, c->first, &first)) return 0;
+  for (size_t i = 0; i < c->count; i++) {
+    if (c->list[i].holds || !has_some(c, &c->list[i], &factor) || !is_close(factor, first, 0)) return 0;
+    own &= has_own(c, &c->list[i]);
+  }
+  mark_holders(c, 1);
+  say(c, own ? AD_VERDICT_PARTIAL : AD_VERDICT_WRONG_GROUP, 0, first);
+  snprintf(c->out->text, sizeof c->out->text,
+           own ? "partial: each rank's copy has the addends of some ranks only, and they are not the same everywhere"
+               : "wrong group: ranks have the addends of other ranks than their own group's");
+  return 1;
 }
 
 static void say_unexplained(ad_case *c) {
@@ -474,7 +595,9 @@ static void say_wrong(ad_case *c) {
     say_unexplained(c);
     return;
   }
+  if (try_group(c)) return;
   if (!try_local(c)) {
+    if (!wrong_ones_agree(c) && try_some(c)) return;
     if (copies_differ(c) && (some_hold(c) || !wrong_ones_agree(c))) {
       say_replicas(c);
       return;
@@ -492,6 +615,6 @@ void ad_verdict_find(const ad_parts *parts, const ad_judged *list, unsigned char
     if (!list[i].holds) c.first = &list[i];
   if (c.first)
     say_wrong(&c);
-  else if (copies_differ(&c))
+  else if (!try_lacking(&c) && copies_differ(&c))
     say_replicas(&c);
 }

@@ -1,0 +1,121 @@
+/* Trying other groups. Ranks that hold other parts of the parameter are added as a collective would: their first
+ * element to the first. */
+#include "diff/groups.h"
+
+#include <math.h>
+#include <string.h>
+#include "base/memory.h"
+#include "diff/fit.h"
+#include "diff/hypotheses.h"
+
+/* The addend as the part's members would have it: where it is cut, at the place of the holder's own. 0: it has another
+ * size. */
+static int takes_place(const ad_parts *parts, const ad_part *part, const ad_box *own, ad_piece *piece) {
+  const ad_shape *shape = &parts->param->shape;
+  if (ad_box_contains(shape, &piece->box, &part->box)) return 1;
+  if (parts->param->is_sampled) return 0;
+  for (int dim = 0; dim < shape->ndim; dim++)
+    if (piece->box.count[dim] != own->count[dim]) return 0;
+  piece->box = *own;
+  return 1;
+}
+
+static ad_status add_rank(ad_parts *parts, const ad_part *part, const ad_box *own, int64_t rank, ad_members *members,
+                          int *fits) {
+  const ad_dump *dump = parts->dump;
+  for (int64_t m = 0; m < dump->microbatches && *fits; m++) {
+    ad_column *column = &members->columns[members->count];
+    int there;
+    AD_TRY(ad_dump_piece(dump, parts->param, dump->addends[rank * dump->microbatches + m], &column->piece, &there));
+    if (!there) continue;
+    *fits = takes_place(parts, part, own, &column->piece);
+    members->count++;
+    AD_TRY(ad_sampled_find(&parts->sampled, parts->param, &column->piece.box, &column->piece.sampled));
+  }
+  return AD_OK;
+}
+
+/* The addends of the ranks that differ from `holder` on `axes` alone. */
+static ad_status fill(ad_parts *parts, const ad_part *part, const ad_box *own, int64_t holder, uint32_t axes,
+                      ad_members *members, int *fits) {
+  const ad_dump *dump = parts->dump;
+  AD_TRY(ad_new((size_t)(ad_dump_axes_size(&dump->mesh, axes) * dump->microbatches), &members->columns));
+  *fits = 1;
+  for (int64_t rank = 0; rank < dump->mesh.world && *fits; rank++)
+    if (ad_stands_with(dump, rank, holder, ~axes)) AD_TRY(add_rank(parts, part, own, rank, members, fits));
+  return AD_OK;
+}
+
+/* The part as one of these members, which are the last of the list for as long as this looks at them. */
+static ad_status test(ad_parts *parts, const ad_part *part, size_t members, double *factor, ad_fitness *fitness) {
+  ad_part same = *part;
+  const ad_part *list = &same;
+  ad_products products;
+  double *ones = NULL, square = 0, along = 0;
+  same.members = members;
+  AD_TRY(ad_products_create(parts, &list, 1, &products));
+  ad_status status = ad_new(products.n, &ones);
+  for (size_t i = 0; i < products.n && !status; i++) {
+    along += products.with_sum[i];
+    for (size_t j = 0; j < products.n; j++) square += products.gram[i + j * products.n];
+  }
+  *factor = ad_simple_count(&parts->dump->mesh, along / square);
+  for (size_t i = 0; i < products.n && !status; i++) ones[i] = *factor;
+  ad_rounding rounding = ad_rounding_of(parts, &same);
+  if (!status && *factor > 0) status = ad_part_test(parts, &same, ones, parts->param->expect, &rounding, fitness);
+  ad_release(ones);
+  ad_products_destroy(&products);
+  return status;
+}
+
+static ad_status try_axes(ad_parts *parts, const ad_part *part, const ad_box *own, uint32_t axes, double *factor,
+                          ad_fitness *fitness) {
+  size_t index = parts->member_count;
+  int fits = 0;
+  AD_TRY(ad_grow(&parts->members, index, index + 1));
+  ad_members *members = &parts->members[index];
+  *members = (ad_members){.key = -1};
+  ad_status status = fill(parts, part, own, part->holders[0], axes, members, &fits);
+  *fitness = (ad_fitness){0};
+  if (!status && fits && members->count) status = test(parts, part, index, factor, fitness);
+  ad_release(members->columns);
+  members->columns = NULL;
+  return status;
+}
+
+static void explain(const ad_parts *parts, ad_judged *judged, uint32_t axes, double factor, const ad_fitness *fitness) {
+  const ad_members *members = ad_part_members(parts, judged->part);
+  judged->why.explains = 1;
+  judged->why.group = axes;
+  judged->why.rounded = 0;
+  judged->why.fitness = *fitness;
+  for (size_t c = 0; c < members->count; c++) {
+    int is_in = ad_stands_with(parts->dump, members->columns[c].piece.rank, judged->part->holders[0], ~axes);
+    judged->why.counts[c] = is_in ? factor : 0;
+    judged->why.errors[c] = 0;
+  }
+}
+
+/* Where the holder's own addend lies. */
+static int find_own(const ad_parts *parts, const ad_part *part, ad_box *out) {
+  const ad_members *members = ad_part_members(parts, part);
+  for (size_t c = 0; c < members->count; c++)
+    if (members->columns[c].piece.rank == part->holders[0]) return *out = members->columns[c].piece.box, 1;
+  return 0;
+}
+
+ad_status ad_try_groups(ad_parts *parts, ad_judged *judged) {
+  uint32_t all = ad_large_axes(&parts->dump->mesh, UINT32_MAX), summed = parts->param->summed;
+  ad_box own;
+  if (!find_own(parts, judged->part, &own)) return AD_OK;
+  for (uint32_t axes = all; axes; axes = (axes - 1) & all) {
+    double factor = 0;
+    ad_fitness fitness;
+    if (!(axes & ~summed)) continue;
+    AD_TRY(try_axes(parts, judged->part, &own, axes, &factor, &fitness));
+    if (!fitness.holds) continue;
+    explain(parts, judged, axes, factor, &fitness);
+    return AD_OK;
+  }
+  return AD_OK;
+}

@@ -1,0 +1,10 @@
+/* Sums over another group than the one that the types say. */
+#ifndef DIFF_GROUPS_H
+#define DIFF_GROUPS_H
+#include "diff/explain.h"
+
+/* Looks among the sums over other axes for one that gives the part; where there is one, the explanation has its axes
+ * and the counts of those of its addends that are the part's own. */
+ad_status ad_try_groups(ad_parts *parts, ad_judged *judged) AD_CHECKED;
+
+#endif

@@ -1,0 +1,366 @@
+"""Every verdict of `addend diff`, on dumps that hold one mistake each; what a dump may look like; what is refused. Called by
+diff.sh with the program and an empty folder."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(__file__))
+from dumps import Job, Param, expect_of, indices, rounded, write  # noqa: E402
+
+program, work = sys.argv[1:3]
+done = 0
+
+
+def run(folder, *arguments):
+    return subprocess.run([program, "diff", "--json", folder, *arguments], capture_output=True, text=True, timeout=60)
+
+
+def judged(job, *arguments, status=1, folder="dump", **how):
+    """The document of a dump of this job."""
+    path = os.path.join(work, folder)
+    shutil.rmtree(path, ignore_errors=True)
+    job.save(path, **how)
+    result = run(path, *arguments)
+    assert result.returncode == status, (result.returncode, status, result.stdout[-3000:], result.stderr)
+    document = json.loads(result.stdout)
+    assert document["pass"] == (status == 0)
+    global done
+    done += 1
+    return document
+
+
+def param(document, name="w"):
+    return next(p for p in document["params"] if p["name"] == name)
+
+
+def verdict(document, verdict, axis=None, ranks=(), factor=None, name="w", words=""):
+    found = param(document, name)
+    told = found["verdict"], found["axis"], found["ranks"], found["text"]
+    assert found["verdict"] == verdict and found["axis"] == axis and found["ranks"] == list(ranks), told
+    assert factor is None or abs(found["factor"] - factor) < 1e-6, found["factor"]
+    assert words in found["text"], told
+    assert found["pass"] == (verdict == "right")
+    return found
+
+
+def times(job, factor):
+    return lambda p, rank: {key: factor for key in job.right(p, rank)}
+
+
+def only(job, holds):
+    """holds(place of the addend's rank, place of the sum's rank, microbatch)"""
+    return lambda p, rank: {(r, m): 1.0 for r, m in job.right(p, rank) if holds(job.place(r), job.place(rank), m)}
+
+
+def shard(axis, size, rows, width):
+    """A sum cut as PyTorch cuts: by ceil, with empty tails."""
+    def held(place):
+        each = -(-rows // size)
+        first = min(rows, place[axis] * each)
+        return [[first, 0], [min(each, rows - first), width]]
+    return held
+
+
+# What is right, in every form.
+mesh = "pp=1 dp=3 tp=2"
+cut = [Param("w", [5, 6], "tp=S0", held=None), Param("emb", [4, 9], "dp=R tp=S1", expect=1 / 3),
+       Param("norm", [7], "tp=I"), Param("bias", [3], "tp=R"), Param("scalar", [], "tp=I"), Param("none", [0, 4])]
+job = Job(mesh, cut, microbatches=2, expect=1 / 6)
+document = judged(job, status=0)
+assert document["world"] == 6 and document["mesh"] == mesh and document["microbatches"] == 2 and document["step"] == 3
+assert document["dumped"] == {"addends": 12, "sums": 6, "reference": False} and document["messages"] == []
+assert all(p["verdict"] == "right" and p["counts"] is None and p["residual"] <= p["bound"] for p in document["params"])
+assert param(document, "emb")["expect"] == 1 / 3 and param(document)["types"] == "pp=R dp=R tp=S0"
+for dtype, sum_dtype in ("BF16", "BF16"), ("F32", "BF16"), ("F16", "F32"), ("F64", "F64"):
+    judged(Job("dp=3 tp=2", [Param("w", [4, 5], "tp=S0", dtype=dtype, sum_dtype=sum_dtype)], microbatches=2), status=0)
+# Sums that are cut over the axis that they were summed over: by ceil, and the last rank has nothing.
+fsdp = Job("dp=4", [Param("w", [5, 3], held=shard("dp", 4, 5, 3)), Param("b", [9])], expect=0.25)
+judged(fsdp, status=0)
+sampled = Job("dp=3 tp=2", [Param("w", [50, 20], "tp=S0", held=None), Param("v", [40, 30], held=shard("dp", 3, 40, 30)),
+                            Param("small", [7])], sample=64)
+document = judged(sampled, status=0)
+assert param(document)["sampled"] == 64 and param(document)["numel"] == 1000 and param(document, "small")["sampled"] == 7
+# A rank that did not use a parameter, and one that did not in one microbatch.
+judged(Job("dp=3", [Param("w", [20])], microbatches=2), status=0, counts=None,
+       skip=lambda kind, rank, m, name: False)
+job = Job("dp=3", [Param("w", [20])])
+judged(job, status=0, skip=lambda kind, rank, m, name: kind == "addend" and rank == 1,
+       counts=lambda p, rank: {(0, 0): 1.0, (2, 0): 1.0})
+
+# One factor on everything.
+mesh = "one=1 dp=3 tp=2"
+w = [Param("w", [8, 5]), Param("b", [3])]
+job = Job(mesh, w, expect=1.0)
+found = verdict(judged(job, counts=times(job, 1 / 3)), "averaged", "dp", factor=1 / 3, words="1/3")
+assert found["counts"] == [[1 / 3]] * 6, found["counts"]
+verdict(judged(job, counts=times(job, 1 / 3)), "averaged", "dp", factor=1 / 3, name="b")
+verdict(judged(job, counts=times(job, 1 / 6)), "averaged", "dp,tp", factor=1 / 6)
+verdict(judged(job, counts=times(job, 2)), "doubled", "tp", factor=2)
+verdict(judged(job, counts=times(job, 3)), "doubled", "dp", factor=3)
+found = verdict(judged(job, counts=times(job, 0.7)), "factor", factor=0.7, words="no group's size")
+assert abs(found["counts"][4][0] - 0.7) < 1e-6 and found["errors"][4][0] < 1e-6
+verdict(judged(job, counts=times(job, 0)), "missing", factor=0)
+mean = Job(mesh, w, expect=1 / 6)
+verdict(judged(mean, counts=times(mean, 6)), "doubled", "dp,tp", factor=6, words="not divided")
+verdict(judged(mean, counts=times(mean, 1 / 6)), "averaged", "dp,tp", factor=1 / 6)
+document = judged(job, counts=lambda p, rank: times(job, 0.5)(p, rank) if p.name == "b" else None)
+verdict(document, "right")
+verdict(document, "averaged", "tp", name="b")
+assert any("factor differs between parameters" in m for m in document["messages"])
+three = Job("dp=3", w)
+verdict(judged(three, counts=times(three, 2)), "doubled", factor=2)
+# Narrow sums hide a factor from no fit: the bound of 48 bf16 addends is wider than many an addend.
+narrow = Job("dp=48", [Param("w", [300], dtype="BF16")])
+judged(narrow, status=0)
+verdict(judged(narrow, counts=times(narrow, 1 / 48)), "averaged", "dp")
+verdict(judged(narrow, counts=only(narrow, lambda a, s, m: a["dp"] != 7)), "missing", "dp", [7])
+
+# Some ranks.
+verdict(judged(job, counts=only(job, lambda a, s, m: a["dp"] != 1)), "missing", "dp", [2, 3], 0, words="ranks 2 and 3")
+verdict(judged(job, counts=only(job, lambda a, s, m: (a["dp"], a["tp"]) != (2, 1))), "missing", None, [5], 0)
+verdict(judged(job, counts=only(job, lambda a, s, m: (a["dp"], a["tp"]) != (2, 1))), "missing", None, [5], 0, name="b")
+more = lambda p, rank: {key: 2.0 if key[0] == 4 else 1.0 for key in job.right(p, rank)}
+verdict(judged(job, counts=more), "doubled", None, [4], 2)
+less = lambda p, rank: {key: 0.25 if key[0] == 4 else 1.0 for key in job.right(p, rank)}
+verdict(judged(job, counts=less), "factor", None, [4], 0.25)
+half = lambda p, rank: {key: 0.5 for key in job.right(p, rank) if key[0] != 0}
+verdict(judged(job, counts=half), "missing", None, [0], 0.5, words="the others count 0.5 times")
+odd = lambda p, rank: {key: 1 + 0.1 * key[0] for key in job.right(p, rank)}
+verdict(judged(job, counts=odd), "factor", None, [], words="from 1 to 1.5")
+
+# Not summed over some axes.
+own = lambda a, s, m: a == s
+verdict(judged(job, counts=only(job, own)), "own_only", "dp,tp", factor=1)
+verdict(judged(job, counts=only(job, own)), "own_only", "dp,tp", factor=1, name="b")
+verdict(judged(job, counts=only(job, lambda a, s, m: a["tp"] == s["tp"])), "partial", "tp", words="not summed over tp")
+verdict(judged(job, counts=only(job, lambda a, s, m: a["dp"] == s["dp"])), "partial", "dp")
+verdict(judged(fsdp, counts=only(fsdp, own)), "own_only", "dp")
+pairs = Job("dp=6", [Param("w", [40])])
+verdict(judged(pairs, counts=only(pairs, lambda a, s, m: a["dp"] // 2 == s["dp"] // 2)), "partial", None, range(6))
+verdict(judged(pairs, counts=only(pairs, lambda a, s, m: a["dp"] // 2 == (s["dp"] // 2 + 1) % 3)), "wrong_group", None,
+        range(6))
+# Summed over tp, where each has its own part, and not over dp.
+group = Job("dp=3 tp=2", [Param("w", [4, 6], "tp=S1"), Param("n", [30], "tp=I")])
+
+
+def over_tp(p, rank, values):
+    if p.name != "w":
+        return values
+    out, mine = [0.0] * p.numel(), indices(p.shape, group.own_box(p, rank))
+    for other in (r for r in range(6) if group.place(r)["dp"] == group.place(rank)["dp"]):
+        theirs = indices(p.shape, group.own_box(p, other))
+        for i, j in zip(mine, theirs):
+            out[i] += group.addends[other, 0, p.name][j]
+    return out
+
+
+verdict(judged(group, after=over_tp), "wrong_group", "tp", range(6), words="over tp")
+
+# Copies.
+found = verdict(judged(job, counts=lambda p, rank: {(0, 0): 1.0} if rank == 3 else None), "replicas_differ", "dp,tp", [3])
+assert found["counts"][0] == [1] and found["counts"][1] == [0]
+drift = lambda p, rank, values: rounded("F32", [v * (1 + (2e-7 if rank == 1 else 0)) for v in values])
+verdict(judged(three, after=drift), "replicas_differ", "dp", [0, 1, 2], words="rounding only")
+# All ranks of tp are said to do the same, and each has its own: what `to_local()` without grad_placements does.
+router = Job("dp=2 tp=3", [Param("w", [20], "tp=I"), Param("b", [2], "tp=I")])
+for r in range(6):
+    for p in router.params:
+        router.addends[r, 0, p.name] = rounded("F32", [router.random.gauss(0, 1) for _ in range(p.numel())])
+for name in "w", "b":
+    verdict(judged(router), "own_only", "tp", factor=1, name=name, words="own addend only")
+# A rank whose optimizer gets nothing while others' do.
+used = judged(pairs, skip=lambda kind, rank, m, name: rank % 2, counts=only(pairs, lambda a, s, m: a["dp"] % 2 == 0))
+verdict(used, "replicas_differ", "dp", [1, 3, 5], words="ranks 1, 3 and 5 have no sum")
+stages = Job("pp=2 dp=3", [Param("w", [20], "pp=I")])
+judged(stages, status=0, skip=lambda kind, rank, m, name: rank > 2)
+
+# Microbatches.
+steps = Job("dp=3", w, microbatches=3)
+judged(steps, status=0)
+for name in "w", "b":
+    verdict(judged(steps, counts=only(steps, lambda a, s, m: m == 2)), "last_microbatch", factor=1, name=name)
+    earlier = lambda p, rank: {key: 1 if key[1] == 2 else 1 / 3 for key in steps.right(p, rank)}
+    verdict(judged(steps, counts=earlier), "earlier_microbatches_divided", "dp", factor=1 / 3, name=name)
+late = lambda p, rank: {k: 1.0 if k[1] == 2 else 3.0 for k in steps.right(p, rank) if k[1] == 2 or k[0] == rank}
+for name in "w", "b":
+    verdict(judged(steps, counts=late), "partial", "dp", factor=3, name=name, words="earlier microbatches")
+verdict(judged(steps, counts=lambda p, rank: {k: 1.0 for k in steps.right(p, rank) if k != (1, 1)}), "missing", None, [1],
+        words="in microbatch 1")
+
+# Divisors.
+counts = {0: 4, 1: 5, 2: 9}
+divisor = lambda kind, rank, m: {"addend.divisor": str(counts[rank])} if kind == "addend" else {}
+verdict(judged(three, extra=divisor), "divided_by_own_count", factor=1, words="4 to 9")
+verdict(judged(three, extra=divisor), "divided_by_own_count", factor=1, name="b")
+weighted = lambda p, rank: {(r, m): counts[r] / 6 for r, m in three.right(p, rank)}
+judged(three, status=0, extra=divisor, counts=weighted)
+judged(three, status=0, extra=lambda kind, rank, m: {"addend.divisor": "6"} if kind == "addend" else {})
+
+# Rounding: of a dtype that the dump does not name, and named.
+coarse = lambda p, rank, values: rounded("BF16", values)
+verdict(judged(three, after=coarse), "rounding", factor=1, words="bf16")
+judged(three, status=0, after=coarse, extra=lambda kind, rank, m: {"addend.reduce": "bf16"} if kind == "sum" else {})
+judged(three, status=0, after=coarse,
+       extra=lambda kind, rank, m: {"addend.reduce": '{"*": "bf16"}'} if kind == "sum" else {})
+# Another term.
+other = lambda p, rank, values: [v + ((i * 7919) % 13 - 6) / 10 for i, v in enumerate(values)]
+document = judged(job, after=other)
+verdict(document, "unexplained", None, range(6))
+assert any("3 elements and 6 addends" in m for m in document["messages"])
+
+# Addends that cannot be told apart.
+alike = Job("dp=4", [Param("w", [20]), Param("v", [30])])
+for name in "w", "v":
+    alike.addends[3, 0, name] = alike.addends[2, 0, name]
+document = judged(alike, status=0)
+assert document["messages"] == ["ranks 2 and 3 hold the same addend: only the sum of their counts is known; "
+                                "give each rank its own batch"], document["messages"]
+document = judged(alike, counts=lambda p, rank: {(r, 0): 1.0 for r in (1, 2, 3)})
+verdict(document, "missing", "dp", [0])
+for r in range(4):
+    alike.addends[r, 0, "w"] = alike.addends[0, 0, "w"]
+document = judged(alike, counts=lambda p, rank: {(r, 0): 0.25 for r in range(4)} if p.name == "w" else None)
+verdict(document, "not_distinguishable", words="averaged over dp")
+assert any("ranks 0, 1, 2 and 3 hold the same addend (1 of 2 parameters)" in m for m in document["messages"])
+
+# Sums that are still partial, and sums that no one has.
+part = Job("dp=3 tp=2", [Param("w", [10])])
+split = lambda p, rank: {(r, 0): 1.0 for r in range(6) if part.place(r)["tp"] == part.place(rank)["tp"]}
+says = lambda kind, rank, m: {"addend.partial": '{"w": "tp"}'} if kind == "sum" else {}
+judged(part, status=0, counts=split, extra=says)
+verdict(judged(part, counts=split), "partial", "tp")
+verdict(judged(job, skip=lambda kind, rank, m, name: kind == "sum" and name == "w"), "no_sum", words="has no sum")
+verdict(judged(fsdp, skip=lambda kind, rank, m, name: kind == "sum" and name == "w" and rank == 1), "no_sum",
+        words="6 of 15 elements")
+
+# Positions that are not row-major: rank r stands where the axes in the other order would have it.
+class Turned(Job):
+    def place(self, rank):
+        return {"dp": rank % 3, "tp": rank // 3}
+
+    def rank_at(self, place):
+        return place["tp"] * 3 + place["dp"]
+
+
+turned = Turned("dp=3 tp=2", [Param("w", [4, 5], "tp=S0")])
+coord = lambda kind, rank, m: {"addend.coord": " ".join(f"{a}={i}" for a, i in turned.place(rank).items())}
+judged(turned, status=0, extra=coord)
+
+# A reference.
+whole = Job("dp=3 tp=2", [Param("w", [8, 5], "tp=S1"), Param("b", [3], "tp=I")], expect=1 / 3)
+truth = {p.name: ("F32", p.shape, [sum(v) for v in zip(*(whole.sum_of(p, r, whole.right(p, r)) for r in range(2)))])
+         for p in whole.params}
+truth["b"] = "F32", [3], whole.sum_of(whole.params[1], 0, whole.right(whole.params[1], 0))
+reference = os.path.join(work, "reference.safetensors")
+write(reference, {}, truth)
+document = judged(whole, "--reference", reference, status=0)
+assert document["dumped"]["reference"] and param(document)["reference"]["pass"]
+assert abs(param(document)["reference"]["ratio"] - 1) < 1e-6 and param(document)["reference"]["cause"] is None
+for factor, kind, axes in (3, "averaged", "dp"), (0.5, "doubled", "tp"), (0.77, "unknown", ""):
+    write(reference, {"addend.kind": "reference"}, {**truth, "w": ("F32", [8, 5], [factor * v for v in truth["w"][2]])})
+    document = judged(whole, "--reference", reference)
+    found = param(document)
+    assert found["verdict"] == "right" and not found["pass"], found
+    assert found["reference"]["cause"]["kind"] == kind and found["reference"]["cause"]["axes"] == axes, found["reference"]
+    assert abs(found["reference"]["ratio"] * factor - 1) < 1e-5 and param(document, "b")["pass"]
+write(reference, {}, {"b": truth["b"], "w": ("F32", [8, 5], [v + (i % 2) for i, v in enumerate(truth["w"][2])])})
+found = param(judged(whole, "--reference", reference))
+assert found["reference"]["cause"]["kind"] == "missing" and "not to the reference" in found["text"], found
+write(reference, {}, {"b": truth["b"]})
+document = judged(whole, "--reference", reference, status=0)
+assert document["messages"] == ["the reference has no `w`"] and param(document)["reference"] is None
+# Another dump of the model, on another mesh: its sums are put together; and sums alone, without addends.
+other = Job("dp=2", [Param("w", [8, 5], held=shard("dp", 2, 8, 5)), Param("b", [3])])
+other.sum_of = lambda p, rank, counts: truth[p.name][2]
+other.save(os.path.join(work, "other"))
+document = judged(whole, "--reference", os.path.join(work, "other"), status=0)
+assert param(document)["reference"]["max_rel_err"] < 1e-6
+for name in os.listdir(os.path.join(work, "dump")):
+    if "addend" in name:
+        os.remove(os.path.join(work, "dump", name))
+result = run(os.path.join(work, "dump"), "--reference", os.path.join(work, "other"))
+assert result.returncode == 0, result
+result = run(os.path.join(work, "dump"))
+assert result.returncode == 2 and "nothing says what the sums should be" in result.stderr
+
+# The norm.
+normed = Job("dp=3 tp=2", [Param("w", [8, 5], "tp=S1"), Param("b", [13], "tp=I"), Param("c", [11])])
+squares = {}
+for p in normed.params:
+    values = [0.0] * p.numel()
+    for rank in range(2):
+        for i in indices(p.shape, normed.own_box(p, rank)):
+            values[i] = normed.sum_of(p, rank, normed.right(p, rank))[i]
+    squares[p.name] = sum(v * v for v in values)
+says = lambda square: lambda kind, rank, m: {"addend.norm": repr(square ** 0.5)} if kind == "sum" else {}
+document = judged(normed, status=0, extra=says(sum(squares.values())))
+assert document["norm"]["pass"] and document["norm"]["counted"] == []
+document = judged(normed, extra=says(squares["w"] + 2 * squares["b"] + 2 * squares["c"]))
+assert not document["norm"]["pass"] and "along tp" in document["norm"]["text"], document["norm"]
+assert document["norm"]["counted"] == [{"name": "b", "times": 2}, {"name": "c", "times": 2}]
+document = judged(normed, extra=says(squares["w"] + squares["b"]))
+assert document["norm"]["counted"] == [{"name": "c", "times": 0}], document["norm"]
+document = judged(normed, extra=says(1.2345 * sum(squares.values())))
+assert document["norm"]["counted"] == [] and "no count" in document["norm"]["text"]
+document = judged(normed, extra=lambda kind, rank, m: {"addend.norm": str(1 + rank)} if kind == "sum" else {})
+assert "different norms" in document["norm"]["text"]
+
+
+# What is refused, by name.
+def refused(change, *words, status=2):
+    path = os.path.join(work, "refused")
+    shutil.rmtree(path, ignore_errors=True)
+    Job("dp=3", [Param("w", [6, 2], "dp=R"), Param("b", [3])]).save(path)
+    change(path)
+    result = run(path)
+    assert result.returncode == status and not result.stdout, (result.returncode, result.stdout, result.stderr)
+    for word in words:
+        assert word in result.stderr, (word, result.stderr)
+    global done
+    done += 1
+
+
+def again(name, metadata=None, tensors=None):
+    """The file with other metadata or tensors."""
+    def change(path):
+        file = os.path.join(path, name)
+        data = open(file, "rb").read()
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:8 + length])
+        header["__metadata__"].update(metadata or {})
+        for key in [k for k, v in header["__metadata__"].items() if v is None]:
+            del header["__metadata__"][key]
+        write(file, header["__metadata__"], tensors or {"w": ("F32", [6, 2], [0.0] * 12), "b": ("F32", [3], [0.0] * 3)})
+    return change
+
+
+one, two = "rank00001.addend.m0.safetensors", "rank00002.sum.safetensors"
+refused(lambda path: os.truncate(os.path.join(path, one), os.path.getsize(os.path.join(path, one)) - 8), one, "cut short")
+refused(lambda path: (os.remove(os.path.join(path, one)), os.remove(os.path.join(path, two))), "rank 1 has no addend file",
+        "rank 2 has no sum file")
+refused(lambda path: shutil.copy(os.path.join(path, one), os.path.join(path, "copy.safetensors")), one, "copy", "so is")
+refused(again(one, tensors={"w": ("F32", [5, 2], [0.0] * 10), "b": ("F32", [3], [0.0] * 3)}), one, '"w"', "[5, 2]", "[6, 2]")
+refused(again(one, tensors={"w": ("F32", [6, 2], [float("nan")] * 12)}), one, "nan", "w[0, 0]")
+refused(again(one, {"addend.shapes": '{"w": [7, 2]}'}), one, "[7, 2]", "[6, 2]")
+refused(again(one, {"addend.types": '{"b": "tp=S0"}'}), "tp=S0", "no axis")
+refused(again(one, {"addend.types": '{"w": "dp=I"}'}), "dp=I", "dp=R")
+refused(again(one, {"addend.types": '{"b": "dp=Q"}'}), "no type")
+refused(again(one, {"addend.step": "4"}), one, "step")
+refused(again(one, {"addend.mesh": "dp=2"}), one, "mesh")
+refused(again(one, {"addend.mesh": None}), one, "no addend.mesh")
+refused(again(one, {"addend.rank": "3"}), one, "rank 3")
+refused(again(one, {"addend.rank": "x"}), one, "addend.rank", "x")
+refused(again(one, {"addend.kind": "grad"}), one, "grad", "addend, sum or reference")
+refused(again(one, {"addend.version": "2"}), one, "addend.version")
+refused(again(one, {"addend.expect": "0"}), one, "addend.expect")
+refused(again(one, {"addend.divisor": "-1"}), one, "addend.divisor")
+refused(again(one, {"addend.coord": "dp=0"}), "coord")
+refused(again(two, {"addend.held": '{"w": [[4, 0], [6, 2]]}'}), two, "addend.held")
+refused(again(two, {"addend.reduce": "f8"}), two, "addend.reduce")
+refused(lambda path: [os.remove(os.path.join(path, name)) for name in os.listdir(path)], "refused")
+assert run(os.path.join(work, "nowhere")).returncode == 2
+assert expect_of({"*": 1, "a.*": 2}, "a.b") == 2
+
+print(f"diff: {done} dumps judged")
