@@ -95,7 +95,13 @@ class Trainings(unittest.TestCase):
         self.assertEqual(again.steps, 2)
 
     def test_options_that_contradict_each_other_are_refused(self):
-        for wrong in ({"resume": True, "overwrite": True}, {"force": True}, {"out": ""}, {"steps": 0}, {"dump_step": -1}):
+        for wrong in (
+            {"resume": True, "overwrite": True},
+            {"force": True},
+            {"out": ""},
+            {"steps": 0},
+            {"dump_step": -1},
+        ):
             with self.assertRaises(addend.InvalidError, msg=wrong):
                 addend.train(RECIPE, **{"out": self.folder, **wrong})
         self.assertFalse(self.folder.exists())

@@ -1,0 +1,110 @@
+"""addend.diff: dumps that no framework wrote, and the report as Python sees it."""
+
+import importlib.util
+import json
+import pickle
+import tempfile
+import unittest
+from pathlib import Path
+
+import numpy
+
+import addend
+
+SOURCE = Path(__file__).resolve().parents[2]
+_found = importlib.util.spec_from_file_location("dumps", SOURCE / "tests" / "cli" / "dumps.py")
+dumps = importlib.util.module_from_spec(_found)
+_found.loader.exec_module(dumps)
+
+RANKS = 4
+
+
+def write(path, kind, rank, tensors, **more):
+    metadata = {"addend.version": "1", "addend.kind": kind, "addend.step": "5"}
+    if rank is not None:
+        metadata.update({"addend.rank": str(rank), "addend.mesh": f"dp={RANKS}", "addend.expect": "0.25"})
+    metadata.update({f"addend.{key}": str(value) for key, value in more.items()})
+    values = {name: ("F32", list(tensor.shape), tensor.ravel().tolist()) for name, tensor in tensors.items()}
+    dumps.write(path, metadata, values)
+
+
+class Dump:
+    """A step of four ranks that average two parameters; `wrong` is what w's sum is instead, from the addends."""
+
+    def __init__(self, folder, wrong=None):
+        self.folder = Path(folder)
+        draw = numpy.random.default_rng(1)
+        addends = [{"w": draw.standard_normal((8, 4)), "b": draw.standard_normal(6)} for _ in range(RANKS)]
+        addends = [{name: tensor.astype("f4") for name, tensor in one.items()} for one in addends]
+        sums = {name: sum(one[name] for one in addends) / RANKS for name in ("w", "b")}
+        self.whole = dict(sums)
+        if wrong:
+            sums["w"] = wrong([one["w"] for one in addends]).astype("f4")
+        for rank in range(RANKS):
+            write(self.folder / f"{rank}.addend.safetensors", "addend", rank, addends[rank])
+            write(self.folder / f"{rank}.sum.safetensors", "sum", rank, sums)
+
+
+class Reports(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def test_what_is_right_is_right(self):
+        Dump(self.folder)
+        report = addend.diff(self.folder)
+        self.assertTrue(report.ok)
+        self.assertEqual((report.world, report.mesh, report.step, report.microbatches), (4, "dp=4", 5, 1))
+        self.assertEqual(
+            {param.name: (param.ok, param.verdict) for param in report.params}, dict.fromkeys("wb", (True, "right"))
+        )
+        self.assertEqual(str(report), report.table)
+        files = sorted(str(path) for path in self.folder.iterdir())
+        self.assertEqual(addend.diff(files).params, report.params)
+
+    def test_an_addend_that_is_missing_is_named_by_its_rank(self):
+        Dump(self.folder, wrong=lambda addends: (addends[0] + addends[1] + addends[3]) / RANKS)
+        report = addend.diff(self.folder)
+        self.assertFalse(report.ok)
+        self.assertTrue(report["b"].ok)
+        wrong = report["w"]
+        self.assertEqual((wrong.verdict, wrong.axis, wrong.ranks), ("missing", "dp", (2,)))
+        self.assertEqual([round(count, 3) for (count,) in wrong.counts], [1, 1, 0, 1])
+        self.assertEqual(len(wrong.errors), RANKS)
+        self.assertIn("missing", str(report))
+        with self.assertRaises(KeyError):
+            report["nothing"]
+
+    def test_what_was_averaged_twice_has_its_factor(self):
+        Dump(self.folder, wrong=lambda addends: sum(addends) / RANKS**2)
+        wrong = addend.diff(self.folder)["w"]
+        self.assertEqual((wrong.verdict, wrong.axis), ("averaged", "dp"))
+        self.assertAlmostEqual(wrong.factor, 0.25, places=4)
+
+    def test_the_document_and_the_report_travel(self):
+        Dump(self.folder)
+        report = addend.diff(self.folder)
+        self.assertEqual(pickle.loads(pickle.dumps(report)), report)
+        self.assertEqual(json.loads(json.dumps(report.document))["pass"], report.ok)
+        error = addend.GradientError(report)
+        self.assertEqual((error.report, str(error)), (report, report.table))
+        self.assertEqual(pickle.loads(pickle.dumps(error)).report, report)
+
+    def test_files_that_are_no_dump_are_named(self):
+        Dump(self.folder)
+        cut = self.folder / "1.addend.safetensors"
+        cut.write_bytes(cut.read_bytes()[:-3])
+        with self.assertRaisesRegex(addend.InvalidError, "1.addend.safetensors"):
+            addend.diff(self.folder)
+        cut.unlink()
+        with self.assertRaisesRegex(addend.InvalidError, "rank 1"):
+            addend.diff(self.folder)
+        with self.assertRaises(addend.AddendError):
+            addend.diff([])
+        with self.assertRaisesRegex(addend.AddendError, "nowhere"):
+            addend.diff("nowhere")
+
+
+if __name__ == "__main__":
+    unittest.main()
