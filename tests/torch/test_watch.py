@@ -1,5 +1,6 @@
 """What `addend.torch.dump` writes of right jobs of every kind, and that neither it nor `watch` changes anything of them."""
 import contextlib
+import io
 import os
 import tempfile
 import unittest
@@ -14,6 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+import addend
 import addend.torch
 import dumped
 import ranks
@@ -342,6 +344,75 @@ def run_raising(job):
             job.step()
         count = len(dumped.Step(folder).sums) if dist.get_rank() == 0 else 8
     return said, hooks_of(job.model) - before, torch.autograd.backward is original, count
+
+
+def run_watched(names):
+    """(job, report, what was printed) of each."""
+    told = []
+    for name in names:
+        job, printed = JOBS[name][1](), io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            with addend.torch.watch(job.model, **job.watch) as w:
+                job.step()
+        told.append((name, w.report, printed.getvalue()))
+    return told
+
+
+def run_judged():
+    """What `raises` and assert_summed make of a mistake, and of a step that is right."""
+    job, told = ddp_job(), []
+    with addend.torch.sabotage(job.model, "average"):
+        for judge in (watch_and_raise, addend.torch.assert_summed):
+            job.model.zero_grad()
+            try:
+                judge(job.step, job.model)
+            except (addend.GradientError, AssertionError) as error:
+                told.append((type(error).__name__, str(error)))
+    job.model.zero_grad()
+    return told, addend.torch.assert_summed(job.step, job.model, sample=16).ok
+
+
+def watch_and_raise(step, model):
+    with contextlib.redirect_stdout(None), addend.torch.watch(model, raises=True):
+        step()
+
+
+def run_unjudged():
+    """addend.diff refuses on the first rank."""
+    job = ddp_job()
+    try:
+        with addend.torch.watch(job.model, expect=float("nan")):
+            job.step()
+    except addend.AddendError as error:
+        return type(error).__name__, str(error)
+
+
+class Watch(unittest.TestCase):
+    def test_jobs_that_are_right_pass_on_all_ranks(self):
+        for world, names in by_world(JOBS).items():
+            told = ranks.run(world, run_watched, names)
+            for of_job in zip(*told):
+                with self.subTest(job=of_job[0][0]):
+                    reports = [report for _, report, _ in of_job]
+                    self.assertTrue(reports[0].ok, str(reports[0]))
+                    self.assertEqual(reports, [reports[0]] * world)
+                    self.assertEqual([printed for _, _, printed in of_job], [f"{reports[0]}\n"] + [""] * (world - 1))
+
+    def test_a_mistake_is_raised_on_all_ranks(self):
+        for told, right in ranks.run(3, run_judged):
+            self.assertTrue(right)
+            self.assertEqual([kind for kind, _ in told], ["GradientError", "AssertionError"])
+            for _, text in told:
+                self.assertIn("averaged over dp: every addend counts 1/3", text)
+
+    def test_what_stops_the_judgement_is_said_on_all_ranks(self):
+        told = ranks.run(2, run_unjudged)
+        self.assertEqual(told, [told[0]] * 2)
+        self.assertIn("addend.expect", told[0][1])
+
+    def test_a_parameter_that_no_rank_uses_is_said(self):
+        for told in ranks.run(2, run_watched, ["ddp, two backwards"]):
+            self.assertIn("no rank used idle.weight, idle.bias: no gradient, and none expected", told[0][1].messages)
 
 
 class Dump(unittest.TestCase):

@@ -47,4 +47,4 @@ def is_ours(name: str) -> bool:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    return _DTYPES[dtype]
+    return _DTYPES[dtype].lower()

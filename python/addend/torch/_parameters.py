@@ -96,7 +96,7 @@ def find(model: nn.Module) -> list[Watched]:
         if fsdp:
             _describe_sharded(entry, *fsdp)
         for prefix, module in ddp.items():
-            if name.startswith(prefix) and name not in module.parameters_to_ignore:
+            if name.startswith(prefix) and name[len(f"{prefix}module.") :] not in module.parameters_to_ignore:
                 entry.data = [dist.get_process_group_ranks(module.process_group)]
                 entry.factor = 1 / len(entry.data[0])
         watched[id(part)] = entry
