@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from typing import IO, List, NoReturn, Sequence, Tuple
@@ -15,6 +14,7 @@ from addend._errors import AddendError, InvalidError, error_of
 from addend._library import function, program_path
 
 ANSWER_IS_NO = 1  # exit status of a command that ran and whose answer is no
+_ERROR = 3  # the descriptor on which the program hands its error over
 
 _is_rank = function("ad_comm_launched", ctypes.c_int)
 
@@ -28,43 +28,40 @@ def run(arguments: Sequence[str]) -> Tuple[int, str]:
             "of its own; call it in a program that `addend run`, mpirun or srun did not start"
         )
     with tempfile.TemporaryFile() as document, tempfile.TemporaryFile() as error:
-        status = _wait(_start(arguments, document, error))
+        status = _wait(_start(arguments, document.fileno(), error.fileno()))
         if status not in (0, ANSWER_IS_NO):
             raise _error(arguments, status, _text(error))
         return status, _text(document)
 
 
-def _start(arguments: Sequence[str], document: IO[bytes], error: IO[bytes]) -> subprocess.Popen[bytes]:
-    # A session of its own: Ctrl-C reaches it once, from here.
-    environment = dict(os.environ, ADDEND_ERROR_FD=str(error.fileno()))
+def _start(arguments: Sequence[str], document: int, error: int) -> int:
+    # Spawned, since a fork waits for threads that are inside OpenBLAS. A session of its own: Ctrl-C reaches it once,
+    # from here. Other descriptors are closed by exec.
+    program = str(program_path())
+    files = [(os.POSIX_SPAWN_DUP2, document, 1), (os.POSIX_SPAWN_DUP2, error, _ERROR)]
+    environment = dict(os.environ, ADDEND_ERROR_FD=str(_ERROR))
     sys.stderr.flush()
     try:
-        return subprocess.Popen(
-            [str(program_path()), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=document,
-            env=environment,
-            pass_fds=[error.fileno()],
-            start_new_session=True,
-        )
+        return os.posix_spawn(program, [program, *arguments], environment, file_actions=files, setsid=True)
     except OSError as refused:
-        raise AddendError(f"{program_path()} could not be run: {refused}") from refused
+        raise AddendError(f"{program} could not be run: {refused}") from refused
 
 
-def _wait(process: subprocess.Popen[bytes]) -> int:
+def _wait(process: int) -> int:
     """The first Ctrl-C asks the ranks to stop, the second ends them; it is raised here when none is left."""
     interrupt = None
     for request in (signal.SIGINT, signal.SIGINT, signal.SIGKILL):
         try:
-            process.wait()
+            status = os.waitpid(process, 0)[1]
             break
         except BaseException as raised:  # also what another signal's handler raises
             interrupt = raised
-            process.send_signal(request)
-    process.wait()
+            os.kill(process, request)
+    else:
+        status = os.waitpid(process, 0)[1]
     if interrupt:
         raise interrupt
-    return process.returncode
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def _text(file: IO[bytes]) -> str:

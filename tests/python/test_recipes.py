@@ -19,6 +19,11 @@ RECIPE = SOURCE / "recipes" / "gpt-dp.yaml"
 RANK_HANGS = 60  # seconds
 
 
+def multiply_until(stop, matrix):
+    while not stop.is_set():
+        matrix @ matrix
+
+
 class Checks(unittest.TestCase):
     def test_a_proof_has_a_number_for_every_parameter(self):
         report = addend.check(RECIPE, steps=1, set={"mesh": "dp=2"})
@@ -56,7 +61,7 @@ class Checks(unittest.TestCase):
 
     def test_other_threads_are_no_hindrance(self):
         matrix, stop = numpy.ones((300, 300)), threading.Event()
-        other = threading.Thread(target=lambda: [matrix @ matrix for _ in iter(stop.is_set, True)])
+        other = threading.Thread(target=multiply_until, args=(stop, matrix))
         other.start()
         try:
             reports = []
