@@ -31,7 +31,7 @@ def write(path, kind, rank, tensors, **more):
 class Dump:
     """A step of four ranks that average two parameters; `wrong` is what w's sum is instead, from the addends."""
 
-    def __init__(self, folder, wrong=None):
+    def __init__(self, folder, wrong=None, norm_of=None):
         self.folder = Path(folder)
         draw = numpy.random.default_rng(1)
         addends = [{"w": draw.standard_normal((8, 4)), "b": draw.standard_normal(6)} for _ in range(RANKS)]
@@ -40,9 +40,14 @@ class Dump:
         self.whole = dict(sums)
         if wrong:
             sums["w"] = wrong([one["w"] for one in addends]).astype("f4")
+        norm = {"norm": norm_of(sums)} if norm_of else {}
         for rank in range(RANKS):
             write(self.folder / f"{rank}.addend.safetensors", "addend", rank, addends[rank])
-            write(self.folder / f"{rank}.sum.safetensors", "sum", rank, sums)
+            write(self.folder / f"{rank}.sum.safetensors", "sum", rank, sums, **norm)
+
+
+def norm(sums):
+    return float(numpy.sqrt(sum((tensor.astype("f8") ** 2).sum() for tensor in sums.values())))
 
 
 class Reports(unittest.TestCase):
@@ -52,13 +57,14 @@ class Reports(unittest.TestCase):
         self.folder = Path(folder.name)
 
     def test_what_is_right_is_right(self):
-        Dump(self.folder)
+        Dump(self.folder, norm_of=norm)
         report = addend.diff(self.folder)
         self.assertTrue(report.ok)
         self.assertEqual((report.world, report.mesh, report.step, report.microbatches), (4, "dp=4", 5, 1))
         self.assertEqual(
             {param.name: (param.ok, param.verdict) for param in report.params}, dict.fromkeys("wb", (True, "right"))
         )
+        self.assertTrue(report.norm.ok)
         self.assertEqual(str(report), report.table)
         files = sorted(str(path) for path in self.folder.iterdir())
         self.assertEqual(addend.diff(files).params, report.params)
@@ -81,6 +87,28 @@ class Reports(unittest.TestCase):
         wrong = addend.diff(self.folder)["w"]
         self.assertEqual((wrong.verdict, wrong.axis), ("averaged", "dp"))
         self.assertAlmostEqual(wrong.factor, 0.25, places=4)
+
+    def test_a_norm_that_counts_twice_is_not_the_sums(self):
+        Dump(self.folder, norm_of=lambda sums: 2 * norm(sums))
+        report = addend.diff(self.folder)
+        self.assertFalse(report.ok)
+        self.assertFalse(report.norm.ok)
+        self.assertAlmostEqual(report.norm.reported, 2 * report.norm.computed, places=4)
+
+    def test_a_reference_gives_a_ratio(self):
+        dump = Dump(self.folder, wrong=lambda addends: sum(addends) / RANKS / 2)
+        reference = self.folder.parent / (self.folder.name + ".reference.safetensors")
+        self.addCleanup(reference.unlink)
+        write(reference, "reference", None, dump.whole)
+        report = addend.diff(self.folder, reference=reference)
+        self.assertFalse(report.ok)
+        self.assertAlmostEqual(report["w"].reference.ratio, 0.5, places=4)
+
+    def test_the_map_is_a_page(self):
+        Dump(self.folder)
+        page = self.folder / "map.html"
+        addend.diff(sorted(self.folder.glob("*.safetensors")), html=page)
+        self.assertIn("<html", page.read_text(encoding="utf-8"))
 
     def test_the_document_and_the_report_travel(self):
         Dump(self.folder)
