@@ -3,7 +3,7 @@ _addend() {
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} options="--help --version" i
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
-    mapfile -t COMPREPLY < <(compgen -W "train check plan report bench run --help --version" -- "$current")
+    mapfile -t COMPREPLY < <(compgen -W "train check plan report diff bench run --help --version" -- "$current")
     return
   fi
   if [ "$command" = run ]; then
@@ -26,6 +26,8 @@ _addend() {
         train.global_batch train.microbatches train.steps train.lr train.clip train.seed precision.param precision.grad
         precision.reduce precision.accumulate shard.zero shard.bucket_mib checkpoint.every checkpoint.keep model.weights" -- "$current") && return ;;
     --steps | --dump-step | -n | --ranks-per-node) return ;;
+    --reference | --html) compopt -o filenames 2>/dev/null
+      mapfile -t COMPREPLY < <(compgen -f -- "$current") && return ;;
     --out | -o | --picture) compopt -o filenames 2>/dev/null; local kind=-f
       [ "$command" = train ] && kind=-d
       mapfile -t COMPREPLY < <(compgen $kind -- "$current") && return ;;
@@ -34,6 +36,7 @@ _addend() {
     train) options+=" --json --set --out --resume --force --overwrite --dump-step" ;;
     plan) options+=" --json --set --ranks-per-node --picture" ;;
     report) options+=" --out" ;;
+    diff) options+=" --json --reference --html" ;;
     check) options+=" --json --set --steps --dtype --directional --sabotage --out" ;;
     bench) options+=" --json --peers --quick --op --ranks --largest" ;;
     run) options+=" -n --" ;;
@@ -44,6 +47,9 @@ _addend() {
   elif [ "$command" = report ]; then
     compopt -o filenames 2>/dev/null
     mapfile -t COMPREPLY < <(compgen -d -- "$current")
+  elif [ "$command" = diff ]; then
+    compopt -o filenames 2>/dev/null
+    mapfile -t COMPREPLY < <({ compgen -f -X "!*.safetensors" -- "$current"; compgen -d -- "$current"; } | sort -u)
   else
     compopt -o filenames 2>/dev/null
     mapfile -t COMPREPLY < <({ compgen -f -X "!*.@(yaml|yml)" -- "$current"; compgen -d -- "$current"; } | sort -u)

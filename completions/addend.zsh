@@ -7,6 +7,7 @@ _addend() {
     'check:prove the gradients of a recipe against one process'
     'plan:say what is reduced, when, over what, in how many bytes'
     'report:make the page of runs from their folders'
+    'diff:say which addends the gradients of a dump hold'
     'bench:measure collectives and the reducer'
     'run:start ranks of an own program'
   )
@@ -40,6 +41,7 @@ _addend() {
         '--directional[a difference quotient instead of a reference]' '--out[also write the JSON document there]:file:_files' '--sabotage[plant every known mistake]'
       ;;
     report) _arguments '--help[what it shows]' '--out[where the page goes]:file:_files' '*:folder of a run:_files -/' ;;
+    diff) _arguments '--help[what it says]' '--json[one JSON document]' '--reference[also compare with whole gradients, or another dump]:file or folder:_files' '*:dump:_files' ;;
     bench) _arguments '--help[what it measures]' '--json[one JSON document]' '--peers[measure other libraries too]' \
         '--quick[small sizes, few rounds]' '--op[only this one]:operation:(all_reduce reduce_scatter all_gather reducer copy_in sharded_step update train_step parallel_step exchange grouped experts bridge startup attention errors memory)' \
         '--ranks[numbers of ranks]:list:' '--largest[leave out larger sizes]:bytes:' ;;

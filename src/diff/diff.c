@@ -77,11 +77,18 @@ static ad_status judge_found(ad_diff_run *run, ad_parts *parts, ad_norm_term *no
   return status;
 }
 
+/* A parameter is looked at once: what was read of it need not stay in memory. */
+static void forget(const ad_dump *dump) {
+  for (size_t i = 0; i < dump->count; i++) ad_safetensors_forget(dump->files[i].tensors);
+}
+
 static ad_status judge_param(ad_diff_run *run, size_t index) {
   ad_parts parts;
   AD_TRY(ad_parts_create(&run->dump, &run->dump.params[index], &parts));
   ad_status status = judge_found(run, &parts, &run->norms[index]);
   ad_parts_destroy(&parts);
+  forget(&run->dump);
+  forget(&run->other);
   return status;
 }
 

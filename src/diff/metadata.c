@@ -153,7 +153,9 @@ static ad_status read_all(ad_dump_file *file, int plain) {
   AD_TRY(read_place(file));
   AD_TRY(read_numbers(file));
   AD_TRY(read_maps(file));
-  return ad_safetensors_check_values(file->tensors);
+  ad_status status = ad_safetensors_check_values(file->tensors);
+  ad_safetensors_forget(file->tensors);
+  return status;
 }
 
 ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, ad_dump_file *out) {

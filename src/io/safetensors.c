@@ -259,6 +259,10 @@ void ad_safetensors_close(ad_safetensors *file) {
   ad_release(file);
 }
 
+void ad_safetensors_forget(const ad_safetensors *file) {
+  if (file->mapping) madvise(file->mapping, file->mapped, MADV_DONTNEED);
+}
+
 const char *ad_safetensors_path(const ad_safetensors *file) { return file->path; }
 size_t ad_safetensors_count(const ad_safetensors *file) { return file->count; }
 const ad_safetensor *ad_safetensors_at(const ad_safetensors *file, size_t index) { return &file->tensors[index]; }

@@ -8,6 +8,8 @@ const char *ad_safetensors_dtype_name(ad_dtype dtype);
 /* 0 for the name of a dtype that addend does not have, or of none. */
 ad_dtype ad_safetensors_dtype(const char *name);
 const char *ad_safetensors_path(const ad_safetensors *file);
+/* Gives the memory of the mapped pages back; they are read again when they are touched. */
+void ad_safetensors_forget(const ad_safetensors *file);
 /* AD_INVALID if a value is infinite or NaN: names the file, and the first such element of the first tensors that have
  * any. Reads all of the file. */
 AD_CHECKED ad_status ad_safetensors_check_values(const ad_safetensors *file);

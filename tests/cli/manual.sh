@@ -5,7 +5,7 @@ set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
-for command in train check plan report bench run; do
+for command in train check plan report diff bench run; do
   "$addend" $command --help >"$command.help"
   [ "$("$addend" $command --version)" = "$("$addend" --version)" ] || { echo "FAILED: $command says its version" >&2; exit 1; }
 done

@@ -1,0 +1,118 @@
+/* The public call: what it gives, what it leaves behind when memory is lacking, and what it refuses. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "addend/diff.h"
+#include "addend/safetensors.h"
+#include "base/memory.h"
+
+enum { RANKS = 3, ROWS = 4, FILES = 2 * RANKS };
+static char folder[] = "/tmp/addend_diff_XXXXXX", paths[FILES][64];
+static const char *files[FILES];
+
+/* 1/3 of the sum of the ranks' addends, but for `factor`; rank r's addend is r + 1, r + 2, ..., squared in its place.
+ */
+static void write_dump(double factor) {
+  ad_safetensor tensor = {.name = "w", .dtype = AD_F64, .shape = {1, {ROWS}}};
+  double sum[ROWS] = {0}, values[ROWS];
+  for (int file = 0; file < FILES; file++) {
+    int rank = file % RANKS, is_sum = file >= RANKS;
+    char number[16];
+    const char *metadata[] = {"addend.version", "1",    "addend.kind", is_sum ? "sum" : "addend",
+                              "addend.mesh",    "dp=3", "addend.rank", number,
+                              "addend.expect",  "0.5",  NULL};
+    snprintf(number, sizeof number, "%d", rank);
+    for (int i = 0; i < ROWS; i++) {
+      values[i] = is_sum ? 0.5 * factor * sum[i] : (rank + i + 1) * (rank == i ? 7 : 1);
+      if (!is_sum) sum[i] += values[i];
+    }
+    ad_safetensors_writer *writer;
+    snprintf(paths[file], sizeof paths[file], "%s/%d.safetensors", folder, file);
+    files[file] = paths[file];
+    assert_int_equal(ad_safetensors_create(paths[file], &tensor, 1, metadata, &writer), AD_OK);
+    assert_int_equal(ad_safetensors_add(writer, values), AD_OK);
+    assert_int_equal(ad_safetensors_finish(writer, NULL, NULL), AD_OK);
+    ad_safetensors_writer_destroy(writer);
+  }
+}
+
+static void a_dump_is_judged(void **state) {
+  for (int wrong = 0; wrong < 2; wrong++) {
+    int holds = -1;
+    char *json, *table;
+    write_dump(wrong ? 1.0 / 3 : 1);
+    assert_int_equal(ad_diff(files, FILES, NULL, &holds, &json), AD_OK);
+    assert_int_equal(holds, !wrong);
+    assert_non_null(strstr(json, wrong ? "\"averaged\"" : "\"right\""));
+    assert_int_equal(ad_diff_table(json, 1, &table), AD_OK);
+    assert_non_null(strstr(table, wrong ? "averaged over dp" : "right"));
+    free(json);
+    free(table);
+  }
+}
+
+static void a_folder_is_its_files(void **state) {
+  const char *whole[] = {folder};
+  int holds = -1;
+  char *json;
+  write_dump(1);
+  assert_int_equal(ad_diff(whole, 1, NULL, &holds, &json), AD_OK);
+  assert_int_equal(holds, 1);
+  free(json);
+}
+
+static void what_cannot_be_is_refused(void **state) {
+  int holds = -1;
+  char *json = NULL;
+  ad_diff_options unsized = {.size = 1};
+  write_dump(1);
+  assert_int_equal(ad_diff(NULL, 0, NULL, &holds, &json), AD_INVALID);
+  assert_int_equal(ad_diff(files, FILES, &unsized, &holds, &json), AD_INVALID);
+  assert_int_equal(ad_diff(files, FILES - 1, NULL, &holds, &json), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "rank 2 has no sum file"));
+  assert_int_equal(ad_diff_table("{", 0, &json), AD_INVALID);
+  assert_null(json);
+  assert_int_equal(holds, -1);
+}
+
+/* The n-th allocation fails, for every n: it is said, and nothing is left (the sanitizers watch). */
+static void lacking_memory_is_said(void **state) {
+  write_dump(1.0 / 3);
+  for (long n = 1;; n++) {
+    int holds = -1;
+    char *json = NULL;
+    ad_memory_fail_at(n);
+    ad_status status = ad_diff(files, FILES, NULL, &holds, &json);
+    long made = ad_memory_fail_at(0);
+    free(json);
+    if (!status) {
+      assert_true(made < n && n > 50);
+      return;
+    }
+    assert_int_equal(status, AD_MEMORY);
+    assert_null(json);
+  }
+}
+
+static int make_folder(void **state) { return !mkdtemp(folder); }
+
+static int remove_folder(void **state) {
+  for (int i = 0; i < FILES; i++) unlink(paths[i]);
+  return rmdir(folder);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_dump_is_judged),
+      cmocka_unit_test(a_folder_is_its_files),
+      cmocka_unit_test(what_cannot_be_is_refused),
+      cmocka_unit_test(lacking_memory_is_said),
+  };
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
