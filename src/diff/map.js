@@ -120,7 +120,7 @@ function measure(diff, width, height) {
 
 function rowHeight(param, diff) {
   const lines = microbatches(diff);
-  return param.pass ? Math.min(Math.max(14, 6 * lines), 60) : Math.min(Math.max(28, 18 * lines), 160);
+  return param.pass ? Math.min(Math.max(14, 6 * lines), 60) : Math.min(Math.max(22, 15 * lines), 160);
 }
 
 /* The count in a cell that stands out most, and whose it is. */
@@ -218,23 +218,31 @@ function describeCell(diff, param, cell, grid) {
   const where = coordinates(diff, cell.rank);
   const part = microbatches(diff) > 1 ? `, microbatch ${cell.microbatch}` : '';
   const most = grid.perCell * grid.perLine > 1 ? ', most of this cell' : '';
-  return `${param.name}, rank ${cell.rank}${where ? ` (${where})` : ''}${part}${most}: ${numberWords(param, cell)}. ${param.text || verdictWords(param)}`;
+  return `${param.name}, rank ${cell.rank}${where ? ` (${where})` : ''}${part}${most}: ${numberWords(param, cell)}. ${sentence(param)}. ${aboutWords(param)}`;
+}
+
+function sentence(param) {
+  const text = String(param.text || '');
+  return (text.toLowerCase().startsWith(verdictWords(param)) || !text ? text || verdictWords(param) : `${verdictWords(param)}: ${text}`).replace(/\.$/, '');
 }
 
 /* The pointer and the arrow keys go from cell to cell. */
 function listen(strip, diff, spoken) {
   const {canvas, param} = strip;
+  const drawn = () => {
+    if (!strip.grid) drawStrip(strip, diff);
+    return strip;
+  };
   const tell = (column, line) => {
-    const grid = strip.grid;
-    if (!grid) return;
+    const grid = drawn().grid;
     strip.at = {column: Math.min(Math.max(column, 0), grid.columns - 1), line: Math.min(Math.max(line, 0), grid.lines - 1)};
     drawStrip(strip, diff);
     spoken.textContent = describeCell(diff, param, cellAt(param, strip.grid, strip.at.column, strip.at.line), strip.grid);
   };
   const tellPointer = (event) => {
-    const box = canvas.getBoundingClientRect();
-    const column = Math.floor((event.clientX - box.left) / strip.grid.width);
-    if (column < strip.grid.columns) tell(column, Math.floor((event.clientY - box.top) / strip.grid.height));
+    const box = canvas.getBoundingClientRect(), {grid} = drawn();
+    const column = Math.floor((event.clientX - box.left) / grid.width);
+    if (column < grid.columns) tell(column, Math.floor((event.clientY - box.top) / grid.height));
   };
   const leave = () => {
     strip.at = null;
@@ -259,7 +267,7 @@ function aboutWords(param) {
   return [
     param.types,
     isNumber(param.expect) && param.expect !== 1 && `expected ×${short(param.expect)}`,
-    isNumber(param.factor) && `${short(param.factor)} of what was expected`,
+    isNumber(param.factor) && Math.abs(param.factor - 1) > 1e-3 && `${short(param.factor)} of what was expected`,
     isNumber(param.residual) && `residual ${error(param.residual)}${isNumber(param.bound) ? `, rounding allows ${error(param.bound)}` : ''}`,
     reference && `${short(reference.ratio)} of the reference${reference.cause ? `: ${causeWords(reference.cause)}` : ''}`,
     isNumber(param.sampled) && param.sampled < param.numel && `${count(param.sampled)} of ${count(param.numel)} elements`,
@@ -275,11 +283,23 @@ function reasonWords(param) {
 
 const causeWords = (cause) => (typeof cause === 'string' ? cause : cause.text || cause.kind);
 
+const TOLD_EACH = 3; /* parameters of one verdict, up to which numbers stand below each */
+
+function groupsOf(params) {
+  const groups = new Map();
+  for (const param of params) {
+    const key = JSON.stringify([param.verdict, param.axis, param.text]);
+    groups.set(key, [...(groups.get(key) || []), param]);
+  }
+  return [...groups.values()];
+}
+
 class CountMap {
   constructor(diff, spoken) {
     this.diff = diff;
     this.spoken = spoken;
     this.strips = [];
+    this.groups = [];
     this.axes = [];
     this.byCanvas = new Map();
     this.seen = new IntersectionObserver((entries) => entries.forEach((entry) => this.show(entry)), {rootMargin: '400px'});
@@ -291,19 +311,28 @@ class CountMap {
     if (strip.isSeen) drawStrip(strip, this.diff);
   }
 
-  row(param) {
+  row(param, tellsNumbers) {
     const label = `${param.name}: ${verdictWords(param)}; arrow keys go through its ranks`;
     const canvas = make('canvas', {class: 'strip', tabindex: 0, role: 'img', 'aria-label': label, style: `height: ${rowHeight(param, this.diff)}px`});
     const strip = {canvas, param, at: null, grid: null, isSeen: false};
     strip.row = make('div', {class: 'row'},
-      make('div', {}, make('p', {class: 'name'}, code(param.name)),
-        make('p', {class: 'says'}, make('span', {class: 'bad'}, verdictWords(param)), param.axis && [' on ', code(param.axis)], reasonWords(param))),
-      make('div', {}, canvas, make('p', {class: 'about'}, aboutWords(param))));
+      make('p', {class: 'name'}, code(param.name)), make('div', {}, canvas, tellsNumbers && make('p', {class: 'about'}, aboutWords(param))));
     this.strips.push(strip);
     this.byCanvas.set(canvas, strip);
     listen(strip, this.diff, this.spoken);
     this.seen.observe(canvas);
     return strip.row;
+  }
+
+  /* What went wrong is said once for all parameters of which it is said. */
+  group(params) {
+    const [first] = params;
+    const verdict = [make('span', {class: 'bad'}, verdictWords(first)), first.axis && [' on ', code(first.axis)], reasonWords(first)];
+    const group = {params, element: make('div', {class: 'group'},
+      make('p', {class: 'says'}, verdict, params.length > 1 && make('span', {class: 'quiet'}, ` (${plural(params.length, 'parameter')})`)),
+      params.map((param) => this.row(param, params.length <= TOLD_EACH)))};
+    this.groups.push(group);
+    return group.element;
   }
 
   axis() {
@@ -327,6 +356,7 @@ class CountMap {
       row.hidden = !wanted.every((word) => name.includes(word));
       found += !row.hidden;
     }
+    for (const {element} of this.groups) element.hidden = !element.querySelector('.row:not([hidden])');
     return found;
   }
 }
@@ -384,7 +414,7 @@ function drawMap(diff, wrong, right) {
   const input = make('input', {type: 'search', placeholder: 'Find a parameter', 'aria-label': 'Find a parameter by its name'});
   const found = make('span', {class: 'quiet'});
   const folded = right.length > 0 && make('details', {class: 'right', open: !wrong.length && right.length <= 100},
-    make('summary', {}, `${plural(right.length, 'parameter')} right: each addend is counted once`), map.axis(), right.map((param) => map.row(param)));
+    make('summary', {}, `${plural(right.length, 'parameter')} right: each addend is counted once`), map.axis(), right.map((param) => map.row(param, false)));
   input.addEventListener('input', () => {
     const hits = map.search(input.value);
     found.textContent = input.value.trim() ? `${count(hits)} of ${count(map.strips.length)}` : '';
@@ -393,7 +423,7 @@ function drawMap(diff, wrong, right) {
   if (folded) folded.addEventListener('toggle', () => map.redraw());
   const box = make('div', {class: 'box map-of-counts'},
     make('div', {class: 'bar tools'}, input, found, legend()),
-    wrong.length > 0 && [map.axis(), wrong.map((param) => map.row(param))], folded, spoken);
+    wrong.length > 0 && [map.axis(), groupsOf(wrong).map((params) => map.group(params))], folded, spoken);
   return {box, map};
 }
 

@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# `addend diff --html`: the page has the document, all of it and as text; what is wrong stands first and can be pointed at; it is drawn
+# narrow, and with hundreds of parameters on hundreds of ranks. Drawn by chromium; where it is not installed the test ends as skipped.
+#   map.sh ADDEND SOURCE
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+hang=60
+fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
+exits_with() { # status, command...
+  local expected=$1 status=0
+  shift
+  "$@" >out 2>err || status=$?
+  [ $status -eq "$expected" ] || fail "exit $status, not $expected: $*"
+}
+
+# A run in which one parameter's sums are twice what they should be; another has a name that is markup.
+exits_with 0 "$addend" train "$source/recipes/hsdp-2x2.yaml" --set train.steps=2 --dump-step 0 -o run
+python3 - run/dump-0/* <<'P'
+import array, json, struct, sys
+odd = "</script><img src=x onerror=\"document.title='taken'\">"
+for path in sys.argv[1:]:
+    raw = open(path, "rb").read()
+    size = struct.unpack("<Q", raw[:8])[0]
+    header, data = json.loads(raw[8 : 8 + size]), bytearray(raw[8 + size :])
+    if header["__metadata__"]["addend.kind"] == "sum":
+        for name, times in ("blocks.0.attn.wq", 2), ("final.norm.weight", 0.5):
+            begin, end = header[name]["data_offsets"]
+            data[begin:end] = array.array("f", [times * x for x in array.array("f", bytes(data[begin:end]))]).tobytes()
+    header[odd] = header.pop("final.norm.weight")
+    told = header["__metadata__"]
+    for key in told: told[key] = told[key].replace('"final.norm.weight"', json.dumps(odd))
+    text = json.dumps(header).encode()
+    open(path, "wb").write(struct.pack("<Q", len(text)) + text + data)
+P
+exits_with 1 "$addend" diff run/dump-0 --json --html map.html
+cp out document.json
+python3 - <<'P' || fail "the page has the document"
+import json, math
+page = open("map.html").read()
+inside = page.split('<script type="application/json" id="diff">')[1].split("</script>")[0]
+document = json.load(open("document.json"))
+def same(a, b):
+    if isinstance(a, float): return isinstance(b, float) and math.isclose(a, b, rel_tol=1e-13)
+    if isinstance(a, dict): return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list): return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+assert same(document, json.loads(inside)), (document, inside)
+assert sum(not param["pass"] for param in document["params"]) == 2, document
+assert page.count("<script") == 2 and "<img" not in page
+P
+exits_with 1 "$addend" diff run/dump-0 --html map.html
+grep -q WRONG out || fail "the table is printed beside it"
+exits_with 3 "$addend" diff run/dump-0 --html nowhere/map.html
+grep -q "nowhere/map.html: cannot be written" err || fail "it says which page"
+exits_with 2 "$addend" diff run/dump-0 --html run/metrics.jsonl
+echo "map: the document holds"
+
+command -v chromium >/dev/null || { echo "map: SKIPPED: chromium is not installed, so no page was drawn"; exit 77; }
+draw() { # page: leaves what chromium makes of it in `drawn`; what a script logs is an error
+  timeout $hang chromium --headless --no-sandbox --disable-gpu --window-size="${width:-1400},3000" --user-data-dir="$work/chromium" --enable-logging=stderr \
+    ${dark:+--blink-settings=preferredColorScheme=0} --virtual-time-budget=5000 --dump-dom "file://$work/$1" >drawn 2>log || { cat log >&2; fail "chromium cannot draw $1"; }
+  ! grep CONSOLE log >err || fail "$1: a script has something to say"
+  grep -o '<title>.*</title>' drawn >title || true
+  sed -i -n '/<main/,/<script/p' drawn # without the data and the scripts themselves
+}
+shows() { # how many at least, of what
+  [ "$({ grep -o -e "$2" drawn || true; } | wc -l)" -ge "$1" ] || fail "fewer than $1 of $2"
+}
+act() { # page, script: the page on which that happened
+  cp "$1" acted.html && echo "<script>addEventListener('load', () => setTimeout(() => { $2 }, 500))</script>" >>acted.html && draw acted.html
+}
+draw map.html
+grep -q '2 wrong' title || fail "the title says how many are wrong: $(cat title)"
+shows 1 '>2 of 11 wrong<'
+shows 11 '<canvas class="strip"'
+shows 1 '<code>blocks\.0\.attn\.wq</code>'
+shows 1 '<code>&lt;/script&gt;&lt;img src=x'
+shows 1 '>doubled<'
+shows 1 '>averaged<'
+shows 1 '>9 parameters right'
+! grep -q '<img' drawn || fail "a name is read as markup"
+
+# The keyboard goes from rank to rank and from microbatch to microbatch, also into what is folded; the pointer too.
+act map.html 'const strip = document.querySelectorAll(".strip")[1];
+  for (const key of ["ArrowRight", "ArrowRight", "ArrowRight", "ArrowDown"]) strip.dispatchEvent(new KeyboardEvent("keydown", {key}))'
+shows 1 'blocks\.0\.attn\.wq, rank 2 (dp_replicate=1 dp_shard=0), microbatch 1: counted 2 times ± [0-9.e-]*\. doubled'
+act map.html 'const strip = document.querySelector(".strip"), box = strip.getBoundingClientRect();
+  strip.dispatchEvent(new PointerEvent("pointermove", {clientX: box.left + 10, clientY: box.top + 4}))'
+shows 1 'rank 0 (dp_replicate=0 dp_shard=0), microbatch 0: counted 0\.5 times'
+find_name='const input = document.querySelector("input"); input.value = "WK blocks"; input.dispatchEvent(new Event("input"));
+  document.getElementById("page").dataset.shown = [...document.querySelectorAll(".row code")].filter((code) => code.checkVisibility()).map((code) => code.textContent).join()'
+act map.html "$find_name"
+shows 1 'data-shown="blocks\.0\.attn\.wk"'
+shows 1 '>1 of 11<'
+
+# Narrow and dark: nothing is wider than the page.
+for mode in '' yes; do
+  width=500 dark=$mode act map.html 'const root = document.documentElement;
+    for (const fold of document.querySelectorAll("details")) fold.open = true;
+    document.getElementById("page").dataset.cut = root.scrollWidth > root.clientWidth'
+  shows 1 'data-cut="false"'
+done
+
+# Many: 200 parameters on 256 ranks and in 4 microbatches, half of them wrong; more ranks than pixels.
+python3 - <<'P'
+import json
+page, document = open("map.html").read(), json.load(open("document.json"))
+before, rest = page.split('<script type="application/json" id="diff">')
+wrong = next(param for param in document["params"] if not param["pass"])
+def many(path, world, mesh, params):
+    counts = [[0 if rank % 7 == 3 else 1] * 4 for rank in range(world)]
+    rows = [dict(wrong, name=f"p.{i}", counts=counts, errors=None, **{"pass": False}) if i % 2 else
+            dict(wrong, name=f"p.{i}", counts=None, errors=None, verdict="right", **{"pass": True}) for i in range(params)]
+    data = dict(document, world=world, mesh=mesh, microbatches=4, params=rows)
+    open(path, "w").write(before + '<script type="application/json" id="diff">' + json.dumps(data) + "</script>" + rest.split("</script>", 1)[1])
+many("many.html", 256, "dp=32 tp=8", 200)
+many("ranks.html", 10000, "dp=1250 tp=8", 4)
+P
+draw many.html
+shows 200 '<canvas class="strip"'
+shows 1 '>100 of 200 wrong<'
+act ranks.html 'document.querySelector(".strip").dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}))'
+shows 1 'rank 3 (dp=0 tp=3), microbatch 0, most of this cell: counted 0 times'
+echo "map: all hold"
