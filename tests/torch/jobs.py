@@ -36,7 +36,7 @@ class Mistake:
     title: str
     world: int
     parameters: list  # those that the mistake makes wrong; every other one has to pass
-    verdict: str
+    verdict: str  # of the parameters; where a reference is needed the cause that it shows
     axis: typing.Optional[str]
     factor: typing.Optional[float]  # on what was expected; None: no single one
     needs: str = ""  # "reference", "divisor", "norm": what the watch cannot see it without
@@ -128,7 +128,7 @@ def _hook_job(world, divisor):
     return Job(model, run_step(model), lambda: whole_mean(all_batches(world)))
 
 
-@mistake("a DDP communication hook forgets to divide by the number of ranks", world=3, parameters=NET, verdict="factor", axis="dp",
+@mistake("a DDP communication hook forgets to divide by the number of ranks", world=3, parameters=NET, verdict="doubled", axis="dp",
          factor=3)
 def hook_forgets_to_divide(wrong):
     return _hook_job(3, 1 if wrong else 3)
@@ -152,7 +152,7 @@ def no_sync_left_on(wrong):
 
 
 @mistake("each rank divides its loss by its own number of tokens: a mean of means", world=4, parameters=NET,
-         verdict="divided_by_own_count", axis="dp", factor=None, needs="divisor")
+         verdict="divided_by_own_count", axis=None, factor=None, needs="divisor")
 def mean_of_means(wrong):
     model, rows = ddp(), [2, 9, 4, 5]
 
@@ -179,7 +179,7 @@ class PartsOverTp(nn.Module):
 
 
 @mistake("DDP with `static_graph`, and the sum over tp in a hook of the gradient's node that is attached after DDP's own: right in "
-         "the first step, lost from the second on", world=4, parameters=["norm.weight", "norm.bias"], verdict="own_only", axis="tp",
+         "the first step, lost from the second on", world=4, parameters=["norm.weight", "norm.bias"], verdict="partial", axis="tp",
          factor=None)
 def late_hook(wrong):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
@@ -269,7 +269,7 @@ def sync_left_off(wrong):
 
 
 @mistake("HSDP that all-reduces what the last microbatch's reduce-scatter left, and adds the earlier partial afterwards", world=8,
-         parameters=NET, verdict="earlier_microbatches_divided", axis="dp_replicate", factor=None)
+         parameters=NET, verdict="partial", axis="dp_replicate", factor=4)
 def partial_added_late(wrong):
     mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
     model = sharded(mesh["dp_shard"] if wrong else mesh)
@@ -359,7 +359,7 @@ class MixtureOfExperts(nn.Module):
 
 
 @mistake("FSDP2 divides experts by the ranks that share them, not by all ranks whose tokens they saw", world=4,
-         parameters=["experts.weight"], verdict="doubled", axis=None, factor=2)
+         parameters=["experts.weight"], verdict="doubled", axis="efsdp", factor=2)
 def divide_factor_of_experts(wrong):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("efsdp", "ep"))
     everyone = init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))
@@ -466,7 +466,7 @@ class RowLinear(nn.Module):
 
 
 @mistake("a replicated bias is added on every tp rank, before the sum", world=2,
-         parameters=["net." + name for name in NET] + ["weight", "bias"], verdict="unexplained", axis=None, factor=None, needs="reference")
+         parameters=["net." + name for name in NET] + ["weight", "bias"], verdict="missing", axis=None, factor=None, needs="reference")
 def bias_on_every_rank(wrong):
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
     model = RowLinear()
@@ -511,7 +511,7 @@ def contrast(outputs):
 
 
 @mistake("a differentiable all_gather whose backward returns the own slice of the own gradient", world=4, parameters=NET,
-         verdict="averaged", axis=None, factor=0.25, needs="reference")
+         verdict="averaged", axis="dp", factor=0.25, needs="reference")
 def gather_without_sum(wrong):
     model = ddp()
 

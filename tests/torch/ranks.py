@@ -24,7 +24,8 @@ def _be_rank(rank, world, store, pipe, function, arguments):
         torch.set_num_threads(1)
         logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)  # it has views on which way is fastest
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+        if store:
+            dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
         answer = (True, function(*arguments))
         if dist.is_initialized():
             dist.barrier()
@@ -54,14 +55,14 @@ def _gather(pipes, world):
     return [answers[rank] for rank in range(world)]
 
 
-def run(world, function, *arguments):
-    """What function(*arguments) returned on each of `world` ranks."""
+def run(world, function, *arguments, joined=True):
+    """What function(*arguments) returned on each of `world` ranks; not `joined`: it makes the process group itself."""
     context = multiprocessing.get_context("fork")
     processes, pipes = [], {}
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(world):
             here, there = context.Pipe(duplex=False)
-            process = context.Process(target=_be_rank, args=(rank, world, f"{folder}/store", there, function, arguments))
+            process = context.Process(target=_be_rank, args=(rank, world, joined and f"{folder}/store", there, function, arguments))
             process.start()
             there.close()
             processes.append(process)
