@@ -99,7 +99,8 @@ int main(int argc, char **argv) {
   if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) return cli_print(version);
   for (int i = 0; i < COMMAND_COUNT; i++)
     if (!strcmp(argv[1], commands[i].name)) return run_command(&commands[i], argc, argv);
-  fprintf(stderr, "addend: '%s' is no command; there are train, check, plan, report, diff, bench and run (addend --help)\n",
+  fprintf(stderr,
+          "addend: '%s' is no command; there are train, check, plan, report, diff, bench and run (addend --help)\n",
           argv[1]);
   return CLI_WRONG_CALL;
 }

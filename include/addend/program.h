@@ -151,8 +151,8 @@ struct ad_program_kind {
                 const ad_complaints *to);
   /* Whether the files that the options name are there and long enough. NULL: it has none. */
   void (*check_files)(const void *options, const ad_complaints *to);
-  /* Where the loss is no function whose slope the gradients are, so that a difference quotient says nothing of them: what
-   * is to be set that it is one; else NULL. NULL: it always is. */
+  /* Where the loss is no function whose slope the gradients are, so that a difference quotient says nothing of them:
+   * what is to be set that it is one; else NULL. NULL: it always is. */
   const char *(*not_smooth)(const void *options);
   /* Adds modules, counts, losses and phases to `to` by the functions below; *own is handed to the others. Reads no
    * file. */
