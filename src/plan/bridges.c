@@ -13,6 +13,7 @@ typedef struct way {
   const ad_layout *from, *to;
   int64_t rows;
   size_t row_bytes;
+  ad_dtype dtype; /* in which it travels */
 } way;
 
 /* Microbatches with as many rows. */
@@ -21,10 +22,13 @@ typedef struct crossing {
   ad_layout from, to, back; /* `back`: of the gradient where it arrives */
   int64_t rows, times;
   size_t row_bytes, gradient_row_bytes;
+  ad_dtype dtype, gradient_dtype;
 } crossing;
 
-static way forward_of(const crossing *c) { return (way){&c->from, &c->to, c->rows, c->row_bytes}; }
-static way backward_of(const crossing *c) { return (way){&c->to, &c->back, c->rows, c->gradient_row_bytes}; }
+static way forward_of(const crossing *c) { return (way){&c->from, &c->to, c->rows, c->row_bytes, c->dtype}; }
+static way backward_of(const crossing *c) {
+  return (way){&c->to, &c->back, c->rows, c->gradient_row_bytes, c->gradient_dtype};
+}
 
 static int64_t ranks_listed(const ad_layout *side) {
   int64_t ranks = ad_mesh_size(side->mesh);
@@ -60,9 +64,9 @@ static json_t *way_document(way w) {
   json_int_t left_out = 0;
   json_t *routes = json_array();
   for (int64_t i = 0; i < listed; i++) left_out += add_routes(&w, first + i, routes);
-  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:o}", "row_bytes", (json_int_t)w.row_bytes, "bytes", bytes_of(&w),
-                   "senders", (json_int_t)ad_mesh_size(w.from->mesh), "senders_listed", (json_int_t)listed,
-                   "routes_left_out", left_out, "routes", routes);
+  return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "dtype", ad_dtype_name(w.dtype), "row_bytes",
+                   (json_int_t)w.row_bytes, "bytes", bytes_of(&w), "senders", (json_int_t)ad_mesh_size(w.from->mesh),
+                   "senders_listed", (json_int_t)listed, "routes_left_out", left_out, "routes", routes);
 }
 
 /* ---- bytes of a rank ---- */
@@ -135,8 +139,10 @@ static crossing crossing_of(const ad_crossing_spec *spec, const ad_run *run) {
   int travels = ad_bridge_is_disjoint(spec->bridge); /* elsewhere it is on one tape, in its own dtype */
   crossing c = {.spec = spec, .from = ad_bridge_from(spec->bridge), .to = ad_bridge_to(spec->bridge)};
   c.back = ad_layout_dual(&c.from);
-  c.row_bytes = row_bytes_of(spec, travels && spec->wire ? spec->wire : computed);
-  c.gradient_row_bytes = row_bytes_of(spec, travels && spec->gradient_wire ? spec->gradient_wire : computed);
+  c.dtype = travels && spec->wire ? spec->wire : computed;
+  c.gradient_dtype = travels && spec->gradient_wire ? spec->gradient_wire : computed;
+  c.row_bytes = row_bytes_of(spec, c.dtype);
+  c.gradient_row_bytes = row_bytes_of(spec, c.gradient_dtype);
   return c;
 }
 

@@ -1,6 +1,6 @@
 /* A plan as a picture: for each mesh its ranks and, one card for each kind of collective, the groups that it joins. All
- * of it is read from the plan's document. Pools are in picture_pools.c, bridges in
- * picture_bridge.c. */
+ * of it is read from the plan's document. Pools are in picture_pools.c, bridges in picture_bridge.c; where several
+ * values go one way exchanges, in picture_exchanges.c, stand in the place of both. */
 #include "plan/picture.h"
 
 #include <stdlib.h>
@@ -13,8 +13,8 @@
 
 enum {
   CARDS_IN_ROW = 3,
+  OWN_CARDS_IN_ROW = 4, /* where all modules are in one section */
   GAP = 16,
-  CARD_WIDTH = (PICTURE_WIDTH - 2 * PICTURE_MARGIN - (CARDS_IN_ROW - 1) * GAP) / CARDS_IN_ROW,
   CARD_PADDING = 14,
   CARD_HEAD = 48, /* height of a card's lines above its ranks */
   ENTRY_HEIGHT = 38,
@@ -24,6 +24,7 @@ enum {
   HEAD_ROOM = 20,
   ROW_HEIGHT = 24,
   CELL_MOST = 40,
+  DIGIT_WIDTH = 7,
   RANKS_DRAWN = 64, /* of a larger mesh one group is drawn */
   COLUMNS_WANTED = 8,
   COLUMNS_MOST = 16
@@ -39,6 +40,7 @@ typedef struct kind {
 typedef struct picture {
   FILE *file;
   const json_t *plan;
+  ad_exchanges exchanges;
   kind *kinds;
   size_t kind_count;
   int y;
@@ -120,6 +122,7 @@ typedef struct grid {
   int axis_count, slow; /* the slow ones are axes[0] up to axes[slow - 1] */
   int fast_size;        /* ranks of one row, or of one column where it is turned */
   int columns, rows, is_turned, is_wrapped;
+  int room; /* the width inside its card */
 } grid;
 
 static int fits_beside(const grid *g, int size) {
@@ -136,16 +139,27 @@ static void choose_fast_axes(grid *g) {
   }
 }
 
-static grid grid_of(const ad_mesh *mesh) {
-  grid g = {.mesh = mesh, .columns = 1};
+static int card_width(int cards_in_row) {
+  return (PICTURE_WIDTH - 2 * PICTURE_MARGIN - (cards_in_row - 1) * GAP) / cards_in_row;
+}
+
+/* As many as have room for their ranks' numbers. */
+static int columns_most(const grid *g) {
+  int digits = snprintf(NULL, 0, "%lld", (long long)(ad_mesh_first_rank(g->mesh) + ad_mesh_size(g->mesh) - 1));
+  int most = g->room / (DIGIT_WIDTH * digits + 4);
+  return most < COLUMNS_MOST ? most : COLUMNS_MOST;
+}
+
+static grid grid_of(const ad_mesh *mesh, int cards_in_row) {
+  grid g = {.mesh = mesh, .columns = 1, .room = card_width(cards_in_row) - 2 * CARD_PADDING};
   g.axis_count = g.slow = ad_picture_axes(mesh, g.axes);
   if (ad_mesh_size(mesh) > RANKS_DRAWN) return g;
   choose_fast_axes(&g);
   int ranks = (int)ad_mesh_size(mesh), slow_size = ranks / g.fast_size;
   g.is_turned = slow_size > g.fast_size && slow_size <= COLUMNS_WANTED;
   g.columns = g.is_turned ? slow_size : g.fast_size;
-  g.is_wrapped = g.columns > COLUMNS_MOST;
-  if (g.is_wrapped) g.columns = COLUMNS_MOST;
+  g.is_wrapped = g.columns > columns_most(&g);
+  if (g.is_wrapped) g.columns = columns_most(&g);
   g.rows = (ranks + g.columns - 1) / g.columns;
   return g;
 }
@@ -175,7 +189,7 @@ static const char *names(const grid *g, int first, int end, char *buffer, size_t
 static int axis_room(const grid *g) { return g->slow ? AXIS_ROOM : 0; }
 
 static int cell_width(const grid *g) {
-  int width = (CARD_WIDTH - 2 * CARD_PADDING - axis_room(g)) / g->columns;
+  int width = (g->room - axis_room(g)) / g->columns;
   return width < CELL_MOST ? width : CELL_MOST;
 }
 
@@ -226,13 +240,13 @@ static void draw_ranks(FILE *file, const grid *g, ad_axes axes, int x, int y) {
 }
 
 /* The first and the last members of the first group. */
-static void draw_one_group(FILE *file, const ad_mesh *mesh, ad_axes axes, int x, int y) {
+static void draw_one_group(FILE *file, const grid *g, ad_axes axes, int x, int y) {
   char text[AD_GROUPED_MAX];
-  ad_group group = ad_mesh_group(mesh, axes, ad_mesh_first_rank(mesh));
+  ad_group group = ad_mesh_group(g->mesh, axes, first_of(g));
   int64_t size = ad_group_size(&group);
   int width = 12 + 7 * (int)strlen(ad_grouped(ad_group_rank(&group, size - 1), text));
-  int room = CARD_WIDTH - 2 * CARD_PADDING, places = room / width > 3 ? room / width : 3;
-  if (width > room / places) width = room / places;
+  int places = g->room / width > 3 ? g->room / width : 3;
+  if (width > g->room / places) width = g->room / places;
   for (int place = 0; place < places && place < size; place++) {
     int is_gap = size > places && place == places - 2;
     int64_t member = size > places && place == places - 1 ? size - 1 : place;
@@ -259,11 +273,11 @@ static void draw_mesh_card(FILE *file, const grid *g, int x, int y) {
   char text[128], count[AD_GROUPED_MAX];
   ad_svg_text(file, x, y + 14, "head", "%s ranks", ad_grouped(ad_mesh_size(g->mesh), count));
   if (!is_drawn(g)) {
-    draw_one_group(file, g->mesh, ad_mesh_large(g->mesh), x, y + CARD_HEAD);
+    draw_one_group(file, g, ad_mesh_large(g->mesh), x, y + CARD_HEAD);
     return;
   }
   const char *fast = g->is_turned ? "rows" : "columns", *slow = g->is_turned ? "columns" : "rows";
-  int end = x + CARD_WIDTH - 2 * CARD_PADDING;
+  int end = x + g->room;
   if (g->axis_count > g->slow)
     ad_svg_text(file, x, y + 34, "small quiet", "%s: %s%s", fast, names(g, g->slow, g->axis_count, text, sizeof text),
                 g->is_wrapped ? ", row after row" : "");
@@ -279,9 +293,8 @@ static const char *spoken(const char *when, char *buffer, size_t size) {
   return buffer;
 }
 
-static void draw_entry(FILE *file, const kind *k, int x, int y) {
+static void draw_entry(FILE *file, const kind *k, int x, int end, int y) {
   char bytes[AD_GROUPED_MAX], calls[AD_GROUPED_MAX], when[40];
-  int end = x + CARD_WIDTH - 2 * CARD_PADDING;
   ad_svg_text(file, x, y, "head", "%s", k->op);
   ad_svg_text(file, end, y, "end", "%s B", ad_grouped(k->bytes, bytes));
   ad_svg_text(file, x, y + 16, "small quiet", "%s, %s", k->carries, spoken(k->when, when, sizeof when));
@@ -302,9 +315,10 @@ static ad_status draw_group_card(const picture *p, const grid *g, size_t first, 
   if (is_drawn(g))
     draw_ranks(p->file, g, axes, x, y + CARD_HEAD);
   else
-    draw_one_group(p->file, g->mesh, axes, x, y + CARD_HEAD);
+    draw_one_group(p->file, g, axes, x, y + CARD_HEAD);
   y += CARD_HEAD + grid_height(g) + 20;
-  for (size_t i = 0; (k = kind_beside(p, first, i)); i++) draw_entry(p->file, k, x, y + (int)i * ENTRY_HEIGHT);
+  for (size_t i = 0; (k = kind_beside(p, first, i)); i++)
+    draw_entry(p->file, k, x, x + g->room, y + (int)i * ENTRY_HEIGHT);
   return AD_OK;
 }
 
@@ -337,23 +351,27 @@ static int most_entries(const picture *p, const json_t *entry) {
 }
 
 /* All cards of a section have one height. Returns where the inside of number `index` begins. */
-static int begin_card(const picture *p, int index, int height, int *y) {
-  int x = PICTURE_MARGIN + index % CARDS_IN_ROW * (CARD_WIDTH + GAP);
-  *y = p->y + index / CARDS_IN_ROW * (height + GAP);
-  ad_svg_box(p->file, x, *y, CARD_WIDTH, height, "card");
+static int begin_card(const picture *p, int index, int in_row, int height, int *y) {
+  int width = card_width(in_row), x = PICTURE_MARGIN + index % in_row * (width + GAP);
+  *y = p->y + index / in_row * (height + GAP);
+  ad_svg_box(p->file, x, *y, width, height, "card");
   *y += CARD_PADDING;
   return x + CARD_PADDING;
 }
 
+static int card_height(const picture *p, const json_t *entry, const grid *g) {
+  int entries = most_entries(p, entry);
+  return 2 * CARD_PADDING + CARD_HEAD + grid_height(g) + (entries ? 8 + entries * ENTRY_HEIGHT : 0);
+}
+
 static ad_status draw_cards(picture *to, const json_t *entry, const ad_mesh *mesh) {
-  grid g = grid_of(mesh);
-  int cards = 0, y, entries = most_entries(to, entry);
-  int height = 2 * CARD_PADDING + CARD_HEAD + grid_height(&g) + (entries ? 8 + entries * ENTRY_HEIGHT : 0);
-  int x = begin_card(to, cards++, height, &y);
+  grid g = grid_of(mesh, CARDS_IN_ROW);
+  int cards = 0, y, height = card_height(to, entry, &g);
+  int x = begin_card(to, cards++, CARDS_IN_ROW, height, &y);
   draw_mesh_card(to->file, &g, x, y);
   for (size_t i = 0; i < to->kind_count; i++) {
     if (!is_on(&to->kinds[i], entry) || !is_first_of_its_card(to, i)) continue;
-    x = begin_card(to, cards++, height, &y);
+    x = begin_card(to, cards++, CARDS_IN_ROW, height, &y);
     AD_TRY(draw_group_card(to, &g, i, x, y));
   }
   to->y += (cards + CARDS_IN_ROW - 1) / CARDS_IN_ROW * (height + GAP);
@@ -394,12 +412,80 @@ static ad_status draw_sections(picture *to) {
   return AD_OK;
 }
 
+/* ---- one section for the groups of all modules ---- */
+
+/* Of modules that are shown as one party the first stands for all. */
+static int has_card(const picture *p, size_t i) {
+  return is_first_of_its_card(p, i) && ad_party_begins_in(&p->exchanges, p->kinds[i].pool);
+}
+
+static ad_status most_height(const picture *p, int *height) {
+  for (size_t i = 0; i < p->kind_count; i++) {
+    ad_mesh *mesh;
+    if (!has_card(p, i)) continue;
+    AD_TRY(ad_picture_mesh(p->plan, p->kinds[i].first, &mesh));
+    grid g = grid_of(mesh, OWN_CARDS_IN_ROW);
+    int own = LINE_HEIGHT + card_height(p, p->kinds[i].first, &g);
+    if (own > *height) *height = own;
+    ad_mesh_destroy(mesh);
+  }
+  return AD_OK;
+}
+
+/* Whose ranks they are: all parties there. One with ranks elsewhere too is many modules, of which this is the first. */
+static const char *parties_on(const picture *p, const kind *k, int64_t ranks, char *buffer, size_t size) {
+  char name[128];
+  ad_text text = ad_text_on(buffer, size);
+  for (size_t i = 0; i < p->exchanges.party_count; i++) {
+    const ad_party *party = &p->exchanges.parties[i];
+    if (party->pool != k->pool || strcmp(party->mesh, k->mesh) != 0) continue;
+    ad_text_add(&text, "%s%s", text.used ? ", " : "", ad_party_text(party, name, sizeof name));
+    if (party->ranks > ranks) ad_text_add(&text, ", the first of %zu", party->modules);
+  }
+  return buffer;
+}
+
+static ad_status draw_own_card(picture *to, size_t i, int index, int height) {
+  char of[256];
+  ad_mesh *mesh;
+  int y, x = begin_card(to, index, OWN_CARDS_IN_ROW, height, &y);
+  AD_TRY(ad_picture_mesh(to->plan, to->kinds[i].first, &mesh));
+  ad_svg_text(to->file, x, y + 14, "head", "%s", parties_on(to, &to->kinds[i], ad_mesh_size(mesh), of, sizeof of));
+  grid g = grid_of(mesh, OWN_CARDS_IN_ROW);
+  ad_status status = draw_group_card(to, &g, i, x, y + LINE_HEIGHT);
+  ad_mesh_destroy(mesh);
+  return status;
+}
+
+static ad_status draw_own_sums(picture *to) {
+  int cards = 0, height = 0;
+  AD_TRY(most_height(to, &height));
+  if (!height) return AD_OK;
+  to->y += 30;
+  ad_svg_text(to->file, PICTURE_MARGIN, to->y, "section", "what each sums among its own ranks");
+  to->y += 14;
+  for (size_t i = 0; i < to->kind_count; i++)
+    if (has_card(to, i)) AD_TRY(draw_own_card(to, i, cards++, height));
+  to->y += (cards + OWN_CARDS_IN_ROW - 1) / OWN_CARDS_IN_ROW * (height + GAP);
+  return AD_OK;
+}
+
+/* ---- all ---- */
+
 static ad_status draw_bridges(picture *to) {
   const json_t *bridge;
   size_t i;
   json_array_foreach(json_object_get(to->plan, "bridges"), i, bridge)
       AD_TRY(ad_picture_bridge(to->file, to->plan, bridge, &to->y));
   return AD_OK;
+}
+
+static void draw_note_on_exchanges(picture *to) {
+  to->y += 10;
+  ad_svg_text(
+      to->file, PICTURE_MARGIN, to->y, "small quiet",
+      "Arrows: the bytes that the ranks at the tip take in a step, own ones included, and the dtype they travel in.");
+  to->y += 6;
 }
 
 static void draw_note(picture *to) {
@@ -440,9 +526,16 @@ static ad_status draw_head(picture *to, const ad_recipe *recipe, const char *com
 static ad_status draw_all(picture *to, const ad_recipe *recipe, const char *command) {
   AD_TRY(draw_head(to, recipe, command));
   AD_TRY(find_kinds(to));
-  ad_picture_pools(to->file, to->plan, &to->y);
-  AD_TRY(draw_bridges(to));
-  AD_TRY(draw_sections(to));
+  AD_TRY(ad_exchanges_of(to->plan, &to->exchanges));
+  if (ad_exchanges_join_values(&to->exchanges)) {
+    ad_picture_exchanges(to->file, &to->exchanges, &to->y);
+    AD_TRY(draw_own_sums(to));
+    draw_note_on_exchanges(to);
+  } else {
+    ad_picture_pools(to->file, to->plan, &to->y);
+    AD_TRY(draw_bridges(to));
+    AD_TRY(draw_sections(to));
+  }
   draw_note(to);
   return AD_OK;
 }
@@ -456,6 +549,7 @@ static ad_status draw(const ad_recipe *recipe, const char *command, const json_t
   ad_status status = draw_all(&all, recipe, command);
   if (fclose(all.file) && !status) status = ad_fail(AD_MEMORY, "no memory for the picture of the plan");
   ad_release(all.kinds);
+  ad_exchanges_release(&all.exchanges);
   if (!status) {
     ad_svg_begin(file, PICTURE_WIDTH, all.y, recipe->name);
     fputs(body, file);

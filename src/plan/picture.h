@@ -3,6 +3,7 @@
 #define PLAN_PICTURE_H
 #include <jansson.h>
 #include "addend/mesh.h"
+#include "plan/exchanges.h"
 #include "plan/svg.h"
 
 enum { PICTURE_MARGIN = 24, PICTURE_WIDTH = 1028 };
@@ -27,6 +28,8 @@ ad_status ad_picture_mesh(const json_t *plan, const json_t *entry, ad_mesh **out
 int ad_picture_axes(const ad_mesh *mesh, ad_axis axes[AD_AXIS_COUNT]);
 /* From y on; *y: where it ends. Pools side by side and what goes from one to another; nothing where there is one. */
 void ad_picture_pools(FILE *file, const json_t *plan, int *y);
+/* From y on; *y: where it ends. In the place of pools and bridges where several values go one way. */
+void ad_picture_exchanges(FILE *file, const ad_exchanges *exchanges, int *y);
 /* A bridge of the document, rank by rank. */
 ad_status ad_picture_bridge(FILE *file, const json_t *plan, const json_t *bridge, int *y) AD_CHECKED;
 

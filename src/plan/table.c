@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
+#include "plan/exchanges.h"
 #include "plan/plan.h"
 
 enum { RANKS_SHOWN = 8, NODES_SHOWN = 8 }; /* ranks of each pool */
@@ -129,10 +130,31 @@ static void print_bridge(FILE *file, const json_t *plan, const json_t *bridge) {
   }
 }
 
-static void print_bridges(FILE *file, const json_t *plan) {
+static void print_exchanges(FILE *file, const ad_exchanges *exchanges) {
+  char name[256], from[64], to[64];
+  fprintf(file, "\n  %-32s %-16s %-16s %14s %-6s %14s %s\n", "exchange", "from", "to", "bytes a step", "dtype",
+          "gradient", "dtype");
+  for (size_t i = 0; i < exchanges->count; i++) {
+    const ad_exchange *exchange = &exchanges->list[i];
+    fprintf(file, "  %-32s %-16s %-16s %14lld %-6s %14lld %s\n", ad_exchange_text(exchange, name, sizeof name),
+            ad_party_text(&exchanges->parties[exchange->from], from, sizeof from),
+            ad_party_text(&exchanges->parties[exchange->to], to, sizeof to), (long long)exchange->bytes[0],
+            ad_exchange_dtype(exchange, 0), (long long)exchange->bytes[1], ad_exchange_dtype(exchange, 1));
+  }
+}
+
+/* Rank by rank; where several values go one way as exchanges: --json has all ranks then. */
+static ad_status print_bridges(FILE *file, const json_t *plan) {
   const json_t *bridge;
   size_t i;
-  json_array_foreach(json_object_get(plan, "bridges"), i, bridge) print_bridge(file, plan, bridge);
+  ad_exchanges exchanges;
+  AD_TRY(ad_exchanges_of(plan, &exchanges));
+  if (ad_exchanges_join_values(&exchanges))
+    print_exchanges(file, &exchanges);
+  else
+    json_array_foreach(json_object_get(plan, "bridges"), i, bridge) print_bridge(file, plan, bridge);
+  ad_exchanges_release(&exchanges);
+  return AD_OK;
 }
 
 /* ---- memory ---- */
@@ -195,7 +217,7 @@ static ad_status print_plan(FILE *file, const ad_recipe *recipe, const json_t *p
           ad_recipe_mesh_text(recipe, mesh, sizeof mesh));
   AD_TRY(print_params(file, plan));
   print_collectives(file, plan);
-  print_bridges(file, plan);
+  AD_TRY(print_bridges(file, plan));
   print_memory(file, plan);
   print_nodes(file, plan);
   return AD_OK;

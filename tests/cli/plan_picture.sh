@@ -125,6 +125,69 @@ for meshes in '{encoder: "dp=2 tp=2", model: "dp=2 cp=2 tp=1"}' '{encoder: "dp=2
 done
 grep -q '>Rank 64, one of 128 senders: ' picture.svg || fail "the first sender of a pool is one of its ranks"
 
+# Values that go one way are one exchange.
+cat >exchanges.py <<'E2'
+"""exchanges.py PICTURE TABLE EXCHANGES: holds both against the document on standard input."""
+import json, re, sys
+import xml.etree.ElementTree as xml
+
+plan = json.load(sys.stdin)
+root = xml.parse(sys.argv[1]).getroot()
+texts = [text.text or "" for text in root.iter("{http://www.w3.org/2000/svg}text")]
+WAYS = ("forward", "backward")
+exchanges = {} # (names and pools of both ends, their layouts, dtypes) -> values, bytes in a step
+for bridge in plan["bridges"]:
+    key = (*(bridge[side][what] for side in ("from", "to") for what in ("module", "pool", "layout")), *(bridge[way]["dtype"] for way in WAYS))
+    values, sums = exchanges.setdefault(key, (set(), [0, 0]))
+    values.add(bridge["site"])
+    for i, way in enumerate(WAYS):
+        sums[i] += bridge["times"] * bridge[way]["bytes"]
+assert len(exchanges) == int(sys.argv[3]), len(exchanges)
+
+# Its labels, forward and back, and its two arrows.
+def labels(key, values, sums):
+    name = next(iter(values)) if len(values) == 1 else rf"{len(values)} values"
+    return f"{name}: {sums[0]:,} B, {key[-2]}", f"gradient{'s' * (len(values) > 1)}: {sums[1]:,} B, {key[-1]}"
+shown = [(texts[i - 1].split(", ", 1)[1] if " values: " in texts[i - 1] else texts[i - 1], text)
+         for i, text in enumerate(texts) if re.match("gradients?: ", text)]
+wanted = [labels(key, *what) for key, what in exchanges.items()]
+assert sorted(shown) == sorted(wanted), (shown, wanted)
+arrows = [[int(n) for n in re.findall("[0-9]+", path.get("d"))] for path in root.iter("{http://www.w3.org/2000/svg}path") if path.get("marker-end")]
+assert len(arrows) == 2 * len(exchanges)
+assert all((a[0], a[-2]) == (b[-2], b[0]) and a[0] != b[0] for a, b in zip(arrows[::2], arrows[1::2])), arrows
+for values, _ in exchanges.values():
+    prefix = [text.split("*, ")[0] for text in texts if f"*, {len(values)} values: " in text]
+    assert len(values) == 1 or any(all(value.startswith(p) for value in values) for p in prefix), (values, prefix)
+
+# The table has a line for each.
+lines = open(sys.argv[2]).read().split("bytes a step", 1)[1].split("\n\n", 1)[0].splitlines()[1:]
+assert sorted(tuple(line.split()[-4:]) for line in lines) == sorted((str(sums[0]), key[-2], str(sums[1]), key[-1]) for key, (_, sums) in exchanges.items()), lines
+
+# Modules stand beside each other: no two boxes overlap but for the frame around those of one name, and all are inside.
+boxes = [tuple(int(box.get(k)) for k in ("x", "y", "width", "height")) for box in root.iter("{http://www.w3.org/2000/svg}rect")
+         if re.fullmatch("cell g[0-7]", box.get("class")) and int(box.get("height")) > 40]
+assert len(boxes) == len({(m["name"], m["pool"]) for m in plan["modules"]}) and len({box[1] for box in boxes}) == 1, boxes
+assert all(a[0] + a[2] < b[0] for a, b in zip(boxes, boxes[1:])), boxes
+width, height = int(root.get("width")), int(root.get("height"))
+assert all(int(box.get("x")) + int(box.get("width")) <= width and int(box.get("y")) + int(box.get("height")) <= height
+           for box in root.iter("{http://www.w3.org/2000/svg}rect"))
+assert height <= 900, height
+E2
+exchanges() { # how many, the call's arguments
+  local count=$1
+  shift
+  "$addend" plan "$@" >table
+  exits_with 0 "$addend" plan "$@" --json --picture picture.svg
+  python3 exchanges.py picture.svg table "$count" <out || fail "the exchanges of: $*"
+}
+exchanges 5 recipes/pools-10.yaml
+exchanges 5 recipes/pools-10.yaml --set 'wire={values: f16, gradients: bf16, weights: f16}'
+exchanges 3 recipes/pools-ragged.yaml # microbatches of two sizes
+exchanges 3 recipes/pools-10.yaml --set placement=colocated --set 'mesh={ci: "dp=4", blocks: "block=2 dp=4", adv: "dp=4"}'
+exits_with 0 "$addend" plan recipes/decompose-gpt.yaml --set 'mesh={ci: "dp=3", blocks: "block=8 dp=2", adv: "dp=2"}' --picture picture.svg
+[ "$(grep -c 'marker-end' picture.svg)" -eq 6 ] || fail "many blocks are one"
+grep -q '>blocks, the first of 8<' picture.svg || fail "of many blocks the first one's sums are shown"
+
 # What was typed is shown as a shell reads it, and no character breaks the picture.
 draws recipes/gpt-dp.yaml --set 'train.steps=20 # <b> & ]]> it'"'"'s "x"' --set train.lr=1e-3
 grep -q "addend plan recipes/gpt-dp.yaml --set 'train.steps=20 # &lt;b&gt; &amp; \]\]&gt; it'\\\\''s \"x\"' " picture.svg || fail "the command is there"
