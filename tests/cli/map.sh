@@ -114,7 +114,7 @@ def many(path, world, mesh, params):
     rows = [dict(wrong, name=f"p.{i}", counts=counts, errors=None, **{"pass": False}) if i % 2 else
             dict(wrong, name=f"p.{i}", counts=None, errors=None, verdict="right", **{"pass": True}) for i in range(params)]
     data = dict(document, world=world, mesh=mesh, microbatches=4, params=rows)
-    open(path, "w").write(before + '<script type="application/json" id="diff">' + json.dumps(data) + "</script>" + rest.split("</script>", 1)[1])
+    open(path, "w").write(before + '<script type="application/json" id="diff">' + json.dumps(data).replace("<", "\\u003c") + "</script>" + rest.split("</script>", 1)[1])
 many("many.html", 256, "dp=32 tp=8", 200)
 many("ranks.html", 10000, "dp=1250 tp=8", 4)
 P
