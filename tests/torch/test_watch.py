@@ -129,6 +129,44 @@ def some_ranks_job():
     return Job(model, lambda: loss(model, 0, spare=dist.get_rank() % 2 == 0).backward())
 
 
+class Tied(nn.Module):
+    """Input and output share one parameter."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.words, self.mix, self.head = nn.Embedding(20, IN), nn.Linear(IN, IN), nn.Linear(IN, 20, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.mix(self.words((x * 3).long() % 20))))
+
+
+def tied_job(wrapper):
+    model = Tied()
+    if wrapper == "fsdp2":
+        fully_shard(model.mix)
+        fully_shard(model)
+    else:
+        model = DistributedDataParallel(model)
+    if wrapper == "compiled":
+        model = torch.compile(model, backend="aot_eager")
+    return Job(model, lambda: loss(model, 0).backward())
+
+
+def grad_function_job():
+    """Gradients that torch.autograd.grad gives are put into place by hand."""
+    model = Tied()
+
+    def step():
+        parameters = list(model.parameters())
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss(model, 0), parameters)):
+            dist.all_reduce(gradient)
+            parameter.grad = gradient
+
+    return Job(model, step)
+
+
 class Stack(nn.Module):
     def __init__(self):
         super().__init__()
@@ -214,17 +252,25 @@ JOBS = {
     "checkpoints": (2, lambda: checkpoint_job(False)),
     "reentrant checkpoints": (2, lambda: checkpoint_job(True)),
     "parts by hand": (4, parts_job),
+    "ddp, tied": (2, lambda: tied_job("ddp")),
+    "ddp, compiled": (2, lambda: tied_job("compiled")),
+    "fsdp2, tied": (2, lambda: tied_job("fsdp2")),
+    "torch.autograd.grad": (2, grad_function_job),
 }
 
 
 SAMPLES = (None, 16)
 
 
+AT_ONCE = 5  # jobs that ranks do one after another
+
+
 def by_world(names):
+    """(number of ranks, a few jobs of as many)"""
     found = {}
     for name in names:
         found.setdefault(JOBS[name][0], []).append(name)
-    return found
+    return [(world, of_world[i : i + AT_ONCE]) for world, of_world in found.items() for i in range(0, len(of_world), AT_ONCE)]
 
 
 def state_of(model, optimizer):
@@ -389,7 +435,7 @@ def run_unjudged():
 
 class Watch(unittest.TestCase):
     def test_jobs_that_are_right_pass_on_all_ranks(self):
-        for world, names in by_world(JOBS).items():
+        for world, names in by_world(JOBS):
             told = ranks.run(world, run_watched, names)
             for of_job in zip(*told):
                 with self.subTest(job=of_job[0][0]):
@@ -418,7 +464,7 @@ class Watch(unittest.TestCase):
 class Dump(unittest.TestCase):
     def test_every_addend_is_counted_once_in_jobs_that_are_right(self):
         with tempfile.TemporaryDirectory() as folder:
-            for world, names in by_world(JOBS).items():
+            for world, names in by_world(JOBS):
                 left = ranks.run(world, run_dumps, names, folder)
                 self.assertEqual(left, [[(0, "torch.autograd")] * len(names) * len(SAMPLES)] * world)
             for name in JOBS:
@@ -436,7 +482,7 @@ class Dump(unittest.TestCase):
 
     def test_a_dumped_step_leaves_the_same_bits(self):
         with tempfile.TemporaryDirectory() as folder:
-            for world, names in by_world(JOBS).items():
+            for world, names in by_world(JOBS):
                 for left in ranks.run(world, run_steps, names, folder):
                     for name, (without, watched) in left.items():
                         self.assertEqual(list(without), list(watched), name)
@@ -446,8 +492,8 @@ class Dump(unittest.TestCase):
         jobs = ("ddp, no_sync", "fsdp2", "hsdp", "all_reduce by hand", "fsdp2 and tensor parallel")
         planted = [(name, kind, outside) for name in jobs for kind in ("average", "skip", "double") for outside in (True, False)]
         with tempfile.TemporaryDirectory() as folder:
-            for world in {JOBS[name][0] for name in jobs}:
-                ranks.run(world, run_sabotaged, [entry for entry in planted if JOBS[entry[0]][0] == world], folder)
+            for world, names in by_world(jobs):
+                ranks.run(world, run_sabotaged, [entry for entry in planted if entry[0] in names], folder)
             for name, kind, outside in planted:
                 with self.subTest(job=name, kind=kind, outside=outside):
                     self.hold_planted(dumped.Step(os.path.join(folder, name, kind, str(outside))), name, kind)
