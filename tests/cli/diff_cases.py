@@ -119,8 +119,12 @@ verdict(judged(narrow, counts=only(narrow, lambda a, s, m: a["dp"] != 7)), "miss
 
 # Some ranks.
 verdict(judged(job, counts=only(job, lambda a, s, m: a["dp"] != 1)), "missing", "dp", [2, 3], 0, words="ranks 2 and 3")
+verdict(judged(job, counts=only(job, lambda a, s, m: a["dp"] != 1)), "missing", "dp", [2, 3], 0, name="b")
 verdict(judged(job, counts=only(job, lambda a, s, m: (a["dp"], a["tp"]) != (2, 1))), "missing", None, [5], 0)
 verdict(judged(job, counts=only(job, lambda a, s, m: (a["dp"], a["tp"]) != (2, 1))), "missing", None, [5], 0, name="b")
+# Each part has fewer elements than there are addends; together they have enough.
+shards = Job("dp=8", [Param("w", [16, 2], held=shard("dp", 8, 16, 2))])
+verdict(judged(shards, counts=only(shards, lambda a, s, m: a["dp"] not in (2, 5))), "missing", "dp", [2, 5], 0)
 more = lambda p, rank: {key: 2.0 if key[0] == 4 else 1.0 for key in job.right(p, rank)}
 verdict(judged(job, counts=more), "doubled", None, [4], 2)
 less = lambda p, rank: {key: 0.25 if key[0] == 4 else 1.0 for key in job.right(p, rank)}
