@@ -102,8 +102,10 @@ static ad_status check_reduce(const ad_dump_file *file) {
 static ad_status read_kind(ad_dump_file *file, int plain) {
   static const char *const kinds[] = {"addend", "sum", "reference"};
   const char *kind = text_of(file, "addend.kind");
-  if (!kind && plain) return file->kind = AD_DUMP_REFERENCE, AD_OK;
-  AD_TRY(need(file, "addend.kind"));
+  if (!kind) {
+    file->kind = AD_DUMP_REFERENCE;
+    return plain ? AD_OK : ad_fail(AD_INVALID, "%s: has no addend.kind in its metadata", file->path);
+  }
   for (int i = 0; i < 3; i++)
     if (!strcmp(kind, kinds[i])) return file->kind = (ad_dump_kind)i, AD_OK;
   return wrong(file, "addend.kind", kind, "addend, sum or reference");

@@ -110,7 +110,7 @@ static void say_doubled(ad_case *c, uint32_t axes, double factor, int candidates
 }
 
 static void say_factor(ad_case *c, double factor) {
-  int candidates;
+  int candidates = 0;
   uint32_t axes = factor > 0 ? axes_of_size(c, 1 / factor, &candidates) : 0;
   if (axes) {
     say_averaged(c, axes, factor, candidates);
