@@ -82,6 +82,10 @@ AD_API AD_CHECKED ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_gro
 AD_API AD_CHECKED ad_status ad_reducer_dump(ad_reducer *reducer, const char *folder, uint64_t after, int64_t step);
 /* For a dump alone: what this rank divided this microbatch's loss by. In every microbatch, before its end. */
 AD_API void ad_reducer_divided_by(ad_reducer *reducer, double divisor);
+/* For a dump alone: the global norm of this step's sums as they stand in the reducer, before clipping. Between `finish`
+ * and the next microbatch: the dumped step's file of sums is written again, with the norm; one that is not finite is
+ * left out. AD_IO. Local. */
+AD_API AD_CHECKED ad_status ad_reducer_reported(ad_reducer *reducer, double norm);
 
 /* What will be reduced, for plans: `index` counts reductions in launch order. */
 typedef struct ad_reduction_plan {

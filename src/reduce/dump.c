@@ -1,6 +1,7 @@
 /* When what is kept of a step for a dump, and when it is written. */
 #include "reduce/dump.h"
 
+#include <math.h>
 #include <string.h>
 #include "array/array.h"
 #include "base/environment.h"
@@ -24,7 +25,7 @@ ad_status ad_reducer_dump(ad_reducer *reducer, const char *folder, uint64_t afte
   if (ad_comm_is_dry(reducer->comm) || !reducer->param_count) return AD_OK;
   ad_dump_destroy(reducer);
   AD_TRY(ad_new(1, &reducer->dump));
-  *reducer->dump = (ad_dump){.after = reducer->steps + after, .step = step};
+  *reducer->dump = (ad_dump){.after = reducer->steps + after, .step = step, .norm = NAN};
   ad_status status = fill(reducer, folder, reducer->dump);
   if (status) ad_dump_destroy(reducer);
   return status;
@@ -62,7 +63,9 @@ void ad_dump_destroy(ad_reducer *reducer) {
   reducer->dump = NULL;
 }
 
-static int is_under_way(const ad_reducer *reducer) { return reducer->dump && reducer->dump->under_way; }
+static int is_under_way(const ad_reducer *reducer) {
+  return reducer->dump && reducer->dump->under_way && !reducer->dump->has_sums;
+}
 
 static ad_status copy(const void *values, size_t bytes, void **out) {
   AD_TRY(ad_new_bytes(bytes, 1, out));
@@ -80,6 +83,7 @@ static ad_status keep_sum(const ad_reducer *reducer, size_t i) {
 }
 
 ad_status ad_dump_begin_microbatch(ad_reducer *reducer, int begins_step) {
+  if (begins_step && reducer->dump && reducer->dump->has_sums) ad_dump_destroy(reducer);
   ad_dump *dump = reducer->dump;
   if (dump && begins_step) {
     dump->under_way = reducer->steps == dump->after;
@@ -123,6 +127,16 @@ ad_status ad_dump_end_microbatch(ad_reducer *reducer) {
 ad_status ad_dump_sums(ad_reducer *reducer) {
   if (!is_under_way(reducer)) return AD_OK;
   AD_TRY(ad_dump_write_sums(reducer));
-  ad_dump_destroy(reducer);
+  forget(reducer, reducer->dump);
+  reducer->dump->has_sums = 1;
   return AD_OK;
+}
+
+ad_status ad_reducer_reported(ad_reducer *reducer, double norm) {
+  AD_NEED(reducer);
+  if (reducer->state != AD_BETWEEN_STEPS)
+    return ad_fail(AD_INVALID, "reducer: a norm is reported between steps; nothing was changed");
+  if (!reducer->dump || !reducer->dump->has_sums || !isfinite(norm)) return AD_OK;
+  reducer->dump->norm = norm;
+  return ad_dump_write_sums(reducer);
 }

@@ -34,8 +34,10 @@ struct ad_dump {
   uint64_t after; /* steps of the reducer before it */
   int64_t step;   /* what the files call it */
   int under_way;  /* the step has begun */
+  int has_sums;   /* and ended: they are written */
   int microbatch;
   double divisor; /* of this microbatch; 0: nobody said */
+  double norm;    /* of the sums; NaN: nobody said */
   ad_dumped_param *params;
   ad_dump_mesh mesh;
 };
@@ -52,7 +54,8 @@ void ad_dump_destroy(ad_reducer *reducer);
 
 /* dump_file.c. AD_INVALID for a parameter whose parts are no boxes, and where a file of this rank is there already. */
 ad_status ad_dump_check_files(const ad_reducer *reducer) AD_CHECKED;
-/* One file of this rank: what the parameters have as addends, or as sums. AD_IO. */
+/* One file of this rank: what the parameters have as addends, or as sums; those replace what was written of this step
+ * before. AD_IO. */
 ad_status ad_dump_write_addends(const ad_reducer *reducer) AD_CHECKED;
 ad_status ad_dump_write_sums(const ad_reducer *reducer) AD_CHECKED;
 

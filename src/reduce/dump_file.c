@@ -1,4 +1,5 @@
 /* One file of a dump: whose part of which parameter it holds, told in its metadata, and the values. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,7 +135,7 @@ typedef struct dump_file {
   described told;
   const char *metadata[2 * PAIRS + 1];
   int pairs;
-  char mesh[MESH_TEXT], rank[SHORT], step[SHORT], number[SHORT], divisor[SHORT];
+  char mesh[MESH_TEXT], rank[SHORT], step[SHORT], number[SHORT], divisor[SHORT], norm[SHORT];
   char *texts[4]; /* of `told` */
   int text_count;
 } dump_file;
@@ -171,6 +172,7 @@ static ad_status tell(dump_file *file) {
   snprintf(file->step, SHORT, "%lld", (long long)dump->step);
   snprintf(file->number, SHORT, "%d", file->microbatch);
   snprintf(file->divisor, SHORT, "%.17g", dump->divisor);
+  snprintf(file->norm, SHORT, "%.17g", dump->norm);
   put(file, "addend.version", "1");
   put(file, "addend.kind", is_sum ? "sum" : "addend");
   put(file, "addend.mesh", file->mesh);
@@ -178,6 +180,7 @@ static ad_status tell(dump_file *file) {
   put(file, "addend.step", file->step);
   if (!is_sum) put(file, "addend.microbatch", file->number);
   if (!is_sum && dump->divisor != 0) put(file, "addend.divisor", file->divisor);
+  if (is_sum && !isnan(dump->norm)) put(file, "addend.norm", file->norm);
   AD_TRY(put_json(file, "addend.types", file->told.types));
   AD_TRY(put_json(file, "addend.shapes", file->told.shapes));
   AD_TRY(put_json(file, "addend.held", file->told.held));
@@ -257,7 +260,7 @@ ad_status ad_dump_check_files(const ad_reducer *reducer) {
 
 static ad_status write_new(const dump_file *file, const char *path) {
   char *unfinished;
-  AD_TRY(check_new(path, AD_IO));
+  if (!file->reducer->dump->has_sums) AD_TRY(check_new(path, AD_IO));
   AD_TRY(ad_unfinished_path(path, &unfinished));
   ad_status status = ad_unfinished_end(unfinished, path, write_to(file, unfinished));
   ad_release(unfinished);

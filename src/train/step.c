@@ -269,13 +269,33 @@ static ad_status after_backward(ad_run *run, size_t m) {
   return AD_OK;
 }
 
+/* What all losses that learn are divided by; 0: it is no single number, or not known here. */
+static double divisor_of(const ad_run *run) {
+  size_t none = ad_program_count_count(run->program), count = none;
+  double total = 0;
+  for (size_t i = 0; i < losses(run); i++) {
+    const ad_loss_spec *spec = ad_program_loss(run->program, i);
+    if (spec->is_metric) continue;
+    if (spec->per_microbatch || (count != none && count != spec->count)) return 0;
+    count = spec->count;
+  }
+  for (size_t m = 0; count != none && run->counts[count] && m < microbatches(run); m++)
+    total += (double)ad_count_of(run->counts[count], m);
+  return total > 0 ? total : 0;
+}
+
+static ad_status end_microbatch(ad_reducer *reducer, double divisor) {
+  ad_reducer_divided_by(reducer, divisor);
+  return ad_reducer_end_microbatch(reducer);
+}
+
 static ad_status backward_reducing(ad_run *run, size_t m) {
   for (size_t i = 0; i < modules(run); i++)
     if (run->modules[i]) AD_TRY(ad_reducer_begin_microbatch(ad_module_reducer(run->modules[i]), sync_of(run, m)));
   AD_TRY(backward(run, m));
   AD_TRY(after_backward(run, m));
   for (size_t i = 0; i < modules(run); i++)
-    if (run->modules[i]) AD_TRY(ad_reducer_end_microbatch(ad_module_reducer(run->modules[i])));
+    if (run->modules[i]) AD_TRY(end_microbatch(ad_module_reducer(run->modules[i]), divisor_of(run)));
   return AD_OK;
 }
 
@@ -395,6 +415,24 @@ static ad_status find_norms(ad_run *run, double scale, ad_step_report *report) {
   return AD_OK;
 }
 
+static int is_normed(const ad_run *run, size_t module, size_t group) {
+  return !ad_program_module(run->program, module)->is_mirror && run->norm_group_of[module] == group;
+}
+
+/* To a dump, where it is the norm of this module alone; gradients carry the loss scale. */
+static ad_status report_norm(const ad_run *run, size_t module, double scale, const ad_step_report *report) {
+  size_t group = run->norm_group_of[module], members = 0;
+  for (size_t i = 0; i < modules(run); i++) members += is_normed(run, i, group);
+  if (members != 1 || !is_normed(run, module, group)) return AD_OK;
+  return ad_reducer_reported(ad_module_reducer(run->modules[module]), scale * report->norms[group]);
+}
+
+static ad_status report_norms(const ad_run *run, double scale, const ad_step_report *report) {
+  for (size_t i = 0; i < modules(run); i++)
+    if (run->modules[i]) AD_TRY(report_norm(run, i, scale, report));
+  return AD_OK;
+}
+
 static ad_status finish_gradients(ad_run *run, step_state *state, ad_step_report *report) {
   for (size_t i = 0; i < modules(run); i++)
     if (run->modules[i]) AD_TRY(ad_reducer_finish(ad_module_reducer(run->modules[i])));
@@ -402,6 +440,7 @@ static ad_status finish_gradients(ad_run *run, step_state *state, ad_step_report
   ad_trace_begin(&run->trace, AD_TRACE_NORM, state->step, 0);
   AD_TRY(sum_losses(run, state, report));
   AD_TRY(find_norms(run, state->scale, report));
+  AD_TRY(report_norms(run, state->scale, report));
   ad_trace_end(&run->trace, AD_TRACE_NORM, state->step);
   warn_without_tokens(run, report);
   return AD_OK;

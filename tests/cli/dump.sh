@@ -25,6 +25,22 @@ train() { # recipe, arguments...
   exits_with 0 "$addend" train "$source/recipes/$recipe.yaml" --set train.steps=2 "$@"
 }
 
+# The norm that train reported is in each file of sums, and is theirs; where all losses have one divisor, addends tell it.
+tells_norm_and_divisor() { # run
+  exits_with 0 "$addend" diff --json "$1"/dump-1/*
+  python3 - "$source/tests/cli" "$1" <<'P' 2>err || fail "$1: norm or divisor are other numbers"
+import sys; sys.path.insert(0, sys.argv[1])
+import glob, json, safetensors
+step = [json.loads(line) for line in open(sys.argv[2] + "/metrics.jsonl")][1]
+told = lambda kind: [safetensors.metadata(file) for file in glob.glob(f"{sys.argv[2]}/dump-1/*.{kind}.*")]
+norms, divisors = {m["addend.norm"] for m in told("sum")}, {m.get("addend.divisor") for m in told("addend*")}
+assert len(norms) == 1 and abs(float(norms.pop()) / 2 ** step.get("loss_scale", 0) / step["norm"] - 1) < 1e-8, (norms, step)
+assert divisors == {str(step["tokens"])}, divisors
+norm = json.load(open("out"))["norm"]
+assert norm["pass"] and abs(norm["computed"] / norm["reported"] - 1) < 1e-6, norm
+P
+}
+
 # Meshes, levels of sharding, experts on a view, more ranks than rows, dtypes; and the same weights after it.
 while read -r recipe mesh settings; do
   read -ra sets <<<"$settings"
@@ -32,6 +48,7 @@ while read -r recipe mesh settings; do
   train "$recipe" "${sets[@]}" -o without --overwrite
   cmp with/weights.safetensors without/weights.safetensors || fail "$recipe: training is another one with the dump"
   adds_up with/dump-1/*
+  tells_norm_and_divisor with
   grep -q "^$mesh: " sums || fail "$recipe: $(cat sums)"
 done <<'X'
 gpt-dp dp_replicate=3
@@ -45,6 +62,25 @@ fsdp-uneven dp_shard=7
 moe-tp2ep dp_shard=2.tp=2
 moe-16 efsdp=2.ep=4.tp=2
 X
+
+# A loss that each microbatch divides by its own share has no one divisor.
+train moe-balance --dump-step 1 -o balance
+adds_up balance/dump-1/*
+! grep -q addend.divisor balance/dump-1/* || fail "two losses, two divisors"
+
+# A norm for which each rank adds up all that it holds counts the copies along tp.
+train gpt-tp-sp --dump-step 0 -o copies
+python3 - "$source/tests/cli" copies/dump-0/*.sum.* <<'P'
+import sys; sys.path.insert(0, sys.argv[1])
+import dump_check, dumps, safetensors
+told = {file: safetensors.metadata(file) for file in sys.argv[2:]}
+sums = {file: {name: (t[0], t[1], dump_check.values(t)) for name, t in safetensors.load(file).items()} for file in told}
+wrong = sum(v * v for tensors in sums.values() for _, _, values in tensors.values() for v in values) ** 0.5
+for file in told:
+    dumps.write(file, {**told[file], "addend.norm": str(wrong)}, sums[file])
+P
+exits_with 1 "$addend" diff copies/dump-0/*
+grep -q "copies along tp were counted each" out || fail "a norm that counts copies is named: $(cat out)"
 
 # Each module has its own files, and blocks of a pool that share a name too.
 train ocr-disjoint --dump-step 0 -o modules

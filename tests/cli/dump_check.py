@@ -84,4 +84,5 @@ def main(paths):
     print(f"{names}: {sum(len(s.tensors) for s in sums)} sums of up to {most} addends, {nonzero} not zero")
 
 
-main(sys.argv[1:])
+if __name__ == "__main__":
+    main(sys.argv[1:])

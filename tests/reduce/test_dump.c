@@ -86,6 +86,38 @@ static int keeps_shards(ad_comm *comm, void *context) { return keeps(comm, "dp_s
 static void addends_are_those_that_were_handed_in(void **state) { run_ranks(4, keeps_whole, NULL); }
 static void of_shards_too(void **state) { run_ranks(6, keeps_shards, NULL); }
 
+static void check_norm(ad_comm *comm, const char *expected) {
+  ad_safetensors *file = open_file(ad_comm_rank(comm), "sum");
+  const char *norm = ad_safetensors_metadata(file, "addend.norm");
+  CHECK(expected ? norm && !strcmp(norm, expected) : !norm);
+  ad_safetensors_close(file);
+}
+
+static int reports(ad_comm *comm, void *context) {
+  model m;
+  open_model(&m, comm, "dp_shard=2", AD_F32);
+  create_reducer(&m, 0);
+  schedule s = full_schedule(1);
+  CHECK_OK(ad_reducer_dump(m.reducer, folder, 0, 0));
+  CHECK_OK(ad_reducer_reported(m.reducer, 1));  // there are no sums yet
+  CHECK_OK(run_step(&m, &s));
+  check_norm(comm, NULL);
+  CHECK_OK(ad_reducer_reported(m.reducer, INFINITY));
+  check_norm(comm, NULL);
+  CHECK_OK(ad_reducer_reported(m.reducer, 3.25));
+  check_norm(comm, "3.25");
+  CHECK_OK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL));
+  CHECK_STATUS(ad_reducer_reported(m.reducer, 7), AD_INVALID);
+  CHECK_OK(ad_reducer_end_microbatch(m.reducer));
+  CHECK_OK(ad_reducer_finish(m.reducer));
+  CHECK_OK(ad_reducer_reported(m.reducer, 7));
+  check_norm(comm, "3.25");
+  close_model(&m);
+  return 0;
+}
+
+static void the_norm_of_the_dumped_step_is_told_and_no_other(void **state) { run_ranks(2, reports, NULL); }
+
 /* One parameter on each of two views, one of values that each rank has for itself. */
 static int tells(ad_comm *comm, void *context) {
   ad_mesh *mesh, *view, *astray;
@@ -171,17 +203,19 @@ static int runs_short(ad_comm *comm, void *context) {
   ad_status status = AD_MEMORY;
   for (long n = 1; status; n++) {
     ad_reducer *reducer;
+    int is_whole = 0;
     CHECK_OK(ad_reducer_create(comm, &w, 1, NULL, &reducer));
     ad_memory_fail_at(n);
     status = ad_reducer_dump(reducer, folder, 0, 0);
     if (!status) status = ad_reducer_step(reducer, grads);
+    if (!status) is_whole = 1, status = ad_reducer_reported(reducer, 1);
     ad_memory_fail_at(0);
     ad_reducer_destroy(reducer);
     CHECK(!status || status == AD_MEMORY);
     ad_file_list list = {0};
     if (status && !ad_file_list_add(&list, folder)) {
-      CHECK(list.count == 1 && strstr(list.entries[0].path, "addend.m0.safetensors"));
-      CHECK(!unlink(list.entries[0].path));
+      CHECK(list.count == 1u + is_whole && strstr(list.entries[0].path, "addend.m0.safetensors"));
+      for (size_t i = 0; i < list.count; i++) CHECK(!unlink(list.entries[i].path));
     }
     ad_file_list_clear(&list);
   }
@@ -196,6 +230,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       in_a_folder(addends_are_those_that_were_handed_in),
       in_a_folder(of_shards_too),
+      in_a_folder(the_norm_of_the_dumped_step_is_told_and_no_other),
       in_a_folder(views_are_told_on_one_mesh),
       in_a_folder(what_no_file_can_say_is_refused),
       in_a_folder(nothing_half_written_stays),

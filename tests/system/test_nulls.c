@@ -177,6 +177,7 @@ static void reducers_and_counts(void **state) {
   refused(ad_reducer_norm(NULL, &group, &norm), "a reducer that is NULL");
   refused(ad_reducer_dump(NULL, ".", 0, 0), "`reducer` is NULL");
   ad_reducer_divided_by(NULL, 1);
+  refused(ad_reducer_reported(NULL, 1), "`reducer` is NULL");
   must(ad_reducer_create(comm, &spec, 1, NULL, &reducer));
   refused(ad_reducer_dump(reducer, NULL, 0, 0), "`folder` is NULL");
   must(ad_reducer_begin_microbatch(reducer, AD_SYNC_ALL));
