@@ -64,6 +64,12 @@ if(TARGET addend_cli)
     ad_describe_test(cli/${name} cli 600)
   endforeach()
   set_tests_properties(cli/report cli/map PROPERTIES SKIP_RETURN_CODE 77)
+  # Scripts that start examples: those are built before, also where only the program was asked for.
+  add_test(NAME examples/built COMMAND ${CMAKE_COMMAND} --build ${CMAKE_BINARY_DIR} --target examples)
+  ad_describe_test(examples/built examples 600)
+  set_tests_properties(examples/built PROPERTIES FIXTURES_SETUP examples RUN_SERIAL ON)
+  set_tests_properties(cli/bridge_example cli/dump cli/faults cli/router cli/two_pools_example
+    PROPERTIES FIXTURES_REQUIRED examples)
 endif()
 
 # A stranger's program has no sanitizer's run time, so an instrumented library is no use to it.
@@ -94,6 +100,7 @@ foreach(implementation openmpi mpich)
   add_test(NAME mpi/${implementation}
     COMMAND bash ${CMAKE_SOURCE_DIR}/tests/mpi/launcher.sh ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR} ${implementation})
   ad_describe_test(mpi/${implementation} mpi 900)
+  set_tests_properties(mpi/${implementation} PROPERTIES FIXTURES_REQUIRED examples)
 endforeach()
 add_test(NAME mpi/two_hosts COMMAND bash ${CMAKE_SOURCE_DIR}/tests/mpi/two_hosts.sh ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR})
 ad_describe_test(mpi/two_hosts mpi 900)
