@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "check/document.h"
@@ -89,6 +90,10 @@ static ad_status check_with(const ad_recipe *recipe, const ad_check_options *opt
 }
 
 static ad_status check_options(const ad_check_options *options) {
+  if (ad_environment_text("ADDEND_DUMP"))
+    return ad_fail(AD_INVALID,
+                   "ADDEND_DUMP is set, but a proof takes each step several times, also on one process: train with "
+                   "ADDEND_DUMP or --dump-step, or ask the proof for its gradients with --dump");
   if (options->steps < 0)
     return ad_fail(AD_INVALID, "a check takes at least 1 step, not %lld", (long long)options->steps);
   if (options->sabotage_count < 0)

@@ -53,6 +53,18 @@ static void forget(const ad_reducer *reducer, ad_dump *dump) {
   dump->divisor = 0;
 }
 
+/* After an error that is told anyway. */
+static int is_lost(const ad_reducer *reducer) {
+  return reducer->state == AD_SUMS_LOST || ad_comm_health(reducer->comm) != AD_OK;
+}
+
+void ad_dump_end(ad_reducer *reducer) {
+  const ad_dump *dump = reducer->dump;
+  if (dump && !dump->has_sums && !is_lost(reducer) && !ad_dump_rank(reducer))
+    ad_log(AD_LOG_WARNING, "nothing was dumped to %s: step %lld did not come", dump->folder, (long long)dump->step);
+  ad_dump_destroy(reducer);
+}
+
 void ad_dump_destroy(ad_reducer *reducer) {
   ad_dump *dump = reducer->dump;
   if (!dump) return;

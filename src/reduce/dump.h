@@ -51,8 +51,12 @@ ad_status ad_dump_sums(ad_reducer *reducer) AD_CHECKED;
 /* What ADDEND_DUMP and ADDEND_DUMP_STEP ask for. */
 ad_status ad_dump_from_environment(ad_reducer *reducer) AD_CHECKED;
 void ad_dump_destroy(ad_reducer *reducer);
+/* The same with a warning where the step did not come. */
+void ad_dump_end(ad_reducer *reducer);
 
-/* dump_file.c. AD_INVALID for a parameter whose parts are no boxes, and where a file of this rank is there already. */
+/* dump_file.c. This rank's number in the parameters' mesh. */
+int64_t ad_dump_rank(const ad_reducer *reducer);
+/* AD_INVALID for a parameter whose parts are no boxes, and where a file of this rank is there already. */
 ad_status ad_dump_check_files(const ad_reducer *reducer) AD_CHECKED;
 /* One file of this rank: what the parameters have as addends, or as sums; those replace what was written of this step
  * before. AD_IO. */

@@ -162,13 +162,13 @@ static void print_mesh(const ad_dump_mesh *mesh, char *buffer, size_t size) {
 }
 
 static int64_t first_rank(const ad_reducer *reducer) { return ad_mesh_first_rank(reducer->params[0].layout.mesh); }
-static int64_t number_of(const ad_reducer *reducer) { return ad_comm_rank(reducer->comm) - first_rank(reducer); }
+int64_t ad_dump_rank(const ad_reducer *reducer) { return ad_comm_rank(reducer->comm) - first_rank(reducer); }
 
 static ad_status tell(dump_file *file) {
   const ad_dump *dump = file->reducer->dump;
   int is_sum = file->microbatch == SUMS;
   print_mesh(&dump->mesh, file->mesh, sizeof file->mesh);
-  snprintf(file->rank, SHORT, "%lld", (long long)number_of(file->reducer));
+  snprintf(file->rank, SHORT, "%lld", (long long)ad_dump_rank(file->reducer));
   snprintf(file->step, SHORT, "%lld", (long long)dump->step);
   snprintf(file->number, SHORT, "%d", file->microbatch);
   snprintf(file->divisor, SHORT, "%.17g", dump->divisor);
@@ -230,7 +230,7 @@ static ad_status path_of(const ad_reducer *reducer, int microbatch, char **out) 
   if (microbatch != SUMS) snprintf(kind, sizeof kind, "addend.m%d", microbatch);
   if (first_rank(reducer)) snprintf(at, sizeof at, "at%05lld.", (long long)first_rank(reducer));
   AD_TRY(ad_new(size, &name));
-  snprintf(name, size, "%s%srank%05lld.%s.safetensors", reducer->prefix, at, (long long)number_of(reducer), kind);
+  snprintf(name, size, "%s%srank%05lld.%s.safetensors", reducer->prefix, at, (long long)ad_dump_rank(reducer), kind);
   ad_status status = ad_path_in(reducer->dump->folder, name, out);
   ad_release(name);
   return status;

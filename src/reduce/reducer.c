@@ -150,7 +150,7 @@ ad_status ad_reducer_create(ad_comm *comm, const ad_param_spec *params, size_t c
 
 void ad_reducer_destroy(ad_reducer *reducer) {
   if (!reducer) return;
-  ad_dump_destroy(reducer);
+  ad_dump_end(reducer);
   ad_buckets_release(reducer);
   ad_rosters_release(reducer);
   for (size_t i = 0; i < reducer->param_count; i++) ad_release(reducer->params[i].name);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
@@ -316,15 +317,26 @@ static ad_status run_training(training *t) {
 
 enum { FOLDER_MAX = 512 };
 
+/* Whoever asks for a dump, by the options or by the environment, asks for a step that is taken. */
+static ad_status check_dumped(const ad_recipe *recipe, const ad_train_options *options) {
+  const char *folder = ad_environment_text("ADDEND_DUMP");
+  int64_t own = (int64_t)ad_environment_number("ADDEND_DUMP_STEP", 0), step = folder ? own : options->dump_step;
+  if (folder && options->dumps)
+    return ad_fail(AD_INVALID, "one step is dumped: by --dump-step %lld, or by ADDEND_DUMP, which is \"%s\"",
+                   (long long)options->dump_step, folder);
+  if (!folder && !options->dumps) return AD_OK;
+  if (step >= 0 && step < recipe->train.steps) return AD_OK;
+  return ad_fail(AD_INVALID, "step %lld cannot be dumped: the recipe takes steps 0 to %lld", (long long)step,
+                 (long long)recipe->train.steps - 1);
+}
+
 /* `folder` has room for the one that is taken where none is named. */
 static ad_status take_options(const ad_recipe *recipe, const ad_train_options *options, char folder[FOLDER_MAX],
                               ad_train_options *out) {
   AD_TRY(ad_options_take(out, sizeof *out, options, "ad_train_options"));
   if (out->resume && out->overwrite)
     return ad_fail(AD_INVALID, "a run is either gone on with or overwritten: ask for one of `resume`, `overwrite`");
-  if (out->dumps && (out->dump_step < 0 || out->dump_step >= recipe->train.steps))
-    return ad_fail(AD_INVALID, "step %lld cannot be dumped: the recipe takes steps 0 to %lld",
-                   (long long)out->dump_step, (long long)recipe->train.steps - 1);
+  AD_TRY(check_dumped(recipe, out));
   snprintf(folder, FOLDER_MAX, "runs/%s", recipe->name);
   if (!out->folder) out->folder = folder;
   return AD_OK;
@@ -359,6 +371,7 @@ ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *
   AD_NEED(recipe);
   char folder[FOLDER_MAX];
   ad_train_options own;
+  AD_TRY(ad_environment_check());  // ranks look again: then the folder would be there
   AD_TRY(take_options(recipe, options, folder, &own));
   AD_TRY(ad_folder_make(own.folder));
   if (access(own.folder, W_OK | X_OK))

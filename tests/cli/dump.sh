@@ -161,6 +161,21 @@ exits_with 2 "$addend" train "$source/recipes/moe-empty.yaml" -o views --dump-st
 says 'lies on "dp_shard=3 tp=2" and .* on "efsdp=2 ep=3'
 ADDEND_DUMP=nowhere exits_with 2 "$addend" train "$recipe" -o nothing
 says "ADDEND_DUMP must be a folder that can be written to"
+mkdir untouched
+export ADDEND_DUMP=untouched
+ADDEND_DUMP_STEP=first exits_with 2 "$addend" train "$recipe" -o nothing
+says 'ADDEND_DUMP_STEP must be a number from 0 to 4294967295, is "first"'
+ADDEND_DUMP_STEP=2 exits_with 2 "$addend" train "$recipe" --set train.steps=2 -o nothing
+says "step 2 cannot be dumped: the recipe takes steps 0 to 1"
+exits_with 2 "$addend" train "$recipe" --dump-step 1 -o nothing
+says 'by --dump-step 1, or by ADDEND_DUMP, which is "untouched"'
+exits_with 2 "$addend" check "$recipe"
+says "ADDEND_DUMP is set, but a proof takes each step several times"
+ADDEND_DUMP_STEP=5 exits_with 0 "$(dirname "$addend")/example_own_sum"
+[ "$(grep -c "nothing was dumped to untouched: step 5 did not come" err)" -eq 1 ] || fail "a step that does not come is told of once"
+unset ADDEND_DUMP
+rmdir untouched
+[ ! -e nothing ] || fail "a folder is made for what does not begin"
 
 # A full disk: said, and no file has its name that is not whole. Mounting needs privileges that not everybody has.
 mkdir full

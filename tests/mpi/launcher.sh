@@ -81,6 +81,20 @@ grep -q 'loss .* in 2 steps' "$work/out" || fail "the first rank did not speak"
 [ -e "$work/run/report.html" ] || fail "no report"
 echo "proofs and training: on one node and on two"
 
+# A dump: each rank writes its own, and they are those of ranks on shm.
+must "${launch[@]}" -n 3 "$work/place" 2 "$build/addend" train "$recipe" --set train.steps=2 --dump-step 1 --out "$work/dumped"
+must "$build/addend" train "$recipe" --set train.steps=2 --dump-step 1 --out "$work/dumped-on-shm"
+must diff -r "$work/dumped/dump-1" "$work/dumped-on-shm/dump-1"
+must "$build/addend" diff "$work/dumped/dump-1"
+grep -q "norm: reported .*, and so is that of the sums" "$work/out" || fail "no norm in the dump: $(cat "$work/out")"
+mkdir "$work/own"
+must env ADDEND_DUMP="$work/own" "${launch[@]}" -n 4 "$build/example_own_sum" --own-count
+refused 1 "each rank divided its loss by its own count" "$build/addend" diff "$work/own"
+refused 1 "rank00000.addend.m0.safetensors is there already" env ADDEND_DUMP="$work/own" "${launch[@]}" -n 4 "$build/example_own_sum"
+refused 2 "ADDEND_DUMP_STEP must be a number" env ADDEND_DUMP_STEP=x "${launch[@]}" -n 3 "$build/addend" train "$recipe" --out "$work/nothing"
+[ ! -e "$work/nothing" ] || fail "a folder is made for what does not begin"
+echo "dumps: as on shm"
+
 refused 2 'started 2 rank(s), the mesh "dp_replicate=3 dp_shard=1" of gpt-dp has 3' "${launch[@]}" -n 2 "$build/addend" train "$recipe"
 refused 2 'sabotage starts ranks of its own' "${launch[@]}" -n 3 "$build/addend" check "$recipe" --sabotage
 refused 2 'no-such-recipe.yaml' "${launch[@]}" -n 2 "$build/addend" check no-such-recipe.yaml
