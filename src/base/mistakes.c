@@ -3,13 +3,13 @@
 
 #include <string.h>
 
-const char *ad_need_sentence(int need) {
+const char *ad_need_sentence(ad_needs needs) {
   static const char *const sentences[] = {
 #define NEED_SENTENCE(code, sentence) sentence,
       AD_NEED_LIST(NEED_SENTENCE)
 #undef NEED_SENTENCE
   };
-  return sentences[__builtin_ctz((unsigned)need)];
+  return sentences[__builtin_ctzll(needs)];
 }
 
 void ad_mistake_plant(const ad_mistake *mistake, ad_mistake_scene *scene) {

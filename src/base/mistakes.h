@@ -44,12 +44,15 @@ typedef enum ad_need_number {
 #undef AD_NEED_NUMBER
       AD_NEED_COUNT
 } ad_need_number;
+/* A set of needs. */
+typedef uint64_t ad_needs;
+_Static_assert(AD_NEED_COUNT <= 64, "a set has a bit for each need");
 enum {
-#define AD_NEED_BIT(code, sentence) AD_NEED_##code = 1 << AD_NEED_NUMBER_##code,
+#define AD_NEED_BIT(code, sentence) AD_NEED_##code = (ad_needs)1 << AD_NEED_NUMBER_##code,
   AD_NEED_LIST(AD_NEED_BIT)
 #undef AD_NEED_BIT
 };
-const char *ad_need_sentence(int need);
+const char *ad_need_sentence(ad_needs needs); /* of the first of them */
 
 /* Where a mistake is at work: what its functions know of the run, and whether one of them changed something. */
 typedef struct ad_mistake_scene {
@@ -67,7 +70,7 @@ enum { AD_MISTAKE_SEAMS = 4 };
 typedef struct ad_mistake {
   const char *name, *words;
   int catalogue;  /* number of the published mistake that it repeats; 0: none */
-  unsigned needs; /* AD_NEED_...: it shows where all of them are there */
+  ad_needs needs; /* it shows where all of them are there */
   int of_dtype;   /* 1: f64 would hide it, so it is planted in the recipe's own dtypes */
   struct {
     ad_seam seam;

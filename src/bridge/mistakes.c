@@ -48,8 +48,8 @@ static int reads_another_slice(const ad_route_passing *at) {
   return 0;
 }
 
-unsigned ad_bridge_mistakes_show(const ad_route_passing *at) {
-  unsigned shown = 0;
+ad_needs ad_bridge_mistakes_show(const ad_route_passing *at) {
+  ad_needs shown = 0;
   if (cuts(at) && reads_another_slice(at)) shown |= AD_NEED_SLICES_OUT_OF_ORDER;
   if (cuts(at) && !is_backward(at) && has_cp(at->to)) shown |= AD_NEED_SLICES_ON_CP;
   if (gathers(at)) shown |= AD_NEED_SLICES_GATHERED;

@@ -6,6 +6,6 @@
 
 const ad_mistake *ad_bridge_mistakes(size_t *count);
 /* AD_NEED_...: which of them change something on some rank where this passes AD_SEAM_ROUTES. */
-unsigned ad_bridge_mistakes_show(const ad_route_passing *passing);
+ad_needs ad_bridge_mistakes_show(const ad_route_passing *passing);
 
 #endif

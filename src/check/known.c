@@ -36,12 +36,12 @@ size_t ad_known_list(ad_sabotage *list) {
 
 /* ---- facts ---- */
 
-static unsigned facts_of_path(const ad_param_spec *spec) {
+static ad_needs facts_of_path(const ad_param_spec *spec) {
   const ad_mesh *mesh = spec->layout.mesh;
   ad_layout gradient = ad_layout_dual(&spec->layout);
   ad_path_step steps[AD_AXIS_COUNT];
   int count;
-  unsigned facts = ad_proof_reduced_axes(&spec->layout) ? AD_NEED_SUMMED : 0;
+  ad_needs facts = ad_proof_reduced_axes(&spec->layout) ? AD_NEED_SUMMED : 0;
   if (ad_type_is_cut(spec->layout.type[AD_EP]) && ad_mesh_axis_size(mesh, AD_EP) > 1) facts |= AD_NEED_SPREAD_EXPERTS;
   if (ad_layout_path(&gradient, &spec->storage, steps, &count) || !count) return facts;
   facts |= AD_NEED_REDUCED;
@@ -57,9 +57,9 @@ static unsigned facts_of_path(const ad_param_spec *spec) {
 }
 
 /* In the recipe's own dtypes, whatever the run computes in. */
-static unsigned facts_of_contract(const ad_recipe *recipe, const char *name) {
+static ad_needs facts_of_contract(const ad_recipe *recipe, const char *name) {
   ad_contract contract;
-  unsigned facts = 0;
+  ad_needs facts = 0;
   if (ad_recipe_contract(recipe, name, &contract)) return 0;
   if ((contract.grad == AD_F16 && !contract.raw) || contract.reduce == AD_F16) facts |= AD_NEED_F16;
   if (ad_unit_roundoff(contract.grad) <= 0x1p-24 && ad_unit_roundoff(contract.reduce) <= 0x1p-24)
@@ -80,19 +80,19 @@ static int keeps_shards(const ad_run *run) {
   return kept;
 }
 
-static unsigned facts_of_batch(const ad_run *run) {
-  unsigned facts = 0;
+static ad_needs facts_of_batch(const ad_run *run) {
+  ad_needs facts = 0;
   int64_t microbatches = run->recipe->train.microbatches;
   if (microbatches > 1) facts |= AD_NEED_MICROBATCHES;
   for (int64_t m = 0; m < microbatches; m++) {
     if (counted_in(run, (size_t)m)) facts |= AD_NEED_TOKENS;
     if (counted_in(run, (size_t)m) != counted_in(run, 0)) facts |= AD_NEED_UNEQUAL_MICROBATCHES;
   }
-  return facts | (keeps_shards(run) ? AD_NEED_SHARDS_KEPT : 0u);
+  return facts | (keeps_shards(run) ? AD_NEED_SHARDS_KEPT : 0);
 }
 
-unsigned ad_known_facts(const ad_run *run, int64_t second_rank_tokens) {
-  unsigned facts = facts_of_batch(run) | ad_pool_facts(run);
+ad_needs ad_known_facts(const ad_run *run, int64_t second_rank_tokens) {
+  ad_needs facts = facts_of_batch(run) | ad_pool_facts(run);
   if (ad_comm_size(run->comm) > 1) facts |= AD_NEED_RANKS;
   if (second_rank_tokens) facts |= AD_NEED_SECOND_RANK_TOKENS;
   if (ad_copies_differ_on_other_mesh(run)) facts |= AD_NEED_OTHER_COPIES;
@@ -108,21 +108,21 @@ unsigned ad_known_facts(const ad_run *run, int64_t second_rank_tokens) {
 
 static void see_ring(void *context, void *passing) {
   const ring_turn_passing *at = passing;
-  if (at->ring->members > 1) *(unsigned *)context |= AD_NEED_RING | (at->is_masked ? AD_NEED_MASKED_RING : 0u);
+  if (at->ring->members > 1) *(ad_needs *)context |= AD_NEED_RING | (at->is_masked ? AD_NEED_MASKED_RING : 0);
 }
 
 static void see_positions(void *context, void *passing) {
   const positions *at = passing;
-  if (at->span_count && (at->span_count > 1 || at->span[0].first)) *(unsigned *)context |= AD_NEED_CUT_SEQUENCE;
+  if (at->span_count && (at->span_count > 1 || at->span[0].first)) *(ad_needs *)context |= AD_NEED_CUT_SEQUENCE;
 }
 
-static void see_routes(void *context, void *passing) { *(unsigned *)context |= ad_bridge_mistakes_show(passing); }
+static void see_routes(void *context, void *passing) { *(ad_needs *)context |= ad_bridge_mistakes_show(passing); }
 
-static void see_returned(void *context, void *passing) { *(unsigned *)context |= ad_pool_mistakes_show(passing); }
+static void see_returned(void *context, void *passing) { *(ad_needs *)context |= ad_pool_mistakes_show(passing); }
 
-static void see_climb(void *context, void *passing) { *(unsigned *)context |= ad_program_mistakes_show(passing); }
+static void see_climb(void *context, void *passing) { *(ad_needs *)context |= ad_program_mistakes_show(passing); }
 
-void ad_known_watch(unsigned *facts) {
+void ad_known_watch(ad_needs *facts) {
   ad_seams[AD_SEAM_RETURNED] = (ad_seam_slot){see_returned, facts};
   ad_seams[AD_SEAM_CLIMB] = (ad_seam_slot){see_climb, facts};
   ad_seams[AD_SEAM_RING_TURN] = (ad_seam_slot){see_ring, facts};
@@ -130,10 +130,10 @@ void ad_known_watch(unsigned *facts) {
   ad_seams[AD_SEAM_POSITIONS] = (ad_seam_slot){see_positions, facts};
 }
 
-int ad_known_shows(ad_sabotage *sabotage, unsigned facts) {
-  unsigned missing = sabotage->known->needs & ~facts;
+int ad_known_shows(ad_sabotage *sabotage, ad_needs facts) {
+  ad_needs missing = sabotage->known->needs & ~facts;
   if (!missing) return 1;
   sabotage->caught = AD_CAUGHT_UNPLANTED;
-  snprintf(sabotage->message, sizeof sabotage->message, "%s", ad_need_sentence((int)missing));
+  snprintf(sabotage->message, sizeof sabotage->message, "%s", ad_need_sentence(missing));
   return 0;
 }

@@ -43,7 +43,7 @@ typedef struct ad_sabotages {
   size_t derived_in_all;      /* as many there are; more than `derived` where those were drawn */
   uint64_t seed;              /* of the draw */
   int clean;                  /* the clean proof holds where they are planted */
-  atomic_uint facts;          /* AD_NEED_...: what this run has, on any of its ranks */
+  _Atomic ad_needs facts;     /* what this run has, on any of its ranks */
   int64_t second_rank_tokens; /* counted by rank 1 */
   ad_sabotage list[];
 } ad_sabotages;
@@ -74,12 +74,12 @@ void ad_derived_say_no_effect(ad_sabotage *sabotage);
 size_t ad_known_list(ad_sabotage *list); /* as ad_derived_list */
 /* What the clean run showed, as AD_NEED_... bits; on the first rank. */
 struct ad_run;
-unsigned ad_known_facts(const struct ad_run *run, int64_t second_rank_tokens);
+ad_needs ad_known_facts(const struct ad_run *run, int64_t second_rank_tokens);
 /* From now on AD_NEED_RING, AD_NEED_MASKED_RING, AD_NEED_CUT_SEQUENCE and what a bridge's mistakes need are put into
  * *facts where this rank's steps show them, until the seams are lifted. */
-void ad_known_watch(unsigned *facts);
+void ad_known_watch(ad_needs *facts);
 /* 1 if it shows here; otherwise it is marked as not planted, with the reason. */
-int ad_known_shows(ad_sabotage *sabotage, unsigned facts);
+int ad_known_shows(ad_sabotage *sabotage, ad_needs facts);
 
 /* trial.c: what a rank of the world runs in which mistakes are tried. */
 typedef struct ad_trial_job {

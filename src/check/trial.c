@@ -132,7 +132,7 @@ static ad_status run_clean(trials *t) {
   keep(t, 0, &t->start);
   if (t->prover.reference) AD_TRY(ad_reference_keep(t->prover.reference));
   t->loss_scale = run->loss_scale;
-  unsigned seen = 0;
+  ad_needs seen = 0;
   ad_prover_begin(&t->prover);
   ad_known_watch(&seen);
   for (int step = 0; step < STEPS; step++) {

@@ -9,7 +9,7 @@ static int is_shared_out(const ad_array *gradient) {
   return ranks > 1 && ad_array_numel(gradient) && gradient->shape.dim[0] % ranks == 0;
 }
 
-unsigned ad_program_mistakes_show(const ad_climb_passing *at) {
+ad_needs ad_program_mistakes_show(const ad_climb_passing *at) {
   return is_shared_out(at->gradient) ? AD_NEED_OWN_SOURCES : 0;
 }
 

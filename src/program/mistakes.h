@@ -6,6 +6,6 @@
 
 const ad_mistake *ad_program_mistakes(size_t *count);
 /* AD_NEED_...: which of them change something where this passes AD_SEAM_CLIMB. */
-unsigned ad_program_mistakes_show(const ad_climb_passing *passing);
+ad_needs ad_program_mistakes_show(const ad_climb_passing *passing);
 
 #endif

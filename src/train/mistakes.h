@@ -11,7 +11,7 @@ int ad_copies_differ_on_other_mesh(const ad_run *run);
 /* Between modules: pool_mistakes.c. */
 const ad_mistake *ad_pool_mistakes(size_t *count);
 /* AD_NEED_...: which of them change something where this passes AD_SEAM_RETURNED; in a run that took a step. */
-unsigned ad_pool_mistakes_show(const ad_crossing_passing *passing);
-unsigned ad_pool_facts(const ad_run *run);
+ad_needs ad_pool_mistakes_show(const ad_crossing_passing *passing);
+ad_needs ad_pool_facts(const ad_run *run);
 
 #endif

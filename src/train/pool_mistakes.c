@@ -114,8 +114,8 @@ static void clamp_before_adding(void *context, void *passing) {
   fire(context);
 }
 
-unsigned ad_pool_mistakes_show(const ad_crossing_passing *at) {
-  unsigned shown = 0;
+ad_needs ad_pool_mistakes_show(const ad_crossing_passing *at) {
+  ad_needs shown = 0;
   if (copies_of(at->array)) shown |= AD_NEED_COPIES_RETURN;
   return is_clamped_alone(at) ? shown | AD_NEED_SHARED_CLAMP : shown;
 }
@@ -189,14 +189,14 @@ static int gives_values_away(const ad_run *run, size_t module) {
 }
 
 /* In the recipe's own dtypes, whatever the run computes in. */
-static unsigned facts_of_wire(const ad_crossing_spec *crossing) {
+static ad_needs facts_of_wire(const ad_crossing_spec *crossing) {
   if (!ad_bridge_is_disjoint(crossing->bridge)) return 0;
-  unsigned facts = crossing->wire == AD_F16 ? AD_NEED_F16_VALUES : 0;
-  return facts | (crossing->gradient_wire == AD_F16 && !crossing->one_way ? AD_NEED_F16_GRADIENTS : 0u);
+  ad_needs facts = crossing->wire == AD_F16 ? AD_NEED_F16_VALUES : 0;
+  return facts | (crossing->gradient_wire == AD_F16 && !crossing->one_way ? AD_NEED_F16_GRADIENTS : 0);
 }
 
-unsigned ad_pool_facts(const ad_run *run) {
-  unsigned facts = 0;
+ad_needs ad_pool_facts(const ad_run *run) {
+  ad_needs facts = 0;
   for (size_t i = 0; i < ad_program_crossing_count(run->program); i++)
     facts |= facts_of_wire(ad_program_crossing(run->program, i));
   for (size_t i = 0; i < ad_run_param_count(run); i++) {

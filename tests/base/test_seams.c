@@ -67,9 +67,9 @@ static void cleared_seams_make_no_mistake(void **state) {
 /* Of several that are missing the first is told. */
 static void every_need_has_a_sentence_of_its_own(void **state) {
   for (int i = 0; i < AD_NEED_COUNT; i++) {
-    const char *sentence = ad_need_sentence(1 << i);
+    const char *sentence = ad_need_sentence((ad_needs)1 << i);
     assert_true(strlen(sentence) > 10 && strchr(sentence, ' '));
-    for (int k = 0; k < i; k++) assert_string_not_equal(sentence, ad_need_sentence(1 << k));
+    for (int k = 0; k < i; k++) assert_string_not_equal(sentence, ad_need_sentence((ad_needs)1 << k));
   }
   assert_string_equal(ad_need_sentence(AD_NEED_TOKENS | AD_NEED_F16), "no token of the step counts");
   assert_string_equal(ad_need_sentence(AD_NEED_MICROBATCHES | AD_NEED_WIDE_SUMS), "a step has one microbatch");

@@ -199,9 +199,9 @@ static void change_the_last_bit(void *context, void *passing) {
 static void what_a_ring_shows_is_known_from_its_turns(void **state) {
   key_ring alone = {.members = 1}, ring = {.members = 2};
   ring_turn_passing turns[] = {{.ring = &alone, .is_masked = 1}, {.ring = &ring}, {.ring = &ring, .is_masked = 1}};
-  const unsigned shown[] = {0, AD_NEED_RING, AD_NEED_RING | AD_NEED_MASKED_RING};
+  const ad_needs shown[] = {0, AD_NEED_RING, AD_NEED_RING | AD_NEED_MASKED_RING};
   for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
-    unsigned facts = 0;
+    ad_needs facts = 0;
     ad_known_watch(&facts);
     ad_seam_pass(AD_SEAM_RING_TURN, &turns[i]);
     ad_seams_clear();
