@@ -15,6 +15,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+import ranks
+
 IN, HIDDEN, OUT, ROWS = 24, 64, 40, 6  # a part of the smallest bias has more elements than there are addends of it
 
 
@@ -45,9 +47,10 @@ class Mistake:
 MISTAKES = []
 
 
-def mistake(title, **expected):
+def mistake(title, fsdp2=False, **expected):
     def keep(job):
-        MISTAKES.append(Mistake(job, title, **expected))
+        if ranks.FSDP2 or not fsdp2:
+            MISTAKES.append(Mistake(job, title, **expected))
         return job
 
     return keep
@@ -256,7 +259,7 @@ def sharded(mesh):
 
 
 @mistake("`set_requires_gradient_sync(True, recurse=False)` in the last microbatch: the layers below stay off", world=4,
-         parameters=["up.weight", "up.bias"], verdict="no_sum", axis=None, factor=None)
+         parameters=["up.weight", "up.bias"], verdict="no_sum", axis=None, factor=None, fsdp2=True)
 def sync_left_off(wrong):
     model = sharded(init_device_mesh("cpu", (4,), mesh_dim_names=("dp",)))
 
@@ -269,7 +272,7 @@ def sync_left_off(wrong):
 
 
 @mistake("HSDP that all-reduces what the last microbatch's reduce-scatter left, and adds the earlier partial afterwards", world=8,
-         parameters=NET, verdict="partial", axis="dp_replicate", factor=4)
+         parameters=NET, verdict="partial", axis="dp_replicate", factor=4, fsdp2=True)
 def partial_added_late(wrong):
     mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
     model = sharded(mesh["dp_shard"] if wrong else mesh)
@@ -296,7 +299,7 @@ def partial_added_late(wrong):
     return Job(model, step, lambda: whole_mean(all_batches(8, 2)), arguments)
 
 
-@mistake("a global norm that counts every replica of HSDP", world=4, parameters=NET, verdict="norm", axis=None, factor=2, needs="norm")
+@mistake("a global norm that counts every replica of HSDP", world=4, parameters=NET, verdict="norm", axis=None, factor=2, needs="norm", fsdp2=True)
 def norm_counts_replicas(wrong):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
     model = sharded(mesh)
@@ -359,7 +362,7 @@ class MixtureOfExperts(nn.Module):
 
 
 @mistake("FSDP2 divides experts by the ranks that share them, not by all ranks whose tokens they saw", world=4,
-         parameters=["experts.weight"], verdict="doubled", axis="efsdp", factor=2)
+         parameters=["experts.weight"], verdict="doubled", axis="efsdp", factor=2, fsdp2=True)
 def divide_factor_of_experts(wrong):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("efsdp", "ep"))
     everyone = init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))
@@ -415,7 +418,7 @@ class Router(nn.Module):
 
 
 @mistake("the router of a mixture of experts: `to_local()` without `grad_placements`", world=4, parameters=["gate.weight"],
-         verdict="own_only", axis="tp", factor=None)
+         verdict="own_only", axis="tp", factor=None, fsdp2=True)
 def router(wrong):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     model = Router()

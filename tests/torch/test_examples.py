@@ -1,16 +1,25 @@
-"""The examples, as torchrun starts them: each prints a report that passes, and with --mistake one that names it."""
+"""The examples, as torchrun starts them: each prints a report that passes, and with --mistake one that names it. What
+four_mistakes.py dumps has its four mistakes and no other."""
 import io
 import os
 import pathlib
 import runpy
 import socket
 import sys
+import tempfile
 from contextlib import redirect_stdout
 
+import addend
 import ranks
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "torch"
 SAYS = {"ddp": "own addend only", "fsdp2": "has no sum", "tensor_parallel": "own addend only along tp"}
+FOUR = {  # parameters, and what is said of them
+    "blocks.1.attn.": ("last_microbatch", None, None),
+    "blocks.2.norm2.": ("doubled", "dp_replicate", 2),
+    "blocks.3.norm1.": ("partial", "dp_replicate", None),
+    "head.weight": ("averaged", "dp_shard", 0.25),
+}
 
 
 def free_port():
@@ -35,8 +44,31 @@ def hold(name, arguments, words):
     return holds
 
 
+def expected_of(name):
+    return next((said for start, said in FOUR.items() if name.startswith(start)), ("right", None, None))
+
+
+def found_of(param):
+    factor = expected_of(param.name)[2]
+    near = factor is not None and param.factor is not None and abs(param.factor - factor) < 1e-3
+    return param.verdict, param.axis, factor if near else None
+
+
+def hold_four_mistakes():
+    with tempfile.TemporaryDirectory() as folder:
+        ranks.run(8, play, "four_mistakes", free_port(), [folder], joined=False)
+        report = addend.diff(folder)
+    off = [param for param in report.params if found_of(param) != expected_of(param.name)]
+    seen = all(any(param.name.startswith(start) for param in report.params) for start in FOUR)
+    print(f"{'held  ' if seen and not off else 'FAILED'} four_mistakes\n{report}\n", *off, flush=True)
+    return seen and not off
+
+
 def main():
-    held = [hold(name, arguments, words) for name, mistake in SAYS.items() for arguments, words in (((), "right"), (("--mistake",), mistake))]
+    names = [name for name in SAYS if ranks.FSDP2 or name == "ddp"]
+    held = [hold(name, arguments, words) for name in names for arguments, words in (((), "right"), (("--mistake",), SAYS[name]))]
+    if ranks.FSDP2:
+        held.append(hold_four_mistakes())
     return 0 if all(held) else 1
 
 

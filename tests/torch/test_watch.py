@@ -1,7 +1,9 @@
 """What `addend.torch.dump` writes of right jobs of every kind, and that neither it nor `watch` changes anything of them."""
 import contextlib
+import functools
 import io
 import os
+import pickle
 import tempfile
 import unittest
 
@@ -9,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -19,6 +21,11 @@ import addend
 import addend.torch
 import dumped
 import ranks
+
+try:
+    from torch.distributed.fsdp import DataParallelMeshDims
+except ImportError:  # older versions have none
+    DataParallelMeshDims = None
 
 IN, HIDDEN, OUT, ROWS = 6, 10, 5, 8
 
@@ -88,6 +95,31 @@ def fsdp_job(shape, names, microbatches=1, sync=None, **options):
             if sync:
                 getattr(model, sync)(m == microbatches - 1)
             loss(model, m).backward()
+
+    return Job(model, step)
+
+
+@functools.lru_cache(None)
+def one_mesh():
+    """The same object in all jobs of a process, for PyTorch keeps the first of equal ones and fully_shard asks for that."""
+    return init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+
+
+def one_mesh_job():
+    """All parameters on one mesh, of which fully_shard is told the data ranks' dimension; the gradient of `down.weight`, which is
+    whole on all ranks of tp, is made in parts there."""
+    mesh = one_mesh()
+    model = Net()
+    for name, parameter in list(model.named_parameters()):
+        folder, _, last = name.rpartition(".")
+        placements = [Replicate(), Shard(0) if folder == "up" else Replicate()]
+        setattr(model.get_submodule(folder), last, nn.Parameter(distribute_tensor(parameter.data, mesh, placements)))
+    fsdp(model, mesh=mesh, dp_mesh_dims=DataParallelMeshDims(shard="dp"))
+
+    def step():
+        for m in range(2):
+            x = DTensor.from_local(batch(mesh.get_local_rank("dp"), m), mesh, [Replicate(), Replicate()], run_check=False)
+            model(x).square().mean().to_local().backward()
 
     return Job(model, step)
 
@@ -257,6 +289,10 @@ JOBS = {
     "fsdp2, tied": (2, lambda: tied_job("fsdp2")),
     "torch.autograd.grad": (2, grad_function_job),
 }
+if DataParallelMeshDims:
+    JOBS["fsdp2, dp_mesh_dims"] = (4, one_mesh_job)
+if not ranks.FSDP2:
+    JOBS = {name: job for name, job in JOBS.items() if not name.startswith(("fsdp2", "hsdp"))}
 
 
 SAMPLES = (None, 16)
@@ -354,11 +390,34 @@ REFUSED = {
     "types of no axis": '"pp=R" in "pp=R" is not AXIS=R',
     "a mesh of other ranks": "does not have the 2 ranks",
     "on one rank only": "hold gradients already",
+    "set_requires_gradient_sync": "no optimizer got, for synchronisation was left off in its last microbatch",
+    "set_requires_all_reduce": "no optimizer got, for synchronisation was left off in its last microbatch",
+    "mixed precision": "no optimizer got, for synchronisation was left off in its last microbatch",
+    "FSDP1": "FullyShardedDataParallel keeps gradients in flat buffers",
 }
+if not ranks.FSDP2:
+    REFUSED = {what: said for what, said in REFUSED.items() if "synchronisation" not in said}
+
+
+def unsynchronised(what):
+    """A model whose last step was not summed, although it is told to sum now and was zeroed."""
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if what == "mixed precision" else MixedPrecisionPolicy()
+    setting = what if what.startswith("set_") else "set_requires_gradient_sync"
+    model = fsdp(Net(), mesh=init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp_replicate", "dp_shard")), mp_policy=policy)
+    getattr(model, setting)(False)
+    loss(model, 0).backward()
+    getattr(model, setting)(True)
+    model.zero_grad()
+    return model
 
 
 def run_refused(what):
     model, arguments = Net(), {}
+    if what == "FSDP1":
+        model.whole = FullyShardedDataParallel.__new__(FullyShardedDataParallel)  # making a true one takes an accelerator
+        nn.Module.__init__(model.whole)
+    if what.startswith("set_") or what == "mixed precision":
+        model = unsynchronised(what)
     if what == "a gradient is there" or (what == "on one rank only" and dist.get_rank() == 1):
         loss(model, 0).backward()
     if what == "types of no axis":
@@ -412,8 +471,11 @@ def run_judged():
             job.model.zero_grad()
             try:
                 judge(job.step, job.model)
-            except (addend.GradientError, AssertionError) as error:
-                told.append((type(error).__name__, str(error)))
+            except addend.GradientError as error:
+                error = pickle.loads(pickle.dumps(error))
+                told.append((type(error).__name__, str(error.report), error.report.params[0].verdict))
+            except AssertionError as error:
+                told.append((type(error).__name__, str(error), "averaged"))
     job.model.zero_grad()
     return told, addend.torch.assert_summed(job.step, job.model, sample=16).ok
 
@@ -447,9 +509,10 @@ class Watch(unittest.TestCase):
     def test_a_mistake_is_raised_on_all_ranks(self):
         for told, right in ranks.run(3, run_judged):
             self.assertTrue(right)
-            self.assertEqual([kind for kind, _ in told], ["GradientError", "AssertionError"])
-            for _, text in told:
+            self.assertEqual([kind for kind, _, _ in told], ["GradientError", "AssertionError"])
+            for _, text, verdict in told:
                 self.assertIn("averaged over dp: every addend counts 1/3", text)
+                self.assertEqual(verdict, "averaged")
 
     def test_what_stops_the_judgement_is_said_on_all_ranks(self):
         told = ranks.run(2, run_unjudged)
@@ -490,6 +553,7 @@ class Dump(unittest.TestCase):
 
     def test_a_planted_mistake_is_in_what_was_dumped(self):
         jobs = ("ddp, no_sync", "fsdp2", "hsdp", "all_reduce by hand", "fsdp2 and tensor parallel")
+        jobs = [name for name in jobs if name in JOBS]
         planted = [(name, kind, outside) for name in jobs for kind in ("average", "skip", "double") for outside in (True, False)]
         with tempfile.TemporaryDirectory() as folder:
             for world, names in by_world(jobs):
@@ -536,7 +600,7 @@ class Dump(unittest.TestCase):
                 self.assertIn(said, texts[0])
 
     def test_an_exception_takes_the_hooks_away(self):
-        for job in ("ddp", "fsdp2", "all_reduce by hand"):
+        for job in {"ddp", "fsdp2", "all_reduce by hand"} & set(JOBS):
             with self.subTest(job):
                 self.assertEqual(set(ranks.run(JOBS[job][0], run_raising, job)), {("mine", 0, True, 8)})
 

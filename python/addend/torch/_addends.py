@@ -82,8 +82,9 @@ class Addends:
         if not isinstance(grad, DTensor):
             whole, box = self._places.get(watched.name, (tuple(grad.shape), None))
             return whole, grad.detach(), box or _meshes.local_part(grad)[1]
-        local, box = _meshes.local_part(grad.detach())
-        first = self.placements.setdefault(watched.name, (grad.device_mesh, tuple(grad.placements)))
-        if first[1] != tuple(grad.placements):
-            self.errors.append(f"{watched.name}: its gradient is {tuple(grad.placements)} in one backward and {first[1]} in another")
+        placements = _meshes.addend_placements(grad, watched.used)
+        local, box = _meshes.placed(grad.detach(), placements)
+        first = self.placements.setdefault(watched.name, (grad.device_mesh, placements))
+        if first[1] != placements:
+            self.errors.append(f"{watched.name}: its gradient is {placements} in one backward and {first[1]} in another")
         return tuple(grad.shape), local, box

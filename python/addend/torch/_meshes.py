@@ -6,7 +6,7 @@ import dataclasses
 import re
 
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Partial
 
 from addend.torch._sample import Box
 
@@ -88,9 +88,34 @@ def along(device_mesh, dim: int) -> list[int]:
     return dist.get_process_group_ranks(device_mesh.get_group(dim))
 
 
+def _box(tensor, placements) -> Box:
+    count, first = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, placements)
+    return Box(tuple(first), tuple(count))
+
+
 def local_part(tensor) -> tuple:
     """What this rank has of a tensor, and which box of the whole that is."""
     if not isinstance(tensor, DTensor):
         return tensor, Box((0,) * tensor.ndim, tuple(tensor.shape))
-    count, first = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return tensor.to_local(), Box(tuple(first), tuple(count))
+    return tensor.to_local(), _box(tensor, tensor.placements)
+
+
+def addend_placements(gradient, used) -> tuple:
+    """Where the parameter is whole and a backward gave a part of its gradient, that part is an addend, zero elsewhere."""
+    if not isinstance(used, DTensor) or used.device_mesh != gradient.device_mesh:
+        return tuple(gradient.placements)
+    return tuple(
+        Partial() if has.is_shard() and whole.is_replicate() else has
+        for has, whole in zip(gradient.placements, used.placements)
+    )
+
+
+def placed(gradient, placements) -> tuple:
+    """local_part() of a gradient that is brought to `placements` of addend_placements(), without communication."""
+    local, box = local_part(gradient)
+    if placements == tuple(gradient.placements):
+        return local, box
+    wide = _box(gradient, placements)
+    out = local.new_zeros(wide.count)
+    out[tuple(slice(at - first, at - first + n) for at, first, n in zip(box.first, wide.first, box.count))] = local
+    return out, wide

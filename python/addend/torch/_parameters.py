@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
+from typing import Callable
 
 import torch
 import torch.distributed as dist
@@ -24,6 +26,7 @@ class Watched:
     data: list = dataclasses.field(default_factory=list)  # lists of ranks that the wrapper sums over
     factor: float = 1.0  # what the wrapper multiplies the sum by
     reduce: torch.dtype | None = None
+    pending: Callable[[], list[torch.Tensor]] = list  # what the wrapper keeps of it for a later sum
 
 
 def _plain(name: str, ddp: list[str]) -> str:
@@ -64,17 +67,19 @@ def _fsdp_param(part: nn.Parameter, groups: list) -> tuple:
     return next((group, param) for group in groups for param in group.fsdp_params if param.sharded_param is part)
 
 
+def _pending(whole, group, fsdp_param) -> list[torch.Tensor]:
+    """What a backward with synchronisation off leaves: whole gradients or, where only the replicas' sum was off, parts."""
+    accumulated = getattr(fsdp_param, "unsharded_accumulated_grad", None)  # in another dtype, before PyTorch 2.15
+    kept = (whole.grad, accumulated, getattr(group, "_partial_reduce_output", None))
+    return [gradient for gradient in kept if gradient is not None]
+
+
 def _describe_sharded(watched: Watched, group, fsdp_param) -> None:
-    """The dimensions of the sharded tensor's mesh that the unsharded one does not have are the data ranks'."""
-    mesh = watched.owned.device_mesh
-    other = watched.used.device_mesh if isinstance(watched.used, DTensor) else None
-    inner = {tuple(_meshes.along(other, i)) for i in range(other.ndim)} if other is not None else set()
-    watched.data = [ranks for ranks in (_meshes.along(mesh, i) for i in range(mesh.ndim)) if tuple(ranks) not in inner]
-    count = 1
-    for ranks in watched.data:
-        count *= len(ranks)
-    watched.factor = 1 / (getattr(group, "gradient_divide_factor", None) or count)
+    mesh = fsdp_param.mesh_info.mesh  # of the data ranks alone, whatever mesh the parameter is on
+    watched.data = [_meshes.along(mesh, i) for i in range(mesh.ndim)]
+    watched.factor = 1 / (getattr(group, "gradient_divide_factor", None) or mesh.size())
     watched.reduce = fsdp_param.reduce_dtype
+    watched.pending = functools.partial(_pending, watched.used, group, fsdp_param)
 
 
 def find(model: nn.Module) -> list[Watched]:

@@ -6,14 +6,26 @@ from torch.distributed.tensor import DTensor, Partial
 from addend.torch import _meshes
 
 
-def _gradients(entry):
-    return [tensor.grad for tensor in {id(entry.used): entry.used, id(entry.owned): entry.owned}.values() if tensor.grad is not None]
+def _is_zero(gradient) -> bool:
+    return not (gradient.to_local() if isinstance(gradient, DTensor) else gradient).any()
 
 
-def holds_something(entry) -> bool:
-    """Whether a gradient is there that is not zero."""
-    with_parts = (gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in _gradients(entry))
-    return any(bool(part.any()) for part in with_parts)
+def _some(names: list[str]) -> str:
+    return f"{names[0]} and {len(names) - 1} more" if names[1:] else names[0]
+
+
+def need_none(watched: list) -> None:
+    """ValueError where a gradient is there before the step."""
+    pending = [entry.name for entry in watched if not all(map(_is_zero, entry.pending()))]
+    if pending:
+        raise ValueError(
+            f"{_some(pending)}: fully_shard keeps gradients of an earlier step that no optimizer got, for synchronisation "
+            "was left off in its last microbatch, and zero_grad() does not reach them: the next sum would hold them too; "
+            "call set_requires_gradient_sync(True) and set_requires_all_reduce(True) before the last backward of every step"
+        )
+    full = [entry.name for entry in watched if entry.owned.grad is not None and not _is_zero(entry.owned.grad)]
+    if full:
+        raise ValueError(f"{_some(full)}: parameters hold gradients already: watch begins after zero_grad()")
 
 
 def _partial_axes(gradient, mesh) -> list[str]:

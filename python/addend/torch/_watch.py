@@ -81,9 +81,7 @@ class _Step:
         self._rank = ranks[_gather.rank_in(self._group)]
         self._factors = _expected.factors_of(self._watched, self._expect)
         self._find_types({})
-        full = [entry.name for entry in self._watched if _sums.holds_something(entry)]
-        if full:
-            raise ValueError(f"{full[0]} and {len(full) - 1} more hold gradients already: watch begins after zero_grad()")
+        _sums.need_none(self._watched)
 
     def _find_types(self, placements) -> None:
         self._kinds = _expected.types_of(self._watched, self._mesh, self._types, placements)
@@ -207,7 +205,7 @@ class watch(_Step):
         if self._raises and not self.report.ok:
             import addend
 
-            raise addend.GradientError(str(self.report))
+            raise addend.GradientError(self.report)
 
     def _deliver(self, sums) -> None:
         with tempfile.TemporaryDirectory(prefix="addend-") as folder:
