@@ -19,19 +19,23 @@ double ad_unit_roundoff(ad_dtype dtype) {
   }
 }
 
-/* Largest error of rounding a value that is too small for the dtype's full precision: half of its smallest step. */
-static double half_of_smallest(ad_dtype dtype) {
+/* The smallest subnormal. */
+double ad_smallest_number(ad_dtype dtype) {
   switch (dtype) {
-    case AD_F64:
-      return 0x1p-1074;
     case AD_F32:
-      return 0x1p-150;
+      return 0x1p-149;
+    case AD_BF16:
+      return 0x1p-133;
     case AD_F16:
-      return 0x1p-25;
+      return 0x1p-24;
     default:
-      return 0x1p-134;
+      return 0x1p-1074;
   }
 }
+
+/* Largest error of rounding a value that is too small for the dtype's full precision: half of its smallest step, and
+ * of f64, where that is no number, the step. */
+static double half_of_smallest(ad_dtype dtype) { return fmax(ad_smallest_number(dtype) / 2, 0x1p-1074); }
 
 /* Every value of `narrow` is one of `wide`. */
 static int fits(ad_dtype narrow, ad_dtype wide) {

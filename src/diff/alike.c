@@ -6,7 +6,6 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
-#include "diff/verdict.h"
 #include "io/output.h"
 
 typedef struct ad_mark {
@@ -48,7 +47,7 @@ static int64_t take_ranks(const ad_members *members, const ad_mark *marks, size_
 
 static void note(const ad_parts *parts, const unsigned char *ranks, int64_t distinct, json_t *found) {
   char words[200], key[256];
-  ad_ranks_print(ranks, parts->dump->mesh.world, words, sizeof words);
+  ad_dump_ranks_print(&parts->dump->mesh, ranks, words, sizeof words);
   snprintf(key, sizeof key, distinct > 1 ? "%s hold the same addend" : "microbatches of %s hold the same addend",
            words);
   json_object_set_new(found, key, json_integer(json_integer_value(json_object_get(found, key)) + 1));

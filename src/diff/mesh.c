@@ -113,6 +113,21 @@ const char *ad_dump_axes_print(const ad_dump_mesh *mesh, uint32_t axes, char *bu
   return buffer;
 }
 
+const char *ad_dump_ranks_print(const ad_dump_mesh *mesh, const unsigned char *ranks, char *buffer, size_t size) {
+  enum { SHOWN = 8 };
+  ad_text text = ad_text_on(buffer, size);
+  int64_t count = 0, done = 0;
+  for (int64_t rank = 0; rank < mesh->world; rank++) count += ranks[rank] != 0;
+  ad_text_add(&text, "rank%s ", count == 1 ? "" : "s");
+  for (int64_t rank = 0; rank < mesh->world; rank++) {
+    if (!ranks[rank] || (count > SHOWN && done > SHOWN - 3)) continue;
+    ad_text_add(&text, "%s%lld", !done ? "" : done + 1 == count ? " and " : ", ", (long long)rank);
+    done++;
+  }
+  if (done < count) ad_text_add(&text, ", ... (%lld of %lld)", (long long)count, (long long)mesh->world);
+  return buffer;
+}
+
 int64_t ad_dump_axes_size(const ad_dump_mesh *mesh, uint32_t axes) {
   int64_t ranks = 1;
   for (int axis = 0; axis < mesh->count; axis++)

@@ -27,6 +27,9 @@ ad_status ad_dump_mesh_coord(const ad_dump_mesh *mesh, const char *text, int32_t
 void ad_dump_mesh_position(const ad_dump_mesh *mesh, int64_t rank, int32_t position[AD_DUMP_AXES]);
 /* "dp_shard,tp" of a set of axes (bit a: axis a); returns buffer. */
 const char *ad_dump_axes_print(const ad_dump_mesh *mesh, uint32_t axes, char *buffer, size_t size);
+/* "rank 3", "ranks 2 and 3", "ranks 0, 1, 2, ... (12 of 16)" of world bytes, 1 for each that is meant; returns buffer.
+ */
+const char *ad_dump_ranks_print(const ad_dump_mesh *mesh, const unsigned char *ranks, char *buffer, size_t size);
 int64_t ad_dump_axes_size(const ad_dump_mesh *mesh, uint32_t axes); /* ranks over them */
 
 #endif

@@ -9,30 +9,16 @@
 #include "base/memory.h"
 #include "check/rounding.h"
 
-/* The smallest subnormal. */
-static double smallest_number(ad_dtype dtype) {
-  switch (dtype) {
-    case AD_F32:
-      return 0x1p-149;
-    case AD_BF16:
-      return 0x1p-133;
-    case AD_F16:
-      return 0x1p-24;
-    default:
-      return 0x1p-1074;
-  }
-}
-
 static void widen(ad_rounding *rounding, ad_dtype dtype) {
   rounding->reduce = fmax(rounding->reduce, ad_unit_roundoff(dtype));
-  rounding->smallest = fmax(rounding->smallest, smallest_number(dtype));
+  rounding->smallest = fmax(rounding->smallest, ad_smallest_number(dtype));
 }
 
 ad_rounding ad_rounding_of(const ad_parts *parts, const ad_part *part) {
   const ad_members *members = ad_part_members(parts, part);
   ad_dtype sum = part->terms[0].tensor->dtype, reduce = parts->param->reduce;
   ad_rounding rounding = {.sum = ad_unit_roundoff(sum), .microbatches = parts->dump->microbatches};
-  rounding.smallest = smallest_number(sum);
+  rounding.smallest = ad_smallest_number(sum);
   widen(&rounding, reduce ? reduce : sum);
   for (size_t i = 0; i < members->count && !reduce; i++) widen(&rounding, members->columns[i].piece.tensor->dtype);
   return rounding;

@@ -42,7 +42,5 @@ typedef struct ad_verdict {
 
 /* `ranks`: world bytes. */
 void ad_verdict_find(const ad_parts *parts, const ad_judged *list, unsigned char *ranks, ad_verdict *out);
-/* "rank 3", "ranks 2 and 3", "ranks 0, 1, 2, ... (12 of 16)". */
-const char *ad_ranks_print(const unsigned char *ranks, int64_t world, char *buffer, size_t size);
 
 #endif

@@ -1,0 +1,100 @@
+/* What copies say: ranks that should hold the same sum hold others, or none. */
+#include <math.h>
+#include "diff/verdict_case.h"
+
+/* ---- copies that differ ---- */
+
+/* Parts of the same elements with other bits. */
+int ad_case_copies_differ(const ad_case *c) {
+  for (size_t i = 0; i < c->count; i++)
+    for (size_t j = 0; j < i; j++)
+      if (c->list[i].part->bits != c->list[j].part->bits &&
+          ad_box_equal(&c->parts->param->shape, &c->list[i].part->box, &c->list[j].part->box))
+        return 1;
+  return 0;
+}
+
+/* The axes along which copies are not alike. */
+static uint32_t differing_axes(const ad_case *c) {
+  uint32_t axes = 0;
+  for (size_t i = 0; i < c->count; i++)
+    for (size_t j = 0; j < i; j++) {
+      const ad_part *a = c->list[i].part, *b = c->list[j].part;
+      if (a->bits == b->bits || !ad_box_equal(&c->parts->param->shape, &a->box, &b->box)) continue;
+      for (int axis = 0; axis < c->dump->mesh.count; axis++)
+        if (c->dump->position[a->holders[0]][axis] != c->dump->position[b->holders[0]][axis]) axes |= 1u << axis;
+    }
+  return axes;
+}
+
+static int some_apart(const ad_case *c) {
+  for (size_t i = 0; i < c->count; i++)
+    if (c->list[i].apart) return 1;
+  return 0;
+}
+
+void ad_case_say_replicas(ad_case *c) {
+  char ranks[AD_VERDICT_TEXT / 4], names[AD_VERDICT_TEXT / 4];
+  uint32_t axes = differing_axes(c);
+  ad_case_say(c, AD_VERDICT_REPLICAS_DIFFER, axes, NAN);
+  ad_case_axes(c, axes, names, sizeof names);
+  if (!c->first && some_apart(c)) {
+    ad_case_say(c, AD_VERDICT_OWN_ONLY, axes, 1);
+    snprintf(
+        c->out->text, sizeof c->out->text,
+        "own addend only along %s: by its types all ranks there do the same, and each has another gradient: sum it, "
+        "or give its type as R",
+        names);
+    return;
+  }
+  if (!c->first) {
+    ad_case_mark_holders(c, 0);
+    snprintf(c->out->text, sizeof c->out->text,
+             "replicas differ along %s by rounding only: each is right, but they are not the same bits and will drift "
+             "apart",
+             names);
+    return;
+  }
+  ad_case_mark_holders(c, 1);
+  ad_case_ranks(c, ranks, sizeof ranks);
+  if (ad_case_some_hold(c))
+    snprintf(c->out->text, sizeof c->out->text, "replicas differ along %s: the sum is wrong on %s and right elsewhere",
+             names, ranks);
+  else
+    snprintf(c->out->text, sizeof c->out->text, "replicas differ along %s, and none is right", names);
+}
+
+/* ---- ranks without a sum ---- */
+
+static int is_whole_everywhere(const ad_case *c) {
+  ad_box whole = ad_box_whole(&c->parts->param->shape);
+  for (size_t i = 0; i < c->count; i++)
+    if (!ad_box_equal(&c->parts->param->shape, &c->list[i].part->box, &whole)) return 0;
+  return !c->parts->param->partial;
+}
+
+/* Whether ranks whose addends are to be in this rank's sum have one. */
+static int has_members_with_sum(const ad_case *c, int64_t rank) {
+  for (size_t i = 0; i < c->count; i++)
+    if (ad_case_members(c, &c->list[i])->key == ad_parts_key(c->parts, rank)) return 1;
+  return 0;
+}
+
+/* Of a sum of which each rank has a copy some ranks have none. */
+int ad_case_try_lacking(ad_case *c) {
+  char names[AD_VERDICT_TEXT / 4];
+  int lacking = 0;
+  if (!is_whole_everywhere(c)) return 0;
+  for (int64_t rank = 0; rank < c->dump->mesh.world; rank++) {
+    int there = ad_safetensors_find(c->dump->sums[rank]->tensors, c->parts->param->name) != NULL;
+    c->out->ranks[rank] = !there && has_members_with_sum(c, rank);
+    lacking |= c->out->ranks[rank];
+  }
+  if (!lacking) return 0;
+  uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
+  ad_case_say(c, AD_VERDICT_REPLICAS_DIFFER, summed, NAN);
+  ad_case_ranks(c, names, sizeof names);
+  snprintf(c->out->text, sizeof c->out->text,
+           "replicas differ: %s have no sum, and the others do: their optimizers part", names);
+  return 1;
+}

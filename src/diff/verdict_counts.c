@@ -1,0 +1,256 @@
+/* What counts say that are alike in all copies: one factor on all addends, or on those of a microbatch or of ranks. */
+#include <math.h>
+#include <string.h>
+#include "diff/verdict_case.h"
+
+/* The fewest axes whose ranks are as many; summed ones first. 0: none. */
+static uint32_t axes_of_size(const ad_case *c, double size, int *candidates) {
+  const ad_dump_mesh *mesh = &c->dump->mesh;
+  uint32_t all = ad_large_axes(mesh, UINT32_MAX), summed = c->parts->param->summed & all, best = 0;
+  *candidates = 0;
+  for (uint32_t axes = all; axes; axes = (axes - 1) & all) {
+    int worse = best && (__builtin_popcount(axes) > __builtin_popcount(best) || (!(best & ~summed) && axes & ~summed));
+    if (fabs((double)ad_dump_axes_size(mesh, axes) - size) > 1e-4 * size || worse) continue;
+    int equal = best && __builtin_popcount(axes) == __builtin_popcount(best) && !(best & ~summed) == !(axes & ~summed);
+    *candidates = equal ? *candidates + 1 : 1;
+    best = axes;
+  }
+  return best;
+}
+
+/* ---- one factor on all ---- */
+
+/* The one count of all addends of the part, on the expected ones; NaN if they differ. */
+static double uniform(const ad_case *c, const ad_judged *judged) {
+  const ad_members *members = ad_case_members(c, judged);
+  double value = NAN;
+  for (size_t i = 0; i < members->count; i++) {
+    if (isinf(judged->why.errors[i])) continue;
+    if (isnan(value)) value = judged->why.counts[i];
+    if (!ad_counts_close(judged->why.counts[i], value, judged->why.errors[i])) return NAN;
+  }
+  return value;
+}
+
+static void say_averaged(ad_case *c, uint32_t axes, double factor, int candidates) {
+  char names[AD_VERDICT_TEXT / 4];
+  ad_case_say(c, AD_VERDICT_AVERAGED, axes, factor);
+  snprintf(
+      c->out->text, sizeof c->out->text,
+      "averaged over %s%s: every addend counts 1/%.0f of what is expected; divide once only, or expect what is done",
+      ad_case_axes(c, axes, names, sizeof names), candidates > 1 ? ", or over another axis of its size" : "",
+      1 / factor);
+}
+
+static void say_doubled(ad_case *c, uint32_t axes, double factor, int candidates) {
+  char names[AD_VERDICT_TEXT / 4];
+  int undivided = fabs(factor * c->parts->param->expect - 1) < 1e-4;
+  ad_case_say(c, AD_VERDICT_DOUBLED, axes, factor);
+  if (axes)
+    snprintf(c->out->text, sizeof c->out->text, "%s over %s%s: every addend counts %.0f times what is expected",
+             undivided ? "not divided" : "summed twice, or not divided,", ad_case_axes(c, axes, names, sizeof names),
+             candidates > 1 ? ", or over another axis of its size" : "", factor);
+  else
+    snprintf(c->out->text, sizeof c->out->text, "doubled: every addend counts %.0f times what is expected", factor);
+}
+
+static void say_factor(ad_case *c, double factor) {
+  int candidates = 0;
+  uint32_t axes = factor > 0 ? axes_of_size(c, 1 / factor, &candidates) : 0;
+  if (axes) {
+    say_averaged(c, axes, factor, candidates);
+    return;
+  }
+  axes = factor > 0 ? axes_of_size(c, factor, &candidates) : 0;
+  if (axes || fabs(factor - 2) < 1e-4) {
+    say_doubled(c, axes, factor, candidates);
+    return;
+  }
+  ad_case_say(c, factor == 0 ? AD_VERDICT_MISSING : AD_VERDICT_FACTOR, 0, factor);
+  if (factor == 0)
+    snprintf(c->out->text, sizeof c->out->text, "missing: the sum is zero, and no rank's addend is in it");
+  else
+    snprintf(c->out->text, sizeof c->out->text, "%.6g times what is expected: a factor that is no group's size",
+             factor);
+}
+
+/* ---- by microbatch ---- */
+
+/* The one count of the addends of a microbatch (rank -1) or of a rank (microbatch -1); NaN: they differ, or are none.
+ */
+static double count_of(const ad_case *c, int64_t rank, int64_t microbatch) {
+  const ad_members *members = ad_case_members(c, c->first);
+  double value = NAN;
+  for (size_t i = 0; i < members->count; i++) {
+    const ad_piece *piece = &members->columns[i].piece;
+    double error = c->first->why.errors[i], count = c->first->why.counts[i];
+    if (isinf(error) || (rank >= 0 && piece->rank != rank) || (microbatch >= 0 && piece->microbatch != microbatch))
+      continue;
+    if (isnan(value)) value = count;
+    if (!ad_counts_close(count, value, error)) return NAN;
+  }
+  return value;
+}
+
+/* 1 if there is a last microbatch with one count and earlier ones with another. */
+static int split_microbatches(const ad_case *c, double *earlier, double *last) {
+  int64_t count = c->dump->microbatches;
+  *last = count_of(c, -1, count - 1);
+  *earlier = count_of(c, -1, 0);
+  for (int64_t m = 1; m < count - 1; m++)
+    if (!ad_counts_close(count_of(c, -1, m), *earlier, 0)) return 0;
+  return count > 1 && !isnan(*last) && !isnan(*earlier);
+}
+
+static int try_microbatches(ad_case *c) {
+  char names[AD_VERDICT_TEXT / 4];
+  double earlier, last;
+  int candidates;
+  if (!split_microbatches(c, &earlier, &last)) return 0;
+  if (ad_counts_close(earlier, 0, 0)) {
+    ad_case_say(c, AD_VERDICT_LAST_MICROBATCH, 0, last);
+    snprintf(c->out->text, sizeof c->out->text,
+             "only the last microbatch: the addends of earlier ones are not in the sum (overwritten, or not reduced)");
+    return 1;
+  }
+  uint32_t axes = ad_counts_close(last, 1, 0) && earlier > 0 ? axes_of_size(c, 1 / earlier, &candidates) : 0;
+  if (!axes) return 0;
+  ad_case_say(c, AD_VERDICT_EARLIER_DIVIDED, axes, earlier);
+  snprintf(c->out->text, sizeof c->out->text,
+           "earlier microbatches count 1/%.0f: what was accumulated was divided by the ranks of %s again", 1 / earlier,
+           ad_case_axes(c, axes, names, sizeof names));
+  return 1;
+}
+
+/* ---- by rank ---- */
+
+/* Marks the ranks whose addends all have this count; the others' must be all `other`. */
+static int mark_ranks(ad_case *c, double value, double other) {
+  const ad_members *members = ad_case_members(c, c->first);
+  int marked = 0;
+  memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
+  for (size_t i = 0; i < members->count; i++) {
+    int64_t rank = members->columns[i].piece.rank;
+    double count = count_of(c, rank, -1);
+    if (isinf(c->first->why.errors[i])) continue;
+    if (ad_counts_close(count, value, c->first->why.errors[i]))
+      c->out->ranks[rank] = 1, marked = 1;
+    else if (!ad_counts_close(count, other, c->first->why.errors[i]))
+      return 0;
+  }
+  return marked;
+}
+
+/* The axis of which these are all the members' ranks in some places; 0: none. */
+static uint32_t axis_of_marked(const ad_case *c) {
+  const ad_members *members = ad_case_members(c, c->first);
+  for (int axis = 0; axis < c->dump->mesh.count; axis++) {
+    int differs = 0;
+    if (!(ad_large_axes(&c->dump->mesh, c->parts->param->summed) >> axis & 1)) continue;
+    for (size_t i = 0; i < members->count; i++)
+      for (size_t j = 0; j < i; j++) {
+        int64_t a = members->columns[i].piece.rank, b = members->columns[j].piece.rank;
+        differs |= c->dump->position[a][axis] == c->dump->position[b][axis] && c->out->ranks[a] != c->out->ranks[b];
+      }
+    if (!differs) return 1u << axis;
+  }
+  return 0;
+}
+
+static void say_missing(ad_case *c, double others) {
+  char ranks[AD_VERDICT_TEXT / 4], times[80] = "";
+  ad_case_say(c, AD_VERDICT_MISSING, axis_of_marked(c), others == 1 ? 0 : others);
+  if (others != 1) snprintf(times, sizeof times, "; the others count %.6g times", others);
+  snprintf(c->out->text, sizeof c->out->text, "missing: the addends of %s are not in the sum%s",
+           ad_case_ranks(c, ranks, sizeof ranks), times);
+}
+
+static void say_counted(ad_case *c, double value) {
+  char ranks[AD_VERDICT_TEXT / 4];
+  ad_case_say(c, ad_counts_close(value, 2, 0) ? AD_VERDICT_DOUBLED : AD_VERDICT_FACTOR, axis_of_marked(c), value);
+  snprintf(c->out->text, sizeof c->out->text, "the addends of %s count %.6g times, the others once",
+           ad_case_ranks(c, ranks, sizeof ranks), value);
+}
+
+/* Two values: nothing and another, or one that is right and another. */
+static int try_ranks(ad_case *c) {
+  const ad_members *members = ad_case_members(c, c->first);
+  for (size_t i = 0; i < members->count; i++) {
+    double value = count_of(c, members->columns[i].piece.rank, -1);
+    if (isnan(value) || ad_counts_close(value, 0, 0)) continue;
+    if (mark_ranks(c, 0, value)) return say_missing(c, value), 1;
+    if (!ad_counts_close(value, 1, 0) && mark_ranks(c, value, 1)) return say_counted(c, value), 1;
+  }
+  return 0;
+}
+
+/* Any other counts: which are missing, else between which they are. */
+static void say_counts(ad_case *c) {
+  const ad_members *members = ad_case_members(c, c->first);
+  double least = INFINITY, most = -INFINITY;
+  size_t missing = 0, microbatches = 0;
+  int64_t microbatch = -1;
+  char ranks[AD_VERDICT_TEXT / 4], of[64] = "";
+  memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
+  for (size_t i = 0; i < members->count; i++) {
+    const ad_piece *piece = &members->columns[i].piece;
+    double count = c->first->why.counts[i], error = c->first->why.errors[i];
+    if (isinf(error)) continue;
+    least = fmin(least, count);
+    most = fmax(most, count);
+    if (!ad_counts_close(count, 0, error)) continue;
+    missing++;
+    microbatches += piece->microbatch != microbatch;
+    microbatch = piece->microbatch;
+    c->out->ranks[piece->rank] = 1;
+  }
+  if (missing && microbatches == 1) snprintf(of, sizeof of, " in microbatch %lld", (long long)microbatch);
+  ad_case_say(c, missing ? AD_VERDICT_MISSING : AD_VERDICT_FACTOR, 0, NAN);
+  if (missing)
+    snprintf(c->out->text, sizeof c->out->text, "missing: %zu addends of %s%s are not in the sum", missing,
+             ad_case_ranks(c, ranks, sizeof ranks), of);
+  else
+    snprintf(c->out->text, sizeof c->out->text, "addends count differently: from %.6g to %.6g times", least, most);
+}
+
+/* ---- which of them ---- */
+
+/* Each addend was counted alike although each had been divided by a number of its rank's own. */
+static int try_own_count(ad_case *c) {
+  const ad_members *members = ad_case_members(c, c->first);
+  double least = INFINITY, most = 0, value = uniform(c, c->first);
+  for (size_t i = 0; i < members->count; i++) {
+    least = fmin(least, members->columns[i].divisor);
+    most = fmax(most, members->columns[i].divisor);
+  }
+  if (!(least < most) || isnan(value)) return 0;
+  ad_case_say(c, AD_VERDICT_OWN_COUNT, 0, value);
+  snprintf(
+      c->out->text, sizeof c->out->text,
+      "each rank divided its loss by its own count (%.6g to %.6g), and the quotients were added alike: divide by the "
+      "count of all ranks",
+      least, most);
+  return 1;
+}
+
+static void say_rounding(ad_case *c) {
+  ad_case_say(c, AD_VERDICT_ROUNDING, 0, 1);
+  snprintf(c->out->text, sizeof c->out->text,
+           "differs by rounding only: as if it was summed in %s, and the dump does not say so (addend.reduce)",
+           ad_dtype_name(c->first->why.rounded));
+}
+
+void ad_case_say_counts(ad_case *c) {
+  double factor = uniform(c, c->first);
+  if (c->first->why.rounded && ad_counts_close(factor, 1, 0)) {
+    say_rounding(c);
+    return;
+  }
+  if (try_own_count(c)) return;
+  if (!isnan(factor)) {
+    say_factor(c, factor);
+    return;
+  }
+  if (try_microbatches(c) || try_ranks(c)) return;
+  say_counts(c);
+}

@@ -1,0 +1,125 @@
+/* What counts say relative to who holds the sum: it was not summed over some axes, or over others. */
+#include <math.h>
+#include "diff/verdict_case.h"
+
+/* ---- the own place only ---- */
+
+/* Whether each holder's copy has the addends of those in its own place on `axes`, and only those, each *factor times.
+ * `late`: the last microbatch is right, and this is so in the earlier ones. */
+static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, int late, double *factor) {
+  const ad_members *members = ad_case_members(c, judged);
+  size_t own = 0;
+  for (size_t h = 0; h < judged->part->holder_count; h++)
+    for (size_t i = 0; i < members->count; i++) {
+      double count = judged->why.counts[i], error = judged->why.errors[i];
+      if (isinf(error)) continue;
+      if (late && members->columns[i].piece.microbatch == c->dump->microbatches - 1) {
+        if (!ad_counts_close(count, 1, error)) return 0;
+      } else if (ad_stands_with(c->dump, members->columns[i].piece.rank, judged->part->holders[h], axes)) {
+        own++;
+        if (isnan(*factor)) *factor = count;
+        if (count == 0 || !ad_counts_close(count, *factor, error)) return 0;
+      } else if (!ad_counts_close(count, 0, error)) {
+        return 0;
+      }
+    }
+  return own > 0;
+}
+
+static int all_local(const ad_case *c, uint32_t axes, int late, double *factor) {
+  *factor = NAN;
+  for (size_t i = 0; i < c->count; i++)
+    if (!c->list[i].holds && !is_local(c, &c->list[i], axes, late, factor)) return 0;
+  return 1;
+}
+
+static void say_local(ad_case *c, uint32_t axes, int late, double factor) {
+  uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
+  char names[AD_VERDICT_TEXT / 4], times[64] = "";
+  int own = axes == summed && !late;
+  ad_case_say(c, own ? AD_VERDICT_OWN_ONLY : AD_VERDICT_PARTIAL, axes, factor);
+  if (factor != 1) snprintf(times, sizeof times, ", %.6g times", factor);
+  ad_case_axes(c, axes, names, sizeof names);
+  if (own)
+    snprintf(c->out->text, sizeof c->out->text, "own addend only%s: not summed over %s", times, names);
+  else
+    snprintf(c->out->text, sizeof c->out->text,
+             "partial%s: not summed over %s: each rank's sum has only the addends of its own place there%s",
+             late ? " in the earlier microbatches" : "", names, times);
+}
+
+static int try_local_in(ad_case *c, int late) {
+  uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed), best = 0;
+  double factor = NAN, best_factor = NAN;
+  for (uint32_t axes = summed; axes; axes = (axes - 1) & summed)
+    if (all_local(c, axes, late, &factor) && (!best || __builtin_popcount(axes) < __builtin_popcount(best))) {
+      best = axes;
+      best_factor = factor;
+    }
+  if (best) say_local(c, best, late, best_factor);
+  return best != 0;
+}
+
+int ad_case_try_local(ad_case *c) { return try_local_in(c, 0) || (c->dump->microbatches > 1 && try_local_in(c, 1)); }
+
+/* ---- another group ---- */
+
+/* All wrong parts are sums over the same other axes. */
+int ad_case_try_group(ad_case *c) {
+  char is[AD_VERDICT_TEXT / 4], wanted[AD_VERDICT_TEXT / 4];
+  uint32_t axes = c->first->why.group, large = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
+  for (size_t i = 0; i < c->count; i++)
+    if (!c->list[i].holds && c->list[i].why.group != axes) return 0;
+  if (!axes) return 0;
+  ad_case_mark_holders(c, 1);
+  ad_case_say(c, AD_VERDICT_WRONG_GROUP, axes, NAN);
+  snprintf(c->out->text, sizeof c->out->text, "wrong group: summed over %s, and its types want the sum over %s",
+           ad_case_axes(c, axes, is, sizeof is), large ? ad_case_axes(c, large, wanted, sizeof wanted) : "no axis");
+  return 1;
+}
+
+/* The addends that a part has, each *factor times; 0: it has all of them, or counts that differ. */
+static int has_some(const ad_case *c, const ad_judged *judged, double *factor) {
+  const ad_members *members = ad_case_members(c, judged);
+  size_t lacking = 0;
+  *factor = NAN;
+  for (size_t i = 0; i < members->count; i++) {
+    double count = judged->why.counts[i], error = judged->why.errors[i];
+    if (isinf(error)) continue;
+    if (ad_counts_close(count, 0, error)) {
+      lacking++;
+      continue;
+    }
+    if (isnan(*factor)) *factor = count;
+    if (!ad_counts_close(count, *factor, error)) return 0;
+  }
+  return lacking && !isnan(*factor);
+}
+
+/* Whether each holder's own addends are in its sum. */
+static int has_own(const ad_case *c, const ad_judged *judged) {
+  const ad_members *members = ad_case_members(c, judged);
+  for (size_t i = 0; i < members->count; i++)
+    for (size_t h = 0; h < judged->part->holder_count; h++)
+      if (members->columns[i].piece.rank == judged->part->holders[h] &&
+          ad_counts_close(judged->why.counts[i], 0, judged->why.errors[i]))
+        return 0;
+  return 1;
+}
+
+/* Each part has the addends of some ranks, and others have those of others: the groups were cut otherwise. */
+int ad_case_try_some(ad_case *c) {
+  int own = 1;
+  double factor, first;
+  if (!has_some(c, c->first, &first)) return 0;
+  for (size_t i = 0; i < c->count; i++) {
+    if (c->list[i].holds || !has_some(c, &c->list[i], &factor) || !ad_counts_close(factor, first, 0)) return 0;
+    own &= has_own(c, &c->list[i]);
+  }
+  ad_case_mark_holders(c, 1);
+  ad_case_say(c, own ? AD_VERDICT_PARTIAL : AD_VERDICT_WRONG_GROUP, 0, first);
+  snprintf(c->out->text, sizeof c->out->text,
+           own ? "partial: each rank's copy has the addends of some ranks only, and they are not the same everywhere"
+               : "wrong group: ranks have the addends of other ranks than their own group's");
+  return 1;
+}
