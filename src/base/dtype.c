@@ -23,6 +23,8 @@ const char *ad_dtype_name(ad_dtype dtype) { return is_dtype(dtype) ? dtypes[dtyp
 
 int ad_dtype_is_float(ad_dtype dtype) { return is_dtype(dtype) && dtypes[dtype].is_float; }
 
+ad_dtype ad_dtype_wide(ad_dtype dtype) { return dtype == AD_F64 ? AD_F64 : AD_F32; }
+
 static ad_status unknown_dtype(const char *given) {
   char buffer[128];
   ad_text known = ad_text_on(buffer, sizeof buffer);

@@ -190,7 +190,7 @@ static void score_gradients(const block *at, const attention_backward *all, void
     size_t seen = seen_by(at, row), index = at->state_at + at->row + row;
     void *score = scores_row(at, scores, row), *slope = scores_row(at, slopes, row);
     double centre = kernels->dot(q_row(at, all->out, row), q_row(at, all->d_out, row), at->head_dim);
-    kernels->softmax_backward(score, slope, ad_element(at->dtype, all->state.maximum, index),
+    kernels->softmax_backward(score, slope, score, slope, ad_element(at->dtype, all->state.maximum, index),
                               ad_element(at->dtype, all->state.sum, index), centre, score_factor(at), seen);
     clear_after(at, score, seen);
     clear_after(at, slope, is_alone(at, row) ? 0 : seen);

@@ -9,5 +9,5 @@ const row_kernels *ad_rows(ad_dtype dtype) {
                                               [AD_AVX512] = &ad_rows_avx512,
                                               [AD_AVX512FP16] = &ad_rows_avx512};
   const row_table *table = variants[ad_kernels_variant()];
-  return dtype == AD_F64 ? table->f64 : table->f32;
+  return dtype == AD_F64 ? table->f64 : dtype == AD_BF16 ? table->bf16 : table->f32;
 }

@@ -1,5 +1,5 @@
-/* The row kernels, compiled once per variant under the name ROWS: rows_dtype.h for f32 and for f64, with an exponential
- * for each. Which variant runs is decided in rows.c. */
+/* The row kernels, compiled once per variant under the name ROWS: rows_dtype.h for each dtype, with the exponentials of
+ * f32 and f64 and the rounding to bf16. Which variant runs is decided in rows.c. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -62,13 +62,37 @@ INLINE double exp_f64(double x) {
   return x < -707.0 ? 0.0 : y;
 }
 
+/* To nearest even: adding 0x7fff rounds up what is above the middle; where the last place that stays is odd, one more
+ * is added, so that the middle itself goes to the even side. */
+INLINE uint16_t bf16_of(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  bits = value == value ? bits + 0x7fff + (bits >> 16 & 1) : 0x7fc00000;
+  return (uint16_t)(bits >> 16);
+}
+
+#define SAME(value) (value)
+
+#define ELEMENT float
 #define REAL float
+#define LOAD SAME
+#define STORE SAME
+#define EXP exp_f32
 #define NAME(name) name##_f32
 #include "tensor/rows_dtype.h"
-#undef REAL
-#undef NAME
+#define ELEMENT double
 #define REAL double
+#define LOAD SAME
+#define STORE SAME
+#define EXP exp_f64
 #define NAME(name) name##_f64
 #include "tensor/rows_dtype.h"
+#define ELEMENT uint16_t
+#define REAL float
+#define LOAD ad_bf16_value
+#define STORE bf16_of
+#define EXP exp_f32
+#define NAME(name) name##_bf16
+#include "tensor/rows_dtype.h"
 
-const row_table ROWS = {.f32 = &table_f32, .f64 = &table_f64};
+const row_table ROWS = {.f32 = &table_f32, .f64 = &table_f64, .bf16 = &table_bf16};

@@ -1,10 +1,24 @@
-/* The row kernels for the element type REAL; NAME(x) is x with the dtype's suffix. Included by rows_body.h, once per
- * dtype. Written so that any vector width gives the same bits. */
+/* The row kernels for one dtype: elements are ELEMENT in memory and REAL in registers, LOAD and STORE lead from one to
+ * the other, EXP is the exponential of a REAL and NAME(x) is x with the dtype's suffix. Included by rows_body.h, once
+ * per dtype, which it undefines. Written so that any vector width gives the same bits. */
 
-/* Sums form in LANES interleaved partial sums, folded in halves. */
+/* Sums form in LANES interleaved partial sums, folded in halves. PIECE elements stay in the first cache. */
 #ifndef LANES
 #define LANES 32
+#define PIECE 256
 #endif
+
+/* Of a row that some callers have in the dtype and others in the wide one; `is_wide` is known where this is inlined. */
+INLINE REAL NAME(get)(const void *row, size_t i, int is_wide) {
+  return is_wide ? ((const REAL *)row)[i] : LOAD(((const ELEMENT *)row)[i]);
+}
+
+INLINE void NAME(set)(void *row, size_t i, REAL value, int is_wide) {
+  if (is_wide)
+    ((REAL *)row)[i] = value;
+  else
+    ((ELEMENT *)row)[i] = STORE(value);
+}
 
 INLINE REAL NAME(fold)(REAL lane[LANES]) {
   for (int half = LANES / 2; half; half /= 2)
@@ -12,124 +26,161 @@ INLINE REAL NAME(fold)(REAL lane[LANES]) {
   return lane[0];
 }
 
-static double NAME(sum)(const void *src, size_t n) {
-  const REAL *x = src;
-  REAL lane[LANES] = {0};
+INLINE void NAME(add_to_lanes)(REAL lane[LANES], const void *x, size_t n, int is_wide) {
   size_t whole = n / LANES * LANES;
   for (size_t i = 0; i < whole; i += LANES)
-    for (size_t j = 0; j < LANES; j++) lane[j] += x[i + j];
-  for (size_t i = whole; i < n; i++) lane[i - whole] += x[i];
+    for (size_t j = 0; j < LANES; j++) lane[j] += NAME(get)(x, i + j, is_wide);
+  for (size_t i = whole; i < n; i++) lane[i - whole] += NAME(get)(x, i, is_wide);
+}
+
+static double NAME(sum)(const void *src, size_t n) {
+  REAL lane[LANES] = {0};
+  NAME(add_to_lanes)(lane, src, n, 0);
   return (double)NAME(fold)(lane);
 }
 
-static double NAME(dot)(const void *a, const void *b, size_t n) {
-  const REAL *x = a, *y = b;
+INLINE double NAME(dot_of)(const void *a, const void *b, size_t n, int is_wide) {
   REAL lane[LANES] = {0};
   size_t whole = n / LANES * LANES;
   for (size_t i = 0; i < whole; i += LANES)
-    for (size_t j = 0; j < LANES; j++) lane[j] += x[i + j] * y[i + j];
-  for (size_t i = whole; i < n; i++) lane[i - whole] += x[i] * y[i];
+    for (size_t j = 0; j < LANES; j++) lane[j] += NAME(get)(a, i + j, is_wide) * NAME(get)(b, i + j, is_wide);
+  for (size_t i = whole; i < n; i++) lane[i - whole] += NAME(get)(a, i, is_wide) * NAME(get)(b, i, is_wide);
   return (double)NAME(fold)(lane);
 }
+
+static double NAME(dot)(const void *a, const void *b, size_t n) { return NAME(dot_of)(a, b, n, 0); }
+static double NAME(dot_wide)(const void *a, const void *b, size_t n) { return NAME(dot_of)(a, b, n, 1); }
 
 static double NAME(max)(const void *src, size_t n) {
-  const REAL *x = src;
+  const ELEMENT *x = src;
   REAL lane[LANES], most = (REAL)-INFINITY;
   for (int j = 0; j < LANES; j++) lane[j] = most;
   size_t whole = n / LANES * LANES;
   for (size_t i = 0; i < whole; i += LANES)
-    for (size_t j = 0; j < LANES; j++) lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
-  for (size_t i = whole; i < n; i++) most = x[i] > most ? x[i] : most;
+    for (size_t j = 0; j < LANES; j++) lane[j] = LOAD(x[i + j]) > lane[j] ? LOAD(x[i + j]) : lane[j];
+  for (size_t i = whole; i < n; i++) most = LOAD(x[i]) > most ? LOAD(x[i]) : most;
   for (int j = 0; j < LANES; j++) most = lane[j] > most ? lane[j] : most;
   return (double)most;
 }
 
 static void NAME(add)(void *dst, const void *a, const void *b, size_t n) {
-  REAL *restrict out = dst;
-  const REAL *x = a, *y = b;
-  for (size_t i = 0; i < n; i++) out[i] = x[i] + y[i];
+  ELEMENT *restrict out = dst;
+  const ELEMENT *x = a, *y = b;
+  for (size_t i = 0; i < n; i++) out[i] = STORE(LOAD(x[i]) + LOAD(y[i]));
+}
+
+static void NAME(add_wide)(void *dst, const void *a, const void *b, size_t n) {
+  REAL *out = dst;
+  const REAL *x = a;
+  const ELEMENT *y = b;
+  for (size_t i = 0; i < n; i++) out[i] = x[i] + LOAD(y[i]);
+}
+
+INLINE void NAME(put_of)(void *restrict dst, int dst_is_wide, const void *restrict src, int src_is_wide, double factor,
+                         size_t n, int adds) {
+  const REAL f = (REAL)factor;
+  if (adds)
+    for (size_t i = 0; i < n; i++)
+      NAME(set)(dst, i, NAME(get)(dst, i, dst_is_wide) + f * NAME(get)(src, i, src_is_wide), dst_is_wide);
+  else
+    for (size_t i = 0; i < n; i++) NAME(set)(dst, i, f * NAME(get)(src, i, src_is_wide), dst_is_wide);
 }
 
 static void NAME(put)(void *dst, const void *src, double factor, size_t n, int adds) {
-  REAL *restrict out = dst;
-  const REAL *restrict x = src;
-  const REAL f = (REAL)factor;
-  if (adds)
-    for (size_t i = 0; i < n; i++) out[i] += f * x[i];
-  else
-    for (size_t i = 0; i < n; i++) out[i] = f * x[i];
+  NAME(put_of)(dst, 0, src, 0, factor, n, adds);
+}
+static void NAME(put_wide)(void *dst, const void *src, double factor, size_t n, int adds) {
+  NAME(put_of)(dst, 1, src, 0, factor, n, adds);
+}
+static void NAME(put_narrow)(void *dst, const void *src, double factor, size_t n, int adds) {
+  NAME(put_of)(dst, 0, src, 1, factor, n, adds);
 }
 
 static void NAME(put_divided)(void *dst, const void *src, double divisor, size_t n, int adds) {
-  REAL *out = dst;
-  const REAL *x = src;
+  ELEMENT *out = dst;
+  const ELEMENT *x = src;
   const REAL d = (REAL)divisor;
-  for (size_t i = 0; i < n; i++) out[i] = adds ? out[i] + x[i] / d : x[i] / d;
+  for (size_t i = 0; i < n; i++) out[i] = STORE(adds ? LOAD(out[i]) + LOAD(x[i]) / d : LOAD(x[i]) / d);
 }
 
 static void NAME(put_product)(void *dst, const void *a, const void *b, size_t n, int adds) {
-  REAL *restrict out = dst;
-  const REAL *x = a, *y = b;
+  ELEMENT *restrict out = dst;
+  const ELEMENT *x = a, *y = b;
   if (adds)
-    for (size_t i = 0; i < n; i++) out[i] += x[i] * y[i];
+    for (size_t i = 0; i < n; i++) out[i] = STORE(LOAD(out[i]) + LOAD(x[i]) * LOAD(y[i]));
   else
-    for (size_t i = 0; i < n; i++) out[i] = x[i] * y[i];
+    for (size_t i = 0; i < n; i++) out[i] = STORE(LOAD(x[i]) * LOAD(y[i]));
 }
 
 static void NAME(fill)(void *dst, double value, size_t n, int adds) {
-  REAL *out = dst;
-  for (size_t i = 0; i < n; i++) out[i] = adds ? out[i] + (REAL)value : (REAL)value;
+  ELEMENT *out = dst;
+  for (size_t i = 0; i < n; i++) out[i] = STORE(adds ? LOAD(out[i]) + (REAL)value : (REAL)value);
+}
+
+/* Of a dtype that is its own wide one, exponentials stand in dst at once. */
+INLINE double NAME(exp_sum_of)(void *dst, const void *src, int src_is_wide, double shift, size_t n) {
+  const int is_rounded = sizeof(ELEMENT) < sizeof(REAL);
+  const REAL s = (REAL)shift;
+  REAL unrounded[PIECE], lane[LANES] = {0};
+  for (size_t i = 0; i < n; i += PIECE) {
+    size_t count = n - i < PIECE ? n - i : PIECE;
+    REAL *e = is_rounded ? unrounded : (REAL *)dst + i;
+    for (size_t j = 0; j < count; j++) e[j] = EXP(NAME(get)(src, i + j, src_is_wide) - s);
+    NAME(add_to_lanes)(lane, e, count, 1);
+    if (is_rounded) NAME(put_narrow)((ELEMENT *)dst + i, e, 1, count, 0);
+  }
+  return (double)NAME(fold)(lane);
 }
 
 static double NAME(exp_sum)(void *dst, const void *src, double shift, size_t n) {
-  REAL *out = dst;
-  const REAL *x = src;
-  const REAL s = (REAL)shift;
-  for (size_t i = 0; i < n; i++) out[i] = NAME(exp)(x[i] - s);
-  return NAME(sum)(out, n);
+  return NAME(exp_sum_of)(dst, src, 0, shift, n);
+}
+static double NAME(exp_sum_narrow)(void *dst, const void *src, double shift, size_t n) {
+  return NAME(exp_sum_of)(dst, src, 1, shift, n);
 }
 
 static void NAME(put_exp)(void *dst, const void *src, double shift, double factor, size_t n, int adds) {
-  REAL *restrict out = dst;
-  const REAL *restrict x = src;
+  ELEMENT *restrict out = dst;
+  const ELEMENT *restrict x = src;
   const REAL s = (REAL)shift, f = (REAL)factor;
   if (adds)
-    for (size_t i = 0; i < n; i++) out[i] += f * NAME(exp)(x[i] - s);
+    for (size_t i = 0; i < n; i++) out[i] = STORE(LOAD(out[i]) + f * EXP(LOAD(x[i]) - s));
   else
-    for (size_t i = 0; i < n; i++) out[i] = f * NAME(exp)(x[i] - s);
+    for (size_t i = 0; i < n; i++) out[i] = STORE(f * EXP(LOAD(x[i]) - s));
 }
 
-static void NAME(softmax_backward)(void *p, void *d, double shift, double sum, double centre, double scale, size_t n) {
-  REAL *restrict probability = p, *restrict slope = d;
+static void NAME(softmax_backward)(void *p, void *d, const void *score, const void *slope, double shift, double sum,
+                                   double centre, double scale, size_t n) {
+  ELEMENT *restrict probability = p, *restrict d_score = d;
+  const REAL *from = score, *d_probability = slope;
   const REAL s = (REAL)shift, inverse = (REAL)(1 / sum), c = (REAL)centre, f = (REAL)scale;
   for (size_t i = 0; i < n; i++) {
-    REAL e = NAME(exp)(probability[i] - s) * inverse;
-    probability[i] = e;
-    slope[i] = f * (e * (slope[i] - c));
+    REAL e = EXP(from[i] - s) * inverse;
+    d_score[i] = STORE(f * (e * (d_probability[i] - c)));
+    probability[i] = STORE(e);
   }
 }
 
 static void NAME(swiglu)(void *dst, const void *gate, const void *up, size_t n) {
-  REAL *restrict out = dst;
-  const REAL *g = gate, *u = up;
-  for (size_t i = 0; i < n; i++) out[i] = g[i] / (1 + NAME(exp)(-g[i])) * u[i];
+  ELEMENT *restrict out = dst;
+  const ELEMENT *g = gate, *u = up;
+  for (size_t i = 0; i < n; i++) out[i] = STORE(LOAD(g[i]) / (1 + EXP(-LOAD(g[i]))) * LOAD(u[i]));
 }
 
 static void NAME(swiglu_backward)(void *d_gate, int gate_adds, void *d_up, int up_adds, const void *gate,
                                   const void *up, const void *d_out, size_t n) {
-  REAL *dg = d_gate, *du = d_up;
-  const REAL *g = gate, *u = up, *d = d_out;
-  enum { PIECE = 256 };  // elements: old gradients and results of one piece stay in the first cache
+  ELEMENT *dg = d_gate, *du = d_up;
+  const ELEMENT *g = gate, *u = up, *d = d_out;
   REAL of_gate[PIECE], of_up[PIECE];
   for (size_t i = 0; i < n; i += PIECE, g += PIECE, u += PIECE, d += PIECE) {
     size_t count = n - i < PIECE ? n - i : PIECE;
     for (size_t j = 0; j < count; j++) {
-      REAL sigmoid = 1 / (1 + NAME(exp)(-g[j])), silu = g[j] * sigmoid;
-      of_up[j] = d[j] * silu;
-      of_gate[j] = d[j] * u[j] * (sigmoid + silu * (1 - sigmoid));
+      REAL x = LOAD(g[j]), sigmoid = 1 / (1 + EXP(-x)), silu = x * sigmoid;
+      of_up[j] = LOAD(d[j]) * silu;
+      of_gate[j] = LOAD(d[j]) * LOAD(u[j]) * (sigmoid + silu * (1 - sigmoid));
     }
-    NAME(put)(dg + i, of_gate, 1, count, gate_adds);
-    NAME(put)(du + i, of_up, 1, count, up_adds);
+    NAME(put_narrow)(dg + i, of_gate, 1, count, gate_adds);
+    NAME(put_narrow)(du + i, of_up, 1, count, up_adds);
   }
 }
 
@@ -137,127 +188,164 @@ static void NAME(swiglu_backward)(void *d_gate, int gate_adds, void *d_up, int u
 #define DENSITY_AT_0 0.39894228040143267794 /* 1 / sqrt(2 pi) */
 
 static void NAME(gelu)(void *dst, const void *src, size_t n) {
-  REAL *out = dst;
-  const REAL *x = src;
-  for (size_t i = 0; i < n; i++) out[i] = (REAL)(0.5 * (double)x[i] * (1 + erf((double)x[i] * ROOT_HALF)));
-}
-
-static void NAME(gelu_backward)(void *dx, const void *src, const void *d_out, size_t n, int adds) {
-  REAL *out = dx;
-  const REAL *x = src, *d = d_out;
+  ELEMENT *out = dst;
+  const ELEMENT *x = src;
   for (size_t i = 0; i < n; i++) {
-    double at = (double)x[i];
-    double slope = 0.5 * (1 + erf(at * ROOT_HALF)) + at * DENSITY_AT_0 * exp(-0.5 * at * at);
-    REAL share = (REAL)slope * d[i];
-    out[i] = adds ? out[i] + share : share;
+    double at = (double)LOAD(x[i]);
+    out[i] = STORE((REAL)(0.5 * at * (1 + erf(at * ROOT_HALF))));
   }
 }
 
-/* What follows is computed in f64 and rounded once. */
+static void NAME(gelu_backward)(void *dx, const void *src, const void *d_out, size_t n, int adds) {
+  ELEMENT *out = dx;
+  const ELEMENT *x = src, *d = d_out;
+  for (size_t i = 0; i < n; i++) {
+    double at = (double)LOAD(x[i]);
+    double slope = 0.5 * (1 + erf(at * ROOT_HALF)) + at * DENSITY_AT_0 * exp(-0.5 * at * at);
+    REAL share = (REAL)slope * LOAD(d[i]);
+    out[i] = STORE(adds ? LOAD(out[i]) + share : share);
+  }
+}
+
+/* What follows is computed in f64 and rounded once to REAL. */
 
 INLINE double NAME(clamped)(double x) { return x < 0 ? 0 : x > 1 ? 1 : x; }
 
 static void NAME(clamp)(void *dst, const void *src, size_t n) {
-  REAL *restrict out = dst;
-  const REAL *x = src;
-  for (size_t i = 0; i < n; i++) out[i] = (REAL)NAME(clamped)((double)x[i]);
+  ELEMENT *restrict out = dst;
+  const ELEMENT *x = src;
+  for (size_t i = 0; i < n; i++) out[i] = STORE((REAL)NAME(clamped)((double)LOAD(x[i])));
 }
 
 static void NAME(clamp_backward)(void *dx, const void *src, const void *d_out, double below, size_t n, int adds) {
-  REAL *restrict out = dx;
-  const REAL *x = src, *d = d_out;
+  ELEMENT *restrict out = dx;
+  const ELEMENT *x = src, *d = d_out;
   for (size_t i = 0; i < n; i++) {
-    double at = (double)x[i], g = (double)d[i];
+    double at = (double)LOAD(x[i]), g = (double)LOAD(d[i]);
     double share = at > 1 ? 0 : at < 0 ? (g >= 0 || below == 0 ? 0 : below * g) : g;
-    out[i] = (REAL)(share + (adds ? (double)out[i] : 0));
+    out[i] = STORE((REAL)(share + (adds ? (double)LOAD(out[i]) : 0)));
   }
 }
 
 static void NAME(leak)(void *dst, const void *src, double slope, size_t n) {
-  REAL *restrict out = dst;
-  const REAL *x = src;
+  ELEMENT *restrict out = dst;
+  const ELEMENT *x = src;
   for (size_t i = 0; i < n; i++) {
-    double at = (double)x[i];
-    out[i] = (REAL)(at > 1 ? 1 + slope * (at - 1) : NAME(clamped)(at));
+    double at = (double)LOAD(x[i]);
+    out[i] = STORE((REAL)(at > 1 ? 1 + slope * (at - 1) : NAME(clamped)(at)));
   }
 }
 
 static void NAME(leak_backward)(void *dx, const void *src, const void *d_out, double slope, size_t n, int adds) {
-  REAL *restrict out = dx;
-  const REAL *x = src, *d = d_out;
+  ELEMENT *restrict out = dx;
+  const ELEMENT *x = src, *d = d_out;
   for (size_t i = 0; i < n; i++) {
-    double at = (double)x[i], own = at > 1 ? slope : at >= 0 ? 1 : 0;
-    out[i] = (REAL)(own * (double)d[i] + (adds ? (double)out[i] : 0));
+    double at = (double)LOAD(x[i]), own = at > 1 ? slope : at >= 0 ? 1 : 0;
+    out[i] = STORE((REAL)(own * (double)LOAD(d[i]) + (adds ? (double)LOAD(out[i]) : 0)));
   }
 }
 
 static void NAME(mix)(void *dst, const void *a, const void *b, size_t n) {
-  REAL *restrict out = dst;
-  const REAL *x = a, *u = b;
-  for (size_t i = 0; i < n; i++) out[i] = (REAL)((double)x[i] + (1 - (double)x[i]) * (double)u[i]);
+  ELEMENT *restrict out = dst;
+  const ELEMENT *x = a, *u = b;
+  for (size_t i = 0; i < n; i++) {
+    double at = (double)LOAD(x[i]);
+    out[i] = STORE((REAL)(at + (1 - at) * (double)LOAD(u[i])));
+  }
 }
 
 static void NAME(mix_backward)(void *da, const void *b, const void *d_out, size_t n, int adds) {
-  REAL *restrict out = da;
-  const REAL *u = b, *d = d_out;
-  for (size_t i = 0; i < n; i++) out[i] = (REAL)((double)d[i] * (1 - (double)u[i]) + (adds ? (double)out[i] : 0));
+  ELEMENT *restrict out = da;
+  const ELEMENT *u = b, *d = d_out;
+  for (size_t i = 0; i < n; i++)
+    out[i] = STORE((REAL)((double)LOAD(d[i]) * (1 - (double)LOAD(u[i])) + (adds ? (double)LOAD(out[i]) : 0)));
 }
 
 #undef ROOT_HALF
 #undef DENSITY_AT_0
 
-static void NAME(norm)(void *dst, const void *src, const void *weight, double inverse, size_t n) {
-  REAL *restrict out = dst;
-  const REAL *x = src, *w = weight;
+INLINE void NAME(norm_of)(void *dst, const void *x, int x_is_wide, const void *weight, double inverse, size_t n) {
+  ELEMENT *restrict out = dst;
+  const REAL *w = weight;
   const REAL r = (REAL)inverse;
-  for (size_t i = 0; i < n; i++) out[i] = x[i] * r * w[i];
+  for (size_t i = 0; i < n; i++) out[i] = STORE(NAME(get)(x, i, x_is_wide) * r * w[i]);
+}
+
+static void NAME(norm)(void *dst, const void *x, const void *weight, double inverse, size_t n) {
+  NAME(norm_of)(dst, x, 0, weight, inverse, n);
+}
+static void NAME(norm_wide)(void *dst, const void *x, const void *weight, double inverse, size_t n) {
+  NAME(norm_of)(dst, x, 1, weight, inverse, n);
 }
 
 /* y_i = x_i r w_i with r = (mean(x^2) + epsilon)^(-1/2), so dr/dx_i = -r^3 x_i / n. */
-static void NAME(norm_backward)(void *dx, int adds, void *d_weight, const void *src, const void *weight,
-                                const void *d_out, double inverse, size_t n) {
-  REAL *restrict out = dx, *restrict dw = d_weight;
-  const REAL *x = src, *w = weight, *d = d_out;
+INLINE void NAME(norm_backward_of)(void *restrict dx, int adds, void *d_weight, const void *x, int is_wide,
+                                   const void *weight, const void *d_out, double inverse, size_t n) {
+  REAL *restrict dw = d_weight;
+  const REAL *w = weight;
+  const ELEMENT *d = d_out;
   REAL lane[LANES] = {0};
   size_t whole = n / LANES * LANES;
   for (size_t i = 0; i < whole; i += LANES)
-    for (size_t j = 0; j < LANES; j++) lane[j] += d[i + j] * w[i + j] * x[i + j];
-  for (size_t i = whole; i < n; i++) lane[i - whole] += d[i] * w[i] * x[i];
+    for (size_t j = 0; j < LANES; j++) lane[j] += LOAD(d[i + j]) * w[i + j] * NAME(get)(x, i + j, is_wide);
+  for (size_t i = whole; i < n; i++) lane[i - whole] += LOAD(d[i]) * w[i] * NAME(get)(x, i, is_wide);
   const REAL r = (REAL)inverse;
   const REAL pull = r * r * r * NAME(fold)(lane) / (REAL)n;
-  for (size_t i = 0; i < n; i++) dw[i] += d[i] * x[i] * r;
-  if (adds)
-    for (size_t i = 0; i < n; i++) out[i] += d[i] * w[i] * r - x[i] * pull;
-  else
-    for (size_t i = 0; i < n; i++) out[i] = d[i] * w[i] * r - x[i] * pull;
+  for (size_t i = 0; i < n; i++) dw[i] += LOAD(d[i]) * NAME(get)(x, i, is_wide) * r;
+  for (size_t i = 0; i < n; i++) {
+    REAL share = LOAD(d[i]) * w[i] * r - NAME(get)(x, i, is_wide) * pull;
+    NAME(set)(dx, i, adds ? NAME(get)(dx, i, is_wide) + share : share, is_wide);
+  }
 }
 
-static void NAME(rotate)(void *dst, const void *src, const void *cosine, const void *sine, double direction,
-                         size_t half, size_t heads, int adds) {
-  REAL *restrict out = dst;
-  const REAL *restrict x = src;
+static void NAME(norm_backward)(void *dx, int adds, void *d_weight, const void *x, const void *weight,
+                                const void *d_out, double inverse, size_t n) {
+  NAME(norm_backward_of)(dx, adds, d_weight, x, 0, weight, d_out, inverse, n);
+}
+static void NAME(norm_backward_wide)(void *dx, int adds, void *d_weight, const void *x, const void *weight,
+                                     const void *d_out, double inverse, size_t n) {
+  NAME(norm_backward_of)(dx, adds, d_weight, x, 1, weight, d_out, inverse, n);
+}
+
+INLINE void NAME(rotate_by)(void *dst, const void *src, const void *cosine, const void *sine, double direction,
+                            size_t half, size_t heads, int adds) {
+  ELEMENT *restrict out = dst;
+  const ELEMENT *restrict x = src;
   const REAL *c = cosine, *s = sine;
   const REAL sign = (REAL)direction;
   for (size_t head = 0; head < heads; head++, out += 2 * half, x += 2 * half) {
     for (size_t i = 0; i < half; i++) {
-      REAL first = x[i] * c[i] - x[i + half] * (sign * s[i]);
-      REAL second = x[i + half] * c[i] + x[i] * (sign * s[i]);
-      out[i] = adds ? out[i] + first : first;
-      out[i + half] = adds ? out[i + half] + second : second;
+      REAL first = LOAD(x[i]) * c[i] - LOAD(x[i + half]) * (sign * s[i]);
+      REAL second = LOAD(x[i + half]) * c[i] + LOAD(x[i]) * (sign * s[i]);
+      out[i] = STORE(adds ? LOAD(out[i]) + first : first);
+      out[i + half] = STORE(adds ? LOAD(out[i + half]) + second : second);
     }
   }
 }
 
+static void NAME(rotate)(void *dst, const void *src, const void *cosine, const void *sine, double direction,
+                         size_t half, size_t heads, int adds) {
+  if (adds)
+    NAME(rotate_by)(dst, src, cosine, sine, direction, half, heads, 1);
+  else
+    NAME(rotate_by)(dst, src, cosine, sine, direction, half, heads, 0);
+}
+
 static const row_kernels NAME(table) = {
     .add = NAME(add),
+    .add_wide = NAME(add_wide),
     .put = NAME(put),
+    .put_wide = NAME(put_wide),
+    .put_narrow = NAME(put_narrow),
     .put_divided = NAME(put_divided),
     .put_product = NAME(put_product),
     .fill = NAME(fill),
     .sum = NAME(sum),
     .dot = NAME(dot),
+    .dot_wide = NAME(dot_wide),
     .max = NAME(max),
     .exp_sum = NAME(exp_sum),
+    .exp_sum_narrow = NAME(exp_sum_narrow),
     .put_exp = NAME(put_exp),
     .softmax_backward = NAME(softmax_backward),
     .swiglu = NAME(swiglu),
@@ -271,6 +359,15 @@ static const row_kernels NAME(table) = {
     .mix = NAME(mix),
     .mix_backward = NAME(mix_backward),
     .norm = NAME(norm),
+    .norm_wide = NAME(norm_wide),
     .norm_backward = NAME(norm_backward),
+    .norm_backward_wide = NAME(norm_backward_wide),
     .rotate = NAME(rotate),
 };
+
+#undef ELEMENT
+#undef REAL
+#undef LOAD
+#undef STORE
+#undef EXP
+#undef NAME

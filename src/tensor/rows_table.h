@@ -1,10 +1,10 @@
-/* What each variant of the row kernels exports: the functions of rows.h for f32 and f64. */
+/* What each variant of the row kernels exports: the functions of rows.h for each dtype. */
 #ifndef TENSOR_ROWS_TABLE_H
 #define TENSOR_ROWS_TABLE_H
 #include "tensor/rows.h"
 
 typedef struct row_table {
-  const row_kernels *f32, *f64;
+  const row_kernels *f32, *f64, *bf16;
 } row_table;
 
 extern const row_table ad_rows_plain, ad_rows_avx2, ad_rows_avx512;
