@@ -19,8 +19,7 @@ AD_API const char *ad_dtype_name(ad_dtype dtype); /* "f64", "bf16", ...; "unknow
 /* "f32" -> AD_F32. AD_INVALID, naming the known dtypes, for anything else; *out is then unchanged. */
 AD_API AD_CHECKED ad_status ad_dtype_parse(const char *text, ad_dtype *out);
 AD_API int ad_dtype_is_float(ad_dtype dtype);
-/* What stands beside values of a dtype where rounding to it would lose too much (sums, statistics, gradients of
- * parameters): f64 for f64, f32 for every other float. */
+/* What sums and statistics of values of this dtype form in: f64 for f64, f32 for every other. */
 AD_API ad_dtype ad_dtype_wide(ad_dtype dtype);
 
 #if defined(__cplusplus)

@@ -265,7 +265,7 @@ static ad_status measure(search *s, const place *at) {
 static void put_error(const ad_site *site, const double *w, const double *v, const double *u, double *error) {
   gemm_operand left = {v, site->components, 0}, right = {u, site->out, 0};
   memcpy(error, w, (size_t)(site->in * site->out) * sizeof *w);
-  ad_gemm(AD_F64, site->in, site->out, site->components, -1, left, right, 1, error, site->out);
+  ad_gemm(AD_F64, AD_F64, site->in, site->out, site->components, -1, left, right, 1, error, site->out);
 }
 
 static double square_sum(const double *at, size_t count) { return ad_rows(AD_F64)->dot(at, at, count); }

@@ -51,17 +51,17 @@ static void fit(const ad_site *site, const double *v, const double *w, double *g
   int64_t in = site->in, c = site->components, out = site->out;
   gemm_operand plain = {v, c, 0}, turned = {v, c, 1}, weight = {w, out, 0};
   if (c <= in) {
-    ad_gemm(AD_F64, c, c, in, 1, turned, plain, 0, gram, c);
-    ad_gemm(AD_F64, c, out, in, 1, turned, weight, 0, u, out);
+    ad_gemm(AD_F64, AD_F64, c, c, in, 1, turned, plain, 0, gram, c);
+    ad_gemm(AD_F64, AD_F64, c, out, in, 1, turned, weight, 0, u, out);
     factorise(gram, c);
     solve(gram, c, u, out);
     return;
   }
-  ad_gemm(AD_F64, in, in, c, 1, plain, turned, 0, gram, in);
+  ad_gemm(AD_F64, AD_F64, in, in, c, 1, plain, turned, 0, gram, in);
   for (int64_t k = 0; k < in * out; k++) right[k] = w[k];
   factorise(gram, in);
   solve(gram, in, right, out);
-  ad_gemm(AD_F64, c, out, in, 1, turned, (gemm_operand){right, out, 0}, 0, u, out);
+  ad_gemm(AD_F64, AD_F64, c, out, in, 1, turned, (gemm_operand){right, out, 0}, 0, u, out);
 }
 
 /* ---- made ---- */

@@ -51,8 +51,8 @@ static void clear_after(const block *at, void *row, size_t seen) {
 }
 
 static void products(const block *at, double factor, gemm_operand rows, gemm_operand columns, void *scores) {
-  ad_gemm(at->dtype, (int64_t)at->rows, (int64_t)at->columns, (int64_t)at->head_dim, factor, rows, columns, 0, scores,
-          (int64_t)at->columns);
+  ad_gemm(at->dtype, at->dtype, (int64_t)at->rows, (int64_t)at->columns, (int64_t)at->head_dim, factor, rows, columns,
+          0, scores, (int64_t)at->columns);
 }
 
 static double score_factor(const block *at) { return 1 / sqrt((double)at->head_dim); }
@@ -148,7 +148,7 @@ static void forward_block(const block *at, void *context) {
   const attention_forward *all = work->all;
   products(at, score_factor(at), q_operand(at, all->q), kv_operand(at, work->part->k, 1), all->scores);
   for (size_t row = 0; row < at->rows; row++) take_row(at, all, row);
-  ad_gemm(at->dtype, (int64_t)at->rows, (int64_t)at->head_dim, (int64_t)at->columns, 1,
+  ad_gemm(at->dtype, at->dtype, (int64_t)at->rows, (int64_t)at->head_dim, (int64_t)at->columns, 1,
           (gemm_operand){all->scores, (int64_t)at->columns, 0}, kv_operand(at, work->part->v, 0), 1,
           q_row(at, all->out, 0), (int64_t)at->width);
 }
@@ -200,7 +200,8 @@ static void score_gradients(const block *at, const attention_backward *all, void
 /* To the rows of `to`, product of a block of scores with some rows. */
 static void add_product(const block *at, size_t rows, size_t inner, gemm_operand scores, gemm_operand others, void *to,
                         size_t stride) {
-  ad_gemm(at->dtype, (int64_t)rows, (int64_t)at->head_dim, (int64_t)inner, 1, scores, others, 1, to, (int64_t)stride);
+  ad_gemm(at->dtype, at->dtype, (int64_t)rows, (int64_t)at->head_dim, (int64_t)inner, 1, scores, others, 1, to,
+          (int64_t)stride);
 }
 
 static void backward_block(const block *at, void *context) {

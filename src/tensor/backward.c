@@ -4,6 +4,7 @@
 #include "array/array.h"
 #include "layout/shown.h"
 #include "reduce/reducer.h"
+#include "tensor/gemm.h"
 #include "tensor/tape.h"
 
 /* ---- memory of gradients that were consumed ---- */
@@ -153,9 +154,10 @@ static ad_status run_backward(ad_tape *tape, ad_tensor *out) {
   AD_TRY(ad_tape_take_scratch(tape, out));
   AD_TRY(ad_tape_acquire(tape, out, out->op->unread));
   ad_status status = tape->dry && !out->op->runs_dry ? AD_OK : out->op->backward(tape, out, slot);
+  ad_status products = ad_gemm_status();
   ad_tape_release(out, out->op->unread);
   ad_tape_rewind(tape, mark);
-  if (status) return status;
+  if (status || products) return status ? status : products;
   AD_TRY(leave(tape, out, handed_over));
   for (int i = 0; i < out->operand_count; i++) AD_TRY(one_use_less(tape, out->operand[i]));
   return AD_OK;

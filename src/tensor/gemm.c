@@ -1,25 +1,30 @@
-/* Matrix products: the one place that calls OpenBLAS. */
+/* Matrix products: which way makes one, and the one place that calls OpenBLAS. */
 #include "tensor/gemm.h"
 
 #include <cblas.h>
 #include <pthread.h>
+#include <stdio.h>
 #include "base/environment.h"
+#include "base/error.h"
+#include "tensor/gemm_ways.h"
+
+/* ---- OpenBLAS ---- */
 
 static blasint stride_of(int64_t stride) { return stride > 0 ? (blasint)stride : 1; }
 
 static CBLAS_TRANSPOSE transpose_of(gemm_operand operand) { return operand.transposed ? CblasTrans : CblasNoTrans; }
 
-void ad_gemm(ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, gemm_operand a, gemm_operand b, int adds,
-             void *c, int64_t c_stride) {
-  double beta = adds ? 1 : 0;
-  blasint rows = (blasint)m, columns = (blasint)n, inner = (blasint)k;
-  blasint lda = stride_of(a.stride), ldb = stride_of(b.stride), ldc = stride_of(c_stride);
-  if (dtype == AD_F64)
-    cblas_dgemm(CblasRowMajor, transpose_of(a), transpose_of(b), rows, columns, inner, factor, a.data, lda, b.data, ldb,
-                beta, c, ldc);
+void ad_gemm_blas(const gemm_product *of) {
+  double beta = of->adds ? 1 : 0;
+  blasint rows = (blasint)of->m, columns = (blasint)of->n, inner = (blasint)of->k;
+  blasint lda = stride_of(of->a.stride), ldb = stride_of(of->b.stride), ldc = stride_of(of->c_stride);
+  CBLAS_TRANSPOSE ta = transpose_of(of->a), tb = transpose_of(of->b);
+  if (of->values == AD_F64)
+    cblas_dgemm(CblasRowMajor, ta, tb, rows, columns, inner, of->factor, of->a.data, lda, of->b.data, ldb, beta, of->c,
+                ldc);
   else
-    cblas_sgemm(CblasRowMajor, transpose_of(a), transpose_of(b), rows, columns, inner, (float)factor, a.data, lda,
-                b.data, ldb, (float)beta, c, ldc);
+    cblas_sgemm(CblasRowMajor, ta, tb, rows, columns, inner, (float)of->factor, of->a.data, lda, of->b.data, ldb,
+                (float)beta, of->c, ldc);
 }
 
 static void set_threads(void) { openblas_set_num_threads((int)ad_environment_number("ADDEND_BLAS_THREADS", 1)); }
@@ -27,4 +32,30 @@ static void set_threads(void) { openblas_set_num_threads((int)ad_environment_num
 void ad_gemm_set_threads(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, set_threads);
+}
+
+/* ---- choosing ---- */
+
+static void keep_failure(gemm_kept *kept, ad_status status) {
+  if (!status || kept->status) return;
+  kept->status = status;
+  snprintf(kept->message, sizeof kept->message, "%s", ad_last_error());
+}
+
+void ad_gemm(ad_dtype values, ad_dtype result, int64_t m, int64_t n, int64_t k, double factor, gemm_operand a,
+             gemm_operand b, int adds, void *c, int64_t c_stride) {
+  gemm_product product = {values, result, m, n, k, factor, a, b, adds, c, c_stride};
+  if (values != AD_BF16) {
+    ad_gemm_blas(&product);
+  } else {
+    gemm_kept *kept = ad_gemm_kept();
+    keep_failure(kept, ad_gemm_widen(kept, &product));
+  }
+}
+
+ad_status ad_gemm_status(void) {
+  gemm_kept *kept = ad_gemm_kept();
+  ad_status status = kept->status;
+  kept->status = AD_OK;
+  return status ? ad_fail(status, "%s", kept->message) : AD_OK;
 }

@@ -1,4 +1,4 @@
-/* Matrix products from OpenBLAS, on row-major memory of f32 or f64. */
+/* Matrix products on row-major memory of f32, f64 or bf16. Products of f64 accumulate in f64, all others in f32. */
 #ifndef TENSOR_GEMM_H
 #define TENSOR_GEMM_H
 #include <stdint.h>
@@ -11,9 +11,14 @@ typedef struct gemm_operand {
   int transposed;
 } gemm_operand;
 
-/* c[m, n] = factor * a[m, k] b[k, n], added to c if `adds`. k = 0 gives zeros. */
-void ad_gemm(ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, gemm_operand a, gemm_operand b, int adds,
-             void *c, int64_t c_stride);
+/* c[m, n] = factor * a[m, k] b[k, n], added to c if `adds`. k = 0 gives zeros. a and b are of `values`, c is of
+ * `result`: `values`, or f32 where `values` are bf16. c is rounded once: the sum with what stood there forms in the
+ * dtype that the product accumulates in. A product of bf16 may fail: see ad_gemm_status. */
+void ad_gemm(ad_dtype values, ad_dtype result, int64_t m, int64_t n, int64_t k, double factor, gemm_operand a,
+             gemm_operand b, int adds, void *c, int64_t c_stride);
+/* The first failure of this thread's products since the last call, with its message; what such a product should have
+ * written is unspecified. */
+ad_status ad_gemm_status(void) AD_CHECKED;
 /* One thread, or as many as ADDEND_BLAS_THREADS says. */
 void ad_gemm_set_threads(void);
 

@@ -53,7 +53,7 @@ static ad_status grouped_forward(ad_tape *tape, ad_tensor *out) {
     gemm_operand x = {ad_at(out, out->operand[0]->array.data, at.first_row * (size_t)at.inner), at.inner, 0};
     gemm_operand w = {ad_at(out, out->operand[1]->array.data, at.matrix), at.columns, 0};
     if (at.rows)
-      ad_gemm(out->array.dtype, at.rows, at.columns, at.inner, 1, x, w, 0,
+      ad_gemm(out->array.dtype, out->array.dtype, at.rows, at.columns, at.inner, 1, x, w, 0,
               ad_at(out, out->array.data, at.first_row * (size_t)at.columns), at.columns);
   }
   return AD_OK;
@@ -66,12 +66,12 @@ static void backward_of_group(const ad_tensor *out, const gradient_slot *slot, c
   gemm_operand w = {ad_at(out, out->operand[1]->array.data, at->matrix), at->columns, 1};
   gemm_operand x = {ad_at(out, out->operand[0]->array.data, at->first_row * (size_t)at->inner), at->inner, 1};
   if (slot[0].data && at->rows)
-    ad_gemm(dtype, at->rows, at->inner, at->columns, 1, (gemm_operand){dy, at->columns, 0}, w, slot[0].adds,
+    ad_gemm(dtype, dtype, at->rows, at->inner, at->columns, 1, (gemm_operand){dy, at->columns, 0}, w, slot[0].adds,
             ad_at(out, slot[0].data, at->first_row * (size_t)at->inner), at->inner);
   if (!slot[1].data) return;
   void *dw = ad_at(out, slot[1].data, at->matrix);
   if (at->rows)
-    ad_gemm(dtype, at->inner, at->columns, at->rows, 1, x, (gemm_operand){dy, at->columns, 0}, slot[1].adds, dw,
+    ad_gemm(dtype, dtype, at->inner, at->columns, at->rows, 1, x, (gemm_operand){dy, at->columns, 0}, slot[1].adds, dw,
             at->columns);
   else if (!slot[1].adds)
     memset(dw, 0, (size_t)(at->inner * at->columns) * ad_dtype_size(dtype));

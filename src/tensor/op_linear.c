@@ -19,7 +19,8 @@ static gemm_operand transposed(const void *data, int64_t stride) { return (gemm_
 static ad_status linear_forward(ad_tape *tape, ad_tensor *out) {
   linear_sizes size = sizes_of(out);
   gemm_operand x = plain(out->operand[0]->array.data, size.inner), w = plain(out->operand[1]->array.data, size.columns);
-  ad_gemm(out->array.dtype, size.rows, size.columns, size.inner, 1, x, w, 0, out->array.data, size.columns);
+  ad_gemm(out->array.dtype, out->array.dtype, size.rows, size.columns, size.inner, 1, x, w, 0, out->array.data,
+          size.columns);
   return AD_OK;
 }
 
@@ -28,11 +29,11 @@ static ad_status linear_backward(ad_tape *tape, ad_tensor *out, const gradient_s
   ad_dtype dtype = out->array.dtype;
   gemm_operand dy = plain(out->grad.data, size.columns);
   if (slot[0].data)
-    ad_gemm(dtype, size.rows, size.inner, size.columns, 1, dy, transposed(out->operand[1]->array.data, size.columns),
-            slot[0].adds, slot[0].data, size.inner);
+    ad_gemm(dtype, dtype, size.rows, size.inner, size.columns, 1, dy,
+            transposed(out->operand[1]->array.data, size.columns), slot[0].adds, slot[0].data, size.inner);
   if (slot[1].data)
-    ad_gemm(dtype, size.inner, size.columns, size.rows, 1, transposed(out->operand[0]->array.data, size.inner), dy,
-            slot[1].adds, slot[1].data, size.columns);
+    ad_gemm(dtype, dtype, size.inner, size.columns, size.rows, 1, transposed(out->operand[0]->array.data, size.inner),
+            dy, slot[1].adds, slot[1].data, size.columns);
   return AD_OK;
 }
 
@@ -53,7 +54,8 @@ static ad_status linear_transposed_forward(ad_tape *tape, ad_tensor *out) {
   linear_sizes size = sizes_of(out);
   gemm_operand x = plain(out->operand[0]->array.data, size.inner);
   gemm_operand w = transposed(out->operand[1]->array.data, size.inner);
-  ad_gemm(out->array.dtype, size.rows, size.columns, size.inner, 1, x, w, 0, out->array.data, size.columns);
+  ad_gemm(out->array.dtype, out->array.dtype, size.rows, size.columns, size.inner, 1, x, w, 0, out->array.data,
+          size.columns);
   return AD_OK;
 }
 
@@ -62,11 +64,11 @@ static ad_status linear_transposed_backward(ad_tape *tape, ad_tensor *out, const
   ad_dtype dtype = out->array.dtype;
   gemm_operand x = plain(out->operand[0]->array.data, size.inner), w = plain(out->operand[1]->array.data, size.inner);
   if (slot[0].data)
-    ad_gemm(dtype, size.rows, size.inner, size.columns, 1, plain(out->grad.data, size.columns), w, slot[0].adds,
+    ad_gemm(dtype, dtype, size.rows, size.inner, size.columns, 1, plain(out->grad.data, size.columns), w, slot[0].adds,
             slot[0].data, size.inner);
   if (slot[1].data)
-    ad_gemm(dtype, size.columns, size.inner, size.rows, 1, transposed(out->grad.data, size.columns), x, slot[1].adds,
-            slot[1].data, size.inner);
+    ad_gemm(dtype, dtype, size.columns, size.inner, size.rows, 1, transposed(out->grad.data, size.columns), x,
+            slot[1].adds, slot[1].data, size.inner);
   return AD_OK;
 }
 

@@ -319,6 +319,8 @@ static ad_status run_forward(ad_tape *tape, ad_tensor *out) {
   tape_mark mark = ad_tape_mark(tape);
   AD_TRY(ad_tape_take_scratch(tape, out));
   ad_status status = tape->dry && !out->op->runs_dry ? AD_OK : out->op->forward(tape, out);
+  ad_status products = ad_gemm_status();
+  if (!status) status = products;
   if (!out->op->makes_memory) {
     ad_tape_rewind(tape, mark);
     return status;

@@ -21,6 +21,7 @@ static void every_dtype_has_its_name_size_and_kind(void **state) {
     assert_string_equal(ad_dtype_name(known[i].dtype), known[i].name);
     assert_int_equal(ad_dtype_size(known[i].dtype), known[i].size);
     assert_int_equal(ad_dtype_is_float(known[i].dtype), known[i].is_float);
+    assert_int_equal(ad_dtype_wide(known[i].dtype), known[i].dtype == AD_F64 ? AD_F64 : AD_F32);
   }
 }
 

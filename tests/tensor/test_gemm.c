@@ -1,0 +1,337 @@
+/* Matrix products against the same in f64: every transpose, stride and dtype within what its arithmetic may round. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/kernels.h"
+#include "base/memory.h"
+#include "base/random.h"
+#include "tensor/gemm.h"
+#include "tensor/rows.h"
+
+/* ---- numbers ---- */
+
+typedef struct matrix {
+  ad_dtype dtype;
+  int64_t rows, columns, stride; /* as they lie in memory */
+  char *data;
+} matrix;
+
+/* What stands between the rows, and must stay: larger than any value of a test, exact in every dtype. */
+static const double between = 12288;
+
+static double value_of(const matrix *of, int64_t row, int64_t column) {
+  double value;
+  const char *at = of->data + (size_t)(row * of->stride + column) * ad_dtype_size(of->dtype);
+  ad_cast(&value, AD_F64, at, of->dtype, 1);
+  return value;
+}
+
+static void set_value(matrix *of, int64_t row, int64_t column, double value) {
+  ad_cast(of->data + (size_t)(row * of->stride + column) * ad_dtype_size(of->dtype), of->dtype, &value, AD_F64, 1);
+}
+
+static size_t bytes_of(const matrix *of) { return (size_t)((of->rows + 1) * of->stride) * ad_dtype_size(of->dtype); }
+
+static matrix make(ad_dtype dtype, int64_t rows, int64_t columns, int64_t gap, uint64_t seed) {
+  matrix made = {dtype, rows, columns, columns + gap, NULL};
+  made.data = malloc(bytes_of(&made) + 1);
+  assert_non_null(made.data);
+  for (int64_t i = 0; i < (rows + 1) * made.stride; i++) set_value(&made, 0, i, between);
+  for (int64_t row = 0; row < rows; row++)
+    for (int64_t column = 0; column < columns; column++)
+      set_value(&made, row, column, 2 * ad_random_uniform(seed, (uint64_t)row, (uint64_t)column) - 1);
+  return made;
+}
+
+static matrix copy_of(const matrix *of) {
+  matrix copy = *of;
+  copy.data = malloc(bytes_of(of) + 1);
+  assert_non_null(copy.data);
+  memcpy(copy.data, of->data, bytes_of(of));
+  return copy;
+}
+
+/* ---- one product ---- */
+
+typedef struct trial {
+  ad_dtype values, result;
+  int64_t m, n, k, gap;
+  int a_transposed, b_transposed, adds;
+  double factor;
+} trial;
+
+typedef struct operands {
+  matrix a, b, c;
+  double *left, *right; /* a [m, k] and the transpose of b [n, k] in f64 */
+} operands;
+
+static double *copy_values(const matrix *from, int transposed) {
+  int64_t rows = transposed ? from->columns : from->rows, columns = transposed ? from->rows : from->columns;
+  double *values = malloc((size_t)(rows * columns) * sizeof *values + 1);
+  assert_non_null(values);
+  for (int64_t row = 0; row < rows; row++)
+    for (int64_t column = 0; column < columns; column++)
+      values[row * columns + column] = transposed ? value_of(from, column, row) : value_of(from, row, column);
+  return values;
+}
+
+static operands make_operands(const trial *of) {
+  operands at = {make(of->values, of->a_transposed ? of->k : of->m, of->a_transposed ? of->m : of->k, of->gap, 1),
+                 make(of->values, of->b_transposed ? of->n : of->k, of->b_transposed ? of->k : of->n, of->gap, 2),
+                 make(of->result, of->m, of->n, of->gap, 3), NULL, NULL};
+  at.left = copy_values(&at.a, of->a_transposed);
+  at.right = copy_values(&at.b, !of->b_transposed);
+  return at;
+}
+
+static void free_operands(operands *of) {
+  free(of->left);
+  free(of->right);
+  free(of->a.data);
+  free(of->b.data);
+  free(of->c.data);
+}
+
+static void multiply(const trial *of, const operands *at, matrix *c) {
+  ad_gemm(of->values, of->result, of->m, of->n, of->k, of->factor,
+          (gemm_operand){at->a.data, at->a.stride, of->a_transposed},
+          (gemm_operand){at->b.data, at->b.stride, of->b_transposed}, of->adds, c->data, c->stride);
+  assert_int_equal(ad_gemm_status(), AD_OK);
+}
+
+/* Of half a unit in the last place, relative. */
+static double rounding_of(ad_dtype dtype) { return dtype == AD_F64 ? 0x1p-53 : dtype == AD_F32 ? 0x1p-24 : 0x1p-8; }
+
+typedef struct expected {
+  double value, bound;
+} expected;
+
+/* A sum of k products and of what stood there, in any order, has at most k additions and k products to round, the
+ * factor one more; each rounds at most the sum of absolute values so far (Higham, Accuracy and Stability, 3.1). The
+ * result is rounded once more. The reference itself is that good in f64. */
+static expected expect(const trial *of, const operands *at, int64_t row, int64_t column) {
+  double sum = 0, absolute = 0;
+  for (int64_t i = 0; i < of->k; i++) {
+    double term = of->factor * at->left[row * of->k + i] * at->right[column * of->k + i];
+    sum += term;
+    absolute += fabs(term);
+  }
+  double before = of->adds ? value_of(&at->c, row, column) : 0;
+  double unit = rounding_of(ad_dtype_wide(of->values)) + 0x1p-53;
+  double terms = (double)of->k + 4, growth = terms * unit / (1 - terms * unit);
+  expected out = {sum + before, growth * (absolute + fabs(before))};
+  if (of->result == AD_BF16) out.bound += rounding_of(AD_BF16) * (fabs(out.value) + out.bound);
+  return out;
+}
+
+static int is_within(const trial *of, const operands *at, const matrix *c) {
+  for (int64_t row = 0; row < of->m; row++)
+    for (int64_t column = 0; column < of->n; column++) {
+      expected right = expect(of, at, row, column);
+      if (!(fabs(value_of(c, row, column) - right.value) <= right.bound)) return 0;
+    }
+  return 1;
+}
+
+/* Nothing but the m x n values of c was written. */
+static int is_whole(const matrix *c) {
+  for (int64_t row = 0; row <= c->rows; row++)
+    for (int64_t column = row < c->rows ? c->columns : 0; column < c->stride; column++)
+      if (value_of(c, row, column) != between) return 0;
+  return 1;
+}
+
+static void try_product(const trial *of) {
+  operands at = make_operands(of);
+  matrix c = copy_of(&at.c);
+  multiply(of, &at, &c);
+  if (!is_within(of, &at, &c) || !is_whole(&c))
+    fail_msg("%s -> %s, %d x %d x %d, gap %d, transposed %d %d, adds %d, factor %g", ad_dtype_name(of->values),
+             ad_dtype_name(of->result), (int)of->m, (int)of->n, (int)of->k, (int)of->gap, of->a_transposed,
+             of->b_transposed, of->adds, of->factor);
+  free(c.data);
+  free_operands(&at);
+}
+
+static const struct {
+  ad_dtype values, result;
+} dtypes[] = {{AD_F64, AD_F64}, {AD_F32, AD_F32}, {AD_BF16, AD_BF16}, {AD_BF16, AD_F32}};
+enum { DTYPES = sizeof dtypes / sizeof *dtypes };
+
+static void each_flag(trial of) {
+  for (int flags = 0; flags < 32; flags++) {
+    of.a_transposed = flags & 1;
+    of.b_transposed = flags >> 1 & 1;
+    of.adds = flags >> 2 & 1;
+    of.factor = flags >> 3 & 1 ? -0.3 : 1;
+    of.gap = flags >> 4 & 1 ? 3 : 0;
+    try_product(&of);
+  }
+}
+
+static void products_are_as_good_as_their_arithmetic(void **state) {
+  static const int64_t sizes[][3] = {{1, 1, 1},    {1, 7, 5},    {7, 1, 33},   {5, 9, 1},    {16, 32, 64},
+                                     {33, 17, 65}, {64, 96, 48}, {1, 64, 200}, {130, 3, 70}, {65, 129, 31}};
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    for (int d = 0; d < DTYPES; d++)
+      each_flag((trial){dtypes[d].values, dtypes[d].result, sizes[i][0], sizes[i][1], sizes[i][2], .factor = 1});
+}
+
+/* More than one block of every dimension. */
+static void large_products_are_too(void **state) {
+  for (int d = 1; d < DTYPES; d++)
+    for (int flags = 0; flags < 3; flags++)
+      try_product(
+          &(trial){dtypes[d].values, dtypes[d].result, 260, 520, 1030, 2, flags & 1, flags >> 1, flags & 1, 0.5});
+}
+
+static void products_of_nothing_give_zeros_or_change_nothing(void **state) {
+  static const int64_t sizes[][3] = {{4, 5, 0}, {0, 5, 4}, {4, 0, 5}, {0, 0, 0}};
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    for (int d = 0; d < DTYPES; d++)
+      each_flag((trial){dtypes[d].values, dtypes[d].result, sizes[i][0], sizes[i][1], sizes[i][2], .factor = 1});
+}
+
+/* ---- rounding ---- */
+
+/* As a unit would that keeps its sums in bf16 between a few of k. */
+static void multiply_narrowly(const trial *of, const operands *at, matrix *c, int64_t steps) {
+  for (int64_t row = 0; row < of->m; row++)
+    for (int64_t column = 0; column < of->n; column++) {
+      float sum = 0;
+      for (int64_t i = 0; i < of->k; i++) {
+        sum += (float)(at->left[row * of->k + i] * at->right[column * of->k + i]);
+        if (i % steps != steps - 1) continue;
+        uint16_t kept;
+        ad_cast(&kept, AD_BF16, &sum, AD_F32, 1);
+        ad_cast(&sum, AD_F32, &kept, AD_BF16, 1);
+      }
+      set_value(c, row, column, sum);
+    }
+}
+
+static void sums_kept_in_bf16_are_seen(void **state) {
+  for (int d = 0; d < DTYPES; d++) {
+    trial of = {dtypes[d].values, dtypes[d].result, 16, 16, 256, .factor = 1};
+    if (of.values != AD_BF16) continue;
+    operands at = make_operands(&of);
+    for (int64_t steps = 1; steps <= 64; steps *= 2) {
+      multiply_narrowly(&of, &at, &at.c, steps);
+      assert_false(is_within(&of, &at, &at.c));
+    }
+    multiply_narrowly(&of, &at, &at.c, of.k + 1);
+    assert_true(is_within(&of, &at, &at.c));
+    free_operands(&at);
+  }
+}
+
+/* 2^-8 of c is half a unit of bf16: rounding the product before it is added would lose 2^-10 of it. */
+static void a_result_in_bf16_is_rounded_once(void **state) {
+  uint16_t a[2], b[2], c;
+  const double values[2] = {0x1p-8, 0x1p-8 + 0x1p-15}, ones[2] = {1, 0x1p-3}, one = 1;
+  ad_cast(a, AD_BF16, values, AD_F64, 2);
+  ad_cast(b, AD_BF16, ones, AD_F64, 2);
+  ad_cast(&c, AD_BF16, &one, AD_F64, 1);
+  gemm_operand left = {a, 2, 0}, right = {b, 1, 0};
+  ad_gemm(AD_BF16, AD_BF16, 1, 1, 2, 0.9, left, right, 1, &c, 1); /* 1 + 0.9 (2^-8 + 2^-11): more than half a unit */
+  double got;
+  ad_cast(&got, AD_F64, &c, AD_BF16, 1);
+  assert_true(got == 1 + 0x1p-7);
+  assert_int_equal(ad_gemm_status(), AD_OK);
+}
+
+static void what_is_no_number_passes(void **state) {
+  static const double odd[] = {NAN, INFINITY, -INFINITY};
+  for (int d = 0; d < DTYPES; d++)
+    for (int i = 0; i < 3; i++) {
+      trial of = {dtypes[d].values, dtypes[d].result, 20, 24, 40, .factor = 1};
+      operands at = make_operands(&of);
+      set_value(&at.a, 7, 11, odd[i]);
+      set_value(&at.c, 3, 3, NAN); /* not read */
+      multiply(&of, &at, &at.c);
+      for (int64_t row = 0; row < of.m; row++)
+        for (int64_t column = 0; column < of.n; column++) {
+          double got = value_of(&at.c, row, column), b = value_of(&at.b, 11, column);
+          assert_true(row != 7 ? isfinite(got) : isnan(odd[i]) ? isnan(got) : got == (b > 0 ? odd[i] : -odd[i]));
+        }
+      free_operands(&at);
+    }
+}
+
+/* ---- the same bits, and memory ---- */
+
+typedef struct run {
+  const trial *of;
+  const operands *at;
+  matrix c;
+} run;
+
+static void *run_once(void *argument) {
+  run *one = argument;
+  multiply(one->of, one->at, &one->c);
+  return NULL;
+}
+
+static void every_thread_has_the_same_bits(void **state) {
+  enum { THREADS = 4 };
+  for (int d = 0; d < DTYPES; d++) {
+    trial of = {dtypes[d].values, dtypes[d].result, 70, 90, 300, 1, 1, 0, 1, 0.7};
+    operands at = make_operands(&of);
+    run runs[THREADS];
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+      runs[i] = (run){&of, &at, copy_of(&at.c)};
+      assert_int_equal(pthread_create(&threads[i], NULL, run_once, &runs[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    run_once(&(run){&of, &at, at.c});
+    for (int i = 0; i < THREADS; i++) {
+      assert_memory_equal(runs[i].c.data, at.c.data, bytes_of(&at.c));
+      free(runs[i].c.data);
+    }
+    free_operands(&at);
+  }
+}
+
+static void *run_without_memory(void *argument) {
+  const trial *of = argument;
+  operands at = make_operands(of);
+  gemm_operand a = {at.a.data, at.a.stride, 0}, b = {at.b.data, at.b.stride, 0};
+  ad_memory_fail_at(1);
+  ad_gemm(AD_BF16, AD_F32, of->m, of->n, of->k, 1, a, b, 0, at.c.data, at.c.stride);
+  ad_gemm(AD_BF16, AD_F32, of->m, of->n, of->k, 1, a, b, 0, at.c.data, at.c.stride);
+  ad_memory_fail_at(0);
+  ad_status first = ad_gemm_status(), second = ad_gemm_status();
+  free_operands(&at);
+  return first == AD_MEMORY && second == AD_OK ? argument : NULL;
+}
+
+static void a_product_without_memory_says_so_once(void **state) {
+  trial of = {AD_BF16, AD_F32, 4, 4, 4, .factor = 1};
+  pthread_t thread; /* has no memory yet */
+  void *result = NULL;
+  assert_int_equal(pthread_create(&thread, NULL, run_without_memory, &of), 0);
+  pthread_join(thread, &result);
+  assert_ptr_equal(result, &of);
+}
+
+int main(void) {
+  ad_gemm_set_threads();
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(products_are_as_good_as_their_arithmetic),
+      cmocka_unit_test(large_products_are_too),
+      cmocka_unit_test(products_of_nothing_give_zeros_or_change_nothing),
+      cmocka_unit_test(sums_kept_in_bf16_are_seen),
+      cmocka_unit_test(a_result_in_bf16_is_rounded_once),
+      cmocka_unit_test(what_is_no_number_passes),
+      cmocka_unit_test(every_thread_has_the_same_bits),
+      cmocka_unit_test(a_product_without_memory_says_so_once),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
