@@ -38,7 +38,8 @@ typedef struct ad_recipe {
   char *placement; /* of several modules: AD_COLOCATED or AD_DISJOINT; NULL where the program has one */
   struct {
     ad_contract contract; /* zero fields: defaults of the contract */
-    ad_dtype compute;     /* f32 or f64 */
+    ad_dtype compute;     /* f32, f64 or bf16 */
+    ad_dtype residual;    /* of the residual stream: 0 (the wide one of compute), or compute */
     int64_t loss_scale;   /* first exponent of the dynamic loss scale; used where a contract has f16 gradients */
     ad_recipe_override *overrides;
     size_t override_count;

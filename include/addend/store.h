@@ -10,7 +10,8 @@ extern "C" {
 
 typedef struct ad_store_options {
   size_t size;      /* sizeof(ad_store_options) */
-  ad_dtype compute; /* of the whole copies: AD_F32 (default) or AD_F64 */
+  ad_dtype compute; /* of the whole copies: AD_F32 (default), AD_F64 or AD_BF16; then those of parameters of one
+                     * dimension, and that say `wide`, are f32 */
   int releases;     /* 1: whole copies exist only between acquire and release (ZeRO-3) */
   int prefetch;     /* how many units ahead are gathered while one is used; 0: none */
   int apart;        /* 1: every rank keeps whole copies of its own, as ranks must that share no memory */

@@ -14,8 +14,12 @@ typedef struct ad_tape ad_tape;
 typedef struct ad_tensor ad_tensor; /* belongs to its tape until ad_tape_reset */
 
 typedef struct ad_tape_options {
-  size_t size;                                                 /* sizeof(ad_tape_options) */
-  ad_dtype dtype;                                              /* of every value: AD_F32 (default) or AD_F64 */
+  size_t size; /* sizeof(ad_tape_options) */
+  /* AD_F32 (default), AD_F64 or AD_BF16. On a tape of bf16 what products read and write is bf16, and beside it stands
+   * f32 (ad_dtype_wide): losses, statistics, the residual stream, parameters of one dimension and those that say
+   * `wide`, and the gradients of all parameters. */
+  ad_dtype dtype;
+  ad_dtype residual; /* of the residual stream: `dtype`, or the wide one of it (default) */
   void (*trace)(void *context, const char *phase, int begins); /* "forward", "backward": for traces; NULL allowed */
   void *trace_context;
   /* On engine dry, where nobody has scores. 0: tokens choose experts evenly. Else the worst for this rank: each
@@ -51,8 +55,10 @@ ad_tape_status(const ad_tape *tape); /* the first error; its text is in ad_last_
 AD_API size_t ad_tape_peak_bytes(const ad_tape *tape);
 AD_API size_t ad_tape_most_routed(const ad_tape *tape); /* the most tokens that chose experts at once (ad_top_k) */
 AD_API ad_dtype ad_tape_dtype(const ad_tape *tape);
+AD_API ad_dtype ad_tape_residual(const ad_tape *tape);
 
-/* Leaves. The array is borrowed until reset; its dtype is the tape's (a constant may also be AD_I32: indices). Its mesh
+/* Leaves. The array is borrowed until reset; its dtype is the tape's or the wide one (a constant may also be AD_I32:
+ * indices). Its mesh
  * is the tape's or another view of the same ranks. */
 AD_API ad_tensor *ad_constant_at(ad_tape *tape, const ad_array *value, const char *site);
 /* A value that arrived, from another tape or another mesh: it carries a gradient, which ad_grad gives after backward
@@ -90,7 +96,10 @@ AD_API AD_CHECKED ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const 
 #define ad_backward_from(t, outputs, gradients, n, last) \
   ad_backward_from_at((t), (outputs), (gradients), (n), (last), AD_HERE)
 
-/* Local operations (law 3). Shapes are of whole values; last dimension fastest. */
+/* Local operations (law 3). Shapes are of whole values; last dimension fastest. Operands are of one dtype, and so is
+ * the result, unless it is said otherwise: on a tape of bf16 "wide" is f32, elsewhere the tape's own dtype. */
+/* x in another dtype of the tape, its own or the wide one, rounded once; x itself where it is that already. */
+AD_API ad_tensor *ad_to_dtype_at(ad_tape *tape, ad_tensor *x, ad_dtype dtype, const char *site);
 AD_API ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site); /* same shapes */
 /* x [..., n] plus row [n] in every row: a bias. Law 3 as for ad_add: on a P the bias must be P as well (`once`), or it
  * would be added by every rank. */
@@ -273,6 +282,7 @@ AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const c
 #define ad_to_local(t, x, gradient) ad_to_local_at((t), (x), (gradient), AD_HERE)
 #define ad_from_local(t, value, gradient, leaf) ad_from_local_at((t), (value), (gradient), (leaf), AD_HERE)
 
+#define ad_to_dtype(t, x, dtype) ad_to_dtype_at((t), (x), (dtype), AD_HERE)
 #define ad_add(t, a, b) ad_add_at((t), (a), (b), AD_HERE)
 #define ad_add_row(t, x, row) ad_add_row_at((t), (x), (row), AD_HERE)
 #define ad_multiply(t, a, b) ad_multiply_at((t), (a), (b), AD_HERE)

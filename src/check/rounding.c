@@ -61,9 +61,9 @@ static void find_steps(const ad_param_spec *spec, ad_passage *out) {
 }
 
 static ad_passage passage_of(const ad_recipe *recipe, const ad_param_spec *spec) {
-  ad_dtype compute = recipe->precision.compute ? recipe->precision.compute : AD_F32;
-  ad_passage passage = {.contract = spec->contract, .produced = compute};
-  if (passage.contract.raw) passage.contract.grad = compute;
+  ad_dtype produced = ad_dtype_wide(recipe->precision.compute);
+  ad_passage passage = {.contract = spec->contract, .produced = produced};
+  if (passage.contract.raw) passage.contract.grad = produced;
   passage.microbatches = (double)recipe->train.microbatches;
   for (size_t m = 0; m + 1 < recipe->train.sync_count; m++)
     passage.sums_first |=

@@ -24,7 +24,8 @@ void ad_decoder_begin(ad_decoder *d, ad_phase_run *at) {
 }
 
 ad_tensor *ad_decoder_embed(const ad_decoder *d, ad_tape *t, ad_tensor *tokens) {
-  return ad_embedding_forward(t, d->leaves, &d->embedding, tokens);
+  ad_tensor *x = ad_embedding_forward(t, d->leaves, &d->embedding, tokens);
+  return ad_to_dtype(t, x, ad_tape_residual(t));
 }
 
 ad_tensor *ad_decoder_logits(const ad_decoder *d, ad_tape *t, ad_tensor *x) {

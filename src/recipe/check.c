@@ -94,8 +94,13 @@ static void check_contracts(ad_reading *r) {
 
 static void check_compute(ad_reading *r) {
   ad_dtype compute = r->recipe->precision.compute;
-  if (ARE_READ(r, "precision.compute") && compute != AD_F32 && compute != AD_F64)
-    WRONG(r, "precision.compute", "must be f32 or f64, is %s", ad_dtype_name(compute));
+  ad_dtype residual = r->recipe->precision.residual;
+  if (!ARE_READ(r, "precision.compute", "precision.residual")) return;
+  if (compute != AD_F32 && compute != AD_F64 && compute != AD_BF16)
+    WRONG(r, "precision.compute", "must be f32, f64 or bf16, is %s", ad_dtype_name(compute));
+  else if (residual && residual != compute && residual != ad_dtype_wide(compute))
+    WRONG(r, "precision.residual", "must be %s%s where precision.compute is %s, is %s", ad_dtype_name(compute),
+          compute == AD_BF16 ? " or f32" : "", ad_dtype_name(compute), ad_dtype_name(residual));
 }
 
 /* ---- what a program says ---- */

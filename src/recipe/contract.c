@@ -21,7 +21,7 @@ ad_contract ad_contract_merge(ad_contract base, ad_contract over) {
 
 ad_status ad_recipe_complete(const ad_recipe *recipe, ad_contract *contract) {
   ad_contract full = *contract;
-  if (full.raw && !full.grad) full.grad = recipe->precision.compute ? recipe->precision.compute : AD_F32;
+  if (full.raw && !full.grad) full.grad = ad_dtype_wide(recipe->precision.compute);
   AD_TRY(ad_contract_complete(&full));
   *contract = full;
   return AD_OK;

@@ -51,11 +51,18 @@ static ad_status find_own_part(ad_store *store, const ad_param_spec *spec, ad_st
 
 static int is_wide(ad_dtype dtype) { return dtype == AD_F32 || dtype == AD_F64; }
 
+/* What is read as a matrix is computed with in the options' dtype; what is added to sums and scales rows in the wide
+ * one. */
+static ad_dtype compute_dtype(const ad_store *store, const ad_param_spec *spec) {
+  ad_dtype compute = store->options.compute;
+  return spec->wide || spec->shape.ndim < 2 ? ad_dtype_wide(compute) : compute;
+}
+
 static ad_status take_param(ad_store *store, const ad_param_spec *spec, ad_stored *param) {
   ad_contract contract = spec->contract;
   ad_status status = ad_contract_complete(&contract);
   if (status) return ad_fail_in(status, "parameter `%s`", spec->name);
-  ad_dtype compute = store->options.compute;
+  ad_dtype compute = compute_dtype(store, spec);
   AD_TRY(ad_copy_string(spec->name, &param->name));
   param->has_master = !is_wide(contract.param);
   param->is_gathered = contract.param != compute || !ad_layout_equal(&spec->layout, &spec->storage);
@@ -102,10 +109,10 @@ static ad_status list_units(ad_store *store) {
 
 /* ---- kinds of copies ---- */
 
-static ad_status find_kind(ad_store *store, const ad_param_spec *spec, size_t *out) {
+static ad_status find_kind(ad_store *store, const ad_param_spec *spec, ad_dtype dtype, size_t *out) {
   ad_axes axes = ad_layout_same_axes(&spec->layout);
   int64_t rank = ad_comm_rank(store->comm);
-  ad_copy_kind kind = {.axes = axes, .group = ad_mesh_group(spec->layout.mesh, axes, rank)};
+  ad_copy_kind kind = {.dtype = dtype, .axes = axes, .group = ad_mesh_group(spec->layout.mesh, axes, rank)};
   kind.shared = !store->options.apart && ad_comm_shares(store->comm, &kind.group);
   if (!kind.shared) {
     kind.axes &= ad_layout_cut_axes(&spec->storage);
@@ -114,7 +121,7 @@ static ad_status find_kind(ad_store *store, const ad_param_spec *spec, size_t *o
   for (size_t i = 0; i < store->kind_count; i++) {
     const ad_copy_kind *known = &store->kinds[i];
     *out = i;
-    int same = known->axes == kind.axes && known->shared == kind.shared;
+    int same = known->dtype == kind.dtype && known->axes == kind.axes && known->shared == kind.shared;
     if (same && ad_mesh_equal(known->group.mesh, kind.group.mesh)) return AD_OK;
   }
   AD_TRY(ad_grow(&store->kinds, store->kind_count, store->kind_count + 1));
@@ -129,7 +136,7 @@ static ad_status place_copies(ad_store *store, const ad_param_spec *specs) {
   for (size_t i = 0; i < store->param_count; i++) {
     ad_stored *param = &store->params[i];
     if (!param->is_gathered) continue;
-    AD_TRY(find_kind(store, &specs[i], &param->kind));
+    AD_TRY(find_kind(store, &specs[i], param->compute.dtype, &param->kind));
     ad_copy_kind *kind = &store->kinds[param->kind];
     size_t *elements = &kind->elements[param->unit], *own = &kind->own[param->unit];
     param->start = *elements;
@@ -157,8 +164,9 @@ static int is_past_caches(const ad_store *store) {
 static ad_status take_options(const ad_store_options *options, ad_store *store) {
   AD_TRY(ad_options_take(&store->options, sizeof store->options, options, "ad_store_options"));
   if (!store->options.compute) store->options.compute = AD_F32;
-  if (!is_wide(store->options.compute)) {
-    return ad_fail(AD_INVALID, "store: computing is in f32 or f64, not in %s", ad_dtype_name(store->options.compute));
+  if (!is_wide(store->options.compute) && store->options.compute != AD_BF16) {
+    return ad_fail(AD_INVALID, "store: computing is in f32, f64 or bf16, not in %s",
+                   ad_dtype_name(store->options.compute));
   }
   if (store->options.prefetch < 0) {
     return ad_fail(AD_INVALID, "store: prefetch is %d; it counts the units gathered ahead, 0 or more",
@@ -290,18 +298,19 @@ size_t ad_store_bytes(const ad_store *store) {
   return bytes;
 }
 
-static size_t slot_elements(const ad_store *store, size_t slot, const ad_copy_kind *kind) {
+static size_t slot_bytes(const ad_store *store, size_t slot, const ad_copy_kind *kind) {
   size_t whole = store->options.releases ? kind->most : kind->elements[slot];
   size_t own = store->options.releases ? kind->most_own : kind->own[slot];
-  if (!kind->shared) return whole + own;
+  size_t size = ad_dtype_size(kind->dtype);
+  if (!kind->shared) return (whole + own) * size;
   size_t members = (size_t)ad_group_size(&kind->group);
-  return (whole + members - 1) / members;
+  return (whole + members - 1) / members * size;
 }
 
 size_t ad_store_gathered_bytes(const ad_store *store) {
-  size_t elements = 0;
+  size_t bytes = 0;
   for (size_t slot = 0; slot < store->slot_count; slot++) {
-    for (size_t k = 0; k < store->kind_count; k++) elements += slot_elements(store, slot, &store->kinds[k]);
+    for (size_t k = 0; k < store->kind_count; k++) bytes += slot_bytes(store, slot, &store->kinds[k]);
   }
-  return elements * ad_dtype_size(store->options.compute);
+  return bytes;
 }

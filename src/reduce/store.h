@@ -15,9 +15,10 @@ typedef struct ad_stored {
   ad_segment segment;
 } ad_stored;
 
-/* Copies that are put together over one group. Where its ranks share memory, they are all ranks that compute with the
- * same values; otherwise those among which the values are cut. */
+/* Copies of one dtype that are put together over one group. Where its ranks share memory, they are all ranks that
+ * compute with the same values; otherwise those among which the values are cut. */
 typedef struct ad_copy_kind {
+  ad_dtype dtype;
   ad_axes axes;
   ad_group group;
   int shared;

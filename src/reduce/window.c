@@ -16,13 +16,13 @@ enum { NO_UNIT = -1, POISON = 0xff };  // NaN in every floating dtype
 
 static ad_status give_slot(ad_store *store, size_t index) {
   ad_copy_slot *slot = &store->slots[index];
-  size_t size = ad_dtype_size(store->options.compute);
   slot->unit = NO_UNIT;
   AD_TRY(ad_new(store->kind_count, &slot->memory));
   AD_TRY(ad_new(store->kind_count, &slot->parts));
   AD_TRY(ad_new(store->kind_count, &slot->requests));
   for (size_t k = 0; k < store->kind_count && !ad_comm_is_dry(store->comm); k++) {
     const ad_copy_kind *kind = &store->kinds[k];
+    size_t size = ad_dtype_size(kind->dtype);
     size_t whole = store->options.releases ? kind->most : kind->elements[index];
     size_t own = store->options.releases ? kind->most_own : kind->own[index];
     if (kind->shared) {
@@ -115,17 +115,17 @@ static ad_status make_free(ad_store *store, const ad_copy_slot *slot) {
 static int is_of(const ad_stored *param, size_t kind) { return param->is_gathered && param->kind == kind; }
 
 static ad_status post_shared(ad_store *store, ad_copy_slot *slot, size_t unit, size_t k) {
-  size_t size = ad_dtype_size(store->options.compute);
+  ad_dtype dtype = store->kinds[k].dtype;
   char *memory = slot->memory[k];
   for (size_t i = store->unit_starts[unit]; i < store->unit_starts[unit + 1] && memory; i++) {
     const ad_stored *param = &store->params[store->by_unit[i]];
     if (!is_of(param, k) || !param->writes) continue;
-    char *to = memory + (param->start + param->own_start) * size;
+    char *to = memory + (param->start + param->own_start) * ad_dtype_size(dtype);
     size_t numel = ad_array_numel(&param->value);
     if (store->past_caches)
-      ad_cast_past(to, store->options.compute, param->value.data, param->value.dtype, 1, numel);
+      ad_cast_past(to, dtype, param->value.data, param->value.dtype, 1, numel);
     else
-      ad_cast(to, store->options.compute, param->value.data, param->value.dtype, numel);
+      ad_cast(to, dtype, param->value.data, param->value.dtype, numel);
   }
   ad_collective barrier = {.op = AD_BARRIER, .group = store->kinds[k].group, .site = AD_HERE};
   return ad_comm_post(store->comm, &barrier, &slot->requests[k]);
@@ -141,8 +141,8 @@ static size_t take_parts(ad_store *store, size_t unit, size_t k, char *part) {
     store->names[count] = param->name;
     store->segments[count++] = param->segment;
     if (!part) continue;
-    ad_cast(part, store->options.compute, param->value.data, param->value.dtype, ad_array_numel(&param->value));
-    part += ad_array_numel(&param->value) * ad_dtype_size(store->options.compute);
+    ad_cast(part, param->compute.dtype, param->value.data, param->value.dtype, ad_array_numel(&param->value));
+    part += ad_array_numel(&param->value) * ad_dtype_size(param->compute.dtype);
   }
   return count;
 }
@@ -155,8 +155,7 @@ static ad_status post_apart(ad_store *store, ad_copy_slot *slot, size_t unit, si
   if (!count) return AD_OK;
   ad_layout layout = ad_layout_all(kind->group.mesh, AD_V);
   ad_layout_set(&layout, kind->axes, AD_S(0));
-  ad_array parts = ad_array_describe_packed(store->comm, store->options.compute, store->segments, count, &layout),
-           whole;
+  ad_array parts = ad_array_describe_packed(store->comm, kind->dtype, store->segments, count, &layout), whole;
   ad_transit transit = {.move = AD_MOVE_ALL_GATHER, .axes = kind->axes, .to = AD_R, .site = AD_HERE, .what = "values"};
   transit.names = store->names;
   AD_TRY(ad_array_after(store->comm, &parts, transit.move, transit.axes, transit.to, transit.site, &whole));
@@ -185,7 +184,7 @@ static void set_copies(ad_store *store, const ad_copy_slot *slot, void *const *m
     ad_stored *param = &store->params[store->by_unit[i]];
     if (!param->is_gathered) continue;
     char *start = memory ? memory[param->kind] : NULL;
-    param->compute.data = start ? start + param->start * ad_dtype_size(store->options.compute) : NULL;
+    param->compute.data = start ? start + param->start * ad_dtype_size(param->compute.dtype) : NULL;
   }
 }
 
@@ -203,12 +202,12 @@ ad_status ad_window_refill(ad_store *store) {
 
 /* Each rank what it writes, so that no two meet; when nobody uses it any more. */
 static ad_status poison(ad_store *store, const ad_copy_slot *slot) {
-  size_t size = ad_dtype_size(store->options.compute);
   AD_TRY(fence(store));
   for (size_t i = store->unit_starts[slot->unit]; i < store->unit_starts[slot->unit + 1]; i++) {
     const ad_stored *param = &store->params[store->by_unit[i]];
     if (!param->is_gathered || !slot->memory[param->kind]) continue;
     int shared = store->kinds[param->kind].shared;
+    size_t size = ad_dtype_size(param->compute.dtype);
     char *copy = (char *)slot->memory[param->kind] + param->start * size;
     if (!shared) memset(copy, POISON, ad_array_numel(&param->compute) * size);
     if (shared && param->writes) memset(copy + param->own_start * size, POISON, ad_array_numel(&param->value) * size);

@@ -37,7 +37,7 @@ static ad_status give_back(ad_tape *tape, const ad_array *grad) {
 
 static ad_array describe_gradient(const ad_tape *tape, const ad_tensor *tensor) {
   ad_layout dual = ad_layout_dual(&tensor->array.layout);
-  return ad_array_describe(tape->comm, tensor->array.dtype, &tensor->array.shape, &dual);
+  return ad_array_describe(tape->comm, tensor->grad_dtype, &tensor->array.shape, &dual);
 }
 
 /* In the last start the gradient of a parameter that no earlier one reached forms in the reducer's own memory, if it
@@ -74,6 +74,7 @@ static ad_status claim(ad_tape *tape, ad_tensor *tensor, gradient_slot *slot) {
   if (!tensor->carries) return AD_OK;
   int is_leaf = !tensor->op;  // whose gradient goes nowhere and adds up over the starts
   slot->adds = 1;
+  slot->dtype = tensor->grad_dtype;
   if (!tensor->takes_shares && !(is_leaf && tensor->has_grad)) AD_TRY(first_gradient(tape, tensor, &slot->adds));
   slot->data = tensor->grad.data;
   return AD_OK;
@@ -90,7 +91,7 @@ static int stands_twice(const ad_tensor *out, int i) {
 static int takes_over(const ad_tensor *out) {
   const ad_tensor *operand = out->operand[0];
   return out->op->hands_over && operand->carries && !operand->has_grad && !ad_is_parameter(operand) && !out->is_kept &&
-         !stands_twice(out, 0);
+         operand->grad_dtype == out->grad_dtype && !stands_twice(out, 0);
 }
 
 static ad_status claim_slots(ad_tape *tape, ad_tensor *out, gradient_slot *slot) {
@@ -98,6 +99,7 @@ static ad_status claim_slots(ad_tape *tape, ad_tensor *out, gradient_slot *slot)
     ad_tensor *operand = out->operand[0];
     operand->grad = describe_gradient(tape, operand);
     operand->grad.data = slot[0].data = out->grad.data;
+    slot[0].dtype = operand->grad_dtype;
     operand->has_grad = operand->takes_shares = 1;
   }
   for (int i = 0; i < out->operand_count; i++) {
@@ -147,7 +149,7 @@ static ad_status leave(ad_tape *tape, ad_tensor *out, int handed_over) {
 }
 
 static ad_status run_backward(ad_tape *tape, ad_tensor *out) {
-  gradient_slot slot[OPERANDS_MAX] = {{NULL, 0}};
+  gradient_slot slot[OPERANDS_MAX] = {{.data = NULL}};
   int handed_over = takes_over(out);
   AD_TRY(claim_slots(tape, out, slot));
   tape_mark mark = ad_tape_mark(tape);
@@ -193,11 +195,11 @@ static ad_status hand_over_unreached(const ad_tape *tape) {
 
 static ad_status seed(ad_tape *tape, const start *from, size_t i) {
   ad_tensor *output = from->outputs[i];
-  gradient_slot slot = {NULL, 0};
+  gradient_slot slot = {.data = NULL};
   ad_array arrives = {0};
   if (arriving(from, i)) arrives = *arriving(from, i);  // may be the output's own, which claiming moves
   AD_TRY(claim(tape, output, &slot));
-  const row_kernels *rows = ad_rows(output->array.dtype);
+  const row_kernels *rows = ad_rows(output->grad_dtype);
   if (slot.data && arrives.data)
     rows->put(slot.data, arrives.data, 1, ad_numel(output), slot.adds);
   else if (slot.data && !arriving(from, i))
@@ -264,9 +266,10 @@ static ad_status check_arriving(const ad_tape *tape, const start *from, size_t i
   const char *site = from->site;
   char a[96], b[96];
   if (!grad->layout.mesh) return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu has no mesh", site, i);
-  if (grad->dtype != output->dtype)
+  ad_dtype dtype = from->outputs[i]->grad_dtype;
+  if (grad->dtype != dtype)
     return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu is %s, but the output is %s", site, i,
-                   ad_dtype_name(grad->dtype), ad_dtype_name(output->dtype));
+                   ad_dtype_name(grad->dtype), ad_dtype_name(dtype));
   if (!ad_shape_equal(&grad->shape, &output->shape))
     return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu has shape %s, but the output has %s", site, i,
                    ad_shape_print(&grad->shape, a, sizeof a), ad_shape_print(&output->shape, b, sizeof b));

@@ -1,21 +1,69 @@
-/* Operations that treat each element by itself, and the sum of all of them: add, add_row, multiply, scale, sum, swiglu,
- * gelu. Division by a count is in op_count.c. */
-#include "tensor/operation.h"
+/* Operations that treat each element by itself, and the sum of all of them: to_dtype, add, add_row, multiply, scale,
+ * sum, swiglu, gelu. Division by a count is in op_count.c. */
+#include <string.h>
+#include "tensor/tape.h"
 
 static const row_kernels *rows_of(const ad_tensor *out) { return ad_rows(out->array.dtype); }
 static const void *value(const ad_tensor *out, int i) { return out->operand[i]->array.data; }
 
+/* ---- to_dtype ---- */
+
+typedef struct dtype_numbers {
+  ad_dtype dtype;
+} dtype_numbers;
+
+static ad_status to_dtype_describe(ad_tape *tape, ad_tensor *out) {
+  AD_TRY(ad_operation_describe(tape, out));
+  out->array.dtype = ((const dtype_numbers *)out->own)->dtype;
+  return AD_OK;
+}
+
+static ad_status to_dtype_forward(ad_tape *tape, ad_tensor *out) {
+  ad_cast(out->array.data, out->array.dtype, value(out, 0), out->operand[0]->array.dtype, ad_numel(out));
+  return AD_OK;
+}
+
+static ad_status to_dtype_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  ad_put_shares(&slot[0], 0, out->grad.data, out->grad.dtype, ad_numel(out));
+  return AD_OK;
+}
+
+static const operation to_dtype = {.name = "to_dtype",
+                                   .dims = "...->...",
+                                   .linearity = AD_MULTILINEAR,
+                                   .dtypes = IN_ANY_FLOAT,
+                                   .own_size = sizeof(dtype_numbers),
+                                   .describe = to_dtype_describe,
+                                   .forward = to_dtype_forward,
+                                   .backward = to_dtype_backward};
+
+ad_tensor *ad_to_dtype_at(ad_tape *tape, ad_tensor *x, ad_dtype dtype, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  if (!tape) return ad_tape_missing(site, to_dtype.name);
+  if (!ad_tape_has_dtype(tape, dtype))
+    return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: to_dtype: %s is not a dtype of values of a tape of %s", site,
+                                      ad_dtype_name(dtype), ad_dtype_name(ad_tape_dtype(tape))));
+  if (ad_tape_owns(tape, x) && x->array.dtype == dtype) return x;
+  return ad_tape_apply(tape, &to_dtype, &x, 1, &(dtype_numbers){dtype}, site);
+}
+
 /* ---- add ---- */
 
+/* The values may be of two dtypes, as a branch and the residual stream are: the result is of the wider one. */
 static ad_status add_forward(ad_tape *tape, ad_tensor *out) {
-  rows_of(out)->add(out->array.data, value(out, 0), value(out, 1), ad_numel(out));
+  int first_is_wide = out->operand[0]->array.dtype == out->array.dtype;
+  const ad_array *wide = &out->operand[!first_is_wide]->array, *other = &out->operand[first_is_wide]->array;
+  if (other->dtype == out->array.dtype)
+    rows_of(out)->add(out->array.data, wide->data, other->data, ad_numel(out));
+  else
+    ad_rows(other->dtype)->add_wide(out->array.data, wide->data, other->data, ad_numel(out));
   return AD_OK;
 }
 
 static ad_status add_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
   for (int i = 0; i < 2; i++) {
     if (slot[i].data && slot[i].data != out->grad.data)
-      rows_of(out)->put(slot[i].data, out->grad.data, 1, ad_numel(out), slot[i].adds);
+      ad_put_shares(&slot[i], 0, out->grad.data, out->grad.dtype, ad_numel(out));
   }
   return AD_OK;
 }
@@ -23,7 +71,9 @@ static ad_status add_backward(ad_tape *tape, ad_tensor *out, const gradient_slot
 static const operation add = {.name = "add",
                               .dims = "...,...->...",
                               .linearity = AD_ADDITIVE,
-                              .dtypes = IN_F32_F64,
+                              .dtypes = IN_ANY_FLOAT,
+                              .either = 1u << 0 | 1u << 1,
+                              .result = LIKE_WIDEST,
                               .hands_over = 1,
                               .forward = add_forward,
                               .backward = add_backward};
@@ -34,19 +84,20 @@ ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site
 
 /* ---- add_row ---- */
 
+/* The row is of the wide dtype. */
 static ad_status add_row_forward(ad_tape *tape, ad_tensor *out) {
   size_t width = ad_columns(out), rows = ad_rows_of(out);
+  if (ad_numel(out)) memcpy(out->array.data, value(out, 0), ad_array_bytes(&out->array));
   for (size_t i = 0; i < rows; i++)
-    rows_of(out)->add(ad_at(out, out->array.data, i * width), ad_at(out, value(out, 0), i * width), value(out, 1),
-                      width);
+    rows_of(out)->put_narrow(ad_at(out, out->array.data, i * width), value(out, 1), 1, width, 1);
   return AD_OK;
 }
 
 static ad_status add_row_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
   size_t width = ad_columns(out), rows = ad_rows_of(out);
-  if (slot[1].data && !slot[1].adds) rows_of(out)->fill(slot[1].data, 0, width, 0);
+  if (slot[1].data && !slot[1].adds) memset(slot[1].data, 0, width * ad_dtype_size(slot[1].dtype));
   for (size_t i = 0; slot[1].data && i < rows; i++)
-    rows_of(out)->put(slot[1].data, ad_at(out, out->grad.data, i * width), 1, width, 1);
+    ad_accumulate(slot[1].data, slot[1].dtype, ad_at(out, out->grad.data, i * width), out->grad.dtype, 1, width);
   if (slot[0].data && slot[0].data != out->grad.data)
     rows_of(out)->put(slot[0].data, out->grad.data, 1, ad_numel(out), slot[0].adds);
   return AD_OK;
@@ -55,7 +106,8 @@ static ad_status add_row_backward(ad_tape *tape, ad_tensor *out, const gradient_
 static const operation add_row = {.name = "add_row",
                                   .dims = "...n,n->...n",
                                   .linearity = AD_ADDITIVE,
-                                  .dtypes = IN_F32_F64,
+                                  .dtypes = IN_ANY_FLOAT,
+                                  .wide = 1u << 1,
                                   .unread = 1u << 1,
                                   .hands_over = 1,
                                   .forward = add_row_forward,
@@ -83,7 +135,7 @@ static ad_status multiply_backward(ad_tape *tape, ad_tensor *out, const gradient
 static const operation multiply = {.name = "multiply",
                                    .dims = "...,...->...",
                                    .linearity = AD_MULTILINEAR,
-                                   .dtypes = IN_F32_F64,
+                                   .dtypes = IN_ANY_FLOAT,
                                    .forward = multiply_forward,
                                    .backward = multiply_backward};
 
@@ -112,7 +164,7 @@ static ad_status scale_backward(ad_tape *tape, ad_tensor *out, const gradient_sl
 static const operation scale = {.name = "scale",
                                 .dims = "...->...",
                                 .linearity = AD_MULTILINEAR,
-                                .dtypes = IN_F32_F64,
+                                .dtypes = IN_ANY_FLOAT,
                                 .own_size = sizeof(scale_numbers),
                                 .forward = scale_forward,
                                 .backward = scale_backward};
@@ -124,21 +176,22 @@ ad_tensor *ad_scale_at(ad_tape *tape, ad_tensor *a, double factor, const char *s
 /* ---- sum ---- */
 
 static ad_status sum_forward(ad_tape *tape, ad_tensor *out) {
-  double total = rows_of(out)->sum(value(out, 0), ad_numel(out->operand[0]));
+  double total = rows_of(out->operand[0])->sum(value(out, 0), ad_numel(out->operand[0]));
   ad_set_element(out->array.dtype, out->array.data, 0, total);
   return AD_OK;
 }
 
 static ad_status sum_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
   double slope = ad_element(out->array.dtype, out->grad.data, 0);
-  rows_of(out)->fill(slot[0].data, slope, ad_numel(out->operand[0]), slot[0].adds);
+  ad_rows(slot[0].dtype)->fill(slot[0].data, slope, ad_numel(out->operand[0]), slot[0].adds);
   return AD_OK;
 }
 
 static const operation sum = {.name = "sum",
                               .dims = "...->",
                               .linearity = AD_MULTILINEAR,
-                              .dtypes = IN_F32_F64,
+                              .dtypes = IN_ANY_FLOAT,
+                              .result = LIKE_WIDE,
                               .forward = sum_forward,
                               .backward = sum_backward};
 
@@ -168,7 +221,7 @@ static ad_status swiglu_backward(ad_tape *tape, ad_tensor *out, const gradient_s
 static const operation swiglu = {.name = "swiglu",
                                  .dims = "...,...->...",
                                  .linearity = AD_NONLINEAR,
-                                 .dtypes = IN_F32_F64,
+                                 .dtypes = IN_ANY_FLOAT,
                                  .scratch = swiglu_scratch,
                                  .forward = swiglu_forward,
                                  .backward = swiglu_backward};
@@ -192,7 +245,7 @@ static ad_status gelu_backward(ad_tape *tape, ad_tensor *out, const gradient_slo
 static const operation gelu = {.name = "gelu",
                                .dims = "...->...",
                                .linearity = AD_NONLINEAR,
-                               .dtypes = IN_F32_F64,
+                               .dtypes = IN_ANY_FLOAT,
                                .forward = gelu_forward,
                                .backward = gelu_backward};
 

@@ -55,15 +55,15 @@ static ad_status embedding_forward(ad_tape *tape, ad_tensor *out) {
 
 static ad_status embedding_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
   const ad_tensor *table = out->operand[0];
-  const row_kernels *rows = ad_rows(out->array.dtype);
-  size_t width = ad_columns(out), count = ad_rows_of(out);
+  size_t width = ad_columns(out), count = ad_rows_of(out), size = ad_dtype_size(slot[0].dtype);
   int span_count;
   ad_span own = own_rows(tape, out, &span_count);
-  if (!slot[0].adds) memset(slot[0].data, 0, ad_array_bytes(&table->array));
+  if (!slot[0].adds) memset(slot[0].data, 0, ad_numel(table) * size);
   for (size_t i = 0; i < count; i++) {
     int64_t row = own_row(out, own, i);
     if (row >= 0)
-      rows->put(ad_at(table, slot[0].data, (size_t)row * width), ad_at(out, out->grad.data, i * width), 1, width, 1);
+      ad_accumulate((char *)slot[0].data + (size_t)row * width * size, slot[0].dtype,
+                    ad_at(out, out->grad.data, i * width), out->grad.dtype, 1, width);
   }
   return AD_OK;
 }
@@ -71,7 +71,7 @@ static ad_status embedding_backward(ad_tape *tape, ad_tensor *out, const gradien
 static const operation embedding = {.name = "embedding",
                                     .dims = "vd,...->...d",
                                     .linearity = AD_MULTILINEAR,
-                                    .dtypes = IN_F32_F64,
+                                    .dtypes = IN_ANY_FLOAT,
                                     .indices = 1u << 1,
                                     .unread = 1u << 0,
                                     .check = embedding_check,

@@ -66,15 +66,16 @@ static void backward_of_group(const ad_tensor *out, const gradient_slot *slot, c
   gemm_operand w = {ad_at(out, out->operand[1]->array.data, at->matrix), at->columns, 1};
   gemm_operand x = {ad_at(out, out->operand[0]->array.data, at->first_row * (size_t)at->inner), at->inner, 1};
   if (slot[0].data && at->rows)
-    ad_gemm(dtype, dtype, at->rows, at->inner, at->columns, 1, (gemm_operand){dy, at->columns, 0}, w, slot[0].adds,
-            ad_at(out, slot[0].data, at->first_row * (size_t)at->inner), at->inner);
+    ad_gemm(dtype, slot[0].dtype, at->rows, at->inner, at->columns, 1, (gemm_operand){dy, at->columns, 0}, w,
+            slot[0].adds, ad_at(out, slot[0].data, at->first_row * (size_t)at->inner), at->inner);
   if (!slot[1].data) return;
-  void *dw = ad_at(out, slot[1].data, at->matrix);
+  size_t size = ad_dtype_size(slot[1].dtype);
+  void *dw = (char *)slot[1].data + at->matrix * size;
   if (at->rows)
-    ad_gemm(dtype, dtype, at->inner, at->columns, at->rows, 1, x, (gemm_operand){dy, at->columns, 0}, slot[1].adds, dw,
-            at->columns);
+    ad_gemm(dtype, slot[1].dtype, at->inner, at->columns, at->rows, 1, x, (gemm_operand){dy, at->columns, 0},
+            slot[1].adds, dw, at->columns);
   else if (!slot[1].adds)
-    memset(dw, 0, (size_t)(at->inner * at->columns) * ad_dtype_size(dtype));
+    memset(dw, 0, (size_t)(at->inner * at->columns) * size);
 }
 
 static ad_status grouped_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
@@ -90,7 +91,7 @@ static const operation grouped_linear = {.name = "grouped_linear",
                                          .dims = "nk,ekm->nm",
                                          .linearity = AD_MULTILINEAR,
                                          .whole = "ne",
-                                         .dtypes = IN_F32_F64,
+                                         .dtypes = IN_ANY_FLOAT,
                                          .own_size = sizeof(grouped_numbers),
                                          .describe = grouped_describe,
                                          .check = grouped_check,

@@ -29,18 +29,18 @@ static ad_status linear_backward(ad_tape *tape, ad_tensor *out, const gradient_s
   ad_dtype dtype = out->array.dtype;
   gemm_operand dy = plain(out->grad.data, size.columns);
   if (slot[0].data)
-    ad_gemm(dtype, dtype, size.rows, size.inner, size.columns, 1, dy,
+    ad_gemm(dtype, slot[0].dtype, size.rows, size.inner, size.columns, 1, dy,
             transposed(out->operand[1]->array.data, size.columns), slot[0].adds, slot[0].data, size.inner);
   if (slot[1].data)
-    ad_gemm(dtype, dtype, size.inner, size.columns, size.rows, 1, transposed(out->operand[0]->array.data, size.inner),
-            dy, slot[1].adds, slot[1].data, size.columns);
+    ad_gemm(dtype, slot[1].dtype, size.inner, size.columns, size.rows, 1,
+            transposed(out->operand[0]->array.data, size.inner), dy, slot[1].adds, slot[1].data, size.columns);
   return AD_OK;
 }
 
 static const operation linear = {.name = "linear",
                                  .dims = "...k,kn->...n",
                                  .linearity = AD_MULTILINEAR,
-                                 .dtypes = IN_F32_F64,
+                                 .dtypes = IN_ANY_FLOAT,
                                  .forward = linear_forward,
                                  .backward = linear_backward};
 
@@ -64,10 +64,10 @@ static ad_status linear_transposed_backward(ad_tape *tape, ad_tensor *out, const
   ad_dtype dtype = out->array.dtype;
   gemm_operand x = plain(out->operand[0]->array.data, size.inner), w = plain(out->operand[1]->array.data, size.inner);
   if (slot[0].data)
-    ad_gemm(dtype, dtype, size.rows, size.inner, size.columns, 1, plain(out->grad.data, size.columns), w, slot[0].adds,
-            slot[0].data, size.inner);
+    ad_gemm(dtype, slot[0].dtype, size.rows, size.inner, size.columns, 1, plain(out->grad.data, size.columns), w,
+            slot[0].adds, slot[0].data, size.inner);
   if (slot[1].data)
-    ad_gemm(dtype, dtype, size.columns, size.inner, size.rows, 1, transposed(out->grad.data, size.columns), x,
+    ad_gemm(dtype, slot[1].dtype, size.columns, size.inner, size.rows, 1, transposed(out->grad.data, size.columns), x,
             slot[1].adds, slot[1].data, size.inner);
   return AD_OK;
 }
@@ -75,7 +75,7 @@ static ad_status linear_transposed_backward(ad_tape *tape, ad_tensor *out, const
 static const operation linear_transposed = {.name = "linear_transposed",
                                             .dims = "...k,nk->...n",
                                             .linearity = AD_MULTILINEAR,
-                                            .dtypes = IN_F32_F64,
+                                            .dtypes = IN_ANY_FLOAT,
                                             .forward = linear_transposed_forward,
                                             .backward = linear_transposed_backward};
 

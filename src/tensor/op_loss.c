@@ -37,7 +37,7 @@ static ad_array statistics_of(const ad_tape *tape, const ad_tensor *out) {
   ad_layout_set(&layout, ad_layout_cut_axes(&layout) & ~vocabulary, AD_V);
   ad_layout_set(&layout, vocabulary, AD_S(0));
   ad_shape shape = {3, {ad_mesh_ranks_over(layout.mesh, vocabulary), STATISTICS, (int64_t)ad_rows_of(out->operand[0])}};
-  return ad_array_describe(tape->comm, logits->dtype, &shape, &layout);
+  return ad_array_describe(tape->comm, ad_dtype_wide(logits->dtype), &shape, &layout);
 }
 
 static ad_transit gathering(const ad_tensor *out) {
@@ -124,7 +124,7 @@ static size_t loss_scratch(const ad_tensor *out) {
 
 static ad_status fill_statistics(ad_tape *tape, const ad_tensor *out, void *statistics) {
   const ad_tensor *logits = out->operand[0];
-  const row_kernels *kernels = ad_rows(out->array.dtype);
+  const row_kernels *kernels = ad_rows(logits->array.dtype);
   ad_dtype dtype = out->array.dtype;
   size_t columns = ad_columns(logits), rows = ad_rows_of(logits);
   int span_count;
@@ -138,7 +138,7 @@ static ad_status fill_statistics(ad_tape *tape, const ad_tensor *out, void *stat
     ad_set_element(dtype, statistics, LARGEST * rows + i, largest);
     ad_set_element(dtype, statistics, SUM * rows + i, kernels->exp_sum(out->scratch, row, largest, columns));
     ad_set_element(dtype, statistics, TARGET * rows + i,
-                   target >= 0 && target < own.count ? ad_element(dtype, row, (size_t)target) : 0);
+                   target >= 0 && target < own.count ? ad_element(logits->array.dtype, row, (size_t)target) : 0);
   }
   return AD_OK;
 }
@@ -210,7 +210,7 @@ static ad_status loss_forward(ad_tape *tape, ad_tensor *out) {
 static ad_status loss_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
   if (tape->dry) return AD_OK;
   const ad_tensor *logits = out->operand[0];
-  const row_kernels *rows = ad_rows(out->array.dtype);
+  const row_kernels *rows = ad_rows(slot[0].dtype);
   ad_dtype dtype = out->array.dtype;
   size_t columns = ad_columns(logits), count = ad_rows_of(logits);
   double slope = ad_element(dtype, out->grad.data, 0);
@@ -226,7 +226,7 @@ static ad_status loss_backward(ad_tape *tape, ad_tensor *out, const gradient_slo
     rows->put_exp(row, logits_row(logits, i), ad_element(dtype, out->saved, 2 * i),
                   slope / ad_element(dtype, out->saved, 2 * i + 1), columns, slot[0].adds);
     if (target >= 0 && target < own.count)
-      ad_set_element(dtype, row, (size_t)target, ad_element(dtype, row, (size_t)target) - slope);
+      ad_set_element(slot[0].dtype, row, (size_t)target, ad_element(slot[0].dtype, row, (size_t)target) - slope);
   }
   return AD_OK;
 }
@@ -234,7 +234,8 @@ static ad_status loss_backward(ad_tape *tape, ad_tensor *out, const gradient_slo
 static const operation cross_entropy = {.name = "cross_entropy",
                                         .dims = "...v,...->",
                                         .linearity = AD_NONLINEAR,
-                                        .dtypes = IN_F32_F64,
+                                        .dtypes = IN_ANY_FLOAT,
+                                        .result = LIKE_WIDE,
                                         .whole = "v",
                                         .indices = 1u << 1,
                                         .own_size = sizeof(loss_numbers),

@@ -26,7 +26,7 @@ static ad_status execute(ad_tape *tape, const ad_tensor *out, int backward, cons
   ad_transit transit = {.move = move,
                         .axes = at->axes,
                         .to = type,
-                        .accumulate = tape->options.dtype,
+                        .accumulate = ad_wide_of(out),
                         .site = out->site,
                         .ordinal = at->ordinal,
                         .backward = backward};
@@ -70,7 +70,8 @@ static ad_status move_forward(ad_tape *tape, ad_tensor *out) {
 
 // The gradient before it is added to one that is there already.
 static size_t move_scratch(const ad_tensor *out) {
-  return out->operand[0]->carries ? ad_array_bytes(&out->operand[0]->array) : 0;
+  const ad_tensor *x = out->operand[0];
+  return x->carries ? ad_numel(x) * ad_dtype_size(x->grad_dtype) : 0;
 }
 
 static ad_status move_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
@@ -83,6 +84,7 @@ static ad_status move_backward(ad_tape *tape, ad_tensor *out, const gradient_slo
 static const operation transition = {.name = "move",
                                      .describe = move_describe,
                                      .dtypes = IN_ANY_FLOAT,
+                                     .passes_on = 1,
                                      .own_size = sizeof(move_numbers),
                                      .runs_dry = 1,
                                      .scratch = move_scratch,

@@ -12,40 +12,53 @@ static size_t width_of(const ad_tensor *out) { return ad_columns(out->operand[ou
 static size_t count_of(const ad_tensor *out) { return width_of(out) ? ad_numel(out) / width_of(out) : 0; }
 
 // 1 / sqrt(mean(x^2) + epsilon) of every row.
-static size_t norm_saved(const ad_tensor *out) { return count_of(out) * ad_dtype_size(out->array.dtype); }
+static size_t norm_saved(const ad_tensor *out) { return count_of(out) * ad_dtype_size(ad_wide_of(out)); }
 
-static double inverse_of(const ad_tensor *out, const void *x, size_t width) {
-  double squares = ad_rows(out->array.dtype)->dot(x, x, width);
-  return 1 / sqrt(squares / (double)width + ((const norm_numbers *)out->own)->epsilon);
+/* Row i of the operand, whose dtype may be wider than the result's. */
+static const void *row_of(const ad_tensor *out, size_t i) {
+  const ad_tensor *x = out->operand[0];
+  return ad_at(x, x->array.data, i * width_of(out));
+}
+
+static int is_wide(const ad_tensor *out) { return out->operand[0]->array.dtype != out->array.dtype; }
+
+// Of row i, also left in what is saved.
+static double take_inverse(const ad_tensor *out, size_t i) {
+  const void *x = row_of(out, i);
+  double squares = ad_rows(out->operand[0]->array.dtype)->dot(x, x, width_of(out));
+  double inverse = 1 / sqrt(squares / (double)width_of(out) + ((const norm_numbers *)out->own)->epsilon);
+  ad_set_element(ad_wide_of(out), out->saved, i, inverse);
+  return inverse;
 }
 
 static ad_status norm_forward(ad_tape *tape, ad_tensor *out) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t width = width_of(out), count = count_of(out);
+  const void *weight = out->operand[1]->array.data;
   for (size_t i = 0; i < count; i++) {
-    const void *x = ad_at(out, out->operand[0]->array.data, i * width);
-    double inverse = inverse_of(out, x, width);
-    ad_set_element(out->array.dtype, out->saved, i, inverse);
-    rows->norm(ad_at(out, out->array.data, i * width), x, out->operand[1]->array.data, inverse, width);
+    double inverse = take_inverse(out, i);
+    (is_wide(out) ? rows->norm_wide : rows->norm)(ad_at(out, out->array.data, i * width), row_of(out, i), weight,
+                                                  inverse, width);
   }
   return AD_OK;
 }
 
 // The weight's gradient while its rows are summed, and a row for dx where x carries no gradient.
-static size_t norm_scratch(const ad_tensor *out) { return 2 * width_of(out) * ad_dtype_size(out->array.dtype); }
+static size_t norm_scratch(const ad_tensor *out) { return 2 * width_of(out) * ad_dtype_size(ad_wide_of(out)); }
 
 static ad_status norm_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t width = width_of(out), count = count_of(out);
-  void *d_weight = out->scratch, *unused = ad_at(out, out->scratch, width);
-  memset(d_weight, 0, width * ad_dtype_size(out->array.dtype));
+  size_t row_bytes = width * ad_dtype_size(ad_wide_of(out));
+  void *d_weight = out->scratch, *unused = (char *)out->scratch + row_bytes;
+  memset(d_weight, 0, row_bytes);
   for (size_t i = 0; i < count; i++) {
-    void *dx = slot[0].data ? ad_at(out, slot[0].data, i * width) : unused;
-    rows->norm_backward(dx, slot[0].adds, d_weight, ad_at(out, out->operand[0]->array.data, i * width),
-                        out->operand[1]->array.data, ad_at(out, out->grad.data, i * width),
-                        ad_element(out->array.dtype, out->saved, i), width);
+    void *dx = slot[0].data ? ad_at(out->operand[0], slot[0].data, i * width) : unused;
+    (is_wide(out) ? rows->norm_backward_wide : rows->norm_backward)(
+        dx, slot[0].adds, d_weight, row_of(out, i), out->operand[1]->array.data, ad_at(out, out->grad.data, i * width),
+        ad_element(ad_wide_of(out), out->saved, i), width);
   }
-  if (slot[1].data) rows->put(slot[1].data, d_weight, 1, width, slot[1].adds);
+  if (slot[1].data) ad_put_shares(&slot[1], 0, d_weight, ad_wide_of(out), width);
   return AD_OK;
 }
 
@@ -53,7 +66,10 @@ static const operation rms_norm = {.name = "rms_norm",
                                    .dims = "...d,d->...d",
                                    .linearity = AD_NONLINEAR,
                                    .whole = "d",
-                                   .dtypes = IN_F32_F64,
+                                   .dtypes = IN_ANY_FLOAT,
+                                   .either = 1u << 0,
+                                   .wide = 1u << 1,
+                                   .result = LIKE_TAPE,
                                    .own_size = sizeof(norm_numbers),
                                    .saved = norm_saved,
                                    .scratch = norm_scratch,
@@ -69,10 +85,9 @@ ad_tensor *ad_rms_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double
 static ad_status unweighted_forward(ad_tape *tape, ad_tensor *out) {
   size_t width = width_of(out), count = count_of(out);
   for (size_t i = 0; i < count; i++) {
-    const void *x = ad_at(out, out->operand[0]->array.data, i * width);
-    double inverse = inverse_of(out, x, width);
-    ad_set_element(out->array.dtype, out->saved, i, inverse);
-    ad_rows(out->array.dtype)->put(ad_at(out, out->array.data, i * width), x, inverse, width, 0);
+    double inverse = take_inverse(out, i);
+    ad_cast_scaled(ad_at(out, out->array.data, i * width), out->array.dtype, row_of(out, i),
+                   out->operand[0]->array.dtype, inverse, width);
   }
   return AD_OK;
 }
@@ -115,7 +130,9 @@ static const operation head_norm = {.name = "head_norm",
                                     .dims = "bsd,e->bsd",
                                     .linearity = AD_NONLINEAR,
                                     .whole = "e",
-                                    .dtypes = IN_F32_F64,
+                                    .dtypes = IN_ANY_FLOAT,
+                                    .wide = 1u << 1,
+                                    .result = LIKE_TAPE,
                                     .own_size = sizeof(norm_numbers),
                                     .check = head_norm_check,
                                     .saved = norm_saved,

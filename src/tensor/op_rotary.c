@@ -26,7 +26,7 @@ static ad_status rotary_check(const ad_tape *tape, const ad_tensor *out) {
 // Cosines [seq, head_dim / 2], then sines, at the positions that this rank holds.
 static size_t rotary_saved(const ad_tensor *out) {
   head_sizes size = sizes_of(out);
-  return size.seq * size.head_dim * ad_dtype_size(out->array.dtype);
+  return size.seq * size.head_dim * ad_dtype_size(ad_wide_of(out));
 }
 
 // Pair i of every position.
@@ -37,8 +37,8 @@ static void fill_pair(const ad_tensor *out, size_t i, const positions *at_positi
   for (int k = 0; k < at_positions->span_count; k++) {
     ad_span span = at_positions->span[k];
     for (int64_t position = span.first; position < span.first + span.count; position++, at += half) {
-      ad_set_element(out->array.dtype, out->saved, at, cos((double)position * frequency));
-      ad_set_element(out->array.dtype, out->saved, size.seq * half + at, sin((double)position * frequency));
+      ad_set_element(ad_wide_of(out), out->saved, at, cos((double)position * frequency));
+      ad_set_element(ad_wide_of(out), out->saved, size.seq * half + at, sin((double)position * frequency));
     }
   }
 }
@@ -55,11 +55,12 @@ static ad_status fill_table(ad_tape *tape, ad_tensor *out) {
 static void rotate_all(const ad_tensor *out, void *dst, const void *src, double direction, int adds) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   head_sizes size = sizes_of(out);
-  size_t half = size.head_dim / 2, sines = size.seq * half;
+  size_t half = size.head_dim / 2, angle_bytes = half * ad_dtype_size(ad_wide_of(out));
+  const char *cosines = out->saved, *sines = cosines + size.seq * angle_bytes;
   for (size_t i = 0; i < size.batch * size.seq; i++) {
-    size_t angle = i % size.seq * half;
-    rows->rotate(ad_at(out, dst, i * size.width), ad_at(out, src, i * size.width), ad_at(out, out->saved, angle),
-                 ad_at(out, out->saved, sines + angle), direction, half, size.heads, adds);
+    size_t angle = i % size.seq * angle_bytes;
+    rows->rotate(ad_at(out, dst, i * size.width), ad_at(out, src, i * size.width), cosines + angle, sines + angle,
+                 direction, half, size.heads, adds);
   }
 }
 
@@ -77,7 +78,7 @@ static ad_status rotary_backward(ad_tape *tape, ad_tensor *out, const gradient_s
 static const operation rotary = {.name = "rotary",
                                  .dims = "bsd->bsd",
                                  .linearity = AD_MULTILINEAR,
-                                 .dtypes = IN_F32_F64,
+                                 .dtypes = IN_ANY_FLOAT,
                                  .own_size = sizeof(rotary_numbers),
                                  .check = rotary_check,
                                  .saved = rotary_saved,

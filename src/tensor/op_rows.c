@@ -270,7 +270,7 @@ static ad_status scale_rows_backward(ad_tape *tape, ad_tensor *out, const gradie
     if (slot[0].data)
       ad_rows(dtype)->put(ad_at(out, slot[0].data, i * width), dy, ad_element(dtype, out->operand[1]->array.data, i),
                           width, slot[0].adds);
-    if (slot[1].data) ad_put_share(&slot[1], dtype, i, ad_rows(dtype)->dot(dy, x, width));
+    if (slot[1].data) ad_put_share(&slot[1], i, ad_rows(dtype)->dot(dy, x, width));
   }
   return AD_OK;
 }

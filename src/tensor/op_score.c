@@ -29,7 +29,7 @@ static ad_status softmax_backward(ad_tape *tape, ad_tensor *out, const gradient_
     double centre = ad_rows(dtype)->dot(y, dy, width);
     for (size_t e = 0; e < width; e++) {
       double slope = ad_element(dtype, y, e) * (ad_element(dtype, dy, e) - centre);
-      ad_put_share(slot, dtype, i * width + e, slope);
+      ad_put_share(slot, i * width + e, slope);
     }
   }
   return AD_OK;
@@ -60,7 +60,7 @@ static ad_status sigmoid_backward(ad_tape *tape, ad_tensor *out, const gradient_
   ad_dtype dtype = out->array.dtype;
   for (size_t i = 0; i < ad_numel(out); i++) {
     double y = ad_element(dtype, out->array.data, i), slope = ad_element(dtype, out->grad.data, i) * y * (1 - y);
-    ad_put_share(slot, dtype, i, slope);
+    ad_put_share(slot, i, slope);
   }
   return AD_OK;
 }

@@ -33,7 +33,7 @@ static ad_status power_backward(ad_tape *tape, ad_tensor *out, const gradient_sl
   for (size_t i = 0, at = 0; i < rows; i++)
     for (size_t c = 0; c < width; c++, at++) {
       double slope = own->p * pow(value(out, at) + own->epsilon, own->p - 1);
-      ad_put_share(slot, dtype, at, slope * ad_element(dtype, out->grad.data, c));
+      ad_put_share(slot, at, slope * ad_element(dtype, out->grad.data, c));
     }
   return AD_OK;
 }
@@ -85,7 +85,7 @@ static ad_status sparsity_backward(ad_tape *tape, ad_tensor *out, const gradient
   double gradient = ad_element(dtype, out->grad.data, 0);
   for (size_t c = 0; c < ad_numel(out->operand[0]); c++) {
     double sum = value(out, c), slope = 1 + beta_of(out) * (log1p(sum) + sum / (1 + sum)) / M_LN2;
-    ad_put_share(slot, dtype, c, gradient * slope);
+    ad_put_share(slot, c, gradient * slope);
   }
   return AD_OK;
 }

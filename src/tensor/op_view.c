@@ -30,14 +30,15 @@ static ad_status view_forward(ad_tape *tape, ad_tensor *out) {
 
 static ad_status view_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
   if (slot[0].data != out->grad.data)
-    ad_rows(out->array.dtype)->put(slot[0].data, out->grad.data, 1, ad_numel(out), slot[0].adds);
+    ad_rows(out->grad.dtype)->put(slot[0].data, out->grad.data, 1, ad_numel(out), slot[0].adds);
   return AD_OK;
 }
 
 static const operation view_operation = {.name = "view",
                                          .describe = view_describe,
                                          .hands_over = 1,
-                                         .dtypes = IN_F32_F64,
+                                         .dtypes = IN_ANY_FLOAT,
+                                         .passes_on = 1,
                                          .own_size = sizeof(view_numbers),
                                          .shares = view_shares,
                                          .forward = view_forward,

@@ -10,19 +10,31 @@
 
 enum { OPERANDS_MAX = 64 }; /* as many as a set of operands has bits */
 
-/* Sets of dtypes of values, for records: bit 1u << dtype. No record computes in bf16 yet; what moves values without
- * reading them can. */
+/* Sets of dtypes of values, for records: bit 1u << dtype. */
 enum { IN_F32_F64 = 1u << AD_F32 | 1u << AD_F64, IN_ANY_FLOAT = IN_F32_F64 | 1u << AD_BF16 };
+
+/* The dtype of a result: operand 0's; the tape's; the wide one of that; the wider of its operands'. */
+typedef enum result_dtype { LIKE_FIRST, LIKE_TAPE, LIKE_WIDE, LIKE_WIDEST } result_dtype;
 
 /* Where the gradient of one operand goes. */
 typedef struct gradient_slot {
-  void *data; /* the operand's local elements; NULL: it carries no gradient */
-  int adds;   /* 1: add to what is there; 0: overwrite, there may be anything */
+  void *data;     /* the operand's local elements; NULL: it carries no gradient */
+  int adds;       /* 1: add to what is there; 0: overwrite, there may be anything */
+  ad_dtype dtype; /* of the gradient: the operand's, of a parameter the wide one */
 } gradient_slot;
 
 /* One element's share of the gradient, for operations that compute them one by one. */
-static inline void ad_put_share(const gradient_slot *slot, ad_dtype dtype, size_t i, double share) {
-  ad_set_element(dtype, slot->data, i, share + (slot->adds ? ad_element(dtype, slot->data, i) : 0));
+static inline void ad_put_share(const gradient_slot *slot, size_t i, double share) {
+  ad_set_element(slot->dtype, slot->data, i, share + (slot->adds ? ad_element(slot->dtype, slot->data, i) : 0));
+}
+
+/* n elements of the gradient from `first` on take a share of another dtype or the same, rounded once. */
+static inline void ad_put_shares(const gradient_slot *slot, size_t first, const void *share, ad_dtype dtype, size_t n) {
+  void *to = (char *)slot->data + first * ad_dtype_size(slot->dtype);
+  if (slot->adds)
+    ad_accumulate(to, slot->dtype, share, dtype, 1, n);
+  else
+    ad_cast(to, slot->dtype, share, dtype, n);
 }
 
 typedef struct operation {
@@ -36,9 +48,13 @@ typedef struct operation {
   uint64_t indices;  /* bit i: operand i is i32, a constant */
   uint64_t unread;   /* bit i: backward does not read the elements of operand i */
   int hands_over;    /* operand 0's gradient is the result's own: it may take over the memory */
-  /* The dtypes of values for which forward and backward have arithmetic; a tape of another dtype refuses the operation.
+  /* The dtypes for which forward and backward have arithmetic; the operation is refused on values of another one.
    * Where the kernels of one more dtype are written (rows.h, gemm.h, or in the record's own file), its bit is added. */
-  unsigned dtypes;
+  unsigned dtypes; /* of operand 0, which is what all operands are, but for: */
+  uint64_t wide;   /* bit i: operand i is of the tape's wide dtype */
+  uint64_t either; /* bit i: operand i is of the tape's dtype or of the wide one, whatever the others are */
+  result_dtype result;
+  int passes_on;    /* the result is operand 0 as it is, and the gradient is of the dtype that operand 0's is of */
   size_t own_size;  /* of the record's own struct, for what the operation knows beside its operands; at out->own */
   int runs_dry;     /* on engine dry forward and backward are called too: they check more than the rule does */
   int makes_memory; /* forward gives the result's memory (ad_tape_take) and may say its local shape only then;
@@ -66,6 +82,7 @@ struct ad_tensor {
   const void *own; /* the operation's own struct, op->own_size bytes */
   ad_array array;
   ad_array grad; /* of dual layout; means something while has_grad */
+  ad_dtype grad_dtype;
   int has_grad;
   int carries; /* a gradient: it is a parameter or an input, or made from one */
   int is_kept;
@@ -99,6 +116,9 @@ ad_status ad_operation_describe(const ad_tape *tape, ad_tensor *out);
 ad_status ad_operation_describe_by(const ad_tape *tape, ad_tensor *out, const ad_layout *const *layouts);
 
 static inline int ad_is_parameter(const ad_tensor *tensor) { return tensor->from != NULL; }
+
+/* The dtype of the statistics of a value: the wide one of its own. */
+static inline ad_dtype ad_wide_of(const ad_tensor *tensor) { return ad_dtype_wide(tensor->array.dtype); }
 
 /* Local sizes, for op_*.c. */
 static inline size_t ad_numel(const ad_tensor *tensor) { return (size_t)ad_shape_numel(&tensor->array.local); }

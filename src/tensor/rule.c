@@ -103,9 +103,40 @@ static ad_status shape_by_letters(const ad_tensor *out, const char *letters, ad_
   return AD_OK;
 }
 
+static ad_dtype wanted_dtype(const ad_tape *tape, const ad_tensor *out, int i) {
+  const operation *op = out->op;
+  ad_dtype is = out->operand[i]->array.dtype;
+  if (op->indices >> i & 1) return AD_I32;
+  if (op->wide >> i & 1) return ad_dtype_wide(tape->options.dtype);
+  if (i == 0 || op->either >> i & 1) return ad_tape_has_dtype(tape, is) ? is : tape->options.dtype;
+  return out->operand[0]->array.dtype;
+}
+
+static ad_dtype widest(const ad_tensor *out) {
+  ad_dtype dtype = out->operand[0]->array.dtype;
+  for (int i = 1; i < out->operand_count; i++) {
+    ad_dtype other = out->operand[i]->array.dtype;
+    if (ad_dtype_is_float(other) && ad_dtype_size(other) > ad_dtype_size(dtype)) dtype = other;
+  }
+  return dtype;
+}
+
+static ad_dtype result_of(const ad_tape *tape, const ad_tensor *out) {
+  switch (out->op->result) {
+    case LIKE_TAPE:
+      return tape->options.dtype;
+    case LIKE_WIDE:
+      return ad_dtype_wide(tape->options.dtype);
+    case LIKE_WIDEST:
+      return widest(out);
+    default:
+      return out->operand[0]->array.dtype;
+  }
+}
+
 static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
   for (int i = 0; i < out->operand_count; i++) {
-    ad_dtype wanted = out->op->indices >> i & 1 ? AD_I32 : tape->options.dtype, is = out->operand[i]->array.dtype;
+    ad_dtype wanted = wanted_dtype(tape, out, i), is = out->operand[i]->array.dtype;
     if (is == wanted) continue;
     return ad_fail(AD_INVALID, "%s: %s: operand %d is %s, but must be %s", out->site, out->op->name, i + 1,
                    ad_dtype_name(is), ad_dtype_name(wanted));
@@ -125,7 +156,7 @@ ad_status ad_operation_describe_by(const ad_tape *tape, ad_tensor *out, const ad
   ad_rule rule = {.name = out->op->name, .dims = letters, .linearity = out->op->linearity, .whole = out->op->whole};
   ad_layout layout;
   AD_TRY(ad_layout_propagate(&rule, layouts, constant, (size_t)out->operand_count, out->site, &layout));
-  out->array = ad_array_describe(tape->comm, tape->options.dtype, &shape, &layout);
+  out->array = ad_array_describe(tape->comm, result_of(tape, out), &shape, &layout);
   return AD_OK;
 }
 

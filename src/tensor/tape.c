@@ -41,9 +41,14 @@ static ad_status complete_options(const ad_tape_options *options, ad_tape_option
   ad_tape_options filled;
   AD_TRY(ad_options_take(&filled, sizeof filled, options, "ad_tape_options"));
   if (!filled.dtype) filled.dtype = AD_F32;
-  if (filled.dtype != AD_F32 && filled.dtype != AD_F64)
-    return ad_fail(AD_INVALID, "tape: values of dtype %s are not computed with; f32 and f64 are",
+  if (filled.dtype != AD_F32 && filled.dtype != AD_F64 && filled.dtype != AD_BF16)
+    return ad_fail(AD_INVALID, "tape: values of dtype %s are not computed with; f32, f64 and bf16 are",
                    ad_dtype_name(filled.dtype));
+  if (!filled.residual) filled.residual = ad_dtype_wide(filled.dtype);
+  if (filled.residual != filled.dtype && filled.residual != ad_dtype_wide(filled.dtype))
+    return ad_fail(AD_INVALID, "tape: the residual stream is %s, but values are %s; it is that or %s",
+                   ad_dtype_name(filled.residual), ad_dtype_name(filled.dtype),
+                   ad_dtype_name(ad_dtype_wide(filled.dtype)));
   *out = filled;
   return AD_OK;
 }
@@ -102,6 +107,11 @@ size_t ad_tape_peak_bytes(const ad_tape *tape) {
 
 size_t ad_tape_most_routed(const ad_tape *tape) { return tape->most_routed; }
 ad_dtype ad_tape_dtype(const ad_tape *tape) { return tape->options.dtype; }
+ad_dtype ad_tape_residual(const ad_tape *tape) { return tape->options.residual; }
+
+int ad_tape_has_dtype(const ad_tape *tape, ad_dtype dtype) {
+  return dtype == tape->options.dtype || dtype == ad_dtype_wide(tape->options.dtype);
+}
 ad_comm *ad_tape_comm(const ad_tape *tape) { return tape->comm; }
 int ad_tape_failed(const ad_tape *tape) { return tape->status != AD_OK; }
 
@@ -160,7 +170,7 @@ static ad_status no_memory(const char *site) { return ad_fail(AD_INVALID, "%s: t
 static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int may_index, int comes_later,
                             const char *site) {
   if (!value) return ad_fail(AD_INVALID, "%s: a leaf needs an array, not NULL", site);
-  if (value->dtype != tape->options.dtype && !(may_index && value->dtype == AD_I32))
+  if (!ad_tape_has_dtype(tape, value->dtype) && !(may_index && value->dtype == AD_I32))
     return ad_fail(AD_INVALID, "%s: the array is %s, but the tape computes in %s%s", site, ad_dtype_name(value->dtype),
                    ad_dtype_name(tape->options.dtype), may_index ? " (indices: i32)" : "");
   if (!value->layout.mesh || !ad_mesh_same_ranks(value->layout.mesh, tape->mesh))
@@ -182,6 +192,7 @@ static ad_status record_leaf(ad_tape *tape, const ad_array *value, const ad_para
   leaf->array = *value;
   leaf->from = from;
   leaf->carries = carries;
+  leaf->grad_dtype = from ? ad_dtype_wide(value->dtype) : value->dtype;
   tape->last = *out = leaf;
   return AD_OK;
 }
@@ -276,10 +287,11 @@ static ad_status set_operands(ad_tape *tape, ad_tensor *out, ad_tensor *const *o
   return AD_OK;
 }
 
-static ad_status check_dtype(const ad_tape *tape, const ad_tensor *out) {
-  if (out->op->dtypes >> tape->options.dtype & 1) return AD_OK;
+static ad_status check_dtype(const ad_tensor *out) {
+  ad_dtype dtype = out->operand[0]->array.dtype;
+  if (out->op->dtypes >> dtype & 1) return AD_OK;
   return ad_fail(AD_INVALID, "%s: %s: has no arithmetic for values of dtype %s", out->site, out->op->name,
-                 ad_dtype_name(tape->options.dtype));
+                 ad_dtype_name(dtype));
 }
 
 // The gradient of a result that is R is P: each rank has an addend, of which only linear operations are the sum.
@@ -297,8 +309,9 @@ static ad_status check_linear(const ad_tensor *out) {
 
 static ad_status describe(ad_tape *tape, ad_tensor *out) {
   const operation *op = out->op;
-  AD_TRY(check_dtype(tape, out));
+  AD_TRY(check_dtype(out));
   AD_TRY(op->describe ? op->describe(tape, out) : ad_operation_describe(tape, out));
+  out->grad_dtype = op->passes_on ? out->operand[0]->grad_dtype : out->array.dtype;
   AD_TRY(check_linear(out));
   return op->check ? op->check(tape, out) : AD_OK;
 }

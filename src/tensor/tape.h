@@ -39,6 +39,8 @@ typedef struct ad_record_passing {
   int times;    /* 1; 0: it is not */
 } ad_record_passing;
 
+/* Values of this dtype stand on the tape: its own, or the wide one. */
+int ad_tape_has_dtype(const ad_tape *tape, ad_dtype dtype);
 /* Memory until reset; on engine dry the bytes are counted and *out is NULL. */
 ad_status ad_tape_take(ad_tape *tape, size_t bytes, void **out) AD_CHECKED;
 /* A point to return to, for scratch memory. */

@@ -37,6 +37,9 @@ ad_dtype ad_run_compute_dtype(const ad_run *run) {
   return run->recipe->precision.compute ? run->recipe->precision.compute : AD_F32;
 }
 
+/* Of the residual stream; 0: the tape's default. */
+static ad_dtype residual_dtype(const ad_run *run) { return run->options.dtype ? 0 : run->recipe->precision.residual; }
+
 static ad_module_options module_options(ad_run *run) {
   const ad_recipe *recipe = run->recipe;
   return (ad_module_options){.size = sizeof(ad_module_options),
@@ -171,7 +174,10 @@ static ad_status find_leads(ad_run *run) {
 
 static ad_status create_tapes(ad_run *run) {
   size_t count = ad_program_phase_count(run->program);
-  ad_tape_options options = {.size = sizeof options, .dtype = ad_run_compute_dtype(run), .crowd = run->options.crowd};
+  ad_tape_options options = {.size = sizeof options,
+                             .dtype = ad_run_compute_dtype(run),
+                             .residual = residual_dtype(run),
+                             .crowd = run->options.crowd};
   AD_TRY(ad_new(count * run->under_way, &run->tapes));
   for (size_t p = 0; p < count; p++) {
     size_t module = ad_program_phase(run->program, p)->module;

@@ -158,19 +158,20 @@ static void the_keys_of_a_program_stand_among_those_of_every_recipe(void **state
   assert_int_equal(pair_of(r)->weight_count, 2);
   assert_int_equal(pair_of(r)->file_count, 2);
   assert_int_equal(ad_recipe_print(r, &text), AD_OK);
-  assert_string_equal(text,
-                      "name: \"r\"\n"
-                      "model:\n  kind: \"pair\"\n  width: 4\n"
-                      "losses:\n  weights: [1, 0.5]\n  teacher: \"t\"\n"
-                      "images: [\"a\", \"b\"]\n"
-                      "mesh:\n  encoder: \"tp=4\"\n  model: \"dp=2 cp=2\"\nplacement: \"colocated\"\n"
-                      "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n"
-                      "  loss_scale: 10\n  overrides: {}\n"
-                      "shard:\n  zero: 0\n  bucket_mib: 25\n  prefetch: 1\n"
-                      "train:\n  global_batch: 6\n  microbatches: 1\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
-                      "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
-                      "  weight_decay: 0\n  seed: 1\n  sync: [all]\n  balance: 1\n"
-                      "checkpoint:\n  every: 0\n  keep: 2\n");
+  assert_string_equal(
+      text,
+      "name: \"r\"\n"
+      "model:\n  kind: \"pair\"\n  width: 4\n"
+      "losses:\n  weights: [1, 0.5]\n  teacher: \"t\"\n"
+      "images: [\"a\", \"b\"]\n"
+      "mesh:\n  encoder: \"tp=4\"\n  model: \"dp=2 cp=2\"\nplacement: \"colocated\"\n"
+      "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n  residual: auto\n"
+      "  loss_scale: 10\n  overrides: {}\n"
+      "shard:\n  zero: 0\n  bucket_mib: 25\n  prefetch: 1\n"
+      "train:\n  global_batch: 6\n  microbatches: 1\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
+      "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
+      "  weight_decay: 0\n  seed: 1\n  sync: [all]\n  balance: 1\n"
+      "checkpoint:\n  every: 0\n  keep: 2\n");
   ad_recipe *again = READ(text, NULL);
   char *twice;
   assert_int_equal(ad_recipe_print(again, &twice), AD_OK);

@@ -216,7 +216,11 @@ static void precision_is_checked(void **state) {
   SAYS("r.yaml:5: precision.param: must be f64, f32, bf16 or f16, is i32", GOOD "precision: {param: i32}\n");
   SAYS("r.yaml:5: precision.grad: must be param, raw, f64, f32, bf16 or f16, is same",
        GOOD "precision: {grad: same}\n");
-  SAYS("r.yaml:5: precision.compute: must be f32 or f64, is bf16", GOOD "precision: {compute: bf16}\n");
+  SAYS("r.yaml:5: precision.compute: must be f32, f64 or bf16, is f16", GOOD "precision: {compute: f16}\n");
+  SAYS("r.yaml:5: precision.residual: must be f32 where precision.compute is f32, is bf16",
+       GOOD "precision: {residual: bf16}\n");
+  SAYS("r.yaml:5: precision.residual: must be bf16 or f32 where precision.compute is bf16, is f64",
+       GOOD "precision: {compute: bf16, residual: f64}\n");
   SAYS("r.yaml:5: precision.accumulate: contract: accumulate is bf16; sums form in f32 or f64",
        GOOD "precision: {param: bf16, accumulate: bf16}\n");
   SAYS(
@@ -476,25 +480,26 @@ static void every_key_is_printed(void **state) {
   ad_recipe *r = READ(GOOD, "data.valid=[1, 0.5]", "precision.overrides={\"*norm*\": {param: f64}}");
   char *text;
   assert_int_equal(ad_recipe_print(r, &text), AD_OK);
-  assert_string_equal(text,
-                      "name: \"r\"\n"
-                      "model:\n  kind: \"gpt\"\n  layers: 2\n  d_model: 32\n  heads: 4\n  tied: true\n"
-                      "  rotary_base: 10000\n"
-                      "  kv_heads: 0\n"
-                      "  qk_norm: false\n"
-                      "  bias: false\n"
-                      "  sequence_parallel: false\n"
-                      "  convert_norms: false\n"
-                      "  gather_keys: false\n  d_hidden: 0\n"
-                      "data:\n  text: [\"a\", \"b\"]\n  seq: 16\n  valid: [1, 0.5]\n  held_out: 0\n"
-                      "mesh: \"dp_replicate=2 dp_shard=2\"\n"
-                      "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n"
-                      "  loss_scale: 10\n  overrides:\n    \"*norm*\": {param: f64}\n"
-                      "shard:\n  zero: 0\n  bucket_mib: 25\n  prefetch: 1\n"
-                      "train:\n  global_batch: 6\n  microbatches: 1\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
-                      "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
-                      "  weight_decay: 0\n  seed: 1\n  sync: [all]\n"
-                      "checkpoint:\n  every: 0\n  keep: 2\n");
+  assert_string_equal(
+      text,
+      "name: \"r\"\n"
+      "model:\n  kind: \"gpt\"\n  layers: 2\n  d_model: 32\n  heads: 4\n  tied: true\n"
+      "  rotary_base: 10000\n"
+      "  kv_heads: 0\n"
+      "  qk_norm: false\n"
+      "  bias: false\n"
+      "  sequence_parallel: false\n"
+      "  convert_norms: false\n"
+      "  gather_keys: false\n  d_hidden: 0\n"
+      "data:\n  text: [\"a\", \"b\"]\n  seq: 16\n  valid: [1, 0.5]\n  held_out: 0\n"
+      "mesh: \"dp_replicate=2 dp_shard=2\"\n"
+      "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n  residual: auto\n"
+      "  loss_scale: 10\n  overrides:\n    \"*norm*\": {param: f64}\n"
+      "shard:\n  zero: 0\n  bucket_mib: 25\n  prefetch: 1\n"
+      "train:\n  global_batch: 6\n  microbatches: 1\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
+      "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
+      "  weight_decay: 0\n  seed: 1\n  sync: [all]\n"
+      "checkpoint:\n  every: 0\n  keep: 2\n");
   free(text);
   ad_recipe_destroy(r);
 }

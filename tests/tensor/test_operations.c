@@ -1,5 +1,5 @@
 /* Every operation's gradient against finite differences in f64 along a random direction; linear ones as adjoints; f32
- * against f64. One rank: what more ranks change is in test_moves.c. */
+ * and bf16 against f64. One rank: what more ranks change is in test_moves.c. */
 #include "tensor/rows.h"
 #include "world.h"
 
@@ -8,6 +8,7 @@ enum { OPERANDS = 3 };
 typedef struct operand {
   ad_shape shape;
   int32_t below;  // above 0: indices
+  int wide;       // f32 on a tape of bf16
 } operand;
 
 typedef ad_tensor *(*formula)(ad_tape *, ad_tensor *const *x);
@@ -24,7 +25,8 @@ typedef struct experiment {
 
 static void fill_values(experiment *e) {
   for (int i = 0; i < e->count; i++) {
-    ad_dtype dtype = e->operands[i].below ? AD_I32 : e->dtype;
+    ad_dtype dtype = e->operands[i].wide ? ad_dtype_wide(e->dtype) : e->dtype;
+    if (e->operands[i].below) dtype = AD_I32;
     e->value[i] = random_array(&e->w, dtype, e->operands[i].shape, 10 + (uint64_t)i, e->operands[i].below);
     e->grad[i] = e->value[i];
     e->grad[i].data = calloc(1, ad_array_bytes(&e->value[i]) + 1);
@@ -44,6 +46,7 @@ static void keep_gradients(experiment *e, ad_tensor *const *x) {
     const ad_array *grad = ad_grad(x[i]);
     assert_non_null(grad);
     assert_true(ad_shape_equal(&grad->shape, &e->value[i].shape));
+    assert_int_equal(grad->dtype, e->value[i].dtype);
     memcpy(e->grad[i].data, grad->data, ad_array_bytes(grad));
   }
 }
@@ -112,6 +115,35 @@ static void f32_near_f64(experiment *narrow, const experiment *wide) {
   }
 }
 
+/* The dtype of every gradient is its value's. One rounding is off by 2^-9 of what it rounds; no formula here has more
+ * than a few on a way, nor sums of more than some ten of them: 3 % of the largest gradient. */
+static void bf16_near_f64(formula f, const operand *operands, int count) {
+  experiment narrow = {.f = f, .operands = operands, .count = count, .dtype = AD_BF16};
+  narrow.w = world_open();
+  experiment wide = narrow;
+  wide.dtype = AD_F64;
+  fill_values(&narrow);
+  fill_values(&wide);
+  for (int k = 0; k < count; k++)
+    if (!operands[k].below)
+      ad_cast(wide.value[k].data, AD_F64, narrow.value[k].data, narrow.value[k].dtype, ad_array_numel(&wide.value[k]));
+  double loss = evaluate(&narrow, 1), exact = evaluate(&wide, 1);
+  assert_true(fabs(loss - exact) <= 0.03 * (1 + fabs(exact)));
+  for (int k = 0; k < count; k++) {
+    double largest = 0, error = 0;
+    for (size_t i = 0; !operands[k].below && i < ad_array_numel(&wide.grad[k]); i++) {
+      largest = fmax(largest, fabs(element(&wide.grad[k], i)));
+      error = fmax(error, fabs(element(&wide.grad[k], i) - element(&narrow.grad[k], i)));
+    }
+    if (error > 0.03 * largest) fail_msg("operand %d: %g of %g", k, error, largest);
+  }
+  free_values(&wide);
+  free_values(&narrow);
+  world_close(&narrow.w);
+}
+#define CHECK_BF16(f, ...) \
+  bf16_near_f64((f), (const operand[]){__VA_ARGS__}, (int)(sizeof((operand[]){__VA_ARGS__}) / sizeof(operand)))
+
 static void check_once(formula f, const operand *operands, int count, int used_twice) {
   experiment wide = {.f = f, .operands = operands, .count = count, .used_twice = used_twice, .dtype = AD_F64};
   wide.w = world_open();
@@ -135,13 +167,17 @@ static void check(formula f, const operand *operands, int count) {
   check((f), (const operand[]){__VA_ARGS__}, (int)(sizeof((operand[]){__VA_ARGS__}) / sizeof(operand)))
 
 #define SHAPE1(a) \
-  { {1, {a}}, 0 }
+  { {1, {a}}, 0, 0 }
 #define SHAPE2(a, b) \
-  { {2, {a, b}}, 0 }
+  { {2, {a, b}}, 0, 0 }
 #define SHAPE3(a, b, c) \
-  { {3, {a, b, c}}, 0 }
+  { {3, {a, b, c}}, 0, 0 }
+#define WIDE1(a) \
+  { {1, {a}}, 0, 1 }
+#define WIDE2(a, b) \
+  { {2, {a, b}}, 0, 1 }
 #define INDICES2(a, b, below) \
-  { {2, {a, b}}, below }
+  { {2, {a, b}}, below, 0 }
 
 /* ---- the formulas ---- */
 
@@ -209,6 +245,15 @@ static ad_tensor *residual(ad_tape *t, ad_tensor *const *x) {
   ad_tensor *h = ad_linear(t, x[0], x[1]);
   h = ad_add(t, h, ad_gelu(t, h));
   return ad_add(t, ad_swiglu(t, h, h), h);
+}
+
+static ad_tensor *add_row(ad_tape *t, ad_tensor *const *x) { return ad_add_row(t, x[0], x[1]); }
+static ad_tensor *to_wide(ad_tape *t, ad_tensor *const *x) {
+  return ad_to_dtype(t, x[0], ad_dtype_wide(ad_tape_dtype(t)));
+}
+static ad_tensor *to_narrow(ad_tape *t, ad_tensor *const *x) { return ad_to_dtype(t, x[0], ad_tape_dtype(t)); }
+static ad_tensor *wide_residual(ad_tape *t, ad_tensor *const *x) {
+  return ad_add(t, x[0], ad_linear(t, ad_rms_norm(t, x[0], x[1], 1e-5), x[2]));
 }
 
 static void elementwise_operations_have_their_gradients(void **state) {
@@ -308,6 +353,63 @@ static void losses_have_their_gradients(void **state) {
   CHECK(sparsity, SHAPE3(2, 9, 13));
   CHECK(squared_error, SHAPE3(2, 29, 13), SHAPE3(2, 29, 13));  // more than a piece
   CHECK(kl_divergence, SHAPE3(2, 9, 13));
+}
+
+static void operations_have_arithmetic_in_bf16(void **state) {
+  CHECK_BF16(add, SHAPE2(3, 5), SHAPE2(3, 5));
+  CHECK_BF16(add, WIDE2(3, 5), SHAPE2(3, 5));
+  CHECK_BF16(add, SHAPE2(3, 5), WIDE2(3, 5));
+  CHECK_BF16(add_row, SHAPE3(3, 4, 5), WIDE1(5));
+  CHECK_BF16(multiply, SHAPE3(3, 5, 2), SHAPE3(3, 5, 2));
+  CHECK_BF16(square, SHAPE1(37));
+  CHECK_BF16(scale, SHAPE2(3, 5));
+  CHECK_BF16(sum, SHAPE3(3, 5, 7));
+  CHECK_BF16(to_wide, SHAPE3(3, 5, 7));
+  CHECK_BF16(to_narrow, WIDE2(3, 5));
+  CHECK_BF16(swiglu, SHAPE2(7, 45), SHAPE2(7, 45));
+  CHECK_BF16(swiglu_of_one, SHAPE2(7, 45));
+  CHECK_BF16(gelu, SHAPE2(7, 5));
+  CHECK_BF16(linear, SHAPE3(2, 3, 5), SHAPE2(5, 7));
+  CHECK_BF16(linear, WIDE2(3, 5), WIDE2(5, 7));
+  CHECK_BF16(linear_transposed, SHAPE3(2, 3, 5), SHAPE2(7, 5));
+  CHECK_BF16(embedding, SHAPE2(11, 5), INDICES2(3, 7, 11));
+  CHECK_BF16(tied, SHAPE2(11, 5), INDICES2(3, 7, 11));
+  CHECK_BF16(rms_norm, SHAPE3(2, 3, 37), WIDE1(37));
+  CHECK_BF16(rms_norm, WIDE2(6, 37), WIDE1(37));
+  CHECK_BF16(rotary, SHAPE3(2, 5, 12));
+  CHECK_BF16(cross_entropy, SHAPE3(2, 9, 13), INDICES2(2, 9, 13));
+  CHECK_BF16(residual, SHAPE2(3, 5), SHAPE2(5, 7));
+  CHECK_BF16(wide_residual, WIDE2(3, 5), WIDE1(5), SHAPE2(5, 5));
+}
+
+/* What a parameter gets is the product's own sum, to the last digit of f32. */
+static void gradients_of_parameters_are_not_rounded_to_bf16(void **state) {
+  enum { ROWS = 3, INNER = 5, COLUMNS = 7 };
+  world w = world_open();
+  ad_array x = random_array(&w, AD_BF16, (ad_shape){2, {ROWS, INNER}}, 1, 0);
+  ad_array weight = random_array(&w, AD_BF16, (ad_shape){2, {INNER, COLUMNS}}, 2, 0), c;
+  const ad_array *values[] = {&weight};
+  ad_parameters from = {.values = values, .count = 1};
+  ad_tape *t = open_tape(&w, AD_BF16);
+  ad_tensor *leaf = ad_parameter(t, &from, 0), *moved = ad_convert(t, leaf, "tp", AD_R);
+  ad_tensor *y = ad_linear(t, ad_convert(t, ad_constant(t, &x), "tp", AD_R), moved);
+  y = ad_all_reduce(t, ad_once(t, y, "tp"), "tp", AD_I);
+  must(ad_backward(t, project(&w, t, y, 3, &c)));
+  const ad_array *grad = ad_grad(leaf);
+  assert_int_equal(grad->dtype, AD_F32);
+  for (size_t i = 0; i < INNER; i++)
+    for (size_t j = 0; j < COLUMNS; j++) {
+      double sum = 0, size = 0;
+      for (size_t row = 0; row < ROWS; row++) sum += element(&x, row * INNER + i) * element(&c, row * COLUMNS + j);
+      for (size_t row = 0; row < ROWS; row++)
+        size += fabs(element(&x, row * INNER + i) * element(&c, row * COLUMNS + j));
+      assert_true(fabs(sum - element(grad, i * COLUMNS + j)) <= ROWS * 0x1p-24 * size);
+    }
+  free(x.data);
+  free(weight.data);
+  free(c.data);
+  ad_tape_destroy(t);
+  world_close(&w);
 }
 
 static void values_used_several_times_have_their_gradients(void **state) {
@@ -503,6 +605,8 @@ int main(void) {
       cmocka_unit_test(norms_have_their_gradients),
       cmocka_unit_test(rotary_and_attention_have_their_gradients),
       cmocka_unit_test(losses_have_their_gradients),
+      cmocka_unit_test(operations_have_arithmetic_in_bf16),
+      cmocka_unit_test(gradients_of_parameters_are_not_rounded_to_bf16),
       cmocka_unit_test(values_used_several_times_have_their_gradients),
       cmocka_unit_test(nothing_is_done_to_no_rows),
       cmocka_unit_test(linear_operations_are_adjoint_to_their_backward),

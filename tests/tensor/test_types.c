@@ -207,9 +207,13 @@ static void wrong_options_are_refused(void **state) {
   ad_tape_options options = {0};
   assert_int_equal(ad_tape_create(d->comm, d->mesh, &options, &tape), AD_INVALID);
   options.size = sizeof options;
-  options.dtype = AD_BF16;
+  options.dtype = AD_F16;
   assert_int_equal(ad_tape_create(d->comm, d->mesh, &options, &tape), AD_INVALID);
-  assert_mentions("bf16");
+  assert_mentions("f16");
+  options.dtype = AD_F32;
+  options.residual = AD_BF16;
+  assert_int_equal(ad_tape_create(d->comm, d->mesh, &options, &tape), AD_INVALID);
+  assert_mentions("the residual stream is bf16, but values are f32; it is that or f32");
   assert_null(tape);
 }
 

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 #include "addend/tensor.h"
 #include "base/random.h"
+#include "tensor/rows.h"
 
 #define must(call) assert_int_equal((call), AD_OK)
 
@@ -50,13 +51,12 @@ static inline ad_array random_array(const world *w, ad_dtype dtype, ad_shape sha
     if (dtype == AD_I32) ((int32_t *)array.data)[i] = (int32_t)(ad_random_bits(7, stream, i) % (uint64_t)below);
     if (dtype == AD_F32) ((float *)array.data)[i] = (float)ad_random_normal(7, stream, i);
     if (dtype == AD_F64) ((double *)array.data)[i] = ad_random_normal(7, stream, i);
+    if (dtype == AD_BF16) ad_set_element(AD_BF16, array.data, i, ad_random_normal(7, stream, i));
   }
   return array;
 }
 
-static inline double element(const ad_array *array, size_t i) {
-  return array->dtype == AD_F64 ? ((const double *)array->data)[i] : (double)((const float *)array->data)[i];
-}
+static inline double element(const ad_array *array, size_t i) { return ad_element(array->dtype, array->data, i); }
 
 /* A count of one microbatch that was summed to `total`. */
 static inline ad_count *summed_count(const world *w, int64_t total) {
@@ -71,7 +71,7 @@ static inline ad_count *summed_count(const world *w, int64_t total) {
 static inline ad_tensor *project(const world *w, ad_tape *tape, ad_tensor *y, uint64_t stream, ad_array *c) {
   const ad_array *value = ad_tensor_array(y);
   if (!value) return y;
-  *c = random_array(w, ad_tape_dtype(tape), value->shape, stream, 0);
+  *c = random_array(w, value->dtype, value->shape, stream, 0);
   return ad_sum(tape, ad_multiply(tape, y, ad_constant(tape, c)));
 }
 
