@@ -69,12 +69,13 @@ static void list_transit(void *context, void *passing) {
 static void list_ring(void *context, void *passing) {
   const ring_passing *pass = passing;
   const ad_mesh *mesh = pass->k->layout.mesh;
+  size_t wider = ad_dtype_size(ad_ring_wide(pass->ring)) / ad_dtype_size(pass->ring->dtype);
   if (!ad_comm_is_dry(pass->ring->comm)) return;
   ad_moved moved = {.op = "ring",
                     .axes = pass->ring->group.axes & ad_mesh_large(mesh),
                     .mesh = mesh,
                     .dtype = pass->ring->dtype,
-                    .bytes = (pass->backward ? 4 : 2) * group_bytes(pass->k, pass->ring->group.axes),
+                    .bytes = (pass->backward ? 2 + 2 * wider : 2) * group_bytes(pass->k, pass->ring->group.axes),
                     .backward = pass->backward,
                     .times = 1};
   snprintf(moved.site, sizeof moved.site, "%s", pass->ring->site);

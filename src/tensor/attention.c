@@ -6,9 +6,13 @@
 #include <string.h>
 #include "tensor/gemm.h"
 
+/* Rows whose scores exist at a time, and the positions that they are of: a block stays in the second cache. What is
+ * its own wide dtype takes a part's positions all at once. */
+enum { BLOCK_ROWS = 64, BLOCK_COLUMNS = 512 };
+
 /* One block of rows of one head against one run of columns, of which each row sees the first few, or all. */
 typedef struct block {
-  ad_dtype dtype;
+  ad_dtype dtype, wide;
   size_t head_dim;
   size_t width, kv_width;
   size_t row, rows, row_position; /* the first row: where it is stored, and its position */
@@ -28,31 +32,41 @@ static size_t seen_by(const block *at, size_t row) {
   return seen < 0 ? 0 : (size_t)seen > at->run ? at->run : (size_t)seen;
 }
 
-static char *element(const block *at, const void *data, size_t index) {
-  return (char *)(uintptr_t)data + index * ad_dtype_size(at->dtype);
+static char *element(ad_dtype dtype, const void *data, size_t index) {
+  return (char *)(uintptr_t)data + index * ad_dtype_size(dtype);
 }
 
-static void *q_row(const block *at, const void *data, size_t row) {
-  return element(at, data, at->q_at + (at->row + row) * at->width);
+static void *q_row(const block *at, ad_dtype dtype, const void *data, size_t row) {
+  return element(dtype, data, at->q_at + (at->row + row) * at->width);
 }
 
 static gemm_operand q_operand(const block *at, const void *data) {
-  return (gemm_operand){q_row(at, data, 0), (int64_t)at->width, 0};
+  return (gemm_operand){q_row(at, at->dtype, data, 0), (int64_t)at->width, 0};
 }
 
 static gemm_operand kv_operand(const block *at, const void *data, int transposed) {
-  return (gemm_operand){element(at, data, at->kv_at), (int64_t)at->kv_width, transposed};
+  return (gemm_operand){element(at->dtype, data, at->kv_at), (int64_t)at->kv_width, transposed};
 }
 
-static void *scores_row(const block *at, void *scores, size_t row) { return element(at, scores, row * at->columns); }
+static void *scores_row(const block *at, ad_dtype dtype, void *scores, size_t row) {
+  return element(dtype, scores, row * at->columns);
+}
 
 static void clear_after(const block *at, void *row, size_t seen) {
-  memset(element(at, row, seen), 0, (at->columns - seen) * ad_dtype_size(at->dtype));
+  memset(element(at->dtype, row, seen), 0, (at->columns - seen) * ad_dtype_size(at->dtype));
 }
 
+/* Scores or their gradients: one number of each row and column from head_dim of both. */
 static void products(const block *at, double factor, gemm_operand rows, gemm_operand columns, void *scores) {
-  ad_gemm(at->dtype, at->dtype, (int64_t)at->rows, (int64_t)at->columns, (int64_t)at->head_dim, factor, rows, columns,
-          0, scores, (int64_t)at->columns);
+  ad_gemm(at->dtype, at->wide, (int64_t)at->rows, (int64_t)at->columns, (int64_t)at->head_dim, factor, rows, columns, 0,
+          scores, (int64_t)at->columns);
+}
+
+/* To the rows of `to`, product of a block of scores with some rows. */
+static void add_product(const block *at, size_t rows, size_t inner, gemm_operand scores, gemm_operand others, void *to,
+                        size_t stride) {
+  ad_gemm(at->dtype, at->wide, (int64_t)rows, (int64_t)at->head_dim, (int64_t)inner, 1, scores, others, 1, to,
+          (int64_t)stride);
 }
 
 static double score_factor(const block *at) { return 1 / sqrt((double)at->head_dim); }
@@ -65,6 +79,7 @@ static block head_of(const attention_sizes *size, ad_dtype dtype, size_t columns
   size_t batch = unit / size->heads, head = unit % size->heads;
   size_t kv_head = (size->first_head + head) / size->sharing - size->first_kv_head;
   return (block){.dtype = dtype,
+                 .wide = ad_dtype_wide(dtype),
                  .head_dim = size->head_dim,
                  .width = size->width,
                  .kv_width = size->kv_width,
@@ -74,16 +89,21 @@ static block head_of(const attention_sizes *size, ad_dtype dtype, size_t columns
                  .state_at = unit * size->rows.count};
 }
 
+static size_t most_columns(ad_dtype dtype, size_t columns) {
+  return ad_dtype_wide(dtype) == dtype || columns < BLOCK_COLUMNS ? columns : BLOCK_COLUMNS;
+}
+
 /* The runs of columns of which the block sees any. */
 static void each_run(block at, const positions *columns, block_function run, void *context) {
-  size_t stored = 0, kv_at = at.kv_at;
   for (int i = 0; i < columns->span_count; i++) {
-    at.column_position = columns->span[i].first;
-    at.run = (size_t)columns->span[i].count;
-    at.columns = seen_by(&at, at.rows - 1);
-    at.kv_at = kv_at + stored * at.kv_width;
-    if (at.columns) run(&at, context);
-    stored += at.run;
+    ad_span span = columns->span[i];
+    for (size_t first = 0, count = (size_t)span.count; first < count; first += at.run) {
+      at.column_position = span.first + (int64_t)first;
+      at.run = most_columns(at.dtype, count - first);
+      at.columns = seen_by(&at, at.rows - 1);
+      if (at.columns) run(&at, context);
+      at.kv_at += at.run * at.kv_width;
+    }
   }
 }
 
@@ -92,10 +112,10 @@ static void each_block(block at, const attention_sizes *size, const positions *c
   size_t stored = 0;
   for (int i = 0; i < size->rows.span_count; i++) {
     ad_span span = size->rows.span[i];
-    for (int64_t first = 0; first < span.count; first += ATTENTION_BLOCK) {
+    for (int64_t first = 0; first < span.count; first += BLOCK_ROWS) {
       at.row = stored + (size_t)first;
       at.row_position = (size_t)(span.first + first);
-      at.rows = span.count - first < ATTENTION_BLOCK ? (size_t)(span.count - first) : ATTENTION_BLOCK;
+      at.rows = span.count - first < BLOCK_ROWS ? (size_t)(span.count - first) : BLOCK_ROWS;
       each_run(at, columns, run, context);
     }
     stored += (size_t)span.count;
@@ -113,10 +133,11 @@ static void each(const attention_sizes *size, ad_dtype dtype, const positions *c
 static size_t row_count(const attention_sizes *size) { return size->batch * size->heads * size->rows.count; }
 
 void ad_attention_begin(const attention_forward *at) {
+  ad_dtype wide = ad_dtype_wide(at->dtype);
   size_t rows = row_count(&at->size);
-  ad_rows(at->dtype)->fill(at->state.maximum, -INFINITY, rows, 0);
-  ad_rows(at->dtype)->fill(at->state.sum, 0, rows, 0);
-  memset(at->out, 0, at->size.batch * at->size.rows.count * at->size.width * ad_dtype_size(at->dtype));
+  ad_rows(wide)->fill(at->state.maximum, -INFINITY, rows, 0);
+  ad_rows(wide)->fill(at->state.sum, 0, rows, 0);
+  memset(at->out, 0, at->size.batch * at->size.rows.count * at->size.width * ad_dtype_size(wide));
 }
 
 typedef struct forward_work {
@@ -124,33 +145,45 @@ typedef struct forward_work {
   const attention_part *part;
 } forward_work;
 
+/* Two pieces of scratch memory for scores R, then as many for what products read, which is the same where the dtype is
+ * its own wide one. */
+static void *scores_at(const block *at, void *scratch, size_t piece) {
+  return element(at->wide, scratch, piece * at->rows * at->columns);
+}
+static void *read_at(const block *at, void *scratch, size_t piece) {
+  if (at->dtype == at->wide) return scores_at(at, scratch, piece);
+  return element(at->dtype, scores_at(at, scratch, 2), piece * at->rows * at->columns);
+}
+
 /* Takes the scores of one row into its maximum and sum, and leaves their exponentials. What earlier parts gave is
  * brought to the new maximum. */
 static void take_row(const block *at, const attention_forward *all, size_t row) {
-  const row_kernels *kernels = ad_rows(at->dtype);
-  void *scores = scores_row(at, all->scores, row), *out = q_row(at, all->out, row);
+  const row_kernels *wide = ad_rows(at->wide);
+  const void *scores = scores_row(at, at->wide, scores_at(at, all->scores, 0), row);
+  void *exponentials = scores_row(at, at->dtype, read_at(at, all->scores, 0), row);
+  void *out = q_row(at, at->wide, all->out, row);
   size_t seen = seen_by(at, row), index = at->state_at + at->row + row;
-  double before = ad_element(at->dtype, all->state.maximum, index), sum = ad_element(at->dtype, all->state.sum, index);
-  double largest = fmax(before, kernels->max(scores, seen));
+  double before = ad_element(at->wide, all->state.maximum, index), sum = ad_element(at->wide, all->state.sum, index);
+  double largest = fmax(before, wide->max(scores, seen));
   if (largest == -INFINITY) seen = 0;  // nothing of this part counts
   if (seen) {
     double kept = exp(before - largest);
-    if (sum > 0 && kept < 1) kernels->put_divided(out, out, 1 / kept, at->head_dim, 0);
-    sum = sum * kept + kernels->exp_sum(scores, scores, largest, seen);
-    ad_set_element(at->dtype, all->state.maximum, index, largest);
-    ad_set_element(at->dtype, all->state.sum, index, sum);
+    if (sum > 0 && kept < 1) wide->put_divided(out, out, 1 / kept, at->head_dim, 0);
+    sum = sum * kept + ad_rows(at->dtype)->exp_sum_narrow(exponentials, scores, largest, seen);
+    ad_set_element(at->wide, all->state.maximum, index, largest);
+    ad_set_element(at->wide, all->state.sum, index, sum);
   }
-  clear_after(at, scores, seen);
+  clear_after(at, exponentials, seen);
 }
 
 static void forward_block(const block *at, void *context) {
   const forward_work *work = context;
   const attention_forward *all = work->all;
-  products(at, score_factor(at), q_operand(at, all->q), kv_operand(at, work->part->k, 1), all->scores);
+  products(at, score_factor(at), q_operand(at, all->q), kv_operand(at, work->part->k, 1),
+           scores_at(at, all->scores, 0));
   for (size_t row = 0; row < at->rows; row++) take_row(at, all, row);
-  ad_gemm(at->dtype, at->dtype, (int64_t)at->rows, (int64_t)at->head_dim, (int64_t)at->columns, 1,
-          (gemm_operand){all->scores, (int64_t)at->columns, 0}, kv_operand(at, work->part->v, 0), 1,
-          q_row(at, all->out, 0), (int64_t)at->width);
+  add_product(at, at->rows, at->columns, (gemm_operand){read_at(at, all->scores, 0), (int64_t)at->columns, 0},
+              kv_operand(at, work->part->v, 0), q_row(at, at->wide, all->out, 0), at->width);
 }
 
 void ad_attention_add(const attention_forward *at, const attention_part *part) {
@@ -163,8 +196,8 @@ void ad_attention_end(const attention_forward *at) {
   for (size_t unit = 0; unit < size->batch * size->heads; unit++) {
     block head = head_of(size, at->dtype, 0, unit);
     for (size_t row = 0; row < size->rows.count; row++) {
-      void *out = q_row(&head, at->out, row);
-      ad_rows(at->dtype)->put_divided(out, out, ad_element(at->dtype, at->state.sum, head.state_at + row),
+      void *out = q_row(&head, head.wide, at->out, row);
+      ad_rows(head.wide)->put_divided(out, out, ad_element(head.wide, at->state.sum, head.state_at + row),
                                       size->head_dim, 0);
     }
   }
@@ -184,43 +217,41 @@ static int is_alone(const block *at, size_t row) { return horizon(at, row) == 1;
 
 /* Scores to probabilities p, their gradients dp to the scores' gradients p (dp - sum(p dp)) / sqrt(head_dim). The sum
  * is that of out * d_out over the head. */
-static void score_gradients(const block *at, const attention_backward *all, void *scores, void *slopes) {
+static void score_gradients(const block *at, const attention_backward *all) {
   const row_kernels *kernels = ad_rows(at->dtype);
+  void *scores = scores_at(at, all->scores, 0), *slopes = scores_at(at, all->scores, 1);
+  void *p = read_at(at, all->scores, 0), *d = read_at(at, all->scores, 1);
   for (size_t row = 0; row < at->rows; row++) {
     size_t seen = seen_by(at, row), index = at->state_at + at->row + row;
-    void *score = scores_row(at, scores, row), *slope = scores_row(at, slopes, row);
-    double centre = kernels->dot(q_row(at, all->out, row), q_row(at, all->d_out, row), at->head_dim);
-    kernels->softmax_backward(score, slope, score, slope, ad_element(at->dtype, all->state.maximum, index),
-                              ad_element(at->dtype, all->state.sum, index), centre, score_factor(at), seen);
-    clear_after(at, score, seen);
-    clear_after(at, slope, is_alone(at, row) ? 0 : seen);
+    void *p_row = scores_row(at, at->dtype, p, row), *d_row = scores_row(at, at->dtype, d, row);
+    double centre =
+        kernels->dot(q_row(at, at->dtype, all->out, row), q_row(at, at->dtype, all->d_out, row), at->head_dim);
+    kernels->softmax_backward(p_row, d_row, scores_row(at, at->wide, scores, row),
+                              scores_row(at, at->wide, slopes, row), ad_element(at->wide, all->state.maximum, index),
+                              ad_element(at->wide, all->state.sum, index), centre, score_factor(at), seen);
+    clear_after(at, p_row, seen);
+    clear_after(at, d_row, is_alone(at, row) ? 0 : seen);
   }
-}
-
-/* To the rows of `to`, product of a block of scores with some rows. */
-static void add_product(const block *at, size_t rows, size_t inner, gemm_operand scores, gemm_operand others, void *to,
-                        size_t stride) {
-  ad_gemm(at->dtype, at->dtype, (int64_t)rows, (int64_t)at->head_dim, (int64_t)inner, 1, scores, others, 1, to,
-          (int64_t)stride);
 }
 
 static void backward_block(const block *at, void *context) {
   const backward_work *work = context;
   const attention_backward *all = work->all;
   int64_t stride = (int64_t)at->columns;
-  void *scores = all->scores, *slopes = element(at, scores, at->rows * at->columns);
-  products(at, score_factor(at), q_operand(at, all->q), kv_operand(at, work->part->k, 1), scores);
-  products(at, 1, q_operand(at, all->d_out), kv_operand(at, work->part->v, 1), slopes);
-  score_gradients(at, all, scores, slopes);
+  const void *p = read_at(at, all->scores, 0), *d = read_at(at, all->scores, 1);
+  products(at, score_factor(at), q_operand(at, all->q), kv_operand(at, work->part->k, 1),
+           scores_at(at, all->scores, 0));
+  products(at, 1, q_operand(at, all->d_out), kv_operand(at, work->part->v, 1), scores_at(at, all->scores, 1));
+  score_gradients(at, all);
   if (all->d_q)
-    add_product(at, at->rows, at->columns, (gemm_operand){slopes, stride, 0}, kv_operand(at, work->part->k, 0),
-                q_row(at, all->d_q, 0), at->width);
+    add_product(at, at->rows, at->columns, (gemm_operand){d, stride, 0}, kv_operand(at, work->part->k, 0),
+                q_row(at, at->wide, all->d_q, 0), at->width);
   if (work->d_k)
-    add_product(at, at->columns, at->rows, (gemm_operand){slopes, stride, 1}, q_operand(at, all->q),
-                element(at, work->d_k, at->kv_at), at->kv_width);
+    add_product(at, at->columns, at->rows, (gemm_operand){d, stride, 1}, q_operand(at, all->q),
+                element(at->wide, work->d_k, at->kv_at), at->kv_width);
   if (work->d_v)
-    add_product(at, at->columns, at->rows, (gemm_operand){scores, stride, 1}, q_operand(at, all->d_out),
-                element(at, work->d_v, at->kv_at), at->kv_width);
+    add_product(at, at->columns, at->rows, (gemm_operand){p, stride, 1}, q_operand(at, all->d_out),
+                element(at->wide, work->d_v, at->kv_at), at->kv_width);
 }
 
 void ad_attention_back(const attention_backward *at, const attention_part *part, void *d_k, void *d_v) {
@@ -229,5 +260,7 @@ void ad_attention_back(const attention_backward *at, const attention_part *part,
 }
 
 size_t ad_attention_scratch_bytes(ad_dtype dtype, size_t columns) {
-  return 2 * ATTENTION_BLOCK * columns * ad_dtype_size(dtype);
+  ad_dtype wide = ad_dtype_wide(dtype);
+  size_t scores = BLOCK_ROWS * most_columns(dtype, columns);
+  return 2 * scores * (ad_dtype_size(wide) + (dtype == wide ? 0 : ad_dtype_size(dtype)));
 }

@@ -1,11 +1,14 @@
 /* Attention of the rows of q against some of the keys and values: those that are at hand. Parts of the keys come
  * one after another (a rank's own, then what arrives on the ring), in any order; the rows' running maximum and running
- * sum carry the softmax from part to part (Milakov and Gimelshein 2018). Who brings parts is in op_attention.c. */
+ * sum carry the softmax from part to part (Milakov and Gimelshein 2018). Who brings parts is in op_attention.c.
+ *
+ * q, k, v and what products read are of the dtype; scores, the softmax and all sums (the result and the gradients) are
+ * of its wide one, R. So with bf16 only what a product reads is rounded: probabilities and the scores' gradients. The
+ * sum of a row is that of its exponentials before, and kept apart from its maximum: the logarithm of the one added to
+ * the other would be rounded at the size of the scores. */
 #ifndef TENSOR_ATTENTION_H
 #define TENSOR_ATTENTION_H
 #include "tensor/heads.h"
-
-enum { ATTENTION_BLOCK = 64 }; /* rows whose scores exist at a time */
 
 /* What an attention is on this rank. */
 typedef struct attention_sizes {
@@ -24,7 +27,7 @@ typedef struct attention_part {
   positions columns;
 } attention_part;
 
-/* Rows in use, of every head of this rank: a maximum and a sum each, [batch, heads, rows]. */
+/* Rows in use, of every head of this rank: a maximum and a sum each, R [batch, heads, rows]. */
 typedef struct row_state {
   void *maximum, *sum;
 } row_state;
@@ -33,7 +36,7 @@ typedef struct attention_forward {
   attention_sizes size;
   ad_dtype dtype;
   const void *q;
-  void *out; /* between parts: times the row's sum */
+  void *out; /* R; between parts: times the row's sum */
   row_state state;
   void *scores; /* scratch, ad_attention_scratch_bytes */
 } attention_forward;
@@ -41,7 +44,7 @@ void ad_attention_begin(const attention_forward *at);
 void ad_attention_add(const attention_forward *at, const attention_part *part);
 void ad_attention_end(const attention_forward *at);
 
-/* All gradients are added to. d_q NULL: it is not wanted. */
+/* All gradients are R and added to. d_q NULL: it is not wanted. */
 typedef struct attention_backward {
   attention_sizes size;
   ad_dtype dtype;
@@ -50,10 +53,11 @@ typedef struct attention_backward {
   void *d_q;
   void *scores; /* scratch, as forward */
 } attention_backward;
-/* d_k, d_v as the part's k and v; either may be NULL. */
+/* d_k, d_v shaped as the part's k and v; either may be NULL. */
 void ad_attention_back(const attention_backward *at, const attention_part *part, void *d_k, void *d_v);
 
-/* Scores of a block against a part of up to `columns` positions and, in backward, their gradients. */
+/* Scores of a block against a part of up to `columns` positions and, in backward, their gradients; where the dtype is
+ * not its own wide one also both as the products read them. */
 size_t ad_attention_scratch_bytes(ad_dtype dtype, size_t columns);
 
 #endif

@@ -23,6 +23,13 @@ static const ad_array *array_of(const ad_tensor *out, int i) { return &out->oper
 
 static ad_axes cut_axes(const ad_array *array, int dim) { return ad_layout_cutting(&array->layout, dim); }
 
+static int64_t ring_members(const ad_tensor *out) {
+  return ad_mesh_ranks_over(out->array.layout.mesh, cut_axes(array_of(out, K), 1));
+}
+
+static ad_dtype wide_of(const ad_tensor *out) { return ad_dtype_wide(out->array.dtype); }
+static int is_narrow(const ad_tensor *out) { return wide_of(out) != out->array.dtype; }
+
 /* ---- shapes and types ---- */
 
 static ad_status check_shapes(const ad_tensor *out) {
@@ -84,10 +91,28 @@ static ad_status find_first_head(const ad_tape *tape, const ad_tensor *out, cons
   return AD_OK;
 }
 
+/* One sample, so that what a narrow result or gradient is rounded from stays in the second cache; but all that go
+ * around the ring together. */
+static size_t samples_at_once(const ad_tensor *out) {
+  size_t batch = (size_t)out->array.local.dim[0];
+  return ring_members(out) > 1 || !batch ? batch : 1;
+}
+
+/* Elements of an operand or of the result: of one sample, and of those. */
+static size_t sample_count(const ad_array *array) { return (size_t)(array->local.dim[1] * array->local.dim[2]); }
+static size_t part_count(const ad_tensor *out, const ad_array *array) {
+  return samples_at_once(out) * sample_count(array);
+}
+
+static void *at_sample(const ad_array *array, const void *data, size_t sample) {
+  if (!sample) return (void *)(uintptr_t)data;  // also of an array without elements, which may have no memory
+  return (char *)(uintptr_t)data + sample * sample_count(array) * ad_dtype_size(array->dtype);
+}
+
 static ad_status take_sizes(const ad_tape *tape, const ad_tensor *out, attention_sizes *size) {
   const ad_array *q = array_of(out, Q), *k = array_of(out, K);
   size_t head_dim = (size_t)head_dim_of(out);
-  *size = (attention_sizes){.batch = (size_t)q->local.dim[0],
+  *size = (attention_sizes){.batch = samples_at_once(out),
                             .head_dim = head_dim,
                             .heads = (size_t)q->local.dim[2] / head_dim,
                             .width = (size_t)q->local.dim[2],
@@ -125,26 +150,21 @@ static ad_status attention_check(const ad_tape *tape, const ad_tensor *out) {
 
 /* ---- memory ---- */
 
+/* Rows of all heads of one sample. */
+static size_t row_count(const ad_tensor *out) {
+  return (size_t)(out->array.local.dim[1] * (out->array.local.dim[2] / head_dim_of(out)));
+}
+
 static size_t row_bytes(const ad_tensor *out) {
-  const ad_shape *local = &out->array.local;
-  size_t heads = (size_t)(local->dim[2] / head_dim_of(out));
-  return (size_t)local->dim[0] * (size_t)local->dim[1] * heads * ad_dtype_size(out->array.dtype);
+  return (size_t)out->array.local.dim[0] * row_count(out) * ad_dtype_size(wide_of(out));
 }
 
 // The maximum and the sum of every row of every head.
 static size_t attention_saved(const ad_tensor *out) { return 2 * row_bytes(out); }
 
-static row_state state_of(const ad_tensor *out) {
-  return (row_state){out->saved, out->saved ? (char *)out->saved + row_bytes(out) : NULL};
-}
-
-static int64_t ring_members(const ad_tensor *out) {
-  return ad_mesh_ranks_over(out->array.layout.mesh, cut_axes(array_of(out, K), 1));
-}
-
-/* The ring's counts, its memory, and one part's scores. */
+/* The ring's counts, its memory, one part's scores and, of each operand, the sums that its gradient forms in. */
 typedef struct scratch {
-  size_t counts, ring, scores; /* bytes */
+  size_t counts, ring, scores, sums[3]; /* bytes */
 } scratch;
 
 /* The most positions that a rank holds of k: of a zigzag cut two chunks of the longest. */
@@ -153,10 +173,15 @@ static size_t most_columns(const ad_tensor *out) {
   return members == 1 ? (size_t)seq : 2 * (size_t)((seq + 2 * members - 1) / (2 * members));
 }
 
+static size_t sums_bytes(const ad_tensor *out, int i) {
+  return part_count(out, array_of(out, i)) * ad_dtype_size(wide_of(out));
+}
+
 static scratch scratch_of(const ad_tensor *out) {
   const ad_array *k = array_of(out, K);
   int64_t members = ring_members(out);
-  scratch sizes = {.scores = ad_attention_scratch_bytes(k->dtype, most_columns(out))};
+  scratch sizes = {.scores = ad_padded(ad_attention_scratch_bytes(k->dtype, most_columns(out)))};
+  for (int i = Q; is_narrow(out) && i <= (members > 1 ? Q : V); i++) sizes.sums[i] = ad_padded(sums_bytes(out, i));
   if (members == 1) return sizes;
   key_ring ring = {.dtype = k->dtype,
                    .members = members,
@@ -168,12 +193,19 @@ static scratch scratch_of(const ad_tensor *out) {
 
 static size_t attention_scratch(const ad_tensor *out) {
   scratch sizes = scratch_of(out);
-  return sizes.counts + sizes.ring + sizes.scores;
+  return sizes.counts + sizes.ring + sizes.scores + sizes.sums[Q] + sizes.sums[K] + sizes.sums[V];
 }
 
 static void *scores_of(const ad_tensor *out) {
   scratch sizes = scratch_of(out);
   return out->scratch ? (char *)out->scratch + sizes.counts + sizes.ring : NULL;
+}
+
+static void *sums_of(const ad_tensor *out, int i) {
+  scratch sizes = scratch_of(out);
+  char *sums = (char *)scores_of(out) + sizes.scores;
+  for (int before = Q; before < i; before++) sums += sizes.sums[before];
+  return sums;
 }
 
 /* ---- the parts of the keys ---- */
@@ -218,9 +250,10 @@ static ad_status part_of_turn(const ad_tensor *out, const key_ring *ring, int64_
   return AD_OK;
 }
 
-static ad_status whole_part(const ad_tape *tape, const ad_tensor *out, attention_part *part) {
-  *part = (attention_part){.k = array_of(out, K)->data, .v = array_of(out, V)->data};
-  return ad_find_positions(out, array_of(out, K), ad_comm_rank(tape->comm), &part->columns);
+static ad_status whole_part(const ad_tape *tape, const ad_tensor *out, size_t sample, attention_part *part) {
+  const ad_array *k = array_of(out, K), *v = array_of(out, V);
+  *part = (attention_part){.k = at_sample(k, k->data, sample), .v = at_sample(v, v->data, sample)};
+  return ad_find_positions(out, k, ad_comm_rank(tape->comm), &part->columns);
 }
 
 /* Also on engine dry, where nothing else of the ring happens. */
@@ -247,36 +280,66 @@ static ad_status forward_on_ring(ad_tape *tape, ad_tensor *out, const attention_
   return AD_OK;
 }
 
-static ad_status forward_on_whole(ad_tape *tape, const ad_tensor *out, const attention_forward *work) {
+static ad_status forward_on_whole(ad_tape *tape, const ad_tensor *out, size_t sample, const attention_forward *work) {
   attention_part part;
-  AD_TRY(whole_part(tape, out, &part));
+  AD_TRY(whole_part(tape, out, sample, &part));
   ad_attention_add(work, &part);
   return AD_OK;
 }
 
-static ad_status attention_forward_pass(ad_tape *tape, ad_tensor *out) {
-  tell_of_ring(tape, out, 0);
-  if (tape->dry) return AD_OK;
+static row_state state_of(const ad_tensor *out, size_t sample) {
+  if (!out->saved) return (row_state){NULL, NULL};
+  char *first = (char *)out->saved + sample * row_count(out) * ad_dtype_size(wide_of(out));
+  return (row_state){first, first + row_bytes(out)};
+}
+
+static ad_status forward_samples(ad_tape *tape, ad_tensor *out, size_t sample) {
+  const ad_array *q = array_of(out, Q);
+  void *to = at_sample(&out->array, out->array.data, sample);
   attention_forward work = {.dtype = out->array.dtype,
-                            .q = array_of(out, Q)->data,
-                            .out = out->array.data,
-                            .state = state_of(out),
+                            .q = at_sample(q, q->data, sample),
+                            .out = is_narrow(out) ? sums_of(out, Q) : to,
+                            .state = state_of(out, sample),
                             .scores = scores_of(out)};
   AD_TRY(take_sizes(tape, out, &work.size));
   ad_attention_begin(&work);
-  AD_TRY(ring_members(out) > 1 ? forward_on_ring(tape, out, &work) : forward_on_whole(tape, out, &work));
+  AD_TRY(ring_members(out) > 1 ? forward_on_ring(tape, out, &work) : forward_on_whole(tape, out, sample, &work));
   ad_attention_end(&work);
+  if (is_narrow(out)) ad_rows(out->array.dtype)->put_narrow(to, work.out, 1, part_count(out, &out->array), 0);
+  return AD_OK;
+}
+
+/* Samples that are there at once, from the first on. A ring without a sample goes around too. */
+static ad_status attention_forward_pass(ad_tape *tape, ad_tensor *out) {
+  size_t sample = 0, batch = (size_t)out->array.local.dim[0];
+  tell_of_ring(tape, out, 0);
+  if (tape->dry) return AD_OK;
+  do {
+    AD_TRY(forward_samples(tape, out, sample));
+    sample += samples_at_once(out);
+  } while (sample < batch);
   return AD_OK;
 }
 
 /* ---- backward ---- */
 
-static void clear_slot(const ad_tensor *out, int i, const gradient_slot *slot) {
-  if (slot->data && !slot->adds) memset(slot->data, 0, ad_array_bytes(array_of(out, i)));
+/* Where the gradient of an operand forms: its own memory, or sums that are rounded into it; NULL if it has none. */
+static void *begin_gradient(const ad_tensor *out, int i, const gradient_slot *slot, size_t sample) {
+  if (!slot->data) return NULL;
+  void *sums = is_narrow(out) ? sums_of(out, i) : at_sample(array_of(out, i), slot->data, sample);
+  if (is_narrow(out) || !slot->adds) memset(sums, 0, sums_bytes(out, i));
+  return sums;
+}
+
+static void end_gradient(const ad_tensor *out, int i, const gradient_slot *slot, size_t sample, const void *sums) {
+  if (!slot->data) return;
+  void *to = at_sample(array_of(out, i), slot->data, sample);
+  if (sums != to)
+    ad_rows(out->array.dtype)->put_narrow(to, sums, 1, part_count(out, array_of(out, i)), slot->adds);
 }
 
 static void clear_gradients(const key_ring *ring, int64_t turn) {
-  size_t bytes = ring->counts[ad_ring_source(ring, turn)] * ad_dtype_size(ring->dtype);
+  size_t bytes = ring->counts[ad_ring_source(ring, turn)] * ad_dtype_size(ad_ring_wide(ring));
   memset(ad_ring_d_k(ring, turn), 0, bytes);
   memset(ad_ring_d_v(ring, turn), 0, bytes);
 }
@@ -301,36 +364,50 @@ static ad_status backward_on_ring(ad_tape *tape, ad_tensor *out, const attention
   AD_TRY(fill_counts(out, &ring, out->scratch));
   AD_TRY(backward_turns(out, &ring, work));
   AD_TRY(ad_ring_come_home(&ring, &home[K], &home[V]));
-  for (int i = K; i <= V; i++)
-    if (slot[i].data) ad_rows(out->array.dtype)->put(slot[i].data, home[i], 1, ad_numel(out->operand[i]), 1);
+  for (int i = K; i <= V; i++) end_gradient(out, i, &slot[i], 0, home[i]);
   return AD_OK;
 }
 
-static ad_status backward_on_whole(ad_tape *tape, const ad_tensor *out, const attention_backward *work,
+static ad_status backward_on_whole(ad_tape *tape, const ad_tensor *out, size_t sample, const attention_backward *work,
                                    const gradient_slot *slot) {
   attention_part part;
-  AD_TRY(whole_part(tape, out, &part));
-  ad_attention_back(work, &part, slot[K].data, slot[V].data);
+  AD_TRY(whole_part(tape, out, sample, &part));
+  void *d_k = begin_gradient(out, K, &slot[K], sample), *d_v = begin_gradient(out, V, &slot[V], sample);
+  ad_attention_back(work, &part, d_k, d_v);
+  end_gradient(out, K, &slot[K], sample, d_k);
+  end_gradient(out, V, &slot[V], sample, d_v);
+  return AD_OK;
+}
+
+static ad_status backward_samples(ad_tape *tape, ad_tensor *out, size_t sample, const gradient_slot *slot) {
+  const ad_array *q = array_of(out, Q);
+  attention_backward work = {.dtype = out->array.dtype,
+                             .q = at_sample(q, q->data, sample),
+                             .out = at_sample(&out->array, out->array.data, sample),
+                             .d_out = at_sample(&out->array, out->grad.data, sample),
+                             .state = state_of(out, sample),
+                             .d_q = begin_gradient(out, Q, &slot[Q], sample),
+                             .scores = scores_of(out)};
+  AD_TRY(take_sizes(tape, out, &work.size));
+  AD_TRY(ring_members(out) > 1 ? backward_on_ring(tape, out, &work, slot)
+                               : backward_on_whole(tape, out, sample, &work, slot));
+  end_gradient(out, Q, &slot[Q], sample, work.d_q);
   return AD_OK;
 }
 
 static ad_status attention_backward_pass(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  size_t sample = 0, batch = (size_t)out->array.local.dim[0];
   tell_of_ring(tape, out, 1);
   if (tape->dry) return AD_OK;
-  attention_backward work = {.dtype = out->array.dtype,
-                             .q = array_of(out, Q)->data,
-                             .out = out->array.data,
-                             .d_out = out->grad.data,
-                             .state = state_of(out),
-                             .d_q = slot[Q].data,
-                             .scores = scores_of(out)};
-  AD_TRY(take_sizes(tape, out, &work.size));
-  for (int i = Q; i <= V; i++) clear_slot(out, i, &slot[i]);
-  return ring_members(out) > 1 ? backward_on_ring(tape, out, &work, slot) : backward_on_whole(tape, out, &work, slot);
+  do {
+    AD_TRY(backward_samples(tape, out, sample, slot));
+    sample += samples_at_once(out);
+  } while (sample < batch);
+  return AD_OK;
 }
 
 static const operation attention = {.name = "attention",
-                                    .dtypes = IN_F32_F64,
+                                    .dtypes = IN_ANY_FLOAT,
                                     .own_size = sizeof(attention_numbers),
                                     .runs_dry = 1,
                                     .describe = attention_describe,

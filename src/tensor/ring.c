@@ -16,24 +16,30 @@ static int64_t wrapped(const key_ring *ring, int64_t index) {
 
 int64_t ad_ring_source(const key_ring *ring, int64_t turn) { return wrapped(ring, ring->index - turn); }
 
-static size_t pair_bytes(const key_ring *ring) { return 2 * ring->most * ad_dtype_size(ring->dtype); }
+ad_dtype ad_ring_wide(const key_ring *ring) { return ad_dtype_wide(ring->dtype); }
 
-size_t ad_ring_bytes(const key_ring *ring) { return (arriving_pairs(ring) + GRADIENT_PAIRS) * pair_bytes(ring); }
+/* Half 0 is of k, half 1 of v: of pairs that arrive, and of pairs of gradients, which come before them in memory. */
+static size_t half_bytes(const key_ring *ring) { return ring->most * ad_dtype_size(ring->dtype); }
+static size_t gradient_bytes(const key_ring *ring) { return ring->most * ad_dtype_size(ad_ring_wide(ring)); }
 
-/* Half 0 is of k, half 1 of v. */
-static char *half_of(const key_ring *ring, size_t pair, int half) {
-  return (char *)ring->memory + pair * pair_bytes(ring) + (size_t)half * pair_bytes(ring) / 2;
+size_t ad_ring_bytes(const key_ring *ring) {
+  return 2 * (arriving_pairs(ring) * half_bytes(ring) + GRADIENT_PAIRS * gradient_bytes(ring));
+}
+
+static char *gradient_half(const key_ring *ring, size_t pair, int half) {
+  return (char *)ring->memory + (2 * pair + (size_t)half) * gradient_bytes(ring);
 }
 
 static char *arrived(const key_ring *ring, int64_t turn, int half) {
-  return half_of(ring, (size_t)(turn - 1) % arriving_pairs(ring), half);
+  size_t pair = (size_t)(turn - 1) % arriving_pairs(ring);
+  return gradient_half(ring, GRADIENT_PAIRS, 0) + (2 * pair + (size_t)half) * half_bytes(ring);
 }
 
 /* The pairs of gradients: those of two turns by turns, and what arrives. */
 static char *gradient(const key_ring *ring, int64_t turn, int half) {
-  return half_of(ring, arriving_pairs(ring) + (size_t)(turn % 2), half);
+  return gradient_half(ring, (size_t)(turn % 2), half);
 }
-static char *gathered(const key_ring *ring, int half) { return half_of(ring, arriving_pairs(ring) + 2, half); }
+static char *gathered(const key_ring *ring, int half) { return gradient_half(ring, 2, half); }
 
 ring_pair ad_ring_pair(const key_ring *ring, int64_t turn) {
   return turn ? (ring_pair){arrived(ring, turn, 0), arrived(ring, turn, 1)} : ring->own;
@@ -48,28 +54,33 @@ typedef struct mail_bag {
   size_t count;
 } mail_bag;
 
-static void send(const key_ring *ring, mail_bag *mail, const void *data, int64_t source) {
-  mail->list[mail->count++] =
-      (ad_message){.peer = wrapped(ring, ring->index + 1), .send = data, .count = ring->counts[source]};
+static void send(const key_ring *ring, mail_bag *mail, const void *data, size_t count) {
+  mail->list[mail->count++] = (ad_message){.peer = wrapped(ring, ring->index + 1), .send = data, .count = count};
 }
 
-static void receive(const key_ring *ring, mail_bag *mail, void *data, int64_t source) {
-  mail->list[mail->count++] =
-      (ad_message){.peer = wrapped(ring, ring->index - 1), .receive = data, .count = ring->counts[source]};
+static void receive(const key_ring *ring, mail_bag *mail, void *data, size_t count) {
+  mail->list[mail->count++] = (ad_message){.peer = wrapped(ring, ring->index - 1), .receive = data, .count = count};
+}
+
+/* Elements of the keys, or of the values, of this turn. */
+static size_t count_of(const key_ring *ring, int64_t turn) { return ring->counts[ad_ring_source(ring, turn)]; }
+
+/* Of their gradients as a message counts them: an exchange is of one dtype, that of the keys. */
+static size_t gradient_count(const key_ring *ring, int64_t turn) {
+  return count_of(ring, turn) * (ad_dtype_size(ad_ring_wide(ring)) / ad_dtype_size(ring->dtype));
 }
 
 static void pass_pair(const key_ring *ring, int64_t turn, mail_bag *mail) {
   ring_pair pair = ad_ring_pair(ring, turn);
-  send(ring, mail, pair.k, ad_ring_source(ring, turn));
-  send(ring, mail, pair.v, ad_ring_source(ring, turn));
-  for (int half = 0; half < 2; half++)
-    receive(ring, mail, arrived(ring, turn + 1, half), ad_ring_source(ring, turn + 1));
+  send(ring, mail, pair.k, count_of(ring, turn));
+  send(ring, mail, pair.v, count_of(ring, turn));
+  for (int half = 0; half < 2; half++) receive(ring, mail, arrived(ring, turn + 1, half), count_of(ring, turn + 1));
 }
 
 /* The gradients that turn `turn` completed as far as this rank goes. */
 static void pass_gradients(const key_ring *ring, int64_t turn, mail_bag *mail) {
-  for (int half = 0; half < 2; half++) send(ring, mail, gradient(ring, turn, half), ad_ring_source(ring, turn));
-  for (int half = 0; half < 2; half++) receive(ring, mail, gathered(ring, half), ad_ring_source(ring, turn + 1));
+  for (int half = 0; half < 2; half++) send(ring, mail, gradient(ring, turn, half), gradient_count(ring, turn));
+  for (int half = 0; half < 2; half++) receive(ring, mail, gathered(ring, half), gradient_count(ring, turn + 1));
 }
 
 static ad_status post(const key_ring *ring, const mail_bag *mail, ad_request *request) {
@@ -94,11 +105,10 @@ ad_status ad_ring_post(const key_ring *ring, int64_t turn, int backward, ad_requ
 ad_status ad_ring_wait(const key_ring *ring, int64_t turn, int backward, ad_request *request) {
   AD_TRY(ad_comm_wait(ring->comm, request));
   if (!backward || !turn) return AD_OK;
-  size_t count = ring->counts[ad_ring_source(ring, turn)];
   int adds = 1;
   ad_seam_pass(AD_SEAM_RING_GATHERED, &adds);
   for (int half = 0; adds && half < 2; half++)
-    ad_rows(ring->dtype)->put(gradient(ring, turn, half), gathered(ring, half), 1, count, 1);
+    ad_rows(ad_ring_wide(ring))->put(gradient(ring, turn, half), gathered(ring, half), 1, count_of(ring, turn), 1);
   return AD_OK;
 }
 

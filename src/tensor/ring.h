@@ -1,5 +1,9 @@
 /* Passing keys and values around the ranks that cut a sequence, one rank further with each turn, and the gradients that
- * they gather back home. A transfer is under way while its turn computes. */
+ * they gather back home. A transfer is under way while its turn computes.
+ *
+ * Gradients travel in the wide dtype of keys and values: rounded to bf16 at each of the ring's hops they would be off
+ * by as many roundings as there are members, where one at the end, by the operation, is what a whole sequence has too.
+ */
 #ifndef TENSOR_RING_H
 #define TENSOR_RING_H
 #include "tensor/heads.h"
@@ -11,7 +15,7 @@ typedef struct ring_pair {
 typedef struct key_ring {
   ad_comm *comm;
   ad_group group;
-  ad_dtype dtype;
+  ad_dtype dtype; /* of k and v */
   int64_t index, members;
   const size_t *counts; /* elements of k, and of v, of each member */
   size_t most;          /* of them */
@@ -26,6 +30,8 @@ size_t ad_ring_bytes(const key_ring *ring);
 int64_t ad_ring_source(const key_ring *ring, int64_t turn);
 /* The pair of this turn; NULL, NULL before its transfer was waited for. */
 ring_pair ad_ring_pair(const key_ring *ring, int64_t turn);
+/* The dtype of the gradients. */
+ad_dtype ad_ring_wide(const key_ring *ring);
 /* Where this rank puts its addends of the gradients of this turn's k and v. */
 void *ad_ring_d_k(const key_ring *ring, int64_t turn);
 void *ad_ring_d_v(const key_ring *ring, int64_t turn);

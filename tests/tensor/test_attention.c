@@ -1,0 +1,294 @@
+/* Attention's arithmetic in bf16 against f64 on the same numbers. What products read is rounded once, so an error is
+ * that of a sum of terms each of which was rounded by itself: it is held against the root of the sum of the terms'
+ * squares, at half a unit in the last place. A sum that forms in bf16 has several times that. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/random.h"
+#include "tensor/attention.h"
+
+enum { BATCH = 2, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 16, WIDTH = HEADS * HEAD_DIM, KV_WIDTH = KV_HEADS * HEAD_DIM };
+
+typedef struct shape {
+  size_t seq;
+  int sees_all;
+  size_t parts;  /* of the keys */
+  double spread; /* of q: how large scores are */
+} shape;
+
+/* ---- values ---- */
+
+typedef struct value {
+  uint16_t *half;
+  float *wide;
+  double *exact, *noise; /* a result in f64, and how far roundings of its terms may bring it off */
+  size_t count;
+} value;
+
+static void *zeros(size_t count, size_t size) {
+  void *memory = calloc(count + 1, size);
+  assert_non_null(memory);
+  return memory;
+}
+
+static value value_of(size_t count) {
+  return (value){zeros(count, sizeof(uint16_t)), zeros(count, sizeof(float)), zeros(count, sizeof(double)),
+                 zeros(count, sizeof(double)), count};
+}
+
+static value normal(size_t count, uint64_t stream, double spread) {
+  value v = value_of(count);
+  for (size_t i = 0; i < count; i++) {
+    ad_set_element(AD_BF16, v.half, i, spread * ad_random_normal(7, stream, i));
+    v.exact[i] = ad_element(AD_BF16, v.half, i);
+  }
+  return v;
+}
+
+static void release(value *v) {
+  free(v->half);
+  free(v->wide);
+  free(v->exact);
+  free(v->noise);
+}
+
+/* A product's term: `rounded` is in bf16, from an f32 that is off by so much; the other factor is exact. */
+static void add_term(value *to, size_t at, double rounded, double off, double factor) {
+  to->exact[at] += rounded * factor;
+  to->noise[at] += (0x1p-18 * rounded * rounded + off * off) * factor * factor;
+}
+
+/* Results that are f32 sums of such terms. */
+static void holds(const value *v) {
+  double squares = 0, worst = 0;
+  for (size_t i = 0; i < v->count; i++) {
+    double off = fabs((double)v->wide[i] - v->exact[i]) / (sqrt(v->noise[i]) + 2e-6 * fabs(v->exact[i]) + 1e-9);
+    squares += off * off;
+    worst = fmax(worst, off);
+  }
+  assert_true(sqrt(squares / (double)v->count) <= 1);
+  assert_true(worst <= 6);
+}
+
+/* ---- the formula, a row of one head at a time ---- */
+
+typedef struct problem {
+  shape shape;
+  value q, k, v, d_out;     /* given */
+  value out, d_q, d_k, d_v; /* computed */
+} problem;
+
+typedef struct row {
+  size_t q, kv; /* first elements: of the row, and of its head in column 0 */
+  size_t seen;
+} row;
+
+static row row_of(const shape *s, size_t batch, size_t head, size_t position) {
+  return (row){(batch * s->seq + position) * WIDTH + head * HEAD_DIM,
+               batch * s->seq * KV_WIDTH + head / (HEADS / KV_HEADS) * HEAD_DIM, s->sees_all ? s->seq : position + 1};
+}
+
+static double dot(const double *a, const double *b) {
+  double sum = 0;
+  for (size_t i = 0; i < HEAD_DIM; i++) sum += a[i] * b[i];
+  return sum;
+}
+
+static void probabilities(const problem *p, row at, double *of) {
+  double largest = -INFINITY, sum = 0;
+  for (size_t j = 0; j < at.seen; j++) {
+    of[j] = dot(p->q.exact + at.q, p->k.exact + at.kv + j * KV_WIDTH) / sqrt(HEAD_DIM);
+    largest = fmax(largest, of[j]);
+  }
+  for (size_t j = 0; j < at.seen; j++) sum += of[j] = exp(of[j] - largest);
+  for (size_t j = 0; j < at.seen; j++) of[j] /= sum;
+}
+
+static void forward_row(problem *p, row at, const double *probability) {
+  for (size_t j = 0; j < at.seen; j++)
+    for (size_t d = 0; d < HEAD_DIM; d++)
+      add_term(&p->out, at.q + d, probability[j], 0, p->v.exact[at.kv + j * KV_WIDTH + d]);
+}
+
+/* The sum of p dp as backward has it: from the result as it was rounded. */
+static double centre_of(const problem *p, row at) {
+  double sum = 0;
+  for (size_t d = 0; d < HEAD_DIM; d++) sum += ad_element(AD_BF16, p->out.half, at.q + d) * p->d_out.exact[at.q + d];
+  return sum;
+}
+
+static void backward_row(problem *p, row at, const double *probability) {
+  double centre = centre_of(p, at);
+  for (size_t j = 0; j < at.seen; j++) {
+    size_t column = at.kv + j * KV_WIDTH;
+    double slope = dot(p->d_out.exact + at.q, p->v.exact + column) - centre;
+    double d_score = at.seen == 1 ? 0 : probability[j] * slope / sqrt(HEAD_DIM);
+    double off = at.seen == 1 ? 0 : probability[j] * 4e-7;  // where the two that make the slope cancel
+    for (size_t d = 0; d < HEAD_DIM; d++) {
+      add_term(&p->d_v, column + d, probability[j], 0, p->d_out.exact[at.q + d]);
+      add_term(&p->d_q, at.q + d, d_score, off, p->k.exact[column + d]);
+      add_term(&p->d_k, column + d, d_score, off, p->q.exact[at.q + d]);
+    }
+  }
+}
+
+static void each_row(problem *p, void (*of_row)(problem *p, row at, const double *probability)) {
+  double *probability = zeros(p->shape.seq, sizeof(double));
+  for (size_t batch = 0; batch < BATCH; batch++)
+    for (size_t head = 0; head < HEADS; head++)
+      for (size_t i = 0; i < p->shape.seq; i++) {
+        row at = row_of(&p->shape, batch, head, i);
+        probabilities(p, at, probability);
+        of_row(p, at, probability);
+      }
+  free(probability);
+}
+
+/* ---- the same with the library's arithmetic ---- */
+
+static positions all_of(size_t count) {
+  return (positions){.span = {{0, (int64_t)count}}, .span_count = 1, .count = count};
+}
+
+static attention_sizes sizes_of(const shape *s) {
+  return (attention_sizes){.batch = BATCH,
+                           .head_dim = HEAD_DIM,
+                           .heads = HEADS,
+                           .width = WIDTH,
+                           .kv_heads = KV_HEADS,
+                           .kv_width = KV_WIDTH,
+                           .sharing = HEADS / KV_HEADS,
+                           .rows = all_of(s->seq),
+                           .visible = s->sees_all ? s->seq : 0};
+}
+
+/* A part of keys and values in memory of its own, as one that came from another rank, and its gradients. */
+typedef struct key_part {
+  attention_part part;
+  size_t first, count;
+  uint16_t *k, *v;
+  float *d_k, *d_v;
+} key_part;
+
+static key_part part_of(const problem *p, size_t index) {
+  size_t first = index * p->shape.seq / p->shape.parts, count = (index + 1) * p->shape.seq / p->shape.parts - first;
+  size_t elements = BATCH * count * KV_WIDTH;
+  key_part part = {.first = first,
+                   .count = count,
+                   .k = zeros(elements, sizeof(uint16_t)),
+                   .v = zeros(elements, sizeof(uint16_t)),
+                   .d_k = zeros(elements, sizeof(float)),
+                   .d_v = zeros(elements, sizeof(float))};
+  for (size_t batch = 0; batch < BATCH; batch++) {
+    size_t to = batch * count * KV_WIDTH, from = (batch * p->shape.seq + first) * KV_WIDTH;
+    memcpy(part.k + to, p->k.half + from, count * KV_WIDTH * sizeof(uint16_t));
+    memcpy(part.v + to, p->v.half + from, count * KV_WIDTH * sizeof(uint16_t));
+  }
+  positions columns = {.span = {{(int64_t)first, (int64_t)count}}, .span_count = 1, .count = count};
+  part.part = (attention_part){part.k, part.v, columns};
+  return part;
+}
+
+static void put_gradients(problem *p, const key_part *part) {
+  for (size_t batch = 0; batch < BATCH; batch++) {
+    size_t from = batch * part->count * KV_WIDTH, to = (batch * p->shape.seq + part->first) * KV_WIDTH;
+    memcpy(p->d_k.wide + to, part->d_k + from, part->count * KV_WIDTH * sizeof(float));
+    memcpy(p->d_v.wide + to, part->d_v + from, part->count * KV_WIDTH * sizeof(float));
+  }
+}
+
+static void release_part(key_part *part) {
+  free(part->k);
+  free(part->v);
+  free(part->d_k);
+  free(part->d_v);
+}
+
+static void compute(problem *p) {
+  size_t rows = BATCH * HEADS * p->shape.seq;
+  row_state state = {zeros(rows, sizeof(float)), zeros(rows, sizeof(float))};
+  size_t bytes = ad_attention_scratch_bytes(AD_BF16, p->shape.seq);
+  void *scores = malloc(bytes);
+  assert_non_null(scores);
+  memset(scores, 0xff, bytes);  // which is no number
+  attention_forward forward = {sizes_of(&p->shape), AD_BF16, p->q.half, p->out.wide, state, scores};
+  attention_backward backward = {sizes_of(&p->shape), AD_BF16, p->q.half,   p->out.half,
+                                 p->d_out.half,       state,   p->d_q.wide, scores};
+  ad_attention_begin(&forward);
+  for (size_t i = 0; i < p->shape.parts; i++) {
+    key_part part = part_of(p, p->shape.parts - 1 - i);
+    ad_attention_add(&forward, &part.part);
+    release_part(&part);
+  }
+  ad_attention_end(&forward);
+  ad_rows(AD_BF16)->put_narrow(p->out.half, p->out.wide, 1, p->out.count, 0);
+  for (size_t i = 0; i < p->shape.parts; i++) {
+    key_part part = part_of(p, i);
+    ad_attention_back(&backward, &part.part, part.d_k, part.d_v);
+    put_gradients(p, &part);
+    release_part(&part);
+  }
+  free(scores);
+  free(state.maximum);
+  free(state.sum);
+}
+
+static void compare(shape s) {
+  size_t rows = BATCH * s.seq;
+  problem p = {.shape = s,
+               .q = normal(rows * WIDTH, 1, s.spread),
+               .k = normal(rows * KV_WIDTH, 2, 1),
+               .v = normal(rows * KV_WIDTH, 3, 1),
+               .d_out = normal(rows * WIDTH, 4, 1),
+               .out = value_of(rows * WIDTH),
+               .d_q = value_of(rows * WIDTH),
+               .d_k = value_of(rows * KV_WIDTH),
+               .d_v = value_of(rows * KV_WIDTH)};
+  compute(&p);
+  each_row(&p, forward_row);
+  each_row(&p, backward_row);
+  value *values[] = {&p.q, &p.k, &p.v, &p.d_out, &p.out, &p.d_q, &p.d_k, &p.d_v};
+  for (int i = 4; i < 8; i++) holds(values[i]);
+  for (int i = 0; i < 8; i++) release(values[i]);
+}
+
+static void what_bf16_rounds_is_what_products_read(void **state) {
+  for (int sees_all = 0; sees_all < 2; sees_all++) {
+    compare((shape){1, sees_all, 1, 1});
+    compare((shape){7, sees_all, 1, 1});
+    compare((shape){100, sees_all, 1, 1});
+  }
+}
+
+static void sums_form_in_f32_from_part_to_part(void **state) {
+  for (int sees_all = 0; sees_all < 2; sees_all++) {
+    compare((shape){100, sees_all, 5, 1});
+    compare((shape){200, sees_all, 50, 1});
+  }
+}
+
+static void a_long_row_is_taken_in_runs(void **state) {
+  compare((shape){1100, 0, 1, 1});
+  compare((shape){600, 1, 1, 1});
+}
+
+/* Of scores near 5,000 a row's maximum and the logarithm of its sum would have one rounding for both. */
+static void large_scores_keep_their_sums(void **state) {
+  compare((shape){100, 0, 3, 1500});
+  compare((shape){100, 1, 3, 300});
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_bf16_rounds_is_what_products_read),
+      cmocka_unit_test(sums_form_in_f32_from_part_to_part),
+      cmocka_unit_test(a_long_row_is_taken_in_runs),
+      cmocka_unit_test(large_scores_keep_their_sums),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
