@@ -9,17 +9,20 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "addend/tensor.h"
+#include "array/part.h"
 #include "base/random.h"
+#include "ranks.h"
 #include "tensor/attention.h"
 
 enum { BATCH = 2, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 16, WIDTH = HEADS * HEAD_DIM, KV_WIDTH = KV_HEADS * HEAD_DIM };
 
-typedef struct shape {
+typedef struct setting {
   size_t seq;
   int sees_all;
   size_t parts;  /* of the keys */
   double spread; /* of q: how large scores are */
-} shape;
+} setting;
 
 /* ---- values ---- */
 
@@ -32,7 +35,7 @@ typedef struct value {
 
 static void *zeros(size_t count, size_t size) {
   void *memory = calloc(count + 1, size);
-  assert_non_null(memory);
+  CHECK(memory);
   return memory;
 }
 
@@ -63,22 +66,24 @@ static void add_term(value *to, size_t at, double rounded, double off, double fa
   to->noise[at] += (0x1p-18 * rounded * rounded + off * off) * factor * factor;
 }
 
-/* Results that are f32 sums of such terms. */
-static void holds(const value *v) {
+/* Results that are f32 sums of such terms, or such sums that were rounded to bf16 once or more. */
+static void holds(const value *v, int roundings) {
   double squares = 0, worst = 0;
   for (size_t i = 0; i < v->count; i++) {
-    double off = fabs((double)v->wide[i] - v->exact[i]) / (sqrt(v->noise[i]) + 2e-6 * fabs(v->exact[i]) + 1e-9);
+    double last = roundings * 0x1p-18 * v->exact[i] * v->exact[i];
+    double is = roundings ? ad_element(AD_BF16, v->half, i) : (double)v->wide[i];
+    double off = fabs(is - v->exact[i]) / (sqrt(v->noise[i] + last) + 2e-6 * fabs(v->exact[i]) + 1e-9);
     squares += off * off;
     worst = fmax(worst, off);
   }
-  assert_true(sqrt(squares / (double)v->count) <= 1);
-  assert_true(worst <= 6);
+  CHECK(!v->count || sqrt(squares / (double)v->count) <= 1);
+  CHECK(worst <= 6);
 }
 
 /* ---- the formula, a row of one head at a time ---- */
 
 typedef struct problem {
-  shape shape;
+  setting setting;
   value q, k, v, d_out;     /* given */
   value out, d_q, d_k, d_v; /* computed */
 } problem;
@@ -88,7 +93,7 @@ typedef struct row {
   size_t seen;
 } row;
 
-static row row_of(const shape *s, size_t batch, size_t head, size_t position) {
+static row row_of(const setting *s, size_t batch, size_t head, size_t position) {
   return (row){(batch * s->seq + position) * WIDTH + head * HEAD_DIM,
                batch * s->seq * KV_WIDTH + head / (HEADS / KV_HEADS) * HEAD_DIM, s->sees_all ? s->seq : position + 1};
 }
@@ -138,11 +143,11 @@ static void backward_row(problem *p, row at, const double *probability) {
 }
 
 static void each_row(problem *p, void (*of_row)(problem *p, row at, const double *probability)) {
-  double *probability = zeros(p->shape.seq, sizeof(double));
+  double *probability = zeros(p->setting.seq, sizeof(double));
   for (size_t batch = 0; batch < BATCH; batch++)
     for (size_t head = 0; head < HEADS; head++)
-      for (size_t i = 0; i < p->shape.seq; i++) {
-        row at = row_of(&p->shape, batch, head, i);
+      for (size_t i = 0; i < p->setting.seq; i++) {
+        row at = row_of(&p->setting, batch, head, i);
         probabilities(p, at, probability);
         of_row(p, at, probability);
       }
@@ -155,7 +160,7 @@ static positions all_of(size_t count) {
   return (positions){.span = {{0, (int64_t)count}}, .span_count = 1, .count = count};
 }
 
-static attention_sizes sizes_of(const shape *s) {
+static attention_sizes sizes_of(const setting *s) {
   return (attention_sizes){.batch = BATCH,
                            .head_dim = HEAD_DIM,
                            .heads = HEADS,
@@ -176,7 +181,8 @@ typedef struct key_part {
 } key_part;
 
 static key_part part_of(const problem *p, size_t index) {
-  size_t first = index * p->shape.seq / p->shape.parts, count = (index + 1) * p->shape.seq / p->shape.parts - first;
+  size_t first = index * p->setting.seq / p->setting.parts,
+         count = (index + 1) * p->setting.seq / p->setting.parts - first;
   size_t elements = BATCH * count * KV_WIDTH;
   key_part part = {.first = first,
                    .count = count,
@@ -185,7 +191,7 @@ static key_part part_of(const problem *p, size_t index) {
                    .d_k = zeros(elements, sizeof(float)),
                    .d_v = zeros(elements, sizeof(float))};
   for (size_t batch = 0; batch < BATCH; batch++) {
-    size_t to = batch * count * KV_WIDTH, from = (batch * p->shape.seq + first) * KV_WIDTH;
+    size_t to = batch * count * KV_WIDTH, from = (batch * p->setting.seq + first) * KV_WIDTH;
     memcpy(part.k + to, p->k.half + from, count * KV_WIDTH * sizeof(uint16_t));
     memcpy(part.v + to, p->v.half + from, count * KV_WIDTH * sizeof(uint16_t));
   }
@@ -196,7 +202,7 @@ static key_part part_of(const problem *p, size_t index) {
 
 static void put_gradients(problem *p, const key_part *part) {
   for (size_t batch = 0; batch < BATCH; batch++) {
-    size_t from = batch * part->count * KV_WIDTH, to = (batch * p->shape.seq + part->first) * KV_WIDTH;
+    size_t from = batch * part->count * KV_WIDTH, to = (batch * p->setting.seq + part->first) * KV_WIDTH;
     memcpy(p->d_k.wide + to, part->d_k + from, part->count * KV_WIDTH * sizeof(float));
     memcpy(p->d_v.wide + to, part->d_v + from, part->count * KV_WIDTH * sizeof(float));
   }
@@ -210,24 +216,24 @@ static void release_part(key_part *part) {
 }
 
 static void compute(problem *p) {
-  size_t rows = BATCH * HEADS * p->shape.seq;
+  size_t rows = BATCH * HEADS * p->setting.seq;
   row_state state = {zeros(rows, sizeof(float)), zeros(rows, sizeof(float))};
-  size_t bytes = ad_attention_scratch_bytes(AD_BF16, p->shape.seq);
+  size_t bytes = ad_attention_scratch_bytes(AD_BF16, p->setting.seq);
   void *scores = malloc(bytes);
-  assert_non_null(scores);
+  CHECK(scores);
   memset(scores, 0xff, bytes);  // which is no number
-  attention_forward forward = {sizes_of(&p->shape), AD_BF16, p->q.half, p->out.wide, state, scores};
-  attention_backward backward = {sizes_of(&p->shape), AD_BF16, p->q.half,   p->out.half,
-                                 p->d_out.half,       state,   p->d_q.wide, scores};
+  attention_forward forward = {sizes_of(&p->setting), AD_BF16, p->q.half, p->out.wide, state, scores};
+  attention_backward backward = {sizes_of(&p->setting), AD_BF16, p->q.half,   p->out.half,
+                                 p->d_out.half,         state,   p->d_q.wide, scores};
   ad_attention_begin(&forward);
-  for (size_t i = 0; i < p->shape.parts; i++) {
-    key_part part = part_of(p, p->shape.parts - 1 - i);
+  for (size_t i = 0; i < p->setting.parts; i++) {
+    key_part part = part_of(p, p->setting.parts - 1 - i);
     ad_attention_add(&forward, &part.part);
     release_part(&part);
   }
   ad_attention_end(&forward);
   ad_rows(AD_BF16)->put_narrow(p->out.half, p->out.wide, 1, p->out.count, 0);
-  for (size_t i = 0; i < p->shape.parts; i++) {
+  for (size_t i = 0; i < p->setting.parts; i++) {
     key_part part = part_of(p, i);
     ad_attention_back(&backward, &part.part, part.d_k, part.d_v);
     put_gradients(p, &part);
@@ -238,49 +244,201 @@ static void compute(problem *p) {
   free(state.sum);
 }
 
-static void compare(shape s) {
+enum { GIVEN = 4 }; /* values of a problem: q, k, v, d_out */
+
+static problem problem_of(setting s) {
   size_t rows = BATCH * s.seq;
-  problem p = {.shape = s,
-               .q = normal(rows * WIDTH, 1, s.spread),
-               .k = normal(rows * KV_WIDTH, 2, 1),
-               .v = normal(rows * KV_WIDTH, 3, 1),
-               .d_out = normal(rows * WIDTH, 4, 1),
-               .out = value_of(rows * WIDTH),
-               .d_q = value_of(rows * WIDTH),
-               .d_k = value_of(rows * KV_WIDTH),
-               .d_v = value_of(rows * KV_WIDTH)};
+  return (problem){.setting = s,
+                   .q = normal(rows * WIDTH, 1, s.spread),
+                   .k = normal(rows * KV_WIDTH, 2, 1),
+                   .v = normal(rows * KV_WIDTH, 3, 1),
+                   .d_out = normal(rows * WIDTH, 4, 1),
+                   .out = value_of(rows * WIDTH),
+                   .d_q = value_of(rows * WIDTH),
+                   .d_k = value_of(rows * KV_WIDTH),
+                   .d_v = value_of(rows * KV_WIDTH)};
+}
+
+static void release_problem(problem *p) {
+  value *values[] = {&p->q, &p->k, &p->v, &p->d_out, &p->out, &p->d_q, &p->d_k, &p->d_v};
+  for (size_t i = 0; i < sizeof values / sizeof *values; i++) release(values[i]);
+}
+
+static void judge(problem *p, int roundings) {
+  each_row(p, forward_row);
+  each_row(p, backward_row);
+  holds(&p->out, roundings);
+  holds(&p->d_q, roundings);
+  holds(&p->d_k, roundings);
+  holds(&p->d_v, roundings);
+  release_problem(p);
+}
+
+static void compare(setting s) {
+  problem p = problem_of(s);
   compute(&p);
-  each_row(&p, forward_row);
-  each_row(&p, backward_row);
-  value *values[] = {&p.q, &p.k, &p.v, &p.d_out, &p.out, &p.d_q, &p.d_k, &p.d_v};
-  for (int i = 4; i < 8; i++) holds(values[i]);
-  for (int i = 0; i < 8; i++) release(values[i]);
+  judge(&p, 0);
 }
 
 static void what_bf16_rounds_is_what_products_read(void **state) {
   for (int sees_all = 0; sees_all < 2; sees_all++) {
-    compare((shape){1, sees_all, 1, 1});
-    compare((shape){7, sees_all, 1, 1});
-    compare((shape){100, sees_all, 1, 1});
+    compare((setting){1, sees_all, 1, 1});
+    compare((setting){7, sees_all, 1, 1});
+    compare((setting){100, sees_all, 1, 1});
   }
 }
 
 static void sums_form_in_f32_from_part_to_part(void **state) {
   for (int sees_all = 0; sees_all < 2; sees_all++) {
-    compare((shape){100, sees_all, 5, 1});
-    compare((shape){200, sees_all, 50, 1});
+    compare((setting){100, sees_all, 5, 1});
+    compare((setting){200, sees_all, 50, 1});
   }
 }
 
 static void a_long_row_is_taken_in_runs(void **state) {
-  compare((shape){1100, 0, 1, 1});
-  compare((shape){600, 1, 1, 1});
+  compare((setting){1100, 0, 1, 1});
+  compare((setting){600, 1, 1, 1});
 }
 
 /* Of scores near 5,000 a row's maximum and the logarithm of its sum would have one rounding for both. */
 static void large_scores_keep_their_sums(void **state) {
-  compare((shape){100, 0, 3, 1500});
-  compare((shape){100, 1, 3, 300});
+  compare((setting){100, 0, 3, 1500});
+  compare((setting){100, 1, 3, 300});
+}
+
+/* ---- the operation, on ranks that cut the sequence or have all of it ---- */
+
+typedef struct cut {
+  const char *mesh, *layout;
+  setting setting;
+  int results; /* of the same operands */
+} cut;
+
+static ad_array own_part(ad_comm *comm, const ad_layout *layout, const value *whole, int64_t width) {
+  ad_shape shape = {3, {BATCH, (int64_t)whole->count / width / BATCH, width}};
+  ad_layout everywhere = ad_layout_all(layout->mesh, AD_R);
+  ad_array own = ad_array_describe(comm, AD_BF16, &shape, layout);
+  ad_part all, mine;
+  own.data = zeros(ad_array_numel(&own), sizeof(uint16_t));
+  ad_part_of(&everywhere, &shape, ad_comm_rank(comm), &all);
+  ad_part_of(layout, &shape, ad_comm_rank(comm), &mine);
+  ad_part_copy(own.data, &mine, whole->half, &all, &mine, sizeof(uint16_t));
+  return own;
+}
+
+/* Brings the parts of a value that is cut together, on a tape of its own. */
+static void bring_together(ad_comm *comm, const ad_layout *layout, const ad_array *own, value *whole) {
+  ad_tape *t;
+  ad_tape_options options = {.size = sizeof options, .dtype = AD_BF16};
+  ad_array part = *own;
+  part.layout = *layout;
+  CHECK_OK(ad_tape_create(comm, layout->mesh, &options, &t));
+  ad_tensor *all = ad_all_gather(t, ad_constant(t, &part), "cp", AD_R);
+  CHECK_OK(ad_tape_status(t));
+  CHECK(ad_array_numel(ad_tensor_array(all)) == whole->count);
+  memcpy(whole->half, ad_tensor_array(all)->data, whole->count * sizeof(uint16_t));
+  ad_tape_destroy(t);
+}
+
+static void halve(value *v) {
+  for (size_t i = 0; i < v->count; i++) ad_set_element(AD_BF16, v->half, i, ad_element(AD_BF16, v->half, i) / 2);
+}
+
+/* The gradients of one result; or of two, which are added up. */
+static void start_backward(ad_tape *t, ad_tensor *const *y, const ad_array *d_out, int results) {
+  const ad_array *gradients[] = {d_out, d_out};
+  CHECK_OK(ad_backward_from(t, y, gradients, (size_t)results, 1));
+}
+
+typedef struct rank_case {
+  ad_mesh *mesh;
+  ad_layout layout;
+  ad_array own[GIVEN];
+  ad_tape *tape;
+  ad_tensor *x[3], *y[2];
+} rank_case;
+
+/* Forward and backward; bit i of `carry`: operand i carries a gradient. */
+static rank_case run_rank(ad_comm *comm, const cut *c, const problem *p, int carry) {
+  const value *given[GIVEN] = {&p->q, &p->k, &p->v, &p->d_out};
+  static const int64_t widths[GIVEN] = {WIDTH, KV_WIDTH, KV_WIDTH, WIDTH};
+  ad_tape_options options = {.size = sizeof options, .dtype = AD_BF16};
+  rank_case r;
+  CHECK_OK(ad_mesh_create(c->mesh, &r.mesh));
+  CHECK_OK(ad_layout_parse(r.mesh, c->layout, &r.layout));
+  CHECK_OK(ad_tape_create(comm, r.mesh, &options, &r.tape));
+  for (int i = 0; i < GIVEN; i++) r.own[i] = own_part(comm, &r.layout, given[i], widths[i]);
+  for (int i = 0; i < 3; i++) r.x[i] = carry >> i & 1 ? ad_input(r.tape, &r.own[i]) : ad_constant(r.tape, &r.own[i]);
+  for (int i = 0; i < c->results; i++)
+    r.y[i] = c->setting.sees_all ? ad_attention_all(r.tape, r.x[0], r.x[1], r.x[2], HEAD_DIM)
+                                 : ad_attention(r.tape, r.x[0], r.x[1], r.x[2], HEAD_DIM);
+  r.own[3].layout = ad_layout_dual(&r.layout);
+  start_backward(r.tape, r.y, &r.own[3], c->results);
+  return r;
+}
+
+static void end_rank(rank_case *r) {
+  for (int i = 0; i < GIVEN; i++) free(r->own[i].data);
+  ad_tape_destroy(r->tape);
+  ad_mesh_destroy(r->mesh);
+}
+
+static int one_rank(ad_comm *comm, void *context) {
+  const cut *c = context;
+  problem p = problem_of(c->setting);
+  value *gradients[] = {&p.d_q, &p.d_k, &p.d_v};
+  rank_case r = run_rank(comm, c, &p, 7);
+  bring_together(comm, &r.layout, ad_tensor_array(r.y[0]), &p.out);
+  for (int i = 0; i < 3; i++) bring_together(comm, &r.layout, ad_grad(r.x[i]), gradients[i]);
+  for (int i = 0; i < 3 && c->results == 2; i++) halve(gradients[i]);
+  judge(&p, c->results);
+  end_rank(&r);
+  return 0;
+}
+
+/* Bit for bit what they are where all three carry one. */
+static int some_carry(ad_comm *comm, void *context) {
+  problem p = problem_of(((const cut *)context)->setting);
+  rank_case all = run_rank(comm, context, &p, 7);
+  for (int carry = 1; carry < 7; carry++) {
+    rank_case r = run_rank(comm, context, &p, carry);
+    for (int i = 0; i < 3; i++)
+      CHECK(!(carry >> i & 1) ||
+            !memcmp(ad_grad(r.x[i])->data, ad_grad(all.x[i])->data, ad_array_bytes(ad_grad(all.x[i]))));
+    end_rank(&r);
+  }
+  end_rank(&all);
+  release_problem(&p);
+  return 0;
+}
+
+static void cut_into(int64_t ranks, const char *mesh, const char *layout, setting s, int results) {
+  cut c = {mesh, layout, s, results};
+  run_ranks(ranks, one_rank, &c);
+}
+
+static void the_operation_rounds_once_at_its_end(void **state) {
+  for (int sees_all = 0; sees_all < 2; sees_all++) {
+    setting s = {.seq = 90, .sees_all = sees_all, .spread = 1};
+    cut_into(1, "cp=1", "cp=S1z", s, 1);
+    cut_into(2, "cp=2", "cp=S1", s, 1);
+    cut_into(3, "cp=3", "cp=S1z", s, 1);
+    cut_into(4, "cp=4", "cp=S1z", (setting){.seq = 3, .sees_all = sees_all, .spread = 1}, 1); /* ranks without a row */
+    cut_into(8, "cp=8", "cp=S1", s, 1);
+  }
+}
+
+static void gradients_are_added_to_what_is_there(void **state) {
+  setting s = {.seq = 90, .spread = 1};
+  cut_into(1, "cp=1", "cp=S1z", s, 2);
+  cut_into(3, "cp=3", "cp=S1z", s, 2);
+}
+
+static void operands_that_carry_no_gradient_are_left_alone(void **state) {
+  cut c = {"cp=1", "cp=S1", {.seq = 20, .spread = 1}, 1};
+  run_ranks(1, some_carry, &c);
+  c.mesh = "cp=2";
+  run_ranks(2, some_carry, &c);
 }
 
 int main(void) {
@@ -289,6 +447,9 @@ int main(void) {
       cmocka_unit_test(sums_form_in_f32_from_part_to_part),
       cmocka_unit_test(a_long_row_is_taken_in_runs),
       cmocka_unit_test(large_scores_keep_their_sums),
+      cmocka_unit_test(the_operation_rounds_once_at_its_end),
+      cmocka_unit_test(gradients_are_added_to_what_is_there),
+      cmocka_unit_test(operands_that_carry_no_gradient_are_left_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
