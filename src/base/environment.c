@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "base/error.h"
 #include "base/kernels.h"
+#include "base/products.h"
 
 typedef struct number_variable {
   const char *name;
@@ -62,5 +63,6 @@ ad_status ad_environment_check(void) {
   for (int i = 0; i < NUMBERS; i++) AD_TRY(check_number(&numbers[i]));
   AD_TRY(check_folder("ADDEND_FLIGHT_DIR"));
   AD_TRY(check_folder("ADDEND_DUMP"));
-  return ad_kernels_check();
+  AD_TRY(ad_kernels_check());
+  return ad_products_check();
 }

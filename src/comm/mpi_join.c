@@ -8,14 +8,15 @@
 #include <unistd.h>
 #include "base/kernels.h"
 #include "base/memory.h"
+#include "base/products.h"
 #include "comm/mpi.h"
 
 /* What ranks tell each other first; its size never changes, so that any two versions can refuse each other. */
 typedef struct greeting {
   char version[128];
   char node[376];
-  uint32_t variant;  // the widest kernels it has
-  uint32_t unused;
+  uint32_t variant;   // the widest kernels it has
+  uint32_t products;  // ad_products_packed
 } greeting;
 
 typedef struct node_file {
@@ -58,7 +59,7 @@ static void name_node(char *out, size_t size) {
 }
 
 static greeting make_greeting(void) {
-  greeting own = {.variant = ad_kernels_best()};
+  greeting own = {.variant = ad_kernels_best(), .products = ad_products_packed(ad_products_own())};
   // What lies in memory that ranks share, or in mail, must be laid out the same.
   snprintf(own.version, sizeof own.version, "%s (layout %zu.%zu.%zu.%d)", AD_MPI_VERSION, sizeof(shm_control),
            sizeof(shm_slot), sizeof(mail_call), SHM_PAYLOAD);
@@ -90,6 +91,12 @@ static ad_variant narrowest(const greeting *all, uint32_t ranks) {
   for (uint32_t i = 1; i < ranks; i++)
     if (all[i].variant < least) least = all[i].variant;
   return (ad_variant)least;
+}
+
+static ad_products common_products(const greeting *all, uint32_t ranks) {
+  ad_products common = ad_products_unpacked(all[0].products);
+  for (uint32_t i = 1; i < ranks; i++) common = ad_products_common(common, ad_products_unpacked(all[i].products));
+  return common;
 }
 
 /* ---- the node's file ---- */
@@ -178,6 +185,7 @@ static ad_status greet(mpi_world *world, greeting *all) {
   number_nodes(world, all);
   AD_TRY(join_node(world));
   ad_kernels_choose(narrowest(all, world->ranks));
+  ad_products_choose(common_products(all, world->ranks));
   return AD_OK;
 }
 

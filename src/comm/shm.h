@@ -47,7 +47,8 @@ typedef struct shm_record {
   _Alignas(SHM_LINE) _Atomic uint32_t state;  // shm_state
   _Atomic uint32_t wake;                      // futex: changes when something happens that the rank may wait for
   _Atomic int32_t pid;
-  uint32_t variant;  // the widest kernels it has
+  uint32_t variant;   // the widest kernels it has
+  uint32_t products;  // ad_products_packed
   // epoch is odd while the rank is in a long wait; the next two say for which call of which channel (0: of a group that
   // spans nodes, see waits_words).
   _Atomic uint64_t epoch;

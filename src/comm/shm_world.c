@@ -15,6 +15,7 @@
 #include "base/environment.h"
 #include "base/kernels.h"
 #include "base/memory.h"
+#include "base/products.h"
 #include "base/random.h"
 #include "comm/foreign.h"
 #include "comm/mpi.h"
@@ -130,13 +131,18 @@ static int all_tried(shm_world *world, void *subject) {
   return atomic_load_explicit(&world->control->tried, memory_order_acquire) == world->control->joining;
 }
 
-// All ranks of a sum must use the same kernels: the widest that all have.
+// All ranks of a sum must use the same kernels, the widest that all have, and all must make products the same way.
 static void agree_on_kernels(const shm_world *world) {
   uint32_t least = ad_kernels_best();
-  for (uint32_t i = 0; i < world->ranks; i++)
-    if (atomic_load(&world->records[i].state) != SHM_ABSENT && world->records[i].variant < least)
-      least = world->records[i].variant;
+  ad_products products = ad_products_own();
+  for (uint32_t i = 0; i < world->ranks; i++) {
+    const shm_record *record = &world->records[i];
+    if (atomic_load(&record->state) == SHM_ABSENT) continue;
+    if (record->variant < least) least = record->variant;
+    products = ad_products_common(products, ad_products_unpacked(record->products));
+  }
   ad_kernels_choose((ad_variant)least);
+  ad_products_choose(products);
 }
 
 // Adds the cores that this rank may run on; ranks may be bound to one core each.
@@ -160,6 +166,7 @@ static ad_status take_place(shm_world *world) {
   shm_record *record = &world->records[world->rank];
   uint32_t absent = SHM_ABSENT;
   record->variant = ad_kernels_best();
+  record->products = ad_products_packed(ad_products_own());
   if (!atomic_compare_exchange_strong(&record->state, &absent, SHM_JOINED))
     return ad_fail(
         AD_INVALID,

@@ -42,15 +42,23 @@ static void keep_failure(gemm_kept *kept, ad_status status) {
   snprintf(kept->message, sizeof kept->message, "%s", ad_last_error());
 }
 
+static void make(const gemm_product *product, gemm_way way) {
+  if (way == GEMM_BLAS) {
+    ad_gemm_blas(product);
+    return;
+  }
+  gemm_kept *kept = ad_gemm_kept();
+  if (way == GEMM_ONEDNN)
+    keep_failure(kept, ad_gemm_onednn(kept, product));
+  else
+    keep_failure(kept, ad_gemm_widen(kept, product, way == GEMM_WIDEN_ONEDNN ? GEMM_ONEDNN : GEMM_BLAS));
+}
+
 void ad_gemm(ad_dtype values, ad_dtype result, int64_t m, int64_t n, int64_t k, double factor, gemm_operand a,
              gemm_operand b, int adds, void *c, int64_t c_stride) {
   gemm_product product = {values, result, m, n, k, factor, a, b, adds, c, c_stride};
-  if (values != AD_BF16) {
-    ad_gemm_blas(&product);
-  } else {
-    gemm_kept *kept = ad_gemm_kept();
-    keep_failure(kept, ad_gemm_widen(kept, &product));
-  }
+  ad_products with = ad_products_in_use();
+  make(&product, ad_gemm_choose(&with, &product));
 }
 
 ad_status ad_gemm_status(void) {

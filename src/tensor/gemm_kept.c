@@ -10,6 +10,7 @@ static pthread_key_t key;
 static void release(void *kept) {
   gemm_kept *ended = kept;
   ad_release(ended->widened);
+  ad_gemm_onednn_destroy(ended->onednn);
   *ended = (gemm_kept){.widened = NULL};
 }
 

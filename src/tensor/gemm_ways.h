@@ -2,6 +2,7 @@
 #ifndef TENSOR_GEMM_WAYS_H
 #define TENSOR_GEMM_WAYS_H
 #include <stddef.h>
+#include "base/products.h"
 #include "tensor/gemm.h"
 
 /* The arguments of ad_gemm. */
@@ -17,7 +18,8 @@ typedef struct gemm_product {
 
 /* What a thread keeps from product to product, until it ends. */
 typedef struct gemm_kept {
-  float *widened; /* gemm_widen.c */
+  float *widened;        /* gemm_widen.c */
+  struct onednn *onednn; /* gemm_onednn.c */
   ad_status status;
   char message[256];
 } gemm_kept;
@@ -25,9 +27,24 @@ typedef struct gemm_kept {
 /* This thread's own, empty at first. */
 gemm_kept *ad_gemm_kept(void);
 
-/* f32 or f64 by OpenBLAS. */
+typedef enum gemm_way {
+  GEMM_BLAS,   /* f32 and f64 */
+  GEMM_ONEDNN, /* f32 and bf16 */
+  GEMM_WIDEN_BLAS,
+  GEMM_WIDEN_ONEDNN /* bf16: operands are widened to f32, which that library multiplies */
+} gemm_way;
+
+/* How this product is made with what all ranks have: gemm_choice.c, which looks at nothing else. */
+gemm_way ad_gemm_choose(const ad_products *with, const gemm_product *product);
+
 void ad_gemm_blas(const gemm_product *product);
-/* bf16 by OpenBLAS: operands are widened to f32 block by block. */
-ad_status ad_gemm_widen(gemm_kept *kept, const gemm_product *product) AD_CHECKED;
+/* `f32` makes the products of the widened blocks. */
+ad_status ad_gemm_widen(gemm_kept *kept, const gemm_product *product, gemm_way f32) AD_CHECKED;
+ad_status ad_gemm_onednn(gemm_kept *kept, const gemm_product *product) AD_CHECKED;
+void ad_gemm_onednn_destroy(struct onednn *kept); /* NULL allowed */
+/* How many primitives this thread has made so far; none are made for products of f32. */
+long ad_gemm_onednn_made(const gemm_kept *kept);
+/* The instructions that oneDNN uses in this process, in its words; NULL without it. */
+const char *ad_gemm_onednn_instructions(void);
 
 #endif

@@ -11,8 +11,7 @@
 #include "base/kernels.h"
 #include "base/memory.h"
 #include "base/random.h"
-#include "tensor/gemm.h"
-#include "tensor/rows.h"
+#include "tensor/gemm_ways.h"
 
 /* ---- numbers ---- */
 
@@ -321,8 +320,78 @@ static void a_product_without_memory_says_so_once(void **state) {
   assert_ptr_equal(result, &of);
 }
 
-int main(void) {
-  ad_gemm_set_threads();
+/* ---- which way ---- */
+
+static void each_rank_chooses_by_what_all_have(void **state) {
+  const ad_products some = {AD_UNITS_AVX512, AD_LIBRARY_BY_TABLE, 20603},
+                    more = {AD_UNITS_AMX, AD_LIBRARY_ONEDNN, 20603}, other = {AD_UNITS_AMX, AD_LIBRARY_ONEDNN, 30602};
+  ad_products common = ad_products_common(some, more);
+  assert_int_equal(common.units, AD_UNITS_AVX512);
+  assert_int_equal(common.onednn, 20603);
+  assert_int_equal(common.library, AD_LIBRARY_BY_TABLE);
+  common = ad_products_common(more, other);
+  assert_int_equal(common.onednn, 0);
+  assert_int_equal(common.library, AD_LIBRARY_ONEDNN);
+  common = ad_products_unpacked(ad_products_packed(other));
+  assert_memory_equal(&common, &other, sizeof other);
+}
+
+static gemm_way way_of(ad_products with, ad_dtype values, int64_t m, int64_t n, int64_t k) {
+  gemm_product of = {.values = values, .m = m, .n = n, .k = k, .a.stride = k, .b.stride = n};
+  return ad_gemm_choose(&with, &of);
+}
+
+static void what_is_not_there_is_not_chosen(void **state) {
+  for (ad_units units = AD_UNITS_PLAIN; units <= AD_UNITS_AMX; units++)
+    for (ad_library library = AD_LIBRARY_BY_TABLE; library <= AD_LIBRARY_ONEDNN; library++) {
+      ad_products none = {units, library, 0}, both = {units, library, 20603};
+      assert_int_equal(way_of(none, AD_F32, 64, 64, 64), GEMM_BLAS);
+      assert_int_equal(way_of(none, AD_BF16, 64, 64, 64), GEMM_WIDEN_BLAS);
+      assert_int_equal(way_of(both, AD_F64, 64, 64, 64), GEMM_BLAS);
+      assert_int_equal(way_of(both, AD_F32, 64, 0, 64), GEMM_BLAS);
+      assert_int_equal(way_of(both, AD_BF16, 64, 64, 0), GEMM_WIDEN_BLAS);
+    }
+  ad_products units = {AD_UNITS_AMX, AD_LIBRARY_BY_TABLE, 20603};
+  assert_int_equal(way_of(units, AD_BF16, 64, 64, 64), GEMM_ONEDNN);
+}
+
+/* ---- primitives ---- */
+
+static void multiply_shapes(void) {
+  for (int64_t rows = 1; rows <= 80; rows++)
+    for (int flags = 0; flags < 8; flags++)
+      try_product(&(trial){AD_BF16, flags & 1 ? AD_F32 : AD_BF16, rows, 16, 8, 0, 0, flags >> 1 & 1, flags >> 2, 1});
+}
+
+static void a_second_round_makes_no_primitive_and_takes_no_memory(void **state) {
+  long before = ad_gemm_onednn_made(ad_gemm_kept());
+  multiply_shapes();
+  long first = ad_gemm_onednn_made(ad_gemm_kept());
+  assert_int_equal(first - before, 80 * 8);
+  ad_memory_fail_at(0);
+  multiply_shapes();
+  assert_int_equal(ad_gemm_onednn_made(ad_gemm_kept()), first);
+  assert_int_equal(ad_memory_fail_at(0), 0);
+}
+
+/* Any order of many: none is lost while the table grows, and one that is full starts over. */
+static void more_shapes_than_the_table_holds_are_made_again(void **state) {
+  long before = ad_gemm_onednn_made(ad_gemm_kept());
+  for (int round = 0; round < 2; round++)
+    for (int64_t i = 0; i < 5000; i++) {
+      trial of = {AD_BF16, AD_F32, 1 + i % 50, 1 + i / 50, 2, .factor = 1};
+      operands at = make_operands(&of);
+      multiply(&of, &at, &at.c);
+      assert_true(is_within(&of, &at, &at.c));
+      free_operands(&at);
+    }
+  assert_in_range(ad_gemm_onednn_made(ad_gemm_kept()) - before, 5001, 10000);
+}
+
+static int run_with(ad_library library, const char *name) {
+  ad_products own = ad_products_own();
+  own.library = library;
+  ad_products_choose(own);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(products_are_as_good_as_their_arithmetic),
       cmocka_unit_test(large_products_are_too),
@@ -333,5 +402,27 @@ int main(void) {
       cmocka_unit_test(every_thread_has_the_same_bits),
       cmocka_unit_test(a_product_without_memory_says_so_once),
   };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  print_message("products by %s\n", name);
+  return cmocka_run_group_tests_name(name, tests, NULL, NULL);
+}
+
+/* oneDNN multiplies bf16 from AVX-512 on. */
+static int run_with_onednn(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_second_round_makes_no_primitive_and_takes_no_memory),
+      cmocka_unit_test(more_shapes_than_the_table_holds_are_made_again),
+  };
+  if (!ad_onednn_version() || ad_products_own().units < AD_UNITS_AVX512) return 0;
+  return run_with(AD_LIBRARY_ONEDNN, "onednn") + cmocka_run_group_tests_name("primitives", tests, NULL, NULL);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(each_rank_chooses_by_what_all_have),
+      cmocka_unit_test(what_is_not_there_is_not_chosen),
+  };
+  ad_gemm_set_threads();
+  int failed = cmocka_run_group_tests_name("choice", tests, NULL, NULL);
+  failed += run_with(AD_LIBRARY_OPENBLAS, "openblas") + run_with(AD_LIBRARY_BY_TABLE, "table") + run_with_onednn();
+  return failed;
 }

@@ -1,0 +1,36 @@
+/* Which way makes a product: a table of instructions, dtype and shape, from measurements that docs/performance.md
+ * shows. Nothing is timed while a program runs, so that all ranks choose alike and a resumed run has the same bits. */
+#include "tensor/gemm_ways.h"
+
+typedef struct table_row {
+  ad_units units; /* at least */
+  ad_dtype values;
+  gemm_way way;
+} table_row;
+
+/* The first row that fits counts. bf16 instructions without matrix units multiply no faster than half of what f32's do
+ * (Intel), so there operands are widened. */
+static const table_row table[] = {
+    {AD_UNITS_AMX, AD_BF16, GEMM_ONEDNN},
+    {AD_UNITS_AVX512, AD_BF16, GEMM_WIDEN_ONEDNN},
+    {AD_UNITS_AVX512, AD_F32, GEMM_ONEDNN},
+};
+
+static gemm_way without_onednn(ad_dtype values) { return values == AD_BF16 ? GEMM_WIDEN_BLAS : GEMM_BLAS; }
+
+/* An operand of one row or column that lies with gaps: oneDNN 3.6 reads it as if there were none. */
+static int has_gaps(const gemm_product *of) {
+  return (of->m == 1 && of->a.transposed && of->a.stride > 1) || (of->n == 1 && !of->b.transposed && of->b.stride > 1);
+}
+
+gemm_way ad_gemm_choose(const ad_products *with, const gemm_product *product) {
+  int is_empty = !product->m || !product->n || !product->k;
+  ad_dtype values = product->values;
+  if (!with->onednn || with->library == AD_LIBRARY_OPENBLAS || values == AD_F64 || is_empty)
+    return without_onednn(values);
+  if (values == AD_BF16 && has_gaps(product)) return GEMM_WIDEN_ONEDNN;
+  if (with->library == AD_LIBRARY_ONEDNN) return GEMM_ONEDNN;
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+    if (with->units >= table[i].units && values == table[i].values) return table[i].way;
+  return without_onednn(values);
+}
