@@ -10,6 +10,7 @@
 #include "library.h"
 #include "machine.h"
 #include "memory.h"
+#include "products.h"
 #include "rounds.h"
 #include "row.h"
 
@@ -97,6 +98,7 @@ ad_status bench_run(const bench_options *options, char **out) {
   measure_cases(options, rows);
   if (wants(options, "startup")) status = measure_startup(rows);
   if (wants(options, "attention") && status != AD_INTERRUPTED) keep(&status, bench_measure_attention(options, rows));
+  if (wants(options, "products") && status != AD_INTERRUPTED) keep(&status, bench_measure_products(options, rows));
   if (wants(options, "errors") && status != AD_INTERRUPTED) keep(&status, bench_measure_errors(options, rows));
   if (wants(options, "memory") && status != AD_INTERRUPTED) keep(&status, bench_measure_memory(options, rows));
   if (wants(options, "train_step") && status != AD_INTERRUPTED)

@@ -1,28 +1,23 @@
-/* How much of a step is matrix products, and how fast they are beside OpenBLAS alone on the same shapes. A program of
- * its own, linked with --wrap=cblas_sgemm: every product of the step passes through here. Prints one JSON object. */
-#include <cblas.h>
+/* How much of a step is matrix products, and how fast they are beside OpenBLAS's of f32 alone on the same shapes. A
+ * program of its own, linked with --wrap=ad_gemm: every product of the step passes through here. Prints one JSON
+ * object. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "library.h"
+#include "tensor/gemm_ways.h"
 
-void __real_cblas_sgemm(CBLAS_LAYOUT order, CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, blasint m, blasint n, blasint k,
-                        float alpha, const float *a, blasint lda, const float *b, blasint ldb, float beta, float *c,
-                        blasint ldc);
-void __wrap_cblas_sgemm(CBLAS_LAYOUT order, CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, blasint m, blasint n, blasint k,
-                        float alpha, const float *a, blasint lda, const float *b, blasint ldb, float beta, float *c,
-                        blasint ldc);
+/* What ad_gemm takes, the signature of both functions below. */
+#define PRODUCT                                                                                                     \
+  ad_dtype values, ad_dtype result, int64_t m, int64_t n, int64_t k, double factor, gemm_operand a, gemm_operand b, \
+      int adds, void *c, int64_t c_stride
+void __real_ad_gemm(PRODUCT);
+void __wrap_ad_gemm(PRODUCT);
 
 enum { SHAPES_MAX = 512, ROUNDS = 5 };
 
-typedef struct product {
-  CBLAS_TRANSPOSE ta, tb;
-  blasint m, n, k, lda, ldb, ldc;
-  float beta;
-} product;
-
 typedef struct seen {
-  product shape;
+  gemm_product shape; /* without memory */
   int64_t calls;
   double own; /* seconds of one call of OpenBLAS alone, summed over rounds */
 } seen;
@@ -31,30 +26,24 @@ static seen shapes[SHAPES_MAX];
 static int shape_count, overflowed;
 static double inside; /* seconds in products of steps */
 
-static int is_same(const product *a, const product *b) {
-  return a->ta == b->ta && a->tb == b->tb && a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda &&
-         a->ldb == b->ldb && a->ldc == b->ldc && a->beta == b->beta;
+static int is_same(const gemm_product *a, const gemm_product *b) {
+  return a->a.transposed == b->a.transposed && a->b.transposed == b->b.transposed && a->m == b->m && a->n == b->n &&
+         a->k == b->k && a->a.stride == b->a.stride && a->b.stride == b->b.stride && a->c_stride == b->c_stride &&
+         a->adds == b->adds;
 }
 
-static void remember(product shape) {
+static void remember(gemm_product shape) {
   for (int i = 0; i < shape_count; i++)
     if (is_same(&shapes[i].shape, &shape)) return (void)shapes[i].calls++;
   if (shape_count == SHAPES_MAX) return (void)(overflowed = 1);
   shapes[shape_count++] = (seen){.shape = shape, .calls = 1};
 }
 
-// NOLINTNEXTLINE(readability-function-size): the signature is BLAS's
-void __wrap_cblas_sgemm(CBLAS_LAYOUT order, CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, blasint m, blasint n, blasint k,
-                        float alpha, const float *a, blasint lda, const float *b, blasint ldb, float beta, float *c,
-                        blasint ldc) {
-  remember((product){ta, tb, m, n, k, lda, ldb, ldc, beta});
+void __wrap_ad_gemm(PRODUCT) {
+  remember((gemm_product){values, result, m, n, k, factor, a, b, adds, NULL, c_stride});
   double start = bench_now();
-  __real_cblas_sgemm(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  __real_ad_gemm(values, result, m, n, k, factor, a, b, adds, c, c_stride);
   inside += bench_now() - start;
-}
-
-static size_t floats(CBLAS_TRANSPOSE transpose, blasint rows, blasint columns, blasint stride) {
-  return (size_t)(transpose == CblasNoTrans ? rows : columns) * (size_t)stride;
 }
 
 static float *numbers(size_t count) {
@@ -63,14 +52,20 @@ static float *numbers(size_t count) {
   return memory;
 }
 
+static float *operand(const gemm_operand *of, int64_t rows, int64_t columns) {
+  return numbers((size_t)(of->transposed ? columns : rows) * (size_t)of->stride);
+}
+
 /* The second of two calls is timed. */
-static double time_alone(const product *p) {
-  float *a = numbers(floats(p->ta, p->m, p->k, p->lda)), *b = numbers(floats(p->tb, p->k, p->n, p->ldb));
-  float *c = numbers((size_t)p->m * (size_t)p->ldc);
+static double time_alone(const gemm_product *shape) {
+  gemm_product p = *shape;
+  float *a = operand(&p.a, p.m, p.k), *b = operand(&p.b, p.k, p.n), *c = numbers((size_t)(p.m * p.c_stride));
   double start = 0;
+  p.values = p.result = AD_F32;
+  p.a.data = a, p.b.data = b, p.c = c;
   for (int i = 0; a && b && c && i < 2; i++) {
     start = bench_now();
-    __real_cblas_sgemm(CblasRowMajor, p->ta, p->tb, p->m, p->n, p->k, 1, a, p->lda, b, p->ldb, p->beta, c, p->ldc);
+    ad_gemm_blas(&p);
   }
   double seconds = bench_now() - start;
   free(a);
@@ -79,7 +74,7 @@ static double time_alone(const product *p) {
   return seconds;
 }
 
-static double flops(const product *p) { return 2.0 * p->m * p->n * p->k; }
+static double flops(const gemm_product *p) { return 2.0 * (double)p->m * (double)p->n * (double)p->k; }
 
 static void report(double step_seconds) {
   double work = 0, own = 0;

@@ -134,6 +134,43 @@ static void print_attention(FILE *to, const json_t *row) {
           100 * json_number_value(json_object_get(row, "exposed")));
 }
 
+static void print_products_head(FILE *to, const json_t *row) {
+  fprintf(to, "matrix products of one rank, GFLOP/s; oneDNN has %s\n%-14s %17s %-12s %8s %9s %8s %8s %11s %6s\n",
+          json_is_string(json_object_get(row, "instructions")) ? json_string_value(json_object_get(row, "instructions"))
+                                                               : "nothing: addend was built without it",
+          "product", "m x n x k", "dtypes", "addend", "OpenBLAS", "oneDNN", "widened", "oneDNN's own", "of it");
+}
+
+static double product_rate(const json_t *row, const char *seconds) {
+  double work = 2e-9;
+  for (int i = 0; i < 3; i++) work *= json_number_value(json_object_get(row, (const char *[]){"m", "n", "k"}[i]));
+  double took = json_number_value(json_object_get(row, seconds));
+  return took > 0 ? work / took : 0;
+}
+
+static void print_rate(FILE *to, int width, double rate) {
+  if (rate > 0)
+    fprintf(to, " %*.1f", width, rate);
+  else
+    fprintf(to, " %*s", width, "-");
+}
+
+static void print_product(FILE *to, const json_t *row) {
+  char shape[64], names[32];
+  snprintf(shape, sizeof shape, "%lld x %lld x %lld", json_integer_value(json_object_get(row, "m")),
+           json_integer_value(json_object_get(row, "n")), json_integer_value(json_object_get(row, "k")));
+  snprintf(names, sizeof names, "%s to %s", json_string_value(json_object_get(row, "dtype")),
+           json_string_value(json_object_get(row, "result")));
+  double ours = product_rate(row, "seconds_min"), own = product_rate(row, "onednn_own_seconds");
+  fprintf(to, "%-14s %17s %-12s", json_string_value(json_object_get(row, "variant")), shape, names);
+  print_rate(to, 8, ours);
+  print_rate(to, 9, product_rate(row, "openblas_seconds"));
+  print_rate(to, 8, product_rate(row, "onednn_seconds"));
+  print_rate(to, 8, product_rate(row, "widened_seconds"));
+  print_rate(to, 12, own);
+  fprintf(to, own > 0 ? " %5.2f\n" : "\n", ours / (own > 0 ? own : 1));
+}
+
 /* Rows that have columns of their own; all others are times beside those of a floor and of peers. */
 typedef struct row_kind {
   const char *op;
@@ -143,6 +180,7 @@ typedef struct row_kind {
 
 static const row_kind *kind_of(const json_t *row) {
   static const row_kind own[] = {{"attention", print_attention_head, print_attention},
+                                 {"products", print_products_head, print_product},
                                  {"errors", print_error_head, print_error},
                                  {"memory", print_memory_head, print_memory}};
   static const row_kind times = {NULL, print_head, print_row};

@@ -17,8 +17,7 @@ static const struct argp_option options[] = {
     {"op", KEY_OP, "NAME", 0,
      "Only this one: all_reduce, reduce_scatter, all_gather, reducer, copy_in, sharded_step, update, train_step, "
      "parallel_step, exchange, grouped, experts, bridge, decompose_step, decompose_exchange, startup, attention, "
-     "errors or "
-     "memory",
+     "products, errors or memory",
      0},
     {"ranks", KEY_RANKS, "LIST", 0, "Numbers of ranks, for example 2,4,8", 0},
     {"largest", KEY_LARGEST, "BYTES", 0, "Leave out larger sizes", 0},
@@ -98,7 +97,9 @@ static const struct argp argp = {
         "of ranks, beside all of it in one process and the same losses in PyTorch; `decompose_exchange` each of the "
         "six "
         "exchanges between the pools. `attention` is attention alone, on one rank and around a ring, "
-        "cut zigzag and plainly: its time, how evenly its arithmetic is spread, and how much of the time is waiting."
+        "cut zigzag and plainly: its time, how evenly its arithmetic is spread, and how much of the time is waiting. "
+        "`products` is matrix products on one "
+        "rank: as addend makes them, by each library, and oneDNN's own rate."
         "\vExample: addend bench --peers --op all_reduce --ranks 2\n"
         "$ADDEND_PEER_PYTHON names a python3 that has torch; $ADDEND_PEERS the folder of the peers' programs, if not "
         "`peers` beside this program.",

@@ -12,7 +12,7 @@ if(TARGET addend_cli)
   file(MAKE_DIRECTORY ${AD_PEERS})
   add_executable(bench_gemm bench/gemm.c bench/library_train.c bench/worker.c)
   set_target_properties(bench_gemm PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${AD_PEERS})
-  target_link_options(bench_gemm PRIVATE -Wl,--wrap=cblas_sgemm)
+  target_link_options(bench_gemm PRIVATE -Wl,--wrap=ad_gemm)
   target_link_libraries(bench_gemm PRIVATE addend_static PkgConfig::OPENBLAS)
 
   add_executable(bench_attention bench/attend.c bench/worker.c)

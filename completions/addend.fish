@@ -31,7 +31,7 @@ complete -c addend -n '__fish_seen_subcommand_from plan' -l picture -r -d 'also 
 complete -c addend -n '__fish_seen_subcommand_from check' -l sabotage -d 'plant every known mistake'
 complete -c addend -n '__fish_seen_subcommand_from bench' -l peers -d 'measure other libraries too'
 complete -c addend -n '__fish_seen_subcommand_from bench' -l quick -d 'few ranks, small sizes, few rounds'
-complete -c addend -n '__fish_seen_subcommand_from bench' -l op -x -a 'all_reduce reduce_scatter all_gather reducer copy_in sharded_step update train_step parallel_step exchange grouped experts bridge startup attention errors memory' -d 'only this one'
+complete -c addend -n '__fish_seen_subcommand_from bench' -l op -x -a 'all_reduce reduce_scatter all_gather reducer copy_in sharded_step update train_step parallel_step exchange grouped experts bridge startup attention products errors memory' -d 'only this one'
 complete -c addend -n '__fish_seen_subcommand_from bench' -l ranks -x -d 'numbers of ranks: 2,4,8'
 complete -c addend -n '__fish_seen_subcommand_from bench' -l largest -x -d 'leave out larger sizes: bytes'
 complete -c addend -n '__fish_seen_subcommand_from run' -s n -x -d 'number of ranks'

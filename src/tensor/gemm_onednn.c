@@ -187,7 +187,7 @@ static ad_status multiply_f32(const gemm_product *of) {
 typedef struct shape_key {
   int64_t m, n, k, strides[3];
   float factor;
-  uint8_t a_transposed, b_transposed, adds, to_f32;
+  uint8_t a_transposed, b_transposed, adds, values, result, unused[7];
 } shape_key;
 
 enum { A, B, C, SCRATCH, ARGUMENTS };
@@ -222,7 +222,8 @@ static shape_key key_of(const gemm_product *of) {
                      .a_transposed = of->a.transposed != 0,
                      .b_transposed = of->b.transposed != 0,
                      .adds = of->adds != 0,
-                     .to_f32 = of->result == AD_F32};
+                     .values = (uint8_t)of->values,
+                     .result = (uint8_t)of->result};
 }
 
 static void clear(entry *of) {
@@ -350,14 +351,15 @@ static dnnl_status_t execute(onednn *kept, const entry *with, const gemm_product
   return dnnl_primitive_execute(with->primitive, kept->stream, ARGUMENTS, arguments);
 }
 
-static ad_status multiply_bf16(onednn *kept, const gemm_product *of) {
+static ad_status multiply(onednn *kept, const gemm_product *of, int times) {
   shape_key key = key_of(of);
   if (!kept->places) AD_TRY(make_room(kept));
   entry *with = find(kept, &key);
   if (!with->primitive) AD_TRY(make(kept, of, &key, &with));
   AD_TRY(ad_grow(&kept->scratch, kept->scratch_bytes, with->scratch_bytes));
   if (with->scratch_bytes > kept->scratch_bytes) kept->scratch_bytes = with->scratch_bytes;
-  dnnl_status_t status = execute(kept, with, of);
+  dnnl_status_t status = dnnl_success;
+  for (int i = 0; i < times && !status; i++) status = execute(kept, with, of);
   return status ? fail(of, status, "make") : AD_OK;
 }
 
@@ -374,14 +376,19 @@ static ad_status create(onednn **out) {
   return AD_OK;
 }
 
-ad_status ad_gemm_onednn(gemm_kept *kept, const gemm_product *product) {
+ad_status ad_gemm_onednn_repeat(gemm_kept *kept, const gemm_product *product, int times) {
   AD_TRY(prepare_once());
-  if (product->values == AD_F32) return multiply_f32(product);
   if (!kept->onednn) AD_TRY(create(&kept->onednn));
   int threads = take_threads();
-  ad_status status = multiply_bf16(kept->onednn, product);
+  ad_status status = multiply(kept->onednn, product, times);
   give_threads(threads);
   return status;
+}
+
+ad_status ad_gemm_onednn(gemm_kept *kept, const gemm_product *product) {
+  if (product->values == AD_BF16) return ad_gemm_onednn_repeat(kept, product, 1);
+  AD_TRY(prepare_once());
+  return multiply_f32(product);
 }
 
 void ad_gemm_onednn_destroy(onednn *kept) {
@@ -400,8 +407,12 @@ long ad_gemm_onednn_made(const gemm_kept *kept) { return kept->onednn ? kept->on
 
 uint32_t ad_onednn_version(void) { return 0; }
 
-ad_status ad_gemm_onednn(gemm_kept *kept, const gemm_product *product) {
+ad_status ad_gemm_onednn_repeat(gemm_kept *kept, const gemm_product *product, int times) {
   return ad_fail(AD_INVALID, "a matrix product by oneDNN, without which addend was built");
+}
+
+ad_status ad_gemm_onednn(gemm_kept *kept, const gemm_product *product) {
+  return ad_gemm_onednn_repeat(kept, product, 1);
 }
 
 void ad_gemm_onednn_destroy(struct onednn *kept) {}

@@ -41,8 +41,10 @@ void ad_gemm_blas(const gemm_product *product);
 /* `f32` makes the products of the widened blocks. */
 ad_status ad_gemm_widen(gemm_kept *kept, const gemm_product *product, gemm_way f32) AD_CHECKED;
 ad_status ad_gemm_onednn(gemm_kept *kept, const gemm_product *product) AD_CHECKED;
+/* The same so many times over with a primitive, f32 too, found once: oneDNN's own rate. */
+ad_status ad_gemm_onednn_repeat(gemm_kept *kept, const gemm_product *product, int times) AD_CHECKED;
 void ad_gemm_onednn_destroy(struct onednn *kept); /* NULL allowed */
-/* How many primitives this thread has made so far; none are made for products of f32. */
+/* How many primitives this thread has made so far; ad_gemm_onednn makes none for products of f32. */
 long ad_gemm_onednn_made(const gemm_kept *kept);
 /* The instructions that oneDNN uses in this process, in its words; NULL without it. */
 const char *ad_gemm_onednn_instructions(void);

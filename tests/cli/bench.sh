@@ -48,6 +48,21 @@ done
 document=$("$addend" bench --quick --json --op startup 2>/dev/null)
 python3 -c 'import json, sys; row, = json.loads(sys.argv[1])["rows"]; assert row["ranks"] == 32 and row["seconds_median"] > 0' "$document"
 
+# Products: every shape in every dtype, by each library that is there.
+document=$("$addend" bench --quick --json --op products 2>/dev/null)
+python3 - "$document" <<'PY'
+import json, sys
+rows = json.loads(sys.argv[1])["rows"]
+ways = ["openblas_seconds", "onednn_seconds", "widened_seconds", "onednn_own_seconds"]
+for row in rows:
+    assert row["op"] == "products" and row["gflops"] > 0 and row["m"] * row["n"] * row["k"] > 0, row
+    assert row["openblas_seconds"] > 0 and all(row[way] is None or row[way] > 0 for way in ways), row
+shapes = {(row["variant"], row["m"], row["n"], row["k"]) for row in rows}
+assert len(rows) == 3 * len(shapes), len(rows)
+assert {(row["dtype"], row["result"]) for row in rows} == {("f32", "f32"), ("bf16", "bf16"), ("bf16", "f32")}
+PY
+"$addend" bench --quick --op products 2>/dev/null | grep -Eq '^weight +384 x 384 x 2048 bf16 to f32 '
+
 # Errors: every mistake reaches every other rank; two ranks have one group, so no circle. Nothing is left of the worlds.
 document=$("$addend" bench --quick --json --op errors 2>/dev/null)
 python3 - "$document" <<'PY'
