@@ -8,7 +8,7 @@
 
 /* Rows whose scores exist at a time, and the positions that they are of: a block stays in the second cache. What is
  * its own wide dtype takes a part's positions all at once. */
-enum { BLOCK_ROWS = 64, BLOCK_COLUMNS = 512 };
+enum { BLOCK_ROWS = 64, BLOCK_COLUMNS = 512, VECTOR = 32 };
 
 /* One block of rows of one head against one run of columns, of which each row sees the first few, or all. */
 typedef struct block {
@@ -50,6 +50,15 @@ static gemm_operand kv_operand(const block *at, const void *data, int transposed
 
 static void *scores_row(const block *at, ad_dtype dtype, void *scores, size_t row) {
   return element(dtype, scores, row * at->columns);
+}
+
+/* Kernels take whole vectors at a time, and single elements slowly: a row is taken as far as a vector reaches, with
+ * scores there whose exponentials are 0. Returns how far that is. */
+static size_t pad_scores(const block *at, void *scores, size_t seen) {
+  size_t padded = (seen + VECTOR - 1) / VECTOR * VECTOR;
+  if (padded > at->columns) padded = at->columns;
+  ad_rows(at->wide)->fill(element(at->wide, scores, seen), -INFINITY, padded - seen, 0);
+  return padded;
 }
 
 static void clear_after(const block *at, void *row, size_t seen) {
@@ -159,17 +168,18 @@ static void *read_at(const block *at, void *scratch, size_t piece) {
  * brought to the new maximum. */
 static void take_row(const block *at, const attention_forward *all, size_t row) {
   const row_kernels *wide = ad_rows(at->wide);
-  const void *scores = scores_row(at, at->wide, scores_at(at, all->scores, 0), row);
+  void *scores = scores_row(at, at->wide, scores_at(at, all->scores, 0), row);
   void *exponentials = scores_row(at, at->dtype, read_at(at, all->scores, 0), row);
   void *out = q_row(at, at->wide, all->out, row);
   size_t seen = seen_by(at, row), index = at->state_at + at->row + row;
   double before = ad_element(at->wide, all->state.maximum, index), sum = ad_element(at->wide, all->state.sum, index);
-  double largest = fmax(before, wide->max(scores, seen));
+  size_t padded = pad_scores(at, scores, seen);
+  double largest = fmax(before, wide->max(scores, padded));
   if (largest == -INFINITY) seen = 0;  // nothing of this part counts
   if (seen) {
     double kept = exp(before - largest);
     if (sum > 0 && kept < 1) wide->put_divided(out, out, 1 / kept, at->head_dim, 0);
-    sum = sum * kept + ad_rows(at->dtype)->exp_sum_narrow(exponentials, scores, largest, seen);
+    sum = sum * kept + ad_rows(at->dtype)->exp_sum_narrow(exponentials, scores, largest, padded);
     ad_set_element(at->wide, all->state.maximum, index, largest);
     ad_set_element(at->wide, all->state.sum, index, sum);
   }
@@ -226,9 +236,10 @@ static void score_gradients(const block *at, const attention_backward *all) {
     void *p_row = scores_row(at, at->dtype, p, row), *d_row = scores_row(at, at->dtype, d, row);
     double centre =
         kernels->dot(q_row(at, at->dtype, all->out, row), q_row(at, at->dtype, all->d_out, row), at->head_dim);
-    kernels->softmax_backward(p_row, d_row, scores_row(at, at->wide, scores, row),
-                              scores_row(at, at->wide, slopes, row), ad_element(at->wide, all->state.maximum, index),
-                              ad_element(at->wide, all->state.sum, index), centre, score_factor(at), seen);
+    void *score = scores_row(at, at->wide, scores, row);
+    kernels->softmax_backward(
+        p_row, d_row, score, scores_row(at, at->wide, slopes, row), ad_element(at->wide, all->state.maximum, index),
+        ad_element(at->wide, all->state.sum, index), centre, score_factor(at), pad_scores(at, score, seen));
     clear_after(at, p_row, seen);
     clear_after(at, d_row, is_alone(at, row) ? 0 : seen);
   }
