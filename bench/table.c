@@ -178,26 +178,28 @@ typedef struct row_kind {
   void (*row)(FILE *to, const json_t *row);
 } row_kind;
 
-static const row_kind *kind_of(const json_t *row) {
-  static const row_kind own[] = {{"attention", print_attention_head, print_attention},
+/* The last is of every other operation. */
+static const row_kind kinds[] = {{"attention", print_attention_head, print_attention},
                                  {"products", print_products_head, print_product},
                                  {"errors", print_error_head, print_error},
-                                 {"memory", print_memory_head, print_memory}};
-  static const row_kind times = {NULL, print_head, print_row};
-  for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-    if (!strcmp(json_string_value(json_object_get(row, "op")), own[i].op)) return &own[i];
-  return &times;
+                                 {"memory", print_memory_head, print_memory},
+                                 {NULL, print_head, print_row}};
+
+static int kind_of(const json_t *row) {
+  int kind = 0;
+  while (kinds[kind].op && strcmp(json_string_value(json_object_get(row, "op")), kinds[kind].op) != 0) kind++;
+  return kind;
 }
 
 /* Rows of a kind stand together, below its head. */
 static void print_rows(FILE *to, const json_t *rows) {
   size_t i;
   json_t *row;
-  const row_kind *last = NULL;
+  int last = -1;
   json_array_foreach((json_t *)(size_t)rows, i, row) {
-    const row_kind *kind = kind_of(row);
-    if (kind != last) kind->head(to, row);
-    kind->row(to, row);
+    int kind = kind_of(row);
+    if (kind != last) kinds[kind].head(to, row);
+    kinds[kind].row(to, row);
     last = kind;
   }
 }

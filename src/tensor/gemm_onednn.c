@@ -186,7 +186,7 @@ static ad_status multiply_f32(const gemm_product *of) {
 /* What a primitive is compiled for. All of it is compared, so none of it is padding. */
 typedef struct shape_key {
   int64_t m, n, k, strides[3];
-  float factor;
+  uint32_t factor; /* its bits */
   uint8_t a_transposed, b_transposed, adds, values, result, unused[7];
 } shape_key;
 
@@ -213,12 +213,18 @@ typedef struct onednn {
   long made;
 } onednn;
 
+static uint32_t bits_of(float factor) {
+  uint32_t bits;
+  memcpy(&bits, &factor, sizeof bits);
+  return bits;
+}
+
 static shape_key key_of(const gemm_product *of) {
   return (shape_key){.m = of->m,
                      .n = of->n,
                      .k = of->k,
                      .strides = {of->a.stride, of->b.stride, of->c_stride},
-                     .factor = (float)of->factor,
+                     .factor = bits_of((float)of->factor),
                      .a_transposed = of->a.transposed != 0,
                      .b_transposed = of->b.transposed != 0,
                      .adds = of->adds != 0,
