@@ -334,8 +334,7 @@ static void *begin_gradient(const ad_tensor *out, int i, const gradient_slot *sl
 static void end_gradient(const ad_tensor *out, int i, const gradient_slot *slot, size_t sample, const void *sums) {
   if (!slot->data) return;
   void *to = at_sample(array_of(out, i), slot->data, sample);
-  if (sums != to)
-    ad_rows(out->array.dtype)->put_narrow(to, sums, 1, part_count(out, array_of(out, i)), slot->adds);
+  if (sums != to) ad_rows(out->array.dtype)->put_narrow(to, sums, 1, part_count(out, array_of(out, i)), slot->adds);
 }
 
 static void clear_gradients(const key_ring *ring, int64_t turn) {

@@ -77,6 +77,7 @@ INLINE uint16_t bf16_of(float value) {
 #define REAL float
 #define LOAD SAME
 #define STORE SAME
+#define ROUNDS 0
 #define EXP exp_f32
 #define NAME(name) name##_f32
 #include "tensor/rows_dtype.h"
@@ -84,6 +85,7 @@ INLINE uint16_t bf16_of(float value) {
 #define REAL double
 #define LOAD SAME
 #define STORE SAME
+#define ROUNDS 0
 #define EXP exp_f64
 #define NAME(name) name##_f64
 #include "tensor/rows_dtype.h"
@@ -91,6 +93,7 @@ INLINE uint16_t bf16_of(float value) {
 #define REAL float
 #define LOAD ad_bf16_value
 #define STORE bf16_of
+#define ROUNDS 1
 #define EXP exp_f32
 #define NAME(name) name##_bf16
 #include "tensor/rows_dtype.h"

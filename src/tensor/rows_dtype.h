@@ -1,6 +1,7 @@
 /* The row kernels for one dtype: elements are ELEMENT in memory and REAL in registers, LOAD and STORE lead from one to
- * the other, EXP is the exponential of a REAL and NAME(x) is x with the dtype's suffix. Included by rows_body.h, once
- * per dtype, which it undefines. Written so that any vector width gives the same bits. */
+ * the other (STORE rounds where ROUNDS is 1), EXP is the exponential of a REAL and NAME(x) is x with the dtype's
+ * suffix. Included by rows_body.h, once per dtype; undefines them. Written so that any vector width gives the same
+ * bits. */
 
 /* Sums form in LANES interleaved partial sums, folded in halves. PIECE elements stay in the first cache. */
 #ifndef LANES
@@ -117,17 +118,16 @@ static void NAME(fill)(void *dst, double value, size_t n, int adds) {
   for (size_t i = 0; i < n; i++) out[i] = STORE(adds ? LOAD(out[i]) + (REAL)value : (REAL)value);
 }
 
-/* Of a dtype that is its own wide one, exponentials stand in dst at once. */
+/* Where nothing is rounded the exponentials stand in dst at once. */
 INLINE double NAME(exp_sum_of)(void *dst, const void *src, int src_is_wide, double shift, size_t n) {
-  const int is_rounded = sizeof(ELEMENT) < sizeof(REAL);
   const REAL s = (REAL)shift;
   REAL unrounded[PIECE], lane[LANES] = {0};
   for (size_t i = 0; i < n; i += PIECE) {
     size_t count = n - i < PIECE ? n - i : PIECE;
-    REAL *e = is_rounded ? unrounded : (REAL *)dst + i;
+    REAL *e = ROUNDS ? &unrounded[0] : (REAL *)dst + i;
     for (size_t j = 0; j < count; j++) e[j] = EXP(NAME(get)(src, i + j, src_is_wide) - s);
     NAME(add_to_lanes)(lane, e, count, 1);
-    if (is_rounded) NAME(put_narrow)((ELEMENT *)dst + i, e, 1, count, 0);
+    if (ROUNDS) NAME(put_narrow)((ELEMENT *)dst + i, e, 1, count, 0);
   }
   return (double)NAME(fold)(lane);
 }
@@ -369,5 +369,6 @@ static const row_kernels NAME(table) = {
 #undef REAL
 #undef LOAD
 #undef STORE
+#undef ROUNDS
 #undef EXP
 #undef NAME
