@@ -13,7 +13,7 @@ find_path(DYGRAPHS_FOLDER dygraph.min.js PATHS /usr/share/javascript/dygraphs)
 if(NOT DYGRAPHS_FOLDER)
   message(FATAL_ERROR "dygraphs is missing: script/setup installs it (Debian: libjs-dygraphs); elsewhere -DDYGRAPHS_FOLDER names the folder that has dygraph.min.js and dygraph.css")
 endif()
-# oneDNN makes products of bf16, and of f32 where that is faster. Without it OpenBLAS makes them all.
+# oneDNN makes products of bf16. Without it OpenBLAS makes them all.
 find_path(ONEDNN_INCLUDE oneapi/dnnl/dnnl.h)
 find_library(ONEDNN_LIBRARY dnnl)
 if(ONEDNN_INCLUDE AND ONEDNN_LIBRARY)

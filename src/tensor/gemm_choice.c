@@ -2,7 +2,7 @@
  * shows. Nothing is timed while a program runs, so that all ranks choose alike and a resumed run has the same bits. */
 #include "tensor/gemm_ways.h"
 
-typedef enum shape_class { VECTOR, MATRICES, ANY } shape_class; /* vector: one row or one column of c */
+typedef enum shape_class { VECTOR, ANY } shape_class; /* vector: one row or one column of c */
 
 typedef struct table_row {
   ad_units units; /* at least */
@@ -12,18 +12,16 @@ typedef struct table_row {
 } table_row;
 
 /* The first row that fits counts. bf16 instructions without matrix units multiply no faster than half of what f32's do
- * (Intel), so there matrices are widened. */
+ * (Intel), so there matrices are widened. f32 is OpenBLAS's: oneDNN's product is a tenth faster, but each rank holds
+ * several MiB of its code and buffers, which is in no plan. */
 static const table_row table[] = {
     {AD_UNITS_AMX, AD_BF16, ANY, GEMM_ONEDNN},
     {AD_UNITS_AVX512BF16, AD_BF16, VECTOR, GEMM_ONEDNN},
     {AD_UNITS_AVX512, AD_BF16, ANY, GEMM_WIDEN_ONEDNN},
-    {AD_UNITS_AVX512, AD_F32, MATRICES, GEMM_ONEDNN},
 };
 
-static shape_class shape_of(const gemm_product *of) { return of->m == 1 || of->n == 1 ? VECTOR : MATRICES; }
-
 static int fits(const table_row *row, const ad_products *with, const gemm_product *of) {
-  return with->units >= row->units && of->values == row->values && (row->shape == ANY || row->shape == shape_of(of));
+  return with->units >= row->units && of->values == row->values && (row->shape == ANY || of->m == 1 || of->n == 1);
 }
 
 static gemm_way without_onednn(ad_dtype values) { return values == AD_BF16 ? GEMM_WIDEN_BLAS : GEMM_BLAS; }
