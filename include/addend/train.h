@@ -80,11 +80,11 @@ AD_API AD_CHECKED ad_status ad_run_whole(ad_run *run, const ad_array *in, const 
  * are computed with. Collective. */
 AD_API AD_CHECKED ad_status ad_run_refresh(ad_run *run, int from_master);
 /* Computes step `step`'s gradients once more without reducing them: `visit` sees every microbatch's gradient of every
- * parameter on this rank, in the layout in which it is an addend and without the loss scale. report: the step's losses
- * and count, nothing else; NULL: not wanted. For proofs. Collective. */
+ * parameter on this rank, in the layout in which it is an addend, times 2^loss_scale. report: the step's losses and
+ * count, nothing else; NULL: not wanted. For proofs. Collective. */
 typedef void (*ad_addend_visitor)(void *context, size_t index, const ad_array *addend); /* as in ad_run_param_at */
-AD_API AD_CHECKED ad_status ad_run_addends(ad_run *run, int64_t step, ad_addend_visitor visit, void *context,
-                                           ad_step_report *report);
+AD_API AD_CHECKED ad_status ad_run_addends(ad_run *run, int64_t step, int loss_scale, ad_addend_visitor visit,
+                                           void *context, ad_step_report *report);
 AD_API ad_loss_scale *ad_run_loss_scale(ad_run *run); /* state of the run: saved and restored with the optimizers' */
 AD_API ad_comm *ad_run_comm(const ad_run *run);
 AD_API const ad_recipe *ad_run_recipe(const ad_run *run);

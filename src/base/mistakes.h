@@ -3,6 +3,7 @@
 #ifndef BASE_MISTAKES_H
 #define BASE_MISTAKES_H
 #include <stdint.h>
+#include "addend/dtype.h"
 #include "base/seams.h"
 
 /* What a run must have for a mistake to show in its numbers; the sentence says why it does not. */
@@ -37,7 +38,10 @@
   X(SHARED_CLAMP, "no clamp's gradient comes back from several modules")                    \
   X(OWN_SOURCES, "no sources climb that belong to one rank's samples, as many on each")     \
   X(F16_VALUES, "no value goes to other ranks as f16 (wire)")                               \
-  X(F16_GRADIENTS, "no gradient comes back from other ranks as f16 (wire)")
+  X(F16_GRADIENTS, "no gradient comes back from other ranks as f16 (wire)")                 \
+  X(NARROW_PRODUCTS, "no product reads bf16 (precision.compute)")                           \
+  X(WIDE_STREAM, "no residual stream is wider than the products (precision.residual)")      \
+  X(WHOLE_FORMULAS, "formulas are cut (tp, cp, ep), and each cut rounds in its own way")
 typedef enum ad_need_number {
 #define AD_NEED_NUMBER(code, sentence) AD_NEED_NUMBER_##code,
   AD_NEED_LIST(AD_NEED_NUMBER)
@@ -82,5 +86,7 @@ typedef struct ad_mistake {
  * otherwise; it is borrowed. */
 void ad_mistake_plant(const ad_mistake *mistake, ad_mistake_scene *scene);
 void ad_seams_clear(void); /* nothing is planted any more */
+/* What several mistakes do: values that were promised more digits keep those of bf16. */
+void ad_round_to_bf16(void *values, ad_dtype dtype, size_t numel);
 
 #endif

@@ -14,6 +14,9 @@ typedef enum ad_seam {
   AD_SEAM_ROUTES,        /* ad_route_passing *: rows are about to go over a bridge */
   AD_SEAM_WIRE,          /* ad_wire_passing *: the dtype in which a value or gradient is about to go over a bridge */
   AD_SEAM_POSITIONS,     /* positions *: of the sequence, that rotary positions are about to be made of */
+  AD_SEAM_PRODUCT,       /* gemm_passing *: a matrix product of bf16 is about to be made */
+  AD_SEAM_STATISTIC,     /* double *: what a row of values is normalised by */
+  AD_SEAM_RESIDUAL,      /* ad_dtype *: of the residual stream that is about to be recorded */
   AD_SEAM_SLOT_SCORES,   /* slot_scores_passing *: gradients of slots are about to become those of scores */
   AD_SEAM_ROWS,          /* ad_span *: rows of the global batch that this rank is about to read */
   AD_SEAM_ARRIVED,       /* ad_crossing_passing *: a value came from other ranks */
@@ -30,6 +33,7 @@ typedef enum ad_seam {
   AD_SEAM_REDUCED,       /* ad_bucket_passing *: a step of a bucket's path is complete */
   AD_SEAM_GRADIENTS,     /* ad_run *: all gradients of a step are reduced and nothing was done with them yet */
   AD_SEAM_NORM,          /* double *: the norm that decides about the step */
+  AD_SEAM_UPDATED,       /* ad_array *: the optimizer wrote a parameter's master */
   AD_SEAM_COUNT
 } ad_seam;
 

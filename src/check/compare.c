@@ -40,6 +40,8 @@ void ad_compare(const void *dist, const void *ref, ad_dtype dtype, size_t numel,
   *max_rel_err = worst == 0 ? 0 : worst / scale;
 }
 
+double ad_norm_of(const double *values, size_t numel) { return sqrt(dot(values, values, AD_F64, numel)); }
+
 double ad_cosine(const double *a, const double *b, size_t numel) {
   double squares = dot(a, a, AD_F64, numel) * dot(b, b, AD_F64, numel);
   return squares > 0 ? dot(a, b, AD_F64, numel) / sqrt(squares) : NAN;

@@ -5,15 +5,25 @@
 
 #include "base/memory.h"
 #include "check/proof.h"
+#include "train/run.h"
 
 /* Ranks that cut the batch alone compute each position as one process does, and only its sums in other orders. Where
  * formulas themselves are cut every rounding is another draw: docs/dtypes.md has how far draws lie apart. */
-static double factor_of(const ad_run *run) {
+int ad_cuts_formulas(const ad_run *run) {
   ad_axes cut = 0;
   for (size_t i = 0; i < ad_run_param_count(run); i++)
     cut |= ad_mesh_large(ad_run_param_at(run, i).spec->layout.mesh) &
            ~(AD_AXES_DP | AD_AXES(AD_BLOCK) | AD_AXES(AD_EFSDP));
-  return cut ? 4 : 2;
+  return cut != 0;
+}
+
+static double factor_of(const ad_run *run) { return ad_cuts_formulas(run) ? 4 : 2; }
+
+/* The part of one process's error by which many may differ from it. In bf16 the orders of sums, which are of f32, turn
+ * few roundings; else an order of a sum is all that rounds. */
+static double apart_of(const ad_run *run) {
+  if (ad_cuts_formulas(run)) return 3;
+  return ad_run_compute_dtype(run) == AD_BF16 ? 0.25 : 2;
 }
 
 /* What f32 puts on the other side of a rounding than f64 does arrives a whole step of the wire's dtype away. Of one
@@ -27,6 +37,7 @@ ad_status ad_computing_create(size_t count, ad_computing *out) {
   if (!status) status = ad_new(count, &computing.error);
   if (!status) status = ad_new(count, &computing.wires);
   if (!status) status = ad_new(count, &computing.allowed);
+  if (!status) status = ad_new(count, &computing.apart);
   if (status)
     ad_computing_destroy(&computing);
   else
@@ -39,18 +50,13 @@ void ad_computing_destroy(ad_computing *computing) {
   ad_release(computing->error);
   ad_release(computing->wires);
   ad_release(computing->allowed);
+  ad_release(computing->apart);
   *computing = (ad_computing){0};
 }
 
 static double distance(const double *a, const double *b, size_t numel) {
   double squares = 0;
   for (size_t i = 0; i < numel; i++) squares += (a[i] - b[i]) * (a[i] - b[i]);
-  return sqrt(squares);
-}
-
-static double norm_of(const double *values, size_t numel) {
-  double squares = 0;
-  for (size_t i = 0; i < numel; i++) squares += values[i] * values[i];
   return sqrt(squares);
 }
 
@@ -102,15 +108,25 @@ void ad_computing_measure(ad_computing *computing, const ad_run *run, const ad_r
   for (size_t i = 0; i < computing->count; i++) {
     const ad_array *ref = ad_reference_gradient(reference, i), *one = ad_reference_own_gradient(reference, i);
     const ad_array *exact = ad_reference_exact_gradient(reference, i);
-    computing->norm[i] = norm_of(ref->data, ad_array_numel(ref));
+    computing->norm[i] = ad_norm_of(ref->data, ad_array_numel(ref));
     computing->error[i] = distance(one->data, ref->data, ad_array_numel(ref));
     computing->wires[i] = distance(ref->data, exact->data, ad_array_numel(ref));
   }
   computing->factor = factor_of(run);
-  for (size_t i = 0; i < computing->count; i++)
-    computing->allowed[i] = computing->factor * fmax(computing->error[i], least_error(computing, run, i)) +
-                            turned(computing->wires[i], numel_of(run, i));
+  for (size_t i = 0; i < computing->count; i++) {
+    double error = fmax(computing->error[i], least_error(computing, run, i));
+    double wires = turned(computing->wires[i], numel_of(run, i));
+    computing->allowed[i] = computing->factor * error + wires;
+    computing->apart[i] = apart_of(run) * error + wires;
+  }
   together all = sum(computing, run, computing->count);
   computing->relative = relative_error(all);
   computing->turned = turned(share(all.wires, all.norm), all.numel);
+}
+
+double ad_computing_share(const ad_computing *computing, const ad_reference *reference, size_t i, const double *sum) {
+  const ad_array *one = ad_reference_own_gradient(reference, i);
+  double apart = distance(sum, one->data, ad_array_numel(one));
+  if (apart == 0) return 0;
+  return isfinite(apart) && computing->apart[i] > 0 ? apart / computing->apart[i] : INFINITY;
 }

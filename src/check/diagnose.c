@@ -94,15 +94,18 @@ void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mes
 
 ad_cause ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_proof_param *param, int proportional,
                      ad_axes differs, int64_t odd_rank) {
-  if (param->replicas_equal && param->max_rel_err <= param->bound) return cause_of_kind(AD_CAUSE_NONE, 0, NAN);
-  if (!param->replicas_equal) return cause_of_replicas(differs, odd_rank, param->max_rel_err <= param->bound);
+  if (param->replicas_equal && ad_param_share(param) <= 1) return cause_of_kind(AD_CAUSE_NONE, 0, NAN);
+  if (!param->replicas_equal) return cause_of_replicas(differs, odd_rank, ad_param_share(param) <= 1);
   if (proportional && param->max_rel_err >= 1e-6) return cause_of_factor(mesh, reduced, param->ratio);
   ad_cause cause = cause_of_kind(AD_CAUSE_UNKNOWN, 0, NAN);
   if (!isfinite(param->max_rel_err)) {
     snprintf(cause.text, sizeof cause.text, "a value is not a finite number");
   } else if (param->max_rel_err < rounding_limit(param)) {
     cause.kind = AD_CAUSE_ROUNDING;
-    snprintf(cause.text, sizeof cause.text, "differs by rounding only: a narrower dtype or another order of the sum");
+    snprintf(cause.text, sizeof cause.text, "differs by rounding only: %s",
+             param->sum_share > 1       ? "its addends are summed in a narrower dtype than its contract says"
+             : param->process_share > 1 ? "it is computed in a narrower dtype than in one process"
+                                        : "a narrower dtype or another order of the sum");
   } else {
     cause.kind = AD_CAUSE_MISSING;
     cause.factor = param->ratio;

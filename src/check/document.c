@@ -24,6 +24,8 @@ static json_t *param_document(const ad_proof_param *param) {
   json_object_set_new(document, "one_process_err", number(param->one_process));
   json_object_set_new(document, "wires_err", number(param->wires));
   json_object_set_new(document, "cosine", number(param->cosine));
+  json_object_set_new(document, "sum_share", number(param->sum_share));
+  json_object_set_new(document, "process_share", number(param->process_share));
   return document;
 }
 
@@ -125,7 +127,7 @@ static const ad_proof_param *nearest(const ad_proof *proof, double *share) {
   *share = -1;
   for (size_t i = 0; i < proof->param_count; i++) {
     const ad_proof_param *param = &proof->params[i];
-    double own = param->max_rel_err == 0 ? 0 : param->max_rel_err / param->bound;
+    double own = ad_param_share(param);
     if (own <= *share) continue;
     worst = param;
     *share = own;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "bridge/mistakes.h"
+#include "check/computing.h"
 #include "check/rounding.h"
 #include "check/sabotage.h"
 #include "program/mistakes.h"
@@ -56,6 +57,13 @@ static ad_needs facts_of_path(const ad_param_spec *spec) {
   return facts;
 }
 
+static ad_needs facts_of_computing(const ad_run *run) {
+  ad_dtype compute = run->recipe->precision.compute, residual = run->recipe->precision.residual;
+  ad_needs facts = ad_cuts_formulas(run) ? 0 : AD_NEED_WHOLE_FORMULAS;
+  if (compute != AD_BF16) return facts;
+  return facts | AD_NEED_NARROW_PRODUCTS | (residual == AD_BF16 ? 0 : AD_NEED_WIDE_STREAM);
+}
+
 /* In the recipe's own dtypes, whatever the run computes in. */
 static ad_needs facts_of_contract(const ad_recipe *recipe, const char *name) {
   ad_contract contract;
@@ -92,7 +100,7 @@ static ad_needs facts_of_batch(const ad_run *run) {
 }
 
 ad_needs ad_known_facts(const ad_run *run, int64_t second_rank_tokens) {
-  ad_needs facts = facts_of_batch(run) | ad_pool_facts(run);
+  ad_needs facts = facts_of_batch(run) | facts_of_computing(run) | ad_pool_facts(run);
   if (ad_comm_size(run->comm) > 1) facts |= AD_NEED_RANKS;
   if (second_rank_tokens) facts |= AD_NEED_SECOND_RANK_TOKENS;
   if (ad_copies_differ_on_other_mesh(run)) facts |= AD_NEED_OTHER_COPIES;

@@ -68,8 +68,13 @@ ad_axes ad_proof_reduced_axes(const ad_layout *layout) {
   return ad_layout_axes_of(&gradient, AD_P) & ad_mesh_large(layout->mesh);
 }
 
+double ad_param_share(const ad_proof_param *param) {
+  double share = param->max_rel_err == 0 ? 0 : param->max_rel_err / param->bound;
+  return isnan(share) ? share : fmax(share, fmax(param->sum_share, param->process_share));
+}
+
 static int param_passes(const ad_proof_param *param) {
-  return param->replicas_equal && param->max_rel_err <= param->bound && !isnan(param->ratio);
+  return param->replicas_equal && ad_param_share(param) <= 1 && !isnan(param->ratio);
 }
 
 int ad_proof_passes(const ad_proof *proof, int directional) {

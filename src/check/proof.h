@@ -31,9 +31,11 @@ typedef struct ad_proof_param {
   double ratio;       /* <dist,ref>/<ref,ref>; NaN: not defined */
   double max_rel_err; /* NaN or infinite: fails */
   double bound;
-  double one_process; /* error of one process in the recipe's own dtypes; NaN: nothing rounds but f64 */
-  double wires;       /* what the reference has from roundings where values cross; the same */
-  double cosine;      /* of the angle to the reference; the same */
+  double one_process;   /* error of one process in the recipe's own dtypes; NaN: nothing rounds but f64 */
+  double wires;         /* what the reference has from roundings where values cross; the same */
+  double cosine;        /* of the angle to the reference; the same */
+  double sum_share;     /* distance to the sum of the ranks' own addends, of what reducing them may round; the same */
+  double process_share; /* distance of that sum to one process's gradient, of what it may be; the same */
   int replicas_equal;
   ad_cause cause;
 } ad_proof_param;
@@ -90,10 +92,13 @@ ad_status ad_prove(ad_comm *comm, const ad_proof_job *job) AD_CHECKED;
 void ad_compare(const void *dist, const void *ref, ad_dtype dtype, size_t numel, double largest, double *ratio,
                 double *max_rel_err);
 double ad_largest(const void *values, ad_dtype dtype, size_t numel);
+double ad_norm_of(const double *values, size_t numel);
 double ad_cosine(const double *a, const double *b, size_t numel); /* of the angle between them; NaN: one is zero */
 /* |a-b| / max(|a|,|b|); 0 if both are 0, NaN if one is not finite. */
 double ad_relative_difference(double a, double b);
 
+double ad_param_share(
+    const ad_proof_param *param); /* the largest of its errors, as a part of its bound; NaN: no number */
 /* The likely cause of a parameter's numbers: diagnose.c. `differs` is the set of axes along which replicas differ;
  * `odd_rank` the one rank whose copy differs from all others, or -1. `proportional` says that dist is ratio * ref
  * within rounding. */

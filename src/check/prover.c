@@ -70,7 +70,7 @@ static ad_status create_parts(ad_prover *prover, ad_comm *comm, const ad_proof_j
   prover->everyone = ad_run_everyone(prover->run);
   prover->param_count = ad_run_param_count(prover->run);
   AD_TRY(create_arrays(prover));
-  if (rounds(job)) AD_TRY(ad_addends_create(prover->run, ad_addend_size, &prover->addends));
+  if (rounds(job)) AD_TRY(ad_addends_create(prover->run, 1, &prover->addends));
   if (options->directional || ad_group_index(&prover->everyone, ad_comm_rank(comm)) != 0) return AD_OK;
   if (rounds(job)) AD_TRY(ad_computing_create(prover->param_count, &prover->computing));
   return ad_reference_create(job->recipe, run.dtype, rounds(job), job->steps > 1, &prover->reference);
@@ -158,10 +158,11 @@ static ad_status compare_replicas(ad_prover *prover) {
   return AD_OK;
 }
 
-/* Addends are measured on the right program. */
+/* Addends are measured on the right program, but for what is planted into computing itself. */
 static ad_status measure_addends(ad_prover *prover, int64_t step) {
-  ad_plants plants = ad_plants_lift();
-  ad_status status = ad_addends_measure(&prover->addends, step, NULL);
+  ad_plants plants = ad_plants_lift_reducing();
+  const ad_loss_scale *scale = ad_run_loss_scale(prover->run);
+  ad_status status = ad_addends_measure(&prover->addends, step, scale->enabled ? scale->exponent : 0, NULL);
   ad_plants_put_back(&plants);
   return status;
 }
@@ -180,7 +181,7 @@ static const ad_replicas *worst_replicas(const ad_prover *prover, size_t param) 
 static void describe_param(const ad_run *run, size_t index, ad_proof_param *out) {
   ad_run_param at = ad_run_param_at(run, index);
   *out = (ad_proof_param){.ratio = NAN, .max_rel_err = NAN, .bound = AD_WIDE_BOUND, .replicas_equal = 1, .step = -1};
-  out->one_process = out->wires = out->cosine = NAN;
+  out->one_process = out->wires = out->cosine = out->sum_share = out->process_share = NAN;
   out->cause = (ad_cause){.kind = AD_CAUSE_UNKNOWN, .factor = NAN, .text = "no step was taken: every one overflowed"};
   ad_program_param_name(ad_run_program(run), at.module, at.param, out->name, sizeof out->name);
   snprintf(out->mesh, sizeof out->mesh, "%s", ad_mesh_text(at.spec->layout.mesh));
@@ -198,16 +199,12 @@ static int is_proportional(const double *dist, const ad_array *ref, double ratio
   return isfinite(ratio) && worst <= 1e-4 * largest;
 }
 
-static double share_of_bound(const ad_proof_param *param) {
-  return param->max_rel_err == 0 ? 0 : param->max_rel_err / param->bound;
-}
-
 /* Unequal replicas outrank any error, and no number outranks every number. */
 static int is_worse(const ad_proof_param *now, const ad_proof_param *before) {
   if (before->step < 0) return 1;
   if (now->replicas_equal != before->replicas_equal) return !now->replicas_equal;
   if (isnan(before->max_rel_err)) return 0;
-  return isnan(now->max_rel_err) || share_of_bound(now) > share_of_bound(before);
+  return isnan(now->max_rel_err) || ad_param_share(now) > ad_param_share(before);
 }
 
 /* The distributed gradient in f64 without its loss scale, in the scratch memory. */
@@ -219,15 +216,29 @@ static const double *unscaled(ad_prover *prover, const ad_array *gradient, int l
   return out;
 }
 
+static ad_allowance allowance_of(const ad_prover *prover, size_t i, const ad_step_report *report) {
+  return ad_rounding_allowance(prover->job->recipe, ad_run_param_at(prover->run, i).spec, prover->gradients[i].dtype,
+                               report->loss_scale);
+}
+
 static ad_error error_of(ad_prover *prover, size_t i, const double *dist, const ad_step_report *report) {
   const ad_array *ref = ad_reference_gradient(prover->reference, i);
-  ad_allowance allowance = ad_rounding_allowance(prover->job->recipe, ad_run_param_at(prover->run, i).spec,
-                                                 prover->gradients[i].dtype, report->loss_scale);
-  return ad_measure_error(dist, ref->data, prover->addends.whole[i].data, ad_array_numel(ref), allowance,
-                          prover->computing.allowed[i]);
+  return ad_measure_error(dist, ref->data, prover->addends.sizes.whole[i].data, ad_array_numel(ref),
+                          allowance_of(prover, i, report), prover->computing.allowed[i]);
 }
 
 static double over(double part, double whole) { return part == 0 ? 0 : part / whole; }
+
+/* The sum against the ranks' own addends, which computing is no part of. Where a gradient is written straight into its
+ * bucket the rows of a later microbatch are added to it one by one: docs/dtypes.md has what that is taken for. */
+static double share_of_sum(ad_prover *prover, size_t i, const double *dist, ad_allowance allowance) {
+  const ad_array *addends = &prover->addends.themselves.whole[i], *sizes = &prover->addends.sizes.whole[i];
+  size_t numel = ad_array_numel(addends);
+  double straight =
+      16 * ad_unit_roundoff(ad_dtype_wide(ad_run_compute_dtype(prover->run))) * ad_norm_of(sizes->data, numel);
+  ad_error error = ad_measure_error(dist, addends->data, sizes->data, numel, allowance, straight);
+  return isnan(error.share) ? INFINITY : error.share;
+}
 
 /* The bound is what an error of this shape may be. */
 static void judge_rounded(ad_prover *prover, size_t i, const double *dist, const ad_step_report *report, double largest,
@@ -241,6 +252,8 @@ static void judge_rounded(ad_prover *prover, size_t i, const double *dist, const
   out->one_process = over(computing->error[i], norm);
   out->wires = over(computing->wires[i], norm);
   out->cosine = ad_cosine(dist, ref->data, ad_array_numel(ref));
+  out->sum_share = share_of_sum(prover, i, dist, allowance_of(prover, i, report));
+  out->process_share = ad_computing_share(computing, prover->reference, i, prover->addends.themselves.whole[i].data);
 }
 
 static void judge_param(ad_prover *prover, size_t i, const ad_step_report *report, double largest) {

@@ -93,7 +93,7 @@ static int has_wires(const ad_program *program) {
 static ad_status round_wires(ad_reference *reference) {
   if (!reference->fed->rounds_wires || !has_wires(reference->run->program)) return AD_OK;
   reference->run->rounds_wires = 1;
-  return ad_addends_create(reference->run, ad_addend_itself, &reference->exact);
+  return ad_addends_create(reference->run, 0, &reference->exact);
 }
 
 static ad_status create_runs(ad_reference *reference, ad_dtype dtype, int rounds, int several_steps) {
@@ -104,7 +104,7 @@ static ad_status create_runs(ad_reference *reference, ad_dtype dtype, int rounds
   AD_TRY(ad_run_create(reference->comm, &reference->recipe, &wide, &reference->run));
   AD_TRY(ad_run_create(reference->comm, &reference->recipe, &options, &reference->fed));
   if (several_steps) AD_TRY(ad_run_create(reference->comm, &reference->recipe, &options, &reference->free));
-  if (rounds) AD_TRY(ad_addends_create(reference->fed, ad_addend_itself, &reference->own));
+  if (rounds) AD_TRY(ad_addends_create(reference->fed, 0, &reference->own));
   AD_TRY(round_wires(reference));
   size_t count = ad_run_param_count(reference->run);
   AD_TRY(ad_new(count, &reference->fed_gradients));
@@ -215,13 +215,13 @@ void ad_reference_restart_state(ad_reference *reference, size_t module, size_t s
 static ad_status compute_own(ad_reference *reference, int64_t step) {
   if (!reference->own.run) return AD_OK;
   AD_TRY(ad_run_refresh(reference->fed, 1));
-  return ad_addends_measure(&reference->own, step, &reference->own_report);
+  return ad_addends_measure(&reference->own, step, 0, &reference->own_report);
 }
 
 static ad_status compute_exact(ad_reference *reference, int64_t step) {
   if (!reference->exact.run) return AD_OK;
   reference->run->rounds_wires = 0;
-  ad_status status = ad_addends_measure(&reference->exact, step, &reference->exact_report);
+  ad_status status = ad_addends_measure(&reference->exact, step, 0, &reference->exact_report);
   reference->run->rounds_wires = 1;
   return status;
 }
@@ -253,7 +253,7 @@ const ad_array *ad_reference_gradient(const ad_reference *reference, size_t inde
 }
 
 const ad_array *ad_reference_exact_gradient(const ad_reference *reference, size_t index) {
-  return reference->exact.run ? &reference->exact.whole[index] : ad_reference_gradient(reference, index);
+  return reference->exact.run ? &reference->exact.themselves.whole[index] : ad_reference_gradient(reference, index);
 }
 
 const ad_step_report *ad_reference_exact_report(const ad_reference *reference) {
@@ -261,7 +261,7 @@ const ad_step_report *ad_reference_exact_report(const ad_reference *reference) {
 }
 
 const ad_array *ad_reference_own_gradient(const ad_reference *reference, size_t index) {
-  return &reference->own.whole[index];
+  return &reference->own.themselves.whole[index];
 }
 
 const ad_step_report *ad_reference_own_report(const ad_reference *reference) { return &reference->own_report; }
@@ -279,11 +279,14 @@ ad_status ad_reference_feed(ad_reference *reference, const ad_array *const *grad
     reference->fed_gradients[i].layout = ad_run_part(reference->fed, i, AD_PART_VALUE)->layout;
   }
   const ad_program *program = ad_run_program(reference->fed);
-  for (size_t m = 0, first = 0; m < ad_program_module_count(program); m++) {
-    AD_TRY(feed_module(reference, m, first, report));
+  ad_plants planted = ad_plants_lift();
+  ad_status status = AD_OK;
+  for (size_t m = 0, first = 0; m < ad_program_module_count(program) && !status; m++) {
+    status = feed_module(reference, m, first, report);
     first += ad_program_module(program, m)->param_count;
   }
-  return AD_OK;
+  ad_plants_put_back(&planted);
+  return status;
 }
 
 int ad_reference_agrees(ad_reference *reference, size_t index, ad_param_part part, const ad_array *whole) {

@@ -64,7 +64,8 @@ static void print_margin(FILE *file, const json_t *document) {
 }
 
 static int param_holds(const json_t *param) {
-  return is_true(param, "replicas_equal") && number_of(param, "max_rel_err") <= number_of(param, "bound");
+  return is_true(param, "replicas_equal") && number_of(param, "max_rel_err") <= number_of(param, "bound") &&
+         json_is_null(json_object_get(param, "cause"));
 }
 
 /* Without a counted token every gradient is zero: what then holds says nothing. */

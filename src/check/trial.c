@@ -200,7 +200,8 @@ static ad_status look(trials *t, ad_sabotage *sabotage, int32_t found[WORDS]) {
 }
 
 static double error_of(const ad_proof_param *param) {
-  return isnan(param->max_rel_err) || isnan(param->ratio) ? INFINITY : param->max_rel_err;
+  double share = ad_param_share(param);
+  return isnan(share) || isnan(param->ratio) ? INFINITY : share;
 }
 
 /* The parameter that shows the mistake best: unequal replicas before errors, then the worst error. */
@@ -208,7 +209,7 @@ static const ad_proof_param *worst_param(const ad_proof *proof) {
   const ad_proof_param *worst = NULL;
   for (size_t i = 0; i < proof->param_count; i++) {
     const ad_proof_param *param = &proof->params[i];
-    if (param->replicas_equal && error_of(param) <= param->bound) continue;
+    if (param->replicas_equal && error_of(param) <= 1) continue;
     if (!worst || param->replicas_equal < worst->replicas_equal ||
         (param->replicas_equal == worst->replicas_equal && error_of(param) > error_of(worst)))
       worst = param;

@@ -5,6 +5,7 @@
 #include "base/kernels.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "base/seams.h"
 #include "optim/adamw_kernel.h"
 
 typedef struct slot {
@@ -205,6 +206,7 @@ ad_status ad_adamw_step(ad_adamw *optimizer, ad_array *const *params, const ad_a
     const slot *s = &optimizer->slots[i];
     step.decay = s->decays ? optimizer->options.weight_decay : 0;
     if (params[i]->data) update(s, &step, params[i], grads[i]);
+    ad_seam_pass(AD_SEAM_UPDATED, params[i]);
   }
   return AD_OK;
 }

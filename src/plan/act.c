@@ -1,12 +1,23 @@
 /* One process acts as one rank of a world of any size, on engine dry, and counts what that rank would hold. */
 #include "base/error.h"
 #include "base/options.h"
+#include "base/products.h"
 #include "plan/plan.h"
 #include "train/run.h"
 
 /* What each rank's process takes before it holds a parameter, on x86-64 Linux: its share of the pages of code that the
  * ranks run (1 MiB), and its own stack, libraries' data, heap and the packing of matrix products (2 MiB). */
 static const size_t process_bytes = 3 << 20;
+/* And where oneDNN multiplies, as it does bf16: what it relocates of itself, its kernels, compiled for each shape, and
+ * their packing. */
+static const size_t onednn_bytes = 6 << 20;
+
+static size_t runtime_bytes(const ad_run *run) {
+  ad_products products = ad_products_in_use();
+  int multiplies = products.onednn && products.library != AD_LIBRARY_OPENBLAS && products.units >= AD_UNITS_AVX512 &&
+                   ad_run_compute_dtype(run) == AD_BF16;
+  return process_bytes + (multiplies ? onednn_bytes : 0);
+}
 
 size_t ad_plan_peak(const ad_plan_memory *memory) {
   return memory->params + memory->gathered + memory->grads + memory->optimizer + memory->buckets + memory->activations +
@@ -72,7 +83,7 @@ ad_status ad_plan_memory_of(ad_run *run, ad_plan_memory *out) {
     if (ad_run_module(run, i)) add_module(ad_run_module(run, i), &memory);
   memory.activations = ad_run_tape_bytes(run) + ad_crossings_bytes(run);
   memory.most_routed = ad_run_most_routed(run);
-  memory.runtime = process_bytes + ad_run_data_bytes(run);
+  memory.runtime = runtime_bytes(run) + ad_run_data_bytes(run);
   if (ad_run_recipe(run)->checkpoint.every) AD_TRY(ad_run_checkpoint_bytes(run, &memory.checkpoint));
   *out = memory;
   return AD_OK;

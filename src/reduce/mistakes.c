@@ -212,26 +212,16 @@ static void bring_to_bf16(void *context, void *passing) {
 
 static void write_nothing_straight(void *context, void *passing) { *(int *)passing = 0; }
 
-static void round_to_bf16(void *values, ad_dtype dtype, size_t numel) {
-  uint16_t narrow[512];
-  size_t size = ad_dtype_size(dtype);
-  for (size_t at = 0; at < numel; at += 512) {
-    size_t n = numel - at < 512 ? numel - at : 512;
-    ad_cast(narrow, AD_BF16, (char *)values + at * size, dtype, n);
-    ad_cast((char *)values + at * size, dtype, narrow, AD_BF16, n);
-  }
-}
-
 static void round_added(void *context, void *passing) {
   const ad_added_passing *pass = passing;
-  round_to_bf16(pass->values, pass->dtype, pass->numel);
+  ad_round_to_bf16(pass->values, pass->dtype, pass->numel);
   ((ad_mistake_scene *)context)->fired = 1;
 }
 
 static void round_reduced(void *context, void *passing) {
   const ad_array *sum = &((ad_bucket_passing *)passing)->bucket->sum;
   if (!sum->data) return;
-  round_to_bf16(sum->data, sum->dtype, ad_array_numel(sum));
+  ad_round_to_bf16(sum->data, sum->dtype, ad_array_numel(sum));
   ((ad_mistake_scene *)context)->fired = 1;
 }
 

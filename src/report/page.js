@@ -800,7 +800,8 @@ function timeAxis(longest) {
 /* ---- the proof ---- */
 
 function paramHolds(param) {
-  return isNumber(param.max_rel_err) && param.max_rel_err <= param.bound && param.replicas_equal === true;
+  return isNumber(param.max_rel_err) && param.max_rel_err <= param.bound && param.replicas_equal === true &&
+    !param.cause;
 }
 
 /* ---- what was read (result.json of ocr) ---- */

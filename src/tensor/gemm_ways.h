@@ -16,6 +16,12 @@ typedef struct gemm_product {
   int64_t c_stride;
 } gemm_product;
 
+/* What passes AD_SEAM_PRODUCT. */
+typedef struct gemm_passing {
+  const gemm_product *product;
+  int handled; /* it was made */
+} gemm_passing;
+
 /* What a thread keeps from product to product, until it ends. */
 typedef struct gemm_kept {
   float *widened;        /* gemm_widen.c */

@@ -1,11 +1,13 @@
-/* The known mistakes of ring attention, of positions on a cut sequence and of experts. Nothing here is part of what
- * they do. */
+/* The known mistakes of ring attention, of positions on a cut sequence, of experts and of dtypes that are computed in.
+ * Nothing here is part of what they do. */
 #include "tensor/mistakes.h"
 
 #include "array/array.h"
 #include "array/transit.h"
 #include "base/kernels.h"
+#include "base/memory.h"
 #include "tensor/attention.h"
+#include "tensor/gemm_ways.h"
 #include "tensor/ring.h"
 #include "tensor/routing.h"
 #include "tensor/tape.h"
@@ -72,6 +74,58 @@ static void average_over_copies(void *context, void *passing) {
   scene->fired = 1;
 }
 
+/* ---- dtypes ---- */
+
+/* Columns [at, at + count) of a, and the rows of b that they meet. */
+static gemm_operand slice(gemm_operand of, int64_t at, int across) {
+  size_t first = (size_t)(of.transposed == across ? at : at * of.stride);
+  of.data = (const uint16_t *)of.data + first;
+  return of;
+}
+
+/* A few terms of each sum are added, then what there is is rounded to bf16. */
+static void sum_in_bf16(const gemm_product *of, uint16_t *sums) {
+  enum { TERMS = 4 };
+  for (int64_t at = 0; at < of->k; at += TERMS)
+    ad_gemm(AD_BF16, AD_BF16, of->m, of->n, of->k - at < TERMS ? of->k - at : TERMS, of->factor, slice(of->a, at, 0),
+            slice(of->b, at, 1), at > 0, sums, of->n);
+}
+
+static void hand_out(const gemm_product *of, const uint16_t *sums) {
+  size_t size = ad_dtype_size(of->result), columns = (size_t)of->n;
+  for (int64_t i = 0; i < of->m; i++, sums += columns) {
+    void *row = (char *)of->c + (size_t)(i * of->c_stride) * size;
+    if (of->adds)
+      ad_accumulate(row, of->result, sums, AD_BF16, 1, columns);
+    else
+      ad_cast(row, of->result, sums, AD_BF16, columns);
+  }
+}
+
+static void round_within_product(void *context, void *passing) {
+  ad_mistake_scene *scene = context;
+  gemm_passing *pass = passing;
+  const gemm_product *of = pass->product;
+  uint16_t *sums;
+  if (scene->kept || !of->k || ad_new((size_t)(of->m * of->n), &sums)) return;
+  scene->kept = of; /* the products that this one is made of pass here too */
+  sum_in_bf16(of, sums);
+  hand_out(of, sums);
+  scene->kept = NULL;
+  ad_release(sums);
+  pass->handled = scene->fired = 1;
+}
+
+static void round_statistic(void *context, void *passing) {
+  ad_round_to_bf16(passing, AD_F64, 1);
+  fire(context);
+}
+
+static void narrow_stream(void *context, void *passing) {
+  *(ad_dtype *)passing = AD_BF16;
+  fire(context);
+}
+
 static const ad_mistake mistakes[] = {
     {.name = "ring-without-last-turn",
      .words = "the last block of keys that comes around the ring is not attended",
@@ -100,6 +154,21 @@ static const ad_mistake mistakes[] = {
      .words = "what the backward of an exchange summed over ep is averaged over the copies of experts alone",
      .needs = AD_NEED_TOKENS | AD_NEED_SPREAD_EXPERTS,
      .at = {{AD_SEAM_TRANSIT, average_over_copies}}},
+    {.name = "product-sums-in-bf16",
+     .words = "a product of bf16 sums in bf16",
+     .needs = AD_NEED_TOKENS | AD_NEED_NARROW_PRODUCTS | AD_NEED_WHOLE_FORMULAS,
+     .of_dtype = 1,
+     .at = {{AD_SEAM_PRODUCT, round_within_product}}},
+    {.name = "statistics-in-bf16",
+     .words = "what rows are normalised by is bf16",
+     .needs = AD_NEED_TOKENS | AD_NEED_NARROW_PRODUCTS | AD_NEED_WHOLE_FORMULAS,
+     .of_dtype = 1,
+     .at = {{AD_SEAM_STATISTIC, round_statistic}}},
+    {.name = "residual-in-bf16",
+     .words = "the residual stream is bf16 where f32 was promised",
+     .needs = AD_NEED_TOKENS | AD_NEED_WIDE_STREAM | AD_NEED_WHOLE_FORMULAS,
+     .of_dtype = 1,
+     .at = {{AD_SEAM_RESIDUAL, narrow_stream}}},
 };
 
 const ad_mistake *ad_tensor_mistakes(size_t *count) {

@@ -2,6 +2,7 @@
  * as wide as the weight. */
 #include <math.h>
 #include <string.h>
+#include "base/seams.h"
 #include "tensor/heads.h"
 
 typedef struct norm_numbers {
@@ -27,6 +28,7 @@ static double take_inverse(const ad_tensor *out, size_t i) {
   const void *x = row_of(out, i);
   double squares = ad_rows(out->operand[0]->array.dtype)->dot(x, x, width_of(out));
   double inverse = 1 / sqrt(squares / (double)width_of(out) + ((const norm_numbers *)out->own)->epsilon);
+  ad_seam_pass(AD_SEAM_STATISTIC, &inverse);
   ad_set_element(ad_wide_of(out), out->saved, i, inverse);
   return inverse;
 }

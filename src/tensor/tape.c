@@ -8,6 +8,7 @@
 #include "array/array.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "base/seams.h"
 #include "tensor/gemm.h"
 
 /* ---- memory ---- */
@@ -107,7 +108,12 @@ size_t ad_tape_peak_bytes(const ad_tape *tape) {
 
 size_t ad_tape_most_routed(const ad_tape *tape) { return tape->most_routed; }
 ad_dtype ad_tape_dtype(const ad_tape *tape) { return tape->options.dtype; }
-ad_dtype ad_tape_residual(const ad_tape *tape) { return tape->options.residual; }
+
+ad_dtype ad_tape_residual(const ad_tape *tape) {
+  ad_dtype residual = tape->options.residual;
+  ad_seam_pass(AD_SEAM_RESIDUAL, &residual);
+  return residual;
+}
 
 int ad_tape_has_dtype(const ad_tape *tape, ad_dtype dtype) {
   return dtype == tape->options.dtype || dtype == ad_dtype_wide(tape->options.dtype);

@@ -115,6 +115,14 @@ static void overflow(void *context, void *passing) {
   scene->fired = 1;
 }
 
+/* Updates are made to what the last one was rounded to. */
+static void round_master(void *context, void *passing) {
+  const ad_array *master = passing;
+  if (!master->data) return;
+  ad_round_to_bf16(master->data, master->dtype, ad_array_numel(master));
+  ((ad_mistake_scene *)context)->fired = 1;
+}
+
 static const ad_mistake mistakes[] = {
     {.name = "shifted-slice",
      .words = "one rank's slice of the batch is shifted by one",
@@ -138,6 +146,10 @@ static const ad_mistake mistakes[] = {
      .needs = AD_NEED_F16 | AD_NEED_RANKS,
      .of_dtype = 1,
      .at = {{AD_SEAM_NORM, overflow}}},
+    {.name = "master-in-bf16",
+     .words = "a master is rounded to bf16 after every step",
+     .needs = AD_NEED_TOKENS,
+     .at = {{AD_SEAM_UPDATED, round_master}}},
 };
 
 const ad_mistake *ad_train_mistakes(size_t *count) {

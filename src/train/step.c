@@ -576,8 +576,8 @@ static void visit_gradient(void *context, size_t param, const ad_array *gradient
   module->visit(module->context, module->first + param, gradient);
 }
 
-static ad_status visit_microbatches(ad_run *run, int64_t step, ad_step_report *report) {
-  step_state state = {.step = step, .scale = 1, .back = backward};
+static ad_status visit_microbatches(ad_run *run, int64_t step, int loss_scale, ad_step_report *report) {
+  step_state state = {.step = step, .scale = ldexp(1, loss_scale), .back = backward};
   AD_TRY(read_batch(run, &state, 0));
   AD_TRY(run_microbatches(run, &state));
   if (!report) return AD_OK;
@@ -585,7 +585,8 @@ static ad_status visit_microbatches(ad_run *run, int64_t step, ad_step_report *r
   return sum_losses(run, &state, report);
 }
 
-ad_status ad_run_addends(ad_run *run, int64_t step, ad_addend_visitor visit, void *context, ad_step_report *report) {
+ad_status ad_run_addends(ad_run *run, int64_t step, int loss_scale, ad_addend_visitor visit, void *context,
+                         ad_step_report *report) {
   AD_NEED(run);
   visited_module *visited;
   size_t first = 0;
@@ -600,7 +601,7 @@ ad_status ad_run_addends(ad_run *run, int64_t step, ad_addend_visitor visit, voi
     visited[i].parameters.gradient_context = &visited[i];
     run->parameters[i] = &visited[i].parameters;
   }
-  ad_status status = visit_microbatches(run, step, report);
+  ad_status status = visit_microbatches(run, step, loss_scale, report);
   for (size_t i = 0; i < modules(run); i++)
     if (run->modules[i]) run->parameters[i] = ad_module_parameters(run->modules[i]);
   ad_release(visited);

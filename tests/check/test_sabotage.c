@@ -78,16 +78,17 @@ static void the_reason_names_what_is_missing(void **state) {
   assert_string_equal(why(p, "first-step-unsynchronised"), "no gradient is summed over several ranks");
   assert_string_equal(why(p, "bucket-order"), "no bucket's first reduction is over several ranks");
   assert_non_null(strstr(why(p, "narrow-accumulate"), "16 bits"));
+  assert_string_equal(why(p, "statistics-in-bf16"), "no product reads bf16 (precision.compute)");
   ad_sabotages_destroy(p);
 }
 
 static void on_one_rank_only_microbatches_and_groups_of_one_can_go_wrong(void **state) {
   ad_sabotages *p = list("dp_replicate=1 dp_shard=1", UNEQUAL, ", microbatches: 1");
-  assert_int_equal(count_planted(p), 5);
-  assert_true(has(p, "add-to-itself-in-group-of-one") && has(p, "narrow-accumulate"));
+  assert_int_equal(count_planted(p), 6);
+  assert_true(has(p, "add-to-itself-in-group-of-one") && has(p, "narrow-accumulate") && has(p, "master-in-bf16"));
   ad_sabotages_destroy(p);
   p = list("dp_replicate=1 dp_shard=1", UNEQUAL, ", microbatches: 2");
-  assert_int_equal(count_planted(p), 7);
+  assert_int_equal(count_planted(p), 8);
   assert_true(has(p, "mean-of-microbatch-means") && has(p, "last-microbatch-only"));
   ad_sabotages_destroy(p);
 }
@@ -155,6 +156,19 @@ static void padding_is_counted_only_where_shards_are_uneven(void **state) {
   ad_sabotages_destroy(p);
 }
 
+static void mistakes_of_computing_need_bf16_and_whole_formulas(void **state) {
+  ad_sabotages *p = list("dp_replicate=3", UNEQUAL, "}\nprecision: {compute: bf16");
+  assert_true(has(p, "product-sums-in-bf16") && has(p, "statistics-in-bf16") && has(p, "residual-in-bf16"));
+  ad_sabotages_destroy(p);
+  p = list("dp_replicate=3", UNEQUAL, "}\nprecision: {compute: bf16, residual: bf16");
+  assert_true(has(p, "statistics-in-bf16") && !has(p, "residual-in-bf16"));
+  ad_sabotages_destroy(p);
+  p = list("dp_replicate=1 tp=2", UNEQUAL, "}\nprecision: {compute: bf16");
+  assert_string_equal(why(p, "statistics-in-bf16"),
+                      "formulas are cut (tp, cp, ep), and each cut rounds in its own way");
+  ad_sabotages_destroy(p);
+}
+
 static void dtype_mistakes_need_a_contract_that_promises_more(void **state) {
   ad_sabotages *p = list("dp_replicate=3", UNEQUAL, "}\nprecision: {param: bf16");
   assert_false(has(p, "narrow-accumulate") || has(p, "bucket-by-raw-dtype") || has(p, "overflow-per-rank"));
@@ -167,7 +181,9 @@ static void dtype_mistakes_need_a_contract_that_promises_more(void **state) {
   for (size_t i = p->derived; i < p->count; i++) {
     const ad_sabotage *tried = &p->list[i];
     int is_of_dtype = !strcmp(tried->name, "narrow-accumulate") || !strcmp(tried->name, "bucket-by-raw-dtype") ||
-                      !strcmp(tried->name, "overflow-per-rank") || !strncmp(tried->name, "bf16-for-f16", 12);
+                      !strcmp(tried->name, "overflow-per-rank") || !strncmp(tried->name, "bf16-for-f16", 12) ||
+                      !strcmp(tried->name, "product-sums-in-bf16") || !strcmp(tried->name, "statistics-in-bf16") ||
+                      !strcmp(tried->name, "residual-in-bf16");
     assert_int_equal(ad_sabotage_is_of_dtype(tried), is_of_dtype);
   }
   ad_sabotages_destroy(p);
@@ -311,6 +327,7 @@ int main(void) {
       cmocka_unit_test(an_axis_of_size_1_is_left_alone),
       cmocka_unit_test(what_goes_wrong_between_two_reductions_needs_both_and_a_shard_that_waits),
       cmocka_unit_test(padding_is_counted_only_where_shards_are_uneven),
+      cmocka_unit_test(mistakes_of_computing_need_bf16_and_whole_formulas),
       cmocka_unit_test(dtype_mistakes_need_a_contract_that_promises_more),
       cmocka_unit_test(a_rank_without_tokens_shows_no_shift),
       cmocka_unit_test(what_a_ring_shows_is_known_from_its_turns),

@@ -113,9 +113,9 @@ static void measure_recipe(ad_recipe *recipe) {
 }
 
 #if defined(AD_SANITIZED)  // where only how little is held is judged
-enum { CASES = 15, TAKEN = 2 };
+enum { CASES = 16, TAKEN = 2 };
 #else
-enum { CASES = 15, TAKEN = 6 };
+enum { CASES = 16, TAKEN = 6 };
 #endif
 static draw drawn;
 static int number;  // of cases so far, whether drawn or not
@@ -148,6 +148,10 @@ static void ranks_without_rows_hold_what_was_planned(void **state) {
 static void copies_for_checkpoints_are_planned(void **state) {
   measure(&(measured_case){"dp_replicate=2 dp_shard=2", f32, "zero: 1", "", "checkpoint: {every: 1}\n"});
   measure(&(measured_case){"dp_shard=2", bf16, "zero: 3", "", "checkpoint: {every: 1}\n"});
+}
+
+static void computing_in_bf16_holds_what_was_planned(void **state) {
+  measure(&(measured_case){"dp_shard=2", "compute: bf16", "zero: 1", ", microbatches: 2", ""});
 }
 
 /* An encoder's ranks and a model's, whose largest numbers are different ones. */
@@ -183,14 +187,15 @@ static void pools_of_a_decomposition_hold_what_was_planned(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(copies_for_checkpoints_are_planned),  // always: with threads
+      cmocka_unit_test(copies_for_checkpoints_are_planned),        // always: with threads
+      cmocka_unit_test(computing_in_bf16_holds_what_was_planned),  // always: with what oneDNN holds
       cmocka_unit_test(every_zero_level_holds_what_was_planned),
       cmocka_unit_test(hybrid_sharding_holds_what_was_planned),
       cmocka_unit_test(ranks_without_rows_hold_what_was_planned),
       cmocka_unit_test(pools_hold_what_was_planned),
       cmocka_unit_test(pools_of_a_decomposition_hold_what_was_planned),
   };
-  drawn = draw_cases("memory of recipes", CASES, 2, 2 + TAKEN);
+  drawn = draw_cases("memory of recipes", CASES, 3, 3 + TAKEN);
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
   return failed || number != CASES;
 }

@@ -494,7 +494,7 @@ static void runs(void **state) {
   refused(ad_run_step(NULL, 0, &report), "`run` is NULL");
   refused(ad_run_loss(NULL, 0, 0, &loss), "`run` is NULL");
   refused(ad_run_refresh(NULL, 0), "`run` is NULL");
-  refused(ad_run_addends(NULL, 0, ignore, &seen, NULL), "`run` is NULL");
+  refused(ad_run_addends(NULL, 0, 0, ignore, &seen, NULL), "`run` is NULL");
   refused(ad_run_measure_memory(NULL, &memory), "`run` is NULL");
   refused(ad_run_save(NULL, NULL, 0), "`run` is NULL");
   refused(ad_run_checkpoint_bytes(NULL, &bytes), "`run` is NULL");

@@ -365,7 +365,7 @@ static void addends_are_seen_by_their_number_in_the_run(void **state) {
   char name[64];
   must(ad_comm_open_alone(&comm));
   must(ad_run_create(comm, recipe, NULL, &run));
-  must(ad_run_addends(run, 0, count_addends, visits, NULL));
+  must(ad_run_addends(run, 0, 0, count_addends, visits, NULL));
   for (int i = 0; i < 3; i++) assert_int_equal(visits[i], MICROBATCHES);
   assert_int_equal(ad_run_param_count(run), 3);
   ad_run_param u = ad_run_param_at(run, 2);

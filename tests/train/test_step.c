@@ -241,7 +241,7 @@ static int compare_addends(ad_comm *comm, void *context) {
   ad_step_report report;
   RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
   memset(&sums, 0, sizeof sums);
-  RANK_MUST(comm, ad_run_addends(run, 0, sum_addend, &sums, NULL));
+  RANK_MUST(comm, ad_run_addends(run, 0, 0, sum_addend, &sums, NULL));
   if (sums.seen != 2) return 1;  // one for each microbatch
   const ad_array *gradient = ad_run_part(run, 1, AD_PART_GRADIENT);
   ad_collective add = {.op = AD_ALL_REDUCE,
