@@ -6,18 +6,20 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-from typing import Mapping, Optional, Union
+from typing import Any, Mapping, Optional, Union
 
 Path = Union[str, "os.PathLike[str]"]
 
 
-def megatron(folder: Path, out: Path, types: Optional[Mapping[str, str]] = None, reference: bool = False) -> list[str]:
+def megatron(folder: Path, out: Path, types: Optional[Mapping[str, str]] = None, reference: bool = False,
+             second: Optional[str] = None) -> list[str]:
     """`folder`: one iteration, SAVE/wgrads/iter_0000100, with mp_rank_TT[_PPP][_EEE].pth of each model-parallel rank: sums
     only, as the optimizer gets them. They become sums on the mesh "pp ep tp", for a comparison with a reference; or, with
     reference=True, one file of whole gradients, the reference itself. `types` says which parameters are cut:
     {"*.linear_fc1.weight": "tp=S0"}. Where there is more than one stage, names begin with that of the stage, for Megatron
-    numbers layers anew in each."""
-    ranks = _megatron_ranks(pathlib.Path(folder))
+    numbers layers anew in each. `second`: what the second of two numbers in a file's name counts, "pp" (stages) or "ep"
+    (ranks of experts): the name does not tell."""
+    ranks = _megatron_ranks(pathlib.Path(folder), second)
     sizes = [1 + max(at[i] for at in ranks) for i in range(3)]
     tensors = {at: _megatron_names(chunks, at[0], sizes[0]) for at, chunks in ranks.items()}
     dump = _Dump(out, dict(zip(("pp", "ep", "tp"), sizes)), tensors, types)
@@ -40,22 +42,37 @@ def sglang(folder: Path, out: Path, types: Optional[Mapping[str, str]] = None, s
     return written + _Dump(out, sizes, _by_place(found, sums, sizes, -1), types, expect).write("sum")
 
 
-def _load(path):
+def _load(path: pathlib.Path) -> Any:
     import torch
 
-    return torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch has one kind for each way in which a file can be wrong
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{path} cannot be read as a file that torch.save wrote: {reason}") from error
 
 
-def _megatron_ranks(folder: pathlib.Path) -> dict:
-    """{(pp, ep, tp): {chunk: {name: tensor}}}. The name has the stage and the experts' rank only where there are several; of
-    two numbers the second one is taken for the stage."""
+def _megatron_place(numbers: list[int], second: Optional[str], path: pathlib.Path) -> tuple[int, int, int]:
+    """(pp, ep, tp). The name has the stage and the experts' rank only where there are several."""
+    if len(numbers) == 2 and second not in ("pp", "ep"):
+        raise ValueError(f"{path}: the second number may be the stage or the rank of experts: say second=\"pp\" or second=\"ep\"")
+    tp, pp, ep = (*numbers, 0, 0)[:3]
+    return (0, pp, tp) if len(numbers) == 2 and second == "ep" else (pp, ep, tp)
+
+
+def _megatron_ranks(folder: pathlib.Path, second: Optional[str]) -> dict[tuple[int, int, int], Any]:
+    """{(pp, ep, tp): {chunk: {name: tensor}}}."""
     found = {}
     for path in sorted(folder.glob("mp_rank_*.pth")):
         numbers = re.fullmatch(r"mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?\.pth", path.name)
         if numbers is None:
             raise ValueError(f"{path} is not named as Megatron names a model-parallel rank's file")
-        tp, pp, ep = (int(number or 0) for number in numbers.groups())
-        found[pp, ep, tp] = _load(path)
+        place = _megatron_place([int(number) for number in numbers.groups() if number], second, path)
+        if place in found:
+            raise ValueError(f"{path} is of the same rank as another file: {folder} shall be one iteration's folder")
+        found[place] = _load(path)
+        if not isinstance(found[place], dict) or not all(isinstance(chunk, dict) for chunk in found[place].values()):
+            raise ValueError(f"{path} is no file of gradients: Megatron's has one dictionary of tensors for each chunk of the model")
     if not found:
         raise ValueError(f"{folder} has no mp_rank_*.pth: it shall be one iteration's folder, wgrads/iter_NNNNNNN")
     return found
@@ -69,9 +86,18 @@ def _megatron_names(chunks: dict, stage: int, stages: int) -> dict:
     return tensors
 
 
+def _sglang_entry(path: pathlib.Path) -> dict:
+    entry = _load(path)
+    meta = entry.get("meta") if isinstance(entry, dict) else None
+    lacking = [key for key in ("name", "step", "rank", "world_size", "dump_index") if key not in (meta or {})]
+    if lacking or "value" not in entry:
+        raise ValueError(f"{path} is no file of SGLang's dumper: it lacks {', '.join(lacking) or 'the value'}")
+    return entry
+
+
 def _sglang_values(folder: pathlib.Path, step: Optional[int]) -> list[dict]:
     """What was saved of gradients in one step, in the order of saving: {"value", "meta"} each."""
-    found = [_load(path) for path in folder.glob("*.pt") if "name=grad__" in path.name]
+    found = [_sglang_entry(path) for path in sorted(folder.glob("*.pt")) if "name=grad__" in path.name]
     steps = sorted({entry["meta"]["step"] for entry in found})
     if not steps or (step is None and len(steps) > 1) or (step is not None and step not in steps):
         raise ValueError(f"{folder} has gradients (name=grad__*.pt) of the steps {steps}: one of them has to be chosen")
@@ -169,11 +195,17 @@ class _Dump:
         wholes: dict = {}
         for rank in self.mesh.coords:
             for name, piece in self._pieces(rank).items():
-                whole = wholes.setdefault(name, piece.values.new_zeros(piece.whole))
+                values = piece.values.reshape(piece.box.count)
+                whole, filled = wholes.setdefault(name, (values.new_zeros(piece.whole), values.new_zeros(piece.whole).bool()))
                 part = tuple(slice(first, first + count) for first, count in zip(piece.box.first, piece.box.count))
-                whole[part] = piece.values.reshape(piece.box.count)
+                if bool((filled[part] & (whole[part] != values)).any()):
+                    raise ValueError(f"{name}: the rank at {self.mesh.coord_text(rank)} has other values than those before it where "
+                                     "they shall be the same: say in `types` how it is cut, or compare the ranks first (addend diff)")
+                whole[part], filled[part] = values, True
         pieces = {}
-        for name, whole in wholes.items():
+        for name, (whole, filled) in wholes.items():
+            if not bool(filled.all()):
+                raise ValueError(f"{name}: no rank has some of its elements: say in `types` how it is cut")
             box = self._sample.Box((0,) * whole.ndim, tuple(whole.shape))
             pieces[name] = self._sample.Piece(whole.reshape(-1), box, box.count)
         self.out.parent.mkdir(parents=True, exist_ok=True)

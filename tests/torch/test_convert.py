@@ -57,8 +57,40 @@ class Convert(unittest.TestCase):
 
     def test_megatron_stages_are_in_the_names(self):
         save_megatron(self.from_folder.name, {f"mp_rank_00_00{i}": self.whole for i in range(2)})
-        convert.megatron(self.from_folder.name, self.to_folder.name)
+        with self.assertRaisesRegex(ValueError, 'mp_rank_00_000.pth: the second number may be .* say second="pp" or second="ep"'):
+            convert.megatron(self.from_folder.name, self.to_folder.name)
+        convert.megatron(self.from_folder.name, self.to_folder.name, second="pp")
         self.assertEqual(sorted(dumped.Step(self.to_folder.name).sums), sorted(f"pp{i}.{name}" for i in range(2) for name in self.whole))
+
+    def test_megatron_ranks_of_experts_are_no_stages(self):
+        save_megatron(self.from_folder.name, {f"mp_rank_00_00{i}": self.whole for i in range(2)})
+        convert.megatron(self.from_folder.name, self.to_folder.name, second="ep")
+        step = dumped.Step(self.to_folder.name)
+        self.assertEqual(step.last["addend.mesh"], "pp=1 ep=2 tp=1")
+        self.assertEqual(sorted(step.sums), sorted(self.whole))
+
+    def test_a_reference_is_not_made_of_replicas_that_differ(self):
+        halves = self.halves()
+        halves[1][NORM] = halves[1][NORM] + 1
+        save_megatron(self.from_folder.name, {f"mp_rank_0{i}": half for i, half in enumerate(halves)})
+        path = os.path.join(self.to_folder.name, "reference.safetensors")
+        with self.assertRaisesRegex(ValueError, f"{NORM}: the rank at .*tp=1.* has other values"):
+            convert.megatron(self.from_folder.name, path, types={"*.linear_fc1.weight": "tp=S0"}, reference=True)
+        self.assertFalse(os.path.exists(path))
+
+    def test_a_file_that_is_wrong_is_named(self):
+        save_megatron(self.from_folder.name, {"mp_rank_00": self.whole})
+        path = os.path.join(self.from_folder.name, "mp_rank_00.pth")
+        with open(path, "r+b") as file:
+            file.truncate(100)
+        with self.assertRaisesRegex(ValueError, "mp_rank_00.pth cannot be read as a file that torch.save wrote"):
+            convert.megatron(self.from_folder.name, self.to_folder.name)
+        torch.save([self.whole], path)
+        with self.assertRaisesRegex(ValueError, "mp_rank_00.pth is no file of gradients"):
+            convert.megatron(self.from_folder.name, self.to_folder.name)
+        torch.save({"value": torch.zeros(1)}, os.path.join(self.from_folder.name, "rank=0___name=grad__param__w.pt"))
+        with self.assertRaisesRegex(ValueError, "grad__param__w.pt is no file of SGLang's dumper: it lacks name, step"):
+            convert.sglang(self.from_folder.name, self.to_folder.name)
 
     def test_sglang_gradients_before_and_after_the_sum(self):
         addends = [[torch.randn(3, 4) for _ in range(2)] for _ in range(4)]
@@ -93,7 +125,7 @@ class Convert(unittest.TestCase):
             convert.sglang(self.from_folder.name, self.to_folder.name)
         save_megatron(self.from_folder.name, {"mp_rank_00": self.whole, "mp_rank_01_001": self.whole})
         with self.assertRaisesRegex(ValueError, "has no file"):
-            convert.megatron(self.from_folder.name, self.to_folder.name)
+            convert.megatron(self.from_folder.name, self.to_folder.name, second="pp")
 
 
 if __name__ == "__main__":
