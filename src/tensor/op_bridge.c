@@ -25,7 +25,8 @@ static ad_status bridge_forward(ad_tape *tape, ad_tensor *out) {
 
 // The gradient before it is added to one that is there already.
 static size_t bridge_scratch(const ad_tensor *out) {
-  return out->operand[0]->carries ? ad_array_bytes(&out->operand[0]->array) : 0;
+  const ad_tensor *x = out->operand[0];
+  return x->carries ? ad_numel(x) * ad_dtype_size(x->grad_dtype) : 0;
 }
 
 static ad_status bridge_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
@@ -37,6 +38,7 @@ static ad_status bridge_backward(ad_tape *tape, ad_tensor *out, const gradient_s
 
 static const operation cross = {.name = "bridge",
                                 .dtypes = IN_ANY_FLOAT,
+                                .passes_on = 1,
                                 .own_size = sizeof(bridge_numbers),
                                 .runs_dry = 1,
                                 .scratch = bridge_scratch,
@@ -49,6 +51,7 @@ static int is_local(const ad_tensor *out) { return 1; }
 
 static const operation stay = {.name = "bridge",
                                .dtypes = IN_ANY_FLOAT,
+                               .passes_on = 1,
                                .own_size = sizeof(bridge_numbers),
                                .runs_dry = 1,
                                .hands_over = 1,

@@ -28,7 +28,7 @@ static ad_status plain_backward(ad_tape *tape, ad_tensor *out, const gradient_sl
 static const operation lower = {.name = "lower",
                                 .dims = "...->...",
                                 .linearity = AD_NONLINEAR,
-                                .dtypes = IN_F32_F64,
+                                .dtypes = IN_ANY_FLOAT,
                                 .not_linear = 1,
                                 .forward = lower_forward,
                                 .backward = lower_backward};
@@ -36,7 +36,7 @@ static const operation lower = {.name = "lower",
 static const operation plain_lower = {.name = "lower",
                                       .dims = "...->...",
                                       .linearity = AD_NONLINEAR,
-                                      .dtypes = IN_F32_F64,
+                                      .dtypes = IN_ANY_FLOAT,
                                       .forward = lower_forward,
                                       .backward = plain_backward};
 
@@ -59,7 +59,7 @@ static ad_status upper_backward(ad_tape *tape, ad_tensor *out, const gradient_sl
 static const operation upper = {.name = "upper",
                                 .dims = "...->...",
                                 .linearity = AD_NONLINEAR,
-                                .dtypes = IN_F32_F64,
+                                .dtypes = IN_ANY_FLOAT,
                                 .forward = upper_forward,
                                 .backward = upper_backward};
 
@@ -85,7 +85,7 @@ static ad_status mix_backward(ad_tape *tape, ad_tensor *out, const gradient_slot
 static const operation mix = {.name = "mix",
                               .dims = "...,...->...",
                               .linearity = AD_NONLINEAR,
-                              .dtypes = IN_F32_F64,
+                              .dtypes = IN_ANY_FLOAT,
                               .forward = mix_forward,
                               .backward = mix_backward};
 

@@ -31,13 +31,13 @@ static void put_columns(ad_dtype dtype, columns to, columns from, size_t count, 
 
 /* ---- concat ---- */
 
-static ad_status check_part(const ad_tape *tape, const ad_tensor *out, int i) {
+static ad_status check_part(const ad_tensor *out, int i) {
   const ad_tensor *first = out->operand[0], *part = out->operand[i];
   char a[96], b[96];
   int last = last_dim(first);
-  if (part->array.dtype != tape->options.dtype)
+  if (part->array.dtype != first->array.dtype)
     return ad_fail(AD_INVALID, "%s: concat: operand %d is %s, but must be %s", out->site, i + 1,
-                   ad_dtype_name(part->array.dtype), ad_dtype_name(tape->options.dtype));
+                   ad_dtype_name(part->array.dtype), ad_dtype_name(first->array.dtype));
   size_t leading = last < 0 ? 0 : (size_t)last * sizeof(int64_t);
   if (last >= 0 && last_dim(part) == last && !memcmp(part->array.shape.dim, first->array.shape.dim, leading))
     return AD_OK;
@@ -66,7 +66,7 @@ static ad_status layout_of_parts(const ad_tensor *out, ad_layout *layout) {
 static ad_status concat_describe(ad_tape *tape, ad_tensor *out) {
   ad_layout layout;
   int64_t width = 0;
-  for (int i = 0; i < out->operand_count; i++) AD_TRY(check_part(tape, out, i));
+  for (int i = 0; i < out->operand_count; i++) AD_TRY(check_part(out, i));
   AD_TRY(layout_of_parts(out, &layout));
   for (int i = 0; i < out->operand_count; i++) width += out->operand[i]->array.shape.dim[last_dim(out->operand[i])];
   out->array = with_columns(tape, &out->operand[0]->array, width, &layout);
@@ -96,7 +96,7 @@ static ad_status concat_backward(ad_tape *tape, ad_tensor *out, const gradient_s
 
 static const operation concat = {.name = "concat",
                                  .unread = UINT64_MAX,
-                                 .dtypes = IN_F32_F64,
+                                 .dtypes = IN_ANY_FLOAT,
                                  .describe = concat_describe,
                                  .forward = concat_forward,
                                  .backward = concat_backward};
@@ -155,7 +155,7 @@ static const operation slice = {.name = "slice",
                                 .linearity = AD_MULTILINEAR,
                                 .whole = "n",
                                 .unread = 1,
-                                .dtypes = IN_F32_F64,
+                                .dtypes = IN_ANY_FLOAT,
                                 .own_size = sizeof(slice_numbers),
                                 .describe = slice_describe,
                                 .forward = slice_forward,

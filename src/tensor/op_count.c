@@ -9,9 +9,9 @@ typedef struct count_numbers {
   int divides;
 } count_numbers;
 
-static void put(const ad_tensor *out, void *dst, const void *src, int adds) {
+static void put(const ad_tensor *out, ad_dtype dtype, void *dst, const void *src, int adds) {
   const count_numbers *own = out->own;
-  const row_kernels *rows = ad_rows(out->array.dtype);
+  const row_kernels *rows = ad_rows(dtype);
   if (own->number == 0)
     rows->fill(dst, 0, ad_numel(out), adds);
   else if (own->divides)
@@ -21,19 +21,20 @@ static void put(const ad_tensor *out, void *dst, const void *src, int adds) {
 }
 
 static ad_status count_forward(ad_tape *tape, ad_tensor *out) {
-  put(out, out->array.data, out->operand[0]->array.data, 0);
+  put(out, out->array.dtype, out->array.data, out->operand[0]->array.data, 0);
   return AD_OK;
 }
 
 static ad_status count_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
-  put(out, slot[0].data, out->grad.data, slot[0].adds);
+  put(out, out->grad.dtype, slot[0].data, out->grad.data, slot[0].adds);
   return AD_OK;
 }
 
 static const operation divide = {.name = "divide",
                                  .dims = "...->...",
                                  .linearity = AD_MULTILINEAR,
-                                 .dtypes = IN_F32_F64,
+                                 .dtypes = IN_ANY_FLOAT,
+                                 .passes_on = 1,
                                  .own_size = sizeof(count_numbers),
                                  .forward = count_forward,
                                  .backward = count_backward};
@@ -41,7 +42,8 @@ static const operation divide = {.name = "divide",
 static const operation share = {.name = "share",
                                 .dims = "...->...",
                                 .linearity = AD_MULTILINEAR,
-                                .dtypes = IN_F32_F64,
+                                .dtypes = IN_ANY_FLOAT,
+                                .passes_on = 1,
                                 .own_size = sizeof(count_numbers),
                                 .forward = count_forward,
                                 .backward = count_backward};

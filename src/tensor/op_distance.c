@@ -1,10 +1,11 @@
 /* How far one value is from another: the sum of squared differences, and the divergence of the distributions that two
- * values' rows are the logits of. Numerators only, as the loss of op_loss.c. */
+ * values' rows are the logits of. Numerators only, as the loss of op_loss.c. Differences and exponentials form in the
+ * wide dtype; of a gradient what is left of both sides is rounded, once. */
 #include <math.h>
 #include "tensor/tape.h"
 
 static const void *values(const ad_tensor *out, int i, size_t at) {
-  return ad_at(out, out->operand[i]->array.data, at);
+  return ad_at(out->operand[i], out->operand[i]->array.data, at);
 }
 
 /* ---- squares ---- */
@@ -20,10 +21,14 @@ static size_t difference_scratch(const ad_tensor *out) { return PIECE * ad_dtype
 
 /* a - b, of the piece that begins there. */
 static const void *difference(const ad_tensor *out, size_t at) {
-  const row_kernels *rows = ad_rows(out->array.dtype);
-  rows->put(out->scratch, values(out, 1, at), -1, piece_at(out, at), 0);
-  rows->put(out->scratch, values(out, 0, at), 1, piece_at(out, at), 1);
+  const row_kernels *rows = ad_rows(out->operand[0]->array.dtype);
+  rows->put_wide(out->scratch, values(out, 1, at), -1, piece_at(out, at), 0);
+  rows->put_wide(out->scratch, values(out, 0, at), 1, piece_at(out, at), 1);
   return out->scratch;
+}
+
+static void *element_of(const gradient_slot *slot, size_t at) {
+  return (char *)slot->data + at * ad_dtype_size(slot->dtype);
 }
 
 static ad_status squared_error_forward(ad_tape *tape, ad_tensor *out) {
@@ -42,8 +47,8 @@ static ad_status squared_error_backward(ad_tape *tape, ad_tensor *out, const gra
     const void *d = difference(out, at);
     for (int i = 0; i < 2; i++)
       if (slot[i].data)
-        ad_rows(out->array.dtype)
-            ->put(ad_at(out, slot[i].data, at), d, i ? -slope : slope, piece_at(out, at), slot[i].adds);
+        ad_rows(slot[i].dtype)
+            ->put_narrow(element_of(&slot[i], at), d, i ? -slope : slope, piece_at(out, at), slot[i].adds);
   }
   return AD_OK;
 }
@@ -51,7 +56,8 @@ static ad_status squared_error_backward(ad_tape *tape, ad_tensor *out, const gra
 static const operation squared_error = {.name = "squared_error",
                                         .dims = "...,...->",
                                         .linearity = AD_NONLINEAR,
-                                        .dtypes = IN_F32_F64,
+                                        .dtypes = IN_ANY_FLOAT,
+                                        .result = LIKE_WIDE,
                                         .scratch = difference_scratch,
                                         .forward = squared_error_forward,
                                         .backward = squared_error_backward};
@@ -71,9 +77,22 @@ typedef struct scaling {
 
 static size_t divergence_saved(const ad_tensor *out) { return ad_rows_of(out->operand[0]) * 2 * sizeof(scaling); }
 
-// The exponentials of a row of the target.
-static size_t divergence_scratch(const ad_tensor *out) {
-  return ad_columns(out->operand[0]) * ad_dtype_size(out->array.dtype);
+static int is_narrow(const ad_tensor *out) { return out->operand[LOGITS]->array.dtype != out->array.dtype; }
+static size_t row_bytes(const ad_tensor *out) {
+  return ad_columns(out->operand[LOGITS]) * ad_dtype_size(out->array.dtype);
+}
+
+// The exponentials of a row of the target, or a row of the gradient; where values are narrow also a row of them.
+static size_t divergence_scratch(const ad_tensor *out) { return (is_narrow(out) ? 2 : 1) * row_bytes(out); }
+
+/* In the wide dtype; until the next one is asked for. */
+static const void *wide_row(const ad_tensor *out, size_t row, int i) {
+  size_t width = ad_columns(out->operand[i]);
+  const void *x = values(out, i, row * width);
+  void *wide = (char *)out->scratch + row_bytes(out);
+  if (!is_narrow(out)) return x;
+  ad_rows(out->operand[i]->array.dtype)->put_wide(wide, x, 1, width, 0);
+  return wide;
 }
 
 static scaling *scaling_of(const ad_tensor *out, size_t row, int i) { return (scaling *)out->saved + 2 * row + i; }
@@ -88,14 +107,14 @@ static ad_status divergence_check(const ad_tape *tape, const ad_tensor *out) {
 static scaling scale(const ad_tensor *out, size_t row, int i) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t width = ad_columns(out->operand[i]);
-  const void *x = values(out, i, row * width);
+  const void *x = wide_row(out, row, i);
   double largest = rows->max(x, width);
   return *scaling_of(out, row, i) = (scaling){largest, rows->exp_sum(out->scratch, x, largest, width)};
 }
 
 /* Below the largest of its row. */
 static double below(const ad_tensor *out, scaling s, int i, size_t at) {
-  return ad_element(out->array.dtype, out->operand[i]->array.data, at) - s.largest;
+  return ad_element(out->operand[i]->array.dtype, out->operand[i]->array.data, at) - s.largest;
 }
 
 /* What the target never says costs nothing, whatever the logits. */
@@ -123,11 +142,14 @@ static ad_status divergence_backward(ad_tape *tape, ad_tensor *out, const gradie
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t width = ad_columns(out->operand[LOGITS]);
   double slope = ad_element(out->array.dtype, out->grad.data, 0);
+  int is_wide = slot[LOGITS].dtype == out->array.dtype;
   for (size_t i = 0; i < ad_rows_of(out->operand[LOGITS]); i++) {
     const scaling *logits = scaling_of(out, i, LOGITS), *target = scaling_of(out, i, TARGET);
-    void *row = ad_at(out, slot[LOGITS].data, i * width);
-    rows->put_exp(row, values(out, LOGITS, i * width), logits->largest, slope / logits->sum, width, slot[LOGITS].adds);
-    rows->put_exp(row, values(out, TARGET, i * width), target->largest, -slope / target->sum, width, 1);
+    void *row = is_wide ? element_of(&slot[LOGITS], i * width) : out->scratch;
+    rows->put_exp(row, wide_row(out, i, LOGITS), logits->largest, slope / logits->sum, width,
+                  is_wide && slot[LOGITS].adds);
+    rows->put_exp(row, wide_row(out, i, TARGET), target->largest, -slope / target->sum, width, 1);
+    if (!is_wide) ad_put_shares(&slot[LOGITS], i * width, row, out->array.dtype, width);
   }
   return AD_OK;
 }
@@ -136,7 +158,8 @@ static const operation kl_divergence = {.name = "kl_divergence",
                                         .dims = "...v,...v->",
                                         .linearity = AD_NONLINEAR,
                                         .whole = "v",
-                                        .dtypes = IN_F32_F64,
+                                        .dtypes = IN_ANY_FLOAT,
+                                        .result = LIKE_WIDE,
                                         .check = divergence_check,
                                         .saved = divergence_saved,
                                         .scratch = divergence_scratch,

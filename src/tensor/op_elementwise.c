@@ -157,7 +157,7 @@ static ad_status scale_forward(ad_tape *tape, ad_tensor *out) {
 }
 
 static ad_status scale_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
-  rows_of(out)->put(slot[0].data, out->grad.data, factor_of(out), ad_numel(out), slot[0].adds);
+  ad_rows(out->grad.dtype)->put(slot[0].data, out->grad.data, factor_of(out), ad_numel(out), slot[0].adds);
   return AD_OK;
 }
 
@@ -165,6 +165,7 @@ static const operation scale = {.name = "scale",
                                 .dims = "...->...",
                                 .linearity = AD_MULTILINEAR,
                                 .dtypes = IN_ANY_FLOAT,
+                                .passes_on = 1,
                                 .own_size = sizeof(scale_numbers),
                                 .forward = scale_forward,
                                 .backward = scale_backward};

@@ -94,16 +94,25 @@ static ad_status unweighted_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
+// A row of the gradient while it forms, where it is rounded.
+static size_t unweighted_scratch(const ad_tensor *out) {
+  ad_dtype wide = ad_wide_of(out);
+  return wide == out->array.dtype ? 0 : width_of(out) * ad_dtype_size(wide);
+}
+
 // y = x r with dr/dx = -r^3 x / n, so dx = r (dy - y <dy, y> / n).
 static ad_status unweighted_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t width = width_of(out), count = count_of(out);
+  int is_narrow = ad_wide_of(out) != out->array.dtype;
   for (size_t i = 0; i < count; i++) {
     const void *y = ad_at(out, out->array.data, i * width), *dy = ad_at(out, out->grad.data, i * width);
     void *dx = ad_at(out, slot[0].data, i * width);
-    double inverse = ad_element(out->array.dtype, out->saved, i);
-    rows->put(dx, dy, inverse, width, slot[0].adds);
-    rows->put(dx, y, -inverse * rows->dot(dy, y, width) / (double)width, width, 1);
+    void *row = is_narrow ? out->scratch : dx;
+    double inverse = ad_element(ad_wide_of(out), out->saved, i);
+    rows->put_wide(row, dy, inverse, width, !is_narrow && slot[0].adds);
+    rows->put_wide(row, y, -inverse * rows->dot(dy, y, width) / (double)width, width, 1);
+    if (is_narrow) rows->put_narrow(dx, row, 1, width, slot[0].adds);
   }
   return AD_OK;
 }
@@ -112,9 +121,10 @@ static const operation rms_norm_unweighted = {.name = "rms_norm_unweighted",
                                               .dims = "...d->...d",
                                               .linearity = AD_NONLINEAR,
                                               .whole = "d",
-                                              .dtypes = IN_F32_F64,
+                                              .dtypes = IN_ANY_FLOAT,
                                               .own_size = sizeof(norm_numbers),
                                               .saved = norm_saved,
+                                              .scratch = unweighted_scratch,
                                               .forward = unweighted_forward,
                                               .backward = unweighted_backward};
 

@@ -1,4 +1,5 @@
-/* Rows that take the place of a sequence's first ones. */
+/* Rows that take the place of a sequence's first ones. They may be of another dtype of the tape: the result is of the
+ * sequence's. */
 #include <inttypes.h>
 #include <string.h>
 #include "tensor/tape.h"
@@ -42,11 +43,11 @@ static size_t sample_of(const ad_array *array) { return (size_t)(array->local.di
 
 static ad_status place_forward(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array, *y = &out->operand[1]->array;
-  size_t element = ad_dtype_size(x->dtype), whole = sample_of(x) * element, front = sample_of(y) * element;
+  size_t whole = sample_of(x), front = sample_of(y), kept = (whole - front) * ad_dtype_size(x->dtype);
   for (size_t i = 0; i < (size_t)x->local.dim[0]; i++) {
-    char *to = (char *)out->array.data + i * whole;
-    memcpy(to, (const char *)y->data + i * front, front);
-    memcpy(to + front, (const char *)x->data + i * whole + front, whole - front);
+    ad_cast(ad_at(out, out->array.data, i * whole), x->dtype, ad_at(out->operand[1], y->data, i * front), y->dtype,
+            front);
+    memcpy(ad_at(out, out->array.data, i * whole + front), ad_at(out, x->data, i * whole + front), kept);
   }
   return AD_OK;
 }
@@ -57,7 +58,7 @@ static ad_status place_backward(ad_tape *tape, ad_tensor *out, const gradient_sl
   size_t whole = sample_of(&out->array), front = sample_of(&out->operand[1]->array);
   for (size_t i = 0; i < (size_t)out->array.local.dim[0]; i++) {
     const void *from = ad_at(out, out->grad.data, i * whole);
-    if (slot[1].data) rows->put(ad_at(out, slot[1].data, i * front), from, 1, front, slot[1].adds);
+    if (slot[1].data) ad_put_shares(&slot[1], i * front, from, out->grad.dtype, front);
     if (!slot[0].data) continue;
     void *to = ad_at(out, slot[0].data, i * whole);
     if (!slot[0].adds) rows->fill(to, 0, front, 0);
@@ -68,7 +69,8 @@ static ad_status place_backward(ad_tape *tape, ad_tensor *out, const gradient_sl
 
 static const operation place = {.name = "place",
                                 .unread = 3,
-                                .dtypes = IN_F32_F64,
+                                .dtypes = IN_ANY_FLOAT,
+                                .either = 1u << 1,
                                 .describe = place_describe,
                                 .forward = place_forward,
                                 .backward = place_backward};

@@ -41,12 +41,13 @@ static ad_status copy_forward(ad_tape *tape, ad_tensor *out) {
 
 static ad_status copy_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
   if (slot[0].data != out->grad.data)
-    ad_rows(out->array.dtype)->put(slot[0].data, out->grad.data, 1, ad_numel(out), slot[0].adds);
+    ad_rows(out->grad.dtype)->put(slot[0].data, out->grad.data, 1, ad_numel(out), slot[0].adds);
   return AD_OK;
 }
 
 static const operation to_rows = {.name = "to_rows",
-                                  .dtypes = IN_F32_F64,
+                                  .dtypes = IN_ANY_FLOAT,
+                                  .passes_on = 1,
                                   .hands_over = 1,
                                   .describe = to_rows_describe,
                                   .shares = shares,
@@ -97,7 +98,8 @@ static ad_status from_rows_describe(ad_tape *tape, ad_tensor *out) {
 }
 
 static const operation from_rows = {.name = "from_rows",
-                                    .dtypes = IN_F32_F64,
+                                    .dtypes = IN_ANY_FLOAT,
+                                    .passes_on = 1,
                                     .own_size = sizeof(rows_numbers),
                                     .hands_over = 1,
                                     .describe = from_rows_describe,
@@ -153,13 +155,23 @@ static void take_rows(const ad_tensor *out, void *slots, const void *tokens, int
         ->put(ad_at(out, slots, i * width), ad_at(out, tokens, numbers->index[i] * width), 1, width, adds);
 }
 
+// The sums of narrow rows while they form.
+static size_t sums_scratch(const ad_tensor *out) {
+  ad_dtype wide = ad_wide_of(out);
+  return wide == out->array.dtype ? 0 : slots_of(out)->tokens * width_of(out) * ad_dtype_size(wide);
+}
+
+/* A token's slots are added in the wide dtype; their sum is rounded once. */
 static void add_rows(const ad_tensor *out, void *tokens, const void *slots, int adds) {
   const slot_numbers *numbers = slots_of(out);
-  size_t width = width_of(out);
-  if (!adds) memset(tokens, 0, numbers->tokens * width * ad_dtype_size(out->array.dtype));
+  const row_kernels *rows = ad_rows(out->array.dtype);
+  size_t width = width_of(out), row_bytes = width * ad_dtype_size(ad_wide_of(out));
+  int are_wide = ad_wide_of(out) == out->array.dtype;
+  char *sums = are_wide ? tokens : out->scratch;
+  if (!adds || !are_wide) memset(sums, 0, numbers->tokens * row_bytes);
   for (size_t i = 0; i < numbers->slots; i++)
-    ad_rows(out->array.dtype)
-        ->put(ad_at(out, tokens, numbers->index[i] * width), ad_at(out, slots, i * width), 1, width, 1);
+    rows->put_wide(sums + numbers->index[i] * row_bytes, ad_at(out, slots, i * width), 1, width, 1);
+  if (!are_wide) rows->put_narrow(tokens, sums, 1, numbers->tokens * width, adds);
 }
 
 static ad_status to_slots_describe(ad_tape *tape, ad_tensor *out) {
@@ -175,8 +187,9 @@ static ad_status to_slots_backward(ad_tape *tape, ad_tensor *out, const gradient
 }
 
 static const operation to_slots = {.name = "to_slots",
-                                   .dtypes = IN_F32_F64,
+                                   .dtypes = IN_ANY_FLOAT,
                                    .own_size = sizeof(slot_numbers),
+                                   .scratch = sums_scratch,
                                    .describe = to_slots_describe,
                                    .forward = to_slots_forward,
                                    .backward = to_slots_backward};
@@ -194,8 +207,9 @@ static ad_status from_slots_backward(ad_tape *tape, ad_tensor *out, const gradie
 }
 
 static const operation from_slots = {.name = "from_slots",
-                                     .dtypes = IN_F32_F64,
+                                     .dtypes = IN_ANY_FLOAT,
                                      .own_size = sizeof(slot_numbers),
+                                     .scratch = sums_scratch,
                                      .describe = from_slots_describe,
                                      .forward = from_slots_forward,
                                      .backward = from_slots_backward};
@@ -253,12 +267,16 @@ ad_tensor *ad_slot_weights_at(ad_tape *tape, ad_tensor *chosen, const ad_routing
 
 /* ---- a factor for each row ---- */
 
+static double factor_of(const ad_tensor *out, size_t i) {
+  return ad_element(out->operand[1]->array.dtype, out->operand[1]->array.data, i);
+}
+
 static ad_status scale_rows_forward(ad_tape *tape, ad_tensor *out) {
   size_t width = ad_columns(out);
   for (size_t i = 0; i < ad_rows_of(out); i++)
     ad_rows(out->array.dtype)
         ->put(ad_at(out, out->array.data, i * width), ad_at(out, out->operand[0]->array.data, i * width),
-              ad_element(out->array.dtype, out->operand[1]->array.data, i), width, 0);
+              factor_of(out, i), width, 0);
   return AD_OK;
 }
 
@@ -268,8 +286,7 @@ static ad_status scale_rows_backward(ad_tape *tape, ad_tensor *out, const gradie
   for (size_t i = 0; i < ad_rows_of(out); i++) {
     const void *dy = ad_at(out, out->grad.data, i * width), *x = ad_at(out, out->operand[0]->array.data, i * width);
     if (slot[0].data)
-      ad_rows(dtype)->put(ad_at(out, slot[0].data, i * width), dy, ad_element(dtype, out->operand[1]->array.data, i),
-                          width, slot[0].adds);
+      ad_rows(dtype)->put(ad_at(out, slot[0].data, i * width), dy, factor_of(out, i), width, slot[0].adds);
     if (slot[1].data) ad_put_share(&slot[1], i, ad_rows(dtype)->dot(dy, x, width));
   }
   return AD_OK;
@@ -278,7 +295,8 @@ static ad_status scale_rows_backward(ad_tape *tape, ad_tensor *out, const gradie
 static const operation scale_rows = {.name = "scale_rows",
                                      .dims = "...d,...->...d",
                                      .linearity = AD_MULTILINEAR,
-                                     .dtypes = IN_F32_F64,
+                                     .dtypes = IN_ANY_FLOAT,
+                                     .wide = 1u << 1,
                                      .forward = scale_rows_forward,
                                      .backward = scale_rows_backward};
 

@@ -126,7 +126,7 @@ static ad_status choice_describe(ad_tape *tape, ad_tensor *out) {
                      out->site, ad_type_print(scores->layout.type[axis], shape, sizeof shape),
                      ad_axis_name((ad_axis)axis));
   ad_shape chosen = {2, {scores->shape.dim[0], numbers->k}};
-  out->array = ad_array_describe(tape->comm, tape->options.dtype, &chosen, &scores->layout);
+  out->array = ad_array_describe(tape->comm, scores->dtype, &chosen, &scores->layout);
   return take_routing(tape, out);
 }
 

@@ -3,7 +3,7 @@
 #include "tensor/tape.h"
 
 static double value(const ad_tensor *out, size_t at) {
-  return ad_element(out->array.dtype, out->operand[0]->array.data, at);
+  return ad_element(out->operand[0]->array.dtype, out->operand[0]->array.data, at);
 }
 
 /* ---- sums of powers ---- */
@@ -41,7 +41,8 @@ static ad_status power_backward(ad_tape *tape, ad_tensor *out, const gradient_sl
 static const operation power_sums = {.name = "power_sums",
                                      .dims = "...c->c",
                                      .linearity = AD_NONLINEAR,
-                                     .dtypes = IN_F32_F64,
+                                     .dtypes = IN_ANY_FLOAT,
+                                     .result = LIKE_WIDE,
                                      .own_size = sizeof(power_numbers),
                                      .scratch = power_scratch,
                                      .forward = power_forward,

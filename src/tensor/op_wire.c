@@ -24,16 +24,17 @@ static ad_status wire_forward(ad_tape *tape, ad_tensor *out) {
 static ad_status wire_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
   const wire_rounding *wire = out->own;
   if (!slot[0].data) return AD_OK;
-  round_through(wire->gradient, wire->gradient_scale, out->array.dtype, out->grad.data, out->grad.data, ad_numel(out));
+  round_through(wire->gradient, wire->gradient_scale, out->grad.dtype, out->grad.data, out->grad.data, ad_numel(out));
   if (slot[0].data != out->grad.data)
-    ad_rows(out->array.dtype)->put(slot[0].data, out->grad.data, 1, ad_numel(out), slot[0].adds);
+    ad_rows(out->grad.dtype)->put(slot[0].data, out->grad.data, 1, ad_numel(out), slot[0].adds);
   return AD_OK;
 }
 
 static const operation wire = {.name = "wire",
                                .dims = "...->...",
                                .linearity = AD_NONLINEAR,
-                               .dtypes = IN_F32_F64,
+                               .dtypes = IN_ANY_FLOAT,
+                               .passes_on = 1,
                                .unread = 1,
                                .own_size = sizeof(wire_rounding),
                                .hands_over = 1,

@@ -54,9 +54,10 @@ typedef struct operation {
   uint64_t wide;   /* bit i: operand i is of the tape's wide dtype */
   uint64_t either; /* bit i: operand i is of the tape's dtype or of the wide one, whatever the others are */
   result_dtype result;
-  int passes_on;    /* the result is operand 0 as it is, and the gradient is of the dtype that operand 0's is of */
-  size_t own_size;  /* of the record's own struct, for what the operation knows beside its operands; at out->own */
-  int runs_dry;     /* on engine dry forward and backward are called too: they check more than the rule does */
+  int passes_on;   /* the result is operand 0, or a multiple of it, and its gradient is of the dtype that operand 0's is
+                    */
+  size_t own_size; /* of the record's own struct, for what the operation knows beside its operands; at out->own */
+  int runs_dry;    /* on engine dry forward and backward are called too: they check more than the rule does */
   int makes_memory; /* forward gives the result's memory (ad_tape_take) and may say its local shape only then;
                        `describe` gives the shape that a plan counts with. Its scratch memory stays until reset */
   int not_linear; /* backward is not linear in the arriving gradient: where that is an addend (P, of a result that is R)

@@ -220,6 +220,12 @@ ad_tensor *ad_input_at(ad_tape *tape, const ad_array *value, const char *site) {
   return record_value(tape, value, 1, site);
 }
 
+ad_tensor *ad_input_with(ad_tape *tape, const ad_array *value, ad_dtype gradient, const char *site) {
+  ad_tensor *leaf = record_value(tape, value, 1, site);
+  if (tape && !ad_tape_failed(tape)) leaf->grad_dtype = gradient;
+  return leaf;
+}
+
 static ad_status check_parameter(const ad_parameters *from, size_t param, const char *site) {
   if (!from || !from->values) return ad_fail(AD_INVALID, "%s: parameter: `from` is NULL or has no values", site);
   if (param < from->count) return AD_OK;

@@ -57,6 +57,9 @@ ad_status ad_tape_acquire(ad_tape *tape, ad_tensor *out, uint64_t unread) AD_CHE
 void ad_tape_release(ad_tensor *out, uint64_t unread);
 void ad_tape_trace(ad_tape *tape, const char *phase, int begins);
 
+/* ad_input of a value whose gradient is of another dtype of the tape than itself, as a parameter's is. */
+ad_tensor *ad_input_with(ad_tape *tape, const ad_array *value, ad_dtype gradient, const char *site);
+
 /* What a value is rounded to on a wire, and its gradient on its way back; 0: not rounded. */
 typedef struct wire_rounding {
   ad_dtype value, gradient;

@@ -1,5 +1,6 @@
 /* Every operation's gradient against finite differences in f64 along a random direction; linear ones as adjoints; f32
  * and bf16 against f64. One rank: what more ranks change is in test_moves.c. */
+#include <stdio.h>
 #include "tensor/rows.h"
 #include "world.h"
 
@@ -176,6 +177,8 @@ static void check(formula f, const operand *operands, int count) {
   { {1, {a}}, 0, 1 }
 #define WIDE2(a, b) \
   { {2, {a, b}}, 0, 1 }
+#define WIDE3(a, b, c) \
+  { {3, {a, b, c}}, 0, 1 }
 #define INDICES2(a, b, below) \
   { {2, {a, b}}, below, 0 }
 
@@ -254,6 +257,18 @@ static ad_tensor *to_wide(ad_tape *t, ad_tensor *const *x) {
 static ad_tensor *to_narrow(ad_tape *t, ad_tensor *const *x) { return ad_to_dtype(t, x[0], ad_tape_dtype(t)); }
 static ad_tensor *wide_residual(ad_tape *t, ad_tensor *const *x) {
   return ad_add(t, x[0], ad_linear(t, ad_rms_norm(t, x[0], x[1], 1e-5), x[2]));
+}
+
+static ad_tensor *softmax(ad_tape *t, ad_tensor *const *x) { return ad_softmax(t, x[0]); }
+static ad_tensor *sigmoid(ad_tape *t, ad_tensor *const *x) { return ad_sigmoid(t, x[0]); }
+static ad_tensor *place(ad_tape *t, ad_tensor *const *x) { return ad_place(t, x[0], x[1]); }
+static ad_tensor *rows_and_back(ad_tape *t, ad_tensor *const *x) { return ad_from_rows(t, ad_to_rows(t, x[0]), x[0]); }
+/* Each row goes to three experts and is three rows, which are added. */
+static ad_tensor *slots_and_back(ad_tape *t, ad_tensor *const *x) {
+  ad_routing *routing;
+  ad_tensor *chosen = ad_top_k(t, x[1], 3, NULL, &routing);
+  ad_tensor *slots = ad_scale_rows(t, ad_to_slots(t, x[0], routing), ad_slot_weights(t, chosen, routing));
+  return ad_from_slots(t, slots, routing);
 }
 
 static void elementwise_operations_have_their_gradients(void **state) {
@@ -380,6 +395,117 @@ static void operations_have_arithmetic_in_bf16(void **state) {
   CHECK_BF16(cross_entropy, SHAPE3(2, 9, 13), INDICES2(2, 9, 13));
   CHECK_BF16(residual, SHAPE2(3, 5), SHAPE2(5, 7));
   CHECK_BF16(wide_residual, WIDE2(3, 5), WIDE1(5), SHAPE2(5, 5));
+}
+
+static void operations_of_programs_have_arithmetic_in_bf16(void **state) {
+  CHECK_BF16(divide, SHAPE2(3, 5));
+  CHECK_BF16(share, WIDE2(3, 5));
+  CHECK_BF16(scale_rows, SHAPE3(2, 3, 5), WIDE2(2, 3));
+  CHECK_BF16(softmax, WIDE2(7, 5));
+  CHECK_BF16(sigmoid, WIDE2(7, 5));
+  CHECK_BF16(rows_and_back, SHAPE3(2, 3, 5));
+  CHECK_BF16(slots_and_back, SHAPE2(7, 5), WIDE2(7, 3));
+  CHECK_BF16(place, SHAPE3(2, 5, 3), SHAPE3(2, 2, 3));
+  CHECK_BF16(place, WIDE3(2, 5, 3), SHAPE3(2, 2, 3));
+  CHECK_BF16(place, SHAPE3(2, 5, 3), WIDE3(2, 2, 3));
+  CHECK_BF16(concat, SHAPE3(2, 3, 5), SHAPE3(2, 3, 1), SHAPE3(2, 3, 4));
+  CHECK_BF16(concat, WIDE2(3, 5), WIDE2(3, 1), WIDE2(3, 4));
+  CHECK_BF16(slices, SHAPE3(2, 3, 7));
+  CHECK_BF16(plain_lower, SHAPE2(7, 5));
+  CHECK_BF16(upper, SHAPE2(7, 5));
+  CHECK_BF16(mix, SHAPE2(7, 5), SHAPE2(7, 5));
+  CHECK_BF16(repeat, WIDE2(3, 5), INDICES2(4, 3, 11));
+  CHECK_BF16(rms_norm_unweighted, SHAPE3(2, 3, 37));
+  CHECK_BF16(power_sums, SHAPE3(2, 9, 13));
+  CHECK_BF16(sparsity, SHAPE3(2, 9, 13));
+  CHECK_BF16(squared_error, SHAPE3(2, 29, 13), SHAPE3(2, 29, 13));
+  CHECK_BF16(squared_error, WIDE2(29, 13), WIDE2(29, 13));
+  CHECK_BF16(kl_divergence, SHAPE3(2, 9, 13));
+}
+
+/* What is a sum or decides is not computed from values that were rounded to be multiplied. */
+static void refuse_bf16(formula f, ad_shape shape, const char *name) {
+  world w = world_open();
+  ad_array array = random_array(&w, AD_BF16, shape, 1, 0);
+  ad_tape *t = open_tape(&w, AD_BF16);
+  ad_tensor *x = ad_input(t, &array);
+  assert_null(ad_tensor_array(f(t, &x)));
+  assert_int_equal(ad_tape_status(t), AD_INVALID);
+  char wanted[96];
+  snprintf(wanted, sizeof wanted, "%s: has no arithmetic for values of dtype bf16", name);
+  if (!strstr(ad_last_error(), wanted)) fail_msg("%s", ad_last_error());
+  free(array.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
+static ad_tensor *top_k(ad_tape *t, ad_tensor *const *x) { return ad_top_k(t, x[0], 1, NULL, NULL); }
+static ad_tensor *balance(ad_tape *t, ad_tensor *const *x) { return ad_balance(t, x[0], ad_slice(t, x[0], 0, 3), 1); }
+static ad_tensor *sparsity_of_sums(ad_tape *t, ad_tensor *const *x) { return ad_sparsity(t, x[0], 0.75); }
+static ad_tensor *repeat_once(ad_tape *t, ad_tensor *const *x) { return ad_repeat(t, x[0], x[0]); }
+
+static void what_is_statistics_is_refused_in_bf16(void **state) {
+  refuse_bf16(softmax, (ad_shape){2, {4, 3}}, "softmax");
+  refuse_bf16(sigmoid, (ad_shape){2, {4, 3}}, "sigmoid");
+  refuse_bf16(top_k, (ad_shape){2, {4, 3}}, "top_k");
+  refuse_bf16(balance, (ad_shape){2, {4, 3}}, "balance");
+  refuse_bf16(sparsity_of_sums, (ad_shape){1, {3}}, "sparsity");
+  refuse_bf16(repeat_once, (ad_shape){2, {4, 3}}, "repeat");
+}
+
+/* 256 + 1 + 1 is 256 if each sum is rounded to bf16, whose step is 2 there. */
+static void the_sum_of_experts_is_rounded_once(void **state) {
+  world w = world_open();
+  ad_array scores = random_array(&w, AD_F32, (ad_shape){2, {1, 3}}, 1, 0);
+  ad_array rows = random_array(&w, AD_BF16, (ad_shape){2, {3, 2}}, 2, 0), slope;
+  for (size_t i = 0; i < 6; i++) ad_set_element(AD_BF16, rows.data, i, i < 2 ? 256 : 1);
+  ad_tape *t = open_tape(&w, AD_BF16);
+  ad_routing *routing;
+  ad_top_k(t, ad_constant(t, &scores), 3, NULL, &routing);
+  ad_tensor *sum = ad_from_slots(t, ad_input(t, &rows), routing);
+  must(ad_tape_status(t));
+  for (size_t i = 0; i < 2; i++) assert_true(element(ad_tensor_array(sum), i) == 258);
+  ad_tensor *token = ad_input(t, ad_tensor_array(sum)), *slots = ad_to_slots(t, token, routing);
+  slope = rows;
+  must(ad_backward(t, ad_sum(t, ad_multiply(t, slots, ad_constant(t, &slope)))));
+  for (size_t i = 0; i < 2; i++) assert_true(element(ad_grad(token), i) == 258);
+  free(scores.data);
+  free(rows.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
+/* Of two probabilities that are nearly equal the difference is left, not the rounding of one of them. */
+static void what_is_where_it_shall_be_is_not_pulled(void **state) {
+  world w = world_open();
+  ad_array logits = random_array(&w, AD_BF16, (ad_shape){2, {5, 13}}, 1, 0);
+  ad_tape *t = open_tape(&w, AD_BF16);
+  ad_tensor *x = ad_input(t, &logits);
+  must(ad_backward(t, ad_kl_divergence(t, x, ad_constant(t, &logits))));
+  for (size_t i = 0; i < 5 * 13; i++) assert_true(element(ad_grad(x), i) == 0);
+  free(logits.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
+/* As it is when something computed with a parameter goes to another phase: a copy's gradient is the parameter's. */
+static void a_copy_of_a_parameter_has_its_gradient_unrounded(void **state) {
+  world w = world_open();
+  ad_array weight = random_array(&w, AD_BF16, (ad_shape){2, {5, 7}}, 2, 0);
+  ad_array slope = random_array(&w, AD_F32, (ad_shape){2, {5, 7}}, 3, 0);
+  const ad_array *values[] = {&weight};
+  ad_parameters from = {.values = values, .count = 1};
+  ad_tape *t = open_tape(&w, AD_BF16);
+  ad_tensor *leaf = ad_parameter(t, &from, 0), *copy = ad_scale(t, leaf, 1);
+  slope.layout = ad_layout_dual(&weight.layout);
+  const ad_array *gradient = &slope;
+  must(ad_backward_from(t, &copy, &gradient, 1, 1));
+  assert_int_equal(ad_grad(leaf)->dtype, AD_F32);
+  assert_memory_equal(ad_grad(leaf)->data, slope.data, ad_array_bytes(&slope));
+  free(weight.data);
+  free(slope.data);
+  ad_tape_destroy(t);
+  world_close(&w);
 }
 
 /* What a parameter gets is the product's own sum, to the last digit of f32. */
@@ -606,6 +732,11 @@ int main(void) {
       cmocka_unit_test(rotary_and_attention_have_their_gradients),
       cmocka_unit_test(losses_have_their_gradients),
       cmocka_unit_test(operations_have_arithmetic_in_bf16),
+      cmocka_unit_test(operations_of_programs_have_arithmetic_in_bf16),
+      cmocka_unit_test(what_is_statistics_is_refused_in_bf16),
+      cmocka_unit_test(the_sum_of_experts_is_rounded_once),
+      cmocka_unit_test(what_is_where_it_shall_be_is_not_pulled),
+      cmocka_unit_test(a_copy_of_a_parameter_has_its_gradient_unrounded),
       cmocka_unit_test(gradients_of_parameters_are_not_rounded_to_bf16),
       cmocka_unit_test(values_used_several_times_have_their_gradients),
       cmocka_unit_test(nothing_is_done_to_no_rows),
