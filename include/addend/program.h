@@ -115,7 +115,8 @@ typedef struct ad_crossing_spec {
                    * as they cut samples */
   /* In which it travels between ranks, and its gradient back; 0: as it is. A proof in f64 rounds nothing. */
   ad_dtype wire, gradient_wire;
-  int one_way; /* 1: no gradient comes back: no loss that is trained on depends on it there */
+  int one_way;      /* 1: no gradient comes back: no loss that is trained on depends on it there */
+  int is_parameter; /* 1: it is a parameter's value, and so its gradient f32 also where values are bf16 */
 } ad_crossing_spec;
 
 typedef struct ad_program_kind ad_program_kind;

@@ -15,6 +15,7 @@ static size_t declare_router(ad_declarations *to, const char *path, const ad_exp
   ad_param_spec router = {.shape = {2, {shape->d_model, shape->experts}},
                           .layout = to->replicated,
                           .sharded = AD_AXES(AD_DP_SHARD),
+                          .wide = 1,
                           .decays = 1,
                           .deviation = ad_deviation_keeping_size(shape->d_model)};
   ad_tp_type(&router.layout, shape->gate_is_summed ? AD_R : AD_I);
@@ -70,9 +71,11 @@ typedef struct pass {
 
 /* ---- scores ---- */
 
+/* In the wide dtype: what is nearly equal is told apart, and factors of rows are not rounded. */
 static ad_tensor *scores_of(pass *at, ad_tensor *rows, ad_tensor *router) {
   const ad_experts_shape *shape = &at->layer->shape;
-  ad_tensor *logits = ad_linear(at->t, rows, router);  // [tokens, experts]
+  ad_tensor *seen = ad_to_dtype(at->t, rows, ad_dtype_wide(ad_tape_dtype(at->t)));
+  ad_tensor *logits = ad_linear(at->t, seen, router);  // [tokens, experts]
   ad_tensor *scores = shape->uses_sigmoid ? ad_sigmoid(at->t, logits) : ad_softmax(at->t, logits);
   if (shape->has_balance_loss) at->shares = shape->uses_sigmoid ? ad_softmax(at->t, logits) : scores;
   return scores;

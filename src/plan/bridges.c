@@ -139,8 +139,8 @@ static crossing crossing_of(const ad_crossing_spec *spec, const ad_run *run) {
   int travels = ad_bridge_is_disjoint(spec->bridge); /* elsewhere it is on one tape, in its own dtype */
   crossing c = {.spec = spec, .from = ad_bridge_from(spec->bridge), .to = ad_bridge_to(spec->bridge)};
   c.back = ad_layout_dual(&c.from);
-  c.dtype = travels && spec->wire ? spec->wire : computed;
-  c.gradient_dtype = travels && spec->gradient_wire ? spec->gradient_wire : computed;
+  c.dtype = travels && spec->wire ? spec->wire : ad_crossing_dtype(spec, computed, 0);
+  c.gradient_dtype = travels && spec->gradient_wire ? spec->gradient_wire : ad_crossing_dtype(spec, computed, 1);
   c.row_bytes = row_bytes_of(spec, c.dtype);
   c.gradient_row_bytes = row_bytes_of(spec, c.gradient_dtype);
   return c;

@@ -235,7 +235,8 @@ static ad_status cross_component(ad_decomposition *d, const char *value, size_t 
                            .shape = shape,
                            .wire = d->options->wire_weights,
                            .gradient_wire = d->options->wire_gradients,
-                           .one_way = d->options->adversarial == 0};
+                           .one_way = d->options->adversarial == 0,
+                           .is_parameter = 1};
   return add_crossing(d, to, &spec, &from, &at);
 }
 

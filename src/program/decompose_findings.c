@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "program/random_components.h"
 #include "tensor/gemm.h"
+#include "tensor/operation.h"
 #include "tensor/rows.h"
 
 enum { BATCHES = 8, SAMPLES = 16, SHOWN = 4 };
@@ -21,7 +22,7 @@ typedef struct search {
   ad_findings *found;
   ad_tape *tape; /* NULL: no rank of the adversary, or nothing has run */
   ad_random_components random;
-  double *memory; /* for the masks of one microbatch and what remains, in the tape's dtype */
+  double *memory; /* for the masks of one microbatch and what remains, in the tape's wide dtype */
 } search;
 
 /* A microbatch that has run, on a rank of the adversary. */
@@ -122,7 +123,8 @@ static ad_status put_masks(const search *s, int pass, const ad_array *importance
                            ad_array *remains) {
   put_everywhere(0, remains);
   if (pass == AD_PASS_STOCHASTIC) return put_stochastic(s, importances, at, mask, remains);
-  if (pass == AD_PASS_MASKED) memcpy(mask->data, importances->data, ad_array_bytes(mask));
+  if (pass == AD_PASS_MASKED)
+    ad_cast(mask->data, mask->dtype, importances->data, importances->dtype, ad_array_numel(mask));
   if (pass == AD_PASS_ROUNDED) put_rounded(importances, mask);
   if (pass == AD_PASS_UNMASKED) put_everywhere(1, mask);
   return AD_OK;
@@ -134,10 +136,11 @@ static ad_status masked_logits(search *s, int pass, const ad_adversary *with, co
   ad_array mask = *importances, remains = *ad_tensor_array(with->tokens);
   ad_mask masks[AD_SITES_MAX];
   mask.data = s->memory;
-  remains.dtype = mask.dtype;
+  mask.dtype = remains.dtype = ad_dtype_wide(importances->dtype);
   remains.data = s->memory + ad_array_numel(&mask);
   AD_TRY(put_masks(s, pass, importances, at, &mask, &remains));
-  ad_tensor *all = ad_constant(s->tape, &mask), *rest = ad_constant(s->tape, &remains);
+  ad_tensor *all = ad_to_dtype(s->tape, ad_constant(s->tape, &mask), importances->dtype);
+  ad_tensor *rest = ad_constant(s->tape, &remains);
   for (size_t site = 0, first = 0; site < d->site_count; first += (size_t)d->sites[site++].components) {
     ad_tensor *own = ad_slice(s->tape, all, (int64_t)first, d->sites[site].components);
     masks[site] = (ad_mask){with->v[site], with->u[site], own, rest};
@@ -245,7 +248,8 @@ static const ad_mesh *mesh_of(const search *s) { return s->part->batch.microbatc
 
 /* Once the first microbatch has run. */
 static ad_status open_adversary(search *s) {
-  ad_tape_options options = {.size = sizeof options, .dtype = ad_tensor_array(s->d->adversary.wanted)->dtype};
+  const ad_tape *of = s->d->adversary.wanted->tape;
+  ad_tape_options options = {.size = sizeof options, .dtype = ad_tape_dtype(of), .residual = ad_tape_residual(of)};
   AD_TRY(ad_tape_create(s->comm, mesh_of(s), &options, &s->tape));
   AD_TRY(take_memory(s));
   return ad_random_components_create(&s->random, &s->part->target, mesh_of(s), options.dtype, s->d->setting.seed);

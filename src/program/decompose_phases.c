@@ -26,12 +26,12 @@ static ad_status take_room(const ad_comm *comm, ad_kept_memory *memory, size_t b
   return AD_OK;
 }
 
-/* [batch, seq] or, with components, [batch, seq, components], uniform by place. */
+/* [batch, seq] or, with components, [batch, seq, components], uniform by place, in the wide dtype. */
 static ad_tensor *uniform(ad_decomposition *d, ad_phase_run *at, size_t site, int64_t components) {
   ad_tape *t = ad_phase_tape(at);
   const ad_text_microbatch *batch = microbatch_of(d, at);
   ad_shape shape = {components ? 3 : 2, {batch->tokens.shape.dim[0], batch->tokens.shape.dim[1], components}};
-  ad_array array = ad_array_describe(d->setting.comm, ad_tape_dtype(t), &shape, &batch->tokens.layout);
+  ad_array array = ad_array_describe(d->setting.comm, ad_dtype_wide(ad_tape_dtype(t)), &shape, &batch->tokens.layout);
   ad_decompose_part *own = part_of(d, at);
   ad_kept_memory *memory = &own->masks[2 * (site - own->first_site) + (components == 0)];
   int64_t first = ad_cut(d->setting.global_batch, (int64_t)ad_phase_microbatch(at), d->setting.microbatches).first;
@@ -134,14 +134,16 @@ ad_status ad_decompose_give_importances(void *own, ad_phase_run *at) {
 
 /* ---- phase: a block's losses ---- */
 
-/* Replicated on the ranks of the block, so it counts once (law 7). */
+/* Replicated on the ranks of the block, so it counts once (law 7). In the wide dtype: a difference that shall vanish.
+ */
 static ad_tensor *faithfulness(ad_decomposition *d, ad_phase_run *at, const ad_mask *masks) {
   ad_tape *t = ad_phase_tape(at);
+  ad_dtype wide = ad_dtype_wide(ad_tape_dtype(t));
   const ad_decompose_part *block = part_of(d, at);
   ad_tensor *sum = NULL;
   for (size_t i = 0; i < block->site_count; i++) {
-    ad_tensor *weight = block->target.decoder.leaves[d->sites[block->first_site + i].weight];
-    ad_tensor *error = ad_squared_error(t, ad_linear(t, masks[i].v, masks[i].u), weight);
+    ad_tensor *product = ad_linear(t, ad_to_dtype(t, masks[i].v, wide), ad_to_dtype(t, masks[i].u, wide));
+    ad_tensor *error = ad_squared_error(t, product, ad_target_constant(&block->target, t, block->first_site + i));
     sum = sum ? ad_add(t, sum, error) : error;
   }
   return ad_once(t, sum, "dp");
@@ -157,7 +159,8 @@ static ad_tensor *stochastic(ad_decomposition *d, ad_phase_run *at, ad_mask *mas
     size_t site = block->first_site + i;
     int64_t components = d->sites[site].components;
     masked_pass pass = {d, site, 1, &masks[i]};
-    masks[i].mask = ad_mix(t, ad_slice(t, importances, first, components), uniform(d, at, site, components));
+    ad_tensor *drawn = ad_to_dtype(t, uniform(d, at, site, components), ad_tape_dtype(t));
+    masks[i].mask = ad_mix(t, ad_slice(t, importances, first, components), drawn);
     masks[i].remains = uniform(d, at, site, 0);
     ad_tensor *error = run_masked(&pass, block, t, tokens, wanted);
     sum = sum ? ad_add(t, sum, error) : error;
@@ -222,7 +225,7 @@ static ad_tensor *masked_by_sources(ad_decomposition *d, ad_phase_run *at, ad_ta
   int64_t first = 0;
   for (size_t i = 0; i < d->sources.per_microbatch; i++)
     sources[i] = ad_sources_input(&d->sources, at, t, i, with->tokens, &leaves[i]);
-  ad_tensor *mixed = ad_mix(t, with->importances, sources[0]);
+  ad_tensor *mixed = ad_mix(t, with->importances, ad_to_dtype(t, sources[0], ad_tape_dtype(t)));
   for (size_t s = 0; s < d->site_count; s++) {
     masks[s] = (ad_mask){with->v[s], with->u[s], ad_slice(t, mixed, first, d->sites[s].components), sources[1 + s]};
     first += d->sites[s].components;
@@ -252,7 +255,7 @@ static ad_status climb_once(ad_decomposition *d, ad_phase_run *at, const ad_adve
 
 static ad_status climb_before(ad_decomposition *d, ad_phase_run *at, const ad_adversary *from) {
   ad_tape *t = ad_phase_tape(at);
-  ad_tape_options options = {.size = sizeof options, .dtype = ad_tape_dtype(t)};
+  ad_tape_options options = {.size = sizeof options, .dtype = ad_tape_dtype(t), .residual = ad_tape_residual(t)};
   AD_TRY(ad_tape_status(t));
   if (!d->options->ascent_steps || !ad_phase_trains(at)) return AD_OK;
   if (!d->ascent) AD_TRY(ad_tape_create(ad_tape_comm(t), t->mesh, &options, &d->ascent));

@@ -31,7 +31,7 @@ static ad_status encode(void *own, ad_phase_run *at) {
   ad_tape *t = ad_phase_tape(at);
   const ad_ocr_microbatch *batch = &model->batch.microbatches[ad_phase_microbatch(at)];
   ad_tensor *patches = ad_constant(t, ad_tape_dtype(t) == AD_F64 ? &batch->wide_patches : &batch->patches);
-  ad_phase_give(at, images[0], ad_encoder_forward(&model->encoder, at, patches));
+  ad_phase_give(at, images[0], ad_encoder_forward(&model->encoder, at, ad_to_dtype(t, patches, ad_tape_dtype(t))));
   return AD_OK;
 }
 

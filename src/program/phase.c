@@ -1,6 +1,7 @@
 /* A phase of one microbatch, as the program's own function sees it: its tape, parameters, the values that come and go,
  * and its losses. */
 #include <math.h>
+#include <string.h>
 #include "base/error.h"
 #include "bridge/bridge.h"
 #include "program/program.h"
@@ -24,7 +25,8 @@ static const char no_name[] = "NULL";
 static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const ad_crossing_spec *crossing) {
   const ad_array *array = passed->arrived;
   if (crossing->one_way) return passed->inputs[at->phase] = ad_constant(at->tape, array);
-  ad_tensor *leaf = passed->inputs[at->phase] = ad_input(at->tape, array);
+  ad_tensor *leaf = passed->inputs[at->phase] =
+      ad_input_with(at->tape, array, ad_crossing_dtype(crossing, array->dtype, 1), AD_HERE);
   ad_axes added = ad_bridge_added(crossing->bridge);
   char axes[128];
   if (!added) return leaf;
@@ -42,7 +44,8 @@ static ad_tensor *cross(ad_phase_run *at, ad_tensor *leaf, const ad_crossing_spe
 /* What a phase of this rank gave. */
 static ad_tensor *take_given(ad_phase_run *at, ad_passed_value *passed, const ad_crossing_spec *crossing) {
   const ad_array *array = ad_tensor_array(passed->output);
-  ad_tensor *leaf = passed->output->carries ? ad_input(at->tape, array) : ad_constant(at->tape, array);
+  ad_tensor *leaf = passed->output->carries ? ad_input_with(at->tape, array, passed->output->grad_dtype, AD_HERE)
+                                            : ad_constant(at->tape, array);
   passed->inputs[at->phase] = leaf;
   return crossing ? cross(at, leaf, crossing) : leaf;
 }
@@ -82,6 +85,23 @@ ad_status ad_passed_gradients(const ad_program *program, const ad_passed_value *
   return AD_OK;
 }
 
+/* Of a value that crosses to other ranks these know dtypes from the crossing alone. */
+static ad_status check_crossing(const ad_phase_run *at, const ad_crossing_spec *crossing, const ad_tensor *value) {
+  ad_dtype compute = ad_tape_dtype(at->tape), gradient = ad_crossing_dtype(crossing, compute, 1);
+  if (value->array.dtype == compute && (value->grad_dtype == gradient || !value->carries)) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "phase `%s` gives `%s`, which is %s with a gradient in %s, but crosses as %s with a gradient in %s",
+                 phase_of(at)->name, crossing->value, ad_dtype_name(value->array.dtype),
+                 ad_dtype_name(value->grad_dtype), ad_dtype_name(compute), ad_dtype_name(gradient));
+}
+
+static ad_status check_crossings(const ad_phase_run *at, const char *name, const ad_tensor *value) {
+  const ad_program *program = at->program;
+  for (size_t i = 0; i < program->crossing_count; i++)
+    if (!strcmp(program->crossings[i].value, name)) AD_TRY(check_crossing(at, &program->crossings[i], value));
+  return AD_OK;
+}
+
 /* Whether the phase may give this value now; `found` is the number of its name. */
 static ad_status check_gift(const ad_phase_run *at, size_t found, const char *name, const ad_tensor *value) {
   const char *phase = phase_of(at)->name;
@@ -91,7 +111,7 @@ static ad_status check_gift(const ad_phase_run *at, size_t found, const char *na
     return ad_fail(AD_INVALID, "phase `%s` gives `%s`, but that is %s", phase, name, ad_tape_foreigner(value));
   if (at->values[found].output)
     return ad_fail(AD_INVALID, "phase `%s` gives `%s` a second time in this microbatch", phase, name);
-  if (!ad_is_parameter(value)) return AD_OK;
+  if (!ad_is_parameter(value)) return check_crossings(at, name, value);
   return ad_fail(AD_INVALID,
                  "phase `%s` gives a parameter itself as `%s`; its memory goes with each use, so give what was "
                  "computed with it (ad_scale by 1 copies it)",

@@ -138,6 +138,10 @@ const ad_crossing_spec *ad_program_crossing_of(const ad_program *program, size_t
   return NULL;
 }
 
+ad_dtype ad_crossing_dtype(const ad_crossing_spec *crossing, ad_dtype compute, int backward) {
+  return backward && crossing->is_parameter ? ad_dtype_wide(compute) : compute;
+}
+
 static const ad_phase *giver_of(const ad_program *program, const char *value) {
   const ad_phase *phase = program->phases;
   while (!ad_phase_lists(phase->gives, value)) phase++;

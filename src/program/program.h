@@ -71,6 +71,8 @@ ad_status ad_gradient_joins(ad_array *sum, const ad_array *gradient, int *arrive
 /* Those that phases of this rank left where they needed the value, in the order of backward. */
 ad_status ad_passed_gradients(const ad_program *program, const ad_passed_value *passed, ad_array *sum,
                               int *arrived) AD_CHECKED;
+/* Of what crosses, or of its gradient, where values are `compute`. */
+ad_dtype ad_crossing_dtype(const ad_crossing_spec *crossing, ad_dtype compute, int backward);
 /* The number of a value; value_count if no phase gives it. */
 size_t ad_program_find_value(const ad_program *program, const char *name);
 /* That brings the value to the module's phases; NULL: they need none. */

@@ -103,7 +103,7 @@ size_t ad_sources_bytes(const ad_sources *sources) {
 
 static ad_tensor *leaf_of(ad_sources *sources, ad_phase_run *at, ad_tape *t, size_t i) {
   ad_array *state = ad_phase_state(at, source_of(sources, at, i)->value), seen = *state;
-  seen.dtype = ad_tape_dtype(t);
+  seen.dtype = ad_dtype_wide(ad_tape_dtype(t));
   if (take_memory(sources, at, i)) return ad_input(t, NULL);
   if (state->data) {
     seen.data = sources->memory[i].at;

@@ -92,6 +92,7 @@ void ad_target_release(ad_target *target) {
   ad_decoder_release(&target->decoder);
   ad_release(target->mlp.layers);
   ad_declarations_release(&target->params);
+  ad_release(target->half);
   ad_release(target->narrow);
   ad_release(target->wide);
 }
@@ -109,7 +110,7 @@ static size_t count_numel(const ad_target *target) {
 }
 
 size_t ad_target_bytes(const ad_target *target) {
-  return count_numel(target) * (sizeof *target->wide + sizeof *target->narrow);
+  return count_numel(target) * (sizeof *target->wide + sizeof *target->narrow + sizeof *target->half);
 }
 
 static ad_status draw(ad_target *target, uint64_t seed, int64_t rank) {
@@ -175,15 +176,22 @@ ad_status ad_target_open(ad_target *target, const char *path, uint64_t seed, int
   size_t numel = count_numel(target);
   AD_TRY(ad_new(numel, &target->wide));
   AD_TRY(ad_new(numel, &target->narrow));
+  AD_TRY(ad_new(numel, &target->half));
   AD_TRY(path ? read_file(target, path) : draw(target, seed, rank));
   ad_cast(target->narrow, AD_F32, target->wide, AD_F64, numel);
+  ad_cast(target->half, AD_BF16, target->wide, AD_F64, numel);
   return AD_OK;
 }
 
-const double *ad_target_weight(const ad_target *target, size_t site) {
-  const double *at = target->wide;
-  for (size_t i = 0; i < target->sites[site].weight; i++) at += numel_of(target, i);
+/* Elements before the parameter. */
+static size_t start_of(const ad_target *target, size_t param) {
+  size_t at = 0;
+  for (size_t i = 0; i < param; i++) at += numel_of(target, i);
   return at;
+}
+
+const double *ad_target_weight(const ad_target *target, size_t site) {
+  return target->wide + start_of(target, target->sites[site].weight);
 }
 
 const char *ad_target_content(const ad_target *target, char *buffer, size_t size) {
@@ -196,14 +204,31 @@ const char *ad_target_content(const ad_target *target, char *buffer, size_t size
 
 /* ---- the forward pass ---- */
 
+static void *weights_in(const ad_target *target, ad_dtype dtype) {
+  if (dtype == AD_BF16) return target->half;
+  return dtype == AD_F64 ? (void *)target->wide : (void *)target->narrow;
+}
+
+/* Of the parameter before which there are `at` elements. */
+static ad_tensor *constant(const ad_target *target, ad_tape *t, size_t param, size_t at, ad_dtype dtype) {
+  const ad_param_spec *spec = &target->params.list[param];
+  ad_array whole = {.dtype = dtype, .shape = spec->shape, .local = spec->shape, .layout = spec->layout};
+  if (target->wide) whole.data = (char *)weights_in(target, dtype) + at * ad_dtype_size(dtype);
+  return ad_constant(t, &whole);
+}
+
+/* In the dtypes in which a store would have them. */
 static void put_constants(ad_target *target, ad_tape *t) {
-  size_t at = 0;
-  for (size_t i = 0; i < target->params.count; at += numel_of(target, i++)) {
-    const ad_param_spec *spec = &target->params.list[i];
-    ad_array whole = {.dtype = ad_tape_dtype(t), .shape = spec->shape, .local = spec->shape, .layout = spec->layout};
-    if (target->wide) whole.data = whole.dtype == AD_F64 ? (void *)(target->wide + at) : (void *)(target->narrow + at);
-    target->decoder.leaves[i] = ad_constant(t, &whole);
+  ad_dtype dtype = ad_tape_dtype(t);
+  for (size_t i = 0, at = 0; i < target->params.count; at += numel_of(target, i++)) {
+    int is_wide = target->params.list[i].shape.ndim < 2;
+    target->decoder.leaves[i] = constant(target, t, i, at, is_wide ? ad_dtype_wide(dtype) : dtype);
   }
+}
+
+ad_tensor *ad_target_constant(const ad_target *target, ad_tape *t, size_t site) {
+  size_t param = target->sites[site].weight;
+  return constant(target, t, param, start_of(target, param), ad_dtype_wide(ad_tape_dtype(t)));
 }
 
 ad_tensor *ad_target_logits(ad_target *target, ad_tape *t, ad_tensor *tokens,

@@ -20,8 +20,9 @@ typedef struct ad_target {
   ad_stand_in stand_in;
   const ad_site *sites; /* borrowed */
   size_t site_count;
-  float *narrow; /* the weights one after another, in either dtype */
-  double *wide;
+  double *wide; /* the weights one after another, in every dtype that tapes have */
+  float *narrow;
+  uint16_t *half; /* bf16 */
   /* What is called for the product of each site, in a forward pass; NULL, or a result of NULL: the product itself. */
   ad_tensor *(*visit)(void *own, ad_tape *t, size_t site, ad_tensor *x, ad_tensor *w);
   void *own;
@@ -40,6 +41,8 @@ size_t ad_target_bytes(const ad_target *target); /* of the weights once they are
 ad_status ad_target_open(ad_target *target, const char *path, uint64_t seed, int64_t rank) AD_CHECKED;
 /* Of a site, in f64, once opened. */
 const double *ad_target_weight(const ad_target *target, size_t site);
+/* The same as a constant of the tape, in its wide dtype. */
+ad_tensor *ad_target_constant(const ad_target *target, ad_tape *t, size_t site);
 /* What its weights are, opened, in a few words: of target.weights, for checkpoints. Returns that key. */
 const char *ad_target_content(const ad_target *target, char *buffer, size_t size);
 /* tokens [batch, seq] -> logits [batch, seq, 256]; `visit` as above. */

@@ -40,28 +40,32 @@ static ad_shape shape_of(const ad_run *run, const ad_crossing *c, int64_t m) {
   return shape;
 }
 
+static ad_dtype dtype_of(const ad_run *run, const ad_crossing *c, int backward) {
+  return ad_crossing_dtype(c->spec, ad_run_compute_dtype(run), backward);
+}
+
 /* The value of microbatch m, or its gradient, as it lies on this rank's side of the bridge. */
 static ad_array described(const ad_run *run, const ad_crossing *c, size_t m, int backward) {
   ad_layout layout = is_source(c) ? ad_bridge_from(c->spec->bridge) : ad_bridge_arrives(c->spec->bridge);
   ad_shape shape = shape_of(run, c, (int64_t)m);
   if (backward) layout = ad_layout_dual(&layout);
-  return ad_array_describe(run->comm, ad_run_compute_dtype(run), &shape, &layout);
+  return ad_array_describe(run->comm, dtype_of(run, c, backward), &shape, &layout);
 }
 
 /* A proof in f64 rounds nothing on the way. */
 static ad_dtype wire_of(const ad_run *run, const ad_crossing *c, int backward) {
   ad_wire_passing at = {backward ? c->spec->gradient_wire : c->spec->wire, backward};
-  if (!run->rounds_wires || at.dtype == ad_run_compute_dtype(run)) return 0;
+  if (!run->rounds_wires || at.dtype == dtype_of(run, c, backward)) return 0;
   ad_seam_pass(AD_SEAM_WIRE, &at);
   return at.dtype;
 }
 
-/* Memory for the largest microbatch, of this dtype or, 0, the value's own. */
+/* Memory for the largest microbatch, of this dtype. */
 static ad_status take_buffer(const ad_run *run, ad_crossing *c, ad_dtype dtype, ad_array *out) {
   size_t bytes = 0;
   for (size_t m = 0; m < (size_t)run->recipe->train.microbatches; m++) {
     ad_array array = described(run, c, m, 0);
-    if (dtype) array.dtype = dtype;
+    array.dtype = dtype;
     bytes = ad_array_bytes(&array) > bytes ? ad_array_bytes(&array) : bytes;
   }
   c->bytes += bytes;
@@ -81,10 +85,10 @@ static ad_status create_one(const ad_run *run, ad_crossing *c) {
   AD_TRY(ad_new(run->under_way, &c->values));
   for (size_t slot = 0; slot < run->under_way; slot++) {
     if (wire) AD_TRY(take_buffer(run, c, wire, &c->travels[slot]));
-    if (!is_source(c)) AD_TRY(take_buffer(run, c, 0, &c->values[slot]));
+    if (!is_source(c)) AD_TRY(take_buffer(run, c, dtype_of(run, c, 0), &c->values[slot]));
   }
   if (gradient_wire) AD_TRY(take_buffer(run, c, gradient_wire, &c->gradient_travels));
-  return is_source(c) ? take_buffer(run, c, 0, &c->gradient) : AD_OK;
+  return is_source(c) ? take_buffer(run, c, dtype_of(run, c, 1), &c->gradient) : AD_OK;
 }
 
 size_t ad_crossings_bytes(const ad_run *run) {

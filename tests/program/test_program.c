@@ -331,6 +331,27 @@ static void a_value_made_of_constants_brings_no_gradient_back(void **state) {
   close_phase(&f, NULL);
 }
 
+/* On a tape of bf16 a loss or a sum is f32; the ranks that it would go to await bf16. */
+static void a_value_crosses_in_the_dtype_in_which_it_is_awaited(void **state) {
+  fixture f;
+  ad_phase_run at = open_phase(&f, 0);
+  ad_tape_options options = {.size = sizeof options, .dtype = AD_BF16};
+  ad_crossing_spec crossing = {.value = "h"};
+  ad_tape_destroy(f.tape);
+  must(ad_tape_create(f.comm, ad_program_mesh(f.program, 0), &options, &f.tape));
+  at.tape = f.tape;
+  ad_tensor *narrow = ad_to_dtype(f.tape, number(&f), AD_BF16);
+  f.program->crossings = &crossing;
+  f.program->crossing_count = 1;
+  ad_phase_give(&at, "h", narrow);
+  must(ad_tape_status(f.tape));
+  f.values[0].output = NULL;
+  ad_phase_give(&at, "h", number(&f));
+  f.program->crossings = NULL;
+  f.program->crossing_count = 0;
+  close_phase(&f, "gives `h`, which is f32 with a gradient in f32, but crosses as bf16 with a gradient in bf16");
+}
+
 static void what_a_phase_does_not_list_is_refused(void **state) {
   fixture f;
   ad_phase_run at = open_phase(&f, 0);
@@ -408,6 +429,7 @@ int main(void) {
       cmocka_unit_test(memory_that_runs_out_leaves_nothing_behind),
       cmocka_unit_test(a_phase_gives_and_needs_what_it_says),
       cmocka_unit_test(a_value_made_of_constants_brings_no_gradient_back),
+      cmocka_unit_test(a_value_crosses_in_the_dtype_in_which_it_is_awaited),
       cmocka_unit_test(what_a_phase_does_not_list_is_refused),
       cmocka_unit_test(a_loss_is_handed_in_once),
       cmocka_unit_test(a_kind_is_registered_under_a_name_of_its_own),
