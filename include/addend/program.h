@@ -174,6 +174,9 @@ struct ad_program_kind {
    * was chosen and the best that was not; INFINITY: nothing was left. Below what rounding changes, another topology may
    * choose otherwise. NULL: it chooses nothing. */
   double (*margin)(const void *own);
+  /* These choices themselves, in an order that no mesh changes; below 0: another rank chose. From the first call on a
+   * step leaves its own there; `given`: it takes what stands there instead. NULL with `margin`. */
+  ad_status (*decisions)(void *own, int given, int32_t **out, size_t *count);
   /* After a step's updates, on all ranks: what changes once a step (states, by the step's numbers). `skipped`: nothing
    * was updated. Collective. NULL: nothing does. */
   ad_status (*after_step)(void *own, int skipped);

@@ -146,9 +146,13 @@ static double worst_cosine(const ad_proof *proof) {
 static json_t *own_document(const ad_proof *proof) {
   double share;
   const ad_proof_param *worst = nearest(proof, &share);
-  return json_pack("{s:o, s:s, s:o, s:o, s:o, s:b}", "worst_share_of_bound", number(share), "param", worst->name, "err",
-                   number(worst->max_rel_err), "one_process_err", number(worst->one_process), "worst_cosine",
-                   number(worst_cosine(proof)), "pass", ad_proof_proves(proof, 0));
+  json_t *own = json_pack("{s:o, s:s, s:o, s:o, s:o, s:b}", "worst_share_of_bound", number(share), "param", worst->name,
+                          "err", number(worst->max_rel_err), "one_process_err", number(worst->one_process),
+                          "worst_cosine", number(worst_cosine(proof)), "pass", ad_proof_proves(proof, 0));
+  if (isfinite(proof->margin))
+    json_object_set_new(own, "choices",
+                        json_pack("{s:o, s:o}", "below", number(proof->turned), "bound", number(proof->turned_bound)));
+  return own;
 }
 
 /* ---- the verdict ---- */

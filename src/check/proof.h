@@ -51,7 +51,8 @@ typedef struct ad_proof {
   double state_err;  /* worst of a state after a step, and of the numbers that the program measured */
   double free_difference; /* worst relative distance of a parameter to a reference that never restarts; reported, not
                              judged */
-  double margin;          /* smallest of a choice in all steps; infinite: there was none */
+  double margin;          /* smallest of a choice in all steps; infinite: there was none; below 0: roundings chose */
+  double turned, turned_bound; /* by how much a choice was worse than one that was left, at most */
   double difference, derivative, directional_err;
   int64_t counted; /* tokens, in all steps; 0: every gradient is zero, and that they agree says nothing */
   size_t param_count;

@@ -22,6 +22,35 @@ static ad_dtype forced_dtype(const ad_check_options *options) {
   return options->dtype ? options->dtype : AD_F64;
 }
 
+/* ---- choices ---- */
+
+/* What the program chooses by numbers that rounding changes; the ranks' own after a step. *out NULL: nothing. */
+static ad_status own_decisions(const ad_prover *prover, int32_t **out, size_t *count) {
+  const ad_program *program = ad_run_program(prover->run);
+  const ad_program_kind *kind = ad_program_kind_of(program);
+  *out = NULL;
+  return rounds(prover->job) && kind->decisions ? kind->decisions(ad_program_own(program), 0, out, count) : AD_OK;
+}
+
+/* Where scores are nearly equal roundings choose, and each choice is a formula of its own: the reference computes the
+ * ranks'. */
+static ad_status share_decisions(ad_prover *prover) {
+  int32_t *decisions;
+  size_t count;
+  AD_TRY(own_decisions(prover, &decisions, &count));
+  if (!decisions) return AD_OK;
+  ad_collective largest = {.op = AD_ALL_REDUCE,
+                           .group = prover->everyone,
+                           .in = decisions,
+                           .out = decisions,
+                           .count = count,
+                           .dtype = AD_I32,
+                           .reduction = AD_MAX,
+                           .site = AD_HERE};
+  AD_TRY(ad_comm_run(prover->comm, &largest));
+  return prover->reference ? ad_reference_decide(prover->reference, decisions, count) : AD_OK;
+}
+
 /* ---- making ---- */
 
 static ad_status create_whole(ad_prover *prover, size_t param, ad_array *out) {
@@ -70,6 +99,9 @@ static ad_status create_parts(ad_prover *prover, ad_comm *comm, const ad_proof_j
   prover->everyone = ad_run_everyone(prover->run);
   prover->param_count = ad_run_param_count(prover->run);
   AD_TRY(create_arrays(prover));
+  int32_t *decisions; /* kept from here on */
+  size_t decision_count;
+  AD_TRY(own_decisions(prover, &decisions, &decision_count));
   if (rounds(job)) AD_TRY(ad_addends_create(prover->run, 1, &prover->addends));
   if (options->directional || ad_group_index(&prover->everyone, ad_comm_rank(comm)) != 0) return AD_OK;
   if (rounds(job)) AD_TRY(ad_computing_create(prover->param_count, &prover->computing));
@@ -314,6 +346,15 @@ static void judge_loss(ad_prover *prover, double dist, double one, double ref) {
   keep_worst(ad_relative_difference(dist, ref), bound_of_loss(prover, one, ref), &proof->loss_err, &proof->loss_bound);
 }
 
+/* Scores lie between 0 and 1: a choice may be worse than one that was left by as much as they may be off. */
+static void judge_choices(ad_prover *prover) {
+  ad_proof *proof = prover->job->proof;
+  double margin = ad_reference_margin(prover->reference);
+  proof->margin = fmin(proof->margin, margin);
+  if (rounds(prover->job))
+    keep_worst(fmax(0, -margin), bound_of_loss(prover, 0, 0), &proof->turned, &proof->turned_bound);
+}
+
 static void judge_norm(ad_prover *prover, const ad_step_report *report, double dist, double ref, int group) {
   ad_proof *proof = prover->job->proof;
   keep_worst(ad_relative_difference(dist, ref), bound_of_norm(prover, report, ref, group), &proof->norm_err,
@@ -351,7 +392,7 @@ static ad_status judge(ad_prover *prover, const ad_step_report *dist) {
   AD_TRY(ad_reference_step(prover->reference, dist->step, dist->loss_scale, &ref));
   if (rounds(prover->job)) ad_computing_measure(&prover->computing, prover->run, prover->reference);
   double largest = largest_of(prover);
-  prover->job->proof->margin = fmin(prover->job->proof->margin, ad_reference_margin(prover->reference));
+  judge_choices(prover);
   judge_numbers(prover, dist, &ref);
   for (size_t i = 0; i < prover->param_count; i++) judge_param(prover, i, dist, largest);
   return ad_reference_feed(prover->reference, prover->whole_gradients, dist);
@@ -437,6 +478,7 @@ ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report
   ad_plants plants = ad_plants_lift();
   if (prover->reference) prover->job->proof->counted += report->count;
   ad_status status = gather_gradients(prover);
+  if (!status) status = share_decisions(prover);
   if (!status && prover->job->dumps) status = dump_results(prover, report);
   if (!status) status = compare_replicas(prover);
   if (!status && prover->reference) status = judge(prover, report);

@@ -242,6 +242,22 @@ ad_status ad_reference_step(ad_reference *reference, int64_t step, int loss_scal
 
 ad_run *ad_reference_run(const ad_reference *reference) { return reference->run; }
 
+static ad_status give_decisions(const ad_run *run, const int32_t *decisions, size_t count) {
+  const ad_program *program = ad_run_program(run);
+  int32_t *own;
+  size_t own_count;
+  AD_TRY(ad_program_kind_of(program)->decisions(ad_program_own(program), 1, &own, &own_count));
+  if (own_count != count)
+    return ad_fail(AD_INVALID, "the reference has %zu choices in a step, the distributed run %zu", own_count, count);
+  memcpy(own, decisions, count * sizeof *own);
+  return AD_OK;
+}
+
+ad_status ad_reference_decide(ad_reference *reference, const int32_t *decisions, size_t count) {
+  AD_TRY(give_decisions(reference->run, decisions, count));
+  return give_decisions(reference->fed, decisions, count);
+}
+
 double ad_reference_margin(const ad_reference *reference) {
   const ad_program *program = ad_run_program(reference->run);
   const ad_program_kind *kind = ad_program_kind_of(program);

@@ -252,6 +252,10 @@ static void print_own(FILE *file, const json_t *document, const ad_paint *paint)
           pass ? paint->good : paint->bad, pass ? "it holds" : "it does NOT hold", paint->off, text_of(own, "param"),
           number_of(own, "worst_share_of_bound"), number_of(own, "err"), number_of(own, "one_process_err"),
           number_of(own, "worst_cosine"));
+  const json_t *choices = json_object_get(own, "choices");
+  if (choices && number_of(choices, "below") > number_of(choices, "bound"))
+    fprintf(file, "    a choice is worse by %.2g than one that was left, bound %.2g\n", number_of(choices, "below"),
+            number_of(choices, "bound"));
 }
 
 static void print_number(FILE *file, const json_t *document, const char *name, const ad_paint *paint) {

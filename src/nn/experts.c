@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include "nn/layers.h"
 #include "nn/parallel.h"
-#include "tensor/routing.h"
 
 /* ---- parameters ---- */
 
@@ -65,6 +64,7 @@ typedef struct pass {
   ad_tensor *x;     /* [batch, seq, d] */
   ad_tensor *batch; /* the same where its rows are routed */
   const ad_array *bias;
+  ad_decisions decisions;
   ad_routing *routing;
   ad_tensor *shares; /* softmax of the logits, for the rows that scores were computed of */
 } pass;
@@ -134,7 +134,8 @@ static ad_tensor *products(pass *at, ad_tensor *rows) {
 /* Row `first` of the batch is the first that this rank routes. */
 static ad_tensor *choose(pass *at, ad_tensor *scores, size_t first) {
   const ad_experts_shape *shape = &at->layer->shape;
-  ad_tensor *chosen = ad_top_k(at->t, ad_view(at->t, scores, shape->view), shape->top_k, at->bias, &at->routing);
+  ad_tensor *chosen = ad_top_k_kept(at->t, ad_view(at->t, scores, shape->view), shape->top_k, at->bias, at->batch,
+                                    first, at->decisions, &at->routing, AD_HERE);
   if (shape->capacity > 0) ad_limit(at->t, at->routing, shape->capacity, at->batch, first);
   return chosen;
 }
@@ -208,8 +209,8 @@ static ad_tensor *cut_forward(pass *at) {
 }
 
 ad_tensor *ad_experts_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x,
-                              const ad_array *bias, ad_experts_notes *notes) {
-  pass at = {.t = t, .params = params, .layer = layer, .x = x, .batch = x, .bias = bias};
+                              const ad_array *bias, ad_decisions decisions, ad_experts_notes *notes) {
+  pass at = {.t = t, .params = params, .layer = layer, .x = x, .batch = x, .bias = bias, .decisions = decisions};
   ad_tensor *y = splits_tokens(&layer->shape) ? split_forward(&at) : cut_forward(&at);
   *notes = (ad_experts_notes){.routing = at.routing};
   if (layer->shape.has_balance_loss) notes->balance = balance_of(&at);

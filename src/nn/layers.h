@@ -4,6 +4,7 @@
 #ifndef NN_LAYERS_H
 #define NN_LAYERS_H
 #include "nn/declare.h"
+#include "tensor/routing.h"
 
 /* How layers lie on the axes tp and cp; the same for all layers of a model. */
 typedef struct ad_parallel {
@@ -132,9 +133,10 @@ typedef struct ad_experts_notes {
   const ad_routing *routing; /* NULL: none was made, the tape has failed */
   ad_tensor *balance;        /* the balancing loss of these tokens, P or I on every axis; NULL: not wanted */
 } ad_experts_notes;
-/* bias [experts], R: added to the scores where they are chosen by, and nowhere else; NULL: none. */
+/* bias [experts], R: added to the scores where they are chosen by, and nowhere else; NULL: none. decisions: of the
+ * batch whose hidden states x [batch, seq, d] are. */
 ad_tensor *ad_experts_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x,
-                              const ad_array *bias, ad_experts_notes *notes);
+                              const ad_array *bias, ad_decisions decisions, ad_experts_notes *notes);
 
 /* The deviation at which a product with a matrix of `in` rows keeps the size of its input. */
 double ad_deviation_keeping_size(int64_t in);

@@ -18,6 +18,7 @@ static ad_tensor *block_forward(const ad_decoder *d, ad_tape *t, int64_t index, 
 }
 
 void ad_decoder_begin(ad_decoder *d, ad_phase_run *at) {
+  d->microbatch = ad_phase_microbatch(at);
   for (size_t i = 0; i < d->param_count; i++)
     d->leaves[i] = ad_parameter(ad_phase_tape(at), ad_phase_parameters(at), i);
   for (size_t i = 0; i < d->state_count; i++) d->states[i] = ad_phase_state(at, i);

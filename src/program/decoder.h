@@ -25,6 +25,7 @@ struct ad_decoder {
   const ad_decoder_options *options;
   const ad_branch *branch;
   void *branch_own;
+  size_t microbatch;   /* that is under way */
   double expert_share; /* of matrices [experts, ...], that a token is multiplied with */
   ad_parallel parallel;
   double output_factor; /* of branches that add to the residual stream */

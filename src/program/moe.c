@@ -10,10 +10,13 @@
 typedef struct moe {
   ad_text_decoder text; /* first: the functions of records take a moe as theirs */
   const ad_moe_options *options;
+  int64_t microbatches;
   ad_mesh *view;
   ad_experts_layer *layers; /* of the blocks; the bias of block i is state i */
   ad_tensor *balance;       /* of the blocks of the present microbatch that have run, together; NULL: not wanted */
   ad_moe_load load;         /* of the present step */
+  int32_t *decisions;       /* of its choices: [blocks, tokens of the step, top_k]; NULL: nobody asked for them */
+  int decisions_are_given;
 } moe;
 
 /* ---- the layers ---- */
@@ -47,11 +50,50 @@ static void declare_experts(void *own, const ad_decoder *decoder, ad_declaration
   if (has_bias(options)) declare_bias(to, path, options);
 }
 
+/* ---- choices ---- */
+
+static size_t decisions_of_sample(const moe *model) {
+  return (size_t)(model->options->decoder.data.seq * model->options->top_k);
+}
+
+static size_t decisions_of_block(const moe *model) {
+  return (size_t)model->text.global_batch * decisions_of_sample(model);
+}
+
+static size_t decision_count(const moe *model) {
+  return (size_t)model->options->decoder.layers * decisions_of_block(model);
+}
+
+/* Of one block in the microbatch that is under way. */
+static ad_decisions decisions_at(const moe *model, const ad_decoder *decoder, int64_t block) {
+  if (!model->decisions) return (ad_decisions){0};
+  int64_t first = ad_cut(model->text.global_batch, (int64_t)decoder->microbatch, model->microbatches).first;
+  size_t at = (size_t)block * decisions_of_block(model) + (size_t)first * decisions_of_sample(model);
+  return (ad_decisions){model->decisions + at, model->decisions_are_given};
+}
+
+static ad_status decisions(void *own, int given, int32_t **out, size_t *count) {
+  moe *model = own;
+  model->decisions_are_given = given;
+  *count = decision_count(model);
+  if (!model->decisions) AD_TRY(ad_new(*count, &model->decisions));
+  *out = model->decisions;
+  return AD_OK;
+}
+
+static void forget_decisions(moe *model) {
+  for (size_t i = 0; model->decisions && !model->decisions_are_given && i < decision_count(model); i++)
+    model->decisions[i] = -1;
+}
+
+/* ---- the branch ---- */
+
 static ad_tensor *experts_forward(void *own, const ad_decoder *decoder, ad_tape *t, int64_t block, ad_tensor *x) {
   moe *model = own;
   ad_experts_notes notes;
   const ad_array *bias = has_bias(model->options) ? decoder->states[block] : NULL;
-  ad_tensor *y = ad_experts_forward(t, decoder->leaves, &model->layers[block], x, bias, &notes);
+  ad_tensor *y = ad_experts_forward(t, decoder->leaves, &model->layers[block], x, bias,
+                                    decisions_at(model, decoder, block), &notes);
   ad_moe_load_add(&model->load, block, notes.routing);
   if (notes.balance) model->balance = block ? ad_add(t, model->balance, notes.balance) : notes.balance;
   return y;
@@ -80,6 +122,7 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   AD_TRY(ad_new(1, &model));
   *own = model;
   model->options = moe_options;
+  model->microbatches = ad_program_setting_of(to)->microbatches;
   const ad_mesh *mesh = ad_program_mesh(to, 0);
   AD_TRY(ad_moe_view(moe_options, mesh, &model->view));
   AD_TRY(ad_new((size_t)moe_options->decoder.layers, &model->layers));
@@ -95,11 +138,13 @@ static void destroy(void *own) {
   ad_moe_load_release(&model->load);
   ad_mesh_destroy(model->view);
   ad_release(model->layers);
+  ad_release(model->decisions);
   ad_release(model);
 }
 
 static ad_status read(void *own, int64_t step, int held_out, int64_t *const *counted) {
   ad_moe_load_begin(&((moe *)own)->load);
+  forget_decisions(own);
   return ad_text_decoder_read(own, step, held_out, counted);
 }
 
@@ -133,6 +178,7 @@ const ad_program_kind *ad_moe(void) {
                                        .read = read,
                                        .after_step = after_step,
                                        .margin = margin,
+                                       .decisions = decisions,
                                        .measured = measured,
                                        .has_held_out = ad_text_decoder_has_held_out,
                                        .data_bytes = ad_text_decoder_data_bytes,

@@ -5,6 +5,11 @@
 #include "tensor/routing.h"
 #include "tensor/tape.h"
 
+static ad_status take(ad_tape *tape, size_t count, int64_t **out) {
+  *out = ad_arena_take_zeroed(tape->arena, count * sizeof **out + 1);
+  return *out ? AD_OK : AD_MEMORY;
+}
+
 /* ---- numbers of tokens ---- */
 
 enum { SPANS = 16 };
@@ -15,9 +20,9 @@ static int spans_of(const ad_tape *tape, const ad_array *array, int dim, ad_span
 
 /* Of this rank's rows of a batch [samples, seq, ...], in memory one after another: sample * seq + position, those from
  * row `first` on. */
-static ad_status number_tokens(const ad_tape *tape, const ad_array *batch, size_t first, ad_routing *routing,
-                               const char *site) {
+ad_status ad_routing_number(ad_tape *tape, const ad_array *batch, size_t first, ad_routing *routing, const char *site) {
   ad_span samples[SPANS], positions[SPANS];
+  AD_TRY(take(tape, routing->tokens, &routing->number));
   int sample_spans = spans_of(tape, batch, 0, samples), position_spans = spans_of(tape, batch, 1, positions);
   size_t row = 0;
   if (sample_spans > SPANS || position_spans > SPANS)
@@ -114,13 +119,7 @@ static ad_status find_limits(ad_tape *tape, ad_routing *routing, search *s, int6
 
 /* ---- the limit ---- */
 
-static ad_status take(ad_tape *tape, size_t count, int64_t **out) {
-  *out = ad_arena_take_zeroed(tape->arena, count * sizeof **out + 1);
-  return *out ? AD_OK : AD_MEMORY;
-}
-
-static ad_status take_memory(ad_tape *tape, ad_routing *routing, search *s) {
-  AD_TRY(take(tape, routing->tokens, &routing->number));
+static ad_status take_memory(ad_tape *tape, const ad_routing *routing, search *s) {
   AD_TRY(take(tape, routing->experts, &s->low));
   AD_TRY(take(tape, routing->experts, &s->high));
   return take(tape, routing->experts * PIVOTS, &s->below);
@@ -154,7 +153,7 @@ static ad_status limit(ad_tape *tape, ad_routing *routing, double capacity, cons
   if (!(capacity > 0)) return ad_fail(AD_INVALID, "%s: limit: the capacity is %g; it must be above 0", site, capacity);
   if (batch->shape.ndim < 2) return ad_fail(AD_INVALID, "%s: limit: the batch must be [samples, seq, ...]", site);
   AD_TRY(take_memory(tape, routing, &s));
-  AD_TRY(number_tokens(tape, batch, first, routing, site));
+  AD_TRY(ad_routing_number(tape, batch, first, routing, site));
   AD_TRY(find_capacity(tape, routing, capacity, &s, &overflows, site));
   if (!overflows || tape->options.crowd) return AD_OK;  // at the worst what is dropped are others' choices
   AD_TRY(find_limits(tape, routing, &s, batch->shape.dim[0] * batch->shape.dim[1], site));

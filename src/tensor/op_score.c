@@ -82,6 +82,9 @@ typedef struct choice_numbers {
   int64_t k;
   const ad_array *bias;
   ad_routing *routing;
+  ad_decisions decisions;
+  const ad_tensor *batch; /* whose rows they are, from row `first` on, where decisions are kept */
+  size_t first;
 } choice_numbers;
 
 static const choice_numbers *numbers_of(const ad_tensor *out) { return out->own; }
@@ -144,35 +147,71 @@ static int is_chosen(const int32_t *chosen, size_t count, size_t expert) {
   return 0;
 }
 
-/* Best first; of equal ones the lowest expert. Returns the distance to the best that is left. */
-static double choose(const ad_tensor *out, size_t token, int32_t *chosen) {
-  size_t experts = ad_columns(out->operand[0]), k = ad_columns(out);
-  double last = INFINITY;
-  for (size_t j = 0; j <= k && j < experts; j++) {
-    size_t best = SIZE_MAX;
-    for (size_t e = 0; e < experts; e++)
-      if (!is_chosen(chosen, j < k ? j : k, e) &&
-          (best == SIZE_MAX || rank_of(out, token, e) > rank_of(out, token, best)))
-        best = e;
-    if (j == k) return last - rank_of(out, token, best);
-    chosen[j] = (int32_t)best;
-    last = rank_of(out, token, best);
-  }
-  return INFINITY;
+/* Of the experts that are not among `count` chosen ones; of equal ones the lowest. SIZE_MAX: none is left. */
+static size_t best_left(const ad_tensor *out, size_t token, const int32_t *chosen, size_t count) {
+  size_t best = SIZE_MAX;
+  for (size_t e = 0; e < ad_columns(out->operand[0]); e++)
+    if (!is_chosen(chosen, count, e) && (best == SIZE_MAX || rank_of(out, token, e) > rank_of(out, token, best)))
+      best = e;
+  return best;
+}
+
+/* From the worst that was chosen to the best that is left. */
+static double margin_of(const ad_tensor *out, size_t token, const int32_t *chosen) {
+  size_t k = ad_columns(out), best = best_left(out, token, chosen, k);
+  double worst = INFINITY;
+  for (size_t j = 0; j < k; j++) worst = fmin(worst, rank_of(out, token, (size_t)chosen[j]));
+  return best == SIZE_MAX ? INFINITY : worst - rank_of(out, token, best);
+}
+
+/* Best first. */
+static void choose(const ad_tensor *out, size_t token, int32_t *chosen) {
+  for (size_t j = 0; j < ad_columns(out); j++) chosen[j] = (int32_t)best_left(out, token, chosen, j);
+}
+
+static int32_t *decisions_of(const ad_tensor *out, size_t token) {
+  return numbers_of(out)->decisions.of + (size_t)numbers_of(out)->routing->number[token] * ad_columns(out);
+}
+
+/* What was decided elsewhere. */
+static ad_status take_given(const ad_tensor *out, size_t token, int32_t *chosen) {
+  size_t k = ad_columns(out), experts = ad_columns(out->operand[0]);
+  memcpy(chosen, decisions_of(out, token), k * sizeof *chosen);
+  for (size_t j = 0; j < k; j++)
+    if (chosen[j] < 0 || (size_t)chosen[j] >= experts || is_chosen(chosen, j, (size_t)chosen[j]))
+      return ad_fail(AD_INVALID, "%s: top_k: choice %zu of token %zu is given as %d of %zu experts", out->site, j,
+                     token, (int)chosen[j], experts);
+  return AD_OK;
+}
+
+static ad_status decide(const ad_tensor *out, size_t token, int32_t *chosen) {
+  ad_decisions decisions = numbers_of(out)->decisions;
+  if (decisions.of && decisions.given) return take_given(out, token, chosen);
+  choose(out, token, chosen);
+  if (decisions.of) memcpy(decisions_of(out, token), chosen, ad_columns(out) * sizeof *chosen);
+  return AD_OK;
 }
 
 /* On engine dry nobody has scores: tokens are spread evenly. */
-static void choose_all(const ad_tape *tape, const ad_tensor *out) {
-  ad_routing *routing = numbers_of(out)->routing;
-  int32_t *chosen = routing->expert;
-  for (size_t t = 0; t < routing->tokens; t++) {
-    if (!tape->dry) {
-      routing->margin = fmin(routing->margin, choose(out, t, chosen + t * routing->top_k));
-      continue;
-    }
-    for (size_t j = 0; j < routing->top_k; j++)
-      chosen[t * routing->top_k + j] = (int32_t)((t * routing->top_k + j) % routing->experts);
+static void spread_evenly(ad_routing *routing) {
+  for (size_t i = 0; i < routing->tokens * routing->top_k; i++) routing->expert[i] = (int32_t)(i % routing->experts);
+}
+
+static ad_status choose_all(ad_tape *tape, const ad_tensor *out) {
+  const choice_numbers *numbers = numbers_of(out);
+  ad_routing *routing = numbers->routing;
+  if (tape->dry) {
+    spread_evenly(routing);
+    return AD_OK;
   }
+  if (numbers->decisions.of)
+    AD_TRY(ad_routing_number(tape, &numbers->batch->array, numbers->first, routing, out->site));
+  for (size_t t = 0; t < routing->tokens; t++) {
+    int32_t *chosen = routing->expert + t * routing->top_k;
+    AD_TRY(decide(out, t, chosen));
+    routing->margin = fmin(routing->margin, margin_of(out, t, chosen));
+  }
+  return AD_OK;
 }
 
 /* How many tokens here chose each expert, as a value for the tape. */
@@ -184,7 +223,7 @@ static void count_choices(const ad_tape *tape, ad_routing *routing) {
 
 static ad_status choice_forward(ad_tape *tape, ad_tensor *out) {
   ad_routing *routing = numbers_of(out)->routing;
-  choose_all(tape, out);
+  AD_TRY(choose_all(tape, out));
   ad_routing_sort(routing);
   count_choices(tape, routing);
   for (size_t i = 0; i < ad_numel(out) && !tape->dry; i++)
@@ -215,12 +254,23 @@ static const operation choice = {.name = "top_k",
                                  .forward = choice_forward,
                                  .backward = choice_backward};
 
-ad_tensor *ad_top_k_at(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_array *bias, ad_routing **routing,
-                       const char *site) {
+static ad_tensor *apply_choice(ad_tape *tape, ad_tensor *scores, choice_numbers numbers, ad_routing **routing,
+                               const char *site) {
   if (!site) site = AD_NO_SITE;
   if (!tape) return ad_tape_missing(site, choice.name);
-  ad_routing *made = ad_arena_take_zeroed(tape->arena, sizeof *made);
-  if (!made) return ad_tape_fail(tape, AD_MEMORY);
-  if (routing) *routing = made;
-  return ad_tape_apply(tape, &choice, &scores, 1, &(choice_numbers){k, bias, made}, site);
+  numbers.routing = ad_arena_take_zeroed(tape->arena, sizeof *numbers.routing);
+  if (!numbers.routing) return ad_tape_fail(tape, AD_MEMORY);
+  if (routing) *routing = numbers.routing;
+  return ad_tape_apply(tape, &choice, &scores, 1, &numbers, site);
+}
+
+ad_tensor *ad_top_k_at(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_array *bias, ad_routing **routing,
+                       const char *site) {
+  return apply_choice(tape, scores, (choice_numbers){.k = k, .bias = bias}, routing, site);
+}
+
+ad_tensor *ad_top_k_kept(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_array *bias, const ad_tensor *batch,
+                         size_t first, ad_decisions decisions, ad_routing **routing, const char *site) {
+  choice_numbers numbers = {.k = k, .bias = bias, .decisions = decisions, .batch = batch, .first = first};
+  return apply_choice(tape, scores, numbers, routing, site);
 }

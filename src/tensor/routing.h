@@ -15,9 +15,9 @@ struct ad_routing {
   size_t *token_of_slot;         /* [slots] */
   size_t *per_expert;            /* [experts] slots of each */
   size_t *next_slot;             /* [experts], while they are sorted */
-  double margin;                 /* smallest distance between a chosen score and one that was not */
+  double margin;   /* smallest distance between a chosen score and one that was not; below 0 only of given choices */
+  int64_t *number; /* [tokens]: of each among the tokens of all ranks; NULL until it is asked for */
   /* Once capacity is limited (ad_limit): */
-  int64_t *number;  /* [tokens]: of each among the tokens of all ranks */
   int64_t *limit;   /* [experts]: the first number that each does not take */
   int64_t capacity; /* how many choices of all ranks each takes; 0: no limit */
   /* Once experts are spread over ranks (ad_dispatch): */
@@ -31,6 +31,20 @@ struct ad_routing {
 
 /* Puts the choices that are not dropped in the order of slots. */
 void ad_routing_sort(ad_routing *routing);
+
+/* Choices kept beside a batch, in an order that no mesh changes: [samples * seq, top_k]. */
+typedef struct ad_decisions {
+  int32_t *of; /* of the whole batch; NULL: they are not kept */
+  int given;   /* 1: tokens choose what stands there; 0: what they chose is written there */
+} ad_decisions;
+
+/* As ad_top_k, of this rank's rows of a batch [samples, seq, ...] from row `first` on. */
+ad_tensor *ad_top_k_kept(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_array *bias, const ad_tensor *batch,
+                         size_t first, ad_decisions decisions, ad_routing **routing, const char *site);
+
+/* routing->number of this rank's rows of such a batch. */
+ad_status ad_routing_number(ad_tape *tape, const ad_array *batch, size_t first, ad_routing *routing,
+                            const char *site) AD_CHECKED;
 
 /* What passes the seam AD_SEAM_SLOT_SCORES. */
 typedef struct slot_scores_passing {

@@ -126,7 +126,7 @@ static void sum_over(ad_comm *comm, const ad_mesh *mesh, ad_axes axes, double *v
 static ad_tensor *loss_of(world *w, ad_tape *t, ad_tensor **params) {
   ad_experts_notes notes;
   for (size_t i = 0; i < w->params.count; i++) params[i] = ad_input(t, &w->values[i]);
-  ad_tensor *y = ad_experts_forward(t, params, &w->experts, ad_input(t, &w->x), NULL, &notes);
+  ad_tensor *y = ad_experts_forward(t, params, &w->experts, ad_input(t, &w->x), NULL, (ad_decisions){0}, &notes);
   return ad_sum(t, y);
 }
 

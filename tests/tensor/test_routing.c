@@ -70,6 +70,37 @@ static void scores_that_are_not_chosen_have_exactly_zero_gradient(void **state) 
   world_close(&w);
 }
 
+/* Two samples of three positions, of which this rank routes the last four rows. */
+static void choices_are_kept_by_the_number_of_their_token_and_taken_where_they_are_given(void **state) {
+  enum { SAMPLES = 2, SEQ = 3, FIRST = 2, TOKENS = 4, EXPERTS = 3, K = 2 };
+  int32_t kept[SAMPLES * SEQ * K];
+  for (size_t i = 0; i < SAMPLES * SEQ * K; i++) kept[i] = -1;
+  world w = world_open();
+  ad_tape *t = open_tape(&w, AD_F64);
+  ad_array array, batch = random_array(&w, AD_F64, (ad_shape){3, {SAMPLES, SEQ, 1}}, 3, 0);
+  ad_routing *routing;
+  ad_tensor *scores = scores_leaf(&w, t, &array, TOKENS, EXPERTS, NULL), *of = ad_constant(t, &batch);
+  ad_top_k_kept(t, scores, K, NULL, of, FIRST, (ad_decisions){kept, 0}, &routing, AD_HERE);
+  must(ad_tape_status(t));
+  for (size_t i = 0; i < FIRST * K; i++) assert_int_equal(kept[i], -1);
+  assert_memory_equal(kept + FIRST * K, routing->expert, TOKENS * K * sizeof *kept);
+  int32_t *own = kept + FIRST * K, left = EXPERTS - own[0] - own[1];
+  double margin = element(&array, (size_t)own[1]) - element(&array, (size_t)left);
+  own[1] = left;
+  ad_top_k_kept(t, scores, K, NULL, of, FIRST, (ad_decisions){kept, 1}, &routing, AD_HERE);
+  must(ad_tape_status(t));
+  assert_memory_equal(kept + FIRST * K, routing->expert, TOKENS * K * sizeof *kept);
+  assert_true(margin > 0 && routing->margin == -margin);
+  own[0] = EXPERTS;
+  ad_top_k_kept(t, scores, K, NULL, of, FIRST, (ad_decisions){kept, 1}, &routing, AD_HERE);
+  assert_int_equal(ad_tape_status(t), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "top_k: choice 0 of token 0 is given as 3 of 3 experts"));
+  free(array.data);
+  free(batch.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
 static void more_choices_than_experts_are_refused(void **state) {
   world w = world_open();
   ad_tape *t = open_tape(&w, AD_F64);
@@ -245,6 +276,7 @@ int main(void) {
       cmocka_unit_test(the_largest_scores_are_chosen_and_of_equal_ones_the_lowest_expert),
       cmocka_unit_test(a_bias_decides_and_enters_nothing_else),
       cmocka_unit_test(scores_that_are_not_chosen_have_exactly_zero_gradient),
+      cmocka_unit_test(choices_are_kept_by_the_number_of_their_token_and_taken_where_they_are_given),
       cmocka_unit_test(more_choices_than_experts_are_refused),
       cmocka_unit_test(rows_that_were_never_dispatched_do_not_return),
       cmocka_unit_test(softmax_and_sigmoid_have_the_slope_of_their_values),
