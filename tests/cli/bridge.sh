@@ -83,9 +83,9 @@ for arguments in "${drawn[@]}"; do prove $arguments; done
 
 cases=()
 for recipe in ocr-fan-in ocr-fan-in-small ocr-fan-out ocr-equal ocr-cp-both ocr-ragged ocr-disjoint; do
-  cases+=("$recipe --steps 5" "$recipe --directional")
+  cases+=("$recipe --steps 5" "$recipe --directional" "$recipe precision.compute=bf16 --steps 3")
 done
-draw_cases "recipes of bridges" 6 "${cases[@]}"
+draw_cases "recipes of bridges" 7 "${cases[@]}"
 for arguments in "${drawn[@]}"; do prove $arguments; done
 
 # ---- one norm over both modules, every distinct parameter once ----

@@ -41,8 +41,10 @@ done
 draw_cases "views" 10 "${cases[@]}"
 for arguments in "${drawn[@]}"; do prove $arguments; done
 cases=()
-for recipe in moe-tp2ep moe-dp2ep moe-tp moe-cp moe-empty moe-balance moe-16; do cases+=("$recipe" "$recipe --directional"); done
-draw_cases "recipes of experts" 6 "${cases[@]}"
+for recipe in moe-tp2ep moe-dp2ep moe-tp moe-cp moe-empty moe-balance moe-16; do
+  cases+=("$recipe" "$recipe --directional" "$recipe precision.compute=bf16 --steps 3")
+done
+draw_cases "recipes of experts" 7 "${cases[@]}"
 for arguments in "${drawn[@]}"; do prove $arguments; done
 prove moe-tp2ep
 python3 -c '

@@ -15,7 +15,11 @@ prove_wide() { prove pools-10 precision.compute=f64 precision.param=f64 "$@"; }
 pools() { echo "mesh={ci:+\"dp=$1\",+blocks:+\"block=$2+dp=$3\",+adv:+\"dp=$4\"}"; }
 
 # ---- pools: as they are, square, nested either way, no multiples of each other, of one rank each, at random ----
-draw_cases "named pools" 4 pools-10 pools-square pools-inverted-a pools-inverted-b pools-ragged pools-1 "pools-1 mesh.blocks=block=6+dp=1"
+cases=(pools-10 pools-square pools-inverted-a pools-inverted-b pools-ragged pools-1 "pools-1 mesh.blocks=block=6+dp=1")
+for case in "${cases[@]}"; do
+  cases+=("$case precision.compute=bf16" "$case precision.compute=bf16 wire={values:+f16,+gradients:+f16,+weights:+bf16} ascent.scope=batch")
+done
+draw_cases "named pools" 5 "${cases[@]}"
 for case in "${drawn[@]}"; do prove $case; done
 cases=()
 for ci in 1 2 3 5; do
