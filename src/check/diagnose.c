@@ -92,9 +92,16 @@ void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mes
   }
 }
 
+ad_cause ad_cause_of_update(void) {
+  ad_cause cause = cause_of_kind(AD_CAUSE_UNKNOWN, 0, NAN);
+  snprintf(cause.text, sizeof cause.text, "the gradient is right, its update is not that of one process");
+  return cause;
+}
+
 ad_cause ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_proof_param *param, int proportional,
                      ad_axes differs, int64_t odd_rank) {
-  if (param->replicas_equal && ad_param_share(param) <= 1) return cause_of_kind(AD_CAUSE_NONE, 0, NAN);
+  if (param->replicas_equal && ad_param_share(param) <= 1)
+    return param->update_equal ? cause_of_kind(AD_CAUSE_NONE, 0, NAN) : ad_cause_of_update();
   if (!param->replicas_equal) return cause_of_replicas(differs, odd_rank, ad_param_share(param) <= 1);
   if (proportional && param->max_rel_err >= 1e-6) return cause_of_factor(mesh, reduced, param->ratio);
   ad_cause cause = cause_of_kind(AD_CAUSE_UNKNOWN, 0, NAN);

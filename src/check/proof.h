@@ -37,6 +37,7 @@ typedef struct ad_proof_param {
   double sum_share;     /* distance to the sum of the ranks' own addends, of what reducing them may round; the same */
   double process_share; /* distance of that sum to one process's gradient, of what it may be; the same */
   int replicas_equal;
+  int update_equal; /* fed the distributed gradient, one process's optimizer gave the same bits */
   ad_cause cause;
 } ad_proof_param;
 
@@ -109,6 +110,7 @@ ad_cause ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_proof_param 
  * gradient was averaged over its own ranks. `mesh`: of the parameter, which is that module's. */
 void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mesh *mesh, ad_axes reduced,
                           ad_cause *cause);
+ad_cause ad_cause_of_update(void); /* of a gradient that is right */
 const char *ad_cause_name(ad_cause_kind kind);
 
 #endif

@@ -212,7 +212,8 @@ static const ad_replicas *worst_replicas(const ad_prover *prover, size_t param) 
 /* Not proven until a step was judged. */
 static void describe_param(const ad_run *run, size_t index, ad_proof_param *out) {
   ad_run_param at = ad_run_param_at(run, index);
-  *out = (ad_proof_param){.ratio = NAN, .max_rel_err = NAN, .bound = AD_WIDE_BOUND, .replicas_equal = 1, .step = -1};
+  *out = (ad_proof_param){
+      .ratio = NAN, .max_rel_err = NAN, .bound = AD_WIDE_BOUND, .replicas_equal = 1, .update_equal = 1, .step = -1};
   out->one_process = out->wires = out->cosine = out->sum_share = out->process_share = NAN;
   out->cause = (ad_cause){.kind = AD_CAUSE_UNKNOWN, .factor = NAN, .text = "no step was taken: every one overflowed"};
   ad_program_param_name(ad_run_program(run), at.module, at.param, out->name, sizeof out->name);
@@ -435,6 +436,13 @@ static void judge_free_running(ad_prover *prover, size_t param, const ad_array *
   prover->job->proof->free_difference = worst_of(prover->job->proof->free_difference, distance);
 }
 
+static void judge_update(ad_prover *prover, size_t i, ad_param_part part, const ad_array *whole) {
+  ad_proof_param *param = &prover->job->proof->params[i];
+  if (ad_reference_agrees(prover->reference, i, part, whole)) return;
+  prover->job->proof->updates_equal = param->update_equal = 0;
+  if (param->cause.kind == AD_CAUSE_NONE) param->cause = ad_cause_of_update();
+}
+
 static ad_status compare_updates(ad_prover *prover, int skipped) {
   for (size_t i = 0; i < prover->param_count; i++) {
     for (int part = 0; part < AD_PART_KEPT; part++) {
@@ -443,7 +451,7 @@ static ad_status compare_updates(ad_prover *prover, int skipped) {
       if (!own) continue;
       AD_TRY(gather(prover, own, &whole));
       if (!prover->reference) continue;
-      prover->job->proof->updates_equal &= ad_reference_agrees(prover->reference, i, (ad_param_part)part, &whole);
+      judge_update(prover, i, (ad_param_part)part, &whole);
       if (part == AD_PART_MASTER) judge_free_running(prover, i, &whole);
     }
   }

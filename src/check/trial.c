@@ -209,7 +209,7 @@ static const ad_proof_param *worst_param(const ad_proof *proof) {
   const ad_proof_param *worst = NULL;
   for (size_t i = 0; i < proof->param_count; i++) {
     const ad_proof_param *param = &proof->params[i];
-    if (param->replicas_equal && error_of(param) <= 1) continue;
+    if (param->replicas_equal && param->update_equal && error_of(param) <= 1) continue;
     if (!worst || param->replicas_equal < worst->replicas_equal ||
         (param->replicas_equal == worst->replicas_equal && error_of(param) > error_of(worst)))
       worst = param;

@@ -14,7 +14,8 @@ static int set_up(void **state) { return ad_mesh_create("dp_replicate=3 dp_shard
 static int tear_down(void **state) { return ad_mesh_destroy(mesh), 0; }
 
 static ad_cause diagnose(double ratio, double error, int proportional, int equal, ad_axes differs, int64_t odd) {
-  ad_proof_param param = {.ratio = ratio, .max_rel_err = error, .bound = 1e-12, .replicas_equal = equal};
+  ad_proof_param param = {
+      .ratio = ratio, .max_rel_err = error, .bound = 1e-12, .update_equal = 1, .replicas_equal = equal};
   return ad_diagnose(mesh, REPLICATE | SHARD, &param, proportional, differs, odd);
 }
 
@@ -41,7 +42,7 @@ static void the_size_of_a_group_names_its_double_sum(void **state) {
 static void the_size_of_a_group_that_is_not_summed_over_names_a_divisor_without_it(void **state) {
   ad_mesh *view;
   assert_int_equal(ad_mesh_create("efsdp=2 ep=4 etp=3", &view), AD_OK);
-  ad_proof_param param = {.ratio = 4, .max_rel_err = 3, .bound = 1e-12, .replicas_equal = 1};
+  ad_proof_param param = {.ratio = 4, .max_rel_err = 3, .bound = 1e-12, .update_equal = 1, .replicas_equal = 1};
   ad_cause cause = ad_diagnose(view, AD_AXES(AD_EFSDP), &param, 1, 0, -1);
   assert_int_equal(cause.kind, AD_CAUSE_DOUBLED);
   assert_int_equal(cause.axes, AD_AXES(AD_EP));
