@@ -2,6 +2,7 @@
  * where the batch or the parameters are cut, are those to a small part of what bf16 itself makes wrong. What a proof in
  * bf16 shares with its reference, which values are bf16 and which are not, can only be seen here.
  */
+#include <unistd.h>
 #include "training.h"
 
 /* The part of bf16's own distance from f64 that a run may be off by. Where no sum of f32 puts a value on the other side
@@ -97,5 +98,6 @@ int main(void) {
       cmocka_unit_test(grouped_heads_round_as_in_pytorch),
       cmocka_unit_test(normalised_heads_and_biases_round_as_in_pytorch),
   };
+  if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files as seen from there
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
