@@ -17,6 +17,11 @@ int cli_diff(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_run(int argc, char **argv);
 
+/* OpenBLAS does not know processors that are newer than it is, and takes them for old ones, whose kernels are several
+ * times slower. Then this program starts itself anew with the kernels that the processor has. OPENBLAS_CORETYPE in the
+ * environment is left as it is. */
+void cli_correct_blas_core(char **argv);
+
 /* What every command that reads a recipe takes: RECIPE, --set, --json. */
 typedef struct cli_recipe_options {
   const char *recipe;

@@ -24,7 +24,7 @@ static const cli_command commands[] = {
     {"bench", cli_bench, "collectives and the reducer against this machine's memory bandwidth and its peers"},
     {"run", cli_run, "start N ranks of your own program"},
 };
-enum { VARIABLES_MAX = 4096, STACK_KIB = 1024 };
+enum { STACK_KIB = 1024 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 
 static const char version[] = "addend " AD_VERSION;
@@ -47,27 +47,6 @@ static int run_command(const cli_command *command, int argc, char **argv) {
   return command->run(argc - 1, argv + 1);
 }
 
-/* OpenBLAS starts threads as soon as it is loaded, and a process that ends while they start may wait for them for ever;
- * where none can be started (ulimit -u) it interrupts the process. Ranks have one thread each, so this program starts
- * itself anew with one, before any library is initialised: that is what the section is for. setenv does not work yet
- * there, and sanitizers do not either. */
-__attribute__((no_sanitize("address", "undefined", "thread"))) static void load_without_blas_threads(
-    int argc, char **argv, char **environment) {
-  static char one_thread[] = "OPENBLAS_NUM_THREADS=1";
-  static char *with_it[VARIABLES_MAX + 2];
-  int count = 0;
-  for (; environment[count]; count++) {
-    if (count == VARIABLES_MAX) return;
-    for (int i = 0; environment[count][i] == one_thread[i]; i++)
-      if (one_thread[i] == '=') return;
-    with_it[count] = environment[count];
-  }
-  with_it[count] = one_thread;
-  execve("/proc/self/exe", argv, with_it); /* returns only where it is not possible */
-}
-__attribute__((section(".preinit_array"),
-               used)) static void (*const before_libraries)(int, char **, char **) = load_without_blas_threads;
-
 /* argp prints help and ends the process without a look at whether it could be written. */
 static void check_output(void) {
   if (fflush(stdout) == 0 && !ferror(stdout)) return;
@@ -83,6 +62,7 @@ static int has_stack(void) {
 }
 
 int main(int argc, char **argv) {
+  cli_correct_blas_core(argv);
   prctl(PR_SET_NAME, "addend"); /* it was started as /proc/self/exe */
   if (getenv(CLI_ERROR_FD)) prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (!has_stack()) return CLI_UNFINISHED;

@@ -8,14 +8,14 @@
 /* What each rank's process takes before it holds a parameter, on x86-64 Linux: its share of the pages of code that the
  * ranks run (1 MiB), and its own stack, libraries' data, heap and the packing of matrix products (2 MiB). */
 static const size_t process_bytes = 3 << 20;
-/* And where oneDNN multiplies, as it does bf16: what it relocates of itself, its kernels, compiled for each shape, and
+/* And where oneDNN multiplies, as it does f32 and bf16 with AVX-512: what it relocates of itself, its kernels, and
  * their packing. */
 static const size_t onednn_bytes = 6 << 20;
 
 static size_t runtime_bytes(const ad_run *run) {
   ad_products products = ad_products_in_use();
   int multiplies = products.onednn && products.library != AD_LIBRARY_OPENBLAS && products.units >= AD_UNITS_AVX512 &&
-                   ad_run_compute_dtype(run) == AD_BF16;
+                   ad_run_compute_dtype(run) != AD_F64;
   return process_bytes + (multiplies ? onednn_bytes : 0);
 }
 

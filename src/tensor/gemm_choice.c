@@ -2,7 +2,7 @@
  * shows. Nothing is timed while a program runs, so that all ranks choose alike and a resumed run has the same bits. */
 #include "tensor/gemm_ways.h"
 
-typedef enum shape_class { VECTOR, ANY } shape_class; /* vector: one row or one column of c */
+typedef enum shape_class { VECTOR, SMALL, ANY } shape_class; /* vector: one row or one column of c */
 
 typedef struct table_row {
   ad_units units; /* at least */
@@ -12,16 +12,23 @@ typedef struct table_row {
 } table_row;
 
 /* The first row that fits counts. bf16 instructions without matrix units multiply no faster than half of what f32's do
- * (Intel), so there matrices are widened. f32 is OpenBLAS's: oneDNN's product is a tenth faster, but each rank holds
- * several MiB of its code and buffers, which is in no plan. */
+ * (Intel), so there matrices are widened. OpenBLAS is several times as fast on small matrices, which its kernels read
+ * where they lie; on larger ones oneDNN is ahead by some tenth with AVX-512, and level with AVX2. */
 static const table_row table[] = {
-    {AD_UNITS_AMX, AD_BF16, ANY, GEMM_ONEDNN},
-    {AD_UNITS_AVX512BF16, AD_BF16, VECTOR, GEMM_ONEDNN},
-    {AD_UNITS_AVX512, AD_BF16, ANY, GEMM_WIDEN_ONEDNN},
+    {AD_UNITS_AVX512BF16, AD_BF16, VECTOR, GEMM_ONEDNN}, {AD_UNITS_AMX, AD_BF16, ANY, GEMM_ONEDNN},
+    {AD_UNITS_AVX512, AD_BF16, SMALL, GEMM_WIDEN_BLAS},  {AD_UNITS_AVX512, AD_BF16, ANY, GEMM_WIDEN_ONEDNN},
+    {AD_UNITS_AVX512, AD_F32, SMALL, GEMM_BLAS},         {AD_UNITS_AVX512, AD_F32, ANY, GEMM_ONEDNN},
 };
 
+enum { SMALL_PRODUCTS = 1 << 18 }; /* multiplications: 64 x 64 x 64 */
+
+static int is_shape(shape_class shape, const gemm_product *of) {
+  int is_vector = of->m == 1 || of->n == 1;
+  return shape == ANY || (shape == VECTOR ? is_vector : of->m * of->n <= SMALL_PRODUCTS / of->k);
+}
+
 static int fits(const table_row *row, const ad_products *with, const gemm_product *of) {
-  return with->units >= row->units && of->values == row->values && (row->shape == ANY || of->m == 1 || of->n == 1);
+  return with->units >= row->units && of->values == row->values && is_shape(row->shape, of);
 }
 
 static gemm_way without_onednn(ad_dtype values) { return values == AD_BF16 ? GEMM_WIDEN_BLAS : GEMM_BLAS; }

@@ -172,11 +172,16 @@ static ad_status fail(const gemm_product *of, dnnl_status_t status, const char *
                  ad_dtype_name(of->result), dnnl_status2str(status));
 }
 
+static int64_t longer(int64_t stride, int64_t length) { return stride > length ? stride : length; }
+
+/* Strides are no shorter than rows, also where there is one row and its stride says nothing. */
 static ad_status multiply_f32(const gemm_product *of) {
+  int64_t a_stride = longer(of->a.stride, of->a.transposed ? of->m : of->k);
+  int64_t b_stride = longer(of->b.stride, of->b.transposed ? of->k : of->n);
   int threads = take_threads();
   dnnl_status_t status =
       dnnl_sgemm(of->a.transposed ? 'T' : 'N', of->b.transposed ? 'T' : 'N', of->m, of->n, of->k, (float)of->factor,
-                 of->a.data, of->a.stride, of->b.data, of->b.stride, of->adds ? 1 : 0, of->c, of->c_stride);
+                 of->a.data, a_stride, of->b.data, b_stride, of->adds ? 1 : 0, of->c, longer(of->c_stride, of->n));
   give_threads(threads);
   return status ? fail(of, status, "make") : AD_OK;
 }

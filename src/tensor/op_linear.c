@@ -41,6 +41,7 @@ static const operation linear = {.name = "linear",
                                  .dims = "...k,kn->...n",
                                  .linearity = AD_MULTILINEAR,
                                  .dtypes = IN_ANY_FLOAT,
+                                 .raw = 1u << 0 | 1u << 1,
                                  .forward = linear_forward,
                                  .backward = linear_backward};
 
@@ -76,6 +77,7 @@ static const operation linear_transposed = {.name = "linear_transposed",
                                             .dims = "...k,nk->...n",
                                             .linearity = AD_MULTILINEAR,
                                             .dtypes = IN_ANY_FLOAT,
+                                            .raw = 1u << 0 | 1u << 1,
                                             .forward = linear_transposed_forward,
                                             .backward = linear_transposed_backward};
 

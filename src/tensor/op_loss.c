@@ -205,6 +205,17 @@ static ad_status loss_forward(ad_tape *tape, ad_tensor *out) {
 
 /* ---- backward ---- */
 
+/* The gradient at the target of a row, unrounded: where values are narrow, softmax rounded before one is subtracted
+ * would leave nothing of what is nearly right. */
+static double with_target(const ad_tensor *out, const gradient_slot *slot, size_t row, size_t at) {
+  const ad_tensor *logits = out->operand[0];
+  ad_dtype wide = out->array.dtype;
+  double largest = ad_element(wide, out->saved, 2 * row), sum = ad_element(wide, out->saved, 2 * row + 1);
+  double softmax = exp(ad_element(logits->array.dtype, logits->array.data, at) - largest) / sum;
+  double share = ad_element(wide, out->grad.data, 0) * (softmax - 1);
+  return slot->adds ? ad_element(slot->dtype, slot->data, at) + share : share;
+}
+
 // (softmax - one at the target) times the loss's gradient; zero where nothing is counted. No byte moves: the rows' sums
 // are there since the forward pass.
 static ad_status loss_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
@@ -223,10 +234,11 @@ static ad_status loss_backward(ad_tape *tape, ad_tensor *out, const gradient_slo
       rows->fill(row, 0, columns, slot[0].adds);
       continue;
     }
+    int is_here = target >= 0 && target < own.count;
+    double at_target = is_here ? with_target(out, &slot[0], i, i * columns + (size_t)target) : 0;
     rows->put_exp(row, logits_row(logits, i), ad_element(dtype, out->saved, 2 * i),
                   slope / ad_element(dtype, out->saved, 2 * i + 1), columns, slot[0].adds);
-    if (target >= 0 && target < own.count)
-      ad_set_element(slot[0].dtype, row, (size_t)target, ad_element(slot[0].dtype, row, (size_t)target) - slope);
+    if (is_here) ad_set_element(slot[0].dtype, row, (size_t)target, at_target);
   }
   return AD_OK;
 }

@@ -71,6 +71,7 @@ static const operation place = {.name = "place",
                                 .unread = 3,
                                 .dtypes = IN_ANY_FLOAT,
                                 .either = 1u << 1,
+                                .raw = 1u << 1,
                                 .describe = place_describe,
                                 .forward = place_forward,
                                 .backward = place_backward};

@@ -53,6 +53,8 @@ typedef struct operation {
   unsigned dtypes; /* of operand 0, which is what all operands are, but for: */
   uint64_t wide;   /* bit i: operand i is of the tape's wide dtype */
   uint64_t either; /* bit i: operand i is of the tape's dtype or of the wide one, whatever the others are */
+  uint64_t raw;    /* bit i: backward leaves operand i's gradient in the slot's dtype. Others' are of the operand's own,
+                      so none of them is a parameter in bf16, whose gradient is f32 */
   result_dtype result;
   int passes_on;   /* the result is operand 0, or a multiple of it, and its gradient is of the dtype that operand 0's is
                     */

@@ -27,8 +27,7 @@ typedef struct row_kernels {
   void (*fill)(void *dst, double value, size_t n, int adds);                        /* value */
   double (*sum)(const void *src, size_t n);
   double (*dot)(const void *a, const void *b, size_t n);
-  double (*dot_wide)(const void *a, const void *b, size_t n); /* R a, R b */
-  double (*max)(const void *src, size_t n);                   /* -infinity for n = 0 */
+  double (*max)(const void *src, size_t n); /* -infinity for n = 0 */
   /* exp(src - shift); returns its sum, of the exponentials before they are rounded to T; dst may be src. */
   double (*exp_sum)(void *dst, const void *src, double shift, size_t n);
   double (*exp_sum_narrow)(void *dst, const void *src, double shift, size_t n); /* R src */

@@ -40,17 +40,15 @@ static double NAME(sum)(const void *src, size_t n) {
   return (double)NAME(fold)(lane);
 }
 
-INLINE double NAME(dot_of)(const void *a, const void *b, size_t n, int is_wide) {
+static double NAME(dot)(const void *left, const void *right, size_t n) {
+  const ELEMENT *a = left, *b = right;
   REAL lane[LANES] = {0};
   size_t whole = n / LANES * LANES;
   for (size_t i = 0; i < whole; i += LANES)
-    for (size_t j = 0; j < LANES; j++) lane[j] += NAME(get)(a, i + j, is_wide) * NAME(get)(b, i + j, is_wide);
-  for (size_t i = whole; i < n; i++) lane[i - whole] += NAME(get)(a, i, is_wide) * NAME(get)(b, i, is_wide);
+    for (size_t j = 0; j < LANES; j++) lane[j] += LOAD(a[i + j]) * LOAD(b[i + j]);
+  for (size_t i = whole; i < n; i++) lane[i - whole] += LOAD(a[i]) * LOAD(b[i]);
   return (double)NAME(fold)(lane);
 }
-
-static double NAME(dot)(const void *a, const void *b, size_t n) { return NAME(dot_of)(a, b, n, 0); }
-static double NAME(dot_wide)(const void *a, const void *b, size_t n) { return NAME(dot_of)(a, b, n, 1); }
 
 static double NAME(max)(const void *src, size_t n) {
   const ELEMENT *x = src;
@@ -342,7 +340,6 @@ static const row_kernels NAME(table) = {
     .fill = NAME(fill),
     .sum = NAME(sum),
     .dot = NAME(dot),
-    .dot_wide = NAME(dot_wide),
     .max = NAME(max),
     .exp_sum = NAME(exp_sum),
     .exp_sum_narrow = NAME(exp_sum_narrow),

@@ -319,11 +319,26 @@ static ad_status check_linear(const ad_tensor *out) {
                  out->site, out->op->name, ad_axis_name((ad_axis)__builtin_ctz(wrong)), out->op->name);
 }
 
+/* A parameter in bf16 has a gradient in f32, unrounded, for which backward has to have arithmetic. */
+static ad_status check_raw(const ad_tensor *out) {
+  for (int i = 0; i < out->operand_count; i++) {
+    const ad_tensor *operand = out->operand[i];
+    if (!operand->carries || operand->grad_dtype == operand->array.dtype || out->op->raw >> i & 1) continue;
+    return ad_fail(AD_INVALID,
+                   "%s: %s: operand %d is a parameter in %s, and the gradient of one is not rounded: bring it to %s "
+                   "before (ad_to_dtype), or declare it `wide`",
+                   out->site, out->op->name, i + 1, ad_dtype_name(operand->array.dtype),
+                   ad_dtype_name(operand->grad_dtype));
+  }
+  return AD_OK;
+}
+
 static ad_status describe(ad_tape *tape, ad_tensor *out) {
   const operation *op = out->op;
   AD_TRY(check_dtype(out));
   AD_TRY(op->describe ? op->describe(tape, out) : ad_operation_describe(tape, out));
   out->grad_dtype = op->passes_on ? out->operand[0]->grad_dtype : out->array.dtype;
+  if (!op->passes_on) AD_TRY(check_raw(out));
   AD_TRY(check_linear(out));
   return op->check ? op->check(tape, out) : AD_OK;
 }

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "base/products.h"
 #include "comm/agree.h"
 #include "io/file.h"
 #include "io/lock.h"
@@ -383,6 +385,18 @@ ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *
   return make_folder_before(recipe, &own);
 }
 
+/* Once in a process, also where something is trained before. */
+static void say_what_bf16_is_worth(const training *t) {
+  static atomic_flag is_said = ATOMIC_FLAG_INIT;
+  ad_units units = ad_products_in_use().units;
+  if (ad_run_compute_dtype(t->run) != AD_BF16 || units >= AD_UNITS_AMX || !ad_run_is_first(t->run)) return;
+  if (atomic_flag_test_and_set(&is_said)) return;
+  ad_log(AD_LOG_INFO,
+         "computing in bf16 takes less memory here than in f32, but more time: this processor has no %s, so its "
+         "products are made in f32",
+         units < AD_UNITS_AVX512BF16 ? "bf16 instructions" : "matrix units (AMX)");
+}
+
 static void turn_to(const training *t, const ad_comm *comm, const char *what, const char *folder,
                     const ad_recipe *recipe) {
   if (t->options.turns_to && ad_comm_rank(comm) == 0)
@@ -413,6 +427,7 @@ static ad_status train_all(training *t, ad_comm *comm, const ad_recipe *recipe) 
   if (t->pretrain.first) AD_TRY(train_before(t, comm, recipe));
   turn_to(t, comm, "train", t->options.folder, recipe);
   AD_TRY(ad_run_create(comm, t->pretrain.first ? &t->pretrain.own : recipe, &of_run, &t->run));
+  say_what_bf16_is_worth(t);
   return run_training(t);
 }
 

@@ -355,6 +355,17 @@ static void what_is_not_there_is_not_chosen(void **state) {
   assert_int_equal(way_of(units, AD_BF16, 64, 64, 64), GEMM_ONEDNN);
 }
 
+static void small_products_are_made_where_they_lie(void **state) {
+  ad_products units = {AD_UNITS_AVX512, AD_LIBRARY_BY_TABLE, 20603};
+  assert_int_equal(way_of(units, AD_F32, 64, 64, 64), GEMM_BLAS);
+  assert_int_equal(way_of(units, AD_F32, 64, 65, 64), GEMM_ONEDNN);
+  assert_int_equal(way_of(units, AD_F32, INT64_C(1) << 31, 1, 1), GEMM_ONEDNN);
+  assert_int_equal(way_of(units, AD_BF16, 64, 64, 64), GEMM_WIDEN_BLAS);
+  assert_int_equal(way_of(units, AD_BF16, 64, 64, 65), GEMM_WIDEN_ONEDNN);
+  units.units = AD_UNITS_AVX2;
+  assert_int_equal(way_of(units, AD_F32, 64, 65, 64), GEMM_BLAS);
+}
+
 /* ---- primitives ---- */
 
 static void multiply_shapes(void) {
@@ -420,6 +431,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_rank_chooses_by_what_all_have),
       cmocka_unit_test(what_is_not_there_is_not_chosen),
+      cmocka_unit_test(small_products_are_made_where_they_lie),
   };
   ad_gemm_set_threads();
   int failed = cmocka_run_group_tests_name("choice", tests, NULL, NULL);

@@ -423,6 +423,29 @@ static void operations_of_programs_have_arithmetic_in_bf16(void **state) {
   CHECK_BF16(kl_divergence, SHAPE3(2, 9, 13));
 }
 
+/* Of a row whose target is nearly certain: 1 - p is 2^-12, where bf16 has no number between 1 and 1 - 2^-8. */
+static void what_is_nearly_certain_has_a_gradient_in_bf16(void **state) {
+  enum { VOCABULARY = 2 };
+  world w = world_open();
+  ad_array logits = random_array(&w, AD_BF16, (ad_shape){2, {1, VOCABULARY}}, 1, 0);
+  ad_array target = random_array(&w, AD_I32, (ad_shape){1, {1}}, 1, 1);
+  const float values[VOCABULARY] = {8.3125f, 0};
+  ad_cast(logits.data, AD_BF16, values, AD_F32, VOCABULARY);
+  *(int32_t *)target.data = 0;
+  ad_tape *t = open_tape(&w, AD_BF16);
+  ad_tensor *x = ad_input(t, &logits);
+  must(ad_backward(t, ad_cross_entropy(t, x, ad_constant(t, &target))));
+  double likely = 1 / (1 + exp(-8.3125));
+  for (int i = 0; i < VOCABULARY; i++) {
+    double wanted = i ? 1 - likely : likely - 1, is = element(ad_grad(x), (size_t)i);
+    if (fabs(is - wanted) > 0x1p-8 * fabs(wanted)) fail_msg("%d: %g, not %g", i, is, wanted);
+  }
+  free(logits.data);
+  free(target.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
 /* What is a sum or decides is not computed from values that were rounded to be multiplied. */
 static void refuse_bf16(formula f, ad_shape shape, const char *name) {
   world w = world_open();
@@ -504,6 +527,28 @@ static void a_copy_of_a_parameter_has_its_gradient_unrounded(void **state) {
   assert_memory_equal(ad_grad(leaf)->data, slope.data, ad_array_bytes(&slope));
   free(weight.data);
   free(slope.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
+/* An operation that would leave bf16 where f32 is promised. */
+static void a_parameter_in_bf16_is_not_multiplied_by_elements(void **state) {
+  world w = world_open();
+  ad_array weight = random_array(&w, AD_BF16, (ad_shape){2, {5, 7}}, 2, 0);
+  const ad_array *values[] = {&weight};
+  ad_parameters from = {.values = values, .count = 1};
+  ad_tape *t = open_tape(&w, AD_BF16);
+  ad_tensor *leaf = ad_parameter(t, &from, 0);
+  assert_null(ad_tensor_array(ad_multiply(t, ad_constant(t, &weight), leaf)));
+  assert_int_equal(ad_tape_status(t), AD_INVALID);
+  if (!strstr(ad_last_error(), "multiply: operand 2 is a parameter in bf16")) fail_msg("%s", ad_last_error());
+  ad_tape_destroy(t);
+  t = open_tape(&w, AD_BF16);
+  leaf = ad_parameter(t, &from, 0);
+  ad_tensor *wide = ad_to_dtype(t, leaf, AD_F32);
+  must(ad_backward(t, ad_sum(t, ad_multiply(t, wide, wide))));
+  assert_int_equal(ad_grad(leaf)->dtype, AD_F32);
+  free(weight.data);
   ad_tape_destroy(t);
   world_close(&w);
 }
@@ -736,6 +781,8 @@ int main(void) {
       cmocka_unit_test(what_is_statistics_is_refused_in_bf16),
       cmocka_unit_test(the_sum_of_experts_is_rounded_once),
       cmocka_unit_test(what_is_where_it_shall_be_is_not_pulled),
+      cmocka_unit_test(what_is_nearly_certain_has_a_gradient_in_bf16),
+      cmocka_unit_test(a_parameter_in_bf16_is_not_multiplied_by_elements),
       cmocka_unit_test(a_copy_of_a_parameter_has_its_gradient_unrounded),
       cmocka_unit_test(gradients_of_parameters_are_not_rounded_to_bf16),
       cmocka_unit_test(values_used_several_times_have_their_gradients),

@@ -111,9 +111,6 @@ static void run_sums(const row_kernels *k, rows *r, size_t n, size_t o, int adds
   r->number[1] = k->dot(r->a + o, r->b, n);
   r->number[2] = k->max(r->a + o, n);
 }
-static void run_dot_wide(const row_kernels *k, rows *r, size_t n, size_t o, int adds) {
-  r->number[0] = k->dot_wide(r->wide, r->wider, n);
-}
 static void run_exp_sum(const row_kernels *k, rows *r, size_t n, size_t o, int adds) {
   r->number[0] = k->exp_sum(r->out + o, r->a + o, 0.25, n);
 }
@@ -176,7 +173,6 @@ static const kernel kernels[] = {run_add,
                                  run_put_product,
                                  run_fill,
                                  run_sums,
-                                 run_dot_wide,
                                  run_exp_sum,
                                  run_exp_sum_in_place,
                                  run_exp_sum_narrow,

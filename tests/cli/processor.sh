@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# What the processor has: OpenBLAS's kernels are those of its instructions, however new it is, unless somebody chose
+# others; and what bf16 is worth on it is said, once.
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+has() { grep -qwm 1 "$1" /proc/cpuinfo; }
+
+core() { env "$@" "$addend" bench --op startup --quick --json 2>/dev/null | python3 -c 'import json, sys; print(json.load(sys.stdin)["machine"]["openblas_core"])'; }
+chosen=$(core -u OPENBLAS_CORETYPE)
+if has avx2; then
+  case $chosen in
+    Prescott | Core2 | Penryn | Dunnington | Nehalem | Sandybridge | Atom | Opteron* | Barcelona | Bobcat | Bulldozer | Piledriver | Steamroller)
+      fail "OpenBLAS multiplies with kernels for $chosen, and the processor has AVX2" ;;
+  esac
+fi
+[ "$(core OPENBLAS_CORETYPE="$chosen")" = "$chosen" ] || fail "a choice is kept"
+[ "$(uname -m)" != x86_64 ] || [ "$(core OPENBLAS_CORETYPE=Nehalem)" = Nehalem ] || fail "a choice is kept that is not ours"
+
+bf16() { "$addend" train "$source/recipes/fsdp-4-bf16.yaml" --set train.steps=2 --out "$1" >out 2>err || fail "train: $(cat err)"; }
+bf16 run
+said=$(grep -c "computing in bf16 takes less memory here than in f32, but more time" err || true)
+if has amx_bf16 && has amx_tile; then expected=0; else expected=1; fi
+[ "$said" = $expected ] || fail "said $said times, not $expected: $(cat err)"
+has avx512_bf16 || grep -q "this processor has no bf16 instructions" err || fail "of the instructions: $(cat err)"
+"$addend" train "$source/recipes/fsdp-4-bf16.yaml" --set train.steps=2 --set precision.compute=f32 --out f32 >out 2>err || fail "train in f32"
+grep -q "bf16 takes" err && fail "f32 is no bf16: $(cat err)"
+echo "processor: all hold"
