@@ -3,6 +3,9 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
 #include "tensor/rows_table.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -71,6 +74,31 @@ INLINE uint16_t bf16_of(float value) {
   return (uint16_t)(bits >> 16);
 }
 
+/* Where rounding has an instruction, of a whole register: it takes subnormals for zeros and keeps the payloads of NaNs,
+ * so that registers with such values are rounded element by element. */
+#if defined(__AVX512BF16__)
+INLINE int are_rare(__m512 a, __m512 b) {
+  enum { QUIET_NAN = 0x01, SUBNORMAL = 0x20, SIGNALLING_NAN = 0x80, RARE = QUIET_NAN | SUBNORMAL | SIGNALLING_NAN };
+  return !_kortestz_mask16_u8(_mm512_fpclass_ps_mask(a, RARE), _mm512_fpclass_ps_mask(b, RARE));
+}
+
+/* As many elements as fill whole registers; returns how many those are. */
+INLINE size_t round_registers(uint16_t *restrict to, const float *restrict from, size_t n) {
+  enum { ROUNDED = 32 };
+  size_t i = 0;
+  for (; i + ROUNDED <= n; i += ROUNDED) {
+    __m512 a = _mm512_loadu_ps(from + i), b = _mm512_loadu_ps(from + i + ROUNDED / 2);
+    if (__builtin_expect(are_rare(a, b), 0))
+      for (size_t j = i; j < i + ROUNDED; j++) to[j] = bf16_of(from[j]);
+    else
+      _mm512_storeu_si512((void *)(to + i), (__m512i)_mm512_cvtne2ps_pbh(b, a));
+  }
+  return i;
+}
+#else
+INLINE size_t round_registers(uint16_t *restrict to, const float *restrict from, size_t n) { return 0; }
+#endif
+
 #define SAME(value) (value)
 
 #define ELEMENT float
@@ -78,6 +106,7 @@ INLINE uint16_t bf16_of(float value) {
 #define LOAD SAME
 #define STORE SAME
 #define ROUNDS 0
+#define STORE_REGISTERS(to, from, n) 0
 #define EXP exp_f32
 #define NAME(name) name##_f32
 #include "tensor/rows_dtype.h"
@@ -86,6 +115,7 @@ INLINE uint16_t bf16_of(float value) {
 #define LOAD SAME
 #define STORE SAME
 #define ROUNDS 0
+#define STORE_REGISTERS(to, from, n) 0
 #define EXP exp_f64
 #define NAME(name) name##_f64
 #include "tensor/rows_dtype.h"
@@ -94,6 +124,7 @@ INLINE uint16_t bf16_of(float value) {
 #define LOAD ad_bf16_value
 #define STORE bf16_of
 #define ROUNDS 1
+#define STORE_REGISTERS round_registers
 #define EXP exp_f32
 #define NAME(name) name##_bf16
 #include "tensor/rows_dtype.h"

@@ -1,13 +1,36 @@
 /* The row kernels for one dtype: elements are ELEMENT in memory and REAL in registers, LOAD and STORE lead from one to
- * the other (STORE rounds where ROUNDS is 1), EXP is the exponential of a REAL and NAME(x) is x with the dtype's
- * suffix. Included by rows_body.h, once per dtype; undefines them. Written so that any vector width gives the same
- * bits. */
+ * the other (STORE rounds where ROUNDS is 1, STORE_REGISTERS(to, from, n) does it with whole registers), EXP is the
+ * exponential of a REAL and NAME(x) is x with the dtype's suffix. Included by rows_body.h, once per dtype; undefines
+ * them. Written so that any vector width gives the same bits. */
 
 /* Sums form in LANES interleaved partial sums, folded in halves. PIECE elements stay in the first cache. */
 #ifndef LANES
 #define LANES 32
 #define PIECE 256
+
+/* out[i] = value for all i < n, or that added to it; `value` is a REAL made of i. What has to be rounded is computed a
+ * piece at a time before, from memory that is not out's: loops over exponentials stay in registers so. */
+#define PUT(out, n, adds, value)                                                   \
+  do {                                                                             \
+    REAL unrounded[PIECE];                                                         \
+    for (size_t from = 0; ROUNDS && from < (n); from += PIECE) {                   \
+      size_t end = (n)-from < PIECE ? (n) : from + PIECE;                          \
+      for (size_t i = from; i < end; i++) unrounded[i - from] = (value);           \
+      NAME(put_piece)((out) + from, unrounded, end - from, adds);                  \
+    }                                                                              \
+    if (ROUNDS) break;                                                             \
+    if (adds)                                                                      \
+      for (size_t i = 0; i < (n); i++) (out)[i] = STORE(LOAD((out)[i]) + (value)); \
+    else                                                                           \
+      for (size_t i = 0; i < (n); i++) (out)[i] = STORE(value);                    \
+  } while (0)
 #endif
+
+/* Overwrites `piece` where it adds. */
+INLINE void NAME(put_piece)(ELEMENT *restrict out, REAL *restrict piece, size_t n, int adds) {
+  for (size_t i = 0; adds && i < n; i++) piece[i] = LOAD(out[i]) + piece[i];
+  for (size_t i = STORE_REGISTERS(out, piece, n); i < n; i++) out[i] = STORE(piece[i]);
+}
 
 /* Of a row that some callers have in the dtype and others in the wide one; `is_wide` is known where this is inlined. */
 INLINE REAL NAME(get)(const void *row, size_t i, int is_wide) {
@@ -65,7 +88,7 @@ static double NAME(max)(const void *src, size_t n) {
 static void NAME(add)(void *dst, const void *a, const void *b, size_t n) {
   ELEMENT *restrict out = dst;
   const ELEMENT *x = a, *y = b;
-  for (size_t i = 0; i < n; i++) out[i] = STORE(LOAD(x[i]) + LOAD(y[i]));
+  PUT(out, n, 0, LOAD(x[i]) + LOAD(y[i]));
 }
 
 static void NAME(add_wide)(void *dst, const void *a, const void *b, size_t n) {
@@ -75,45 +98,46 @@ static void NAME(add_wide)(void *dst, const void *a, const void *b, size_t n) {
   for (size_t i = 0; i < n; i++) out[i] = x[i] + LOAD(y[i]);
 }
 
-INLINE void NAME(put_of)(void *restrict dst, int dst_is_wide, const void *restrict src, int src_is_wide, double factor,
-                         size_t n, int adds) {
+static void NAME(put)(void *dst, const void *src, double factor, size_t n, int adds) {
+  ELEMENT *restrict out = dst;
+  const ELEMENT *restrict x = src;
   const REAL f = (REAL)factor;
-  if (adds)
-    for (size_t i = 0; i < n; i++)
-      NAME(set)(dst, i, NAME(get)(dst, i, dst_is_wide) + f * NAME(get)(src, i, src_is_wide), dst_is_wide);
-  else
-    for (size_t i = 0; i < n; i++) NAME(set)(dst, i, f * NAME(get)(src, i, src_is_wide), dst_is_wide);
+  PUT(out, n, adds, f * LOAD(x[i]));
 }
 
-static void NAME(put)(void *dst, const void *src, double factor, size_t n, int adds) {
-  NAME(put_of)(dst, 0, src, 0, factor, n, adds);
-}
-static void NAME(put_wide)(void *dst, const void *src, double factor, size_t n, int adds) {
-  NAME(put_of)(dst, 1, src, 0, factor, n, adds);
-}
 static void NAME(put_narrow)(void *dst, const void *src, double factor, size_t n, int adds) {
-  NAME(put_of)(dst, 0, src, 1, factor, n, adds);
+  ELEMENT *restrict out = dst;
+  const REAL *restrict x = src;
+  const REAL f = (REAL)factor;
+  PUT(out, n, adds, f * x[i]);
+}
+
+static void NAME(put_wide)(void *dst, const void *src, double factor, size_t n, int adds) {
+  REAL *restrict out = dst;
+  const ELEMENT *restrict x = src;
+  const REAL f = (REAL)factor;
+  if (adds)
+    for (size_t i = 0; i < n; i++) out[i] += f * LOAD(x[i]);
+  else
+    for (size_t i = 0; i < n; i++) out[i] = f * LOAD(x[i]);
 }
 
 static void NAME(put_divided)(void *dst, const void *src, double divisor, size_t n, int adds) {
   ELEMENT *out = dst;
   const ELEMENT *x = src;
   const REAL d = (REAL)divisor;
-  for (size_t i = 0; i < n; i++) out[i] = STORE(adds ? LOAD(out[i]) + LOAD(x[i]) / d : LOAD(x[i]) / d);
+  PUT(out, n, adds, LOAD(x[i]) / d);
 }
 
 static void NAME(put_product)(void *dst, const void *a, const void *b, size_t n, int adds) {
   ELEMENT *restrict out = dst;
   const ELEMENT *x = a, *y = b;
-  if (adds)
-    for (size_t i = 0; i < n; i++) out[i] = STORE(LOAD(out[i]) + LOAD(x[i]) * LOAD(y[i]));
-  else
-    for (size_t i = 0; i < n; i++) out[i] = STORE(LOAD(x[i]) * LOAD(y[i]));
+  PUT(out, n, adds, LOAD(x[i]) * LOAD(y[i]));
 }
 
 static void NAME(fill)(void *dst, double value, size_t n, int adds) {
   ELEMENT *out = dst;
-  for (size_t i = 0; i < n; i++) out[i] = STORE(adds ? LOAD(out[i]) + (REAL)value : (REAL)value);
+  PUT(out, n, adds, (REAL)value);
 }
 
 /* Where nothing is rounded the exponentials stand in dst at once. */
@@ -125,7 +149,7 @@ INLINE double NAME(exp_sum_of)(void *dst, const void *src, int src_is_wide, doub
     REAL *e = ROUNDS ? &unrounded[0] : (REAL *)dst + i;
     for (size_t j = 0; j < count; j++) e[j] = EXP(NAME(get)(src, i + j, src_is_wide) - s);
     NAME(add_to_lanes)(lane, e, count, 1);
-    if (ROUNDS) NAME(put_narrow)((ELEMENT *)dst + i, e, 1, count, 0);
+    if (ROUNDS) NAME(put_piece)((ELEMENT *)dst + i, e, count, 0);
   }
   return (double)NAME(fold)(lane);
 }
@@ -141,28 +165,30 @@ static void NAME(put_exp)(void *dst, const void *src, double shift, double facto
   ELEMENT *restrict out = dst;
   const ELEMENT *restrict x = src;
   const REAL s = (REAL)shift, f = (REAL)factor;
-  if (adds)
-    for (size_t i = 0; i < n; i++) out[i] = STORE(LOAD(out[i]) + f * EXP(LOAD(x[i]) - s));
-  else
-    for (size_t i = 0; i < n; i++) out[i] = STORE(f * EXP(LOAD(x[i]) - s));
+  PUT(out, n, adds, f * EXP(LOAD(x[i]) - s));
 }
 
 static void NAME(softmax_backward)(void *p, void *d, const void *score, const void *slope, double shift, double sum,
                                    double centre, double scale, size_t n) {
-  ELEMENT *restrict probability = p, *restrict d_score = d;
   const REAL *from = score, *d_probability = slope;
   const REAL s = (REAL)shift, inverse = (REAL)(1 / sum), c = (REAL)centre, f = (REAL)scale;
-  for (size_t i = 0; i < n; i++) {
-    REAL e = EXP(from[i] - s) * inverse;
-    d_score[i] = STORE(f * (e * (d_probability[i] - c)));
-    probability[i] = STORE(e);
+  REAL of_score[PIECE], of_probability[PIECE];
+  for (size_t i = 0; i < n; i += PIECE) {
+    size_t count = n - i < PIECE ? n - i : PIECE;
+    for (size_t j = 0; j < count; j++) {
+      REAL e = EXP(from[i + j] - s) * inverse;
+      of_score[j] = f * (e * (d_probability[i + j] - c));
+      of_probability[j] = e;
+    }
+    NAME(put_piece)((ELEMENT *)d + i, of_score, count, 0);
+    NAME(put_piece)((ELEMENT *)p + i, of_probability, count, 0);
   }
 }
 
 static void NAME(swiglu)(void *dst, const void *gate, const void *up, size_t n) {
   ELEMENT *restrict out = dst;
   const ELEMENT *g = gate, *u = up;
-  for (size_t i = 0; i < n; i++) out[i] = STORE(LOAD(g[i]) / (1 + EXP(-LOAD(g[i]))) * LOAD(u[i]));
+  PUT(out, n, 0, LOAD(g[i]) / (1 + EXP(-LOAD(g[i]))) * LOAD(u[i]));
 }
 
 static void NAME(swiglu_backward)(void *d_gate, int gate_adds, void *d_up, int up_adds, const void *gate,
@@ -177,8 +203,8 @@ static void NAME(swiglu_backward)(void *d_gate, int gate_adds, void *d_up, int u
       of_up[j] = LOAD(d[j]) * silu;
       of_gate[j] = LOAD(d[j]) * LOAD(u[j]) * (sigmoid + silu * (1 - sigmoid));
     }
-    NAME(put_narrow)(dg + i, of_gate, 1, count, gate_adds);
-    NAME(put_narrow)(du + i, of_up, 1, count, up_adds);
+    NAME(put_piece)(dg + i, of_gate, count, gate_adds);
+    NAME(put_piece)(du + i, of_up, count, up_adds);
   }
 }
 
@@ -266,7 +292,7 @@ INLINE void NAME(norm_of)(void *dst, const void *x, int x_is_wide, const void *w
   ELEMENT *restrict out = dst;
   const REAL *w = weight;
   const REAL r = (REAL)inverse;
-  for (size_t i = 0; i < n; i++) out[i] = STORE(NAME(get)(x, i, x_is_wide) * r * w[i]);
+  PUT(out, n, 0, NAME(get)(x, i, x_is_wide) * r * w[i]);
 }
 
 static void NAME(norm)(void *dst, const void *x, const void *weight, double inverse, size_t n) {
@@ -367,5 +393,6 @@ static const row_kernels NAME(table) = {
 #undef LOAD
 #undef STORE
 #undef ROUNDS
+#undef STORE_REGISTERS
 #undef EXP
 #undef NAME
