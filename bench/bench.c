@@ -73,9 +73,10 @@ static ad_status measure_startup(json_t *rows) {
 }
 
 /* The share and rate of matrix products in a step on one rank, from a program in which they are all timed. */
-static json_t *measure_products(void) {
+static json_t *measure_products(const bench_options *options, const char *dtype) {
   char path[1024], quoted[1100];
-  snprintf(quoted, sizeof quoted, "exec '%s'", bench_peer_path("bench_gemm", path, sizeof path));
+  snprintf(quoted, sizeof quoted, "exec '%s' %s%s", bench_peer_path("bench_gemm", path, sizeof path), dtype,
+           options->quick ? " quick" : "");
   FILE *output = popen(quoted, "r");
   json_t *products = output ? json_loadf(output, 0, NULL) : NULL;
   if (output) pclose(output);
@@ -100,9 +101,14 @@ ad_status bench_run(const bench_options *options, char **out) {
   if (wants(options, "attention") && status != AD_INTERRUPTED) keep(&status, bench_measure_attention(options, rows));
   if (wants(options, "products") && status != AD_INTERRUPTED) keep(&status, bench_measure_products(options, rows));
   if (wants(options, "errors") && status != AD_INTERRUPTED) keep(&status, bench_measure_errors(options, rows));
-  if (wants(options, "memory") && status != AD_INTERRUPTED) keep(&status, bench_measure_memory(options, rows));
-  if (wants(options, "train_step") && status != AD_INTERRUPTED)
-    json_object_set_new(document, "products", measure_products());
+  if (wants(options, "memory") && status != AD_INTERRUPTED) {
+    keep(&status, bench_measure_memory(options, rows));
+    json_object_set_new(document, "activations", bench_activations(rows));
+  }
+  if (wants(options, "train_step") && status != AD_INTERRUPTED) {
+    json_object_set_new(document, "products", measure_products(options, "f32"));
+    json_object_set_new(document, "products_bf16", measure_products(options, "bf16"));
+  }
   *out = json_dumps(document, JSON_REAL_PRECISION(6) | JSON_COMPACT);
   json_decref(document);
   return *out ? status : AD_MEMORY;

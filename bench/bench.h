@@ -5,7 +5,7 @@
 
 #include "addend/status.h"
 
-enum { BENCH_COUNTS_MAX = 8 };
+enum { BENCH_COUNTS_MAX = 8, BENCH_ROUNDS_MAX = 9 };
 
 enum { BENCH_SMALLEST = 1024 }; /* bytes */
 

@@ -6,6 +6,8 @@
 
 #include "library.h"
 
+/* Fewer where a step takes seconds. */
+enum { ROUNDS = BENCH_ROUNDS_MAX, FEW_ROUNDS = 5, QUICK_ROUNDS = 3 };
 static const size_t KIB = 1024, MIB = 1024 * 1024;
 
 typedef struct kind_of_case {
@@ -37,6 +39,7 @@ static const kind_of_case kinds[] = {
     {"update", "f32", "zero1", 0, BENCH_UPDATE},
     {"update", "f32", "zero3", 0, BENCH_UPDATE},
     {"train_step", "f32", "whole", 1, BENCH_TRAINING},
+    {"train_step", "bf16", "whole", 1, BENCH_TRAINING},
     {"parallel_step", "f32", "tp", 1, BENCH_TENSOR},
     {"parallel_step", "f32", "tp_sequence", 1, BENCH_TENSOR},
     {"parallel_step", "f32", "fsdp_tp", 1, BENCH_HYBRID},
@@ -69,6 +72,7 @@ typedef struct case_list {
   const bench_options *options;
   bench_case *cases;
   int count, max;
+  int doubled; /* of the two models that train, the wider one is next */
 } case_list;
 
 /* Sharded parameters are many, so that their bytes come from memory; but not where PyTorch's ranks keep theirs, with
@@ -76,6 +80,8 @@ typedef struct case_list {
 static const bench_model *model_of(const case_list *list, bench_duty duty) {
   if (duty & (BENCH_DECOMPOSITION | BENCH_CROSSING))
     return list->options->quick ? &bench_tiny_decomposed : &bench_decomposed;
+  if (duty == BENCH_TRAINING && list->doubled) return list->options->quick ? &bench_tiny_doubled : &bench_small_doubled;
+  if (duty == BENCH_TRAINING && list->options->quick) return &bench_tiny;
   if (duty & (BENCH_TENSOR | BENCH_HYBRID)) return list->options->quick ? &bench_tiny : &bench_wide;
   return duty == BENCH_SHARDED && !list->options->quick ? &bench_large : &bench_small;
 }
@@ -84,6 +90,9 @@ static void add(case_list *list, const kind_of_case *kind, int ranks, size_t byt
   if (list->count == list->max || (list->options->largest && bytes > list->options->largest)) return;
   bench_case *next = &list->cases[list->count++];
   *next = (bench_case){.ranks = ranks,
+                       .rounds = list->options->quick ? QUICK_ROUNDS
+                                 : list->doubled      ? FEW_ROUNDS
+                                                      : ROUNDS,
                        .duty = kind->duty,
                        .model = model_of(list, kind->duty),
                        .task = {.bytes = bytes, .in_place = kind->in_place}};
@@ -128,6 +137,12 @@ static void add_pools(case_list *list, const kind_of_case *kind, int ranks) {
   add(list, kind, ranks, numel * bench_element(kind->dtype));
 }
 
+/* Parameters that train are f32, whatever the step computes in. */
+static size_t parameter_bytes(const case_list *list, const kind_of_case *kind) {
+  const char *dtype = kind->duty == BENCH_TRAINING ? "f32" : kind->dtype;
+  return bench_model_numel(model_of(list, kind->duty)) * bench_element(dtype);
+}
+
 static void add_duty(case_list *list, bench_duty duty, int ranks) {
   const char *only = list->options->op;
   for (int i = 0; i < KINDS; i++) {
@@ -141,7 +156,7 @@ static void add_duty(case_list *list, bench_duty duty, int ranks) {
     else if (duty & (BENCH_DECOMPOSITION | BENCH_CROSSING))
       add_pools(list, &kinds[i], ranks);
     else
-      add(list, &kinds[i], ranks, bench_model_numel(model_of(list, duty)) * bench_element(kinds[i].dtype));
+      add(list, &kinds[i], ranks, parameter_bytes(list, &kinds[i]));
   }
 }
 
@@ -155,6 +170,12 @@ static void add_ranks(case_list *list, int ranks, int few) {
   add_duty(list, BENCH_BRIDGE, ranks);
 }
 
+static void add_training(case_list *list) {
+  for (list->doubled = 0; list->doubled < 2; list->doubled++)
+    for (int ranks = 1; ranks <= 2; ranks++) add_duty(list, BENCH_TRAINING, ranks);
+  list->doubled = 0;
+}
+
 int bench_cases(const bench_options *options, bench_case *cases, int max) {
   static const int usual[] = {2, 4, 8}, pools[] = {3, 10}, most_few = 4;
   case_list list = {.options = options, .cases = cases, .max = max};
@@ -162,8 +183,7 @@ int bench_cases(const bench_options *options, bench_case *cases, int max) {
   for (int i = 0; !options->rank_count && i < (options->quick ? 1 : 3); i++)
     add_ranks(&list, usual[i], usual[i] <= most_few);
   if (options->quick && !options->op) return list.count;
-  add_duty(&list, BENCH_TRAINING, 1);
-  add_duty(&list, BENCH_TRAINING, 2);
+  add_training(&list);
   add_duty(&list, BENCH_TENSOR, 2);
   add_duty(&list, BENCH_HYBRID, 4);
   add_duty(&list, BENCH_GROUPED, 1);

@@ -6,7 +6,7 @@
 
 typedef struct bench_case {
   bench_task task; /* without memory and iterations */
-  int ranks;
+  int ranks, rounds;
   bench_duty duty;
   const bench_model *model;
 } bench_case;

@@ -4,12 +4,12 @@
 #include "addend/addend.h"
 #include "worker.h"
 
-/* The models whose steps, gradients and parameters are measured: GPTs of 11 million parameters, of 13 million in fewer,
- * wider layers, and of 100 million; a tiny one where it must be quick. */
+/* The models whose steps, gradients and parameters are measured: GPTs of 11 million parameters, of 43 million twice as
+ * wide, of 13 million in fewer layers, and of 100 million; tiny ones where it must be quick. */
 typedef struct bench_model {
   int layers, d_model, heads, seq, batch;
 } bench_model;
-extern const bench_model bench_small, bench_wide, bench_large, bench_tiny;
+extern const bench_model bench_small, bench_small_doubled, bench_wide, bench_large, bench_tiny, bench_tiny_doubled;
 extern const bench_model bench_decomposed, bench_tiny_decomposed; /* whose matrices are decomposed */
 size_t bench_model_numel(const bench_model *model);               /* parameters; 0 if the model cannot be made */
 size_t bench_recipe_numel(const ad_recipe *recipe);               /* of all modules */
@@ -20,11 +20,12 @@ typedef struct bench_setting {
   char mesh[64];
   int sequence;                /* over tp the sequence is cut where matrices are not */
   const char *storage, *dtype; /* as in a task; the dtype is of parameters and of what is reduced */
+  const char *compute;         /* the dtype of activations and of what products read */
 } bench_setting;
-/* All ranks on one axis; "whole" and "f32". */
+/* All ranks on one axis; "whole", all dtypes "f32". */
 bench_setting bench_setting_of(const bench_model *model, const char *axis, int64_t ranks);
-/* What a task's step is taken under: over dp_replicate, or as the storage of a parallel_step says; `splits_batch`: the
- * same ranks share a parallel_step's batch instead. */
+/* What a task's step is taken under: over dp_replicate, computing in the task's dtype; or as the storage of a
+ * parallel_step says; `splits_batch`: the same ranks share a parallel_step's batch instead. */
 bench_setting bench_step_setting(const bench_model *model, const bench_task *task, int64_t ranks, int splits_batch);
 ad_status bench_recipe(const bench_setting *setting, ad_recipe **out) AD_CHECKED;
 

@@ -6,8 +6,10 @@
 #include "library.h"
 
 const bench_model bench_small = {.layers = 6, .d_model = 384, .heads = 6, .seq = 256, .batch = 8};
+const bench_model bench_small_doubled = {.layers = 6, .d_model = 768, .heads = 12, .seq = 256, .batch = 8};
 const bench_model bench_wide = {.layers = 4, .d_model = 512, .heads = 8, .seq = 256, .batch = 8};
 const bench_model bench_tiny = {.layers = 2, .d_model = 128, .heads = 4, .seq = 64, .batch = 8};
+const bench_model bench_tiny_doubled = {.layers = 2, .d_model = 256, .heads = 8, .seq = 64, .batch = 8};
 const bench_model bench_decomposed = {.layers = 2, .d_model = 128, .heads = 4, .seq = 64, .batch = 16};
 const bench_model bench_tiny_decomposed = {.layers = 1, .d_model = 32, .heads = 2, .seq = 16, .batch = 8};
 const bench_model bench_large = {.layers = 14, .d_model = 768, .heads = 12, .seq = 256, .batch = 8};
@@ -17,7 +19,7 @@ static const char RECIPE[] =
     "model: {kind: gpt, layers: %d, d_model: %d, heads: %d, tied: false, sequence_parallel: %s}\n"
     "data: {text: [/usr/share/common-licenses], seq: %d}\n"
     "mesh: \"%s\"\n"
-    "precision: {param: %s, reduce: %s}\n"
+    "precision: {param: %s, reduce: %s, compute: %s}\n"
     "shard: {zero: %d}\n"
     "train: {global_batch: %d, microbatches: 1, steps: 1000000, lr: 1e-4, clip: 1.0, seed: 1}\n";
 
@@ -26,12 +28,12 @@ ad_status bench_recipe(const bench_setting *setting, ad_recipe **out) {
   char text[sizeof RECIPE + 128];
   int zero = strncmp(setting->storage, "zero", 4) ? 0 : atoi(setting->storage + 4);
   snprintf(text, sizeof text, RECIPE, model->layers, model->d_model, model->heads, setting->sequence ? "true" : "false",
-           model->seq, setting->mesh, setting->dtype, setting->dtype, zero, model->batch);
+           model->seq, setting->mesh, setting->dtype, setting->dtype, setting->compute, zero, model->batch);
   return ad_recipe_parse(text, "bench", NULL, 0, out);
 }
 
 bench_setting bench_setting_of(const bench_model *model, const char *axis, int64_t ranks) {
-  bench_setting setting = {.model = model, .storage = "whole", .dtype = "f32"};
+  bench_setting setting = {.model = model, .storage = "whole", .dtype = "f32", .compute = "f32"};
   snprintf(setting.mesh, sizeof setting.mesh, "%s=%lld", axis, (long long)ranks);
   return setting;
 }
@@ -41,6 +43,7 @@ bench_setting bench_step_setting(const bench_model *model, const bench_task *tas
   int shards = !strcmp(task->storage, "fsdp_tp");
   bench_setting setting = bench_setting_of(model, shards ? "dp_shard" : "dp_replicate", ranks);
   if (shards) setting.storage = "zero3";
+  if (!strcmp(task->op, "train_step")) setting.compute = task->dtype;
   if (strcmp(task->op, "parallel_step") != 0 || splits_batch) return setting;
   snprintf(setting.mesh, sizeof setting.mesh, "dp_shard=%lld tp=2", (long long)ranks / 2);
   setting.sequence = !strcmp(task->storage, "tp_sequence");

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "floor_kernels.h"
+#include "tensor/gemm_ways.h"
 #include "worker.h"
 
 enum { COPY_BYTES = 64 << 20, COPIES = 4, TRIES = 5, CORES_MAX = 256 };
@@ -36,9 +37,10 @@ json_t *bench_machine(void) {
   read_line("/proc/cpuinfo", "model name", cpu, sizeof cpu);
   read_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "", huge, sizeof huge);
   if (getloadavg(load, 1) < 0) load[0] = 0;
-  return json_pack("{ss si sI ss ss sf ss}", "cpu", cpu, "cores", (int)sysconf(_SC_NPROCESSORS_ONLN), "memory_bytes",
-                   (json_int_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), "kernel", system.release,
-                   "shared_huge_pages", huge, "load", load[0], "openblas_core", openblas_get_corename());
+  return json_pack("{ss si sI ss ss sf ss ss?}", "cpu", cpu, "cores", (int)sysconf(_SC_NPROCESSORS_ONLN),
+                   "memory_bytes", (json_int_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), "kernel",
+                   system.release, "shared_huge_pages", huge, "load", load[0], "openblas_core", openblas_get_corename(),
+                   "instructions", ad_gemm_onednn_instructions());
 }
 
 typedef struct copier {

@@ -20,18 +20,30 @@ typedef struct memory_case {
   int ranks, microbatches, zero;
   const char *dtype; /* of parameters */
   int saves;         /* a checkpoint after every step */
+  /* A step of the model that is trained elsewhere, whose activations are most of it, with so many times its batch; 0:
+   * parameters are most. */
+  int batches;
+  const char *compute;
 } memory_case;
 
-#define LEVELS(mesh, ranks, microbatches)                                                  \
-  {mesh, ranks, microbatches, 1, "f32", 0}, {mesh, ranks, microbatches, 1, "bf16", 0},     \
-      {mesh, ranks, microbatches, 2, "f32", 0}, {mesh, ranks, microbatches, 2, "bf16", 0}, \
-      {mesh, ranks, microbatches, 3, "f32", 0}, {                                          \
-    mesh, ranks, microbatches, 3, "bf16", 0                                                \
+#define LEVELS(mesh, ranks, microbatches)                                                                      \
+  {mesh, ranks, microbatches, 1, "f32", 0, 0, "f32"}, {mesh, ranks, microbatches, 1, "bf16", 0, 0, "f32"},     \
+      {mesh, ranks, microbatches, 2, "f32", 0, 0, "f32"}, {mesh, ranks, microbatches, 2, "bf16", 0, 0, "f32"}, \
+      {mesh, ranks, microbatches, 3, "f32", 0, 0, "f32"}, {                                                    \
+    mesh, ranks, microbatches, 3, "bf16", 0, 0, "f32"                                                          \
   }
+/* The same but for the batch: what is held more is activations. */
+#define BATCHES(compute) \
+  {"dp_shard=2", 2, 1, 1, "f32", 0, 1, compute}, { "dp_shard=2", 2, 1, 1, "f32", 0, 2, compute }
 static const char hybrid[] = "dp_replicate=2 dp_shard=2";
 static const memory_case cases[] = {
-    LEVELS("dp_shard=2", 2, 1),        LEVELS("dp_shard=4", 4, 2),   LEVELS(hybrid, 4, 2),
-    {"dp_shard=2", 2, 1, 2, "f32", 1}, {hybrid, 4, 1, 3, "bf16", 1},
+    LEVELS("dp_shard=2", 2, 1),
+    LEVELS("dp_shard=4", 4, 2),
+    LEVELS(hybrid, 4, 2),
+    {"dp_shard=2", 2, 1, 2, "f32", 1, 0, "f32"},
+    {hybrid, 4, 1, 3, "bf16", 1, 0, "f32"},
+    BATCHES("f32"),
+    BATCHES("bf16"),
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -39,12 +51,19 @@ enum { CASES = sizeof cases / sizeof *cases };
 static const bench_model usual = {.layers = 6, .d_model = 512, .heads = 8, .seq = SEQ, .batch = BATCH};
 static const bench_model small = {.layers = 2, .d_model = 256, .heads = 4, .seq = SEQ, .batch = BATCH};
 
+static bench_model model_of(const memory_case *c, int quick) {
+  if (!c->batches) return quick ? small : usual;
+  bench_model model = quick ? bench_tiny_doubled : bench_small;
+  model.batch *= c->batches;
+  return model;
+}
+
 static const char RECIPE[] =
     "name: bench-memory\n"
     "model: {kind: gpt, layers: %d, d_model: %d, heads: %d}\n"
     "data: {text: [/usr/share/common-licenses], seq: %d}\n"
     "mesh: \"%s\"\n"
-    "precision: {param: %s}\n"
+    "precision: {param: %s, compute: %s}\n"
     "shard: {zero: %d}\n"
     "train: {global_batch: %d, microbatches: %d, steps: %d, lr: 3e-3, clip: 1.0, seed: 1}\n"
     "checkpoint: {every: %d}\n";
@@ -52,7 +71,7 @@ static const char RECIPE[] =
 static ad_status read_recipe(const memory_case *c, const bench_model *model, ad_recipe **out) {
   char text[sizeof RECIPE + 192];
   snprintf(text, sizeof text, RECIPE, model->layers, model->d_model, model->heads, model->seq, c->mesh, c->dtype,
-           c->zero, model->batch, c->microbatches, STEPS, c->saves);
+           c->compute, c->zero, model->batch, c->microbatches, STEPS, c->saves);
   return ad_recipe_parse(text, "bench", NULL, 0, out);
 }
 
@@ -150,6 +169,7 @@ static ad_status hold(const memory_case *c, const ad_recipe *recipe, held_memory
 
 typedef struct planned_memory {
   json_int_t numel, rank, node; /* parameters; bytes of the rank that needs most, and of its node, which has them all */
+  json_int_t activations;       /* bytes of the rank that has most */
 } planned_memory;
 
 static json_int_t fold(const json_t *list, const char *key, int adds) {
@@ -175,6 +195,7 @@ static ad_status plan(const ad_recipe *recipe, planned_memory *out, own_words wh
   }
   out->numel = fold(json_object_get(document, "params"), "numel", 1);
   out->rank = fold(json_object_get(document, "memory_per_rank"), "peak", 0);
+  out->activations = fold(json_object_get(document, "memory_per_rank"), "activations", 0);
   out->node = fold(json_object_get(document, "memory_per_node"), "peak", 1);
   json_decref(document);
   return AD_OK;
@@ -185,7 +206,8 @@ static ad_status plan(const ad_recipe *recipe, planned_memory *out, own_words wh
 /* 0: the kernel does not say. */
 static json_t *bytes_or_null(int64_t bytes) { return bytes ? json_integer(bytes) : json_null(); }
 
-static json_t *row_of(const memory_case *c, const planned_memory *planned, held_memory *held) {
+static json_t *row_of(const memory_case *c, const bench_model *model, const planned_memory *planned,
+                      held_memory *held) {
   bench_task task = {.op = "memory", .memory = "comm", .in_place = 1};
   snprintf(task.dtype, sizeof task.dtype, "%s", c->dtype);
   snprintf(task.storage, sizeof task.storage, "zero%d", c->zero);
@@ -194,6 +216,10 @@ static json_t *row_of(const memory_case *c, const planned_memory *planned, held_
   json_object_set_new(row, "mesh", json_string(c->mesh));
   json_object_set_new(row, "numel", json_integer(planned->numel));
   json_object_set_new(row, "microbatches", json_integer(c->microbatches));
+  json_object_set_new(row, "compute", json_string(c->compute));
+  json_object_set_new(row, "batches", json_integer(c->batches));
+  json_object_set_new(row, "model", bench_model_words(model));
+  json_object_set_new(row, "planned_activation_bytes", json_integer(planned->activations));
   json_object_set_new(row, "checkpoint", json_boolean(c->saves));
   json_object_set_new(row, "planned_rank_bytes", json_integer(planned->rank));
   json_object_set_new(row, "pss_rank_bytes", bytes_or_null(held->memory.rank_bytes));
@@ -202,14 +228,14 @@ static json_t *row_of(const memory_case *c, const planned_memory *planned, held_
   return row;
 }
 
-static ad_status measure(const bench_options *options, const memory_case *c, const ad_recipe *recipe, json_t *rows,
-                         own_words why) {
+static ad_status measure(const bench_options *options, const memory_case *c, const bench_model *model,
+                         const ad_recipe *recipe, json_t *rows, own_words why) {
   planned_memory planned;
   held_memory held;
   AD_TRY(plan(recipe, &planned, why));
   if (options->largest && (size_t)planned.numel * bench_element(c->dtype) > options->largest) return AD_OK;
   AD_TRY(hold(c, recipe, &held, why));
-  json_array_append_new(rows, row_of(c, &planned, &held));
+  json_array_append_new(rows, row_of(c, model, &planned, &held));
   return AD_OK;
 }
 
@@ -227,10 +253,12 @@ ad_status bench_measure_memory(const bench_options *options, json_t *rows) {
     own_words why = "";
     ad_recipe *recipe = NULL;
     if (!is_wanted(options, &cases[i])) continue;
-    snprintf(text, sizeof text, "memory %s zero%d, %s", cases[i].dtype, cases[i].zero, cases[i].mesh);
+    bench_model model = model_of(&cases[i], options->quick);
+    snprintf(text, sizeof text, "memory %s, computing in %s, zero%d, %s", cases[i].dtype, cases[i].compute,
+             cases[i].zero, cases[i].mesh);
     if (options->progress) options->progress(text, i, CASES);
-    ad_status status = read_recipe(&cases[i], options->quick ? &small : &usual, &recipe);
-    if (!status) status = measure(options, &cases[i], recipe, rows, why);
+    ad_status status = read_recipe(&cases[i], &model, &recipe);
+    if (!status) status = measure(options, &cases[i], &model, recipe, rows, why);
     if (status) fprintf(stderr, "addend bench: %s: %s\n", text, why[0] ? why : ad_last_error());
     if (!first || status == AD_INTERRUPTED) first = status;
     if (recipe) ad_recipe_destroy(recipe);

@@ -5,16 +5,18 @@
 #include <string.h>
 
 #include "row.h"
+#include "ways.h"
 
-enum { ROUNDS = 9, QUICK_ROUNDS = 3, ENTRIES_MAX = BENCH_KINDS_MAX + 1, ITERATIONS_MAX = 5000 };
-static const double TURN_SECONDS = 0.05, QUICK_TURN_SECONDS = 0.01, PATIENCE = 60;
+enum { ENTRIES_MAX = BENCH_KINDS_MAX + 1, ITERATIONS_MAX = 5000 };
+/* Before it answers for the first time, a peer may compile for a minute on a core that it has for itself. */
+static const double TURN_SECONDS = 0.05, QUICK_TURN_SECONDS = 0.01, PATIENCE = 60, FIRST_PATIENCE = 300;
 
 /* A program with the memory that it is measured on. */
 typedef struct entry {
   bench_program *program;
   const bench_kind *kind;
   bench_task task;
-  double seconds[ROUNDS];
+  double seconds[BENCH_ROUNDS_MAX];
   int rounds;
   double median; /* -1: was not measured */
 } entry;
@@ -30,7 +32,7 @@ static void enter(turns *t, bench_program *program, const bench_kind *kind, cons
   *next = (entry){.program = program, .kind = kind, .task = *task, .median = -1};
   snprintf(next->task.memory, sizeof next->task.memory, "%s", memory);
   next->task.iterations = 0;
-  if (bench_perform(program, &next->task, PATIENCE) >= 0) t->count++;
+  if (bench_perform(program, &next->task, FIRST_PATIENCE) >= 0) t->count++;
 }
 
 static int is_addend(const bench_kind *kind) { return !strcmp(kind->name, "addend"); }
@@ -47,12 +49,13 @@ static void enter_all(turns *t, bench_orchestra *orchestra, const bench_case *me
   }
 }
 
-/* As many iterations as fill a turn. */
+/* As many iterations as fill a turn. One that fills it alone, as a training step does, is not repeated to find out. */
 static void choose_iterations(turns *t, double turn_seconds) {
   for (int i = 0; i < t->count; i++) {
     bench_task *task = &t->entries[i].task;
-    task->iterations = 2;
-    double seconds = bench_perform(t->entries[i].program, task, PATIENCE);
+    double seconds = 0;
+    for (task->iterations = 1; task->iterations <= 2 && seconds < turn_seconds; task->iterations++)
+      seconds = bench_perform(t->entries[i].program, task, PATIENCE);
     double fill = seconds > 0 ? turn_seconds / seconds : 1;
     task->iterations = fill < 1 ? 1 : fill > ITERATIONS_MAX ? ITERATIONS_MAX : (int)fill;
   }
@@ -101,20 +104,36 @@ static void add_peers(const turns *t, json_t *row) {
   json_object_set_new(row, "peer_settings", settings);
 }
 
+static void add_model(json_t *row, const bench_model *model, double step_seconds) {
+  json_object_set_new(row, "model", bench_model_words(model));
+  json_object_set_new(row, "tokens_per_second", json_real(model->batch * model->seq / step_seconds));
+}
+
+/* How a rank makes the products of its part of the batch with a matrix of attention; the others go the same way. */
+static void add_products(json_t *row, const bench_case *measured) {
+  const bench_model *model = measured->model;
+  gemm_product of = {.m = model->batch / measured->ranks * model->seq, .n = model->d_model, .k = model->d_model};
+  if (ad_dtype_parse(measured->task.dtype, &of.values)) return;
+  of.result = of.values;
+  json_t *words = bench_way_words(bench_way_of(&of), of.values);
+  json_object_update(row, words);
+  json_decref(words);
+}
+
 static json_t *row_of(const turns *t, const bench_case *measured, entry *own) {
   const entry *floor = best(t, "floor");
   json_t *row = bench_row(&own->task, measured->ranks, own->seconds, own->rounds);
   json_object_set_new(row, "floor_seconds", number(floor));
   json_object_set_new(row, "floor_ratio", floor ? json_real(own->median / floor->median) : json_null());
   if (measured->duty & (BENCH_TRAINING | BENCH_TENSOR | BENCH_HYBRID | BENCH_DECOMPOSITION))
-    json_object_set_new(row, "tokens_per_second",
-                        json_real(measured->model->batch * measured->model->seq / own->median));
+    add_model(row, measured->model, own->median);
+  if (measured->duty == BENCH_TRAINING) add_products(row, measured);
   add_peers(t, row);
   return row;
 }
 
 void bench_measure(bench_orchestra *orchestra, const bench_case *measured, int quick, json_t *rows) {
-  turns t = {.rounds = quick ? QUICK_ROUNDS : ROUNDS};
+  turns t = {.rounds = measured->rounds};
   enter_all(&t, orchestra, measured);
   choose_iterations(&t, quick ? QUICK_TURN_SECONDS : TURN_SECONDS);
   take_turns(&t);

@@ -18,3 +18,8 @@ json_t *bench_row(const bench_task *task, int ranks, double *seconds, int rounds
                    seconds[0], "seconds_max", seconds[rounds - 1], "rounds", rounds, "floor_seconds", "floor_ratio",
                    "peers");
 }
+
+json_t *bench_model_words(const bench_model *model) {
+  return json_pack("{si si si si si}", "layers", model->layers, "d_model", model->d_model, "heads", model->heads, "seq",
+                   model->seq, "batch", model->batch);
+}

@@ -31,20 +31,23 @@ static void print_spread(FILE *to, const json_t *row) {
 }
 
 /* Times relative to addend's: above 1, addend is faster. */
-static void print_ratio(FILE *to, const json_t *row, const json_t *other) {
+static void print_ratio(FILE *to, const json_t *row, const json_t *other, int width) {
   double own = json_number_value(json_object_get(row, "seconds_median"));
   if (json_is_number(other) && own > 0)
-    fprintf(to, " %13.2f", json_number_value(other) / own);
+    fprintf(to, " %*.2f", width, json_number_value(other) / own);
   else
-    fprintf(to, " %13s", "-");
+    fprintf(to, " %*s", width, "-");
 }
+
+/* Its column stands beside training steps alone. */
+static int trains_only(const char *peer) { return strstr(peer, "_compiled") || strstr(peer, "_bf16"); }
 
 static void print_head(FILE *to, const json_t *row) {
   const char *name;
   json_t *seconds;
   fprintf(to, "%-18s %-5s %-10s %9s %5s %-8s %-3s %9s  %22s %7s", "op", "dtype", "storage", "size", "ranks", "memory",
           "in", "median", "min .. max", "x floor");
-  json_object_foreach(json_object_get(row, "peers"), name, seconds) fprintf(to, " %13s", name);
+  json_object_foreach(json_object_get(row, "peers"), name, seconds) if (!trains_only(name)) fprintf(to, " %13s", name);
   fprintf(to, "\n");
 }
 
@@ -64,19 +67,37 @@ static void print_row(FILE *to, const json_t *row) {
     fprintf(to, " %7.2f", json_number_value(floor));
   else
     fprintf(to, " %7s", "-");
-  json_object_foreach(json_object_get(row, "peers"), name, seconds) print_ratio(to, row, seconds);
+  json_object_foreach(json_object_get(row, "peers"), name, seconds) if (!trains_only(name))
+      print_ratio(to, row, seconds, 13);
   fprintf(to, "\n");
 }
 
+static void print_alone(FILE *to, const char *library, const json_t *alone, double rate) {
+  double own = json_number_value(alone);
+  if (own > 0) fprintf(to, "; %s %.1f (%.0f %%)", library, own, 100 * rate / own);
+}
+
 static void print_products(FILE *to, const json_t *products) {
-  double share, rate, own;
-  if (json_unpack((json_t *)(size_t)products, "{sF sF sF}", "gemm_share", &share, "gemm_gflops", &rate,
-                  "openblas_gflops", &own))
+  const char *dtype, *by, *instructions;
+  double share, rate;
+  if (json_unpack((json_t *)(size_t)products, "{ss ss ss sF sF}", "dtype", &dtype, "products_by", &by, "instructions",
+                  &instructions, "gemm_share", &share, "gemm_gflops", &rate))
     return;
   fprintf(to,
-          "matrix products: %.0f %% of a step on one rank, %.1f GFLOP/s; OpenBLAS alone on the same shapes %.1f (%.0f "
-          "%%)\n",
-          100 * share, rate, own, 100 * rate / own);
+          "matrix products of a step in %s on one rank, %s, %s: %.0f %% of it, %.1f GFLOP/s; alone on the same shapes",
+          dtype, by, instructions, 100 * share, rate);
+  print_alone(to, "OpenBLAS f32", json_object_get(products, "openblas_gflops"), rate);
+  if (strcmp(dtype, "f32") != 0)
+    print_alone(to, "oneDNN in its dtype", json_object_get(products, "onednn_gflops"), rate);
+  print_alone(to, "oneDNN f32", json_object_get(products, "onednn_f32_gflops"), rate);
+  fprintf(to, "\n");
+}
+
+static void print_activations(FILE *to, const char *name, const json_t *of) {
+  double f32, bf16, ratio;
+  if (json_unpack((json_t *)(size_t)of, "{sF sF sF}", "f32_bytes", &f32, "bf16_bytes", &bf16, "ratio", &ratio)) return;
+  fprintf(to, "activations of a batch on a rank, MiB, %s: f32 %.1f, bf16 %.1f, %.1f %% of it\n", name, f32 / (1 << 20),
+          bf16 / (1 << 20), 100 * ratio);
 }
 
 /* What is planned, what is held, and by how much they differ. */
@@ -91,13 +112,16 @@ static void print_bytes_held(FILE *to, const json_t *row, const char *planned_ke
 }
 
 static void print_memory_head(FILE *to, const json_t *row) {
-  fprintf(to, "memory of ranks that train, MiB\n%-26s %-7s %-5s %-10s %11s %9s %10s %11s %9s %10s\n", "mesh", "storage",
-          "dtype", "checkpoint", "rank: plan", "held", "differs", "node: plan", "held", "differs");
+  fprintf(to, "memory of ranks that train, MiB\n%-26s %-7s %-5s %-7s %5s %-10s %11s %9s %10s %11s %9s %10s\n", "mesh",
+          "storage", "dtype", "compute", "batch", "checkpoint", "rank: plan", "held", "differs", "node: plan", "held",
+          "differs");
 }
 
 static void print_memory(FILE *to, const json_t *row) {
-  fprintf(to, "%-26s %-7s %-5s %-10s", json_string_value(json_object_get(row, "mesh")),
+  fprintf(to, "%-26s %-7s %-5s %-7s %5lld %-10s", json_string_value(json_object_get(row, "mesh")),
           json_string_value(json_object_get(row, "storage")), json_string_value(json_object_get(row, "dtype")),
+          json_string_value(json_object_get(row, "compute")),
+          json_integer_value(json_object_get(json_object_get(row, "model"), "batch")),
           json_is_true(json_object_get(row, "checkpoint")) ? "each step" : "-");
   print_bytes_held(to, row, "planned_rank_bytes", "pss_rank_bytes");
   print_bytes_held(to, row, "planned_node_bytes", "pss_node_bytes");
@@ -171,6 +195,31 @@ static void print_product(FILE *to, const json_t *row) {
   fprintf(to, own > 0 ? " %5.2f\n" : "\n", ours / (own > 0 ? own : 1));
 }
 
+/* The peers that train. */
+static const char *const trainers[] = {"torch_ddp", "torch_fsdp", "torch_ddp_compiled", "torch_ddp_bf16",
+                                       "torch_ddp_bf16_compiled"};
+enum { TRAINERS = sizeof trainers / sizeof *trainers };
+
+static void print_training_head(FILE *to, const json_t *row) {
+  fprintf(to, "training steps\n%6s %7s %-5s %5s %9s  %22s %9s", "layers", "d_model", "dtype", "ranks", "median",
+          "min .. max", "tokens/s");
+  for (int i = 0; i < TRAINERS; i++) fprintf(to, " %*s", (int)strlen(trainers[i]), trainers[i]);
+  fprintf(to, "  products\n");
+}
+
+static void print_training(FILE *to, const json_t *row) {
+  const json_t *model = json_object_get(row, "model"), *peers = json_object_get(row, "peers");
+  fprintf(to, "%6lld %7lld %-5s %5lld", json_integer_value(json_object_get(model, "layers")),
+          json_integer_value(json_object_get(model, "d_model")), json_string_value(json_object_get(row, "dtype")),
+          json_integer_value(json_object_get(row, "ranks")));
+  print_spread(to, row);
+  fprintf(to, " %9.0f", json_number_value(json_object_get(row, "tokens_per_second")));
+  for (int i = 0; i < TRAINERS; i++)
+    print_ratio(to, row, json_object_get(peers, trainers[i]), (int)strlen(trainers[i]));
+  fprintf(to, "  %s, %s\n", json_string_value(json_object_get(row, "products_by")),
+          json_string_value(json_object_get(row, "instructions")));
+}
+
 /* Rows that have columns of their own; all others are times beside those of a floor and of peers. */
 typedef struct row_kind {
   const char *op;
@@ -179,11 +228,10 @@ typedef struct row_kind {
 } row_kind;
 
 /* The last is of every other operation. */
-static const row_kind kinds[] = {{"attention", print_attention_head, print_attention},
-                                 {"products", print_products_head, print_product},
-                                 {"errors", print_error_head, print_error},
-                                 {"memory", print_memory_head, print_memory},
-                                 {NULL, print_head, print_row}};
+static const row_kind kinds[] = {
+    {"train_step", print_training_head, print_training}, {"attention", print_attention_head, print_attention},
+    {"products", print_products_head, print_product},    {"errors", print_error_head, print_error},
+    {"memory", print_memory_head, print_memory},         {NULL, print_head, print_row}};
 
 static int kind_of(const json_t *row) {
   int kind = 0;
@@ -204,13 +252,22 @@ static void print_rows(FILE *to, const json_t *rows) {
   }
 }
 
+static const char *instructions_of(const json_t *machine) {
+  const json_t *instructions = json_object_get(machine, "instructions");
+  return json_is_string(instructions) ? json_string_value(instructions) : "no oneDNN";
+}
+
 static void print_document(FILE *to, const json_t *document) {
   const json_t *rows = json_object_get(document, "rows"), *machine = json_object_get(document, "machine");
-  fprintf(to, "%s, %lld cores, copies at %.1f GB/s; peers: their time over addend's\n",
-          json_string_value(json_object_get(machine, "cpu")), json_integer_value(json_object_get(machine, "cores")),
+  fprintf(to, "%s, %s, %lld cores, copies at %.1f GB/s; peers: their time over addend's\n",
+          json_string_value(json_object_get(machine, "cpu")), instructions_of(machine),
+          json_integer_value(json_object_get(machine, "cores")),
           json_number_value(json_object_get(document, "copy_gbps")));
   print_rows(to, rows);
-  if (json_object_get(document, "products")) print_products(to, json_object_get(document, "products"));
+  print_products(to, json_object_get(document, "products"));
+  print_products(to, json_object_get(document, "products_bf16"));
+  print_activations(to, "planned", json_object_get(json_object_get(document, "activations"), "planned"));
+  print_activations(to, "measured", json_object_get(json_object_get(document, "activations"), "pss"));
 }
 
 char *bench_table(const char *json) {

@@ -12,7 +12,8 @@ enum { BENCH_WORD = 32, BENCH_MESSAGE = 256, BENCH_RANKS_MAX = 32 };
 /* What is measured once: "OP DTYPE MEMORY STORAGE BYTES IN_PLACE ITERATIONS", the words of a row of `addend bench
  * --json`. */
 typedef struct bench_task {
-  char op[BENCH_WORD], dtype[BENCH_WORD], memory[BENCH_WORD];
+  char op[BENCH_WORD], memory[BENCH_WORD];
+  char dtype[BENCH_WORD];   /* of the value; of a train_step what it computes in, beside f32 parameters and gradients */
   char storage[BENCH_WORD]; /* of parameters, where there are any: "whole", "zero1", "zero2" or "zero3"; of a
                                parallel_step how ranks share it */
   size_t bytes;             /* of the whole value: what all_reduce and reduce_scatter read, what all_gather gives; where

@@ -10,10 +10,10 @@ if(TARGET addend_cli)
 
   set(AD_PEERS ${CMAKE_BINARY_DIR}/peers)
   file(MAKE_DIRECTORY ${AD_PEERS})
-  add_executable(bench_gemm bench/gemm.c bench/library_train.c bench/worker.c)
+  add_executable(bench_gemm bench/gemm.c bench/library_train.c bench/ways.c bench/worker.c)
   set_target_properties(bench_gemm PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${AD_PEERS})
   target_link_options(bench_gemm PRIVATE -Wl,--wrap=ad_gemm)
-  target_link_libraries(bench_gemm PRIVATE addend_static PkgConfig::OPENBLAS)
+  target_link_libraries(bench_gemm PRIVATE addend_static PkgConfig::OPENBLAS PkgConfig::JANSSON)
 
   add_executable(bench_attention bench/attend.c bench/worker.c)
   set_target_properties(bench_attention PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${AD_PEERS})

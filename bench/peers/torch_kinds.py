@@ -1,7 +1,8 @@
-"""The ways in which PyTorch distributes the measured models."""
+"""The ways in which PyTorch distributes the measured models, computes and compiles them."""
 
 import contextlib
 
+import torch
 from torch import nn
 
 TP = 2  # ranks that share each matrix, where any do
@@ -17,6 +18,15 @@ def loss_context(kind):
     from torch.distributed.tensor.parallel import loss_parallel
 
     return loss_parallel() if "tp" in kind else contextlib.nullcontext()
+
+
+def computing(kind):
+    """What forward and loss are inside: autocast to bf16, which leaves parameters, gradients and the loss in f32."""
+    return torch.autocast("cpu", torch.bfloat16) if "bf16" in kind else contextlib.nullcontext()
+
+
+def compiled(model, kind):
+    return torch.compile(model) if "compiled" in kind else model
 
 
 def cut_matrices(model, units, mesh, sequence):
@@ -60,11 +70,11 @@ def cut_and_shard(model, units, kind, ranks):
 
 
 def distribute(model, units, kind, ranks):
-    """ddp: buckets of 25 MiB that are the gradients' memory. fsdp: `units`, parts of the model, are gathered one by one. tp: matrices
+    """ddp...: buckets of 25 MiB that are the gradients' memory. fsdp: `units`, parts of the model, are gathered one by one. tp: matrices
     are cut. fsdp_tp: both."""
     if "tp" in kind:
         return cut_and_shard(model, units, kind, ranks)
-    if kind == "ddp":
+    if kind.startswith("ddp"):
         return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

@@ -1,6 +1,7 @@
 """The measured model in PyTorch: the same layers and sizes, AdamW with clipping, one thread per process; gradients go through
-DDP over gloo, parameters are cut by FSDP, or matrices over tensor parallel ranks. Usage: torch_train.py ADDRESS RANK RANKS PORT
-ddp|fsdp|tp|tp_sequence|fsdp_tp LAYERS D_MODEL HEADS SEQ BATCH."""
+DDP over gloo, parameters are cut by FSDP, or matrices over tensor parallel ranks. With DDP it may compute in bf16 (autocast) and be
+compiled, with its loss. Usage: torch_train.py ADDRESS RANK RANKS PORT
+ddp|ddp_compiled|ddp_bf16|ddp_bf16_compiled|fsdp|tp|tp_sequence|fsdp_tp LAYERS D_MODEL HEADS SEQ BATCH."""
 import sys
 
 import torch_kinds
@@ -73,33 +74,41 @@ class GPT(nn.Module):
         self.norm = nn.RMSNorm(D_MODEL)
         self.head = nn.Linear(D_MODEL, VOCABULARY, bias=False)
 
-    def forward(self, tokens):
+    def forward(self, tokens, targets):
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x))
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), targets.flatten())
 
 
 def prepare_step():
     model = GPT()
-    model = torch_kinds.distribute(model, model.blocks, KIND, worker.RANKS)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
+    model = torch_kinds.compiled(torch_kinds.distribute(model, model.blocks, KIND, worker.RANKS), KIND)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     rows = BATCH // torch_kinds.data_ranks(KIND, worker.RANKS)
     tokens = torch.randint(0, VOCABULARY, (rows, SEQ))
     targets = torch.randint(0, VOCABULARY, (rows, SEQ))
 
     def step():
-        optimizer.zero_grad(set_to_none=KIND != "ddp")
+        optimizer.zero_grad(set_to_none=not KIND.startswith("ddp"))
         with torch_kinds.loss_context(KIND):
-            F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).backward()
+            with torch_kinds.computing(KIND):
+                loss = model(tokens, targets)
+            loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
     return step
 
 
+def can_do(task):
+    if task.op != "train_step":
+        return (task.op, task.storage) == ("parallel_step", KIND)
+    return KIND == "ddp" or task.dtype == ("bf16" if "bf16" in KIND else "f32")
+
+
 def prepare(task):
-    if task.op != "train_step" and (task.op, task.storage) != ("parallel_step", KIND):
+    if not can_do(task):
         return None
     if "step" not in held:
         held["step"] = prepare_step()

@@ -7,6 +7,7 @@ import time
 
 ADDRESS, RANK, RANKS, PORT = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", MASTER_ADDR="127.0.0.1", MASTER_PORT=PORT)
+os.environ.update(TORCHINDUCTOR_COMPILE_THREADS="1")  # no processes of its own that outlive a rank
 
 
 class Task:
