@@ -9,7 +9,7 @@
 
 enum { ENTRIES_MAX = BENCH_KINDS_MAX + 1, ITERATIONS_MAX = 5000 };
 /* Before it answers for the first time, a peer may compile for a minute on a core that it has for itself. */
-static const double TURN_SECONDS = 0.05, QUICK_TURN_SECONDS = 0.01, PATIENCE = 60, FIRST_PATIENCE = 300;
+static const double TURN_SECONDS = 0.05, QUICK_TURN_SECONDS = 0.01, PATIENCE = 60, FIRST_PATIENCE = 600;
 
 /* A program with the memory that it is measured on. */
 typedef struct entry {
