@@ -13,7 +13,9 @@ static const struct argp_option options[] = {
     {"json", KEY_JSON, NULL, 0, "Print one JSON document on standard output and nothing else there", 0},
     {"peers", KEY_PEERS, NULL, 0, "Measure every other library that is installed as well, interleaved in one run", 0},
     {"quick", KEY_QUICK, NULL, 0,
-     "Collectives up to 1 MiB, the rest on a model of 43 MB; few rounds; 2 ranks, errors on 3 too, startup on 32", 0},
+     "Collectives up to 1 MiB, the rest on a model of 43 MB or less; few rounds; 2 ranks, errors on 3 too, startup on "
+     "32",
+     0},
     {"op", KEY_OP, "NAME", 0,
      "Only this one: all_reduce, reduce_scatter, all_gather, reducer, copy_in, sharded_step, update, train_step, "
      "parallel_step, exchange, grouped, experts, bridge, decompose_step, decompose_exchange, startup, attention, "
@@ -85,8 +87,12 @@ static const struct argp argp = {
     .doc =
         "Measures collectives, the reducer, sharded and training steps against a bare program that moves the same "
         "bytes, and with --peers against every peer that is installed: Open MPI, MPICH, gloo, PyTorch DDP and FSDP, "
-        "and this library's own engine mpi under either MPI. All take turns in one run. `memory` trains, and compares "
-        "what ranks hold with what `addend plan` says. `errors` lets one rank make a mistake (another call than the "
+        "and this library's own engine mpi under either MPI. All take turns in one run. `train_step` trains two "
+        "models, "
+        "one twice as wide as the other, in f32 and in bf16, on one rank and on two, beside PyTorch DDP as it is, "
+        "compiled and with bf16 autocast, and says which instructions made the products. `memory` trains, and compares "
+        "what ranks hold with what `addend plan` says, and activations in bf16 with those in f32. `errors` lets one "
+        "rank make a mistake (another call than the "
         "others', its death, a circle of waits), and times how soon every other rank has the error. `parallel_step` is "
         "a training step of ranks that share matrices (tp), beside the same ranks sharing the batch and PyTorch's "
         "tensor parallelism. `exchange` takes rows to the ranks of their experts, by uneven counts, and back; "

@@ -8,6 +8,7 @@ python3 - "$document" <<'PY'
 import json, sys
 document = json.loads(sys.argv[1])
 assert document["copy_gbps"] > 0 and document["machine"]["cores"] >= 1 and document["machine"]["openblas_core"], document
+assert document["machine"]["instructions"] is None or document["machine"]["instructions"], document
 rows = document["rows"]
 keys = {"op", "dtype", "storage", "bytes", "ranks", "engine", "memory", "in_place", "seconds_median", "floor_seconds", "peers"}
 peers = {"openmpi", "openmpi_tuned", "mpich", "gloo", "addend_openmpi", "addend_mpich", "torch_ddp", "torch_fsdp"}
@@ -62,6 +63,38 @@ assert len(rows) == 3 * len(shapes), len(rows)
 assert {(row["dtype"], row["result"]) for row in rows} == {("f32", "f32"), ("bf16", "bf16"), ("bf16", "f32")}
 PY
 "$addend" bench --quick --op products 2>/dev/null | grep -Eq '^weight +384 x 384 x 2048 bf16 to f32 '
+
+# Training steps: two models, the second twice as wide, on one rank and on two, in f32 and in bf16 beside the same f32 parameters;
+# what made the products, in words; and the share and rate of products in a step of either dtype.
+document=$("$addend" bench --quick --json --op train_step 2>/dev/null)
+python3 - "$document" <<'PY'
+import json, sys
+document = json.loads(sys.argv[1])
+rows, instructions = document["rows"], document["machine"]["instructions"]
+by = {"f32": {"OpenBLAS"}, "bf16": {"widened to f32, OpenBLAS's f32 product"}}
+if instructions:
+    by["bf16"] |= {"oneDNN bf16", "widened to f32, oneDNN's f32 product"}
+for row in rows:
+    model = row["model"]
+    assert row["op"] == "train_step" and row["seconds_min"] > 0 and row["tokens_per_second"] > 0, row
+    assert {"torch_ddp", "torch_fsdp", "torch_ddp_compiled", "torch_ddp_bf16", "torch_ddp_bf16_compiled"} <= row["peers"].keys(), row
+    assert row["products_by"] in by[row["dtype"]], row
+    assert row["instructions"] == (instructions if "oneDNN" in row["products_by"] else document["machine"]["openblas_core"]), row
+    assert row["bytes"] > 4 * model["layers"] * 12 * model["d_model"] ** 2, row  # f32, whatever it computes in
+widths = sorted({row["model"]["d_model"] for row in rows})
+assert widths == [widths[0], 2 * widths[0]], widths
+assert [(row["model"]["d_model"], row["ranks"], row["dtype"]) for row in rows] == [
+    (width, ranks, dtype) for width in widths for ranks in (1, 2) for dtype in ("f32", "bf16")], rows
+for dtype, name in (("f32", "products"), ("bf16", "products_bf16")):
+    own = document[name]
+    assert own["dtype"] == dtype and own["products_by"] in by[dtype] and own["shapes"] > 3, own
+    assert 0 < own["gemm_share"] < 1 and own["gemm_gflops"] > 0 and own["openblas_gflops"] > 0, own
+    for rate in ("onednn_gflops", "onednn_f32_gflops"):
+        assert own[rate] > 0 if instructions else own[rate] is None, own
+PY
+table=$("$addend" bench --quick --op train_step 2>/dev/null)
+grep -Eq '^ +2 +256 bf16 +2 .* (oneDNN|OpenBLAS)' <<<"$table"
+grep -Eq '^matrix products of a step in bf16 on one rank, .*%' <<<"$table"
 
 # Errors: every mistake reaches every other rank; two ranks have one group, so no circle. Nothing is left of the worlds.
 document=$("$addend" bench --quick --json --op errors 2>/dev/null)
@@ -153,12 +186,13 @@ assert [(row["ranks"], row["storage"]) for row in rows] == [(ranks, storage) for
 PY
 done
 
-# Memory as planned and as the kernel counts it, of every level and dtype on two ranks. How close they must be is judged in
-# tests/system/test_memory.c.
+# Memory as planned and as the kernel counts it, of every level and dtype on two ranks; and of steps in f32 and bf16 with a batch and
+# with two, whose difference is activations. How close they must be is judged in tests/system/test_memory.c.
 document=$("$addend" bench --quick --json --op memory 2>/dev/null)
 python3 - "$document" <<'PY'
 import json, os, sys
-rows = json.loads(sys.argv[1])["rows"]
+document = json.loads(sys.argv[1])
+rows = document["rows"]
 counted = os.path.exists("/proc/self/smaps_rollup")
 for row in rows:
     assert row["op"] == "memory" and row["ranks"] == 2 and row["mesh"] == "dp_shard=2" and row["peers"] == {}, row
@@ -167,8 +201,14 @@ for row in rows:
         assert row[planned] > 3 * row["numel"], row  # two moments and a value are on some rank
         assert row[held] > 3 * row["numel"] if counted else row[held] is None, row
     assert row["planned_rank_bytes"] < row["planned_node_bytes"], row
-wanted = [(f"zero{zero}", dtype, False) for zero in (1, 2, 3) for dtype in ("f32", "bf16")] + [("zero2", "f32", True)]
-assert [(row["storage"], row["dtype"], row["checkpoint"]) for row in rows] == wanted, rows
+wanted = [(f"zero{zero}", dtype, False, "f32", 0) for zero in (1, 2, 3) for dtype in ("f32", "bf16")] + [("zero2", "f32", True, "f32", 0)]
+wanted += [("zero1", "f32", False, compute, batches) for compute in ("f32", "bf16") for batches in (1, 2)]
+assert [(row["storage"], row["dtype"], row["checkpoint"], row["compute"], row["batches"]) for row in rows] == wanted, rows
+for way in ("planned", "pss") if counted else ("planned",):
+    of = document["activations"][way]
+    assert 0 < of["bf16_bytes"] < of["f32_bytes"] and abs(of["ratio"] - of["bf16_bytes"] / of["f32_bytes"]) < 1e-4, document["activations"]
+of = [row["planned_activation_bytes"] for row in rows[-4:]]
+assert document["activations"]["planned"]["bf16_bytes"] == of[3] - of[2], of
 PY
 # What cannot be measured is said, and is exit 3.
 log=$(mktemp)
@@ -184,7 +224,7 @@ could_not() { # words of the message, then the options
 ADDEND_PEERS=/nowhere could_not "attention, ring, 1 rank, 256 tokens: no result" --op attention
 TMPDIR=/nowhere could_not "zero1, dp_shard=2: /nowhere/addend-bench-.*: the folder for checkpoints cannot be made" --op memory
 "$addend" bench --quick --op memory --largest 1024 2>/dev/null | grep -q cores # all left out: a table without rows
-"$addend" bench --quick --op memory 2>/dev/null | grep -Eq '^dp_shard=2 +zero3 +bf16 '
+"$addend" bench --quick --op memory 2>/dev/null | grep -Eq '^dp_shard=2 +zero3 +bf16 +f32 +8 '
 
 # A request to stop ends it, also while ranks run, which it then says; between them the signal itself does.
 "$addend" bench --op memory >/dev/null 2>"$log" &
