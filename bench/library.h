@@ -4,8 +4,9 @@
 #include "addend/addend.h"
 #include "worker.h"
 
-/* The models whose steps, gradients and parameters are measured: GPTs of 11 million parameters, of 43 million twice as
- * wide, of 13 million in fewer layers, and of 100 million; tiny ones where it must be quick. */
+/* The models whose steps, gradients and parameters are measured: GPTs of 11 million parameters, of 22 million twice as
+ * wide in half the layers, so that a step takes seconds with every program, of 13 million, and of 100 million; tiny
+ * ones where it must be quick. */
 typedef struct bench_model {
   int layers, d_model, heads, seq, batch;
 } bench_model;
