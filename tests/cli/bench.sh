@@ -74,6 +74,7 @@ rows, instructions = document["rows"], document["machine"]["instructions"]
 by = {"f32": {"OpenBLAS"}, "bf16": {"widened to f32, OpenBLAS's f32 product"}}
 if instructions:
     by["bf16"] |= {"oneDNN bf16", "widened to f32, oneDNN's f32 product"}
+    by["f32"] |= {"oneDNN"}
 for row in rows:
     model = row["model"]
     assert row["op"] == "train_step" and row["seconds_min"] > 0 and row["tokens_per_second"] > 0, row
