@@ -16,6 +16,7 @@ typedef struct ad_diff_run {
   ad_dump dump, other;      /* other: what --reference names */
   const ad_dump *reference; /* NULL: none */
   json_t *document, *params, *messages, *alike;
+  json_t *untried;     /* axes -> names of parameters */
   ad_norm_term *norms; /* by parameter */
   unsigned char *ranks;
   int holds;
@@ -46,6 +47,32 @@ static void say_few(ad_diff_run *run, const ad_parts *parts, const ad_verdict *v
                                   parts->param->name, shown->part->count, ad_part_members(parts, shown->part)->count));
 }
 
+/* Whether a sum goes over an axis on which the parameter is cut is asked of whole tensors alone. */
+static void note_untried(ad_diff_run *run, const ad_parts *parts, const ad_judged *list) {
+  char axes[AD_DUMP_AXES * AD_DUMP_NAME];
+  uint32_t untried = ad_untried_axes(parts, list);
+  if (!untried) return;
+  ad_dump_axes_print(&run->dump.mesh, untried, axes, sizeof axes);
+  if (!json_object_get(run->untried, axes)) json_object_set_new(run->untried, axes, json_array());
+  json_array_append_new(json_object_get(run->untried, axes), json_string(parts->param->name));
+}
+
+static void say_untried(ad_diff_run *run) {
+  const char *axes;
+  json_t *names;
+  json_object_foreach(run->untried, axes, names) {
+    char others[48] = "";
+    size_t count = json_array_size(names);
+    if (count > 1) snprintf(others, sizeof others, " and %zu other parameter%s", count - 1, count > 2 ? "s" : "");
+    json_array_append_new(
+        run->messages,
+        json_sprintf("`%s`%s: sampled, and cut over %s, so ranks there hold other elements: this dump cannot say "
+                     "whether the sum goes over %s; dump whole tensors (without addend.sample; in addend.torch "
+                     "sample=None)",
+                     json_string_value(json_array_get(names, 0)), others, axes, axes));
+  }
+}
+
 static ad_status judge_parts(ad_diff_run *run, ad_parts *parts, ad_judged *list) {
   ad_verdict verdict;
   ad_compared compared = {0};
@@ -57,6 +84,7 @@ static ad_status judge_parts(ad_diff_run *run, ad_parts *parts, ad_judged *list)
   run->holds &= ad_diff_passes(&verdict, &compared);
   json_array_append_new(run->params, ad_diff_param(parts, list, &verdict, &compared));
   say_few(run, parts, &verdict);
+  note_untried(run, parts, list);
   return AD_OK;
 }
 
@@ -162,10 +190,12 @@ static ad_status diff_dump(ad_diff_run *run, int *holds, char **json) {
   run->params = json_array();
   run->messages = json_array();
   run->alike = json_object();
+  run->untried = json_object();
   AD_TRY(ad_new((size_t)run->dump.mesh.world, &run->ranks));
   AD_TRY(ad_new(run->dump.param_count, &run->norms));
   AD_TRY(judge_params(run));
   ad_alike_say(run->alike, run->dump.param_count, run->messages);
+  say_untried(run);
   say_factors(run);
   return print(run, holds, json);
 }
@@ -175,6 +205,7 @@ static void run_end(ad_diff_run *run) {
   json_decref(run->params);
   json_decref(run->messages);
   json_decref(run->alike);
+  json_decref(run->untried);
   ad_release(run->ranks);
   ad_release(run->norms);
   ad_dump_close(&run->other);

@@ -23,6 +23,13 @@ int ad_stands_with(const ad_dump *dump, int64_t rank, int64_t holder, uint32_t a
   return 1;
 }
 
+uint32_t ad_untried_axes(const ad_parts *parts, const ad_judged *list) {
+  uint32_t axes = 0;
+  for (size_t i = 0; i < parts->count; i++)
+    if (!list[i].holds && !list[i].why.explains) axes |= list[i].why.untried;
+  return axes;
+}
+
 /* ---- what is expected ---- */
 
 /* The mean divisor of all addend files; NaN if one has none. */

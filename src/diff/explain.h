@@ -10,6 +10,7 @@ typedef struct ad_explanation {
   ad_dtype rounded;        /* explains only if the sum was rounded as in this dtype; 0: need not be assumed */
   int ambiguous;           /* other counts give it too */
   uint32_t group;          /* the sum is one over these axes instead; 0: of its own members */
+  uint32_t untried;        /* cut axes that no sample can tell a sum over: ranks along them hold other elements */
   double *others;          /* such counts, the simplest; NULL if not ambiguous */
   ad_fitness fitness;      /* of the counts, or of the expected combination where there are none */
 } ad_explanation;
@@ -29,6 +30,7 @@ ad_status ad_judge_parts(ad_parts *parts, ad_judged *list) AD_CHECKED;
 void ad_judged_clear(const ad_parts *parts, ad_judged *list);
 /* Whether this rank's place is the holder's on all of `axes`. */
 int ad_stands_with(const ad_dump *dump, int64_t rank, int64_t holder, uint32_t axes);
-uint32_t ad_large_axes(const ad_dump_mesh *mesh, uint32_t axes); /* those of more than one rank */
+uint32_t ad_untried_axes(const ad_parts *parts, const ad_judged *list); /* of all parts that nothing explains */
+uint32_t ad_large_axes(const ad_dump_mesh *mesh, uint32_t axes);        /* those of more than one rank */
 
 #endif

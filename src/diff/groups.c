@@ -8,27 +8,29 @@
 #include "diff/fit.h"
 #include "diff/hypotheses.h"
 
-/* The addend as the part's members would have it: where it is cut, at the place of the holder's own. 0: it has another
- * size. */
-static int takes_place(const ad_parts *parts, const ad_part *part, const ad_box *own, ad_piece *piece) {
+typedef enum ad_place { TAKEN, OTHER_SIZE, OTHER_ELEMENTS } ad_place;
+
+/* The addend as the part's members would have it: where it is cut, at the place of the holder's own. Of a sampled one
+ * other elements are there. */
+static ad_place take_place(const ad_parts *parts, const ad_part *part, const ad_box *own, ad_piece *piece) {
   const ad_shape *shape = &parts->param->shape;
-  if (ad_box_contains(shape, &piece->box, &part->box)) return 1;
-  if (parts->param->is_sampled) return 0;
+  if (ad_box_contains(shape, &piece->box, &part->box)) return TAKEN;
   for (int dim = 0; dim < shape->ndim; dim++)
-    if (piece->box.count[dim] != own->count[dim]) return 0;
+    if (piece->box.count[dim] != own->count[dim]) return OTHER_SIZE;
+  if (parts->param->is_sampled) return OTHER_ELEMENTS;
   piece->box = *own;
-  return 1;
+  return TAKEN;
 }
 
 static ad_status add_rank(ad_parts *parts, const ad_part *part, const ad_box *own, int64_t rank, ad_members *members,
-                          int *fits) {
+                          ad_place *place) {
   const ad_dump *dump = parts->dump;
-  for (int64_t m = 0; m < dump->microbatches && *fits; m++) {
+  for (int64_t m = 0; m < dump->microbatches && *place == TAKEN; m++) {
     ad_column *column = &members->columns[members->count];
     int there;
     AD_TRY(ad_dump_piece(dump, parts->param, dump->addends[rank * dump->microbatches + m], &column->piece, &there));
     if (!there) continue;
-    *fits = takes_place(parts, part, own, &column->piece);
+    *place = take_place(parts, part, own, &column->piece);
     members->count++;
     AD_TRY(ad_sampled_find(&parts->sampled, parts->param, &column->piece.box, &column->piece.sampled));
   }
@@ -37,12 +39,12 @@ static ad_status add_rank(ad_parts *parts, const ad_part *part, const ad_box *ow
 
 /* The addends of the ranks that differ from `holder` on `axes` alone. */
 static ad_status fill(ad_parts *parts, const ad_part *part, const ad_box *own, int64_t holder, uint32_t axes,
-                      ad_members *members, int *fits) {
+                      ad_members *members, ad_place *place) {
   const ad_dump *dump = parts->dump;
   AD_TRY(ad_new((size_t)(ad_dump_axes_size(&dump->mesh, axes) * dump->microbatches), &members->columns));
-  *fits = 1;
-  for (int64_t rank = 0; rank < dump->mesh.world && *fits; rank++)
-    if (ad_stands_with(dump, rank, holder, ~axes)) AD_TRY(add_rank(parts, part, own, rank, members, fits));
+  *place = TAKEN;
+  for (int64_t rank = 0; rank < dump->mesh.world && *place == TAKEN; rank++)
+    if (ad_stands_with(dump, rank, holder, ~axes)) AD_TRY(add_rank(parts, part, own, rank, members, place));
   return AD_OK;
 }
 
@@ -69,15 +71,14 @@ static ad_status test(ad_parts *parts, const ad_part *part, size_t members, doub
 }
 
 static ad_status try_axes(ad_parts *parts, const ad_part *part, const ad_box *own, uint32_t axes, double *factor,
-                          ad_fitness *fitness) {
+                          ad_place *place, ad_fitness *fitness) {
   size_t index = parts->member_count;
-  int fits = 0;
   AD_TRY(ad_grow(&parts->members, index, index + 1));
   ad_members *members = &parts->members[index];
   *members = (ad_members){.key = -1};
-  ad_status status = fill(parts, part, own, part->holders[0], axes, members, &fits);
+  ad_status status = fill(parts, part, own, part->holders[0], axes, members, place);
   *fitness = (ad_fitness){0};
-  if (!status && fits && members->count) status = test(parts, part, index, factor, fitness);
+  if (!status && *place == TAKEN && members->count) status = test(parts, part, index, factor, fitness);
   ad_release(members->columns);
   members->columns = NULL;
   return status;
@@ -96,6 +97,13 @@ static void explain(const ad_parts *parts, ad_judged *judged, uint32_t axes, dou
   }
 }
 
+static uint32_t cut_axes(const ad_parts *parts, uint32_t axes) {
+  uint32_t cut = 0;
+  for (int axis = 0; axis < parts->dump->mesh.count; axis++)
+    if (axes >> axis & 1 && ad_type_is_cut(parts->param->types[axis])) cut |= 1u << axis;
+  return cut;
+}
+
 /* Where the holder's own addend lies. */
 static int find_own(const ad_parts *parts, const ad_part *part, ad_box *out) {
   const ad_members *members = ad_part_members(parts, part);
@@ -110,9 +118,11 @@ ad_status ad_try_groups(ad_parts *parts, ad_judged *judged) {
   if (!find_own(parts, judged->part, &own)) return AD_OK;
   for (uint32_t axes = all; axes; axes = (axes - 1) & all) {
     double factor = 0;
+    ad_place place;
     ad_fitness fitness;
     if (!(axes & ~summed)) continue;
-    AD_TRY(try_axes(parts, judged->part, &own, axes, &factor, &fitness));
+    AD_TRY(try_axes(parts, judged->part, &own, axes, &factor, &place, &fitness));
+    if (place == OTHER_ELEMENTS) judged->why.untried |= cut_axes(parts, axes);
     if (!fitness.holds) continue;
     explain(parts, judged, axes, factor, &fitness);
     return AD_OK;

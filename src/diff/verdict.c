@@ -37,12 +37,17 @@ static int all_explained(const ad_case *c) {
 }
 
 static void say_unexplained(ad_case *c) {
+  uint32_t untried = ad_untried_axes(c->parts, c->list);
+  char names[AD_VERDICT_TEXT / 4], or [AD_VERDICT_TEXT / 2] = "";
   ad_case_mark_holders(c, 1);
   ad_case_say(c, AD_VERDICT_UNEXPLAINED, 0, NAN);
+  if (untried)
+    snprintf(or, sizeof or, ", or is summed over %s, which a sample cannot tell",
+             ad_case_axes(c, untried, names, sizeof names));
   snprintf(
       c->out->text, sizeof c->out->text,
-      "unexplained: no counts of the addends give the sum (%.2g of it is left): it holds other data or another term",
-      c->first->why.fitness.residual);
+      "unexplained: no counts of the addends give the sum (%.2g of it is left): it holds other data or another term%s",
+      c->first->why.fitness.residual, or);
 }
 
 /* Both readings of a sum that has two, in short. */

@@ -161,6 +161,15 @@ def over_tp(p, rank, values):
 
 
 verdict(judged(group, after=over_tp), "wrong_group", "tp", range(6), words="over tp")
+# The same of samples: what is there of one part lies elsewhere than what is there of another. The reader is told, on the page too.
+group.sample = 8
+document = judged(group, after=over_tp)
+verdict(document, "unexplained", None, range(6), words="or is summed over tp, which a sample cannot tell")
+says = "`w`: sampled, and cut over tp, so ranks there hold other elements: this dump cannot say whether the sum goes over tp; dump whole tensors"
+assert len(document["messages"]) == 1 and document["messages"][0].startswith(says), document["messages"]
+page = os.path.join(work, "sampled.html")
+told = subprocess.run([program, "diff", "--html", page, os.path.join(work, "dump")], capture_output=True, text=True, timeout=60)
+assert told.returncode == 1 and "note " + says in told.stdout and says in open(page).read(), told
 
 # Copies.
 found = verdict(judged(job, counts=lambda p, rank: {(0, 0): 1.0} if rank == 3 else None), "replicas_differ", "dp,tp", [3])
@@ -213,6 +222,8 @@ other = lambda p, rank, values: [v + ((i * 7919) % 13 - 6) / 10 for i, v in enum
 document = judged(job, after=other)
 verdict(document, "unexplained", None, range(6))
 assert any("3 elements and 6 addends" in m for m in document["messages"])
+several = Job(group.mesh, [*group.params, Param("v", [4, 6], "tp=S0")], sample=8)
+assert "`v` and 1 other parameter: sampled" in judged(several, after=other)["messages"][0]
 
 # Addends that cannot be told apart.
 alike = Job("dp=4", [Param("w", [20]), Param("v", [30])])
