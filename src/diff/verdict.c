@@ -69,22 +69,61 @@ static void say_ambiguous(ad_case *c) {
   snprintf(c->out->text, sizeof c->out->text, "wrong, and these cannot be told apart: %.200s; or: %.200s", one, other);
 }
 
+/* ---- of sums that are in shards, or copies of which some are right: which of them ---- */
+
+/* Marks who holds what the verdict is about: `local`, every wrong part, else those that are wrong as the first is.
+ * Returns 0 where that is everything. */
+static int mark_shards(const ad_case *c, int local) {
+  int others = 0;
+  memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
+  for (size_t i = 0; i < c->count; i++) {
+    const ad_judged *judged = &c->list[i];
+    int is_meant = !judged->holds && (local || same_counts(c, c->first, judged));
+    others |= !is_meant;
+    for (size_t h = 0; h < judged->part->holder_count && is_meant; h++) c->out->ranks[judged->part->holders[h]] = 1;
+  }
+  return others;
+}
+
+/* Leaves no rank marked. */
+static void print_shards(const ad_case *c, int local, char *out, size_t size) {
+  const ad_shape *shape = &c->parts->param->shape;
+  ad_box whole = ad_box_whole(shape);
+  char ranks[AD_VERDICT_TEXT / 4];
+  *out = 0;
+  if (mark_shards(c, local))
+    snprintf(out, size, "; in the %s of %s%s", ad_box_equal(shape, &c->first->part->box, &whole) ? "copy" : "shard",
+             ad_case_ranks(c, ranks, sizeof ranks),
+             local || wrong_ones_agree(c) ? " only" : ", and in others something else");
+  memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
+}
+
+/* A verdict that is about some ranks' addends keeps them. */
+static void add_shards(ad_case *c, int local, const char *shards) {
+  size_t used = strlen(c->out->text);
+  if (!*shards) return;
+  snprintf(c->out->text + used, sizeof c->out->text - used, "%s", shards);
+  if (!memchr(c->out->ranks, 1, (size_t)c->dump->mesh.world)) mark_shards(c, local);
+}
+
 static void say_wrong(ad_case *c) {
+  char shards[AD_VERDICT_TEXT / 2];
   c->out->shown = c->first;
   if (!all_explained(c)) {
     say_unexplained(c);
     return;
   }
   if (ad_case_try_group(c)) return;
-  if (!ad_case_try_local(c)) {
-    if (!wrong_ones_agree(c) && ad_case_try_some(c)) return;
-    if (ad_case_copies_differ(c) && (ad_case_some_hold(c) || !wrong_ones_agree(c))) {
-      ad_case_say_replicas(c);
-      return;
-    }
-    ad_case_say_counts(c);
+  int local = ad_case_try_local(c);
+  if (!local && !wrong_ones_agree(c) && ad_case_try_some(c)) return;
+  if (!local && ad_case_copies_differ(c) && (ad_case_some_hold(c) || !wrong_ones_agree(c))) {
+    ad_case_say_replicas(c);
+    return;
   }
+  print_shards(c, local, shards, sizeof shards);
+  if (!local) ad_case_say_counts(c);
   if (c->first->why.ambiguous) say_ambiguous(c);
+  add_shards(c, local, shards);
 }
 
 void ad_verdict_find(const ad_parts *parts, const ad_judged *list, unsigned char *ranks, ad_verdict *out) {

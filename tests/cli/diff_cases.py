@@ -125,6 +125,25 @@ verdict(judged(job, counts=only(job, lambda a, s, m: (a["dp"], a["tp"]) != (2, 1
 # Each part has fewer elements than there are addends; together they have enough.
 shards = Job("dp=8", [Param("w", [16, 2], held=shard("dp", 8, 16, 2))])
 verdict(judged(shards, counts=only(shards, lambda a, s, m: a["dp"] not in (2, 5))), "missing", "dp", [2, 5], 0)
+# One shard, or some: the verdict names who holds it.
+shard_of = lambda job, ranks, factor: lambda p, rank: times(job, factor)(p, rank) if rank in ranks else None
+document = judged(fsdp, counts=shard_of(fsdp, [1], 2))
+verdict(document, "doubled", None, [1], 2, words="2 times what is expected; in the shard of rank 1 only")
+assert param(document, "b")["verdict"] == "replicas_differ" and document["messages"] == []
+verdict(judged(shards, counts=shard_of(shards, [2, 6], 2)), "doubled", None, [2, 6], 2, words="in the shard of ranks 2 and 6 only")
+verdict(judged(shards, counts=shard_of(shards, [5], 1 / 8)), "averaged", "dp", [5], 1 / 8, words="in the shard of rank 5 only")
+verdict(judged(shards, counts=shard_of(shards, [3], 0)), "missing", None, [3], 0, words="in the shard of rank 3 only")
+both = lambda p, rank: times(shards, {3: 2, 4: 3}.get(rank, 1))(p, rank)
+verdict(judged(shards, counts=both), "doubled", None, [3], 2, words="in the shard of rank 3, and in others something else")
+# Which addends is said by `ranks`, in which shard by the text.
+lost = lambda p, rank: {key: 1.0 for key in fsdp.right(p, rank) if rank != 0 or key[0] != 2}
+verdict(judged(fsdp, counts=lost), "missing", "dp", [2], 0, words="addends of rank 2 are not in the sum; in the shard of rank 0 only")
+two = Job("dp=3 tp=2", [Param("w", [8, 5], "tp=S0")])
+verdict(judged(two, counts=shard_of(two, [1, 3, 5], 2)), "doubled", "tp", [1, 3, 5], 2, words="ranks 1, 3 and 5 only")
+own_shard = lambda p, rank: {(r, 0): 1.0 for r in range(4) if r == rank or rank != 1}
+verdict(judged(fsdp, counts=own_shard), "own_only", "dp", [1], 1, words="in the shard of rank 1 only")
+own_copy = lambda p, rank: {(rank, 0): 1.0} if rank == 3 else None
+verdict(judged(job, counts=own_copy), "own_only", "dp,tp", [3], 1, words="in the copy of rank 3 only")
 more = lambda p, rank: {key: 2.0 if key[0] == 4 else 1.0 for key in job.right(p, rank)}
 verdict(judged(job, counts=more), "doubled", None, [4], 2)
 less = lambda p, rank: {key: 0.25 if key[0] == 4 else 1.0 for key in job.right(p, rank)}
