@@ -107,13 +107,15 @@ static ad_status settle(const ad_parts *parts, const ad_part *part, const double
 
 /* ---- a part that fails ---- */
 
-/* Where each addend's error is known, the fit says all that there is to say. */
+/* Where each addend's error is known, the fit says all that there is to say of the parts that it is of. */
 static ad_status explain_by_fit(const ad_parts *parts, const ad_products *products, const double *expected,
-                                const ad_part *part, ad_explanation *why, int *known) {
+                                ad_judged *const *list, size_t count, int *known) {
   ad_fit fit;
   AD_TRY(ad_fit_create(products, expected, &fit));
   *known = fit.rank + ad_products_zeros(products) == products->n && products->rows > fit.rank;
-  ad_status status = *known ? settle(parts, part, fit.counts, fit.errors, why) : AD_OK;
+  ad_status status = AD_OK;
+  for (size_t i = 0; i < count && *known && !status; i++)
+    status = settle(parts, list[i]->part, fit.counts, fit.errors, &list[i]->why);
   ad_fit_destroy(&fit);
   return status;
 }
@@ -123,7 +125,7 @@ static ad_status explain_with(const ad_parts *parts, const ad_products *products
   *known = 0;
   size_t filled = products->n - ad_products_zeros(products);
   if (products->rows > filled && products->n <= AD_FIT_MAX)
-    AD_TRY(explain_by_fit(parts, products, expected, judged->part, &judged->why, known));
+    AD_TRY(explain_by_fit(parts, products, expected, &judged, 1, known));
   if (!*known) AD_TRY(ad_try_hypotheses(parts, products, expected, judged->part, &judged->why));
   if (*known || judged->why.explains) return *known = 1, AD_OK;
   memcpy(judged->why.counts, expected, products->n * sizeof *expected);
@@ -150,11 +152,8 @@ static ad_status explain_together(const ad_parts *parts, const double *expected,
   ad_status status = ad_products_create(parts, together, count, &products);
   ad_release(together);
   if (status) return status;
-  for (size_t i = 0; i < count && !status; i++) {
-    int known;
-    if (products.rows > products.n)
-      status = explain_by_fit(parts, &products, expected, list[i]->part, &list[i]->why, &known);
-  }
+  int known;
+  if (products.rows > products.n) status = explain_by_fit(parts, &products, expected, list, count, &known);
   ad_products_destroy(&products);
   return status;
 }

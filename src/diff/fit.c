@@ -14,17 +14,18 @@ void dsyev_(const char *job, const char *triangle, const int *n, double *a, cons
 
 /* ---- products ---- */
 
-/* The addends and the sum of a part side by side, AD_ROWS elements at a time. */
-static void add_part(const ad_parts *parts, const ad_part *part, double *columns, double *products, size_t n) {
+/* The addends and the sum of a part side by side, `stride` elements at a time. */
+static void add_part(const ad_parts *parts, const ad_part *part, size_t stride, double *columns, double *products,
+                     size_t n) {
   const ad_members *members = ad_part_members(parts, part);
-  double *sum = columns + n * AD_ROWS;
-  for (size_t begin = 0; begin < part->count; begin += AD_ROWS) {
-    size_t end = begin + AD_ROWS < part->count ? begin + AD_ROWS : part->count, rows = end - begin;
+  double *sum = columns + n * stride;
+  for (size_t begin = 0; begin < part->count; begin += stride) {
+    size_t end = begin + stride < part->count ? begin + stride : part->count, rows = end - begin;
     for (size_t c = 0; c < n; c++)
-      ad_part_read(parts, part, &members->columns[c].piece, begin, end, columns + c * AD_ROWS);
+      ad_part_read(parts, part, &members->columns[c].piece, begin, end, columns + c * stride);
     ad_part_read_sum(parts, part, begin, end, sum);
     for (size_t i = 0; i < rows; i++) sum[i] /= parts->param->expect;
-    cblas_dsyrk(CblasColMajor, CblasUpper, CblasTrans, (int)n + 1, (int)rows, 1, columns, AD_ROWS, 1, products,
+    cblas_dsyrk(CblasColMajor, CblasUpper, CblasTrans, (int)n + 1, (int)rows, 1, columns, (int)stride, 1, products,
                 (int)n + 1);
   }
 }
@@ -39,14 +40,22 @@ static void take_products(const double *all, ad_products *out) {
   out->sum_square = all[n + n * (n + 1)];
 }
 
+/* As many as the largest part has: shards may be far smaller than a block. */
+static size_t rows_at_once(const ad_part *const *list, size_t count) {
+  size_t most = 1;
+  for (size_t i = 0; i < count; i++)
+    if (list[i]->count > most) most = list[i]->count;
+  return most < AD_ROWS ? most : AD_ROWS;
+}
+
 static ad_status gather(const ad_parts *parts, const ad_part *const *list, size_t count, ad_products *out) {
-  size_t n = out->n;
+  size_t n = out->n, stride = rows_at_once(list, count);
   double *columns, *all;
-  AD_TRY(ad_new((n + 1) * AD_ROWS, &columns));
+  AD_TRY(ad_new((n + 1) * stride, &columns));
   ad_status status = ad_new((n + 1) * (n + 1), &all);
   if (!status) {
     for (size_t i = 0; i < count; i++) {
-      add_part(parts, list[i], columns, all, n);
+      add_part(parts, list[i], stride, columns, all, n);
       out->rows += list[i]->count;
     }
     take_products(all, out);
@@ -80,22 +89,16 @@ void ad_products_destroy(ad_products *products) {
   ad_release(products->with_sum);
 }
 
-/* out = gram * counts */
-static void multiply(const ad_products *products, const double *counts, double *out) {
+void ad_products_multiply(const ad_products *products, const double *counts, double *out) {
   size_t n = products->n;
   memset(out, 0, n * sizeof *out);
   for (size_t j = 0; j < n; j++)
     for (size_t i = 0; i < n && counts[j] != 0; i++) out[i] += products->gram[i + j * n] * counts[j];
 }
 
-double ad_products_distance(const ad_products *products, const double *counts) {
-  size_t n = products->n;
+double ad_products_distance(const ad_products *products, const double *counts, const double *multiplied) {
   double distance = products->sum_square;
-  for (size_t j = 0; j < n; j++) {
-    double row = 0;
-    for (size_t i = 0; i < n && counts[j] != 0; i++) row += products->gram[i + j * n] * counts[i];
-    distance += counts[j] * (row - 2 * products->with_sum[j]);
-  }
+  for (size_t j = 0; j < products->n; j++) distance += counts[j] * (multiplied[j] - 2 * products->with_sum[j]);
   return fmax(distance, 0);
 }
 
@@ -145,7 +148,7 @@ static ad_status eigen_create(const ad_products *products, ad_eigen *eigen) {
 
 static void solve(const ad_products *products, const ad_eigen *eigen, const double *prior, ad_fit *fit) {
   size_t n = eigen->n;
-  multiply(products, prior, eigen->target);
+  ad_products_multiply(products, prior, eigen->target);
   for (size_t j = 0; j < n; j++) {
     eigen->target[j] = (products->with_sum[j] - eigen->target[j]) / eigen->lengths[j];
     fit->counts[j] = prior[j];
@@ -162,7 +165,8 @@ static void solve(const ad_products *products, const ad_eigen *eigen, const doub
 
 static void find_errors(const ad_products *products, const ad_eigen *eigen, ad_fit *fit) {
   size_t n = eigen->n, free = products->rows > fit->rank ? products->rows - fit->rank : 1;
-  double square = ad_products_distance(products, fit->counts), deviation = sqrt(square / (double)free);
+  ad_products_multiply(products, fit->counts, eigen->target);
+  double square = ad_products_distance(products, fit->counts, eigen->target), deviation = sqrt(square / (double)free);
   fit->residual = products->sum_square > 0 ? sqrt(square / products->sum_square) : 0;
   for (size_t j = 0; j < n; j++) {
     double variance = 0, unknown = 0;

@@ -15,8 +15,10 @@ ad_status ad_products_create(const ad_parts *parts, const ad_part *const *list, 
                              ad_products *out) AD_CHECKED;
 size_t ad_products_zeros(const ad_products *products); /* addends that are zero */
 void ad_products_destroy(ad_products *products);
-/* Square of the length of sum - (counts[0] * addend 0 + ...); not below 0. */
-double ad_products_distance(const ad_products *products, const double *counts);
+/* out = gram * counts */
+void ad_products_multiply(const ad_products *products, const double *counts, double *out);
+/* Square of the length of sum - (counts[0] * addend 0 + ...), from gram * counts; not below 0. */
+double ad_products_distance(const ad_products *products, const double *counts, const double *multiplied);
 
 typedef struct ad_fit {
   double *counts, *errors; /* n; an infinite error: of this one only sums with others are known */

@@ -26,6 +26,9 @@ typedef struct ad_trial {
   ad_rounding rounding;
   ad_explanation *why;
   double *fixed, *free, *counts; /* n each */
+  /* Products of the Gram matrix with these and with what is expected: the sparse ones are multiplied, the others follow
+   * from them, so that a hypothesis about one rank costs as much as its row of the matrix. */
+  double *with_fixed, *with_free, *with_counts, *with_expected;
 } ad_trial;
 
 /* Whether addend c has the free number under hypothesis h, else the fixed count. */
@@ -36,17 +39,10 @@ typedef int (*ad_is_free)(const ad_trial *trial, size_t c, int64_t h);
 /* The free number by least squares; NaN: these addends are zero. */
 static double best_number(const ad_trial *trial) {
   const ad_products *products = trial->products;
-  size_t n = products->n;
   double along = 0, square = 0;
-  for (size_t i = 0; i < n; i++) {
-    double fixed = 0, free = 0;
-    if (trial->free[i] == 0) continue;
-    for (size_t j = 0; j < n; j++) {
-      fixed += products->gram[j + i * n] * trial->fixed[j];
-      free += products->gram[j + i * n] * trial->free[j];
-    }
-    along += trial->free[i] * (products->with_sum[i] - fixed);
-    square += trial->free[i] * free;
+  for (size_t i = 0; i < products->n; i++) {
+    along += trial->free[i] * (products->with_sum[i] - trial->with_fixed[i]);
+    square += trial->free[i] * trial->with_free[i];
   }
   return square > 0 ? along / square : NAN;
 }
@@ -62,11 +58,14 @@ static int is_near(const ad_trial *trial) {
   double share = ad_rounding_share(&trial->rounding, products->n) * fmax(most, 1) + 1e-12;
   double least = n * trial->rounding.smallest / fabs(trial->parts->param->expect);
   double square = share * share * n * trace + least * least * (double)products->rows;
-  return ad_products_distance(products, trial->counts) <= 2 * square + 1e-13 * products->sum_square;
+  return ad_products_distance(products, trial->counts, trial->with_counts) <= 2 * square + 1e-13 * products->sum_square;
 }
 
 static ad_status holds(ad_trial *trial, double number, ad_fitness *out) {
-  for (size_t i = 0; i < trial->products->n; i++) trial->counts[i] = trial->fixed[i] + number * trial->free[i];
+  for (size_t i = 0; i < trial->products->n; i++) {
+    trial->counts[i] = trial->fixed[i] + number * trial->free[i];
+    trial->with_counts[i] = trial->with_fixed[i] + number * trial->with_free[i];
+  }
   *out = (ad_fitness){0};
   if (!is_near(trial)) return AD_OK;
   return ad_part_test(trial->parts, trial->part, trial->counts, trial->parts->param->expect, &trial->rounding, out);
@@ -113,7 +112,10 @@ static ad_status try_set(ad_trial *trial, ad_is_free is_free, int64_t h, double 
     trial->fixed[c] = free ? 0 : base * trial->expected[c];
     frees += (size_t)free;
   }
-  return frees ? try_one(trial, any) : AD_OK;
+  if (!frees) return AD_OK;
+  ad_products_multiply(trial->products, trial->free, trial->with_free);
+  for (size_t c = 0; c < n; c++) trial->with_fixed[c] = base * (trial->with_expected[c] - trial->with_free[c]);
+  return try_one(trial, any);
 }
 
 /* ---- the hypotheses ---- */
@@ -155,6 +157,8 @@ static ad_status try_late(ad_trial *trial, uint32_t axes) {
     trial->fixed[c] = is_last(trial, c, 0) ? trial->expected[c] : 0;
     trial->free[c] = !is_last(trial, c, 0) && is_own(trial, c, axes) ? trial->expected[c] : 0;
   }
+  ad_products_multiply(trial->products, trial->fixed, trial->with_fixed);
+  ad_products_multiply(trial->products, trial->free, trial->with_free);
   return try_one(trial, 1);
 }
 
@@ -194,9 +198,11 @@ static ad_status try_undivided(ad_trial *trial) {
   for (size_t c = 0; c < trial->products->n; c++) {
     differ |= trial->expected[c] != 1;
     trial->free[c] = 1;
-    trial->fixed[c] = 0;
+    trial->fixed[c] = trial->with_fixed[c] = 0;
   }
-  return differ ? try_one(trial, 1) : AD_OK;
+  if (!differ) return AD_OK;
+  ad_products_multiply(trial->products, trial->free, trial->with_free);
+  return try_one(trial, 1);
 }
 
 static ad_status try_all(ad_trial *trial) {
@@ -213,13 +219,18 @@ ad_status ad_try_hypotheses(const ad_parts *parts, const ad_products *products, 
   size_t n = products->n;
   double *memory;
   if (!n) return AD_OK;
-  AD_TRY(ad_new(3 * n, &memory));
+  AD_TRY(ad_new(7 * n, &memory));
   ad_trial trial = {.parts = parts, .products = products, .expected = expected, .part = part, .why = why};
   trial.members = ad_part_members(parts, part);
   trial.rounding = ad_rounding_of(parts, part);
   trial.fixed = memory;
   trial.free = memory + n;
   trial.counts = memory + 2 * n;
+  trial.with_fixed = memory + 3 * n;
+  trial.with_free = memory + 4 * n;
+  trial.with_counts = memory + 5 * n;
+  trial.with_expected = memory + 6 * n;
+  ad_products_multiply(products, expected, trial.with_expected);
   ad_status status = try_all(&trial);
   ad_release(memory);
   return status;
