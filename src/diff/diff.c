@@ -16,8 +16,8 @@ typedef struct ad_diff_run {
   ad_dump dump, other;      /* other: what --reference names */
   const ad_dump *reference; /* NULL: none */
   json_t *document, *params, *messages, *alike;
-  json_t *untried;     /* axes -> names of parameters */
-  ad_norm_term *norms; /* by parameter */
+  json_t *untried, *unlike; /* axes -> names of parameters */
+  ad_norm_term *norms;      /* by parameter */
   unsigned char *ranks;
   int holds;
 } ad_diff_run;
@@ -47,29 +47,51 @@ static void say_few(ad_diff_run *run, const ad_parts *parts, const ad_verdict *v
                                   parts->param->name, shown->part->count, ad_part_members(parts, shown->part)->count));
 }
 
-/* Whether a sum goes over an axis on which the parameter is cut is asked of whole tensors alone. */
-static void note_untried(ad_diff_run *run, const ad_parts *parts, const ad_judged *list) {
-  char axes[AD_DUMP_AXES * AD_DUMP_NAME];
-  uint32_t untried = ad_untried_axes(parts, list);
-  if (!untried) return;
-  ad_dump_axes_print(&run->dump.mesh, untried, axes, sizeof axes);
-  if (!json_object_get(run->untried, axes)) json_object_set_new(run->untried, axes, json_array());
-  json_array_append_new(json_object_get(run->untried, axes), json_string(parts->param->name));
+/* What is said once of all parameters that it is true of on the same axes. */
+static void note(const ad_parts *parts, uint32_t axes, json_t *notes) {
+  char key[AD_DUMP_AXES * AD_DUMP_NAME];
+  if (!axes) return;
+  ad_dump_axes_print(&parts->dump->mesh, axes, key, sizeof key);
+  if (!json_object_get(notes, key)) json_object_set_new(notes, key, json_array());
+  json_array_append_new(json_object_get(notes, key), json_string(parts->param->name));
 }
 
+/* "`w` and 2 other parameters" */
+static const char *print_names(const json_t *names, char *buffer, size_t size) {
+  size_t others = json_array_size(names) - 1;
+  const char *first = json_string_value(json_array_get(names, 0));
+  if (others)
+    snprintf(buffer, size, "`%.200s` and %zu other parameter%s", first, others, others > 1 ? "s" : "");
+  else
+    snprintf(buffer, size, "`%.200s`", first);
+  return buffer;
+}
+
+/* Whether a sum goes over an axis on which the parameter is cut is asked of whole tensors alone. */
 static void say_untried(ad_diff_run *run) {
   const char *axes;
   json_t *names;
   json_object_foreach(run->untried, axes, names) {
-    char others[48] = "";
-    size_t count = json_array_size(names);
-    if (count > 1) snprintf(others, sizeof others, " and %zu other parameter%s", count - 1, count > 2 ? "s" : "");
+    char who[256];
     json_array_append_new(
         run->messages,
-        json_sprintf("`%s`%s: sampled, and cut over %s, so ranks there hold other elements: this dump cannot say "
-                     "whether the sum goes over %s; dump whole tensors (without addend.sample; in addend.torch "
-                     "sample=None)",
-                     json_string_value(json_array_get(names, 0)), others, axes, axes));
+        json_sprintf("%s: sampled, and cut over %s, so ranks there hold other elements: this dump cannot say whether "
+                     "the sum goes over %s; dump whole tensors (without addend.sample; in addend.torch sample=None)",
+                     print_names(names, who, sizeof who), axes, axes));
+  }
+}
+
+/* Ranks that should do the same work and do not: what they worked on may be why. */
+static void say_unlike(ad_diff_run *run) {
+  const char *axes;
+  json_t *names;
+  json_object_foreach(run->unlike, axes, names) {
+    char who[256];
+    json_array_append_new(
+        run->messages,
+        json_sprintf("%s: all ranks along %s should have the same gradient; if no sum over %s was left out, they were "
+                     "fed different batches (what is cut over %s does not show that): give them the same",
+                     print_names(names, who, sizeof who), axes, axes, axes));
   }
 }
 
@@ -84,7 +106,8 @@ static ad_status judge_parts(ad_diff_run *run, ad_parts *parts, ad_judged *list)
   run->holds &= ad_diff_passes(&verdict, &compared);
   json_array_append_new(run->params, ad_diff_param(parts, list, &verdict, &compared));
   say_few(run, parts, &verdict);
-  note_untried(run, parts, list);
+  note(parts, ad_untried_axes(parts, list), run->untried);
+  if (verdict.kind == AD_VERDICT_OWN_ONLY && !verdict.shown) note(parts, verdict.axes, run->unlike);
   return AD_OK;
 }
 
@@ -191,11 +214,13 @@ static ad_status diff_dump(ad_diff_run *run, int *holds, char **json) {
   run->messages = json_array();
   run->alike = json_object();
   run->untried = json_object();
+  run->unlike = json_object();
   AD_TRY(ad_new((size_t)run->dump.mesh.world, &run->ranks));
   AD_TRY(ad_new(run->dump.param_count, &run->norms));
   AD_TRY(judge_params(run));
   ad_alike_say(run->alike, run->dump.param_count, run->messages);
   say_untried(run);
+  say_unlike(run);
   say_factors(run);
   return print(run, holds, json);
 }
@@ -206,6 +231,7 @@ static void run_end(ad_diff_run *run) {
   json_decref(run->messages);
   json_decref(run->alike);
   json_decref(run->untried);
+  json_decref(run->unlike);
   ad_release(run->ranks);
   ad_release(run->norms);
   ad_dump_close(&run->other);

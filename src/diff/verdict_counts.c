@@ -215,21 +215,70 @@ static void say_counts(ad_case *c) {
 
 /* ---- which of them ---- */
 
-/* Each addend was counted alike although each had been divided by a number of its rank's own. */
-static int try_own_count(ad_case *c) {
-  const ad_members *members = ad_case_members(c, c->first);
-  double least = INFINITY, most = 0, value = uniform(c, c->first);
-  for (size_t i = 0; i < members->count; i++) {
-    least = fmin(least, members->columns[i].divisor);
-    most = fmax(most, members->columns[i].divisor);
-  }
-  if (!(least < most) || isnan(value)) return 0;
-  ad_case_say(c, AD_VERDICT_OWN_COUNT, 0, value);
+static void widen(double divisor, double *least, double *most) {
+  *least = fmin(*least, divisor);
+  *most = fmax(*most, divisor);
+}
+
+static void say_own_count(ad_case *c, double least, double most, double factor) {
+  ad_case_say(c, AD_VERDICT_OWN_COUNT, 0, factor);
   snprintf(
       c->out->text, sizeof c->out->text,
       "each rank divided its loss by its own count (%.6g to %.6g), and the quotients were added alike: divide by the "
       "count of all ranks",
       least, most);
+}
+
+static int divisors_differ(const ad_dump *dump, int64_t a, int64_t b) {
+  for (int64_t m = 0; m < dump->microbatches; m++)
+    if (dump->addends[a * dump->microbatches + m]->divisor != dump->addends[b * dump->microbatches + m]->divisor)
+      return 1;
+  return 0;
+}
+
+/* Axes that no parameter is summed over, and along which ranks divided by different numbers. */
+static uint32_t axes_of_batches(const ad_dump *dump) {
+  uint32_t axes = 0, unsummed = ad_large_axes(&dump->mesh, UINT32_MAX);
+  for (size_t p = 0; p < dump->param_count; p++) unsummed &= ~dump->params[p].summed;
+  for (int axis = 0; axis < dump->mesh.count; axis++)
+    for (int64_t a = 0; a < dump->mesh.world && unsummed >> axis & 1; a++)
+      for (int64_t b = 0; b < a && !(axes >> axis & 1); b++)
+        if (ad_stands_with(dump, a, b, ~(1u << axis)) && divisors_differ(dump, a, b)) axes |= 1u << axis;
+  return axes;
+}
+
+/* Ranks along an axis that nothing is summed over work on one batch together, which has one count. */
+static void say_other_batches(ad_case *c, uint32_t axes, double least, double most) {
+  char names[AD_VERDICT_TEXT / 4];
+  ad_case_say(c, AD_VERDICT_OWN_COUNT, axes, 1);
+  snprintf(c->out->text, sizeof c->out->text,
+           "ranks along %s divided their losses by different counts (%.6g to %.6g), and nothing is summed there: they "
+           "were fed different batches, or each counted its part of one; give them one batch, and divide by its count",
+           ad_case_axes(c, axes, names, sizeof names), least, most);
+}
+
+/* The sum is right but for the weights: ranks whose addends are not its own divided by other numbers. */
+static int try_others_count(ad_case *c) {
+  const ad_dump *dump = c->dump;
+  double least = INFINITY, most = 0;
+  for (int64_t i = 0; i < dump->mesh.world * dump->microbatches; i++) widen(dump->addends[i]->divisor, &least, &most);
+  if (!(least < most)) return 0;
+  uint32_t axes = axes_of_batches(dump);
+  if (axes)
+    say_other_batches(c, axes, least, most);
+  else
+    say_own_count(c, least, most, 1);
+  return 1;
+}
+
+/* Each addend was counted alike although each had been divided by a number of its rank's own. */
+static int try_own_count(ad_case *c) {
+  const ad_members *members = ad_case_members(c, c->first);
+  double least = INFINITY, most = 0, value = uniform(c, c->first);
+  for (size_t i = 0; i < members->count; i++) widen(members->columns[i].divisor, &least, &most);
+  if (isnan(value)) return 0;
+  if (!(least < most)) return ad_counts_close(value, 1, 0) && try_others_count(c);
+  say_own_count(c, least, most, value);
   return 1;
 }
 

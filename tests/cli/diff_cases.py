@@ -202,6 +202,10 @@ for r in range(6):
         router.addends[r, 0, p.name] = rounded("F32", [router.random.gauss(0, 1) for _ in range(p.numel())])
 for name in "w", "b":
     verdict(judged(router), "own_only", "tp", factor=1, name=name, words="own addend only")
+# Or those ranks worked on different batches: said once of all that differ.
+document = judged(router)
+assert len(document["messages"]) == 1 and "fed different batches" in document["messages"][0], document["messages"]
+assert document["messages"][0].startswith("`b` and 1 other parameter: all ranks along tp"), document["messages"]
 # A rank whose optimizer gets nothing while others' do.
 used = judged(pairs, skip=lambda kind, rank, m, name: rank % 2, counts=only(pairs, lambda a, s, m: a["dp"] % 2 == 0))
 verdict(used, "replicas_differ", "dp", [1, 3, 5], words="ranks 1, 3 and 5 have no sum")
@@ -229,6 +233,16 @@ verdict(judged(three, extra=divisor), "divided_by_own_count", factor=1, name="b"
 weighted = lambda p, rank: {(r, m): counts[r] / 6 for r, m in three.right(p, rank)}
 judged(three, status=0, extra=divisor, counts=weighted)
 judged(three, status=0, extra=lambda kind, rank, m: {"addend.divisor": "6"} if kind == "addend" else {})
+# Ranks of tp, over which nothing is summed, work on one batch: it has one count. Those of ep have their own.
+parallel = Job("dp=2 tp=2", [Param("w", [8, 5], "tp=S0"), Param("n", [7], "tp=I")])
+by_axis = lambda job, axis: lambda kind, rank, m: {"addend.divisor": str(10 + 3 * job.place(rank)[axis])} if kind == "addend" else {}
+document = judged(parallel, extra=by_axis(parallel, "tp"))
+for name in "w", "n":
+    verdict(document, "divided_by_own_count", "tp", factor=1, name=name, words="along tp divided their losses by different counts (10 to 13)")
+    verdict(judged(parallel, extra=by_axis(parallel, "dp")), "divided_by_own_count", factor=1, name=name, words="10 to 13")
+experts = Job("dp=2 ep=2", [Param("w", [8, 5], "ep=S0"), Param("dense", [9])])
+for name in "w", "dense":
+    verdict(judged(experts, extra=by_axis(experts, "ep")), "divided_by_own_count", factor=1, name=name, words="each rank divided")
 
 # Rounding: of a dtype that the dump does not name, and named.
 coarse = lambda p, rank, values: rounded("BF16", values)
