@@ -10,6 +10,7 @@
 #include "diff/alike.h"
 #include "diff/document.h"
 #include "diff/norm.h"
+#include "io/json.h"
 
 typedef struct ad_diff_run {
   const ad_diff_options *options;
@@ -53,17 +54,16 @@ static void note(const ad_parts *parts, uint32_t axes, json_t *notes) {
   if (!axes) return;
   ad_dump_axes_print(&parts->dump->mesh, axes, key, sizeof key);
   if (!json_object_get(notes, key)) json_object_set_new(notes, key, json_array());
-  json_array_append_new(json_object_get(notes, key), json_string(parts->param->name));
+  json_array_append_new(json_object_get(notes, key), ad_json_text(parts->param->name));
 }
 
-/* "`w` and 2 other parameters" */
-static const char *print_names(const json_t *names, char *buffer, size_t size) {
+static const char *first_of(const json_t *names) { return json_string_value(json_array_get(names, 0)); }
+
+/* " and 2 other parameters"; nothing where there is one. */
+static const char *print_others(const json_t *names, char *buffer, size_t size) {
   size_t others = json_array_size(names) - 1;
-  const char *first = json_string_value(json_array_get(names, 0));
-  if (others)
-    snprintf(buffer, size, "`%.200s` and %zu other parameter%s", first, others, others > 1 ? "s" : "");
-  else
-    snprintf(buffer, size, "`%.200s`", first);
+  *buffer = 0;
+  if (others) snprintf(buffer, size, " and %zu other parameter%s", others, others > 1 ? "s" : "");
   return buffer;
 }
 
@@ -72,12 +72,13 @@ static void say_untried(ad_diff_run *run) {
   const char *axes;
   json_t *names;
   json_object_foreach(run->untried, axes, names) {
-    char who[256];
+    char others[48];
     json_array_append_new(
         run->messages,
-        json_sprintf("%s: sampled, and cut over %s, so ranks there hold other elements: this dump cannot say whether "
-                     "the sum goes over %s; dump whole tensors (without addend.sample; in addend.torch sample=None)",
-                     print_names(names, who, sizeof who), axes, axes));
+        json_sprintf(
+            "`%s`%s: sampled, and cut over %s, so ranks there hold other elements: this dump cannot say whether "
+            "the sum goes over %s; dump whole tensors (without addend.sample; in addend.torch sample=None)",
+            first_of(names), print_others(names, others, sizeof others), axes, axes));
   }
 }
 
@@ -86,12 +87,13 @@ static void say_unlike(ad_diff_run *run) {
   const char *axes;
   json_t *names;
   json_object_foreach(run->unlike, axes, names) {
-    char who[256];
+    char others[48];
     json_array_append_new(
         run->messages,
-        json_sprintf("%s: all ranks along %s should have the same gradient; if no sum over %s was left out, they were "
-                     "fed different batches (what is cut over %s does not show that): give them the same",
-                     print_names(names, who, sizeof who), axes, axes, axes));
+        json_sprintf(
+            "`%s`%s: all ranks along %s should have the same gradient; if no sum over %s was left out, they were "
+            "fed different batches (what is cut over %s does not show that): give them the same",
+            first_of(names), print_others(names, others, sizeof others), axes, axes, axes));
   }
 }
 
