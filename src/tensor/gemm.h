@@ -13,7 +13,7 @@ typedef struct gemm_operand {
 
 /* c[m, n] = factor * a[m, k] b[k, n], added to c if `adds`. k = 0 gives zeros. a and b are of `values`, c is of
  * `result`: `values`, or f32 where `values` are bf16. c is rounded once: the sum with what stood there forms in the
- * dtype that the product accumulates in. A product of bf16 may fail: see ad_gemm_status. */
+ * dtype that the product accumulates in. A product may fail, but for f64: see ad_gemm_status. */
 void ad_gemm(ad_dtype values, ad_dtype result, int64_t m, int64_t n, int64_t k, double factor, gemm_operand a,
              gemm_operand b, int adds, void *c, int64_t c_stride);
 /* The first failure of this thread's products since the last call, with its message; what such a product should have
