@@ -519,6 +519,13 @@ class Watch(unittest.TestCase):
         self.assertEqual(told, [told[0]] * 2)
         self.assertIn("addend.expect", told[0][1])
 
+    def test_what_there_is_not_yet_is_said(self):
+        watch = addend.torch.watch(Net())
+        with self.assertRaisesRegex(RuntimeError, "no step is being watched yet"):
+            watch.divisor(3)
+        with self.assertRaisesRegex(RuntimeError, "there is no report yet"):
+            print(watch.report)
+
     def test_a_parameter_that_no_rank_uses_is_said(self):
         for told in ranks.run(2, run_watched, ["ddp, two backwards"]):
             self.assertIn("no rank used idle.weight, idle.bias: no gradient, and none expected", told[0][1].messages)

@@ -1,4 +1,5 @@
-"""Watches one step of a PyTorch job: which ranks' addends do the gradients hold that its optimizer gets? (docs/torch.md)"""
+"""Watches one step of a PyTorch job: which ranks' addends do its optimizer's gradients hold? (docs/torch.md)"""
+
 from addend.torch._sabotage import sabotage
 from addend.torch._watch import assert_summed, dump, watch
 

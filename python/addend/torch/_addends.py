@@ -3,54 +3,55 @@
 from __future__ import annotations
 
 import functools
+from typing import Any, Mapping, Sequence
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.utils.hooks import RemovableHandle
 
 from addend.torch import _meshes
+from addend.torch._parameters import Watched
+from addend.torch._sample import Box, Piece, Place, Sampler
 
 
 class Addends:
-    """Hooks on the parameters, from `attach` to `remove`. `taken[microbatch][name]` is the sample of one backward's gradient:
-    microbatches are told by the backward that is running, not by how often a parameter got a gradient."""
+    """Hooks on the parameters, from `attach` to `remove`. `taken[microbatch][name]` is the sample of one backward's
+    gradient: microbatches are told by the backward that is running, not by how often a parameter got a gradient."""
 
-    def __init__(self, watched: list, sampler, places: dict):
+    def __init__(self, watched: Sequence[Watched], sampler: Sampler, places: Mapping[str, Place]):
         self.watched = watched
-        self.taken: dict[int, dict] = {}
-        self.placements: dict[str, tuple] = {}  # of gradients that are DTensors: (mesh, placements)
+        self.taken: dict[int, dict[str, Piece]] = {}
+        self.placements: dict[str, _meshes.Placed] = {}  # of gradients that are DTensors
         self.microbatch = 0
         self.errors: list[str] = []
         self._sampler = sampler
-        self._places = places  # of plain tensors that are parts: (the whole's shape, box)
+        self._places = places  # of plain tensors that are parts
         self._depth = 0
         self._ending = -1  # the graph task whose end is waited for
-        self._handles: list = []
-        self._backward = None
+        self._handles: list[RemovableHandle] = []
+        self._backward = torch.autograd.backward
 
     def attach(self) -> None:
         for watched in self.watched:
             self._handles.append(watched.used.register_hook(functools.partial(self._take, watched)))
-            # First of all hooks, for a job may sum in a hook of its own. They run as they stand in memory, so the others
-            # are put behind this one; moving it to the front would not do.
-            hooks = watched.used._backward_hooks
+            # First of all hooks, for a job may sum in a hook of its own. They run as they stand in memory, so the
+            # others are put behind this one; moving it to the front would not do.
+            hooks = watched.used._backward_hooks or {}
             for key in list(hooks)[:-1]:
                 hooks[key] = hooks.pop(key)
-        self._backward = torch.autograd.backward
         torch.autograd.backward = self._run_backward
 
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        if self._backward is not None:
-            torch.autograd.backward = self._backward
-            self._backward = None
+        torch.autograd.backward = self._backward
 
-    def _run_backward(self, *args, **kwargs):
+    def _run_backward(self, *args: Any, **kwargs: Any) -> None:
         """torch.autograd.backward. A backward inside another (reentrant checkpoints) belongs to the same microbatch."""
         self._depth += 1
         try:
-            return self._backward(*args, **kwargs)
+            self._backward(*args, **kwargs)
         finally:
             self._depth -= 1
             if self._depth == 0:
@@ -66,7 +67,7 @@ class Addends:
     def _end(self) -> None:
         self.microbatch += 1
 
-    def _take(self, watched, grad: torch.Tensor) -> None:
+    def _take(self, watched: Watched, grad: torch.Tensor) -> None:
         self._await_end()
         with torch.no_grad():
             whole, local, box = self._locate(watched, grad)
@@ -77,14 +78,17 @@ class Addends:
         else:
             pieces[watched.name] = piece
 
-    def _locate(self, watched, grad: torch.Tensor) -> tuple:
+    def _locate(self, watched: Watched, grad: torch.Tensor) -> tuple[tuple[int, ...], torch.Tensor, Box]:
         """(the whole's shape, this rank's part, its box)"""
         if not isinstance(grad, DTensor):
-            whole, box = self._places.get(watched.name, (tuple(grad.shape), None))
-            return whole, grad.detach(), box or _meshes.local_part(grad)[1]
+            local, box = _meshes.local_part(grad.detach())
+            whole, box = self._places.get(watched.name, (tuple(grad.shape), box))
+            return whole, local, box
         placements = _meshes.addend_placements(grad, watched.used)
-        local, box = _meshes.placed(grad.detach(), placements)
+        local, box = _meshes.placed(grad, placements)
         first = self.placements.setdefault(watched.name, (grad.device_mesh, placements))
         if first[1] != placements:
-            self.errors.append(f"{watched.name}: its gradient is {placements} in one backward and {first[1]} in another")
-        return tuple(grad.shape), local, box
+            self.errors.append(
+                f"{watched.name}: its gradient is {placements} in one backward and {first[1]} in another"
+            )
+        return tuple(grad.shape), local.detach(), box

@@ -1,24 +1,32 @@
-"""What a gradient should be: for each parameter its type on every axis of the mesh and the factor of its sum. Both come from
-wrappers, placements and the caller, never from looking at the numbers."""
+"""What a gradient should be: for each parameter its type on every axis of the mesh and the factor of its sum. Both come
+from wrappers, placements and the caller, never from looking at the numbers."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
+from typing import Dict, Iterable, Mapping, TypeVar, cast
 
-from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from addend.torch import _meshes
-from addend.torch._sample import Box
+from addend.torch._parameters import Watched
+from addend.torch._sample import Box, Place
+
+Types = Dict[str, str]  # by axis: R, I or S<dim>
+T = TypeVar("T")
 
 
-def _of_placement(placement) -> str:
+def _of_placement(placement: Placement) -> str:
     if isinstance(placement, Replicate):
         return "I"  # all ranks along this axis did the same work
-    return "R" if isinstance(placement, Partial) else f"S{placement.dim}"
+    if isinstance(placement, Partial):
+        return "R"
+    return f"S{cast(Shard, placement).dim}"  # or a strided shard, which is no Shard to Python
 
 
-def _placed(mesh, device_mesh, placements) -> dict[str, str]:
+def _placed(mesh: _meshes.Mesh, device_mesh: DeviceMesh, placements: _meshes.Placements) -> Types:
     """Types of a DTensor on the axes of its own mesh."""
     return {
         axis: _of_placement(placement)
@@ -27,24 +35,30 @@ def _placed(mesh, device_mesh, placements) -> dict[str, str]:
     }
 
 
-def parse(text: str, mesh) -> dict[str, str]:
+def _named(axis: str, mesh: _meshes.Mesh) -> list[str]:
+    return [axis] if axis in mesh.names else [name for name in mesh.names if axis == "dp" and name.startswith("dp")]
+
+
+def parse(text: str, mesh: _meshes.Mesh) -> Types:
     """ "dp=R tp=S0"; dp stands for all axes whose names begin with dp, where no axis has that name."""
-    types = {}
+    types: Types = {}
     for word in text.split():
         axis, _, kind = word.partition("=")
-        named = [axis] if axis in mesh.names else [name for name in mesh.names if axis == "dp" and name.startswith("dp")]
+        named = _named(axis, mesh)
         if not named or not (kind in ("R", "I") or (kind[:1] == "S" and kind[1:].isdigit())):
-            raise ValueError(f'types: "{word}" in "{text}" is not AXIS=R, AXIS=I or AXIS=S<dim> with an axis of the mesh {mesh}')
+            raise ValueError(
+                f'types: "{word}" in "{text}" is not AXIS=R, AXIS=I or AXIS=S<dim> with an axis of the mesh {mesh}'
+            )
         types.update(dict.fromkeys(named, kind))
     return types
 
 
-def last_that_fits(patterns: dict, name: str, otherwise):
+def last_that_fits(patterns: Mapping[str, T], name: str, otherwise: T) -> T:
     found = [value for pattern, value in patterns.items() if fnmatch.fnmatchcase(name, pattern)]
     return found[-1] if found else otherwise
 
 
-def _parallel_axes(entry, mesh) -> set[str]:
+def _parallel_axes(entry: Watched, mesh: _meshes.Mesh) -> set[str]:
     """The axes along which the forward itself is distributed: the DTensor's, less those that the wrapper sums over."""
     if not isinstance(entry.used, DTensor):
         return set()
@@ -52,7 +66,12 @@ def _parallel_axes(entry, mesh) -> set[str]:
     return set(_placed(mesh, entry.used.device_mesh, entry.used.placements)) - summed
 
 
-def types_of(watched: list, mesh, given: dict | None, placements: dict) -> dict[str, dict[str, str]]:
+def types_of(
+    watched: Iterable[Watched],
+    mesh: _meshes.Mesh,
+    given: Mapping[str, str] | None,
+    placements: Mapping[str, _meshes.Placed],
+) -> dict[str, Types]:
     """By name. `placements`: those of the gradients that were seen, which say more than those of the parameters."""
     parallel = {axis for entry in watched for axis in _parallel_axes(entry, mesh)}
     found = {}
@@ -70,13 +89,13 @@ def types_of(watched: list, mesh, given: dict | None, placements: dict) -> dict[
     return found
 
 
-def factors_of(watched: list, given) -> dict[str, float]:
+def factors_of(watched: Iterable[Watched], given: float | Mapping[str, float] | None) -> dict[str, float]:
     """By name: the caller's (a number, or numbers by pattern), else the wrapper's."""
-    patterns = given if isinstance(given, dict) else {} if given is None else {"*": given}
+    patterns = given if isinstance(given, Mapping) else {} if given is None else {"*": given}
     return {entry.name: float(last_that_fits(patterns, entry.name, entry.factor)) for entry in watched}
 
 
-def cut_by_hand(watched: list, types: dict) -> list[str]:
+def cut_by_hand(watched: Iterable[Watched], types: Mapping[str, Types]) -> list[str]:
     """Plain tensors that the caller's types call parts: PyTorch does not know of which whole."""
     return [
         entry.name
@@ -85,24 +104,29 @@ def cut_by_hand(watched: list, types: dict) -> list[str]:
     ]
 
 
-def place(types: dict[str, str], mesh, rank: int, shapes: dict[int, tuple]) -> tuple:
-    """(the whole's shape, this rank's box) from the local shapes of all ranks: parts stand in order of coordinates."""
+def _along(mesh: _meshes.Mesh, rank: int, axes: set[int]) -> list[int]:
+    """The ranks that differ from this one along these axes alone, itself too, in order of coordinates."""
+    mine = mesh.coords[rank]
+    fibre = [r for r, at in mesh.coords.items() if all(at[i] == mine[i] for i in range(len(at)) if i not in axes)]
+    return sorted(fibre, key=lambda r: mesh.coords[r])
+
+
+def place(types: Types, mesh: _meshes.Mesh, rank: int, shapes: Mapping[int, tuple[int, ...]]) -> Place:
+    """From the local shapes of all ranks that have it: parts stand in order of coordinates."""
     whole, first = list(shapes[rank]), [0] * len(shapes[rank])
     for dim in range(len(whole)):
         cutting = {i for i, axis in enumerate(mesh.names) if types[axis] == f"S{dim}"}
-        mine = mesh.coords[rank]
-        fibre = [r for r, at in mesh.coords.items() if r in shapes and all(at[i] == mine[i] for i in range(len(at)) if i not in cutting)]
-        fibre.sort(key=lambda r: mesh.coords[r])
+        fibre = [r for r in _along(mesh, rank, cutting) if r in shapes]
         whole[dim] = sum(shapes[r][dim] for r in fibre)
         first[dim] = sum(shapes[r][dim] for r in fibre[: fibre.index(rank)])
     return tuple(whole), Box(tuple(first), tuple(shapes[rank]))
 
 
-def text(types: dict[str, str]) -> str:
+def text(types: Types) -> str:
     return " ".join(f"{axis}={kind}" for axis, kind in types.items())
 
 
-def factors_text(factors: dict[str, float]):
+def factors_text(factors: Mapping[str, float]) -> str | dict[str, float]:
     """One number, or numbers by pattern where parameters differ."""
     if len(set(factors.values())) <= 1:
         return repr(next(iter(factors.values()), 1.0))

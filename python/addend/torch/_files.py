@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 import struct
+from typing import Mapping
 
 import torch
+
+from addend.torch._sample import Piece
 
 _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 
@@ -20,15 +23,16 @@ def _bytes(values: torch.Tensor) -> bytes:
     return values.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if values.numel() else b""
 
 
-def encode(pieces: dict, metadata: dict) -> bytes:
-    """`pieces`: Piece by parameter name. Metadata values that are no text are written as JSON. Tensors are written flat, those
-    of a reference in the shape of the whole."""
+def encode(pieces: Mapping[str, Piece], metadata: Mapping[str, object]) -> bytes:
+    """`pieces`: by parameter name. Metadata values that are no text are written as JSON. Tensors are written flat,
+    those of a reference in the shape of the whole."""
     whole = metadata["addend.kind"] == "reference"
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
     if not whole:
         texts["addend.shapes"] = json.dumps({name: piece.whole for name, piece in pieces.items()})
         texts["addend.held"] = json.dumps({name: [piece.box.first, piece.box.count] for name, piece in pieces.items()})
-    header, data, at = {"__metadata__": texts}, [], 0
+    header: dict[str, object] = {"__metadata__": texts}
+    data, at = [], 0
     for name, piece in pieces.items():
         data.append(_bytes(piece.values))
         header[name] = {

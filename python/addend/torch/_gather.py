@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
+from typing import Any, Callable, List, Optional, TypeVar
+
 import torch
 import torch.distributed as dist
+
+Group = Optional[dist.ProcessGroup]  # None: all ranks
+T = TypeVar("T")
 
 _AT_ONCE = 64 << 20  # bytes that rank 0 receives at a time, from all ranks together
 
 
-def everyones(value, group) -> list:
+def everyones(value: T, group: Group) -> list[T]:
     """The (small) values of all ranks, in the group's order."""
     if not dist.is_initialized():
         return [value]
-    values = [None] * dist.get_world_size(group)
+    values: List[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(values, value, group=group)
     return values
 
 
-def from_first(value, group):
-    """The value of the group's first rank."""
+def group_ranks(group: Group) -> list[int]:
+    """The world's ranks of a process group, in its order; one rank where the job has no process group."""
+    return list(dist.get_process_group_ranks(group or dist.group.WORLD)) if dist.is_initialized() else [0]
+
+
+def rank_in(group: Group) -> int:
+    return int(dist.get_rank(group)) if dist.is_initialized() else 0
+
+
+def from_first(find: Callable[[], T], group: Group) -> T:
+    """What find() gives on the group's first rank, where alone it is called."""
     if not dist.is_initialized():
-        return value
-    values = [value]
-    dist.broadcast_object_list(values, src=dist.get_global_rank(group or dist.group.WORLD, 0), group=group)
-    return values[0]
+        return find()
+    values: List[Any] = [find() if rank_in(group) == 0 else None]
+    dist.broadcast_object_list(values, src=group_ranks(group)[0], group=group)
+    found: T = values[0]
+    return found
 
 
-def rank_in(group) -> int:
-    return dist.get_rank(group) if dist.is_initialized() else 0
-
-
-def _device(group) -> torch.device:
+def _device(group: Group) -> torch.device:
     if "nccl" in dist.get_backend(group):
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
 
 
-def to_first(data: bytes, group, write) -> None:
+def to_first(data: bytes, group: Group, write: Callable[[int, bytes], None]) -> None:
     """Calls write(rank, bytes) on the first rank, piece after piece, for every rank's data."""
     if not dist.is_initialized():
         write(0, data)
@@ -50,6 +61,6 @@ def to_first(data: bytes, group, write) -> None:
     for at in range(0, len(padded), size):
         piece = padded[at : at + size].to(device)
         pieces = [torch.empty_like(piece) for _ in range(world)] if first else None
-        dist.gather(piece, pieces, dst=dist.get_global_rank(group or dist.group.WORLD, 0), group=group)
+        dist.gather(piece, pieces, dst=group_ranks(group)[0], group=group)
         for rank, received in enumerate(pieces or []):
             write(rank, received[: max(0, lengths[rank] - at)].cpu().numpy().tobytes())

@@ -1,19 +1,23 @@
-"""The mesh of a job: named axes over the ranks that are watched, and which of them a process group or a DTensor spans."""
+"""The mesh of a job: named axes over the ranks that are watched; which of them a process group or a DTensor spans."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import re
+from typing import Iterable, Tuple
 
+import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from addend.torch._sample import Box
 
-try:
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-except ImportError:  # where it was before PyTorch 2.5 made DTensor public
-    from torch.distributed._tensor._utils import compute_local_shape_and_global_offset
+Placements = Tuple[Placement, ...]
+Placed = Tuple[DeviceMesh, Placements]
 
 
 @dataclasses.dataclass
@@ -31,23 +35,17 @@ class Mesh:
         return " ".join(f"{name}={at}" for name, at in zip(self.names, self.coords[rank]))
 
     def spanned(self, ranks: list[int]) -> list[str]:
-        """The axes, outer first, that these ranks lie along; ValueError where they are not all ranks along some axes."""
+        """The axes, outer first, that these ranks lie along; ValueError where they are not all ranks along some."""
         coords = [self.coords[rank] for rank in ranks]
         axes = [i for i in range(len(self.names)) if len({coord[i] for coord in coords}) > 1]
-        product = 1
-        for i in axes:
-            product *= self.sizes[i]
-        if product != len(ranks):
-            raise ValueError(f"ranks {ranks} are no group of the mesh {self}: give watch the job's whole mesh (mesh=...)")
+        if math.prod(self.sizes[i] for i in axes) != len(ranks):
+            raise ValueError(
+                f"ranks {ranks} are no group of the mesh {self}: give watch the job's whole mesh (mesh=...)"
+            )
         return [self.names[i] for i in axes]
 
 
-def group_ranks(group=None) -> list[int]:
-    """The world's ranks of a process group, in its order; one rank where the job has no process group."""
-    return dist.get_process_group_ranks(group or dist.group.WORLD) if dist.is_initialized() else [0]
-
-
-def _root(mesh):
+def _root(mesh: DeviceMesh) -> DeviceMesh:
     if hasattr(mesh, "_get_root_mesh"):
         return mesh._get_root_mesh()
     from torch.distributed.device_mesh import _mesh_resources
@@ -55,21 +53,15 @@ def _root(mesh):
     return _mesh_resources.get_root_mesh(mesh)
 
 
-def _of_device_mesh(mesh) -> Mesh:
+def _of_device_mesh(mesh: DeviceMesh) -> Mesh:
     table = mesh.mesh
-    unnamed = {1: ("dp",), 2: ("dp_replicate", "dp_shard")}.get(table.ndim, tuple(f"axis{i}" for i in range(table.ndim)))
+    unnamed = {1: ["dp"], 2: ["dp_replicate", "dp_shard"]}.get(table.ndim, [f"axis{i}" for i in range(table.ndim)])
     names = tuple(re.sub(r"\W", "_", name) for name in mesh.mesh_dim_names or unnamed)
-    coords = {int(table[tuple(at)]): tuple(at) for at in _positions(table.shape)}
+    coords = {int(table[at]): at for at in itertools.product(*map(range, table.shape))}
     return Mesh(names, tuple(table.shape), coords)
 
 
-def _positions(sizes):
-    if not sizes:
-        return [()]
-    return [(*rest, i) for rest in _positions(sizes[:-1]) for i in range(sizes[-1])]
-
-
-def find(given, tensors: list, ranks: list[int]) -> Mesh:
+def find(given: DeviceMesh | None, tensors: Iterable[torch.Tensor], ranks: list[int]) -> Mesh:
     """The mesh that was given, else the root of the DTensors' meshes that has all ranks, else one axis dp."""
     if given is not None:
         mesh = _of_device_mesh(given)
@@ -83,25 +75,25 @@ def find(given, tensors: list, ranks: list[int]) -> Mesh:
     return Mesh(("dp",), (len(ranks),), {rank: (i,) for i, rank in enumerate(ranks)})
 
 
-def along(device_mesh, dim: int) -> list[int]:
+def along(device_mesh: DeviceMesh, dim: int) -> list[int]:
     """The ranks along one dimension of a DeviceMesh that this rank belongs to."""
-    return dist.get_process_group_ranks(device_mesh.get_group(dim))
+    return list(dist.get_process_group_ranks(device_mesh.get_group(dim)))
 
 
-def _box(tensor, placements) -> Box:
+def _box(tensor: DTensor, placements: Placements) -> Box:
     count, first = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, placements)
     return Box(tuple(first), tuple(count))
 
 
-def local_part(tensor) -> tuple:
+def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
     """What this rank has of a tensor, and which box of the whole that is."""
     if not isinstance(tensor, DTensor):
         return tensor, Box((0,) * tensor.ndim, tuple(tensor.shape))
     return tensor.to_local(), _box(tensor, tensor.placements)
 
 
-def addend_placements(gradient, used) -> tuple:
-    """Where the parameter is whole and a backward gave a part of its gradient, that part is an addend, zero elsewhere."""
+def addend_placements(gradient: DTensor, used: torch.Tensor) -> Placements:
+    """Where the parameter is whole and a backward gave a part of its gradient, that is an addend, zero elsewhere."""
     if not isinstance(used, DTensor) or used.device_mesh != gradient.device_mesh:
         return tuple(gradient.placements)
     return tuple(
@@ -110,7 +102,7 @@ def addend_placements(gradient, used) -> tuple:
     )
 
 
-def placed(gradient, placements) -> tuple:
+def placed(gradient: DTensor, placements: Placements) -> tuple[torch.Tensor, Box]:
     """local_part() of a gradient that is brought to `placements` of addend_placements(), without communication."""
     local, box = local_part(gradient)
     if placements == tuple(gradient.placements):

@@ -1,12 +1,11 @@
-"""What is watched of a model: for each parameter the tensor whose gradient a backward gives, the tensor whose gradient the
-optimizer gets, and what the wrapper around it (DDP, fully_shard) is known to do in between."""
+"""What is watched of a model: for each parameter the tensor whose gradient a backward gives, the tensor whose gradient
+the optimizer gets, and what the wrapper around it (DDP, fully_shard) is known to do in between."""
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
-from typing import Callable
+from typing import Any, Callable, List, Sequence, Tuple, cast
 
 import torch
 import torch.distributed as dist
@@ -16,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from addend.torch import _meshes
+from addend.torch._gather import Group
 
 
 @dataclasses.dataclass
@@ -23,13 +23,17 @@ class Watched:
     name: str
     used: torch.Tensor  # the forward uses it: its gradient is this rank's addend
     owned: torch.Tensor  # the optimizer has it: its gradient is the sum
-    data: list = dataclasses.field(default_factory=list)  # lists of ranks that the wrapper sums over
+    data: List[List[int]] = dataclasses.field(default_factory=list)  # ranks that the wrapper sums over, by dimension
     factor: float = 1.0  # what the wrapper multiplies the sum by
     reduce: torch.dtype | None = None
     pending: Callable[[], list[torch.Tensor]] = list  # what the wrapper keeps of it for a later sum
 
 
-def _plain(name: str, ddp: list[str]) -> str:
+# A parameter's shard, the whole one, and fully_shard's own records (without public types) of its group and of itself.
+_Sharded = Tuple[nn.Parameter, nn.Parameter, Any, Any]
+
+
+def _plain(name: str, ddp: Sequence[str]) -> str:
     """The parameter's name without what wrappers put into it."""
     for prefix in sorted(ddp, key=len, reverse=True):
         if name.startswith(f"{prefix}module."):
@@ -39,77 +43,95 @@ def _plain(name: str, ddp: list[str]) -> str:
     return name
 
 
-def _prefixes(model: nn.Module, kind: type) -> dict[str, nn.Module]:
-    return {f"{name}." if name else "": module for name, module in model.named_modules() if isinstance(module, kind)}
+def _find_ddp(model: nn.Module) -> dict[str, DistributedDataParallel]:
+    """By the prefix of their parameters' names."""
+    modules = model.named_modules()
+    return {f"{name}." if name else "": ddp for name, ddp in modules if isinstance(ddp, DistributedDataParallel)}
 
 
 def _unsharded(module: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
     """(sharded, unsharded) for each parameter that this module itself shards; the module is left as it was found."""
+    wrapper = cast(FSDPModule, module)  # the same, for it is both
     found = dict(module.named_parameters())
-    module.unshard()
+    wrapper.unshard()
     whole = dict(module.named_parameters())
     was_sharded = any(whole[name] is not found[name] for name in found)
-    module.reshard()
+    wrapper.reshard()
     parts = dict(module.named_parameters())
     if not was_sharded:
-        module.unshard()
+        wrapper.unshard()
     return [(parts[name], whole[name]) for name in parts if parts[name] is not whole[name]]
 
 
-def _fsdp_groups(module: nn.Module) -> list:
-    state = module._get_fsdp_state()
+def _fsdp_groups(module: FSDPModule) -> list[Any]:
+    state: Any = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
-    return [state._fsdp_param_group] if groups is None else groups
+    return [group for group in ([state._fsdp_param_group] if groups is None else groups) if group is not None]
 
 
-def _fsdp_param(part: nn.Parameter, groups: list) -> tuple:
-    """fully_shard's own records of a sharded parameter: its group and itself."""
+def _fsdp_param(part: nn.Parameter, groups: Sequence[Any]) -> tuple[Any, Any]:
+    """Of a sharded parameter: its group and itself."""
     return next((group, param) for group in groups for param in group.fsdp_params if param.sharded_param is part)
 
 
-def _pending(whole, group, fsdp_param) -> list[torch.Tensor]:
-    """What a backward with synchronisation off leaves: whole gradients or, where only the replicas' sum was off, parts."""
+def _pending(whole: torch.Tensor, group: Any, fsdp_param: Any) -> list[torch.Tensor]:
+    """What a backward with synchronisation off leaves: whole gradients or, with the replicas' sum alone off, parts."""
     accumulated = getattr(fsdp_param, "unsharded_accumulated_grad", None)  # in another dtype, before PyTorch 2.15
     kept = (whole.grad, accumulated, getattr(group, "_partial_reduce_output", None))
     return [gradient for gradient in kept if gradient is not None]
 
 
-def _describe_sharded(watched: Watched, group, fsdp_param) -> None:
+def _of_sharded(name: str, part: nn.Parameter, whole: nn.Parameter, group: Any, fsdp_param: Any) -> Watched:
     mesh = fsdp_param.mesh_info.mesh  # of the data ranks alone, whatever mesh the parameter is on
-    watched.data = [_meshes.along(mesh, i) for i in range(mesh.ndim)]
-    watched.factor = 1 / (getattr(group, "gradient_divide_factor", None) or mesh.size())
-    watched.reduce = fsdp_param.reduce_dtype
-    watched.pending = functools.partial(_pending, watched.used, group, fsdp_param)
+    return Watched(
+        name,
+        used=whole,
+        owned=part,
+        data=[_meshes.along(mesh, i) for i in range(mesh.ndim)],
+        factor=1 / (getattr(group, "gradient_divide_factor", None) or mesh.size()),
+        reduce=fsdp_param.reduce_dtype,
+        pending=functools.partial(_pending, whole, group, fsdp_param),
+    )
+
+
+def _find_sharded(model: nn.Module) -> dict[int, _Sharded]:
+    """By the ids of both of a parameter's tensors."""
+    found = {}
+    for module in model.modules():
+        groups = _fsdp_groups(module) if isinstance(module, FSDPModule) else []
+        for part, whole in _unsharded(module) if groups else []:
+            found[id(part)] = found[id(whole)] = (part, whole, *_fsdp_param(part, groups))
+    return found
+
+
+def _need_no_flat_buffers(model: nn.Module) -> None:
+    if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
+        raise ValueError(
+            "FullyShardedDataParallel keeps gradients in flat buffers: watch sees DDP, fully_shard, DTensor and plain "
+            "modules"
+        )
 
 
 def find(model: nn.Module) -> list[Watched]:
     """Every parameter of the model that wants a gradient, each once, in the model's order."""
-    if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
-        raise ValueError("FullyShardedDataParallel keeps gradients in flat buffers: watch sees DDP, fully_shard, DTensor and plain modules")
-    ddp = _prefixes(model, DistributedDataParallel)
-    sharded = {}
-    for module in _prefixes(model, FSDPModule).values():
-        groups = [group for group in _fsdp_groups(module) if group is not None]
-        for part, whole in _unsharded(module) if groups else []:
-            sharded[id(part)] = sharded[id(whole)] = (part, whole, *_fsdp_param(part, groups))
-    watched = collections.OrderedDict()
+    _need_no_flat_buffers(model)
+    ddp, sharded = _find_ddp(model), _find_sharded(model)
+    watched = {}
     for name, param in model.named_parameters():
         if not param.requires_grad:
             continue
-        part, whole, *fsdp = sharded.get(id(param), (param, param))
-        entry = Watched(_plain(name, list(ddp)), whole, part)
-        if fsdp:
-            _describe_sharded(entry, *fsdp)
+        plain = _plain(name, list(ddp))
+        entry = _of_sharded(plain, *sharded[id(param)]) if id(param) in sharded else Watched(plain, param, param)
         for prefix, module in ddp.items():
             if name.startswith(prefix) and name[len(f"{prefix}module.") :] not in module.parameters_to_ignore:
                 entry.data = [dist.get_process_group_ranks(module.process_group)]
                 entry.factor = 1 / len(entry.data[0])
-        watched[id(part)] = entry
+        watched[id(entry.owned)] = entry
     return list(watched.values())
 
 
-def own_group(model: nn.Module):
-    """The process group of a model that DDP wraps, where nothing says how that lies in a larger job; else None: all ranks."""
-    if not isinstance(model, DistributedDataParallel) or any(isinstance(param, DTensor) for param in model.parameters()):
-        return None
-    return model.process_group
+def own_group(model: nn.Module) -> Group:
+    """Of a model that DDP wraps, where nothing says how its ranks lie in a larger job."""
+    placed = any(isinstance(param, DTensor) for param in model.parameters())
+    group: Group = model.process_group if isinstance(model, DistributedDataParallel) and not placed else None
+    return group

@@ -1,10 +1,16 @@
 """Plants a mistake in a job's sums, to show that a watch of it bites."""
+
 from __future__ import annotations
 
+import functools
 import math
+from types import TracebackType
 
+import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.utils.hooks import RemovableHandle
 
 from addend.torch import _parameters
 
@@ -12,40 +18,41 @@ KINDS = ("average", "skip", "double")
 
 
 class sabotage:
-    """While it lasts every backward has a mistake, in jobs with any wrapper or none. What ranks bring is right, what is summed
-    is not: hooks behind those of `watch` change the gradient on its way into the sum.
+    """While it lasts every backward has a mistake, in jobs with any wrapper or none. What ranks bring is right, what is
+    summed is not: hooks behind those of `watch` change the gradient on its way into the sum.
 
     "average": every gradient is divided by the number of data ranks once more
     "skip": the last rank's addend of one parameter is left out
     "double": the last rank's addend of one parameter is counted twice
     """
 
-    def __init__(self, model, kind):
+    def __init__(self, model: nn.Module, kind: str):
         if kind not in KINDS:
             raise ValueError(f'"{kind}" is no mistake to plant: {", ".join(KINDS)}')
         if not dist.is_initialized() or dist.get_world_size() == 1:
             raise ValueError("one rank alone sums nothing: there is no sum to plant a mistake in")
         self._model, self._kind = model, kind
-        self._victim = None
-        self._handles: list = []
+        self._victim: str | None = None
+        self._handles: list[RemovableHandle] = []
 
-    def __enter__(self):
+    def __enter__(self) -> sabotage:
+        change = self._divide if self._kind == "average" else self._change_one
         for entry in _parameters.find(self._model):
-            change = self._divide if self._kind == "average" else self._change_one
-            self._handles.append(entry.used.register_hook(lambda gradient, entry=entry, change=change: change(entry, gradient)))
+            self._handles.append(entry.used.register_hook(functools.partial(change, entry)))
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        return False
 
-    def _divide(self, entry, gradient):
+    def _divide(self, entry: _parameters.Watched, gradient: torch.Tensor) -> torch.Tensor:
         ranks = math.prod(len(ranks) for ranks in entry.data) if entry.data else dist.get_world_size()
         return _times(gradient, 1 / ranks)
 
-    def _change_one(self, entry, gradient):
+    def _change_one(self, entry: _parameters.Watched, gradient: torch.Tensor) -> torch.Tensor | None:
         """The first parameter that gets a gradient, in this backward and in all later ones."""
         if dist.get_rank() != dist.get_world_size() - 1:
             return None
@@ -55,9 +62,11 @@ class sabotage:
         return _times(gradient, 0 if self._kind == "skip" else 2)
 
 
-def _times(gradient, factor):
+def _times(gradient: torch.Tensor, factor: float) -> torch.Tensor:
     """Without communication, whatever the placements."""
     if not isinstance(gradient, DTensor):
         return gradient * factor
-    part = gradient.to_local() * factor
-    return DTensor.from_local(part, gradient.device_mesh, gradient.placements, run_check=False, shape=gradient.shape, stride=gradient.stride())
+    part, shape, stride = gradient.to_local() * factor, gradient.shape, gradient.stride()
+    return DTensor.from_local(
+        part, gradient.device_mesh, gradient.placements, run_check=False, shape=shape, stride=stride
+    )

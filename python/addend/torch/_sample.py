@@ -1,12 +1,16 @@
-"""Which elements of a parameter are looked at: the same on every rank, whatever part of it a rank holds (docs/dumps.md)."""
+"""Which elements of a parameter are looked at: the same on every rank, whatever part of it it holds (docs/dumps.md)."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import TYPE_CHECKING, Tuple
 
 import numpy
 import torch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _FNV_OFFSET, _FNV_PRIME, _MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
 
@@ -28,6 +32,9 @@ class Piece:
     whole: tuple[int, ...]  # the shape of the whole
 
 
+Place = Tuple[Tuple[int, ...], Box]  # the whole's shape, this rank's box
+
+
 def _fnv1a(name: str) -> int:
     value = _FNV_OFFSET
     for byte in name.encode():
@@ -35,7 +42,7 @@ def _fnv1a(name: str) -> int:
     return value
 
 
-def _mix(z: numpy.ndarray) -> numpy.ndarray:
+def _mix(z: NDArray[numpy.uint64]) -> NDArray[numpy.uint64]:
     """splitmix64 of every element (uint64, modulo 2^64)."""
     z = z + numpy.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
@@ -43,7 +50,7 @@ def _mix(z: numpy.ndarray) -> numpy.ndarray:
     return z ^ (z >> numpy.uint64(31))
 
 
-def sampled(name: str, numel: int, count: int) -> numpy.ndarray:
+def sampled(name: str, numel: int, count: int) -> NDArray[numpy.int64]:
     """Flat indices, ascending: one from each of `count` equal stretches of the tensor."""
     if numel <= count:
         return numpy.arange(numel, dtype=numpy.int64)
@@ -52,7 +59,7 @@ def sampled(name: str, numel: int, count: int) -> numpy.ndarray:
     return (bounds[:-1] + drawn % (bounds[1:] - bounds[:-1])).astype(numpy.int64)
 
 
-def _within(flat: numpy.ndarray, shape: tuple[int, ...], box: Box) -> numpy.ndarray:
+def _within(flat: NDArray[numpy.int64], shape: tuple[int, ...], box: Box) -> NDArray[numpy.int64]:
     """Those of the whole's flat indices that lie in the box, as flat indices of the box."""
     if not shape:
         return flat
@@ -69,12 +76,12 @@ class Sampler:
 
     def __init__(self, count: int | None):
         self.count = count
-        self._found: dict = {}
+        self._found: dict[tuple[str, Box, torch.device], torch.Tensor] = {}
 
-    def _indices(self, name: str, shape: tuple[int, ...], box: Box, device: torch.device) -> torch.Tensor:
+    def _indices(self, name: str, count: int, shape: tuple[int, ...], box: Box, device: torch.device) -> torch.Tensor:
         key = (name, box, device)
         if key not in self._found:
-            local = _within(sampled(name, math.prod(shape), self.count), shape, box)
+            local = _within(sampled(name, math.prod(shape), count), shape, box)
             self._found[key] = torch.from_numpy(local).to(device)
         return self._found[key]
 
@@ -82,7 +89,7 @@ class Sampler:
         """A copy of the elements of `local`, which is the whole's `box`, that belong to the sample."""
         if self.count is None or math.prod(shape) <= self.count:
             return Piece(local.reshape(-1).clone(), box, shape)
-        indices = self._indices(name, shape, box, local.device)
+        indices = self._indices(name, self.count, shape, box, local.device)
         if local.is_contiguous():
             return Piece(local.view(-1)[indices], box, shape)
         return Piece(local[torch.unravel_index(indices, local.shape)], box, shape)

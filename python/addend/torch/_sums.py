@@ -1,35 +1,45 @@
 """The sums: what stands in the gradients that the optimizer gets."""
+
 from __future__ import annotations
 
+from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+import torch
 from torch.distributed.tensor import DTensor, Partial
 
 from addend.torch import _meshes
+from addend.torch._parameters import Watched
+from addend.torch._sample import Piece, Place, Sampler
+
+Sums = Dict[str, Tuple[Piece, List[str]]]  # the sample of this rank's part, the axes on which it is still a pending sum
+GradientOf = Callable[[torch.Tensor], Optional[torch.Tensor]]
 
 
-def _is_zero(gradient) -> bool:
-    return not (gradient.to_local() if isinstance(gradient, DTensor) else gradient).any()
+def _is_zero(gradient: torch.Tensor) -> bool:
+    return not bool((gradient.to_local() if isinstance(gradient, DTensor) else gradient).any())
 
 
 def _some(names: list[str]) -> str:
     return f"{names[0]} and {len(names) - 1} more" if names[1:] else names[0]
 
 
-def need_none(watched: list) -> None:
+def need_none(watched: Iterable[Watched]) -> None:
     """ValueError where a gradient is there before the step."""
     pending = [entry.name for entry in watched if not all(map(_is_zero, entry.pending()))]
     if pending:
         raise ValueError(
-            f"{_some(pending)}: fully_shard keeps gradients of an earlier step that no optimizer got, for synchronisation "
-            "was left off in its last microbatch, and zero_grad() does not reach them: the next sum would hold them too; "
-            "call set_requires_gradient_sync(True) and set_requires_all_reduce(True) before the last backward of every step"
+            f"{_some(pending)}: fully_shard keeps gradients of an earlier step that no optimizer got, for "
+            "synchronisation was left off in its last microbatch, and zero_grad() does not reach them: the next sum "
+            "would hold them too; call set_requires_gradient_sync(True) and set_requires_all_reduce(True) before the "
+            "last backward of every step"
         )
     full = [entry.name for entry in watched if entry.owned.grad is not None and not _is_zero(entry.owned.grad)]
     if full:
         raise ValueError(f"{_some(full)}: parameters hold gradients already: watch begins after zero_grad()")
 
 
-def _partial_axes(gradient, mesh) -> list[str]:
-    axes = []
+def _partial_axes(gradient: DTensor, mesh: _meshes.Mesh) -> list[str]:
+    axes: list[str] = []
     for dim, placement in enumerate(gradient.placements):
         if isinstance(placement, Partial):
             if placement.reduce_op != "sum":
@@ -38,9 +48,15 @@ def _partial_axes(gradient, mesh) -> list[str]:
     return axes
 
 
-def take(watched: list, sampler, places: dict, gradient, mesh) -> dict:
-    """By name: (the sample of this rank's part, the axes on which it is still a pending sum). Absent: no gradient."""
-    sums = {}
+def take(
+    watched: Sequence[Watched],
+    sampler: Sampler,
+    places: Mapping[str, Place],
+    gradient: GradientOf | None,
+    mesh: _meshes.Mesh,
+) -> Sums:
+    """By name. Absent: no gradient."""
+    sums: Sums = {}
     for entry in watched:
         found = entry.owned.grad if gradient is None else gradient(entry.owned)
         if found is None:

@@ -1,39 +1,85 @@
 """`watch`, `dump` and `assert_summed`: one step of a job, from its first forward to its synchronised gradients."""
+
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import tempfile
+from types import TracebackType
+from typing import TYPE_CHECKING, Callable, Iterator, List, Mapping, Optional, Sequence, TypedDict, Union
 
 import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+import addend
 from addend.torch import _addends, _expected, _files, _gather, _meshes, _parameters, _sample, _sums
+from addend.torch._gather import Group
 
-_running: list = []  # the watch whose hooks are on parameters
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+Number = Union[float, torch.Tensor]
+Norm = Union[Number, Callable[[], Number]]
+
+
+class Arguments(TypedDict, total=False):
+    """What a watch, a dump and a test are told of the job; `watch` says what each means."""
+
+    norm: Optional[Norm]
+    divisor: Optional[Number]
+    expect: Union[float, Mapping[str, float], None]
+    types: Optional[Mapping[str, str]]
+    mesh: Optional[DeviceMesh]
+    sample: Optional[int]
+    group: Group
+    gradient: Optional[_sums.GradientOf]
+    reduce: Optional[torch.dtype]
+
+
+_running: List[_Step] = []  # the watch whose hooks are on parameters
 
 
 class _Step:
     """What both contexts do. Everything that a rank refuses is refused on all of them, with one message."""
 
-    def __init__(self, model, norm=None, divisor=None, expect=None, types=None, mesh=None, sample=4096, group=None,
-                 gradient=None, reduce=None):
+    def __init__(
+        self,
+        model: nn.Module,
+        norm: Norm | None = None,
+        divisor: Number | None = None,
+        expect: float | Mapping[str, float] | None = None,
+        types: Mapping[str, str] | None = None,
+        mesh: DeviceMesh | None = None,
+        sample: int | None = 4096,
+        group: Group = None,
+        gradient: _sums.GradientOf | None = None,
+        reduce: torch.dtype | None = None,
+    ):
         self._model, self._norm, self._divisor, self._group = model, norm, divisor, group
         self._expect, self._types, self._given_mesh = expect, types, mesh
         self._gradient, self._reduce = gradient, reduce
         self._sampler = _sample.Sampler(sample)
-        self._divisors: dict = {}
-        self._addends = None
+        self._divisors: dict[int, float] = {}
+        self._attached: _addends.Addends | None = None
 
-    def divisor(self, count) -> None:
+    @property
+    def _addends(self) -> _addends.Addends:
+        if self._attached is None:
+            raise RuntimeError("no step is being watched yet: this belongs inside the with")
+        return self._attached
+
+    def divisor(self, count: Number) -> None:
         """What this rank divides the loss of the microbatch by whose backward comes next."""
         self._divisors[self._addends.microbatch] = float(count)
 
-    def norm(self, value) -> None:
+    def norm(self, value: Number) -> None:
         """The global norm of the gradients as the job computed it, before clipping."""
         self._norm = value
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         if _running:
             raise RuntimeError("a step is being watched already: leave that watch first")
         _running.append(self)
@@ -43,27 +89,28 @@ class _Step:
             with self._agreed():
                 self._prepare()
             self._find_places()
-            self._addends = _addends.Addends(self._watched, self._sampler, self._places)
-            self._addends.attach()
+            self._attached = _addends.Addends(self._watched, self._sampler, self._places)
+            self._attached.attach()
         except BaseException:
             self._leave()
             raise
         return self
 
     def _leave(self) -> None:
-        if self._addends is not None:
-            self._addends.remove()
+        if self._attached is not None:
+            self._attached.remove()
         _running.clear()
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._leave()
         if error is None:
             with torch.no_grad():
                 self._finish()
-        return False
 
     @contextlib.contextmanager
-    def _agreed(self):
+    def _agreed(self) -> Iterator[None]:
         """A ValueError of one rank becomes one on all of them, so that none waits for the others."""
         said = None
         try:
@@ -76,30 +123,30 @@ class _Step:
 
     def _prepare(self) -> None:
         self._watched = _parameters.find(self._model)
-        ranks = _meshes.group_ranks(self._group)
+        ranks = _gather.group_ranks(self._group)
         self._mesh = _meshes.find(self._given_mesh, [entry.owned for entry in self._watched], ranks)
         self._rank = ranks[_gather.rank_in(self._group)]
         self._factors = _expected.factors_of(self._watched, self._expect)
         self._find_types({})
         _sums.need_none(self._watched)
 
-    def _find_types(self, placements) -> None:
+    def _find_types(self, placements: Mapping[str, _meshes.Placed]) -> None:
         self._kinds = _expected.types_of(self._watched, self._mesh, self._types, placements)
 
     def _find_places(self) -> None:
         """Of plain tensors that the caller calls parts; ranks tell each other their shapes."""
         cut = _expected.cut_by_hand(self._watched, self._kinds)
-        self._places = {}
+        self._places: dict[str, _sample.Place] = {}
         if not cut:
             return
         mine = {entry.name: tuple(entry.used.shape) for entry in self._watched if entry.name in cut}
-        everyones = dict(zip(_meshes.group_ranks(self._group), _gather.everyones(mine, self._group)))
+        everyones = dict(zip(_gather.group_ranks(self._group), _gather.everyones(mine, self._group)))
         for name in cut:
             shapes = {rank: shapes[name] for rank, shapes in everyones.items()}
             self._places[name] = _expected.place(self._kinds[name], self._mesh, self._rank, shapes)
 
     def _finish(self) -> None:
-        sums = {}
+        sums: _sums.Sums = {}
         with self._agreed():
             if self._addends.errors:
                 raise ValueError(self._addends.errors[0])
@@ -108,7 +155,10 @@ class _Step:
         self._unify(sums)
         self._deliver(sums)
 
-    def _unify(self, sums) -> None:
+    def _deliver(self, sums: _sums.Sums) -> None:
+        raise NotImplementedError
+
+    def _unify(self, sums: _sums.Sums) -> None:
         """Types that a rank saw hold for those that did not use the parameter; microbatches are numbered alike."""
         seen = {name: self._kinds[name] for name in self._addends.placements}
         used = set(sums).union(*self._addends.taken.values())
@@ -116,12 +166,12 @@ class _Step:
         for kinds, _, _ in everyones:
             self._kinds.update(kinds)
         self._numbers = sorted({number for _, numbers, _ in everyones for number in numbers})
-        used = set().union(*(names for _, _, names in everyones))
+        used = {name for _, _, names in everyones for name in names}
         self._unused = [entry.name for entry in self._watched if entry.name not in used]
 
-    def _metadata(self, kind: str) -> dict:
+    def _metadata(self, kind: str) -> dict[str, object]:
         kept = [entry for entry in self._watched if entry.name not in self._unused]
-        metadata = {
+        metadata: dict[str, object] = {
             "addend.version": "1",
             "addend.kind": kind,
             "addend.rank": _gather.rank_in(self._group),
@@ -142,7 +192,7 @@ class _Step:
             metadata["addend.divisor"] = float(divisor)
         return _files.encode(self._addends.taken.get(number, {}), metadata)
 
-    def _sum_file(self, sums) -> bytes:
+    def _sum_file(self, sums: _sums.Sums) -> bytes:
         metadata = self._metadata("sum")
         norm = self._norm() if callable(self._norm) else self._norm
         if norm is not None:
@@ -150,20 +200,20 @@ class _Step:
         partial = {name: " ".join(axes) for name, (_, axes) in sums.items() if axes}
         if partial:
             metadata["addend.partial"] = partial
-        reduce = {entry.name: self._reduce or entry.reduce for entry in self._watched}
-        reduce = {_expected.literal(name): _files.dtype_name(dtype) for name, dtype in reduce.items() if dtype}
+        dtypes = {entry.name: self._reduce or entry.reduce for entry in self._watched}
+        reduce = {_expected.literal(name): _files.dtype_name(dtype) for name, dtype in dtypes.items() if dtype}
         if reduce:
             metadata["addend.reduce"] = reduce
         return _files.encode({name: piece for name, (piece, _) in sums.items()}, metadata)
 
-    def _collect(self, folder: str, sums) -> None:
+    def _collect(self, folder: str, sums: _sums.Sums) -> None:
         """All ranks' files, written into the folder by the first rank."""
         for at in range(len(self._numbers)):
             self._send(folder, self._addend_file(at), "addend", at)
         self._send(folder, self._sum_file(sums), "sum")
 
-    def _send(self, folder, data, kind, microbatch=None) -> None:
-        def write(rank, part):
+    def _send(self, folder: str, data: bytes, kind: str, microbatch: int | None = None) -> None:
+        def write(rank: int, part: bytes) -> None:
             with open(os.path.join(folder, _files.file_name(rank, kind, microbatch)), "ab") as file:
                 file.write(part)
 
@@ -178,8 +228,9 @@ class watch(_Step):
                 loss(model, batch).backward()
         optimizer.step()
 
-    The context begins after zero_grad() and ends once gradients are synchronised, before clipping and optimizer.step(). All
-    ranks of the job enter and leave it. `w.report` is the same addend.DiffReport on all of them; the first one prints it.
+    The context begins after zero_grad() and ends once gradients are synchronised, before clipping and optimizer.step().
+    All ranks of the job enter and leave it. `w.report` is the same addend.DiffReport on all of them; the first one
+    prints it.
 
     norm: the global norm that the job reported, a function that gives it at the end, or w.norm(x) inside
     divisor: what this rank divides each microbatch's loss by, or w.divisor(n) before each backward
@@ -194,54 +245,88 @@ class watch(_Step):
     reduce: the dtype in which the job sums, where that is narrower than its gradients (a compressing comm hook)
     """
 
-    def __init__(self, model, norm=None, divisor=None, expect=None, types=None, mesh=None, sample=4096, raises=False,
-                 group=None, gradient=None, reduce=None):
+    def __init__(
+        self,
+        model: nn.Module,
+        norm: Norm | None = None,
+        divisor: Number | None = None,
+        expect: float | Mapping[str, float] | None = None,
+        types: Mapping[str, str] | None = None,
+        mesh: DeviceMesh | None = None,
+        sample: int | None = 4096,
+        raises: bool = False,
+        group: Group = None,
+        gradient: _sums.GradientOf | None = None,
+        reduce: torch.dtype | None = None,
+    ):
         super().__init__(model, norm, divisor, expect, types, mesh, sample, group, gradient, reduce)
         self._raises, self._quiet = raises, False
-        self.report = None
+        self._report: addend.DiffReport | None = None
+
+    @property
+    def report(self) -> addend.DiffReport:
+        """What the watched step's gradients hold."""
+        if self._report is None:
+            raise RuntimeError("there is no report yet: it is made when the with ends")
+        return self._report
 
     def _finish(self) -> None:
         super()._finish()
         if self._raises and not self.report.ok:
-            import addend
-
             raise addend.GradientError(self.report)
 
-    def _deliver(self, sums) -> None:
+    def _deliver(self, sums: _sums.Sums) -> None:
         with tempfile.TemporaryDirectory(prefix="addend-") as folder:
             self._collect(folder, sums)
-            answer = _judge(folder, self._unused) if _gather.rank_in(self._group) == 0 else None
-        self.report, error = _gather.from_first(answer, self._group)
-        if error is not None:
-            raise error
+            answer = _gather.from_first(lambda: _judge(folder, self._unused), self._group)
+        if isinstance(answer, Exception):
+            raise answer
+        self._report = answer
         if _gather.rank_in(self._group) == 0 and not self._quiet:
-            print(self.report, flush=True)
+            print(answer, flush=True)
 
 
-def _judge(folder: str, unused: list[str]) -> tuple:
-    """(report, None) or (None, what went wrong)."""
-    import dataclasses
-
-    import addend
-
+def _judge(folder: str, unused: Sequence[str]) -> addend.DiffReport | Exception:
     try:
         report = addend.diff(sorted(os.path.join(folder, name) for name in os.listdir(folder)))
     except Exception as error:  # it has to reach the other ranks, which wait for the report
-        return None, error
+        return error
     if not unused:
-        return report, None
+        return report
     message = f"no rank used {', '.join(unused[:3])}{' ...' if len(unused) > 3 else ''}: no gradient, and none expected"
-    return dataclasses.replace(report, messages=(*report.messages, message), table=f"{report.table}\n{message}"), None
+    return dataclasses.replace(report, messages=(*report.messages, message), table=f"{report.table}\n{message}")
 
 
 class dump(_Step):
-    """As `watch`, but writes what it saw: safetensors files for `addend diff`, in `folder` of the first rank's machine."""
+    """Writes what a `watch` looks at, into files for `addend diff`, and judges nothing: no report, nothing printed.
 
-    def __init__(self, model, folder, **arguments):
+        with addend.torch.dump(model, "dumped"):
+            for batch in microbatches:
+                loss(model, batch).backward()
+        optimizer.step()
+
+    and then, on the first rank's machine, `addend diff dumped` or addend.diff("dumped"); with `--reference FILE` the
+    sums are held against whole gradients of another run too.
+
+    The context begins and ends where that of `watch` does, on all ranks. As it ends they send what they have to the
+    first one, which writes for each rank
+
+        rank00000.addend.m0.safetensors     the gradients of its first microbatch, before any sum; m1: of the second ...
+        rank00000.sum.safetensors           those that its optimizer gets
+
+    in the format of docs/dumps.md.
+
+    folder: where they are written, on the first rank's machine; it is made if it is not there, and files of an earlier
+        dump in it are removed
+    norm, divisor, expect, types, mesh, sample, group, gradient, reduce; .norm(x) and .divisor(n) inside: as of `watch`;
+        `addend diff` finds in the files what was said
+    """
+
+    def __init__(self, model: nn.Module, folder: str | os.PathLike[str], **arguments: Unpack[Arguments]):
         super().__init__(model, **arguments)
         self._folder = os.fspath(folder)
 
-    def _deliver(self, sums) -> None:
+    def _deliver(self, sums: _sums.Sums) -> None:
         if _gather.rank_in(self._group) == 0:
             os.makedirs(self._folder, exist_ok=True)
             for name in os.listdir(self._folder):
@@ -250,7 +335,9 @@ class dump(_Step):
         self._collect(self._folder, sums)
 
 
-def assert_summed(step, model, **arguments):
+def assert_summed(
+    step: Callable[[], object], model: nn.Module, **arguments: Unpack[Arguments]
+) -> addend.DiffReport:
     """For pytest: runs step(), from forward to synchronised gradients, and fails with the table if they do not hold."""
     watching = watch(model, **arguments)
     watching._quiet = True
