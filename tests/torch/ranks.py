@@ -1,8 +1,14 @@
 """The ranks of a job: processes forked after PyTorch was imported once, since the import is what costs. They find each other
 over gloo; what their function returns comes back in the order of ranks, and a job that hangs is ended and said."""
+
+import contextlib
+import io
 import logging
 import multiprocessing
 import os
+import runpy
+import socket
+import sys
 import tempfile
 import time
 import traceback
@@ -77,3 +83,22 @@ def run(world, function, *arguments, joined=True):
                 if process.is_alive():
                     process.kill()
                     process.join()
+
+
+def _free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def _play(path, port, arguments):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    sys.argv = [str(path), *arguments]
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        runpy.run_path(str(path), run_name="__main__")
+    return said.getvalue()
+
+
+def play(world, path, *arguments):
+    """What each rank of a script printed, started with the environment that torchrun gives it."""
+    return run(world, _play, path, _free_port(), arguments, joined=False)

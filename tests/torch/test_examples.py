@@ -1,13 +1,9 @@
 """The examples, as torchrun starts them: each prints a report that passes, and with --mistake one that names it. What
 four_mistakes.py dumps has its four mistakes and no other."""
-import io
-import os
+
 import pathlib
-import runpy
-import socket
 import sys
 import tempfile
-from contextlib import redirect_stdout
 
 import addend
 import ranks
@@ -22,23 +18,8 @@ FOUR = {  # parameters, and what is said of them
 }
 
 
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-def play(name, port, arguments):
-    """What this rank printed."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    sys.argv = [f"{name}.py", *arguments]
-    with redirect_stdout(io.StringIO()) as said:
-        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
-    return said.getvalue()
-
-
 def hold(name, arguments, words):
-    said = ranks.run(4, play, name, free_port(), arguments, joined=False)
+    said = ranks.play(4, EXAMPLES / f"{name}.py", *arguments)
     holds = words in said[0] and not any(said[1:])
     print(f"{'held  ' if holds else 'FAILED'} {name} {' '.join(arguments)}\n{said[0]}", flush=True)
     return holds
@@ -56,7 +37,7 @@ def found_of(param):
 
 def hold_four_mistakes():
     with tempfile.TemporaryDirectory() as folder:
-        ranks.run(8, play, "four_mistakes", free_port(), [folder], joined=False)
+        ranks.play(8, EXAMPLES / "four_mistakes.py", folder)
         report = addend.diff(folder)
     off = [param for param in report.params if found_of(param) != expected_of(param.name)]
     seen = all(any(param.name.startswith(start) for param in report.params) for start in FOUR)

@@ -338,7 +338,8 @@ class dump(_Step):
 def assert_summed(
     step: Callable[[], object], model: nn.Module, **arguments: Unpack[Arguments]
 ) -> addend.DiffReport:
-    """For pytest: runs step(), from forward to synchronised gradients, and fails with the table if they do not hold."""
+    """For pytest: runs step(), from the first forward after zero_grad() to synchronised gradients, and fails with the
+    table if they do not hold."""
     watching = watch(model, **arguments)
     watching._quiet = True
     with watching:

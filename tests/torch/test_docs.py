@@ -1,0 +1,94 @@
+"""The code of docs/torch.md, as it stands there: it runs, and what stands behind it is what is printed."""
+
+import contextlib
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import types
+import unittest
+
+import ranks
+
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "torch.md"
+PROGRAM = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve().parent / "addend"
+HANGS = 60  # seconds
+# What a script has before the first lines are pasted into it.
+SCRIPT = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
+torch.manual_seed(dist.get_rank())
+microbatches = torch.randn(2, 16, 8)
+
+def loss_of(model, batch):
+    return model(batch).square().mean() / 2
+"""
+# In place of pytest, which need not be here.
+PYTEST = """
+for test in (test_the_job_sums, test_a_mistake_is_seen):
+    test()
+    print(test.__name__)
+"""
+
+
+def blocks(kind):
+    found = re.findall(r"^```(\w*)\n(.*?)^```", DOCS.read_text(encoding="utf-8"), re.M | re.S)
+    return [text for language, text in found if language == kind]
+
+
+def code(start):
+    return next(block for block in blocks("python") if block.startswith(start))
+
+
+@contextlib.contextmanager
+def new_folder():
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            yield pathlib.Path(folder)
+        finally:
+            os.chdir(before)
+
+
+def printed_by(script):
+    """What each of two ranks printed."""
+    path = pathlib.Path("script.py").resolve()
+    path.write_text(script, encoding="utf-8")
+    return ranks.play(2, path)
+
+
+class Docs(unittest.TestCase):
+    def test_every_piece_of_code_is_one_of_these(self):
+        self.assertEqual(len(blocks("python")), 3)
+
+    def test_what_is_pasted_into_a_script(self):
+        with new_folder():
+            said = printed_by(SCRIPT + code("import addend.torch\n\nwith addend.torch.watch"))
+        self.assertIn("\nright\n", said[0])
+        self.assertEqual(said[1], "")
+
+    def test_a_dump_and_its_reference(self):
+        shown = next(block for block in blocks("") if "torchrun --nproc-per-node 2 job.py" in block)
+        _, command, table = shown.split("\n", 2)
+        self.assertTrue(command.startswith("$ addend "), command)
+        with new_folder() as folder:
+            printed_by(code("# job.py\n"))
+            done = subprocess.run([PROGRAM, *command.split()[2:]], capture_output=True, text=True, timeout=HANGS)
+            self.assertTrue((folder / "map.html").exists())
+        self.assertEqual((done.returncode, done.stdout.strip()), (0, table.strip()), done.stderr)
+
+    def test_the_tests(self):
+        sys.modules["pytest"] = types.SimpleNamespace(raises=self.assertRaises)
+        with new_folder():
+            said = printed_by(code("# test_sums.py\n") + PYTEST)
+        self.assertEqual(said, ["test_the_job_sums\ntest_a_mistake_is_seen\n"] * 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
