@@ -19,8 +19,9 @@ import torch._dynamo  # noqa: F401  fully_shard and DTensor import it when they 
 import torch.distributed as dist
 
 RANK_HANGS = 60  # seconds; several hundred times what a job takes
-# fully_shard on gloo: PyTorch 2.6 cannot, 2.7 and 2.8 do not divide, for gloo takes an average for a sum there; 2.15 is right.
-FSDP2 = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+# fully_shard on gloo: PyTorch 2.6 cannot, 2.7 and 2.8 do not divide, for gloo takes an average for a sum there; 2.9 and
+# 2.15 are right.
+FSDP2 = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9)
 
 
 class RankError(Exception):

@@ -47,10 +47,12 @@ class Mesh:
 
 def _root(mesh: DeviceMesh) -> DeviceMesh:
     if hasattr(mesh, "_get_root_mesh"):
-        return mesh._get_root_mesh()
+        root: DeviceMesh = mesh._get_root_mesh()
+        return root
     from torch.distributed.device_mesh import _mesh_resources
 
-    return _mesh_resources.get_root_mesh(mesh)
+    root = _mesh_resources.get_root_mesh(mesh)
+    return root
 
 
 def _of_device_mesh(mesh: DeviceMesh) -> Mesh:
