@@ -1,5 +1,7 @@
 """Data parallelism with gradient accumulation; the first step is watched.
-    OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 examples/torch/ddp.py [--mistake]"""
+
+OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 examples/torch/ddp.py [--mistake]"""
+
 import argparse
 import contextlib
 

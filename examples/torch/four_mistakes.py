@@ -1,5 +1,8 @@
 """Hybrid sharding on 2 x 4 processes with four mistakes, one step of two microbatches: the job of docs/diff-map.png.
-    OMP_NUM_THREADS=1 torchrun --nproc-per-node 8 examples/torch/four_mistakes.py dump && addend diff dump --html map.html"""
+
+OMP_NUM_THREADS=1 torchrun --nproc-per-node 8 examples/torch/four_mistakes.py dump
+addend diff dump --html map.html"""
+
 import sys
 
 import torch

@@ -1,5 +1,7 @@
 """Hybrid sharding: parameters cut over two ranks, twice; the first step, of two microbatches, is watched.
-    OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 examples/torch/fsdp2.py [--mistake]"""
+
+OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 examples/torch/fsdp2.py [--mistake]"""
+
 import argparse
 import contextlib
 
@@ -17,7 +19,9 @@ STEPS, MICROBATCHES, ROWS, INPUTS, CLASSES = 5, 2, 16, 64, 8
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mistake", action="store_true", help="in the last microbatch only the outermost module is told to synchronise")
+    parser.add_argument(
+        "--mistake", action="store_true", help="in the last microbatch only the outermost module is told to synchronise"
+    )
     mistake = parser.parse_args().mistake
 
     dist.init_process_group("gloo")

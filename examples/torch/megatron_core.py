@@ -1,5 +1,8 @@
-"""Megatron-Core's tensor and data parallelism; one step is watched. `watch_megatron` is the recipe, the rest makes a job for it.
-    OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 examples/torch/megatron_core.py [--distributed-optimizer] [--mistake]"""
+"""Megatron-Core's tensor and data parallelism; one step is watched. `watch_megatron` is the recipe, the rest makes a
+job for it.
+
+OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 examples/torch/megatron_core.py [--distributed-optimizer] [--mistake]"""
+
 import argparse
 import contextlib
 
@@ -16,9 +19,9 @@ import addend.torch
 
 
 def watch_megatron(model, **arguments):
-    """From zero_grad_buffer() to behind finalize_model_grads(), before optimizer.step(). `model` is one chunk, in Megatron's
-    DistributedDataParallel. With the distributed optimizer main_grad is whole only after finalize_model_grads(...,
-    force_all_reduce=True), which is what Megatron itself does when it saves gradients."""
+    """From zero_grad_buffer() to behind finalize_model_grads(), before optimizer.step(). `model` is one chunk, in
+    Megatron's DistributedDataParallel. With the distributed optimizer main_grad is whole only after
+    finalize_model_grads(..., force_all_reduce=True), which is what Megatron itself does when it saves gradients."""
     sizes = {
         "pp": mpu.get_pipeline_model_parallel_world_size(),
         "dp": mpu.get_data_parallel_world_size(),
@@ -43,9 +46,18 @@ class Block(nn.Module):
         super().__init__()
         wide = config.hidden_size
         self.norm = nn.LayerNorm(wide)
-        self.up = ColumnParallelLinear(wide, 4 * wide, config=config, init_method=nn.init.xavier_normal_, gather_output=False)
-        self.down = RowParallelLinear(4 * wide, wide, config=config, init_method=nn.init.xavier_normal_, bias=True,
-                                      input_is_parallel=True, skip_bias_add=False)
+        self.up = ColumnParallelLinear(
+            wide, 4 * wide, config=config, init_method=nn.init.xavier_normal_, gather_output=False
+        )
+        self.down = RowParallelLinear(
+            4 * wide,
+            wide,
+            config=config,
+            init_method=nn.init.xavier_normal_,
+            bias=True,
+            input_is_parallel=True,
+            skip_bias_add=False,
+        )
 
     def forward(self, x):
         return self.down(torch.tanh(self.up(self.norm(x))[0]))[0]
@@ -67,8 +79,14 @@ def main():
     dist.init_process_group("gloo")
     mpu.initialize_model_parallel(tensor_model_parallel_size=2)
     torch.manual_seed(3)
-    config = TransformerConfig(num_layers=1, hidden_size=16, num_attention_heads=2, tensor_model_parallel_size=2,
-                               use_cpu_initialization=True, gradient_accumulation_fusion=False)
+    config = TransformerConfig(
+        num_layers=1,
+        hidden_size=16,
+        num_attention_heads=2,
+        tensor_model_parallel_size=2,
+        use_cpu_initialization=True,
+        gradient_accumulation_fusion=False,
+    )
     ddp = DistributedDataParallelConfig(use_distributed_optimizer=arguments.distributed_optimizer)
     model = DistributedDataParallel(config, ddp, Block(config))
     torch.manual_seed(10 + mpu.get_data_parallel_rank())  # each data rank has its own batches

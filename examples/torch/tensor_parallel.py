@@ -1,5 +1,8 @@
-"""A mixture of experts that are cut over tp, and a router that every rank of tp computes, in FSDP2 over dp; the first step is watched.
-    OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 examples/torch/tensor_parallel.py [--mistake]"""
+"""A mixture of experts that are cut over tp, and a router that every rank of tp computes, in FSDP2 over dp; the first
+step is watched.
+
+OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 examples/torch/tensor_parallel.py [--mistake]"""
+
 import argparse
 import contextlib
 
@@ -30,7 +33,7 @@ class MixtureOfExperts(nn.Module):
         first = self.tp.get_local_rank() * len(experts)
         scores = softmax(linear(DTensor.from_local(x, self.tp, [Replicate()], run_check=False), self.router), -1)
         # Each rank goes on with the scores of its own experts: what comes back to it is a part of their gradient.
-        scores = scores.to_local(grad_placements=self.gradients_of_scores)[:, first:first + len(experts)]
+        scores = scores.to_local(grad_placements=self.gradients_of_scores)[:, first : first + len(experts)]
         part = torch.einsum("re,eri->ri", scores, gelu(x @ experts))
         whole = DTensor.from_local(part, self.tp, [Partial()], run_check=False).redistribute(placements=[Replicate()])
         return whole.to_local().clone()  # FSDP2 wants no view
@@ -38,7 +41,9 @@ class MixtureOfExperts(nn.Module):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mistake", action="store_true", help="the scores become a local tensor without grad_placements")
+    parser.add_argument(
+        "--mistake", action="store_true", help="the scores become a local tensor without grad_placements"
+    )
     mistake = parser.parse_args().mistake
 
     dist.init_process_group("gloo")

@@ -1,5 +1,8 @@
-"""DeepSpeed's ZeRO; the second step is watched. DeepSpeed divides by the ranks, and gives a whole gradient when it is asked.
-    OMP_NUM_THREADS=1 DS_ACCELERATOR=cpu torchrun --nproc-per-node 4 examples/torch/zero.py [--stage 0..3] [--mistake]"""
+"""DeepSpeed's ZeRO; the second step is watched. DeepSpeed divides by the ranks, and gives a whole gradient when it is
+asked.
+
+OMP_NUM_THREADS=1 DS_ACCELERATOR=cpu torchrun --nproc-per-node 4 examples/torch/zero.py [--stage 0..3] [--mistake]"""
+
 import argparse
 import contextlib
 
@@ -17,7 +20,9 @@ STEPS, MICROBATCHES, ROWS, INPUTS, CLASSES = 3, 2, 16, 64, 8
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stage", type=int, default=2)
-    parser.add_argument("--mistake", action="store_true", help="plants one: the last rank's addend of a parameter is left out")
+    parser.add_argument(
+        "--mistake", action="store_true", help="plants one: the last rank's addend of a parameter is left out"
+    )
     arguments = parser.parse_args()
 
     deepspeed.init_distributed(dist_backend="gloo")

@@ -146,7 +146,7 @@ def _of_prefix(found: Iterable[Entry], prefix: str) -> list[tuple[tuple[int, str
     for entry in found:
         start = f"grad__{prefix}__"
         if entry["meta"]["name"].startswith(start):
-            values.setdefault((entry["meta"]["rank"], entry["meta"]["name"][len(start):]), []).append(entry)
+            values.setdefault((entry["meta"]["rank"], entry["meta"]["name"][len(start) :]), []).append(entry)
     return list(values.items())
 
 

@@ -1,5 +1,6 @@
-"""Reads a dumped step as docs/dumps.md describes it, and fits how often each rank's addend of each microbatch is in each part of
-each sum. Written apart from the package and from `addend diff`, and slow: for tests of what was dumped."""
+"""Reads a dumped step as docs/dumps.md describes it, and fits how often each rank's addend of each microbatch is in
+each part of each sum. Written apart from the package and from `addend diff`, and slow: for tests of what was dumped."""
+
 import json
 import os
 import struct
@@ -52,8 +53,14 @@ class Part:
     def __init__(self, name, metadata, values):
         shape = json.loads(metadata["addend.shapes"])[name]
         first, count = json.loads(metadata["addend.held"])[name]
-        wanted = sample(name, int(numpy.prod(shape)), int(metadata["addend.sample"]) if "addend.sample" in metadata else None)
-        inside = [flat for flat in wanted if all(f <= i < f + c for i, f, c in zip(numpy.unravel_index(flat, shape), first, count))]
+        wanted = sample(
+            name, int(numpy.prod(shape)), int(metadata["addend.sample"]) if "addend.sample" in metadata else None
+        )
+        inside = [
+            flat
+            for flat in wanted
+            if all(f <= i < f + c for i, f, c in zip(numpy.unravel_index(flat, shape), first, count))
+        ]
         assert len(inside) == len(values), (name, len(inside), len(values), first, count)
         self.box, self.values = (tuple(first), tuple(count)), dict(zip(inside, values))
         self.coord = {axis: int(at) for axis, at in _words(metadata["addend.coord"]).items()}
@@ -79,12 +86,20 @@ class Step:
     def wanted(self, name, part):
         """The addends that belong into one part of the sum."""
         types = self.types[name]
-        return [a for a in self.addends.get(name, []) if all(types[axis] == "R" or a.coord[axis] == at for axis, at in part.coord.items())]
+        return [
+            a
+            for a in self.addends.get(name, [])
+            if all(types[axis] == "R" or a.coord[axis] == at for axis, at in part.coord.items())
+        ]
 
     def summed(self, name, part):
         """{flat index: the sum}, with all parts where it is still pending."""
         partial = json.loads(self.last.get("addend.partial", "{}")).get(name, "").split()
-        parts = [p for p in self.sums[name] if p.box == part.box and all(axis in partial or p.coord[axis] == at for axis, at in part.coord.items())]
+        parts = [
+            p
+            for p in self.sums[name]
+            if p.box == part.box and all(axis in partial or p.coord[axis] == at for axis, at in part.coord.items())
+        ]
         return {flat: sum(p.values[flat] for p in parts) for flat in part.values}
 
     def residual(self, name):
@@ -97,7 +112,7 @@ class Step:
         return worst / top
 
     def counts(self, name):
-        """{(rank, microbatch): how often, over what is expected} of the first part of the sum that has elements enough."""
+        """{(rank, microbatch): how often, over what is expected}, of the first part of the sum with elements enough."""
         for part in self.sums[name]:
             wanted, flats = self.wanted(name, part), list(part.values)
             if len(flats) >= 2 * len(wanted) > 0:

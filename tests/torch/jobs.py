@@ -1,7 +1,9 @@
-"""Small training jobs, each with a mistake that was really made, behind a flag. A job is one step of one rank: its model, what
-runs the microbatches, what one process would have got from the whole batch, and what `addend.torch.watch` is told.
+"""Small training jobs, each with a mistake that was really made, behind a flag. A job is one step of one rank: its
+model, what runs the microbatches, what one process would have got from the whole batch, and what `addend.torch.watch`
+is told.
 
 The data of a rank and microbatch depend on their numbers alone, so one process can make all of them."""
+
 import contextlib
 import dataclasses
 import typing
@@ -131,8 +133,14 @@ def _hook_job(world, divisor):
     return Job(model, run_step(model), lambda: whole_mean(all_batches(world)))
 
 
-@mistake("a DDP communication hook forgets to divide by the number of ranks", world=3, parameters=NET, verdict="doubled", axis="dp",
-         factor=3)
+@mistake(
+    "a DDP communication hook forgets to divide by the number of ranks",
+    world=3,
+    parameters=NET,
+    verdict="doubled",
+    axis="dp",
+    factor=3,
+)
 def hook_forgets_to_divide(wrong):
     return _hook_job(3, 1 if wrong else 3)
 
@@ -142,7 +150,14 @@ def hook_divides_twice(wrong):
     return _hook_job(4, 16 if wrong else 4)
 
 
-@mistake("`no_sync()` stays on in the last microbatch of DDP", world=4, parameters=NET, verdict="own_only", axis="dp", factor=None)
+@mistake(
+    "`no_sync()` stays on in the last microbatch of DDP",
+    world=4,
+    parameters=NET,
+    verdict="own_only",
+    axis="dp",
+    factor=None,
+)
 def no_sync_left_on(wrong):
     model = ddp()
 
@@ -154,8 +169,15 @@ def no_sync_left_on(wrong):
     return Job(model, step, lambda: whole_mean(all_batches(4, 2)))
 
 
-@mistake("each rank divides its loss by its own number of tokens: a mean of means", world=4, parameters=NET,
-         verdict="divided_by_own_count", axis=None, factor=None, needs="divisor")
+@mistake(
+    "each rank divides its loss by its own number of tokens: a mean of means",
+    world=4,
+    parameters=NET,
+    verdict="divided_by_own_count",
+    axis=None,
+    factor=None,
+    needs="divisor",
+)
 def mean_of_means(wrong):
     model, rows = ddp(), [2, 9, 4, 5]
 
@@ -170,7 +192,7 @@ def mean_of_means(wrong):
 
 
 class PartsOverTp(nn.Module):
-    """Rows of a sequence are cut over tp: each rank of tp uses the norm's weight for its rows and leaves an addend of it."""
+    """Rows of a sequence are cut over tp: each rank of tp uses the norm's weight for its rows and leaves an addend."""
 
     def __init__(self):
         super().__init__()
@@ -181,9 +203,15 @@ class PartsOverTp(nn.Module):
         return self.net(self.norm(x))
 
 
-@mistake("DDP with `static_graph`, and the sum over tp in a hook of the gradient's node that is attached after DDP's own: right in "
-         "the first step, lost from the second on", world=4, parameters=["norm.weight", "norm.bias"], verdict="partial", axis="tp",
-         factor=None)
+@mistake(
+    "DDP with `static_graph`, and the sum over tp in a hook of the gradient's node that is attached after DDP's own: "
+    "right in the first step, lost from the second on",
+    world=4,
+    parameters=["norm.weight", "norm.bias"],
+    verdict="partial",
+    axis="tp",
+    factor=None,
+)
 def late_hook(wrong):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     plain, nodes = PartsOverTp(), []
@@ -221,8 +249,14 @@ class Branches(nn.Module):
         return self.net(x) + self.extra(x) if use_extra else self.net(x)
 
 
-@mistake("a loop over gradients sums a zero where a rank did not use the parameter, and does not give that rank the sum", world=4,
-         parameters=["extra.weight", "extra.bias"], verdict="replicas_differ", axis="dp", factor=None)
+@mistake(
+    "a loop over gradients sums a zero where a rank did not use the parameter, and does not give that rank the sum",
+    world=4,
+    parameters=["extra.weight", "extra.bias"],
+    verdict="replicas_differ",
+    axis="dp",
+    factor=None,
+)
 def used_on_some_ranks(wrong):
     def uses(rank):
         return rank % 2 == 0
@@ -258,8 +292,15 @@ def sharded(mesh):
     return model
 
 
-@mistake("`set_requires_gradient_sync(True, recurse=False)` in the last microbatch: the layers below stay off", world=4,
-         parameters=["up.weight", "up.bias"], verdict="no_sum", axis=None, factor=None, fsdp2=True)
+@mistake(
+    "`set_requires_gradient_sync(True, recurse=False)` in the last microbatch: the layers below stay off",
+    world=4,
+    parameters=["up.weight", "up.bias"],
+    verdict="no_sum",
+    axis=None,
+    factor=None,
+    fsdp2=True,
+)
 def sync_left_off(wrong):
     model = sharded(init_device_mesh("cpu", (4,), mesh_dim_names=("dp",)))
 
@@ -271,8 +312,15 @@ def sync_left_off(wrong):
     return Job(model, step, lambda: whole_mean(all_batches(4, 2)))
 
 
-@mistake("HSDP that all-reduces what the last microbatch's reduce-scatter left, and adds the earlier partial afterwards", world=8,
-         parameters=NET, verdict="partial", axis="dp_replicate", factor=4, fsdp2=True)
+@mistake(
+    "HSDP that all-reduces what the last microbatch's reduce-scatter left, and adds the earlier partial afterwards",
+    world=8,
+    parameters=NET,
+    verdict="partial",
+    axis="dp_replicate",
+    factor=4,
+    fsdp2=True,
+)
 def partial_added_late(wrong):
     mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
     model = sharded(mesh["dp_shard"] if wrong else mesh)
@@ -299,7 +347,16 @@ def partial_added_late(wrong):
     return Job(model, step, lambda: whole_mean(all_batches(8, 2)), arguments)
 
 
-@mistake("a global norm that counts every replica of HSDP", world=4, parameters=NET, verdict="norm", axis=None, factor=2, needs="norm", fsdp2=True)
+@mistake(
+    "a global norm that counts every replica of HSDP",
+    world=4,
+    parameters=NET,
+    verdict="norm",
+    axis=None,
+    factor=2,
+    needs="norm",
+    fsdp2=True,
+)
 def norm_counts_replicas(wrong):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
     model = sharded(mesh)
@@ -361,8 +418,15 @@ class MixtureOfExperts(nn.Module):
         return self.net(x + self.experts(x))
 
 
-@mistake("FSDP2 divides experts by the ranks that share them, not by all ranks whose tokens they saw", world=4,
-         parameters=["experts.weight"], verdict="doubled", axis="efsdp", factor=2, fsdp2=True)
+@mistake(
+    "FSDP2 divides experts by the ranks that share them, not by all ranks whose tokens they saw",
+    world=4,
+    parameters=["experts.weight"],
+    verdict="doubled",
+    axis="efsdp",
+    factor=2,
+    fsdp2=True,
+)
 def divide_factor_of_experts(wrong):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("efsdp", "ep"))
     everyone = init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))
@@ -374,7 +438,9 @@ def divide_factor_of_experts(wrong):
     if not wrong:
         model.experts.set_force_sum_reduction_for_comms(True)  # gloo knows no scaled sum
         model.experts.set_gradient_divide_factor(4)
-    return Job(model, run_step(model), lambda: whole_mean(all_batches(4), MixtureOfExperts()), {"mesh": mesh, "expect": 0.25})
+    return Job(
+        model, run_step(model), lambda: whole_mean(all_batches(4), MixtureOfExperts()), {"mesh": mesh, "expect": 0.25}
+    )
 
 
 # -- tensor parallelism
@@ -413,12 +479,19 @@ class Router(nn.Module):
         scores = torch.softmax(self.gate(x_everywhere), -1).to_local(grad_placements=self.gradients_of_scores)
         own = self.weight.to_local()
         first = self.mesh.get_local_rank() * len(own)
-        part = torch.einsum("re,eri->ri", scores[:, first:first + len(own)], torch.tanh(x @ own))
+        part = torch.einsum("re,eri->ri", scores[:, first : first + len(own)], torch.tanh(x @ own))
         return SumForward.apply(part, self.mesh.get_group())
 
 
-@mistake("the router of a mixture of experts: `to_local()` without `grad_placements`", world=4, parameters=["gate.weight"],
-         verdict="own_only", axis="tp", factor=None, fsdp2=True)
+@mistake(
+    "the router of a mixture of experts: `to_local()` without `grad_placements`",
+    world=4,
+    parameters=["gate.weight"],
+    verdict="own_only",
+    axis="tp",
+    factor=None,
+    fsdp2=True,
+)
 def router(wrong):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     model = Router()
@@ -464,12 +537,19 @@ class RowLinear(nn.Module):
         x = torch.tanh(self.net(x)).to_local(grad_placements=[Replicate()])
         own, bias, group = self.weight.to_local(), self.bias.to_local(), self.mesh.get_group()
         first = self.mesh.get_local_rank() * own.shape[1]
-        part = SumBackward.apply(x, group)[:, first:first + own.shape[1]] @ own.T
+        part = SumBackward.apply(x, group)[:, first : first + own.shape[1]] @ own.T
         return SumForward.apply(part + bias, group) if self.bias_in_parts else SumForward.apply(part, group) + bias
 
 
-@mistake("a replicated bias is added on every tp rank, before the sum", world=2,
-         parameters=["net." + name for name in NET] + ["weight", "bias"], verdict="missing", axis=None, factor=None, needs="reference")
+@mistake(
+    "a replicated bias is added on every tp rank, before the sum",
+    world=2,
+    parameters=["net." + name for name in NET] + ["weight", "bias"],
+    verdict="missing",
+    axis=None,
+    factor=None,
+    needs="reference",
+)
 def bias_on_every_rank(wrong):
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
     model = RowLinear()
@@ -504,7 +584,7 @@ class GatherRows(Function):
             gradient = gradient.clone()
             dist.all_reduce(gradient)
         first = dist.get_rank() * context.rows
-        return gradient[first:first + context.rows], None
+        return gradient[first : first + context.rows], None
 
 
 def contrast(outputs):
@@ -513,8 +593,15 @@ def contrast(outputs):
     return torch.logsumexp(likeness - 9 * torch.eye(len(outputs)), 1).mean()
 
 
-@mistake("a differentiable all_gather whose backward returns the own slice of the own gradient", world=4, parameters=NET,
-         verdict="averaged", axis="dp", factor=0.25, needs="reference")
+@mistake(
+    "a differentiable all_gather whose backward returns the own slice of the own gradient",
+    world=4,
+    parameters=NET,
+    verdict="averaged",
+    axis="dp",
+    factor=0.25,
+    needs="reference",
+)
 def gather_without_sum(wrong):
     model = ddp()
 

@@ -1,5 +1,5 @@
-"""The ranks of a job: processes forked after PyTorch was imported once, since the import is what costs. They find each other
-over gloo; what their function returns comes back in the order of ranks, and a job that hangs is ended and said."""
+"""The ranks of a job: processes forked after PyTorch was imported once, since the import is what costs. They find each
+other over gloo; what their function returns comes back in the order of ranks; a job that hangs is ended and said."""
 
 import contextlib
 import io
@@ -15,7 +15,7 @@ import traceback
 from multiprocessing.connection import wait
 
 import torch
-import torch._dynamo  # noqa: F401  fully_shard and DTensor import it when they are first used: once here, not in each rank
+import torch._dynamo  # noqa: F401  fully_shard and DTensor import it when first used: once here, not in each rank
 import torch.distributed as dist
 
 RANK_HANGS = 60  # seconds; several hundred times what a job takes
@@ -71,7 +71,8 @@ def run(world, function, *arguments, joined=True):
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(world):
             here, there = context.Pipe(duplex=False)
-            process = context.Process(target=_be_rank, args=(rank, world, joined and f"{folder}/store", there, function, arguments))
+            arguments_of_rank = (rank, world, joined and f"{folder}/store", there, function, arguments)
+            process = context.Process(target=_be_rank, args=arguments_of_rank)
             process.start()
             there.close()
             processes.append(process)

@@ -1,5 +1,6 @@
-"""Gradients as Megatron-LM and SGLang's dumper save them become dumps. The files are made here, named and filled as the sources of
-the two say (Megatron-LM: save_grads in megatron/training; SGLang: srt/debug_utils/dumper.py)."""
+"""Gradients as Megatron-LM and SGLang's dumper save them become dumps. The files are made here, named and filled as the
+sources of the two say (Megatron-LM: save_grads in megatron/training; SGLang: srt/debug_utils/dumper.py)."""
+
 import os
 import tempfile
 import unittest
@@ -57,10 +58,15 @@ class Convert(unittest.TestCase):
 
     def test_megatron_stages_are_in_the_names(self):
         save_megatron(self.from_folder.name, {f"mp_rank_00_00{i}": self.whole for i in range(2)})
-        with self.assertRaisesRegex(ValueError, 'mp_rank_00_000.pth: the second number may be .* say second="pp" or second="ep"'):
+        with self.assertRaisesRegex(
+            ValueError, 'mp_rank_00_000.pth: the second number may be .* say second="pp" or second="ep"'
+        ):
             convert.megatron(self.from_folder.name, self.to_folder.name)
         convert.megatron(self.from_folder.name, self.to_folder.name, second="pp")
-        self.assertEqual(sorted(dumped.Step(self.to_folder.name).sums), sorted(f"pp{i}.{name}" for i in range(2) for name in self.whole))
+        self.assertEqual(
+            sorted(dumped.Step(self.to_folder.name).sums),
+            sorted(f"pp{i}.{name}" for i in range(2) for name in self.whole),
+        )
 
     def test_megatron_ranks_of_experts_are_no_stages(self):
         save_megatron(self.from_folder.name, {f"mp_rank_00_00{i}": self.whole for i in range(2)})
@@ -95,7 +101,9 @@ class Convert(unittest.TestCase):
     def test_sglang_gradients_before_and_after_the_sum(self):
         addends = [[torch.randn(3, 4) for _ in range(2)] for _ in range(4)]
         for rank, own in enumerate(addends):
-            parallel = dict(tp_rank=rank % 2, tp_size=2, dp_rank=rank // 2, dp_size=2, pp_rank=0, pp_size=1, cp_rank=0, cp_size=1)
+            parallel = dict(
+                tp_rank=rank % 2, tp_size=2, dp_rank=rank // 2, dp_size=2, pp_rank=0, pp_size=1, cp_rank=0, cp_size=1
+            )
             for m, value in enumerate(own):
                 save_sglang(self.from_folder.name, rank, m + 1, f"addend__{FC1}", value, parallel=parallel)
             total = sum(addends[rank % 2] + addends[rank % 2 + 2]) / 2

@@ -47,7 +47,11 @@ def hold_four_mistakes():
 
 def main():
     names = [name for name in SAYS if ranks.FSDP2 or name == "ddp"]
-    held = [hold(name, arguments, words) for name in names for arguments, words in (((), "right"), (("--mistake",), SAYS[name]))]
+    held = [
+        hold(name, arguments, words)
+        for name in names
+        for arguments, words in (((), "right"), (("--mistake",), SAYS[name]))
+    ]
     if ranks.FSDP2:
         held.append(hold_four_mistakes())
     return 0 if all(held) else 1

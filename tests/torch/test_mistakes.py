@@ -1,8 +1,10 @@
-"""Each job of jobs.py, right and wrong, on real ranks. First against one process: the right version gets its gradients, the
-wrong one does not. Then under `addend.torch.watch`: the right version passes; the wrong one does not, and the report names
-parameters, axis and factor; without what a mistake needs, it is not seen. What the reports said is the table of docs/torch.md.
+"""Each job of jobs.py, right and wrong, on real ranks. First against one process: the right version gets its gradients,
+the wrong one does not. Then under `addend.torch.watch`: the right version passes; the wrong one does not, and the
+report names parameters, axis and factor; without what a mistake needs, it is not seen. What the reports said is the
+table of docs/torch.md.
     test_mistakes.py [NAME...]        the mistakes of these names, all if none
     test_mistakes.py --write          all, and the table in docs/torch.md becomes what they said"""
+
 import contextlib
 import os
 import pathlib
@@ -11,8 +13,6 @@ import sys
 import tempfile
 import time
 
-import jobs
-import ranks
 import safetensors.torch
 import torch
 import torch.distributed as dist
@@ -20,6 +20,8 @@ from torch.distributed.tensor import DTensor
 
 import addend
 import addend.torch
+import jobs
+import ranks
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "torch.md"
 HEAD = "| mistake | ranks | parameters | the report says | needs |\n|---|---|---|---|---|\n"

@@ -37,7 +37,8 @@ class Torchrun(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertFalse(pathlib.Path(folder, "run", "metrics.jsonl").exists())
         for rank in (0, 1):
-            said = [line for line in done.stdout.splitlines() if f"(RANK={rank} and WORLD_SIZE=2 in the environment)" in line]
+            found = f"(RANK={rank} and WORLD_SIZE=2 in the environment)"
+            said = [line for line in done.stdout.splitlines() if found in line]
             self.assertEqual(len(said), 3, done.stdout)
             for line in said:
                 self.assertTrue(line.startswith("torchrun or a launcher like it started this process"), line)

@@ -1,4 +1,5 @@
-"""What `addend.torch.dump` writes of right jobs of every kind, and that neither it nor `watch` changes anything of them."""
+"""What `addend.torch.dump` writes of right jobs of every kind, and that neither it nor `watch` changes anything."""
+
 import contextlib
 import functools
 import io
@@ -101,13 +102,13 @@ def fsdp_job(shape, names, microbatches=1, sync=None, **options):
 
 @functools.lru_cache(None)
 def one_mesh():
-    """The same object in all jobs of a process, for PyTorch keeps the first of equal ones and fully_shard asks for that."""
+    """The same object in all jobs of a process: PyTorch keeps the first of equal ones and fully_shard asks for that."""
     return init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
 
 
 def one_mesh_job():
-    """All parameters on one mesh, of which fully_shard is told the data ranks' dimension; the gradient of `down.weight`, which is
-    whole on all ranks of tp, is made in parts there."""
+    """All parameters on one mesh, of which fully_shard is told the data ranks' dimension; the gradient of
+    `down.weight`, which is whole on all ranks of tp, is made in parts there."""
     mesh = one_mesh()
     model = Net()
     for name, parameter in list(model.named_parameters()):
@@ -118,7 +119,9 @@ def one_mesh_job():
 
     def step():
         for m in range(2):
-            x = DTensor.from_local(batch(mesh.get_local_rank("dp"), m), mesh, [Replicate(), Replicate()], run_check=False)
+            x = DTensor.from_local(
+                batch(mesh.get_local_rank("dp"), m), mesh, [Replicate(), Replicate()], run_check=False
+            )
             model(x).square().mean().to_local().backward()
 
     return Job(model, step)
@@ -213,7 +216,11 @@ class Stack(nn.Module):
 def tp_job(dp=None):
     shape, names = ((dp, 2), ("dp", "tp")) if dp else ((2,), ("tp",))
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
-    plan = {"norm": SequenceParallel(sequence_dim=0), "up": ColwiseParallel(input_layouts=Shard(0)), "down": RowwiseParallel()}
+    plan = {
+        "norm": SequenceParallel(sequence_dim=0),
+        "up": ColwiseParallel(input_layouts=Shard(0)),
+        "down": RowwiseParallel(),
+    }
     model = parallelize_module(Stack(), mesh["tp"] if dp else mesh, plan)
     if dp:
         fsdp(model, mesh=mesh["dp"])
@@ -276,7 +283,10 @@ JOBS = {
     "fsdp2, two backwards": (2, lambda: fsdp_job((2,), ("dp",), 2)),
     "fsdp2, bf16": (4, bf16_job),
     "hsdp": (4, lambda: fsdp_job((2, 2), ("dp_replicate", "dp_shard"))),
-    "hsdp, set_requires_all_reduce": (4, lambda: fsdp_job((2, 2), ("dp_replicate", "dp_shard"), 3, "set_requires_all_reduce")),
+    "hsdp, set_requires_all_reduce": (
+        4,
+        lambda: fsdp_job((2, 2), ("dp_replicate", "dp_shard"), 3, "set_requires_all_reduce"),
+    ),
     "all_reduce by hand": (3, by_hand_job),
     "all_reduce in hooks": (2, hooked_job),
     "tensor parallel": (2, tp_job),
@@ -306,7 +316,11 @@ def by_world(names):
     found = {}
     for name in names:
         found.setdefault(JOBS[name][0], []).append(name)
-    return [(world, of_world[i : i + AT_ONCE]) for world, of_world in found.items() for i in range(0, len(of_world), AT_ONCE)]
+    return [
+        (world, of_world[i : i + AT_ONCE])
+        for world, of_world in found.items()
+        for i in range(0, len(of_world), AT_ONCE)
+    ]
 
 
 def state_of(model, optimizer):
@@ -314,7 +328,8 @@ def state_of(model, optimizer):
 
     def plain(x):
         x = x.to_local() if isinstance(x, DTensor) else x
-        return x.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes() if isinstance(x, torch.Tensor) else x
+        flat = x.detach().contiguous().view(-1) if isinstance(x, torch.Tensor) else None
+        return x if flat is None else flat.view(torch.uint8).numpy().tobytes()
 
     found = {name: plain(p) for name, p in model.named_parameters()}
     found.update((f"grad {name}", plain(p.grad)) for name, p in model.named_parameters() if p.grad is not None)
@@ -359,7 +374,8 @@ def run_three(job, folder):
     optimizer = torch.optim.AdamW(job.model.parameters(), lr=0.01, foreach=False)
     for at in range(3):
         optimizer.zero_grad()
-        with addend.torch.dump(job.model, folder, sample=16, **job.watch) if at == 1 and folder else contextlib.nullcontext():
+        dump = addend.torch.dump(job.model, folder, sample=16, **job.watch) if at == 1 and folder else None
+        with dump or contextlib.nullcontext():
             job.step()
         optimizer.step()
     return state_of(job.model, optimizer)
@@ -401,9 +417,10 @@ if not ranks.FSDP2:
 
 def unsynchronised(what):
     """A model whose last step was not summed, although it is told to sum now and was zeroed."""
-    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if what == "mixed precision" else MixedPrecisionPolicy()
+    dtypes = (torch.bfloat16, torch.float32) if what == "mixed precision" else ()
     setting = what if what.startswith("set_") else "set_requires_gradient_sync"
-    model = fsdp(Net(), mesh=init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp_replicate", "dp_shard")), mp_policy=policy)
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp_replicate", "dp_shard"))
+    model = fsdp(Net(), mesh=mesh, mp_policy=MixedPrecisionPolicy(*dtypes))
     getattr(model, setting)(False)
     loss(model, 0).backward()
     getattr(model, setting)(True)
@@ -414,7 +431,8 @@ def unsynchronised(what):
 def run_refused(what):
     model, arguments = Net(), {}
     if what == "FSDP1":
-        model.whole = FullyShardedDataParallel.__new__(FullyShardedDataParallel)  # making a true one takes an accelerator
+        # Making a true one takes an accelerator.
+        model.whole = FullyShardedDataParallel.__new__(FullyShardedDataParallel)
         nn.Module.__init__(model.whole)
     if what.startswith("set_") or what == "mixed precision":
         model = unsynchronised(what)
@@ -540,7 +558,8 @@ class Dump(unittest.TestCase):
             for name in JOBS:
                 for sample in SAMPLES:
                     with self.subTest(job=name, sample=sample):
-                        self.hold_right(dumped.Step(os.path.join(folder, name, str(sample))), 1e-2 if "bf16" in name else 1e-5)
+                        step = dumped.Step(os.path.join(folder, name, str(sample)))
+                        self.hold_right(step, 1e-2 if "bf16" in name else 1e-5)
 
     def hold_right(self, step, bound):
         self.assertTrue(step.sums)
@@ -561,7 +580,12 @@ class Dump(unittest.TestCase):
     def test_a_planted_mistake_is_in_what_was_dumped(self):
         jobs = ("ddp, no_sync", "fsdp2", "hsdp", "all_reduce by hand", "fsdp2 and tensor parallel")
         jobs = [name for name in jobs if name in JOBS]
-        planted = [(name, kind, outside) for name in jobs for kind in ("average", "skip", "double") for outside in (True, False)]
+        planted = [
+            (name, kind, outside)
+            for name in jobs
+            for kind in ("average", "skip", "double")
+            for outside in (True, False)
+        ]
         with tempfile.TemporaryDirectory() as folder:
             for world, names in by_world(jobs):
                 ranks.run(world, run_sabotaged, [entry for entry in planted if entry[0] in names], folder)

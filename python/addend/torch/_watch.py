@@ -335,9 +335,7 @@ class dump(_Step):
         self._collect(self._folder, sums)
 
 
-def assert_summed(
-    step: Callable[[], object], model: nn.Module, **arguments: Unpack[Arguments]
-) -> addend.DiffReport:
+def assert_summed(step: Callable[[], object], model: nn.Module, **arguments: Unpack[Arguments]) -> addend.DiffReport:
     """For pytest: runs step(), from the first forward after zero_grad() to synchronised gradients, and fails with the
     table if they do not hold."""
     watching = watch(model, **arguments)
