@@ -93,11 +93,14 @@ def _free_port():
         return free.getsockname()[1]
 
 
+_kept = {}  # what a script made, until its process ends: with PyTorch 2.6 a model that goes after its group may hang
+
+
 def _play(path, port, arguments):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     sys.argv = [str(path), *arguments]
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        runpy.run_path(str(path), run_name="__main__")
+        _kept.update(runpy.run_path(str(path), run_name="__main__"))
     return said.getvalue()
 
 

@@ -24,7 +24,8 @@ def everyones(value: T, group: Group) -> list[T]:
 
 def group_ranks(group: Group) -> list[int]:
     """The world's ranks of a process group, in its order; one rank where the job has no process group."""
-    return list(dist.get_process_group_ranks(group or dist.group.WORLD)) if dist.is_initialized() else [0]
+    whole: Any = dist.group.WORLD  # Optional to older versions of PyTorch
+    return list(dist.get_process_group_ranks(group or whole)) if dist.is_initialized() else [0]
 
 
 def rank_in(group: Group) -> int:

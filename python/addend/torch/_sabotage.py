@@ -67,6 +67,7 @@ def _times(gradient: torch.Tensor, factor: float) -> torch.Tensor:
     if not isinstance(gradient, DTensor):
         return gradient * factor
     part, shape, stride = gradient.to_local() * factor, gradient.shape, gradient.stride()
-    return DTensor.from_local(
+    whole: torch.Tensor = DTensor.from_local(
         part, gradient.device_mesh, gradient.placements, run_check=False, shape=shape, stride=stride
     )
+    return whole
