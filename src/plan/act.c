@@ -8,15 +8,16 @@
 /* What each rank's process takes before it holds a parameter, on x86-64 Linux: its share of the pages of code that the
  * ranks run (1 MiB), and its own stack, libraries' data, heap and the packing of matrix products (2 MiB). */
 static const size_t process_bytes = 3 << 20;
-/* And where oneDNN multiplies, as it does f32 and bf16 with AVX-512: what it relocates of itself, its kernels, and
- * their packing. */
-static const size_t onednn_bytes = 6 << 20;
+/* And where oneDNN multiplies, f32 and bf16 with AVX-512: what it relocates of itself, its kernels and their packing;
+ * those of bf16 are compiled for each shape, and widened blocks are kept. */
+static const size_t onednn_bytes = 9 << 19, onednn_bf16_bytes = 6 << 20;
 
 static size_t runtime_bytes(const ad_run *run) {
   ad_products products = ad_products_in_use();
-  int multiplies = products.onednn && products.library != AD_LIBRARY_OPENBLAS && products.units >= AD_UNITS_AVX512 &&
-                   ad_run_compute_dtype(run) != AD_F64;
-  return process_bytes + (multiplies ? onednn_bytes : 0);
+  ad_dtype compute = ad_run_compute_dtype(run);
+  int by_onednn = products.onednn && products.library != AD_LIBRARY_OPENBLAS && products.units >= AD_UNITS_AVX512;
+  if (!by_onednn || compute == AD_F64) return process_bytes;
+  return process_bytes + (compute == AD_BF16 ? onednn_bf16_bytes : onednn_bytes);
 }
 
 size_t ad_plan_peak(const ad_plan_memory *memory) {
