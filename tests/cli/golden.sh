@@ -7,6 +7,7 @@ golden=$source/tests/cli/golden
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 seq 1 4000 >text.txt # the same text on every machine
+export ADDEND_PRODUCTS=openblas # and the same library: a plan counts what each takes for itself
 recipe=$source/recipes/gpt-dp.yaml
 
 without_noise() {

@@ -1,10 +1,11 @@
-"""Tensor parallelism in fully_shard, where the ranks of tp were fed different batches: seen where a parameter is used whole on all
-of them or where they count what they were fed; where everything is cut only a reference shows it (docs/dumps.md)."""
+"""Tensor parallelism in fully_shard, where the ranks of tp were fed different batches: seen where a parameter is used
+whole on all of them or where they count what they were fed; where everything is cut only a reference shows it
+(docs/dumps.md)."""
+
 import os
 import tempfile
 import unittest
 
-import ranks
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -13,6 +14,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import addend
 import addend.torch
+import ranks
 
 WIDTH, ROWS = 8, 6
 
