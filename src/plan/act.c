@@ -1,8 +1,8 @@
 /* One process acts as one rank of a world of any size, on engine dry, and counts what that rank would hold. */
 #include "base/error.h"
 #include "base/options.h"
-#include "base/products.h"
 #include "plan/plan.h"
+#include "tensor/gemm_ways.h"
 #include "train/run.h"
 
 /* What each rank's process takes before it holds a parameter, on x86-64 Linux: its share of the pages of code that the
@@ -12,12 +12,13 @@ static const size_t process_bytes = 3 << 20;
  * those of bf16 are compiled for each shape, and widened blocks are kept. */
 static const size_t onednn_bytes = 9 << 19, onednn_bf16_bytes = 6 << 20;
 
+/* By the way that products of a usual size are made. */
 static size_t runtime_bytes(const ad_run *run) {
   ad_products products = ad_products_in_use();
-  ad_dtype compute = ad_run_compute_dtype(run);
-  int by_onednn = products.onednn && products.library != AD_LIBRARY_OPENBLAS && products.units >= AD_UNITS_AVX512;
-  if (!by_onednn || compute == AD_F64) return process_bytes;
-  return process_bytes + (compute == AD_BF16 ? onednn_bf16_bytes : onednn_bytes);
+  gemm_product usual = {.values = ad_run_compute_dtype(run), .m = 512, .n = 512, .k = 512};
+  gemm_way way = ad_gemm_choose(&products, &usual);
+  if (way != GEMM_ONEDNN && way != GEMM_WIDEN_ONEDNN) return process_bytes;
+  return process_bytes + (usual.values == AD_BF16 ? onednn_bf16_bytes : onednn_bytes);
 }
 
 size_t ad_plan_peak(const ad_plan_memory *memory) {
