@@ -14,7 +14,7 @@ typedef enum ad_seam {
   AD_SEAM_ROUTES,        /* ad_route_passing *: rows are about to go over a bridge */
   AD_SEAM_WIRE,          /* ad_wire_passing *: the dtype in which a value or gradient is about to go over a bridge */
   AD_SEAM_POSITIONS,     /* positions *: of the sequence, that rotary positions are about to be made of */
-  AD_SEAM_PRODUCT,       /* gemm_passing *: a matrix product of bf16 is about to be made */
+  AD_SEAM_PRODUCT,       /* gemm_passing *: a matrix product is about to be made */
   AD_SEAM_STATISTIC,     /* double *: what a row of values is normalised by */
   AD_SEAM_RESIDUAL,      /* ad_dtype *: of the residual stream that is about to be recorded */
   AD_SEAM_SLOT_SCORES,   /* slot_scores_passing *: gradients of slots are about to become those of scores */

@@ -1,14 +1,14 @@
-/* One process in the recipe's own dtypes against the same in f64, and how much further many may be off. */
+/* One process in the recipe's own dtypes against the same in f64 and against itself, and how far ranks may be off. */
 #include "check/computing.h"
 
 #include <math.h>
 
 #include "base/memory.h"
+#include "check/chance.h"
 #include "check/proof.h"
+#include "check/rounding.h"
 #include "train/run.h"
 
-/* Ranks that cut the batch alone compute each position as one process does, and only its sums in other orders. Where
- * formulas themselves are cut every rounding is another draw: docs/dtypes.md has how far draws lie apart. */
 int ad_cuts_formulas(const ad_run *run) {
   ad_axes cut = 0;
   for (size_t i = 0; i < ad_run_param_count(run); i++)
@@ -17,13 +17,13 @@ int ad_cuts_formulas(const ad_run *run) {
   return cut != 0;
 }
 
-static double factor_of(const ad_run *run) { return ad_cuts_formulas(run) ? 4 : 2; }
-
-/* The part of one process's error by which many may differ from it. In bf16 the orders of sums, which are of f32, turn
- * few roundings; else an order of a sum is all that rounds. */
-static double apart_of(const ad_run *run) {
-  if (ad_cuts_formulas(run)) return 3;
-  return ad_run_compute_dtype(run) == AD_BF16 ? 0.25 : 2;
+/* Where formulas are cut, and where what is rounded are the sums themselves, ranks round in places of their own, and
+ * everything may be another draw. Where the batch alone is cut and sums are wider than what they are rounded to, ranks
+ * round the same values at the same places: what differs are a few that another order of a sum brings to the other
+ * side, of which docs/dtypes.md has how much they were. */
+static ad_latitude latitude_of(const ad_run *run) {
+  int rounds_alike = ad_run_compute_dtype(run) == AD_BF16 && !ad_cuts_formulas(run);
+  return rounds_alike ? (ad_latitude){1, 1, 0.3} : (ad_latitude){2, 1, 1};
 }
 
 /* What f32 puts on the other side of a rounding than f64 does arrives a whole step of the wire's dtype away. Of one
@@ -31,13 +31,25 @@ static double apart_of(const ad_run *run) {
  * such step is sqrt(12 / numel); docs/dtypes.md has how much it was. */
 static double turned(double wires, double numel) { return wires * fmax(1.0 / 3, sqrt(12 / numel)); }
 
-ad_status ad_computing_create(size_t count, ad_computing *out) {
-  ad_computing computing = {.count = count};
-  ad_status status = ad_new(count, &computing.norm);
-  if (!status) status = ad_new(count, &computing.error);
-  if (!status) status = ad_new(count, &computing.wires);
-  if (!status) status = ad_new(count, &computing.allowed);
-  if (!status) status = ad_new(count, &computing.apart);
+/* Gradients, losses and their sum, norms, choices. */
+static double numbers_in_a_step(const ad_run *run) {
+  return (double)ad_run_param_count(run) + AD_LOSSES_MAX + AD_NORM_GROUPS_MAX + 3;
+}
+
+static ad_status create_arrays(ad_computing *computing) {
+  AD_TRY(ad_new(computing->count, &computing->norm));
+  AD_TRY(ad_new(computing->count, &computing->wires));
+  AD_TRY(ad_new(computing->count, &computing->sizes));
+  AD_TRY(ad_new(computing->count, &computing->spread));
+  AD_TRY(ad_new(computing->count, &computing->distance));
+  AD_TRY(ad_new(computing->count, &computing->apart));
+  return ad_new(computing->count, &computing->allowed);
+}
+
+ad_status ad_computing_create(const ad_run *run, int64_t steps, ad_computing *out) {
+  ad_computing computing = {.count = ad_run_param_count(run), .latitude = latitude_of(run)};
+  computing.chance = AD_FALSE_ALARMS / ((double)steps * numbers_in_a_step(run));
+  ad_status status = create_arrays(&computing);
   if (status)
     ad_computing_destroy(&computing);
   else
@@ -47,11 +59,113 @@ ad_status ad_computing_create(size_t count, ad_computing *out) {
 
 void ad_computing_destroy(ad_computing *computing) {
   ad_release(computing->norm);
-  ad_release(computing->error);
   ad_release(computing->wires);
-  ad_release(computing->allowed);
+  ad_release(computing->sizes);
+  ad_release(computing->spread);
+  ad_release(computing->distance);
   ad_release(computing->apart);
+  ad_release(computing->allowed);
   *computing = (ad_computing){0};
+}
+
+/* ---- how draws lie ---- */
+
+enum { CONTRASTS = AD_DRAWS - 1 };
+
+/* Sums over the elements of a vector. Contrasts are differences of draws that do not depend on what all share, each of
+ * one draw's variance and independent of the others (Helmert). */
+typedef struct tally {
+  double squares, centre, products[CONTRASTS][CONTRASTS];
+} tally;
+
+static void tally_element(tally *to, const double draw[AD_DRAWS]) {
+  double contrast[CONTRASTS], sum = draw[0];
+  to->squares += draw[0] * draw[0];
+  for (int d = 1; d < AD_DRAWS; d++) {
+    contrast[d - 1] = (sum - d * draw[d]) / sqrt(d * (d + 1.0));
+    sum += draw[d];
+    to->squares += draw[d] * draw[d];
+  }
+  to->centre += sum * sum / (AD_DRAWS * AD_DRAWS);
+  for (int a = 0; a < CONTRASTS; a++)
+    for (int b = 0; b <= a; b++) to->products[a][b] += contrast[a] * contrast[b];
+}
+
+static void add_tally(tally *to, const tally *from, double factor) {
+  to->squares += factor * from->squares;
+  to->centre += factor * from->centre;
+  for (int a = 0; a < CONTRASTS; a++)
+    for (int b = 0; b <= a; b++) to->products[a][b] += factor * from->products[a][b];
+}
+
+/* A vector that varies in n independent directions alike has contrasts whose squared cosines are 1/n in the mean. */
+static double freedom_by_angles(const tally *of) {
+  double products = 0, squares = 0;
+  for (int a = 0; a < CONTRASTS; a++) {
+    for (int b = 0; b < a; b++) {
+      products += of->products[a][b] * of->products[a][b];
+      squares += of->products[a][a] * of->products[b][b];
+    }
+  }
+  return products > 0 ? squares / products : INFINITY;
+}
+
+/* And squared norms whose variance is 2/n of their squared mean. */
+static double freedom_by_norms(const tally *of) {
+  double mean = 0, variance = 0;
+  for (int a = 0; a < CONTRASTS; a++) mean += of->products[a][a] / CONTRASTS;
+  for (int a = 0; a < CONTRASTS; a++)
+    variance += (of->products[a][a] - mean) * (of->products[a][a] - mean) / (CONTRASTS - 1);
+  return variance > 0 ? 2 * mean * mean / variance : INFINITY;
+}
+
+/* Both are estimates from few draws: half of the smaller is taken, and never less than one direction. */
+static double freedom_of(const tally *of) {
+  return fmin(fmax(1, fmin(freedom_by_angles(of), freedom_by_norms(of)) / 2), 1e6);
+}
+
+static ad_spread spread_of(const tally *of) {
+  ad_spread spread = {.error = sqrt(of->squares / AD_DRAWS), .centre = sqrt(of->centre)};
+  double variance = 0;
+  for (int a = 0; a < CONTRASTS; a++) variance += of->products[a][a] / CONTRASTS;
+  spread.between = sqrt(variance);
+  spread.freedom = freedom_of(of);
+  spread.shared = sqrt(fmax(0, of->centre - variance / AD_DRAWS));
+  return spread;
+}
+
+static tally tally_param(const ad_draws *draws, size_t param, size_t numel) {
+  tally all = {0};
+  for (size_t k = 0; k < numel; k++) {
+    double draw[AD_DRAWS];
+    for (int d = 0; d < AD_DRAWS; d++) draw[d] = ad_draws_deviation(draws, param, d)[k];
+    tally_element(&all, draw);
+  }
+  return all;
+}
+
+/* ---- how far ranks may be ---- */
+
+/* Standard deviations beyond which the distance of one more draw from the mean of all lies with the chance. */
+static double deviations(double chance, double freedom) {
+  return sqrt(ad_ratio_of_chance(chance, freedom, CONTRASTS * freedom) * (1 + 1.0 / AD_DRAWS));
+}
+
+static double apart_of(const ad_computing *c, const ad_spread *spread, double shared) {
+  double drawn = deviations(c->chance, spread->freedom) * spread->between;
+  return c->latitude.coarser * hypot(drawn, shared * spread->shared);
+}
+
+/* From the mean of the draws. */
+static double distance_to_mean(const ad_draws *draws, size_t param, const double *ref, const double *sum,
+                               size_t numel) {
+  double squares = 0;
+  for (size_t k = 0; k < numel; k++) {
+    double mean = 0;
+    for (int d = 0; d < AD_DRAWS; d++) mean += ad_draws_deviation(draws, param, d)[k] / AD_DRAWS;
+    squares += pow(sum[k] - ref[k] - mean, 2);
+  }
+  return sqrt(squares);
 }
 
 static double distance(const double *a, const double *b, size_t numel) {
@@ -60,73 +174,66 @@ static double distance(const double *a, const double *b, size_t numel) {
   return sqrt(squares);
 }
 
-/* Several parameters together. */
-typedef struct together {
-  double error, wires, norm, numel;
-} together;
-
-static int are_of_one_unit(const ad_run *run, size_t a, size_t b) {
-  ad_run_param one = ad_run_param_at(run, a), other = ad_run_param_at(run, b);
-  return one.module == other.module && one.spec->unit == other.spec->unit;
+/* Each addend, the ranks' and one process's, is rounded once at least. And where f64 computes, nothing is held to be
+ * more exact than the proof in f64 promises. */
+static double least_apart(const ad_computing *c, const ad_run *run, size_t i) {
+  double unit = ad_unit_roundoff(ad_dtype_wide(ad_run_compute_dtype(run)));
+  return fmax(2 * unit * c->sizes[i], AD_WIDE_BOUND * c->norm[i]);
 }
 
-static double numel_of(const ad_run *run, size_t i) {
-  return (double)ad_shape_numel(&ad_run_param_at(run, i).spec->shape);
-}
-
-/* Those of the unit of parameter i, or, its number being their count, all. */
-static together sum(const ad_computing *c, const ad_run *run, size_t i) {
-  together all = {0};
-  for (size_t k = 0; k < c->count; k++) {
-    if (i < c->count && !are_of_one_unit(run, i, k)) continue;
-    all.error += c->error[k] * c->error[k];
-    all.wires += c->wires[k] * c->wires[k];
-    all.norm += c->norm[k] * c->norm[k];
-    all.numel += numel_of(run, k);
-  }
-  all.error = sqrt(all.error);
-  all.wires = sqrt(all.wires);
-  all.norm = sqrt(all.norm);
+static tally measure_param(ad_computing *c, size_t i, const ad_run *run, const ad_reference *reference,
+                           const ad_addends *ranks) {
+  const ad_array *ref = ad_reference_gradient(reference, i), *exact = ad_reference_exact_gradient(reference, i);
+  const ad_draws *draws = ad_reference_draws(reference);
+  size_t numel = ad_array_numel(ref);
+  tally all = tally_param(draws, i, numel);
+  c->norm[i] = ad_norm_of(ref->data, numel);
+  c->wires[i] = distance(ref->data, exact->data, numel);
+  c->sizes[i] = ad_norm_of(ranks->sizes.whole[i].data, numel);
+  c->spread[i] = spread_of(&all);
+  c->distance[i] = distance_to_mean(draws, i, ref->data, ranks->themselves.whole[i].data, numel);
+  c->apart[i] =
+      apart_of(c, &c->spread[i], c->latitude.shared) + least_apart(c, run, i) + turned(c->wires[i], (double)numel);
+  c->allowed[i] = c->spread[i].centre + c->apart[i];
   return all;
 }
 
-static double share(double part, double whole) { return whole > 0 ? part / whole : 0; }
+static double over(double part, double whole) { return part == 0 ? 0 : part / whole; }
 
-/* Where f64 computes, nothing is held to be more exact than the proof in f64 promises. */
-static double relative_error(together of) { return fmax(share(of.error, of.norm), AD_WIDE_BOUND); }
-
-/* A parameter of few elements may be lucky, and one whose terms cancel (queries and keys, where a token sees only
- * itself) has the rounding of the terms: none is taken to be more exact than its unit, nor smaller than as many
- * elements of it. */
-static double least_error(const ad_computing *c, const ad_run *run, size_t i) {
-  together unit = sum(c, run, i);
-  double norm = fmax(c->norm[i], unit.norm * sqrt(share(numel_of(run, i), unit.numel)));
-  return relative_error(unit) * norm;
+static void measure_all(ad_computing *c, const tally *all, double distances, double least) {
+  ad_spread spread = spread_of(all);
+  c->all_distance = sqrt(distances);
+  c->all_apart = apart_of(c, &spread, c->latitude.shared_all) + sqrt(least);
 }
 
-void ad_computing_measure(ad_computing *computing, const ad_run *run, const ad_reference *reference) {
-  for (size_t i = 0; i < computing->count; i++) {
-    const ad_array *ref = ad_reference_gradient(reference, i), *one = ad_reference_own_gradient(reference, i);
-    const ad_array *exact = ad_reference_exact_gradient(reference, i);
-    computing->norm[i] = ad_norm_of(ref->data, ad_array_numel(ref));
-    computing->error[i] = distance(one->data, ref->data, ad_array_numel(ref));
-    computing->wires[i] = distance(ref->data, exact->data, ad_array_numel(ref));
+/* Side by side all gradients count alike: each is taken over what one process is off by in it. What wires and the least
+ * roundings allow is allowed there too. */
+void ad_computing_measure(ad_computing *c, const ad_run *run, const ad_reference *reference, const ad_addends *ranks) {
+  tally all = {0};
+  double distances = 0, least = 0, allowed = 0, norms = 0;
+  for (size_t i = 0; i < c->count; i++) {
+    tally own = measure_param(c, i, run, reference, ranks);
+    double error = c->spread[i].error;
+    allowed += c->allowed[i] * c->allowed[i];
+    norms += c->norm[i] * c->norm[i];
+    if (error == 0) continue;
+    double spared = c->apart[i] - apart_of(c, &c->spread[i], c->latitude.shared);
+    add_tally(&all, &own, 1 / (error * error));
+    distances += pow(c->distance[i] / error, 2);
+    least += pow(spared / error, 2);
   }
-  computing->factor = factor_of(run);
-  for (size_t i = 0; i < computing->count; i++) {
-    double error = fmax(computing->error[i], least_error(computing, run, i));
-    double wires = turned(computing->wires[i], numel_of(run, i));
-    computing->allowed[i] = computing->factor * error + wires;
-    computing->apart[i] = apart_of(run) * error + wires;
-  }
-  together all = sum(computing, run, computing->count);
-  computing->relative = relative_error(all);
-  computing->turned = turned(share(all.wires, all.norm), all.numel);
+  measure_all(c, &all, distances, least);
+  c->relative = over(sqrt(allowed), sqrt(norms));
 }
 
-double ad_computing_share(const ad_computing *computing, const ad_reference *reference, size_t i, const double *sum) {
-  const ad_array *one = ad_reference_own_gradient(reference, i);
-  double apart = distance(sum, one->data, ad_array_numel(one));
-  if (apart == 0) return 0;
-  return isfinite(apart) && computing->apart[i] > 0 ? apart / computing->apart[i] : INFINITY;
+/* ---- losses ---- */
+
+/* A loss is one number, in which one process may be right by luck, but hardly in all gradients. */
+double ad_computing_of_loss(const ad_computing *computing, const double losses[AD_DRAWS], double reference) {
+  tally all = {0};
+  double draw[AD_DRAWS];
+  for (int d = 0; d < AD_DRAWS; d++) draw[d] = losses[d] - reference;
+  tally_element(&all, draw);
+  ad_spread spread = spread_of(&all);
+  return fmax(spread.centre + apart_of(computing, &spread, 1), computing->relative * fabs(reference));
 }

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "check/computing.h"
+
 static json_t *number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
 
 static json_t *text_or_null(const char *text) { return text && *text ? json_string(text) : json_null(); }
@@ -60,6 +62,10 @@ static json_t *summary_document(const ad_findings *findings) {
   if (proof->judges_states)
     json_object_set_new(summary, "states",
                         json_pack("{s:o, s:f}", "rel_err", number(proof->state_err), "bound", AD_STATE_BOUND));
+  if (count && !isnan(proof->params[0].one_process)) {
+    json_object_set_new(summary, "process_share", number(proof->process_share));
+    json_object_set_new(summary, "false_alarm", json_real(AD_FALSE_ALARMS));
+  }
   if (isfinite(proof->margin)) json_object_set_new(summary, "smallest_margin", number(proof->margin));
   if (findings->steps > 1) json_object_set_new(summary, "free_running_difference", number(proof->free_difference));
   return summary;
@@ -146,9 +152,10 @@ static double worst_cosine(const ad_proof *proof) {
 static json_t *own_document(const ad_proof *proof) {
   double share;
   const ad_proof_param *worst = nearest(proof, &share);
-  json_t *own = json_pack("{s:o, s:s, s:o, s:o, s:o, s:b}", "worst_share_of_bound", number(share), "param", worst->name,
-                          "err", number(worst->max_rel_err), "one_process_err", number(worst->one_process),
-                          "worst_cosine", number(worst_cosine(proof)), "pass", ad_proof_proves(proof, 0));
+  json_t *own = json_pack("{s:o, s:s, s:o, s:o, s:o, s:o, s:f, s:b}", "worst_share_of_bound", number(share), "param",
+                          worst->name, "err", number(worst->max_rel_err), "one_process_err", number(worst->one_process),
+                          "worst_cosine", number(worst_cosine(proof)), "process_share", number(proof->process_share),
+                          "false_alarm", AD_FALSE_ALARMS, "pass", ad_proof_proves(proof, 0));
   if (isfinite(proof->margin))
     json_object_set_new(own, "choices",
                         json_pack("{s:o, s:o}", "below", number(proof->turned), "bound", number(proof->turned_bound)));

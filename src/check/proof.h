@@ -53,6 +53,7 @@ typedef struct ad_proof {
   double free_difference; /* worst relative distance of a parameter to a reference that never restarts; reported, not
                              judged */
   double margin;          /* smallest of a choice in all steps; infinite: there was none; below 0: roundings chose */
+  double process_share;   /* distance of all gradients together to one process's, of what it may be */
   double turned, turned_bound; /* by how much a choice was worse than one that was left, at most */
   double difference, derivative, directional_err;
   int64_t counted; /* tokens, in all steps; 0: every gradient is zero, and that they agree says nothing */

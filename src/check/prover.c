@@ -104,8 +104,12 @@ static ad_status create_parts(ad_prover *prover, ad_comm *comm, const ad_proof_j
   AD_TRY(own_decisions(prover, &decisions, &decision_count));
   if (rounds(job)) AD_TRY(ad_addends_create(prover->run, 1, &prover->addends));
   if (options->directional || ad_group_index(&prover->everyone, ad_comm_rank(comm)) != 0) return AD_OK;
-  if (rounds(job)) AD_TRY(ad_computing_create(prover->param_count, &prover->computing));
-  return ad_reference_create(job->recipe, run.dtype, rounds(job), job->steps > 1, &prover->reference);
+  if (rounds(job)) AD_TRY(ad_computing_create(prover->run, job->steps, &prover->computing));
+  ad_reference_options reference = {.dtype = run.dtype,
+                                    .rounds = rounds(job),
+                                    .cuts_formulas = ad_cuts_formulas(prover->run),
+                                    .several_steps = job->steps > 1};
+  return ad_reference_create(job->recipe, &reference, &prover->reference);
 }
 
 ad_status ad_prover_create(ad_prover *prover, ad_comm *comm, const ad_proof_job *job) {
@@ -262,6 +266,12 @@ static ad_error error_of(ad_prover *prover, size_t i, const double *dist, const 
 
 static double over(double part, double whole) { return part == 0 ? 0 : part / whole; }
 
+/* Of a bound; a number that is none is beyond every bound. */
+static double share_of(double distance, double bound) {
+  double share = over(distance, bound);
+  return isnan(share) ? INFINITY : share;
+}
+
 /* The sum against the ranks' own addends, which computing is no part of. Where a gradient is written straight into its
  * bucket the rows of a later microbatch are added to it one by one: docs/dtypes.md has what that is taken for. */
 static double share_of_sum(ad_prover *prover, size_t i, const double *dist, ad_allowance allowance) {
@@ -270,7 +280,7 @@ static double share_of_sum(ad_prover *prover, size_t i, const double *dist, ad_a
   double straight =
       16 * ad_unit_roundoff(ad_dtype_wide(ad_run_compute_dtype(prover->run))) * ad_norm_of(sizes->data, numel);
   ad_error error = ad_measure_error(dist, addends->data, sizes->data, numel, allowance, straight);
-  return isnan(error.share) ? INFINITY : error.share;
+  return share_of(error.share, 1);
 }
 
 /* The bound is what an error of this shape may be. */
@@ -282,11 +292,11 @@ static void judge_rounded(ad_prover *prover, size_t i, const double *dist, const
   double norm = fmax(computing->norm[i], 1e-6 * largest * sqrt((double)ad_array_numel(ref)));
   out->max_rel_err = over(error.norm, norm);
   out->bound = over(error.norm == 0 ? computing->allowed[i] + error.reduced : error.norm / error.share, norm);
-  out->one_process = over(computing->error[i], norm);
+  out->one_process = over(computing->spread[i].error, norm);
   out->wires = over(computing->wires[i], norm);
   out->cosine = ad_cosine(dist, ref->data, ad_array_numel(ref));
   out->sum_share = share_of_sum(prover, i, dist, allowance_of(prover, i, report));
-  out->process_share = ad_computing_share(computing, prover->reference, i, prover->addends.themselves.whole[i].data);
+  out->process_share = share_of(computing->distance[i], computing->apart[i]);
 }
 
 static void judge_param(ad_prover *prover, size_t i, const ad_step_report *report, double largest) {
@@ -327,11 +337,10 @@ static double bound_of_norm(ad_prover *prover, const ad_step_report *report, dou
   return sqrt(squares) / norm;
 }
 
-/* A loss is one number: one process may be right in it by luck, but hardly in all gradients. */
-static double bound_of_loss(const ad_prover *prover, double one, double ref) {
+/* Relative to the loss; `losses` are one process's. */
+static double bound_of_loss(const ad_prover *prover, const double losses[AD_DRAWS], double ref) {
   if (!rounds(prover->job)) return AD_WIDE_BOUND;
-  const ad_computing *computing = &prover->computing;
-  return computing->factor * worst_of(ad_relative_difference(one, ref), computing->relative) + computing->turned;
+  return fmax(AD_WIDE_BOUND, over(ad_computing_of_loss(&prover->computing, losses, ref), fabs(ref)));
 }
 
 /* Of several numbers the one that is worst for its bound is kept. */
@@ -342,18 +351,19 @@ static void keep_worst(double error, double bound, double *kept, double *kept_bo
   *kept_bound = bound;
 }
 
-static void judge_loss(ad_prover *prover, double dist, double one, double ref) {
+static void judge_loss(ad_prover *prover, double dist, const double losses[AD_DRAWS], double ref) {
   ad_proof *proof = prover->job->proof;
-  keep_worst(ad_relative_difference(dist, ref), bound_of_loss(prover, one, ref), &proof->loss_err, &proof->loss_bound);
+  keep_worst(ad_relative_difference(dist, ref), bound_of_loss(prover, losses, ref), &proof->loss_err,
+             &proof->loss_bound);
 }
 
-/* Scores lie between 0 and 1: a choice may be worse than one that was left by as much as they may be off. */
+/* Scores lie between 0 and 1: a choice may be worse than one that was left by as much as both may be off. */
 static void judge_choices(ad_prover *prover) {
   ad_proof *proof = prover->job->proof;
   double margin = ad_reference_margin(prover->reference);
   proof->margin = fmin(proof->margin, margin);
   if (rounds(prover->job))
-    keep_worst(fmax(0, -margin), bound_of_loss(prover, 0, 0), &proof->turned, &proof->turned_bound);
+    keep_worst(fmax(0, -margin), 2 * prover->computing.relative, &proof->turned, &proof->turned_bound);
 }
 
 static void judge_norm(ad_prover *prover, const ad_step_report *report, double dist, double ref, int group) {
@@ -362,15 +372,24 @@ static void judge_norm(ad_prover *prover, const ad_step_report *report, double d
              &proof->norm_bound);
 }
 
+static void judge_losses(ad_prover *prover, const ad_step_report *dist, const ad_step_report *ref) {
+  const ad_step_report *drawn = ad_reference_draws(prover->reference)->reports;
+  double losses[AD_DRAWS];
+  for (int d = 0; d < AD_DRAWS; d++) losses[d] = drawn[d].loss;
+  judge_loss(prover, dist->loss, losses, ref->loss);
+  for (int i = 0; i < AD_LOSSES_MAX; i++) {
+    for (int d = 0; d < AD_DRAWS; d++) losses[d] = drawn[d].losses[i];
+    judge_loss(prover, dist->losses[i], losses, ref->losses[i]);
+  }
+}
+
 static void judge_numbers(ad_prover *prover, const ad_step_report *dist, const ad_step_report *ref) {
   ad_proof *proof = prover->job->proof;
-  const ad_step_report *one = ad_reference_own_report(prover->reference);
   proof->loss_dist = dist->loss;
   proof->loss_ref = ref->loss;
   proof->norm_dist = dist->norm;
   proof->norm_ref = ref->norm;
-  judge_loss(prover, dist->loss, one->loss, ref->loss);
-  for (int i = 0; i < AD_LOSSES_MAX; i++) judge_loss(prover, dist->losses[i], one->losses[i], ref->losses[i]);
+  judge_losses(prover, dist, ref);
   judge_norm(prover, dist, dist->norm, ref->norm, -1);
   for (int i = 0; i < AD_NORM_GROUPS_MAX; i++) judge_norm(prover, dist, dist->norms[i], ref->norms[i], i);
 }
@@ -385,13 +404,21 @@ static double largest_of(const ad_prover *prover) {
   return largest;
 }
 
+/* All gradients together: what no parameter shows alone. */
+static void judge_computing(ad_prover *prover) {
+  ad_computing *computing = &prover->computing;
+  double *share = &prover->job->proof->process_share;
+  ad_computing_measure(computing, prover->run, prover->reference, &prover->addends);
+  *share = fmax(*share, share_of(computing->all_distance, computing->all_apart));
+}
+
 /* On the first rank, after its own step: the same step in one process, and every number of it. A step that no rank
  * takes has no gradient to judge, only states that must have stayed as they were. */
 static ad_status judge(ad_prover *prover, const ad_step_report *dist) {
   ad_step_report ref;
   if (dist->skipped) return AD_OK;
   AD_TRY(ad_reference_step(prover->reference, dist->step, dist->loss_scale, &ref));
-  if (rounds(prover->job)) ad_computing_measure(&prover->computing, prover->run, prover->reference);
+  if (rounds(prover->job)) judge_computing(prover);
   double largest = largest_of(prover);
   judge_choices(prover);
   judge_numbers(prover, dist, &ref);

@@ -22,9 +22,9 @@ struct ad_reference {
   ad_run *run, *fed, *free;
   ad_array *fed_gradients; /* the caller's memory, seen on the reference's meshes */
   const ad_array **fed_list;
-  ad_addends own;   /* gradients in the fed run's dtypes, where they round */
+  ad_draws draws;   /* gradients in the fed run's dtypes, where they round */
   ad_addends exact; /* of the f64 run, without the wires' roundings; where it has some */
-  ad_step_report report, own_report, exact_report;
+  ad_step_report report, exact_report;
   char *kept; /* the fed run's arrays, one after another; NULL: none were kept */
 };
 
@@ -96,15 +96,15 @@ static ad_status round_wires(ad_reference *reference) {
   return ad_addends_create(reference->run, 0, &reference->exact);
 }
 
-static ad_status create_runs(ad_reference *reference, ad_dtype dtype, int rounds, int several_steps) {
-  ad_run_options options = {.size = sizeof options, .dtype = dtype, .quiet = 1};
+static ad_status create_runs(ad_reference *reference, const ad_reference_options *of) {
+  ad_run_options options = {.size = sizeof options, .dtype = of->dtype, .quiet = 1};
   ad_run_options wide = {.size = sizeof wide, .dtype = AD_F64, .quiet = 1};
-  options.given_states = wide.given_states = rounds;
+  options.given_states = wide.given_states = of->rounds;
   AD_TRY(ad_comm_open_alone(&reference->comm));
   AD_TRY(ad_run_create(reference->comm, &reference->recipe, &wide, &reference->run));
   AD_TRY(ad_run_create(reference->comm, &reference->recipe, &options, &reference->fed));
-  if (several_steps) AD_TRY(ad_run_create(reference->comm, &reference->recipe, &options, &reference->free));
-  if (rounds) AD_TRY(ad_addends_create(reference->fed, 0, &reference->own));
+  if (of->several_steps) AD_TRY(ad_run_create(reference->comm, &reference->recipe, &options, &reference->free));
+  if (of->rounds) AD_TRY(ad_draws_create(reference->fed, of->cuts_formulas, &reference->draws));
   AD_TRY(round_wires(reference));
   size_t count = ad_run_param_count(reference->run);
   AD_TRY(ad_new(count, &reference->fed_gradients));
@@ -115,8 +115,7 @@ static ad_status create_runs(ad_reference *reference, ad_dtype dtype, int rounds
 
 static char colocated[] = AD_COLOCATED; /* one rank has all modules */
 
-ad_status ad_reference_create(const ad_recipe *recipe, ad_dtype dtype, int rounds, int several_steps,
-                              ad_reference **out) {
+ad_status ad_reference_create(const ad_recipe *recipe, const ad_reference_options *options, ad_reference **out) {
   ad_reference *reference;
   AD_TRY(ad_new(1, &reference));
   reference->recipe = *recipe;
@@ -126,7 +125,7 @@ ad_status ad_reference_create(const ad_recipe *recipe, ad_dtype dtype, int round
   reference->recipe.shard.zero = 0;
   ad_status status = shrink_meshes(recipe, reference);
   if (!status) status = shrink_views(recipe, reference);
-  if (!status) status = create_runs(reference, dtype, rounds, several_steps);
+  if (!status) status = create_runs(reference, options);
   if (status) {
     ad_reference_destroy(reference);
     return status;
@@ -137,7 +136,7 @@ ad_status ad_reference_create(const ad_recipe *recipe, ad_dtype dtype, int round
 
 void ad_reference_destroy(ad_reference *reference) {
   if (!reference) return;
-  ad_addends_destroy(&reference->own);
+  ad_draws_destroy(&reference->draws);
   ad_addends_destroy(&reference->exact);
   ad_run_destroy(reference->run);
   ad_run_destroy(reference->fed);
@@ -213,9 +212,9 @@ void ad_reference_restart_state(ad_reference *reference, size_t module, size_t s
 
 /* In the dtypes of the fed run, from where it stands. */
 static ad_status compute_own(ad_reference *reference, int64_t step) {
-  if (!reference->own.run) return AD_OK;
+  if (!reference->draws.addends.run) return AD_OK;
   AD_TRY(ad_run_refresh(reference->fed, 1));
-  return ad_addends_measure(&reference->own, step, 0, &reference->own_report);
+  return ad_draws_take(&reference->draws, step, reference->run);
 }
 
 static ad_status compute_exact(ad_reference *reference, int64_t step) {
@@ -276,11 +275,7 @@ const ad_step_report *ad_reference_exact_report(const ad_reference *reference) {
   return reference->exact.run ? &reference->exact_report : &reference->report;
 }
 
-const ad_array *ad_reference_own_gradient(const ad_reference *reference, size_t index) {
-  return &reference->own.themselves.whole[index];
-}
-
-const ad_step_report *ad_reference_own_report(const ad_reference *reference) { return &reference->own_report; }
+const ad_draws *ad_reference_draws(const ad_reference *reference) { return &reference->draws; }
 
 static ad_status feed_module(ad_reference *reference, size_t m, size_t first, const ad_step_report *report) {
   const ad_run *fed = reference->fed;

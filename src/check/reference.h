@@ -1,14 +1,18 @@
 /* The reference of a proof: the same program in one process, every axis of every mesh of size 1 under the same name. */
 #ifndef CHECK_REFERENCE_H
 #define CHECK_REFERENCE_H
-#include "addend/train.h"
+#include "check/draws.h"
 
 typedef struct ad_reference ad_reference;
-/* Gradients are computed in f64, without ZeRO, whatever the recipe says; the optimizer is fed in `dtype` (0: as the
- * recipe says, and then f64 too is rounded to the dtypes of the wires where values cross). `rounds`: that is not all
- * f64, and gradients are computed in it too. `several_steps` also keeps a run that never restarts, for the free-running
- * difference. */
-ad_status ad_reference_create(const ad_recipe *recipe, ad_dtype dtype, int rounds, int several_steps,
+typedef struct ad_reference_options {
+  ad_dtype dtype;    /* in which optimizers are fed; 0: as the recipe says, and then f64 too is rounded to the dtypes of
+                        the wires where values cross */
+  int rounds;        /* that is not all f64: gradients are computed in it too */
+  int cuts_formulas; /* the ranks cut formulas, not the batch alone */
+  int several_steps; /* a run is kept that never restarts, for the free-running difference */
+} ad_reference_options;
+/* Gradients are computed in f64, without ZeRO, whatever the recipe says. */
+ad_status ad_reference_create(const ad_recipe *recipe, const ad_reference_options *options,
                               ad_reference **out) AD_CHECKED;
 void ad_reference_destroy(ad_reference *reference);
 
@@ -32,9 +36,8 @@ const ad_array *ad_reference_gradient(const ad_reference *reference, size_t inde
 /* The same without the wires' roundings. */
 const ad_array *ad_reference_exact_gradient(const ad_reference *reference, size_t index);
 const ad_step_report *ad_reference_exact_report(const ad_reference *reference);
-/* The same in the recipe's own dtypes, summed in f64, and the losses; where the reference was told that they round. */
-const ad_array *ad_reference_own_gradient(const ad_reference *reference, size_t index);
-const ad_step_report *ad_reference_own_report(const ad_reference *reference);
+/* One process in the recipe's own dtypes; where the reference was told that they round. */
+const ad_draws *ad_reference_draws(const ad_reference *reference);
 /* The optimizers alone, from the same start, fed the whole distributed gradients as they come; `report` has the
  * distributed step's rate, norms and loss scale. */
 ad_status ad_reference_feed(ad_reference *reference, const ad_array *const *gradients,

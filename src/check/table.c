@@ -94,6 +94,13 @@ static void print_param(FILE *file, const json_t *param, int proves, const ad_pa
   fprintf(file, "\n");
 }
 
+/* A proof in the recipe's own dtypes also judges all gradients as one vector; said where that fails. */
+static void print_process(FILE *file, const json_t *summary) {
+  double share = number_of(summary, "process_share");
+  if (share > 1)
+    fprintf(file, "    all gradients together are %.4g times as far from one process's as rounding allows\n", share);
+}
+
 /* The parameter whose gradient points furthest from its reference. */
 static void print_cosine(FILE *file, const json_t *params) {
   const json_t *param, *worst = json_array_get(params, 0);
@@ -237,6 +244,9 @@ static void print_sabotages(FILE *file, const json_t *document, const ad_paint *
   print_unplanted(file, json_object_get(document, "not_planted"), paint);
 }
 
+/* Near 1 two digits do not say on which side a share is. */
+static int digits_of(double share) { return fabs(share - 1) < 0.1 ? 4 : 2; }
+
 /* The second pass: only a line, unless it fails. */
 static void print_own(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *own = json_object_get(document, "own_dtypes");
@@ -246,12 +256,14 @@ static void print_own(FILE *file, const json_t *document, const ad_paint *paint)
     return;
   }
   int pass = is_true(own, "pass");
+  double share = number_of(own, "worst_share_of_bound");
   fprintf(file,
-          "\n  in the recipe's own dtypes %s%s%s: `%s` comes nearest to what rounding allows, %.2g of it\n"
-          "    error %.2g, that of one process %.2g; smallest cosine %.12g\n",
+          "\n  in the recipe's own dtypes %s%s%s: `%s` comes nearest to what rounding allows, %.*g of it\n"
+          "    error %.2g, that of one process %.2g; smallest cosine %.12g; chance of a false alarm below %.0g\n",
           pass ? paint->good : paint->bad, pass ? "it holds" : "it does NOT hold", paint->off, text_of(own, "param"),
-          number_of(own, "worst_share_of_bound"), number_of(own, "err"), number_of(own, "one_process_err"),
-          number_of(own, "worst_cosine"));
+          digits_of(share), share, number_of(own, "err"), number_of(own, "one_process_err"),
+          number_of(own, "worst_cosine"), number_of(own, "false_alarm"));
+  print_process(file, own);
   const json_t *choices = json_object_get(own, "choices");
   if (choices && number_of(choices, "below") > number_of(choices, "bound"))
     fprintf(file, "    a choice is worse by %.2g than one that was left, bound %.2g\n", number_of(choices, "below"),
@@ -270,6 +282,7 @@ static void print_failures(FILE *file, const json_t *document, const ad_paint *p
   const json_t *summary = json_object_get(document, "summary");
   print_number(file, document, "loss", paint);
   print_number(file, document, "norm", paint);
+  print_process(file, summary);
   if (json_is_false(json_object_get(summary, "initial_equal")))
     fprintf(file, "  %sBAD%s  the initial values are not those that one process draws\n", paint->bad, paint->off);
   if (json_is_false(json_object_get(summary, "updates_equal")))

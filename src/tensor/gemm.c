@@ -59,7 +59,7 @@ void ad_gemm(ad_dtype values, ad_dtype result, int64_t m, int64_t n, int64_t k, 
              gemm_operand b, int adds, void *c, int64_t c_stride) {
   gemm_product product = {values, result, m, n, k, factor, a, b, adds, c, c_stride};
   gemm_passing passing = {&product, 0};
-  if (values == AD_BF16) ad_seam_pass(AD_SEAM_PRODUCT, &passing);
+  ad_seam_pass(AD_SEAM_PRODUCT, &passing);
   if (passing.handled) return;
   ad_products with = ad_products_in_use();
   make(&product, ad_gemm_choose(&with, &product));

@@ -7,7 +7,7 @@
 #include "base/kernels.h"
 #include "base/memory.h"
 #include "tensor/attention.h"
-#include "tensor/gemm_ways.h"
+#include "tensor/gemm_cut.h"
 #include "tensor/ring.h"
 #include "tensor/routing.h"
 #include "tensor/tape.h"
@@ -76,30 +76,12 @@ static void average_over_copies(void *context, void *passing) {
 
 /* ---- dtypes ---- */
 
-/* Columns [at, at + count) of a, and the rows of b that they meet. */
-static gemm_operand slice(gemm_operand of, int64_t at, int across) {
-  size_t first = (size_t)(of.transposed == across ? at : at * of.stride);
-  of.data = (const uint16_t *)of.data + first;
-  return of;
-}
-
 /* A few terms of each sum are added, then what there is is rounded to bf16. */
 static void sum_in_bf16(const gemm_product *of, uint16_t *sums) {
   enum { TERMS = 4 };
   for (int64_t at = 0; at < of->k; at += TERMS)
-    ad_gemm(AD_BF16, AD_BF16, of->m, of->n, of->k - at < TERMS ? of->k - at : TERMS, of->factor, slice(of->a, at, 0),
-            slice(of->b, at, 1), at > 0, sums, of->n);
-}
-
-static void hand_out(const gemm_product *of, const uint16_t *sums) {
-  size_t size = ad_dtype_size(of->result), columns = (size_t)of->n;
-  for (int64_t i = 0; i < of->m; i++, sums += columns) {
-    void *row = (char *)of->c + (size_t)(i * of->c_stride) * size;
-    if (of->adds)
-      ad_accumulate(row, of->result, sums, AD_BF16, 1, columns);
-    else
-      ad_cast(row, of->result, sums, AD_BF16, columns);
-  }
+    ad_gemm(AD_BF16, AD_BF16, of->m, of->n, of->k - at < TERMS ? of->k - at : TERMS, of->factor,
+            ad_gemm_from_term(of->a, AD_BF16, at, 0), ad_gemm_from_term(of->b, AD_BF16, at, 1), at > 0, sums, of->n);
 }
 
 static void round_within_product(void *context, void *passing) {
@@ -107,10 +89,10 @@ static void round_within_product(void *context, void *passing) {
   gemm_passing *pass = passing;
   const gemm_product *of = pass->product;
   uint16_t *sums;
-  if (scene->kept || !of->k || ad_new((size_t)(of->m * of->n), &sums)) return;
+  if (scene->kept || of->values != AD_BF16 || !of->k || ad_new((size_t)(of->m * of->n), &sums)) return;
   scene->kept = of; /* the products that this one is made of pass here too */
   sum_in_bf16(of, sums);
-  hand_out(of, sums);
+  ad_gemm_hand_out(of, sums, AD_BF16);
   scene->kept = NULL;
   ad_release(sums);
   pass->handled = scene->fired = 1;

@@ -214,7 +214,7 @@ static void a_value_or_moment_that_differs_in_one_bit_is_noticed(void **state) {
   static double memory[NUMEL_MAX];
   ad_reference *reference;
   ad_step_report report;
-  must(ad_reference_create(recipe, AD_F64, 0, 0, &reference));
+  must(ad_reference_create(recipe, &(ad_reference_options){.dtype = AD_F64}, &reference));
   must(ad_reference_step(reference, 0, 0, &report));
   const ad_array *like = ad_reference_gradient(reference, 0);
   for (int part = 0; part < AD_PART_KEPT; part++) {
@@ -250,6 +250,8 @@ static void the_verdict_needs_every_number(void **state) {
   FAILS_WITH(proof->loss_err, 1e-11);
   FAILS_WITH(proof->loss_err, NAN);
   FAILS_WITH(proof->norm_err, NAN);
+  FAILS_WITH(proof->process_share, 1.001);
+  FAILS_WITH(proof->process_share, NAN);
   FAILS_WITH(last->replicas_equal, 0);
   FAILS_WITH(last->max_rel_err, 1.1e-12);
   FAILS_WITH(last->max_rel_err, NAN);

@@ -11,7 +11,8 @@
 #include "base/kernels.h"
 #include "base/memory.h"
 #include "base/random.h"
-#include "tensor/gemm_ways.h"
+#include "base/seams.h"
+#include "tensor/gemm_cut.h"
 
 /* ---- numbers ---- */
 
@@ -195,6 +196,43 @@ static void products_of_nothing_give_zeros_or_change_nothing(void **state) {
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
     for (int d = 0; d < DTYPES; d++)
       each_flag((trial){dtypes[d].values, dtypes[d].result, sizes[i][0], sizes[i][1], sizes[i][2], .factor = 1});
+}
+
+/* ---- in two pieces ---- */
+
+/* Cut at any place, the sum of both pieces is rounded once: it is as good as the whole product. */
+static void products_cut_in_two_are_as_good_as_whole_ones(void **state) {
+  gemm_cuts cuts = {.seed = 1};
+  ad_seams[AD_SEAM_PRODUCT] = (ad_seam_slot){ad_gemm_cut, &cuts};
+  products_are_as_good_as_their_arithmetic(state);
+  ad_seams[AD_SEAM_PRODUCT] = (ad_seam_slot){0};
+  assert_true(cuts.made > 100);
+}
+
+static int differ(const trial *of, const gemm_cuts *from) {
+  operands at = make_operands(of);
+  matrix whole = copy_of(&at.c), cut = copy_of(&at.c);
+  gemm_cuts cuts = *from;
+  multiply(of, &at, &whole);
+  ad_seams[AD_SEAM_PRODUCT] = (ad_seam_slot){ad_gemm_cut, &cuts};
+  multiply(of, &at, &cut);
+  ad_seams[AD_SEAM_PRODUCT] = (ad_seam_slot){0};
+  int found = 0;
+  for (int64_t row = 0; row < of->m; row++)
+    for (int64_t column = 0; column < of->n; column++)
+      found += value_of(&whole, row, column) != value_of(&cut, row, column);
+  free(whole.data);
+  free(cut.data);
+  free_operands(&at);
+  return found;
+}
+
+/* What is measured with them is how sums round: in most elements otherwise, in bf16 in few unless pieces round. */
+static void a_cut_product_rounds_otherwise(void **state) {
+  trial f32 = {AD_F32, AD_F32, 40, 50, 300, .factor = 1}, narrow = {AD_BF16, AD_BF16, 40, 50, 300, .factor = 1};
+  assert_true(differ(&f32, &(gemm_cuts){.seed = 1}) > 1000);
+  assert_true(differ(&narrow, &(gemm_cuts){.seed = 1}) < 40);
+  assert_true(differ(&narrow, &(gemm_cuts){.seed = 1, .rounds_between = 1}) > 400);
 }
 
 /* ---- rounding ---- */
@@ -410,6 +448,8 @@ static int run_with(ad_library library, ad_units units, const char *name) {
       cmocka_unit_test(products_are_as_good_as_their_arithmetic),
       cmocka_unit_test(large_products_are_too),
       cmocka_unit_test(products_of_nothing_give_zeros_or_change_nothing),
+      cmocka_unit_test(products_cut_in_two_are_as_good_as_whole_ones),
+      cmocka_unit_test(a_cut_product_rounds_otherwise),
       cmocka_unit_test(sums_kept_in_bf16_are_seen),
       cmocka_unit_test(a_result_in_bf16_is_rounded_once),
       cmocka_unit_test(what_is_no_number_passes),
