@@ -5,7 +5,7 @@
 
 #include "command.h"
 
-enum { KEY_REFERENCE = 'r', KEY_JSON = 'j', KEY_HTML = 256 };
+enum { KEY_REFERENCE = 'r', KEY_JSON = 'j', KEY_HTML = 256, KEY_IDENTICAL };
 
 static const struct argp_option options[] = {
     {"reference", KEY_REFERENCE, "REF", 0,
@@ -14,6 +14,10 @@ static const struct argp_option options[] = {
      0},
     {"html", KEY_HTML, "FILE", 0,
      "Also write a page with a map: parameters, ranks, and how often each addend was counted", 0},
+    {"allow-identical", KEY_IDENTICAL, NULL, 0,
+     "Addends that are the same on ranks, or in microbatches, are meant to be; without this what was counted of them "
+     "cannot be told",
+     0},
     {"json", KEY_JSON, NULL, 0, "One JSON document on standard output and nothing else there", 0},
     {0},
 };
@@ -42,6 +46,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       return input->diff.reference = argument, 0;
     case KEY_HTML:
       return input->html = cli_parse_out("--html", argument, "", state), 0;
+    case KEY_IDENTICAL:
+      return input->diff.allow_identical = 1, 0;
     case KEY_JSON:
       return input->json = 1, 0;
     case ARGP_KEY_ARG:
@@ -63,7 +69,8 @@ static const struct argp argp = {
         "parameter how often each addend was counted and what went wrong. DUMP: safetensors files as docs/dumps.md "
         "describes them, or folders that have them."
         "\vExample: addend diff --reference one-process.safetensors dump-12/\n"
-        "Exit status: 0 every sum is right, 1 one is not, 2 the call or a file is wrong, 3 could not finish.",
+        "Exit status: 0 every sum is right, 1 one is not or cannot be told, 2 the call or a file is wrong, 3 could not "
+        "finish.",
 };
 
 static void progress(void *context, const char *what, int64_t done, int64_t of) {

@@ -36,7 +36,7 @@ _addend() {
     train) options+=" --json --set --out --resume --force --overwrite --dump-step" ;;
     plan) options+=" --json --set --ranks-per-node --picture" ;;
     report) options+=" --out" ;;
-    diff) options+=" --json --reference --html" ;;
+    diff) options+=" --json --reference --html --allow-identical" ;;
     check) options+=" --json --set --steps --dtype --directional --sabotage --out" ;;
     bench) options+=" --json --peers --quick --op --ranks --largest" ;;
     run) options+=" -n --" ;;

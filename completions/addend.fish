@@ -14,6 +14,7 @@ complete -c addend -n '__fish_seen_subcommand_from report' -a '(__fish_complete_
 complete -c addend -n '__fish_seen_subcommand_from report' -s o -l out -r -F -d 'where the page goes'
 complete -c addend -n '__fish_seen_subcommand_from diff' -a '(__fish_complete_suffix .safetensors)'
 complete -c addend -n '__fish_seen_subcommand_from diff' -l html -r -F -d 'also draw the map of counts as a page'
+complete -c addend -n '__fish_seen_subcommand_from diff' -l allow-identical -d 'addends that are the same are meant to be'
 complete -c addend -n '__fish_seen_subcommand_from diff' -l reference -r -F -d 'also compare with whole gradients, or another dump'
 complete -c addend -n '__fish_seen_subcommand_from train check plan diff bench' -l json -d 'one JSON document on standard output'
 complete -c addend -n '__fish_seen_subcommand_from train check plan' -l set -x -d 'replace a node of the recipe: PATH=VALUE'

@@ -41,7 +41,7 @@ _addend() {
         '--directional[a difference quotient instead of a reference]' '--out[also write the JSON document there]:file:_files' '--sabotage[plant every known mistake]'
       ;;
     report) _arguments '--help[what it shows]' '--out[where the page goes]:file:_files' '*:folder of a run:_files -/' ;;
-    diff) _arguments '--help[what it says]' '--json[one JSON document]' '--reference[also compare with whole gradients, or another dump]:file or folder:_files' '--html[also draw the map of counts as a page]:file:_files' '*:dump:_files' ;;
+    diff) _arguments '--help[what it says]' '--json[one JSON document]' '--reference[also compare with whole gradients, or another dump]:file or folder:_files' '--html[also draw the map of counts as a page]:file:_files' '--allow-identical[addends that are the same are meant to be]' '*:dump:_files' ;;
     bench) _arguments '--help[what it measures]' '--json[one JSON document]' '--peers[measure other libraries too]' \
         '--quick[small sizes, few rounds]' '--op[only this one]:operation:(all_reduce reduce_scatter all_gather reducer copy_in sharded_step update train_step parallel_step exchange grouped experts bridge startup attention products errors memory)' \
         '--ranks[numbers of ranks]:list:' '--largest[leave out larger sizes]:bytes:' ;;

@@ -1,6 +1,7 @@
 /* One step of a linear model y = X w on the reducer, and two mistakes that no type can see, for they are made before
  * the gradient is handed in: a sum that was made by hand already, and a loss that is divided by a rank's own count.
- * `addend diff` finds both in what the program dumps:
+ * `addend diff` finds the second in what the program dumps, and of the first that it cannot tell, for all ranks hold
+ * the same addend; with a reference it finds both:
  *
  *   mkdir dump && ADDEND_DUMP=dump example_own_sum [--by-hand | --own-count] [--reference whole.safetensors]
  *   addend diff [--reference whole.safetensors] dump/rank*

@@ -16,11 +16,14 @@ typedef struct ad_diff_options {
                             together; NULL: none, or the file of kind reference among `files` */
   void (*progress)(void *context, const char *what, int64_t done, int64_t of);
   void *context;
+  int allow_identical; /* 1: addends of one sum are meant to be equal, on ranks or in microbatches. 0: where they are,
+                          what was counted cannot be told, and the sum does not hold unless a reference says so */
 } ad_diff_options;
 
 /* Judges the dump that the files are; a folder stands for the safetensors files in it. *json: the document of
- * `addend diff --json`; *holds: every parameter's sum is what its types say, and so is the norm. AD_OK also when the
- * answer is no. AD_INVALID, AD_IO: names every file that is wrong, and what is missing. Caller frees *json with free().
+ * `addend diff --json`; *holds: every parameter's sum is what its types say, and so is the norm, and each addend's
+ * count could be told. AD_OK also when the answer is no. AD_INVALID, AD_IO: names every file that is wrong, and what is
+ * missing. Caller frees *json with free().
  */
 AD_API AD_CHECKED ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options *options, int *holds,
                                     char **json);

@@ -30,8 +30,9 @@ class DiffParam:
     """How often each addend was counted in the gradient of one parameter."""
 
     name: str
-    ok: bool = field(metadata=_PASS)
-    verdict: str = "right"
+    ok: Optional[bool] = field(metadata=_PASS)  # None: cannot tell
+    verdict: str = "right"  # right, wrong, cannot_tell
+    kind: str = "right"  # what the sum holds: averaged, missing, doubled, ... (docs/dumps.md)
     numel: int = 0
     sampled: int = 0
     types: str = ""
@@ -60,12 +61,13 @@ class DiffNorm:
 
 @dataclass(frozen=True)
 class DiffReport:
-    """What `addend diff` says; str() is its table."""
+    """What `addend diff` says; str() is its table. `ok` is None where nothing is wrong and not all can be told."""
 
-    ok: bool = field(metadata=_PASS)
+    ok: Optional[bool] = field(metadata=_PASS)
     params: Tuple[DiffParam, ...]
     norm: Optional[DiffNorm]
     table: str
+    verdict: str = "right"  # right, wrong, cannot_tell
     world: int = 0
     mesh: str = ""
     step: Optional[int] = None
@@ -90,6 +92,7 @@ class _Options(ctypes.Structure):
         ("reference", ctypes.c_char_p),
         ("progress", CProgress),
         ("context", ctypes.c_void_p),
+        ("allow_identical", ctypes.c_int),
     ]
 
 
@@ -99,9 +102,13 @@ _table = checked("ad_diff_table", ctypes.c_char_p, ctypes.c_int, _text_p)
 _page = checked("ad_diff_page", ctypes.c_char_p, ctypes.c_char_p)
 
 
+def _ok(document: Mapping[str, Any]) -> Optional[bool]:
+    return None if document["verdict"] == "cannot_tell" else bool(document["pass"])
+
+
 def _param(document: Mapping[str, Any]) -> DiffParam:
     reference = document.get("reference")
-    return read(DiffParam, document, reference=read(DiffReference, reference) if reference else None)
+    return read(DiffParam, document, ok=_ok(document), reference=read(DiffReference, reference) if reference else None)
 
 
 def _report(text: str, table: str) -> DiffReport:
@@ -110,6 +117,7 @@ def _report(text: str, table: str) -> DiffReport:
     return read(
         DiffReport,
         document,
+        ok=_ok(document),
         params=tuple(_param(param) for param in document["params"]),
         norm=read(DiffNorm, norm) if norm else None,
         table=table,
@@ -118,19 +126,25 @@ def _report(text: str, table: str) -> DiffReport:
 
 
 def diff(
-    files: Union[Path, Iterable[Path]], reference: Optional[Path] = None, html: Optional[Path] = None
+    files: Union[Path, Iterable[Path]],
+    reference: Optional[Path] = None,
+    html: Optional[Path] = None,
+    allow_identical: bool = False,
 ) -> DiffReport:
     """Says for each parameter of a dumped step how often each addend was counted.
 
     `files`: safetensors files (docs/dumps.md), or folders that hold them. `reference`: a file of whole gradients, or
-    another dump. `html`: where the page of the map goes. Gradients that do not hold are no error: look at `ok`."""
+    another dump. `html`: where the page of the map goes. `allow_identical`: addends that are the same are meant to be;
+    else what was counted of them cannot be told. Gradients that do not hold are no error: look at `ok`, which is None
+    where it cannot be told."""
     if isinstance(files, (str, os.PathLike)):
         files = [files]
     paths = [path_of(path) for path in files]
     given = path_of(reference).encode() if reference is not None else None
     holds, out, table = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
     with progress("diff") as told:
-        _diff(texts(paths), len(paths), _Options(ctypes.sizeof(_Options), given, told, None), holds, out)
+        options = _Options(ctypes.sizeof(_Options), given, told, None, int(allow_identical))
+        _diff(texts(paths), len(paths), options, holds, out)
     text = take_text(out)
     _table(text.encode(), 0, table)
     if html is not None:

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
-#include "diff/alike.h"
 #include "diff/document.h"
 #include "diff/norm.h"
 #include "io/json.h"
@@ -16,11 +15,12 @@ typedef struct ad_diff_run {
   const ad_diff_options *options;
   ad_dump dump, other;      /* other: what --reference names */
   const ad_dump *reference; /* NULL: none */
-  json_t *document, *params, *messages, *alike;
+  json_t *document, *params, *messages, *all_alike;
   json_t *untried, *unlike; /* axes -> names of parameters */
   ad_norm_term *norms;      /* by parameter */
   unsigned char *ranks;
-  int holds;
+  ad_alike alike; /* of one parameter */
+  ad_answer answer;
 } ad_diff_run;
 
 /* ---- one parameter ---- */
@@ -97,6 +97,23 @@ static void say_unlike(ad_diff_run *run) {
   }
 }
 
+/* The worst answer that was given is that of the whole. */
+static void answer(ad_diff_run *run, ad_answer own) {
+  if (own > run->answer) run->answer = own;
+}
+
+/* Equal addends may be sums that were made before: that their sum is right says nothing then, unless a reference does.
+ */
+static void doubt(const ad_diff_run *run, const ad_compared *compared, ad_verdict *verdict) {
+  char who[AD_VERDICT_TEXT / 2];
+  if (verdict->kind != AD_VERDICT_RIGHT || run->options->allow_identical || !json_object_size(run->alike.who)) return;
+  if (compared->there) return;
+  verdict->kind = AD_VERDICT_IDENTICAL;
+  memcpy(verdict->ranks, run->alike.ranks, (size_t)run->dump.mesh.world);
+  ad_alike_print(&run->alike, who, sizeof who);
+  snprintf(verdict->text, sizeof verdict->text, "cannot tell: %s, as after a sum that was made before", who);
+}
+
 static ad_status judge_parts(ad_diff_run *run, ad_parts *parts, ad_judged *list) {
   ad_verdict verdict;
   ad_compared compared = {0};
@@ -105,8 +122,9 @@ static ad_status judge_parts(ad_diff_run *run, ad_parts *parts, ad_judged *list)
   if (run->reference && !compared.there)
     json_array_append_new(run->messages, json_sprintf("the reference has no `%s`", parts->param->name));
   ad_verdict_find(parts, list, run->ranks, &verdict);
-  run->holds &= ad_diff_passes(&verdict, &compared);
-  json_array_append_new(run->params, ad_diff_param(parts, list, &verdict, &compared));
+  doubt(run, &compared, &verdict);
+  answer(run, ad_diff_answer(&verdict, &compared));
+  json_array_append_new(run->params, ad_diff_param(parts, list, &verdict, &compared, &run->alike));
   say_few(run, parts, &verdict);
   note(parts, ad_untried_axes(parts, list), run->untried);
   if (verdict.kind == AD_VERDICT_OWN_ONLY && !verdict.shown) note(parts, verdict.axes, run->unlike);
@@ -116,10 +134,11 @@ static ad_status judge_parts(ad_diff_run *run, ad_parts *parts, ad_judged *list)
 static ad_status judge_found(ad_diff_run *run, ad_parts *parts, ad_norm_term *norm) {
   ad_judged *list;
   int64_t missing = count_missing(parts);
-  AD_TRY(ad_alike_find(parts, run->alike));
+  AD_TRY(ad_alike_find(parts, &run->alike));
+  ad_alike_count(&run->alike, run->all_alike);
   AD_TRY(ad_norm_measure(parts, norm));
   if (missing) {
-    run->holds = 0;
+    answer(run, AD_ANSWER_WRONG);
     json_array_append_new(run->params, ad_diff_without_sum(&run->dump, parts->param, missing));
     return AD_OK;
   }
@@ -159,12 +178,12 @@ static ad_status judge_params(ad_diff_run *run) {
 
 /* The factor of one on whose addends there is one; NaN for the others. */
 static double factor_of(const json_t *param) {
-  static const char *const verdicts[] = {"right", "averaged", "doubled", "factor"};
+  static const char *const kinds[] = {"right", "averaged", "doubled", "factor"};
   const json_t *factor = json_object_get(param, "factor");
-  const char *verdict = json_string_value(json_object_get(param, "verdict"));
+  const char *kind = json_string_value(json_object_get(param, "kind"));
   if (!json_is_number(factor) || json_array_size(json_object_get(param, "ranks"))) return NAN;
-  for (size_t i = 0; i < sizeof verdicts / sizeof *verdicts; i++)
-    if (!strcmp(verdict, verdicts[i])) return json_number_value(factor);
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    if (!strcmp(kind, kinds[i])) return json_number_value(factor);
   return NAN;
 }
 
@@ -190,11 +209,12 @@ static ad_status print(ad_diff_run *run, int *holds, char **json) {
   json_object_set(run->document, "params", run->params);
   json_object_set_new(run->document, "norm", ad_norm_document(&run->dump, run->norms, &norm_holds));
   json_object_set(run->document, "messages", run->messages);
-  run->holds &= norm_holds;
-  json_object_set_new(run->document, "pass", json_boolean(run->holds));
+  if (!norm_holds) answer(run, AD_ANSWER_WRONG);
+  json_object_set_new(run->document, "pass", json_boolean(run->answer == AD_ANSWER_RIGHT));
+  json_object_set_new(run->document, "verdict", json_string(ad_answer_name(run->answer)));
   *json = json_dumps(run->document, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
   if (!*json) return ad_fail(AD_MEMORY, "no memory for the document of the dump");
-  *holds = run->holds;
+  *holds = run->answer == AD_ANSWER_RIGHT;
   return AD_OK;
 }
 
@@ -214,13 +234,14 @@ static ad_status diff_dump(ad_diff_run *run, int *holds, char **json) {
   run->document = ad_diff_head(&run->dump, run->reference != NULL);
   run->params = json_array();
   run->messages = json_array();
-  run->alike = json_object();
+  run->all_alike = json_object();
   run->untried = json_object();
   run->unlike = json_object();
+  AD_TRY(ad_alike_create(&run->dump, &run->alike));
   AD_TRY(ad_new((size_t)run->dump.mesh.world, &run->ranks));
   AD_TRY(ad_new(run->dump.param_count, &run->norms));
   AD_TRY(judge_params(run));
-  ad_alike_say(run->alike, run->dump.param_count, run->messages);
+  ad_alike_say(run->all_alike, run->dump.param_count, run->options->allow_identical, run->messages);
   say_untried(run);
   say_unlike(run);
   say_factors(run);
@@ -231,9 +252,10 @@ static void run_end(ad_diff_run *run) {
   json_decref(run->document);
   json_decref(run->params);
   json_decref(run->messages);
-  json_decref(run->alike);
+  json_decref(run->all_alike);
   json_decref(run->untried);
   json_decref(run->unlike);
+  ad_alike_destroy(&run->alike);
   ad_release(run->ranks);
   ad_release(run->norms);
   ad_dump_close(&run->other);
@@ -244,7 +266,7 @@ ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options 
   AD_NEED(files, holds, json);
   ad_diff_options taken;
   AD_TRY(ad_options_take(&taken, sizeof taken, options, "ad_diff_options"));
-  ad_diff_run run = {.options = &taken, .holds = 1};
+  ad_diff_run run = {.options = &taken};
   AD_TRY(ad_dump_open(files, count, taken.reference != NULL, taken.progress, taken.context, &run.dump));
   ad_status status = diff_dump(&run, holds, json);
   run_end(&run);

@@ -20,7 +20,7 @@ json_t *ad_diff_head(const ad_dump *dump, int has_reference) {
   ad_text text = ad_text_on(mesh, sizeof mesh);
   for (int axis = 0; axis < dump->mesh.count; axis++)
     ad_text_add(&text, "%s%s=%lld", axis ? " " : "", dump->mesh.name[axis], (long long)dump->mesh.size[axis]);
-  return json_pack("{s:i, s:b, s:I, s:s, s:o, s:I, s:{s:I, s:I, s:b}}", "format", 1, "pass", 0, "world",
+  return json_pack("{s:i, s:b, s:n, s:I, s:s, s:o, s:I, s:{s:I, s:I, s:b}}", "format", 1, "pass", 0, "verdict", "world",
                    (json_int_t)dump->mesh.world, "mesh", mesh, "step", integer_or_null(dump->step), "microbatches",
                    (json_int_t)dump->microbatches, "dumped", "addends", count_files(dump, AD_DUMP_ADDEND), "sums",
                    count_files(dump, AD_DUMP_SUM), "reference", has_reference);
@@ -46,21 +46,38 @@ static json_t *list_of_ranks(const unsigned char *ranks, int64_t world) {
   return list;
 }
 
-/* [rank][microbatch], null for an addend that is not there, does not belong, or whose own number is not known. */
-static json_t *matrix(const ad_parts *parts, const ad_judged *shown, const double *values) {
-  const ad_dump *dump = parts->dump;
-  const ad_members *members = ad_part_members(parts, shown->part);
+static json_t *rows_of_null(const ad_dump *dump) {
   json_t *rows = json_array();
   for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
     json_t *row = json_array();
     for (int64_t m = 0; m < dump->microbatches; m++) json_array_append_new(row, json_null());
     json_array_append_new(rows, row);
   }
-  for (size_t i = 0; i < members->count; i++) {
-    const ad_piece *piece = &members->columns[i].piece;
-    json_t *row = json_array_get(rows, (size_t)piece->rank);
-    if (isfinite(shown->why.errors[i])) json_array_set_new(row, (size_t)piece->microbatch, ad_diff_number(values[i]));
-  }
+  return rows;
+}
+
+static void set_cell(json_t *rows, const ad_piece *piece, json_t *value) {
+  json_array_set_new(json_array_get(rows, (size_t)piece->rank), (size_t)piece->microbatch, value);
+}
+
+/* [rank][microbatch], null for an addend that is not there, does not belong, or whose own number is not known. */
+static json_t *matrix(const ad_parts *parts, const ad_judged *shown, const double *values) {
+  const ad_members *members = ad_part_members(parts, shown->part);
+  json_t *rows = rows_of_null(parts->dump);
+  for (size_t i = 0; i < members->count; i++)
+    if (isfinite(shown->why.errors[i])) set_cell(rows, &members->columns[i].piece, ad_diff_number(values[i]));
+  return rows;
+}
+
+/* The same of a sum whose equal addends cannot be told apart: the others count once. */
+static json_t *matrix_of_alike(const ad_parts *parts, const ad_alike *alike) {
+  json_t *rows = rows_of_null(parts->dump);
+  for (size_t m = 0; m < parts->member_count; m++)
+    for (size_t i = 0; i < parts->members[m].count; i++) {
+      const ad_piece *piece = &parts->members[m].columns[i].piece;
+      if (!alike->cells[piece->rank * parts->dump->microbatches + piece->microbatch])
+        set_cell(rows, piece, json_integer(1));
+    }
   return rows;
 }
 
@@ -73,18 +90,25 @@ static const ad_judged *worst_of(const ad_judged *list, size_t count) {
   return worst;
 }
 
-static json_t *param_head(const ad_dump *dump, const ad_dump_param *param, int passes, ad_verdict_kind kind) {
+static json_t *param_head(const ad_dump *dump, const ad_dump_param *param, ad_answer answer, ad_verdict_kind kind) {
   char types[AD_DUMP_AXES * (AD_DUMP_NAME + 8)];
-  return json_pack("{s:o, s:I, s:I, s:s, s:f, s:b, s:s}", "name", ad_json_text(param->name), "numel",
+  return json_pack("{s:o, s:I, s:I, s:s, s:f, s:b, s:s, s:s}", "name", ad_json_text(param->name), "numel",
                    (json_int_t)param->numel, "sampled", (json_int_t)param->sample, "types",
-                   print_types(dump, param, types, sizeof types), "expect", param->expect, "pass", passes, "verdict",
-                   ad_verdict_name(kind));
+                   print_types(dump, param, types, sizeof types), "expect", param->expect, "pass",
+                   answer == AD_ANSWER_RIGHT, "verdict", ad_answer_name(answer), "kind", ad_verdict_name(kind));
 }
 
 static json_t *text_or_null(const char *text) { return *text ? json_string(text) : json_null(); }
 
-int ad_diff_passes(const ad_verdict *verdict, const ad_compared *compared) {
-  return verdict->kind == AD_VERDICT_RIGHT && (!compared->there || compared->holds);
+const char *ad_answer_name(ad_answer answer) {
+  static const char *const names[] = {"right", "cannot_tell", "wrong"};
+  return names[answer];
+}
+
+ad_answer ad_diff_answer(const ad_verdict *verdict, const ad_compared *compared) {
+  if (compared->there && !compared->holds) return AD_ANSWER_WRONG;
+  if (verdict->kind == AD_VERDICT_IDENTICAL) return AD_ANSWER_CANNOT_TELL;
+  return verdict->kind == AD_VERDICT_RIGHT ? AD_ANSWER_RIGHT : AD_ANSWER_WRONG;
 }
 
 static json_t *reference_document(const ad_dump *dump, const ad_compared *compared) {
@@ -111,11 +135,11 @@ static json_t *param_text(const ad_dump *dump, const ad_verdict *verdict, const 
 }
 
 json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_verdict *verdict,
-                      const ad_compared *compared) {
+                      const ad_compared *compared, const ad_alike *alike) {
   const ad_dump *dump = parts->dump;
   const ad_judged *shown = verdict->shown, *worst = worst_of(list, parts->count);
   char axes[AD_DUMP_AXES * AD_DUMP_NAME];
-  json_t *document = param_head(dump, parts->param, ad_diff_passes(verdict, compared), verdict->kind);
+  json_t *document = param_head(dump, parts->param, ad_diff_answer(verdict, compared), verdict->kind);
   json_object_set_new(document, "axis",
                       text_or_null(ad_dump_axes_print(&dump->mesh, verdict->axes, axes, sizeof axes)));
   json_object_set_new(document, "ranks", list_of_ranks(verdict->ranks, dump->mesh.world));
@@ -123,7 +147,10 @@ json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_ver
   json_object_set_new(document, "residual", ad_diff_number(worst ? worst->fitness.residual : 0));
   json_object_set_new(document, "bound", ad_diff_number(worst ? worst->fitness.bound : 0));
   json_object_set_new(document, "text", param_text(dump, verdict, compared));
-  json_object_set_new(document, "counts", shown ? matrix(parts, shown, shown->why.counts) : json_null());
+  json_object_set_new(document, "counts",
+                      shown                                   ? matrix(parts, shown, shown->why.counts)
+                      : verdict->kind == AD_VERDICT_IDENTICAL ? matrix_of_alike(parts, alike)
+                                                              : json_null());
   json_object_set_new(document, "errors", shown ? matrix(parts, shown, shown->why.errors) : json_null());
   json_object_set_new(document, "reference", reference_document(dump, compared));
   return document;
@@ -131,7 +158,7 @@ json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_ver
 
 json_t *ad_diff_without_sum(const ad_dump *dump, const ad_dump_param *param, int64_t missing) {
   char text[120] = "has no sum: no rank's optimizer gets it";
-  json_t *document = param_head(dump, param, 0, AD_VERDICT_NO_SUM);
+  json_t *document = param_head(dump, param, AD_ANSWER_WRONG, AD_VERDICT_NO_SUM);
   if (missing < param->sample)
     snprintf(text, sizeof text, "%lld of %lld elements are in no rank's sum: no optimizer gets them",
              (long long)missing, (long long)param->sample);

@@ -2,7 +2,7 @@
  * microbatch, coloured by how often that addend was counted. Rows are canvases that are drawn when they come into view, so
  * that hundreds of parameters on hundreds of ranks are there at once. */
 
-const VERDICTS = {
+const KINDS = {
   right: 'right',
   averaged: 'averaged',
   missing: 'missing',
@@ -16,12 +16,15 @@ const VERDICTS = {
   divided_by_own_count: 'each rank divided by its own count',
   factor: 'another factor',
   not_distinguishable: 'cannot be told apart',
+  identical_addends: 'cannot tell',
   no_sum: 'no sum',
   rounding: 'rounding',
   unexplained: 'unexplained',
 };
 
-const verdictWords = (param) => VERDICTS[param.verdict] || String(param.verdict);
+const verdictWords = (param) => KINDS[param.kind] || String(param.kind);
+const isWrong = (judged) => judged.verdict === 'wrong';
+const isUntold = (judged) => judged.verdict === 'cannot_tell';
 const list = (value) => (Array.isArray(value) ? value : []);
 const world = (diff) => Math.max(1, Number(diff.world) || 1);
 const microbatches = (diff) => Math.max(1, Number(diff.microbatches) || 1);
@@ -208,6 +211,7 @@ function coordinates(diff, rank) {
 }
 
 function numberWords(param, cell) {
+  if (cell.count === null && isUntold(param)) return 'how often it was counted cannot be told, for another addend is the same';
   if (cell.count === null) return param.counts ? 'not known, or not wanted here' : 'not known';
   const standard = errorOf(param, cell.rank, cell.microbatch);
   const exact = Math.abs(cell.count - Math.round(cell.count)) < 1e-9 ? String(Math.round(cell.count)) : short(cell.count);
@@ -288,7 +292,7 @@ const TOLD_EACH = 3; /* parameters of one verdict, up to which numbers stand bel
 function groupsOf(params) {
   const groups = new Map();
   for (const param of params) {
-    const key = JSON.stringify([param.verdict, param.axis, param.text]);
+    const key = JSON.stringify([param.kind, param.axis, param.text]);
     groups.set(key, [...(groups.get(key) || []), param]);
   }
   return [...groups.values()];
@@ -327,7 +331,7 @@ class CountMap {
   /* What went wrong is said once for all parameters of which it is said. */
   group(params) {
     const [first] = params;
-    const verdict = [make('span', {class: 'bad'}, verdictWords(first)), first.axis && [' on ', code(first.axis)], reasonWords(first)];
+    const verdict = [make('span', {class: isUntold(first) ? 'untold' : 'bad'}, verdictWords(first)), first.axis && [' on ', code(first.axis)], reasonWords(first)];
     const group = {params, element: make('div', {class: 'group'},
       make('p', {class: 'says'}, verdict, params.length > 1 && make('span', {class: 'quiet'}, ` (${plural(params.length, 'parameter')})`)),
       params.map((param) => this.row(param, params.length <= TOLD_EACH)))};
@@ -374,12 +378,23 @@ function normTile(norm) {
   return tile('Norm that the job reported', short(norm.reported), words || `of the sums: ${short(norm.computed)}`, norm.pass ? 'good' : 'bad');
 }
 
-function drawTiles(diff, wrong) {
+/* What the whole is, in a few words, and how they look. */
+function wholeVerdict(diff, wrong, untold) {
+  const of = (some) => `${count(some.length)} of ${count(list(diff.params).length)}`;
+  if (wrong.length) return [`${of(wrong)} wrong`, 'bad'];
+  if (isWrong(diff)) return ['It does not hold', 'bad'];
+  return untold.length ? [`${of(untold)} cannot be told`, 'untold'] : ['It holds', 'good'];
+}
+
+const UNTOLD_ADVICE = 'addends that are the same hide what was counted: give each rank a batch of its own, or allow it with --allow-identical';
+
+function drawTiles(diff, wrong, untold) {
   const all = list(diff.params).length, dumped = diff.dumped || {};
   const files = [plural(dumped.addends || 0, 'file') + ' of addends', `${count(dumped.sums || 0)} of sums`, dumped.reference && 'a reference'];
-  const verdict = wrong.length ? `${count(wrong.length)} of ${count(all)} wrong` : diff.pass ? 'It holds' : 'It does not hold';
+  const [verdict, look] = wholeVerdict(diff, wrong, untold);
+  const context = wrong.length ? 'hover a cell for its numbers' : untold.length ? UNTOLD_ADVICE : `${plural(all, 'parameter')}, each addend counted once`;
   return make('dl', {class: 'tiles'},
-    tile('Parameters', verdict, wrong.length ? 'hover a cell for its numbers' : `${plural(all, 'parameter')}, each addend counted once`, diff.pass ? 'good' : 'bad'),
+    tile('Parameters', verdict, context, look),
     tile('Ranks', count(world(diff)), diff.mesh),
     tile('Microbatches', count(microbatches(diff)), files.filter(Boolean).join(', ')),
     normTile(diff.norm));
@@ -408,12 +423,12 @@ function drawNorm(norm) {
     counted.length > 0 && table([{title: 'Parameter', cell: (entry) => code(entry.name)}, {title: 'counted', number: true, cell: (entry) => `${short(entry.times)} times`}], counted));
 }
 
-function drawMap(diff, wrong, right) {
+function drawMap(diff, wrong, untold, right) {
   const spoken = make('output', {class: 'spoken', 'aria-live': 'polite'}, 'Point at a cell, or go there with the arrow keys: its count, standard error and verdict.');
   const map = new CountMap(diff, spoken);
   const input = make('input', {type: 'search', placeholder: 'Find a parameter', 'aria-label': 'Find a parameter by its name'});
   const found = make('span', {class: 'quiet'});
-  const folded = right.length > 0 && make('details', {class: 'right', open: !wrong.length && right.length <= 100},
+  const folded = right.length > 0 && make('details', {class: 'right', open: !wrong.length && !untold.length && right.length <= 100},
     make('summary', {}, `${plural(right.length, 'parameter')} right: each addend is counted once`), map.axis(), right.map((param) => map.row(param, false)));
   input.addEventListener('input', () => {
     const hits = map.search(input.value);
@@ -423,20 +438,20 @@ function drawMap(diff, wrong, right) {
   if (folded) folded.addEventListener('toggle', () => map.redraw());
   const box = make('div', {class: 'box map-of-counts'},
     make('div', {class: 'bar tools'}, input, found, legend()),
-    wrong.length > 0 && [map.axis(), groupsOf(wrong).map((params) => map.group(params))], folded, spoken);
+    wrong.length + untold.length > 0 && [map.axis(), groupsOf([...wrong, ...untold]).map((params) => map.group(params))], folded, spoken);
   return {box, map};
 }
 
 function drawPage() {
   const diff = JSON.parse(document.getElementById('diff').textContent);
-  const params = list(diff.params), wrong = params.filter((param) => !param.pass), right = params.filter((param) => param.pass);
-  const {box, map} = drawMap(diff, wrong, right);
+  const params = list(diff.params), wrong = params.filter(isWrong), untold = params.filter(isUntold), right = params.filter((param) => param.pass);
+  const {box, map} = drawMap(diff, wrong, untold, right);
   const step = isNumber(diff.step) || typeof diff.step === 'string' ? `Step ${diff.step}, mesh ` : 'Mesh ';
-  document.title = `${wrong.length ? `${wrong.length} wrong` : 'right'} – addend diff`;
+  document.title = `${wrong.length ? `${wrong.length} wrong` : isWrong(diff) ? 'wrong' : untold.length ? `${untold.length} cannot be told` : 'right'} – addend diff`;
   filled(document.getElementById('page'), {}, [
     make('h1', {}, 'How often each addend was counted'),
     make('p', {class: 'lead'}, step, diff.mesh || NONE),
-    section(null, () => drawTiles(diff, wrong)),
+    section(null, () => drawTiles(diff, wrong, untold)),
     section(list(diff.messages).length ? 'Messages' : null, () => drawMessages(diff)),
     section('Parameters and ranks', () => box),
     section(diff.norm && !diff.norm.pass ? 'The norm' : null, () => drawNorm(diff.norm)),

@@ -8,10 +8,10 @@
 #include "base/error.h"
 
 typedef struct ad_paint {
-  const char *good, *bad, *dim, *bold, *off;
+  const char *good, *bad, *open, *dim, *bold, *off;
 } ad_paint;
-static const ad_paint colours = {"\033[32m", "\033[31m", "\033[2m", "\033[1m", "\033[0m"};
-static const ad_paint plain = {"", "", "", "", ""};
+static const ad_paint colours = {"\033[32m", "\033[31m", "\033[33m", "\033[2m", "\033[1m", "\033[0m"};
+static const ad_paint plain = {"", "", "", "", "", ""};
 
 static const char *text_of(const json_t *object, const char *key) {
   const char *text = json_string_value(json_object_get(object, key));
@@ -22,7 +22,8 @@ static long long integer_of(const json_t *object, const char *key) {
   return (long long)json_integer_value(json_object_get(object, key));
 }
 
-static int passes(const json_t *object) { return json_is_true(json_object_get(object, "pass")); }
+/* Of a parameter or the whole: whether this is its verdict. */
+static int is_judged(const json_t *object, const char *verdict) { return !strcmp(text_of(object, "verdict"), verdict); }
 
 static const char *plural(long long count) { return count == 1 ? "" : "s"; }
 
@@ -37,11 +38,11 @@ static void print_head(FILE *file, const json_t *document, const ad_paint *paint
           json_is_true(json_object_get(dumped, "reference")) ? ", a reference" : "");
 }
 
-static size_t count_right(const json_t *params) {
+static size_t count_judged(const json_t *params, const char *verdict) {
   const json_t *param;
-  size_t i, right = 0;
-  json_array_foreach(params, i, param) right += (size_t)passes(param);
-  return right;
+  size_t i, count = 0;
+  json_array_foreach(params, i, param) count += (size_t)is_judged(param, verdict);
+  return count;
 }
 
 static int name_width(const json_t *params) {
@@ -50,22 +51,23 @@ static int name_width(const json_t *params) {
   size_t i, width = LEAST;
   json_array_foreach(params, i, param) {
     size_t own = strlen(text_of(param, "name"));
-    if (!passes(param) && own > width) width = own;
+    if (!is_judged(param, "right") && own > width) width = own;
   }
   return (int)(width < MOST ? width : MOST);
 }
 
 static void print_params(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *params = json_object_get(document, "params"), *param;
-  size_t i, right = count_right(params);
+  size_t i, right = count_judged(params, "right");
   int width = name_width(params);
   if (right)
     fprintf(file, "  %sok%s   %zu parameter%s: every addend is counted once\n", paint->good, paint->off, right,
             plural((long long)right));
   json_array_foreach(params, i, param) {
-    if (passes(param)) continue;
-    fprintf(file, "  %sBAD%s  %-*s  %s\n", paint->bad, paint->off, width, text_of(param, "name"),
-            text_of(param, "text"));
+    if (is_judged(param, "right")) continue;
+    int wrong = is_judged(param, "wrong");
+    fprintf(file, "  %s%s%s  %-*s  %s\n", wrong ? paint->bad : paint->open, wrong ? "BAD" : "?? ", paint->off, width,
+            text_of(param, "name"), text_of(param, "text"));
   }
 }
 
@@ -84,15 +86,29 @@ static void print_norm(FILE *file, const json_t *document, const ad_paint *paint
           text_of(norm, "text"));
 }
 
+static void print_untold(FILE *file, size_t untold, size_t all, const ad_paint *paint) {
+  fprintf(
+      file,
+      "%sCANNOT TELL%s: %zu of %zu parameters; give each rank a batch of its own, or --allow-identical where addends "
+      "are meant to be equal\n",
+      paint->open, paint->off, untold, all);
+}
+
 static void print_end(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *params = json_object_get(document, "params");
-  size_t wrong = json_array_size(params) - count_right(params);
-  int right = passes(document);
-  fprintf(file, "\n%s%s%s", right ? paint->good : paint->bad, right ? "right" : "WRONG", paint->off);
+  size_t wrong = count_judged(params, "wrong"), untold = count_judged(params, "cannot_tell");
+  int right = is_judged(document, "right");
+  fprintf(file, "\n");
+  if (is_judged(document, "cannot_tell")) {
+    print_untold(file, untold, json_array_size(params), paint);
+    return;
+  }
+  fprintf(file, "%s%s%s", right ? paint->good : paint->bad, right ? "right" : "WRONG", paint->off);
   if (wrong)
     fprintf(file, ": %zu of %zu parameters", wrong, json_array_size(params));
   else if (!right)
     fprintf(file, ": the norm");
+  if (untold) fprintf(file, "; of %zu %s it cannot tell", untold, wrong ? "more" : "parameters");
   fprintf(file, "\n");
 }
 

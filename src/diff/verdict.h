@@ -3,7 +3,8 @@
 #define DIFF_VERDICT_H
 #include "diff/explain.h"
 
-/* The only list of verdicts: X(code, name). */
+/* The only list of what a sum may hold: X(code, name). Of `identical` addends only the sum of their counts is known,
+ * and it is right; what is neither that nor right is wrong. */
 #define AD_VERDICT_LIST(X)                                      \
   X(AD_VERDICT_RIGHT, "right")                                  \
   X(AD_VERDICT_AVERAGED, "averaged")                            \
@@ -18,6 +19,7 @@
   X(AD_VERDICT_OWN_COUNT, "divided_by_own_count")               \
   X(AD_VERDICT_FACTOR, "factor")                                \
   X(AD_VERDICT_NOT_DISTINGUISHABLE, "not_distinguishable")      \
+  X(AD_VERDICT_IDENTICAL, "identical_addends")                  \
   X(AD_VERDICT_NO_SUM, "no_sum")                                \
   X(AD_VERDICT_UNEXPLAINED, "unexplained")                      \
   X(AD_VERDICT_ROUNDING, "rounding")

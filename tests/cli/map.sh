@@ -48,6 +48,7 @@ def same(a, b):
     return a == b
 assert same(document, json.loads(inside)), (document, inside)
 assert sum(not param["pass"] for param in document["params"]) == 2, document
+assert document["verdict"] == "wrong", document
 assert page.count("<script") == 2 and "<img" not in page
 P
 exits_with 1 "$addend" diff run/dump-0 --html map.html
@@ -95,6 +96,28 @@ act map.html "$find_name"
 shows 1 'data-shown="blocks\.0\.attn\.wk"'
 shows 1 '>1 of 11<'
 
+# Addends that are the same are hatched, and the page says what to do.
+python3 - <<'P'
+import json
+page, document = open("map.html").read(), json.load(open("document.json"))
+before, rest = page.split('<script type="application/json" id="diff">')
+rows = [dict(param, verdict="right", kind="right", counts=None, **{"pass": True}) for param in document["params"]]
+rows[1].update(verdict="cannot_tell", kind="identical_addends", ranks=[0, 1], text="cannot tell: ranks 0 and 1 hold the same addend",
+               counts=[[None] * 2, [None] * 2, [1, 1], [1, 1]], **{"pass": False})
+data = dict(document, verdict="cannot_tell", params=rows, **{"pass": False})
+open("untold.html", "w").write(before + '<script type="application/json" id="diff">' + json.dumps(data).replace("<", "\\u003c") + "</script>" + rest.split("</script>", 1)[1])
+P
+act untold.html 'const strip = document.querySelector(".strip"), ratio = devicePixelRatio || 1;
+  const row = strip.getContext("2d").getImageData(0, 4, strip.width, 1).data;
+  const colours = (rank) => new Set(Array.from({length: 9}, (_, i) => row.slice(4 * Math.round((72 * rank + 20 + i) * ratio)).slice(0, 4).join()));
+  document.getElementById("page").dataset.hatched = [0, 1, 2, 3].map((rank) => colours(rank).size > 1).join();
+  strip.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}))'
+grep -q '1 cannot be told' title || fail "the title says how many cannot be told: $(cat title)"
+shows 1 '>1 of 11 cannot be told<'
+shows 1 'give each rank a batch of its own, or allow it with --allow-identical'
+shows 1 'data-hatched="true,true,false,false"'
+shows 1 'rank 0 ([^)]*), microbatch 0: how often it was counted cannot be told, for another addend is the same'
+
 # Narrow and dark: nothing is wider than the page.
 for mode in '' yes; do
   width=500 dark=$mode act map.html 'const root = document.documentElement;
@@ -112,7 +135,7 @@ wrong = next(param for param in document["params"] if not param["pass"])
 def many(path, world, mesh, params):
     counts = [[0 if rank % 7 == 3 else 1] * 4 for rank in range(world)]
     rows = [dict(wrong, name=f"p.{i}", counts=counts, errors=None, **{"pass": False}) if i % 2 else
-            dict(wrong, name=f"p.{i}", counts=None, errors=None, verdict="right", **{"pass": True}) for i in range(params)]
+            dict(wrong, name=f"p.{i}", counts=None, errors=None, verdict="right", kind="right", **{"pass": True}) for i in range(params)]
     data = dict(document, world=world, mesh=mesh, microbatches=4, params=rows)
     open(path, "w").write(before + '<script type="application/json" id="diff">' + json.dumps(data).replace("<", "\\u003c") + "</script>" + rest.split("</script>", 1)[1])
 many("many.html", 256, "dp=32 tp=8", 200)

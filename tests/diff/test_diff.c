@@ -17,8 +17,8 @@ static char folder[] = "/tmp/addend_diff_XXXXXX", paths[FILES][64];
 static const char *files[FILES];
 
 /* 1/3 of the sum of the ranks' addends, but for `factor`; rank r's addend is r + 1, r + 2, ..., squared in its place.
- */
-static void write_dump(double factor) {
+ * `alike`: or all ranks' are rank 0's. */
+static void write_dump_of(double factor, int alike) {
   ad_safetensor tensor = {.name = "w", .dtype = AD_F64, .shape = {1, {ROWS}}};
   double sum[ROWS] = {0}, values[ROWS];
   for (int file = 0; file < FILES; file++) {
@@ -29,7 +29,8 @@ static void write_dump(double factor) {
                               "addend.expect",  "0.5",  NULL};
     snprintf(number, sizeof number, "%d", rank);
     for (int i = 0; i < ROWS; i++) {
-      values[i] = is_sum ? 0.5 * factor * sum[i] : (rank + i + 1) * (rank == i ? 7 : 1);
+      int of = alike ? 0 : rank;
+      values[i] = is_sum ? 0.5 * factor * sum[i] : (of + i + 1) * (of == i ? 7 : 1);
       if (!is_sum) sum[i] += values[i];
     }
     ad_safetensors_writer *writer;
@@ -42,6 +43,8 @@ static void write_dump(double factor) {
   }
 }
 
+static void write_dump(double factor) { write_dump_of(factor, 0); }
+
 static void a_dump_is_judged(void **state) {
   for (int wrong = 0; wrong < 2; wrong++) {
     int holds = -1;
@@ -52,6 +55,22 @@ static void a_dump_is_judged(void **state) {
     assert_non_null(strstr(json, wrong ? "\"averaged\"" : "\"right\""));
     assert_int_equal(ad_diff_table(json, 1, &table), AD_OK);
     assert_non_null(strstr(table, wrong ? "averaged over dp" : "right"));
+    free(json);
+    free(table);
+  }
+}
+
+static void equal_addends_tell_nothing_unless_they_are_allowed(void **state) {
+  for (int allowed = 0; allowed < 2; allowed++) {
+    ad_diff_options options = {.size = sizeof options, .allow_identical = allowed};
+    int holds = -1;
+    char *json, *table;
+    write_dump_of(1, 1);
+    assert_int_equal(ad_diff(files, FILES, &options, &holds, &json), AD_OK);
+    assert_int_equal(holds, allowed);
+    assert_non_null(strstr(json, allowed ? "\"verdict\": \"right\"" : "\"verdict\": \"cannot_tell\""));
+    assert_int_equal(ad_diff_table(json, 1, &table), AD_OK);
+    assert_int_equal(strstr(table, "CANNOT TELL") != NULL, !allowed);
     free(json);
     free(table);
   }
@@ -109,9 +128,8 @@ static int remove_folder(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_dump_is_judged),
-      cmocka_unit_test(a_folder_is_its_files),
-      cmocka_unit_test(what_cannot_be_is_refused),
+      cmocka_unit_test(a_dump_is_judged),       cmocka_unit_test(equal_addends_tell_nothing_unless_they_are_allowed),
+      cmocka_unit_test(a_folder_is_its_files),  cmocka_unit_test(what_cannot_be_is_refused),
       cmocka_unit_test(lacking_memory_is_said),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);

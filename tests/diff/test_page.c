@@ -23,9 +23,9 @@ static const char hostile[] = "</script><script>alert(1)</script><!--<img src=x 
 static char *page_of(const char *name) {
   int64_t size;
   char *page;
-  json_t *document = json_pack("{s:i, s:b, s:i, s:s, s:i, s:[{s:s, s:b, s:s, s:[[f], [f]]}], s:[s]}", "format", 1,
+  json_t *document = json_pack("{s:i, s:b, s:i, s:s, s:i, s:[{s:s, s:b, s:s, s:s, s:[[f], [f]]}], s:[s]}", "format", 1,
                                "pass", 0, "world", 2, "mesh", "dp=2", "microbatches", 1, "params", "name", name, "pass",
-                               0, "verdict", "missing", "counts", 1.0, 0.1, "messages", name);
+                               0, "verdict", "wrong", "kind", "missing", "counts", 1.0, 0.1, "messages", name);
   assert_non_null(document);
   char *text = json_dumps(document, 0);
   must(ad_diff_page(text, path));

@@ -31,11 +31,13 @@ def write(path, kind, rank, tensors, **more):
 class Dump:
     """A step of four ranks that average two parameters; `wrong` is what w's sum is instead, from the addends."""
 
-    def __init__(self, folder, wrong=None, norm_of=None):
+    def __init__(self, folder, wrong=None, norm_of=None, alike=False):
         self.folder = Path(folder)
         draw = numpy.random.default_rng(1)
         addends = [{"w": draw.standard_normal((8, 4)), "b": draw.standard_normal(6)} for _ in range(RANKS)]
         addends = [{name: tensor.astype("f4") for name, tensor in one.items()} for one in addends]
+        if alike:
+            addends[2]["w"] = addends[1]["w"]
         sums = {name: sum(one[name] for one in addends) / RANKS for name in ("w", "b")}
         self.whole = dict(sums)
         if wrong:
@@ -75,7 +77,7 @@ class Reports(unittest.TestCase):
         self.assertFalse(report.ok)
         self.assertTrue(report["b"].ok)
         wrong = report["w"]
-        self.assertEqual((wrong.verdict, wrong.axis, wrong.ranks), ("missing", "dp", (2,)))
+        self.assertEqual((wrong.verdict, wrong.kind, wrong.axis, wrong.ranks), ("wrong", "missing", "dp", (2,)))
         self.assertEqual([round(count, 3) for (count,) in wrong.counts], [1, 1, 0, 1])
         self.assertEqual(len(wrong.errors), RANKS)
         self.assertIn("missing", str(report))
@@ -85,8 +87,19 @@ class Reports(unittest.TestCase):
     def test_what_was_averaged_twice_has_its_factor(self):
         Dump(self.folder, wrong=lambda addends: sum(addends) / RANKS**2)
         wrong = addend.diff(self.folder)["w"]
-        self.assertEqual((wrong.verdict, wrong.axis), ("averaged", "dp"))
+        self.assertEqual((wrong.verdict, wrong.kind, wrong.axis), ("wrong", "averaged", "dp"))
         self.assertAlmostEqual(wrong.factor, 0.25, places=4)
+
+    def test_what_cannot_be_told_is_neither_right_nor_wrong(self):
+        Dump(self.folder, alike=True)
+        report = addend.diff(self.folder)
+        self.assertEqual((report.ok, report.verdict), (None, "cannot_tell"))
+        self.assertEqual((report["b"].ok, report["b"].verdict), (True, "right"))
+        open_ = report["w"]
+        self.assertEqual((open_.ok, open_.verdict, open_.kind), (None, "cannot_tell", "identical_addends"))
+        self.assertEqual((open_.ranks, open_.counts), ((1, 2), ((1,), (None,), (None,), (1,))))
+        self.assertIn("CANNOT TELL", str(report))
+        self.assertTrue(addend.diff(self.folder, allow_identical=True).ok)
 
     def test_a_norm_that_counts_twice_is_not_the_sums(self):
         Dump(self.folder, norm_of=lambda sums: 2 * norm(sums))

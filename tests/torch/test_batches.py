@@ -67,12 +67,12 @@ class Batches(unittest.TestCase):
     def test_a_norm_that_all_ranks_of_tp_use_shows_different_batches(self):
         told = report(True, False, False)
         self.assertEqual(set(wrong(told)), {"norm.weight"})
-        self.assertEqual((wrong(told)["norm.weight"].verdict, wrong(told)["norm.weight"].axis), ("own_only", "tp"))
+        self.assertEqual((wrong(told)["norm.weight"].kind, wrong(told)["norm.weight"].axis), ("own_only", "tp"))
         self.assertTrue(any("fed different batches" in message for message in told.messages), told.messages)
 
     def test_their_counts_show_different_batches(self):
         told = report(False, False, True)
-        self.assertEqual({param.verdict for param in wrong(told).values()}, {"divided_by_own_count"})
+        self.assertEqual({param.kind for param in wrong(told).values()}, {"divided_by_own_count"})
         self.assertEqual(wrong(told)["up.weight"].axis, "tp")
         self.assertIn("fed different batches", wrong(told)["up.weight"].text)
 

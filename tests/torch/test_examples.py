@@ -32,7 +32,7 @@ def expected_of(name):
 def found_of(param):
     factor = expected_of(param.name)[2]
     near = factor is not None and param.factor is not None and abs(param.factor - factor) < 1e-3
-    return param.verdict, param.axis, factor if near else None
+    return param.kind, param.axis, factor if near else None
 
 
 def hold_four_mistakes():

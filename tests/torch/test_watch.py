@@ -491,7 +491,7 @@ def run_judged():
                 judge(job.step, job.model)
             except addend.GradientError as error:
                 error = pickle.loads(pickle.dumps(error))
-                told.append((type(error).__name__, str(error.report), error.report.params[0].verdict))
+                told.append((type(error).__name__, str(error.report), error.report.params[0].kind))
             except AssertionError as error:
                 told.append((type(error).__name__, str(error), "averaged"))
     job.model.zero_grad()

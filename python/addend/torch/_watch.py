@@ -39,6 +39,12 @@ class Arguments(TypedDict, total=False):
     reduce: Optional[torch.dtype]
 
 
+class Judging(Arguments, total=False):
+    """What a test is told beside that; `watch` says what it means."""
+
+    allow_identical: bool
+
+
 _running: List[_Step] = []  # the watch whose hooks are on parameters
 
 
@@ -239,10 +245,12 @@ class watch(_Step):
     types: {pattern: "dp=R tp=S0"}: what ranks' gradients are to each other, where neither wrapper nor placement says it
     mesh: the job's DeviceMesh; else that of the model's DTensors, else all ranks on one axis "dp"
     sample: how many elements of each parameter are looked at; None: all
-    raises: addend.GradientError on all ranks where something does not hold
+    raises: addend.GradientError on all ranks where something does not hold or cannot be told
     group: the process group of the ranks that are watched; else all
     gradient: gives the gradient of a parameter at the end, where that is not parameter.grad
     reduce: the dtype in which the job sums, where that is narrower than its gradients (a compressing comm hook)
+    allow_identical: ranks' gradients, or those of microbatches, are meant to be the same; else those that are the same
+        before any sum hide what was counted of them, and `report.ok` is None
     """
 
     def __init__(
@@ -258,9 +266,10 @@ class watch(_Step):
         group: Group = None,
         gradient: _sums.GradientOf | None = None,
         reduce: torch.dtype | None = None,
+        allow_identical: bool = False,
     ):
         super().__init__(model, norm, divisor, expect, types, mesh, sample, group, gradient, reduce)
-        self._raises, self._quiet = raises, False
+        self._raises, self._quiet, self._allow_identical = raises, False, allow_identical
         self._report: addend.DiffReport | None = None
 
     @property
@@ -278,7 +287,7 @@ class watch(_Step):
     def _deliver(self, sums: _sums.Sums) -> None:
         with tempfile.TemporaryDirectory(prefix="addend-") as folder:
             self._collect(folder, sums)
-            answer = _gather.from_first(lambda: _judge(folder, self._unused), self._group)
+            answer = _gather.from_first(lambda: _judge(folder, self._unused, self._allow_identical), self._group)
         if isinstance(answer, Exception):
             raise answer
         self._report = answer
@@ -286,9 +295,10 @@ class watch(_Step):
             print(answer, flush=True)
 
 
-def _judge(folder: str, unused: Sequence[str]) -> addend.DiffReport | Exception:
+def _judge(folder: str, unused: Sequence[str], allow_identical: bool) -> addend.DiffReport | Exception:
     try:
-        report = addend.diff(sorted(os.path.join(folder, name) for name in os.listdir(folder)))
+        files = sorted(os.path.join(folder, name) for name in os.listdir(folder))
+        report = addend.diff(files, allow_identical=allow_identical)
     except Exception as error:  # it has to reach the other ranks, which wait for the report
         return error
     if not unused:
@@ -335,9 +345,9 @@ class dump(_Step):
         self._collect(self._folder, sums)
 
 
-def assert_summed(step: Callable[[], object], model: nn.Module, **arguments: Unpack[Arguments]) -> addend.DiffReport:
+def assert_summed(step: Callable[[], object], model: nn.Module, **arguments: Unpack[Judging]) -> addend.DiffReport:
     """For pytest: runs step(), from the first forward after zero_grad() to synchronised gradients, and fails with the
-    table if they do not hold."""
+    table if they do not hold or it cannot be told."""
     watching = watch(model, **arguments)
     watching._quiet = True
     with watching:
