@@ -1,6 +1,7 @@
 """addend: typed gradients in distributed training, and the proofs of them. docs/python.md has examples."""
 
-from addend._check import Cause, CheckParam, CheckReport, Sabotage, check
+from addend._cause import Cause
+from addend._check import CheckParam, CheckReport, Sabotage, check
 from addend._comm import Comm
 from addend._diff import DiffNorm, DiffParam, DiffReference, DiffReport, diff
 from addend._errors import (

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, List, Mapping, Optional, Tuple, Union
 
+from addend._cause import Cause, causes
 from addend._documents import read
 from addend._errors import InvalidError
 from addend._library import checked, path_of, take_text
@@ -14,16 +15,6 @@ from addend._program import run
 from addend._recipe import PathLike, Sets, sets_of
 
 _table = checked("ad_check_table", ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
-
-
-@dataclass(frozen=True)
-class Cause:
-    """What probably happened to a gradient that is not the reference's."""
-
-    kind: str  # averaged, missing, doubled, partial, wrong_group, replicas_differ, rounding, unknown
-    text: str
-    axes: Optional[str] = None
-    factor: Optional[float] = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +32,7 @@ class CheckParam:
     replicas_equal: bool
     cause: Optional[Cause] = None
     mesh: str = ""
+    possible_causes: Tuple[Cause, ...] = ()  # where several fit; cause is None then
 
 
 @dataclass(frozen=True)
@@ -57,6 +49,7 @@ class Sabotage:
     cause: Optional[Cause] = None
     message: Optional[str] = None
     derived: Optional[Mapping[str, Any]] = None
+    possible_causes: Tuple[Cause, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,11 +79,6 @@ class CheckReport:
         return self.table
 
 
-def _cause(document: Mapping[str, Any]) -> Optional[Cause]:
-    cause = document.get("cause")
-    return read(Cause, cause) if cause else None
-
-
 def _report(text: str, ok: bool) -> CheckReport:
     document, table = json.loads(text), ctypes.c_void_p()
     _table(text.encode(), 0, table)
@@ -100,8 +88,8 @@ def _report(text: str, ok: bool) -> CheckReport:
         ok=ok,
         table=take_text(table),
         document=document,
-        params=tuple(read(CheckParam, param, cause=_cause(param)) for param in document["params"]),
-        sabotage=tuple(read(Sabotage, row, cause=_cause(row)) for row in document.get("sabotage", ())),
+        params=tuple(read(CheckParam, param, **causes(param)) for param in document["params"]),
+        sabotage=tuple(read(Sabotage, row, **causes(row)) for row in document.get("sabotage", ())),
     )
 
 

@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Mapping, Optional, Tuple, Union
 
+from addend._cause import Cause, causes
 from addend._documents import read
 from addend._library import checked, path_of, take_text, texts
 from addend._progress import CProgress, progress
@@ -22,7 +23,8 @@ class DiffReference:
 
     ratio: Optional[float] = None
     max_rel_err: Optional[float] = None
-    cause: Optional[Any] = None
+    cause: Optional[Cause] = None
+    possible_causes: Tuple[Cause, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class DiffParam:
     counts: Optional[Tuple[Tuple[Optional[float], ...], ...]] = None  # [rank][microbatch]; None where all is right
     errors: Optional[Tuple[Tuple[Optional[float], ...], ...]] = None  # standard errors of the counts
     reference: Optional[DiffReference] = None
+    cause: Optional[Cause] = None
+    possible_causes: Tuple[Cause, ...] = ()  # where several fit; cause is None then
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ class DiffNorm:
     ok: bool = field(default=False, metadata=_PASS)
     text: str = ""
     counted: Tuple[Mapping[str, Any], ...] = ()
+    cause: Optional[Cause] = None
+    possible_causes: Tuple[Cause, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,8 @@ def _ok(document: Mapping[str, Any]) -> Optional[bool]:
 
 def _param(document: Mapping[str, Any]) -> DiffParam:
     reference = document.get("reference")
-    return read(DiffParam, document, ok=_ok(document), reference=read(DiffReference, reference) if reference else None)
+    told = read(DiffReference, reference, **causes(reference)) if reference else None
+    return read(DiffParam, document, ok=_ok(document), reference=told, **causes(document))
 
 
 def _report(text: str, table: str) -> DiffReport:
@@ -119,7 +126,7 @@ def _report(text: str, table: str) -> DiffReport:
         document,
         ok=_ok(document),
         params=tuple(_param(param) for param in document["params"]),
-        norm=read(DiffNorm, norm) if norm else None,
+        norm=read(DiffNorm, norm, **causes(norm)) if norm else None,
         table=table,
         document=document,
     )

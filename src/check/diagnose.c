@@ -1,123 +1,124 @@
-/* From numbers to a likely cause: which reduction is missing, averaged or done twice, told from the ratio and from
- * where the replicas differ. */
+/* From numbers to the causes that fit them: which reduction is missing, averaged or done twice, told from the ratio and
+ * from where the replicas differ. */
 #include <math.h>
 #include <stdio.h>
 
 #include "check/proof.h"
 
-static const char *const cause_names[] = {
-    [AD_CAUSE_NONE] = "none",         [AD_CAUSE_AVERAGED] = "averaged",
-    [AD_CAUSE_MISSING] = "missing",   [AD_CAUSE_DOUBLED] = "doubled",
-    [AD_CAUSE_PARTIAL] = "partial",   [AD_CAUSE_WRONG_GROUP] = "wrong_group",
-    [AD_CAUSE_ROUNDING] = "rounding", [AD_CAUSE_REPLICAS_DIFFER] = "replicas_differ",
-    [AD_CAUSE_UNKNOWN] = "unknown",
-};
-
 /* Errors below this are taken for those of a narrower dtype: a mistake in a sum changes more than one part in a
  * million. Where the contract itself rounds, a narrower dtype than it promises does not hide below that. */
 static double rounding_limit(const ad_proof_param *param) { return param->bound < 1e-9 ? 1e-6 : 0x1p-5; }
 
-const char *ad_cause_name(ad_cause_kind kind) { return cause_names[kind]; }
-
 static int is_factor(double ratio, double factor) { return fabs(ratio - factor) <= 1e-6 * factor; }
 
-/* The smallest sets of reduced axes of which `ratio` is the size (times) or its inverse (divided): the last of them in
- * the order of the axes, and how many there are. Axes of one size cannot be told apart by a factor. */
-static ad_axes axes_of_factor(const ad_mesh *mesh, ad_axes reduced, double ratio, int inverse, int *candidates) {
-  ad_axes best = 0;
-  *candidates = 0;
-  for (ad_axes axes = reduced; axes; axes = (axes - 1) & reduced) {
-    double size = (double)ad_mesh_ranks_over(mesh, axes);
-    int count = __builtin_popcount(axes), fewest = __builtin_popcount(best);
-    if (size <= 1 || !is_factor(ratio, inverse ? 1 / size : size) || (best && count > fewest)) continue;
-    *candidates = best && count == fewest ? *candidates + 1 : 1;
-    if (!best || count < fewest) best = axes;
-  }
-  return best;
+static const char *print_axes(ad_axes axes) {
+  static _Thread_local char names[80];
+  return ad_axes_print(axes, names, sizeof names);
 }
 
-static ad_cause cause_of_kind(ad_cause_kind kind, ad_axes axes, double factor) {
-  return (ad_cause){.kind = kind, .axes = axes, .factor = factor};
+/* What a factor of the size of these axes is. Over axes that hold other parts of the gradient nothing is summed, but
+ * what is summed comes from there. */
+static void add_axes(ad_axes axes, ad_axes reduced, double ratio, ad_causes *causes) {
+  int summed = !(axes & ~reduced);
+  const char *names = print_axes(axes);
+  if (ratio < 1)
+    ad_causes_add(causes, AD_CAUSE_AVERAGED, axes, ratio,
+                  "averaged, or divided by a count that was summed twice, over %s%s", names,
+                  summed ? "" : ", over which it is not all summed");
+  else
+    ad_causes_add(causes, AD_CAUSE_DOUBLED, axes, ratio, "%s over %s",
+                  summed ? "summed twice, or divided by a local count," : "divided by too few ranks: by none", names);
+}
+
+/* Every set of axes of which `ratio` is the size or its inverse: the fewest axes first, and of those the ones that are
+ * summed over. A factor cannot tell sets of one size apart. */
+static void add_factor(const ad_mesh *mesh, ad_axes reduced, double ratio, ad_causes *causes) {
+  ad_axes large = ad_mesh_large(mesh);
+  for (int count = 1; count <= __builtin_popcount(large); count++)
+    for (int summed = 1; summed >= 0; summed--)
+      for (ad_axes axes = 1; axes <= large; axes++) {
+        double size = (double)ad_mesh_ranks_over(mesh, axes);
+        if (axes & ~large || __builtin_popcount(axes) != count || (!(axes & ~reduced)) != summed) continue;
+        if (is_factor(ratio, ratio < 1 ? 1 / size : size)) add_axes(axes, reduced, ratio, causes);
+      }
+  if (!causes->count)
+    ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, ratio, "%.6g times the reference: a factor that is no group's size",
+                  ratio);
+}
+
+void ad_diagnose_parts(ad_axes differs, ad_causes *causes) {
+  causes->count = 0;
+  ad_causes_add(causes, AD_CAUSE_PARTIAL, differs, NAN, "not reduced over %s: each copy holds a part of the sum",
+                print_axes(differs));
 }
 
 /* `first_holds`: the first rank's copy is right, so the sum was made and another copy went astray. */
-static ad_cause cause_of_replicas(ad_axes differs, int64_t odd_rank, int first_holds) {
-  int partial = odd_rank < 0 && !first_holds;
-  ad_cause cause = cause_of_kind(partial ? AD_CAUSE_PARTIAL : AD_CAUSE_REPLICAS_DIFFER, differs, NAN);
-  char names[80];
-  ad_axes_print(differs, names, sizeof names);
-  if (partial)
-    snprintf(cause.text, sizeof cause.text, "not reduced over %s: each copy holds a part of the sum", names);
-  else if (odd_rank >= 0)
-    snprintf(cause.text, sizeof cause.text, "rank %lld's copy differs from all others", (long long)odd_rank);
+static void add_replicas(ad_axes differs, int64_t odd_rank, int first_holds, ad_causes *causes) {
+  if (odd_rank >= 0)
+    ad_causes_add(causes, AD_CAUSE_REPLICAS_DIFFER, differs, NAN, "rank %lld's copy differs from all others",
+                  (long long)odd_rank);
+  else if (first_holds)
+    ad_causes_add(causes, AD_CAUSE_REPLICAS_DIFFER, differs, NAN, "copies differ along %s although the first is right",
+                  print_axes(differs));
   else
-    snprintf(cause.text, sizeof cause.text, "copies differ along %s although the first is right", names);
-  return cause;
+    ad_causes_add(causes, AD_CAUSE_REPLICAS_DIFFER, differs, NAN,
+                  "copies differ along %s, and are no parts of one sum: reduced over other ranks, in part, or of other "
+                  "gradients, or changed afterwards",
+                  print_axes(differs));
 }
 
-static void say_factor(ad_cause *cause, const char *what, int candidates) {
-  char names[80];
-  snprintf(cause->text, sizeof cause->text, "%s over %s%s", what, ad_axes_print(cause->axes, names, sizeof names),
-           candidates > 1 ? ", or over another axis of its size" : "");
-}
-
-static ad_cause cause_of_factor(const ad_mesh *mesh, ad_axes reduced, double ratio) {
-  int candidates;
-  ad_cause cause = cause_of_kind(AD_CAUSE_AVERAGED, axes_of_factor(mesh, reduced, ratio, 1, &candidates), ratio);
-  if (cause.axes) return say_factor(&cause, "averaged", candidates), cause;
-  cause = cause_of_kind(AD_CAUSE_DOUBLED, axes_of_factor(mesh, reduced, ratio, 0, &candidates), ratio);
-  if (cause.axes) return say_factor(&cause, "summed twice, or divided by a local count,", candidates), cause;
-  /* Over axes that hold other parts of the gradient nothing is summed, but tokens come from there. */
-  cause.axes = axes_of_factor(mesh, ad_mesh_large(mesh) & ~reduced, ratio, 0, &candidates);
-  if (cause.axes) return say_factor(&cause, "divided by too few ranks: by none", candidates), cause;
-  cause.kind = AD_CAUSE_UNKNOWN;
-  snprintf(cause.text, sizeof cause.text, "%.6g times the reference: a factor that is no group's size", ratio);
-  return cause;
+static int is_of_factor(const ad_causes *causes) {
+  const ad_cause *first = &causes->list[0];
+  return causes->count && isfinite(first->factor) && first->kind != AD_CAUSE_MISSING;
 }
 
 void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mesh *mesh, ad_axes reduced,
-                          ad_cause *cause) {
+                          ad_causes *causes) {
   int64_t averaged = ad_mesh_ranks_over(mesh, reduced);
-  char axes[80];
-  if (cause->kind != AD_CAUSE_UNKNOWN || !reduced) return;
+  double factor = causes->list[0].factor;
+  if (!reduced || !is_of_factor(causes)) return;
   for (size_t m = 0; m < ad_program_module_count(program); m++) {
     const ad_module_spec *other = ad_program_module(program, m);
     int64_t times = ad_mesh_ranks_over(other->mesh, AD_AXES_DP);
-    if (m == module || times == 1 || times == averaged || !is_factor(cause->factor, (double)times / (double)averaged))
+    if (m == module || times == 1 || times == averaged || !is_factor(factor, (double)times / (double)averaged))
       continue;
-    *cause = cause_of_kind(AD_CAUSE_AVERAGED, reduced, cause->factor);
-    snprintf(cause->text, sizeof cause->text, "averaged over %s (%lld), and multiplied by the ranks of `%s` (%lld)",
-             ad_axes_print(reduced, axes, sizeof axes), (long long)averaged, other->name, (long long)times);
-    return;
+    if (causes->list[0].kind == AD_CAUSE_UNKNOWN) causes->count = 0;
+    ad_cause *cause = ad_causes_add(causes, AD_CAUSE_AVERAGED, reduced, factor,
+                                    "averaged over %s (%lld), and multiplied by the ranks of `%s` (%lld)",
+                                    print_axes(reduced), (long long)averaged, other->name, (long long)times);
+    snprintf(cause->place, sizeof cause->place, "%s", other->name);
   }
 }
 
-ad_cause ad_cause_of_update(void) {
-  ad_cause cause = cause_of_kind(AD_CAUSE_UNKNOWN, 0, NAN);
-  snprintf(cause.text, sizeof cause.text, "the gradient is right, its update is not that of one process");
-  return cause;
+void ad_diagnose_update(ad_causes *causes) {
+  causes->count = 0;
+  ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, NAN, "the gradient is right, its update is not that of one process");
 }
 
-ad_cause ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_proof_param *param, int proportional,
-                     ad_axes differs, int64_t odd_rank) {
-  if (param->replicas_equal && ad_param_share(param) <= 1)
-    return param->update_equal ? cause_of_kind(AD_CAUSE_NONE, 0, NAN) : ad_cause_of_update();
-  if (!param->replicas_equal) return cause_of_replicas(differs, odd_rank, ad_param_share(param) <= 1);
-  if (proportional && param->max_rel_err >= 1e-6) return cause_of_factor(mesh, reduced, param->ratio);
-  ad_cause cause = cause_of_kind(AD_CAUSE_UNKNOWN, 0, NAN);
-  if (!isfinite(param->max_rel_err)) {
-    snprintf(cause.text, sizeof cause.text, "a value is not a finite number");
-  } else if (param->max_rel_err < rounding_limit(param)) {
-    cause.kind = AD_CAUSE_ROUNDING;
-    snprintf(cause.text, sizeof cause.text, "differs by rounding only: %s",
-             param->sum_share > 1       ? "its addends are summed in a narrower dtype than its contract says"
-             : param->process_share > 1 ? "it is computed in a narrower dtype than in one process"
-                                        : "a narrower dtype or another order of the sum");
+/* Copies agree, and are no multiple of the reference. */
+static void add_error(const ad_proof_param *param, ad_causes *causes) {
+  if (!isfinite(param->max_rel_err))
+    ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, NAN, "a value is not a finite number");
+  else if (param->max_rel_err < rounding_limit(param))
+    ad_causes_add(causes, AD_CAUSE_ROUNDING, 0, NAN, "differs by rounding only: %s",
+                  param->sum_share > 1       ? "its addends are summed in a narrower dtype than its contract says"
+                  : param->process_share > 1 ? "it is computed in a narrower dtype than in one process"
+                                             : "a narrower dtype or another order of the sum");
+  else
+    ad_causes_add(causes, AD_CAUSE_MISSING, 0, param->ratio,
+                  "all copies agree and are wrong: addends are missing, counted with other weights, or of other data");
+}
+
+void ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_proof_param *param, int proportional, ad_axes differs,
+                 int64_t odd_rank, ad_causes *out) {
+  out->count = 0;
+  if (!param->replicas_equal) {
+    add_replicas(differs, odd_rank, ad_param_share(param) <= 1, out);
+  } else if (ad_param_share(param) <= 1) {
+    if (!param->update_equal) ad_diagnose_update(out);
+  } else if (proportional && param->max_rel_err >= 1e-6) {
+    add_factor(mesh, reduced, param->ratio, out);
   } else {
-    cause.kind = AD_CAUSE_MISSING;
-    cause.factor = param->ratio;
-    snprintf(cause.text, sizeof cause.text,
-             "all copies agree and are wrong: addends are missing, counted with other weights, or of other data");
+    add_error(param, out);
   }
-  return cause;
 }

@@ -9,19 +9,25 @@ static json_t *number(double value) { return isfinite(value) ? json_real(value) 
 
 static json_t *text_or_null(const char *text) { return text && *text ? json_string(text) : json_null(); }
 
-static json_t *cause_document(const ad_cause *cause) {
-  char axes[80];
-  if (cause->kind == AD_CAUSE_NONE) return json_null();
-  return json_pack("{s:s, s:s, s:o, s:s}", "kind", ad_cause_name(cause->kind), "axes",
-                   ad_axes_print(cause->axes, axes, sizeof axes), "factor", number(cause->factor), "text", cause->text);
+static json_t *causes_document(const ad_causes *causes) {
+  json_t *list = json_array();
+  for (int i = 0; i < causes->count; i++) {
+    const ad_cause *cause = &causes->list[i];
+    char axes[80];
+    json_array_append_new(list,
+                          ad_cause_document(ad_cause_name(cause->kind), ad_axes_print(cause->axes, axes, sizeof axes),
+                                            cause->factor, cause->text, cause->place));
+  }
+  return list;
 }
 
 static json_t *param_document(const ad_proof_param *param) {
-  json_t *document = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:o, s:b, s:o}", "name", param->name, "mesh",
-                               param->mesh, "layout", param->layout, "storage", param->storage, "reduced_over",
-                               param->reduced_over, "step", (json_int_t)param->step, "ratio", number(param->ratio),
-                               "max_rel_err", number(param->max_rel_err), "bound", number(param->bound),
-                               "replicas_equal", param->replicas_equal, "cause", cause_document(&param->cause));
+  json_t *document =
+      json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:o, s:b}", "name", param->name, "mesh", param->mesh,
+                "layout", param->layout, "storage", param->storage, "reduced_over", param->reduced_over, "step",
+                (json_int_t)param->step, "ratio", number(param->ratio), "max_rel_err", number(param->max_rel_err),
+                "bound", number(param->bound), "replicas_equal", param->replicas_equal);
+  ad_cause_set(document, causes_document(&param->causes));
   if (isnan(param->one_process)) return document;
   json_object_set_new(document, "one_process_err", number(param->one_process));
   json_object_set_new(document, "wires_err", number(param->wires));
@@ -86,12 +92,15 @@ static json_t *derived_document(const ad_sabotage *sabotage) {
 }
 
 static json_t *sabotage_document(const ad_sabotage *sabotage) {
-  return json_pack("{s:s, s:o, s:s, s:s, s:o, s:o, s:o, s:n, s:o, s:o, s:o}", "name", sabotage->name, "catalogue",
-                   sabotage->catalogue ? json_integer(sabotage->catalogue) : json_null(), "dtype",
-                   ad_sabotage_is_of_dtype(sabotage) ? "recipe" : "f64", "caught_by", ad_caught_name(sabotage->caught),
-                   "param", text_or_null(caught_param(sabotage)), "ratio", number(sabotage->ratio), "expected_ratio",
-                   number(sabotage->expected_ratio), "only_loss", "cause", cause_document(&sabotage->cause), "message",
-                   text_or_null(sabotage->message), "derived", derived_document(sabotage));
+  json_t *document =
+      json_pack("{s:s, s:o, s:s, s:s, s:o, s:o, s:o, s:n, s:n, s:o, s:o}", "name", sabotage->name, "catalogue",
+                sabotage->catalogue ? json_integer(sabotage->catalogue) : json_null(), "dtype",
+                ad_sabotage_is_of_dtype(sabotage) ? "recipe" : "f64", "caught_by", ad_caught_name(sabotage->caught),
+                "param", text_or_null(caught_param(sabotage)), "ratio", number(sabotage->ratio), "expected_ratio",
+                number(sabotage->expected_ratio), "only_loss", "cause", "message", text_or_null(sabotage->message),
+                "derived", derived_document(sabotage));
+  ad_cause_set(document, causes_document(&sabotage->causes));
+  return document;
 }
 
 static size_t count_derived(const ad_sabotages *sabotages, ad_caught caught) {

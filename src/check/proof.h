@@ -2,26 +2,7 @@
 #ifndef CHECK_PROOF_H
 #define CHECK_PROOF_H
 #include "addend/check.h"
-
-typedef enum ad_cause_kind {
-  AD_CAUSE_NONE,
-  AD_CAUSE_AVERAGED,
-  AD_CAUSE_MISSING,
-  AD_CAUSE_DOUBLED,
-  AD_CAUSE_PARTIAL,
-  AD_CAUSE_WRONG_GROUP,
-  AD_CAUSE_REPLICAS_DIFFER,
-  AD_CAUSE_ROUNDING,
-  AD_CAUSE_UNKNOWN
-} ad_cause_kind;
-
-/* What probably went wrong with one parameter. */
-typedef struct ad_cause {
-  ad_cause_kind kind;
-  ad_axes axes;
-  double factor; /* NaN: none */
-  char text[192];
-} ad_cause;
+#include "check/cause.h"
 
 /* One parameter's numbers, of the step where they were worst. The error is that of the worst element in f64, and the
  * norm of the differences over that of the reference in dtypes that round. */
@@ -38,7 +19,7 @@ typedef struct ad_proof_param {
   double process_share; /* distance of that sum to one process's gradient, of what it may be; the same */
   int replicas_equal;
   int update_equal; /* fed the distributed gradient, one process's optimizer gave the same bits */
-  ad_cause cause;
+  ad_causes causes;
 } ad_proof_param;
 
 typedef struct ad_proof {
@@ -102,16 +83,17 @@ double ad_relative_difference(double a, double b);
 
 double ad_param_share(
     const ad_proof_param *param); /* the largest of its errors, as a part of its bound; NaN: no number */
-/* The likely cause of a parameter's numbers: diagnose.c. `differs` is the set of axes along which replicas differ;
+/* The causes that fit a parameter's numbers: diagnose.c. `differs` is the set of axes along which replicas differ;
  * `odd_rank` the one rank whose copy differs from all others, or -1. `proportional` says that dist is ratio * ref
  * within rounding. */
-ad_cause ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_proof_param *param, int proportional,
-                     ad_axes differs, int64_t odd_rank);
-/* The same of a factor that is no group's size: whether it is what makes good for another module's average, where the
- * gradient was averaged over its own ranks. `mesh`: of the parameter, which is that module's. */
+void ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_proof_param *param, int proportional, ad_axes differs,
+                 int64_t odd_rank, ad_causes *out);
+/* The same of copies that differ, are wrong, and sum up to the reference over those axes. */
+void ad_diagnose_parts(ad_axes differs, ad_causes *causes);
+/* Adds the same of a factor that also makes good for another module's average, where the gradient was averaged over its
+ * own ranks. `mesh`: of the parameter, which is that module's. */
 void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mesh *mesh, ad_axes reduced,
-                          ad_cause *cause);
-ad_cause ad_cause_of_update(void); /* of a gradient that is right */
-const char *ad_cause_name(ad_cause_kind kind);
+                          ad_causes *causes);
+void ad_diagnose_update(ad_causes *causes); /* of a gradient that is right and was used wrongly */
 
 #endif

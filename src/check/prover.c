@@ -219,7 +219,7 @@ static void describe_param(const ad_run *run, size_t index, ad_proof_param *out)
   *out = (ad_proof_param){
       .ratio = NAN, .max_rel_err = NAN, .bound = AD_WIDE_BOUND, .replicas_equal = 1, .update_equal = 1, .step = -1};
   out->one_process = out->wires = out->cosine = out->sum_share = out->process_share = NAN;
-  out->cause = (ad_cause){.kind = AD_CAUSE_UNKNOWN, .factor = NAN, .text = "no step was taken: every one overflowed"};
+  ad_causes_add(&out->causes, AD_CAUSE_UNKNOWN, 0, NAN, "no step was taken: every one overflowed");
   ad_program_param_name(ad_run_program(run), at.module, at.param, out->name, sizeof out->name);
   snprintf(out->mesh, sizeof out->mesh, "%s", ad_mesh_text(at.spec->layout.mesh));
   ad_layout_shown(&at.spec->layout, out->layout, sizeof out->layout);
@@ -309,10 +309,10 @@ static void judge_param(ad_prover *prover, size_t i, const ad_step_report *repor
   now.replicas_equal = replicas->equal;
   ad_compare(dist, ref->data, AD_F64, ad_array_numel(ref), largest, &now.ratio, &now.max_rel_err);
   if (rounds(prover->job)) judge_rounded(prover, i, dist, report, largest, &now);
-  now.cause = ad_diagnose(spec->layout.mesh, ad_proof_reduced_axes(&spec->layout), &now,
-                          is_proportional(dist, ref, now.ratio), replicas->differs, replicas->odd_rank);
+  ad_diagnose(spec->layout.mesh, ad_proof_reduced_axes(&spec->layout), &now, is_proportional(dist, ref, now.ratio),
+              replicas->differs, replicas->odd_rank, &now.causes);
   ad_diagnose_averages(ad_run_program(prover->run), ad_run_param_at(prover->run, i).module, spec->layout.mesh,
-                       ad_proof_reduced_axes(&spec->layout), &now.cause);
+                       ad_proof_reduced_axes(&spec->layout), &now.causes);
   if (is_worse(&now, kept)) *kept = now;
 }
 
@@ -394,6 +394,47 @@ static void judge_numbers(ad_prover *prover, const ad_step_report *dist, const a
   for (int i = 0; i < AD_NORM_GROUPS_MAX; i++) judge_norm(prover, dist, dist->norms[i], ref->norms[i], i);
 }
 
+/* ---- copies that differ ---- */
+
+/* The sum of the gradient's copies over these axes, whole in the scratch memory. Collective. */
+static ad_status sum_copies(ad_prover *prover, const ad_array *gradient, ad_axes axes, ad_array *whole) {
+  ad_array sum = *gradient;
+  size_t numel = gradient->data ? ad_array_numel(gradient) : 0;
+  double *values;
+  AD_TRY(ad_new(numel, &values));
+  if (numel) ad_cast(values, AD_F64, gradient->data, gradient->dtype, numel);
+  sum.dtype = AD_F64;
+  sum.data = values;
+  ad_status status = AD_OK;
+  if (ad_mesh_has_rank(gradient->layout.mesh, ad_comm_rank(prover->comm))) {
+    ad_collective call = {.op = AD_ALL_REDUCE, .in = values, .out = values, .count = numel, .dtype = AD_F64};
+    call.group = ad_mesh_group(gradient->layout.mesh, axes, ad_comm_rank(prover->comm));
+    call.site = AD_HERE;
+    status = ad_comm_run(prover->comm, &call);
+  }
+  if (!status) status = gather(prover, &sum, whole);
+  ad_release(values);
+  return status;
+}
+
+/* Copies that differ are parts of the sum that was not made if together they are the reference. */
+static ad_status judge_copies(ad_prover *prover, const ad_step_report *report) {
+  for (size_t i = 0; i < prover->param_count; i++) {
+    const ad_replicas *replicas = &prover->replicas[AD_PART_GRADIENT][i];
+    ad_array whole;
+    if (replicas->equal || replicas->odd_rank >= 0 || !replicas->differs) continue;
+    AD_TRY(sum_copies(prover, ad_run_part(prover->run, i, AD_PART_GRADIENT), replicas->differs, &whole));
+    if (!prover->reference) continue;
+    double *sums = whole.data;
+    ad_proof_param *param = &prover->job->proof->params[i];
+    for (size_t k = 0; k < ad_array_numel(&whole); k++) sums[k] = ldexp(sums[k], -report->loss_scale);
+    if (param->step == report->step && ad_param_share(param) > 1 &&
+        is_proportional(sums, ad_reference_gradient(prover->reference, i), 1))
+      ad_diagnose_parts(replicas->differs, &param->causes);
+  }
+  return AD_OK;
+}
+
 /* The largest element of all the reference's gradients. */
 static double largest_of(const ad_prover *prover) {
   double largest = 0;
@@ -467,7 +508,7 @@ static void judge_update(ad_prover *prover, size_t i, ad_param_part part, const 
   ad_proof_param *param = &prover->job->proof->params[i];
   if (ad_reference_agrees(prover->reference, i, part, whole)) return;
   prover->job->proof->updates_equal = param->update_equal = 0;
-  if (param->cause.kind == AD_CAUSE_NONE) param->cause = ad_cause_of_update();
+  if (!param->causes.count) ad_diagnose_update(&param->causes);
 }
 
 static ad_status compare_updates(ad_prover *prover, int skipped) {
@@ -517,6 +558,7 @@ ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report
   if (!status && prover->job->dumps) status = dump_results(prover, report);
   if (!status) status = compare_replicas(prover);
   if (!status && prover->reference) status = judge(prover, report);
+  if (!status && !report->skipped && !prover->job->options->directional) status = judge_copies(prover, report);
   if (!status) status = compare_updates(prover, report->skipped);
   ad_plants_put_back(&plants);
   return status;

@@ -27,7 +27,7 @@ typedef struct ad_sabotage {
   ad_caught caught;
   char param[2 * AD_PARAM_NAME_SIZE];
   double ratio;
-  ad_cause cause;
+  ad_causes causes;
   char message[512];
 } ad_sabotage;
 static inline int ad_sabotage_is_of_dtype(const ad_sabotage *sabotage) {

@@ -8,7 +8,10 @@
 #include "addend/check.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "check/cause.h"
 #include "check/planting.h"
+
+enum { CAUSES = 640 }; /* bytes of a line for what fits */
 
 typedef struct ad_paint {
   const char *good, *bad, *dim, *bold, *off;
@@ -65,7 +68,7 @@ static void print_margin(FILE *file, const json_t *document) {
 
 static int param_holds(const json_t *param) {
   return is_true(param, "replicas_equal") && number_of(param, "max_rel_err") <= number_of(param, "bound") &&
-         json_is_null(json_object_get(param, "cause"));
+         !ad_cause_is_told(param);
 }
 
 /* Without a counted token every gradient is zero: what then holds says nothing. */
@@ -89,8 +92,9 @@ static void print_param(FILE *file, const json_t *param, int proves, const ad_pa
           number_of(param, "ratio"), number_of(param, "max_rel_err"),
           is_true(param, "replicas_equal") ? "equal" : "DIFFER");
   if (is_rounded(param)) fprintf(file, " %-11.2g", number_of(param, "one_process_err"));
-  const json_t *cause = json_object_get(param, "cause");
-  if (json_is_object(cause)) fprintf(file, " %s%s%s", paint->bad, text_of(cause, "text"), paint->off);
+  char causes[CAUSES];
+  if (ad_cause_is_told(param))
+    fprintf(file, " %s%s%s", paint->bad, ad_cause_print(param, causes, sizeof causes), paint->off);
   fprintf(file, "\n");
 }
 
@@ -134,11 +138,12 @@ static void print_sabotage(FILE *file, const json_t *sabotage, const ad_paint *p
   int survived = strcmp(caught, "none") == 0;
   fprintf(file, "  %s%-9s%s %-42s", survived ? paint->bad : paint->good, survived ? "SURVIVED" : caught, paint->off,
           text_of(sabotage, "name"));
-  const json_t *cause = json_object_get(sabotage, "cause");
+  char causes[CAUSES];
+  int is_told = ad_cause_is_told(sabotage);
   if (json_is_number(json_object_get(sabotage, "ratio"))) fprintf(file, " ratio %-10.6g", number_of(sabotage, "ratio"));
-  if (json_is_object(cause)) fprintf(file, " %s: %s", text_of(sabotage, "param"), text_of(cause, "text"));
+  if (is_told) fprintf(file, " %s: %s", text_of(sabotage, "param"), ad_cause_print(sabotage, causes, sizeof causes));
   if (*message) fprintf(file, " %.*s", (int)strcspn(message, "\n"), message);
-  if (strcmp(caught, "number") == 0 && !json_is_object(cause)) fprintf(file, " the loss, the norm or an update is off");
+  if (strcmp(caught, "number") == 0 && !is_told) fprintf(file, " the loss, the norm or an update is off");
   fprintf(file, "\n");
 }
 

@@ -223,7 +223,7 @@ static void take_verdict(const ad_proof *proof, ad_sabotage *sabotage) {
   if (!param) return;
   snprintf(sabotage->param, sizeof sabotage->param, "%s", param->name);
   sabotage->ratio = param->ratio;
-  sabotage->cause = param->cause;
+  ad_causes_copy(&sabotage->causes, &param->causes);
 }
 
 /* The first rank has the numbers; whether they pass becomes everyone's. */

@@ -114,21 +114,27 @@ static void doubt(const ad_diff_run *run, const ad_compared *compared, ad_verdic
   snprintf(verdict->text, sizeof verdict->text, "cannot tell: %s, as after a sum that was made before", who);
 }
 
-static ad_status judge_parts(ad_diff_run *run, ad_parts *parts, ad_judged *list) {
+static void say_parts(ad_diff_run *run, ad_parts *parts, const ad_judged *list, const ad_compared *compared) {
   ad_verdict verdict;
-  ad_compared compared = {0};
-  AD_TRY(ad_judge_parts(parts, list));
-  if (run->reference) AD_TRY(ad_reference_compare(parts, run->reference, &compared));
-  if (run->reference && !compared.there)
+  if (run->reference && !compared->there)
     json_array_append_new(run->messages, json_sprintf("the reference has no `%s`", parts->param->name));
   ad_verdict_find(parts, list, run->ranks, &verdict);
-  doubt(run, &compared, &verdict);
-  answer(run, ad_diff_answer(&verdict, &compared));
-  json_array_append_new(run->params, ad_diff_param(parts, list, &verdict, &compared, &run->alike));
+  doubt(run, compared, &verdict);
+  answer(run, ad_diff_answer(&verdict, compared));
+  json_array_append_new(run->params, ad_diff_param(parts, list, &verdict, compared, &run->alike));
   say_few(run, parts, &verdict);
   note(parts, ad_untried_axes(parts, list), run->untried);
   if (verdict.kind == AD_VERDICT_OWN_ONLY && !verdict.shown) note(parts, verdict.axes, run->unlike);
-  return AD_OK;
+  ad_verdict_clear(&verdict);
+}
+
+static ad_status judge_parts(ad_diff_run *run, ad_parts *parts, ad_judged *list) {
+  ad_compared compared = {0};
+  AD_TRY(ad_judge_parts(parts, list));
+  ad_status status = run->reference ? ad_reference_compare(parts, run->reference, &compared) : AD_OK;
+  if (!status) say_parts(run, parts, list, &compared);
+  ad_compared_clear(&compared);
+  return status;
 }
 
 static ad_status judge_found(ad_diff_run *run, ad_parts *parts, ad_norm_term *norm) {

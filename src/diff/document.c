@@ -111,27 +111,28 @@ ad_answer ad_diff_answer(const ad_verdict *verdict, const ad_compared *compared)
   return verdict->kind == AD_VERDICT_RIGHT ? AD_ANSWER_RIGHT : AD_ANSWER_WRONG;
 }
 
-static json_t *reference_document(const ad_dump *dump, const ad_compared *compared) {
-  const ad_cause *cause = &compared->cause;
-  char axes[AD_DUMP_AXES * AD_DUMP_NAME];
+static json_t *list_or_none(json_t *causes) { return causes ? json_incref(causes) : json_array(); }
+
+static json_t *reference_document(const ad_compared *compared) {
   if (!compared->there) return json_null();
   json_t *document =
       json_pack("{s:o, s:o, s:n, s:f, s:b}", "ratio", ad_diff_number(compared->ratio), "max_rel_err",
                 ad_diff_number(compared->max_rel_err), "cause", "bound", compared->bound, "pass", compared->holds);
-  if (!compared->holds)
-    json_object_set_new(document, "cause",
-                        json_pack("{s:s, s:s, s:o, s:s}", "kind", ad_cause_name(cause->kind), "axes",
-                                  ad_dump_axes_print(&dump->mesh, compared->axes, axes, sizeof axes), "factor",
-                                  ad_diff_number(cause->factor), "text", cause->text));
+  ad_cause_set(document, list_or_none(compared->causes));
   return document;
 }
 
 /* A sum that its addends give and the reference contradicts: what is wrong came before the sum. */
+static int is_wrong_before(const ad_verdict *verdict, const ad_compared *compared) {
+  return verdict->kind == AD_VERDICT_RIGHT && compared->there && !compared->holds;
+}
+
 static json_t *param_text(const ad_dump *dump, const ad_verdict *verdict, const ad_compared *compared) {
-  if (verdict->kind != AD_VERDICT_RIGHT || !compared->there || compared->holds) return json_string(verdict->text);
+  char causes[AD_VERDICT_TEXT];
+  if (!is_wrong_before(verdict, compared)) return json_string(verdict->text);
   return json_sprintf("%s the reference: %s",
                       dump->microbatches ? "its addends are summed as they should be, but not to" : "is not",
-                      compared->cause.text);
+                      ad_causes_print(compared->causes, causes, sizeof causes));
 }
 
 json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_verdict *verdict,
@@ -152,7 +153,8 @@ json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_ver
                       : verdict->kind == AD_VERDICT_IDENTICAL ? matrix_of_alike(parts, alike)
                                                               : json_null());
   json_object_set_new(document, "errors", shown ? matrix(parts, shown, shown->why.errors) : json_null());
-  json_object_set_new(document, "reference", reference_document(dump, compared));
+  json_object_set_new(document, "reference", reference_document(compared));
+  ad_cause_set(document, list_or_none(is_wrong_before(verdict, compared) ? compared->causes : verdict->causes));
   return document;
 }
 
@@ -162,9 +164,12 @@ json_t *ad_diff_without_sum(const ad_dump *dump, const ad_dump_param *param, int
   if (missing < param->sample)
     snprintf(text, sizeof text, "%lld of %lld elements are in no rank's sum: no optimizer gets them",
              (long long)missing, (long long)param->sample);
-  json_t *rest = json_pack("{s:n, s:[], s:n, s:n, s:n, s:s, s:n, s:n, s:n}", "axis", "ranks", "factor", "residual",
+  json_t *causes = json_array(),
+         *rest = json_pack("{s:n, s:[], s:n, s:n, s:n, s:s, s:n, s:n, s:n}", "axis", "ranks", "factor", "residual",
                            "bound", "text", text, "counts", "errors", "reference");
   json_object_update(document, rest);
   json_decref(rest);
+  json_array_append_new(causes, ad_cause_document(ad_verdict_name(AD_VERDICT_NO_SUM), "", NAN, text, ""));
+  ad_cause_set(document, causes);
   return document;
 }

@@ -223,10 +223,11 @@ static ad_status judge_all(const ad_parts *parts, ad_judged *list, ad_judged **u
   return AD_OK;
 }
 
-/* What its own members' addends do not give may be a sum of others'. */
+/* What its own members' addends do not give may be a sum of others'; and one number is a multiple of any other, so that
+ * its own members' always give it. */
 static ad_status look_further(ad_parts *parts, ad_judged *list) {
   for (size_t i = 0; i < parts->count; i++)
-    if (!list[i].holds && !list[i].why.explains) AD_TRY(ad_try_groups(parts, &list[i]));
+    if (!list[i].holds && (!list[i].why.explains || list[i].part->count == 1)) AD_TRY(ad_try_groups(parts, &list[i]));
   return AD_OK;
 }
 

@@ -3,16 +3,25 @@
 #define DIFF_EXPLAIN_H
 #include "diff/test.h"
 
+/* Sets of axes: a bit for each. */
+typedef struct ad_sets {
+  uint64_t bits[AD_DUMP_SETS / 64];
+} ad_sets;
+static inline int ad_sets_has(const ad_sets *sets, uint32_t axes) { return sets->bits[axes / 64] >> axes % 64 & 1; }
+
+enum { AD_OTHERS = 8 };
 typedef struct ad_explanation {
   double *counts, *errors; /* one for each addend of the part's members, relative to the expected factor; errors: of the
                               fit, infinite where only sums of counts are known */
   int explains;            /* the counts give the sum, within rounding */
   ad_dtype rounded;        /* explains only if the sum was rounded as in this dtype; 0: need not be assumed */
-  int ambiguous;           /* other counts give it too */
-  uint32_t group;          /* the sum is one over these axes instead; 0: of its own members */
+  ad_sets groups;          /* the sum is one over each of these sets of axes instead; none: of its own members */
+  int by_group;            /* nothing but these explains it, and counts are those of the first */
   uint32_t untried;        /* cut axes that no sample can tell a sum over: ranks along them hold other elements */
-  double *others;          /* such counts, the simplest; NULL if not ambiguous */
-  ad_fitness fitness;      /* of the counts, or of the expected combination where there are none */
+  double *others;     /* other counts that give it too: `other_count` times as many as counts, the simplest first */
+  size_t other_count; /* at most AD_OTHERS */
+  int more;           /* there are still others */
+  ad_fitness fitness; /* of the counts, or of the expected combination where there are none */
 } ad_explanation;
 
 typedef struct ad_judged {

@@ -86,8 +86,9 @@ static ad_status try_axes(ad_parts *parts, const ad_part *part, const ad_box *ow
 
 static void explain(const ad_parts *parts, ad_judged *judged, uint32_t axes, double factor, const ad_fitness *fitness) {
   const ad_members *members = ad_part_members(parts, judged->part);
-  judged->why.explains = 1;
-  judged->why.group = axes;
+  judged->why.groups.bits[axes / 64] |= (uint64_t)1 << axes % 64;
+  if (judged->why.explains) return;
+  judged->why.explains = judged->why.by_group = 1;
   judged->why.rounded = 0;
   judged->why.fitness = *fitness;
   for (size_t c = 0; c < members->count; c++) {
@@ -123,9 +124,7 @@ ad_status ad_try_groups(ad_parts *parts, ad_judged *judged) {
     if (!(axes & ~summed)) continue;
     AD_TRY(try_axes(parts, judged->part, &own, axes, &factor, &place, &fitness));
     if (place == OTHER_ELEMENTS) judged->why.untried |= cut_axes(parts, axes);
-    if (!fitness.holds) continue;
-    explain(parts, judged, axes, factor, &fitness);
-    return AD_OK;
+    if (fitness.holds) explain(parts, judged, axes, factor, &fitness);
   }
   return AD_OK;
 }

@@ -77,6 +77,12 @@ static int same_counts(const double *a, const double *b, size_t n) {
   return 1;
 }
 
+static int is_known(const ad_explanation *why, const double *counts, size_t n) {
+  int known = same_counts(why->counts, counts, n);
+  for (size_t i = 0; i < why->other_count && !known; i++) known = same_counts(why->others + i * n, counts, n);
+  return known;
+}
+
 static ad_status accept(ad_trial *trial, const ad_fitness *fitness) {
   ad_explanation *why = trial->why;
   size_t n = trial->products->n;
@@ -86,10 +92,11 @@ static ad_status accept(ad_trial *trial, const ad_fitness *fitness) {
     why->fitness = *fitness;
     return AD_OK;
   }
-  if (why->ambiguous || same_counts(why->counts, trial->counts, n)) return AD_OK;
-  AD_TRY(ad_new(n, &why->others));
-  memcpy(why->others, trial->counts, n * sizeof *why->others);
-  why->ambiguous = 1;
+  if (is_known(why, trial->counts, n)) return AD_OK;
+  why->more = why->other_count == AD_OTHERS;
+  if (why->more) return AD_OK;
+  if (!why->others) AD_TRY(ad_new(AD_OTHERS * n, &why->others));
+  memcpy(why->others + why->other_count++ * n, trial->counts, n * sizeof *why->others);
   return AD_OK;
 }
 

@@ -5,7 +5,8 @@
 #include "diff/explain.h"
 #include "diff/fit.h"
 
-/* Fills counts with the first hypothesis that gives the part; another one with other counts makes them ambiguous. */
+/* Fills counts with the first hypothesis that gives the part, and others with those of further ones, where they differ.
+ */
 ad_status ad_try_hypotheses(const ad_parts *parts, const ad_products *products, const double *expected,
                             const ad_part *part, ad_explanation *why) AD_CHECKED;
 /* How far a fitted count may be from what it is taken for. */

@@ -273,7 +273,7 @@ function aboutWords(param) {
     isNumber(param.expect) && param.expect !== 1 && `expected ×${short(param.expect)}`,
     isNumber(param.factor) && Math.abs(param.factor - 1) > 1e-3 && `${short(param.factor)} of what was expected`,
     isNumber(param.residual) && `residual ${error(param.residual)}${isNumber(param.bound) ? `, rounding allows ${error(param.bound)}` : ''}`,
-    reference && `${short(reference.ratio)} of the reference${reference.cause ? `: ${causeWords(reference.cause)}` : ''}`,
+    reference && `${short(reference.ratio)} of the reference${causeWords(reference) && `: ${causeWords(reference)}`}`,
     isNumber(param.sampled) && param.sampled < param.numel && `${count(param.sampled)} of ${count(param.numel)} elements`,
   ].filter(Boolean).join(' · ');
 }
@@ -285,7 +285,11 @@ function reasonWords(param) {
   return rest && `: ${rest}`;
 }
 
-const causeWords = (cause) => (typeof cause === 'string' ? cause : cause.text || cause.kind);
+/* One that is sure, or all that fit. */
+function causeWords(judged) {
+  const causes = judged.cause ? [judged.cause] : list(judged.possible_causes);
+  return (causes.length > 1 ? 'possible causes: ' : '') + causes.map((cause) => cause.text).join('; ');
+}
 
 const TOLD_EACH = 3; /* parameters of one verdict, up to which numbers stand below each */
 

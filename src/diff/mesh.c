@@ -1,6 +1,7 @@
 /* Meshes of dumps: parsing, and the arithmetic of ranks on them. */
 #include "diff/mesh.h"
 
+#include <math.h>
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,4 +134,20 @@ int64_t ad_dump_axes_size(const ad_dump_mesh *mesh, uint32_t axes) {
   for (int axis = 0; axis < mesh->count; axis++)
     if (axes >> axis & 1) ranks *= mesh->size[axis];
   return ranks;
+}
+
+static int is_set_of(const ad_dump_mesh *mesh, uint32_t axes, double size) {
+  for (int axis = 0; axis < mesh->count; axis++)
+    if (axes >> axis & 1 && mesh->size[axis] == 1) return 0;
+  return fabs((double)ad_dump_axes_size(mesh, axes) - size) <= 1e-4 * size;
+}
+
+size_t ad_dump_axes_of_size(const ad_dump_mesh *mesh, double size, uint32_t first, uint32_t sets[AD_DUMP_SETS]) {
+  size_t found = 0;
+  for (int count = 1; count <= mesh->count; count++)
+    for (int preferred = 1; preferred >= 0; preferred--)
+      for (uint32_t axes = 1; axes < 1u << mesh->count; axes++)
+        if (__builtin_popcount(axes) == count && (!(axes & ~first)) == preferred && is_set_of(mesh, axes, size))
+          sets[found++] = axes;
+  return found;
 }

@@ -1,11 +1,13 @@
 /* Which parameters a reported norm counted how often: copies counted along some axes, or one parameter too often or
- * never, whichever gives the number. */
+ * never, whatever gives the number. */
 #include "diff/norm.h"
 
 #include <math.h>
 #include <stdio.h>
 #include "base/memory.h"
+#include "check/cause.h"
 #include "diff/document.h"
+#include "io/json.h"
 
 /* ---- one parameter ---- */
 
@@ -108,80 +110,92 @@ static json_t *counted(const ad_norm *norm, uint32_t axes) {
   for (size_t p = 0; p < norm->dump->param_count; p++) {
     int64_t times = ad_dump_axes_size(&norm->dump->mesh, norm->terms[p].copied & axes);
     if (times != 1)
-      json_array_append_new(list,
-                            json_pack("{s:s, s:I}", "name", norm->dump->params[p].name, "times", (json_int_t)times));
+      json_array_append_new(
+          list, json_pack("{s:o, s:I}", "name", ad_json_text(norm->dump->params[p].name), "times", (json_int_t)times));
   }
   return list;
 }
 
-/* The fewest axes along which counting copies gives the reported norm; 0: none. */
-static uint32_t find_axes(const ad_norm *norm) {
-  uint32_t all = ad_large_axes(&norm->dump->mesh, UINT32_MAX), best = 0;
-  for (uint32_t axes = all; axes; axes = (axes - 1) & all)
-    if (is_reported(norm, square_with(norm, axes)) && (!best || __builtin_popcount(axes) < __builtin_popcount(best)))
-      best = axes;
-  return best;
+/* What was counted otherwise than once, as far as all causes agree on it. */
+typedef struct ad_norm_causes {
+  json_t *list, *counted; /* counted NULL: none yet */
+} ad_norm_causes;
+
+/* Takes `counted`. */
+static void add_cause(ad_norm_causes *causes, int doubled, const char *axes, double times, json_t *counted,
+                      const char *text) {
+  json_array_append_new(causes->list, ad_cause_document(doubled ? "doubled" : "missing", axes, times, text, ""));
+  if (!causes->counted)
+    causes->counted = json_incref(counted);
+  else if (!json_equal(causes->counted, counted))
+    json_array_clear(causes->counted);
+  json_decref(counted);
 }
 
-/* The one parameter that, counted a whole number of times other than once, gives the reported norm; -1: none or
- * several.
- */
-static int64_t find_param(const ad_norm *norm, int64_t *times) {
-  int64_t found = -1;
+/* Every set of axes along which counting copies gives the reported norm, the fewest first. */
+static void add_axes(const ad_norm *norm, ad_norm_causes *causes) {
+  uint32_t copied = 0;
+  char names[AD_DUMP_AXES * AD_DUMP_NAME], text[AD_DUMP_AXES * AD_DUMP_NAME + 40];
+  for (size_t p = 0; p < norm->dump->param_count; p++) copied |= norm->terms[p].copied;
+  for (int count = 1; count <= __builtin_popcount(copied); count++)
+    for (uint32_t axes = 1; axes <= copied; axes++) {
+      if (axes & ~copied || __builtin_popcount(axes) != count || !is_reported(norm, square_with(norm, axes))) continue;
+      ad_dump_axes_print(&norm->dump->mesh, axes, names, sizeof names);
+      snprintf(text, sizeof text, "copies along %s were counted each", names);
+      add_cause(causes, 1, names, NAN, counted(norm, axes), text);
+    }
+}
+
+/* Every parameter that, counted a whole number of times other than once, gives the reported norm. */
+static void add_params(const ad_norm *norm, ad_norm_causes *causes) {
   double left = norm->reported * norm->reported - norm->square;
   for (size_t p = 0; p < norm->dump->param_count; p++) {
+    const char *name = norm->dump->params[p].name;
     double square = norm->terms[p].square, count = 1 + left / square, whole = round(count);
+    char text[160];
     if (!(square > 2 * norm->tolerance) || whole < 0 || whole == 1 || whole > (double)norm->dump->mesh.world ||
         fabs(count - whole) * square > norm->tolerance)
       continue;
-    if (found >= 0) return -1;
-    found = (int64_t)p;
-    *times = (int64_t)whole;
+    snprintf(text, sizeof text, "`%.80s` was counted %.0f times", name, whole);
+    json_t *list = json_pack("[{s:o, s:I}]", "name", ad_json_text(name), "times", (json_int_t)whole);
+    add_cause(causes, whole > 0, "", whole, list, text);
   }
-  return found;
 }
 
-static json_t *explain(const ad_norm *norm, char *text, size_t size) {
-  char names[AD_DUMP_AXES * AD_DUMP_NAME];
-  uint32_t axes = find_axes(norm);
-  int64_t times = 1, param = axes ? -1 : find_param(norm, &times);
+static ad_norm_causes explain(const ad_norm *norm, char *text, size_t size) {
+  ad_norm_causes causes = {.list = json_array()};
   double computed = sqrt(norm->square);
-  if (axes) {
-    ad_dump_axes_print(&norm->dump->mesh, axes, names, sizeof names);
-    snprintf(text, size, "reported %.7g, the sums' is %.7g: copies along %s were counted each", norm->reported,
-             computed, names);
-    return counted(norm, axes);
-  }
-  if (param >= 0) {
-    const char *name = norm->dump->params[param].name;
-    snprintf(text, size, "reported %.7g, the sums' is %.7g: `%.80s` was counted %lld times", norm->reported, computed,
-             name, (long long)times);
-    return json_pack("[{s:s, s:I}]", "name", name, "times", (json_int_t)times);
-  }
-  snprintf(text, size, "reported %.7g, the sums' is %.7g (%.6g times): no count of copies explains it", norm->reported,
-           computed, norm->reported / computed);
-  return json_array();
+  char told[480];
+  add_axes(norm, &causes);
+  add_params(norm, &causes);
+  if (json_array_size(causes.list))
+    snprintf(text, size, "reported %.7g, the sums' is %.7g: %s", norm->reported, computed,
+             ad_causes_print(causes.list, told, sizeof told));
+  else
+    snprintf(text, size, "reported %.7g, the sums' is %.7g (%.6g times): no count of copies explains it",
+             norm->reported, computed, norm->reported / computed);
+  return causes;
 }
 
 json_t *ad_norm_document(const ad_dump *dump, const ad_norm_term *terms, int *holds) {
   ad_norm norm = {.dump = dump, .terms = terms};
   char text[640];
   int64_t other = find_other(dump, &norm.reported);
-  json_t *list;
+  ad_norm_causes causes = {0};
   *holds = 1;
   if (isnan(norm.reported)) return json_null();
   measure_all(&norm);
   *holds = other < 0 && is_reported(&norm, norm.square);
-  if (other >= 0) {
+  if (other >= 0)
     snprintf(text, sizeof text, "ranks report different norms: %.7g, and %.7g on rank %lld", norm.reported,
              dump->sums[other]->norm, (long long)other);
-    list = json_array();
-  } else if (*holds) {
+  else if (*holds)
     snprintf(text, sizeof text, "reported %.7g, and so is that of the sums", norm.reported);
-    list = json_array();
-  } else {
-    list = explain(&norm, text, sizeof text);
-  }
-  return json_pack("{s:f, s:o, s:b, s:s, s:o}", "reported", norm.reported, "computed",
-                   ad_diff_number(sqrt(norm.square)), "pass", *holds, "text", text, "counted", list);
+  else
+    causes = explain(&norm, text, sizeof text);
+  json_t *document =
+      json_pack("{s:f, s:o, s:b, s:s, s:o}", "reported", norm.reported, "computed", ad_diff_number(sqrt(norm.square)),
+                "pass", *holds, "text", text, "counted", causes.counted ? causes.counted : json_array());
+  ad_cause_set(document, causes.list ? causes.list : json_array());
+  return document;
 }

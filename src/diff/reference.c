@@ -2,6 +2,8 @@
 #include "diff/reference.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 #include "base/error.h"
 #include "base/kernels.h"
@@ -124,44 +126,49 @@ static ad_dtype narrowest(const ad_whole *whole) {
  * largest element, which a mistake in a sum is well beyond; of narrow dtypes one part in thirty-two. */
 static double bound_of(ad_dtype dtype) { return fmin(fmax(1024 * ad_unit_roundoff(dtype), 1e-12), 0x1p-5); }
 
-static uint32_t axes_of_size(const ad_parts *parts, double size) {
+static void add(ad_compared *out, ad_cause_kind kind, const char *axes, const char *format, ...) AD_PRINTF(4, 5);
+static void add(ad_compared *out, ad_cause_kind kind, const char *axes, const char *format, ...) {
+  char text[AD_DUMP_AXES * AD_DUMP_NAME + 160];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(text, sizeof text, format, list);
+  va_end(list);
+  json_array_append_new(out->causes, ad_cause_document(ad_cause_name(kind), axes, out->ratio, text, ""));
+}
+
+/* Every set of axes whose size the factor or its inverse is. */
+static void add_factor(const ad_parts *parts, ad_compared *out) {
   const ad_dump_mesh *mesh = &parts->dump->mesh;
-  uint32_t all = ad_large_axes(mesh, UINT32_MAX), best = 0;
-  for (uint32_t axes = all; axes; axes = (axes - 1) & all)
-    if (fabs((double)ad_dump_axes_size(mesh, axes) - size) < 1e-4 * size &&
-        (!best || __builtin_popcount(axes) < __builtin_popcount(best)))
-      best = axes;
-  return best;
-}
-
-static void say_factor(const ad_parts *parts, ad_compared *out) {
   char names[AD_DUMP_AXES * AD_DUMP_NAME];
-  uint32_t divided = axes_of_size(parts, 1 / out->ratio), times = axes_of_size(parts, out->ratio);
-  out->axes = divided ? divided : times;
-  out->cause.kind = divided ? AD_CAUSE_AVERAGED : times ? AD_CAUSE_DOUBLED : AD_CAUSE_UNKNOWN;
-  out->cause.factor = out->ratio;
-  ad_dump_axes_print(&parts->dump->mesh, out->axes, names, sizeof names);
-  if (out->axes)
-    snprintf(out->cause.text, sizeof out->cause.text, "%s over %.100s",
-             divided ? "averaged" : "summed twice, or divided by a local count,", names);
-  else
-    snprintf(out->cause.text, sizeof out->cause.text, "%.6g times the reference: a factor that is no group's size",
-             out->ratio);
+  uint32_t sets[AD_DUMP_SETS];
+  int divided = out->ratio < 1;
+  size_t count = ad_dump_axes_of_size(mesh, divided ? 1 / out->ratio : out->ratio, parts->param->summed, sets);
+  for (size_t i = 0; i < count; i++) {
+    ad_dump_axes_print(mesh, sets[i], names, sizeof names);
+    add(out, divided ? AD_CAUSE_AVERAGED : AD_CAUSE_DOUBLED, names, "%s over %s",
+        divided ? "averaged, or divided by a count that was summed twice,"
+                : "summed twice, or divided by a local count,",
+        names);
+  }
+  if (!count) add(out, AD_CAUSE_UNKNOWN, "", "%.6g times the reference: a factor that is no group's size", out->ratio);
 }
 
-static void say_cause(const ad_parts *parts, const ad_sums *sums, ad_compared *out) {
+static void find_causes(const ad_parts *parts, const ad_sums *sums, ad_compared *out) {
   double left = sums->own_own - out->ratio * sums->own_ref;
   int proportional = sums->own_own > 0 && fabs(left) <= fmax(out->bound * out->bound, 1e-10) * sums->own_own;
-  if (proportional && out->ratio > 0) {
-    say_factor(parts, out);
-    return;
-  }
-  out->cause.kind = AD_CAUSE_MISSING;
-  out->cause.factor = out->ratio;
-  snprintf(out->cause.text, sizeof out->cause.text,
-           "addends are missing, counted with other weights, or of other data; ratio %.4g, worst error %.2g of the "
-           "largest element",
-           out->ratio, out->max_rel_err);
+  out->causes = json_array();
+  if (proportional && out->ratio > 0)
+    add_factor(parts, out);
+  else
+    add(out, AD_CAUSE_MISSING, "",
+        "addends are missing, counted with other weights, or of other data; ratio %.4g, worst error %.2g of the "
+        "largest element",
+        out->ratio, out->max_rel_err);
+}
+
+void ad_compared_clear(ad_compared *compared) {
+  json_decref(compared->causes);
+  compared->causes = NULL;
 }
 
 static ad_status compare(const ad_whole *whole, ad_compared *out) {
@@ -179,7 +186,7 @@ static ad_status compare(const ad_whole *whole, ad_compared *out) {
   out->ratio = sums.ref_ref > 0 ? sums.own_ref / sums.ref_ref : sums.worst == 0 ? 1 : NAN;
   out->max_rel_err = sums.worst == 0 ? 0 : sums.worst / sums.largest;
   out->holds = out->max_rel_err <= out->bound;
-  if (!out->holds) say_cause(parts, &sums, out);
+  if (!out->holds) find_causes(parts, &sums, out);
   return AD_OK;
 }
 

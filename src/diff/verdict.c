@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <string.h>
+#include "base/text.h"
 #include "diff/verdict_case.h"
 
 const char *ad_verdict_name(ad_verdict_kind kind) {
@@ -36,6 +37,12 @@ static int all_explained(const ad_case *c) {
   return 1;
 }
 
+/* What is said without candidates is the cause. */
+static void add_own_cause(ad_case *c) {
+  const ad_verdict *out = c->out;
+  if (!json_array_size(out->causes)) ad_case_add(c, out->kind, out->axes, out->factor, "", "%s", out->text);
+}
+
 static void say_unexplained(ad_case *c) {
   uint32_t untried = ad_untried_axes(c->parts, c->list);
   char names[AD_VERDICT_TEXT / 4], or [AD_VERDICT_TEXT / 2] = "";
@@ -50,23 +57,45 @@ static void say_unexplained(ad_case *c) {
       c->first->why.fitness.residual, or);
 }
 
-/* Both readings of a sum that has two, in short. */
-static void say_ambiguous(ad_case *c) {
-  char one[AD_VERDICT_TEXT], other[AD_VERDICT_TEXT];
-  ad_judged second = *c->first;
-  const ad_judged *first = c->first;
-  second.why.counts = second.why.others;
-  snprintf(one, sizeof one, "%s", c->out->text);
+/* What the first wrong part holds if its counts are these; for ad_verdict_clear. */
+static ad_verdict read_as(const ad_case *c, double *counts) {
+  ad_judged judged = *c->first;
+  ad_verdict reading = {.ranks = c->out->ranks, .causes = json_array()};
   ad_case again = *c;
-  again.list = again.first = &second;
+  judged.why.counts = counts;
+  again.out = &reading;
+  again.list = again.first = &judged;
   again.count = 1;
   if (!ad_case_try_local(&again)) ad_case_say_counts(&again);
-  snprintf(other, sizeof other, "%s", c->out->text);
-  if (!strcmp(one, other)) return;
+  add_own_cause(&again);
+  reading.shown = NULL;
+  return reading;
+}
+
+/* Every reading of a sum that has several: all their causes fit. */
+static void say_ambiguous(ad_case *c) {
+  const ad_explanation *why = &c->first->why;
+  const ad_judged *first = c->first;
+  size_t n = ad_case_members(c, first)->count, differ = 0;
+  char texts[AD_VERDICT_TEXT];
+  ad_text text = ad_text_on(texts, sizeof texts);
+  add_own_cause(c);
+  ad_text_add(&text, "%.200s", c->out->text);
+  for (size_t i = 0; i < why->other_count; i++) {
+    ad_verdict reading = read_as(c, why->others + i * n);
+    if (strcmp(reading.text, c->out->text) != 0) {
+      if (text.used < sizeof texts / 2) ad_text_add(&text, "; or: %.200s", reading.text);
+      ad_case_add_all(c, reading.causes);
+      differ++;
+    }
+    ad_verdict_clear(&reading);
+  }
+  if (!differ) return;
   ad_case_say(c, AD_VERDICT_NOT_DISTINGUISHABLE, 0, NAN);
   memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
   c->out->shown = first;
-  snprintf(c->out->text, sizeof c->out->text, "wrong, and these cannot be told apart: %.200s; or: %.200s", one, other);
+  snprintf(c->out->text, sizeof c->out->text, "wrong, and these cannot be told apart: %.500s%s", texts,
+           why->more ? "; or still others" : "");
 }
 
 /* ---- of sums that are in shards, or copies of which some are right: which of them ---- */
@@ -106,14 +135,9 @@ static void add_shards(ad_case *c, int local, const char *shards) {
   if (!memchr(c->out->ranks, 1, (size_t)c->dump->mesh.world)) mark_shards(c, local);
 }
 
-static void say_wrong(ad_case *c) {
+/* What counts of its own members' addends say. */
+static void say_own(ad_case *c) {
   char shards[AD_VERDICT_TEXT / 2];
-  c->out->shown = c->first;
-  if (!all_explained(c)) {
-    say_unexplained(c);
-    return;
-  }
-  if (ad_case_try_group(c)) return;
   int local = ad_case_try_local(c);
   if (!local && !wrong_ones_agree(c) && ad_case_try_some(c)) return;
   if (!local && ad_case_copies_differ(c) && (ad_case_some_hold(c) || !wrong_ones_agree(c))) {
@@ -122,13 +146,46 @@ static void say_wrong(ad_case *c) {
   }
   print_shards(c, local, shards, sizeof shards);
   if (!local) ad_case_say_counts(c);
-  if (c->first->why.ambiguous) say_ambiguous(c);
+  if (c->first->why.other_count) say_ambiguous(c);
   add_shards(c, local, shards);
+}
+
+static int some_by_group(const ad_case *c) {
+  for (size_t i = 0; i < c->count; i++)
+    if (!c->list[i].holds && c->list[i].why.by_group) return 1;
+  return 0;
+}
+
+/* Where a sum over another group gives it as well. */
+static void say_groups_too(ad_case *c) {
+  char own[AD_VERDICT_TEXT];
+  add_own_cause(c);
+  size_t before = json_array_size(c->out->causes);
+  ad_case_add_groups(c);
+  const json_t *group = json_array_get(c->out->causes, before);
+  if (!group) return;
+  snprintf(own, sizeof own, "%s", c->out->text);
+  ad_case_say(c, AD_VERDICT_NOT_DISTINGUISHABLE, 0, NAN);
+  memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
+  snprintf(c->out->text, sizeof c->out->text, "wrong, and these cannot be told apart: %.300s; or: %.200s", own,
+           json_string_value(json_object_get(group, "text")));
+}
+
+static void say_wrong(ad_case *c) {
+  int grouped = some_by_group(c);
+  c->out->shown = c->first;
+  if (!all_explained(c)) {
+    say_unexplained(c);
+    return;
+  }
+  if (grouped && ad_case_try_group(c)) return;
+  say_own(c);
+  if (!grouped) say_groups_too(c);
 }
 
 void ad_verdict_find(const ad_parts *parts, const ad_judged *list, unsigned char *ranks, ad_verdict *out) {
   ad_case c = {.parts = parts, .dump = parts->dump, .list = list, .count = parts->count, .out = out};
-  *out = (ad_verdict){.kind = AD_VERDICT_RIGHT, .factor = 1, .ranks = ranks};
+  *out = (ad_verdict){.kind = AD_VERDICT_RIGHT, .factor = 1, .ranks = ranks, .causes = json_array()};
   memset(ranks, 0, (size_t)parts->dump->mesh.world);
   for (size_t i = 0; i < parts->count && !c.first; i++)
     if (!list[i].holds) c.first = &list[i];
@@ -136,4 +193,10 @@ void ad_verdict_find(const ad_parts *parts, const ad_judged *list, unsigned char
     say_wrong(&c);
   else if (!ad_case_try_lacking(&c) && ad_case_copies_differ(&c))
     ad_case_say_replicas(&c);
+  if (out->kind != AD_VERDICT_RIGHT) add_own_cause(&c);
+}
+
+void ad_verdict_clear(ad_verdict *verdict) {
+  json_decref(verdict->causes);
+  verdict->causes = NULL;
 }

@@ -1,6 +1,7 @@
 /* From counts to words: what probably went wrong with a parameter's sum. */
 #ifndef DIFF_VERDICT_H
 #define DIFF_VERDICT_H
+#include <jansson.h>
 #include "diff/explain.h"
 
 /* The only list of what a sum may hold: X(code, name). Of `identical` addends only the sum of their counts is known,
@@ -16,6 +17,7 @@
   X(AD_VERDICT_EARLIER_DIVIDED, "earlier_microbatches_divided") \
   X(AD_VERDICT_OWN_ONLY, "own_only")                            \
   X(AD_VERDICT_REPLICAS_DIFFER, "replicas_differ")              \
+  X(AD_VERDICT_OTHER_BATCHES, "other_batches")                  \
   X(AD_VERDICT_OWN_COUNT, "divided_by_own_count")               \
   X(AD_VERDICT_FACTOR, "factor")                                \
   X(AD_VERDICT_NOT_DISTINGUISHABLE, "not_distinguishable")      \
@@ -35,14 +37,16 @@ const char *ad_verdict_name(ad_verdict_kind kind);
 enum { AD_VERDICT_TEXT = 640 };
 typedef struct ad_verdict {
   ad_verdict_kind kind;
-  uint32_t axes;          /* 0: none */
+  uint32_t axes;          /* 0: none, or none that is sure */
   double factor;          /* measured, on what was expected; NaN: there is no single one */
   unsigned char *ranks;   /* 1 for those that it is about; the mesh's world of them, the caller's */
   const ad_judged *shown; /* the part whose counts are shown; NULL: none */
   char text[AD_VERDICT_TEXT];
+  json_t *causes; /* documents of those that fit, the simplest first; none: it is right, or cannot be told */
 } ad_verdict;
 
-/* `ranks`: world bytes. */
+/* `ranks`: world bytes. The verdict is for ad_verdict_clear. */
 void ad_verdict_find(const ad_parts *parts, const ad_judged *list, unsigned char *ranks, ad_verdict *out);
+void ad_verdict_clear(ad_verdict *verdict);
 
 #endif

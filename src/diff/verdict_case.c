@@ -2,7 +2,9 @@
 #include "diff/verdict_case.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <string.h>
+#include "check/cause.h"
 #include "diff/hypotheses.h"
 
 const ad_members *ad_case_members(const ad_case *c, const ad_judged *judged) {
@@ -25,6 +27,69 @@ void ad_case_say(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor)
   c->out->kind = kind;
   c->out->axes = axes;
   c->out->factor = factor;
+}
+
+static void add_document(ad_case *c, json_t *cause) {
+  const json_t *other;
+  size_t i;
+  json_array_foreach(c->out->causes, i, other) if (json_equal(other, cause)) return;
+  json_array_append(c->out->causes, cause);
+}
+
+void ad_case_add(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor, const char *place, const char *format,
+                 ...) {
+  char text[AD_VERDICT_TEXT], names[AD_DUMP_AXES * AD_DUMP_NAME];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(text, sizeof text, format, list);
+  va_end(list);
+  json_t *cause = ad_cause_document(ad_verdict_name(kind),
+                                    ad_dump_axes_print(&c->dump->mesh, axes, names, sizeof names), factor, text, place);
+  add_document(c, cause);
+  json_decref(cause);
+}
+
+void ad_case_add_all(ad_case *c, const json_t *causes) {
+  json_t *cause;
+  size_t i;
+  json_array_foreach(causes, i, cause) add_document(c, cause);
+}
+
+/* What all causes have under this key; NULL: they differ. */
+static const char *common(const json_t *causes, const char *key) {
+  const json_t *cause, *first = json_object_get(json_array_get(causes, 0), key);
+  size_t i;
+  json_array_foreach(causes, i, cause) if (!json_equal(json_object_get(cause, key), first)) return NULL;
+  return json_string_value(first);
+}
+
+static ad_verdict_kind kind_of(const char *name) {
+  for (int kind = 0; kind < AD_VERDICT_COUNT && name; kind++)
+    if (!strcmp(ad_verdict_name((ad_verdict_kind)kind), name)) return (ad_verdict_kind)kind;
+  return AD_VERDICT_NOT_DISTINGUISHABLE;
+}
+
+static uint32_t axes_of(const ad_dump_mesh *mesh, const char *names) {
+  char buffer[AD_DUMP_AXES * AD_DUMP_NAME];
+  for (uint32_t axes = 1; axes < 1u << mesh->count && names; axes++)
+    if (!strcmp(ad_dump_axes_print(mesh, axes, buffer, sizeof buffer), names)) return axes;
+  return 0;
+}
+
+int ad_case_settle(ad_case *c, double factor, const char *fact) {
+  const json_t *causes = c->out->causes;
+  char told[AD_VERDICT_TEXT / 2 + 160];
+  size_t count = json_array_size(causes);
+  if (!count) return 0;
+  ad_case_say(c, kind_of(common(causes, "kind")), axes_of(&c->dump->mesh, common(causes, "axes")), factor);
+  ad_causes_print(causes, told, sizeof told);
+  if (!*fact)
+    snprintf(c->out->text, sizeof c->out->text, "%s", told);
+  else if (count == 1)
+    snprintf(c->out->text, sizeof c->out->text, "%s: %s", told, fact);
+  else
+    snprintf(c->out->text, sizeof c->out->text, "%s; %s", fact, told);
+  return 1;
 }
 
 void ad_case_mark_holders(const ad_case *c, int wrong) {

@@ -17,6 +17,13 @@ const ad_members *ad_case_members(const ad_case *c, const ad_judged *judged);
 int ad_case_some_hold(const ad_case *c);
 int ad_counts_close(double a, double b, double error); /* error: of the fit */
 void ad_case_say(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor);
+/* Adds a cause that fits, unless it is there. `place`: "" or as of ad_cause_document. */
+void ad_case_add(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor, const char *place, const char *format,
+                 ...) AD_PRINTF(6, 7);
+void ad_case_add_all(ad_case *c, const json_t *causes); /* the same of documents of causes */
+/* Makes the verdict of those that were added, if there are any: kind and axes where they agree, and their texts with
+ * `fact`, what is true whichever it is ("": nothing), behind. 0: there are none. */
+int ad_case_settle(ad_case *c, double factor, const char *fact);
 void ad_case_mark_holders(const ad_case *c, int wrong); /* wrong: only those of wrong parts */
 const char *ad_case_axes(const ad_case *c, uint32_t axes, char *buffer, size_t size);
 const char *ad_case_ranks(const ad_case *c, char *buffer, size_t size); /* those that are marked */
@@ -25,9 +32,10 @@ const char *ad_case_ranks(const ad_case *c, char *buffer, size_t size); /* those
 void ad_case_say_counts(ad_case *c);
 
 /* verdict_places.c */
-int ad_case_try_local(ad_case *c); /* not summed over some axes */
-int ad_case_try_group(ad_case *c); /* summed over other axes */
-int ad_case_try_some(ad_case *c);  /* each has the addends of some ranks, and not all of the same */
+int ad_case_try_local(ad_case *c);   /* not summed over some axes */
+int ad_case_try_group(ad_case *c);   /* summed over other axes */
+void ad_case_add_groups(ad_case *c); /* the same, as causes alone */
+int ad_case_try_some(ad_case *c);    /* each has the addends of some ranks, and not all of the same */
 
 /* verdict_copies.c */
 int ad_case_copies_differ(const ad_case *c); /* parts of the same elements with other bits */

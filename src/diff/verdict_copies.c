@@ -14,17 +14,35 @@ int ad_case_copies_differ(const ad_case *c) {
   return 0;
 }
 
+/* The axes on which two ranks have other places. */
+static uint32_t axes_between(const ad_case *c, int64_t a, int64_t b) {
+  uint32_t axes = 0;
+  for (int axis = 0; axis < c->dump->mesh.count; axis++)
+    if (c->dump->position[a][axis] != c->dump->position[b][axis]) axes |= 1u << axis;
+  return axes;
+}
+
+/* Of holders of two parts: *beside gets the axes of those that lie beside each other, *any those of all. */
+static void take_axes(const ad_case *c, const ad_part *a, const ad_part *b, uint32_t *beside, uint32_t *any) {
+  uint32_t all = ad_large_axes(&c->dump->mesh, UINT32_MAX);
+  for (size_t i = 0; i < a->holder_count; i++)
+    for (size_t j = 0; j < b->holder_count && *beside != all; j++) {
+      uint32_t axes = axes_between(c, a->holders[i], b->holders[j]);
+      *any |= axes;
+      if (!(axes & (axes - 1))) *beside |= axes;
+    }
+}
+
 /* The axes along which copies are not alike. */
 static uint32_t differing_axes(const ad_case *c) {
-  uint32_t axes = 0;
+  uint32_t beside = 0, any = 0;
   for (size_t i = 0; i < c->count; i++)
     for (size_t j = 0; j < i; j++) {
       const ad_part *a = c->list[i].part, *b = c->list[j].part;
-      if (a->bits == b->bits || !ad_box_equal(&c->parts->param->shape, &a->box, &b->box)) continue;
-      for (int axis = 0; axis < c->dump->mesh.count; axis++)
-        if (c->dump->position[a->holders[0]][axis] != c->dump->position[b->holders[0]][axis]) axes |= 1u << axis;
+      if (a->bits != b->bits && ad_box_equal(&c->parts->param->shape, &a->box, &b->box))
+        take_axes(c, a, b, &beside, &any);
     }
-  return axes;
+  return beside ? beside : any;
 }
 
 static int some_apart(const ad_case *c) {
@@ -45,6 +63,8 @@ void ad_case_say_replicas(ad_case *c) {
         "own addend only along %s: by its types all ranks there do the same, and each has another gradient: sum it, "
         "or give its type as R",
         names);
+    ad_case_add(c, AD_VERDICT_OWN_ONLY, axes, 1, "", "own addend only along %s: a sum was left out", names);
+    ad_case_add(c, AD_VERDICT_OTHER_BATCHES, axes, 1, "", "ranks along %s were fed different batches", names);
     return;
   }
   if (!c->first) {

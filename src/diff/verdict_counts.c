@@ -3,19 +3,9 @@
 #include <string.h>
 #include "diff/verdict_case.h"
 
-/* The fewest axes whose ranks are as many; summed ones first. 0: none. */
-static uint32_t axes_of_size(const ad_case *c, double size, int *candidates) {
-  const ad_dump_mesh *mesh = &c->dump->mesh;
-  uint32_t all = ad_large_axes(mesh, UINT32_MAX), summed = c->parts->param->summed & all, best = 0;
-  *candidates = 0;
-  for (uint32_t axes = all; axes; axes = (axes - 1) & all) {
-    int worse = best && (__builtin_popcount(axes) > __builtin_popcount(best) || (!(best & ~summed) && axes & ~summed));
-    if (fabs((double)ad_dump_axes_size(mesh, axes) - size) > 1e-4 * size || worse) continue;
-    int equal = best && __builtin_popcount(axes) == __builtin_popcount(best) && !(best & ~summed) == !(axes & ~summed);
-    *candidates = equal ? *candidates + 1 : 1;
-    best = axes;
-  }
-  return best;
+/* Summed axes come first. */
+static size_t axes_of_size(const ad_case *c, double size, uint32_t sets[AD_DUMP_SETS]) {
+  return ad_dump_axes_of_size(&c->dump->mesh, size, c->parts->param->summed, sets);
 }
 
 /* ---- one factor on all ---- */
@@ -32,40 +22,47 @@ static double uniform(const ad_case *c, const ad_judged *judged) {
   return value;
 }
 
-static void say_averaged(ad_case *c, uint32_t axes, double factor, int candidates) {
-  char names[AD_VERDICT_TEXT / 4];
-  ad_case_say(c, AD_VERDICT_AVERAGED, axes, factor);
-  snprintf(
-      c->out->text, sizeof c->out->text,
-      "averaged over %s%s: every addend counts 1/%.0f of what is expected; divide once only, or expect what is done",
-      ad_case_axes(c, axes, names, sizeof names), candidates > 1 ? ", or over another axis of its size" : "",
-      1 / factor);
+/* Whether this is the number of microbatches, by which sums are divided as well. */
+static int is_microbatches(const ad_case *c, double size) {
+  return c->dump->microbatches > 1 && fabs((double)c->dump->microbatches - size) <= 1e-4 * size;
 }
 
-static void say_doubled(ad_case *c, uint32_t axes, double factor, int candidates) {
-  char names[AD_VERDICT_TEXT / 4];
+#define MICROBATCHES "microbatches"
+
+static int try_averaged(ad_case *c, double factor) {
+  char names[AD_VERDICT_TEXT / 4], fact[160];
+  uint32_t sets[AD_DUMP_SETS];
+  size_t count = axes_of_size(c, 1 / factor, sets);
+  for (size_t i = 0; i < count; i++)
+    ad_case_add(c, AD_VERDICT_AVERAGED, sets[i], factor, "", "averaged over %s",
+                ad_case_axes(c, sets[i], names, sizeof names));
+  if (is_microbatches(c, 1 / factor))
+    ad_case_add(c, AD_VERDICT_AVERAGED, 0, factor, MICROBATCHES, "divided by the number of microbatches");
+  snprintf(fact, sizeof fact,
+           "every addend counts 1/%.0f of what is expected; divide once only, or expect what is done", 1 / factor);
+  return ad_case_settle(c, factor, fact);
+}
+
+static int try_doubled(ad_case *c, double factor) {
+  char names[AD_VERDICT_TEXT / 4], fact[80];
+  uint32_t sets[AD_DUMP_SETS];
   int undivided = fabs(factor * c->parts->param->expect - 1) < 1e-4;
-  ad_case_say(c, AD_VERDICT_DOUBLED, axes, factor);
-  if (axes)
-    snprintf(c->out->text, sizeof c->out->text, "%s over %s%s: every addend counts %.0f times what is expected",
-             undivided ? "not divided" : "summed twice, or not divided,", ad_case_axes(c, axes, names, sizeof names),
-             candidates > 1 ? ", or over another axis of its size" : "", factor);
-  else
-    snprintf(c->out->text, sizeof c->out->text, "doubled: every addend counts %.0f times what is expected", factor);
+  size_t count = axes_of_size(c, factor, sets);
+  for (size_t i = 0; i < count; i++)
+    ad_case_add(c, AD_VERDICT_DOUBLED, sets[i], factor, "", "%s over %s",
+                undivided                            ? "not divided"
+                : sets[i] & ~c->parts->param->summed ? "summed, or not divided,"
+                                                     : "summed twice, or not divided,",
+                ad_case_axes(c, sets[i], names, sizeof names));
+  if (is_microbatches(c, factor))
+    ad_case_add(c, AD_VERDICT_DOUBLED, 0, factor, MICROBATCHES, "not divided by the number of microbatches");
+  if (!count && fabs(factor - 2) < 1e-4) ad_case_add(c, AD_VERDICT_DOUBLED, 0, factor, "", "doubled");
+  snprintf(fact, sizeof fact, "every addend counts %.0f times what is expected", factor);
+  return ad_case_settle(c, factor, fact);
 }
 
 static void say_factor(ad_case *c, double factor) {
-  int candidates = 0;
-  uint32_t axes = factor > 0 ? axes_of_size(c, 1 / factor, &candidates) : 0;
-  if (axes) {
-    say_averaged(c, axes, factor, candidates);
-    return;
-  }
-  axes = factor > 0 ? axes_of_size(c, factor, &candidates) : 0;
-  if (axes || fabs(factor - 2) < 1e-4) {
-    say_doubled(c, axes, factor, candidates);
-    return;
-  }
+  if (factor > 0 && (try_averaged(c, factor) || try_doubled(c, factor))) return;
   ad_case_say(c, factor == 0 ? AD_VERDICT_MISSING : AD_VERDICT_FACTOR, 0, factor);
   if (factor == 0)
     snprintf(c->out->text, sizeof c->out->text, "missing: the sum is zero, and no rank's addend is in it");
@@ -103,9 +100,9 @@ static int split_microbatches(const ad_case *c, double *earlier, double *last) {
 }
 
 static int try_microbatches(ad_case *c) {
-  char names[AD_VERDICT_TEXT / 4];
+  char names[AD_VERDICT_TEXT / 4], fact[80];
   double earlier, last;
-  int candidates;
+  uint32_t sets[AD_DUMP_SETS];
   if (!split_microbatches(c, &earlier, &last)) return 0;
   if (ad_counts_close(earlier, 0, 0)) {
     ad_case_say(c, AD_VERDICT_LAST_MICROBATCH, 0, last);
@@ -113,13 +110,13 @@ static int try_microbatches(ad_case *c) {
              "only the last microbatch: the addends of earlier ones are not in the sum (overwritten, or not reduced)");
     return 1;
   }
-  uint32_t axes = ad_counts_close(last, 1, 0) && earlier > 0 ? axes_of_size(c, 1 / earlier, &candidates) : 0;
-  if (!axes) return 0;
-  ad_case_say(c, AD_VERDICT_EARLIER_DIVIDED, axes, earlier);
-  snprintf(c->out->text, sizeof c->out->text,
-           "earlier microbatches count 1/%.0f: what was accumulated was divided by the ranks of %s again", 1 / earlier,
-           ad_case_axes(c, axes, names, sizeof names));
-  return 1;
+  size_t count = ad_counts_close(last, 1, 0) && earlier > 0 ? axes_of_size(c, 1 / earlier, sets) : 0;
+  for (size_t i = 0; i < count; i++)
+    ad_case_add(c, AD_VERDICT_EARLIER_DIVIDED, sets[i], earlier, MICROBATCHES,
+                "what was accumulated was divided by the ranks of %s again",
+                ad_case_axes(c, sets[i], names, sizeof names));
+  snprintf(fact, sizeof fact, "earlier microbatches count 1/%.0f", 1 / earlier);
+  return ad_case_settle(c, earlier, fact);
 }
 
 /* ---- by rank ---- */
@@ -141,9 +138,10 @@ static int mark_ranks(ad_case *c, double value, double other) {
   return marked;
 }
 
-/* The axis of which these are all the members' ranks in some places; 0: none. */
+/* The axis of which these are all the members' ranks in some places; 0: none, or more than one. */
 static uint32_t axis_of_marked(const ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
+  uint32_t axes = 0;
   for (int axis = 0; axis < c->dump->mesh.count; axis++) {
     int differs = 0;
     if (!(ad_large_axes(&c->dump->mesh, c->parts->param->summed) >> axis & 1)) continue;
@@ -152,9 +150,9 @@ static uint32_t axis_of_marked(const ad_case *c) {
         int64_t a = members->columns[i].piece.rank, b = members->columns[j].piece.rank;
         differs |= c->dump->position[a][axis] == c->dump->position[b][axis] && c->out->ranks[a] != c->out->ranks[b];
       }
-    if (!differs) return 1u << axis;
+    if (!differs) axes |= 1u << axis;
   }
-  return 0;
+  return axes & (axes - 1) ? 0 : axes;
 }
 
 static void say_missing(ad_case *c, double others) {
@@ -286,7 +284,9 @@ static void say_rounding(ad_case *c) {
   ad_case_say(c, AD_VERDICT_ROUNDING, 0, 1);
   snprintf(c->out->text, sizeof c->out->text,
            "differs by rounding only: as if it was summed in %s, and the dump does not say so (addend.reduce)",
-           ad_dtype_name(c->first->why.rounded));
+           c->first->why.rounded == AD_F32   ? "f32, f16 or bf16"
+           : c->first->why.rounded == AD_F16 ? "f16 or bf16"
+                                             : ad_dtype_name(c->first->why.rounded));
 }
 
 void ad_case_say_counts(ad_case *c) {

@@ -33,48 +33,63 @@ static int all_local(const ad_case *c, uint32_t axes, int late, double *factor) 
   return 1;
 }
 
-static void say_local(ad_case *c, uint32_t axes, int late, double factor) {
+static void add_local(ad_case *c, uint32_t axes, int late, double factor) {
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
   char names[AD_VERDICT_TEXT / 4], times[64] = "";
-  int own = axes == summed && !late;
-  ad_case_say(c, own ? AD_VERDICT_OWN_ONLY : AD_VERDICT_PARTIAL, axes, factor);
+  const char *place = late ? "microbatches" : "";
   if (factor != 1) snprintf(times, sizeof times, ", %.6g times", factor);
   ad_case_axes(c, axes, names, sizeof names);
-  if (own)
-    snprintf(c->out->text, sizeof c->out->text, "own addend only%s: not summed over %s", times, names);
+  if (axes == summed && !late)
+    ad_case_add(c, AD_VERDICT_OWN_ONLY, axes, factor, place, "own addend only%s: not summed over %s", times, names);
   else
-    snprintf(c->out->text, sizeof c->out->text,
-             "partial%s: not summed over %s: each rank's sum has only the addends of its own place there%s",
-             late ? " in the earlier microbatches" : "", names, times);
+    ad_case_add(c, AD_VERDICT_PARTIAL, axes, factor, place,
+                "partial%s: not summed over %s: each rank's sum has only the addends of its own place there%s",
+                late ? " in the earlier microbatches" : "", names, times);
 }
 
-static int try_local_in(ad_case *c, int late) {
-  uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed), best = 0;
-  double factor = NAN, best_factor = NAN;
-  for (uint32_t axes = summed; axes; axes = (axes - 1) & summed)
-    if (all_local(c, axes, late, &factor) && (!best || __builtin_popcount(axes) < __builtin_popcount(best))) {
-      best = axes;
-      best_factor = factor;
+/* Every set of axes that fits, the fewest axes first. */
+static void add_locals(ad_case *c, int late, double *factor) {
+  uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
+  for (int count = 1; count <= __builtin_popcount(summed); count++)
+    for (uint32_t axes = 1; axes <= summed; axes++) {
+      double own;
+      if (axes & ~summed || __builtin_popcount(axes) != count || !all_local(c, axes, late, &own)) continue;
+      add_local(c, axes, late, own);
+      if (isnan(*factor)) *factor = own;
     }
-  if (best) say_local(c, best, late, best_factor);
-  return best != 0;
 }
 
-int ad_case_try_local(ad_case *c) { return try_local_in(c, 0) || (c->dump->microbatches > 1 && try_local_in(c, 1)); }
+int ad_case_try_local(ad_case *c) {
+  double factor = NAN;
+  add_locals(c, 0, &factor);
+  if (c->dump->microbatches > 1) add_locals(c, 1, &factor);
+  return ad_case_settle(c, json_array_size(c->out->causes) > 1 ? NAN : factor, "");
+}
 
 /* ---- another group ---- */
 
 /* All wrong parts are sums over the same other axes. */
-int ad_case_try_group(ad_case *c) {
-  char is[AD_VERDICT_TEXT / 4], wanted[AD_VERDICT_TEXT / 4];
-  uint32_t axes = c->first->why.group, large = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
+static int is_group(const ad_case *c, uint32_t axes) {
   for (size_t i = 0; i < c->count; i++)
-    if (!c->list[i].holds && c->list[i].why.group != axes) return 0;
-  if (!axes) return 0;
+    if (!c->list[i].holds && !ad_sets_has(&c->list[i].why.groups, axes)) return 0;
+  return 1;
+}
+
+void ad_case_add_groups(ad_case *c) {
+  char is[AD_VERDICT_TEXT / 4], wanted[AD_VERDICT_TEXT / 4];
+  uint32_t large = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
+  ad_case_axes(c, large, wanted, sizeof wanted);
+  for (uint32_t axes = 1; axes < 1u << c->dump->mesh.count; axes++)
+    if (is_group(c, axes))
+      ad_case_add(c, AD_VERDICT_WRONG_GROUP, axes, NAN, "",
+                  "wrong group: summed over %s, and its types want the sum over %s",
+                  ad_case_axes(c, axes, is, sizeof is), large ? wanted : "no axis");
+}
+
+int ad_case_try_group(ad_case *c) {
+  ad_case_add_groups(c);
+  if (!ad_case_settle(c, NAN, "")) return 0;
   ad_case_mark_holders(c, 1);
-  ad_case_say(c, AD_VERDICT_WRONG_GROUP, axes, NAN);
-  snprintf(c->out->text, sizeof c->out->text, "wrong group: summed over %s, and its types want the sum over %s",
-           ad_case_axes(c, axes, is, sizeof is), large ? ad_case_axes(c, large, wanted, sizeof wanted) : "no axis");
   return 1;
 }
 

@@ -801,8 +801,12 @@ function timeAxis(longest) {
 
 function paramHolds(param) {
   return isNumber(param.max_rel_err) && param.max_rel_err <= param.bound && param.replicas_equal === true &&
-    !param.cause;
+    !causesOf(param).length;
 }
+
+/* One that is sure, or all that fit. */
+const causesOf = (judged) => (judged.cause ? [judged.cause] : judged.possible_causes || []);
+const causeWords = (judged) => (causesOf(judged).length > 1 ? 'possible causes: ' : '') + causesOf(judged).map((cause) => cause.text).join('; ');
 
 /* ---- what was read (result.json of ocr) ---- */
 
@@ -1084,7 +1088,7 @@ function layerFold(layer, params, check) {
 
 const paramColumns = {
   name: {title: 'parameter', className: 'name', cell: (param) => code(param.name)},
-  cause: {title: 'likely cause', className: 'says', cell: (param) => (param.cause ? param.cause.text : NONE)},
+  cause: {title: 'likely cause', className: 'says', cell: (param) => causeWords(param) || NONE},
   ratio: {title: 'ratio', number: true, cell: (param) => (isNumber(param.ratio) ? String(Number(param.ratio.toPrecision(6))) : NONE)},
   error: {title: 'worst error', number: true, cell: (param) => error(param.max_rel_err)},
   bound: {title: 'bound', number: true, cell: (param) => error(param.bound)},
@@ -1104,7 +1108,7 @@ const CAUGHT = {
   type: 'refused by type', number: 'caught by number', protocol: 'stopped by protocol', no_effect: 'without effect', none: 'survived',
 };
 
-const says = (mistake) => mistake.message || (mistake.cause && mistake.cause.text) || '';
+const says = (mistake) => mistake.message || causeWords(mistake);
 
 function drawMistakes(check) {
   const mistakes = check.sabotage;

@@ -2,6 +2,8 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -13,21 +15,46 @@ static const ad_axes REPLICATE = AD_AXES(AD_DP_REPLICATE), SHARD = AD_AXES(AD_DP
 static int set_up(void **state) { return ad_mesh_create("dp_replicate=3 dp_shard=2 tp=1", &mesh); }
 static int tear_down(void **state) { return ad_mesh_destroy(mesh), 0; }
 
+static ad_causes causes;
+
+/* The one cause; of none at all its text is empty. */
 static ad_cause diagnose(double ratio, double error, int proportional, int equal, ad_axes differs, int64_t odd) {
   ad_proof_param param = {
       .ratio = ratio, .max_rel_err = error, .bound = 1e-12, .update_equal = 1, .replicas_equal = equal};
-  return ad_diagnose(mesh, REPLICATE | SHARD, &param, proportional, differs, odd);
+  ad_diagnose(mesh, REPLICATE | SHARD, &param, proportional, differs, odd, &causes);
+  assert_true(causes.count <= 1);
+  return causes.count ? causes.list[0] : (ad_cause){0};
+}
+
+/* The causes of a factor on the gradient of a parameter that is summed over some axes of a mesh: "axes, axes ...". */
+static const char *factors(const char *axes, ad_axes reduced, double ratio) {
+  static char told[512];
+  ad_mesh *other;
+  assert_int_equal(ad_mesh_create(axes, &other), AD_OK);
+  ad_proof_param param = {
+      .ratio = ratio, .max_rel_err = fabs(ratio - 1), .bound = 1e-12, .update_equal = 1, .replicas_equal = 1};
+  ad_diagnose(other, reduced, &param, 1, 0, -1, &causes);
+  *told = 0;
+  for (int i = 0; i < causes.count; i++) {
+    char names[80];
+    assert_true(causes.list[i].factor == ratio);
+    snprintf(told + strlen(told), sizeof told - strlen(told), "%s%s %s", i ? "; " : "",
+             ad_cause_name(causes.list[i].kind), ad_axes_print(causes.list[i].axes, names, sizeof names));
+  }
+  ad_mesh_destroy(other);
+  return told;
 }
 
 static void a_sound_gradient_has_no_cause(void **state) {
-  assert_int_equal(diagnose(1, 1e-15, 1, 1, 0, -1).kind, AD_CAUSE_NONE);
+  diagnose(1, 1e-15, 1, 1, 0, -1);
+  assert_int_equal(causes.count, 0);
 }
 
 static void the_inverse_of_a_group_names_its_average(void **state) {
   ad_cause cause = diagnose(1.0 / 3, 0.66, 1, 1, 0, -1);
   assert_int_equal(cause.kind, AD_CAUSE_AVERAGED);
   assert_int_equal(cause.axes, REPLICATE);
-  assert_string_equal(cause.text, "averaged over dp_replicate");
+  assert_string_equal(cause.text, "averaged, or divided by a count that was summed twice, over dp_replicate");
   assert_int_equal(diagnose(0.5, 0.5, 1, 1, 0, -1).axes, SHARD);
   assert_int_equal(diagnose(1.0 / 6, 0.8, 1, 1, 0, -1).axes, REPLICATE | SHARD);
 }
@@ -43,21 +70,70 @@ static void the_size_of_a_group_that_is_not_summed_over_names_a_divisor_without_
   ad_mesh *view;
   assert_int_equal(ad_mesh_create("efsdp=2 ep=4 etp=3", &view), AD_OK);
   ad_proof_param param = {.ratio = 4, .max_rel_err = 3, .bound = 1e-12, .update_equal = 1, .replicas_equal = 1};
-  ad_cause cause = ad_diagnose(view, AD_AXES(AD_EFSDP), &param, 1, 0, -1);
+  ad_diagnose(view, AD_AXES(AD_EFSDP), &param, 1, 0, -1, &causes);
+  assert_int_equal(causes.count, 1);
+  ad_cause cause = causes.list[0];
   assert_int_equal(cause.kind, AD_CAUSE_DOUBLED);
   assert_int_equal(cause.axes, AD_AXES(AD_EP));
   assert_string_equal(cause.text, "divided by too few ranks: by none over ep");
   ad_mesh_destroy(view);
 }
 
+/* Whatever the order of the axes, and whichever of them are summed over. */
+static void a_factor_that_several_groups_have_names_all_of_them(void **state) {
+  ad_axes two = AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD), tp = AD_AXES(AD_TP);
+  assert_string_equal(factors("dp_replicate=2 dp_shard=2", two, 0.5), "averaged dp_replicate; averaged dp_shard");
+  assert_string_equal(factors("dp_replicate=2 dp_shard=2", two, 2), "doubled dp_replicate; doubled dp_shard");
+  assert_string_equal(factors("dp_replicate=2 dp_shard=2", two, 0.25), "averaged dp_replicate,dp_shard");
+  assert_string_equal(factors("dp_replicate=2 dp_shard=2 tp=4", two, 0.25),
+                      "averaged tp; averaged dp_replicate,dp_shard");
+  assert_string_equal(factors("pp=4 dp_replicate=2 dp_shard=2", two, 4), "doubled pp; doubled dp_replicate,dp_shard");
+  assert_string_equal(factors("dp_replicate=2 tp=2", tp, 2), "doubled tp; doubled dp_replicate");
+  assert_string_equal(causes.list[0].text, "summed twice, or divided by a local count, over tp");
+  assert_string_equal(causes.list[1].text, "divided by too few ranks: by none over dp_replicate");
+  assert_string_equal(factors("dp_replicate=2 tp=2", tp, 0.5), "averaged tp; averaged dp_replicate");
+  assert_string_equal(
+      causes.list[1].text,
+      "averaged, or divided by a count that was summed twice, over dp_replicate, over which it is not all summed");
+  assert_string_equal(factors("pp=2 dp_replicate=2 dp_shard=2 cp=2 tp=2 block=2", AD_AXES_ALL, 0.7), "unknown ");
+  factors("pp=2 dp_replicate=2 dp_shard=2 cp=2 tp=2 block=2", AD_AXES_ALL, 0.125);
+  assert_int_equal(causes.count, 20);
+}
+
+static void a_document_has_one_cause_or_those_that_are_possible(void **state) {
+  json_t *document = json_object(), *list = json_array();
+  char text[64];
+  ad_cause_set(document, json_incref(list));
+  assert_false(ad_cause_is_told(document));
+  assert_string_equal(ad_cause_print(document, text, sizeof text), "");
+  json_array_append_new(list, ad_cause_document("averaged", "tp", 0.5, "averaged over tp", ""));
+  ad_cause_set(document, json_incref(list));
+  assert_true(json_is_object(json_object_get(document, "cause")) && ad_cause_is_told(document));
+  assert_int_equal(json_array_size(json_object_get(document, "possible_causes")), 0);
+  assert_true(json_is_null(json_object_get(json_object_get(document, "cause"), "place")));
+  assert_string_equal(ad_cause_print(document, text, sizeof text), "averaged over tp");
+  for (int i = 0; i < 3; i++)
+    json_array_append_new(list, ad_cause_document("averaged", "dp", 0.5, "averaged over dp", "a bridge"));
+  ad_cause_set(document, list);
+  assert_true(json_is_null(json_object_get(document, "cause")) && ad_cause_is_told(document));
+  assert_int_equal(json_array_size(json_object_get(document, "possible_causes")), 4);
+  assert_string_equal(ad_cause_print(document, text, sizeof text), "possible causes: averaged over tp; and 3 more");
+  json_decref(document);
+}
+
 static void a_factor_of_no_group_stays_unknown(void **state) {
   assert_int_equal(diagnose(0.7, 0.3, 1, 1, 0, -1).kind, AD_CAUSE_UNKNOWN);
 }
 
-static void copies_that_differ_along_an_axis_were_not_reduced_over_it(void **state) {
+static void copies_that_differ_were_not_reduced_if_together_they_are_the_sum(void **state) {
   ad_cause cause = diagnose(0.9, 0.4, 0, 0, SHARD, -1);
-  assert_int_equal(cause.kind, AD_CAUSE_PARTIAL);
+  assert_int_equal(cause.kind, AD_CAUSE_REPLICAS_DIFFER);
   assert_int_equal(cause.axes, SHARD);
+  assert_non_null(strstr(cause.text, "copies differ along dp_shard, and are no parts of one sum"));
+  ad_diagnose_parts(SHARD, &causes);
+  assert_int_equal(causes.count, 1);
+  assert_int_equal(causes.list[0].kind, AD_CAUSE_PARTIAL);
+  assert_int_equal(causes.list[0].axes, SHARD);
 }
 
 static void one_odd_copy_is_named(void **state) {
@@ -80,8 +156,10 @@ int main(void) {
       cmocka_unit_test(the_inverse_of_a_group_names_its_average),
       cmocka_unit_test(the_size_of_a_group_names_its_double_sum),
       cmocka_unit_test(the_size_of_a_group_that_is_not_summed_over_names_a_divisor_without_it),
+      cmocka_unit_test(a_factor_that_several_groups_have_names_all_of_them),
+      cmocka_unit_test(a_document_has_one_cause_or_those_that_are_possible),
       cmocka_unit_test(a_factor_of_no_group_stays_unknown),
-      cmocka_unit_test(copies_that_differ_along_an_axis_were_not_reduced_over_it),
+      cmocka_unit_test(copies_that_differ_were_not_reduced_if_together_they_are_the_sum),
       cmocka_unit_test(one_odd_copy_is_named),
       cmocka_unit_test(equal_copies_that_are_wrong_lack_addends),
       cmocka_unit_test(a_tiny_difference_is_rounding),

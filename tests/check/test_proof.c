@@ -86,8 +86,9 @@ static void the_cause_of_a_wrong_sum_is_told(void **state) {
       if (!tried->planting.place.is_segment || tried->planting.in_record) continue;
       if (tried->planting.place.move != AD_MOVE_ALL_REDUCE || tried->planting.operator_ != causes[k].operator_)
         continue;
-      if (tried->cause.kind != causes[k].kind || tried->cause.axes != AD_AXES(AD_DP_REPLICATE))
-        fail_msg("%s: %s", tried->name, tried->cause.text);
+      const ad_cause *cause = &tried->causes.list[0];
+      if (tried->causes.count != 1 || cause->kind != causes[k].kind || cause->axes != AD_AXES(AD_DP_REPLICATE))
+        fail_msg("%s: %d causes, %s", tried->name, tried->causes.count, cause->text);
       told++;
     }
   }
@@ -192,8 +193,8 @@ static void a_rank_that_updates_in_another_way_is_named(void **state) {
   assert_false(ad_proof_passes(proof, 0));
   assert_true(proof->params[0].max_rel_err <= proof->params[0].bound);
   assert_false(proof->params[0].replicas_equal);
-  assert_int_equal(proof->params[0].cause.kind, AD_CAUSE_REPLICAS_DIFFER);
-  assert_non_null(strstr(proof->params[0].cause.text, "rank 2"));
+  assert_int_equal(proof->params[0].causes.list[0].kind, AD_CAUSE_REPLICAS_DIFFER);
+  assert_non_null(strstr(proof->params[0].causes.list[0].text, "rank 2"));
   ad_proof_destroy(proof);
   ad_recipe_destroy(recipe);
   ad_recipe_destroy(odd);

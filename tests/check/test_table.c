@@ -50,9 +50,29 @@ static void a_proof_on_one_rank_says_that_it_is_none_of_sums(void **state) {
   }
 }
 
+/* A parameter that several causes fit is as bad as one with a cause, and has all of them in its row. */
+static void every_possible_cause_stands_in_the_row(void **state) {
+  static const char before[] =
+      "{\"recipe\":\"tiny\",\"world\":4,\"summary\":{\"params\":1,\"counted\":1},\"params\":[{"
+      "\"name\":\"w\",\"max_rel_err\":0.0,\"bound\":1e-12,\"replicas_equal\":true,";
+  char document[1024], *table;
+  snprintf(document, sizeof document,
+           "%s\"cause\":null,\"possible_causes\":[{\"text\":\"averaged over a\"},{\"text\":\"averaged over b\"}]}],"
+           "\"sabotage\":[{\"name\":\"planted\",\"caught_by\":\"number\",\"param\":\"w\",\"cause\":null,"
+           "\"possible_causes\":[{\"text\":\"one\"},{\"text\":\"other\"}]}]}",
+           before);
+  assert_int_equal(ad_check_table(document, 0, &table), AD_OK);
+  assert_non_null(strstr(table, "  BAD  w "));
+  assert_non_null(strstr(table, "possible causes: averaged over a; averaged over b"));
+  assert_non_null(strstr(table, "w: possible causes: one; other"));
+  assert_null(strstr(table, "the loss, the norm or an update is off"));
+  free(table);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_parameter_that_does_not_hold_is_bad),
+      cmocka_unit_test(every_possible_cause_stands_in_the_row),
       cmocka_unit_test(a_proof_on_one_rank_says_that_it_is_none_of_sums),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

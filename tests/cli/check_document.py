@@ -15,9 +15,9 @@ if directional:
 else:
     assert len(document["params"]) == summary["params"] > 0
 for param in document["params"]:
-    expected = "name mesh layout storage reduced_over step ratio max_rel_err bound replicas_equal cause".split()
+    expected = "name mesh layout storage reduced_over step ratio max_rel_err bound replicas_equal cause possible_causes".split()
     assert set(expected) <= set(param), param
-    assert param["max_rel_err"] <= param["bound"] and param["replicas_equal"] and param["cause"] is None, param
+    assert param["max_rel_err"] <= param["bound"] and param["replicas_equal"] and param["cause"] is None and param["possible_causes"] == [], param
     assert param["bound"] == 1e-12 or document["dtype"] != "f64", param
     assert abs(param["ratio"] - 1) < 1e-4, param
 if "own_dtypes" in document:
@@ -33,8 +33,11 @@ if "sabotage" in document:
                    first-step-unsynchronised bucket-order bucket-size""".split():
         assert name in names, name
     for entry in document["sabotage"]:
-        expected = "name catalogue dtype caught_by param ratio expected_ratio only_loss cause message derived".split()
+        expected = "name catalogue dtype caught_by param ratio expected_ratio only_loss cause possible_causes message derived".split()
         assert set(expected) <= set(entry), entry
+        assert len(entry["possible_causes"]) != 1 and not (entry["cause"] and entry["possible_causes"]), entry
+        for cause in entry["possible_causes"] or ([entry["cause"]] if entry["cause"] else []):
+            assert set(cause) == {"kind", "axes", "factor", "text", "place"} and cause["text"], entry
         assert entry["caught_by"] in ("type", "number", "protocol", "no_effect"), entry
         assert (entry["message"] is None) == (entry["caught_by"] == "number"), entry
         if entry["expected_ratio"] is not None and entry["caught_by"] == "number":

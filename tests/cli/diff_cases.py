@@ -1,5 +1,6 @@
 """Every verdict of `addend diff`, on dumps that hold one mistake each; what a dump may look like; what is refused. Called by
 diff.sh with the program and an empty folder."""
+import itertools
 import json
 import os
 import shutil
@@ -47,6 +48,20 @@ def verdict(document, kind, axis=None, ranks=(), factor=None, name="w", words=""
     assert words in found["text"], told
     assert found["verdict"] == WORDS.get(kind, "wrong"), found["verdict"]
     return found
+
+
+def causes_of(found):
+    return [found["cause"]] if found["cause"] else found["possible_causes"]
+
+
+def causes(document, *told, name="w", of=lambda found: found):
+    """`told`: the axes of each cause that fits, or the place of one that has no axes."""
+    found = of(param(document, name) if name else document)
+    listed = causes_of(found)
+    assert bool(found["cause"]) == (len(listed) == 1) and (not found["cause"] or found["possible_causes"] == []), found
+    assert all(set(cause) == {"kind", "axes", "factor", "text", "place"} for cause in listed), listed
+    assert [cause["axes"] or cause["place"] for cause in listed] == list(told), listed
+    return listed
 
 
 def times(job, factor):
@@ -113,6 +128,32 @@ document = judged(job, counts=lambda p, rank: times(job, 0.5)(p, rank) if p.name
 verdict(document, "right")
 verdict(document, "averaged", "tp", name="b")
 assert any("factor differs between parameters" in m for m in document["messages"])
+# Axes of one size, and sets of them, cannot be told apart by a factor, whatever their order and whether they are summed over.
+for names in itertools.permutations("a=2 b=2 c=4".split()):
+    tied = Job(" ".join(names), [Param("w", [8, 5], "c=S0"), Param("b", [3], "c=I"), Param("d", [40])])
+    a_b = ",".join(name[0] for name in names if name != "c=4")
+    document = judged(tied, counts=times(tied, 1 / 4))
+    for name in "w", "b", "d":
+        found = verdict(document, "averaged", None, factor=1 / 4, name=name, words="every addend counts 1/4 of what is expected")
+        assert found["text"].endswith(f"possible causes: averaged over c; averaged over {a_b}"), found["text"]
+        for cause in causes(document, "c", a_b, name=name):
+            assert cause["kind"] == "averaged" and cause["factor"] == 1 / 4 and cause["place"] is None, cause
+    document = judged(tied, counts=times(tied, 4))
+    verdict(document, "doubled", None, factor=4, words="4 times what is expected; possible causes: ")
+    causes(document, "c", a_b)
+    document = judged(tied, counts=times(tied, 1 / 2))
+    causes(document, *a_b.split(","))
+    listed = causes_of(param(judged(tied, counts=times(tied, 1 / 8))))
+    assert sorted("".join(sorted(cause["axes"])) for cause in listed) == [",ac", ",bc"], listed
+    causes(judged(tied, counts=times(tied, 1 / 16)), ",".join(name[0] for name in names))
+# The number of microbatches is divided by as well.
+stepped = Job("dp=4 tp=2", [Param("w", [40])], microbatches=4)
+found = verdict(judged(stepped, counts=times(stepped, 1 / 4)), "averaged", None, factor=1 / 4, words="divided by the number of microbatches")
+causes(judged(stepped, counts=times(stepped, 1 / 4)), "dp", "microbatches")
+causes(judged(stepped, counts=times(stepped, 4)), "dp", "microbatches")
+causes(judged(stepped, counts=times(stepped, 1 / 2)), "tp")
+alone = Job("dp=3", [Param("w", [40])], microbatches=4)
+verdict(judged(alone, counts=times(alone, 1 / 4)), "averaged", None, factor=1 / 4, words="divided by the number of microbatches: every addend")
 three = Job("dp=3", w)
 verdict(judged(three, counts=times(three, 2)), "doubled", factor=2)
 # Narrow sums hide a factor from no fit: the bound of 48 bf16 addends is wider than many an addend.
@@ -208,8 +249,34 @@ for name in "w", "b":
     verdict(judged(router), "own_only", "tp", factor=1, name=name, words="own addend only")
 # Or those ranks worked on different batches: said once of all that differ.
 document = judged(router)
+assert [cause["kind"] for cause in causes(document, "tp", "tp")] == ["own_only", "other_batches"]
 assert len(document["messages"]) == 1 and "fed different batches" in document["messages"][0], document["messages"]
 assert document["messages"][0].startswith("`b` and 1 other parameter: all ranks along tp"), document["messages"]
+# Where the addends of some ranks are not there, they may lack for more than one reason.
+corner = Job("a=2 b=2", [Param("w", [20])])
+others = lambda kind, rank, m, name: kind == "addend" and rank in (1, 2)
+judged(corner, status=0, skip=others, counts=lambda p, rank: {(0, 0): 1.0, (3, 0): 1.0})
+document = judged(corner, skip=others, counts=lambda p, rank: {(0 if rank == 0 else 3, 0): 1.0})
+own_sums = lambda p, rank: {(rank, 0): 1.0} if rank in (0, 3) else {(0, 0): 1.0, (3, 0): 1.0}
+document = judged(corner, skip=others, counts=own_sums)
+verdict(document, "not_distinguishable", None, [0, 3], words="possible causes: partial: not summed over a")
+assert [cause["kind"] for cause in causes(document, "a", "b", "a,b")] == ["partial", "partial", "own_only"]
+document = judged(corner, skip=others, counts=lambda p, rank: {(3, 0): 1.0})
+verdict(document, "missing", None, [0], 0)
+# Ranks that do the same along two axes: the sum went over either.
+either = Job("a=2 b=2", [Param("w", [20], "a=I b=I"), Param("s", [1], "a=I b=I")])
+for p in either.params:
+    for rank in 1, 2, 3:
+        either.addends[rank, 0, p.name] = rounded("F32", [either.random.gauss(0, 1) for _ in range(p.numel())])
+    either.addends[2, 0, p.name] = either.addends[1, 0, p.name]
+document = judged(either, counts=lambda p, rank: {(0, 0): 1.0, (1, 0): 1.0} if rank == 0 else None)
+verdict(document, "wrong_group", None, [0], words="possible causes: wrong group: summed over a, and its types want the sum over no axis")
+causes(document, "a", "b")
+# One number is a multiple of every other.
+assert any(cause["kind"] == "wrong_group" and cause["axes"] == "a" for cause in param(document, "s")["possible_causes"]), param(document, "s")
+# A copy differs from those beside it, whichever rank has it.
+for odd in range(6):
+    verdict(judged(job, counts=lambda p, rank: {(0 if odd else 1, 0): 1.0} if rank == odd else None), "replicas_differ", "dp,tp", [odd])
 # A rank whose optimizer gets nothing while others' do.
 used = judged(pairs, skip=lambda kind, rank, m, name: rank % 2, counts=only(pairs, lambda a, s, m: a["dp"] % 2 == 0))
 verdict(used, "replicas_differ", "dp", [1, 3, 5], words="ranks 1, 3 and 5 have no sum")
@@ -226,6 +293,10 @@ for name in "w", "b":
 late = lambda p, rank: {k: 1.0 if k[1] == 2 else 3.0 for k in steps.right(p, rank) if k[1] == 2 or k[0] == rank}
 for name in "w", "b":
     verdict(judged(steps, counts=late), "partial", "dp", factor=3, name=name, words="earlier microbatches")
+tied = Job("a=2 b=2", [Param("w", [40])], microbatches=3)
+document = judged(tied, counts=lambda p, rank: {key: 1 if key[1] == 2 else 1 / 2 for key in tied.right(p, rank)})
+verdict(document, "earlier_microbatches_divided", None, factor=1 / 2, words="earlier microbatches count 1/2; possible causes: ")
+causes(document, "a", "b")
 verdict(judged(steps, counts=lambda p, rank: {k: 1.0 for k in steps.right(p, rank) if k != (1, 1)}), "missing", None, [1],
         words="in microbatch 1")
 
@@ -362,6 +433,14 @@ for factor, kind, axes in (3, "averaged", "dp"), (0.5, "doubled", "tp"), (0.77, 
     assert found["kind"] == "right" and found["verdict"] == "wrong", found
     assert found["reference"]["cause"]["kind"] == kind and found["reference"]["cause"]["axes"] == axes, found["reference"]
     assert abs(found["reference"]["ratio"] * factor - 1) < 1e-5 and param(document, "b")["pass"]
+# Several axes may have the size of the factor.
+tied = Job("a=2 b=2", [Param("w", [8, 5])])
+write(reference, {}, {"w": ("F32", [8, 5], tied.sum_of(tied.params[0], 0, {key: 2.0 for key in tied.right(tied.params[0], 0)}))})
+document = judged(tied, "--reference", reference)
+assert param(document)["kind"] == "right" and param(document)["verdict"] == "wrong"
+assert param(document)["text"].endswith("not to the reference: possible causes: averaged, or divided by a count that was summed twice, over a; averaged, or divided by a count that was summed twice, over b"), param(document)["text"]
+causes(document, "a", "b")
+causes(document, "a", "b", of=lambda found: found["reference"])
 write(reference, {}, {"b": truth["b"], "w": ("F32", [8, 5], [v + (i % 2) for i, v in enumerate(truth["w"][2])])})
 found = param(judged(whole, "--reference", reference))
 assert found["reference"]["cause"]["kind"] == "missing" and "not to the reference" in found["text"], found
@@ -399,6 +478,12 @@ assert not document["norm"]["pass"] and "along tp" in document["norm"]["text"], 
 assert document["norm"]["counted"] == [{"name": "b", "times": 2}, {"name": "c", "times": 2}]
 document = judged(normed, extra=says(squares["w"] + squares["b"]))
 assert document["norm"]["counted"] == [{"name": "c", "times": 0}], document["norm"]
+square = Job("a=2 b=2", [Param("w", [40], "a=I b=I"), Param("v", [7], "a=I b=I")])
+own = {p.name: sum(v * v for v in square.sum_of(p, 0, square.right(p, 0))) for p in square.params}
+document = judged(square, extra=says(2 * sum(own.values())))
+causes(document, "a", "b", name=None, of=lambda found: found["norm"])
+assert "possible causes: copies along a were counted each; copies along b" in document["norm"]["text"], document["norm"]
+assert document["norm"]["counted"] == [{"name": "v", "times": 2}, {"name": "w", "times": 2}], document["norm"]
 document = judged(normed, extra=says(1.2345 * sum(squares.values())))
 assert document["norm"]["counted"] == [] and "no count" in document["norm"]["text"]
 document = judged(normed, extra=lambda kind, rank, m: {"addend.norm": str(1 + rank)} if kind == "sum" else {})

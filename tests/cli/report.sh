@@ -286,6 +286,8 @@ import json, sys
 check = json.load(open(sys.argv[1]))
 cause = {"kind": "averaged", "axes": "dp_replicate", "factor": 1 / 3, "text": "averaged over dp_replicate, " * 4}
 check["params"][1].update(max_rel_err=0.5, cause=cause)
+other = [dict(cause, axes=axes, text=f"summed twice over {axes}") for axes in ("dp_shard", "tp")]
+check["params"][2].update(max_rel_err=0.5, cause=None, possible_causes=other)
 json.dump(check, open(sys.argv[2], "w"))
 Y
 exits_with 0 "$addend" report other "$odd" -o narrow.html
@@ -296,6 +298,7 @@ width=500 act components/report.html "$count_cut"
 shows 1 'data-cut="0"'
 width=500 act narrow.html "$count_cut"
 shows 1 'averaged over dp_replicate'
+shows 1 '>possible causes: summed twice over dp_shard; summed twice over tp<'
 shows 1 'data-cut="0"'
 rm other/check.json
 draw broken/report.html

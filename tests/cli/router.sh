@@ -51,7 +51,10 @@ for m in numbered(4, True) + [dropped]:
 for m in numbered(12, False) + numbered(13, False):
     assert ".moe." in m["param"] and m["param"].split(".")[-1] in ("gate", "up", "down"), m
     assert m["expected_ratio"] == ep and abs(m["ratio"] / ep - 1) < 1e-9, m
-    assert m["cause"]["kind"] == "doubled" and abs(m["cause"]["factor"] / ep - 1) < 1e-6, m
+    fits = [m["cause"]] if m["cause"] else m["possible_causes"]
+    [own] = [cause for cause in fits if cause["axes"] == "ep"]
+    assert own["kind"] == "doubled" and abs(own["factor"] / ep - 1) < 1e-6, m
+    assert own["text"] == "divided by too few ranks: by none over ep", own
 Y
 
 # Whether there is a tp, ranks of ep, recipe, KEY=VALUE...

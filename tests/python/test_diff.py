@@ -90,6 +90,19 @@ class Reports(unittest.TestCase):
         self.assertEqual((wrong.verdict, wrong.kind, wrong.axis), ("wrong", "averaged", "dp"))
         self.assertAlmostEqual(wrong.factor, 0.25, places=4)
 
+    def test_a_cause_is_one_that_alone_fits(self):
+        Dump(self.folder, wrong=lambda addends: sum(addends) / RANKS**2)
+        wrong = addend.diff(self.folder)["w"]
+        self.assertEqual(wrong.possible_causes, ())
+        self.assertEqual((wrong.cause.kind, wrong.cause.axes, wrong.cause.place), ("averaged", "dp", None))
+        tied = self.folder / "tied"
+        job = dumps.Job("a=2 b=2", [dumps.Param("w", [9])])
+        job.save(tied, counts=lambda p, rank: dict.fromkeys(job.right(p, rank), 0.5))
+        wrong = addend.diff(tied)["w"]
+        self.assertEqual((wrong.kind, wrong.axis, wrong.cause), ("averaged", None, None))
+        self.assertEqual([cause.axes for cause in wrong.possible_causes], ["a", "b"])
+        self.assertIsInstance(wrong.possible_causes[0], addend.Cause)
+
     def test_what_cannot_be_told_is_neither_right_nor_wrong(self):
         Dump(self.folder, alike=True)
         report = addend.diff(self.folder)
@@ -116,6 +129,7 @@ class Reports(unittest.TestCase):
         report = addend.diff(self.folder, reference=reference)
         self.assertFalse(report.ok)
         self.assertAlmostEqual(report["w"].reference.ratio, 0.5, places=4)
+        self.assertEqual(report["w"].reference.cause.kind, "unknown")
 
     def test_the_map_is_a_page(self):
         Dump(self.folder)

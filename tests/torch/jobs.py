@@ -423,7 +423,7 @@ class MixtureOfExperts(nn.Module):
     world=4,
     parameters=["experts.weight"],
     verdict="doubled",
-    axis="efsdp",
+    axis=None,  # efsdp and ep have one size
     factor=2,
     fsdp2=True,
 )

@@ -12,7 +12,7 @@ EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "torch"
 SAYS = {"ddp": "own addend only", "fsdp2": "has no sum", "tensor_parallel": "own addend only along tp"}
 FOUR = {  # parameters, and what is said of them
     "blocks.1.attn.": ("last_microbatch", None, None),
-    "blocks.2.norm2.": ("doubled", "dp_replicate", 2),
+    "blocks.2.norm2.": ("doubled", None, 2),  # there are two replicas and two microbatches
     "blocks.3.norm1.": ("partial", "dp_replicate", None),
     "head.weight": ("averaged", "dp_shard", 0.25),
 }

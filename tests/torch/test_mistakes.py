@@ -125,7 +125,7 @@ def hold_report(mistake, report):
     for p in failed:
         verdict, axis, factor = p.kind, p.axis, p.factor
         if mistake.needs == "reference":
-            verdict, axis, factor = p.reference.cause["kind"], p.reference.cause["axes"] or None, p.reference.ratio
+            verdict, axis, factor = p.reference.cause.kind, p.reference.cause.axes or None, p.reference.ratio
         require((verdict, axis) == (mistake.verdict, mistake.axis) and near(factor, mistake.factor), p, report)
 
 
