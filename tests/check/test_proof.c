@@ -98,6 +98,34 @@ static void the_cause_of_a_wrong_sum_is_told(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+/* Copies that differ are parts of a sum only if they are: one over other ranks leaves copies that differ as well. */
+static void a_sum_over_other_ranks_is_not_told_as_a_part(void **state) {
+  ad_check_options options = options_of(0, 0);
+  ad_recipe *recipe =
+      small_recipe("dp_replicate=2 dp_shard=2", UNEQUAL, ", microbatches: 2}\nshard: {zero: 3, bucket_mib: 0.01");
+  ad_sabotages *planted;
+  ad_proof *proof;
+  int others = 0, parts = 0;
+  must(ad_proof_create(recipe, &proof));
+  must(ad_sabotages_create(recipe, 0, 0, &planted));
+  must(ad_sabotages_try(recipe, &options, proof, planted));
+  for (size_t i = 0; i < planted->derived; i++) {
+    const ad_sabotage *tried = &planted->list[i];
+    const ad_cause *cause = &tried->causes.list[0];
+    if (!tried->planting.place.is_segment || tried->caught != AD_CAUGHT_NUMBER || !tried->causes.count) continue;
+    int is_part = cause->kind == AD_CAUSE_PARTIAL;
+    if (is_part && tried->planting.operator_ != AD_OPERATOR_LEFT_OUT &&
+        tried->planting.operator_ != AD_OPERATOR_FEWER_AXES)
+      fail_msg("%s: %s", tried->name, cause->text);
+    others += tried->planting.operator_ == AD_OPERATOR_OTHER_GROUP && cause->kind == AD_CAUSE_REPLICAS_DIFFER;
+    parts += is_part;
+  }
+  assert_true(others > 0 && parts > 0);
+  ad_sabotages_destroy(planted);
+  ad_proof_destroy(proof);
+  ad_recipe_destroy(recipe);
+}
+
 static void the_difference_quotient_agrees_in_a_sound_world(void **state) {
   ad_check_options options = options_of(1, 1);
   for (int i = 0; i < WORLDS; i++) {
@@ -266,6 +294,7 @@ int main(void) {
       cmocka_unit_test(a_sound_world_is_proven),
       cmocka_unit_test(every_planted_mistake_is_caught),
       cmocka_unit_test(the_cause_of_a_wrong_sum_is_told),
+      cmocka_unit_test(a_sum_over_other_ranks_is_not_told_as_a_part),
       cmocka_unit_test(the_difference_quotient_agrees_in_a_sound_world),
       cmocka_unit_test(the_difference_quotient_catches_wrong_sums),
       cmocka_unit_test(a_rank_that_updates_in_another_way_is_named),
