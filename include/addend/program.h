@@ -160,7 +160,8 @@ struct ad_program_kind {
   ad_status (*create)(const void *options, ad_program *to, void **own);
   void (*destroy)(void *own);   /* also after a create that failed, if it had set *own */
   ad_status (*open)(void *own); /* reads its data; before the first `read` */
-  /* Reads this rank's share of a step's batch, all microbatches; held_out: of the part kept for validation.
+  /* Reads this rank's share of a step's batch, all microbatches; held_out: of the part kept for validation. The batch
+   * follows from the step's number: a proof reads steps again, and its sabotage hands one rank that of another step.
    * counted[c][m]: what count number c has on this rank in microbatch m. */
   ad_status (*read)(void *own, int64_t step, int held_out, int64_t *const *counted);
   int (*has_held_out)(const void *own);

@@ -10,7 +10,6 @@
 #define AD_NEED_LIST(X)                                                                     \
   X(TOKENS, "no token of the step counts")                                                  \
   X(RANKS, "there is one rank")                                                             \
-  X(SECOND_RANK_TOKENS, "there is no second rank with a counted token")                     \
   X(MICROBATCHES, "a step has one microbatch")                                              \
   X(UNEQUAL_MICROBATCHES, "every microbatch counts the same number of tokens")              \
   X(REDUCED, "no gradient is reduced")                                                      \
@@ -76,6 +75,8 @@ typedef struct ad_mistake {
   int catalogue;  /* number of the published mistake that it repeats; 0: none */
   ad_needs needs; /* it shows where all of them are there */
   int of_dtype;   /* 1: f64 would hide it, so it is planted in the recipe's own dtypes */
+  /* What it means if it is made and no judged number has other bits, which is then no survivor. NULL: it must show. */
+  const char *no_effect;
   struct {
     ad_seam seam;
     ad_seam_function function; /* its context is the ad_mistake_scene */

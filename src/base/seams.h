@@ -1,6 +1,6 @@
-/* Seams: places where something passes that a known mistake would change (a slice of the batch, a norm, a bucket on its
- * way). Product code hands over what passes and knows of no mistake; a mistake, planted by tests and by sabotage, is a
- * function at a seam. With none planted a seam costs the test of one pointer. */
+/* Seams: places where something passes that a known mistake would change (the batch that is read, a norm, a bucket on
+ * its way). Product code hands over what passes and knows of no mistake; a mistake, planted by tests and by sabotage,
+ * is a function at a seam. With none planted a seam costs the test of one pointer. */
 #ifndef BASE_SEAMS_H
 #define BASE_SEAMS_H
 #include <stddef.h>
@@ -18,7 +18,7 @@ typedef enum ad_seam {
   AD_SEAM_STATISTIC,     /* double *: what a row of values is normalised by */
   AD_SEAM_RESIDUAL,      /* ad_dtype *: of the residual stream that is about to be recorded */
   AD_SEAM_SLOT_SCORES,   /* slot_scores_passing *: gradients of slots are about to become those of scores */
-  AD_SEAM_ROWS,          /* ad_span *: rows of the global batch that this rank is about to read */
+  AD_SEAM_READ,          /* int64_t *: the step whose batch this rank is about to read */
   AD_SEAM_ARRIVED,       /* ad_crossing_passing *: a value came from other ranks */
   AD_SEAM_RETURNED,      /* ad_crossing_passing *: the gradient of a value came back from other ranks */
   AD_SEAM_CLIMB,         /* ad_climb_passing *: a gradient that sources are about to climb */

@@ -99,10 +99,9 @@ static ad_needs facts_of_batch(const ad_run *run) {
   return facts | (keeps_shards(run) ? AD_NEED_SHARDS_KEPT : 0);
 }
 
-ad_needs ad_known_facts(const ad_run *run, int64_t second_rank_tokens) {
+ad_needs ad_known_facts(const ad_run *run) {
   ad_needs facts = facts_of_batch(run) | facts_of_computing(run) | ad_pool_facts(run);
   if (ad_comm_size(run->comm) > 1) facts |= AD_NEED_RANKS;
-  if (second_rank_tokens) facts |= AD_NEED_SECOND_RANK_TOKENS;
   if (ad_copies_differ_on_other_mesh(run)) facts |= AD_NEED_OTHER_COPIES;
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     ad_run_param at = ad_run_param_at(run, i);

@@ -12,7 +12,8 @@ typedef enum ad_caught {
   AD_CAUGHT_TYPE,
   AD_CAUGHT_NUMBER,
   AD_CAUGHT_PROTOCOL,
-  AD_CAUGHT_NO_EFFECT, /* a derived one: every judged number had the clean run's bits, or the types were the same */
+  AD_CAUGHT_NO_EFFECT, /* every judged number had the clean run's bits, or the types were the same; of known ones only
+                          those that say what that means */
   AD_CAUGHT_UNPLANTED  /* a known one: it changes no number here; `message` says why */
 } ad_caught;
 const char *ad_caught_name(ad_caught caught);
@@ -36,15 +37,14 @@ static inline int ad_sabotage_is_of_dtype(const ad_sabotage *sabotage) {
 
 /* The mistakes of one check: shared by the process that starts ranks and the ranks that try them. */
 typedef struct ad_sabotages {
-  size_t bytes;               /* of the mapping */
-  size_t count, next;         /* of the list; the first that has not been tried */
-  size_t places;              /* from which mistakes were derived */
-  size_t derived;             /* of the list: they come first */
-  size_t derived_in_all;      /* as many there are; more than `derived` where those were drawn */
-  uint64_t seed;              /* of the draw */
-  int clean;                  /* the clean proof holds where they are planted */
-  _Atomic ad_needs facts;     /* what this run has, on any of its ranks */
-  int64_t second_rank_tokens; /* counted by rank 1 */
+  size_t bytes;           /* of the mapping */
+  size_t count, next;     /* of the list; the first that has not been tried */
+  size_t places;          /* from which mistakes were derived */
+  size_t derived;         /* of the list: they come first */
+  size_t derived_in_all;  /* as many there are; more than `derived` where those were drawn */
+  uint64_t seed;          /* of the draw */
+  int clean;              /* the clean proof holds where they are planted */
+  _Atomic ad_needs facts; /* what this run has, on any of its ranks */
   ad_sabotage list[];
 } ad_sabotages;
 
@@ -74,7 +74,7 @@ void ad_derived_say_no_effect(ad_sabotage *sabotage);
 size_t ad_known_list(ad_sabotage *list); /* as ad_derived_list */
 /* What the clean run showed, as AD_NEED_... bits; on the first rank. */
 struct ad_run;
-ad_needs ad_known_facts(const struct ad_run *run, int64_t second_rank_tokens);
+ad_needs ad_known_facts(const struct ad_run *run);
 /* From now on AD_NEED_RING, AD_NEED_MASKED_RING, AD_NEED_CUT_SEQUENCE and what a bridge's mistakes need are put into
  * *facts where this rank's steps show them, until the seams are lifted. */
 void ad_known_watch(ad_needs *facts);

@@ -200,7 +200,10 @@ static void print_coverage(FILE *file, const json_t *document, const json_t *sab
           of_coverage(document, "survived"));
 }
 
-/* Why mistakes were without effect, each reason once. */
+static int is_derived(const json_t *sabotage) { return json_is_object(json_object_get(sabotage, "derived")); }
+static int has_survived(const json_t *sabotage) { return !strcmp(text_of(sabotage, "caught_by"), "none"); }
+
+/* Why derived mistakes were without effect, each reason once. */
 static void print_reasons(FILE *file, const json_t *sabotages, const ad_paint *paint) {
   enum { REASONS = 16 };
   const char *reasons[REASONS];
@@ -209,7 +212,7 @@ static void print_reasons(FILE *file, const json_t *sabotages, const ad_paint *p
   const json_t *sabotage;
   json_array_foreach(sabotages, i, sabotage) {
     size_t k = 0;
-    if (strcmp(text_of(sabotage, "caught_by"), "no_effect") != 0) continue;
+    if (!is_derived(sabotage) || strcmp(text_of(sabotage, "caught_by"), "no_effect") != 0) continue;
     while (k < known && strcmp(reasons[k], text_of(sabotage, "message")) != 0) k++;
     if (k == REASONS) continue;
     if (k == known) reasons[known++] = text_of(sabotage, "message");
@@ -218,9 +221,6 @@ static void print_reasons(FILE *file, const json_t *sabotages, const ad_paint *p
   for (size_t k = 0; k < known; k++)
     fprintf(file, "  %swithout effect, %lld:%s %s\n", paint->dim, counts[k], paint->off, reasons[k]);
 }
-
-static int is_derived(const json_t *sabotage) { return json_is_object(json_object_get(sabotage, "derived")); }
-static int has_survived(const json_t *sabotage) { return !strcmp(text_of(sabotage, "caught_by"), "none"); }
 
 /* Of the derived ones only these have a line each. */
 static void print_survivors(FILE *file, const json_t *sabotages, const ad_paint *paint) {
@@ -299,22 +299,45 @@ static void print_failures(FILE *file, const json_t *document, const ad_paint *p
             paint->bad, paint->off, json_number_value(error), number_of(states, "bound"));
 }
 
+static void print_note(FILE *file, const json_t *document) {
+  if (*text_of(document, "reason") || json_integer_value(json_object_get(document, "world")) != 1) return;
+  fprintf(file, "\n  one rank sums nothing with others: this says nothing of sums\n");
+}
+
+static const json_t *first_survivor(const json_t *sabotages) {
+  const json_t *sabotage;
+  size_t i;
+  json_array_foreach(sabotages, i, sabotage) if (has_survived(sabotage)) return sabotage;
+  return NULL;
+}
+
+/* Of a proof whose numbers hold all the same. */
+static void print_survival(FILE *file, const json_t *document, long long params, long long survivors) {
+  const json_t *first = first_survivor(json_object_get(document, "sabotage"));
+  fprintf(file, ": %lld parameter%s hold%s, but %lld planted mistake%s survived: `%s`", params, plural(params),
+          params == 1 ? "s" : "", survivors, plural(survivors), text_of(first, "name"));
+  if (survivors > 1) fprintf(file, " and %lld more", survivors - 1);
+}
+
+/* The last line, and the only one that says whether it holds. */
 static void print_verdict(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *summary = json_object_get(document, "summary"), *own = json_object_get(document, "own_dtypes");
-  int pass = is_true(summary, "pass") && (!own || is_true(own, "pass"));
   const char *reason = text_of(document, "reason");
-  if (*reason) {
-    fprintf(file, "\n%sNOTHING PROVEN%s: %s (%.1f s)\n", paint->bad, paint->off, reason,
-            number_of(document, "seconds"));
-    return;
-  }
-  fprintf(file, "\n%s%s%s", pass ? paint->good : paint->bad, pass ? "proven" : "NOT PROVEN", paint->off);
-  if (json_integer_value(json_object_get(summary, "params")))
-    fprintf(file, ": %lld parameters, worst error %.2g",
-            (long long)json_integer_value(json_object_get(summary, "params")), number_of(summary, "worst_rel_err"));
+  int holds = is_true(document, "holds"), numbers = is_true(summary, "pass") && (!own || is_true(own, "pass"));
+  long long params = json_integer_value(json_object_get(summary, "params"));
+  long long survivors = json_integer_value(json_object_get(document, "survivors"));
+  fprintf(file, "\n%s%s%s", holds ? paint->good : paint->bad,
+          *reason ? "NOTHING PROVEN"
+          : holds ? "proven"
+                  : "NOT PROVEN",
+          paint->off);
+  if (*reason)
+    fprintf(file, ": %s", reason);
+  else if (survivors && numbers)
+    print_survival(file, document, params, survivors);
+  else if (params)
+    fprintf(file, ": %lld parameter%s, worst error %.2g", params, plural(params), number_of(summary, "worst_rel_err"));
   fprintf(file, " (%.1f s)\n", number_of(document, "seconds"));
-  if (json_integer_value(json_object_get(document, "world")) == 1)
-    fprintf(file, "  one rank sums nothing with others: this says nothing of sums\n");
 }
 
 ad_status ad_check_table(const char *json, int colour, char **out) {
@@ -334,6 +357,7 @@ ad_status ad_check_table(const char *json, int colour, char **out) {
     print_margin(file, document);
     print_own(file, document, paint);
     print_sabotages(file, document, paint);
+    print_note(file, document);
     print_verdict(file, document, paint);
     fclose(file);
   }

@@ -119,12 +119,6 @@ static ad_status take_memory(trials *t) {
   return AD_OK;
 }
 
-static int64_t own_tokens(const ad_run *run) {
-  int64_t tokens = 0;
-  for (int64_t m = 0; m < run->recipe->train.microbatches; m++) tokens += run->counted[0][m];
-  return tokens;
-}
-
 static ad_status run_clean(trials *t) {
   ad_run *run = t->prover.run;
   ad_sabotages *shared = t->job->sabotages;
@@ -140,9 +134,7 @@ static ad_status run_clean(trials *t) {
     keep(t, 1, &t->after[step]);
   }
   ad_seams_clear();
-  if (ad_comm_rank(run->comm) == 1) shared->second_rank_tokens = own_tokens(run);
-  AD_TRY(ad_comm_barrier(run->comm, &t->prover.everyone, AD_HERE));
-  atomic_fetch_or(&shared->facts, ad_known_facts(run, shared->second_rank_tokens) | seen);
+  atomic_fetch_or(&shared->facts, ad_known_facts(run) | seen);
   t->scene = (ad_mistake_scene){.rank = ad_comm_rank(run->comm), .microbatches = run->recipe->train.microbatches};
   if (!t->prover.reference) return AD_OK;
   t->job->proof.proof->complete = 1;
@@ -259,6 +251,15 @@ static void say_not_fired(ad_sabotage *sabotage) {
            "it is said to show here, but what it changes was never reached: a defect of the list");
 }
 
+static void say_no_effect(ad_sabotage *sabotage) {
+  if (!sabotage->known) {
+    ad_derived_say_no_effect(sabotage);
+  } else if (sabotage->known->no_effect) {
+    sabotage->caught = AD_CAUGHT_NO_EFFECT;
+    snprintf(sabotage->message, sizeof sabotage->message, "%s", sabotage->known->no_effect);
+  }
+}
+
 /* `sabotage` is each rank's own copy; the first rank's is the one that counts. */
 static ad_status try_one(trials *t, ad_sabotage *sabotage) {
   int32_t found[WORDS] = {0};
@@ -267,8 +268,8 @@ static ad_status try_one(trials *t, ad_sabotage *sabotage) {
     say_not_fired(sabotage);
   else if (found[DIFFERS])
     return judge(t, sabotage);
-  else if (!sabotage->known)
-    ad_derived_say_no_effect(sabotage);
+  else
+    say_no_effect(sabotage);
   return AD_OK;
 }
 

@@ -6,7 +6,6 @@
 #include "array/array.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/seams.h"
 #include "io/lines.h"
 #include "program/ocr_keys.h"
 
@@ -169,7 +168,6 @@ static ad_status read_microbatch(ad_ocr_batch *batch, ad_ocr_microbatch *one, in
                                  int64_t *counted) {
   ad_span lines = one->lines;
   int64_t global_batch = batch->setting.global_batch;
-  ad_seam_pass(AD_SEAM_ROWS, &lines);
   *counted = 0;
   for (int64_t row = 0; row < global_batch; row++) {
     ad_line line;

@@ -5,7 +5,6 @@
 #include "array/array.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/seams.h"
 #include "io/text.h"
 
 ad_layout ad_text_batch_layout(const ad_mesh *mesh) {
@@ -102,10 +101,8 @@ ad_status ad_text_batch_read(ad_text_batch *batch, int64_t step, int held_out, i
   batch->options.held_out = held_out;
   for (size_t m = 0; m < batch->count; m++) {
     ad_text_microbatch *microbatch = &batch->microbatches[m];
-    ad_span rows = microbatch->rows;
-    ad_seam_pass(AD_SEAM_ROWS, &rows);
-    ad_text_data_rows(batch->data, &batch->options, step, rows.first, rows.count, microbatch->tokens.data,
-                      microbatch->targets.data, &counted[m]);
+    ad_text_data_rows(batch->data, &batch->options, step, microbatch->rows.first, microbatch->rows.count,
+                      microbatch->tokens.data, microbatch->targets.data, &counted[m]);
   }
   return AD_OK;
 }

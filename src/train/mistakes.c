@@ -10,11 +10,14 @@ enum { SPOILED_RANK = 1 }; /* the one rank that makes them */
 
 static int is_spoiled(const ad_mistake_scene *scene) { return scene->rank == SPOILED_RANK; }
 
-/* One rank's slice of the batch is shifted by one. */
-static void shift_rows(void *context, void *passing) {
+/* One rank's slice is of the batch of another step: steps 0 and 1 are read for each other, 2 and 3, and so on, so that
+ * no program is asked for a step that the right run does not have. It is the first rank's: where matrices are cut, what
+ * others read of a text may be of no account, for the characters that it has are all in the first part of a vocabulary.
+ */
+static void shift_slice(void *context, void *passing) {
   ad_mistake_scene *scene = context;
-  if (!is_spoiled(scene)) return;
-  ((ad_span *)passing)->first++;
+  if (scene->rank) return;
+  *(int64_t *)passing ^= 1;
   scene->fired = 1;
 }
 
@@ -125,9 +128,12 @@ static void round_master(void *context, void *passing) {
 
 static const ad_mistake mistakes[] = {
     {.name = "shifted-slice",
-     .words = "one rank's slice of the batch is shifted by one",
-     .needs = AD_NEED_TOKENS | AD_NEED_SECOND_RANK_TOKENS,
-     .at = {{AD_SEAM_ROWS, shift_rows}}},
+     .words = "one rank's slice is of the batch of another step",
+     .needs = AD_NEED_TOKENS | AD_NEED_RANKS,
+     .no_effect =
+         "rank 0 reads the batch of another step and no judged number has other bits: what it reads is the same "
+         "in both, or counts for nothing",
+     .at = {{AD_SEAM_READ, shift_slice}}},
     {.name = "perturbed-replica",
      .words = "one replica of a parameter is changed",
      .needs = AD_NEED_RANKS,

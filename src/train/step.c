@@ -31,8 +31,10 @@ static size_t phases(const ad_run *run) { return ad_program_phase_count(run->pro
 /* ---- the batch and its counts (law 5) ---- */
 
 static ad_status read_batch(ad_run *run, step_state *state, int held_out) {
+  int64_t of = state->step;
+  ad_seam_pass(AD_SEAM_READ, &of);
   ad_trace_begin(&run->trace, AD_TRACE_READ, state->step, 0);
-  AD_TRY(ad_program_kind_of(run->program)->read(ad_program_own(run->program), state->step, held_out, run->counted));
+  AD_TRY(ad_program_kind_of(run->program)->read(ad_program_own(run->program), of, held_out, run->counted));
   ad_trace_end(&run->trace, AD_TRACE_READ, state->step);
   for (size_t i = 0; i < ad_program_count_count(run->program); i++)
     if (run->counts[i]) AD_TRY(ad_count_post(run->counts[i], run->counted[i], AD_HERE));

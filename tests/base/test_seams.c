@@ -37,7 +37,7 @@ static void a_planted_mistake_is_made_at_its_seams_and_nowhere_else(void **state
   double norm = 4;
   ad_mistake_plant(&mistake, &scene);
   assert_int_equal(seams_with_a_function(), 2);
-  ad_seam_pass(AD_SEAM_ROWS, &norm);
+  ad_seam_pass(AD_SEAM_READ, &norm);
   assert_true(norm == 4 && !scene.fired);
   ad_seam_pass(AD_SEAM_NORM, &norm);
   assert_true(norm == 2 && scene.fired);

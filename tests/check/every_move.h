@@ -19,7 +19,6 @@
 #include "array/array.h"
 #include "base/memory.h"
 #include "base/random.h"
-#include "base/seams.h"
 
 enum { EVERY_IN = 4, EVERY_WIDTH = 5, EVERY_MIDDLE = 7, EVERY_EVEN = 6, EVERY_ROWS = 16, EVERY_MICROBATCHES = 4 };
 enum { W_SAME, W_COLUMNS, W_ROWS, W_WHOLE, W_EVEN, W_BACK, EVERY_PARAMS };
@@ -29,12 +28,7 @@ typedef struct every_batch {
   double x_data[EVERY_ROWS * EVERY_IN], weights_data[EVERY_ROWS * EVERY_WIDTH], mask_data[EVERY_ROWS * EVERY_WIDTH];
 } every_batch;
 
-typedef struct every_options {
-  int tells_rows; /* 0: a mistake in the rows that are read cannot be planted */
-} every_options;
-
 typedef struct every_model {
-  const every_options *options;
   const ad_program_setting *setting;
   const ad_mesh *mesh;
   ad_layout rows; /* cut over dp, I on tp */
@@ -123,7 +117,6 @@ static inline ad_status every_create(const void *options, ad_program *to, void *
   ad_status status = ad_new(1, &model);
   if (status) return status;
   *own = model;
-  model->options = options;
   const ad_mesh *mesh = model->mesh = ad_program_mesh(to, 0);
   model->setting = ad_program_setting_of(to);
   model->rows = ad_layout_all(mesh, AD_R);
@@ -180,7 +173,6 @@ static inline ad_status every_read(void *own, int64_t step, int held_out, int64_
     every_batch *batch = &model->batches[m];
     ad_span rows =
         ad_batch_rows(&model->rows, ad_comm_rank(setting->comm), setting->global_batch, setting->microbatches, m);
-    if (model->options->tells_rows) ad_seam_pass(AD_SEAM_ROWS, &rows);
     counted[0][m] = 0;
     for (int64_t i = 0; i < rows.count; i++) counted[0][m] += 1 + (rows.first + i) % 3;
     every_fill(model, step, rows, batch);
@@ -197,14 +189,9 @@ static inline double every_flops(const void *own, int64_t samples) { return (dou
 
 static inline void every_register(void) {
   static const char *const modules[] = {"every", NULL};
-  static const ad_key keys[] = {
-      {"model.tells_rows", AD_KEY_BOOLEAN, .offset = offsetof(every_options, tells_rows), .fallback = "true"}};
   static const ad_program_kind kind = {.name = "every",
                                        .help = "every transition, for tests",
                                        .modules = modules,
-                                       .keys = keys,
-                                       .key_count = 1,
-                                       .options_size = sizeof(every_options),
                                        .create = every_create,
                                        .destroy = every_destroy,
                                        .open = every_open,
@@ -215,15 +202,14 @@ static inline void every_register(void) {
   if (!ad_program_kind_find("every")) must(ad_program_register(&kind));
 }
 
-/* `more`: further keys of the model, beginning with a comma. */
-static inline ad_recipe *every_recipe(const char *mesh, int zero, const char *more) {
+static inline ad_recipe *every_recipe(const char *mesh, int zero) {
   char text[512];
   ad_recipe *recipe = NULL;
   every_register();
   snprintf(text, sizeof text,
-           "name: every\nmodel: {kind: every%s}\nmesh: \"%s\"\nprecision: {param: f64, compute: f64}\n"
+           "name: every\nmodel: {kind: every}\nmesh: \"%s\"\nprecision: {param: f64, compute: f64}\n"
            "shard: {zero: %d}\ntrain: {seed: 4, global_batch: 9, microbatches: 2, steps: 5, lr: 1e-2, clip: 0.5}\n",
-           more, mesh, zero);
+           mesh, zero);
   must(ad_recipe_parse(text, "every.yaml", NULL, 0, &recipe));
   return recipe;
 }

@@ -190,8 +190,9 @@ static void dtype_mistakes_need_a_contract_that_promises_more(void **state) {
 }
 
 static void a_rank_without_tokens_shows_no_shift(void **state) {
-  ad_sabotages *p = list("dp_replicate=2", ", valid: [1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0]", ", microbatches: 1");
-  assert_false(has(p, "shifted-slice"));
+  ad_sabotages *p = list("dp_replicate=2", ", valid: [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]", ", microbatches: 1");
+  assert_int_equal(find(p, "shifted-slice")->caught, AD_CAUGHT_NO_EFFECT);
+  assert_non_null(strstr(why(p, "shifted-slice"), "or counts for nothing"));
   assert_true(has(p, "factor-wrong-width"));
   ad_sabotages_destroy(p);
 }

@@ -69,8 +69,64 @@ static void every_possible_cause_stands_in_the_row(void **state) {
   free(table);
 }
 
+/* ---- the verdict ---- */
+
+static const char *last_line(const char *table) {
+  size_t length = strlen(table);
+  assert_true(length && table[length - 1] == '\n');
+  const char *line = table + length - 1;
+  while (line > table && line[-1] != '\n') line--;
+  return line;
+}
+
+static int verdicts(const char *table) {
+  static const char *const words[] = {"\nproven", "\nNOT PROVEN", "\nNOTHING PROVEN", "does not hold"};
+  int count = 0;
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    for (const char *at = table; (at = strstr(at, words[i])) != NULL; at++) count++;
+  return count;
+}
+
+/* A document whose parameters all hold; `rest` begins with a comma. */
+static char *table_of_rest(int world, const char *rest) {
+  char document[1024], *table;
+  snprintf(document, sizeof document,
+           "{\"recipe\":\"tiny\",\"world\":%d,\"mesh\":\"dp=3\",\"engine\":\"shm\",\"dtype\":\"f64\",\"steps\":1,"
+           "\"seconds\":1.0,\"loss\":{\"dist\":1.0},\"norm\":{\"dist\":1.0},\"params\":[],"
+           "\"summary\":{\"params\":2,\"worst_rel_err\":1e-16,\"pass\":true,\"counted\":1}%s}",
+           world, rest);
+  assert_int_equal(ad_check_table(document, 0, &table), AD_OK);
+  return table;
+}
+
+static void the_last_line_is_the_verdict_and_there_is_one(void **state) {
+  static const struct {
+    int world;
+    const char *rest, *verdict;
+  } cases[] = {
+      {3, ",\"holds\":true", "proven: 2 parameters, worst error 1e-16 ("},
+      {1, ",\"holds\":true", "proven: 2 parameters"},
+      {3, ",\"holds\":false,\"own_dtypes\":{\"param\":\"w\",\"pass\":false}", "NOT PROVEN: 2 parameters"},
+      {3, ",\"holds\":false,\"sabotage\":[{\"name\":\"m\",\"caught_by\":\"none\"}],\"survivors\":1",
+       "NOT PROVEN: 2 parameters hold, but 1 planted mistake survived: `m` ("},
+      {3,
+       ",\"holds\":false,\"sabotage\":[{\"name\":\"a\",\"caught_by\":\"none\"},{\"name\":\"b\",\"caught_by\":\"none\"}]"
+       ","
+       "\"survivors\":2",
+       "NOT PROVEN: 2 parameters hold, but 2 planted mistakes survived: `a` and 1 more ("},
+      {1, ",\"holds\":false,\"reason\":\"nothing was counted\"", "NOTHING PROVEN: nothing was counted"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char *table = table_of_rest(cases[i].world, cases[i].rest);
+    if (strncmp(last_line(table), cases[i].verdict, strlen(cases[i].verdict)) != 0 || verdicts(table) != 1)
+      fail_msg("not ended by one verdict, \"%s\":\n%s", cases[i].verdict, table);
+    free(table);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_last_line_is_the_verdict_and_there_is_one),
       cmocka_unit_test(a_parameter_that_does_not_hold_is_bad),
       cmocka_unit_test(every_possible_cause_stands_in_the_row),
       cmocka_unit_test(a_proof_on_one_rank_says_that_it_is_none_of_sums),

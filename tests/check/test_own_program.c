@@ -1,0 +1,219 @@
+/* A program of one's own reads its own data, and knows nothing of mistakes: those in what a rank reads are planted in
+ * it all the same, and the table of its proof ends with one verdict. */
+#include "world.h"
+
+#include <math.h>
+#include <jansson.h>
+#include "addend/data.h"
+#include "addend/program.h"
+#include "addend/train.h"
+
+enum { IN = 5, OUT = 3, ROWS = 9, MICROBATCHES = 2 };
+
+typedef struct own_options {
+  double apart; /* how far the data of two steps are from each other */
+} own_options;
+
+typedef struct own_model {
+  ad_program_setting setting;
+  double apart;
+  ad_layout rows;
+  ad_array x[MICROBATCHES];
+  double data[MICROBATCHES][ROWS * IN];
+} own_model;
+
+static ad_status run_phase(void *own, ad_phase_run *at) {
+  own_model *model = own;
+  ad_tape *t = ad_phase_tape(at);
+  ad_tensor *x = ad_constant(t, &model->x[ad_phase_microbatch(at)]);
+  ad_tensor *y = ad_linear(t, x, ad_parameter(t, ad_phase_parameters(at), 0));
+  ad_phase_loss(at, 0, ad_sum(t, ad_multiply(t, y, y)));
+  return AD_OK;
+}
+
+static ad_status create(const void *options, ad_program *to, void **own) {
+  own_model *model = calloc(1, sizeof *model);
+  if (!model) return AD_MEMORY;
+  *own = model;
+  const ad_mesh *mesh = ad_program_mesh(to, 0);
+  model->setting = *ad_program_setting_of(to);
+  model->apart = ((const own_options *)options)->apart;
+  model->rows = ad_layout_all(mesh, AD_R);
+  ad_layout_set(&model->rows, AD_AXES_DP, AD_S(0));
+  ad_layout counted = ad_layout_all(mesh, AD_R);
+  ad_layout_set(&counted, AD_AXES_DP, AD_P);
+  ad_param_spec w = {.name = "w",
+                     .shape = {2, {IN, OUT}},
+                     .layout = ad_layout_all(mesh, AD_R),
+                     .storage = ad_layout_all(mesh, AD_R),
+                     .sharded = AD_AXES(AD_DP_SHARD),
+                     .deviation = 0.5};
+  ad_module_spec module = {.name = "own", .mesh = mesh, .params = &w, .param_count = 1};
+  ad_status status = ad_program_add_module(to, &module);
+  if (!status) status = ad_program_add_count(to, &(ad_count_spec){"rows", counted});
+  if (!status) status = ad_program_add_loss(to, &(ad_loss_spec){.name = "squares"});
+  return status ? status : ad_program_add_phase(to, &(ad_phase){.name = "own", .run = run_phase});
+}
+
+static void destroy(void *own) { free(own); }
+static ad_status open_data(void *own) { return AD_OK; }
+
+static ad_status read_batch(void *own, int64_t step, int held_out, int64_t *const *counted) {
+  own_model *model = own;
+  const ad_program_setting *setting = &model->setting;
+  int64_t rank = ad_comm_rank(setting->comm), parts = setting->microbatches;
+  for (int64_t m = 0; m < parts; m++) {
+    ad_span mine = ad_batch_rows(&model->rows, rank, setting->global_batch, parts, m);
+    ad_shape shape = {2, {ad_cut(setting->global_batch, m, parts).count, IN}};
+    model->x[m] = ad_array_describe(setting->comm, AD_F64, &shape, &model->rows);
+    model->x[m].data = model->data[m];
+    for (int64_t i = 0, at = mine.first * IN; i < mine.count * IN; i++, at++)
+      model->data[m][i] = sin((double)at) + model->apart * (double)(step * (at + 1));
+    counted[0][m] = mine.count;
+  }
+  return AD_OK;
+}
+
+static int has_held_out(const void *own) { return 0; }
+static size_t data_bytes(const void *own) { return sizeof(own_model); }
+static double flops(const void *own, int64_t samples) { return (double)samples; }
+
+static void register_kind(void) {
+  static const char *const modules[] = {"own", NULL};
+  static const ad_key keys[] = {{"model.apart", AD_KEY_NUMBER, .offset = offsetof(own_options, apart), .most = 10}};
+  static const ad_program_kind kind = {.name = "own",
+                                       .help = "one matrix, for tests",
+                                       .modules = modules,
+                                       .keys = keys,
+                                       .key_count = 1,
+                                       .options_size = sizeof(own_options),
+                                       .create = create,
+                                       .destroy = destroy,
+                                       .open = open_data,
+                                       .read = read_batch,
+                                       .has_held_out = has_held_out,
+                                       .data_bytes = data_bytes,
+                                       .flops = flops};
+  if (!ad_program_kind_find("own")) must(ad_program_register(&kind));
+}
+
+/* ---- its proof ---- */
+
+typedef struct proof {
+  int holds;
+  json_t *document;
+  char *table;
+} proof;
+
+static proof prove(const char *mesh, double apart) {
+  char text[512], *json = NULL;
+  ad_check_options options = {.size = sizeof options, .sabotage = 1};
+  ad_recipe *recipe;
+  proof found;
+  register_kind();
+  snprintf(text, sizeof text,
+           "name: own\nmodel: {kind: own, apart: %g}\nmesh: \"%s\"\nprecision: {param: f64, compute: f64}\n"
+           "train: {global_batch: 9, microbatches: 2, steps: 1, lr: 0.1}\n",
+           apart, mesh);
+  must(ad_recipe_parse(text, "own.yaml", NULL, 0, &recipe));
+  must(ad_check(recipe, &options, &found.holds, &json));
+  must(ad_check_table(json, 0, &found.table));
+  found.document = json_loads(json, 0, NULL);
+  assert_non_null(found.document);
+  free(json);
+  ad_recipe_destroy(recipe);
+  return found;
+}
+
+static void release(proof *found) {
+  json_decref(found->document);
+  free(found->table);
+}
+
+static const char *text_at(const json_t *object, const char *key) {
+  const char *text = json_string_value(json_object_get(object, key));
+  return text ? text : "";
+}
+
+static const json_t *shifted_slice(const proof *found) {
+  const json_t *one;
+  size_t i;
+  json_array_foreach(json_object_get(found->document, "sabotage"), i,
+                     one) if (!strcmp(text_at(one, "name"), "shifted-slice")) return one;
+  fail_msg("shifted-slice was not planted:\n%s", found->table);
+  return NULL;
+}
+
+static void ends_with_verdict(const proof *found, const char *verdict) {
+  const char *last = found->table, *next;
+  for (const char *line = found->table; *line; line = next) {
+    last = line;
+    next = strchr(line, '\n');
+    assert_non_null(next);
+    next++;
+  }
+  if (strncmp(last, verdict, strlen(verdict)) != 0) fail_msg("the last line is no \"%s\":\n%s", verdict, found->table);
+}
+
+static int64_t survivors(const proof *found) {
+  return json_integer_value(json_object_get(found->document, "survivors"));
+}
+
+static void a_rank_that_reads_other_data_than_its_own_is_caught(void **state) {
+  static const char *const meshes[] = {"dp=2", "dp_shard=3", "dp_replicate=3", "dp_replicate=2 dp_shard=2"};
+  for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
+    proof found = prove(meshes[m], 0.1);
+    if (strcmp(text_at(shifted_slice(&found), "caught_by"), "number") != 0)
+      fail_msg("on %s:\n%s", meshes[m], found.table);
+    assert_int_equal(survivors(&found), 0);
+    assert_true(found.holds && json_is_true(json_object_get(found.document, "holds")));
+    ends_with_verdict(&found, "proven: 1 parameter, ");
+    release(&found);
+  }
+}
+
+static void where_all_data_are_the_same_a_shift_has_no_effect_and_it_is_said_why(void **state) {
+  proof found = prove("dp=3", 0);
+  const json_t *shift = shifted_slice(&found);
+  assert_string_equal(text_at(shift, "caught_by"), "no_effect");
+  assert_non_null(strstr(text_at(shift, "message"), "the same"));
+  assert_int_equal(survivors(&found), 0);
+  assert_true(found.holds);
+  assert_non_null(strstr(found.table, "no_effect shifted-slice"));
+  ends_with_verdict(&found, "proven: 1 parameter, ");
+  release(&found);
+}
+
+/* The data of two steps differ in their last bits: another batch gives other bits, and no error that counts. */
+static void a_survivor_is_the_verdict(void **state) {
+  proof found = prove("dp=3", 4e-17);
+  assert_string_equal(text_at(shifted_slice(&found), "caught_by"), "none");
+  assert_int_equal(survivors(&found), 1);
+  assert_true(json_is_true(json_object_get(json_object_get(found.document, "summary"), "pass")));
+  assert_false(found.holds || json_is_true(json_object_get(found.document, "holds")));
+  assert_non_null(strstr(found.table, "SURVIVED  shifted-slice"));
+  assert_null(strstr(found.table, "\nproven"));
+  ends_with_verdict(&found, "NOT PROVEN: 1 parameter holds, but 1 planted mistake survived: `shifted-slice`");
+  release(&found);
+}
+
+static void on_one_rank_nothing_can_be_shifted(void **state) {
+  proof found = prove("dp=1", 0.1);
+  const json_t *one;
+  size_t i;
+  int is_listed = 0;
+  json_array_foreach(json_object_get(found.document, "not_planted"), i, one) is_listed |=
+      !strcmp(text_at(one, "name"), "shifted-slice") && !strcmp(text_at(one, "why"), "there is one rank");
+  assert_true(is_listed);
+  release(&found);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_rank_that_reads_other_data_than_its_own_is_caught),
+      cmocka_unit_test(where_all_data_are_the_same_a_shift_has_no_effect_and_it_is_said_why),
+      cmocka_unit_test(a_survivor_is_the_verdict),
+      cmocka_unit_test(on_one_rank_nothing_can_be_shifted),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
