@@ -48,6 +48,15 @@ static json_t *params_document(const ad_findings *findings) {
 /* max, and NaN if one is NaN */
 static double worse(double a, double b) { return isnan(a) || isnan(b) ? NAN : fmax(a, b); }
 
+/* Of a proof in which some steps overflowed and were skipped. */
+static void add_overflow(const ad_overflow *overflow, json_t *document) {
+  if (!overflow->skipped) return;
+  json_object_set_new(
+      document, "overflow",
+      json_pack("{s:I, s:i, s:o, s:i}", "steps", (json_int_t)overflow->skipped, "scale", overflow->scale, "param",
+                text_or_null(overflow->param), "proven_at", overflow->taken_at));
+}
+
 static json_t *summary_document(const ad_findings *findings) {
   const ad_proof *proof = findings->proof;
   double ratio = 0, error = 0;
@@ -72,6 +81,7 @@ static json_t *summary_document(const ad_findings *findings) {
     json_object_set_new(summary, "process_share", number(proof->process_share));
     json_object_set_new(summary, "false_alarm", json_real(AD_FALSE_ALARMS));
   }
+  add_overflow(&proof->overflow, summary);
   if (isfinite(proof->margin)) json_object_set_new(summary, "smallest_margin", number(proof->margin));
   if (findings->steps > 1) json_object_set_new(summary, "free_running_difference", number(proof->free_difference));
   return summary;
@@ -151,10 +161,14 @@ static const ad_proof_param *nearest(const ad_proof *proof, double *share) {
   return worst;
 }
 
+/* NaN: a gradient has no direction, and is not that of its reference. */
 static double worst_cosine(const ad_proof *proof) {
   double worst = 1;
-  for (size_t i = 0; i < proof->param_count; i++)
-    if (proof->params[i].cosine < worst) worst = proof->params[i].cosine;
+  for (size_t i = 0; i < proof->param_count; i++) {
+    const ad_proof_param *param = &proof->params[i];
+    if (isnan(param->cosine) && param->max_rel_err != 0) return NAN;
+    if (param->cosine < worst) worst = param->cosine;
+  }
   return worst;
 }
 
@@ -165,6 +179,7 @@ static json_t *own_document(const ad_proof *proof) {
                           worst->name, "err", number(worst->max_rel_err), "one_process_err", number(worst->one_process),
                           "worst_cosine", number(worst_cosine(proof)), "process_share", number(proof->process_share),
                           "false_alarm", AD_FALSE_ALARMS, "pass", ad_proof_proves(proof, 0));
+  add_overflow(&proof->overflow, own);
   if (isfinite(proof->margin))
     json_object_set_new(own, "choices",
                         json_pack("{s:o, s:o}", "below", number(proof->turned), "bound", number(proof->turned_bound)));

@@ -22,6 +22,13 @@ typedef struct ad_proof_param {
   ad_causes causes;
 } ad_proof_param;
 
+/* What became of steps whose gradient overflowed: they are skipped, and nothing of them is judged. */
+typedef struct ad_overflow {
+  int64_t taken, skipped;
+  int scale, taken_at;                /* exponents: of the first that was skipped; of the last that was taken */
+  char param[2 * AD_PARAM_NAME_SIZE]; /* whose gradient was no finite number in the first that was skipped */
+} ad_overflow;
+
 typedef struct ad_proof {
   int complete; /* every number below is there */
   double loss_dist, loss_ref, loss_err, loss_bound;
@@ -37,6 +44,7 @@ typedef struct ad_proof {
   double process_share;   /* distance of all gradients together to one process's, of what it may be */
   double turned, turned_bound; /* by how much a choice was worse than one that was left, at most */
   double difference, derivative, directional_err;
+  ad_overflow overflow;
   int64_t counted; /* tokens, in all steps; 0: every gradient is zero, and that they agree says nothing */
   size_t param_count;
   ad_proof_param params[];

@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "check/directional.h"
 #include "check/dump.h"
+#include "check/overflow.h"
 #include "check/plants.h"
 #include "check/prover.h"
 #include "check/rounding.h"
@@ -531,6 +532,7 @@ static ad_status compare_updates(ad_prover *prover, int skipped) {
 
 void ad_prover_begin(ad_prover *prover) {
   ad_proof *proof = prover->job->proof;
+  prover->overflow = (ad_overflow){0};
   if (!prover->reference) return;
   size_t count = proof->param_count;
   memset(proof, 0, sizeof *proof);
@@ -554,6 +556,8 @@ ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report
   ad_plants plants = ad_plants_lift();
   if (prover->reference) prover->job->proof->counted += report->count;
   ad_status status = gather_gradients(prover);
+  if (!status) ad_overflow_note(prover, report);
+  if (!status && prover->reference) prover->job->proof->overflow = prover->overflow;
   if (!status) status = share_decisions(prover);
   if (!status && prover->job->dumps) status = dump_results(prover, report);
   if (!status) status = compare_replicas(prover);
@@ -572,7 +576,7 @@ static ad_status prove_steps(ad_prover *prover) {
     if (prover->reference && options->progress) options->progress(options->context, "steps", step, prover->job->steps);
     AD_TRY(ad_prover_step(prover, step, &report));
   }
-  return AD_OK;
+  return ad_overflow_judge(prover);
 }
 
 ad_status ad_prove(ad_comm *comm, const ad_proof_job *job) {

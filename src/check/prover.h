@@ -22,6 +22,7 @@ typedef struct ad_prover {
   ad_addends addends;                   /* where rounding is judged by them */
   ad_computing computing;               /* on the first rank, where dtypes round */
   ad_reference *reference;              /* on the first rank, NULL elsewhere */
+  ad_overflow overflow;                 /* of the steps since it began */
 } ad_prover;
 
 /* Makes the run, and on the first rank its reference. Collective. On failure nothing is left behind. */

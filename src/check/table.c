@@ -105,13 +105,40 @@ static void print_process(FILE *file, const json_t *summary) {
     fprintf(file, "    all gradients together are %.4g times as far from one process's as rounding allows\n", share);
 }
 
+/* One that has no direction, and is not what its reference is, points furthest from it. */
+static double cosine_of(const json_t *param) {
+  double cosine = number_of(param, "cosine");
+  return !isnan(cosine) ? cosine : number_of(param, "max_rel_err") == 0 ? 1 : -2;
+}
+
+static void print_angle(FILE *file, double cosine) {
+  if (isnan(cosine))
+    fprintf(file, "undefined");
+  else
+    fprintf(file, "%.12g", cosine);
+}
+
 /* The parameter whose gradient points furthest from its reference. */
 static void print_cosine(FILE *file, const json_t *params) {
   const json_t *param, *worst = json_array_get(params, 0);
   size_t i;
-  json_array_foreach(params, i, param) if (number_of(param, "cosine") < number_of(worst, "cosine")) worst = param;
-  fprintf(file, "\n  smallest cosine to the reference %.12g, of `%s`\n", number_of(worst, "cosine"),
-          text_of(worst, "name"));
+  json_array_foreach(params, i, param) if (cosine_of(param) < cosine_of(worst)) worst = param;
+  fprintf(file, "\n  smallest cosine to the reference ");
+  print_angle(file, number_of(worst, "cosine"));
+  fprintf(file, ", of `%s`\n", text_of(worst, "name"));
+}
+
+/* Steps that were skipped are none of the proof. */
+static void print_overflow(FILE *file, const json_t *document, const json_t *of) {
+  const json_t *overflow = json_object_get(of, "overflow");
+  if (!overflow) return;
+  long long skipped = json_integer_value(json_object_get(overflow, "steps"));
+  fprintf(
+      file,
+      "    %lld of %lld steps overflowed at scale 2^%lld in `%s` and %s skipped, as in training; proven at 2^%lld\n",
+      skipped, (long long)json_integer_value(json_object_get(document, "steps")),
+      (long long)json_integer_value(json_object_get(overflow, "scale")), text_of(overflow, "param"),
+      skipped == 1 ? "was" : "were", (long long)json_integer_value(json_object_get(overflow, "proven_at")));
 }
 
 static void print_params(FILE *file, const json_t *document, const ad_paint *paint) {
@@ -123,6 +150,7 @@ static void print_params(FILE *file, const json_t *document, const ad_paint *pai
           rounded ? "error" : "worst err", "replicas", rounded ? " one process" : "", paint->off);
   json_array_foreach(params, i, param) print_param(file, param, !counts_nothing(document), paint);
   if (rounded) print_cosine(file, params);
+  print_overflow(file, document, json_object_get(document, "summary"));
 }
 
 static void print_directional(FILE *file, const json_t *document, const ad_paint *paint) {
@@ -264,11 +292,13 @@ static void print_own(FILE *file, const json_t *document, const ad_paint *paint)
   double share = number_of(own, "worst_share_of_bound");
   fprintf(file,
           "\n  in the recipe's own dtypes %s%s%s: `%s` comes nearest to what rounding allows, %.*g of it\n"
-          "    error %.2g, that of one process %.2g; smallest cosine %.12g; chance of a false alarm below %.0g\n",
+          "    error %.2g, that of one process %.2g; smallest cosine ",
           pass ? paint->good : paint->bad, pass ? "it holds" : "it does NOT hold", paint->off, text_of(own, "param"),
-          digits_of(share), share, number_of(own, "err"), number_of(own, "one_process_err"),
-          number_of(own, "worst_cosine"), number_of(own, "false_alarm"));
+          digits_of(share), share, number_of(own, "err"), number_of(own, "one_process_err"));
+  print_angle(file, number_of(own, "worst_cosine"));
+  fprintf(file, "; chance of a false alarm below %.0g\n", number_of(own, "false_alarm"));
   print_process(file, own);
+  print_overflow(file, document, own);
   const json_t *choices = json_object_get(own, "choices");
   if (choices && number_of(choices, "below") > number_of(choices, "bound"))
     fprintf(file, "    a choice is worse by %.2g than one that was left, bound %.2g\n", number_of(choices, "below"),

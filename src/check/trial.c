@@ -119,6 +119,29 @@ static ad_status take_memory(trials *t) {
   return AD_OK;
 }
 
+static ad_status take_clean_steps(trials *t, ad_needs *seen) {
+  ad_prover_begin(&t->prover);
+  ad_known_watch(seen);
+  for (int step = 0; step < STEPS; step++) {
+    AD_TRY(ad_prover_step(&t->prover, step, &t->reports[step]));
+    keep(t, 1, &t->after[step]);
+  }
+  ad_seams_clear();
+  return AD_OK;
+}
+
+/* In a step that is skipped a mistake shows nothing: both are taken at the scale to which a training would fall. */
+static ad_status take_steps_that_count(trials *t, ad_needs *seen) {
+  ad_loss_scale *scale = &t->prover.run->loss_scale;
+  AD_TRY(take_clean_steps(t, seen));
+  while (t->prover.overflow.skipped && scale->exponent < t->loss_scale.exponent) {
+    t->loss_scale.exponent = scale->exponent;
+    AD_TRY(start_again(t));
+    AD_TRY(take_clean_steps(t, seen));
+  }
+  return AD_OK;
+}
+
 static ad_status run_clean(trials *t) {
   ad_run *run = t->prover.run;
   ad_sabotages *shared = t->job->sabotages;
@@ -127,13 +150,7 @@ static ad_status run_clean(trials *t) {
   if (t->prover.reference) AD_TRY(ad_reference_keep(t->prover.reference));
   t->loss_scale = run->loss_scale;
   ad_needs seen = 0;
-  ad_prover_begin(&t->prover);
-  ad_known_watch(&seen);
-  for (int step = 0; step < STEPS; step++) {
-    AD_TRY(ad_prover_step(&t->prover, step, &t->reports[step]));
-    keep(t, 1, &t->after[step]);
-  }
-  ad_seams_clear();
+  AD_TRY(take_steps_that_count(t, &seen));
   atomic_fetch_or(&shared->facts, ad_known_facts(run) | seen);
   t->scene = (ad_mistake_scene){.rank = ad_comm_rank(run->comm), .microbatches = run->recipe->train.microbatches};
   if (!t->prover.reference) return AD_OK;

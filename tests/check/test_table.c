@@ -1,12 +1,8 @@
 /* The table for people says of every parameter what the document says, the bad ones above all. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-#include "addend/check.h"
+#include "world.h"
+
+#include <math.h>
+#include "check/document.h"
 
 static char *table_of(int world, const char *error, const char *equal) {
   char document[1024], *table;
@@ -124,8 +120,55 @@ static void the_last_line_is_the_verdict_and_there_is_one(void **state) {
   }
 }
 
+/* ---- angles ---- */
+
+/* The table of a proof in the recipe's own dtypes, of one parameter. */
+static char *table_of_param(double cosine, double error, double *kept) {
+  ad_recipe *recipe = small_recipe("dp_shard=2", "", "");
+  ad_check_options options = {.size = sizeof options, .recipe_dtype = 1};
+  ad_proof *proof = calloc(1, sizeof *proof + sizeof *proof->params);
+  assert_non_null(proof);
+  proof->param_count = 1;
+  proof->counted = 1;
+  proof->params[0] = (ad_proof_param){
+      .name = "w", .ratio = 1, .max_rel_err = error, .bound = 1, .cosine = cosine, .replicas_equal = 1};
+  ad_findings findings = {.recipe = recipe, .options = &options, .proof = proof, .own = proof, .world = 2};
+  findings.engine = "shm";
+  json_t *document = ad_findings_document(&findings);
+  json_t *own = json_object_get(json_object_get(document, "own_dtypes"), "worst_cosine");
+  *kept = json_is_number(own) ? json_number_value(own) : NAN;
+  char *text = json_dumps(document, 0), *table;
+  assert_non_null(text);
+  must(ad_check_table(text, 0, &table));
+  free(text);
+  json_decref(document);
+  free(proof);
+  ad_recipe_destroy(recipe);
+  return table;
+}
+
+static void an_angle_is_no_number_where_a_gradient_has_no_direction(void **state) {
+  static const struct {
+    double cosine, error, kept;
+    const char *alone, *beside;
+  } cases[] = {
+      {0.5, 0.1, 0.5, "smallest cosine to the reference 0.5, of `w`", "; smallest cosine 0.5\n"},
+      {NAN, NAN, NAN, "smallest cosine to the reference undefined, of `w`", "; smallest cosine undefined\n"},
+      {NAN, 1, NAN, "smallest cosine to the reference undefined, of `w`", "; smallest cosine undefined\n"},
+      {NAN, 0, 1, "smallest cosine to the reference undefined, of `w`", "; smallest cosine 1\n"}, /* both are zero */
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    double kept;
+    char *table = table_of_param(cases[i].cosine, cases[i].error, &kept);
+    assert_true(kept == cases[i].kept || (isnan(kept) && isnan(cases[i].kept)));
+    if (!strstr(table, cases[i].alone) || !strstr(table, cases[i].beside)) fail_msg("case %zu:\n%s", i, table);
+    free(table);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(an_angle_is_no_number_where_a_gradient_has_no_direction),
       cmocka_unit_test(the_last_line_is_the_verdict_and_there_is_one),
       cmocka_unit_test(a_parameter_that_does_not_hold_is_bad),
       cmocka_unit_test(every_possible_cause_stands_in_the_row),

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# A proof in f16 whose steps all overflow proves nothing and says which scale holds; one in which some do says which, and
+# is made of the others; what overflows on a wire between modules is named, in a training as in a proof.
+#   overflow.sh ADDEND SOURCE
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+recipe=$source/recipes/hsdp-f16.yaml
+
+refused() { # arguments: exit 2, nothing on standard output, one sentence
+  local status=0
+  "$addend" check "$recipe" "$@" >out 2>err || status=$?
+  [ $status -eq 2 ] || { cat out err >&2; fail "$*: exit $status, not 2"; }
+  [ ! -s out ] || { cat out >&2; fail "$*: nothing was proven, yet it prints"; }
+  grep -q 'overflow at scale 2^[0-9]* in `[a-z0-9._]*`' err || { cat err >&2; fail "$*: no overflow is named"; }
+}
+holding() { sed -n 's/.*; 2^\(-\{0,1\}[0-9]*\) holds.*/\1/p' err; }
+document() { # numbers are finite or null, whatever became of the steps
+  ! grep -q -i -e 'nan' -e 'infinity' "$1" || fail "$1 has what is no number"
+  python3 -c "
+import json, sys
+proof = json.load(open('$1'))
+$2"
+}
+
+# ---- every step overflows ----
+refused --set precision.loss_scale=24 --steps 1
+scale=$(holding)
+[ "$scale" -gt 10 ] && [ "$scale" -lt 24 ] || { cat err >&2; fail "a scale that holds"; }
+"$addend" check "$recipe" --set precision.loss_scale="$scale" --steps 1 >out || { cat out >&2; fail "2^$scale does not hold"; }
+refused --set precision.loss_scale=$((scale + 1)) --steps 1
+[ "$(holding)" = "$scale" ] || fail "from 2^24 and from just above the same scale"
+for more in --json --sabotage=1 "--dtype recipe" "--dtype recipe --json"; do
+  refused $more --set precision.loss_scale=24 --steps 2
+  [ "$(holding)" -le "$scale" ] || fail "what holds in two steps holds in one"
+done
+
+# ---- some do ----
+"$addend" check "$recipe" --set precision.loss_scale=$((scale + 2)) --steps 5 --json >proof.json || fail "two of five overflow"
+document proof.json "
+own = proof['own_dtypes']['overflow']
+assert own['steps'] >= 2 and own['scale'] == $scale + 2 and own['param'], own
+assert own['proven_at'] <= $scale and proof['holds'] is True, own
+assert 0 <= proof['own_dtypes']['worst_share_of_bound'] <= 1 and proof['own_dtypes']['worst_cosine'] > 0.9, proof['own_dtypes']
+assert 'overflow' not in proof['summary'], 'f64 has no scale'"
+"$addend" check "$recipe" --set precision.loss_scale=$((scale + 2)) --steps 5 >out || fail "in words"
+grep -q "^    [2-4] of 5 steps overflowed at scale 2^$((scale + 2)) in \`.*\` and were skipped, as in training; proven at 2^$scale" out ||
+  { cat out >&2; fail "it is said that steps were skipped"; }
+"$addend" check "$recipe" --dtype recipe --set precision.loss_scale=$((scale + 2)) --steps 5 --json >proof.json 2>err || fail "--dtype recipe"
+document proof.json "assert proof['summary']['overflow']['steps'] >= 2, proof['summary']"
+"$addend" check "$recipe" --set precision.loss_scale="$scale" --json >proof.json || fail "none overflows"
+document proof.json "assert 'overflow' not in proof['own_dtypes'], proof['own_dtypes']"
+
+# Mistakes are planted where steps are taken.
+"$addend" check "$recipe" --set precision.loss_scale=$((scale + 2)) --steps 5 --sabotage=1 --json >proof.json || fail "sabotage beside an overflow"
+document proof.json "
+caught = {one['name']: one['caught_by'] for one in proof['sabotage']}
+assert proof['survivors'] == 0 and caught['overflow-per-rank'] in ('protocol', 'number'), caught"
+
+# ---- a later step alone ----
+wild=(--set train.lr=3 --set train.warmup=0 --set train.clip=0)
+"$addend" check "$recipe" --dtype recipe "${wild[@]}" --set precision.loss_scale=24 --steps 1 >out 2>err && fail "2^24 overflows"
+scale=$(holding)
+"$addend" check "$recipe" --dtype recipe "${wild[@]}" --set precision.loss_scale="$scale" --steps 4 --json >proof.json 2>err || { cat err >&2; fail "the first step holds"; }
+document proof.json "
+later = proof['summary']['overflow']
+assert 1 <= later['steps'] < 4 and later['scale'] == $scale and proof['holds'] is True, later"
+echo "overflow: all hold"
