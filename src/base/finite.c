@@ -1,7 +1,9 @@
 /* Finding values that are no finite numbers: those whose exponent has all its bits set. */
 #include "base/finite.h"
 
+#include <math.h>
 #include <string.h>
+#include "base/kernels.h"
 
 enum { BLOCK = 4096 }; /* elements that are looked at without a branch */
 
@@ -40,4 +42,15 @@ size_t ad_first_not_finite(const void *data, ad_dtype dtype, size_t n) {
   while (n - at >= BLOCK && !has_one(bytes + at * size, dtype, BLOCK)) at += BLOCK;
   while (at < n && !has_one(bytes + at * size, dtype, 1)) at++;
   return at;
+}
+
+double ad_largest_overflow(const void *to, ad_dtype to_dtype, const void *from, ad_dtype dtype, size_t n) {
+  double largest = 0, value;
+  for (size_t at = 0; at < n; at++) {
+    at += ad_first_not_finite((const char *)to + at * ad_dtype_size(to_dtype), to_dtype, n - at);
+    if (at == n) break;
+    ad_cast(&value, AD_F64, (const char *)from + at * ad_dtype_size(dtype), dtype, 1);
+    if (isfinite(value)) largest = fmax(largest, fabs(value));
+  }
+  return largest;
 }

@@ -2,13 +2,16 @@
  * does a proof, which judges the others. */
 #include "check/overflow.h"
 
+#include <stdio.h>
+
 #include "base/error.h"
 #include "base/finite.h"
 #include "train/run.h"
 
-/* The first parameter whose gradient is no finite number; empty: there is none. */
+/* What overflowed on a wire, or the first parameter whose gradient is no finite number; empty: there is none. */
 static void name_param(const ad_prover *prover, char *out, size_t size) {
-  out[0] = 0;
+  const ad_wire_overflow *wire = &prover->run->overflow;
+  snprintf(out, size, "%s", wire->spec ? wire->spec->value : "");
   for (size_t i = 0; i < prover->param_count && !out[0]; i++) {
     const ad_array *gradient = &prover->gradients[i];
     size_t numel = ad_array_numel(gradient);

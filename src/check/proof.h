@@ -26,7 +26,7 @@ typedef struct ad_proof_param {
 typedef struct ad_overflow {
   int64_t taken, skipped;
   int scale, taken_at;                /* exponents: of the first that was skipped; of the last that was taken */
-  char param[2 * AD_PARAM_NAME_SIZE]; /* whose gradient was no finite number in the first that was skipped */
+  char param[2 * AD_PARAM_NAME_SIZE]; /* whose gradient was not finite in the first that was skipped, or what crosses */
 } ad_overflow;
 
 typedef struct ad_proof {

@@ -36,7 +36,8 @@ static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const 
 /* What a phase of this rank gave crosses with the roundings of its wire: the same program has the same numbers, within
  * f32, wherever its modules lie. */
 static ad_tensor *cross(ad_phase_run *at, ad_tensor *leaf, const ad_crossing_spec *crossing) {
-  wire_rounding wire = {crossing->wire, crossing->gradient_wire, ldexp(1, at->wire_scale)};
+  double *overflow = at->overflows ? at->overflows + 2 * (crossing - at->program->crossings) : NULL;
+  wire_rounding wire = {crossing->wire, crossing->gradient_wire, ldexp(1, at->wire_scale), overflow};
   if (at->rounds && (wire.value || wire.gradient)) leaf = ad_wire_at(at->tape, leaf, &wire, crossing->value);
   return ad_cross_at(at->tape, leaf, crossing->bridge, crossing->value);
 }

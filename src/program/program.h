@@ -54,8 +54,9 @@ struct ad_phase_run {
   const ad_program *program;
   size_t phase, microbatch;
   int trains;
-  int rounds;     /* crossings round to the dtypes of their wires, whether or not anything travels */
-  int wire_scale; /* exponent that gradients carry while they are rounded so */
+  int rounds;        /* crossings round to the dtypes of their wires, whether or not anything travels */
+  int wire_scale;    /* exponent that gradients carry while they are rounded so */
+  double *overflows; /* of each crossing the largest value that its wire made infinite, and of its gradient; NULL */
   ad_tape *tape;
   ad_module *module;
   const ad_parameters *parameters; /* the module's, as its tapes see them now */

@@ -64,6 +64,8 @@ ad_tensor *ad_input_with(ad_tape *tape, const ad_array *value, ad_dtype gradient
 typedef struct wire_rounding {
   ad_dtype value, gradient;
   double gradient_scale; /* a power of two that the gradient carries meanwhile */
+  double
+      *overflow; /* the largest value that f16 made infinite on its way, and of the gradient at [1]; NULL: not asked */
 } wire_rounding;
 ad_tensor *ad_wire_at(ad_tape *tape, ad_tensor *x, const wire_rounding *wire, const char *site); /* op_wire.c */
 

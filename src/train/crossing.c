@@ -105,6 +105,7 @@ static int is_of_this_rank(const ad_crossing_spec *spec) {
 ad_status ad_crossings_create(ad_run *run) {
   size_t count = ad_program_crossing_count(run->program);
   AD_TRY(ad_new(count, &run->crossings));
+  AD_TRY(ad_new(2 * count, &run->overflows));
   for (size_t i = 0; i < count; i++) {
     const ad_crossing_spec *spec = ad_program_crossing(run->program, i);
     if (!is_of_this_rank(spec)) continue;
@@ -129,6 +130,7 @@ void ad_crossings_destroy(ad_run *run) {
     ad_release(c->forward);
   }
   ad_release(run->crossings);
+  ad_release(run->overflows);
 }
 
 /* ---- in another dtype on the way ---- */
@@ -222,6 +224,7 @@ static ad_status post_value(ad_run *run, ad_crossing *c, size_t m) {
   ad_array travels = on_wire(value, &c->travels[slot], wire_of(run, c, 0));
   if (is_source(c)) {
     cast(&travels, value);
+    ad_wire_overflow_note(run, c->spec, 0, &travels, value);
     return ad_bridge_post_forward(c->spec->bridge, &travels, NULL, c->spec->value, request);
   }
   passed->arrived = value;
@@ -257,6 +260,7 @@ static ad_status post_gradient(ad_run *run, ad_crossing *c, size_t m) {
   AD_TRY(add_gradients(run, c, m, &sum));
   ad_array travels = on_wire(&sum, &c->gradient_travels, wire);
   cast(&travels, &sum);
+  ad_wire_overflow_note(run, c->spec, 1, &travels, &sum);
   return ad_bridge_post_backward(c->spec->bridge, &travels, NULL, c->spec->value, &c->backward);
 }
 

@@ -5,6 +5,7 @@
 #include "program/program.h"
 #include "train/absent.h"
 #include "train/crossing.h"
+#include "train/wire_overflow.h"
 #include "train/trace.h"
 
 /* Modules with one norm and one clip. */
@@ -44,6 +45,8 @@ struct ad_run {
   int wire_scale; /* exponent that gradients carry on their wires beyond the loss scale: a reference has none itself */
   ad_crossing *crossings;
   size_t crossing_count;
+  double *overflows; /* of each crossing of the program, noted on this rank in the step; see ad_wire_overflow_note */
+  ad_wire_overflow overflow;        /* of all ranks, where the step's numbers are not finite */
   const ad_parameters **parameters; /* of each module: as its tapes see them now */
   size_t param_count;               /* of all modules */
   ad_norm_group norm_groups[AD_NORM_GROUPS_MAX];

@@ -32,6 +32,7 @@ static size_t phases(const ad_run *run) { return ad_program_phase_count(run->pro
 
 static ad_status read_batch(ad_run *run, step_state *state, int held_out) {
   int64_t of = state->step;
+  ad_wire_overflow_clear(run);
   ad_seam_pass(AD_SEAM_READ, &of);
   ad_trace_begin(&run->trace, AD_TRACE_READ, state->step, 0);
   AD_TRY(ad_program_kind_of(run->program)->read(ad_program_own(run->program), of, held_out, run->counted));
@@ -89,6 +90,7 @@ static ad_phase_run phase_run(ad_run *run, size_t p, size_t m) {
                         .trains = run->trains,
                         .rounds = run->rounds_wires,
                         .wire_scale = run->wire_scale,
+                        .overflows = run->overflows,
                         .tape = ad_run_tape(run, p, m),
                         .module = run->modules[module],
                         .parameters = run->parameters[module],
@@ -334,6 +336,8 @@ static int is_finite_here(const ad_run *run, const step_state *state) {
 // The sum is not finite: finds the first rank whose own addend is not.
 static ad_status fail_number(ad_run *run, const step_state *state, double sum) {
   double world = (double)ad_comm_size(run->comm);
+  AD_TRY(ad_wire_overflow_agree(run));
+  if (run->overflow.spec) return ad_wire_overflow_fail(run, state->step);
   run->sums[0] = is_finite_here(run, state) ? world : (double)ad_comm_rank(run->comm);
   AD_TRY(ad_run_reduce_sums(run, 1, AD_MIN, AD_HERE));
   if (run->sums[0] == world) {
@@ -448,9 +452,13 @@ static ad_status finish_gradients(ad_run *run, step_state *state, ad_step_report
   return AD_OK;
 }
 
-// The norm is one number for all ranks: they skip together, and all modules or none.
+// The norm is one number for all ranks: they skip together, and all modules or none. No scale of the loss makes a value
+// smaller that overflows on a wire.
 static ad_status judge_norm(ad_run *run, ad_step_report *report) {
   double norm = report->norm;
+  if (!isfinite(norm)) AD_TRY(ad_wire_overflow_agree(run));
+  if (run->overflow.spec && !(run->overflow.backward && run->loss_scale.enabled))
+    return ad_wire_overflow_fail(run, report->step);
   ad_seam_pass(AD_SEAM_NORM, &norm);
   report->skipped = !ad_loss_scale_update(&run->loss_scale, norm);
   if (!report->skipped) return AD_OK;

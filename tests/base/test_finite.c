@@ -10,6 +10,7 @@
 #include <cmocka.h>
 #include "base/finite.h"
 #include "base/kernels.h"
+#include "base/kernels.h"
 
 enum { NUMEL = 10000 };
 static const ad_dtype dtypes[] = {AD_F64, AD_F32, AD_BF16, AD_F16};
@@ -55,8 +56,26 @@ static void the_first_that_is_not_is_found(void **state) {
   }
 }
 
+static void what_a_narrower_dtype_has_no_room_for_is_found_by_its_size(void **state) {
+  static double from[NUMEL];
+  static uint16_t to[NUMEL];
+  for (size_t i = 0; i < NUMEL; i++) from[i] = 60000;
+  ad_cast(to, AD_F16, from, AD_F64, NUMEL);
+  assert_true(ad_largest_overflow(to, AD_F16, from, AD_F64, NUMEL) == 0);
+  from[3] = 1e5;
+  from[NUMEL - 1] = -2e5;
+  from[7] = NAN;
+  from[8] = INFINITY; /* not finite before: the cast is not what made it so */
+  ad_cast(to, AD_F16, from, AD_F64, NUMEL);
+  assert_true(ad_largest_overflow(to, AD_F16, from, AD_F64, NUMEL) == 2e5);
+  assert_true(ad_largest_overflow(to, AD_F16, from, AD_F64, NUMEL - 1) == 1e5);
+  assert_true(ad_largest_overflow(to, AD_F16, from, AD_F64, 3) == 0);
+  assert_true(ad_largest_overflow(to, AD_F16, from, AD_F64, 0) == 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_a_narrower_dtype_has_no_room_for_is_found_by_its_size),
       cmocka_unit_test(finite_values_are_passed_over),
       cmocka_unit_test(the_first_that_is_not_is_found),
   };
