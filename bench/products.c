@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "row.h"
 #include "tensor/gemm_ways.h"
 
@@ -122,7 +123,7 @@ static ad_status measure(int shape, int dtype, int turns, json_t *rows) {
   timing took = {.failed = {0}};
   void *a = calloc((size_t)(of.m * of.k), sizeof(float)), *b = calloc((size_t)(of.k * of.n), sizeof(float));
   of.a.data = a, of.b.data = b, of.c = calloc((size_t)(of.m * of.n), sizeof(float));
-  ad_status status = a && b && of.c ? AD_OK : AD_MEMORY;
+  ad_status status = a && b && of.c ? AD_OK : ad_fail(AD_MEMORY, "no memory for operands");
   for (int turn = -1; turn < turns && !status; turn++) take_turn(&of, &took, turn < 0 ? 0 : turn); /* the first warms */
   if (!status && took.failed[OURS]) status = AD_PEER_FAILED;
   if (!status) json_array_append_new(rows, row_of(&of, shapes[shape].variant, &took, turns));
@@ -132,12 +133,18 @@ static ad_status measure(int shape, int dtype, int turns, json_t *rows) {
   return status;
 }
 
-ad_status bench_measure_products(const bench_options *options, json_t *rows) {
-  ad_gemm_set_threads();
+static ad_status measure_all(const bench_options *options, json_t *rows) {
+  AD_TRY(ad_gemm_prepare());
   for (int i = 0; i < SHAPES * DTYPES; i++) {
     if (options->progress) options->progress("products", i, SHAPES * DTYPES);
     AD_TRY(measure(i % SHAPES, i / SHAPES, options->quick ? QUICK_TURNS : TURNS, rows));
   }
   if (options->progress) options->progress("done", SHAPES * DTYPES, SHAPES * DTYPES);
   return AD_OK;
+}
+
+ad_status bench_measure_products(const bench_options *options, json_t *rows) {
+  ad_status status = measure_all(options, rows);
+  if (status) fprintf(stderr, "addend bench: products: %s\n", ad_last_error());
+  return status;
 }

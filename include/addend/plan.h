@@ -23,6 +23,12 @@ AD_API AD_CHECKED ad_status ad_plan_table(const ad_recipe *recipe, const ad_plan
 AD_API AD_CHECKED ad_status ad_plan_picture(const ad_recipe *recipe, const ad_plan_options *options,
                                             const char *command, char **out);
 
+/* To be called before a recipe's ranks are started on this machine. AD_MEMORY, saying how much which of them needs, if
+ * that is more than a limit on this process's control group, or on one above it, and the swap that is free; or if a
+ * process may not have the memory in which matrix products are made (ulimit -v, ulimit -d). Where less is left, there
+ * or on the machine, than they need, that is a warning (ad_set_log): what is left changes from moment to moment. */
+AD_API AD_CHECKED ad_status ad_plan_fits(const ad_recipe *recipe);
+
 #if defined(__cplusplus)
 }
 #endif

@@ -1,6 +1,7 @@
 /* Allocation with a counter that tests use to fail any one of them. No pools here: arenas are in arena.c. */
 #include "base/memory.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -68,6 +69,18 @@ ad_status ad_copy_string(const char *text, char **out) {
 }
 
 void ad_release(void *pointer) { free(pointer); }
+
+ad_status ad_memory_try(const char *what, size_t mebibytes) {
+  size_t bytes = mebibytes << 20;
+  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    return ad_fail(AD_MEMORY,
+                   "no memory for %s, which needs %zu MiB of addresses that this process may not have: %s "
+                   "(see ulimit -v and ulimit -d)",
+                   what, mebibytes, strerror(errno));
+  munmap(memory, bytes);
+  return AD_OK;
+}
 
 void ad_prefer_huge_pages(void *memory, size_t bytes) {
   const uintptr_t page = (uintptr_t)2 << 20, at = (uintptr_t)memory;

@@ -14,6 +14,10 @@ AD_CHECKED ad_status ad_grow_bytes(void **array, size_t old_count, size_t count,
 AD_CHECKED ad_status ad_copy_string(const char *text, char **out);
 void ad_release(void *pointer); /* free; NULL allowed */
 
+/* For libraries that have no error for memory that they cannot have: asks whether the process may have so many more MiB
+ * now. AD_MEMORY says that `what` needs them and where the limits are. Nothing is kept. */
+AD_CHECKED ad_status ad_memory_try(const char *what, size_t mebibytes);
+
 /* Asks for huge pages where whole ones lie inside this memory: fewer faults, and another process, which reads it page
  * by page, is done sooner. Nothing is touched and nothing can fail. */
 void ad_prefer_huge_pages(void *memory, size_t bytes);

@@ -19,7 +19,7 @@ size_t ad_process_pss(void) {
 
 /* ---- memory that is left ---- */
 
-enum { PATH_BYTES = 4096 };
+enum { PATH_BYTES = AD_LIMIT_PATH };
 static const uint64_t unknown = UINT64_MAX;
 
 // How one version of control groups says what a group may have. Without a limit the file has "max" (v2) or a number
@@ -55,27 +55,29 @@ static uint64_t cache_of(const char *group, const char *key) {
   return bytes == unknown ? 0 : bytes;
 }
 
-static uint64_t left_of_group(const char *group, const group_files *files) {
+static void look_at_group(const char *group, const group_files *files, ad_memory_room *room) {
   uint64_t limit = number_in(group, files->limit, ""), used = number_in(group, files->used, "");
-  if (limit == unknown || used == unknown) return unknown;
+  if (limit < room->limit &&
+      snprintf(room->limited_by, sizeof room->limited_by, "%s/%s", group, files->limit) < (int)sizeof room->limited_by)
+    room->limit = limit;
+  if (limit == unknown || used == unknown) return;
   used -= least(used, cache_of(group, files->inactive_cache));
   used -= least(used, cache_of(group, files->active_cache));
-  return limit - least(limit, used);
+  room->left = least(room->left, limit - least(limit, used));
 }
 
-// The least that is left of the group and of those above it, up to the mount. In a container the path may be the
-// host's: then only the mount exists, which is the container's own group.
-static uint64_t left_of_groups(const char *root, const group_files *files, const char *path) {
+// The group and those above it, up to the mount. In a container the path may be the host's: then only the mount exists,
+// which is the container's own group.
+static void look_at_groups(const char *root, const group_files *files, const char *path, ad_memory_room *room) {
   char group[PATH_BYTES];
   size_t top = strlen(root) + strlen(files->mount);
-  if (path[0] != '/') return unknown;
-  if (snprintf(group, sizeof group, "%s%s%s", root, files->mount, path) >= (int)sizeof group) return unknown;
-  uint64_t left = left_of_group(group, files);
+  if (path[0] != '/') return;
+  if (snprintf(group, sizeof group, "%s%s%s", root, files->mount, path) >= (int)sizeof group) return;
+  look_at_group(group, files, room);
   while (strlen(group) > top) {
     *strrchr(group, '/') = 0;
-    left = least(left, left_of_group(group, files));
+    look_at_group(group, files, room);
   }
-  return left;
 }
 
 static int has_memory(const char *controllers) {
@@ -88,26 +90,34 @@ static int has_memory(const char *controllers) {
 }
 
 // A line is NUMBER:CONTROLLERS:PATH; version 2 names no controllers.
-static uint64_t left_by_line(const char *root, char *line) {
+static void look_by_line(const char *root, char *line, ad_memory_room *room) {
   char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
-  if (!path) return unknown;
+  if (!path) return;
   *path++ = 0;
   path[strcspn(path, "\n")] = 0;
-  if (!*++controllers) return left_of_groups(root, &version_2, path);
-  return has_memory(controllers) ? left_of_groups(root, &version_1, path) : unknown;
+  if (!*++controllers)
+    look_at_groups(root, &version_2, path, room);
+  else if (has_memory(controllers))
+    look_at_groups(root, &version_1, path, room);
 }
 
-uint64_t ad_process_memory_left(const char *root) {
+static uint64_t bytes_of_machine(const char *root, const char *key) {
+  char folder[PATH_BYTES];
+  snprintf(folder, sizeof folder, "%s/proc", root);
+  uint64_t kibibytes = number_in(folder, "meminfo", key);
+  return kibibytes > unknown >> 10 ? unknown : kibibytes << 10;
+}
+
+void ad_process_memory_room(const char *root, ad_memory_room *out) {
   char line[PATH_BYTES];
-  snprintf(line, sizeof line, "%s/proc", root);
-  uint64_t kibibytes = number_in(line, "meminfo", "MemAvailable:");
-  uint64_t left = kibibytes > unknown >> 10 ? unknown : kibibytes << 10;
+  *out = (ad_memory_room){.left = bytes_of_machine(root, "MemAvailable:"), .limit = unknown};
+  out->swap = bytes_of_machine(root, "SwapFree:");
+  if (out->swap == unknown) out->swap = 0;
   snprintf(line, sizeof line, "%s/proc/self/cgroup", root);
   FILE *file = fopen(line, "re");
-  if (!file) return left;
-  while (fgets(line, sizeof line, file)) left = least(left, left_by_line(root, line));
+  if (!file) return;
+  while (fgets(line, sizeof line, file)) look_by_line(root, line, out);
   fclose(file);
-  return left;
 }
 
 /* ---- command line, processors ---- */

@@ -58,10 +58,12 @@ static ad_status print_document(const ad_findings *findings, char **json) {
 static ad_status prove_all(ad_findings *findings, ad_proof *proof, ad_proof *own, ad_sabotages **sabotages) {
   const ad_recipe *recipe = findings->recipe;
   const ad_check_options *options = findings->options;
+  ad_check_options under = in_own_dtypes(options);
+  ad_proof_job jobs[] = {job_of(recipe, options, proof, 0), job_of(recipe, &under, own, 1)};
   AD_TRY(ad_recipe_world(recipe, &findings->world));
+  AD_TRY(ad_proof_fits(jobs, own ? 2 : 1, ""));
   AD_TRY(prove(recipe, options, 0, proof));
   if (own) {
-    ad_check_options under = in_own_dtypes(options);
     AD_TRY(prove(recipe, &under, 1, own));
     findings->own = own;
   }

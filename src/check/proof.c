@@ -59,6 +59,11 @@ static int all_f64(const ad_recipe *recipe) {
   return contract->param == AD_F64 && recipe->precision.compute == AD_F64 && recipe->precision.override_count == 0;
 }
 
+ad_dtype ad_proof_dtype(const ad_check_options *options) {
+  if (options->recipe_dtype) return 0;
+  return options->dtype ? options->dtype : AD_F64;
+}
+
 int ad_proof_is_wide(const ad_recipe *recipe, const ad_check_options *options) {
   return options->recipe_dtype ? all_f64(recipe) : options->dtype != AD_F32;
 }

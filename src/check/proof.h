@@ -68,6 +68,11 @@ ad_status ad_proof_run(const ad_proof_job *job, ad_launch_result *result) AD_CHE
 ad_axes ad_proof_reduced_axes(const ad_layout *layout);
 int ad_proof_passes(const ad_proof *proof, int directional); /* every judged number holds */
 int ad_proof_proves(const ad_proof *proof, int directional); /* that, of a step in which something was counted */
+/* AD_MEMORY before any rank starts where the largest of these proofs, which follow each other, will not have the memory
+ * that it needs: see ad_plan_fits. `root`: "" but in tests. */
+ad_status ad_proof_fits(const ad_proof_job *jobs, size_t count, const char *root) AD_CHECKED;
+/* In which ranks compute, as ad_run_options has it. */
+ad_dtype ad_proof_dtype(const ad_check_options *options);
 /* Whether everything is f64 under these options: nothing rounds but that. */
 int ad_proof_is_wide(const ad_recipe *recipe, const ad_check_options *options);
 #define AD_WIDE_BOUND 1e-12 /* the promise of the proof in f64 */

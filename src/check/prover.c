@@ -18,11 +18,6 @@
 
 static int rounds(const ad_proof_job *job) { return !ad_proof_is_wide(job->recipe, job->options); }
 
-static ad_dtype forced_dtype(const ad_check_options *options) {
-  if (options->recipe_dtype) return 0;
-  return options->dtype ? options->dtype : AD_F64;
-}
-
 /* ---- choices ---- */
 
 /* What the program chooses by numbers that rounding changes; the ranks' own after a step. *out NULL: nothing. */
@@ -92,7 +87,7 @@ static ad_status create_arrays(ad_prover *prover) {
 
 static ad_status create_parts(ad_prover *prover, ad_comm *comm, const ad_proof_job *job) {
   const ad_check_options *options = job->options;
-  ad_run_options run = {.size = sizeof run, .dtype = forced_dtype(options), .quiet = job->quiet};
+  ad_run_options run = {.size = sizeof run, .dtype = ad_proof_dtype(options), .quiet = job->quiet};
   run.given_states = rounds(job);
   prover->comm = comm;
   prover->job = job;

@@ -8,17 +8,17 @@
 #include <string.h>
 
 #include "check/addends.h"
+#include "check/alone.h"
 #include "check/plants.h"
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
-#include "base/text.h"
 #include "module/module.h"
 #include "train/run.h"
 
 struct ad_reference {
   ad_comm *comm;
-  ad_recipe recipe; /* borrows all but the meshes, placement, options and views */
+  ad_recipe recipe; /* of one process */
   ad_run *run, *fed, *free;
   ad_array *fed_gradients; /* the caller's memory, seen on the reference's meshes */
   const ad_array **fed_list;
@@ -27,59 +27,6 @@ struct ad_reference {
   ad_step_report report, exact_report;
   char *kept; /* the fed run's arrays, one after another; NULL: none were kept */
 };
-
-/* "block=2 dp_replicate=3 cp=2" -> "block=2 dp_replicate=1 cp=1": types, names and modules stay what they are. */
-static ad_status shrink(const char *text, char **out) {
-  ad_mesh *mesh;
-  char buffer[256];
-  ad_text shrunk = ad_text_on(buffer, sizeof buffer);
-  AD_TRY(ad_mesh_create(text, &mesh));
-  if (ad_mesh_named(mesh) & AD_AXES(AD_BLOCK))
-    ad_text_add(&shrunk, "block=%lld", (long long)ad_mesh_axis_size(mesh, AD_BLOCK));
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    if (!(ad_mesh_named(mesh) & AD_AXES(axis)) || axis == AD_BLOCK) continue;
-    ad_text_add(&shrunk, "%s%s=1", shrunk.used ? " " : "", ad_axis_name((ad_axis)axis));
-  }
-  ad_mesh_destroy(mesh);
-  return ad_copy_string(buffer, out);
-}
-
-static ad_status shrink_meshes(const ad_recipe *recipe, ad_reference *reference) {
-  AD_TRY(ad_new(recipe->mesh_count, &reference->recipe.meshes));
-  for (size_t i = 0; i < recipe->mesh_count; i++) {
-    reference->recipe.meshes[i].module = recipe->meshes[i].module;
-    AD_TRY(shrink(recipe->meshes[i].text, &reference->recipe.meshes[i].text));
-  }
-  return AD_OK;
-}
-
-/* Where the program's key number `key` has its text; NULL if it is no view. */
-static char **view_at(const ad_recipe *recipe, size_t key) {
-  const ad_key *of = &recipe->program->keys[key];
-  return of->kind == AD_KEY_VIEW ? (char **)((char *)recipe->options + of->offset) : NULL;
-}
-
-/* The program's options, with the views of its mesh as small as that. */
-static ad_status shrink_views(const ad_recipe *recipe, ad_reference *reference) {
-  const ad_program_kind *program = recipe->program;
-  AD_TRY(ad_new_bytes(1, program->options_size, &reference->recipe.options));
-  memcpy(reference->recipe.options, recipe->options, program->options_size);
-  for (size_t i = 0; i < program->key_count; i++) {
-    char **view = view_at(&reference->recipe, i);
-    if (view) *view = NULL;
-  }
-  for (size_t i = 0; i < program->key_count; i++) {
-    char **view = view_at(&reference->recipe, i);
-    if (view && *view_at(recipe, i)) AD_TRY(shrink(*view_at(recipe, i), view));
-  }
-  return AD_OK;
-}
-
-static void release_views(ad_recipe *recipe) {
-  for (size_t i = 0; recipe->options && i < recipe->program->key_count; i++)
-    if (view_at(recipe, i)) ad_release(*view_at(recipe, i));
-  ad_release(recipe->options);
-}
 
 static int has_wires(const ad_program *program) {
   for (size_t i = 0; i < ad_program_crossing_count(program); i++) {
@@ -113,18 +60,10 @@ static ad_status create_runs(ad_reference *reference, const ad_reference_options
   return AD_OK;
 }
 
-static char colocated[] = AD_COLOCATED; /* one rank has all modules */
-
 ad_status ad_reference_create(const ad_recipe *recipe, const ad_reference_options *options, ad_reference **out) {
   ad_reference *reference;
   AD_TRY(ad_new(1, &reference));
-  reference->recipe = *recipe;
-  reference->recipe.meshes = NULL;
-  reference->recipe.options = NULL;
-  reference->recipe.placement = recipe->placement ? colocated : NULL;
-  reference->recipe.shard.zero = 0;
-  ad_status status = shrink_meshes(recipe, reference);
-  if (!status) status = shrink_views(recipe, reference);
+  ad_status status = ad_alone_create(recipe, &reference->recipe);
   if (!status) status = create_runs(reference, options);
   if (status) {
     ad_reference_destroy(reference);
@@ -142,10 +81,7 @@ void ad_reference_destroy(ad_reference *reference) {
   ad_run_destroy(reference->fed);
   ad_run_destroy(reference->free);
   ad_comm_close(reference->comm);
-  for (size_t i = 0; reference->recipe.meshes && i < reference->recipe.mesh_count; i++)
-    ad_release(reference->recipe.meshes[i].text);
-  ad_release(reference->recipe.meshes);
-  release_views(&reference->recipe);
+  ad_alone_release(&reference->recipe);
   ad_release(reference->fed_gradients);
   ad_release(reference->fed_list);
   ad_release(reference->kept);

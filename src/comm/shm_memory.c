@@ -55,7 +55,9 @@ static ad_status no_room(size_t bytes, const char *why) {
 // The kernel promises more memory than it has and, when it runs out, ends some process or other. So a large request is
 // first compared with what is left after the other ranks have what they were promised; `promised` sums that up.
 static ad_status promise(shm_world *world, uint64_t bytes) {
-  uint64_t others = atomic_fetch_add(&world->control->promised, bytes), available = ad_process_memory_left("");
+  ad_memory_room room;
+  ad_process_memory_room("", &room);
+  uint64_t others = atomic_fetch_add(&world->control->promised, bytes), available = room.left;
   if (others <= available && bytes <= available - others) return AD_OK;
   atomic_fetch_sub(&world->control->promised, bytes);
   char why[160];

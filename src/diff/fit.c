@@ -5,6 +5,7 @@
 #include <cblas.h>
 #include <math.h>
 #include <string.h>
+#include "base/blas.h"
 #include "base/error.h"
 #include "base/memory.h"
 
@@ -51,6 +52,7 @@ static size_t rows_at_once(const ad_part *const *list, size_t count) {
 static ad_status gather(const ad_parts *parts, const ad_part *const *list, size_t count, ad_products *out) {
   size_t n = out->n, stride = rows_at_once(list, count);
   double *columns, *all;
+  AD_TRY(ad_blas_prepare(1));
   AD_TRY(ad_new((n + 1) * stride, &columns));
   ad_status status = ad_new((n + 1) * (n + 1), &all);
   if (!status) {

@@ -38,12 +38,12 @@ ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *optio
     return ad_fail(AD_INVALID, "%lld ranks on a node: give at least 1, or 0 for all", (long long)own.ranks_per_node);
   AD_TRY(ad_recipe_world(recipe, &ranks));
   int all = !own.ranks_per_node || own.ranks_per_node > ranks;
-  *out = (ad_plan_world){ranks, all ? ranks : own.ranks_per_node};
+  *out = (ad_plan_world){ranks, all ? ranks : own.ranks_per_node, 0};
   return AD_OK;
 }
 
-static ad_status act_on(ad_comm *comm, const ad_recipe *recipe, size_t crowd, ad_run **out) {
-  ad_run_options options = {.size = sizeof options, .crowd = crowd};
+static ad_status act_on(ad_comm *comm, const ad_recipe *recipe, ad_dtype dtype, size_t crowd, ad_run **out) {
+  ad_run_options options = {.size = sizeof options, .dtype = dtype, .crowd = crowd};
   ad_run *run;
   AD_TRY(ad_run_create(comm, recipe, &options, &run));
   ad_step_report report;
@@ -60,7 +60,7 @@ ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world
   ad_comm *dry;
   int one_node = world->ranks_per_node == world->ranks;
   AD_TRY(ad_comm_open_dry_nodes(rank, world->ranks, one_node ? 0 : world->ranks_per_node, &dry));
-  ad_status status = act_on(dry, recipe, crowd, run);
+  ad_status status = act_on(dry, recipe, world->dtype, crowd, run);
   if (status)
     ad_comm_close(dry);
   else

@@ -25,6 +25,7 @@ size_t ad_plan_peak_worst(const ad_plan_memory *memory);
 /* Where a plan puts the ranks. */
 typedef struct ad_plan_world {
   int64_t ranks, ranks_per_node; /* at least 1 */
+  ad_dtype dtype;                /* of ad_run_options: 0: as in the recipe */
 } ad_plan_world;
 ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *options, ad_plan_world *out) AD_CHECKED;
 

@@ -4,6 +4,7 @@
 #include <cblas.h>
 #include <pthread.h>
 #include <stdio.h>
+#include "base/blas.h"
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/seams.h"
@@ -28,11 +29,17 @@ void ad_gemm_blas(const gemm_product *of) {
                 (float)beta, of->c, ldc);
 }
 
-static void set_threads(void) { openblas_set_num_threads((int)ad_environment_number("ADDEND_BLAS_THREADS", 1)); }
+static int threads_wanted(void) { return (int)ad_environment_number("ADDEND_BLAS_THREADS", 1); }
 
-void ad_gemm_set_threads(void) {
+static void set_threads(void) { openblas_set_num_threads(threads_wanted()); }
+
+ad_status ad_gemm_try(void) { return ad_blas_prepare(threads_wanted()); }
+
+ad_status ad_gemm_prepare(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
+  AD_TRY(ad_gemm_try());
   pthread_once(&once, set_threads);
+  return AD_OK;
 }
 
 /* ---- choosing ---- */

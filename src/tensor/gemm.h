@@ -19,7 +19,10 @@ void ad_gemm(ad_dtype values, ad_dtype result, int64_t m, int64_t n, int64_t k, 
 /* The first failure of this thread's products since the last call, with its message; what such a product should have
  * written is unspecified. */
 ad_status ad_gemm_status(void) AD_CHECKED;
-/* One thread, or as many as ADDEND_BLAS_THREADS says. */
-void ad_gemm_set_threads(void);
+/* Before the first product: one thread, or as many as ADDEND_BLAS_THREADS says, and the memory that OpenBLAS needs.
+ * AD_MEMORY where the process may not have that. */
+ad_status ad_gemm_prepare(void) AD_CHECKED;
+/* AD_MEMORY if ad_gemm_prepare will say so; starts no thread, so that ranks can be forked afterwards. */
+ad_status ad_gemm_try(void) AD_CHECKED;
 
 #endif

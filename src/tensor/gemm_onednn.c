@@ -129,18 +129,26 @@ static dnnl_cpu_isa_t instructions_of(ad_units units) {
   }
 }
 
+/* What compiling a kernel takes at most, with much to spare: where it cannot have it oneDNN 2.6 crashes. */
+enum { KERNEL_MIB = 32 };
+
+static ad_status try_kernel(void) { return ad_memory_try("matrix products by oneDNN", KERNEL_MIB); }
+
+static ad_status no_room; /* for those of f32, which all are compiled with the first product */
 static dnnl_status_t limited;
 
 /* Where this machine has more than every rank. */
 static void prepare(void) {
   ad_units agreed = ad_products_in_use().units;
   find_openmp();
+  no_room = try_kernel();
   if (agreed < ad_products_own().units) limited = dnnl_set_max_cpu_isa(instructions_of(agreed));
 }
 
 static ad_status prepare_once(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, prepare);
+  if (no_room) return try_kernel();
   if (!limited) return AD_OK;
   const char *names = ad_units_name(ad_products_in_use().units);
   return ad_fail(AD_SYSTEM,
@@ -334,6 +342,7 @@ static ad_status make(onednn *kept, const gemm_product *of, const shape_key *key
   making with;
   memset(&with, 0, sizeof with);
   AD_TRY(make_room(kept));
+  AD_TRY(try_kernel());
   entry *place = find(kept, key), made = {.key = *key};
   dnnl_status_t status = make_steps(kept, of, &with, &made);
   unmake(&with);

@@ -61,7 +61,7 @@ ad_status ad_tape_create(ad_comm *comm, const ad_mesh *mesh, const ad_tape_optio
   if (!ad_mesh_has_rank(mesh, ad_comm_rank(comm)))
     return ad_fail(AD_INVALID, "tape: rank %" PRId64 " is not in the mesh \"%s\"", ad_comm_rank(comm),
                    ad_mesh_text(mesh));
-  ad_gemm_set_threads();
+  if (!ad_comm_is_dry(comm)) AD_TRY(ad_gemm_prepare());
   ad_tape *tape;
   AD_TRY(ad_new(1, &tape));
   ad_status status = ad_arena_create(0, &tape->arena);

@@ -43,7 +43,19 @@ static int remove_root(void **state) {
 
 static void put_machine(void) { put("proc/meminfo", "MemTotal:  9999 kB\nMemAvailable:    1000 kB\nCached: 5 kB\n"); }
 
-static void leaves(uint64_t bytes) { assert_true(ad_process_memory_left(root) == bytes); }
+static ad_memory_room room(void) {
+  ad_memory_room found;
+  ad_process_memory_room(root, &found);
+  return found;
+}
+
+static void leaves(uint64_t bytes) { assert_true(room().left == bytes); }
+
+static void is_limited_by(const char *file, uint64_t bytes) {
+  ad_memory_room found = room();
+  assert_true(found.limit == bytes);
+  assert_string_equal(*file ? found.limited_by + strlen(root) : found.limited_by, file);
+}
 
 static void where_nothing_is_said_nothing_limits(void **state) { leaves(UINT64_MAX); }
 
@@ -75,6 +87,28 @@ static void the_least_of_a_group_and_those_above_it_is_left(void **state) {
   leaves(495000);
   put("proc/meminfo", "MemAvailable: 4 kB\n");
   leaves(4096);
+}
+
+static void the_smallest_limit_of_a_group_and_those_above_it_is_named(void **state) {
+  put_machine();
+  is_limited_by("", UINT64_MAX);
+  put("proc/self/cgroup", "0::/slurm/job/step\n");
+  put("sys/fs/cgroup/slurm/job/step/memory.max", "max\n");
+  is_limited_by("", UINT64_MAX);
+  put("sys/fs/cgroup/slurm/memory.max", "700000\n");
+  is_limited_by("/sys/fs/cgroup/slurm/memory.max", 700000);  // whatever is used of it
+  put("sys/fs/cgroup/slurm/job/memory.max", "900000\n");
+  is_limited_by("/sys/fs/cgroup/slurm/memory.max", 700000);
+  put("proc/self/cgroup", "4:memory:/job\n");
+  put("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "300000\n");
+  put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  is_limited_by("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", 300000);
+}
+
+static void swap_that_is_free_is_told(void **state) {
+  assert_true(room().swap == 0);
+  put("proc/meminfo", "SwapTotal: 9 kB\nSwapFree: 3 kB\n");
+  assert_true(room().swap == 3072);
 }
 
 static void version_1_is_found_among_other_controllers(void **state) {
@@ -150,6 +184,8 @@ int main(void) {
       IN_ROOT(cached_files_are_not_in_the_way),
       IN_ROOT(a_group_over_its_limit_has_nothing_left),
       IN_ROOT(lines_that_are_none_are_passed_over),
+      IN_ROOT(the_smallest_limit_of_a_group_and_those_above_it_is_named),
+      IN_ROOT(swap_that_is_free_is_told),
       cmocka_unit_test(a_command_line_is_its_words),
       cmocka_unit_test(the_processor_is_named_with_the_cores_that_are_seen),
   };

@@ -43,6 +43,45 @@ static void a_sound_world_is_proven(void **state) {
   }
 }
 
+/* In a folder that stands for /proc and /sys. */
+static ad_status fits_under(const ad_recipe *recipe, const ad_check_options *options, int64_t limit) {
+  char root[] = "/tmp/addend-proof-XXXXXX", command[512];
+  ad_proof_job job = {.recipe = recipe, .options = options, .steps = options->steps};
+  assert_non_null(mkdtemp(root));
+  snprintf(command, sizeof command,
+           "cd '%s' && mkdir -p proc/self sys/fs/cgroup/job && echo 0::/job >proc/self/cgroup && "
+           "echo %lld >sys/fs/cgroup/job/memory.max && echo 0 >sys/fs/cgroup/job/memory.current",
+           root, (long long)limit);
+  assert_int_equal(system(command), 0);
+  ad_status status = ad_proof_fits(&job, 1, root);
+  snprintf(command, sizeof command, "rm -rf '%s'", root);
+  assert_int_equal(system(command), 0);
+  return status;
+}
+
+static int64_t least_limit(const ad_recipe *recipe, const ad_check_options *options) {
+  int64_t refused = 0, taken = (int64_t)1 << 32;
+  while (taken - refused > 1 << 16) {
+    int64_t limit = (taken + refused) / 2;
+    if (fits_under(recipe, options, limit))
+      refused = limit;
+    else
+      taken = limit;
+  }
+  return taken;
+}
+
+static void a_proof_that_its_control_group_has_no_room_for_is_refused(void **state) {
+  ad_recipe *recipe = world_at(0);
+  ad_check_options one = options_of(1, 0), several = options_of(3, 0), slope = options_of(1, 1);
+  assert_int_equal(fits_under(recipe, &several, 1 << 20), AD_MEMORY);
+  assert_non_null(strstr(ad_last_error(), "whole gradients on each"));
+  assert_non_null(strstr(ad_last_error(), "/sys/fs/cgroup/job/memory.max"));
+  assert_true(least_limit(recipe, &slope) < least_limit(recipe, &one));   /* no reference */
+  assert_true(least_limit(recipe, &one) < least_limit(recipe, &several)); /* and one more that runs free */
+  ad_recipe_destroy(recipe);
+}
+
 static void every_planted_mistake_is_caught(void **state) {
   ad_check_options options = options_of(0, 0);
   for (int i = 0; i < WORLDS; i++) {
@@ -292,6 +331,7 @@ static void the_verdict_needs_every_number(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_sound_world_is_proven),
+      cmocka_unit_test(a_proof_that_its_control_group_has_no_room_for_is_refused),
       cmocka_unit_test(every_planted_mistake_is_caught),
       cmocka_unit_test(the_cause_of_a_wrong_sum_is_told),
       cmocka_unit_test(a_sum_over_other_ranks_is_not_told_as_a_part),

@@ -594,7 +594,7 @@ static size_t activations_beside_tapes(const ad_recipe *recipe, int64_t rank) {
   ad_comm *comm;
   ad_run *run;
   ad_plan_memory memory;
-  must(ad_plan_act(recipe, rank, &(ad_plan_world){7, 7}, 0, &comm, &run));
+  must(ad_plan_act(recipe, rank, &(ad_plan_world){7, 7, 0}, 0, &comm, &run));
   must(ad_plan_memory_of(run, &memory));
   size_t bytes = memory.activations - ad_run_tape_bytes(run);
   ad_run_destroy(run);

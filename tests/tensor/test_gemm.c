@@ -477,7 +477,7 @@ int main(void) {
       cmocka_unit_test(what_is_not_there_is_not_chosen),
       cmocka_unit_test(small_products_are_made_where_they_lie),
   };
-  ad_gemm_set_threads();
+  if (ad_gemm_prepare()) return 1;
   int failed = cmocka_run_group_tests_name("choice", tests, NULL, NULL);
   failed += run_with(AD_LIBRARY_OPENBLAS, ad_products_own().units, "openblas");
   failed += run_with_onednn();  // first with all instructions: oneDNN is held to those of its first product

@@ -1,0 +1,73 @@
+/* Making a recipe's meshes and views as small as one process. */
+#include "check/alone.h"
+
+#include <string.h>
+#include "base/memory.h"
+#include "base/text.h"
+
+/* "block=2 dp_replicate=3 cp=2" -> "block=2 dp_replicate=1 cp=1": types, names and modules stay what they are. */
+static ad_status shrink(const char *text, char **out) {
+  ad_mesh *mesh;
+  char buffer[256];
+  ad_text shrunk = ad_text_on(buffer, sizeof buffer);
+  AD_TRY(ad_mesh_create(text, &mesh));
+  if (ad_mesh_named(mesh) & AD_AXES(AD_BLOCK))
+    ad_text_add(&shrunk, "block=%lld", (long long)ad_mesh_axis_size(mesh, AD_BLOCK));
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    if (!(ad_mesh_named(mesh) & AD_AXES(axis)) || axis == AD_BLOCK) continue;
+    ad_text_add(&shrunk, "%s%s=1", shrunk.used ? " " : "", ad_axis_name((ad_axis)axis));
+  }
+  ad_mesh_destroy(mesh);
+  return ad_copy_string(buffer, out);
+}
+
+static ad_status shrink_meshes(const ad_recipe *recipe, ad_recipe *alone) {
+  AD_TRY(ad_new(recipe->mesh_count, &alone->meshes));
+  for (size_t i = 0; i < recipe->mesh_count; i++) {
+    alone->meshes[i].module = recipe->meshes[i].module;
+    AD_TRY(shrink(recipe->meshes[i].text, &alone->meshes[i].text));
+  }
+  return AD_OK;
+}
+
+/* Where the program's key number `key` has its text; NULL if it is no view. */
+static char **view_at(const ad_recipe *recipe, size_t key) {
+  const ad_key *of = &recipe->program->keys[key];
+  return of->kind == AD_KEY_VIEW ? (char **)((char *)recipe->options + of->offset) : NULL;
+}
+
+/* The program's options, with the views of its mesh as small as that. */
+static ad_status shrink_views(const ad_recipe *recipe, ad_recipe *alone) {
+  const ad_program_kind *program = recipe->program;
+  AD_TRY(ad_new_bytes(1, program->options_size, &alone->options));
+  memcpy(alone->options, recipe->options, program->options_size);
+  for (size_t i = 0; i < program->key_count; i++) {
+    char **view = view_at(alone, i);
+    if (view) *view = NULL;
+  }
+  for (size_t i = 0; i < program->key_count; i++) {
+    char **view = view_at(alone, i);
+    if (view && *view_at(recipe, i)) AD_TRY(shrink(*view_at(recipe, i), view));
+  }
+  return AD_OK;
+}
+
+static char colocated[] = AD_COLOCATED; /* one rank has all modules */
+
+ad_status ad_alone_create(const ad_recipe *recipe, ad_recipe *out) {
+  *out = *recipe;
+  out->meshes = NULL;
+  out->options = NULL;
+  out->placement = recipe->placement ? colocated : NULL;
+  out->shard.zero = 0;
+  AD_TRY(shrink_meshes(recipe, out));
+  return shrink_views(recipe, out);
+}
+
+void ad_alone_release(ad_recipe *alone) {
+  for (size_t i = 0; alone->meshes && i < alone->mesh_count; i++) ad_release(alone->meshes[i].text);
+  ad_release(alone->meshes);
+  for (size_t i = 0; alone->options && i < alone->program->key_count; i++)
+    if (view_at(alone, i)) ad_release(*view_at(alone, i));
+  ad_release(alone->options);
+}

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Limits on a process's memory, from tiny to ample: every command ends, and one that cannot do its work says so.
+set -eu
+addend=$1 source=$2
+if grep -q __asan_init "$addend"; then echo "limits: skipped: a sanitizer takes terabytes of addresses for itself"; exit 0; fi
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+hang=120 # seconds after which a command hangs: it takes one, and the machine may have other work
+recipe=$source/recipes/gpt-dp.yaml few="--set train.steps=1 --set train.warmup=0"
+"$addend" train "$recipe" $few -o dumped --dump-step 0 >out 2>err || { cat err >&2; fail "a dump to read"; }
+
+ends() { # -v or -d and KiB, then a call: it ends, in words where it has no answer
+  local kind=$1 kibibytes=$2 status=0
+  shift 2
+  (ulimit "$kind" "$kibibytes"; exec timeout -k 1 $hang "$addend" "$@") >out 2>err || status=$?
+  case $status in
+    0) ran=$((ran + 1)) ;;
+    1 | 3) [ -s err ] || fail "exit $status without a word: ulimit $kind $kibibytes: $*" ;;
+    127) grep -Eq "error while loading shared libraries|cannot allocate" err || fail "exit 127: ulimit $kind $kibibytes: $*" ;;
+    *) cat err >&2; fail "exit $status: ulimit $kind $kibibytes: $*" ;;
+  esac
+}
+for call in "check $recipe --steps 1" "train $recipe $few -o run --overwrite" "plan $recipe" "diff dumped/dump-0" "bench --quick --op attention"; do
+  ran=0
+  for kibibytes in 2000 6000 20000 100000 132000 136000 140000 170000 400000; do ends -d "$kibibytes" $call; done
+  [ $ran -gt 0 ] || { cat err >&2; fail "400 MB are enough for $call"; }
+  for kibibytes in 50000 100000 150000 250000 300000 1000000; do ends -v "$kibibytes" $call; done
+done
+
+ends -d 140000 bench --quick --op products
+
+told() { # words, then -v or -d and KiB, then a call: exit 3, before any rank starts
+  local words=$1 kind=$2 kibibytes=$3 status=0
+  shift 3
+  (ulimit "$kind" "$kibibytes"; exec timeout -k 1 $hang "$addend" "$@") >out 2>err || status=$?
+  [ $status -eq 3 ] && grep -q "$words" err && ! grep -q "rank [0-9]*:" err || { cat err >&2; fail "exit $status: $*"; }
+}
+needs="^addend: no memory for matrix products by OpenBLAS, which needs 128 MiB .*ulimit -d"
+told "$needs" -d 100000 check "$recipe"
+told "$needs" -d 10000 check "$recipe"
+told "$needs" -d 100000 train "$recipe" $few -o run --overwrite
+told "$needs" -v 200000 check "$recipe"
+ADDEND_BLAS_THREADS=3 told "which needs 384 MiB" -d 200000 check "$recipe"
+echo "limits: all hold"
