@@ -1,5 +1,4 @@
 /* Files that a call names to be written: the rule for them, and writing. */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -36,10 +35,8 @@ const char *cli_parse_out(const char *option, const char *argument, const char *
 }
 
 int cli_write(const char *what, const char *text, const char *path) {
-  FILE *file = fopen(path, "w");
-  int written = file && fputs(text, file) >= 0;
-  if (file && fclose(file)) written = 0;
-  if (written) return CLI_HOLDS;
-  fprintf(stderr, "addend: %s cannot be written to %s: %s\n", what, path, strerror(errno));
+  if (!ad_write_text(text, path)) return CLI_HOLDS;
+  const char *reason = strrchr(ad_last_error(), ':'); /* the message names the path again */
+  fprintf(stderr, "addend: %s cannot be written to %s:%s\n", what, path, reason ? reason + 1 : " no memory");
   return CLI_UNFINISHED;
 }

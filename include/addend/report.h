@@ -13,6 +13,11 @@ extern "C" {
  * HTML file that needs nothing else. AD_INVALID: a folder holds no run; AD_IO. */
 AD_API AD_CHECKED ad_status ad_report_write(const char *const *folders, size_t count, const char *path);
 
+/* Writes a text (a plan's picture, a proof's document) as every file of addend's is written: beside the place, under
+ * another name, which becomes `path` when it is whole. Until then, and where it cannot be written, what is called so
+ * stays as it is. Of a link the link itself is replaced; a folder, a pipe and a device are AD_IO. */
+AD_API AD_CHECKED ad_status ad_write_text(const char *text, const char *path);
+
 #if defined(__cplusplus)
 }
 #endif

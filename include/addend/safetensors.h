@@ -40,16 +40,16 @@ AD_API const char *ad_safetensors_metadata(const ad_safetensors *file, const cha
 /* Writing, tensor by tensor in the order given, so that the whole need not be in memory at once. */
 typedef struct ad_safetensors_writer ad_safetensors_writer;
 /* `tensors`: names, dtypes and shapes (data and bytes are ignored); wider dtypes first keep every tensor aligned.
- * `metadata`: pairs of key and text, ended by NULL; NULL: none. The header is padded to a multiple of 8 bytes. AD_IO;
- * AD_INVALID for a name given twice. */
+ * `metadata`: pairs of key and text, ended by NULL; NULL: none. The header is padded to a multiple of 8 bytes. A file
+ * of that name stays until the new one is finished. AD_IO; AD_INVALID for a name given twice. */
 AD_API AD_CHECKED ad_status ad_safetensors_create(const char *path, const ad_safetensor *tensors, size_t count,
                                                   const char *const *metadata, ad_safetensors_writer **out);
 /* Writes the data of the next tensor, all of it. AD_IO. */
 AD_API AD_CHECKED ad_status ad_safetensors_add(ad_safetensors_writer *writer, const void *data);
-/* Returns when the file is on disk; *bytes is its size, *checksum its xxhash64 (either pointer may be NULL). AD_IO;
- * AD_INVALID if tensors are missing. */
+/* Returns when the file is on disk and has its name; *bytes is its size, *checksum its xxhash64 (either pointer may be
+ * NULL). AD_IO; AD_INVALID if tensors are missing. */
 AD_API AD_CHECKED ad_status ad_safetensors_finish(ad_safetensors_writer *writer, int64_t *bytes, uint64_t *checksum);
-/* Frees the writer. A file that was not finished is removed. NULL allowed. */
+/* Frees the writer. What was not finished is removed. NULL allowed. */
 AD_API void ad_safetensors_writer_destroy(ad_safetensors_writer *writer);
 
 #if defined(__cplusplus)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Mapping, Optional, Tuple
 
 from addend._documents import read
@@ -20,6 +20,7 @@ class _Options(ctypes.Structure):
 _text_p = ctypes.POINTER(ctypes.c_void_p)
 _json = checked("ad_plan_json", ctypes.c_void_p, ctypes.POINTER(_Options), _text_p)
 _table = checked("ad_plan_table", ctypes.c_void_p, ctypes.POINTER(_Options), _text_p)
+_write = checked("ad_write_text", ctypes.c_char_p, ctypes.c_char_p)
 _picture = checked("ad_plan_picture", ctypes.c_void_p, ctypes.POINTER(_Options), ctypes.c_char_p, _text_p)
 
 
@@ -84,7 +85,7 @@ def plan(recipe: PathLike, *, ranks_per_node: int = 0, picture: Optional[PathLik
         if picture is not None:
             _picture(read_recipe, options, None, drawn)
     if picture is not None:
-        Path(picture).write_text(take_text(drawn), encoding="utf-8")
+        _write(take_text(drawn).encode(), os.fsencode(picture))
     document = json.loads(take_text(text))
     return read(
         Plan,

@@ -10,6 +10,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/unfinished.h"
 #include "comm/engine.h"
 #include "comm/hint.h"
 #include "comm/recorder.h"
@@ -87,20 +88,29 @@ ad_status ad_comm_flight_record(const ad_comm *comm, char **out) {
   return AD_OK;
 }
 
-// Writes the flight record where the environment asks for it. If that fails there is only a warning: the error that is
-// being reported matters more.
+typedef struct flight_record {
+  const char *error, *text;
+} flight_record;
+
+static ad_status print_flight_record(FILE *file, void *context) {
+  const flight_record *record = context;
+  fprintf(file, "error: %s\n%s", record->error ? record->error : "", record->text);
+  return AD_OK;
+}
+
+// Writes the flight record where the environment asks for it. If that fails there is only a warning, which leaves the
+// error that is being reported as it is: that one matters more.
 static void dump_flight_record(const ad_comm *comm) {
   const char *folder = ad_environment_text("ADDEND_FLIGHT_DIR");
-  char path[4096];
+  char path[4096], kept[AD_MESSAGE_MAX];
   char *text = folder ? ad_recorder_print(&comm->recorder, is_under_way, comm) : NULL;
   if (!text) return;
   snprintf(path, sizeof path, "%s/flight-%" PRId64 ".txt", folder, comm->rank);
-  FILE *file = fopen(path, "w");
-  if (!file) {
-    ad_log(AD_LOG_WARNING, "the flight record could not be written to %s: %s", path, strerror(errno));
-  } else {
-    fprintf(file, "error: %s\n%s", comm->broken_message ? comm->broken_message : "", text);
-    fclose(file);
+  snprintf(kept, sizeof kept, "%s", ad_last_error());
+  flight_record record = {comm->broken_message, text};
+  if (ad_unfinished_write(path, print_flight_record, &record, NULL)) {
+    ad_log(AD_LOG_WARNING, "the flight record: %s", ad_last_error());
+    ad_fail(comm->broken, "%s", kept);
   }
   free(text);
 }

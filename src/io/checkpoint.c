@@ -15,7 +15,7 @@
 #include "io/checkpoint_index.h"
 #include "io/checkpoint_snapshot.h"
 #include "io/file.h"
-#include "io/unfinished.h"
+#include "base/unfinished.h"
 
 /* Every rank writes its shard; when all have, the first rank writes the index and puts the folder in place. */
 typedef enum phase { IDLE, SHARDS, INDEX } phase;

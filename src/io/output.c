@@ -9,14 +9,14 @@
 #include <xxhash.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/unfinished.h"
 
 enum { READ_AT_ONCE = 1 << 20 };
 static const size_t written_at_once = (size_t)1 << 24;
 
 struct ad_output {
   int file;
-  int made, synced;
-  char *path;
+  char *path, *unfinished; /* unfinished: NULL when no file has that name */
   int64_t bytes;
   XXH64_state_t *hash;
 };
@@ -30,9 +30,13 @@ static ad_status open_file(const char *path, ad_output *output) {
   output->hash = XXH64_createState();
   if (!output->hash) return ad_fail(AD_MEMORY, "no memory for the checksum of %s", path);
   XXH64_reset(output->hash, 0);
-  output->file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  output->made = output->file >= 0;
-  return output->made ? AD_OK : cannot_write(output);
+  char *unfinished;
+  AD_TRY(ad_unfinished_path(path, &unfinished));
+  output->file = open(unfinished, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (output->file >= 0) return output->unfinished = unfinished, AD_OK;
+  ad_status status = cannot_write(output);
+  ad_release(unfinished);
+  return status;
 }
 
 ad_status ad_output_open(const char *path, ad_output **out) {
@@ -63,12 +67,13 @@ ad_status ad_output_write(ad_output *output, const void *data, size_t bytes) {
 }
 
 ad_status ad_output_sync(ad_output *output, ad_file_sum *out) {
-  int failed = fsync(output->file);
-  if (failed) return cannot_write(output);
-  failed = close(output->file);
+  if (fsync(output->file)) return cannot_write(output);
+  int failed = close(output->file);
   output->file = -1;
-  output->synced = !failed;
-  if (failed) return cannot_write(output);
+  ad_status status = ad_unfinished_end(output->unfinished, output->path, failed ? cannot_write(output) : AD_OK);
+  ad_release(output->unfinished);
+  output->unfinished = NULL;
+  if (status) return status;
   if (out) *out = (ad_file_sum){output->bytes, XXH64_digest(output->hash)};
   return AD_OK;
 }
@@ -76,7 +81,8 @@ ad_status ad_output_sync(ad_output *output, ad_file_sum *out) {
 void ad_output_close(ad_output *output) {
   if (!output) return;
   if (output->file >= 0) close(output->file);
-  if (output->made && !output->synced) unlink(output->path);
+  if (output->unfinished) unlink(output->unfinished);
+  ad_release(output->unfinished);
   XXH64_freeState(output->hash);
   ad_release(output->path);
   ad_release(output);

@@ -1,4 +1,5 @@
-/* Files that are written from their first byte to their last, with a checksum of all of it, and brought to disk. */
+/* Files that are written from their first byte to their last, with a checksum of all of it, and brought to disk. Until
+ * then they have another name (base/unfinished.h). */
 #ifndef IO_OUTPUT_H
 #define IO_OUTPUT_H
 #include <stddef.h>
@@ -13,10 +14,10 @@ typedef struct ad_file_sum {
   uint64_t checksum; /* xxhash64, seed 0 */
 } ad_file_sum;
 
-/* Makes the file, or empties one that is there. AD_IO. */
+/* Begins a file that will be called so; what is called so stays until then. AD_IO. */
 AD_CHECKED ad_status ad_output_open(const char *path, ad_output **out);
 AD_CHECKED ad_status ad_output_write(ad_output *output, const void *data, size_t bytes);
-/* Returns when all of it is on disk; *out may be NULL. `output` can only be closed after that. */
+/* Returns when all of it is on disk and has its name; *out may be NULL. `output` can only be closed after that. */
 AD_CHECKED ad_status ad_output_sync(ad_output *output, ad_file_sum *out);
 /* A file that was not brought to disk is removed. NULL allowed. */
 void ad_output_close(ad_output *output);

@@ -8,7 +8,6 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "io/file.h"
-#include "io/unfinished.h"
 #include "layout/type.h"
 #include "reduce/dump.h"
 
@@ -259,12 +258,8 @@ ad_status ad_dump_check_files(const ad_reducer *reducer) {
 }
 
 static ad_status write_new(const dump_file *file, const char *path) {
-  char *unfinished;
   if (!file->reducer->dump->has_sums) AD_TRY(check_new(path, AD_IO));
-  AD_TRY(ad_unfinished_path(path, &unfinished));
-  ad_status status = ad_unfinished_end(unfinished, path, write_to(file, unfinished));
-  ad_release(unfinished);
-  return status;
+  return write_to(file, path);
 }
 
 static ad_status write_named(const dump_file *file) {

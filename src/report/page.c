@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/error.h"
-#include "io/unfinished.h"
+#include "base/unfinished.h"
 #include "recipe/locale.h"
 
 typedef struct filled_page {

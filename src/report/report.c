@@ -2,6 +2,7 @@
 #include "addend/report.h"
 
 #include "base/error.h"
+#include "base/unfinished.h"
 #include "recipe/locale.h"
 #include "report/document.h"
 #include "report/page.h"
@@ -26,4 +27,14 @@ ad_status ad_report_write(const char *const *folders, size_t count, const char *
   ad_locale_leave(locale);
   json_decref(runs);
   return status;
+}
+
+static ad_status put_text(FILE *file, void *context) {
+  fputs(context, file);
+  return AD_OK;
+}
+
+ad_status ad_write_text(const char *text, const char *path) {
+  AD_NEED(text, path);
+  return ad_unfinished_write(path, put_text, (void *)text, NULL);
 }

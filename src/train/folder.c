@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "io/checkpoint_folder.h"
 #include "io/file.h"
-#include "io/unfinished.h"
+#include "base/unfinished.h"
 #include "train/metrics.h"
 #include "train/provenance.h"
 

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "io/file.h"
-#include "io/unfinished.h"
+#include "base/unfinished.h"
 #include "recipe/locale.h"
 
 static const size_t probe_bytes = 1 << 16;  // a run writes about this much before its first minute is over
@@ -122,14 +122,40 @@ ad_status ad_metrics_count(const char *folder, int64_t *out) {
 /* ---- the file ---- */
 
 // A full disk shows before training, not after it: takes the room once and gives it back.
+static ad_status probe(FILE *file, const char *path) {
+  for (size_t i = 0; i < probe_bytes; i++) putc('\n', file);
+  if (fflush(file) || ferror(file)) return cannot_write(path, errno);
+  rewind(file);
+  return AD_OK;
+}
+
 static ad_status begin_file(FILE *file, void *context) {
   const earlier_lines *found = context;
-  for (size_t i = 0; i < probe_bytes; i++) putc('\n', file);
-  if (fflush(file) || ferror(file)) return cannot_write(found->path, errno);
-  rewind(file);
+  AD_TRY(probe(file, found->path));
   if (ftruncate(fileno(file), 0)) return cannot_write(found->path, errno);
   fwrite(found->text, 1, found->bytes, file);
   return AD_OK;
+}
+
+static ad_status try_at(const char *path, const char *unfinished) {
+  FILE *file = fopen(unfinished, "wxe");
+  if (!file) return cannot_write(path, errno);
+  ad_status status = probe(file, path);
+  fclose(file);
+  unlink(unfinished);
+  return status;
+}
+
+ad_status ad_metrics_try(const char *folder) {
+  char *path, *unfinished;
+  AD_TRY(ad_path_in(folder, "metrics.jsonl", &path));
+  ad_status status = ad_unfinished_path(path, &unfinished);
+  if (!status) {
+    status = try_at(path, unfinished);
+    ad_release(unfinished);
+  }
+  ad_release(path);
+  return status;
 }
 
 /* The earlier file stays until all that is kept of it stands in the new one. */

@@ -22,6 +22,8 @@ typedef struct ad_metrics {
 /* Makes the folder and those above it, and the file in it; finds out now whether it can be written. What an earlier
  * training wrote there of the steps before `first_step` stays. */
 ad_status ad_metrics_open(const char *folder, int64_t first_step, ad_metrics *out) AD_CHECKED;
+/* Whether the folder, which is there, has room to begin with; nothing is left of the attempt. */
+ad_status ad_metrics_try(const char *folder) AD_CHECKED;
 /* How many steps an earlier training wrote there; the file stays as it is. */
 ad_status ad_metrics_count(const char *folder, int64_t *out) AD_CHECKED;
 /* Writes one step. */

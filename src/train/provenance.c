@@ -11,7 +11,7 @@
 #include "base/process.h"
 #include "io/file.h"
 #include "io/json.h"
-#include "io/unfinished.h"
+#include "base/unfinished.h"
 #include "recipe/changes.h"
 #include "train/run.h"
 

@@ -1,8 +1,6 @@
 /* The Chrome trace format: a process for each rank; work on its thread 0, reductions under way as asynchronous spans,
  * because they overlap. */
-#include <errno.h>
-#include <string.h>
-#include "base/error.h"
+#include "base/unfinished.h"
 #include "recipe/locale.h"
 #include "train/trace.h"
 
@@ -50,15 +48,21 @@ static void write_rank(FILE *file, const ad_trace_event *events, size_t count, i
 static void begin_trace(FILE *file) { fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", file); }
 static void end_trace(FILE *file) { fputs("\n]}\n", file); }
 
-ad_status ad_trace_write(const ad_trace *trace, int64_t rank, const char *path) {
-  FILE *file = fopen(path, "we");
-  if (!file) return ad_fail(AD_IO, "%s: the trace cannot be written: %s", path, strerror(errno));
+typedef struct rank_trace {
+  const ad_trace *trace;
+  int64_t rank;
+} rank_trace;
+
+static ad_status print_rank(FILE *file, void *context) {
+  const rank_trace *of = context;
   begin_trace(file);
-  write_rank(file, trace->events, trace->count, rank);
+  write_rank(file, of->trace->events, of->trace->count, of->rank);
   end_trace(file);
-  int failed = ferror(file);
-  failed |= fclose(file);
-  return failed ? ad_fail(AD_IO, "%s: the trace could not be written whole: %s", path, strerror(errno)) : AD_OK;
+  return AD_OK;
+}
+
+ad_status ad_trace_write(const ad_trace *trace, int64_t rank, const char *path) {
+  return ad_unfinished_write(path, print_rank, &(rank_trace){trace, rank}, NULL);
 }
 
 void ad_timeline_print(const ad_timeline *timeline, FILE *file) {

@@ -17,7 +17,7 @@
 #include "comm/agree.h"
 #include "io/file.h"
 #include "io/lock.h"
-#include "io/unfinished.h"
+#include "base/unfinished.h"
 #include "train/folder.h"
 #include "train/metrics.h"
 #include "train/pretrain.h"
@@ -263,7 +263,9 @@ static ad_status take_folder(training *t, const ad_recipe *recipe) {
   AD_TRY(ad_lock_take(t->options.folder, &t->lock));
   AD_TRY(ad_run_folder_check(recipe, &t->options));
   AD_TRY(ad_run_folder_tidy(t->options.folder));
-  return t->options.overwrite ? ad_run_folder_clear(t->options.folder) : AD_OK;
+  if (!t->options.overwrite) return AD_OK;
+  AD_TRY(ad_metrics_try(t->options.folder));
+  return ad_run_folder_clear(t->options.folder);
 }
 
 static ad_status take_folder_for_all(training *t, ad_comm *comm, const ad_group *everyone, const ad_recipe *recipe) {

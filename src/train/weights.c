@@ -6,7 +6,6 @@
 #include "base/kernels.h"
 #include "base/memory.h"
 #include "comm/agree.h"
-#include "io/unfinished.h"
 #include "program/weights.h"
 #include "train/run.h"
 
@@ -86,12 +85,7 @@ static ad_status write_weights(ad_run *run, const char *path) {
 
 ad_status ad_run_write_weights(ad_run *run, const char *path) {
   AD_NEED(run, path);
-  char *unfinished;
-  AD_TRY(ad_run_tell(run, ad_unfinished_path(path, &unfinished)));
-  ad_status status = write_weights(run, unfinished);
-  if (ad_run_is_first(run)) status = ad_unfinished_end(unfinished, path, status);
-  ad_release(unfinished);
-  return ad_agree(run->comm, &run->everyone, status, AD_HERE);
+  return ad_agree(run->comm, &run->everyone, write_weights(run, path), AD_HERE);
 }
 
 /* ---- reading ---- */

@@ -1,11 +1,14 @@
 /* The safetensors format: what is written reads back, and what a file says wrongly of itself is refused by name. */
 #include <setjmp.h>
+#include <dirent.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <cmocka.h>
 #include "addend/safetensors.h"
@@ -90,14 +93,69 @@ static void a_file_cut_at_any_byte_is_refused(void **state) {
   }
 }
 
+static int entries(void) {
+  DIR *in = opendir(folder);
+  int count = 0;
+  assert_non_null(in);
+  for (const struct dirent *entry = readdir(in); entry; entry = readdir(in)) count += entry->d_name[0] != '.';
+  closedir(in);
+  return count;
+}
+
+static void holds_tensors(int count) {
+  ad_safetensors *file;
+  assert_int_equal(ad_safetensors_open(path, &file), AD_OK);
+  assert_int_equal(ad_safetensors_count(file), count);
+  ad_safetensors_close(file);
+  assert_int_equal(entries(), 1);
+}
+
+static void a_file_gets_its_name_when_it_is_finished(void **state) {
+  ad_safetensors_writer *writer;
+  write_tensors();
+  assert_int_equal(ad_safetensors_create(path, tensors, 1, NULL, &writer), AD_OK);
+  assert_int_equal(ad_safetensors_add(writer, tensors[0].data), AD_OK);
+  assert_int_equal(entries(), 2);
+  ad_safetensors_writer_destroy(writer);
+  holds_tensors(TENSORS); /* what was there */
+  assert_int_equal(ad_safetensors_create(path, tensors, 1, NULL, &writer), AD_OK);
+  assert_int_equal(ad_safetensors_add(writer, tensors[0].data), AD_OK);
+  assert_int_equal(ad_safetensors_finish(writer, NULL, NULL), AD_OK);
+  holds_tensors(1);
+  ad_safetensors_writer_destroy(writer);
+  holds_tensors(1);
+}
+
+/* What the system says of a full disk it says of a file that may not grow. */
+static void a_file_that_finds_no_room_leaves_what_was_there(void **state) {
+  static const float many[4096] = {1};
+  const ad_safetensor large = {"many", AD_F32, {1, {4096}}, many, sizeof many};
+  struct rlimit usual, little;
+  ad_safetensors_writer *writer;
+  write_tensors();
+  getrlimit(RLIMIT_FSIZE, &usual);
+  little = (struct rlimit){4096, usual.rlim_max};
+  signal(SIGXFSZ, SIG_IGN);
+  assert_int_equal(ad_safetensors_create(path, &large, 1, NULL, &writer), AD_OK);
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
+  ad_status status = ad_safetensors_add(writer, many);
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &usual), 0);
+  assert_int_equal(status, AD_IO);
+  assert_memory_equal(ad_last_error(), path, strlen(path));
+  assert_non_null(strstr(ad_last_error(), ": cannot be written: File too large"));
+  ad_safetensors_writer_destroy(writer);
+  holds_tensors(TENSORS);
+}
+
 static void a_file_that_is_not_finished_is_removed(void **state) {
   ad_safetensors_writer *writer;
+  unlink(path);
   assert_int_equal(ad_safetensors_create(path, tensors, TENSORS, NULL, &writer), AD_OK);
   assert_int_equal(ad_safetensors_add(writer, tensors[0].data), AD_OK);
   assert_int_equal(ad_safetensors_finish(writer, NULL, NULL), AD_INVALID);
-  assert_int_equal(access(path, F_OK), 0);
+  assert_int_equal(entries(), 1);
   ad_safetensors_writer_destroy(writer);
-  assert_int_not_equal(access(path, F_OK), 0);
+  assert_int_equal(entries(), 0);
 }
 
 static void one_name_is_given_once(void **state) {
@@ -212,6 +270,8 @@ int main(void) {
       cmocka_unit_test(what_is_written_reads_back_as_the_same),
       cmocka_unit_test(a_file_cut_at_any_byte_is_refused),
       cmocka_unit_test(a_file_that_is_not_finished_is_removed),
+      cmocka_unit_test(a_file_gets_its_name_when_it_is_finished),
+      cmocka_unit_test(a_file_that_finds_no_room_leaves_what_was_there),
       cmocka_unit_test(one_name_is_given_once),
       cmocka_unit_test(good_headers_are_taken),
       cmocka_unit_test(hostile_headers_are_refused),

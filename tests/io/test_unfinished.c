@@ -6,12 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 #include "base/error.h"
 #include "base/memory.h"
 #include "io/file.h"
-#include "io/unfinished.h"
+#include "base/unfinished.h"
 
 #define must(call) assert_int_equal((call), AD_OK)
 
@@ -83,6 +84,27 @@ static void a_file_that_stays_open_takes_more(void **state) {
   holds(path, "first second");
 }
 
+static void what_is_no_file_is_not_replaced(void **state) {
+  char folders[112];
+  snprintf(folders, sizeof folders, "%s/folder", folder);
+  assert_int_equal(mkdir(folders, 0777), 0);
+  assert_int_equal(mkfifo(other, 0666), 0);
+  assert_int_equal(symlink("/proc/self/fd/1", path), 0); /* as /dev/stdout */
+  const char *const names[] = {folders, other, path, "/dev/null"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    struct stat before, after;
+    assert_int_equal(lstat(names[i], &before), 0);
+    assert_int_equal(ad_unfinished_write(names[i], put_words, "words", NULL), AD_IO);
+    assert_memory_equal(ad_last_error(), names[i], strlen(names[i]));
+    assert_int_equal(lstat(names[i], &after), 0);
+    assert_true(before.st_ino == after.st_ino && before.st_mode == after.st_mode);
+  }
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(symlink(other, path), 0); /* a link to a pipe */
+  assert_int_equal(ad_unfinished_write(path, put_words, "words", NULL), AD_IO);
+  assert_int_equal(rmdir(folders), 0);
+}
+
 static void what_cannot_be_written_is_named(void **state) {
   FILE *file = NULL;
   assert_int_equal(ad_unfinished_write("/nowhere/file", put_words, "", &file), AD_IO);
@@ -99,6 +121,7 @@ int main(void) {
       IN_FOLDER(a_writer_that_fails_leaves_what_was_there),
       IN_FOLDER(a_link_makes_way),
       IN_FOLDER(a_file_that_stays_open_takes_more),
+      IN_FOLDER(what_is_no_file_is_not_replaced),
       IN_FOLDER(what_cannot_be_written_is_named),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

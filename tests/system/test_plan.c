@@ -34,7 +34,7 @@ static ad_plan_memory planned(const ad_recipe *recipe, int64_t rank, int64_t wor
   ad_comm *comm;
   ad_run *run;
   ad_plan_memory memory;
-  CHECK_OK(ad_plan_act(recipe, rank, &(ad_plan_world){world, world}, 0, &comm, &run));
+  CHECK_OK(ad_plan_act(recipe, rank, &(ad_plan_world){world, world, 0}, 0, &comm, &run));
   CHECK_OK(ad_plan_memory_of(run, &memory));
   ad_run_destroy(run);
   ad_comm_close(comm);

@@ -1,7 +1,7 @@
 /* Files and folders that are written under another name first: names that nobody can guess, so that no link and no file
  * can lie in wait there, and removing those that a kill left behind. */
-#ifndef IO_UNFINISHED_H
-#define IO_UNFINISHED_H
+#ifndef BASE_UNFINISHED_H
+#define BASE_UNFINISHED_H
 #include <stddef.h>
 #include <stdio.h>
 #include "addend/status.h"
@@ -15,7 +15,10 @@ void ad_token_print(long long bits, char token[AD_TOKEN_SIZE]);
  * does. AD_IO names the path. keep: not NULL: *keep stays open for more, on success. */
 AD_CHECKED ad_status ad_unfinished_write(const char *path, ad_status (*write)(FILE *file, void *context), void *context,
                                          FILE **keep);
-/* "PATH.TOKEN.tmp"; release with ad_release. */
+/* AD_IO for a name whose file cannot be replaced by another: of a folder, a pipe or a device, or of a link to such or
+ * into /proc, as /dev/stdout is. A link to a file can: it makes way itself. */
+AD_CHECKED ad_status ad_unfinished_check(const char *path);
+/* "PATH.TOKEN.tmp", where ad_unfinished_check(path); release with ad_release. */
 AD_CHECKED ad_status ad_unfinished_path(const char *path, char **out);
 /* `written`: what became of writing it. Gives the file the name `path`; what has that name goes, a link itself and not
  * what it leads to. A file that was not written whole, or cannot have the name, is removed. */

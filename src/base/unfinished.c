@@ -1,5 +1,5 @@
 /* Names for what is being written, and writing under them. What is written is decided elsewhere. */
-#include "io/unfinished.h"
+#include "base/unfinished.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/error.h"
@@ -23,8 +24,22 @@ void ad_token_print(long long bits, char token[AD_TOKEN_SIZE]) {
   snprintf(token, AD_TOKEN_SIZE, "%016llx", (unsigned long long)bits);
 }
 
+static int leads_into_proc(const char *path) {
+  char target[sizeof "/proc/"];
+  ssize_t length = readlink(path, target, sizeof target);
+  return length >= (ssize_t)strlen("/proc/") && !memcmp(target, "/proc/", strlen("/proc/"));
+}
+
+ad_status ad_unfinished_check(const char *path) {
+  struct stat found;
+  if (stat(path, &found) || (S_ISREG(found.st_mode) && !leads_into_proc(path))) return AD_OK;
+  if (S_ISDIR(found.st_mode)) return ad_fail(AD_IO, "%s: cannot be written: %s", path, strerror(EISDIR));
+  return ad_fail(AD_IO, "%s: cannot be written: it is no regular file, and is not replaced by one", path);
+}
+
 ad_status ad_unfinished_path(const char *path, char **out) {
   char token[AD_TOKEN_SIZE], *made;
+  AD_TRY(ad_unfinished_check(path));
   size_t size = strlen(path) + sizeof token + sizeof "..tmp";
   AD_TRY(ad_new(size, &made));
   ad_token_print(ad_token_bits(), token);
