@@ -37,17 +37,17 @@ static void parse_ranks(const char *argument, bench_options *bench, struct argp_
     char *end;
     long ranks = strtol(at, &end, 10);
     if (end == at || (*end && *end != ',') || ranks < 1 || ranks > 32 || bench->rank_count == BENCH_COUNTS_MAX)
-      argp_error(state, "--ranks takes up to %d numbers from 1 to 32 with commas between, not '%s'", BENCH_COUNTS_MAX,
-                 argument);
+      cli_wrong(state, "--ranks takes up to %d numbers from 1 to 32 with commas between, not '%s'", BENCH_COUNTS_MAX,
+                argument);
     bench->ranks[bench->rank_count] = (int)ranks;
     at = *end ? end + 1 : end;
-    if (*end && !*at) argp_error(state, "--ranks ends in a comma: '%s'", argument);
+    if (*end && !*at) cli_wrong(state, "--ranks ends in a comma: '%s'", argument);
   }
-  if (!bench->rank_count) argp_error(state, "--ranks names no number; for example --ranks 2,4,8");
+  if (!bench->rank_count) cli_wrong(state, "--ranks names no number; for example --ranks 2,4,8");
 }
 
 static void parse_op(const char *argument, bench_options *bench, struct argp_state *state) {
-  if (!bench_has_op(argument)) argp_error(state, "there is no operation '%s' to measure; see --help", argument);
+  if (!bench_has_op(argument)) cli_wrong(state, "there is no operation '%s' to measure; see --help", argument);
   bench->op = argument;
 }
 
@@ -55,7 +55,7 @@ static void parse_largest(const char *argument, bench_options *bench, struct arg
   char *end;
   bench->largest = strtoull(argument, &end, 10);
   if (*end || !isdigit((unsigned char)*argument) || bench->largest < BENCH_SMALLEST)
-    argp_error(state, "--largest takes a number of bytes from %d on, not '%s'", BENCH_SMALLEST, argument);
+    cli_wrong(state, "--largest takes a number of bytes from %d on, not '%s'", BENCH_SMALLEST, argument);
 }
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
@@ -74,7 +74,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case KEY_LARGEST:
       return parse_largest(argument, &input->bench, state), 0;
     case ARGP_KEY_ARG:
-      argp_error(state, "bench reads no recipe; what is '%s'?", argument);
+      cli_wrong(state, "bench reads no recipe; what is '%s'?", argument);
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;

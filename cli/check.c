@@ -45,7 +45,7 @@ static void parse_dtype(const char *argument, ad_check_options *check, struct ar
   check->recipe_dtype = strcmp(argument, "recipe") == 0;
   if (check->recipe_dtype) return;
   if (ad_dtype_parse(argument, &check->dtype) || (check->dtype != AD_F64 && check->dtype != AD_F32))
-    argp_error(state, "--dtype takes f64, f32 or recipe, not '%s'", argument);
+    cli_wrong(state, "--dtype takes f64, f32 or recipe, not '%s'", argument);
 }
 
 static error_t parse(int key, char *argument, struct argp_state *state) {

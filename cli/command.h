@@ -22,6 +22,10 @@ int cli_run(int argc, char **argv);
  * environment is left as it is. */
 void cli_correct_blas_core(char **argv);
 
+enum { CLI_MESSAGE = 4096 };
+/* As argp_error, which ends the program, with a message that is printable whatever was typed. */
+void cli_wrong(const struct argp_state *state, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 /* What every command that reads a recipe takes: RECIPE, --set, --json. */
 typedef struct cli_recipe_options {
   const char *recipe;
@@ -47,6 +51,8 @@ int cli_read_recipe(const cli_recipe_options *options, ad_recipe **out);
 /* For commands that train nothing: says that what would be trained first is as the seed has it. */
 void cli_say_what_is_drawn(const ad_recipe *recipe);
 
+/* Prints a path: a terminal gets it printable, a script as it is. */
+int cli_print_path(const char *path);
 /* Writes text (and a final newline where it has none) to standard output; CLI_UNFINISHED with a message if that cannot
  * be; a reader that is gone (head -1) has what it wanted. */
 int cli_print(const char *text);

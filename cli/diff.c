@@ -53,7 +53,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_ARG:
       return add_file(input, argument, state);
     case ARGP_KEY_NO_ARGS:
-      argp_error(state, "name the files of a dump, or the folder that has them");
+      cli_wrong(state, "name the files of a dump, or the folder that has them");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;

@@ -61,6 +61,20 @@ static int has_stack(void) {
   return 0;
 }
 
+/* getopt names an option that it does not know as it was typed, or as a pattern of file names put it there. */
+static int has_plain_options(int argc, char **argv) {
+  char typed[CLI_MESSAGE];
+  for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+    size_t length = strcspn(argv[i], "=");
+    if (argv[i][0] != '-' || length >= sizeof typed) continue;
+    ad_printable(argv[i], typed, sizeof typed);
+    if (!strncmp(typed, argv[i], length)) continue;
+    fprintf(stderr, "addend: '%s' is no option; a file of that name is ./%s\n", typed, typed);
+    return 0;
+  }
+  return 1;
+}
+
 int main(int argc, char **argv) {
   cli_correct_blas_core(argv);
   prctl(PR_SET_NAME, "addend"); /* it was started as /proc/self/exe */
@@ -77,10 +91,12 @@ int main(int argc, char **argv) {
   if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
     return print_help(stdout), cli_print("");
   if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) return cli_print(version);
+  if (!has_plain_options(argc, argv)) return CLI_WRONG_CALL;
   for (int i = 0; i < COMMAND_COUNT; i++)
     if (!strcmp(argv[1], commands[i].name)) return run_command(&commands[i], argc, argv);
+  char typed[CLI_MESSAGE];
   fprintf(stderr,
           "addend: '%s' is no command; there are train, check, plan, report, diff, bench and run (addend --help)\n",
-          argv[1]);
+          ad_printable(argv[1], typed, sizeof typed));
   return CLI_WRONG_CALL;
 }

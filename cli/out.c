@@ -26,17 +26,19 @@ static int is_of_a_run(const char *name) {
 
 const char *cli_parse_out(const char *option, const char *argument, const char *own, struct argp_state *state) {
   const char *slash = strrchr(argument, '/'), *name = slash ? slash + 1 : argument, *reason = no_file(argument);
-  if (!*argument) argp_error(state, "%s takes the name of a file", option);
+  if (!*argument) cli_wrong(state, "%s takes the name of a file", option);
   if (!*name) reason = "a folder; name a file in it";
-  if (reason) argp_error(state, "%s %s: is %s", option, argument, reason);
+  if (reason) cli_wrong(state, "%s %s: is %s", option, argument, reason);
   if (strcmp(name, own) != 0 && is_of_a_run(name))
-    argp_error(state, "%s %s: %s is another file of a run, and would be lost", option, argument, name);
+    cli_wrong(state, "%s %s: %s is another file of a run, and would be lost", option, argument, name);
   return argument;
 }
 
 int cli_write(const char *what, const char *text, const char *path) {
   if (!ad_write_text(text, path)) return CLI_HOLDS;
+  char printable[CLI_MESSAGE];
   const char *reason = strrchr(ad_last_error(), ':'); /* the message names the path again */
-  fprintf(stderr, "addend: %s cannot be written to %s:%s\n", what, path, reason ? reason + 1 : " no memory");
+  fprintf(stderr, "addend: %s cannot be written to %s:%s\n", what, ad_printable(path, printable, sizeof printable),
+          reason ? reason + 1 : " no memory");
   return CLI_UNFINISHED;
 }

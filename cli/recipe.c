@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <errno.h>
 #include <poll.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,15 @@ static const struct argp_option options[] = {
     {"json", KEY_JSON, NULL, 0, "Print one JSON document on standard output and nothing else there", 0},
     {0},
 };
+
+void cli_wrong(const struct argp_state *state, const char *format, ...) {
+  char message[CLI_MESSAGE], printable[CLI_MESSAGE];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(message, sizeof message, format, arguments);
+  va_end(arguments);
+  argp_error(state, "%s", ad_printable(message, printable, sizeof printable));
+}
 
 static int add_set(cli_recipe_options *input, const char *set, struct argp_state *state) {
   const char **sets = realloc(input->sets, (input->set_count + 1) * sizeof *sets);
@@ -37,10 +47,10 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case KEY_JSON:
       return input->json = 1, 0;
     case ARGP_KEY_ARG:
-      if (input->recipe) argp_error(state, "one recipe at a time: '%s' is the second", argument);
+      if (input->recipe) cli_wrong(state, "one recipe at a time: '%s' is the second", argument);
       return input->recipe = argument, 0;
     case ARGP_KEY_NO_ARGS:
-      argp_error(state, "name a recipe, for example recipes/gpt-text.yaml");
+      cli_wrong(state, "name a recipe, for example recipes/gpt-text.yaml");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
@@ -55,7 +65,7 @@ int64_t cli_parse_number(const char *argument, const char *option, int64_t least
   errno = 0;
   long long number = strtoll(argument, &end, 10);
   if (*end || end == argument || number < least || errno)
-    argp_error(state, "%s takes a number from %lld on, not '%s'", option, (long long)least, argument);
+    cli_wrong(state, "%s takes a number from %lld on, not '%s'", option, (long long)least, argument);
   return number;
 }
 
@@ -105,6 +115,11 @@ int cli_print(const char *text) {
   if (fputs(text, stdout) >= 0 && (ends || putchar('\n') != EOF) && fflush(stdout) == 0 && !ferror(stdout))
     return CLI_HOLDS;
   return unwritten(errno);
+}
+
+int cli_print_path(const char *path) {
+  char printable[CLI_MESSAGE];
+  return cli_print(isatty(STDOUT_FILENO) ? ad_printable(path, printable, sizeof printable) : path);
 }
 
 int cli_hand_over(ad_status status, const char *text) {

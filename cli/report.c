@@ -36,7 +36,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_ARG:
       return add_run(input, argument, state);
     case ARGP_KEY_NO_ARGS:
-      argp_error(state, "name the folder of a run, for example runs/gpt-text");
+      cli_wrong(state, "name the folder of a run, for example runs/gpt-text");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
@@ -57,10 +57,11 @@ static const struct argp argp = {
 static int report(const report_input *input) {
   char path[PATH_SIZE];
   if (snprintf(path, sizeof path, "%s/report.html", input->runs[0]) >= (int)sizeof path && !input->out)
-    return fprintf(stderr, "addend: the folder's name is too long: %s\n", input->runs[0]), CLI_WRONG_CALL;
+    return fprintf(stderr, "addend: the folder's name is too long: it has more than %d bytes\n", PATH_SIZE),
+           CLI_WRONG_CALL;
   const char *out = input->out ? input->out : path;
   ad_status status = ad_report_write(input->runs, input->count, out);
-  return status ? cli_failed(status) : cli_print(out);
+  return status ? cli_failed(status) : cli_print_path(out);
 }
 
 int cli_report(int argc, char **argv) {

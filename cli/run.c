@@ -27,8 +27,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       state->next = state->argc;
       return 0;
     case ARGP_KEY_END:
-      if (!input->program) argp_error(state, "name the program to start after --");
-      if (!input->ranks) argp_error(state, "say how many ranks with -n");
+      if (!input->program) cli_wrong(state, "name the program to start after --");
+      if (!input->ranks) cli_wrong(state, "say how many ranks with -n");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
@@ -50,10 +50,12 @@ static const struct argp argp = {
 /* Nothing is alone in silence: a program that never joined is told so. */
 static void tell_alone(const run_input *input, const ad_launch_result *result) {
   if (result->joined == input->ranks) return;
+  char program[CLI_MESSAGE];
   fprintf(stderr,
           "addend: %lld of the %lld processes of %s ended without having called ad_comm_open: each was alone, which "
           "is right only where nothing is to be summed\n",
-          (long long)(input->ranks - result->joined), (long long)input->ranks, input->program[0]);
+          (long long)(input->ranks - result->joined), (long long)input->ranks,
+          ad_printable(input->program[0], program, sizeof program));
 }
 
 int cli_run(int argc, char **argv) {

@@ -12,6 +12,7 @@ enum {
   KEY_FORCE = 256,
   KEY_OVERWRITE,
   KEY_DUMP_STEP,
+  FOLDER_SHOWN = 768,
   PATIENCE_SECONDS = 600 /* to finish a step and write a checkpoint of any size */
 };
 
@@ -43,7 +44,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_INIT:
       return state->child_inputs[0] = &input->recipe, 0;
     case 'o':
-      if (!*argument) argp_error(state, "--out takes the name of a folder");
+      if (!*argument) cli_wrong(state, "--out takes the name of a folder");
       return input->folder = argument, 0;
     case KEY_RESUME:
       return input->resume = 1, 0;
@@ -55,8 +56,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       return input->dumps = 1, input->dump_step = cli_parse_number(argument, "--dump-step", 0, state), 0;
     case ARGP_KEY_END:
       if (input->overwrite && input->resume)
-        argp_error(state, "--resume goes on with a run, --overwrite replaces it: give one of them");
-      if (input->force && !input->resume) argp_error(state, "--force goes with --resume");
+        cli_wrong(state, "--resume goes on with a run, --overwrite replaces it: give one of them");
+      if (input->force && !input->resume) cli_wrong(state, "--force goes with --resume");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
@@ -152,11 +153,13 @@ static json_t *summary_of(const train_job *job) {
 }
 
 static int print_summary(const train_job *job) {
+  char shown[CLI_MESSAGE];
   json_t *summary = summary_of(job), *line;
   size_t i;
   int printed = CLI_HOLDS;
   json_array_foreach(summary, i, line) {
-    if (!printed && json_is_string(line)) printed = cli_print(json_string_value(line));
+    if (printed || !json_is_string(line)) continue;
+    printed = cli_print(ad_printable(json_string_value(line), shown, sizeof shown));
   }
   json_decref(summary);
   return printed;
@@ -179,34 +182,40 @@ static int print_document(const train_job *job) {
   return printed;
 }
 
+/* For people; JSON has its own escapes. */
+static const char *folder_shown(const train_job *job, char buffer[FOLDER_SHOWN]) {
+  return ad_printable(job->options.folder, buffer, FOLDER_SHOWN);
+}
+
 static int print_nothing_left(const train_job *job) {
-  char text[1024];
+  char text[1024], folder[FOLDER_SHOWN];
   int64_t steps = job->recipe->train.steps;
   snprintf(text, sizeof text, "all %lld step%s taken before: nothing was left but to write the results; see %s\n",
-           (long long)steps, steps == 1 ? " was" : "s were", job->options.folder);
+           (long long)steps, steps == 1 ? " was" : "s were", folder_shown(job, folder));
   return cli_print(text);
 }
 
 static int print_story(const train_job *job, int json) {
   const train_story *story = job->story;
   if (json) return print_document(job);
-  char text[1024], before[48] = "";
+  char text[1024], folder[FOLDER_SHOWN], before[48] = "";
   if (!steps_taken(story)) return print_nothing_left(job);
   if (story->first_step) snprintf(before, sizeof before, " (after %lld before)", (long long)story->first_step);
   snprintf(text, sizeof text, "loss %.4f -> %.4f in %lld step%s%s, %.0f tokens/s; see %s/report.html\n",
            story->first_loss, story->last_loss, (long long)steps_taken(story), steps_taken(story) == 1 ? "" : "s",
-           before, story->tokens_per_second, job->options.folder);
+           before, story->tokens_per_second, folder_shown(job, folder));
   int printed = cli_print(text);
   return printed ? printed : print_summary(job);
 }
 
 static int print_stop(const train_job *job) {
   const train_story *story = job->story;
-  char text[2 * sizeof story->folder + 160];
+  char text[2 * FOLDER_SHOWN + 160], folder[FOLDER_SHOWN];
+  ad_printable(story->folder, folder, sizeof folder);
   snprintf(text, sizeof text,
            "interrupted: stopped on request after %lld of %lld steps; see %s/report.html\n"
            "addend: its checkpoint is in %s/checkpoints; --resume goes on from it",
-           (long long)story->steps, (long long)story->all_steps, story->folder, story->folder);
+           (long long)story->steps, (long long)story->all_steps, folder, folder);
   if (!cli_hand_over(AD_INTERRUPTED, text)) fprintf(stderr, "addend: %s\n", text);
   return CLI_UNFINISHED;
 }

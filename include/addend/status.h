@@ -2,6 +2,8 @@
 #ifndef ADDEND_STATUS_H
 #define ADDEND_STATUS_H
 
+#include <stddef.h>
+
 #if defined(__cplusplus)
 extern "C" {
 #endif
@@ -39,8 +41,11 @@ AD_API const char *ad_status_name(ad_status status);
 /* One general sentence about the status; ad_last_error() says what happened. */
 AD_API const char *ad_status_sentence(ad_status status);
 /* The message of the last failed call of this thread, written for the person who must fix it. "" if none failed. Valid
- * until the next failing call of this thread. */
+ * until the next failing call of this thread. Like those of ad_set_log it is printable: see ad_printable. */
 AD_API const char *ad_last_error(void);
+/* A text from outside (a path, a name in a file) for a terminal: of control characters and of what is no UTF-8 each
+ * byte is written as \xHH; what has no room in `buffer` is cut. Returns buffer. */
+AD_API const char *ad_printable(const char *text, char *buffer, size_t size);
 
 /* Where a call stands, as "file.c:88"; public macros pass it to the functions named ..._at. */
 #define AD_SITE_TEXT(line) #line

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/printable.h"
 
 static _Thread_local char last_error[AD_MESSAGE_MAX];
 static _Thread_local int is_alike;
@@ -36,7 +37,7 @@ const char *ad_last_error(void) { return last_error; }
 static void record(const char *format, va_list arguments) {
   char message[AD_MESSAGE_MAX];  // the arguments may point into last_error
   vsnprintf(message, sizeof message, format, arguments);
-  memcpy(last_error, message, strlen(message) + 1);
+  ad_printable_lines(message, last_error, sizeof last_error);
 }
 
 ad_status ad_fail(ad_status status, const char *format, ...) {
@@ -109,10 +110,10 @@ void ad_log(ad_log_level level, const char *format, ...) {
   void *context = log_context;
   pthread_mutex_unlock(&log_lock);
   if (!function) return;
-  char message[AD_MESSAGE_MAX];
+  char message[AD_MESSAGE_MAX], printable[AD_MESSAGE_MAX];
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(message, sizeof message, format, arguments);
   va_end(arguments);
-  function(context, level, message);
+  function(context, level, ad_printable_lines(message, printable, sizeof printable));
 }

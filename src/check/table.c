@@ -7,6 +7,7 @@
 
 #include "addend/check.h"
 #include "base/error.h"
+#include "io/json.h"
 #include "base/text.h"
 #include "check/cause.h"
 #include "check/planting.h"
@@ -377,7 +378,7 @@ ad_status ad_check_table(const char *json, int colour, char **out) {
   if (!document) return ad_fail(AD_INVALID, "not the document of a check: line %d: %s", error.line, error.text);
   char *text = NULL;
   size_t size = 0;
-  FILE *file = open_memstream(&text, &size);
+  FILE *file = ad_json_make_printable(document) ? NULL : open_memstream(&text, &size);
   if (file) {
     const ad_paint *paint = colour ? &colours : &plain;
     print_head(file, document, paint);

@@ -17,6 +17,13 @@ static int is_safetensors(const char *path) {
   return length >= own && !strcmp(path + length - own, ending);
 }
 
+/* A link may lead to a file that is listed already, so none in a folder is followed; but who put it there for a file is
+ * told. */
+static void tell_passed(const char *path, const char *what) {
+  if (is_safetensors(path))
+    ad_log(AD_LOG_WARNING, "%s: is %s, which is not read in a folder: name it itself to have it read", path, what);
+}
+
 /* A file is taken whatever its name is; of a folder those that are named as safetensors files are. */
 static ad_status list_files(ad_file_list *list, const char *path, ad_complaints *complaints) {
   struct stat found;
@@ -56,7 +63,7 @@ static ad_status open_files(ad_dump *dump, const ad_file_list *list, int plain, 
 
 static ad_status open_listed(ad_dump *dump, const char *const *paths, size_t count, int plain,
                              ad_dump_progress progress, void *context, ad_complaints *complaints) {
-  ad_file_list list = {0};
+  ad_file_list list = {.passed = tell_passed};
   ad_status status = AD_OK;
   for (size_t i = 0; i < count && !status; i++) status = list_files(&list, paths[i], complaints);
   if (!status) status = open_files(dump, &list, plain, progress, context, complaints);

@@ -6,6 +6,7 @@
 
 #include "addend/diff.h"
 #include "base/error.h"
+#include "io/json.h"
 
 typedef struct ad_paint {
   const char *good, *bad, *open, *dim, *bold, *off;
@@ -119,7 +120,7 @@ ad_status ad_diff_table(const char *json, int colour, char **out) {
   if (!document) return ad_fail(AD_INVALID, "not the document of a dump: line %d: %s", error.line, error.text);
   char *text = NULL;
   size_t size = 0;
-  FILE *file = open_memstream(&text, &size);
+  FILE *file = ad_json_make_printable(document) ? NULL : open_memstream(&text, &size);
   if (file) {
     const ad_paint *paint = colour ? &colours : &plain;
     print_head(file, document, paint);

@@ -89,7 +89,9 @@ static ad_status add_inner(ad_file_list *list, const char *path) {
   struct stat status;
   if (lstat(path, &status)) return cannot_read(path, errno);
   if (S_ISDIR(status.st_mode)) return add_below(list, path);
-  return S_ISREG(status.st_mode) ? add_file(list, path, status.st_size) : AD_OK;
+  if (S_ISREG(status.st_mode)) return add_file(list, path, status.st_size);
+  if (list->passed) list->passed(path, S_ISLNK(status.st_mode) ? "a symbolic link" : "no regular file");
+  return AD_OK;
 }
 
 static ad_status add_named(ad_file_list *list, const char *folder, const char *name) {

@@ -17,6 +17,8 @@ typedef struct ad_file_entry {
 typedef struct ad_file_list {
   ad_file_entry *entries;
   size_t count, capacity;
+  /* NULL, or told of what is passed over in a folder, with what it is: a link, a pipe. */
+  void (*passed)(const char *path, const char *what);
 } ad_file_list;
 /* Adds `path` if it is a file (a symbolic link is followed), or the regular files below it if it is a folder: in the
  * byte order of their names, without symbolic links, whose targets would often be listed twice. AD_IO names the path

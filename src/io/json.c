@@ -38,3 +38,26 @@ json_t *ad_json_text(const char *text) {
   ad_release(plain);
   return string;
 }
+
+static int make_text_printable(json_t *string) {
+  char *printable;
+  size_t size = 4 * json_string_length(string) + 1; /* \xHH for each byte */
+  if (ad_new(size, &printable)) return -1;
+  int failed = json_string_set(string, ad_printable(json_string_value(string), printable, size));
+  ad_release(printable);
+  return failed;
+}
+
+int ad_json_make_printable(json_t *document) {
+  const char *key;
+  json_t *inner;
+  size_t i;
+  if (json_is_string(document)) return make_text_printable(document);
+  json_object_foreach(document, key, inner) {
+    if (ad_json_make_printable(inner)) return -1;
+  }
+  json_array_foreach(document, i, inner) {
+    if (ad_json_make_printable(inner)) return -1;
+  }
+  return 0;
+}

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Nothing that was typed, that a pattern of file names put there or that stands in a file reaches a terminal as something
+# that it obeys; what is in a dump's folder but not read is named.
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+hang=120
+on_terminal() { # arguments...: both outputs go to a terminal of their own, and from there to `seen`
+  status=0
+  TERM=dumb NO_COLOR=1 timeout $hang python3 -c 'import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))' "$@" >seen </dev/null || status=$?
+}
+evil=$'a\e[31mb\a\xc2\x9b' shown='a\x1b[31mb'
+shows() { # exit status, then a call whose words have the name
+  local expected=$1; shift
+  on_terminal "$addend" "$@"
+  [ $status -eq "$expected" ] || { cat -v seen >&2; fail "exit $status instead of $expected: $(printf '%q ' "$@")"; }
+  ! LC_ALL=C grep -q $'[\x01-\x08\x0b\x0c\x0e-\x1f\x7f]\|\xc2[\x80-\x9f]' seen || { cat -v seen >&2; fail "a terminal is told to do something: $(printf '%q ' "$@")"; }
+}
+names() { shows "$@"; grep -qF "$shown" seen || { cat -v seen >&2; fail "the name is shown: $(printf '%q ' "$@")"; }; }
+
+recipe=$source/recipes/gpt-dp.yaml few="--set train.steps=2 --set train.warmup=0"
+shows 2 check "$evil.yaml"
+cp "$recipe" "$evil.yaml" && echo "nonsense: 1" >>"$evil.yaml"
+shows 2 check "$evil.yaml"
+shows 2 check "$recipe" --set "train.$evil=1"
+shows 2 check "$recipe" --set "data.text=[\"$evil\"]"
+names 2 "$evil"
+names 2 check "$recipe" "$evil"
+names 2 check "$recipe" "--$evil"
+names 2 plan "$recipe" --ranks-per-node "$evil"
+names 3 plan "$recipe" --picture "$evil/picture.svg"
+names 2 report "$evil"
+names 2 diff "$evil"
+names 2 run -n 1 -- "./$evil"
+names 0 train "$recipe" $few -o "$evil" --dump-step 0
+names 2 train "$recipe" $few -o "$evil"
+names 0 report "$evil"
+path=$("$addend" report "$evil") && [ "$path" = "$evil/report.html" ] || fail "a script gets the path as it is"
+"$addend" train "$recipe" $few -o $'b\e' --json 2>err >out && python3 -c 'import json; assert json.load(open("out"))["folder"] == "b\x1b"' ||
+  { cat err out >&2; fail "a JSON document has it with JSON's escapes"; }
+
+# Names in files of other jobs.
+cat >dump.py <<'P'
+import json, struct
+def write(path, metadata, name, values):
+    data = struct.pack(f"<{len(values)}f", *values)
+    header = {"__metadata__": metadata, name: {"dtype": "F32", "shape": [len(values)], "data_offsets": [0, len(data)]}}
+    text = json.dumps(header).encode()
+    open(path, "wb").write(struct.pack("<Q", len(text)) + text + data)
+name = "w\x1b[31m\x9b"
+for rank in range(2):
+    of = {"addend.version": "1", "addend.mesh": "dp_replicate=2", "addend.rank": str(rank)}
+    values = [rank + 0.5, 2.0, 3.0 - rank, 7.0 * rank + 1]
+    write(f"dumped/rank{rank}.addend.safetensors", {**of, "addend.kind": "addend"}, name, values)
+    write(f"dumped/rank{rank}.sum.safetensors", {**of, "addend.kind": "sum"}, name, [0.5, 2.0, 3.0, 1.0])
+write("wrong.safetensors", {"addend.version": "1", "addend.mesh": "dp\x1b[31m=2", "addend.rank": "\x1b[32m", "addend.kind": "\x07"}, name, [1.0])
+P
+mkdir dumped && python3 dump.py
+shown='w\x1b[31m\xc2\x9b'
+names 1 diff dumped
+shows 2 diff wrong.safetensors
+"$addend" diff dumped --json >out || [ $? -eq 1 ]
+python3 -c 'import json; assert json.load(open("out"))["params"][0]["name"] == "w\x1b[31m\x9b"' || fail "JSON has the name as it is"
+
+# What a dump's folder has beside files.
+mkdir elsewhere && mv dumped/rank1.sum.safetensors elsewhere && ln -s ../elsewhere/rank1.sum.safetensors dumped
+mkfifo dumped/pipe.safetensors dumped/other && mkdir dumped/folder.safetensors
+status=0; timeout $hang "$addend" diff dumped >out 2>err || status=$?
+[ $status -le 2 ] || { cat err >&2; fail "exit $status: a folder with links and pipes"; }
+grep -q "warning: dumped/rank1.sum.safetensors: is a symbolic link, which is not read" err || { cat err >&2; fail "the link is named"; }
+grep -q "warning: dumped/pipe.safetensors: is no regular file, which is not read" err || { cat err >&2; fail "the pipe is named"; }
+! grep -q other err || fail "what is named otherwise is not spoken of"
+rm dumped/pipe.safetensors
+status=0; timeout $hang "$addend" diff dumped dumped/rank1.sum.safetensors >out 2>err || status=$?
+[ $status -eq 1 ] || { cat err >&2; fail "exit $status: a link that is named itself is read"; }
+status=0; timeout $hang "$addend" diff dumped/other >out 2>err || status=$?
+[ $status -eq 2 ] && grep -q "dumped/other: is neither a file nor a folder" err || { cat err >&2; fail "a pipe: exit $status"; }
+echo "printable: all hold"
