@@ -19,6 +19,7 @@ typedef struct number_variable {
 
 static const number_variable numbers[] = {
     {"ADDEND_STAGING", 0, 1, "0 or 1"},
+    {"ADDEND_ADDRESSES", 1, 16384, "a number of GiB from 1 to 16384"},
     {"ADDEND_BLAS_THREADS", 1, 1024, "a number from 1 to 1024"},
     {"ADDEND_HOSTILE", 0, UINT32_MAX, "a number from 0 to 4294967295"},
     {"ADDEND_DUMP_STEP", 0, UINT32_MAX, "a number from 0 to 4294967295"},

@@ -41,9 +41,11 @@ static shm_control plan_file(uint32_t ranks, size_t region_bytes) {
   shm_control plan = {.magic = magic(), .ranks = ranks, .joining = ranks, .launcher = (uint64_t)getpid()};
   plan.records_start = round_up(sizeof(shm_control), page);
   plan.channels_start = round_up(plan.records_start + ranks * sizeof(shm_record), page);
-  plan.channels_bytes = 64ull << 30;  // sparse
+  uint64_t given = ad_environment_number("ADDEND_ADDRESSES", 0) << 30, channels = 64ull << 30;  // sparse
+  plan.channels_bytes = given && given / 4 < channels ? given / 4 : channels;
   plan.regions_start = round_up(plan.channels_start + plan.channels_bytes, huge_page);
-  uint64_t most = mapping_max / ranks / huge_page * huge_page;
+  uint64_t most = (given ? given - plan.channels_bytes : mapping_max) / ranks / huge_page * huge_page;
+  if (!most) most = huge_page;
   uint64_t wanted = round_up(region_bytes ? region_bytes : machine_memory(), huge_page);
   plan.region_bytes = wanted < most ? wanted : most;
   plan.file_bytes = plan.regions_start + ranks * plan.region_bytes;
@@ -53,10 +55,12 @@ static shm_control plan_file(uint32_t ranks, size_t region_bytes) {
 static ad_status map_file(int fd, uint64_t bytes, shm_control **out) {
   void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (base == MAP_FAILED)
-    return ad_fail(errno == ENOMEM ? AD_MEMORY : AD_SYSTEM,
-                   "%" PRIu64
-                   " GiB of address space could not be mapped for the ranks' shared memory: %s (see ulimit -v)",
-                   bytes >> 30, strerror(errno));
+    return ad_fail(
+        errno == ENOMEM ? AD_MEMORY : AD_SYSTEM,
+        "%" PRIu64
+        " GiB of address space could not be mapped for the ranks' shared memory: %s (see ulimit -v; ADDEND_ADDRESSES=1 "
+        "takes 1)",
+        bytes >> 30, strerror(errno));
   *out = base;
   return AD_OK;
 }

@@ -42,4 +42,14 @@ told "$needs" -d 10000 check "$recipe"
 told "$needs" -d 100000 train "$recipe" $few -o run --overwrite
 told "$needs" -v 200000 check "$recipe"
 ADDEND_BLAS_THREADS=3 told "which needs 384 MiB" -d 200000 check "$recipe"
+# Fewer addresses than ranks' shared memory usually takes are enough where that is told how many there are.
+told "ADDEND_ADDRESSES" -v 6000000 check "$recipe" --steps 1
+(ulimit -v 6000000; export ADDEND_ADDRESSES=2; exec timeout -k 1 $hang "$addend" check "$recipe" --steps 1) >out 2>err && grep -q ^proven out ||
+  { cat out err >&2; fail "2 GiB of addresses, and as many again while ranks start, are enough"; }
+ADDEND_ADDRESSES=1 "$addend" check "$recipe" --steps 1 --set mesh=dp_replicate=32 --set train.global_batch=64 >out 2>err && grep -q ^proven out ||
+  { cat out err >&2; fail "32 ranks in 1 GiB"; }
+for addresses in 0 16385 x; do
+  status=0; ADDEND_ADDRESSES=$addresses "$addend" check "$recipe" >out 2>err || status=$?
+  [ $status -eq 2 ] && grep -qF "ADDEND_ADDRESSES must be a number of GiB from 1 to 16384, is \"$addresses\"" err || { cat err >&2; fail "ADDEND_ADDRESSES=$addresses: exit $status"; }
+done
 echo "limits: all hold"
