@@ -50,7 +50,7 @@ void cli_progress(const char *label, int64_t done, int64_t of, const char *text)
   if (terminal)
     print_bar(label, done, of, text);
   else
-    fprintf(stderr, "%s %lld/%lld %s\n", label, (long long)done, (long long)of, text);
+    fprintf(stderr, "%s %lld/%lld%s%s\n", label, (long long)done, (long long)of, *text ? " " : "", text);
 }
 
 /* A rank may have drawn the bar, so that this process cannot know whether there is one. */

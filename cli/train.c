@@ -83,6 +83,8 @@ typedef struct train_story {
   double first_loss, last_loss, tokens_per_second;
   int64_t first_step, steps; /* taken before, and in all */
   int stopped;               /* on request, with everything written */
+  ad_evaluation held_out;    /* the last one; without samples: none yet */
+  int64_t held_out_step;
 } train_story;
 
 typedef struct train_job {
@@ -110,10 +112,21 @@ static void progress(void *context, const ad_step_report *report, int64_t steps,
   story->last_loss = report->loss;
   story->tokens_per_second = tokens_per_second;
   story->steps = report->step + 1;
-  snprintf(text, sizeof text, "loss %.4f  %.0f tokens/s  %d:%02d left", report->loss, tokens_per_second,
+  int used = snprintf(text, sizeof text, "loss %.4f  ", report->loss);
+  if (story->held_out.samples)
+    used += snprintf(text + used, sizeof text - (size_t)used, "held out %.4f  ", story->held_out.loss);
+  snprintf(text + used, sizeof text - (size_t)used, "%.0f tokens/s  %d:%02d left", tokens_per_second,
            (int)seconds_left / 60, (int)seconds_left % 60);
   cli_progress(story->what, report->step + 1, steps, text);
 }
+
+static void evaluated(void *context, int64_t step, const ad_evaluation *evaluation) {
+  train_story *story = context;
+  story->held_out = *evaluation;
+  story->held_out_step = step;
+}
+
+static void works(void *context, const char *what, int64_t done, int64_t of) { cli_progress(what, done, of, ""); }
 
 static ad_status train_here(ad_comm *comm, const train_job *job) {
   ad_status status = ad_train(comm, job->recipe, &job->options);
@@ -165,14 +178,31 @@ static int print_summary(const train_job *job) {
   return printed;
 }
 
+/* "1.6120 +- 0.0131 (standard error)" */
+static const char *held_out_words(const ad_evaluation *held_out, char *buffer, size_t size) {
+  int used = snprintf(buffer, size, "%.4f", held_out->loss);
+  if (held_out->standard_error >= 0)
+    snprintf(buffer + used, size - (size_t)used, " +- %.4f (standard error)", held_out->standard_error);
+  return buffer;
+}
+
+static json_t *held_out_of(const train_story *story) {
+  const ad_evaluation *held_out = &story->held_out;
+  if (!held_out->samples) return json_null();
+  json_t *error = held_out->standard_error >= 0 ? json_real(held_out->standard_error) : json_null();
+  return json_pack("{s:I, s:f, s:o, s:I}", "step", (json_int_t)story->held_out_step, "loss", held_out->loss,
+                   "standard_error", error, "samples", (json_int_t)held_out->samples);
+}
+
 static int print_document(const train_job *job) {
   const train_story *story = job->story;
   int64_t all = story->steps ? story->steps : job->recipe->train.steps;
-  json_t *document = json_pack(
-      "{s:s, s:I, s:I, s:I, s:{s:o, s:o}, s:f, s:s, s:o*}", "recipe", job->recipe->name, "steps", (json_int_t)all,
-      "first_step", (json_int_t)(all - steps_taken(story)), "steps_taken", (json_int_t)steps_taken(story), "loss",
-      "first", loss_or_null(story, story->first_loss), "last", loss_or_null(story, story->last_loss),
-      "tokens_per_second", story->tokens_per_second, "folder", job->options.folder, "summary", summary_of(job));
+  json_t *document =
+      json_pack("{s:s, s:I, s:I, s:I, s:{s:o, s:o}, s:o, s:f, s:s, s:o*}", "recipe", job->recipe->name, "steps",
+                (json_int_t)all, "first_step", (json_int_t)(all - steps_taken(story)), "steps_taken",
+                (json_int_t)steps_taken(story), "loss", "first", loss_or_null(story, story->first_loss), "last",
+                loss_or_null(story, story->last_loss), "held_out", held_out_of(story), "tokens_per_second",
+                story->tokens_per_second, "folder", job->options.folder, "summary", summary_of(job));
   char *text = document ? json_dumps(document, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) : NULL;
   json_decref(document);
   if (!text)
@@ -195,6 +225,15 @@ static int print_nothing_left(const train_job *job) {
   return cli_print(text);
 }
 
+static int print_held_out(const train_story *story) {
+  char text[160], words[64];
+  snprintf(text, sizeof text, "held-out loss %s over %lld sample%s, after %lld step%s\n",
+           held_out_words(&story->held_out, words, sizeof words), (long long)story->held_out.samples,
+           story->held_out.samples == 1 ? "" : "s", (long long)story->held_out_step + 1,
+           story->held_out_step ? "s" : "");
+  return cli_print(text);
+}
+
 static int print_story(const train_job *job, int json) {
   const train_story *story = job->story;
   if (json) return print_document(job);
@@ -205,6 +244,7 @@ static int print_story(const train_job *job, int json) {
            story->first_loss, story->last_loss, (long long)steps_taken(story), steps_taken(story) == 1 ? "" : "s",
            before, story->tokens_per_second, folder_shown(job, folder));
   int printed = cli_print(text);
+  if (!printed && story->held_out.samples) printed = print_held_out(story);
   return printed ? printed : print_summary(job);
 }
 
@@ -268,6 +308,8 @@ static int train(const ad_recipe *recipe, const train_input *input) {
                                .folder = input->folder ? input->folder : folder,
                                .progress = progress,
                                .turns_to = turn_to,
+                               .evaluated = evaluated,
+                               .works = works,
                                .context = story,
                                .resume = input->resume,
                                .force = input->force,

@@ -24,7 +24,8 @@ _addend() {
     --set) compopt -o nospace 2>/dev/null
       mapfile -t COMPREPLY < <(compgen -S = -W "name mesh data.seq data.text data.valid model.layers model.d_model model.heads
         train.global_batch train.microbatches train.steps train.lr train.clip train.seed precision.param precision.grad
-        precision.reduce precision.accumulate shard.zero shard.bucket_mib checkpoint.every checkpoint.keep model.weights" -- "$current") && return ;;
+        precision.reduce precision.accumulate shard.zero shard.bucket_mib evaluate.samples evaluate.every
+        checkpoint.every checkpoint.keep model.weights" -- "$current") && return ;;
     --steps | --dump-step | -n | --ranks-per-node) return ;;
     --reference | --html) compopt -o filenames 2>/dev/null
       mapfile -t COMPREPLY < <(compgen -f -- "$current") && return ;;

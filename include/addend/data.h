@@ -50,6 +50,12 @@ typedef struct ad_batch_options {
   const double *valid;
   size_t valid_count;
   int held_out; /* 1: from the validation part */
+  /* Above 0: sample i of step s is no draw but number s * global_batch + i of a set of so many, at most
+   * ad_text_data_samples of the part: the same for every seed and, cut into steps of any size, the same samples.
+   * valid[number % valid_count] of it counts. After the last the set begins again, and of these nothing counts unless
+   * `wraps`. */
+  int64_t set;
+  int wraps;
   /* The positions of each sample that are wanted, one run after another (ad_layout_spans). NULL: all. The target of the
    * last one of a run is still the byte after it. */
   const ad_span *spans;
@@ -61,6 +67,11 @@ typedef struct ad_batch_options {
  */
 AD_API void ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step, int64_t first,
                               int64_t count, int32_t *tokens, int32_t *targets, int64_t *counted);
+/* Samples of seq bytes that lie in the part that is trained on, or the one that is held out, one after another from its
+ * first byte on, each with the byte after it: w. A set (ad_batch_options) has number i at window (i * p) mod w, where p
+ * is the first number from 0.618 w on that has no divisor in common with w: as many as there are, none twice, and the
+ * first few already spread evenly over the part. */
+AD_API int64_t ad_text_data_samples(const ad_text_data *text, int held_out);
 /* The rows of microbatch m of `microbatches` that a rank holds: the global batch is cut by floor(i*n/g) into
  * microbatches, then by the layout's cuts of dimension 0. */
 AD_API ad_span ad_batch_rows(const ad_layout *layout, int64_t rank, int64_t global_batch, int64_t microbatches,

@@ -198,6 +198,7 @@ typedef struct ad_ocr_options {
   int64_t encoder_layers, encoder_d_model, encoder_heads;
   int64_t patch; /* pixels, a divisor of the picture's width */
   int ragged;    /* 1: the bridge takes parts of the batch that overlap in any way */
+  int64_t read;  /* held-out lines that are read after the training */
   ad_line_options lines;
 } ad_ocr_options;
 

@@ -58,14 +58,26 @@ typedef struct ad_program_setting {
   int disjoint;              /* 1: each module has ranks of its own, one mesh after another; 0: all have the same */
   int64_t global_batch, microbatches;
   uint64_t seed;
-  int64_t steps; /* of the whole training */
+  int64_t steps;     /* of the whole training */
+  int64_t evaluated; /* samples that the held-out set has, or all where there are fewer; 0: there is none */
 } ad_program_setting;
+
+/* What `held_out` is where a batch is read. */
+enum {
+  AD_TRAINED_ON = 0,
+  AD_HELD_OUT_DRAWN = 1, /* drawn from the part kept for validation, by seed and step */
+  /* The held-out set: samples step * global_batch and on of it, the same whatever the seed. Those after its last one
+   * are there, as memory is planned for them, but do not count. */
+  AD_HELD_OUT_SET = 2
+};
 
 /* Forward passes outside a step: every phase of microbatch m, on the batch that was read last. Collective. */
 typedef struct ad_forward {
   ad_status (*run)(void *context, size_t m);
   void *context;
   ad_group everyone; /* all ranks, which take part */
+  /* To be called now and then by the first rank in what takes long: `done` of `of` are done. */
+  void (*tell)(void *context, const char *what, int64_t done, int64_t of);
 } ad_forward;
 
 /* ---- the record of a kind ---- */
@@ -160,11 +172,13 @@ struct ad_program_kind {
   ad_status (*create)(const void *options, ad_program *to, void **own);
   void (*destroy)(void *own);   /* also after a create that failed, if it had set *own */
   ad_status (*open)(void *own); /* reads its data; before the first `read` */
-  /* Reads this rank's share of a step's batch, all microbatches; held_out: of the part kept for validation. The batch
-   * follows from the step's number: a proof reads steps again, and its sabotage hands one rank that of another step.
+  /* Reads this rank's share of a step's batch, all microbatches; held_out: AD_TRAINED_ON or one of the other two. The
+   * batch follows from the step's number: a proof reads steps again, and its sabotage hands one rank that of another.
    * counted[c][m]: what count number c has on this rank in microbatch m. */
   ad_status (*read)(void *own, int64_t step, int held_out, int64_t *const *counted);
-  int (*has_held_out)(const void *own);
+  int (*has_held_out)(const void *own); /* also before open; NULL: 0 */
+  /* How many samples the part kept for validation has, after open. NULL: any number can be drawn. */
+  int64_t (*held_out_samples)(const void *own);
   size_t (*data_bytes)(const void *own); /* memory of data and batch on this rank */
   /* The arrays of a step's batch: all that makes one rank's share of it, and so the memory of its tapes, another size
    * than the next one's. Number `index` with its name ("microbatch.0.tokens"; size 0: not wanted); NULL after the last.
@@ -212,7 +226,8 @@ AD_API AD_CHECKED ad_status ad_program_create(const ad_program_kind *kind, const
 AD_API void ad_program_destroy(ad_program *program);
 AD_API const ad_program_kind *ad_program_kind_of(const ad_program *program);
 AD_API const ad_program_setting *ad_program_setting_of(const ad_program *program);
-AD_API void *ad_program_own(const ad_program *program); /* what create made */
+AD_API void *ad_program_own(const ad_program *program);        /* what create made */
+AD_API int ad_program_has_held_out(const ad_program *program); /* some of its data is kept for validation */
 
 /* In create. Each copies what it is given, but for the names of counts, losses, phases and values, which are borrowed.
  */

@@ -58,6 +58,9 @@ typedef struct ad_recipe {
     size_t sync_count;
   } train;
   struct {
+    int64_t samples, every; /* of the held-out set; steps between evaluations, 0: about ten in a run */
+  } evaluate;
+  struct {
     int64_t every, keep; /* steps between checkpoints, 0: none; how many stay */
   } checkpoint;
   char **given; /* paths of the keys that the file or --set gives, in the order of ad_recipe_print */
@@ -75,6 +78,7 @@ AD_API AD_CHECKED ad_status ad_recipe_parse(const char *text, const char *path, 
 AD_API void ad_recipe_destroy(ad_recipe *recipe);
 /* The recipe as YAML with every key and its value. Caller frees with free(). */
 AD_API AD_CHECKED ad_status ad_recipe_print(const ad_recipe *recipe, char **out);
+AD_API int ad_recipe_gives(const ad_recipe *recipe, const char *key); /* the file or --set has it: "train.seed" */
 /* The mesh key as one text: the mesh string, or "{encoder: dp=4, model: dp=2 cp=2}". Returns buffer. */
 AD_API const char *ad_recipe_mesh_text(const ad_recipe *recipe, char *buffer, size_t size);
 AD_API int ad_recipe_is_disjoint(const ad_recipe *recipe);

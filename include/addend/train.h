@@ -55,8 +55,19 @@ AD_API void ad_run_destroy(ad_run *run);
  * is AD_NUMBER on all ranks, naming step and rank. After any error the run can only be destroyed. */
 AD_API AD_CHECKED ad_status ad_run_step(ad_run *run, int64_t step, ad_step_report *out);
 /* The loss of step `step`'s batch at the present parameters, without gradients or update (for --directional). held_out:
- * of the validation part instead, and without auxiliary losses. */
+ * AD_HELD_OUT_DRAWN and AD_HELD_OUT_SET are without auxiliary losses. */
 AD_API AD_CHECKED ad_status ad_run_loss(ad_run *run, int64_t step, int held_out, double *out);
+/* How good the parameters are on the held-out set, evaluate.samples of the recipe: the same samples whatever step,
+ * seed, mesh and batch, so the same number but for rounding. Parameters and states stay as they are. */
+typedef struct ad_evaluation {
+  double loss; /* without auxiliary losses, over all that counts in all samples; NaN: nothing is held out, or nothing of it counts */
+  /* Of the loss as an estimate of what another choice of samples would give: with n samples of sum x and count c, and
+   * r = sum(x) / sum(c), the root of n / (n - 1) * sum((x - r c)^2) over sum(c) (a ratio's, Cochran 1977, 2.11). NaN:
+   * fewer than two samples count, or the program's loss is no cross-entropy that can be told apart by samples. */
+  double standard_error;
+  int64_t samples;
+} ad_evaluation;
+AD_API AD_CHECKED ad_status ad_run_evaluate(ad_run *run, ad_evaluation *out);
 
 AD_API ad_program *ad_run_program(const ad_run *run);
 AD_API ad_module *ad_run_module(const ad_run *run, size_t module); /* NULL: it does not lie on this rank */
@@ -144,6 +155,10 @@ typedef struct ad_train_options {
    * recipe's own training, not of one before. */
   int dumps;
   int64_t dump_step;
+  /* Called on rank 0: after each evaluation of the held-out set, which follows the `progress` of its step; and now and
+   * then in long work that is no step, of which `done` of `of` parts are done: "evaluate", "read lines". */
+  void (*evaluated)(void *context, int64_t step, const ad_evaluation *evaluation);
+  void (*works)(void *context, const char *what, int64_t done, int64_t of);
 } ad_train_options;
 /* Makes the folder, as ad_train does: what is wrong with it, that another run writes there or that
  * an earlier one would be overwritten, is known before any rank starts. AD_IO, AD_INVALID. Local. */

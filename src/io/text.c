@@ -25,6 +25,10 @@ struct ad_text_data {
   uint64_t checksum;
 };
 
+static const part *part_of(const ad_text_data *text, int held_out) {
+  return held_out ? &text->validation : &text->train;
+}
+
 static int64_t held_out_of(int64_t size, double held_out) { return (int64_t)floor((double)size * held_out); }
 
 static ad_status check_part(const char *what, int64_t size, int64_t seq) {
@@ -157,18 +161,53 @@ void ad_text_data_close(ad_text_data *text) {
 uint64_t ad_text_data_checksum(const ad_text_data *text) { return text->checksum; }
 
 const uint8_t *ad_text_data_part(const ad_text_data *text, int held_out, int64_t *size) {
-  const part *from = held_out ? &text->validation : &text->train;
+  const part *from = part_of(text, held_out);
   *size = from->size;
   return from->bytes;
 }
 
 int64_t ad_text_data_bytes(const ad_text_data *text) { return text->train.size + text->validation.size; }
 
-/* How many of a sample's tokens count: the first ones. */
-static int64_t counted_of(const ad_batch_options *options, int64_t sample, int64_t seq) {
+/* ---- which samples ---- */
+
+static const double golden_ratio = 0.61803398874989485;
+
+static int64_t windows_of(const part *from, int64_t seq) { return from->size > seq ? (from->size - 1) / seq : 0; }
+
+int64_t ad_text_data_samples(const ad_text_data *text, int held_out) {
+  return windows_of(part_of(text, held_out), text->seq);
+}
+
+static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
+
+/* From one number of a set to the next, in windows. */
+static int64_t stride_of(int64_t windows) {
+  int64_t stride = (int64_t)ceil(golden_ratio * (double)windows);
+  while (common_divisor(stride, windows) != 1) stride++;
+  return stride;
+}
+
+/* The sample in a row of a step's batch. */
+typedef struct sample {
+  int64_t first; /* byte of its part */
+  int64_t valid; /* tokens that count: the first ones */
+} sample;
+
+static int64_t valid_of(const ad_batch_options *options, uint64_t index, int64_t seq) {
   if (!options->valid_count) return seq;
-  double fraction = options->valid[(uint64_t)sample % options->valid_count];
-  return (int64_t)llround(fraction * (double)seq);
+  return (int64_t)llround(options->valid[index % options->valid_count] * (double)seq);
+}
+
+static sample drawn(const part *from, const ad_batch_options *options, int64_t seq, uint64_t index, int64_t row) {
+  return (sample){ad_random_below(options->seed, from->stream, index, from->size - seq),
+                  valid_of(options, (uint64_t)row, seq)};
+}
+
+static sample of_set(const part *from, const ad_batch_options *options, int64_t seq, uint64_t index, int64_t stride) {
+  uint64_t number = index % (uint64_t)options->set;
+  int64_t window = (int64_t)((number * (uint64_t)stride) % (uint64_t)windows_of(from, seq));
+  int counts = options->wraps || index == number;
+  return (sample){window * seq, counts ? valid_of(options, number, seq) : 0};
 }
 
 /* The wanted positions of one sample. */
@@ -214,8 +253,8 @@ static void fill_nothing(int64_t n, int32_t *tokens, int32_t *targets) {
 
 void ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step, int64_t first,
                        int64_t count, int32_t *tokens, int32_t *targets, int64_t *counted) {
-  const part *from = options->held_out ? &text->validation : &text->train;
-  int64_t seq = text->seq;
+  const part *from = part_of(text, options->held_out);
+  int64_t seq = text->seq, stride = options->set ? stride_of(windows_of(from, seq)) : 0;
   ad_span all = {0, seq};
   wanted positions = wanted_of(options, &all);
   *counted = 0;
@@ -224,13 +263,13 @@ void ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options
     return;
   }
   for (int64_t row = 0; row < count; row++) {
-    int64_t sample = first + row;
-    uint64_t index = (uint64_t)step * (uint64_t)options->global_batch + (uint64_t)sample;
-    int64_t valid = counted_of(options, sample, seq);
-    *counted += count_below(&positions, valid);
+    uint64_t index = (uint64_t)step * (uint64_t)options->global_batch + (uint64_t)(first + row);
+    sample own =
+        options->set ? of_set(from, options, seq, index, stride) : drawn(from, options, seq, index, first + row);
+    *counted += count_below(&positions, own.valid);
     if (!text->bytes) continue;
-    fill_row(from->bytes + ad_random_below(options->seed, from->stream, index, from->size - seq), valid, &positions,
-             tokens + row * positions.width, targets + row * positions.width);
+    fill_row(from->bytes + own.first, own.valid, &positions, tokens + row * positions.width,
+             targets + row * positions.width);
   }
 }
 

@@ -115,7 +115,9 @@ static ad_status create_part(ad_decomposition *d, size_t module, const ad_mesh *
   own->site_count = (size_t)sites.count;
   AD_TRY(ad_new(2 * own->site_count, &own->masks));
   AD_TRY(ad_target_create(&own->target, &d->options->target, mesh, d->sites, d->site_count));
-  return ad_text_batch_create(&d->setting, &layout, &d->options->target.decoder.data, &own->batch);
+  AD_TRY(ad_text_batch_create(&d->setting, &layout, &d->options->target.decoder.data, &own->batch));
+  own->batch.options.wraps = 1;  // losses of components are of every position
+  return AD_OK;
 }
 
 static void release_part(ad_decompose_part *own) {
@@ -389,6 +391,12 @@ static int has_held_out(const void *own) {
   return ((const ad_decomposition *)own)->options->target.decoder.data.held_out > 0;
 }
 
+static int64_t held_out_samples(const void *own) {
+  const ad_decompose_part *here = ((const ad_decomposition *)own)->parts;
+  while (!here->is_here) here++; /* each rank has one */
+  return ad_text_batch_held_out(&here->batch);
+}
+
 static size_t part_bytes(const ad_decompose_part *own) {
   size_t bytes = ad_text_batch_bytes(&own->batch) + ad_target_bytes(&own->target);
   for (size_t i = 0; i < 2 * own->site_count; i++) bytes += own->masks[i].bytes;
@@ -451,6 +459,7 @@ const ad_program_kind *ad_decompose(void) {
       .read = ad_decompose_read,
       .show = ad_decompose_show,
       .has_held_out = has_held_out,
+      .held_out_samples = held_out_samples,
       .data_bytes = data_bytes,
       .flops = flops,
       .fact = fact,

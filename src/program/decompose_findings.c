@@ -39,7 +39,7 @@ static size_t seq_of(const ad_decomposition *d) { return (size_t)d->options->tar
 typedef ad_status looking(search *s, const place *at);
 
 static ad_status look_at_step(search *s, int64_t step, int64_t *const *counted, looking *look) {
-  AD_TRY(ad_decompose_read(s->d, step, 1, counted));
+  AD_TRY(ad_decompose_read(s->d, step, AD_HELD_OUT_SET, counted));
   for (size_t m = 0; m < (size_t)s->d->setting.microbatches; m++) {
     place at = {step, m, step * s->d->setting.global_batch + s->part->batch.microbatches[m].rows.first};
     AD_TRY(s->forward->run(s->forward->context, m));
@@ -48,7 +48,7 @@ static ad_status look_at_step(search *s, int64_t step, int64_t *const *counted, 
   return AD_OK;
 }
 
-/* Every microbatch of held-out steps 0 and on. */
+/* Every microbatch of the held-out set's batches 0 and on; after its last sample it begins again. */
 static ad_status look_at_text(search *s, int64_t steps, looking *look) {
   size_t microbatches = (size_t)s->d->setting.microbatches;
   int64_t *memory, *counted[AD_DECOMPOSE_COUNTS];

@@ -217,7 +217,7 @@ static char *document_of(const ad_findings *found) {
 ad_status ad_decompose_show(void *own, const ad_forward *forward, char **out) {
   ad_decomposition *d = own;
   ad_findings found;
-  if (!(d->options->target.decoder.data.held_out > 0)) return AD_OK;
+  if (!(d->options->target.decoder.data.held_out > 0) || !d->setting.evaluated) return AD_OK;
   ad_status status = ad_findings_collect(d, forward, &found);
   if (!status && ad_comm_rank(d->setting.comm) == 0) {
     *out = document_of(&found);

@@ -41,6 +41,7 @@ const ad_program_kind *ad_gpt(void) {
                                        .open = ad_text_decoder_open,
                                        .read = ad_text_decoder_read,
                                        .has_held_out = ad_text_decoder_has_held_out,
+                                       .held_out_samples = ad_text_decoder_held_out_samples,
                                        .data_bytes = ad_text_decoder_data_bytes,
                                        .batch_array = ad_text_decoder_batch_array,
                                        .flops = ad_text_decoder_flops,

@@ -135,7 +135,7 @@ static const ad_array *logits_of(void *own) { return ((ocr *)own)->logits; }
 
 static ad_status show(void *own, const ad_forward *forward, char **out) {
   ocr *model = own;
-  if (!(model->options->lines.held_out > 0)) return AD_OK;
+  if (!(model->options->lines.held_out > 0) || !model->options->read) return AD_OK;
   ad_ocr_reader reader = {.batch = &model->batch,
                           .logits = logits_of,
                           .own = model,

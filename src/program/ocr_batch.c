@@ -145,7 +145,8 @@ static int32_t target_at(const ad_ocr_batch *batch, int64_t position, int64_t ch
 
 enum { SPANS = 8 };
 
-static int64_t put_line(const ad_ocr_batch *batch, ad_ocr_microbatch *one, int64_t row, int64_t characters) {
+static int64_t put_line(const ad_ocr_batch *batch, ad_ocr_microbatch *one, int64_t row, int64_t characters,
+                        int counts) {
   int64_t seq = one->tokens.shape.dim[1], counted = 0;
   int32_t *tokens = (int32_t *)one->tokens.data + row * seq;
   int32_t *targets = (int32_t *)one->targets.data + row * one->targets.local.dim[1];
@@ -154,7 +155,7 @@ static int64_t put_line(const ad_ocr_batch *batch, ad_ocr_microbatch *one, int64
   for (int64_t i = 0; i < seq; i++) tokens[i] = token_at(batch, i, characters);
   for (int s = 0; s < count; s++) {
     for (int64_t i = spans[s].first; i < spans[s].first + spans[s].count; i++) {
-      *targets = target_at(batch, i, characters);
+      *targets = counts ? target_at(batch, i, characters) : -1;
       counted += *targets++ >= 0;
     }
   }
@@ -162,6 +163,13 @@ static int64_t put_line(const ad_ocr_batch *batch, ad_ocr_microbatch *one, int64
 }
 
 static int has(ad_span span, int64_t row) { return row >= span.first && row < span.first + span.count; }
+
+/* Lines of the held-out set are those that any seed would have to draw: those of seed 0. */
+ad_status ad_ocr_batch_draw(ad_ocr_batch *batch, int held_out, int64_t index, ad_line *out) {
+  uint64_t seed = held_out == AD_HELD_OUT_SET ? 0 : batch->setting.seed;
+  return ad_line_data_draw(batch->lines, seed, held_out != AD_TRAINED_ON, (uint64_t)index, out, batch->characters,
+                           batch->picture);
+}
 
 /* A line is drawn once, for both modules. */
 static ad_status read_microbatch(ad_ocr_batch *batch, ad_ocr_microbatch *one, int64_t step, int held_out,
@@ -172,10 +180,11 @@ static ad_status read_microbatch(ad_ocr_batch *batch, ad_ocr_microbatch *one, in
   for (int64_t row = 0; row < global_batch; row++) {
     ad_line line;
     if (!has(one->pictures, row) && !has(lines, row)) continue;
-    AD_TRY(ad_line_data_draw(batch->lines, batch->setting.seed, held_out, (uint64_t)(step * global_batch + row), &line,
-                             batch->characters, batch->picture));
+    int64_t index = step * global_batch + row;
+    int counts = held_out != AD_HELD_OUT_SET || index < batch->setting.evaluated;
+    AD_TRY(ad_ocr_batch_draw(batch, held_out, index, &line));
     if (has(one->pictures, row)) put_patches(batch, one, row - one->pictures.first);
-    if (has(lines, row)) *counted += put_line(batch, one, row - lines.first, line.count);
+    if (has(lines, row)) *counted += put_line(batch, one, row - lines.first, line.count, counts);
   }
   return AD_OK;
 }

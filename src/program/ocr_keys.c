@@ -46,7 +46,9 @@ const ad_key ad_ocr_keys[AD_OCR_KEY_COUNT] = {
     {"data.noise", AD_KEY_NUMBER, .offset = AT(lines.noise), .least = 0, .most = 1, .fallback = "0",
      .help = "standard deviation of what is added to every pixel"},
     {"data.blank", AD_KEY_BOOLEAN, .offset = AT(lines.blank), .fallback = "false",
-     .help = "empty pictures, to see what is known without reading"}};
+     .help = "empty pictures, to see what is known without reading"},
+    {"evaluate.lines", AD_KEY_INTEGER, .offset = AT(read), .least = 0, .most = 1 << 20, .fallback = "64",
+     .help = "held-out lines that are read letter by letter after the training; 0: none"}};
 
 /* ---- what follows from the options ---- */
 

@@ -3,7 +3,7 @@
 #define PROGRAM_OCR_KEYS_H
 #include "program/decoder_keys.h"
 
-enum { AD_OCR_OWN_KEY_COUNT = 18, AD_OCR_KEY_COUNT = AD_DECODER_KEY_COUNT + AD_OCR_OWN_KEY_COUNT };
+enum { AD_OCR_OWN_KEY_COUNT = 19, AD_OCR_KEY_COUNT = AD_DECODER_KEY_COUNT + AD_OCR_OWN_KEY_COUNT };
 extern const ad_key ad_ocr_keys[AD_OCR_KEY_COUNT];
 
 /* Options are an ad_ocr_options, as the record's functions take them. */

@@ -10,12 +10,14 @@
 #include "program/ocr_keys.h"
 #include "tensor/rows.h"
 
-enum { BATCHES = 16, SAMPLES = 24, NEWLINE = '\n', CHARS_MAX = 1 << 12 };
+enum { SAMPLES = 24, NEWLINE = '\n', CHARS_MAX = 1 << 12 };
 
-/* One batch of held-out lines, all of them on every rank. */
+/* One batch of the held-out set's lines, all of them on every rank. */
 typedef struct reading {
   const ad_ocr_reader *reader;
   int64_t lines, chars, pixels;
+  int64_t wanted;        /* lines of this batch that are read: the first ones */
+  int64_t passes, all;   /* forward passes so far, and those of the whole reading */
   uint8_t *truth, *read; /* [lines, chars] */
   int64_t *length;       /* of each line's truth */
   size_t *font;
@@ -96,11 +98,12 @@ static void close_reading(reading *r) {
 }
 
 static ad_status draw_lines(reading *r, int64_t step) {
-  const ad_ocr_batch *batch = r->reader->batch;
+  ad_ocr_batch *batch = r->reader->batch;
   for (int64_t i = 0; i < r->lines; i++) {
     ad_line line;
-    AD_TRY(ad_line_data_draw(batch->lines, batch->setting.seed, 1, (uint64_t)(step * r->lines + i), &line,
-                             r->truth + i * r->chars, r->pictures + i * r->pixels));
+    AD_TRY(ad_ocr_batch_draw(batch, AD_HELD_OUT_SET, step * r->lines + i, &line));
+    memcpy(r->truth + i * r->chars, batch->characters, (size_t)r->chars);
+    memcpy(r->pictures + i * r->pixels, batch->picture, (size_t)r->pixels * sizeof *r->pictures);
     r->length[i] = line.count;
     r->font[i] = line.font;
   }
@@ -138,6 +141,8 @@ static ad_status read_character(reading *r, size_t m, int64_t at) {
   AD_TRY(ad_array_whole_for(by->comm, &by->forward->everyone, by->mesh, by->logits(by->own), AD_HERE, &r->logits));
   for (int64_t i = 0; i < one->tokens.shape.dim[0]; i++) r->read[(first + i) * r->chars + at] = best_at(r, i, position);
   put_characters(r, one, 0, at);
+  if (by->forward->tell && !ad_comm_rank(by->comm))
+    by->forward->tell(by->forward->context, "read lines", ++r->passes, r->all);
   return AD_OK;
 }
 
@@ -150,7 +155,7 @@ static void forget_characters(const reading *r, ad_ocr_microbatch *one) {
 
 static ad_status read_batch(reading *r) {
   ad_ocr_batch *batch = r->reader->batch;
-  for (size_t m = 0; m < batch->count; m++) {
+  for (size_t m = 0; m < batch->count && first_line_of(batch, m) < r->wanted; m++) {
     forget_characters(r, &batch->microbatches[m]);
     for (int64_t at = 0; at < r->chars; at++) AD_TRY(read_character(r, m, at));
   }
@@ -208,7 +213,7 @@ typedef struct result {
 
 static void count_batch(const reading *r, int is_blank, result *to) {
   size_t fonts = r->reader->batch->options->lines.font_count;
-  for (int64_t i = 0; i < r->lines; i++) {
+  for (int64_t i = 0; i < r->wanted; i++) {
     tally *of = is_blank ? &to->blank : r->font[i] >= fonts ? &to->other_font : &to->seen;
     count_line(r, i, of);
     if (is_blank) continue;
@@ -217,10 +222,22 @@ static void count_batch(const reading *r, int is_blank, result *to) {
   }
 }
 
+static int64_t microbatches_of(const ad_ocr_batch *batch, int64_t lines) {
+  int64_t count = 0;
+  for (size_t m = 0; m < batch->count; m++) count += first_line_of(batch, m) < lines;
+  return count;
+}
+
+static int64_t passes_for(const reading *r, int64_t lines) {
+  const ad_ocr_batch *batch = r->reader->batch;
+  int64_t microbatches = lines / r->lines * microbatches_of(batch, r->lines) + microbatches_of(batch, lines % r->lines);
+  return 2 * r->chars * microbatches;
+}
+
 static ad_status read_step(reading *r, int64_t step, int64_t *counted, result *to) {
   AD_TRY(draw_lines(r, step));
   for (int blank = 0; blank < 2; blank++) {
-    AD_TRY(ad_ocr_batch_read(r->reader->batch, step, 1, counted));
+    AD_TRY(ad_ocr_batch_read(r->reader->batch, step, AD_HELD_OUT_SET, counted));
     if (blank) blank_pictures(r->reader->batch);
     AD_TRY(read_batch(r));
     count_batch(r, blank, to);
@@ -229,10 +246,14 @@ static ad_status read_step(reading *r, int64_t step, int64_t *counted, result *t
 }
 
 static ad_status read_all(reading *r, result *to) {
-  int64_t *counted;
+  int64_t *counted, lines = r->reader->batch->options->read;
   AD_TRY(ad_new(r->reader->batch->count, &counted));
   ad_status status = AD_OK;
-  for (int64_t step = 0; step < BATCHES && !status; step++) status = read_step(r, step, counted, to);
+  r->all = passes_for(r, lines);
+  for (int64_t step = 0; step * r->lines < lines && !status; step++) {
+    r->wanted = least(r->lines, lines - step * r->lines);
+    status = read_step(r, step, counted, to);
+  }
   ad_release(counted);
   return status;
 }

@@ -14,10 +14,10 @@ typedef struct ad_ocr_reader {
   ad_comm *comm;
 } ad_ocr_reader;
 
-/* Reads held-out lines, and again with blank pictures. On the first rank *out is a JSON document that the caller frees:
- *   lines, characters; character_error_rate, blank and held_out_font (null: none was drawn in it): edits to the true
- *   line over its length; samples: text, read, width, height, pixels (base64 of one byte each, 0: paper)
- * Collective over all ranks. */
+/* Reads the first lines of the held-out set, as many as options->read says, and again with blank pictures. On the first
+ * rank *out is a JSON document that the caller frees: lines, characters; character_error_rate, blank and held_out_font
+ * (null: none was drawn in it): edits to the true line over its length; samples: text, read, width, height, pixels
+ * (base64 of one byte each, 0: paper) Collective over all ranks. */
 ad_status ad_ocr_read_lines(const ad_ocr_reader *reader, char **out) AD_CHECKED;
 
 #endif

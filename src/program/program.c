@@ -14,6 +14,9 @@
 const ad_program_kind *ad_program_kind_of(const ad_program *program) { return program->kind; }
 const ad_program_setting *ad_program_setting_of(const ad_program *program) { return &program->setting; }
 void *ad_program_own(const ad_program *program) { return program->own; }
+int ad_program_has_held_out(const ad_program *program) {
+  return program->kind->has_held_out && program->kind->has_held_out(program->own);
+}
 const ad_mesh *ad_program_mesh(const ad_program *program, size_t module) { return program->meshes[module]; }
 const ad_mesh *ad_program_pool(const ad_program *program, size_t pool) { return program->pools[pool]; }
 size_t ad_program_module_count(const ad_program *program) { return program->module_count; }

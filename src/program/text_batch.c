@@ -64,7 +64,8 @@ ad_status ad_text_batch_create(const ad_program_setting *setting, const ad_layou
                                      .global_batch = setting->global_batch,
                                      .valid = text->valid,
                                      .valid_count = text->valid_count},
-                         .count = (size_t)setting->microbatches};
+                         .count = (size_t)setting->microbatches,
+                         .evaluated = setting->evaluated};
   ad_status status = take_positions(setting, layout, &batch);
   if (!status) status = ad_new(batch.count, &batch.microbatches);
   if (!status) describe_all(setting, layout, &batch);
@@ -95,10 +96,18 @@ ad_status ad_text_batch_open(ad_text_batch *batch) {
   return ad_text_data_open(paths, text->text_count, text->seq, text->held_out, &batch->data);
 }
 
+int64_t ad_text_batch_held_out(const ad_text_batch *batch) { return ad_text_data_samples(batch->data, 1); }
+
+static int64_t set_of(const ad_text_batch *batch) {
+  int64_t all = ad_text_batch_held_out(batch);
+  return batch->evaluated < all ? batch->evaluated : all;
+}
+
 ad_status ad_text_batch_read(ad_text_batch *batch, int64_t step, int held_out, int64_t *counted) {
   if (held_out && !(batch->text->held_out > 0))
     return ad_fail(AD_INVALID, "no part of the text is held out; set data.held_out above 0");
-  batch->options.held_out = held_out;
+  batch->options.held_out = held_out != AD_TRAINED_ON;
+  batch->options.set = held_out == AD_HELD_OUT_SET ? set_of(batch) : 0;
   for (size_t m = 0; m < batch->count; m++) {
     ad_text_microbatch *microbatch = &batch->microbatches[m];
     ad_text_data_rows(batch->data, &batch->options, step, microbatch->rows.first, microbatch->rows.count,

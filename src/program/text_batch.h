@@ -16,6 +16,7 @@ typedef struct ad_text_batch {
   const ad_text_options *text; /* the recipe's */
   ad_batch_options options;
   ad_text_data *data; /* once opened */
+  int64_t evaluated;  /* samples of the held-out set that the recipe asks for */
   ad_span *positions; /* of the sequence that this rank reads */
   ad_text_microbatch *microbatches;
   size_t count;
@@ -33,9 +34,10 @@ ad_status ad_text_batch_create(const ad_program_setting *setting, const ad_layou
 void ad_text_batch_destroy(ad_text_batch *batch);
 /* Reads the text and makes room for the batch. */
 ad_status ad_text_batch_open(ad_text_batch *batch) AD_CHECKED;
-/* AD_INVALID if it is to be of the held-out part and there is none. counted[m]: the targets of microbatch m that count.
- */
+/* AD_INVALID if it is to be of the held-out part and there is none; held_out: as ad_program_kind's read has it.
+ * counted[m]: the targets of microbatch m that count. */
 ad_status ad_text_batch_read(ad_text_batch *batch, int64_t step, int held_out, int64_t *counted) AD_CHECKED;
+int64_t ad_text_batch_held_out(const ad_text_batch *batch); /* samples of the held-out part; once opened */
 /* Tokens and targets of each microbatch in turn, with the name (size 0: not wanted); NULL after the last. */
 const ad_array *ad_text_batch_array(const ad_text_batch *batch, size_t index, char *name, size_t size);
 size_t ad_text_batch_bytes(const ad_text_batch *batch); /* of text and batch on this rank */

@@ -45,6 +45,10 @@ int ad_text_decoder_has_held_out(const void *own) {
   return ((const ad_text_decoder *)own)->decoder.options->data.held_out > 0;
 }
 
+int64_t ad_text_decoder_held_out_samples(const void *own) {
+  return ad_text_batch_held_out(&((const ad_text_decoder *)own)->batch);
+}
+
 size_t ad_text_decoder_data_bytes(const void *own) {
   return ad_text_batch_bytes(&((const ad_text_decoder *)own)->batch);
 }

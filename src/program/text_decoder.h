@@ -20,6 +20,7 @@ void ad_text_decoder_release(ad_text_decoder *text);
 ad_status ad_text_decoder_open(void *own);
 ad_status ad_text_decoder_read(void *own, int64_t step, int held_out, int64_t *const *counted);
 int ad_text_decoder_has_held_out(const void *own);
+int64_t ad_text_decoder_held_out_samples(const void *own);
 size_t ad_text_decoder_data_bytes(const void *own);
 const ad_array *ad_text_decoder_batch_array(const void *own, size_t index, char *name, size_t size);
 double ad_text_decoder_flops(const void *own, int64_t samples);

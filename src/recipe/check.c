@@ -143,7 +143,8 @@ static ad_program_setting setting_of(const ad_recipe *recipe, const ad_comm *com
                               .global_batch = recipe->train.global_batch,
                               .microbatches = recipe->train.microbatches,
                               .seed = (uint64_t)recipe->train.seed,
-                              .steps = recipe->train.steps};
+                              .steps = recipe->train.steps,
+                              .evaluated = recipe->evaluate.samples};
 }
 
 static int some_param_matches(const ad_program *program, const char *pattern) {
@@ -184,6 +185,26 @@ static ad_status take_failure(ad_reading *r, const char *path, ad_status status)
   return AD_OK;
 }
 
+/* A whole printed recipe has every key: one with its default asks for nothing. */
+static int asks(const ad_reading *r, const ad_schema_entry *entry) {
+  int64_t value;
+  memcpy(&value, ad_schema_base(entry, r->recipe) + entry->key.offset, sizeof value);
+  return r->nodes[entry - r->schema.entries] && value && value != strtoll(entry->key.fallback, NULL, 10);
+}
+
+/* What a recipe asks of the held-out set is wrong where there is none: it would be passed over in silence. */
+static void check_evaluated(ad_reading *r, const ad_program *program) {
+  static const char *const paths[] = {"evaluate.samples", "evaluate.every", "evaluate.lines"};
+  int has_key = ad_schema_find(&r->schema, "data.held_out") != NULL;
+  if (ad_program_has_held_out(program)) return;
+  for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+    const ad_schema_entry *entry = ad_schema_find(&r->schema, paths[i]);
+    if (!entry || !asks(r, entry)) continue;
+    WRONG(r, paths[i], "nothing is held out to be evaluated: %s",
+          has_key ? "set data.held_out above 0, or leave this out" : "this program has no such data; leave this out");
+  }
+}
+
 /* The program itself knows best; it is made when all else is right. Each override is right alone then, but several of
  * them may match one parameter. */
 static ad_status check_made(ad_reading *r, const ad_comm *comm) {
@@ -192,6 +213,7 @@ static ad_status check_made(ad_reading *r, const ad_comm *comm) {
   ad_status status = ad_recipe_declare(r->recipe, comm, &program);
   if (status) return take_failure(r, "model", status);
   check_patterns(r, program);
+  check_evaluated(r, program);
   status = ad_recipe_specify(r->recipe, program, 0);
   if (status) status = take_failure(r, "precision.overrides", status);
   ad_program_destroy(program);

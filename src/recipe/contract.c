@@ -122,7 +122,8 @@ ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_pro
                                 .global_batch = recipe->train.global_batch,
                                 .microbatches = recipe->train.microbatches,
                                 .seed = (uint64_t)recipe->train.seed,
-                                .steps = recipe->train.steps};
+                                .steps = recipe->train.steps,
+                                .evaluated = recipe->evaluate.samples};
   ad_status status = ad_program_create(recipe->program, recipe->options, &setting, out);
   ad_release(meshes);
   return status;

@@ -52,6 +52,13 @@ static int64_t steps_of(const ad_recipe *recipe) {
   return *(const int64_t *)((const char *)recipe->options + recipe->program->pretraining->steps);
 }
 
+/* As the recipe has it, where it says so. */
+static ad_status take_evaluation(derivation *d) {
+  const ad_recipe *from = d->from;
+  if (ad_recipe_gives(from, "evaluate.samples")) AD_TRY(set_number(d, "evaluate.samples", from->evaluate.samples));
+  return ad_recipe_gives(from, "evaluate.every") ? set_number(d, "evaluate.every", from->evaluate.every) : AD_OK;
+}
+
 /* All ranks of the training that follows are there already and have nothing else to do, so they share out the batch.
  * What it ends with is always kept as a checkpoint: from that other ranks can go on. */
 static ad_status take_rest(derivation *d) {
@@ -65,11 +72,12 @@ static ad_status take_rest(derivation *d) {
   AD_TRY(set(d, "mesh", text));
   AD_TRY(set_number(d, "train.seed", d->from->train.seed));
   AD_TRY(set_number(d, "checkpoint.every", every ? every : steps_of(d->from)));
-  return set_number(d, "checkpoint.keep", d->from->checkpoint.keep);
+  AD_TRY(set_number(d, "checkpoint.keep", d->from->checkpoint.keep));
+  return take_evaluation(d);
 }
 
 static ad_status derive(derivation *d, ad_recipe **out) {
-  enum { REST = 6 };
+  enum { REST = 8 };
   AD_TRY(ad_schema_create(d->from->program, &d->known));
   AD_TRY(ad_schema_create(d->pretraining->kind(), &d->wanted));
   AD_TRY(ad_new(d->wanted.count + REST, &d->sets));

@@ -32,6 +32,12 @@ void ad_recipe_destroy(ad_recipe *recipe) {
   ad_release(recipe);
 }
 
+int ad_recipe_gives(const ad_recipe *recipe, const char *key) {
+  for (size_t i = 0; i < recipe->given_count; i++)
+    if (!strcmp(recipe->given[i], key)) return 1;
+  return 0;
+}
+
 /* "recipes/gpt-text.yaml" is named gpt-text. */
 static ad_status name_after_file(ad_recipe *recipe) {
   return recipe->name ? AD_OK : ad_name_of_file(recipe->path, &recipe->name);

@@ -85,6 +85,12 @@ static const ad_key common[] = {
      .help = "none, shard or all for each microbatch, the last all; left out: before the last none, with zero 2 or 3 "
              "shard"},
 
+    {"evaluate.samples", AD_KEY_INTEGER, .offset = AT(evaluate.samples), .least = 0, .most = 1 << 20, .fallback = "256",
+     .help =
+         "held-out samples that each evaluation reads, always the same ones, or all where there are fewer; 0: none"},
+    {"evaluate.every", AD_KEY_INTEGER, .offset = AT(evaluate.every), .least = 0, .most = 4294967296.0, .fallback = "0",
+     .help = "steps between evaluations; there is one at the end too; 0: about ten in a run"},
+
     {"checkpoint.every", AD_KEY_INTEGER, .offset = AT(checkpoint.every), .least = 0, .most = 4294967296.0,
      .fallback = "0", .help = "steps between checkpoints; there is one at the end too; 0: only on a signal"},
     {"checkpoint.keep", AD_KEY_INTEGER, .offset = AT(checkpoint.keep), .least = 1, .most = 50, .fallback = "2",

@@ -162,9 +162,29 @@ function lossTile(run) {
 function heldOutTile(run) {
   const last = lastLineWith(run, 'held_out_loss');
   if (!last) return {title: 'Held-out loss', value: NONE, context: 'not measured', tone: 'quiet'};
-  const best = Math.min(...sortedNumbers(column(run, 'held_out_loss')));
-  const rank = last.held_out_loss > best ? `best ${loss(best)}` : 'the best';
-  return {title: 'Held-out loss', value: loss(last.held_out_loss), context: `at step ${count(last.step)}; ${rank}`};
+  const where = isNumber(last.held_out_samples) ? `, ${plural(last.held_out_samples, 'sample')}` : '';
+  const context = [`at step ${count(last.step)}${where}`, heldOutRank(run, last)].filter(Boolean).join('; ');
+  return {title: 'Held-out loss', value: heldOutWords(last), context};
+}
+
+const heldOutWords = (line) => loss(line.held_out_loss) + (isNumber(line.held_out_standard_error) ? ` ± ${loss(line.held_out_standard_error)}` : '');
+
+/* Whether one evaluation is lower than another by more than their samples explain: twice the standard error of a difference. Both
+ * read the same samples, so that error is smaller than this one, which takes them for independent. */
+function isLower(line, than) {
+  const noise = 2 * Math.hypot(line.held_out_standard_error, than.held_out_standard_error);
+  return line.held_out_loss < than.held_out_loss - noise;
+}
+
+/* What is to be said of the last evaluation beside the others of the run. Without standard errors nothing is. */
+function heldOutRank(run, last) {
+  const lines = run.metrics.filter((line) => isNumber(line.held_out_loss) && isNumber(line.held_out_standard_error));
+  const others = lines.filter((line) => line !== last);
+  if (!others.length || !lines.includes(last)) return null;
+  const best = others.reduce((a, b) => (b.held_out_loss < a.held_out_loss ? b : a));
+  if (isLower(last, best)) return 'the best';
+  if (isLower(best, last)) return `best ${heldOutWords(best)} at step ${count(best.step)}`;
+  return 'no other is better beyond noise';
 }
 
 function speedTile(run) {

@@ -178,10 +178,31 @@ static double loss_of_row(const ad_tensor *out, const void *gathered, int64_t pa
   return largest - target_of_row(out, gathered, parts, row) + log(sum);
 }
 
-static void sum_rows(ad_tensor *out, const ad_array *gathered) {
+/* Which samples the rows of this rank belong to; {0, 0}: nobody wants to know. */
+static ad_span noted_samples(const ad_tape *tape, const ad_tensor *out) {
+  const ad_array *targets = &out->operand[1]->array;
+  ad_span span = {0, 0};
+  if (!tape->samples || !targets->shape.ndim) return span;
+  int pieces = ad_layout_spans(&targets->layout, 0, targets->shape.dim[0], ad_comm_rank(tape->comm), &span, 1);
+  return pieces == 1 ? span : (ad_span){0, 0};
+}
+
+static void note(const ad_sample_losses *to, size_t sample, double loss) {
+  if (to->first + sample >= to->size) return;
+  to->sums[to->first + sample] += loss;
+  to->counts[to->first + sample]++;
+}
+
+static void sum_rows(const ad_tape *tape, ad_tensor *out, const ad_array *gathered) {
   double total = 0;
-  for (size_t i = 0; i < ad_rows_of(out->operand[0]); i++)
-    if (targets_of(out)[i] >= 0) total += loss_of_row(out, gathered->data, gathered->shape.dim[0], i);
+  size_t rows = ad_rows_of(out->operand[0]);
+  ad_span samples = noted_samples(tape, out);
+  for (size_t i = 0; i < rows; i++) {
+    if (targets_of(out)[i] < 0) continue;
+    double loss = loss_of_row(out, gathered->data, gathered->shape.dim[0], i);
+    total += loss;
+    if (samples.count) note(tape->samples, (size_t)samples.first + i / (rows / (size_t)samples.count), loss);
+  }
   ad_set_element(out->array.dtype, out->array.data, 0, total);
 }
 
@@ -199,7 +220,7 @@ static ad_status loss_forward(ad_tape *tape, ad_tensor *out) {
     if (numbers_of(out)->over) gathered.data = (char *)own.data + statistics_bytes(out);
   }
   if (numbers_of(out)->over) AD_TRY(gather(tape, out, &own, &gathered));
-  if (!tape->dry) sum_rows(out, &gathered);
+  if (!tape->dry) sum_rows(tape, out, &gathered);
   return AD_OK;
 }
 

@@ -36,6 +36,8 @@ ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) {
   return out->op->scratch ? ad_tape_take(tape, out->op->scratch(out), &out->scratch) : AD_OK;
 }
 
+void ad_tape_note_samples(ad_tape *tape, const ad_sample_losses *to) { tape->samples = to; }
+
 /* ---- the tape itself ---- */
 
 static ad_status complete_options(const ad_tape_options *options, ad_tape_options *out) {

@@ -10,6 +10,14 @@ typedef struct spare {
   void *data;
 } spare;
 
+/* Losses of samples, apart. cross_entropy adds to them what this rank has of each sample, a row of its targets' first
+ * dimension; summed over all ranks, each sample is there as often as a part of it has copies. */
+typedef struct ad_sample_losses {
+  double *sums, *counts; /* of all samples */
+  size_t size;           /* how many there are */
+  size_t batch, first;   /* the first of the present batch, and of its present microbatch */
+} ad_sample_losses;
+
 struct ad_tape {
   ad_comm *comm;
   const ad_mesh *mesh;
@@ -24,9 +32,10 @@ struct ad_tape {
   spare *spares;  /* memory to use again */
   spare *records; /* empty records for `spares` */
   int runs_forward;
-  int began_last;  /* the last start of backward began */
-  int transitions; /* recorded so far */
-  int told;        /* the group knows of the error */
+  int began_last;                  /* the last start of backward began */
+  int transitions;                 /* recorded so far */
+  int told;                        /* the group knows of the error */
+  const ad_sample_losses *samples; /* NULL: nobody wants them */
   ad_status status;
   char message[AD_MESSAGE_MAX];
 };
@@ -39,6 +48,7 @@ typedef struct ad_record_passing {
   int times;    /* 1; 0: it is not */
 } ad_record_passing;
 
+void ad_tape_note_samples(ad_tape *tape, const ad_sample_losses *to);
 /* Values of this dtype stand on the tape: its own, or the wide one. */
 int ad_tape_has_dtype(const ad_tape *tape, ad_dtype dtype);
 /* Memory until reset; on engine dry the bytes are counted and *out is NULL. */

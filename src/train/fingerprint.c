@@ -72,6 +72,7 @@ static int is_free(const char *key) {
                                          "views.*",
                                          "shard.*",
                                          "checkpoint.*",
+                                         "evaluate.*",
                                          "train.steps",
                                          "train.microbatches",
                                          "train.sync",

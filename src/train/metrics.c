@@ -51,6 +51,12 @@ static void write_measured(FILE *file, const ad_program *program) {
   if (index) fputs("}", file);
 }
 
+static void write_held_out(FILE *file, const ad_evaluation *held_out) {
+  if (!held_out->samples || isnan(held_out->loss)) return;
+  fprintf(file, ",\"held_out_loss\":%.9g,\"held_out_samples\":%lld", held_out->loss, (long long)held_out->samples);
+  if (!isnan(held_out->standard_error)) fprintf(file, ",\"held_out_standard_error\":%.6g", held_out->standard_error);
+}
+
 static ad_status write_line(ad_metrics *metrics, const ad_metric *metric) {
   const ad_step_report *report = &metric->report;
   FILE *file = metrics->file;
@@ -64,7 +70,7 @@ static ad_status write_line(ad_metrics *metrics, const ad_metric *metric) {
           tokens_per_second(report), report->wait_seconds, report->reduction_seconds);
   write_losses(file, metric);
   write_measured(file, metric->program);
-  if (!isnan(metric->held_out_loss)) fprintf(file, ",\"held_out_loss\":%.9g", metric->held_out_loss);
+  write_held_out(file, &metric->held_out);
   if (metric->memory.rank_bytes)
     fprintf(file, ",\"pss_rank_bytes\":%lld,\"pss_all_bytes\":%lld", (long long)metric->memory.rank_bytes,
             (long long)metric->memory.all_bytes);

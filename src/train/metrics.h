@@ -6,7 +6,7 @@
 
 typedef struct ad_metric {
   ad_step_report report;
-  double held_out_loss;      /* NaN: not measured at this step */
+  ad_evaluation held_out;    /* without samples: not measured at this step */
   ad_run_memory memory;      /* 0: not measured at this step */
   const ad_program *program; /* its losses, where they are several, and its measured numbers are written too */
 } ad_metric;

@@ -3,6 +3,7 @@
 #define TRAIN_RUN_H
 #include "addend/train.h"
 #include "program/program.h"
+#include "tensor/tape.h"
 #include "train/absent.h"
 #include "train/crossing.h"
 #include "train/wire_overflow.h"
@@ -53,7 +54,10 @@ struct ad_run {
   size_t norm_group_count;
   size_t *norm_group_of; /* of each module */
   ad_loss_scale loss_scale;
-  int64_t uncounted; /* steps in which no token counted */
+  int64_t uncounted;         /* steps in which no token counted */
+  ad_sample_losses *samples; /* where tapes note losses of samples; NULL: nobody wants them */
+  void (*tell)(void *context, const char *what, int64_t done, int64_t of); /* as ad_train_options.works; NULL: nobody */
+  void *tell_context;
   ad_trace trace;
   double *sums; /* ad_comm_alloc memory for AD_RUN_SUMS doubles */
   /* Some rank was asked to stop; to write a checkpoint. The same on all ranks after a step. */
@@ -73,6 +77,11 @@ int ad_run_is_first(const ad_run *run); /* this rank is the first of all: it wri
 int ad_run_warns(const ad_run *run);    /* of what happened in a step: one rank of a run that is not quiet */
 /* The first `count` of run->sums over all ranks. */
 ad_status ad_run_reduce_sums(ad_run *run, size_t count, ad_reduction reduction, const char *site) AD_CHECKED;
+/* The losses of a step's batch, forward alone; held_out: as ad_program_kind's read has it. Collective. */
+ad_status ad_run_batch_losses(ad_run *run, int64_t step, int held_out, ad_step_report *out) AD_CHECKED;
+/* Of these what says how good the model is: without auxiliary losses. */
+double ad_run_task_loss(const ad_run *run, const ad_step_report *report);
+int64_t ad_run_evaluated(const ad_run *run); /* samples of the held-out set; 0: there is none */
 /* What the program shows of what it learned; see ad_program_kind. Collective. */
 ad_status ad_run_show(ad_run *run, char **out) AD_CHECKED;
 int ad_interrupt_asked(void);

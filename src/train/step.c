@@ -100,11 +100,18 @@ static ad_phase_run phase_run(ad_run *run, size_t p, size_t m) {
                         .run = run};
 }
 
+static void note_samples(const ad_run *run, ad_tape *t, size_t m) {
+  int64_t first = ad_cut(run->recipe->train.global_batch, (int64_t)m, (int64_t)microbatches(run)).first;
+  if (run->samples) run->samples->first = run->samples->batch + (size_t)first;
+  ad_tape_note_samples(t, run->samples);
+}
+
 static ad_status run_phase(ad_run *run, size_t p, size_t m) {
   const ad_phase *phase = ad_program_phase(run->program, p);
   ad_store *store = ad_module_store(run->modules[phase->module]);
   ad_phase_run at = phase_run(run, p, m);
   ad_tape_reset(at.tape);
+  note_samples(run, at.tape, m);
   ad_seam_pass(AD_SEAM_PHASE, &m);
   ad_trace_begin(&run->trace, AD_TRACE_FORWARD, (int64_t)m, 0);
   AD_TRY(ad_store_begin_pass(store, 0));
@@ -523,7 +530,7 @@ ad_status ad_run_step(ad_run *run, int64_t step, ad_step_report *out) {
   return AD_OK;
 }
 
-static double without_auxiliary(const ad_run *run, const ad_step_report *report) {
+double ad_run_task_loss(const ad_run *run, const ad_step_report *report) {
   double sum = 0;
   for (size_t i = 0; i < losses(run); i++) {
     const ad_loss_spec *spec = ad_program_loss(run->program, i);
@@ -532,19 +539,24 @@ static double without_auxiliary(const ad_run *run, const ad_step_report *report)
   return sum;
 }
 
-static ad_status take_loss(ad_run *run, step_state *state, int held_out, double *out) {
-  ad_step_report report = {.step = state->step};
+static ad_status take_losses_alone(ad_run *run, step_state *state, int held_out, ad_step_report *out) {
+  *out = (ad_step_report){.step = state->step};
   AD_TRY(read_batch(run, state, held_out));
   AD_TRY(run_microbatches(run, state));
-  AD_TRY(sum_losses(run, state, &report));
-  *out = held_out ? without_auxiliary(run, &report) : report.loss;
-  return AD_OK;
+  return sum_losses(run, state, out);
+}
+
+ad_status ad_run_batch_losses(ad_run *run, int64_t step, int held_out, ad_step_report *out) {
+  step_state state = {.step = step, .scale = 1};
+  return ad_run_tell(run, take_losses_alone(run, &state, held_out, out));
 }
 
 ad_status ad_run_loss(ad_run *run, int64_t step, int held_out, double *out) {
   AD_NEED(run, out);
-  step_state state = {.step = step, .scale = 1};
-  return ad_run_tell(run, take_loss(run, &state, held_out, out));
+  ad_step_report report;
+  AD_TRY(ad_run_batch_losses(run, step, held_out, &report));
+  *out = held_out ? ad_run_task_loss(run, &report) : report.loss;
+  return AD_OK;
 }
 
 /* ---- what was learned ---- */
@@ -564,9 +576,14 @@ static ad_status forward_alone(void *context, size_t m) {
   return ad_crossings_settle(run);
 }
 
+static void tell(void *context, const char *what, int64_t done, int64_t of) {
+  const ad_run *run = context;
+  if (run->tell) run->tell(run->tell_context, what, done, of);
+}
+
 ad_status ad_run_show(ad_run *run, char **out) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
-  ad_forward forward = {forward_alone, run, run->everyone};
+  ad_forward forward = {forward_alone, run, run->everyone, tell};
   *out = NULL;
   return kind->show ? ad_run_tell(run, kind->show(ad_program_own(run->program), &forward, out)) : AD_OK;
 }

@@ -44,17 +44,21 @@ static ad_status agree(ad_run *run, ad_status own, const char *site) {
   return ad_agree(run->comm, &run->everyone, own, site);
 }
 
-// Of the held-out loss and of memory, which take longer than a line of numbers does.
+// Of memory, which takes longer than a line of numbers does, and of the held-out loss where the recipe does not say.
 static int measures(const ad_recipe *recipe, int64_t step) {
   int64_t interval = recipe->train.steps / MEASUREMENTS + 1;
   return step + 1 == recipe->train.steps || step % interval == 0;
 }
 
+static int evaluates(const ad_recipe *recipe, int64_t step) {
+  int64_t every = recipe->evaluate.every;
+  if (!every) return measures(recipe, step);
+  return step + 1 == recipe->train.steps || (step + 1) % every == 0;
+}
+
 static ad_status measure(ad_run *run, int64_t step, ad_metric *metric) {
-  if (!measures(run->recipe, step)) return AD_OK;
-  if (ad_program_kind_of(run->program)->has_held_out(ad_program_own(run->program)))
-    AD_TRY(ad_run_loss(run, step, 1, &metric->held_out_loss));
-  return ad_run_measure_memory(run, &metric->memory);
+  if (evaluates(run->recipe, step)) AD_TRY(ad_run_evaluate(run, &metric->held_out));
+  return measures(run->recipe, step) ? ad_run_measure_memory(run, &metric->memory) : AD_OK;
 }
 
 static void report_progress(const training *t, const ad_step_report *report) {
@@ -70,6 +74,8 @@ static ad_status keep(training *t, const ad_metric *metric) {
   if (!ad_run_is_first(t->run)) return AD_OK;
   AD_TRY(ad_run_tell(t->run, ad_metrics_add(&t->metrics, metric)));
   report_progress(t, &metric->report);
+  if (t->options.evaluated && metric->held_out.samples && !isnan(metric->held_out.loss))
+    t->options.evaluated(t->options.context, metric->report.step, &metric->held_out);
   return AD_OK;
 }
 
@@ -94,7 +100,7 @@ static ad_status save_when_due(training *t, int64_t taken) {
 
 static ad_status train_steps(training *t) {
   for (int64_t step = t->first_step; step < t->run->recipe->train.steps; step++) {
-    ad_metric metric = {.held_out_loss = NAN, .program = t->run->program};
+    ad_metric metric = {.program = t->run->program};
     AD_TRY(ad_run_step(t->run, step, &metric.report));
     AD_TRY(measure(t->run, step, &metric));
     AD_TRY(keep(t, &metric));
@@ -399,6 +405,14 @@ static void say_what_bf16_is_worth(const training *t) {
          units < AD_UNITS_AVX512BF16 ? "bf16 instructions" : "matrix units (AMX)");
 }
 
+static void say_what_is_evaluated(const training *t) {
+  int64_t wanted = t->run->recipe->evaluate.samples, there = ad_run_evaluated(t->run);
+  if (!there || there >= wanted || !ad_run_is_first(t->run) || !ad_recipe_gives(t->run->recipe, "evaluate.samples"))
+    return;
+  ad_log(AD_LOG_INFO, "evaluate.samples is %lld, and %lld %s held out: each evaluation reads all of them",
+         (long long)wanted, (long long)there, there == 1 ? "is" : "are");
+}
+
 static void turn_to(const training *t, const ad_comm *comm, const char *what, const char *folder,
                     const ad_recipe *recipe) {
   if (t->options.turns_to && ad_comm_rank(comm) == 0)
@@ -429,7 +443,10 @@ static ad_status train_all(training *t, ad_comm *comm, const ad_recipe *recipe) 
   if (t->pretrain.first) AD_TRY(train_before(t, comm, recipe));
   turn_to(t, comm, "train", t->options.folder, recipe);
   AD_TRY(ad_run_create(comm, t->pretrain.first ? &t->pretrain.own : recipe, &of_run, &t->run));
+  t->run->tell = t->options.works;
+  t->run->tell_context = t->options.context;
   say_what_bf16_is_worth(t);
+  say_what_is_evaluated(t);
   return run_training(t);
 }
 

@@ -29,10 +29,14 @@ train blind data.blank=true train.steps=300
 again="model.weights=one/weights.safetensors train.steps=1 train.warmup=0 train.lr=0 train.microbatches=2"
 train eight $again mesh.encoder="dp=4 tp=2" mesh.model="dp=2 cp=2 tp=2"
 train pools $again mesh.encoder="dp=4" mesh.model="dp=2 cp=2" placement=disjoint
+train few $again evaluate.lines=40
+train unread $again evaluate.lines=0
 python3 - >err 2>&1 <<'Y' || fail "what was read"
-import base64, json
+import base64, json, os
 def result(folder): return json.load(open(f"{folder}/result.json"))
 one, blind = result("one"), result("blind")
+assert one["lines"] == 64 and result("few")["lines"] == 40, one
+assert not os.path.exists("unread/result.json")
 assert one["character_error_rate"] < 0.1 and one["blank"] > 0.7, one
 assert blind["character_error_rate"] > 0.7, blind
 for sample in one["samples"]:

@@ -280,6 +280,26 @@ shows 1 'aria-pressed="true"><b>#4<'
 shows 1 'style="--need: 28%;"[^>]*>&lt;<'
 shows 1 '#4 of &lt;i&gt;\.wq: 0\.36 at “x”, text 1, position 8'
 
+# The last held-out loss is the best only where that is more than noise; without a standard error nothing is said.
+rank() { # last loss, its standard error: the page of a run whose other evaluation had 2.5 +- 0.1
+  mkdir -p ranked && python3 - "$@" >ranked/metrics.jsonl <<'Y'
+import json, sys
+losses = [(2.5, 0.1)] + [tuple(float(part) for part in sys.argv[1:])]
+for step, (value, *error) in enumerate(losses):
+    print(json.dumps({"step": step, "loss": 2, "held_out_loss": value, "held_out_samples": 64, **({"held_out_standard_error": error[0]} if error else {})}))
+Y
+  exits_with 0 "$addend" report ranked && draw ranked/report.html
+}
+rank 2 0.1
+shows 1 '>2.0000 ± 0.1000<'
+shows 1 '>at step 1, 64 samples; the best<'
+rank 2.4 0.1
+shows 1 '>at step 1, 64 samples; no other is better beyond noise<'
+rank 3 0.1
+shows 1 '>at step 1, 64 samples; best 2.5000 ± 0.1000 at step 0<'
+rank 2
+shows 1 '>at step 1, 64 samples<'
+
 # On a narrow screen nothing but a map is wider than the page, a failing parameter's cause neither.
 python3 - "$odd/check.json" other/check.json <<'Y'
 import json, sys

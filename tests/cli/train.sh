@@ -16,6 +16,12 @@ for line in lines:
     assert {"step", "loss", "norm", "lr", "tokens_per_second", "wait_seconds", "reduction_seconds"} <= set(line), line
 assert "pss_rank_bytes" in lines[0] and "pss_rank_bytes" in lines[-1] and "pss_rank_bytes" not in lines[1]
 assert lines[-1]["pss_rank_bytes"] < lines[-1]["pss_all_bytes"] <= 4 * lines[-1]["pss_rank_bytes"], lines[-1]
+held_out = [line for line in lines if "held_out_loss" in line]
+assert [line["step"] for line in held_out] == [*range(0, 25, 3)], held_out
+assert all(line["held_out_samples"] == held_out[0]["held_out_samples"] > 50 and 0 < line["held_out_standard_error"] < 0.2 for line in held_out), held_out
+last = held_out[-1]
+assert story["held_out"] == {"step": 24, "loss": last["held_out_loss"], "standard_error": story["held_out"]["standard_error"], "samples": last["held_out_samples"]}, story
+assert abs(story["held_out"]["standard_error"] - last["held_out_standard_error"]) < 1e-6, story
 trace = json.load(open("runs/gpt-text/trace.json"))
 events = trace["traceEvents"] if isinstance(trace, dict) else trace
 names = {event["name"] for event in events}
@@ -38,8 +44,23 @@ assert 'src="http' not in report and 'href="http' not in report  # self-containe
 P
 "$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=1 --set train.warmup=0 -o 'a "folder"' --json >quoted.json 2>err
 python3 -c 'import json; story = json.load(open("quoted.json")); assert story["folder"] == "a \"folder\"", story'
-sed -i '/^train [0-9]/d' err # progress, where the machine is slow
+sed -i '/^\(train\|evaluate\) [0-9]/d' err # progress, where the machine is slow
 [ ! -s err ] || { cat err >&2; fail "what goes well has nothing else to tell of"; }
+# How much is evaluated and when is the recipe's to say; the last line tells of it. Of too few samples all are read, and it is said.
+held_out() { python3 -c 'import json, sys; print([(line["step"], line["held_out_samples"]) for line in map(json.loads, open(sys.argv[1] + "/metrics.jsonl")) if "held_out_loss" in line])' "$1"; }
+tiny() { "$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=8 --set data.held_out=0.1 --set data.text=[few.txt] "$@" >out 2>err || { cat err >&2; fail "train $*"; }; }
+head -c 6001 /usr/share/common-licenses/GPL-3 >few.txt # 600 bytes held out: 24 samples of 24 tokens
+tiny -o three --set evaluate.every=3 --set evaluate.samples=10
+[ "$(held_out three)" = "[(2, 10), (5, 10), (7, 10)]" ] || fail "when and how much: $(held_out three)"
+grep -q "^held-out loss [0-9.]* +- [0-9.]* (standard error) over 10 samples, after 8 steps$" out || { cat out >&2; fail "it is said at the end"; }
+[ ! -s err ] || { cat err >&2; fail "nothing else is told"; }
+tiny -o more --set evaluate.samples=1000 --set evaluate.every=8
+[ "$(held_out more)" = "[(7, 24)]" ] || fail "all that there are: $(held_out more)"
+grep -q "^addend: evaluate.samples is 1000, and 24 are held out: each evaluation reads all of them$" err || { cat err >&2; fail "it says that there are fewer"; }
+tiny -o none --set evaluate.samples=0
+[ "$(held_out none)" = "[]" ] && ! grep -q held-out out || fail "no evaluation"
+tiny -o uncounted-there --set 'data.valid=[0, 0]'
+[ "$(held_out uncounted-there)" = "[]" ] || fail "nothing that counts"
 # Law 5: a step without a counted token has gradient 0 and a warning, and training goes on; of several the first is told, and how many.
 "$addend" train "$source/recipes/gpt-dp.yaml" --set 'data.valid=[0]' --set train.steps=2 -o uncounted --json >uncounted.json 2>err || fail "uncounted"
 grep -q "^addend: warning: step 0: no token of the batch counts; its gradient is 0$" err || { cat err >&2; fail "it warns"; }

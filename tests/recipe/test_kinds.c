@@ -171,6 +171,7 @@ static void the_keys_of_a_program_stand_among_those_of_every_recipe(void **state
       "train:\n  global_batch: 6\n  microbatches: 1\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
       "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
       "  weight_decay: 0\n  seed: 1\n  sync: [all]\n  balance: 1\n"
+      "evaluate:\n  samples: 256\n  every: 0\n"
       "checkpoint:\n  every: 0\n  keep: 2\n");
   ad_recipe *again = READ(text, NULL);
   char *twice;
@@ -183,17 +184,20 @@ static void the_keys_of_a_program_stand_among_those_of_every_recipe(void **state
 }
 
 static void no_other_program_knows_its_keys(void **state) {
-  SAYS("r.yaml:5: losses: unknown key; known here are name, model, data, mesh, precision, shard, train, checkpoint",
-       GPT "losses: {weights: [1]}\n");
+  SAYS(
+      "r.yaml:5: losses: unknown key; known here are name, model, data, mesh, precision, shard, train, evaluate, "
+      "checkpoint",
+      GPT "losses: {weights: [1]}\n");
   SET_SAYS(
-      "--set losses.weights: unknown key; known here are name, model, data, mesh, precision, shard, train, checkpoint\n"
+      "--set losses.weights: unknown key; known here are name, model, data, mesh, precision, shard, train, evaluate, "
+      "checkpoint\n"
       "--set mesh.encoder: unknown key; mesh holds no keys\n"
       "--set train.balance: unknown key; known here are global_batch, microbatches, steps, lr, warmup, "
       "final_lr_fraction, clip, beta1, beta2, epsilon, weight_decay, seed, sync",
       GPT, "losses.weights=[1]", "mesh.encoder=dp=2", "train.balance=1");
   SAYS(
       "r.yaml:5: data: unknown key; known here are name, model, losses, views, images, mesh, placement, precision, "
-      "shard, train, "
+      "shard, train, evaluate, "
       "checkpoint",
       GOOD "data: {seq: 3}\n");
 }

@@ -168,8 +168,10 @@ static void unknown_keys_get_the_nearest_name(void **state) {
   SAYS("r.yaml:5: steps: unknown key; did you mean train.steps?", GOOD "steps: 3\n");
   SAYS("r.yaml:5: shard.seq: unknown key; did you mean data.seq?", GOOD "shard: {seq: 3}\n");
   SAYS("r.yaml:5: shard.colour: unknown key; known here are zero, bucket_mib, prefetch", GOOD "shard: {colour: 3}\n");
-  SAYS("r.yaml:5: colour: unknown key; known here are name, model, data, mesh, precision, shard, train, checkpoint",
-       GOOD "colour: 3\n");
+  SAYS(
+      "r.yaml:5: colour: unknown key; known here are name, model, data, mesh, precision, shard, train, evaluate, "
+      "checkpoint",
+      GOOD "colour: 3\n");
   SAYS("r.yaml:5: \"train.steps\": unknown key; write steps below train:", GOOD "train.steps: 3\n");
 }
 
@@ -282,12 +284,14 @@ static void keys_of_pools_are_unknown_to_a_text_model(void **state) {
     char text[512], set[64], message[256];
     snprintf(text, sizeof text, GOOD "%s: {a: 1}\n", names[i]);
     snprintf(message, sizeof message,
-             "r.yaml:5: %s: unknown key; known here are name, model, data, mesh, precision, shard, train, checkpoint",
+             "r.yaml:5: %s: unknown key; known here are name, model, data, mesh, precision, shard, train, evaluate, "
+             "checkpoint",
              names[i]);
     SAYS(message, text);
     snprintf(set, sizeof set, "%s.a=1", names[i]);
     snprintf(message, sizeof message,
-             "--set %s.a: unknown key; known here are name, model, data, mesh, precision, shard, train, checkpoint",
+             "--set %s.a: unknown key; known here are name, model, data, mesh, precision, shard, train, evaluate, "
+             "checkpoint",
              names[i]);
     SET_SAYS(message, GOOD, set);
   }
@@ -327,8 +331,10 @@ static void any_depth_is_refused_at_once(void **state) {
 
 static void a_byte_order_mark_is_passed_over(void **state) {
   ad_recipe_destroy(READ("\xef\xbb\xbf" GOOD, NULL));
-  SAYS("r.yaml:5: colour: unknown key; known here are name, model, data, mesh, precision, shard, train, checkpoint",
-       "\xef\xbb\xbf" GOOD "colour: 3\n");
+  SAYS(
+      "r.yaml:5: colour: unknown key; known here are name, model, data, mesh, precision, shard, train, evaluate, "
+      "checkpoint",
+      "\xef\xbb\xbf" GOOD "colour: 3\n");
   SAYS("r.yaml:1: is no valid YAML: invalid leading UTF-8 octet (a recipe is text in UTF-8)", "\xff\xfen");
 }
 
@@ -368,8 +374,10 @@ static void odd_documents_are_refused(void **state) {
       "r.yaml:8: a second YAML document starts here; a recipe is one",
       GOOD "train: {}\n[a, b]: 3\n---\na: 3\n");
   SAYS("r.yaml:5: a value holds a zero byte", GOOD "name: \"a\\0b\"\n");
-  SAYS("r.yaml:5: \"a?b.c\": unknown key; known here are name, model, data, mesh, precision, shard, train, checkpoint",
-       GOOD "\"a\\nb.c\": 3\n");
+  SAYS(
+      "r.yaml:5: \"a?b.c\": unknown key; known here are name, model, data, mesh, precision, shard, train, evaluate, "
+      "checkpoint",
+      GOOD "\"a\\nb.c\": 3\n");
 }
 
 static void a_long_list_of_mistakes_is_cut_with_a_number(void **state) {
@@ -499,6 +507,7 @@ static void every_key_is_printed(void **state) {
       "train:\n  global_batch: 6\n  microbatches: 1\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
       "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
       "  weight_decay: 0\n  seed: 1\n  sync: [all]\n"
+      "evaluate:\n  samples: 256\n  every: 0\n"
       "checkpoint:\n  every: 0\n  keep: 2\n");
   free(text);
   ad_recipe_destroy(r);
@@ -701,6 +710,19 @@ static void what_is_given_is_held_against_its_default(void **state) {
   changes_are(REQUIRED_CHANGES TRAIN_CHANGES, GOOD, "precision.param=f32");
 }
 
+static void what_is_asked_of_a_held_out_set_needs_one(void **state) {
+  ad_recipe *r = READ(GOOD, "data.held_out=0.5", "evaluate={samples: 10, every: 3}");
+  assert_int_equal(r->evaluate.samples, 10);
+  assert_int_equal(r->evaluate.every, 3);
+  ad_recipe_destroy(r);
+  SET_SAYS(
+      "--set evaluate.every: nothing is held out to be evaluated: set data.held_out above 0, or leave this out\n"
+      "--set evaluate.samples: nothing is held out to be evaluated: set data.held_out above 0, or leave this out",
+      GOOD, "evaluate.every=3", "evaluate.samples=10");
+  SET_SAYS("--set evaluate.samples: must be at least 0, is -1", GOOD, "evaluate.samples=-1");
+  ad_recipe_destroy(READ(GOOD, "evaluate={samples: 0}"));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_is_left_out_has_its_default),
@@ -733,6 +755,7 @@ int main(void) {
       cmocka_unit_test(what_is_set_wrong_is_told_by_its_path),
       cmocka_unit_test(a_set_below_what_is_no_mapping_is_told),
       cmocka_unit_test(sections_may_be_empty),
+      cmocka_unit_test(what_is_asked_of_a_held_out_set_needs_one),
       cmocka_unit_test(what_is_printed_reads_back_as_the_same),
       cmocka_unit_test(every_key_is_printed),
       cmocka_unit_test(what_is_given_is_held_against_its_default),
