@@ -60,7 +60,8 @@ AD_API AD_CHECKED ad_status ad_run_loss(ad_run *run, int64_t step, int held_out,
 /* How good the parameters are on the held-out set, evaluate.samples of the recipe: the same samples whatever step,
  * seed, mesh and batch, so the same number but for rounding. Parameters and states stay as they are. */
 typedef struct ad_evaluation {
-  double loss; /* without auxiliary losses, over all that counts in all samples; NaN: nothing is held out, or nothing of it counts */
+  double loss; /* without auxiliary losses, over all that counts in all samples; NaN: nothing is held out, or nothing of
+                  it counts */
   /* Of the loss as an estimate of what another choice of samples would give: with n samples of sum x and count c, and
    * r = sum(x) / sum(c), the root of n / (n - 1) * sum((x - r c)^2) over sum(c) (a ratio's, Cochran 1977, 2.11). NaN:
    * fewer than two samples count, or the program's loss is no cross-entropy that can be told apart by samples. */
