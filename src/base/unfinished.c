@@ -94,7 +94,7 @@ ad_status ad_unfinished_write(const char *path, ad_status (*write)(FILE *file, v
   return status;
 }
 
-static int is_unfinished(const char *entry, const char *name) {
+int ad_is_unfinished(const char *entry, const char *name) {
   size_t length = strlen(name), digits = AD_TOKEN_SIZE - 1;
   if (strncmp(entry, name, length) != 0 || entry[length] != '.') return 0;
   const char *token = entry + length + 1;
@@ -103,13 +103,15 @@ static int is_unfinished(const char *entry, const char *name) {
 
 static int is_one_of(const char *entry, const char *const *names, size_t count) {
   for (size_t i = 0; i < count; i++)
-    if (is_unfinished(entry, names[i])) return 1;
+    if (ad_is_unfinished(entry, names[i])) return 1;
   return 0;
 }
 
 ad_status ad_unfinished_remove(const char *path, const char *const *names, size_t count) {
   ad_status status = AD_OK;
-  DIR *folder = opendir(path);
+  int file = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (file < 0 && (errno == ELOOP || errno == ENOTDIR)) return AD_OK;  // nothing is removed through a link
+  DIR *folder = file < 0 ? NULL : fdopendir(file);
   if (!folder) return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
   for (const struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) {
     if (is_one_of(entry->d_name, names, count) && unlinkat(dirfd(folder), entry->d_name, 0) && errno != ENOENT)

@@ -23,7 +23,8 @@ AD_CHECKED ad_status ad_unfinished_path(const char *path, char **out);
 /* `written`: what became of writing it. Gives the file the name `path`; what has that name goes, a link itself and not
  * what it leads to. A file that was not written whole, or cannot have the name, is removed. */
 AD_CHECKED ad_status ad_unfinished_end(const char *unfinished, const char *path, ad_status written);
-/* Removes every NAME.TOKEN.tmp of these names in the folder. */
+int ad_is_unfinished(const char *entry, const char *name); /* NAME.TOKEN.tmp */
+/* Removes every NAME.TOKEN.tmp of these names in the folder; where that is a link, nothing. */
 AD_CHECKED ad_status ad_unfinished_remove(const char *folder, const char *const *names, size_t count);
 
 #endif

@@ -242,6 +242,7 @@ ad_status ad_checkpointer_save(ad_checkpointer *c, const ad_checkpoint_state *st
 
 static ad_status prepare_folder(const ad_checkpointer *c) {
   if (!is_first(c)) return AD_OK;
+  AD_TRY(ad_folder_check_no_link(c->folder));
   AD_TRY(ad_folder_make(c->folder));
   return ad_checkpoint_clean(c->folder);
 }

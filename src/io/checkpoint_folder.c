@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "io/file.h"
+#include "io/unfinished.h"
 
 enum { NAME_SIZE = 48 };
 static const char prefix[] = "step-";
@@ -59,10 +60,46 @@ ad_status ad_checkpoint_path(const char *folder, int64_t step, const char *token
   return ad_path_in(folder, name, out);
 }
 
+/* ---- removing ---- */
+
+static int is_shard(const char *name) {
+  static const char before[] = "rank-";
+  if (strncmp(name, before, sizeof before - 1) != 0) return 0;
+  const char *rank = name + sizeof before - 1;
+  const char *rest = rank + strspn(rank, "0123456789");
+  return rest > rank && (!strcmp(rest, ".safetensors") || ad_is_unfinished(rest, ".safetensors"));
+}
+
+/* Those of a checkpoint, written or half written. */
+static int is_own_file(const char *name) {
+  static const char index[] = "index.json";
+  return is_shard(name) || !strcmp(name, index) || ad_is_unfinished(name, index);
+}
+
+/* What somebody else put into a checkpoint stays, under a name that no checkpoint gets. */
+static ad_status keep_others(const char *path) {
+  char token[AD_TOKEN_SIZE], *name;
+  size_t size = strlen(path) + sizeof token + sizeof "..others";
+  AD_TRY(ad_new(size, &name));
+  ad_token_print(ad_token_bits(), token);
+  snprintf(name, size, "%s.%s.others", path, token);
+  ad_status status = AD_OK;
+  if (rename(path, name)) status = ad_fail(AD_IO, "%s: cannot be renamed to %s: %s", path, name, strerror(errno));
+  if (!status) ad_log(AD_LOG_INFO, "%s: holds files that are not addend's, which stay", name);
+  ad_release(name);
+  return status;
+}
+
+static ad_status remove_checkpoint(const char *path) {
+  int left;
+  AD_TRY(ad_folder_remove_known(path, is_own_file, &left));
+  return left ? keep_others(path) : AD_OK;
+}
+
 static ad_status remove_named(const char *folder, const char *name) {
   char *path;
   AD_TRY(ad_path_in(folder, name, &path));
-  ad_status status = ad_folder_remove(path);
+  ad_status status = remove_checkpoint(path);
   ad_release(path);
   return status;
 }
@@ -93,7 +130,7 @@ static ad_status leaving_path(const char *folder, int64_t step, char **out) {
 static ad_status remove_leaving(const char *folder, int64_t step) {
   char *leaving;
   AD_TRY(leaving_path(folder, step, &leaving));
-  ad_status status = ad_folder_remove(leaving);
+  ad_status status = remove_checkpoint(leaving);
   ad_release(leaving);
   return status;
 }

@@ -194,16 +194,52 @@ static ad_status remove_other(const char *path) {
   return cannot_read(path, reason);
 }
 
-ad_status ad_folder_remove(const char *path) {
+static void remove_files(DIR *folder, int (*is_known)(const char *name)) {
+  for (const struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) {
+    if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+    if (is_known(entry->d_name)) unlinkat(dirfd(folder), entry->d_name, 0);
+  }
+}
+
+static ad_status cannot_remove(const char *path, int reason) {
+  return ad_fail(AD_IO, "%s: the folder cannot be removed: %s", path, strerror(reason));
+}
+
+ad_status ad_folder_remove_known(const char *path, int (*is_known)(const char *name), int *left) {
+  *left = 0;
   DIR *folder = open_folder(path);
   if (!folder) return remove_other(path);
-  for (const struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) {
-    if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) unlinkat(dirfd(folder), entry->d_name, 0);
-  }
+  remove_files(folder, is_known);
   closedir(folder);
-  if (rmdir(path) && errno != ENOENT)
-    return ad_fail(AD_IO, "%s: the folder cannot be removed: %s", path, strerror(errno));
-  return AD_OK;
+  if (!rmdir(path) || errno == ENOENT) return AD_OK;
+  *left = errno == ENOTEMPTY || errno == EEXIST;
+  return *left ? AD_OK : cannot_remove(path, errno);
+}
+
+static int is_any(const char *name) { return 1; }
+
+ad_status ad_folder_remove(const char *path) {
+  int left;
+  AD_TRY(ad_folder_remove_known(path, is_any, &left));
+  return left ? cannot_remove(path, ENOTEMPTY) : AD_OK;
+}
+
+/* A slash at the end would have the system follow a link. */
+static void cut_slashes(char *path) {
+  for (size_t end = strlen(path); end > 1 && path[end - 1] == '/'; end--) path[end - 1] = 0;
+}
+
+ad_status ad_folder_check_no_link(const char *path) {
+  char *name, target[256];
+  AD_TRY(ad_copy_string(path, &name));
+  cut_slashes(name);
+  ssize_t length = readlink(name, target, sizeof target);
+  ad_release(name);
+  if (length < 0) return AD_OK;  // no link, or nothing
+  return ad_fail(AD_INVALID,
+                 "%s is a symbolic link to %.*s, and nothing is removed through a link: name that folder itself, or "
+                 "remove the link",
+                 path, (int)length, target);
 }
 
 ad_status ad_folder_sync(const char *path) {

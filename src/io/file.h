@@ -38,6 +38,12 @@ AD_CHECKED ad_status ad_folder_make(const char *path);
 /* Removes the folder and the files in it; folders inside it are not entered. One that is not there will do; of a file
  * or a link in its place that alone is removed. */
 AD_CHECKED ad_status ad_folder_remove(const char *path);
+/* Removes the files in the folder whose names `is_known`, and the folder if nothing else is in it; a link that stands
+ * there is removed itself. *left: 1 if something else is, which stays. */
+AD_CHECKED ad_status ad_folder_remove_known(const char *path, int (*is_known)(const char *name), int *left);
+/* AD_INVALID where the last part of the path is a symbolic link: what is removed in it would be another folder's. A
+ * path with nothing there will do. */
+AD_CHECKED ad_status ad_folder_check_no_link(const char *path);
 /* Waits until the names in the folder are on disk. */
 AD_CHECKED ad_status ad_folder_sync(const char *path);
 

@@ -3,8 +3,10 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -101,15 +103,32 @@ ad_status ad_run_dump_folder(const ad_train_options *options, char **out) {
   return ad_path_in(options->folder, name, out);
 }
 
+static int is_folder(const char *path) {
+  struct stat found;
+  return !lstat(path, &found) && S_ISDIR(found.st_mode);
+}
+
+/* What --overwrite does not remove it does not write over. */
 static ad_status check_dump(const ad_train_options *options) {
   char *path;
+  struct stat found;
   if (!options->dumps) return AD_OK;
   AD_TRY(ad_run_dump_folder(options, &path));
   ad_status status = AD_OK;
-  if (!access(path, F_OK))
-    status =
-        ad_fail(AD_INVALID, "%s is there already: move it away, or --overwrite replaces the run with its dumps", path);
+  if (!lstat(path, &found) && !(options->overwrite && is_folder(path)))
+    status = ad_fail(AD_INVALID, "%s is there already: move it away%s", path,
+                     options->overwrite ? "" : ", or --overwrite replaces the run with its dumps");
   ad_release(path);
+  return status;
+}
+
+/* Checkpoints are written and removed in a folder of the run's own; what it overwrites is its own too. */
+static ad_status check_links(const ad_train_options *options) {
+  char *checkpoints;
+  if (options->overwrite) AD_TRY(ad_folder_check_no_link(options->folder));
+  AD_TRY(ad_path_in(options->folder, "checkpoints", &checkpoints));
+  ad_status status = ad_folder_check_no_link(checkpoints);
+  ad_release(checkpoints);
   return status;
 }
 
@@ -118,8 +137,9 @@ static ad_status check_dump(const ad_train_options *options) {
 ad_status ad_run_folder_check(const ad_recipe *recipe, const ad_train_options *options) {
   earlier found = {0};
   int64_t steps = recipe->train.steps;
-  if (options->overwrite) return AD_OK;
+  AD_TRY(check_links(options));
   AD_TRY(check_dump(options));
+  if (options->overwrite) return AD_OK;
   AD_TRY(look_at(recipe, options->folder, &found));
   int is_kept = options->resume ? found.has_weights && found.checkpoint < 0 && !is_over(&found, steps)
                                 : found.steps || found.has_weights || found.checkpoint >= 0;
@@ -149,10 +169,23 @@ static int is_dump(const char *name) {
   return !strncmp(name, "dump-", 5) && name[5] && !name[5 + strspn(name + 5, "0123456789")];
 }
 
+/* As the reducer names the files of a dump. */
+static int is_dumped(const char *name) {
+  static const char *const patterns[] = {"*rank[0-9][0-9][0-9][0-9][0-9]*.sum.safetensors",
+                                         "*rank[0-9][0-9][0-9][0-9][0-9]*.addend.m*.safetensors",
+                                         "*rank[0-9][0-9][0-9][0-9][0-9]*.safetensors.*.tmp"};
+  for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
+    if (!fnmatch(patterns[i], name, 0)) return 1;
+  return 0;
+}
+
+/* A link or a file of that name is not addend's. */
 static ad_status remove_dump(const char *folder, const char *name) {
   char *path;
+  int left = 0;
   AD_TRY(ad_path_in(folder, name, &path));
-  ad_status status = ad_folder_remove(path);
+  ad_status status = is_folder(path) ? ad_folder_remove_known(path, is_dumped, &left) : AD_OK;
+  if (left) ad_log(AD_LOG_INFO, "%s: holds files that are not addend's, which stay", path);
   ad_release(path);
   return status;
 }

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# What a training removes is its own: nothing through a link, and no file that addend did not write.
+#   links.sh ADDEND SOURCE
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
+train() { "$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=4 --set train.warmup=0 --set mesh=dp=1 --set checkpoint.every=2 "$@" >out 2>err; }
+refused() { # words, arguments...
+  local words=$1 status=0
+  shift
+  train "$@" || status=$?
+  [ $status -eq 2 ] || fail "exit $status, not 2: $*"
+  grep -q -- "$words" err || fail "it says why: $words"
+}
+sums() { (cd "$1" && find . -type f ! -name .lock -exec cksum {} + | sort); }
+
+train -o precious --dump-step 1 || fail "train"
+echo mine >precious/checkpoints/notes.txt && echo mine >precious/checkpoints/step-2/notes.txt && echo mine >precious/dump-1/notes.txt
+sums precious >before
+unchanged() { sums precious >after && cmp before after || fail "another run's files: $*"; }
+
+# The run's folder itself, its checkpoints, a checkpoint, a dump, a result.
+ln -s precious linked
+for folder in linked linked/ "$work/linked//"; do
+  refused "linked/* is a symbolic link to precious, and nothing is removed through a link" -o "$folder" --overwrite
+  unchanged "the folder is a link, $folder"
+done
+train -o own || fail "train"
+rm -r own/checkpoints && ln -s ../precious/checkpoints own/checkpoints
+for option in --overwrite --resume; do
+  refused "own/checkpoints is a symbolic link to ../precious/checkpoints, and nothing is removed through a link" -o own $option
+  unchanged "checkpoints are a link, $option"
+done
+rm own/checkpoints && mkdir own/checkpoints && ln -s ../../precious/checkpoints/step-2 own/checkpoints/step-2
+rm own/weights.safetensors && ln -s ../precious/weights.safetensors own/weights.safetensors && ln -s ../precious/dump-1 own/dump-1
+refused "own/dump-1 is there already: move it away$" -o own --overwrite --dump-step 1
+unchanged "a dump is a link"
+train -o own --overwrite || fail "links to files of another run"
+unchanged "a checkpoint is a link"
+[ ! -L own/weights.safetensors ] && [ -L own/dump-1 ] && [ -d own/checkpoints/step-2 ] && [ ! -L own/checkpoints/step-2 ] || fail "links make way for the new run, but not one that it does not need"
+"$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=8 --set mesh=dp=1 --set checkpoint.every=2 --set checkpoint.keep=1 -o linked --resume --force >out 2>err || fail "a link is as good a name of the run as any"
+
+# Files of somebody else stay, in checkpoints that go one by one and in those that are overwritten.
+[ "$(ls -d precious/checkpoints/step-? | wc -l)" -eq 1 ] && [ "$(cat precious/checkpoints/step-2*.others/*)" = mine ] || fail "pruned, but for a note"
+train -o precious --overwrite --dump-step 1 || fail "overwrite"
+[ "$(cat precious/checkpoints/notes.txt precious/checkpoints/*.others/notes.txt precious/dump-1/notes.txt | grep -c mine)" -eq 3 ] || fail "notes stay"
+[ -s precious/dump-1/rank00000.sum.safetensors ] && [ "$(ls -d precious/checkpoints/step-[0-9] | wc -l)" -eq 2 ] || fail "and the new run has its files"
+echo "links: all hold"
