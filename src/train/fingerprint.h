@@ -10,6 +10,8 @@ typedef struct ad_fingerprint {
   size_t count;
 } ad_fingerprint;
 
+/* 1: the two recipes differ in no key that changes what the numbers mean. Files count by their names. */
+ad_status ad_fingerprint_same_recipe(const ad_recipe *a, const ad_recipe *b, int *out) AD_CHECKED;
 ad_status ad_fingerprint_create(const ad_run *run, ad_fingerprint *out) AD_CHECKED;
 void ad_fingerprint_release(ad_fingerprint *fingerprint);
 /* Holds the facts of a checkpoint against this run's. AD_INVALID, with both values, for keys that change what the

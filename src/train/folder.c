@@ -10,9 +10,10 @@
 #include <unistd.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/unfinished.h"
 #include "io/checkpoint_folder.h"
 #include "io/file.h"
-#include "base/unfinished.h"
+#include "train/fingerprint.h"
 #include "train/metrics.h"
 #include "train/provenance.h"
 
@@ -25,22 +26,30 @@ typedef struct earlier {
   int64_t total;      /* steps that it was to take */
   int64_t checkpoint; /* steps of its newest one; -1: none */
   int has_weights;
-  int is_same; /* it was made from this recipe */
+  int is_finished; /* its run.json says so */
+  int is_same;     /* it was made from this recipe, or one that gives the same numbers */
 } earlier;
+
+/* The recipe that made it; one that cannot be read any more is another. */
+static ad_status compare_recipe(const ad_recipe *recipe, const char *text, int *out) {
+  ad_recipe *its_own;
+  *out = 0;
+  if (!text || ad_recipe_parse(text, "run.json", NULL, 0, &its_own)) return AD_OK;
+  ad_status status = ad_fingerprint_same_recipe(recipe, its_own, out);
+  ad_recipe_destroy(its_own);
+  return status;
+}
 
 /* A run.json that is missing or damaged tells nothing: the steps are then those of the recipe. */
 static ad_status look_at_provenance(const ad_recipe *recipe, const char *folder, earlier *out) {
   json_t *document;
-  char *text;
-  AD_TRY(ad_recipe_print(recipe, &text));
   if (ad_provenance_read(folder, &document)) document = NULL;
   const json_t *total = json_object_get(document, "steps");
-  const char *its_text = json_string_value(json_object_get(document, "recipe"));
   out->total = total ? json_integer_value(total) : recipe->train.steps;
-  out->is_same = its_text && !strcmp(its_text, text);
+  out->is_finished = json_object_get(document, "finished") != NULL;
+  ad_status status = compare_recipe(recipe, json_string_value(json_object_get(document, "recipe")), &out->is_same);
   json_decref(document);
-  ad_release(text);
-  return AD_OK;
+  return status;
 }
 
 static ad_status look_at(const ad_recipe *recipe, const char *folder, earlier *out) {
@@ -54,6 +63,18 @@ static ad_status look_at(const ad_recipe *recipe, const char *folder, earlier *o
   out->has_weights = !access(weights, F_OK);
   ad_release(weights);
   return AD_OK;
+}
+
+/* Where there is a checkpoint, weights and metrics may be those of two trainings, and the second one was killed. One of
+ * the last step says more than this folder can: it knows files by their contents. */
+static int is_over(const earlier *found, int64_t steps) {
+  int is_finished = found->is_finished || found->checkpoint < 0;
+  return found->has_weights && is_finished && found->is_same && found->steps == steps && found->checkpoint < steps;
+}
+
+static int would_shrink(const earlier *found, int64_t steps) {
+  return found->has_weights && found->is_finished && found->checkpoint >= 0 && found->checkpoint <= steps &&
+         found->steps > steps;
 }
 
 static const char *plural(int64_t count) { return count == 1 ? "" : "s"; }
@@ -72,28 +93,40 @@ static void describe(const earlier *found, char *words, size_t size) {
 static void describe_resume(const earlier *found, int64_t steps, char *words, size_t size) {
   if (found->checkpoint >= 0)
     snprintf(words, size, "--resume goes on from its checkpoint after %lld step%s%s", (long long)found->checkpoint,
-             plural(found->checkpoint), found->checkpoint >= steps ? ", with a larger train.steps" : "");
+             plural(found->checkpoint),
+             found->checkpoint >= steps || is_over(found, steps) ? ", with a larger train.steps" : "");
   else
     snprintf(words, size, "it has no checkpoint to go on from%s",
              found->has_weights ? "" : ": --resume begins with the first step");
 }
 
 static ad_status refuse(const earlier *found, int64_t steps, const char *folder) {
-  char words[96], resume[160];
+  char words[96], resume[160], weights[512] = "";
   describe(found, words, sizeof words);
   describe_resume(found, steps, resume, sizeof resume);
-  return ad_fail(AD_INVALID, "%s holds %s: %s; --overwrite replaces it, --out writes to another folder", folder, words,
-                 resume);
+  if (found->has_weights && found->checkpoint < 0)
+    snprintf(weights, sizeof weights,
+             ", where --set model.weights=%s/weights.safetensors begins with its weights; checkpoint.every makes "
+             "checkpoints",
+             folder);
+  return ad_fail(AD_INVALID, "%s holds %s: %s; --overwrite replaces it, --out writes to another folder%s", folder,
+                 words, resume, weights);
 }
 
-static int is_over(const earlier *found, int64_t steps) {
-  return found->has_weights && found->checkpoint < 0 && found->is_same && found->steps == steps;
+/* Going on from an older checkpoint would end before the run did. */
+static ad_status refuse_fewer(const earlier *found, int64_t steps, const char *folder) {
+  return ad_fail(AD_INVALID,
+                 "%s holds a finished run of %lld step%s, and the recipe asks for %lld: set train.steps to %lld or "
+                 "more; --overwrite replaces it, --out writes to another folder",
+                 folder, (long long)found->steps, plural(found->steps), (long long)steps, (long long)found->steps);
 }
 
-ad_status ad_run_folder_is_over(const ad_recipe *recipe, const char *folder, int *out) {
+ad_status ad_run_folder_resumption(const ad_recipe *recipe, const char *folder, ad_resumption *out) {
   earlier found = {0};
   AD_TRY(look_at(recipe, folder, &found));
-  *out = is_over(&found, recipe->train.steps);
+  *out = (ad_resumption){.newest = found.checkpoint,
+                         .is_over = is_over(&found, recipe->train.steps),
+                         .finished = found.has_weights && found.is_finished ? found.steps : 0};
   return AD_OK;
 }
 
@@ -141,6 +174,7 @@ ad_status ad_run_folder_check(const ad_recipe *recipe, const ad_train_options *o
   AD_TRY(check_dump(options));
   if (options->overwrite) return AD_OK;
   AD_TRY(look_at(recipe, options->folder, &found));
+  if (options->resume && would_shrink(&found, steps)) return refuse_fewer(&found, steps, options->folder);
   int is_kept = options->resume ? found.has_weights && found.checkpoint < 0 && !is_over(&found, steps)
                                 : found.steps || found.has_weights || found.checkpoint >= 0;
   return is_kept ? refuse(&found, steps, options->folder) : AD_OK;

@@ -211,22 +211,13 @@ static ad_status finish(training *t, int finished) {
   return status;
 }
 
-typedef struct resumption {
-  int64_t newest; /* steps of the newest checkpoint; -1: there is none */
-  int64_t is_over;
-} resumption;
-
-static ad_status look_for(const training *t, resumption *out) {
-  int is_over;
-  if (!ad_run_is_first(t->run)) return AD_OK;
-  AD_TRY(ad_run_folder_is_over(t->run->recipe, t->options.folder, &is_over));
-  *out = (resumption){ad_checkpoint_newest(t->checkpoints), is_over};
-  return AD_OK;
+static ad_status look_for(const training *t, ad_resumption *out) {
+  return ad_run_is_first(t->run) ? ad_run_folder_resumption(t->run->recipe, t->options.folder, out) : AD_OK;
 }
 
 /* The first rank looks, for all. */
-static ad_status find_resumption(training *t, resumption *out) {
-  *out = (resumption){-1, 0};
+static ad_status find_resumption(training *t, ad_resumption *out) {
+  *out = (ad_resumption){.newest = -1};
   AD_TRY(agree(t->run, look_for(t, out), AD_HERE));
   return ad_share_first(t->run->comm, &t->run->everyone, &out->newest, sizeof *out / sizeof out->newest, AD_HERE);
 }
@@ -236,13 +227,23 @@ static void say_it_begins(const training *t) {
     ad_log(AD_LOG_INFO, "%s: there is no checkpoint to go on from: the run begins with its first step", t->checkpoints);
 }
 
+/* The checkpoint of a finished run may be much older than its end. */
+static void say_what_is_repeated(const training *t, const ad_resumption *found) {
+  if (found->finished > t->first_step && ad_run_is_first(t->run))
+    ad_log(AD_LOG_INFO,
+           "%s: the run was finished after %lld steps, but its newest checkpoint is of step %lld: the steps since then "
+           "are taken again",
+           t->checkpoints, (long long)found->finished, (long long)t->first_step);
+}
+
 static ad_status resume(training *t) {
   int64_t steps = t->run->recipe->train.steps;
-  resumption found;
+  ad_resumption found;
   AD_TRY(find_resumption(t, &found));
   if (found.is_over) return t->keeps_weights = 1, t->first_step = steps, AD_OK;
   if (found.newest < 0) return say_it_begins(t), AD_OK;
   AD_TRY(ad_run_load(t->run, t->checkpoints, &t->first_step));
+  say_what_is_repeated(t, &found);
   if (t->first_step <= steps) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s: the checkpoint was written after %lld steps, and the recipe asks for %lld: set train.steps to "

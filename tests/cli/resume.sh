@@ -68,7 +68,7 @@ refuses stopped "a run that took 10 of 10 steps: --resume goes on from its check
 cp -r straight bare && rm -r bare/checkpoints
 refuses bare "a finished run of 10 steps: it has no checkpoint to go on from"
 exits_with 2 train -o bare --resume --set train.steps=11
-grep -q "^addend: bare holds a finished run of 10 steps: it has no checkpoint to go on from; --overwrite replaces it" err || fail "more steps need a checkpoint"
+grep -q "^addend: bare holds a finished run of 10 steps: it has no checkpoint to go on from; --overwrite replaces it, --out writes to another folder, where --set model.weights=bare/weights.safetensors begins with its weights; checkpoint.every " err || fail "more steps need a checkpoint"
 exits_with 2 train -o bare --resume --set train.lr=0.5
 grep -q "^addend: bare holds a finished run of 10 steps" err || fail "another recipe's weights are not this one's"
 rm bare/report.html
@@ -106,6 +106,22 @@ for _ in missing there; do
 done
 "$addend" train "$recipe" --set train.steps=10 --set checkpoint.every=5 -o nearly --resume >out 2>err || fail "for people"
 grep -q "^all 10 steps were taken before" out || fail "it says that nothing was left"
+# Also where its only checkpoint is of a step before its end, on whatever mesh it is resumed.
+cp -r straight early && rm -r early/checkpoints/step-10
+touch --date=@1 early/*.* # what is written again is newer
+for mesh in "dp_replicate=3 dp_shard=1" dp_shard=2; do
+  train -o early --resume --set "mesh=\"$mesh\"" || fail "a finished run with an early checkpoint"
+  python3 -c 'import json; s = json.load(open("out")); assert (s["steps"], s["first_step"], s["steps_taken"]) == (10, 10, 0), s'
+  [ -z "$(find early -name '*.*' -type f -newermt @2 ! -name .lock ! -path '*/checkpoints/*')" ] || fail "it stays as it is: $(find early -newermt @2)"
+done
+refuses early "a finished run of 10 steps: --resume goes on from its checkpoint after 5 steps, with a larger train.steps"
+exits_with 2 train -o early --resume --set train.steps=9
+grep -q "^addend: early holds a finished run of 10 steps, and the recipe asks for 9: set train.steps to 10 or more" err || fail "fewer steps"
+train -o early --resume --set train.steps=12 --set checkpoint.keep=3 && [ "$(first_step)" = 5 ] || fail "more steps"
+grep -q "^addend: early/checkpoints: the run was finished after 10 steps, but its newest checkpoint is of step 5: " err || fail "it says what is repeated"
+python3 -c 'import json; run = json.load(open("early/run.json")); run.pop("finished"); json.dump(run, open("early/run.json", "w"))'
+head -n 10 early/metrics.jsonl >some && mv some early/metrics.jsonl && rm -r early/checkpoints/step-1?
+train -o early --resume && [ "$(first_step)" = 5 ] || fail "a training that was killed after a finished one is not finished"
 exits_with 2 train -o straight --resume --set train.steps=9
 grep -q "after 10 steps, and the recipe asks for 9" err || fail "more steps than asked for"
 mkdir -p empty/checkpoints
