@@ -208,6 +208,9 @@ struct ad_program_kind {
    * xxh64 ..."), after open; NULL after the last. Checkpoints know a file by these and not by its name. NULL: none. */
   const char *(*content)(const void *own, size_t index, char *buffer, size_t size);
   const ad_pretraining *pretraining; /* NULL: none */
+  /* Why a run cannot go on from a checkpoint with another value of this key, in half a sentence ("states are kept for
+   * each microbatch"), where it is one that may else change (train.microbatches); NULL: it can. NULL: it always can. */
+  const char *(*fixed)(const void *own, const char *key);
 };
 
 /* The kinds that recipes know, in the order in which they are listed; NULL at the end. */

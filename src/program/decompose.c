@@ -436,6 +436,13 @@ static const char *content(const void *own, size_t index, char *buffer, size_t s
   return ad_target_content(&here->target, buffer, size);
 }
 
+static const char *fixed(const void *own, const char *key) {
+  const ad_decomposition *d = own;
+  int has_states = d->sources.per_microbatch > 0;
+  return has_states && !strcmp(key, "train.microbatches") ? "the adversary's sources are kept for each microbatch"
+                                                          : NULL;
+}
+
 static const ad_pretraining pretraining = {.name = "target",
                                            .kind = ad_gpt,
                                            .steps = offsetof(ad_decompose_options, target_steps),
@@ -464,6 +471,7 @@ const ad_program_kind *ad_decompose(void) {
       .flops = flops,
       .fact = fact,
       .content = content,
-      .pretraining = &pretraining};
+      .pretraining = &pretraining,
+      .fixed = fixed};
   return &kind;
 }

@@ -87,6 +87,30 @@ static int is_free(const char *key) {
   return 0;
 }
 
+static ad_status same_key(const ad_schema *schema, size_t i, const ad_recipe *a, const ad_recipe *b, int *out) {
+  char *own, *other;
+  AD_TRY(ad_recipe_print_key(a, schema, &schema->entries[i], &own));
+  ad_status status = ad_recipe_print_key(b, schema, &schema->entries[i], &other);
+  if (!status) {
+    *out = !strcmp(own, other);
+    ad_release(other);
+  }
+  ad_release(own);
+  return status;
+}
+
+ad_status ad_fingerprint_same_recipe(const ad_recipe *a, const ad_recipe *b, int *out) {
+  ad_schema schema;
+  *out = a->program == b->program;
+  if (!*out) return AD_OK;
+  AD_TRY(ad_schema_create(a->program, &schema));
+  ad_status status = AD_OK;
+  for (size_t i = 0; i < schema.count && *out && !status; i++)
+    if (!is_free(schema.entries[i].key.path)) status = same_key(&schema, i, a, b, out);
+  ad_schema_release(&schema);
+  return status;
+}
+
 static const char *value_of(const ad_checkpoint_fact *facts, size_t count, const char *key) {
   for (size_t i = 0; i < count; i++)
     if (!strcmp(facts[i].key, key)) return facts[i].value;
@@ -105,8 +129,30 @@ static void compare(const ad_fingerprint *here, const ad_checkpoint_fact *there,
   }
 }
 
+static const char *why_fixed(const ad_run *run, const char *key) {
+  const ad_program_kind *kind = ad_program_kind_of(run->program);
+  return kind->fixed ? kind->fixed(ad_program_own(run->program), key) : NULL;
+}
+
+/* What no run can go on with, whatever it accepts. */
+static ad_status check_fixed(const ad_run *run, const ad_fingerprint *here, const ad_checkpoint_fact *there,
+                             size_t count) {
+  for (size_t i = 0; i < here->count; i++) {
+    const char *key = here->facts[i].key, *own = here->facts[i].value, *other = value_of(there, count, key);
+    const char *why = why_fixed(run, key);
+    if (!why || !other || !strcmp(own, other)) continue;
+    return ad_fail(
+        AD_INVALID,
+        "%s: the checkpoint has %.*s, the recipe %.*s: %s, so that it cannot change, with --force neither; set "
+        "it to %.*s, or begin a run in another folder (--out)",
+        key, VALUE_SHOWN, other, VALUE_SHOWN, own, why, VALUE_SHOWN, other);
+  }
+  return AD_OK;
+}
+
 ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, const ad_checkpoint_fact *there,
                                size_t count) {
+  AD_TRY(check_fixed(run, here, there, count));
   char bound_words[WORDS] = "", unbound_words[WORDS] = "";
   ad_text bound = ad_text_on(bound_words, WORDS), unbound = ad_text_on(unbound_words, WORDS);
   compare(here, there, count, &bound, &unbound);

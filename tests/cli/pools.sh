@@ -94,6 +94,13 @@ cp -r whole same && rm -rf same/checkpoints/*8 same/weights.safetensors
 cp -r same other
 train same --resume --set train.steps=8
 cmp whole/weights.safetensors same/weights.safetensors || fail "a resumed run has other bits"
+# Sources are those of a microbatch: with another number of these there is nothing to go on from.
+for option in "" --force; do
+  status=0
+  "$addend" train "$source/recipes/pools-10.yaml" --out same --set checkpoint.every=4 --resume $option --set train.steps=9 --set train.microbatches=1 >out.txt 2>&1 || status=$?
+  [ $status -eq 2 ] && grep -q "train.microbatches: the checkpoint has 2, the recipe 1: the adversary's sources are kept for each microbatch, so that it cannot change, with --force neither; set it to 2, or begin " out.txt ||
+    { cat out.txt >&2; fail "another number of microbatches is refused by its name $option"; }
+done
 train other --resume --set train.steps=8 --set 'mesh={ci: "dp=2", blocks: "block=3 dp=1", adv: "dp=4"}'
 python3 - <<'Y'
 import json
