@@ -484,6 +484,7 @@ static void runs(void **state) {
   ad_run *run = NULL;
   ad_step_report report;
   ad_run_memory memory;
+  ad_evaluation evaluation;
   double loss;
   size_t bytes;
   int64_t steps;
@@ -504,6 +505,8 @@ static void runs(void **state) {
   must(ad_run_create(comm, recipe, NULL, &run));
   refused(ad_run_step(run, 0, NULL), "`out` is NULL");
   refused(ad_run_loss(run, 0, 0, NULL), "`out` is NULL");
+  refused(ad_run_evaluate(NULL, &evaluation), "`run` is NULL");
+  refused(ad_run_evaluate(run, NULL), "`out` is NULL");
   refused(ad_run_measure_memory(run, NULL), "`out` is NULL");
   refused(ad_run_save(run, NULL, 0), "`checkpointer` is NULL");
   refused(ad_run_checkpoint_bytes(run, NULL), "`out` is NULL");
