@@ -20,7 +20,9 @@ typedef struct bench_options {
   void (*progress)(const char *what, int done, int of);
 } bench_options;
 
-/* 1 if `op` is an operation that can be measured. */
+/* The operations that can be measured, one by one; NULL after the last. */
+const char *bench_op(int index);
+/* 1 if `op` is one of them. */
 int bench_has_op(const char *op);
 /* Gives the document of `addend bench --json`; the caller frees it with free(). NULL if there is no memory. Another
  * failure, AD_INTERRUPTED if it was asked to stop while ranks ran, leaves rows out. */

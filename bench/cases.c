@@ -59,12 +59,22 @@ static const kind_of_case kinds[] = {
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-int bench_has_op(const char *op) {
+static const char *const others[] = {"startup", "attention", "products", "errors", "memory"};
+enum { OTHERS = sizeof others / sizeof *others };
+
+/* Cases of one operation follow each other. */
+static int is_another_op(int kind) { return !kind || strcmp(kinds[kind].op, kinds[kind - 1].op) != 0; }
+
+const char *bench_op(int index) {
   for (int i = 0; i < KINDS; i++)
-    if (!strcmp(kinds[i].op, op)) return 1;
-  static const char *const others[] = {"startup", "attention", "products", "errors", "memory"};
-  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-    if (!strcmp(others[i], op)) return 1;
+    if (is_another_op(i) && !index--) return kinds[i].op;
+  return index < OTHERS ? others[index] : NULL;
+}
+
+int bench_has_op(const char *op) {
+  const char *known;
+  for (int i = 0; (known = bench_op(i)); i++)
+    if (!strcmp(known, op)) return 1;
   return 0;
 }
 

@@ -16,10 +16,7 @@ static const struct argp_option options[] = {
      "Collectives up to 1 MiB, the rest on a model of 43 MB or less; few rounds; 2 ranks, errors on 3 too, startup on "
      "32",
      0},
-    {"op", KEY_OP, "NAME", 0,
-     "Only this one: all_reduce, reduce_scatter, all_gather, reducer, copy_in, sharded_step, update, train_step, "
-     "parallel_step, exchange, grouped, experts, bridge, decompose_step, decompose_exchange, startup, attention, "
-     "products, errors or memory",
+    {"op", KEY_OP, "NAME", 0, "Only this one: ", /* which there are: see say_ops */
      0},
     {"ranks", KEY_RANKS, "LIST", 0, "Numbers of ranks, for example 2,4,8", 0},
     {"largest", KEY_LARGEST, "BYTES", 0, "Leave out larger sizes", 0},
@@ -46,9 +43,27 @@ static void parse_ranks(const char *argument, bench_options *bench, struct argp_
   if (!bench->rank_count) cli_wrong(state, "--ranks names no number; for example --ranks 2,4,8");
 }
 
+const char *cli_bench_word(int key, int index) { return key == KEY_OP ? bench_op(index) : NULL; }
+
 static void parse_op(const char *argument, bench_options *bench, struct argp_state *state) {
-  if (!bench_has_op(argument)) cli_wrong(state, "there is no operation '%s' to measure; see --help", argument);
+  if (!bench_has_op(argument)) {
+    const char *near = cli_nearest_word(argument, cli_bench_word, KEY_OP);
+    cli_wrong(state, "there is no operation '%s' to measure; %s%s%s", argument, near ? "did you mean " : "see --help",
+               near ? near : "", near ? "?" : "");
+  }
   bench->op = argument;
+}
+
+/* The help of --op, with the operations that there are. argp frees what it gets. */
+static char *say_ops(int key, const char *text, void *input) {
+  char *help = NULL;
+  size_t size;
+  FILE *file = key == KEY_OP && text ? open_memstream(&help, &size) : NULL;
+  if (!file) return (char *)text;
+  fputs(text, file);
+  for (int i = 0; bench_op(i); i++) fprintf(file, "%s%s", !i ? "" : bench_op(i + 1) ? ", " : " or ", bench_op(i));
+  fclose(file);
+  return help;
 }
 
 static void parse_largest(const char *argument, bench_options *bench, struct argp_state *state) {
@@ -81,9 +96,10 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
   }
 }
 
-static const struct argp argp = {
+const struct argp cli_bench_argp = {
     .options = options,
     .parser = parse,
+    .help_filter = say_ops,
     .doc =
         "Measures collectives, the reducer, sharded and training steps against a bare program that moves the same "
         "bytes, and with --peers against every peer that is installed: Open MPI, MPICH, gloo, PyTorch DDP and FSDP, "
@@ -123,7 +139,7 @@ static int print(const char *json, int as_json) {
 
 int cli_bench(int argc, char **argv) {
   bench_input input = {.bench = {.progress = progress}};
-  argp_parse(&argp, argc, argv, 0, NULL, &input);
+  cli_parse(&cli_bench_argp, argc, argv, 0, &input);
   char *json;
   ad_status measured = bench_run(&input.bench, &json);
   cli_progress_end();

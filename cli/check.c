@@ -41,6 +41,11 @@ typedef struct check_input {
   const char *out;
 } check_input;
 
+const char *cli_check_word(int key, int index) {
+  static const char *const dtypes[] = {"f64", "f32", "recipe", NULL};
+  return key == KEY_DTYPE ? dtypes[index] : NULL;
+}
+
 static void parse_dtype(const char *argument, ad_check_options *check, struct argp_state *state) {
   check->recipe_dtype = strcmp(argument, "recipe") == 0;
   if (check->recipe_dtype) return;
@@ -75,7 +80,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
   }
 }
 
-static const struct argp argp = {
+const struct argp cli_check_argp = {
     .options = options,
     .parser = parse,
     .args_doc = "RECIPE",
@@ -142,7 +147,7 @@ static int check_as_rank(const ad_recipe *recipe, const check_input *input) {
 int cli_check(int argc, char **argv) {
   check_input input = {.check = {.size = sizeof input.check, .sabotage_seed = 1, .progress = progress}};
   ad_recipe *recipe;
-  int failed = cli_parse_recipe(&argp, argc, argv, &input, &input.recipe, &recipe);
+  int failed = cli_parse_recipe(&cli_check_argp, argc, argv, &input, &input.recipe, &recipe);
   if (failed) return failed;
   cli_say_what_is_drawn(recipe);
   int result = ad_comm_launched() ? check_as_rank(recipe, &input) : check(recipe, &input);

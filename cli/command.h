@@ -17,6 +17,37 @@ int cli_diff(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_run(int argc, char **argv);
 
+/* The parsers of their options, from which --help and the completions of shells are made. */
+extern const struct argp cli_train_argp, cli_check_argp, cli_plan_argp, cli_report_argp, cli_diff_argp, cli_bench_argp,
+    cli_run_argp;
+/* The words that the option of this key takes, one by one; NULL after the last, and where it takes others too. */
+typedef const char *cli_words(int key, int index);
+cli_words cli_check_word, cli_bench_word;
+/* The one of them that was probably meant; NULL: none. */
+const char *cli_nearest_word(const char *unknown, cli_words *words, int key);
+
+typedef struct cli_command {
+  const char *name;
+  int (*run)(int argc, char **argv);
+  const char *help;
+  const struct argp *argp;
+  cli_words *words; /* NULL: no option takes only certain ones */
+} cli_command;
+
+/* Every option that a parser takes: its children's and argp's own (--help, ...) too. */
+enum { CLI_OPTIONS_MAX = 64 };
+typedef struct cli_option_list {
+  const struct argp_option *options[CLI_OPTIONS_MAX];
+  int count;
+} cli_option_list;
+cli_option_list cli_options_of(const struct argp *argp);
+int cli_is_letter(int key); /* of an option that has a short name too */
+/* argp_parse, which says what was probably meant where there is no such option. */
+void cli_parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input);
+
+/* Prints what completes these commands in a shell: bash, zsh or fish. */
+int cli_completions(const cli_command *commands, int count, const char *shell);
+
 /* OpenBLAS does not know processors that are newer than it is, and takes them for old ones, whose kernels are several
  * times slower. Then this program starts itself anew with the kernels that the processor has. OPENBLAS_CORETYPE in the
  * environment is left as it is. */

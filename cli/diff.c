@@ -60,7 +60,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
   }
 }
 
-static const struct argp argp = {
+const struct argp cli_diff_argp = {
     .options = options,
     .parser = parse,
     .args_doc = "DUMP...",
@@ -109,7 +109,7 @@ static int diff(const diff_input *input) {
 
 int cli_diff(int argc, char **argv) {
   diff_input input = {.diff = {.size = sizeof input.diff, .progress = progress}};
-  argp_parse(&argp, argc, argv, 0, NULL, &input);
+  cli_parse(&cli_diff_argp, argc, argv, 0, &input);
   int result = diff(&input);
   free(input.files);
   return result;

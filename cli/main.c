@@ -9,20 +9,19 @@
 
 #include "command.h"
 
-typedef struct cli_command {
-  const char *name;
-  int (*run)(int argc, char **argv);
-  const char *words;
-} cli_command;
-
 static const cli_command commands[] = {
-    {"train", cli_train, "train a recipe, with a progress bar and a report"},
-    {"check", cli_check, "prove the distributed gradient against one process; --sabotage proves the proof"},
-    {"plan", cli_plan, "what is reduced over which axes, in how many bytes, at any world size; nothing runs"},
-    {"report", cli_report, "make a run's page again from its files; several runs are laid over each other"},
-    {"diff", cli_diff, "which addends the gradients hold that any framework dumped, and what went wrong"},
-    {"bench", cli_bench, "collectives and the reducer against this machine's memory bandwidth and its peers"},
-    {"run", cli_run, "start N ranks of your own program"},
+    {"train", cli_train, "train a recipe, with a progress bar and a report", &cli_train_argp, NULL},
+    {"check", cli_check, "prove the distributed gradient against one process; --sabotage proves the proof",
+     &cli_check_argp, cli_check_word},
+    {"plan", cli_plan, "what is reduced over which axes, in how many bytes, at any world size; nothing runs",
+     &cli_plan_argp, NULL},
+    {"report", cli_report, "make a run's page again from its files; several runs are laid over each other",
+     &cli_report_argp, NULL},
+    {"diff", cli_diff, "which addends the gradients hold that any framework dumped, and what went wrong",
+     &cli_diff_argp, NULL},
+    {"bench", cli_bench, "collectives and the reducer against this machine's memory bandwidth and its peers",
+     &cli_bench_argp, cli_bench_word},
+    {"run", cli_run, "start N ranks of your own program", &cli_run_argp, NULL},
 };
 enum { STACK_KIB = 1024 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
@@ -33,10 +32,11 @@ static void print_help(FILE *file) {
   fprintf(file,
           "Usage: addend COMMAND [RECIPE] [OPTION...]\n"
           "Trains, proves and plans distributed gradients.\n\n");
-  for (int i = 0; i < COMMAND_COUNT; i++) fprintf(file, "  %-7s %s\n", commands[i].name, commands[i].words);
+  for (int i = 0; i < COMMAND_COUNT; i++) fprintf(file, "  %-7s %s\n", commands[i].name, commands[i].help);
   fprintf(file,
           "\nExample: addend check recipes/gpt-dp.yaml --sabotage\n"
-          "`addend COMMAND --help` has each command's options and an example; `addend --version` says the version.\n"
+          "`addend COMMAND --help` has each command's options and an example; `addend --version` says the version;\n"
+          "`addend --completions bash`, zsh or fish prints the completions of that shell.\n"
           "Exit status: 0 it holds, 1 the answer is no, 2 the call or the recipe is wrong, 3 it could not finish.\n");
 }
 
@@ -45,6 +45,20 @@ static int run_command(const cli_command *command, int argc, char **argv) {
   snprintf(name, sizeof name, "addend %s", command->name);
   argv[1] = name;
   return command->run(argc - 1, argv + 1);
+}
+
+/* What was meant, or all commands. */
+static int refuse(const char *unknown) {
+  const char *names[COMMAND_COUNT];
+  for (int i = 0; i < COMMAND_COUNT; i++) names[i] = commands[i].name;
+  const char *near = ad_nearest_name(unknown, names, COMMAND_COUNT);
+  char typed[CLI_MESSAGE];
+  fprintf(stderr, "addend: '%s' is no command; ", ad_printable(unknown, typed, sizeof typed));
+  if (near) fprintf(stderr, "did you mean %s?", near);
+  for (int i = 0; !near && i < COMMAND_COUNT; i++)
+    fprintf(stderr, "%s%s", !i ? "there are " : i + 1 < COMMAND_COUNT ? ", " : " and ", names[i]);
+  fprintf(stderr, near ? "\n" : " (addend --help)\n");
+  return CLI_WRONG_CALL;
 }
 
 /* argp prints help and ends the process without a look at whether it could be written. */
@@ -91,12 +105,9 @@ int main(int argc, char **argv) {
   if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
     return print_help(stdout), cli_print("");
   if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) return cli_print(version);
+  if (!strcmp(argv[1], "--completions")) return cli_completions(commands, COMMAND_COUNT, argv[2]);
   if (!has_plain_options(argc, argv)) return CLI_WRONG_CALL;
   for (int i = 0; i < COMMAND_COUNT; i++)
     if (!strcmp(argv[1], commands[i].name)) return run_command(&commands[i], argc, argv);
-  char typed[CLI_MESSAGE];
-  fprintf(stderr,
-          "addend: '%s' is no command; there are train, check, plan, report, diff, bench and run (addend --help)\n",
-          ad_printable(argv[1], typed, sizeof typed));
-  return CLI_WRONG_CALL;
+  return refuse(argv[1]);
 }

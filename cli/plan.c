@@ -35,7 +35,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
   }
 }
 
-static const struct argp argp = {
+const struct argp cli_plan_argp = {
     .options = options,
     .parser = parse,
     .args_doc = "RECIPE",
@@ -89,7 +89,7 @@ int cli_plan(int argc, char **argv) {
   plan_input input = {.options = {.size = sizeof input.options}};
   ad_recipe *recipe;
   char *command = command_of(argc, argv); /* before words are put in another order */
-  int failed = cli_parse_recipe(&argp, argc, argv, &input, &input.recipe, &recipe);
+  int failed = cli_parse_recipe(&cli_plan_argp, argc, argv, &input, &input.recipe, &recipe);
   if (!failed) {
     cli_say_what_is_drawn(recipe);
     if (input.picture) failed = draw(recipe, &input, command);

@@ -71,7 +71,7 @@ int64_t cli_parse_number(const char *argument, const char *option, int64_t least
 
 int cli_parse_recipe(const struct argp *argp, int argc, char **argv, void *input, const cli_recipe_options *given,
                      ad_recipe **out) {
-  argp_parse(argp, argc, argv, 0, NULL, input);
+  cli_parse(argp, argc, argv, 0, input);
   return cli_read_recipe(given, out);
 }
 

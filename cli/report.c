@@ -43,7 +43,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
   }
 }
 
-static const struct argp argp = {
+const struct argp cli_report_argp = {
     .options = options,
     .parser = parse,
     .args_doc = "RUN...",
@@ -66,7 +66,7 @@ static int report(const report_input *input) {
 
 int cli_report(int argc, char **argv) {
   report_input input = {0};
-  argp_parse(&argp, argc, argv, 0, NULL, &input);
+  cli_parse(&cli_report_argp, argc, argv, 0, &input);
   int result = report(&input);
   free(input.runs);
   return result;

@@ -35,7 +35,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
   }
 }
 
-static const struct argp argp = {
+const struct argp cli_run_argp = {
     .options = options,
     .parser = parse,
     .args_doc = "-- PROGRAM [ARGUMENT...]",
@@ -61,7 +61,7 @@ static void tell_alone(const run_input *input, const ad_launch_result *result) {
 int cli_run(int argc, char **argv) {
   run_input input = {0};
   signal(SIGPIPE, SIG_DFL); /* programs inherit what is ignored */
-  argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &input);
+  cli_parse(&cli_run_argp, argc, argv, ARGP_IN_ORDER, &input);
   ad_launch_options launch = {.size = sizeof launch, .ranks = input.ranks, .argv = input.program};
   ad_launch_result result;
   ad_status status = ad_launch(&launch, &result);

@@ -64,7 +64,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
   }
 }
 
-static const struct argp argp = {
+const struct argp cli_train_argp = {
     .options = options,
     .parser = parse,
     .args_doc = "RECIPE",
@@ -325,7 +325,7 @@ static int train(const ad_recipe *recipe, const train_input *input) {
 int cli_train(int argc, char **argv) {
   train_input input = {0};
   ad_recipe *recipe;
-  int failed = cli_parse_recipe(&argp, argc, argv, &input, &input.recipe, &recipe);
+  int failed = cli_parse_recipe(&cli_train_argp, argc, argv, &input, &input.recipe, &recipe);
   if (failed) return failed;
   int result = train(recipe, &input);
   ad_recipe_destroy(recipe);

@@ -27,6 +27,19 @@ configure_file(cmake/addend.pc.in addend.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/addend.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 install(FILES docs/addend.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-install(FILES completions/addend.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME addend)
-install(FILES completions/addend.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _addend)
-install(FILES completions/addend.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+
+# The program itself says what completes it, so what is installed has every command, option and key.
+if(TARGET addend_cli AND NOT AD_FUZZ)
+  set(AD_COMPLETIONS ${CMAKE_BINARY_DIR}/completions)
+  file(MAKE_DIRECTORY ${AD_COMPLETIONS})
+  foreach(shell bash zsh fish)
+    add_custom_command(OUTPUT ${AD_COMPLETIONS}/addend.${shell}
+      COMMAND addend_cli --completions ${shell} > ${AD_COMPLETIONS}/addend.${shell}
+      DEPENDS addend_cli COMMENT "Asking addend for its completions in ${shell}" VERBATIM)
+    list(APPEND AD_COMPLETION_FILES ${AD_COMPLETIONS}/addend.${shell})
+  endforeach()
+  add_custom_target(addend_completions ALL DEPENDS ${AD_COMPLETION_FILES})
+  install(FILES ${AD_COMPLETIONS}/addend.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME addend)
+  install(FILES ${AD_COMPLETIONS}/addend.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _addend)
+  install(FILES ${AD_COMPLETIONS}/addend.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+endif()

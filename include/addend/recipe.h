@@ -85,6 +85,9 @@ AD_API int ad_recipe_is_disjoint(const ad_recipe *recipe);
 /* The recipe of the training that comes before its own (ad_program_kind.pretraining), on the same ranks, all of them
  * data-parallel; *out is NULL where there is none. */
 AD_API AD_CHECKED ad_status ad_recipe_pretraining(const ad_recipe *recipe, ad_recipe **out);
+/* What PATH of --set may be, in the recipe of any program that there is: a path a line, each once. Caller frees with
+ * free(). */
+AD_API AD_CHECKED ad_status ad_recipe_keys(char **out);
 /* How many ranks it runs on. */
 AD_API AD_CHECKED ad_status ad_recipe_world(const ad_recipe *recipe, int64_t *out);
 /* The program that it names, every parameter with its contract and storage as the recipe says; dtype 0, or AD_F64 for

@@ -1,6 +1,7 @@
 /* Statuses and messages: what every fallible call returns, and the sentence that explains it. */
 #ifndef ADDEND_STATUS_H
 #define ADDEND_STATUS_H
+#include <stddef.h>
 
 #include <stddef.h>
 
@@ -65,6 +66,10 @@ typedef enum ad_log_level { AD_LOG_INFO, AD_LOG_WARNING } ad_log_level;
 typedef void (*ad_log_function)(void *context, ad_log_level level, const char *message);
 /* Sets the process's log callback; NULL silences. Default: warnings go to standard error. */
 AD_API void ad_set_log(ad_log_function function, void *context);
+
+/* The one of `count` names that a person probably meant who wrote `unknown`, which differs from it by a letter or two;
+ * NULL where none is so near. */
+AD_API const char *ad_nearest_name(const char *unknown, const char *const *names, size_t count);
 
 #if defined(__cplusplus)
 }

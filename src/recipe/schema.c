@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/nearest.h"
 #include "program/keys.h"
 
 #define AT(field) offsetof(ad_recipe, field)
@@ -293,30 +294,7 @@ void ad_path_add(ad_text *path, const char *name) {
 
 /* ---- wrong names ---- */
 
-enum { NAME_MAX_COMPARED = 32 };
-
-static int least_of(int a, int b, int c) {
-  int least = a < b ? a : b;
-  return least < c ? least : c;
-}
-
-/* Letters to insert, remove, change or swap with their neighbour (optimal string alignment). */
-static int edit_distance(const char *a, const char *b) {
-  int rows = (int)strlen(a), columns = (int)strlen(b);
-  int distance[NAME_MAX_COMPARED + 1][NAME_MAX_COMPARED + 1];
-  if (rows > NAME_MAX_COMPARED || columns > NAME_MAX_COMPARED) return NAME_MAX_COMPARED;
-  for (int i = 0; i <= rows; i++) distance[i][0] = i;
-  for (int j = 0; j <= columns; j++) distance[0][j] = j;
-  for (int i = 1; i <= rows; i++) {
-    for (int j = 1; j <= columns; j++) {
-      int changed = distance[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
-      distance[i][j] = least_of(distance[i - 1][j] + 1, distance[i][j - 1] + 1, changed);
-      int swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-      if (swapped && distance[i - 2][j - 2] + 1 < distance[i][j]) distance[i][j] = distance[i - 2][j - 2] + 1;
-    }
-  }
-  return distance[rows][columns];
-}
+enum { NAME_MAX_COMPARED = AD_NAME_COMPARED_MAX };
 
 /* Part `level` (0: the section, 1: the key in it) of a path; "" if it has none. */
 static void part_of(const char *path, int level, char out[NAME_MAX_COMPARED]) {
@@ -341,15 +319,15 @@ static void consider(guess *best, const char *path, int cost) {
 
 /* The nearest name: in the same section, of a section, or, at the price of a letter, in another section. */
 static guess nearest(const ad_schema *schema, const char *section, const char *unknown) {
-  guess best = {"", strlen(unknown) <= 4 ? 2 : 3};
+  guess best = {"", ad_name_distance_max(unknown) + 1};
   for (size_t i = 0; i < schema->count; i++) {
     const char *path = schema->entries[i].key.path;
     char outer[NAME_MAX_COMPARED], inner[NAME_MAX_COMPARED];
     part_of(path, 0, outer);
     part_of(path, 1, inner);
     int here = !strcmp(*inner ? outer : "", section);
-    consider(&best, path, edit_distance(*inner ? inner : outer, unknown) + !here);
-    if (!*section) consider(&best, outer, edit_distance(outer, unknown));
+    consider(&best, path, ad_name_distance(*inner ? inner : outer, unknown) + !here);
+    if (!*section) consider(&best, outer, ad_name_distance(outer, unknown));
   }
   return best;
 }

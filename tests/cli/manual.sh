@@ -1,15 +1,30 @@
 #!/usr/bin/env bash
 # The manual page has every command, every long option of each, and every variable of the environment that users may set;
-# and no option that is not there.
+# and no option that is not there. README's table has every command, and groff reads the page without a warning.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
-for command in train check plan report diff bench run; do
+"$addend" --help >all
+commands=$(sed -n 's/^  \([a-z][a-z]*\)  *[^ ].*/\1/p' all)
+for command in $commands; do
   "$addend" $command --help >"$command.help"
   [ "$("$addend" $command --version)" = "$("$addend" --version)" ] || { echo "FAILED: $command says its version" >&2; exit 1; }
 done
-"$addend" --help | grep -q -- --version || { echo "FAILED: help names --version" >&2; exit 1; }
+grep -q -- --version all || { echo "FAILED: help names --version" >&2; exit 1; }
+json=
+for command in $commands; do
+  grep -q "^| \`addend $command[ \`]" "$source/README.md" || { echo "FAILED: README's table has no $command" >&2; exit 1; }
+  ! grep -q -e --json "$command.help" || json="$json $command"
+done
+said=$(sed -n 's/.*`--json` on \([^:]*\):.*/\1/p' "$source/README.md" | tr -dc 'a-z \n' | sed 's/ and / /' | xargs -n 1 | sort | xargs)
+[ "$said" = "$(xargs -n 1 <<<"$json" | sort | xargs)" ] || { echo "FAILED: README names who takes --json: $json, not $said" >&2; exit 1; }
+if command -v groff >/dev/null; then
+  groff -ww -man -Tutf8 -z "$source/docs/addend.1" 2>warnings || true
+  [ ! -s warnings ] || { cat warnings >&2; echo "FAILED: the manual page is read without a warning" >&2; exit 1; }
+else
+  echo "manual: SKIPPED: groff is not installed, so it did not read the page"
+fi
 python3 - "$source" <<'P'
 import glob, re, sys
 page = open(sys.argv[1] + "/docs/addend.1").read()
@@ -17,7 +32,7 @@ options = page.split("\n.SH OPTIONS\n")[1].split("\n.SH ")[0]
 common, *parts = re.split(r"\n\.SS (\w+)\n", options)
 sections = dict(zip(parts[::2], parts[1::2]))
 def named(text): return {name.replace("\\-", "-") for name in re.findall(r"\\-\\-([a-z][a-z\\-]*)", text)}
-missing, known = [], {"help"}
+missing, known = [], {"help"} | set(re.findall(r"`addend --([a-z-]+)", open("all").read()))
 for path in sorted(glob.glob("*.help")):
     command = path.split(".")[0]
     assert re.search(r'"?%s ?' % command, page.split("\n.SH COMMANDS\n")[1].split("\n.SH ")[0]), command

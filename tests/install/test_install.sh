@@ -27,6 +27,9 @@ for file in man/man1/addend.1 bash-completion/completions/addend zsh/site-functi
   fish/vendor_completions.d/addend.fish; do
   [ -s "$prefix/share/$file" ] || fail "share/$file is not installed"
 done
+for file in bash:bash-completion/completions/addend zsh:zsh/site-functions/_addend fish:fish/vendor_completions.d/addend.fish; do
+  "$build/addend" --completions "${file%%:*}" | cmp - "$prefix/share/${file#*:}" || fail "completions are not this program's"
+done
 
 # With pkg-config.
 package=$(find "$prefix" -name addend.pc)

@@ -386,6 +386,7 @@ static void recipes_and_plans(void **state) {
   refused(ad_recipe_parse("", "x", NULL, 0, NULL), "`out` is NULL");
   refused(ad_recipe_print(NULL, &text), "`recipe` is NULL");
   refused(ad_recipe_print(recipe, NULL), "`out` is NULL");
+  refused(ad_recipe_keys(NULL), "`out` is NULL");
   refused(ad_recipe_world(NULL, &ranks), "`recipe` is NULL");
   refused(ad_recipe_world(recipe, NULL), "`out` is NULL");
   refused(ad_recipe_program(NULL, comm, AD_F64, &program), "`recipe` is NULL");

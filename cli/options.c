@@ -1,0 +1,117 @@
+/* The options of a command as a list, and options that there are not: what was probably meant. All else is argp's. */
+#include <ctype.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+
+enum { KEY_HELP = 0x1000, KEY_USAGE };
+
+static const struct argp_option of_argp[] = {
+    {"help", KEY_HELP, NULL, 0, "What the command does, with an example", 0},
+    {"usage", KEY_USAGE, NULL, 0, "Its options in short", 0},
+    {"version", 'V', NULL, 0, "Which version this is", 0},
+    {0},
+};
+
+static void add_options(const struct argp_option *options, cli_option_list *out) {
+  for (; options && options->name && out->count < CLI_OPTIONS_MAX; options++) out->options[out->count++] = options;
+}
+
+static void add_parser(const struct argp *argp, cli_option_list *out) {
+  add_options(argp->options, out);
+  for (const struct argp_child *child = argp->children; child && child->argp; child++) add_parser(child->argp, out);
+}
+
+cli_option_list cli_options_of(const struct argp *argp) {
+  cli_option_list list = {.count = 0};
+  add_parser(argp, &list);
+  add_options(of_argp, &list);
+  return list;
+}
+
+int cli_is_letter(int key) { return key > 0 && key < 0x80 && isalnum(key); }
+
+const char *cli_nearest_word(const char *unknown, cli_words *words, int key) {
+  const char *names[CLI_OPTIONS_MAX];
+  size_t count = 0;
+  while (count < CLI_OPTIONS_MAX && (names[count] = words(key, (int)count))) count++;
+  return ad_nearest_name(unknown, names, count);
+}
+
+/* ---- options that there are not ---- */
+
+/* The same options for getopt, which argp reads calls with. */
+typedef struct getopt_tables {
+  struct option longs[CLI_OPTIONS_MAX + 1];
+  char shorts[3 * CLI_OPTIONS_MAX + 2];
+} getopt_tables;
+
+static int takes_value(const struct argp_option *option) {
+  if (!option->arg) return no_argument;
+  return option->flags & OPTION_ARG_OPTIONAL ? optional_argument : required_argument;
+}
+
+static getopt_tables tables_of(const cli_option_list *list, unsigned flags) {
+  getopt_tables tables = {0};
+  char *letter = tables.shorts;
+  if (flags & ARGP_IN_ORDER) *letter++ = '+';
+  for (int i = 0; i < list->count; i++) {
+    const struct argp_option *option = list->options[i];
+    int value = takes_value(option);
+    tables.longs[i] = (struct option){option->name, value, NULL, option->key};
+    if (!cli_is_letter(option->key)) continue;
+    *letter++ = (char)option->key;
+    for (int colon = 0; colon < value; colon++) *letter++ = ':';
+  }
+  return tables;
+}
+
+/* The first "--name" that is no option, nor the beginning of just one; NULL: there is none. Help ends a call, so what
+ * stands behind it is not looked at. `words` are put in another order. */
+static const char *first_unknown(const getopt_tables *tables, int argc, char **words) {
+  int key;
+  opterr = optind = 0;
+  for (;;) {
+    optopt = 0;
+    key = getopt_long(argc, words, tables->shorts, tables->longs, NULL);
+    if (key == -1 || key == KEY_HELP || key == KEY_USAGE || key == 'V') return NULL;
+    if (key != '?') continue;
+    return !optopt && !strncmp(words[optind - 1], "--", 2) ? words[optind - 1] + 2 : NULL;
+  }
+}
+
+/* Of "stesp=3" the option that is near "stesp". What several begin with is no mistake of a letter: argp lists them. */
+static const char *nearest_option(const cli_option_list *list, const char *unknown) {
+  const char *names[CLI_OPTIONS_MAX];
+  char name[64];
+  snprintf(name, sizeof name, "%.*s", (int)strcspn(unknown, "="), unknown);
+  for (int i = 0; i < list->count; i++) {
+    names[i] = list->options[i]->name;
+    if (!strncmp(names[i], name, strlen(name))) return NULL;
+  }
+  return ad_nearest_name(name, names, (size_t)list->count);
+}
+
+static void refuse_unknown(const struct argp *argp, int argc, char **words, unsigned flags) {
+  cli_option_list list = cli_options_of(argp);
+  getopt_tables tables = tables_of(&list, flags);
+  const char *unknown = first_unknown(&tables, argc, words);
+  const char *near = unknown ? nearest_option(&list, unknown) : NULL;
+  if (!near) return; /* argp says what is wrong, if something is */
+  fprintf(stderr, "%s: unrecognized option '--%s'; did you mean --%s?\n", words[0], unknown, near);
+  argp_help(argp, stderr, ARGP_HELP_SEE, words[0]);
+  exit(CLI_WRONG_CALL);
+}
+
+void cli_parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input) {
+  char **words = malloc(((size_t)argc + 1) * sizeof *words);
+  if (words) {
+    memcpy(words, argv, ((size_t)argc + 1) * sizeof *words);
+    refuse_unknown(argp, argc, words, flags);
+  }
+  free(words);
+  argp_parse(argp, argc, argv, flags, NULL, input);
+}

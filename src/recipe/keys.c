@@ -1,0 +1,58 @@
+/* What --set may name: the keys of recipes of every kind as one list, which completes what a person types. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/error.h"
+#include "recipe/schema.h"
+
+typedef struct key_list {
+  FILE *file;
+  char *text; /* of what is flushed */
+  size_t size;
+} key_list;
+
+/* Each line ends, so a path that was added stands between two line ends, or first. */
+static int has(const key_list *list, const char *line) {
+  const char *found = list->text ? strstr(list->text, line) : NULL;
+  while (found && found != list->text && found[-1] != '\n') found = strstr(found + 1, line);
+  return found != NULL;
+}
+
+/* Of the keys of maps in a list, --set takes the list. */
+static void add_path(key_list *list, const char *path) {
+  char line[256];
+  size_t length = ad_schema_list_length(path);
+  ad_text text = ad_text_on(line, sizeof line);
+  ad_text_add(&text, "%.*s\n", (int)(length ? length : strlen(path)), path);
+  if (!has(list, line)) fputs(line, list->file);
+  fflush(list->file);
+}
+
+static ad_status add_kind(key_list *list, const ad_program_kind *kind) {
+  ad_schema schema;
+  AD_TRY(ad_schema_create(kind, &schema));
+  for (size_t i = 0; i < schema.count; i++) add_path(list, schema.entries[i].key.path);
+  ad_schema_release(&schema);
+  return AD_OK;
+}
+
+static ad_status add_kinds(key_list *list) {
+  for (const ad_program_kind *const *kind = ad_program_kinds(); *kind; kind++) AD_TRY(add_kind(list, *kind));
+  return AD_OK;
+}
+
+ad_status ad_recipe_keys(char **out) {
+  AD_NEED(out);
+  key_list list = {0};
+  list.file = open_memstream(&list.text, &list.size);
+  if (!list.file) return ad_fail(AD_MEMORY, "no memory for the list of keys");
+  ad_status status = add_kinds(&list);
+  int failed = ferror(list.file);
+  failed |= fclose(list.file) != 0;
+  if (!status && failed) status = ad_fail(AD_MEMORY, "no memory for the list of keys");
+  if (status)
+    free(list.text);
+  else
+    *out = list.text;
+  return status;
+}

@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# What a shell completes is what there is: every command, every option that --help names, the values of those that take certain
+# words, and the keys of recipes. And what was typed wrong is told with what was probably meant.
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+same() { # what, expected, found
+  [ "$2" = "$3" ] || { diff <(echo "$2") <(echo "$3") >&2 || true; fail "$1"; }
+}
+mkdir -p some/folder && touch some/recipe.yaml some/dump.safetensors some/other.txt
+for shell in bash zsh fish; do "$addend" --completions $shell >completions.$shell; done
+for wrong in "" ksh; do
+  status=0
+  "$addend" --completions $wrong >out 2>err || status=$?
+  [ $status -eq 2 ] && [ ! -s out ] && grep -q "bash, zsh or fish" err || fail "another shell is refused"
+done
+bash -n completions.bash || fail "bash reads it"
+# shellcheck disable=SC1091
+source ./completions.bash
+
+# The words that help names, one a line.
+commands=$("$addend" --help | sed -n 's/^  \([a-z][a-z]*\)  *[^ ].*/\1/p')
+[ "$(wc -w <<<"$commands")" -ge 7 ] || fail "help names the commands"
+options_of() { "$addend" "$1" --help | grep -oE '^ +(-[^ ]+, +)?--[a-z-]+' | grep -oE -- '--[a-z-]+'; }
+
+compopt() { :; } # of a completion that is under way; here none is
+bash_completes() { # words...: the last is completed
+  COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+  _addend
+  printf '%s\n' "${COMPREPLY[@]}"
+}
+same "bash: commands" "$(sort <<<"$commands")" "$(bash_completes addend "" | grep -v ^-- | sort)"
+for command in $commands; do
+  found=$(bash_completes addend "$command" -- | grep -vx -e --)
+  same "bash: options of $command" "$(options_of "$command" | sort)" "$(sort <<<"$found")"
+done
+operations=$("$addend" bench --help | tr -s '\n ' ' ' | sed -n 's/.*--op=NAME Only this one: \([^-]*\) -.*/\1/p' | sed 's/, \| or /\n/g' | sort)
+[ "$(wc -l <<<"$operations")" -gt 15 ] || fail "help names the operations"
+same "bash: operations" "$operations" "$(bash_completes addend bench --op "" | sort)"
+same "bash: dtypes" "f32 f64 recipe" "$(bash_completes addend check R.yaml --dtype "" | sort | xargs)"
+same "bash: dtypes behind =" "f64" "$(bash_completes addend check R.yaml --dtype = f6)"
+same "bash: dtypes by the letter" "recipe" "$(bash_completes addend check -d r)"
+
+# Every key of every kind of recipe, as the manual page has them.
+keys=$(python3 - "$source/docs/addend.1" <<'P'
+import re, sys
+section = open(sys.argv[1]).read().split("\n.SH RECIPE KEYS\n")[1].split("\n.SH ")[0]
+paths = re.findall(r"^\.TP\n\.BR? (\S+)", section, re.M)
+print(*sorted({path.split("[]")[0] for path in paths}), sep="\n")
+P
+)
+for command in train check plan; do
+  same "bash: keys of $command" "$keys" "$(bash_completes addend $command --set "" | sed 's/=$//' | LC_ALL=C sort)"
+done
+same "bash: no key's value" "" "$(bash_completes addend check --set train.lr = 3)"
+
+# Files of the kind that is taken.
+same "bash: recipes" "some/folder some/recipe.yaml" "$(bash_completes addend plan some/ | xargs)"
+same "bash: dumps" "some/dump.safetensors some/folder" "$(bash_completes addend diff some/ | xargs)"
+same "bash: runs" "some/folder" "$(bash_completes addend report some/ | xargs)"
+same "bash: folders" "some/folder" "$(bash_completes addend check --dump some/ | xargs)"
+same "bash: files" "4" "$(bash_completes addend diff --html some/ | wc -l)"
+same "bash: one's own program" "some/recipe.yaml" "$(bash_completes addend run -n 2 -- some/r)"
+same "bash: its own options" "" "$(bash_completes addend run -n 2 -- ./program --s)"
+
+if command -v fish >/dev/null; then
+  fish_completes() { HOME=$work fish --no-config -c 'source completions.fish; complete -C $argv[1]' "$1" | cut -f 1; }
+  same "fish: commands" "$(sort <<<"$commands")" "$(fish_completes "addend " | sort)"
+  for command in $commands; do
+    same "fish: options of $command" "$(options_of "$command" | sort)" "$(fish_completes "addend $command --" | sort)"
+  done
+  same "fish: dtypes" "f32 f64 recipe" "$(fish_completes "addend check --dtype " | sort | xargs)"
+  same "fish: operations" "$operations" "$(fish_completes "addend bench --op " | sort)"
+  same "fish: keys" "$keys" "$(fish_completes "addend plan --set " | sed 's/=$//' | LC_ALL=C sort)"
+else
+  echo "completions: SKIPPED: fish is not installed, so it completed nothing"
+fi
+if command -v zsh >/dev/null; then
+  zsh -n completions.zsh || fail "zsh reads it"
+  # Its own completion asks _arguments; here that says what it was asked.
+  zsh_asks() { # command
+    # shellcheck disable=SC2016
+    zsh -f -c '_arguments() { print -rl -- "$@" }; _describe() {}; compadd() {}
+      words=(addend $2); CURRENT=3; source $1' zsh ./completions.zsh "$1"
+  }
+  for command in $commands; do
+    found=$(zsh_asks "$command" | grep -oE '^\*?--[a-z-]+' | tr -d '*')
+    same "zsh: options of $command" "$(options_of "$command" | sort)" "$(sort <<<"$found")"
+  done
+  zsh_asks check | grep -qx -e '--dtype=\[.*\]:DTYPE:(f64 f32 recipe)' || fail "zsh: dtypes"
+else
+  echo "completions: SKIPPED: zsh is not installed, so it was not asked"
+fi
+
+# What was probably meant.
+meant() { # what is said, words...
+  local said=$1 status=0
+  shift
+  "$addend" "$@" >out 2>err || status=$?
+  [ $status -eq 2 ] && [ ! -s out ] || fail "exit $status: $*"
+  grep -qF -e "$said" err || { cat err >&2; fail "$*: it says: $said"; }
+}
+meant "addend: 'traim' is no command; did you mean train?" traim
+meant "addend: 'something' is no command; there are train, check," something
+meant "addend check: unrecognized option '--stesp'; did you mean --steps?" check R.yaml --stesp 3
+meant "unrecognized option '--stesp=3'; did you mean --steps?" check --stesp=3 R.yaml
+meant "unrecognized option '--jsno'; did you mean --json?" plan --set a=b -j R.yaml --jsno
+meant "unrecognized option '--opp'; did you mean --op?" bench --opp products
+meant "unrecognized option '--hepl'; did you mean --help?" report --hepl
+meant "there is no operation 'prodcuts' to measure; did you mean products?" bench --op prodcuts
+meant "unrecognized option '--nonsense'" check R.yaml --nonsense
+meant "is ambiguous" check R.yaml --se 3
+! grep -q "did you mean" err || fail "what several options begin with is no slip"
+meant "R.yaml" check --out --stesp R.yaml # a value, though it looks like an option
+! grep -q "did you mean" err || fail "a value is no option"
+"$addend" check --help --stesp >out || fail "help ends a call"
+"$addend" run -n 1 -- "$(command -v true)" --rnaks >out 2>err || { cat err >&2; fail "what stands behind -- is the program's"; }
+echo "completions: all hold"
