@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
+#include "base/memory.h"
 #include "plan/exchanges.h"
 #include "plan/plan.h"
 
@@ -34,11 +35,33 @@ static const char *short_layout(const ad_mesh *mesh, const char *text, char *out
   return length ? out : "-";
 }
 
+static int is_gather(const json_t *step) { return !strcmp(text_of(step, "op"), ad_move_name(AD_MOVE_ALL_GATHER)); }
+static int is_when(const json_t *step, const char *when) { return !strcmp(text_of(step, "when"), when); }
+
+/* The same values over the same ranks, but for when: a unit is gathered again for its backward. */
+static int is_again(const json_t *step, const json_t *first) {
+  static const char *const keys[] = {"op", "axes", "dtype"};
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+    if (strcmp(text_of(step, keys[i]), text_of(first, keys[i])) != 0) return 0;
+  return is_when(first, "forward") && is_when(step, "backward") &&
+         integer_of(step, "bucket") == integer_of(first, "bucket");
+}
+
+static const char *when_of_gather(const json_t *step, const json_t *next) {
+  if (next && is_again(next, step)) return ", forward and backward";
+  return is_when(step, "step") ? ", after the update" : is_when(step, "forward") ? ", forward" : ", backward";
+}
+
 static void print_path(FILE *file, const json_t *path) {
   const json_t *step;
   size_t i;
-  json_array_foreach(path, i, step) fprintf(file, "%s%s over %s in bucket %lld", i ? ", " : "", text_of(step, "op"),
-                                            text_of(step, "axes"), integer_of(step, "bucket"));
+  json_array_foreach(path, i, step) {
+    if (i && is_again(step, json_array_get(path, i - 1))) continue;
+    int gathers = is_gather(step);
+    fprintf(file, "%s%s over %s in %s %lld%s", i ? "; " : "", text_of(step, "op"), text_of(step, "axes"),
+            gathers ? "unit" : "bucket", integer_of(step, "bucket"),
+            gathers ? when_of_gather(step, json_array_get(path, i + 1)) : "");
+  }
   fprintf(file, "%s\n", i ? "" : "nothing");
 }
 
@@ -85,23 +108,85 @@ static void print_pool(FILE *file, const json_t *plan, const json_t *entry) {
 
 /* ---- launches ---- */
 
-/* Each pool launches its own. */
-static void print_collectives(FILE *file, const json_t *plan) {
-  const json_t *step, *before = NULL;
-  size_t i, launch = 0;
-  fprintf(file, "\n  %-6s %-15s %-26s %6s %-6s %12s %-16s %s%s\n", "launch", "operation", "over", "ranks", "dtype",
-          "bytes", "when", "parameters", has_pools(plan) ? "  of" : "");
-  json_array_foreach(json_object_get(plan, "collectives"), i, step) {
-    if (starts_pool(before, step)) launch = 0;
-    fprintf(file, "  %-6zu %-15s %-26s %6lld %-6s %12lld %-16s ", launch++, text_of(step, "op"), text_of(step, "axes"),
-            integer_of(step, "group_size"), text_of(step, "dtype"), integer_of(step, "bytes"), text_of(step, "when"));
-    size_t params = json_array_size(json_object_get(step, "params"));
-    if (has_pools(plan))
-      fprintf(file, "%-10zu  %s\n", params, text_of(step, "module"));
-    else
-      fprintf(file, "%zu\n", params);
-    before = step;
+/* A row of the table: a reduction, or all that a unit gathers, forward and backward. */
+typedef struct launch {
+  const json_t *first;
+  long long bytes; /* each time */
+  size_t params;
+  int again; /* and backward */
+} launch;
+
+typedef struct launches {
+  launch *list;
+  size_t count;
+} launches;
+
+static int has_same(const json_t *a, const json_t *b, const char *key) {
+  return json_equal(json_object_get(a, key), json_object_get(b, key));
+}
+
+/* What parameters of one unit gather at one time are several collectives and one row. */
+static int is_of_unit(const json_t *step, const launch *of) {
+  static const char *const keys[] = {"pool", "module", "axes", "group_size", "dtype", "bucket", "when"};
+  int same = is_gather(step) && is_gather(of->first);
+  for (size_t i = 0; same && i < sizeof keys / sizeof *keys; i++) same = has_same(step, of->first, keys[i]);
+  return same;
+}
+
+static int is_unit_again(const json_t *step, const launch *of) {
+  return is_gather(step) && is_again(step, of->first) && has_same(step, of->first, "pool") &&
+         has_same(step, of->first, "module");
+}
+
+static void take_step(launches *rows, const json_t *step) {
+  size_t params = json_array_size(json_object_get(step, "params"));
+  for (size_t i = rows->count; i-- > 0;) {
+    launch *row = &rows->list[i];
+    if (is_unit_again(step, row)) {
+      row->again = 1;
+      return;
+    }
+    if (!is_of_unit(step, row)) continue;
+    row->bytes += integer_of(step, "bytes");
+    row->params += params;
+    return;
   }
+  rows->list[rows->count++] = (launch){.first = step, .bytes = integer_of(step, "bytes"), .params = params};
+}
+
+static ad_status list_launches(const json_t *plan, launches *out) {
+  const json_t *steps = json_object_get(plan, "collectives"), *step;
+  size_t i;
+  out->count = 0;
+  AD_TRY(ad_new(json_array_size(steps), &out->list));
+  json_array_foreach(steps, i, step) take_step(out, step);
+  return AD_OK;
+}
+
+static void print_launch(FILE *file, const json_t *plan, const launch *row, size_t number) {
+  const json_t *step = row->first;
+  fprintf(file, "  %-6zu %-15s %-26s %6lld %-6s %12lld %-17s ", number, text_of(step, "op"), text_of(step, "axes"),
+          integer_of(step, "group_size"), text_of(step, "dtype"), row->bytes,
+          row->again ? "forward, backward" : text_of(step, "when"));
+  if (has_pools(plan))
+    fprintf(file, "%-10zu  %s\n", row->params, text_of(step, "module"));
+  else
+    fprintf(file, "%zu\n", row->params);
+}
+
+/* Each pool launches its own. */
+static ad_status print_collectives(FILE *file, const json_t *plan) {
+  launches rows;
+  size_t number = 0;
+  AD_TRY(list_launches(plan, &rows));
+  fprintf(file, "\n  %-6s %-15s %-26s %6s %-6s %12s %-17s %s%s\n", "launch", "operation", "over", "ranks", "dtype",
+          "bytes", "when", "parameters", has_pools(plan) ? "  of" : "");
+  for (size_t i = 0; i < rows.count; i++) {
+    if (starts_pool(i ? rows.list[i - 1].first : NULL, rows.list[i].first)) number = 0;
+    print_launch(file, plan, &rows.list[i], number++);
+  }
+  ad_release(rows.list);
+  return AD_OK;
 }
 
 /* ---- bridges ---- */
@@ -216,7 +301,7 @@ static ad_status print_plan(FILE *file, const ad_recipe *recipe, const json_t *p
   fprintf(file, "%s: %lld ranks, mesh %s; nothing ran\n\n", recipe->name, integer_of(plan, "world"),
           ad_recipe_mesh_text(recipe, mesh, sizeof mesh));
   AD_TRY(print_params(file, plan));
-  print_collectives(file, plan);
+  AD_TRY(print_collectives(file, plan));
   AD_TRY(print_bridges(file, plan));
   print_memory(file, plan);
   print_nodes(file, plan);

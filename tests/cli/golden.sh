@@ -33,5 +33,7 @@ same check-directional check "$recipe" --directional
 same plan plan "$recipe"
 same plan-every-microbatch plan "$recipe" --set mesh="dp_replicate=2 dp_shard=2" --set 'train.sync=[all, all]'
 same plan-large plan "$recipe" --set mesh="dp_replicate=100 dp_shard=100"
+same plan-zero3 plan "$source/recipes/fsdp-4.yaml"
+same plan-zero1 plan "$source/recipes/fsdp-4.yaml" --set shard.zero=1 --set mesh="dp_replicate=2 dp_shard=2"
 same plan-disjoint plan "$source/recipes/ocr-disjoint.yaml" --set 'mesh={encoder: "dp=3 tp=2", model: "dp=2 cp=2"}' --set model.ragged=true
 echo "golden: all hold"

@@ -158,6 +158,13 @@ import json, sys
 whens = {(step["op"], step["when"]) for param in json.load(sys.stdin)["params"] for step in param["path"]}
 assert whens == {("reduce_scatter", "last_microbatch"), ("all_reduce", "last_microbatch"), ("all_gather", "step")}, whens'
 
+# People read one row for what a layer gathers, forward and backward; the document lists every collective.
+"$addend" plan "$source/recipes/fsdp-4.yaml" >plan.txt
+[ "$(grep -c "^  [0-9]* *all_gather" plan.txt)" -eq 3 ] || { cat plan.txt >&2; fail "a row for each of three units"; }
+[ "$(grep -c "^  1  *all_gather .* 13440 forward, backward 9$" plan.txt)" -eq 1 ] || { cat plan.txt >&2; fail "the row of the block"; }
+grep -q "attn.wq .* all_gather over dp_shard in unit 1, forward and backward; reduce_scatter over dp_shard in bucket 1$" plan.txt ||
+  { cat plan.txt >&2; fail "of a parameter too they are one step"; }
+
 # ---- what means nothing is refused, with the sentence that helps ----
 refused() { # words, arguments...
   local words=$1 status=0; shift
