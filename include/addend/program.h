@@ -36,7 +36,9 @@ typedef struct ad_key {
   const char *fallback;      /* as it would be written; NULL: the key must be given; "" on a list: empty */
   const char *word;
   const char *help;
+  unsigned dtypes; /* of AD_KEY_DTYPE: those that it takes, AD_DTYPE_BIT of each; 0: every floating one */
 } ad_key;
+#define AD_DTYPE_BIT(dtype) (1u << (dtype))
 
 /* Where a program says what is wrong with its options: each mistake with the key that it is best mended at:
  * "model.heads", "data.text[1]" for the second of a list, "mesh" or, where there are several modules, "mesh.MODULE". A

@@ -176,10 +176,14 @@ static void check_target(const ad_decompose_options *options, const ad_complaint
                 (long long)options->target_warmup, (long long)options->target_steps);
 }
 
+/* Told at the one that was surely given: left out, they are 0 and 1. Where the power stays they may be equal. */
 static void check_annealing(const ad_decompose_options *options, const ad_complaints *to) {
-  if (options->last_power > 0 && options->anneal_from >= options->anneal_to)
-    ad_complain(to, "losses.sparsity.anneal_to", "must be above anneal_from, is %g for %g", options->anneal_to,
-                options->anneal_from);
+  double from = options->anneal_from, arrived = options->anneal_to;
+  if (from < arrived || (from == arrived && options->last_power <= 0)) return;
+  if (arrived < 1)
+    ad_complain(to, "losses.sparsity.anneal_to", "must be above anneal_from, is %g for %g", arrived, from);
+  else
+    ad_complain(to, "losses.sparsity.anneal_from", "must be below anneal_to, is %g for %g", from, arrived);
 }
 
 static void check_coefficients(const ad_decompose_options *options, const ad_complaints *to) {

@@ -33,7 +33,10 @@ static int are_read(const ad_reading *r, const char *const *paths, size_t path_c
 static void check_name(ad_reading *r) {
   const char *name = r->recipe->name;
   if (ARE_READ(r, "name") && !ad_name_is_good(name))
-    WRONG(r, "name", "must be letters, digits, '.', '_' and '-' (it names a folder), is %s", name);
+    WRONG(r, "name",
+          "must be letters, digits, '.', '_' and '-', neither '.' nor '-' first, at most %d bytes (it names a folder), "
+          "is %s",
+          AD_NAME_BYTES, name);
 }
 
 static void check_kind(ad_reading *r) {
@@ -96,11 +99,10 @@ static void check_compute(ad_reading *r) {
   ad_dtype compute = r->recipe->precision.compute;
   ad_dtype residual = r->recipe->precision.residual;
   if (!ARE_READ(r, "precision.compute", "precision.residual")) return;
-  if (compute != AD_F32 && compute != AD_F64 && compute != AD_BF16)
-    WRONG(r, "precision.compute", "must be f32, f64 or bf16, is %s", ad_dtype_name(compute));
-  else if (residual && residual != compute && residual != ad_dtype_wide(compute))
-    WRONG(r, "precision.residual", "must be %s%s where precision.compute is %s, is %s", ad_dtype_name(compute),
-          compute == AD_BF16 ? " or f32" : "", ad_dtype_name(compute), ad_dtype_name(residual));
+  if (residual && residual != compute && residual != ad_dtype_wide(compute))
+    WRONG(r, "precision.residual", "must be auto%s%s where precision.compute is %s, is %s",
+          compute == AD_BF16 ? ", f32 or " : " or ", ad_dtype_name(compute), ad_dtype_name(compute),
+          ad_dtype_name(residual));
 }
 
 /* ---- what a program says ---- */

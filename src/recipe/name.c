@@ -3,18 +3,48 @@
 
 #include <ctype.h>
 #include <jansson.h>
+#include <stdint.h>
 #include <string.h>
 #include "base/memory.h"
 
-static int is_above_ascii(char c) { return (unsigned char)c >= 0x80; }
+/* The character of several bytes in UTF-8 that begins here; 0 where none does. *bytes: how many it has, at least 1. */
+static uint32_t character_at(const char *text, size_t *bytes) {
+  const unsigned char *at = (const unsigned char *)text;
+  size_t more = at[0] >= 0xf0 ? 3 : at[0] >= 0xe0 ? 2 : at[0] >= 0xc0 ? 1 : 0, taken = 0;
+  uint32_t code = at[0] & (0x3fu >> more);
+  *bytes = 1;
+  while (taken < more && (at[taken + 1] & 0xc0) == 0x80) code = code << 6 | (at[++taken] & 0x3f);
+  if (!more || taken < more) return 0;
+  *bytes = more + 1;
+  return code;
+}
 
-/* The locale is C while a recipe is read: only ASCII is alphanumeric. */
-static int takes(char c) { return isalnum((unsigned char)c) || strchr("._-", c) || is_above_ascii(c); }
+/* Control characters, spaces, marks that turn the direction of text, and what no text has: a terminal would obey them,
+ * and a reader not see them. */
+static int is_unseen(uint32_t code) {
+  static const uint32_t ranges[][2] = {{0x80, 0xa0},     {0xad, 0xad},     {0x1680, 0x1680},   {0x180e, 0x180e},
+                                       {0x2000, 0x200f}, {0x2028, 0x202f}, {0x205f, 0x206f},   {0x3000, 0x3000},
+                                       {0xfeff, 0xfeff}, {0xfff0, 0xffff}, {0xe0000, 0x10ffff}};
+  for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+    if (code >= ranges[i][0] && code <= ranges[i][1]) return 1;
+  return 0;
+}
+
+/* How many bytes the character here has if names take it, else 0. The locale is C while a recipe is read: only ASCII is
+ * alphanumeric. */
+static size_t taken_at(const char *text) {
+  size_t bytes;
+  if ((unsigned char)*text < 0x80) return isalnum((unsigned char)*text) || (*text && strchr("._-", *text));
+  uint32_t code = character_at(text, &bytes);
+  return code && !is_unseen(code) ? bytes : 0;
+}
 
 int ad_name_is_good(const char *name) {
-  int good = name[0] != '.' && strlen(name) <= AD_NAME_BYTES;
-  for (const char *c = name; *c; c++) good &= takes(*c);
-  return good;
+  const char *at = name;
+  size_t bytes;
+  if (!*name || strchr(".-", *name) || strlen(name) > AD_NAME_BYTES) return 0;
+  while ((bytes = taken_at(at))) at += bytes;
+  return !*at;
 }
 
 /* A file may be named by any bytes; jansson, which writes the name into documents, takes valid UTF-8 only. */
@@ -37,13 +67,19 @@ static void shorten(char *name) {
 /* Each run of what no name takes becomes one '-'; in front there is none. */
 static void replace_others(char *name, int keeps_above_ascii) {
   char *to = name;
-  for (const char *from = name; *from; from++) {
-    int stays = takes(*from) && (keeps_above_ascii || !is_above_ascii(*from));
-    if (to == name && (!stays || strchr(".-", *from))) continue;
-    if (stays)
-      *to++ = *from;
-    else if (to[-1] != '-')
-      *to++ = '-';
+  for (const char *from = name; *from;) {
+    size_t bytes = taken_at(from);
+    if (bytes > 1 && !keeps_above_ascii) bytes = 0;
+    if (to == name && (!bytes || strchr(".-", *from))) {
+      from++;
+    } else if (bytes) {
+      memmove(to, from, bytes);
+      to += bytes;
+      from += bytes;
+    } else {
+      if (to[-1] != '-') *to++ = '-';
+      from++;
+    }
   }
   *to = 0;
 }

@@ -5,8 +5,8 @@
 
 enum { AD_NAME_BYTES = 100 };
 
-/* ASCII letters and digits, '.', '_' and '-', letters of every other script; at most AD_NAME_BYTES, and no dot first.
- */
+/* Letters and digits of every script, '.', '_' and '-', neither '.' nor '-' first, at most AD_NAME_BYTES; beyond ASCII
+ * every character that is seen counts as a letter. */
 int ad_name_is_good(const char *name);
 /* The name of a recipe that gives none: "dir/my recipe.yaml" is my-recipe. Whatever the path, the name is good. Caller
  * gives it up with ad_release. */

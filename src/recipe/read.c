@@ -117,7 +117,22 @@ static int read_text(ad_reading *r, const ad_key *key, const ad_node *node, cons
   return 1;
 }
 
-static const char dtype_names[] = "f64, f32, bf16 or f16";
+static int takes_dtype(const ad_key *key, ad_dtype dtype) {
+  return ad_dtype_is_float(dtype) && (!key->dtypes || key->dtypes & AD_DTYPE_BIT(dtype));
+}
+
+/* "auto, f64 or f32": what this key takes here. */
+static const char *dtypes_of(const ad_key *key, const char *word, char *buffer, size_t size) {
+  ad_text choices = ad_text_on(buffer, size);
+  int left = 0;
+  for (int dtype = AD_F64; dtype <= AD_I64; dtype++) left += takes_dtype(key, (ad_dtype)dtype);
+  if (word) ad_text_add(&choices, "%s, ", word);
+  if (key->kind == AD_KEY_GRADIENT) ad_text_add(&choices, "raw, ");
+  for (int dtype = AD_F64; left; dtype++)
+    if (takes_dtype(key, (ad_dtype)dtype))
+      ad_text_add(&choices, "%s%s", ad_dtype_name((ad_dtype)dtype), --left > 1 ? ", " : left ? " or " : "");
+  return buffer;
+}
 
 /* A floating dtype, or the word that stands for 0 (in an override there is none: what is left out is as in precision).
  */
@@ -125,13 +140,9 @@ static int read_dtype(ad_reading *r, const ad_key *key, const ad_node *node, con
                       void *out) {
   ad_dtype dtype = 0;
   const char *text = node->kind == AD_NODE_SCALAR ? node->text : "";
-  if (!(word && !strcmp(text, word)) && (ad_dtype_parse(text, &dtype) || !ad_dtype_is_float(dtype))) {
+  if (!(word && !strcmp(text, word)) && (ad_dtype_parse(text, &dtype) || !takes_dtype(key, dtype))) {
     char what[WORDS_SIZE];
-    ad_text choices = ad_text_on(what, sizeof what);
-    if (word) ad_text_add(&choices, "%s, ", word);
-    if (key->kind == AD_KEY_GRADIENT) ad_text_add(&choices, "raw, ");
-    ad_text_add(&choices, "%s", dtype_names);
-    must_be(r, node, path, what);
+    must_be(r, node, path, dtypes_of(key, word, what, sizeof what));
     return 0;
   }
   *(ad_dtype *)out = dtype;

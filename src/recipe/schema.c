@@ -10,6 +10,8 @@
 #include "program/keys.h"
 
 #define AT(field) offsetof(ad_recipe, field)
+#define SUMS (AD_DTYPE_BIT(AD_F64) | AD_DTYPE_BIT(AD_F32))
+#define ACTIVATIONS (SUMS | AD_DTYPE_BIT(AD_BF16))
 #define WHOLE 9007199254740992.0 /* 2^53 */
 
 const char *const ad_sync_names[] = {[AD_SYNC_NONE] = "none", [AD_SYNC_SHARD] = "shard", [AD_SYNC_ALL] = "all"};
@@ -41,10 +43,11 @@ static const ad_key common[] = {
     {"precision.reduce", AD_KEY_DTYPE, .offset = AT(precision.contract.reduce), .word = "grad", .fallback = "grad",
      .help = "of a gradient on its way between ranks: grad (as the gradient) or a dtype"},
     {"precision.accumulate", AD_KEY_DTYPE, .offset = AT(precision.contract.accumulate), .word = "auto",
-     .fallback = "auto", .help = "in which sums form: auto (f64 for f64, f32 for others) or a dtype"},
-    {"precision.compute", AD_KEY_DTYPE, .offset = AT(precision.compute), .fallback = "f32",
+     .fallback = "auto", .dtypes = SUMS, .help = "in which sums form: auto (f64 for f64, f32 for others), f64 or f32"},
+    {"precision.compute", AD_KEY_DTYPE, .offset = AT(precision.compute), .fallback = "f32", .dtypes = ACTIVATIONS,
      .help = "of activations, and of what products read: f32, f64 or bf16"},
     {"precision.residual", AD_KEY_DTYPE, .offset = AT(precision.residual), .word = "auto", .fallback = "auto",
+     .dtypes = ACTIVATIONS,
      .help = "of the residual stream: auto (f64 for f64, f32 for others) or, where compute is bf16, bf16"},
     {"precision.loss_scale", AD_KEY_INTEGER, .offset = AT(precision.loss_scale), .least = -24, .most = 24,
      .fallback = "10",

@@ -26,7 +26,6 @@ ad_status ad_contract_complete(ad_contract *contract) {
   AD_TRY(check_float(full.param, "param"));
   if (full.grad) AD_TRY(check_float(full.grad, "grad"));
   AD_TRY(check_float(full.reduce, "reduce"));
-  AD_TRY(check_float(full.accumulate, "accumulate"));
   if (width(full.accumulate) < 2) {
     return ad_fail(AD_INVALID, "contract: accumulate is %s; sums form in f32 or f64", ad_dtype_name(full.accumulate));
   }

@@ -98,6 +98,11 @@ refused 'target.weights: the target is read from here or trained for target.step
 refused 'target.warmup: must be at most target.steps, is 400 for 300' target.warmup=400
 refused 'target.steps: must be at least 0, is -1' target.steps=-1
 refused 'losses.sparsity.anneal_to: must be above anneal_from, is 0.5 for 0.5' losses.sparsity.anneal_from=0.5 losses.sparsity.anneal_to=0.5
+refused 'losses.sparsity.anneal_from: must be below anneal_to, is 1 for 1' losses.sparsity.anneal_from=1 losses.sparsity.anneal_to=1
+refused 'losses.sparsity.anneal_to: must be above anneal_from, is 0.25 for 0.75' losses.sparsity.last_power=power losses.sparsity.anneal_from=0.75 losses.sparsity.anneal_to=0.25
+sed 's/anneal_to: 0.9/anneal_to: 0.2/' "$source/recipes/decompose-gpt.yaml" >falls.yaml
+exits_with 2 "$addend" plan falls.yaml 2>err
+grep -q '^falls.yaml:28: losses.sparsity.anneal_to: must be above anneal_from, is 0.2 for 0.3$' err || fail "with its line"
 refused 'losses.sparsity.last_power: must be above 0, is -1' losses.sparsity.last_power=-1
 "$addend" plan "$source/recipes/decompose-gpt.yaml" "${small[@]}" >out 2>err || fail "plan"
 grep -q "^addend: the target is drawn from the seed here; .addend train. trains it first$" err || fail "plan says which target"

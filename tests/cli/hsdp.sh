@@ -172,7 +172,7 @@ refused() { # words, arguments...
   [ $status -eq 2 ] && grep -q -- "$words" err || { cat err >&2; fail "$*: exit $status, wanted 2 and \"$words\""; }
 }
 refused "take at least f64" --set 'precision={reduce: f64, accumulate: f32}'
-refused "sums form in f32 or f64" --set 'precision={param: bf16, accumulate: bf16}'
+refused "precision.accumulate: must be auto, f64 or f32, is bf16" --set 'precision={param: bf16, accumulate: bf16}'
 refused "must be above 0" --set shard.bucket_mib=0
 refused "one entry per microbatch" --set 'train.sync=[all]'
 refused "must end in all" --set 'train.sync=[all, shard]'

@@ -37,7 +37,7 @@ refused '--set train.sync: must have one entry per microbatch, has 1 for 2' chec
 refused '--set train.sync: must end in all, ends in shard' check good.yaml --set 'train.sync=[none, shard]'
 refused 'accumulate f32 is narrower than reduce f64, so that sums would lose what was sent; take at least f64' \
   train good.yaml --set 'precision={reduce: f64, accumulate: f32}'
-refused 'precision.accumulate: contract: accumulate is bf16; sums form in f32 or f64' train good.yaml --set 'precision={accumulate: bf16}'
+refused 'precision.accumulate: must be auto, f64 or f32, is bf16' train good.yaml --set 'precision={accumulate: bf16}'
 refused '--set shard.bucket_mib: must be above 0, is 0' train good.yaml --set shard.bucket_mib=0
 refused 'train.stepz' check good.yaml --set train.stepz=1
 refused 'pp' check good.yaml --set mesh="dp_shard=2 pp=2"

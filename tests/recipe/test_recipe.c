@@ -24,6 +24,9 @@
 
 static const ad_gpt_options *gpt_of(const ad_recipe *recipe) { return recipe->options; }
 
+#define NAMES \
+  "must be letters, digits, '.', '_' and '-', neither '.' nor '-' first, at most 100 bytes (it names a folder), is "
+
 static void what_is_left_out_has_its_default(void **state) {
   ad_recipe *r = READ(GOOD, NULL);
   assert_string_equal(r->path, "dir/r.yaml");
@@ -188,7 +191,7 @@ static void wrong_types_are_told_with_what_was_written(void **state) {
   SAYS("r.yaml:5: name: must be a text, is a list", GOOD "name: [a]\n");
   SAYS("r.yaml:3: mesh: is an empty text: axes and sizes, such as \"dp_replicate=2 dp_shard=2\"",
        MODEL DATA "mesh: \"\"\n" TRAIN);
-  SAYS("r.yaml:5: name: must be letters, digits, '.', '_' and '-' (it names a folder), is ../x", GOOD "name: ../x\n");
+  SAYS("r.yaml:5: name: " NAMES "../x", GOOD "name: ../x\n");
   SET_SAYS("--set model.tied: must be true or false, is yes", GOOD, "model.tied=yes");
 }
 
@@ -214,16 +217,45 @@ static void what_does_not_fit_together_is_told(void **state) {
   assert_int_equal(strncmp(ad_last_error(), "--set mesh: mesh \"dp_replicate=0\"", 33), 0);
 }
 
+static void a_name_that_is_no_folder_of_its_own_is_refused(void **state) {
+  char set[128] = "name=", message[320];
+  SET_SAYS("--set name: " NAMES "..", GOOD, "name=..");
+  SET_SAYS("--set name: " NAMES ".hidden", GOOD, "name=.hidden");
+  SET_SAYS("--set name: " NAMES "a/b", GOOD, "name=a/b");
+  SET_SAYS("--set name: " NAMES "-x", GOOD, "name=-x");
+  SET_SAYS("--set name: " NAMES "a b", GOOD, "name=a b");
+  SET_SAYS("--set name: " NAMES "a?b", GOOD, "name=\"a\\x1bb\"");
+  SET_SAYS("--set name: " NAMES "a?b", GOOD, "name=\"a\\x7fb\"");
+  SET_SAYS("--set name: " NAMES "a\u202eb", GOOD, "name=\"a\\u202eb\""); /* turns what follows around */
+  SET_SAYS("--set name: " NAMES
+           "a\xc2\x9b"
+           "b",
+           GOOD, "name=\"a\\x9bb\""); /* begins a command to a terminal */
+  SET_SAYS("--set name: " NAMES
+           "\xef\xbb\xbf"
+           "a",
+           GOOD, "name=\"\\ufeffa\"");
+  SET_SAYS("--set name: must be a text, is empty", GOOD, "name=");
+  memset(set + 5, 'x', 101);
+  snprintf(message, sizeof message, "--set name: " NAMES "%s", set + 5);
+  SET_SAYS(message, GOOD, set);
+  set[5 + 100] = 0;
+  ad_recipe_destroy(READ(GOOD, set));
+  static const char *const good[] = {"name=_",      "name=a-.b",      "name=7", "name=\u65e5\u672c",
+                                     "name=\u0416", "name=\U0001d7d9"};
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++) ad_recipe_destroy(READ(GOOD, good[i]));
+}
+
 static void precision_is_checked(void **state) {
   SAYS("r.yaml:5: precision.param: must be f64, f32, bf16 or f16, is i32", GOOD "precision: {param: i32}\n");
   SAYS("r.yaml:5: precision.grad: must be param, raw, f64, f32, bf16 or f16, is same",
        GOOD "precision: {grad: same}\n");
-  SAYS("r.yaml:5: precision.compute: must be f32, f64 or bf16, is f16", GOOD "precision: {compute: f16}\n");
-  SAYS("r.yaml:5: precision.residual: must be f32 where precision.compute is f32, is bf16",
+  SAYS("r.yaml:5: precision.compute: must be f64, f32 or bf16, is f16", GOOD "precision: {compute: f16}\n");
+  SAYS("r.yaml:5: precision.residual: must be auto or f32 where precision.compute is f32, is bf16",
        GOOD "precision: {residual: bf16}\n");
-  SAYS("r.yaml:5: precision.residual: must be bf16 or f32 where precision.compute is bf16, is f64",
+  SAYS("r.yaml:5: precision.residual: must be auto, f32 or bf16 where precision.compute is bf16, is f64",
        GOOD "precision: {compute: bf16, residual: f64}\n");
-  SAYS("r.yaml:5: precision.accumulate: contract: accumulate is bf16; sums form in f32 or f64",
+  SAYS("r.yaml:5: precision.accumulate: must be auto, f64 or f32, is bf16",
        GOOD "precision: {param: bf16, accumulate: bf16}\n");
   SAYS(
       "r.yaml:5: precision.accumulate: contract: accumulate f32 is narrower than reduce f64, so that sums would lose "
@@ -231,6 +263,20 @@ static void precision_is_checked(void **state) {
       "sent; "
       "take at least f64",
       GOOD "precision: {reduce: f64, accumulate: f32}\n");
+}
+
+/* What a key does not take is told with all that it takes, and nothing else. */
+static void a_list_of_dtypes_is_of_those_that_are_taken_there(void **state) {
+  SAYS("r.yaml:5: precision.accumulate: must be auto, f64 or f32, is int8", GOOD "precision: {accumulate: int8}\n");
+  SAYS("r.yaml:5: precision.compute: must be f64, f32 or bf16, is int8", GOOD "precision: {compute: int8}\n");
+  SAYS("r.yaml:5: precision.residual: must be auto, f64, f32 or bf16, is int8", GOOD "precision: {residual: int8}\n");
+  SAYS("r.yaml:5: precision.overrides.head.accumulate: must be f64 or f32, is f16",
+       GOOD "precision: {overrides: {head: {accumulate: f16}}}\n");
+  for (int dtype = AD_F64; dtype <= AD_F32; dtype++) {
+    char set[64];
+    snprintf(set, sizeof set, "precision.accumulate=%s", ad_dtype_name((ad_dtype)dtype));
+    ad_recipe_destroy(READ(GOOD, set));
+  }
 }
 
 static void every_contract_that_means_something_is_taken(void **state) {
@@ -354,6 +400,11 @@ static void every_file_gives_a_name(void **state) {
   is_named(" (copy 2) a:b.yml", "copy-2-a-b");
   is_named("\xff\xfe.yaml", "recipe");
   is_named("caf\xe9.yaml", "caf-");
+  is_named("a\u202eb\u3000c.yaml", "a-b-c");
+  is_named(
+      "\xc2\x9b"
+      "1m-x.yaml",
+      "1m-x");
   is_named("...", "recipe");
   memset(longest, 'x', sizeof longest);
   memcpy(longest + 99, "é", 2);
@@ -737,7 +788,9 @@ int main(void) {
       cmocka_unit_test(wrong_types_are_told_with_what_was_written),
       cmocka_unit_test(the_text_must_be_named),
       cmocka_unit_test(what_does_not_fit_together_is_told),
+      cmocka_unit_test(a_name_that_is_no_folder_of_its_own_is_refused),
       cmocka_unit_test(precision_is_checked),
+      cmocka_unit_test(a_list_of_dtypes_is_of_those_that_are_taken_there),
       cmocka_unit_test(every_contract_that_means_something_is_taken),
       cmocka_unit_test(overrides_are_checked),
       cmocka_unit_test(a_pattern_that_matches_nothing_is_a_mistake),
