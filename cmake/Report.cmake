@@ -11,7 +11,7 @@ function(ad_add_page layer name page)
 endfunction()
 
 set(report ${CMAKE_SOURCE_DIR}/src/report)
-ad_add_page(report ad_report_page ${report}/page.html ${report}/page.css ${report}/page.js
+ad_add_page(report ad_report_page ${report}/page.html ${report}/page.css ${report}/shapes.js ${report}/page.js
   ${DYGRAPHS_FOLDER}/dygraph.min.js ${DYGRAPHS_FOLDER}/dygraph.css)
 set(diff ${CMAKE_SOURCE_DIR}/src/diff)
 ad_add_page(diff ad_map_page ${diff}/map.html ${diff}/map.css ${diff}/map.js)

@@ -34,13 +34,6 @@ function nameRuns(runs) {
   runs.forEach((run, i) => { run.name = names.indexOf(names[i]) === names.lastIndexOf(names[i]) ? names[i] : run.folder; });
 }
 
-/* What check.json has may be something else altogether. */
-function judgeProof(run) {
-  if (!run.check || (Array.isArray(run.check.params) && run.check.summary)) return;
-  run.check = null;
-  run.broken = {...run.broken, 'check.json': 'it is no document of addend check'};
-}
-
 const dateWords = (date) => String(date).replace(/^(\d+-\d+-\d+)T(\d+:\d+)(:\d+)?(\.\d+)?Z$/, '$1 $2 UTC');
 
 /* The command that proves the recipe as this run had it. */
@@ -228,7 +221,7 @@ function swatch(tone, dashed) {
 
 /* What the charts are: {title, unit, size, log: there is a switch, logAtFirst: it is on, bands: values are [low, middle, high], note, absent: what is
  * said where no line has it, optional: nothing is, units: of the values that `of` and `other` give, otherwise: the name of the
- * switch to `other`, level: where a dashed line goes across, curves: [{label, of(run): a value for each line of metrics.jsonl,
+ * switch to `other`, axes: what their values are in, where it is not `unit`, level: where a dashed line goes across, curves: [{label, of(run): a value for each line of metrics.jsonl,
  * other(run), points: each is marked}]}. */
 function chartSpecs(runs) {
   return [lossSpec(runs), rateSpec, normSpec(runs), throughputSpec(runs), reductionsSpec(runs), scaleSpec];
@@ -277,7 +270,7 @@ function reductionsSpec(runs) {
   const share = (key) => per(key, (line) => line.seconds / 100);
   const curve = (label, key) => ({label, of: inMilliseconds(key), other: share(key)});
   return {
-    title: 'Reductions', unit: 'time per step', bands: true, fromZero: true, units: [' ms', ' %'], otherwise: 'as share of the step',
+    title: 'Reductions', unit: 'time per step', bands: true, fromZero: true, units: [' ms', ' %'], axes: ['ms per step', '% of the step'], otherwise: 'as share of the step',
     curves: [curve('waited for', 'wait_seconds'), curve('under way', 'reduction_seconds')],
     note: `Means over the ranks; what is waited for is not hidden behind compute. ${smoothedNote(runs, windowOf)}`,
     absent: 'metrics.jsonl does not tell how long reductions took: it is of an older version.',
@@ -292,7 +285,7 @@ const scaleSpec = {title: 'Loss scale', log: true, optional: true, curves: [{lab
 const MEASURES = {
   tokens: ['Tokens per expert', 'of all choices'],
   dropped: ['Dropped choices', 'share of all'],
-  imbalance: ['Imbalance', 'most asked over an even share'],
+  imbalance: ['Imbalance', 'times an even share'],
 };
 
 const PLACES = [['most', 1], ['upper quartile', 0.75], ['median', 0.5], ['lower quartile', 0.25], ['least', 0]];
@@ -336,7 +329,8 @@ function numberSpec(common, value, runs) {
 function listSpec(common, value, lengths, runs) {
   const level = lengths.length === 1 ? 100 / lengths[0] : null;
   const note = level && `Dashed across: an even share, ${short(level)} %.`;
-  return {...common, fromZero: true, level, units: [' %'], note, curves: listCurves(value, Math.max(...lengths), runs.length)};
+  const axes = [`% ${common.unit || 'of all'}`];
+  return {...common, fromZero: true, level, units: [' %'], axes, note, curves: listCurves(value, Math.max(...lengths), runs.length)};
 }
 
 function listCurves(value, length, runCount) {
@@ -349,8 +343,9 @@ const entryCurve = (value, i) => ({label: `#${i}`, of: medians((line) => shares(
 const placeCurve = (label, value, at) => ({label, of: medians((line) => quantile(sortedNumbers(shares(value(line))), at))});
 const medians = (value) => (run) => smooth(value, windowOf)(run).map((spread) => spread[1]);
 
+/* A line may have a single number where others have a list. */
 function shares(list) {
-  const whole = sum(list || []);
+  const whole = Array.isArray(list) ? sum(list) : 0;
   return whole > 0 ? list.map((value) => (100 * value) / whole) : [];
 }
 
@@ -394,8 +389,16 @@ function seriesOptions(allSeries) {
   }]));
 }
 
+/* What stands along the axis of the values: the unit, or that they have none. */
+function axisWords(spec, otherwise) {
+  const words = (spec.axes || [])[Number(otherwise)];
+  return words || spec.unit || 'no unit';
+}
+
 function options(allSeries, spec, group) {
   return {
+    xlabel: 'step',
+    ylabel: axisWords(spec, false),
     labels: ['step', ...allSeries.map((_, k) => String(k))],
     series: seriesOptions(allSeries),
     customBars: Boolean(spec.bands),
@@ -408,7 +411,7 @@ function options(allSeries, spec, group) {
     highlightCircleSize: 3.5,
     axes: {
       x: {drawGrid: false, axisLabelFormatter: (step) => (Number.isInteger(step) ? count(step) : '')},
-      y: {axisLabelWidth: 52, axisLabelFormatter: (value) => short(value)},
+      y: {axisLabelWidth: 68, /* the unit stands in it too */ axisLabelFormatter: (value) => short(value)},
     },
     highlightCallback: (event, step) => group.select(nearest(group.steps, step)),
     unhighlightCallback: () => group.row >= 0 && group.select(-1),
@@ -524,6 +527,7 @@ class Chart {
   showOther(on) {
     this.otherwise = on;
     this.rows = rowsOf(this.spec, this.allSeries, this.group.steps, on);
+    this.graph.updateOptions({ylabel: axisWords(this.spec, on)});
     this.show(...this.graph.xAxisRange());
     this.readout.tell(this.group.row);
   }
@@ -662,13 +666,20 @@ function spokenChart({spec, allSeries, rows}) {
   return `${spec.title}: ${ends.join('; ')}`;
 }
 
+/* What is there and is no number. */
+function wrongMetrics(runs) {
+  const named = (run) => (runs.length > 1 ? ` of ${run.name}` : '');
+  const wrong = runs.filter((run) => run.broken && run.broken['metrics.jsonl']);
+  return wrong.map((run) => missing(`Of metrics.jsonl${named(run)}, ${run.broken['metrics.jsonl']}.`));
+}
+
 function drawCharts(runs, group) {
-  if (!group.steps.length) return missing('No step was taken yet: metrics.jsonl is empty.');
+  if (!group.steps.length) return [missing('No step was taken yet: metrics.jsonl has none.'), wrongMetrics(runs)];
   const reset = make('button', {type: 'button'}, 'Reset zoom');
   reset.addEventListener('click', () => group.reset());
   const hint = make('span', {class: 'hint'}, 'Drag to zoom, shift-drag to move, double-click to reset.');
   return [
-    make('div', {class: 'bar'}, reset, hint),
+    make('div', {class: 'bar'}, reset, hint), wrongMetrics(runs),
     chartsOf(chartSpecs(runs), runs, group),
   ];
 }
@@ -811,7 +822,7 @@ function timeAxis(longest) {
   const svg = makeSvg('svg', {height: 22, 'aria-hidden': 'true'});
   for (let i = 0; i * stride <= longest * 1e3 * 0.97; i++) {
     const x = percent((i * stride) / (longest * 1e3));
-    const words = makeSvg('text', {x, y: 18, 'text-anchor': i ? 'middle' : 'start'}, i ? short(i * stride) : '0 ms');
+    const words = makeSvg('text', {x, y: 18, 'text-anchor': i ? 'middle' : 'start'}, `${short(i * stride)} ms`);
     svg.append(makeSvg('line', {x1: x, x2: x, y1: 0, y2: 5}), words);
   }
   return svg;
@@ -1348,8 +1359,8 @@ function followColours(group) {
 
 function drawPage() {
   const runs = JSON.parse(document.getElementById('runs').textContent);
+  runs.forEach(judgeFiles);
   nameRuns(runs);
-  runs.forEach(judgeProof);
   const group = new Group(allSteps(runs));
   document.title = `${runs.length === 1 ? runs[0].name : `${runs.length} runs`} – addend`;
   const parts = runs.length === 1 ? drawOne(runs[0], group) : drawMany(runs, group);

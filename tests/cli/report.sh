@@ -205,6 +205,21 @@ shows 1 'It holds'
 shows 1 'train\.steps'
 shows 1 'a "run" &lt;!--&lt;script&gt; &amp; &lt;b&gt;'
 ! grep -q 'What the program measures' drawn || fail "a program that measures nothing has no such part"
+# Every axis of every chart says what it is in.
+measured='document.getElementById("page").dataset.axes = [...document.querySelectorAll(".chart")].map((plot) =>
+  [".dygraph-xlabel", ".dygraph-ylabel"].map((name) => (plot.querySelector(name) || {textContent: ""}).textContent || "nothing").join(": ")).join("; ")'
+act() { # page, script: the page on which that happened
+  cp "$1" acted.html && echo "<script>$2</script>" >>acted.html && draw acted.html
+}
+act odd.html "$measured"
+shows 1 'data-axes="step: nats per token; step: no unit; step: no unit; step: tokens per second; step: ms per step"'
+shows 6 '>[0-9.]* ms</text>'
+act odd.html "[...document.querySelectorAll('label')].find((own) => own.textContent === 'as share of the step').firstChild.click(); $measured"
+shows 1 'step: % of the step"'
+act experts/report.html "$measured"
+shows 1 '; step: no unit; step: share of all; step: times an even share; step: % of all choices; step: % of all choices"'
+act sixty-four/report.html "$measured"
+! grep -q 'data-axes="[^"]*nothing' drawn || fail "an axis says nothing of its unit"
 draw experts/report.html
 shows 20 '<canvas' # two for each of the five charts and of as many of what is measured
 shows 1 '>cross_entropy <b>[0-9.]*<'
@@ -265,9 +280,6 @@ shows 5 '"quiet step">last<'
 shows 1 'Band: their 10 % to 90 % quantiles'
 
 # A reader with the keyboard goes to the last step, where the shorter run has no value of that step.
-act() { # page, script: the page on which that happened
-  cp "$1" acted.html && echo "<script>$2</script>" >>acted.html && draw acted.html
-}
 act both.html 'const plot = document.querySelector(".chart");
   for (let i = 0; i < 30; i++) plot.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}))'
 shows 5 '"quiet step">step 29<'
@@ -326,6 +338,44 @@ shows 8 '<canvas'
 shows 1 'check\.json: is no JSON'
 shows 1 'trace\.json: is no JSON'
 shows 1 'run\.json is missing'
+# What is JSON and something else is said, and the rest is drawn, without an error of a script.
+cp -r experts mixed
+python3 - mixed/metrics.jsonl "$odd/check.json" mixed/check.json <<'Y'
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+tokens = "blocks.0.moe.tokens"
+lines[1]["measured"][tokens] = "many"
+lines[2]["measured"][tokens] = [1, None, "2", [3], {}]
+lines[3].update(measured=[1], losses="none")
+lines[4].update(loss="0.5", norm=None, seconds=[1])
+lines[5]["measured"][tokens] = 7
+lines[6]["losses"]["balance"] = {"a": 1}
+del lines[7]["step"]
+lines[8]["step"] = "8"
+with open(sys.argv[1], "w") as file: file.writelines(json.dumps(line) + "\n" for line in lines)
+check = json.load(open(sys.argv[2]))
+check["params"][1] = None
+json.dump(check, open(sys.argv[3], "w"))
+Y
+exits_with 0 "$addend" report mixed
+draw mixed/report.html
+shows 20 '<canvas'
+shows 1 'Of metrics\.jsonl, 9 values cannot be drawn; the first: '
+shows 1 'check\.json cannot be used: it is no document of addend check: params\[1\] is no object'
+for wrong in 'document["params"][0]["name"] = 5|params\[0\]\.name is no text' \
+  'document["sabotage"] = "some"|sabotage is no list' 'document["sabotage"][0]["derived"] = {"place": 1}|sabotage\[0\]\.derived\.place is no text' \
+  'document["params"][0]["cause"] = "averaged"|params\[0\]\.cause is no object' 'document["summary"] = []|summary is no object'; do
+  python3 -c 'import json, sys; document = json.load(open(sys.argv[1])); exec(sys.argv[2]); json.dump(document, open(sys.argv[3], "w"))' \
+    "$odd/check.json" "${wrong%%|*}" mixed/check.json
+  exits_with 0 "$addend" report mixed
+  draw mixed/report.html
+  shows 1 "it is no document of addend check: ${wrong#*|}"
+  shows 20 '<canvas'
+done
+echo '{"name": "mixed", "command": "addend train", "steps": 12}' >mixed/run.json
+exits_with 0 "$addend" report mixed other
+draw mixed/report.html
+shows 1 'run\.json cannot be used: it is no document of addend train: command is no list'
 cp -r other nothing
 exits_with 1 "$addend" check "$recipe" --set 'data.valid=[0]' --out nothing/check.json
 exits_with 0 "$addend" report nothing

@@ -1,0 +1,110 @@
+/* What the files of a run are made of, as far as the page draws them. They are written by addend and read as they lie there:
+ * what is something else is not drawn, and said. A shape takes a value and its path and gives a sentence, null where it fits. */
+
+/* ---- shapes ---- */
+
+const kindOf = (what, fits) => (value, path) => (fits(value) ? null : `${path} is no ${what}`);
+const aText = kindOf('text', (value) => typeof value === 'string');
+const aNumber = kindOf('number', isNumber);
+const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
+const isNothing = (value) => value === null || value === undefined;
+
+const firstOf = (sentences) => sentences.find(Boolean) || null;
+const maybe = (shape) => (value, path) => (isNothing(value) ? null : shape(value, path));
+const either = (one, other) => (value, path) => one(value, path) && other(value, path);
+
+const listOf = (shape) => (value, path) =>
+  (Array.isArray(value) ? firstOf(value.map((own, i) => shape(own, `${path}[${i}]`))) : `${path} is no list`);
+
+const pathOf = (path, key) => (path ? `${path}.${key}` : key);
+
+/* Other keys may be there: a later version writes more. */
+const objectOf = (shapes) => (value, path) =>
+  (isObject(value) ? firstOf(Object.entries(shapes).map(([key, shape]) => shape(value[key], pathOf(path, key)))) : `${path || 'it'} is no object`);
+
+const mapOf = (shape) => (value, path) =>
+  (isObject(value) ? firstOf(Object.entries(value).map(([key, own]) => shape(own, pathOf(path, key)))) : `${path} is no object`);
+
+/* ---- documents ---- */
+
+const meshShape = either(aText, mapOf(aText));
+const causeShape = objectOf({text: aText});
+
+const checkShape = objectOf({
+  params: listOf(objectOf({
+    name: aText, max_rel_err: maybe(aNumber), bound: maybe(aNumber), ratio: maybe(aNumber), step: maybe(aNumber),
+    cause: maybe(causeShape), layout: maybe(aText), storage: maybe(aText), reduced_over: maybe(aText),
+  })),
+  summary: objectOf({}), mesh: maybe(meshShape), reason: maybe(aText), directional: maybe(objectOf({})), own_dtypes: maybe(objectOf({})),
+  coverage: maybe(objectOf({})),
+  sabotage: maybe(listOf(objectOf({
+    name: aText, caught_by: aText, param: maybe(aText), message: maybe(aText), cause: maybe(causeShape),
+    derived: maybe(objectOf({place: aText, operator: aText})),
+  }))),
+  not_planted: maybe(listOf(objectOf({name: aText, why: maybe(aText)}))),
+});
+
+const commandShape = maybe(listOf(aText));
+
+const runShape = objectOf({
+  name: maybe(aText), kind: maybe(aText), recipe: maybe(aText), mesh: maybe(meshShape), steps: maybe(aNumber), ranks: maybe(aNumber),
+  command: commandShape, date: maybe(aText), facts: maybe(listOf(listOf(aText))),
+  changed: maybe(listOf(objectOf({key: aText, value: maybe(aText), default: maybe(aText)}))),
+  starts: maybe(listOf(objectOf({command: commandShape, date: maybe(aText)}))),
+  pools: maybe(listOf(objectOf({module: aText, first_rank: aNumber, ranks: aNumber}))),
+});
+
+/* ---- metrics.jsonl ---- */
+
+const measureShape = either(aNumber, listOf(aNumber));
+
+/* Of a line of metrics.jsonl what can be drawn; `tell` is told of the rest. */
+function soundLine(line, tell) {
+  const sound = {};
+  const keep = (to, key, value, shape, path) => {
+    const wrong = maybe(shape)(value, path);
+    if (wrong) tell(line.step, wrong);
+    else to[key] = value;
+  };
+  for (const [key, value] of Object.entries(line)) {
+    const parts = {losses: aNumber, measured: measureShape}[key];
+    if (parts && isObject(value)) {
+      sound[key] = {};
+      for (const [name, own] of Object.entries(value)) keep(sound[key], name, own, parts, `${key}.${name}`);
+    } else if (parts) {
+      keep(sound, key, value, objectOf({}), key);
+    } else if (typeof value !== 'boolean') {
+      keep(sound, key, value, aNumber, key);
+    } else {
+      sound[key] = value;
+    }
+  }
+  return sound;
+}
+
+function soundMetrics(run) {
+  const wrong = [];
+  const tell = (step, sentence) => wrong.push(`in step ${step}, ${sentence}`);
+  const lines = run.metrics.filter((line, i) => isNumber(line.step) || !wrong.push(`line ${i + 1} has no step`));
+  run.metrics = lines.map((line) => soundLine(line, tell));
+  if (wrong.length) say(run, 'metrics.jsonl', `${plural(wrong.length, 'value')} cannot be drawn; the first: ${wrong[0]}`);
+}
+
+/* ---- a whole run ---- */
+
+function say(run, file, sentence) {
+  run.broken = {...run.broken, [file]: sentence};
+}
+
+function judge(run, part, shape, whose) {
+  const wrong = isNothing(run[part]) ? null : shape(run[part], '');
+  if (!wrong) return;
+  run[part] = null;
+  say(run, `${part}.json`, `it is no document of addend ${whose}: ${wrong}`);
+}
+
+function judgeFiles(run) {
+  judge(run, 'check', checkShape, 'check');
+  judge(run, 'run', runShape, 'train');
+  soundMetrics(run);
+}
