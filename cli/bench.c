@@ -49,7 +49,7 @@ static void parse_op(const char *argument, bench_options *bench, struct argp_sta
   if (!bench_has_op(argument)) {
     const char *near = cli_nearest_word(argument, cli_bench_word, KEY_OP);
     cli_wrong(state, "there is no operation '%s' to measure; %s%s%s", argument, near ? "did you mean " : "see --help",
-               near ? near : "", near ? "?" : "");
+              near ? near : "", near ? "?" : "");
   }
   bench->op = argument;
 }

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "check/alone.h"
+#include "check/draws.h"
 #include "check/proof.h"
 #include "plan/fits.h"
 #include "plan/plan.h"
@@ -44,7 +45,8 @@ static ad_status act_alone(const ad_recipe *alone, ad_dtype dtype, ad_plan_memor
   return status;
 }
 
-/* The run in f64, that which is fed, which computes only where the proof's dtype rounds, and that which runs free. */
+/* The run in f64; that which is fed, which computes only where the proof's dtype rounds, and then its draws, in f32;
+ * and that which runs free. */
 static ad_status add_reference(const ad_recipe *alone, const ad_proof_job *job, int64_t ranks, ad_proof_needs *to) {
   ad_plan_memory wide, own;
   ad_wholes wholes, ignored;
@@ -54,7 +56,7 @@ static ad_status add_reference(const ad_recipe *alone, const ad_proof_job *job, 
   to->whole = (size_t)ranks * (wholes.own + (rounds ? 2 * wholes.wide : 0));
   if (job->options->directional) return AD_OK;
   to->reference = ad_plan_peak(&wide) + ad_plan_peak(&own);
-  if (rounds) to->reference += 2 * wholes.wide;
+  if (rounds) to->reference += 2 * wholes.wide + AD_DRAWS * wholes.wide / 2;
   if (!rounds) to->reference -= own.activations + own.runtime;
   if (job->steps > 1) to->reference += ad_plan_peak(&own);
   return AD_OK;

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "io/file.h"
-#include "io/unfinished.h"
+#include "base/unfinished.h"
 
 enum { NAME_SIZE = 48 };
 static const char prefix[] = "step-";
