@@ -152,10 +152,10 @@ static void an_angle_is_no_number_where_a_gradient_has_no_direction(void **state
     double cosine, error, kept;
     const char *alone, *beside;
   } cases[] = {
-      {0.5, 0.1, 0.5, "smallest cosine to the reference 0.5, of `w`", "; smallest cosine 0.5\n"},
-      {NAN, NAN, NAN, "smallest cosine to the reference undefined, of `w`", "; smallest cosine undefined\n"},
-      {NAN, 1, NAN, "smallest cosine to the reference undefined, of `w`", "; smallest cosine undefined\n"},
-      {NAN, 0, 1, "smallest cosine to the reference undefined, of `w`", "; smallest cosine 1\n"}, /* both are zero */
+      {0.5, 0.1, 0.5, "smallest cosine to the reference 0.5, of `w`", "; smallest cosine 0.5; "},
+      {NAN, NAN, NAN, "smallest cosine to the reference undefined, of `w`", "; smallest cosine undefined; "},
+      {NAN, 1, NAN, "smallest cosine to the reference undefined, of `w`", "; smallest cosine undefined; "},
+      {NAN, 0, 1, "smallest cosine to the reference undefined, of `w`", "; smallest cosine 1; "}, /* both are zero */
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     double kept;
