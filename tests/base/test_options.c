@@ -38,7 +38,7 @@ static void a_wrong_size_is_refused_and_says_the_right_one(void **state) {
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     grown own = untouched, given = {sizes[i], 3, 4};
     assert_int_equal(ad_options_take(&own, sizeof own, &given, "grown"), AD_INVALID);
-    assert_memory_equal(&own, &untouched, sizeof own);
+    assert_true(own.size == untouched.size && own.first == untouched.first && own.later == untouched.later);
     assert_non_null(strstr(ad_last_error(), "set it to sizeof(grown)"));
   }
 }
