@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -199,17 +198,29 @@ static ad_status remove_checkpoints(const char *folder) {
   return status;
 }
 
+static const char digits[] = "0123456789";
+
 static int is_dump(const char *name) {
-  return !strncmp(name, "dump-", 5) && name[5] && !name[5 + strspn(name + 5, "0123456789")];
+  return !strncmp(name, "dump-", 5) && name[5] && !name[5 + strspn(name + 5, digits)];
 }
 
-/* As the reducer names the files of a dump. */
+/* What follows "rank" in the name of a dump's file, whole or half written. */
+static int ends_as_dumped(const char *rest) {
+  static const char sum[] = ".sum", addend[] = ".addend.m", file[] = ".safetensors";
+  size_t rank = strspn(rest, digits);
+  rest += rank;
+  if (!strncmp(rest, sum, sizeof sum - 1))
+    rest += sizeof sum - 1;
+  else if (!strncmp(rest, addend, sizeof addend - 1))
+    rest += sizeof addend - 1 + strspn(rest + sizeof addend - 1, digits);
+  return rank >= 5 && (!strcmp(rest, file) || ad_is_unfinished(rest, file));
+}
+
+/* As the reducer names the files of a dump: "rank00003.sum.safetensors", with a module's name and a dot before it. */
 static int is_dumped(const char *name) {
-  static const char *const patterns[] = {"*rank[0-9][0-9][0-9][0-9][0-9]*.sum.safetensors",
-                                         "*rank[0-9][0-9][0-9][0-9][0-9]*.addend.m*.safetensors",
-                                         "*rank[0-9][0-9][0-9][0-9][0-9]*.safetensors.*.tmp"};
-  for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
-    if (!fnmatch(patterns[i], name, 0)) return 1;
+  static const char before[] = "rank";
+  for (const char *at = strstr(name, before); at; at = strstr(at + 1, before))
+    if ((at == name || at[-1] == '.') && ends_as_dumped(at + sizeof before - 1)) return 1;
   return 0;
 }
 

@@ -18,6 +18,8 @@ sums() { (cd "$1" && find . -type f ! -name .lock -exec cksum {} + | sort); }
 
 train -o precious --dump-step 1 || fail "train"
 echo mine >precious/checkpoints/notes.txt && echo mine >precious/checkpoints/step-2/notes.txt && echo mine >precious/dump-1/notes.txt
+alike="my-rank00000.sum.safetensors rank00000.notes.sum.safetensors rank00000.sum.safetensors.mine.tmp rank0.sum.safetensors" # but not as addend names it
+for name in $alike; do echo mine >"precious/dump-1/$name"; done
 sums precious >before
 unchanged() { sums precious >after && cmp before after || fail "another run's files: $*"; }
 
@@ -46,5 +48,6 @@ unchanged "a checkpoint is a link"
 [ "$(ls -d precious/checkpoints/step-? | wc -l)" -eq 1 ] && [ "$(cat precious/checkpoints/step-2*.others/*)" = mine ] || fail "pruned, but for a note"
 train -o precious --overwrite --dump-step 1 || fail "overwrite"
 [ "$(cat precious/checkpoints/notes.txt precious/checkpoints/*.others/notes.txt precious/dump-1/notes.txt | grep -c mine)" -eq 3 ] || fail "notes stay"
+for name in $alike; do [ "$(cat "precious/dump-1/$name")" = mine ] || fail "$name stays"; done
 [ -s precious/dump-1/rank00000.sum.safetensors ] && [ "$(ls -d precious/checkpoints/step-[0-9] | wc -l)" -eq 2 ] || fail "and the new run has its files"
 echo "links: all hold"
