@@ -5,9 +5,12 @@
 
 #include "check/proof.h"
 
+/* What sums in bf16 or f16 come to at most, taken generously. */
+static const double coarse_rounding = 0x1p-5;
+
 /* Errors below this are taken for those of a narrower dtype: a mistake in a sum changes more than one part in a
  * million. Where the contract itself rounds, a narrower dtype than it promises does not hide below that. */
-static double rounding_limit(const ad_proof_param *param) { return param->bound < 1e-9 ? 1e-6 : 0x1p-5; }
+static double rounding_limit(const ad_proof_param *param) { return param->bound < 1e-9 ? 1e-6 : coarse_rounding; }
 
 static int is_factor(double ratio, double factor) { return fabs(ratio - factor) <= 1e-6 * factor; }
 
@@ -95,6 +98,14 @@ void ad_diagnose_update(ad_causes *causes) {
   ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, NAN, "the gradient is right, its update is not that of one process");
 }
 
+/* An error that is too large for f32 may still be the rounding of 16 bits. */
+static void add_wrong_sum(const ad_proof_param *param, ad_causes *causes) {
+  ad_causes_add(causes, AD_CAUSE_MISSING, 0, param->ratio,
+                "all copies agree and are wrong: addends are missing, counted with other weights, or of other data");
+  if (param->max_rel_err < coarse_rounding)
+    ad_causes_add(causes, AD_CAUSE_ROUNDING, 0, NAN, "rounded to 16 bits, or summed in them");
+}
+
 /* Copies agree, and are no multiple of the reference. */
 static void add_error(const ad_proof_param *param, ad_causes *causes) {
   if (!isfinite(param->max_rel_err))
@@ -105,8 +116,7 @@ static void add_error(const ad_proof_param *param, ad_causes *causes) {
                   : param->process_share > 1 ? "it is computed in a narrower dtype than in one process"
                                              : "a narrower dtype or another order of the sum");
   else
-    ad_causes_add(causes, AD_CAUSE_MISSING, 0, param->ratio,
-                  "all copies agree and are wrong: addends are missing, counted with other weights, or of other data");
+    add_wrong_sum(param, causes);
 }
 
 void ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_proof_param *param, int proportional, ad_axes differs,

@@ -17,11 +17,15 @@ static int tear_down(void **state) { return ad_mesh_destroy(mesh), 0; }
 
 static ad_causes causes;
 
-/* The one cause; of none at all its text is empty. */
-static ad_cause diagnose(double ratio, double error, int proportional, int equal, ad_axes differs, int64_t odd) {
+static void diagnose_all(double ratio, double error, int proportional, int equal, ad_axes differs, int64_t odd) {
   ad_proof_param param = {
       .ratio = ratio, .max_rel_err = error, .bound = 1e-12, .update_equal = 1, .replicas_equal = equal};
   ad_diagnose(mesh, REPLICATE | SHARD, &param, proportional, differs, odd, &causes);
+}
+
+/* The one cause; of none at all its text is empty. */
+static ad_cause diagnose(double ratio, double error, int proportional, int equal, ad_axes differs, int64_t odd) {
+  diagnose_all(ratio, error, proportional, equal, differs, odd);
   assert_true(causes.count <= 1);
   return causes.count ? causes.list[0] : (ad_cause){0};
 }
@@ -146,6 +150,13 @@ static void equal_copies_that_are_wrong_lack_addends(void **state) {
   assert_int_equal(diagnose(0.8, 0.4, 0, 1, 0, -1).kind, AD_CAUSE_MISSING);
 }
 
+static void an_error_that_16_bits_may_make_is_not_told_as_one_of_addends_alone(void **state) {
+  diagnose_all(1.0005, 2e-3, 0, 1, 0, -1);
+  assert_int_equal(causes.count, 2);
+  assert_int_equal(causes.list[0].kind, AD_CAUSE_MISSING);
+  assert_int_equal(causes.list[1].kind, AD_CAUSE_ROUNDING);
+}
+
 static void a_tiny_difference_is_rounding(void **state) {
   assert_int_equal(diagnose(1, 1e-9, 0, 1, 0, -1).kind, AD_CAUSE_ROUNDING);
 }
@@ -162,6 +173,7 @@ int main(void) {
       cmocka_unit_test(copies_that_differ_were_not_reduced_if_together_they_are_the_sum),
       cmocka_unit_test(one_odd_copy_is_named),
       cmocka_unit_test(equal_copies_that_are_wrong_lack_addends),
+      cmocka_unit_test(an_error_that_16_bits_may_make_is_not_told_as_one_of_addends_alone),
       cmocka_unit_test(a_tiny_difference_is_rounding),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
