@@ -3,8 +3,6 @@
 #define ADDEND_STATUS_H
 #include <stddef.h>
 
-#include <stddef.h>
-
 #if defined(__cplusplus)
 extern "C" {
 #endif

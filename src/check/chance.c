@@ -9,7 +9,8 @@
 static double nonzero(double x) { return fabs(x) < 1e-300 ? 1e-300 : x; }
 
 static double coefficient(int n, double x, double a, double b) {
-  double m = n / 2;
+  int half = n / 2;
+  double m = half;
   if (n % 2) return -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1));
   return m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m));
 }

@@ -29,7 +29,9 @@ void ad_wire_overflow_note(ad_run *run, const ad_crossing_spec *spec, int backwa
 /* Values before gradients; as many as both are: nothing was noted here. */
 static size_t first_noted(const ad_run *run) {
   size_t count = crossings(run), at = 0;
-  while (at < 2 * count && *noted(run, at % count, at >= count) == 0) at++;
+  while (at < count && *noted(run, at, 0) == 0) at++;
+  if (at < count) return at;
+  while (at < 2 * count && *noted(run, at - count, 1) == 0) at++;
   return at;
 }
 
@@ -39,9 +41,11 @@ ad_status ad_wire_overflow_agree(ad_run *run) {
   AD_TRY(ad_run_reduce_sums(run, 1, AD_MIN, AD_HERE));
   size_t first = (size_t)run->sums[0];
   if (first == 2 * count) return AD_OK;
-  run->sums[0] = *noted(run, first % count, first >= count);
+  int backward = first >= count;
+  size_t crossing = backward ? first - count : first;
+  run->sums[0] = *noted(run, crossing, backward);
   AD_TRY(ad_run_reduce_sums(run, 1, AD_MAX, AD_HERE));
-  run->overflow = (ad_wire_overflow){ad_program_crossing(run->program, first % count), first >= count, run->sums[0]};
+  run->overflow = (ad_wire_overflow){ad_program_crossing(run->program, crossing), backward, run->sums[0]};
   return AD_OK;
 }
 
