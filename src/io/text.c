@@ -203,9 +203,9 @@ static sample drawn(const part *from, const ad_batch_options *options, int64_t s
                   valid_of(options, (uint64_t)row, seq)};
 }
 
-static sample of_set(const part *from, const ad_batch_options *options, int64_t seq, uint64_t index, int64_t stride) {
+static sample of_set(int64_t windows, const ad_batch_options *options, int64_t seq, uint64_t index, int64_t stride) {
   uint64_t number = index % (uint64_t)options->set;
-  int64_t window = (int64_t)((number * (uint64_t)stride) % (uint64_t)windows_of(from, seq));
+  int64_t window = (int64_t)((number * (uint64_t)stride) % (uint64_t)windows);
   int counts = options->wraps || index == number;
   return (sample){window * seq, counts ? valid_of(options, number, seq) : 0};
 }
@@ -254,18 +254,18 @@ static void fill_nothing(int64_t n, int32_t *tokens, int32_t *targets) {
 void ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step, int64_t first,
                        int64_t count, int32_t *tokens, int32_t *targets, int64_t *counted) {
   const part *from = part_of(text, options->held_out);
-  int64_t seq = text->seq, stride = options->set ? stride_of(windows_of(from, seq)) : 0;
+  int64_t seq = text->seq, windows = windows_of(from, seq), stride = options->set ? stride_of(windows) : 0;
   ad_span all = {0, seq};
   wanted positions = wanted_of(options, &all);
   *counted = 0;
-  if (from->size <= seq) {  // nothing is held out
+  if (!windows) {  // nothing is held out
     if (text->bytes) fill_nothing(count * positions.width, tokens, targets);
     return;
   }
   for (int64_t row = 0; row < count; row++) {
     uint64_t index = (uint64_t)step * (uint64_t)options->global_batch + (uint64_t)(first + row);
     sample own =
-        options->set ? of_set(from, options, seq, index, stride) : drawn(from, options, seq, index, first + row);
+        options->set ? of_set(windows, options, seq, index, stride) : drawn(from, options, seq, index, first + row);
     *counted += count_below(&positions, own.valid);
     if (!text->bytes) continue;
     fill_row(from->bytes + own.first, own.valid, &positions, tokens + row * positions.width,
