@@ -226,11 +226,8 @@ static void a_name_that_is_no_folder_of_its_own_is_refused(void **state) {
   SET_SAYS("--set name: " NAMES "a b", GOOD, "name=a b");
   SET_SAYS("--set name: " NAMES "a?b", GOOD, "name=\"a\\x1bb\"");
   SET_SAYS("--set name: " NAMES "a?b", GOOD, "name=\"a\\x7fb\"");
-  SET_SAYS("--set name: " NAMES "a\u202eb", GOOD, "name=\"a\\u202eb\""); /* turns what follows around */
-  SET_SAYS("--set name: " NAMES
-           "a\xc2\x9b"
-           "b",
-           GOOD, "name=\"a\\x9bb\""); /* begins a command to a terminal */
+  SET_SAYS("--set name: " NAMES "a\u202eb", GOOD, "name=\"a\\u202eb\"");   /* turns what follows around */
+  SET_SAYS("--set name: " NAMES "a\\xc2\\x9bb", GOOD, "name=\"a\\x9bb\""); /* begins a command to a terminal */
   SET_SAYS("--set name: " NAMES
            "\xef\xbb\xbf"
            "a",
