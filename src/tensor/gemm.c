@@ -31,15 +31,17 @@ void ad_gemm_blas(const gemm_product *of) {
 
 static int threads_wanted(void) { return (int)ad_environment_number("ADDEND_BLAS_THREADS", 1); }
 
-static void set_threads(void) { openblas_set_num_threads(threads_wanted()); }
-
 ad_status ad_gemm_try(void) { return ad_blas_prepare(threads_wanted()); }
 
 ad_status ad_gemm_prepare(void) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  static int started;
   AD_TRY(ad_gemm_try());
-  pthread_once(&once, set_threads);
-  return AD_OK;
+  pthread_mutex_lock(&lock);
+  ad_status status = started ? AD_OK : ad_blas_start_threads(threads_wanted());
+  started = !status;
+  pthread_mutex_unlock(&lock);
+  return status;
 }
 
 /* ---- choosing ---- */

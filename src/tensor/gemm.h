@@ -20,7 +20,7 @@ void ad_gemm(ad_dtype values, ad_dtype result, int64_t m, int64_t n, int64_t k, 
  * written is unspecified. */
 ad_status ad_gemm_status(void) AD_CHECKED;
 /* Before the first product: one thread, or as many as ADDEND_BLAS_THREADS says, and the memory that OpenBLAS needs.
- * AD_MEMORY where the process may not have that. */
+ * AD_MEMORY where the process may not have that, AD_SYSTEM where the threads cannot be started. */
 ad_status ad_gemm_prepare(void) AD_CHECKED;
 /* AD_MEMORY if ad_gemm_prepare will say so; starts no thread, so that ranks can be forked afterwards. */
 ad_status ad_gemm_try(void) AD_CHECKED;
