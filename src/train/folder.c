@@ -140,27 +140,93 @@ static int is_folder(const char *path) {
   return !lstat(path, &found) && S_ISDIR(found.st_mode);
 }
 
-/* What --overwrite does not remove it does not write over. */
-static ad_status check_dump(const ad_train_options *options) {
+static const char digits[] = "0123456789";
+
+/* What follows "rank" in the name of a dump's file, whole or half written. */
+static int ends_as_dumped(const char *rest) {
+  static const char sum[] = ".sum", addend[] = ".addend.m", file[] = ".safetensors";
+  size_t rank = strspn(rest, digits);
+  rest += rank;
+  if (!strncmp(rest, sum, sizeof sum - 1))
+    rest += sizeof sum - 1;
+  else if (!strncmp(rest, addend, sizeof addend - 1))
+    rest += sizeof addend - 1 + strspn(rest + sizeof addend - 1, digits);
+  return rank >= 5 && (!strcmp(rest, file) || ad_is_unfinished(rest, file));
+}
+
+/* As the reducer names the files of a dump: "rank00003.sum.safetensors", with a module's name and a dot before it. */
+static int is_dumped(const char *name) {
+  static const char before[] = "rank";
+  for (const char *at = strstr(name, before); at; at = strstr(at + 1, before))
+    if ((at == name || at[-1] == '.') && ends_as_dumped(at + sizeof before - 1)) return 1;
+  return 0;
+}
+
+static ad_status check_dumped(const char *folder, const char *name) {
   char *path;
-  struct stat found;
-  if (!options->dumps) return AD_OK;
-  AD_TRY(ad_run_dump_folder(options, &path));
+  AD_TRY(ad_path_in(folder, name, &path));
   ad_status status = AD_OK;
-  if (!lstat(path, &found) && !(options->overwrite && is_folder(path)))
-    status = ad_fail(AD_INVALID, "%s is there already: move it away%s", path,
-                     options->overwrite ? "" : ", or --overwrite replaces the run with its dumps");
+  if (is_folder(path))
+    status = ad_fail(AD_INVALID, "%s is a folder, where a file is to be written: move it away", path);
   ad_release(path);
   return status;
 }
 
+/* Folders that are named as files of a dump are not removed with it, and none can be written in their place. */
+static ad_status check_all_dumped(const char *path) {
+  ad_status status = AD_OK;
+  DIR *folder = opendir(path);
+  if (!folder) return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
+  for (const struct dirent *entry = readdir(folder); entry && !status; entry = readdir(folder))
+    if (is_dumped(entry->d_name)) status = check_dumped(path, entry->d_name);
+  closedir(folder);
+  return status;
+}
+
+static ad_status check_earlier_dump(const ad_train_options *options, const char *path) {
+  struct stat found;
+  if (lstat(path, &found)) return AD_OK;
+  if (options->overwrite && S_ISDIR(found.st_mode)) return check_all_dumped(path);
+  return ad_fail(AD_INVALID, "%s is there already: move it away%s", path,
+                 options->overwrite ? "" : ", or --overwrite replaces the run with its dumps");
+}
+
+/* What --overwrite does not remove it does not write over. */
+static ad_status check_dump(const ad_train_options *options) {
+  char *path;
+  if (!options->dumps) return AD_OK;
+  AD_TRY(ad_run_dump_folder(options, &path));
+  ad_status status = check_earlier_dump(options, path);
+  ad_release(path);
+  return status;
+}
+
+static ad_status check_is_folder(const char *path) {
+  struct stat found;
+  if (lstat(path, &found) || S_ISDIR(found.st_mode)) return AD_OK;
+  return ad_fail(AD_INVALID, "%s is no folder, and checkpoints are written to one of that name: move it away", path);
+}
+
 /* Checkpoints are written and removed in a folder of the run's own; what it overwrites is its own too. */
-static ad_status check_links(const ad_train_options *options) {
+static ad_status check_folders(const ad_train_options *options) {
   char *checkpoints;
   if (options->overwrite) AD_TRY(ad_folder_check_no_link(options->folder));
   AD_TRY(ad_path_in(options->folder, "checkpoints", &checkpoints));
   ad_status status = ad_folder_check_no_link(checkpoints);
+  if (!status) status = check_is_folder(checkpoints);
   ad_release(checkpoints);
+  return status;
+}
+
+/* Before anything is trained or removed: --overwrite removes all but folders. */
+static ad_status check_results(const ad_train_options *options) {
+  ad_status status = AD_OK;
+  for (size_t i = 0; i < RESULTS && !status; i++) {
+    char *path;
+    AD_TRY(ad_path_in(options->folder, results[i], &path));
+    if (!options->overwrite || is_folder(path)) status = ad_unfinished_check(path);
+    ad_release(path);
+  }
   return status;
 }
 
@@ -169,14 +235,15 @@ static ad_status check_links(const ad_train_options *options) {
 ad_status ad_run_folder_check(const ad_recipe *recipe, const ad_train_options *options) {
   earlier found = {0};
   int64_t steps = recipe->train.steps;
-  AD_TRY(check_links(options));
+  AD_TRY(check_folders(options));
   AD_TRY(check_dump(options));
-  if (options->overwrite) return AD_OK;
+  if (options->overwrite) return check_results(options);
   AD_TRY(look_at(recipe, options->folder, &found));
   if (options->resume && would_shrink(&found, steps)) return refuse_fewer(&found, steps, options->folder);
   int is_kept = options->resume ? found.has_weights && found.checkpoint < 0 && !is_over(&found, steps)
                                 : found.steps || found.has_weights || found.checkpoint >= 0;
-  return is_kept ? refuse(&found, steps, options->folder) : AD_OK;
+  if (is_kept) return refuse(&found, steps, options->folder);
+  return is_over(&found, steps) || found.checkpoint >= steps ? AD_OK : check_results(options);
 }
 
 static ad_status remove_file(const char *folder, const char *name) {
@@ -198,30 +265,8 @@ static ad_status remove_checkpoints(const char *folder) {
   return status;
 }
 
-static const char digits[] = "0123456789";
-
 static int is_dump(const char *name) {
   return !strncmp(name, "dump-", 5) && name[5] && !name[5 + strspn(name + 5, digits)];
-}
-
-/* What follows "rank" in the name of a dump's file, whole or half written. */
-static int ends_as_dumped(const char *rest) {
-  static const char sum[] = ".sum", addend[] = ".addend.m", file[] = ".safetensors";
-  size_t rank = strspn(rest, digits);
-  rest += rank;
-  if (!strncmp(rest, sum, sizeof sum - 1))
-    rest += sizeof sum - 1;
-  else if (!strncmp(rest, addend, sizeof addend - 1))
-    rest += sizeof addend - 1 + strspn(rest + sizeof addend - 1, digits);
-  return rank >= 5 && (!strcmp(rest, file) || ad_is_unfinished(rest, file));
-}
-
-/* As the reducer names the files of a dump: "rank00003.sum.safetensors", with a module's name and a dot before it. */
-static int is_dumped(const char *name) {
-  static const char before[] = "rank";
-  for (const char *at = strstr(name, before); at; at = strstr(at + 1, before))
-    if ((at == name || at[-1] == '.') && ends_as_dumped(at + sizeof before - 1)) return 1;
-  return 0;
 }
 
 /* A link or a file of that name is not addend's. */

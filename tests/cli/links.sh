@@ -49,5 +49,32 @@ unchanged "a checkpoint is a link"
 train -o precious --overwrite --dump-step 1 || fail "overwrite"
 [ "$(cat precious/checkpoints/notes.txt precious/checkpoints/*.others/notes.txt precious/dump-1/notes.txt | grep -c mine)" -eq 3 ] || fail "notes stay"
 for name in $alike; do [ "$(cat "precious/dump-1/$name")" = mine ] || fail "$name stays"; done
+mv precious/dump-1/rank00000.sum.safetensors kept && mkdir precious/dump-1/rank00000.sum.safetensors && sums precious >before
+refused "precious/dump-1/rank00000.sum.safetensors is a folder, where a file is to be written: move it away$" -o precious --overwrite --dump-step 1
+unchanged "a folder has the name of a file of the dump"
+rmdir precious/dump-1/rank00000.sum.safetensors && mv kept precious/dump-1/rank00000.sum.safetensors
 [ -s precious/dump-1/rank00000.sum.safetensors ] && [ "$(ls -d precious/checkpoints/step-[0-9] | wc -l)" -eq 2 ] || fail "and the new run has its files"
+
+# What stands where a result is to be written, and cannot make way, is told before anything is removed or trained.
+stands() { # status, words, name, arguments...: nothing is changed
+  local expected=$1 words=$2 name=$3 status=0
+  shift 3
+  sums precious >before
+  train -o precious "$@" || status=$?
+  [ $status -eq "$expected" ] && grep -qF -- "precious/$name$words" err || fail "exit $status, not $expected: $name stands in the way: $*"
+  ! grep -q "goes on after" err || fail "it is told before the training: $name"
+  unchanged "$name stands in the way: $*"
+}
+for name in weights.safetensors report.html trace.json run.json metrics.jsonl; do
+  mv precious/$name kept && mkdir precious/$name && echo mine >precious/$name/mine
+  stands 3 ": cannot be written: Is a directory" $name --overwrite
+  [ $name = metrics.jsonl ] || stands 3 ": cannot be written: Is a directory" $name --resume --set train.steps=6
+  rm -r precious/$name && mkfifo precious/$name
+  [ $name = metrics.jsonl ] || stands 3 ": cannot be written: it is no regular file" $name --resume --set train.steps=6
+  rm precious/$name && mv kept precious/$name
+done
+mv precious/checkpoints kept && echo mine >precious/checkpoints
+for option in --overwrite --resume; do stands 2 " is no folder, and checkpoints are written to one of that name" checkpoints $option; done
+rm precious/checkpoints && mv kept precious/checkpoints
+train -o precious --resume --set train.steps=6 || fail "what stood there is gone"
 echo "links: all hold"
