@@ -2,6 +2,7 @@
  * (attend.c); trials of one sequence take turns. */
 #include "attention.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,14 +26,15 @@ static void describe(const attention_case *c, int seq, char text[BENCH_MESSAGE])
            seq);
 }
 
-/* Runs the program once; NULL if it failed. */
+/* Runs the program once; NULL if it failed, and said why. */
 static json_t *ask(const attention_case *c, int seq) {
   char path[1024], line[1100];
   bench_peer_path("bench_attention", path, sizeof path);
   snprintf(line, sizeof line, "exec '%s' %s %d %d", path, c->variant, c->ranks, seq);
   FILE *output = popen(line, "r");
-  json_t *answer = output ? json_loadf(output, 0, NULL) : NULL;
-  if (output) pclose(output);
+  if (!output) return fprintf(stderr, "addend bench: %s cannot be started: %s\n", path, strerror(errno)), NULL;
+  json_t *answer = json_loadf(output, 0, NULL);
+  pclose(output);
   return answer;
 }
 

@@ -125,7 +125,7 @@ AD_API AD_CHECKED ad_status ad_comm_barrier(ad_comm *comm, const ad_group *group
 /* Tells every rank of the world that this one failed: the call they wait in, or else their next one, returns
  * AD_PEER_FAILED with `message`. `status` is this rank's reason, which ad_launch_result reports. Only the first failure
  * of a world is kept. The message is given with the rank's number, unless it is ad_last_error() of a call that failed
- * on all ranks alike. */
+ * on all ranks alike; NULL or "": the status's sentence. */
 AD_API void ad_comm_fail(ad_comm *comm, ad_status status, const char *message);
 /* AD_OK, or the error of the world, if there is one. Never waits. */
 AD_API AD_CHECKED ad_status ad_comm_health(ad_comm *comm);

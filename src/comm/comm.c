@@ -143,7 +143,7 @@ void ad_comm_fail(ad_comm *comm, ad_status status, const char *message) {
   if (!comm) return;
   if (message != ad_last_error() || !ad_last_error_is_alike())
     snprintf(own, sizeof own, "rank %" PRId64 ": ", comm->rank);
-  snprintf(text, sizeof text, "%s%s", own, message ? message : ad_status_sentence(status));
+  snprintf(text, sizeof text, "%s%s", own, message && *message ? message : ad_status_sentence(status));
   comm->engine->fail(comm->world, status, text);
 }
 

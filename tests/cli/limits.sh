@@ -30,6 +30,11 @@ done
 
 ends -d 140000 bench --quick --op products
 
+ends -d 2000 bench --quick --op attention # before OpenBLAS has its memory
+! grep -Eq "rank [0-9]+: *$" err || { cat err >&2; fail "a rank says why it failed"; }
+ends -n 4 bench --quick --op attention
+grep -q "bench_attention cannot be started: Too many open files" err || { cat err >&2; fail "a program that cannot be started"; }
+
 told() { # words, then -v or -d and KiB, then a call: exit 3, before any rank starts
   local words=$1 kind=$2 kibibytes=$3 status=0
   shift 3

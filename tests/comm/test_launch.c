@@ -79,6 +79,22 @@ static void an_error_with_words_is_told_by_them_alone(void **state) {
   assert_string_equal(ad_last_error(), "no such key");
 }
 
+static int say_nothing(ad_comm *comm, void *words) {
+  if (ad_comm_rank(comm) == 1) ad_comm_fail(comm, AD_MEMORY, words);
+  return 1;
+}
+
+static void an_error_without_words_is_told_by_its_status(void **state) {
+  static char nothing[] = "";
+  char *words[] = {NULL, nothing}, expected[256];
+  ad_launch_result result;
+  snprintf(expected, sizeof expected, "rank 1: %s", ad_status_sentence(AD_MEMORY));
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(launch(3, say_nothing, words[i], &result), AD_PEER_FAILED);
+    assert_string_equal(ad_last_error(), expected);
+  }
+}
+
 static void wrong_options_are_refused(void **state) {
   ad_launch_result result;
   ad_launch_options options = {.size = sizeof options, .ranks = 0, .function = do_nothing};
@@ -515,6 +531,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(thirty_two_ranks_start_and_join, nothing_left),
       cmocka_unit_test_teardown(the_failing_ranks_exit_status_is_reported, nothing_left),
       cmocka_unit_test_teardown(an_error_with_words_is_told_by_them_alone, nothing_left),
+      cmocka_unit_test_teardown(an_error_without_words_is_told_by_its_status, nothing_left),
       cmocka_unit_test_teardown(wrong_options_are_refused, nothing_left),
       cmocka_unit_test_teardown(another_launchers_world_is_refused_by_name, nothing_left),
       cmocka_unit_test_teardown(a_rank_starts_no_world_of_its_own, nothing_left),
