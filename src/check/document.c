@@ -131,10 +131,25 @@ static json_t *coverage_document(const ad_sabotages *sabotages) {
                    (json_int_t)count_derived(sabotages, AD_CAUGHT_NONE));
 }
 
+static size_t untried(const ad_sabotages *sabotages) {
+  return ad_sabotages_untried(sabotages, 0) + ad_sabotages_untried(sabotages, 1);
+}
+
+static void add_untried(const ad_sabotages *sabotages, json_t *document) {
+  static const char *const dtypes[] = {"f64", "recipe"};
+  json_t *list = json_array();
+  for (int own = 0; own < 2; own++) {
+    json_int_t count = (json_int_t)ad_sabotages_untried(sabotages, own);
+    if (count) json_array_append_new(list, json_pack("{s:s, s:I}", "dtype", dtypes[own], "mistakes", count));
+  }
+  json_object_set_new(document, "untried", list);
+}
+
 static void add_sabotages(const ad_sabotages *sabotages, json_t *document) {
   json_t *list = json_array(), *unplanted = json_array();
   for (size_t i = 0; i < sabotages->count; i++) {
     const ad_sabotage *sabotage = &sabotages->list[i];
+    if (sabotage->caught == AD_CAUGHT_UNTRIED) continue;
     if (sabotage->caught != AD_CAUGHT_UNPLANTED)
       json_array_append_new(list, sabotage_document(sabotage));
     else
@@ -142,6 +157,7 @@ static void add_sabotages(const ad_sabotages *sabotages, json_t *document) {
   }
   json_object_set_new(document, "sabotage", list);
   json_object_set_new(document, "not_planted", unplanted);
+  add_untried(sabotages, document);
   json_object_set_new(document, "coverage", coverage_document(sabotages));
   json_object_set_new(document, "survivors", json_integer((json_int_t)ad_sabotages_survivors(sabotages)));
 }
@@ -192,7 +208,8 @@ const char *ad_findings_reason(const ad_findings *findings) {
   if (!findings->proof->counted)
     return "nothing was counted: every gradient is zero in both, which proves nothing about sums; "
            "data.valid or the text leaves no token";
-  if (findings->sabotages && !ad_sabotages_effective(findings->sabotages))
+  const ad_sabotages *sabotages = findings->sabotages;
+  if (sabotages && !ad_sabotages_effective(sabotages) && !ad_sabotages_untried(sabotages, 0))
     return "no mistake could be planted that changes a number, which proves nothing about the check";
   return NULL;
 }
@@ -201,7 +218,8 @@ int ad_findings_hold(const ad_findings *findings) {
   if (ad_findings_reason(findings)) return 0;
   if (!ad_proof_proves(findings->proof, findings->options->directional)) return 0;
   if (findings->own && !ad_proof_proves(findings->own, 0)) return 0;
-  return !findings->sabotages || ad_sabotages_survivors(findings->sabotages) == 0;
+  const ad_sabotages *sabotages = findings->sabotages;
+  return !sabotages || (!ad_sabotages_survivors(sabotages) && !untried(sabotages));
 }
 
 /* The recipe's node: a text, or one for each module. */

@@ -463,9 +463,7 @@ static ad_status judge(ad_prover *prover, const ad_step_report *dist) {
   return ad_reference_feed(prover->reference, prover->whole_gradients, dist);
 }
 
-static void judge_state(ad_prover *prover, const void *dist, const void *ref, ad_dtype dtype, size_t numel) {
-  double ratio, error;
-  ad_compare(dist, ref, dtype, numel, 0, &ratio, &error);
+static void judge_state(ad_prover *prover, double error) {
   prover->job->proof->state_err = worst_of(prover->job->proof->state_err, error);
   prover->job->proof->judges_states = 1;
 }
@@ -476,8 +474,11 @@ static void compare_measured(ad_prover *prover) {
   const double *values;
   const char *name;
   size_t count;
-  for (size_t i = 0; kind->measured && (values = kind->measured(ad_program_own(dist), i, &name, &count)); i++)
-    judge_state(prover, values, kind->measured(ad_program_own(ref), i, &name, &count), AD_F64, count);
+  for (size_t i = 0; kind->measured && (values = kind->measured(ad_program_own(dist), i, &name, &count)); i++) {
+    double ratio, error;
+    ad_compare(values, kind->measured(ad_program_own(ref), i, &name, &count), AD_F64, count, 0, &ratio, &error);
+    judge_state(prover, error);
+  }
 }
 
 /* After the step, where the reference has taken it too. */
@@ -485,9 +486,7 @@ static ad_status compare_states(ad_prover *prover, size_t m) {
   for (size_t i = 0; i < ad_program_module(ad_run_program(prover->run), m)->state_count; i++) {
     ad_array whole;
     AD_TRY(gather(prover, ad_run_state(prover->run, m, i), &whole));
-    if (!prover->reference) continue;
-    const ad_array *ref = ad_module_state(ad_run_module(ad_reference_run(prover->reference), m), i);
-    judge_state(prover, whole.data, ref->data, ref->dtype, ad_array_numel(ref));
+    if (prover->reference) judge_state(prover, ad_reference_state_error(prover->reference, m, i, &whole));
   }
   return AD_OK;
 }

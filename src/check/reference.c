@@ -10,6 +10,7 @@
 #include "check/addends.h"
 #include "check/alone.h"
 #include "check/plants.h"
+#include "check/slack.h"
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
@@ -25,7 +26,8 @@ struct ad_reference {
   ad_draws draws;   /* gradients in the fed run's dtypes, where they round */
   ad_addends exact; /* of the f64 run, without the wires' roundings; where it has some */
   ad_step_report report, exact_report;
-  char *kept; /* the fed run's arrays, one after another; NULL: none were kept */
+  ad_slack slack; /* of the f64 run's last step */
+  char *kept;     /* the fed run's arrays, one after another; NULL: none were kept */
 };
 
 static int has_wires(const ad_program *program) {
@@ -76,6 +78,7 @@ ad_status ad_reference_create(const ad_recipe *recipe, const ad_reference_option
 void ad_reference_destroy(ad_reference *reference) {
   if (!reference) return;
   ad_draws_destroy(&reference->draws);
+  ad_slack_release(&reference->slack);
   ad_addends_destroy(&reference->exact);
   ad_run_destroy(reference->run);
   ad_run_destroy(reference->fed);
@@ -166,13 +169,20 @@ ad_status ad_reference_step(ad_reference *reference, int64_t step, int loss_scal
   ad_plants planted = ad_plants_lift();
   ad_status status = ad_run_refresh(reference->run, 0);
   if (!status) status = compute_exact(reference, step);
+  ad_slack_watch(&reference->slack);
   if (!status) status = ad_run_step(reference->run, step, &reference->report);
+  ad_seams[AD_SEAM_CLIMBED] = (ad_seam_slot){0};
+  if (!status) status = reference->slack.status;
   *out = reference->report;
   if (!status) status = compute_own(reference, step);
   ad_step_report ignored;
   if (!status && reference->free) status = ad_run_step(reference->free, step, &ignored);
   ad_plants_put_back(&planted);
   return status;
+}
+
+double ad_reference_state_error(const ad_reference *reference, size_t module, size_t state, const ad_array *whole) {
+  return ad_slack_error(&reference->slack, ad_module_state(ad_run_module(reference->run, module), state), whole->data);
 }
 
 ad_run *ad_reference_run(const ad_reference *reference) { return reference->run; }

@@ -28,6 +28,8 @@ ad_status ad_reference_start_again(ad_reference *reference) AD_CHECKED;
 /* The step of the gradients, from the values that restarted it, with no mistake planted. `loss_scale`: the exponent
  * that the distributed gradients carry, also where they cross. */
 ad_status ad_reference_step(ad_reference *reference, int64_t step, int loss_scale, ad_step_report *out) AD_CHECKED;
+/* After it: the error of a state, as ad_compare, beyond what sources may be off by (check/slack.h). */
+double ad_reference_state_error(const ad_reference *reference, size_t module, size_t state, const ad_array *whole);
 ad_run *ad_reference_run(const ad_reference *reference); /* that takes the steps */
 /* The next step's choices are these, where the program makes any; in the runs of all dtypes but the free one. */
 ad_status ad_reference_decide(ad_reference *reference, const int32_t *decisions, size_t count) AD_CHECKED;

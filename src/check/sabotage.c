@@ -12,7 +12,7 @@
 #include "base/random.h"
 
 const char *ad_caught_name(ad_caught caught) {
-  static const char *const names[] = {"none", "type", "number", "protocol", "no_effect", "unplanted"};
+  static const char *const names[] = {"none", "type", "number", "protocol", "no_effect", "unplanted", "untried"};
   return names[caught];
 }
 
@@ -20,6 +20,15 @@ size_t ad_sabotages_survivors(const ad_sabotages *sabotages) {
   size_t survivors = 0;
   for (size_t i = 0; i < sabotages->count; i++) survivors += sabotages->list[i].caught == AD_CAUGHT_NONE;
   return survivors;
+}
+
+size_t ad_sabotages_untried(const ad_sabotages *sabotages, int of_dtype) {
+  size_t untried = 0;
+  for (size_t i = 0; i < sabotages->count; i++) {
+    const ad_sabotage *sabotage = &sabotages->list[i];
+    untried += sabotage->caught == AD_CAUGHT_UNTRIED && ad_sabotage_is_of_dtype(sabotage) == of_dtype;
+  }
+  return untried;
 }
 
 size_t ad_sabotages_effective(const ad_sabotages *sabotages) {
@@ -137,22 +146,14 @@ static ad_status try_in_world(const ad_trial_job *job, int64_t ranks) {
   return AD_OK;
 }
 
-static int some_are_of_dtype(const ad_sabotages *shared) {
-  for (size_t i = shared->derived; i < shared->count; i++) {
-    ad_sabotage copy = shared->list[i];
-    if (ad_sabotage_is_of_dtype(&copy) && ad_known_shows(&copy, shared->facts)) return 1;
-  }
-  return 0;
-}
-
-/* What is caught in the recipe's dtypes means something only if the clean proof holds in them. */
-static void mark_of_dtype(ad_sabotages *shared) {
+/* The others are marked as not planted. */
+static int some_are_of_dtype(ad_sabotages *shared) {
+  int some = 0;
   for (size_t i = shared->derived; i < shared->count; i++) {
     ad_sabotage *sabotage = &shared->list[i];
-    if (!ad_sabotage_is_of_dtype(sabotage) || !ad_known_shows(sabotage, shared->facts) || shared->clean) continue;
-    snprintf(sabotage->message, sizeof sabotage->message,
-             "not planted: without it the proof does not hold in the recipe's dtypes either");
+    some |= ad_sabotage_is_of_dtype(sabotage) && ad_known_shows(sabotage, shared->facts);
   }
+  return some;
 }
 
 ad_status ad_sabotages_try(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof,
@@ -170,6 +171,5 @@ ad_status ad_sabotages_try(const ad_recipe *recipe, const ad_check_options *opti
     job.of_dtype = 1;
     AD_TRY(try_in_world(&job, ranks));
   }
-  mark_of_dtype(shared);
   return AD_OK;
 }

@@ -14,7 +14,8 @@ typedef enum ad_caught {
   AD_CAUGHT_PROTOCOL,
   AD_CAUGHT_NO_EFFECT, /* every judged number had the clean run's bits, or the types were the same; of known ones only
                           those that say what that means */
-  AD_CAUGHT_UNPLANTED  /* a known one: it changes no number here; `message` says why */
+  AD_CAUGHT_UNPLANTED, /* a known one: it changes no number here; `message` says why */
+  AD_CAUGHT_UNTRIED    /* with nothing planted the proof does not hold where it would be: what fails says nothing */
 } ad_caught;
 const char *ad_caught_name(ad_caught caught);
 
@@ -57,6 +58,8 @@ void ad_sabotages_destroy(ad_sabotages *sabotages);
 ad_status ad_sabotages_try(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof,
                            ad_sabotages *sabotages) AD_CHECKED;
 size_t ad_sabotages_survivors(const ad_sabotages *sabotages);
+/* Of those in the recipe's own dtypes, or of all others. */
+size_t ad_sabotages_untried(const ad_sabotages *sabotages, int of_dtype);
 /* How many were planted in execution and changed something: caught by number or protocol, or survived. */
 size_t ad_sabotages_effective(const ad_sabotages *sabotages);
 

@@ -260,6 +260,19 @@ static void print_survivors(FILE *file, const json_t *sabotages, const ad_paint 
   }
 }
 
+/* What fails with a mistake in it says nothing where it fails without one. */
+static void print_untried(FILE *file, const json_t *document, const ad_paint *paint) {
+  const json_t *entry;
+  size_t i;
+  json_array_foreach(json_object_get(document, "untried"), i, entry) {
+    int own = !strcmp(text_of(entry, "dtype"), "recipe");
+    fprintf(file,
+            "  %sBAD%s  with nothing planted the first two steps do not hold in %s: %lld mistakes were not tried\n",
+            paint->bad, paint->off, own ? "the recipe's own dtypes" : "f64",
+            json_integer_value(json_object_get(entry, "mistakes")));
+  }
+}
+
 static void print_sabotages(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *sabotages = json_object_get(document, "sabotage"), *sabotage;
   size_t i, known = 0, survived = 0;
@@ -276,6 +289,7 @@ static void print_sabotages(FILE *file, const json_t *document, const ad_paint *
   }
   fprintf(file, "  %zu planted, %zu survived\n", known, survived);
   print_unplanted(file, json_object_get(document, "not_planted"), paint);
+  print_untried(file, document, paint);
 }
 
 /* Near 1 two digits do not say on which side a share is. */
@@ -366,6 +380,9 @@ static void print_verdict(FILE *file, const json_t *document, const ad_paint *pa
     fprintf(file, ": %s", reason);
   else if (survivors && numbers)
     print_survival(file, document, params, survivors);
+  else if (numbers && json_array_size(json_object_get(document, "untried")))
+    fprintf(file, ": %lld parameter%s hold%s, but planted mistakes could not be tried", params, plural(params),
+            params == 1 ? "s" : "");
   else if (params)
     fprintf(file, ": %lld parameter%s, worst error %.2g", params, plural(params), number_of(summary, "worst_rel_err"));
   fprintf(file, " (%.1f s)\n", number_of(document, "seconds"));

@@ -306,6 +306,12 @@ static int is_tried_here(const ad_trial_job *job, const ad_sabotage *sabotage) {
   return ad_sabotage_is_of_dtype(sabotage) == job->of_dtype;
 }
 
+static int is_to_be_tried(const ad_sabotages *shared, ad_sabotage *sabotage) {
+  if (sabotage->known && !ad_known_shows(sabotage, shared->facts)) return 0;
+  if (!shared->clean) sabotage->caught = AD_CAUGHT_UNTRIED;
+  return shared->clean;
+}
+
 static void report_progress(const trials *t, size_t done) {
   const ad_check_options *options = t->job->proof.options;
   const ad_sabotages *shared = t->job->sabotages;
@@ -320,7 +326,7 @@ static ad_status try_all(trials *t) {
   for (size_t i = first; i < shared->count; i++) {
     ad_sabotage own = shared->list[i];
     if (!is_tried_here(t->job, &own)) continue;
-    if (own.known && (!shared->clean || !ad_known_shows(&own, shared->facts))) {
+    if (!is_to_be_tried(shared, &own)) {
       if (t->prover.reference) shared->list[i] = own;
       continue;
     }

@@ -138,6 +138,10 @@ typedef struct adam {
   double correct1, correct2, epsilon;
 } adam;
 
+static adam adam_at(const ad_decompose_options *options, double steps) {
+  return (adam){1 - pow(beta1, steps), 1 - pow(beta2, steps), options->ascent_epsilon};
+}
+
 static void take_adam_steps(adam how, double *restrict first, double *restrict second, double *restrict gradient,
                             size_t n) {
   for (size_t k = 0; k < n; k++) {
@@ -161,7 +165,7 @@ static void take_gradients(const ad_array *gradient, size_t first, double factor
 
 void ad_ascend(const ad_decompose_options *options, const ad_heights *at, const ad_array *gradient, double factor,
                double steps) {
-  adam how = {1 - pow(beta1, steps), 1 - pow(beta2, steps), options->ascent_epsilon};
+  adam how = adam_at(options, steps);
   double piece[PIECE];
   for (size_t k = 0, numel = ad_array_numel(gradient); k < numel; k += PIECE) {
     size_t n = numel - k < PIECE ? numel - k : PIECE;
@@ -171,6 +175,28 @@ void ad_ascend(const ad_decompose_options *options, const ad_heights *at, const 
     else
       take_signs(piece, n);
     rise(at->value + k, piece, options->ascent_lr, !is_sigmoid(options), n);
+  }
+}
+
+/* With r = sqrt(second / correct2) + epsilon a step is x = first / correct1 / r. Both are means of gradients, so
+ * first / correct1 and r are each off by the error at most, and x by (1 + |x|) error / r. */
+static double adam_slack(adam how, double first, double second, double error) {
+  double root = sqrt(second / how.correct2) + how.epsilon;
+  return (1 + fabs(first / how.correct1 / root)) * error / root;
+}
+
+void ad_ascent_slack(const ad_decompose_options *options, const ad_heights *at, const ad_array *gradient, double factor,
+                     double steps, double error, double *slack) {
+  adam how = adam_at(options, steps);
+  double piece[PIECE];
+  for (size_t k = 0, numel = ad_array_numel(gradient); k < numel; k += PIECE) {
+    size_t n = numel - k < PIECE ? numel - k : PIECE;
+    take_gradients(gradient, k, factor, piece, n);
+    for (size_t j = 0; j < n; j++) {
+      double turned = fabs(piece[j]) <= error ? 2 : 0; /* a sign that may be another */
+      slack[k + j] +=
+          options->ascent_lr * (at->first ? adam_slack(how, at->first[k + j], at->second[k + j], error) : turned);
+    }
   }
 }
 
@@ -193,5 +219,10 @@ ad_status ad_sources_climb(ad_sources *sources, ad_phase_run *at, const ad_array
     ad_seam_pass(AD_SEAM_CLIMB, &(ad_climb_passing){ad_tape_comm(ad_phase_tape(at)), gradients[i]});
     ad_ascend(sources->options, &heights, gradients[i], factor, taken);
   }
+  ad_seam_pass(AD_SEAM_CLIMBED, &(ad_climbed_passing){sources, at, gradients, factor, taken});
   return AD_OK;
+}
+
+ad_heights ad_climbed_heights(const ad_climbed_passing *climbed, size_t i) {
+  return heights_of(climbed->sources, climbed->at, i);
 }

@@ -47,11 +47,24 @@ typedef struct ad_heights {
 /* The step itself, element by element: `steps` with this one. */
 void ad_ascend(const ad_decompose_options *options, const ad_heights *at, const ad_array *gradient, double factor,
                double steps);
+/* After it: what each element may be off by if its gradients times `factor`, this one and all earlier ones, may be off
+ * by `error`; added to slack[numel]. */
+void ad_ascent_slack(const ad_decompose_options *options, const ad_heights *at, const ad_array *gradient, double factor,
+                     double steps, double error, double *slack);
 
 /* What passes the seam AD_SEAM_CLIMB. */
 typedef struct ad_climb_passing {
   ad_comm *comm;
   const ad_array *gradient;
 } ad_climb_passing;
+
+/* What passes the seam AD_SEAM_CLIMBED. */
+typedef struct ad_climbed_passing {
+  const ad_sources *sources;
+  ad_phase_run *at;
+  const ad_array *const *gradients; /* [per_microbatch], each times `factor` that of a source */
+  double factor, steps;             /* as in ad_ascend */
+} ad_climbed_passing;
+ad_heights ad_climbed_heights(const ad_climbed_passing *climbed, size_t i); /* of source i, after the step */
 
 #endif

@@ -7,25 +7,31 @@
 #include "addend/data.h"
 #include "addend/program.h"
 #include "addend/train.h"
+#include "base/kernels.h"
 
 enum { IN = 5, OUT = 3, ROWS = 9, MICROBATCHES = 2 };
 
 typedef struct own_options {
   double apart; /* how far the data of two steps are from each other */
+  double wrong; /* what several ranks' data are off by */
 } own_options;
 
 typedef struct own_model {
   ad_program_setting setting;
-  double apart;
+  double apart, wrong;
   ad_layout rows;
   ad_array x[MICROBATCHES];
-  double data[MICROBATCHES][ROWS * IN];
+  double data[MICROBATCHES][ROWS * IN], seen[ROWS * IN]; /* the second as the tape computes */
 } own_model;
 
 static ad_status run_phase(void *own, ad_phase_run *at) {
   own_model *model = own;
   ad_tape *t = ad_phase_tape(at);
-  ad_tensor *x = ad_constant(t, &model->x[ad_phase_microbatch(at)]);
+  ad_array rows = model->x[ad_phase_microbatch(at)];
+  ad_cast(model->seen, ad_tape_dtype(t), rows.data, AD_F64, ad_array_numel(&rows));
+  rows.dtype = ad_tape_dtype(t);
+  rows.data = model->seen;
+  ad_tensor *x = ad_constant(t, &rows);
   ad_tensor *y = ad_linear(t, x, ad_parameter(t, ad_phase_parameters(at), 0));
   ad_phase_loss(at, 0, ad_sum(t, ad_multiply(t, y, y)));
   return AD_OK;
@@ -38,6 +44,7 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   const ad_mesh *mesh = ad_program_mesh(to, 0);
   model->setting = *ad_program_setting_of(to);
   model->apart = ((const own_options *)options)->apart;
+  model->wrong = ad_comm_size(model->setting.comm) > 1 ? ((const own_options *)options)->wrong : 0;
   model->rows = ad_layout_all(mesh, AD_R);
   ad_layout_set(&model->rows, AD_AXES_DP, AD_S(0));
   ad_layout counted = ad_layout_all(mesh, AD_R);
@@ -68,7 +75,7 @@ static ad_status read_batch(void *own, int64_t step, int held_out, int64_t *cons
     model->x[m] = ad_array_describe(setting->comm, AD_F64, &shape, &model->rows);
     model->x[m].data = model->data[m];
     for (int64_t i = 0, at = mine.first * IN; i < mine.count * IN; i++, at++)
-      model->data[m][i] = sin((double)at) + model->apart * (double)(step * (at + 1));
+      model->data[m][i] = sin((double)at) + model->apart * (double)(step * (at + 1)) + model->wrong;
     counted[0][m] = mine.count;
   }
   return AD_OK;
@@ -80,12 +87,14 @@ static double flops(const void *own, int64_t samples) { return (double)samples; 
 
 static void register_kind(void) {
   static const char *const modules[] = {"own", NULL};
-  static const ad_key keys[] = {{"model.apart", AD_KEY_NUMBER, .offset = offsetof(own_options, apart), .most = 10}};
+  static const ad_key keys[] = {
+      {"model.apart", AD_KEY_NUMBER, .offset = offsetof(own_options, apart), .most = 10},
+      {"model.wrong", AD_KEY_NUMBER, .fallback = "0", .offset = offsetof(own_options, wrong), .most = 1}};
   static const ad_program_kind kind = {.name = "own",
                                        .help = "one matrix, for tests",
                                        .modules = modules,
                                        .keys = keys,
-                                       .key_count = 1,
+                                       .key_count = 2,
                                        .options_size = sizeof(own_options),
                                        .create = create,
                                        .destroy = destroy,
@@ -105,16 +114,15 @@ typedef struct proof {
   char *table;
 } proof;
 
-static proof prove(const char *mesh, double apart) {
+static proof prove_as(const char *mesh, ad_check_options options, const char *model, const char *precision) {
   char text[512], *json = NULL;
-  ad_check_options options = {.size = sizeof options, .sabotage = 1};
   ad_recipe *recipe;
   proof found;
   register_kind();
   snprintf(text, sizeof text,
-           "name: own\nmodel: {kind: own, apart: %g}\nmesh: \"%s\"\nprecision: {param: f64, compute: f64}\n"
+           "name: own\nmodel: {kind: own, %s}\nmesh: \"%s\"\nprecision: {%s}\n"
            "train: {global_batch: 9, microbatches: 2, steps: 1, lr: 0.1}\n",
-           apart, mesh);
+           model, mesh, precision);
   must(ad_recipe_parse(text, "own.yaml", NULL, 0, &recipe));
   must(ad_check(recipe, &options, &found.holds, &json));
   must(ad_check_table(json, 0, &found.table));
@@ -123,6 +131,13 @@ static proof prove(const char *mesh, double apart) {
   free(json);
   ad_recipe_destroy(recipe);
   return found;
+}
+
+static proof prove(const char *mesh, double apart) {
+  char model[64];
+  snprintf(model, sizeof model, "apart: %g", apart);
+  return prove_as(mesh, (ad_check_options){.size = sizeof(ad_check_options), .sabotage = 1}, model,
+                  "param: f64, compute: f64");
 }
 
 static void release(proof *found) {
@@ -197,6 +212,27 @@ static void a_survivor_is_the_verdict(void **state) {
   release(&found);
 }
 
+/* What f32 does not see f64 does: the proof in the recipe's own dtypes holds, the one beside which mistakes are planted
+ * does not. */
+static void where_the_program_is_wrong_without_one_no_mistake_is_called_caught_or_survived(void **state) {
+  ad_check_options options = {.size = sizeof options, .sabotage = 1, .recipe_dtype = 1};
+  proof found = prove_as("dp=3", options, "apart: 0.1, wrong: 1e-10", "param: f32");
+  const json_t *untried = json_array_get(json_object_get(found.document, "untried"), 0), *one;
+  size_t i;
+  assert_true(json_is_true(json_object_get(json_object_get(found.document, "summary"), "pass")));
+  assert_false(found.holds || json_is_true(json_object_get(found.document, "holds")));
+  assert_string_equal(text_at(untried, "dtype"), "f64");
+  assert_true(json_integer_value(json_object_get(untried, "mistakes")) > 2);
+  json_array_foreach(json_object_get(found.document, "sabotage"), i, one) if (!strcmp(text_at(one, "dtype"), "f64"))
+      assert_string_not_equal(text_at(one, "caught_by"), "none");
+  json_array_foreach(json_object_get(found.document, "sabotage"), i, one) if (!strcmp(text_at(one, "dtype"), "f64"))
+      assert_string_not_equal(text_at(one, "caught_by"), "number");
+  assert_int_equal(survivors(&found), 0);
+  assert_non_null(strstr(found.table, "BAD  with nothing planted the first two steps do not hold in f64: "));
+  ends_with_verdict(&found, "NOT PROVEN: 1 parameter holds, but planted mistakes could not be tried");
+  release(&found);
+}
+
 static void on_one_rank_nothing_can_be_shifted(void **state) {
   proof found = prove("dp=1", 0.1);
   const json_t *one;
@@ -213,6 +249,7 @@ int main(void) {
       cmocka_unit_test(a_rank_that_reads_other_data_than_its_own_is_caught),
       cmocka_unit_test(where_all_data_are_the_same_a_shift_has_no_effect_and_it_is_said_why),
       cmocka_unit_test(a_survivor_is_the_verdict),
+      cmocka_unit_test(where_the_program_is_wrong_without_one_no_mistake_is_called_caught_or_survived),
       cmocka_unit_test(on_one_rank_nothing_can_be_shifted),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -105,10 +105,52 @@ static void a_step_up_is_its_rule_and_its_bounds(void **state) {
   }
 }
 
+/* ---- what a step may be off by ---- */
+
+enum { OFF_STEPS = 3 };
+static const double off = 1e-12; /* of gradients of 1 */
+
+/* Those of the definition, off by up to `off`; where they are zero only that is left. */
+static void climb_off(const ad_decompose_options *options, sources *s, uint64_t noise, int step, double *slack) {
+  double gradient[NUMEL];
+  for (size_t k = 0; k < NUMEL; k++)
+    gradient[k] = gradient_of(step, k) + off * (2 * ad_random_uniform(noise, (uint64_t)step, k) - 1);
+  ad_array array = {.dtype = AD_F64, .shape = {1, {NUMEL}}, .local = {1, {NUMEL}}, .data = gradient};
+  ad_heights at = {.value = s->value};
+  if (is_adam(options)) at.first = s->first, at.second = s->second;
+  ad_ascend(options, &at, &array, 1, step + 1);
+  if (slack) ad_ascent_slack(options, &at, &array, 1, step + 1, 2 * off, slack);
+}
+
+/* And not more: elements with gradients of their own are held to what such gradients may be off by. */
+static void what_sources_may_be_off_by_is_what_their_gradients_may(void **state) {
+  for (size_t r = 0; r < RULES; r++) {
+    for (uint64_t noise = 1; noise <= 20; noise++) {
+      sources one, other;
+      double slack[NUMEL] = {0}, apart = 0;
+      begin(&one);
+      begin(&other);
+      for (int step = 0; step < OFF_STEPS; step++) climb_off(&rules[r], &one, 0, step, slack);
+      for (int step = 0; step < OFF_STEPS; step++) climb_off(&rules[r], &other, noise, step, NULL);
+      for (size_t k = 0; k < NUMEL; k++) {
+        double least = fabs(gradient_of(0, k));
+        for (int step = 1; step < OFF_STEPS; step++) least = fmin(least, fabs(gradient_of(step, k)));
+        assert_true(fabs(one.value[k] - other.value[k]) <= slack[k] + 1e-15 * rules[r].ascent_lr);
+        if (k % 5 == 2)
+          apart = fmax(apart, fabs(one.value[k] - other.value[k]));
+        else
+          assert_true(slack[k] <= (is_adam(&rules[r]) ? 6 * OFF_STEPS * rules[r].ascent_lr * 2 * off / least : 0));
+      }
+      assert_true(apart > 1e-6 * rules[r].ascent_lr); /* what no bound on values would take */
+    }
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_step_up_has_the_same_bits_however_rows_are_cut),
       cmocka_unit_test(a_step_up_is_its_rule_and_its_bounds),
+      cmocka_unit_test(what_sources_may_be_off_by_is_what_their_gradients_may),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
