@@ -23,7 +23,7 @@ int ad_cuts_formulas(const ad_run *run) {
  * side, of which docs/dtypes.md has how much they were. */
 static ad_latitude latitude_of(const ad_run *run) {
   int rounds_alike = ad_run_compute_dtype(run) == AD_BF16 && !ad_cuts_formulas(run);
-  return rounds_alike ? (ad_latitude){1, 1, 0.3} : (ad_latitude){2, 1, 1};
+  return rounds_alike ? (ad_latitude){1, 1, 0.3, 5} : (ad_latitude){2, 1, 1, INFINITY};
 }
 
 /* What f32 puts on the other side of a rounding than f64 does arrives a whole step of the wire's dtype away. Of one
@@ -151,9 +151,19 @@ static double deviations(double chance, double freedom) {
   return sqrt(ad_ratio_of_chance(chance, freedom, CONTRASTS * freedom) * (1 + 1.0 / AD_DRAWS));
 }
 
-static double apart_of(const ad_computing *c, const ad_spread *spread, double shared) {
-  double drawn = deviations(c->chance, spread->freedom) * spread->between;
+static double apart_of(const ad_computing *c, const ad_spread *spread, double shared, double most) {
+  double drawn = fmin(deviations(c->chance, spread->freedom), most) * spread->between;
   return c->latitude.coarser * hypot(drawn, shared * spread->shared);
+}
+
+static double param_apart(const ad_computing *c, const ad_spread *spread) {
+  return apart_of(c, spread, c->latitude.shared, INFINITY);
+}
+
+/* Where ranks and draws round alike but for a few values, those are few directions, and few draws say little of them:
+ * by the quantile alone a mistake would pass beside them. docs/dtypes.md has how far right ranks were. */
+static double all_apart(const ad_computing *c, const ad_spread *spread) {
+  return apart_of(c, spread, c->latitude.shared_all, c->latitude.most_all);
 }
 
 /* From the mean of the draws. */
@@ -192,8 +202,7 @@ static tally measure_param(ad_computing *c, size_t i, const ad_run *run, const a
   c->sizes[i] = ad_norm_of(ranks->sizes.whole[i].data, numel);
   c->spread[i] = spread_of(&all);
   c->distance[i] = distance_to_mean(draws, i, ref->data, ranks->themselves.whole[i].data, numel);
-  c->apart[i] =
-      apart_of(c, &c->spread[i], c->latitude.shared) + least_apart(c, run, i) + turned(c->wires[i], (double)numel);
+  c->apart[i] = param_apart(c, &c->spread[i]) + least_apart(c, run, i) + turned(c->wires[i], (double)numel);
   c->allowed[i] = c->spread[i].centre + c->apart[i];
   return all;
 }
@@ -203,7 +212,7 @@ static double over(double part, double whole) { return part == 0 ? 0 : part / wh
 static void measure_all(ad_computing *c, const tally *all, double distances, double least) {
   ad_spread spread = spread_of(all);
   c->all_distance = sqrt(distances);
-  c->all_apart = apart_of(c, &spread, c->latitude.shared_all) + sqrt(least);
+  c->all_apart = all_apart(c, &spread) + sqrt(least);
 }
 
 /* Side by side all gradients count alike: each is taken over what one process is off by in it. What wires and the least
@@ -217,7 +226,7 @@ void ad_computing_measure(ad_computing *c, const ad_run *run, const ad_reference
     allowed += c->allowed[i] * c->allowed[i];
     norms += c->norm[i] * c->norm[i];
     if (error == 0) continue;
-    double spared = c->apart[i] - apart_of(c, &c->spread[i], c->latitude.shared);
+    double spared = c->apart[i] - param_apart(c, &c->spread[i]);
     add_tally(&all, &own, 1 / (error * error));
     distances += pow(c->distance[i] / error, 2);
     least += pow(spared / error, 2);
@@ -235,5 +244,5 @@ double ad_computing_of_loss(const ad_computing *computing, const double losses[A
   for (int d = 0; d < AD_DRAWS; d++) draw[d] = losses[d] - reference;
   tally_element(&all, draw);
   ad_spread spread = spread_of(&all);
-  return fmax(spread.centre + apart_of(computing, &spread, 1), computing->relative * fabs(reference));
+  return fmax(spread.centre + apart_of(computing, &spread, 1, INFINITY), computing->relative * fabs(reference));
 }

@@ -18,6 +18,7 @@ typedef struct ad_latitude {
   double coarser;    /* how many times as coarsely as the draws they may round */
   double shared;     /* the part of what the draws share that they may have otherwise, in one parameter */
   double shared_all; /* the same in all gradients together */
+  double most_all;   /* and by at most so many standard deviations of the draws */
 } ad_latitude;
 
 /* Arrays are numbered as in ad_run_param_at; their numbers are norms over a parameter's elements. */

@@ -211,7 +211,10 @@ static void a_program_that_does_not_exist_is_an_error(void **state) {
 static void a_program_that_never_joins_is_named(void **state) {
   char script[1024];
   ad_launch_result result;
-  snprintf(script, sizeof script, "test $ADDEND_RANK = 1 && exit 4; exec '%s' expect-left", self);
+  snprintf(script, sizeof script, /* rank 1 ends where rank 0 is about to wait for it, however slow its start was */
+           "begun=${TMPDIR:-/tmp}/begun-$PPID; test $ADDEND_RANK = 0 && touch $begun && exec '%s' expect-left; "
+           "until test -e $begun; do sleep 0.05; done; rm $begun; exit 4",
+           self);
   assert_int_equal(launch_program(2, script, &result), AD_PEER_FAILED);
   assert_non_null(strstr(result.message, "rank 1 left the world (exit status 4) before all ranks had joined"));
 }
