@@ -172,8 +172,11 @@ static void check_target(const ad_decompose_options *options, const ad_complaint
   if (options->weights)
     ad_complain(to, "target.weights", "the target is read from here or trained for target.steps; give one of them");
   if (options->target_warmup > options->target_steps)
-    ad_complain(to, "target.warmup", "must be at most target.steps, is %lld for %lld",
-                (long long)options->target_warmup, (long long)options->target_steps);
+    ad_complain(to, "target.warmup",
+                "must be at most target.steps, is %lld for %lld; set target.warmup to %lld or less, or target.steps to "
+                "%lld or more",
+                (long long)options->target_warmup, (long long)options->target_steps, (long long)options->target_steps,
+                (long long)options->target_warmup);
 }
 
 /* Told at the one that was surely given: left out, they are 0 and 1. Where the power stays they may be equal. */

@@ -66,8 +66,10 @@ static void check_sync(ad_reading *r) {
 static void check_warmup(ad_reading *r) {
   long long warmup = r->recipe->train.warmup, steps = r->recipe->train.steps;
   if (ARE_READ(r, "train.warmup", "train.steps") && warmup > steps)
-    WRONG(r, "train.warmup", "must be at most train.steps, is %lld for %lld: the rate would end before it reaches lr",
-          warmup, steps);
+    WRONG(r, "train.warmup",
+          "must be at most train.steps, is %lld for %lld: the rate would end before it reaches lr; set train.warmup to "
+          "%lld or less, or train.steps to %lld or more",
+          warmup, steps, steps, warmup);
 }
 
 /* The key that most likely made a contract wrong. */

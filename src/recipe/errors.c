@@ -10,12 +10,6 @@
 
 enum { LISTED_MAX = 100, TEXT_MAX = 1024 };
 
-/* What was read may hold anything; a message is one printable line. */
-static void make_printable(char *text) {
-  for (; *text; text++)
-    if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
-}
-
 static ad_status make_room(ad_recipe_errors *errors) {
   if (errors->count < errors->capacity) return AD_OK;
   size_t capacity = errors->capacity ? 2 * errors->capacity : 8;
@@ -50,15 +44,15 @@ static void add(ad_recipe_errors *errors, ad_status kind, ad_recipe_place place,
     errors->unlisted++;
     return;
   }
-  char buffer[TEXT_MAX], message[TEXT_MAX];
+  char buffer[TEXT_MAX], message[TEXT_MAX], printable[TEXT_MAX];
   vsnprintf(message, sizeof message, format, arguments);
   ad_text text = ad_text_on(buffer, sizeof buffer);
   ad_text_add(&text, "%s", place.origin);
   if (place.line) ad_text_add(&text, ":%lld", (long long)place.line);
   if (*path && !names_path(place, path)) ad_text_add(&text, ": %s", path);
   ad_text_add(&text, ": %s", message);
-  make_printable(buffer);
-  if (insert(errors, place, buffer)) errors->status = AD_MEMORY;
+  ad_printable(buffer, printable, sizeof printable);  // what was read may hold anything; an error is one line
+  if (insert(errors, place, printable)) errors->status = AD_MEMORY;
 }
 
 void ad_recipe_errors_add(ad_recipe_errors *errors, ad_recipe_place place, const char *path, const char *format, ...) {

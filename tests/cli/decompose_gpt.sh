@@ -95,7 +95,7 @@ refused() { # words, KEY=VALUE...
   grep -qF -- "$words" err && [ ! -e none ] || fail "wanted: $words"
 }
 refused 'target.weights: the target is read from here or trained for target.steps; give one of them' target.weights=whole/target/weights.safetensors
-refused 'target.warmup: must be at most target.steps, is 400 for 300' target.warmup=400
+refused 'target.warmup: must be at most target.steps, is 400 for 300; set target.warmup to 300 or less, or target.steps to 400 or more' target.warmup=400
 refused 'target.steps: must be at least 0, is -1' target.steps=-1
 refused 'losses.sparsity.anneal_to: must be above anneal_from, is 0.5 for 0.5' losses.sparsity.anneal_from=0.5 losses.sparsity.anneal_to=0.5
 refused 'losses.sparsity.anneal_from: must be below anneal_to, is 1 for 1' losses.sparsity.anneal_from=1 losses.sparsity.anneal_to=1

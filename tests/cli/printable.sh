@@ -21,10 +21,10 @@ shows() { # exit status, then a call whose words have the name
 names() { shows "$@"; grep -qF "$shown" seen || { cat -v seen >&2; fail "the name is shown: $(printf '%q ' "$@")"; }; }
 
 recipe=$source/recipes/gpt-dp.yaml few="--set train.steps=2 --set train.warmup=0"
-shows 2 check "$evil.yaml"
+names 2 check "$evil.yaml"
 cp "$recipe" "$evil.yaml" && echo "nonsense: 1" >>"$evil.yaml"
-shows 2 check "$evil.yaml"
-shows 2 check "$recipe" --set "train.$evil=1"
+names 2 check "$evil.yaml"
+names 2 check "$recipe" --set "train.$evil=1"
 shows 2 check "$recipe" --set "data.text=[\"$evil\"]"
 names 2 "$evil"
 names 2 check "$recipe" "$evil"
