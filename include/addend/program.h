@@ -184,8 +184,12 @@ struct ad_program_kind {
   size_t (*data_bytes)(const void *own); /* memory of data and batch on this rank */
   /* The arrays of a step's batch: all that makes one rank's share of it, and so the memory of its tapes, another size
    * than the next one's. Number `index` with its name ("microbatch.0.tokens"; size 0: not wanted); NULL after the last.
-   * Without data before the first `read`. NULL: there are none. */
+   * Modules that read one batch in slices of their own each have arrays of it, of one name. Without data before the
+   * first `read`. NULL: there are none. */
   const ad_array *(*batch_array)(const void *own, size_t index, char *name, size_t size);
+  /* Arrays that are computed with and that no step changes (weights of a decoder that is explained): number `index`
+   * with its name, as above. Without data before `open`. NULL: there are none. */
+  const ad_array *(*constant_array)(const void *own, size_t index, char *name, size_t size);
   double (*flops)(const void *own, int64_t samples); /* of matrix products, forward and backward, of so many samples */
   /* Where the program chooses by numbers (experts by scores): the smallest distance in the present step between what
    * was chosen and the best that was not; INFINITY: nothing was left. Below what rounding changes, another topology may

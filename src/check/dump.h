@@ -3,12 +3,10 @@
 #define CHECK_DUMP_H
 #include "check/prover.h"
 
-/* FOLDER/step-N.weights.safetensors and step-N.inputs.safetensors: the values that the step starts from, whole, and its
- * global batch by microbatches. After the step (its batch is still there). FOLDER/step-N.gradients.safetensors: the
- * reduced gradients, whole and before clipping, with loss, norm, count and rate in the metadata. The first rank writes;
- * collective. AD_IO on all ranks. */
-ad_status ad_dump_weights(ad_prover *prover, int64_t step) AD_CHECKED;
-ad_status ad_dump_inputs(ad_prover *prover, int64_t step) AD_CHECKED;
-ad_status ad_dump_gradients(ad_prover *prover, const ad_step_report *report) AD_CHECKED;
+/* The files are those of docs/dumps.md, "What a proof computed". Before a step: the weights and states that it starts
+ * from, and before the first one what no step changes. After it, while its batch is still there: the batch, and the
+ * reduced gradients before clipping. The first rank writes; collective. AD_IO on all ranks. */
+ad_status ad_dump_before(ad_prover *prover, int64_t step) AD_CHECKED;
+ad_status ad_dump_after(ad_prover *prover, const ad_step_report *report) AD_CHECKED;
 
 #endif

@@ -537,15 +537,10 @@ void ad_prover_begin(ad_prover *prover) {
   for (size_t i = 0; i < count; i++) describe_param(prover->run, i, &proof->params[i]);
 }
 
-static ad_status dump_results(ad_prover *prover, const ad_step_report *report) {
-  AD_TRY(ad_dump_inputs(prover, report->step));
-  return ad_dump_gradients(prover, report);
-}
-
 ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report) {
   AD_TRY(restart_reference(prover, step));
   if (rounds(prover->job)) AD_TRY(measure_addends(prover, step));
-  if (prover->job->dumps) AD_TRY(ad_dump_weights(prover, step));
+  if (prover->job->dumps) AD_TRY(ad_dump_before(prover, step));
   AD_TRY(ad_run_step(prover->run, step, report));
   ad_plants plants = ad_plants_lift();
   if (prover->reference) prover->job->proof->counted += report->count;
@@ -553,7 +548,7 @@ ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report
   if (!status) ad_overflow_note(prover, report);
   if (!status && prover->reference) prover->job->proof->overflow = prover->overflow;
   if (!status) status = share_decisions(prover);
-  if (!status && prover->job->dumps) status = dump_results(prover, report);
+  if (!status && prover->job->dumps) status = ad_dump_after(prover, report);
   if (!status) status = compare_replicas(prover);
   if (!status && prover->reference) status = judge(prover, report);
   if (!status && !report->skipped && !prover->job->options->directional) status = judge_copies(prover, report);

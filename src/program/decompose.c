@@ -116,7 +116,10 @@ static ad_status create_part(ad_decomposition *d, size_t module, const ad_mesh *
   AD_TRY(ad_new(2 * own->site_count, &own->masks));
   AD_TRY(ad_target_create(&own->target, &d->options->target, mesh, d->sites, d->site_count));
   AD_TRY(ad_text_batch_create(&d->setting, &layout, &d->options->target.decoder.data, &own->batch));
-  own->batch.options.wraps = 1;  // losses of components are of every position
+  // Losses of components are of every position; which tokens count is the business of the target's training.
+  own->batch.options.wraps = 1;
+  own->batch.options.valid = NULL;
+  own->batch.options.valid_count = 0;
   return AD_OK;
 }
 
@@ -403,6 +406,18 @@ static size_t part_bytes(const ad_decompose_part *own) {
   return bytes;
 }
 
+/* Of each module the tokens of each microbatch; targets are no part of any loss. */
+static const ad_array *batch_array(const void *own, size_t index, char *name, size_t size) {
+  const ad_decomposition *d = own;
+  size_t microbatches = (size_t)d->setting.microbatches, module = index / microbatches, m = index % microbatches;
+  return module < d->module_count ? ad_text_batch_array(&d->parts[module].batch, 2 * m, name, size) : NULL;
+}
+
+/* The target's weights; all modules have the same. */
+static const ad_array *constant_array(const void *own, size_t index, char *name, size_t size) {
+  return ad_target_array(&((const ad_decomposition *)own)->parts[AD_POOL_CI].target, index, name, size);
+}
+
 /* Batch, target, numbers of masks, sources as the tape sees them, and the tape of the ascent. */
 static size_t data_bytes(const void *own) {
   const ad_decomposition *d = own;
@@ -468,6 +483,8 @@ const ad_program_kind *ad_decompose(void) {
       .has_held_out = has_held_out,
       .held_out_samples = held_out_samples,
       .data_bytes = data_bytes,
+      .batch_array = batch_array,
+      .constant_array = constant_array,
       .flops = flops,
       .fact = fact,
       .content = content,

@@ -79,19 +79,29 @@ static void stand_in_everywhere(ad_target *target) {
   }
 }
 
+static ad_status describe(ad_target *target) {
+  AD_TRY(ad_new(target->params.count, &target->arrays));
+  for (size_t i = 0; i < target->params.count; i++) {
+    const ad_param_spec *spec = &target->params.list[i];
+    target->arrays[i] = (ad_array){.dtype = AD_F64, .shape = spec->shape, .local = spec->shape, .layout = spec->layout};
+  }
+  return AD_OK;
+}
+
 ad_status ad_target_create(ad_target *target, const ad_gpt_options *options, const ad_mesh *mesh, const ad_site *sites,
                            size_t site_count) {
   target->sites = sites;
   target->site_count = site_count;
   AD_TRY(declare(target, options, mesh));
   stand_in_everywhere(target);
-  return AD_OK;
+  return describe(target);
 }
 
 void ad_target_release(ad_target *target) {
   ad_decoder_release(&target->decoder);
   ad_release(target->mlp.layers);
   ad_declarations_release(&target->params);
+  ad_release(target->arrays);
   ad_release(target->half);
   ad_release(target->narrow);
   ad_release(target->wide);
@@ -114,20 +124,15 @@ size_t ad_target_bytes(const ad_target *target) {
 }
 
 static ad_status draw(ad_target *target, uint64_t seed, int64_t rank) {
-  double *at = target->wide;
-  for (size_t i = 0; i < target->params.count; at += numel_of(target, i++)) {
-    const ad_param_spec *spec = &target->params.list[i];
-    ad_array whole = {.dtype = AD_F64, .shape = spec->shape, .local = spec->shape, .layout = spec->layout, .data = at};
-    AD_TRY(ad_param_initialise(spec, seed, rank, &whole));
-  }
+  for (size_t i = 0; i < target->params.count; i++)
+    AD_TRY(ad_param_initialise(&target->params.list[i], seed, rank, &target->arrays[i]));
   return AD_OK;
 }
 
 static void take(ad_target *target, const ad_weights *weights) {
-  double *at = target->wide;
-  for (size_t i = 0; i < target->params.count; at += numel_of(target, i++)) {
+  for (size_t i = 0; i < target->params.count; i++) {
     const ad_safetensor *tensor = ad_weights_find(weights, target->params.list[i].name);
-    ad_cast(at, AD_F64, tensor->data, tensor->dtype, numel_of(target, i));
+    ad_cast(target->arrays[i].data, AD_F64, tensor->data, tensor->dtype, numel_of(target, i));
   }
 }
 
@@ -177,10 +182,18 @@ ad_status ad_target_open(ad_target *target, const char *path, uint64_t seed, int
   AD_TRY(ad_new(numel, &target->wide));
   AD_TRY(ad_new(numel, &target->narrow));
   AD_TRY(ad_new(numel, &target->half));
+  for (size_t i = 0, at = 0; i < target->params.count; at += numel_of(target, i++))
+    target->arrays[i].data = target->wide + at;
   AD_TRY(path ? read_file(target, path) : draw(target, seed, rank));
   ad_cast(target->narrow, AD_F32, target->wide, AD_F64, numel);
   ad_cast(target->half, AD_BF16, target->wide, AD_F64, numel);
   return AD_OK;
+}
+
+const ad_array *ad_target_array(const ad_target *target, size_t index, char *name, size_t size) {
+  if (index >= target->params.count) return NULL;
+  if (size) snprintf(name, size, "%s", target->params.list[index].name);
+  return &target->arrays[index];
 }
 
 /* Elements before the parameter. */
@@ -191,7 +204,7 @@ static size_t start_of(const ad_target *target, size_t param) {
 }
 
 const double *ad_target_weight(const ad_target *target, size_t site) {
-  return target->wide + start_of(target, target->sites[site].weight);
+  return target->arrays[target->sites[site].weight].data;
 }
 
 const char *ad_target_content(const ad_target *target, char *buffer, size_t size) {

@@ -20,7 +20,8 @@ typedef struct ad_target {
   ad_stand_in stand_in;
   const ad_site *sites; /* borrowed */
   size_t site_count;
-  double *wide; /* the weights one after another, in every dtype that tapes have */
+  ad_array *arrays; /* the parameters, whole, in f64; without data before they are open */
+  double *wide;     /* the weights one after another, in every dtype that tapes have */
   float *narrow;
   uint16_t *half; /* bf16 */
   /* What is called for the product of each site, in a forward pass; NULL, or a result of NULL: the product itself. */
@@ -39,6 +40,8 @@ void ad_target_release(ad_target *target);
 size_t ad_target_bytes(const ad_target *target); /* of the weights once they are open */
 /* Its weights, on a rank of the mesh: those of the file, or with `path` NULL drawn from the seed as gpt draws them. */
 ad_status ad_target_open(ad_target *target, const char *path, uint64_t seed, int64_t rank) AD_CHECKED;
+/* Parameter number `index`, with its name (size 0: not wanted); NULL after the last. */
+const ad_array *ad_target_array(const ad_target *target, size_t index, char *name, size_t size);
 /* Of a site, in f64, once opened. */
 const double *ad_target_weight(const ad_target *target, size_t site);
 /* The same as a constant of the tape, in its wide dtype. */

@@ -614,6 +614,25 @@ static void memory_for_what_bridges_bring_is_counted(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+/* Five samples over four ranks: the last one has two of them. */
+static void a_rank_of_a_pool_with_more_samples_holds_more(void **state) {
+  json_t *plan = plan_of(
+      "name: pools\nmodel: {kind: decompose, layers: 1, d_model: 16, heads: 2}\n"
+      "data: {text: [/usr/share/common-licenses], seq: 12}\nimportance: {layers: 1, d_model: 16, heads: 2}\n"
+      "sites: [{match: blocks.0.attn.wq, components: 3}]\nplacement: disjoint\n"
+      "mesh: {ci: \"dp=4\", blocks: \"block=1 dp=1\", adv: \"dp=1\"}\n"
+      "train: {global_batch: 5, steps: 2, lr: 1e-2}\n",
+      0);
+  json_int_t activations[4];
+  assert_int_equal(json_array_size(ranks_of(plan)), 6);
+  for (size_t rank = 0; rank < 4; rank++)
+    activations[rank] = number(json_array_get(ranks_of(plan), rank), "activations");
+  assert_int_equal(activations[0], activations[1]);
+  assert_int_equal(activations[0], activations[2]);
+  assert_true(activations[0] < activations[3]);
+  json_decref(plan);
+}
+
 static void pools_of_many_ranks_are_planned(void **state) {
   json_t *plan = plan_placed("disjoint", "dp=65536 tp=2", "dp=32768 cp=4", 131072);
   const json_t *entry;
@@ -646,6 +665,7 @@ int main(void) {
       cmocka_unit_test(each_of_three_pools_is_planned),
       cmocka_unit_test(three_pools_are_drawn_side_by_side),
       cmocka_unit_test(memory_for_what_bridges_bring_is_counted),
+      cmocka_unit_test(a_rank_of_a_pool_with_more_samples_holds_more),
       cmocka_unit_test(pools_of_many_ranks_are_planned),
   };
   return cmocka_run_group_tests(tests, add_programs, NULL);
