@@ -70,7 +70,9 @@ AD_API AD_CHECKED ad_status ad_array_whole_for(ad_comm *comm, const ad_group *al
                                                const ad_array *in, const char *site, ad_array *out);
 /* Fills this rank's part of [samples, ...], f32 or f64, with numbers in [0, 1). Each depends on the seed, the name, the
  * step, the number of its sample (`first` is that of the array's first one) and its place in the sample alone: all
- * meshes, all ways to cut a batch into microbatches, and both dtypes have the same. AD_TYPE where it is P or V. */
+ * meshes, all ways to cut a batch into microbatches, and both dtypes have the same. Element e of sample i, counted row
+ * by row within the sample, is floor(r / 2^40) / 2^24, r the first number of the draw (s, i, e), and s that of the draw
+ * (seed, XXH64(name), step): see data.h for draws (seed, stream, index). AD_TYPE where it is P or V. */
 AD_API AD_CHECKED ad_status ad_array_uniform(const ad_comm *comm, uint64_t seed, const char *name, int64_t step,
                                              int64_t first, const char *site, ad_array *array);
 /* Sum of squares of every distinct element of `count` arrays, once each, in f64: counted by the first rank on R and I

@@ -13,7 +13,8 @@ extern "C" {
  *   x = embedding.weight[token]                                     [batch, seq, d_model]
  *   in each block i:  x = x + attention(norm(x; blocks.i.norm.attn))
  *                     x = x + mlp(norm(x; blocks.i.norm.mlp))
- *   logits = norm(x; final.norm.weight) head.weight, or, tied, times embedding.weight transposed
+ *   logits = norm(x; final.norm.weight) head.weight, or, tied (the default of recipes), times embedding.weight
+ * transposed
  *
  *   norm(x; w)   = w * x / sqrt(mean(x^2) + 1e-5), over d_model (RMSNorm)
  *   attention(x) = (softmax(q k^T / sqrt(head_dim)) v) wo, head by head, each token seeing itself and those before it;
@@ -49,13 +50,15 @@ extern "C" {
  *
  * Element e of a value, counted row by row, is deviation * sqrt(-2 ln(1 - u)) cos(2 pi v), with u and v the first 53
  * bits, as fractions, of the two 64-bit numbers of the draw (seed, stream XXH64(name), index e) that data.h describes.
+ * The name is the one of the list, without that of a module: in programs of several, parameters of one name and shape
+ * begin alike.
  *
  * The loss is cross-entropy, summed over the counted tokens of the step and divided by their number. Weight decay
  * applies to all matrices but embedding.weight. Parameters are R on dp and cp. The batch is S0 on dp and S1z on cp, the
  * residual stream on tp is I or, with sequence_parallel, S1: docs/types.md. */
 typedef struct ad_decoder_options {
   int64_t layers, d_model, heads;
-  int tied;                             /* 1: the head is the embedding */
+  int tied;                             /* 1, the default of recipes: the head is the embedding */
   double rotary_base;                   /* slowest rotation of the positions */
   int64_t kv_heads;                     /* heads of k and v; 0: as many as of q */
   int qk_norm;                          /* 1: queries and keys are normalised head by head */
@@ -124,30 +127,61 @@ AD_API const ad_program_kind *ad_moe(void);
  * sum of rank-one components, V [in, components] and U [components, out], while an importance network says for each
  * position how much of each component is needed there.
  *
- *   importances = encoder(the inputs of all sites side by side, each x / sqrt(mean(x^2) + 1e-5))   [batch, seq,
- * components of all sites]: input.weight, blocks as ocr's encoder has, final.norm, output.weight ci          =
- * lower(importances), of which masks are made (ad_lower; with plain_clamp the clamp's own slope) site(m, d)  = ((x V) *
- * m) U + d (x W - (x V) U), in the place of x W; d: one number for each position
+ * Sites are matrices that tokens are multiplied with inside the target's blocks, those whose names patterns match.
+ * Their order is attn.wq, .wk, .wv, .wo, mlp.gate, .up, .down of block 0, then of block 1 and so on, whatever the order
+ * of the patterns: that of the sites' inputs side by side, of their components in importances and sources (the first
+ * site's first), and of blocks.
  *
- * Losses, each times its coefficient; one whose coefficient is 0 is only measured:
+ *   z    = encoder(the inputs of all sites side by side, each x / sqrt(mean(x^2) + 1e-5))
+ *                                             [batch, seq, components of all sites]: input.weight, blocks as ocr's
+ *          encoder has, of the width importance_d_model, each position seeing all, final.norm, output.weight. A site's
+ *          input is what the target multiplies with W, nothing replaced; no gradient goes back into the target
+ *   ci   = lower(z), of which masks are made (ad_lower; with plain_clamp the clamp's own slope)
+ *   site(m, d) = ((x V) * m) U + d (x W - (x V) U), in the place of x W; d: one number for each position
+ *
+ * Losses, each times its coefficient; one whose coefficient is 0 is only measured. Positions are all of the step's
+ * batch, global_batch * seq: data.valid is for the target's training alone.
  *   faithfulness  sum over sites of ||W - V U||^2 / weights of all sites
- *   stochastic    one site after another in the place of its product, m = ci + (1 - ci) u, u and d uniform in [0, 1):
- *                 the divergence of the logits from the target's, summed, / (positions * sites)
- *   sparsity      with s_c = sum over positions of (upper(importances_c) + epsilon)^power of a microbatch, all ranks:
- *                 sum over c of s_c (1 + beta log2(1 + s_c)) / positions; each microbatch with its share of them.
+ *   stochastic    one site after another in the place of its product, the others as the target has them,
+ *                 m = ci + (1 - ci) u: the divergence of the logits from the target's, summed, / (positions * sites).
+ *                 u and d are the numbers of ad_array_uniform (array.h): the run's seed, the names "mask SITE" and
+ *                 "remains SITE", the number of the step (the first is 0), that of the sample in the step's batch; of
+ *                 a sample u is [seq, components], d is [seq]
+ *   sparsity      with s_c = sum over positions of (upper(z_c) + epsilon)^power of a microbatch, all ranks: sum over
+ *                 microbatches and c of s_c (1 + beta log2(1 + s_c)) / positions.
  *                 With a last_power, power is that of step s and goes there in a straight line: power + (last_power -
  *                 power) clamp((s / steps - anneal_from) / (anneal_to - anneal_from), 0, 1)
  *   adversarial   all sites at once, m = ci + (1 - ci) a and d = a', a and a' sources in [0, 1] for each sample of the
  *                 batch (scope "sample") or all samples of a microbatch ("batch"), position and component, which stay
- *                 from step to step: the divergence / positions. Before each forward pass of a training step
- *                 ascent_steps steps of ascent on them, and one after its backward pass. With bounds "clamp" a source
- *                 that climbs out of [0, 1] stays at its edge, with "sigmoid" it is the sigmoid of what climbs
+ *                 from step to step: the divergence / positions
  *
- * The divergence is the sum of squares over the vocabulary (mse), or KL(target || masked).
+ * The divergence is the sum of squares over the vocabulary (mse), or KL(target || masked) of their softmaxes.
+ *
+ * Sources are states of adv in f64, of each microbatch its own: sources.M.0 is a, [samples, seq, components of all
+ * sites], sources.M.1 and on the a' of the sites, [samples, seq]; without samples where these share them. With bounds
+ * "clamp" what climbs is the source, begins at 0.5, and stays at the edge of [0, 1] where it climbs out; with "sigmoid"
+ * the source is the sigmoid of what climbs, which begins at 0. Before each forward pass of a training step there are
+ * ascent_steps steps up, each after a pass of its own, and one more after the backward pass, unless ascent_steps or the
+ * coefficient is 0. A step up adds ascent_lr * sign(g), 0 where g is 0, or Adam's ascent_lr * m / (sqrt(v) +
+ * ascent_epsilon), with bias-corrected moments of decay 0.9 and 0.999 that begin at 0; t, their step's number, counts
+ * the steps up of the microbatch in all steps of the training (sources.steps). g is the gradient, with respect to what
+ * climbs, of the microbatch's divergence / positions, without the coefficient.
  *
  * Pools: `ci` has the importance network; `blocks` the components, whose sites its blocks share out, the first
  * ones to the first block; `adv` the sources. Each has its own slices of the batch, and a mesh of dp alone besides
- * `block`. Names: ci.input.weight, blocks.SITE.V and blocks.SITE.U, with SITE as blocks.0.attn.wq. */
+ * `block`. The gradients of ci and those of all blocks have each a norm and a clip of their own.
+ *
+ * Names, shapes, deviations; in is that of a site, n the sum of all sites', and Weight decay applies to:
+ *
+ *   ci.input.weight                 [n, importance_d_model]               1 / sqrt(n)                    yes
+ *   ci.blocks.i, ci.final.norm      as a gpt's without biases and head norms, importance_layers of them  matrices
+ *   ci.output.weight                [importance_d_model, components of all sites]
+ *                                                                         1 / sqrt(importance_d_model)   yes
+ *   blocks.SITE.V, SITE as blocks.0.attn.wq   [in, components]            1 / sqrt(in)                   no
+ *   blocks.SITE.U                             [components, out]           1 / sqrt(components)           no
+ *
+ * The width inside the network's MLPs is 8/3 importance_d_model rounded up to a multiple of 16; its rotary_base is the
+ * target's. */
 typedef struct ad_decompose_options {
   ad_gpt_options target;
   /* Of the target: a file, or training it first for so many steps; neither: drawn from the seed. */
@@ -185,13 +219,14 @@ AD_API const ad_program_kind *ad_decompose(void);
  *                     x = x + mlp(norm(x; blocks.i.norm.mlp))
  *   images = norm(x; final.norm.weight) projection.weight              [batch, n, d_model]
  *
- * with the formulas of the decoder above, every key head its own, without biases and head norms, and its rotary_base.
+ * with the formulas of the decoder above, every key head its own, without biases and head norms, and its rotary_base;
+ * the width inside the encoder's MLPs is 8/3 encoder_d_model rounded up to a multiple of 16, whatever d_hidden is.
  * The decoder is that of gpt with an MLP of d_hidden. Its sequence is n tokens whose embeddings `images` replace (token
  * 0), the line's characters, and newlines; seq = n + chars. Position n - 1 predicts the first character, each character
  * the next, the last one a newline; what follows does not count.
  *
  * Names are module.name: encoder.patch.weight and model.embedding.weight. encoder.patch.weight and
- * encoder.projection.weight are normal with deviation 1 / sqrt(rows), I on tp. */
+ * encoder.projection.weight are normal with deviation 1 / sqrt(rows), I on tp, and decay. */
 typedef struct ad_ocr_options {
   ad_decoder_options decoder; /* its data: only seq, which follows from the others */
   int64_t d_hidden;           /* of the decoder's MLP; 0: as gpt's */

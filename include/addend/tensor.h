@@ -169,9 +169,10 @@ AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tenso
 /* clamp(x, 0, 1), elementwise. Its backward is not that of a clamp: of a gradient g it passes g where x is in [0, 1],
  * nothing above, and below 0, where g < 0, 0.01 g: what was pushed out may come back. That is not linear in g, so the
  * addends of g are to be summed before: AD_TYPE where the result is R and its gradient would be P. `plain`: the clamp's
- * own slope, 1 in [0, 1] and 0 outside, for proofs along a direction. */
+ * own slope, 1 in [0, 1], both ends too, and 0 outside, for proofs along a direction. */
 AD_API ad_tensor *ad_lower_at(ad_tape *tape, ad_tensor *x, int plain, const char *site);
-/* 1 + 0.01 (x - 1) for x > 1, else clamp(x, 0, 1), elementwise, with its own slope. */
+/* 1 + 0.01 (x - 1) for x > 1, else clamp(x, 0, 1), elementwise, with its own slope: 0 below 0, 1 from 0 to 1, at both
+ * ends too, and 0.01 above. */
 AD_API ad_tensor *ad_upper_at(ad_tape *tape, ad_tensor *x, const char *site);
 /* x + (1 - x) u, elementwise: x where u is 0, 1 where u is 1. */
 AD_API ad_tensor *ad_mix_at(ad_tape *tape, ad_tensor *x, ad_tensor *u, const char *site);

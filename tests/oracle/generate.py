@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from safetensors.numpy import save_file
 
+from draws import check_random_numbers, random_bits, xxh64
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 FIXTURES = HERE / "fixtures"
@@ -87,58 +89,6 @@ DEFAULTS = {  # of the manual page
 
 def section(recipe, name):
     return DEFAULTS[name] | recipe[name]
-
-
-# ---- random numbers: Salmon, Moraes, Dror and Shaw 2011 (Random123); xxHash's specification ----
-
-MASK32, MASK64 = (1 << 32) - 1, (1 << 64) - 1
-
-
-def philox4x32(counter, key):
-    """Ten rounds; four and two words of 32 bits."""
-    c, k = list(counter), list(key)
-    for _ in range(10):
-        low, high = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [high >> 32 ^ c[1] ^ k[0], high & MASK32, low >> 32 ^ c[3] ^ k[1], low & MASK32]
-        k = [k[0] + 0x9E3779B9 & MASK32, k[1] + 0xBB67AE85 & MASK32]
-    return c
-
-
-def random_bits(seed, stream, index):
-    words = philox4x32((index & MASK32, index >> 32, stream & MASK32, stream >> 32), (seed & MASK32, seed >> 32))
-    return words[1] << 32 | words[0]
-
-
-def xxh64(data):
-    """Of less than 32 bytes, seed 0."""
-    p1, p2, p3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
-    p4, p5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
-    assert len(data) < 32
-
-    def turned(x, n):
-        return (x << n | x >> (64 - n)) & MASK64
-
-    h, at = p5 + len(data) & MASK64, 0
-    while at + 8 <= len(data):
-        lane = turned(int.from_bytes(data[at:at + 8], "little") * p2 & MASK64, 31) * p1 & MASK64
-        h, at = (turned(h ^ lane, 27) * p1 + p4) & MASK64, at + 8
-    if at + 4 <= len(data):
-        h, at = (turned(h ^ int.from_bytes(data[at:at + 4], "little") * p1 & MASK64, 23) * p2 + p3) & MASK64, at + 4
-    for byte in data[at:]:
-        h = turned(h ^ byte * p5 & MASK64, 11) * p1 & MASK64
-    h = (h ^ h >> 33) * p2 & MASK64
-    h = (h ^ h >> 29) * p3 & MASK64
-    return h ^ h >> 32
-
-
-def check_random_numbers():
-    """Published answers: kat_vectors of Random123, and hashes that the xxhash package prints."""
-    assert philox4x32((0,) * 4, (0,) * 2) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
-    assert philox4x32((0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0)) == [
-        0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]
-    assert xxh64(b"") == 0xEF46DB3751D8E999
-    assert xxh64(b"a") == 0xD24EC4F1A98C6E5B
-    assert xxh64(b"abc") == 0x44BC2CF5AD770999
 
 
 # ---- samples ----
