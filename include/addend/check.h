@@ -17,7 +17,7 @@ typedef struct ad_check_options {
   int sabotage;
   int64_t sabotage_count; /* how many of the mistakes that are derived from the program are planted, drawn; 0: all */
   uint64_t sabotage_seed; /* of the draw */
-  const char *dump; /* folder for each step's weights, inputs and gradients as safetensors; it is made; NULL: none */
+  const char *dump; /* folder for what each step starts from and comes to (docs/dumps.md); it is made; NULL: none */
   void (*progress)(void *context, const char *what, int64_t done, int64_t of);
   void *context;
 } ad_check_options;

@@ -115,7 +115,7 @@ def check(
 
     `sabotage`: then plant mistakes and say what caught each; a number: so many of the derived ones, drawn by `seed`.
     `dtype`: "f64", "f32" or "recipe". `directional`: no reference, the loss's difference quotient instead. `dump`: a
-    folder for each step's weights, inputs and gradients. `set`: keys to replace, {"mesh": "dp=2 tp=2"} or
+    folder for what each step starts from and comes to. `set`: keys to replace, {"mesh": "dp=2 tp=2"} or
     ["mesh='dp=2 tp=2'"]. A gradient that does not hold is no error: look at `ok`."""
     if dtype not in (None, "f64", "f32", "recipe"):
         raise InvalidError(f"dtype takes 'f64', 'f32' or 'recipe', not {dtype!r}")

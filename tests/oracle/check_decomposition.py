@@ -1,5 +1,6 @@
 """Whether bench/peers/decomposition.py, the program that `addend bench --op decompose_step` measures beside addend, computes what
-`addend train` does: three steps in f64, from the same weights, on the same samples, with the same random masks.
+`addend train` does: three steps in f64, from the same weights, on the same samples, with the same random masks. That program and
+this one are written from the documents alone, those that generate_pools.py names.
 Usage: check_decomposition.py ADDEND, with a python3 that has torch and safetensors."""
 import json
 import pathlib
@@ -14,7 +15,8 @@ from safetensors.numpy import load_file, save_file
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench" / "peers"))
 from decomposition import MATRICES, Decomposition
-from generate import batch_of, initial_weights, mlp_shapes, random_bits, shapes_of, texts_of, xxh64
+from draws import uniform
+from generate import batch_of, initial_weights, mlp_shapes, shapes_of, texts_of
 
 STEPS, SEED, CLOSE = 3, 5, 2e-8  # metrics.jsonl has nine digits
 MODEL = {"layers": 2, "d_model": 16, "heads": 2, "d_hidden": 24, "tied": True, "kv_heads": 0, "qk_norm": False, "bias": False}
@@ -51,12 +53,9 @@ def train(addend, folder, lr, steps):
 
 
 def drawing(step):
-    """Numbers by place: src/array/uniform.c."""
-
     def draw(site, components):
-        own = random_bits(SEED, xxh64(f"{'mask' if components else 'remains'} {site}".encode()), step)
-        of_sample = DATA["seq"] * (components or 1)
-        numbers = [[(random_bits(own, sample, i) >> 40) * 2.0**-24 for i in range(of_sample)] for sample in range(BATCH)]
+        name, of_sample = f"{'mask' if components else 'remains'} {site}", DATA["seq"] * (components or 1)
+        numbers = [uniform(SEED, name, step, sample, of_sample) for sample in range(BATCH)]
         shape = (BATCH, DATA["seq"], components) if components else (BATCH, DATA["seq"])
         return torch.tensor(numbers, dtype=torch.float64).reshape(shape)
 

@@ -1,8 +1,9 @@
 """Makes the fixtures of tests/oracle anew: what PyTorch computes for the recipes of CASES, in f64 on one thread.
 
-Samples, model, loss, clipping, schedule and update are written from what the public headers and the manual page say of
-them, with gradients by autograd and the update by torch.optim.AdamW; README.md names the few constants that only the code
-says. Two runs give the same bytes. README.md says how it is started too.
+Written from the documents alone: include/addend/data.h (the text, its held-out part, draws, samples, what counts, the rows of
+a microbatch), model.h (ad_decoder_options: formulas, names, shapes, what decays, the norm's 1e-5; ad_gpt_options: the default
+width), optim.h (schedule, AdamW, the clip), and the manual page's defaults. Initial weights are made here and given to both.
+Gradients are by autograd, the update by torch.optim.AdamW. Two runs give the same bytes. README.md says how it is started.
 """
 import json
 import math

@@ -1,5 +1,9 @@
 """Makes the fixtures moe-* anew: mixtures of experts with their balancing loss, their balancing bias and a limit to what an
-expert takes, as generate.py makes those of gpt. Choices are torch.topk's, which orders equal scores as it likes: none may
+expert takes, as generate.py makes those of gpt.
+
+Written from the documents alone: include/addend/model.h (ad_moe_options: formulas, names, shapes, capacity, bias, balancing
+loss), docs/moe.md ("Balance", "A limit"), the manual page (the keys' defaults; in metrics.jsonl tokens, dropped and imbalance),
+and what generate.py names. Choices are torch.topk's, which orders equal scores as it likes: none may
 be close to equal.
 """
 import math

@@ -1,5 +1,9 @@
 """Makes fixtures/operations anew: attention, the loss, a router and the losses of a decomposition alone, as PyTorch's own
-operations compute them, in f64 on one thread. The whole is computed; test_operations.c compares what each rank has of it. README.md says how it is started.
+operations compute them, in f64 on one thread. The whole is computed; test_operations.c compares what each rank has of it.
+
+Written from the documents alone: include/addend/tensor.h (ad_attention, ad_attention_all, ad_cross_entropy, ad_top_k and what
+stands with it, ad_lower, ad_upper, ad_mix, ad_power_sums, ad_sparsity, ad_squared_error, ad_kl_divergence), and model.h for how
+a router's and a decomposition's losses are put together (ad_moe_options, ad_decompose_options). README.md says how it is started.
 """
 import math
 import shutil
