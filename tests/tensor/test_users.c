@@ -1,0 +1,543 @@
+/* Values with several users: every operation's backward adds to a gradient that is there already and writes where none
+ * is, in every dtype for which it has arithmetic. The gradient that arrives from several users at once is the sum of
+ * those that arrive from each alone; memory of gradients holds NaN before. */
+#include <glob.h>
+#include <stdio.h>
+#include "addend/bridge.h"
+#include "array/array.h"
+#include "ranks.h"
+#include "tensor/routing.h"
+#include "tensor/tape.h"
+#include "world.h"
+
+enum { OPERANDS = 3, OUTPUTS_MAX = 48, RECORDS_MAX = 128, ELEMENTS_MAX = 512, FOULED = 1 << 16 };
+
+/* A parameter's gradient is of the wide dtype, whatever the parameter's own is. */
+typedef enum kind { NONE, VALUE, WIDE, PARAMETER, INDEX } kind;
+
+typedef struct operand {
+  ad_shape shape;
+  kind kind;
+  const char *layout; /* NULL: "tp=I" */
+} operand;
+
+enum { INDICES_BELOW = 3 };
+
+typedef struct composition {
+  const char *name;
+  ad_tensor *(*f)(ad_tape *t, ad_tensor *const *x);
+  operand operands[OPERANDS];
+  const char *mesh;         /* NULL: "tp=1" */
+  const char *to_mesh, *to; /* of a bridge: where it leads */
+} composition;
+
+/* ---- what was recorded ---- */
+
+typedef struct seen {
+  const operation *op;
+  unsigned dtypes;
+} seen;
+
+static seen records[RECORDS_MAX];
+static size_t record_count;
+
+static void see(const ad_tensor *recorded) {
+  size_t i = 0;
+  while (i < record_count && records[i].op != recorded->op) i++;
+  CHECK(i < RECORDS_MAX);
+  if (i == record_count) records[record_count++].op = recorded->op;
+  records[i].dtypes |= 1u << recorded->operand[0]->array.dtype;
+}
+
+/* ---- one start of backward ---- */
+
+/* When the users are recorded: backward takes the other order. */
+typedef enum order { USERS_BEFORE, USERS_AFTER } order;
+enum { ALL = -1 }; /* outputs start at once */
+
+typedef struct experiment {
+  ad_comm *comm;
+  ad_mesh *mesh;
+  const composition *of;
+  ad_dtype dtype;
+  ad_array value[OPERANDS];
+} experiment;
+
+typedef struct start {
+  ad_tape *tape;
+  ad_tensor *leaf[OPERANDS], *output[OUTPUTS_MAX];
+  int count;
+} start;
+
+static void fill(ad_array *array, uint64_t stream) {
+  for (size_t i = 0; i < ad_array_numel(array); i++) {
+    if (array->dtype == AD_I32)
+      ((int32_t *)array->data)[i] = (int32_t)(ad_random_bits(7, stream, i) % INDICES_BELOW);
+    else
+      ad_set_element(array->dtype, array->data, i, ad_random_normal(7, stream, i));
+  }
+}
+
+/* What every later tape's gradients find in their memory. */
+static void foul(const experiment *e, ad_tape *tape) {
+  ad_layout layout = ad_layout_all(e->mesh, AD_I);
+  ad_array array = ad_array_describe(e->comm, e->dtype, &(ad_shape){1, {FOULED}}, &layout);
+  CHECK(array.data = malloc(ad_array_bytes(&array)));
+  for (size_t i = 0; i < FOULED; i++) ad_set_element(e->dtype, array.data, i, NAN);
+  ad_scale(tape, ad_constant(tape, &array), 1);
+  CHECK_OK(ad_tape_status(tape));
+  ad_tape_reset(tape);
+  free(array.data);
+}
+
+static ad_tensor *leaf_of(const experiment *e, ad_tape *tape, int i) {
+  kind of = e->of->operands[i].kind;
+  if (of == INDEX) return ad_constant(tape, &e->value[i]);
+  if (of == PARAMETER) return ad_input_with(tape, &e->value[i], ad_dtype_wide(e->dtype), AD_HERE);
+  return ad_input(tape, &e->value[i]);
+}
+
+static void add_user(start *s, ad_tensor *of) {
+  CHECK(s->count < OUTPUTS_MAX);
+  s->output[s->count++] = ad_scale(s->tape, of, 1);
+}
+
+/* Every value that an operation took gets one user more. */
+static void add_users(start *s) {
+  ad_tensor *last = s->tape->last, *found[OUTPUTS_MAX];
+  int count = 0;
+  for (ad_tensor *each = last; each; each = each->previous) {
+    if (each->op) see(each);
+    for (int i = 0; i < each->operand_count; i++) {
+      int known = !each->operand[i]->carries;
+      for (int k = 0; k < count; k++) known |= found[k] == each->operand[i];
+      if (known) continue;
+      CHECK(count < OUTPUTS_MAX);
+      found[count++] = each->operand[i];
+    }
+  }
+  for (int k = 0; k < count; k++) add_user(s, found[k]);
+}
+
+static start record(const experiment *e, order when) {
+  start s = {0};
+  ad_tape_options options = {.size = sizeof options, .dtype = e->dtype};
+  CHECK_OK(ad_tape_create(e->comm, e->mesh, &options, &s.tape));
+  foul(e, s.tape);
+  for (int i = 0; i < OPERANDS && e->of->operands[i].kind; i++) {
+    s.leaf[i] = leaf_of(e, s.tape, i);
+    if (when == USERS_BEFORE && s.leaf[i]->carries) add_user(&s, s.leaf[i]);
+  }
+  ad_tensor *result = e->of->f(s.tape, s.leaf);
+  CHECK_OK(ad_tape_status(s.tape));
+  if (when == USERS_AFTER) add_users(&s);
+  CHECK(s.count < OUTPUTS_MAX);
+  s.output[s.count++] = result;
+  CHECK_OK(ad_tape_status(s.tape));
+  return s;
+}
+
+typedef struct arriving {
+  ad_array array[OUTPUTS_MAX];
+  const ad_array *list[OUTPUTS_MAX];
+} arriving;
+
+static void describe_gradient(const experiment *e, const start *s, int i, arriving *a) {
+  const ad_array *value = &s->output[i]->array;
+  ad_layout dual = ad_layout_dual(&value->layout);
+  a->array[i] = ad_array_describe(e->comm, s->output[i]->grad_dtype, &value->shape, &dual);
+  CHECK(a->array[i].data = malloc(ad_array_bytes(&a->array[i]) + 1));
+  fill(&a->array[i], 100 + (uint64_t)i);
+  a->list[i] = &a->array[i];
+}
+
+static void add_gradients(const start *s, double sums[OPERANDS][ELEMENTS_MAX]) {
+  for (int i = 0; i < OPERANDS && s->leaf[i]; i++) {
+    const ad_array *grad = ad_grad(s->leaf[i]);
+    for (size_t k = 0; grad && k < ad_array_numel(grad); k++) {
+      CHECK(k < ELEMENTS_MAX);
+      sums[i][k] += element(grad, k);
+    }
+  }
+}
+
+/* Starts from one output, or from all; adds what the leaves got. Returns how many outputs there are. */
+static int run_start(const experiment *e, order when, int which, double sums[OPERANDS][ELEMENTS_MAX]) {
+  start s = record(e, when);
+  arriving a;
+  int first = which == ALL ? 0 : which;
+  for (int i = 0; i < s.count; i++) describe_gradient(e, &s, i, &a);
+  size_t count = which == ALL ? (size_t)s.count : 1;
+  CHECK_OK(ad_backward_from(s.tape, s.output + first, a.list + first, count, 1));
+  add_gradients(&s, sums);
+  for (int i = 0; i < s.count; i++) free(a.array[i].data);
+  ad_tape_destroy(s.tape);
+  return s.count;
+}
+
+/* Sums of some ten terms at most, each rounded a few times on its way. */
+static double roundings_of(ad_dtype dtype) { return dtype == AD_F64 ? 1e-13 : dtype == AD_F32 ? 2e-5 : 0.04; }
+
+static void check_order(const experiment *e, order when) {
+  static double together[OPERANDS][ELEMENTS_MAX], apart[OPERANDS][ELEMENTS_MAX];
+  memset(together, 0, sizeof together);
+  memset(apart, 0, sizeof apart);
+  int count = run_start(e, when, ALL, together);
+  for (int i = 0; i < count; i++) run_start(e, when, i, apart);
+  for (int i = 0; i < OPERANDS; i++) {
+    double largest = 0;
+    for (size_t k = 0; k < ELEMENTS_MAX; k++) largest = fmax(largest, fabs(apart[i][k]));
+    for (size_t k = 0; k < ELEMENTS_MAX; k++)
+      if (!(fabs(together[i][k] - apart[i][k]) <= roundings_of(e->dtype) * largest)) {
+        char words[128];
+        snprintf(words, sizeof words, "%s, operand %d, element %zu: %g of all users is %g, the sum of each alone",
+                 ad_dtype_name(e->dtype), i, k, together[i][k], apart[i][k]);
+        rank_check_failed(e->of->name, (int)when, words);
+      }
+  }
+}
+
+static ad_array value_of(const experiment *e, int i) {
+  const operand *of = &e->of->operands[i];
+  ad_layout layout;
+  CHECK_OK(ad_layout_parse(e->mesh, of->layout ? of->layout : "tp=I", &layout));
+  ad_dtype dtype = of->kind == INDEX ? AD_I32 : of->kind == WIDE ? ad_dtype_wide(e->dtype) : e->dtype;
+  ad_array array = ad_array_describe(e->comm, dtype, &of->shape, &layout);
+  CHECK(array.data = malloc(ad_array_bytes(&array) + 1));
+  int is_own = ad_layout_axes_of(&layout, AD_V) != 0; /* each rank has other rows */
+  fill(&array, 10 * (uint64_t)(is_own ? ad_comm_rank(e->comm) : 0) + (uint64_t)i);
+  return array;
+}
+
+static ad_bridge *bridge; /* of the composition at work */
+
+static void open_bridge(const experiment *e, ad_mesh **to_mesh) {
+  ad_layout to;
+  CHECK_OK(ad_mesh_create(e->of->to_mesh, to_mesh));
+  CHECK_OK(ad_layout_parse(*to_mesh, e->of->to, &to));
+  CHECK_OK(ad_bridge_create(e->comm, &e->value[0].layout, &to, NULL, &bridge));
+}
+
+static void check_composition(ad_comm *comm, const composition *c, ad_dtype dtype) {
+  experiment e = {.comm = comm, .of = c, .dtype = dtype};
+  CHECK_OK(ad_mesh_create(c->mesh ? c->mesh : "tp=1", &e.mesh));
+  for (int i = 0; i < OPERANDS && c->operands[i].kind; i++) e.value[i] = value_of(&e, i);
+  ad_mesh *to_mesh = NULL;
+  if (c->to) open_bridge(&e, &to_mesh);
+  check_order(&e, USERS_BEFORE);
+  check_order(&e, USERS_AFTER);
+  if (c->to) ad_bridge_destroy(bridge);
+  ad_mesh_destroy(to_mesh);
+  for (int i = 0; i < OPERANDS; i++) free(e.value[i].data);
+  ad_mesh_destroy(e.mesh);
+}
+
+/* ---- the compositions ---- */
+
+/* A constant that lives as long as a tape. */
+static ad_tensor *constant(ad_tape *t, const ad_tensor *like, ad_dtype dtype, ad_shape shape) {
+  static double memory[ELEMENTS_MAX];
+  ad_array array = ad_array_describe(ad_tape_comm(t), dtype, &shape, &like->array.layout);
+  CHECK(ad_array_numel(&array) <= ELEMENTS_MAX);
+  array.data = memory;
+  fill(&array, 50);
+  return ad_constant(t, &array);
+}
+
+static ad_count *step_count; /* 2 and 5 in two microbatches */
+
+#define OF_ONE(name) \
+  static ad_tensor *name(ad_tape *t, ad_tensor *const *x) { return ad_##name(t, x[0]); }
+#define OF_TWO(name) \
+  static ad_tensor *name(ad_tape *t, ad_tensor *const *x) { return ad_##name(t, x[0], x[1]); }
+OF_TWO(add)
+OF_TWO(add_row)
+OF_TWO(multiply)
+OF_TWO(linear)
+OF_TWO(linear_transposed)
+OF_TWO(embedding)
+OF_TWO(swiglu)
+OF_TWO(mix)
+OF_TWO(squared_error)
+OF_TWO(place)
+OF_TWO(scale_rows)
+OF_TWO(repeat)
+OF_TWO(cross_entropy)
+OF_ONE(sum)
+OF_ONE(gelu)
+OF_ONE(upper)
+OF_ONE(softmax)
+OF_ONE(sigmoid)
+static ad_tensor *to_wide(ad_tape *t, ad_tensor *const *x) { return ad_to_dtype(t, x[0], AD_F32); }
+static ad_tensor *to_narrow(ad_tape *t, ad_tensor *const *x) { return ad_to_dtype(t, x[0], AD_BF16); }
+static ad_tensor *scale(ad_tape *t, ad_tensor *const *x) { return ad_scale(t, x[0], -1.75); }
+static ad_tensor *divide(ad_tape *t, ad_tensor *const *x) { return ad_divide(t, x[0], step_count); }
+static ad_tensor *share(ad_tape *t, ad_tensor *const *x) { return ad_share(t, x[0], step_count, 1); }
+static ad_tensor *lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], 0); }
+static ad_tensor *plain_lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], 1); }
+static ad_tensor *concat(ad_tape *t, ad_tensor *const *x) { return ad_concat(t, x, 3); }
+static ad_tensor *concat_of_one(ad_tape *t, ad_tensor *const *x) {
+  return ad_concat(t, ((ad_tensor *[]){x[0], x[0], x[0]}), 3);
+}
+static ad_tensor *slice(ad_tape *t, ad_tensor *const *x) { return ad_slice(t, x[0], 2, 3); }
+static ad_tensor *rms_norm(ad_tape *t, ad_tensor *const *x) { return ad_rms_norm(t, x[0], x[1], 1e-5); }
+static ad_tensor *rms_norm_unweighted(ad_tape *t, ad_tensor *const *x) { return ad_rms_norm_unweighted(t, x[0], 1e-5); }
+static ad_tensor *head_norm(ad_tape *t, ad_tensor *const *x) { return ad_head_norm(t, x[0], x[1], 1e-5); }
+static ad_tensor *rotary(ad_tape *t, ad_tensor *const *x) { return ad_rotary(t, x[0], 6, 10000); }
+static ad_tensor *attention(ad_tape *t, ad_tensor *const *x) { return ad_attention(t, x[0], x[1], x[2], 4); }
+static ad_tensor *attention_all(ad_tape *t, ad_tensor *const *x) { return ad_attention_all(t, x[0], x[1], x[2], 4); }
+static ad_tensor *self_attention(ad_tape *t, ad_tensor *const *x) { return ad_attention(t, x[0], x[0], x[0], 4); }
+static ad_tensor *power_sums(ad_tape *t, ad_tensor *const *x) {
+  return ad_power_sums(t, ad_multiply(t, x[0], x[0]), 1e-3, 1.7);
+}
+static ad_tensor *sparsity(ad_tape *t, ad_tensor *const *x) { return ad_sparsity(t, power_sums(t, x), 0.75); }
+static ad_tensor *kl_divergence(ad_tape *t, ad_tensor *const *x) {
+  return ad_kl_divergence(t, x[0], constant(t, x[0], x[0]->array.dtype, x[0]->array.shape));
+}
+static ad_tensor *balance(ad_tape *t, ad_tensor *const *x) {
+  return ad_balance(t, x[0], constant(t, x[0], x[0]->array.dtype, (ad_shape){1, {3}}), 2);
+}
+static ad_tensor *rows_and_back(ad_tape *t, ad_tensor *const *x) { return ad_from_rows(t, ad_to_rows(t, x[0]), x[0]); }
+static ad_tensor *view(ad_tape *t, ad_tensor *const *x) { return ad_view(t, x[0], x[0]->array.layout.mesh); }
+static ad_tensor *move(ad_tape *t, ad_tensor *const *x) { return ad_convert(t, x[0], "tp", AD_R); }
+static ad_tensor *summed(ad_tape *t, ad_tensor *const *x) { return ad_all_reduce(t, x[0], "tp", AD_I); }
+static ad_tensor *cross(ad_tape *t, ad_tensor *const *x) { return ad_cross(t, x[0], bridge); }
+static ad_tensor *wire(ad_tape *t, ad_tensor *const *x) {
+  return ad_wire_at(t, x[0], &(wire_rounding){.gradient_scale = 1}, AD_HERE);
+}
+/* Tokens, scores and the experts' matrices: everything that a mixture of experts does with rows. */
+static ad_tensor *routed(ad_tape *t, ad_tensor *const *x) {
+  ad_routing *routing;
+  ad_tensor *chosen = ad_top_k(t, x[1], 2, NULL, &routing);
+  ad_tensor *slots = ad_to_slots(t, x[0], routing), *factors = ad_slot_weights(t, chosen, routing);
+  slots = ad_grouped_linear(t, ad_dispatch(t, slots, routing, "ep"), x[2], routing);
+  return ad_from_slots(t, ad_scale_rows(t, ad_return(t, slots, routing, "ep"), factors), routing);
+}
+
+#define SHAPE(n, ...)    \
+  {                      \
+    (n), { __VA_ARGS__ } \
+  }
+
+/* Operations of all dtypes. */
+static const composition any_float[] = {
+    {"add", add, {{SHAPE(2, 3, 5), VALUE, 0}, {SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"add", add, {{SHAPE(2, 3, 5), WIDE, 0}, {SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"add", add, {{SHAPE(2, 3, 5), VALUE, 0}, {SHAPE(2, 3, 5), WIDE, 0}}, 0, 0, 0},
+    {"add_row", add_row, {{SHAPE(3, 3, 4, 5), VALUE, 0}, {SHAPE(1, 5), WIDE, 0}}, 0, 0, 0},
+    {"multiply", multiply, {{SHAPE(2, 3, 5), VALUE, 0}, {SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"scale", scale, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"scale", scale, {{SHAPE(2, 3, 5), PARAMETER, 0}}, 0, 0, 0},
+    {"divide", divide, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"share", share, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"sum", sum, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"swiglu", swiglu, {{SHAPE(2, 3, 45), VALUE, 0}, {SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
+    {"gelu", gelu, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
+    {"lower", lower, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
+    {"plain_lower", plain_lower, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
+    {"upper", upper, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
+    {"mix", mix, {{SHAPE(2, 3, 45), VALUE, 0}, {SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
+    {"linear", linear, {{SHAPE(3, 2, 3, 5), VALUE, 0}, {SHAPE(2, 5, 7), VALUE, 0}}, 0, 0, 0},
+    {"linear", linear, {{SHAPE(3, 2, 3, 5), VALUE, 0}, {SHAPE(2, 5, 7), PARAMETER, 0}}, 0, 0, 0},
+    {"linear_transposed", linear_transposed, {{SHAPE(3, 2, 3, 5), VALUE, 0}, {SHAPE(2, 7, 5), PARAMETER, 0}}, 0, 0, 0},
+    {"embedding", embedding, {{SHAPE(2, 3, 5), PARAMETER, 0}, {SHAPE(2, 2, 3), INDEX, 0}}, 0, 0, 0},
+    {"embedding", embedding, {{SHAPE(2, 3, 5), VALUE, 0}, {SHAPE(2, 2, 3), INDEX, 0}}, 0, 0, 0},
+    {"concat", concat, {{SHAPE(2, 3, 5), VALUE, 0}, {SHAPE(2, 3, 1), VALUE, 0}, {SHAPE(2, 3, 4), VALUE, 0}}, 0, 0, 0},
+    {"concat_of_one", concat_of_one, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"slice", slice, {{SHAPE(2, 3, 7), VALUE, 0}}, 0, 0, 0},
+    {"rms_norm", rms_norm, {{SHAPE(2, 3, 37), VALUE, 0}, {SHAPE(1, 37), WIDE, 0}}, 0, 0, 0},
+    {"rms_norm", rms_norm, {{SHAPE(2, 3, 37), WIDE, 0}, {SHAPE(1, 37), WIDE, 0}}, 0, 0, 0},
+    {"rms_norm_unweighted", rms_norm_unweighted, {{SHAPE(2, 3, 37), VALUE, 0}}, 0, 0, 0},
+    {"head_norm", head_norm, {{SHAPE(3, 2, 3, 12), VALUE, 0}, {SHAPE(1, 4), WIDE, 0}}, 0, 0, 0},
+    {"rotary", rotary, {{SHAPE(3, 2, 5, 12), VALUE, 0}}, 0, 0, 0},
+    {"attention",
+     attention,
+     {{SHAPE(3, 2, 7, 8), VALUE, 0}, {SHAPE(3, 2, 7, 4), VALUE, 0}, {SHAPE(3, 2, 7, 4), VALUE, 0}},
+     0,
+     0,
+     0},
+    {"attention_all",
+     attention_all,
+     {{SHAPE(3, 2, 7, 8), VALUE, 0}, {SHAPE(3, 2, 7, 4), VALUE, 0}, {SHAPE(3, 2, 7, 4), VALUE, 0}},
+     0,
+     0,
+     0},
+    {"self_attention", self_attention, {{SHAPE(3, 2, 7, 8), VALUE, 0}}, 0, 0, 0},
+    {"cross_entropy", cross_entropy, {{SHAPE(3, 2, 3, 5), VALUE, 0}, {SHAPE(2, 2, 3), INDEX, 0}}, 0, 0, 0},
+    {"squared_error", squared_error, {{SHAPE(2, 29, 13), VALUE, 0}, {SHAPE(2, 29, 13), VALUE, 0}}, 0, 0, 0},
+    {"kl_divergence", kl_divergence, {{SHAPE(2, 9, 13), VALUE, 0}}, 0, 0, 0},
+    {"power_sums", power_sums, {{SHAPE(2, 9, 13), VALUE, 0}}, 0, 0, 0},
+    {"place", place, {{SHAPE(3, 2, 5, 3), VALUE, 0}, {SHAPE(3, 2, 2, 3), VALUE, 0}}, 0, 0, 0},
+    {"place", place, {{SHAPE(3, 2, 5, 3), VALUE, 0}, {SHAPE(3, 2, 2, 3), WIDE, 0}}, 0, 0, 0},
+    {"scale_rows", scale_rows, {{SHAPE(3, 2, 3, 5), VALUE, 0}, {SHAPE(2, 2, 3), WIDE, 0}}, 0, 0, 0},
+    {"rows_and_back", rows_and_back, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"view", view, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"move", move, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"wire", wire, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"routed",
+     routed,
+     {{SHAPE(2, 7, 5), VALUE, "ep=V"}, {SHAPE(2, 7, 3), WIDE, "ep=V"}, {SHAPE(3, 3, 5, 4), VALUE, "ep=S0"}},
+     "ep=1",
+     0,
+     0},
+    {"routed",
+     routed,
+     {{SHAPE(2, 7, 5), VALUE, "ep=V"}, {SHAPE(2, 7, 3), WIDE, "ep=V"}, {SHAPE(3, 3, 5, 4), PARAMETER, "ep=S0"}},
+     "ep=1",
+     0,
+     0},
+    {"cross",
+     cross,
+     {{SHAPE(2, 6, 5), VALUE, "dp_shard=S0 tp=I"}},
+     "dp_shard=1 tp=1",
+     "dp_shard=1 tp=1",
+     "dp_shard=S0 tp=I"},
+    /* Statistics: of the wide dtype. */
+    {"softmax", softmax, {{SHAPE(2, 3, 5), WIDE, 0}}, 0, 0, 0},
+    {"sigmoid", sigmoid, {{SHAPE(2, 3, 5), WIDE, 0}}, 0, 0, 0},
+    {"repeat", repeat, {{SHAPE(2, 3, 5), WIDE, 0}, {SHAPE(2, 4, 3), INDEX, 0}}, 0, 0, 0},
+    {"sparsity", sparsity, {{SHAPE(2, 9, 13), WIDE, 0}}, 0, 0, 0},
+    {"balance", balance, {{SHAPE(2, 7, 3), WIDE, 0}}, 0, 0, 0},
+};
+
+/* The dtypes change on a tape of bf16 alone. */
+static const composition conversions[] = {
+    {"to_wide", to_wide, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"to_narrow", to_narrow, {{SHAPE(2, 3, 5), WIDE, 0}}, 0, 0, 0},
+};
+
+/* What moves between two ranks. */
+static const composition between[] = {
+    {"routed",
+     routed,
+     {{SHAPE(2, 7, 5), VALUE, "ep=V"}, {SHAPE(2, 7, 3), WIDE, "ep=V"}, {SHAPE(3, 3, 5, 4), VALUE, "ep=S0"}},
+     "ep=2",
+     0,
+     0},
+    {"move", move, {{SHAPE(2, 3, 5), VALUE, "tp=I"}}, "tp=2", 0, 0},
+    {"summed", summed, {{SHAPE(2, 3, 5), VALUE, "tp=P"}}, "tp=2", 0, 0},
+    {"attention",
+     attention,
+     {{SHAPE(3, 2, 8, 8), VALUE, "cp=S1z"}, {SHAPE(3, 2, 8, 4), VALUE, "cp=S1z"}, {SHAPE(3, 2, 8, 4), VALUE, "cp=S1z"}},
+     "cp=2",
+     0,
+     0},
+    {"cross_entropy",
+     cross_entropy,
+     {{SHAPE(3, 2, 3, 5), VALUE, "tp=S2"}, {SHAPE(2, 2, 3), INDEX, "tp=I"}},
+     "tp=2",
+     0,
+     0},
+    {"cross",
+     cross,
+     {{SHAPE(2, 6, 5), VALUE, "dp_shard=S0 tp=I"}},
+     "dp_shard=2 tp=1",
+     "dp_shard=1 tp=2",
+     "dp_shard=S0 tp=I"},
+};
+
+#define COUNT(list) (sizeof(list) / sizeof *(list))
+
+static void check_all(ad_comm *comm, const composition *list, size_t count) {
+  static const ad_dtype dtypes[] = {AD_F64, AD_F32, AD_BF16};
+  for (size_t i = 0; i < count; i++)
+    for (size_t k = 0; k < COUNT(dtypes); k++) check_composition(comm, &list[i], dtypes[k]);
+}
+
+/* ---- every operation ---- */
+
+static size_t seen_of(const char *name) {
+  size_t count = 0;
+  for (size_t i = 0; i < record_count; i++) count += !strcmp(records[i].op->name, name);
+  return count;
+}
+
+/* In f64 no other dtype is on a tape. */
+static unsigned wanted_of(const operation *op) {
+  return op->dtypes & ~(strcmp(op->name, "to_dtype") ? 0u : 1u << AD_F64);
+}
+
+static void check_dtypes(void) {
+  for (size_t i = 0; i < record_count; i++)
+    if (records[i].dtypes != wanted_of(records[i].op)) rank_check_failed(__FILE__, __LINE__, records[i].op->name);
+}
+
+/* As many records of each name as stand in the sources; those of `elsewhere` one less. */
+typedef struct written {
+  char name[32];
+  size_t count;
+} written;
+
+static size_t add_written(const char *path, written *list, size_t count) {
+  char line[256];
+  int is_record = 0;
+  FILE *file = fopen(path, "r");
+  CHECK(file);
+  while (fgets(line, sizeof line, file)) {
+    written found = {.count = 1};
+    is_record |= !strncmp(line, "static const operation ", 23);
+    const char *name = strstr(line, ".name = \"");
+    if (!is_record || !name || sscanf(name, ".name = \"%31[^\"]", found.name) != 1) continue;
+    is_record = 0;
+    size_t i = 0;
+    while (i < count && strcmp(list[i].name, found.name)) i++;
+    CHECK(i < RECORDS_MAX);
+    if (i == count) list[count++] = (written){.count = 0};
+    strcpy(list[i].name, found.name);
+    list[i].count++;
+  }
+  fclose(file);
+  return count;
+}
+
+static void check_all_seen(const char *const *elsewhere, size_t elsewhere_count) {
+  static written list[RECORDS_MAX];
+  glob_t sources;
+  size_t count = 0;
+  CHECK(!glob(AD_TEST_SOURCE "/src/tensor/op_*.c", 0, NULL, &sources));
+  for (size_t i = 0; i < sources.gl_pathc; i++) count = add_written(sources.gl_pathv[i], list, count);
+  globfree(&sources);
+  CHECK(count > 40);
+  for (size_t i = 0; i < count; i++) {
+    for (size_t k = 0; k < elsewhere_count; k++) list[i].count -= !strcmp(list[i].name, elsewhere[k]);
+    if (seen_of(list[i].name) != list[i].count) rank_check_failed(__FILE__, __LINE__, list[i].name);
+  }
+}
+
+static int on_one_rank(ad_comm *comm, void *context) {
+  static const char *const between_ranks[] = {"all_to_all", "bridge"};
+  ad_mesh *mesh;
+  CHECK_OK(ad_mesh_create("tp=1", &mesh));
+  ad_layout layout = ad_layout_all(mesh, AD_I);
+  CHECK_OK(ad_count_create(comm, &layout, 2, &step_count));
+  CHECK_OK(ad_count_post(step_count, (int64_t[]){2, 5}, AD_HERE));
+  CHECK_OK(ad_count_wait(step_count, NULL));
+  check_all(comm, any_float, COUNT(any_float));
+  for (size_t i = 0; i < COUNT(conversions); i++) check_composition(comm, &conversions[i], AD_BF16);
+  check_dtypes();
+  check_all_seen(between_ranks, COUNT(between_ranks));
+  ad_count_destroy(step_count);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static int on_two_ranks(ad_comm *comm, void *context) {
+  check_all(comm, between, COUNT(between));
+  check_dtypes();
+  CHECK(seen_of("all_to_all") == 1 && seen_of("bridge") == 1);
+  return 0;
+}
+
+static void every_operation_adds_to_a_gradient_that_is_there_and_writes_where_none_is(void **state) {
+  run_ranks(1, on_one_rank, NULL);
+}
+
+static void so_does_what_moves_between_ranks(void **state) { run_ranks(2, on_two_ranks, NULL); }
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_operation_adds_to_a_gradient_that_is_there_and_writes_where_none_is),
+      cmocka_unit_test(so_does_what_moves_between_ranks),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
