@@ -56,7 +56,8 @@ typedef enum ad_collective_op {
 } ad_collective_op;
 
 /* One message of a batched exchange: this rank's send to a peer, or its receive from one. The peer's own exchange holds
- * the other side. Between two ranks the first send belongs to the first receive, and so on. */
+ * the other side. Between two ranks the first send belongs to the first receive, and so on. What is received lands in
+ * memory of its own, apart from that of every other message of the exchange; several may be sent from one. */
 typedef struct ad_message {
   int64_t peer;     /* its index in the group; may be this rank's own */
   const void *send; /* one of send and receive is NULL */

@@ -295,16 +295,26 @@ static ad_status find_routes(ad_bridge *bridge, const way *w, const char *site, 
   return AD_OK;
 }
 
-static void make_messages(ad_bridge *bridge, const way *w, const ad_route_passing *routes) {
+/* Where rows stay in their memory one way but not for all ranks the other way, a rank's own are there already. */
+static int is_there(const way *w, const ad_message *message, int64_t own) {
+  return message->peer == own && w->in.data && w->in.data == w->out.data;
+}
+
+/* Returns how many there are. */
+static size_t make_messages(ad_bridge *bridge, const way *w, const ad_route_passing *routes) {
+  int64_t own = ad_group_index(&routes->group, ad_comm_rank(bridge->comm));
+  size_t count = 0;
   for (size_t i = 0; i < routes->count; i++) {
     const ad_route *route = &routes->routes[i];
     const ad_array *array = i < routes->sends ? &w->in : &w->out;
     char *data = (char *)array->data + (size_t)route->here * row_of(array) * ad_dtype_size(array->dtype);
-    bridge->messages[i] = (ad_message){.peer = ad_group_index(&routes->group, route->peer),
-                                       .send = i < routes->sends ? data : NULL,
-                                       .receive = i < routes->sends ? NULL : data,
-                                       .count = (size_t)route->count * row_of(array)};
+    ad_message message = {.peer = ad_group_index(&routes->group, route->peer),
+                          .send = i < routes->sends ? data : NULL,
+                          .receive = i < routes->sends ? NULL : data,
+                          .count = (size_t)route->count * row_of(array)};
+    if (!is_there(w, &message, own)) bridge->messages[count++] = message;
   }
+  return count;
 }
 
 /* Law 7: what comes back for a source that is R counts once. Copies that are not the first hold zeros. */
@@ -329,11 +339,11 @@ static ad_status move_rows(ad_bridge *bridge, const way *w, const char *site, ad
   ad_route_passing routes;
   AD_TRY(find_routes(bridge, w, site, &routes));
   if (ad_comm_is_dry(bridge->comm)) return AD_OK;
-  make_messages(bridge, w, &routes);
+  size_t count = make_messages(bridge, w, &routes);
   ad_collective exchange = {.op = AD_EXCHANGE,
                             .group = routes.group,
                             .messages = bridge->messages,
-                            .message_count = routes.count,
+                            .message_count = count,
                             .dtype = present(w)->dtype,
                             .site = site};
   return request ? ad_comm_post(bridge->comm, &exchange, request) : ad_comm_run(bridge->comm, &exchange);

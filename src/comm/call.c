@@ -254,6 +254,21 @@ static ad_status check_message(const ad_call *call, const ad_message *message, s
   return message->count > SIZE_MAX / 2 / call->element ? too_large(call) : AD_OK;
 }
 
+static int share_memory(const ad_call *call, const ad_message *a, const ad_message *b) {
+  uintptr_t of_a = (uintptr_t)(a->send ? a->send : a->receive), of_b = (uintptr_t)(b->send ? b->send : b->receive);
+  return a->count && b->count && of_a < of_b + b->count * call->element && of_b < of_a + a->count * call->element;
+}
+
+// What arrives may land while another message is still being read, or lands too.
+static ad_status check_apart(const ad_call *call, const ad_message *messages, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    for (size_t k = 0; messages[i].receive && k < count; k++)
+      if (k != i && share_memory(call, &messages[i], &messages[k]))
+        return REFUSE(call, "message %zu is received into memory that message %zu %s; they must be apart", i, k,
+                      messages[k].send ? "is sent from" : "is received into too");
+  return AD_OK;
+}
+
 // Sends before receives, those of a kind by peer, those of a peer in the caller's order. places: 2 * members + 1 zeros.
 static void sort_messages(ad_call *call, const ad_message *messages, size_t *places) {
   for (size_t i = 0; i < call->message_count; i++)
@@ -269,6 +284,7 @@ static ad_status take_messages(const ad_collective *collective, ad_call *call) {
   if (count && !collective->messages) return REFUSE(call, "%zu messages, but `messages` is NULL", count);
   if (count > SIZE_MAX / 2 / sizeof(ad_message)) return too_large(call);
   for (size_t i = 0; i < count; i++) AD_TRY(check_message(call, &collective->messages[i], i));
+  AD_TRY(check_apart(call, collective->messages, count));
   AD_TRY(take_words(call, count * sizeof(ad_message) + places, (void **)&call->messages));
   call->message_count = count;
   memset(call->messages + count, 0, places);

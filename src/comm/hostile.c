@@ -111,6 +111,12 @@ static void write_outputs(const hostile_call *c, ad_call *call) {
   if (c->out && call->out_bytes) memcpy(call->out, c->out, call->out_bytes);
 }
 
+// Of an exchange: nothing else of it stands where a message lands.
+static void poison_receives(const ad_call *call) {
+  for (size_t i = 0; call->op == AD_EXCHANGE && i < call->message_count; i++)
+    if (call->messages[i].receive) memset(call->messages[i].receive, POISON, call->messages[i].count * call->element);
+}
+
 static hostile_call *oldest_held(const hostile_world *w) {
   hostile_call *oldest = NULL;
   for (hostile_call *c = w->calls; c; c = c->next)
@@ -139,6 +145,7 @@ static ad_status hostile_post(void *world, ad_call *call) {
   int moves = call->op != AD_EXCHANGE && draw(w, 2), apart = !overlap(call) && !call->reducing.adds;
   ad_status status = moves ? move_buffers(c, call) : AD_OK;
   if (!status && apart && call->out_bytes) memset(call->out, POISON, call->out_bytes);
+  poison_receives(call);
   c->held = (int)draw(w, 2);
   if (!status && !c->held) status = w->engine->post(w->inner, &c->inner);
   if (status) {

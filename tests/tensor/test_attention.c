@@ -428,6 +428,16 @@ static void the_operation_rounds_once_at_its_end(void **state) {
   }
 }
 
+/* What is on its way is neither read nor overwritten: memory that something lands in is NaN until it is there. */
+static void a_ring_holds_under_a_hostile_engine(void **state) {
+  setting s = {.seq = 90, .spread = 1};
+  setenv("ADDEND_HOSTILE", "13", 1);
+  cut_into(2, "cp=2", "cp=S1z", s, 1);
+  cut_into(3, "cp=3", "cp=S1z", s, 1);
+  cut_into(4, "cp=4", "cp=S1z", s, 2);
+  unsetenv("ADDEND_HOSTILE");
+}
+
 static void gradients_are_added_to_what_is_there(void **state) {
   setting s = {.seq = 90, .spread = 1};
   cut_into(1, "cp=1", "cp=S1z", s, 2);
@@ -448,6 +458,7 @@ int main(void) {
       cmocka_unit_test(a_long_row_is_taken_in_runs),
       cmocka_unit_test(large_scores_keep_their_sums),
       cmocka_unit_test(the_operation_rounds_once_at_its_end),
+      cmocka_unit_test(a_ring_holds_under_a_hostile_engine),
       cmocka_unit_test(gradients_are_added_to_what_is_there),
       cmocka_unit_test(operands_that_carry_no_gradient_are_left_alone),
   };
