@@ -178,9 +178,11 @@ static ad_status take_given(const ad_tensor *out, size_t token, int32_t *chosen)
   size_t k = ad_columns(out), experts = ad_columns(out->operand[0]);
   memcpy(chosen, decisions_of(out, token), k * sizeof *chosen);
   for (size_t j = 0; j < k; j++)
-    if (chosen[j] < 0 || (size_t)chosen[j] >= experts || is_chosen(chosen, j, (size_t)chosen[j]))
-      return ad_fail(AD_INVALID, "%s: top_k: choice %zu of token %zu is given as %d of %zu experts", out->site, j,
-                     token, (int)chosen[j], experts);
+    if ((size_t)chosen[j] >= experts || is_chosen(chosen, j, (size_t)chosen[j]))
+      return ad_fail(AD_INVALID,
+                     "%s: top_k: choice %zu of token %zu is given as %d of %zu experts; it must be one of them, and "
+                     "another than those before it",
+                     out->site, j, token, (int)chosen[j], experts);
   return AD_OK;
 }
 

@@ -511,6 +511,28 @@ static void what_is_where_it_shall_be_is_not_pulled(void **state) {
   world_close(&w);
 }
 
+/* What the target never says costs nothing and is not pulled, whatever the logits say of it: here 0 times infinity. */
+static void what_a_target_never_says_costs_nothing(void **state) {
+  enum { WORDS = 4 };
+  static const double of_target[WORDS] = {0, -INFINITY, -INFINITY, 0}, of_logits[WORDS] = {1, -INFINITY, 2, 0};
+  world w = world_open();
+  ad_array target = random_array(&w, AD_F64, (ad_shape){2, {1, WORDS}}, 1, 0), logits = target;
+  memcpy(target.data, of_target, sizeof of_target);
+  logits.data = (void *)(uintptr_t)of_logits;
+  ad_tape *t = open_tape(&w, AD_F64);
+  ad_tensor *x = ad_input(t, &logits), *loss = ad_kl_divergence(t, x, ad_constant(t, &target));
+  must(ad_backward(t, loss));
+  double sum = exp(1) + exp(2) + 1;
+  assert_true(fabs(ad_tensor_scalar(loss) - (log(sum) - 0.5 - log(2))) < 1e-14);
+  for (size_t i = 0; i < WORDS; i++) {
+    double wanted = exp(of_logits[i]) / sum - (of_target[i] == 0 ? 0.5 : 0);
+    assert_true(fabs(element(ad_grad(x), i) - wanted) < 1e-15);
+  }
+  free(target.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
 /* As it is when something computed with a parameter goes to another phase: a copy's gradient is the parameter's. */
 static void a_copy_of_a_parameter_has_its_gradient_unrounded(void **state) {
   world w = world_open();
@@ -781,6 +803,7 @@ int main(void) {
       cmocka_unit_test(what_is_statistics_is_refused_in_bf16),
       cmocka_unit_test(the_sum_of_experts_is_rounded_once),
       cmocka_unit_test(what_is_where_it_shall_be_is_not_pulled),
+      cmocka_unit_test(what_a_target_never_says_costs_nothing),
       cmocka_unit_test(what_is_nearly_certain_has_a_gradient_in_bf16),
       cmocka_unit_test(a_parameter_in_bf16_is_not_multiplied_by_elements),
       cmocka_unit_test(a_copy_of_a_parameter_has_its_gradient_unrounded),

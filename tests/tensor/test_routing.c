@@ -91,14 +91,32 @@ static void choices_are_kept_by_the_number_of_their_token_and_taken_where_they_a
   must(ad_tape_status(t));
   assert_memory_equal(kept + FIRST * K, routing->expert, TOKENS * K * sizeof *kept);
   assert_true(margin > 0 && routing->margin == -margin);
-  own[0] = EXPERTS;
-  ad_top_k_kept(t, scores, K, NULL, of, FIRST, (ad_decisions){kept, 1}, &routing, AD_HERE);
-  assert_int_equal(ad_tape_status(t), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "top_k: choice 0 of token 0 is given as 3 of 3 experts"));
   free(array.data);
   free(batch.data);
   ad_tape_destroy(t);
   world_close(&w);
+}
+
+static void refuse_given(int32_t first, int32_t second, const char *words) {
+  int32_t given[] = {first, second};
+  world w = world_open();
+  ad_tape *t = open_tape(&w, AD_F64);
+  ad_array array, batch = random_array(&w, AD_F64, (ad_shape){3, {1, 1, 1}}, 3, 0);
+  ad_routing *routing;
+  ad_tensor *scores = scores_leaf(&w, t, &array, 1, 3, NULL);
+  ad_top_k_kept(t, scores, 2, NULL, ad_constant(t, &batch), 0, (ad_decisions){given, 1}, &routing, AD_HERE);
+  assert_int_equal(ad_tape_status(t), AD_INVALID);
+  if (!strstr(ad_last_error(), words)) fail_msg("%s", ad_last_error());
+  free(array.data);
+  free(batch.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
+static void what_is_given_is_an_expert_and_none_twice(void **state) {
+  refuse_given(3, 0, "top_k: choice 0 of token 0 is given as 3 of 3 experts");
+  refuse_given(2, -1, "top_k: choice 1 of token 0 is given as -1 of 3 experts");
+  refuse_given(2, 2, "top_k: choice 1 of token 0 is given as 2 of 3 experts; it must be one of them, and another than");
 }
 
 static void more_choices_than_experts_are_refused(void **state) {
@@ -277,6 +295,7 @@ int main(void) {
       cmocka_unit_test(a_bias_decides_and_enters_nothing_else),
       cmocka_unit_test(scores_that_are_not_chosen_have_exactly_zero_gradient),
       cmocka_unit_test(choices_are_kept_by_the_number_of_their_token_and_taken_where_they_are_given),
+      cmocka_unit_test(what_is_given_is_an_expert_and_none_twice),
       cmocka_unit_test(more_choices_than_experts_are_refused),
       cmocka_unit_test(rows_that_were_never_dispatched_do_not_return),
       cmocka_unit_test(softmax_and_sigmoid_have_the_slope_of_their_values),
