@@ -98,10 +98,9 @@ static ad_dtype coarser(ad_dtype a, ad_dtype b) {
   return bits[a] < bits[b] ? a : b;
 }
 
-/* What every addend of the parameter is rounded to somewhere on its way. */
+/* What every addend of the parameter is rounded to somewhere on its way; sums are never coarser than what travels. */
 static ad_dtype reduced_in(const ad_reducer *reducer, const ad_reduced_param *param) {
   ad_dtype wire = reducer->buckets[param->bucket].wire;
-  wire = coarser(wire, param->contract.accumulate);
   return param->contract.raw ? wire : coarser(wire, param->contract.grad);
 }
 

@@ -118,6 +118,75 @@ static int reports(ad_comm *comm, void *context) {
 
 static void the_norm_of_the_dumped_step_is_told_and_no_other(void **state) { run_ranks(2, reports, NULL); }
 
+static void check_divisor(ad_safetensors *file, const char *expected) {
+  const char *divisor = ad_safetensors_metadata(file, "addend.divisor");
+  CHECK(expected ? divisor && !strcmp(divisor, expected) : !divisor);
+  ad_safetensors_close(file);
+}
+
+/* Nobody says one of the second microbatch. */
+static int divides(ad_comm *comm, void *context) {
+  static const double divisors[] = {6, 0, 0.1};
+  model m;
+  open_model(&m, comm, "dp_shard=2", AD_F32);
+  create_reducer(&m, 0);
+  int64_t rank = ad_comm_rank(comm);
+  CHECK_OK(ad_reducer_dump(m.reducer, folder, 0, 0));
+  for (int k = 0; k < 3; k++) {
+    CHECK_OK(ad_reducer_begin_microbatch(m.reducer, k < 2 ? AD_SYNC_NONE : AD_SYNC_ALL));
+    if (divisors[k]) ad_reducer_divided_by(m.reducer, divisors[k]);
+    CHECK_OK(ad_reducer_end_microbatch(m.reducer));
+  }
+  CHECK_OK(ad_reducer_finish(m.reducer));
+  check_divisor(open_addends(rank, 0), "6");
+  check_divisor(open_addends(rank, 1), NULL);
+  check_divisor(open_addends(rank, 2), "0.10000000000000001");
+  check_divisor(open_file(rank, "sum"), NULL);
+  close_model(&m);
+  return 0;
+}
+
+static void the_divisor_of_each_microbatch_is_told_and_no_other(void **state) { run_ranks(2, divides, NULL); }
+
+/* Rounded to on its way, behind the producer: a gradient that is not raw to the gradient's dtype, then to that of the
+ * wire and of the sums. */
+static int rounds(ad_comm *comm, void *context) {
+  static const ad_contract contracts[] = {
+      {.param = AD_F32},
+      {.param = AD_F32, .grad = AD_BF16, .reduce = AD_F32},
+      {.param = AD_F32, .grad = AD_BF16, .raw = 1, .reduce = AD_F32},
+      {.param = AD_F32, .grad = AD_F32, .reduce = AD_BF16},
+      {.param = AD_F32, .grad = AD_F16, .reduce = AD_BF16},
+      {.param = AD_F32, .grad = AD_BF16, .reduce = AD_F16},
+      {.param = AD_F64, .grad = AD_F64, .reduce = AD_F64, .accumulate = AD_F64},
+  };
+  static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g"};
+  enum { COUNT = sizeof contracts / sizeof *contracts };
+  ad_mesh *mesh;
+  ad_param_spec params[COUNT];
+  const ad_array *absent[COUNT] = {0};
+  ad_reducer *reducer;
+  CHECK_OK(ad_mesh_create("dp_shard=2", &mesh));
+  for (int i = 0; i < COUNT; i++)
+    params[i] = (ad_param_spec){.name = names[i],
+                                .shape = {1, {3}},
+                                .layout = ad_layout_all(mesh, AD_R),
+                                .storage = ad_layout_all(mesh, AD_R),
+                                .contract = contracts[i]};
+  CHECK_OK(ad_reducer_create(comm, params, COUNT, NULL, &reducer));
+  CHECK_OK(ad_reducer_dump(reducer, folder, 0, 0));
+  CHECK_OK(ad_reducer_step(reducer, absent));
+  ad_safetensors *file = open_file(ad_comm_rank(comm), "sum");
+  check_text(file, "addend.reduce",
+             "{\"a\":\"f32\",\"b\":\"bf16\",\"c\":\"f32\",\"d\":\"bf16\",\"e\":\"bf16\",\"f\":\"bf16\",\"g\":\"f64\"}");
+  ad_safetensors_close(file);
+  ad_reducer_destroy(reducer);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void the_coarsest_dtype_of_an_addends_way_is_told(void **state) { run_ranks(2, rounds, NULL); }
+
 /* One parameter on each of two views, one of values that each rank has for itself. */
 static int tells(ad_comm *comm, void *context) {
   ad_mesh *mesh, *view, *astray;
@@ -231,6 +300,8 @@ int main(void) {
       in_a_folder(addends_are_those_that_were_handed_in),
       in_a_folder(of_shards_too),
       in_a_folder(the_norm_of_the_dumped_step_is_told_and_no_other),
+      in_a_folder(the_divisor_of_each_microbatch_is_told_and_no_other),
+      in_a_folder(the_coarsest_dtype_of_an_addends_way_is_told),
       in_a_folder(views_are_told_on_one_mesh),
       in_a_folder(what_no_file_can_say_is_refused),
       in_a_folder(nothing_half_written_stays),

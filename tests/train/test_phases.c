@@ -4,8 +4,10 @@
 
 #include <math.h>
 #include <unistd.h>
+#include "addend/safetensors.h"
 #include "base/kernels.h"
 #include "io/file.h"
+#include "train/run.h"
 
 #define STEPPING ", global_batch: 7, microbatches: 3, lr: 1e-2"
 enum { RANKS = 6, STEPS = 2, BATCH = 7, MICROBATCHES = 3, ELEMENTS = IN * MID + MID + MID * OUT };
@@ -394,6 +396,50 @@ static void a_steady_step_of_two_modules_allocates_nothing(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+/* ---- what a dump says that losses were divided by ---- */
+
+static char dumped[] = "/tmp/addend-divisor-XXXXXX";
+
+static int make_folder(void **state) { return mkdtemp(dumped) ? 0 : 1; }
+static int remove_folder(void **state) { return ad_folder_remove(dumped) != AD_OK; }
+
+/* The divisor in the file of microbatch m; "": none. */
+static void expect_divisor(int m, const char *wanted) {
+  char path[128];
+  ad_safetensors *file;
+  snprintf(path, sizeof path, "%s/front.rank00000.addend.m%d.safetensors", dumped, m);
+  if (ad_safetensors_open(path, &file)) fail_msg("%s", ad_last_error());
+  const char *divisor = ad_safetensors_metadata(file, "addend.divisor");
+  assert_string_equal(divisor ? divisor : "", wanted);
+  ad_safetensors_close(file);
+  assert_int_equal(unlink(path), 0);
+}
+
+static void dump_divided(const char *model, const char *wanted) {
+  ad_recipe *recipe = two_recipe(MESHES_OF_ONE, model, STEPPING, "");
+  ad_comm *comm;
+  ad_run *run;
+  ad_step_report report;
+  must(ad_comm_open_alone(&comm));
+  must(ad_run_create(comm, recipe, NULL, &run));
+  must(ad_reducer_dump(ad_module_reducer(run->modules[0]), dumped, 0, 0));
+  must(ad_run_step(run, 0, &report));
+  ad_run_destroy(run);
+  for (int m = 0; m < MICROBATCHES; m++) expect_divisor(m, wanted);
+  ad_comm_close(comm);
+  ad_recipe_destroy(recipe);
+  char sum[128];
+  snprintf(sum, sizeof sum, "%s/front.rank00000.sum.safetensors", dumped);
+  assert_int_equal(unlink(sum), 0);
+}
+
+/* Rows weigh 1, 2, 3, 1, 2, 3, 1. A metric has no gradient. */
+static void a_dump_tells_the_divisor_where_all_that_learn_have_one(void **state) {
+  dump_divided(", divides: 1", "13");
+  dump_divided(", divides: 2", "");
+  dump_divided("", "");
+}
+
 static void the_step_runs_on_paper(void **state) {
   ad_recipe *recipe = two_recipe(MESHES_OF_SIX, ", apart: true", STEPPING, "shard: {zero: 3}\n");
   for (int64_t rank = 0; rank < RANKS; rank++) {
@@ -419,6 +465,8 @@ int main(void) {
       cmocka_unit_test(checkpoints_carry_every_module_and_its_states_to_another_mesh),
       cmocka_unit_test(addends_are_seen_by_their_number_in_the_run),
       cmocka_unit_test(a_steady_step_of_two_modules_allocates_nothing),
+      cmocka_unit_test_setup_teardown(a_dump_tells_the_divisor_where_all_that_learn_have_one, make_folder,
+                                      remove_folder),
       cmocka_unit_test(the_step_runs_on_paper),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

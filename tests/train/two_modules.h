@@ -22,8 +22,13 @@ enum { SQUARE, STRENGTH, SIZE };
 /* What a phase leaves out, for tests of what is then said. */
 typedef enum two_forgets { FORGETS_NOTHING, FORGETS_VALUE, FORGETS_LOSS, FORGETS_NAME } two_forgets;
 
+/* What divides the losses. Where it is not one number for all, strength has its microbatch's share; where rows count,
+ * of the metric alone or of strength, they are a second count. */
+typedef enum two_divisors { SHARES, ROWS_OF_METRIC, ROWS_OF_LOSS } two_divisors;
+
 typedef struct two_options {
   int apart;       /* two norm groups */
+  int64_t divides; /* two_divisors */
   int64_t forgets; /* two_forgets */
 } two_options;
 
@@ -105,11 +110,15 @@ static ad_status two_add_modules(const two *model, ad_program *to) {
   return status ? status : ad_program_add_module(to, &modules[1]);
 }
 
-static ad_status two_add_losses(ad_program *to, ad_layout counted) {
-  static const ad_loss_spec specs[] = {
-      {.name = "square"}, {.name = "strength", .per_microbatch = 1}, {.name = "size", .is_metric = 1}};
+static ad_status two_add_losses(const two *model, ad_program *to, ad_layout counted) {
+  int64_t divides = model->options->divides;
+  ad_loss_spec specs[] = {
+      {.name = "square"}, {.name = "strength", .per_microbatch = !divides}, {.name = "size", .is_metric = 1}};
+  specs[STRENGTH].count = divides == ROWS_OF_LOSS;
+  specs[SIZE].count = divides == ROWS_OF_METRIC;
   ad_layout_set(&counted, AD_AXES_DP, AD_P);
   ad_status status = ad_program_add_count(to, &(ad_count_spec){"weight", counted});
+  if (!status && divides) status = ad_program_add_count(to, &(ad_count_spec){"rows", counted});
   for (int i = 0; i < 3 && !status; i++) status = ad_program_add_loss(to, &specs[i]);
   return status;
 }
@@ -136,7 +145,7 @@ static ad_status two_create(const void *options, ad_program *to, void **own) {
   ad_layout_set(&model->batch_layout, AD_AXES(AD_DP_REPLICATE), AD_S(0));
   ad_layout_set(&model->batch_layout, AD_AXES(AD_DP_SHARD), AD_S(0));
   status = two_add_modules(model, to);
-  if (!status) status = two_add_losses(to, ad_layout_all(ad_program_mesh(to, 0), AD_R));
+  if (!status) status = two_add_losses(model, to, ad_layout_all(ad_program_mesh(to, 0), AD_R));
   return status ? status : two_add_phases(to);
 }
 
@@ -159,6 +168,7 @@ static ad_status two_read(void *own, int64_t step, int held_out, int64_t *const 
     ad_span rows = ad_batch_rows(&model->batch_layout, ad_comm_rank(setting->comm), setting->global_batch,
                                  setting->microbatches, m);
     counted[0][m] = 0;
+    if (model->options->divides) counted[1][m] = rows.count;
     for (int64_t i = 0; i < rows.count; i++) {
       counted[0][m] += two_counted(rows.first + i);
       for (int64_t j = 0; j < IN; j++)
@@ -178,6 +188,7 @@ static void two_register(void) {
   static const char *const modules[] = {"front", "back", NULL};
   static const ad_key keys[] = {
       {"model.apart", AD_KEY_BOOLEAN, .offset = offsetof(two_options, apart), .fallback = "false"},
+      {"model.divides", AD_KEY_INTEGER, .offset = offsetof(two_options, divides), .most = 2, .fallback = "0"},
       {"model.forgets", AD_KEY_INTEGER, .offset = offsetof(two_options, forgets), .most = 3, .fallback = "0"}};
   static const ad_program_kind kind = {.name = "two",
                                        .help = "two modules on two meshes, for tests",
