@@ -249,8 +249,10 @@ static ad_status add_gradients(const ad_run *run, const ad_crossing *c, size_t m
                  c->spec->value, m);
 }
 
+/* A phase that is ahead posts several gradients in a row at a step's end: each takes the memory of the one before. */
 static ad_status post_gradient(ad_run *run, ad_crossing *c, size_t m) {
   ad_dtype wire = wire_of(run, c, 1);
+  AD_TRY(wait(run, &c->backward, AD_TRACE_SENT, m));
   if (is_source(c)) {
     describe(run, c, m, 1, &c->gradient);
     ad_array travels = on_wire(&c->gradient, &c->gradient_travels, wire);

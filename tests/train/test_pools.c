@@ -258,6 +258,81 @@ static void a_phase_is_ahead_by_the_bridges_that_its_values_still_have_before_th
   leads_are(&together, BACK, (size_t[]){0, 0, 0});
 }
 
+/* What a rank did in a step, in this order: forward and backward of a microbatch, waits for a value, for a gradient and
+ * until what was sent has arrived. */
+static void tell_order(const ad_run *run, char *text, size_t size) {
+  static const char letters[AD_TRACE_COUNT] = {[AD_TRACE_FORWARD] = 'f',
+                                               [AD_TRACE_BACKWARD] = 'b',
+                                               [AD_TRACE_VALUE] = 'v',
+                                               [AD_TRACE_GRADIENT] = 'g',
+                                               [AD_TRACE_SENT] = 's'};
+  size_t used = 0;
+  text[0] = 0;
+  for (size_t i = 0; i < run->trace.count; i++) {
+    const ad_trace_event *event = &run->trace.events[i];
+    if (letters[event->kind])
+      used += (size_t)snprintf(text + used, size - used, "%s%c%d", used ? " " : "", letters[event->kind],
+                               (int)event->index);
+  }
+}
+
+/* Exchanges of this value: one a microbatch forward, one back, however many phases need it. */
+static int exchanges_of(ad_comm *comm, const char *value) {
+  char *text, wanted[32];
+  int count = 0;
+  if (ad_comm_flight_record(comm, &text)) return -1;
+  snprintf(wanted, sizeof wanted, " at %s: ", value);
+  for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+    count += strstr(line, " exchange ") && strstr(line, wanted);
+  free(text);
+  return count;
+}
+
+typedef struct ordered {
+  const ad_recipe *recipe;
+  pools_form form;
+  const char *of_a, *of_b;
+} ordered;
+
+static ad_status is_in_order(const ad_run *run, ad_comm *comm, const ordered *o) {
+  enum { TIMES = 2 * 4 };
+  char text[512];
+  int of_x = exchanges_of(comm, "x"), of_y = exchanges_of(comm, "y");
+  tell_order(run, text, sizeof text);
+  const char *wanted = run->modules[0] ? o->of_a : o->of_b;
+  if (strcmp(text, wanted) != 0) return ad_fail(AD_INVALID, "it did %s, not %s", text, wanted);
+  if (of_x == TIMES && of_y == (o->form == BACK ? TIMES : 0)) return AD_OK;
+  return ad_fail(AD_INVALID, "%d exchanges of x, %d of y", of_x, of_y);
+}
+
+static int run_in_order(ad_comm *comm, void *context) {
+  const ordered *o = context;
+  ad_run *run;
+  ad_step_report report;
+  RANK_MUST(comm, ad_run_create(comm, o->recipe, &in_f64, &run));
+  RANK_MUST(comm, ad_run_step(run, 0, &report));
+  RANK_MUST(comm, is_in_order(run, comm, o));
+  ad_run_destroy(run);
+  return 0;
+}
+
+static void order_is(pools_form form, const char *of_a, const char *of_b) {
+  ad_recipe *recipe = recipe_of(&apart, form, NO_MISTAKE, 4, 0);
+  ordered o = {recipe, form, of_a, of_b};
+  ad_launch_result result;
+  if (launch(apart.ranks, run_in_order, &o, &result)) fail_msg("%s", result.message);
+  ad_recipe_destroy(recipe);
+}
+
+/* So it is from what was sent to the next of its kind alone: no phase waits for what is under way elsewhere. */
+static void a_phase_waits_for_what_it_sent_before_the_place_of_that_is_taken(void **state) {
+  order_is(PAIR, "f0 f1 g0 b0 s0 f2 g1 b1 s1 f3 g2 b2 g3 b3 s0 s1", "f0 v0 b0 s1 f1 v1 b1 s2 f2 v2 b2 s3 f3 v3 b3 s0");
+  order_is(TWICE, "f0 f1 g0 b0 s0 f2 g1 b1 s1 f3 g2 b2 g3 b3 s0 s1",
+           "f0 v0 f0 b0 b0 s1 f1 v1 f1 b1 b1 s2 f2 v2 f2 b2 b2 s3 f3 v3 f3 b3 b3 s0");
+  order_is(BACK, "f0 f1 f2 f0 v0 b0 g0 b0 s0 f3 s1 f1 v1 b1 g1 b1 s2 f2 v2 b2 g2 b2 s3 f3 v3 b3 g3 b3 s0 s1 s2 s0",
+           "f0 v0 f1 v1 g0 b0 s2 s0 f2 v2 g1 b1 s3 s1 f3 v3 g2 b2 g3 b3 s3 s0 s0 s2");
+}
+
 static void the_step_runs_on_paper(void **state) {
   for (int form = 0; form < FORMS; form++) {
     for (int64_t rank = 0; rank < three_and_two.ranks; rank++) {
@@ -451,6 +526,7 @@ int main(void) {
       cmocka_unit_test(it_holds_under_a_hostile_engine),
       cmocka_unit_test(what_crosses_is_rounded_wherever_modules_lie_and_in_no_proof),
       cmocka_unit_test(a_phase_is_ahead_by_the_bridges_that_its_values_still_have_before_them),
+      cmocka_unit_test(a_phase_waits_for_what_it_sent_before_the_place_of_that_is_taken),
       cmocka_unit_test(the_step_runs_on_paper),
       cmocka_unit_test(a_steady_step_allocates_nothing),
       cmocka_unit_test(an_absent_module_is_described_without_an_element),
