@@ -590,6 +590,65 @@ static void three_pools_are_drawn_side_by_side(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+static json_int_t bytes_of_routes(const json_t *way) {
+  const json_t *route;
+  size_t i;
+  json_int_t bytes = 0;
+  assert_int_equal(number(way, "routes_left_out"), 0);
+  json_array_foreach(json_object_get(way, "routes"), i, route) bytes += number(route, "bytes");
+  return bytes;
+}
+
+/* No rank has a row of both sides: all goes to another rank. */
+static json_int_t bytes_of_ranks(const json_t *bridge, const char *way, const char *direction) {
+  const json_t *entry;
+  size_t i;
+  json_int_t bytes = 0;
+  json_array_foreach(json_object_get(bridge, "bytes_per_rank"), i, entry) bytes +=
+      number(json_object_get(entry, way), direction);
+  return bytes;
+}
+
+static void expect_bytes_of_routes(const json_t *bridge, const char *way) {
+  json_int_t bytes = number(json_object_get(bridge, way), "bytes");
+  assert_int_equal(bytes, bytes_of_routes(json_object_get(bridge, way)));
+  assert_int_equal(bytes, bytes_of_ranks(bridge, way, "sends"));
+  assert_int_equal(bytes, bytes_of_ranks(bridge, way, "receives"));
+}
+
+/* Thirteen rows in three microbatches, of five rows and of four; a matrix of components goes whole in each of them to
+ * every copy of the adversary, and its gradient to the first copy of the blocks alone. */
+static void what_crosses_is_counted_by_microbatches_and_copies(void **state) {
+  enum { BATCH = 13, MICROBATCHES = 3, ADVERSARIES = 3 };
+  static const char *const sets[] = {"train.microbatches=3"};
+  ad_recipe *recipe = NULL;
+  json_t *plan = NULL;
+  const json_t *bridge;
+  size_t i, matrices = 0;
+  json_int_t rows[2] = {0, 0};
+  must(ad_recipe_read(AD_TEST_SOURCE "/recipes/pools-ragged.yaml", sets, 1, &recipe));
+  must(ad_plan_document(recipe, NULL, &plan));
+  json_array_foreach(json_object_get(plan, "bridges"), i, bridge) {
+    expect_bytes_of_routes(bridge, "forward");
+    expect_bytes_of_routes(bridge, "backward");
+    int is_cut = !strcmp(json_string_value(json_object_get(bridge, "site")), "importances.0");
+    const json_t *there = json_object_get(bridge, "forward"), *back = json_object_get(bridge, "backward");
+    if (is_cut) {
+      rows[number(json_object_get(bridge, "to"), "pool") == 2] += number(bridge, "times") * number(bridge, "rows");
+      continue;
+    }
+    matrices++;
+    assert_int_equal(number(bridge, "times"), MICROBATCHES);
+    assert_int_equal(number(there, "bytes"), ADVERSARIES * number(bridge, "rows") * number(there, "row_bytes"));
+    assert_int_equal(number(back, "bytes"), number(bridge, "rows") * number(back, "row_bytes"));
+  }
+  assert_int_equal(matrices, 2 * 3 * 2);
+  assert_int_equal(rows[0], BATCH);
+  assert_int_equal(rows[1], BATCH);
+  json_decref(plan);
+  ad_recipe_destroy(recipe);
+}
+
 static size_t activations_beside_tapes(const ad_recipe *recipe, int64_t rank) {
   ad_comm *comm;
   ad_run *run;
@@ -664,6 +723,7 @@ int main(void) {
       cmocka_unit_test(a_bridge_between_pools_brings_every_rank_its_rows),
       cmocka_unit_test(each_of_three_pools_is_planned),
       cmocka_unit_test(three_pools_are_drawn_side_by_side),
+      cmocka_unit_test(what_crosses_is_counted_by_microbatches_and_copies),
       cmocka_unit_test(memory_for_what_bridges_bring_is_counted),
       cmocka_unit_test(a_rank_of_a_pool_with_more_samples_holds_more),
       cmocka_unit_test(pools_of_many_ranks_are_planned),
