@@ -37,6 +37,12 @@ class Checks(unittest.TestCase):
         self.assertIn("embedding.weight", str(report))
         self.assertEqual((report.sabotage, report.coverage), ((), None))
 
+    def test_a_proof_that_does_not_hold_is_no_error(self):
+        report = addend.check(RECIPE, steps=1, set={"mesh": "dp=2", "data.valid": [0]})  # no target counts
+        self.assertIs(report.ok, False)
+        self.assertIs(report.document["summary"]["pass"], report.ok)
+        self.assertIn("nothing", str(report).lower())
+
     def test_sabotage_proves_the_proof(self):
         report = addend.check(RECIPE, steps=1, sabotage=1, seed=3, set=["mesh='dp=2'"])
         self.assertTrue(report.ok)

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import json
 import os
 import pickle
 import tempfile
@@ -232,17 +233,18 @@ def tp_job(dp=None):
     return Job(model, step)
 
 
+def checkpointed(model, x, reentrant):
+    x = checkpoint(model.norm, x.requires_grad_(), use_reentrant=reentrant)
+    x = checkpoint(model.up, x, use_reentrant=reentrant)
+    return model.down(x)
+
+
 def checkpoint_job(reentrant):
     model = Net()
 
-    def run(x):
-        x = checkpoint(model.norm, x, use_reentrant=reentrant)
-        x = checkpoint(model.up, x, use_reentrant=reentrant)
-        return model.down(x)
-
     def step():
         for m in range(2):
-            run(batch(dist.get_rank(), m).requires_grad_()).square().mean().backward()
+            checkpointed(model, batch(dist.get_rank(), m), reentrant).square().mean().backward()
         for p in model.parameters():
             if p.grad is not None:
                 dist.all_reduce(p.grad)
@@ -622,6 +624,21 @@ class Dump(unittest.TestCase):
                 model(batch(0, 0)).square().mean().backward()
             step = dumped.Step(folder)
         self.assertEqual({step.residual(name) for name in step.sums}, {0})
+
+    def test_a_backward_inside_another_is_of_its_microbatch(self):
+        for reentrant in (False, True):
+            model = Net()
+            with self.subTest(reentrant=reentrant), tempfile.TemporaryDirectory() as folder:
+                with addend.torch.dump(model, folder):
+                    for m in range(3):
+                        checkpointed(model, batch(0, m), reentrant).square().mean().backward()
+                step = dumped.Step(folder)
+                addends = {f"rank00000.addend.m{m}.safetensors" for m in range(3)}
+                self.assertEqual(set(step.metadata), addends | {"rank00000.sum.safetensors"})
+                for addend_file in addends:
+                    self.assertEqual(
+                        set(json.loads(step.metadata[addend_file]["addend.shapes"])), set(step.sums), addend_file
+                    )
 
     def test_a_step_is_refused_on_all_ranks_alike(self):
         for what, said in REFUSED.items():
