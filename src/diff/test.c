@@ -54,13 +54,14 @@ static size_t combine(const ad_parts *parts, const ad_part *part, const double *
   return used;
 }
 
-/* Where there is no addend at all the sum itself is the measure. */
+/* Where there is no addend at all the sum itself is the measure. What overflows even f64 has no number: it stays the
+ * worst, whatever follows. */
 static void judge(const ad_rows *rows, size_t n, double factor, double share, double least, double *worst,
                   ad_fitness *out) {
   for (size_t i = 0; i < n; i++) {
     double size = fabs(factor) * rows->size[i], bound = share * size + least;
     double residual = fabs(rows->sum[i] - factor * rows->combined[i]);
-    if (residual <= *worst * bound) continue;
+    if (isnan(*worst) || residual <= *worst * bound) continue;
     double measure = size > 0 ? size : fabs(rows->sum[i]);
     *worst = residual / bound;
     out->residual = residual / measure;

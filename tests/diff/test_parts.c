@@ -12,6 +12,7 @@
 #include "diff/fit.h"
 #include "diff/hypotheses.h"
 #include "diff/mesh.h"
+#include "diff/verdict_case.h"
 
 /* Numbers of another program (docs/dumps.md in Python): "w", 4 of 10, and 3 of 2^40. */
 static void a_sample_is_the_same_everywhere(void **state) {
@@ -93,11 +94,148 @@ static void equal_addends_have_no_count_of_their_own(void **state) {
   ad_fit_destroy(&fit);
 }
 
+/* ---- thresholds, each from both sides ---- */
+
+static void a_count_may_be_off_by_eight_of_its_errors_and_a_little(void **state) {
+  static const double errors[] = {0, 1e-6, 1e-3, 0.02, 0.03, 1, INFINITY};
+  static const double allowed[] = {1e-4, 1e-4 + 8e-6, 8.1e-3, 0.1601, 0.2, 0.2, 0.2};
+  for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
+    assert_true(fabs(ad_count_tolerance(errors[i]) / allowed[i] - 1) < 1e-12);
+    for (int side = -1; side <= 1; side += 2) {
+      assert_true(ad_counts_close(0.5 + side * 0.999 * allowed[i], 0.5, errors[i]));
+      assert_false(ad_counts_close(0.5 + side * 1.001 * allowed[i], 0.5, errors[i]));
+    }
+  }
+  assert_true(ad_counts_close(32 * (1 + 0.99e-4), 32, 0)); /* of a large one as much of it */
+  assert_false(ad_counts_close(32 * (1 + 1.01e-4), 32, 0));
+  assert_true(ad_counts_close(-32 * (1 + 0.99e-4), -32, 0));
+  assert_false(ad_counts_close(NAN, 1, 0.1));
+}
+
+static void a_size_is_a_groups_within_a_ten_thousandth(void **state) {
+  ad_dump_mesh mesh;
+  uint32_t sets[AD_DUMP_SETS];
+  assert_int_equal(ad_dump_mesh_parse("a=2 one=1 b=3 c=6", &mesh), AD_OK);
+  for (int side = -1; side <= 1; side += 2) {
+    assert_int_equal(ad_dump_axes_of_size(&mesh, 6 / (1 + side * 0.99e-4), 0, sets), 2);
+    assert_int_equal(sets[0], 8); /* fewest axes first */
+    assert_int_equal(sets[1], 5);
+    assert_int_equal(ad_dump_axes_of_size(&mesh, 6 / (1 + side * 1.01e-4), 0, sets), 0);
+  }
+  assert_int_equal(ad_dump_axes_of_size(&mesh, 6, 7, sets), 2); /* but those that are preferred before others as few */
+  assert_int_equal(sets[0], 8);
+  assert_int_equal(ad_dump_axes_of_size(&mesh, 36, 0, sets), 1);
+  assert_int_equal(ad_dump_axes_of_size(&mesh, 1, 0, sets), 0);
+}
+
+static void nothing_is_missing_and_not_minus_nothing(void **state) {
+  ad_dump_mesh mesh;
+  assert_int_equal(ad_dump_mesh_parse("dp=3", &mesh), AD_OK);
+  assert_false(signbit(ad_simple_count(&mesh, -0.4)));
+  assert_true(ad_simple_count(&mesh, 1.0 / 6 - 1e-9) == 0 && ad_simple_count(&mesh, 1.0 / 6 + 1e-9) == 1.0 / 3);
+}
+
+static void of_many_ranks_six_are_named(void **state) {
+  ad_dump_mesh mesh;
+  unsigned char ranks[12] = {0};
+  char text[200];
+  assert_int_equal(ad_dump_mesh_parse("dp=12", &mesh), AD_OK);
+  static const char *const expected[] = {"rank 1", "ranks 1 and 2", "ranks 1, 2 and 3"};
+  for (int i = 1; i <= 9; i++) {
+    ranks[i] = 1;
+    ad_dump_ranks_print(&mesh, ranks, text, sizeof text);
+    if (i <= 3) assert_string_equal(text, expected[i - 1]);
+    if (i == 8) assert_string_equal(text, "ranks 1, 2, 3, 4, 5, 6, 7 and 8");
+    if (i == 9) assert_string_equal(text, "ranks 1, 2, 3, 4, 5, 6, ... (9 of 12)");
+  }
+}
+
+/* ---- the fit ---- */
+
+/* Addends of which the Gram matrix is this, whose sum counts each as `counts` says and is off by `off` beside them. */
+typedef struct made {
+  double with_sum[3];
+  ad_products products;
+} made;
+
+static void make(double *gram, size_t n, const double *counts, double off, size_t rows, made *out) {
+  *out = (made){.products = {.n = n, .gram = gram, .with_sum = out->with_sum, .rows = rows, .sum_square = off * off}};
+  for (size_t i = 0; i < n; i++) {
+    for (size_t j = 0; j < n; j++) out->with_sum[i] += gram[n * i + j] * counts[j];
+    out->products.sum_square += counts[i] * out->with_sum[i];
+  }
+}
+
+static size_t rank_of_pair(double cosine) {
+  double gram[4] = {1, cosine, cosine, 1}, counts[2] = {1, 1};
+  made pair;
+  ad_fit fit;
+  make(gram, 2, counts, 0, 100, &pair);
+  assert_int_equal(ad_fit_create(&pair.products, counts, &fit), AD_OK);
+  size_t rank = fit.rank;
+  assert_int_equal(isfinite(fit.errors[0]), rank == 2);
+  ad_fit_destroy(&fit);
+  return rank;
+}
+
+/* The smaller eigenvalue of two addends of length 1 is 1 less their cosine. */
+static void addends_are_alike_where_a_billionth_tells_them_apart(void **state) {
+  assert_int_equal(rank_of_pair(1 - 1.01e-9), 2);
+  assert_int_equal(rank_of_pair(1 - 0.99e-9), 1);
+  assert_int_equal(rank_of_pair(0), 2);
+}
+
+/* The third is the first and a little of the second: of the second's count so little is not known that it stays so. */
+static int knows_second(double little) {
+  double length = sqrt(1 + little * little), counts[3] = {1, 1, 1};
+  double gram[9] = {1, 0, 1 / length, 0, 1, little / length, 1 / length, little / length, 1};
+  made three;
+  ad_fit fit;
+  make(gram, 3, counts, 0, 100, &three);
+  assert_int_equal(ad_fit_create(&three.products, counts, &fit), AD_OK);
+  assert_true(fit.rank == 2 && isinf(fit.errors[0]) && isinf(fit.errors[2]));
+  int known = isfinite(fit.errors[1]);
+  ad_fit_destroy(&fit);
+  return known;
+}
+
+static void a_count_is_known_if_a_millionth_of_it_is_not(void **state) {
+  assert_true(knows_second(sqrt(2 * 0.98e-6)));
+  assert_false(knows_second(sqrt(2 * 1.02e-6)));
+}
+
+/* By as many elements as are left beside the counts. */
+static void a_counts_error_is_what_is_left_over_its_addends_length(void **state) {
+  double gram[4] = {4, 0, 0, 25}, counts[2] = {1, 0.5}, prior[2] = {1, 1};
+  static const size_t rows[] = {100, 3, 2, 1}, left[] = {98, 1, 1, 1};
+  for (int i = 0; i < 4; i++) {
+    made two;
+    ad_fit fit;
+    make(gram, 2, counts, 0.3, rows[i], &two);
+    assert_int_equal(ad_fit_create(&two.products, prior, &fit), AD_OK);
+    assert_true(fabs(fit.errors[0] / (0.3 / sqrt((double)left[i]) / 2) - 1) < 1e-9);
+    assert_true(fabs(fit.errors[1] / (0.3 / sqrt((double)left[i]) / 5) - 1) < 1e-9);
+    assert_true(fabs(fit.residual / (0.3 / sqrt(two.products.sum_square)) - 1) < 1e-9);
+    assert_true(fabs(fit.counts[0] - 1) < 1e-12 && fabs(fit.counts[1] - 0.5) < 1e-12);
+    ad_fit_destroy(&fit);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_sample_is_the_same_everywhere), cmocka_unit_test(a_sample_of_parts_is_the_sample),
-      cmocka_unit_test(a_box_knows_its_elements),        cmocka_unit_test(a_mesh_has_any_names),
-      cmocka_unit_test(a_count_is_what_a_mistake_makes), cmocka_unit_test(equal_addends_have_no_count_of_their_own),
+      cmocka_unit_test(a_sample_is_the_same_everywhere),
+      cmocka_unit_test(a_sample_of_parts_is_the_sample),
+      cmocka_unit_test(a_box_knows_its_elements),
+      cmocka_unit_test(a_mesh_has_any_names),
+      cmocka_unit_test(a_count_is_what_a_mistake_makes),
+      cmocka_unit_test(equal_addends_have_no_count_of_their_own),
+      cmocka_unit_test(a_count_may_be_off_by_eight_of_its_errors_and_a_little),
+      cmocka_unit_test(a_size_is_a_groups_within_a_ten_thousandth),
+      cmocka_unit_test(nothing_is_missing_and_not_minus_nothing),
+      cmocka_unit_test(of_many_ranks_six_are_named),
+      cmocka_unit_test(addends_are_alike_where_a_billionth_tells_them_apart),
+      cmocka_unit_test(a_count_is_known_if_a_millionth_of_it_is_not),
+      cmocka_unit_test(a_counts_error_is_what_is_left_over_its_addends_length),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,270 @@
+"""The thresholds of `addend diff`, each from both sides: dumps that are off by just less than docs/dumps.md and the sources
+allow, and by just more. Called by diff_edges.sh with the program and an empty folder."""
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(__file__))
+from dumps import Job, Param, rounded, sample, write  # noqa: E402
+
+program, work = sys.argv[1:3]
+ROWS = 4096  # elements that are looked at at once
+U = {"F64": 2.0**-53, "F32": 2.0**-24, "F16": 2.0**-11, "BF16": 2.0**-8}
+done = 0
+
+
+def told(job, *arguments, **how):
+    """The document of a dump of this job."""
+    path = os.path.join(work, "dump")
+    shutil.rmtree(path, ignore_errors=True)
+    job.save(path, **how)
+    result = subprocess.run([program, "diff", "--json", path, *arguments], capture_output=True, text=True, timeout=60)
+    assert result.returncode in (0, 1), (result.returncode, result.stderr)
+    document = json.loads(result.stdout)
+    assert document["pass"] == (result.returncode == 0)
+    global done
+    done += 1
+    return document
+
+
+def param(document, name="w"):
+    return next(p for p in document["params"] if p["name"] == name)
+
+
+def kind(job, name="w", **how):
+    return param(told(job, **how), name)["kind"]
+
+
+def both(what, allowed, wrong, judge, right="right", little=0.01):
+    """`judge(off)` is what a dump that is `off` by so much is called."""
+    for sign in 1, -1:
+        within, beyond = judge(sign * allowed * (1 - little)), judge(sign * allowed * (1 + little))
+        assert within == right and beyond == wrong, (what, sign, within, beyond)
+
+
+# ---- a sum against its addends, element by element ----
+
+# (n + 1) roundings of what adds, one of what holds for each microbatch, and (n + 2) of f64 itself, of the addends' absolute sum.
+# The sums are f64, so that what they are off by can be chosen; addends of f32 make f32 what adds, unless the dump says otherwise.
+def bound_of(n, microbatches, reduce, held="F64"):
+    return (n + 1) * U[reduce] + microbatches * U[held] + (n + 2) * U["F64"]
+
+
+def off_at(element, part, job):
+    """The sum's element is off by this part of its addends' absolute sum."""
+    def after(p, rank, values):
+        size = sum(abs(job.addends[r, m, p.name][element]) for r, m in job.right(p, rank))
+        values[element] += part * size * (p.expect or job.expect)
+        return values
+    return after
+
+
+for microbatches, dtype, reduce, expect in (1, "F32", None, 1.0), (3, "F32", None, 1 / 6), (1, "F16", None, 1.0), (2, "F64", None, -0.5), \
+        (1, "F32", "bf16", 1.0), (1, "F64", "f16", 0.25):
+    job = Job("dp=3", [Param("w", [40], dtype=dtype, sum_dtype="F64")], microbatches=microbatches, expect=expect)
+    says = lambda k, rank, m: {"addend.reduce": reduce} if reduce and k == "sum" else {}  # noqa: B023
+    n = 3 * microbatches
+    bound = bound_of(n, microbatches, reduce.upper() if reduce else dtype)
+    for element in 0, 17, 39:
+        judge = lambda part: "right" if kind(job, after=off_at(element, part, job), extra=says) == "right" else "wrong"  # noqa: B023
+        # An f64 sum is rounded itself, to a tenth of such a bound.
+        both(f"a sum of {dtype} at {element}", bound, "wrong", judge, little=0.15 if dtype == "F64" and not reduce else 0.01)
+# Held in f32 it is rounded once more for each microbatch: the sum's own digits are small where addends cancel.
+job = Job("dp=3", [Param("w", [40])], microbatches=2)
+for m in range(2):
+    for i in range(40):
+        large = rounded("F32", [1000 + i / 7 + m])[0]
+        small = rounded("F32", [0.001 * (i + m + 1)])[0]
+        job.addends[0, m, "w"][i], job.addends[1, m, "w"][i], job.addends[2, m, "w"][i] = large, -large, small
+both("a sum in f32", bound_of(6, 2, "F32", "F32"), "wrong",
+     lambda part: "right" if kind(job, after=off_at(20, part, job)) == "right" else "wrong")
+# In the first, second and last block of rows, each to its end.
+blocks = Job("dp=2", [Param("w", [2 * ROWS + 3], dtype="F32", sum_dtype="F64")])
+for element in 0, ROWS - 1, ROWS, 2 * ROWS - 1, 2 * ROWS, 2 * ROWS + 2:
+    for part, wanted in (0.99, "right"), (1.01, "wrong"):
+        found = kind(blocks, after=off_at(element, part * bound_of(2, 1, "F32"), blocks))
+        assert (found == "right") == (wanted == "right"), (element, part, found)
+# Where addends are nothing a sum may be as many smallest numbers as there are roundings.
+tiny = Job("dp=2", [Param("w", [5], dtype="F16")])
+for r in range(2):
+    tiny.addends[r, 0, "w"] = [0.0, 1.0, 2.0, 0.0, 3.0 + r]
+for steps, wanted in (3, "right"), (4, "wrong"):
+    put = lambda p, rank, values: [steps * 2.0**-24 if i == 3 else v for i, v in enumerate(values)]  # noqa: B023
+    assert (kind(tiny, after=put) == "right") == (wanted == "right"), steps
+# What overflows in f64 is not right, whatever stands behind it.
+huge = Job("dp=2", [Param("w", [6], dtype="F64")])
+for element in 0, 3, 5:
+    for r in range(2):
+        huge.addends[r, 0, "w"] = [1.7e308 if i == element else 1.0 + r + i for i in range(6)]
+    cut = lambda p, rank, values: [min(v, 1e308) for v in values]
+    assert kind(huge, after=cut) != "right", element
+
+# ---- copies ----
+
+# Two ranks that do the same work and whose sums are right by their own addends: 64 times a sum's own bound, of the largest element.
+apart = Job("dp=2 tp=2", [Param("w", [30], "tp=I", sum_dtype="F64")])
+bound = 64 * bound_of(2, 1, "F32")
+largest = max(abs(sum(apart.addends[r, 0, "w"][i] for r in (0, 2))) for i in range(30))
+
+
+def copies(element, part):
+    """The addend of rank 1, and so the sum of the ranks in its place on tp, is off by this part of the largest element."""
+    other = Job("dp=2 tp=2", [Param("w", [30], "tp=I", dtype="F32", sum_dtype="F64")])
+    kept = list(other.addends[1, 0, "w"])
+    kept[element] += part * largest
+    other.addends[1, 0, "w"] = rounded("F32", kept)
+    return kind(other)
+
+
+for element in 0, 14, 29:
+    both("copies", bound, "own_only", lambda part: copies(element, part), right="replicas_differ", little=0.03)  # noqa: B023
+# The very bits of a sum are another's where its members are others: by those it is wrong.
+merged = Job("dp=2 tp=2", [Param("w", [30], "tp=I")])
+for r in 1, 3:
+    merged.addends[r, 0, "w"] = rounded("F32", [merged.random.gauss(0, 1) for _ in range(30)])
+same = merged.sum_of(merged.params[0], 0, merged.right(merged.params[0], 0))
+assert param(told(merged))["kind"] == "own_only"
+document = told(merged, after=lambda p, rank, values: same)
+assert param(document)["kind"] != "right" and not document["pass"], param(document)["text"]
+assert set(param(document)["ranks"]) == {1, 3}, param(document)
+
+# ---- norms ----
+
+def squares_of(job, p):
+    """Squares of the elements of a parameter that no axis cuts, as far as they are in a dump."""
+    values = rounded("F32", job.sum_of(p, 0, job.right(p, 0)))
+    chosen = sample(p.name, p.numel(), job.sample) if job.sample and p.numel() > job.sample else range(p.numel())
+    return [values[i] ** 2 for i in chosen]
+
+
+def norm_of(job, square, off=()):
+    """`off`: rank -> by what part of it that rank's is off"""
+    says = lambda k, rank, m: {"addend.norm": repr(math.sqrt(square) * (1 + dict(off).get(rank, 0)))} if k == "sum" else {}
+    return told(job, extra=says)["norm"]
+
+
+def words(norm):
+    return norm["text"].split(": ", 1)[1] if ": " in norm["text"] else "so"
+
+
+normed = Job("dp=2 tp=2", [Param("w", [30], "tp=I"), Param("v", [24]), Param("c", [9], "tp=I")])
+own = {p.name: sum(squares_of(normed, p)) for p in normed.params}
+total = sum(own.values())
+both("a norm's square", 1e-4, False, lambda off: norm_of(normed, total * (1 + off))["pass"], right=True)
+for rank in range(1, 4):
+    both("a rank's norm", 1e-6, False, lambda off: norm_of(normed, total, {rank: off})["pass"], right=True)  # noqa: B023
+assert f"on rank {rank}" in norm_of(normed, total, {rank: 1.01e-6})["text"]
+# Copies that were counted are found by the square that they make; a parameter by what it adds, up to once for each rank.
+twice = total + own["w"] + own["c"] + own["v"]
+both("copies' square", 1e-4, False, lambda off: "copies along dp" in norm_of(normed, twice * (1 + off))["text"], right=True)
+for count in 0, 2, 4:
+    said = f"`c` was counted {count} times"
+    both(said, 1e-4 * total, False, lambda off: said in norm_of(normed, total + (count - 1) * own["c"] + off)["text"], right=True)  # noqa: B023
+for count in 5, 6:
+    assert "`c`" not in norm_of(normed, total + (count - 1) * own["c"])["text"]
+# One whose square is lost in what a norm may be off is not named; it is where it is twice that.
+for part, named in (0.98, False), (1.03, True):
+    faint = Job("dp=2", [Param("w", [50]), Param("s", [7])])
+    square = sum(squares_of(faint, faint.params[0]))
+    scale = math.sqrt(part * 2e-4 * square / (1 - 2e-4) / sum(squares_of(faint, faint.params[1])))
+    for r in range(2):
+        faint.addends[r, 0, "s"] = rounded("F32", [scale * v for v in faint.addends[r, 0, "s"]])
+    small = sum(squares_of(faint, faint.params[1]))
+    norm = norm_of(faint, square + small + small)
+    assert not norm["pass"] and ("`s` was counted 2 times" in norm["text"]) == named, (part, norm["text"])
+# Of a sample the norm is known within six deviations of what it leaves open.
+few = Job("dp=2", [Param("w", [500]), Param("v", [200, 3]), Param("all", [20])], sample=40)
+square, variance = 0, 0
+for p in few.params:
+    own = squares_of(few, p)
+    scale = p.numel() / len(own)
+    square += scale * sum(own)
+    variance += scale**2 * (sum(v**2 for v in own) - sum(own) ** 2 / len(own)) if scale > 1 else 0
+both("a sample's norm", 1e-4 * square + 6 * math.sqrt(variance), False, lambda off: norm_of(few, square + off)["pass"], right=True)
+
+# ---- counts ----
+
+
+def times(job, factor, names=("w",)):
+    return lambda p, rank: {key: factor for key in job.right(p, rank)} if p.name in names else None
+
+
+job = Job("dp=4 tp=3", [Param("w", [60], sum_dtype="F64"), Param("b", [5], sum_dtype="F64")])
+both("a group's inverse", 1e-4, "factor", lambda off: kind(job, counts=times(job, 1 / (4 * (1 + off)))), right="averaged")
+both("a group's size", 1e-4, "factor", lambda off: kind(job, counts=times(job, 4 * (1 + off))), right="doubled")
+both("two", 1e-4, "factor", lambda off: kind(job, counts=times(job, 2 + off)), right="doubled")
+stepped = Job("dp=2", [Param("w", [60], sum_dtype="F64")], microbatches=5)
+both("microbatches", 1e-4, "factor", lambda off: kind(stepped, counts=times(stepped, 1 / (5 * (1 + off)))), right="averaged")
+# What was expected says whether one division was left out.
+for off, said in (0, True), (0.9e-4, True), (-0.9e-4, True), (1.1e-4, False), (-1.1e-4, False):
+    mean = Job("dp=4 tp=3", [Param("w", [60], sum_dtype="F64")], expect=(1 + off) / 12)
+    text = param(told(mean, counts=times(mean, 12)))["text"]
+    assert text.startswith("not divided over dp,tp") == said and "12 times" in text, (off, text)
+both("factors of two parameters", 1e-4, True, right=False, judge=lambda off: any(
+    "factor differs" in m for m in told(job, counts=lambda p, rank: times(job, 0.7 * (1 + off if p.name == "b" else 1), "wb")(p, rank))["messages"]))
+# A count below nothing is no mistake in a sum: below half of -1 it is none of these addends.
+for factor, wanted in (-0.499, "factor"), (-0.501, "unexplained"):
+    assert kind(job, "b", counts=times(job, factor, "b")) == wanted, factor
+# A rank's addend that is as good as missing: a number next to a simple one is that, by less than 1/20.
+for left, wanted in (0.048, "missing"), (-0.048, "missing"), (0.052, "rounding"), (-0.052, "rounding"):
+    hidden = Job("dp=6", [Param("w", [3], sum_dtype="F64")])
+    for i in range(3):
+        size = sum(abs(hidden.addends[r, 0, "w"][i]) for r in range(6))
+        hidden.addends[4, 0, "w"][i] = rounded("F32", [5e-6 * size])[0]
+    found = param(told(hidden, counts=lambda p, rank: {(r, 0): left if r == 4 else 1.0 for r in range(6)}))  # noqa: B023
+    assert found["kind"] == wanted and found["ranks"] == ([4] if wanted == "missing" else []), (left, found)
+# Addends that are hidden by a narrow dtype's rounding are told by their counts, from as many on as a bound may hide one.
+for ranks, wanted in (10, "right"), (11, "missing"):
+    weak = Job(f"dp={ranks}", [Param("w", [300], dtype="BF16")])
+    weak.addends[7, 0, "w"] = rounded("BF16", [0.04 if i % 3 else -0.05 for i in range(300)])
+    for r in range(ranks):  # large enough everywhere that one is hidden
+        weak.addends[r, 0, "w"] = rounded("BF16", [v + math.copysign(0.5, v) if r != 7 else v for v in weak.addends[r, 0, "w"]])
+    found = param(told(weak, counts=lambda p, rank: {(r, 0): 0.0 if r == 7 else 1.0 for r in range(ranks)}))  # noqa: B023
+    assert found["kind"] == wanted and found["ranks"] == ([7] if ranks > 10 else []), found
+# A dtype explains a difference as long as its rounding is a quarter of the addends at most.
+for ranks, wanted in (61, "rounding"), (62, "unexplained"):
+    many = Job(f"dp={ranks}", [Param("w", [3], sum_dtype="F64")])
+    assert kind(many, after=off_at(1, 0.2, many)) == wanted, ranks
+
+# ---- microbatches ----
+
+# The last alone, or the earlier ones divided again: whichever of the earlier ones is not as the others, it is neither.
+third = 1 / 3
+for counts in (0, 0, 0, 1), (third, third, third, 1), (0, 0, 1), (third, third, 1), (0, 1), (third, 1):
+    steps = Job("dp=3", [Param("w", [60])], microbatches=len(counts))
+    pattern = lambda given: lambda p, rank: {(r, m): given[m] for r, m in steps.right(p, rank)}  # noqa: B023
+    alone = counts[0] == 0
+    assert kind(steps, counts=pattern(counts)) == ("last_microbatch" if alone else "earlier_microbatches_divided"), counts
+    for m in range(len(counts) - 1) if len(counts) > 2 else ():
+        other = [0.5 if i == m else c for i, c in enumerate(counts)]
+        assert kind(steps, counts=pattern(other)) not in ("last_microbatch", "earlier_microbatches_divided"), other
+
+# ---- a reference ----
+
+model = Job("dp=3", [Param("w", [40]), Param("d", [40], dtype="F64"), Param("n", [40], dtype="BF16")])
+truth = {p.name: ("F64", p.shape, rounded(p.dtype, model.sum_of(p, 0, model.right(p, 0)))) for p in model.params}
+reference = os.path.join(work, "reference.safetensors")
+
+
+def referred(name, values):
+    write(reference, {}, {**truth, name: ("F64", [40], values)})
+    return param(told(model, "--reference", reference), name)["reference"]
+
+
+# 1024 roundings of the narrower dtype, at least 1e-12 and at most 1/32, of the reference's largest element.
+for name, bound, straight in ("w", 1024 * U["F32"], 1024 * U["F32"]), ("d", 1e-12, 1e-5), ("n", 1 / 32, 1 / 32):
+    values = truth[name][2]
+    largest = max(abs(v) for v in values)
+    for at in [i for i in range(40) if abs(values[i]) < 0.9 * largest][::11]:
+        moved = lambda off: [v + off * largest if i == at else v for i, v in enumerate(values)]  # noqa: B023
+        both(f"a reference of {name}", bound, False, lambda off: referred(name, moved(off))["pass"], right=True)  # noqa: B023
+    # Three times the sum and something else: a factor as long as what is left is within the bound, or within 1e-5.
+    beside = [values[i ^ 1] * (-1) ** i for i in range(40)]
+    turned = lambda part: [3 * v + 3 * math.tan(math.asin(part)) * b for v, b in zip(values, beside)]  # noqa: B023
+    both(f"a factor to a reference of {name}", straight, "missing", right="a factor",
+         judge=lambda part: {"missing": "missing"}.get(referred(name, turned(part))["cause"]["kind"], "a factor"))  # noqa: B023
+
+print(f"diff at its edges: {done} dumps judged")
