@@ -33,4 +33,7 @@ void ad_prover_begin(ad_prover *prover);
 /* Takes the step, with whatever is planted, and judges it without: on the first rank, into job->proof, which keeps the
  * worst of all steps. */
 ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report) AD_CHECKED;
+/* Of that, on the first rank, what holds numbers against each other: the whole gradients, the ranks' addends and the
+ * report `dist` of a step, against the same step of the reference, which took it last and reported `ref`. */
+void ad_prover_judge(ad_prover *prover, const ad_step_report *dist, const ad_step_report *ref);
 #endif

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "base/kernels.h"
+#include "check/chance.h"
 #include "check/computing.h"
 #include "train/run.h"
 
@@ -92,8 +93,8 @@ typedef struct judged {
   ad_computing computing;
 } judged;
 
-static judged judge_as(const char *precision) {
-  judged world = {.recipe = small_recipe("dp_shard=1", "", precision)};
+static judged judge_recipe(ad_recipe *recipe) {
+  judged world = {.recipe = recipe};
   world.reference = reference_of(world.recipe, 0);
   ad_run_options options = {.size = sizeof options, .quiet = 1, .given_states = 1};
   must(ad_comm_open_alone(&world.comm));
@@ -103,6 +104,8 @@ static judged judge_as(const char *precision) {
   must(ad_computing_create(world.run, 2, &world.computing));
   return world;
 }
+
+static judged judge_as(const char *precision) { return judge_recipe(small_recipe("dp_shard=1", "", precision)); }
 
 static void release(judged *world) {
   ad_computing_destroy(&world->computing);
@@ -191,6 +194,149 @@ static void a_longer_proof_has_wider_bounds_and_no_more_false_alarms(void **stat
   release(&world);
 }
 
+/* ---- the bounds, computed from the words of docs/dtypes.md ---- */
+
+/* How vectors lie that were drawn: S, b and n, and M. */
+typedef struct lie {
+  double deviation, alike, directions, mean, error;
+} lie;
+
+/* `draws`: so many vectors of `numel` one after another. Contrast c is of the first c + 1 and the next one. */
+static lie lie_of(const double *draws, size_t numel) {
+  enum { FREE = AD_DRAWS - 1 };
+  double gram[FREE][FREE] = {{0}}, of_mean = 0, of_all = 0, squares = 0, pairs = 0, across = 0, variance = 0;
+  for (size_t k = 0; k < numel; k++) {
+    double contrast[FREE], mean = 0;
+    for (int d = 0; d < AD_DRAWS; d++) mean += draws[d * numel + k] / AD_DRAWS, of_all += pow(draws[d * numel + k], 2);
+    of_mean += mean * mean;
+    for (int c = 0; c < FREE; c++) {
+      double before = 0;
+      for (int d = 0; d <= c; d++) before += draws[d * numel + k] / (c + 1);
+      contrast[c] = (before - draws[(c + 1) * numel + k]) / sqrt(1 + 1.0 / (c + 1));
+    }
+    for (int a = 0; a < FREE; a++)
+      for (int b = 0; b < FREE; b++) gram[a][b] += contrast[a] * contrast[b];
+  }
+  for (int a = 0; a < FREE; a++) squares += gram[a][a] / FREE;
+  for (int a = 0; a < FREE; a++) {
+    variance += pow(gram[a][a] - squares, 2) / (FREE - 1);
+    for (int b = 0; b < a; b++) pairs += gram[a][a] * gram[b][b], across += pow(gram[a][b], 2);
+  }
+  double by_angles = across > 0 ? pairs / across : INFINITY;
+  double by_norms = variance > 0 ? 2 * squares * squares / variance : INFINITY;
+  double directions = (by_angles < by_norms ? by_angles : by_norms) / 2;
+  lie found = {.deviation = sqrt(squares), .mean = sqrt(of_mean), .error = sqrt(of_all / AD_DRAWS)};
+  found.directions = directions < 1 ? 1 : directions > 1e6 ? 1e6 : directions;
+  found.alike = of_mean > squares / AD_DRAWS ? sqrt(of_mean - squares / AD_DRAWS) : 0;
+  return found;
+}
+
+/* k hypot(q S, s b) */
+static double drawn_apart(const judged *world, const lie *of, double k, double s) {
+  double numbers = 2 * ((double)world->computing.count + AD_LOSSES_MAX + AD_NORM_GROUPS_MAX + 3);
+  double squares = (1 + 1.0 / 8) * ad_ratio_of_chance(1e-7 / numbers, of->directions, 7 * of->directions);
+  return k * sqrt(squares * of->deviation * of->deviation + s * s * of->alike * of->alike);
+}
+
+/* 2 u ||sum|a_i|||, 1e-12 of the gradient where that is more, and w. */
+static double spared(const judged *world, size_t i, double u) {
+  const double *ref = ad_reference_gradient(world->reference, i)->data;
+  const double *exact = ad_reference_exact_gradient(world->reference, i)->data;
+  size_t numel = numel_of(world->reference, i);
+  double rounded = 2 * u * ad_norm_of(world->ranks.sizes.whole[i].data, numel), wires = 0;
+  double step = sqrt(12 / (double)numel), least = 1e-12 * ad_norm_of(ref, numel);
+  for (size_t k = 0; k < numel; k++) wires += pow(ref[k] - exact[k], 2);
+  return (rounded > least ? rounded : least) + (step > 1.0 / 3 ? step : 1.0 / 3) * sqrt(wires);
+}
+
+static double *draws_of(const judged *world, size_t i) {
+  size_t numel = numel_of(world->reference, i);
+  double *draws = calloc(AD_DRAWS * numel, sizeof *draws);
+  for (int d = 0; d < AD_DRAWS; d++)
+    for (size_t k = 0; k < numel; k++)
+      draws[d * numel + k] = ad_draws_deviation(ad_reference_draws(world->reference), i, d)[k];
+  return draws;
+}
+
+static void nearly(double found, double expected) {
+  if (fabs(found - expected) > 1e-9 * fabs(expected)) fail_msg("%.17g, not %.17g", found, expected);
+}
+
+/* `u`: of what computes; k, s and s of all gradients together. */
+static void hold_to_the_words(judged *world, double u, double k, double s, double s_of_all) {
+  ad_computing *c = &world->computing;
+  size_t total = 0;
+  measure(world);
+  for (size_t i = 0; i < c->count; i++) total += numel_of(world->reference, i);
+  double *all = calloc(AD_DRAWS * total, sizeof *all);
+  double allowed = 0, norms = 0, more = 0, distances = 0;
+  for (size_t i = 0, at = 0; i < c->count; i++) {
+    size_t numel = numel_of(world->reference, i);
+    double *draws = draws_of(world, i), norm = norm_of(world->reference, i);
+    lie of = lie_of(draws, numel);
+    nearly(c->apart[i], drawn_apart(world, &of, k, s) + spared(world, i, u));
+    nearly(c->allowed[i], of.mean + c->apart[i]);
+    nearly(c->spread[i].error, of.error);
+    allowed += pow(c->allowed[i], 2);
+    norms += norm * norm;
+    if (of.error > 0) {
+      more += pow(spared(world, i, u) / of.error, 2);
+      distances += pow(c->distance[i] / of.error, 2);
+      for (int d = 0; d < AD_DRAWS; d++)
+        for (size_t n = 0; n < numel; n++) all[d * total + at + n] = draws[d * numel + n] / of.error;
+    }
+    at += numel;
+    free(draws);
+  }
+  lie of = lie_of(all, total);
+  nearly(c->all_apart, drawn_apart(world, &of, k, s_of_all) + sqrt(more));
+  nearly(c->all_distance, sqrt(distances));
+  nearly(c->relative, sqrt(allowed / norms));
+  free(all);
+}
+
+static ad_recipe *pools_with_wires(void) {
+  ad_recipe *recipe = NULL;
+  const char *sets[] = {"placement=colocated", "wire={values: bf16, gradients: bf16}"};
+  must(ad_recipe_read(AD_TEST_SOURCE "/recipes/pools-1.yaml", sets, 2, &recipe));
+  return recipe;
+}
+
+static void what_gradients_may_be_off_by_is_what_the_documents_say(void **state) {
+  judged single = judge_as(""), brain = judge_as("}\nprecision: {compute: bf16");
+  judged wide = judge_as("}\nprecision: {compute: f64, param: f32"), wires = judge_recipe(pools_with_wires());
+  hold_to_the_words(&single, 0x1p-24, 2, 1, 1);
+  hold_to_the_words(&brain, 0x1p-24, 1, 1, 0.3);
+  hold_to_the_words(&wide, 0x1p-53, 2, 1, 1);
+  hold_to_the_words(&wires, 0x1p-24, 2, 1, 1);
+  int crossed = 0;
+  for (size_t i = 0; i < wires.computing.count; i++) crossed += wires.computing.wires[i] > 0;
+  assert_true(crossed > 0);
+  for (size_t i = 0; i < single.computing.count; i++) assert_true(single.computing.wires[i] == 0);
+  release(&single);
+  release(&brain);
+  release(&wide);
+  release(&wires);
+}
+
+static void a_loss_may_be_off_by_its_draws_or_by_what_all_gradients_may_be(void **state) {
+  static const char *const precisions[] = {"", "}\nprecision: {compute: bf16"};
+  for (int p = 0; p < 2; p++) {
+    judged world = judge_as(precisions[p]);
+    measure(&world);
+    for (int trial = 0; trial < 8; trial++) {
+      double losses[AD_DRAWS], off[AD_DRAWS], least = 3 * world.computing.relative;
+      for (int d = 0; d < AD_DRAWS; d++) losses[d] = -3 + (off[d] = least * trial * (0.2 + 0.1 * (d * d % 5)));
+      for (int d = 0; d < AD_DRAWS; d++) off[d] = losses[d] + 3;
+      lie of = lie_of(off, 1);
+      double bound = of.mean + drawn_apart(&world, &of, p ? 1 : 2, 1);
+      nearly(ad_computing_of_loss(&world.computing, losses, -3), bound > least ? bound : least);
+      assert_int_equal(bound > least, trial > 0);
+    }
+    release(&world);
+  }
+}
+
 static void a_loss_is_held_to_its_own_draws(void **state) {
   judged world = judge_as("");
   measure(&world);
@@ -211,6 +357,8 @@ int main(void) {
       cmocka_unit_test(a_parameter_just_beyond_its_bound_is_beyond_and_one_just_within_is_within),
       cmocka_unit_test(all_parameters_moved_at_once_are_beyond_though_each_is_within),
       cmocka_unit_test(a_longer_proof_has_wider_bounds_and_no_more_false_alarms),
+      cmocka_unit_test(what_gradients_may_be_off_by_is_what_the_documents_say),
+      cmocka_unit_test(a_loss_may_be_off_by_its_draws_or_by_what_all_gradients_may_be),
       cmocka_unit_test(a_loss_is_held_to_its_own_draws),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

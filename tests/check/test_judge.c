@@ -1,0 +1,428 @@
+/* What a proof makes of a step's numbers: each in turn moved to just within what docs/dtypes.md allows it and to just
+ * beyond, in f64 and in the recipe's own dtypes, where the bounds are computed here from the documents' words. */
+#include "world.h"
+
+#include <math.h>
+
+#include "base/kernels.h"
+#include "check/prover.h"
+#include "check/rounding.h"
+#include "train/run.h"
+
+#define WIDE 1e-12
+#define LITTLE 1e-2
+
+/* A step that one rank took and its prover judged, to be judged again with other numbers. */
+typedef struct scene {
+  ad_recipe *recipe;
+  ad_comm *comm;
+  ad_check_options options;
+  ad_proof_job job;
+  ad_prover prover;
+  ad_step_report dist, ref;
+  ad_proof *proof;
+} scene;
+
+static scene *open_scene(ad_recipe *recipe, int own) {
+  scene *s = calloc(1, sizeof *s);
+  s->recipe = recipe;
+  s->options = (ad_check_options){.size = sizeof s->options, .steps = 2, .recipe_dtype = own};
+  must(ad_comm_open_alone(&s->comm));
+  must(ad_proof_create(recipe, &s->proof));
+  s->job = (ad_proof_job){.recipe = recipe, .options = &s->options, .steps = 2, .proof = s->proof, .quiet = 1};
+  must(ad_prover_create(&s->prover, s->comm, &s->job));
+  ad_prover_begin(&s->prover);
+  must(ad_prover_step(&s->prover, 0, &s->dist));
+  s->proof->complete = 1;
+  assert_true(ad_proof_passes(s->proof, 0));
+  s->ref = *ad_reference_exact_report(s->prover.reference);
+  return s;
+}
+
+static void close_scene(scene *s) {
+  ad_prover_destroy(&s->prover);
+  ad_proof_destroy(s->proof);
+  ad_comm_close(s->comm);
+  ad_recipe_destroy(s->recipe);
+  free(s);
+}
+
+/* From the beginning, with the numbers as they now are. */
+static int judge(scene *s) {
+  ad_prover_begin(&s->prover);
+  ad_prover_judge(&s->prover, &s->dist, &s->ref);
+  s->proof->complete = 1;
+  return ad_proof_passes(s->proof, 0);
+}
+
+/* ---- reports ---- */
+
+/* The number may be off by `bound` of itself, to either side. */
+static void try_reported(scene *s, const char *what, double *dist, double ref, double bound) {
+  double kept = *dist;
+  for (int side = -1; side <= 1; side += 2) {
+    /* |a-b| / max(|a|,|b|) */
+    double within = bound * (1 - LITTLE), beyond = bound * (1 + LITTLE);
+    *dist = side > 0 ? ref / (1 - within) : ref * (1 - within);
+    if (!judge(s)) fail_msg("%s within %g is refused", what, bound);
+    *dist = side > 0 ? ref / (1 - beyond) : ref * (1 - beyond);
+    if (judge(s)) fail_msg("%s beyond %g is taken", what, bound);
+  }
+  *dist = NAN;
+  if (judge(s)) fail_msg("%s that is no number is taken", what);
+  *dist = kept;
+  assert_true(judge(s));
+}
+
+static void try_none(scene *s, const char *what, double *dist) {
+  *dist = 1e-200;
+  if (judge(s)) fail_msg("%s that is something is taken", what);
+  *dist = 0;
+  assert_true(judge(s));
+}
+
+static const ad_program *program_of(const scene *s) { return ad_run_program(s->prover.run); }
+
+static void each_loss_and_norm_is_held_to_1e_12_in_f64(void **state) {
+  scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 0);
+  try_reported(s, "the loss", &s->dist.loss, s->ref.loss, WIDE);
+  try_reported(s, "the first loss", &s->dist.losses[0], s->ref.losses[0], WIDE);
+  for (int i = 1; i < AD_LOSSES_MAX; i++) try_none(s, "a loss of nothing", &s->dist.losses[i]);
+  try_reported(s, "the norm", &s->dist.norm, s->ref.norm, WIDE);
+  try_reported(s, "a group's norm", &s->dist.norms[0], s->ref.norms[0], WIDE);
+  for (int g = 1; g < AD_NORM_GROUPS_MAX; g++) try_none(s, "a norm of nothing", &s->dist.norms[g]);
+  close_scene(s);
+}
+
+/* What all gradients of a group (-1: all) may be off by together: what each may, what reducing it rounds included. */
+static double allowed_norm(const scene *s, int group) {
+  double squares = 0;
+  for (size_t i = 0; i < s->prover.param_count; i++) {
+    ad_run_param at = ad_run_param_at(s->prover.run, i);
+    const double *sizes = s->prover.addends.sizes.whole[i].data;
+    ad_allowance each = ad_rounding_allowance(s->recipe, at.spec, s->prover.gradients[i].dtype, s->dist.loss_scale);
+    double reduced = 0;
+    if (ad_program_module(program_of(s), at.module)->is_mirror) continue;
+    if (group >= 0 && (int)s->prover.run->norm_group_of[at.module] != group) continue;
+    for (size_t k = 0; k < ad_array_numel(&s->prover.gradients[i]); k++)
+      reduced += pow(each.relative * sizes[k] + each.absolute, 2);
+    squares += pow(s->prover.computing.allowed[i] + sqrt(reduced), 2);
+  }
+  return sqrt(squares);
+}
+
+/* M + A of the draws' own, or the part that all gradients may be off by. */
+static double allowed_loss(const scene *s, double ref, int loss) {
+  const ad_step_report *drawn = ad_reference_draws(s->prover.reference)->reports;
+  double losses[AD_DRAWS];
+  for (int d = 0; d < AD_DRAWS; d++) losses[d] = loss < 0 ? drawn[d].loss : drawn[d].losses[loss];
+  return ad_computing_of_loss(&s->prover.computing, losses, ref) / fabs(ref);
+}
+
+/* Several modules, of which each group has a norm of its own. */
+static ad_recipe *pools(void) {
+  ad_recipe *recipe = NULL;
+  const char *sets[] = {"placement=colocated"};
+  must(ad_recipe_read(AD_TEST_SOURCE "/recipes/pools-1.yaml", sets, 1, &recipe));
+  return recipe;
+}
+
+/* Where there is nothing, nothing else may be: a program has fewer losses and groups than there is room for. */
+static void try_own_loss(scene *s, int i) {
+  if (s->ref.losses[i] != 0)
+    try_reported(s, "one of the losses", &s->dist.losses[i], s->ref.losses[i], allowed_loss(s, s->ref.losses[i], i));
+  else
+    try_none(s, "a loss of nothing", &s->dist.losses[i]);
+}
+
+static void try_own_norm(scene *s, int g) {
+  if (s->ref.norms[g] != 0)
+    try_reported(s, "a group's norm", &s->dist.norms[g], s->ref.norms[g], allowed_norm(s, g) / s->ref.norms[g]);
+  else
+    try_none(s, "a norm of nothing", &s->dist.norms[g]);
+}
+
+static void in_own_dtypes_they_are_held_to_what_all_gradients_may_be_off_by(void **state) {
+  ad_recipe *recipes[] = {small_recipe("dp_shard=1", "", ", microbatches: 2}\nprecision: {compute: bf16"), pools()};
+  for (int r = 0; r < 2; r++) {
+    scene *s = open_scene(recipes[r], 1);
+    assert_int_equal(s->prover.run->norm_group_count, r ? 3 : 1);
+    try_reported(s, "the loss", &s->dist.loss, s->ref.loss, allowed_loss(s, s->ref.loss, -1));
+    try_reported(s, "the norm", &s->dist.norm, s->ref.norm, allowed_norm(s, -1) / s->ref.norm);
+    for (int i = 0; i < AD_LOSSES_MAX; i++) try_own_loss(s, i);
+    for (int g = 0; g < AD_NORM_GROUPS_MAX; g++) try_own_norm(s, g);
+    close_scene(s);
+  }
+}
+
+/* ---- gradients ---- */
+
+/* The distributed gradient is the reference's but for its element in the middle. */
+static void move_element(scene *s, size_t i, double amount) {
+  const ad_array *ref = ad_reference_gradient(s->prover.reference, i);
+  double *dist = s->prover.gradients[i].data;
+  assert_int_equal(s->prover.gradients[i].dtype, AD_F64);
+  memcpy(dist, ref->data, ad_array_bytes(ref));
+  dist[ad_array_numel(ref) / 2] += amount;
+}
+
+static void every_gradient_is_held_to_1e_12_of_its_largest_element_in_f64(void **state) {
+  scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 0);
+  for (size_t i = 0; i < s->prover.param_count; i++) {
+    const ad_array *ref = ad_reference_gradient(s->prover.reference, i);
+    double bound = WIDE * ad_largest(ref->data, AD_F64, ad_array_numel(ref));
+    move_element(s, i, bound * (1 - LITTLE));
+    assert_true(judge(s));
+    move_element(s, i, -bound * (1 + LITTLE));
+    assert_false(judge(s));
+    assert_true(s->proof->params[i].max_rel_err > s->proof->params[i].bound);
+    move_element(s, i, NAN);
+    assert_false(judge(s));
+    move_element(s, i, 0);
+    assert_true(judge(s));
+  }
+  close_scene(s);
+}
+
+/* ---- gradients in own dtypes ---- */
+
+static double u_of(const scene *s) { return ad_run_compute_dtype(s->prover.run) == AD_F64 ? 0x1p-53 : 0x1p-24; }
+
+/* The gradient lies `amount` (a norm) from `from`, evenly in all elements. */
+static void put_gradient(scene *s, size_t i, const double *from, double amount) {
+  ad_array *gradient = &s->prover.gradients[i];
+  size_t numel = ad_array_numel(gradient);
+  double *values = calloc(numel, sizeof *values);
+  for (size_t k = 0; k < numel; k++) values[k] = from[k] + (k % 2 ? amount : -amount) / sqrt((double)numel);
+  ad_cast(gradient->data, gradient->dtype, values, AD_F64, numel);
+  free(values);
+}
+
+/* On one rank and in one microbatch reducing rounds nothing: what is left is 16 u of the addends' sizes. */
+static void a_sum_is_held_to_its_addends_by_16_u(void **state) {
+  scene *s = open_scene(small_recipe("dp_shard=1", "", "}\nprecision: {compute: bf16, param: f32"), 1);
+  for (size_t i = 0; i < s->prover.param_count; i++) {
+    const double *addends = s->prover.addends.themselves.whole[i].data, *sizes = s->prover.addends.sizes.whole[i].data;
+    double bound = 16 * u_of(s) * ad_norm_of(sizes, ad_array_numel(&s->prover.gradients[i]));
+    put_gradient(s, i, addends, bound * (1 - 5 * LITTLE));
+    assert_true(judge(s));
+    assert_true(s->proof->params[i].sum_share < 1 && s->proof->params[i].sum_share > 0.9);
+    put_gradient(s, i, addends, bound * (1 + 5 * LITTLE));
+    assert_false(judge(s));
+    assert_true(s->proof->params[i].sum_share > 1 && s->proof->params[i].sum_share < 1.1);
+    put_gradient(s, i, addends, 0);
+    assert_true(judge(s));
+  }
+  close_scene(s);
+}
+
+/* And by M + A to the reference: an error of this shape over norm. The bound is told in the same measure. */
+static void a_gradient_is_held_to_what_one_process_and_ranks_may_be_off_by(void **state) {
+  scene *s = open_scene(small_recipe("dp_shard=1", "", "}\nprecision: {compute: bf16, param: f32"), 1);
+  for (size_t i = 0; i < s->prover.param_count; i++) {
+    const double *ref = ad_reference_gradient(s->prover.reference, i)->data;
+    const ad_proof_param *param = &s->proof->params[i];
+    double norm = s->prover.computing.norm[i], bound = s->prover.computing.allowed[i] / norm;
+    for (int beyond = 0; beyond < 2; beyond++) {
+      double part = beyond ? 1 + LITTLE : 1 - LITTLE;
+      put_gradient(s, i, ref, s->prover.computing.allowed[i] * part);
+      judge(s);
+      assert_true(fabs(param->max_rel_err / (part * bound) - 1) < 1e-3);
+      assert_true(fabs(param->bound / bound - 1) < 1e-3);
+      assert_int_equal(param->max_rel_err > param->bound, beyond);
+    }
+    put_gradient(s, i, ref, 0);
+    judge(s);
+    assert_true(param->max_rel_err < 1e-6);
+    assert_true(fabs(param->one_process / (s->prover.computing.spread[i].error / norm) - 1) < 1e-9);
+    assert_true(fabs(param->process_share / (s->prover.computing.distance[i] / s->prover.computing.apart[i]) - 1) <
+                1e-9);
+  }
+  double side_by_side = s->prover.computing.all_distance / s->prover.computing.all_apart;
+  assert_true(fabs(s->proof->process_share / side_by_side - 1) < 1e-9);
+  close_scene(s);
+}
+
+/* ---- of several steps the worst ---- */
+
+static void judge_again(scene *s, int step) {
+  s->dist.step = step;
+  ad_prover_judge(&s->prover, &s->dist, &s->ref);
+}
+
+/* A gradient that is off by `bad` of its bound in step `when` of three, else by a tenth. */
+static void judge_three(scene *s, size_t i, int when, double bad) {
+  const ad_array *ref = ad_reference_gradient(s->prover.reference, i);
+  double bound = WIDE * ad_largest(ref->data, AD_F64, ad_array_numel(ref));
+  ad_prover_begin(&s->prover);
+  for (int step = 0; step < 3; step++) {
+    move_element(s, i, bound * (step == when ? bad : 0.1));
+    judge_again(s, step);
+  }
+  s->proof->complete = 1;
+}
+
+static void the_worst_step_is_kept_whichever_it_is(void **state) {
+  scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 0);
+  ad_proof_param *param = &s->proof->params[1];
+  for (int when = 0; when < 3; when++) {
+    judge_three(s, 1, when, 3);
+    assert_int_equal(param->step, when);
+    assert_true(fabs(param->max_rel_err / (3 * WIDE) - 1) < 0.01);
+    assert_false(ad_proof_passes(s->proof, 0));
+    judge_three(s, 1, when, NAN);
+    assert_int_equal(param->step, when);
+    assert_true(isnan(param->max_rel_err));
+    judge_three(s, 1, when, 0.5);
+    assert_int_equal(param->step, when);
+    assert_true(ad_proof_passes(s->proof, 0));
+  }
+  close_scene(s);
+}
+
+static void copies_that_differ_outrank_every_error(void **state) {
+  scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 0);
+  ad_proof_param *param = &s->proof->params[1];
+  ad_replicas *replicas = &s->prover.replicas[AD_PART_MASTER][1];
+  for (int when = 0; when < 3; when++) {
+    ad_prover_begin(&s->prover);
+    for (int step = 0; step < 3; step++) {
+      replicas->equal = step != when;
+      move_element(s, 1, step == when ? 0 : 1);
+      judge_again(s, step);
+    }
+    assert_int_equal(param->step, when);
+    assert_false(param->replicas_equal);
+    assert_true(param->max_rel_err < WIDE);
+  }
+  replicas->equal = 1;
+  close_scene(s);
+}
+
+static void of_losses_and_norms_the_worst_step_is_kept(void **state) {
+  scene *s = open_scene(small_recipe("dp_shard=1", "", ""), 0);
+  double loss = s->ref.loss, norm = s->ref.norms[0];
+  for (int when = 0; when < 3; when++) {
+    ad_prover_begin(&s->prover);
+    for (int step = 0; step < 3; step++) {
+      s->dist.loss = loss * (1 + WIDE * (step == when ? 7 : 0.3));
+      s->dist.norms[0] = norm * (1 + WIDE * (step == when ? 5 : 0.3));
+      judge_again(s, step);
+    }
+    assert_true(fabs(s->proof->loss_err / (7 * WIDE) - 1) < 0.01 && s->proof->loss_bound == WIDE);
+    assert_true(fabs(s->proof->norm_err / (5 * WIDE) - 1) < 0.01 && s->proof->norm_bound == WIDE);
+  }
+  close_scene(s);
+}
+
+/* ---- what a program measures and chooses ---- */
+
+static ad_program_kind kind;
+static double margins[2], measured[2][3];
+static int measures;
+
+static double own_margin(const void *own) { return margins[0]; }
+
+/* The distributed run asks first, the reference's second. */
+static const double *own_measured(const void *own, size_t index, const char **name, size_t *count) {
+  *name = "measured";
+  *count = 3;
+  return index ? NULL : measured[measures++ % 2];
+}
+
+static ad_recipe *recipe_of_kind(void) {
+  ad_recipe *recipe = small_recipe("dp_shard=1", "", "");
+  kind = *recipe->program;
+  recipe->program = &kind;
+  margins[0] = INFINITY;
+  for (int i = 0; i < 3; i++) measured[0][i] = measured[1][i] = i + 2;
+  measures = 0;
+  return recipe;
+}
+
+/* By twice what all gradients together may be off by a choice may be worse than one that was left. */
+static void a_choice_may_be_worse_by_twice_what_gradients_may_be_off_by(void **state) {
+  ad_recipe *recipe = recipe_of_kind();
+  kind.margin = own_margin;
+  scene *s = open_scene(recipe, 1);
+  double allowed = 0, norms = 0;
+  for (size_t i = 0; i < s->prover.param_count; i++) {
+    allowed += pow(s->prover.computing.allowed[i], 2);
+    norms += pow(s->prover.computing.norm[i], 2);
+  }
+  double bound = 2 * sqrt(allowed / norms);
+  assert_true(s->proof->margin == INFINITY && s->proof->turned == 0);
+  const struct {
+    double margin;
+    int holds;
+  } tries[] = {{1, 1}, {0, 1}, {-bound * (1 - LITTLE), 1}, {-bound * (1 + LITTLE), 0}, {-1, 0}};
+  for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+    margins[0] = tries[i].margin;
+    assert_int_equal(judge(s), tries[i].holds);
+    assert_true(s->proof->margin == margins[0] && s->proof->turned == fmax(0, -margins[0]));
+    assert_true(fabs(s->proof->turned_bound / bound - 1) < 1e-9);
+  }
+  for (int when = 0; when < 3; when++) { /* of three steps */
+    ad_prover_begin(&s->prover);
+    for (int step = 0; step < 3; step++) {
+      margins[0] = step == when ? -2 * bound : bound;
+      judge_again(s, step);
+    }
+    assert_true(s->proof->margin == -2 * bound && s->proof->turned == 2 * bound);
+  }
+  close_scene(s);
+}
+
+/* In f64 the reference chooses itself, and its margin is told only. */
+static void in_f64_a_margin_is_told_and_not_judged(void **state) {
+  ad_recipe *recipe = recipe_of_kind();
+  kind.margin = own_margin;
+  scene *s = open_scene(recipe, 0);
+  margins[0] = -1;
+  assert_true(judge(s));
+  assert_true(s->proof->margin == -1 && s->proof->turned == 0);
+  close_scene(s);
+}
+
+static void a_measured_number_is_held_to_1e_12_of_the_largest(void **state) {
+  for (int own = 0; own < 2; own++) {
+    ad_recipe *recipe = recipe_of_kind();
+    kind.measured = own_measured;
+    scene *s = open_scene(recipe, own);
+    assert_int_equal(s->proof->judges_states, !own);
+    for (int k = 0; k < 3 && !own; k++) {
+      const struct {
+        double off;
+        int holds;
+      } tries[] = {{4 * WIDE * (1 - LITTLE), 1}, {4 * WIDE * (1 + LITTLE), 0}, {-4 * WIDE * (1 + LITTLE), 0}, {NAN, 0}};
+      for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        ad_step_report report;
+        ad_prover_begin(&s->prover);
+        measured[0][k] = measured[1][k] + tries[i].off;
+        must(ad_prover_step(&s->prover, 1, &report));
+        measured[0][k] = measured[1][k];
+        must(ad_prover_step(&s->prover, 2, &report)); /* the worst stays */
+        s->proof->complete = 1;
+        assert_int_equal(ad_proof_passes(s->proof, 0), tries[i].holds);
+      }
+    }
+    close_scene(s);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(each_loss_and_norm_is_held_to_1e_12_in_f64),
+      cmocka_unit_test(in_own_dtypes_they_are_held_to_what_all_gradients_may_be_off_by),
+      cmocka_unit_test(every_gradient_is_held_to_1e_12_of_its_largest_element_in_f64),
+      cmocka_unit_test(a_sum_is_held_to_its_addends_by_16_u),
+      cmocka_unit_test(a_gradient_is_held_to_what_one_process_and_ranks_may_be_off_by),
+      cmocka_unit_test(the_worst_step_is_kept_whichever_it_is),
+      cmocka_unit_test(copies_that_differ_outrank_every_error),
+      cmocka_unit_test(of_losses_and_norms_the_worst_step_is_kept),
+      cmocka_unit_test(a_choice_may_be_worse_by_twice_what_gradients_may_be_off_by),
+      cmocka_unit_test(in_f64_a_margin_is_told_and_not_judged),
+      cmocka_unit_test(a_measured_number_is_held_to_1e_12_of_the_largest),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

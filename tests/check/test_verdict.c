@@ -1,0 +1,171 @@
+/* The verdict from both sides: a proof that no rank made, of which each number in turn stands just within its bound, at
+ * it and just beyond it. */
+#include "world.h"
+
+#include <math.h>
+
+#include "check/document.h"
+
+enum { PARAMS = 3 };
+#define LITTLE 1e-6
+
+/* A number that a proof judges. */
+typedef struct number {
+  const char *name;
+  size_t at, bound_at; /* bound_at 0: `bound` is what it may be */
+  double bound;
+  int may_lack; /* it is no number where nothing rounds but f64 */
+} number;
+
+/* Bounds that the proof itself has: each another one, so that none is judged by another's. */
+static const number of_proof[] = {
+    {"loss", offsetof(ad_proof, loss_err), offsetof(ad_proof, loss_bound), 0, 0},
+    {"norm", offsetof(ad_proof, norm_err), offsetof(ad_proof, norm_bound), 0, 0},
+    {"choices", offsetof(ad_proof, turned), offsetof(ad_proof, turned_bound), 0, 0},
+    {"all gradients side by side", offsetof(ad_proof, process_share), 0, 1, 0},
+    {"states", offsetof(ad_proof, state_err), 0, 1e-12, 0},
+};
+static const number of_param[] = {
+    {"error", offsetof(ad_proof_param, max_rel_err), offsetof(ad_proof_param, bound), 0, 0},
+    {"sum of the ranks' addends", offsetof(ad_proof_param, sum_share), 0, 1, 1},
+    {"one process", offsetof(ad_proof_param, process_share), 0, 1, 1},
+};
+static const number slope = {"slope", offsetof(ad_proof, directional_err), 0, 1e-7, 0};
+#define COUNT(list) (sizeof(list) / sizeof *(list))
+
+static double *number_at(void *in, size_t offset) { return (double *)((char *)in + offset); }
+
+static double bound_of(const number *n, void *in) { return n->bound_at ? *number_at(in, n->bound_at) : n->bound; }
+
+static void halve(const number *list, size_t count, void *in) {
+  for (size_t i = 0; i < count; i++) *number_at(in, list[i].at) = bound_of(&list[i], in) / 2;
+}
+
+/* Every number is half of what it may be. */
+static ad_proof *sound_proof(void) {
+  ad_proof *proof = calloc(1, sizeof *proof + PARAMS * sizeof *proof->params);
+  proof->complete = proof->initial_equal = proof->updates_equal = proof->judges_states = 1;
+  proof->counted = 7;
+  proof->param_count = PARAMS;
+  proof->loss_bound = 1e-12;
+  proof->norm_bound = 3e-6;
+  proof->turned_bound = 2e-3;
+  proof->margin = INFINITY;
+  halve(of_proof, COUNT(of_proof), proof);
+  halve(&slope, 1, proof);
+  for (int i = 0; i < PARAMS; i++) {
+    ad_proof_param *param = &proof->params[i];
+    snprintf(param->name, sizeof param->name, "p%d", i);
+    param->ratio = 1;
+    param->bound = (i + 1) * 5e-5;
+    param->replicas_equal = param->update_equal = 1;
+    param->one_process = param->wires = 0;
+    param->cosine = 1;
+    halve(of_param, COUNT(of_param), param);
+  }
+  return proof;
+}
+
+/* The verdict, as the call gives it and as the document says it. */
+static int holds(const ad_proof *proof, int directional) {
+  ad_recipe_mesh mesh = {.text = (char *)"dp_shard=2"};
+  ad_recipe recipe = {.name = (char *)"synthetic", .meshes = &mesh, .mesh_count = 1};
+  ad_check_options options = {.size = sizeof options, .directional = directional};
+  ad_findings findings = {.recipe = &recipe, .options = &options, .proof = proof, .steps = 2, .engine = "shm"};
+  int verdict = ad_findings_hold(&findings);
+  json_t *document = ad_findings_document(&findings);
+  json_t *summary = json_object_get(document, "summary");
+  assert_int_equal(json_is_true(json_object_get(document, "holds")), verdict);
+  assert_int_equal(json_is_true(json_object_get(summary, "pass")), verdict);
+  assert_int_equal(ad_proof_proves(proof, directional), verdict);
+  json_decref(document);
+  return verdict;
+}
+
+/* `own`: beside a sound proof in f64, as that in the recipe's own dtypes. */
+static int holds_as_own(const ad_proof *own) {
+  ad_proof *proof = sound_proof();
+  ad_recipe recipe = {0};
+  ad_check_options options = {.size = sizeof options};
+  ad_findings findings = {.recipe = &recipe, .options = &options, .proof = proof, .own = own};
+  int verdict = ad_findings_hold(&findings);
+  free(proof);
+  return verdict;
+}
+
+static void expect(const char *what, const ad_proof *proof, int directional, int wanted) {
+  if (holds(proof, directional) != wanted) fail_msg("%s: the verdict is %d", what, !wanted);
+  if (!directional && holds_as_own(proof) != wanted) fail_msg("%s in own dtypes: the verdict is %d", what, !wanted);
+}
+
+static void try_number(ad_proof *proof, const number *n, void *in, int directional) {
+  double *value = number_at(in, n->at), kept = *value, bound = bound_of(n, in);
+  const struct {
+    double value;
+    int holds;
+  } tries[] = {{0, 1},        {bound * (1 - LITTLE), 1}, {bound, 1}, {bound * (1 + LITTLE), 0}, {10 * bound, 0},
+               {INFINITY, 0}, {NAN, n->may_lack},        {kept, 1}};
+  for (size_t i = 0; i < COUNT(tries); i++) {
+    *value = tries[i].value;
+    expect(n->name, proof, directional, tries[i].holds);
+  }
+}
+
+static void each_number_decides_at_its_bound(void **state) {
+  ad_proof *proof = sound_proof();
+  expect("nothing", proof, 0, 1);
+  for (size_t i = 0; i < COUNT(of_proof); i++) try_number(proof, &of_proof[i], proof, 0);
+  for (int p = 0; p < PARAMS; p++)
+    for (size_t i = 0; i < COUNT(of_param); i++) try_number(proof, &of_param[i], &proof->params[p], 0);
+  free(proof);
+}
+
+static void try_flag(ad_proof *proof, const char *name, int *flag) {
+  *flag = 0;
+  expect(name, proof, 0, 0);
+  *flag = 1;
+  expect(name, proof, 0, 1);
+}
+
+static void each_fact_decides(void **state) {
+  ad_proof *proof = sound_proof();
+  try_flag(proof, "complete", &proof->complete);
+  try_flag(proof, "initial values", &proof->initial_equal);
+  try_flag(proof, "updates", &proof->updates_equal);
+  for (int p = 0; p < PARAMS; p++) {
+    try_flag(proof, "replicas", &proof->params[p].replicas_equal);
+    proof->params[p].ratio = NAN;
+    expect("no ratio", proof, 0, 0);
+    proof->params[p].ratio = 1;
+  }
+  proof->counted = 0;
+  expect("nothing counted", proof, 0, 0);
+  proof->counted = 1;
+  expect("one token", proof, 0, 1);
+  free(proof);
+}
+
+/* A slope is compared without any of the other numbers, and they without it. */
+static void a_slope_is_judged_alone(void **state) {
+  ad_proof *proof = sound_proof();
+  try_number(proof, &slope, proof, 1);
+  for (size_t i = 0; i < COUNT(of_proof); i++) *number_at(proof, of_proof[i].at) = NAN;
+  proof->params[1].max_rel_err = 1;
+  expect("a slope beside wrong numbers", proof, 1, 1);
+  proof->complete = 0;
+  expect("a slope that is not there", proof, 1, 0);
+  free(proof);
+  proof = sound_proof();
+  proof->directional_err = 1;
+  expect("numbers beside a wrong slope", proof, 0, 1);
+  free(proof);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(each_number_decides_at_its_bound),
+      cmocka_unit_test(each_fact_decides),
+      cmocka_unit_test(a_slope_is_judged_alone),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
