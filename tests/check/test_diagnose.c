@@ -161,6 +161,41 @@ static void a_tiny_difference_is_rounding(void **state) {
   assert_int_equal(diagnose(1, 1e-9, 0, 1, 0, -1).kind, AD_CAUSE_ROUNDING);
 }
 
+/* ---- thresholds, each from both sides ---- */
+
+static void a_factor_is_a_groups_within_a_millionth(void **state) {
+  for (int side = -1; side <= 1; side += 2) {
+    assert_int_equal(diagnose((1 + side * 0.99e-6) / 3, 0.66, 1, 1, 0, -1).kind, AD_CAUSE_AVERAGED);
+    assert_int_equal(diagnose((1 + side * 1.01e-6) / 3, 0.66, 1, 1, 0, -1).kind, AD_CAUSE_UNKNOWN);
+    assert_int_equal(diagnose((1 + side * 0.99e-6) * 3, 2, 1, 1, 0, -1).kind, AD_CAUSE_DOUBLED);
+    assert_int_equal(diagnose((1 + side * 1.01e-6) * 3, 2, 1, 1, 0, -1).kind, AD_CAUSE_UNKNOWN);
+  }
+}
+
+static ad_cause_kind kind_of(double error, double bound, int proportional, int count) {
+  ad_proof_param param = {
+      .ratio = 1 + error, .max_rel_err = error, .bound = bound, .update_equal = 1, .replicas_equal = 1};
+  ad_diagnose(mesh, REPLICATE | SHARD, &param, proportional, 0, -1, &causes);
+  assert_int_equal(causes.count, count);
+  return causes.list[0].kind;
+}
+
+/* In f64 below a millionth; where the contract rounds, below what 16 bits may come to. */
+static void an_error_is_rounding_below_what_a_narrower_dtype_makes(void **state) {
+  assert_int_equal(kind_of(0.99e-6, 1e-12, 0, 1), AD_CAUSE_ROUNDING);
+  assert_int_equal(kind_of(1.01e-6, 1e-12, 0, 2), AD_CAUSE_MISSING);
+  assert_int_equal(kind_of(0.99e-6, 1e-12, 1, 1), AD_CAUSE_ROUNDING);
+  assert_int_equal(kind_of(1.01e-6, 1e-12, 1, 1), AD_CAUSE_UNKNOWN); /* a factor */
+  assert_int_equal(kind_of(0.99 / 32, 1e-12, 0, 2), AD_CAUSE_MISSING);
+  assert_int_equal(kind_of(1.01 / 32, 1e-12, 0, 1), AD_CAUSE_MISSING);
+  for (int narrow = 0; narrow < 2; narrow++) {
+    double bound = narrow ? 1.01e-9 : 0.99e-9;
+    assert_int_equal(kind_of(1e-3, bound, 0, narrow ? 1 : 2), narrow ? AD_CAUSE_ROUNDING : AD_CAUSE_MISSING);
+  }
+  assert_int_equal(kind_of(0.99 / 32, 1e-6, 0, 1), AD_CAUSE_ROUNDING);
+  assert_int_equal(kind_of(1.01 / 32, 1e-6, 0, 1), AD_CAUSE_MISSING);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_sound_gradient_has_no_cause),
@@ -175,6 +210,8 @@ int main(void) {
       cmocka_unit_test(equal_copies_that_are_wrong_lack_addends),
       cmocka_unit_test(an_error_that_16_bits_may_make_is_not_told_as_one_of_addends_alone),
       cmocka_unit_test(a_tiny_difference_is_rounding),
+      cmocka_unit_test(a_factor_is_a_groups_within_a_millionth),
+      cmocka_unit_test(an_error_is_rounding_below_what_a_narrower_dtype_makes),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

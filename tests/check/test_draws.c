@@ -319,6 +319,61 @@ static void what_gradients_may_be_off_by_is_what_the_documents_say(void **state)
   release(&wires);
 }
 
+/* Ranks that cut the batch alone round at the same places; no test of it needs the ranks. */
+static void what_a_mesh_cuts_decides_how_ranks_may_round(void **state) {
+  static const struct {
+    const char *recipe, *mesh, *view; /* NULL: its own */
+    int cuts;
+  } cases[] = {{"gpt-dp", NULL, NULL, 0},
+               {"hsdp-3x2", NULL, NULL, 0},
+               {"gpt-tp", NULL, NULL, 1},
+               {"gpt-cp", NULL, NULL, 1},
+               {"pools-10", NULL, NULL, 0}, /* block=2 */
+               {"moe-16", "mesh=dp_shard=4", "views.sparse=efsdp=2 ep=2 etp=1", 1},
+               {"moe-16", "mesh=dp_shard=4", "views.sparse=efsdp=4 ep=1 etp=1", 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (int brain = 0; brain < 2; brain++) {
+      char path[256];
+      const char *sets[] = {brain ? "precision.compute=bf16" : "precision.compute=f32", cases[i].mesh, cases[i].view};
+      ad_run_options options = {.size = sizeof options, .quiet = 1};
+      ad_recipe *recipe;
+      ad_comm *comm;
+      ad_run *run;
+      ad_computing computing;
+      int64_t world;
+      snprintf(path, sizeof path, AD_TEST_SOURCE "/recipes/%s.yaml", cases[i].recipe);
+      must(ad_recipe_read(path, sets, cases[i].mesh ? 3 : 1, &recipe));
+      must(ad_recipe_world(recipe, &world));
+      must(ad_comm_open_dry(0, world, &comm));
+      must(ad_run_create(comm, recipe, &options, &run));
+      must(ad_computing_create(run, 1, &computing));
+      assert_int_equal(ad_cuts_formulas(run), cases[i].cuts);
+      int alike = brain && !cases[i].cuts;
+      assert_true(computing.latitude.coarser == (alike ? 1 : 2) && computing.latitude.shared == 1);
+      assert_true(computing.latitude.shared_all == (alike ? 0.3 : 1));
+      ad_computing_destroy(&computing);
+      ad_run_destroy(run);
+      ad_comm_close(comm);
+      ad_recipe_destroy(recipe);
+    }
+  }
+}
+
+/* It has no error that others could be measured in: side by side it counts for nothing, and allows nothing. */
+static void a_parameter_in_which_nothing_rounds_is_none_of_those_side_by_side(void **state) {
+  judged world = judge_as("");
+  measure(&world);
+  double before = world.computing.all_apart;
+  for (int d = 0; d < AD_DRAWS; d++)
+    memset((float *)ad_draws_deviation(ad_reference_draws(world.reference), 1, d), 0,
+           numel_of(world.reference, 1) * sizeof(float));
+  measure(&world);
+  assert_true(world.computing.spread[1].error == 0 && isfinite(world.computing.apart[1]));
+  assert_true(world.computing.all_apart > 0 && world.computing.all_apart < 10 * before);
+  assert_true(isfinite(world.computing.all_distance) && isfinite(world.computing.relative));
+  release(&world);
+}
+
 static void a_loss_may_be_off_by_its_draws_or_by_what_all_gradients_may_be(void **state) {
   static const char *const precisions[] = {"", "}\nprecision: {compute: bf16"};
   for (int p = 0; p < 2; p++) {
@@ -358,6 +413,8 @@ int main(void) {
       cmocka_unit_test(all_parameters_moved_at_once_are_beyond_though_each_is_within),
       cmocka_unit_test(a_longer_proof_has_wider_bounds_and_no_more_false_alarms),
       cmocka_unit_test(what_gradients_may_be_off_by_is_what_the_documents_say),
+      cmocka_unit_test(what_a_mesh_cuts_decides_how_ranks_may_round),
+      cmocka_unit_test(a_parameter_in_which_nothing_rounds_is_none_of_those_side_by_side),
       cmocka_unit_test(a_loss_may_be_off_by_its_draws_or_by_what_all_gradients_may_be),
       cmocka_unit_test(a_loss_is_held_to_its_own_draws),
   };

@@ -157,6 +157,16 @@ static void in_own_dtypes_they_are_held_to_what_all_gradients_may_be_off_by(void
 
 /* ---- gradients ---- */
 
+/* The gradient lies `amount` (a norm) from `from`, evenly in all elements. */
+static void put_gradient(scene *s, size_t i, const double *from, double amount) {
+  ad_array *gradient = &s->prover.gradients[i];
+  size_t numel = ad_array_numel(gradient);
+  double *values = calloc(numel, sizeof *values);
+  for (size_t k = 0; k < numel; k++) values[k] = from[k] + (k % 2 ? amount : -amount) / sqrt((double)numel);
+  ad_cast(gradient->data, gradient->dtype, values, AD_F64, numel);
+  free(values);
+}
+
 /* The distributed gradient is the reference's but for its element in the middle. */
 static void move_element(scene *s, size_t i, double amount) {
   const ad_array *ref = ad_reference_gradient(s->prover.reference, i);
@@ -184,19 +194,48 @@ static void every_gradient_is_held_to_1e_12_of_its_largest_element_in_f64(void *
   close_scene(s);
 }
 
+/* The reference is zero in parameter 1: what is there is measured by a millionth of the model's largest element. */
+static void where_the_reference_is_zero_a_millionth_of_the_largest_element_measures(void **state) {
+  for (int own = 0; own < 2; own++) {
+    scene *s = open_scene(small_recipe("dp_shard=1", "", "}\nprecision: {compute: f64, param: f32"), own);
+    const ad_array *ref = ad_reference_gradient(s->prover.reference, 1);
+    size_t numel = ad_array_numel(ref);
+    double largest = 0, error = 0.75e-6, *zero = calloc(numel, sizeof *zero);
+    for (size_t i = 0; i < s->prover.param_count; i++) {
+      const ad_array *gradient = ad_reference_gradient(s->prover.reference, i);
+      if (i != 1) largest = fmax(largest, ad_largest(gradient->data, AD_F64, ad_array_numel(gradient)));
+    }
+    memset(ref->data, 0, ad_array_bytes(ref));
+    put_gradient(s, 1, zero, error * largest * sqrt((double)numel));
+    judge(s);
+    assert_true(fabs(s->proof->params[1].max_rel_err / (error / 1e-6) - 1) < 1e-3);
+    free(zero);
+    close_scene(s);
+  }
+}
+
+/* The gradient is half of the reference's but for its smallest element, which the factor does not depend on: a
+ * multiple, as long as that is within 1e-4 of the largest. */
+static void a_gradient_is_a_multiple_within_a_ten_thousandth(void **state) {
+  scene *s = open_scene(small_recipe("dp_shard=1", "", ""), 0);
+  const ad_array *ref = ad_reference_gradient(s->prover.reference, 1);
+  const double *values = ref->data;
+  double largest = ad_largest(values, AD_F64, ad_array_numel(ref)), *dist = s->prover.gradients[1].data;
+  size_t smallest = 0;
+  for (size_t k = 0; k < ad_array_numel(ref); k++)
+    if (fabs(values[k]) < fabs(values[smallest])) smallest = k;
+  for (int beyond = 0; beyond < 2; beyond++) {
+    for (size_t k = 0; k < ad_array_numel(ref); k++) dist[k] = values[k] / 2;
+    dist[smallest] += 0.5e-4 * largest * (beyond ? 1.05 : 0.95);
+    assert_false(judge(s));
+    assert_int_equal(s->proof->params[1].causes.list[0].kind, beyond ? AD_CAUSE_MISSING : AD_CAUSE_UNKNOWN);
+  }
+  close_scene(s);
+}
+
 /* ---- gradients in own dtypes ---- */
 
 static double u_of(const scene *s) { return ad_run_compute_dtype(s->prover.run) == AD_F64 ? 0x1p-53 : 0x1p-24; }
-
-/* The gradient lies `amount` (a norm) from `from`, evenly in all elements. */
-static void put_gradient(scene *s, size_t i, const double *from, double amount) {
-  ad_array *gradient = &s->prover.gradients[i];
-  size_t numel = ad_array_numel(gradient);
-  double *values = calloc(numel, sizeof *values);
-  for (size_t k = 0; k < numel; k++) values[k] = from[k] + (k % 2 ? amount : -amount) / sqrt((double)numel);
-  ad_cast(gradient->data, gradient->dtype, values, AD_F64, numel);
-  free(values);
-}
 
 /* On one rank and in one microbatch reducing rounds nothing: what is left is 16 u of the addends' sizes. */
 static void a_sum_is_held_to_its_addends_by_16_u(void **state) {
@@ -243,6 +282,77 @@ static void a_gradient_is_held_to_what_one_process_and_ranks_may_be_off_by(void 
   close_scene(s);
 }
 
+/* Addends that are no numbers prove nothing, even of a gradient that is right. */
+static void addends_that_are_no_numbers_are_beyond_every_bound(void **state) {
+  scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 1);
+  for (size_t i = 0; i < s->prover.param_count; i++) {
+    double *lists[] = {s->prover.addends.themselves.whole[i].data, s->prover.addends.sizes.whole[i].data};
+    for (int which = 0; which < 2; which++) {
+      double kept = lists[which][0];
+      lists[which][0] = NAN;
+      assert_false(judge(s));
+      lists[which][0] = kept;
+      assert_true(judge(s));
+    }
+  }
+  close_scene(s);
+}
+
+/* ---- what is told ---- */
+
+static void what_is_told_is_what_was_judged_last(void **state) {
+  scene *s = open_scene(small_recipe("dp_shard=1", "", ""), 0);
+  s->dist.loss *= 1 + 1e-13;
+  s->dist.norm *= 1 - 2e-13;
+  assert_true(judge(s));
+  assert_true(s->proof->loss_dist == s->dist.loss && s->proof->loss_ref == s->ref.loss);
+  assert_true(s->proof->norm_dist == s->dist.norm && s->proof->norm_ref == s->ref.norm);
+  assert_true(s->proof->loss_dist != s->proof->loss_ref && s->proof->norm_dist != s->proof->norm_ref);
+  close_scene(s);
+}
+
+static void push_parameter(const scene *s, size_t i, double by) {
+  double *value = ad_run_part(s->prover.run, i, AD_PART_VALUE)->data;
+  double *master = ad_run_part(s->prover.run, i, AD_PART_MASTER)->data;
+  value[0] += by;
+  if (master != value) master[0] += by;
+}
+
+/* A run that never restarts leaves one that was pushed; of all parameters and steps the farthest is told. */
+static void the_farthest_from_a_run_that_never_restarts_is_told(void **state) {
+  for (int last = 0; last < 2; last++) {
+    scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 0);
+    size_t i = last ? s->prover.param_count - 1 : 0;
+    const ad_array *value = ad_run_part(s->prover.run, i, AD_PART_VALUE);
+    double push = 1e-5 * ad_largest(value->data, AD_F64, ad_array_numel(value));
+    int64_t counted = s->proof->counted;
+    ad_step_report report;
+    push_parameter(s, i, push);
+    must(ad_prover_step(&s->prover, 1, &report));
+    assert_true(s->proof->free_difference > 0.5e-5 && s->proof->free_difference < 2e-5);
+    assert_true(counted > 0 && s->proof->counted == counted + report.count);
+    push_parameter(s, i, -push);
+    must(ad_prover_step(&s->prover, 2, &report));
+    assert_true(s->proof->free_difference > 0.5e-5);
+    close_scene(s);
+  }
+}
+
+/* Later steps start from where the ranks are. */
+static void the_first_step_alone_must_start_from_what_one_process_has(void **state) {
+  for (int step = 0; step < 2; step++) {
+    scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 0);
+    ad_step_report report;
+    ad_prover_begin(&s->prover);
+    push_parameter(s, 1, 1e-3);
+    must(ad_prover_step(&s->prover, step, &report));
+    s->proof->complete = 1;
+    assert_int_equal(s->proof->initial_equal, step > 0);
+    assert_int_equal(ad_proof_passes(s->proof, 0), step > 0);
+    close_scene(s);
+  }
+}
+
 /* ---- of several steps the worst ---- */
 
 static void judge_again(scene *s, int step) {
@@ -273,6 +383,10 @@ static void the_worst_step_is_kept_whichever_it_is(void **state) {
     judge_three(s, 1, when, NAN);
     assert_int_equal(param->step, when);
     assert_true(isnan(param->max_rel_err));
+    judge_again(s, 3);
+    move_element(s, 1, NAN);
+    judge_again(s, 4);
+    assert_int_equal(param->step, when); /* the first that is none */
     judge_three(s, 1, when, 0.5);
     assert_int_equal(param->step, when);
     assert_true(ad_proof_passes(s->proof, 0));
@@ -415,8 +529,14 @@ int main(void) {
       cmocka_unit_test(each_loss_and_norm_is_held_to_1e_12_in_f64),
       cmocka_unit_test(in_own_dtypes_they_are_held_to_what_all_gradients_may_be_off_by),
       cmocka_unit_test(every_gradient_is_held_to_1e_12_of_its_largest_element_in_f64),
+      cmocka_unit_test(where_the_reference_is_zero_a_millionth_of_the_largest_element_measures),
+      cmocka_unit_test(a_gradient_is_a_multiple_within_a_ten_thousandth),
       cmocka_unit_test(a_sum_is_held_to_its_addends_by_16_u),
       cmocka_unit_test(a_gradient_is_held_to_what_one_process_and_ranks_may_be_off_by),
+      cmocka_unit_test(addends_that_are_no_numbers_are_beyond_every_bound),
+      cmocka_unit_test(what_is_told_is_what_was_judged_last),
+      cmocka_unit_test(the_farthest_from_a_run_that_never_restarts_is_told),
+      cmocka_unit_test(the_first_step_alone_must_start_from_what_one_process_has),
       cmocka_unit_test(the_worst_step_is_kept_whichever_it_is),
       cmocka_unit_test(copies_that_differ_outrank_every_error),
       cmocka_unit_test(of_losses_and_norms_the_worst_step_is_kept),

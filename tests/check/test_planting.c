@@ -163,10 +163,56 @@ static void one_value_of_several_is_computed_and_the_others_are_sent(void **stat
   run_ranks(3, try_packed, "dp_shard=3");
 }
 
+/* ---- in one microbatch and not in the next ---- */
+
+enum { LENGTH = 6 };
+
+static int only_in_the_first(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  trial t = {.transit = {.move = AD_MOVE_ALL_REDUCE, .to = AD_R, .accumulate = AD_F64, .site = AD_HERE}};
+  ad_shape shape = {1, {LENGTH}};
+  ad_places places = {0};
+  ad_array right, out;
+  CHECK_OK(ad_mesh_create("tp=3", &mesh));
+  ad_layout layout = ad_layout_all(mesh, AD_P);
+  t.transit.axes = AD_AXES(AD_TP);
+  t.in = ad_array_describe(comm, AD_F64, &shape, &layout);
+  CHECK_OK(ad_comm_alloc(comm, ad_array_bytes(&t.in), &t.in.data));
+  for (size_t i = 0; i < LENGTH; i++) ((double *)t.in.data)[i] = (double)(ad_comm_rank(comm) + 1) * (double)(i + 1);
+  give_result(comm, &t, &right);
+  give_result(comm, &t, &out);
+  ad_places_watch(&places);
+  CHECK_OK(ad_transit_run(comm, &t.transit, &t.in, &right));
+  memset(ad_seams, 0, sizeof ad_seams);
+  CHECK(places.count == 1);
+  ad_planting planting = {.place = places.list[0], .operator_ = AD_OPERATOR_FIRST_MICROBATCH_ONLY};
+  ad_planting_begin(&planting);
+  for (int step = 0; step < 2; step++) {
+    planting.executions = 0;
+    for (int m = 0; m < 3; m++) {
+      CHECK_OK(ad_transit_run(comm, &t.transit, &t.in, &out));
+      CHECK(planting.fired && planting.executions == m + 1);
+      compare(m ? &t.in : &right, &out);
+    }
+  }
+  memset(ad_seams, 0, sizeof ad_seams);
+  ad_places_release(&places);
+  ad_array_destroy(comm, &out);
+  ad_array_destroy(comm, &right);
+  ad_array_destroy(comm, &t.in);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void what_is_done_in_the_first_microbatch_only_is_done_there_in_every_step(void **state) {
+  run_ranks(3, only_in_the_first, NULL);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_true_group_gives_what_the_transition_gives),
       cmocka_unit_test(one_value_of_several_is_computed_and_the_others_are_sent),
+      cmocka_unit_test(what_is_done_in_the_first_microbatch_only_is_done_there_in_every_step),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

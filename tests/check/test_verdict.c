@@ -161,11 +161,39 @@ static void a_slope_is_judged_alone(void **state) {
   free(proof);
 }
 
+/* ---- which bounds hold ---- */
+
+static int is_wide(const char *precision, int own, ad_dtype dtype) {
+  char train[160];
+  snprintf(train, sizeof train, "}\nprecision: {%s", precision);
+  ad_recipe *recipe = small_recipe("dp_shard=2", "", train);
+  ad_check_options options = {.size = sizeof options, .recipe_dtype = own, .dtype = dtype};
+  int wide = ad_proof_is_wide(recipe, &options);
+  ad_recipe_destroy(recipe);
+  return wide;
+}
+
+#define ALL_F64 "compute: f64, param: f64"
+
+static void one_dtype_that_rounds_is_enough_for_the_bounds_of_rounding(void **state) {
+  static const char *const rounding[] = {"compute: f32, param: f64", "compute: f64, param: f32", ALL_F64 ", grad: f32",
+                                         ALL_F64 ", reduce: f32",
+                                         ALL_F64 ", overrides: {\"embedding.*\": {param: f32}}"};
+  assert_true(is_wide(ALL_F64, 1, 0));
+  for (size_t i = 0; i < COUNT(rounding); i++) {
+    assert_false(is_wide(rounding[i], 1, 0));
+    assert_true(is_wide(rounding[i], 0, 0));
+    assert_true(is_wide(rounding[i], 0, AD_F64));
+    assert_false(is_wide(rounding[i], 0, AD_F32));
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_number_decides_at_its_bound),
       cmocka_unit_test(each_fact_decides),
       cmocka_unit_test(a_slope_is_judged_alone),
+      cmocka_unit_test(one_dtype_that_rounds_is_enough_for_the_bounds_of_rounding),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,142 @@
+/* What is made of a planted mistake: a change is seen wherever a step shows it, and "no effect" is said only where the
+ * program is the same. */
+#include "every_move.h"
+
+#include "check/sabotage.h"
+
+static ad_sabotages *drawn_of(const ad_recipe *recipe) {
+  ad_sabotages *drawn;
+  must(ad_sabotages_create(recipe, 1, 0, &drawn));
+  return drawn;
+}
+
+/* ---- a mistake that shows in one of the losses alone ---- */
+
+static double metric_times;
+
+/* A number that is reported, and that no gradient starts from. */
+static ad_status metric_run(void *own, ad_phase_run *at) {
+  ad_tape *t = ad_phase_tape(at);
+  ad_tensor *weights = ad_constant(t, &((every_model *)own)->batches[ad_phase_microbatch(at)].weights);
+  ad_tensor *squares = ad_scale(t, ad_multiply(t, weights, weights), metric_times);
+  ad_phase_loss(at, 1, ad_sum(t, ad_once(t, squares, "tp")));
+  metric_times = 1;
+  return AD_OK;
+}
+
+static ad_status metric_create(const void *options, ad_program *to, void **own) {
+  AD_TRY(every_create(options, to, own));
+  AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.name = "metric", .is_metric = 1}));
+  return ad_program_add_phase(to, &(ad_phase){.name = "metric", .run = metric_run});
+}
+
+static void double_metric(void *context, void *passing) {
+  ((ad_mistake_scene *)context)->fired = 1;
+  metric_times = 2;
+}
+
+static void a_mistake_that_shows_in_a_metric_alone_is_caught(void **state) {
+  static const ad_mistake doubled = {
+      .name = "doubled", .words = "a metric counts twice", .at = {{AD_SEAM_PHASE, double_metric}}};
+  ad_recipe *recipe = every_recipe("dp_shard=2 tp=1", 0);
+  ad_program_kind kind = *recipe->program;
+  kind.create = metric_create;
+  recipe->program = &kind;
+  metric_times = 1;
+  ad_check_options options = {.size = sizeof options, .sabotage = 1, .sabotage_count = 1};
+  ad_proof *scratch;
+  must(ad_proof_create(recipe, &scratch));
+  ad_sabotages *tried = drawn_of(recipe);
+  ad_sabotage *first = &tried->list[tried->derived];
+  tried->count = tried->derived + 1;
+  first->known = &doubled;
+  must(ad_sabotages_try(recipe, &options, scratch, tried));
+  if (first->caught != AD_CAUGHT_NUMBER) fail_msg("%s: %s", ad_caught_name(first->caught), first->message);
+  assert_int_equal(ad_sabotages_survivors(tried), 0);
+  ad_sabotages_destroy(tried);
+  ad_proof_destroy(scratch);
+  ad_recipe_destroy(recipe);
+}
+
+/* ---- mistakes in the record that types let pass ---- */
+
+/* Leaves out of a transition an axis that it does not go over: the program stays what it is, and all types hold. Were
+ * that axis one of several ranks, nothing would say that this is the same program. */
+static ad_caught leave_out(const ad_recipe *recipe, const ad_place *place, ad_axis axis) {
+  ad_sabotage sabotage = {
+      .planting = {.place = *place, .operator_ = AD_OPERATOR_FEWER_AXES, .axis = axis, .in_record = 1}};
+  must(ad_derived_try_record(recipe, &sabotage));
+  assert_int_equal(sabotage.message[0] != 0, sabotage.caught != AD_CAUGHT_NONE);
+  return sabotage.caught;
+}
+
+static void what_types_let_pass_has_no_effect_only_over_one_rank(void **state) {
+  ad_recipe *recipe = every_recipe("dp_replicate=1 dp_shard=2 tp=3", 0);
+  ad_places places;
+  int tried[2] = {0};
+  must(ad_derived_places(recipe, &places));
+  for (size_t i = 0; i < places.count; i++) {
+    const ad_place *place = &places.list[i];
+    if (place->phase != AD_PLACE_FORWARD) continue;
+    int declares = place->move == AD_MOVE_DECLARE;
+    for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+      if (!(AD_AXES(axis) & (AD_AXES_DP | AD_AXES(AD_TP))) || AD_AXES(axis) & place->axes) continue;
+      int of_one = axis == AD_DP_REPLICATE;
+      assert_int_equal(leave_out(recipe, place, (ad_axis)axis),
+                       of_one || declares ? AD_CAUGHT_NO_EFFECT : AD_CAUGHT_NONE);
+      tried[of_one]++;
+    }
+  }
+  assert_true(tried[0] > 10 && tried[1] > 10);
+  ad_places_release(&places);
+  ad_recipe_destroy(recipe);
+}
+
+/* Where a group has one rank, a transition that is left out in the record is the same program too. */
+static void what_is_left_out_over_one_rank_has_no_effect(void **state) {
+  for (int ranks = 1; ranks <= 2; ranks++) {
+    ad_recipe *recipe = every_recipe(ranks == 1 ? "dp_shard=2 tp=1" : "dp_shard=2 tp=2", 0);
+    ad_places places;
+    int same = 0, refused = 0;
+    must(ad_derived_places(recipe, &places));
+    for (size_t i = 0; i < places.count; i++) {
+      if (places.list[i].phase != AD_PLACE_FORWARD || places.list[i].axes != AD_AXES(AD_TP)) continue;
+      ad_sabotage sabotage = {.planting = {.place = places.list[i], .operator_ = AD_OPERATOR_LEFT_OUT, .in_record = 1}};
+      must(ad_derived_try_record(recipe, &sabotage));
+      assert_true(sabotage.caught != AD_CAUGHT_NONE);
+      same += sabotage.caught == AD_CAUGHT_NO_EFFECT && places.list[i].move != AD_MOVE_DECLARE;
+      refused += sabotage.caught == AD_CAUGHT_TYPE;
+    }
+    assert_int_equal(same > 0, ranks == 1);
+    assert_true(refused > 0);
+    ad_places_release(&places);
+    ad_recipe_destroy(recipe);
+  }
+}
+
+static void a_place_that_is_not_found_again_is_said(void **state) {
+  ad_recipe *recipe = every_recipe("dp_shard=2 tp=2", 0);
+  ad_places places;
+  must(ad_derived_places(recipe, &places));
+  for (size_t i = 0; i < places.count; i++) {
+    ad_sabotage sabotage = {.planting = {.place = places.list[i], .operator_ = AD_OPERATOR_LEFT_OUT, .in_record = 1}};
+    if (places.list[i].phase != AD_PLACE_FORWARD) continue;
+    sabotage.planting.place.ordinal += 1000;
+    must(ad_derived_try_record(recipe, &sabotage));
+    assert_int_equal(sabotage.caught, AD_CAUGHT_NONE);
+    assert_string_equal(sabotage.message, "the place was not found again");
+    break;
+  }
+  ad_places_release(&places);
+  ad_recipe_destroy(recipe);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_mistake_that_shows_in_a_metric_alone_is_caught),
+      cmocka_unit_test(what_types_let_pass_has_no_effect_only_over_one_rank),
+      cmocka_unit_test(what_is_left_out_over_one_rank_has_no_effect),
+      cmocka_unit_test(a_place_that_is_not_found_again_is_said),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
