@@ -208,12 +208,62 @@ both("factors of two parameters", 1e-4, True, right=False, judge=lambda off: any
 # A count below nothing is no mistake in a sum: below half of -1 it is none of these addends.
 for factor, wanted in (-0.499, "factor"), (-0.501, "unexplained"):
     assert kind(job, "b", counts=times(job, factor, "b")) == wanted, factor
+# What is not counted rounds nothing: a rank's own addend alone is held to one addend's bound.
+alone = Job("dp=6", [Param("w", [3], sum_dtype="F64")])
+for part, wanted in (0.98, "own_only"), (1.02, "other"):
+    def nearly(p, rank, values):
+        return [v + part * bound_of(1, 1, "F32") * abs(v) for v in values]  # noqa: B023
+    found = kind(alone, counts=lambda p, rank: {(rank, 0): 1.0}, after=nearly)
+    assert (found == "own_only") == (wanted == "own_only"), (part, found)
+# A rank that counts four times, and every element as far off as that many addends may be.
+level = Job("dp=3", [Param("w", [2], sum_dtype="F64")])
+for r in range(3):
+    level.addends[r, 0, "w"] = rounded("F32", [1 + r / 64, 1 - r * r / 50])
+four = lambda p, rank: {(r, 0): 4.0 if r == 2 else 1.0 for r in range(3)}
+for part, wanted in (0.98, "factor"), (1.02, "unexplained"):
+    far = lambda p, rank, values: [v * (1 + part * bound_of(3, 1, "F32")) for v in values]  # noqa: B023
+    found = param(told(level, counts=four, after=far))
+    assert found["kind"] == wanted and (found["ranks"] == [2]) == (part < 1), (part, found)
+# The same of the smallest numbers of f16: a step for each rounding.
+steps = Job("dp=3", [Param("w", [2], dtype="F16")])
+for r, values in enumerate(((10, 22), (13, 9), (20, 20))):
+    steps.addends[r, 0, "w"] = [v * 2.0**-24 for v in values]
+for more, wanted in (4, "factor"), (5, "unexplained"):
+    far = lambda p, rank, values: [values[0] + more * 2.0**-24, values[1] - more * 2.0**-24]  # noqa: B023
+    found = param(told(steps, counts=four, after=far))
+    assert found["kind"] == wanted and (found["ranks"] == [2]) == (more < 5), (more, found)
+# A dtype that is no narrower than what adds explains nothing.
+plain = Job("dp=3", [Param("w", [3], sum_dtype="F64")])
+text = param(told(plain, after=off_at(1, bound_of(3, 1, "F32") + 0.5 * U["F32"], plain)))["text"]
+assert "as if it was summed in f16 or bf16," in text, text
+held = Job("dp=3", [Param("w", [3], dtype="F64")])
+text = param(told(held, after=off_at(1, bound_of(3, 1, "F32", "F32") * 0.9, held)))["text"]
+assert "as if it was summed in f32, f16 or bf16," in text, text
+# Fewer elements than addends: any one microbatch, or all ranks in any one place of an axis.
+three = Job("dp=2", [Param("w", [4])], microbatches=3)
+for m in range(3):
+    found = param(told(three, counts=lambda p, rank: {(r, k): 2.0 if k == m else 1.0 for r, k in three.right(p, rank)}))  # noqa: B023
+    assert found["kind"] == "factor" and found["counts"] == [[2 if k == m else 1 for k in range(3)]] * 2, found
+places = Job("dp=3 tp=2", [Param("w", [4])])
+for axis, size in ("dp", 3), ("tp", 2):
+    for place in range(size):
+        found = param(told(places, counts=lambda p, rank: {k: 1.0 for k in places.right(p, rank) if places.place(k[0])[axis] != place}))  # noqa: B023
+        assert found["kind"] == "missing" and found["axis"] == axis, found
+        assert found["ranks"] == [r for r in range(6) if places.place(r)[axis] == place], found
+# One number is a multiple of any other: its readings are listed, up to nine.
+for mesh, readings in ("dp=2 tp=2", 4), ("a=2 b=2 c=2 d=2", 9):
+    one = Job(mesh, [Param("w", [1])])
+    for r in range(one.world):
+        one.addends[r, 0, "w"] = rounded("F32", [1 + r * r / 7])
+    found = param(told(one, counts=times(one, 0.7123)))
+    assert len(found["possible_causes"]) == readings, found
+    assert ("; or still others" in found["text"]) == (readings == 9), found["text"]
 # A rank's addend that is as good as missing: a number next to a simple one is that, by less than 1/20.
-for left, wanted in (0.048, "missing"), (-0.048, "missing"), (0.052, "rounding"), (-0.052, "rounding"):
+for left, wanted in (0.0495, "missing"), (-0.0495, "missing"), (0.0505, "rounding"), (-0.0505, "rounding"):
     hidden = Job("dp=6", [Param("w", [3], sum_dtype="F64")])
     for i in range(3):
         size = sum(abs(hidden.addends[r, 0, "w"][i]) for r in range(6))
-        hidden.addends[4, 0, "w"][i] = rounded("F32", [5e-6 * size])[0]
+        hidden.addends[4, 0, "w"][i] = rounded("F32", [3e-6 * size])[0]
     found = param(told(hidden, counts=lambda p, rank: {(r, 0): left if r == 4 else 1.0 for r in range(6)}))  # noqa: B023
     assert found["kind"] == wanted and found["ranks"] == ([4] if wanted == "missing" else []), (left, found)
 # Addends that are hidden by a narrow dtype's rounding are told by their counts, from as many on as a bound may hide one.
