@@ -57,26 +57,42 @@ static void add_overflow(const ad_overflow *overflow, json_t *document) {
                 text_or_null(overflow->param), "proven_at", overflow->taken_at));
 }
 
+static int replicas_equal(const ad_proof *proof) {
+  int equal = 1;
+  for (size_t i = 0; i < proof->param_count; i++) equal &= proof->params[i].replicas_equal;
+  return equal;
+}
+
+static json_t *error_document(double error, double bound) {
+  return json_pack("{s:o, s:o}", "rel_err", number(error), "bound", number(bound));
+}
+
+/* What belongs to no parameter and decides as well. */
+static void add_facts(const ad_proof *proof, json_t *document) {
+  json_object_set_new(document, "replicas_equal", json_boolean(replicas_equal(proof)));
+  json_object_set_new(document, "initial_equal", json_boolean(proof->initial_equal));
+  json_object_set_new(document, "updates_equal", json_boolean(proof->updates_equal));
+  if (proof->judges_states) json_object_set_new(document, "states", error_document(proof->state_err, AD_STATE_BOUND));
+  if (isfinite(proof->margin) && proof->turned_bound != 0)
+    json_object_set_new(document, "choices",
+                        json_pack("{s:o, s:o}", "below", number(proof->turned), "bound", number(proof->turned_bound)));
+}
+
 static json_t *summary_document(const ad_findings *findings) {
   const ad_proof *proof = findings->proof;
   double ratio = 0, error = 0;
-  int equal = 1, directional = findings->options->directional;
+  int directional = findings->options->directional;
   size_t count = directional ? 0 : proof->param_count;
   for (size_t i = 0; i < count; i++) {
     ratio = worse(ratio, fabs(proof->params[i].ratio - 1));
     error = worse(error, proof->params[i].max_rel_err);
-    equal &= proof->params[i].replicas_equal;
   }
   json_t *summary =
       json_pack("{s:I, s:o, s:o, s:b, s:b}", "params", (json_int_t)count, "worst_ratio_error", number(ratio),
-                "worst_rel_err", number(error), "replicas_equal", equal, "pass", ad_proof_proves(proof, directional));
+                "worst_rel_err", number(error), "replicas_equal", 1, "pass", ad_proof_proves(proof, directional));
   json_object_set_new(summary, "counted", json_integer((json_int_t)proof->counted));
   if (directional) return summary;
-  json_object_set_new(summary, "initial_equal", json_boolean(proof->initial_equal));
-  json_object_set_new(summary, "updates_equal", json_boolean(proof->updates_equal));
-  if (proof->judges_states)
-    json_object_set_new(summary, "states",
-                        json_pack("{s:o, s:f}", "rel_err", number(proof->state_err), "bound", AD_STATE_BOUND));
+  add_facts(proof, summary);
   if (count && !isnan(proof->params[0].one_process)) {
     json_object_set_new(summary, "process_share", number(proof->process_share));
     json_object_set_new(summary, "false_alarm", json_real(AD_FALSE_ALARMS));
@@ -196,9 +212,9 @@ static json_t *own_document(const ad_proof *proof) {
                           "worst_cosine", number(worst_cosine(proof)), "process_share", number(proof->process_share),
                           "false_alarm", AD_FALSE_ALARMS, "pass", ad_proof_proves(proof, 0));
   add_overflow(&proof->overflow, own);
-  if (isfinite(proof->margin))
-    json_object_set_new(own, "choices",
-                        json_pack("{s:o, s:o}", "below", number(proof->turned), "bound", number(proof->turned_bound)));
+  json_object_set_new(own, "loss", error_document(proof->loss_err, proof->loss_bound));
+  json_object_set_new(own, "norm", error_document(proof->norm_err, proof->norm_bound));
+  add_facts(proof, own);
   return own;
 }
 

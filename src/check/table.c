@@ -102,7 +102,7 @@ static void print_param(FILE *file, const json_t *param, int proves, const ad_pa
 /* A proof in the recipe's own dtypes also judges all gradients as one vector; said where that fails. */
 static void print_process(FILE *file, const json_t *summary) {
   double share = number_of(summary, "process_share");
-  if (share > 1)
+  if (json_object_get(summary, "process_share") && !(share <= 1))
     fprintf(file, "    all gradients together are %.4g times as far from one process's as rounding allows\n", share);
 }
 
@@ -292,6 +292,37 @@ static void print_sabotages(FILE *file, const json_t *document, const ad_paint *
   print_untried(file, document, paint);
 }
 
+static void print_number(FILE *file, const json_t *document, const char *name, const ad_paint *paint) {
+  const json_t *number = json_object_get(document, name);
+  if (!json_object_get(number, "bound") || number_of(number, "rel_err") <= number_of(number, "bound")) return;
+  fprintf(file, "  %sBAD%s  the %s is off by %.2g, bound %.2g\n", paint->bad, paint->off, name,
+          number_of(number, "rel_err"), number_of(number, "bound"));
+}
+
+static void print_choices(FILE *file, const json_t *choices, const ad_paint *paint) {
+  if (!choices || number_of(choices, "below") <= number_of(choices, "bound")) return;
+  fprintf(file, "  %sBAD%s  a choice is worse by %.2g than one that was left, bound %.2g\n", paint->bad, paint->off,
+          number_of(choices, "below"), number_of(choices, "bound"));
+}
+
+/* Judged numbers that belong to no parameter: only those that fail. Of one proof: `numbers` has its loss and norm,
+ * `summary` the rest. */
+static void print_failures(FILE *file, const json_t *numbers, const json_t *summary, const ad_paint *paint) {
+  print_number(file, numbers, "loss", paint);
+  print_number(file, numbers, "norm", paint);
+  print_process(file, summary);
+  print_choices(file, json_object_get(summary, "choices"), paint);
+  if (json_is_false(json_object_get(summary, "initial_equal")))
+    fprintf(file, "  %sBAD%s  the initial values are not those that one process draws\n", paint->bad, paint->off);
+  if (json_is_false(json_object_get(summary, "updates_equal")))
+    fprintf(file, "  %sBAD%s  fed the same gradient, the optimizer of one process gives other bits\n", paint->bad,
+            paint->off);
+  const json_t *states = json_object_get(summary, "states"), *error = json_object_get(states, "rel_err");
+  if (states && !(json_is_number(error) && json_number_value(error) <= number_of(states, "bound")))
+    fprintf(file, "  %sBAD%s  after a step the program's states or measured numbers are off by %.2g, bound %.2g\n",
+            paint->bad, paint->off, json_number_value(error), number_of(states, "bound"));
+}
+
 /* Near 1 two digits do not say on which side a share is. */
 static int digits_of(double share) { return fabs(share - 1) < 0.1 ? 4 : 2; }
 
@@ -312,36 +343,10 @@ static void print_own(FILE *file, const json_t *document, const ad_paint *paint)
           digits_of(share), share, number_of(own, "err"), number_of(own, "one_process_err"));
   print_angle(file, number_of(own, "worst_cosine"));
   fprintf(file, "; chance of a false alarm below %.0g\n", number_of(own, "false_alarm"));
-  print_process(file, own);
   print_overflow(file, document, own);
-  const json_t *choices = json_object_get(own, "choices");
-  if (choices && number_of(choices, "below") > number_of(choices, "bound"))
-    fprintf(file, "    a choice is worse by %.2g than one that was left, bound %.2g\n", number_of(choices, "below"),
-            number_of(choices, "bound"));
-}
-
-static void print_number(FILE *file, const json_t *document, const char *name, const ad_paint *paint) {
-  const json_t *number = json_object_get(document, name);
-  if (!json_object_get(number, "bound") || number_of(number, "rel_err") <= number_of(number, "bound")) return;
-  fprintf(file, "  %sBAD%s  the %s is off by %.2g, bound %.2g\n", paint->bad, paint->off, name,
-          number_of(number, "rel_err"), number_of(number, "bound"));
-}
-
-/* Judged numbers that belong to no parameter: only those that fail. */
-static void print_failures(FILE *file, const json_t *document, const ad_paint *paint) {
-  const json_t *summary = json_object_get(document, "summary");
-  print_number(file, document, "loss", paint);
-  print_number(file, document, "norm", paint);
-  print_process(file, summary);
-  if (json_is_false(json_object_get(summary, "initial_equal")))
-    fprintf(file, "  %sBAD%s  the initial values are not those that one process draws\n", paint->bad, paint->off);
-  if (json_is_false(json_object_get(summary, "updates_equal")))
-    fprintf(file, "  %sBAD%s  fed the same gradient, the optimizer of one process gives other bits\n", paint->bad,
-            paint->off);
-  const json_t *states = json_object_get(summary, "states"), *error = json_object_get(states, "rel_err");
-  if (states && !(json_is_number(error) && json_number_value(error) <= number_of(states, "bound")))
-    fprintf(file, "  %sBAD%s  after a step the program's states or measured numbers are off by %.2g, bound %.2g\n",
-            paint->bad, paint->off, json_number_value(error), number_of(states, "bound"));
+  print_failures(file, own, own, paint);
+  if (json_is_false(json_object_get(own, "replicas_equal")))
+    fprintf(file, "  %sBAD%s  copies are not the same bits on all ranks\n", paint->bad, paint->off);
 }
 
 static void print_note(FILE *file, const json_t *document) {
@@ -400,7 +405,7 @@ ad_status ad_check_table(const char *json, int colour, char **out) {
     const ad_paint *paint = colour ? &colours : &plain;
     print_head(file, document, paint);
     print_params(file, document, paint);
-    print_failures(file, document, paint);
+    print_failures(file, document, json_object_get(document, "summary"), paint);
     print_directional(file, document, paint);
     print_margin(file, document);
     print_own(file, document, paint);

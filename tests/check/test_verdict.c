@@ -161,6 +161,63 @@ static void a_slope_is_judged_alone(void **state) {
   free(proof);
 }
 
+/* ---- what decides is told ---- */
+
+/* What the table says of a sound proof with one number that decides, and of one in own dtypes beside it. */
+static char *table_of(const ad_proof *proof, const ad_proof *own) {
+  ad_recipe_mesh mesh = {.text = (char *)"dp_shard=2"};
+  ad_recipe recipe = {.name = (char *)"synthetic", .meshes = &mesh, .mesh_count = 1};
+  ad_check_options options = {.size = sizeof options};
+  ad_findings findings = {
+      .recipe = &recipe, .options = &options, .proof = proof, .own = own, .steps = 2, .world = 2, .engine = "shm"};
+  json_t *document = ad_findings_document(&findings);
+  char *json = json_dumps(document, 0), *table;
+  assert_int_equal(ad_check_table(json, 0, &table), AD_OK);
+  json_decref(document);
+  free(json);
+  return table;
+}
+
+static void expect_told(const ad_proof *wrong, const char *words) {
+  ad_proof *sound = sound_proof();
+  char *told[] = {table_of(sound, sound), table_of(wrong, NULL), table_of(sound, wrong)};
+  if (strstr(told[0], words)) fail_msg("\"%s\" is said of a sound proof:\n%s", words, told[0]);
+  if (!strstr(told[1], words)) fail_msg("\"%s\" is not said:\n%s", words, told[1]);
+  if (!strstr(told[2], words)) fail_msg("\"%s\" is not said of own dtypes:\n%s", words, told[2]);
+  for (int i = 0; i < 3; i++) free(told[i]);
+  free(sound);
+}
+
+static void whatever_decides_is_told_in_the_table(void **state) {
+  static const char *const words[] = {"the loss is off by", "the norm is off by", "a choice is worse by",
+                                      "all gradients together are", "the program's states or measured numbers are off"};
+  static const double values[] = {10, NAN};
+  ad_proof *proof = sound_proof();
+  proof->margin = -1e-3;
+  for (size_t i = 0; i < COUNT(of_proof); i++) {
+    double *value = number_at(proof, of_proof[i].at), kept = *value;
+    for (size_t k = 0; k < COUNT(values); k++) {
+      *value = values[k];
+      expect_told(proof, words[i]);
+    }
+    *value = kept;
+  }
+  proof->initial_equal = 0;
+  expect_told(proof, "the initial values are not those");
+  proof->initial_equal = 1;
+  proof->updates_equal = 0;
+  expect_told(proof, "the optimizer of one process gives other bits");
+  proof->updates_equal = 1;
+  for (int p = 0; p < PARAMS; p++) {
+    proof->params[p].replicas_equal = 0;
+    char *told = table_of(proof, proof);
+    assert_non_null(strstr(told, "copies are not the same bits"));
+    free(told);
+    proof->params[p].replicas_equal = 1;
+  }
+  free(proof);
+}
+
 /* ---- which bounds hold ---- */
 
 static int is_wide(const char *precision, int own, ad_dtype dtype) {
@@ -193,6 +250,7 @@ int main(void) {
       cmocka_unit_test(each_number_decides_at_its_bound),
       cmocka_unit_test(each_fact_decides),
       cmocka_unit_test(a_slope_is_judged_alone),
+      cmocka_unit_test(whatever_decides_is_told_in_the_table),
       cmocka_unit_test(one_dtype_that_rounds_is_enough_for_the_bounds_of_rounding),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
