@@ -277,6 +277,14 @@ class Gpt:
         tokens, targets = batch_of(self.data, self.train, self.texts[stream], stream, step)
         return {"tokens": tokens, "targets": targets}
 
+    def norm_groups(self, w):
+        """Parameters whose gradients have one norm, which is clipped."""
+        return [list(w.values())]
+
+    def decays(self, name, p):
+        """Decay is for matrices, of which the embedding is none."""
+        return p.ndim > 1 and not name.endswith("embedding.weight")
+
     def losses(self, w, tokens, targets):
         """The first is what a held-out loss is of, all together are trained; the mean over the whole batch's counted
         tokens."""
@@ -286,6 +294,10 @@ class Gpt:
 
     def after_step(self):
         """Changes what is no parameter; names and numbers to keep of the step."""
+        return {}
+
+    def found(self, w):
+        """What the program tells of the trained weights."""
         return {}
 
 
@@ -300,20 +312,25 @@ def learning_rate(train, step):
     return final + (lr - final) * (1 + math.cos(math.pi * (step - warmup) / (train["steps"] - 1 - warmup))) / 2
 
 
-def optimizer_of(w, train):
-    """torch's AdamW is lr * (m / (sqrt(v) + epsilon) + decay * p) as ad_adamw_step states it. Decay is for matrices, of which
-    the embedding is none."""
-    decays = [p for name, p in w.items() if p.ndim > 1 and not name.endswith("embedding.weight")]
-    others = [p for name, p in w.items() if p.ndim == 1 or name.endswith("embedding.weight")]
+def optimizer_of(program, w):
+    """torch's AdamW is lr * (m / (sqrt(v) + epsilon) + decay * p) as ad_adamw_step states it."""
+    train = program.train
+    decays = [p for name, p in w.items() if program.decays(name, p)]
+    others = [p for name, p in w.items() if not program.decays(name, p)]
     groups = [{"params": decays, "weight_decay": float(train["weight_decay"])}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=0.0, betas=(train["beta1"], train["beta2"]), eps=train["epsilon"], foreach=False)
 
 
-def clip(w, norm, largest):
+def norm_of(params):
+    return torch.cat([p.grad.flatten() for p in params]).norm().item()
+
+
+def clip(params, largest):
     """To the norm `largest` exactly: torch's clip_grad_norm_ divides by norm + 1e-6."""
+    norm = norm_of(params)
     if not largest or norm <= largest:
         return
-    for p in w.values():
+    for p in params:
         p.grad.mul_(largest / norm)
 
 
@@ -322,10 +339,11 @@ def take_step(program, w, optimizer, batch, step, out):
     optimizer.zero_grad()
     loss = sum(program.losses(w, **batch))
     loss.backward()
-    norm = torch.cat([p.grad.flatten() for p in w.values()]).norm().item()
+    norm = norm_of(w.values())
     if step in GRADIENTS_OF:
         out |= {f"gradient.{step}:{name}": p.grad.numpy().copy() for name, p in w.items()}
-    clip(w, norm, train["clip"])
+    for group in program.norm_groups(w):
+        clip(group, train["clip"])
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(train, step)
     optimizer.step()
@@ -334,18 +352,20 @@ def take_step(program, w, optimizer, batch, step, out):
 
 def train_case(program, initial):
     w = {name: torch.tensor(value, requires_grad=True) for name, value in initial.items()}
-    optimizer = optimizer_of(w, program.train)
+    optimizer = optimizer_of(program, w)
     batches = [program.batch(step) for step in range(STEPS)]
     out = {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
     out["count"] = (out["targets"] >= 0).sum((1, 2)).astype(np.int64)
     if program.data["held_out"]:
         batch = program.batch(0, held_out=True)
         out |= {f"held_out.{name}": array for name, array in batch.items()}
-        out["held_out.loss"] = np.array([program.losses(w, **batch)[0].item()])
+        with torch.no_grad():
+            out["held_out.loss"] = np.array([program.losses(w, **batch)[0].item()])
     seen = [take_step(program, w, optimizer, batches[step], step, out) for step in range(STEPS)]
     out |= {name: np.array([each[name] for each in seen]) for name in seen[0]}
     out |= {f"weight.{STEPS}:{name}": p.detach().numpy() for name, p in w.items()}
-    return out
+    with torch.no_grad():
+        return out | program.found(w)
 
 
 # ---- files ----
@@ -355,7 +375,7 @@ def flow(value):
         return "{" + ", ".join(f"{key}: {flow(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(flow, value)) + "]"
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) and not set(value) & set('*[') else json.dumps(value)
 
 
 def write_recipe(name, recipe, mesh, folder):
@@ -364,6 +384,7 @@ def write_recipe(name, recipe, mesh, folder):
     lines = [f"# Written by tests/oracle/{script}; its paths are seen from the root of the tree.", f"name: {name}",
              f"model: {flow(recipe['model'] | {'weights': weights})}", f"data: {flow(recipe['data'])}", f"mesh: {mesh}",
              f"train: {flow(recipe['train'])}"]
+    lines += [f"{key}: {flow(value)}" for key, value in recipe.items() if key not in ("model", "data", "train")]
     (folder / "recipe.yaml").write_text("\n".join(lines) + "\n")
 
 

@@ -119,7 +119,7 @@ static inline double worst_of(const job *j, ad_run *run, const ad_array *array, 
   ad_array whole = {.data = malloc((n + 1) * sizeof(double))};
   CHECK(expected && whole.data && n == (size_t)ad_shape_numel(&array->shape) && array->dtype == AD_F64);
   CHECK(ad_shape_equal(&ad_safetensors_find(j->expected, name)->shape, &array->shape));
-  CHECK_OK(ad_array_whole(ad_run_comm(run), array, AD_HERE, &whole));
+  CHECK_OK(ad_run_whole(run, array, AD_HERE, &whole));
   double scale = fmax(largest(expected, n), smallest_scale * model_largest);
   double worst = worst_difference(whole.data, expected, n) / scale;
   free(whole.data);
@@ -166,20 +166,29 @@ static inline void judge_measured(const job *j, const ad_program *program, int s
   }
 }
 
-// They are whole on every rank.
-static inline void judge_states(const job *j, ad_module *module, int step) {
+static inline void judge_state(const job *j, ad_run *run, size_t module, size_t state, int step) {
   char name[160];
-  for (size_t i = 0; i < ad_module_state_count(module); i++) {
-    const ad_array *state = ad_module_state(module, i);
-    size_t n = (size_t)ad_shape_numel(&state->shape);
-    double *found = malloc((n + 1) * sizeof *found);
-    CHECK(found && state->dtype == AD_F32);
-    for (size_t e = 0; e < n; e++) found[e] = ((const float *)state->data)[e];
-    snprintf(name, sizeof name, "state:%s", ad_module_state_spec(module, i)->name);
-    judge_numbers(j, name, step, found, n);
-    free(found);
-  }
+  const ad_array *array = ad_run_state(run, module, state);
+  size_t n = (size_t)ad_shape_numel(&array->shape);
+  ad_array whole = {.data = malloc((n + 1) * sizeof(double))};
+  double *found = malloc((n + 1) * sizeof *found);
+  CHECK(found && whole.data && (array->dtype == AD_F32 || array->dtype == AD_F64));
+  CHECK_OK(ad_run_whole(run, array, AD_HERE, &whole));
+  for (size_t e = 0; e < n; e++)
+    found[e] = array->dtype == AD_F32 ? ((const float *)whole.data)[e] : ((const double *)whole.data)[e];
+  snprintf(name, sizeof name, "state:%s", ad_program_module(ad_run_program(run), module)->states[state].name);
+  judge_numbers(j, name, step, found, n);
+  free(whole.data);
+  free(found);
 }
+
+static inline void judge_states(const job *j, ad_run *run, int step) {
+  for (size_t m = 0; m < ad_program_module_count(ad_run_program(run)); m++)
+    for (size_t i = 0; i < ad_program_module(ad_run_program(run), m)->state_count; i++) judge_state(j, run, m, i, step);
+}
+
+// After the last step; NULL: nothing more. A test sets it before its ranks start.
+static void (*judge_at_end)(const job *j, ad_run *run);
 
 /* ---- one rank's training ---- */
 
@@ -199,7 +208,7 @@ static inline void take_step(const job *j, ad_run *run, int step, worst_errors *
   judge_number(j, "lr", step, report.lr);
   judge_losses(j, ad_run_program(run), step, &report);
   judge_measured(j, ad_run_program(run), step);
-  judge_states(j, ad_run_module(run, 0), step);
+  judge_states(j, run, step);
 }
 
 static inline void judge_held_out(const job *j, ad_run *run) {
@@ -219,6 +228,7 @@ static inline int train(ad_comm *comm, void *context) {
   judge_held_out(j, run);
   for (int step = 0; step < STEPS; step++) take_step(j, run, step, &worst);
   worst.weight = judge_params(j, run, "weight", STEPS);
+  if (judge_at_end) judge_at_end(j, run);
   if (!ad_comm_rank(comm)) {
     char where[256];
     printf("%s, %s: worst error of the loss %.1e, norm %.1e, gradients %.1e, weights after %d steps %.1e\n", j->name,
