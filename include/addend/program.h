@@ -273,6 +273,9 @@ AD_API ad_tape *ad_phase_tape(ad_phase_run *at);
 AD_API size_t ad_phase_microbatch(const ad_phase_run *at);
 AD_API size_t ad_phase_module(const ad_phase_run *at); /* its number in the program */
 AD_API int ad_phase_trains(const ad_phase_run *at); /* 1: in a step; 0: a forward pass alone, which changes nothing */
+/* What every gradient of a step is multiplied by, a power of two (precision.loss_scale); 1: by nothing. Who reads one
+ * after the backward pass divides by it. */
+AD_API double ad_phase_loss_scale(const ad_phase_run *at);
 /* Of the phase's module. A parameter is used in one phase of a microbatch: its gradient is handed in once. */
 AD_API const ad_parameters *ad_phase_parameters(ad_phase_run *at);
 /* State number `state` of the phase's module: as a constant of the tape, or to be written where the program says so. */

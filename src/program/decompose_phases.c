@@ -273,9 +273,10 @@ ad_status ad_decompose_run_adversary(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* The last forward pass's gradient, without the loss's coefficient. */
+/* The last forward pass's gradient, without the loss's coefficient and scale. */
 ad_status ad_decompose_climb_after(void *own, ad_phase_run *at) {
   ad_decomposition *d = own;
   if (!ad_phase_trains(at) || !d->options->ascent_steps || !(d->options->adversarial > 0)) return AD_OK;
-  return climb(d, at, ad_sources_leaves(&d->sources, at), 1 / d->options->adversarial);
+  double carried = d->options->adversarial * ad_phase_loss_scale(at);
+  return climb(d, at, ad_sources_leaves(&d->sources, at), 1 / carried);
 }

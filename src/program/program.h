@@ -54,6 +54,7 @@ struct ad_phase_run {
   const ad_program *program;
   size_t phase, microbatch;
   int trains;
+  int loss_scale;    /* exponent that the gradients of a step carry */
   int rounds;        /* crossings round to the dtypes of their wires, whether or not anything travels */
   int wire_scale;    /* exponent that gradients carry while they are rounded so */
   double *overflows; /* of each crossing the largest value that its wire made infinite, and of its gradient; NULL */

@@ -82,12 +82,16 @@ static ad_status check_phase(const ad_run *run, size_t p, size_t m) {
 
 static ad_status wait_for_value(void *run, size_t value, size_t m) { return ad_crossings_wait_value(run, value, m); }
 
+/* The exponent, the same until a step's norm is judged. */
+static int loss_scale_of(const ad_run *run) { return run->loss_scale.enabled ? run->loss_scale.exponent : 0; }
+
 static ad_phase_run phase_run(ad_run *run, size_t p, size_t m) {
   size_t module = ad_program_phase(run->program, p)->module;
   return (ad_phase_run){.program = run->program,
                         .phase = p,
                         .microbatch = m,
                         .trains = run->trains,
+                        .loss_scale = loss_scale_of(run),
                         .rounds = run->rounds_wires,
                         .wire_scale = run->wire_scale,
                         .overflows = run->overflows,
@@ -505,7 +509,7 @@ static double learning_rate(const ad_run *run, int64_t step) {
 }
 
 static ad_status take_step(ad_run *run, ad_step_report *report) {
-  report->loss_scale = run->loss_scale.enabled ? run->loss_scale.exponent : 0;
+  report->loss_scale = loss_scale_of(run);
   step_state state = {.step = report->step, .scale = ldexp(1, report->loss_scale), .back = backward_reducing};
   AD_TRY(read_batch(run, &state, 0));
   AD_TRY(run_microbatches(run, &state));

@@ -1,0 +1,114 @@
+/* States that are no parameters, after a step: the sources of a decomposition's adversary do not see the loss scale and
+ * stay where no step up is asked for; the balancing bias of a mixture of experts stays where a step is skipped. */
+#include "world.h"
+
+#include "base/kernels.h"
+
+enum { VALUES_MAX = 4096, STEPS = 2 };
+
+typedef struct seen {
+  double states[VALUES_MAX];
+  size_t count;
+  int skipped;
+} seen;
+
+typedef struct job {
+  const ad_recipe *recipe;
+  int overflows;
+  seen *seen; /* before the first step, and after each */
+} job;
+
+static const char decompose[] =
+    "name: tiny\nmodel: {kind: decompose, layers: 1, d_model: 8, heads: 2}\n"
+    "data: {text: [/usr/share/common-licenses], seq: 6}\nimportance: {layers: 1, d_model: 8, heads: 2}\n"
+    "sites: [{match: blocks.0.attn.wo, components: 4}]\nlosses: {adversarial: {coefficient: 3}}\n"
+    "mesh: {ci: dp=1, blocks: \"block=1 dp=1\", adv: dp=1}\n"
+    "train: {steps: 4, lr: 1e-3, seed: 4, global_batch: 3, microbatches: 2}\n";
+static const char moe[] =
+    "name: tiny\nmodel: {kind: moe, layers: 2, d_model: 8, heads: 2, experts: 5, top_k: 2, expert_hidden: 8,\n"
+    "  balance_rate: 0.125}\n"
+    "data: {text: [/usr/share/common-licenses], seq: 6}\nmesh: dp=1\n"
+    "train: {steps: 4, lr: 1e-3, seed: 4, global_batch: 3, microbatches: 2}\n";
+
+static void keep_states(const ad_run *run, seen *to) {
+  to->count = 0;
+  for (size_t m = 0; m < ad_program_module_count(ad_run_program(run)); m++) {
+    for (size_t i = 0; i < ad_program_module(ad_run_program(run), m)->state_count; i++) {
+      const ad_array *state = ad_run_state(run, m, i);
+      size_t numel = ad_array_numel(state);
+      ad_cast(to->states + to->count, AD_F64, state->data, state->dtype, numel);
+      to->count += numel;
+    }
+  }
+}
+
+/* Two steps; where it `overflows`, the second one's loss scale is too large. */
+static int take_steps(ad_comm *comm, void *context) {
+  const job *j = context;
+  const ad_run_options options = {.size = sizeof options, .quiet = 1};
+  ad_step_report report;
+  ad_run *run;
+  RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
+  keep_states(run, &j->seen[0]);
+  for (int step = 0; step < STEPS; step++) {
+    if (j->overflows && step) ad_run_loss_scale(run)->exponent = 30;
+    RANK_MUST(comm, ad_run_step(run, step, &report));
+    keep_states(run, &j->seen[1 + step]);
+    j->seen[1 + step].skipped = report.skipped;
+  }
+  ad_run_destroy(run);
+  return 0;
+}
+
+static seen *states_of(const char *model, const char *rest, int overflows) {
+  char text[1024];
+  ad_recipe *recipe = NULL;
+  snprintf(text, sizeof text, "%s%s\n", model, rest);
+  if (ad_recipe_parse(text, "tiny.yaml", NULL, 0, &recipe)) fail_msg("%s", ad_last_error());
+  job j = {recipe, overflows, shared_memory((1 + STEPS) * sizeof(seen))};
+  ad_launch_result result;
+  if (launch(1, take_steps, &j, &result)) fail_msg("%s", result.message);
+  ad_recipe_destroy(recipe);
+  assert_true(j.seen->count > 0);
+  return j.seen;
+}
+
+static void forget(seen *s) { munmap(s, (1 + STEPS) * sizeof *s); }
+
+static int is_same(const seen *a, const seen *b) {
+  return a->count == b->count && !memcmp(a->states, b->states, a->count * sizeof *a->states);
+}
+
+static void sources_climb_alike_at_any_loss_scale(void **state) {
+  seen *low = states_of(decompose, "precision: {param: f16, loss_scale: 0}", 0);
+  seen *high = states_of(decompose, "precision: {param: f16, loss_scale: 3}", 0);
+  assert_false(is_same(&low[0], &low[1]));
+  assert_true(is_same(&low[1], &high[1]));
+  assert_false(low[1].skipped || high[1].skipped);
+  forget(low);
+  forget(high);
+}
+
+static void sources_that_take_no_step_up_stay(void **state) {
+  seen *s = states_of(decompose, "ascent: {steps: 0}", 0);
+  assert_true(is_same(&s[0], &s[2]));
+  forget(s);
+}
+
+static void a_balancing_bias_stays_where_a_step_is_skipped(void **state) {
+  seen *s = states_of(moe, "precision: {param: f16, loss_scale: 2}", 1);
+  assert_false(s[1].skipped);
+  assert_true(s[2].skipped);
+  assert_false(is_same(&s[0], &s[1]));
+  assert_true(is_same(&s[1], &s[2]));
+  forget(s);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(sources_climb_alike_at_any_loss_scale),
+      cmocka_unit_test(sources_that_take_no_step_up_stay),
+      cmocka_unit_test(a_balancing_bias_stays_where_a_step_is_skipped),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
