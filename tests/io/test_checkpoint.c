@@ -415,6 +415,45 @@ static void damage_at_every_byte(const char *name) {
 }
 
 static void a_damaged_shard_is_seen_at_any_byte(void **state) { damage_at_every_byte("step-2/rank-0.safetensors"); }
+
+static const char *damaged; /* the file of a checkpoint that is none */
+
+static int refuse_on_rank(ad_comm *comm, void *context) {
+  side s;
+  open_side(comm, context, &s);
+  spoil(&s);
+  CHECK_STATUS(ad_checkpoint_load(comm, s.mesh, folder, &s.state), AD_IO);
+  CHECK_MESSAGE(damaged);
+  close_side(&s);
+  return 0;
+}
+
+static void flip_last_byte(const char *name) {
+  char *bytes;
+  int64_t size;
+  assert_int_equal(ad_file_read(at(name), 1 << 20, &bytes, &size), AD_OK);
+  bytes[size - 1] ^= 1;
+  put(name, bytes, (size_t)size);
+  ad_release(bytes);
+}
+
+static void a_damaged_shard_of_any_rank_is_seen_by_any_world(void **state) {
+  static const world *const readers[] = {&worlds[0], &worlds[3], &worlds[4], &worlds[5]};
+  const world *four = &worlds[4];
+  run_ranks(four->ranks, save_on_rank, (void *)four);
+  for (int64_t file = 0; file < four->ranks; file++) {
+    char name[64];
+    snprintf(name, sizeof name, "step-5/rank-%d.safetensors", (int)file);
+    damaged = strchr(name, '/') + 1;
+    flip_last_byte(name);
+    for (size_t i = 0; i < sizeof readers / sizeof *readers; i++)
+      run_ranks(readers[i]->ranks, refuse_on_rank, (void *)readers[i]);
+    flip_last_byte(name);
+  }
+  run_ranks(1, load_on_rank, (void *)&worlds[0]);
+  empty_folder();
+}
+
 static void an_index_that_says_another_step_is_passed_over(void **state) {
   alone a;
   save_two(&a);
@@ -609,6 +648,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(a_full_disk_is_an_error_on_all_ranks_and_harms_nothing_earlier, make_folder,
                                       remove_folder),
       cmocka_unit_test_setup_teardown(a_damaged_shard_is_seen_at_any_byte, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(a_damaged_shard_of_any_rank_is_seen_by_any_world, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(an_index_that_says_another_step_is_passed_over, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(an_index_that_says_another_dtype_is_passed_over, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(an_index_that_says_other_ranks_than_its_mesh_has_is_passed_over, make_folder,
