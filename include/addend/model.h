@@ -155,7 +155,8 @@ AD_API const ad_program_kind *ad_moe(void);
  *                 batch (scope "sample") or all samples of a microbatch ("batch"), position and component, which stay
  *                 from step to step: the divergence / positions
  *
- * The divergence is the sum of squares over the vocabulary (mse), or KL(target || masked) of their softmaxes.
+ * The divergence is the sum of squares over the vocabulary (mse), or KL(target || masked) of their softmaxes. Positions
+ * are all of the batch: of data.valid only the cross-entropies of what is found at the end take note.
  *
  * Sources are states of adv in f64, of each microbatch its own: sources.M.0 is a, [samples, seq, components of all
  * sites], sources.M.1 and on the a' of the sites, [samples, seq]; without samples where these share them. With bounds

@@ -116,10 +116,7 @@ static ad_status create_part(ad_decomposition *d, size_t module, const ad_mesh *
   AD_TRY(ad_new(2 * own->site_count, &own->masks));
   AD_TRY(ad_target_create(&own->target, &d->options->target, mesh, d->sites, d->site_count));
   AD_TRY(ad_text_batch_create(&d->setting, &layout, &d->options->target.decoder.data, &own->batch));
-  // Losses of components are of every position; which tokens count is the business of the target's training.
-  own->batch.options.wraps = 1;
-  own->batch.options.valid = NULL;
-  own->batch.options.valid_count = 0;
+  own->batch.options.wraps = 1;  // losses of components are of every position
   return AD_OK;
 }
 
@@ -368,11 +365,13 @@ static ad_status open_data(void *own) {
   return AD_OK;
 }
 
-/* Positions of a module's samples, the same in each of its ranks' counts. */
+/* Positions of a module's samples, the same in each of its ranks' counts: all of them, whichever next bytes count. */
 static ad_status read_part(ad_decomposition *d, size_t module, int64_t step, int held_out, int64_t *counted) {
   ad_decompose_part *of = &d->parts[module];
-  if (of->is_here) return ad_text_batch_read(&of->batch, step, held_out, counted);
   memset(counted, 0, (size_t)d->setting.microbatches * sizeof *counted);
+  if (!of->is_here) return AD_OK;
+  AD_TRY(ad_text_batch_read(&of->batch, step, held_out, counted));
+  for (size_t m = 0; m < of->batch.count; m++) counted[m] = (int64_t)ad_array_numel(&of->batch.microbatches[m].tokens);
   return AD_OK;
 }
 

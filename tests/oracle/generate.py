@@ -277,6 +277,10 @@ class Gpt:
         tokens, targets = batch_of(self.data, self.train, self.texts[stream], stream, step)
         return {"tokens": tokens, "targets": targets}
 
+    def counted(self, targets):
+        """What the first count of a step is: tokens that count."""
+        return (targets >= 0).sum()
+
     def norm_groups(self, w):
         """Parameters whose gradients have one norm, which is clipped."""
         return [list(w.values())]
@@ -355,7 +359,7 @@ def train_case(program, initial):
     optimizer = optimizer_of(program, w)
     batches = [program.batch(step) for step in range(STEPS)]
     out = {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
-    out["count"] = (out["targets"] >= 0).sum((1, 2)).astype(np.int64)
+    out["count"] = np.array([program.counted(batch["targets"]) for batch in batches])
     if program.data["held_out"]:
         batch = program.batch(0, held_out=True)
         out |= {f"held_out.{name}": array for name, array in batch.items()}

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from safetensors.numpy import save_file
 
-from generate import MASK32, ROOT, STEPS, TEXT, Gpt, blocks_of, embedding_of, hidden_of, initial_weights, mlp, mlp_shapes, \
-    philox4x32, prepare, random_bits, rms_norm, shapes_of, write_case, xxh64
+from generate import MASK32, ROOT, STEPS, TEXT, Gpt, blocks_of, counted_of, embedding_of, hidden_of, initial_weights, mlp, \
+    mlp_shapes, philox4x32, prepare, random_bits, rms_norm, shapes_of, write_case, xxh64
 
 BETA1, BETA2 = 0.9, 0.999  # of the ascent
 THRESHOLD, BATCHES, USED, SHOWN = 0.5, 8, 8, 4
@@ -29,11 +29,11 @@ CASES = {
     },
     # Microbatches of one sample, two and two; both powers, the way between them in the middle of the training; each pool's clip
     # is at work; more components than a matrix has rows; sources that samples share. At a first position queries and keys have no
-    # gradient but rounding, beside which eps is large.
+    # gradient but rounding, beside which eps is large. Which tokens count says nothing of the losses.
     "decompose-annealed": {
         "model": {"kind": "decompose", "layers": 2, "d_model": 8, "heads": 2, "d_hidden": 10, "tied": False, "kv_heads": 1,
                   "qk_norm": True, "bias": True, "rotary_base": 100},
-        "data": {"text": [TEXT], "seq": 6, "held_out": 0.2},
+        "data": {"text": [TEXT], "seq": 6, "held_out": 0.2, "valid": [1, 0.5, 0]},
         "train": {"global_batch": 5, "microbatches": 3, "steps": STEPS, "lr": 1e-2, "warmup": 3, "clip": 0.5,
                   "epsilon": 1e-5, "weight_decay": 0.1, "seed": 71},
         "importance": {"layers": 2, "d_model": 8, "heads": 2},
@@ -181,6 +181,10 @@ class Decompose(Gpt):
         if "head.weight" in self.weights:
             self.weights["head.weight"] *= 4
         return {name: torch.tensor(value) for name, value in self.weights.items()}
+
+    def counted(self, targets):
+        """All positions: losses of components are not those of next bytes."""
+        return np.int64(targets.size)
 
     # ---- parameters ----
 
@@ -355,7 +359,10 @@ class Decompose(Gpt):
         numbers = [(step * size + i) % min(self.evaluate["samples"], windows) for i in range(size)]
         rows = [text[n * stride % windows * seq:][:seq + 1] for n in numbers]
         rows = np.stack([np.frombuffer(row, np.uint8) for row in rows]).astype(np.int32)
-        return rows[:, :-1], rows[:, 1:]
+        targets = rows[:, 1:].copy()
+        for n, row in zip(numbers, targets):
+            row[counted_of(self.data, n):] = -1
+        return rows[:, :-1], targets
 
     def random_factors(self, site):
         w = self.target[site]
@@ -403,7 +410,7 @@ class Decompose(Gpt):
         for name in PASSES:
             logits = self.logits(tokens, self.stand_ins(w, name, ci, step))
             wanted_bytes = torch.from_numpy(targets).long().flatten()
-            entropies.append(F.cross_entropy(logits.flatten(0, 1), wanted_bytes, reduction="sum"))
+            entropies.append(F.cross_entropy(logits.flatten(0, 1), wanted_bytes, ignore_index=-1, reduction="sum"))
             divergences.append(divergence_of("kl", logits, wanted))
         return torch.stack(entropies), torch.stack(divergences)
 
@@ -427,17 +434,18 @@ class Decompose(Gpt):
         if not self.data["held_out"]:
             return {}
         self.random = {site: self.random_factors(site) for site in self.sites}
-        cis, sums = [], 0
+        cis, sums, counted = [], 0, 0
         for step in range(BATCHES):
             tokens, targets = self.held_out_batch(step)
             x, wanted = self.importances(w, tokens)
             cis.append(x.clamp(0, 1))
-            sums = sums + torch.stack(self.passes(w, tokens, targets, cis[-1], wanted, step))
+            counted += (targets >= 0).sum()
+            sums = sums + torch.stack(self.passes(w, tokens, targets, cis[-1], wanted, step))  # [2, passes]
         ci = torch.cat(cis).flatten(0, 1)
         assert (ci - THRESHOLD).abs().min() > CLOSE and not ((ci > 0) & (ci < CLOSE)).any()
-        entropies, divergences = sums / len(ci)
+        entropies, divergences = sums[0] / counted, sums[1] / len(ci)
         mean = ci.mean(0)
-        out = {"positions": len(ci), "cross_entropy": entropies, "divergence": divergences[1:],
+        out = {"positions": len(ci), "counted": counted, "cross_entropy": entropies, "divergence": divergences[1:],
                "relative_error": self.relative_errors(w), "importance": mean, "above_zero": (ci > 0).double().mean(0),
                "above_threshold": (ci > THRESHOLD).double().mean(0), "used": self.most(mean, USED),
                "shown": self.most((ci * ci).mean(0) - mean * mean, SHOWN)}

@@ -148,9 +148,10 @@ static void judge_shown(const job *j, const json_t *document, const expected_com
 
 static void judge_document(const job *j, const json_t *document) {
   expected_components of = components_of(j);
-  double positions = number_at(document, "positions");
+  double positions = number_at(document, "positions"), counted = number_at(document, "counted");
   CHECK(of.importance && of.frequency && of.threshold);
   judge_found(j, "positions", &positions, 1, bound);
+  judge_found(j, "counted", &counted, 1, bound);
   judge_passes(j, document, "cross_entropy", 0);
   judge_passes(j, document, "divergence", 1);
   judge_sites(j, document, &of);
