@@ -48,7 +48,7 @@ static void judge_found(const job *j, const char *name, const double *found, siz
   CHECK(expected && n == count);
   double scale = largest(expected, n) > 0 ? largest(expected, n) : 1,
          worst = worst_difference(found, expected, n) / scale;
-  if (!(worst < allowed)) judge(j, "the", of, STEPS, worst);
+  judge_by(allowed, j, "the", of, STEPS, worst);
   free(expected);
 }
 
