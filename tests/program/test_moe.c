@@ -10,6 +10,7 @@
 #include "addend/model.h"
 #include "base/memory.h"
 #include "program/moe_load.h"
+#include "tensor/routing.h"
 
 #define must(call) assert_int_equal((call), AD_OK)
 
@@ -106,6 +107,15 @@ static void the_bias_grows_where_an_expert_is_asked_for_too_seldom(void **state)
   assert_memory_equal(values, wanted, sizeof wanted);
 }
 
+static void the_margin_is_that_of_the_closest_choice(void **state) {
+  static const double margins[] = {0.5, 0.25, 0.75};
+  ad_moe_load load = {.blocks = 2, .experts = 4, .margin = INFINITY};
+  for (int i = 0; i < 3; i++) ad_moe_load_add(&load, i % 2, &(ad_routing){.margin = margins[i]});
+  assert_true(load.margin == 0.25);
+  ad_moe_load_begin(&load);
+  assert_true(load.margin == INFINITY);
+}
+
 static void the_loss_of_balance_is_there_where_it_is_asked_for(void **state) {
   ad_moe_options options = tiny();
   ad_comm *comm;
@@ -154,6 +164,7 @@ int main(void) {
       cmocka_unit_test(a_token_is_multiplied_with_its_experts_alone),
       cmocka_unit_test(every_mistake_is_told_at_once),
       cmocka_unit_test(the_bias_grows_where_an_expert_is_asked_for_too_seldom),
+      cmocka_unit_test(the_margin_is_that_of_the_closest_choice),
       cmocka_unit_test(the_loss_of_balance_is_there_where_it_is_asked_for),
       cmocka_unit_test(memory_that_runs_out_leaves_nothing_behind),
   };

@@ -26,15 +26,16 @@ typedef struct line {
   size_t font;
 } line;
 
-/* Each kind of mistake, one after another; a newline ends what was read. */
+/* Each kind of mistake, one after another; a newline ends what was read, where it is shorter than it may be. */
 static void misread(line *l, int64_t number) {
   size_t length = strlen(l->truth);
   char *read = l->read;
   memcpy(read, l->truth, sizeof l->read);
-  if (number % 6 == 1) read[1] = '#';                                                             // another
-  if (number % 6 == 2) memmove(read, read + 1, length);                                           // one too few
-  if (number % 6 == 3 && length < CHARS) memmove(read + 1, l->truth, length + 1), read[0] = '#';  // one too many
-  if (number % 6 == 4) read[0] = 0;                                                               // nothing
+  if (number % 6 == 1) read[1] = '#';                             // another
+  if (number % 6 == 2) memmove(read, read + 1, length);           // one too few
+  for (; number % 6 == 3 && strlen(read) < CHARS; read[0] = '#')  // as many too many as there is room for
+    memmove(read + 1, read, strlen(read) + 1);
+  if (number % 6 == 4) read[0] = 0;  // nothing
   if (number % 6 == 5) memmove(read, read + 1, length - 1), read[length - 1] = '#';
 }
 

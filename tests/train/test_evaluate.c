@@ -11,7 +11,8 @@ static const double close_enough = 1e-12;
 /* A rank's run, evaluated; then a step, and evaluated again. */
 typedef struct seen {
   ad_evaluation evaluation;
-  double loss_after; /* of a step's batch, after the first step */
+  double alone, of_step; /* of the first step's batch: forward alone, and as the step says */
+  double loss_after;     /* of a step's batch, after the first step */
 } seen;
 
 typedef struct job {
@@ -29,7 +30,10 @@ static int evaluate(ad_comm *comm, void *context) {
   RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
   if (j->writes) RANK_MUST(comm, ad_run_write_weights(run, j->writes));
   if (j->evaluates) RANK_MUST(comm, ad_run_evaluate(run, &j->seen->evaluation));
-  for (int step = 0; step < 2; step++) RANK_MUST(comm, ad_run_step(run, step, &report));
+  RANK_MUST(comm, ad_run_loss(run, 0, 0, &j->seen->alone));
+  RANK_MUST(comm, ad_run_step(run, 0, &report));
+  j->seen->of_step = report.loss;
+  RANK_MUST(comm, ad_run_step(run, 1, &report));
   j->seen->loss_after = report.loss;
   ad_run_destroy(run);
   return 0;
@@ -98,7 +102,7 @@ static void of_a_mixture_and_of_pictures_too(void **state) {
   same(&one.evaluation, &two.evaluation);
 }
 
-/* A balancing loss says nothing of how good a model is. */
+/* A balancing loss says nothing of how good a model is; of a batch that is trained on it is a part. */
 static void no_balancing_loss_is_in_it(void **state) {
   static const char none[] =
       "model: {kind: moe, layers: 1, d_model: 16, heads: 2, experts: 4, top_k: 2, expert_hidden: 16, balance_loss: 0}";
@@ -107,6 +111,7 @@ static void no_balancing_loss_is_in_it(void **state) {
   seen without = see(1, 1, none, text, mesh, REST("global_batch: 7"));
   same(&with.evaluation, &without.evaluation);
   assert_true(with.loss_after > without.loss_after + 0.1);
+  assert_true(fabs(with.alone - with.of_step) < close_enough && with.alone > without.alone + 0.1);
 }
 
 /* On one rank, at parameters that are no seed's. */
