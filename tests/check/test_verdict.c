@@ -161,16 +161,102 @@ static void a_slope_is_judged_alone(void **state) {
   free(proof);
 }
 
+/* ---- of parameters the worst ---- */
+
+static json_t *document_of(const ad_proof *proof, const ad_proof *own, const ad_sabotages *sabotages) {
+  ad_recipe_mesh mesh = {.text = (char *)"dp_shard=2"};
+  ad_recipe recipe = {.name = (char *)"synthetic", .meshes = &mesh, .mesh_count = 1};
+  ad_check_options options = {.size = sizeof options};
+  ad_findings findings = {.recipe = &recipe,
+                          .options = &options,
+                          .proof = proof,
+                          .own = own,
+                          .sabotages = sabotages,
+                          .steps = 2,
+                          .world = 2,
+                          .engine = "shm"};
+  return ad_findings_document(&findings);
+}
+
+static double number_in(const json_t *document, const char *part, const char *name) {
+  const json_t *found = json_object_get(json_object_get(document, part), name);
+  assert_true(json_is_number(found));
+  return json_number_value(found);
+}
+
+static void a_document_sums_up_by_the_worst_parameter(void **state) {
+  ad_proof *proof = sound_proof();
+  for (int p = 0; p < PARAMS; p++) {
+    ad_proof_param *worst = &proof->params[p], kept = *worst;
+    for (int side = -1; side <= 1; side += 2) {
+      worst->max_rel_err = 0.9 * worst->bound;
+      worst->ratio = 1 + side * 1e-3;
+      worst->cosine = 0.25;
+      json_t *document = document_of(proof, proof, NULL);
+      double largest = 0; /* an error may be larger where its bound is */
+      for (int i = 0; i < PARAMS; i++) largest = fmax(largest, proof->params[i].max_rel_err);
+      assert_true(number_in(document, "summary", "worst_rel_err") == largest);
+      assert_true(fabs(number_in(document, "summary", "worst_ratio_error") - 1e-3) < 1e-9);
+      assert_true(number_in(document, "own_dtypes", "worst_share_of_bound") == ad_param_share(worst));
+      assert_true(number_in(document, "own_dtypes", "err") == worst->max_rel_err);
+      assert_true(number_in(document, "own_dtypes", "worst_cosine") == 0.25);
+      const json_t *own = json_object_get(document, "own_dtypes");
+      assert_string_equal(json_string_value(json_object_get(own, "param")), worst->name);
+      json_decref(document);
+    }
+    worst->max_rel_err = worst->ratio = NAN;
+    json_t *document = document_of(proof, proof, NULL);
+    assert_true(json_is_null(json_object_get(json_object_get(document, "summary"), "worst_rel_err")));
+    assert_true(json_is_null(json_object_get(json_object_get(document, "summary"), "worst_ratio_error")));
+    json_decref(document);
+    *worst = kept;
+  }
+  free(proof);
+}
+
+/* ---- planted mistakes ---- */
+
+static int holds_with(const ad_proof *proof, const ad_sabotages *sabotages) {
+  json_t *document = document_of(proof, NULL, sabotages);
+  int verdict = json_is_true(json_object_get(document, "holds"));
+  json_decref(document);
+  return verdict;
+}
+
+static void one_mistake_that_survives_decides_and_so_do_none_that_show(void **state) {
+  enum { PLANTED = 3 };
+  ad_proof *proof = sound_proof();
+  ad_sabotages *sabotages = calloc(1, sizeof *sabotages + PLANTED * sizeof *sabotages->list);
+  sabotages->count = PLANTED;
+  sabotages->derived = PLANTED;
+  for (int i = 0; i < PLANTED; i++) sabotages->list[i].caught = AD_CAUGHT_NO_EFFECT;
+  assert_false(holds_with(proof, sabotages));
+  for (int i = 0; i < PLANTED; i++) {
+    static const ad_caught shows[] = {AD_CAUGHT_NUMBER, AD_CAUGHT_PROTOCOL};
+    for (size_t k = 0; k < COUNT(shows); k++) {
+      sabotages->list[i].caught = shows[k];
+      assert_true(holds_with(proof, sabotages));
+    }
+    sabotages->list[i].caught = AD_CAUGHT_TYPE; /* refused before anything was computed */
+    assert_false(holds_with(proof, sabotages));
+    sabotages->list[i].caught = AD_CAUGHT_NO_EFFECT;
+  }
+  for (int i = 0; i < PLANTED; i++) sabotages->list[i].caught = AD_CAUGHT_NUMBER;
+  assert_true(holds_with(proof, sabotages));
+  for (int i = 0; i < PLANTED; i++) {
+    sabotages->list[i].caught = AD_CAUGHT_NONE;
+    assert_false(holds_with(proof, sabotages));
+    sabotages->list[i].caught = AD_CAUGHT_NUMBER;
+  }
+  free(sabotages);
+  free(proof);
+}
+
 /* ---- what decides is told ---- */
 
 /* What the table says of a sound proof with one number that decides, and of one in own dtypes beside it. */
 static char *table_of(const ad_proof *proof, const ad_proof *own) {
-  ad_recipe_mesh mesh = {.text = (char *)"dp_shard=2"};
-  ad_recipe recipe = {.name = (char *)"synthetic", .meshes = &mesh, .mesh_count = 1};
-  ad_check_options options = {.size = sizeof options};
-  ad_findings findings = {
-      .recipe = &recipe, .options = &options, .proof = proof, .own = own, .steps = 2, .world = 2, .engine = "shm"};
-  json_t *document = ad_findings_document(&findings);
+  json_t *document = document_of(proof, own, NULL);
   char *json = json_dumps(document, 0), *table;
   assert_int_equal(ad_check_table(json, 0, &table), AD_OK);
   json_decref(document);
@@ -191,11 +277,11 @@ static void expect_told(const ad_proof *wrong, const char *words) {
 static void whatever_decides_is_told_in_the_table(void **state) {
   static const char *const words[] = {"the loss is off by", "the norm is off by", "a choice is worse by",
                                       "all gradients together are", "the program's states or measured numbers are off"};
-  static const double values[] = {10, NAN};
   ad_proof *proof = sound_proof();
   proof->margin = -1e-3;
   for (size_t i = 0; i < COUNT(of_proof); i++) {
     double *value = number_at(proof, of_proof[i].at), kept = *value;
+    double values[] = {1.001 * bound_of(&of_proof[i], proof), NAN};
     for (size_t k = 0; k < COUNT(values); k++) {
       *value = values[k];
       expect_told(proof, words[i]);
@@ -214,6 +300,24 @@ static void whatever_decides_is_told_in_the_table(void **state) {
     assert_non_null(strstr(told, "copies are not the same bits"));
     free(told);
     proof->params[p].replicas_equal = 1;
+  }
+  free(proof);
+}
+
+/* Two digits of the nearest share, and four where two would not say on which side of 1 it is. */
+static void a_share_near_1_is_told_with_more_digits(void **state) {
+  static const struct {
+    double share;
+    const char *told;
+  } cases[] = {{0.5123, ", 0.51 of it"},     {0.89123, ", 0.89 of it"},   {0.90123, ", 0.9012 of it"},
+               {0.999512, ", 0.9995 of it"}, {1.001234, ", 1.001 of it"}, {1.09876, ", 1.099 of it"},
+               {1.16789, ", 1.2 of it"}};
+  ad_proof *proof = sound_proof();
+  for (size_t i = 0; i < COUNT(cases); i++) {
+    proof->params[1].max_rel_err = cases[i].share * proof->params[1].bound;
+    char *told = table_of(proof, proof);
+    if (!strstr(told, cases[i].told)) fail_msg("not \"%s\":\n%s", cases[i].told, told);
+    free(told);
   }
   free(proof);
 }
@@ -250,7 +354,10 @@ int main(void) {
       cmocka_unit_test(each_number_decides_at_its_bound),
       cmocka_unit_test(each_fact_decides),
       cmocka_unit_test(a_slope_is_judged_alone),
+      cmocka_unit_test(a_document_sums_up_by_the_worst_parameter),
+      cmocka_unit_test(one_mistake_that_survives_decides_and_so_do_none_that_show),
       cmocka_unit_test(whatever_decides_is_told_in_the_table),
+      cmocka_unit_test(a_share_near_1_is_told_with_more_digits),
       cmocka_unit_test(one_dtype_that_rounds_is_enough_for_the_bounds_of_rounding),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
