@@ -185,6 +185,7 @@ static void check(formula f, const operand *operands, int count) {
 /* ---- the formulas ---- */
 
 static ad_tensor *add(ad_tape *t, ad_tensor *const *x) { return ad_add(t, x[0], x[1]); }
+static ad_tensor *add_of_one(ad_tape *t, ad_tensor *const *x) { return ad_add(t, x[0], x[0]); }
 static ad_tensor *multiply(ad_tape *t, ad_tensor *const *x) { return ad_multiply(t, x[0], x[1]); }
 static ad_tensor *square(ad_tape *t, ad_tensor *const *x) { return ad_multiply(t, x[0], x[0]); }
 static ad_tensor *scale(ad_tape *t, ad_tensor *const *x) { return ad_scale(t, x[0], -1.75); }
@@ -273,6 +274,7 @@ static ad_tensor *slots_and_back(ad_tape *t, ad_tensor *const *x) {
 
 static void elementwise_operations_have_their_gradients(void **state) {
   CHECK(add, SHAPE2(3, 5), SHAPE2(3, 5));
+  CHECK(add_of_one, SHAPE2(3, 5));
   CHECK(multiply, SHAPE3(3, 5, 2), SHAPE3(3, 5, 2));
   CHECK(square, SHAPE1(37));
   CHECK(scale, SHAPE2(3, 5));

@@ -13,7 +13,7 @@
 enum { OPERANDS = 3, OUTPUTS_MAX = 48, RECORDS_MAX = 128, ELEMENTS_MAX = 512, FOULED = 1 << 16 };
 
 /* A parameter's gradient is of the wide dtype, whatever the parameter's own is. */
-typedef enum kind { NONE, VALUE, WIDE, PARAMETER, INDEX } kind;
+typedef enum kind { NONE, VALUE, WIDE, PARAMETER, INDEX, TARGET } kind; /* a target may be -1: it does not count */
 
 typedef struct operand {
   ad_shape shape;
@@ -92,7 +92,7 @@ static void foul(const experiment *e, ad_tape *tape) {
 
 static ad_tensor *leaf_of(const experiment *e, ad_tape *tape, int i) {
   kind of = e->of->operands[i].kind;
-  if (of == INDEX) return ad_constant(tape, &e->value[i]);
+  if (of == INDEX || of == TARGET) return ad_constant(tape, &e->value[i]);
   if (of == PARAMETER) return ad_input_with(tape, &e->value[i], ad_dtype_wide(e->dtype), AD_HERE);
   return ad_input(tape, &e->value[i]);
 }
@@ -201,11 +201,14 @@ static ad_array value_of(const experiment *e, int i) {
   const operand *of = &e->of->operands[i];
   ad_layout layout;
   CHECK_OK(ad_layout_parse(e->mesh, of->layout ? of->layout : "tp=I", &layout));
-  ad_dtype dtype = of->kind == INDEX ? AD_I32 : of->kind == WIDE ? ad_dtype_wide(e->dtype) : e->dtype;
+  ad_dtype dtype = of->kind == INDEX || of->kind == TARGET ? AD_I32
+                   : of->kind == WIDE                      ? ad_dtype_wide(e->dtype)
+                                                           : e->dtype;
   ad_array array = ad_array_describe(e->comm, dtype, &of->shape, &layout);
   CHECK(array.data = malloc(ad_array_bytes(&array) + 1));
   int is_own = ad_layout_axes_of(&layout, AD_V) != 0; /* each rank has other rows */
   fill(&array, 10 * (uint64_t)(is_own ? ad_comm_rank(e->comm) : 0) + (uint64_t)i);
+  for (size_t k = 1; of->kind == TARGET && k < ad_array_numel(&array); k += 2) ((int32_t *)array.data)[k] = -1;
   return array;
 }
 
@@ -244,7 +247,7 @@ static ad_tensor *constant(ad_tape *t, const ad_tensor *like, ad_dtype dtype, ad
   return ad_constant(t, &array);
 }
 
-static ad_count *step_count; /* 2 and 5 in two microbatches */
+static ad_count *step_count, *no_count; /* 2 and 5 in two microbatches; 0 */
 
 #define OF_ONE(name) \
   static ad_tensor *name(ad_tape *t, ad_tensor *const *x) { return ad_##name(t, x[0]); }
@@ -272,6 +275,8 @@ static ad_tensor *to_wide(ad_tape *t, ad_tensor *const *x) { return ad_to_dtype(
 static ad_tensor *to_narrow(ad_tape *t, ad_tensor *const *x) { return ad_to_dtype(t, x[0], AD_BF16); }
 static ad_tensor *scale(ad_tape *t, ad_tensor *const *x) { return ad_scale(t, x[0], -1.75); }
 static ad_tensor *divide(ad_tape *t, ad_tensor *const *x) { return ad_divide(t, x[0], step_count); }
+static ad_tensor *divide_by_none(ad_tape *t, ad_tensor *const *x) { return ad_divide(t, x[0], no_count); }
+static ad_tensor *add_of_one(ad_tape *t, ad_tensor *const *x) { return ad_add(t, x[0], x[0]); }
 static ad_tensor *share(ad_tape *t, ad_tensor *const *x) { return ad_share(t, x[0], step_count, 1); }
 static ad_tensor *lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], 0); }
 static ad_tensor *plain_lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], 1); }
@@ -329,6 +334,8 @@ static const composition any_float[] = {
     {"scale", scale, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"scale", scale, {{SHAPE(2, 3, 5), PARAMETER, 0}}, 0, 0, 0},
     {"divide", divide, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"divide_by_none", divide_by_none, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"add_of_one", add_of_one, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"share", share, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"sum", sum, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"swiglu", swiglu, {{SHAPE(2, 3, 45), VALUE, 0}, {SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
@@ -363,7 +370,7 @@ static const composition any_float[] = {
      0,
      0},
     {"self_attention", self_attention, {{SHAPE(3, 2, 7, 8), VALUE, 0}}, 0, 0, 0},
-    {"cross_entropy", cross_entropy, {{SHAPE(3, 2, 3, 5), VALUE, 0}, {SHAPE(2, 2, 3), INDEX, 0}}, 0, 0, 0},
+    {"cross_entropy", cross_entropy, {{SHAPE(3, 2, 3, 5), VALUE, 0}, {SHAPE(2, 2, 3), TARGET, 0}}, 0, 0, 0},
     {"squared_error", squared_error, {{SHAPE(2, 29, 13), VALUE, 0}, {SHAPE(2, 29, 13), VALUE, 0}}, 0, 0, 0},
     {"kl_divergence", kl_divergence, {{SHAPE(2, 9, 13), VALUE, 0}}, 0, 0, 0},
     {"power_sums", power_sums, {{SHAPE(2, 9, 13), VALUE, 0}}, 0, 0, 0},
@@ -392,6 +399,13 @@ static const composition any_float[] = {
      "dp_shard=1 tp=1",
      "dp_shard=1 tp=1",
      "dp_shard=S0 tp=I"},
+    /* Experts without a row. */
+    {"routed",
+     routed,
+     {{SHAPE(2, 2, 5), VALUE, "ep=V"}, {SHAPE(2, 2, 5), WIDE, "ep=V"}, {SHAPE(3, 5, 5, 4), VALUE, "ep=S0"}},
+     "ep=1",
+     0,
+     0},
     /* Statistics: of the wide dtype. */
     {"softmax", softmax, {{SHAPE(2, 3, 5), WIDE, 0}}, 0, 0, 0},
     {"sigmoid", sigmoid, {{SHAPE(2, 3, 5), WIDE, 0}}, 0, 0, 0},
@@ -424,7 +438,7 @@ static const composition between[] = {
      0},
     {"cross_entropy",
      cross_entropy,
-     {{SHAPE(3, 2, 3, 5), VALUE, "tp=S2"}, {SHAPE(2, 2, 3), INDEX, "tp=I"}},
+     {{SHAPE(3, 2, 3, 5), VALUE, "tp=S2"}, {SHAPE(2, 2, 3), TARGET, "tp=I"}},
      "tp=2",
      0,
      0},
@@ -512,11 +526,15 @@ static int on_one_rank(ad_comm *comm, void *context) {
   CHECK_OK(ad_count_create(comm, &layout, 2, &step_count));
   CHECK_OK(ad_count_post(step_count, (int64_t[]){2, 5}, AD_HERE));
   CHECK_OK(ad_count_wait(step_count, NULL));
+  CHECK_OK(ad_count_create(comm, &layout, 1, &no_count));
+  CHECK_OK(ad_count_post(no_count, (int64_t[]){0}, AD_HERE));
+  CHECK_OK(ad_count_wait(no_count, NULL));
   check_all(comm, any_float, COUNT(any_float));
   for (size_t i = 0; i < COUNT(conversions); i++) check_composition(comm, &conversions[i], AD_BF16);
   check_dtypes();
   check_all_seen(between_ranks, COUNT(between_ranks));
   ad_count_destroy(step_count);
+  ad_count_destroy(no_count);
   ad_mesh_destroy(mesh);
   return 0;
 }
