@@ -1,7 +1,8 @@
 # tests/LAYER/test_NAME.c becomes the test LAYER/NAME and links that layer and those before it, nothing more.
 # tests/system holds what needs the whole library; tests/oracle holds it against numbers that PyTorch computed and that
 # are committed there; tests/cli holds scripts that run the built program; tests/install builds a stranger's program
-# against an installed tree. Label tsan: what runs under the thread sanitizer too.
+# against an installed tree. Label unit: a program of one layer, of system or of oracle; label tsan: what runs under the
+# thread sanitizer too.
 # Sanitizers complain by exit status 99, so that no test takes it for a status of the program under test.
 set(AD_TEST_ENVIRONMENT
   "ASAN_OPTIONS=exitcode=99:detect_stack_use_after_return=1:strict_string_checks=1"
@@ -26,11 +27,13 @@ file(GLOB support CONFIGURE_DEPENDS tests/support/*.c)
 set(AD_TEST_SUPPORT "")
 if(support)
   add_library(ad_test_support STATIC ${support})
+  target_compile_definitions(ad_test_support PRIVATE AD_TEST_SOURCE="${CMAKE_SOURCE_DIR}")
   set(AD_TEST_SUPPORT ad_test_support)
 endif()
 
 set(available "")
-set(AD_THREAD_TESTS "") # what the label tsan needs built
+set(AD_UNIT_TESTS "") # what the label unit needs built
+set(AD_THREAD_TESTS "") # the same of tsan
 foreach(layer ${AD_LAYERS} system oracle)
   if(DEFINED AD_OBJECTS_UP_TO_${layer})
     set(available ${AD_OBJECTS_UP_TO_${layer}})
@@ -46,6 +49,8 @@ foreach(layer ${AD_LAYERS} system oracle)
     target_link_libraries(${target} PRIVATE ${AD_TEST_SUPPORT} ${CMOCKA_LIBRARY} ${AD_DEPENDENCY_LIBRARIES})
     add_test(NAME ${layer}/${name} COMMAND ${target})
     ad_describe_test(${layer}/${name} ${layer} 900)
+    set_property(TEST ${layer}/${name} APPEND PROPERTY LABELS unit)
+    list(APPEND AD_UNIT_TESTS ${target})
     file(STRINGS ${source} threads REGEX "pthread_create|thrd_create|ad_checkpointer_create" LIMIT_COUNT 1)
     if(threads) # ranks are processes: the thread sanitizer has something to say only where threads are started
       set_property(TEST ${layer}/${name} APPEND PROPERTY LABELS tsan)
@@ -54,6 +59,7 @@ foreach(layer ${AD_LAYERS} system oracle)
   endforeach()
 endforeach()
 
+add_custom_target(unit_tests DEPENDS ${AD_UNIT_TESTS})
 add_custom_target(thread_tests DEPENDS ${AD_THREAD_TESTS})
 
 if(TARGET addend_cli)

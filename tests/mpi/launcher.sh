@@ -50,7 +50,6 @@ done
 echo "bits: as on shm, on one node and on two"
 
 recipe=$source/recipes/gpt-dp.yaml
-export ADDEND_TEST_SEED=${ADDEND_TEST_SEED:-$RANDOM}
 . "$source/tests/support/draw.sh"
 proves() { # RANKS, how many of them are on the first node (all: nothing is said of nodes), RECIPE, arguments with + for a space
   local ranks=$1 first=$2 name=$3 on=()

@@ -1,6 +1,6 @@
-/* What is too much for every run of the suite is drawn: a test takes some of its cases by a seed that it prints,
- * another one in every run. ADDEND_TEST_SEED=N in the environment draws the same again, ADDEND_TEST_SEED=all takes
- * every case.
+/* What is too much for every run of the suite is drawn: a test takes some of its cases by a seed that it prints. The
+ * seed is that of the commit (tests/support/seed.sh), so that what is red once is red again; ADDEND_TEST_SEED=N in the
+ * environment draws others, ADDEND_TEST_SEED=all takes every case.
  *
  *   draw worlds = draw_cases("worlds", 13, 3, 7);
  *   for (int i = 0; i < worlds.count; i++) if (is_drawn(&worlds, i)) ... */

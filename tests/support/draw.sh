@@ -1,10 +1,15 @@
 # Cases of a script that are too much for every run of the suite: drawn by ADDEND_TEST_SEED as tests/support/draw.h says.
 
+# The commit's own, where none is given.
+choose_seed() {
+  export ADDEND_TEST_SEED=${ADDEND_TEST_SEED:-$(bash "$(dirname -- "${BASH_SOURCE[0]}")/seed.sh")}
+}
+
 # draw_cases WHAT TAKEN CASE...: puts TAKEN of the cases into the array `drawn`; prints how many and the seed.
 draw_cases() {
   local what=$1 taken=$2 one
   shift 2
-  export ADDEND_TEST_SEED=${ADDEND_TEST_SEED:-$RANDOM}
+  choose_seed
   [ "$ADDEND_TEST_SEED" != all ] || taken=$#
   echo "$what: $taken of $# are taken, ADDEND_TEST_SEED=$ADDEND_TEST_SEED"
   mapfile -t drawn < <(for one in "$@"; do
