@@ -7,6 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include "base/kernels.h"
 #include "base/random.h"
 
@@ -496,15 +498,31 @@ static void what_goes_past_the_caches_is_the_same(void **state) {
   free(copy);
 }
 
+/* What would be read and written lies at the end of a page, before one that nobody may touch. */
 static void nothing_is_read_or_written_at_length_zero(void **state) {
-  void *out[1] = {NULL};
-  const void *sources[2] = {NULL, NULL};
-  ad_cast(NULL, AD_F32, NULL, AD_F16, 0);
-  ad_cast(NULL, AD_F32, NULL, AD_F32, 0);
-  ad_cast_scaled(NULL, AD_F32, NULL, AD_F16, 2, 0);
-  ad_accumulate(NULL, AD_F32, NULL, AD_F16, 2, 0);
-  ad_reduce(out, 1, sources, 2, &(ad_reducing){.dtype = AD_F32, .accumulate = AD_F32, .reduction = AD_SUM}, 0);
-  ad_copy(NULL, NULL, 0);
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_true(pages != MAP_FAILED);
+  assert_int_equal(mprotect(pages + page, page, PROT_NONE), 0);
+  memset(pages, 0x5a, page);
+  char *end = pages + page;
+  void *outs[][2] = {{NULL, NULL}, {end, end}};
+  for (size_t i = 0; i < sizeof outs / sizeof *outs; i++) {
+    for (int variant = 0; variant <= (int)best; variant++) {
+      void **out = outs[i];
+      const void *sources[2] = {out[0], out[1]};
+      ad_kernels_choose((ad_variant)variant);
+      ad_cast(out[0], AD_F32, out[1], AD_F16, 0);
+      ad_cast(out[0], AD_F32, out[1], AD_F32, 0);
+      ad_cast_scaled(out[0], AD_F32, out[1], AD_F16, 2, 0);
+      ad_accumulate(out[0], AD_F32, out[1], AD_F16, 2, 0);
+      ad_reduce(out, 1, sources, 2, &(ad_reducing){.dtype = AD_F32, .accumulate = AD_F32, .reduction = AD_SUM}, 0);
+      ad_copy(out[0], out[1], 0);
+    }
+  }
+  ad_kernels_choose(best);
+  for (size_t i = 0; i < page; i++) assert_int_equal((unsigned char)pages[i], 0x5a);
+  munmap(pages, 2 * page);
 }
 
 static void the_choice_is_never_wider_than_the_machine(void **state) {

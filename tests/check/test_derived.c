@@ -1,8 +1,10 @@
-/* Mistakes derived from a program that has every transition: each is planted, each is found, and the verdicts are
- * right. */
+/* Mistakes derived from a program that has every transition: which there are; and of each that is drawn, that it is
+ * planted and found, and the verdict right. */
 #include "every_move.h"
 
 #include <math.h>
+
+#include "draw.h"
 
 static const struct {
   const char *mesh;
@@ -10,15 +12,25 @@ static const struct {
 } worlds[] = {{"dp_shard=2 tp=3", 2}, {"dp_replicate=2 tp=3 cp=1", 0}, {"dp_replicate=2 dp_shard=2 tp=2", 2}};
 enum { WORLDS = sizeof worlds / sizeof *worlds };
 
-/* What became of the mistakes in each world; made once. */
-static ad_sabotages *found[WORLDS];
+#if defined(AD_SANITIZED)
+enum { TAKEN = 40 };
+#else
+enum { TAKEN = 80 };
+#endif
+
+/* The mistakes in each world, and what became of those that were drawn; made once. */
+static ad_sabotages *listed[WORLDS], *found[WORLDS];
 
 static void sabotage(int world) {
   ad_recipe *recipe = every_recipe(worlds[world].mesh, worlds[world].zero);
   ad_check_options options = {.size = sizeof options, .sabotage = 1};
   ad_proof *scratch;
+  char what[128];
   must(ad_proof_create(recipe, &scratch));
-  must(ad_sabotages_create(recipe, 0, 0, &found[world]));
+  must(ad_sabotages_create(recipe, 0, 0, &listed[world]));
+  snprintf(what, sizeof what, "derived mistakes on %s", worlds[world].mesh);
+  draw drawn = draw_cases(what, (int)listed[world]->derived, 0, TAKEN);
+  must(ad_sabotages_create(recipe, drawn.taken, drawn.seed, &found[world]));
   must(ad_sabotages_try(recipe, &options, scratch, found[world]));
   ad_proof_destroy(scratch);
   ad_recipe_destroy(recipe);
@@ -30,15 +42,20 @@ static int set_up(void **state) {
 }
 
 static int tear_down(void **state) {
-  for (int i = 0; i < WORLDS; i++) ad_sabotages_destroy(found[i]);
+  for (int i = 0; i < WORLDS; i++) {
+    ad_sabotages_destroy(listed[i]);
+    ad_sabotages_destroy(found[i]);
+  }
   return 0;
 }
 
 typedef void visitor(int world, const ad_sabotage *tried);
 
-static void visit_derived(visitor *visit) {
-  for (int world = 0; world < WORLDS; world++)
-    for (size_t i = 0; i < found[world]->derived; i++) visit(world, &found[world]->list[i]);
+static void visit_derived(ad_sabotages *const *of, visitor *visit) {
+  for (int world = 0; world < WORLDS; world++) {
+    assert_true(of[world]->derived >= TAKEN);
+    for (size_t i = 0; i < of[world]->derived; i++) visit(world, &of[world]->list[i]);
+  }
 }
 
 static void the_program_is_proven(void **state) {
@@ -99,7 +116,7 @@ static void every_transition_meets_every_operator_that_means_something(void **st
       {AD_MOVE_CONVERT, 0, 0, OP(LEFT_OUT) | OP(DOUBLED) | OP(MORE_AXES) | OP(FEWER_AXES)},
       {AD_MOVE_ONCE, OP(ONCE_EVERYWHERE), OP(ONCE_EVERYWHERE), OP(ONCE_EVERYWHERE) | OP(DOUBLED) | OP(MORE_AXES)},
       {AD_MOVE_DECLARE, 0, 0, OP(LEFT_OUT) | OP(DOUBLED) | OP(MORE_AXES)}};
-  visit_derived(see);
+  visit_derived(listed, see);
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     const unsigned *of = seen[table[i].move];
     assert_int_equal(of[AD_PLACE_FORWARD], table[i].forward);
@@ -122,7 +139,7 @@ static void judge(int world, const ad_sabotage *tried) {
     assert_true(fabs(tried->ratio / tried->expected_ratio - 1) < 1e-9);
 }
 
-static void what_is_written_is_refused_and_what_is_done_shows_in_numbers(void **state) { visit_derived(judge); }
+static void what_is_written_is_refused_and_what_is_done_shows_in_numbers(void **state) { visit_derived(found, judge); }
 
 static void explain(int world, const ad_sabotage *tried) {
   static const char *const reasons[] = {"over one rank", "has one rank", "all ranks hand in the same",
@@ -133,7 +150,7 @@ static void explain(int world, const ad_sabotage *tried) {
   fail_msg("%s on %s: %s", tried->name, worlds[world].mesh, tried->message);
 }
 
-static void what_has_no_effect_has_a_reason(void **state) { visit_derived(explain); }
+static void what_has_no_effect_has_a_reason(void **state) { visit_derived(found, explain); }
 
 static void leave_cp(int world, const ad_sabotage *tried) {
   const ad_planting *planting = &tried->planting;
@@ -142,11 +159,11 @@ static void leave_cp(int world, const ad_sabotage *tried) {
   assert_string_equal(tried->message, "`cp` has one rank");
 }
 
-static void an_axis_of_one_rank_may_be_left_out(void **state) { visit_derived(leave_cp); }
+static void an_axis_of_one_rank_may_be_left_out(void **state) { visit_derived(found, leave_cp); }
 
 /* ---- which are tried ---- */
 
-static ad_sabotages *draw(const ad_recipe *recipe, int64_t take, uint64_t seed) {
+static ad_sabotages *list_some(const ad_recipe *recipe, int64_t take, uint64_t seed) {
   ad_sabotages *drawn;
   must(ad_sabotages_create(recipe, take, seed, &drawn));
   return drawn;
@@ -160,8 +177,8 @@ static int are_the_same(const ad_sabotages *a, const ad_sabotages *b) {
 
 static void a_seed_draws_the_same_mistakes_and_another_seed_others(void **state) {
   ad_recipe *recipe = every_recipe("dp_shard=2 tp=3", 2);
-  ad_sabotages *all = draw(recipe, 0, 0), *some = draw(recipe, 20, 7), *again = draw(recipe, 20, 7),
-               *others = draw(recipe, 20, 8), *many = draw(recipe, (int64_t)1 << 40, 7);
+  ad_sabotages *all = list_some(recipe, 0, 0), *some = list_some(recipe, 20, 7), *again = list_some(recipe, 20, 7),
+               *others = list_some(recipe, 20, 8), *many = list_some(recipe, (int64_t)1 << 40, 7);
   assert_int_equal(some->derived, 20);
   assert_int_equal(some->places, all->places);
   assert_int_equal(some->count - some->derived, all->count - all->derived); /* known ones are all tried */
@@ -186,7 +203,7 @@ static void a_known_mistake_that_never_fires_where_it_should_is_a_survivor(void 
   ad_check_options options = {.size = sizeof options, .sabotage = 1, .sabotage_count = 1};
   ad_proof *scratch;
   must(ad_proof_create(recipe, &scratch));
-  ad_sabotages *tried = draw(recipe, 1, 0);
+  ad_sabotages *tried = list_some(recipe, 1, 0);
   ad_sabotage *first = &tried->list[tried->derived];
   first->known = &unreached;
   snprintf(first->name, sizeof first->name, "%s", unreached.name);

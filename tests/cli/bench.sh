@@ -2,7 +2,11 @@
 # `addend bench` measures and its document has the keys that scripts rely on. Times are not judged. Usage: bench.sh PROGRAM SOURCE
 set -euo pipefail
 addend=$1
+. "$2/tests/support/draw.sh"
+draw_cases "measurements" 6 all_reduce parameters startup products train_step errors parallel_step exchange experts bridge attention \
+  decompose memory
 
+if is_drawn all_reduce; then
 document=$("$addend" bench --quick --json --op all_reduce --ranks 2 --largest 65536 2>/dev/null)
 python3 - "$document" <<'PY'
 import json, sys
@@ -24,8 +28,10 @@ for dtype in ("f32", "bf16", "f16"):
         for memory in ("comm", "ordinary"):
             assert (dtype, size, memory, True) in seen, (dtype, size, memory)
 PY
+fi
 
 # Steps on parameters: each dtype and storage once, at the floor's bytes.
+if is_drawn parameters; then
 for op in reducer copy_in sharded_step update; do
   document=$("$addend" bench --quick --json --op "$op" --ranks 2 2>/dev/null)
   python3 - "$op" "$document" <<'PY'
@@ -42,14 +48,18 @@ for row in rows:
 assert {(row["dtype"], row["storage"]) for row in rows} == wanted[sys.argv[1]], rows
 PY
 done
+fi
 
 for ranks in "2 ranks" "errors on 3" "startup on 32"; do # what the next documents have
   "$addend" bench --help | tr -s ' \n' ' ' | grep -q -- "--quick[^-]*$ranks" || { echo "bench --help: --quick does not say $ranks" >&2 && exit 1; }
 done
+if is_drawn startup; then
 document=$("$addend" bench --quick --json --op startup 2>/dev/null)
 python3 -c 'import json, sys; row, = json.loads(sys.argv[1])["rows"]; assert row["ranks"] == 32 and row["seconds_median"] > 0' "$document"
+fi
 
 # Products: every shape in every dtype, by each library that is there.
+if is_drawn products; then
 document=$("$addend" bench --quick --json --op products 2>/dev/null)
 python3 - "$document" <<'PY'
 import json, sys
@@ -63,9 +73,11 @@ assert len(rows) == 3 * len(shapes), len(rows)
 assert {(row["dtype"], row["result"]) for row in rows} == {("f32", "f32"), ("bf16", "bf16"), ("bf16", "f32")}
 PY
 "$addend" bench --quick --op products 2>/dev/null | grep -Eq '^weight +384 x 384 x 2048 bf16 to f32 '
+fi
 
 # Training steps: two models, the second twice as wide, on one rank and on two, in f32 and in bf16 beside the same f32 parameters;
 # what made the products, in words; and the share and rate of products in a step of either dtype.
+if is_drawn train_step; then
 document=$("$addend" bench --quick --json --op train_step 2>/dev/null)
 python3 - "$document" <<'PY'
 import json, sys
@@ -96,8 +108,10 @@ PY
 table=$("$addend" bench --quick --op train_step 2>/dev/null)
 grep -Eq '^ +2 +256 bf16 +2 .* (oneDNN|OpenBLAS)' <<<"$table"
 grep -Eq '^matrix products of a step in bf16 on one rank, .*%' <<<"$table"
+fi
 
 # Errors: every mistake reaches every other rank; two ranks have one group, so no circle. Nothing is left of the worlds.
+if is_drawn errors; then
 document=$("$addend" bench --quick --json --op errors 2>/dev/null)
 python3 - "$document" <<'PY'
 import json, sys
@@ -111,8 +125,10 @@ assert seen == [("mismatch", 2), ("mismatch", 3), ("death", 2), ("death", 3), ("
 PY
 ! ls /dev/shm | grep -i addend || { echo "bench --op errors: files are left in /dev/shm" >&2 && exit 1; }
 "$addend" bench --quick --op errors --ranks 4 2>/dev/null | grep -Eq '^circle +4 +5 '
+fi
 
 # Steps of tensor parallel ranks: without and with the sequence cut too on two, beside cut parameters on four.
+if is_drawn parallel_step; then
 document=$("$addend" bench --quick --json --op parallel_step 2>/dev/null)
 python3 - "$document" <<'PY'
 import json, sys
@@ -122,8 +138,10 @@ for row in rows:
     assert {"addend_dp", "torch_tp", "torch_fsdp_tp"} <= row["peers"].keys(), row
 assert [(row["storage"], row["ranks"]) for row in rows] == [("tp", 2), ("tp_sequence", 2), ("fsdp_tp", 4)], rows
 PY
+fi
 
 # Rows to their experts and back, at the floor's bytes; products of experts and their layer on one rank.
+if is_drawn exchange; then
 document=$("$addend" bench --quick --json --op exchange --ranks 2,3 2>/dev/null)
 python3 - "$document" <<'PY'
 import json, sys
@@ -132,6 +150,8 @@ for row in rows:
     assert row["op"] == "exchange" and row["seconds_min"] > 0 and row["floor_seconds"] > 0, row
 assert [(row["ranks"], row["bytes"]) for row in rows] == [(ranks, size) for ranks in (2, 3) for size in (1 << 16, 1 << 20)], rows
 PY
+fi
+if is_drawn experts; then
 for op in grouped experts; do
   document=$("$addend" bench --quick --json --op "$op" 2>/dev/null)
   python3 - "$op" "$document" <<'PY'
@@ -141,8 +161,10 @@ assert row["op"] == sys.argv[1] and row["ranks"] == 1 and row["bytes"] == 2 << 2
 assert {"addend_one", "torch_grouped"} <= row["peers"].keys(), row
 PY
 done
+fi
 
 # A batch over a bridge and back, at the floor's bytes where any move.
+if is_drawn bridge; then
 document=$("$addend" bench --quick --json --op bridge --ranks 2,3,4 2>/dev/null)
 python3 - "$document" <<'PY'
 import json, sys
@@ -153,8 +175,10 @@ for row in rows:
 assert [(row["ranks"], row["storage"], row["bytes"]) for row in rows] == [
     (ranks, way, size) for ranks in (2, 4) for way in ("fan_in", "fan_out", "equal") for size in (1 << 16, 1 << 20)], rows
 PY
+fi
 
 # Attention: one rank, and each variant on two.
+if is_drawn attention; then
 document=$("$addend" bench --quick --json --op attention 2>/dev/null)
 python3 - "$document" <<'PY'
 import json, sys
@@ -166,8 +190,10 @@ for row in rows:
 assert [(row["variant"], row["ranks"]) for row in rows] == [("ring", 1), ("ring", 2), ("ring_plain", 2), ("gather", 2)], rows
 PY
 "$addend" bench --quick --op attention --ranks 3 2>/dev/null | grep -Eq '^gather +3 +256 '
+fi
 
 # A decomposition on three pools: its step and each of its exchanges, at the bytes that its receivers lack.
+if is_drawn decompose; then
 for op in decompose_step decompose_exchange; do
   document=$("$addend" bench --quick --json --op $op 2>/dev/null)
   python3 - $op "$document" <<'PY'
@@ -186,9 +212,11 @@ wanted = ["pools"] if op == "decompose_step" else ["ci_blocks", "ci_adv", "block
 assert [(row["ranks"], row["storage"]) for row in rows] == [(ranks, storage) for ranks in (3, 10) for storage in wanted], rows
 PY
 done
+fi
 
 # Memory as planned and as the kernel counts it, of every level and dtype on two ranks; and of steps in f32 and bf16 with a batch and
 # with two, whose difference is activations. How close they must be is judged in tests/system/test_memory.c.
+if is_drawn memory; then
 document=$("$addend" bench --quick --json --op memory 2>/dev/null)
 python3 - "$document" <<'PY'
 import json, os, sys
@@ -211,6 +239,7 @@ for way in ("planned", "pss") if counted else ("planned",):
 of = [row["planned_activation_bytes"] for row in rows[-4:]]
 assert document["activations"]["planned"]["bf16_bytes"] == of[3] - of[2], of
 PY
+fi
 # What cannot be measured is said, and is exit 3.
 log=$(mktemp)
 trap 'rm -f -- "$log"' EXIT

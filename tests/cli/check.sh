@@ -5,6 +5,7 @@ addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/draw.sh"
 
 prove() { # name, arguments...: the proof holds, and its document has what was promised
   local name=$1 status=0; shift
@@ -53,19 +54,21 @@ import json
 held = json.load(open("world-3.json"))
 assert held["holds"] is True and held["reason"] is None and held["summary"]["counted"] > 0, held["reason"]
 Y
-prove sabotage "$recipe" --sabotage
-prove sabotage-2x2 "$recipe" --set mesh="dp_replicate=2 dp_shard=2" --sabotage
+draw_cases "meshes with mistakes" 1 "dp_replicate=3 dp_shard=1" "dp_replicate=2 dp_shard=2"
+for mesh in "${drawn[@]}"; do prove sabotage "$recipe" --set mesh="$mesh" --sabotage; done
 
 # Some of the mistakes, drawn by a seed.
-prove drawn "$recipe" --sabotage=12 --seed 3
-prove again "$recipe" --sabotage=12 --seed 3
-prove others "$recipe" --sabotage=12 --seed 4
-prove more "$recipe" --sabotage=100000
+one_layer=("$recipe" --set model.layers=1)
+prove all "${one_layer[@]}" --sabotage
+prove drawn "${one_layer[@]}" --sabotage=12 --seed 3
+prove again "${one_layer[@]}" --sabotage=12 --seed 3
+prove others "${one_layer[@]}" --sabotage=12 --seed 4
+prove more "${one_layer[@]}" --sabotage=100000
 python3 - <<'Y'
 import json
 def names(path): return [entry["name"] for entry in json.load(open(path + ".json"))["sabotage"] if entry["derived"]]
 assert len(names("drawn")) == 12 and names("drawn") == names("again") != names("others")
-assert names("more") == names("sabotage") and set(names("drawn")) < set(names("sabotage"))
+assert names("more") == names("all") and set(names("drawn")) < set(names("all"))
 Y
 
 # What a step reads and computes, as files for other programs: they fit together.

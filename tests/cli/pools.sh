@@ -19,7 +19,7 @@ cases=(pools-10 pools-square pools-inverted-a pools-inverted-b pools-ragged pool
 for case in "${cases[@]}"; do
   cases+=("$case precision.compute=bf16" "$case precision.compute=bf16 wire={values:+f16,+gradients:+f16,+weights:+bf16} ascent.scope=batch")
 done
-draw_cases "named pools" 5 "${cases[@]}"
+draw_cases "named pools" 3 "${cases[@]}"
 for case in "${drawn[@]}"; do prove $case; done
 cases=()
 for ci in 1 2 3 5; do
@@ -37,7 +37,7 @@ for ci in 1 2 3 5; do
     done
   done
 done
-draw_cases "pools" 5 "${cases[@]}"
+draw_cases "pools" 3 "${cases[@]}"
 for case in "${drawn[@]}"; do prove pools-10 $case; done
 
 prove pools-10 ascent.steps=0
@@ -45,7 +45,8 @@ prove pools-10 --steps 3
 
 # ---- each loss alone; slopes without a reference ----
 none="losses.faithfulness.coefficient=0 losses.stochastic.coefficient=0 losses.sparsity.coefficient=0 losses.adversarial.coefficient=0"
-for loss in faithfulness stochastic sparsity adversarial; do
+draw_cases "losses alone" 2 faithfulness stochastic sparsity adversarial
+for loss in "${drawn[@]}"; do
   prove_wide $none losses.$loss.coefficient=2
 done
 prove pools-10 --directional ascent.steps=0 model.plain_clamp=true
@@ -84,8 +85,8 @@ assert averaged and all(abs(m["ratio"] * (3 if m["param"].startswith("ci.") else
 assert all(m["param"].startswith("ci.") for m in averaged) == (loss == "sparsity"), averaged
 Y
 }
-signature faithfulness
-signature sparsity
+draw_cases "signatures" 1 faithfulness sparsity
+for loss in "${drawn[@]}"; do signature "$loss"; done
 
 # ---- a training that stops and goes on: sources and moments of the ascent too ----
 train() { local out=$1; shift; "$addend" train "$source/recipes/pools-10.yaml" --out "$out" --set checkpoint.every=4 "$@" >out.txt 2>&1 || { cat out.txt >&2; fail "train $*"; }; }

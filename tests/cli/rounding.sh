@@ -55,7 +55,7 @@ for recipe in "${recipes[@]}"; do
   done
 done
 set -- "$addend" "$source"
-draw_cases "proofs on other processors" 6 "${cases[@]}"
+draw_cases "proofs on other processors" 3 "${cases[@]}"
 for case in "${drawn[@]}"; do
   seed=$((16#$(md5sum <<<"$ADDEND_TEST_SEED $case" | cut -c 1-6) % 1000))
   # shellcheck disable=SC2086 # words without spaces

@@ -20,6 +20,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include "ranks.h"
 
@@ -448,19 +449,24 @@ static void take_down_work(void *context, ad_log_level level, const char *messag
   if (strstr(s->words, "rank 1 (")) atomic_store(&s->said, 1);
 }
 
-/* A fifth of the time: four times what the watchdog takes for work, and other tests may use the rest of the minute. */
-static void compute_a_little(void) {
-  double start = rank_seconds();
-  while (rank_seconds() - start < 0.002) continue;
-  usleep(8000);
+static double processor_seconds(void) {
+  struct timespec used;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
+}
+
+/* A fifth of the time: four times what the watchdog takes for work, and other tests may use the rest of the minute.
+ * Where others leave it less it goes on wanting more, so that it never looks like one that sleeps. */
+static void compute_until(atomic_int *said) {
+  double start = rank_seconds(), used = processor_seconds();
+  while (!atomic_load(said) && rank_seconds() - start < 3 * RANK_HANGS)
+    if (processor_seconds() - used > 0.2 * (rank_seconds() - start)) usleep(8000);
 }
 
 static int compute_until_said(ad_comm *comm, void *context) {
   stall *s = context;
-  double start = rank_seconds();
   CHECK_OK(sum_ranks(comm));
-  while (ad_comm_rank(comm) == 1 && !atomic_load(&s->said) && rank_seconds() - start < 3 * RANK_HANGS)
-    compute_a_little();
+  if (ad_comm_rank(comm) == 1) compute_until(&s->said);
   CHECK_OK(sum_ranks(comm));
   return 0;
 }
@@ -473,7 +479,7 @@ static void a_rank_that_computes_is_no_alarm_but_told_after_a_minute(void **stat
   ad_set_log(take_down_work, s);
   ad_status status = launch(3, compute_until_said, s, &result);
   ad_set_log(NULL, NULL);
-  assert_int_equal(status, AD_OK);
+  if (status) fail_msg("%s", ad_last_error());
   assert_true(atomic_load(&s->said));
   assert_int_equal(sscanf(s->words, "ranks wait for %d s already", &waited), 1);  // the first that was said
   assert_true(waited >= 60);

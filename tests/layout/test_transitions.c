@@ -235,6 +235,7 @@ static void an_axis_that_the_mesh_lacks_takes_no_step(void **state) {
 /* Every path that is found is legal step by step, and ends in the storage layout. */
 static void a_path_is_legal_step_by_step(void **state) {
   static const ad_type finals[] = {AD_R, AD_I, AD_P, AD_S(0), AD_S(1)};
+  int paths = 0;
   for (int code = 0; code < 5 * 5 * 5 * 5 * 5 * 5; code++) {
     static const ad_axis axes[] = {AD_DP_REPLICATE, AD_DP_SHARD, AD_TP};
     ad_layout reached = ad_layout_all(mesh, AD_R), storage = reached;
@@ -248,7 +249,9 @@ static void a_path_is_legal_step_by_step(void **state) {
     for (int i = 0; i < count; i++)
       assert_int_equal(ad_layout_after(&reached, steps[i].move, steps[i].axes, steps[i].to, 2, NULL, &reached), AD_OK);
     assert_true(ad_layout_equal(&reached, &storage));
+    paths++;
   }
+  assert_true(paths > 1000);
 }
 
 static void views_keep_what_is_uniform(void **state) {

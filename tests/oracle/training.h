@@ -11,6 +11,7 @@
 #include <cmocka.h>
 #include "addend/model.h"
 #include "addend/train.h"
+#include "draw.h"
 #include "numbers.h"
 #include "ranks.h"
 
@@ -313,8 +314,15 @@ static inline void with_fixture(const char *name, const world *on, use function)
 static inline void use_samples(job *j) { compare_samples(j); }
 static inline void use_training(job *j) { run_ranks(j->world->ranks, train, j); }
 
+// On half of the worlds of a list, drawn.
 static inline void train_on(const char *name, const world *list) {
-  for (; list->ranks; list++) with_fixture(name, list, use_training);
+  char what[128];
+  int count = 0;
+  while (list[count].ranks) count++;
+  snprintf(what, sizeof what, "worlds of %s from %s on", name, list[0].settings[0]);
+  draw drawn = draw_cases(what, count, 0, (count + 1) / 2);
+  for (int i = 0; i < count; i++)
+    if (is_drawn(&drawn, i)) with_fixture(name, &list[i], use_training);
 }
 
 #endif

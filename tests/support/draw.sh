@@ -16,3 +16,10 @@ draw_cases() {
     echo "$(md5sum <<<"$ADDEND_TEST_SEED $what $one" | cut -c 1-16) $one"
   done | sort | sed -n "1,${taken}s/[^ ]* //p")
 }
+
+# is_drawn CASE: it is among those that draw_cases took last.
+is_drawn() {
+  local one
+  for one in "${drawn[@]}"; do [ "$one" != "$1" ] || return 0; done
+  return 1
+}
