@@ -114,6 +114,13 @@ add_test(NAME mpi/srun COMMAND bash ${CMAKE_SOURCE_DIR}/tests/mpi/srun.sh ${CMAK
 ad_describe_test(mpi/srun mpi 900)
 set_tests_properties(mpi/openmpi mpi/mpich mpi/two_hosts mpi/srun PROPERTIES SKIP_RETURN_CODE 77)
 
+# script/mutate makes builds of its own, here of a project of two sources.
+if(NOT AD_SANITIZE AND NOT AD_FUZZ)
+  add_test(NAME script/mutate COMMAND bash ${CMAKE_SOURCE_DIR}/tests/script/mutate.sh ${CMAKE_SOURCE_DIR})
+  ad_describe_test(script/mutate script 600)
+  set_tests_properties(script/mutate PROPERTIES SKIP_RETURN_CODE 77)
+endif()
+
 # Python: tests/python needs NumPy, tests/torch PyTorch and the ranks of a job. Which python3 has them is found when a test runs.
 # A library with a sanitizer cannot be loaded into a Python that has none.
 function(ad_add_python_tests folder need seconds)

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# script/mutate in a project of two sources: mutants of the one that is judged are caught by the test that runs their line, those of
+# the other live and are told, survivors can be planted again, and the tree stays as it was.
+set -eu
+source=$1
+for program in git gcov ninja ctest; do
+  command -v "$program" >/dev/null || { echo "skipped: there is no $program" && exit 77; }
+done
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+fail() { echo "FAILED: $*" >&2; tail -n 40 "$work/out" "$work/err" >&2; exit 1; }
+cp -r "$source/tests/script/tiny" "$work/tiny"
+mkdir "$work/tiny/script"
+cp -r "$source/script/mutate" "$source/script/mutation" "$work/tiny/script/"
+cd "$work/tiny"
+printf '/build-mutate/\n__pycache__/\n' >.gitignore
+git() { command git -c user.name=tiny -c user.email=tiny@localhost "$@"; }
+{ git init -q -b main && git add -A && git commit -q -m tiny; } >"$work/out" 2>"$work/err"
+mutate() { # the exit status, arguments
+  local wanted=$1 status=0; shift
+  python3 script/mutate "$@" --jobs 2 >"$work/out" 2>"$work/err" || status=$?
+  [ $status -eq "$wanted" ] || fail "script/mutate $*: exit $status instead of $wanted"
+}
+told() { grep -qE -- "$1" "$work/out" || fail "not told: $1"; }
+
+mutate 0 src/tiny/judged.c 8 --seed 7
+told '^8 planted, 8 caught, 0 live, '
+kept=build-mutate/last.jsonl
+for row in '"line": 3,.*"by": "tiny/tiny"' '"line": 7,.*"by": "tiny/other"'; do
+  grep -q "$row" $kept || fail "no mutant is caught so: $row"
+done
+! grep -E '"line": [34],.*"tiny/other"|"line": 7,.*"tiny/tiny"' $kept || fail "a test runs where it does not run the line"
+mutate 1 src/tiny/ignored.c 3 --seed 7 --out "$work/mutants.jsonl"
+told '^3 planted, 0 caught, 3 live, '
+told '^src/tiny/ignored.c:2: lives \('
+told '^  - int tiny_ignored.* return a \+ 2 \* b;.*a comment with a < b'
+told '^  ran: tiny/tiny$'
+[ "$(grep -c '"state": "live"' "$work/mutants.jsonl")" -eq 3 ] || fail "three survivors are recorded"
+sort "$work/out" >"$work/first"
+mutate 1 src/tiny/ignored.c 3 --seed 7
+sort "$work/out" | cmp - "$work/first" || fail "the same seed draws the same mutants"
+
+# A line above moves the survivors; the test then catches them.
+sed -i '1i /* Moved. */' src/tiny/ignored.c
+sed -i 's/^  tiny_ignored(1, 2);/  if (tiny_ignored(1, 2) != 5 || tiny_ignored(0, 1) != 2) return 1;/' tests/test_tiny.c
+mutate 0 --again "$work/mutants.jsonl"
+told '^3 planted, 3 caught, 0 live, 0 equivalent'
+
+# Only what changed; nothing did in a place that can have mutants but one line of judged.c.
+git commit -q -a -m moved
+sed -i 's/return a;/return 1 * a;/' src/tiny/judged.c
+mutate 0 --change 9 --base HEAD --out "$work/change.jsonl"
+grep -q '"line": 4' "$work/change.jsonl" || fail "the line that changed has mutants"
+! grep -qv '"file": "src/tiny/judged.c", "line": 4' "$work/change.jsonl" || fail "and no other has"
+[ "$(git status --porcelain)" = " M src/tiny/judged.c" ] || fail "the tree is not as it was: $(git status --porcelain)"
+mutate 2 no/such/file.c
+grep -q 'no/such/file.c' "$work/err" || fail "a file that is not there is named"
+mutate 2 src 1 2
