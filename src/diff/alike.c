@@ -138,7 +138,8 @@ void ad_alike_print(const ad_alike *alike, char *out, size_t size) {
   json_object_foreach(alike->who, who, unused) {
     if (named++ < NAMED) ad_text_add(&text, "%s%s", named > 1 ? ", " : "", who);
   }
-  if (count > NAMED) ad_text_add(&text, ", and so do %zu other sets of ranks", count - NAMED);
+  if (count == NAMED + 1) ad_text_add(&text, ", and so does 1 other set of ranks");
+  if (count > NAMED + 1) ad_text_add(&text, ", and so do %zu other sets of ranks", count - NAMED);
 }
 
 void ad_alike_count(const ad_alike *alike, json_t *all) {

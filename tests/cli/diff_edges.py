@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shutil
+import struct
 import subprocess
 import sys
 
@@ -131,6 +132,26 @@ document = told(merged, after=lambda p, rank, values: same)
 assert param(document)["kind"] != "right" and not document["pass"], param(document)["text"]
 assert set(param(document)["ranks"]) == {1, 3}, param(document)
 
+# The same bytes are other numbers in another dtype.
+class Twofold(Job):
+    def tensor(self, param, dtype, values, box):
+        if dtype != "F16" or self.rank != 1:
+            return super().tensor(param, dtype, values, box)
+        bits = struct.unpack(f"<{len(values)}H", struct.pack(f"<{len(values)}e", *values))
+        return "BF16", box[1], [struct.unpack("<f", struct.pack("<I", b << 16))[0] for b in bits]
+
+
+twofold = Twofold("dp=3", [Param("w", [30], sum_dtype="F16")])
+twofold.rank = None
+
+
+def note_rank(p, rank, values):
+    twofold.rank = rank
+    return values
+
+
+assert set(param(told(twofold, after=note_rank))["ranks"]) == {1}, param(told(twofold, after=note_rank))
+
 # ---- norms ----
 
 def squares_of(job, p):
@@ -216,12 +237,12 @@ for part, wanted in (0.98, "own_only"), (1.02, "other"):
     found = kind(alone, counts=lambda p, rank: {(rank, 0): 1.0}, after=nearly)
     assert (found == "own_only") == (wanted == "own_only"), (part, found)
 # A rank that counts four times, and every element as far off as that many addends may be.
-level = Job("dp=3", [Param("w", [2], sum_dtype="F64")])
+level = Job("dp=3", [Param("w", [2], dtype="F16", sum_dtype="F64")])
 for r in range(3):
-    level.addends[r, 0, "w"] = rounded("F32", [1 + r / 64, 1 - r * r / 50])
+    level.addends[r, 0, "w"] = rounded("F16", [1 + r / 64, 1 - r * r / 50])
 four = lambda p, rank: {(r, 0): 4.0 if r == 2 else 1.0 for r in range(3)}
 for part, wanted in (0.98, "factor"), (1.02, "unexplained"):
-    far = lambda p, rank, values: [v * (1 + part * bound_of(3, 1, "F32")) for v in values]  # noqa: B023
+    far = lambda p, rank, values: [v * (1 + part * bound_of(3, 1, "F16")) for v in values]  # noqa: B023
     found = param(told(level, counts=four, after=far))
     assert found["kind"] == wanted and (found["ranks"] == [2]) == (part < 1), (part, found)
 # The same of the smallest numbers of f16: a step for each rounding.
@@ -267,17 +288,41 @@ for left, wanted in (0.0495, "missing"), (-0.0495, "missing"), (0.0505, "roundin
     found = param(told(hidden, counts=lambda p, rank: {(r, 0): left if r == 4 else 1.0 for r in range(6)}))  # noqa: B023
     assert found["kind"] == wanted and found["ranks"] == ([4] if wanted == "missing" else []), (left, found)
 # Addends that are hidden by a narrow dtype's rounding are told by their counts, from as many on as a bound may hide one.
-for ranks, wanted in (10, "right"), (11, "missing"):
-    weak = Job(f"dp={ranks}", [Param("w", [300], dtype="BF16")])
-    weak.addends[7, 0, "w"] = rounded("BF16", [0.04 if i % 3 else -0.05 for i in range(300)])
+for ranks, numel, wanted in (10, 300, "right"), (11, 300, "missing"), (11, 20, "missing"), (11, 11, "right"):
+    weak = Job(f"dp={ranks}", [Param("w", [numel], dtype="BF16")])
+    weak.addends[7, 0, "w"] = rounded("BF16", [0.04 if i % 3 else -0.05 for i in range(numel)])
     for r in range(ranks):  # large enough everywhere that one is hidden
         weak.addends[r, 0, "w"] = rounded("BF16", [v + math.copysign(0.5, v) if r != 7 else v for v in weak.addends[r, 0, "w"]])
     found = param(told(weak, counts=lambda p, rank: {(r, 0): 0.0 if r == 7 else 1.0 for r in range(ranks)}))  # noqa: B023
-    assert found["kind"] == wanted and found["ranks"] == ([7] if ranks > 10 else []), found
+    assert found["kind"] == wanted and found["ranks"] == ([7] if wanted == "missing" else []), found
 # A dtype explains a difference as long as its rounding is a quarter of the addends at most.
 for ranks, wanted in (61, "rounding"), (62, "unexplained"):
     many = Job(f"dp={ranks}", [Param("w", [3], sum_dtype="F64")])
     assert kind(many, after=off_at(1, 0.2, many)) == wanted, ranks
+
+# Shards that have fewer elements than there are addends, and together more or as many.
+for rows, wanted in (6, "factor"), (4, "unexplained"):
+    cut = Job("dp=4", [Param("w", [rows, 1], held=lambda place: [[min(rows, 2 * place["dp"]), 0], [max(0, min(2, rows - 2 * place["dp"])), 1]],  # noqa: B023
+                             sum_dtype="F64")])
+    assert kind(cut, counts=lambda p, rank: {(r, 0): 1 + 0.1 * r for r in range(4)}) == wanted, rows  # noqa: B023
+# An addend of nothing has no count: it is not what the others' differ from.
+idle = Job("dp=3", [Param("w", [40])])
+idle.addends[1, 0, "w"] = [0.0] * 40
+assert kind(idle, counts=times(idle, 1 / 3)) == "averaged"
+
+# Where no addend of a rank's own is there, its sum has none of them: nothing is all that it has.
+gone = Job("dp=3", [Param("w", [40])])
+found = param(told(gone, skip=lambda k, rank, m, name: k == "addend" and rank == 1,
+                   counts=lambda p, rank: {(r, 0): 0.0 if rank == 1 else 1.0 for r in (0, 2)}))
+assert found["kind"] == "replicas_differ" and found["ranks"] == [1], found
+# Of sets of ranks that hold equal addends two are named, and the others counted.
+for sets, said in (2, None), (3, ", and so does 1 other set of ranks"), (4, ", and so do 2 other sets of ranks"):
+    equal = Job(f"dp={2 * sets}", [Param("w", [40])])
+    for r in range(1, 2 * sets, 2):
+        equal.addends[r, 0, "w"] = equal.addends[r - 1, 0, "w"]
+    text = param(told(equal))["text"]
+    assert text.count("hold the same addend") == 2, text
+    assert said in text if said else "and so do" not in text, text
 
 # ---- microbatches ----
 
@@ -291,6 +336,9 @@ for counts in (0, 0, 0, 1), (third, third, third, 1), (0, 0, 1), (third, third, 
     for m in range(len(counts) - 1) if len(counts) > 2 else ():
         other = [0.5 if i == m else c for i, c in enumerate(counts)]
         assert kind(steps, counts=pattern(other)) not in ("last_microbatch", "earlier_microbatches_divided"), other
+
+doubled = Job("dp=3", [Param("w", [60])], microbatches=3)  # nor where the last one is wrong itself
+assert kind(doubled, counts=lambda p, rank: {(r, m): (third, third, 2)[m] for r, m in doubled.right(p, rank)}) == "factor"
 
 # ---- a reference ----
 
@@ -316,5 +364,17 @@ for name, bound, straight in ("w", 1024 * U["F32"], 1024 * U["F32"]), ("d", 1e-1
     turned = lambda part: [3 * v + 3 * math.tan(math.asin(part)) * b for v, b in zip(values, beside)]  # noqa: B023
     both(f"a factor to a reference of {name}", straight, "missing", right="a factor",
          judge=lambda part: {"missing": "missing"}.get(referred(name, turned(part))["cause"]["kind"], "a factor"))  # noqa: B023
+
+# A reference that is a dump itself, in which some elements are nowhere.
+half = Job("dp=2", [Param("w", [40], held=lambda place: [[20 * place["dp"]], [20]])])
+half.sum_of = lambda p, rank, counts: truth["w"][2]
+only_w = Job("dp=3", [Param("w", [40])])
+only_w.addends = {key: values for key, values in model.addends.items() if key[2] == "w"}
+other = os.path.join(work, "half")
+half.save(other)
+assert told(only_w, "--reference", other)["pass"]
+half.save(other, skip=lambda k, rank, m, name: k == "sum" and rank == 1)
+lacks = subprocess.run([program, "diff", os.path.join(work, "dump"), "--reference", other], capture_output=True, text=True, timeout=60)
+assert lacks.returncode == 2 and "the reference lacks 20 of its elements" in lacks.stderr, lacks
 
 print(f"diff at its edges: {done} dumps judged")
