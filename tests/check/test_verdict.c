@@ -33,7 +33,7 @@ static const number of_param[] = {
 static const number slope = {"slope", offsetof(ad_proof, directional_err), 0, 1e-7, 0};
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
-static double *number_at(void *in, size_t offset) { return (double *)((char *)in + offset); }
+static double *number_at(void *in, size_t offset) { return (double *)(void *)((char *)in + offset); }
 
 static double bound_of(const number *n, void *in) { return n->bound_at ? *number_at(in, n->bound_at) : n->bound; }
 
