@@ -524,6 +524,39 @@ static void a_measured_number_is_held_to_1e_12_of_the_largest(void **state) {
   }
 }
 
+/* The lowest bit of an array of the distributed run, which takes its step before the reference does, turns in the end.
+ */
+static char *turned_bit;
+
+static ad_status turn_a_bit(void *own, int skipped) {
+  if (turned_bit) *turned_bit ^= 1;
+  turned_bit = NULL;
+  return AD_OK;
+}
+
+static void one_bit_of_a_value_a_master_or_a_moment_decides(void **state) {
+  for (int part = 0; part < AD_PART_KEPT; part++) {
+    ad_recipe *recipe = small_recipe("dp_shard=1", "", "}\nprecision: {param: bf16");
+    kind = *recipe->program;
+    kind.after_step = turn_a_bit;
+    recipe->program = &kind;
+    scene *s = open_scene(recipe, 1);
+    for (size_t i = 0; i < s->prover.param_count; i++) {
+      ad_step_report report;
+      ad_prover_begin(&s->prover);
+      must(ad_prover_step(&s->prover, 1, &report));
+      assert_true(s->proof->updates_equal);
+      turned_bit = ad_run_part(s->prover.run, i, (ad_param_part)part)->data;
+      assert_non_null(turned_bit);
+      must(ad_prover_step(&s->prover, 2, &report));
+      s->proof->complete = 1;
+      assert_null(turned_bit);
+      assert_false(s->proof->updates_equal || s->proof->params[i].update_equal || ad_proof_passes(s->proof, 0));
+    }
+    close_scene(s);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_loss_and_norm_is_held_to_1e_12_in_f64),
@@ -543,6 +576,7 @@ int main(void) {
       cmocka_unit_test(a_choice_may_be_worse_by_twice_what_gradients_may_be_off_by),
       cmocka_unit_test(in_f64_a_margin_is_told_and_not_judged),
       cmocka_unit_test(a_measured_number_is_held_to_1e_12_of_the_largest),
+      cmocka_unit_test(one_bit_of_a_value_a_master_or_a_moment_decides),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
