@@ -496,7 +496,10 @@ static size_t add_written(const char *path, written *list, size_t count) {
     size_t i = 0;
     while (i < count && strcmp(list[i].name, found.name)) i++;
     CHECK(i < RECORDS_MAX);
-    if (i == count) list[count++] = (written){.count = 0};
+    if (i == count) {
+      list[i] = (written){.count = 0};
+      count++;
+    }
     strcpy(list[i].name, found.name);
     list[i].count++;
   }
