@@ -231,10 +231,11 @@ static lie lie_of(const double *draws, size_t numel) {
   return found;
 }
 
-/* k hypot(q S, s b) */
-static double drawn_apart(const judged *world, const lie *of, double k, double s) {
+/* k hypot(q S, s b), q at most `most` */
+static double drawn_apart(const judged *world, const lie *of, double k, double s, double most) {
   double numbers = 2 * ((double)world->computing.count + AD_LOSSES_MAX + AD_NORM_GROUPS_MAX + 3);
   double squares = (1 + 1.0 / 8) * ad_ratio_of_chance(1e-7 / numbers, of->directions, 7 * of->directions);
+  squares = squares < most * most ? squares : most * most;
   return k * sqrt(squares * of->deviation * of->deviation + s * s * of->alike * of->alike);
 }
 
@@ -262,8 +263,8 @@ static void nearly(double found, double expected) {
   if (fabs(found - expected) > 1e-9 * fabs(expected)) fail_msg("%.17g, not %.17g", found, expected);
 }
 
-/* `u`: of what computes; k, s and s of all gradients together. */
-static void hold_to_the_words(judged *world, double u, double k, double s, double s_of_all) {
+/* `u`: of what computes; k, s, and of all gradients together s and the most of q. */
+static void hold_to_the_words(judged *world, double u, double k, double s, double s_of_all, double most) {
   ad_computing *c = &world->computing;
   size_t total = 0;
   measure(world);
@@ -274,7 +275,7 @@ static void hold_to_the_words(judged *world, double u, double k, double s, doubl
     size_t numel = numel_of(world->reference, i);
     double *draws = draws_of(world, i), norm = norm_of(world->reference, i);
     lie of = lie_of(draws, numel);
-    nearly(c->apart[i], drawn_apart(world, &of, k, s) + spared(world, i, u));
+    nearly(c->apart[i], drawn_apart(world, &of, k, s, INFINITY) + spared(world, i, u));
     nearly(c->allowed[i], of.mean + c->apart[i]);
     nearly(c->spread[i].error, of.error);
     allowed += pow(c->allowed[i], 2);
@@ -289,7 +290,7 @@ static void hold_to_the_words(judged *world, double u, double k, double s, doubl
     free(draws);
   }
   lie of = lie_of(all, total);
-  nearly(c->all_apart, drawn_apart(world, &of, k, s_of_all) + sqrt(more));
+  nearly(c->all_apart, drawn_apart(world, &of, k, s_of_all, most) + sqrt(more));
   nearly(c->all_distance, sqrt(distances));
   nearly(c->relative, sqrt(allowed / norms));
   free(all);
@@ -305,10 +306,10 @@ static ad_recipe *pools_with_wires(void) {
 static void what_gradients_may_be_off_by_is_what_the_documents_say(void **state) {
   judged single = judge_as(""), brain = judge_as("}\nprecision: {compute: bf16");
   judged wide = judge_as("}\nprecision: {compute: f64, param: f32"), wires = judge_recipe(pools_with_wires());
-  hold_to_the_words(&single, 0x1p-24, 2, 1, 1);
-  hold_to_the_words(&brain, 0x1p-24, 1, 1, 0.3);
-  hold_to_the_words(&wide, 0x1p-53, 2, 1, 1);
-  hold_to_the_words(&wires, 0x1p-24, 2, 1, 1);
+  hold_to_the_words(&single, 0x1p-24, 2, 1, 1, INFINITY);
+  hold_to_the_words(&brain, 0x1p-24, 1, 1, 0.3, 5);
+  hold_to_the_words(&wide, 0x1p-53, 2, 1, 1, INFINITY);
+  hold_to_the_words(&wires, 0x1p-24, 2, 1, 1, INFINITY);
   int crossed = 0;
   for (size_t i = 0; i < wires.computing.count; i++) crossed += wires.computing.wires[i] > 0;
   assert_true(crossed > 0);
@@ -384,7 +385,7 @@ static void a_loss_may_be_off_by_its_draws_or_by_what_all_gradients_may_be(void 
       for (int d = 0; d < AD_DRAWS; d++) losses[d] = -3 + (off[d] = least * trial * (0.2 + 0.1 * (d * d % 5)));
       for (int d = 0; d < AD_DRAWS; d++) off[d] = losses[d] + 3;
       lie of = lie_of(off, 1);
-      double bound = of.mean + drawn_apart(&world, &of, p ? 1 : 2, 1);
+      double bound = of.mean + drawn_apart(&world, &of, p ? 1 : 2, 1, INFINITY);
       nearly(ad_computing_of_loss(&world.computing, losses, -3), bound > least ? bound : least);
       assert_int_equal(bound > least, trial > 0);
     }
