@@ -36,6 +36,8 @@ told '^  - int tiny_ignored.* return a \+ 2 \* b;.*a comment with a < b'
 told '^  ran: tiny/tiny$'
 [ "$(grep -c '"state": "live"' "$work/mutants.jsonl")" -eq 3 ] || fail "three survivors are recorded"
 sort "$work/out" >"$work/first"
+mutate 1 src/tiny/ignored.c 3 --seed 7 --out "$work/mutants.jsonl"
+[ "$(wc -l <"$work/out")" -eq 1 ] && told '^3 planted, 0 caught, 3 live, ' || fail "what a file has is counted and not tried again"
 mutate 1 src/tiny/ignored.c 3 --seed 7
 sort "$work/out" | cmp - "$work/first" || fail "the same seed draws the same mutants"
 
@@ -48,10 +50,9 @@ told '^3 planted, 3 caught, 0 live, 0 equivalent'
 # Only what changed; nothing did in a place that can have mutants but one line of judged.c.
 git commit -q -a -m moved
 sed -i 's/return a;/return 1 * a;/' src/tiny/judged.c
-mutate 0 --change 9 --base HEAD --out "$work/change.jsonl"
+mutate 0 --change 9 --out "$work/change.jsonl"
 grep -q '"line": 4' "$work/change.jsonl" || fail "the line that changed has mutants"
 ! grep -qv '"file": "src/tiny/judged.c", "line": 4' "$work/change.jsonl" || fail "and no other has"
 [ "$(git status --porcelain)" = " M src/tiny/judged.c" ] || fail "the tree is not as it was: $(git status --porcelain)"
 mutate 2 no/such/file.c
 grep -q 'no/such/file.c' "$work/err" || fail "a file that is not there is named"
-mutate 2 src 1 2
