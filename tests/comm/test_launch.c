@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -213,8 +214,8 @@ static void a_program_that_never_joins_is_named(void **state) {
   char script[1024];
   ad_launch_result result;
   snprintf(script, sizeof script, /* rank 1 ends where rank 0 is about to wait for it, however slow its start was */
-           "begun=${TMPDIR:-/tmp}/begun-$PPID; test $ADDEND_RANK = 0 && touch $begun && exec '%s' expect-left; "
-           "until test -e $begun; do sleep 0.05; done; rm $begun; exit 4",
+           "BEGUN=${TMPDIR:-/tmp}/begun-$PPID; export BEGUN; test $ADDEND_RANK = 0 && exec '%s' expect-left; "
+           "until test -e $BEGUN; do sleep 0.05; done; rm $BEGUN; exit 4",
            self);
   assert_int_equal(launch_program(2, script, &result), AD_PEER_FAILED);
   assert_non_null(strstr(result.message, "rank 1 left the world (exit status 4) before all ranks had joined"));
@@ -244,6 +245,8 @@ static ad_status sum_ranks(ad_comm *comm) {
 
 static int join_as(const char *what) {
   ad_comm *comm;
+  const char *begun = getenv("BEGUN");
+  if (begun) close(creat(begun, 0600));
   ad_status status = ad_comm_open(&comm);
   if (!strcmp(what, "expect-left")) return status == AD_RANK_LEFT ? 3 : 1;
   if (status) return 1;
