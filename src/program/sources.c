@@ -82,11 +82,11 @@ static ad_source *source_of(const ad_sources *sources, const ad_phase_run *at, s
 
 /* ---- on a tape ---- */
 
-/* Room for the largest microbatch in f64. */
+/* Room for the largest microbatch in f64, once: a rank without samples has an address too, and no bytes. */
 static ad_status take_memory(ad_sources *sources, ad_phase_run *at, size_t i) {
   ad_kept_memory *memory = &sources->memory[i];
   size_t most = 0;
-  if (memory->bytes) return AD_OK;
+  if (memory->bytes || memory->at) return AD_OK;
   for (size_t m = 0; m < sources->microbatches; m++) {
     size_t bytes = ad_array_bytes(ad_phase_state(at, sources->list[m * sources->per_microbatch + i].value));
     most = bytes > most ? bytes : most;

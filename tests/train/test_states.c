@@ -3,6 +3,7 @@
 #include "world.h"
 
 #include "base/kernels.h"
+#include "ranks.h"
 
 enum { VALUES_MAX = 4096, STEPS = 2 };
 
@@ -18,19 +19,23 @@ typedef struct job {
   seen *seen; /* before the first step, and after each */
 } job;
 
-static const char decompose[] =
-    "name: tiny\nmodel: {kind: decompose, layers: 1, d_model: 8, heads: 2}\n"
-    "data: {text: [/usr/share/common-licenses], seq: 6}\nimportance: {layers: 1, d_model: 8, heads: 2}\n"
-    "sites: [{match: blocks.0.attn.wo, components: 4}]\nlosses: {adversarial: {coefficient: 3}}\n"
-    "mesh: {ci: dp=1, blocks: \"block=1 dp=1\", adv: dp=1}\n"
-    "train: {steps: 4, lr: 1e-3, seed: 4, global_batch: 3, microbatches: 2}\n";
+#define DECOMPOSE(DP)                                                                                   \
+  "name: tiny\nmodel: {kind: decompose, layers: 1, d_model: 8, heads: 2}\n"                             \
+  "data: {text: [/usr/share/common-licenses], seq: 6}\nimportance: {layers: 1, d_model: 8, heads: 2}\n" \
+  "sites: [{match: blocks.0.attn.wo, components: 4}]\nlosses: {adversarial: {coefficient: 3}}\n"        \
+  "mesh: {ci: dp=" #DP ", blocks: \"block=1 dp=" #DP "\", adv: dp=" #DP                                 \
+  "}\nplacement: colocated\n"                                                                           \
+  "train: {steps: 4, lr: 1e-3, seed: 4, global_batch: 3, microbatches: 2}\n"
+static const char decompose[] = DECOMPOSE(1), decompose_on_three[] = DECOMPOSE(3);
 static const char moe[] =
     "name: tiny\nmodel: {kind: moe, layers: 2, d_model: 8, heads: 2, experts: 5, top_k: 2, expert_hidden: 8,\n"
     "  balance_rate: 0.125}\n"
     "data: {text: [/usr/share/common-licenses], seq: 6}\nmesh: dp=1\n"
     "train: {steps: 4, lr: 1e-3, seed: 4, global_batch: 3, microbatches: 2}\n";
 
-static void keep_states(const ad_run *run, seen *to) {
+/* Those of the first rank, which has the fewest samples. */
+static void keep_states(ad_comm *comm, const ad_run *run, seen *to) {
+  if (ad_comm_rank(comm) > 0) return;
   to->count = 0;
   for (size_t m = 0; m < ad_program_module_count(ad_run_program(run)); m++) {
     for (size_t i = 0; i < ad_program_module(ad_run_program(run), m)->state_count; i++) {
@@ -48,12 +53,12 @@ static int take_steps(ad_comm *comm, void *context) {
   const ad_run_options options = {.size = sizeof options, .quiet = 1};
   ad_step_report report;
   ad_run *run;
-  RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
-  keep_states(run, &j->seen[0]);
+  CHECK_OK(ad_run_create(comm, j->recipe, &options, &run));
+  keep_states(comm, run, &j->seen[0]);
   for (int step = 0; step < STEPS; step++) {
     if (j->overflows && step) ad_run_loss_scale(run)->exponent = 30;
-    RANK_MUST(comm, ad_run_step(run, step, &report));
-    keep_states(run, &j->seen[1 + step]);
+    CHECK_OK(ad_run_step(run, step, &report));
+    keep_states(comm, run, &j->seen[1 + step]);
     j->seen[1 + step].skipped = report.skipped;
   }
   ad_run_destroy(run);
@@ -66,8 +71,9 @@ static seen *states_of(const char *model, const char *rest, int overflows) {
   snprintf(text, sizeof text, "%s%s\n", model, rest);
   if (ad_recipe_parse(text, "tiny.yaml", NULL, 0, &recipe)) fail_msg("%s", ad_last_error());
   job j = {recipe, overflows, shared_memory((1 + STEPS) * sizeof(seen))};
-  ad_launch_result result;
-  if (launch(1, take_steps, &j, &result)) fail_msg("%s", result.message);
+  int64_t ranks;
+  assert_false(ad_recipe_world(recipe, &ranks));
+  run_ranks(ranks, take_steps, &j);
   ad_recipe_destroy(recipe);
   assert_true(j.seen->count > 0);
   return j.seen;
@@ -95,6 +101,16 @@ static void sources_that_take_no_step_up_stay(void **state) {
   forget(s);
 }
 
+/* Microbatches of two samples and of one on three ranks: the first one's sources, of none, climb too, and nothing is
+ * left of them.
+ */
+static void sources_of_a_rank_without_samples_are_none(void **state) {
+  seen *whole = states_of(decompose, "", 0), *s = states_of(decompose_on_three, "", 0);
+  assert_true(s[2].count < whole[2].count / 3);
+  forget(whole);
+  forget(s);
+}
+
 static void a_balancing_bias_stays_where_a_step_is_skipped(void **state) {
   seen *s = states_of(moe, "precision: {param: f16, loss_scale: 2}", 1);
   assert_false(s[1].skipped);
@@ -108,6 +124,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(sources_climb_alike_at_any_loss_scale),
       cmocka_unit_test(sources_that_take_no_step_up_stay),
+      cmocka_unit_test(sources_of_a_rank_without_samples_are_none),
       cmocka_unit_test(a_balancing_bias_stays_where_a_step_is_skipped),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
