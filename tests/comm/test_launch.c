@@ -213,9 +213,14 @@ static void a_program_that_does_not_exist_is_an_error(void **state) {
 static void a_program_that_never_joins_is_named(void **state) {
   char script[1024];
   ad_launch_result result;
-  snprintf(script, sizeof script, /* rank 1 ends where rank 0 is about to wait for it, however slow its start was */
-           "BEGUN=${TMPDIR:-/tmp}/begun-$PPID; export BEGUN; test $ADDEND_RANK = 0 && exec '%s' expect-left; "
-           "until test -e $BEGUN; do sleep 0.05; done; rm $BEGUN; exit 4",
+  snprintf(script, sizeof script, /* rank 1 ends once rank 0 sleeps, waiting for it, however slow its start was */
+           "BEGUN=${TMPDIR:-/tmp}/begun-$PPID; export BEGUN; test $ADDEND_RANK = 0 && exec '%s' expect-left\n"
+           "until test -s $BEGUN; do sleep 0.05; done; asleep=0\n"
+           "while test $asleep -lt 4; do\n"
+           "  case $(sed 's/.*) //' /proc/$(cat $BEGUN)/stat) in S*) asleep=$((asleep + 1));; *) asleep=0;; esac\n"
+           "  sleep 0.05\n"
+           "done\n"
+           "rm $BEGUN; exit 4",
            self);
   assert_int_equal(launch_program(2, script, &result), AD_PEER_FAILED);
   assert_non_null(strstr(result.message, "rank 1 left the world (exit status 4) before all ranks had joined"));
@@ -243,10 +248,17 @@ static ad_status sum_ranks(ad_comm *comm) {
   return status ? status : sum == ad_comm_size(comm) * (ad_comm_size(comm) - 1) / 2 ? AD_OK : AD_NUMBER;
 }
 
+static void write_own_number(const char *path) {
+  FILE *file = fopen(path, "w");
+  if (!file) abort();
+  fprintf(file, "%d\n", (int)getpid());
+  fclose(file);
+}
+
 static int join_as(const char *what) {
   ad_comm *comm;
   const char *begun = getenv("BEGUN");
-  if (begun) close(creat(begun, 0600));
+  if (begun) write_own_number(begun);
   ad_status status = ad_comm_open(&comm);
   if (!strcmp(what, "expect-left")) return status == AD_RANK_LEFT ? 3 : 1;
   if (status) return 1;
