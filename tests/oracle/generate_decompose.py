@@ -1,7 +1,6 @@
 """Makes the fixtures decompose-* anew: decompositions of a decoder, with the sources of their adversary, as generate.py makes
-those of gpt, and what is found at their end. Formulas are those of include/addend/model.h and docs/pools.md. Only the code says
-from which streams masks, random components and those that are kept of them are drawn (decompose_phases.c,
-decompose_findings.c, random_components.c), and where sources start (sources.c).
+those of gpt, and what is found at their end. Formulas, streams of draws and where things begin are those of
+include/addend/model.h and docs/pools.md.
 """
 import fnmatch
 import math
