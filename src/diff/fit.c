@@ -1,6 +1,7 @@
 /* Least squares by the eigenvectors of the addends' Gram matrix: those whose eigenvalue is nothing are the sums of
  * counts that no element can tell. */
 #include "diff/fit.h"
+#include "diff/test.h"
 
 #include <cblas.h>
 #include <math.h>
@@ -15,11 +16,24 @@ void dsyev_(const char *job, const char *triangle, const int *n, double *a, cons
 
 /* ---- products ---- */
 
+/* Each addend is rounded on its way. Where a few elements are most of an addend that is no noise that many others even
+ * out. */
+static void add_rounded(const double *columns, size_t stride, size_t rows, double share, double *squares,
+                        ad_products *out) {
+  for (size_t i = 0; i < rows; i++) squares[i] = 0;
+  for (size_t c = 0; c < out->n; c++)
+    for (size_t i = 0; i < rows; i++) squares[i] += columns[i + c * stride] * columns[i + c * stride];
+  for (size_t c = 0; c < out->n; c++)
+    for (size_t i = 0; i < rows; i++)
+      out->rounded[c] += share * share * columns[i + c * stride] * columns[i + c * stride] * squares[i];
+}
+
 /* The addends and the sum of a part side by side, `stride` elements at a time. */
 static void add_part(const ad_parts *parts, const ad_part *part, size_t stride, double *columns, double *products,
-                     size_t n) {
+                     ad_products *out) {
   const ad_members *members = ad_part_members(parts, part);
-  double *sum = columns + n * stride;
+  size_t n = out->n;
+  double *sum = columns + n * stride, share = ad_rounding_of(parts, part).reduce;
   for (size_t begin = 0; begin < part->count; begin += stride) {
     size_t end = begin + stride < part->count ? begin + stride : part->count, rows = end - begin;
     for (size_t c = 0; c < n; c++)
@@ -28,6 +42,7 @@ static void add_part(const ad_parts *parts, const ad_part *part, size_t stride, 
     for (size_t i = 0; i < rows; i++) sum[i] /= parts->param->expect;
     cblas_dsyrk(CblasColMajor, CblasUpper, CblasTrans, (int)n + 1, (int)rows, 1, columns, (int)stride, 1, products,
                 (int)n + 1);
+    add_rounded(columns, stride, rows, share, sum, out);
   }
 }
 
@@ -57,7 +72,7 @@ static ad_status gather(const ad_parts *parts, const ad_part *const *list, size_
   ad_status status = ad_new((n + 1) * (n + 1), &all);
   if (!status) {
     for (size_t i = 0; i < count; i++) {
-      add_part(parts, list[i], stride, columns, all, n);
+      add_part(parts, list[i], stride, columns, all, out);
       out->rows += list[i]->count;
     }
     take_products(all, out);
@@ -71,6 +86,7 @@ ad_status ad_products_create(const ad_parts *parts, const ad_part *const *list, 
   ad_products products = {.n = ad_part_members(parts, list[0])->count};
   ad_status status = ad_new(products.n * products.n, &products.gram);
   if (!status) status = ad_new(products.n, &products.with_sum);
+  if (!status) status = ad_new(products.n, &products.rounded);
   if (!status) status = gather(parts, list, count, &products);
   if (status) {
     ad_products_destroy(&products);
@@ -89,6 +105,7 @@ size_t ad_products_zeros(const ad_products *products) {
 void ad_products_destroy(ad_products *products) {
   ad_release(products->gram);
   ad_release(products->with_sum);
+  ad_release(products->rounded);
 }
 
 void ad_products_multiply(const ad_products *products, const double *counts, double *out) {
@@ -179,7 +196,8 @@ static void find_errors(const ad_products *products, const ad_eigen *eigen, ad_f
       else
         variance += share / eigen->values[k];
     }
-    fit->errors[j] = unknown > 1e-6 ? INFINITY : deviation * sqrt(variance) / eigen->lengths[j];
+    double rounded = sqrt(products->rounded[j]) / eigen->lengths[j];
+    fit->errors[j] = unknown > 1e-6 ? INFINITY : fmax(deviation, rounded) * sqrt(variance) / eigen->lengths[j];
   }
 }
 

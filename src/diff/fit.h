@@ -9,6 +9,7 @@ typedef struct ad_products {
   double *gram;      /* n x n */
   double *with_sum;  /* n: of each addend with the sum over the expected factor */
   double sum_square; /* of that sum */
+  double *rounded;   /* n: variances that rounding leaves in the products with the sum */
   size_t rows;       /* elements */
 } ad_products;
 ad_status ad_products_create(const ad_parts *parts, const ad_part *const *list, size_t count,

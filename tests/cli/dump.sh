@@ -56,9 +56,11 @@ gpt-dp dp_replicate=3 --set train.microbatches=3 --set train.sync=[none,all,all]
 gpt-dp dp_replicate=3 --set precision.grad=bf16 --set precision.reduce=bf16
 hsdp-2x2 dp_replicate=2.dp_shard=2
 hsdp-2x2 dp_replicate=2.dp_shard=2 --set shard.zero=1
+hsdp-2x2 dp_replicate=2.dp_shard=2 --set precision.reduce=bf16 --set train.microbatches=3
 hsdp-f16 dp_replicate=2.dp_shard=3
 gpt-tp-sp tp=2
 fsdp-uneven dp_shard=7
+fsdp-uneven dp_shard=7 --set precision.reduce=bf16 --set train.microbatches=3
 moe-tp2ep dp_shard=2.tp=2
 moe-16 efsdp=2.ep=4.tp=2
 X

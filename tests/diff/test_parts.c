@@ -78,7 +78,8 @@ static void a_count_is_what_a_mistake_makes(void **state) {
 /* Three addends of which two are equal: their sum is known, and the third's count alone. */
 static void equal_addends_have_no_count_of_their_own(void **state) {
   double gram[9] = {4, 1, 1, 1, 9, 9, 1, 9, 9}, with_sum[3], counts[3] = {2, 1, 0.5}, prior[3] = {1, 1, 1};
-  ad_products products = {.n = 3, .gram = gram, .with_sum = with_sum, .rows = 100};
+  double rounded[3] = {0};
+  ad_products products = {.n = 3, .gram = gram, .with_sum = with_sum, .rounded = rounded, .rows = 100};
   for (int i = 0; i < 3; i++) {
     with_sum[i] = 0;
     for (int j = 0; j < 3; j++) with_sum[i] += gram[3 * i + j] * counts[j];
@@ -154,12 +155,13 @@ static void of_many_ranks_six_are_named(void **state) {
 
 /* Addends of which the Gram matrix is this, whose sum counts each as `counts` says and is off by `off` beside them. */
 typedef struct made {
-  double with_sum[3];
+  double with_sum[3], rounded[3];
   ad_products products;
 } made;
 
 static void make(double *gram, size_t n, const double *counts, double off, size_t rows, made *out) {
   *out = (made){.products = {.n = n, .gram = gram, .with_sum = out->with_sum, .rows = rows, .sum_square = off * off}};
+  out->products.rounded = out->rounded;
   for (size_t i = 0; i < n; i++) {
     for (size_t j = 0; j < n; j++) out->with_sum[i] += gram[n * i + j] * counts[j];
     out->products.sum_square += counts[i] * out->with_sum[i];
@@ -221,6 +223,20 @@ static void a_counts_error_is_what_is_left_over_its_addends_length(void **state)
   }
 }
 
+/* And at least what rounding each addend leaves in its product with the sum, over that length's square. */
+static void a_counts_error_is_no_less_than_its_addends_rounding(void **state) {
+  double gram[4] = {4, 0, 0, 25}, counts[2] = {1, 0.5}, prior[2] = {1, 1};
+  made two;
+  ad_fit fit;
+  make(gram, 2, counts, 0.3, 100, &two);
+  two.rounded[0] = 0.64;
+  two.rounded[1] = 0.5e-4;
+  assert_int_equal(ad_fit_create(&two.products, prior, &fit), AD_OK);
+  assert_true(fabs(fit.errors[0] / (0.8 / 4) - 1) < 1e-9);
+  assert_true(fabs(fit.errors[1] / (0.3 / sqrt(98) / 5) - 1) < 1e-9);
+  ad_fit_destroy(&fit);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_sample_is_the_same_everywhere),
@@ -236,6 +252,7 @@ int main(void) {
       cmocka_unit_test(addends_are_alike_where_a_billionth_tells_them_apart),
       cmocka_unit_test(a_count_is_known_if_a_millionth_of_it_is_not),
       cmocka_unit_test(a_counts_error_is_what_is_left_over_its_addends_length),
+      cmocka_unit_test(a_counts_error_is_no_less_than_its_addends_rounding),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
