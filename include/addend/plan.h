@@ -18,6 +18,21 @@ typedef struct ad_plan_options {
 AD_API AD_CHECKED ad_status ad_plan_json(const ad_recipe *recipe, const ad_plan_options *options, char **out);
 AD_API AD_CHECKED ad_status ad_plan_table(const ad_recipe *recipe, const ad_plan_options *options, char **out);
 
+/* Plans of one recipe with other values of one key. */
+typedef struct ad_plan_comparison {
+  size_t size;     /* sizeof(ad_plan_comparison) */
+  const char *key; /* "shard.zero": what the plans are headed with */
+  size_t count;    /* of the next two; at least 1 */
+  const char *const *values;
+  const ad_recipe *const *recipes; /* the recipe read with each */
+  const ad_plan_options *options;  /* NULL: the defaults */
+} ad_plan_comparison;
+/* Side by side: the memory of the rank that needs most, part by part, the largest node's, and what a rank hands in
+ * during a step, by operation and axes; as text of JSON (see the manual page), or as a table for people. An error of
+ * one plan names its value. Caller frees with free(). */
+AD_API AD_CHECKED ad_status ad_plan_compare_json(const ad_plan_comparison *comparison, char **out);
+AD_API AD_CHECKED ad_status ad_plan_compare_table(const ad_plan_comparison *comparison, char **out);
+
 /* Who sends what to whom, as the text of an SVG picture: meshes, the groups of each kind of collective, the routes of
  * bridges, and bytes. `command`: shown below the title; NULL: none. Caller frees with free(). */
 AD_API AD_CHECKED ad_status ad_plan_picture(const ad_recipe *recipe, const ad_plan_options *options,

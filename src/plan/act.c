@@ -21,6 +21,10 @@ static size_t runtime_bytes(const ad_run *run) {
   return process_bytes + (usual.values == AD_BF16 ? onednn_bf16_bytes : onednn_bytes);
 }
 
+const char *const ad_plan_parts[AD_PLAN_PARTS] = {"params",    "gathered",          "buckets",    "grads",
+                                                  "optimizer", "activations",       "checkpoint", "runtime",
+                                                  "peak",      "activations_worst", "peak_worst"};
+
 size_t ad_plan_peak(const ad_plan_memory *memory) {
   return memory->params + memory->gathered + memory->grads + memory->optimizer + memory->buckets + memory->activations +
          memory->checkpoint + memory->runtime;

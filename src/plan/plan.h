@@ -20,6 +20,9 @@ typedef struct ad_plan_memory {
   size_t activations_worst; /* where all tokens choose experts of this rank */
 } ad_plan_memory;
 size_t ad_plan_peak(const ad_plan_memory *memory);
+/* What documents call the parts, and their sum; the last two are there where tokens choose experts. */
+enum { AD_PLAN_PARTS = 11 };
+extern const char *const ad_plan_parts[AD_PLAN_PARTS];
 size_t ad_plan_peak_worst(const ad_plan_memory *memory);
 
 /* Where a plan puts the ranks. */

@@ -244,22 +244,16 @@ static ad_status print_bridges(FILE *file, const json_t *plan) {
 
 /* ---- memory ---- */
 
-/* The last two are there where tokens choose experts. */
-static const char *const memory_keys[] = {"params",    "gathered",          "buckets",    "grads",
-                                          "optimizer", "activations",       "checkpoint", "runtime",
-                                          "peak",      "activations_worst", "peak_worst"};
-enum { MEMORY_KEYS = sizeof memory_keys / sizeof *memory_keys };
-
 static int has_column(const json_t *ranks, int k) {
-  return json_object_get(json_array_get(ranks, 0), memory_keys[k]) != NULL;
+  return json_object_get(json_array_get(ranks, 0), ad_plan_parts[k]) != NULL;
 }
 
-static int column_width(int k) { return strlen(memory_keys[k]) > 12 ? (int)strlen(memory_keys[k]) : 12; }
+static int column_width(int k) { return strlen(ad_plan_parts[k]) > 12 ? (int)strlen(ad_plan_parts[k]) : 12; }
 
 static void print_rank(FILE *file, const json_t *plan, const json_t *rank) {
   fprintf(file, "  rank %-8lld", integer_of(rank, "rank"));
-  for (int k = 0; k < MEMORY_KEYS && has_column(json_object_get(plan, "memory_per_rank"), k); k++)
-    fprintf(file, " %*.2f", column_width(k), mib(rank, memory_keys[k]));
+  for (int k = 0; k < AD_PLAN_PARTS && has_column(json_object_get(plan, "memory_per_rank"), k); k++)
+    fprintf(file, " %*.2f", column_width(k), mib(rank, ad_plan_parts[k]));
   if (has_pools(plan)) print_pool(file, plan, rank);
   if (integer_of(rank, "ranks") > 1) fprintf(file, "  and %lld more like it", integer_of(rank, "ranks") - 1);
   fprintf(file, "\n");
@@ -269,7 +263,8 @@ static void print_memory(FILE *file, const json_t *plan) {
   const json_t *ranks = json_object_get(plan, "memory_per_rank"), *rank, *before = NULL;
   size_t i, shown = 0, left_out = 0;
   fprintf(file, "\n  MiB per rank ");
-  for (int k = 0; k < MEMORY_KEYS && has_column(ranks, k); k++) fprintf(file, " %*s", column_width(k), memory_keys[k]);
+  for (int k = 0; k < AD_PLAN_PARTS && has_column(ranks, k); k++)
+    fprintf(file, " %*s", column_width(k), ad_plan_parts[k]);
   fprintf(file, "\n");
   json_array_foreach(ranks, i, rank) {
     if (starts_pool(before, rank)) shown = 0;

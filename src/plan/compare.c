@@ -1,0 +1,245 @@
+/* Plans of one recipe with several values of one key, side by side: what the rank that needs most holds, and what ranks
+ * move in a step. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "plan/plan.h"
+
+static const char *text_of(const json_t *object, const char *key) {
+  const char *text = json_string_value(json_object_get(object, key));
+  return text ? text : "";
+}
+
+static json_int_t integer_of(const json_t *object, const char *key) {
+  return json_integer_value(json_object_get(object, key));
+}
+
+/* ---- one plan ---- */
+
+static json_t *largest_by(const json_t *entries, const char *key) {
+  json_t *largest = NULL, *entry;
+  size_t i;
+  json_array_foreach(entries, i, entry) if (!largest || integer_of(entry, key) > integer_of(largest, key)) largest =
+      entry;
+  return largest;
+}
+
+static const char *const identities[] = {"what", "op", "axes"};
+enum { IDENTITIES = sizeof identities / sizeof *identities };
+
+static int is_same_move(const json_t *a, const json_t *b) {
+  for (size_t i = 0; i < IDENTITIES; i++)
+    if (strcmp(text_of(a, identities[i]), text_of(b, identities[i])) != 0) return 0;
+  return 1;
+}
+
+/* Adds to the entry of the same move, if there is one. Takes `move` over. */
+static void add_move(json_t *moves, json_t *move) {
+  json_t *entry;
+  size_t i;
+  json_array_foreach(moves, i, entry) {
+    if (!is_same_move(entry, move)) continue;
+    json_object_set_new(entry, "bytes", json_integer(integer_of(entry, "bytes") + integer_of(move, "bytes")));
+    json_decref(move);
+    return;
+  }
+  json_array_append_new(moves, move);
+}
+
+static json_t *move_of(const char *what, const json_t *step, json_int_t bytes) {
+  return json_pack("{s:s, s:s, s:s, s:I}", "what", what, "op", text_of(step, "op"), "axes", text_of(step, "axes"),
+                   "bytes", bytes);
+}
+
+/* A gather brings parameters, whatever else is reduced: gradients. */
+static const char *carried_by(const json_t *step) {
+  return strcmp(text_of(step, "op"), "all_gather") ? "gradients" : "parameters";
+}
+
+static json_int_t sent_over(const json_t *bridge) {
+  static const char *const ways[] = {"forward", "backward"};
+  json_int_t bytes = 0;
+  for (size_t i = 0; i < 2; i++) bytes += integer_of(json_object_get(bridge, ways[i]), "bytes");
+  return bytes * integer_of(bridge, "times");
+}
+
+/* In one step, of one rank: of activations and bridges the mean. */
+static json_t *moves_of(const json_t *plan) {
+  json_t *moves = json_array();
+  const json_t *step, *bridge;
+  size_t i;
+  json_array_foreach(json_object_get(plan, "collectives"), i, step)
+      add_move(moves, move_of(carried_by(step), step, integer_of(step, "bytes") * integer_of(step, "times")));
+  json_array_foreach(json_object_get(plan, "activations"), i, step) {
+    json_int_t ranks = integer_of(step, "group_size");
+    add_move(moves, move_of("activations", step, integer_of(step, "bytes") * integer_of(step, "times") / ranks));
+  }
+  json_array_foreach(json_object_get(plan, "bridges"), i, bridge)
+      add_move(moves, json_pack("{s:s, s:s, s:s, s:I}", "what", "bridge", "op", text_of(bridge, "site"), "axes", "",
+                                "bytes", sent_over(bridge) / integer_of(plan, "world")));
+  return moves;
+}
+
+static json_t *entry_of(const json_t *plan, const char *value) {
+  const json_t *node = largest_by(json_object_get(plan, "memory_per_node"), "peak");
+  return json_pack("{s:s, s:O, s:O, s:o, s:I}", "value", value, "world", json_object_get(plan, "world"), "rank",
+                   largest_by(json_object_get(plan, "memory_per_rank"), "peak"), "moved", moves_of(plan), "node_peak",
+                   integer_of(node, "peak"));
+}
+
+static ad_status add_plan(const ad_plan_comparison *of, size_t i, json_t *plans) {
+  json_t *plan;
+  ad_status status = ad_plan_document(of->recipes[i], of->options, &plan);
+  if (status) return ad_fail_in(status, "with %s: %s", of->key, of->values[i]);
+  json_array_append_new(plans, entry_of(plan, of->values[i]));
+  json_decref(plan);
+  return AD_OK;
+}
+
+static ad_status document_of(const ad_plan_comparison *given, json_t **out) {
+  ad_plan_comparison taken, *of = &taken;
+  AD_TRY(ad_options_take(of, sizeof *of, given, "ad_plan_comparison"));
+  AD_NEED(of->key, of->values, of->recipes);
+  if (!of->count) return ad_fail(AD_INVALID, "no plans to compare: give %s values", of->key);
+  json_t *plans = json_array();
+  ad_status status = AD_OK;
+  for (size_t i = 0; i < of->count && !status; i++) status = add_plan(of, i, plans);
+  if (status)
+    json_decref(plans);
+  else
+    *out = json_pack("{s:s, s:s, s:o}", "recipe", of->recipes[0]->name, "key", of->key, "plans", plans);
+  return status;
+}
+
+/* ---- as a table ---- */
+
+enum { LABEL = 48, COLUMN = 12 };
+
+static int width_of(const json_t *plan) {
+  int width = (int)strlen(text_of(plan, "value"));
+  return width > COLUMN ? width : COLUMN;
+}
+
+/* What one row shows of a plan; NULL: nothing there. */
+typedef const json_t *row_cell(const json_t *plan, const json_t *row);
+
+static void print_row(FILE *file, const char *label, const json_t *plans, row_cell *cell, const json_t *row) {
+  const json_t *plan;
+  size_t i;
+  fprintf(file, "  %-*s", LABEL, label);
+  json_array_foreach(plans, i, plan) {
+    const json_t *bytes = cell(plan, row);
+    if (bytes)
+      fprintf(file, " %*.2f", width_of(plan), (double)json_integer_value(bytes) / (1 << 20));
+    else
+      fprintf(file, " %*s", width_of(plan), "-");
+  }
+  fprintf(file, "\n");
+}
+
+static void print_heads(FILE *file, const char *label, const json_t *plans) {
+  const json_t *plan;
+  size_t i;
+  fprintf(file, "\n  %-*s", LABEL, label);
+  json_array_foreach(plans, i, plan) fprintf(file, " %*s", width_of(plan), text_of(plan, "value"));
+  fprintf(file, "\n");
+}
+
+static const json_t *part_of_rank(const json_t *plan, const json_t *row) {
+  return json_object_get(json_object_get(plan, "rank"), json_string_value(row));
+}
+
+static const json_t *node_peak(const json_t *plan, const json_t *row) { return json_object_get(plan, "node_peak"); }
+
+static void print_memory(FILE *file, const json_t *plans) {
+  print_heads(file, "MiB of the rank that needs most", plans);
+  for (size_t k = 0; k < AD_PLAN_PARTS; k++) {
+    json_t *row = json_string(ad_plan_parts[k]);
+    const json_t *plan;
+    size_t i, have = 0;
+    json_array_foreach(plans, i, plan) have += part_of_rank(plan, row) != NULL;
+    if (have) print_row(file, ad_plan_parts[k], plans, part_of_rank, row);
+    json_decref(row);
+  }
+  print_row(file, "the largest node's peak", plans, node_peak, NULL);
+}
+
+static const json_t *bytes_of_move(const json_t *plan, const json_t *row) {
+  const json_t *move;
+  size_t i;
+  json_array_foreach(json_object_get(plan, "moved"), i, move) if (is_same_move(move, row)) return json_object_get(
+      move, "bytes");
+  return NULL;
+}
+
+/* Every move of any plan once, in the order in which plans have them. */
+static json_t *rows_of(const json_t *plans) {
+  json_t *rows = json_array();
+  const json_t *plan, *move;
+  size_t i, k;
+  json_array_foreach(plans, i, plan) json_array_foreach(json_object_get(plan, "moved"), k, move)
+      add_move(rows, json_deep_copy(move));
+  return rows;
+}
+
+static void print_moves(FILE *file, const json_t *plans) {
+  json_t *rows = rows_of(plans);
+  const json_t *row;
+  size_t i;
+  print_heads(file, "MiB that a rank hands in, or is gathered, a step", plans);
+  json_array_foreach(rows, i, row) {
+    char label[128];
+    const char *axes = text_of(row, "axes");
+    snprintf(label, sizeof label, "%s: %s%s%s", text_of(row, "what"), text_of(row, "op"), *axes ? " over " : "", axes);
+    print_row(file, label, plans, bytes_of_move, row);
+  }
+  if (!i) fprintf(file, "  nothing\n");
+  json_decref(rows);
+}
+
+static void print_worlds(FILE *file, const json_t *plans) {
+  const json_t *plan;
+  size_t i;
+  print_heads(file, "", plans);
+  fprintf(file, "  %-*s", LABEL, "ranks");
+  json_array_foreach(plans, i, plan) fprintf(file, " %*lld", width_of(plan), (long long)integer_of(plan, "world"));
+  fprintf(file, "\n");
+}
+
+static ad_status table_of(const json_t *document, char **out) {
+  const json_t *plans = json_object_get(document, "plans");
+  char *text = NULL;
+  size_t size = 0;
+  FILE *file = open_memstream(&text, &size);
+  if (file) {
+    fprintf(file, "%s with several %s; nothing ran\n", text_of(document, "recipe"), text_of(document, "key"));
+    print_worlds(file, plans);
+    print_memory(file, plans);
+    print_moves(file, plans);
+    fclose(file);
+  }
+  if (!text) return ad_fail(AD_MEMORY, "no memory for the table of plans");
+  *out = text;
+  return AD_OK;
+}
+
+ad_status ad_plan_compare_json(const ad_plan_comparison *of, char **out) {
+  json_t *document;
+  AD_NEED(of, out);
+  AD_TRY(document_of(of, &document));
+  *out = json_dumps(document, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+  json_decref(document);
+  return *out ? AD_OK : ad_fail(AD_MEMORY, "no memory for the document of plans");
+}
+
+ad_status ad_plan_compare_table(const ad_plan_comparison *of, char **out) {
+  json_t *document;
+  AD_NEED(of, out);
+  AD_TRY(document_of(of, &document));
+  ad_status status = table_of(document, out);
+  json_decref(document);
+  return status;
+}

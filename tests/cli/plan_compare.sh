@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Plans side by side are the plans one by one: every number of `plan --compare` against `plan` with that value set.
+#   plan_compare.sh ADDEND SOURCE
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+
+compare() { # recipe, KEY, values one by one, arguments of both: the numbers of each plan
+  local recipe=$source/recipes/$1.yaml key=$2 values=() value
+  shift 2
+  while [ $# -gt 0 ] && [ "$1" != with ]; do values+=("$1"); shift; done
+  shift || :
+  "$addend" plan "$recipe" "$@" --compare "$key=$(IFS=, && echo "${values[*]}")" --json >compared.json
+  "$addend" plan "$recipe" "$@" --compare "$key=$(IFS=, && echo "${values[*]}")" >compared.txt
+  for value in "${values[@]}"; do "$addend" plan "$recipe" "$@" --set "$key=$value" --json; done >plans.json
+  python3 - "$key" "${values[@]}" <<'Y' || fail "$recipe: $key"
+import json, sys
+key, values = sys.argv[1], sys.argv[2:]
+text, decoder, plans = open("plans.json").read(), json.JSONDecoder(), []
+while text.strip():
+    plan, end = decoder.raw_decode(text.lstrip())
+    plans.append(plan)
+    text = text.lstrip()[end:]
+compared, table = json.load(open("compared.json")), open("compared.txt").read()
+assert compared["key"] == key and [entry["value"] for entry in compared["plans"]] == values, compared
+for entry, plan in zip(compared["plans"], plans):
+    most = max(rank["peak"] for rank in plan["memory_per_rank"])
+    assert entry["rank"] == next(rank for rank in plan["memory_per_rank"] if rank["peak"] == most), entry["rank"]
+    assert entry["node_peak"] == max(node["peak"] for node in plan["memory_per_node"])
+    assert entry["world"] == plan["world"]
+    moved = {}
+    def add(what, op, axes, count):
+        moved[what, op, axes] = moved.get((what, op, axes), 0) + count
+    for step in plan["collectives"]:
+        what = "parameters" if step["op"] == "all_gather" else "gradients"
+        add(what, step["op"], step["axes"], step["bytes"] * step["times"])
+    for step in plan["activations"]:
+        add("activations", step["op"], step["axes"], step["bytes"] * step["times"] // step["group_size"])
+    for bridge in plan["bridges"]:
+        both = bridge["forward"]["bytes"] + bridge["backward"]["bytes"]
+        add("bridge", bridge["site"], "", both * bridge["times"] // plan["world"])
+    assert moved == {(m["what"], m["op"], m["axes"]): m["bytes"] for m in entry["moved"]}, (moved, entry["moved"])
+    assert len(moved) > 0
+    assert f'{entry["rank"]["peak"] / 2**20:.2f}' in table and f'{entry["node_peak"] / 2**20:.2f}' in table, table
+    for (what, op, axes), count in moved.items():
+        row = next(line for line in table.splitlines() if line.strip().startswith(f"{what}: {op}" + (f" over {axes} " if axes else " ")))
+        assert f"{count / 2**20:.2f}" in row.split(), (row, count)
+Y
+}
+
+compare hsdp-4x8 shard.zero 0 1 2 3
+compare hsdp-2x2 train.sync '[none, shard, all]' '[shard,shard,all]' '[all,all,all]' with --set train.microbatches=3
+compare gpt-3d mesh '"dp_shard=3 tp=2 cp=2"' '"dp_shard=2 tp=2"' with --ranks-per-node 3
+compare ocr-fan-in-small train.microbatches 1 2
+compare moe-dp2ep precision.reduce f32 bf16
+
+refused() { # words, arguments
+  local words=$1 status=0
+  shift
+  "$addend" plan "$source/recipes/hsdp-4x8.yaml" "$@" >out 2>err || status=$?
+  [ $status -eq 2 ] && [ ! -s out ] && grep -qF -- "$words" err || { cat err >&2; fail "exit $status, not 2 with \"$words\": $*"; }
+}
+refused "shard.zero: must be at most 3, is 7" --compare shard.zero=0,7
+refused "like shard.zero=0,1,2,3, not 'shard.zero'" --compare shard.zero
+refused "like shard.zero=0,1,2,3, not '=1'" --compare =1
+refused "did you mean" --compare shard.zreo=1,2
+refused "leave out --compare" --compare shard.zero=0,1 --picture p.svg
+refused "64 values at most" --compare "train.seed=$(seq -s , 65)"
+[ ! -e p.svg ] || fail "a picture of nothing"
+echo "plan_compare: all hold"
