@@ -24,24 +24,31 @@ typedef struct memory_case {
    * parameters are most. */
   int batches;
   const char *compute;
+  double bucket_mib;
 } memory_case;
 
-#define LEVELS(mesh, ranks, microbatches)                                                                      \
-  {mesh, ranks, microbatches, 1, "f32", 0, 0, "f32"}, {mesh, ranks, microbatches, 1, "bf16", 0, 0, "f32"},     \
-      {mesh, ranks, microbatches, 2, "f32", 0, 0, "f32"}, {mesh, ranks, microbatches, 2, "bf16", 0, 0, "f32"}, \
-      {mesh, ranks, microbatches, 3, "f32", 0, 0, "f32"}, {                                                    \
-    mesh, ranks, microbatches, 3, "bf16", 0, 0, "f32"                                                          \
-  }
+#define LEVEL(mesh, ranks, microbatches, zero, dtype, mib) \
+  { mesh, ranks, microbatches, zero, dtype, 0, 0, "f32", mib }
+#define DTYPES(mesh, ranks, microbatches, zero) \
+  LEVEL(mesh, ranks, microbatches, zero, "f32", 25), LEVEL(mesh, ranks, microbatches, zero, "bf16", 25)
+#define LEVELS(mesh, ranks, microbatches) \
+  DTYPES(mesh, ranks, microbatches, 1), DTYPES(mesh, ranks, microbatches, 2), DTYPES(mesh, ranks, microbatches, 3)
+/* Of which an eighth of the gradients holds three: what levels save of the memory of gradients. */
+#define SMALL_BUCKETS(dtype)                                                            \
+  LEVEL("dp_shard=4", 4, 2, 1, dtype, 2.75), LEVEL("dp_shard=4", 4, 2, 2, dtype, 2.75), \
+      LEVEL("dp_shard=4", 4, 2, 3, dtype, 2.75)
 /* The same but for the batch: what is held more is activations. */
 #define BATCHES(compute) \
-  {"dp_shard=2", 2, 1, 1, "f32", 0, 1, compute}, { "dp_shard=2", 2, 1, 1, "f32", 0, 2, compute }
+  {"dp_shard=2", 2, 1, 1, "f32", 0, 1, compute, 25}, { "dp_shard=2", 2, 1, 1, "f32", 0, 2, compute, 25 }
 static const char hybrid[] = "dp_replicate=2 dp_shard=2";
 static const memory_case cases[] = {
     LEVELS("dp_shard=2", 2, 1),
     LEVELS("dp_shard=4", 4, 2),
     LEVELS(hybrid, 4, 2),
-    {"dp_shard=2", 2, 1, 2, "f32", 1, 0, "f32"},
-    {hybrid, 4, 1, 3, "bf16", 1, 0, "f32"},
+    SMALL_BUCKETS("f32"),
+    SMALL_BUCKETS("bf16"),
+    {"dp_shard=2", 2, 1, 2, "f32", 1, 0, "f32", 25},
+    {hybrid, 4, 1, 3, "bf16", 1, 0, "f32", 25},
     BATCHES("f32"),
     BATCHES("bf16"),
 };
@@ -64,22 +71,23 @@ static const char RECIPE[] =
     "data: {text: [/usr/share/common-licenses], seq: %d}\n"
     "mesh: \"%s\"\n"
     "precision: {param: %s, compute: %s}\n"
-    "shard: {zero: %d}\n"
+    "shard: {zero: %d, bucket_mib: %g}\n"
     "train: {global_batch: %d, microbatches: %d, steps: %d, lr: 3e-3, clip: 1.0, seed: 1}\n"
     "checkpoint: {every: %d}\n";
 
 static ad_status read_recipe(const memory_case *c, const bench_model *model, ad_recipe **out) {
   char text[sizeof RECIPE + 192];
   snprintf(text, sizeof text, RECIPE, model->layers, model->d_model, model->heads, model->seq, c->mesh, c->dtype,
-           c->compute, c->zero, model->batch, c->microbatches, STEPS, c->saves);
+           c->compute, c->zero, c->bucket_mib, model->batch, c->microbatches, STEPS, c->saves);
   return ad_recipe_parse(text, "bench", NULL, 0, out);
 }
 
 /* ---- what is held ---- */
 
-/* Written by the first rank, in memory that all processes see. */
+/* Written by the first rank, but for what all add to, in memory that all processes see. */
 typedef struct held_memory {
   ad_run_memory memory;
+  size_t gradients; /* bytes of buckets and sums, of all ranks */
   double seconds[STEPS];
 } held_memory;
 
@@ -88,6 +96,13 @@ typedef struct memory_job {
   const char *folder; /* for checkpoints */
   held_memory *out;
 } memory_job;
+
+static size_t gradient_bytes(const ad_run *run) {
+  size_t bytes = 0;
+  for (size_t m = 0; m < ad_program_module_count(ad_run_program(run)); m++)
+    if (ad_run_module(run, m)) bytes += ad_reducer_bytes(ad_module_reducer(ad_run_module(run, m)));
+  return bytes;
+}
 
 /* Copies for checkpoints are there while they are written and stay taken. */
 static ad_status take_steps(ad_run *run, const memory_job *job, ad_checkpointer *checkpointer, held_memory *held) {
@@ -98,6 +113,7 @@ static ad_status take_steps(ad_run *run, const memory_job *job, ad_checkpointer 
     if (checkpointer) AD_TRY(ad_run_save(run, checkpointer, step + 1));
   }
   if (checkpointer) AD_TRY(ad_checkpointer_finish(checkpointer));
+  __atomic_fetch_add(&job->out->gradients, gradient_bytes(run), __ATOMIC_SEQ_CST);
   return ad_run_measure_memory(run, &held->memory);
 }
 
@@ -119,7 +135,9 @@ static int be_rank(ad_comm *comm, void *context) {
   held_memory held;
   ad_status status = train(comm, job, &held);
   if (status) return ad_comm_fail(comm, status, ad_last_error()), 1;
-  if (ad_comm_rank(comm) == 0) *job->out = held;
+  if (ad_comm_rank(comm) > 0) return 0;
+  job->out->memory = held.memory;
+  memcpy(job->out->seconds, held.seconds, sizeof held.seconds);
   return 0;
 }
 
@@ -170,6 +188,7 @@ static ad_status hold(const memory_case *c, const ad_recipe *recipe, held_memory
 typedef struct planned_memory {
   json_int_t numel, rank, node; /* parameters; bytes of the rank that needs most, and of its node, which has them all */
   json_int_t activations;       /* bytes of the rank that has most */
+  json_int_t gradients;         /* of all ranks */
 } planned_memory;
 
 static json_int_t fold(const json_t *list, const char *key, int adds) {
@@ -196,6 +215,8 @@ static ad_status plan(const ad_recipe *recipe, planned_memory *out, own_words wh
   out->numel = fold(json_object_get(document, "params"), "numel", 1);
   out->rank = fold(json_object_get(document, "memory_per_rank"), "peak", 0);
   out->activations = fold(json_object_get(document, "memory_per_rank"), "activations", 0);
+  out->gradients = fold(json_object_get(document, "memory_per_rank"), "buckets", 1) +
+                   fold(json_object_get(document, "memory_per_rank"), "grads", 1);
   out->node = fold(json_object_get(document, "memory_per_node"), "peak", 1);
   json_decref(document);
   return AD_OK;
@@ -221,6 +242,9 @@ static json_t *row_of(const memory_case *c, const bench_model *model, const plan
   json_object_set_new(row, "model", bench_model_words(model));
   json_object_set_new(row, "planned_activation_bytes", json_integer(planned->activations));
   json_object_set_new(row, "checkpoint", json_boolean(c->saves));
+  json_object_set_new(row, "bucket_mib", json_real(c->bucket_mib));
+  json_object_set_new(row, "planned_gradient_bytes", json_integer(planned->gradients));
+  json_object_set_new(row, "gradient_bytes", json_integer((json_int_t)held->gradients));
   json_object_set_new(row, "planned_rank_bytes", json_integer(planned->rank));
   json_object_set_new(row, "pss_rank_bytes", bytes_or_null(held->memory.rank_bytes));
   json_object_set_new(row, "planned_node_bytes", json_integer(planned->node));

@@ -112,9 +112,10 @@ static void print_bytes_held(FILE *to, const json_t *row, const char *planned_ke
 }
 
 static void print_memory_head(FILE *to, const json_t *row) {
-  fprintf(to, "memory of ranks that train, MiB\n%-26s %-7s %-5s %-7s %5s %-10s %11s %9s %10s %11s %9s %10s\n", "mesh",
-          "storage", "dtype", "compute", "batch", "checkpoint", "rank: plan", "held", "differs", "node: plan", "held",
-          "differs");
+  fprintf(to, "memory of ranks that train, MiB; gradients: buckets and sums, of all ranks\n");
+  fprintf(to, "%-26s %-7s %-5s %-7s %5s %-10s %11s %9s %10s %11s %9s %10s %10s %11s %9s %10s\n", "mesh", "storage",
+          "dtype", "compute", "batch", "checkpoint", "rank: plan", "held", "differs", "node: plan", "held", "differs",
+          "bucket_mib", "grads: plan", "held", "differs");
 }
 
 static void print_memory(FILE *to, const json_t *row) {
@@ -125,6 +126,8 @@ static void print_memory(FILE *to, const json_t *row) {
           json_is_true(json_object_get(row, "checkpoint")) ? "each step" : "-");
   print_bytes_held(to, row, "planned_rank_bytes", "pss_rank_bytes");
   print_bytes_held(to, row, "planned_node_bytes", "pss_node_bytes");
+  fprintf(to, " %10g", json_number_value(json_object_get(row, "bucket_mib")));
+  print_bytes_held(to, row, "planned_gradient_bytes", "gradient_bytes");
   fprintf(to, "\n");
 }
 

@@ -181,18 +181,22 @@ static int compare(plan_input *input) {
   return failed;
 }
 
+static int plan_one(plan_input *input, const char *command) {
+  ad_recipe *recipe;
+  int failed = cli_read_recipe(&input->recipe, &recipe);
+  if (failed) return failed;
+  cli_say_what_is_drawn(recipe);
+  if (input->picture) failed = draw(recipe, input, command);
+  if (!failed) failed = print(recipe, input);
+  ad_recipe_destroy(recipe);
+  return failed;
+}
+
 int cli_plan(int argc, char **argv) {
   plan_input input = {.options = {.size = sizeof input.options}};
-  ad_recipe *recipe;
   char *command = command_of(argc, argv); /* before words are put in another order */
   cli_parse(&cli_plan_argp, argc, argv, 0, &input);
-  int failed = input.compared ? compare(&input) : cli_read_recipe(&input.recipe, &recipe);
-  if (!failed && !input.compared) {
-    cli_say_what_is_drawn(recipe);
-    if (input.picture) failed = draw(recipe, &input, command);
-    if (!failed) failed = print(recipe, &input);
-    ad_recipe_destroy(recipe);
-  }
+  int failed = input.compared ? compare(&input) : plan_one(&input, command);
   free(command);
   return failed;
 }

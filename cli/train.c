@@ -261,10 +261,10 @@ static int print_stop(const train_job *job) {
 }
 
 static int launch(train_job *job, int json) {
-  ad_status status = ad_train_make_folder(job->recipe, &job->options);
   int64_t ranks = 0;
-  if (!status) status = ad_recipe_world(job->recipe, &ranks);
+  ad_status status = ad_recipe_world(job->recipe, &ranks);
   if (!status) status = ad_plan_fits(job->recipe);
+  if (!status) status = ad_train_make_folder(job->recipe, &job->options);
   if (status) return cli_failed(status);
   ad_launch_options start = {.size = sizeof start,
                              .ranks = ranks,

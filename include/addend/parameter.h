@@ -33,9 +33,10 @@ typedef struct ad_param_spec {
   ad_layout storage; /* of what the optimizer updates */
   ad_axes sharded;   /* over these axes its storage may be cut along dimension 0, beyond its compute layout (ZeRO) */
   ad_contract contract;
-  int unit;   /* those of one number are gathered together: a layer; ascending in the order of the forward pass */
-  int wide;   /* it is computed with in f32 also where others are read in bf16, as those of one dimension are */
-  int decays; /* weight decay applies */
+  int unit;    /* those of one number are gathered together: a layer; ascending in the order of the forward pass */
+  int wide;    /* it is computed with in f32 also where others are read in bf16, as those of one dimension are */
+  int decays;  /* weight decay applies */
+  int lasting; /* its gradient is added to through most of a backward pass: it has uses that lie far apart */
   double mean, deviation; /* initial values: normal with this deviation around this mean, keyed by (seed, name, global
                              element index) */
 } ad_param_spec;

@@ -47,6 +47,7 @@ typedef struct ad_recipe {
   struct {
     int64_t zero;
     double bucket_mib;
+    int64_t window; /* 0: as many slots as do not wait for each other */
     int64_t prefetch;
   } shard;
   struct {

@@ -23,6 +23,12 @@ typedef struct ad_reducer_options {
       *prefix; /* put before the parameters' names wherever they are said: "encoder."; NULL: none; read by create */
   void (*trace)(void *context, ad_bucket_event event, int bucket, size_t bytes);
   void *trace_context;
+  /* Buckets that are reduce-scattered share memory: each takes a slot from its first gradient of a microbatch until it
+   * was sent and read, so that not every rank holds all gradients at once. Then every microbatch is sent: AD_SYNC_NONE
+   * is refused. `window`: so many slots for buckets of one path and contract; 0: one that is filled beside one that is
+   * summed, and as many more as are filled at once. */
+  int reuses;
+  size_t window;
 } ad_reducer_options;
 
 typedef struct ad_reducer ad_reducer;
@@ -43,7 +49,8 @@ AD_API void ad_reducer_destroy(ad_reducer *reducer);
 AD_API AD_CHECKED ad_status ad_reducer_begin_microbatch_at(ad_reducer *reducer, ad_sync sync, const char *site);
 /* Where the backward may write this gradient itself: `*out` describes the bucket's own memory, *adds says whether it
  * must be added to (1) or overwritten (0). out->data is NULL where that is not possible (dtype or scale change on the
- * way): then hand the gradient to `add`. May wait for what was sent from there. */
+ * way): then hand the gradient to `add`. May wait for what was sent from there. Where the reducer reuses memory a
+ * target is good until its bucket was sent, and asked for in each microbatch anew. */
 #define ad_reducer_target(reducer, param, out, adds) ad_reducer_target_at((reducer), (param), (out), (adds), AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_target_at(ad_reducer *reducer, size_t param, ad_array *out, int *adds,
                                                  const char *site);
@@ -100,6 +107,27 @@ typedef struct ad_reduction_plan {
 } ad_reduction_plan;
 AD_API size_t ad_reducer_plan_count(const ad_reducer *reducer);
 AD_API ad_reduction_plan ad_reducer_plan(const ad_reducer *reducer, size_t index);
+/* The memory that a bucket's gradients are written into, for plans; `index` counts buckets in launch order. */
+typedef struct ad_bucket_plan {
+  ad_move move; /* of the first reduction, over these axes; 0, 0: none, the gradients stay as they are */
+  ad_axes axes;
+  ad_dtype dtype;       /* of its elements */
+  size_t bytes;         /* of the bucket */
+  int lasting;          /* of parameters that are `lasting`, and apart for that */
+  int window;           /* buckets of one window take slots in turn; -1: memory of its own */
+  size_t overtaken;     /* how many others of its window were begun, in a step so far, before it was sent */
+  const size_t *params; /* their indices */
+  size_t param_count;
+} ad_bucket_plan;
+AD_API size_t ad_reducer_bucket_count(const ad_reducer *reducer);
+AD_API ad_bucket_plan ad_reducer_bucket(const ad_reducer *reducer, size_t index);
+/* The slots that steps so far took. */
+typedef struct ad_window_plan {
+  size_t slots, bytes; /* all of them together */
+} ad_window_plan;
+AD_API ad_window_plan ad_reducer_window(const ad_reducer *reducer, int window);
+/* Where `window` was given and steps on engine dry needed more: the least that fits; else 0. */
+AD_API size_t ad_reducer_window_needed(const ad_reducer *reducer);
 AD_API size_t ad_reducer_bytes(const ad_reducer *reducer); /* memory of buckets and gradients on this rank */
 /* Of those, what holds sums beside the buckets: shards of the reduced gradient, sums between microbatches. */
 AD_API size_t ad_reducer_sum_bytes(const ad_reducer *reducer);

@@ -20,6 +20,7 @@
   X(SCATTERED_FIRST, "no gradient is reduce-scattered and then all-reduced (shard.zero)")   \
   X(OVER_REPLICAS, "no gradient is reduce-scattered and then summed over several replicas") \
   X(SHARDS_KEPT, "no microbatch leaves a shard of its sum to be added to (train.sync)")     \
+  X(TURNS, "no buckets take memory in turn (shard.zero, train.sync)")                       \
   X(F16, "no gradient is f16 on its way (precision)")                                       \
   X(WIDE_SUMS, "no contract promises more than 16 bits from gradient to sum")               \
   X(RING, "no keys go around a ring of several ranks")                                      \

@@ -57,6 +57,16 @@ static ad_needs facts_of_path(const ad_param_spec *spec) {
   return facts;
 }
 
+static ad_needs facts_of_reducer(const ad_reducer *reducer) {
+  size_t taking_turns = 0;
+  for (size_t i = 0; i < ad_reducer_bucket_count(reducer); i++)
+    for (size_t k = 0; k < i; k++) {
+      int window = ad_reducer_bucket(reducer, i).window;
+      taking_turns += window >= 0 && ad_reducer_bucket(reducer, k).window == window;
+    }
+  return taking_turns ? AD_NEED_TURNS : 0;
+}
+
 static ad_needs facts_of_computing(const ad_run *run) {
   ad_dtype compute = run->recipe->precision.compute, residual = run->recipe->precision.residual;
   ad_needs facts = ad_cuts_formulas(run) ? 0 : AD_NEED_WHOLE_FORMULAS;
@@ -103,6 +113,8 @@ ad_needs ad_known_facts(const ad_run *run) {
   ad_needs facts = facts_of_batch(run) | facts_of_computing(run) | ad_pool_facts(run);
   if (ad_comm_size(run->comm) > 1) facts |= AD_NEED_RANKS;
   if (ad_copies_differ_on_other_mesh(run)) facts |= AD_NEED_OTHER_COPIES;
+  for (size_t m = 0; m < ad_program_module_count(run->program); m++)
+    if (ad_run_module(run, m)) facts |= facts_of_reducer(ad_module_reducer(ad_run_module(run, m)));
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     ad_run_param at = ad_run_param_at(run, i);
     char name[2 * AD_PARAM_NAME_SIZE];

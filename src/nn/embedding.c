@@ -2,12 +2,13 @@
 #include "nn/layers.h"
 #include "nn/parallel.h"
 
-ad_embedding_layer ad_embedding_declare(ad_declarations *to, const char *path, int64_t vocabulary, int64_t d_model,
-                                        ad_parallel parallel, double deviation) {
-  ad_param_spec table = {.shape = {2, {vocabulary, d_model}},
+ad_embedding_layer ad_embedding_declare(ad_declarations *to, const char *path, const ad_embedding_shape *shape,
+                                        ad_parallel parallel) {
+  ad_param_spec table = {.shape = {2, {shape->vocabulary, shape->d_model}},
                          .layout = to->replicated,
                          .sharded = AD_AXES(AD_DP_SHARD),
-                         .deviation = deviation};
+                         .lasting = shape->tied,
+                         .deviation = shape->deviation};
   ad_tp_type(&table.layout, AD_S(0));
   return (ad_embedding_layer){ad_declare_param(to, path, "weight", table), parallel};
 }

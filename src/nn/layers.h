@@ -48,8 +48,13 @@ typedef struct ad_embedding_layer {
   size_t table;
   ad_parallel parallel;
 } ad_embedding_layer;
-ad_embedding_layer ad_embedding_declare(ad_declarations *to, const char *path, int64_t vocabulary, int64_t d_model,
-                                        ad_parallel parallel, double deviation);
+typedef struct ad_embedding_shape {
+  int64_t vocabulary, d_model;
+  double deviation;
+  int tied; /* it is the head too */
+} ad_embedding_shape;
+ad_embedding_layer ad_embedding_declare(ad_declarations *to, const char *path, const ad_embedding_shape *shape,
+                                        ad_parallel parallel);
 ad_tensor *ad_embedding_forward(ad_tape *t, ad_tensor *const *params, const ad_embedding_layer *layer,
                                 ad_tensor *tokens);
 /* Logits, cut along the vocabulary over tp; x is R there. */

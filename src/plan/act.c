@@ -46,12 +46,27 @@ ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *optio
   return AD_OK;
 }
 
+static ad_status check_windows(const ad_run *run) {
+  for (size_t i = 0; i < ad_program_module_count(ad_run_program(run)); i++) {
+    ad_module *module = ad_run_module(run, i);
+    size_t needed = module ? ad_reducer_window_needed(ad_module_reducer(module)) : 0;
+    if (!needed) continue;
+    return ad_fail(
+        AD_INVALID,
+        "shard.window: %lld is too small for `%s`: in its backward pass %zu buckets of one kind are open at once; give "
+        "%zu at least, or 0",
+        (long long)ad_run_recipe(run)->shard.window, ad_program_module(ad_run_program(run), i)->name, needed, needed);
+  }
+  return AD_OK;
+}
+
 static ad_status act_on(ad_comm *comm, const ad_recipe *recipe, ad_dtype dtype, size_t crowd, ad_run **out) {
   ad_run_options options = {.size = sizeof options, .dtype = dtype, .crowd = crowd};
   ad_run *run;
   AD_TRY(ad_run_create(comm, recipe, &options, &run));
   ad_step_report report;
   ad_status status = ad_run_step(run, 0, &report);
+  if (!status) status = check_windows(run);
   if (status)
     ad_run_destroy(run);
   else

@@ -257,6 +257,7 @@ static ad_status fill(const ad_recipe *recipe, const ad_plan_pools *pools, const
   json_object_set_new(document, "modules", modules_document(pools));
   json_object_set_new(document, "pools", ad_plan_pools_document(pools));
   AD_TRY(add_pools(pools, document));
+  ad_plan_add_gradient_memory(pools, document);
   AD_TRY(ad_plan_add_bridges(pools, document));
   return ad_plan_add_memory(recipe, world, pools, document);
 }

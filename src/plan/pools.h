@@ -28,6 +28,8 @@ const ad_program *ad_plan_program(const ad_plan_pools *pools);
 
 /* "pools" of the plan's document: first rank, ranks, and the modules that lie there. */
 json_t *ad_plan_pools_document(const ad_plan_pools *pools);
+/* Fills "gradient_memory": how the buckets of each pool's modules share memory. */
+void ad_plan_add_gradient_memory(const ad_plan_pools *pools, json_t *document);
 /* Fills "bridges": what crosses them, route by route. */
 ad_status ad_plan_add_bridges(const ad_plan_pools *pools, json_t *document) AD_CHECKED;
 /* Fills memory_per_rank and memory_per_node. */

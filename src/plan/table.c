@@ -277,6 +277,35 @@ static void print_memory(FILE *file, const json_t *plan) {
   if (left_out) fprintf(file, "  ... and %zu more (--json lists them)\n", left_out);
 }
 
+/* ---- memory that gradients share ---- */
+
+static void print_open(FILE *file, const json_t *bucket) {
+  const json_t *params = json_object_get(bucket, "params");
+  size_t count = json_array_size(params);
+  fprintf(file, "    %s", json_string_value(json_array_get(params, 0)));
+  if (count > 1) fprintf(file, " and %zu more", count - 1);
+  fprintf(file, " (%.2f MiB) stays open beside %lld others: a slot of its own\n", mib(bucket, "bytes"),
+          integer_of(bucket, "beside"));
+}
+
+/* From ZeRO 2 on, where people ask for it. */
+static void print_gradients(FILE *file, const json_t *plan) {
+  const json_t *row, *bucket;
+  size_t i, k;
+  char over[128];
+  fprintf(file, "\n  %-45s %8s %6s %12s\n", "gradients in memory", "buckets", "slots", "MiB");
+  json_array_foreach(json_object_get(plan, "gradient_memory"), i, row) {
+    const char *why = text_of(row, "whole_because");
+    const char *axes = text_of(row, "axes");
+    snprintf(over, sizeof over, "%s%s%s", *axes ? text_of(row, "op") : "not reduced", *axes ? " over " : "", axes);
+    fprintf(file, "  %-38s %-6s %8lld %6lld %12.2f", over, text_of(row, "dtype"), integer_of(row, "buckets"),
+            integer_of(row, "slots"), mib(row, "bytes"));
+    if (has_pools(plan)) fprintf(file, "  %s", text_of(row, "module"));
+    fprintf(file, "%s%s\n", why ? "  whole: " : "", why ? why : "");
+    json_array_foreach(json_object_get(row, "open"), k, bucket) print_open(file, bucket);
+  }
+}
+
 static void print_nodes(FILE *file, const json_t *plan) {
   const json_t *nodes = json_object_get(plan, "memory_per_node"), *node;
   size_t i;
@@ -300,6 +329,7 @@ static ad_status print_plan(FILE *file, const ad_recipe *recipe, const json_t *p
   AD_TRY(print_bridges(file, plan));
   print_memory(file, plan);
   print_nodes(file, plan);
+  if (recipe->shard.zero >= 2) print_gradients(file, plan);
   return AD_OK;
 }
 

@@ -69,7 +69,8 @@ static void declare(ad_decoder *d, ad_declarations *to) {
   double deviation = ad_deviation_keeping_size(options->d_model);
   ad_linear_shape head = {
       .in = options->d_model, .out = AD_VOCABULARY_BYTES, .cutting = AD_CUT_COLUMNS, .deviation = deviation};
-  d->embedding = ad_embedding_declare(to, "embedding", AD_VOCABULARY_BYTES, options->d_model, d->parallel, deviation);
+  ad_embedding_shape embedding = {AD_VOCABULARY_BYTES, options->d_model, deviation, options->tied};
+  d->embedding = ad_embedding_declare(to, "embedding", &embedding, d->parallel);
   for (int64_t i = 0; i < options->layers; i++) {
     to->unit++;
     declare_block(d, to, i);

@@ -59,6 +59,9 @@ static const ad_key common[] = {
      .help = "what is cut over dp_shard: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too"},
     {"shard.bucket_mib", AD_KEY_NUMBER, .offset = AT(shard.bucket_mib), .least = 0, .most = 65536, .open_least = 1,
      .fallback = "25", .help = "gradients that are reduced together, in MiB"},
+    {"shard.window", AD_KEY_INTEGER, .offset = AT(shard.window), .least = 0, .most = 4096, .fallback = "0",
+     .help =
+         "buckets of one kind in memory at once, from zero 2 on where train.sync has no none; 0: as many as it takes"},
     {"shard.prefetch", AD_KEY_INTEGER, .offset = AT(shard.prefetch), .least = 0, .most = 4096, .fallback = "1",
      .help = "layers whose parameters are gathered ahead"},
 

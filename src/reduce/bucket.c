@@ -45,6 +45,7 @@ static ad_status find_path(const ad_reducer *reducer, const ad_reduced_param *pa
   key->mesh = param->layout.mesh;
   key->contract = param->contract;
   key->scatters = key->step_count && key->steps[0].move == AD_MOVE_REDUCE_SCATTER;
+  key->lasting = reducer->options.reuses && param->lasting;
   key->wire = key->step_count ? key->contract.reduce : key->contract.accumulate;
   return AD_OK;
 }
@@ -58,9 +59,9 @@ static int same_step(ad_path_step a, ad_path_step b) {
   return a.move == b.move && a.axes == b.axes && a.from == b.from && a.to == b.to;
 }
 
-static int same_key(const ad_bucket *a, const ad_bucket *b) {
+int ad_buckets_are_alike(const ad_bucket *a, const ad_bucket *b) {
   if (!ad_mesh_equal(a->mesh, b->mesh) || !same_contract(&a->contract, &b->contract)) return 0;
-  if (a->step_count != b->step_count) return 0;
+  if (a->step_count != b->step_count || a->lasting != b->lasting) return 0;
   for (int i = 0; i < a->step_count; i++) {
     if (!same_step(a->steps[i], b->steps[i])) return 0;
   }
@@ -77,7 +78,7 @@ static int has_room(const ad_reducer *reducer, const ad_bucket *bucket, const ad
 /* The youngest bucket with this key; bucket_count if there is none. */
 static size_t find_bucket(const ad_reducer *reducer, const ad_bucket *key) {
   for (size_t i = reducer->bucket_count; i-- > 0;) {
-    if (same_key(&reducer->buckets[i], key)) return i;
+    if (ad_buckets_are_alike(&reducer->buckets[i], key)) return i;
   }
   return reducer->bucket_count;
 }
@@ -190,12 +191,19 @@ static ad_status describe_arrays(const ad_reducer *reducer, ad_bucket *bucket) {
   return AD_OK;
 }
 
+/* Slots come and go, and later steps begin when they have gone. */
+static int relays(const ad_bucket *bucket) {
+  return bucket->window >= 0 && bucket->step_count > 1 && !ad_bucket_is_one_array(bucket);
+}
+
 static ad_status allocate(ad_reducer *reducer, ad_bucket *bucket) {
   int one = ad_bucket_is_one_array(bucket);
-  set_layouts(reducer, bucket);
-  describe_results(reducer, bucket);
-  AD_TRY(describe_arrays(reducer, bucket));
-  AD_TRY(give_memory(reducer, &bucket->sent));
+  if (bucket->window < 0) AD_TRY(give_memory(reducer, &bucket->sent));
+  if (relays(bucket)) {
+    bucket->relayed = bucket->sum;
+    bucket->relayed.dtype = bucket->wire;
+    AD_TRY(give_memory(reducer, &bucket->relayed));
+  }
   if (one) bucket->pending.data = bucket->sent.data;
   if (one && !bucket->scatters) bucket->sum.data = bucket->sent.data;
   if (!bucket->sum.data) AD_TRY(give_memory(reducer, &bucket->sum));
@@ -216,6 +224,12 @@ static size_t copied_bytes(const ad_reducer *reducer, const ad_mesh *mesh) {
 }
 
 ad_status ad_buckets_allocate(ad_reducer *reducer) {
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    set_layouts(reducer, &reducer->buckets[i]);
+    describe_results(reducer, &reducer->buckets[i]);
+    AD_TRY(describe_arrays(reducer, &reducer->buckets[i]));
+  }
+  AD_TRY(ad_slots_build(reducer));
   for (size_t i = 0; i < reducer->bucket_count; i++) AD_TRY(allocate(reducer, &reducer->buckets[i]));
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     ad_bucket *bucket = &reducer->buckets[i];
@@ -236,12 +250,14 @@ ad_status ad_bucket_keep_earlier(ad_reducer *reducer, ad_bucket *bucket) {
 static void release(ad_reducer *reducer, ad_bucket *bucket) {
   // Peers may still read and write a bucket that is under way; an error there ends this wait too.
   if (bucket->request.id && ad_comm_wait(reducer->comm, &bucket->request)) bucket->request.id = 0;
+  if (bucket->window >= 0) bucket->sent.data = NULL;
   if (bucket->sum.data == bucket->sent.data) bucket->sum.data = NULL;
   if (bucket->pending.data == bucket->sent.data) bucket->pending.data = NULL;
   ad_array_destroy(reducer->comm, &bucket->sent);
   ad_array_destroy(reducer->comm, &bucket->pending);
   ad_array_destroy(reducer->comm, &bucket->sum);
   ad_array_destroy(reducer->comm, &bucket->earlier);
+  ad_array_destroy(reducer->comm, &bucket->relayed);
   ad_release(bucket->params);
   ad_release(bucket->segments);
   ad_release(bucket->names);
@@ -250,4 +266,5 @@ static void release(ad_reducer *reducer, ad_bucket *bucket) {
 void ad_buckets_release(ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->bucket_count; i++) release(reducer, &reducer->buckets[i]);
   ad_release(reducer->buckets);
+  ad_slots_release(reducer);
 }

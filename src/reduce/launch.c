@@ -30,7 +30,7 @@ static void relay(const ad_reducer *reducer, ad_bucket *bucket) {
   int64_t addends = bucket->summed * ad_bucket_ranks(bucket, bucket->next_step);
   bucket->input.dtype = bucket->wire;
   bucket->input.scale = ad_scale_for(bucket->wire, addends);
-  bucket->input.data = bucket->sent.data;
+  bucket->input.data = bucket->window < 0 ? bucket->sent.data : bucket->relayed.data;
   if (bucket->sum.data)
     ad_cast_scaled(bucket->input.data, bucket->wire, bucket->sum.data, bucket->sum.dtype,
                    ldexp(1, -bucket->input.scale), ad_array_numel(&bucket->sum));
@@ -114,11 +114,13 @@ static ad_status launch(ad_reducer *reducer, size_t index) {
   bucket->launched = 1;
   if (!bucket->sends) return AD_OK;
   AD_TRY(ad_bucket_settle(reducer, index));
+  AD_TRY(ad_slot_claim(reducer, index));
   take_absent(reducer, bucket);
   AD_TRY(pass(AD_SEAM_LAUNCH, reducer, bucket));
   bucket->summed += bucket->unsent;
   bucket->unsent = 0;
   bucket->next_step = 0;
+  ad_slot_send_off(reducer, bucket);
   if (!bucket->scatters) bucket->sum.layout = bucket->sent.layout;  // until a step reduces it
   return bucket->step_count ? run_step(reducer, index) : AD_OK;
 }

@@ -99,6 +99,21 @@ static void reuse_early(void *context, void *passing) {
   ((ad_mistake_scene *)context)->fired = 1;
 }
 
+/* What a collective finds whose slot took another bucket's gradients before it read: those. */
+static void fill_again(void *context, void *passing) {
+  const ad_bucket_passing *pass = passing;
+  const ad_bucket *bucket = pass->bucket;
+  if (bucket->window < 0 || !bucket->sent.data) return;
+  const ad_window *window = &pass->reducer->windows[bucket->window];
+  for (size_t i = 0; i < window->count; i++) {
+    size_t bytes = ad_array_bytes(&bucket->sent), there = window->slots[i].bytes;
+    if (i == bucket->slot) continue;
+    ad_copy(bucket->sent.data, window->slots[i].memory, bytes < there ? bytes : there);
+    ((ad_mistake_scene *)context)->fired = 1;
+    return;
+  }
+}
+
 /* ---- in place of a step ---- */
 
 /* The result is this rank's own addend alone, or its rows of it. */
@@ -319,6 +334,10 @@ static const ad_mistake mistakes[] = {
      .words = "a bucket is reused before its reduction has read it",
      .needs = AD_NEED_TOKENS | AD_NEED_REDUCED,
      .at = {{AD_SEAM_LAUNCH, reuse_early}}},
+    {.name = "slot-filled-again",
+     .words = "a slot is filled again before its sum was taken",
+     .needs = AD_NEED_TOKENS | AD_NEED_TURNS,
+     .at = {{AD_SEAM_LAUNCH, fill_again}}},
     {.name = "add-to-itself-in-group-of-one",
      .words = "in a group of one rank a sum is added to itself",
      .needs = AD_NEED_TOKENS | AD_NEED_OVER_ONE,

@@ -44,6 +44,28 @@ ad_reduction_plan ad_reducer_plan(const ad_reducer *reducer, size_t index) {
   return plan;
 }
 
+size_t ad_reducer_bucket_count(const ad_reducer *reducer) { return reducer->bucket_count; }
+
+ad_bucket_plan ad_reducer_bucket(const ad_reducer *reducer, size_t index) {
+  const ad_bucket *bucket = &reducer->buckets[index];
+  return (ad_bucket_plan){.move = bucket->step_count ? bucket->steps[0].move : 0,
+                          .axes = bucket->step_count ? bucket->steps[0].axes & ad_mesh_large(bucket->mesh) : 0,
+                          .dtype = bucket->wire,
+                          .bytes = ad_array_bytes(&bucket->sent),
+                          .lasting = bucket->lasting,
+                          .window = bucket->window,
+                          .overtaken = bucket->overtaken,
+                          .params = bucket->params,
+                          .param_count = bucket->param_count};
+}
+
+ad_window_plan ad_reducer_window(const ad_reducer *reducer, int window) {
+  const ad_window *of = &reducer->windows[window];
+  ad_window_plan plan = {.slots = of->count};
+  for (size_t i = 0; i < of->count; i++) plan.bytes += of->slots[i].bytes;
+  return plan;
+}
+
 size_t ad_reducer_sum_bytes(const ad_reducer *reducer) {
   size_t bytes = 0;
   for (size_t i = 0; i < reducer->bucket_count; i++) {
@@ -51,13 +73,17 @@ size_t ad_reducer_sum_bytes(const ad_reducer *reducer) {
     // Not counted twice where it is the same memory; on engine dry, where there is none, as it would be.
     if (bucket->scatters || !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->sum);
     if (bucket->keeps_pending && !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->pending);
+    if (bucket->relayed.shape.ndim) bytes += ad_array_bytes(&bucket->relayed);
     if (bucket->earlier.data || bucket->has_earlier) bytes += ad_array_bytes(&bucket->earlier);
   }
   return bytes;
 }
 
+size_t ad_reducer_window_needed(const ad_reducer *reducer) { return reducer->needed; }
+
 size_t ad_reducer_bytes(const ad_reducer *reducer) {
-  size_t bytes = ad_reducer_sum_bytes(reducer);
-  for (size_t i = 0; i < reducer->bucket_count; i++) bytes += ad_array_bytes(&reducer->buckets[i].sent);
+  size_t bytes = ad_reducer_sum_bytes(reducer) + ad_slots_bytes(reducer);
+  for (size_t i = 0; i < reducer->bucket_count; i++)
+    if (reducer->buckets[i].window < 0) bytes += ad_array_bytes(&reducer->buckets[i].sent);
   return bytes;
 }

@@ -88,6 +88,7 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
   param->storage = spec->storage;
   param->gradient = ad_layout_dual(&spec->layout);
   param->contract = spec->contract;
+  param->lasting = spec->lasting;
   ad_status status = ad_contract_complete(&param->contract);
   if (status) return ad_fail_in(status, "parameter `%s`", spec->name);
   int64_t rank = ad_comm_rank(reducer->comm);
@@ -250,6 +251,13 @@ static ad_status begin_first(ad_reducer *reducer) {
 static ad_status check_begin(const ad_reducer *reducer, ad_sync sync, ad_caller by) {
   AD_TRY(check_reducer(reducer, by));
   if (reducer->state == AD_IN_MICROBATCH) return need_state(reducer, AD_BETWEEN_STEPS, by, "inside a microbatch");
+  if (sync == AD_SYNC_NONE && reducer->options.reuses) {
+    return ad_fail(
+        AD_INVALID,
+        "%s: reducer: begin_microbatch with AD_SYNC_NONE of a reducer that reuses memory: gradients that are "
+        "not sent need memory for all of them; create it without `reuses`; nothing was changed",
+        by.site);
+  }
   if ((unsigned)sync <= AD_SYNC_ALL) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s: reducer: begin_microbatch with sync %d; it is AD_SYNC_NONE, AD_SYNC_SHARD or, in the last "
@@ -295,6 +303,7 @@ static ad_status check_param(const ad_reducer *reducer, size_t param, ad_caller 
 /* Before the target is written, what was sent from there must have arrived. */
 static ad_status free_target(ad_reducer *reducer, size_t index) {
   ad_bucket *bucket = &reducer->buckets[index];
+  if (bucket->window >= 0) return ad_slot_claim(reducer, index);
   return ad_bucket_target(bucket)->data == bucket->sent.data ? ad_bucket_settle(reducer, index) : AD_OK;
 }
 
@@ -317,8 +326,8 @@ ad_status ad_reducer_target_at(ad_reducer *reducer, size_t param, ad_array *out,
   AD_NEED(out, adds);
   const ad_reduced_param *p = &reducer->params[param];
   ad_bucket *bucket = &reducer->buckets[p->bucket];
-  const ad_array *target = ad_bucket_target(bucket);
   AD_TRY(done(reducer, by, free_target(reducer, p->bucket)));
+  const ad_array *target = ad_bucket_target(bucket);
   ad_array described = ad_array_describe(reducer->comm, target->dtype, &p->shape, &p->gradient);
   described.scale = target->scale;
   int straight = goes_straight(p, bucket, target);
@@ -372,6 +381,20 @@ static ad_status check_produced(const ad_reduced_param *param, const ad_array *g
                  site, param->name, ad_dtype_name(grad->dtype), ad_dtype_name(param->produced));
 }
 
+/* Memory that buckets take in turn is this parameter's only from its target to the end of its bucket. */
+static ad_status check_target(const ad_reducer *reducer, const ad_reduced_param *param, const ad_array *grad,
+                              const char *site) {
+  ad_bucket *bucket = &reducer->buckets[param->bucket];
+  if (!ad_slots_have(reducer, grad->data)) return AD_OK;
+  if (bucket->slot != AD_NO_SLOT && !bucket->is_sent_off && grad->data == ad_param_in(param, ad_bucket_target(bucket)))
+    return AD_OK;
+  return ad_fail(
+      AD_INVALID,
+      "%s: reducer: the gradient of `%s` lies where gradients of other buckets are by now; ask for its target "
+      "in this microbatch, or hand it in from memory of its own; nothing was changed",
+      site, param->name);
+}
+
 /* What is NULL, of another layout, shape or dtype than the parameter's gradient. */
 static ad_status check_given(const ad_reducer *reducer, size_t param, const ad_array *grad, const char *site) {
   const ad_reduced_param *p = &reducer->params[param];
@@ -384,6 +407,7 @@ static ad_status check_given(const ad_reducer *reducer, size_t param, const ad_a
                    p->name);
   }
   AD_TRY(check_grad(reducer, p, grad, site));
+  AD_TRY(check_target(reducer, p, grad, site));
   return check_produced(p, grad, site);
 }
 

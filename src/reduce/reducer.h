@@ -9,6 +9,7 @@ typedef struct ad_reduced_param {
   ad_shape shape;
   ad_layout layout, storage, gradient;  // gradient: the dual of layout
   ad_contract contract;
+  int lasting;
   size_t bucket, offset, numel;  // of this rank's part of the whole gradient, in elements
   ad_segment segment;            // the same in rows
   int filled;                    // the bucket's pending memory holds a sum for it
@@ -25,6 +26,7 @@ typedef struct ad_bucket {
   const ad_mesh *mesh;
   ad_path_step steps[AD_AXIS_COUNT];
   int step_count, scatters;
+  int lasting;  // and so not one of those that share memory
   ad_contract contract;
   size_t *params;
   ad_segment *segments;  // of each parameter: the rows of this rank's part of the whole gradient
@@ -37,6 +39,7 @@ typedef struct ad_bucket {
   ad_array sent;     // in the dtype that travels, scaled: what a step reads
   ad_array sum;      // in the accumulate dtype: what steps write; `sent`'s memory where both are one whole array
   ad_array earlier;  // reduced sums of earlier microbatches of this step; memory only once that was needed
+  ad_array relayed;  // what later steps read, in the dtype that travels, where that is not `sent`'s or `sum`'s memory
   ad_array input;    // what the step under way reads: `sent`; in later steps `sum`, cast where the dtypes differ
   int has_earlier, has_sum;
   int past_caches;         // gradients are copied in past the caches, and so are their sums
@@ -48,7 +51,26 @@ typedef struct ad_bucket {
   int next_step;           // how many steps were posted since it was sent
   int unsettled;           // the last of them was not waited for
   ad_request request;
+  // Where the reducer reuses memory (slots.c):
+  int window;        // of the reducer's; -1: memory of its own
+  size_t slot;       // of the window, that is `sent`'s memory; AD_NO_SLOT: none
+  int is_sent_off;   // what was filled there was launched
+  uint64_t launch;   // the number of that launch
+  uint64_t claim;    // the number of the claim, in its window, that got it the slot
+  size_t overtaken;  // at most: buckets of its window that were begun after it and before it was sent
 } ad_bucket;
+
+/* Memory that buckets of one key take in turn. */
+#define AD_NO_SLOT SIZE_MAX
+typedef struct ad_slot {
+  void *memory;  // NULL on engine dry
+  size_t bytes, holder;
+} ad_slot;
+typedef struct ad_window {
+  ad_slot *slots;
+  size_t count, usual_bytes;  // of the largest bucket that is no larger than bucket_bytes
+  uint64_t claims;
+} ad_window;
 
 /* The ranks that must agree: all of one mesh. What is compared is the same on ranks that hold different parts. */
 typedef struct ad_roster {
@@ -77,6 +99,10 @@ struct ad_reducer {
   size_t param_count;
   ad_bucket *buckets;  // in launch order
   size_t bucket_count;
+  ad_window *windows;
+  size_t window_count;
+  uint64_t launches;  // of all steps
+  size_t needed;      // on engine dry: slots that buckets of one key had to have beyond options.window
   ad_roster *rosters;
   size_t roster_count;
   ad_reducer_state state;
@@ -97,9 +123,20 @@ void ad_buckets_release(ad_reducer *reducer);
 /* Memory that not every step needs: for sums that are not sent, for sums that were reduced early. */
 ad_status ad_bucket_keep_pending(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 ad_status ad_bucket_keep_earlier(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
+int ad_buckets_are_alike(const ad_bucket *a,
+                         const ad_bucket *b); /* of one mesh, path and contract, and lasting or not */
 static inline int ad_bucket_is_one_array(const ad_bucket *bucket) {
   return bucket->wire == bucket->contract.accumulate;
 }
+
+/* slots.c: memory that buckets take in turn. */
+ad_status ad_slots_build(ad_reducer *reducer) AD_CHECKED; /* says who shares; the slots are made as they are needed */
+void ad_slots_release(ad_reducer *reducer);
+/* Before anything is written into the bucket: it has memory, and what was sent from there was read. */
+ad_status ad_slot_claim(ad_reducer *reducer, size_t index) AD_CHECKED;
+void ad_slot_send_off(ad_reducer *reducer, ad_bucket *bucket);  /* its sum is about to be posted */
+int ad_slots_have(const ad_reducer *reducer, const void *data); /* whether it points into one */
+size_t ad_slots_bytes(const ad_reducer *reducer);
 
 /* copy.c: a gradient on its way into a bucket. */
 /* The array that takes the gradients of this microbatch. */

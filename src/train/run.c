@@ -40,6 +40,13 @@ ad_dtype ad_run_compute_dtype(const ad_run *run) {
 /* Of the residual stream; 0: the tape's default. */
 static ad_dtype residual_dtype(const ad_run *run) { return run->options.dtype ? 0 : run->recipe->precision.residual; }
 
+/* From ZeRO 2 on no rank keeps whole gradients, unless a microbatch's stay unsent. */
+static int reuses_buckets(const ad_recipe *recipe) {
+  int reuses = recipe->shard.zero >= 2;
+  for (size_t m = 0; m < recipe->train.sync_count; m++) reuses &= recipe->train.sync[m] != AD_SYNC_NONE;
+  return reuses;
+}
+
 static ad_module_options module_options(ad_run *run) {
   const ad_recipe *recipe = run->recipe;
   return (ad_module_options){.size = sizeof(ad_module_options),
@@ -49,6 +56,8 @@ static ad_module_options module_options(ad_run *run) {
                              .seed = (uint64_t)recipe->train.seed,
                              .reducer = {.size = sizeof(ad_reducer_options),
                                          .bucket_bytes = (size_t)(recipe->shard.bucket_mib * 1024 * 1024),
+                                         .reuses = reuses_buckets(recipe),
+                                         .window = (size_t)recipe->shard.window,
                                          .trace = ad_trace_bucket,
                                          .trace_context = &run->trace},
                              .optimizer = {.size = sizeof(ad_adamw_options),

@@ -230,6 +230,7 @@ for row in rows:
         assert row[planned] > 3 * row["numel"], row  # two moments and a value are on some rank
         assert row[held] > 3 * row["numel"] if counted else row[held] is None, row
     assert row["planned_rank_bytes"] < row["planned_node_bytes"], row
+    assert row["gradient_bytes"] > 4 * row["numel"] and abs(row["gradient_bytes"] / row["planned_gradient_bytes"] - 1) < 0.05, row
 wanted = [(f"zero{zero}", dtype, False, "f32", 0) for zero in (1, 2, 3) for dtype in ("f32", "bf16")] + [("zero2", "f32", True, "f32", 0)]
 wanted += [("zero1", "f32", False, compute, batches) for compute in ("f32", "bf16") for batches in (1, 2)]
 assert [(row["storage"], row["dtype"], row["checkpoint"], row["compute"], row["batches"]) for row in rows] == wanted, rows

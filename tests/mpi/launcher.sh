@@ -150,10 +150,10 @@ done
 echo "deaths: the launcher's status, nothing left; stops: named"
 
 # The suites of engine shm, on one node and on two.
-draw_cases "suites under $implementation" 1 {1,2}" "{comm_protocol,comm_conformance,reduce_store}
+draw_cases "suites under $implementation" 1 {1,2}" "{comm_protocol,comm_conformance,reduce_store,reduce_slots}
 for case in "${drawn[@]}"; do
   read -r nodes suite <<<"$case"
   must env ADDEND_TEST_MPIRUN="${launch[*]}" ADDEND_TEST_NODES=$nodes "$build/test_$suite"
   grep ' are taken, ' "$work/out"
 done
-echo "suites: protocol, conformance and the store"
+echo "suites: protocol, conformance, the store and slots"

@@ -71,7 +71,7 @@ static void matrices_are_cut_over_tp_where_their_formula_says(void **state) {
   attention.kv_heads = 2;
   ad_attention_declare(&list, "b", &attention);
   ad_mlp_declare(&list, "m", &(ad_mlp_shape){.d_model = 16, .d_hidden = 7, .has_bias = 1});
-  ad_embedding_declare(&list, "e", 9, 16, plain, 1);
+  ad_embedding_declare(&list, "e", &(ad_embedding_shape){9, 16, 1, 0}, plain);
   ad_norm_declare(&list, "n", "invariant", 16, plain);
   ad_norm_declare(&list, "n", "summed", 16, cut);
   ad_norm_declare(&list, "n", "converted", 16, converted);

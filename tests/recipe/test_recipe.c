@@ -47,6 +47,7 @@ static void what_is_left_out_has_its_default(void **state) {
   assert_int_equal(r->precision.contract.grad, 0);
   assert_int_equal(r->shard.zero, 0);
   assert_true(r->shard.bucket_mib == 25);
+  assert_int_equal(r->shard.window, 0);
   assert_int_equal(r->train.microbatches, 1);
   assert_true(r->train.beta2 == 0.95);
   assert_int_equal(r->train.seed, 1);
@@ -62,7 +63,7 @@ static void every_kind_of_value_is_read(void **state) {
       "data:\n  text: one\n  seq: 16\n  valid: [1, 0.5, 0]\n  held_out: .25\n" MESH
       "precision: {param: f64, grad: raw, reduce: f64, accumulate: f64, compute: f64, overrides: {\"*norm*\": {param: "
       "f32}}}\n"
-      "shard: {bucket_mib: 0.5, prefetch: 0}\n"
+      "shard: {bucket_mib: 0.5, window: 3, prefetch: 0}\n"
       "train: {global_batch: 6, microbatches: 3, steps: 10, lr: 1e-3, warmup: 2, sync: [none, shard, all], seed: 9}\n",
       NULL);
   assert_string_equal(r->name, "x");
@@ -146,7 +147,7 @@ static void without_a_program_only_the_keys_of_every_recipe_are_judged(void **st
       "efsdp, "
       "ep, etp, and dp for dp_shard\n"
       "r.yaml:3: modle: unknown key; did you mean model?\n"
-      "r.yaml:4: shard.colour: unknown key; known here are zero, bucket_mib, prefetch\n"
+      "r.yaml:4: shard.colour: unknown key; known here are zero, bucket_mib, window, prefetch\n"
       "r.yaml:5: train.setps: unknown key; did you mean train.steps?\n"
       "r.yaml:5: train.steps: is missing: updates of the parameters",
       "model: {kind: diffuse, experts: 8}\nmesh: dq=2\nmodle: 3\nshard: {colour: 3}\n"
@@ -170,7 +171,8 @@ static void unknown_keys_get_the_nearest_name(void **state) {
   SAYS("r.yaml:5: modle: unknown key; did you mean model?", GOOD "modle: {}\n");
   SAYS("r.yaml:5: steps: unknown key; did you mean train.steps?", GOOD "steps: 3\n");
   SAYS("r.yaml:5: shard.seq: unknown key; did you mean data.seq?", GOOD "shard: {seq: 3}\n");
-  SAYS("r.yaml:5: shard.colour: unknown key; known here are zero, bucket_mib, prefetch", GOOD "shard: {colour: 3}\n");
+  SAYS("r.yaml:5: shard.colour: unknown key; known here are zero, bucket_mib, window, prefetch",
+       GOOD "shard: {colour: 3}\n");
   SAYS(
       "r.yaml:5: colour: unknown key; known here are name, model, data, mesh, precision, shard, train, evaluate, "
       "checkpoint",
@@ -554,7 +556,7 @@ static void every_key_is_printed(void **state) {
       "mesh: \"dp_replicate=2 dp_shard=2\"\n"
       "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n  residual: auto\n"
       "  loss_scale: 10\n  overrides:\n    \"*norm*\": {param: f64}\n"
-      "shard:\n  zero: 0\n  bucket_mib: 25\n  prefetch: 1\n"
+      "shard:\n  zero: 0\n  bucket_mib: 25\n  window: 0\n  prefetch: 1\n"
       "train:\n  global_batch: 6\n  microbatches: 1\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
       "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
       "  weight_decay: 0\n  seed: 1\n  sync: [all]\n"

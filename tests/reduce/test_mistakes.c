@@ -14,7 +14,7 @@ typedef struct mistake {
   const char *name, *mesh;
   int64_t ranks;
   size_t bucket_bytes;
-  int shards;
+  int shards, reuses;
 } mistake;
 
 static ad_mistake_scene scene;
@@ -43,7 +43,9 @@ static model *prepare(ad_comm *comm, const mistake *planted) {
   static model m;
   open_model(&m, comm, planted->mesh, AD_F64);
   if (planted->shards) shard_storage(&m);
-  create_reducer(&m, planted->bucket_bytes);
+  ad_reducer_options options = {
+      .size = sizeof options, .bucket_bytes = planted->bucket_bytes, .reuses = planted->reuses};
+  CHECK_OK(ad_reducer_create(comm, m.params, PARAMS, &options, &m.reducer));
   scene = (ad_mistake_scene){.rank = ad_comm_rank(comm), .microbatches = 2};
   ad_mistake_plant(find(planted->name), &scene);
   return &m;
@@ -78,9 +80,9 @@ static int is_wrong(ad_comm *comm, void *context) {
 
 static void a_wrong_sum_is_wrong_on_every_rank(void **state) {
   mistake mistakes[] = {
-      {"last-microbatch-only", "dp_replicate=3 dp_shard=1", 3, 0, 0},
-      {"last-microbatch-only", "dp_shard=1", 1, 0, 0},
-      {"first-step-unsynchronised", "dp_shard=5", 5, 0, 0},
+      {"last-microbatch-only", "dp_replicate=3 dp_shard=1", 3, 0, 0, 0},
+      {"last-microbatch-only", "dp_shard=1", 1, 0, 0, 0},
+      {"first-step-unsynchronised", "dp_shard=5", 5, 0, 0, 0},
   };
   for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) run_planted(&mistakes[i], is_wrong);
 }
@@ -97,7 +99,7 @@ static int recovers(ad_comm *comm, void *context) {
 }
 
 static void only_the_first_step_is_unsynchronised(void **state) {
-  mistake first = {"first-step-unsynchronised", "dp_replicate=3 dp_shard=1", 3, 0, 0};
+  mistake first = {"first-step-unsynchronised", "dp_replicate=3 dp_shard=1", 3, 0, 0, 0};
   run_planted(&first, recovers);
 }
 
@@ -129,11 +131,11 @@ static int ends_in_mismatch(ad_comm *comm, void *context) {
 
 static void ranks_that_reduce_different_things_are_stopped(void **state) {
   mistake mistakes[] = {
-      {"bucket-order", "dp_replicate=3 dp_shard=1", 3, 64, 0},
-      {"bucket-order", "dp_replicate=3 dp_shard=1", 3, 0, 0},
-      {"bucket-size", "dp_replicate=3 dp_shard=1", 3, 0, 0},
-      {"bucket-size", "dp_shard=5", 5, 64, 0},
-      {"bucket-order", "dp_shard=2 tp=2", 4, 0, 0},
+      {"bucket-order", "dp_replicate=3 dp_shard=1", 3, 64, 0, 0},
+      {"bucket-order", "dp_replicate=3 dp_shard=1", 3, 0, 0, 0},
+      {"bucket-size", "dp_replicate=3 dp_shard=1", 3, 0, 0, 0},
+      {"bucket-size", "dp_shard=5", 5, 64, 0, 0},
+      {"bucket-order", "dp_shard=2 tp=2", 4, 0, 0, 0},
   };
   for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) run_planted(&mistakes[i], ends_in_mismatch);
 }
@@ -156,7 +158,7 @@ static int is_refused_by_type(ad_comm *comm, void *context) {
 }
 
 static void a_partial_that_is_added_late_is_refused_by_its_type(void **state) {
-  mistake late = {"partial-after-all-reduce", "dp_replicate=3 dp_shard=2", 6, 0, 1};
+  mistake late = {"partial-after-all-reduce", "dp_replicate=3 dp_shard=2", 6, 0, 1, 0};
   run_planted(&late, is_refused_by_type);
 }
 
@@ -177,13 +179,15 @@ static int is_wrong_in_shards(ad_comm *comm, void *context) {
 
 static void mistakes_with_shards_show(void **state) {
   mistake mistakes[] = {
-      {"both-factors-when-one-runs", "dp_replicate=3 dp_shard=2", 6, 0, 1},
-      {"bucket-reused-early", "dp_replicate=3 dp_shard=2", 6, 0, 1},
-      {"bucket-reused-early", "dp_shard=1", 1, 64, 1},
-      {"padding-counted", "dp_replicate=1 dp_shard=2", 2, 0, 1},
-      {"padding-counted", "dp_shard=3", 3, 0, 1},
-      {"last-microbatch-only", "dp_replicate=3 dp_shard=2", 6, 0, 1},
-      {"first-step-unsynchronised", "dp_replicate=3 dp_shard=2", 6, 0, 1},
+      {"both-factors-when-one-runs", "dp_replicate=3 dp_shard=2", 6, 0, 1, 0},
+      {"bucket-reused-early", "dp_replicate=3 dp_shard=2", 6, 0, 1, 0},
+      {"bucket-reused-early", "dp_shard=1", 1, 64, 1, 0},
+      {"slot-filled-again", "dp_replicate=3 dp_shard=2", 6, 64, 1, 1},
+      {"slot-filled-again", "dp_shard=5", 5, 64, 1, 1},
+      {"padding-counted", "dp_replicate=1 dp_shard=2", 2, 0, 1, 0},
+      {"padding-counted", "dp_shard=3", 3, 0, 1, 0},
+      {"last-microbatch-only", "dp_replicate=3 dp_shard=2", 6, 0, 1, 0},
+      {"first-step-unsynchronised", "dp_replicate=3 dp_shard=2", 6, 0, 1, 0},
   };
   for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) run_planted(&mistakes[i], is_wrong_in_shards);
 }
@@ -191,12 +195,12 @@ static void mistakes_with_shards_show(void **state) {
 static int zeroes(ad_comm *comm, void *context) { return shows_factor(comm, context, 0); }
 
 static void a_factor_read_in_the_wrong_width_is_exactly_zero(void **state) {
-  mistake wide = {"factor-wrong-width", "dp_replicate=3 dp_shard=2", 6, 0, 1};
+  mistake wide = {"factor-wrong-width", "dp_replicate=3 dp_shard=2", 6, 0, 1, 0};
   run_planted(&wide, zeroes);
 }
 
 static void a_sum_added_to_itself_shows_two_where_a_group_has_one_rank(void **state) {
-  mistake alone = {"add-to-itself-in-group-of-one", "dp_replicate=1 dp_shard=3", 3, 0, 1};
+  mistake alone = {"add-to-itself-in-group-of-one", "dp_replicate=1 dp_shard=3", 3, 0, 1, 0};
   run_planted(&alone, doubles);
 }
 
@@ -230,7 +234,8 @@ static int loses_digits(ad_comm *comm, void *context) {
 }
 
 static void a_narrow_dtype_on_the_way_loses_digits(void **state) {
-  mistake raw = {"bucket-by-raw-dtype", "dp_shard=3", 3, 0, 0}, narrow = {"narrow-accumulate", "dp_shard=3", 3, 0, 0};
+  mistake raw = {"bucket-by-raw-dtype", "dp_shard=3", 3, 0, 0, 0},
+          narrow = {"narrow-accumulate", "dp_shard=3", 3, 0, 0, 0};
   run_planted(&raw, loses_digits);
   run_planted(&narrow, loses_digits);
 }
@@ -262,7 +267,7 @@ static int divides_by_own_count(ad_comm *comm, void *context) {
 }
 
 static void a_mean_of_means_divides_by_the_own_count(void **state) {
-  mistake means = {"mean-of-microbatch-means", "dp_shard=3", 3, 0, 0};
+  mistake means = {"mean-of-microbatch-means", "dp_shard=3", 3, 0, 0, 0};
   run_planted(&means, divides_by_own_count);
 }
 

@@ -1,0 +1,201 @@
+/* Memory that buckets take in turn. What is reduce-scattered leaves N / s elements; where every microbatch is sent, the
+ * N that were sent need memory only from a bucket's first gradient until all ranks have read it. Buckets of one path
+ * and contract then share a window of slots: one is filled while another is summed.
+ *
+ * A slot is chosen by what was launched, never by what is complete, so that every rank, and engine dry, takes the same.
+ */
+#include <string.h>
+#include "array/array.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "reduce/reducer.h"
+
+enum { LEAST = 2 }; /* one is filled, one is summed; those of buckets that are open meanwhile are not counted */
+
+/* ---- which buckets ---- */
+
+static size_t bytes_of(const ad_bucket *bucket) { return ad_array_bytes(&bucket->sent); }
+
+static ad_window *window_of(ad_reducer *reducer, const ad_bucket *bucket) { return &reducer->windows[bucket->window]; }
+
+/* A bucket with room for more parameters than one is no larger than bucket_bytes. */
+static size_t slot_bytes(const ad_window *window, const ad_bucket *bucket) {
+  size_t bytes = bytes_of(bucket);
+  return bytes < window->usual_bytes ? window->usual_bytes : bytes;
+}
+
+static int is_usual(const ad_reducer *reducer, const ad_bucket *bucket) {
+  return bytes_of(bucket) <= reducer->options.bucket_bytes;
+}
+
+/* The window of an earlier bucket of the same kind, or a new one. */
+static ad_status join_window(ad_reducer *reducer, size_t index) {
+  ad_bucket *bucket = &reducer->buckets[index];
+  for (size_t i = 0; i < index && bucket->window < 0; i++)
+    if (ad_buckets_are_alike(&reducer->buckets[i], bucket)) bucket->window = reducer->buckets[i].window;
+  if (bucket->window < 0) {
+    AD_TRY(ad_grow(&reducer->windows, reducer->window_count, reducer->window_count + 1));
+    bucket->window = (int)reducer->window_count++;
+  }
+  ad_window *window = window_of(reducer, bucket);
+  if (is_usual(reducer, bucket) && bytes_of(bucket) > window->usual_bytes) window->usual_bytes = bytes_of(bucket);
+  return AD_OK;
+}
+
+/* Whether the least slots are less than memory of their own. */
+static int saves(const ad_reducer *reducer, int window) {
+  size_t all = 0, largest = 0;
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    const ad_bucket *bucket = &reducer->buckets[i];
+    if (bucket->window != window) continue;
+    all += bytes_of(bucket);
+    if (bytes_of(bucket) > largest) largest = bytes_of(bucket);
+  }
+  return all > LEAST * largest;
+}
+
+static void leave_window(ad_reducer *reducer, int window) {
+  for (size_t i = 0; i < reducer->bucket_count; i++)
+    if (reducer->buckets[i].window == window) reducer->buckets[i].window = -1;
+}
+
+ad_status ad_slots_build(ad_reducer *reducer) {
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    reducer->buckets[i].window = -1;
+    reducer->buckets[i].slot = AD_NO_SLOT;
+    int shares = reducer->options.reuses && reducer->buckets[i].scatters && !reducer->buckets[i].lasting;
+    if (shares) AD_TRY(join_window(reducer, i));
+  }
+  for (int w = 0; w < (int)reducer->window_count; w++)
+    if (!saves(reducer, w)) leave_window(reducer, w);
+  return AD_OK;
+}
+
+void ad_slots_release(ad_reducer *reducer) {
+  for (size_t w = 0; w < reducer->window_count; w++) {
+    ad_window *window = &reducer->windows[w];
+    for (size_t i = 0; i < window->count; i++) ad_comm_free(reducer->comm, window->slots[i].memory);
+    ad_release(window->slots);
+  }
+  ad_release(reducer->windows);
+}
+
+/* ---- taking one ---- */
+
+static void point_to(ad_bucket *bucket, void *memory) {
+  bucket->sent.data = memory;
+  if (ad_bucket_is_one_array(bucket)) bucket->pending.data = memory;
+}
+
+/* Whoever had it finds it no more: a pointer into it is good until its bucket was sent. */
+static void give_up(ad_reducer *reducer, ad_window *window, size_t slot) {
+  ad_bucket *holder = &reducer->buckets[window->slots[slot].holder];
+  point_to(holder, NULL);
+  holder->slot = AD_NO_SLOT;
+  if (window->slots[slot].memory && !strcmp(ad_comm_engine(reducer->comm), "hostile"))
+    memset(window->slots[slot].memory, 0xff, window->slots[slot].bytes);
+}
+
+static void take(ad_reducer *reducer, size_t index, size_t slot) {
+  ad_bucket *bucket = &reducer->buckets[index];
+  ad_window *window = window_of(reducer, bucket);
+  window->slots[slot].holder = index;
+  bucket->slot = slot;
+  bucket->is_sent_off = 0;
+  bucket->claim = window->claims++;
+  point_to(bucket, window->slots[slot].memory);
+}
+
+void ad_slot_send_off(ad_reducer *reducer, ad_bucket *bucket) {
+  bucket->is_sent_off = 1;
+  bucket->launch = reducer->launches++;
+  if (bucket->window < 0) return;
+  size_t since = (size_t)(window_of(reducer, bucket)->claims - bucket->claim - 1);
+  if (since > bucket->overtaken) bucket->overtaken = since;
+}
+
+/* Slots large enough for a bucket. */
+typedef struct fitting {
+  size_t count, sent_off; /* of the latter the holders were launched */
+  size_t oldest;          /* of those the first; AD_NO_SLOT: there is none */
+} fitting;
+
+static fitting look(const ad_reducer *reducer, const ad_window *window, size_t bytes) {
+  fitting seen = {.oldest = AD_NO_SLOT};
+  for (size_t i = 0; i < window->count; i++) {
+    const ad_bucket *holder = &reducer->buckets[window->slots[i].holder];
+    if (window->slots[i].bytes < bytes) continue;
+    seen.count++;
+    if (!holder->is_sent_off) continue;
+    int is_older = !seen.sent_off++ || holder->launch < reducer->buckets[window->slots[seen.oldest].holder].launch;
+    if (is_older) seen.oldest = i;
+  }
+  return seen;
+}
+
+static ad_status refuse(const ad_reducer *reducer, const ad_window *window, size_t index, size_t needed) {
+  const ad_bucket *open = &reducer->buckets[window->slots[0].holder];
+  return ad_fail(
+      AD_INVALID,
+      "the gradient of `%s` comes while %zu buckets of its kind, that of `%s` among them, wait for others of "
+      "theirs: window %zu is too small; give %zu at least, or 0",
+      reducer->buckets[index].names[0], needed - 1, open->names[0], reducer->options.window, needed);
+}
+
+static ad_status add_slot(ad_reducer *reducer, ad_window *window, size_t bytes, size_t holder) {
+  AD_TRY(ad_grow(&window->slots, window->count, window->count + 1));
+  ad_slot *slot = &window->slots[window->count];
+  *slot = (ad_slot){.bytes = bytes, .holder = holder};
+  if (!ad_comm_is_dry(reducer->comm)) AD_TRY(ad_comm_alloc(reducer->comm, bytes, &slot->memory));
+  window->count++;
+  return AD_OK;
+}
+
+/* On engine dry a window that is too small grows, so that a plan can say which one fits. */
+static ad_status find(ad_reducer *reducer, size_t index, size_t *out) {
+  ad_bucket *bucket = &reducer->buckets[index];
+  ad_window *window = window_of(reducer, bucket);
+  size_t bytes = slot_bytes(window, bucket), wanted = reducer->options.window;
+  fitting seen = look(reducer, window, bytes);
+  int is_full = wanted ? seen.count >= wanted : seen.sent_off >= LEAST;
+  *out = seen.oldest;
+  if (is_full && seen.sent_off) return AD_OK;
+  if (is_full && !ad_comm_is_dry(reducer->comm)) return refuse(reducer, window, index, seen.count + 1);
+  if (is_full && seen.count + 1 > reducer->needed) reducer->needed = seen.count + 1;
+  *out = window->count;
+  return add_slot(reducer, window, bytes, index);
+}
+
+ad_status ad_slot_claim(ad_reducer *reducer, size_t index) {
+  ad_bucket *bucket = &reducer->buckets[index];
+  size_t slot = bucket->slot;
+  if (bucket->window < 0 || (slot != AD_NO_SLOT && !bucket->is_sent_off)) return AD_OK;
+  if (slot == AD_NO_SLOT) AD_TRY(find(reducer, index, &slot));
+  ad_window *window = window_of(reducer, bucket);
+  size_t holder = window->slots[slot].holder;
+  AD_TRY(ad_bucket_settle(reducer, holder));
+  if (holder != index) give_up(reducer, window, slot);
+  take(reducer, index, slot);
+  return AD_OK;
+}
+
+/* ---- pointers into slots ---- */
+
+static int lies_in(const ad_slot *slot, const void *data) {
+  const char *at = data, *begin = slot->memory;
+  return begin && at >= begin && at < begin + slot->bytes;
+}
+
+int ad_slots_have(const ad_reducer *reducer, const void *data) {
+  for (size_t w = 0; w < reducer->window_count; w++)
+    for (size_t i = 0; i < reducer->windows[w].count; i++)
+      if (lies_in(&reducer->windows[w].slots[i], data)) return 1;
+  return 0;
+}
+
+size_t ad_slots_bytes(const ad_reducer *reducer) {
+  size_t bytes = 0;
+  for (size_t w = 0; w < reducer->window_count; w++)
+    for (size_t i = 0; i < reducer->windows[w].count; i++) bytes += reducer->windows[w].slots[i].bytes;
+  return bytes;
+}
