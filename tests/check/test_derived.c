@@ -12,11 +12,7 @@ static const struct {
 } worlds[] = {{"dp_shard=2 tp=3", 2}, {"dp_replicate=2 tp=3 cp=1", 0}, {"dp_replicate=2 dp_shard=2 tp=2", 2}};
 enum { WORLDS = sizeof worlds / sizeof *worlds };
 
-#if defined(AD_SANITIZED)
-enum { TAKEN = 40 };
-#else
 enum { TAKEN = 80 };
-#endif
 
 /* The mistakes in each world, and what became of those that were drawn; made once. */
 static ad_sabotages *listed[WORLDS], *found[WORLDS];

@@ -3,7 +3,7 @@
 set -euo pipefail
 addend=$1
 . "$2/tests/support/draw.sh"
-draw_cases "measurements" 6 all_reduce parameters startup products train_step errors parallel_step exchange experts bridge attention \
+draw_cases "measurements" 4 all_reduce parameters startup products train_step errors parallel_step exchange experts bridge attention \
   decompose memory
 
 if is_drawn all_reduce; then

@@ -78,7 +78,7 @@ Y
 : "${ADDEND_TEST_SEED:?}"
 seed=$ADDEND_TEST_SEED drawn_by=--sabotage=40
 [ "$seed" != all ] || seed=1 drawn_by=--sabotage
-draw_cases "recipes with mistakes" 2 gpt-tp gpt-tp-sp gpt-cp gpt-3d
+draw_cases "recipes with mistakes" 1 gpt-tp gpt-tp-sp gpt-cp gpt-3d
 for recipe in "${drawn[@]}"; do
   check $recipe "$drawn_by" --seed "$seed"
   python3 - "$recipe" <<'Y'

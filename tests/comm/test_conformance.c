@@ -474,20 +474,14 @@ CONFORMS(hostile_conforms_on_two_ranks, .hostile = "2", .ranks = 2, .bytes_max =
 CONFORMS(hostile_conforms_on_three_ranks, .hostile = "3", .ranks = 3)
 CONFORMS(hostile_conforms_on_five_ranks, .hostile = "5", .ranks = 5)
 
-#if defined(AD_SANITIZED)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
-/* Most on engine shm, few with a sanitizer and under an MPI launcher, which starts this program for each of them. */
+/* Most on engine shm, few under an MPI launcher, which starts this program for each of them. */
 static int run_worlds(const struct CMUnitTest *worlds, int count, int always) {
   struct CMUnitTest taken[32];
   size_t n = 0;
   char what[256];
   const char *launcher = getenv("ADDEND_TEST_MPIRUN"), *nodes = getenv("ADDEND_TEST_NODES");
   snprintf(what, sizeof what, "worlds of %s, nodes: %s", launcher ? launcher : "shm", nodes ? nodes : "1");
-  draw d = draw_cases(what, count, always, launcher || SANITIZED ? always + 2 : always + 5);
+  draw d = draw_cases(what, count, always, launcher ? always + 2 : always + 5);
   for (int i = 0; i < count; i++)
     if (is_drawn(&d, i)) taken[n++] = worlds[i];
   return _cmocka_run_group_tests("worlds", taken, n, NULL, NULL);
