@@ -33,7 +33,7 @@ typedef struct memory_case {
   LEVEL(mesh, ranks, microbatches, zero, "f32", 25), LEVEL(mesh, ranks, microbatches, zero, "bf16", 25)
 #define LEVELS(mesh, ranks, microbatches) \
   DTYPES(mesh, ranks, microbatches, 1), DTYPES(mesh, ranks, microbatches, 2), DTYPES(mesh, ranks, microbatches, 3)
-/* Of which an eighth of the gradients holds three: what levels save of the memory of gradients. */
+/* Three buckets fit into an eighth of its gradients, so that levels have memory of gradients to save. */
 #define SMALL_BUCKETS(dtype)                                                            \
   LEVEL("dp_shard=4", 4, 2, 1, dtype, 2.75), LEVEL("dp_shard=4", 4, 2, 2, dtype, 2.75), \
       LEVEL("dp_shard=4", 4, 2, 3, dtype, 2.75)

@@ -1,4 +1,4 @@
-/* Of tiny_seven all that it does, of tiny_ignored that it comes back. */
+/* Tests all that tiny_seven does, and that tiny_ignored comes back. */
 int tiny_seven(int a, int b);
 int tiny_ignored(int a, int b);
 
