@@ -167,20 +167,20 @@ ad_layout ad_bridge_to(const ad_bridge *bridge) { return bridge->to; }
 
 /* ---- arrays on either side ---- */
 
-ad_status ad_bridge_check_rows(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options,
-                               int64_t rows, const char *site) {
-  int64_t a = parts(from), b = parts(to), most = a < b ? b : a;
-  if (options->ragged || rows % most == 0) return AD_OK;
-  int64_t below = rows / most * most;
-  return ad_fail(AD_INVALID,
-                 "%s: bridge: a batch of %" PRId64 " rows does not divide into the %" PRId64
-                 " parts of the %s; %" PRId64 " or %" PRId64 " rows would do, or allow ragged splits",
-                 site, rows, most, a < b ? "destination" : "source", below ? below : most,
-                 below ? below + most : 2 * most);
+int64_t ad_bridge_rows_multiple(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options) {
+  int64_t a = parts(from), b = parts(to);
+  return options->ragged ? 1 : a < b ? b : a;
 }
 
 static ad_status check_batch(const ad_bridge *bridge, int64_t rows, const char *site) {
-  return ad_bridge_check_rows(&bridge->from, &bridge->to, &bridge->options, rows, site);
+  int64_t most = ad_bridge_rows_multiple(&bridge->from, &bridge->to, &bridge->options);
+  int64_t below = rows / most * most;
+  if (below == rows) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s: bridge: a batch of %" PRId64 " rows does not divide into the %" PRId64
+                 " parts of the %s; %" PRId64 " or %" PRId64 " rows would do, or allow ragged splits",
+                 site, rows, most, parts(&bridge->from) < most ? "destination" : "source", below ? below : most,
+                 below ? below + most : 2 * most);
 }
 
 ad_status ad_bridge_describe(const ad_bridge *bridge, ad_dtype dtype, const ad_shape *shape, int backward,

@@ -24,10 +24,10 @@ ad_status ad_bridge_backward_at(ad_bridge *bridge, ad_array *destination, ad_arr
 
 ad_axes ad_bridge_added(const ad_bridge *bridge); /* on which users of what arrives leave addends: `to` is R there */
 
-/* What ad_bridge_create refuses, and ad_bridge_describe for a batch of so many rows, before there are ranks. */
+/* What ad_bridge_create refuses, before there are ranks; and of what a batch's rows must be a multiple for
+ * ad_bridge_describe: the parts of the side that has more, or 1. */
 ad_status ad_bridge_check(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options) AD_CHECKED;
-ad_status ad_bridge_check_rows(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options,
-                               int64_t rows, const char *site) AD_CHECKED;
+int64_t ad_bridge_rows_multiple(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options);
 /* AD_TYPE, AD_INVALID unless the array is one that may enter. */
 ad_status ad_bridge_check_source(const ad_bridge *bridge, const ad_array *array, const char *site) AD_CHECKED;
 

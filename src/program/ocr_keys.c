@@ -131,6 +131,22 @@ static void check_stream(const ad_ocr_options *ocr, const ad_complaints *to) {
     ad_complain(to, "model.sequence_parallel", "is not available for ocr: images take their place in whole sequences");
 }
 
+/* Every microbatch is handed from one mesh to the other. */
+static void check_rows(const ad_program_setting *setting, int64_t multiple, const ad_complaints *to) {
+  long long batch = setting->global_batch, fits = multiple * setting->microbatches, below = batch / fits * fits;
+  for (int64_t m = 0; m < setting->microbatches; m++) {
+    long long rows = ad_cut(setting->global_batch, m, setting->microbatches).count;
+    if (rows % multiple == 0) continue;
+    ad_complain(
+        to, "train.global_batch",
+        "of %lld samples microbatch %lld of %lld has %lld, and the bridge cuts each microbatch into %lld parts; "
+        "%lld or %lld samples would do, or model.ragged: true",
+        batch, (long long)m + 1, (long long)setting->microbatches, rows, (long long)multiple, below ? below : fits,
+        below ? below + fits : 2 * fits);
+    return;
+  }
+}
+
 /* Whether the meshes can be joined, and the batch be handed from one to the other. */
 static void check_bridge(const ad_ocr_options *ocr, const ad_program_setting *setting, const ad_mesh *const *meshes,
                          const ad_complaints *to) {
@@ -138,12 +154,7 @@ static void check_bridge(const ad_ocr_options *ocr, const ad_program_setting *se
   ad_bridge_options options = {.ragged = ocr->ragged};
   ad_status status = ad_bridge_check(&from, &placed, &options);
   if (status) ad_complain_of(to, "mesh.model", status);
-  status = AD_OK;
-  for (int64_t m = 0; m < setting->microbatches && !status; m++) {
-    int64_t rows = ad_cut(setting->global_batch, m, setting->microbatches).count;
-    status = ad_bridge_check_rows(&from, &placed, &options, rows, "microbatch");
-  }
-  if (status) ad_complain_of(to, "train.global_batch", status);
+  if (setting->microbatches >= 1) check_rows(setting, ad_bridge_rows_multiple(&from, &placed, &options), to);
 }
 
 void ad_ocr_check(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,

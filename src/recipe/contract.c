@@ -77,8 +77,10 @@ ad_status ad_recipe_check_sizes(const ad_recipe *recipe, const ad_mesh *const *m
   if (ad_recipe_is_disjoint(recipe)) return AD_OK;
   for (size_t i = 0; i < recipe->mesh_count; i++) {
     differ |= ranks_of(recipe, meshes[i]) != ranks_of(recipe, meshes[0]);
-    ad_text_add(&sizes, "%s%s has %lld", i ? ", " : "", recipe->meshes[i].module ? recipe->meshes[i].module : "it",
-                (long long)ranks_of(recipe, meshes[i]));
+    ad_text_add(&sizes, "%s%s has %s, so %lld ranks%s", i ? "; " : "",
+                recipe->meshes[i].module ? recipe->meshes[i].module : "it", recipe->meshes[i].text,
+                (long long)ranks_of(recipe, meshes[i]),
+                ad_mesh_axis_size(meshes[i], AD_BLOCK) > 1 ? " that its blocks share" : "");
   }
   if (!differ) return AD_OK;
   return ad_fail(AD_INVALID,

@@ -180,7 +180,7 @@ refused() { # lines that the message must have, then a recipe and what is set
   [ $status -eq 2 ] || { cat out; fail "exit $status, not 2: ${*:2}"; }
   while IFS= read -r words; do grep -qF -- "$words" out || { cat out; fail "no word of '$words': ${*:2}"; }; done <<<"$1"
 }
-refused 'mesh: the modules run on the same ranks, so their meshes must be of one size: encoder has 8, model has 4
+refused 'mesh: the modules run on the same ranks, so their meshes must be of one size: encoder has dp=4 tp=2, so 8 ranks; model has dp=2 cp=2 tp=1, so 4 ranks
 bridge: the source "dp_shard=4 tp=2" has 8 ranks (0 to 7), the destination "dp_shard=2 cp=2 tp=1" 4 (0 to 3); they must be the same ranks, or have none in common' \
   ocr-fan-in-small --set 'mesh.model=dp=2 cp=2 tp=1'
 refused 'bridge: the source cuts the batch into 3 parts, the destination into 2, and neither divides the other; 2 beside 2 or 4 would do, or allow ragged splits' \
@@ -188,21 +188,23 @@ refused 'bridge: the source cuts the batch into 3 parts, the destination into 2,
 refused 'data.chars: cp=2 cuts the sequence into 4 chunks, and 8 patches and 7 characters are no multiple of that; 4 or 8 characters would do' ocr-fan-in-small --set data.chars=7
 refused 'bridge: the source has pp=2; a bridge joins modules that have one stage: pp=1' ocr-fan-in-small --set 'mesh.encoder=dp=2 pp=2 tp=2'
 refused 'bridge: the destination has pp=2; a bridge joins modules that have one stage: pp=1' ocr-fan-in-small --set 'mesh.model=dp=2 pp=2 tp=2'
-refused 'bridge: a batch of 3 rows does not divide into the 4 parts of the source; 4 or 8 rows would do, or allow ragged splits' \
+refused 'train.global_batch: of 6 samples microbatch 1 of 2 has 3, and the bridge cuts each microbatch into 4 parts; 8 or 16 samples would do, or model.ragged: true' \
   ocr-fan-in-small --set train.global_batch=6
-refused 'bridge: a batch of 2 rows does not divide into the 4 parts of the destination; 4 or 8 rows would do, or allow ragged splits' \
+refused 'train.global_batch: of 16 samples microbatch 1 of 8 has 2, and the bridge cuts each microbatch into 4 parts; 32 or 64 samples would do, or model.ragged: true' \
   ocr-fan-out --set train.microbatches=8
 refused "the encoder's tp=2 cuts them, and 3 is no multiple of that; 4 would do
 must divide data.width: 64 is no multiple of 7; widths of 63 or 70 would do
 bridge: the destination has pp=2; a bridge joins modules that have one stage: pp=1
-bridge: a batch of 3 rows does not divide into the 4 parts of the source" \
+train.global_batch: of 6 samples microbatch 1 of 2 has 3" \
   ocr-fan-in-small --set 'mesh.model=dp=2 pp=2 tp=2' --set model.encoder_heads=3 --set model.patch=7 --set train.global_batch=6
 refused 'placement: must be colocated or disjoint, is apart' ocr-disjoint --set placement=apart
-refused 'mesh: the modules run on the same ranks, so their meshes must be of one size: encoder has 4, model has 2; with placement: disjoint each has ranks of its own' \
+refused 'mesh: the modules run on the same ranks, so their meshes must be of one size: encoder has dp=2 tp=2, so 4 ranks; model has cp=2, so 2 ranks; with placement: disjoint each has ranks of its own' \
   ocr-disjoint --set placement=colocated --set 'mesh.model=cp=2'
 refused 'bridge: the source cuts the batch into 3 parts, the destination into 2, and neither divides the other; 2 beside 2 or 4 would do, or allow ragged splits' \
   ocr-disjoint --set 'mesh={encoder: "dp=3", model: "dp=2"}'
-refused 'bridge: a batch of 4 rows does not divide into the 3 parts of the source; 3 or 6 rows would do, or allow ragged splits' \
+refused 'train.global_batch: of 16 samples microbatch 1 of 4 has 4, and the bridge cuts each microbatch into 3 parts; 12 or 24 samples would do' \
   ocr-disjoint --set 'mesh={encoder: "dp=3", model: "cp=2"}'
+refused 'train.global_batch: of 6 samples microbatch 1 of 4 has 1, and the bridge cuts each microbatch into 3 parts; 12 or 24 samples would do' \
+  ocr-disjoint --set 'mesh={encoder: "dp=3", model: "dp=3"}' --set train.global_batch=6 --set train.microbatches=4
 refused 'bridge: the source has pp=2; a bridge joins modules that have one stage: pp=1' ocr-disjoint --set 'mesh.encoder=dp=2 pp=2'
 echo "bridge: all hold"

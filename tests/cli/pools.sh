@@ -144,7 +144,7 @@ refused 'decompose is distributed over dp; leave out tp' 'mesh.adv=dp=2 tp=2'
 refused 'all coefficients are 0, so nothing would be trained' 'losses={faithfulness: {coefficient: 0}, stochastic: {coefficient: 0}, sparsity: {coefficient: 0}, adversarial: {coefficient: 0}}'
 refused 'ascent.rule: must be adam or sign, is sgd' 'ascent.rule=sgd'
 refused 'losses.stochastic.divergence: must be mse or kl, is l1' 'losses.stochastic.divergence=l1'
-refused 'the modules run on the same ranks, so their meshes must be of one size: ci has 4, blocks has 2, adv has 2' 'placement=colocated'
+refused 'the modules run on the same ranks, so their meshes must be of one size: ci has dp=4, so 4 ranks; blocks has block=2 dp=2, so 2 ranks that its blocks share; adv has dp=2, so 2 ranks; with' 'placement=colocated'
 
 # ---- a target from a file: every tensor is one of its own, of its shape, of floats and finite, and none is left over ----
 target() { # name, KEY=VALUE...: the weights of a gpt of this kind

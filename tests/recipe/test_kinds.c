@@ -244,8 +244,9 @@ static void a_mesh_that_is_missing_or_of_no_module_is_told_with_its_line(void **
 
 static void modules_have_as_many_ranks_as_each_other(void **state) {
   SET_SAYS(
-      "r.yaml:3: mesh: the modules run on the same ranks, so their meshes must be of one size: encoder has 4, model "
-      "has 6; with placement: disjoint each has ranks of its own",
+      "r.yaml:3: mesh: the modules run on the same ranks, so their meshes must be of one size: encoder has tp=4, "
+      "so 4 "
+      "ranks; model has dp=6, so 6 ranks; with placement: disjoint each has ranks of its own",
       GOOD, "mesh.model=dp=6");
   SET_SAYS("--set placement: must be colocated or disjoint, is apart", GOOD, "placement=apart");
   ad_recipe *r = READ(GOOD, "mesh.model=dp=6", "placement=disjoint");
