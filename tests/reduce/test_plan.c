@@ -60,6 +60,9 @@ static void what_a_reducer_cannot_do_is_refused_when_it_is_made(void **state) {
   spec.contract = (ad_contract){.param = AD_I32};
   refused(w, &spec, 1, AD_INVALID, "i32");
   spec.contract = (ad_contract){0};
+  spec.shape.dim[0] = -8;
+  refused(w, &spec, 1, AD_INVALID, "reducer: parameter `w`: dimension 0 is -8; sizes are 0 or more");
+  spec.shape.dim[0] = 8;
   ad_param_spec twice[] = {spec, spec};
   refused(w, twice, 2, AD_INVALID, "both named `w`");
   spec.name = "";
@@ -129,6 +132,23 @@ static void buckets_fill_from_the_last_parameter_and_launch_in_that_order(void *
   assert_true(plan.param_count == 1 && plan.params[0] == 0);
   assert_int_equal(ad_reducer_bytes(reducer), 4 * 550);
   ad_reducer_destroy(reducer);
+}
+
+/* Where sums wait in a dtype that is not the wire's, the wire's memory is beside theirs. */
+static void sums_that_wait_are_counted_where_they_have_memory_of_their_own(void **state) {
+  const world *w = *state;
+  ad_reducer *reducer;
+  ad_param_spec spec = spec_of(w, "w", 100, "dp=R tp=R", "dp=R tp=R");
+  for (int narrow = 0; narrow <= 1; narrow++) {
+    if (narrow) spec.contract = (ad_contract){.param = AD_BF16};
+    size_t sum = 400, wire = narrow ? 200 : 0, waits = narrow ? 400 : 0; /* one array of f32: all three are it */
+    assert_int_equal(ad_reducer_create(w->comm, &spec, 1, NULL, &reducer), AD_OK);
+    assert_int_equal(ad_reducer_bytes(reducer), sum + wire);
+    assert_int_equal(ad_reducer_begin_microbatch(reducer, AD_SYNC_NONE), AD_OK);
+    assert_int_equal(ad_reducer_bytes(reducer), sum + wire + waits);
+    assert_int_equal(ad_reducer_sum_bytes(reducer), narrow ? sum + waits : 0);
+    ad_reducer_destroy(reducer);
+  }
 }
 
 /* ---- misuse ---- */
@@ -301,6 +321,7 @@ int main(void) {
       cmocka_unit_test(a_complete_contract_stays_as_it_is),
       cmocka_unit_test(a_contract_that_means_nothing_is_refused),
       cmocka_unit_test(buckets_fill_from_the_last_parameter_and_launch_in_that_order),
+      cmocka_unit_test(sums_that_wait_are_counted_where_they_have_memory_of_their_own),
       cmocka_unit_test(calls_out_of_order_are_refused_and_change_nothing),
       cmocka_unit_test(buckets_are_posted_in_order_whatever_the_order_of_gradients),
       cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),

@@ -126,7 +126,8 @@ static void orders_of_their_own_take_more_memory_and_end(void **state) {
 enum { MANY = 12, ROWS = 6, WIDTH = 50 };
 
 /* Parameters of one size, one a bucket, from the last to the first. */
-static void open_with(ad_comm *comm, ad_mesh *mesh, const ad_reducer_options *given, int lasting, ad_reducer **out) {
+static void open_some(ad_comm *comm, ad_mesh *mesh, const ad_reducer_options *given, int lasting, size_t count,
+                      ad_reducer **out) {
   static const char *const names[MANY] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"};
   ad_param_spec specs[MANY];
   for (int i = 0; i < MANY; i++) {
@@ -138,7 +139,11 @@ static void open_with(ad_comm *comm, ad_mesh *mesh, const ad_reducer_options *gi
   ad_reducer_options options = *given;
   options.size = sizeof options;
   options.bucket_bytes = ROWS * WIDTH * sizeof(float);
-  CHECK_OK(ad_reducer_create(comm, specs, MANY, &options, out));
+  CHECK_OK(ad_reducer_create(comm, specs, count, &options, out));
+}
+
+static void open_with(ad_comm *comm, ad_mesh *mesh, const ad_reducer_options *given, int lasting, ad_reducer **out) {
+  open_some(comm, mesh, given, lasting, MANY, out);
 }
 
 static void open_many(ad_comm *comm, ad_mesh *mesh, int reuses, size_t window, ad_reducer **out) {
@@ -181,6 +186,25 @@ static void buckets_of_a_window_hold_two(void **state) {
     }
     ad_reducer_destroy(own);
     ad_reducer_destroy(reused);
+  }
+  ad_mesh_destroy(mesh);
+  ad_comm_close(comm);
+}
+
+/* Two slots are the least, so two buckets of one size would save nothing. */
+static void buckets_that_would_save_nothing_have_memory_of_their_own(void **state) {
+  size_t bucket = ROWS * WIDTH * sizeof(float);
+  ad_comm *comm;
+  ad_mesh *mesh;
+  CHECK_OK(ad_comm_open_dry(0, 2, &comm));
+  CHECK_OK(ad_mesh_create("dp_shard=2", &mesh));
+  for (size_t count = 1; count <= 3; count++) {
+    ad_reducer *reducer;
+    open_some(comm, mesh, &(ad_reducer_options){.reuses = 1}, 0, count, &reducer);
+    size_t own = count < 3 ? count * bucket : 0; /* slots are made as they are needed */
+    for (size_t i = 0; i < count; i++) assert_int_equal(ad_reducer_bucket(reducer, i).window, count < 3 ? -1 : 0);
+    assert_int_equal(ad_reducer_bytes(reducer) - ad_reducer_sum_bytes(reducer), own);
+    ad_reducer_destroy(reducer);
   }
   ad_mesh_destroy(mesh);
   ad_comm_close(comm);
@@ -317,6 +341,7 @@ int main(void) {
       cmocka_unit_test(an_absent_gradient_takes_no_memory_of_another),
       cmocka_unit_test(orders_of_their_own_take_more_memory_and_end),
       cmocka_unit_test(buckets_of_a_window_hold_two),
+      cmocka_unit_test(buckets_that_would_save_nothing_have_memory_of_their_own),
       cmocka_unit_test(a_window_that_is_too_small_is_told_with_one_that_fits),
       cmocka_unit_test(a_gradient_that_is_known_to_last_has_memory_of_its_own),
       cmocka_unit_test(what_is_no_longer_a_target_is_refused),
