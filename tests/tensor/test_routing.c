@@ -148,6 +148,27 @@ static void rows_that_were_never_dispatched_do_not_return(void **state) {
   world_close(&w);
 }
 
+/* A routing is of one rank's own rows. */
+static void rows_that_are_parts_of_a_whole_are_refused(void **state) {
+  for (int back = 0; back <= 1; back++) {
+    world w = world_open();
+    ad_tape *t = open_tape(&w, AD_F64);
+    ad_array array;
+    ad_routing *routing;
+    ad_top_k(t, scores_leaf(&w, t, &array, 2, 3, NULL), 1, NULL, &routing);
+    must(ad_layout_parse(w.mesh, "tp=S0", &w.layout));
+    ad_array cut = random_array(&w, AD_F64, (ad_shape){2, {2, 4}}, 5, 0);
+    ad_tensor *x = ad_input(t, &cut);
+    assert_null(ad_tensor_array(back ? ad_from_slots(t, x, routing) : ad_to_slots(t, x, routing)));
+    assert_int_equal(ad_tape_status(t), AD_TYPE);
+    assert_non_null(strstr(ad_last_error(), "the rows are S(0) on `tp`; declare them V: each rank routes its own"));
+    free(array.data);
+    free(cut.data);
+    ad_tape_destroy(t);
+    world_close(&w);
+  }
+}
+
 /* Against the difference quotient of the sum with random weights. */
 static void check_slope(ad_tensor *(*apply)(ad_tape *t, ad_tensor *x)) {
   enum { COUNT = 12 };
@@ -298,6 +319,7 @@ int main(void) {
       cmocka_unit_test(what_is_given_is_an_expert_and_none_twice),
       cmocka_unit_test(more_choices_than_experts_are_refused),
       cmocka_unit_test(rows_that_were_never_dispatched_do_not_return),
+      cmocka_unit_test(rows_that_are_parts_of_a_whole_are_refused),
       cmocka_unit_test(softmax_and_sigmoid_have_the_slope_of_their_values),
       cmocka_unit_test(rows_find_their_experts_and_come_back),
       cmocka_unit_test(experts_are_cut_and_copied),

@@ -1,6 +1,7 @@
 /* Where backward may start: from several losses, from gradients that arrive from another tape, several times on one
  * tape; and where parameters' gradients then go. One rank, some on engine dry. */
 #include <stdio.h>
+#include "ranks.h"
 #include "world.h"
 
 enum { ROWS = 3, WIDTH = 4, PARAMS = 4 };
@@ -447,6 +448,42 @@ static void a_loss_among_the_outputs_keeps_the_seed_rule(void **state) {
   close_dry(&d);
 }
 
+/* Rank 1's second start is refused, the first was not; rank 0 waits for a sum meanwhile. */
+static int fail_later(ad_comm *comm, void *context) {
+  double one = 1, sum;
+  ad_mesh *mesh;
+  ad_tape *t;
+  ad_tape_options options = {.size = sizeof options, .dtype = AD_F64};
+  CHECK_OK(ad_mesh_create("dp=2", &mesh));
+  ad_layout layout = ad_layout_all(mesh, AD_P);
+  ad_array x = ad_array_describe(comm, AD_F64, &(ad_shape){0, {0}}, &layout);
+  x.data = &one;
+  CHECK_OK(ad_tape_create(comm, mesh, &options, &t));
+  ad_tensor *loss = ad_input(t, &x);
+  CHECK_OK(ad_backward_from(t, &loss, NULL, 1, 0));
+  if (ad_comm_rank(comm) == 1) {
+    CHECK_STATUS(ad_backward_from(t, NULL, NULL, 0, 1), AD_INVALID);
+  } else {
+    ad_collective call = {.op = AD_ALL_REDUCE,
+                          .group = ad_mesh_group(mesh, AD_AXES_ALL, 0),
+                          .in = &one,
+                          .out = &sum,
+                          .count = 1,
+                          .dtype = AD_F64,
+                          .reduction = AD_SUM,
+                          .site = AD_HERE};
+    CHECK(ad_comm_run(comm, &call));
+    CHECK_MESSAGE("no parameter and no input is reached from a start without outputs");
+  }
+  ad_tape_destroy(t);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void a_start_that_is_refused_after_a_good_one_is_told_to_the_others(void **state) {
+  run_ranks(2, fail_later, NULL);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_gradient_that_comes_back_continues_its_tape),
@@ -465,6 +502,7 @@ int main(void) {
       cmocka_unit_test(a_gradient_has_the_shape_and_dtype_of_its_output),
       cmocka_unit_test(a_gradient_that_is_not_the_dual_of_its_output_is_refused),
       cmocka_unit_test(a_loss_among_the_outputs_keeps_the_seed_rule),
+      cmocka_unit_test(a_start_that_is_refused_after_a_good_one_is_told_to_the_others),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
