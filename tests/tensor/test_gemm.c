@@ -8,12 +8,15 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include "base/kernels.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/seams.h"
 #include "draw.h"
 #include "tensor/gemm_cut.h"
+#include "tensor/mistakes.h"
 
 /* ---- numbers ---- */
 
@@ -408,6 +411,33 @@ static void a_product_without_memory_says_so_once(void **state) {
   assert_ptr_equal(result, &of);
 }
 
+/* The planted one is a mistake of rounding: it is near the right product, and not it. */
+static void the_planted_product_rounds_and_does_nothing_else(void **state) {
+  trial of = {AD_BF16, AD_BF16, 20, 30, 301, .factor = 1};
+  operands at = make_operands(&of);
+  matrix right = copy_of(&at.c), planted = copy_of(&at.c);
+  size_t count, i = 0;
+  const ad_mistake *mistakes = ad_tensor_mistakes(&count);
+  while (i < count && strcmp(mistakes[i].name, "product-sums-in-bf16") != 0) i++;
+  assert_true(i < count);
+  multiply(&of, &at, &right);
+  ad_mistake_scene scene = {0};
+  ad_mistake_plant(&mistakes[i], &scene);
+  multiply(&of, &at, &planted);
+  ad_seams_clear();
+  double apart = 0, whole = 0;
+  for (int64_t row = 0; row < of.m; row++)
+    for (int64_t column = 0; column < of.n; column++) {
+      apart += pow(value_of(&planted, row, column) - value_of(&right, row, column), 2);
+      whole += pow(value_of(&right, row, column), 2);
+    }
+  assert_true(scene.fired && is_whole(&planted));
+  assert_true(apart > 0 && sqrt(apart / whole) < 5e-2);
+  free(right.data);
+  free(planted.data);
+  free_operands(&at);
+}
+
 /* ---- which way ---- */
 
 static void each_rank_chooses_by_what_all_have(void **state) {
@@ -521,14 +551,36 @@ static int run_with_onednn(void) {
          cmocka_run_group_tests_name("primitives", tests, NULL, NULL);
 }
 
+/* As a rank beside others that have less. In a process of its own, in which oneDNN was not used before. */
+static void onednn_takes_no_more_than_all_ranks_have(void **state) {
+  uint16_t one = 0x3f80, product = 0;
+  ad_products all = ad_products_own();
+  if (!ad_onednn_version() || all.units <= AD_UNITS_AVX512) skip();
+  all.units = AD_UNITS_AVX512;
+  all.library = AD_LIBRARY_ONEDNN;
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (!child) {
+    ad_products_choose(all);
+    ad_gemm(AD_BF16, AD_BF16, 1, 1, 1, 1, (gemm_operand){&one, 1, 0}, (gemm_operand){&one, 1, 0}, 0, &product, 1);
+    _exit(ad_gemm_status() || product != one || strcmp(ad_gemm_onednn_instructions(), "avx512_core") != 0);
+  }
+  int ended = 0;
+  assert_int_equal(waitpid(child, &ended, 0), child);
+  assert_true(WIFEXITED(ended) && WEXITSTATUS(ended) == 0);
+}
+
 int main(void) {
+  const struct CMUnitTest first[] = {cmocka_unit_test(onednn_takes_no_more_than_all_ranks_have)};
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_rank_chooses_by_what_all_have),
       cmocka_unit_test(what_is_not_there_is_not_chosen),
       cmocka_unit_test(small_products_are_made_where_they_lie),
+      cmocka_unit_test(the_planted_product_rounds_and_does_nothing_else),
   };
+  int failed = cmocka_run_group_tests_name("instructions", first, NULL, NULL);
   if (ad_gemm_prepare()) return 1;
-  int failed = cmocka_run_group_tests_name("choice", tests, NULL, NULL);
+  failed += cmocka_run_group_tests_name("choice", tests, NULL, NULL);
   failed += run_with(AD_LIBRARY_OPENBLAS, ad_products_own().units, "openblas");
   failed += run_with_onednn();  // first with all instructions: oneDNN is held to those of its first product
   for (int units = AD_UNITS_AMX; units >= AD_UNITS_PLAIN; units--)
