@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "addend/bridge.h"
+#include "array/transit.h"
 #include "base/random.h"
 #include "bridge/mistakes.h"
 #include "ranks.h"
@@ -282,6 +283,30 @@ static void what_is_posted_has_the_bits_of_what_is_waited_for(void **state) {
   unsetenv("ADDEND_HOSTILE");
 }
 
+/* In the record of types too the addends stay addends. */
+static void leave_sum_out(void *context, void *passing) {
+  ad_transit_passing *at = passing;
+  if (at->transit->move != AD_MOVE_ALL_REDUCE) return;
+  ad_layout_set(&at->out->layout, at->transit->axes, AD_P);
+  at->handled = 1;
+}
+
+static void addends_that_were_not_summed_do_not_go_back(void **state) {
+  ad_comm *comm;
+  must(ad_comm_open_dry(0, 8, &comm));
+  joined j = join(comm, &(sides){"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_R, ROWS, 0});
+  must(ad_bridge_backward(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
+  ad_layout to = ad_bridge_to(j.bridge);
+  j.destination_gradient.layout = ad_layout_dual(&to);
+  ad_seams[AD_SEAM_TRANSIT] = (ad_seam_slot){leave_sum_out, NULL};
+  ad_status status = ad_bridge_backward(j.bridge, &j.destination_gradient, &j.source_gradient, NULL);
+  ad_seams_clear();
+  assert_int_equal(status, AD_TYPE);
+  assert_non_null(strstr(ad_last_error(), "the gradient is P on `cp,tp`; all_reduce P->I before it goes back"));
+  part(&j);
+  ad_comm_close(comm);
+}
+
 /* What is R at the end of the bridge arrives as I; a conversion makes addends of its gradient. */
 static void arrives_as(const char *destination, ad_type on_tp, ad_axes same) {
   ad_comm *comm;
@@ -525,6 +550,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(values_arrive_and_all_addends_come_back),
       cmocka_unit_test(what_is_posted_has_the_bits_of_what_is_waited_for),
+      cmocka_unit_test(addends_that_were_not_summed_do_not_go_back),
       cmocka_unit_test(a_value_arrives_the_same_on_every_copy),
       cmocka_unit_test(backward_is_the_adjoint_of_forward),
       cmocka_unit_test(a_gradient_that_is_zero_outside_each_ranks_chunks_comes_back_whole),
