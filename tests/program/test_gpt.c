@@ -5,12 +5,14 @@
 #include <stdint.h>
 #include <fnmatch.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 #include "addend/model.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "io/text.h"
 #include "program/program.h"
 #include "program/text_batch.h"
 
@@ -121,6 +123,22 @@ static void shapes_and_initial_values_are_those_of_the_header(void **state) {
   }
   assert_int_equal(seen, param_count(&m));
   destroy(&m);
+}
+
+/* 8/3 of the width of the model, and then the next multiple of 16. */
+static void without_a_width_of_the_mlp_it_is_eight_thirds_rounded_up(void **state) {
+  static const int64_t widths[][2] = {{2, 16}, {6, 16}, {8, 32}, {12, 32}, {16, 48}, {48, 128}, {50, 144}, {256, 688}};
+  for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+    made m = {.options = tiny(0)};
+    m.options.d_hidden = 0;
+    m.options.decoder.d_model = widths[i][0];
+    m.options.decoder.heads = 1;
+    must(ad_comm_open_dry(0, 1, &m.comm));
+    must(try(&m, "dp=1", BATCH, 1));
+    assert_string_equal(param_at(&m, 7)->name, "blocks.0.mlp.gate");
+    assert_int_equal(param_at(&m, 7)->shape.dim[1], widths[i][1]);
+    destroy(&m);
+  }
 }
 
 static void outputs_of_residual_branches_start_smaller(void **state) {
@@ -312,6 +330,22 @@ static void the_gradient_is_the_slope_of_the_loss(void **state) {
   }
 }
 
+static void what_a_batch_is_read_from_is_said(void **state) {
+  fixture f;
+  char is[64], wanted[64];
+  ad_text_data *data;
+  open_fixture(&f, 0, 2);
+  must(ad_text_data_open((const char *const *)text_paths, 1, SEQ, 0, &data));
+  snprintf(wanted, sizeof wanted, "%lld bytes", (long long)ad_text_data_bytes(data));
+  const void *own = ad_program_own(f.made.program);
+  assert_string_equal(ad_gpt()->fact(own, 0, is, sizeof is), "text");
+  assert_string_equal(is, wanted);
+  assert_string_equal(ad_gpt()->fact(own, 1, is, sizeof is), "batch");
+  assert_string_equal(is, "3 samples of 5 tokens in 2 microbatches");
+  ad_text_data_close(data);
+  close_fixture(&f);
+}
+
 static void an_untrained_model_is_not_far_from_a_guess(void **state) {
   fixture f;
   open_fixture(&f, 0, 1);
@@ -333,6 +367,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(parameters_have_the_names_that_recipes_use),
       cmocka_unit_test(shapes_and_initial_values_are_those_of_the_header),
+      cmocka_unit_test(without_a_width_of_the_mlp_it_is_eight_thirds_rounded_up),
       cmocka_unit_test(outputs_of_residual_branches_start_smaller),
       cmocka_unit_test(batches_are_cut_over_dp_and_zigzag_over_cp),
       cmocka_unit_test(a_refusal_names_every_number_that_does_not_fit),
@@ -340,6 +375,7 @@ int main(void) {
       cmocka_unit_test(memory_that_runs_out_leaves_nothing_behind),
       cmocka_unit_test(products_are_counted_once_forward_and_twice_backward),
       cmocka_unit_test(the_gradient_is_the_slope_of_the_loss),
+      cmocka_unit_test(what_a_batch_is_read_from_is_said),
       cmocka_unit_test(an_untrained_model_is_not_far_from_a_guess),
       cmocka_unit_test(no_rows_give_every_parameter_a_zero_gradient),
   };

@@ -1,0 +1,49 @@
+/* The program ocr on paper: what its decoder cannot be on its mesh is refused with numbers that would do. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+#include "addend/model.h"
+
+static char *text_paths[] = {(char[]){"/usr/share/common-licenses"}};
+
+static ad_ocr_options tiny(void) {
+  return (ad_ocr_options){
+      .decoder = {.layers = 1, .d_model = 48, .heads = 4, .tied = 1, .rotary_base = 10000, .data = {.seq = 8}},
+      .d_hidden = 20,
+      .encoder_layers = 1,
+      .encoder_d_model = 12,
+      .encoder_heads = 2,
+      .patch = 2,
+      .lines = {.text = text_paths, .text_count = 1, .chars = 4, .height = 6, .width = 8}};
+}
+
+static void refused(const ad_ocr_options *options, const char *model, int64_t ranks, const char *words) {
+  char encoder[16];
+  snprintf(encoder, sizeof encoder, "dp=%d", (int)ranks);
+  ad_program_setting setting = {
+      .meshes = (const char *const[]){encoder, model}, .global_batch = 12, .microbatches = 1, .seed = 5};
+  ad_program *program = NULL;
+  ad_comm *comm;
+  assert_int_equal(ad_comm_open_dry(0, ranks, &comm), AD_OK);
+  setting.comm = comm;
+  assert_int_equal(ad_program_create(ad_ocr(), options, &setting, &program), AD_INVALID);
+  if (!strstr(ad_last_error(), words)) fail_msg("\"%s\" does not say \"%s\"", ad_last_error(), words);
+  ad_comm_close(comm);
+}
+
+static void a_decoder_that_does_not_fit_its_mesh_is_refused(void **state) {
+  ad_ocr_options options = tiny();
+  refused(&options, "tp=3", 3, "model.heads: tp=3 cuts them, and 4 is no multiple of that; 3 or 6 would do");
+  refused(&options, "pp=2", 2, "mesh.model: pp=2 is not available for ocr");
+  options.decoder.heads = 5;
+  refused(&options, "dp=1", 1, "model.heads: must divide d_model: 48 is no multiple of 5; 4 or 6 would do");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(a_decoder_that_does_not_fit_its_mesh_is_refused)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
