@@ -15,6 +15,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 #include "addend/checkpoint.h"
+#include "io/checkpoint_folder.h"
 #include "io/checkpoint_index.h"
 #include "io/file.h"
 #include "ranks.h"
@@ -201,6 +202,24 @@ static void no_file_of_a_complete_one_is_removed_while_it_has_its_name(void **st
   close_alone(&a);
 }
 
+/* One that cannot be set aside stays complete, and the caller learns it. */
+static void an_older_one_that_cannot_be_removed_is_told(void **state) {
+  alone a;
+  char path[160];
+  open_alone(&a, 2);
+  save(&a, 1);
+  save(&a, 2);
+  failing = "rename step-1 step-1.old.tmp";
+  assert_int_equal(ad_checkpoint_remove_older(folder, 2, 1), AD_IO);
+  assert_null(failing);
+  assert_non_null(strstr(ad_last_error(), "/step-1: cannot be removed: "));
+  snprintf(path, sizeof path, "%s/step-1/index.json", folder);
+  assert_int_equal(access(path, R_OK), 0);
+  assert_int_equal(ad_checkpoint_remove_older(folder, 2, 1), AD_OK);
+  assert_int_not_equal(access(path, R_OK), 0);
+  close_alone(&a);
+}
+
 static void one_of_the_same_step_is_replaced_before_it_is_removed(void **state) {
   alone a;
   open_alone(&a, 1);
@@ -298,6 +317,7 @@ int main(void) {
       cmocka_unit_test(a_checkpoint_gets_its_name_when_all_of_it_is_on_disk),
       cmocka_unit_test(an_older_one_goes_when_the_new_one_has_its_name_on_disk),
       cmocka_unit_test(no_file_of_a_complete_one_is_removed_while_it_has_its_name),
+      cmocka_unit_test(an_older_one_that_cannot_be_removed_is_told),
       cmocka_unit_test(one_of_the_same_step_is_replaced_before_it_is_removed),
       cmocka_unit_test(one_of_the_same_step_stays_where_the_new_one_fails),
       cmocka_unit_test(a_value_of_which_a_part_is_missing_does_not_load),

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 #include "addend/data.h"
@@ -275,10 +276,29 @@ static void a_text_that_is_not_read_has_its_size_and_its_counts(void **state) {
   ad_text_data_close(unread);
 }
 
+/* Before it is read; as somebody to whom that matters, which it does not to root. */
+static void a_file_that_may_not_be_read_is_told_when_it_is_found(void **state) {
+  const char *path = in_folder("ten");
+  assert_int_equal(chmod(folder, 0711), 0);
+  assert_int_equal(chmod(path, 0), 0);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (!child) {
+    if (!geteuid() && setresuid(47013, 47013, 47013)) _exit(9);
+    ad_status status = ad_text_data_check(&path, 1, 4, 0);
+    _exit(status != AD_IO || !strstr(ad_last_error(), path) || !strstr(ad_last_error(), "Permission denied"));
+  }
+  int ended = -1;
+  assert_int_equal(waitpid(child, &ended, 0), child);
+  assert_int_equal(ended, 0);
+  assert_int_equal(chmod(path, 0644), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(files_are_read_in_name_order_and_links_inside_are_not_followed),
       cmocka_unit_test(what_is_wrong_with_a_text_is_said),
+      cmocka_unit_test(a_file_that_may_not_be_read_is_told_when_it_is_found),
       cmocka_unit_test(the_last_part_of_every_file_is_held_out),
       cmocka_unit_test(nothing_held_out_gives_rows_that_do_not_count),
       cmocka_unit_test(a_sample_depends_on_its_global_index_alone),
