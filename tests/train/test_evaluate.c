@@ -4,6 +4,7 @@
 #include <math.h>
 #include <unistd.h>
 #include "io/text.h"
+#include "train/run.h"
 
 enum { SAMPLES = 7 };
 static const double close_enough = 1e-12;
@@ -13,6 +14,7 @@ typedef struct seen {
   ad_evaluation evaluation;
   double alone, of_step; /* of the first step's batch: forward alone, and as the step says */
   double loss_after;     /* of a step's batch, after the first step */
+  int64_t told, of;      /* batches of the held-out set: in a row, and how many there were to be */
 } seen;
 
 typedef struct job {
@@ -22,12 +24,24 @@ typedef struct job {
   seen *seen;
 } job;
 
+/* On any rank: a second one that told as well would be out of the row. */
+static void hear(void *context, const char *what, int64_t done, int64_t of) {
+  seen *heard = context;
+  if (!strcmp(what, "evaluate") && done == heard->told + 1)
+    heard->told = done;
+  else
+    heard->told = -1;
+  heard->of = of;
+}
+
 static int evaluate(ad_comm *comm, void *context) {
   const job *j = context;
   ad_run_options options = {.size = sizeof options, .dtype = AD_F64};
   ad_step_report report;
   ad_run *run;
   RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
+  run->tell = hear;
+  run->tell_context = j->seen;
   if (j->writes) RANK_MUST(comm, ad_run_write_weights(run, j->writes));
   if (j->evaluates) RANK_MUST(comm, ad_run_evaluate(run, &j->seen->evaluation));
   RANK_MUST(comm, ad_run_loss(run, 0, 0, &j->seen->alone));
@@ -188,6 +202,14 @@ static void an_evaluation_changes_nothing(void **state) {
   assert_true(with.loss_after == without.loss_after);
 }
 
+static void each_of_its_batches_is_told_by_the_first_rank(void **state) {
+  seen one = see(1, 1, gpt, text, "dp=1", REST("global_batch: 2")),
+       two = see(1, 2, gpt, text, "dp=2", REST("global_batch: 3"));
+  assert_true(one.told == 4 && one.of == 4);
+  assert_true(two.told == 3 && two.of == 3);
+  assert_int_equal(see(0, 1, gpt, text, "dp=1", REST("global_batch: 2")).told, 0);
+}
+
 /* All that there are, each once. */
 static void a_set_has_no_sample_twice(void **state) {
   const char *paths[] = {"/usr/share/common-licenses"};
@@ -223,6 +245,7 @@ int main(void) {
       cmocka_unit_test(no_seed_is_in_that_of_pictures),
       cmocka_unit_test(its_standard_error_is_that_of_a_mean),
       cmocka_unit_test(an_evaluation_changes_nothing),
+      cmocka_unit_test(each_of_its_batches_is_told_by_the_first_rank),
       cmocka_unit_test(a_set_has_no_sample_twice),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

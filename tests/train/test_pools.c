@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <unistd.h>
+#include "base/error.h"
 #include "base/kernels.h"
 #include "io/file.h"
 #include "train/run.h"
@@ -333,6 +334,39 @@ static void a_phase_waits_for_what_it_sent_before_the_place_of_that_is_taken(voi
            "f0 v0 f1 v1 g0 b0 s2 s0 f2 v2 g1 b1 s3 s1 f3 v3 g2 b2 g3 b3 s3 s0 s0 s2");
 }
 
+/* Where memory for this much lies that the ranks share. */
+static ad_status probe(ad_comm *comm, void **out) {
+  AD_TRY(ad_comm_alloc(comm, 1 << 20, out));
+  ad_comm_free(comm, *out);
+  return AD_OK;
+}
+
+/* The first run leaves what the ranks themselves keep from now on. */
+static int run_again(ad_comm *comm, void *context) {
+  enum { TIMES = 3 };
+  const ad_recipe *recipe = context;
+  void *after[TIMES];
+  for (int i = 0; i < TIMES; i++) {
+    ad_run *run;
+    ad_step_report report;
+    RANK_MUST(comm, ad_run_create(comm, recipe, &in_f64, &run));
+    RANK_MUST(comm, ad_run_step(run, 0, &report));
+    ad_run_destroy(run);
+    RANK_MUST(comm, probe(comm, &after[i]));
+  }
+  RANK_MUST(comm, after[1] == after[2] ? AD_OK : ad_fail(AD_INVALID, "the last run left something behind"));
+  return 0;
+}
+
+static void a_run_gives_back_all_memory_that_ranks_share(void **state) {
+  for (int form = 0; form < FORMS; form++) {
+    ad_recipe *recipe = recipe_of(&apart, (pools_form)form, NO_MISTAKE, 4, 0);
+    ad_launch_result result;
+    if (launch(apart.ranks, run_again, recipe, &result)) fail_msg("%s", result.message);
+    ad_recipe_destroy(recipe);
+  }
+}
+
 static void the_step_runs_on_paper(void **state) {
   for (int form = 0; form < FORMS; form++) {
     for (int64_t rank = 0; rank < three_and_two.ranks; rank++) {
@@ -528,6 +562,7 @@ int main(void) {
       cmocka_unit_test(a_phase_is_ahead_by_the_bridges_that_its_values_still_have_before_them),
       cmocka_unit_test(a_phase_waits_for_what_it_sent_before_the_place_of_that_is_taken),
       cmocka_unit_test(the_step_runs_on_paper),
+      cmocka_unit_test(a_run_gives_back_all_memory_that_ranks_share),
       cmocka_unit_test(a_steady_step_allocates_nothing),
       cmocka_unit_test(an_absent_module_is_described_without_an_element),
       cmocka_unit_test(checkpoints_go_from_pools_to_shared_ranks_and_back),

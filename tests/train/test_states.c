@@ -120,12 +120,46 @@ static void a_balancing_bias_stays_where_a_step_is_skipped(void **state) {
   forget(s);
 }
 
+/* 4 matrices a layer. */
+static ad_status recipe_of_layers(int layers, ad_recipe **out) {
+  char text[1024];
+  snprintf(
+      text, sizeof text,
+      "name: tiny\nmodel: {kind: decompose, layers: %d, d_model: 4, heads: 1, d_hidden: 4}\n"
+      "data: {text: [/usr/share/common-licenses], seq: 2}\nimportance: {layers: 1, d_model: 4, heads: 1}\n"
+      "sites: [{match: \"*.attn.*\", components: 1}]\nlosses: {adversarial: {coefficient: 3}}\nascent: {steps: 1}\n"
+      "mesh: {ci: dp=1, blocks: \"block=1 dp=1\", adv: dp=1}\nplacement: colocated\n"
+      "train: {steps: 4, lr: 1e-3, seed: 4, global_batch: 1}\n",
+      layers);
+  return ad_recipe_parse(text, "tiny.yaml", NULL, 0, out);
+}
+
+static int take_one_step(ad_comm *comm, void *context) {
+  const ad_run_options options = {.size = sizeof options, .quiet = 1};
+  ad_step_report report;
+  ad_run *run;
+  CHECK_OK(ad_run_create(comm, context, &options, &run));
+  CHECK_OK(ad_run_step(run, 0, &report));
+  ad_run_destroy(run);
+  return 0;
+}
+
+static void an_adversary_attacks_64_matrices_and_no_more(void **state) {
+  ad_recipe *most = NULL, *more = NULL;
+  must(recipe_of_layers(16, &most));
+  run_ranks(1, take_one_step, most);
+  ad_recipe_destroy(most);
+  assert_int_equal(recipe_of_layers(17, &more), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "68 matrices are to be decomposed; there may be 64"));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(sources_climb_alike_at_any_loss_scale),
       cmocka_unit_test(sources_that_take_no_step_up_stay),
       cmocka_unit_test(sources_of_a_rank_without_samples_are_none),
       cmocka_unit_test(a_balancing_bias_stays_where_a_step_is_skipped),
+      cmocka_unit_test(an_adversary_attacks_64_matrices_and_no_more),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,8 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "io/file.h"
@@ -15,7 +17,8 @@ typedef struct job {
   const char *folder;
   int interrupts;
   char (*messages)[256]; /* one a rank, in shared memory; "" when it went well */
-  int *progressed;
+  int *progressed, *turned;
+  rlim_t room; /* bytes of each file of the first rank; 0: as many as there are */
 } job;
 
 static void count_progress(void *context, const ad_step_report *report, int64_t steps, double tokens_per_second,
@@ -25,11 +28,27 @@ static void count_progress(void *context, const ad_step_report *report, int64_t 
   *j->progressed += sane;
 }
 
+static void count_turns(void *context, const char *what, const char *its_folder, int64_t steps) {
+  const job *j = context;
+  *j->turned += !strcmp(what, "train") && !strcmp(its_folder, j->folder) && steps == STEPS;
+}
+
+/* A disk that is full as soon as a file has this many bytes. */
+static void limit_files(rlim_t bytes) {
+  struct rlimit limit;
+  signal(SIGXFSZ, SIG_IGN);
+  getrlimit(RLIMIT_FSIZE, &limit);
+  limit.rlim_cur = bytes;
+  if (setrlimit(RLIMIT_FSIZE, &limit)) abort();
+}
+
 static int train(ad_comm *comm, void *context) {
   job *j = context;
   int64_t rank = ad_comm_rank(comm);
   ad_train_options options = {
-      .size = sizeof options, .folder = j->folder, .progress = count_progress, .context = context};
+      .size = sizeof options, .folder = j->folder, .progress = count_progress, .turns_to = count_turns};
+  options.context = context;
+  if (j->room && rank == 0) limit_files(j->room);
   if (j->interrupts && rank == 1) ad_train_interrupt();
   ad_status status = ad_train(comm, j->recipe, &options);
   if (status) snprintf(j->messages[rank], sizeof j->messages[rank], "%s: %s", ad_status_name(status), ad_last_error());
@@ -57,11 +76,13 @@ static int remove_folder(void **state) {
   return rmdir(folder);
 }
 
-static job run_in(const char *at, int interrupts) {
+static job run_with(const char *at, int interrupts, rlim_t room) {
   char where[128];
   snprintf(where, sizeof where, "%s", in_folder(at));
   ad_recipe *recipe = tiny_recipe("dp=2", ", held_out: 0.1", ", global_batch: 4, microbatches: 2, steps: 5, lr: 1e-2");
-  job j = {recipe, where, interrupts, shared_memory(RANKS * 256), shared_memory(sizeof(int))};
+  job j = {
+      recipe, where, interrupts, shared_memory(RANKS * 256), shared_memory(sizeof(int)), shared_memory(sizeof(int)),
+      room};
   ad_launch_result result;
   ad_status status = launch(RANKS, train, &j, &result);
   if (status) fail_msg("%s", result.message);
@@ -69,9 +90,12 @@ static job run_in(const char *at, int interrupts) {
   return j;
 }
 
+static job run_in(const char *at, int interrupts) { return run_with(at, interrupts, 0); }
+
 static void release(job *j) {
   munmap(j->messages, RANKS * 256);
   munmap(j->progressed, sizeof(int));
+  munmap(j->turned, sizeof(int));
 }
 
 static void put(const char *name, const char *text) {
@@ -183,6 +207,7 @@ static void training_writes_metrics_trace_and_report(void **state) {
   job j = run_in("deep er", 0);
   for (int rank = 0; rank < RANKS; rank++) assert_string_equal(j.messages[rank], "");
   assert_int_equal(*j.progressed, STEPS);
+  assert_int_equal(*j.turned, 1);
   assert_int_equal(metrics_lines(), STEPS);
   the_trace_has_all_ranks();
   run_json_tells_of_the_run();
@@ -202,6 +227,17 @@ static void a_folder_that_cannot_be_made_is_an_error_on_all_ranks(void **state) 
   for (int rank = 0; rank < RANKS; rank++) {
     assert_non_null(strstr(j.messages[rank], "io: "));
     assert_non_null(strstr(j.messages[rank], "blocked"));
+  }
+  assert_int_equal(*j.progressed, 0);
+  release(&j);
+}
+
+/* There is room for what five steps write, but not for what a run writes before its first minute is over. */
+static void a_disk_that_will_be_full_soon_shows_before_the_first_step(void **state) {
+  job j = run_with("deep er", 0, 1 << 15);
+  for (int rank = 0; rank < RANKS; rank++) {
+    assert_non_null(strstr(j.messages[rank], "io: "));
+    assert_non_null(strstr(j.messages[rank], "metrics.jsonl"));
   }
   assert_int_equal(*j.progressed, 0);
   release(&j);
@@ -229,6 +265,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(training_writes_metrics_trace_and_report, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(a_folder_that_cannot_be_made_is_an_error_on_all_ranks, make_folder,
+                                      remove_folder),
+      cmocka_unit_test_setup_teardown(a_disk_that_will_be_full_soon_shows_before_the_first_step, make_folder,
                                       remove_folder),
       cmocka_unit_test_setup_teardown(an_interrupt_of_one_rank_stops_all_after_the_step_with_files_written, make_folder,
                                       remove_folder),
