@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "program/components.h"
 #include "program/decompose.h"
+#include "tensor/operation.h"
 #include "tensor/tape.h"
 
 /* ---- constants of masks ---- */
@@ -36,12 +37,11 @@ static ad_tensor *uniform(ad_decomposition *d, ad_phase_run *at, size_t site, in
   ad_kept_memory *memory = &own->masks[2 * (site - own->first_site) + (components == 0)];
   int64_t first = ad_cut(d->setting.global_batch, (int64_t)ad_phase_microbatch(at), d->setting.microbatches).first;
   char name[AD_DECOMPOSE_NAME_SIZE];
-  if (take_room(d->setting.comm, memory, ad_array_bytes(&array))) return ad_constant(t, NULL);
+  ad_status status = take_room(d->setting.comm, memory, ad_array_bytes(&array));
   array.data = memory->at;
   snprintf(name, sizeof name, "%s %s", components ? "mask" : "remains", d->sites[site].name);
-  if (ad_array_uniform(d->setting.comm, d->setting.seed, name, d->step, first, AD_HERE, &array))
-    return ad_constant(t, NULL);
-  return ad_constant(t, &array);
+  if (!status) status = ad_array_uniform(d->setting.comm, d->setting.seed, name, d->step, first, AD_HERE, &array);
+  return status ? ad_tape_fail(t, status) : ad_constant(t, &array);
 }
 
 /* ---- the target with masks ---- */

@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "base/seams.h"
 #include "program/text_batch.h"
+#include "tensor/operation.h"
 #include "tensor/rows.h"
 #include "tensor/tape.h"
 
@@ -104,7 +105,8 @@ size_t ad_sources_bytes(const ad_sources *sources) {
 static ad_tensor *leaf_of(ad_sources *sources, ad_phase_run *at, ad_tape *t, size_t i) {
   ad_array *state = ad_phase_state(at, source_of(sources, at, i)->value), seen = *state;
   seen.dtype = ad_dtype_wide(ad_tape_dtype(t));
-  if (take_memory(sources, at, i)) return ad_input(t, NULL);
+  ad_status status = take_memory(sources, at, i);
+  if (status) return ad_tape_fail(t, status);
   if (state->data) {
     seen.data = sources->memory[i].at;
     ad_cast(seen.data, seen.dtype, state->data, AD_F64, ad_array_numel(state));

@@ -3,6 +3,7 @@
 #include "world.h"
 
 #include "base/kernels.h"
+#include "base/memory.h"
 #include "ranks.h"
 
 enum { VALUES_MAX = 4096, STEPS = 2 };
@@ -153,6 +154,37 @@ static void an_adversary_attacks_64_matrices_and_no_more(void **state) {
   assert_non_null(strstr(ad_last_error(), "68 matrices are to be decomposed; there may be 64"));
 }
 
+/* The first step's, in this process, with the allocation number `n` of it failing. */
+static ad_status step_without(const ad_recipe *recipe, long n) {
+  const ad_run_options options = {.size = sizeof options, .quiet = 1};
+  ad_step_report report;
+  ad_comm *comm;
+  ad_run *run;
+  must(ad_comm_open_alone(&comm));
+  must(ad_run_create(comm, recipe, &options, &run));
+  ad_memory_fail_at(n);
+  ad_status status = ad_run_step(run, 0, &report);
+  ad_memory_fail_at(0);
+  ad_run_destroy(run);
+  ad_comm_close(comm);
+  return status;
+}
+
+/* An adversary whose inputs could not be made does not climb: what is said is why they could not. */
+static void what_stops_a_phase_is_what_the_step_says(void **state) {
+  ad_recipe *recipe = NULL;
+  must(ad_recipe_parse(decompose, "tiny.yaml", NULL, 0, &recipe));
+  ad_status status = AD_MEMORY;
+  long n = 1;
+  for (; status; n++) {
+    status = step_without(recipe, n);
+    if (status && status != AD_MEMORY) fail_msg("allocation %ld: %s", n, ad_last_error());
+    assert_true(n < 1000);
+  }
+  assert_true(n > 20);
+  ad_recipe_destroy(recipe);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(sources_climb_alike_at_any_loss_scale),
@@ -160,6 +192,7 @@ int main(void) {
       cmocka_unit_test(sources_of_a_rank_without_samples_are_none),
       cmocka_unit_test(a_balancing_bias_stays_where_a_step_is_skipped),
       cmocka_unit_test(an_adversary_attacks_64_matrices_and_no_more),
+      cmocka_unit_test(what_stops_a_phase_is_what_the_step_says),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
