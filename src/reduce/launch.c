@@ -111,7 +111,6 @@ static void take_absent(ad_reducer *reducer, ad_bucket *bucket) {
 
 static ad_status launch(ad_reducer *reducer, size_t index) {
   ad_bucket *bucket = &reducer->buckets[index];
-  bucket->launched = 1;
   if (!bucket->sends) return AD_OK;
   AD_TRY(ad_bucket_settle(reducer, index));
   AD_TRY(ad_slot_claim(reducer, index));

@@ -203,7 +203,6 @@ static ad_status set_reduced_aside(ad_reducer *reducer) {
  * early. */
 static ad_status begin_bucket(ad_reducer *reducer, ad_bucket *bucket, ad_sync sync) {
   bucket->arrived = 0;
-  bucket->launched = 0;
   bucket->unsent++;
   bucket->sends = sync == AD_SYNC_ALL || (sync == AD_SYNC_SHARD && bucket->scatters);
   bucket->sent.scale = 0;

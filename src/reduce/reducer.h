@@ -47,7 +47,6 @@ typedef struct ad_bucket {
   int sends;               // in this microbatch
   int64_t unsent, summed;  // microbatches whose addends are in what is sent next, and in `sum`
   size_t arrived;          // parameters, in this microbatch
-  int launched;            // in this microbatch
   int next_step;           // how many steps were posted since it was sent
   int unsettled;           // the last of them was not waited for
   ad_request request;
