@@ -1,6 +1,7 @@
 /* What the tape refuses, on engine dry: types, shapes, dtypes and where backward may start. The rules themselves are
  * tested in tests/layout. */
 #include <stdio.h>
+#include "base/seams.h"
 #include "tensor/tape.h"
 #include "world.h"
 
@@ -434,6 +435,24 @@ static ad_status divide_on(dry_world *d, const ad_count *count, int shares) {
   return ad_backward(d->tape, shares ? ad_share(d->tape, loss, count, 0) : ad_divide(d->tape, loss, count));
 }
 
+static void see_transit(void *context, void *passing) { ++*(int *)context; }
+
+static void a_count_that_is_the_same_on_all_ranks_takes_no_sum(void **state) {
+  static const char *const layouts[] = {"dp=R tp=I", "dp=P tp=I"};
+  for (int sums = 0; sums <= 1; sums++) {
+    int seen = 0;
+    int64_t total;
+    ad_count *count = count_on(*state, layouts[sums]);
+    ad_seams[AD_SEAM_TRANSIT] = (ad_seam_slot){see_transit, &seen};
+    must(ad_count_post(count, &(int64_t){5}, AD_HERE));
+    must(ad_count_wait(count, &total));
+    ad_seams[AD_SEAM_TRANSIT] = (ad_seam_slot){0};
+    assert_int_equal(seen, sums);
+    assert_int_equal(total, 5);
+    ad_count_destroy(count);
+  }
+}
+
 static void a_loss_is_divided_by_a_summed_count_only(void **state) {
   dry_world *d = *state;
   ad_count *count = count_on(d, "dp=P tp=I");
@@ -579,6 +598,7 @@ int main(void) {
       TEST(a_divergence_is_from_a_constant_of_whole_rows),
       TEST(columns_that_stand_side_by_side_are_of_one_type),
       TEST(columns_that_do_not_fit_are_named),
+      TEST(a_count_that_is_the_same_on_all_ranks_takes_no_sum),
       TEST(a_loss_is_divided_by_a_summed_count_only),
       TEST(a_count_on_a_world_of_three_is_no_count_before_its_sum),
       TEST(a_count_that_was_never_posted_divides_nothing),
