@@ -161,6 +161,15 @@ static void a_tiny_difference_is_rounding(void **state) {
   assert_int_equal(diagnose(1, 1e-9, 0, 1, 0, -1).kind, AD_CAUSE_ROUNDING);
 }
 
+static void a_number_that_is_none_is_told_as_no_error_of_sums(void **state) {
+  const double errors[] = {NAN, INFINITY};
+  for (int i = 0; i < 2; i++) {
+    ad_cause cause = diagnose(NAN, errors[i], 0, 1, 0, -1);
+    assert_int_equal(cause.kind, AD_CAUSE_UNKNOWN);
+    assert_string_equal(cause.text, "a value is not a finite number");
+  }
+}
+
 /* ---- thresholds, each from both sides ---- */
 
 static void a_factor_is_a_groups_within_a_millionth(void **state) {
@@ -210,6 +219,7 @@ int main(void) {
       cmocka_unit_test(equal_copies_that_are_wrong_lack_addends),
       cmocka_unit_test(an_error_that_16_bits_may_make_is_not_told_as_one_of_addends_alone),
       cmocka_unit_test(a_tiny_difference_is_rounding),
+      cmocka_unit_test(a_number_that_is_none_is_told_as_no_error_of_sums),
       cmocka_unit_test(a_factor_is_a_groups_within_a_millionth),
       cmocka_unit_test(an_error_is_rounding_below_what_a_narrower_dtype_makes),
   };
