@@ -98,7 +98,9 @@ for dtype, sum_dtype in ("BF16", "BF16"), ("F32", "BF16"), ("F16", "F32"), ("F64
 fsdp = Job("dp=4", [Param("w", [5, 3], held=shard("dp", 4, 5, 3)), Param("b", [9])], expect=0.25)
 judged(fsdp, status=0)
 sampled = Job("dp=3 tp=2", [Param("w", [50, 20], "tp=S0", held=None), Param("v", [40, 30], held=shard("dp", 3, 40, 30)),
-                            Param("small", [7])], sample=64)
+                            Param("small", [7]),
+                            # Of the sample a block of columns has some, with others between them.
+                            Param("columns", [40, 30], held=lambda place: [[0, 10 * place["dp"]], [40, 10]])], sample=64)
 document = judged(sampled, status=0)
 assert param(document)["sampled"] == 64 and param(document)["numel"] == 1000 and param(document, "small")["sampled"] == 7
 # A rank that did not use a parameter, and one that did not in one microbatch.
@@ -523,6 +525,8 @@ refused(lambda path: os.truncate(os.path.join(path, one), os.path.getsize(os.pat
 refused(lambda path: (os.remove(os.path.join(path, one)), os.remove(os.path.join(path, two))), "rank 1 has no addend file",
         "rank 2 has no sum file")
 refused(lambda path: shutil.copy(os.path.join(path, one), os.path.join(path, "copy.safetensors")), one, "copy", "so is")
+refused(lambda path: [write(os.path.join(path, name + ".safetensors"), {"addend.kind": "reference"}, {"b": ("F32", [3], [0.0] * 3)})
+                      for name in ("first", "second")], "first", "second", "is a reference, and so is")
 refused(again(one, tensors={"w": ("F32", [5, 2], [0.0] * 10), "b": ("F32", [3], [0.0] * 3)}), one, '"w"', "[5, 2]", "[6, 2]")
 refused(again(one, tensors={"w": ("F32", [6, 2], [float("nan")] * 12)}), one, "nan", "w[0, 0]")
 refused(again(one, {"addend.shapes": '{"w": [7, 2]}'}), one, "[7, 2]", "[6, 2]")

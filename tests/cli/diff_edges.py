@@ -279,6 +279,7 @@ for mesh, readings in ("dp=2 tp=2", 4), ("a=2 b=2 c=2 d=2", 9):
     found = param(told(one, counts=times(one, 0.7123)))
     assert len(found["possible_causes"]) == readings, found
     assert ("; or still others" in found["text"]) == (readings == 9), found["text"]
+    assert len([r for r in found["possible_causes"] if r["text"] in found["text"]]) >= 2, found["text"]
 # A rank's addend that is as good as missing: a number next to a simple one is that, by less than 1/20.
 for left, wanted in (0.0495, "missing"), (-0.0495, "missing"), (0.0505, "rounding"), (-0.0505, "rounding"):
     hidden = Job("dp=6", [Param("w", [3], sum_dtype="F64")])
@@ -295,6 +296,11 @@ for ranks, numel, wanted in (10, 300, "right"), (11, 300, "missing"), (11, 20, "
         weak.addends[r, 0, "w"] = rounded("BF16", [v + math.copysign(0.5, v) if r != 7 else v for v in weak.addends[r, 0, "w"]])
     found = param(told(weak, counts=lambda p, rank: {(r, 0): 0.0 if r == 7 else 1.0 for r in range(ranks)}))  # noqa: B023
     assert found["kind"] == wanted and found["ranks"] == ([7] if wanted == "missing" else []), found
+# A factor that gives the sum to its last digit is none of rounding, however near to one it is.
+near = Job("dp=3", [Param("w", [40], sum_dtype="F64")])
+for factor in 1.00005, 0.99995:
+    found = param(told(near, counts=times(near, factor)))
+    assert found["kind"] == "factor" and abs(found["factor"] - factor) < 1e-6, found
 # A dtype explains a difference as long as its rounding is a quarter of the addends at most.
 for ranks, wanted in (61, "rounding"), (62, "unexplained"):
     many = Job(f"dp={ranks}", [Param("w", [3], sum_dtype="F64")])
