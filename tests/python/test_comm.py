@@ -62,11 +62,16 @@ MISMATCH = """
 import os, addend, numpy
 try:
     with addend.Comm() as comm:
-        comm.all_reduce(numpy.zeros(comm.rank + 1))
+        {}
 except addend.MismatchError as error:
-    os.write(1, f"{error}\\n".encode())
+    os.write(1, f"{{error}}\\n".encode())
     raise SystemExit(1)
 """
+DIFFERENT = (
+    "comm.all_reduce(numpy.zeros(comm.rank + 1))",
+    "comm.reduce_scatter(numpy.zeros(4 + 2 * comm.rank), numpy.zeros(2 + comm.rank))",
+    "comm.all_gather(numpy.zeros(2 + comm.rank), numpy.zeros(4 + 2 * comm.rank))",
+)
 
 
 def ranks(count, program):
@@ -93,9 +98,10 @@ class Ranks(unittest.TestCase):
         self.assertEqual(done.stdout.splitlines(), [words] * 2)
 
     def test_arrays_of_different_sizes_are_an_error_on_all(self):
-        done = ranks(2, MISMATCH)
-        self.assertEqual(done.returncode, 3)
-        self.assertEqual(done.stdout.count("job.py:5"), 4, done.stdout)  # each rank names both calls
+        for call in DIFFERENT:
+            done = ranks(2, MISMATCH.format(call))
+            self.assertEqual(done.returncode, 3)
+            self.assertEqual(done.stdout.count("job.py:5"), 4, done.stdout)  # each rank names both calls
 
     def test_a_process_that_nobody_started_is_refused(self):
         with self.assertRaisesRegex(addend.InvalidError, "nobody started this process as a rank"):
