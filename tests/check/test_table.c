@@ -166,9 +166,31 @@ static void an_angle_is_no_number_where_a_gradient_has_no_direction(void **state
   }
 }
 
+/* One that has no direction where its reference has one points further away than any, one that is zero as its reference
+ * points as that does. */
+static void the_smallest_angle_is_named_whichever_parameter_has_it(void **state) {
+  static const char *const cosines[] = {"0.9", "0.8", "null", "null"}, *const errors[] = {"0.1", "0.1", "0", "1"};
+  static const int worst[4][4] = {{0, 1, 0, 3}, {1, 1, 1, 3}, {0, 1, 2, 3}, {3, 3, 3, 3}};
+  for (int i = 0; i < 16; i++) {
+    int first = i / 4, second = i % 4;
+    char document[512], wanted[32], *table;
+    snprintf(
+        document, sizeof document,
+        "{\"recipe\":\"tiny\",\"world\":2,\"dtype\":\"recipe\",\"summary\":{\"params\":2,\"counted\":1},\"params\":["
+        "{\"name\":\"w%d\",\"cosine\":%s,\"max_rel_err\":%s,\"one_process_err\":0},"
+        "{\"name\":\"w%d\",\"cosine\":%s,\"max_rel_err\":%s,\"one_process_err\":0}]}",
+        first, cosines[first], errors[first], second, cosines[second], errors[second]);
+    must(ad_check_table(document, 0, &table));
+    snprintf(wanted, sizeof wanted, ", of `w%d`\n", worst[first][second]);
+    if (!strstr(table, wanted)) fail_msg("not%s of w%d and w%d:\n%s", wanted, first, second, table);
+    free(table);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(an_angle_is_no_number_where_a_gradient_has_no_direction),
+      cmocka_unit_test(the_smallest_angle_is_named_whichever_parameter_has_it),
       cmocka_unit_test(the_last_line_is_the_verdict_and_there_is_one),
       cmocka_unit_test(a_parameter_that_does_not_hold_is_bad),
       cmocka_unit_test(every_possible_cause_stands_in_the_row),
