@@ -51,6 +51,12 @@ def size_and_count(text):
 shown = sorted((texts[i - 1], *size_and_count(text)) for i, text in enumerate(texts) if "group" in text and texts[i - 1].startswith("over "))
 assert wanted == shown, (wanted, shown)
 
+# A rank's number has room in its cell, where each rank has one.
+boxes = [item for item in root.iter() if item.tag.endswith(("}rect", "}text"))]
+for cell, number in zip(boxes, boxes[1:]):
+    if (cell.get("class") or "").startswith("cell") and re.fullmatch("[0-9]+", number.text or ""):
+        assert int(cell.get("width")) >= 7 * len(number.text), (number.text, cell.attrib)
+
 # Pools: where there are several, each is there with its ranks, and every bridge between two with its bytes, there and back.
 names = [", ".join(pool["modules"]) for pool in plan["pools"]]
 places = {texts[i - 1]: text for i, text in enumerate(texts) if re.fullmatch("ranks? [0-9,]+( to [0-9,]+)?", text) and texts[i - 1] in names}
@@ -124,6 +130,9 @@ for meshes in '{encoder: "dp=2 tp=2", model: "dp=2 cp=2 tp=1"}' '{encoder: "dp=2
   draws recipes/ocr-fan-in.yaml --set placement=disjoint --set mesh="$meshes" --set model.ragged=true --set train.global_batch=64
 done
 grep -q '>Rank 64, one of 128 senders: ' picture.svg || fail "the first sender of a pool is one of its ranks"
+draws recipes/ocr-fan-in.yaml --set placement=disjoint --set mesh='{encoder: "dp=8 tp=16", model: "dp=16"}' --set train.global_batch=32 \
+  --set model.encoder_heads=16
+grep -q '>143<' picture.svg || fail "of a pool whose ranks have three digits each is drawn"
 
 # Values that go one way are one exchange.
 cat >exchanges.py <<'E2'
