@@ -186,6 +186,7 @@ bridge: the source "dp_shard=4 tp=2" has 8 ranks (0 to 7), the destination "dp_s
 refused 'bridge: the source cuts the batch into 3 parts, the destination into 2, and neither divides the other; 2 beside 2 or 4 would do, or allow ragged splits' \
   ocr-ragged --set model.ragged=false
 refused 'data.chars: cp=2 cuts the sequence into 4 chunks, and 8 patches and 7 characters are no multiple of that; 4 or 8 characters would do' ocr-fan-in-small --set data.chars=7
+refused 'model.heads: tp=2 cuts them, and 3 is no multiple of that; 2 or 4 would do' ocr-fan-in-small --set model.heads=3
 refused 'bridge: the source has pp=2; a bridge joins modules that have one stage: pp=1' ocr-fan-in-small --set 'mesh.encoder=dp=2 pp=2 tp=2'
 refused 'bridge: the destination has pp=2; a bridge joins modules that have one stage: pp=1' ocr-fan-in-small --set 'mesh.model=dp=2 pp=2 tp=2'
 refused 'train.global_batch: of 6 samples microbatch 1 of 2 has 3, and the bridge cuts each microbatch into 4 parts; 8 or 16 samples would do, or model.ragged: true' \
