@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "tensor/rows.h"
+#include "tensor/tape.h"
 #include "world.h"
 
 enum { VOCABULARY = 11, WIDTH = 8, HEAD = 4, HIDDEN = 12, BATCH = 2, SEQ = 5, PARAMS = 8 };
@@ -414,6 +415,21 @@ static void a_kept_value_keeps_its_gradient(void **state) {
 
 /* ---- tracing ---- */
 
+/* On a tape of bf16 the gradient of a value that is summed elsewhere is not rounded before. */
+static void an_input_has_its_gradient_in_the_dtype_that_is_asked_for(void **state) {
+  world w = world_open();
+  ad_tape *t = open_tape(&w, AD_BF16);
+  ad_array x = random_array(&w, AD_BF16, (ad_shape){1, {3}}, 1, 0);
+  ad_tensor *narrow = ad_input(t, &x), *wide = ad_input_with(t, &x, AD_F32, AD_HERE);
+  must(ad_backward(t, ad_sum(t, ad_add(t, narrow, wide))));
+  assert_int_equal(ad_grad(narrow)->dtype, AD_BF16);
+  assert_int_equal(ad_grad(wide)->dtype, AD_F32);
+  assert_true(element(ad_grad(wide), 2) == 1);
+  free(x.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
 static void note(void *context, const char *phase, int begins) {
   strcat(context, begins ? "<" : "/");
   strcat(context, phase);
@@ -452,6 +468,7 @@ int main(void) {
       cmocka_unit_test(dry_tapes_plan_the_bytes_that_real_ones_take),
       cmocka_unit_test(an_index_outside_its_table_is_named),
       cmocka_unit_test(a_kept_value_keeps_its_gradient),
+      cmocka_unit_test(an_input_has_its_gradient_in_the_dtype_that_is_asked_for),
       cmocka_unit_test(forward_and_backward_are_traced),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
