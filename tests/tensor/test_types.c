@@ -553,6 +553,27 @@ static void tensors_on_two_views_meet_on_one_of_them(void **state) {
   ad_mesh_destroy(view);
 }
 
+/* ---- attention ---- */
+
+static ad_tensor *attend(dry_world *d, ad_shape q, ad_shape k, ad_shape v) {
+  const char *layout = "dp=I tp=I";
+  return ad_attention(d->tape, leaf(d, layout, q), leaf(d, layout, k), leaf(d, layout, v), 4);
+}
+
+static void keys_and_values_of_attention_are_alike_and_fit_its_queries(void **state) {
+  static const char ask[] = "k and v alike, with the batch and the sequence of q";
+  dry_world *d = *state;
+  ad_shape right = SHAPE(3, 6, 8, 12), wider = SHAPE(3, 6, 8, 24), longer = SHAPE(3, 6, 9, 12),
+           more = SHAPE(3, 7, 8, 12);
+  attend(d, right, right, right);
+  must(ad_tape_status(d->tape));
+  refused(d, attend(d, right, right, wider), AD_INVALID, "v is [6, 8, 24]", ask);
+  refused(d, attend(d, right, longer, longer), AD_INVALID, "k is [6, 9, 12]", ask);
+  refused(d, attend(d, right, more, more), AD_INVALID, "k is [7, 8, 12]", ask);
+  refused(d, attend(d, SHAPE(2, 6, 8), right, right), AD_INVALID, "q is [6, 8]", ask);
+  refused(d, attend(d, right, SHAPE(2, 6, 8), SHAPE(2, 6, 8)), AD_INVALID, "k is [6, 8]", ask);
+}
+
 /* ---- parameters ---- */
 
 static void a_parameter_is_one_of_its_module(void **state) {
@@ -605,6 +626,7 @@ int main(void) {
       TEST(a_count_of_fewer_ranks_than_the_tapes_is_refused),
       TEST(a_view_goes_there_and_back),
       TEST(tensors_on_two_views_meet_on_one_of_them),
+      TEST(keys_and_values_of_attention_are_alike_and_fit_its_queries),
       TEST(a_parameter_is_one_of_its_module),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
