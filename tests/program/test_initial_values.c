@@ -49,14 +49,19 @@ static void assert_params(ad_program *program, const wanted *table, size_t rows,
   assert_int_equal(seen, count);
 }
 
+static ad_program *create(const ad_program_kind *kind, const void *options, const char *const *meshes, ad_comm **comm) {
+  ad_program_setting setting = {.meshes = meshes, .global_batch = 4, .microbatches = 1, .seed = 5};
+  ad_program *program;
+  must(ad_comm_open_dry(0, 1, comm));
+  setting.comm = *comm;
+  must(ad_program_create(kind, options, &setting, &program));
+  return program;
+}
+
 static void assert_program(const ad_program_kind *kind, const void *options, const char *const *meshes,
                            const wanted *table, size_t rows, size_t count) {
-  ad_program_setting setting = {.meshes = meshes, .global_batch = 4, .microbatches = 1, .seed = 5};
   ad_comm *comm;
-  ad_program *program;
-  must(ad_comm_open_dry(0, 1, &comm));
-  setting.comm = comm;
-  must(ad_program_create(kind, options, &setting, &program));
+  ad_program *program = create(kind, options, meshes, &comm);
   assert_params(program, table, rows, count);
   ad_program_destroy(program);
   ad_comm_close(comm);
@@ -125,6 +130,16 @@ static void of_a_reader_of_pictures(void **state) {
   ASSERT_PROGRAM(ad_ocr(), &options, ((const char *const[]){"dp=1", "dp=1"}), table, 2 + 3 * 9 + 1 + 1 + 9 + 1);
 }
 
+/* The two of each matrix of the target are gathered together, and no others with them. */
+static void assert_components_of_a_matrix_are_a_unit(const ad_decompose_options *options) {
+  ad_comm *comm;
+  ad_program *program = create(ad_decompose(), options, (const char *const[]){"dp=1", "block=1 dp=1", "dp=1"}, &comm);
+  assert_int_equal(ad_program_module(program, 1)->param_count, 4);
+  for (size_t i = 0; i < 4; i++) assert_int_equal(ad_program_param(program, 1, i)->unit, i / 2);
+  ad_program_destroy(program);
+  ad_comm_close(comm);
+}
+
 /* Two sites of a target of d_model 8 and d_hidden 20; an importance network of 3 layers, d_model 12. */
 static void of_a_decomposition(void **state) {
   const double of_network = 1 / sqrt(12), inner = 1 / sqrt(2 * 3);
@@ -174,6 +189,7 @@ static void of_a_decomposition(void **state) {
                                         .target_batch = 1};
   ASSERT_PROGRAM(ad_decompose(), &options, ((const char *const[]){"dp=1", "block=1 dp=1", "dp=1"}), table,
                  1 + 3 * 9 + 2 + 4);
+  assert_components_of_a_matrix_are_a_unit(&options);
 }
 
 int main(void) {
