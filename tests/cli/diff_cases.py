@@ -47,6 +47,7 @@ def verdict(document, kind, axis=None, ranks=(), factor=None, name="w", words=""
     assert factor is None or abs(found["factor"] - factor) < 1e-6, found["factor"]
     assert words in found["text"], told
     assert found["verdict"] == WORDS.get(kind, "wrong"), found["verdict"]
+    assert bool(causes_of(found)) == (found["verdict"] == "wrong"), found
     return found
 
 
