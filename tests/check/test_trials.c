@@ -58,6 +58,45 @@ static void a_mistake_that_shows_in_a_metric_alone_is_caught(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+/* ---- a module without an optimizer ---- */
+
+static ad_status mirrored_create(const void *options, ad_program *to, void **own) {
+  AD_TRY(every_create(options, to, own));
+  const ad_mesh *mesh = ad_program_mesh(to, 1);
+  ad_param_spec param = every_param("copy", EVERY_IN, EVERY_WIDTH, mesh, AD_R);
+  ad_module_spec mirror = {.name = "mirror", .mesh = mesh, .params = &param, .param_count = 1, .is_mirror = 1};
+  return ad_program_add_module(to, &mirror);
+}
+
+static ad_recipe *mirrored_recipe(void) {
+  static const char *const modules[] = {"every", "mirror", NULL};
+  static const char text[] =
+      "name: mirrored\nmodel: {kind: mirrored}\nmesh: {every: \"dp_shard=2\", mirror: \"dp_shard=2\"}\n"
+      "precision: {param: f64, compute: f64}\ntrain: {global_batch: 9, steps: 5, lr: 1e-2}\n";
+  static ad_program_kind kind;
+  ad_recipe *recipe = NULL;
+  every_register();
+  kind = *ad_program_kind_find("every");
+  kind.name = "mirrored", kind.modules = modules, kind.create = mirrored_create;
+  must(ad_program_register(&kind));
+  must(ad_recipe_parse(text, "mirrored.yaml", NULL, 0, &recipe));
+  return recipe;
+}
+
+/* A trial starts from what was kept of the first: of a mirror's parameters there are no moments. */
+static void mistakes_are_tried_beside_a_mirror(void **state) {
+  ad_recipe *recipe = mirrored_recipe();
+  ad_check_options options = {.size = sizeof options, .sabotage = 1, .sabotage_count = 1};
+  ad_proof *scratch;
+  must(ad_proof_create(recipe, &scratch));
+  ad_sabotages *tried = drawn_of(recipe);
+  must(ad_sabotages_try(recipe, &options, scratch, tried));
+  assert_int_equal(ad_sabotages_survivors(tried), 0);
+  ad_sabotages_destroy(tried);
+  ad_proof_destroy(scratch);
+  ad_recipe_destroy(recipe);
+}
+
 /* ---- mistakes in the record that types let pass ---- */
 
 /* Leaves out of a transition an axis that it does not go over: the program stays what it is, and all types hold. Were
@@ -134,6 +173,7 @@ static void a_place_that_is_not_found_again_is_said(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_mistake_that_shows_in_a_metric_alone_is_caught),
+      cmocka_unit_test(mistakes_are_tried_beside_a_mirror),
       cmocka_unit_test(what_types_let_pass_has_no_effect_only_over_one_rank),
       cmocka_unit_test(what_is_left_out_over_one_rank_has_no_effect),
       cmocka_unit_test(a_place_that_is_not_found_again_is_said),
