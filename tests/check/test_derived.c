@@ -123,6 +123,22 @@ static void every_transition_meets_every_operator_that_means_something(void **st
   assert_true(seen[AD_MOVE_ALL_REDUCE][AD_PLACE_STEP] & OP(FEWER_AXES));
 }
 
+/* In a parameter's path a published mistake is an average, a sum left out or one made twice; of sums on the tape and in
+ * the record there are others. */
+static void name_number(int world, const ad_sabotage *tried) {
+  const ad_planting *planting = &tried->planting;
+  const ad_place *place = &planting->place;
+  int number = planting->operator_ == AD_OPERATOR_AVERAGED   ? 9
+               : planting->operator_ == AD_OPERATOR_LEFT_OUT ? 2
+               : planting->operator_ == AD_OPERATOR_DOUBLED  ? 7
+                                                             : 0;
+  if (place->phase != AD_PLACE_STEP || place->move == AD_MOVE_ONCE) return;
+  if (!strcmp(place->what, "count") || !strcmp(place->what, "norm")) return;
+  if (tried->catalogue != number) fail_msg("%s on %s: number %d", tried->name, worlds[world].mesh, tried->catalogue);
+}
+
+static void of_a_gradients_sums_three_mistakes_have_a_number(void **state) { visit_derived(listed, name_number); }
+
 /* ---- verdicts ---- */
 
 static void judge(int world, const ad_sabotage *tried) {
@@ -217,6 +233,7 @@ int main(void) {
       cmocka_unit_test(the_program_is_proven),
       cmocka_unit_test(nothing_survives),
       cmocka_unit_test(every_transition_meets_every_operator_that_means_something),
+      cmocka_unit_test(of_a_gradients_sums_three_mistakes_have_a_number),
       cmocka_unit_test(what_is_written_is_refused_and_what_is_done_shows_in_numbers),
       cmocka_unit_test(what_has_no_effect_has_a_reason),
       cmocka_unit_test(an_axis_of_one_rank_may_be_left_out),

@@ -205,6 +205,29 @@ static void an_error_is_rounding_below_what_a_narrower_dtype_makes(void **state)
   assert_int_equal(kind_of(1.01 / 32, 1e-6, 0, 1), AD_CAUSE_MISSING);
 }
 
+/* A share of 1 is still within what a dtype explains. */
+static void rounding_names_what_exceeds_its_share(void **state) {
+  static const struct {
+    double sum, process;
+    const char *says;
+  } cases[] = {{1, 1, "a narrower dtype or another order of the sum"},
+               {1, 1.01, "it is computed in a narrower dtype"},
+               {1.01, 1, "its addends are summed in a narrower dtype"},
+               {1.01, 1.01, "its addends are summed in a narrower dtype"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    ad_proof_param param = {.ratio = 1,
+                            .max_rel_err = 1e-9,
+                            .bound = 1e-12,
+                            .sum_share = cases[i].sum,
+                            .process_share = cases[i].process,
+                            .update_equal = 1,
+                            .replicas_equal = 1};
+    ad_diagnose(mesh, REPLICATE | SHARD, &param, 0, 0, -1, &causes);
+    assert_int_equal(causes.count, 1);
+    assert_non_null(strstr(causes.list[0].text, cases[i].says));
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_sound_gradient_has_no_cause),
@@ -222,6 +245,7 @@ int main(void) {
       cmocka_unit_test(a_number_that_is_none_is_told_as_no_error_of_sums),
       cmocka_unit_test(a_factor_is_a_groups_within_a_millionth),
       cmocka_unit_test(an_error_is_rounding_below_what_a_narrower_dtype_makes),
+      cmocka_unit_test(rounding_names_what_exceeds_its_share),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -62,6 +62,7 @@ static void every_possible_cause_stands_in_the_row(void **state) {
   assert_non_null(strstr(table, "possible causes: averaged over a; averaged over b"));
   assert_non_null(strstr(table, "w: possible causes: one; other"));
   assert_null(strstr(table, "the loss, the norm or an update is off"));
+  assert_non_null(strstr(table, "  1 planted, 0 survived\n"));
   free(table);
 }
 
