@@ -327,6 +327,27 @@ static void a_model_of_4096_layers_is_planned(void **state) {
   json_decref(plan);
 }
 
+/* Parameters beside each other whose gradients have one dtype, the one as it comes and the other by its name. */
+static void a_gradient_that_is_raw_is_told_from_one_that_has_its_dtype(void **state) {
+  json_t *plan = plan_of(
+      "name: gpt\nmodel: {kind: gpt, layers: 2, d_model: 16, heads: 2}\n"
+      "data: {text: [/usr/share/common-licenses], seq: 12}\nmesh: \"dp_shard=2\"\n"
+      "precision: {grad: f32, reduce: f32, overrides: {\"*.wq\": {grad: raw}}}\n"
+      "train: {global_batch: 4, steps: 2, lr: 1e-2}\n",
+      0);
+  const json_t *param;
+  size_t i, raw = 0;
+  json_array_foreach(json_object_get(plan, "params"), i, param) {
+    const char *name = json_string_value(json_object_get(param, "name"));
+    const char *grad = json_string_value(json_object_get(json_object_get(param, "contract"), "grad"));
+    int is_raw = strlen(name) > 3 && !strcmp(name + strlen(name) - 3, ".wq");
+    if (strcmp(grad, is_raw ? "raw" : "f32") != 0) fail_msg("%s: %s", name, grad);
+    raw += (size_t)is_raw;
+  }
+  assert_true(raw && raw < i);
+  json_decref(plan);
+}
+
 static void the_same_name_twice_is_still_found(void **state) {
   ad_mesh *mesh;
   ad_comm *comm;
@@ -590,6 +611,16 @@ static void three_pools_are_drawn_side_by_side(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+static void what_xml_cannot_hold_is_a_question_mark(void **state) {
+  ad_recipe *recipe = NULL;
+  char *picture;
+  must(ad_recipe_parse(relay_recipe, "relay.yaml", NULL, 0, &recipe));
+  must(ad_plan_picture(recipe, NULL, "a\x01z\x7f<\xef\xbf\xbe&", &picture));
+  assert_non_null(strstr(picture, ">a?z?&lt;?&amp;<"));
+  free(picture);
+  ad_recipe_destroy(recipe);
+}
+
 static json_int_t bytes_of_routes(const json_t *way) {
   const json_t *route;
   size_t i;
@@ -713,6 +744,7 @@ int main(void) {
       cmocka_unit_test(the_node_that_needs_most_is_found),
       cmocka_unit_test(a_model_of_4096_layers_is_planned),
       cmocka_unit_test(the_same_name_twice_is_still_found),
+      cmocka_unit_test(a_gradient_that_is_raw_is_told_from_one_that_has_its_dtype),
       cmocka_unit_test(a_transition_counts_what_a_group_brings_together),
       cmocka_unit_test(keys_that_go_around_a_ring_are_counted),
       cmocka_unit_test(ranks_that_share_no_matrix_exchange_no_activation),
@@ -723,6 +755,7 @@ int main(void) {
       cmocka_unit_test(a_bridge_between_pools_brings_every_rank_its_rows),
       cmocka_unit_test(each_of_three_pools_is_planned),
       cmocka_unit_test(three_pools_are_drawn_side_by_side),
+      cmocka_unit_test(what_xml_cannot_hold_is_a_question_mark),
       cmocka_unit_test(what_crosses_is_counted_by_microbatches_and_copies),
       cmocka_unit_test(memory_for_what_bridges_bring_is_counted),
       cmocka_unit_test(a_rank_of_a_pool_with_more_samples_holds_more),

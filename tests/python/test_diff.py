@@ -1,15 +1,20 @@
 """addend.diff: dumps that no framework wrote, and the report as Python sees it."""
 
+import contextlib
 import importlib.util
+import io
+import itertools
 import json
 import pickle
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import numpy
 
 import addend
+from addend._progress import progress
 
 SOURCE = Path(__file__).resolve().parents[2]
 _found = importlib.util.spec_from_file_location("dumps", SOURCE / "tests" / "cli" / "dumps.py")
@@ -159,6 +164,22 @@ class Reports(unittest.TestCase):
             addend.diff([])
         with self.assertRaisesRegex(addend.AddendError, "nowhere"):
             addend.diff("nowhere")
+
+
+class Progress(unittest.TestCase):
+    def lines_of(self, told, seconds):
+        """What is written of `told` calls; so many seconds lie between two of them."""
+        written = io.StringIO()
+        clock = itertools.count(100, seconds)
+        with mock.patch("time.monotonic", lambda: next(clock)), contextlib.redirect_stderr(written):
+            with progress("diff") as tell:
+                for i in range(told):
+                    tell(None, b"files", i + 1, told)
+        return written.getvalue().splitlines()
+
+    def test_elsewhere_than_on_a_terminal_work_that_lasts_is_told_now_and_then(self):
+        self.assertEqual(self.lines_of(8, 0.5), [])
+        self.assertEqual(self.lines_of(8, 2), ["diff 3/8 files", "diff 6/8 files"])
 
 
 if __name__ == "__main__":
