@@ -76,14 +76,20 @@ static void equal_addends_tell_nothing_unless_they_are_allowed(void **state) {
   }
 }
 
+/* Those that are named as safetensors files: what else lies in it is not read. */
 static void a_folder_is_its_files(void **state) {
   const char *whole[] = {folder};
+  char beside[64], *json;
   int holds = -1;
-  char *json;
   write_dump(1);
+  snprintf(beside, sizeof beside, "%s/notes.txt", folder);
+  FILE *notes = fopen(beside, "w");
+  assert_non_null(notes);
+  assert_int_equal(fclose(notes), 0);
   assert_int_equal(ad_diff(whole, 1, NULL, &holds, &json), AD_OK);
   assert_int_equal(holds, 1);
   free(json);
+  assert_int_equal(unlink(beside), 0);
 }
 
 static void what_cannot_be_is_refused(void **state) {
