@@ -145,7 +145,8 @@ static void a_sum_that_forms_in_bf16_where_f32_was_promised_exceeds_it(void **st
 /* ---- elements ---- */
 
 static void an_element_exceeds_its_own_allowance_and_no_other_s(void **state) {
-  double ref[] = {100, 1, 1}, dist[] = {100.5, 1.25, 1}, sizes[] = {100, 1, 1};
+  double ref[] = {100, 1, 1, 0}, dist[] = {100.5, 1.25, 1, 7},
+         sizes[] = {100, 1, 1, 1000};  // three, and what is beyond
   ad_error error = ad_measure_error(dist, ref, sizes, 3, (ad_allowance){0.01, 0}, 0);
   nearly(error.share, 25);  // 0.25 of 0.01, where 0.5 of 1 would have been well inside
   nearly(error.norm, hypot(0.5, 0.25));
