@@ -27,12 +27,6 @@ int ad_box_contains(const ad_shape *shape, const ad_box *outer, const ad_box *in
   return 1;
 }
 
-int ad_box_overlaps(const ad_shape *shape, const ad_box *a, const ad_box *b) {
-  for (int dim = 0; dim < shape->ndim; dim++)
-    if (a->first[dim] >= b->first[dim] + b->count[dim] || b->first[dim] >= a->first[dim] + a->count[dim]) return 0;
-  return 1;
-}
-
 int ad_box_has(const ad_shape *shape, const ad_box *box, int64_t flat) {
   for (int dim = shape->ndim - 1; dim >= 0; dim--) {
     int64_t at = flat % shape->dim[dim] - box->first[dim];

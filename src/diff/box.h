@@ -12,7 +12,6 @@ ad_box ad_box_whole(const ad_shape *shape);
 int64_t ad_box_numel(const ad_shape *shape, const ad_box *box);
 int ad_box_equal(const ad_shape *shape, const ad_box *a, const ad_box *b);
 int ad_box_contains(const ad_shape *shape, const ad_box *outer, const ad_box *inner);
-int ad_box_overlaps(const ad_shape *shape, const ad_box *a, const ad_box *b);
 int ad_box_has(const ad_shape *shape, const ad_box *box, int64_t flat);        /* the element of that flat index */
 int64_t ad_box_offset(const ad_shape *shape, const ad_box *box, int64_t flat); /* of an element in it, row-major */
 
