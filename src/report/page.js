@@ -815,10 +815,10 @@ function spanWords(span) {
   return `rank ${span.rank}: ${span.kind}, ${name}${milliseconds(span.end - span.begin)} from ${milliseconds(span.begin)} on${bytes}`;
 }
 
-/* About five round marks. */
+/* About five round marks, three at least. */
 function timeAxis(longest) {
   const raw = (longest * 1e3) / 5, power = 10 ** Math.floor(Math.log10(raw));
-  const stride = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= raw);
+  const stride = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= raw);
   const svg = makeSvg('svg', {height: 22, 'aria-hidden': 'true'});
   for (let i = 0; i * stride <= longest * 1e3 * 0.97; i++) {
     const x = percent((i * stride) / (longest * 1e3));
