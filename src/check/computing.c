@@ -6,7 +6,7 @@
 #include "base/memory.h"
 #include "check/chance.h"
 #include "check/proof.h"
-#include "check/rounding.h"
+#include "base/roundoff.h"
 #include "train/run.h"
 
 int ad_cuts_formulas(const ad_run *run) {

@@ -4,7 +4,7 @@
 
 #include "bridge/mistakes.h"
 #include "check/computing.h"
-#include "check/rounding.h"
+#include "base/roundoff.h"
 #include "check/sabotage.h"
 #include "program/mistakes.h"
 #include "reduce/mistakes.h"

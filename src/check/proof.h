@@ -2,7 +2,7 @@
 #ifndef CHECK_PROOF_H
 #define CHECK_PROOF_H
 #include "addend/check.h"
-#include "check/cause.h"
+#include "diff/cause.h"
 
 /* One parameter's numbers, of the step where they were worst. The error is that of the worst element in f64, and the
  * norm of the differences over that of the reference in dtypes that round. */

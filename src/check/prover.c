@@ -12,6 +12,7 @@
 #include "check/overflow.h"
 #include "check/plants.h"
 #include "check/prover.h"
+#include "base/roundoff.h"
 #include "check/rounding.h"
 #include "layout/shown.h"
 #include "train/run.h"

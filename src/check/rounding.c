@@ -4,34 +4,8 @@
 
 #include <math.h>
 
+#include "base/roundoff.h"
 #include "check/proof.h"
-
-double ad_unit_roundoff(ad_dtype dtype) {
-  switch (dtype) {
-    case AD_F64:
-      return 0x1p-53;
-    case AD_F32:
-      return 0x1p-24;
-    case AD_F16:
-      return 0x1p-11;
-    default:
-      return 0x1p-8;
-  }
-}
-
-/* The smallest subnormal. */
-double ad_smallest_number(ad_dtype dtype) {
-  switch (dtype) {
-    case AD_F32:
-      return 0x1p-149;
-    case AD_BF16:
-      return 0x1p-133;
-    case AD_F16:
-      return 0x1p-24;
-    default:
-      return 0x1p-1074;
-  }
-}
 
 /* Largest error of rounding a value that is too small for the dtype's full precision: half of its smallest step, and
  * of f64, where that is no number, the step. */

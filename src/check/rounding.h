@@ -12,8 +12,6 @@ typedef struct ad_allowance {
 /* Of a complete contract. `result` is the dtype in which the reducer hands the gradient out; `loss_scale` the exponent
  * that the gradients carry. */
 ad_allowance ad_rounding_allowance(const ad_recipe *recipe, const ad_param_spec *spec, ad_dtype result, int loss_scale);
-double ad_smallest_number(ad_dtype dtype); /* above 0 */
-double ad_unit_roundoff(ad_dtype dtype);   /* largest relative error of rounding to nearest, without underflow */
 
 /* How far a gradient lies from its reference. Each element is allowed what `allowance` says of `sums` (of its addends'
  * absolute values); what exceeds that, over all elements a norm of `computing`. */

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "io/json.h"
 #include "base/text.h"
-#include "check/cause.h"
+#include "diff/cause.h"
 #include "check/planting.h"
 
 enum { CAUSES = 640 }; /* bytes of a line for what fits */

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/text.h"
-#include "check/rounding.h"
+#include "base/roundoff.h"
 #include "io/output.h"
 
 typedef struct ad_mark {

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 #include "base/memory.h"
-#include "check/rounding.h"
+#include "base/roundoff.h"
 #include "diff/fit.h"
 #include "diff/groups.h"
 #include "diff/hypotheses.h"

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include "base/memory.h"
-#include "check/cause.h"
+#include "diff/cause.h"
 #include "diff/document.h"
 #include "io/json.h"
 

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
-#include "check/rounding.h"
+#include "base/roundoff.h"
 #include "diff/explain.h"
 
 /* ---- the reference's tensors of one parameter ---- */

@@ -1,7 +1,7 @@
 /* Sums against whole gradients from elsewhere: another run's, or one process's. */
 #ifndef DIFF_REFERENCE_H
 #define DIFF_REFERENCE_H
-#include "check/cause.h"
+#include "diff/cause.h"
 #include "diff/part.h"
 
 typedef struct ad_compared {

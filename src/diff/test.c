@@ -7,7 +7,7 @@
 
 #include <math.h>
 #include "base/memory.h"
-#include "check/rounding.h"
+#include "base/roundoff.h"
 
 static void widen(ad_rounding *rounding, ad_dtype dtype) {
   rounding->reduce = fmax(rounding->reduce, ad_unit_roundoff(dtype));

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
-#include "check/cause.h"
+#include "diff/cause.h"
 #include "diff/hypotheses.h"
 
 const ad_members *ad_case_members(const ad_case *c, const ad_judged *judged) {

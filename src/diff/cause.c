@@ -1,5 +1,5 @@
 /* Lists of causes, and how documents and tables say them. */
-#include "check/cause.h"
+#include "diff/cause.h"
 
 #include <math.h>
 #include <stdarg.h>

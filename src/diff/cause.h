@@ -1,8 +1,8 @@
 /* What probably went wrong with a gradient. Several causes may give the same numbers (two axes of one size, one
  * factor): then all of them are listed and none is named as the cause, for a cause that is named is never another
  * one's. */
-#ifndef CHECK_CAUSE_H
-#define CHECK_CAUSE_H
+#ifndef DIFF_CAUSE_H
+#define DIFF_CAUSE_H
 #include <jansson.h>
 
 #include "addend/mesh.h"
