@@ -7,11 +7,8 @@
 set(AD_TEST_ENVIRONMENT
   "ASAN_OPTIONS=exitcode=99:detect_stack_use_after_return=1:strict_string_checks=1"
   "UBSAN_OPTIONS=print_stacktrace=1"
-  "TSAN_OPTIONS=exitcode=99:second_deadlock_stack=1"
+  "TSAN_OPTIONS=exitcode=99:second_deadlock_stack=1:suppressions=${CMAKE_SOURCE_DIR}/tests/support/tsan.supp"
   "OPENBLAS_NUM_THREADS=1")
-if(EXISTS "${CMAKE_SOURCE_DIR}/tests/support/lsan.supp")
-  list(APPEND AD_TEST_ENVIRONMENT "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0")
-endif()
 # `seconds` end what hangs and judge no speed: several times what a test takes with a sanitizer on a machine that has other
 # work for ten.
 function(ad_describe_test name folder seconds)

@@ -98,6 +98,20 @@ void ad_diagnose_update(ad_causes *causes) {
   ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, NAN, "the gradient is right, its update is not that of one process");
 }
 
+void ad_diagnose_shards(ad_axes axes, ad_causes *causes) {
+  causes->count = 0;
+  ad_causes_add(causes, AD_CAUSE_WRONG_GROUP, axes, NAN,
+                "wrong group: summed over %s as well, along which ranks hold different elements", print_axes(axes));
+}
+
+void ad_diagnose_updates(ad_axes differs, ad_causes *causes) {
+  if (!differs) return;
+  causes->count = 0;
+  ad_causes_add(causes, AD_CAUSE_REPLICAS_DIFFER, differs, NAN,
+                "the gradient is right on every rank, and its update differs along %s: by the norm, a rate or a state",
+                print_axes(differs));
+}
+
 /* An error that is too large for f32 may still be the rounding of 16 bits. */
 static void add_wrong_sum(const ad_proof_param *param, ad_causes *causes) {
   ad_causes_add(causes, AD_CAUSE_MISSING, 0, param->ratio,

@@ -18,6 +18,8 @@ typedef struct ad_proof_param {
   double sum_share;     /* distance to the sum of the ranks' own addends, of what reducing them may round; the same */
   double process_share; /* distance of that sum to one process's gradient, of what it may be; the same */
   int replicas_equal;
+  int proportional; /* the gradient is ratio * reference, up to rounding */
+  int accounted;    /* it does not hold, and is the sum of the addends that ranks handed in: these are wrong */
   int update_equal; /* fed the distributed gradient, one process's optimizer gave the same bits */
   ad_causes causes;
 } ad_proof_param;
@@ -107,6 +109,10 @@ void ad_diagnose_parts(ad_axes differs, ad_causes *causes);
  * own ranks. `mesh`: of the parameter, which is that module's. */
 void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mesh *mesh, ad_axes reduced,
                           ad_causes *causes);
+/* Of shards that were summed with each other. */
+void ad_diagnose_shards(ad_axes axes, ad_causes *causes);
+/* Of copies that differ after the update alone. */
+void ad_diagnose_updates(ad_axes differs, ad_causes *causes);
 void ad_diagnose_update(ad_causes *causes); /* of a gradient that is right and was used wrongly */
 
 #endif

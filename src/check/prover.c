@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/kernels.h"
 #include "base/memory.h"
+#include "check/account.h"
 #include "check/directional.h"
 #include "check/dump.h"
 #include "check/overflow.h"
@@ -14,6 +15,8 @@
 #include "check/prover.h"
 #include "base/roundoff.h"
 #include "check/rounding.h"
+#include "check/shards.h"
+#include "comm/agree.h"
 #include "layout/shown.h"
 #include "train/run.h"
 
@@ -123,6 +126,7 @@ void ad_prover_destroy(ad_prover *prover) {
   ad_array_destroy(prover->comm, &prover->scratch);
   ad_addends_destroy(&prover->addends);
   ad_computing_destroy(&prover->computing);
+  ad_places_release(&prover->places);
   ad_release(prover->gradients);
   ad_release(prover->whole_gradients);
   ad_release(prover->parts);
@@ -296,6 +300,14 @@ static void judge_rounded(ad_prover *prover, size_t i, const double *dist, const
   out->process_share = share_of(computing->distance[i], computing->apart[i]);
 }
 
+static void diagnose_shards(const ad_param_spec *spec, const double *dist, const ad_array *ref, ad_proof_param *param) {
+  double largest = ad_largest(ref->data, ref->dtype, ad_array_numel(ref));
+  if (!param->replicas_equal || ad_param_share(param) <= 1 || ref->dtype != AD_F64) return;
+  ad_axes axes = ad_shards_summed(&spec->storage, &spec->shape, dist, ref->data, largest);
+  if (!axes) axes = ad_shards_summed(&spec->layout, &spec->shape, dist, ref->data, largest);
+  if (axes) ad_diagnose_shards(axes, &param->causes);
+}
+
 static void judge_param(ad_prover *prover, size_t i, const ad_step_report *report, double largest) {
   const ad_array *ref = ad_reference_gradient(prover->reference, i);
   const double *dist = unscaled(prover, &prover->gradients[i], report->loss_scale);
@@ -306,8 +318,12 @@ static void judge_param(ad_prover *prover, size_t i, const ad_step_report *repor
   now.replicas_equal = replicas->equal;
   ad_compare(dist, ref->data, AD_F64, ad_array_numel(ref), largest, &now.ratio, &now.max_rel_err);
   if (rounds(prover->job)) judge_rounded(prover, i, dist, report, largest, &now);
-  ad_diagnose(spec->layout.mesh, ad_proof_reduced_axes(&spec->layout), &now, is_proportional(dist, ref, now.ratio),
-              replicas->differs, replicas->odd_rank, &now.causes);
+  now.proportional = is_proportional(dist, ref, now.ratio);
+  ad_diagnose(spec->layout.mesh, ad_proof_reduced_axes(&spec->layout), &now, now.proportional, replicas->differs,
+              replicas->odd_rank, &now.causes);
+  if (replicas != &prover->replicas[AD_PART_GRADIENT][i] && replicas->odd_rank < 0 && ad_param_share(&now) <= 1)
+    ad_diagnose_updates(replicas->differs, &now.causes);
+  diagnose_shards(spec, dist, ref, &now);
   ad_diagnose_averages(ad_run_program(prover->run), ad_run_param_at(prover->run, i).module, spec->layout.mesh,
                        ad_proof_reduced_axes(&spec->layout), &now.causes);
   if (is_worse(&now, kept)) *kept = now;
@@ -546,6 +562,7 @@ ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report
   AD_TRY(restart_reference(prover, step));
   if (rounds(prover->job)) AD_TRY(measure_addends(prover, step));
   if (prover->job->dumps) AD_TRY(ad_dump_before(prover, step));
+  if (prover->accounts) AD_TRY(ad_account_begin(prover, step));
   AD_TRY(ad_run_step(prover->run, step, report));
   ad_plants plants = ad_plants_lift();
   if (prover->reference) prover->job->proof->counted += report->count;
@@ -558,6 +575,8 @@ ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report
   if (!status && prover->reference) status = judge(prover, report);
   if (!status && !report->skipped && !prover->job->options->directional) status = judge_copies(prover, report);
   if (!status) status = compare_updates(prover, report->skipped);
+  if (!status && prover->accounts)
+    status = ad_account_end(prover, prover->reference && !ad_proof_passes(prover->job->proof, 0));
   ad_plants_put_back(&plants);
   return status;
 }
@@ -573,13 +592,28 @@ static ad_status prove_steps(ad_prover *prover) {
   return ad_overflow_judge(prover);
 }
 
-ad_status ad_prove(ad_comm *comm, const ad_proof_job *job) {
+static ad_status prove_once(ad_comm *comm, const ad_proof_job *job, int accounts, int64_t *passes) {
   ad_prover prover;
+  const ad_check_options *options = job->options;
   AD_TRY(ad_prover_create(&prover, comm, job));
-  ad_group everyone = prover.everyone;
-  ad_status status = job->options->directional ? ad_directional(comm, prover.run, job->proof) : prove_steps(&prover);
-  if (!status) status = ad_comm_barrier(comm, &everyone, AD_HERE);
-  if (!status && ad_comm_rank(comm) == 0) job->proof->complete = 1;
+  prover.accounts = accounts;
+  ad_status status = options->directional ? ad_directional(comm, prover.run, job->proof) : prove_steps(&prover);
+  if (!status) status = ad_comm_barrier(comm, &prover.everyone, AD_HERE);
+  if (!status && ad_comm_rank(comm) == 0) {
+    job->proof->complete = 1;
+    *passes = ad_proof_passes(job->proof, options->directional);
+  }
+  if (!status) status = ad_share_first(comm, &prover.everyone, passes, 1, AD_HERE);
   ad_prover_destroy(&prover);
   return status;
+}
+
+/* What does not hold is proven once more, with an account of every step. */
+ad_status ad_prove(ad_comm *comm, const ad_proof_job *job) {
+  int64_t passes = 0;
+  ad_proof_job again = *job;
+  AD_TRY(prove_once(comm, job, 0, &passes));
+  again.dumps = 0;
+  again.quiet = 1;
+  return passes || job->options->directional ? AD_OK : prove_once(comm, &again, 1, &passes);
 }

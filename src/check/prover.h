@@ -3,9 +3,12 @@
 #define CHECK_PROVER_H
 #include "check/addends.h"
 #include "check/computing.h"
+#include "check/planting.h"
 #include "check/proof.h"
 #include "check/reference.h"
 #include "check/replicas.h"
+
+enum { AD_ACCOUNT_PATH = 256 };
 
 /* One rank's share of one proof. Parameters are numbered over all modules, as in ad_run_param_at. */
 typedef struct ad_prover {
@@ -23,6 +26,10 @@ typedef struct ad_prover {
   ad_computing computing;               /* on the first rank, where dtypes round */
   ad_reference *reference;              /* on the first rank, NULL elsewhere */
   ad_overflow overflow;                 /* of the steps since it began */
+  int accounts;                         /* 1: of a step that does not hold, account.c says who was counted */
+  int has_account;                      /* of the step under way */
+  char account[AD_ACCOUNT_PATH];        /* where its files begin */
+  ad_places places;                     /* on the first rank the program's transitions, once an account was read */
 } ad_prover;
 
 /* Makes the run, and on the first rank its reference. Collective. On failure nothing is left behind. */

@@ -246,6 +246,7 @@ static ad_status judge(trials *t, ad_sabotage *sabotage) {
   int64_t passes = 1;
   AD_TRY(start_again(t));
   ad_prover_begin(&t->prover);
+  t->prover.accounts = 1;
   plant(t, sabotage);
   for (int step = 0; step < STEPS && passes; step++) {
     ad_step_report report;

@@ -23,7 +23,7 @@ typedef struct ad_cause {
   ad_cause_kind kind;
   ad_axes axes;
   double factor; /* NaN: none */
-  char text[192];
+  char text[256];
   char place[64]; /* the bridge, pool or microbatches where it happened; "": none of them */
 } ad_cause;
 

@@ -158,11 +158,12 @@ static ad_status try_axes(ad_trial *trial) {
   return AD_OK;
 }
 
-/* The last microbatch is right, and of the earlier ones each has those of its own place on `axes`. */
-static ad_status try_late(ad_trial *trial, uint32_t axes) {
+/* One microbatch is right, and of the others each has those of its own place on `axes`. */
+static ad_status try_one_right(ad_trial *trial, uint32_t axes, int64_t right) {
   for (size_t c = 0; c < trial->products->n; c++) {
-    trial->fixed[c] = is_last(trial, c, 0) ? trial->expected[c] : 0;
-    trial->free[c] = !is_last(trial, c, 0) && is_own(trial, c, axes) ? trial->expected[c] : 0;
+    int is_right = is_of_microbatch(trial, c, right);
+    trial->fixed[c] = is_right ? trial->expected[c] : 0;
+    trial->free[c] = !is_right && is_own(trial, c, axes) ? trial->expected[c] : 0;
   }
   ad_products_multiply(trial->products, trial->fixed, trial->with_fixed);
   ad_products_multiply(trial->products, trial->free, trial->with_free);
@@ -173,7 +174,10 @@ static ad_status try_microbatches(ad_trial *trial) {
   int64_t count = trial->parts->dump->microbatches;
   uint32_t summed = ad_large_axes(&trial->parts->dump->mesh, trial->parts->param->summed);
   if (count < 2) return AD_OK;
-  for (uint32_t axes = summed; axes; axes = (axes - 1) & summed) AD_TRY(try_late(trial, axes));
+  for (uint32_t axes = summed; axes; axes = (axes - 1) & summed) {
+    AD_TRY(try_one_right(trial, axes, count - 1));
+    AD_TRY(try_one_right(trial, axes, 0));
+  }
   AD_TRY(try_set(trial, is_last, 0, 0, 1));
   AD_TRY(try_set(trial, is_earlier, 0, 1, 1));
   for (int64_t m = 0; m < count; m++) AD_TRY(try_set(trial, is_of_microbatch, m, 1, 0));
@@ -239,6 +243,8 @@ ad_status ad_try_hypotheses(const ad_parts *parts, const ad_products *products, 
   trial.with_expected = memory + 6 * n;
   ad_products_multiply(products, expected, trial.with_expected);
   ad_status status = try_all(&trial);
+  for (size_t c = 0; c < n; c++)
+    if (why->explains && products->gram[c + c * n] == 0) why->errors[c] = INFINITY; /* zero: it may count anything */
   ad_release(memory);
   return status;
 }

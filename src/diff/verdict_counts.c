@@ -1,6 +1,7 @@
 /* What counts say that are alike in all copies: one factor on all addends, or on those of a microbatch or of ranks. */
 #include <math.h>
 #include <string.h>
+#include "base/text.h"
 #include "diff/verdict_case.h"
 
 /* Summed axes come first. */
@@ -117,6 +118,48 @@ static int try_microbatches(ad_case *c) {
                 ad_case_axes(c, sets[i], names, sizeof names));
   snprintf(fact, sizeof fact, "earlier microbatches count 1/%.0f", 1 / earlier);
   return ad_case_settle(c, earlier, fact);
+}
+
+static void print_times(double count, char *out, size_t size) {
+  if (count > 0 && count < 1 && ad_counts_close(1 / count, round(1 / count), 0))
+    snprintf(out, size, "1/%.0f", 1 / count);
+  else
+    snprintf(out, size, "%.6g", ad_counts_close(count, round(count), 0) ? round(count) + 0.0 : count);
+}
+
+/* "microbatches 1 and 2 count 1/4": those of the count that microbatch `first` has. */
+static void print_alike(const ad_case *c, int64_t first, ad_text *text) {
+  char times[32];
+  double count = count_of(c, -1, first);
+  int64_t alike = 0, said = 0;
+  for (int64_t m = first; m < c->dump->microbatches; m++) alike += ad_counts_close(count_of(c, -1, m), count, 0);
+  ad_text_add(text, "%smicrobatch%s ", text->used ? ", " : "", alike > 1 ? "es" : "");
+  for (int64_t m = first; m < c->dump->microbatches; m++) {
+    if (!ad_counts_close(count_of(c, -1, m), count, 0)) continue;
+    said++;
+    ad_text_add(text, "%s%lld", said == 1 ? "" : said == alike ? " and " : ", ", (long long)m);
+  }
+  print_times(count, times, sizeof times);
+  ad_text_add(text, " count%s %s", alike > 1 ? "" : "s", times);
+}
+
+static int is_first_of_count(const ad_case *c, int64_t microbatch) {
+  for (int64_t m = 0; m < microbatch; m++)
+    if (ad_counts_close(count_of(c, -1, m), count_of(c, -1, microbatch), 0)) return 0;
+  return 1;
+}
+
+/* Every microbatch has a count of its own. */
+static int try_each_microbatch(ad_case *c) {
+  char alike[AD_VERDICT_TEXT / 2];
+  ad_text text = ad_text_on(alike, sizeof alike);
+  if (c->dump->microbatches < 2) return 0;
+  for (int64_t m = 0; m < c->dump->microbatches; m++)
+    if (isnan(count_of(c, -1, m))) return 0;
+  for (int64_t m = 0; m < c->dump->microbatches; m++)
+    if (is_first_of_count(c, m)) print_alike(c, m, &text);
+  ad_case_add(c, AD_VERDICT_FACTOR, 0, NAN, MICROBATCHES, "%s times what is expected", alike);
+  return ad_case_settle(c, NAN, "");
 }
 
 /* ---- by rank ---- */
@@ -300,6 +343,6 @@ void ad_case_say_counts(ad_case *c) {
     say_factor(c, factor);
     return;
   }
-  if (try_microbatches(c) || try_ranks(c)) return;
+  if (try_microbatches(c) || try_each_microbatch(c) || try_ranks(c)) return;
   say_counts(c);
 }

@@ -4,65 +4,71 @@
 
 /* ---- the own place only ---- */
 
+enum { NONE = -1 };
+
 /* Whether each holder's copy has the addends of those in its own place on `axes`, and only those, each *factor times.
- * `late`: the last microbatch is right, and this is so in the earlier ones. */
-static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, int late, double *factor) {
+ * `right`: a microbatch that is right, and this is so in the others; or NONE. */
+static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, int64_t right, double *factor) {
   const ad_members *members = ad_case_members(c, judged);
-  size_t own = 0;
   for (size_t h = 0; h < judged->part->holder_count; h++)
     for (size_t i = 0; i < members->count; i++) {
       double count = judged->why.counts[i], error = judged->why.errors[i];
       if (isinf(error)) continue;
-      if (late && members->columns[i].piece.microbatch == c->dump->microbatches - 1) {
+      if (members->columns[i].piece.microbatch == right && right != NONE) {
         if (!ad_counts_close(count, 1, error)) return 0;
       } else if (ad_stands_with(c->dump, members->columns[i].piece.rank, judged->part->holders[h], axes)) {
-        own++;
         if (isnan(*factor)) *factor = count;
         if (count == 0 || !ad_counts_close(count, *factor, error)) return 0;
       } else if (!ad_counts_close(count, 0, error)) {
         return 0;
       }
     }
-  return own > 0;
-}
-
-static int all_local(const ad_case *c, uint32_t axes, int late, double *factor) {
-  *factor = NAN;
-  for (size_t i = 0; i < c->count; i++)
-    if (!c->list[i].holds && !is_local(c, &c->list[i], axes, late, factor)) return 0;
   return 1;
 }
 
-static void add_local(ad_case *c, uint32_t axes, int late, double factor) {
+static int all_local(const ad_case *c, uint32_t axes, int64_t right, double *factor) {
+  *factor = NAN;
+  for (size_t i = 0; i < c->count; i++)
+    if (!c->list[i].holds && !is_local(c, &c->list[i], axes, right, factor)) return 0;
+  return !isnan(*factor);
+}
+
+static void add_local(ad_case *c, uint32_t axes, int64_t right, double factor) {
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
   char names[AD_VERDICT_TEXT / 4], times[64] = "";
-  const char *place = late ? "microbatches" : "";
+  const char *place = right == NONE ? "" : "microbatches";
   if (factor != 1) snprintf(times, sizeof times, ", %.6g times", factor);
   ad_case_axes(c, axes, names, sizeof names);
-  if (axes == summed && !late)
+  if (axes == summed && right == NONE)
     ad_case_add(c, AD_VERDICT_OWN_ONLY, axes, factor, place, "own addend only%s: not summed over %s", times, names);
   else
     ad_case_add(c, AD_VERDICT_PARTIAL, axes, factor, place,
                 "partial%s: not summed over %s: each rank's sum has only the addends of its own place there%s",
-                late ? " in the earlier microbatches" : "", names, times);
+                right == NONE ? ""
+                : right       ? " in the earlier microbatches"
+                              : " in all microbatches but the first",
+                names, times);
 }
 
 /* Every set of axes that fits, the fewest axes first. */
-static void add_locals(ad_case *c, int late, double *factor) {
+static void add_locals(ad_case *c, int64_t right, double *factor) {
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
   for (int count = 1; count <= __builtin_popcount(summed); count++)
     for (uint32_t axes = 1; axes <= summed; axes++) {
       double own;
-      if (axes & ~summed || __builtin_popcount(axes) != count || !all_local(c, axes, late, &own)) continue;
-      add_local(c, axes, late, own);
+      if (axes & ~summed || __builtin_popcount(axes) != count || !all_local(c, axes, right, &own)) continue;
+      add_local(c, axes, right, own);
       if (isnan(*factor)) *factor = own;
     }
 }
 
 int ad_case_try_local(ad_case *c) {
   double factor = NAN;
-  add_locals(c, 0, &factor);
-  if (c->dump->microbatches > 1) add_locals(c, 1, &factor);
+  add_locals(c, NONE, &factor);
+  if (c->dump->microbatches > 1) {
+    add_locals(c, c->dump->microbatches - 1, &factor);
+    add_locals(c, 0, &factor);
+  }
   return ad_case_settle(c, json_array_size(c->out->causes) > 1 ? NAN : factor, "");
 }
 

@@ -156,10 +156,13 @@ static void a_sum_over_other_ranks_is_not_told_as_a_part(void **state) {
     const ad_cause *cause = &tried->causes.list[0];
     if (!tried->planting.place.is_segment || tried->caught != AD_CAUGHT_NUMBER || !tried->causes.count) continue;
     int is_part = cause->kind == AD_CAUSE_PARTIAL;
+    int is_later = tried->planting.operator_ == AD_OPERATOR_FIRST_MICROBATCH_ONLY;
     if (is_part && tried->planting.operator_ != AD_OPERATOR_LEFT_OUT &&
-        tried->planting.operator_ != AD_OPERATOR_FEWER_AXES)
+        tried->planting.operator_ != AD_OPERATOR_FEWER_AXES && !is_later)
       fail_msg("%s: %s", tried->name, cause->text);
-    others += tried->planting.operator_ == AD_OPERATOR_OTHER_GROUP && cause->kind == AD_CAUSE_REPLICAS_DIFFER;
+    if (is_part) assert_string_equal(cause->place, is_later ? "microbatches" : "");
+    others += tried->planting.operator_ == AD_OPERATOR_OTHER_GROUP &&
+              (cause->kind == AD_CAUSE_REPLICAS_DIFFER || cause->kind == AD_CAUSE_WRONG_GROUP);
     parts += is_part;
   }
   assert_true(others > 0 && parts > 0);

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""What `addend check --sabotage` says of planted mistakes, held against what was planted.
+
+    python3 bench/causes.py build/addend recipes/*.yaml >table.md
+
+Every mistake that numbers catch is one line of its recipe's tally: whether axis and place are named, by a `cause` or among
+`possible_causes`, and whether a `cause` is false. What is not named and what is false is listed.
+"""
+
+import argparse
+import collections
+import json
+import re
+import subprocess
+import sys
+
+PLACE = re.compile(r'^(?P<what>.*): (?P<move>\w+) over (?P<axes>[a-z_,]+)( \(number \d+\))?$')
+NOT_OVER = {'more_axes', 'fewer_axes', 'other_group'}
+
+# What words tell the truth of a mistake that is no transition; its parameter is named in any case.
+KNOWN = {
+    'mean-of-microbatch-means': r'microbatch|count',
+    'last-microbatch-only': r'last microbatch',
+    'first-step-unsynchronised': r'not (summed|reduced) over|differ along',
+    'both-factors-when-one-runs': r'accumulated was divided|microbatch',
+    'factor-wrong-width': r'missing: the sum is zero|factor|not finite',
+    'bucket-by-raw-dtype': r'rounding|rounded',
+    'bucket-by-wide-gradient': r'rounding|rounded',
+    'narrow-accumulate': r'rounding|rounded',
+    'bucket-reused-early': r'other data|microbatch|copies differ|addend',
+    'slot-filled-again': r'microbatch|other data',
+    'perturbed-replica': r"cop(y|ies) differs?|wrong on rank",
+    'master-in-bf16': r'update',
+    'one-seed-for-two-averages': r'averaged|divided',
+}
+
+
+def truth(sabotage):
+    """The axes that were meddled with, and the phase and place where."""
+    derived = sabotage['derived']
+    place = PLACE.match(derived['place'])
+    axes = set(place['axes'].split(','))
+    named = sabotage['name'].split(':')[1].split(' ')[0] if derived['operator'] in NOT_OVER else None
+    if derived['operator'] in ('more_axes', 'fewer_axes'):
+        axes = {named}
+    if derived['operator'] == 'other_group':
+        axes |= {named}
+    if derived['phase'] != 'step':  # of a transition on a tape: which one is the answer
+        axes |= set(place['axes'].split(','))
+    return axes, derived['phase'], place['what']
+
+
+def names_place(cause, sabotage, phase, what):
+    if what == 'count':
+        return 'count' in cause['text']
+    if what == 'norm':
+        return 'update' in cause['text'] or 'norm' in cause['text']
+    if phase == 'step':
+        return sabotage['param'] == what and not re.search('forward|backward', cause['text'])
+    return phase in cause['text'] or 'bridge' in cause['text']
+
+
+def fits(cause, sabotage):
+    if not sabotage['derived']:
+        words = KNOWN.get(sabotage['name'])
+        return bool(words and re.search(words, cause['text'])) or bool(re.search('forward|backward', cause['text']))
+    axes, phase, what = truth(sabotage)
+    over = set(cause['axes'].split(',')) - {''}
+    if what == 'norm':
+        return names_place(cause, sabotage, phase, what)
+    return bool(over & axes) and names_place(cause, sabotage, phase, what)
+
+
+def is_false(cause, sabotage):
+    """A lone cause that says another axis or place; words that name neither are vague, not false."""
+    if fits(cause, sabotage) or cause['kind'] == 'unknown':
+        return False
+    if not sabotage['derived']:
+        return bool(cause['axes']) and sabotage['name'] in KNOWN
+    axes, phase, what = truth(sabotage)
+    over = set(cause['axes'].split(',')) - {''}
+    return bool(over and not over & axes) or (bool(over) and not names_place(cause, sabotage, phase, what))
+
+
+def look_at(addend, recipe):
+    run = subprocess.run([addend, 'check', recipe, '--sabotage', '--json'], capture_output=True, text=True, check=False)
+    if run.returncode not in (0, 1):
+        sys.exit(f'{recipe}: {run.stderr}')
+    return json.loads(run.stdout)
+
+
+def judge(document):
+    tally, lines = collections.Counter(), []
+    for sabotage in document['sabotage']:
+        if sabotage['caught_by'] != 'number' or sabotage['param'] is None:
+            continue
+        causes = [sabotage['cause']] if sabotage['cause'] else sabotage['possible_causes']
+        named = any(fits(cause, sabotage) for cause in causes)
+        false = bool(sabotage['cause']) and is_false(sabotage['cause'], sabotage)
+        tally['caught'] += 1
+        tally['named'] += named
+        tally['alone'] += named and bool(sabotage['cause'])
+        tally['false'] += false
+        if not named or false:
+            said = ' \\| '.join(f"{cause['text']}" for cause in causes)
+            lines.append(f"| {sabotage['name']} | {sabotage['param']} | {'false' if false else 'vague'}: {said} |")
+    return tally, lines
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('addend')
+    parser.add_argument('recipe', nargs='+', help='a recipe, or the document of its check (.json)')
+    given = parser.parse_args()
+    every = []
+    print('| recipe | by number | axis and place named | by a `cause` alone | false `cause` |\n|---|---|---|---|---|')
+    for recipe in given.recipe:
+        document = json.load(open(recipe)) if recipe.endswith('.json') else look_at(given.addend, recipe)
+        tally, lines = judge(document)
+        name = document['recipe']
+        print(f"| {name} | {tally['caught']} | {tally['named']} | {tally['alone']} | {tally['false']} |", flush=True)
+        every += [f'| {name} {line[1:]}' for line in lines]
+    print('\n| recipe | planted | shown by | said |\n|---|---|---|---|')
+    print('\n'.join(every))
+
+
+main()

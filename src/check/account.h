@@ -1,0 +1,14 @@
+/* Who was counted in a step that does not hold: each rank's addends as it handed them in and the sums as they came out,
+ * judged as `addend diff` judges any job's. */
+#ifndef CHECK_ACCOUNT_H
+#define CHECK_ACCOUNT_H
+#include "check/prover.h"
+
+/* Before a step: every module's reducer will dump it. Collective; where files cannot be shared, or a reducer's meshes
+ * have no dump, there is no account, and that is no error. */
+ad_status ad_account_begin(ad_prover *prover, int64_t step) AD_CHECKED;
+/* After it. Where `reads`, the first rank gives the parameters of `proof` that do not hold the causes that the account
+ * has. Collective. */
+ad_status ad_account_end(ad_prover *prover, int reads) AD_CHECKED;
+
+#endif

@@ -1,0 +1,137 @@
+/* A wrong addend leaves no trace of the call that made it wrong, so that no cause is told alone here: there is always
+ * the formula between two transitions. What narrows them down is the loss, which only the forward pass makes, and a
+ * factor, which only a group of its size makes. */
+#include "check/computed.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/text.h"
+
+/* What is looked for in the places. */
+typedef struct search {
+  const ad_places *places;
+  int forward;    /* the loss is wrong */
+  double factor;  /* of all wrong parameters; NaN: they have none in common */
+  const char *by; /* the last of the wrong parameters, in the order of the forward pass */
+} search;
+
+static int is_wrong(const ad_proof_param *param) { return param->accounted; }
+
+/* ---- what narrows them down ---- */
+
+static double common_factor(const ad_proof *proof) {
+  double factor = NAN;
+  for (size_t i = 0; i < proof->param_count; i++) {
+    const ad_proof_param *param = &proof->params[i];
+    if (!is_wrong(param)) continue;
+    if (!param->proportional || (!isnan(factor) && fabs(param->ratio - factor) > 1e-6 * factor)) return NAN;
+    factor = param->ratio;
+  }
+  return factor;
+}
+
+static search search_for(const ad_places *places, const ad_proof *proof) {
+  search s = {places, !(proof->loss_err <= proof->loss_bound), common_factor(proof), ""};
+  for (size_t i = 0; i < proof->param_count; i++)
+    if (is_wrong(&proof->params[i])) s.by = proof->params[i].name;
+  return s;
+}
+
+int ad_place_is_count(const ad_place *place) {
+  return place->phase == AD_PLACE_STEP && !strncmp(place->what, "count", 5);
+}
+
+static int is_of_bridge(const ad_place *place) { return place->phase != AD_PLACE_STEP && !strstr(place->what, ".c:"); }
+
+static int is_of_size(const ad_place *place, double factor) {
+  double ranks = (double)place->ranks;
+  return isnan(factor) || fabs(factor - ranks) <= 1e-6 * ranks || fabs(factor * ranks - 1) <= 1e-6;
+}
+
+static ad_axes axes_of(const ad_place *place) { return place->axes & place->large; }
+
+static int is_candidate(const search *s, const ad_place *place, double factor) {
+  int in_phase =
+      s->forward ? place->phase == AD_PLACE_FORWARD || ad_place_is_count(place) : place->phase == AD_PLACE_BACKWARD;
+  return in_phase && place->ranks > 1 && place->move != AD_MOVE_CONVERT && place->move != AD_MOVE_DECLARE &&
+         (ad_place_is_count(place) || is_of_size(place, factor));
+}
+
+/* ---- words ---- */
+
+/* One cause for all candidates like this one: of a bridge, of the count, or over the same axes. */
+static int is_like(const ad_place *a, const ad_place *b) {
+  if (is_of_bridge(a) || is_of_bridge(b)) return is_of_bridge(a) && is_of_bridge(b) && !strcmp(a->what, b->what);
+  return axes_of(a) == axes_of(b) && ad_place_is_count(a) == ad_place_is_count(b);
+}
+
+static int is_first_of_its_like(const search *s, size_t index, double factor) {
+  for (size_t i = 0; i < index; i++)
+    if (is_candidate(s, &s->places->list[i], factor) && is_like(&s->places->list[i], &s->places->list[index])) return 0;
+  return 1;
+}
+
+/* "reduce_scatter at src/nn/mlp.c:30, 2 more" */
+static void print_like(const search *s, size_t first, double factor, ad_text *text) {
+  const ad_place *place = &s->places->list[first];
+  int more = 0;
+  ad_text_add(text, "%s at %s", ad_move_name(place->move), place->what);
+  for (size_t i = first + 1; i < s->places->count; i++)
+    more += is_candidate(s, &s->places->list[i], factor) && is_like(place, &s->places->list[i]);
+  if (more) ad_text_add(text, " or %d more", more);
+}
+
+static ad_cause_kind kind_of(double factor) {
+  return isnan(factor) ? AD_CAUSE_MISSING : factor < 1 ? AD_CAUSE_AVERAGED : AD_CAUSE_DOUBLED;
+}
+
+static void add_like(const search *s, size_t first, double factor, ad_causes *causes) {
+  const ad_place *place = &s->places->list[first];
+  char names[80], where[160];
+  ad_text text = ad_text_on(where, sizeof where);
+  const char *did = isnan(factor) ? "left out, or done over others," : factor < 1 ? "averaged" : "summed twice";
+  ad_axes_print(axes_of(place), names, sizeof names);
+  print_like(s, first, factor, &text);
+  if (ad_place_is_count(place))
+    ad_causes_add(causes, kind_of(factor), axes_of(place), factor,
+                  "the count that losses are divided by is wrong: %s over %s", did, names);
+  else if (is_of_bridge(place))
+    snprintf(ad_causes_add(causes, kind_of(factor), axes_of(place), factor, "%s the bridge `%s`: %s over %s",
+                           s->forward ? "in the forward pass, over" : "on the way back over", place->what, did, names)
+                 ->place,
+             sizeof causes->list[0].place, "%.63s", place->what);
+  else
+    ad_causes_add(causes, kind_of(factor), axes_of(place), factor, "in the %s pass: %s over %s (%s)",
+                  s->forward ? "forward" : "backward", did, names, where);
+}
+
+static size_t add_candidates(const search *s, double factor, ad_causes *causes) {
+  size_t added = 0;
+  for (size_t i = 0; i < s->places->count; i++) {
+    if (!is_candidate(s, &s->places->list[i], factor) || !is_first_of_its_like(s, i, factor)) continue;
+    add_like(s, i, factor, causes);
+    added++;
+  }
+  return added;
+}
+
+/* A factor that is no transition's size may still be made by one more axis of any. */
+static void find(const search *s, ad_causes *causes) {
+  if (isnan(s->factor) || !add_candidates(s, s->factor, causes)) add_candidates(s, NAN, causes);
+  ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, s->factor,
+                s->forward ? "a formula or the data of the forward pass: the loss is wrong as well"
+                           : "a formula of the backward pass, in what comes back to `%s`: the loss is right",
+                s->by);
+}
+
+/* What a factor of the whole gradient may be stays possible: addends are wrong by it as well. */
+void ad_computed_explain(const ad_places *places, ad_proof *proof) {
+  search s = search_for(places, proof);
+  for (size_t i = 0; i < proof->param_count; i++) {
+    ad_proof_param *param = &proof->params[i];
+    if (!is_wrong(param)) continue;
+    if (!param->proportional || param->causes.list[0].kind == AD_CAUSE_UNKNOWN) param->causes.count = 0;
+    find(&s, &param->causes);
+  }
+}
