@@ -1,10 +1,16 @@
 /* The account of a step: its dump, in a folder for each module that is gone afterwards. */
 #include "check/account.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 #include "addend/diff.h"
 #include "base/memory.h"
@@ -22,10 +28,42 @@ static void name_folder(const ad_prover *prover, size_t module, char *out, size_
 
 /* ---- before the step ---- */
 
+static const char memory[] = "/dev/shm";
+enum { STALE_SECONDS = 600 };
+
+static int is_stale(const char *path, const char *name) {
+  int pid;
+  struct stat status;
+  if (sscanf(name, "account-%d-", &pid) != 1 || lstat(path, &status) || status.st_uid != geteuid()) return 0;
+  return kill(pid, 0) && errno == ESRCH && time(NULL) - status.st_mtime > STALE_SECONDS;
+}
+
+/* Those of processes that were killed. */
+static void remove_stale(void) {
+  DIR *folder = opendir(memory);
+  for (struct dirent *entry; folder && (entry = readdir(folder));) {
+    char path[AD_ACCOUNT_PATH + 256];
+    snprintf(path, sizeof path, "%s/%s", memory, entry->d_name);
+    if (is_stale(path, entry->d_name) && ad_folder_remove(path)) continue; /* it stays, and harms nobody */
+  }
+  if (folder) closedir(folder);
+}
+
+/* Every rank's gradients of every microbatch, and their sums, at most twice as wide as f32. */
+static int has_room(const ad_prover *prover) {
+  struct statvfs room;
+  double bytes = 0;
+  for (size_t i = 0; i < prover->param_count; i++)
+    bytes += (double)ad_shape_numel(&ad_run_param_at(prover->run, i).spec->shape) * sizeof(double);
+  bytes *= (double)(prover->job->recipe->train.microbatches + 1) * (double)ad_comm_size(prover->comm);
+  return !statvfs(memory, &room) && bytes < (double)room.f_bavail * (double)room.f_frsize / 2;
+}
+
 /* In memory: what is written is read at once and gone. */
 static ad_status make_folders(ad_prover *prover) {
-  snprintf(prover->account, sizeof prover->account, "/dev/shm/account-XXXXXX");
-  if (!mkdtemp(prover->account)) {
+  remove_stale();
+  snprintf(prover->account, sizeof prover->account, "%s/account-%d-XXXXXX", memory, (int)getpid());
+  if (!has_room(prover) || !mkdtemp(prover->account)) {
     *prover->account = 0;
     return AD_OK;
   }

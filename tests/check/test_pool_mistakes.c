@@ -1,18 +1,7 @@
 /* The mistakes of programs on several pools, each planted alone, with the losses that show it alone: how many times the
  * gradients of each pool are the reference's, what the diagnosis says, and where there is nothing to be seen. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
-#include "check/sabotage.h"
-
-static void must(ad_status status) {
-  if (status) fail_msg("%s", ad_last_error());
-}
+#include "alone.h"
 
 /* Losses; and whether samples share their sources. */
 enum { FAITHFULNESS = 1, STOCHASTIC = 2, SPARSITY = 4, ADVERSARIAL = 8, SHARED = 16 };
@@ -37,32 +26,6 @@ static ad_recipe *recipe_of(const pools *p, int losses) {
            losses & SHARED ? "batch" : "sample", p->ci, p->block, p->adv, p->ci < 8 ? 8 : p->ci);
   must(ad_recipe_parse(text, "pools.yaml", NULL, 0, &recipe));
   return recipe;
-}
-
-/* The one whose name begins and goes on like this, in execution or in the record. */
-static const ad_sabotage *find(const ad_sabotages *list, const char *begins, const char *has, int in_record) {
-  for (size_t i = 0; i < list->count; i++) {
-    const ad_sabotage *one = &list->list[i];
-    int is_in_record = !one->known && one->planting.in_record;
-    if (!strncmp(one->name, begins, strlen(begins)) && strstr(one->name, has) && is_in_record == in_record) return one;
-  }
-  fail_msg("no mistake is called %s...%s", begins, has);
-  return NULL;
-}
-
-/* *proof, of the recipe, is then what was said of every parameter with this mistake alone. */
-static ad_sabotage try_alone(const ad_recipe *recipe, const char *begins, const char *has, ad_proof *proof) {
-  ad_check_options options = {.size = sizeof options, .sabotage = 1};
-  ad_sabotages *tried;
-  must(ad_sabotages_create(recipe, 0, 0, &tried));
-  ad_sabotage found = *find(tried, begins, has, 0);
-  tried->list[0] = found;
-  tried->derived = !found.known;
-  tried->count = 1;
-  must(ad_sabotages_try(recipe, &options, proof, tried));
-  found = tried->list[0];
-  ad_sabotages_destroy(tried);
-  return found;
 }
 
 /* ---- signatures ---- */

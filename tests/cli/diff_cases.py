@@ -296,6 +296,21 @@ for name in "w", "b":
 late = lambda p, rank: {k: 1.0 if k[1] == 2 else 3.0 for k in steps.right(p, rank) if k[1] == 2 or k[0] == rank}
 for name in "w", "b":
     verdict(judged(steps, counts=late), "partial", "dp", factor=3, name=name, words="earlier microbatches")
+later = lambda p, rank: {k: 1.0 for k in steps.right(p, rank) if k[1] == 0 or k[0] == rank}
+for name in "w", "b":
+    found = verdict(judged(steps, counts=later), "partial", "dp", factor=1, name=name, words="in all microbatches but the first: not summed over dp")
+    assert found["cause"]["place"] == "microbatches", found
+# The same of shards too small for a fit, where a rank had nothing in the second microbatch: what its zeros count nobody knows.
+idle = Job("dp=3", [Param("w", [9, 1], held=shard("dp", 3, 9, 1), dtype="F64")], microbatches=2)
+idle.addends[2, 1, "w"] = [0.0] * 9
+found = verdict(judged(idle, counts=lambda p, rank: {k: 1.0 for k in idle.right(p, rank) if k[1] == 0 or k[0] == rank}), "partial", "dp",
+                words="in all microbatches but the first: not summed over dp")
+assert found["counts"][2][1] is None, found["counts"]
+each = judged(steps, counts=lambda p, rank: {key: (1, 1 / 4, 1 / 4)[key[1]] for key in steps.right(p, rank)})
+found = verdict(each, "factor", None, words="microbatch 0 counts 1, microbatches 1 and 2 count 1/4 times what is expected")
+assert found["cause"]["place"] == "microbatches", found
+other = judged(steps, counts=lambda p, rank: {key: (1.5, 1, 0.25)[key[1]] for key in steps.right(p, rank)})
+verdict(other, "factor", None, words="microbatch 0 counts 1.5, microbatch 1 counts 1, microbatch 2 counts 1/4 times")
 tied = Job("a=2 b=2", [Param("w", [40])], microbatches=3)
 document = judged(tied, counts=lambda p, rank: {key: 1 if key[1] == 2 else 1 / 2 for key in tied.right(p, rank)})
 verdict(document, "earlier_microbatches_divided", None, factor=1 / 2, words="earlier microbatches count 1/2; possible causes: ")

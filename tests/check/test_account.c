@@ -1,0 +1,115 @@
+/* What is said of a mistake when the addends of its step were counted: in trials, and in a proof that nobody meddled
+ * with on purpose. */
+#include "alone.h"
+
+/* Two pools and the bridge `images` between them, cut along an axis of 3. */
+static ad_recipe *two_pools(void) {
+  ad_recipe *recipe = NULL;
+  must(
+      ad_recipe_parse("name: pictures\nmodel: {kind: ocr, encoder_layers: 1, encoder_d_model: 16, encoder_heads: 2,"
+                      " patch: 8, layers: 1, d_model: 16, heads: 2}\n"
+                      "data: {text: [/usr/share/common-licenses],"
+                      " fonts: [/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf], chars: 6, height: 16, width: 48,"
+                      " sizes: [9, 11]}\n"
+                      "mesh: {encoder: \"dp=2 tp=1\", model: \"dp=1 cp=3\"}\nplacement: disjoint\n"
+                      "train: {global_batch: 8, microbatches: 2, steps: 3, lr: 1e-3}\n",
+                      "pictures.yaml", NULL, 0, &recipe));
+  return recipe;
+}
+
+typedef struct saying {
+  const char *begins, *has; /* of the mistake's name */
+  int causes;
+  ad_cause_kind kind; /* of one of them, with these */
+  ad_axes axes;
+  const char *place, *words;
+} saying;
+
+static void says(const ad_recipe *recipe, const saying *s) {
+  ad_proof *proof;
+  must(ad_proof_create(recipe, &proof));
+  ad_sabotage tried = try_alone(recipe, s->begins, s->has, proof);
+  int said = 0;
+  if (tried.caught != AD_CAUGHT_NUMBER) fail_msg("%s: %s %s", tried.name, ad_caught_name(tried.caught), tried.message);
+  for (int i = 0; i < tried.causes.count; i++) {
+    const ad_cause *cause = &tried.causes.list[i];
+    said |= cause->kind == s->kind && cause->axes == s->axes && !strcmp(cause->place, s->place) &&
+            strstr(cause->text, s->words);
+  }
+  if (!said || tried.causes.count != s->causes)
+    fail_msg("%s: %s: %d causes, %s", tried.name, tried.param, tried.causes.count, tried.causes.list[0].text);
+  ad_proof_destroy(proof);
+}
+#define SAYS(recipe, ...) says((recipe), &(saying){__VA_ARGS__})
+
+static void a_bridges_sum_is_told_with_the_bridge(void **state) {
+  ad_recipe *recipe = two_pools();
+  SAYS(recipe, "averaged: images", "all_reduce over cp", 2, AD_CAUSE_AVERAGED, AD_AXES(AD_CP), "images",
+       "on the way back over the bridge `images`: averaged over cp");
+  SAYS(recipe, "first_microbatch_only: images", "all_reduce over cp", 2, AD_CAUSE_MISSING, AD_AXES(AD_CP), "images",
+       "on the way back over the bridge `images`: left out");
+  ad_recipe_destroy(recipe);
+}
+
+static void what_was_counted_is_told_by_microbatches(void **state) {
+  ad_recipe *recipe = small_recipe("dp_replicate=3 dp_shard=2", UNEQUAL, ", microbatches: 2}\nshard: {zero: 2");
+  SAYS(recipe, "first_microbatch_only: ", "reduce_scatter over dp_shard", 1, AD_CAUSE_PARTIAL, AD_AXES(AD_DP_SHARD),
+       "microbatches", "in all microbatches but the first: not summed over dp_shard");
+  SAYS(recipe, "last-microbatch-only", "", 1, AD_CAUSE_MISSING, 0, "", "only the last microbatch");
+  SAYS(recipe, "fewer_axes:dp_shard: count", "", 1, AD_CAUSE_AVERAGED, AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD),
+       "", "its own count");
+  SAYS(recipe, "more_axes:dp_shard: embedding.weight", "all_reduce", 1, AD_CAUSE_WRONG_GROUP, AD_AXES(AD_DP_SHARD), "",
+       "summed over dp_shard as well, along which ranks hold different elements");
+  ad_recipe_destroy(recipe);
+}
+
+/* ---- a proof ---- */
+
+typedef struct planted_job {
+  ad_proof_job job;
+  ad_sabotage *planted;
+} planted_job;
+
+static int prove(ad_comm *comm, void *context) {
+  const planted_job *p = context;
+  ad_planting_begin(&p->planted->planting);
+  ad_status status = ad_prove(comm, &p->job);
+  if (status) ad_comm_fail(comm, status, ad_last_error());
+  return status != AD_OK;
+}
+
+static void a_proof_that_fails_is_made_again_with_an_account(void **state) {
+  ad_recipe *recipe = small_recipe("dp_replicate=3", UNEQUAL, ", microbatches: 2");
+  ad_check_options options = {.size = sizeof options, .steps = 1};
+  ad_sabotages *listed;
+  ad_proof *proof;
+  ad_launch_result result;
+  must(ad_proof_create(recipe, &proof));
+  must(ad_sabotages_create(recipe, 0, 0, &listed));
+  ad_sabotage left_out = *find(listed, "left_out: embedding.weight", "", 0);
+  planted_job job = {{.recipe = recipe, .options = &options, .steps = 1, .proof = proof}, &left_out};
+  ad_launch_options launch = {.size = sizeof launch, .ranks = 3, .function = prove, .context = &job};
+  must(ad_launch(&launch, &result));
+  assert_false(ad_proof_passes(proof, 0));
+  for (size_t i = 0; i < proof->param_count; i++) {
+    const ad_causes *causes = &proof->params[i].causes;
+    if (strcmp(proof->params[i].name, "embedding.weight") != 0) {
+      assert_int_equal(causes->count, 0);
+      continue;
+    }
+    assert_int_equal(causes->count, 1);
+    assert_string_equal(causes->list[0].text, "own addend only: not summed over dp_replicate");
+  }
+  ad_sabotages_destroy(listed);
+  ad_proof_destroy(proof);
+  ad_recipe_destroy(recipe);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_bridges_sum_is_told_with_the_bridge),
+      cmocka_unit_test(what_was_counted_is_told_by_microbatches),
+      cmocka_unit_test(a_proof_that_fails_is_made_again_with_an_account),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

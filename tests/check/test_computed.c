@@ -1,0 +1,152 @@
+/* Words for addends that were wrong before they were summed, and for shards that were summed with each other. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "check/computed.h"
+#include "check/shards.h"
+
+/* A forward pass over tp (2), its way back, a bridge's over cp (3), and a count. */
+static const ad_place list[] = {
+    {"count", AD_PLACE_STEP, AD_MOVE_ALL_REDUCE, .axes = AD_AXES(AD_CP), .large = AD_AXES(AD_CP), .ranks = 3},
+    {"src/a.c:1", AD_PLACE_FORWARD, AD_MOVE_ALL_GATHER, .axes = AD_AXES(AD_TP), .large = AD_AXES(AD_TP), .ranks = 2},
+    {"src/a.c:2", AD_PLACE_FORWARD, AD_MOVE_REDUCE_SCATTER, .axes = AD_AXES(AD_TP), .large = AD_AXES(AD_TP),
+     .ranks = 2},
+    {"src/a.c:2", AD_PLACE_BACKWARD, AD_MOVE_ALL_GATHER, .axes = AD_AXES(AD_TP), .large = AD_AXES(AD_TP), .ranks = 2},
+    {"images", AD_PLACE_BACKWARD, AD_MOVE_ALL_REDUCE, .axes = AD_AXES(AD_CP), .large = AD_AXES(AD_CP), .ranks = 3},
+    {"src/a.c:1", AD_PLACE_BACKWARD, AD_MOVE_CONVERT, .axes = AD_AXES(AD_CP), .large = AD_AXES(AD_CP), .ranks = 3},
+    {"src/a.c:3", AD_PLACE_BACKWARD, AD_MOVE_ALL_REDUCE, .axes = AD_AXES(AD_CP), .ranks = 1},
+    {"w", AD_PLACE_STEP, AD_MOVE_ALL_REDUCE, .axes = AD_AXES(AD_CP), .large = AD_AXES(AD_CP), .ranks = 3},
+};
+static const ad_places places = {(ad_place *)(uintptr_t)list, sizeof list / sizeof *list, 0, AD_OK};
+
+enum { PARAMS = 3 };
+static ad_proof *proof;
+
+/* The first two are wrong before their sum; `ratio` NaN: by no factor. */
+static void explain(double ratio, double loss_error) {
+  free(proof);
+  proof = calloc(1, sizeof *proof + PARAMS * sizeof *proof->params);
+  proof->param_count = PARAMS;
+  proof->loss_err = loss_error;
+  proof->loss_bound = 1e-12;
+  for (int i = 0; i < PARAMS; i++) {
+    ad_proof_param *param = &proof->params[i];
+    strcpy(param->name, (const char *[]){"first", "second", "third"}[i]);
+    param->accounted = i < 2;
+    param->proportional = isfinite(ratio);
+    param->ratio = ratio;
+    ad_causes_add(&param->causes, AD_CAUSE_UNKNOWN, 0, NAN, "before");
+  }
+  ad_computed_explain(&places, proof);
+}
+
+static void says(int index, ad_axes axes, const char *place, const char *text) {
+  const ad_cause *cause = &proof->params[0].causes.list[index];
+  assert_true(index < proof->params[0].causes.count);
+  assert_string_equal(cause->text, text);
+  assert_string_equal(cause->place, place);
+  assert_int_equal(cause->axes, axes);
+}
+
+static void with_the_right_loss_it_is_the_way_back(void **state) {
+  explain(NAN, 0);
+  assert_int_equal(proof->params[0].causes.count, 3);
+  says(0, AD_AXES(AD_TP), "", "in the backward pass: left out, or done over others, over tp (all_gather at src/a.c:2)");
+  says(1, AD_AXES(AD_CP), "images", "on the way back over the bridge `images`: left out, or done over others, over cp");
+  says(2, 0, "", "a formula of the backward pass, in what comes back to `second`: the loss is right");
+  assert_int_equal(proof->params[1].causes.count, 3);
+  assert_int_equal(proof->params[2].causes.count, 1); /* its own words */
+}
+
+static void a_wrong_loss_is_made_on_the_way_there(void **state) {
+  explain(NAN, 1e-3);
+  assert_int_equal(proof->params[0].causes.count, 3);
+  says(0, AD_AXES(AD_CP), "", "the count that losses are divided by is wrong: left out, or done over others, over cp");
+  says(1, AD_AXES(AD_TP), "",
+       "in the forward pass: left out, or done over others, over tp (all_gather at src/a.c:1 or 1 more)");
+  says(2, 0, "", "a formula or the data of the forward pass: the loss is wrong as well");
+  explain(NAN, NAN);
+  assert_int_equal(proof->params[0].causes.count, 3);
+}
+
+static void a_factor_is_that_of_a_group_of_its_size(void **state) {
+  explain(1.0 / 3, 0);
+  assert_int_equal(proof->params[0].causes.count, 2);
+  says(0, AD_AXES(AD_CP), "images", "on the way back over the bridge `images`: averaged over cp");
+  explain(2, 0);
+  assert_int_equal(proof->params[0].causes.count, 2);
+  says(0, AD_AXES(AD_TP), "", "in the backward pass: summed twice over tp (all_gather at src/a.c:2)");
+  assert_int_equal(proof->params[0].causes.list[0].kind, AD_CAUSE_DOUBLED);
+  explain(5, 0); /* no group's: any of them may have been done otherwise */
+  assert_int_equal(proof->params[0].causes.count, 3);
+}
+
+/* ---- shards ---- */
+
+enum { ROWS = 4, WIDTH = 6 };
+
+static ad_axes summed(const char *mesh_text, const char *layout_text, ad_axis axis, double wrong) {
+  ad_mesh *mesh;
+  ad_layout layout;
+  const ad_shape shape = {2, {ROWS, WIDTH}};
+  double ref[ROWS * WIDTH], dist[ROWS * WIDTH];
+  assert_int_equal(ad_mesh_create(mesh_text, &mesh), AD_OK);
+  assert_int_equal(ad_layout_parse(mesh, layout_text, &layout), AD_OK);
+  int64_t shards = ad_mesh_axis_size(mesh, axis);
+  int dim = ad_type_dim(layout.type[axis]);
+  for (int i = 0; i < ROWS * WIDTH; i++) ref[i] = sin(i + 1);
+  for (int i = 0; i < ROWS * WIDTH; i++) {
+    int64_t at = dim ? i % WIDTH : i / WIDTH, each = (dim ? WIDTH : ROWS) / shards;
+    dist[i] = 0;
+    for (int64_t s = 0; s < shards; s++) {
+      int64_t of = at % each + s * each;
+      dist[i] += dim ? ref[i / WIDTH * WIDTH + of] : ref[of * WIDTH + i % WIDTH];
+    }
+  }
+  dist[ROWS * WIDTH - 1] += wrong;
+  ad_axes axes = ad_shards_summed(&layout, &shape, dist, ref, 1);
+  ad_mesh_destroy(mesh);
+  return axes;
+}
+
+static void shards_that_were_summed_are_seen_along_their_axis(void **state) {
+  assert_int_equal(summed("dp_shard=2 tp=3", "dp_shard=S0 tp=S1", AD_DP_SHARD, 0), AD_AXES(AD_DP_SHARD));
+  assert_int_equal(summed("dp_shard=2 tp=3", "dp_shard=S0 tp=S1", AD_TP, 0), AD_AXES(AD_TP));
+  assert_int_equal(summed("dp_shard=2 tp=3", "dp_shard=S0 tp=S1", AD_TP, 1e-6), 0);
+  assert_int_equal(summed("dp_shard=4 tp=1", "dp_shard=S1 tp=R", AD_DP_SHARD, 0), 0); /* 6 by 4: shards of 1 and 2 */
+}
+
+/* Two axes cut one dimension: of 8 elements tp has pairs inside dp_shard's halves. */
+static void the_inner_of_two_axes_sums_neighbours(void **state) {
+  ad_mesh *mesh;
+  ad_layout layout;
+  const ad_shape shape = {1, {8}};
+  double ref[8], inner[8], outer[8];
+  for (int i = 0; i < 8; i++) ref[i] = sin(i + 1);
+  for (int i = 0; i < 8; i++) inner[i] = ref[i] + ref[i ^ 2], outer[i] = ref[i] + ref[i ^ 4];
+  assert_int_equal(ad_mesh_create("dp_shard=2 tp=2", &mesh), AD_OK);
+  assert_int_equal(ad_layout_parse(mesh, "dp_shard=S0 tp=S0", &layout), AD_OK);
+  ad_axis inside = layout.depth[AD_TP] ? AD_TP : AD_DP_SHARD, outside = layout.depth[AD_TP] ? AD_DP_SHARD : AD_TP;
+  assert_int_equal(ad_shards_summed(&layout, &shape, inner, ref, 1), AD_AXES(inside));
+  assert_int_equal(ad_shards_summed(&layout, &shape, outer, ref, 1), AD_AXES(outside));
+  ad_mesh_destroy(mesh);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(with_the_right_loss_it_is_the_way_back),
+      cmocka_unit_test(a_wrong_loss_is_made_on_the_way_there),
+      cmocka_unit_test(a_factor_is_that_of_a_group_of_its_size),
+      cmocka_unit_test(shards_that_were_summed_are_seen_along_their_axis),
+      cmocka_unit_test(the_inner_of_two_axes_sums_neighbours),
+  };
+  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  free(proof);
+  return failed;
+}
