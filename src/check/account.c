@@ -111,113 +111,27 @@ ad_status ad_account_begin(ad_prover *prover, int64_t step) {
 
 /* ---- after it ---- */
 
-/* Kinds of an account that are not a proof's own. */
-static const struct {
-  const char *name;
-  ad_cause_kind kind;
-} kinds[] = {{"own_only", AD_CAUSE_PARTIAL},
-             {"last_microbatch", AD_CAUSE_MISSING},
-             {"earlier_microbatches_divided", AD_CAUSE_AVERAGED},
-             {"divided_by_own_count", AD_CAUSE_AVERAGED}};
-
-static ad_cause_kind kind_of(const char *name) {
-  for (int kind = 0; kind <= AD_CAUSE_UNKNOWN; kind++)
-    if (!strcmp(name, ad_cause_name((ad_cause_kind)kind))) return (ad_cause_kind)kind;
-  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-    if (!strcmp(name, kinds[i].name)) return kinds[i].kind;
-  return AD_CAUSE_UNKNOWN;
-}
-
-static void add_cause(const json_t *document, ad_causes *out) {
-  const char *kind, *axes, *text, *place = NULL;
-  double factor = NAN;
-  ad_axes over = 0;
-  if (json_unpack((json_t *)(uintptr_t)document, "{s:s, s:s, s:s, s?:s}", "kind", &kind, "axes", &axes, "text", &text,
-                  "place", &place))
-    json_unpack((json_t *)(uintptr_t)document, "{s:s, s:s, s:s}", "kind", &kind, "axes", &axes, "text", &text);
-  const json_t *number = json_object_get(document, "factor");
-  if (json_is_number(number)) factor = json_number_value(number);
-  if (!*axes || ad_axes_parse(axes, &over)) over = 0;
-  ad_cause *cause = ad_causes_add(out, kind_of(kind), over, factor, "%s", text);
-  snprintf(cause->place, sizeof cause->place, "%s", place ? place : "");
-}
-
-/* Quotients by each rank's own count: what was not done is the sum of these. */
-static void add_axes_of_count(const ad_prover *prover, ad_causes *causes) {
-  for (size_t i = 0; i < prover->places.count; i++) {
-    const ad_place *place = &prover->places.list[i];
-    if (ad_place_is_count(place) && !causes->list[0].axes) causes->list[0].axes = place->axes & place->large;
-  }
-}
-
-/* What the sum holds instead of what its types say; none: that, or something that no counts explain. */
-static void take_causes(const json_t *judged, ad_causes *out) {
-  const json_t *cause = json_object_get(judged, "cause"), *several = json_object_get(judged, "possible_causes");
-  size_t i;
-  const json_t *one;
-  out->count = 0;
-  if (json_is_object(cause)) add_cause(cause, out);
-  json_array_foreach(several, i, one) add_cause(one, out);
-}
-
-static int is_kind(const json_t *judged, const char *kind) {
-  const char *own = json_string_value(json_object_get(judged, "kind"));
-  return own && !strcmp(own, kind);
-}
-
-static const json_t *find(const json_t *document, const char *name) {
-  const json_t *params = json_object_get(document, "params"), *param;
-  size_t i;
-  json_array_foreach(params, i, param) {
-    const char *own = json_string_value(json_object_get(param, "name"));
-    if (own && !strcmp(own, name)) return param;
-  }
-  return NULL;
-}
-
-/* Copies along axes over which nothing is summed differ where what ranks handed in does. */
-static int is_sum_of_addends(const json_t *judged, const ad_run_param *at, ad_axes differs) {
-  ad_axes reduced = ad_proof_reduced_axes(&at->spec->layout);
-  if (is_kind(judged, "right") || is_kind(judged, "identical_addends")) return 1;
-  return (is_kind(judged, "own_only") || is_kind(judged, "replicas_differ")) && differs && !(differs & reduced);
-}
-
-static void judge_param(const ad_prover *prover, const json_t *document, const ad_run_param *at, ad_axes differs,
-                        ad_proof_param *param) {
-  const json_t *judged = find(document, param->name);
-  ad_causes causes;
-  if (!judged || (param->replicas_equal && ad_param_share(param) <= 1)) return;
-  if (param->causes.count && param->causes.list[0].kind == AD_CAUSE_ROUNDING) return;
-  param->accounted = is_sum_of_addends(judged, at, differs);
-  if (param->accounted || is_kind(judged, "unexplained") || is_kind(judged, "rounding")) return;
-  if (is_kind(judged, "replicas_differ") && param->causes.list[0].kind != AD_CAUSE_REPLICAS_DIFFER) return;
-  take_causes(judged, &causes);
-  if (is_kind(judged, "divided_by_own_count")) add_axes_of_count(prover, &causes);
-  if (causes.count) ad_causes_copy(&param->causes, &causes);
-}
-
-static ad_status read_module(ad_prover *prover, size_t m) {
+static ad_status read_module(ad_prover *prover, size_t m, int64_t step) {
   char folder[AD_ACCOUNT_PATH + 24], *json = NULL;
   const char *const files[] = {folder};
   ad_diff_options options = {.size = sizeof options, .allow_identical = 1};
   ad_proof *proof = prover->job->proof;
   int holds;
   name_folder(prover, m, folder, sizeof folder);
-  if (ad_diff(files, 1, &options, &holds, &json)) return AD_OK; /* there is no dump of this module */
-  json_t *document = json_loads(json, 0, NULL);
+  if (ad_diff(files, 1, &options, &holds, &json)) json = NULL; /* there is no dump of this module */
+  json_t *document = json ? json_loads(json, 0, NULL) : NULL;
   free(json);
   for (size_t i = 0; i < proof->param_count; i++) {
-    ad_run_param at = ad_run_param_at(prover->run, i);
-    const ad_replicas *copies = &prover->replicas[AD_PART_GRADIENT][i];
-    if (at.module == m) judge_param(prover, document, &at, copies->equal ? 0 : copies->differs, &proof->params[i]);
+    if (ad_run_param_at(prover->run, i).module == m && proof->params[i].step == step)
+      ad_account_judge(prover, document, i, &proof->params[i]);
   }
   json_decref(document);
   return AD_OK;
 }
 
-static ad_status read_modules(ad_prover *prover) {
+static ad_status read_modules(ad_prover *prover, int64_t step) {
   if (!prover->places.count) AD_TRY(ad_derived_places(prover->job->recipe, &prover->places));
-  for (size_t m = 0; m < modules(prover); m++) AD_TRY(read_module(prover, m));
+  for (size_t m = 0; m < modules(prover); m++) AD_TRY(read_module(prover, m, step));
   ad_computed_explain(&prover->places, prover->job->proof);
   return AD_OK;
 }
@@ -231,10 +145,10 @@ static ad_status remove_folders(ad_prover *prover) {
   return ad_folder_remove(prover->account);
 }
 
-ad_status ad_account_end(ad_prover *prover, int reads) {
+ad_status ad_account_end(ad_prover *prover, int64_t step, int reads) {
   ad_status status = AD_OK;
   if (prover->reference && *prover->account) {
-    if (reads && prover->has_account) status = read_modules(prover);
+    if (reads && prover->has_account) status = read_modules(prover, step);
     ad_status removed = remove_folders(prover);
     if (!status) status = removed;
   }

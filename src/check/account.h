@@ -7,8 +7,12 @@
 /* Before a step: every module's reducer will dump it. Collective; where files cannot be shared, or a reducer's meshes
  * have no dump, there is no account, and that is no error. */
 ad_status ad_account_begin(ad_prover *prover, int64_t step) AD_CHECKED;
-/* After it. Where `reads`, the first rank gives the parameters of `proof` that do not hold the causes that the account
- * has. Collective. */
-ad_status ad_account_end(ad_prover *prover, int reads) AD_CHECKED;
+/* After it. Where `reads`, the first rank gives the parameters of the proof that do not hold in this step the causes
+ * that the account has. Collective. */
+ad_status ad_account_end(ad_prover *prover, int64_t step, int reads) AD_CHECKED;
+
+/* account_causes.c: what the document of `addend diff` says of one parameter becomes its causes, or that its addends
+ * are `accounted`. NULL: there is no account of its module. */
+void ad_account_judge(const ad_prover *prover, const json_t *document, size_t index, ad_proof_param *param);
 
 #endif

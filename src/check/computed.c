@@ -16,7 +16,9 @@ typedef struct search {
   const char *by; /* the last of the wrong parameters, in the order of the forward pass */
 } search;
 
-static int is_wrong(const ad_proof_param *param) { return param->accounted; }
+static int is_wrong(const ad_proof_param *param) {
+  return param->accounted == AD_ADDENDS_ARE_WRONG || param->accounted == AD_NO_ACCOUNT;
+}
 
 /* ---- what narrows them down ---- */
 
@@ -125,13 +127,15 @@ static void find(const search *s, ad_causes *causes) {
                 s->by);
 }
 
-/* What a factor of the whole gradient may be stays possible: addends are wrong by it as well. */
+/* What a factor of the whole gradient may be stays possible: addends are wrong by it as well. Without an account
+ * everything does. */
 void ad_computed_explain(const ad_places *places, ad_proof *proof) {
   search s = search_for(places, proof);
   for (size_t i = 0; i < proof->param_count; i++) {
     ad_proof_param *param = &proof->params[i];
     if (!is_wrong(param)) continue;
-    if (!param->proportional || param->causes.list[0].kind == AD_CAUSE_UNKNOWN) param->causes.count = 0;
+    int is_factor = param->proportional && param->causes.list[0].kind != AD_CAUSE_UNKNOWN;
+    if (param->accounted == AD_ADDENDS_ARE_WRONG && !is_factor) param->causes.count = 0;
     find(&s, &param->causes);
   }
 }

@@ -4,6 +4,14 @@
 #include "addend/check.h"
 #include "diff/cause.h"
 
+/* What the addends of a step say of a gradient that does not hold in it. */
+typedef enum ad_accounted {
+  AD_NOT_ACCOUNTED, /* it holds, or nobody asked */
+  AD_SUM_IS_WRONG,
+  AD_ADDENDS_ARE_WRONG, /* it is the sum of the addends that ranks handed in */
+  AD_NO_ACCOUNT         /* one of both */
+} ad_accounted;
+
 /* One parameter's numbers, of the step where they were worst. The error is that of the worst element in f64, and the
  * norm of the differences over that of the reference in dtypes that round. */
 typedef struct ad_proof_param {
@@ -19,7 +27,7 @@ typedef struct ad_proof_param {
   double process_share; /* distance of that sum to one process's gradient, of what it may be; the same */
   int replicas_equal;
   int proportional; /* the gradient is ratio * reference, up to rounding */
-  int accounted;    /* it does not hold, and is the sum of the addends that ranks handed in: these are wrong */
+  ad_accounted accounted;
   int update_equal; /* fed the distributed gradient, one process's optimizer gave the same bits */
   ad_causes causes;
 } ad_proof_param;

@@ -576,7 +576,7 @@ ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report
   if (!status && !report->skipped && !prover->job->options->directional) status = judge_copies(prover, report);
   if (!status) status = compare_updates(prover, report->skipped);
   if (!status && prover->accounts)
-    status = ad_account_end(prover, prover->reference && !ad_proof_passes(prover->job->proof, 0));
+    status = ad_account_end(prover, step, prover->reference && !ad_proof_passes(prover->job->proof, 0));
   ad_plants_put_back(&plants);
   return status;
 }

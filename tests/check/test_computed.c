@@ -38,7 +38,7 @@ static void explain(double ratio, double loss_error) {
   for (int i = 0; i < PARAMS; i++) {
     ad_proof_param *param = &proof->params[i];
     strcpy(param->name, (const char *[]){"first", "second", "third"}[i]);
-    param->accounted = i < 2;
+    param->accounted = i < 2 ? AD_ADDENDS_ARE_WRONG : AD_SUM_IS_WRONG;
     param->proportional = isfinite(ratio);
     param->ratio = ratio;
     ad_causes_add(&param->causes, AD_CAUSE_UNKNOWN, 0, NAN, "before");
