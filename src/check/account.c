@@ -31,23 +31,32 @@ static void name_folder(const ad_prover *prover, size_t module, char *out, size_
 static const char memory[] = "/dev/shm";
 enum { STALE_SECONDS = 600 };
 
-static int is_stale(const char *path, const char *name) {
+/* The process that started the ranks; -1: it is no account of this user's. */
+static int owner_of(const char *path, const char *name, struct stat *status) {
   int pid;
-  struct stat status;
-  if (sscanf(name, "account-%d-", &pid) != 1 || lstat(path, &status) || status.st_uid != geteuid()) return 0;
-  return kill(pid, 0) && errno == ESRCH && time(NULL) - status.st_mtime > STALE_SECONDS;
+  if (sscanf(name, "account-%d-", &pid) != 1 || lstat(path, status) || status->st_uid != geteuid()) return -1;
+  return pid;
 }
 
-/* Those of processes that were killed. */
-static void remove_stale(void) {
+static int is_stale(int pid, const struct stat *status) {
+  return kill(pid, 0) && errno == ESRCH && time(NULL) - status->st_mtime > STALE_SECONDS;
+}
+
+/* Those of killed processes, and of `pid` all. */
+static void remove_accounts(int pid) {
   DIR *folder = opendir(memory);
   for (struct dirent *entry; folder && (entry = readdir(folder));) {
     char path[AD_ACCOUNT_PATH + 256];
+    struct stat status;
     snprintf(path, sizeof path, "%s/%s", memory, entry->d_name);
-    if (is_stale(path, entry->d_name) && ad_folder_remove(path)) continue; /* it stays, and harms nobody */
+    int owner = owner_of(path, entry->d_name, &status);
+    if (owner < 0 || (owner != pid && !is_stale(owner, &status))) continue;
+    if (ad_folder_remove(path)) continue; /* it stays, and harms nobody */
   }
   if (folder) closedir(folder);
 }
+
+void ad_account_remove_left(void) { remove_accounts((int)getpid()); }
 
 /* Every rank's gradients of every microbatch, and their sums, at most twice as wide as f32. */
 static int has_room(const ad_prover *prover) {
@@ -61,8 +70,8 @@ static int has_room(const ad_prover *prover) {
 
 /* In memory: what is written is read at once and gone. */
 static ad_status make_folders(ad_prover *prover) {
-  remove_stale();
-  snprintf(prover->account, sizeof prover->account, "%s/account-%d-XXXXXX", memory, (int)getpid());
+  remove_accounts(-1);
+  snprintf(prover->account, sizeof prover->account, "%s/account-%d-XXXXXX", memory, (int)getppid());
   if (!has_room(prover) || !mkdtemp(prover->account)) {
     *prover->account = 0;
     return AD_OK;

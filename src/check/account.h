@@ -11,6 +11,9 @@ ad_status ad_account_begin(ad_prover *prover, int64_t step) AD_CHECKED;
  * that the account has. Collective. */
 ad_status ad_account_end(ad_prover *prover, int64_t step, int reads) AD_CHECKED;
 
+/* Where ranks that this process started have ended in the middle of one: nothing of it is left. */
+void ad_account_remove_left(void);
+
 /* account_causes.c: what the document of `addend diff` says of one parameter becomes its causes, or that its addends
  * are `accounted`. NULL: there is no account of its module. */
 void ad_account_judge(const ad_prover *prover, const json_t *document, size_t index, ad_proof_param *param);

@@ -7,6 +7,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/options.h"
+#include "check/account.h"
 #include "check/document.h"
 #include "comm/agree.h"
 #include "io/file.h"
@@ -84,6 +85,7 @@ static ad_status check_with(const ad_recipe *recipe, const ad_check_options *opt
   ad_findings findings = {.recipe = recipe, .options = options, .steps = steps_of(options), .proof = proof};
   findings.engine = "shm";
   ad_status status = prove_all(&findings, proof, own, &sabotages);
+  ad_account_remove_left();
   findings.seconds = ad_seconds() - start;
   if (!status) status = print_document(&findings, json);
   if (!status) *holds = ad_findings_hold(&findings);

@@ -104,12 +104,15 @@ void ad_diagnose_shards(ad_axes axes, ad_causes *causes) {
                 "wrong group: summed over %s as well, along which ranks hold different elements", print_axes(axes));
 }
 
-void ad_diagnose_updates(ad_axes differs, ad_causes *causes) {
-  if (!differs) return;
+void ad_diagnose_updates(ad_axes differs, int64_t odd_rank, ad_causes *causes) {
+  char where[96];
+  if (odd_rank >= 0)
+    snprintf(where, sizeof where, "that of rank %lld differs from all others", (long long)odd_rank);
+  else
+    snprintf(where, sizeof where, "it differs along %s", print_axes(differs));
   causes->count = 0;
   ad_causes_add(causes, AD_CAUSE_REPLICAS_DIFFER, differs, NAN,
-                "the gradient is right on every rank, and its update differs along %s: by the norm, a rate or a state",
-                print_axes(differs));
+                "the gradient is right on every rank, and of its update %s: by the norm, a rate or a state", where);
 }
 
 /* An error that is too large for f32 may still be the rounding of 16 bits. */

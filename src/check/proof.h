@@ -120,7 +120,7 @@ void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mes
 /* Of shards that were summed with each other. */
 void ad_diagnose_shards(ad_axes axes, ad_causes *causes);
 /* Of copies that differ after the update alone. */
-void ad_diagnose_updates(ad_axes differs, ad_causes *causes);
+void ad_diagnose_updates(ad_axes differs, int64_t odd_rank, ad_causes *causes);
 void ad_diagnose_update(ad_causes *causes); /* of a gradient that is right and was used wrongly */
 
 #endif

@@ -321,8 +321,8 @@ static void judge_param(ad_prover *prover, size_t i, const ad_step_report *repor
   now.proportional = is_proportional(dist, ref, now.ratio);
   ad_diagnose(spec->layout.mesh, ad_proof_reduced_axes(&spec->layout), &now, now.proportional, replicas->differs,
               replicas->odd_rank, &now.causes);
-  if (replicas != &prover->replicas[AD_PART_GRADIENT][i] && replicas->odd_rank < 0 && ad_param_share(&now) <= 1)
-    ad_diagnose_updates(replicas->differs, &now.causes);
+  if (replicas != &prover->replicas[AD_PART_GRADIENT][i] && !replicas->equal && ad_param_share(&now) <= 1)
+    ad_diagnose_updates(replicas->differs, replicas->odd_rank, &now.causes);
   diagnose_shards(spec, dist, ref, &now);
   ad_diagnose_averages(ad_run_program(prover->run), ad_run_param_at(prover->run, i).module, spec->layout.mesh,
                        ad_proof_reduced_axes(&spec->layout), &now.causes);
