@@ -23,41 +23,39 @@ static ad_cause_kind kind_of(const char *name) {
   return AD_CAUSE_UNKNOWN;
 }
 
-/* The axis of `mesh` that goes over the same ranks as this one of another view of them; the axis itself: none. */
-static ad_axis same_in(const ad_mesh *mesh, const ad_mesh *view, ad_axis axis) {
-  for (int own = 0; own < AD_AXIS_COUNT; own++)
-    if (ad_mesh_axis_size(mesh, (ad_axis)own) == ad_mesh_axis_size(view, axis) &&
-        ad_mesh_stride(mesh, (ad_axis)own) == ad_mesh_stride(view, axis))
-      return (ad_axis)own;
-  return axis;
+/* The axes of `own` that go over the same ranks as these of another view of them; 0: none do. */
+static ad_axes same_in(const ad_mesh *own, const ad_mesh *view, ad_axes axes) {
+  ad_axes in_own[AD_AXIS_COUNT], in_view[AD_AXIS_COUNT], same = 0, covered = 0;
+  int pairs = ad_mesh_common_sets(own, view, in_own, in_view);
+  for (int i = 0; i < pairs; i++) {
+    if (in_view[i] & ~axes) continue;
+    same |= in_own[i];
+    covered |= in_view[i];
+  }
+  return covered == axes ? same : 0;
 }
 
-/* A dump calls an axis by its name in the first view that has it. Says it by the parameter's own name. */
-static void rename_axis(ad_cause *cause, ad_axis from, ad_axis to) {
-  char text[sizeof cause->text];
-  const char *name = ad_axis_name(from), *at = strstr(cause->text, name);
-  cause->axes = (cause->axes & ~AD_AXES(from)) | AD_AXES(to);
+static void rename_axes(ad_cause *cause, ad_axes to) {
+  char text[sizeof cause->text], from_names[80], to_names[80];
+  const char *from = ad_axes_print(cause->axes, from_names, sizeof from_names), *at = strstr(cause->text, from);
+  cause->axes = to;
   if (!at) return;
-  snprintf(text, sizeof text, "%.*s%s%s", (int)(at - cause->text), cause->text, ad_axis_name(to), at + strlen(name));
+  snprintf(text, sizeof text, "%.*s%s%s", (int)(at - cause->text), cause->text,
+           ad_axes_print(to, to_names, sizeof to_names), at + strlen(from));
   memcpy(cause->text, text, sizeof text);
 }
 
-static const ad_mesh *view_with(const ad_prover *prover, size_t module, ad_axis axis) {
-  for (size_t i = 0; i < prover->param_count; i++) {
-    ad_run_param at = ad_run_param_at(prover->run, i);
-    if (at.module == module && ad_mesh_axis_size(at.spec->layout.mesh, axis) > 1) return at.spec->layout.mesh;
-  }
-  return NULL;
-}
-
-static void say_in_own_view(const ad_prover *prover, const ad_run_param *at, ad_causes *causes) {
+/* A dump calls axes by their names in the first view that has them. Says them by the parameter's own names. */
+static void say_in_own_view(const ad_prover *prover, const ad_run_param *at, ad_cause *cause) {
   const ad_mesh *own = at->spec->layout.mesh;
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    const ad_mesh *view = view_with(prover, at->module, (ad_axis)axis);
-    if (!view || ad_mesh_axis_size(own, (ad_axis)axis) > 1) continue;
-    ad_axis to = same_in(own, view, (ad_axis)axis);
-    for (int i = 0; i < causes->count && (int)to != axis; i++)
-      if (causes->list[i].axes & AD_AXES(axis)) rename_axis(&causes->list[i], (ad_axis)axis, to);
+  if (!(cause->axes & ~ad_mesh_large(own))) return;
+  for (size_t i = 0; i < prover->param_count; i++) {
+    ad_run_param other = ad_run_param_at(prover->run, i);
+    if (other.module != at->module) continue;
+    ad_axes same = same_in(own, other.spec->layout.mesh, cause->axes);
+    if (!same) continue;
+    rename_axes(cause, same);
+    return;
   }
 }
 
@@ -142,6 +140,6 @@ void ad_account_judge(const ad_prover *prover, const json_t *document, size_t in
   if (is_kind(judged, "replicas_differ") && param->causes.list[0].kind != AD_CAUSE_REPLICAS_DIFFER) return;
   take_causes(judged, &causes);
   if (is_kind(judged, "divided_by_own_count")) say_own_count(prover, &causes);
-  say_in_own_view(prover, &at, &causes);
+  for (int i = 0; i < causes.count; i++) say_in_own_view(prover, &at, &causes.list[i]);
   if (causes.count) ad_causes_copy(&param->causes, &causes);
 }

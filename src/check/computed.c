@@ -127,15 +127,16 @@ static void find(const search *s, ad_causes *causes) {
                 s->by);
 }
 
-/* What a factor of the whole gradient may be stays possible: addends are wrong by it as well. Without an account
- * everything does. */
+/* What a factor of the whole gradient may be stays possible, for addends are wrong by it as well, and so does that
+ * copies are parts of one sum, which may be the sum of something before. Without an account everything does. */
 void ad_computed_explain(const ad_places *places, ad_proof *proof) {
   search s = search_for(places, proof);
   for (size_t i = 0; i < proof->param_count; i++) {
     ad_proof_param *param = &proof->params[i];
     if (!is_wrong(param)) continue;
-    int is_factor = param->proportional && param->causes.list[0].kind != AD_CAUSE_UNKNOWN;
-    if (param->accounted == AD_ADDENDS_ARE_WRONG && !is_factor) param->causes.count = 0;
+    ad_cause_kind told = param->causes.list[0].kind;
+    int stays = (param->proportional && told != AD_CAUSE_UNKNOWN) || told == AD_CAUSE_PARTIAL;
+    if (param->accounted == AD_ADDENDS_ARE_WRONG && !stays) param->causes.count = 0;
     find(&s, &param->causes);
   }
 }

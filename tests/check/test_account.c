@@ -51,6 +51,21 @@ static void a_bridges_sum_is_told_with_the_bridge(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+/* Ranks of two axes of the tokens are one axis of the experts: that is the one that is named. */
+static void a_parameter_of_experts_is_told_of_in_its_own_view(void **state) {
+  ad_recipe *recipe = NULL;
+  must(
+      ad_recipe_parse("name: spread\nmodel: {kind: moe, layers: 1, d_model: 8, heads: 2, experts: 7, top_k: 2,"
+                      " expert_hidden: 6}\n"
+                      "data: {text: [/usr/share/common-licenses], seq: 5}\n"
+                      "mesh: \"dp_shard=3 tp=2\"\nviews: {sparse: \"efsdp=1 ep=6 etp=1\"}\n"
+                      "train: {global_batch: 5, microbatches: 2, steps: 3, lr: 1e-3}\n",
+                      "spread.yaml", NULL, 0, &recipe));
+  SAYS(recipe, "experts-divided-by-own-group", "", 1, AD_CAUSE_DOUBLED, AD_AXES(AD_EP), "",
+       "summed, or not divided, over ep");
+  ad_recipe_destroy(recipe);
+}
+
 static void what_was_counted_is_told_by_microbatches(void **state) {
   ad_recipe *recipe = small_recipe("dp_replicate=3 dp_shard=2", UNEQUAL, ", microbatches: 2}\nshard: {zero: 2");
   SAYS(recipe, "first_microbatch_only: ", "reduce_scatter over dp_shard", 1, AD_CAUSE_PARTIAL, AD_AXES(AD_DP_SHARD),
@@ -108,6 +123,7 @@ static void a_proof_that_fails_is_made_again_with_an_account(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_bridges_sum_is_told_with_the_bridge),
+      cmocka_unit_test(a_parameter_of_experts_is_told_of_in_its_own_view),
       cmocka_unit_test(what_was_counted_is_told_by_microbatches),
       cmocka_unit_test(a_proof_that_fails_is_made_again_with_an_account),
   };
