@@ -98,6 +98,9 @@ int cli_failed(ad_status status);
 
 /* Where ad_comm_launched(): from now on only the first rank prints. */
 void cli_let_first_rank_speak(void);
+/* This rank's end is no wrong call, of which the first rank speaks: launchers kill all others when one fails, so one
+ * that does not speak ends a little later where nobody says this. */
+void cli_ends_alone(void);
 /* The library's log. Ranks that do not print are heard too: what the library says on one, it says on that one only. */
 void cli_log(void *context, ad_log_level level, const char *message);
 /* Joins the ranks that the launcher started. Prints and returns an exit status if there are not as many as the recipe's

@@ -89,6 +89,18 @@ static int has_plain_options(int argc, char **argv) {
   return 1;
 }
 
+static int run(int argc, char **argv) {
+  if (argc < 2) return print_help(stderr), CLI_WRONG_CALL;
+  if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
+    return print_help(stdout), cli_print("");
+  if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) return cli_print(version);
+  if (!strcmp(argv[1], "--completions")) return cli_completions(commands, COMMAND_COUNT, argv[2]);
+  if (!has_plain_options(argc, argv)) return CLI_WRONG_CALL;
+  for (int i = 0; i < COMMAND_COUNT; i++)
+    if (!strcmp(argv[1], commands[i].name)) return run_command(&commands[i], argc, argv);
+  return refuse(argv[1]);
+}
+
 int main(int argc, char **argv) {
   cli_correct_blas_core(argv);
   prctl(PR_SET_NAME, "addend"); /* it was started as /proc/self/exe */
@@ -101,13 +113,7 @@ int main(int argc, char **argv) {
   signal(SIGPIPE, SIG_IGN); /* a reader that has enough (head -1) is no error; see cli_print */
   cli_let_first_rank_speak();
   ad_set_log(cli_log, NULL);
-  if (argc < 2) return print_help(stderr), CLI_WRONG_CALL;
-  if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
-    return print_help(stdout), cli_print("");
-  if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) return cli_print(version);
-  if (!strcmp(argv[1], "--completions")) return cli_completions(commands, COMMAND_COUNT, argv[2]);
-  if (!has_plain_options(argc, argv)) return CLI_WRONG_CALL;
-  for (int i = 0; i < COMMAND_COUNT; i++)
-    if (!strcmp(argv[1], commands[i].name)) return run_command(&commands[i], argc, argv);
-  return refuse(argv[1]);
+  int status = run(argc, argv);
+  if (status != CLI_WRONG_CALL) cli_ends_alone();
+  return status;
 }

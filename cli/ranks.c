@@ -8,6 +8,7 @@
 #include "command.h"
 
 static int own_errors = -1; /* where errors of a rank that does not speak would go; -1: it speaks */
+static int is_alone;
 
 static const char *rank_in_environment(void) {
   static const char *const names[] = {"ADDEND_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"};
@@ -21,8 +22,17 @@ void cli_log(void *context, ad_log_level level, const char *message) {
           message);
 }
 
+void cli_ends_alone(void) { is_alone = 1; }
+
+/* Until the launcher ends it, because the first rank has spoken and failed. */
+static void let_first_rank_end(void) {
+  enum { SECONDS = 3 };
+  if (!is_alone) sleep(SECONDS);
+}
+
 void cli_let_first_rank_speak(void) {
   if (!ad_comm_launched() || atol(rank_in_environment()) == 0) return;
+  atexit(let_first_rank_end);
   own_errors = dup(STDERR_FILENO);
   if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr)) own_errors = -1;
 }
