@@ -52,7 +52,7 @@ for encoder in dp=3+tp=2 tp=2+dp=3; do
     done
   done
 done
-draw_cases "meshes" 4 "${cases[@]}"
+draw_cases "meshes" 2 "${cases[@]}"
 for arguments in "${drawn[@]}"; do prove $arguments; done
 
 # The same for modules on ranks of their own, whose numbers need not agree: with copies that nobody asks on the one side
@@ -77,7 +77,7 @@ tp=2,dp=1 dp=2+cp=2+tp=2 4 false
 dp=3,dp=5+tp=2 dp=2,cp=2+dp=4 1 true
 dp=3,dp=5+tp=2 dp=2,cp=2+dp=4 7 true
 Y
-draw_cases "pools" 3 "${cases[@]}"
+draw_cases "pools" 2 "${cases[@]}"
 for arguments in "${drawn[@]}"; do prove $arguments; done
 (export ADDEND_HOSTILE=17 && prove ocr-disjoint shard.zero=3 --steps 3)
 
@@ -85,7 +85,7 @@ cases=()
 for recipe in ocr-fan-in ocr-fan-in-small ocr-fan-out ocr-equal ocr-cp-both ocr-ragged ocr-disjoint; do
   cases+=("$recipe --steps 5" "$recipe --directional" "$recipe precision.compute=bf16 --steps 3")
 done
-draw_cases "recipes of bridges" 4 "${cases[@]}"
+draw_cases "recipes of bridges" 2 "${cases[@]}"
 for arguments in "${drawn[@]}"; do prove $arguments; done
 
 # ---- one norm over both modules, every distinct parameter once ----
@@ -139,7 +139,7 @@ train() { # recipe, arguments
 loss() { sed -n "s/.*\"step\":$2,\"loss\":\([0-9.]*\).*/\1/p" "$1/metrics.jsonl"; }
 are_close() { python3 -c 'import sys; a, b = map(float, sys.argv[1:]); assert abs(a - b) < 1e-4, (a, b)' "$@" || fail "losses $*"; }
 for recipe in ocr-fan-in-small ocr-disjoint; do train $recipe --out $recipe; done
-draw_cases "meshes to go on from" 2 \
+draw_cases "meshes to go on from" 1 \
   'ocr-fan-in-small|colocated|dp=4 tp=2|dp=2 cp=2 tp=2' \
   'ocr-fan-in-small|colocated|tp=4 dp=2|dp=2 cp=2 tp=2' \
   'ocr-fan-in-small|colocated|dp=4 tp=2|cp=2 tp=1 dp=4' \

@@ -38,13 +38,13 @@ for view in "${views[@]}"; do
   done
   for k in 1 3 4; do cases+=("$view model.top_k=$k model.sigmoid=true" "$view model.top_k=$k model.tied=false"); done
 done
-draw_cases "views" 5 "${cases[@]}"
+draw_cases "views" 3 "${cases[@]}"
 for arguments in "${drawn[@]}"; do prove $arguments; done
 cases=()
 for recipe in moe-tp2ep moe-dp2ep moe-tp moe-cp moe-empty moe-balance moe-16; do
   cases+=("$recipe" "$recipe --directional" "$recipe precision.compute=bf16 --steps 3")
 done
-draw_cases "recipes of experts" 4 "${cases[@]}"
+draw_cases "recipes of experts" 2 "${cases[@]}"
 for arguments in "${drawn[@]}"; do prove $arguments; done
 prove moe-tp2ep
 python3 -c '

@@ -31,12 +31,12 @@ for zero in 0 1 2 3; do
     cases+=("gpt-3d --set shard.zero=$zero --set train.microbatches=$microbatches --steps 5")
   done
 done
-draw_cases "meshes of tp and cp" 5 "${cases[@]}"
+draw_cases "meshes of tp and cp" 3 "${cases[@]}"
 for arguments in "${drawn[@]}"; do check $arguments; done
 check gpt-3d
 check gpt-3d --set mesh="dp_replicate=2 dp_shard=1 cp=4 tp=2"
 check gpt-3d --set mesh="tp=3 dp_shard=2 cp=2" --set shard.zero=2
-draw_cases "slopes" 2 gpt-tp gpt-tp-sp gpt-cp gpt-3d
+draw_cases "slopes" 1 gpt-tp gpt-tp-sp gpt-cp gpt-3d
 for recipe in "${drawn[@]}"; do check $recipe --directional; done
 # Axes of one rank are the same program.
 check gpt-3d --set mesh="dp_shard=1 cp=1 tp=1"
@@ -96,7 +96,7 @@ done
 train() { "$addend" train "$source/recipes/gpt-3d.yaml" --set train.steps=6 --set checkpoint.every=3 "$@" >out 2>&1 || { cat out; fail "train $*"; }; }
 loss() { sed -n 's/.*"step":5,"loss":\([0-9.]*\).*/\1/p' "$1/metrics.jsonl"; }
 train --out whole
-draw_cases "meshes to go on from" 2 "tp=3" "dp_shard=1 cp=4" "dp_replicate=2 dp_shard=1 cp=3 tp=2" "dp_shard=2"
+draw_cases "meshes to go on from" 1 "tp=3" "dp_shard=1 cp=4" "dp_replicate=2 dp_shard=1 cp=3 tp=2" "dp_shard=2"
 for mesh in "dp_replicate=1 dp_shard=3 cp=2 tp=2" "${drawn[@]}"; do
   rm -rf on && mkdir -p on/checkpoints && cp -r whole/checkpoints/step-3 on/checkpoints/ && cp whole/metrics.jsonl on/
   train --out on --resume --set mesh="$mesh"

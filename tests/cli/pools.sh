@@ -19,7 +19,7 @@ cases=(pools-10 pools-square pools-inverted-a pools-inverted-b pools-ragged pool
 for case in "${cases[@]}"; do
   cases+=("$case precision.compute=bf16" "$case precision.compute=bf16 wire={values:+f16,+gradients:+f16,+weights:+bf16} ascent.scope=batch")
 done
-draw_cases "named pools" 3 "${cases[@]}"
+draw_cases "named pools" 2 "${cases[@]}"
 for case in "${drawn[@]}"; do prove $case; done
 cases=()
 for ci in 1 2 3 5; do
@@ -37,7 +37,7 @@ for ci in 1 2 3 5; do
     done
   done
 done
-draw_cases "pools" 3 "${cases[@]}"
+draw_cases "pools" 2 "${cases[@]}"
 for case in "${drawn[@]}"; do prove pools-10 $case; done
 
 prove pools-10 ascent.steps=0
@@ -45,7 +45,7 @@ prove pools-10 --steps 3
 
 # ---- each loss alone; slopes without a reference ----
 none="losses.faithfulness.coefficient=0 losses.stochastic.coefficient=0 losses.sparsity.coefficient=0 losses.adversarial.coefficient=0"
-draw_cases "losses alone" 2 faithfulness stochastic sparsity adversarial
+draw_cases "losses alone" 1 faithfulness stochastic sparsity adversarial
 for loss in "${drawn[@]}"; do
   prove_wide $none losses.$loss.coefficient=2
 done

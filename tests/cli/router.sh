@@ -76,7 +76,7 @@ for before in true false; do
     cases+=("$view model.score_before_experts=$before")
   done
 done
-draw_cases "mistakes of experts" 3 "${cases[@]}"
+draw_cases "mistakes of experts" 1 "${cases[@]}"
 for case in "${drawn[@]}" "tp 4 moe-16"; do
   read -r tp ep recipe arguments <<<"$case"
   [ "$recipe" = moe-16 ] && sabotage=--sabotage=1 || sabotage=--sabotage

@@ -62,7 +62,7 @@ must "${launch[@]}" -n 3 "$build/addend" check "$recipe" --steps 2 --out "$work/
 # Parameters, matrices and sequence cut, rows of experts by counts, rows over a bridge, modules on ranks of their own: on one node,
 # and with rings, groups and sides that lie across two, or each on a node.
 unlike='ocr-disjoint --set mesh={encoder:+"dp=3",+model:+"cp=2"} --set train.global_batch=9 --set train.microbatches=3'
-draw_cases "proofs under $implementation" 3 \
+draw_cases "proofs under $implementation" 2 \
   "3 2 gpt-dp" "4 2 gpt-dp --set mesh=dp_replicate=2+dp_shard=2" \
   "12 all gpt-3d" "4 2 gpt-3d --set mesh=cp=2+tp=2" "4 2 gpt-tp-sp --set mesh=tp=2+dp_shard=2" \
   "4 all moe-dp2ep" "4 2 moe-tp2ep" \
