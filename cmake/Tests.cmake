@@ -137,3 +137,15 @@ if(NOT AD_SANITIZE AND NOT AD_FUZZ)
   ad_add_python_tests(python numpy 600)
   ad_add_python_tests(torch torch 900)
 endif()
+
+# The longest first, so that none of them runs alone at the end: ctest starts tests by their cost, which it learns only with
+# the first run in a folder.
+set(cost 100)
+foreach(name examples/built torch/watch mpi/openmpi mpi/mpich comm/launch cli/pools cli/bridge cli/hsdp cli/report check/pool_mistakes
+    cli/check cli/faults check/sabotage cli/router tensor/gemm check/proof cli/overflow torch/mistakes cli/bench cli/decompose_gpt
+    cli/parallel cli/moe cli/pools_sources report/document check/derived system/memory comm/conformance)
+  if(TEST ${name})
+    set_tests_properties(${name} PROPERTIES COST ${cost})
+    math(EXPR cost "${cost} - 1")
+  endif()
+endforeach()
