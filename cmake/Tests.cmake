@@ -70,7 +70,7 @@ if(TARGET addend_cli)
   # Scripts that start examples: those are built before, also where only the program was asked for.
   add_test(NAME examples/built COMMAND ${CMAKE_COMMAND} --build ${CMAKE_BINARY_DIR} --target examples)
   ad_describe_test(examples/built examples 600)
-  set_tests_properties(examples/built PROPERTIES FIXTURES_SETUP examples RUN_SERIAL ON)
+  set_tests_properties(examples/built PROPERTIES FIXTURES_SETUP examples)
   set_tests_properties(cli/bridge_example cli/dump cli/faults cli/router cli/two_pools_example
     PROPERTIES FIXTURES_REQUIRED examples)
 endif()
