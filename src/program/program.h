@@ -34,7 +34,7 @@ struct ad_program {
   size_t value_count;
 };
 
-enum { AD_VALUES_MAX = 256 }; /* that phases give each other */
+enum { AD_VALUES_MAX = 2048 }; /* that phases give each other */
 
 /* A value on its way from the phase that gives it to those that need it, in one microbatch. */
 typedef struct ad_passed_value {

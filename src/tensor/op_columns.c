@@ -101,12 +101,25 @@ static const operation concat = {.name = "concat",
                                  .forward = concat_forward,
                                  .backward = concat_backward};
 
+/* More than one operation takes: groups of them, then those. */
+static ad_tensor *concat_groups(ad_tape *tape, ad_tensor *const *parts, size_t n, const char *site) {
+  ad_tensor *groups[OPERANDS_MAX];
+  size_t count = 0;
+  for (size_t first = 0; first < n; first += OPERANDS_MAX) {
+    size_t some = n - first < OPERANDS_MAX ? n - first : OPERANDS_MAX;
+    groups[count++] = ad_concat_at(tape, parts + first, some, site);
+  }
+  return ad_concat_at(tape, groups, count, site);
+}
+
 ad_tensor *ad_concat_at(ad_tape *tape, ad_tensor *const *parts, size_t n, const char *site) {
+  enum { PARTS_MAX = OPERANDS_MAX * OPERANDS_MAX };
   if (!site) site = AD_NO_SITE;
   if (!tape) return ad_tape_missing(site, concat.name);
-  if (!parts || !n || n > OPERANDS_MAX)
+  if (!parts || !n || n > PARTS_MAX)
     return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: concat: of %zu values; 1 to %d can stand side by side", site,
-                                      parts ? n : 0, OPERANDS_MAX));
+                                      parts ? n : 0, PARTS_MAX));
+  if (n > OPERANDS_MAX) return concat_groups(tape, parts, n, site);
   return ad_tape_apply(tape, &concat, parts, (int)n, NULL, site);
 }
 

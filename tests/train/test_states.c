@@ -145,13 +145,13 @@ static int take_one_step(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void an_adversary_attacks_64_matrices_and_no_more(void **state) {
+static void an_adversary_attacks_512_matrices_and_no_more(void **state) {
   ad_recipe *most = NULL, *more = NULL;
-  must(recipe_of_layers(16, &most));
+  must(recipe_of_layers(128, &most));
   run_ranks(1, take_one_step, most);
   ad_recipe_destroy(most);
-  assert_int_equal(recipe_of_layers(17, &more), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "68 matrices are to be decomposed; there may be 64"));
+  assert_int_equal(recipe_of_layers(129, &more), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "516 matrices are to be decomposed; there may be 512"));
 }
 
 /* The first step's, in this process, with the allocation number `n` of it failing. */
@@ -191,7 +191,7 @@ int main(void) {
       cmocka_unit_test(sources_that_take_no_step_up_stay),
       cmocka_unit_test(sources_of_a_rank_without_samples_are_none),
       cmocka_unit_test(a_balancing_bias_stays_where_a_step_is_skipped),
-      cmocka_unit_test(an_adversary_attacks_64_matrices_and_no_more),
+      cmocka_unit_test(an_adversary_attacks_512_matrices_and_no_more),
       cmocka_unit_test(what_stops_a_phase_is_what_the_step_says),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
