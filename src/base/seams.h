@@ -8,6 +8,8 @@
 typedef enum ad_seam {
   AD_SEAM_TRANSIT,       /* ad_transit_passing *: a transition is about to be executed */
   AD_SEAM_RECORD,        /* ad_record_passing *: a transition is about to be recorded on a tape */
+  AD_SEAM_OPERANDS,      /* ad_call_passing *: an operation is about to be recorded on a tape */
+  AD_SEAM_REFUSED,       /* ad_call_passing *: an operation was refused, and its tape failed with that */
   AD_SEAM_RING,          /* ring_passing *: keys are about to go around a ring */
   AD_SEAM_RING_TURN,     /* ring_turn_passing *: keys that came around a ring are about to be attended */
   AD_SEAM_RING_GATHERED, /* int *: whether what other ranks gathered is added to a rank's own addends */

@@ -247,8 +247,27 @@ static const char *why_same_program(const ad_planting *planting) {
   return NULL;
 }
 
+/* A step of the program as a mistake in the record would have it. */
+typedef struct recorded_step {
+  const ad_recipe *recipe;
+  ad_planting *planting;
+} recorded_step;
+
+static ad_status take_recorded_step(void *context) {
+  const recorded_step *recorded = context;
+  return take_dry_step(recorded->recipe, recorded->planting->place.rank, NULL, recorded->planting);
+}
+
+ad_status ad_derived_repair(const ad_recipe *recipe, ad_sabotage *sabotage, ad_repair *out, int *found) {
+  recorded_step recorded = {recipe, &sabotage->planting};
+  int tried;
+  return ad_repair_find(take_recorded_step, &recorded, out, found, &tried);
+}
+
 ad_status ad_derived_try_record(const ad_recipe *recipe, ad_sabotage *sabotage) {
-  ad_status status = take_dry_step(recipe, sabotage->planting.place.rank, NULL, &sabotage->planting);
+  recorded_step recorded = {recipe, &sabotage->planting};
+  ad_status status = take_recorded_step(&recorded);
+  if (status) status = ad_repair_say(status, take_recorded_step, &recorded);
   int refused = status == AD_TYPE || (status == AD_INVALID && sabotage->planting.fired); /* by a type, or by a shape */
   if (status && !refused) return status;
   if (status) {

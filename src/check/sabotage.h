@@ -6,6 +6,7 @@
 #include "base/mistakes.h"
 #include "check/planting.h"
 #include "check/proof.h"
+#include "plan/repairs.h"
 
 typedef enum ad_caught {
   AD_CAUGHT_NONE,
@@ -70,6 +71,8 @@ size_t ad_derived_list(const ad_places *places, ad_sabotage *list);
 ad_status ad_derived_places(const ad_recipe *recipe, ad_places *out) AD_CHECKED;
 /* Takes a step on engine dry with the mistake in the record. */
 ad_status ad_derived_try_record(const ad_recipe *recipe, ad_sabotage *sabotage) AD_CHECKED;
+/* Of one that a type refuses, the conversion with which every type of a step holds; *found is 0 if there is none. */
+ad_status ad_derived_repair(const ad_recipe *recipe, ad_sabotage *sabotage, ad_repair *out, int *found) AD_CHECKED;
 /* Why nothing changed. */
 void ad_derived_say_no_effect(ad_sabotage *sabotage);
 

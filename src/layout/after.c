@@ -6,8 +6,8 @@
 #include "mesh/object.h"
 
 static ad_status no_entry(const char *site, ad_move move, ad_axis axis, ad_type from, ad_type to) {
-  char from_text[AD_TYPE_TEXT_MAX], to_text[AD_TYPE_TEXT_MAX], repair[AD_ROUTE_TEXT_MAX];
-  ad_route route = ad_route_find(from, to);
+  char from_text[AD_TYPE_TEXT_MAX], to_text[AD_TYPE_TEXT_MAX], repair[AD_WAY_TEXT_MAX];
+  ad_way way = ad_way_find(from, to);
   ad_type_print(from, from_text, sizeof from_text);
   if (from == to)
     return ad_fail(AD_TYPE, "%s: %s: the value is %s on `%s` already; leave this %s out", site, ad_move_name(move),
@@ -15,7 +15,7 @@ static ad_status no_entry(const char *site, ad_move move, ad_axis axis, ad_type 
   return ad_fail(AD_TYPE, "%s: %s: the value is %s on `%s`, and no %s leads from %s to %s; %s", site,
                  ad_move_name(move), from_text, ad_axis_name(axis), ad_move_name(move), from_text,
                  ad_type_print(to, to_text, sizeof to_text),
-                 route.count ? ad_route_print(&route, repair, sizeof repair) : "nothing does");
+                 way.count ? ad_way_print(&way, repair, sizeof repair) : "nothing does");
 }
 
 /* Where a move undoes the cut of `axis`, no axis outside `axes` may cut the same dimension further inside. */

@@ -73,11 +73,11 @@ static repair repair_of(const ad_conflict *conflict) {
 static void print_repair(const ad_conflict *conflict, ad_text *text) {
   repair r = repair_of(conflict);
   char from_text[AD_TYPE_TEXT_MAX], to_text[AD_TYPE_TEXT_MAX];
-  ad_route route = ad_route_find(r.side->type, r.to);
-  for (int i = 0; i < route.count; i++)
-    ad_text_add(text, "%s%s operand %zu %s->%s", i ? ", then " : "", ad_move_name(route.move[i]), r.side->operand + 1,
-                ad_type_print(route.from[i], from_text, sizeof from_text),
-                ad_type_print(route.to[i], to_text, sizeof to_text));
+  ad_way way = ad_way_find(r.side->type, r.to);
+  for (int i = 0; i < way.count; i++)
+    ad_text_add(text, "%s%s operand %zu %s->%s", i ? ", then " : "", ad_move_name(way.move[i]), r.side->operand + 1,
+                ad_type_print(way.from[i], from_text, sizeof from_text),
+                ad_type_print(way.to[i], to_text, sizeof to_text));
 }
 
 ad_status ad_conflict_fail(const ad_conflict *conflict, const char *name, const char *site) {
@@ -89,7 +89,7 @@ ad_status ad_conflict_fail(const ad_conflict *conflict, const char *name, const 
   if (conflict->sides == 2)
     ad_text_add(&text, ", operand %zu is %s", conflict->side[1].operand + 1,
                 ad_type_print(conflict->side[1].type, type, sizeof type));
-  ad_text_add(&text, "%s%s; ", why[0] ? ": " : "", why);
+  ad_text_add(&text, "%s%s" AD_MAY_REPAIR, why[0] ? ": " : "", why);
   if (conflict->kind == AD_CUT_ORDER)
     ad_text_add(&text, "cut operand %zu in the order of operand %zu", conflict->side[1].operand + 1,
                 conflict->side[0].operand + 1);

@@ -42,7 +42,11 @@ typedef struct ad_conflict {
   ad_side side[2];
 } ad_conflict;
 
-/* Records "site: name: operand 1 is I on `tp`, operand 2 is S(0): why; convert operand 1 I->S(0)"; returns AD_TYPE. */
+/* What a sentence says before a repair that was not tried: types alone do not tell what a program means. */
+#define AD_MAY_REPAIR "; this may repair it: "
+
+/* Records "site: name: operand 1 is I on `tp`, operand 2 is S(0): why; this may repair it: convert operand 1 I->S(0)";
+ * returns AD_TYPE. */
 ad_status ad_conflict_fail(const ad_conflict *conflict, const char *name, const char *site);
 
 #endif

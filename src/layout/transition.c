@@ -56,22 +56,40 @@ static const ad_transition *find_any(ad_type from, ad_type to) {
   return NULL;
 }
 
-ad_route ad_route_find(ad_type from, ad_type to) {
+int ad_move_states(ad_move move, ad_type from) { return move == AD_MOVE_DECLARE && !ad_type_is_cut(from); }
+
+ad_way ad_way_direct(ad_type from, ad_type to) {
   const ad_transition *direct = find_any(from, to);
-  if (direct) return (ad_route){1, {direct->move}, {from}, {to}};
-  for (int i = 0; i < TABLE_COUNT; i++) {
-    const ad_transition *second = find_any(table[i].to, to);
-    if (table[i].from != ad_type_kind(from) || !second) continue;
-    return (ad_route){2, {table[i].move, second->move}, {from, table[i].to}, {table[i].to, to}};
-  }
-  return (ad_route){0};
+  return direct ? (ad_way){1, {direct->move}, {from}, {to}} : (ad_way){0};
 }
 
-const char *ad_route_print(const ad_route *route, char *buffer, size_t size) {
+static int states(const ad_way *way) {
+  for (int i = 0; i < way->count; i++)
+    if (ad_move_states(way->move[i], way->from[i])) return 1;
+  return 0;
+}
+
+static ad_way over(ad_type from, ad_type between, ad_type to) {
+  ad_way first = ad_way_direct(from, between), second = ad_way_direct(between, to);
+  if (!first.count || !second.count) return (ad_way){0};
+  return (ad_way){2, {first.move[0], second.move[0]}, {from, between}, {between, to}};
+}
+
+ad_way ad_way_find(ad_type from, ad_type to) {
+  ad_way way = ad_way_direct(from, to);
+  for (int i = 0; i < TABLE_COUNT && (!way.count || states(&way)); i++) {
+    if (table[i].from != ad_type_kind(from)) continue;
+    ad_way two = over(from, table[i].to, to);
+    if (two.count && (!way.count || !states(&two))) way = two;
+  }
+  return way;
+}
+
+const char *ad_way_print(const ad_way *way, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
   char from[AD_TYPE_TEXT_MAX], to[AD_TYPE_TEXT_MAX];
-  for (int i = 0; i < route->count; i++)
-    ad_text_add(&text, "%s%s %s->%s", i ? ", then " : "", ad_move_name(route->move[i]),
-                ad_type_print(route->from[i], from, sizeof from), ad_type_print(route->to[i], to, sizeof to));
+  for (int i = 0; i < way->count; i++)
+    ad_text_add(&text, "%s%s %s->%s", i ? ", then " : "", ad_move_name(way->move[i]),
+                ad_type_print(way->from[i], from, sizeof from), ad_type_print(way->to[i], to, sizeof to));
   return buffer;
 }

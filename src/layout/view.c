@@ -1,5 +1,6 @@
 /* Changing view: the same value on another factorisation of its ranks. Moves no bytes, so it allows little. */
 #include "base/error.h"
+#include "layout/sentences.h"
 #include "layout/transition.h"
 #include "layout/type.h"
 #include "mesh/object.h"
@@ -20,16 +21,16 @@ static ad_type common_type(const ad_layout *layout, ad_axes axes) {
 /* All of `axes` must have one type among R, I, V, P; `seen_as` is what they are in the view, for the message. */
 static ad_status one_type(const ad_layout *layout, const char *site, ad_axes axes, const char *seen_as, ad_type *out) {
   ad_type common = common_type(layout, axes);
-  char set[128], type[AD_TYPE_TEXT_MAX], target[AD_TYPE_TEXT_MAX], repair[AD_ROUTE_TEXT_MAX];
+  char set[128], type[AD_TYPE_TEXT_MAX], target[AD_TYPE_TEXT_MAX], repair[AD_WAY_TEXT_MAX];
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (!(axes & AD_AXES(axis)) || layout->type[axis] == common) continue;
-    ad_route route = ad_route_find(layout->type[axis], common);
+    ad_way way = ad_way_find(layout->type[axis], common);
     return ad_fail(AD_TYPE,
                    "%s: change of view: `%s` becomes `%s` and needs one type among R, I, V, P, but the value is %s on "
-                   "`%s`; %s there, so that it is %s on all of them",
+                   "`%s`" AD_MAY_REPAIR "%s there, so that it is %s on all of them",
                    site, ad_axes_print(axes, set, sizeof set), seen_as,
                    ad_type_print(layout->type[axis], type, sizeof type), ad_axis_name((ad_axis)axis),
-                   ad_route_print(&route, repair, sizeof repair), ad_type_print(common, target, sizeof target));
+                   ad_way_print(&way, repair, sizeof repair), ad_type_print(common, target, sizeof target));
   }
   *out = common;
   return AD_OK;

@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "plan/plan.h"
+#include "plan/repairs.h"
 #include "tensor/gemm_ways.h"
 #include "train/run.h"
 
@@ -74,17 +75,39 @@ static ad_status act_on(ad_comm *comm, const ad_recipe *recipe, ad_dtype dtype, 
   return status;
 }
 
-ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world *world, size_t crowd, ad_comm **comm,
-                      ad_run **run) {
+typedef struct acting {
+  const ad_recipe *recipe;
+  int64_t rank;
+  const ad_plan_world *world;
+  size_t crowd;
+} acting;
+
+static ad_status act(const acting *as, ad_comm **comm, ad_run **run) {
   ad_comm *dry;
-  int one_node = world->ranks_per_node == world->ranks;
-  AD_TRY(ad_comm_open_dry_nodes(rank, world->ranks, one_node ? 0 : world->ranks_per_node, &dry));
-  ad_status status = act_on(dry, recipe, world->dtype, crowd, run);
+  int64_t ranks = as->world->ranks, node = as->world->ranks_per_node;
+  AD_TRY(ad_comm_open_dry_nodes(as->rank, ranks, node == ranks ? 0 : node, &dry));
+  ad_status status = act_on(dry, as->recipe, as->world->dtype, as->crowd, run);
   if (status)
     ad_comm_close(dry);
   else
     *comm = dry;
   return status;
+}
+
+static ad_status act_again(void *context) {
+  ad_comm *comm;
+  ad_run *run;
+  AD_TRY(act(context, &comm, &run));
+  ad_run_destroy(run);
+  ad_comm_close(comm);
+  return AD_OK;
+}
+
+ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world *world, size_t crowd, ad_comm **comm,
+                      ad_run **run) {
+  acting as = {recipe, rank, world, crowd};
+  ad_status status = act(&as, comm, run);
+  return status ? ad_repair_say(status, act_again, &as) : AD_OK;
 }
 
 static void add_module(ad_module *module, ad_plan_memory *to) {

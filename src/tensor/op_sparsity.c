@@ -1,5 +1,6 @@
 /* How much of each column is in use: sums of powers over rows, and the loss of such sums. */
 #include <math.h>
+#include "layout/sentences.h"
 #include "tensor/tape.h"
 
 static double value(const ad_tensor *out, size_t at) {
@@ -67,7 +68,7 @@ static ad_status sparsity_describe(ad_tape *tape, ad_tensor *out) {
   if (!pending) return ad_operation_describe(tape, out);
   return ad_fail(AD_TYPE,
                  "%s: sparsity: the sums are P on `%s`, and the logarithm of a sum is not the sum of its addends' "
-                 "logarithms; all_reduce P->I",
+                 "logarithms" AD_MAY_REPAIR "all_reduce P->I",
                  out->site, ad_axis_name((ad_axis)__builtin_ctz(pending)));
 }
 

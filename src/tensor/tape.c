@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/seams.h"
+#include "layout/sentences.h"
 #include "tensor/gemm.h"
 
 /* ---- memory ---- */
@@ -316,8 +317,8 @@ static ad_status check_linear(const ad_tensor *out) {
   if (!wrong) return AD_OK;
   return ad_fail(AD_TYPE,
                  "%s: %s: the result is R on `%s`, so each rank would get an addend of its gradient (P), but the "
-                 "backward of %s is not linear in the gradient; make its operands I there: all_reduce P->I or "
-                 "all_gather S->I",
+                 "backward of %s is not linear in the gradient" AD_MAY_REPAIR
+                 "all_reduce P->I or all_gather S->I, so that its operands are I there",
                  out->site, out->op->name, ad_axis_name((ad_axis)__builtin_ctz(wrong)), out->op->name);
 }
 
@@ -380,6 +381,16 @@ static ad_status apply(ad_tape *tape, ad_tensor *out, ad_tensor *const *operands
   return status;
 }
 
+static ad_status record(const ad_call_passing *call, ad_tensor **out) {
+  ad_tensor *made;
+  AD_TRY(new_tensor(call->tape, call->count, call->op->own_size, call->site, &made));
+  made->op = call->op;
+  if (call->op->own_size) memcpy(made->operand + call->count, call->own, call->op->own_size);
+  AD_TRY(apply(call->tape, made, call->operands, call->count));
+  call->tape->last = *out = made;
+  return AD_OK;
+}
+
 ad_tensor *ad_tape_apply(ad_tape *tape, const operation *op, ad_tensor *const *operands, int count, const void *own,
                          const char *site) {
   if (!site) site = AD_NO_SITE;
@@ -387,15 +398,15 @@ ad_tensor *ad_tape_apply(ad_tape *tape, const operation *op, ad_tensor *const *o
   if (tape->status) return &tape->dead;
   if (!tape->runs_forward) ad_tape_trace(tape, "forward", 1);
   tape->runs_forward = 1;
+  ad_call_passing call = {tape, op, operands, count, own, site};
+  ad_seam_pass(AD_SEAM_OPERANDS, &call);
+  if (tape->status) return &tape->dead;
   ad_tensor *out;
-  ad_status status = new_tensor(tape, count, op->own_size, site, &out);
-  if (status) return ad_tape_fail(tape, status);
-  out->op = op;
-  if (op->own_size) memcpy(out->operand + count, own, op->own_size);
-  status = apply(tape, out, operands, count);
-  if (status) return ad_tape_fail(tape, status);
-  tape->last = out;
-  return out;
+  ad_status status = record(&call, &out);
+  if (!status) return out;
+  ad_tape_fail(tape, status);
+  ad_seam_pass(AD_SEAM_REFUSED, &call);
+  return &tape->dead;
 }
 
 /* ---- reading ---- */

@@ -48,6 +48,16 @@ typedef struct ad_record_passing {
   int times;    /* 1; 0: it is not */
 } ad_record_passing;
 
+/* What passes the seams AD_SEAM_OPERANDS, where others may take the operands' place, and AD_SEAM_REFUSED. */
+typedef struct ad_call_passing {
+  ad_tape *tape;
+  const operation *op;
+  ad_tensor *const *operands;
+  int count;
+  const void *own;
+  const char *site;
+} ad_call_passing;
+
 void ad_tape_note_samples(ad_tape *tape, const ad_sample_losses *to);
 /* Values of this dtype stand on the tape: its own, or the wide one. */
 int ad_tape_has_dtype(const ad_tape *tape, ad_dtype dtype);

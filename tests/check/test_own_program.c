@@ -14,11 +14,12 @@ enum { IN = 5, OUT = 3, ROWS = 9, MICROBATCHES = 2 };
 typedef struct own_options {
   double apart; /* how far the data of two steps are from each other */
   double wrong; /* what several ranks' data are off by */
+  double decay; /* of the matrix's squares in the loss: 0 none, 1 as every rank has them, 2 once */
 } own_options;
 
 typedef struct own_model {
   ad_program_setting setting;
-  double apart, wrong;
+  double apart, wrong, decay;
   ad_layout rows;
   ad_array x[MICROBATCHES];
   double data[MICROBATCHES][ROWS * IN], seen[ROWS * IN]; /* the second as the tape computes */
@@ -32,8 +33,10 @@ static ad_status run_phase(void *own, ad_phase_run *at) {
   rows.dtype = ad_tape_dtype(t);
   rows.data = model->seen;
   ad_tensor *x = ad_constant(t, &rows);
-  ad_tensor *y = ad_linear(t, x, ad_parameter(t, ad_phase_parameters(at), 0));
-  ad_phase_loss(at, 0, ad_sum(t, ad_multiply(t, y, y)));
+  ad_tensor *w = ad_parameter(t, ad_phase_parameters(at), 0), *y = ad_linear(t, x, w);
+  ad_tensor *loss = ad_sum(t, ad_multiply(t, y, y)), *squares = model->decay ? ad_sum(t, ad_multiply(t, w, w)) : NULL;
+  if (model->decay == 2) squares = ad_once(t, squares, "dp");
+  ad_phase_loss(at, 0, squares ? ad_add(t, loss, squares) : loss);
   return AD_OK;
 }
 
@@ -45,6 +48,7 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   model->setting = *ad_program_setting_of(to);
   model->apart = ((const own_options *)options)->apart;
   model->wrong = ad_comm_size(model->setting.comm) > 1 ? ((const own_options *)options)->wrong : 0;
+  model->decay = ((const own_options *)options)->decay;
   model->rows = ad_layout_all(mesh, AD_R);
   ad_layout_set(&model->rows, AD_AXES_DP, AD_S(0));
   ad_layout counted = ad_layout_all(mesh, AD_R);
@@ -89,12 +93,13 @@ static void register_kind(void) {
   static const char *const modules[] = {"own", NULL};
   static const ad_key keys[] = {
       {"model.apart", AD_KEY_NUMBER, .offset = offsetof(own_options, apart), .most = 10},
-      {"model.wrong", AD_KEY_NUMBER, .fallback = "0", .offset = offsetof(own_options, wrong), .most = 1}};
+      {"model.wrong", AD_KEY_NUMBER, .fallback = "0", .offset = offsetof(own_options, wrong), .most = 1},
+      {"model.decay", AD_KEY_NUMBER, .fallback = "0", .offset = offsetof(own_options, decay), .most = 2}};
   static const ad_program_kind kind = {.name = "own",
                                        .help = "one matrix, for tests",
                                        .modules = modules,
                                        .keys = keys,
-                                       .key_count = 2,
+                                       .key_count = 3,
                                        .options_size = sizeof(own_options),
                                        .create = create,
                                        .destroy = destroy,
@@ -114,16 +119,22 @@ typedef struct proof {
   char *table;
 } proof;
 
-static proof prove_as(const char *mesh, ad_check_options options, const char *model, const char *precision) {
-  char text[512], *json = NULL;
+static ad_recipe *recipe_of(const char *mesh, const char *model, const char *precision) {
+  char text[512];
   ad_recipe *recipe;
-  proof found;
   register_kind();
   snprintf(text, sizeof text,
            "name: own\nmodel: {kind: own, %s}\nmesh: \"%s\"\nprecision: {%s}\n"
            "train: {global_batch: 9, microbatches: 2, steps: 1, lr: 0.1}\n",
            model, mesh, precision);
   must(ad_recipe_parse(text, "own.yaml", NULL, 0, &recipe));
+  return recipe;
+}
+
+static proof prove_as(const char *mesh, ad_check_options options, const char *model, const char *precision) {
+  ad_recipe *recipe = recipe_of(mesh, model, precision);
+  char *json = NULL;
+  proof found;
   must(ad_check(recipe, &options, &found.holds, &json));
   must(ad_check_table(json, 0, &found.table));
   found.document = json_loads(json, 0, NULL);
@@ -187,6 +198,23 @@ static void a_rank_that_reads_other_data_than_its_own_is_caught(void **state) {
   }
 }
 
+/* What is said of it before a rank starts was tried; done so, it is proven. */
+static void a_program_whose_types_do_not_fit_is_told_what_repairs_it(void **state) {
+  static const char mesh[] = "dp_replicate=2 dp_shard=3", precision[] = "param: f64, compute: f64";
+  ad_recipe *recipe = recipe_of(mesh, "apart: 0.1, decay: 1", precision);
+  ad_check_options options = {.size = sizeof options};
+  char *json = NULL;
+  int holds = 0;
+  assert_int_equal(ad_check(recipe, &options, &holds, &json), AD_TYPE);
+  assert_non_null(strstr(ad_last_error(), "count it once per rank; this repairs it: once operand 2 R->P on "
+                                          "`dp_replicate,dp_shard` (tried: every type of a step then holds, and "
+                                          "nothing that does so moves fewer bytes)"));
+  ad_recipe_destroy(recipe);
+  proof found = prove_as(mesh, options, "apart: 0.1, decay: 2", precision);
+  assert_true(found.holds);
+  release(&found);
+}
+
 static void where_all_data_are_the_same_a_shift_has_no_effect_and_it_is_said_why(void **state) {
   proof found = prove("dp=3", 0);
   const json_t *shift = shifted_slice(&found);
@@ -247,6 +275,7 @@ static void on_one_rank_nothing_can_be_shifted(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_rank_that_reads_other_data_than_its_own_is_caught),
+      cmocka_unit_test(a_program_whose_types_do_not_fit_is_told_what_repairs_it),
       cmocka_unit_test(where_all_data_are_the_same_a_shift_has_no_effect_and_it_is_said_why),
       cmocka_unit_test(a_survivor_is_the_verdict),
       cmocka_unit_test(where_the_program_is_wrong_without_one_no_mistake_is_called_caught_or_survived),

@@ -137,7 +137,7 @@ static void a_constant_is_replicated_or_invariant_as_needed(void **state) {
        PRODUCT,
        "dp=I tp=R",
        "dp=S0 tp=R",
-       "operand 1 is I on `dp_shard`, operand 2 is S(0); convert",
+       "operand 1 is I on `dp_shard`, operand 2 is S(0); this may repair it: convert",
        NULL,
        "01"},
   };
@@ -151,17 +151,17 @@ static void an_invariant_meets_only_invariants(void **state) {
        PRODUCT,
        "dp=R tp=I",
        "dp=R tp=S0",
-       "moe.c:88: multiply: operand 1 is I on `tp`, operand 2 is S(0); convert operand 1 I->S(0)"},
+       "moe.c:88: multiply: operand 1 is I on `tp`, operand 2 is S(0); this may repair it: convert operand 1 I->S(0)"},
       {.dims = "te,et->te", PRODUCT, "dp=R tp=I", "dp=R tp=S0z", "convert operand 1 I->S(1z)"},
       {.dims = "te,n->ten", PRODUCT, "dp=R tp=I", "dp=R tp=S0", "convert operand 1 I->R"},
       {.dims = "bn,bn->bn",
        SUM,
        "dp=R tp=R",
        "dp=R tp=I",
-       "operand 1 is R on `tp`, operand 2 is I; convert operand 2 I->R"},
+       "operand 1 is R on `tp`, operand 2 is I; this may repair it: convert operand 2 I->R"},
       {.dims = "bn,bn->bn", SUM, "dp=R tp=V", "dp=R tp=I", "convert operand 2 I->R"},
-      {.dims = "bn,bn->bn", SUM, "dp=R tp=I", "dp=R tp=P", "operand 2 is P; all_reduce operand 2 P->I"},
-      {.dims = "bn,bn->bn", PRODUCT, "dp=R tp=I", "dp=R tp=P", "operand 2 is P; convert operand 1 I->R"},
+      {.dims = "bn,bn->bn", SUM, "dp=R tp=I", "dp=R tp=P", "operand 2 is P; this may repair it: all_reduce operand 2 P->I"},
+      {.dims = "bn,bn->bn", PRODUCT, "dp=R tp=I", "dp=R tp=P", "operand 2 is P; this may repair it: convert operand 1 I->R"},
       {.dims = "bn,bn->bn", CURVE, "dp=R tp=P", "dp=R tp=I", "all_reduce operand 1 P->I"},
   };
   REFUSED(wrong);
@@ -174,12 +174,12 @@ static void a_partial_never_adds_to_a_sum(void **state) {
        "dp=R tp=P",
        "dp=R tp=R",
        "operand 1 is P on `tp`, operand 2 is R: every rank would add the whole value to its addend, and the sum count "
-       "it once per rank; once operand 2 R->P"},
+       "it once per rank; this may repair it: once operand 2 R->P"},
       {.dims = "bn,bn->bn", SUM, "dp=R tp=R", "dp=R tp=P", "once operand 1 R->P"},
-      {.dims = "bn,bn->bn", SUM, "dp=R tp=S1", "dp=R tp=P", "operand 2 is P; reduce_scatter operand 2 P->S(1)"},
+      {.dims = "bn,bn->bn", SUM, "dp=R tp=S1", "dp=R tp=P", "operand 2 is P; this may repair it: reduce_scatter operand 2 P->S(1)"},
       {.dims = "bn,b->bn", SUM, "dp=R tp=S1", "dp=R tp=P", "all_reduce operand 2 P->R"},
       {.dims = "bn,bn->bn", SUM, "dp=R tp=V", "dp=R tp=P", "declare operand 1 V->P"},
-      {.dims = "bn,b->b", SUM, "dp=S1 tp=R", "dp=R tp=R", "would count once per rank; all_gather operand 1 S(1)->R"},
+      {.dims = "bn,b->b", SUM, "dp=S1 tp=R", "dp=R tp=R", "would count once per rank; this may repair it: all_gather operand 1 S(1)->R"},
   };
   REFUSED(wrong);
 }
@@ -190,7 +190,7 @@ static void a_partial_is_never_squared_or_bent(void **state) {
        PRODUCT,
        "dp=P tp=R",
        "dp=P tp=R",
-       "operand 1 is P on `dp_shard`, operand 2 is P: a product of sums is not the sum of the products; all_reduce "
+       "operand 1 is P on `dp_shard`, operand 2 is P: a product of sums is not the sum of the products; this may repair it: all_reduce "
        "operand 2 P->R"},
       {.dims = "bn,bn->bn", PRODUCT, "dp=P tp=R", "dp=S0 tp=R", "reduce_scatter operand 1 P->S(0)"},
       {.dims = "bn,bn->bn", PRODUCT, "dp=P tp=R", "dp=V tp=R", "all_reduce operand 1 P->R"},
@@ -198,7 +198,7 @@ static void a_partial_is_never_squared_or_bent(void **state) {
        CURVE,
        "dp=P tp=R",
        NULL,
-       "operand 1 is P on `dp_shard`: it is not linear, so a sum has to be complete before it; all_reduce operand 1 "
+       "operand 1 is P on `dp_shard`: it is not linear, so a sum has to be complete before it; this may repair it: all_reduce operand 1 "
        "P->R"},
   };
   REFUSED(wrong);
@@ -206,12 +206,12 @@ static void a_partial_is_never_squared_or_bent(void **state) {
 
 static void cuts_fit_or_are_refused(void **state) {
   static const meeting wrong[] = {
-      {.dims = "bn,bn->bn", SUM, "dp=V tp=R", "dp=S0 tp=R", "operand 2 is S(0); declare operand 2 S(0)->V"},
+      {.dims = "bn,bn->bn", SUM, "dp=V tp=R", "dp=S0 tp=R", "operand 2 is S(0); this may repair it: declare operand 2 S(0)->V"},
       {.dims = "bn,nb->bn",
        SUM,
        "dp=S0 tp=R",
        "dp=R tp=R",
-       "one dimension is cut here and whole there; convert operand 2 R->S(1)"},
+       "one dimension is cut here and whole there; this may repair it: convert operand 2 R->S(1)"},
       {.dims = "bk,kn->bn", PRODUCT, "dp=R tp=S1", "dp=R tp=R", "convert operand 2 R->S(0)"},
       {.dims = "bk,kn->bn",
        PRODUCT,
@@ -230,13 +230,13 @@ static void cuts_fit_or_are_refused(void **state) {
        CURVE,
        "dp=R tp=S1",
        NULL,
-       "operand 1 is S(1) on `tp`: it is not local along that dimension; all_gather operand 1 S(1)->R",
+       "operand 1 is S(1) on `tp`: it is not local along that dimension; this may repair it: all_gather operand 1 S(1)->R",
        "n"},
       {.dims = "bn,bn->bn",
        PRODUCT,
        "dp=S0 tp=S0",
        "tp=S0 dp=S0",
-       "the operands nest the cuts differently; cut operand 2 in the order of operand 1"},
+       "the operands nest the cuts differently; this may repair it: cut operand 2 in the order of operand 1"},
       {.dims = "b,bn->bn",
        PRODUCT,
        "dp=S1 tp=R",

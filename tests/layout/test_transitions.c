@@ -105,14 +105,14 @@ static void what_is_not_in_the_table_is_refused(void **state) {
 static void there_is_a_way_between_any_two_types(void **state) {
   for (int i = 0; i < KIND_COUNT; i++)
     for (int j = 0; j < KIND_COUNT; j++) {
-      ad_route route = ad_route_find(kinds[i], kinds[j]);
+      ad_way way = ad_way_find(kinds[i], kinds[j]);
       if (i == j) continue;
-      assert_in_range(route.count, 1, AD_ROUTE_MAX);
-      assert_int_equal(route.from[0], kinds[i]);
-      assert_int_equal(route.to[route.count - 1], kinds[j]);
-      for (int k = 0; k < route.count; k++) {
-        assert_true(in_table(route.move[k], route.from[k], route.to[k]));
-        if (k) assert_int_equal(route.from[k], route.to[k - 1]);
+      assert_in_range(way.count, 1, AD_WAY_MAX);
+      assert_int_equal(way.from[0], kinds[i]);
+      assert_int_equal(way.to[way.count - 1], kinds[j]);
+      for (int k = 0; k < way.count; k++) {
+        assert_true(in_table(way.move[k], way.from[k], way.to[k]));
+        if (k) assert_int_equal(way.from[k], way.to[k - 1]);
       }
     }
 }
@@ -285,15 +285,13 @@ static void views_refuse_cuts_and_mixtures_and_name_the_repair(void **state) {
   static const char *const cases[][4] = {
       {"dp=4 tp=2", "dp=V tp=S0", "efsdp=4 etp=2",
        "moe.c:88: change of view: `tp` becomes `etp` and needs one type among R, I, V, P, but the value is S(0) on "
-       "`tp`; "
-       "declare S(0)->V there"},
+       "`tp`; this may repair it: declare S(0)->V there"},
       {"dp=2 tp=3", "dp=V tp=I", "efsdp=3 etp=2",
-       "`dp_shard,tp` becomes `efsdp,etp` and needs one type among R, I, V, P, but the value is I on `tp`; convert "
-       "I->R, "
-       "then declare R->V there, so that it is V on all of them"},
-      {"dp=2 tp=3", "dp=P tp=R", "efsdp=3 etp=2", "is R on `tp`; once R->P there"},
-      {"dp=2 tp=3", "dp=R tp=I", "efsdp=3 etp=2", "is I on `tp`; convert I->R there"},
-      {"dp=2 cp=1", "dp=R cp=S1", "efsdp=2", "is S(1) on `cp`; declare S(1)->V there"},
+       "`dp_shard,tp` becomes `efsdp,etp` and needs one type among R, I, V, P, but the value is I on `tp`; this "
+       "may repair it: convert I->S(0), then declare S(0)->V there, so that it is V on all of them"},
+      {"dp=2 tp=3", "dp=P tp=R", "efsdp=3 etp=2", "is R on `tp`; this may repair it: once R->P there"},
+      {"dp=2 tp=3", "dp=R tp=I", "efsdp=3 etp=2", "is I on `tp`; this may repair it: convert I->R there"},
+      {"dp=2 cp=1", "dp=R cp=S1", "efsdp=2", "is S(1) on `cp`; this may repair it: declare S(1)->V there"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     ad_mesh *dense = NULL, *sparse = NULL;

@@ -95,7 +95,7 @@ static void scores_of_a_gate_that_is_not_summed_do_not_meet_the_experts(void **s
       "convert I->R";
   assert_refused(0, 1, split);
   assert_refused(0, 0, split);
-  assert_refused(1, 0, "scale_rows: operand 1 is P on `etp`, operand 2 is I; convert operand 2 I->R");
+  assert_refused(1, 0, "scale_rows: operand 1 is P on `etp`, operand 2 is I; this may repair it: convert operand 2 I->R");
 }
 
 /* ---- the sum made ---- */
