@@ -79,6 +79,7 @@ class DiffReport:
     step: Optional[int] = None
     microbatches: int = 0
     messages: Tuple[str, ...] = ()
+    modules: Mapping[str, DiffReport] = field(default_factory=dict, repr=False)  # of several, without tables
     document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # as `addend diff --json` prints it
 
     def __str__(self) -> str:
@@ -118,16 +119,18 @@ def _param(document: Mapping[str, Any]) -> DiffParam:
     return read(DiffParam, document, ok=_ok(document), reference=told, **causes(document))
 
 
-def _report(text: str, table: str) -> DiffReport:
-    document = json.loads(text)
+def _report(document: Mapping[str, Any], table: str) -> DiffReport:
     norm = document.get("norm")
+    modules = {module["module"]: _report(module, "") for module in document.get("modules", ())}
+    own = tuple(_param(param) for param in document.get("params", ()))
     return read(
         DiffReport,
         document,
         ok=_ok(document),
-        params=tuple(_param(param) for param in document["params"]),
+        params=own + tuple(param for module in modules.values() for param in module.params),
         norm=read(DiffNorm, norm, **causes(norm)) if norm else None,
         table=table,
+        modules=modules,
         document=document,
     )
 
@@ -156,4 +159,4 @@ def diff(
     _table(text.encode(), 0, table)
     if html is not None:
         _page(text.encode(), path_of(html).encode())
-    return _report(text, take_text(table))
+    return _report(json.loads(text), take_text(table))

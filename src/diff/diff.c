@@ -8,13 +8,16 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "diff/document.h"
+#include "diff/modules.h"
 #include "diff/norm.h"
 #include "io/json.h"
 
 typedef struct ad_diff_run {
   const ad_diff_options *options;
-  ad_dump dump, other;      /* other: what --reference names */
-  const ad_dump *reference; /* NULL: none */
+  const char *const *references; /* the files of --reference, or that itself */
+  size_t reference_count;        /* 0: none */
+  ad_dump dump, other;           /* other: what --reference names */
+  const ad_dump *reference;      /* NULL: none */
   json_t *document, *params, *messages, *all_alike;
   json_t *untried, *unlike; /* axes -> names of parameters */
   ad_norm_term *norms;      /* by parameter */
@@ -210,7 +213,7 @@ static void say_factors(ad_diff_run *run) {
   }
 }
 
-static ad_status print(ad_diff_run *run, int *holds, char **json) {
+static void finish(ad_diff_run *run) {
   int norm_holds;
   json_object_set(run->document, "params", run->params);
   json_object_set_new(run->document, "norm", ad_norm_document(&run->dump, run->norms, &norm_holds));
@@ -218,15 +221,11 @@ static ad_status print(ad_diff_run *run, int *holds, char **json) {
   if (!norm_holds) answer(run, AD_ANSWER_WRONG);
   json_object_set_new(run->document, "pass", json_boolean(run->answer == AD_ANSWER_RIGHT));
   json_object_set_new(run->document, "verdict", json_string(ad_answer_name(run->answer)));
-  *json = json_dumps(run->document, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
-  if (!*json) return ad_fail(AD_MEMORY, "no memory for the document of the dump");
-  *holds = run->answer == AD_ANSWER_RIGHT;
-  return AD_OK;
 }
 
 static ad_status open_reference(ad_diff_run *run) {
-  if (run->options->reference) {
-    AD_TRY(ad_dump_open_reference(run->options->reference, &run->other));
+  if (run->reference_count) {
+    AD_TRY(ad_dump_open_reference(run->references, run->reference_count, &run->other));
     run->reference = &run->other;
   } else if (run->dump.reference) {
     run->other.reference = run->dump.reference;
@@ -235,7 +234,7 @@ static ad_status open_reference(ad_diff_run *run) {
   return AD_OK;
 }
 
-static ad_status diff_dump(ad_diff_run *run, int *holds, char **json) {
+static ad_status diff_dump(ad_diff_run *run) {
   AD_TRY(open_reference(run));
   run->document = ad_diff_head(&run->dump, run->reference != NULL);
   run->params = json_array();
@@ -251,7 +250,8 @@ static ad_status diff_dump(ad_diff_run *run, int *holds, char **json) {
   say_untried(run);
   say_unlike(run);
   say_factors(run);
-  return print(run, holds, json);
+  finish(run);
+  return AD_OK;
 }
 
 static void run_end(ad_diff_run *run) {
@@ -268,13 +268,76 @@ static void run_end(ad_diff_run *run) {
   ad_dump_close(&run->dump);
 }
 
+/* ---- modules ---- */
+
+/* The worst of what was said before, and of this. */
+typedef struct ad_said {
+  ad_answer answer;
+  json_t *document; /* owned */
+} ad_said;
+
+static ad_status diff_files(const char *const *files, size_t count, ad_diff_run *run, ad_said *said) {
+  const ad_diff_options *options = run->options;
+  AD_TRY(ad_dump_open(files, count, run->reference_count > 0, options->progress, options->context, &run->dump));
+  ad_status status = diff_dump(run);
+  said->answer = run->answer;
+  said->document = json_incref(run->document);
+  run_end(run);
+  return status;
+}
+
+/* Of a reference that has files of the same modules those of this one. */
+static void choose_reference(const ad_dump_modules *references, const char *name, ad_diff_run *run) {
+  const ad_dump_module *own = ad_dump_modules_find(references, name);
+  if (own) run->references = own->files;
+  if (own) run->reference_count = own->count;
+}
+
+static ad_status diff_module(const ad_dump_module *module, const ad_dump_modules *references, ad_diff_run run,
+                             ad_said *whole) {
+  ad_said own = {0};
+  choose_reference(references, module->name, &run);
+  ad_status status = diff_files(module->files, module->count, &run, &own);
+  if (own.document) json_object_set_new(own.document, "module", ad_json_text(module->name));
+  if (own.document) json_array_append_new(json_object_get(whole->document, "modules"), own.document);
+  if (own.answer > whole->answer) whole->answer = own.answer;
+  return status ? ad_fail_in(status, "module `%s`", module->name) : AD_OK;
+}
+
+static ad_status diff_modules(const ad_dump_modules *modules, const ad_diff_run *run, ad_said *whole) {
+  ad_dump_modules references = {0};
+  AD_TRY(ad_dump_modules_list(run->references, run->reference_count, &references));
+  whole->document = json_pack("{s:i, s:b, s:n, s:[]}", "format", 1, "pass", 0, "verdict", "modules");
+  ad_status status = AD_OK;
+  for (size_t i = 0; i < modules->count && !status; i++)
+    status = diff_module(&modules->modules[i], &references, *run, whole);
+  json_object_set_new(whole->document, "pass", json_boolean(whole->answer == AD_ANSWER_RIGHT));
+  json_object_set_new(whole->document, "verdict", json_string(ad_answer_name(whole->answer)));
+  ad_dump_modules_clear(&references);
+  return status;
+}
+
+static ad_status diff_all(const char *const *files, size_t count, const ad_diff_options *options, ad_said *said) {
+  ad_diff_run run = {.options = options, .references = &options->reference, .reference_count = !!options->reference};
+  ad_dump_modules modules;
+  AD_TRY(ad_dump_modules_list(files, count, &modules));
+  ad_status status = modules.count ? diff_modules(&modules, &run, said) : diff_files(files, count, &run, said);
+  ad_dump_modules_clear(&modules);
+  return status;
+}
+
 ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options *options, int *holds, char **json) {
   AD_NEED(files, holds, json);
   ad_diff_options taken;
+  ad_said said = {0};
   AD_TRY(ad_options_take(&taken, sizeof taken, options, "ad_diff_options"));
-  ad_diff_run run = {.options = &taken};
-  AD_TRY(ad_dump_open(files, count, taken.reference != NULL, taken.progress, taken.context, &run.dump));
-  ad_status status = diff_dump(&run, holds, json);
-  run_end(&run);
-  return status;
+  ad_status status = diff_all(files, count, &taken, &said);
+  char *text =
+      status ? NULL : json_dumps(said.document, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
+  json_decref(said.document);
+  if (status) return status;
+  if (!text) return ad_fail(AD_MEMORY, "no memory for the document of the dump");
+  *json = text;
+  *holds = said.answer == AD_ANSWER_RIGHT;
+  return AD_OK;
 }

@@ -25,12 +25,11 @@ static void tell_passed(const char *path, const char *what) {
 }
 
 /* A file is taken whatever its name is; of a folder those that are named as safetensors files are. */
-static ad_status list_files(ad_file_list *list, const char *path, ad_complaints *complaints) {
+ad_status ad_dump_list(ad_file_list *list, const char *path) {
   struct stat found;
-  size_t before = list->count;
+  size_t kept = list->count, before = kept;
   ad_status status = ad_file_list_add(list, path);
-  if (status || stat(path, &found) || !S_ISDIR(found.st_mode)) return ad_complaints_add(complaints, status);
-  size_t kept = before;
+  if (status || stat(path, &found) || !S_ISDIR(found.st_mode)) return status;
   for (size_t i = before; i < list->count; i++) {
     if (!is_safetensors(list->entries[i].path)) {
       ad_release(list->entries[i].path);
@@ -39,8 +38,7 @@ static ad_status list_files(ad_file_list *list, const char *path, ad_complaints 
     list->entries[kept++] = list->entries[i];
   }
   list->count = kept;
-  if (kept > before) return AD_OK;
-  return ad_complaints_add(complaints, ad_fail(AD_INVALID, "%s: there is no safetensors file in it", path));
+  return kept > before ? AD_OK : ad_fail(AD_INVALID, "%s: there is no safetensors file in it", path);
 }
 
 static ad_status open_file(const char *path, int plain, ad_dump_file *out) {
@@ -65,7 +63,7 @@ static ad_status open_listed(ad_dump *dump, const char *const *paths, size_t cou
                              ad_dump_progress progress, void *context, ad_complaints *complaints) {
   ad_file_list list = {.passed = tell_passed};
   ad_status status = AD_OK;
-  for (size_t i = 0; i < count && !status; i++) status = list_files(&list, paths[i], complaints);
+  for (size_t i = 0; i < count && !status; i++) status = ad_complaints_add(complaints, ad_dump_list(&list, paths[i]));
   if (!status) status = open_files(dump, &list, plain, progress, context, complaints);
   ad_file_list_clear(&list);
   return status;
@@ -255,10 +253,10 @@ static void keep_sums(ad_dump *dump) {
   dump->count = kept;
 }
 
-ad_status ad_dump_open_reference(const char *path, ad_dump *out) {
+ad_status ad_dump_open_reference(const char *const *paths, size_t count, ad_dump *out) {
   ad_dump dump = {.step = -1};
   ad_complaints complaints = {0};
-  ad_status status = open_listed(&dump, &path, 1, 1, NULL, NULL, &complaints);
+  ad_status status = open_listed(&dump, paths, count, 1, NULL, NULL, &complaints);
   keep_sums(&dump);
   if (!status && !complaints.count && dump.count == 1 && dump.files[0].kind == AD_DUMP_REFERENCE)
     dump.reference = &dump.files[0];

@@ -3,6 +3,7 @@
 #define DIFF_DUMP_H
 #include "diff/box.h"
 #include "diff/metadata.h"
+#include "io/file.h"
 
 typedef struct ad_dump_param {
   const char *name; /* owned by the first file that has it */
@@ -47,7 +48,9 @@ typedef void (*ad_dump_progress)(void *context, const char *what, int64_t done, 
 ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference, ad_dump_progress progress,
                        void *context, ad_dump *out) AD_CHECKED;
 /* What --reference names: a file of whole gradients, or another dump, of which the sums are enough. */
-ad_status ad_dump_open_reference(const char *path, ad_dump *out) AD_CHECKED;
+ad_status ad_dump_open_reference(const char *const *paths, size_t count, ad_dump *out) AD_CHECKED;
+/* Adds a file, or those in a folder that are named as safetensors files are. AD_INVALID: there is none. */
+ad_status ad_dump_list(ad_file_list *list, const char *path) AD_CHECKED;
 void ad_dump_close(ad_dump *dump);
 /* Where the tensor of `param` in `file` lies: 0 in *there if it is not in it. AD_INVALID: it does not fit. */
 ad_status ad_dump_piece(const ad_dump *dump, const ad_dump_param *param, const ad_dump_file *file, ad_piece *out,

@@ -446,26 +446,41 @@ function drawMap(diff, wrong, untold, right) {
   return {box, map};
 }
 
-function drawPage() {
-  const diff = JSON.parse(document.getElementById('diff').textContent);
-  const params = list(diff.params), wrong = params.filter(isWrong), untold = params.filter(isUntold), right = params.filter((param) => param.pass);
-  const {box, map} = drawMap(diff, wrong, untold, right);
+/* A dump has one module, or several with a mesh each. */
+function drawDiff(diff, box, {wrong, untold}) {
   const step = isNumber(diff.step) || typeof diff.step === 'string' ? `Step ${diff.step}, mesh ` : 'Mesh ';
-  document.title = `${wrong.length ? `${wrong.length} wrong` : isWrong(diff) ? 'wrong' : untold.length ? `${untold.length} cannot be told` : 'right'} – addend diff`;
-  filled(document.getElementById('page'), {}, [
-    make('h1', {}, 'How often each addend was counted'),
+  return [
+    diff.module && make('h2', {class: 'module'}, 'Module ', code(diff.module)),
     make('p', {class: 'lead'}, step, diff.mesh || NONE),
     section(null, () => drawTiles(diff, wrong, untold)),
     section(list(diff.messages).length ? 'Messages' : null, () => drawMessages(diff)),
     section('Parameters and ranks', () => box),
     section(diff.norm && !diff.norm.pass ? 'The norm' : null, () => drawNorm(diff.norm)),
-  ].filter(Boolean));
-  map.redraw();
-  colourLegend();
+  ].filter(Boolean);
+}
+
+function titleOf(whole, judged) {
+  const wrong = judged.flatMap((one) => one.wrong), untold = judged.flatMap((one) => one.untold);
+  return `${wrong.length ? `${wrong.length} wrong` : isWrong(whole) ? 'wrong' : untold.length ? `${untold.length} cannot be told` : 'right'} – addend diff`;
+}
+
+function drawPage() {
+  const whole = JSON.parse(document.getElementById('diff').textContent), diffs = whole.modules || [whole];
+  const judged = diffs.map((diff) => {
+    const params = list(diff.params);
+    return {wrong: params.filter(isWrong), untold: params.filter(isUntold), right: params.filter((param) => param.pass)};
+  });
+  const maps = diffs.map((diff, i) => drawMap(diff, judged[i].wrong, judged[i].untold, judged[i].right));
+  document.title = titleOf(whole, judged);
+  filled(document.getElementById('page'), {}, [
+    make('h1', {}, 'How often each addend was counted'),
+    ...diffs.flatMap((diff, i) => drawDiff(diff, maps[i].box, judged[i])),
+  ]);
   const again = () => {
-    map.redraw();
+    for (const {map} of maps) map.redraw();
     colourLegend();
   };
+  again();
   let waiting = 0;
   addEventListener('resize', () => {
     cancelAnimationFrame(waiting);

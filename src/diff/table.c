@@ -113,6 +113,34 @@ static void print_end(FILE *file, const json_t *document, const ad_paint *paint)
   fprintf(file, "\n");
 }
 
+static void print_dump(FILE *file, const json_t *document, const ad_paint *paint) {
+  print_head(file, document, paint);
+  print_params(file, document, paint);
+  print_norm(file, document, paint);
+  print_messages(file, document, paint);
+  print_end(file, document, paint);
+}
+
+static void print_modules(FILE *file, const json_t *document, const ad_paint *paint) {
+  const json_t *modules = json_object_get(document, "modules"), *module;
+  size_t i;
+  int right = is_judged(document, "right"), untold = is_judged(document, "cannot_tell");
+  json_array_foreach(modules, i, module) {
+    fprintf(file, "%s`%s`%s: ", paint->bold, text_of(module, "module"), paint->off);
+    print_dump(file, module, paint);
+    fprintf(file, "\n");
+  }
+  fprintf(file, "%s%s%s: %zu of %zu modules\n",
+          right    ? paint->good
+          : untold ? paint->open
+                   : paint->bad,
+          right    ? "right"
+          : untold ? "CANNOT TELL"
+                   : "WRONG",
+          paint->off, right ? json_array_size(modules) : count_judged(modules, untold ? "cannot_tell" : "wrong"),
+          json_array_size(modules));
+}
+
 ad_status ad_diff_table(const char *json, int colour, char **out) {
   AD_NEED(json, out);
   json_error_t error;
@@ -123,11 +151,10 @@ ad_status ad_diff_table(const char *json, int colour, char **out) {
   FILE *file = ad_json_make_printable(document) ? NULL : open_memstream(&text, &size);
   if (file) {
     const ad_paint *paint = colour ? &colours : &plain;
-    print_head(file, document, paint);
-    print_params(file, document, paint);
-    print_norm(file, document, paint);
-    print_messages(file, document, paint);
-    print_end(file, document, paint);
+    if (json_object_get(document, "modules"))
+      print_modules(file, document, paint);
+    else
+      print_dump(file, document, paint);
     fclose(file);
   }
   json_decref(document);

@@ -91,6 +91,37 @@ adds_up modules/dump-0/model.at00004.rank*
 train pools-10 --dump-step 0 -o pools
 for files in ci.rank blocks.at00004.rank blocks.at00006.rank; do adds_up pools/dump-0/$files*; done
 
+# A folder of several modules: each by itself, and one verdict; a reference of the same modules is taken apart alike.
+shows() { grep -q -- "$1" out || { cat out >&2; fail "\"$1\" is not in the table"; }; }
+exits_with 0 "$addend" diff modules/dump-0 --html modules.html
+shows '^`encoder`: 4 ranks'
+shows '^`model.at00004`: 4 ranks'
+shows '^right: 2 of 2 modules$'
+exits_with 0 "$addend" diff --json --reference modules/dump-0 modules/dump-0
+python3 - out <<'P' || fail "the document of two modules"
+import json, sys
+document = json.load(open(sys.argv[1]))
+assert document["pass"] and document["verdict"] == "right" and "params" not in document, document.keys()
+names = [module["module"] for module in document["modules"]]
+assert names == ["encoder", "model.at00004"], names
+for module in document["modules"]:
+    assert module["pass"] and module["dumped"]["reference"] and module["world"] == 4, module["world"]
+    assert all(param["reference"]["pass"] for param in module["params"]), module["module"]
+P
+mkdir spoilt && cp modules/dump-0/* spoilt/
+python3 - "$source/tests/cli" spoilt/encoder.*.sum.* <<'P'
+import sys; sys.path.insert(0, sys.argv[1])
+import dump_check, dumps, safetensors
+for file in sys.argv[2:]:
+    sums = {name: (t[0], t[1], [2 * v for v in dump_check.values(t)]) for name, t in safetensors.load(file).items()}
+    dumps.write(file, safetensors.metadata(file), sums)
+P
+exits_with 1 "$addend" diff spoilt
+shows '^WRONG: 1 of 2 modules$'
+rm spoilt/model.at00004.rank00000.sum.safetensors
+exits_with 2 "$addend" diff spoilt
+says 'module `model.at00004`: .*rank 0 has no sum file'
+
 # An addend that is another one is seen by the reader.
 python3 - "$source/tests/cli" with/dump-1 <<'P'
 import sys; sys.path.insert(0, sys.argv[1])
