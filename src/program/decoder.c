@@ -29,6 +29,16 @@ ad_tensor *ad_decoder_embed(const ad_decoder *d, ad_tape *t, ad_tensor *tokens) 
   return ad_to_dtype(t, x, ad_tape_residual(t));
 }
 
+ad_tensor *ad_decoder_embed_whole(const ad_decoder *d, ad_tape *t, ad_tensor *tokens) {
+  ad_embedding_layer whole = d->embedding;
+  whole.parallel.sequence = 0;
+  return ad_to_dtype(t, ad_embedding_forward(t, d->leaves, &whole, tokens), ad_tape_residual(t));
+}
+
+ad_tensor *ad_decoder_cut(const ad_decoder *d, ad_tape *t, ad_tensor *x) {
+  return d->options->sequence_parallel && ad_tp_is_named(x) ? ad_convert(t, x, "tp", AD_S(1)) : x;
+}
+
 ad_tensor *ad_decoder_logits(const ad_decoder *d, ad_tape *t, ad_tensor *x) {
   ad_tensor *const *params = d->leaves;
   for (int64_t i = 0; i < d->options->layers; i++) x = block_forward(d, t, i, x);

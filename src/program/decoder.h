@@ -53,6 +53,10 @@ void ad_decoder_release(ad_decoder *decoder);
  * [batch, seq, d_model], on tp I or S1; and the stream, S1z on cp, -> the loss, P on dp and cp, I on tp. */
 void ad_decoder_begin(ad_decoder *decoder, ad_phase_run *at);
 ad_tensor *ad_decoder_embed(const ad_decoder *decoder, ad_tape *t, ad_tensor *tokens);
+/* The same in two parts, where something takes its place in the whole sequence between them: the stream I on tp, and
+ * cut along its sequence there (S1, inside what cp cuts) where it is to be. */
+ad_tensor *ad_decoder_embed_whole(const ad_decoder *decoder, ad_tape *t, ad_tensor *tokens);
+ad_tensor *ad_decoder_cut(const ad_decoder *decoder, ad_tape *t, ad_tensor *x);
 ad_tensor *ad_decoder_logits(const ad_decoder *decoder, ad_tape *t, ad_tensor *x);
 void ad_decoder_end(const ad_decoder *decoder, ad_phase_run *at);
 /* Of matrix products, forward and backward, of so many samples of `seq` tokens. */

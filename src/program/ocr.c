@@ -35,14 +35,15 @@ static ad_status encode(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* Images are placed in the whole sequence, which is then cut over cp: each rank's part of their gradient is an addend.
- */
+/* Images are placed in the whole sequence, which is then cut over cp, where each rank's part of their gradient is an
+ * addend, and over tp, where all ranks have the whole of it. */
 static ad_tensor *stream(ocr *model, ad_phase_run *at, const ad_ocr_microbatch *batch) {
   ad_tape *t = ad_phase_tape(at);
-  ad_tensor *x = ad_decoder_embed(&model->decoder, t, ad_constant(t, &batch->tokens));
+  ad_tensor *x = ad_decoder_embed_whole(&model->decoder, t, ad_constant(t, &batch->tokens));
   x = ad_place(t, x, ad_phase_need(at, images[0]));
   int has_cp = (ad_mesh_named(batch->tokens.layout.mesh) & AD_AXES(AD_CP)) != 0;
-  return has_cp ? ad_convert(t, x, "cp", AD_S_ZIGZAG(1)) : x;
+  if (has_cp) x = ad_convert(t, x, "cp", AD_S_ZIGZAG(1));
+  return ad_decoder_cut(&model->decoder, t, x);
 }
 
 static ad_status read_line(void *own, ad_phase_run *at) {

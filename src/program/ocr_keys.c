@@ -126,9 +126,13 @@ static void check_sequence(const ad_ocr_options *ocr, const ad_mesh *mesh, const
       cp, 2 * cp, patches, chars, below >= 1 ? below : above, below >= 1 ? above : above + 2 * cp);
 }
 
-static void check_stream(const ad_ocr_options *ocr, const ad_complaints *to) {
-  if (ocr->decoder.sequence_parallel)
-    ad_complain(to, "model.sequence_parallel", "is not available for ocr: images take their place in whole sequences");
+static void check_short_sequence(const ad_ocr_options *ocr, const ad_mesh *mesh, const ad_complaints *to) {
+  long long tp = ad_mesh_axis_size(mesh, AD_TP), patches = ad_ocr_patches(ocr), chars = ocr->lines.chars;
+  if (ocr->decoder.sequence_parallel && patches >= 1 && chars >= 1 && patches + chars < tp)
+    ad_complain(to, "data.chars",
+                "tp=%lld cuts the sequence with sequence_parallel, but it has %lld patches and %lld characters; at "
+                "least %lld together",
+                tp, patches, chars, tp);
 }
 
 /* Every microbatch is handed from one mesh to the other. */
@@ -163,9 +167,9 @@ void ad_ocr_check(const void *options, const ad_program_setting *setting, const 
   ad_decoder_check_axes("ocr", "mesh.encoder", meshes[0], to);
   ad_decoder_check("ocr", "mesh.model", &ocr->decoder, meshes[1], to);
   check_sequence(ocr, meshes[1], to);
+  check_short_sequence(ocr, meshes[1], to);
   check_encoder(ocr, meshes[0], to);
   check_picture(ocr, to);
-  check_stream(ocr, to);
   check_bridge(ocr, setting, meshes, to);
 }
 

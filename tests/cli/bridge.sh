@@ -55,6 +55,11 @@ done
 draw_cases "meshes" 2 "${cases[@]}"
 for arguments in "${drawn[@]}"; do prove $arguments; done
 
+# The decoder's sequence cut over tp too, inside what cp cuts, and on an axis of one rank.
+prove ocr-fan-in-small model.sequence_parallel=true
+prove ocr-fan-out model.sequence_parallel=true
+prove ocr-fan-in-small mesh.model=cp=2+tp=4 model.sequence_parallel=true shard.zero=3
+
 # The same for modules on ranks of their own, whose numbers need not agree: with copies that nobody asks on the one side
 # or on the other, and parts without a row.
 cases=()

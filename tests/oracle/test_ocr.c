@@ -3,17 +3,22 @@
 #include <unistd.h>
 #include "training.h"
 
+#define CUTS_SEQUENCE "model.sequence_parallel=true"
+
 static const world on_one_rank[] = {{1, {"mesh.encoder=dp=1", "mesh.model=dp=1"}}, {0}};
 static const world fan_in[] = {
     {2, {"mesh.encoder=dp=2", "mesh.model=cp=2"}},
     {4, {"mesh.encoder=dp=4", "mesh.model=dp=2 tp=2", "shard.zero=3"}},
     {8, {"mesh.encoder=dp=4 tp=2", "mesh.model=dp=2 cp=2 tp=2", "shard.zero=0"}},
     {8, {"mesh.encoder=dp=4 tp=2", "mesh.model=cp=2 tp=2 dp=2", "shard.zero=3"}},
+    {4, {"mesh.encoder=dp=4", "mesh.model=dp=2 tp=2", "shard.zero=3", CUTS_SEQUENCE}},
+    {8, {"mesh.encoder=dp=4 tp=2", "mesh.model=dp=2 cp=2 tp=2", "shard.zero=0", CUTS_SEQUENCE}},
     {0},
 };
 static const world fan_out[] = {
     {2, {"mesh.encoder=tp=2", "mesh.model=dp=2"}},
     {8, {"mesh.encoder=dp=2 tp=4", "mesh.model=dp=4 cp=2", "shard.zero=3"}},
+    {8, {"mesh.encoder=dp=2 tp=4", "mesh.model=dp=4 tp=2", CUTS_SEQUENCE}},
     {0},
 };
 static const world equal[] = {
@@ -25,12 +30,14 @@ static const world equal[] = {
 static const world both_cut[] = {
     {3, {"mesh.encoder=cp=3", "mesh.model=cp=3"}},
     {4, {"mesh.encoder=dp=2 cp=2", "mesh.model=cp=2 tp=2", "shard.zero=0"}},
+    {4, {"mesh.encoder=dp=2 cp=2", "mesh.model=cp=2 tp=2", "shard.zero=3", CUTS_SEQUENCE}},
     {4, {"mesh.encoder=cp=2 tp=2", "mesh.model=dp=2 cp=2", "shard.zero=3"}},
     {0},
 };
 static const world ragged[] = {
     {3, {"mesh.encoder=dp=3", "mesh.model=cp=3", "shard.zero=3"}},
     {4, {"mesh.encoder=dp=4", "mesh.model=dp=2 tp=2"}},
+    {4, {"mesh.encoder=dp=4", "mesh.model=dp=2 tp=2", CUTS_SEQUENCE}},
     {6, {"mesh.encoder=dp=3 tp=2", "mesh.model=dp=2 cp=3", "shard.zero=0"}},
     {6, {"mesh.encoder=dp=2 cp=3", "mesh.model=tp=2 dp=3", "shard.zero=3"}},
     {0},
