@@ -178,6 +178,22 @@ static size_t first_row(const ad_tape *t, const ad_tensor *rows) {
   return (size_t)ad_cut(array->local.dim[0], ad_group_index(&group, rank), ad_group_size(&group)).first;
 }
 
+/* The shared experts' sum beside what is whole already. */
+static ad_tensor *with_shared(pass *at, ad_tensor *y) {
+  if (!at->layer->shape.shared_hidden) return y;
+  return ad_add(at->t, y, ad_mlp_forward(at->t, at->params, &at->layer->shared, at->x));
+}
+
+/* Each rank of tp has the rows that it took. Beside shared experts, whose columns leave an addend on each rank, they
+ * are addends too, zero elsewhere, and one sum makes both whole. */
+static ad_tensor *gather_rows(pass *at, ad_tensor *split) {
+  ad_tape *t = at->t;
+  if (!at->layer->shape.shared_hidden) return ad_from_rows(t, ad_all_gather(t, split, "tp", AD_I), at->x);
+  ad_tensor *routed = ad_from_rows(t, ad_convert(t, split, "tp", AD_P), at->x);
+  ad_tensor *shared = ad_mlp_products(t, at->params, &at->layer->shared, ad_tp_enter(t, at->x, 0));
+  return ad_tp_leave(t, ad_add(t, routed, shared), 0);
+}
+
 static ad_tensor *split_forward(pass *at) {
   ad_tape *t = at->t;
   ad_tensor *whole = ad_to_rows(t, at->x);  // V on dp and cp; on tp I, or V of a cut sequence
@@ -188,9 +204,7 @@ static ad_tensor *split_forward(pass *at) {
                           ? ad_to_rows(t, split_rows(t, scores_of(at, whole, at->params[at->layer->router]), OF_ROUTER))
                           : own_scores(at, rows);
   ad_tensor *y = routed_on_mesh(at, rows, scores, splits ? first_row(t, whole) : 0);
-  if (splits) y = ad_all_gather(t, ad_from_rows(t, y, split), "tp", AD_I);
-  y = ad_from_rows(t, y, at->x);
-  return at->layer->shape.shared_hidden ? ad_add(t, y, ad_mlp_forward(t, at->params, &at->layer->shared, at->x)) : y;
+  return splits ? gather_rows(at, ad_from_rows(t, y, split)) : with_shared(at, ad_from_rows(t, y, at->x));
 }
 
 static ad_tensor *cut_forward(pass *at) {

@@ -78,9 +78,27 @@ void ad_keys_check(const ad_program_kind *kind, const void *options, const ad_co
   }
 }
 
+/* Writes efsdp=N behind what is slower than the experts' axes; 0 where no N has all ranks, or the text is none. */
+static int add_efsdp(const ad_mesh *mesh, const char *text, char *out, size_t size) {
+  ad_mesh *own;
+  if (ad_mesh_create_pool(text, ad_mesh_first_rank(mesh), &own)) return 0;
+  int64_t ranks = ad_mesh_size(mesh), named = ad_mesh_size(own);
+  int lacks = !(ad_mesh_named(own) & AD_AXES(AD_EFSDP)) && ranks % named == 0;
+  ad_mesh_destroy(own);
+  const char *first = strstr(text, "dp_replicate") ? strchr(strstr(text, "dp_replicate"), ' ') : text;
+  if (!lacks || !first) return 0;
+  return (size_t)snprintf(out, size, "%.*s%sefsdp=%lld %s", (int)(first - text), text, first > text ? " " : "",
+                          (long long)(ranks / named), first) < size;
+}
+
+ad_status ad_key_view(const ad_mesh *mesh, const char *text, ad_mesh **out) {
+  char whole[256];
+  return ad_mesh_create_view(mesh, add_efsdp(mesh, text, whole, sizeof whole) ? whole : text, out);
+}
+
 static void check_view(const ad_key *key, const char *text, const ad_mesh *mesh, const ad_complaints *to) {
   ad_mesh *view;
-  ad_status status = ad_mesh_create_view(mesh, text, &view);
+  ad_status status = ad_key_view(mesh, text, &view);
   if (status)
     ad_complain_of(to, key->path, status);
   else

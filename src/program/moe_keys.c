@@ -3,6 +3,9 @@
 
 #include <stdio.h>
 
+#include "base/text.h"
+#include "program/keys.h"
+
 #define AT(field) offsetof(ad_moe_options, field)
 
 const ad_key ad_moe_keys[AD_MOE_KEY_COUNT] = {
@@ -30,14 +33,14 @@ const ad_key ad_moe_keys[AD_MOE_KEY_COUNT] = {
     {"model.balance_rate", AD_KEY_NUMBER, .offset = AT(balance_rate), .least = 0, .most = 1, .fallback = "0",
      .help = "what the balancing bias of an expert changes by after a step; 0: there is none"},
     {"views.sparse", AD_KEY_VIEW, .offset = AT(sparse), .fallback = "",
-     .help = "the mesh as experts see it, such as \"efsdp=2 ep=2 etp=1\"; left out: ep=1 and etp=tp"},
+     .help = "the mesh as experts see it, such as \"ep=2 etp=1\" (efsdp: the ranks that are left); left out: ep=1 and "
+             "etp=tp"},
     AD_TEXT_KEYS(ad_moe_options, decoder.data)};
 
 ad_status ad_moe_view(const ad_moe_options *options, const ad_mesh *mesh, ad_mesh **out) {
-  char text[128];
-  long long tp = ad_mesh_axis_size(mesh, AD_TP);
-  snprintf(text, sizeof text, "efsdp=%lld ep=1 etp=%lld", (long long)ad_mesh_size(mesh) / tp, tp);
-  return ad_mesh_create_view(mesh, options->sparse ? options->sparse : text, out);
+  char text[64];
+  snprintf(text, sizeof text, "ep=1 etp=%lld", (long long)ad_mesh_axis_size(mesh, AD_TP));
+  return ad_key_view(mesh, options->sparse ? options->sparse : text, out);
 }
 
 static void check_names(const ad_mesh *view, const ad_complaints *to) {
@@ -82,11 +85,35 @@ static void check_experts(const ad_moe_options *options, const ad_mesh *view, co
                 (long long)options->expert_hidden, etp);
 }
 
+/* Whether a view of these sizes would be taken. */
+static int would_do(const ad_moe_options *options, const ad_mesh *mesh, int64_t ep, int64_t etp, char text[64]) {
+  ad_mesh *view;
+  snprintf(text, 64, "ep=%lld etp=%lld", (long long)ep, (long long)etp);
+  if (ad_mesh_size(mesh) % (ep * etp) || ad_key_view(mesh, text, &view)) return 0;
+  int fits = etp == 1 || has_groups_of_tp(view, mesh);
+  ad_mesh_destroy(view);
+  return fits;
+}
+
+/* Where the view has other ranks than the mesh, which was told already: those that have them. */
+static void name_views(const ad_moe_options *options, const ad_mesh *mesh, const ad_complaints *to) {
+  enum { NAMED_MAX = 8 };
+  char named[NAMED_MAX * 64] = "", one[64];
+  ad_text text = ad_text_on(named, sizeof named);
+  int64_t tp = ad_mesh_axis_size(mesh, AD_TP), etps[] = {1, tp};
+  int count = 0;
+  for (int i = 0; i < (tp > 1 ? 2 : 1); i++)
+    for (int64_t ep = options->experts; ep >= 1 && count < NAMED_MAX; ep--)
+      if (would_do(options, mesh, ep, etps[i], one)) ad_text_add(&text, "%s\"%s\"", count++ ? ", " : "", one);
+  ad_complain(to, "views.sparse", "with this mesh these would do: %s", named);
+}
+
 static void check_view(const ad_moe_options *options, const ad_mesh *mesh, const ad_complaints *to) {
   ad_mesh *view;
   ad_status status = ad_moe_view(options, mesh, &view);
   if (status == AD_MEMORY) ad_complain_of(to, "views.sparse", status);
-  if (status) return; /* told already */
+  if (status == AD_INVALID) name_views(options, mesh, to);
+  if (status) return;
   check_names(view, to);
   check_tensor_axes(view, mesh, to);
   check_experts(options, view, to);

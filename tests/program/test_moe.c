@@ -4,11 +4,13 @@
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <math.h>
 #include <string.h>
 #include <cmocka.h>
 #include "addend/model.h"
 #include "base/memory.h"
+#include "program/moe_keys.h"
 #include "program/moe_load.h"
 #include "tensor/routing.h"
 
@@ -91,7 +93,30 @@ static void every_mistake_is_told_at_once(void **state) {
   options.sparse = (char[]){"efsdp=1 ep=3 etp=1"};
   assert_int_equal(try(&options, comm, "dp_shard=2 tp=2", &program), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "views.sparse: view \"efsdp=1 ep=3 etp=1\" has 3 ranks"));
+  assert_non_null(strstr(ad_last_error(),
+                         "with this mesh these would do: \"ep=2 etp=1\", \"ep=1 etp=1\", "
+                         "\"ep=2 etp=2\", \"ep=1 etp=2\""));
   ad_comm_close(comm);
+}
+
+static void a_view_is_that_of(const char *mesh_text, const char *given, const char *whole) {
+  ad_moe_options options = tiny();
+  ad_mesh *mesh, *view;
+  char sparse[64];
+  snprintf(sparse, sizeof sparse, "%s", given);
+  options.sparse = sparse;
+  must(ad_mesh_create(mesh_text, &mesh));
+  must(ad_moe_view(&options, mesh, &view));
+  assert_string_equal(ad_mesh_text(view), whole);
+  ad_mesh_destroy(view);
+  ad_mesh_destroy(mesh);
+}
+
+static void what_a_view_leaves_are_copies_of_experts(void **state) {
+  a_view_is_that_of("dp_shard=4 tp=3", "ep=2 etp=3", "efsdp=2 ep=2 etp=3");
+  a_view_is_that_of("dp_shard=4 tp=3", "ep=12 etp=1", "efsdp=1 ep=12 etp=1");
+  a_view_is_that_of("dp_shard=4 tp=3", "efsdp=4 ep=3 etp=1", "efsdp=4 ep=3 etp=1");
+  a_view_is_that_of("dp_replicate=2 dp_shard=2 tp=3", "dp_replicate=2 ep=2 etp=1", "dp_replicate=2 efsdp=3 ep=2 etp=1");
 }
 
 /* Asked for 1, 4, 4 and 7 times in the second block: an even share is 4. Nothing was asked of the first. */
@@ -163,6 +188,7 @@ int main(void) {
       cmocka_unit_test(without_a_view_experts_are_cut_as_the_rest_and_not_spread),
       cmocka_unit_test(a_token_is_multiplied_with_its_experts_alone),
       cmocka_unit_test(every_mistake_is_told_at_once),
+      cmocka_unit_test(what_a_view_leaves_are_copies_of_experts),
       cmocka_unit_test(the_bias_grows_where_an_expert_is_asked_for_too_seldom),
       cmocka_unit_test(the_margin_is_that_of_the_closest_choice),
       cmocka_unit_test(the_loss_of_balance_is_there_where_it_is_asked_for),
