@@ -126,8 +126,8 @@ typedef struct ad_rule {
   const char *whole; /* letters that may not be cut: those along which the operation is not local ("" or NULL: none) */
 } ad_rule;
 /* The layout of the result. `constant[i]` says that operand i carries no gradient, so that R counts as R or as I there.
- * AD_TYPE as in law 1: "site: name: operand 1 is I on `tp`, operand 2 is S(0); this may repair it: convert operand 1 I->S(0)". *out
- * unchanged on failure. */
+ * AD_TYPE as in law 1: "site: name: operand 1 is I on `tp`, operand 2 is S(0); this may repair it: convert operand 1
+ * I->S(0)". *out unchanged on failure. */
 AD_API AD_CHECKED ad_status ad_layout_propagate(const ad_rule *rule, const ad_layout *const *operands,
                                                 const int *constant, size_t count, const char *site, ad_layout *out);
 /* The same value seen on another factorisation of its ranks: moves no bytes. AD_TYPE names the axes and the conversion

@@ -16,12 +16,19 @@ typedef enum ad_sync { AD_SYNC_NONE, AD_SYNC_SHARD, AD_SYNC_ALL } ad_sync;
 
 /* What happens to a bucket, for traces: called on the rank's own thread. */
 typedef enum ad_bucket_event { AD_BUCKET_POST, AD_BUCKET_WAIT, AD_BUCKET_DONE } ad_bucket_event;
+/* To which of a bucket's reductions: a path has one or several, one after another. */
+typedef struct ad_bucket_step {
+  int bucket;
+  ad_move move;
+  ad_axes axes;
+  size_t bytes; /* that this rank hands in */
+} ad_bucket_step;
 typedef struct ad_reducer_options {
   size_t size;         /* sizeof(ad_reducer_options) */
   size_t bucket_bytes; /* 0: 25 MiB */
   const char
       *prefix; /* put before the parameters' names wherever they are said: "encoder."; NULL: none; read by create */
-  void (*trace)(void *context, ad_bucket_event event, int bucket, size_t bytes);
+  void (*trace)(void *context, ad_bucket_event event, const ad_bucket_step *step); /* NULL: nobody asks */
   void *trace_context;
   /* Buckets that are reduce-scattered share memory: each takes a slot from its first gradient of a microbatch until it
    * was sent and read, so that not every rank holds all gradients at once. Then every microbatch is sent: AD_SYNC_NONE
@@ -119,6 +126,8 @@ typedef struct ad_bucket_plan {
   const size_t *params; /* their indices */
   size_t param_count;
 } ad_bucket_plan;
+/* By which this parameter's gradient got its bucket: its spec's, complete. */
+AD_API ad_contract ad_reducer_contract(const ad_reducer *reducer, size_t param);
 AD_API size_t ad_reducer_bucket_count(const ad_reducer *reducer);
 AD_API ad_bucket_plan ad_reducer_bucket(const ad_reducer *reducer, size_t index);
 /* The slots that steps so far took. */

@@ -40,7 +40,7 @@ class Sabotage:
     """A planted mistake, and what caught it."""
 
     name: str
-    caught_by: str  # type, number, protocol, no_effect, or none: it survived
+    caught_by: str  # type, number, protocol, plan, no_effect, or none: it survived
     param: Optional[str] = None
     ratio: Optional[float] = None
     expected_ratio: Optional[float] = None

@@ -125,14 +125,14 @@ static int has_blocks(ad_move move) {
   return move == AD_MOVE_REDUCE_SCATTER || move == AD_MOVE_ALL_GATHER || move == AD_MOVE_ALL_TO_ALL;
 }
 
-static ad_collective_op op_of(ad_move move) {
+ad_collective_op ad_move_op(ad_move move) {
   if (move == AD_MOVE_REDUCE_SCATTER) return AD_REDUCE_SCATTER;
   if (move == AD_MOVE_ALL_GATHER) return AD_ALL_GATHER;
   return move == AD_MOVE_ALL_TO_ALL ? AD_ALL_TO_ALL : AD_ALL_REDUCE;
 }
 
 static ad_collective describe_call(ad_comm *comm, const ad_transit *transit, const ad_array *in, const ad_array *out) {
-  ad_collective call = {.op = op_of(transit->move),
+  ad_collective call = {.op = ad_move_op(transit->move),
                         .group = ad_array_group(comm, in, transit->axes),
                         .in = in->data,
                         .out = out->data,

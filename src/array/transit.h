@@ -48,6 +48,12 @@ ad_status ad_transit_run(ad_comm *comm, const ad_transit *transit, const ad_arra
 ad_status ad_transit_post(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out,
                           ad_request *request) AD_CHECKED;
 
+/* 1 of all_reduce, reduce_scatter, all_gather and all_to_all; which collective each of them is. */
+static inline int ad_move_moves_bytes(ad_move move) {
+  return move != AD_MOVE_CONVERT && move != AD_MOVE_ONCE && move != AD_MOVE_DECLARE;
+}
+ad_collective_op ad_move_op(ad_move move);
+
 /* What passes the seam AD_SEAM_TRANSIT. */
 typedef struct ad_transit_passing {
   ad_comm *comm;

@@ -23,6 +23,7 @@
   X(TURNS, "no buckets take memory in turn (shard.zero, train.sync)")                       \
   X(F16, "no gradient is f16 on its way (precision)")                                       \
   X(WIDE_SUMS, "no contract promises more than 16 bits from gradient to sum")               \
+  X(NARROW_GRADIENTS, "no contract brings a gradient to 16 bits before its bucket")         \
   X(RING, "no keys go around a ring of several ranks")                                      \
   X(MASKED_RING, "no ring's attention has a mask")                                          \
   X(CUT_SEQUENCE, "no rank's positions begin after 0")                                      \
@@ -73,9 +74,10 @@ typedef struct ad_mistake_scene {
 enum { AD_MISTAKE_SEAMS = 4 };
 typedef struct ad_mistake {
   const char *name, *words;
-  int catalogue;  /* number of the published mistake that it repeats; 0: none */
-  ad_needs needs; /* it shows where all of them are there */
-  int of_dtype;   /* 1: f64 would hide it, so it is planted in the recipe's own dtypes */
+  int catalogue;   /* number of the published mistake that it repeats; 0: none */
+  ad_needs needs;  /* it shows where all of them are there */
+  int of_dtype;    /* 1: f64 would hide it, so it is planted in the recipe's own dtypes */
+  int at_creation; /* 1: of buckets, before a run has any: it is judged by the collectives of a run of its own */
   /* What it means if it is made and no judged number has other bits, which is then no survivor. NULL: it must show. */
   const char *no_effect;
   struct {

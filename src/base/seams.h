@@ -6,10 +6,11 @@
 #include <stddef.h>
 
 typedef enum ad_seam {
+  AD_SEAM_CALL,          /* ad_call_passing *: a collective is about to be posted */
   AD_SEAM_TRANSIT,       /* ad_transit_passing *: a transition is about to be executed */
   AD_SEAM_RECORD,        /* ad_record_passing *: a transition is about to be recorded on a tape */
-  AD_SEAM_OPERANDS,      /* ad_call_passing *: an operation is about to be recorded on a tape */
-  AD_SEAM_REFUSED,       /* ad_call_passing *: an operation was refused, and its tape failed with that */
+  AD_SEAM_OPERANDS,      /* ad_operation_passing *: an operation is about to be recorded on a tape */
+  AD_SEAM_REFUSED,       /* ad_operation_passing *: an operation was refused, and its tape failed with that */
   AD_SEAM_RING,          /* ring_passing *: keys are about to go around a ring */
   AD_SEAM_RING_TURN,     /* ring_turn_passing *: keys that came around a ring are about to be attended */
   AD_SEAM_RING_GATHERED, /* int *: whether what other ranks gathered is added to a rank's own addends */
@@ -27,6 +28,7 @@ typedef enum ad_seam {
   AD_SEAM_CLIMBED,       /* ad_climbed_passing *: the sources of a microbatch took a step up */
   AD_SEAM_PHASE,         /* size_t *: the number of the microbatch in which a phase is about to run */
   AD_SEAM_DIVISOR,       /* ad_divisor_passing *: a loss is about to be divided */
+  AD_SEAM_CONTRACT,      /* ad_contract *: by which a gradient is about to get its bucket */
   AD_SEAM_MICROBATCH,    /* ad_reducer *: a microbatch has begun */
   AD_SEAM_STRAIGHT,      /* int *: whether a gradient may be written into its bucket as it is */
   AD_SEAM_BROUGHT,       /* ad_dtype *: what a gradient is about to be brought to before its bucket */

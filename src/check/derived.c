@@ -152,7 +152,8 @@ static ad_sabotage mistake_of(const ad_place *place, ad_operator op, ad_axis axi
   ad_sabotage sabotage = {.planting = {.place = *place, .operator_ = op, .axis = axis, .in_record = in_record},
                           .catalogue = catalogue_of(place, op, axis),
                           .expected_ratio = in_record ? NAN : expected_ratio(place, op),
-                          .ratio = NAN};
+                          .ratio = NAN,
+                          .loss_err = NAN};
   char where[2 * AD_PARAM_NAME_SIZE + 128];
   snprintf(sabotage.name, sizeof sabotage.name, "%s%s%s%s: %s", ad_operator_name(op), has_axis(op) ? ":" : "",
            has_axis(op) ? ad_axis_name(axis) : "", in_record ? " in the record" : "",
@@ -267,7 +268,9 @@ ad_status ad_derived_repair(const ad_recipe *recipe, ad_sabotage *sabotage, ad_r
 ad_status ad_derived_try_record(const ad_recipe *recipe, ad_sabotage *sabotage) {
   recorded_step recorded = {recipe, &sabotage->planting};
   ad_status status = take_recorded_step(&recorded);
+  int fired = sabotage->planting.fired; /* trying repairs begins it again and again */
   if (status) status = ad_repair_say(status, take_recorded_step, &recorded);
+  sabotage->planting.fired = fired;
   int refused = status == AD_TYPE || (status == AD_INVALID && sabotage->planting.fired); /* by a type, or by a shape */
   if (status && !refused) return status;
   if (status) {

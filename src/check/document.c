@@ -72,6 +72,10 @@ static void add_facts(const ad_proof *proof, json_t *document) {
   json_object_set_new(document, "replicas_equal", json_boolean(replicas_equal(proof)));
   json_object_set_new(document, "initial_equal", json_boolean(proof->initial_equal));
   json_object_set_new(document, "updates_equal", json_boolean(proof->updates_equal));
+  json_object_set_new(
+      document, "collectives",
+      json_pack("{s:I, s:I, s:b, s:o}", "calls", (json_int_t)proof->call_count, "bytes", (json_int_t)proof->call_bytes,
+                "as_planned", !proof->calls[0], "difference", text_or_null(proof->calls)));
   if (proof->judges_states) json_object_set_new(document, "states", error_document(proof->state_err, AD_STATE_BOUND));
   if (isfinite(proof->margin) && proof->turned_bound != 0)
     json_object_set_new(document, "choices",
@@ -119,12 +123,12 @@ static json_t *derived_document(const ad_sabotage *sabotage) {
 
 static json_t *sabotage_document(const ad_sabotage *sabotage) {
   json_t *document =
-      json_pack("{s:s, s:o, s:s, s:s, s:o, s:o, s:o, s:n, s:n, s:o, s:o}", "name", sabotage->name, "catalogue",
+      json_pack("{s:s, s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:n, s:n, s:o, s:o}", "name", sabotage->name, "catalogue",
                 sabotage->catalogue ? json_integer(sabotage->catalogue) : json_null(), "dtype",
                 ad_sabotage_is_of_dtype(sabotage) ? "recipe" : "f64", "caught_by", ad_caught_name(sabotage->caught),
                 "param", text_or_null(caught_param(sabotage)), "ratio", number(sabotage->ratio), "expected_ratio",
-                number(sabotage->expected_ratio), "only_loss", "cause", "message", text_or_null(sabotage->message),
-                "derived", derived_document(sabotage));
+                number(sabotage->expected_ratio), "loss_rel_err", number(sabotage->loss_err), "only_loss", "cause",
+                "message", text_or_null(sabotage->message), "derived", derived_document(sabotage));
   ad_cause_set(document, causes_document(&sabotage->causes));
   return document;
 }

@@ -16,7 +16,8 @@
 static size_t append(const ad_mistake *mistakes, size_t count, ad_sabotage *list) {
   for (size_t i = 0; i < count && list; i++) {
     const ad_mistake *known = &mistakes[i];
-    list[i] = (ad_sabotage){.known = known, .catalogue = known->catalogue, .expected_ratio = NAN, .ratio = NAN};
+    list[i] = (ad_sabotage){
+        .known = known, .catalogue = known->catalogue, .expected_ratio = NAN, .ratio = NAN, .loss_err = NAN};
     snprintf(list[i].name, sizeof list[i].name, "%s", known->name);
   }
   return count;
@@ -80,6 +81,7 @@ static ad_needs facts_of_contract(const ad_recipe *recipe, const char *name) {
   ad_needs facts = 0;
   if (ad_recipe_contract(recipe, name, &contract)) return 0;
   if ((contract.grad == AD_F16 && !contract.raw) || contract.reduce == AD_F16) facts |= AD_NEED_F16;
+  if (!contract.raw && ad_unit_roundoff(contract.grad) > 0x1p-24) facts |= AD_NEED_NARROW_GRADIENTS;
   if (ad_unit_roundoff(contract.grad) <= 0x1p-24 && ad_unit_roundoff(contract.reduce) <= 0x1p-24)
     facts |= AD_NEED_WIDE_SUMS;
   return facts;

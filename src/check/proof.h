@@ -2,6 +2,7 @@
 #ifndef CHECK_PROOF_H
 #define CHECK_PROOF_H
 #include "addend/check.h"
+#include "check/calls.h"
 #include "diff/cause.h"
 
 /* What the addends of a step say of a gradient that does not hold in it. */
@@ -55,6 +56,9 @@ typedef struct ad_proof {
   double turned, turned_bound; /* by how much a choice was worse than one that was left, at most */
   double difference, derivative, directional_err;
   ad_overflow overflow;
+  char calls[AD_CALLS_TEXT]; /* the first collective of a rank that was not as planned; "": all were */
+  int64_t call_count;        /* collectives of the first rank in a step, and their bytes */
+  uint64_t call_bytes;
   int64_t counted; /* tokens, in all steps; 0: every gradient is zero, and that they agree says nothing */
   size_t param_count;
   ad_proof_param params[];

@@ -127,6 +127,8 @@ void ad_prover_destroy(ad_prover *prover) {
   ad_addends_destroy(&prover->addends);
   ad_computing_destroy(&prover->computing);
   ad_places_release(&prover->places);
+  ad_calls_release(&prover->made);
+  ad_calls_release(&prover->planned);
   ad_release(prover->gradients);
   ad_release(prover->whole_gradients);
   ad_release(prover->parts);
@@ -563,10 +565,14 @@ ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report
   if (rounds(prover->job)) AD_TRY(measure_addends(prover, step));
   if (prover->job->dumps) AD_TRY(ad_dump_before(prover, step));
   if (prover->accounts) AD_TRY(ad_account_begin(prover, step));
-  AD_TRY(ad_run_step(prover->run, step, report));
+  if (prover->counts_calls) AD_TRY(ad_calls_begin(prover, step));
+  ad_status taken = ad_run_step(prover->run, step, report);
+  if (prover->counts_calls) ad_calls_stop();
+  AD_TRY(taken);
   ad_plants plants = ad_plants_lift();
   if (prover->reference) prover->job->proof->counted += report->count;
-  ad_status status = gather_gradients(prover);
+  ad_status status = prover->counts_calls && !report->skipped ? ad_calls_end(prover) : AD_OK;
+  if (!status) status = gather_gradients(prover);
   if (!status) ad_overflow_note(prover, report);
   if (!status && prover->reference) prover->job->proof->overflow = prover->overflow;
   if (!status) status = share_decisions(prover);
@@ -584,6 +590,7 @@ ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report
 static ad_status prove_steps(ad_prover *prover) {
   const ad_check_options *options = prover->job->options;
   ad_prover_begin(prover);
+  prover->counts_calls = 1;
   for (int64_t step = 0; step < prover->job->steps; step++) {
     ad_step_report report;
     if (prover->reference && options->progress) options->progress(options->context, "steps", step, prover->job->steps);

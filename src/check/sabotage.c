@@ -12,7 +12,8 @@
 #include "base/random.h"
 
 const char *ad_caught_name(ad_caught caught) {
-  static const char *const names[] = {"none", "type", "number", "protocol", "no_effect", "unplanted", "untried"};
+  static const char *const names[] = {"none", "type",      "number",    "protocol",
+                                      "plan", "no_effect", "unplanted", "untried"};
   return names[caught];
 }
 
@@ -35,7 +36,8 @@ size_t ad_sabotages_effective(const ad_sabotages *sabotages) {
   size_t effective = 0;
   for (size_t i = 0; i < sabotages->count; i++) {
     ad_caught caught = sabotages->list[i].caught;
-    effective += caught == AD_CAUGHT_NUMBER || caught == AD_CAUGHT_PROTOCOL || caught == AD_CAUGHT_NONE;
+    effective += caught == AD_CAUGHT_NUMBER || caught == AD_CAUGHT_PROTOCOL || caught == AD_CAUGHT_PLAN ||
+                 caught == AD_CAUGHT_NONE;
   }
   return effective;
 }

@@ -13,6 +13,7 @@ typedef enum ad_caught {
   AD_CAUGHT_TYPE,
   AD_CAUGHT_NUMBER,
   AD_CAUGHT_PROTOCOL,
+  AD_CAUGHT_PLAN,      /* contracts or collectives are not those of the plan */
   AD_CAUGHT_NO_EFFECT, /* every judged number had the clean run's bits, or the types were the same; of known ones only
                           those that say what that means */
   AD_CAUGHT_UNPLANTED, /* a known one: it changes no number here; `message` says why */
@@ -30,6 +31,7 @@ typedef struct ad_sabotage {
   ad_caught caught;
   char param[2 * AD_PARAM_NAME_SIZE];
   double ratio;
+  double loss_err; /* relative, of the loss beside that gradient; NaN: no number caught it */
   ad_causes causes;
   char message[512];
 } ad_sabotage;

@@ -317,6 +317,10 @@ static void print_failures(FILE *file, const json_t *numbers, const json_t *summ
   if (json_is_false(json_object_get(summary, "updates_equal")))
     fprintf(file, "  %sBAD%s  fed the same gradient, the optimizer of one process gives other bits\n", paint->bad,
             paint->off);
+  const json_t *collectives = json_object_get(summary, "collectives");
+  if (json_is_false(json_object_get(collectives, "as_planned")))
+    fprintf(file, "  %sBAD%s  the step's collectives are not those of its plan: %s\n", paint->bad, paint->off,
+            text_of(collectives, "difference"));
   const json_t *states = json_object_get(summary, "states"), *error = json_object_get(states, "rel_err");
   if (states && !(json_is_number(error) && json_number_value(error) <= number_of(states, "bound")))
     fprintf(file, "  %sBAD%s  after a step the program's states or measured numbers are off by %.2g, bound %.2g\n",

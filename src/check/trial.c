@@ -228,6 +228,7 @@ static const ad_proof_param *worst_param(const ad_proof *proof) {
 
 static void take_verdict(const ad_proof *proof, ad_sabotage *sabotage) {
   sabotage->caught = AD_CAUGHT_NUMBER;
+  sabotage->loss_err = proof->loss_err;
   const ad_proof_param *param = worst_param(proof);
   if (!param) return;
   snprintf(sabotage->param, sizeof sabotage->param, "%s", param->name);
@@ -278,9 +279,42 @@ static void say_no_effect(ad_sabotage *sabotage) {
   }
 }
 
+/* A run of its own takes a step. Every rank tells alike: contracts and groups are the same on all. */
+static ad_status look_at_run(trials *t, ad_run *run, const ad_calls *planned, ad_sabotage *sabotage) {
+  char contract[AD_CALLS_TEXT] = "", calls[AD_CALLS_TEXT] = "";
+  ad_calls made = {0};
+  ad_step_report report;
+  ad_calls_watch(&made, t->prover.comm);
+  ad_status status = ad_run_step(run, 0, &report);
+  ad_seams_clear();
+  if (!status) status = made.status;
+  int kept = ad_calls_keep_contracts(run, contract, sizeof contract);
+  int equal = ad_calls_equal(&made, planned, calls, sizeof calls);
+  ad_calls_release(&made);
+  if (status || (kept && equal)) return status;
+  sabotage->caught = AD_CAUGHT_PLAN;
+  snprintf(sabotage->message, sizeof sabotage->message, "%s%s%s", contract, kept || equal ? "" : "; ", calls);
+  return AD_OK;
+}
+
+static ad_status try_created(trials *t, ad_sabotage *sabotage) {
+  ad_calls planned = {0};
+  ad_run *run = NULL;
+  AD_TRY(ad_calls_plan(t->prover.run, 0, &planned));
+  plant(t, sabotage);
+  ad_status status = ad_run_create(t->prover.comm, t->prover.run->recipe, &t->prover.run->options, &run);
+  if (!has_fired(t, sabotage)) say_not_fired(sabotage);
+  if (!status) status = look_at_run(t, run, &planned, sabotage);
+  ad_seams_clear();
+  ad_run_destroy(run);
+  ad_calls_release(&planned);
+  return status;
+}
+
 /* `sabotage` is each rank's own copy; the first rank's is the one that counts. */
 static ad_status try_one(trials *t, ad_sabotage *sabotage) {
   int32_t found[WORDS] = {0};
+  if (sabotage->known && sabotage->known->at_creation) return try_created(t, sabotage);
   AD_TRY(look(t, sabotage, found));
   if (!found[FIRED])
     say_not_fired(sabotage);

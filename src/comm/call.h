@@ -42,6 +42,12 @@ typedef struct ad_call {
   uint64_t words[AD_CALL_INLINE_WORDS];
 } ad_call;
 
+/* What passes the seam AD_SEAM_CALL. */
+typedef struct ad_call_passing {
+  const ad_comm *comm;
+  const ad_call *call;
+} ad_call_passing;
+
 /* Fills *out from what the caller, rank `rank` of `size`, wrote. *out is zero, or a call that was filled before: its
  * memory is used again, so that a call no larger than an earlier one allocates nothing. Keeps no pointer to the
  * collective's arrays. AD_INVALID says which field is wrong and why; AD_MEMORY. */

@@ -10,6 +10,7 @@
 #include "base/environment.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/seams.h"
 #include "base/unfinished.h"
 #include "comm/engine.h"
 #include "comm/hint.h"
@@ -253,6 +254,7 @@ static ad_status post(ad_comm *comm, const ad_collective *collective, int past_c
   AD_TRY(check_broken(comm));
   AD_TRY(make_place(comm, &call));
   AD_TRY(ad_call_prepare(collective, comm->rank, comm->size, call));
+  ad_seam_pass(AD_SEAM_CALL, &(ad_call_passing){comm, call});
   call->past_caches = past_caches;
   call->number = comm->last_number + 1;
   comm->under_way |= 1ull << (call - comm->calls);

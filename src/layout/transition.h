@@ -11,13 +11,13 @@ typedef struct ad_way {
   ad_type from[AD_WAY_MAX], to[AD_WAY_MAX];
 } ad_way;
 
-/* 1 where a step states what types cannot see: that the ranks' own values are addends or parts of a whole, or that copies
- * are not the same. To forget that parts are those of a whole is always true. */
+/* 1 where a step states what types cannot see: that the ranks' own values are addends or parts of a whole, or that
+ * copies are not the same. To forget that parts are those of a whole is always true. */
 int ad_move_states(ad_move move, ad_type from);
 /* One entry, the first in the table; count 0: there is none. */
 ad_way ad_way_direct(ad_type from, ad_type to);
-/* The shortest way by the table, the entries higher up preferred, one that states nothing before one that does. count is
- * 0 if there is none within AD_WAY_MAX. */
+/* The shortest way by the table, the entries higher up preferred, one that states nothing before one that does. count
+ * is 0 if there is none within AD_WAY_MAX. */
 ad_way ad_way_find(ad_type from, ad_type to);
 /* "convert I->R, then once R->P". Returns buffer. */
 const char *ad_way_print(const ad_way *way, char *buffer, size_t size);

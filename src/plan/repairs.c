@@ -70,9 +70,9 @@ ad_status ad_repair_say(ad_status refused, ad_dry_step step, void *context) {
   if (tried < 0 || (!found && refused == AD_INVALID)) return ad_fail(refused, "%s", message);
   char *guess = strstr(message, AD_MAY_REPAIR);
   if (guess) *guess = 0;
-  if (!found)
-    return ad_fail(refused, "%s; no conversion of one value there repairs it (%d tried)", message, tried);
-  return ad_fail(refused, "%s; this repairs it: %s (tried: every type of a step then holds, %s)", message,
-                 ad_repair_print(&repair, text, sizeof text),
-                 ad_repair_states(&repair) ? "if what is declared is so" : "and nothing that does so moves fewer bytes");
+  if (!found) return ad_fail(refused, "%s; no conversion of one value there repairs it (%d tried)", message, tried);
+  return ad_fail(
+      refused, "%s; this repairs it: %s (tried: every type of a step then holds, %s)", message,
+      ad_repair_print(&repair, text, sizeof text),
+      ad_repair_states(&repair) ? "if what is declared is so" : "and nothing that does so moves fewer bytes");
 }

@@ -74,17 +74,31 @@ static ad_status follow_mesh(const json_t *param, ad_mesh **mesh) {
   return ad_mesh_create(text, mesh);
 }
 
+/* "f32" where all four dtypes are that; "bf16/bf16/f32/f32" of the parameter, its gradient, what travels, the sums. */
+static const char *short_contract(const json_t *contract, char *out, size_t size) {
+  static const char *const parts[] = {"param", "grad", "reduce", "accumulate"};
+  size_t length = 0;
+  int alike = 1;
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    alike &= !strcmp(text_of(contract, parts[i]), text_of(contract, "param"));
+    length += (size_t)snprintf(out + length, size - length, "%s%s", i ? "/" : "", text_of(contract, parts[i]));
+  }
+  return alike ? text_of(contract, "param") : out;
+}
+
 static ad_status print_params(FILE *file, const json_t *plan) {
   const json_t *param;
   size_t i;
-  char layout[160], gradient[160];
+  char layout[160], gradient[160], contract[64];
   ad_mesh *mesh = NULL;
-  fprintf(file, "  %-24s %12s  %-28s %-28s %s\n", "parameter", "elements", "layout", "gradient", "reduced by");
+  fprintf(file, "  %-24s %12s  %-28s %-28s %-18s %s\n", "parameter", "elements", "layout", "gradient", "contract",
+          "reduced by");
   json_array_foreach(json_object_get(plan, "params"), i, param) {
     AD_TRY(follow_mesh(param, &mesh)); /* which owns nothing when it fails */
-    fprintf(file, "  %-24s %12lld  %-28s %-28s ", text_of(param, "name"), integer_of(param, "numel"),
+    fprintf(file, "  %-24s %12lld  %-28s %-28s %-18s ", text_of(param, "name"), integer_of(param, "numel"),
             short_layout(mesh, text_of(param, "layout"), layout, sizeof layout),
-            short_layout(mesh, text_of(param, "gradient_layout"), gradient, sizeof gradient));
+            short_layout(mesh, text_of(param, "gradient_layout"), gradient, sizeof gradient),
+            short_contract(json_object_get(param, "contract"), contract, sizeof contract));
     print_path(file, json_object_get(param, "path"));
   }
   ad_mesh_destroy(mesh);

@@ -11,10 +11,6 @@
 
 /* ---- listing ---- */
 
-static int moves_bytes(const ad_transit *transit) {
-  return transit->move != AD_MOVE_CONVERT && transit->move != AD_MOVE_ONCE && transit->move != AD_MOVE_DECLARE;
-}
-
 static int is_on_tape(const ad_transit *transit) { return !transit->what && !transit->names; }
 
 /* Of one group together, the mean of all groups where they have parts of the whole: rank 0's part may be empty. */
@@ -61,7 +57,7 @@ static void list_moved(ad_traffic *to, ad_moved moved) {
 
 static void list_transit(void *context, void *passing) {
   const ad_transit_passing *pass = passing;
-  if (ad_comm_is_dry(pass->comm) && moves_bytes(pass->transit) && is_on_tape(pass->transit))
+  if (ad_comm_is_dry(pass->comm) && ad_move_moves_bytes(pass->transit->move) && is_on_tape(pass->transit))
     list_moved(context, moved_by(pass));
 }
 

@@ -9,10 +9,10 @@
 #include "base/text.h"
 #include "reduce/reducer.h"
 
-static void trace(const ad_reducer *reducer, ad_bucket_event event, size_t index) {
+static void trace(const ad_reducer *reducer, ad_bucket_event event, size_t index, ad_path_step step) {
   if (!reducer->options.trace) return;
-  reducer->options.trace(reducer->options.trace_context, event, (int)index,
-                         ad_array_bytes(&reducer->buckets[index].sent));
+  ad_bucket_step of = {(int)index, step.move, step.axes, ad_array_bytes(&reducer->buckets[index].input)};
+  reducer->options.trace(reducer->options.trace_context, event, &of);
 }
 
 static ad_status pass(ad_seam seam, ad_reducer *reducer, ad_bucket *bucket) {
@@ -72,7 +72,7 @@ static ad_status run_step(ad_reducer *reducer, size_t index) {
     relay(reducer, bucket);
   else
     bucket->input = bucket->sent;
-  trace(reducer, AD_BUCKET_POST, index);
+  trace(reducer, AD_BUCKET_POST, index, step);
   AD_TRY(post(reducer, bucket, step));
   bucket->next_step++;
   bucket->unsettled = 1;
@@ -82,12 +82,13 @@ static ad_status run_step(ad_reducer *reducer, size_t index) {
 ad_status ad_bucket_settle(ad_reducer *reducer, size_t index) {
   ad_bucket *bucket = &reducer->buckets[index];
   if (!bucket->unsettled) return AD_OK;
-  trace(reducer, AD_BUCKET_WAIT, index);
+  ad_path_step step = bucket->steps[bucket->next_step - 1];
+  trace(reducer, AD_BUCKET_WAIT, index, step);
   AD_TRY(ad_comm_wait(reducer->comm, &bucket->request));
   bucket->unsettled = 0;
   bucket->has_sum = 1;
   AD_TRY(pass(AD_SEAM_REDUCED, reducer, bucket));
-  trace(reducer, AD_BUCKET_DONE, index);
+  trace(reducer, AD_BUCKET_DONE, index, step);
   return AD_OK;
 }
 

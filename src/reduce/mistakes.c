@@ -225,6 +225,17 @@ static void bring_to_bf16(void *context, void *passing) {
   ((ad_mistake_scene *)context)->fired = 1;
 }
 
+static int is_narrow(ad_dtype dtype) { return dtype == AD_BF16 || dtype == AD_F16; }
+
+/* A product leaves f32, and that is taken for the contract. */
+static void take_raw_for_contract(void *context, void *passing) {
+  ad_contract *contract = passing;
+  if (contract->raw || !is_narrow(contract->grad)) return;
+  contract->param = contract->grad = AD_F32;
+  if (is_narrow(contract->reduce)) contract->reduce = AD_F32;
+  ((ad_mistake_scene *)context)->fired = 1;
+}
+
 static void write_nothing_straight(void *context, void *passing) { *(int *)passing = 0; }
 
 static void round_added(void *context, void *passing) {
@@ -321,6 +332,12 @@ static const ad_mistake mistakes[] = {
      .needs = AD_NEED_TOKENS | AD_NEED_REDUCED | AD_NEED_WIDE_SUMS,
      .of_dtype = 1,
      .at = {{AD_SEAM_BROUGHT, bring_to_bf16}, {AD_SEAM_STRAIGHT, write_nothing_straight}}},
+    {.name = "bucket-by-wide-gradient",
+     .words = "a narrow parameter's gradient gets the bucket of the wide dtype it was produced in",
+     .needs = AD_NEED_NARROW_GRADIENTS,
+     .of_dtype = 1,
+     .at_creation = 1,
+     .at = {{AD_SEAM_CONTRACT, take_raw_for_contract}}},
     {.name = "narrow-accumulate",
      .catalogue = 25,
      .words = "sums form in bf16 where more was promised",

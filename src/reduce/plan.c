@@ -44,6 +44,7 @@ ad_reduction_plan ad_reducer_plan(const ad_reducer *reducer, size_t index) {
   return plan;
 }
 
+ad_contract ad_reducer_contract(const ad_reducer *reducer, size_t param) { return reducer->params[param].contract; }
 size_t ad_reducer_bucket_count(const ad_reducer *reducer) { return reducer->bucket_count; }
 
 ad_bucket_plan ad_reducer_bucket(const ad_reducer *reducer, size_t index) {

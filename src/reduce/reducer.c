@@ -91,6 +91,7 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
   param->lasting = spec->lasting;
   ad_status status = ad_contract_complete(&param->contract);
   if (status) return ad_fail_in(status, "parameter `%s`", spec->name);
+  ad_seam_pass(AD_SEAM_CONTRACT, &param->contract);
   int64_t rank = ad_comm_rank(reducer->comm);
   if (!ad_mesh_has_rank(spec->layout.mesh, rank)) {
     return ad_fail(AD_INVALID, "parameter `%s`: rank %lld is not on its mesh \"%s\"", spec->name, (long long)rank,

@@ -3,10 +3,6 @@
 #include "base/seams.h"
 #include "tensor/tape.h"
 
-static int moves_bytes(ad_move move) {
-  return move != AD_MOVE_CONVERT && move != AD_MOVE_ONCE && move != AD_MOVE_DECLARE;
-}
-
 /* One transition: over `axes` from type `from` to type `to`. */
 typedef struct move_numbers {
   ad_move move;
@@ -61,7 +57,7 @@ static int move_shares(const ad_tensor *out) {
   ad_move move = numbers_of(out)->move;
   if (!ad_shape_equal(&x->local, &out->array.local)) return 0;
   if (ad_mesh_ranks_over(x->layout.mesh, numbers_of(out)->axes) == 1) return 1;
-  return !moves_bytes(move) && move != AD_MOVE_ONCE;
+  return !ad_move_moves_bytes(move) && move != AD_MOVE_ONCE;
 }
 
 static ad_status move_forward(ad_tape *tape, ad_tensor *out) {
@@ -160,6 +156,6 @@ ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const char *axe
     x = record(tape, x, at, site);
   }
   if (!ad_tape_failed(tape)) return x;
-  if (moves_bytes(move)) ad_tape_tell(tape);  // the others may wait in it
+  if (ad_move_moves_bytes(move)) ad_tape_tell(tape);  // the others may wait in it
   return ad_tape_fail(tape, AD_OK);
 }

@@ -24,8 +24,8 @@ static ad_status check_layouts(const ad_tensor *out) {
       return ad_fail(AD_TYPE, "%s: place: the sequence is cut over `%s`; cut it afterwards", out->site,
                      ad_axis_name((ad_axis)axis));
     if (x->type[axis] != y->type[axis])
-      return ad_fail(AD_TYPE, "%s: place: operand 1 is %s on `%s`, operand 2 is %s" AD_MAY_REPAIR "convert one of them", out->site,
-                     ad_type_print(x->type[axis], a, sizeof a), ad_axis_name((ad_axis)axis),
+      return ad_fail(AD_TYPE, "%s: place: operand 1 is %s on `%s`, operand 2 is %s" AD_MAY_REPAIR "convert one of them",
+                     out->site, ad_type_print(x->type[axis], a, sizeof a), ad_axis_name((ad_axis)axis),
                      ad_type_print(y->type[axis], b, sizeof b));
   }
   return AD_OK;

@@ -131,8 +131,9 @@ static ad_status check_rows(const ad_tensor *out, size_t rows) {
                    x->shape.ndim ? x->local.dim[0] : 0, rows);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if (ad_type_dim(x->layout.type[axis]) == 0)
-      return ad_fail(AD_TYPE, "%s: %s: the rows are %s on `%s`, but each rank routes its own" AD_MAY_REPAIR "declare them V", out->site,
-                     out->op->name, ad_type_print(x->layout.type[axis], text, sizeof text),
+      return ad_fail(AD_TYPE,
+                     "%s: %s: the rows are %s on `%s`, but each rank routes its own" AD_MAY_REPAIR "declare them V",
+                     out->site, out->op->name, ad_type_print(x->layout.type[axis], text, sizeof text),
                      ad_axis_name((ad_axis)axis));
   return AD_OK;
 }

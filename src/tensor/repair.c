@@ -1,5 +1,6 @@
-/* Which conversions an operation would take is asked of the operation itself: on the tape that it failed, on engine dry,
- * each is recorded and the operation after it. A step with one of them is the program as it would be written then. */
+/* Which conversions an operation would take is asked of the operation itself: on the tape that it failed, on engine
+ * dry, each is recorded and the operation after it. A step with one of them is the program as it would be written then.
+ */
 #include "tensor/repair.h"
 
 #include <stdlib.h>
@@ -46,11 +47,12 @@ const char *ad_repair_print(const ad_repair *repair, char *buffer, size_t size) 
 
 /* ---- what a refused call would take ---- */
 
-/* The refused call, one of its operands, and how that came to be: calls[0] made it, calls[1] what went into calls[0]. */
+/* The refused call, one of its operands, and how that came to be: calls[0] made it, calls[1] what went into calls[0].
+ */
 enum { CALLS_MAX = 4 };
 typedef struct trying {
   ad_repairs *to;
-  const ad_call_passing *call;
+  const ad_operation_passing *call;
   int operand;
   const ad_tensor *calls[CALLS_MAX];
   int depth; /* how many calls are made again: before the first of these the conversion is put */
@@ -70,7 +72,7 @@ static ad_tensor *converted(const trying *t) {
 }
 
 static int is_taken(const trying *t) {
-  const ad_call_passing *call = t->call;
+  const ad_operation_passing *call = t->call;
   ad_tape *tape = call->tape;
   ad_tensor *operands[OPERANDS_MAX];
   memcpy(operands, call->operands, (size_t)call->count * sizeof *operands);
@@ -160,7 +162,7 @@ static void try_operand(trying *t, int operand) {
   }
 }
 
-static int owns_all(const ad_call_passing *call) {
+static int owns_all(const ad_operation_passing *call) {
   for (int i = 0; i < call->count; i++)
     if (!ad_tape_owns(call->tape, call->operands[i])) return 0;
   return 1;
@@ -184,7 +186,7 @@ static int before(const void *a, const void *b) {
 
 static void note_refused(void *context, void *passing) {
   ad_repairs *to = context;
-  const ad_call_passing *call = passing;
+  const ad_operation_passing *call = passing;
   ad_tape *tape = call->tape;
   ad_tape failed = *tape;
   if (to->refused || !tape->dry || !owns_all(call) || is_move(call->op)) return;
@@ -206,7 +208,7 @@ void ad_repairs_release(ad_repairs *repairs) { ad_release(repairs->list); }
 
 /* ---- at work ---- */
 
-static int is_refused_call(const ad_repair *repair, const ad_call_passing *call) {
+static int is_refused_call(const ad_repair *repair, const ad_operation_passing *call) {
   if (strcmp(repair->op, call->op->name) != 0 || strncmp(repair->site, call->site, sizeof repair->site - 1) != 0)
     return 0;
   if (repair->operand >= call->count || !ad_tape_owns(call->tape, call->operands[repair->operand])) return 0;
@@ -214,13 +216,13 @@ static int is_refused_call(const ad_repair *repair, const ad_call_passing *call)
   return !(repair->axes & ~alike);
 }
 
-static void use_what_stays(ad_mending *m, const ad_call_passing *call) {
+static void use_what_stays(ad_mending *m, const ad_operation_passing *call) {
   if (call->tape->transitions < m->transitions) m->before = NULL; /* the tape was reset */
   for (int i = 0; i < call->count; i++)
     if (m->repair->stays && m->before && m->operands[i] == m->before) m->operands[i] = m->after;
 }
 
-static void convert_operand(ad_mending *m, const ad_call_passing *call) {
+static void convert_operand(ad_mending *m, const ad_operation_passing *call) {
   ad_tensor **operand = &m->operands[m->repair->operand];
   m->before = *operand;
   m->is_inside = m->fired = 1;
@@ -232,7 +234,7 @@ static void convert_operand(ad_mending *m, const ad_call_passing *call) {
 
 static void pass_operands(void *context, void *passing) {
   ad_mending *m = context;
-  ad_call_passing *call = passing;
+  ad_operation_passing *call = passing;
   if (m->is_inside) return;
   memcpy(m->operands, call->operands, (size_t)call->count * sizeof *m->operands);
   call->operands = m->operands;

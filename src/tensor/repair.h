@@ -12,8 +12,8 @@ typedef struct ad_repair {
   char site[AD_REPAIR_SITE_SIZE];
   const char *op;
   int is_before; /* 1: the call led to the refused one, by calls of one operand; 0: it is that */
-  int operand; /* 0 is the first */
-  ad_axes axes; /* on which it has one type */
+  int operand;   /* 0 is the first */
+  ad_axes axes;  /* on which it has one type */
   ad_way way;
   int stays; /* 1: whoever uses the operand after that call uses what it became; 0: that call alone does */
 } ad_repair;
@@ -27,7 +27,7 @@ int ad_repair_states(const ad_repair *repair);
 typedef struct ad_repairs {
   ad_repair *list; /* those that state nothing first, then the shorter ways */
   size_t count, capacity;
-  int refused; /* there was such a call */
+  int refused;      /* there was such a call */
   ad_status status; /* AD_MEMORY if the list is not whole */
 } ad_repairs;
 /* From now on, on engine dry, until the end. */

@@ -381,7 +381,7 @@ static ad_status apply(ad_tape *tape, ad_tensor *out, ad_tensor *const *operands
   return status;
 }
 
-static ad_status record(const ad_call_passing *call, ad_tensor **out) {
+static ad_status record(const ad_operation_passing *call, ad_tensor **out) {
   ad_tensor *made;
   AD_TRY(new_tensor(call->tape, call->count, call->op->own_size, call->site, &made));
   made->op = call->op;
@@ -398,7 +398,7 @@ ad_tensor *ad_tape_apply(ad_tape *tape, const operation *op, ad_tensor *const *o
   if (tape->status) return &tape->dead;
   if (!tape->runs_forward) ad_tape_trace(tape, "forward", 1);
   tape->runs_forward = 1;
-  ad_call_passing call = {tape, op, operands, count, own, site};
+  ad_operation_passing call = {tape, op, operands, count, own, site};
   ad_seam_pass(AD_SEAM_OPERANDS, &call);
   if (tape->status) return &tape->dead;
   ad_tensor *out;

@@ -49,14 +49,14 @@ typedef struct ad_record_passing {
 } ad_record_passing;
 
 /* What passes the seams AD_SEAM_OPERANDS, where others may take the operands' place, and AD_SEAM_REFUSED. */
-typedef struct ad_call_passing {
+typedef struct ad_operation_passing {
   ad_tape *tape;
   const operation *op;
   ad_tensor *const *operands;
   int count;
   const void *own;
   const char *site;
-} ad_call_passing;
+} ad_operation_passing;
 
 void ad_tape_note_samples(ad_tape *tape, const ad_sample_losses *to);
 /* Values of this dtype stand on the tape: its own, or the wide one. */

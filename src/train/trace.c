@@ -73,9 +73,11 @@ static ad_trace_event *next_event(ad_trace *trace) {
   return trace->count < AD_TRACE_EVENTS_MAX ? &trace->events[trace->count++] : NULL;
 }
 
-static void begin_at(ad_trace *trace, ad_trace_kind kind, int64_t index, size_t bytes, int64_t time) {
-  ad_trace_event *event = trace->recording ? next_event(trace) : NULL;
-  if (event) *event = (ad_trace_event){kind, index, trace->step, time, 0, (int64_t)bytes};
+static void begin(ad_trace *trace, ad_trace_event event) {
+  ad_trace_event *to = trace->recording ? next_event(trace) : NULL;
+  if (!to) return;
+  *to = event;
+  to->step = trace->step;
 }
 
 /* The event `back` events before the next one; NULL: there is none, or it is of an earlier step. */
@@ -97,19 +99,28 @@ static void end_at(ad_trace *trace, ad_trace_kind kind, int64_t index, int64_t t
 }
 
 void ad_trace_begin(ad_trace *trace, ad_trace_kind kind, int64_t index, size_t bytes) {
-  begin_at(trace, kind, index, bytes, time_of(trace));
+  begin(trace, (ad_trace_event){.kind = kind, .index = index, .begin = time_of(trace), .bytes = (int64_t)bytes});
 }
 
 void ad_trace_end(ad_trace *trace, ad_trace_kind kind, int64_t index) { end_at(trace, kind, index, time_of(trace)); }
 
-static void post_bucket(ad_trace *trace, int bucket, size_t bytes, int64_t time) {
-  if (!trace->under_way++) trace->reduction_begin = time;
-  begin_at(trace, AD_TRACE_REDUCTION, bucket, bytes, time);
+static ad_trace_event event_of(ad_trace_kind kind, const ad_bucket_step *step, int64_t time) {
+  return (ad_trace_event){.kind = kind,
+                          .index = step->bucket,
+                          .begin = time,
+                          .bytes = (int64_t)step->bytes,
+                          .move = step->move,
+                          .axes = step->axes};
 }
 
-static void wait_for_bucket(ad_trace *trace, int bucket, size_t bytes, int64_t time) {
+static void post_bucket(ad_trace *trace, const ad_bucket_step *step, int64_t time) {
+  if (!trace->under_way++) trace->reduction_begin = time;
+  begin(trace, event_of(AD_TRACE_REDUCTION, step, time));
+}
+
+static void wait_for_bucket(ad_trace *trace, const ad_bucket_step *step, int64_t time) {
   trace->wait_begin = time;
-  begin_at(trace, AD_TRACE_WAIT, bucket, bytes, time);
+  begin(trace, event_of(AD_TRACE_WAIT, step, time));
 }
 
 static void end_bucket(ad_trace *trace, int bucket, int64_t time) {
@@ -119,18 +130,18 @@ static void end_bucket(ad_trace *trace, int bucket, int64_t time) {
   end_at(trace, AD_TRACE_REDUCTION, bucket, time);
 }
 
-void ad_trace_bucket(void *context, ad_bucket_event event, int bucket, size_t bytes) {
+void ad_trace_bucket(void *context, ad_bucket_event event, const ad_bucket_step *step) {
   ad_trace *trace = context;
   int64_t time = time_of(trace);
   switch (event) {
     case AD_BUCKET_POST:
-      post_bucket(trace, bucket, bytes, time);
+      post_bucket(trace, step, time);
       break;
     case AD_BUCKET_WAIT:
-      wait_for_bucket(trace, bucket, bytes, time);
+      wait_for_bucket(trace, step, time);
       break;
     case AD_BUCKET_DONE:
-      end_bucket(trace, bucket, time);
+      end_bucket(trace, step->bucket, time);
   }
 }
 

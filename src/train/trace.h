@@ -32,6 +32,7 @@ typedef struct ad_trace_event {
   int64_t step;
   int64_t begin, end; /* ns since the trace's origin; end 0: never ended */
   int64_t bytes;
+  int64_t move, axes; /* of a reduction */
 } ad_trace_event;
 
 enum { AD_TRACE_FIRST_STEPS = 20, AD_TRACE_LAST_STEPS = 4, AD_TRACE_EVENTS_MAX = 1 << 14 /* of either */ };
@@ -63,7 +64,7 @@ ad_status ad_trace_settle(ad_trace *trace) AD_CHECKED;
 void ad_trace_begin(ad_trace *trace, ad_trace_kind kind, int64_t index, size_t bytes);
 void ad_trace_end(ad_trace *trace, ad_trace_kind kind, int64_t index);
 /* For the reducer's options; `context` is an ad_trace. */
-void ad_trace_bucket(void *context, ad_bucket_event event, int bucket, size_t bytes);
+void ad_trace_bucket(void *context, ad_bucket_event event, const ad_bucket_step *step);
 
 /* The events of all ranks of a group, on its first member; empty on the others. */
 typedef struct ad_timeline {

@@ -21,11 +21,15 @@ static void write_span(FILE *file, const ad_trace_event *event, int64_t rank) {
 }
 
 static void write_overlapping_end(FILE *file, const ad_trace_event *event, int64_t rank, char phase, int64_t time) {
-  fprintf(file,
-          ",\n{\"ph\":\"%c\",\"name\":\"bucket %lld\",\"cat\":\"reduction\",\"id\":%lld,\"pid\":%lld,\"tid\":0,"
-          "\"ts\":%.3f,\"args\":{\"step\":%lld,\"index\":%lld,\"bytes\":%lld}}",
-          phase, (long long)event->index, (long long)event->index, (long long)rank, (double)time / 1e3,
-          (long long)event->step, (long long)event->index, (long long)event->bytes);
+  char axes[80];
+  ad_axes_print((ad_axes)event->axes, axes, sizeof axes);
+  fprintf(
+      file,
+      ",\n{\"ph\":\"%c\",\"name\":\"bucket %lld: %s over %s\",\"cat\":\"reduction\",\"id\":%lld,\"pid\":%lld,\"tid\":0,"
+      "\"ts\":%.3f,\"args\":{\"step\":%lld,\"index\":%lld,\"bytes\":%lld,\"op\":\"%s\",\"axes\":\"%s\"}}",
+      phase, (long long)event->index, ad_move_name((ad_move)event->move), axes, (long long)event->index,
+      (long long)rank, (double)time / 1e3, (long long)event->step, (long long)event->index, (long long)event->bytes,
+      ad_move_name((ad_move)event->move), axes);
 }
 
 static void write_event(FILE *file, const ad_trace_event *event, int64_t rank) {

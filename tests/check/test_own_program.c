@@ -206,9 +206,10 @@ static void a_program_whose_types_do_not_fit_is_told_what_repairs_it(void **stat
   char *json = NULL;
   int holds = 0;
   assert_int_equal(ad_check(recipe, &options, &holds, &json), AD_TYPE);
-  assert_non_null(strstr(ad_last_error(), "count it once per rank; this repairs it: once operand 2 R->P on "
-                                          "`dp_replicate,dp_shard` (tried: every type of a step then holds, and "
-                                          "nothing that does so moves fewer bytes)"));
+  assert_non_null(strstr(ad_last_error(),
+                         "count it once per rank; this repairs it: once operand 2 R->P on "
+                         "`dp_replicate,dp_shard` (tried: every type of a step then holds, and "
+                         "nothing that does so moves fewer bytes)"));
   ad_recipe_destroy(recipe);
   proof found = prove_as(mesh, options, "apart: 0.1, decay: 2", precision);
   assert_true(found.holds);

@@ -176,18 +176,19 @@ static void mistakes_of_computing_need_bf16_and_whole_formulas(void **state) {
 static void dtype_mistakes_need_a_contract_that_promises_more(void **state) {
   ad_sabotages *p = list("dp_replicate=3", UNEQUAL, "}\nprecision: {param: bf16");
   assert_false(has(p, "narrow-accumulate") || has(p, "bucket-by-raw-dtype") || has(p, "overflow-per-rank"));
+  assert_true(has(p, "bucket-by-wide-gradient"));
   ad_sabotages_destroy(p);
   p = list("dp_replicate=3", UNEQUAL, "}\nprecision: {param: f16");
   assert_true(has(p, "overflow-per-rank"));
   ad_sabotages_destroy(p);
   p = list("dp_replicate=3", UNEQUAL, "}\nprecision: {param: bf16, overrides: {\"*.norm.*\": {grad: f32}}");
-  assert_true(has(p, "narrow-accumulate") && has(p, "bucket-by-raw-dtype"));
+  assert_true(has(p, "narrow-accumulate") && has(p, "bucket-by-raw-dtype") && has(p, "bucket-by-wide-gradient"));
   for (size_t i = p->derived; i < p->count; i++) {
     const ad_sabotage *tried = &p->list[i];
     int is_of_dtype = !strcmp(tried->name, "narrow-accumulate") || !strcmp(tried->name, "bucket-by-raw-dtype") ||
                       !strcmp(tried->name, "overflow-per-rank") || !strncmp(tried->name, "bf16-for-f16", 12) ||
-                      !strcmp(tried->name, "product-sums-in-bf16") || !strcmp(tried->name, "statistics-in-bf16") ||
-                      !strcmp(tried->name, "residual-in-bf16");
+                      !strcmp(tried->name, "bucket-by-wide-gradient") || !strcmp(tried->name, "product-sums-in-bf16") ||
+                      !strcmp(tried->name, "statistics-in-bf16") || !strcmp(tried->name, "residual-in-bf16");
     assert_int_equal(ad_sabotage_is_of_dtype(tried), is_of_dtype);
   }
   ad_sabotages_destroy(p);

@@ -160,8 +160,16 @@ static void an_invariant_meets_only_invariants(void **state) {
        "dp=R tp=I",
        "operand 1 is R on `tp`, operand 2 is I; this may repair it: convert operand 2 I->R"},
       {.dims = "bn,bn->bn", SUM, "dp=R tp=V", "dp=R tp=I", "convert operand 2 I->R"},
-      {.dims = "bn,bn->bn", SUM, "dp=R tp=I", "dp=R tp=P", "operand 2 is P; this may repair it: all_reduce operand 2 P->I"},
-      {.dims = "bn,bn->bn", PRODUCT, "dp=R tp=I", "dp=R tp=P", "operand 2 is P; this may repair it: convert operand 1 I->R"},
+      {.dims = "bn,bn->bn",
+       SUM,
+       "dp=R tp=I",
+       "dp=R tp=P",
+       "operand 2 is P; this may repair it: all_reduce operand 2 P->I"},
+      {.dims = "bn,bn->bn",
+       PRODUCT,
+       "dp=R tp=I",
+       "dp=R tp=P",
+       "operand 2 is P; this may repair it: convert operand 1 I->R"},
       {.dims = "bn,bn->bn", CURVE, "dp=R tp=P", "dp=R tp=I", "all_reduce operand 1 P->I"},
   };
   REFUSED(wrong);
@@ -176,10 +184,18 @@ static void a_partial_never_adds_to_a_sum(void **state) {
        "operand 1 is P on `tp`, operand 2 is R: every rank would add the whole value to its addend, and the sum count "
        "it once per rank; this may repair it: once operand 2 R->P"},
       {.dims = "bn,bn->bn", SUM, "dp=R tp=R", "dp=R tp=P", "once operand 1 R->P"},
-      {.dims = "bn,bn->bn", SUM, "dp=R tp=S1", "dp=R tp=P", "operand 2 is P; this may repair it: reduce_scatter operand 2 P->S(1)"},
+      {.dims = "bn,bn->bn",
+       SUM,
+       "dp=R tp=S1",
+       "dp=R tp=P",
+       "operand 2 is P; this may repair it: reduce_scatter operand 2 P->S(1)"},
       {.dims = "bn,b->bn", SUM, "dp=R tp=S1", "dp=R tp=P", "all_reduce operand 2 P->R"},
       {.dims = "bn,bn->bn", SUM, "dp=R tp=V", "dp=R tp=P", "declare operand 1 V->P"},
-      {.dims = "bn,b->b", SUM, "dp=S1 tp=R", "dp=R tp=R", "would count once per rank; this may repair it: all_gather operand 1 S(1)->R"},
+      {.dims = "bn,b->b",
+       SUM,
+       "dp=S1 tp=R",
+       "dp=R tp=R",
+       "would count once per rank; this may repair it: all_gather operand 1 S(1)->R"},
   };
   REFUSED(wrong);
 }
@@ -190,7 +206,8 @@ static void a_partial_is_never_squared_or_bent(void **state) {
        PRODUCT,
        "dp=P tp=R",
        "dp=P tp=R",
-       "operand 1 is P on `dp_shard`, operand 2 is P: a product of sums is not the sum of the products; this may repair it: all_reduce "
+       "operand 1 is P on `dp_shard`, operand 2 is P: a product of sums is not the sum of the products; this may "
+       "repair it: all_reduce "
        "operand 2 P->R"},
       {.dims = "bn,bn->bn", PRODUCT, "dp=P tp=R", "dp=S0 tp=R", "reduce_scatter operand 1 P->S(0)"},
       {.dims = "bn,bn->bn", PRODUCT, "dp=P tp=R", "dp=V tp=R", "all_reduce operand 1 P->R"},
@@ -198,7 +215,8 @@ static void a_partial_is_never_squared_or_bent(void **state) {
        CURVE,
        "dp=P tp=R",
        NULL,
-       "operand 1 is P on `dp_shard`: it is not linear, so a sum has to be complete before it; this may repair it: all_reduce operand 1 "
+       "operand 1 is P on `dp_shard`: it is not linear, so a sum has to be complete before it; this may repair it: "
+       "all_reduce operand 1 "
        "P->R"},
   };
   REFUSED(wrong);
@@ -206,7 +224,11 @@ static void a_partial_is_never_squared_or_bent(void **state) {
 
 static void cuts_fit_or_are_refused(void **state) {
   static const meeting wrong[] = {
-      {.dims = "bn,bn->bn", SUM, "dp=V tp=R", "dp=S0 tp=R", "operand 2 is S(0); this may repair it: declare operand 2 S(0)->V"},
+      {.dims = "bn,bn->bn",
+       SUM,
+       "dp=V tp=R",
+       "dp=S0 tp=R",
+       "operand 2 is S(0); this may repair it: declare operand 2 S(0)->V"},
       {.dims = "bn,nb->bn",
        SUM,
        "dp=S0 tp=R",
@@ -218,19 +240,20 @@ static void cuts_fit_or_are_refused(void **state) {
        "dp=S0 tp=R",
        "dp=S1 tp=R",
        "operand 1 is S(0) on `dp_shard`, operand 2 is S(1): one axis would cut two dimensions of the result; "
-       "all_gather "
+       "this may repair it: all_gather "
        "operand 2 S(1)->R"},
       {.dims = "bn,bn->bn", PRODUCT, "dp=S0 tp=R", "dp=S1 tp=R", "all_to_all operand 2 S(1)->S(0)"},
       {.dims = "bn,bn->bn",
        PRODUCT,
        "dp=S0z tp=R",
        "dp=S0 tp=R",
-       "only zigzag cuts fit zigzag cuts; all_to_all operand 2 S(0)->S(0z)"},
+       "only zigzag cuts fit zigzag cuts; this may repair it: all_to_all operand 2 S(0)->S(0z)"},
       {.dims = "bn->bn",
        CURVE,
        "dp=R tp=S1",
        NULL,
-       "operand 1 is S(1) on `tp`: it is not local along that dimension; this may repair it: all_gather operand 1 S(1)->R",
+       "operand 1 is S(1) on `tp`: it is not local along that dimension; this may repair it: all_gather operand 1 "
+       "S(1)->R",
        "n"},
       {.dims = "bn,bn->bn",
        PRODUCT,

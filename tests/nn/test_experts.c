@@ -92,10 +92,11 @@ static void assert_refused(int is_cut, int scores_first, const char *wanted) {
 static void scores_of_a_gate_that_is_not_summed_do_not_meet_the_experts(void **state) {
   static const char split[] =
       "change of view: `dp_shard,tp` becomes `ep` and needs one type among R, I, V, P, but the value is I on `tp`; "
-      "convert I->R";
+      "this may repair it: convert I->S(0), then declare S(0)->V";
   assert_refused(0, 1, split);
   assert_refused(0, 0, split);
-  assert_refused(1, 0, "scale_rows: operand 1 is P on `etp`, operand 2 is I; this may repair it: convert operand 2 I->R");
+  assert_refused(1, 0,
+                 "scale_rows: operand 1 is P on `etp`, operand 2 is I; this may repair it: convert operand 2 I->R");
 }
 
 /* ---- the sum made ---- */

@@ -75,7 +75,9 @@ class Propagation(unittest.TestCase):
 
     def test_what_does_not_fit_names_operand_axis_and_repair(self):
         x, w = self.mesh.layout("dp_shard=S0 tp=R"), self.mesh.layout("dp_shard=I tp=R")
-        with self.assertRaisesRegex(addend.LayoutError, "linear: .*operand 2 is I; this may repair it: convert operand 2 I->R"):
+        with self.assertRaisesRegex(
+            addend.LayoutError, "linear: .*operand 2 is I; this may repair it: convert operand 2 I->R"
+        ):
             addend.propagate("bk,kn->bn", x, w, name="linear")
         with self.assertRaises(TypeError):
             addend.propagate("bk,kn->bn", x, w)

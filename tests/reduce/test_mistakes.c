@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "../reduce/gradients.h"
+#include "base/kernels.h"
 #include "base/memory.h"
 #include "reduce/count.h"
 #include "reduce/mistakes.h"
@@ -240,6 +241,52 @@ static void a_narrow_dtype_on_the_way_loses_digits(void **state) {
   run_planted(&narrow, loses_digits);
 }
 
+/* Rank 0's products leave f32, the others' bf16, under a contract that brings both to bf16. */
+static ad_status step_of_mixed(model *m) {
+  uint16_t narrow[64];
+  float wide[64];
+  AD_TRY(ad_reducer_begin_microbatch(m->reducer, AD_SYNC_ALL));
+  for (int p = PARAMS; p-- > 0;) {
+    int is_wide = ad_comm_rank(m->comm) == 0;
+    ad_array grad = describe_gradient(m, p);
+    for (int i = 0; i < 64; i++) wide[i] = (float)addend_of(m, p, ad_comm_rank(m->comm), 0, (size_t)i);
+    ad_cast(narrow, AD_BF16, wide, AD_F32, 64);
+    grad.dtype = is_wide ? AD_F32 : AD_BF16;
+    grad.data = is_wide ? (void *)wide : narrow;
+    AD_TRY(ad_reducer_add(m->reducer, (size_t)p, &grad, AD_HERE));
+  }
+  AD_TRY(ad_reducer_end_microbatch(m->reducer));
+  return ad_reducer_finish(m->reducer);
+}
+
+/* Each rank's bucket is that of its contract; with the mistake, of what its own backward left. */
+static int goes_by_own_bucket(ad_comm *comm, void *context) {
+  const mistake *planted = context;
+  for (int is_planted = 0; is_planted < 2; is_planted++) {
+    static model m;
+    schedule s = full_schedule(1);
+    open_model(&m, comm, planted->mesh, AD_BF16);
+    m.dtype = AD_F32; /* of the sums */
+    scene = (ad_mistake_scene){.rank = ad_comm_rank(comm)};
+    if (is_planted && !ad_comm_rank(comm)) ad_mistake_plant(find(planted->name), &scene);
+    create_reducer(&m, 0);
+    ad_seams_clear();
+    CHECK(scene.fired == (is_planted && !ad_comm_rank(comm)));
+    ad_status status = step_of_mixed(&m);
+    CHECK_STATUS(status, is_planted ? AD_MISMATCH : AD_OK);
+    if (is_planted) CHECK_MESSAGE("param f32 grad f32 reduce f32");
+    if (is_planted) CHECK_MESSAGE("param bf16 grad bf16 reduce bf16");
+    CHECK(is_planted || sums_are(&m, &s, 1));
+    close_model(&m);
+  }
+  return 0;
+}
+
+static void ranks_whose_gradients_differ_in_width_are_stopped_where_that_chooses_buckets(void **state) {
+  mistake wide = {"bucket-by-wide-gradient", "dp_shard=3", 3, 0, 0, 0};
+  run_planted(&wide, goes_by_own_bucket);
+}
+
 /* A loss passes as the tape divides it: by 9 rows in all, of which the first microbatch has 3 and the second 6. */
 static int divides_by_own_count(ad_comm *comm, void *context) {
   model *m = prepare(comm, context);
@@ -379,6 +426,7 @@ int main(void) {
       cmocka_unit_test(a_factor_read_in_the_wrong_width_is_exactly_zero),
       cmocka_unit_test(a_sum_added_to_itself_shows_two_where_a_group_has_one_rank),
       cmocka_unit_test(a_narrow_dtype_on_the_way_loses_digits),
+      cmocka_unit_test(ranks_whose_gradients_differ_in_width_are_stopped_where_that_chooses_buckets),
       cmocka_unit_test(a_wrong_sum_is_wrong_on_every_rank),
       cmocka_unit_test(only_the_first_step_is_unsynchronised),
       cmocka_unit_test(ranks_that_reduce_different_things_are_stopped),

@@ -201,12 +201,14 @@ static void calls_out_of_order_are_refused_and_change_nothing(void **state) {
 typedef struct events {
   int count, bucket[32];
   ad_bucket_event event[32];
+  ad_bucket_step step[32];
 } events;
 
-static void record(void *context, ad_bucket_event event, int bucket, size_t bytes) {
+static void record(void *context, ad_bucket_event event, const ad_bucket_step *step) {
   events *seen = context;
   seen->event[seen->count] = event;
-  seen->bucket[seen->count++] = bucket;
+  seen->step[seen->count] = *step;
+  seen->bucket[seen->count++] = step->bucket;
 }
 
 static void buckets_are_posted_in_order_whatever_the_order_of_gradients(void **state) {

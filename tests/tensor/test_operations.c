@@ -310,8 +310,8 @@ static void columns_have_their_gradients(void **state) {
   CHECK(slices, SHAPE1(7));
 }
 
-/* More than one operation takes, twice over, each of its own width: what is joined and taken apart again are the same bits, and so are
- * the gradients. */
+/* More than one operation takes, twice over, each of its own width: what is joined and taken apart again are the same
+ * bits, and so are the gradients. */
 static void many_columns_come_back(void **state) {
   enum { MANY = 131, ROWS = 3 };
   world w = world_open();

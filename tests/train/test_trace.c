@@ -3,18 +3,26 @@
 
 #include "train/trace.h"
 
+static void pass_bucket(ad_trace *trace, ad_bucket_event event, int bucket, size_t bytes) {
+  ad_bucket_step step = {bucket, bucket ? AD_MOVE_ALL_REDUCE : AD_MOVE_REDUCE_SCATTER, AD_AXES(AD_DP_SHARD), bytes};
+  ad_trace_bucket(trace, event, &step);
+}
+
 static void spans_end_where_they_began(void **state) {
   ad_trace trace;
   must(ad_trace_create(&trace));
   ad_trace_begin_step(&trace, 5);
-  ad_trace_bucket(&trace, AD_BUCKET_POST, 0, 100);
-  ad_trace_bucket(&trace, AD_BUCKET_POST, 1, 200);
-  ad_trace_bucket(&trace, AD_BUCKET_WAIT, 0, 100);
-  ad_trace_bucket(&trace, AD_BUCKET_DONE, 0, 100);
+  pass_bucket(&trace, AD_BUCKET_POST, 0, 100);
+  pass_bucket(&trace, AD_BUCKET_POST, 1, 200);
+  pass_bucket(&trace, AD_BUCKET_WAIT, 0, 100);
+  pass_bucket(&trace, AD_BUCKET_DONE, 0, 100);
   ad_trace_end_step(&trace);
   assert_int_equal(trace.count, 4);
   assert_int_equal(trace.events[1].kind, AD_TRACE_REDUCTION);
   assert_int_equal(trace.events[1].bytes, 100);
+  assert_int_equal(trace.events[1].move, AD_MOVE_REDUCE_SCATTER);
+  assert_int_equal(trace.events[2].move, AD_MOVE_ALL_REDUCE);
+  assert_int_equal(trace.events[2].axes, AD_AXES(AD_DP_SHARD));
   assert_true(trace.events[1].end >= trace.events[1].begin);
   assert_true(trace.events[2].end == 0);  // bucket 1 never came back
   assert_true(trace.events[3].end > 0);
@@ -88,15 +96,15 @@ static void a_step_says_how_long_reductions_took(void **state) {
   ad_trace trace;
   must(ad_trace_create(&trace));
   ad_trace_begin_step(&trace, 0);
-  ad_trace_bucket(&trace, AD_BUCKET_POST, 0, 8);
-  ad_trace_bucket(&trace, AD_BUCKET_POST, 1, 8);
-  ad_trace_bucket(&trace, AD_BUCKET_WAIT, 0, 8);
-  ad_trace_bucket(&trace, AD_BUCKET_DONE, 0, 8);
-  ad_trace_bucket(&trace, AD_BUCKET_WAIT, 1, 8);
-  ad_trace_bucket(&trace, AD_BUCKET_DONE, 1, 8);
-  ad_trace_bucket(&trace, AD_BUCKET_POST, 0, 8);
-  ad_trace_bucket(&trace, AD_BUCKET_WAIT, 0, 8);
-  ad_trace_bucket(&trace, AD_BUCKET_DONE, 0, 8);
+  pass_bucket(&trace, AD_BUCKET_POST, 0, 8);
+  pass_bucket(&trace, AD_BUCKET_POST, 1, 8);
+  pass_bucket(&trace, AD_BUCKET_WAIT, 0, 8);
+  pass_bucket(&trace, AD_BUCKET_DONE, 0, 8);
+  pass_bucket(&trace, AD_BUCKET_WAIT, 1, 8);
+  pass_bucket(&trace, AD_BUCKET_DONE, 1, 8);
+  pass_bucket(&trace, AD_BUCKET_POST, 0, 8);
+  pass_bucket(&trace, AD_BUCKET_WAIT, 0, 8);
+  pass_bucket(&trace, AD_BUCKET_DONE, 0, 8);
   const ad_trace_event *at = trace.events;  // step, two reductions, two waits, a reduction, a wait
   assert_int_equal(trace.reducing, at[2].end - at[1].begin + at[5].end - at[5].begin);
   assert_int_equal(trace.waited, at[3].end - at[3].begin + at[4].end - at[4].begin + at[6].end - at[6].begin);

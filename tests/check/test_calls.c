@@ -1,0 +1,127 @@
+/* A step's collectives against its plan: what counts as a difference, and that a proof fails of one, though every
+ * gradient is right. */
+#include "alone.h"
+
+#include "base/seams.h"
+#include "check/prover.h"
+
+static ad_calls_kind kind(ad_collective_op op, ad_dtype dtype, ad_axes axes, int64_t times, uint64_t bytes) {
+  ad_calls_kind made = {.op = op, .dtype = dtype, .axes = axes, .times = times, .bytes = bytes};
+  made.shape = (ad_group_shape){.count = 1, .size = {3}, .stride = {1}};
+  return made;
+}
+
+static int equal(const ad_calls_kind *made, size_t made_count, const ad_calls_kind *planned, size_t planned_count,
+                 const char *words) {
+  char text[AD_CALLS_TEXT] = "";
+  ad_calls a = {.kinds = (ad_calls_kind *)(uintptr_t)made, .count = made_count};
+  ad_calls b = {.kinds = (ad_calls_kind *)(uintptr_t)planned, .count = planned_count};
+  int same = ad_calls_equal(&a, &b, text, sizeof text);
+  if (words && strcmp(text, words) != 0) fail_msg("\"%s\"", text);
+  return same;
+}
+
+static void every_number_of_a_kind_counts(void **state) {
+  ad_axes tp = AD_AXES(AD_TP), dp = AD_AXES(AD_DP_SHARD);
+  ad_calls_kind sums = kind(AD_ALL_REDUCE, AD_F32, tp, 3, 96), rows = kind(AD_EXCHANGE, AD_F32, dp, 2, 40);
+  ad_calls_kind both[] = {sums, rows}, turned[] = {rows, sums};
+  assert_true(equal(both, 2, turned, 2, ""));
+  ad_calls_kind more = kind(AD_ALL_REDUCE, AD_F32, tp, 4, 96), wide = kind(AD_ALL_REDUCE, AD_F32, tp, 3, 97);
+  assert_false(equal(&more, 1, &sums, 1, "all_reduce of f32 over tp: 4 with 96 bytes, planned 3 with 96"));
+  assert_false(equal(&wide, 1, &sums, 1, "all_reduce of f32 over tp: 3 with 97 bytes, planned 3 with 96"));
+  ad_calls_kind narrow = kind(AD_ALL_REDUCE, AD_BF16, tp, 3, 96), other = kind(AD_ALL_REDUCE, AD_F32, dp, 3, 96);
+  assert_false(equal(&narrow, 1, &sums, 1, "all_reduce of bf16 over tp: 3 with 96 bytes, planned 0 with 0"));
+  assert_false(equal(&other, 1, &sums, 1, NULL));
+  ad_calls_kind scattered = kind(AD_REDUCE_SCATTER, AD_F32, tp, 3, 96), sheared = sums;
+  sheared.shape.stride[0] = 2;
+  assert_false(equal(&scattered, 1, &sums, 1, NULL) || equal(&sheared, 1, &sums, 1, NULL));
+  assert_false(equal(&sums, 1, both, 2, "exchange of f32 over dp_shard: 0 with 0 bytes, planned 2 with 40"));
+  assert_false(equal(both, 2, &sums, 1, NULL));
+  ad_calls_kind routed = kind(AD_EXCHANGE, AD_F32, dp, 2, 8), fewer = kind(AD_EXCHANGE, AD_F32, dp, 1, 40);
+  assert_true(equal(&routed, 1, &rows, 1, "")); /* where rows go is the router's to say */
+  assert_false(equal(&fewer, 1, &rows, 1, NULL));
+}
+
+/* ---- proofs ---- */
+
+typedef struct extra {
+  ad_comm *comm;
+  ad_mesh *mesh;
+} extra;
+
+/* Of nothing that the step uses. */
+static void sum_once_more(void *context, void *passing) {
+  const extra *e = context;
+  double unused = 1;
+  ad_collective call = {.op = AD_ALL_REDUCE, .in = &unused, .out = &unused, .count = 1, .dtype = AD_F64};
+  call.group = ad_mesh_group(e->mesh, AD_AXES(AD_DP_REPLICATE), ad_comm_rank(e->comm));
+  call.site = AD_HERE;
+  if (ad_comm_rank(e->comm) >= 0 && ad_comm_run(e->comm, &call)) abort();
+}
+
+static int prove(ad_comm *comm, void *context) {
+  const ad_proof_job *job = context;
+  extra e = {.comm = comm};
+  if (ad_mesh_create("dp_replicate=3", &e.mesh)) return 1;
+  ad_seams[AD_SEAM_NORM] = (ad_seam_slot){sum_once_more, &e};
+  ad_status status = ad_prove(comm, job);
+  if (status) ad_comm_fail(comm, status, ad_last_error());
+  ad_mesh_destroy(e.mesh);
+  return status != AD_OK;
+}
+
+static void a_right_gradient_by_one_collective_more_is_not_proven(void **state) {
+  ad_recipe *recipe = small_recipe("dp_replicate=3", UNEQUAL, ", microbatches: 2");
+  ad_check_options options = {.size = sizeof options, .steps = 1};
+  ad_proof *proof;
+  ad_launch_result result;
+  must(ad_proof_create(recipe, &proof));
+  ad_proof_job job = {.recipe = recipe, .options = &options, .steps = 1, .proof = proof};
+  must(ad_proof_run(&job, &result));
+  assert_true(ad_proof_passes(proof, 0) && !proof->calls[0] && proof->call_count > 2);
+  int64_t count = proof->call_count;
+  uint64_t bytes = proof->call_bytes;
+  ad_launch_options launch = {.size = sizeof launch, .ranks = 3, .function = prove, .context = &job};
+  proof->complete = 0;
+  must(ad_launch(&launch, &result));
+  assert_false(ad_proof_passes(proof, 0));
+  for (size_t i = 0; i < proof->param_count; i++) assert_true(ad_param_share(&proof->params[i]) <= 1);
+  assert_non_null(strstr(proof->calls, "rank 0: all_reduce of f64 over dp_replicate: "));
+  assert_int_equal(proof->call_count, count + 1);
+  assert_int_equal(proof->call_bytes, bytes + 16);
+  ad_proof_destroy(proof);
+  ad_recipe_destroy(recipe);
+}
+
+/* ---- the bucket that a wide gradient chose ---- */
+
+static void a_bucket_by_the_wide_gradient_breaks_contract_and_plan(void **state) {
+  ad_recipe *recipe = NULL;
+  ad_proof *proof;
+  must(
+      ad_recipe_parse("name: narrow\nmodel: {kind: gpt, layers: 1, d_model: 16, heads: 2}\n"
+                      "data: {text: [/usr/share/common-licenses], seq: 12" UNEQUAL "}\nmesh: \"dp_shard=3\"\n"
+                      "precision: {param: bf16, compute: bf16, reduce: bf16, overrides: {\"*norm*\": {param: f32}}}\n"
+                      "shard: {zero: 3, bucket_mib: 0.01}\n"
+                      "train: {seed: 4, global_batch: 12, microbatches: 2, steps: 5, lr: 1e-2}\n",
+                      "narrow.yaml", NULL, 0, &recipe));
+  must(ad_proof_create(recipe, &proof));
+  ad_sabotage wide = try_alone(recipe, "bucket-by-wide-gradient", "", proof);
+  if (wide.caught != AD_CAUGHT_PLAN) fail_msg("%s: %s", ad_caught_name(wide.caught), wide.message);
+  assert_non_null(strstr(wide.message,
+                         "is reduced as param f32, grad f32, reduce f32, accumulate f32; its contract is "
+                         "param bf16, grad bf16, reduce bf16, accumulate f32; "));
+  assert_non_null(strstr(wide.message, "reduce_scatter of ")); /* and then how often and how much */
+  assert_non_null(strstr(wide.message, ", planned "));
+  ad_proof_destroy(proof);
+  ad_recipe_destroy(recipe);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_number_of_a_kind_counts),
+      cmocka_unit_test(a_right_gradient_by_one_collective_more_is_not_proven),
+      cmocka_unit_test(a_bucket_by_the_wide_gradient_breaks_contract_and_plan),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
