@@ -11,6 +11,7 @@
 #include "base/seams.h"
 #include "check/plants.h"
 #include "check/prover.h"
+#include "comm/dry.h"
 
 /* ---- counting ---- */
 
@@ -43,12 +44,8 @@ static void add(ad_calls *calls, const ad_calls_kind *one) {
   to->bytes += one->bytes;
 }
 
-/* Values of gradients' dtypes over several ranks. Of exchanges those of experts' rows; not keys on a ring and what
- * crosses bridges. */
-static int counts(const ad_call *call) {
-  int is_exchanged = call->op != AD_EXCHANGE || call->axes == AD_AXES(AD_EP);
-  return call->members > 1 && ad_dtype_is_float(call->dtype) && is_exchanged;
-}
+/* Values of gradients' dtypes over several ranks. */
+static int counts(const ad_call *call) { return call->members > 1 && ad_dtype_is_float(call->dtype); }
 
 static void add_call(void *context, void *passing) {
   const ad_call_passing *pass = passing;
@@ -86,23 +83,6 @@ static void add_transit(void *context, void *passing) {
                               .bytes = ad_array_bytes(pass->in) + ad_array_bytes(pass->out)});
 }
 
-/* How many ranks in a row share memory, which decides whether they gather or read: as the comm that is planned for. */
-static ad_status ranks_per_node(const ad_run *run, int64_t *out) {
-  int64_t world = ad_comm_size(run->comm);
-  for (*out = world; *out > 1; --*out) {
-    char text[64];
-    ad_mesh *mesh;
-    if (world % *out) continue;
-    snprintf(text, sizeof text, "dp_replicate=%" PRId64 " dp_shard=%" PRId64, world / *out, *out);
-    AD_TRY(ad_mesh_create(text, &mesh));
-    ad_group group = ad_mesh_group(mesh, AD_AXES(AD_DP_SHARD), ad_comm_rank(run->comm));
-    int shares = ad_comm_shares(run->comm, &group);
-    ad_mesh_destroy(mesh);
-    if (shares) return AD_OK;
-  }
-  return AD_OK;
-}
-
 static ad_status take_step(ad_comm *dry, const ad_run *run, int64_t step, ad_calls *out) {
   ad_run_options options = run->options;
   ad_run *again;
@@ -119,9 +99,7 @@ static ad_status take_step(ad_comm *dry, const ad_run *run, int64_t step, ad_cal
 
 ad_status ad_calls_plan(const ad_run *run, int64_t step, ad_calls *out) {
   ad_comm *dry;
-  int64_t world = ad_comm_size(run->comm), node;
-  AD_TRY(ranks_per_node(run, &node));
-  AD_TRY(ad_comm_open_dry_nodes(ad_comm_rank(run->comm), world, node == world ? 0 : node, &dry));
+  AD_TRY(ad_comm_open_dry_like(run->comm, &dry));
   ad_plants plants = ad_plants_lift();
   ad_status status = take_step(dry, run, step, out);
   ad_plants_put_back(&plants);
@@ -133,10 +111,12 @@ ad_status ad_calls_plan(const ad_run *run, int64_t step, ad_calls *out) {
 
 static const ad_calls_kind none;
 
-static int is_routed(const ad_calls_kind *kind) { return kind->op == AD_EXCHANGE; }
+/* Of these the plan has rows that are routed, whose number routing decides, and neither keys on a ring nor what crosses
+ * bridges. */
+static int is_exchange(const ad_calls_kind *kind) { return kind->op == AD_EXCHANGE; }
 
 static int is_equal(const ad_calls_kind *a, const ad_calls_kind *b) {
-  return a->times == b->times && (is_routed(a) || a->bytes == b->bytes);
+  return a->times == b->times && (is_exchange(a) || a->bytes == b->bytes);
 }
 
 static void say(const ad_calls_kind *kind, const ad_calls_kind *made, const ad_calls_kind *planned, char *text,
@@ -151,7 +131,7 @@ static void say(const ad_calls_kind *kind, const ad_calls_kind *made, const ad_c
 int ad_calls_equal(const ad_calls *made, const ad_calls *planned, char *text, size_t size) {
   for (size_t i = 0; i < made->count; i++) {
     const ad_calls_kind *kind = &made->kinds[i], *other = find(planned, kind);
-    if (other && is_equal(kind, other)) continue;
+    if (other ? is_equal(kind, other) : is_exchange(kind)) continue;
     say(kind, kind, other ? other : &none, text, size);
     return 0;
   }
@@ -221,18 +201,25 @@ static void note_count(const ad_prover *prover) {
   }
 }
 
+/* As a collective takes it. */
+typedef union words {
+  int32_t aligned[AD_CALLS_TEXT / sizeof(int32_t)];
+  char text[AD_CALLS_TEXT];
+} words;
+
 ad_status ad_calls_end(ad_prover *prover) {
-  char text[AD_CALLS_TEXT] = "";
+  words own = {.text = ""};
+  char *text = own.text;
   int64_t first = 0;
   prover->counts_calls = 0;
   AD_TRY(prover->made.status);
-  int equal = ad_calls_keep_contracts(prover->run, text, sizeof text) &&
-              ad_calls_equal(&prover->made, &prover->planned, text, sizeof text);
+  int equal = ad_calls_keep_contracts(prover->run, text, AD_CALLS_TEXT) &&
+              ad_calls_equal(&prover->made, &prover->planned, text, AD_CALLS_TEXT);
   if (prover->reference) note_count(prover);
   AD_TRY(first_that_differs(prover, equal, &first));
   if (first == ad_comm_size(prover->comm)) return AD_OK;
-  ad_collective tell = {
-      .op = AD_BROADCAST, .group = prover->everyone, .in = text, .out = text, .count = sizeof text / 4};
+  ad_collective tell = {.op = AD_BROADCAST, .group = prover->everyone, .in = own.aligned, .out = own.aligned};
+  tell.count = sizeof own.aligned / sizeof *own.aligned;
   tell.dtype = AD_I32;
   tell.root = first;
   tell.site = AD_HERE;

@@ -23,7 +23,7 @@ typedef struct ad_calls {
 } ad_calls;
 
 /* Adds every collective of a float dtype over several ranks from now on, until it is stopped or the seams are lifted.
- * Keys on a ring and what crosses a bridge are left out. */
+ */
 void ad_calls_watch(ad_calls *calls, const ad_comm *comm);
 void ad_calls_stop(void);
 void ad_calls_forget(ad_calls *calls); /* counts from nothing again */
@@ -31,7 +31,8 @@ void ad_calls_release(ad_calls *calls);
 /* Those of this step of a run like this, on engine dry. */
 ad_status ad_calls_plan(const ad_run *run, int64_t step, ad_calls *out) AD_CHECKED;
 enum { AD_CALLS_TEXT = 256 };
-/* 1 where these are no more and no fewer. Bytes are compared but for those of experts' rows, which routing decides.
+/* 1 where these are no more and no fewer. Bytes are compared but for those of experts' rows, which routing decides;
+ * exchanges over groups in which the plan routes none (keys on a ring, what crosses a bridge) are left out.
  * Otherwise `text` says the first kind that differs: "all_reduce of bf16 over dp_shard: 3 with 1,024 bytes, planned 2
  * with 512". */
 int ad_calls_equal(const ad_calls *made, const ad_calls *planned, char *text, size_t size);

@@ -259,17 +259,24 @@ static ad_status take_recorded_step(void *context) {
   return take_dry_step(recorded->recipe, recorded->planting->place.rank, NULL, recorded->planting);
 }
 
+/* A conversion before the mistake would give its place another number. */
+static ad_status take_mended_step(void *context) {
+  const recorded_step *recorded = context;
+  AD_TRY(take_recorded_step(context));
+  return recorded->planting->fired ? AD_OK : ad_fail(AD_INVALID, "the place was not found again");
+}
+
 ad_status ad_derived_repair(const ad_recipe *recipe, ad_sabotage *sabotage, ad_repair *out, int *found) {
   recorded_step recorded = {recipe, &sabotage->planting};
   int tried;
-  return ad_repair_find(take_recorded_step, &recorded, out, found, &tried);
+  return ad_repair_find(take_mended_step, &recorded, out, found, &tried);
 }
 
 ad_status ad_derived_try_record(const ad_recipe *recipe, ad_sabotage *sabotage) {
   recorded_step recorded = {recipe, &sabotage->planting};
   ad_status status = take_recorded_step(&recorded);
   int fired = sabotage->planting.fired; /* trying repairs begins it again and again */
-  if (status) status = ad_repair_say(status, take_recorded_step, &recorded);
+  if (status) status = ad_repair_say(status, take_mended_step, &recorded);
   sabotage->planting.fired = fired;
   int refused = status == AD_TYPE || (status == AD_INVALID && sabotage->planting.fired); /* by a type, or by a shape */
   if (status && !refused) return status;

@@ -26,12 +26,12 @@ typedef struct ad_prover {
   ad_computing computing;               /* on the first rank, where dtypes round */
   ad_reference *reference;              /* on the first rank, NULL elsewhere */
   ad_overflow overflow;                 /* of the steps since it began */
-  int counts_calls;                     /* 1: the collectives of the next step that is taken are held against its plan */
-  ad_calls made, planned;               /* of that */
-  int accounts;                         /* 1: of a step that does not hold, account.c says who was counted */
-  int has_account;                      /* of the step under way */
-  char account[AD_ACCOUNT_PATH];        /* where its files begin */
-  ad_places places;                     /* on the first rank the program's transitions, once an account was read */
+  int counts_calls;              /* 1: the collectives of the next step that is taken are held against its plan */
+  ad_calls made, planned;        /* of that */
+  int accounts;                  /* 1: of a step that does not hold, account.c says who was counted */
+  int has_account;               /* of the step under way */
+  char account[AD_ACCOUNT_PATH]; /* where its files begin */
+  ad_places places;              /* on the first rank the program's transitions, once an account was read */
 } ad_prover;
 
 /* Makes the run, and on the first rank its reference. Collective. On failure nothing is left behind. */

@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "base/seams.h"
 #include "base/unfinished.h"
+#include "comm/dry.h"
 #include "comm/engine.h"
 #include "comm/hint.h"
 #include "comm/recorder.h"
@@ -159,7 +160,11 @@ void ad_comm_free(ad_comm *comm, void *memory) {
 
 int ad_comm_shares(const ad_comm *comm, const ad_group *group) {
   ad_group_shape shape = ad_group_canonical(group);
-  return comm->engine->shares && comm->engine->shares(comm->world, &shape);
+  return ad_comm_shares_shape(comm, &shape);
+}
+
+int ad_comm_shares_shape(const ad_comm *comm, const ad_group_shape *shape) {
+  return comm->engine->shares && comm->engine->shares(comm->world, shape);
 }
 
 // What the first member tells the others of the memory it made.

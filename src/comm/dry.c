@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "comm/dry.h"
 #include "comm/engine.h"
 
 // The head of each piece of memory. All pieces form a ring, so that closing can free them.
@@ -15,12 +16,22 @@ typedef struct dry_world {
   dry_block blocks;  // the ring's head, itself no memory
   ad_status failed;
   int64_t ranks_per_node;  // 0: all ranks share one node
+  const ad_comm *like;     // who shares memory is asked of it; NULL: of the nodes
 } dry_world;
 
 enum { ALIGNMENT = 64 };
 
 ad_status ad_comm_open_dry(int64_t rank, int64_t size, ad_comm **out) {
   return ad_comm_open_dry_nodes(rank, size, 0, out);
+}
+
+static ad_status open_dry(int64_t rank, int64_t size, int64_t ranks_per_node, const ad_comm *like, ad_comm **out) {
+  dry_world *world;
+  AD_TRY(ad_new(1, &world));
+  world->ranks_per_node = ranks_per_node;
+  world->like = like;
+  world->blocks.next = world->blocks.previous = &world->blocks;
+  return ad_comm_create(&ad_engine_dry, world, rank, size, out);
 }
 
 ad_status ad_comm_open_dry_nodes(int64_t rank, int64_t size, int64_t ranks_per_node, ad_comm **out) {
@@ -30,11 +41,11 @@ ad_status ad_comm_open_dry_nodes(int64_t rank, int64_t size, int64_t ranks_per_n
                    (long long)size);
   if (ranks_per_node < 0)
     return ad_fail(AD_INVALID, "%lld ranks on a node: there is at least 1; 0 means all", (long long)ranks_per_node);
-  dry_world *world;
-  AD_TRY(ad_new(1, &world));
-  world->ranks_per_node = ranks_per_node;
-  world->blocks.next = world->blocks.previous = &world->blocks;
-  return ad_comm_create(&ad_engine_dry, world, rank, size, out);
+  return open_dry(rank, size, ranks_per_node, NULL, out);
+}
+
+ad_status ad_comm_open_dry_like(const ad_comm *like, ad_comm **out) {
+  return open_dry(ad_comm_rank(like), ad_comm_size(like), 0, like, out);
 }
 
 static ad_status dry_alloc(void *world, size_t bytes, void **out) {
@@ -93,6 +104,7 @@ static void dry_close(void *world) {
 // Nodes have consecutive ranks, so that a group lies on one if its first and its last rank do.
 static int dry_shares(void *world, const ad_group_shape *shape) {
   const dry_world *dry = world;
+  if (dry->like) return ad_comm_shares_shape(dry->like, shape);
   int64_t last = shape->base;
   for (int i = 0; i < shape->count; i++) last += (shape->size[i] - 1) * shape->stride[i];
   return !dry->ranks_per_node || shape->base / dry->ranks_per_node == last / dry->ranks_per_node;

@@ -286,18 +286,21 @@ static ad_status diff_files(const char *const *files, size_t count, ad_diff_run 
   return status;
 }
 
-/* Of a reference that has files of the same modules those of this one. */
-static void choose_reference(const ad_dump_modules *references, const char *name, ad_diff_run *run) {
+/* Of a reference of several modules those of this one. */
+static ad_status choose_reference(const ad_dump_modules *references, const char *name, ad_diff_run *run) {
   const ad_dump_module *own = ad_dump_modules_find(references, name);
-  if (own) run->references = own->files;
-  if (own) run->reference_count = own->count;
+  if (!references->count) return AD_OK;
+  if (!own) return ad_fail(AD_INVALID, "%s: has no module of that name", run->options->reference);
+  run->references = own->files;
+  run->reference_count = own->count;
+  return AD_OK;
 }
 
 static ad_status diff_module(const ad_dump_module *module, const ad_dump_modules *references, ad_diff_run run,
                              ad_said *whole) {
   ad_said own = {0};
-  choose_reference(references, module->name, &run);
-  ad_status status = diff_files(module->files, module->count, &run, &own);
+  ad_status status = choose_reference(references, module->name, &run);
+  if (!status) status = diff_files(module->files, module->count, &run, &own);
   if (own.document) json_object_set_new(own.document, "module", ad_json_text(module->name));
   if (own.document) json_array_append_new(json_object_get(whole->document, "modules"), own.document);
   if (own.answer > whole->answer) whole->answer = own.answer;

@@ -19,7 +19,7 @@ static int is_safetensors(const char *path) {
 
 /* A link may lead to a file that is listed already, so none in a folder is followed; but who put it there for a file is
  * told. */
-static void tell_passed(const char *path, const char *what) {
+void ad_dump_tell_passed(const char *path, const char *what) {
   if (is_safetensors(path))
     ad_log(AD_LOG_WARNING, "%s: is %s, which is not read in a folder: name it itself to have it read", path, what);
 }
@@ -61,7 +61,7 @@ static ad_status open_files(ad_dump *dump, const ad_file_list *list, int plain, 
 
 static ad_status open_listed(ad_dump *dump, const char *const *paths, size_t count, int plain,
                              ad_dump_progress progress, void *context, ad_complaints *complaints) {
-  ad_file_list list = {.passed = tell_passed};
+  ad_file_list list = {.passed = ad_dump_tell_passed};
   ad_status status = AD_OK;
   for (size_t i = 0; i < count && !status; i++) status = ad_complaints_add(complaints, ad_dump_list(&list, paths[i]));
   if (!status) status = open_files(dump, &list, plain, progress, context, complaints);

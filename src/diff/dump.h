@@ -50,6 +50,7 @@ ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference
 /* What --reference names: a file of whole gradients, or another dump, of which the sums are enough. */
 ad_status ad_dump_open_reference(const char *const *paths, size_t count, ad_dump *out) AD_CHECKED;
 /* Adds a file, or those in a folder that are named as safetensors files are. AD_INVALID: there is none. */
+void ad_dump_tell_passed(const char *path, const char *what); /* of what in a folder is no file of its own */
 ad_status ad_dump_list(ad_file_list *list, const char *path) AD_CHECKED;
 void ad_dump_close(ad_dump *dump);
 /* Where the tensor of `param` in `file` lies: 0 in *there if it is not in it. AD_INVALID: it does not fit. */

@@ -63,13 +63,23 @@ static ad_status sort(ad_dump_modules *modules) {
   return AD_OK;
 }
 
+/* What lies in folders and is not read. */
+static void tell_passed(const char *const *paths, size_t count) {
+  ad_file_list list = {.passed = ad_dump_tell_passed};
+  for (size_t i = 0; i < count; i++)
+    if (ad_dump_list(&list, paths[i])) break;
+  ad_file_list_clear(&list);
+}
+
 ad_status ad_dump_modules_list(const char *const *paths, size_t count, ad_dump_modules *out) {
   ad_dump_modules modules = {0};
   ad_status status = AD_OK;
   for (size_t i = 0; i < count && !status; i++) status = ad_dump_list(&modules.list, paths[i]);
-  if (status == AD_IO) status = AD_OK; /* who opens them says which is missing */
-  if (!status) status = sort(&modules);
-  if (status || modules.count < 2) ad_dump_modules_clear(&modules);
+  int is_whole = !status;
+  if (status == AD_IO || status == AD_INVALID) status = AD_OK; /* who opens all of them says what is missing */
+  if (is_whole) status = sort(&modules);
+  if (modules.count < 2) ad_dump_modules_clear(&modules);
+  if (modules.count) tell_passed(paths, count);
   *out = modules;
   return status;
 }

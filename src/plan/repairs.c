@@ -7,7 +7,8 @@
 #include "layout/sentences.h"
 #include "plan/traffic.h"
 
-enum { TRIED_MAX = 64 }; /* of the calls that the refused operation takes; the simplest come first */
+enum { TRIED_MAX = 64 };
+/* the sentence has it in words */ /* of the calls that the refused operation takes; the simplest come first */
 
 static size_t bytes_of(const ad_traffic *traffic) {
   size_t bytes = 0;
@@ -55,7 +56,7 @@ ad_status ad_repair_find(ad_dry_step step, void *context, ad_repair *out, int *f
   ad_repairs_end();
   if (status == AD_TYPE || status == AD_INVALID) status = repairs.status;
   if (!status) status = choose(step, context, &repairs, out, found);
-  *tried = repairs.refused ? (int)repairs.count : -1;
+  *tried = !repairs.refused ? -1 : repairs.count < TRIED_MAX ? (int)repairs.count : TRIED_MAX;
   ad_repairs_release(&repairs);
   return status;
 }

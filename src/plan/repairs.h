@@ -9,8 +9,8 @@ typedef ad_status (*ad_dry_step)(void *context);
 
 /* For a step that is refused. Of all conversions of one operand of the refused call with which every type of a
  * step holds, *out is the one that moves the fewest bytes on tapes, of several the first in the order of ad_repairs;
- * *found is 0 if there is none, *tried how many the call itself would take, -1 if no operation on operands
- * was refused. Types and shapes alone are asked. */
+ * *found is 0 if there is none, *tried how many were tried of those that the call itself would take, -1 if no operation
+ * on operands was refused. Types and shapes alone are asked. */
 AD_CHECKED ad_status ad_repair_find(ad_dry_step step, void *context, ad_repair *out, int *found, int *tried);
 /* The same, said in place of what the message of the failure guesses; types that do not fit are AD_TYPE, shapes
  * AD_INVALID, and of other failures nothing is said. Returns `refused`, or why it could not be tried. */

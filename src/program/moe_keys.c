@@ -89,8 +89,9 @@ static void check_experts(const ad_moe_options *options, const ad_mesh *view, co
 static int would_do(const ad_moe_options *options, const ad_mesh *mesh, int64_t ep, int64_t etp, char text[64]) {
   ad_mesh *view;
   snprintf(text, 64, "ep=%lld etp=%lld", (long long)ep, (long long)etp);
-  if (ad_mesh_size(mesh) % (ep * etp) || ad_key_view(mesh, text, &view)) return 0;
-  int fits = etp == 1 || has_groups_of_tp(view, mesh);
+  if (ad_mesh_size(mesh) % (ep * etp) || options->expert_hidden < etp || ad_key_view(mesh, text, &view)) return 0;
+  int has_copies = (ad_mesh_named(mesh) & (AD_AXES_DP | AD_AXES(AD_CP))) != 0;
+  int fits = etp == 1 || (has_copies && has_groups_of_tp(view, mesh));
   ad_mesh_destroy(view);
   return fits;
 }
@@ -105,7 +106,7 @@ static void name_views(const ad_moe_options *options, const ad_mesh *mesh, const
   for (int i = 0; i < (tp > 1 ? 2 : 1); i++)
     for (int64_t ep = options->experts; ep >= 1 && count < NAMED_MAX; ep--)
       if (would_do(options, mesh, ep, etps[i], one)) ad_text_add(&text, "%s\"%s\"", count++ ? ", " : "", one);
-  ad_complain(to, "views.sparse", "with this mesh these would do: %s", named);
+  if (count) ad_complain(to, "views.sparse", "with this mesh these would do: %s", named);
 }
 
 static void check_view(const ad_moe_options *options, const ad_mesh *mesh, const ad_complaints *to) {

@@ -1136,7 +1136,7 @@ const heldColumns = columnsNamed('name', 'ratio', 'error', 'bound', 'over', 'lay
 /* ---- mistakes, planted ---- */
 
 const CAUGHT = {
-  type: 'refused by type', number: 'caught by number', protocol: 'stopped by protocol', no_effect: 'without effect', none: 'survived',
+  type: 'refused by type', number: 'caught by number', protocol: 'stopped by protocol', plan: 'not as planned', no_effect: 'without effect', none: 'survived',
 };
 
 const says = (mistake) => mistake.message || causeWords(mistake);

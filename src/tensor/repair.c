@@ -181,7 +181,11 @@ static int before(const void *a, const void *b) {
   if (by_states) return by_states;
   if (by_steps) return by_steps;
   if (one->is_before != other->is_before) return one->is_before - other->is_before;
-  return one->operand != other->operand ? one->operand - other->operand : one->stays - other->stays;
+  if (one->operand != other->operand) return one->operand - other->operand;
+  if (one->axes != other->axes) return one->axes < other->axes ? -1 : 1;
+  for (int i = 0; i < one->way.count; i++)
+    if (one->way.to[i] != other->way.to[i]) return (int)one->way.to[i] - (int)other->way.to[i];
+  return one->stays - other->stays;
 }
 
 static void note_refused(void *context, void *passing) {

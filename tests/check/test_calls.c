@@ -36,10 +36,14 @@ static void every_number_of_a_kind_counts(void **state) {
   sheared.shape.stride[0] = 2;
   assert_false(equal(&scattered, 1, &sums, 1, NULL) || equal(&sheared, 1, &sums, 1, NULL));
   assert_false(equal(&sums, 1, both, 2, "exchange of f32 over dp_shard: 0 with 0 bytes, planned 2 with 40"));
-  assert_false(equal(both, 2, &sums, 1, NULL));
+  ad_calls_kind one_more[] = {sums, other};
+  assert_false(equal(one_more, 2, &sums, 1, "all_reduce of f32 over dp_shard: 3 with 96 bytes, planned 0 with 0"));
   ad_calls_kind routed = kind(AD_EXCHANGE, AD_F32, dp, 2, 8), fewer = kind(AD_EXCHANGE, AD_F32, dp, 1, 40);
   assert_true(equal(&routed, 1, &rows, 1, "")); /* where rows go is the router's to say */
   assert_false(equal(&fewer, 1, &rows, 1, NULL));
+  ad_calls_kind ring = kind(AD_EXCHANGE, AD_F32, tp, 4, 64), and_rows[] = {rows, ring};
+  assert_true(equal(and_rows, 2, &rows, 1, "")); /* a ring's, of which the plan says nothing */
+  assert_false(equal(&ring, 1, &rows, 1, NULL));
 }
 
 /* ---- proofs ---- */

@@ -121,6 +121,14 @@ shows '^WRONG: 1 of 2 modules$'
 rm spoilt/model.at00004.rank00000.sum.safetensors
 exits_with 2 "$addend" diff spoilt
 says 'module `model.at00004`: .*rank 0 has no sum file'
+exits_with 2 "$addend" diff modules/dump-0 nowhere
+says 'nowhere'
+exits_with 2 "$addend" diff --reference pools/dump-0 modules/dump-0
+says 'module `encoder`: pools/dump-0: has no module of that name'
+ln -s "$PWD/modules/dump-0/encoder.rank00000.sum.safetensors" modules/dump-0/again.safetensors
+exits_with 0 "$addend" diff modules/dump-0
+says 'again.safetensors: is .*link.*, which is not read in a folder'
+rm modules/dump-0/again.safetensors
 
 # An addend that is another one is seen by the reader.
 python3 - "$source/tests/cli" with/dump-1 <<'P'

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include "addend/layout.h"
 
@@ -283,6 +284,85 @@ static void an_axis_of_size_one_is_checked_like_any_other(void **state) {
   REFUSED(wrong);
 }
 
+/* ---- what a message says may repair it, done ---- */
+
+static ad_type read_type(const char *text) {
+  static const ad_type types[] = {AD_R, AD_I, AD_V, AD_P, AD_S(0), AD_S(1), AD_S(2), AD_S_ZIGZAG(0), AD_S_ZIGZAG(1)};
+  char printed[16];
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+    if (strcmp(ad_type_print(types[i], printed, sizeof printed), text) == 0) return types[i];
+  fail_msg("no type is \"%s\"", text);
+  return AD_R;
+}
+
+static ad_move read_move(const char *text) {
+  for (ad_move move = 0; move < AD_MOVE_COUNT; move++)
+    if (strcmp(ad_move_name(move), text) == 0) return move;
+  fail_msg("no operation is \"%s\"", text);
+  return AD_MOVE_COUNT;
+}
+
+/* "convert operand 2 I->R", on `tp`. */
+static void apply_step(const char *step, ad_layout operands[2], const int ndim[2]) {
+  char move[32], from[16], to[16], printed[16];
+  int operand;
+  if (sscanf(step, "%31s operand %d %15[^-]->%15s", move, &operand, from, to) != 4) fail_msg("%s", step);
+  ad_layout *layout = &operands[operand - 1];
+  assert_string_equal(ad_type_print(layout->type[AD_TP], printed, sizeof printed), from);
+  assert_int_equal(
+      ad_layout_after(layout, read_move(move), AD_AXES(AD_TP), read_type(to), ndim[operand - 1], "moe.c:87", layout),
+      AD_OK);
+}
+
+static void apply(ad_layout operands[2], const int ndim[2]) {
+  char words[512];
+  const char *said = strstr(ad_last_error(), "this may repair it: ");
+  assert_non_null(said);
+  snprintf(words, sizeof words, "%s", said + strlen("this may repair it: "));
+  for (char *step = words; step;) {
+    char *then = strstr(step, ", then ");
+    if (then) *then = 0;
+    apply_step(step, operands, ndim);
+    step = then ? then + strlen(", then ") : NULL;
+  }
+}
+
+static ad_status meet_all(const ad_rule *rule, const ad_layout operands[2]) {
+  const ad_layout *both[] = {&operands[0], &operands[1]};
+  ad_layout out;
+  return ad_layout_propagate(rule, both, NULL, 2, "moe.c:88", &out);
+}
+
+/* Every pair of types on an axis, under every kind of rule: done as the message says, the operation takes them. Where
+ * both operands have to change (two sums under a curve), the second message says the other. */
+static void what_is_said_to_repair_it_does(void **state) {
+  static const char *const types[] = {"R", "I", "V", "P", "S0", "S1", "S0z", "S1z"};
+  static const struct {
+    const char *dims;
+    int ndim[2];
+  } rules[] = {{"bn,bn->bn", {2, 2}}, {"bk,kn->bn", {2, 2}}, {"bn,nb->bn", {2, 2}},
+               {"bn,n->bn", {2, 1}},  {"bn,b->b", {2, 1}},   {"te,n->ten", {2, 1}}};
+  int at_once = 0, later = 0;
+  for (int i = 0; i < 6 * 3 * 64; i++) {
+    char text[2][32];
+    ad_layout operands[2];
+    ad_rule rule = {"multiply", rules[i / 192].dims, (ad_linearity)(i / 64 % 3), NULL};
+    for (int o = 0; o < 2; o++) {
+      snprintf(text[o], sizeof text[o], "dp=R tp=%s", types[o ? i % 8 : i / 8 % 8]);
+      operands[o] = read_layout(text[o]);
+    }
+    if (meet_all(&rule, operands) == AD_OK || strstr(ad_last_error(), ", but it has 1 dimension in")) continue;
+    apply(operands, rules[i / 192].ndim);
+    int is_taken = meet_all(&rule, operands) == AD_OK;
+    at_once += is_taken;
+    later += !is_taken;
+    if (is_taken) continue;
+    apply(operands, rules[i / 192].ndim);
+    if (meet_all(&rule, operands)) fail_msg("%s of %s and %s: %s", rule.dims, text[0], text[1], ad_last_error());
+  }
+  assert_true(at_once > 700 && later < 50);
+}
+
 static void operands_lie_on_one_mesh(void **state) {
   ad_mesh *view = NULL;
   assert_int_equal(ad_mesh_create_view(mesh, "ep=6", &view), AD_OK);
@@ -523,6 +603,7 @@ int main(void) {
       cmocka_unit_test(a_partial_is_never_squared_or_bent),
       cmocka_unit_test(cuts_fit_or_are_refused),
       cmocka_unit_test(an_axis_of_size_one_is_checked_like_any_other),
+      cmocka_unit_test(what_is_said_to_repair_it_does),
       cmocka_unit_test(operands_lie_on_one_mesh),
       cmocka_unit_test(a_rule_that_is_none_is_refused),
       cmocka_unit_test(propagation_agrees_with_arithmetic),

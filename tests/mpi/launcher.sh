@@ -70,6 +70,9 @@ draw_cases "proofs under $implementation" 2 \
   "8 all ocr-disjoint --steps 5" "8 4 ocr-disjoint --set shard.zero=3" "5 5 $unlike" "5 3 $unlike" "5 2 $unlike" \
   "10 5 pools-10 --steps 3" # one of three pools lies across two nodes
 for arguments in "${drawn[@]}"; do proves $arguments; done
+# Which ranks share memory decides whether they gather or read, and what a proof expects of a step: nodes of unlike sizes.
+proves 3 2 gpt-dp --set mesh=dp_shard=3 --set shard.zero=3 --steps 1
+proves 5 3 gpt-dp --set mesh=dp_shard=5 --set shard.zero=1 --steps 1
 pools=$source/recipes/ocr-disjoint.yaml
 must "${launch[@]}" -n 8 "$work/place" 4 "$build/addend" train "$pools" --set train.steps=3 --out "$work/pools"
 must "$build/addend" train "$pools" --set train.steps=3 --out "$work/pools-on-shm"
