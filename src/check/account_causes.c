@@ -139,7 +139,9 @@ void ad_account_judge(const ad_prover *prover, const json_t *document, size_t in
   if (param->accounted != AD_SUM_IS_WRONG || is_kind(judged, "unexplained") || is_kind(judged, "rounding")) return;
   if (is_kind(judged, "replicas_differ") && param->causes.list[0].kind != AD_CAUSE_REPLICAS_DIFFER) return;
   take_causes(judged, &causes);
-  if (is_kind(judged, "divided_by_own_count")) say_own_count(prover, &causes);
-  for (int i = 0; i < causes.count; i++) say_in_own_view(prover, &at, &causes.list[i]);
+  if (is_kind(judged, "divided_by_own_count"))
+    say_own_count(prover, &causes); /* whose axes are those of the losses, whatever the parameter's view */
+  else
+    for (int i = 0; i < causes.count; i++) say_in_own_view(prover, &at, &causes.list[i]);
   if (causes.count) ad_causes_copy(&param->causes, &causes);
 }

@@ -66,6 +66,21 @@ static void a_parameter_of_experts_is_told_of_in_its_own_view(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+/* ... but for the count of tokens, which experts have no axes for. */
+static void the_count_is_told_of_in_the_view_of_tokens(void **state) {
+  ad_recipe *recipe = NULL;
+  must(
+      ad_recipe_parse("name: counted\nmodel: {kind: moe, layers: 2, d_model: 24, heads: 6, experts: 5, top_k: 2,"
+                      " expert_hidden: 10, score_before_experts: true}\n"
+                      "data: {text: [/usr/share/common-licenses], seq: 12, valid: [1, 0.5, 0.25, 1, 0, 0]}\n"
+                      "mesh: \"dp_shard=2 cp=2\"\nviews: {sparse: \"ep=4 etp=1\"}\n"
+                      "train: {global_batch: 5, microbatches: 2, steps: 3, lr: 1e-3, seed: 1}\n",
+                      "counted.yaml", NULL, 0, &recipe));
+  SAYS(recipe, "left_out: count", "", 1, AD_CAUSE_AVERAGED, AD_AXES(AD_DP_SHARD) | AD_AXES(AD_CP), "",
+       "the sum of counts over dp_shard,cp was left out");
+  ad_recipe_destroy(recipe);
+}
+
 static void what_was_counted_is_told_by_microbatches(void **state) {
   ad_recipe *recipe = small_recipe("dp_replicate=3 dp_shard=2", UNEQUAL, ", microbatches: 2}\nshard: {zero: 2");
   SAYS(recipe, "first_microbatch_only: ", "reduce_scatter over dp_shard", 1, AD_CAUSE_PARTIAL, AD_AXES(AD_DP_SHARD),
@@ -124,6 +139,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_bridges_sum_is_told_with_the_bridge),
       cmocka_unit_test(a_parameter_of_experts_is_told_of_in_its_own_view),
+      cmocka_unit_test(the_count_is_told_of_in_the_view_of_tokens),
       cmocka_unit_test(what_was_counted_is_told_by_microbatches),
       cmocka_unit_test(a_proof_that_fails_is_made_again_with_an_account),
   };
