@@ -7,9 +7,10 @@ set -uo pipefail
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 environment=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/addend/torch
 
+# What is installed, without importing it: PyTorch takes seconds for that.
 declare -A probes=(
-  [numpy]='import numpy'
-  [torch]='import numpy, safetensors, torch; assert torch.distributed.is_available(); assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6)'
+  [numpy]='from importlib.metadata import version; version("numpy")'
+  [torch]='from importlib.metadata import version; version("numpy"); version("safetensors"); assert tuple(map(int, version("torch").split(".")[:2])) >= (2, 6)'
 )
 declare -A words=([numpy]="NumPy" [torch]="PyTorch 2.6 or later, NumPy and safetensors")
 

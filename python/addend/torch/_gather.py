@@ -55,11 +55,13 @@ def to_first(data: bytes, group: Group, write: Callable[[int, bytes], None]) -> 
         return
     lengths = everyones(len(data), group)
     world, first = len(lengths), rank_in(group) == 0
-    size = max(_AT_ONCE // world, 1 << 12)
-    padded = torch.zeros(-(-max(lengths) // size) * size, dtype=torch.uint8)
-    padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    rounds = -(-max(lengths) * world // _AT_ONCE)
+    size = -(-max(lengths) // max(rounds, 1))
+    padded = torch.zeros(rounds * size, dtype=torch.uint8)
+    if data:
+        padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     device = _device(group)
-    for at in range(0, len(padded), size):
+    for at in range(0, rounds * size, max(size, 1)):
         piece = padded[at : at + size].to(device)
         pieces = [torch.empty_like(piece) for _ in range(world)] if first else None
         dist.gather(piece, pieces, dst=group_ranks(group)[0], group=group)
