@@ -38,12 +38,18 @@ static int has_gaps(const gemm_product *of) {
   return (of->m == 1 && of->a.transposed && of->a.stride > 1) || (of->n == 1 && !of->b.transposed && of->b.stride > 1);
 }
 
+/* Sums of 32 i + 31 terms: oneDNN 2.6 and 2.7 may set the matrix units up for other tiles than they then multiply, which
+ * ends the process by SIGILL (its issue 1661; seen for 63 and from 3071 on). */
+static int breaks_units(const ad_products *with, const gemm_product *of) {
+  return with->units >= AD_UNITS_AMX && of->k % 32 == 31;
+}
+
 gemm_way ad_gemm_choose(const ad_products *with, const gemm_product *product) {
   int is_empty = !product->m || !product->n || !product->k;
   ad_dtype values = product->values;
   if (!with->onednn || with->library == AD_LIBRARY_OPENBLAS || values == AD_F64 || is_empty)
     return without_onednn(values);
-  if (values == AD_BF16 && has_gaps(product)) return GEMM_WIDEN_ONEDNN;
+  if (values == AD_BF16 && (has_gaps(product) || breaks_units(with, product))) return GEMM_WIDEN_ONEDNN;
   if (with->library == AD_LIBRARY_ONEDNN) return GEMM_ONEDNN;
   for (size_t i = 0; i < sizeof table / sizeof *table; i++)
     if (fits(&table[i], with, product)) return table[i].way;

@@ -226,7 +226,8 @@ static void each_flag(trial of) {
 
 static void products_are_as_good_as_their_arithmetic(void **state) {
   static const int64_t sizes[][3] = {{1, 1, 1},    {1, 7, 5},    {7, 1, 33},   {5, 9, 1},    {16, 32, 64},
-                                     {33, 17, 65}, {64, 96, 48}, {1, 64, 200}, {130, 3, 70}, {65, 129, 31}};
+                                     {33, 17, 65}, {64, 96, 48}, {1, 64, 200}, {130, 3, 70}, {65, 129, 31},
+                                     {65, 3, 63}};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
     for (int d = 0; d < DTYPES; d++)
       each_flag((trial){dtypes[d].values, dtypes[d].result, sizes[i][0], sizes[i][1], sizes[i][2], .factor = 1});
@@ -473,6 +474,17 @@ static void what_is_not_there_is_not_chosen(void **state) {
   assert_int_equal(way_of(units, AD_BF16, 64, 64, 64), GEMM_ONEDNN);
 }
 
+/* oneDNN's issue 1661: an illegal instruction. */
+static void sums_that_break_matrix_units_are_widened(void **state) {
+  ad_products amx = {AD_UNITS_AMX, AD_LIBRARY_BY_TABLE, 20603}, asked = {AD_UNITS_AMX, AD_LIBRARY_ONEDNN, 20603};
+  assert_int_equal(way_of(amx, AD_BF16, 65, 3, 63), GEMM_WIDEN_ONEDNN);
+  assert_int_equal(way_of(asked, AD_BF16, 65, 3, 3071), GEMM_WIDEN_ONEDNN);
+  assert_int_equal(way_of(asked, AD_BF16, 65, 3, 64), GEMM_ONEDNN);
+  assert_int_equal(way_of(asked, AD_F32, 65, 3, 63), GEMM_ONEDNN);
+  asked.units = AD_UNITS_AVX512BF16;
+  assert_int_equal(way_of(asked, AD_BF16, 65, 3, 63), GEMM_ONEDNN);
+}
+
 static void small_products_are_made_where_they_lie(void **state) {
   ad_products units = {AD_UNITS_AVX512, AD_LIBRARY_BY_TABLE, 20603};
   assert_int_equal(way_of(units, AD_F32, 64, 64, 64), GEMM_BLAS);
@@ -575,6 +587,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_rank_chooses_by_what_all_have),
       cmocka_unit_test(what_is_not_there_is_not_chosen),
+      cmocka_unit_test(sums_that_break_matrix_units_are_widened),
       cmocka_unit_test(small_products_are_made_where_they_lie),
       cmocka_unit_test(the_planted_product_rounds_and_does_nothing_else),
   };
