@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "library.h"
-#include "tensor/gemm_ways.h"
+#include "products/gemm_ways.h"
 #include "ways.h"
 
 /* What ad_gemm takes, the signature of both functions below. */

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "floor_kernels.h"
-#include "tensor/gemm_ways.h"
+#include "products/gemm_ways.h"
 #include "worker.h"
 
 enum { COPY_BYTES = 64 << 20, COPIES = 4, TRIES = 5, CORES_MAX = 256 };

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "row.h"
-#include "tensor/gemm_ways.h"
+#include "products/gemm_ways.h"
 
 enum { TURNS = 15, QUICK_TURNS = 3, OWN_CALLS = 4 };
 

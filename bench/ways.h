@@ -3,7 +3,7 @@
 #define BENCH_WAYS_H
 #include <jansson.h>
 
-#include "tensor/gemm_ways.h"
+#include "products/gemm_ways.h"
 
 /* As this process makes it. */
 gemm_way bench_way_of(const gemm_product *product);

@@ -1,22 +1,12 @@
-/* The whole public API. Each header is one concept, in the order in which they build on each other. */
+/* The whole public API, of both libraries. Each header is one concept, in the order in which they build on each other.
+ */
 #ifndef ADDEND_ADDEND_H
 #define ADDEND_ADDEND_H
-#include "addend/status.h"
-#include "addend/dtype.h"
-#include "addend/mesh.h"
-#include "addend/layout.h"
-#include "addend/comm.h"
-#include "addend/array.h"
-#include "addend/bridge.h"
-#include "addend/parameter.h"
-#include "addend/reduce.h"
-#include "addend/store.h"
-#include "addend/optim.h"
-#include "addend/data.h"
-#include "addend/safetensors.h"
-#include "addend/checkpoint.h"
+#include "addend/core.h"
 #include "addend/tensor.h"
 #include "addend/module.h"
+#include "addend/data.h"
+#include "addend/checkpoint.h"
 #include "addend/program.h"
 #include "addend/model.h"
 #include "addend/recipe.h"
@@ -24,6 +14,4 @@
 #include "addend/train.h"
 #include "addend/plan.h"
 #include "addend/check.h"
-#include "addend/diff.h"
-#include "addend/binding.h"
 #endif

@@ -86,6 +86,12 @@ class SystemRefusedError(AddendError, OSError):
     status = "system"
 
 
+class MissingTrainerError(AddendError, ImportError):
+    """What is asked for needs the trainer, which this installation does not have."""
+
+    status = "trainer"
+
+
 class GradientError(AddendError):
     """Gradients do not hold what they should; `report` says which addends they hold."""
 

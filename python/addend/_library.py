@@ -1,14 +1,14 @@
-"""The shared library: found, loaded and called. A status that is not ok becomes an exception, a text that the caller
-frees becomes a str."""
+"""The shared libraries: found, loaded and called. A status that is not ok becomes an exception, a text that the caller
+frees becomes a str. The core is always there; the trainer may not be."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 from pathlib import Path
-from typing import Any, Callable, Dict, Sequence, Type, TypeVar
+from typing import Any, Callable, Dict, Optional, Sequence, Type, TypeVar
 
-from addend._errors import error_of
+from addend._errors import MissingTrainerError, error_of
 
 _FOLDER = Path(__file__).parent / "_native"  # what a wheel brings
 
@@ -35,11 +35,28 @@ def _load() -> ctypes.CDLL:
         raise ImportError(f"addend's library could not be loaded: {error}; {hint}") from error
 
 
+def _load_trainer(core: Path) -> Optional[ctypes.CDLL]:
+    path = core.parent / core.name.replace("libaddend.", "libaddend_train.")
+    return ctypes.CDLL(str(path)) if path.exists() else None
+
+
 _library = _load()
+_trainer = _load_trainer(_library_path())
 _free = ctypes.CDLL(None).free
 _free.argtypes, _free.restype = [ctypes.c_void_p], None
 
+_GET_TRAINER = "`pip install './python[train]'` in addend's folder builds it"
+
 Structure = TypeVar("Structure", bound=ctypes.Structure)
+
+
+def _find(name: str) -> Any:
+    for library in (_library, _trainer):
+        if library is not None and hasattr(library, name):
+            return getattr(library, name)
+    if _trainer is None:
+        raise MissingTrainerError(f"{name} needs addend's trainer, which is not here: {_GET_TRAINER}")
+    raise ImportError(f"addend's library {_library_path()} is of another version: it has no {name}")
 
 
 def function(name: str, returns: Any, *takes: Any) -> Callable[..., Any]:
@@ -48,7 +65,7 @@ def function(name: str, returns: Any, *takes: Any) -> Callable[..., Any]:
 
     def call(*arguments: Any) -> Any:
         if not found:
-            found[name] = getattr(_library, name)
+            found[name] = _find(name)
             found[name].restype, found[name].argtypes = returns, takes
         return found[name](*arguments)
 

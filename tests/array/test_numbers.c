@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 #include "addend/array.h"
-#include "base/kernels.h"
+#include "kernels/kernels.h"
 #include "ranks.h"
 
 /* ---- scales ---- */

@@ -1,4 +1,4 @@
-/* Every variable of the environment that says how ranks run is refused where it says what cannot be. */
+/* Every variable of the environment that holds a number or a folder is refused where it says what cannot be. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,8 +26,6 @@ static const struct {
      "must be a folder that can be written to, is"},
     {"ADDEND_DUMP", {".", "/tmp"}, {"/nonexist", "/proc/self/status"}, "must be a folder that can be written to, is"},
     {"ADDEND_DUMP_STEP", {"0", "3"}, {"-1", "x", "4294967296"}, "must be a number from 0 to 4294967295, is"},
-    {"ADDEND_KERNELS", {"plain"}, {"foo"}, "must be one of plain,"},
-    {"ADDEND_PRODUCTS", {"openblas"}, {"foo", "onednn"}, "ADDEND_PRODUCTS"},
 };
 enum { VARIABLES = sizeof variables / sizeof *variables };
 

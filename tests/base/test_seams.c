@@ -11,7 +11,7 @@ static int all_clear(void **state) { return ad_seams_clear(), 0; }
 
 static int seams_with_a_function(void) {
   int count = 0;
-  for (int seam = 0; seam < AD_SEAM_COUNT; seam++) count += ad_seams[seam].function != NULL;
+  for (int seam = 0; seam < AD_SEAM_COUNT; seam++) count += ad_seam_planted((ad_seam)seam).function != NULL;
   return count;
 }
 

@@ -298,7 +298,7 @@ static void addends_that_were_not_summed_do_not_go_back(void **state) {
   must(ad_bridge_backward(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
   ad_layout to = ad_bridge_to(j.bridge);
   j.destination_gradient.layout = ad_layout_dual(&to);
-  ad_seams[AD_SEAM_TRANSIT] = (ad_seam_slot){leave_sum_out, NULL};
+  ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){leave_sum_out, NULL});
   ad_status status = ad_bridge_backward(j.bridge, &j.destination_gradient, &j.source_gradient, NULL);
   ad_seams_clear();
   assert_int_equal(status, AD_TYPE);
@@ -417,7 +417,7 @@ static int shows_what_is_said(ad_comm *comm, void *context) {
   const planted *p = context;
   joined j = join(comm, &p->sides);
   unsigned shown = 0;
-  ad_seams[AD_SEAM_ROUTES] = (ad_seam_slot){see, &shown};
+  ad_seam_plant(AD_SEAM_ROUTES, (ad_seam_slot){see, &shown});
   fill(&j, &j.source, 1);
   CHECK_OK(ad_bridge_forward(j.bridge, &j.source, &j.destination, NULL));
   fill_addends(&j, &j.destination_gradient);

@@ -67,7 +67,7 @@ static int prove(ad_comm *comm, void *context) {
   const ad_proof_job *job = context;
   extra e = {.comm = comm};
   if (ad_mesh_create("dp_replicate=3", &e.mesh)) return 1;
-  ad_seams[AD_SEAM_NORM] = (ad_seam_slot){sum_once_more, &e};
+  ad_seam_plant(AD_SEAM_NORM, (ad_seam_slot){sum_once_more, &e});
   ad_status status = ad_prove(comm, job);
   if (status) ad_comm_fail(comm, status, ad_last_error());
   ad_mesh_destroy(e.mesh);

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "base/kernels.h"
+#include "kernels/kernels.h"
 #include "check/chance.h"
 #include "check/computing.h"
 #include "train/run.h"

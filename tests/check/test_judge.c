@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "base/kernels.h"
+#include "kernels/kernels.h"
 #include "check/prover.h"
 #include "check/rounding.h"
 #include "train/run.h"

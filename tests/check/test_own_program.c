@@ -7,7 +7,7 @@
 #include "addend/data.h"
 #include "addend/program.h"
 #include "addend/train.h"
-#include "base/kernels.h"
+#include "kernels/kernels.h"
 
 enum { IN = 5, OUT = 3, ROWS = 9, MICROBATCHES = 2 };
 

@@ -103,7 +103,7 @@ static void plant_nothing(ad_comm *comm, const trial *t, const ad_place *place, 
   give_result(comm, t, &out);
   ad_planting_begin(&planting);
   CHECK_OK(ad_transit_run(comm, &t->transit, &t->in, &out));
-  memset(ad_seams, 0, sizeof ad_seams);
+  ad_seams_clear();
   CHECK(planting.fired && planting.executions == 1);
   compare(right, &out);
   ad_array_destroy(comm, &out);
@@ -118,7 +118,7 @@ static void try_one(ad_comm *comm, trial *t) {
   give_result(comm, t, &right);
   ad_places_watch(&places);
   CHECK_OK(ad_transit_run(comm, &t->transit, &t->in, &right));
-  memset(ad_seams, 0, sizeof ad_seams);
+  ad_seams_clear();
   CHECK(places.count == (t->transit.names ? 6 : 1));
   for (size_t i = 0; i < places.count; i++) plant_nothing(comm, t, &places.list[i], &right);
   ad_places_release(&places);
@@ -183,7 +183,7 @@ static int only_in_the_first(ad_comm *comm, void *context) {
   give_result(comm, &t, &out);
   ad_places_watch(&places);
   CHECK_OK(ad_transit_run(comm, &t.transit, &t.in, &right));
-  memset(ad_seams, 0, sizeof ad_seams);
+  ad_seams_clear();
   CHECK(places.count == 1);
   ad_planting planting = {.place = places.list[0], .operator_ = AD_OPERATOR_FIRST_MICROBATCH_ONLY};
   ad_planting_begin(&planting);
@@ -195,7 +195,7 @@ static int only_in_the_first(ad_comm *comm, void *context) {
       compare(m ? &t.in : &right, &out);
     }
   }
-  memset(ad_seams, 0, sizeof ad_seams);
+  ad_seams_clear();
   ad_places_release(&places);
   ad_array_destroy(comm, &out);
   ad_array_destroy(comm, &right);

@@ -1,6 +1,6 @@
 /* The model of rounding: what it counts, and that no sum exceeds it that is rounded as the contract says. */
 #include <math.h>
-#include "base/kernels.h"
+#include "kernels/kernels.h"
 #include "base/random.h"
 #include "check/rounding.h"
 #include "world.h"

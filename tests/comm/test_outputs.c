@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "addend/layout.h"
-#include "base/kernels.h"
+#include "kernels/kernels.h"
 #include "base/random.h"
 #include "ranks.h"
 

@@ -12,7 +12,7 @@
 #include <jansson.h>
 #include "addend/diff.h"
 #include "base/memory.h"
-#include "io/file.h"
+#include "files/file.h"
 
 #define must(call) assert_int_equal((call), AD_OK)
 

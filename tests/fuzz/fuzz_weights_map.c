@@ -2,7 +2,7 @@
  * and the same bytes are judged the same again. */
 #include <stdlib.h>
 #include <string.h>
-#include "io/weights.h"
+#include "data/weights.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -112,9 +112,9 @@ static void run(int is_cut, int scores_first, int carries, int seen[AD_MOVE_COUN
   ad_tensor *y = routed(&d, entered(&d, scores_of(&d, carries)), scores_first);
   y = ad_sum(d.tape, ad_declare(d.tape, y, is_cut ? "efsdp,ep" : "efsdp,ep,etp", AD_P));
   must(ad_tape_status(d.tape));
-  ad_seams[AD_SEAM_TRANSIT] = (ad_seam_slot){count_backward, seen};
+  ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){count_backward, seen});
   ad_status status = ad_backward(d.tape, y);
-  memset(ad_seams, 0, sizeof ad_seams);
+  ad_seams_clear();
   must(status);
   close_dry(&d);
 }

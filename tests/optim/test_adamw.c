@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "addend/optim.h"
-#include "base/kernels.h"
+#include "kernels/kernels.h"
 #include "base/memory.h"
 #include "base/random.h"
 

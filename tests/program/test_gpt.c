@@ -12,7 +12,7 @@
 #include "addend/model.h"
 #include "base/memory.h"
 #include "base/random.h"
-#include "io/text.h"
+#include "data/text.h"
 #include "program/program.h"
 #include "program/text_batch.h"
 

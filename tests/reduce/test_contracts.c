@@ -11,7 +11,7 @@
 #include <cmocka.h>
 #include <string.h>
 #include "addend/reduce.h"
-#include "base/kernels.h"
+#include "kernels/kernels.h"
 #include "base/random.h"
 #include "ranks.h"
 #include "reduce/reducer.h"

@@ -10,7 +10,7 @@
 #include "addend/safetensors.h"
 #include "base/memory.h"
 #include "gradients.h"
-#include "io/file.h"
+#include "files/file.h"
 
 static char folder[64];
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "../reduce/gradients.h"
-#include "base/kernels.h"
+#include "kernels/kernels.h"
 #include "base/memory.h"
 #include "reduce/count.h"
 #include "reduce/mistakes.h"

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include "addend/reduce.h"
-#include "base/kernels.h"
+#include "kernels/kernels.h"
 #include "ranks.h"
 
 enum { ROWS = 4, ROW = 3, NUMEL = ROWS * ROW };

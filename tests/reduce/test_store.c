@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "addend/store.h"
-#include "base/kernels.h"
+#include "kernels/kernels.h"
 #include "base/memory.h"
 #include "ranks.h"
 

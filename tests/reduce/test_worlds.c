@@ -9,7 +9,7 @@
 #include <cmocka.h>
 #include <string.h>
 #include "addend/reduce.h"
-#include "base/kernels.h"
+#include "kernels/kernels.h"
 #include "base/random.h"
 #include "ranks.h"
 

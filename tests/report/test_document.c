@@ -13,7 +13,7 @@
 #include <cmocka.h>
 #include "addend/report.h"
 #include "base/memory.h"
-#include "io/file.h"
+#include "files/file.h"
 #include "report/document.h"
 
 #define must(call) assert_int_equal((call), AD_OK)

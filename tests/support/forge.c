@@ -9,9 +9,9 @@
 #include <string.h>
 #include <cmocka.h>
 #include "base/memory.h"
-#include "io/checkpoint_format.h"
-#include "io/file.h"
-#include "io/output.h"
+#include "checkpoint/checkpoint_format.h"
+#include "files/file.h"
+#include "files/output.h"
 
 enum { INDEX_BYTES = 1 << 16 };
 

@@ -13,7 +13,7 @@
 #include "addend/layout.h"
 #include "addend/mesh.h"
 #include "base/error.h"
-#include "base/kernels.h"
+#include "kernels/kernels.h"
 #include "base/random.h"
 
 enum { THREADS = 4, ROUNDS = 200, NUMEL = 67 };

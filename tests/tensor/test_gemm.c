@@ -10,12 +10,12 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "base/kernels.h"
+#include "kernels/kernels.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/seams.h"
 #include "draw.h"
-#include "tensor/gemm_cut.h"
+#include "products/gemm_cut.h"
 #include "tensor/mistakes.h"
 
 /* ---- numbers ---- */
@@ -225,9 +225,9 @@ static void each_flag(trial of) {
 }
 
 static void products_are_as_good_as_their_arithmetic(void **state) {
-  static const int64_t sizes[][3] = {{1, 1, 1},    {1, 7, 5},    {7, 1, 33},   {5, 9, 1},    {16, 32, 64},
-                                     {33, 17, 65}, {64, 96, 48}, {1, 64, 200}, {130, 3, 70}, {65, 129, 31},
-                                     {65, 3, 63}};
+  static const int64_t sizes[][3] = {{1, 1, 1},    {1, 7, 5},     {7, 1, 33},   {5, 9, 1},
+                                     {16, 32, 64}, {33, 17, 65},  {64, 96, 48}, {1, 64, 200},
+                                     {130, 3, 70}, {65, 129, 31}, {65, 3, 63}};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
     for (int d = 0; d < DTYPES; d++)
       each_flag((trial){dtypes[d].values, dtypes[d].result, sizes[i][0], sizes[i][1], sizes[i][2], .factor = 1});
@@ -257,9 +257,9 @@ static void products_of_nothing_give_zeros_or_change_nothing(void **state) {
 /* Cut at any place, the sum of both pieces is rounded once: it is as good as the whole product. */
 static void products_cut_in_two_are_as_good_as_whole_ones(void **state) {
   gemm_cuts cuts = {.seed = 1};
-  ad_seams[AD_SEAM_PRODUCT] = (ad_seam_slot){ad_gemm_cut, &cuts};
+  ad_seam_plant(AD_SEAM_PRODUCT, (ad_seam_slot){ad_gemm_cut, &cuts});
   products_are_as_good_as_their_arithmetic(state);
-  ad_seams[AD_SEAM_PRODUCT] = (ad_seam_slot){0};
+  ad_seam_plant(AD_SEAM_PRODUCT, (ad_seam_slot){0});
   assert_true(cuts.made > 100);
 }
 
@@ -268,9 +268,9 @@ static int differ(const trial *of, const gemm_cuts *from) {
   matrix whole = copy_of(&at.c), cut = copy_of(&at.c);
   gemm_cuts cuts = *from;
   multiply(of, &at, &whole);
-  ad_seams[AD_SEAM_PRODUCT] = (ad_seam_slot){ad_gemm_cut, &cuts};
+  ad_seam_plant(AD_SEAM_PRODUCT, (ad_seam_slot){ad_gemm_cut, &cuts});
   multiply(of, &at, &cut);
-  ad_seams[AD_SEAM_PRODUCT] = (ad_seam_slot){0};
+  ad_seam_plant(AD_SEAM_PRODUCT, (ad_seam_slot){0});
   int found = 0;
   for (int64_t row = 0; row < of->m; row++)
     for (int64_t column = 0; column < of->n; column++)

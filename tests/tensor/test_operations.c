@@ -1,7 +1,7 @@
 /* Every operation's gradient against finite differences in f64 along a random direction; linear ones as adjoints; f32
  * and bf16 against f64. One rank: what more ranks change is in test_moves.c. */
 #include <stdio.h>
-#include "tensor/rows.h"
+#include "rows/rows.h"
 #include "world.h"
 
 enum { OPERANDS = 3 };

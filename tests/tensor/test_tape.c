@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include "base/error.h"
 #include "base/memory.h"
-#include "tensor/rows.h"
+#include "rows/rows.h"
 #include "tensor/tape.h"
 #include "world.h"
 

@@ -444,10 +444,10 @@ static void a_count_that_is_the_same_on_all_ranks_takes_no_sum(void **state) {
     int seen = 0;
     int64_t total;
     ad_count *count = count_on(*state, layouts[sums]);
-    ad_seams[AD_SEAM_TRANSIT] = (ad_seam_slot){see_transit, &seen};
+    ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){see_transit, &seen});
     must(ad_count_post(count, &(int64_t){5}, AD_HERE));
     must(ad_count_wait(count, &total));
-    ad_seams[AD_SEAM_TRANSIT] = (ad_seam_slot){0};
+    ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){0});
     assert_int_equal(seen, sums);
     assert_int_equal(total, 5);
     ad_count_destroy(count);

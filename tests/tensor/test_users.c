@@ -511,7 +511,7 @@ static void check_all_seen(const char *const *elsewhere, size_t elsewhere_count)
   static written list[RECORDS_MAX];
   glob_t sources;
   size_t count = 0;
-  CHECK(!glob(AD_TEST_SOURCE "/src/tensor/op_*.c", 0, NULL, &sources));
+  CHECK(!glob(AD_TEST_SOURCE "/src/trainer/tensor/op_*.c", 0, NULL, &sources));
   for (size_t i = 0; i < sources.gl_pathc; i++) count = add_written(sources.gl_pathv[i], list, count);
   globfree(&sources);
   CHECK(count > 40);

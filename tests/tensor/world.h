@@ -11,7 +11,7 @@
 #include <cmocka.h>
 #include "addend/tensor.h"
 #include "base/random.h"
-#include "tensor/rows.h"
+#include "rows/rows.h"
 
 #define must(call) assert_int_equal((call), AD_OK)
 

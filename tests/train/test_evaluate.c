@@ -3,7 +3,7 @@
 
 #include <math.h>
 #include <unistd.h>
-#include "io/text.h"
+#include "data/text.h"
 #include "train/run.h"
 
 enum { SAMPLES = 7 };

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <unistd.h>
 #include "addend/safetensors.h"
-#include "base/kernels.h"
-#include "io/file.h"
+#include "kernels/kernels.h"
+#include "files/file.h"
 #include "train/run.h"
 
 #define STEPPING ", global_batch: 7, microbatches: 3, lr: 1e-2"

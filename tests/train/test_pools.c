@@ -6,8 +6,8 @@
 #include <math.h>
 #include <unistd.h>
 #include "base/error.h"
-#include "base/kernels.h"
-#include "io/file.h"
+#include "kernels/kernels.h"
+#include "files/file.h"
 #include "train/run.h"
 
 enum { RANKS_MAX = 8, STEPS = 2, BATCH = 7 };

@@ -2,7 +2,7 @@
  * stay where no step up is asked for; the balancing bias of a mixture of experts stays where a step is skipped. */
 #include "world.h"
 
-#include "base/kernels.h"
+#include "kernels/kernels.h"
 #include "base/memory.h"
 #include "ranks.h"
 

@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "io/file.h"
+#include "files/file.h"
 
 enum { RANKS = 2, STEPS = 5 };
 

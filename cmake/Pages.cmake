@@ -1,0 +1,19 @@
+# Pages are a part of the library: an HTML file with styles and scripts in their places. What all of them share is in src/core/files/.
+function(ad_add_page layer name page)
+  set(source ${CMAKE_BINARY_DIR}/${name}.c)
+  set(parts ${CMAKE_SOURCE_DIR}/src/core/files/common.css ${CMAKE_SOURCE_DIR}/src/core/files/elements.js ${ARGN})
+  string(REPLACE ";" "|" listed "${parts}")
+  add_custom_command(OUTPUT ${source}
+    COMMAND ${CMAKE_COMMAND} -DNAME=${name} -DPAGE=${page} -DPARTS=${listed} -DOUT=${source} -P ${CMAKE_SOURCE_DIR}/cmake/page.cmake
+    DEPENDS ${page} ${parts} cmake/page.cmake
+    COMMENT "Putting a page together: ${name}" VERBATIM)
+  target_sources(ad_${layer} PRIVATE ${source})
+endfunction()
+
+set(diff ${CMAKE_SOURCE_DIR}/src/core/diff)
+ad_add_page(diff ad_map_page ${diff}/map.html ${diff}/map.css ${diff}/map.js)
+if(AD_TRAINER)
+  set(report ${CMAKE_SOURCE_DIR}/src/trainer/report)
+  ad_add_page(report ad_report_page ${report}/page.html ${report}/page.css ${report}/shapes.js ${report}/page.js
+    ${DYGRAPHS_FOLDER}/dygraph.min.js ${DYGRAPHS_FOLDER}/dygraph.css)
+endif()

@@ -1,3 +1,0 @@
-/* The kernels compiled for AVX2 with FMA and F16C; the code is in kernels_body.h. */
-#define KERNELS ad_kernels_avx2
-#include "base/kernels_body.h"

@@ -1,9 +1,0 @@
-/* What dtypes round to. */
-#ifndef BASE_ROUNDOFF_H
-#define BASE_ROUNDOFF_H
-#include "addend/dtype.h"
-
-double ad_unit_roundoff(ad_dtype dtype);   /* largest relative error of rounding to nearest, without underflow */
-double ad_smallest_number(ad_dtype dtype); /* above 0 */
-
-#endif

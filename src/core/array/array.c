@@ -1,0 +1,104 @@
+/* Describing and creating arrays, checking them, adding them (law 6). What changes a type is in move.c. */
+#include "array/array.h"
+
+#include "array/packed.h"
+#include "base/error.h"
+#include "kernels/kernels.h"
+#include "layout/shown.h"
+
+ad_array ad_array_describe(const ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout) {
+  ad_array array = {.dtype = dtype, .shape = *shape, .layout = *layout};
+  array.local = ad_array_local_shape(comm, &array);
+  return array;
+}
+
+ad_shape ad_array_local_shape(const ad_comm *comm, const ad_array *array) {
+  int64_t rank = ad_comm_rank(comm);
+  if (!ad_mesh_has_rank(array->layout.mesh, rank)) return (ad_shape){1, {0}};
+  if (ad_array_is_packed(array)) return (ad_shape){1, {(int64_t)ad_packed_local(array, rank)}};
+  return ad_layout_local_shape(&array->layout, &array->shape, rank);
+}
+
+size_t ad_array_numel(const ad_array *array) { return (size_t)ad_shape_numel(&array->local); }
+
+size_t ad_array_bytes(const ad_array *array) { return ad_array_numel(array) * ad_dtype_size(array->dtype); }
+
+static ad_status check_rank(const ad_comm *comm, const ad_mesh *mesh, const char *what, const char *site) {
+  if (ad_mesh_has_rank(mesh, ad_comm_rank(comm))) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: %s: rank %lld is not on the mesh \"%s\" of ranks %lld to %lld", site, what,
+                 (long long)ad_comm_rank(comm), ad_mesh_text(mesh), (long long)ad_mesh_first_rank(mesh),
+                 (long long)ad_mesh_last_rank(mesh));
+}
+
+static ad_status check_shape(ad_dtype dtype, const ad_shape *shape) {
+  if (!ad_dtype_size(dtype)) return ad_fail(AD_INVALID, "array: create: %d is no dtype", (int)dtype);
+  if (shape->ndim < 0 || shape->ndim > AD_DIMS_MAX) {
+    return ad_fail(AD_INVALID, "array: create: %d dimensions; 0 to %d are possible", shape->ndim, AD_DIMS_MAX);
+  }
+  for (int i = 0; i < shape->ndim; i++) {
+    if (shape->dim[i] >= 0) continue;
+    return ad_fail(AD_INVALID, "array: create: dimension %d is %lld; sizes are 0 or more", i, (long long)shape->dim[i]);
+  }
+  return AD_OK;
+}
+
+ad_status ad_array_create(ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout,
+                          ad_array *out) {
+  AD_NEED(comm, shape, layout, out);
+  AD_NEED(layout->mesh);
+  AD_TRY(check_shape(dtype, shape));
+  AD_TRY(check_rank(comm, layout->mesh, "create", "array"));
+  ad_array array = ad_array_describe(comm, dtype, shape, layout);
+  if (!ad_comm_is_dry(comm)) AD_TRY(ad_comm_alloc(comm, ad_array_bytes(&array), &array.data));
+  *out = array;
+  return AD_OK;
+}
+
+void ad_array_destroy(ad_comm *comm, ad_array *array) {
+  if (array->data) ad_comm_free(comm, array->data);
+  array->data = NULL;
+}
+
+ad_status ad_array_check(const ad_comm *comm, const ad_array *array, const char *what, const char *site) {
+  AD_TRY(check_rank(comm, array->layout.mesh, what, site));
+  if (ad_array_is_packed(array)) AD_TRY(ad_packed_check(array, what, site));
+  ad_shape local = ad_array_local_shape(comm, array);
+  char layout[160], have[96], want[96];
+  if (!ad_shape_equal(&local, &array->local)) {
+    return ad_fail(AD_INVALID, "%s: %s: the local part is %s, but %s holds %s on rank %lld", site, what,
+                   ad_shape_print(&array->local, have, sizeof have),
+                   ad_layout_print(&array->layout, layout, sizeof layout), ad_shape_print(&local, want, sizeof want),
+                   (long long)ad_comm_rank(comm));
+  }
+  if (array->data || ad_comm_is_dry(comm) || !ad_array_numel(array)) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: %s: the array of local shape %s has no data", site, what,
+                 ad_shape_print(&array->local, have, sizeof have));
+}
+
+ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const char *site) {
+  char a[160], b[160];
+  if (!ad_layout_equal(&to->layout, &from->layout)) {
+    ad_layouts_shown_apart(&to->layout, &from->layout, a, b, sizeof a);
+    return ad_fail(AD_TYPE, "%s: add: a value that is %s cannot take one that is %s; bring both to one layout first",
+                   site, a, b);
+  }
+  if (to->scale != from->scale) {
+    return ad_fail(AD_TYPE, "%s: add: a value stored times 2^-%d cannot take one stored times 2^-%d", site, to->scale,
+                   from->scale);
+  }
+  if (!ad_shape_equal(&to->shape, &from->shape) || !ad_shape_equal(&to->local, &from->local)) {
+    return ad_fail(AD_INVALID, "%s: add: the shapes %s and %s differ", site, ad_shape_print(&to->shape, a, sizeof a),
+                   ad_shape_print(&from->shape, b, sizeof b));
+  }
+  if (ad_packed_alike(to, from)) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: add: the packed values have other rows", site);
+}
+
+ad_status ad_array_add(ad_array *to, const ad_array *from, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(to, from);
+  AD_NEED(to->layout.mesh, from->layout.mesh);
+  AD_TRY(ad_array_check_addend(to, from, site));
+  if (to->data && from->data) ad_accumulate(to->data, to->dtype, from->data, from->dtype, 1, ad_array_numel(to));
+  return AD_OK;
+}

@@ -1,0 +1,30 @@
+/* What array/ and the folders above it know of an array besides its public fields. */
+#ifndef ARRAY_ARRAY_H
+#define ARRAY_ARRAY_H
+#include <string.h>
+#include "addend/array.h"
+#include "base/internal.h"
+
+/* On engine dry values have shapes and layouts only. */
+static inline int ad_comm_is_dry(const ad_comm *comm) { return !strcmp(ad_comm_engine(comm), "dry"); }
+static inline ad_group ad_array_group(const ad_comm *comm, const ad_array *array, ad_axes axes) {
+  return ad_mesh_group(array->layout.mesh, axes, ad_comm_rank(comm));
+}
+/* Where the next piece of one block of scratch memory begins: whole cache lines. */
+static inline size_t ad_padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+/* Of this rank's part, as the layout and, of a packed array, the segments give it. */
+ad_shape ad_array_local_shape(const ad_comm *comm, const ad_array *array);
+/* AD_INVALID if the rank is not on the array's mesh, if its local part is not the one that its layout gives, or if an
+ * array with elements has no data. */
+AD_INTERNAL ad_status ad_array_check(const ad_comm *comm, const ad_array *array, const char *what,
+                                     const char *site) AD_CHECKED;
+
+/* Law 6: AD_TYPE unless layout and scale agree, AD_INVALID unless the shapes do. Dtypes are the caller's contract. */
+ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const char *site) AD_CHECKED;
+
+/* ad_array_square_sum of arrays that have names (NULL: none). `site` is not NULL. */
+AD_INTERNAL ad_status ad_square_sum_named(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
+                                          const char *const *names, size_t count, const char *site,
+                                          double *out) AD_CHECKED;
+
+#endif

@@ -1,0 +1,139 @@
+/* The entry all_to_all V->V of law 2: what goes where is in counts of rows, not in types. The other transitions are in
+ * move.c. */
+#include "array/array.h"
+#include "array/packed.h"
+#include "array/transit.h"
+#include "base/error.h"
+#include "kernels/kernels.h"
+#include "comm/scratch.h"
+#include "layout/nest.h"
+
+static size_t sum_of(const size_t *rows, int64_t members) {
+  size_t sum = 0;
+  for (int64_t member = 0; member < members; member++) sum += rows[member];
+  return sum;
+}
+
+/* As with a declaration, the whole is described as if all parts were as large as this one. */
+static ad_array describe(const ad_array *in, const ad_layout *layout, size_t rows) {
+  ad_array out = *in;
+  out.layout = *layout;
+  out.local.dim[0] = (int64_t)rows;
+  out.shape.dim[0] = (int64_t)rows * ad_mesh_ranks_over(layout->mesh, ad_layout_cutting(layout, 0));
+  out.data = NULL;
+  return out;
+}
+
+static ad_status check_rows(const ad_array *in, const size_t *send_rows, int64_t members, const char *site) {
+  size_t rows = sum_of(send_rows, members);
+  if (in->shape.ndim && rows == (size_t)in->local.dim[0]) return AD_OK;
+  char local[96];
+  return ad_fail(AD_INVALID,
+                 "%s: all_to_all: the counts send %zu rows to %lld members, but the local part is %s; they must add "
+                 "up to its first dimension",
+                 site, rows, (long long)members, ad_shape_print(&in->local, local, sizeof local));
+}
+
+ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out) {
+  const char *site = transit->site;
+  ad_layout layout;
+  AD_TRY(ad_layout_after(&in->layout, AD_MOVE_ALL_TO_ALL, transit->axes, AD_V, in->shape.ndim, site, &layout));
+  AD_TRY(ad_array_check(comm, in, "all_to_all", site));
+  if (ad_array_is_packed(in))
+    return ad_fail(AD_INVALID, "%s: all_to_all: values that are packed one after another have no rows in common", site);
+  ad_group group = ad_array_group(comm, in, transit->axes);
+  int64_t members = ad_group_size(&group);
+  AD_TRY(check_rows(in, transit->send_rows, members, site));
+  *out = describe(in, &layout, sum_of(transit->receive_rows, members));
+  return AD_OK;
+}
+
+/* ---- runs of rows as messages ---- */
+
+/* One side of an exchange. */
+typedef struct row_side {
+  ad_row_order order;
+  const size_t *rows; /* of each member */
+  size_t members, own;
+  char *data;
+} row_side;
+
+static size_t runs_of(const row_side *side) { return ad_row_runs(&side->order, side->members); }
+
+/* To and from the other members. */
+static void add_messages(const row_side *side, int sends, const ad_array *like, ad_collective *call,
+                         ad_message *messages) {
+  size_t row = ad_segment_of(&like->local).row, element = ad_dtype_size(like->dtype);
+  char *at = side->data;
+  for (size_t i = 0; i < runs_of(side); i++) {
+    ad_row_run run = ad_row_run_at(&side->order, side->rows, i);
+    ad_message message = {.peer = (int64_t)run.member, .count = run.rows * row};
+    if (sends)
+      message.send = at;
+    else
+      message.receive = at;
+    if (run.rows && run.member != side->own) messages[call->message_count++] = message;
+    at += run.rows * row * element;
+  }
+}
+
+typedef struct own_run {
+  size_t next, row, rows;
+} own_run;
+
+/* The next run of this rank's own rows. 0: there is none. */
+static int find_own(const row_side *side, own_run *at) {
+  at->row += at->rows;
+  for (; at->next < runs_of(side); at->row += at->rows) {
+    ad_row_run run = ad_row_run_at(&side->order, side->rows, at->next++);
+    at->rows = run.rows;
+    if (run.member == side->own) return 1;
+  }
+  return 0;
+}
+
+static void copy_own(const row_side *from, const row_side *to, size_t row_bytes) {
+  own_run given = {0}, taken = {0};
+  if (from->data == to->data) return;
+  while (find_own(from, &given) && find_own(to, &taken))
+    ad_copy(to->data + taken.row * row_bytes, from->data + given.row * row_bytes, given.rows * row_bytes);
+}
+
+ad_status ad_exchange_run(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out) {
+  ad_group group = ad_array_group(comm, in, transit->axes);
+  size_t members = (size_t)ad_group_size(&group), own = (size_t)ad_group_index(&group, ad_comm_rank(comm));
+  row_side from = {transit->sent, transit->send_rows, members, own, in->data};
+  row_side to = {transit->received, transit->receive_rows, members, own, out->data};
+  ad_collective call = {.op = AD_EXCHANGE, .group = group, .dtype = in->dtype, .site = transit->site};
+  ad_request request = {0};
+  void *messages;
+  if (in->data && in->data == out->data && members > 1)
+    return ad_fail(AD_INVALID, "%s: all_to_all: what is received needs memory of its own, not that of what is sent",
+                   transit->site);
+  if (transit->send_rows[own] != transit->receive_rows[own])
+    return ad_fail(AD_INVALID, "%s: all_to_all: this rank sends itself %zu rows and receives %zu of them",
+                   transit->site, transit->send_rows[own], transit->receive_rows[own]);
+  AD_TRY(ad_comm_scratch(comm, (runs_of(&from) + runs_of(&to)) * sizeof(ad_message), &messages));
+  call.messages = messages;
+  add_messages(&from, 1, in, &call, messages);
+  add_messages(&to, 0, in, &call, messages);
+  AD_TRY(ad_comm_post(comm, &call, &request));
+  copy_own(&from, &to, ad_segment_of(&in->local).row * ad_dtype_size(in->dtype));
+  return ad_comm_wait(comm, &request);
+}
+
+ad_status ad_array_exchange(ad_comm *comm, const ad_array *in, ad_axes axes, const size_t *send_rows,
+                            const size_t *receive_rows, const char *site, ad_array *out) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(comm, in, send_rows, receive_rows, out);
+  AD_NEED(in->layout.mesh);
+  ad_transit transit = {.move = AD_MOVE_ALL_TO_ALL, .axes = axes, .to = AD_V, .site = site};
+  transit.send_rows = send_rows;
+  transit.receive_rows = receive_rows;
+  ad_array after;
+  AD_TRY(ad_exchange_after(comm, &transit, in, &after));
+  after.data = out->data;
+  AD_TRY(ad_transit_run(comm, &transit, in, &after));
+  *out = after;
+  return AD_OK;
+}

@@ -1,0 +1,137 @@
+/* The sum of squares over distributed arrays, every distinct element once. */
+#include <math.h>
+#include "array/array.h"
+#include "array/transit.h"
+#include "base/error.h"
+#include "kernels/kernels.h"
+
+static double local_square_sum(const ad_array *array) {
+  enum { BLOCK = 512 };
+  double sum = 0, block[BLOCK];
+  size_t numel = ad_array_numel(array), element = ad_dtype_size(array->dtype);
+  const char *data = array->data;
+  for (size_t done = 0; done < numel; done += BLOCK) {
+    size_t count = numel - done < BLOCK ? numel - done : BLOCK;
+    ad_cast(block, AD_F64, data + done * element, array->dtype, count);
+    for (size_t i = 0; i < count; i++) sum += block[i] * block[i];
+  }
+  return ldexp(sum, 2 * array->scale);
+}
+
+static ad_status check_summable(const ad_comm *comm, const ad_array *array, const char *site) {
+  AD_TRY(ad_array_check(comm, array, "square sum", site));
+  ad_axes partial = ad_layout_axes_of(&array->layout, AD_P) & ad_mesh_large(array->layout.mesh);
+  if (partial) {
+    return ad_fail(
+        AD_TYPE,
+        "%s: square sum: a value is P on `%s`: the square of a pending sum is not the sum of squares; reduce it first",
+        site, ad_axis_name((ad_axis)__builtin_ctz(partial)));
+  }
+  if (ad_dtype_is_float(array->dtype)) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: square sum: the dtype %s is no floating one", site, ad_dtype_name(array->dtype));
+}
+
+/* The axes on which the group has several copies of the array: the group lies on the array's mesh, or has all its
+ * ranks. */
+static ad_status find_copies(const ad_array *array, const ad_group *group, const char *site, ad_axes *out) {
+  const ad_mesh *mesh = array->layout.mesh, *of_group = group->mesh;
+  ad_axes same = ad_layout_same_axes(&array->layout);
+  int64_t first = ad_mesh_first_rank(mesh), first_of_group = ad_mesh_first_rank(of_group);
+  int has_all = first >= first_of_group && first + ad_mesh_size(mesh) <= first_of_group + ad_mesh_size(of_group) &&
+                !(ad_mesh_large(of_group) & ~group->axes);
+  *out = has_all ? same : same & group->axes;
+  if (has_all || ad_mesh_equal(mesh, of_group)) return AD_OK;
+  char axes[96];
+  return ad_fail(
+      AD_INVALID,
+      "%s: square sum: the group over %s of \"%s\" does not hold all ranks of \"%s\", on which a value lies; "
+      "take a group of that mesh, or one that holds them all",
+      site, ad_axes_print(group->axes, axes, sizeof axes), ad_mesh_text(of_group), ad_mesh_text(mesh));
+}
+
+/* A scalar on the mesh of `like`; R stands for both kinds of copies, since no gradient passes here. */
+static ad_array describe_scalar(const ad_comm *comm, const ad_mesh *mesh, ad_axes copies, ad_axes addends,
+                                double *data) {
+  ad_shape shape = {0, {0}};
+  ad_layout layout = ad_layout_all(mesh, AD_V);
+  ad_layout_set(&layout, copies, AD_R);
+  ad_layout_set(&layout, addends, AD_P);
+  ad_array scalar = ad_array_describe(comm, AD_F64, &shape, &layout);
+  scalar.data = ad_comm_is_dry(comm) ? NULL : data;
+  return scalar;
+}
+
+/* What the ranks hold copies of is an addend of one of them only. */
+static ad_status check_addend(const ad_array *counted, ad_axes copies, const char *name, const char *site) {
+  ad_axes left = copies & ~ad_layout_axes_of(&counted->layout, AD_P);
+  char axes[96];
+  if (!left) return AD_OK;
+  return ad_fail(AD_TYPE, "%s: square sum: what %s adds is R over %s, so every copy would count; take it once", site,
+                 name ? name : "a value", ad_axes_print(left, axes, sizeof axes));
+}
+
+/* Leaves in *sum what this rank counts of the array: its elements, if of the ranks of the group that hold the same ones
+ * it is the first. */
+static ad_status count_own(ad_comm *comm, const ad_group *group, const ad_array *array, const char *name,
+                           const char *site, double *sum) {
+  ad_axes copies, same = ad_layout_same_axes(&array->layout);
+  AD_TRY(find_copies(array, group, site, &copies));
+  *sum = array->data ? local_square_sum(array) : 0;
+  if (!copies) return AD_OK;
+  ad_array local = describe_scalar(comm, array->layout.mesh, same, AD_AXES_ALL & ~same, sum), counted;
+  ad_transit once = {.move = AD_MOVE_ONCE, .axes = copies, .to = AD_P, .site = site, .what = name ? name : "norm"};
+  AD_TRY(ad_array_after(comm, &local, once.move, once.axes, once.to, site, &counted));
+  counted.data = local.data;
+  AD_TRY(ad_transit_run(comm, &once, &local, &counted));
+  return check_addend(&counted, copies, name, site);
+}
+
+static ad_status reduce(ad_comm *comm, const ad_group *group, const char *site, double *sum) {
+  ad_array own = describe_scalar(comm, group->mesh, 0, group->axes, sum), total;
+  ad_transit all = {.move = AD_MOVE_ALL_REDUCE, .axes = group->axes, .to = AD_R, .site = site, .what = "norm"};
+  AD_TRY(ad_array_after(comm, &own, all.move, all.axes, all.to, site, &total));
+  total.data = own.data;
+  AD_TRY(ad_transit_run(comm, &all, &own, &total));
+  ad_axes pending = ad_layout_axes_of(&total.layout, AD_P) & group->axes;
+  char axes[96];
+  if (!pending) return AD_OK;
+  return ad_fail(AD_TYPE, "%s: square sum: it is P over %s: each rank holds a part; sum it over the whole group", site,
+                 ad_axes_print(pending, axes, sizeof axes));
+}
+
+static ad_status check_call(const ad_comm *comm, const ad_group *group, const ad_array *const *arrays, size_t count,
+                            const char *site) {
+  int64_t rank = ad_comm_rank(comm);
+  if (ad_group_index(group, rank) < 0)
+    return ad_fail(AD_INVALID, "%s: square sum: rank %lld is not in the group", site, (long long)rank);
+  for (size_t i = 0; i < count; i++) {
+    if (!arrays[i] || !arrays[i]->layout.mesh)
+      return ad_fail(AD_INVALID, "%s: square sum: an array %s", site, arrays[i] ? "has no mesh" : "is NULL");
+    if (ad_mesh_has_rank(arrays[i]->layout.mesh, rank)) AD_TRY(check_summable(comm, arrays[i], site));
+  }
+  return AD_OK;
+}
+
+ad_status ad_square_sum_named(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
+                              const char *const *names, size_t count, const char *site, double *out) {
+  AD_TRY(check_call(comm, group, arrays, count, site));
+  double sum = 0;
+  for (size_t i = 0; i < count; i++) {
+    double own;
+    if (!ad_mesh_has_rank(arrays[i]->layout.mesh, ad_comm_rank(comm))) continue;  // others have it
+    AD_TRY(count_own(comm, group, arrays[i], names ? names[i] : NULL, site, &own));
+    sum += own;
+  }
+  AD_TRY(reduce(comm, group, site, &sum));
+  *out = sum;
+  return AD_OK;
+}
+
+ad_status ad_array_square_sum(ad_comm *comm, const ad_group *group, const ad_array *const *arrays, size_t count,
+                              const char *site, double *out) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(comm, group, out);
+  AD_NEED(group->mesh);
+  if (count) AD_NEED(arrays);
+  return ad_square_sum_named(comm, group, arrays, NULL, count, site, out);
+}

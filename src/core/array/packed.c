@@ -1,0 +1,151 @@
+/* Where the rows of packed values lie, and how a collective is told. No rank talks to another here. */
+#include "array/packed.h"
+
+#include "base/error.h"
+#include "kernels/kernels.h"
+#include "comm/scratch.h"
+#include "layout/nest.h"
+
+/* How a rank's part is cut out of each value, outermost cut first: member `index` of `members`. */
+typedef struct row_cuts {
+  int count;
+  int64_t index[AD_AXIS_COUNT], members[AD_AXIS_COUNT];
+} row_cuts;
+
+static row_cuts cuts_of(const ad_layout *layout, int64_t rank) {
+  row_cuts cuts = {0};
+  int depths = __builtin_popcount(ad_layout_cutting(layout, 0));
+  for (int depth = 0; depth < depths; depth++) {
+    ad_axis axis = ad_layout_cut_at(layout, 0, depth);
+    int64_t members = ad_mesh_axis_size(layout->mesh, axis);
+    if (members == 1) continue;
+    cuts.index[cuts.count] = ad_mesh_position(layout->mesh, rank, axis);
+    cuts.members[cuts.count++] = members;
+  }
+  return cuts;
+}
+
+static ad_span own_rows(const row_cuts *cuts, int64_t rows) {
+  ad_span own = {0, rows};
+  for (int i = 0; i < cuts->count; i++) {
+    ad_span inner = ad_cut(own.count, cuts->index[i], cuts->members[i]);
+    own = (ad_span){own.first + inner.first, inner.count};
+  }
+  return own;
+}
+
+static size_t elements_in(const ad_segment *segments, size_t count, const row_cuts *cuts) {
+  size_t elements = 0;
+  for (size_t i = 0; i < count; i++) elements += (size_t)own_rows(cuts, segments[i].rows).count * segments[i].row;
+  return elements;
+}
+
+ad_segment ad_segment_of(const ad_shape *shape) {
+  ad_segment segment = {shape->ndim ? shape->dim[0] : 1, 1};
+  for (int dim = 1; dim < shape->ndim; dim++) segment.row *= (size_t)shape->dim[dim];
+  return segment;
+}
+
+size_t ad_packed_local(const ad_array *array, int64_t rank) {
+  row_cuts cuts = cuts_of(&array->layout, rank);
+  return cuts.count ? elements_in(array->segments, array->segment_count, &cuts) : (size_t)array->shape.dim[0];
+}
+
+void ad_packed_stretch(const ad_array *array, int64_t rank, size_t index, size_t *start, size_t *numel) {
+  row_cuts cuts = cuts_of(&array->layout, rank);
+  *start = elements_in(array->segments, index, &cuts);
+  *numel = (size_t)own_rows(&cuts, array->segments[index].rows).count * array->segments[index].row;
+}
+
+ad_array ad_array_describe_packed(const ad_comm *comm, ad_dtype dtype, const ad_segment *segments, size_t count,
+                                  const ad_layout *layout) {
+  row_cuts uncut = {0};
+  ad_array array = {.dtype = dtype, .layout = *layout, .segments = segments, .segment_count = count};
+  array.shape = array.local = (ad_shape){1, {(int64_t)elements_in(segments, count, &uncut)}};
+  array.local.dim[0] = (int64_t)ad_packed_local(&array, ad_comm_rank(comm));
+  return array;
+}
+
+int ad_packed_alike(const ad_array *a, const ad_array *b) {
+  if (a->segment_count != b->segment_count) return 0;
+  for (size_t i = 0; i < a->segment_count && a->segments != b->segments; i++) {
+    if (a->segments[i].rows != b->segments[i].rows || a->segments[i].row != b->segments[i].row) return 0;
+  }
+  return 1;
+}
+
+ad_status ad_packed_check(const ad_array *array, const char *what, const char *site) {
+  ad_axes cut_otherwise = ad_layout_cut_axes(&array->layout) & ~ad_layout_axes_of(&array->layout, AD_S(0));
+  char layout[160], shape[96];
+  if (cut_otherwise)
+    return ad_fail(AD_TYPE, "%s: %s: values that are packed one after another are cut by rows, S(0), not as \"%s\"",
+                   site, what, ad_layout_print(&array->layout, layout, sizeof layout));
+  row_cuts uncut = {0};
+  size_t elements = elements_in(array->segments, array->segment_count, &uncut);
+  if (array->shape.ndim == 1 && array->shape.dim[0] == (int64_t)elements) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s: %s: the shape is %s, but the %zu packed values have %zu elements; take the description from "
+                 "ad_array_describe_packed",
+                 site, what, ad_shape_print(&array->shape, shape, sizeof shape), array->segment_count, elements);
+}
+
+void ad_packed_copy_common(int64_t rank, const ad_array *in, const ad_array *out) {
+  row_cuts in_cuts = cuts_of(&in->layout, rank), out_cuts = cuts_of(&out->layout, rank);
+  size_t element = ad_dtype_size(in->dtype);
+  const char *from = in->data;
+  char *to = out->data;
+  for (size_t i = 0; i < in->segment_count; i++) {
+    size_t row = in->segments[i].row * element;
+    ad_span have = own_rows(&in_cuts, in->segments[i].rows), want = own_rows(&out_cuts, in->segments[i].rows);
+    int64_t first = have.first > want.first ? have.first : want.first;
+    int64_t have_end = have.first + have.count, want_end = want.first + want.count;
+    int64_t end = have_end < want_end ? have_end : want_end;
+    if (first < end)
+      ad_copy(to + (size_t)(first - want.first) * row, from + (size_t)(first - have.first) * row,
+              (size_t)(end - first) * row);
+    from += (size_t)have.count * row;
+    to += (size_t)want.count * row;
+  }
+}
+
+static int are_cut_once(const ad_array *part, const ad_group *group, int64_t rows, int64_t rows_of_all) {
+  int64_t members = ad_group_size(group);
+  for (int64_t member = 0; member < members; member++) {
+    row_cuts cuts = cuts_of(&part->layout, ad_group_rank(group, member));
+    if (own_rows(&cuts, rows_of_all).count != ad_cut(rows, member, members).count) return 0;
+  }
+  return 1;
+}
+
+/* A collective cuts rows once over all members. One axis alone does the same, and so do several that cut evenly. */
+static ad_status check_one_cut(const ad_array *whole, const ad_array *part, const ad_group *group, const char *site) {
+  if (__builtin_popcount(group->axes & ad_mesh_large(group->mesh)) < 2) return AD_OK;
+  row_cuts outer = cuts_of(&whole->layout, ad_group_rank(group, 0));
+  int64_t members = ad_group_size(group);
+  for (size_t i = 0; i < whole->segment_count; i++) {
+    int64_t rows = own_rows(&outer, whole->segments[i].rows).count;
+    if (rows % members == 0 || are_cut_once(part, group, rows, whole->segments[i].rows)) continue;
+    return ad_fail(
+        AD_INVALID,
+        "%s: the %lld rows of packed value %zu are cut unevenly on several axes, which is no one cut over all "
+        "their ranks; cut them on one axis",
+        site, (long long)rows, i);
+  }
+  return AD_OK;
+}
+
+ad_status ad_packed_segments(ad_comm *comm, const ad_array *whole, const ad_array *part, const char *site,
+                             ad_collective *call) {
+  AD_TRY(check_one_cut(whole, part, &call->group, site));
+  call->segments = whole->segments;
+  call->segment_count = whole->segment_count;
+  row_cuts cuts = cuts_of(&whole->layout, ad_comm_rank(comm));
+  if (!cuts.count) return AD_OK;
+  void *scratch;
+  AD_TRY(ad_comm_scratch(comm, whole->segment_count * sizeof *whole->segments, &scratch));
+  ad_segment *own = scratch;
+  for (size_t i = 0; i < whole->segment_count; i++)
+    own[i] = (ad_segment){own_rows(&cuts, whole->segments[i].rows).count, whole->segments[i].row};
+  call->segments = own;
+  return AD_OK;
+}

@@ -1,0 +1,317 @@
+/* Executing a transition: checking it (laws 2 and 6), and the one collective or local copy that it is. Where the blocks
+ * of a collective are no runs of the buffer (another dimension than the first, zigzag cuts), they are packed. */
+#include "array/transit.h"
+
+#include "array/array.h"
+#include "array/packed.h"
+#include "array/part.h"
+#include "base/error.h"
+#include "kernels/kernels.h"
+#include "base/seams.h"
+#include "comm/hint.h"
+#include "comm/scratch.h"
+
+/* ---- collectives ---- */
+
+/* A collective on parts: `send` lists what each member gets, `receive` what each member gives. */
+typedef struct transfer {
+  ad_comm *comm;
+  const ad_array *in;
+  ad_array *out;
+  ad_part in_part, out_part;
+  ad_collective call;
+  int64_t members;
+  // In the comm's scratch memory: counts, then the packed blocks where they are needed.
+  size_t *send_counts, *receive_counts;
+  char *send, *receive;  // NULL: the array itself
+} transfer;
+
+static void send_region(const transfer *work, int64_t member, ad_part *out) {
+  ad_part theirs;
+  ad_part_of(&work->out->layout, &work->out->shape, ad_group_rank(&work->call.group, member), &theirs);
+  ad_part_intersect(&work->in_part, &theirs, out);
+}
+
+static void receive_region(const transfer *work, int64_t member, ad_part *out) {
+  ad_part theirs;
+  ad_part_of(&work->in->layout, &work->in->shape, ad_group_rank(&work->call.group, member), &theirs);
+  ad_part_intersect(&work->out_part, &theirs, out);
+}
+
+static int sends_blocks(const transfer *work) { return work->call.op != AD_ALL_GATHER; }
+static int receives_blocks(const transfer *work) { return work->call.op != AD_REDUCE_SCATTER; }
+
+/* 1 if the members' blocks, one after another, are the buffer itself. */
+static int are_runs(const transfer *work, void (*region_of)(const transfer *, int64_t, ad_part *),
+                    const ad_part *part) {
+  size_t offset = 0;
+  for (int64_t member = 0; member < work->members; member++) {
+    ad_part region;
+    region_of(work, member, &region);
+    if (!ad_part_is_run(part, &region, offset)) return 0;
+    offset += ad_part_numel(&region);
+  }
+  return 1;
+}
+
+/* Takes scratch memory for counts and, where `packs` allows it, for packed blocks. */
+static ad_status take_scratch(transfer *work, int packs, const char *site) {
+  int pack_send = sends_blocks(work) && !are_runs(work, send_region, &work->in_part);
+  int same_memory = work->call.op == AD_ALL_TO_ALL && work->in->data == work->out->data;
+  int pack_receive = receives_blocks(work) && (same_memory || !are_runs(work, receive_region, &work->out_part));
+  if (!packs && (pack_send || pack_receive)) {
+    return ad_fail(AD_INVALID,
+                   "%s: post: the blocks are no runs of the buffer, which only a cut of dimension 0 gives; use move",
+                   site);
+  }
+  size_t counts = ad_padded((size_t)work->members * sizeof(size_t));
+  size_t send = pack_send ? ad_padded(ad_array_bytes(work->in)) : 0;
+  size_t receive = pack_receive ? ad_padded(ad_array_bytes(work->out)) : 0;
+  void *scratch;
+  AD_TRY(ad_comm_scratch(work->comm, 2 * counts + send + receive, &scratch));
+  char *at = scratch;
+  work->send_counts = (size_t *)(void *)at;
+  work->receive_counts = (size_t *)(void *)(at + counts);
+  if (pack_send) work->send = at + 2 * counts;
+  if (pack_receive) work->receive = at + 2 * counts + send;
+  return AD_OK;
+}
+
+static void pack(transfer *work) {
+  size_t element = ad_dtype_size(work->in->dtype);
+  char *at = work->send;
+  for (int64_t member = 0; member < work->members; member++) {
+    ad_part region;
+    send_region(work, member, &region);
+    work->send_counts[member] = ad_part_numel(&region);
+    if (!at) continue;
+    ad_part_copy(at, &region, work->in->data, &work->in_part, &region, element);
+    at += work->send_counts[member] * element;
+  }
+}
+
+static void count_received(transfer *work) {
+  for (int64_t member = 0; member < work->members; member++) {
+    ad_part region;
+    receive_region(work, member, &region);
+    work->receive_counts[member] = ad_part_numel(&region);
+  }
+}
+
+static void unpack(transfer *work) {
+  size_t element = ad_dtype_size(work->in->dtype);
+  const char *at = work->receive;
+  for (int64_t member = 0; at && member < work->members; member++) {
+    ad_part region;
+    receive_region(work, member, &region);
+    ad_part_copy(work->out->data, &work->out_part, at, &region, &region, element);
+    at += work->receive_counts[member] * element;
+  }
+}
+
+static void prepare_blocks(transfer *work) {
+  if (sends_blocks(work)) pack(work);
+  if (receives_blocks(work)) count_received(work);
+  ad_collective *call = &work->call;
+  call->counts = sends_blocks(work) ? work->send_counts : work->receive_counts;
+  if (call->op == AD_ALL_TO_ALL) call->receive_counts = work->receive_counts;
+  if (work->send) call->in = work->send;
+  if (work->receive) call->out = work->receive;
+}
+
+static int sums(ad_move move) { return move == AD_MOVE_ALL_REDUCE || move == AD_MOVE_REDUCE_SCATTER; }
+
+static int has_blocks(ad_move move) {
+  return move == AD_MOVE_REDUCE_SCATTER || move == AD_MOVE_ALL_GATHER || move == AD_MOVE_ALL_TO_ALL;
+}
+
+ad_collective_op ad_move_op(ad_move move) {
+  if (move == AD_MOVE_REDUCE_SCATTER) return AD_REDUCE_SCATTER;
+  if (move == AD_MOVE_ALL_GATHER) return AD_ALL_GATHER;
+  return move == AD_MOVE_ALL_TO_ALL ? AD_ALL_TO_ALL : AD_ALL_REDUCE;
+}
+
+static ad_collective describe_call(ad_comm *comm, const ad_transit *transit, const ad_array *in, const ad_array *out) {
+  ad_collective call = {.op = ad_move_op(transit->move),
+                        .group = ad_array_group(comm, in, transit->axes),
+                        .in = in->data,
+                        .out = out->data,
+                        .count = ad_array_numel(in),
+                        .dtype = in->dtype,
+                        .accumulate = transit->accumulate,
+                        .adds = transit->adds,
+                        .site = transit->site};
+  if (ad_dtype_is_float(in->dtype) && sums(transit->move)) {
+    call.out_dtype = out->dtype;
+    call.in_scale = in->scale;
+    call.out_scale = out->scale;
+  }
+  return call;
+}
+
+static transfer describe_transfer(ad_comm *comm, const ad_collective *call, const ad_array *in, ad_array *out) {
+  transfer work = {.comm = comm, .in = in, .out = out, .call = *call, .members = ad_group_size(&call->group)};
+  ad_part_of(&in->layout, &in->shape, ad_comm_rank(comm), &work.in_part);
+  ad_part_of(&out->layout, &out->shape, ad_comm_rank(comm), &work.out_part);
+  return work;
+}
+
+/* With `request` it is posted and nothing may be packed, otherwise it runs to its end. */
+static ad_status start(ad_comm *comm, const ad_transit *transit, const ad_collective *call, ad_request *request) {
+  if (request) return ad_comm_post_hinted(comm, call, transit->past_caches, request);
+  return ad_comm_run(comm, call);
+}
+
+static ad_status communicate_blocks(ad_comm *comm, const ad_transit *transit, const ad_collective *call,
+                                    const ad_array *in, ad_array *out, ad_request *request) {
+  transfer work = describe_transfer(comm, call, in, out);
+  AD_TRY(take_scratch(&work, !request, transit->site));
+  prepare_blocks(&work);
+  AD_TRY(start(comm, transit, &work.call, request));  // which copies the counts
+  unpack(&work);
+  return AD_OK;
+}
+
+static ad_status communicate(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out,
+                             ad_request *request) {
+  ad_collective call = describe_call(comm, transit, in, out);
+  if (!has_blocks(transit->move)) return start(comm, transit, &call, request);
+  if (!ad_array_is_packed(in)) return communicate_blocks(comm, transit, &call, in, out, request);
+  int gathers = transit->move == AD_MOVE_ALL_GATHER;
+  AD_TRY(ad_packed_segments(comm, gathers ? out : in, gathers ? in : out, transit->site, &call));
+  return start(comm, transit, &call, request);
+}
+
+/* ---- local transitions ---- */
+
+static void zero(ad_array *array) { memset(array->data, 0, ad_array_bytes(array)); }
+
+static void convert(ad_comm *comm, const ad_array *in, ad_type to, ad_array *out) {
+  if (in->data == out->data) return;  // equal local parts
+  if (to == AD_P) zero(out);
+  if (ad_array_is_packed(in)) {
+    ad_packed_copy_common(ad_comm_rank(comm), in, out);
+    return;
+  }
+  ad_part in_part, out_part, common;
+  ad_part_of(&in->layout, &in->shape, ad_comm_rank(comm), &in_part);
+  ad_part_of(&out->layout, &out->shape, ad_comm_rank(comm), &out_part);
+  ad_part_intersect(&in_part, &out_part, &common);
+  ad_part_copy(out->data, &out_part, in->data, &in_part, &common, ad_dtype_size(in->dtype));
+}
+
+static void copy_same(const ad_array *in, ad_array *out) {
+  if (in->data != out->data) ad_copy(out->data, in->data, ad_array_bytes(in));
+}
+
+static void once(ad_comm *comm, const ad_array *in, ad_axes axes, ad_array *out) {
+  ad_group group = ad_array_group(comm, in, axes);
+  if (ad_group_index(&group, ad_comm_rank(comm)) == 0) {
+    copy_same(in, out);
+  } else {
+    zero(out);
+  }
+}
+
+/* ---- checks ---- */
+
+static ad_status describe_result(const ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out) {
+  if (transit->move == AD_MOVE_ALL_TO_ALL && transit->send_rows) return ad_exchange_after(comm, transit, in, out);
+  return ad_array_after(comm, in, transit->move, transit->axes, transit->to, transit->site, out);
+}
+
+/* Law 6 for a sum that is added to what stands at `out`. */
+static ad_status check_adds(const ad_transit *transit, const ad_array *in, const ad_array *expected,
+                            const ad_array *out) {
+  if (transit->move != AD_MOVE_REDUCE_SCATTER || !ad_dtype_is_float(in->dtype)) {
+    return ad_fail(AD_INVALID, "%s: %s: only a reduce_scatter of a floating dtype adds to what stands at its result",
+                   transit->site, ad_move_name(transit->move));
+  }
+  ad_array incoming = *expected;
+  incoming.scale = 0;
+  return ad_array_check_addend(out, &incoming, transit->site);
+}
+
+static int numbers_fit(const ad_transit *transit, const ad_array *in, const ad_array *expected, const ad_array *out) {
+  if (out->dtype == expected->dtype && out->scale == expected->scale) return 1;
+  return sums(transit->move) && ad_dtype_is_float(in->dtype) && ad_dtype_is_float(out->dtype);
+}
+
+static ad_status check_out(const ad_comm *comm, const ad_transit *transit, const ad_array *in, const ad_array *expected,
+                           const ad_array *out) {
+  const char *move = ad_move_name(transit->move), *site = transit->site;
+  AD_TRY(ad_array_check(comm, in, move, site));
+  AD_TRY(ad_array_check(comm, out, move, site));
+  if (transit->adds) AD_TRY(check_adds(transit, in, expected, out));
+  // Uneven parts that are declared a cut: only the caller knows the whole shape.
+  int shape_fits = ad_shape_equal(&out->shape, &expected->shape) ||
+                   (transit->move == AD_MOVE_DECLARE && ad_shape_equal(&out->local, &in->local));
+  char want[96], have[96], want_layout[160], have_layout[160];
+  int fits = shape_fits && ad_packed_alike(out, expected) && numbers_fit(transit, in, expected, out);
+  if (fits && ad_layout_equal(&out->layout, &expected->layout)) return AD_OK;
+  return ad_fail(
+      AD_INVALID,
+      "%s: %s: the result is described as %s %s \"%s\" times 2^%d, but it is %s %s \"%s\" times 2^%d; take the "
+      "description from ad_array_after",
+      site, move, ad_dtype_name(out->dtype), ad_shape_print(&out->shape, have, sizeof have),
+      ad_layout_print(&out->layout, have_layout, sizeof have_layout), -out->scale, ad_dtype_name(expected->dtype),
+      ad_shape_print(&expected->shape, want, sizeof want),
+      ad_layout_print(&expected->layout, want_layout, sizeof want_layout), -expected->scale);
+}
+
+static ad_status check(const ad_comm *comm, const ad_transit *transit, const ad_array *in, const ad_array *out) {
+  ad_array expected = {0};
+  AD_TRY(describe_result(comm, transit, in, &expected));
+  return check_out(comm, transit, in, &expected, out);
+}
+
+/* ---- the two ways to execute one ---- */
+
+static int is_handled(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out, ad_request *request,
+                      ad_status *status) {
+  ad_transit_passing passing = {comm, transit, in, out, request, 0, AD_OK};
+  ad_seam_pass(AD_SEAM_TRANSIT, &passing);
+  *status = passing.status;
+  return passing.handled;
+}
+
+/* With a site for messages: the caller's, or none that is known. */
+static ad_transit with_site(const ad_transit *transit) {
+  ad_transit complete = *transit;
+  if (!complete.site) complete.site = AD_NO_SITE;
+  return complete;
+}
+
+ad_status ad_transit_run(ad_comm *comm, const ad_transit *given, const ad_array *in, ad_array *out) {
+  ad_transit transit = with_site(given);
+  ad_status status;
+  AD_TRY(check(comm, &transit, in, out));
+  if (is_handled(comm, &transit, in, out, NULL, &status)) return status;
+  if (ad_comm_is_dry(comm)) return AD_OK;
+  switch (transit.move) {
+    case AD_MOVE_CONVERT:
+      convert(comm, in, transit.to, out);
+      return AD_OK;
+    case AD_MOVE_ONCE:
+      once(comm, in, transit.axes, out);
+      return AD_OK;
+    case AD_MOVE_DECLARE:
+      copy_same(in, out);
+      return AD_OK;
+    default:
+      return transit.send_rows ? ad_exchange_run(comm, &transit, in, out) : communicate(comm, &transit, in, out, NULL);
+  }
+}
+
+ad_status ad_transit_post(ad_comm *comm, const ad_transit *given, const ad_array *in, ad_array *out,
+                          ad_request *request) {
+  ad_transit transit = with_site(given);
+  if (!sums(transit.move) && transit.move != AD_MOVE_ALL_GATHER) {
+    return ad_fail(AD_INVALID, "%s: post: %s cannot be posted; use move", transit.site, ad_move_name(transit.move));
+  }
+  ad_status status;
+  AD_TRY(check(comm, &transit, in, out));
+  *request = (ad_request){0};
+  if (is_handled(comm, &transit, in, out, request, &status)) return status;
+  return ad_comm_is_dry(comm) ? AD_OK : communicate(comm, &transit, in, out, request);
+}

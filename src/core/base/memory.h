@@ -1,0 +1,30 @@
+/* Allocation for addend's own objects. Every allocation of the library passes here, so that a test can fail the n-th.
+ */
+#ifndef BASE_MEMORY_H
+#define BASE_MEMORY_H
+#include <stddef.h>
+#include "addend/status.h"
+#include "base/internal.h"
+
+/* Zeroed memory; *out unchanged and AD_MEMORY with a message on failure. count or size 0 gives a valid pointer. */
+AD_INTERNAL AD_CHECKED ad_status ad_new_bytes(size_t count, size_t size, void **out);
+#define ad_new(count, out) ad_new_bytes((count), sizeof **(out), (void **)(out))
+/* Grows *array (may be NULL) to hold `count` elements of `size` bytes; new bytes are zero; on failure unchanged. */
+AD_INTERNAL AD_CHECKED ad_status ad_grow_bytes(void **array, size_t old_count, size_t count, size_t size);
+#define ad_grow(array, old_count, count) ad_grow_bytes((void **)(array), (old_count), (count), sizeof **(array))
+AD_INTERNAL AD_CHECKED ad_status ad_copy_string(const char *text, char **out);
+AD_INTERNAL void ad_release(void *pointer); /* free; NULL allowed */
+
+/* For libraries that have no error for memory that they cannot have: asks whether the process may have so many more MiB
+ * now. AD_MEMORY says that `what` needs them and where the limits are. Nothing is kept. */
+AD_INTERNAL AD_CHECKED ad_status ad_memory_try(const char *what, size_t mebibytes);
+
+/* Asks for huge pages where whole ones lie inside this memory: fewer faults, and another process, which reads it page
+ * by page, is done sooner. Nothing is touched and nothing can fail. */
+AD_INTERNAL void ad_prefer_huge_pages(void *memory, size_t bytes);
+
+/* Tests: the n-th allocation from now on (1 is the next) fails; 0 turns it off. Returns how many were made since the
+ * last call. */
+long ad_memory_fail_at(long n);
+
+#endif

@@ -1,0 +1,52 @@
+/* Version, and the headers' constants by name. */
+#include "addend/binding.h"
+
+#include <string.h>
+#include "addend/array.h"
+#include "addend/comm.h"
+#include "addend/layout.h"
+#include "addend/reduce.h"
+#include "base/error.h"
+
+typedef struct constant {
+  const char *name;
+  int64_t value;
+} constant;
+
+/* clang-format off */
+static const constant constants[] = {
+#define STATUS(code, name, known, sentence) {#code, code},
+#define AXIS(code, name) {#code, code},
+#define NUMBER(expression) {#expression, (int64_t)(expression)}
+    AD_STATUS_LIST(STATUS)
+    AD_AXIS_LIST(AXIS)
+    NUMBER(AD_AXIS_COUNT), NUMBER(AD_DIMS_MAX),
+    NUMBER(AD_F64), NUMBER(AD_F32), NUMBER(AD_BF16), NUMBER(AD_F16), NUMBER(AD_I32), NUMBER(AD_I64),
+    NUMBER(AD_SUM), NUMBER(AD_MAX), NUMBER(AD_MIN),
+    NUMBER(AD_R), NUMBER(AD_I), NUMBER(AD_V), NUMBER(AD_P), NUMBER(AD_S(0)), NUMBER(AD_S_ZIGZAG(0)),
+    NUMBER(AD_MULTILINEAR), NUMBER(AD_ADDITIVE), NUMBER(AD_NONLINEAR),
+    NUMBER(AD_MOVE_ALL_REDUCE), NUMBER(AD_MOVE_REDUCE_SCATTER), NUMBER(AD_MOVE_ALL_GATHER), NUMBER(AD_MOVE_ALL_TO_ALL),
+    NUMBER(AD_MOVE_CONVERT), NUMBER(AD_MOVE_ONCE), NUMBER(AD_MOVE_DECLARE), NUMBER(AD_MOVE_COUNT),
+    NUMBER(AD_ALL_REDUCE), NUMBER(AD_REDUCE_SCATTER), NUMBER(AD_ALL_GATHER), NUMBER(AD_ALL_TO_ALL), NUMBER(AD_BROADCAST),
+    NUMBER(AD_BARRIER), NUMBER(AD_EXCHANGE),
+    NUMBER(AD_SYNC_NONE), NUMBER(AD_SYNC_SHARD), NUMBER(AD_SYNC_ALL),
+    NUMBER(AD_LOG_INFO), NUMBER(AD_LOG_WARNING),
+    NUMBER(sizeof(ad_shape)), NUMBER(sizeof(ad_layout)), NUMBER(sizeof(ad_span)), NUMBER(sizeof(ad_transition)),
+    NUMBER(sizeof(ad_path_step)), NUMBER(sizeof(ad_rule)), NUMBER(sizeof(ad_group)), NUMBER(sizeof(ad_group_shape)),
+    NUMBER(sizeof(ad_message)), NUMBER(sizeof(ad_segment)), NUMBER(sizeof(ad_collective)), NUMBER(sizeof(ad_request)),
+    NUMBER(sizeof(ad_array)), NUMBER(sizeof(ad_contract)), NUMBER(sizeof(ad_param_spec)),
+    NUMBER(sizeof(ad_reducer_options)), NUMBER(sizeof(ad_launch_options)), NUMBER(sizeof(ad_launch_result)),
+};
+/* clang-format on */
+
+const char *ad_version(void) { return AD_VERSION; }
+
+ad_status ad_header_constant(const char *name, int64_t *out) {
+  AD_NEED(name, out);
+  for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
+    if (!strcmp(constants[i].name, name)) return *out = constants[i].value, AD_OK;
+  return ad_fail(AD_INVALID,
+                 "ad_header_constant: '%s' is no constant of the headers; a name is as they write it: AD_F32, AD_S(0), "
+                 "sizeof(ad_layout)",
+                 name);
+}

@@ -1,0 +1,14 @@
+/* Engine dry in the place of ranks that run. */
+#ifndef COMM_DRY_H
+#define COMM_DRY_H
+#include "comm/call.h"
+#include "base/internal.h"
+
+/* As this rank of this world: what ranks share memory there, share it here, so that a step takes the same ways. Borrows
+ * `like`. */
+AD_INTERNAL ad_status ad_comm_open_dry_like(const ad_comm *like, ad_comm **out) AD_CHECKED;
+
+/* ad_comm_shares of a group that its shape says: comm.c. */
+int ad_comm_shares_shape(const ad_comm *comm, const ad_group_shape *shape);
+
+#endif

@@ -1,0 +1,419 @@
+/* The launcher: starts ranks as processes of this machine, watches them, and leaves nothing behind. What ranks do with
+ * each other is the engine's business. */
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "base/clock.h"
+#include "comm/settings.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "comm/foreign.h"
+#include "comm/watchdog.h"
+
+enum {
+  LOOK_MILLISECONDS = 50,
+  GRACE_MILLISECONDS = 2000,  // from the first error until ranks that still run are ended
+  SIGNAL_GRACE_MILLISECONDS =
+      10000,                      // from a request to stop until ranks are ended: time to finish a step and write files
+  ANSWER_MILLISECONDS = 30000,    // that ranks have to move at all after such a request, whatever time they have to end
+  ONE_SIGNAL_MILLISECONDS = 250,  // a terminal, a shell and `timeout` may each pass on one request within this time
+  STATUS_NOT_RUN = 127
+};
+
+typedef struct child {
+  pid_t pid;  // 0: none, or ended
+  int fd;     // readable when it has ended; -1: there is none, and the launcher asks for it at every look
+} child;
+
+typedef struct launcher {
+  const ad_launch_options *options;
+  ad_launch_result *result;
+  int fd;
+  shm_control *control;
+  child *children;
+  struct pollfd *polled;  // the children, then the signals
+  int running;
+  sigset_t old_mask;
+  struct sigaction old_child_action;
+  int signals;             // a signalfd
+  int interrupted;         // the signal that asked to stop, or 0
+  int64_t interrupted_at;  // by milliseconds()
+  int interrupted_again;   // the second such signal, which ended the ranks, or 0
+  int64_t deadline;        // by milliseconds(): when the ranks that are left are ended; 0: never
+  int ended_rest;
+  char blamed[256];  // for whom the others waited when time was up after a request to stop
+  ad_watchdog *dog;
+} launcher;
+
+static int64_t milliseconds(void) { return ad_now() / 1000000; }
+
+/* ---- in the child ---- */
+
+static void set_number(const char *name, int64_t value) {
+  char text[32];
+  snprintf(text, sizeof text, "%" PRId64, value);
+  setenv(name, text, 1);
+}
+
+// What ps and top show: "addend:5".
+static void name_process(uint32_t rank) {
+  char name[16] = "", whole[32];  // of 15 letters
+  prctl(PR_GET_NAME, name);
+  snprintf(whole, sizeof whole, "%.11s:%u", name, rank);
+  prctl(PR_SET_NAME, whole);
+}
+
+// The child ends when its parent does. The parent may have died already, before prctl could take effect.
+static void die_with(pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) raise(SIGKILL);
+}
+
+static int run_program(launcher *l, uint32_t rank) {
+  char words[AD_MESSAGE_MAX];
+  char *const *argv = l->options->argv;
+  set_number("ADDEND_SHM_FD", l->fd);
+  set_number("ADDEND_RANK", rank);
+  set_number("ADDEND_RANKS", l->options->ranks);
+  execvp(argv[0], argv);
+  snprintf(words, sizeof words, "%s could not be run: %s", argv[0], strerror(errno));
+  ad_shm_raise(l->control, rank, AD_SYSTEM, AD_SYSTEM, words);
+  return STATUS_NOT_RUN;
+}
+
+static int run_function(launcher *l, uint32_t rank) {
+  shm_world *world;
+  ad_comm *comm;
+  ad_nested_mark();
+  name_process(rank);
+  ad_status status = ad_shm_join(l->fd, l->control, rank, &world);
+  if (!status) status = ad_comm_create(&ad_engine_shm, world, rank, l->options->ranks, &comm);
+  if (status) return status == AD_MEMORY ? AD_MEMORY : AD_PEER_FAILED;
+  int exit_status = l->options->function(comm, l->options->context);
+  ad_comm_close(comm);
+  return exit_status;
+}
+
+static void run_child(launcher *l, uint32_t rank, pid_t parent) {
+  die_with(parent);
+  sigaction(SIGCHLD, &l->old_child_action, NULL);
+  sigprocmask(SIG_SETMASK, &l->old_mask, NULL);
+  int status = l->options->argv ? run_program(l, rank) : run_function(l, rank);
+  fflush(NULL);
+  _exit(status);
+}
+
+/* ---- starting ---- */
+
+static ad_status start_rank(launcher *l, uint32_t rank) {
+  pid_t parent = getpid(), pid = fork();
+  if (!pid) run_child(l, rank, parent);
+  if (pid < 0)
+    return ad_fail(AD_SYSTEM, "rank %u of %" PRId64 " could not be started: %s%s", rank, l->options->ranks,
+                   strerror(errno), errno == EAGAIN ? " (see ulimit -u)" : "");
+  l->children[rank].pid = pid;
+  l->running++;
+  // Where it cannot be (an old kernel, a filter of system calls, no descriptors left) poll passes the -1 by.
+  l->children[rank].fd = (int)syscall(SYS_pidfd_open, pid, 0);
+  l->polled[rank] = (struct pollfd){.fd = l->children[rank].fd, .events = POLLIN};
+  return AD_OK;
+}
+
+static ad_status start_ranks(launcher *l) {
+  fflush(NULL);  // children would inherit what is buffered and write it a second time
+  for (int64_t rank = 0; rank < l->options->ranks; rank++) AD_TRY(start_rank(l, (uint32_t)rank));
+  return AD_OK;
+}
+
+/* ---- watching ---- */
+
+// The child may be a shell that started the rank: then both get the signal.
+static void signal_rank(const launcher *l, uint32_t rank, int signal_number) {
+  const shm_record *record = &ad_shm_records(l->control)[rank];
+  pid_t child_pid = l->children[rank].pid, joined = atomic_load(&record->pid);
+  if (child_pid) kill(child_pid, signal_number);
+  if (joined && joined != child_pid && atomic_load(&record->state) == SHM_JOINED) kill(joined, signal_number);
+}
+
+static void signal_all(const launcher *l, int signal_number) {
+  for (int64_t rank = 0; rank < l->options->ranks; rank++) signal_rank(l, (uint32_t)rank, signal_number);
+}
+
+static void start_grace(launcher *l, int64_t grace) {
+  int64_t end = milliseconds() + grace;
+  if (!l->deadline || end < l->deadline) l->deadline = end;
+}
+
+// The result describes the first rank that failed, or the one whose error the world has.
+static void note_failure(launcher *l, int64_t rank, int exit_status, int signal_number) {
+  int is_reported = atomic_load(&l->control->failed) == 2 && l->control->fail_rank == rank;
+  if (l->result->exit_status && !is_reported) return;
+  l->result->rank = rank;
+  l->result->exit_status = exit_status;
+  l->result->signal = signal_number;
+}
+
+static void raise_death(launcher *l, uint32_t rank, int signal_number) {
+  char words[AD_MESSAGE_MAX];
+  snprintf(words, sizeof words, "rank %u died: signal %d, SIG%s (%s)", rank, signal_number,
+           sigabbrev_np(signal_number) ? sigabbrev_np(signal_number) : "unknown", strsignal(signal_number));
+  ad_shm_raise(l->control, rank, AD_RANK_DIED, AD_RANK_DIED, words);
+}
+
+// The signal that ended a rank; 0: none did. If the child is a shell, it returns 128 + signal for a rank that died, and
+// that rank never left the world.
+static int ending_signal(const shm_record *record, int wait_status) {
+  if (WIFSIGNALED(wait_status)) return WTERMSIG(wait_status);
+  int status = WEXITSTATUS(wait_status);
+  return status > 128 && status < 128 + NSIG && atomic_load(&record->state) == SHM_JOINED ? status - 128 : 0;
+}
+
+static void rank_ended(launcher *l, uint32_t rank, int wait_status) {
+  shm_record *record = &ad_shm_records(l->control)[rank];
+  int signal_number = ending_signal(record, wait_status);
+  int exit_status = signal_number ? 128 + signal_number : WEXITSTATUS(wait_status);
+  if (exit_status && !l->ended_rest && !l->interrupted) {
+    start_grace(l, GRACE_MILLISECONDS);
+    note_failure(l, rank, exit_status, signal_number);
+  }
+  record->exit_status = exit_status;
+  uint32_t joined = atomic_exchange(&record->state, signal_number ? SHM_DIED : SHM_LEFT);
+  if (signal_number && !l->ended_rest) raise_death(l, rank, signal_number);
+  if (joined != SHM_LEFT) ad_shm_wake_all(l->control);
+}
+
+// If the rank has ended.
+static void collect(launcher *l, uint32_t rank) {
+  int wait_status = 0;
+  child *ended = &l->children[rank];
+  if (waitpid(ended->pid, &wait_status, WNOHANG) == 0) return;
+  if (ended->fd >= 0) close(ended->fd);
+  *ended = (child){.fd = -1};
+  l->polled[rank].fd = -1;
+  l->running--;
+  rank_ended(l, rank, wait_status);
+}
+
+static void end_rest(launcher *l) {
+  l->ended_rest = 1;
+  signal_all(l, SIGKILL);
+}
+
+// Passes a signal on to the ranks. One that came from a terminal went to the terminal's whole foreground group, so that
+// ranks in this group have it already.
+static void pass_on(const launcher *l, const struct signalfd_siginfo *info) {
+  for (int64_t rank = 0; rank < l->options->ranks; rank++) {
+    pid_t pid = l->children[rank].pid;
+    if (info->ssi_code == SI_KERNEL && pid && getpgid(pid) == getpgrp()) continue;
+    signal_rank(l, (uint32_t)rank, (int)info->ssi_signo);
+  }
+}
+
+static void note_request(launcher *l, int signal_number) {
+  l->interrupted = signal_number;
+  l->interrupted_at = milliseconds();
+  note_failure(l, -1, 128 + signal_number, signal_number);
+}
+
+// The first request to stop is passed on. The second ends the ranks at once; a hangup after a first request is none,
+// since a session that ends sends both.
+static void take_request(launcher *l, const struct signalfd_siginfo *info) {
+  int signal_number = (int)info->ssi_signo;
+  int64_t patience = l->options->patience_seconds;
+  if (l->interrupted) {
+    int is_second = signal_number != SIGHUP && milliseconds() - l->interrupted_at >= ONE_SIGNAL_MILLISECONDS;
+    if (is_second && !l->interrupted_again) {
+      l->interrupted_again = signal_number;
+      end_rest(l);
+    }
+    return;
+  }
+  note_request(l, signal_number);
+  start_grace(l, patience > 0 ? patience * 1000 : SIGNAL_GRACE_MILLISECONDS);
+  pass_on(l, info);
+}
+
+static void read_signal(launcher *l) {
+  struct signalfd_siginfo info;
+  if (read(l->signals, &info, sizeof info) != (ssize_t)sizeof info) return;
+  if (info.ssi_signo == SIGUSR1) {
+    pass_on(l, &info);
+  } else if (info.ssi_signo == SIGQUIT) {
+    if (!l->interrupted) note_request(l, SIGQUIT);
+    end_rest(l);
+  } else {
+    take_request(l, &info);
+  }
+}
+
+// The error that ranks reported to each other counts as a failure too.
+static void look_at_error(launcher *l) {
+  if (atomic_load(&l->control->failed)) start_grace(l, GRACE_MILLISECONDS);
+}
+
+// After a request to stop no rank has moved for so long that none will.
+static int is_unanswered(const launcher *l) {
+  int64_t moved_at = l->dog->moved_at / 1000000;
+  return l->interrupted &&
+         milliseconds() - (moved_at > l->interrupted_at ? moved_at : l->interrupted_at) >= ANSWER_MILLISECONDS;
+}
+
+static void end_rest_in_time(launcher *l) {
+  if (l->ended_rest) return;
+  if (!(l->deadline && milliseconds() >= l->deadline) && !is_unanswered(l)) return;
+  ad_text blamed = ad_text_on(l->blamed, sizeof l->blamed);
+  if (l->interrupted) ad_watchdog_blame(l->dog, &blamed);
+  end_rest(l);
+}
+
+// Waits until there may be something to see. poll takes no more entries than a process may have descriptors: where
+// there are more, the launcher looks at all of them now and then.
+static void wait_for_news(launcher *l) {
+  const struct timespec look = {.tv_nsec = LOOK_MILLISECONDS * 1000000};
+  nfds_t count = (nfds_t)l->options->ranks + 1;
+  if (poll(l->polled, count, LOOK_MILLISECONDS) >= 0) return;
+  if (errno != EINTR) nanosleep(&look, NULL);
+  for (nfds_t i = 0; i < count; i++) l->polled[i].revents = POLLIN;
+}
+
+static void watch(launcher *l) {
+  nfds_t count = (nfds_t)l->options->ranks;
+  l->polled[count] = (struct pollfd){.fd = l->signals, .events = POLLIN};
+  while (l->running) {
+    wait_for_news(l);
+    look_at_error(l);
+    if (l->polled[count].revents) read_signal(l);
+    for (nfds_t rank = 0; rank < count; rank++)
+      if (l->children[rank].pid && (l->children[rank].fd < 0 || l->polled[rank].revents)) collect(l, (uint32_t)rank);
+    ad_watchdog_look(l->dog);
+    end_rest_in_time(l);
+  }
+}
+
+/* ---- the whole ---- */
+
+// A hangup only where it is not ignored, as under nohup.
+static void choose_signals(sigset_t *mask) {
+  struct sigaction hangup;
+  sigemptyset(mask);
+  sigaddset(mask, SIGINT);
+  sigaddset(mask, SIGTERM);
+  sigaddset(mask, SIGQUIT);
+  sigaddset(mask, SIGUSR1);
+  if (!sigaction(SIGHUP, NULL, &hangup) && hangup.sa_handler != SIG_IGN) sigaddset(mask, SIGHUP);
+}
+
+static ad_status take_signals(launcher *l) {
+  sigset_t mask;
+  struct sigaction standard = {.sa_handler = SIG_DFL};
+  choose_signals(&mask);
+  l->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (l->signals < 0) return ad_fail(AD_SYSTEM, "signals cannot be watched: %s", strerror(errno));
+  sigaction(SIGCHLD, &standard, &l->old_child_action);  // ignored children could not be waited for
+  sigprocmask(SIG_BLOCK, &mask, &l->old_mask);
+  return AD_OK;
+}
+
+static void give_back_signals(launcher *l) {
+  close(l->signals);
+  sigprocmask(SIG_SETMASK, &l->old_mask, NULL);
+  sigaction(SIGCHLD, &l->old_child_action, NULL);
+}
+
+static ad_status run_ranks(launcher *l) {
+  AD_TRY(take_signals(l));
+  ad_status status = start_ranks(l);
+  if (status) end_rest(l);
+  watch(l);
+  give_back_signals(l);
+  return status;
+}
+
+// The message of a rank's error. A wrong call or recipe is wrong on all ranks: who said it first does not matter.
+static const char *words_of(const ad_launch_result *result) {
+  int64_t rank;
+  int length = 0;
+  if (result->status == AD_INVALID && sscanf(result->message, "rank %" SCNd64 ": %n", &rank, &length) == 1)
+    return result->message + length;
+  return result->message;
+}
+
+static ad_status say_interrupted(const launcher *l) {
+  const char *again = l->interrupted_again ? sigabbrev_np(l->interrupted_again) : "";
+  return ad_fail(AD_INTERRUPTED, "interrupted by signal %d, SIG%s%s%s%s%s", l->interrupted,
+                 sigabbrev_np(l->interrupted), *again ? ", then by SIG" : "", again,
+                 l->ended_rest ? "; ranks that still ran were killed" : "", l->blamed);
+}
+
+static ad_status judge(launcher *l) {
+  ad_launch_result *result = l->result;
+  result->joined = atomic_load(&l->control->joined);
+  if (atomic_load(&l->control->failed)) {
+    ad_status status = ad_shm_error(l->control);
+    result->status = atomic_load(&l->control->failed) == 2 ? (ad_status)l->control->fail_cause : status;
+    snprintf(result->message, sizeof result->message, "%s", ad_last_error());
+  }
+  if (l->interrupted) return say_interrupted(l);
+  if (result->status == AD_SYSTEM && result->exit_status == STATUS_NOT_RUN)
+    return ad_fail(AD_SYSTEM, "%s", result->message);
+  if (result->signal) return ad_fail(AD_RANK_DIED, "%s", result->message);
+  if (l->ended_rest && !result->exit_status) {  // no rank ended by itself with a failure
+    result->rank = l->control->fail_rank;
+    result->exit_status = 128 + SIGKILL;
+  }
+  if (!result->exit_status) return AD_OK;
+  if (result->message[0]) return ad_fail(AD_PEER_FAILED, "%s", words_of(result));
+  return ad_fail(AD_PEER_FAILED, "rank %" PRId64 " ended with exit status %d", result->rank, result->exit_status);
+}
+
+static ad_status launch(launcher *l) {
+  size_t ranks = (size_t)l->options->ranks;
+  AD_TRY(ad_shm_make((uint32_t)ranks, 0, l->options->argv != NULL, &l->fd, &l->control));
+  ad_status status = ad_new(ranks, &l->children);
+  if (!status) status = ad_new(ranks + 1, &l->polled);
+  if (!status) status = ad_watchdog_open(l->control, -1, &l->dog);
+  if (!status) {
+    for (size_t i = 0; i < ranks; i++) l->polled[i].fd = -1;
+    status = run_ranks(l);
+  }
+  if (!status) status = judge(l);
+  ad_release(l->children);
+  ad_release(l->polled);
+  ad_watchdog_close(l->dog);
+  ad_shm_unmake(l->fd, l->control);
+  return status;
+}
+
+static ad_status check_options(const ad_launch_options *options) {
+  if (options->ranks < 1 || options->ranks > SHM_RANKS_MAX)
+    return ad_fail(AD_INVALID, "%" PRId64 " ranks: one machine takes 1 to %d", options->ranks, SHM_RANKS_MAX);
+  if (!options->function == !options->argv)
+    return ad_fail(AD_INVALID, "ad_launch_options: one of `function` and `argv` must be set");
+  if (options->argv && !options->argv[0]) return ad_fail(AD_INVALID, "ad_launch_options: `argv` names no program");
+  AD_TRY(ad_nested_check());
+  AD_TRY(ad_foreign_check());  // after the one before: it would not know a world that this process has joined
+  if (options->function) AD_TRY(ad_threads_check());
+  return ad_settings_check();  // ranks would find it out one by one
+}
+
+ad_status ad_launch(const ad_launch_options *options, ad_launch_result *out) {
+  ad_launch_result result = {.rank = -1};
+  ad_launch_options own;
+  AD_TRY(ad_options_take(&own, sizeof own, options, "ad_launch_options"));
+  AD_TRY(check_options(&own));
+  if (!out) return ad_fail(AD_INVALID, "ad_launch: `out` is NULL; it receives what became of the ranks");
+  launcher l = {.options = &own, .result = &result};
+  ad_status status = launch(&l);
+  *out = result;
+  return status;
+}

@@ -1,0 +1,346 @@
+/* `addend diff`: a dump, parameter by parameter. */
+#include "addend/diff.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "diff/document.h"
+#include "diff/modules.h"
+#include "diff/norm.h"
+#include "files/json.h"
+
+typedef struct ad_diff_run {
+  const ad_diff_options *options;
+  const char *const *references; /* the files of --reference, or that itself */
+  size_t reference_count;        /* 0: none */
+  ad_dump dump, other;           /* other: what --reference names */
+  const ad_dump *reference;      /* NULL: none */
+  json_t *document, *params, *messages, *all_alike;
+  json_t *untried, *unlike; /* axes -> names of parameters */
+  ad_norm_term *norms;      /* by parameter */
+  unsigned char *ranks;
+  ad_alike alike; /* of one parameter */
+  ad_answer answer;
+} ad_diff_run;
+
+/* ---- one parameter ---- */
+
+/* How many of its elements are in no part; 0 too where parts overlap without being copies. */
+static int64_t count_missing(const ad_parts *parts) {
+  int64_t missing = parts->param->sample;
+  for (size_t i = 0; i < parts->count; i++) {
+    int is_copy = 0;
+    for (size_t j = 0; j < i; j++)
+      is_copy |= ad_box_equal(&parts->param->shape, &parts->parts[j].box, &parts->parts[i].box);
+    if (!is_copy) missing -= (int64_t)parts->parts[i].count;
+  }
+  return missing > 0 ? missing : 0;
+}
+
+/* Fewer elements than addends leave counts open. */
+static void say_few(ad_diff_run *run, const ad_parts *parts, const ad_verdict *verdict) {
+  const ad_judged *shown = verdict->shown;
+  int is_open = verdict->kind == AD_VERDICT_UNEXPLAINED || verdict->kind == AD_VERDICT_NOT_DISTINGUISHABLE;
+  if (!shown || !is_open || shown->part->count > ad_part_members(parts, shown->part)->count) return;
+  json_array_append_new(
+      run->messages, json_sprintf("`%s` has %zu elements and %zu addends: single mistakes were tried alone; dump more "
+                                  "elements (addend.sample)",
+                                  parts->param->name, shown->part->count, ad_part_members(parts, shown->part)->count));
+}
+
+/* What is said once of all parameters that it is true of on the same axes. */
+static void note(const ad_parts *parts, uint32_t axes, json_t *notes) {
+  char key[AD_DUMP_AXES * AD_DUMP_NAME];
+  if (!axes) return;
+  ad_dump_axes_print(&parts->dump->mesh, axes, key, sizeof key);
+  if (!json_object_get(notes, key)) json_object_set_new(notes, key, json_array());
+  json_array_append_new(json_object_get(notes, key), ad_json_text(parts->param->name));
+}
+
+static const char *first_of(const json_t *names) { return json_string_value(json_array_get(names, 0)); }
+
+/* " and 2 other parameters"; nothing where there is one. */
+static const char *print_others(const json_t *names, char *buffer, size_t size) {
+  size_t others = json_array_size(names) - 1;
+  *buffer = 0;
+  if (others) snprintf(buffer, size, " and %zu other parameter%s", others, others > 1 ? "s" : "");
+  return buffer;
+}
+
+/* Whether a sum goes over an axis on which the parameter is cut is asked of whole tensors alone. */
+static void say_untried(ad_diff_run *run) {
+  const char *axes;
+  json_t *names;
+  json_object_foreach(run->untried, axes, names) {
+    char others[48];
+    json_array_append_new(
+        run->messages,
+        json_sprintf(
+            "`%s`%s: sampled, and cut over %s, so ranks there hold other elements: this dump cannot say whether "
+            "the sum goes over %s; dump whole tensors (without addend.sample; in addend.torch sample=None)",
+            first_of(names), print_others(names, others, sizeof others), axes, axes));
+  }
+}
+
+/* Ranks that should do the same work and do not: what they worked on may be why. */
+static void say_unlike(ad_diff_run *run) {
+  const char *axes;
+  json_t *names;
+  json_object_foreach(run->unlike, axes, names) {
+    char others[48];
+    json_array_append_new(
+        run->messages,
+        json_sprintf(
+            "`%s`%s: all ranks along %s should have the same gradient; if no sum over %s was left out, they were "
+            "fed different batches (what is cut over %s does not show that): give them the same",
+            first_of(names), print_others(names, others, sizeof others), axes, axes, axes));
+  }
+}
+
+/* The worst answer that was given is that of the whole. */
+static void answer(ad_diff_run *run, ad_answer own) {
+  if (own > run->answer) run->answer = own;
+}
+
+/* Equal addends may be sums that were made before: that their sum is right says nothing then, unless a reference does.
+ */
+static void doubt(const ad_diff_run *run, const ad_compared *compared, ad_verdict *verdict) {
+  char who[AD_VERDICT_TEXT / 2];
+  if (verdict->kind != AD_VERDICT_RIGHT || run->options->allow_identical || !json_object_size(run->alike.who)) return;
+  if (compared->there) return;
+  verdict->kind = AD_VERDICT_IDENTICAL;
+  memcpy(verdict->ranks, run->alike.ranks, (size_t)run->dump.mesh.world);
+  ad_alike_print(&run->alike, who, sizeof who);
+  snprintf(verdict->text, sizeof verdict->text, "cannot tell: %s, as after a sum that was made before", who);
+}
+
+static void say_parts(ad_diff_run *run, ad_parts *parts, const ad_judged *list, const ad_compared *compared) {
+  ad_verdict verdict;
+  if (run->reference && !compared->there)
+    json_array_append_new(run->messages, json_sprintf("the reference has no `%s`", parts->param->name));
+  ad_verdict_find(parts, list, run->ranks, &verdict);
+  doubt(run, compared, &verdict);
+  answer(run, ad_diff_answer(&verdict, compared));
+  json_array_append_new(run->params, ad_diff_param(parts, list, &verdict, compared, &run->alike));
+  say_few(run, parts, &verdict);
+  note(parts, ad_untried_axes(parts, list), run->untried);
+  if (verdict.kind == AD_VERDICT_OWN_ONLY && !verdict.shown) note(parts, verdict.axes, run->unlike);
+  ad_verdict_clear(&verdict);
+}
+
+static ad_status judge_parts(ad_diff_run *run, ad_parts *parts, ad_judged *list) {
+  ad_compared compared = {0};
+  AD_TRY(ad_judge_parts(parts, list));
+  ad_status status = run->reference ? ad_reference_compare(parts, run->reference, &compared) : AD_OK;
+  if (!status) say_parts(run, parts, list, &compared);
+  ad_compared_clear(&compared);
+  return status;
+}
+
+static ad_status judge_found(ad_diff_run *run, ad_parts *parts, ad_norm_term *norm) {
+  ad_judged *list;
+  int64_t missing = count_missing(parts);
+  AD_TRY(ad_alike_find(parts, &run->alike));
+  ad_alike_count(&run->alike, run->all_alike);
+  AD_TRY(ad_norm_measure(parts, norm));
+  if (missing) {
+    answer(run, AD_ANSWER_WRONG);
+    json_array_append_new(run->params, ad_diff_without_sum(&run->dump, parts->param, missing));
+    return AD_OK;
+  }
+  AD_TRY(ad_new(parts->count, &list));
+  ad_status status = judge_parts(run, parts, list);
+  ad_judged_clear(parts, list);
+  ad_release(list);
+  return status;
+}
+
+/* A parameter is looked at once: what was read of it need not stay in memory. */
+static void forget(const ad_dump *dump) {
+  for (size_t i = 0; i < dump->count; i++) ad_safetensors_forget(dump->files[i].tensors);
+}
+
+static ad_status judge_param(ad_diff_run *run, size_t index) {
+  ad_parts parts;
+  AD_TRY(ad_parts_create(&run->dump, &run->dump.params[index], &parts));
+  ad_status status = judge_found(run, &parts, &run->norms[index]);
+  ad_parts_destroy(&parts);
+  forget(&run->dump);
+  forget(&run->other);
+  return status;
+}
+
+static ad_status judge_params(ad_diff_run *run) {
+  const ad_diff_options *options = run->options;
+  for (size_t p = 0; p < run->dump.param_count; p++) {
+    AD_TRY(judge_param(run, p));
+    if (options->progress)
+      options->progress(options->context, run->dump.params[p].name, (int64_t)p + 1, (int64_t)run->dump.param_count);
+  }
+  return AD_OK;
+}
+
+/* ---- all of it ---- */
+
+/* The factor of one on whose addends there is one; NaN for the others. */
+static double factor_of(const json_t *param) {
+  static const char *const kinds[] = {"right", "averaged", "doubled", "factor"};
+  const json_t *factor = json_object_get(param, "factor");
+  const char *kind = json_string_value(json_object_get(param, "kind"));
+  if (!json_is_number(factor) || json_array_size(json_object_get(param, "ranks"))) return NAN;
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    if (!strcmp(kind, kinds[i])) return json_number_value(factor);
+  return NAN;
+}
+
+/* Some parameters were scaled otherwise than others: a step would go in another direction, whatever the clip does. */
+static void say_factors(ad_diff_run *run) {
+  const json_t *param, *first = NULL;
+  size_t i;
+  json_array_foreach(run->params, i, param) {
+    double factor = factor_of(param), one = first ? factor_of(first) : NAN;
+    if (isnan(factor)) continue;
+    if (!first) first = param;
+    if (isnan(one) || fabs(factor - one) <= 1e-4 * fabs(one)) continue;
+    json_array_append_new(run->messages,
+                          json_sprintf("the factor differs between parameters: %.6g for `%s`, %.6g for `%s`", one,
+                                       json_string_value(json_object_get(first, "name")), factor,
+                                       json_string_value(json_object_get(param, "name"))));
+    return;
+  }
+}
+
+static void finish(ad_diff_run *run) {
+  int norm_holds;
+  json_object_set(run->document, "params", run->params);
+  json_object_set_new(run->document, "norm", ad_norm_document(&run->dump, run->norms, &norm_holds));
+  json_object_set(run->document, "messages", run->messages);
+  if (!norm_holds) answer(run, AD_ANSWER_WRONG);
+  json_object_set_new(run->document, "pass", json_boolean(run->answer == AD_ANSWER_RIGHT));
+  json_object_set_new(run->document, "verdict", json_string(ad_answer_name(run->answer)));
+}
+
+static ad_status open_reference(ad_diff_run *run) {
+  if (run->reference_count) {
+    AD_TRY(ad_dump_open_reference(run->references, run->reference_count, &run->other));
+    run->reference = &run->other;
+  } else if (run->dump.reference) {
+    run->other.reference = run->dump.reference;
+    run->reference = &run->other;
+  }
+  return AD_OK;
+}
+
+static ad_status diff_dump(ad_diff_run *run) {
+  AD_TRY(open_reference(run));
+  run->document = ad_diff_head(&run->dump, run->reference != NULL);
+  run->params = json_array();
+  run->messages = json_array();
+  run->all_alike = json_object();
+  run->untried = json_object();
+  run->unlike = json_object();
+  AD_TRY(ad_alike_create(&run->dump, &run->alike));
+  AD_TRY(ad_new((size_t)run->dump.mesh.world, &run->ranks));
+  AD_TRY(ad_new(run->dump.param_count, &run->norms));
+  AD_TRY(judge_params(run));
+  ad_alike_say(run->all_alike, run->dump.param_count, run->options->allow_identical, run->messages);
+  say_untried(run);
+  say_unlike(run);
+  say_factors(run);
+  finish(run);
+  return AD_OK;
+}
+
+static void run_end(ad_diff_run *run) {
+  json_decref(run->document);
+  json_decref(run->params);
+  json_decref(run->messages);
+  json_decref(run->all_alike);
+  json_decref(run->untried);
+  json_decref(run->unlike);
+  ad_alike_destroy(&run->alike);
+  ad_release(run->ranks);
+  ad_release(run->norms);
+  ad_dump_close(&run->other);
+  ad_dump_close(&run->dump);
+}
+
+/* ---- modules ---- */
+
+/* The worst of what was said before, and of this. */
+typedef struct ad_said {
+  ad_answer answer;
+  json_t *document; /* owned */
+} ad_said;
+
+static ad_status diff_files(const char *const *files, size_t count, ad_diff_run *run, ad_said *said) {
+  const ad_diff_options *options = run->options;
+  AD_TRY(ad_dump_open(files, count, run->reference_count > 0, options->progress, options->context, &run->dump));
+  ad_status status = diff_dump(run);
+  said->answer = run->answer;
+  said->document = json_incref(run->document);
+  run_end(run);
+  return status;
+}
+
+/* Of a reference of several modules those of this one. */
+static ad_status choose_reference(const ad_dump_modules *references, const char *name, ad_diff_run *run) {
+  const ad_dump_module *own = ad_dump_modules_find(references, name);
+  if (!references->count) return AD_OK;
+  if (!own) return ad_fail(AD_INVALID, "%s: has no module of that name", run->options->reference);
+  run->references = own->files;
+  run->reference_count = own->count;
+  return AD_OK;
+}
+
+static ad_status diff_module(const ad_dump_module *module, const ad_dump_modules *references, ad_diff_run run,
+                             ad_said *whole) {
+  ad_said own = {0};
+  ad_status status = choose_reference(references, module->name, &run);
+  if (!status) status = diff_files(module->files, module->count, &run, &own);
+  if (own.document) json_object_set_new(own.document, "module", ad_json_text(module->name));
+  if (own.document) json_array_append_new(json_object_get(whole->document, "modules"), own.document);
+  if (own.answer > whole->answer) whole->answer = own.answer;
+  return status ? ad_fail_in(status, "module `%s`", module->name) : AD_OK;
+}
+
+static ad_status diff_modules(const ad_dump_modules *modules, const ad_diff_run *run, ad_said *whole) {
+  ad_dump_modules references = {0};
+  AD_TRY(ad_dump_modules_list(run->references, run->reference_count, &references));
+  whole->document = json_pack("{s:i, s:b, s:n, s:[]}", "format", 1, "pass", 0, "verdict", "modules");
+  ad_status status = AD_OK;
+  for (size_t i = 0; i < modules->count && !status; i++)
+    status = diff_module(&modules->modules[i], &references, *run, whole);
+  json_object_set_new(whole->document, "pass", json_boolean(whole->answer == AD_ANSWER_RIGHT));
+  json_object_set_new(whole->document, "verdict", json_string(ad_answer_name(whole->answer)));
+  ad_dump_modules_clear(&references);
+  return status;
+}
+
+static ad_status diff_all(const char *const *files, size_t count, const ad_diff_options *options, ad_said *said) {
+  ad_diff_run run = {.options = options, .references = &options->reference, .reference_count = !!options->reference};
+  ad_dump_modules modules;
+  AD_TRY(ad_dump_modules_list(files, count, &modules));
+  ad_status status = modules.count ? diff_modules(&modules, &run, said) : diff_files(files, count, &run, said);
+  ad_dump_modules_clear(&modules);
+  return status;
+}
+
+ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options *options, int *holds, char **json) {
+  AD_NEED(files, holds, json);
+  ad_diff_options taken;
+  ad_said said = {0};
+  AD_TRY(ad_options_take(&taken, sizeof taken, options, "ad_diff_options"));
+  ad_status status = diff_all(files, count, &taken, &said);
+  char *text =
+      status ? NULL : json_dumps(said.document, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
+  json_decref(said.document);
+  if (status) return status;
+  if (!text) return ad_fail(AD_MEMORY, "no memory for the document of the dump");
+  *json = text;
+  *holds = said.answer == AD_ANSWER_RIGHT;
+  return AD_OK;
+}

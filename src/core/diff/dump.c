@@ -1,0 +1,276 @@
+/* Opening a dump: every file, then whether they are those of one step on one mesh. */
+#include "diff/dump.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "base/memory.h"
+#include "diff/complaints.h"
+#include "diff/params.h"
+#include "files/file.h"
+
+/* ---- which files ---- */
+
+static int is_safetensors(const char *path) {
+  static const char ending[] = ".safetensors";
+  size_t length = strlen(path), own = sizeof ending - 1;
+  return length >= own && !strcmp(path + length - own, ending);
+}
+
+/* A link may lead to a file that is listed already, so none in a folder is followed; but who put it there for a file is
+ * told. */
+void ad_dump_tell_passed(const char *path, const char *what) {
+  if (is_safetensors(path))
+    ad_log(AD_LOG_WARNING, "%s: is %s, which is not read in a folder: name it itself to have it read", path, what);
+}
+
+/* A file is taken whatever its name is; of a folder those that are named as safetensors files are. */
+ad_status ad_dump_list(ad_file_list *list, const char *path) {
+  struct stat found;
+  size_t kept = list->count, before = kept;
+  ad_status status = ad_file_list_add(list, path);
+  if (status || stat(path, &found) || !S_ISDIR(found.st_mode)) return status;
+  for (size_t i = before; i < list->count; i++) {
+    if (!is_safetensors(list->entries[i].path)) {
+      ad_release(list->entries[i].path);
+      continue;
+    }
+    list->entries[kept++] = list->entries[i];
+  }
+  list->count = kept;
+  return kept > before ? AD_OK : ad_fail(AD_INVALID, "%s: there is no safetensors file in it", path);
+}
+
+static ad_status open_file(const char *path, int plain, ad_dump_file *out) {
+  ad_safetensors *tensors;
+  AD_TRY(ad_safetensors_open(path, &tensors));
+  return ad_dump_file_read(tensors, plain, out);
+}
+
+static ad_status open_files(ad_dump *dump, const ad_file_list *list, int plain, ad_dump_progress progress,
+                            void *context, ad_complaints *complaints) {
+  AD_TRY(ad_new(list->count, &dump->files));
+  for (size_t i = 0; i < list->count; i++) {
+    ad_status status = open_file(list->entries[i].path, plain, &dump->files[dump->count]);
+    if (!status) dump->count++;
+    AD_TRY(ad_complaints_add(complaints, status));
+    if (progress) progress(context, "files", (int64_t)i + 1, (int64_t)list->count);
+  }
+  return AD_OK;
+}
+
+static ad_status open_listed(ad_dump *dump, const char *const *paths, size_t count, int plain,
+                             ad_dump_progress progress, void *context, ad_complaints *complaints) {
+  ad_file_list list = {.passed = ad_dump_tell_passed};
+  ad_status status = AD_OK;
+  for (size_t i = 0; i < count && !status; i++) status = ad_complaints_add(complaints, ad_dump_list(&list, paths[i]));
+  if (!status) status = open_files(dump, &list, plain, progress, context, complaints);
+  ad_file_list_clear(&list);
+  return status;
+}
+
+/* ---- the files as one step ---- */
+
+static const ad_dump_file *first_of_a_rank(const ad_dump *dump) {
+  for (size_t i = 0; i < dump->count; i++)
+    if (dump->files[i].kind != AD_DUMP_REFERENCE) return &dump->files[i];
+  return NULL;
+}
+
+static ad_status differs(const ad_dump_file *file, const char *what, const ad_dump_file *first) {
+  return ad_fail(AD_INVALID, "%s: its %s is not that of %s: they are of two dumps", file->path, what, first->path);
+}
+
+/* Mesh, step, sample and rank of one file against those of the first. */
+static ad_status check_file(const ad_dump *dump, const ad_dump_file *file, const ad_dump_file *first) {
+  if (strcmp(file->mesh, first->mesh) != 0)
+    return ad_fail(AD_INVALID, "%s: its mesh is \"%.80s\", that of %s is \"%.80s\"", file->path, file->mesh,
+                   first->path, first->mesh);
+  if (file->step != first->step) return differs(file, "step", first);
+  if (file->sample != first->sample) return differs(file, "sample", first);
+  if (file->rank < dump->mesh.world) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: is of rank %lld, and the mesh \"%.80s\" has %lld ranks", file->path,
+                 (long long)file->rank, file->mesh, (long long)dump->mesh.world);
+}
+
+static ad_status check_files(ad_dump *dump, ad_complaints *complaints) {
+  const ad_dump_file *first = first_of_a_rank(dump);
+  if (!first) return ad_complaints_add(complaints, ad_fail(AD_INVALID, "there is no file of kind addend or sum"));
+  ad_status status = ad_dump_mesh_parse(first->mesh, &dump->mesh);
+  if (status) return ad_complaints_add(complaints, ad_fail_in(status, "%s: addend.mesh", first->path));
+  dump->step = first->step;
+  dump->sample = first->sample;
+  for (size_t i = 0; i < dump->count; i++) {
+    const ad_dump_file *file = &dump->files[i];
+    if (file->kind == AD_DUMP_REFERENCE) continue;
+    AD_TRY(ad_complaints_add(complaints, check_file(dump, file, first)));
+    if (file->kind == AD_DUMP_ADDEND && file->microbatch >= dump->microbatches)
+      dump->microbatches = file->microbatch + 1;
+    if (file->kind == AD_DUMP_ADDEND && !dump->microbatches) dump->microbatches = 1;
+  }
+  return AD_OK;
+}
+
+static ad_status put(const ad_dump_file **place, const ad_dump_file *file, const char *kind) {
+  if (*place)
+    return ad_fail(AD_INVALID, "%s: is the %s of rank %lld, and so is %s", file->path, kind, (long long)file->rank,
+                   (*place)->path);
+  *place = file;
+  return AD_OK;
+}
+
+static ad_status place_file(ad_dump *dump, const ad_dump_file *file) {
+  int64_t microbatch = file->microbatch < 0 ? 0 : file->microbatch;
+  if (file->kind == AD_DUMP_REFERENCE) {
+    if (dump->reference)
+      return ad_fail(AD_INVALID, "%s: is a reference, and so is %s", file->path, dump->reference->path);
+    dump->reference = file;
+    return AD_OK;
+  }
+  if (file->kind == AD_DUMP_SUM) return put(&dump->sums[file->rank], file, "sum");
+  if (file->microbatch < 0 && dump->microbatches > 1)
+    return ad_fail(AD_INVALID, "%s: is an addend of the whole step, and others are of one microbatch", file->path);
+  return put(&dump->addends[file->rank * dump->microbatches + microbatch], file, "addend");
+}
+
+enum { MICROBATCHES_MAX = 1 << 16, ADDENDS_MAX = 1 << 22 };
+
+static ad_status place_files(ad_dump *dump, ad_complaints *complaints) {
+  size_t world = (size_t)dump->mesh.world;
+  if (dump->microbatches > MICROBATCHES_MAX || dump->microbatches * dump->mesh.world > ADDENDS_MAX)
+    return ad_complaints_add(complaints, ad_fail(AD_INVALID, "%lld microbatches of %lld ranks: more than are read",
+                                                 (long long)dump->microbatches, (long long)dump->mesh.world));
+  AD_TRY(ad_new(world * (size_t)dump->microbatches, &dump->addends));
+  AD_TRY(ad_new(world, &dump->sums));
+  for (size_t i = 0; i < dump->count; i++) AD_TRY(ad_complaints_add(complaints, place_file(dump, &dump->files[i])));
+  return AD_OK;
+}
+
+static ad_status lacks(const char *what, int64_t rank, int64_t microbatch) {
+  if (microbatch < 0) return ad_fail(AD_INVALID, "rank %lld has no %s file", (long long)rank, what);
+  return ad_fail(AD_INVALID, "rank %lld has no %s file of microbatch %lld", (long long)rank, what,
+                 (long long)microbatch);
+}
+
+static ad_status check_ranks(const ad_dump *dump, ad_complaints *complaints) {
+  int64_t count = dump->microbatches;
+  for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
+    if (!dump->sums[rank]) AD_TRY(ad_complaints_add(complaints, lacks("sum", rank, -1)));
+    for (int64_t m = 0; m < count; m++)
+      if (!dump->addends[rank * count + m])
+        AD_TRY(ad_complaints_add(complaints, lacks("addend", rank, count > 1 ? m : -1)));
+  }
+  return AD_OK;
+}
+
+/* ---- positions ---- */
+
+static ad_status read_position(ad_dump *dump, const ad_dump_file *file) {
+  int32_t position[AD_DUMP_AXES] = {0};
+  ad_dump_mesh_position(&dump->mesh, file->rank, position);
+  ad_status status = file->coord ? ad_dump_mesh_coord(&dump->mesh, file->coord, position) : AD_OK;
+  if (status) return ad_fail_in(status, "%s: addend.coord", file->path);
+  int32_t *own = dump->position[file->rank];
+  if (own[0] >= 0 && memcmp(own, position, sizeof position) != 0)
+    return ad_fail(AD_INVALID, "%s: addend.coord is not that of the other files of rank %lld", file->path,
+                   (long long)file->rank);
+  memcpy(own, position, sizeof position);
+  return AD_OK;
+}
+
+/* Two ranks that stand in one place, found by their row-major numbers. */
+static ad_status check_positions(const ad_dump *dump, unsigned char *taken) {
+  for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
+    int64_t place = 0;
+    if (dump->position[rank][0] < 0) continue;
+    for (int axis = 0; axis < dump->mesh.count; axis++)
+      place = place * dump->mesh.size[axis] + dump->position[rank][axis];
+    if (taken[place]++)
+      return ad_fail(AD_INVALID, "rank %lld has by addend.coord the place of another rank", (long long)rank);
+  }
+  return AD_OK;
+}
+
+static ad_status read_positions(ad_dump *dump, ad_complaints *complaints) {
+  unsigned char *taken;
+  AD_TRY(ad_new((size_t)dump->mesh.world, &dump->position));
+  for (int64_t rank = 0; rank < dump->mesh.world; rank++) dump->position[rank][0] = -1;
+  for (size_t i = 0; i < dump->count; i++)
+    if (dump->files[i].kind != AD_DUMP_REFERENCE)
+      AD_TRY(ad_complaints_add(complaints, read_position(dump, &dump->files[i])));
+  AD_TRY(ad_new((size_t)dump->mesh.world, &taken));
+  ad_status status = ad_complaints_add(complaints, check_positions(dump, taken));
+  ad_release(taken);
+  return status;
+}
+
+/* ---- all of it ---- */
+
+/* Of what is wrong in one part the later ones would make more of: they are looked at only when it is right. */
+static ad_status assemble(ad_dump *dump, int has_reference, ad_complaints *complaints) {
+  if (complaints->count) return AD_OK;
+  AD_TRY(check_files(dump, complaints));
+  if (complaints->count) return AD_OK;
+  AD_TRY(place_files(dump, complaints));
+  if (complaints->count) return AD_OK;
+  AD_TRY(check_ranks(dump, complaints));
+  AD_TRY(read_positions(dump, complaints));
+  if (!dump->microbatches && !dump->reference && !has_reference)
+    AD_TRY(ad_complaints_add(complaints, ad_fail(AD_INVALID,
+                                                 "there is no addend file, and no reference: nothing says what "
+                                                 "the sums should be")));
+  return complaints->count ? AD_OK : ad_dump_params_read(dump, complaints);
+}
+
+static ad_status end(ad_dump *dump, ad_status status, const ad_complaints *complaints, ad_dump *out) {
+  if (!status) status = ad_complaints_end(complaints);
+  if (status) {
+    ad_dump_close(dump);
+    return status;
+  }
+  *out = *dump;
+  return AD_OK;
+}
+
+ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference, ad_dump_progress progress,
+                       void *context, ad_dump *out) {
+  ad_dump dump = {.step = -1};
+  ad_complaints complaints = {0};
+  ad_status status = open_listed(&dump, paths, count, 0, progress, context, &complaints);
+  if (!status) status = assemble(&dump, has_reference, &complaints);
+  return end(&dump, status, &complaints, out);
+}
+
+/* Addends of another run are not needed: they are closed. */
+static void keep_sums(ad_dump *dump) {
+  size_t kept = 0;
+  for (size_t i = 0; i < dump->count; i++) {
+    if (dump->files[i].kind == AD_DUMP_ADDEND)
+      ad_dump_file_close(&dump->files[i]);
+    else
+      dump->files[kept++] = dump->files[i];
+  }
+  dump->count = kept;
+}
+
+ad_status ad_dump_open_reference(const char *const *paths, size_t count, ad_dump *out) {
+  ad_dump dump = {.step = -1};
+  ad_complaints complaints = {0};
+  ad_status status = open_listed(&dump, paths, count, 1, NULL, NULL, &complaints);
+  keep_sums(&dump);
+  if (!status && !complaints.count && dump.count == 1 && dump.files[0].kind == AD_DUMP_REFERENCE)
+    dump.reference = &dump.files[0];
+  else if (!status)
+    status = assemble(&dump, 1, &complaints);
+  return end(&dump, status, &complaints, out);
+}
+
+void ad_dump_close(ad_dump *dump) {
+  for (size_t i = 0; i < dump->count; i++) ad_dump_file_close(&dump->files[i]);
+  ad_release(dump->files);
+  ad_release(dump->position);
+  ad_release(dump->addends);
+  ad_release(dump->sums);
+  ad_release(dump->params);
+  *dump = (ad_dump){0};
+}

@@ -1,0 +1,222 @@
+/* Least squares by the eigenvectors of the addends' Gram matrix: those whose eigenvalue is nothing are the sums of
+ * counts that no element can tell. */
+#include "diff/fit.h"
+#include "diff/test.h"
+
+#include <cblas.h>
+#include <math.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+
+/* LAPACK, of which OpenBLAS has no header. */
+void dsyev_(const char *job, const char *triangle, const int *n, double *a, const int *lda, double *eigenvalues,
+            double *work, const int *work_size, int *info);
+
+/* ---- products ---- */
+
+/* Each addend is rounded on its way. Where a few elements are most of an addend that is no noise that many others even
+ * out. */
+static void add_rounded(const double *columns, size_t stride, size_t rows, double share, double *squares,
+                        ad_products *out) {
+  for (size_t i = 0; i < rows; i++) squares[i] = 0;
+  for (size_t c = 0; c < out->n; c++)
+    for (size_t i = 0; i < rows; i++) squares[i] += columns[i + c * stride] * columns[i + c * stride];
+  for (size_t c = 0; c < out->n; c++)
+    for (size_t i = 0; i < rows; i++)
+      out->rounded[c] += share * share * columns[i + c * stride] * columns[i + c * stride] * squares[i];
+}
+
+/* The addends and the sum of a part side by side, `stride` elements at a time. */
+static void add_part(const ad_parts *parts, const ad_part *part, size_t stride, double *columns, double *products,
+                     ad_products *out) {
+  const ad_members *members = ad_part_members(parts, part);
+  size_t n = out->n;
+  double *sum = columns + n * stride, share = ad_rounding_of(parts, part).reduce;
+  for (size_t begin = 0; begin < part->count; begin += stride) {
+    size_t end = begin + stride < part->count ? begin + stride : part->count, rows = end - begin;
+    for (size_t c = 0; c < n; c++)
+      ad_part_read(parts, part, &members->columns[c].piece, begin, end, columns + c * stride);
+    ad_part_read_sum(parts, part, begin, end, sum);
+    for (size_t i = 0; i < rows; i++) sum[i] /= parts->param->expect;
+    cblas_dsyrk(CblasColMajor, CblasUpper, CblasTrans, (int)n + 1, (int)rows, 1, columns, (int)stride, 1, products,
+                (int)n + 1);
+    add_rounded(columns, stride, rows, share, sum, out);
+  }
+}
+
+/* From the upper triangle of (n+1) x (n+1), in whose last column the sum stands. */
+static void take_products(const double *all, ad_products *out) {
+  size_t n = out->n;
+  for (size_t j = 0; j < n; j++) {
+    for (size_t i = 0; i <= j; i++) out->gram[i + j * n] = out->gram[j + i * n] = all[i + j * (n + 1)];
+    out->with_sum[j] = all[j + n * (n + 1)];
+  }
+  out->sum_square = all[n + n * (n + 1)];
+}
+
+/* As many as the largest part has: shards may be far smaller than a block. */
+static size_t rows_at_once(const ad_part *const *list, size_t count) {
+  size_t most = 1;
+  for (size_t i = 0; i < count; i++)
+    if (list[i]->count > most) most = list[i]->count;
+  return most < AD_ROWS ? most : AD_ROWS;
+}
+
+static ad_status gather(const ad_parts *parts, const ad_part *const *list, size_t count, ad_products *out) {
+  size_t n = out->n, stride = rows_at_once(list, count);
+  double *columns, *all;
+  AD_TRY(ad_new((n + 1) * stride, &columns));
+  ad_status status = ad_new((n + 1) * (n + 1), &all);
+  if (!status) {
+    for (size_t i = 0; i < count; i++) {
+      add_part(parts, list[i], stride, columns, all, out);
+      out->rows += list[i]->count;
+    }
+    take_products(all, out);
+    ad_release(all);
+  }
+  ad_release(columns);
+  return status;
+}
+
+ad_status ad_products_create(const ad_parts *parts, const ad_part *const *list, size_t count, ad_products *out) {
+  ad_products products = {.n = ad_part_members(parts, list[0])->count};
+  ad_status status = ad_new(products.n * products.n, &products.gram);
+  if (!status) status = ad_new(products.n, &products.with_sum);
+  if (!status) status = ad_new(products.n, &products.rounded);
+  if (!status) status = gather(parts, list, count, &products);
+  if (status) {
+    ad_products_destroy(&products);
+    return status;
+  }
+  *out = products;
+  return AD_OK;
+}
+
+size_t ad_products_zeros(const ad_products *products) {
+  size_t zeros = 0;
+  for (size_t j = 0; j < products->n; j++) zeros += products->gram[j + j * products->n] == 0;
+  return zeros;
+}
+
+void ad_products_destroy(ad_products *products) {
+  ad_release(products->gram);
+  ad_release(products->with_sum);
+  ad_release(products->rounded);
+}
+
+void ad_products_multiply(const ad_products *products, const double *counts, double *out) {
+  size_t n = products->n;
+  memset(out, 0, n * sizeof *out);
+  for (size_t j = 0; j < n; j++)
+    for (size_t i = 0; i < n && counts[j] != 0; i++) out[i] += products->gram[i + j * n] * counts[j];
+}
+
+double ad_products_distance(const ad_products *products, const double *counts, const double *multiplied) {
+  double distance = products->sum_square;
+  for (size_t j = 0; j < products->n; j++) distance += counts[j] * (multiplied[j] - 2 * products->with_sum[j]);
+  return fmax(distance, 0);
+}
+
+/* ---- the fit ---- */
+
+typedef struct ad_eigen {
+  double *vectors, *values; /* of the Gram matrix of the addends brought to length 1 */
+  double *lengths;          /* of the addends; 1 for one that is zero */
+  double *target;
+  size_t n;
+} ad_eigen;
+
+static void eigen_destroy(ad_eigen *eigen) {
+  ad_release(eigen->vectors);
+  ad_release(eigen->values);
+  ad_release(eigen->lengths);
+  ad_release(eigen->target);
+}
+
+static ad_status decompose(ad_eigen *eigen) {
+  int n = (int)eigen->n, size = 34 * n + 1, info = 0;
+  double *work;
+  AD_TRY(ad_new((size_t)size, &work));
+  dsyev_("V", "U", &n, eigen->vectors, &n, eigen->values, work, &size, &info);
+  ad_release(work);
+  return info ? ad_fail(AD_NUMBER, "the counts of %d addends cannot be fitted: dsyev says %d", n, info) : AD_OK;
+}
+
+static ad_status eigen_create(const ad_products *products, ad_eigen *eigen) {
+  size_t n = eigen->n = products->n;
+  AD_TRY(ad_new(n * n, &eigen->vectors));
+  AD_TRY(ad_new(n, &eigen->values));
+  AD_TRY(ad_new(n, &eigen->lengths));
+  AD_TRY(ad_new(n, &eigen->target));
+  for (size_t j = 0; j < n; j++) {
+    double square = products->gram[j + j * n];
+    eigen->lengths[j] = square > 0 ? sqrt(square) : 1;
+  }
+  for (size_t j = 0; j < n; j++)
+    for (size_t i = 0; i < n; i++)
+      eigen->vectors[i + j * n] = products->gram[i + j * n] / (eigen->lengths[i] * eigen->lengths[j]);
+  return n ? decompose(eigen) : AD_OK;
+}
+
+/* Eigenvalues of unit addends are 1 where they have nothing in common. What rounding leaves of nothing is far below. */
+#define NOTHING 1e-9
+
+static void solve(const ad_products *products, const ad_eigen *eigen, const double *prior, ad_fit *fit) {
+  size_t n = eigen->n;
+  ad_products_multiply(products, prior, eigen->target);
+  for (size_t j = 0; j < n; j++) {
+    eigen->target[j] = (products->with_sum[j] - eigen->target[j]) / eigen->lengths[j];
+    fit->counts[j] = prior[j];
+  }
+  for (size_t k = 0; k < n; k++) {
+    const double *vector = eigen->vectors + k * n;
+    double along = 0;
+    if (eigen->values[k] <= NOTHING) continue;
+    for (size_t j = 0; j < n; j++) along += vector[j] * eigen->target[j];
+    for (size_t j = 0; j < n; j++) fit->counts[j] += vector[j] * along / eigen->values[k] / eigen->lengths[j];
+    fit->rank++;
+  }
+}
+
+static void find_errors(const ad_products *products, const ad_eigen *eigen, ad_fit *fit) {
+  size_t n = eigen->n, free = products->rows > fit->rank ? products->rows - fit->rank : 1;
+  ad_products_multiply(products, fit->counts, eigen->target);
+  double square = ad_products_distance(products, fit->counts, eigen->target), deviation = sqrt(square / (double)free);
+  fit->residual = products->sum_square > 0 ? sqrt(square / products->sum_square) : 0;
+  for (size_t j = 0; j < n; j++) {
+    double variance = 0, unknown = 0;
+    for (size_t k = 0; k < n; k++) {
+      double share = eigen->vectors[j + k * n] * eigen->vectors[j + k * n];
+      if (eigen->values[k] <= NOTHING)
+        unknown += share;
+      else
+        variance += share / eigen->values[k];
+    }
+    double rounded = sqrt(products->rounded[j]) / eigen->lengths[j];
+    fit->errors[j] = unknown > 1e-6 ? INFINITY : fmax(deviation, rounded) * sqrt(variance) / eigen->lengths[j];
+  }
+}
+
+ad_status ad_fit_create(const ad_products *products, const double *prior, ad_fit *out) {
+  ad_fit fit = {0};
+  ad_eigen eigen = {0};
+  ad_status status = eigen_create(products, &eigen);
+  if (!status) status = ad_new(products->n, &fit.counts);
+  if (!status) status = ad_new(products->n, &fit.errors);
+  if (!status) {
+    solve(products, &eigen, prior, &fit);
+    find_errors(products, &eigen, &fit);
+    *out = fit;
+  } else {
+    ad_fit_destroy(&fit);
+  }
+  eigen_destroy(&eigen);
+  return status;
+}
+
+void ad_fit_destroy(ad_fit *fit) {
+  ad_release(fit->counts);
+  ad_release(fit->errors);
+}

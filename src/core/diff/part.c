@@ -1,0 +1,290 @@
+/* Finding a parameter's parts, and reading their values. */
+#include "diff/part.h"
+
+#include <string.h>
+#include "base/error.h"
+#include "kernels/kernels.h"
+#include "base/memory.h"
+#include "files/output.h"
+
+/* ---- members: whose addends are summed ---- */
+
+int64_t ad_parts_key(const ad_parts *parts, int64_t rank) {
+  const ad_dump_mesh *mesh = &parts->dump->mesh;
+  int64_t key = 0;
+  for (int axis = 0; axis < mesh->count; axis++)
+    key = key * mesh->size[axis] + (parts->param->summed >> axis & 1 ? 0 : parts->dump->position[rank][axis]);
+  return key;
+}
+
+static ad_status add_column(ad_parts *parts, ad_members *members, int64_t rank, int64_t microbatch) {
+  const ad_dump_file *file = parts->dump->addends[rank * parts->dump->microbatches + microbatch];
+  ad_column *column = &members->columns[members->count];
+  int there;
+  AD_TRY(ad_dump_piece(parts->dump, parts->param, file, &column->piece, &there));
+  if (!there) return AD_OK;
+  column->divisor = file->divisor;
+  members->count++;
+  return ad_sampled_find(&parts->sampled, parts->param, &column->piece.box, &column->piece.sampled);
+}
+
+static ad_status fill_members(ad_parts *parts, ad_members *members) {
+  const ad_dump *dump = parts->dump;
+  size_t most = (size_t)(ad_dump_axes_size(&dump->mesh, parts->param->summed) * dump->microbatches);
+  AD_TRY(ad_new(most, &members->columns));
+  for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
+    if (ad_parts_key(parts, rank) != members->key) continue;
+    for (int64_t m = 0; m < dump->microbatches; m++) AD_TRY(add_column(parts, members, rank, m));
+  }
+  return AD_OK;
+}
+
+static ad_status find_members(ad_parts *parts, int64_t rank, size_t *out) {
+  int64_t key = ad_parts_key(parts, rank);
+  for (*out = 0; *out < parts->member_count; ++*out)
+    if (parts->members[*out].key == key) return AD_OK;
+  AD_TRY(ad_grow(&parts->members, parts->member_count, parts->member_count + 1));
+  ad_members *members = &parts->members[parts->member_count++];
+  *members = (ad_members){.key = key};
+  return fill_members(parts, members);
+}
+
+/* ---- parts ---- */
+
+/* The rank that has `rank`'s place but for the axes of `partial`, on which it has the place that `index` says. */
+static int64_t rank_beside(const ad_dump *dump, int64_t rank, uint32_t partial, int64_t index) {
+  const ad_dump_mesh *mesh = &dump->mesh;
+  int32_t place[AD_DUMP_AXES];
+  memcpy(place, dump->position[rank], sizeof place);
+  for (int axis = mesh->count - 1; axis >= 0; axis--) {
+    if (!(partial >> axis & 1)) continue;
+    place[axis] = (int32_t)(index % mesh->size[axis]);
+    index /= mesh->size[axis];
+  }
+  for (int64_t other = 0; other < mesh->world; other++)
+    if (!memcmp(dump->position[other], place, sizeof place)) return other;
+  return rank;
+}
+
+/* The tensors that are `rank`'s sum: its own, or, of one that is partial, those of all ranks along these axes. */
+static ad_status find_terms(ad_parts *parts, int64_t rank, ad_piece *terms, size_t *count) {
+  const ad_dump *dump = parts->dump;
+  uint32_t partial = parts->param->partial;
+  int64_t ranks = ad_dump_axes_size(&dump->mesh, partial);
+  *count = 0;
+  for (int64_t i = 0; i < ranks; i++) {
+    int64_t other = partial ? rank_beside(dump, rank, partial, i) : rank;
+    int there;
+    ad_piece *term = &terms[*count];
+    AD_TRY(ad_dump_piece(dump, parts->param, dump->sums[other], term, &there));
+    if (!there) continue;
+    AD_TRY(ad_sampled_find(&parts->sampled, parts->param, &term->box, &term->sampled));
+    if (*count && !ad_box_equal(&parts->param->shape, &term->box, &terms[0].box))
+      return ad_fail(AD_INVALID, "\"%.80s\": ranks %lld and %lld hold different parts of a sum that is partial",
+                     parts->param->name, (long long)rank, (long long)other);
+    ++*count;
+  }
+  return AD_OK;
+}
+
+static uint64_t checksum(const ad_piece *terms, size_t count) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < count; i++)
+    sum = ad_checksum(terms[i].tensor->data, terms[i].tensor->bytes, sum + (uint64_t)terms[i].tensor->dtype);
+  return sum;
+}
+
+static ad_part *find_part(ad_parts *parts, const ad_part *like) {
+  for (size_t i = 0; i < parts->count; i++) {
+    ad_part *part = &parts->parts[i];
+    if (part->bits == like->bits && part->members == like->members &&
+        ad_box_equal(&parts->param->shape, &part->box, &like->box))
+      return part;
+  }
+  return NULL;
+}
+
+/* The part that these tensors are, a new one where there is none; NULL: it is empty. */
+static ad_status take_part(ad_parts *parts, int64_t rank, const ad_piece *terms, size_t count, ad_part **out) {
+  ad_part like = {.box = terms[0].box, .sampled = terms[0].sampled, .bits = checksum(terms, count)};
+  like.count = like.sampled ? like.sampled->count : (size_t)ad_box_numel(&parts->param->shape, &like.box);
+  like.terms = terms;
+  like.term_count = count;
+  *out = NULL;
+  if (!like.count) return AD_OK;
+  AD_TRY(find_members(parts, rank, &like.members));
+  *out = find_part(parts, &like);
+  if (!*out) {
+    *out = &parts->parts[parts->count++];
+    **out = like;
+  }
+  ++(*out)->holder_count;
+  return AD_OK;
+}
+
+/* Of ranks that hold a partial sum together the first stands for all. */
+static int leads(const ad_parts *parts, int64_t rank) {
+  for (int axis = 0; axis < parts->dump->mesh.count; axis++)
+    if (parts->param->partial >> axis & 1 && parts->dump->position[rank][axis]) return 0;
+  return 1;
+}
+
+static ad_status take_parts(ad_parts *parts, ad_part **part_of) {
+  ad_piece *terms = parts->terms;
+  for (int64_t rank = 0; rank < parts->dump->mesh.world; rank++) {
+    size_t count = 0;
+    if (leads(parts, rank)) AD_TRY(find_terms(parts, rank, terms, &count));
+    if (count) AD_TRY(take_part(parts, rank, terms, count, &part_of[rank]));
+    terms += count;
+  }
+  return AD_OK;
+}
+
+static void list_holders(ad_parts *parts, ad_part *const *part_of) {
+  int64_t *next = parts->holders;
+  for (size_t i = 0; i < parts->count; i++) {
+    parts->parts[i].holders = next;
+    for (int64_t rank = 0; rank < parts->dump->mesh.world; rank++)
+      if (part_of[rank] == &parts->parts[i]) *next++ = rank;
+  }
+}
+
+static ad_status find_parts(ad_parts *parts) {
+  size_t world = (size_t)parts->dump->mesh.world;
+  ad_part **part_of;
+  AD_TRY(ad_new(world, &parts->parts));
+  AD_TRY(ad_new(world, &parts->terms));
+  AD_TRY(ad_new(world, &parts->holders));
+  AD_TRY(ad_new(world, &part_of));
+  ad_status status = take_parts(parts, part_of);
+  if (!status) list_holders(parts, part_of);
+  ad_release(part_of);
+  return status;
+}
+
+/* Every addend must have the elements of the sums that it is an addend of. */
+static ad_status check_cover(const ad_parts *parts) {
+  for (size_t i = 0; i < parts->count; i++) {
+    const ad_part *part = &parts->parts[i];
+    const ad_members *members = ad_part_members(parts, part);
+    for (size_t c = 0; c < members->count; c++)
+      if (!ad_box_contains(&parts->param->shape, &members->columns[c].piece.box, &part->box))
+        return ad_fail(AD_INVALID,
+                       "\"%.80s\": the sum of rank %lld has elements that the addend of rank %lld lacks, although its "
+                       "types say that both are of the same part",
+                       parts->param->name, (long long)part->holders[0], (long long)members->columns[c].piece.rank);
+  }
+  return AD_OK;
+}
+
+ad_status ad_parts_create(const ad_dump *dump, const ad_dump_param *param, ad_parts *out) {
+  ad_parts parts = {.dump = dump, .param = param};
+  ad_status status = ad_new(AD_ROWS, &parts.buffer);
+  if (!status) status = find_parts(&parts);
+  if (!status) status = check_cover(&parts);
+  if (status) {
+    ad_parts_destroy(&parts);
+    return status;
+  }
+  *out = parts;
+  return AD_OK;
+}
+
+void ad_parts_destroy(ad_parts *parts) {
+  for (size_t i = 0; i < parts->member_count; i++) ad_release(parts->members[i].columns);
+  ad_release(parts->members);
+  ad_sampled_clear(&parts->sampled);
+  ad_release(parts->parts);
+  ad_release(parts->terms);
+  ad_release(parts->holders);
+  ad_release(parts->buffer);
+}
+
+const ad_members *ad_part_members(const ad_parts *parts, const ad_part *part) { return &parts->members[part->members]; }
+
+/* ---- reading ---- */
+
+/* `count` values from element `at` of a tensor on, as f64; a mapped file need not be aligned. */
+static void read_run(const ad_safetensor *tensor, size_t at, size_t count, double *out) {
+  enum { RUN = 512 };
+  char aligned[RUN * sizeof(double)] __attribute__((aligned(64)));
+  size_t size = ad_dtype_size(tensor->dtype);
+  const char *from = (const char *)tensor->data + at * size;
+  if ((uintptr_t)from % size == 0) {
+    ad_cast(out, AD_F64, from, tensor->dtype, count);
+    return;
+  }
+  for (size_t done = 0; done < count; done += RUN) {
+    size_t n = count - done < RUN ? count - done : RUN;
+    memcpy(aligned, from + done * size, n * size);
+    ad_cast(out + done, AD_F64, aligned, tensor->dtype, n);
+  }
+}
+
+/* Of element number `element` of the inner box, row-major: its number in the outer one; and how many elements from
+ * there on follow each other in both. */
+static size_t place_in(const ad_shape *shape, const ad_box *outer, const ad_box *inner, size_t element, size_t *run) {
+  size_t place = 0, stride = 1, left = element, same = 1, in_run = 0;
+  int continues = 1;
+  for (int dim = shape->ndim - 1; dim >= 0; dim--) {
+    size_t count = (size_t)inner->count[dim], digit = left % count;
+    left /= count;
+    place += ((size_t)(inner->first[dim] - outer->first[dim]) + digit) * stride;
+    stride *= (size_t)outer->count[dim];
+    if (!continues) continue;
+    in_run += digit * same;
+    same *= count;
+    continues = inner->count[dim] == outer->count[dim];
+  }
+  *run = same - in_run;
+  return place;
+}
+
+static void read_whole(const ad_shape *shape, const ad_part *part, const ad_piece *piece, size_t begin, size_t end,
+                       double *out) {
+  while (begin < end) {
+    size_t run, place = place_in(shape, &piece->box, &part->box, begin, &run);
+    if (run > end - begin) run = end - begin;
+    read_run(piece->tensor, place, run, out);
+    begin += run;
+    out += run;
+  }
+}
+
+static void read_sampled(const ad_part *part, const ad_piece *piece, size_t begin, size_t end, double *out) {
+  const int64_t *wanted = part->sampled->numbers, *there = piece->sampled->numbers;
+  size_t place = ad_sample_place(piece->sampled, wanted[begin]);
+  while (begin < end) {
+    size_t run = 1;
+    while (there[place] != wanted[begin]) place++;
+    while (begin + run < end && there[place + run] == wanted[begin + run]) run++;
+    read_run(piece->tensor, place, run, out);
+    begin += run;
+    place += run;
+    out += run;
+  }
+}
+
+void ad_part_read(const ad_parts *parts, const ad_part *part, const ad_piece *piece, size_t begin, size_t end,
+                  double *out) {
+  if (part->sampled)
+    read_sampled(part, piece, begin, end, out);
+  else
+    read_whole(&parts->param->shape, part, piece, begin, end, out);
+}
+
+void ad_part_read_sum(const ad_parts *parts, const ad_part *part, size_t begin, size_t end, double *out) {
+  ad_part_read(parts, part, &part->terms[0], begin, end, out);
+  for (size_t t = 1; t < part->term_count; t++) {
+    ad_part_read(parts, part, &part->terms[t], begin, end, parts->buffer);
+    for (size_t i = 0; i < end - begin; i++) out[i] += parts->buffer[i];
+  }
+}
+
+int64_t ad_part_flat(const ad_parts *parts, const ad_part *part, size_t element) {
+  const ad_dump_param *param = parts->param;
+  ad_box whole = ad_box_whole(&param->shape);
+  size_t run;
+  if (!part->sampled) return (int64_t)place_in(&param->shape, &whole, &part->box, element, &run);
+  return ad_sample_element(ad_sample_hash(param->name), part->sampled->numbers[element], param->sample, param->numel);
+}

@@ -1,0 +1,164 @@
+/* The document of a dump as a table for people: what is right in one line, what is wrong a line each. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "addend/diff.h"
+#include "base/error.h"
+#include "files/json.h"
+
+typedef struct ad_paint {
+  const char *good, *bad, *open, *dim, *bold, *off;
+} ad_paint;
+static const ad_paint colours = {"\033[32m", "\033[31m", "\033[33m", "\033[2m", "\033[1m", "\033[0m"};
+static const ad_paint plain = {"", "", "", "", "", ""};
+
+static const char *text_of(const json_t *object, const char *key) {
+  const char *text = json_string_value(json_object_get(object, key));
+  return text ? text : "";
+}
+
+static long long integer_of(const json_t *object, const char *key) {
+  return (long long)json_integer_value(json_object_get(object, key));
+}
+
+/* Of a parameter or the whole: whether this is its verdict. */
+static int is_judged(const json_t *object, const char *verdict) { return !strcmp(text_of(object, "verdict"), verdict); }
+
+static const char *plural(long long count) { return count == 1 ? "" : "s"; }
+
+static void print_head(FILE *file, const json_t *document, const ad_paint *paint) {
+  const json_t *dumped = json_object_get(document, "dumped");
+  long long ranks = integer_of(document, "world"), microbatches = integer_of(document, "microbatches");
+  fprintf(file, "%s%lld rank%s%s, mesh %s, %lld microbatch%s", paint->bold, ranks, plural(ranks), paint->off,
+          text_of(document, "mesh"), microbatches, microbatches == 1 ? "" : "es");
+  if (json_is_integer(json_object_get(document, "step"))) fprintf(file, ", step %lld", integer_of(document, "step"));
+  fprintf(file, "; files: %lld addend%s, %lld sum%s%s\n\n", integer_of(dumped, "addends"),
+          plural(integer_of(dumped, "addends")), integer_of(dumped, "sums"), plural(integer_of(dumped, "sums")),
+          json_is_true(json_object_get(dumped, "reference")) ? ", a reference" : "");
+}
+
+static size_t count_judged(const json_t *params, const char *verdict) {
+  const json_t *param;
+  size_t i, count = 0;
+  json_array_foreach(params, i, param) count += (size_t)is_judged(param, verdict);
+  return count;
+}
+
+static int name_width(const json_t *params) {
+  enum { LEAST = 12, MOST = 48 };
+  const json_t *param;
+  size_t i, width = LEAST;
+  json_array_foreach(params, i, param) {
+    size_t own = strlen(text_of(param, "name"));
+    if (!is_judged(param, "right") && own > width) width = own;
+  }
+  return (int)(width < MOST ? width : MOST);
+}
+
+static void print_params(FILE *file, const json_t *document, const ad_paint *paint) {
+  const json_t *params = json_object_get(document, "params"), *param;
+  size_t i, right = count_judged(params, "right");
+  int width = name_width(params);
+  if (right)
+    fprintf(file, "  %sok%s   %zu parameter%s: every addend is counted once\n", paint->good, paint->off, right,
+            plural((long long)right));
+  json_array_foreach(params, i, param) {
+    if (is_judged(param, "right")) continue;
+    int wrong = is_judged(param, "wrong");
+    fprintf(file, "  %s%s%s  %-*s  %s\n", wrong ? paint->bad : paint->open, wrong ? "BAD" : "?? ", paint->off, width,
+            text_of(param, "name"), text_of(param, "text"));
+  }
+}
+
+static void print_messages(FILE *file, const json_t *document, const ad_paint *paint) {
+  const json_t *message;
+  size_t i;
+  json_array_foreach(json_object_get(document, "messages"), i, message)
+      fprintf(file, "  %snote%s %s\n", paint->dim, paint->off, json_string_value(message));
+}
+
+static void print_norm(FILE *file, const json_t *document, const ad_paint *paint) {
+  const json_t *norm = json_object_get(document, "norm");
+  if (!json_is_object(norm)) return;
+  int right = !json_is_false(json_object_get(norm, "pass"));
+  fprintf(file, "  %s%-4s%s norm: %s\n", right ? paint->good : paint->bad, right ? "ok" : "BAD", paint->off,
+          text_of(norm, "text"));
+}
+
+static void print_untold(FILE *file, size_t untold, size_t all, const ad_paint *paint) {
+  fprintf(
+      file,
+      "%sCANNOT TELL%s: %zu of %zu parameters; give each rank a batch of its own, or --allow-identical where addends "
+      "are meant to be equal\n",
+      paint->open, paint->off, untold, all);
+}
+
+static void print_end(FILE *file, const json_t *document, const ad_paint *paint) {
+  const json_t *params = json_object_get(document, "params");
+  size_t wrong = count_judged(params, "wrong"), untold = count_judged(params, "cannot_tell");
+  int right = is_judged(document, "right");
+  fprintf(file, "\n");
+  if (is_judged(document, "cannot_tell")) {
+    print_untold(file, untold, json_array_size(params), paint);
+    return;
+  }
+  fprintf(file, "%s%s%s", right ? paint->good : paint->bad, right ? "right" : "WRONG", paint->off);
+  if (wrong)
+    fprintf(file, ": %zu of %zu parameters", wrong, json_array_size(params));
+  else if (!right)
+    fprintf(file, ": the norm");
+  if (untold) fprintf(file, "; of %zu %s it cannot tell", untold, wrong ? "more" : "parameters");
+  fprintf(file, "\n");
+}
+
+static void print_dump(FILE *file, const json_t *document, const ad_paint *paint) {
+  print_head(file, document, paint);
+  print_params(file, document, paint);
+  print_norm(file, document, paint);
+  print_messages(file, document, paint);
+  print_end(file, document, paint);
+}
+
+static void print_modules(FILE *file, const json_t *document, const ad_paint *paint) {
+  const json_t *modules = json_object_get(document, "modules"), *module;
+  size_t i;
+  int right = is_judged(document, "right"), untold = is_judged(document, "cannot_tell");
+  json_array_foreach(modules, i, module) {
+    fprintf(file, "%s`%s`%s: ", paint->bold, text_of(module, "module"), paint->off);
+    print_dump(file, module, paint);
+    fprintf(file, "\n");
+  }
+  fprintf(file, "%s%s%s: %zu of %zu modules\n",
+          right    ? paint->good
+          : untold ? paint->open
+                   : paint->bad,
+          right    ? "right"
+          : untold ? "CANNOT TELL"
+                   : "WRONG",
+          paint->off, right ? json_array_size(modules) : count_judged(modules, untold ? "cannot_tell" : "wrong"),
+          json_array_size(modules));
+}
+
+ad_status ad_diff_table(const char *json, int colour, char **out) {
+  AD_NEED(json, out);
+  json_error_t error;
+  json_t *document = json_loads(json, 0, &error);
+  if (!document) return ad_fail(AD_INVALID, "not the document of a dump: line %d: %s", error.line, error.text);
+  char *text = NULL;
+  size_t size = 0;
+  FILE *file = ad_json_make_printable(document) ? NULL : open_memstream(&text, &size);
+  if (file) {
+    const ad_paint *paint = colour ? &colours : &plain;
+    if (json_object_get(document, "modules"))
+      print_modules(file, document, paint);
+    else
+      print_dump(file, document, paint);
+    fclose(file);
+  }
+  json_decref(document);
+  if (!text) return ad_fail(AD_MEMORY, "no memory for the table of the dump");
+  *out = text;
+  return AD_OK;
+}

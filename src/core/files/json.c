@@ -1,0 +1,63 @@
+/* Reading JSON files. What the documents mean is decided elsewhere; jansson bounds how deep they nest. */
+#include "files/json.h"
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "files/file.h"
+
+enum { DOCUMENT_BYTES_MAX = 1 << 27 };
+
+static ad_status parse(const char *path, const char *text, int64_t size, json_t **out) {
+  json_error_t error;
+  json_t *document = json_loadb(text, (size_t)size, 0, &error);
+  if (!document) return ad_fail(AD_IO, "%s: is no JSON: line %d: %s", path, error.line, error.text);
+  if (!json_is_object(document)) {
+    json_decref(document);
+    return ad_fail(AD_IO, "%s: is no JSON object", path);
+  }
+  *out = document;
+  return AD_OK;
+}
+
+ad_status ad_json_read(const char *path, json_t **out) {
+  char *text;
+  int64_t size;
+  AD_TRY(ad_file_read(path, DOCUMENT_BYTES_MAX, &text, &size));
+  ad_status status = parse(path, text, size, out);
+  ad_release(text);
+  return status;
+}
+
+json_t *ad_json_text(const char *text) {
+  json_t *string = json_string(text);
+  char *plain;
+  if (string || ad_copy_string(text, &plain)) return string;
+  for (char *at = plain; *at; at++)
+    if (*at & 0x80) *at = '?';
+  string = json_string(plain);
+  ad_release(plain);
+  return string;
+}
+
+static int make_text_printable(json_t *string) {
+  char *printable;
+  size_t size = 4 * json_string_length(string) + 1; /* \xHH for each byte */
+  if (ad_new(size, &printable)) return -1;
+  int failed = json_string_set(string, ad_printable(json_string_value(string), printable, size));
+  ad_release(printable);
+  return failed;
+}
+
+int ad_json_make_printable(json_t *document) {
+  const char *key;
+  json_t *inner;
+  size_t i;
+  if (json_is_string(document)) return make_text_printable(document);
+  json_object_foreach(document, key, inner) {
+    if (ad_json_make_printable(inner)) return -1;
+  }
+  json_array_foreach(document, i, inner) {
+    if (ad_json_make_printable(inner)) return -1;
+  }
+  return 0;
+}

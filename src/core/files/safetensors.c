@@ -1,0 +1,277 @@
+/* Reading safetensors files. Every number of a header is checked before anything is found by it. */
+#include "files/safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/error.h"
+#include "base/memory.h"
+
+struct ad_safetensors {
+  char *path;
+  void *mapping; /* NULL: the bytes are the caller's */
+  size_t mapped;
+  const char *data; /* behind the header */
+  size_t data_bytes;
+  json_t *header;
+  ad_safetensor *tensors; /* by name */
+  size_t count;
+};
+
+static const struct {
+  ad_dtype dtype;
+  const char *name;
+} dtypes[] = {{AD_F64, "F64"}, {AD_F32, "F32"}, {AD_BF16, "BF16"}, {AD_F16, "F16"}, {AD_I32, "I32"}, {AD_I64, "I64"}};
+enum { DTYPE_COUNT = sizeof dtypes / sizeof *dtypes, LENGTH_BYTES = 8 };
+
+const char *ad_safetensors_dtype_name(ad_dtype dtype) {
+  for (int i = 0; i < DTYPE_COUNT; i++)
+    if (dtypes[i].dtype == dtype) return dtypes[i].name;
+  return NULL;
+}
+
+ad_dtype ad_safetensors_dtype(const char *name) {
+  for (int i = 0; i < DTYPE_COUNT; i++)
+    if (!strcmp(dtypes[i].name, name)) return dtypes[i].dtype;
+  return 0;
+}
+
+/* ---- one tensor of the header ---- */
+
+static ad_status wrong(const ad_safetensors *file, const char *name, const char *what) {
+  return ad_fail(AD_INVALID, "%s: no safetensors file: tensor \"%.80s\" %s", file->path, name, what);
+}
+
+static ad_status read_dtype(const ad_safetensors *file, const json_t *entry, ad_safetensor *tensor) {
+  const char *name = json_string_value(json_object_get(entry, "dtype"));
+  if (!name) return wrong(file, tensor->name, "has no dtype");
+  tensor->dtype = ad_safetensors_dtype(name);
+  if (tensor->dtype) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" is %.20s; F64, F32, BF16, F16, I32 and I64 are read", file->path,
+                 tensor->name, name);
+}
+
+static ad_status read_shape(const ad_safetensors *file, const json_t *entry, ad_safetensor *tensor) {
+  const json_t *shape = json_object_get(entry, "shape");
+  if (!json_is_array(shape)) return wrong(file, tensor->name, "has no shape");
+  if (json_array_size(shape) > AD_DIMS_MAX)
+    return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" has %zu dimensions; at most %d are read", file->path, tensor->name,
+                   json_array_size(shape), AD_DIMS_MAX);
+  tensor->shape.ndim = (int)json_array_size(shape);
+  tensor->bytes = ad_dtype_size(tensor->dtype);
+  int overflows = 0;
+  for (int dim = 0; dim < tensor->shape.ndim; dim++) {
+    const json_t *size = json_array_get(shape, (size_t)dim);
+    if (!json_is_integer(size) || json_integer_value(size) < 0)
+      return wrong(file, tensor->name, "has a dimension that is no size");
+    tensor->shape.dim[dim] = json_integer_value(size);
+    overflows |= __builtin_mul_overflow(tensor->bytes, (size_t)tensor->shape.dim[dim], &tensor->bytes);
+  }
+  return overflows ? wrong(file, tensor->name, "has more elements than any file can hold") : AD_OK;
+}
+
+static ad_status read_offsets(const ad_safetensors *file, const json_t *entry, ad_safetensor *tensor) {
+  const json_t *offsets = json_object_get(entry, "data_offsets");
+  const json_t *first = json_array_get(offsets, 0), *last = json_array_get(offsets, 1);
+  if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(last))
+    return wrong(file, tensor->name, "has no data_offsets");
+  json_int_t begin = json_integer_value(first), end = json_integer_value(last);
+  if (begin < 0 || end < begin || (uint64_t)end > file->data_bytes)
+    return ad_fail(AD_INVALID, "%s: no safetensors file: tensor \"%.80s\" at bytes %lld to %lld of %zu: %s", file->path,
+                   tensor->name, (long long)begin, (long long)end, file->data_bytes,
+                   (uint64_t)end > file->data_bytes ? "the file is cut short" : "they are in the wrong order");
+  if ((size_t)(end - begin) != tensor->bytes)
+    return ad_fail(AD_INVALID, "%s: no safetensors file: tensor \"%.80s\" has %lld bytes, its shape and dtype say %zu",
+                   file->path, tensor->name, (long long)(end - begin), tensor->bytes);
+  tensor->data = file->data + begin;
+  return AD_OK;
+}
+
+static ad_status read_tensor(const ad_safetensors *file, const char *name, const json_t *entry, ad_safetensor *tensor) {
+  tensor->name = name;
+  AD_TRY(read_dtype(file, entry, tensor));
+  AD_TRY(read_shape(file, entry, tensor));
+  return read_offsets(file, entry, tensor);
+}
+
+/* ---- the whole header ---- */
+
+static int by_name(const void *a, const void *b) {
+  return strcmp(((const ad_safetensor *)a)->name, ((const ad_safetensor *)b)->name);
+}
+
+static int by_place(const void *a, const void *b) {
+  const ad_safetensor *one = a, *other = b;
+  if (one->data != other->data) return (const char *)one->data < (const char *)other->data ? -1 : 1;
+  return (one->bytes > other->bytes) - (one->bytes < other->bytes);  // empty ones come first
+}
+
+// The tensors, sorted by place, must follow each other without gaps from the first byte to the last.
+static ad_status check_places(const ad_safetensors *file) {
+  const char *next = file->data;
+  for (size_t i = 0; i < file->count; i++) {
+    const ad_safetensor *tensor = &file->tensors[i];
+    const char *begin = tensor->data;
+    if (begin < next) return wrong(file, tensor->name, "overlaps another");
+    if (begin > next) return wrong(file, tensor->name, "leaves a gap before it");
+    next = begin + tensor->bytes;
+  }
+  if (next == file->data + file->data_bytes) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: no safetensors file: %zu bytes after the last tensor", file->path,
+                 (size_t)(file->data + file->data_bytes - next));
+}
+
+static ad_status check_metadata(const ad_safetensors *file, const json_t *metadata) {
+  const char *key;
+  json_t *value;
+  if (!json_is_object(metadata))
+    return ad_fail(AD_INVALID, "%s: no safetensors file: __metadata__ is no map", file->path);
+  json_object_foreach((json_t *)metadata, key, value) {
+    if (!json_is_string(value))
+      return ad_fail(AD_INVALID, "%s: no safetensors file: __metadata__ \"%.80s\" is no text", file->path, key);
+  }
+  return AD_OK;
+}
+
+static ad_status read_tensors(ad_safetensors *file) {
+  const char *name;
+  json_t *entry;
+  AD_TRY(ad_new(json_object_size(file->header), &file->tensors));
+  json_object_foreach(file->header, name, entry) {
+    if (!strcmp(name, "__metadata__")) {
+      AD_TRY(check_metadata(file, entry));
+      continue;
+    }
+    AD_TRY(read_tensor(file, name, entry, &file->tensors[file->count]));
+    file->count++;
+  }
+  qsort(file->tensors, file->count, sizeof *file->tensors, by_place);
+  AD_TRY(check_places(file));
+  qsort(file->tensors, file->count, sizeof *file->tensors, by_name);
+  return AD_OK;
+}
+
+static ad_status header_length(const unsigned char *bytes, size_t size, const char *path, size_t *out) {
+  uint64_t length = 0;
+  if (size < LENGTH_BYTES)
+    return ad_fail(AD_INVALID, "%s: no safetensors file: %zu bytes long, its header needs more", path, size);
+  for (int i = LENGTH_BYTES - 1; i >= 0; i--) length = length << 8 | bytes[i];
+  if (length > AD_SAFETENSORS_HEADER_MAX)
+    return ad_fail(AD_INVALID, "%s: no safetensors file: its header says it has %llu bytes; at most %d are read", path,
+                   (unsigned long long)length, AD_SAFETENSORS_HEADER_MAX);
+  if (length > size - LENGTH_BYTES)
+    return ad_fail(AD_INVALID, "%s: no safetensors file, or cut short: a header of %llu bytes in a file of %zu", path,
+                   (unsigned long long)length, size);
+  *out = (size_t)length;
+  return AD_OK;
+}
+
+static ad_status read_header(ad_safetensors *file, const char *bytes, size_t size) {
+  size_t length = 0;
+  json_error_t error;
+  AD_TRY(header_length((const unsigned char *)bytes, size, file->path, &length));
+  file->data = bytes + LENGTH_BYTES + length;
+  file->data_bytes = size - LENGTH_BYTES - length;
+  file->header = json_loadb(bytes + LENGTH_BYTES, length, JSON_REJECT_DUPLICATES, &error);
+  if (!file->header)
+    return ad_fail(AD_INVALID, "%s: no safetensors file: its header is no JSON: %s at byte %d", file->path, error.text,
+                   error.position);
+  if (!json_is_object(file->header))
+    return ad_fail(AD_INVALID, "%s: no safetensors file: its header is no map", file->path);
+  return read_tensors(file);
+}
+
+/* ---- opening ---- */
+
+static ad_status new_file(const char *path, ad_safetensors **out) {
+  ad_safetensors *file;
+  AD_TRY(ad_new(1, &file));
+  ad_status status = ad_copy_string(path, &file->path);
+  if (status) {
+    ad_release(file);
+    return status;
+  }
+  *out = file;
+  return AD_OK;
+}
+
+ad_status ad_safetensors_parse(const void *bytes, size_t size, const char *path, ad_safetensors **out) {
+  AD_NEED(bytes, path, out);
+  ad_safetensors *file;
+  AD_TRY(new_file(path, &file));
+  ad_status status = read_header(file, bytes, size);
+  if (status) {
+    ad_safetensors_close(file);
+    return status;
+  }
+  *out = file;
+  return AD_OK;
+}
+
+static ad_status cannot_read(const char *path) {
+  return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
+}
+
+static ad_status map_open_file(ad_safetensors *file, int opened) {
+  struct stat found;
+  if (fstat(opened, &found)) return cannot_read(file->path);
+  if (!S_ISREG(found.st_mode)) return ad_fail(AD_IO, "%s: cannot be read: it is no regular file", file->path);
+  if (!found.st_size) return ad_fail(AD_INVALID, "%s: no safetensors file: it is empty", file->path);
+  file->mapped = (size_t)found.st_size;
+  void *mapping = mmap(NULL, file->mapped, PROT_READ, MAP_PRIVATE, opened, 0);
+  if (mapping == MAP_FAILED) return cannot_read(file->path);
+  file->mapping = mapping;
+  return read_header(file, mapping, file->mapped);
+}
+
+static ad_status map_file(ad_safetensors *file) {
+  int opened = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (opened < 0) return cannot_read(file->path);
+  ad_status status = map_open_file(file, opened);
+  close(opened);
+  return status;
+}
+
+ad_status ad_safetensors_open(const char *path, ad_safetensors **out) {
+  AD_NEED(path, out);
+  ad_safetensors *file;
+  AD_TRY(new_file(path, &file));
+  ad_status status = map_file(file);
+  if (status) {
+    ad_safetensors_close(file);
+    return status;
+  }
+  *out = file;
+  return AD_OK;
+}
+
+void ad_safetensors_close(ad_safetensors *file) {
+  if (!file) return;
+  json_decref(file->header);
+  if (file->mapping) munmap(file->mapping, file->mapped);
+  ad_release(file->tensors);
+  ad_release(file->path);
+  ad_release(file);
+}
+
+void ad_safetensors_forget(const ad_safetensors *file) {
+  if (file->mapping) madvise(file->mapping, file->mapped, MADV_DONTNEED);
+}
+
+const char *ad_safetensors_path(const ad_safetensors *file) { return file->path; }
+size_t ad_safetensors_count(const ad_safetensors *file) { return file->count; }
+const ad_safetensor *ad_safetensors_at(const ad_safetensors *file, size_t index) { return &file->tensors[index]; }
+
+const ad_safetensor *ad_safetensors_find(const ad_safetensors *file, const char *name) {
+  ad_safetensor key = {.name = name};
+  return bsearch(&key, file->tensors, file->count, sizeof key, by_name);
+}
+
+const char *ad_safetensors_metadata(const ad_safetensors *file, const char *key) {
+  return json_string_value(json_object_get(json_object_get(file->header, "__metadata__"), key));
+}

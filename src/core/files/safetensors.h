@@ -1,0 +1,18 @@
+/* What other files of the library ask of safetensors files: names of dtypes, and whether values are finite. */
+#ifndef FILES_SAFETENSORS_H
+#define FILES_SAFETENSORS_H
+#include "addend/safetensors.h"
+#include "base/internal.h"
+
+enum { AD_SAFETENSORS_HEADER_MAX = 100000000 }; /* bytes; the limit of the format's own reader */
+const char *ad_safetensors_dtype_name(ad_dtype dtype);
+/* 0 for the name of a dtype that addend does not have, or of none. */
+ad_dtype ad_safetensors_dtype(const char *name);
+const char *ad_safetensors_path(const ad_safetensors *file);
+/* Gives the memory of the mapped pages back; they are read again when they are touched. */
+void ad_safetensors_forget(const ad_safetensors *file);
+/* AD_INVALID if a value is infinite or NaN: names the file, and the first such element of the first tensors that have
+ * any. Reads all of the file. */
+AD_INTERNAL AD_CHECKED ad_status ad_safetensors_check_values(const ad_safetensors *file);
+
+#endif

@@ -1,0 +1,121 @@
+/* Writing safetensors files: the header from what is known of the tensors, then their data one after another. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "files/output.h"
+#include "files/safetensors.h"
+
+enum { ALIGNMENT = 8, LENGTH_BYTES = 8 };
+
+struct ad_safetensors_writer {
+  ad_output *output;
+  size_t *sizes; /* bytes of each tensor */
+  size_t count, next;
+};
+
+static json_t *describe(const ad_safetensor *tensor, size_t begin, size_t end) {
+  json_t *shape = json_array();
+  for (int dim = 0; dim < tensor->shape.ndim; dim++) json_array_append_new(shape, json_integer(tensor->shape.dim[dim]));
+  return json_pack("{s:s, s:o, s:[I,I]}", "dtype", ad_safetensors_dtype_name(tensor->dtype), "shape", shape,
+                   "data_offsets", (json_int_t)begin, (json_int_t)end);
+}
+
+static int add_metadata(json_t *header, const char *const *pairs) {
+  if (!pairs || !pairs[0]) return 1;
+  json_t *metadata = json_object();
+  int good = 1;
+  for (size_t i = 0; pairs[i]; i += 2) good &= !json_object_set_new(metadata, pairs[i], json_string(pairs[i + 1]));
+  return !json_object_set_new(header, "__metadata__", metadata) && good;
+}
+
+static ad_status add_tensors(json_t *header, const ad_safetensor *tensors, size_t count, size_t *sizes,
+                             const char *path) {
+  size_t end = 0;
+  for (size_t i = 0; i < count; i++) {
+    const ad_safetensor *tensor = &tensors[i];
+    sizes[i] = (size_t)ad_shape_numel(&tensor->shape) * ad_dtype_size(tensor->dtype);
+    if (json_object_get(header, tensor->name))
+      return ad_fail(AD_INVALID, "%s: the name %s is given to two tensors", path, tensor->name);
+    if (json_object_set_new(header, tensor->name, describe(tensor, end, end + sizes[i])))
+      return ad_fail(AD_INVALID, "%s: the tensor \"%s\" cannot be described: names are UTF-8", path, tensor->name);
+    end += sizes[i];
+  }
+  return AD_OK;
+}
+
+/* Padded with spaces, so that the data begins at a multiple of 8 bytes. */
+static ad_status write_header(ad_output *output, const char *text) {
+  static const char spaces[ALIGNMENT] = "        ";
+  size_t used = strlen(text), padding = (ALIGNMENT - used % ALIGNMENT) % ALIGNMENT;
+  unsigned char length[LENGTH_BYTES];
+  for (int i = 0; i < LENGTH_BYTES; i++) length[i] = (unsigned char)((uint64_t)(used + padding) >> 8 * i);
+  AD_TRY(ad_output_write(output, length, sizeof length));
+  AD_TRY(ad_output_write(output, text, used));
+  return ad_output_write(output, spaces, padding);
+}
+
+static ad_status write_json(ad_output *output, const json_t *header) {
+  char *text = json_dumps(header, JSON_COMPACT);
+  if (!text) return ad_fail(AD_MEMORY, "no memory for a file's header");
+  ad_status status = write_header(output, text);
+  free(text);
+  return status;
+}
+
+static ad_status begin_file(ad_safetensors_writer *writer, json_t *header, const char *path,
+                            const ad_safetensor *tensors, const char *const *metadata) {
+  if (!header || !add_metadata(header, metadata)) return ad_fail(AD_MEMORY, "no memory for the header of %s", path);
+  AD_TRY(ad_new(writer->count, &writer->sizes));
+  AD_TRY(add_tensors(header, tensors, writer->count, writer->sizes, path));
+  AD_TRY(ad_output_open(path, &writer->output));
+  return write_json(writer->output, header);
+}
+
+ad_status ad_safetensors_create(const char *path, const ad_safetensor *tensors, size_t count,
+                                const char *const *metadata, ad_safetensors_writer **out) {
+  AD_NEED(path, out);
+  if (count) AD_NEED(tensors);
+  for (size_t i = 0; i < count; i++) AD_NEED(tensors[i].name);
+  ad_safetensors_writer *writer;
+  AD_TRY(ad_new(1, &writer));
+  writer->count = count;
+  json_t *header = json_object();
+  ad_status status = begin_file(writer, header, path, tensors, metadata);
+  json_decref(header);
+  if (status) {
+    ad_safetensors_writer_destroy(writer);
+    return status;
+  }
+  *out = writer;
+  return AD_OK;
+}
+
+ad_status ad_safetensors_add(ad_safetensors_writer *writer, const void *data) {
+  AD_NEED(writer);
+  if (writer->next == writer->count)
+    return ad_fail(AD_INVALID, "a safetensors file of %zu tensors cannot take one more", writer->count);
+  if (writer->sizes[writer->next]) AD_NEED(data);
+  AD_TRY(ad_output_write(writer->output, data, writer->sizes[writer->next]));
+  writer->next++;
+  return AD_OK;
+}
+
+ad_status ad_safetensors_finish(ad_safetensors_writer *writer, int64_t *bytes, uint64_t *checksum) {
+  AD_NEED(writer);
+  ad_file_sum sum;
+  if (writer->next != writer->count)
+    return ad_fail(AD_INVALID, "a safetensors file has %zu of its %zu tensors", writer->next, writer->count);
+  AD_TRY(ad_output_sync(writer->output, &sum));
+  if (bytes) *bytes = sum.bytes;
+  if (checksum) *checksum = sum.checksum;
+  return AD_OK;
+}
+
+void ad_safetensors_writer_destroy(ad_safetensors_writer *writer) {
+  if (!writer) return;
+  ad_output_close(writer->output);
+  ad_release(writer->sizes);
+  ad_release(writer);
+}

@@ -1,0 +1,56 @@
+/* Finding values that are no finite numbers: those whose exponent has all its bits set. */
+#include "kernels/finite.h"
+
+#include <math.h>
+#include <string.h>
+#include "kernels/kernels.h"
+
+enum { BLOCK = 4096 }; /* elements that are looked at without a branch */
+
+#define DEFINE_HAS(bits)                                                 \
+  static int has_##bits(const char *data, uint64_t exponent, size_t n) { \
+    uint##bits##_t found = 0, all = (uint##bits##_t)exponent, element;   \
+    for (size_t i = 0; i < n; i++) {                                     \
+      memcpy(&element, data + i * sizeof element, sizeof element);       \
+      found |= (element & all) == all;                                   \
+    }                                                                    \
+    return found != 0;                                                   \
+  }
+DEFINE_HAS(16)
+DEFINE_HAS(32)
+DEFINE_HAS(64)
+
+static int has_one(const char *data, ad_dtype dtype, size_t n) {
+  switch (dtype) {
+    case AD_F64:
+      return has_64(data, 0x7ff0000000000000, n);
+    case AD_F32:
+      return has_32(data, 0x7f800000, n);
+    case AD_BF16:
+      return has_16(data, 0x7f80, n);
+    case AD_F16:
+      return has_16(data, 0x7c00, n);
+    default:
+      return 0;
+  }
+}
+
+size_t ad_first_not_finite(const void *data, ad_dtype dtype, size_t n) {
+  size_t size = ad_dtype_size(dtype);
+  const char *bytes = data;
+  size_t at = 0;
+  while (n - at >= BLOCK && !has_one(bytes + at * size, dtype, BLOCK)) at += BLOCK;
+  while (at < n && !has_one(bytes + at * size, dtype, 1)) at++;
+  return at;
+}
+
+double ad_largest_overflow(const void *to, ad_dtype to_dtype, const void *from, ad_dtype dtype, size_t n) {
+  double largest = 0, value;
+  for (size_t at = 0; at < n; at++) {
+    at += ad_first_not_finite((const char *)to + at * ad_dtype_size(to_dtype), to_dtype, n - at);
+    if (at == n) break;
+    ad_cast(&value, AD_F64, (const char *)from + at * ad_dtype_size(dtype), dtype, 1);
+    if (isfinite(value)) largest = fmax(largest, fabs(value));
+  }
+  return largest;
+}

@@ -1,0 +1,134 @@
+/* Choosing the variant of the kernels at run time. The kernels themselves are in kernels_body.h. */
+#include "kernels/kernels.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#include "base/error.h"
+#include "kernels/kernels_table.h"
+#include "base/text.h"
+
+static const struct {
+  const char *name;
+  const kernel_table *table;
+} variants[] = {
+    [AD_PLAIN] = {"plain", &ad_kernels_plain},
+    [AD_AVX2] = {"avx2", &ad_kernels_avx2},
+    [AD_AVX512] = {"avx512", &ad_kernels_avx512},
+    [AD_AVX512FP16] = {"avx512fp16", &ad_kernels_avx512fp16},
+};
+enum { VARIANT_COUNT = sizeof variants / sizeof *variants };
+
+#if defined(__x86_64__)
+// clang 14's __builtin_cpu_supports does not know these two names.
+static int has_f16c(void) {
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+static int has_avx512fp16(void) {
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 23 & 1);
+}
+#endif
+
+static ad_variant widest_of_machine(void) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c()) return AD_PLAIN;
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
+    return AD_AVX2;
+  return __builtin_cpu_supports("avx512bf16") && has_avx512fp16() ? AD_AVX512FP16 : AD_AVX512;
+#else
+  return AD_PLAIN;
+#endif
+}
+
+// The variant that ADDEND_KERNELS names; VARIANT_COUNT if it names none.
+static int wanted_variant(void) {
+  const char *wanted = getenv("ADDEND_KERNELS");
+  int i = wanted ? 0 : VARIANT_COUNT;
+  while (i < VARIANT_COUNT && strcmp(wanted, variants[i].name) != 0) i++;
+  return i;
+}
+
+ad_variant ad_kernels_best(void) {
+  int widest = (int)widest_of_machine(), wanted = wanted_variant();
+  return (ad_variant)(wanted < widest ? wanted : widest);
+}
+
+ad_status ad_kernels_check(void) {
+  const char *wanted = getenv("ADDEND_KERNELS");
+  if (!wanted || !*wanted || wanted_variant() < VARIANT_COUNT) return AD_OK;
+  char names[128];
+  ad_text known = ad_text_on(names, sizeof names);
+  for (int i = 0; i < VARIANT_COUNT; i++) ad_text_add(&known, "%s%s", i ? ", " : "", variants[i].name);
+  return ad_fail(AD_INVALID, "ADDEND_KERNELS must be one of %s, is \"%s\"", names, wanted);
+}
+
+const char *ad_variant_name(ad_variant variant) {
+  return (unsigned)variant < VARIANT_COUNT ? variants[variant].name : "unknown";
+}
+
+static atomic_int chosen = -1;  // -1: nobody has asked yet
+
+ad_variant ad_kernels_variant(void) {
+  int variant = atomic_load_explicit(&chosen, memory_order_relaxed);
+  if (variant >= 0) return (ad_variant)variant;
+  int unset = -1;
+  atomic_compare_exchange_strong(&chosen, &unset, (int)ad_kernels_best());
+  return (ad_variant)atomic_load(&chosen);
+}
+
+void ad_kernels_choose(ad_variant variant) {
+  ad_variant best = ad_kernels_best();
+  atomic_store(&chosen, (int)(variant < best ? variant : best));
+}
+
+static const kernel_table *kernels(void) { return variants[ad_kernels_variant()].table; }
+
+void ad_cast(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, size_t n) {
+  kernels()->cast(dst, dst_dtype, src, src_dtype, n);
+}
+
+void ad_cast_scaled(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n) {
+  kernels()->cast_scaled(dst, dst_dtype, src, src_dtype, factor, n);
+}
+
+void ad_cast_past(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n) {
+  kernels()->cast_past(dst, dst_dtype, src, src_dtype, factor, n);
+}
+
+void ad_accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n) {
+  kernels()->accumulate(dst, dst_dtype, src, src_dtype, factor, n);
+}
+
+void ad_reduce(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
+               const ad_reducing *how, size_t n) {
+  kernels()->reduce(out, out_count, sources, source_count, how, n);
+}
+
+void ad_copy_past(void *dst, const void *src, size_t bytes) { kernels()->copy_past(dst, src, bytes); }
+
+void ad_copy(void *dst, const void *src, size_t bytes) {
+  if (ad_is_past_caches(2 * bytes))
+    ad_copy_past(dst, src, bytes);
+  else if (bytes)
+    memcpy(dst, src, bytes);
+}
+
+int ad_is_past_caches(size_t bytes) { return bytes > (size_t)64 << 20; }
+
+void ad_round_to_bf16(void *values, ad_dtype dtype, size_t numel) {
+  uint16_t narrow[512];
+  size_t size = ad_dtype_size(dtype);
+  for (size_t at = 0; at < numel; at += 512) {
+    size_t n = numel - at < 512 ? numel - at : 512;
+    ad_cast(narrow, AD_BF16, (char *)values + at * size, dtype, n);
+    ad_cast((char *)values + at * size, dtype, narrow, AD_BF16, n);
+  }
+}

@@ -1,0 +1,518 @@
+/* The kernels, compiled once per variant under the name KERNELS. Every loop is written so that any vector width gives
+ * the same bits: no sum is reassociated, no product is fused, and a NaN that arithmetic makes or meets becomes the one
+ * canonical NaN (its payload would depend on the order in which an instruction takes its operands).
+ * Which variant runs is decided in kernels.c. */
+#include <stdint.h>
+#include <string.h>
+#include "kernels/kernels_table.h"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* ---- conversion of one element ---- */
+
+INLINE uint32_t bits_of(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+INLINE float float_of(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+enum { F32_MAGNITUDE = 0x7fffffff, F32_INFINITY = 0x7f800000, F32_QUIET = 0x400000 };
+
+INLINE float bf16_to_f32(uint16_t half) {
+  uint32_t bits = (uint32_t)half << 16;
+  return float_of((bits & F32_MAGNITUDE) > F32_INFINITY ? bits | F32_QUIET : bits);
+}
+
+INLINE uint16_t f32_to_bf16(float value) {
+  uint32_t bits = bits_of(value);
+  uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  uint32_t nan = bits >> 16 | F32_QUIET >> 16;
+  return (uint16_t)((bits & F32_MAGNITUDE) > F32_INFINITY ? nan : rounded);
+}
+
+/* The two conversions above without their care for NaNs, for use inside a reduction: there a NaN either becomes the
+ * canonical one, which these keep, or is only copied, and then comes back bit for bit. */
+INLINE float bf16_widened(uint16_t half) { return float_of((uint32_t)half << 16); }
+
+INLINE uint16_t f32_rounded(float value) {
+  uint32_t bits = bits_of(value);
+  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+INLINE float f16_to_f32(uint16_t half) {
+  uint32_t magnitude = half & 0x7fff;
+  uint32_t normal = (magnitude << 13) + ((127 - 15) << 23);
+  uint32_t special = F32_INFINITY | magnitude << 13 | (magnitude > 0x7c00 ? F32_QUIET : 0);
+  // A subnormal is its mantissa in units of 2^-24: put behind an implicit 1 at 2^-14, which is then taken away.
+  uint32_t subnormal = bits_of(float_of(0x38800000 + (magnitude << 13)) - 0x1p-14f);
+  uint32_t bits = magnitude < 0x400 ? subnormal : magnitude < 0x7c00 ? normal : special;
+  return float_of(bits | (uint32_t)(half & 0x8000) << 16);
+}
+
+INLINE uint16_t f32_to_f16(float value) {
+  uint32_t magnitude = bits_of(value) & F32_MAGNITUDE;
+  uint32_t normal = (magnitude - ((127 - 15) << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
+  uint32_t nan = 0x7e00 | (magnitude >> 13 & 0x3ff);
+  // The last bit of 0.5f stands for 2^-24, the unit of f16 subnormals, so that the addition itself rounds to it.
+  uint32_t subnormal = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000;
+  uint32_t finite = magnitude < 0x38800000 ? subnormal : normal;  // below 2^-14
+  uint32_t special = magnitude > F32_INFINITY ? nan : 0x7c00;
+  uint32_t half = magnitude < 0x477ff000 ? finite : special;  // 65520 and above are infinite
+  return (uint16_t)(half | (bits_of(value) >> 16 & 0x8000));
+}
+
+/* Rounds to odd: a value that f32 cannot hold becomes the neighbour whose last bit is 1. Rounding that to bf16 or f16
+ * then gives the same as rounding the f64 directly. */
+INLINE float f64_to_odd_f32(double value) {
+  float nearest = (float)value;
+  double wide = (double)nearest;
+  double magnitude = __builtin_fabs(value), nearest_magnitude = __builtin_fabs(wide);
+  uint32_t bits = bits_of(nearest) - (nearest_magnitude > magnitude);
+  return float_of(bits | (wide > value) | (wide < value));
+}
+
+INLINE float f64_to_f32(double value) { return (float)value; }
+INLINE double f32_to_f64(float value) { return (double)value; }
+INLINE double bf16_to_f64(uint16_t half) { return (double)bf16_to_f32(half); }
+INLINE double f16_to_f64(uint16_t half) { return (double)f16_to_f32(half); }
+INLINE uint16_t f64_to_bf16(double value) { return f32_to_bf16(f64_to_odd_f32(value)); }
+INLINE uint16_t f64_to_f16(double value) { return f32_to_f16(f64_to_odd_f32(value)); }
+
+#include "kernels/kernels_lanes.h"
+
+/* ---- conversion of many ---- */
+
+/* Before a loop: its iterations do not depend on each other, since an output is exactly one of the inputs or overlaps
+ * none. */
+#if defined(__clang__)
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+typedef void (*converter)(void *restrict dst, const void *restrict src, size_t n);
+
+/* `vectors` converts as many as it can with instructions of its own and returns how many that was. */
+#define CONVERT(name, dst_type, src_type, convert, vectors)                     \
+  static void name(void *restrict dst, const void *restrict src, size_t n) {    \
+    dst_type *to = dst;                                                         \
+    const src_type *from = src;                                                 \
+    for (size_t i = vectors(to, from, n); i < n; i++) to[i] = convert(from[i]); \
+  }
+
+#define NO_VECTORS(to, from, n) 0
+
+#if defined(__AVX512F__)
+INLINE size_t f16_vectors_to_f32(float *to, const uint16_t *from, size_t n) {
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) _mm512_storeu_ps(to + i, _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(from + i))));
+  return i;
+}
+
+INLINE size_t f32_vectors_to_f16(uint16_t *to, const float *from, size_t n) {
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16)
+    _mm256_storeu_si256((void *)(to + i), _mm512_cvtps_ph(_mm512_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+  return i;
+}
+#elif defined(__F16C__)
+INLINE size_t f16_vectors_to_f32(float *to, const uint16_t *from, size_t n) {
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(from + i))));
+  return i;
+}
+
+INLINE size_t f32_vectors_to_f16(uint16_t *to, const float *from, size_t n) {
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8)
+    _mm_storeu_si128((void *)(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+  return i;
+}
+#else
+#define f16_vectors_to_f32 NO_VECTORS
+#define f32_vectors_to_f16 NO_VECTORS
+#endif
+
+/* A conversion keeps a NaN's payload, which the vector instructions do not: registers that hold a NaN are converted
+ * element by element. */
+#if defined(HAS_LANES)
+INLINE size_t f32_vectors_to_bf16(uint16_t *to, const float *from, size_t n) {
+  size_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    lanes values = lanes_from_f32(from + i);
+    if (__builtin_expect(are_rare(values), 0))
+      for (size_t k = i; k < i + LANES; k++) to[k] = f32_to_bf16(from[k]);
+    else
+      put_halves(to + i, ordered_usual(values));
+  }
+  return i;
+}
+#else
+#define f32_vectors_to_bf16 NO_VECTORS
+#endif
+
+CONVERT(f64s_to_f32s, float, double, f64_to_f32, NO_VECTORS)
+CONVERT(f64s_to_bf16s, uint16_t, double, f64_to_bf16, NO_VECTORS)
+CONVERT(f64s_to_f16s, uint16_t, double, f64_to_f16, NO_VECTORS)
+CONVERT(f32s_to_f64s, double, float, f32_to_f64, NO_VECTORS)
+CONVERT(f32s_to_bf16s, uint16_t, float, f32_to_bf16, f32_vectors_to_bf16)
+CONVERT(f32s_to_f16s, uint16_t, float, f32_to_f16, f32_vectors_to_f16)
+CONVERT(f32s_rounded, uint16_t, float, f32_rounded, NO_VECTORS)
+CONVERT(bf16s_widened, float, uint16_t, bf16_widened, NO_VECTORS)
+CONVERT(bf16s_to_f64s, double, uint16_t, bf16_to_f64, NO_VECTORS)
+CONVERT(bf16s_to_f32s, float, uint16_t, bf16_to_f32, NO_VECTORS)
+CONVERT(f16s_to_f64s, double, uint16_t, f16_to_f64, NO_VECTORS)
+CONVERT(f16s_to_f32s, float, uint16_t, f16_to_f32, f16_vectors_to_f32)
+
+/* The converters by dtype. NULL from a dtype to itself: the memory is used as it is. */
+enum { DTYPE_END = AD_I64 + 1 };
+static const converter to_f32[DTYPE_END] = {
+    [AD_F64] = f64s_to_f32s, [AD_BF16] = bf16s_to_f32s, [AD_F16] = f16s_to_f32s};
+static const converter from_f32[DTYPE_END] = {
+    [AD_F64] = f32s_to_f64s, [AD_BF16] = f32s_to_bf16s, [AD_F16] = f32s_to_f16s};
+static const converter to_f64[DTYPE_END] = {
+    [AD_F32] = f32s_to_f64s, [AD_BF16] = bf16s_to_f64s, [AD_F16] = f16s_to_f64s};
+static const converter from_f64[DTYPE_END] = {
+    [AD_F32] = f64s_to_f32s, [AD_BF16] = f64s_to_bf16s, [AD_F16] = f64s_to_f16s};
+
+static const size_t sizes[DTYPE_END] = {
+    [AD_F64] = 8, [AD_F32] = 4, [AD_BF16] = 2, [AD_F16] = 2, [AD_I32] = 4, [AD_I64] = 8};
+
+/* ---- blocks: pieces in the accumulate type, small enough to stay in the first-level cache ---- */
+
+enum { BLOCK = 1024 };  // elements
+
+typedef union block {
+  float f32[BLOCK];
+  double f64[BLOCK];
+} block;
+
+INLINE size_t block_of(size_t left) { return left < BLOCK ? left : BLOCK; }
+
+/* The elements at `memory` in the accumulate type: themselves, or converted into `space`. */
+INLINE const void *loaded(converter load, const void *memory, block *space, size_t n) {
+  if (!load) return memory;
+  load(space, memory, n);
+  return space;
+}
+
+static void cast(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, size_t n) {
+  if (dst_dtype == src_dtype) {
+    if (n && dst != src) memmove(dst, src, n * sizes[dst_dtype]);
+    return;
+  }
+  if (src_dtype == AD_F64) return from_f64[dst_dtype](dst, src, n);
+  if (src_dtype == AD_F32) return from_f32[dst_dtype](dst, src, n);
+  if (dst_dtype == AD_F64) return to_f64[src_dtype](dst, src, n);
+  if (dst_dtype == AD_F32) return to_f32[src_dtype](dst, src, n);
+  char *to = dst;
+  const char *from = src;
+  block between;  // both f16 and bf16 are exact in f32
+  for (size_t done = 0; done < n; done += BLOCK) {
+    size_t count = block_of(n - done);
+    to_f32[src_dtype](&between, from + done * sizes[src_dtype], count);
+    from_f32[dst_dtype](to + done * sizes[dst_dtype], &between, count);
+  }
+}
+
+INLINE float canonical_f32(float value) { return value == value ? value : float_of(0x7fc00000); }
+INLINE double canonical_f64(double value) { return value == value ? value : __builtin_nan(""); }
+
+/* ---- scaling and accumulating ---- */
+
+#define SCALE(scale, add_scaled, type, canonical)                                               \
+  static void scale(void *out, const void *a, double factor, size_t n) {                        \
+    type *to = out, by = (type)factor;                                                          \
+    const type *from = a;                                                                       \
+    INDEPENDENT for (size_t i = 0; i < n; i++) to[i] = canonical(by * from[i]);                 \
+  }                                                                                             \
+  static void add_scaled(void *out, const void *base, const void *a, double factor, size_t n) { \
+    type *to = out, by = (type)factor;                                                          \
+    const type *from = base, *term = a;                                                         \
+    INDEPENDENT for (size_t i = 0; i < n; i++) to[i] = canonical(from[i] + by * term[i]);       \
+  }
+SCALE(scale_f32, add_scaled_f32, float, canonical_f32)
+SCALE(scale_f64, add_scaled_f64, double, canonical_f64)
+
+#include "kernels/kernels_casts.h"
+
+static void cast_scaled(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n) {
+  int wide = dst_dtype == AD_F64 || src_dtype == AD_F64;
+  converter load = wide ? to_f64[src_dtype] : to_f32[src_dtype];
+  converter store = wide ? from_f64[dst_dtype] : from_f32[dst_dtype];
+  block space, product;
+  size_t done = pass_in_registers(scaled_casts, dst, dst_dtype, src, src_dtype, factor, n), count;
+  for (; done < n; done += count) {
+    char *to = (char *)dst + done * sizes[dst_dtype];
+    count = block_of(n - done);
+    const void *term = loaded(load, (const char *)src + done * sizes[src_dtype], &space, count);
+    (wide ? scale_f64 : scale_f32)(store ? (void *)&product : to, term, factor, count);
+    if (store) store(to, &product, count);
+  }
+}
+
+static void accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n) {
+  int wide = dst_dtype == AD_F64;
+  const converter *load = wide ? to_f64 : to_f32;
+  converter store = wide ? NULL : from_f32[dst_dtype];
+  block base_space, term_space;
+  size_t done = pass_in_registers(scaled_sums, dst, dst_dtype, src, src_dtype, factor, n), count;
+  for (; done < n; done += count) {
+    char *to = (char *)dst + done * sizes[dst_dtype];
+    count = block_of(n - done);
+    const void *base = loaded(load[dst_dtype], to, &base_space, count);
+    const void *term = loaded(load[src_dtype], (const char *)src + done * sizes[src_dtype], &term_space, count);
+    (wide ? add_scaled_f64 : add_scaled_f32)(store ? (void *)&base_space : to, base, term, factor, count);
+    if (store) store(to, &base_space, count);
+  }
+}
+
+/* ---- reducing ---- */
+
+#define SUM(a, b) ((a) + (b))
+#define MAX(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))  // a NaN on either side wins
+#define MIN(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
+#define MAX_INTEGER(a, b) ((a) > (b) ? (a) : (b))
+#define MIN_INTEGER(a, b) ((a) < (b) ? (a) : (b))
+#define SAME(value) (value)
+
+/* Folds one to four terms into `out`. Sums of integers are formed in the unsigned type, so that they wrap around. */
+#define FOLD_LOOP(result) INDEPENDENT for (size_t i = 0; i < n; i++) to[i] = result
+#define FOLD(name, type, canonical, op)                                                                    \
+  INLINE type name##_two(type a, type b) { return op(a, b); }                                              \
+  static void name(void *out, const void *const *terms, size_t term_count, size_t n) {                     \
+    type *to = out;                                                                                        \
+    const type *a = terms[0], *b = terms[1], *c = terms[2], *d = terms[3];                                 \
+    if (term_count == 1) memmove(to, a, n * sizeof *to);                                                   \
+    if (term_count == 2) FOLD_LOOP(canonical(name##_two(a[i], b[i])));                                     \
+    if (term_count == 3) FOLD_LOOP(canonical(name##_two(name##_two(a[i], b[i]), c[i])));                   \
+    if (term_count == 4) FOLD_LOOP(canonical(name##_two(name##_two(name##_two(a[i], b[i]), c[i]), d[i]))); \
+  }
+FOLD(sum_f32, float, canonical_f32, SUM)
+FOLD(max_f32, float, canonical_f32, MAX)
+FOLD(min_f32, float, canonical_f32, MIN)
+FOLD(sum_f64, double, canonical_f64, SUM)
+FOLD(max_f64, double, canonical_f64, MAX)
+FOLD(min_f64, double, canonical_f64, MIN)
+FOLD(sum_i32, uint32_t, SAME, SUM)
+FOLD(max_i32, int32_t, SAME, MAX_INTEGER)
+FOLD(min_i32, int32_t, SAME, MIN_INTEGER)
+FOLD(sum_i64, uint64_t, SAME, SUM)
+FOLD(max_i64, int64_t, SAME, MAX_INTEGER)
+FOLD(min_i64, int64_t, SAME, MIN_INTEGER)
+
+enum { TERMS = 4 };  // folded at once; each needs a register and a stream of the prefetcher
+typedef void (*folder)(void *out, const void *const *terms, size_t term_count, size_t n);
+static const folder folders[DTYPE_END][3] = {
+    [AD_F32] = {[AD_SUM] = sum_f32, [AD_MAX] = max_f32, [AD_MIN] = min_f32},
+    [AD_F64] = {[AD_SUM] = sum_f64, [AD_MAX] = max_f64, [AD_MIN] = min_f64},
+    [AD_I32] = {[AD_SUM] = sum_i32, [AD_MAX] = max_i32, [AD_MIN] = min_i32},
+    [AD_I64] = {[AD_SUM] = sum_i64, [AD_MAX] = max_i64, [AD_MIN] = min_i64},
+};
+
+/* Writes one line of 64 bytes past the caches; dst is aligned to 64 bytes. */
+INLINE void stream_line(char *dst, const char *src) {
+#if defined(__AVX512F__)
+  _mm512_stream_si512((void *)dst, _mm512_loadu_si512((const void *)src));
+#elif defined(__AVX2__)
+  for (int i = 0; i < 64; i += 32) _mm256_stream_si256((void *)(dst + i), _mm256_loadu_si256((const void *)(src + i)));
+#elif defined(__x86_64__)
+  for (int i = 0; i < 64; i += 16) _mm_stream_si128((void *)(dst + i), _mm_loadu_si128((const void *)(src + i)));
+#else
+  memcpy(dst, src, 64);
+#endif
+}
+
+static void stream_bytes(char *dst, const char *src, size_t bytes) {
+  size_t at = -(uintptr_t)dst % 64;
+  if (at > bytes) at = bytes;
+  memcpy(dst, src, at);
+  for (; at + 64 <= bytes; at += 64) stream_line(dst + at, src + at);
+  memcpy(dst + at, src + at, bytes - at);
+}
+
+/* Makes what was streamed visible to other cores; must be called before they are told that they may read it. */
+static void end_streaming(void) {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+static void copy_past(void *dst, const void *src, size_t bytes) {
+  stream_bytes(dst, src, bytes);
+  end_streaming();
+}
+
+static void cast_past(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n) {
+  if (dst_dtype == src_dtype && factor == 1) return copy_past(dst, src, n * sizes[dst_dtype]);
+  block result;
+  for (size_t done = 0, count; done < n; done += count) {
+    const char *from = (const char *)src + done * sizes[src_dtype];
+    count = block_of(n - done);
+    if (factor == 1)
+      cast(&result, dst_dtype, from, src_dtype, count);
+    else
+      cast_scaled(&result, dst_dtype, from, src_dtype, factor, count);
+    stream_bytes((char *)dst + done * sizes[dst_dtype], (const char *)&result, count * sizes[dst_dtype]);
+  }
+  end_streaming();
+}
+
+#include "kernels/kernels_sums.h"
+
+typedef struct reducer {
+  void *const *out;
+  const void *const *sources;
+  size_t out_count, source_count;
+  size_t size, out_size;  // bytes of an element
+  converter load, store;  // NULL: the dtype is the accumulate type
+  folder fold;
+  int wide;  // sums form in f64
+  double factor;
+  int scales, adds;
+  int streamed;    // outputs that are no sources are written past the caches
+  int sum_in_out;  // the sum may form in out[0] itself
+} reducer;
+
+static int is_source(const reducer *r, const void *out, size_t from) {
+  for (size_t j = from; j < r->source_count; j++)
+    if (r->sources[j] == out) return 1;
+  return 0;
+}
+
+static void fold_block(const reducer *r, void *sum, size_t at, size_t n) {
+  block space[TERMS];
+  const void *terms[TERMS] = {sum};
+  for (size_t next = 0, first = 0; next < r->source_count;
+       first = 1) {  // terms[0] is the sum so far, once there is one
+    size_t count = first;
+    for (; count < TERMS && next < r->source_count; count++, next++)
+      terms[count] = loaded(r->load, (const char *)r->sources[next] + at * r->size, &space[count], n);
+    r->fold(sum, terms, count, n);
+    terms[0] = sum;
+  }
+}
+
+static void write_out(const reducer *r, void *out, size_t at, const void *result, size_t n) {
+  char *to = (char *)out + at * r->out_size;
+  if (to == result) return;
+  if (r->adds)
+    (r->wide ? add_scaled_f64 : add_scaled_f32)(to, to, result, r->factor, n);
+  else if (r->streamed && !is_source(r, out, 0))
+    stream_bytes(to, result, n * r->out_size);
+  else
+    memcpy(to, result, n * r->out_size);
+}
+
+static void reduce_block(const reducer *r, size_t at, size_t n) {
+  if (!n) return;
+  block sum_space, result_space;
+  void *first_out = (char *)r->out[0] + at * r->out_size;
+  void *sum = r->sum_in_out ? first_out : &sum_space;
+  void *result = sum;
+  fold_block(r, sum, at, n);
+  if (r->scales) (r->wide ? scale_f64 : scale_f32)(sum, sum, r->factor, n);
+  if (r->store) {
+    result = r->streamed ? &result_space : first_out;
+    r->store(result, sum, n);
+  }
+  for (size_t k = 0; k < r->out_count; k++) write_out(r, r->out[k], at, result, n);
+}
+
+/* 2^shift, also where that is subnormal or infinite. */
+static double power_of_two(int shift) {
+  double power = 1;
+  for (; shift > 0; shift--) power *= 2;
+  for (; shift < 0; shift++) power /= 2;
+  return power;
+}
+
+/* The conversions of a reduction of floats. A NaN in a sum is the canonical one, so that the faster conversions of
+ * bf16, which keep just that one, will do. */
+static void choose_converters(reducer *r, const ad_reducing *how, ad_dtype out_dtype) {
+  r->load = r->wide ? to_f64[how->dtype] : to_f32[how->dtype];
+  r->store = r->wide ? from_f64[out_dtype] : from_f32[out_dtype];
+  if (r->wide || (r->source_count == 1 && how->dtype != out_dtype)) return;
+  if (how->dtype == AD_BF16) r->load = bf16s_widened;
+  if (out_dtype == AD_BF16) r->store = f32s_rounded;
+}
+
+/* A sum of floats that is written in the dtype of its sources, neither scaled nor added to anything. */
+static int is_plain_sum(const reducer *r, const ad_reducing *how) {
+  return how->reduction == AD_SUM && r->source_count > 1 && r->fold == sum_f32 && r->size == r->out_size &&
+         (!how->out_dtype || how->out_dtype == how->dtype) && !r->scales && !r->adds && !r->streamed;
+}
+
+/* The reduction of a single source that is added to nothing is a cast, where a cast forms its product in the same
+ * dtype: f64 exactly if the accumulate dtype is f64. */
+static int is_cast(const reducer *r, const ad_reducing *how, ad_dtype out_dtype) {
+  if (r->source_count != 1 || r->out_count != 1 || r->adds || !ad_dtype_is_float(how->dtype)) return 0;
+  return r->wide == (how->dtype == AD_F64 || out_dtype == AD_F64);
+}
+
+static size_t sum_in_registers(const reducer *r, ad_dtype dtype, size_t n) {
+  return register_sums[dtype] ? register_sums[dtype](r->out, r->out_count, r->sources, r->source_count, n) : 0;
+}
+
+INLINE reducer plan_reduction(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
+                              const ad_reducing *how, ad_dtype out_dtype) {
+  int integer = how->dtype == AD_I32 || how->dtype == AD_I64;
+  reducer r = {
+      .out = out,
+      .sources = sources,
+      .out_count = out_count,
+      .source_count = source_count,
+      .size = sizes[how->dtype],
+      .out_size = sizes[out_dtype],
+      .fold = folders[integer ? how->dtype : how->accumulate][how->reduction],
+      .wide = !integer && how->accumulate == AD_F64,
+      .factor = power_of_two(how->shift),
+      .scales = how->shift && !how->adds,
+      .adds = how->adds,
+  };
+  if (!integer) choose_converters(&r, how, out_dtype);
+  // An output that is a source was just read, so that its lines are in a cache: streaming would save nothing.
+  r.streamed = how->past && !r.adds && !is_source(&r, out[0], 0);
+  // Terms are folded TERMS at a time. An out[0] that is a source of a later turn must not be overwritten by an earlier
+  // one.
+  r.sum_in_out = !r.store && !r.adds && !r.streamed && !is_source(&r, out[0], TERMS);
+  return r;
+}
+
+static void reduce_by_cast(const reducer *r, ad_dtype out_dtype, ad_dtype dtype, size_t n) {
+  if (r->streamed)
+    cast_past(r->out[0], out_dtype, r->sources[0], dtype, r->factor, n);
+  else if (r->scales)
+    cast_scaled(r->out[0], out_dtype, r->sources[0], dtype, r->factor, n);
+  else
+    cast(r->out[0], out_dtype, r->sources[0], dtype, n);
+}
+
+static void reduce(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
+                   const ad_reducing *how, size_t n) {
+  if (!out_count) return;
+  ad_dtype out_dtype = how->out_dtype ? how->out_dtype : how->dtype;
+  reducer r = plan_reduction(out, out_count, sources, source_count, how, out_dtype);
+  if (is_cast(&r, how, out_dtype)) return reduce_by_cast(&r, out_dtype, how->dtype, n);
+  size_t done = is_plain_sum(&r, how) ? sum_in_registers(&r, how->dtype, n) : 0;
+  for (size_t at = done; at < n; at += BLOCK) reduce_block(&r, at, block_of(n - at));
+  if (r.streamed) end_streaming();
+}
+
+const kernel_table KERNELS = {
+    .cast = cast,
+    .cast_scaled = cast_scaled,
+    .cast_past = cast_past,
+    .accumulate = accumulate,
+    .reduce = reduce,
+    .copy_past = copy_past,
+};

@@ -1,0 +1,14 @@
+/* What the layout layer asks of a type beyond the public questions. */
+#ifndef LAYOUT_TYPE_H
+#define LAYOUT_TYPE_H
+#include "addend/layout.h"
+#include "base/internal.h"
+
+enum { AD_TYPE_TEXT_MAX = 24 }; /* room for ad_type_print */
+
+AD_INTERNAL int ad_type_is_zigzag(ad_type type);
+ad_type ad_type_cut_like(ad_type type, int dim); /* the same kind of cut, along `dim` */
+ad_type ad_type_kind(ad_type type);              /* AD_S(0) for every cut, else the type: as in the transition table */
+int ad_type_is_known(ad_type type);
+
+#endif

@@ -1,0 +1,257 @@
+/* AdamW on arrays: its state, its checks and its step. The arithmetic of one element is in adamw_kernel_body.h. */
+#include <math.h>
+#include "addend/optim.h"
+#include "base/error.h"
+#include "kernels/kernels.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "base/seams.h"
+#include "optim/adamw_kernel.h"
+
+typedef struct slot {
+  ad_dtype param; /* dtype of the parameter, which its moments have too */
+  ad_array moment[2];
+  int decays;
+} slot;
+
+struct ad_adamw {
+  ad_adamw_options options;
+  slot *slots;
+  size_t count;
+  int64_t steps;
+};
+
+static void set_defaults(ad_adamw_options *options) {
+  if (options->beta1 == 0) options->beta1 = 0.9;
+  if (options->beta2 == 0) options->beta2 = 0.95;
+  if (options->epsilon == 0) options->epsilon = 1e-8;
+}
+
+static ad_status check_options(const ad_adamw_options *options) {
+  if (!(options->beta1 > 0 && options->beta1 < 1 && options->beta2 > 0 && options->beta2 < 1))
+    return ad_fail(AD_INVALID, "AdamW: beta1 and beta2 must lie between 0 and 1, are %g and %g", options->beta1,
+                   options->beta2);
+  if (!(options->epsilon > 0 && isfinite(options->epsilon)))
+    return ad_fail(AD_INVALID, "AdamW: epsilon must be above 0, is %g", options->epsilon);
+  if (!(options->weight_decay >= 0 && isfinite(options->weight_decay)))
+    return ad_fail(AD_INVALID, "AdamW: weight_decay must be at least 0, is %g", options->weight_decay);
+  return AD_OK;
+}
+
+static ad_status check_param(const ad_array *param, size_t index) {
+  if (param->dtype != AD_F32 && param->dtype != AD_F64)
+    return ad_fail(AD_INVALID, "AdamW: parameter %zu is %s; it updates f32 and f64", index,
+                   ad_dtype_name(param->dtype));
+  if (param->scale)
+    return ad_fail(AD_TYPE, "AdamW: parameter %zu carries the scale 2^-%d; a parameter has scale 1", index,
+                   param->scale);
+  return AD_OK;
+}
+
+/* A parameter without data, as on engine dry, has moments without data. */
+static ad_status make_moment(const ad_array *param, ad_array *out) {
+  ad_array moment = *param;
+  uint8_t *memory = NULL;
+  if (param->data) AD_TRY(ad_new(ad_array_bytes(&moment), &memory));
+  moment.data = memory;
+  *out = moment;
+  return AD_OK;
+}
+
+static ad_status make_slots(ad_adamw *optimizer, const ad_array *const *params, const ad_param_spec *specs) {
+  for (size_t i = 0; i < optimizer->count; i++) {
+    slot *s = &optimizer->slots[i];
+    s->decays = specs ? specs[i].decays : 1;
+    s->param = params[i]->dtype;
+    AD_TRY(make_moment(params[i], &s->moment[0]));
+    AD_TRY(make_moment(params[i], &s->moment[1]));
+  }
+  return AD_OK;
+}
+
+ad_status ad_adamw_create(const ad_array *const *params, const ad_param_spec *specs, size_t count,
+                          const ad_adamw_options *options, ad_adamw **out) {
+  AD_NEED(out);
+  if (count) AD_NEED(params);
+  for (size_t i = 0; i < count; i++) AD_NEED(params[i]);
+  ad_adamw_options complete;
+  AD_TRY(ad_options_take(&complete, sizeof complete, options, "ad_adamw_options"));
+  set_defaults(&complete);
+  AD_TRY(check_options(&complete));
+  for (size_t i = 0; i < count; i++) AD_TRY(check_param(params[i], i));
+  ad_adamw *optimizer;
+  AD_TRY(ad_new(1, &optimizer));
+  optimizer->options = complete;
+  optimizer->count = count;
+  ad_status status = ad_new(count, &optimizer->slots);
+  if (!status) status = make_slots(optimizer, params, specs);
+  if (status) {
+    ad_adamw_destroy(optimizer);
+    return status;
+  }
+  *out = optimizer;
+  return AD_OK;
+}
+
+void ad_adamw_destroy(ad_adamw *optimizer) {
+  if (!optimizer) return;
+  for (size_t i = 0; optimizer->slots && i < optimizer->count; i++) {
+    ad_release(optimizer->slots[i].moment[0].data);
+    ad_release(optimizer->slots[i].moment[1].data);
+  }
+  ad_release(optimizer->slots);
+  ad_release(optimizer);
+}
+
+/* Law 6, like adds to like, between a slot and `array`, which is its parameter or its gradient, as `what` says. */
+static ad_status check_meets(const slot *s, const ad_array *array, const char *what, size_t index, const char *site) {
+  char mine[256], theirs[256];
+  const ad_array *state = &s->moment[0];
+  if (!ad_shape_equal(&state->shape, &array->shape))
+    return ad_fail(AD_INVALID, "%s: AdamW: %s %zu has shape %s, its state %s; nothing was updated", site, what, index,
+                   ad_shape_print(&array->shape, theirs, sizeof theirs),
+                   ad_shape_print(&state->shape, mine, sizeof mine));
+  if (!ad_layout_equal(&state->layout, &array->layout))
+    return ad_fail(AD_TYPE,
+                   "%s: AdamW: %s %zu is %s, its state %s; reduce it to the storage layout; nothing was updated", site,
+                   what, index, ad_layout_print(&array->layout, theirs, sizeof theirs),
+                   ad_layout_print(&state->layout, mine, sizeof mine));
+  if (array->scale)
+    return ad_fail(AD_TYPE, "%s: AdamW: %s %zu carries the scale 2^-%d, its state 1; nothing was updated", site, what,
+                   index, array->scale);
+  return AD_OK;
+}
+
+static ad_status check_param_of(const slot *s, const ad_array *param, size_t index, const char *site) {
+  AD_TRY(check_meets(s, param, "parameter", index, site));
+  if (param->data && !s->moment[0].data && ad_array_numel(param))
+    return ad_fail(AD_INVALID, "%s: AdamW: parameter %zu had no data when its state was made; nothing was updated",
+                   site, index);
+  if (param->dtype == s->param) return AD_OK;
+  return ad_fail(AD_TYPE, "%s: AdamW: parameter %zu is %s, it was made as %s; nothing was updated", site, index,
+                 ad_dtype_name(param->dtype), ad_dtype_name(s->param));
+}
+
+/* A gradient may have another floating dtype than its parameter: the one in which its contract reduces it. */
+static ad_status check_gradient_of(const slot *s, const ad_array *grad, size_t index, const char *site) {
+  if (!grad) return AD_OK;
+  AD_TRY(check_meets(s, grad, "gradient", index, site));
+  if (ad_dtype_is_float(grad->dtype)) return AD_OK;
+  return ad_fail(AD_TYPE, "%s: AdamW: gradient %zu is %s, it must be a floating dtype; nothing was updated", site,
+                 index, ad_dtype_name(grad->dtype));
+}
+
+static ad_status check_step(const ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads,
+                            const char *site) {
+  for (size_t i = 0; i < optimizer->count; i++) {
+    AD_TRY(check_param_of(&optimizer->slots[i], params[i], i, site));
+    AD_TRY(check_gradient_of(&optimizer->slots[i], grads[i], i, site));
+  }
+  return AD_OK;
+}
+
+enum {
+  // Elements. Gradients that are missing or of another dtype are used block by block, so that the block stays in a
+  // cache.
+  BLOCK = 1024
+};
+
+/* Elements [at, at + n) of the gradient in the parameter's dtype: where they lie, or converted into `space`. */
+static const void *gradient_at(const slot *s, const ad_array *grad, size_t at, size_t n, double space[BLOCK]) {
+  static const double zeros[BLOCK];
+  if (!grad) return zeros;
+  const void *from = (const char *)grad->data + at * ad_dtype_size(grad->dtype);
+  if (grad->dtype == s->param) return from;
+  ad_cast(space, s->param, from, grad->dtype, n);
+  return space;
+}
+
+static void update(const slot *s, const adamw_step *step, ad_array *param, const ad_array *grad) {
+  const adamw_kernels *kernels = ad_adamw_kernels();
+  double space[BLOCK];
+  size_t numel = ad_array_numel(param), block = grad && grad->dtype == s->param ? numel : BLOCK;
+  void *value = param->data, *first = s->moment[0].data, *second = s->moment[1].data;
+  for (size_t at = 0; at < numel; at += block) {
+    size_t n = numel - at < block ? numel - at : block;
+    const void *from = gradient_at(s, grad, at, n, space);
+    if (s->param == AD_F64)
+      kernels->f64(step, (double *)value + at, (double *)first + at, (double *)second + at, from, n);
+    else
+      kernels->f32(step, (float *)value + at, (float *)first + at, (float *)second + at, from, n);
+  }
+}
+
+static adamw_step numbers_of(const ad_adamw *optimizer, double lr, double factor) {
+  const ad_adamw_options *o = &optimizer->options;
+  double t = (double)optimizer->steps;
+  return (adamw_step){.factor = factor,
+                      .beta1 = o->beta1,
+                      .beta2 = o->beta2,
+                      .epsilon = o->epsilon,
+                      .lr = lr,
+                      .correction1 = 1 / (1 - pow(o->beta1, t)),
+                      .correction2 = 1 / (1 - pow(o->beta2, t))};
+}
+
+ad_status ad_adamw_step(ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads, double lr,
+                        double factor, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(optimizer);
+  if (optimizer->count) AD_NEED(params, grads);
+  for (size_t i = 0; i < optimizer->count; i++) AD_NEED(params[i]);
+  AD_TRY(check_step(optimizer, params, grads, site));
+  optimizer->steps++;
+  adamw_step step = numbers_of(optimizer, lr, factor);
+  for (size_t i = 0; i < optimizer->count; i++) {
+    const slot *s = &optimizer->slots[i];
+    step.decay = s->decays ? optimizer->options.weight_decay : 0;
+    if (params[i]->data) update(s, &step, params[i], grads[i]);
+    ad_seam_pass(AD_SEAM_UPDATED, params[i]);
+  }
+  return AD_OK;
+}
+
+int64_t ad_adamw_steps(const ad_adamw *optimizer) { return optimizer->steps; }
+void ad_adamw_set_steps(ad_adamw *optimizer, int64_t steps) { optimizer->steps = steps; }
+
+static ad_status check_copied(const ad_array *a, const ad_array *b, size_t param) {
+  char into[256], source[256];
+  if (!ad_shape_equal(&a->shape, &b->shape) || !ad_shape_equal(&a->local, &b->local))
+    return ad_fail(AD_INVALID, "AdamW: state of parameter %zu holds %s here and %s there; unchanged", param,
+                   ad_shape_print(&a->local, into, sizeof into), ad_shape_print(&b->local, source, sizeof source));
+  if (!a->data == !b->data || !ad_array_numel(a)) return AD_OK;
+  return ad_fail(AD_INVALID, "AdamW: state of parameter %zu has data only %s; unchanged", param,
+                 a->data ? "where it is copied to" : "where it is copied from");
+}
+
+static ad_status check_copy(const ad_adamw *to, const ad_adamw *from) {
+  if (to->count != from->count)
+    return ad_fail(AD_INVALID, "AdamW: state of %zu parameters cannot be copied to %zu; unchanged", from->count,
+                   to->count);
+  for (size_t i = 0; i < to->count; i++) AD_TRY(check_copied(&to->slots[i].moment[0], &from->slots[i].moment[0], i));
+  return AD_OK;
+}
+
+ad_status ad_adamw_copy(ad_adamw *to, const ad_adamw *from) {
+  AD_NEED(to, from);
+  AD_TRY(check_copy(to, from));
+  for (size_t i = 0; i < to->count; i++) {
+    for (int which = 0; which < 2; which++) {
+      ad_array *a = &to->slots[i].moment[which];
+      const ad_array *b = &from->slots[i].moment[which];
+      if (a->data) ad_cast(a->data, a->dtype, b->data, b->dtype, ad_array_numel(a));
+    }
+  }
+  to->steps = from->steps;
+  return AD_OK;
+}
+
+ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, int which) {
+  return &optimizer->slots[param].moment[which];
+}
+
+size_t ad_adamw_bytes(const ad_adamw *optimizer) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < optimizer->count; i++) bytes += 2 * ad_array_bytes(&optimizer->slots[i].moment[0]);
+  return bytes;
+}

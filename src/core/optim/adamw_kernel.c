@@ -1,0 +1,12 @@
+/* Choosing the variant of the update: the one that all kernels use. The update itself is in adamw_kernel_body.h. */
+#include "optim/adamw_kernel.h"
+
+#include "kernels/kernels.h"
+
+const adamw_kernels *ad_adamw_kernels(void) {
+  static const adamw_kernels *const variants[] = {[AD_PLAIN] = &ad_adamw_plain,
+                                                  [AD_AVX2] = &ad_adamw_avx2,
+                                                  [AD_AVX512] = &ad_adamw_avx512,
+                                                  [AD_AVX512FP16] = &ad_adamw_avx512};
+  return variants[ad_kernels_variant()];
+}

@@ -1,0 +1,96 @@
+/* Gradients on their way into a bucket: which array of it they go to, and the one pass that casts, adds and scales. No
+ * rank talks to another here. */
+#include <math.h>
+#include <string.h>
+#include "array/array.h"
+#include "kernels/kernels.h"
+#include "reduce/reducer.h"
+
+int ad_scale_for(ad_dtype dtype, int64_t addends) {
+  int scale = 0;
+  while (dtype == AD_F16 && ((int64_t)1 << scale) < addends) scale++;
+  return scale;
+}
+
+ad_array *ad_bucket_target(ad_bucket *bucket) { return bucket->sends ? &bucket->sent : &bucket->pending; }
+
+void *ad_param_in(const ad_reduced_param *param, const ad_array *array) {
+  return array->data ? (char *)array->data + param->offset * ad_dtype_size(array->dtype) : NULL;
+}
+
+/* The pass, cut into blocks that stay in the first cache between its stages, if it has several. */
+enum { BLOCK = 2048 };
+
+typedef struct pass {
+  ad_dtype from, via, sum, to;  // produced, gradient, accumulate and target dtype
+  int scale;
+  int past;  // the caches
+  double brought[BLOCK], added[BLOCK];
+} pass;
+
+static const void *bring(pass *p, const void *grad, size_t n) {
+  if (p->via == p->from) return grad;
+  ad_cast(p->brought, p->via, grad, p->from, n);
+  return p->brought;
+}
+
+/* to = 2^-scale * (base + value), rounded once. */
+static void add_block(pass *p, const void *base, const void *value, void *to, size_t n) {
+  ad_reducing how = {.dtype = p->sum, .accumulate = p->sum, .out_dtype = p->to, .shift = -p->scale};
+  const void *terms[] = {base, value};
+  if (p->via != p->sum) {
+    ad_cast(p->added, p->sum, value, p->via, n);
+    terms[1] = p->added;
+  }
+  ad_reduce(&to, 1, terms, 2, &how, n);
+}
+
+/* to = 2^-scale * (base + grad); base or grad may be NULL, base may be `to`. */
+static void pass_block(pass *p, const void *base, const void *grad, void *to, size_t n) {
+  const void *value = grad ? bring(p, grad, n) : base;
+  ad_dtype dtype = grad ? p->via : p->sum;
+  if (value == to) return;
+  if (base && grad)
+    add_block(p, base, value, to, n);
+  else if (p->past)
+    ad_cast_past(to, p->to, value, dtype, ldexp(1, -p->scale), n);
+  else if (p->scale)
+    ad_cast_scaled(to, p->to, value, dtype, ldexp(1, -p->scale), n);
+  else
+    ad_cast(to, p->to, value, dtype, n);
+}
+
+static int has_stages(const pass *p, int adds) { return p->via != p->from || (adds && p->via != p->sum); }
+
+static void run(pass *p, const char *base, const char *grad, char *to, size_t numel) {
+  size_t base_size = ad_dtype_size(p->sum), grad_size = ad_dtype_size(p->from), to_size = ad_dtype_size(p->to);
+  size_t block = has_stages(p, base && grad) ? BLOCK : numel;
+  for (size_t at = 0; at < numel; at += block) {
+    size_t n = numel - at < block ? numel - at : block;
+    pass_block(p, base ? base + at * base_size : NULL, grad ? grad + at * grad_size : NULL, to + at * to_size, n);
+  }
+}
+
+static ad_dtype gradient_dtype(const ad_contract *contract, ad_dtype produced) {
+  ad_dtype dtype = contract->raw ? produced : contract->grad;
+  ad_seam_pass(AD_SEAM_BROUGHT, &dtype);
+  return dtype;
+}
+
+void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_array *grad) {
+  ad_array *target = ad_bucket_target(bucket);
+  char *to = ad_param_in(param, target);
+  const void *base = param->filled ? ad_param_in(param, &bucket->pending) : NULL, *from = grad ? grad->data : NULL;
+  if (!to || (grad && !from)) return;
+  pass p = {.sum = bucket->pending.dtype, .to = target->dtype, .scale = target->scale, .past = bucket->past_caches};
+  p.from = grad ? grad->dtype : p.sum;
+  p.via = grad ? gradient_dtype(&param->contract, grad->dtype) : p.sum;
+  // Rounded to on the way, if nothing comes in between.
+  if (!base && p.via == p.to && !p.scale) p.via = p.from;
+  if (!base && !from)
+    memset(to, 0, param->numel * ad_dtype_size(target->dtype));
+  else
+    run(&p, base, from, to, param->numel);
+  ad_added_passing added = {to, target->dtype, param->numel};
+  if (base && from) ad_seam_pass(AD_SEAM_ADDED, &added);
+}

@@ -1,0 +1,293 @@
+/* One file of a dump: whose part of which parameter it holds, told in its metadata, and the values. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "files/file.h"
+#include "layout/type.h"
+#include "reduce/dump.h"
+
+/* ---- where a rank's part lies ---- */
+
+/* The whole value of a parameter, and the box of it that a rank holds. Where the ranks' values are their own (V) they
+ * are told as the parts of one value with one dimension more. */
+typedef struct box {
+  ad_shape whole, held;
+  int64_t first[AD_DIMS_MAX];
+  int is_cut;
+} box;
+
+static void add_dim(box *b, int64_t whole, ad_span held) {
+  int dim = b->whole.ndim++;
+  b->whole.dim[dim] = whole;
+  b->held.ndim = b->whole.ndim;
+  b->held.dim[dim] = held.count;
+  b->first[dim] = held.first;
+  b->is_cut |= held.count != whole;
+}
+
+static ad_axes own_axes(const ad_layout *layout) {
+  return ad_layout_axes_of(layout, AD_V) & ad_mesh_large(layout->mesh);
+}
+
+static ad_status find_box(const ad_reducer *reducer, const ad_reduced_param *param, const ad_layout *layout, box *out) {
+  int64_t rank = ad_comm_rank(reducer->comm);
+  ad_group own = ad_mesh_group(layout->mesh, own_axes(layout), rank);
+  *out = (box){0};
+  if (own.axes && param->shape.ndim == AD_DIMS_MAX)
+    return ad_fail(AD_INVALID, "`%s` has %d dimensions and is V: a dump has no room for one more", param->name,
+                   AD_DIMS_MAX);
+  if (own.axes) add_dim(out, ad_group_size(&own), (ad_span){ad_group_index(&own, rank), 1});
+  for (int dim = 0; dim < param->shape.ndim; dim++) {
+    ad_span held = {0};
+    ad_layout_spans(layout, dim, param->shape.dim[dim], rank, &held, 1);
+    add_dim(out, param->shape.dim[dim], held);
+  }
+  return AD_OK;
+}
+
+static ad_status check_types(const ad_reduced_param *param) {
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    if (ad_type_is_zigzag(param->gradient.type[axis]) || ad_type_is_zigzag(param->storage.type[axis]))
+      return ad_fail(AD_INVALID, "`%s` is cut zigzag: a dump holds boxes", param->name);
+  }
+  return AD_OK;
+}
+
+static ad_status check_boxes(const ad_reducer *reducer) {
+  box ignored;
+  for (size_t i = 0; i < reducer->param_count; i++) {
+    AD_TRY(check_types(&reducer->params[i]));
+    AD_TRY(find_box(reducer, &reducer->params[i], &reducer->params[i].gradient, &ignored));
+    AD_TRY(find_box(reducer, &reducer->params[i], &reducer->params[i].storage, &ignored));
+  }
+  return AD_OK;
+}
+
+/* ---- metadata ---- */
+
+static json_t *numbers(const int64_t *values, int count) {
+  json_t *list = json_array();
+  for (int i = 0; i < count; i++) json_array_append_new(list, json_integer(values[i]));
+  return list;
+}
+
+/* The gradient's type says what is wanted: on P the sum, on R or I what every rank has, else its own. */
+static void add_type(ad_text *text, const ad_reduced_param *param, const ad_dump_factor *factor) {
+  ad_type type = ad_dump_type(&param->gradient, factor);
+  ad_text_add(text, "%s%s=", text->used ? " " : "", factor->name);
+  if (type == AD_V || ad_type_is_cut(type))
+    ad_text_add(text, "S%d", type == AD_V ? 0 : ad_type_dim(type) + (own_axes(&param->gradient) != 0));
+  else
+    ad_text_add(text, type == AD_P ? "R" : "I");
+}
+
+static json_t *types_of(const ad_dump *dump, const ad_reduced_param *param) {
+  char buffer[512];
+  ad_text text = ad_text_on(buffer, sizeof buffer);
+  for (int i = 0; i < dump->mesh.count; i++) add_type(&text, param, &dump->mesh.factor[i]);
+  return json_string(buffer);
+}
+
+static ad_dtype coarser(ad_dtype a, ad_dtype b) {
+  static const int bits[] = {[AD_F64] = 52, [AD_F32] = 23, [AD_BF16] = 7, [AD_F16] = 10};
+  return bits[a] < bits[b] ? a : b;
+}
+
+/* What every addend of the parameter is rounded to somewhere on its way; sums are never coarser than what travels. */
+static ad_dtype reduced_in(const ad_reducer *reducer, const ad_reduced_param *param) {
+  ad_dtype wire = reducer->buckets[param->bucket].wire;
+  return param->contract.raw ? wire : coarser(wire, param->contract.grad);
+}
+
+static json_t *held_of(const box *b) {
+  return json_pack("[o, o]", numbers(b->first, b->whole.ndim), numbers(b->held.dim, b->whole.ndim));
+}
+
+/* What is told of each parameter: texts of JSON by its name. */
+typedef struct described {
+  json_t *types, *shapes, *held, *reduce;
+} described;
+
+static void describe(const ad_reducer *reducer, const ad_reduced_param *param, const box *b, described *out) {
+  const char *dtype = ad_dtype_name(reduced_in(reducer, param));
+  json_object_set_new(out->types, param->name, types_of(reducer->dump, param));
+  json_object_set_new(out->shapes, param->name, numbers(b->whole.dim, b->whole.ndim));
+  json_object_set_new(out->reduce, param->name, json_string(dtype));
+  if (b->is_cut) json_object_set_new(out->held, param->name, held_of(b));
+}
+
+/* ---- one file ---- */
+
+enum { SUMS = -1, PAIRS = 12, SHORT = 40, MESH_TEXT = AD_DUMP_FACTORS * (AD_DUMP_NAME + 24) };
+
+typedef struct dump_file {
+  const ad_reducer *reducer;
+  int microbatch; /* or SUMS */
+  ad_safetensor *tensors;
+  size_t count;
+  described told;
+  const char *metadata[2 * PAIRS + 1];
+  int pairs;
+  char mesh[MESH_TEXT], rank[SHORT], step[SHORT], number[SHORT], divisor[SHORT], norm[SHORT];
+  char *texts[4]; /* of `told` */
+  int text_count;
+} dump_file;
+
+static void put(dump_file *file, const char *key, const char *text) {
+  file->metadata[2 * file->pairs] = key;
+  file->metadata[2 * file->pairs++ + 1] = text;
+}
+
+static ad_status put_json(dump_file *file, const char *key, const json_t *value) {
+  if (!json_object_size(value)) return AD_OK;
+  char *text = json_dumps(value, JSON_COMPACT);
+  if (!text) return ad_fail(AD_INVALID, "the names of parameters are no UTF-8, or there is no memory to tell them");
+  file->texts[file->text_count++] = text;
+  put(file, key, text);
+  return AD_OK;
+}
+
+static void print_mesh(const ad_dump_mesh *mesh, char *buffer, size_t size) {
+  ad_text text = ad_text_on(buffer, size);
+  for (int i = 0; i < mesh->count; i++)
+    ad_text_add(&text, "%s%s=%lld", i ? " " : "", mesh->factor[i].name, (long long)mesh->factor[i].size);
+  if (!mesh->count) ad_text_add(&text, "world=1");
+}
+
+static int64_t first_rank(const ad_reducer *reducer) { return ad_mesh_first_rank(reducer->params[0].layout.mesh); }
+int64_t ad_dump_rank(const ad_reducer *reducer) { return ad_comm_rank(reducer->comm) - first_rank(reducer); }
+
+static ad_status tell(dump_file *file) {
+  const ad_dump *dump = file->reducer->dump;
+  int is_sum = file->microbatch == SUMS;
+  print_mesh(&dump->mesh, file->mesh, sizeof file->mesh);
+  snprintf(file->rank, SHORT, "%lld", (long long)ad_dump_rank(file->reducer));
+  snprintf(file->step, SHORT, "%lld", (long long)dump->step);
+  snprintf(file->number, SHORT, "%d", file->microbatch);
+  snprintf(file->divisor, SHORT, "%.17g", dump->divisor);
+  snprintf(file->norm, SHORT, "%.17g", dump->norm);
+  put(file, "addend.version", "1");
+  put(file, "addend.kind", is_sum ? "sum" : "addend");
+  put(file, "addend.mesh", file->mesh);
+  put(file, "addend.rank", file->rank);
+  put(file, "addend.step", file->step);
+  if (!is_sum) put(file, "addend.microbatch", file->number);
+  if (!is_sum && dump->divisor != 0) put(file, "addend.divisor", file->divisor);
+  if (is_sum && !isnan(dump->norm)) put(file, "addend.norm", file->norm);
+  AD_TRY(put_json(file, "addend.types", file->told.types));
+  AD_TRY(put_json(file, "addend.shapes", file->told.shapes));
+  AD_TRY(put_json(file, "addend.held", file->told.held));
+  return is_sum ? put_json(file, "addend.reduce", file->told.reduce) : AD_OK;
+}
+
+/* The values of one parameter; a layout says which of the whole they are. */
+static ad_status list(dump_file *file, size_t i, const void *values, ad_dtype dtype, const ad_layout *layout) {
+  const ad_reduced_param *param = &file->reducer->params[i];
+  box b;
+  AD_TRY(find_box(file->reducer, param, layout, &b));
+  describe(file->reducer, param, &b, &file->told);
+  file->tensors[file->count++] = (ad_safetensor){.name = param->name, .dtype = dtype, .shape = b.held, .data = values};
+  return AD_OK;
+}
+
+static ad_status list_all(dump_file *file) {
+  for (size_t i = 0; i < file->reducer->param_count; i++) {
+    const ad_reduced_param *param = &file->reducer->params[i];
+    const ad_dumped_param *addend = &file->reducer->dump->params[i];
+    if (file->microbatch == SUMS)
+      AD_TRY(list(file, i, param->result.data, param->result.dtype, &param->storage));
+    else if (addend->values)
+      AD_TRY(list(file, i, addend->values, addend->dtype, &param->gradient));
+  }
+  return AD_OK;
+}
+
+static ad_status write_values(const dump_file *file, ad_safetensors_writer *writer) {
+  for (size_t i = 0; i < file->count; i++) AD_TRY(ad_safetensors_add(writer, file->tensors[i].data));
+  return ad_safetensors_finish(writer, NULL, NULL);
+}
+
+static ad_status write_to(const dump_file *file, const char *path) {
+  ad_safetensors_writer *writer;
+  AD_TRY(ad_safetensors_create(path, file->tensors, file->count, file->metadata, &writer));
+  ad_status status = write_values(file, writer);
+  ad_safetensors_writer_destroy(writer);
+  return status;
+}
+
+/* "FOLDER/PREFIXrank00003.addend.m0.safetensors"; of a pool that begins at rank 4, "PREFIXat00004.rank...": several may
+ * have one prefix. */
+static ad_status path_of(const ad_reducer *reducer, int microbatch, char **out) {
+  char kind[SHORT] = "sum", at[SHORT] = "", *name;
+  size_t size = strlen(reducer->prefix) + 3 * SHORT;
+  if (microbatch != SUMS) snprintf(kind, sizeof kind, "addend.m%d", microbatch);
+  if (first_rank(reducer)) snprintf(at, sizeof at, "at%05lld.", (long long)first_rank(reducer));
+  AD_TRY(ad_new(size, &name));
+  snprintf(name, size, "%s%srank%05lld.%s.safetensors", reducer->prefix, at, (long long)ad_dump_rank(reducer), kind);
+  ad_status status = ad_path_in(reducer->dump->folder, name, out);
+  ad_release(name);
+  return status;
+}
+
+static ad_status check_new(const char *path, ad_status refusal) {
+  if (access(path, F_OK)) return AD_OK;
+  return ad_fail(refusal,
+                 "%s is there already: a dump goes to a folder without one, and of two reducers in a program one needs "
+                 "a prefix (ad_reducer_options)",
+                 path);
+}
+
+static ad_status check_file(const ad_reducer *reducer, int microbatch) {
+  char *path;
+  AD_TRY(path_of(reducer, microbatch, &path));
+  ad_status status = check_new(path, AD_INVALID);
+  ad_release(path);
+  return status;
+}
+
+ad_status ad_dump_check_files(const ad_reducer *reducer) {
+  AD_TRY(check_boxes(reducer));
+  AD_TRY(check_file(reducer, 0));
+  return check_file(reducer, SUMS);
+}
+
+static ad_status write_new(const dump_file *file, const char *path) {
+  if (!file->reducer->dump->has_sums) AD_TRY(check_new(path, AD_IO));
+  return write_to(file, path);
+}
+
+static ad_status write_named(const dump_file *file) {
+  char *path;
+  AD_TRY(path_of(file->reducer, file->microbatch, &path));
+  ad_status status = write_new(file, path);
+  ad_release(path);
+  return status;
+}
+
+static ad_status fill_and_write(dump_file *file) {
+  AD_TRY(ad_new(file->reducer->param_count, &file->tensors));
+  AD_TRY(list_all(file));
+  AD_TRY(tell(file));
+  return write_named(file);
+}
+
+static ad_status write_file(const ad_reducer *reducer, int microbatch) {
+  dump_file file = {.reducer = reducer, .microbatch = microbatch};
+  file.told = (described){json_object(), json_object(), json_object(), json_object()};
+  ad_status status = fill_and_write(&file);
+  for (int i = 0; i < file.text_count; i++) free(file.texts[i]);
+  json_decref(file.told.types);
+  json_decref(file.told.shapes);
+  json_decref(file.told.held);
+  json_decref(file.told.reduce);
+  ad_release(file.tensors);
+  return status;
+}
+
+ad_status ad_dump_write_addends(const ad_reducer *reducer) { return write_file(reducer, reducer->dump->microbatch); }
+ad_status ad_dump_write_sums(const ad_reducer *reducer) { return write_file(reducer, SUMS); }

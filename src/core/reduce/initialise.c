@@ -1,0 +1,57 @@
+/* Initial values of parameters. An element's value depends on the seed, the parameter's name and the element's index in
+ * the whole value, never on which rank holds it. */
+#include "addend/parameter.h"
+#include "array/part.h"
+#include "base/error.h"
+#include "kernels/kernels.h"
+#include "base/random.h"
+
+enum { DRAWN_AT_ONCE = 512 };
+
+typedef struct filling {
+  const ad_param_spec *spec;
+  uint64_t seed, stream;
+  ad_array *value;
+  size_t written;  // elements of the local part filled so far, in storage order
+} filling;
+
+// Elements [first, first + count) of the whole, flattened value.
+static void fill_run(void *context, int64_t first, int64_t count) {
+  filling *to = context;
+  const ad_param_spec *spec = to->spec;
+  size_t size = ad_dtype_size(to->value->dtype);
+  for (int64_t done = 0; done < count;) {
+    double drawn[DRAWN_AT_ONCE];
+    int64_t n = count - done < DRAWN_AT_ONCE ? count - done : DRAWN_AT_ONCE;
+    for (int64_t i = 0; i < n; i++) {
+      double normal = spec->deviation ? ad_random_normal(to->seed, to->stream, (uint64_t)(first + done + i)) : 0;
+      drawn[i] = spec->mean + spec->deviation * normal;
+    }
+    ad_cast((char *)to->value->data + to->written * size, to->value->dtype, drawn, AD_F64, (size_t)n);
+    to->written += (size_t)n;
+    done += n;
+  }
+}
+
+ad_status ad_param_initialise(const ad_param_spec *spec, uint64_t seed, int64_t rank, ad_array *value) {
+  AD_NEED(spec, value);
+  AD_NEED(value->layout.mesh);
+  char declared[128], given[128];
+  if (!ad_shape_equal(&spec->shape, &value->shape)) {
+    return ad_fail(AD_INVALID, "parameter %s is declared %s, the array that takes its initial value is %s", spec->name,
+                   ad_shape_print(&spec->shape, declared, sizeof declared),
+                   ad_shape_print(&value->shape, given, sizeof given));
+  }
+  if (!ad_dtype_is_float(value->dtype) || value->scale != 0) {
+    return ad_fail(
+        AD_INVALID,
+        "parameter %s: the array that takes its initial value is %s at scale %d; a float at scale 0 is needed",
+        spec->name, ad_dtype_name(value->dtype), value->scale);
+  }
+  if (!value->data || !ad_array_numel(value)) return AD_OK;
+  filling to = {spec, seed, ad_random_stream(spec->name), value, 0};
+  ad_part part;
+  ad_part_of(&value->layout, &spec->shape, rank, &part);
+  ad_part_visit(&part, &spec->shape, fill_run, &to);
+  return AD_OK;
+}

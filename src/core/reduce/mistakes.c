@@ -1,0 +1,371 @@
+/* The known mistakes of reducers, planted on a gradient's way. Nothing here is part of what the reducer does. */
+#include "reduce/mistakes.h"
+
+#include <string.h>
+#include "array/array.h"
+#include "array/packed.h"
+#include "array/transit.h"
+#include "kernels/kernels.h"
+#include "reduce/count.h"
+#include "reduce/reducer.h"
+
+static void multiply(const ad_array *array, double factor) {
+  if (array->data) ad_cast_scaled(array->data, array->dtype, array->data, array->dtype, factor, ad_array_numel(array));
+}
+
+static int64_t index_in(const ad_bucket *bucket, ad_axes axes, int64_t rank) {
+  ad_group group = ad_mesh_group(bucket->mesh, axes, rank);
+  return ad_group_index(&group, rank);
+}
+
+/* ---- microbatches ---- */
+
+static void note_microbatch(void *context, void *passing) {
+  ((ad_mistake_scene *)context)->microbatch = (int64_t) * (const size_t *)passing;
+}
+
+static void end_step(void *context, void *passing) {
+  ad_mistake_scene *scene = context;
+  scene->microbatch = -1;
+  scene->steps++;
+}
+
+/* The accumulation buffer is finalised and cleared on every microbatch. */
+static void clear_earlier(void *context, void *passing) {
+  ad_mistake_scene *scene = context;
+  ad_reducer *reducer = passing;
+  for (size_t i = 0; i < reducer->param_count; i++) {
+    scene->fired |= reducer->params[i].filled;
+    reducer->params[i].filled = 0;
+  }
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    if (ad_bucket_settle(reducer, i)) return;
+    scene->fired |= reducer->buckets[i].has_sum;
+    reducer->buckets[i].has_sum = reducer->buckets[i].has_earlier = 0;
+  }
+}
+
+/* Each microbatch is a mean of its own, and the step is the mean of those. */
+static void divide_by_own_count(void *context, void *passing) {
+  ad_mistake_scene *scene = context;
+  ad_divisor_passing *divisor = passing;
+  if (scene->microbatch < 0) return;
+  divisor->total = (double)ad_count_of(divisor->count, (size_t)scene->microbatch) * (double)scene->microbatches;
+  scene->fired = 1;
+}
+
+/* ---- before a bucket is sent ---- */
+
+/* The sum of earlier microbatches waits to be added when all is reduced. Law 6 refuses that. */
+static void put_partial_off(void *context, void *passing) {
+  ad_mistake_scene *scene = context;
+  ad_bucket_passing *pass = passing;
+  ad_bucket *bucket = pass->bucket;
+  if (pass->reducer->sync != AD_SYNC_ALL || !bucket->scatters || !bucket->has_sum) return;
+  pass->status = ad_bucket_keep_earlier(pass->reducer, bucket);
+  if (pass->status) return;
+  if (bucket->sum.data) ad_copy(bucket->earlier.data, bucket->sum.data, ad_array_bytes(&bucket->sum));
+  bucket->earlier.layout = bucket->sum.layout;
+  bucket->has_earlier = 1;
+  bucket->has_sum = 0;
+  scene->fired = 1;
+}
+
+/* One over the ranks of all groups, where only the first group is summed over. */
+static void apply_both_factors(void *context, void *passing) {
+  ad_bucket_passing *pass = passing;
+  if (pass->reducer->sync == AD_SYNC_ALL) return;
+  int64_t all = ad_bucket_ranks(pass->bucket, pass->bucket->step_count), first = ad_bucket_ranks(pass->bucket, 0);
+  multiply(&pass->bucket->sent, (double)first / (double)all);
+  ((ad_mistake_scene *)context)->fired = 1;
+}
+
+/* The factor 1 was stored as f64 and is read as f32. */
+static void apply_factor_of_wrong_width(void *context, void *passing) {
+  ad_bucket_passing *pass = passing;
+  double stored = 1;
+  float read;
+  memcpy(&read, &stored, sizeof read);
+  multiply(&pass->bucket->sent, (double)read);
+  ((ad_mistake_scene *)context)->fired = 1;
+}
+
+/* What a collective finds whose bucket was taken for something else before it read: the second half is gone. */
+static void reuse_early(void *context, void *passing) {
+  const ad_array *sent = &((ad_bucket_passing *)passing)->bucket->sent;
+  size_t bytes = ad_array_bytes(sent);
+  if (!sent->data) return;
+  memset((char *)sent->data + bytes / 2, 0, bytes - bytes / 2);
+  ((ad_mistake_scene *)context)->fired = 1;
+}
+
+/* What a collective finds whose slot took another bucket's gradients before it read: those. */
+static void fill_again(void *context, void *passing) {
+  const ad_bucket_passing *pass = passing;
+  const ad_bucket *bucket = pass->bucket;
+  if (bucket->window < 0 || !bucket->sent.data) return;
+  const ad_window *window = &pass->reducer->windows[bucket->window];
+  for (size_t i = 0; i < window->count; i++) {
+    size_t bytes = ad_array_bytes(&bucket->sent), there = window->slots[i].bytes;
+    if (i == bucket->slot) continue;
+    ad_copy(bucket->sent.data, window->slots[i].memory, bytes < there ? bytes : there);
+    ((ad_mistake_scene *)context)->fired = 1;
+    return;
+  }
+}
+
+/* ---- in place of a step ---- */
+
+/* The result is this rank's own addend alone, or its rows of it. */
+static void take_own(const ad_transit_passing *pass) {
+  const ad_array *in = pass->in, *out = pass->out;
+  int64_t rank = ad_comm_rank(pass->comm);
+  ad_group group = ad_array_group(pass->comm, in, pass->transit->axes);
+  int64_t members = pass->transit->move == AD_MOVE_REDUCE_SCATTER ? ad_group_size(&group) : 1;
+  int64_t index = members > 1 ? ad_group_index(&group, rank) : 0;
+  ad_reducing how = {.dtype = in->dtype, .accumulate = pass->transit->accumulate, .out_dtype = out->dtype};
+  how.shift = in->scale;
+  how.adds = pass->transit->adds;
+  for (size_t i = 0; i < in->segment_count; i++) {
+    size_t from, to, whole, own, row = in->segments[i].row;
+    ad_packed_stretch(in, rank, i, &from, &whole);
+    ad_packed_stretch(out, rank, i, &to, &own);
+    from += row ? (size_t)ad_cut((int64_t)(whole / row), index, members).first * row : 0;
+    const void *source = (const char *)in->data + from * ad_dtype_size(in->dtype);
+    void *target = (char *)out->data + to * ad_dtype_size(out->dtype);
+    ad_reduce(&target, 1, &source, 1, &how, own);
+  }
+}
+
+/* Until the first step is complete. */
+static void leave_first_step(void *context, void *passing) {
+  ad_mistake_scene *scene = context;
+  ad_transit_passing *pass = passing;
+  if (scene->steps || !pass->transit->names || ad_comm_is_dry(pass->comm)) return;
+  take_own(pass);
+  pass->handled = 1;
+  scene->fired = 1;
+}
+
+/* Rank 1 of the group reduces an element, or a row, less. */
+static void shorten(void *context, void *passing) {
+  ad_mistake_scene *scene = context;
+  ad_transit_passing *pass = passing;
+  ad_group group = ad_array_group(pass->comm, pass->in, pass->transit->axes);
+  int64_t rank = ad_comm_rank(pass->comm);
+  size_t numel = ad_array_numel(pass->in);
+  if (!pass->transit->names || !pass->request || !numel || ad_group_index(&group, rank) != 1) return;
+  ad_collective call = {.op = AD_ALL_REDUCE, .group = group, .in = pass->in->data, .out = pass->in->data};
+  call.count = numel - 1;
+  call.dtype = pass->in->dtype;
+  call.site = AD_HERE;
+  pass->status = ad_comm_post(pass->comm, &call, pass->request);
+  pass->handled = 1;
+  scene->fired = 1;
+}
+
+/* ---- in which order ---- */
+
+static int sums_over_many(const ad_bucket *bucket) {
+  return bucket->step_count && ad_mesh_ranks_over(bucket->mesh, bucket->steps[0].axes) > 1;
+}
+
+static int same_group(const ad_bucket *a, const ad_bucket *b) {
+  return sums_over_many(a) && sums_over_many(b) && ad_mesh_equal(a->mesh, b->mesh) &&
+         a->steps[0].axes == b->steps[0].axes;
+}
+
+/* The first two launches over one group of several ranks; the first alone twice, if there are no two. 0: none at all.
+ */
+static int find_swap(const ad_reducer *reducer, size_t *first, size_t *second) {
+  for (*first = 0; *first < reducer->bucket_count; ++*first) {
+    for (*second = *first + 1; *second < reducer->bucket_count; ++*second) {
+      if (same_group(&reducer->buckets[*first], &reducer->buckets[*second])) return 1;
+    }
+  }
+  for (*first = 0; *first < reducer->bucket_count; ++*first) {
+    *second = *first;
+    if (sums_over_many(&reducer->buckets[*first])) return 1;
+  }
+  return 0;
+}
+
+/* What the ranks compare of their buckets, over this group and before its bucket. */
+static ad_status compare_first(ad_reducer *reducer, const ad_group *group) {
+  ad_roster *roster = &reducer->rosters[0];
+  ad_collective call = {.op = AD_ALL_REDUCE, .group = *group, .in = roster->words, .out = roster->words, .count = 1};
+  call.dtype = AD_I64;
+  call.reduction = AD_MAX;
+  call.site = AD_HERE;
+  return ad_comm_post(reducer->comm, &call, &roster->request);
+}
+
+/* The second rank of a group launches its buckets in the other order. With one bucket, what is out of order is the
+ * comparison that follows it. */
+static void change_order(void *context, void *passing) {
+  ad_order_passing *pass = passing;
+  const ad_reducer *reducer = pass->reducer;
+  size_t first, second;
+  if (!reducer->roster_count || !find_swap(reducer, &first, &second)) return;
+  const ad_bucket *bucket = &reducer->buckets[first];
+  ad_group group = ad_mesh_group(bucket->mesh, bucket->steps[0].axes, ad_comm_rank(reducer->comm));
+  if (ad_group_index(&group, ad_comm_rank(reducer->comm)) != 1) return;
+  ((ad_mistake_scene *)context)->fired = 1;
+  if (first != second)
+    pass->bucket = pass->bucket == first ? second : pass->bucket == second ? first : pass->bucket;
+  else if (pass->launches && pass->bucket == first)
+    pass->status = compare_first(pass->reducer, &group);
+}
+
+/* ---- dtypes ---- */
+
+/* As if bf16 had been what the producer left. */
+static void bring_to_bf16(void *context, void *passing) {
+  *(ad_dtype *)passing = AD_BF16;
+  ((ad_mistake_scene *)context)->fired = 1;
+}
+
+static int is_narrow(ad_dtype dtype) { return dtype == AD_BF16 || dtype == AD_F16; }
+
+/* A product leaves f32, and that is taken for the contract. */
+static void take_raw_for_contract(void *context, void *passing) {
+  ad_contract *contract = passing;
+  if (contract->raw || !is_narrow(contract->grad)) return;
+  contract->param = contract->grad = AD_F32;
+  if (is_narrow(contract->reduce)) contract->reduce = AD_F32;
+  ((ad_mistake_scene *)context)->fired = 1;
+}
+
+static void write_nothing_straight(void *context, void *passing) { *(int *)passing = 0; }
+
+static void round_added(void *context, void *passing) {
+  const ad_added_passing *pass = passing;
+  ad_round_to_bf16(pass->values, pass->dtype, pass->numel);
+  ((ad_mistake_scene *)context)->fired = 1;
+}
+
+static void round_reduced(void *context, void *passing) {
+  const ad_array *sum = &((ad_bucket_passing *)passing)->bucket->sum;
+  if (!sum->data) return;
+  ad_round_to_bf16(sum->data, sum->dtype, ad_array_numel(sum));
+  ((ad_mistake_scene *)context)->fired = 1;
+}
+
+/* ---- after a step ---- */
+
+static ad_path_step step_behind(const ad_bucket *bucket) { return bucket->steps[bucket->next_step - 1]; }
+
+/* In a group of one rank the sum is taken for another rank's and added to itself. */
+static void add_to_itself(void *context, void *passing) {
+  const ad_bucket *bucket = ((ad_bucket_passing *)passing)->bucket;
+  if (ad_mesh_ranks_over(bucket->mesh, step_behind(bucket).axes) != 1) return;
+  multiply(&bucket->sum, 2);
+  ((ad_mistake_scene *)context)->fired = 1;
+}
+
+/* Where shards are padded to equal rows, the row that fills a smaller one up is counted with it. */
+static void count_padding(void *context, void *passing) {
+  const ad_bucket_passing *pass = passing;
+  const ad_bucket *bucket = pass->bucket;
+  ad_path_step step = step_behind(bucket);
+  if (step.move != AD_MOVE_REDUCE_SCATTER || !bucket->sum.data) return;
+  int64_t members = ad_mesh_ranks_over(bucket->mesh, step.axes);
+  int64_t index = index_in(bucket, step.axes, ad_comm_rank(pass->reducer->comm));
+  size_t size = ad_dtype_size(bucket->sum.dtype);
+  char *end = bucket->sum.data;
+  for (size_t i = 0; i < bucket->param_count; i++) {
+    ad_segment segment = bucket->segments[i];
+    int64_t own = ad_cut(segment.rows, index, members).count, padded = (segment.rows + members - 1) / members;
+    end += (size_t)own * segment.row * size;
+    char *last = end - segment.row * size;
+    if (!own || own >= padded) continue;
+    ad_accumulate(last, bucket->sum.dtype, last, bucket->sum.dtype, 1, segment.row);
+    ((ad_mistake_scene *)context)->fired = 1;
+  }
+}
+
+/* ---- the list ---- */
+
+static const ad_mistake mistakes[] = {
+    {.name = "mean-of-microbatch-means",
+     .catalogue = 16,
+     .words = "each microbatch is averaged by its own count",
+     .needs = AD_NEED_TOKENS | AD_NEED_MICROBATCHES | AD_NEED_UNEQUAL_MICROBATCHES,
+     .at = {{AD_SEAM_DIVISOR, divide_by_own_count}, {AD_SEAM_PHASE, note_microbatch}, {AD_SEAM_GRADIENTS, end_step}}},
+    {.name = "last-microbatch-only",
+     .catalogue = 19,
+     .words = "the accumulation buffer is cleared on every microbatch",
+     .needs = AD_NEED_TOKENS | AD_NEED_MICROBATCHES,
+     .at = {{AD_SEAM_MICROBATCH, clear_earlier}}},
+    {.name = "first-step-unsynchronised",
+     .catalogue = 6,
+     .words = "the first step's gradients are not reduced",
+     .needs = AD_NEED_TOKENS | AD_NEED_SUMMED,
+     .at = {{AD_SEAM_TRANSIT, leave_first_step}, {AD_SEAM_GRADIENTS, end_step}}},
+    {.name = "bucket-order",
+     .words = "two ranks launch buckets in different order",
+     .needs = AD_NEED_FIRST_OVER_MANY,
+     .at = {{AD_SEAM_ORDER, change_order}}},
+    {.name = "bucket-size",
+     .catalogue = 30,
+     .words = "two ranks reduce buffers of different sizes",
+     .needs = AD_NEED_FIRST_OVER_MANY,
+     .at = {{AD_SEAM_TRANSIT, shorten}}},
+    {.name = "partial-after-all-reduce",
+     .catalogue = 21,
+     .words = "earlier microbatches are added after the all-reduce",
+     .needs = AD_NEED_TOKENS | AD_NEED_SCATTERED_FIRST | AD_NEED_SHARDS_KEPT,
+     .at = {{AD_SEAM_LAUNCH, put_partial_off}}},
+    {.name = "both-factors-when-one-runs",
+     .catalogue = 22,
+     .words = "the factor of two reductions is applied to one",
+     .needs = AD_NEED_TOKENS | AD_NEED_OVER_REPLICAS | AD_NEED_SHARDS_KEPT,
+     .at = {{AD_SEAM_LAUNCH, apply_both_factors}}},
+    {.name = "factor-wrong-width",
+     .catalogue = 23,
+     .words = "a factor is stored in one width and read in another",
+     .needs = AD_NEED_TOKENS | AD_NEED_REDUCED,
+     .at = {{AD_SEAM_LAUNCH, apply_factor_of_wrong_width}}},
+    {.name = "bucket-by-raw-dtype",
+     .catalogue = 24,
+     .words = "a gradient is summed in the dtype it was produced in",
+     .needs = AD_NEED_TOKENS | AD_NEED_REDUCED | AD_NEED_WIDE_SUMS,
+     .of_dtype = 1,
+     .at = {{AD_SEAM_BROUGHT, bring_to_bf16}, {AD_SEAM_STRAIGHT, write_nothing_straight}}},
+    {.name = "bucket-by-wide-gradient",
+     .words = "a narrow parameter's gradient gets the bucket of the wide dtype it was produced in",
+     .needs = AD_NEED_NARROW_GRADIENTS,
+     .of_dtype = 1,
+     .at_creation = 1,
+     .at = {{AD_SEAM_CONTRACT, take_raw_for_contract}}},
+    {.name = "narrow-accumulate",
+     .catalogue = 25,
+     .words = "sums form in bf16 where more was promised",
+     .needs = AD_NEED_TOKENS | AD_NEED_REDUCED | AD_NEED_WIDE_SUMS,
+     .of_dtype = 1,
+     .at = {{AD_SEAM_ADDED, round_added},
+            {AD_SEAM_REDUCED, round_reduced},
+            {AD_SEAM_STRAIGHT, write_nothing_straight}}},
+    {.name = "bucket-reused-early",
+     .catalogue = 26,
+     .words = "a bucket is reused before its reduction has read it",
+     .needs = AD_NEED_TOKENS | AD_NEED_REDUCED,
+     .at = {{AD_SEAM_LAUNCH, reuse_early}}},
+    {.name = "slot-filled-again",
+     .words = "a slot is filled again before its sum was taken",
+     .needs = AD_NEED_TOKENS | AD_NEED_TURNS,
+     .at = {{AD_SEAM_LAUNCH, fill_again}}},
+    {.name = "add-to-itself-in-group-of-one",
+     .words = "in a group of one rank a sum is added to itself",
+     .needs = AD_NEED_TOKENS | AD_NEED_OVER_ONE,
+     .at = {{AD_SEAM_REDUCED, add_to_itself}}},
+    {.name = "padding-counted",
+     .words = "what pads uneven shards is counted",
+     .needs = AD_NEED_TOKENS | AD_NEED_UNEVEN,
+     .at = {{AD_SEAM_REDUCED, count_padding}}},
+};
+
+const ad_mistake *ad_reduce_mistakes(size_t *count) {
+  *count = sizeof mistakes / sizeof *mistakes;
+  return mistakes;
+}

@@ -1,0 +1,9 @@
+/* The list of the reducer's known mistakes. */
+#ifndef REDUCE_MISTAKES_H
+#define REDUCE_MISTAKES_H
+#include "base/mistakes.h"
+#include "base/internal.h"
+
+AD_INTERNAL const ad_mistake *ad_reduce_mistakes(size_t *count);
+
+#endif

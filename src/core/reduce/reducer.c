@@ -1,0 +1,515 @@
+/* The reducer as its users see it: creation, the steps and microbatches, results. Buckets are laid out in bucket.c and
+ * summed in launch.c; what ranks must agree on is compared in roster.c. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "array/array.h"
+#include "array/packed.h"
+#include "base/error.h"
+#include "kernels/kernels.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "base/seams.h"
+#include "layout/shown.h"
+#include "reduce/dump.h"
+
+/* ---- creation ---- */
+
+static const size_t DEFAULT_BUCKET_BYTES = (size_t)25 << 20;
+
+typedef struct ad_numbered_name {
+  const char *name;
+  size_t index;
+} ad_numbered_name;
+
+static int by_name(const void *a, const void *b) {
+  const ad_numbered_name *left = a, *right = b;
+  int order = strcmp(left->name, right->name);
+  return order ? order : (left->index > right->index) - (left->index < right->index);
+}
+
+/* Of names that stand twice the one that does so first. */
+static ad_status check_sorted(const ad_numbered_name *names, size_t count) {
+  const ad_numbered_name *found = NULL;
+  for (size_t i = 1; i < count; i++) {
+    int again = !strcmp(names[i - 1].name, names[i].name);
+    if (again && (!found || names[i].index < found->index)) found = &names[i];
+  }
+  if (!found) return AD_OK;
+  return ad_fail(AD_INVALID, "reducer: parameters %zu and %zu are both named `%s`; names are unique", found[-1].index,
+                 found->index, found->name);
+}
+
+static ad_status check_names(const ad_param_spec *params, size_t count) {
+  ad_numbered_name *names;
+  for (size_t i = 0; i < count; i++)
+    if (!params[i].name || !params[i].name[0]) return ad_fail(AD_INVALID, "reducer: parameter %zu has no name", i);
+  AD_TRY(ad_new(count, &names));
+  for (size_t i = 0; i < count; i++) names[i] = (ad_numbered_name){params[i].name, i};
+  qsort(names, count, sizeof *names, by_name);
+  ad_status status = check_sorted(names, count);
+  ad_release(names);
+  return status;
+}
+
+static ad_status check_shape(const ad_param_spec *spec) {
+  if (spec->shape.ndim < 0 || spec->shape.ndim > AD_DIMS_MAX) {
+    return ad_fail(AD_INVALID, "reducer: parameter `%s` has %d dimensions; 0 to %d are possible", spec->name,
+                   spec->shape.ndim, AD_DIMS_MAX);
+  }
+  for (int i = 0; i < spec->shape.ndim; i++) {
+    if (spec->shape.dim[i] >= 0) continue;
+    return ad_fail(AD_INVALID, "reducer: parameter `%s`: dimension %d is %lld; sizes are 0 or more", spec->name, i,
+                   (long long)spec->shape.dim[i]);
+  }
+  return AD_OK;
+}
+
+static ad_status check_spec(const ad_param_spec *spec) {
+  if (spec->layout.mesh && spec->storage.mesh) return check_shape(spec);
+  return ad_fail(AD_INVALID,
+                 "reducer: parameter `%s`: its %s has no mesh; make one with ad_layout_parse or "
+                 "ad_layout_all, and where nothing is cut let storage be the layout",
+                 spec->name, spec->layout.mesh ? "storage" : "layout");
+}
+
+static ad_status copy_name(const char *prefix, const char *name, char **out) {
+  size_t size = strlen(prefix) + strlen(name) + 1;
+  AD_TRY(ad_new(size, out));
+  snprintf(*out, size, "%s%s", prefix, name);
+  return AD_OK;
+}
+
+static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_reduced_param *param) {
+  AD_TRY(copy_name(reducer->prefix, spec->name, &param->name));
+  param->shape = spec->shape;
+  param->layout = spec->layout;
+  param->storage = spec->storage;
+  param->gradient = ad_layout_dual(&spec->layout);
+  param->contract = spec->contract;
+  param->lasting = spec->lasting;
+  ad_status status = ad_contract_complete(&param->contract);
+  if (status) return ad_fail_in(status, "parameter `%s`", spec->name);
+  ad_seam_pass(AD_SEAM_CONTRACT, &param->contract);
+  int64_t rank = ad_comm_rank(reducer->comm);
+  if (!ad_mesh_has_rank(spec->layout.mesh, rank)) {
+    return ad_fail(AD_INVALID, "parameter `%s`: rank %lld is not on its mesh \"%s\"", spec->name, (long long)rank,
+                   ad_mesh_text(spec->layout.mesh));
+  }
+  ad_shape local = ad_layout_local_shape(&spec->layout, &spec->shape, rank);
+  param->numel = (size_t)ad_shape_numel(&local);
+  param->segment = ad_segment_of(&local);
+  return AD_OK;
+}
+
+static ad_status take_options(const ad_reducer_options *options, ad_reducer *reducer) {
+  AD_TRY(ad_options_take(&reducer->options, sizeof reducer->options, options, "ad_reducer_options"));
+  if (!reducer->options.bucket_bytes) reducer->options.bucket_bytes = DEFAULT_BUCKET_BYTES;
+  AD_TRY(ad_copy_string(reducer->options.prefix ? reducer->options.prefix : "", &reducer->prefix));
+  reducer->options.prefix = NULL;
+  return AD_OK;
+}
+
+static ad_status fill(ad_reducer *reducer, const ad_param_spec *params, size_t count,
+                      const ad_reducer_options *options) {
+  AD_TRY(take_options(options, reducer));
+  AD_TRY(check_names(params, count));
+  AD_TRY(ad_new(count, &reducer->params));
+  AD_TRY(ad_new(count, &reducer->results));
+  AD_TRY(ad_new(count, &reducer->names));
+  for (size_t i = 0; i < count; i++) {
+    AD_TRY(check_spec(&params[i]));
+    reducer->param_count++;
+    reducer->results[i] = &reducer->params[i].result;
+    AD_TRY(take_param(reducer, &params[i], &reducer->params[i]));
+    reducer->names[i] = reducer->params[i].name;
+  }
+  AD_TRY(ad_buckets_build(reducer));
+  AD_TRY(ad_buckets_allocate(reducer));
+  AD_TRY(ad_rosters_build(reducer));
+  return ad_dump_from_environment(reducer);
+}
+
+ad_status ad_reducer_create(ad_comm *comm, const ad_param_spec *params, size_t count, const ad_reducer_options *options,
+                            ad_reducer **out) {
+  ad_reducer *reducer;
+  AD_NEED(comm, out);
+  if (count && !params) {
+    return ad_fail(AD_INVALID, "reducer: %zu parameters, but `params` is NULL; hand in one ad_param_spec for each",
+                   count);
+  }
+  AD_TRY(ad_new(1, &reducer));
+  reducer->comm = comm;
+  ad_status status = fill(reducer, params, count, options);
+  if (status) {
+    ad_reducer_destroy(reducer);
+    return status;
+  }
+  *out = reducer;
+  return AD_OK;
+}
+
+void ad_reducer_destroy(ad_reducer *reducer) {
+  if (!reducer) return;
+  ad_dump_end(reducer);
+  ad_buckets_release(reducer);
+  ad_rosters_release(reducer);
+  for (size_t i = 0; i < reducer->param_count; i++) ad_release(reducer->params[i].name);
+  ad_release(reducer->params);
+  ad_release(reducer->results);
+  ad_release(reducer->names);
+  ad_release(reducer->prefix);
+  ad_release(reducer);
+}
+
+/* ---- a step ---- */
+
+static void begin_step(ad_reducer *reducer) {
+  for (size_t i = 0; i < reducer->param_count; i++) {
+    reducer->params[i].present = 0;
+    reducer->params[i].filled = 0;
+    reducer->params[i].produced = 0;
+  }
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    reducer->buckets[i].has_earlier = 0;
+    reducer->buckets[i].unsent = 0;
+  }
+}
+
+/* The sum holds no addend: what it held was handed out or set aside. */
+static void begin_sum(ad_bucket *bucket) {
+  bucket->has_sum = 0;
+  bucket->summed = 0;
+}
+
+static ad_status keep_reduced(ad_reducer *reducer, ad_bucket *bucket) {
+  ad_array *earlier = &bucket->earlier;
+  if (bucket->has_earlier) return ad_array_add(earlier, &bucket->sum, AD_HERE);
+  AD_TRY(ad_bucket_keep_earlier(reducer, bucket));
+  if (earlier->data) ad_copy(earlier->data, bucket->sum.data, ad_array_bytes(earlier));
+  earlier->layout = bucket->sum.layout;
+  bucket->has_earlier = 1;
+  return AD_OK;
+}
+
+/* A microbatch that was fully reduced is followed by another: its sums step aside. */
+static ad_status set_reduced_aside(ad_reducer *reducer) {
+  AD_TRY(ad_buckets_complete(reducer));
+  for (size_t i = 0; i < reducer->bucket_count; i++) AD_TRY(keep_reduced(reducer, &reducer->buckets[i]));
+  return AD_OK;
+}
+
+/* What reduces nothing in this microbatch keeps its sum: where no reduce_scatter is to come, nothing is to be sent
+ * early. */
+static ad_status begin_bucket(ad_reducer *reducer, ad_bucket *bucket, ad_sync sync) {
+  bucket->arrived = 0;
+  bucket->unsent++;
+  bucket->sends = sync == AD_SYNC_ALL || (sync == AD_SYNC_SHARD && bucket->scatters);
+  bucket->sent.scale = 0;
+  if (!bucket->sends) return ad_bucket_keep_pending(reducer, bucket);
+  bucket->sent.scale = ad_scale_for(bucket->wire, bucket->unsent * ad_bucket_ranks(bucket, 0));
+  return AD_OK;
+}
+
+/* A call as its messages name it. */
+typedef struct ad_caller {
+  const char *call, *site;
+} ad_caller;
+#define CALLER(name) ((ad_caller){name, site ? site : AD_NO_SITE})
+
+static ad_status check_reducer(const ad_reducer *reducer, ad_caller by) {
+  if (!reducer) return ad_fail(AD_INVALID, "%s: reducer: %s of a reducer that is NULL", by.site, by.call);
+  if (reducer->state != AD_SUMS_LOST) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: reducer: %s after a call that failed halfway; the reducer can only be destroyed",
+                 by.site, by.call);
+}
+
+static ad_status need_state(const ad_reducer *reducer, ad_reducer_state state, ad_caller by, const char *expected) {
+  AD_TRY(check_reducer(reducer, by));
+  if (reducer->state == state) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s: reducer: %s %s; a step is begin_microbatch, add for each gradient, end_microbatch, and finish "
+                 "after the last; nothing was changed",
+                 by.site, by.call, expected);
+}
+
+/* After what cannot be taken back. */
+static ad_status done(ad_reducer *reducer, ad_caller by, ad_status status) {
+  if (!status) return AD_OK;
+  reducer->state = AD_SUMS_LOST;
+  return ad_fail(status, "%s: reducer: %s: %s; the sums of this step are lost, and the reducer can only be destroyed",
+                 by.site, by.call, ad_last_error());
+}
+
+static ad_status begin_first(ad_reducer *reducer) {
+  if (!reducer->steps) AD_TRY(ad_rosters_compare_lists(reducer));
+  begin_step(reducer);
+  return AD_OK;
+}
+
+static ad_status check_begin(const ad_reducer *reducer, ad_sync sync, ad_caller by) {
+  AD_TRY(check_reducer(reducer, by));
+  if (reducer->state == AD_IN_MICROBATCH) return need_state(reducer, AD_BETWEEN_STEPS, by, "inside a microbatch");
+  if (sync == AD_SYNC_NONE && reducer->options.reuses) {
+    return ad_fail(
+        AD_INVALID,
+        "%s: reducer: begin_microbatch with AD_SYNC_NONE of a reducer that reuses memory: gradients that are "
+        "not sent need memory for all of them; create it without `reuses`; nothing was changed",
+        by.site);
+  }
+  if ((unsigned)sync <= AD_SYNC_ALL) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s: reducer: begin_microbatch with sync %d; it is AD_SYNC_NONE, AD_SYNC_SHARD or, in the last "
+                 "microbatch of a step, AD_SYNC_ALL; nothing was changed",
+                 by.site, (int)sync);
+}
+
+static ad_status begin(ad_reducer *reducer, ad_sync sync) {
+  int begins_step = reducer->state == AD_BETWEEN_STEPS, follows_all = !begins_step && reducer->sync == AD_SYNC_ALL;
+  if (begins_step) AD_TRY(begin_first(reducer));
+  if (follows_all) AD_TRY(set_reduced_aside(reducer));
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    if (begins_step || follows_all) begin_sum(&reducer->buckets[i]);
+    AD_TRY(begin_bucket(reducer, &reducer->buckets[i], sync));
+  }
+  for (size_t i = 0; i < reducer->param_count; i++) reducer->params[i].arrived = 0;
+  reducer->launched = 0;
+  reducer->sync = sync;
+  reducer->state = AD_IN_MICROBATCH;
+  ad_seam_pass(AD_SEAM_MICROBATCH, reducer);
+  return ad_dump_begin_microbatch(reducer, begins_step);
+}
+
+ad_status ad_reducer_begin_microbatch_at(ad_reducer *reducer, ad_sync sync, const char *site) {
+  ad_caller by = CALLER("begin_microbatch");
+  AD_TRY(check_begin(reducer, sync, by));
+  return done(reducer, by, begin(reducer, sync));
+}
+
+static ad_status check_param(const ad_reducer *reducer, size_t param, ad_caller by) {
+  AD_TRY(need_state(reducer, AD_IN_MICROBATCH, by, "outside a microbatch"));
+  if (param >= reducer->param_count) {
+    return ad_fail(AD_INVALID, "%s: reducer: %s of parameter %zu; there are %zu", by.site, by.call, param,
+                   reducer->param_count);
+  }
+  if (!reducer->params[param].arrived) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s: reducer: %s of `%s`, whose gradient of this microbatch is there already; hand in the sum of its "
+                 "uses once; nothing was changed",
+                 by.site, by.call, reducer->params[param].name);
+}
+
+/* Before the target is written, what was sent from there must have arrived. */
+static ad_status free_target(ad_reducer *reducer, size_t index) {
+  ad_bucket *bucket = &reducer->buckets[index];
+  if (bucket->window >= 0) return ad_slot_claim(reducer, index);
+  return ad_bucket_target(bucket)->data == bucket->sent.data ? ad_bucket_settle(reducer, index) : AD_OK;
+}
+
+/* The gradient needs no cast, no scale and no sum with another array on its way. */
+static int goes_straight(const ad_reduced_param *param, const ad_bucket *bucket, const ad_array *target) {
+  const ad_contract *contract = &param->contract;
+  int same = (contract->raw && !contract->grad) || contract->grad == target->dtype;
+  return same && !target->scale && (!param->filled || target->data == bucket->pending.data);
+}
+
+int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param) {
+  const ad_reduced_param *p = &reducer->params[param];
+  ad_bucket *bucket = &reducer->buckets[p->bucket];
+  return goes_straight(p, bucket, ad_bucket_target(bucket));
+}
+
+ad_status ad_reducer_target_at(ad_reducer *reducer, size_t param, ad_array *out, int *adds, const char *site) {
+  ad_caller by = CALLER("target");
+  AD_TRY(check_param(reducer, param, by));
+  AD_NEED(out, adds);
+  const ad_reduced_param *p = &reducer->params[param];
+  ad_bucket *bucket = &reducer->buckets[p->bucket];
+  AD_TRY(done(reducer, by, free_target(reducer, p->bucket)));
+  const ad_array *target = ad_bucket_target(bucket);
+  ad_array described = ad_array_describe(reducer->comm, target->dtype, &p->shape, &p->gradient);
+  described.scale = target->scale;
+  int straight = goes_straight(p, bucket, target);
+  ad_seam_pass(AD_SEAM_STRAIGHT, &straight);
+  if (straight) described.data = ad_param_in(p, target);
+  *out = described;
+  *adds = p->filled;
+  return AD_OK;
+}
+
+static ad_status refuse_layout(const ad_reduced_param *param, const ad_layout *layout, const char *site) {
+  char have[160], want[160], of[160];
+  ad_layouts_shown_apart(layout, &param->gradient, have, want, sizeof have);
+  return ad_fail(AD_TYPE,
+                 "%s: reducer: the gradient of `%s` is \"%s\"; the parameter is \"%s\", so it must be \"%s\": "
+                 "describe it with ad_layout_dual of the parameter's layout",
+                 site, param->name, have, ad_layout_shown(&param->layout, of, sizeof of), want);
+}
+
+static ad_status check_grad(const ad_reducer *reducer, const ad_reduced_param *param, const ad_array *grad,
+                            const char *site) {
+  char have[160], want[160];
+  if (!ad_layout_equal(&grad->layout, &param->gradient)) return refuse_layout(param, &grad->layout, site);
+  if (grad->scale) {
+    return ad_fail(AD_TYPE, "%s: reducer: the gradient of `%s` is stored times 2^-%d; hand it in unscaled", site,
+                   param->name, grad->scale);
+  }
+  if (!ad_shape_equal(&grad->shape, &param->shape)) {
+    return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` has shape %s, the parameter %s", site, param->name,
+                   ad_shape_print(&grad->shape, have, sizeof have), ad_shape_print(&param->shape, want, sizeof want));
+  }
+  if (!ad_dtype_is_float(grad->dtype)) {
+    return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` is %s, which is no floating dtype", site, param->name,
+                   ad_dtype_name(grad->dtype));
+  }
+  const ad_contract *contract = &param->contract;
+  if (contract->raw && contract->grad && contract->grad != grad->dtype) {
+    return ad_fail(AD_TYPE, "%s: reducer: the gradient of `%s` is %s; its contract is raw and says that it comes in %s",
+                   site, param->name, ad_dtype_name(grad->dtype), ad_dtype_name(contract->grad));
+  }
+  return ad_array_check(reducer->comm, grad, param->name, site);
+}
+
+/* A raw gradient's dtype is part of what the ranks sum: it stays through a step, here and, compared when the step ends,
+ * on all ranks. */
+static ad_status check_produced(const ad_reduced_param *param, const ad_array *grad, const char *site) {
+  if (!param->contract.raw || !param->produced || param->produced == grad->dtype) return AD_OK;
+  return ad_fail(AD_TYPE,
+                 "%s: reducer: the gradient of `%s` is %s, in an earlier microbatch of this step it was %s; a raw "
+                 "gradient keeps its dtype, so let the backward produce one, or give the contract a grad dtype",
+                 site, param->name, ad_dtype_name(grad->dtype), ad_dtype_name(param->produced));
+}
+
+/* Memory that buckets take in turn is this parameter's only from its target to the end of its bucket. */
+static ad_status check_target(const ad_reducer *reducer, const ad_reduced_param *param, const ad_array *grad,
+                              const char *site) {
+  ad_bucket *bucket = &reducer->buckets[param->bucket];
+  if (!ad_slots_have(reducer, grad->data)) return AD_OK;
+  if (bucket->slot != AD_NO_SLOT && !bucket->is_sent_off && grad->data == ad_param_in(param, ad_bucket_target(bucket)))
+    return AD_OK;
+  return ad_fail(
+      AD_INVALID,
+      "%s: reducer: the gradient of `%s` lies where gradients of other buckets are by now; ask for its target "
+      "in this microbatch, or hand it in from memory of its own; nothing was changed",
+      site, param->name);
+}
+
+/* What is NULL, of another layout, shape or dtype than the parameter's gradient. */
+static ad_status check_given(const ad_reducer *reducer, size_t param, const ad_array *grad, const char *site) {
+  const ad_reduced_param *p = &reducer->params[param];
+  if (!grad) {
+    return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` is NULL; leave `add` out where there is none", site,
+                   p->name);
+  }
+  if (!grad->layout.mesh) {
+    return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` has no mesh; make it with ad_array_describe", site,
+                   p->name);
+  }
+  AD_TRY(check_grad(reducer, p, grad, site));
+  AD_TRY(check_target(reducer, p, grad, site));
+  return check_produced(p, grad, site);
+}
+
+static ad_status take(ad_reducer *reducer, size_t param, const ad_array *grad) {
+  ad_reduced_param *p = &reducer->params[param];
+  ad_bucket *bucket = &reducer->buckets[p->bucket];
+  AD_TRY(free_target(reducer, p->bucket));
+  AD_TRY(ad_dump_addend(reducer, param, grad));
+  if (grad->data != ad_param_in(p, ad_bucket_target(bucket))) ad_bucket_take(bucket, p, grad);
+  p->filled = 1;
+  p->arrived = 1;
+  p->present++;
+  p->produced = grad->dtype;
+  bucket->arrived++;
+  return reducer->sync == AD_SYNC_NONE ? AD_OK : ad_buckets_launch_ready(reducer, 0);
+}
+
+ad_status ad_reducer_add(ad_reducer *reducer, size_t param, const ad_array *grad, const char *site) {
+  ad_caller by = CALLER("add");
+  AD_TRY(check_param(reducer, param, by));
+  AD_TRY(check_given(reducer, param, grad, by.site));
+  return done(reducer, by, take(reducer, param, grad));
+}
+
+ad_status ad_reducer_end_microbatch_at(ad_reducer *reducer, const char *site) {
+  ad_caller by = CALLER("end_microbatch");
+  AD_TRY(need_state(reducer, AD_IN_MICROBATCH, by, "outside a microbatch"));
+  if (reducer->sync != AD_SYNC_NONE) AD_TRY(done(reducer, by, ad_buckets_launch_ready(reducer, 1)));
+  AD_TRY(done(reducer, by, ad_dump_end_microbatch(reducer)));
+  reducer->state = AD_BETWEEN_MICROBATCHES;
+  return AD_OK;
+}
+
+static ad_status complete(ad_reducer *reducer) {
+  AD_TRY(ad_rosters_post_presence(reducer));
+  AD_TRY(ad_buckets_complete(reducer));
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    ad_bucket *bucket = &reducer->buckets[i];
+    if (bucket->has_earlier) AD_TRY(ad_array_add(&bucket->sum, &bucket->earlier, AD_HERE));
+  }
+  reducer->state = AD_BETWEEN_STEPS;
+  reducer->steps++;
+  return AD_OK;
+}
+
+/* Parameters that differ are an error of this step alone; an error of the comm is not. */
+static ad_status compare_presence(ad_reducer *reducer, ad_caller by) {
+  ad_status status = ad_rosters_wait_presence(reducer);
+  if (status == AD_MISMATCH && !ad_comm_health(reducer->comm)) return ad_fail_in(status, "%s", by.site);
+  return done(reducer, by, status);
+}
+
+ad_status ad_reducer_finish_at(ad_reducer *reducer, const char *site) {
+  ad_caller by = CALLER("finish");
+  AD_TRY(need_state(reducer, AD_BETWEEN_MICROBATCHES, by, "without a microbatch that ended"));
+  if (reducer->sync != AD_SYNC_ALL) {
+    return ad_fail(AD_INVALID,
+                   "%s: reducer: finish after a microbatch that did not reduce; the last one needs AD_SYNC_ALL; "
+                   "nothing was changed",
+                   by.site);
+  }
+  AD_TRY(done(reducer, by, complete(reducer)));
+  AD_TRY(compare_presence(reducer, by));
+  return done(reducer, by, ad_dump_sums(reducer));
+}
+
+static ad_status check_step(const ad_reducer *reducer, const ad_array *const *grads, ad_caller by) {
+  AD_TRY(check_begin(reducer, AD_SYNC_ALL, by));
+  if (!grads && reducer->param_count) {
+    return ad_fail(AD_INVALID,
+                   "%s: reducer: step with `grads` that is NULL; it has %zu entries, NULL where a "
+                   "parameter has no gradient",
+                   by.site, reducer->param_count);
+  }
+  for (size_t i = 0; i < reducer->param_count; i++)
+    if (grads[i]) AD_TRY(check_given(reducer, i, grads[i], by.site));
+  return AD_OK;
+}
+
+ad_status ad_reducer_step_at(ad_reducer *reducer, const ad_array *const *grads, const char *site) {
+  AD_TRY(check_step(reducer, grads, CALLER("step")));
+  AD_TRY(ad_reducer_begin_microbatch_at(reducer, AD_SYNC_ALL, site));
+  for (size_t i = reducer->param_count; i-- > 0;) {
+    if (grads[i]) AD_TRY(ad_reducer_add(reducer, i, grads[i], site));
+  }
+  AD_TRY(ad_reducer_end_microbatch_at(reducer, site));
+  return ad_reducer_finish_at(reducer, site);
+}
+
+/* ---- results ---- */
+
+const ad_array *ad_reducer_gradient(const ad_reducer *reducer, size_t param) { return &reducer->params[param].result; }
+
+int ad_reducer_is_absent(const ad_reducer *reducer, size_t param) { return !reducer->params[param].present; }
+
+ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_group *group, double *out, const char *site) {
+  ad_caller by = CALLER("norm");
+  double sum;
+  AD_TRY(check_reducer(reducer, by));
+  AD_NEED(group, out);
+  AD_TRY(
+      ad_square_sum_named(reducer->comm, group, reducer->results, reducer->names, reducer->param_count, by.site, &sum));
+  *out = sqrt(sum);
+  return AD_OK;
+}

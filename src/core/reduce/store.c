@@ -1,0 +1,316 @@
+/* Parameters where they live: values, masters, and which whole copies computing needs. How the copies come about is in
+ * window.c. */
+#include "reduce/store.h"
+#include <stdlib.h>
+#include "array/array.h"
+#include "array/packed.h"
+#include "base/environment.h"
+#include "base/error.h"
+#include "kernels/kernels.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "layout/nest.h"
+
+/* ---- one parameter ---- */
+
+static ad_status refuse_storage(const ad_param_spec *spec) {
+  char layout[160], storage[160];
+  return ad_fail(AD_INVALID,
+                 "parameter `%s`: what is stored as \"%s\" cannot be put together to \"%s\"; storage is the compute "
+                 "layout, with one more cut S0 where that is R or I",
+                 spec->name, ad_layout_print(&spec->storage, storage, sizeof storage),
+                 ad_layout_print(&spec->layout, layout, sizeof layout));
+}
+
+/* The storage parts of the group, one after another, are the computing part. */
+static ad_status check_storage(const ad_param_spec *spec, const ad_stored *param, ad_axes cut, int64_t rank) {
+  ad_axes outside = ~ad_layout_same_axes(&spec->layout);
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    int differs = spec->storage.type[axis] != spec->layout.type[axis];
+    if (differs && (outside & AD_AXES(axis))) return refuse_storage(spec);
+  }
+  if (!spec->shape.ndim) return AD_OK;
+  ad_axes by_rows = ad_layout_cutting(&spec->storage, 0), others = cut & ~by_rows & ad_mesh_large(spec->layout.mesh);
+  if (others || !ad_layout_is_cut_once(&spec->storage, spec->shape.dim[0], cut, rank, param->segment.rows))
+    return refuse_storage(spec);
+  return AD_OK;
+}
+
+static ad_status find_own_part(ad_store *store, const ad_param_spec *spec, ad_stored *param) {
+  int64_t rank = ad_comm_rank(store->comm);
+  ad_axes same = ad_layout_same_axes(&spec->layout), cut_here = same & ad_layout_cut_axes(&spec->storage);
+  ad_group cut = ad_mesh_group(spec->layout.mesh, cut_here, rank);
+  ad_group replicas = ad_mesh_group(spec->layout.mesh, same & ~cut_here, rank);
+  const ad_shape *local = &param->compute.local;
+  param->segment = ad_segment_of(local);
+  param->own_start =
+      (size_t)ad_cut(param->segment.rows, ad_group_index(&cut, rank), ad_group_size(&cut)).first * param->segment.row;
+  param->writes = ad_group_index(&replicas, rank) == 0;
+  return check_storage(spec, param, cut_here, rank);
+}
+
+static int is_wide(ad_dtype dtype) { return dtype == AD_F32 || dtype == AD_F64; }
+
+/* What is read as a matrix is computed with in the options' dtype; what is added to sums and scales rows in the wide
+ * one. */
+static ad_dtype compute_dtype(const ad_store *store, const ad_param_spec *spec) {
+  ad_dtype compute = store->options.compute;
+  return spec->wide || spec->shape.ndim < 2 ? ad_dtype_wide(compute) : compute;
+}
+
+static ad_status take_param(ad_store *store, const ad_param_spec *spec, ad_stored *param) {
+  ad_contract contract = spec->contract;
+  ad_status status = ad_contract_complete(&contract);
+  if (status) return ad_fail_in(status, "parameter `%s`", spec->name);
+  ad_dtype compute = compute_dtype(store, spec);
+  AD_TRY(ad_copy_string(spec->name, &param->name));
+  param->has_master = !is_wide(contract.param);
+  param->is_gathered = contract.param != compute || !ad_layout_equal(&spec->layout, &spec->storage);
+  param->compute = ad_array_describe(store->comm, compute, &spec->shape, &spec->layout);
+  AD_TRY(find_own_part(store, spec, param));
+  AD_TRY(ad_array_create(store->comm, contract.param, &spec->shape, &spec->storage, &param->value));
+  if (param->has_master) AD_TRY(ad_array_create(store->comm, AD_F32, &spec->shape, &spec->storage, &param->master));
+  return AD_OK;
+}
+
+/* ---- units: numbered from 0 in ascending order of the caller's numbers ---- */
+
+static int compare_numbers(const void *a, const void *b) {
+  int left = *(const int *)a, right = *(const int *)b;
+  return (left > right) - (left < right);
+}
+
+static ad_status number_units(ad_store *store, const ad_param_spec *specs) {
+  size_t count = store->param_count;
+  int *numbers;
+  AD_TRY(ad_new(count, &numbers));
+  for (size_t i = 0; i < count; i++) numbers[i] = specs[i].unit;
+  qsort(numbers, count, sizeof *numbers, compare_numbers);
+  for (size_t i = 0; i < count; i++) {
+    if (!store->unit_count || numbers[i] != numbers[store->unit_count - 1]) numbers[store->unit_count++] = numbers[i];
+  }
+  for (size_t i = 0; i < count; i++) {
+    const int *found = bsearch(&specs[i].unit, numbers, store->unit_count, sizeof *numbers, compare_numbers);
+    store->params[i].unit = (size_t)(found - numbers);
+  }
+  ad_release(numbers);
+  return AD_OK;
+}
+
+static ad_status list_units(ad_store *store) {
+  AD_TRY(ad_new(store->param_count, &store->by_unit));
+  AD_TRY(ad_new(store->unit_count + 2, &store->unit_starts));
+  size_t *starts = store->unit_starts;
+  for (size_t i = 0; i < store->param_count; i++) starts[store->params[i].unit + 2]++;
+  for (size_t u = 0; u < store->unit_count; u++) starts[u + 2] += starts[u + 1];
+  for (size_t i = 0; i < store->param_count; i++) store->by_unit[starts[store->params[i].unit + 1]++] = i;
+  return AD_OK;
+}
+
+/* ---- kinds of copies ---- */
+
+static ad_status find_kind(ad_store *store, const ad_param_spec *spec, ad_dtype dtype, size_t *out) {
+  ad_axes axes = ad_layout_same_axes(&spec->layout);
+  int64_t rank = ad_comm_rank(store->comm);
+  ad_copy_kind kind = {.dtype = dtype, .axes = axes, .group = ad_mesh_group(spec->layout.mesh, axes, rank)};
+  kind.shared = !store->options.apart && ad_comm_shares(store->comm, &kind.group);
+  if (!kind.shared) {
+    kind.axes &= ad_layout_cut_axes(&spec->storage);
+    kind.group = ad_mesh_group(spec->layout.mesh, kind.axes, rank);
+  }
+  for (size_t i = 0; i < store->kind_count; i++) {
+    const ad_copy_kind *known = &store->kinds[i];
+    *out = i;
+    int same = known->dtype == kind.dtype && known->axes == kind.axes && known->shared == kind.shared;
+    if (same && ad_mesh_equal(known->group.mesh, kind.group.mesh)) return AD_OK;
+  }
+  AD_TRY(ad_grow(&store->kinds, store->kind_count, store->kind_count + 1));
+  *out = store->kind_count;
+  ad_copy_kind *added = &store->kinds[store->kind_count++];
+  *added = kind;
+  AD_TRY(ad_new(store->unit_count, &added->elements));
+  return ad_new(store->unit_count, &added->own);
+}
+
+static ad_status place_copies(ad_store *store, const ad_param_spec *specs) {
+  for (size_t i = 0; i < store->param_count; i++) {
+    ad_stored *param = &store->params[i];
+    if (!param->is_gathered) continue;
+    AD_TRY(find_kind(store, &specs[i], param->compute.dtype, &param->kind));
+    ad_copy_kind *kind = &store->kinds[param->kind];
+    size_t *elements = &kind->elements[param->unit], *own = &kind->own[param->unit];
+    param->start = *elements;
+    *elements += ad_array_numel(&param->compute);
+    *own += ad_array_numel(&param->value);
+    if (*elements > kind->most) kind->most = *elements;
+    if (*own > kind->most_own) kind->most_own = *own;
+  }
+  return AD_OK;
+}
+
+/* Whether a step that gathers everything touches more than caches hold. */
+static int is_past_caches(const ad_store *store) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < store->param_count; i++) {
+    const ad_stored *param = &store->params[i];
+    size_t element = ad_dtype_size(param->compute.dtype) + ad_dtype_size(param->value.dtype);
+    if (param->is_gathered) bytes += ad_array_numel(&param->compute) * element;
+  }
+  return ad_is_past_caches(bytes);
+}
+
+/* ---- creation ---- */
+
+static ad_status take_options(const ad_store_options *options, ad_store *store) {
+  AD_TRY(ad_options_take(&store->options, sizeof store->options, options, "ad_store_options"));
+  if (!store->options.compute) store->options.compute = AD_F32;
+  if (!is_wide(store->options.compute) && store->options.compute != AD_BF16) {
+    return ad_fail(AD_INVALID, "store: computing is in f32, f64 or bf16, not in %s",
+                   ad_dtype_name(store->options.compute));
+  }
+  if (store->options.prefetch < 0) {
+    return ad_fail(AD_INVALID, "store: prefetch is %d; it counts the units gathered ahead, 0 or more",
+                   store->options.prefetch);
+  }
+  store->poisons = ad_environment_text("ADDEND_HOSTILE") != NULL;
+  return AD_OK;
+}
+
+static ad_status fill(ad_store *store, const ad_param_spec *params, size_t count, const ad_store_options *options) {
+  AD_TRY(take_options(options, store));
+  AD_TRY(ad_new(count, &store->params));
+  AD_TRY(ad_new(count, &store->segments));
+  AD_TRY(ad_new(count, &store->names));
+  for (size_t i = 0; i < count; i++) {
+    store->param_count++;
+    AD_TRY(take_param(store, &params[i], &store->params[i]));
+  }
+  AD_TRY(number_units(store, params));
+  AD_TRY(list_units(store));
+  AD_TRY(place_copies(store, params));
+  store->past_caches = is_past_caches(store);
+  AD_TRY(ad_window_create(store));
+  for (size_t i = 0; i < count; i++) {
+    ad_stored *param = &store->params[i];
+    if (!param->is_gathered) param->compute.data = param->value.data;
+  }
+  return AD_OK;
+}
+
+ad_status ad_store_create(ad_comm *comm, const ad_param_spec *params, size_t count, const ad_store_options *options,
+                          ad_store **out) {
+  AD_NEED(comm, out);
+  if (count) AD_NEED(params);
+  for (size_t i = 0; i < count; i++) AD_NEED(params[i].name, params[i].layout.mesh, params[i].storage.mesh);
+  ad_store *store;
+  AD_TRY(ad_new(1, &store));
+  store->comm = comm;
+  ad_status status = fill(store, params, count, options);
+  if (status) {
+    ad_store_destroy(store);
+    return status;
+  }
+  *out = store;
+  return AD_OK;
+}
+
+void ad_store_destroy(ad_store *store) {
+  if (!store) return;
+  ad_window_destroy(store);
+  for (size_t i = 0; i < store->param_count; i++) {
+    ad_array_destroy(store->comm, &store->params[i].value);
+    ad_array_destroy(store->comm, &store->params[i].master);
+    ad_release(store->params[i].name);
+  }
+  for (size_t i = 0; i < store->kind_count; i++) {
+    ad_release(store->kinds[i].elements);
+    ad_release(store->kinds[i].own);
+  }
+  ad_release(store->kinds);
+  ad_release(store->by_unit);
+  ad_release(store->unit_starts);
+  ad_release(store->segments);
+  ad_release(store->names);
+  ad_release(store->params);
+  ad_release(store);
+}
+
+/* ---- use ---- */
+
+ad_array *ad_store_value(ad_store *store, size_t param) { return &store->params[param].value; }
+
+ad_array *ad_store_master(ad_store *store, size_t param) {
+  ad_stored *p = &store->params[param];
+  return p->has_master ? &p->master : &p->value;
+}
+
+const ad_array *ad_store_compute(const ad_store *store, size_t param) { return &store->params[param].compute; }
+
+ad_status ad_store_refresh(ad_store *store, int from_master) {
+  AD_NEED(store);
+  if (store->in_pass) return ad_fail(AD_INVALID, "store: refresh inside a pass; end it first");
+  for (size_t i = 0; i < store->param_count; i++) {
+    ad_stored *param = &store->params[i];
+    if (!param->has_master || !param->value.data) continue;
+    const ad_array *from = from_master ? &param->master : &param->value;
+    const ad_array *to = from_master ? &param->value : &param->master;
+    ad_cast(to->data, to->dtype, from->data, from->dtype, ad_array_numel(to));
+  }
+  return store->options.releases ? AD_OK : ad_window_refill(store);
+}
+
+ad_status ad_store_begin_pass(ad_store *store, int backward) {
+  AD_NEED(store);
+  if (store->in_pass) return ad_fail(AD_INVALID, "store: begin_pass inside a pass; end it first");
+  store->in_pass = 1;
+  store->backward = backward;
+  if (!store->options.releases) return AD_OK;
+  return ad_window_gather_ahead(store, backward ? (int64_t)store->unit_count : -1);
+}
+
+ad_status ad_store_acquire(ad_store *store, size_t param) {
+  AD_NEED(store);
+  if (param >= store->param_count) return ad_fail(AD_INVALID, "store: parameter %zu of %zu", param, store->param_count);
+  if (!store->options.releases || !store->params[param].is_gathered) return AD_OK;
+  return ad_window_acquire(store, store->params[param].unit);
+}
+
+void ad_store_release(ad_store *store, size_t param) {
+  if (!store->options.releases || !store->params[param].is_gathered) return;
+  ad_window_release(store, store->params[param].unit);
+}
+
+ad_status ad_store_end_pass(ad_store *store) {
+  AD_NEED(store);
+  if (!store->in_pass) return ad_fail(AD_INVALID, "store: end_pass outside a pass");
+  store->in_pass = 0;
+  return store->options.releases ? ad_window_empty(store) : AD_OK;
+}
+
+/* ---- memory ---- */
+
+size_t ad_store_bytes(const ad_store *store) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < store->param_count; i++) {
+    bytes += ad_array_bytes(&store->params[i].value);
+    if (store->params[i].has_master) bytes += ad_array_bytes(&store->params[i].master);
+  }
+  return bytes;
+}
+
+static size_t slot_bytes(const ad_store *store, size_t slot, const ad_copy_kind *kind) {
+  size_t whole = store->options.releases ? kind->most : kind->elements[slot];
+  size_t own = store->options.releases ? kind->most_own : kind->own[slot];
+  size_t size = ad_dtype_size(kind->dtype);
+  if (!kind->shared) return (whole + own) * size;
+  size_t members = (size_t)ad_group_size(&kind->group);
+  return (whole + members - 1) / members * size;
+}
+
+size_t ad_store_gathered_bytes(const ad_store *store) {
+  size_t bytes = 0;
+  for (size_t slot = 0; slot < store->slot_count; slot++) {
+    for (size_t k = 0; k < store->kind_count; k++) bytes += slot_bytes(store, slot, &store->kinds[k]);
+  }
+  return bytes;
+}

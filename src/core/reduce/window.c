@@ -1,0 +1,313 @@
+/* The window of whole copies: which unit is in which slot, gathering and releasing. Every rank does the same in the
+ * same order, so nothing is agreed upon: which slot comes next follows from the uses alone.
+ *
+ * Where ranks share a copy, a gather is that its owners write their parts and all meet at a barrier. A slot is written
+ * again when all ranks are known to have released it: those that met at a later gather's barrier have. */
+#include "array/array.h"
+#include "array/transit.h"
+#include "base/error.h"
+#include "kernels/kernels.h"
+#include "base/memory.h"
+#include "reduce/store.h"
+
+enum { NO_UNIT = -1, POISON = 0xff };  // NaN in every floating dtype
+
+/* ---- memory ---- */
+
+static ad_status give_slot(ad_store *store, size_t index) {
+  ad_copy_slot *slot = &store->slots[index];
+  slot->unit = NO_UNIT;
+  AD_TRY(ad_new(store->kind_count, &slot->memory));
+  AD_TRY(ad_new(store->kind_count, &slot->parts));
+  AD_TRY(ad_new(store->kind_count, &slot->requests));
+  for (size_t k = 0; k < store->kind_count && !ad_comm_is_dry(store->comm); k++) {
+    const ad_copy_kind *kind = &store->kinds[k];
+    size_t size = ad_dtype_size(kind->dtype);
+    size_t whole = store->options.releases ? kind->most : kind->elements[index];
+    size_t own = store->options.releases ? kind->most_own : kind->own[index];
+    if (kind->shared) {
+      AD_TRY(ad_comm_alloc_shared(store->comm, &kind->group, whole * size, AD_HERE, &slot->memory[k]));
+      continue;
+    }
+    AD_TRY(ad_comm_alloc(store->comm, whole * size, &slot->memory[k]));
+    AD_TRY(ad_comm_alloc(store->comm, own * size, &slot->parts[k]));
+  }
+  return AD_OK;
+}
+
+/* One unit is used, `prefetch` are ahead, and one was released that other ranks may still use. */
+static size_t count_slots(const ad_store *store) {
+  size_t wanted = (size_t)store->options.prefetch + 2;
+  return store->options.releases && wanted < store->unit_count ? wanted : store->unit_count;
+}
+
+ad_status ad_window_create(ad_store *store) {
+  if (!store->kind_count) return AD_OK;
+  size_t count = count_slots(store);
+  AD_TRY(ad_new(count, &store->slots));
+  for (size_t i = 0; i < count; i++) {
+    store->slot_count++;
+    AD_TRY(give_slot(store, i));
+  }
+  return AD_OK;
+}
+
+static void wait_for_requests(ad_store *store, ad_copy_slot *slot) {
+  // Peers may be on their way to the barrier; an error there ends this wait too.
+  for (size_t k = 0; slot->requests && k < store->kind_count; k++) {
+    if (slot->requests[k].id && ad_comm_wait(store->comm, &slot->requests[k])) slot->requests[k].id = 0;
+  }
+}
+
+void ad_window_destroy(ad_store *store) {
+  for (size_t i = 0; i < store->slot_count; i++) {
+    ad_copy_slot *slot = &store->slots[i];
+    wait_for_requests(store, slot);
+    for (size_t k = 0; k < store->kind_count; k++) {
+      if (slot->memory) ad_comm_free(store->comm, slot->memory[k]);
+      if (slot->parts) ad_comm_free(store->comm, slot->parts[k]);
+    }
+    ad_release(slot->memory);
+    ad_release(slot->parts);
+    ad_release(slot->requests);
+  }
+  ad_release(store->slots);
+}
+
+/* ---- what all ranks are known to have done ---- */
+
+/* All ranks are here. */
+static ad_status fence(ad_store *store) {
+  for (size_t k = 0; k < store->kind_count; k++) {
+    if (store->kinds[k].shared) AD_TRY(ad_comm_barrier(store->comm, &store->kinds[k].group, AD_HERE));
+  }
+  store->completed = ++store->gathers;
+  return AD_OK;
+}
+
+static ad_status wait_for(ad_store *store, ad_copy_slot *slot) {
+  for (size_t k = 0; k < store->kind_count; k++) AD_TRY(ad_comm_wait(store->comm, &slot->requests[k]));
+  if (store->completed <= slot->number) store->completed = slot->number + 1;
+  slot->ready = 1;
+  return AD_OK;
+}
+
+/* The first gather after the slot was released, if it is not known to be complete. */
+static ad_copy_slot *gather_after(const ad_store *store, const ad_copy_slot *released) {
+  ad_copy_slot *first = NULL;
+  for (size_t i = 0; i < store->slot_count; i++) {
+    ad_copy_slot *slot = &store->slots[i];
+    int after = slot->unit != NO_UNIT && slot->number >= released->released_at;
+    if (after && (!first || slot->number < first->number)) first = slot;
+  }
+  return first;
+}
+
+/* Until no rank uses what the slot held. */
+static ad_status make_free(ad_store *store, const ad_copy_slot *slot) {
+  if (store->completed > slot->released_at) return AD_OK;
+  ad_copy_slot *after = gather_after(store, slot);
+  return after ? wait_for(store, after) : fence(store);
+}
+
+/* ---- gathering ---- */
+
+static int is_of(const ad_stored *param, size_t kind) { return param->is_gathered && param->kind == kind; }
+
+static ad_status post_shared(ad_store *store, ad_copy_slot *slot, size_t unit, size_t k) {
+  ad_dtype dtype = store->kinds[k].dtype;
+  char *memory = slot->memory[k];
+  for (size_t i = store->unit_starts[unit]; i < store->unit_starts[unit + 1] && memory; i++) {
+    const ad_stored *param = &store->params[store->by_unit[i]];
+    if (!is_of(param, k) || !param->writes) continue;
+    char *to = memory + (param->start + param->own_start) * ad_dtype_size(dtype);
+    size_t numel = ad_array_numel(&param->value);
+    if (store->past_caches)
+      ad_cast_past(to, dtype, param->value.data, param->value.dtype, 1, numel);
+    else
+      ad_cast(to, dtype, param->value.data, param->value.dtype, numel);
+  }
+  ad_collective barrier = {.op = AD_BARRIER, .group = store->kinds[k].group, .site = AD_HERE};
+  return ad_comm_post(store->comm, &barrier, &slot->requests[k]);
+}
+
+/* The unit's parameters of this kind, as far as they are listed in the store's room for one unit; the own parts are
+ * brought to the compute dtype in `part`, unless that is NULL. */
+static size_t take_parts(ad_store *store, size_t unit, size_t k, char *part) {
+  size_t count = 0;
+  for (size_t i = store->unit_starts[unit]; i < store->unit_starts[unit + 1]; i++) {
+    const ad_stored *param = &store->params[store->by_unit[i]];
+    if (!is_of(param, k)) continue;
+    store->names[count] = param->name;
+    store->segments[count++] = param->segment;
+    if (!part) continue;
+    ad_cast(part, param->compute.dtype, param->value.data, param->value.dtype, ad_array_numel(&param->value));
+    part += ad_array_numel(&param->value) * ad_dtype_size(param->compute.dtype);
+  }
+  return count;
+}
+
+/* The parts of all parameters of the unit as one packed array: cut by rows on the kind's axes; on others every rank has
+ * its own elements. */
+static ad_status post_apart(ad_store *store, ad_copy_slot *slot, size_t unit, size_t k) {
+  const ad_copy_kind *kind = &store->kinds[k];
+  size_t count = take_parts(store, unit, k, slot->parts[k]);
+  if (!count) return AD_OK;
+  ad_layout layout = ad_layout_all(kind->group.mesh, AD_V);
+  ad_layout_set(&layout, kind->axes, AD_S(0));
+  ad_array parts = ad_array_describe_packed(store->comm, kind->dtype, store->segments, count, &layout), whole;
+  ad_transit transit = {.move = AD_MOVE_ALL_GATHER, .axes = kind->axes, .to = AD_R, .site = AD_HERE, .what = "values"};
+  transit.names = store->names;
+  AD_TRY(ad_array_after(store->comm, &parts, transit.move, transit.axes, transit.to, transit.site, &whole));
+  parts.data = slot->parts[k];
+  whole.data = slot->memory[k];
+  return ad_transit_post(store->comm, &transit, &parts, &whole, &slot->requests[k]);
+}
+
+static ad_status gather(ad_store *store, ad_copy_slot *slot, size_t unit) {
+  AD_TRY(make_free(store, slot));
+  slot->unit = (int64_t)unit;
+  slot->taken = slot->ready = 0;
+  slot->number = store->gathers++;
+  for (size_t k = 0; k < store->kind_count; k++) {
+    if (store->kinds[k].shared)
+      AD_TRY(post_shared(store, slot, unit, k));
+    else
+      AD_TRY(post_apart(store, slot, unit, k));
+  }
+  return AD_OK;
+}
+
+/* Where the parameters of the slot's unit are now; nowhere, if `memory` is NULL. */
+static void set_copies(ad_store *store, const ad_copy_slot *slot, void *const *memory) {
+  for (size_t i = store->unit_starts[slot->unit]; i < store->unit_starts[slot->unit + 1]; i++) {
+    ad_stored *param = &store->params[store->by_unit[i]];
+    if (!param->is_gathered) continue;
+    char *start = memory ? memory[param->kind] : NULL;
+    param->compute.data = start ? start + param->start * ad_dtype_size(param->compute.dtype) : NULL;
+  }
+}
+
+ad_status ad_window_refill(ad_store *store) {
+  for (size_t i = 0; i < store->slot_count; i++) store->slots[i].released_at = store->gathers;
+  for (size_t i = 0; i < store->slot_count; i++) AD_TRY(gather(store, &store->slots[i], i));
+  for (size_t i = 0; i < store->slot_count; i++) {
+    AD_TRY(wait_for(store, &store->slots[i]));
+    set_copies(store, &store->slots[i], store->slots[i].memory);
+  }
+  return AD_OK;
+}
+
+/* ---- releasing ---- */
+
+/* Each rank what it writes, so that no two meet; when nobody uses it any more. */
+static ad_status poison(ad_store *store, const ad_copy_slot *slot) {
+  AD_TRY(fence(store));
+  for (size_t i = store->unit_starts[slot->unit]; i < store->unit_starts[slot->unit + 1]; i++) {
+    const ad_stored *param = &store->params[store->by_unit[i]];
+    if (!param->is_gathered || !slot->memory[param->kind]) continue;
+    int shared = store->kinds[param->kind].shared;
+    size_t size = ad_dtype_size(param->compute.dtype);
+    char *copy = (char *)slot->memory[param->kind] + param->start * size;
+    if (!shared) memset(copy, POISON, ad_array_numel(&param->compute) * size);
+    if (shared && param->writes) memset(copy + param->own_start * size, POISON, ad_array_numel(&param->value) * size);
+  }
+  return AD_OK;
+}
+
+static ad_status let_go(ad_store *store, ad_copy_slot *slot) {
+  if (!slot->ready) AD_TRY(wait_for(store, slot));
+  slot->released_at = store->gathers;
+  if (store->poisons) AD_TRY(poison(store, slot));
+  set_copies(store, slot, NULL);
+  slot->unit = NO_UNIT;
+  return AD_OK;
+}
+
+static ad_status let_idle_go(ad_store *store, size_t next) {
+  for (size_t i = 0; i < store->slot_count; i++) {
+    ad_copy_slot *slot = &store->slots[i];
+    int idle = slot->unit != NO_UNIT && slot->unit != (int64_t)next && slot->taken && !slot->uses;
+    if (idle) AD_TRY(let_go(store, slot));
+  }
+  return AD_OK;
+}
+
+ad_status ad_window_empty(ad_store *store) {
+  for (size_t i = 0; i < store->slot_count; i++) {
+    if (store->slots[i].uses) return ad_fail(AD_INVALID, "store: the pass ends while a parameter is still acquired");
+  }
+  for (size_t i = 0; i < store->slot_count; i++) {
+    if (store->slots[i].unit != NO_UNIT) AD_TRY(let_go(store, &store->slots[i]));
+  }
+  return AD_OK;
+}
+
+/* ---- using ---- */
+
+static ad_copy_slot *slot_of(const ad_store *store, int64_t unit) {
+  for (size_t i = 0; i < store->slot_count; i++) {
+    if (store->slots[i].unit == unit) return &store->slots[i];
+  }
+  return NULL;
+}
+
+/* The one released longest ago. */
+static ad_copy_slot *free_slot(const ad_store *store) {
+  ad_copy_slot *oldest = NULL;
+  for (size_t i = 0; i < store->slot_count; i++) {
+    ad_copy_slot *slot = &store->slots[i];
+    if (slot->unit == NO_UNIT && (!oldest || slot->released_at < oldest->released_at)) oldest = slot;
+  }
+  return oldest;
+}
+
+/* A unit that was expected and did not come next makes room. */
+static ad_status drop_expected(ad_store *store) {
+  for (size_t i = 0; i < store->slot_count; i++) {
+    ad_copy_slot *slot = &store->slots[i];
+    if (slot->unit != NO_UNIT && !slot->taken) return let_go(store, slot);
+  }
+  return ad_fail(AD_INVALID, "store: more than %zu units are in use at once; raise prefetch, or release sooner",
+                 store->slot_count);
+}
+
+static ad_status bring(ad_store *store, size_t unit, ad_copy_slot **out) {
+  ad_copy_slot *slot = slot_of(store, (int64_t)unit);
+  if (!slot) {
+    if (!free_slot(store)) AD_TRY(drop_expected(store));
+    slot = free_slot(store);
+    AD_TRY(gather(store, slot, unit));
+  }
+  AD_TRY(wait_for(store, slot));
+  set_copies(store, slot, slot->memory);
+  slot->taken = 1;
+  *out = slot;
+  return AD_OK;
+}
+
+ad_status ad_window_gather_ahead(ad_store *store, int64_t from) {
+  for (int k = 1; k <= store->options.prefetch; k++) {
+    int64_t unit = store->backward ? from - k : from + k;
+    if (unit < 0 || unit >= (int64_t)store->unit_count) return AD_OK;
+    ad_copy_slot *slot = free_slot(store);
+    if (slot && !slot_of(store, unit)) AD_TRY(gather(store, slot, (size_t)unit));
+  }
+  return AD_OK;
+}
+
+ad_status ad_window_acquire(ad_store *store, size_t unit) {
+  ad_copy_slot *slot = slot_of(store, (int64_t)unit);
+  if (!slot || !slot->taken) {
+    AD_TRY(let_idle_go(store, unit));
+    AD_TRY(bring(store, unit, &slot));
+    AD_TRY(ad_window_gather_ahead(store, (int64_t)unit));
+  }
+  slot->uses++;
+  return AD_OK;
+}
+
+void ad_window_release(ad_store *store, size_t unit) {
+  ad_copy_slot *slot = slot_of(store, (int64_t)unit);
+  if (slot && slot->uses) slot->uses--;
+}

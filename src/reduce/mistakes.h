@@ -1,8 +1,0 @@
-/* The list of the reducer's known mistakes. */
-#ifndef REDUCE_MISTAKES_H
-#define REDUCE_MISTAKES_H
-#include "base/mistakes.h"
-
-const ad_mistake *ad_reduce_mistakes(size_t *count);
-
-#endif

@@ -1,3 +1,0 @@
-/* The row kernels compiled for AVX2; the code is in rows_body.h. */
-#define ROWS ad_rows_avx2
-#include "tensor/rows_body.h"

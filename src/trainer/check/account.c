@@ -1,0 +1,166 @@
+/* The account of a step: its dump, in a folder for each module that is gone afterwards. */
+#include "check/account.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+#include "addend/diff.h"
+#include "base/memory.h"
+#include "check/computed.h"
+#include "check/sabotage.h"
+#include "comm/agree.h"
+#include "files/file.h"
+#include "train/run.h"
+
+static size_t modules(const ad_prover *prover) { return ad_program_module_count(ad_run_program(prover->run)); }
+
+static void name_folder(const ad_prover *prover, size_t module, char *out, size_t size) {
+  snprintf(out, size, "%s-%zu", prover->account, module);
+}
+
+/* ---- before the step ---- */
+
+static const char memory[] = "/dev/shm";
+enum { STALE_SECONDS = 600 };
+
+/* The process that started the ranks; -1: it is no account of this user's. */
+static int owner_of(const char *path, const char *name, struct stat *status) {
+  int pid;
+  if (sscanf(name, "account-%d-", &pid) != 1 || lstat(path, status) || status->st_uid != geteuid()) return -1;
+  return pid;
+}
+
+static int is_stale(int pid, const struct stat *status) {
+  return kill(pid, 0) && errno == ESRCH && time(NULL) - status->st_mtime > STALE_SECONDS;
+}
+
+/* Those of killed processes, and of `pid` all. */
+static void remove_accounts(int pid) {
+  DIR *folder = opendir(memory);
+  for (struct dirent *entry; folder && (entry = readdir(folder));) {
+    char path[AD_ACCOUNT_PATH + 256];
+    struct stat status;
+    snprintf(path, sizeof path, "%s/%s", memory, entry->d_name);
+    int owner = owner_of(path, entry->d_name, &status);
+    if (owner < 0 || (owner != pid && !is_stale(owner, &status))) continue;
+    if (ad_folder_remove(path)) continue; /* it stays, and harms nobody */
+  }
+  if (folder) closedir(folder);
+}
+
+void ad_account_remove_left(void) { remove_accounts((int)getpid()); }
+
+/* Every rank's gradients of every microbatch, and their sums, at most twice as wide as f32. */
+static int has_room(const ad_prover *prover) {
+  struct statvfs room;
+  double bytes = 0;
+  for (size_t i = 0; i < prover->param_count; i++)
+    bytes += (double)ad_shape_numel(&ad_run_param_at(prover->run, i).spec->shape) * sizeof(double);
+  bytes *= (double)(prover->job->recipe->train.microbatches + 1) * (double)ad_comm_size(prover->comm);
+  return !statvfs(memory, &room) && bytes < (double)room.f_bavail * (double)room.f_frsize / 2;
+}
+
+/* In memory: what is written is read at once and gone. */
+static ad_status make_folders(ad_prover *prover) {
+  remove_accounts(-1);
+  snprintf(prover->account, sizeof prover->account, "%s/account-%d-XXXXXX", memory, (int)getppid());
+  if (!has_room(prover) || !mkdtemp(prover->account)) {
+    *prover->account = 0;
+    return AD_OK;
+  }
+  for (size_t m = 0; m < modules(prover); m++) {
+    char folder[AD_ACCOUNT_PATH + 24];
+    name_folder(prover, m, folder, sizeof folder);
+    AD_TRY(ad_folder_make(folder));
+  }
+  return AD_OK;
+}
+
+/* On another machine it is not there. */
+static ad_status share_folder(ad_prover *prover) {
+  int64_t words[AD_ACCOUNT_PATH / sizeof(int64_t)];
+  memcpy(words, prover->account, sizeof words);
+  AD_TRY(ad_share_first(prover->comm, &prover->everyone, words, sizeof words / sizeof *words, AD_HERE));
+  memcpy(prover->account, words, sizeof words);
+  int32_t lacks = !*prover->account || access(prover->account, R_OK | W_OK | X_OK) != 0;
+  ad_collective call = {.op = AD_ALL_REDUCE, .group = prover->everyone, .in = &lacks, .out = &lacks, .count = 1};
+  call.dtype = AD_I32;
+  call.reduction = AD_MAX;
+  call.site = AD_HERE;
+  AD_TRY(ad_comm_run(prover->comm, &call));
+  prover->has_account = !lacks;
+  return AD_OK;
+}
+
+/* AD_INVALID: no mesh has the axes of all its parameters. */
+static ad_status ask(ad_prover *prover, size_t m, int64_t step) {
+  ad_module *module = ad_run_module(prover->run, m);
+  char folder[AD_ACCOUNT_PATH + 24];
+  if (!module) return AD_OK;
+  name_folder(prover, m, folder, sizeof folder);
+  ad_status status = ad_reducer_dump(ad_module_reducer(module), folder, 0, step);
+  return status == AD_INVALID ? AD_OK : status;
+}
+
+ad_status ad_account_begin(ad_prover *prover, int64_t step) {
+  ad_status status = prover->reference ? make_folders(prover) : AD_OK;
+  AD_TRY(ad_agree(prover->comm, &prover->everyone, status, AD_HERE));
+  AD_TRY(share_folder(prover));
+  for (size_t m = 0; m < modules(prover) && prover->has_account; m++) AD_TRY(ask(prover, m, step));
+  return AD_OK;
+}
+
+/* ---- after it ---- */
+
+static ad_status read_module(ad_prover *prover, size_t m, int64_t step) {
+  char folder[AD_ACCOUNT_PATH + 24], *json = NULL;
+  const char *const files[] = {folder};
+  ad_diff_options options = {.size = sizeof options, .allow_identical = 1};
+  ad_proof *proof = prover->job->proof;
+  int holds;
+  name_folder(prover, m, folder, sizeof folder);
+  if (ad_diff(files, 1, &options, &holds, &json)) json = NULL; /* there is no dump of this module */
+  json_t *document = json ? json_loads(json, 0, NULL) : NULL;
+  free(json);
+  for (size_t i = 0; i < proof->param_count; i++) {
+    if (ad_run_param_at(prover->run, i).module == m && proof->params[i].step == step)
+      ad_account_judge(prover, document, i, &proof->params[i]);
+  }
+  json_decref(document);
+  return AD_OK;
+}
+
+static ad_status read_modules(ad_prover *prover, int64_t step) {
+  if (!prover->places.count) AD_TRY(ad_derived_places(prover->job->recipe, &prover->places));
+  for (size_t m = 0; m < modules(prover); m++) AD_TRY(read_module(prover, m, step));
+  ad_computed_explain(&prover->places, prover->job->proof);
+  return AD_OK;
+}
+
+static ad_status remove_folders(ad_prover *prover) {
+  for (size_t m = 0; m < modules(prover); m++) {
+    char folder[AD_ACCOUNT_PATH + 24];
+    name_folder(prover, m, folder, sizeof folder);
+    AD_TRY(ad_folder_remove(folder));
+  }
+  return ad_folder_remove(prover->account);
+}
+
+ad_status ad_account_end(ad_prover *prover, int64_t step, int reads) {
+  ad_status status = AD_OK;
+  if (prover->reference && *prover->account) {
+    if (reads && prover->has_account) status = read_modules(prover, step);
+    ad_status removed = remove_folders(prover);
+    if (!status) status = removed;
+  }
+  prover->has_account = 0;
+  return ad_agree(prover->comm, &prover->everyone, status, AD_HERE);
+}

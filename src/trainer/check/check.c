@@ -1,0 +1,209 @@
+/* `addend check`: the clean proof, the same in the recipe's own dtypes, then, if asked, planted mistakes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/environment.h"
+#include "base/error.h"
+#include "base/options.h"
+#include "check/account.h"
+#include "check/document.h"
+#include "comm/agree.h"
+#include "files/file.h"
+
+enum { USUAL_STEPS = 2 };
+
+static int64_t steps_of(const ad_check_options *options) {
+  if (options->directional) return 1;
+  return options->steps ? options->steps : USUAL_STEPS;
+}
+
+static ad_proof_job job_of(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof, int quiet) {
+  return (ad_proof_job){recipe, options, steps_of(options), proof, quiet, !quiet && options->dump};
+}
+
+static ad_status prove(const ad_recipe *recipe, const ad_check_options *options, int quiet, ad_proof *proof) {
+  ad_launch_result result = {0};
+  ad_proof_job job = job_of(recipe, options, proof, quiet);
+  ad_status status = ad_proof_run(&job, &result);
+  if (status && status != AD_INTERRUPTED && result.message[0])
+    return ad_fail(result.status ? result.status : status, "%s", result.message);
+  return status;
+}
+
+/* A proof in f64 says nothing of rounding: a recipe that rounds anywhere is proven under its own dtypes too. */
+static int proves_own_dtypes(const ad_recipe *recipe, const ad_check_options *options) {
+  ad_check_options own = *options;
+  own.recipe_dtype = 1;
+  int is_usual = !options->directional && !options->recipe_dtype && (!options->dtype || options->dtype == AD_F64);
+  return is_usual && !ad_proof_is_wide(recipe, &own);
+}
+
+static ad_check_options in_own_dtypes(const ad_check_options *options) {
+  ad_check_options own = *options;
+  own.recipe_dtype = 1;
+  own.dtype = 0;
+  return own;
+}
+
+static ad_status print_document(const ad_findings *findings, char **json) {
+  json_t *document = ad_findings_document(findings);
+  char *text = document ? json_dumps(document, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17)) : NULL;
+  json_decref(document);
+  if (!text) return ad_fail(AD_MEMORY, "no memory for the document of the proof");
+  *json = text;
+  return AD_OK;
+}
+
+static ad_status prove_all(ad_findings *findings, ad_proof *proof, ad_proof *own, ad_sabotages **sabotages) {
+  const ad_recipe *recipe = findings->recipe;
+  const ad_check_options *options = findings->options;
+  ad_check_options under = in_own_dtypes(options);
+  ad_proof_job jobs[] = {job_of(recipe, options, proof, 0), job_of(recipe, &under, own, 1)};
+  AD_TRY(ad_recipe_world(recipe, &findings->world));
+  AD_TRY(ad_proof_fits(jobs, own ? 2 : 1, ""));
+  AD_TRY(prove(recipe, options, 0, proof));
+  if (own) {
+    AD_TRY(prove(recipe, &under, 1, own));
+    findings->own = own;
+  }
+  if (!options->sabotage) return AD_OK;
+  AD_TRY(ad_sabotages_create(recipe, options->sabotage_count, options->sabotage_seed, sabotages));
+  findings->sabotages = *sabotages;
+  ad_proof *scratch;
+  AD_TRY(ad_proof_create(recipe, &scratch));
+  ad_status status = ad_sabotages_try(recipe, options, scratch, *sabotages);
+  ad_proof_destroy(scratch);
+  return status;
+}
+
+static ad_status check_with(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof, ad_proof *own,
+                            int *holds, char **json) {
+  double start = ad_seconds();
+  ad_sabotages *sabotages = NULL;
+  ad_findings findings = {.recipe = recipe, .options = options, .steps = steps_of(options), .proof = proof};
+  findings.engine = "shm";
+  ad_status status = prove_all(&findings, proof, own, &sabotages);
+  ad_account_remove_left();
+  findings.seconds = ad_seconds() - start;
+  if (!status) status = print_document(&findings, json);
+  if (!status) *holds = ad_findings_hold(&findings);
+  ad_sabotages_destroy(sabotages);
+  return status;
+}
+
+static ad_status check_options(const ad_check_options *options) {
+  if (ad_environment_text("ADDEND_DUMP"))
+    return ad_fail(AD_INVALID,
+                   "ADDEND_DUMP is set, but a proof takes each step several times, also on one process: train with "
+                   "ADDEND_DUMP or --dump-step, or ask the proof for its gradients with --dump");
+  if (options->steps < 0)
+    return ad_fail(AD_INVALID, "a check takes at least 1 step, not %lld", (long long)options->steps);
+  if (options->sabotage_count < 0)
+    return ad_fail(AD_INVALID, "so many mistakes cannot be drawn: %lld", (long long)options->sabotage_count);
+  if (options->directional && options->dump)
+    return ad_fail(AD_INVALID, "--directional compares no gradients: leave out --dump");
+  if (options->directional &&
+      (options->sabotage || options->steps > 1 || options->recipe_dtype || options->dtype == AD_F32))
+    return ad_fail(AD_INVALID,
+                   "--directional is one step in f64 on its own: leave out --sabotage, --steps and --dtype");
+  return AD_OK;
+}
+
+static ad_status check_slope(const ad_recipe *recipe) {
+  const char *(*not_smooth)(const void *options) = recipe->program->not_smooth;
+  const char *what = not_smooth ? not_smooth(recipe->options) : NULL;
+  return what ? ad_fail(AD_INVALID, "--directional compares a loss's slope with its gradients: %s", what) : AD_OK;
+}
+
+/* The folder is made before any rank starts: what is wrong with it is known then. */
+static ad_status take_options(const ad_recipe *recipe, const ad_check_options *options, ad_check_options *out) {
+  AD_TRY(ad_options_take(out, sizeof *out, options, "ad_check_options"));
+  AD_TRY(check_options(out));
+  if (out->directional) AD_TRY(check_slope(recipe));
+  return out->dump ? ad_folder_make(out->dump) : AD_OK;
+}
+
+ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int *holds, char **json) {
+  AD_NEED(recipe, holds, json);
+  ad_check_options taken;
+  ad_proof *proof, *own = NULL;
+  AD_TRY(take_options(recipe, options, &taken));
+  AD_TRY(ad_proof_create(recipe, &proof));
+  ad_status status = proves_own_dtypes(recipe, &taken) ? ad_proof_create(recipe, &own) : AD_OK;
+  if (!status) status = check_with(recipe, &taken, proof, own, holds, json);
+  ad_proof_destroy(own);
+  ad_proof_destroy(proof);
+  return status;
+}
+
+/* ---- on ranks that are there already ---- */
+
+// Rank 0 has the numbers; its verdict becomes everyone's.
+static ad_status share_verdict(ad_comm *comm, int64_t *verdict) {
+  char text[48];
+  ad_mesh *world;
+  snprintf(text, sizeof text, "dp_shard=%lld", (long long)ad_comm_size(comm));
+  AD_TRY(ad_mesh_create(text, &world));
+  ad_group everyone = ad_mesh_group(world, AD_AXES_ALL, ad_comm_rank(comm));
+  ad_status status = ad_share_first(comm, &everyone, verdict, 1, AD_HERE);
+  ad_mesh_destroy(world);
+  return status;
+}
+
+/* `own` NULL: not in the recipe's own dtypes. */
+static ad_status check_here(ad_comm *comm, const ad_proof_job *job, ad_proof *own, int *holds, char **json) {
+  double start = ad_seconds();
+  char *text = NULL;
+  ad_findings findings = {.recipe = job->recipe,
+                          .options = job->options,
+                          .steps = job->steps,
+                          .proof = job->proof,
+                          .own = own,
+                          .world = ad_comm_size(comm),
+                          .engine = ad_comm_engine(comm)};
+  ad_check_options under = in_own_dtypes(job->options);
+  ad_proof_job second = job_of(job->recipe, &under, own, 1);
+  AD_TRY(ad_prove(comm, job));
+  if (own) AD_TRY(ad_prove(comm, &second));
+  int64_t verdict = ad_findings_hold(&findings);
+  AD_TRY(share_verdict(comm, &verdict));
+  findings.seconds = ad_seconds() - start;
+  if (ad_comm_rank(comm) == 0) AD_TRY(print_document(&findings, &text));
+  *holds = verdict != 0;
+  *json = text;
+  return AD_OK;
+}
+
+static ad_status check_world(const ad_comm *comm, const ad_recipe *recipe, const ad_check_options *options) {
+  int64_t needed = 0;
+  char mesh[256];
+  AD_TRY(ad_recipe_world(recipe, &needed));
+  if (needed != ad_comm_size(comm))
+    return ad_fail(AD_INVALID, "the recipe's mesh \"%s\" has %lld ranks, the world has %lld",
+                   ad_recipe_mesh_text(recipe, mesh, sizeof mesh), (long long)needed, (long long)ad_comm_size(comm));
+  if (options->sabotage)
+    return ad_fail(
+        AD_INVALID,
+        "sabotage starts ranks of its own for every planted mistake, so it does not run under mpirun or srun: "
+        "run addend check --sabotage without them, on one machine");
+  return AD_OK;
+}
+
+ad_status ad_check_on(ad_comm *comm, const ad_recipe *recipe, const ad_check_options *options, int *holds,
+                      char **json) {
+  AD_NEED(comm, recipe, holds, json);
+  ad_check_options taken;
+  ad_proof *proof, *own = NULL;
+  AD_TRY(take_options(recipe, options, &taken));
+  AD_TRY(check_world(comm, recipe, &taken));
+  AD_TRY(ad_proof_create(recipe, &proof));
+  ad_status status = proves_own_dtypes(recipe, &taken) ? ad_proof_create(recipe, &own) : AD_OK;
+  ad_proof_job job = job_of(recipe, &taken, proof, 0);
+  if (!status) status = check_here(comm, &job, own, holds, json);
+  ad_proof_destroy(own);
+  ad_proof_destroy(proof);
+  if (status) ad_comm_fail(comm, status, ad_last_error());
+  return status;
+}

@@ -1,0 +1,221 @@
+/* Writing what a step starts from and its gradients as safetensors. The arrays are brought together on all ranks, one
+ * after another; the first rank writes them. */
+#include "check/dump.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "addend/safetensors.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "comm/agree.h"
+#include "files/file.h"
+#include "train/run.h"
+
+enum { NAME_SIZE = 2 * AD_PARAM_NAME_SIZE, TEXT_SIZE = 40 };
+enum { TOLD_MAX = 5 + AD_LOSSES_MAX + AD_NORM_GROUPS_MAX };
+
+/* A list of arrays to write; each rank has its part. */
+typedef struct dumped {
+  const ad_array **parts;
+  ad_safetensor *tensors;
+  char (*names)[NAME_SIZE];
+  size_t count, capacity, largest; /* bytes of the largest, whole */
+} dumped;
+
+static ad_status append(dumped *list, const char *name, const ad_array *part) {
+  if (list->count == list->capacity) {
+    size_t capacity = list->capacity ? 2 * list->capacity : 32;
+    AD_TRY(ad_grow(&list->parts, list->capacity, capacity));
+    AD_TRY(ad_grow(&list->tensors, list->capacity, capacity));
+    AD_TRY(ad_grow(&list->names, list->capacity, capacity));
+    list->capacity = capacity;
+  }
+  size_t at = list->count++, bytes = (size_t)ad_shape_numel(&part->shape) * ad_dtype_size(part->dtype);
+  snprintf(list->names[at], NAME_SIZE, "%s", name);
+  list->parts[at] = part;
+  list->tensors[at] = (ad_safetensor){.dtype = part->dtype, .shape = part->shape};
+  if (bytes > list->largest) list->largest = bytes;
+  return AD_OK;
+}
+
+static void release(dumped *list) {
+  ad_release(list->parts);
+  ad_release(list->tensors);
+  ad_release(list->names);
+}
+
+static ad_status list_params(const ad_run *run, ad_param_part part, dumped *list) {
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    ad_run_param at = ad_run_param_at(run, i);
+    char name[NAME_SIZE];
+    ad_program_param_name(run->program, at.module, at.param, name, sizeof name);
+    AD_TRY(append(list, name, ad_run_part(run, i, part)));
+  }
+  return AD_OK;
+}
+
+static ad_status list_states_of(const ad_run *run, size_t m, dumped *list) {
+  const ad_module_spec *module = ad_program_module(run->program, m);
+  int is_alone = ad_program_module_count(run->program) == 1;
+  char name[NAME_SIZE];
+  for (size_t i = 0; i < module->state_count; i++) {
+    const char *own = module->states[i].name;
+    snprintf(name, sizeof name, "%s%s%s", is_alone ? "" : module->name, is_alone ? "" : ".", own);
+    AD_TRY(append(list, name, ad_run_state(run, m, i)));
+  }
+  return AD_OK;
+}
+
+static ad_status list_states(const ad_run *run, dumped *list) {
+  for (size_t m = 0; m < ad_program_module_count(run->program); m++) AD_TRY(list_states_of(run, m, list));
+  return AD_OK;
+}
+
+static int is_listed(const dumped *list, const char *name) {
+  for (size_t i = 0; i < list->count; i++)
+    if (!strcmp(list->names[i], name)) return 1;
+  return 0;
+}
+
+typedef const ad_array *(*array_of)(const void *own, size_t index, char *name, size_t size);
+
+/* What several modules have slices of is whole once it is written of one. */
+static ad_status list_arrays(const ad_run *run, array_of array_at, dumped *list) {
+  const ad_array *array;
+  char name[NAME_SIZE];
+  for (size_t i = 0; array_at; i++) {
+    array = array_at(ad_program_own(run->program), i, name, sizeof name);
+    if (!array) return AD_OK;
+    if (!is_listed(list, name)) AD_TRY(append(list, name, array));
+  }
+  return AD_OK;
+}
+
+/* ---- writing ---- */
+
+static ad_status open_file(const ad_prover *prover, const char *name, dumped *list, const char *const *metadata,
+                           ad_safetensors_writer **out) {
+  char *path;
+  if (!ad_run_is_first(prover->run)) return AD_OK;
+  for (size_t i = 0; i < list->count; i++) list->tensors[i].name = list->names[i];
+  AD_TRY(ad_path_in(prover->job->options->dump, name, &path));
+  ad_status status = ad_safetensors_create(path, list->tensors, list->count, metadata, out);
+  ad_release(path);
+  return status;
+}
+
+/* A rank that could not write still takes part: the others wait for it. */
+static ad_status write_arrays(ad_prover *prover, const dumped *list, void *memory, ad_safetensors_writer *writer) {
+  ad_status written = AD_OK;
+  for (size_t i = 0; i < list->count; i++) {
+    ad_array whole = {.data = memory};
+    AD_TRY(ad_run_whole(prover->run, list->parts[i], AD_HERE, &whole));
+    if (writer && !written) written = ad_safetensors_add(writer, memory);
+  }
+  if (writer && !written) written = ad_safetensors_finish(writer, NULL, NULL);
+  return ad_agree(prover->comm, &prover->everyone, written, AD_HERE);
+}
+
+static ad_status write_list(ad_prover *prover, const char *name, dumped *list, const char *const *metadata) {
+  ad_safetensors_writer *writer = NULL;
+  char *memory = NULL;
+  ad_status opened = ad_new(list->largest, &memory);
+  if (!opened) opened = open_file(prover, name, list, metadata, &writer);
+  ad_status status = ad_agree(prover->comm, &prover->everyone, opened, AD_HERE);
+  if (!status) status = write_arrays(prover, list, memory, writer);
+  ad_safetensors_writer_destroy(writer);
+  ad_release(memory);
+  return status;
+}
+
+/* Takes the list. */
+static ad_status dump(ad_prover *prover, const char *name, ad_status listed, dumped *list,
+                      const char *const *metadata) {
+  ad_status status = listed ? listed : write_list(prover, name, list, metadata);
+  release(list);
+  return status;
+}
+
+static ad_status dump_of_step(ad_prover *prover, int64_t step, const char *what, ad_status listed, dumped *list,
+                              const char *const *metadata) {
+  char name[64];
+  snprintf(name, sizeof name, "step-%lld.%s.safetensors", (long long)step, what);
+  return dump(prover, name, listed, list, metadata);
+}
+
+/* ---- what is told of a step ---- */
+
+typedef struct told {
+  char names[TOLD_MAX][NAME_SIZE], texts[TOLD_MAX][TEXT_SIZE];
+  const char *pairs[2 * TOLD_MAX + 1]; /* NULL at the end */
+  size_t count;
+} told;
+
+static void tell(told *to, const char *what, const char *of, double value) {
+  size_t at = to->count++;
+  snprintf(to->names[at], NAME_SIZE, "%s%s%s", what, *of ? "." : "", of);
+  snprintf(to->texts[at], TEXT_SIZE, "%.17g", value);
+  to->pairs[2 * at] = to->names[at];
+  to->pairs[2 * at + 1] = to->texts[at];
+}
+
+/* Losses and norms also one by one, where there are several. */
+static void tell_all(const ad_run *run, const ad_step_report *report, told *to) {
+  size_t losses = ad_program_loss_count(run->program);
+  tell(to, "loss", "", report->loss);
+  tell(to, "norm", "", report->norm);
+  tell(to, "count", "", (double)report->count);
+  tell(to, "lr", "", report->lr);
+  tell(to, "loss_scale", "", report->loss_scale);
+  for (size_t i = 0; i < losses && losses > 1; i++)
+    tell(to, "loss", ad_program_loss(run->program, i)->name, report->losses[i]);
+  for (size_t i = 0; i < run->norm_group_count && run->norm_group_count > 1; i++)
+    tell(to, "norm", run->norm_groups[i].name, report->norms[i]);
+}
+
+/* ---- the files ---- */
+
+static ad_status dump_weights(ad_prover *prover, int64_t step) {
+  dumped list = {0};
+  ad_status status = list_params(prover->run, AD_PART_VALUE, &list);
+  return dump_of_step(prover, step, "weights", status, &list, NULL);
+}
+
+static ad_status dump_states(ad_prover *prover, int64_t step) {
+  dumped list = {0};
+  ad_status status = list_states(prover->run, &list);
+  return status || list.count ? dump_of_step(prover, step, "states", status, &list, NULL) : AD_OK;
+}
+
+/* They are those of every step. */
+static ad_status dump_constants(ad_prover *prover) {
+  dumped list = {0};
+  ad_status status = list_arrays(prover->run, ad_program_kind_of(prover->run->program)->constant_array, &list);
+  return status || list.count ? dump(prover, "constants.safetensors", status, &list, NULL) : AD_OK;
+}
+
+static ad_status dump_inputs(ad_prover *prover, int64_t step) {
+  dumped list = {0};
+  ad_status status = list_arrays(prover->run, ad_program_kind_of(prover->run->program)->batch_array, &list);
+  return dump_of_step(prover, step, "inputs", status, &list, NULL);
+}
+
+static ad_status dump_gradients(ad_prover *prover, const ad_step_report *report) {
+  dumped list = {0};
+  told words = {.count = 0};
+  tell_all(prover->run, report, &words);
+  ad_status status = list_params(prover->run, AD_PART_GRADIENT, &list);
+  return dump_of_step(prover, report->step, "gradients", status, &list, words.pairs);
+}
+
+ad_status ad_dump_before(ad_prover *prover, int64_t step) {
+  if (step == 0) AD_TRY(dump_constants(prover));
+  AD_TRY(dump_weights(prover, step));
+  return dump_states(prover, step);
+}
+
+ad_status ad_dump_after(ad_prover *prover, const ad_step_report *report) {
+  AD_TRY(dump_inputs(prover, report->step));
+  return dump_gradients(prover, report);
+}

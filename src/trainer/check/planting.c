@@ -1,0 +1,454 @@
+/* Finding a transition again when it passes, and doing it wrongly. What a rank would hold is computed from the values
+ * that every rank of the mesh handed in, so that one piece of arithmetic serves all operators: which ranks are put
+ * together, and with what factor. */
+#include "check/planting.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "array/array.h"
+#include "array/packed.h"
+#include "array/part.h"
+#include "base/error.h"
+#include "kernels/kernels.h"
+#include "base/memory.h"
+#include "check/plants.h"
+#include "tensor/tape.h"
+
+static const char *const operator_names[] = {
+#define OPERATOR_NAME(code, name) name,
+    AD_OPERATOR_LIST(OPERATOR_NAME)
+#undef OPERATOR_NAME
+};
+const char *ad_operator_name(ad_operator operator_) { return operator_names[operator_]; }
+
+const char *ad_place_print(const ad_place *place, char *buffer, size_t size) {
+  char axes[96], number[24] = "";
+  ad_axes shown = place->axes & place->named ? place->axes & place->named : place->axes;
+  if (place->ordinal >= 0) snprintf(number, sizeof number, " (number %d)", place->ordinal);
+  snprintf(buffer, size, "%s: %s over %s%s", place->what, ad_move_name(place->move),
+           ad_axes_print(shown, axes, sizeof axes), number);
+  return buffer;
+}
+
+/* ---- listing ---- */
+
+/* The transition as a place; `segment` of a packed array, or -1. */
+static ad_place place_of(const ad_comm *comm, const ad_transit *transit, const ad_array *in, int segment) {
+  const ad_mesh *mesh = in->layout.mesh;
+  int on_tape = !transit->what && !transit->names;
+  ad_place place = {.move = transit->move,
+                    .to = transit->to,
+                    .axes = transit->axes,
+                    .named = ad_mesh_named(mesh),
+                    .large = ad_mesh_large(mesh),
+                    .pending = ad_layout_axes_of(&in->layout, AD_P) & ~transit->axes,
+                    .same = ad_layout_same_axes(&in->layout),
+                    .ranks = ad_mesh_ranks_over(mesh, transit->axes),
+                    .ordinal = on_tape ? transit->ordinal : -1,
+                    .is_segment = segment >= 0,
+                    .times = 1,
+                    .rank = ad_comm_rank(comm)};
+  place.phase = !on_tape ? AD_PLACE_STEP : transit->backward ? AD_PLACE_BACKWARD : AD_PLACE_FORWARD;
+  if (transit->axes) place.from = in->layout.type[__builtin_ctz(transit->axes)];
+  const char *what = transit->names && segment >= 0 ? transit->names[segment] : on_tape ? transit->site : transit->what;
+  snprintf(place.what, sizeof place.what, "%s", what ? what : "");
+  return place;
+}
+
+static int same_place(const ad_place *a, const ad_place *b) {
+  return a->phase == b->phase && a->move == b->move && a->axes == b->axes && a->ordinal == b->ordinal &&
+         a->is_segment == b->is_segment && !strcmp(a->what, b->what);
+}
+
+/* Over axes that no program speaks of there is one rank, and nobody asked for it. */
+static ad_place *find_place(const ad_places *places, const ad_place *place) {
+  for (size_t i = places->count; i-- > 0;)
+    if (same_place(&places->list[i], place)) return &places->list[i];
+  return NULL;
+}
+
+static void list_place(ad_places *places, ad_place place) {
+  if (!(place.axes & place.named)) return;
+  ad_place *known = find_place(places, &place);
+  if (known) {
+    known->times++;
+    return;
+  }
+  if (places->count == places->capacity) {
+    size_t capacity = places->capacity ? 2 * places->capacity : 64;
+    places->status = ad_grow(&places->list, places->capacity, capacity);
+    if (places->status) return;
+    places->capacity = capacity;
+  }
+  places->list[places->count++] = place;
+}
+
+static int segments_of(const ad_transit *transit, const ad_array *in) {
+  return transit->names ? (int)in->segment_count : 0;
+}
+
+static void list_transit(void *context, void *passing) {
+  const ad_transit_passing *pass = passing;
+  ad_places *places = context;
+  int segments = segments_of(pass->transit, pass->in);
+  if (places->status) return;
+  if (!segments) list_place(places, place_of(pass->comm, pass->transit, pass->in, -1));
+  for (int i = 0; i < segments; i++) list_place(places, place_of(pass->comm, pass->transit, pass->in, i));
+}
+
+ad_status ad_places_add(ad_places *to, const ad_places *from) {
+  size_t before = to->count;
+  for (size_t i = 0; i < from->count && !to->status; i++) {
+    ad_places known = {.list = to->list, .count = before};
+    if (!find_place(&known, &from->list[i])) list_place(to, from->list[i]);
+  }
+  return to->status;
+}
+
+void ad_places_watch(ad_places *places) { ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){list_transit, places}); }
+
+void ad_places_release(ad_places *places) {
+  ad_release(places->list);
+  *places = (ad_places){0};
+}
+
+/* ---- what every rank handed in ---- */
+
+/* The elements of one array, or of one segment of it, on this rank. */
+typedef struct stretch {
+  size_t start, numel;
+} stretch;
+
+static stretch stretch_of(const ad_array *array, int64_t rank, int segment) {
+  if (segment < 0) return (stretch){0, ad_array_numel(array)};
+  stretch found;
+  ad_packed_stretch(array, rank, (size_t)segment, &found.start, &found.numel);
+  return found;
+}
+
+static void read_values(const ad_array *array, stretch from, double *out) {
+  const char *data = (const char *)array->data + from.start * ad_dtype_size(array->dtype);
+  if (array->dtype == AD_I64)
+    for (size_t i = 0; i < from.numel; i++) out[i] = (double)((const int64_t *)(const void *)data)[i];
+  else
+    ad_cast(out, AD_F64, data, array->dtype, from.numel);
+}
+
+static void write_values(const ad_array *array, stretch to, const double *values) {
+  char *data = (char *)array->data + to.start * ad_dtype_size(array->dtype);
+  if (array->dtype == AD_I64)
+    for (size_t i = 0; i < to.numel; i++) ((int64_t *)(void *)data)[i] = (int64_t)values[i];
+  else
+    ad_cast(data, array->dtype, values, AD_F64, to.numel);
+}
+
+typedef struct handed_in {
+  ad_group everyone; /* of the mesh */
+  size_t *counts;    /* elements of each rank */
+  double *values;    /* one rank's after the other's */
+} handed_in;
+
+static const double *values_of(const handed_in *all, int64_t rank, size_t *numel) {
+  size_t start = 0;
+  int64_t index = ad_group_index(&all->everyone, rank);
+  for (int64_t i = 0; i < index; i++) start += all->counts[i];
+  *numel = all->counts[index];
+  return all->values + start;
+}
+
+static ad_status gather_counts(ad_comm *comm, handed_in *all, size_t own) {
+  int64_t count = (int64_t)own;
+  ad_collective call = {.op = AD_ALL_GATHER, .group = all->everyone, .in = &count, .out = all->counts, .count = 1};
+  call.dtype = AD_I64;
+  call.site = AD_HERE;
+  return ad_comm_run(comm, &call);
+}
+
+static ad_status gather_values(ad_comm *comm, handed_in *all, const double *own) {
+  size_t total = 0;
+  for (int64_t i = 0; i < ad_group_size(&all->everyone); i++) total += all->counts[i];
+  AD_TRY(ad_new(total, &all->values));
+  ad_collective call = {.op = AD_ALL_GATHER, .group = all->everyone, .in = own, .out = all->values};
+  call.counts = all->counts;
+  call.dtype = AD_F64;
+  call.site = AD_HERE;
+  return ad_comm_run(comm, &call);
+}
+
+static ad_status gather(ad_comm *comm, const ad_array *in, stretch from, handed_in *all) {
+  double *own;
+  all->everyone = ad_array_group(comm, in, AD_AXES_ALL);
+  AD_TRY(ad_new((size_t)ad_group_size(&all->everyone), &all->counts));
+  AD_TRY(ad_new(from.numel, &own));
+  read_values(in, from, own);
+  ad_status status = gather_counts(comm, all, from.numel);
+  if (!status) status = gather_values(comm, all, own);
+  ad_release(own);
+  return status;
+}
+
+static void release_handed_in(handed_in *all) {
+  ad_release(all->counts);
+  ad_release(all->values);
+}
+
+/* ---- which ranks are put together ---- */
+
+typedef struct members {
+  ad_group group; /* the true one */
+  int64_t own;    /* this rank's index in it */
+  int64_t count;  /* of members in what is done instead */
+  double factor;  /* of a sum */
+  const ad_planting *planting;
+  ad_group instead; /* of more or fewer axes */
+} members;
+
+static members members_of(const ad_planting *planting, ad_comm *comm, const ad_array *in) {
+  int64_t rank = ad_comm_rank(comm);
+  ad_axes axes = planting->place.axes, axis = AD_AXES(planting->axis);
+  members who = {.group = ad_array_group(comm, in, axes), .factor = 1, .planting = planting};
+  who.own = ad_group_index(&who.group, rank);
+  who.count = ad_group_size(&who.group);
+  who.instead = who.group;
+  switch (planting->operator_) {
+    case AD_OPERATOR_DOUBLED:
+      who.factor = (double)who.count;
+      break;
+    case AD_OPERATOR_AVERAGED:
+      who.factor = 1 / (double)who.count;
+      break;
+    case AD_OPERATOR_MORE_AXES:
+      who.instead = ad_array_group(comm, in, axes | axis);
+      break;
+    case AD_OPERATOR_FEWER_AXES:
+      who.instead = ad_array_group(comm, in, axes & ~axis);
+      break;
+    case AD_OPERATOR_OTHER_GROUP:
+      break;
+    default: /* this rank alone */
+      who.instead = ad_array_group(comm, in, 0);
+  }
+  who.count = ad_group_size(&who.instead);
+  return who;
+}
+
+/* Member i of a sheared group: the true member, moved along another axis by as many places as it lies behind this rank.
+ * Such groups partition the ranks, as the true ones do. */
+static int64_t sheared(const members *who, int64_t i) {
+  const ad_mesh *mesh = who->group.mesh;
+  int64_t position[AD_AXIS_COUNT], rank = ad_group_rank(&who->group, i);
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) position[axis] = ad_mesh_position(mesh, rank, (ad_axis)axis);
+  int64_t size = ad_mesh_axis_size(mesh, who->planting->axis);
+  position[who->planting->axis] = ((position[who->planting->axis] + i - who->own) % size + size) % size;
+  return ad_mesh_rank_at(mesh, position);
+}
+
+static int64_t member_at(const members *who, int64_t i) {
+  return who->planting->operator_ == AD_OPERATOR_OTHER_GROUP ? sheared(who, i) : ad_group_rank(&who->instead, i);
+}
+
+/* ---- what this rank holds instead ---- */
+
+/* Where another group brings parts of unequal sizes together, as far as both reach. */
+static void sum_members(const members *who, const handed_in *all, size_t numel, double *out) {
+  memset(out, 0, numel * sizeof *out);
+  for (int64_t i = 0; i < who->count; i++) {
+    size_t there;
+    const double *values = values_of(all, member_at(who, i), &there);
+    for (size_t k = 0; k < numel && k < there; k++) out[k] += values[k];
+  }
+  for (size_t k = 0; k < numel; k++) out[k] *= who->factor;
+}
+
+/* The own rows of a segment's sum, or the own part of an array's. */
+static void take_own_part(const members *who, ad_comm *comm, const ad_transit_passing *pass, int segment,
+                          const double *sum, double *out) {
+  if (segment >= 0) {
+    ad_segment rows = pass->in->segments[segment];
+    ad_span own = ad_cut(rows.rows, who->own, ad_group_size(&who->group));
+    memcpy(out, sum + (size_t)own.first * rows.row, (size_t)own.count * rows.row * sizeof *out);
+    return;
+  }
+  ad_part from, to;
+  ad_part_of(&pass->in->layout, &pass->in->shape, ad_comm_rank(comm), &from);
+  ad_part_of(&pass->out->layout, &pass->out->shape, ad_comm_rank(comm), &to);
+  ad_part_copy(out, &to, sum, &from, &to, sizeof *out);
+}
+
+/* Parts of the members where those of the true members would lie; zeros where nobody's do. */
+static void place_parts(const members *who, ad_comm *comm, const ad_transit_passing *pass, const handed_in *all,
+                        double *out) {
+  ad_part whole, theirs, region;
+  ad_part_of(&pass->out->layout, &pass->out->shape, ad_comm_rank(comm), &whole);
+  for (int64_t i = 0; i < who->count; i++) {
+    int64_t rank = member_at(who, i);
+    int64_t as = who->planting->operator_ == AD_OPERATOR_OTHER_GROUP ? ad_group_rank(&who->group, i) : rank;
+    size_t there;
+    const double *values = values_of(all, rank, &there);
+    ad_part_of(&pass->in->layout, &pass->in->shape, as, &theirs);
+    ad_part_intersect(&whole, &theirs, &region);
+    if (ad_part_numel(&theirs) == there) ad_part_copy(out, &whole, values, &theirs, &region, sizeof *out);
+  }
+}
+
+static ad_status compute(const ad_planting *planting, const ad_transit_passing *pass, int segment, const handed_in *all,
+                         stretch in, double *out) {
+  members who = members_of(planting, pass->comm, pass->in);
+  double *sum;
+  switch (pass->transit->move) {
+    case AD_MOVE_ALL_REDUCE:
+      sum_members(&who, all, in.numel, out);
+      return AD_OK;
+    case AD_MOVE_REDUCE_SCATTER:
+      AD_TRY(ad_new(in.numel, &sum));
+      sum_members(&who, all, in.numel, sum);
+      take_own_part(&who, pass->comm, pass, segment, sum, out);
+      ad_release(sum);
+      return AD_OK;
+    case AD_MOVE_ONCE:
+      read_values(pass->in, in, out);
+      return AD_OK;
+    default:
+      place_parts(&who, pass->comm, pass, all, out);
+      return AD_OK;
+  }
+}
+
+/* ---- in execution ---- */
+
+static ad_status run_as_it_is(ad_transit_passing *pass) {
+  if (!pass->request) return ad_transit_run(pass->comm, pass->transit, pass->in, pass->out);
+  AD_TRY(ad_transit_post(pass->comm, pass->transit, pass->in, pass->out, pass->request));
+  return ad_comm_wait(pass->comm, pass->request);
+}
+
+/* What was there before counts where the transition adds to it. */
+static ad_status overwrite(const ad_planting *planting, ad_transit_passing *pass, int segment, const handed_in *all,
+                           stretch in, double *instead) {
+  stretch to = stretch_of(pass->out, ad_comm_rank(pass->comm), segment);
+  double *before;
+  AD_TRY(ad_new(to.numel, &before));
+  if (pass->transit->adds) read_values(pass->out, to, before);
+  ad_status status = compute(planting, pass, segment, all, in, instead);
+  if (!status) status = run_as_it_is(pass);
+  if (!status) {
+    for (size_t i = 0; i < to.numel; i++) instead[i] += before[i];
+    write_values(pass->out, to, instead);
+  }
+  ad_release(before);
+  return status;
+}
+
+/* Of rows by counts those from this rank, zeros where others' would be. */
+static ad_status exchange_alone(ad_transit_passing *pass) {
+  const ad_array *out = pass->out;
+  ad_group group = ad_array_group(pass->comm, pass->in, pass->transit->axes);
+  size_t own = (size_t)ad_group_index(&group, ad_comm_rank(pass->comm));
+  size_t row = out->local.dim[0] ? ad_array_bytes(out) / (size_t)out->local.dim[0] : 0;
+  const ad_row_order *order = &pass->transit->received;
+  char *at = out->data;
+  AD_TRY(run_as_it_is(pass));
+  for (size_t i = 0; i < ad_row_runs(order, (size_t)ad_group_size(&group)); i++) {
+    ad_row_run run = ad_row_run_at(order, pass->transit->receive_rows, i);
+    if (run.member != own && run.rows) memset(at, 0, run.rows * row);
+    at += run.rows * row;
+  }
+  return AD_OK;
+}
+
+static ad_status execute(const ad_planting *planting, ad_transit_passing *pass, int segment) {
+  if (pass->transit->send_rows) return exchange_alone(pass);
+  int64_t rank = ad_comm_rank(pass->comm);
+  stretch in = stretch_of(pass->in, rank, segment);
+  handed_in all = {0};
+  double *instead = NULL;
+  ad_status status = gather(pass->comm, pass->in, in, &all);
+  if (!status) status = ad_new(stretch_of(pass->out, rank, segment).numel, &instead);
+  if (!status) status = overwrite(planting, pass, segment, &all, in, instead);
+  ad_release(instead);
+  release_handed_in(&all);
+  return status;
+}
+
+/* ---- in the record ---- */
+
+static ad_axes changed_axes(const ad_planting *planting) {
+  ad_axes axis = AD_AXES(planting->axis);
+  if (planting->operator_ == AD_OPERATOR_MORE_AXES) return planting->place.axes | axis;
+  return planting->operator_ == AD_OPERATOR_FEWER_AXES ? planting->place.axes & ~axis : planting->place.axes;
+}
+
+/* The result as it is where the program was written so. */
+static void describe_as(const ad_comm *comm, const ad_layout *layout, ad_array *out) {
+  int64_t rank = ad_comm_rank(comm);
+  out->layout = *layout;
+  if (ad_array_is_packed(out))
+    out->local.dim[0] = (int64_t)ad_packed_local(out, rank);
+  else
+    out->local = ad_layout_local_shape(layout, &out->shape, rank);
+}
+
+static ad_status record(const ad_planting *planting, ad_transit_passing *pass) {
+  const ad_transit *transit = pass->transit;
+  ad_layout from = pass->in->layout, after;
+  if (planting->operator_ == AD_OPERATOR_LEFT_OUT || planting->operator_ == AD_OPERATOR_ONCE_EVERYWHERE) {
+    describe_as(pass->comm, &from, pass->out);
+    return AD_OK;
+  }
+  if (planting->operator_ == AD_OPERATOR_DOUBLED) from = pass->out->layout;
+  AD_TRY(ad_layout_after(&from, transit->move, changed_axes(planting), transit->to, pass->in->shape.ndim, transit->site,
+                         &after));
+  describe_as(pass->comm, &after, pass->out);
+  return AD_OK;
+}
+
+/* ---- at the seams ---- */
+
+static int find_segment(const ad_planting *planting, const ad_transit_passing *pass) {
+  for (int i = 0; i < segments_of(pass->transit, pass->in); i++)
+    if (!strcmp(pass->transit->names[i], planting->place.what)) return i;
+  return -1;
+}
+
+static int is_here(const ad_planting *planting, const ad_transit_passing *pass, int *segment) {
+  *segment = planting->place.is_segment ? find_segment(planting, pass) : -1;
+  if (planting->place.is_segment && *segment < 0) return 0;
+  ad_place passing = place_of(pass->comm, pass->transit, pass->in, *segment);
+  return same_place(&passing, &planting->place);
+}
+
+static void pass_transit(void *context, void *passing) {
+  ad_planting *planting = context;
+  ad_transit_passing *pass = passing;
+  int segment;
+  if (!is_here(planting, pass, &segment)) return;
+  int first = planting->executions++ == 0;
+  planting->fired = 1;
+  if (planting->operator_ == AD_OPERATOR_FIRST_MICROBATCH_ONLY && first) return;
+  ad_plants plants = ad_plants_lift();
+  pass->handled = 1;
+  pass->status = planting->in_record ? record(planting, pass) : execute(planting, pass, segment);
+  ad_plants_put_back(&plants);
+}
+
+/* On a tape a record's transition is written otherwise before it is recorded. */
+static void pass_record(void *context, void *passing) {
+  ad_planting *planting = context;
+  ad_record_passing *pass = passing;
+  const ad_place *place = &planting->place;
+  if (place->phase != AD_PLACE_FORWARD || place->ordinal != pass->ordinal || strcmp(place->what, pass->site)) return;
+  planting->fired = 1;
+  pass->axes = changed_axes(planting);
+  pass->times = planting->operator_ == AD_OPERATOR_DOUBLED ? 2 : 1;
+  if (planting->operator_ == AD_OPERATOR_LEFT_OUT || planting->operator_ == AD_OPERATOR_ONCE_EVERYWHERE)
+    pass->times = 0;
+}
+
+void ad_planting_begin(ad_planting *planting) {
+  planting->executions = planting->fired = 0;
+  if (planting->in_record && planting->place.phase == AD_PLACE_FORWARD)
+    ad_seam_plant(AD_SEAM_RECORD, (ad_seam_slot){pass_record, planting});
+  else
+    ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){pass_transit, planting});
+}

@@ -1,0 +1,25 @@
+/* The pieces of values that this rank writes, copied so that training can go on. */
+#ifndef CHECKPOINT_CHECKPOINT_SNAPSHOT_H
+#define CHECKPOINT_CHECKPOINT_SNAPSHOT_H
+#include "addend/checkpoint.h"
+#include "addend/safetensors.h"
+
+typedef struct ad_snapshot {
+  ad_safetensor *pieces; /* wider dtypes first; names are owned */
+  size_t count;
+  char *memory; /* kept from one snapshot to the next */
+  size_t bytes;
+} ad_snapshot;
+
+/* AD_INVALID, naming the place in the list, unless every value and number of a caller's state is there. */
+AD_CHECKED ad_status ad_checkpoint_check_state(const ad_checkpoint_state *state);
+/* Replaces what it held. AD_TYPE for a value that is P or V. */
+AD_CHECKED ad_status ad_snapshot_take(ad_snapshot *snapshot, const ad_comm *comm, const ad_checkpoint_state *state);
+/* The memory it will take on this rank. */
+size_t ad_snapshot_bytes(const ad_comm *comm, const ad_checkpoint_state *state);
+void ad_snapshot_clear(ad_snapshot *snapshot);
+/* Returns when the file is on disk. */
+AD_CHECKED ad_status ad_snapshot_write(const ad_snapshot *snapshot, const char *path, int64_t step, int64_t *bytes,
+                                       uint64_t *checksum);
+
+#endif

@@ -1,0 +1,97 @@
+/* Reading a font once into outlines, and one outline at a size and a weight. */
+#include "data/font.h"
+
+#include <math.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "files/file.h"
+#include "files/output.h"
+
+/* Loads into the face's slot. A space may be blank; an outline for everything else. 0: the font does not have it. */
+static int load_character(FT_Face face, int character) {
+  FT_UInt glyph = FT_Get_Char_Index(face, (FT_ULong)character);
+  if (!glyph || FT_Load_Glyph(face, glyph, FT_LOAD_NO_SCALE)) return 0;
+  return face->glyph->format == FT_GLYPH_FORMAT_OUTLINE && (character == ' ' || face->glyph->outline.n_points > 0);
+}
+
+static ad_status keep_outline(FT_Library library, FT_GlyphSlot slot, int i, ad_font *font) {
+  const FT_Outline *outline = &slot->outline;
+  if (FT_Outline_New(library, (FT_UInt)outline->n_points, outline->n_contours, &font->outlines[i]) ||
+      FT_Outline_Copy(outline, &font->outlines[i]))
+    return ad_fail(AD_MEMORY, "no memory for the outlines of a font");
+  font->advances[i] = slot->advance.x;
+  if ((size_t)outline->n_points > font->points) font->points = (size_t)outline->n_points;
+  return AD_OK;
+}
+
+static ad_status keep_outlines(FT_Library library, FT_Face face, ad_font *font) {
+  char lacking[64];
+  ad_text list = ad_text_on(lacking, sizeof lacking);
+  size_t count = 0;
+  for (int i = 0; i < AD_PRINTABLE_COUNT; i++) {
+    const char character[] = {(char)(AD_PRINTABLE_FIRST + i), 0};
+    if (load_character(face, *character))
+      AD_TRY(keep_outline(library, face->glyph, i, font));
+    else
+      ad_text_list(&list, &count, "", "%s", *character == ' ' ? "the space" : character);
+  }
+  if (!count) return AD_OK;
+  return ad_fail(AD_IO, "the font lacks %zu of the %d printable ASCII characters: %s", count, AD_PRINTABLE_COUNT,
+                 lacking);
+}
+
+static ad_status read_face(FT_Library library, FT_Face face, ad_font *font) {
+  if (!FT_IS_SCALABLE(face) || !face->units_per_EM)
+    return ad_fail(AD_IO, "the font has bitmaps and no outlines: name a .ttf or .otf that can be drawn at any size");
+  font->units = face->units_per_EM;
+  return keep_outlines(library, face, font);
+}
+
+static ad_status read_bytes(FT_Library library, const char *bytes, int64_t size, ad_font *font) {
+  FT_Face face;
+  FT_Error error = FT_New_Memory_Face(library, (const FT_Byte *)bytes, (FT_Long)size, 0, &face);
+  if (error) return ad_fail(AD_IO, "is no font that FreeType can read (its error %d)", error);
+  ad_status status = read_face(library, face, font);
+  FT_Done_Face(face);
+  return status;
+}
+
+ad_status ad_font_read(FT_Library library, const char *path, ad_font *out) {
+  char *bytes;
+  int64_t size;
+  *out = (ad_font){0};
+  AD_TRY(ad_file_read(path, INT64_MAX - 1, &bytes, &size));
+  ad_font font = {.checksum = ad_checksum(bytes, (size_t)size, 0)};
+  ad_status status = read_bytes(library, bytes, size, &font);
+  ad_release(bytes);
+  if (status) {
+    ad_font_clear(library, &font);
+    return ad_fail_in(status, "%s", path);
+  }
+  *out = font;
+  return AD_OK;
+}
+
+void ad_font_clear(FT_Library library, ad_font *font) {
+  for (int i = 0; i < AD_PRINTABLE_COUNT; i++) FT_Outline_Done(library, &font->outlines[i]);
+  *font = (ad_font){0};
+}
+
+/* Strokes grow to the right and upwards, so the next character moves on by as much. */
+FT_Outline ad_font_character(const ad_font *font, uint8_t character, const ad_font_style *style, FT_Vector *points,
+                             FT_Pos *advance) {
+  int i = character - AD_PRINTABLE_FIRST;
+  FT_Fixed scale = lround(style->size * 64 * 65536 / font->units);
+  FT_Pos strength = lround(style->weight * style->size * 64);
+  const FT_Matrix matrix = {.xx = scale, .yy = scale};
+  FT_Outline outline = font->outlines[i];
+  *advance = FT_MulFix(font->advances[i], scale) + strength;
+  if (!outline.n_points) return outline;
+  memcpy(points, outline.points, (size_t)outline.n_points * sizeof *points);
+  outline.points = points;
+  FT_Outline_Transform(&outline, &matrix);
+  FT_Outline_Embolden(&outline, strength);
+  return outline;
+}

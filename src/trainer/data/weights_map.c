@@ -1,0 +1,39 @@
+/* Reading the map of an index of weights. The files that it names are opened elsewhere. */
+#include "base/error.h"
+#include "files/file.h"
+#include "data/weights.h"
+
+static ad_status wrong(const char *path, const char *what) {
+  return ad_fail(AD_INVALID, "%s: no index of safetensors files: %s", path, what);
+}
+
+static ad_status check_entry(const char *path, const char *tensor, const json_t *file) {
+  const char *name = json_string_value(file);
+  if (!name) return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" has no file's name", path, tensor);
+  if (ad_name_is_plain(name)) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" is in \"%.80s\"; only files beside the index are read", path, tensor,
+                 name);
+}
+
+static ad_status check_map(const char *path, const json_t *map) {
+  const char *tensor;
+  json_t *file;
+  if (!json_is_object(map)) return wrong(path, "it has no weight_map");
+  if (!json_object_size(map)) return wrong(path, "its weight_map is empty");
+  json_object_foreach((json_t *)map, tensor, file) AD_TRY(check_entry(path, tensor, file));
+  return AD_OK;
+}
+
+ad_status ad_weights_map_parse(const char *text, size_t size, const char *path, json_t **out) {
+  json_error_t error;
+  json_t *index = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
+  if (!index) {
+    return ad_fail(AD_INVALID, "%s: no index of safetensors files: it is no JSON: %s at byte %d", path, error.text,
+                   error.position);
+  }
+  json_t *map = json_object_get(index, "weight_map");
+  ad_status status = check_map(path, map);
+  if (!status) *out = json_incref(map);
+  json_decref(index);
+  return status;
+}

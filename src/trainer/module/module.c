@@ -1,0 +1,266 @@
+/* Modules: making and unmaking what belongs to one set of parameters, and finding each of their arrays. What a step
+ * does with it is in train/. */
+#include "module/module.h"
+
+#include <string.h>
+#include "base/error.h"
+#include "kernels/kernels.h"
+#include "base/memory.h"
+#include "base/options.h"
+
+static const char *const part_names[] = {
+#define PART_NAME(code, name) name,
+    AD_PARAM_PART_LIST(PART_NAME)
+#undef PART_NAME
+};
+
+const char *ad_param_part_name(ad_param_part part) { return part_names[part]; }
+
+/* ---- the specs ---- */
+
+static ad_status check_spec(const ad_comm *comm, const ad_module_spec *spec) {
+  AD_NEED(spec->name, spec->mesh);
+  if (spec->param_count) AD_NEED(spec->params);
+  if (spec->state_count) AD_NEED(spec->states);
+  if (ad_mesh_has_rank(spec->mesh, ad_comm_rank(comm))) return AD_OK;
+  return ad_fail(AD_INVALID, "rank %lld is not on its mesh \"%s\"", (long long)ad_comm_rank(comm),
+                 ad_mesh_text(spec->mesh));
+}
+
+static ad_status check_param(const ad_param_spec *param, size_t index, const ad_mesh *mesh) {
+  if (!param->name || !param->layout.mesh || !param->storage.mesh)
+    return ad_fail(AD_INVALID, "parameter %zu needs a name and two layouts, compute and storage", index);
+  if (ad_mesh_same_ranks(param->layout.mesh, mesh)) return AD_OK;
+  return ad_fail(AD_INVALID, "parameter `%s` lies on \"%s\", which is no view of the mesh \"%s\"", param->name,
+                 ad_mesh_text(param->layout.mesh), ad_mesh_text(mesh));
+}
+
+/* With contracts complete: what is asked of them later is asked of these. */
+static ad_status copy_params(ad_module *module, const ad_module_spec *spec) {
+  AD_TRY(ad_new(spec->param_count, &module->params));
+  for (; module->param_count < spec->param_count; module->param_count++) {
+    ad_param_spec *own = &module->params[module->param_count];
+    char *name;
+    *own = spec->params[module->param_count];
+    AD_TRY(check_param(own, module->param_count, spec->mesh));
+    ad_status status = ad_contract_complete(&own->contract);
+    if (status) return ad_fail_in(status, "parameter `%s`", own->name);
+    AD_TRY(ad_copy_string(own->name, &name));
+    own->name = name;
+  }
+  return AD_OK;
+}
+
+/* ---- states ---- */
+
+static void fill(const ad_array *array, double value) {
+  size_t size = ad_dtype_size(array->dtype);
+  for (size_t i = 0; array->data && i < ad_array_numel(array); i++)
+    ad_cast((char *)array->data + i * size, array->dtype, &value, AD_F64, 1);
+}
+
+static int is_taken(const ad_module *module, const char *name) {
+  for (size_t i = 0; i < module->state_count; i++)
+    if (!strcmp(module->states[i].spec.name, name)) return 1;
+  return ad_module_find(module, name) < module->param_count;
+}
+
+/* What is no value of its own on some axis could not be written and read again. */
+static ad_status check_state(const ad_module *module, const ad_state_spec *state) {
+  if (!state->name || !state->layout.mesh)
+    return ad_fail(AD_INVALID, "state %zu needs a name and a layout", module->state_count);
+  if (is_taken(module, state->name))
+    return ad_fail(AD_INVALID, "state `%s`: something else of the module has this name", state->name);
+  if (!ad_mesh_same_ranks(state->layout.mesh, module->mesh))
+    return ad_fail(AD_INVALID, "state `%s` lies on \"%s\", which is no view of the mesh \"%s\"", state->name,
+                   ad_mesh_text(state->layout.mesh), ad_mesh_text(module->mesh));
+  ad_axes none = ad_layout_axes_of(&state->layout, AD_P) | ad_layout_axes_of(&state->layout, AD_V);
+  char axes[96];
+  if (!none) return AD_OK;
+  return ad_fail(AD_TYPE, "state `%s` is P or V over %s; it may be R, I or cut on every axis", state->name,
+                 ad_axes_print(none, axes, sizeof axes));
+}
+
+static ad_status create_states(ad_module *module, const ad_module_spec *spec) {
+  AD_TRY(ad_new(spec->state_count, &module->states));
+  for (; module->state_count < spec->state_count; module->state_count++) {
+    ad_module_state_slot *state = &module->states[module->state_count];
+    const ad_state_spec *given = &spec->states[module->state_count];
+    char *name;
+    AD_TRY(check_state(module, given));
+    AD_TRY(ad_copy_string(given->name, &name));
+    state->spec = *given;
+    state->spec.name = name;
+    ad_status status = ad_array_create(module->comm, given->dtype, &given->shape, &given->layout, &state->array);
+    if (status) {
+      ad_release(name);
+      return ad_fail_in(status, "state `%s`", given->name);
+    }
+    fill(&state->array, given->value);
+  }
+  return AD_OK;
+}
+
+/* ---- parts ---- */
+
+static ad_status create_store(ad_module *module) {
+  ad_store_options options = {.size = sizeof options,
+                              .compute = module->options.compute,
+                              .releases = module->options.releases,
+                              .prefetch = module->options.prefetch};
+  return ad_store_create(module->comm, module->params, module->param_count, &options, &module->store);
+}
+
+/* Masters are drawn, so that updates start from all digits; values are what they round to. */
+static ad_status initialise(ad_module *module) {
+  for (size_t i = 0; i < module->param_count; i++) {
+    AD_TRY(ad_param_initialise(&module->params[i], module->options.seed, ad_comm_rank(module->comm),
+                               ad_store_master(module->store, i)));
+  }
+  return ad_store_refresh(module->store, 1);
+}
+
+static ad_status acquire(void *context, size_t param) { return ad_store_acquire(context, param); }
+static void release(void *context, size_t param) { ad_store_release(context, param); }
+
+static ad_status list_arrays(ad_module *module) {
+  AD_TRY(ad_new(module->param_count, &module->masters));
+  AD_TRY(ad_new(module->param_count, &module->computed));
+  AD_TRY(ad_new(module->param_count, &module->gradients));
+  for (size_t i = 0; i < module->param_count; i++) {
+    module->masters[i] = ad_store_master(module->store, i);
+    module->computed[i] = ad_store_compute(module->store, i);
+    module->gradients[i] = ad_reducer_gradient(module->reducer, i);
+  }
+  module->parameters = (ad_parameters){.values = module->computed,
+                                       .count = module->param_count,
+                                       .reducer = module->reducer,
+                                       .acquire = acquire,
+                                       .release = release,
+                                       .context = module->store};
+  return AD_OK;
+}
+
+static ad_status create_optimizer(ad_module *module) {
+  if (module->is_mirror) return AD_OK;
+  return ad_adamw_create((const ad_array *const *)module->masters, module->params, module->param_count,
+                         &module->options.optimizer, &module->optimizer);
+}
+
+/* Of the structs inside, an empty one means its defaults. */
+static ad_status take_options(const ad_module_options *options, ad_module_options *out) {
+  AD_TRY(ad_options_take(out, sizeof *out, options, "ad_module_options"));
+  if (!out->reducer.size) out->reducer.size = sizeof out->reducer;
+  if (!out->optimizer.size) out->optimizer.size = sizeof out->optimizer;
+  return AD_OK;
+}
+
+static ad_status create_parts(ad_module *module, const ad_module_spec *spec, const ad_module_options *options) {
+  AD_TRY(take_options(options, &module->options));
+  AD_TRY(check_spec(module->comm, spec));
+  AD_TRY(ad_copy_string(spec->name, &module->name));
+  module->mesh = spec->mesh;
+  module->is_mirror = spec->is_mirror;
+  AD_TRY(copy_params(module, spec));
+  AD_TRY(create_states(module, spec));
+  AD_TRY(create_store(module));
+  AD_TRY(initialise(module));
+  AD_TRY(
+      ad_reducer_create(module->comm, module->params, module->param_count, &module->options.reducer, &module->reducer));
+  AD_TRY(list_arrays(module));
+  return create_optimizer(module);
+}
+
+ad_status ad_module_create(ad_comm *comm, const ad_module_spec *spec, const ad_module_options *options,
+                           ad_module **out) {
+  AD_NEED(comm, spec, out);
+  ad_module *module;
+  AD_TRY(ad_new(1, &module));
+  module->comm = comm;
+  ad_status status = create_parts(module, spec, options);
+  if (status) {
+    ad_module_destroy(module);
+    return status;
+  }
+  *out = module;
+  return AD_OK;
+}
+
+void ad_module_destroy(ad_module *module) {
+  if (!module) return;
+  ad_adamw_destroy(module->optimizer);
+  ad_reducer_destroy(module->reducer);
+  ad_store_destroy(module->store);
+  for (size_t i = 0; i < module->state_count; i++) {
+    ad_array_destroy(module->comm, &module->states[i].array);
+    ad_release((char *)(uintptr_t)module->states[i].spec.name);
+  }
+  for (size_t i = 0; i < module->param_count; i++) ad_release((char *)(uintptr_t)module->params[i].name);
+  ad_release(module->states);
+  ad_release(module->params);
+  ad_release(module->masters);
+  ad_release(module->computed);
+  ad_release(module->gradients);
+  ad_release(module->name);
+  ad_release(module);
+}
+
+/* ---- reading ---- */
+
+const char *ad_module_name(const ad_module *module) { return module->name; }
+const ad_mesh *ad_module_mesh(const ad_module *module) { return module->mesh; }
+int ad_module_is_mirror(const ad_module *module) { return module->is_mirror; }
+size_t ad_module_param_count(const ad_module *module) { return module->param_count; }
+const ad_param_spec *ad_module_param(const ad_module *module, size_t param) { return &module->params[param]; }
+size_t ad_module_state_count(const ad_module *module) { return module->state_count; }
+const ad_state_spec *ad_module_state_spec(const ad_module *module, size_t state) { return &module->states[state].spec; }
+ad_array *ad_module_state(ad_module *module, size_t state) { return &module->states[state].array; }
+const ad_parameters *ad_module_parameters(ad_module *module) { return &module->parameters; }
+ad_store *ad_module_store(ad_module *module) { return module->store; }
+ad_reducer *ad_module_reducer(ad_module *module) { return module->reducer; }
+ad_adamw *ad_module_optimizer(ad_module *module) { return module->optimizer; }
+
+size_t ad_module_find(const ad_module *module, const char *name) {
+  size_t param = 0;
+  while (param < module->param_count && strcmp(module->params[param].name, name) != 0) param++;
+  return param;
+}
+
+ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part) {
+  switch (part) {
+    case AD_PART_VALUE:
+      return ad_store_value(module->store, param);
+    case AD_PART_MASTER:
+      return module->masters[param];
+    case AD_PART_GRADIENT:
+      return (ad_array *)(uintptr_t)module->gradients[param];
+    default:
+      return module->optimizer ? ad_adamw_state(module->optimizer, param, part == AD_PART_SECOND_MOMENT) : NULL;
+  }
+}
+
+int ad_module_has_f16_gradients(const ad_module *module) {
+  for (size_t i = 0; i < module->param_count; i++) {
+    const ad_contract *contract = &module->params[i].contract;
+    if ((contract->grad == AD_F16 && !contract->raw) || contract->reduce == AD_F16) return 1;
+  }
+  return 0;
+}
+
+/* ---- changing ---- */
+
+ad_status ad_module_refresh(ad_module *module, int from_master) {
+  AD_NEED(module);
+  return ad_store_refresh(module->store, from_master);
+}
+
+ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradients, double lr, double factor,
+                                const char *site) {
+  if (module->optimizer) AD_TRY(ad_adamw_step(module->optimizer, module->masters, gradients, lr, factor, site));
+  return ad_store_refresh(module->store, 1);
+}
+
+ad_status ad_module_update_at(ad_module *module, double lr, double factor, const char *site) {
+  AD_NEED(module);
+  return ad_module_update_from(module, module->gradients, lr, factor, site);
+}

@@ -1,0 +1,134 @@
+/* One process acts as one rank of a world of any size, on engine dry, and counts what that rank would hold. */
+#include "base/error.h"
+#include "base/options.h"
+#include "plan/plan.h"
+#include "plan/repairs.h"
+#include "products/gemm_ways.h"
+#include "train/run.h"
+
+/* What each rank's process takes before it holds a parameter, on x86-64 Linux: its share of the pages of code that the
+ * ranks run (1 MiB), and its own stack, libraries' data, heap and the packing of matrix products (2 MiB). */
+static const size_t process_bytes = 3 << 20;
+/* And where oneDNN multiplies, f32 and bf16 with AVX-512: what it relocates of itself, its kernels and their packing;
+ * those of bf16 are compiled for each shape, and widened blocks are kept. */
+static const size_t onednn_bytes = 9 << 19, onednn_bf16_bytes = 6 << 20;
+
+/* By the way that products of a usual size are made. */
+static size_t runtime_bytes(const ad_run *run) {
+  ad_products products = ad_products_in_use();
+  gemm_product usual = {.values = ad_run_compute_dtype(run), .m = 512, .n = 512, .k = 512};
+  gemm_way way = ad_gemm_choose(&products, &usual);
+  if (way != GEMM_ONEDNN && way != GEMM_WIDEN_ONEDNN) return process_bytes;
+  return process_bytes + (usual.values == AD_BF16 ? onednn_bf16_bytes : onednn_bytes);
+}
+
+const char *const ad_plan_parts[AD_PLAN_PARTS] = {"params",    "gathered",          "buckets",    "grads",
+                                                  "optimizer", "activations",       "checkpoint", "runtime",
+                                                  "peak",      "activations_worst", "peak_worst"};
+
+size_t ad_plan_peak(const ad_plan_memory *memory) {
+  return memory->params + memory->gathered + memory->grads + memory->optimizer + memory->buckets + memory->activations +
+         memory->checkpoint + memory->runtime;
+}
+
+size_t ad_plan_peak_worst(const ad_plan_memory *memory) {
+  return ad_plan_peak(memory) - memory->activations + memory->activations_worst;
+}
+
+ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *options, ad_plan_world *out) {
+  ad_plan_options own;
+  int64_t ranks = 0;
+  AD_TRY(ad_options_take(&own, sizeof own, options, "ad_plan_options"));
+  if (own.ranks_per_node < 0)
+    return ad_fail(AD_INVALID, "%lld ranks on a node: give at least 1, or 0 for all", (long long)own.ranks_per_node);
+  AD_TRY(ad_recipe_world(recipe, &ranks));
+  int all = !own.ranks_per_node || own.ranks_per_node > ranks;
+  *out = (ad_plan_world){ranks, all ? ranks : own.ranks_per_node, 0};
+  return AD_OK;
+}
+
+static ad_status check_windows(const ad_run *run) {
+  for (size_t i = 0; i < ad_program_module_count(ad_run_program(run)); i++) {
+    ad_module *module = ad_run_module(run, i);
+    size_t needed = module ? ad_reducer_window_needed(ad_module_reducer(module)) : 0;
+    if (!needed) continue;
+    return ad_fail(
+        AD_INVALID,
+        "shard.window: %lld is too small for `%s`: in its backward pass %zu buckets of one kind are open at once; give "
+        "%zu at least, or 0",
+        (long long)ad_run_recipe(run)->shard.window, ad_program_module(ad_run_program(run), i)->name, needed, needed);
+  }
+  return AD_OK;
+}
+
+static ad_status act_on(ad_comm *comm, const ad_recipe *recipe, ad_dtype dtype, size_t crowd, ad_run **out) {
+  ad_run_options options = {.size = sizeof options, .dtype = dtype, .crowd = crowd};
+  ad_run *run;
+  AD_TRY(ad_run_create(comm, recipe, &options, &run));
+  ad_step_report report;
+  ad_status status = ad_run_step(run, 0, &report);
+  if (!status) status = check_windows(run);
+  if (status)
+    ad_run_destroy(run);
+  else
+    *out = run;
+  return status;
+}
+
+typedef struct acting {
+  const ad_recipe *recipe;
+  int64_t rank;
+  const ad_plan_world *world;
+  size_t crowd;
+} acting;
+
+static ad_status act(const acting *as, ad_comm **comm, ad_run **run) {
+  ad_comm *dry;
+  int64_t ranks = as->world->ranks, node = as->world->ranks_per_node;
+  AD_TRY(ad_comm_open_dry_nodes(as->rank, ranks, node == ranks ? 0 : node, &dry));
+  ad_status status = act_on(dry, as->recipe, as->world->dtype, as->crowd, run);
+  if (status)
+    ad_comm_close(dry);
+  else
+    *comm = dry;
+  return status;
+}
+
+static ad_status act_again(void *context) {
+  ad_comm *comm;
+  ad_run *run;
+  AD_TRY(act(context, &comm, &run));
+  ad_run_destroy(run);
+  ad_comm_close(comm);
+  return AD_OK;
+}
+
+ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world *world, size_t crowd, ad_comm **comm,
+                      ad_run **run) {
+  acting as = {recipe, rank, world, crowd};
+  ad_status status = act(&as, comm, run);
+  return status ? ad_repair_say(status, act_again, &as) : AD_OK;
+}
+
+static void add_module(ad_module *module, ad_plan_memory *to) {
+  const ad_reducer *reducer = ad_module_reducer(module);
+  size_t sums = ad_reducer_sum_bytes(reducer);
+  to->params += ad_store_bytes(ad_module_store(module));
+  to->gathered += ad_store_gathered_bytes(ad_module_store(module));
+  to->grads += sums;
+  to->buckets += ad_reducer_bytes(reducer) - sums;
+  if (ad_module_optimizer(module)) to->optimizer += ad_adamw_bytes(ad_module_optimizer(module));
+  for (size_t i = 0; i < ad_module_state_count(module); i++) to->params += ad_array_bytes(ad_module_state(module, i));
+}
+
+ad_status ad_plan_memory_of(ad_run *run, ad_plan_memory *out) {
+  ad_plan_memory memory = {0};
+  for (size_t i = 0; i < ad_program_module_count(ad_run_program(run)); i++)
+    if (ad_run_module(run, i)) add_module(ad_run_module(run, i), &memory);
+  memory.activations = ad_run_tape_bytes(run) + ad_crossings_bytes(run);
+  memory.most_routed = ad_run_most_routed(run);
+  memory.runtime = runtime_bytes(run) + ad_run_data_bytes(run);
+  if (ad_run_recipe(run)->checkpoint.every) AD_TRY(ad_run_checkpoint_bytes(run, &memory.checkpoint));
+  *out = memory;
+  return AD_OK;
+}

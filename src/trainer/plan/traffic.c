@@ -1,0 +1,107 @@
+/* Listing what passes the seams, and the document of it. Gradients on their way through a reducer and gathers of
+ * parameters are not here: those are planned, not seen (document.c). */
+#include "plan/traffic.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "array/array.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "tensor/ring.h"
+
+/* ---- listing ---- */
+
+static int is_on_tape(const ad_transit *transit) { return !transit->what && !transit->names; }
+
+/* Of one group together, the mean of all groups where they have parts of the whole: rank 0's part may be empty. */
+static size_t group_bytes(const ad_array *in, ad_axes axes) {
+  const ad_mesh *mesh = in->layout.mesh;
+  ad_axes cut = ad_layout_cut_axes(&in->layout), own = ad_layout_axes_of(&in->layout, AD_V);
+  size_t whole = (size_t)ad_shape_numel(&in->shape) * ad_dtype_size(in->dtype);
+  return whole / (size_t)ad_mesh_ranks_over(mesh, cut & ~axes) * (size_t)ad_mesh_ranks_over(mesh, own & axes);
+}
+
+static ad_moved moved_by(const ad_transit_passing *pass) {
+  const ad_transit *transit = pass->transit;
+  ad_moved moved = {.op = ad_move_name(transit->move),
+                    .axes = transit->axes & ad_mesh_large(pass->in->layout.mesh),
+                    .mesh = pass->in->layout.mesh,
+                    .dtype = pass->in->dtype,
+                    .bytes = group_bytes(pass->in, transit->axes),
+                    .backward = transit->backward,
+                    .times = 1};
+  snprintf(moved.site, sizeof moved.site, "%s", transit->site ? transit->site : "");
+  return moved;
+}
+
+static int is_alike(const ad_moved *a, const ad_moved *b) {
+  return !strcmp(a->op, b->op) && a->axes == b->axes && a->mesh == b->mesh && a->dtype == b->dtype &&
+         a->bytes == b->bytes && a->backward == b->backward && !strcmp(a->site, b->site);
+}
+
+static void list_moved(ad_traffic *to, ad_moved moved) {
+  if (to->status || !moved.axes) return;
+  for (size_t i = 0; i < to->moved_count; i++) {
+    if (!is_alike(&to->moved[i], &moved)) continue;
+    to->moved[i].times++;
+    return;
+  }
+  if (to->moved_count == to->moved_capacity) {
+    size_t capacity = 2 * to->moved_capacity + 16;
+    to->status = ad_grow(&to->moved, to->moved_capacity, capacity);
+    if (to->status) return;
+    to->moved_capacity = capacity;
+  }
+  to->moved[to->moved_count++] = moved;
+}
+
+static void list_transit(void *context, void *passing) {
+  const ad_transit_passing *pass = passing;
+  if (ad_comm_is_dry(pass->comm) && ad_move_moves_bytes(pass->transit->move) && is_on_tape(pass->transit))
+    list_moved(context, moved_by(pass));
+}
+
+/* Forward the keys and values of the group go around, backward their gradients too. */
+static void list_ring(void *context, void *passing) {
+  const ring_passing *pass = passing;
+  const ad_mesh *mesh = pass->k->layout.mesh;
+  size_t wider = ad_dtype_size(ad_ring_wide(pass->ring)) / ad_dtype_size(pass->ring->dtype);
+  if (!ad_comm_is_dry(pass->ring->comm)) return;
+  ad_moved moved = {.op = "ring",
+                    .axes = pass->ring->group.axes & ad_mesh_large(mesh),
+                    .mesh = mesh,
+                    .dtype = pass->ring->dtype,
+                    .bytes = (pass->backward ? 2 + 2 * wider : 2) * group_bytes(pass->k, pass->ring->group.axes),
+                    .backward = pass->backward,
+                    .times = 1};
+  snprintf(moved.site, sizeof moved.site, "%s", pass->ring->site);
+  list_moved(context, moved);
+}
+
+void ad_traffic_begin(ad_traffic *traffic) {
+  traffic->transit = ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){list_transit, traffic});
+  traffic->ring = ad_seam_plant(AD_SEAM_RING, (ad_seam_slot){list_ring, traffic});
+}
+
+void ad_traffic_end(ad_traffic *traffic) {
+  ad_seam_plant(AD_SEAM_TRANSIT, traffic->transit);
+  ad_seam_plant(AD_SEAM_RING, traffic->ring);
+}
+
+void ad_traffic_release(ad_traffic *traffic) { ad_release(traffic->moved); }
+
+/* ---- documents ---- */
+
+static json_t *moved_document(const ad_moved *moved, size_t pool) {
+  char axes[80];
+  return json_pack("{s:s, s:s, s:I, s:s, s:I, s:s, s:I, s:s, s:I, s:s}", "op", moved->op, "mesh",
+                   ad_mesh_text(moved->mesh), "pool", (json_int_t)pool, "axes",
+                   ad_axes_print(moved->axes, axes, sizeof axes), "group_size",
+                   (json_int_t)ad_mesh_ranks_over(moved->mesh, moved->axes), "dtype", ad_dtype_name(moved->dtype),
+                   "bytes", (json_int_t)moved->bytes, "when", moved->backward ? "backward" : "forward", "times",
+                   (json_int_t)moved->times, "site", moved->site);
+}
+
+void ad_traffic_list(const ad_traffic *traffic, size_t pool, json_t *to) {
+  for (size_t i = 0; i < traffic->moved_count; i++) json_array_append_new(to, moved_document(&traffic->moved[i], pool));
+}

@@ -1,0 +1,84 @@
+/* Asking for OpenBLAS's memory and threads in its place, since it has no error for those that it cannot have. */
+#include "products/blas.h"
+
+#include <cblas.h>
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include "base/error.h"
+#include "base/memory.h"
+
+/* What a thread maps as it makes its first product: BUFFER_SIZE of OpenBLAS's common_x86_64.h and common_arm64.h. Of
+ * it a process takes only the pages that products touch. */
+enum { BUFFER_MIB = 128 };
+
+static _Thread_local int is_prepared;
+
+/* The smallest product that OpenBLAS makes in its own memory, which it keeps for those that follow. */
+static void make_one(void) {
+  double one = 1, square = 0;
+  cblas_dsyrk(CblasColMajor, CblasUpper, CblasTrans, 1, 1, 1, &one, 1, 0, &square, 1);
+}
+
+ad_status ad_blas_prepare(int threads) {
+  if (is_prepared) return AD_OK;
+  AD_TRY(ad_memory_try("matrix products by OpenBLAS", (size_t)threads * BUFFER_MIB));
+  make_one();
+  is_prepared = 1;
+  return AD_OK;
+}
+
+/* ---- threads ---- */
+
+static ad_status cannot_start(int threads, int reason) {
+  return ad_fail(AD_SYSTEM,
+                 "%d threads for matrix products (ADDEND_BLAS_THREADS) cannot be started: %s (see ulimit -u)", threads,
+                 strerror(reason));
+}
+
+/* The others wait for this one to let them end. */
+static void *wait_to_end(void *gate) {
+  pthread_mutex_lock(gate);
+  pthread_mutex_unlock(gate);
+  return NULL;
+}
+
+/* Whether so many threads can be there together, before OpenBLAS interrupts a process in which they cannot. */
+static ad_status try_threads(int threads) {
+  pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+  pthread_t *started;
+  int count = 1, reason = 0;
+  AD_TRY(ad_new((size_t)threads, &started));
+  pthread_mutex_lock(&gate);
+  while (count < threads && !reason) {
+    reason = pthread_create(&started[count], NULL, wait_to_end, &gate);
+    count += !reason;
+  }
+  pthread_mutex_unlock(&gate);
+  while (--count) pthread_join(started[count], NULL);
+  ad_release(started);
+  return reason ? cannot_start(threads, reason) : AD_OK;
+}
+
+static int threads_of_process(void) {
+  int count = 0;
+  DIR *folder = opendir("/proc/self/task");
+  if (!folder) return -1;
+  for (const struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) count += *entry->d_name != '.';
+  closedir(folder);
+  return count;
+}
+
+/* OpenBLAS may be built without threads or with those of OpenMP, which start later and have an error of their own. */
+static int are_missing(void) {
+  int running = threads_of_process();
+  return openblas_get_parallel() == OPENBLAS_THREAD && running >= 0 && running < openblas_get_num_threads();
+}
+
+/* Other processes may start threads after the try. */
+ad_status ad_blas_start_threads(int threads) {
+  if (threads > 1) AD_TRY(try_threads(threads));
+  openblas_set_num_threads(threads);
+  return are_missing() ? cannot_start(threads, EAGAIN) : AD_OK;
+}

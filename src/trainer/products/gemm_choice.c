@@ -1,0 +1,57 @@
+/* Which way makes a product: a table of instructions, dtype and shape, from measurements that docs/performance.md
+ * shows. Nothing is timed while a program runs, so that all ranks choose alike and a resumed run has the same bits. */
+#include "products/gemm_ways.h"
+
+typedef enum shape_class { VECTOR, SMALL, ANY } shape_class; /* vector: one row or one column of c */
+
+typedef struct table_row {
+  ad_units units; /* at least */
+  ad_dtype values;
+  shape_class shape;
+  gemm_way way;
+} table_row;
+
+/* The first row that fits counts. bf16 instructions without matrix units multiply no faster than half of what f32's do
+ * (Intel), so there matrices are widened. OpenBLAS is several times as fast on small matrices, which its kernels read
+ * where they lie; on larger ones oneDNN is ahead by some tenth with AVX-512, and level with AVX2. */
+static const table_row table[] = {
+    {AD_UNITS_AVX512BF16, AD_BF16, VECTOR, GEMM_ONEDNN}, {AD_UNITS_AMX, AD_BF16, ANY, GEMM_ONEDNN},
+    {AD_UNITS_AVX512, AD_BF16, SMALL, GEMM_WIDEN_BLAS},  {AD_UNITS_AVX512, AD_BF16, ANY, GEMM_WIDEN_ONEDNN},
+    {AD_UNITS_AVX512, AD_F32, SMALL, GEMM_BLAS},         {AD_UNITS_AVX512, AD_F32, ANY, GEMM_ONEDNN},
+};
+
+enum { SMALL_PRODUCTS = 1 << 18 }; /* multiplications: 64 x 64 x 64 */
+
+static int is_shape(shape_class shape, const gemm_product *of) {
+  int is_vector = of->m == 1 || of->n == 1;
+  return shape == ANY || (shape == VECTOR ? is_vector : of->m * of->n <= SMALL_PRODUCTS / of->k);
+}
+
+static int fits(const table_row *row, const ad_products *with, const gemm_product *of) {
+  return with->units >= row->units && of->values == row->values && is_shape(row->shape, of);
+}
+
+static gemm_way without_onednn(ad_dtype values) { return values == AD_BF16 ? GEMM_WIDEN_BLAS : GEMM_BLAS; }
+
+/* An operand of one row or column that lies with gaps: oneDNN 3.6 reads it as if there were none. */
+static int has_gaps(const gemm_product *of) {
+  return (of->m == 1 && of->a.transposed && of->a.stride > 1) || (of->n == 1 && !of->b.transposed && of->b.stride > 1);
+}
+
+/* Sums of 32 i + 31 terms: oneDNN 2.6 and 2.7 may set the matrix units up for other tiles than they then multiply,
+ * which ends the process by SIGILL (its issue 1661; seen for 63 and from 3071 on). */
+static int breaks_units(const ad_products *with, const gemm_product *of) {
+  return with->units >= AD_UNITS_AMX && of->k % 32 == 31;
+}
+
+gemm_way ad_gemm_choose(const ad_products *with, const gemm_product *product) {
+  int is_empty = !product->m || !product->n || !product->k;
+  ad_dtype values = product->values;
+  if (!with->onednn || with->library == AD_LIBRARY_OPENBLAS || values == AD_F64 || is_empty)
+    return without_onednn(values);
+  if (values == AD_BF16 && (has_gaps(product) || breaks_units(with, product))) return GEMM_WIDEN_ONEDNN;
+  if (with->library == AD_LIBRARY_ONEDNN) return GEMM_ONEDNN;
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+    if (fits(&table[i], with, product)) return table[i].way;
+  return without_onednn(values);
+}

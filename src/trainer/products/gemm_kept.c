@@ -1,0 +1,25 @@
+/* What threads keep for their products: made empty at a thread's first product, released when it ends. */
+#include <pthread.h>
+#include "base/memory.h"
+#include "products/gemm_ways.h"
+
+static _Thread_local gemm_kept own;
+static _Thread_local int is_noted;
+static pthread_key_t key;
+
+static void release(void *kept) {
+  gemm_kept *ended = kept;
+  ad_release(ended->widened);
+  ad_gemm_onednn_destroy(ended->onednn);
+  *ended = (gemm_kept){.widened = NULL};
+}
+
+static void make_key(void) { pthread_key_create(&key, release); }
+
+gemm_kept *ad_gemm_kept(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  if (is_noted) return &own;
+  pthread_once(&once, make_key);
+  is_noted = !pthread_setspecific(key, &own);
+  return &own;
+}

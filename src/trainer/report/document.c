@@ -1,0 +1,143 @@
+/* The files of a run's folder, brought together. What a trace says is found out in timeline.c. */
+#include "report/document.h"
+
+#include <string.h>
+#include <unistd.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "files/file.h"
+#include "files/json.h"
+
+enum { LINES_MAX = 20000 };
+static const int64_t metrics_bytes_max = (int64_t)1 << 34;  // some ten million steps
+
+static ad_status no_memory(const char *folder) { return ad_fail(AD_MEMORY, "no memory for the report of %s", folder); }
+
+/* ---- metrics.jsonl ---- */
+
+static size_t count_lines(const char *text) {
+  size_t count = 0;
+  for (const char *end = text; (end = strchr(end, '\n')); end++) count++;
+  return count;
+}
+
+/* What is not measured at every step, and what ends the curves. */
+static int is_kept(const json_t *line, size_t number, size_t count, size_t every) {
+  return number % every == 0 || number + 1 == count || json_object_get(line, "held_out_loss") ||
+         json_object_get(line, "pss_all_bytes") || json_object_get(line, "skipped");
+}
+
+/* A line that is cut short, because its writer is at work or died, ends them. */
+static ad_status take_lines(const char *text, size_t every, json_t *lines) {
+  size_t number = 0, count = count_lines(text);
+  const char *line = text, *end;
+  for (; (end = strchr(line, '\n')); line = end + 1, number++) {
+    json_t *object = json_loadb(line, (size_t)(end - line), 0, NULL);
+    int is_good = json_is_object(object);
+    int failed = is_good && is_kept(object, number, count, every) && json_array_append(lines, object);
+    json_decref(object);
+    if (failed) return AD_MEMORY;
+    if (!is_good) return AD_OK;
+  }
+  return AD_OK;
+}
+
+static ad_status put_metrics(const char *text, const char *folder, json_t *run) {
+  size_t every = count_lines(text) / LINES_MAX + 1;
+  json_t *lines = json_array();
+  ad_status status = lines ? take_lines(text, every, lines) : AD_MEMORY;
+  if (json_object_set_new(run, "metrics", lines) ||
+      json_object_set_new(run, "metrics_every", json_integer((json_int_t)every)) || status)
+    return no_memory(folder);
+  return AD_OK;
+}
+
+static ad_status refuse(const char *folder, const char *path) {
+  return ad_fail(AD_INVALID,
+                 "%s holds no run: there is no %s; `addend train RECIPE` makes such a folder, runs/NAME or what --out "
+                 "names, and writes a line of it for every step",
+                 folder, path);
+}
+
+static ad_status read_metrics(const char *folder, json_t *run) {
+  char *path, *text = NULL;
+  int64_t size;
+  AD_TRY(ad_path_in(folder, "metrics.jsonl", &path));
+  ad_status status = access(path, F_OK) ? refuse(folder, path) : ad_file_read(path, metrics_bytes_max, &text, &size);
+  if (!status) status = put_metrics(text, folder, run);
+  ad_release(text);
+  ad_release(path);
+  return status;
+}
+
+/* ---- the other files ---- */
+
+/* Makes of a file's document what the report shows; takes it. */
+typedef ad_status file_taker(json_t *document, json_t **out);
+
+static ad_status take_whole(json_t *document, json_t **out) {
+  *out = document;
+  return AD_OK;
+}
+
+static ad_status take_trace(json_t *document, json_t **out) {
+  ad_status status = ad_report_timeline(document, out);
+  json_decref(document);
+  return status;
+}
+
+static const struct {
+  const char *key, *file;
+  file_taker *take;
+} parts[] = {{"run", "run.json", take_whole},
+             {"result", "result.json", take_whole},
+             {"timeline", "trace.json", take_trace},
+             {"check", "check.json", take_whole}};
+enum { PARTS = sizeof parts / sizeof *parts };
+
+static ad_status read_part(size_t part, const char *path, json_t **out) {
+  json_t *document;
+  if (access(path, F_OK)) return AD_OK;
+  AD_TRY(ad_json_read(path, &document));
+  return parts[part].take(document, out);
+}
+
+/* A file that cannot be used takes nothing away from the others. */
+static int put_part(size_t part, const char *path, json_t *run) {
+  json_t *found = NULL;
+  ad_status status = read_part(part, path, &found);
+  int failed = json_object_set_new(run, parts[part].key, found ? found : json_null());
+  if (status)
+    failed |= json_object_set_new(json_object_get(run, "broken"), parts[part].file, ad_json_text(ad_last_error()));
+  return failed;
+}
+
+static ad_status read_parts(const char *folder, json_t *run) {
+  if (json_object_set_new(run, "broken", json_object())) return no_memory(folder);
+  for (size_t i = 0; i < PARTS; i++) {
+    char *path;
+    AD_TRY(ad_path_in(folder, parts[i].file, &path));
+    int failed = put_part(i, path, run);
+    ad_release(path);
+    if (failed) return no_memory(folder);
+  }
+  return AD_OK;
+}
+
+/* ---- the whole ---- */
+
+static ad_status fill(const char *folder, json_t *run) {
+  if (json_object_set_new(run, "folder", ad_json_text(folder))) return no_memory(folder);
+  AD_TRY(read_parts(folder, run));
+  return read_metrics(folder, run);
+}
+
+ad_status ad_report_document(const char *folder, json_t **out) {
+  json_t *run = json_object();
+  ad_status status = run ? fill(folder, run) : no_memory(folder);
+  if (status)
+    json_decref(run);
+  else
+    *out = run;
+  return status;
+}

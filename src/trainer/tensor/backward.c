@@ -1,0 +1,334 @@
+/* Backward: walks the tape from a loss, or from values whose gradients arrived, to the leaves; gives every gradient its
+ * memory and hands those of parameters to their reducers as soon as they are complete. */
+#include <string.h>
+#include "array/array.h"
+#include "layout/shown.h"
+#include "reduce/reducer.h"
+#include "products/gemm.h"
+#include "tensor/tape.h"
+
+/* ---- memory of gradients that were consumed ---- */
+
+static ad_status take_gradient(ad_tape *tape, size_t bytes, void **out) {
+  for (spare **at = &tape->spares; *at; at = &(*at)->next) {
+    spare *found = *at;
+    if (found->bytes != bytes) continue;
+    *at = found->next;
+    found->next = tape->records;
+    tape->records = found;
+    *out = found->data;
+    return AD_OK;
+  }
+  return ad_tape_take(tape, bytes, out);
+}
+
+static ad_status give_back(ad_tape *tape, const ad_array *grad) {
+  spare *record = tape->records;
+  if (record)
+    tape->records = record->next;
+  else if (!(record = ad_arena_take(tape->arena, sizeof *record)))
+    return AD_MEMORY;
+  *record = (spare){tape->spares, ad_array_bytes(grad), grad->data};
+  tape->spares = record;
+  return AD_OK;
+}
+
+/* ---- where gradients go ---- */
+
+static ad_array describe_gradient(const ad_tape *tape, const ad_tensor *tensor) {
+  ad_layout dual = ad_layout_dual(&tensor->array.layout);
+  return ad_array_describe(tape->comm, tensor->grad_dtype, &tensor->array.shape, &dual);
+}
+
+/* In the last start the gradient of a parameter that no earlier one reached forms in the reducer's own memory, if it
+ * has the tape's dtype. Gradients of earlier starts wait on the tape: what stands with the reducer counts. *adds stays
+ * 0 unless it is done. */
+static ad_status form_in_reducer(const ad_tape *tape, ad_tensor *tensor, int *adds, int *done) {
+  ad_reducer *reducer = ad_is_parameter(tensor) ? tensor->from->reducer : NULL;
+  *done = 0;
+  if (!reducer || !tape->began_last) return AD_OK;
+  ad_array target;
+  int target_adds;
+  AD_TRY(ad_reducer_target(reducer, tensor->param, &target, &target_adds));
+  int in_place = target.data || (tape->dry && ad_reducer_writes_in_place(reducer, tensor->param));
+  if (!in_place || target.dtype != tensor->grad.dtype) return AD_OK;
+  tensor->grad.data = target.data;
+  *adds = target_adds;
+  *done = 1;
+  return AD_OK;
+}
+
+static ad_status first_gradient(ad_tape *tape, ad_tensor *tensor, int *adds) {
+  int done;
+  tensor->has_earlier = tensor->has_grad;
+  tensor->earlier = tensor->grad.data;
+  tensor->grad = describe_gradient(tape, tensor);
+  *adds = 0;
+  AD_TRY(form_in_reducer(tape, tensor, adds, &done));
+  if (!done) AD_TRY(take_gradient(tape, ad_array_bytes(&tensor->grad), &tensor->grad.data));
+  tensor->has_grad = tensor->takes_shares = 1;
+  return AD_OK;
+}
+
+static ad_status claim(ad_tape *tape, ad_tensor *tensor, gradient_slot *slot) {
+  if (!tensor->carries) return AD_OK;
+  int is_leaf = !tensor->op;  // whose gradient goes nowhere and adds up over the starts
+  slot->adds = 1;
+  slot->dtype = tensor->grad_dtype;
+  if (!tensor->takes_shares && !(is_leaf && tensor->has_grad)) AD_TRY(first_gradient(tape, tensor, &slot->adds));
+  slot->data = tensor->grad.data;
+  return AD_OK;
+}
+
+static int stands_twice(const ad_tensor *out, int i) {
+  for (int j = 0; j < out->operand_count; j++) {
+    if (j != i && out->operand[j] == out->operand[i]) return 1;
+  }
+  return 0;
+}
+
+// Operand 0 takes over the memory of the result's gradient, which nobody needs any more.
+static int takes_over(const ad_tensor *out) {
+  const ad_tensor *operand = out->operand[0];
+  return out->op->hands_over && operand->carries && !operand->has_grad && !ad_is_parameter(operand) && !out->is_kept &&
+         operand->grad_dtype == out->grad_dtype && !stands_twice(out, 0);
+}
+
+static ad_status claim_slots(ad_tape *tape, ad_tensor *out, gradient_slot *slot) {
+  if (takes_over(out)) {
+    ad_tensor *operand = out->operand[0];
+    operand->grad = describe_gradient(tape, operand);
+    operand->grad.data = slot[0].data = out->grad.data;
+    slot[0].dtype = operand->grad_dtype;
+    operand->has_grad = operand->takes_shares = 1;
+  }
+  for (int i = 0; i < out->operand_count; i++) {
+    if (slot[i].data) continue;
+    AD_TRY(claim(tape, out->operand[i], &slot[i]));
+    // Two slots that are one memory: zeroed, both add, in whatever order the operation fills them.
+    if (!slot[i].adds && slot[i].data && stands_twice(out, i)) {
+      memset(slot[i].data, 0, ad_array_bytes(&out->operand[i]->grad));
+      slot[i].adds = 1;
+    }
+  }
+  return AD_OK;
+}
+
+/* ---- the walk ---- */
+
+// A parameter's gradient is complete.
+static ad_status hand_over(ad_tensor *parameter) {
+  const ad_parameters *from = parameter->from;
+  if (!from->reducer) {
+    if (from->gradient) from->gradient(from->gradient_context, parameter->param, &parameter->grad);
+    return AD_OK;
+  }
+  parameter->has_grad = 0;
+  return ad_reducer_add(from->reducer, parameter->param, &parameter->grad, parameter->site);
+}
+
+// Another share of this gradient is in.
+static ad_status one_use_less(const ad_tape *tape, ad_tensor *tensor) {
+  if (!tensor->carries || --tensor->uses) return AD_OK;
+  return tape->began_last && ad_is_parameter(tensor) ? hand_over(tensor) : AD_OK;
+}
+
+// The gradient went on to the operands. A kept one stays, added to that of earlier starts.
+static ad_status leave(ad_tape *tape, ad_tensor *out, int handed_over) {
+  out->takes_shares = 0;
+  if (!out->is_kept) {
+    out->has_grad = 0;
+    return handed_over ? AD_OK : give_back(tape, &out->grad);
+  }
+  if (!out->has_earlier) return AD_OK;
+  ad_array spent = out->grad;
+  out->grad.data = out->earlier;
+  if (spent.data) ad_rows(spent.dtype)->put(out->earlier, spent.data, 1, ad_array_numel(&spent), 1);
+  out->has_earlier = 0;
+  return give_back(tape, &spent);
+}
+
+static ad_status run_backward(ad_tape *tape, ad_tensor *out) {
+  gradient_slot slot[OPERANDS_MAX] = {{.data = NULL}};
+  int handed_over = takes_over(out);
+  AD_TRY(claim_slots(tape, out, slot));
+  tape_mark mark = ad_tape_mark(tape);
+  AD_TRY(ad_tape_take_scratch(tape, out));
+  AD_TRY(ad_tape_acquire(tape, out, out->op->unread));
+  ad_status status = tape->dry && !out->op->runs_dry ? AD_OK : out->op->backward(tape, out, slot);
+  ad_status products = ad_gemm_status();
+  ad_tape_release(out, out->op->unread);
+  ad_tape_rewind(tape, mark);
+  if (status || products) return status ? status : products;
+  AD_TRY(leave(tape, out, handed_over));
+  for (int i = 0; i < out->operand_count; i++) AD_TRY(one_use_less(tape, out->operand[i]));
+  return AD_OK;
+}
+
+/* One start: from several outputs at once, each a loss (its gradient NULL, the seed 1) or a value with the gradient
+ * that arrived for it. */
+typedef struct start {
+  ad_tensor *const *outputs;
+  const ad_array *const *gradients; /* NULL: all are losses */
+  size_t count;
+  const char *site;
+} start;
+
+static const ad_array *arriving(const start *from, size_t i) { return from->gradients ? from->gradients[i] : NULL; }
+
+// Counts, for every tensor between the leaves and the outputs, the shares that its gradient will get.
+static void count_uses(const ad_tape *tape, const start *from) {
+  for (size_t i = 0; i < from->count; i++) from->outputs[i]->uses += from->outputs[i]->carries;  // the seeds
+  for (ad_tensor *each = tape->last; each; each = each->previous) {
+    if (!each->uses) continue;
+    for (int i = 0; i < each->operand_count; i++) each->operand[i]->uses += each->operand[i]->carries;
+  }
+}
+
+// What an earlier start left for a parameter that this last one does not reach.
+static ad_status hand_over_unreached(const ad_tape *tape) {
+  for (ad_tensor *each = tape->last; each; each = each->previous) {
+    if (ad_is_parameter(each) && each->has_grad && !each->uses) AD_TRY(hand_over(each));
+  }
+  return AD_OK;
+}
+
+static ad_status seed(ad_tape *tape, const start *from, size_t i) {
+  ad_tensor *output = from->outputs[i];
+  gradient_slot slot = {.data = NULL};
+  ad_array arrives = {0};
+  if (arriving(from, i)) arrives = *arriving(from, i);  // may be the output's own, which claiming moves
+  AD_TRY(claim(tape, output, &slot));
+  const row_kernels *rows = ad_rows(output->grad_dtype);
+  if (slot.data && arrives.data)
+    rows->put(slot.data, arrives.data, 1, ad_numel(output), slot.adds);
+  else if (slot.data && !arriving(from, i))
+    rows->fill(slot.data, 1, 1, slot.adds);
+  return one_use_less(tape, output);
+}
+
+static ad_status walk(ad_tape *tape, const start *from) {
+  count_uses(tape, from);
+  if (tape->began_last) AD_TRY(hand_over_unreached(tape));
+  for (size_t i = 0; i < from->count; i++) AD_TRY(seed(tape, from, i));
+  for (ad_tensor *each = tape->last; each; each = each->previous) {
+    if (each->op && each->takes_shares) AD_TRY(run_backward(tape, each));
+  }
+  return AD_OK;
+}
+
+/* ---- where backward may start ---- */
+
+static const char *repair_of(ad_type type) {
+  if (type == AD_R)
+    return "every rank holds the same sum: say so with once (R->P), or make it by all_reduce P->I instead of P->R";
+  if (type == AD_V) return "declare it V->P if each rank's value is an addend of the loss";
+  return "sum over the cut dimension first, which makes it P";
+}
+
+static ad_status check_loss_type(const ad_layout *layout, const char *site) {
+  ad_axes named = ad_mesh_named(layout->mesh);
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    ad_type type = layout->type[axis];
+    int counts = (named & AD_AXES(axis)) || type != AD_R;
+    if (!counts || type == AD_P || type == AD_I) continue;
+    char name[16];
+    return ad_fail(AD_TYPE, "%s: backward: the loss is %s on `%s`, but backward starts from P or I; %s", site,
+                   ad_type_print(type, name, sizeof name), ad_axis_name((ad_axis)axis), repair_of(type));
+  }
+  return AD_OK;
+}
+
+ad_status ad_check_loss(const ad_tensor *loss, const char *site) {
+  char shape[96];
+  if (loss->array.shape.ndim || !ad_dtype_is_float(loss->array.dtype))
+    return ad_fail(AD_INVALID, "%s: backward: the loss has shape %s and dtype %s, but must be a scalar; sum it first",
+                   site, ad_shape_print(&loss->array.shape, shape, sizeof shape), ad_dtype_name(loss->array.dtype));
+  return check_loss_type(&loss->array.layout, site);
+}
+
+static ad_status check_arriving_layout(const ad_layout *grad, const ad_layout *output, size_t i, const char *site) {
+  ad_layout dual = ad_layout_dual(output);
+  if (ad_layout_equal(grad, &dual)) return AD_OK;
+  char is[160], wanted[160], of[160];
+  ad_layouts_shown_apart(grad, &dual, is, wanted, sizeof is);
+  return ad_fail(
+      AD_TYPE,
+      "%s: backward: the gradient of output %zu is \"%s\" on mesh \"%s\", but the output is \"%s\" on \"%s\": "
+      "its gradient must be the dual of that, \"%s\" (ad_layout_dual)",
+      site, i, is, ad_mesh_text(grad->mesh), ad_layout_shown(output, of, sizeof of), ad_mesh_text(output->mesh),
+      wanted);
+}
+
+// A gradient that arrives for output i must be described as the tape describes its own.
+static ad_status check_arriving(const ad_tape *tape, const start *from, size_t i) {
+  const ad_array *grad = arriving(from, i), *output = &from->outputs[i]->array;
+  const char *site = from->site;
+  char a[96], b[96];
+  if (!grad->layout.mesh) return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu has no mesh", site, i);
+  ad_dtype dtype = from->outputs[i]->grad_dtype;
+  if (grad->dtype != dtype)
+    return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu is %s, but the output is %s", site, i,
+                   ad_dtype_name(grad->dtype), ad_dtype_name(dtype));
+  if (!ad_shape_equal(&grad->shape, &output->shape))
+    return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu has shape %s, but the output has %s", site, i,
+                   ad_shape_print(&grad->shape, a, sizeof a), ad_shape_print(&output->shape, b, sizeof b));
+  if (grad->scale)
+    return ad_fail(AD_TYPE, "%s: backward: the gradient of output %zu carries the scale 2^-%d; bring it to scale 0",
+                   site, i, grad->scale);
+  AD_TRY(check_arriving_layout(&grad->layout, &output->layout, i, site));
+  return ad_array_check(tape->comm, grad, "backward", site);
+}
+
+static ad_status check_output(const ad_tape *tape, const start *from, size_t i) {
+  const ad_tensor *output = from->outputs[i];
+  int is_loss = !arriving(from, i);
+  if (!ad_tape_owns(tape, output) && is_loss)
+    return ad_fail(AD_INVALID, "%s: backward: the loss is %s", from->site, ad_tape_foreigner(output));
+  if (!ad_tape_owns(tape, output))
+    return ad_fail(AD_INVALID, "%s: backward: output %zu is %s", from->site, i, ad_tape_foreigner(output));
+  return is_loss ? ad_check_loss(output, from->site) : check_arriving(tape, from, i);
+}
+
+static ad_status check_start(const ad_tape *tape, const start *from) {
+  AD_TRY(ad_tape_status(tape));
+  if (tape->began_last)
+    return ad_fail(
+        AD_INVALID,
+        "%s: backward ran already since the last ad_tape_reset; add losses before it, or mark only the final "
+        "start (ad_backward_from) as the last",
+        from->site);
+  int reaches = 0;
+  for (size_t i = 0; i < from->count; i++) {
+    AD_TRY(check_output(tape, from, i));
+    reaches |= from->outputs[i]->carries;
+  }
+  if (reaches) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: backward: no parameter and no input is reached from %s", from->site,
+                 from->count ? "the outputs, which are made of constants" : "a start without outputs");
+}
+
+ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const *outputs, const ad_array *const *gradients, size_t n,
+                              int last, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(tape);
+  if (n) AD_NEED(outputs);
+  start from = {outputs, gradients, n, site};
+  if (tape->runs_forward) ad_tape_trace(tape, "forward", 0);
+  tape->runs_forward = 0;
+  ad_status status = check_start(tape, &from);
+  if (!status) {
+    tape->began_last = last != 0;
+    ad_tape_trace(tape, "backward", 1);
+    status = walk(tape, &from);
+    ad_tape_trace(tape, "backward", 0);
+  }
+  if (!status) return AD_OK;
+  ad_tape_fail(tape, status);
+  ad_tape_tell(tape);
+  return ad_tape_status(tape);
+}
+
+ad_status ad_backward_at(ad_tape *tape, ad_tensor *loss, const char *site) {
+  return ad_backward_from_at(tape, &loss, NULL, 1, 1, site);
+}

@@ -1,0 +1,159 @@
+/* The known mistakes of ring attention, of positions on a cut sequence, of experts and of dtypes that are computed in.
+ * Nothing here is part of what they do. */
+#include "tensor/mistakes.h"
+
+#include "array/array.h"
+#include "array/transit.h"
+#include "kernels/kernels.h"
+#include "base/memory.h"
+#include "tensor/attention.h"
+#include "products/gemm_cut.h"
+#include "tensor/ring.h"
+#include "tensor/routing.h"
+#include "tensor/tape.h"
+
+static void fire(void *context) { ((ad_mistake_scene *)context)->fired = 1; }
+
+/* One turn too few: the last block of keys is never attended. */
+static void leave_last_turn(void *context, void *passing) {
+  ring_turn_passing *at = passing;
+  if (!at->turn || at->turn + 1 != at->ring->members) return;
+  at->columns->span_count = 0;
+  fire(context);
+}
+
+/* The mask of a block that arrived is made of the own positions. */
+static void mask_by_own_positions(void *context, void *passing) {
+  ring_turn_passing *at = passing;
+  if (!at->is_masked || !at->turn || at->own->count != at->columns->count) return;
+  *at->columns = *at->own;
+  fire(context);
+}
+
+/* What other ranks gathered for a block is overwritten, not added to. */
+static void forget_gathered(void *context, void *passing) {
+  *(int *)passing = 0;
+  fire(context);
+}
+
+/* Each rank counts its positions from 0. */
+static void count_from_zero(void *context, void *passing) {
+  positions *at = passing;
+  int64_t next = 0;
+  for (int i = 0; i < at->span_count; i++) {
+    if (at->span[i].first != next) fire(context);
+    at->span[i].first = next;
+    next += at->span[i].count;
+  }
+}
+
+/* Scores get gradients from the slots of this rank's own experts alone. */
+static void drop_others_slots(void *context, void *passing) {
+  const slot_scores_passing *at = passing;
+  const ad_routing *routing = at->routing;
+  for (size_t i = 0; i < routing->slots; i++) {
+    size_t expert = (size_t)routing->expert[routing->choice_of_slot[i]];
+    if (expert >= routing->own_first && expert < routing->own_first + routing->own_experts) continue;
+    ad_set_element(at->grad->dtype, at->grad->data, i, 0);
+    fire(context);
+  }
+}
+
+/* Each rank's loss is its own mean, so that a gradient is the average over the ranks with tokens. What goes back to the
+ * experts is a sum over ep already, and is averaged over their copies alone; what comes back from them is right. In
+ * the backward pass the exchange to the experts and the one from them take turns. */
+static void average_over_copies(void *context, void *passing) {
+  ad_mistake_scene *scene = context;
+  const ad_transit_passing *pass = passing;
+  const ad_array *rows = pass->in;
+  if (!pass->transit->send_rows || !pass->transit->backward || ad_comm_is_dry(pass->comm)) return;
+  double ranks = (double)ad_mesh_ranks_over(rows->layout.mesh, pass->transit->axes);
+  double factor = scene->passed++ % 2 ? 1 / ranks : ranks;
+  ad_cast_scaled(rows->data, rows->dtype, rows->data, rows->dtype, factor, ad_array_numel(rows));
+  scene->ratio = ranks;
+  scene->fired = 1;
+}
+
+/* ---- dtypes ---- */
+
+/* A few terms of each sum are added, then what there is is rounded to bf16. */
+static void sum_in_bf16(const gemm_product *of, uint16_t *sums) {
+  enum { TERMS = 4 };
+  for (int64_t at = 0; at < of->k; at += TERMS)
+    ad_gemm(AD_BF16, AD_BF16, of->m, of->n, of->k - at < TERMS ? of->k - at : TERMS, of->factor,
+            ad_gemm_from_term(of->a, AD_BF16, at, 0), ad_gemm_from_term(of->b, AD_BF16, at, 1), at > 0, sums, of->n);
+}
+
+static void round_within_product(void *context, void *passing) {
+  ad_mistake_scene *scene = context;
+  gemm_passing *pass = passing;
+  const gemm_product *of = pass->product;
+  uint16_t *sums;
+  if (scene->kept || of->values != AD_BF16 || !of->k || ad_new((size_t)(of->m * of->n), &sums)) return;
+  scene->kept = of; /* the products that this one is made of pass here too */
+  sum_in_bf16(of, sums);
+  ad_gemm_hand_out(of, sums, AD_BF16);
+  scene->kept = NULL;
+  ad_release(sums);
+  pass->handled = scene->fired = 1;
+}
+
+static void round_statistic(void *context, void *passing) {
+  ad_round_to_bf16(passing, AD_F64, 1);
+  fire(context);
+}
+
+static void narrow_stream(void *context, void *passing) {
+  *(ad_dtype *)passing = AD_BF16;
+  fire(context);
+}
+
+static const ad_mistake mistakes[] = {
+    {.name = "ring-without-last-turn",
+     .words = "the last block of keys that comes around the ring is not attended",
+     .needs = AD_NEED_TOKENS | AD_NEED_RING,
+     .at = {{AD_SEAM_RING_TURN, leave_last_turn}}},
+    {.name = "ring-masked-by-own-positions",
+     .words = "a block of keys that arrived is masked by the positions of the rank's own",
+     .needs = AD_NEED_TOKENS | AD_NEED_RING | AD_NEED_MASKED_RING,
+     .at = {{AD_SEAM_RING_TURN, mask_by_own_positions}}},
+    {.name = "ring-gradients-overwritten",
+     .catalogue = 5,
+     .words = "the gradient of keys holds the addend of one rank",
+     .needs = AD_NEED_TOKENS | AD_NEED_RING,
+     .at = {{AD_SEAM_RING_GATHERED, forget_gathered}}},
+    {.name = "positions-from-zero",
+     .words = "each rank of a cut sequence counts its positions from 0",
+     .needs = AD_NEED_TOKENS | AD_NEED_CUT_SEQUENCE,
+     .at = {{AD_SEAM_POSITIONS, count_from_zero}}},
+    {.name = "scores-of-other-ranks-slots-dropped",
+     .catalogue = 4,
+     .words = "a score whose expert is on another rank gets no gradient",
+     .needs = AD_NEED_TOKENS | AD_NEED_SPREAD_EXPERTS,
+     .at = {{AD_SEAM_SLOT_SCORES, drop_others_slots}}},
+    {.name = "experts-averaged-over-copies",
+     .catalogue = 13,
+     .words = "what the backward of an exchange summed over ep is averaged over the copies of experts alone",
+     .needs = AD_NEED_TOKENS | AD_NEED_SPREAD_EXPERTS,
+     .at = {{AD_SEAM_TRANSIT, average_over_copies}}},
+    {.name = "product-sums-in-bf16",
+     .words = "a product of bf16 sums in bf16",
+     .needs = AD_NEED_TOKENS | AD_NEED_NARROW_PRODUCTS | AD_NEED_WHOLE_FORMULAS,
+     .of_dtype = 1,
+     .at = {{AD_SEAM_PRODUCT, round_within_product}}},
+    {.name = "statistics-in-bf16",
+     .words = "what rows are normalised by is bf16",
+     .needs = AD_NEED_TOKENS | AD_NEED_NARROW_PRODUCTS | AD_NEED_WHOLE_FORMULAS,
+     .of_dtype = 1,
+     .at = {{AD_SEAM_STATISTIC, round_statistic}}},
+    {.name = "residual-in-bf16",
+     .words = "the residual stream is bf16 where f32 was promised",
+     .needs = AD_NEED_TOKENS | AD_NEED_WIDE_STREAM | AD_NEED_WHOLE_FORMULAS,
+     .of_dtype = 1,
+     .at = {{AD_SEAM_RESIDUAL, narrow_stream}}},
+};
+
+const ad_mistake *ad_tensor_mistakes(size_t *count) {
+  *count = sizeof mistakes / sizeof *mistakes;
+  return mistakes;
+}

@@ -1,0 +1,105 @@
+/* Products of rows with the matrix of their expert: rows stand expert after expert. */
+#include <inttypes.h>
+#include <string.h>
+#include "layout/nest.h"
+#include "products/gemm.h"
+#include "tensor/routing.h"
+#include "tensor/tape.h"
+
+typedef struct grouped_numbers {
+  const ad_routing *routing;
+} grouped_numbers;
+
+static const ad_routing *routing_of(const ad_tensor *out) { return ((const grouped_numbers *)out->own)->routing; }
+
+/* A rank's matrices are of its own experts: S(0) counts as declared V, without the copy that a declaration of a
+ * parameter makes, and their gradient is S(0) again. */
+static ad_status grouped_describe(ad_tape *tape, ad_tensor *out) {
+  const ad_layout *matrices = &out->operand[1]->array.layout;
+  ad_layout own = *matrices;
+  ad_layout_set(&own, ad_layout_cutting(matrices, 0), AD_V);
+  return ad_operation_describe_by(tape, out, (const ad_layout *[]){&out->operand[0]->array.layout, &own});
+}
+
+static ad_status grouped_check(const ad_tape *tape, const ad_tensor *out) {
+  const ad_routing *routing = routing_of(out);
+  const ad_array *x = &out->operand[0]->array, *w = &out->operand[1]->array;
+  if ((size_t)x->local.dim[0] == routing->received && (size_t)w->local.dim[0] == routing->own_experts) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s: grouped_linear: %" PRId64 " rows and %" PRId64
+                 " matrices, but the routing brought %zu rows for %zu experts",
+                 out->site, x->local.dim[0], w->local.dim[0], routing->received, routing->own_experts);
+}
+
+typedef struct group_sizes {
+  int64_t rows, inner, columns;
+  size_t first_row;
+  size_t matrix; /* elements of the matrices before */
+} group_sizes;
+
+static group_sizes first_group(const ad_tensor *out) {
+  return (group_sizes){0, out->operand[1]->array.local.dim[1], out->operand[1]->array.local.dim[2], 0, 0};
+}
+
+static void take_group(const ad_tensor *out, size_t expert, group_sizes *at) {
+  at->rows = (int64_t)routing_of(out)->rows_of_expert[expert];
+  at->matrix = expert * (size_t)(at->inner * at->columns);
+}
+
+static ad_status grouped_forward(ad_tape *tape, ad_tensor *out) {
+  group_sizes at = first_group(out);
+  for (size_t e = 0; e < routing_of(out)->own_experts; e++, at.first_row += (size_t)at.rows) {
+    take_group(out, e, &at);
+    gemm_operand x = {ad_at(out, out->operand[0]->array.data, at.first_row * (size_t)at.inner), at.inner, 0};
+    gemm_operand w = {ad_at(out, out->operand[1]->array.data, at.matrix), at.columns, 0};
+    if (at.rows)
+      ad_gemm(out->array.dtype, out->array.dtype, at.rows, at.columns, at.inner, 1, x, w, 0,
+              ad_at(out, out->array.data, at.first_row * (size_t)at.columns), at.columns);
+  }
+  return AD_OK;
+}
+
+/* An expert without rows has a present, zero gradient. */
+static void backward_of_group(const ad_tensor *out, const gradient_slot *slot, const group_sizes *at) {
+  ad_dtype dtype = out->array.dtype;
+  const void *dy = ad_at(out, out->grad.data, at->first_row * (size_t)at->columns);
+  gemm_operand w = {ad_at(out, out->operand[1]->array.data, at->matrix), at->columns, 1};
+  gemm_operand x = {ad_at(out, out->operand[0]->array.data, at->first_row * (size_t)at->inner), at->inner, 1};
+  if (slot[0].data && at->rows)
+    ad_gemm(dtype, slot[0].dtype, at->rows, at->inner, at->columns, 1, (gemm_operand){dy, at->columns, 0}, w,
+            slot[0].adds, ad_at(out, slot[0].data, at->first_row * (size_t)at->inner), at->inner);
+  if (!slot[1].data) return;
+  size_t size = ad_dtype_size(slot[1].dtype);
+  void *dw = (char *)slot[1].data + at->matrix * size;
+  if (at->rows)
+    ad_gemm(dtype, slot[1].dtype, at->inner, at->columns, at->rows, 1, x, (gemm_operand){dy, at->columns, 0},
+            slot[1].adds, dw, at->columns);
+  else if (!slot[1].adds)
+    memset(dw, 0, (size_t)(at->inner * at->columns) * size);
+}
+
+static ad_status grouped_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  group_sizes at = first_group(out);
+  for (size_t e = 0; e < routing_of(out)->own_experts; e++, at.first_row += (size_t)at.rows) {
+    take_group(out, e, &at);
+    backward_of_group(out, slot, &at);
+  }
+  return AD_OK;
+}
+
+static const operation grouped_linear = {.name = "grouped_linear",
+                                         .dims = "nk,ekm->nm",
+                                         .linearity = AD_MULTILINEAR,
+                                         .whole = "ne",
+                                         .dtypes = IN_ANY_FLOAT,
+                                         .raw = 1u << 0 | 1u << 1,
+                                         .own_size = sizeof(grouped_numbers),
+                                         .describe = grouped_describe,
+                                         .check = grouped_check,
+                                         .forward = grouped_forward,
+                                         .backward = grouped_backward};
+
+ad_tensor *ad_grouped_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const ad_routing *routing,
+                                const char *site) {
+  return ad_tape_apply(tape, &grouped_linear, (ad_tensor *[]){x, w}, 2, &(grouped_numbers){routing}, site);
+}

@@ -1,0 +1,58 @@
+/* A value as it is when it has travelled in a narrower dtype, and its gradient when that has come back in one: where
+ * both ends are one rank and nothing travels, the same roundings. */
+#include <math.h>
+#include "kernels/finite.h"
+#include "kernels/kernels.h"
+#include "tensor/tape.h"
+
+static void note_overflow(const void *narrow, ad_dtype wire, double scale, const void *from, ad_dtype dtype, size_t n,
+                          double *overflow) {
+  if (wire == AD_F16 && overflow)
+    *overflow = fmax(*overflow, scale * ad_largest_overflow(narrow, wire, from, dtype, n));
+}
+
+/* Through the dtype and back, times `scale` in between; block after block; to == from is fine. */
+static void round_through(ad_dtype wire, double scale, ad_dtype dtype, void *to, const void *from, size_t numel,
+                          double *overflow) {
+  enum { BLOCK = 512 };
+  double block[BLOCK]; /* of any dtype */
+  size_t size = ad_dtype_size(dtype);
+  for (size_t at = 0; at < numel; at += BLOCK) {
+    size_t n = numel - at < BLOCK ? numel - at : BLOCK;
+    ad_cast_scaled(block, wire ? wire : dtype, (const char *)from + at * size, dtype, scale, n);
+    note_overflow(block, wire, scale, (const char *)from + at * size, dtype, n, overflow);
+    ad_cast_scaled((char *)to + at * size, dtype, block, wire ? wire : dtype, 1 / scale, n);
+  }
+}
+
+static ad_status wire_forward(ad_tape *tape, ad_tensor *out) {
+  const wire_rounding *wire = out->own;
+  round_through(wire->value, 1, out->array.dtype, out->array.data, out->operand[0]->array.data, ad_numel(out),
+                wire->overflow);
+  return AD_OK;
+}
+
+static ad_status wire_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+  const wire_rounding *wire = out->own;
+  if (!slot[0].data) return AD_OK;
+  round_through(wire->gradient, wire->gradient_scale, out->grad.dtype, out->grad.data, out->grad.data, ad_numel(out),
+                wire->overflow ? wire->overflow + 1 : NULL);
+  if (slot[0].data != out->grad.data)
+    ad_rows(out->grad.dtype)->put(slot[0].data, out->grad.data, 1, ad_numel(out), slot[0].adds);
+  return AD_OK;
+}
+
+static const operation wire = {.name = "wire",
+                               .dims = "...->...",
+                               .linearity = AD_NONLINEAR,
+                               .dtypes = IN_ANY_FLOAT,
+                               .passes_on = 1,
+                               .unread = 1,
+                               .own_size = sizeof(wire_rounding),
+                               .hands_over = 1,
+                               .forward = wire_forward,
+                               .backward = wire_backward};
+
+ad_tensor *ad_wire_at(ad_tape *tape, ad_tensor *x, const wire_rounding *rounding, const char *site) {
+  return ad_tape_apply(tape, &wire, &x, 1, rounding, site);
+}

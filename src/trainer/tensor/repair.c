@@ -1,0 +1,250 @@
+/* Which conversions an operation would take is asked of the operation itself: on the tape that it failed, on engine
+ * dry, each is recorded and the operation after it. A step with one of them is the program as it would be written then.
+ */
+#include "tensor/repair.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "base/memory.h"
+#include "base/seams.h"
+#include "base/text.h"
+#include "layout/type.h"
+#include "tensor/tape.h"
+
+enum { TYPES_MAX = 4 + 2 * AD_DIMS_MAX };
+
+/* ---- ways ---- */
+
+static int all_types(int ndim, ad_type out[TYPES_MAX]) {
+  int count = 0;
+  const ad_type same[] = {AD_R, AD_I, AD_V, AD_P};
+  for (size_t i = 0; i < sizeof same / sizeof *same; i++) out[count++] = same[i];
+  for (int dim = 0; dim < ndim; dim++) {
+    out[count++] = AD_S(dim);
+    out[count++] = AD_S_ZIGZAG(dim);
+  }
+  return count;
+}
+
+int ad_repair_states(const ad_repair *repair) {
+  for (int i = 0; i < repair->way.count; i++)
+    if (ad_move_states(repair->way.move[i], repair->way.from[i])) return 1;
+  return 0;
+}
+
+const char *ad_repair_print(const ad_repair *repair, char *buffer, size_t size) {
+  ad_text text = ad_text_on(buffer, size);
+  char from[AD_TYPE_TEXT_MAX], to[AD_TYPE_TEXT_MAX], axes[80];
+  for (int i = 0; i < repair->way.count; i++)
+    ad_text_add(&text, "%s%s operand %d %s->%s", i ? ", then " : "", ad_move_name(repair->way.move[i]),
+                repair->operand + 1, ad_type_print(repair->way.from[i], from, sizeof from),
+                ad_type_print(repair->way.to[i], to, sizeof to));
+  ad_text_add(&text, " on `%s`", ad_axes_print(repair->axes, axes, sizeof axes));
+  if (repair->is_before) ad_text_add(&text, " before %s at %s", repair->op, repair->site);
+  if (repair->stays) ad_text_add(&text, ", and use that from there on");
+  return buffer;
+}
+
+/* ---- what a refused call would take ---- */
+
+/* The refused call, one of its operands, and how that came to be: calls[0] made it, calls[1] what went into calls[0].
+ */
+enum { CALLS_MAX = 4 };
+typedef struct trying {
+  ad_repairs *to;
+  const ad_operation_passing *call;
+  int operand;
+  const ad_tensor *calls[CALLS_MAX];
+  int depth; /* how many calls are made again: before the first of these the conversion is put */
+  ad_repair repair;
+} trying;
+
+static ad_tensor *walk(ad_tape *tape, ad_tensor *x, const ad_repair *repair, const char *site) {
+  char axes[80];
+  ad_axes_print(repair->axes, axes, sizeof axes);
+  for (int i = 0; i < repair->way.count; i++)
+    x = ad_move_at(tape, x, repair->way.move[i], axes, repair->way.to[i], site);
+  return x;
+}
+
+static ad_tensor *converted(const trying *t) {
+  return t->depth ? t->calls[t->depth - 1]->operand[0] : t->call->operands[t->operand];
+}
+
+static int is_taken(const trying *t) {
+  const ad_operation_passing *call = t->call;
+  ad_tape *tape = call->tape;
+  ad_tensor *operands[OPERANDS_MAX];
+  memcpy(operands, call->operands, (size_t)call->count * sizeof *operands);
+  tape->status = AD_OK;
+  ad_tensor *x = walk(tape, converted(t), &t->repair, call->site);
+  for (int i = t->depth; i-- > 0;) x = ad_tape_apply(tape, t->calls[i]->op, &x, 1, t->calls[i]->own, t->calls[i]->site);
+  operands[t->operand] = x;
+  ad_tape_apply(tape, call->op, operands, call->count, call->own, call->site);
+  return tape->status == AD_OK;
+}
+
+static void list(ad_repairs *to, const ad_repair *repair) {
+  if (to->count == to->capacity) {
+    size_t capacity = 2 * to->capacity + 16;
+    to->status = ad_grow(&to->list, to->capacity, capacity);
+    if (to->status) return;
+    to->capacity = capacity;
+  }
+  to->list[to->count++] = *repair;
+}
+
+static void try_way(trying *t) {
+  if (t->to->status || !is_taken(t)) return;
+  for (int stays = 0; stays < 2; stays++) {
+    t->repair.stays = stays;
+    list(t->to, &t->repair);
+  }
+  t->repair.stays = 0;
+}
+
+/* Every way of at most two steps from the operand's type on the axis. */
+static void try_ways(trying *t, ad_type from, int ndim) {
+  ad_type types[TYPES_MAX];
+  int count = all_types(ndim, types);
+  for (int i = 0; i < count; i++) {
+    ad_way direct = ad_way_direct(from, types[i]);
+    if (!direct.count || types[i] == from) continue;
+    t->repair.way = direct;
+    try_way(t);
+    for (int j = 0; j < count; j++) {
+      ad_way second = ad_way_direct(types[i], types[j]);
+      if (!second.count || types[j] == from) continue;
+      t->repair.way = (ad_way){2, {direct.move[0], second.move[0]}, {from, types[i]}, {types[i], types[j]}};
+      try_way(t);
+    }
+  }
+}
+
+static void try_axes(trying *t, ad_axes axes, ad_type from, int ndim) {
+  t->repair.axes = axes;
+  try_ways(t, from, ndim);
+}
+
+/* On each axis, on both of dp, and on all that have one type. */
+static void try_all_axes(trying *t, const ad_array *x) {
+  ad_axes named = ad_mesh_named(x->layout.mesh), tried = 0;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    ad_type from = x->layout.type[axis];
+    ad_axes alike = ad_layout_axes_of(&x->layout, from) & named, dp = alike & AD_AXES_DP;
+    if (!(named & AD_AXES(axis))) continue;
+    try_axes(t, AD_AXES(axis), from, x->shape.ndim);
+    if (tried & AD_AXES(axis)) continue;
+    if (dp == AD_AXES_DP && alike != dp && (dp & AD_AXES(axis)) && !(tried & dp)) try_axes(t, dp, from, x->shape.ndim);
+    if (alike != AD_AXES(axis)) try_axes(t, alike, from, x->shape.ndim);
+    tried |= alike;
+  }
+}
+
+static void try_here(trying *t) {
+  const operation *op = t->depth ? t->calls[t->depth - 1]->op : t->call->op;
+  ad_text site = ad_text_on(t->repair.site, sizeof t->repair.site);
+  ad_text_add(&site, "%s", t->depth ? t->calls[t->depth - 1]->site : t->call->site);
+  t->repair.op = op->name;
+  t->repair.operand = t->depth ? 0 : t->operand;
+  t->repair.is_before = t->depth > 0;
+  try_all_axes(t, &converted(t)->array);
+}
+
+/* Before the refused call, and before calls of one operand that led to it. */
+static void try_operand(trying *t, int operand) {
+  t->operand = operand;
+  for (t->depth = 0; t->depth < CALLS_MAX; t->depth++) {
+    try_here(t);
+    const ad_tensor *made = converted(t);
+    if (!made->op || made->operand_count != 1) return;
+    t->calls[t->depth] = made;
+  }
+}
+
+static int owns_all(const ad_operation_passing *call) {
+  for (int i = 0; i < call->count; i++)
+    if (!ad_tape_owns(call->tape, call->operands[i])) return 0;
+  return 1;
+}
+
+/* Of a transition the sentence itself says what the table has. */
+static int is_move(const operation *op) {
+  for (int move = 0; move < AD_MOVE_COUNT; move++)
+    if (!strcmp(op->name, ad_move_name((ad_move)move))) return 1;
+  return !strcmp(op->name, "move");
+}
+
+static int before(const void *a, const void *b) {
+  const ad_repair *one = a, *other = b;
+  int by_states = ad_repair_states(one) - ad_repair_states(other), by_steps = one->way.count - other->way.count;
+  if (by_states) return by_states;
+  if (by_steps) return by_steps;
+  if (one->is_before != other->is_before) return one->is_before - other->is_before;
+  if (one->operand != other->operand) return one->operand - other->operand;
+  if (one->axes != other->axes) return one->axes < other->axes ? -1 : 1;
+  for (int i = 0; i < one->way.count; i++)
+    if (one->way.to[i] != other->way.to[i]) return (int)one->way.to[i] - (int)other->way.to[i];
+  return one->stays - other->stays;
+}
+
+static void note_refused(void *context, void *passing) {
+  ad_repairs *to = context;
+  const ad_operation_passing *call = passing;
+  ad_tape *tape = call->tape;
+  ad_tape failed = *tape;
+  if (to->refused || !tape->dry || !owns_all(call) || is_move(call->op)) return;
+  to->refused = 1;
+  ad_seam_slot watched = ad_seam_plant(AD_SEAM_REFUSED, (ad_seam_slot){0});
+  trying t = {.to = to, .call = call};
+  tape->told = 1; /* of what is tried here nobody hears */
+  for (int i = 0; i < call->count; i++) try_operand(&t, i);
+  ad_seam_plant(AD_SEAM_REFUSED, watched);
+  tape->status = failed.status;
+  tape->told = failed.told;
+  memcpy(tape->message, failed.message, sizeof tape->message);
+  if (to->count) qsort(to->list, to->count, sizeof *to->list, before);
+}
+
+void ad_repairs_watch(ad_repairs *repairs) { ad_seam_plant(AD_SEAM_REFUSED, (ad_seam_slot){note_refused, repairs}); }
+void ad_repairs_end(void) { ad_seam_plant(AD_SEAM_REFUSED, (ad_seam_slot){0}); }
+void ad_repairs_release(ad_repairs *repairs) { ad_release(repairs->list); }
+
+/* ---- at work ---- */
+
+static int is_refused_call(const ad_repair *repair, const ad_operation_passing *call) {
+  if (strcmp(repair->op, call->op->name) != 0 || strncmp(repair->site, call->site, sizeof repair->site - 1) != 0)
+    return 0;
+  if (repair->operand >= call->count || !ad_tape_owns(call->tape, call->operands[repair->operand])) return 0;
+  ad_axes alike = ad_layout_axes_of(&call->operands[repair->operand]->array.layout, repair->way.from[0]);
+  return !(repair->axes & ~alike);
+}
+
+static void use_what_stays(ad_mending *m, const ad_operation_passing *call) {
+  if (call->tape->transitions < m->transitions) m->before = NULL; /* the tape was reset */
+  for (int i = 0; i < call->count; i++)
+    if (m->repair->stays && m->before && m->operands[i] == m->before) m->operands[i] = m->after;
+}
+
+static void convert_operand(ad_mending *m, const ad_operation_passing *call) {
+  ad_tensor **operand = &m->operands[m->repair->operand];
+  m->before = *operand;
+  m->is_inside = m->fired = 1;
+  m->after = walk(call->tape, *operand, m->repair, call->site);
+  m->is_inside = 0;
+  m->transitions = call->tape->transitions;
+  *operand = m->after;
+}
+
+static void pass_operands(void *context, void *passing) {
+  ad_mending *m = context;
+  ad_operation_passing *call = passing;
+  if (m->is_inside) return;
+  memcpy(m->operands, call->operands, (size_t)call->count * sizeof *m->operands);
+  call->operands = m->operands;
+  use_what_stays(m, call);
+  if (is_refused_call(m->repair, call)) convert_operand(m, call);
+}
+
+void ad_repair_begin(ad_mending *mending) { ad_seam_plant(AD_SEAM_OPERANDS, (ad_seam_slot){pass_operands, mending}); }
+void ad_repair_end(void) { ad_seam_plant(AD_SEAM_OPERANDS, (ad_seam_slot){0}); }

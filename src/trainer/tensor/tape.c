@@ -1,0 +1,426 @@
+/* The tape: records operations, keeps their memory and the first error. What an operation computes is in its record
+ * (op_*.c), backward is in backward.c. */
+#include "tensor/tape.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include "array/array.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "base/seams.h"
+#include "layout/sentences.h"
+#include "products/gemm.h"
+
+/* ---- memory ---- */
+
+ad_status ad_tape_take(ad_tape *tape, size_t bytes, void **out) {
+  void *taken = NULL;
+  if (tape->dry) {
+    tape->dry_used += ((bytes ? bytes : 1) + 63) / 64 * 64;  // as the arena would round it
+    tape->dry_peak = ad_tape_peak_bytes(tape);
+  } else if (!(taken = ad_arena_take(tape->arena, bytes))) {
+    return AD_MEMORY;
+  }
+  *out = taken;
+  return AD_OK;
+}
+
+tape_mark ad_tape_mark(const ad_tape *tape) { return (tape_mark){ad_arena_mark(tape->arena), tape->dry_used}; }
+
+void ad_tape_rewind(ad_tape *tape, tape_mark mark) {
+  ad_arena_rewind(tape->arena, mark.arena);
+  tape->dry_used = mark.dry;
+}
+
+ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) {
+  return out->op->scratch ? ad_tape_take(tape, out->op->scratch(out), &out->scratch) : AD_OK;
+}
+
+void ad_tape_note_samples(ad_tape *tape, const ad_sample_losses *to) { tape->samples = to; }
+
+/* ---- the tape itself ---- */
+
+static ad_status complete_options(const ad_tape_options *options, ad_tape_options *out) {
+  ad_tape_options filled;
+  AD_TRY(ad_options_take(&filled, sizeof filled, options, "ad_tape_options"));
+  if (!filled.dtype) filled.dtype = AD_F32;
+  if (filled.dtype != AD_F32 && filled.dtype != AD_F64 && filled.dtype != AD_BF16)
+    return ad_fail(AD_INVALID, "tape: values of dtype %s are not computed with; f32, f64 and bf16 are",
+                   ad_dtype_name(filled.dtype));
+  if (!filled.residual) filled.residual = ad_dtype_wide(filled.dtype);
+  if (filled.residual != filled.dtype && filled.residual != ad_dtype_wide(filled.dtype))
+    return ad_fail(AD_INVALID, "tape: the residual stream is %s, but values are %s; it is that or %s",
+                   ad_dtype_name(filled.residual), ad_dtype_name(filled.dtype),
+                   ad_dtype_name(ad_dtype_wide(filled.dtype)));
+  *out = filled;
+  return AD_OK;
+}
+
+ad_status ad_tape_create(ad_comm *comm, const ad_mesh *mesh, const ad_tape_options *options, ad_tape **out) {
+  AD_NEED(comm, mesh, out);
+  ad_tape_options filled;
+  AD_TRY(complete_options(options, &filled));
+  if (!ad_mesh_has_rank(mesh, ad_comm_rank(comm)))
+    return ad_fail(AD_INVALID, "tape: rank %" PRId64 " is not in the mesh \"%s\"", ad_comm_rank(comm),
+                   ad_mesh_text(mesh));
+  if (!ad_comm_is_dry(comm)) AD_TRY(ad_gemm_prepare());
+  ad_tape *tape;
+  AD_TRY(ad_new(1, &tape));
+  ad_status status = ad_arena_create(0, &tape->arena);
+  if (status) {
+    ad_release(tape);
+    return status;
+  }
+  tape->comm = comm;
+  tape->mesh = mesh;
+  tape->options = filled;
+  tape->dry = ad_comm_is_dry(comm);
+  if (!tape->dry) tape->options.crowd = 0;
+  tape->dead.tape = tape;
+  *out = tape;
+  return AD_OK;
+}
+
+void ad_tape_destroy(ad_tape *tape) {
+  if (!tape) return;
+  ad_arena_destroy(tape->arena);
+  ad_release(tape);
+}
+
+void ad_tape_reset(ad_tape *tape) {
+  ad_arena_reset(tape->arena);
+  tape->dry_used = 0;
+  tape->last = NULL;
+  tape->spares = tape->records = NULL;
+  tape->runs_forward = tape->began_last = tape->transitions = tape->told = 0;
+  tape->status = AD_OK;
+  tape->message[0] = 0;
+}
+
+ad_status ad_tape_status(const ad_tape *tape) {
+  AD_NEED(tape);
+  return tape->status ? ad_fail(tape->status, "%s", tape->message) : AD_OK;
+}
+
+size_t ad_tape_peak_bytes(const ad_tape *tape) {
+  if (!tape->dry) return ad_arena_peak(tape->arena);
+  size_t used = ad_arena_mark(tape->arena) + tape->dry_used;
+  return used > tape->dry_peak ? used : tape->dry_peak;
+}
+
+size_t ad_tape_most_routed(const ad_tape *tape) { return tape->most_routed; }
+ad_dtype ad_tape_dtype(const ad_tape *tape) { return tape->options.dtype; }
+
+ad_dtype ad_tape_residual(const ad_tape *tape) {
+  ad_dtype residual = tape->options.residual;
+  ad_seam_pass(AD_SEAM_RESIDUAL, &residual);
+  return residual;
+}
+
+int ad_tape_has_dtype(const ad_tape *tape, ad_dtype dtype) {
+  return dtype == tape->options.dtype || dtype == ad_dtype_wide(tape->options.dtype);
+}
+ad_comm *ad_tape_comm(const ad_tape *tape) { return tape->comm; }
+int ad_tape_failed(const ad_tape *tape) { return tape->status != AD_OK; }
+
+void ad_tape_trace(ad_tape *tape, const char *phase, int begins) {
+  if (tape->options.trace) tape->options.trace(tape->options.trace_context, phase, begins);
+}
+
+ad_tensor *ad_tape_fail(ad_tape *tape, ad_status status) {
+  if (!tape->status) {
+    tape->status = status;
+    memcpy(tape->message, ad_last_error(), strlen(ad_last_error()) + 1);
+  }
+  return &tape->dead;
+}
+
+ad_tensor *ad_tape_missing(const char *site, const char *what) {
+  if (!site) site = AD_NO_SITE;
+  ad_fail(AD_INVALID, "%s: %s: the tape is NULL", site, what);
+  return NULL;
+}
+
+void ad_tape_tell(ad_tape *tape) {
+  if (!tape->told && ad_status_is_own(tape->status)) ad_comm_fail(tape->comm, tape->status, tape->message);
+  tape->told = 1;
+}
+
+/* ---- recording ---- */
+
+static int is_dead(const ad_tensor *tensor) { return !tensor || tensor == &tensor->tape->dead; }
+
+int ad_tape_owns(const ad_tape *tape, const ad_tensor *tensor) {
+  return tensor && tensor->tape == tape && !is_dead(tensor);
+}
+
+const char *ad_tape_foreigner(const ad_tensor *tensor) {
+  if (!tensor) return "NULL";
+  return is_dead(tensor) ? "what an operation returned that failed before ad_tape_reset" : "a tensor of another tape";
+}
+
+// With room for its operands and an operation's own struct behind it.
+static ad_status new_tensor(ad_tape *tape, int operands, size_t own_size, const char *site, ad_tensor **out) {
+  size_t behind = (size_t)operands * sizeof(ad_tensor *);
+  ad_tensor *tensor = ad_arena_take_zeroed(tape->arena, sizeof *tensor + behind + own_size);
+  if (!tensor) return AD_MEMORY;
+  tensor->operand = (ad_tensor **)(tensor + 1);
+  tensor->own = tensor->operand + operands;
+  tensor->tape = tape;
+  tensor->site = site;
+  tensor->previous = tape->last;
+  *out = tensor;
+  return AD_OK;
+}
+
+static ad_status no_memory(const char *site) { return ad_fail(AD_INVALID, "%s: the array has no memory", site); }
+
+static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int may_index, int comes_later,
+                            const char *site) {
+  if (!value) return ad_fail(AD_INVALID, "%s: a leaf needs an array, not NULL", site);
+  if (!ad_tape_has_dtype(tape, value->dtype) && !(may_index && value->dtype == AD_I32))
+    return ad_fail(AD_INVALID, "%s: the array is %s, but the tape computes in %s%s", site, ad_dtype_name(value->dtype),
+                   ad_dtype_name(tape->options.dtype), may_index ? " (indices: i32)" : "");
+  if (!value->layout.mesh || !ad_mesh_same_ranks(value->layout.mesh, tape->mesh))
+    return ad_fail(AD_TYPE, "%s: the array lies on other ranks than the tape's mesh \"%s\"", site,
+                   ad_mesh_text(tape->mesh));
+  if (value->scale)
+    return ad_fail(AD_TYPE, "%s: the array carries the scale 2^-%d; bring it to scale 0 first", site, value->scale);
+  if (!tape->dry && !comes_later && !value->data && ad_array_numel(value)) return no_memory(site);
+  return AD_OK;
+}
+
+// A leaf of `value`; `from` NULL: no parameter.
+static ad_status record_leaf(ad_tape *tape, const ad_array *value, const ad_parameters *from, int carries,
+                             const char *site, ad_tensor **out) {
+  int may_index = !carries, comes_later = from && from->acquire;
+  AD_TRY(check_leaf(tape, value, may_index, comes_later, site));
+  ad_tensor *leaf;
+  AD_TRY(new_tensor(tape, 0, 0, site, &leaf));
+  leaf->array = *value;
+  leaf->from = from;
+  leaf->carries = carries;
+  leaf->grad_dtype = from ? ad_dtype_wide(value->dtype) : value->dtype;
+  tape->last = *out = leaf;
+  return AD_OK;
+}
+
+static ad_tensor *record_value(ad_tape *tape, const ad_array *value, int carries, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  if (!tape) return ad_tape_missing(site, "leaf");
+  if (tape->status) return &tape->dead;
+  ad_tensor *leaf;
+  ad_status status = record_leaf(tape, value, NULL, carries, site, &leaf);
+  return status ? ad_tape_fail(tape, status) : leaf;
+}
+
+ad_tensor *ad_constant_at(ad_tape *tape, const ad_array *value, const char *site) {
+  return record_value(tape, value, 0, site);
+}
+
+ad_tensor *ad_input_at(ad_tape *tape, const ad_array *value, const char *site) {
+  return record_value(tape, value, 1, site);
+}
+
+ad_tensor *ad_input_with(ad_tape *tape, const ad_array *value, ad_dtype gradient, const char *site) {
+  ad_tensor *leaf = record_value(tape, value, 1, site);
+  if (tape && !ad_tape_failed(tape)) leaf->grad_dtype = gradient;
+  return leaf;
+}
+
+static ad_status check_parameter(const ad_parameters *from, size_t param, const char *site) {
+  if (!from || !from->values) return ad_fail(AD_INVALID, "%s: parameter: `from` is NULL or has no values", site);
+  if (param < from->count) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: parameter %zu of %zu; they are numbered from 0", site, param, from->count);
+}
+
+ad_tensor *ad_parameter_at(ad_tape *tape, const ad_parameters *from, size_t param, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  if (!tape) return ad_tape_missing(site, "leaf");
+  if (tape->status) return &tape->dead;
+  ad_tensor *leaf;
+  ad_status status = check_parameter(from, param, site);
+  if (!status) status = record_leaf(tape, from->values[param], from, 1, site, &leaf);
+  if (status) return ad_tape_fail(tape, status);
+  leaf->param = param;
+  return leaf;
+}
+
+/* ---- parameters at their uses ---- */
+
+static int is_held(const ad_tensor *out, int i, uint64_t unread) {
+  return ad_is_parameter(out->operand[i]) && !(unread >> i & 1);
+}
+
+// Its memory may be another's from here on.
+static void release(ad_tensor *parameter) {
+  const ad_parameters *from = parameter->from;
+  if (!from->release) return;
+  from->release(from->context, parameter->param);
+  parameter->array.data = NULL;
+}
+
+static void release_first(ad_tensor *out, int count, uint64_t unread) {
+  for (int i = count; i-- > 0;) {
+    if (is_held(out, i, unread)) release(out->operand[i]);
+  }
+}
+
+static ad_status hold(const ad_tape *tape, ad_tensor *parameter) {
+  const ad_parameters *from = parameter->from;
+  if (from->acquire) AD_TRY(from->acquire(from->context, parameter->param));
+  parameter->array.data = from->values[parameter->param]->data;
+  if (parameter->array.data || tape->dry || !ad_numel(parameter)) return AD_OK;
+  release(parameter);
+  return no_memory(parameter->site);
+}
+
+ad_status ad_tape_acquire(ad_tape *tape, ad_tensor *out, uint64_t unread) {
+  for (int i = 0; i < out->operand_count; i++) {
+    ad_status status = is_held(out, i, unread) ? hold(tape, out->operand[i]) : AD_OK;
+    if (!status) continue;
+    release_first(out, i, unread);
+    return status;
+  }
+  return AD_OK;
+}
+
+void ad_tape_release(ad_tensor *out, uint64_t unread) { release_first(out, out->operand_count, unread); }
+
+/* ---- recording an operation ---- */
+
+static ad_status set_operands(ad_tape *tape, ad_tensor *out, ad_tensor *const *operands, int count) {
+  for (int i = 0; i < count; i++) {
+    if (!ad_tape_owns(tape, operands[i]))
+      return ad_fail(AD_INVALID, "%s: %s: operand %d is %s", out->site, out->op->name, i + 1,
+                     ad_tape_foreigner(operands[i]));
+    out->operand[i] = operands[i];
+    out->carries |= operands[i]->carries;
+  }
+  out->operand_count = count;
+  return AD_OK;
+}
+
+static ad_status check_dtype(const ad_tensor *out) {
+  ad_dtype dtype = out->operand[0]->array.dtype;
+  if (out->op->dtypes >> dtype & 1) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: %s: has no arithmetic for values of dtype %s", out->site, out->op->name,
+                 ad_dtype_name(dtype));
+}
+
+// The gradient of a result that is R is P: each rank has an addend, of which only linear operations are the sum.
+static ad_status check_linear(const ad_tensor *out) {
+  if (!out->op->not_linear || !out->carries) return AD_OK;
+  const ad_mesh *mesh = out->array.layout.mesh;
+  ad_axes wrong = ad_layout_axes_of(&out->array.layout, AD_R) & (ad_mesh_named(mesh) | ad_mesh_large(mesh));
+  if (!wrong) return AD_OK;
+  return ad_fail(AD_TYPE,
+                 "%s: %s: the result is R on `%s`, so each rank would get an addend of its gradient (P), but the "
+                 "backward of %s is not linear in the gradient" AD_MAY_REPAIR
+                 "all_reduce P->I or all_gather S->I, so that its operands are I there",
+                 out->site, out->op->name, ad_axis_name((ad_axis)__builtin_ctz(wrong)), out->op->name);
+}
+
+/* A parameter in bf16 has a gradient in f32, unrounded, for which backward has to have arithmetic. */
+static ad_status check_raw(const ad_tensor *out) {
+  for (int i = 0; i < out->operand_count; i++) {
+    const ad_tensor *operand = out->operand[i];
+    if (!operand->carries || operand->grad_dtype == operand->array.dtype || out->op->raw >> i & 1) continue;
+    return ad_fail(AD_INVALID,
+                   "%s: %s: operand %d is a parameter in %s, and the gradient of one is not rounded: bring it to %s "
+                   "before (ad_to_dtype), or declare it `wide`",
+                   out->site, out->op->name, i + 1, ad_dtype_name(operand->array.dtype),
+                   ad_dtype_name(operand->grad_dtype));
+  }
+  return AD_OK;
+}
+
+static ad_status describe(ad_tape *tape, ad_tensor *out) {
+  const operation *op = out->op;
+  AD_TRY(check_dtype(out));
+  AD_TRY(op->describe ? op->describe(tape, out) : ad_operation_describe(tape, out));
+  out->grad_dtype = op->passes_on ? out->operand[0]->grad_dtype : out->array.dtype;
+  if (!op->passes_on) AD_TRY(check_raw(out));
+  AD_TRY(check_linear(out));
+  return op->check ? op->check(tape, out) : AD_OK;
+}
+
+static ad_status take_memory(ad_tape *tape, ad_tensor *out) {
+  const operation *op = out->op;
+  const ad_tensor *first = out->operand[0];
+  int stays = !ad_is_parameter(first) || !first->from->acquire;  // else its memory goes with this use
+  int made_by_forward = op->makes_memory && !tape->dry;
+  if (stays && op->shares && op->shares(out))
+    out->array.data = first->array.data;
+  else if (!made_by_forward)
+    AD_TRY(ad_tape_take(tape, ad_array_bytes(&out->array), &out->array.data));
+  return op->saved ? ad_tape_take(tape, op->saved(out), &out->saved) : AD_OK;
+}
+
+static ad_status run_forward(ad_tape *tape, ad_tensor *out) {
+  tape_mark mark = ad_tape_mark(tape);
+  AD_TRY(ad_tape_take_scratch(tape, out));
+  ad_status status = tape->dry && !out->op->runs_dry ? AD_OK : out->op->forward(tape, out);
+  ad_status products = ad_gemm_status();
+  if (!status) status = products;
+  if (!out->op->makes_memory) {
+    ad_tape_rewind(tape, mark);
+    return status;
+  }
+  return status ? status : ad_array_check(tape->comm, &out->array, out->op->name, out->site);
+}
+
+static ad_status apply(ad_tape *tape, ad_tensor *out, ad_tensor *const *operands, int count) {
+  AD_TRY(set_operands(tape, out, operands, count));
+  AD_TRY(describe(tape, out));
+  AD_TRY(ad_tape_acquire(tape, out, 0));
+  ad_status status = take_memory(tape, out);
+  if (!status) status = run_forward(tape, out);
+  ad_tape_release(out, 0);
+  return status;
+}
+
+static ad_status record(const ad_operation_passing *call, ad_tensor **out) {
+  ad_tensor *made;
+  AD_TRY(new_tensor(call->tape, call->count, call->op->own_size, call->site, &made));
+  made->op = call->op;
+  if (call->op->own_size) memcpy(made->operand + call->count, call->own, call->op->own_size);
+  AD_TRY(apply(call->tape, made, call->operands, call->count));
+  call->tape->last = *out = made;
+  return AD_OK;
+}
+
+ad_tensor *ad_tape_apply(ad_tape *tape, const operation *op, ad_tensor *const *operands, int count, const void *own,
+                         const char *site) {
+  if (!site) site = AD_NO_SITE;
+  if (!tape) return ad_tape_missing(site, op->name);
+  if (tape->status) return &tape->dead;
+  if (!tape->runs_forward) ad_tape_trace(tape, "forward", 1);
+  tape->runs_forward = 1;
+  ad_operation_passing call = {tape, op, operands, count, own, site};
+  ad_seam_pass(AD_SEAM_OPERANDS, &call);
+  if (tape->status) return &tape->dead;
+  ad_tensor *out;
+  ad_status status = record(&call, &out);
+  if (!status) return out;
+  ad_tape_fail(tape, status);
+  ad_seam_pass(AD_SEAM_REFUSED, &call);
+  return &tape->dead;
+}
+
+/* ---- reading ---- */
+
+const ad_array *ad_tensor_array(const ad_tensor *tensor) { return is_dead(tensor) ? NULL : &tensor->array; }
+const ad_array *ad_grad(const ad_tensor *tensor) { return tensor && tensor->has_grad ? &tensor->grad : NULL; }
+
+void ad_keep(ad_tensor *tensor) {
+  if (!is_dead(tensor)) tensor->is_kept = 1;
+}
+
+double ad_tensor_scalar(const ad_tensor *tensor) {
+  if (is_dead(tensor)) return NAN;
+  const ad_array *array = &tensor->array;
+  if (array->shape.ndim || !array->data || !ad_dtype_is_float(array->dtype)) return NAN;
+  return ad_element(array->dtype, array->data, 0);
+}

@@ -1,0 +1,300 @@
+/* Looking into a run's folder, and clearing it. What a run writes there is decided in train.c. */
+#include "train/folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/unfinished.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "files/file.h"
+#include "train/fingerprint.h"
+#include "train/metrics.h"
+#include "train/provenance.h"
+
+static const char *const results[] = {"weights.safetensors", "report.html",  "trace.json", "run.json",
+                                      "result.json",         "metrics.jsonl"};
+enum { RESULTS = sizeof results / sizeof *results };
+
+typedef struct earlier {
+  int64_t steps;      /* lines of its metrics */
+  int64_t total;      /* steps that it was to take */
+  int64_t checkpoint; /* steps of its newest one; -1: none */
+  int has_weights;
+  int is_finished; /* its run.json says so */
+  int is_same;     /* it was made from this recipe, or one that gives the same numbers */
+} earlier;
+
+/* The recipe that made it; one that cannot be read any more is another. */
+static ad_status compare_recipe(const ad_recipe *recipe, const char *text, int *out) {
+  ad_recipe *its_own;
+  *out = 0;
+  if (!text || ad_recipe_parse(text, "run.json", NULL, 0, &its_own)) return AD_OK;
+  ad_status status = ad_fingerprint_same_recipe(recipe, its_own, out);
+  ad_recipe_destroy(its_own);
+  return status;
+}
+
+/* A run.json that is missing or damaged tells nothing: the steps are then those of the recipe. */
+static ad_status look_at_provenance(const ad_recipe *recipe, const char *folder, earlier *out) {
+  json_t *document;
+  if (ad_provenance_read(folder, &document)) document = NULL;
+  const json_t *total = json_object_get(document, "steps");
+  out->total = total ? json_integer_value(total) : recipe->train.steps;
+  out->is_finished = json_object_get(document, "finished") != NULL;
+  ad_status status = compare_recipe(recipe, json_string_value(json_object_get(document, "recipe")), &out->is_same);
+  json_decref(document);
+  return status;
+}
+
+static ad_status look_at(const ad_recipe *recipe, const char *folder, earlier *out) {
+  char *checkpoints, *weights;
+  AD_TRY(ad_metrics_count(folder, &out->steps));
+  AD_TRY(look_at_provenance(recipe, folder, out));
+  AD_TRY(ad_path_in(folder, "checkpoints", &checkpoints));
+  out->checkpoint = ad_checkpoint_newest(checkpoints);
+  ad_release(checkpoints);
+  AD_TRY(ad_path_in(folder, "weights.safetensors", &weights));
+  out->has_weights = !access(weights, F_OK);
+  ad_release(weights);
+  return AD_OK;
+}
+
+/* Where there is a checkpoint, weights and metrics may be those of two trainings, and the second one was killed. One of
+ * the last step says more than this folder can: it knows files by their contents. */
+static int is_over(const earlier *found, int64_t steps) {
+  int is_finished = found->is_finished || found->checkpoint < 0;
+  return found->has_weights && is_finished && found->is_same && found->steps == steps && found->checkpoint < steps;
+}
+
+static int would_shrink(const earlier *found, int64_t steps) {
+  return found->has_weights && found->is_finished && found->checkpoint >= 0 && found->checkpoint <= steps &&
+         found->steps > steps;
+}
+
+static const char *plural(int64_t count) { return count == 1 ? "" : "s"; }
+
+/* "a finished run of 300 steps", "a run that took 120 of 300 steps" */
+static void describe(const earlier *found, char *words, size_t size) {
+  int64_t taken = found->steps > found->checkpoint ? found->steps : found->checkpoint;
+  if (found->has_weights && taken >= found->total)
+    snprintf(words, size, "a finished run of %lld step%s", (long long)taken, plural(taken));
+  else
+    snprintf(words, size, "a run that took %lld of %lld step%s", (long long)taken, (long long)found->total,
+             plural(found->total));
+}
+
+/* What --resume would do with it: the conditions are those of train.c. */
+static void describe_resume(const earlier *found, int64_t steps, char *words, size_t size) {
+  if (found->checkpoint >= 0)
+    snprintf(words, size, "--resume goes on from its checkpoint after %lld step%s%s", (long long)found->checkpoint,
+             plural(found->checkpoint),
+             found->checkpoint >= steps || is_over(found, steps) ? ", with a larger train.steps" : "");
+  else
+    snprintf(words, size, "it has no checkpoint to go on from%s",
+             found->has_weights ? "" : ": --resume begins with the first step");
+}
+
+static ad_status refuse(const earlier *found, int64_t steps, const char *folder) {
+  char words[96], resume[160], weights[512] = "";
+  describe(found, words, sizeof words);
+  describe_resume(found, steps, resume, sizeof resume);
+  if (found->has_weights && found->checkpoint < 0)
+    snprintf(weights, sizeof weights,
+             ", where --set model.weights=%s/weights.safetensors begins with its weights; checkpoint.every makes "
+             "checkpoints",
+             folder);
+  return ad_fail(AD_INVALID, "%s holds %s: %s; --overwrite replaces it, --out writes to another folder%s", folder,
+                 words, resume, weights);
+}
+
+/* Going on from an older checkpoint would end before the run did. */
+static ad_status refuse_fewer(const earlier *found, int64_t steps, const char *folder) {
+  return ad_fail(AD_INVALID,
+                 "%s holds a finished run of %lld step%s, and the recipe asks for %lld: set train.steps to %lld or "
+                 "more; --overwrite replaces it, --out writes to another folder",
+                 folder, (long long)found->steps, plural(found->steps), (long long)steps, (long long)found->steps);
+}
+
+ad_status ad_run_folder_resumption(const ad_recipe *recipe, const char *folder, ad_resumption *out) {
+  earlier found = {0};
+  AD_TRY(look_at(recipe, folder, &found));
+  *out = (ad_resumption){.newest = found.checkpoint,
+                         .is_over = is_over(&found, recipe->train.steps),
+                         .finished = found.has_weights && found.is_finished ? found.steps : 0};
+  return AD_OK;
+}
+
+ad_status ad_run_dump_folder(const ad_train_options *options, char **out) {
+  char name[40];
+  snprintf(name, sizeof name, "dump-%lld", (long long)options->dump_step);
+  return ad_path_in(options->folder, name, out);
+}
+
+static int is_folder(const char *path) {
+  struct stat found;
+  return !lstat(path, &found) && S_ISDIR(found.st_mode);
+}
+
+static const char digits[] = "0123456789";
+
+/* What follows "rank" in the name of a dump's file, whole or half written. */
+static int ends_as_dumped(const char *rest) {
+  static const char sum[] = ".sum", addend[] = ".addend.m", file[] = ".safetensors";
+  size_t rank = strspn(rest, digits);
+  rest += rank;
+  if (!strncmp(rest, sum, sizeof sum - 1))
+    rest += sizeof sum - 1;
+  else if (!strncmp(rest, addend, sizeof addend - 1))
+    rest += sizeof addend - 1 + strspn(rest + sizeof addend - 1, digits);
+  return rank >= 5 && (!strcmp(rest, file) || ad_is_unfinished(rest, file));
+}
+
+/* As the reducer names the files of a dump: "rank00003.sum.safetensors", with a module's name and a dot before it. */
+static int is_dumped(const char *name) {
+  static const char before[] = "rank";
+  for (const char *at = strstr(name, before); at; at = strstr(at + 1, before))
+    if ((at == name || at[-1] == '.') && ends_as_dumped(at + sizeof before - 1)) return 1;
+  return 0;
+}
+
+static ad_status check_dumped(const char *folder, const char *name) {
+  char *path;
+  AD_TRY(ad_path_in(folder, name, &path));
+  ad_status status = AD_OK;
+  if (is_folder(path))
+    status = ad_fail(AD_INVALID, "%s is a folder, where a file is to be written: move it away", path);
+  ad_release(path);
+  return status;
+}
+
+/* Folders that are named as files of a dump are not removed with it, and none can be written in their place. */
+static ad_status check_all_dumped(const char *path) {
+  ad_status status = AD_OK;
+  DIR *folder = opendir(path);
+  if (!folder) return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
+  for (const struct dirent *entry = readdir(folder); entry && !status; entry = readdir(folder))
+    if (is_dumped(entry->d_name)) status = check_dumped(path, entry->d_name);
+  closedir(folder);
+  return status;
+}
+
+static ad_status check_earlier_dump(const ad_train_options *options, const char *path) {
+  struct stat found;
+  if (lstat(path, &found)) return AD_OK;
+  if (options->overwrite && S_ISDIR(found.st_mode)) return check_all_dumped(path);
+  return ad_fail(AD_INVALID, "%s is there already: move it away%s", path,
+                 options->overwrite ? "" : ", or --overwrite replaces the run with its dumps");
+}
+
+/* What --overwrite does not remove it does not write over. */
+static ad_status check_dump(const ad_train_options *options) {
+  char *path;
+  if (!options->dumps) return AD_OK;
+  AD_TRY(ad_run_dump_folder(options, &path));
+  ad_status status = check_earlier_dump(options, path);
+  ad_release(path);
+  return status;
+}
+
+static ad_status check_is_folder(const char *path) {
+  struct stat found;
+  if (lstat(path, &found) || S_ISDIR(found.st_mode)) return AD_OK;
+  return ad_fail(AD_INVALID, "%s is no folder, and checkpoints are written to one of that name: move it away", path);
+}
+
+/* Checkpoints are written and removed in a folder of the run's own; what it overwrites is its own too. */
+static ad_status check_folders(const ad_train_options *options) {
+  char *checkpoints;
+  if (options->overwrite) AD_TRY(ad_folder_check_no_link(options->folder));
+  AD_TRY(ad_path_in(options->folder, "checkpoints", &checkpoints));
+  ad_status status = ad_folder_check_no_link(checkpoints);
+  if (!status) status = check_is_folder(checkpoints);
+  ad_release(checkpoints);
+  return status;
+}
+
+/* Before anything is trained or removed: --overwrite removes all but folders. */
+static ad_status check_results(const ad_train_options *options) {
+  ad_status status = AD_OK;
+  for (size_t i = 0; i < RESULTS && !status; i++) {
+    char *path;
+    AD_TRY(ad_path_in(options->folder, results[i], &path));
+    if (!options->overwrite || is_folder(path)) status = ad_unfinished_check(path);
+    ad_release(path);
+  }
+  return status;
+}
+
+/* With `resume` a run that was killed before its first checkpoint begins again; one that has given its weights does not
+ * lose them. */
+ad_status ad_run_folder_check(const ad_recipe *recipe, const ad_train_options *options) {
+  earlier found = {0};
+  int64_t steps = recipe->train.steps;
+  AD_TRY(check_folders(options));
+  AD_TRY(check_dump(options));
+  if (options->overwrite) return check_results(options);
+  AD_TRY(look_at(recipe, options->folder, &found));
+  if (options->resume && would_shrink(&found, steps)) return refuse_fewer(&found, steps, options->folder);
+  int is_kept = options->resume ? found.has_weights && found.checkpoint < 0 && !is_over(&found, steps)
+                                : found.steps || found.has_weights || found.checkpoint >= 0;
+  if (is_kept) return refuse(&found, steps, options->folder);
+  return is_over(&found, steps) || found.checkpoint >= steps ? AD_OK : check_results(options);
+}
+
+static ad_status remove_file(const char *folder, const char *name) {
+  char *path;
+  AD_TRY(ad_path_in(folder, name, &path));
+  ad_status status = AD_OK;
+  if (unlink(path) && errno != ENOENT) status = ad_fail(AD_IO, "%s: cannot be removed: %s", path, strerror(errno));
+  ad_release(path);
+  return status;
+}
+
+static ad_status remove_checkpoints(const char *folder) {
+  char *path;
+  AD_TRY(ad_path_in(folder, "checkpoints", &path));
+  ad_status status = AD_OK;
+  while (!status && ad_checkpoint_newest(path) >= 0) status = ad_checkpoint_remove_older(path, INT64_MAX, 0);
+  rmdir(path);  // unless somebody keeps other things there
+  ad_release(path);
+  return status;
+}
+
+static int is_dump(const char *name) {
+  return !strncmp(name, "dump-", 5) && name[5] && !name[5 + strspn(name + 5, digits)];
+}
+
+/* A link or a file of that name is not addend's. */
+static ad_status remove_dump(const char *folder, const char *name) {
+  char *path;
+  int left = 0;
+  AD_TRY(ad_path_in(folder, name, &path));
+  ad_status status = is_folder(path) ? ad_folder_remove_known(path, is_dumped, &left) : AD_OK;
+  if (left) ad_log(AD_LOG_INFO, "%s: holds files that are not addend's, which stay", path);
+  ad_release(path);
+  return status;
+}
+
+static ad_status remove_dumps(const char *path) {
+  ad_status status = AD_OK;
+  DIR *folder = opendir(path);
+  if (!folder) return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
+  for (const struct dirent *entry = readdir(folder); entry && !status; entry = readdir(folder))
+    if (is_dump(entry->d_name)) status = remove_dump(path, entry->d_name);
+  closedir(folder);
+  return status;
+}
+
+ad_status ad_run_folder_tidy(const char *folder) { return ad_unfinished_remove(folder, results, RESULTS); }
+
+ad_status ad_run_folder_clear(const char *folder) {
+  AD_TRY(remove_checkpoints(folder));
+  AD_TRY(remove_dumps(folder));
+  for (size_t i = 0; i < RESULTS; i++) AD_TRY(remove_file(folder, results[i]));
+  return AD_OK;
+}

@@ -1,0 +1,210 @@
+/* metrics.jsonl and the run folder it stands in. */
+#include "train/metrics.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "files/file.h"
+#include "base/unfinished.h"
+#include "base/locale.h"
+
+static const size_t probe_bytes = 1 << 16;  // a run writes about this much before its first minute is over
+static const double smoothing = 0.9;
+
+static ad_status cannot_write(const char *path, int reason) {
+  return ad_fail(AD_IO, "%s: it cannot be written: %s", path, strerror(reason));
+}
+
+static double tokens_per_second(const ad_step_report *report) {
+  return report->seconds > 0 ? (double)report->count / report->seconds : 0;
+}
+
+/* Each alone, where they are several. */
+static void write_losses(FILE *file, const ad_metric *metric) {
+  size_t count = ad_program_loss_count(metric->program);
+  for (size_t i = 0; i < count && count > 1; i++)
+    fprintf(file, "%s\"%s\":%.9g", i ? "," : ",\"losses\":{", ad_program_loss(metric->program, i)->name,
+            metric->report.losses[i]);
+  if (count > 1) fputs("}", file);
+}
+
+static void write_values(FILE *file, const char *name, const double *values, size_t count) {
+  fprintf(file, "\"%s\":%s", name, count == 1 ? "" : "[");
+  for (size_t i = 0; i < count; i++) fprintf(file, "%s%.9g", i ? "," : "", values[i]);
+  if (count != 1) fputs("]", file);
+}
+
+static void write_measured(FILE *file, const ad_program *program) {
+  const ad_program_kind *kind = ad_program_kind_of(program);
+  const double *values;
+  const char *name;
+  size_t index = 0, count;
+  if (!kind->measured) return;
+  while ((values = kind->measured(ad_program_own(program), index, &name, &count))) {
+    fputs(index++ ? "," : ",\"measured\":{", file);
+    write_values(file, name, values, count);
+  }
+  if (index) fputs("}", file);
+}
+
+static void write_held_out(FILE *file, const ad_evaluation *held_out) {
+  if (!held_out->samples || isnan(held_out->loss)) return;
+  fprintf(file, ",\"held_out_loss\":%.9g,\"held_out_samples\":%lld", held_out->loss, (long long)held_out->samples);
+  if (!isnan(held_out->standard_error)) fprintf(file, ",\"held_out_standard_error\":%.6g", held_out->standard_error);
+}
+
+static ad_status write_line(ad_metrics *metrics, const ad_metric *metric) {
+  const ad_step_report *report = &metric->report;
+  FILE *file = metrics->file;
+  ad_locale locale = ad_locale_enter();
+  fprintf(file, "{\"step\":%lld,\"loss\":%.9g,\"lr\":%.9g,\"tokens\":%lld,\"seconds\":%.6f", (long long)report->step,
+          report->loss, report->lr, (long long)report->count, report->seconds);
+  if (isfinite(report->norm)) fprintf(file, ",\"norm\":%.9g", report->norm);
+  if (report->skipped) fprintf(file, ",\"norm\":null,\"skipped\":true");
+  if (report->loss_scale) fprintf(file, ",\"loss_scale\":%d", report->loss_scale);
+  fprintf(file, ",\"tokens_per_second\":%.1f,\"wait_seconds\":%.6f,\"reduction_seconds\":%.6f",
+          tokens_per_second(report), report->wait_seconds, report->reduction_seconds);
+  write_losses(file, metric);
+  write_measured(file, metric->program);
+  write_held_out(file, &metric->held_out);
+  if (metric->memory.rank_bytes)
+    fprintf(file, ",\"pss_rank_bytes\":%lld,\"pss_all_bytes\":%lld", (long long)metric->memory.rank_bytes,
+            (long long)metric->memory.all_bytes);
+  ad_locale_leave(locale);
+  fputs("}\n", file);
+  return fflush(file) || ferror(file) ? cannot_write(metrics->path, errno) : AD_OK;
+}
+
+/* ---- what an earlier training wrote ---- */
+
+typedef struct earlier_lines {
+  const char *path; /* of the file that is written */
+  char *text;
+  size_t bytes; /* of the lines that stay */
+  int64_t lines;
+} earlier_lines;
+
+static int is_before(const char *line, size_t length, int64_t first_step) {
+  json_t *object = json_loadb(line, length, 0, NULL);
+  const json_t *step = json_object_get(object, "step");
+  int before = json_is_integer(step) && json_integer_value(step) < first_step;
+  json_decref(object);
+  return before;
+}
+
+// Lines are in the order of steps; one that was cut short when its writer died ends them.
+static void find_lines(earlier_lines *found, int64_t first_step) {
+  const char *line = found->text, *end;
+  while ((end = strchr(line, '\n')) && is_before(line, (size_t)(end - line), first_step)) {
+    line = end + 1;
+    found->lines++;
+  }
+  found->bytes = (size_t)(line - found->text);
+}
+
+static ad_status read_earlier(const char *path, int64_t first_step, earlier_lines *out) {
+  int64_t size;
+  if (!first_step || access(path, F_OK)) return AD_OK;  // the checkpoint alone was kept
+  AD_TRY(ad_file_read(path, INT64_MAX - 1, &out->text, &size));
+  find_lines(out, first_step);
+  return AD_OK;
+}
+
+ad_status ad_metrics_count(const char *folder, int64_t *out) {
+  char *path;
+  earlier_lines found = {0};
+  AD_TRY(ad_path_in(folder, "metrics.jsonl", &path));
+  ad_status status = read_earlier(path, INT64_MAX, &found);
+  if (!status) *out = found.lines;
+  ad_release(found.text);
+  ad_release(path);
+  return status;
+}
+
+/* ---- the file ---- */
+
+// A full disk shows before training, not after it: takes the room once and gives it back.
+static ad_status probe(FILE *file, const char *path) {
+  for (size_t i = 0; i < probe_bytes; i++) putc('\n', file);
+  if (fflush(file) || ferror(file)) return cannot_write(path, errno);
+  rewind(file);
+  return AD_OK;
+}
+
+static ad_status begin_file(FILE *file, void *context) {
+  const earlier_lines *found = context;
+  AD_TRY(probe(file, found->path));
+  if (ftruncate(fileno(file), 0)) return cannot_write(found->path, errno);
+  fwrite(found->text, 1, found->bytes, file);
+  return AD_OK;
+}
+
+static ad_status try_at(const char *path, const char *unfinished) {
+  FILE *file = fopen(unfinished, "wxe");
+  if (!file) return cannot_write(path, errno);
+  ad_status status = probe(file, path);
+  fclose(file);
+  unlink(unfinished);
+  return status;
+}
+
+ad_status ad_metrics_try(const char *folder) {
+  char *path, *unfinished;
+  AD_TRY(ad_path_in(folder, "metrics.jsonl", &path));
+  ad_status status = ad_unfinished_path(path, &unfinished);
+  if (!status) {
+    status = try_at(path, unfinished);
+    ad_release(unfinished);
+  }
+  ad_release(path);
+  return status;
+}
+
+/* The earlier file stays until all that is kept of it stands in the new one. */
+static ad_status open_file(ad_metrics *metrics, const char *folder, int64_t first_step) {
+  AD_TRY(ad_folder_make(folder));
+  AD_TRY(ad_path_in(folder, "metrics.jsonl", &metrics->path));
+  earlier_lines found = {.path = metrics->path};
+  AD_TRY(read_earlier(metrics->path, first_step, &found));
+  ad_status status = ad_unfinished_write(metrics->path, begin_file, &found, &metrics->file);
+  ad_release(found.text);
+  return status;
+}
+
+ad_status ad_metrics_open(const char *folder, int64_t first_step, ad_metrics *out) {
+  ad_metrics metrics = {0};
+  ad_status status = open_file(&metrics, folder, first_step);
+  if (status)
+    ad_metrics_destroy(&metrics);
+  else
+    *out = metrics;
+  return status;
+}
+
+// The first step is not like the others: it touches memory that is new.
+static double smooth(const ad_metrics *metrics, double earlier, double value) {
+  return metrics->count > 2 ? smoothing * earlier + (1 - smoothing) * value : value;
+}
+
+ad_status ad_metrics_add(ad_metrics *metrics, const ad_metric *metric) {
+  metrics->count++;
+  metrics->step_seconds = smooth(metrics, metrics->step_seconds, metric->report.seconds);
+  metrics->step_tokens = smooth(metrics, metrics->step_tokens, (double)metric->report.count);
+  return write_line(metrics, metric);
+}
+
+ad_status ad_metrics_close(ad_metrics *metrics) {
+  FILE *file = metrics->file;
+  metrics->file = NULL;
+  return file && fclose(file) ? cannot_write(metrics->path, errno) : AD_OK;
+}
+
+void ad_metrics_destroy(ad_metrics *metrics) {
+  if (metrics->file) fclose(metrics->file);
+  ad_release(metrics->path);
+  *metrics = (ad_metrics){0};
+}

@@ -1,0 +1,221 @@
+/* run.json, made of the run, its recipe, the process and the machine. */
+#include "train/provenance.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/process.h"
+#include "files/file.h"
+#include "files/json.h"
+#include "base/unfinished.h"
+#include "recipe/changes.h"
+#include "train/run.h"
+
+#if defined(__clang__)
+#define COMPILER "clang " __clang_version__
+#else
+#define COMPILER "gcc " __VERSION__
+#endif
+
+static ad_status no_memory(void) { return ad_fail(AD_MEMORY, "no memory to write run.json"); }
+
+/* Every setter of this file gives 0, or -1 where memory is out; jansson takes a NULL as such. */
+static int put(json_t *object, const char *key, json_t *value) { return json_object_set_new(object, key, value); }
+static int put_text(json_t *object, const char *key, const char *text) { return put(object, key, ad_json_text(text)); }
+static int put_integer(json_t *object, const char *key, int64_t value) { return put(object, key, json_integer(value)); }
+
+/* ---- process and machine ---- */
+
+static json_t *date_now(void) {
+  char text[32];
+  struct tm parts;
+  time_t now = time(NULL);
+  strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &parts));
+  return json_string(text);
+}
+
+/* What was typed: the words of the process's command line. */
+static json_t *command_of(void) {
+  enum { COMMAND_BYTES_MAX = 1 << 15 };
+  char words[COMMAND_BYTES_MAX];
+  size_t size = ad_process_command(words, sizeof words);
+  json_t *command = json_array();
+  for (const char *word = words; word < words + size; word += strlen(word) + 1)
+    json_array_append_new(command, ad_json_text(word));
+  return command;
+}
+
+static int put_machine(json_t *document) {
+  struct utsname system;
+  char processor[256];
+  int failed = uname(&system) ? 0 : put_text(document, "host", system.nodename);
+  return failed | put_text(document, "processor", ad_processor_print(processor, sizeof processor));
+}
+
+/* ---- the run ---- */
+
+static int64_t element_count(const ad_run *run) {
+  int64_t numel = 0;
+  for (size_t i = 0; i < run->param_count; i++) numel += ad_shape_numel(&ad_run_param_at(run, i).spec->shape);
+  return numel;
+}
+
+/* As the recipe has it: a text, or one for each module. */
+static json_t *mesh_of(const ad_recipe *recipe) {
+  if (!recipe->meshes[0].module) return json_string(recipe->meshes[0].text);
+  json_t *meshes = json_object();
+  for (size_t i = 0; i < recipe->mesh_count; i++) put_text(meshes, recipe->meshes[i].module, recipe->meshes[i].text);
+  return meshes;
+}
+
+/* Which ranks each module has for its own. */
+static json_t *pools_of(const ad_run *run) {
+  json_t *pools = json_array();
+  for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
+    const ad_module_spec *spec = ad_program_module(run->program, i);
+    json_array_append_new(
+        pools, json_pack("{s:s, s:I, s:I}", "module", spec->name, "first_rank",
+                         (json_int_t)ad_mesh_first_rank(spec->mesh), "ranks", (json_int_t)ad_mesh_size(spec->mesh)));
+  }
+  return pools;
+}
+
+static int put_placement(json_t *document, const ad_run *run) {
+  if (!run->recipe->placement) return 0;
+  int failed = put_text(document, "placement", run->recipe->placement);
+  return ad_recipe_is_disjoint(run->recipe) ? failed | put(document, "pools", pools_of(run)) : failed;
+}
+
+/* What the program has to say of its data. */
+static json_t *facts_of(const ad_run *run) {
+  const ad_program_kind *kind = ad_program_kind_of(run->program);
+  json_t *facts = json_array();
+  char text[256];
+  const char *name;
+  for (size_t i = 0; kind->fact && (name = kind->fact(ad_program_own(run->program), i, text, sizeof text)); i++)
+    json_array_append_new(facts, json_pack("[s, o]", name, ad_json_text(text)));
+  return facts;
+}
+
+/* Of a guess that gives all bytes one probability, where the loss can be held to it. */
+static int put_uniform_loss(json_t *document, const ad_run *run) {
+  for (size_t i = 0; i < ad_program_loss_count(run->program); i++)
+    if (!strcmp(ad_program_loss(run->program, i)->name, "cross_entropy"))
+      return put(document, "uniform_loss", json_real(log(AD_VOCABULARY_BYTES)));
+  return 0;
+}
+
+static int put_run(json_t *document, const ad_run *run) {
+  const ad_recipe *recipe = run->recipe;
+  const ad_program_kind *kind = ad_program_kind_of(run->program);
+  double flops = kind->flops(ad_program_own(run->program), recipe->train.global_batch);
+  return put_text(document, "engine", ad_comm_engine(run->comm)) |
+         put_integer(document, "ranks", ad_comm_size(run->comm)) | put(document, "mesh", mesh_of(recipe)) |
+         put_placement(document, run) | put_integer(document, "steps", recipe->train.steps) |
+         put_integer(document, "parameters", (int64_t)run->param_count) |
+         put_integer(document, "elements", element_count(run)) | put(document, "flops_per_step", json_real(flops)) |
+         put_uniform_loss(document, run) | put(document, "facts", facts_of(run));
+}
+
+/* ---- the recipe ---- */
+
+static json_t *change_document(const ad_recipe_change *change) {
+  json_t *document = json_object();
+  put_text(document, "key", change->key);
+  put_text(document, "value", change->value);
+  put(document, "default", change->fallback ? json_string(change->fallback) : json_null());
+  return document;
+}
+
+static ad_status put_changes(json_t *document, const ad_recipe *recipe) {
+  ad_recipe_changes changes;
+  json_t *list = json_array();
+  if (put(document, "changed", list)) return no_memory();
+  AD_TRY(ad_recipe_changes_list(recipe, &changes));
+  for (size_t i = 0; i < changes.count; i++) json_array_append_new(list, change_document(&changes.list[i]));
+  ad_recipe_changes_release(&changes);
+  return AD_OK;
+}
+
+static ad_status put_recipe(json_t *document, const ad_recipe *recipe) {
+  char *text;
+  AD_TRY(ad_recipe_print(recipe, &text));
+  int failed = put_text(document, "recipe", text);
+  ad_release(text);
+  return failed ? no_memory() : put_changes(document, recipe);
+}
+
+/* ---- the document ---- */
+
+ad_status ad_provenance_read(const char *folder, json_t **out) {
+  char *path;
+  *out = NULL;
+  AD_TRY(ad_path_in(folder, "run.json", &path));
+  ad_status status = access(path, F_OK) ? AD_OK : ad_json_read(path, out);
+  ad_release(path);
+  return status;
+}
+
+/* Of the run.json that is there; a damaged one loses them. */
+static json_t *earlier_starts(const char *folder) {
+  json_t *document;
+  if (ad_provenance_read(folder, &document)) ad_log(AD_LOG_WARNING, "%s", ad_last_error());
+  json_t *starts = json_incref(json_object_get(document, "starts"));
+  json_decref(document);
+  if (json_is_array(starts)) return starts;
+  json_decref(starts);
+  return json_array();
+}
+
+static ad_status fill(const ad_run *run, const char *folder, int earlier, json_t *document) {
+  int failed = put_text(document, "name", run->recipe->name) | put_text(document, "kind", run->recipe->kind) |
+               put_text(document, "version", AD_VERSION) | put_text(document, "compiler", COMPILER) |
+               put(document, "command", command_of()) | put(document, "date", date_now()) | put_machine(document) |
+               put_run(document, run) | put(document, "starts", earlier ? earlier_starts(folder) : json_array());
+  return failed ? no_memory() : put_recipe(document, run->recipe);
+}
+
+ad_status ad_provenance_create(const ad_run *run, const char *folder, int earlier, json_t **out) {
+  json_t *document = json_object();
+  ad_status status = document ? fill(run, folder, earlier, document) : no_memory();
+  if (status)
+    json_decref(document);
+  else
+    *out = document;
+  return status;
+}
+
+ad_status ad_provenance_start(json_t *document, int64_t first_step) {
+  json_t *start = json_object();
+  int failed = put(start, "command", json_incref(json_object_get(document, "command"))) |
+               put(start, "date", json_incref(json_object_get(document, "date"))) |
+               put_integer(start, "first_step", first_step);
+  return json_array_append_new(json_object_get(document, "starts"), start) || failed ? no_memory() : AD_OK;
+}
+
+ad_status ad_provenance_end(json_t *document, int finished) {
+  json_t *starts = json_object_get(document, "starts"), *date = date_now();
+  size_t count = json_array_size(starts);
+  int failed = count ? json_object_set(json_array_get(starts, count - 1), "ended", date) : 0;
+  if (finished) failed |= json_object_set(document, "finished", date);
+  json_decref(date);
+  return failed ? no_memory() : AD_OK;
+}
+
+static ad_status write_document(FILE *file, void *context) {
+  int failed = json_dumpf(context, file, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
+  fputs("\n", file);
+  return failed && !ferror(file) ? no_memory() : AD_OK;
+}
+
+ad_status ad_provenance_write(json_t *document, const char *folder) {
+  char *path;
+  AD_TRY(ad_path_in(folder, "run.json", &path));
+  ad_status status = ad_unfinished_write(path, write_document, document, NULL);
+  ad_release(path);
+  return status;
+}

@@ -1,0 +1,128 @@
+/* Whole parameters as one safetensors file, and back from one or several. */
+#include <stdio.h>
+#include "addend/safetensors.h"
+#include "array/part.h"
+#include "base/error.h"
+#include "kernels/kernels.h"
+#include "base/memory.h"
+#include "comm/agree.h"
+#include "program/weights.h"
+#include "train/run.h"
+
+/* ---- writing ---- */
+
+enum { NAME_SIZE = 2 * AD_PARAM_NAME_SIZE };
+
+typedef struct described {
+  ad_safetensor *tensors;
+  char (*names)[NAME_SIZE];
+} described;
+
+static void release_described(described *all) {
+  ad_release(all->tensors);
+  ad_release(all->names);
+}
+
+static ad_status describe_params(const ad_run *run, described *all) {
+  AD_TRY(ad_new(run->param_count, &all->tensors));
+  AD_TRY(ad_new(run->param_count, &all->names));
+  for (size_t i = 0; i < run->param_count; i++) {
+    ad_run_param at = ad_run_param_at(run, i);
+    all->tensors[i] =
+        (ad_safetensor){.name = ad_program_param_name(run->program, at.module, at.param, all->names[i], NAME_SIZE),
+                        .dtype = at.spec->contract.param,
+                        .shape = at.spec->shape};
+  }
+  return AD_OK;
+}
+
+// On the first rank; the others write nothing.
+static ad_status open_writer(const ad_run *run, const char *path, ad_safetensors_writer **out) {
+  static const char *const metadata[] = {"format", "pt", "written_by", "addend", NULL};
+  described all = {0};
+  if (!ad_run_is_first(run)) return AD_OK;
+  ad_status status = describe_params(run, &all);
+  if (!status) status = ad_safetensors_create(path, all.tensors, run->param_count, metadata, out);
+  release_described(&all);
+  return status;
+}
+
+static ad_status new_whole(const ad_run *run, void **out) {
+  size_t most = 0;
+  char *memory;
+  for (size_t i = 0; i < run->param_count; i++) {
+    const ad_param_spec *spec = ad_run_param_at(run, i).spec;
+    size_t bytes = (size_t)ad_shape_numel(&spec->shape) * ad_dtype_size(spec->contract.param);
+    if (bytes > most) most = bytes;
+  }
+  AD_TRY(ad_new(most, &memory));
+  *out = memory;
+  return AD_OK;
+}
+
+// A rank that could not write still takes part in gathering: the others wait for it there.
+static ad_status write_params(ad_run *run, ad_safetensors_writer *writer, void *memory, ad_status *written) {
+  for (size_t i = 0; i < run->param_count; i++) {
+    ad_array whole = {.data = memory};
+    AD_TRY(ad_run_whole(run, ad_run_part(run, i, AD_PART_VALUE), AD_HERE, &whole));
+    if (writer && !*written) *written = ad_safetensors_add(writer, memory);
+  }
+  if (writer && !*written) *written = ad_safetensors_finish(writer, NULL, NULL);
+  return AD_OK;
+}
+
+static ad_status write_weights(ad_run *run, const char *path) {
+  ad_safetensors_writer *writer = NULL;
+  void *memory = NULL;
+  ad_status written = AD_OK, opened = new_whole(run, &memory);
+  if (!opened) opened = open_writer(run, path, &writer);
+  ad_status status = ad_agree(run->comm, &run->everyone, opened, AD_HERE);
+  if (!status) status = write_params(run, writer, memory, &written);
+  ad_safetensors_writer_destroy(writer);
+  ad_release(memory);
+  return status ? status : written;
+}
+
+ad_status ad_run_write_weights(ad_run *run, const char *path) {
+  AD_NEED(run, path);
+  return ad_agree(run->comm, &run->everyone, write_weights(run, path), AD_HERE);
+}
+
+/* ---- reading ---- */
+
+static const char *name_of(const ad_run *run, size_t index, char *buffer) {
+  ad_run_param at = ad_run_param_at(run, index);
+  return ad_program_param_name(run->program, at.module, at.param, buffer, NAME_SIZE);
+}
+
+// This rank's part, in the file's dtype, then in the value's.
+static ad_status read_param(const ad_run *run, const ad_safetensor *tensor, ad_array *value) {
+  ad_part whole, mine;
+  char *part;
+  if (!value || !value->data) return AD_OK;
+  ad_layout uncut = ad_layout_all(value->layout.mesh, AD_R);
+  ad_part_of(&uncut, &value->shape, ad_comm_rank(run->comm), &whole);
+  ad_part_of(&value->layout, &value->shape, ad_comm_rank(run->comm), &mine);
+  AD_TRY(ad_new(ad_part_numel(&mine) * ad_dtype_size(tensor->dtype), &part));
+  ad_part_copy(part, &mine, tensor->data, &whole, &mine, ad_dtype_size(tensor->dtype));
+  ad_cast(value->data, value->dtype, part, tensor->dtype, ad_part_numel(&mine));
+  ad_release(part);
+  return AD_OK;
+}
+
+static ad_status read_params(ad_run *run, const ad_weights *weights, const char *path) {
+  AD_TRY(ad_program_check_weights(run->program, weights, path));
+  char own[NAME_SIZE];
+  for (size_t i = 0; i < run->param_count; i++)
+    AD_TRY(read_param(run, ad_weights_find(weights, name_of(run, i, own)), ad_run_part(run, i, AD_PART_MASTER)));
+  return AD_OK;
+}
+
+ad_status ad_run_read_weights(ad_run *run, const char *path) {
+  AD_NEED(run, path);
+  ad_weights weights;
+  AD_TRY(ad_weights_open(path, &weights));
+  ad_status status = read_params(run, &weights, path);
+  ad_weights_close(&weights);
+  return status ? status : ad_run_refresh(run, 1);
+}

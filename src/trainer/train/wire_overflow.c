@@ -1,0 +1,72 @@
+/* Which wire between modules had a value that is too large for its f16. */
+#include "train/wire_overflow.h"
+
+#include <math.h>
+#include "array/array.h"
+#include "base/error.h"
+#include "kernels/finite.h"
+#include "train/run.h"
+
+static size_t crossings(const ad_run *run) { return ad_program_crossing_count(run->program); }
+
+/* What was noted of crossing `i`, or of its gradient. */
+static double *noted(const ad_run *run, size_t i, int backward) { return &run->overflows[2 * i + (size_t)backward]; }
+
+void ad_wire_overflow_clear(ad_run *run) {
+  for (size_t i = 0; i < 2 * crossings(run); i++) run->overflows[i] = 0;
+  run->overflow = (ad_wire_overflow){0};
+}
+
+void ad_wire_overflow_note(ad_run *run, const ad_crossing_spec *spec, int backward, const ad_array *to,
+                           const ad_array *from) {
+  if (to->dtype != AD_F16 || !to->data || to->data == from->data) return;
+  size_t i = 0;
+  while (ad_program_crossing(run->program, i) != spec) i++;
+  double found = ad_largest_overflow(to->data, to->dtype, from->data, from->dtype, ad_array_numel(to));
+  *noted(run, i, backward) = fmax(*noted(run, i, backward), found);
+}
+
+/* Values before gradients; as many as both are: nothing was noted here. */
+static size_t first_noted(const ad_run *run) {
+  size_t count = crossings(run), at = 0;
+  while (at < count && *noted(run, at, 0) == 0) at++;
+  if (at < count) return at;
+  while (at < 2 * count && *noted(run, at - count, 1) == 0) at++;
+  return at;
+}
+
+ad_status ad_wire_overflow_agree(ad_run *run) {
+  size_t count = crossings(run);
+  run->sums[0] = (double)first_noted(run);
+  AD_TRY(ad_run_reduce_sums(run, 1, AD_MIN, AD_HERE));
+  size_t first = (size_t)run->sums[0];
+  if (first == 2 * count) return AD_OK;
+  int backward = first >= count;
+  size_t crossing = backward ? first - count : first;
+  run->sums[0] = *noted(run, crossing, backward);
+  AD_TRY(ad_run_reduce_sums(run, 1, AD_MAX, AD_HERE));
+  run->overflow = (ad_wire_overflow){ad_program_crossing(run->program, crossing), backward, run->sums[0]};
+  return AD_OK;
+}
+
+static const char *module_name(const ad_run *run, size_t module) {
+  return ad_program_module(run->program, module)->name;
+}
+
+/* Of the phase that gives the value. */
+static size_t source_of(const ad_run *run, const ad_crossing_spec *spec) {
+  size_t p = 0;
+  while (!ad_phase_lists(ad_program_phase(run->program, p)->gives, spec->value)) p++;
+  return ad_program_phase(run->program, p)->module;
+}
+
+ad_status ad_wire_overflow_fail(const ad_run *run, int64_t step) {
+  const ad_wire_overflow *of = &run->overflow;
+  const char *source = module_name(run, source_of(run, of->spec)), *needs = module_name(run, of->spec->module);
+  return ad_fail(
+      AD_NUMBER,
+      "step %lld: %s`%s` overflows f16 on its way %sfrom module `%s` to `%s`: its largest value is %.3g, and "
+      "f16 ends at 65504; nothing was updated; a wire of bf16 has the range",
+      (long long)step, of->backward ? "the gradient of " : "", of->spec->value, of->backward ? "back " : "",
+      of->backward ? needs : source, of->backward ? source : needs, of->largest);
+}

@@ -1,0 +1,315 @@
+/* Text as training data: which bytes a sample holds, whoever draws it; which rows a rank reads; what is wrong with a
+ * text. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "addend/data.h"
+#include "base/memory.h"
+#include "data/text.h"
+
+static char folder[64];
+
+static const char *in_folder(const char *name) {
+  static char path[4][160];
+  static int next;
+  char *out = path[next++ % 4];
+  snprintf(out, sizeof path[0], "%s/%s", folder, name);
+  return out;
+}
+
+static void write_file(const char *name, const char *text) {
+  FILE *file = fopen(in_folder(name), "w");
+  assert_non_null(file);
+  fputs(text, file);
+  fclose(file);
+}
+
+static int make_files(void **state) {
+  snprintf(folder, sizeof folder, "/tmp/addend-text-XXXXXX");
+  if (!mkdtemp(folder)) return 1;
+  mkdir(in_folder("tree"), 0755);
+  mkdir(in_folder("tree/b"), 0755);
+  mkdir(in_folder("hollow"), 0755);
+  write_file("tree/c", "cccccccccc");
+  write_file("tree/a", "aaaaaaaaaa");
+  write_file("tree/b/x", "xxxxxxxxxx");
+  write_file("empty", "");
+  write_file("ten", "0123456789");
+  return symlink("c", in_folder("tree/link")) || symlink("tree", in_folder("to_tree"));
+}
+
+static int remove_files(void **state) {
+  const char *const names[] = {"tree/link", "to_tree", "tree/c", "tree/a", "tree/b/x", "tree/b",
+                               "tree",      "hollow",  "empty",  "ten",    "numbers"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) remove(in_folder(names[i]));
+  return rmdir(folder);
+}
+
+static ad_text_data *open_one(const char *path, int64_t seq, double held_out) {
+  ad_text_data *text;
+  assert_int_equal(ad_text_data_open(&path, 1, seq, held_out, &text), AD_OK);
+  return text;
+}
+
+static void wrong(const char *path, int64_t seq, double held_out, ad_status status, const char *words) {
+  ad_text_data *text = NULL;
+  assert_int_equal(ad_text_data_open(&path, 1, seq, held_out, &text), status);
+  assert_null(text);
+  assert_non_null(strstr(ad_last_error(), words));
+  assert_int_equal(ad_text_data_check(&path, 1, seq, held_out), status);
+  assert_non_null(strstr(ad_last_error(), words));
+}
+
+static void files_are_read_in_name_order_and_links_inside_are_not_followed(void **state) {
+  ad_text_data *text = open_one(in_folder("to_tree"), 29, 0);  // one window fits: the whole text
+  assert_int_equal(ad_text_data_bytes(text), 30);
+  int32_t tokens[29], targets[29];
+  int64_t counted;
+  ad_batch_options options = {.seed = 1, .global_batch = 1};
+  ad_text_data_rows(text, &options, 0, 0, 1, tokens, targets, &counted);
+  assert_int_equal(counted, 29);
+  for (int i = 0; i < 29; i++) {
+    assert_int_equal(tokens[i], "axc"[i / 10]);
+    assert_int_equal(targets[i], "axc"[(i + 1) / 10]);
+  }
+  ad_text_data_close(text);
+}
+
+static void what_is_wrong_with_a_text_is_said(void **state) {
+  wrong(in_folder("nowhere"), 4, 0, AD_IO, "nowhere: cannot be read: No such file");
+  wrong(in_folder("empty"), 4, 0, AD_IO, "empty: the text is empty");
+  wrong(in_folder("hollow"), 4, 0, AD_IO, "hollow: no regular file is in this folder");
+  wrong("/dev/null", 4, 0, AD_IO, "/dev/null: is neither a file nor a folder");
+  wrong(in_folder("ten"), 10, 0, AD_INVALID,
+        "the text holds 10 bytes, but a sample of seq 10 needs 11: give more text or a seq of at most 9");
+  wrong(in_folder("ten"), 9, 0.2, AD_INVALID, "the text for training holds 8 bytes");
+  wrong(in_folder("ten"), 3, 0.2, AD_INVALID, "the text held out for validation holds 2 bytes");
+  wrong(in_folder("ten"), 0, 0, AD_INVALID, "seq must be at least 1, is 0");
+  wrong(in_folder("ten"), 3, 1, AD_INVALID, "held_out must be at least 0 and below 1, is 1");
+  ad_text_data *text;
+  assert_int_equal(ad_text_data_open(NULL, 0, 3, 0, &text), AD_INVALID);
+}
+
+static void the_last_part_of_every_file_is_held_out(void **state) {
+  ad_text_data *text = open_one(in_folder("ten"), 3, 0.5);
+  int32_t tokens[3 * 50], targets[3 * 50];
+  int64_t counted;
+  for (int held_out = 0; held_out < 2; held_out++) {
+    ad_batch_options options = {.seed = 7, .global_batch = 50, .held_out = held_out};
+    ad_text_data_rows(text, &options, 0, 0, 50, tokens, targets, &counted);
+    for (int i = 0; i < 150; i++) {
+      assert_in_range(tokens[i], '0' + 5 * held_out, '4' + 5 * held_out);
+      assert_int_equal(targets[i], tokens[i] + 1);
+    }
+  }
+  ad_text_data_close(text);
+}
+
+static void nothing_held_out_gives_rows_that_do_not_count(void **state) {
+  ad_text_data *text = open_one(in_folder("ten"), 3, 0);
+  int32_t tokens[6], targets[6];
+  int64_t counted = 5;
+  ad_batch_options options = {.seed = 7, .global_batch = 2, .held_out = 1};
+  ad_text_data_rows(text, &options, 0, 0, 2, tokens, targets, &counted);
+  assert_int_equal(counted, 0);
+  for (int i = 0; i < 6; i++) assert_int_equal(targets[i], -1);
+  ad_text_data_close(text);
+}
+
+static void a_sample_depends_on_its_global_index_alone(void **state) {
+  ad_text_data *text = open_one(in_folder("tree"), 5, 0);
+  ad_batch_options options = {.seed = 3, .global_batch = 7};
+  int32_t whole[35], whole_targets[35], tokens[35], targets[35];
+  int64_t all, counted;
+  ad_text_data_rows(text, &options, 4, 0, 7, whole, whole_targets, &all);
+  for (int64_t first = 0; first < 7; first++) {
+    for (int64_t count = 0; first + count <= 7; count++) {
+      ad_text_data_rows(text, &options, 4, first, count, tokens, targets, &counted);
+      assert_int_equal(counted, count * 5);
+      assert_memory_equal(tokens, whole + first * 5, (size_t)count * 5 * sizeof *tokens);
+      assert_memory_equal(targets, whole_targets + first * 5, (size_t)count * 5 * sizeof *tokens);
+    }
+  }
+  ad_text_data_close(text);
+}
+
+static void seeds_steps_and_samples_differ(void **state) {
+  ad_text_data *text = open_one("/proc/self/exe", 64, 0);
+  int32_t first[64 * 4], other[64 * 4], targets[64 * 4];
+  int64_t counted;
+  ad_batch_options options = {.seed = 1, .global_batch = 4}, seeded = {.seed = 2, .global_batch = 4};
+  ad_text_data_rows(text, &options, 0, 0, 4, first, targets, &counted);
+  ad_text_data_rows(text, &seeded, 0, 0, 4, other, targets, &counted);
+  assert_memory_not_equal(first, other, sizeof first);
+  ad_text_data_rows(text, &options, 1, 0, 4, other, targets, &counted);
+  assert_memory_not_equal(first, other, sizeof first);
+  ad_text_data_close(text);
+}
+
+/* A text in which every place looks different: numbers, one after another. */
+static void write_numbers(const char *name) {
+  FILE *file = fopen(in_folder(name), "w");
+  assert_non_null(file);
+  for (int i = 0; i < 100000; i++) fprintf(file, "%05d ", i);
+  fclose(file);
+}
+
+/* Every sample of every step is drawn by a number of its own. */
+static void no_sample_comes_back_in_a_later_step(void **state) {
+  enum { STEPS = 8, BATCH = 6, SEQ = 12, SAMPLES = STEPS * BATCH };
+  write_numbers("numbers");
+  ad_text_data *text = open_one(in_folder("numbers"), SEQ, 0);
+  int32_t tokens[SAMPLES][SEQ], targets[SAMPLES][SEQ];
+  int64_t counted;
+  ad_batch_options options = {.seed = 1, .global_batch = BATCH};
+  for (int64_t step = 0; step < STEPS; step++)
+    ad_text_data_rows(text, &options, step, 0, BATCH, tokens[step * BATCH], targets[step * BATCH], &counted);
+  for (int a = 0; a < SAMPLES; a++)
+    for (int b = 0; b < a; b++) assert_memory_not_equal(tokens[a], tokens[b], sizeof tokens[a]);
+  ad_text_data_close(text);
+}
+
+static void every_place_of_the_text_is_drawn(void **state) {
+  ad_text_data *text = open_one(in_folder("ten"), 1, 0);
+  int seen[9] = {0};
+  int32_t tokens[400], targets[400];
+  int64_t counted;
+  ad_batch_options options = {.seed = 1, .global_batch = 400};
+  ad_text_data_rows(text, &options, 0, 0, 400, tokens, targets, &counted);
+  for (int i = 0; i < 400; i++) seen[tokens[i] - '0']++;
+  for (int i = 0; i < 9; i++) assert_in_range(seen[i], 20, 80);
+  ad_text_data_close(text);
+}
+
+static void fractions_of_a_sample_count(void **state) {
+  ad_text_data *text = open_one(in_folder("tree"), 10, 0);
+  const double valid[] = {1, 0.5, 0, 0.04};
+  ad_batch_options options = {.seed = 1, .global_batch = 6, .valid = valid, .valid_count = 4};
+  const int expected[] = {10, 5, 0, 0, 10, 5};
+  int32_t tokens[60], targets[60];
+  int64_t counted;
+  ad_text_data_rows(text, &options, 0, 0, 6, tokens, targets, &counted);
+  assert_int_equal(counted, 30);
+  for (int row = 0; row < 6; row++)
+    for (int i = 0; i < 10; i++) assert_int_equal(targets[row * 10 + i] >= 0, i < expected[row]);
+  ad_text_data_rows(text, &options, 0, 2, 2, tokens, targets, &counted);
+  assert_int_equal(counted, 0);
+  ad_text_data_close(text);
+}
+
+/* Ranks in order of the mesh hold neighbouring rows; microbatch after microbatch, every row once. */
+static void check_rows(const char *mesh_text, int64_t global_batch, int64_t microbatches) {
+  ad_mesh *mesh;
+  ad_layout layout;
+  assert_int_equal(ad_mesh_create(mesh_text, &mesh), AD_OK);
+  layout = ad_layout_all(mesh, AD_R);
+  ad_layout_set(&layout, AD_AXES(AD_DP_REPLICATE), AD_S(0));
+  ad_layout_set(&layout, AD_AXES(AD_DP_SHARD), AD_S(0));
+  int64_t next = 0;
+  for (int64_t m = 0; m < microbatches; m++) {
+    for (int64_t rank = 0; rank < ad_mesh_size(mesh); rank++) {
+      ad_span rows = ad_batch_rows(&layout, rank, global_batch, microbatches, m);
+      if (rows.count) assert_int_equal(rows.first, next);
+      next += rows.count;
+    }
+    assert_int_equal(next, (m + 1) * global_batch / microbatches);
+  }
+  ad_mesh_destroy(mesh);
+}
+
+static void every_row_is_read_once_however_it_is_cut(void **state) {
+  const char *const meshes[] = {"dp_shard=1", "dp_replicate=3 dp_shard=1", "dp_replicate=2 dp_shard=3", "dp_shard=5"};
+  for (int i = 0; i < 4; i++)
+    for (int64_t global_batch = 1; global_batch < 20; global_batch++)
+      for (int64_t microbatches = 1; microbatches < 8; microbatches++)
+        check_rows(meshes[i], global_batch, microbatches);
+}
+
+static void a_batch_that_is_not_cut_is_whole_on_every_rank(void **state) {
+  ad_mesh *mesh;
+  assert_int_equal(ad_mesh_create("dp_shard=2", &mesh), AD_OK);
+  ad_layout layout = ad_layout_all(mesh, AD_R);
+  ad_span rows = ad_batch_rows(&layout, 1, 8, 2, 1);
+  assert_int_equal(rows.first, 4);
+  assert_int_equal(rows.count, 4);
+  ad_mesh_destroy(mesh);
+}
+
+static void a_failing_allocation_leaves_nothing_behind(void **state) {
+  const char *path = in_folder("tree");
+  ad_text_data *text = NULL;
+  ad_status status = AD_MEMORY;
+  for (long n = 1; status == AD_MEMORY; n++) {
+    ad_memory_fail_at(n);
+    status = ad_text_data_open(&path, 1, 4, 0.2, &text);
+    if (status) assert_null(text);
+    assert_true(n < 100);
+  }
+  ad_memory_fail_at(0);
+  assert_int_equal(status, AD_OK);
+  ad_text_data_close(text);
+}
+
+static void a_text_that_is_not_read_has_its_size_and_its_counts(void **state) {
+  const char *path = in_folder("tree");
+  ad_text_data *read = open_one(path, 4, 0.2), *unread;
+  assert_int_equal(ad_text_data_open_unread(&path, 1, 4, 0.2, &unread), AD_OK);
+  assert_int_equal(ad_text_data_bytes(unread), ad_text_data_bytes(read));
+  double valid[] = {1, 0.5, 0};
+  ad_batch_options options = {.seed = 3, .global_batch = 9, .valid = valid, .valid_count = 3};
+  int32_t tokens[20], targets[20];
+  for (options.held_out = 0; options.held_out < 2; options.held_out++) {
+    int64_t counted[2];
+    ad_text_data_rows(read, &options, 2, 3, 5, tokens, targets, &counted[0]);
+    ad_text_data_rows(unread, &options, 2, 3, 5, NULL, NULL, &counted[1]);
+    assert_true(counted[0] > 0 && counted[0] == counted[1]);
+  }
+  ad_text_data_close(read);
+  ad_text_data_close(unread);
+}
+
+/* Before it is read; as somebody to whom that matters, which it does not to root. */
+static void a_file_that_may_not_be_read_is_told_when_it_is_found(void **state) {
+  const char *path = in_folder("ten");
+  assert_int_equal(chmod(folder, 0711), 0);
+  assert_int_equal(chmod(path, 0), 0);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (!child) {
+    if (!geteuid() && setresuid(47013, 47013, 47013)) _exit(9);
+    ad_status status = ad_text_data_check(&path, 1, 4, 0);
+    _exit(status != AD_IO || !strstr(ad_last_error(), path) || !strstr(ad_last_error(), "Permission denied"));
+  }
+  int ended = -1;
+  assert_int_equal(waitpid(child, &ended, 0), child);
+  assert_int_equal(ended, 0);
+  assert_int_equal(chmod(path, 0644), 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(files_are_read_in_name_order_and_links_inside_are_not_followed),
+      cmocka_unit_test(what_is_wrong_with_a_text_is_said),
+      cmocka_unit_test(a_file_that_may_not_be_read_is_told_when_it_is_found),
+      cmocka_unit_test(the_last_part_of_every_file_is_held_out),
+      cmocka_unit_test(nothing_held_out_gives_rows_that_do_not_count),
+      cmocka_unit_test(a_sample_depends_on_its_global_index_alone),
+      cmocka_unit_test(seeds_steps_and_samples_differ),
+      cmocka_unit_test(no_sample_comes_back_in_a_later_step),
+      cmocka_unit_test(every_place_of_the_text_is_drawn),
+      cmocka_unit_test(fractions_of_a_sample_count),
+      cmocka_unit_test(every_row_is_read_once_however_it_is_cut),
+      cmocka_unit_test(a_batch_that_is_not_cut_is_whole_on_every_rank),
+      cmocka_unit_test(a_text_that_is_not_read_has_its_size_and_its_counts),
+      cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
+  };
+  return cmocka_run_group_tests(tests, make_files, remove_files);
+}

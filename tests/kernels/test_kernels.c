@@ -1,0 +1,638 @@
+/* Kernels: conversions against arithmetic in f64, and every variant against the plain one, bit for bit. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "kernels/kernels.h"
+#include "base/random.h"
+
+static const ad_dtype float_dtypes[] = {AD_F64, AD_F32, AD_BF16, AD_F16};
+static const ad_reduction reductions[] = {AD_SUM, AD_MAX, AD_MIN};
+enum { FLOATS = 4, ALL_DTYPES = 6, VARIANTS = 4, ENCODINGS = 65536 };
+
+static ad_variant best;
+
+/* ---- the reference: a 16-bit format as numbers ---- */
+
+typedef struct format {
+  ad_dtype dtype;
+  int mantissa_bits, bias;
+} format;
+static const format formats[] = {{AD_BF16, 7, 127}, {AD_F16, 10, 15}};
+
+static int exponent_of(format f, unsigned bits) { return (int)(bits & 0x7fff) >> f.mantissa_bits; }
+static unsigned infinity_of(format f) { return (unsigned)(2 * f.bias + 1) << f.mantissa_bits; }
+
+static double decode(format f, unsigned bits) {
+  int exponent = exponent_of(f, bits);
+  int mantissa = (int)bits & ((1 << f.mantissa_bits) - 1);
+  double magnitude;
+  if (exponent == 2 * f.bias + 1)
+    magnitude = mantissa ? NAN : INFINITY;
+  else if (exponent)
+    magnitude = ldexp(mantissa + (1 << f.mantissa_bits), exponent - f.bias - f.mantissa_bits);
+  else
+    magnitude = ldexp(mantissa, 1 - f.bias - f.mantissa_bits);
+  return bits & 0x8000 ? -magnitude : magnitude;
+}
+
+/* Of a number, not of a NaN. Counts in units of the last place, where the next exponent follows the full mantissa. */
+static unsigned encode(format f, double value) {
+  unsigned sign = signbit(value) ? 0x8000 : 0;
+  double magnitude = fabs(value);
+  if (isinf(value)) return sign | infinity_of(f);
+  int exponent = magnitude > 0 ? ilogb(magnitude) : 1 - f.bias;
+  if (exponent < 1 - f.bias) exponent = 1 - f.bias;
+  double units = nearbyint(ldexp(magnitude, f.mantissa_bits - exponent));  // to nearest even
+  double bits = units + ldexp(exponent + f.bias - 1, f.mantissa_bits);
+  return sign | (bits < infinity_of(f) ? (unsigned)bits : infinity_of(f));
+}
+
+static void the_reference_decodes_known_numbers(void **state) {
+  assert_true(decode(formats[0], 0x3f80) == 1.0 && decode(formats[1], 0x3c00) == 1.0);
+  assert_true(decode(formats[1], 0x7bff) == 65504.0 && decode(formats[1], 1) == 0x1p-24);
+  assert_true(decode(formats[0], 0xc049) == -3.140625 && decode(formats[0], 1) == 0x1p-133);
+  assert_int_equal(encode(formats[1], 65519.999), 0x7bff);
+  assert_int_equal(encode(formats[1], 65520), 0x7c00);
+  for (int k = 0; k < 2; k++)
+    for (unsigned bits = 0; bits < ENCODINGS; bits++)
+      if (!isnan(decode(formats[k], bits))) assert_int_equal(encode(formats[k], decode(formats[k], bits)), bits);
+}
+
+/* ---- conversions ---- */
+
+static uint16_t all_encodings[ENCODINGS];
+
+static void fill_encodings(void) {
+  for (unsigned i = 0; i < ENCODINGS; i++) all_encodings[i] = (uint16_t)i;
+}
+
+static void check_wide(format f, unsigned bits, double wide, uint64_t wide_bits, int wide_mantissa) {
+  double expected = decode(f, bits);
+  if (!isnan(expected)) {
+    assert_true(wide == expected && signbit(wide) == signbit(expected));
+    return;
+  }
+  uint64_t payload = bits & ((1u << f.mantissa_bits) - 1);
+  uint64_t quiet = payload << (wide_mantissa - f.mantissa_bits) | 1ull << (wide_mantissa - 1);
+  assert_true(isnan(wide));
+  assert_true((wide_bits & ((1ull << wide_mantissa) - 1)) == quiet);
+  assert_int_equal(signbit(wide) != 0, bits >> 15);
+}
+
+static void all_16_bit_numbers_widen_exactly(void **state) {
+  static float singles[ENCODINGS];
+  static double doubles[ENCODINGS];
+  for (int variant = 0; variant <= (int)best; variant++) {
+    ad_kernels_choose((ad_variant)variant);
+    for (int k = 0; k < 2; k++) {
+      ad_cast(singles, AD_F32, all_encodings, formats[k].dtype, ENCODINGS);
+      ad_cast(doubles, AD_F64, all_encodings, formats[k].dtype, ENCODINGS);
+      for (unsigned i = 0; i < ENCODINGS; i++) {
+        uint32_t single_bits;
+        uint64_t double_bits;
+        memcpy(&single_bits, &singles[i], 4);
+        memcpy(&double_bits, &doubles[i], 8);
+        check_wide(formats[k], i, singles[i], single_bits, 23);
+        check_wide(formats[k], i, doubles[i], double_bits, 52);
+      }
+    }
+  }
+}
+
+/* Around every number of the format and every midpoint between two: the value, and its neighbours in f64 and f32. */
+enum { AROUND = 9, BOUNDARIES = ENCODINGS * AROUND };
+static double boundaries[BOUNDARIES];
+static float boundaries_f32[BOUNDARIES];
+
+static void fill_boundaries(format f) {
+  size_t n = 0;
+  for (unsigned i = 0; i < ENCODINGS; i++) {
+    double here = decode(f, i), next = decode(f, (i & 0x7fff) == infinity_of(f) - 1 ? i : i + 1);
+    if (!isfinite(here) || !isfinite(next)) here = next = (i & 1 ? -1 : 1) * ldexp(1.3, (int)(i % 2046) - 1023);
+    double middle = (here + next) / 2;
+    if ((i & 0x7fff) == infinity_of(f) - 1)  // where infinity begins
+      middle = copysign(ldexp((2 << f.mantissa_bits) - 0.5, f.bias - f.mantissa_bits), here);
+    const double around[AROUND] = {here,
+                                   nextafter(here, INFINITY),
+                                   nextafter(here, -INFINITY),
+                                   middle,
+                                   nextafter(middle, INFINITY),
+                                   nextafter(middle, -INFINITY),
+                                   nextafterf((float)middle, INFINITY),
+                                   nextafterf((float)middle, -INFINITY),
+                                   -middle * (1 + 0x1p-40)};  // would round twice through f32
+    for (int j = 0; j < AROUND; j++) boundaries[n++] = around[j];
+  }
+  for (size_t i = 0; i < BOUNDARIES; i++) boundaries_f32[i] = (float)boundaries[i];
+}
+
+static void narrowing_rounds_once_to_nearest_even(void **state) {
+  static uint16_t from_f64[BOUNDARIES], from_f32[BOUNDARIES];
+  for (int k = 0; k < 2; k++) {
+    fill_boundaries(formats[k]);
+    for (int variant = 0; variant <= (int)best; variant++) {
+      ad_kernels_choose((ad_variant)variant);
+      ad_cast(from_f64, formats[k].dtype, boundaries, AD_F64, BOUNDARIES);
+      ad_cast(from_f32, formats[k].dtype, boundaries_f32, AD_F32, BOUNDARIES);
+      for (size_t i = 0; i < BOUNDARIES; i++) {
+        assert_int_equal(from_f64[i], encode(formats[k], boundaries[i]));
+        assert_int_equal(from_f32[i], encode(formats[k], boundaries_f32[i]));
+      }
+    }
+  }
+}
+
+static void a_nan_stays_one_and_keeps_the_top_of_its_payload(void **state) {
+  enum { NANS = 37 };
+  uint32_t singles[NANS];
+  uint64_t doubles[NANS];
+  uint16_t narrowed[NANS];
+  for (unsigned i = 0; i < NANS; i++) {  // payloads whose top bits are all zero, and others; quiet and signalling
+    uint64_t payload = i < 20 ? 1ull << i : ad_random_bits(1, 1, i) >> 12;
+    doubles[i] = (uint64_t)(i & 1) << 63 | 0x7ffull << 52 | payload << (i < 20 ? 32 : 0);
+    singles[i] = (uint32_t)(i & 1) << 31 | 0x7f800000u | ((uint32_t)payload & 0x7fffff) | (i >= 20);
+  }
+  for (int variant = 0; variant <= (int)best; variant++) {
+    ad_kernels_choose((ad_variant)variant);
+    for (int k = 0; k < 2; k++) {
+      unsigned m = (unsigned)formats[k].mantissa_bits, special = infinity_of(formats[k]) | 1u << (m - 1);
+      ad_cast(narrowed, formats[k].dtype, singles, AD_F32, NANS);
+      for (unsigned i = 0; i < NANS; i++)
+        assert_int_equal(narrowed[i], (i & 1) << 15 | special | (singles[i] & 0x7fffff) >> (23 - m));
+      ad_cast(narrowed, formats[k].dtype, doubles, AD_F64, NANS);
+      for (unsigned i = 0; i < NANS; i++)
+        assert_int_equal(narrowed[i], (i & 1) << 15 | special | (doubles[i] & 0xfffffffffffff) >> (52 - m));
+    }
+  }
+}
+
+static void a_16_bit_number_comes_back_from_each_wider_dtype(void **state) {
+  static double wide[ENCODINGS];
+  static uint16_t back[ENCODINGS];
+  for (int k = 0; k < 2; k++) {
+    for (int through = AD_F64; through <= AD_F32; through++) {
+      ad_cast(wide, (ad_dtype)through, all_encodings, formats[k].dtype, ENCODINGS);
+      ad_cast(back, formats[k].dtype, wide, (ad_dtype)through, ENCODINGS);
+      for (unsigned i = 0; i < ENCODINGS; i++) {
+        unsigned quiet = isnan(decode(formats[k], i)) ? 1u << (formats[k].mantissa_bits - 1) : 0;
+        assert_int_equal(back[i], i | quiet);
+      }
+    }
+  }
+}
+
+static void the_two_16_bit_formats_convert_into_each_other(void **state) {
+  static uint16_t converted[ENCODINGS];
+  for (int k = 0; k < 2; k++) {
+    ad_cast(converted, formats[1 - k].dtype, all_encodings, formats[k].dtype, ENCODINGS);
+    for (unsigned i = 0; i < ENCODINGS; i++) {
+      double value = decode(formats[k], i);
+      if (isnan(value))
+        assert_true(isnan(decode(formats[1 - k], converted[i])));
+      else
+        assert_int_equal(converted[i], encode(formats[1 - k], value));
+    }
+  }
+}
+
+static void integers_and_equal_dtypes_are_copied_bit_for_bit(void **state) {
+  uint64_t bits[9], copied[9];
+  for (unsigned i = 0; i < 9; i++) bits[i] = ad_random_bits(2, 2, i) | 0x7ff0000000000000;  // NaNs in f64
+  for (int dtype = AD_F64; dtype <= AD_I64; dtype++) {
+    size_t n = sizeof bits / ad_dtype_size((ad_dtype)dtype);
+    memset(copied, 0, sizeof copied);
+    ad_cast(copied, (ad_dtype)dtype, bits, (ad_dtype)dtype, n);
+    assert_memory_equal(copied, bits, sizeof bits);
+    ad_cast(copied, (ad_dtype)dtype, copied, (ad_dtype)dtype, n);
+    assert_memory_equal(copied, bits, sizeof bits);
+  }
+}
+
+/* ---- all variants against the plain one ---- */
+
+enum { LONGEST = 2500, MOST_SOURCES = 9, MARGIN = 8, ROOM = LONGEST + 2 * MARGIN };
+typedef struct buffer {
+  _Alignas(64) char bytes[ROOM * 8];
+} buffer;
+static buffer inputs[MOST_SOURCES], results[VARIANTS][MOST_SOURCES];
+static const size_t lengths[] = {0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 1023, 1024, 1025, 2049};
+enum { LENGTHS = sizeof lengths / sizeof *lengths };
+
+/* Random bits, so that every exponent, subnormals, infinities and NaNs occur; and plain numbers between. */
+static void fill(buffer *b, uint64_t stream, ad_dtype dtype) {
+  for (uint64_t i = 0; i < sizeof b->bytes / 8; i++) {
+    uint64_t bits = ad_random_bits(3, stream, i);
+    memcpy(b->bytes + 8 * i, &bits, 8);
+  }
+  double special[] = {NAN, -NAN, INFINITY, -INFINITY, 0.0, -0.0, 1.0, 0x1p-24};
+  if (!ad_dtype_is_float(dtype)) return;
+  for (size_t i = 0; i < ROOM; i++) {
+    uint64_t pick = ad_random_bits(4, stream, i);
+    double value = pick % 4 ? ad_random_normal(4, stream, i) : special[pick / 4 % 8];
+    if (pick >> 40 & 3) ad_cast(b->bytes + i * ad_dtype_size(dtype), dtype, &value, AD_F64, 1);
+  }
+}
+
+static void *at(buffer *b, ad_dtype dtype, size_t offset) { return b->bytes + offset * ad_dtype_size(dtype); }
+
+static void every_variant_casts_scales_and_accumulates_alike(void **state) {
+  for (int d = 0; d < FLOATS; d++)
+    for (int s = 0; s < FLOATS; s++) {
+      ad_dtype to = float_dtypes[d], from = float_dtypes[s];
+      fill(&inputs[0], 1, to);
+      fill(&inputs[1], 2, from);
+      for (size_t k = 0; k < LENGTHS; k++) {
+        size_t offset = k % 4;
+        const void *src = at(&inputs[1], from, 3 - offset);
+        for (int variant = 0; variant <= (int)best; variant++) {
+          ad_kernels_choose((ad_variant)variant);
+          buffer *result = results[variant];
+          for (int i = 0; i < 6; i++) result[i] = inputs[0];
+          ad_cast(at(&result[0], to, offset), to, src, from, lengths[k]);
+          ad_cast_scaled(at(&result[1], to, offset), to, src, from, 0.3, lengths[k]);
+          ad_accumulate(at(&result[2], to, offset), to, src, from, -1.7, lengths[k]);
+          ad_accumulate(at(&result[3], to, offset), to, src, from, 1, lengths[k]);
+          ad_cast_past(at(&result[4], to, offset), to, src, from, 1, lengths[k]);
+          ad_cast_past(at(&result[5], to, offset), to, src, from, 0.3, lengths[k]);
+          for (int i = 0; i < 4; i++) assert_memory_equal(&result[i], &results[AD_PLAIN][i], sizeof(buffer));
+          for (int i = 0; i < 2; i++) assert_memory_equal(&result[4 + i], &result[i], sizeof(buffer));
+        }
+      }
+    }
+}
+
+static void every_variant_reduces_alike(void **state) {
+  for (int dtype = AD_F64; dtype <= AD_I64; dtype++) {
+    for (int j = 0; j < MOST_SOURCES; j++) fill(&inputs[j], (uint64_t)j, (ad_dtype)dtype);
+    for (size_t k = 0; k < LENGTHS; k++)
+      for (size_t count = 1; count <= MOST_SOURCES; count++) {
+        ad_dtype sum = k % 2 ? AD_F64 : AD_F32;
+        const void *sources[MOST_SOURCES];
+        for (size_t j = 0; j < count; j++) sources[j] = at(&inputs[j], (ad_dtype)dtype, (j + k) % 4);
+        size_t out_count = 1 + (k + count) % 3;
+        for (int variant = 0; variant <= (int)best; variant++) {
+          ad_kernels_choose((ad_variant)variant);
+          void *out[3];
+          for (int i = 0; i < 3; i++) {
+            memset(&results[variant][i], 0x5a, sizeof(buffer));
+            out[i] = at(&results[variant][i], (ad_dtype)dtype, (size_t)i);
+          }
+          ad_reduce(out, out_count, sources, count,
+                    &(ad_reducing){.dtype = (ad_dtype)dtype,
+                                   .accumulate = sum,
+                                   .reduction = reductions[(k + count) % 3],
+                                   .past = (variant + k) % 2},
+                    lengths[k]);
+          for (int i = 0; i < 3; i++) assert_memory_equal(&results[variant][i], &results[AD_PLAIN][i], sizeof(buffer));
+          for (size_t i = 1; i < out_count; i++)
+            assert_memory_equal(out[0], out[i], lengths[k] * ad_dtype_size((ad_dtype)dtype));
+        }
+      }
+  }
+}
+
+static uint16_t terms[ENCODINGS], pair_sums[VARIANTS][ENCODINGS];
+
+/* Every 16-bit number with others: those near its own size, of either sign, where sums cancel, are halfway between two
+ * numbers, subnormal, infinite or no number; and some far away. */
+static void every_variant_rounds_sums_of_two_alike(void **state) {
+  fill_encodings();
+  for (int turn = 0; turn < 2 * 192; turn++) {
+    ad_dtype dtype = turn % 2 ? AD_F16 : AD_BF16;
+    unsigned step = (unsigned)turn / 2;
+    for (unsigned i = 0; i < ENCODINGS; i++)
+      terms[i] =
+          (uint16_t)(step < 128 ? (i ^ (step & 1) << 15) + (step - 64) * (step < 64 ? 1 : 61) : i * 40503 + step * 977);
+    for (int variant = 0; variant <= (int)best; variant++) {
+      ad_kernels_choose((ad_variant)variant);
+      const void *sources[] = {all_encodings, terms};
+      void *out = pair_sums[variant];
+      ad_reduce(&out, 1, sources, 2, &(ad_reducing){.dtype = dtype, .accumulate = AD_F32}, ENCODINGS);
+      assert_memory_equal(pair_sums[variant], pair_sums[AD_PLAIN], sizeof pair_sums[0]);
+    }
+  }
+}
+
+/* ---- what the kernels compute ---- */
+
+static double reduce_two(ad_reduction reduction, double a, double b) {
+  if (isnan(a) || isnan(b)) return NAN;
+  return reduction == AD_SUM ? a + b : reduction == AD_MAX ? (a > b ? a : b) : (a < b ? a : b);
+}
+
+/* One element, in source order, rounded to f32 after each step if that is the accumulate type. */
+static double reference(size_t count, size_t i, ad_dtype dtype, ad_dtype sum, ad_reduction reduction) {
+  double result = 0;
+  for (size_t j = 0; j < count; j++) {
+    double term;
+    ad_cast(&term, AD_F64, at(&inputs[j], dtype, i), dtype, 1);
+    if (sum == AD_F32) term = (float)term;
+    result = j ? reduce_two(reduction, result, term) : term;
+    if (sum == AD_F32) result = (float)result;
+  }
+  return result;
+}
+
+static void assert_same_number(const void *found, const void *expected, ad_dtype dtype) {
+  double a, b;
+  ad_cast(&a, AD_F64, found, dtype, 1);
+  ad_cast(&b, AD_F64, expected, dtype, 1);
+  assert_true((isnan(a) && isnan(b)) || a == b);
+}
+
+static void a_reduction_goes_in_source_order_in_the_accumulate_dtype(void **state) {
+  enum { N = 300 };
+  for (int d = 0; d < FLOATS; d++)
+    for (int r = 0; r < 3; r++)
+      for (size_t count = 1; count <= MOST_SOURCES; count++) {
+        ad_dtype dtype = float_dtypes[d], sum = count % 2 ? AD_F32 : AD_F64;
+        const void *sources[MOST_SOURCES];
+        for (size_t j = 0; j < count; j++) {
+          fill(&inputs[j], 10 + j, dtype);
+          sources[j] = inputs[j].bytes;
+        }
+        ad_kernels_choose(best);
+        void *out[1] = {results[0][0].bytes};
+        ad_reduce(out, 1, sources, count, &(ad_reducing){.dtype = dtype, .accumulate = sum, .reduction = reductions[r]},
+                  N);
+        for (size_t i = 0; i < N; i++) {
+          double expected = reference(count, i, dtype, sum, reductions[r]), rounded;
+          ad_cast(&rounded, dtype, &expected, AD_F64, 1);
+          assert_same_number(at(&results[0][0], dtype, i), &rounded, dtype);
+        }
+      }
+}
+
+static void integers_sum_exactly_and_wrap_around(void **state) {
+  const int64_t big = (int64_t)1 << 53;
+  const int64_t a[3] = {big, INT64_MAX, -5}, b[3] = {1, 1, 3}, c[3] = {1, 0, -9};
+  const void *sources[3] = {a, b, c};
+  int64_t sum[3], largest[3], smallest[3];
+  void *out[3] = {sum, largest, smallest};
+  for (int r = 0; r < 3; r++)
+    ad_reduce(&out[r], 1, sources, 3, &(ad_reducing){.dtype = AD_I64, .accumulate = AD_F32, .reduction = reductions[r]},
+              3);
+  assert_true(sum[0] == big + 2 && sum[1] == INT64_MIN && sum[2] == -11);
+  assert_true(largest[0] == big && largest[1] == INT64_MAX && largest[2] == 3);
+  assert_true(smallest[0] == 1 && smallest[1] == 0 && smallest[2] == -9);
+  const int32_t x[2] = {16777217, INT32_MIN}, y[2] = {2, -1};
+  const void *pair[2] = {x, y};
+  int32_t total[2];
+  void *one[1] = {total};
+  ad_reduce(one, 1, pair, 2, &(ad_reducing){.dtype = AD_I32, .accumulate = AD_F32, .reduction = AD_SUM}, 2);
+  assert_true(total[0] == 16777219 && total[1] == INT32_MAX);
+}
+
+static void the_outs_may_be_the_sources(void **state) {
+  enum { N = 2500 };
+  static buffer copies[MOST_SOURCES];
+  ad_kernels_choose(best);
+  for (int dtype = AD_F64; dtype <= AD_I64; dtype++)
+    for (size_t count = 1; count <= MOST_SOURCES; count++)
+      for (size_t rotated = 0; rotated < count; rotated++) {
+        const void *sources[MOST_SOURCES];
+        void *out[MOST_SOURCES], *apart[1] = {results[0][0].bytes};
+        for (size_t j = 0; j < count; j++) {
+          if (!rotated) fill(&inputs[j], 20 + j, (ad_dtype)dtype);
+          copies[j] = inputs[j];
+          sources[j] = copies[j].bytes;
+          out[(j + rotated) % count] = copies[j].bytes;
+        }
+        ad_reduce(apart, 1, sources, count,
+                  &(ad_reducing){.dtype = (ad_dtype)dtype, .accumulate = AD_F32, .reduction = AD_SUM}, N);
+        ad_reduce(out, rotated % 2 ? 1 : count, sources, count,
+                  &(ad_reducing){.dtype = (ad_dtype)dtype, .accumulate = AD_F32, .reduction = AD_SUM}, N);
+        for (size_t k = 0; k < (rotated % 2 ? 1 : count); k++)
+          assert_memory_equal(out[k], apart[0], N * ad_dtype_size((ad_dtype)dtype));
+      }
+}
+
+static void every_nan_that_a_sum_makes_has_the_same_bits(void **state) {
+  float a[4] = {NAN, INFINITY, -NAN, 1}, b[4] = {-NAN, -INFINITY, 1, NAN}, sum[4];
+  const void *sources[2] = {a, b};
+  void *out[1] = {sum};
+  for (int variant = 0; variant <= (int)best; variant++) {
+    ad_kernels_choose((ad_variant)variant);
+    ad_reduce(out, 1, sources, 2, &(ad_reducing){.dtype = AD_F32, .accumulate = AD_F32, .reduction = AD_SUM}, 4);
+    for (int i = 0; i < 4; i++) {
+      uint32_t bits;
+      memcpy(&bits, &sum[i], 4);
+      assert_int_equal(bits, 0x7fc00000);
+    }
+  }
+}
+
+static void the_maximum_or_minimum_with_a_nan_is_nan(void **state) {
+  double a[3] = {NAN, 1, -INFINITY}, b[3] = {2, NAN, NAN}, found[3];
+  const void *sources[2] = {a, b};
+  void *out[1] = {found};
+  for (int variant = 0; variant <= (int)best; variant++) {
+    ad_kernels_choose((ad_variant)variant);
+    for (int r = 0; r < 3; r++) {
+      ad_reduce(out, 1, sources, 2, &(ad_reducing){.dtype = AD_F64, .accumulate = AD_F64, .reduction = reductions[r]},
+                3);
+      for (int i = 0; i < 3; i++) assert_true(isnan(found[i]));
+    }
+  }
+}
+
+static void scaling_forms_the_product_before_the_one_rounding(void **state) {
+  double wide = 1 + 0x1p-11 + 0x1p-40, narrow_factor = 3;
+  uint16_t half;
+  ad_cast_scaled(&half, AD_F16, &wide, AD_F64, 1, 1);
+  assert_int_equal(half, 0x3c01);  // through f32 it would be a tie and become 1
+  float single = 0.1f, product;
+  ad_cast_scaled(&product, AD_F32, &single, AD_F32, narrow_factor, 1);
+  assert_true(product == 0.1f * 3.0f);
+  double exact;
+  ad_cast_scaled(&exact, AD_F64, &single, AD_F32, narrow_factor, 1);
+  assert_true(exact == (double)0.1f * 3.0);
+}
+
+static void accumulating_adds_in_the_dtype_of_the_sum(void **state) {
+  float single = 16777216.0f;
+  double one = 1, total = 16777216;
+  ad_accumulate(&single, AD_F32, &one, AD_F64, 1, 1);
+  assert_true(single == 16777216.0f);
+  float single_one = 1;
+  ad_accumulate(&total, AD_F64, &single_one, AD_F32, -2, 1);
+  assert_true(total == 16777214);
+  uint16_t half = 0x3f80;  // 1 in bf16
+  ad_accumulate(&half, AD_BF16, &single_one, AD_F32, 0.5, 1);
+  assert_int_equal(half, 0x3fc0);
+}
+
+/* Enough bytes that writes go past the caches. */
+static void what_goes_past_the_caches_is_the_same(void **state) {
+  enum { N = (12 << 20) + 5 };
+  float *a = malloc(N * sizeof *a), *b = malloc(N * sizeof *b), *sum = malloc((N + 1) * sizeof *sum);
+  assert_true(a && b && sum);
+  for (size_t i = 0; i < N; i++) {
+    a[i] = (float)(i % 1000);
+    b[i] = (float)(i % 77);
+  }
+  const void *sources[2] = {a, b};
+  void *out[2] = {sum + 1, b};
+  ad_kernels_choose(best);
+  ad_reduce(out, 2, sources, 2, &(ad_reducing){.dtype = AD_F32, .accumulate = AD_F32, .past = 1}, N);
+  for (size_t i = 0; i < N; i++)
+    if (sum[i + 1] != (float)(i % 1000) + (float)(i % 77)) fail();
+  assert_memory_equal(b, sum + 1, N * sizeof *b);
+  free(b);
+  b = malloc(2 * N * sizeof *b);
+  assert_non_null(b);
+  for (size_t i = 0; i < N; i++) b[i] = b[N + i] = a[i];
+  float *copy = realloc(sum, (2 * N + 1) * sizeof *copy);
+  assert_non_null(copy);
+  ad_copy(copy + 1, b, 2 * N * sizeof *b);
+  assert_memory_equal(copy + 1, b, 2 * N * sizeof *b);
+  free(a);
+  free(b);
+  free(copy);
+}
+
+/* What would be read and written lies at the end of a page, before one that nobody may touch. */
+static void nothing_is_read_or_written_at_length_zero(void **state) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_true(pages != MAP_FAILED);
+  assert_int_equal(mprotect(pages + page, page, PROT_NONE), 0);
+  memset(pages, 0x5a, page);
+  char *end = pages + page;
+  void *outs[][2] = {{NULL, NULL}, {end, end}};
+  for (size_t i = 0; i < sizeof outs / sizeof *outs; i++) {
+    for (int variant = 0; variant <= (int)best; variant++) {
+      void **out = outs[i];
+      const void *sources[2] = {out[0], out[1]};
+      ad_kernels_choose((ad_variant)variant);
+      ad_cast(out[0], AD_F32, out[1], AD_F16, 0);
+      ad_cast(out[0], AD_F32, out[1], AD_F32, 0);
+      ad_cast_scaled(out[0], AD_F32, out[1], AD_F16, 2, 0);
+      ad_accumulate(out[0], AD_F32, out[1], AD_F16, 2, 0);
+      ad_reduce(out, 1, sources, 2, &(ad_reducing){.dtype = AD_F32, .accumulate = AD_F32, .reduction = AD_SUM}, 0);
+      ad_copy(out[0], out[1], 0);
+    }
+  }
+  ad_kernels_choose(best);
+  for (size_t i = 0; i < page; i++) assert_int_equal((unsigned char)pages[i], 0x5a);
+  munmap(pages, 2 * page);
+}
+
+static void the_choice_is_never_wider_than_the_machine(void **state) {
+  for (int variant = 0; variant < VARIANTS; variant++) {
+    ad_kernels_choose((ad_variant)variant);
+    assert_int_equal(ad_kernels_variant(), variant < (int)best ? variant : (int)best);
+  }
+  setenv("ADDEND_KERNELS", "plain", 1);
+  assert_int_equal(ad_kernels_best(), AD_PLAIN);
+  ad_kernels_choose(AD_AVX512);
+  assert_int_equal(ad_kernels_variant(), AD_PLAIN);
+  setenv("ADDEND_KERNELS", "avx512fp16", 1);
+  assert_int_equal(ad_kernels_best(), best);
+  unsetenv("ADDEND_KERNELS");
+  assert_string_equal(ad_variant_name(AD_PLAIN), "plain");
+  assert_string_equal(ad_variant_name(AD_AVX2), "avx2");
+  assert_string_equal(ad_variant_name(AD_AVX512), "avx512");
+  assert_string_equal(ad_variant_name(AD_AVX512FP16), "avx512fp16");
+  assert_string_equal(ad_variant_name((ad_variant)9), "unknown");
+}
+
+static void a_name_of_no_variant_is_refused(void **state) {
+  static const char *const nonsense[] = {"foo", "avx", "PLAIN", "plain ", "avx2,plain"};
+  static const char *const names[] = {"plain", "avx2", "avx512", "avx512fp16", ""};
+  for (size_t i = 0; i < sizeof nonsense / sizeof *nonsense; i++) {
+    setenv("ADDEND_KERNELS", nonsense[i], 1);
+    assert_int_equal(ad_kernels_check(), AD_INVALID);
+    assert_non_null(strstr(ad_last_error(), nonsense[i]));
+    assert_non_null(strstr(ad_last_error(), "must be one of plain, avx2, avx512, avx512fp16, is"));
+    assert_int_equal(ad_kernels_best(), best);
+  }
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    setenv("ADDEND_KERNELS", names[i], 1);
+    assert_int_equal(ad_kernels_check(), AD_OK);
+  }
+  unsetenv("ADDEND_KERNELS");
+  assert_int_equal(ad_kernels_check(), AD_OK);
+}
+
+/* ---- how sums are written ---- */
+
+static void every_variant_writes_sums_alike(void **state) {
+  for (int turn = 0; turn < 64; turn++) {
+    ad_dtype dtype = float_dtypes[turn % 4], out_dtype = float_dtypes[turn / 4 % 4];
+    ad_dtype sum = turn & 16 || dtype == AD_F64 ? AD_F64 : AD_F32;
+    size_t count = (size_t)(turn % MOST_SOURCES) + 1, n = 1500;
+    ad_reducing how = {.dtype = dtype, .accumulate = sum, .out_dtype = out_dtype, .shift = turn % 7 - 3};
+    how.adds = turn & 32 && out_dtype == sum;
+    const void *sources[MOST_SOURCES];
+    for (size_t j = 0; j < count; j++) {
+      fill(&inputs[j], (uint64_t)j, dtype);
+      sources[j] = inputs[j].bytes;
+    }
+    for (int variant = 0; variant <= (int)best; variant++) {
+      ad_kernels_choose((ad_variant)variant);
+      fill(&results[variant][0], 99, out_dtype);
+      void *out = results[variant][0].bytes;
+      how.past = (variant + turn / 4) % 2;
+      ad_reduce(&out, 1, sources, count, &how, n);
+      assert_memory_equal(out, results[AD_PLAIN][0].bytes, n * ad_dtype_size(out_dtype));
+    }
+  }
+}
+
+static void a_sum_is_scaled_added_and_rounded_once(void **state) {
+  const uint16_t large[] = {0x7bff, 0x7bff};  // 65504 in f16, each standing for twice as much
+  const void *sources[] = {&large[0], &large[1]};
+  float sum = 1;
+  void *out = &sum;
+  ad_reduce(&out, 1, sources, 2, &(ad_reducing){.dtype = AD_F16, .accumulate = AD_F32, .out_dtype = AD_F32, .shift = 1},
+            1);
+  assert_true(sum == 4 * 65504.0f);
+  ad_reducing adds = {.dtype = AD_F16, .accumulate = AD_F32, .out_dtype = AD_F32, .shift = -1, .adds = 1};
+  ad_reduce(&out, 1, sources, 2, &adds, 1);
+  assert_true(sum == 5 * 65504.0f);
+  uint16_t half;
+  out = &half;
+  ad_reduce(&out, 1, sources, 2,
+            &(ad_reducing){.dtype = AD_F16, .accumulate = AD_F32, .out_dtype = AD_F16, .shift = -1}, 1);
+  assert_int_equal(half, 0x7bff);  // the sum itself would be infinite
+}
+
+int main(void) {
+  unsetenv("ADDEND_KERNELS");
+  best = ad_kernels_best();
+  fill_encodings();
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_reference_decodes_known_numbers),
+      cmocka_unit_test(all_16_bit_numbers_widen_exactly),
+      cmocka_unit_test(narrowing_rounds_once_to_nearest_even),
+      cmocka_unit_test(a_nan_stays_one_and_keeps_the_top_of_its_payload),
+      cmocka_unit_test(a_16_bit_number_comes_back_from_each_wider_dtype),
+      cmocka_unit_test(the_two_16_bit_formats_convert_into_each_other),
+      cmocka_unit_test(integers_and_equal_dtypes_are_copied_bit_for_bit),
+      cmocka_unit_test(every_variant_casts_scales_and_accumulates_alike),
+      cmocka_unit_test(every_variant_reduces_alike),
+      cmocka_unit_test(every_variant_rounds_sums_of_two_alike),
+      cmocka_unit_test(a_reduction_goes_in_source_order_in_the_accumulate_dtype),
+      cmocka_unit_test(integers_sum_exactly_and_wrap_around),
+      cmocka_unit_test(the_outs_may_be_the_sources),
+      cmocka_unit_test(every_nan_that_a_sum_makes_has_the_same_bits),
+      cmocka_unit_test(the_maximum_or_minimum_with_a_nan_is_nan),
+      cmocka_unit_test(scaling_forms_the_product_before_the_one_rounding),
+      cmocka_unit_test(accumulating_adds_in_the_dtype_of_the_sum),
+      cmocka_unit_test(what_goes_past_the_caches_is_the_same),
+      cmocka_unit_test(every_variant_writes_sums_alike),
+      cmocka_unit_test(a_sum_is_scaled_added_and_rounded_once),
+      cmocka_unit_test(nothing_is_read_or_written_at_length_zero),
+      cmocka_unit_test(the_choice_is_never_wider_than_the_machine),
+      cmocka_unit_test(a_name_of_no_variant_is_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,108 @@
+/* Memory and threads that other libraries need are asked for before they ask for them, in a process of its own that may
+ * have fewer. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <cblas.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "products/blas.h"
+#include "base/memory.h"
+
+static int is_told(ad_status status, const char *who) {
+  return status == AD_MEMORY && strstr(ad_last_error(), who) && strstr(ad_last_error(), "ulimit -d");
+}
+
+/* What is allowed beside what the process has. */
+static void allow(rlim_t mebibytes) {
+  struct rlimit limit;
+  getrlimit(RLIMIT_AS, &limit);
+  long pages = 0;
+  FILE *file = fopen("/proc/self/statm", "r");
+  if (!file || fscanf(file, "%ld", &pages) != 1) _exit(9);
+  fclose(file);
+  limit.rlim_cur = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (mebibytes << 20);
+  if (setrlimit(RLIMIT_AS, &limit)) _exit(9);
+}
+
+static void in_a_process(int (*holds)(void)) {
+  int wait_status;
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (!child) {
+    alarm(60); /* a product without its memory never ends */
+    _exit(holds() ? 0 : 1);
+  }
+  assert_int_equal(waitpid(child, &wait_status, 0), child);
+  assert_int_equal(wait_status, 0);
+}
+
+static int with_100_mib(void) {
+  allow(100);
+  return is_told(ad_blas_prepare(1), "OpenBLAS, which needs 128 MiB");
+}
+static void openblas_is_not_left_without_its_memory(void **state) { in_a_process(with_100_mib); }
+
+static int with_200_mib(void) {
+  allow(200);
+  return is_told(ad_blas_prepare(2), "256 MiB") && !ad_blas_prepare(1) && !ad_blas_prepare(1);
+}
+static void each_of_its_threads_counts(void **state) { in_a_process(with_200_mib); }
+
+static int with_20_mib(void) {
+  allow(20);
+  return is_told(ad_memory_try("the test", 30), "the test, which needs 30 MiB") && !ad_memory_try("the test", 10);
+}
+static void memory_that_cannot_be_had_is_told_with_who_needs_it(void **state) { in_a_process(with_20_mib); }
+
+/* ---- threads ---- */
+
+/* The user's limit does not hold for root, and counts what the user has elsewhere. */
+static void allow_processes(rlim_t count) {
+  if (!geteuid() && setresuid(47013, 47013, 47013)) _exit(9);
+  if (setrlimit(RLIMIT_NPROC, &(struct rlimit){count, count})) _exit(9);
+}
+
+/* Large enough for OpenBLAS to share it out. */
+static void make_product(void) {
+  enum { N = 300 };
+  static double a[N * N], c[N * N];
+  cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, N, N, 1, a, N, a, N, 0, c, N);
+}
+
+/* The first of two can be started where root may change its user: the process itself counts too. */
+static int where_processes_are_few(void) {
+  allow_processes(geteuid() ? 1 : 2);
+  ad_status status = ad_blas_start_threads(3);
+  if (!status) make_product();
+  return status == AD_SYSTEM && strstr(ad_last_error(), "3 threads") && strstr(ad_last_error(), "ulimit -u");
+}
+static void threads_that_cannot_be_started_are_told_and_not_waited_for(void **state) {
+  in_a_process(where_processes_are_few);
+}
+
+static int where_there_is_room(void) {
+  if (ad_blas_start_threads(3) || openblas_get_num_threads() != (openblas_get_parallel() ? 3 : 1)) return 0;
+  make_product();
+  return !ad_blas_start_threads(1) && openblas_get_num_threads() == 1;
+}
+static void threads_are_started_where_there_is_room(void **state) { in_a_process(where_there_is_room); }
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(openblas_is_not_left_without_its_memory),
+      cmocka_unit_test(each_of_its_threads_counts),
+      cmocka_unit_test(memory_that_cannot_be_had_is_told_with_who_needs_it),
+      cmocka_unit_test(threads_that_cannot_be_started_are_told_and_not_waited_for),
+      cmocka_unit_test(threads_are_started_where_there_is_room),
+  };
+#if defined(AD_SANITIZED) /* sanitizers take terabytes of addresses */
+  return 0;
+#endif
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

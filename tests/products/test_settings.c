@@ -1,0 +1,57 @@
+/* Variables of the environment that hold a word, of kernels and of products, are refused before any rank starts where
+ * they hold another. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include "comm/settings.h"
+#include "products/products.h"
+
+static void is_refused(const char *name, const char *value, const char *words) {
+  setenv(name, value, 1);
+  assert_int_equal(ad_settings_check(), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), name));
+  assert_non_null(strstr(ad_last_error(), words));
+  assert_non_null(strstr(ad_last_error(), value));
+  unsetenv(name);
+}
+
+static void is_taken(const char *name, const char *value) {
+  setenv(name, value, 1);
+  assert_int_equal(ad_settings_check(), AD_OK);
+  unsetenv(name);
+}
+
+static void a_word_that_means_nothing_is_refused_by_name(void **state) {
+  is_refused("ADDEND_KERNELS", "foo", "must be one of plain,");
+  is_refused("ADDEND_PRODUCTS", "foo", "must be one of openblas, onednn");
+  is_refused("ADDEND_STAGING", "2", "must be 0 or 1");
+}
+
+static void words_that_mean_something_are_taken(void **state) {
+  is_taken("ADDEND_KERNELS", "plain");
+  is_taken("ADDEND_KERNELS", "");
+  is_taken("ADDEND_PRODUCTS", "openblas");
+  is_taken("ADDEND_PRODUCTS", "");
+}
+
+static void a_library_that_is_not_there_is_refused(void **state) {
+  if (ad_onednn_version())
+    is_taken("ADDEND_PRODUCTS", "onednn");
+  else
+    is_refused("ADDEND_PRODUCTS", "onednn", "without oneDNN");
+}
+
+int main(void) {
+  unsetenv("ADDEND_KERNELS");
+  unsetenv("ADDEND_PRODUCTS");
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_word_that_means_nothing_is_refused_by_name),
+      cmocka_unit_test(words_that_mean_something_are_taken),
+      cmocka_unit_test(a_library_that_is_not_there_is_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
