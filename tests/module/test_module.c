@@ -82,6 +82,23 @@ static void every_array_of_a_parameter_is_found_by_its_part(void **state) {
   close_module(&f);
 }
 
+static void a_number_beyond_the_last_finds_nothing(void **state) {
+  fixture f;
+  open_module(&f, 0);
+  ad_module *m = f.module;
+  size_t params = ad_module_param_count(m);
+  assert_null(ad_module_param(m, params));
+  assert_string_equal(ad_last_error(), "ad_module_param: parameter 2; there are 2, numbered from 0");
+  assert_null(ad_module_part(m, params, AD_PART_VALUE));
+  assert_null(ad_module_part(m, 0, AD_PART_COUNT));
+  assert_null(ad_module_state(m, ad_module_state_count(m)));
+  assert_null(ad_module_state_spec(m, SIZE_MAX));
+  assert_null(ad_adamw_state(ad_module_optimizer(m), params, 0));
+  assert_null(ad_adamw_state(ad_module_optimizer(m), 0, 2));
+  assert_string_equal(ad_param_part_name(AD_PART_COUNT), "unknown");
+  close_module(&f);
+}
+
 static void parts_have_the_names_that_checkpoints_use(void **state) {
   static const char *const names[] = {"value", "master", "first_moment", "second_moment", "gradient"};
   for (int part = 0; part < AD_PART_COUNT; part++)
@@ -352,6 +369,7 @@ static void a_module_without_parameters_takes_its_steps(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_array_of_a_parameter_is_found_by_its_part),
+      cmocka_unit_test(a_number_beyond_the_last_finds_nothing),
       cmocka_unit_test(parts_have_the_names_that_checkpoints_use),
       cmocka_unit_test(a_module_keeps_names_of_its_own),
       cmocka_unit_test(masters_are_drawn_and_values_are_what_they_round_to),

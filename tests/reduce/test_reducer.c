@@ -557,6 +557,25 @@ static void a_step_looks_at_all_gradients_before_it_takes_one(void **state) {
   run_ranks(2, step_with_one_bad_gradient, NULL);
 }
 
+/* A number that counts one parameter too many, and one that no list has. */
+static int ask_beyond(ad_comm *comm, void *context) {
+  model m;
+  open_model(&m, comm, "dp_shard=1", AD_F32);
+  create_reducer(&m, 0);
+  CHECK(ad_reducer_gradient(m.reducer, PARAMS - 1) != NULL);
+  for (size_t param = PARAMS; param; param = param == PARAMS ? SIZE_MAX : 0) {
+    CHECK(ad_reducer_gradient(m.reducer, param) == NULL);
+    CHECK(strstr(ad_last_error(), "ad_reducer_gradient: parameter ") && strstr(ad_last_error(), "; there are 5"));
+    CHECK(ad_reducer_is_absent(m.reducer, param));
+    CHECK(ad_reducer_contract(m.reducer, param).param == 0);
+    CHECK(ad_reducer_bucket(m.reducer, param).param_count == 0 && ad_reducer_plan(m.reducer, param).param_count == 0);
+  }
+  close_model(&m);
+  return 0;
+}
+
+static void a_number_that_no_parameter_has_finds_nothing(void **state) { run_ranks(1, ask_beyond, NULL); }
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(gradients_are_summed_over_ranks_and_microbatches),
@@ -579,6 +598,7 @@ int main(void) {
       cmocka_unit_test(a_gradient_of_another_type_is_refused_with_the_axes_that_matter),
       cmocka_unit_test(a_gradient_that_is_null_is_refused),
       cmocka_unit_test(a_call_out_of_turn_names_its_line_and_changes_nothing),
+      cmocka_unit_test(a_number_that_no_parameter_has_finds_nothing),
       cmocka_unit_test(a_step_looks_at_all_gradients_before_it_takes_one),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

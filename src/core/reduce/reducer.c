@@ -499,9 +499,13 @@ ad_status ad_reducer_step_at(ad_reducer *reducer, const ad_array *const *grads, 
 
 /* ---- results ---- */
 
-const ad_array *ad_reducer_gradient(const ad_reducer *reducer, size_t param) { return &reducer->params[param].result; }
+const ad_array *ad_reducer_gradient(const ad_reducer *reducer, size_t param) {
+  return ad_has(param, reducer->param_count, __func__, "parameter") ? &reducer->params[param].result : NULL;
+}
 
-int ad_reducer_is_absent(const ad_reducer *reducer, size_t param) { return !reducer->params[param].present; }
+int ad_reducer_is_absent(const ad_reducer *reducer, size_t param) {
+  return !ad_has(param, reducer->param_count, __func__, "parameter") || !reducer->params[param].present;
+}
 
 ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_group *group, double *out, const char *site) {
   ad_caller by = CALLER("norm");

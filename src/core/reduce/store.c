@@ -237,14 +237,19 @@ void ad_store_destroy(ad_store *store) {
 
 /* ---- use ---- */
 
-ad_array *ad_store_value(ad_store *store, size_t param) { return &store->params[param].value; }
+ad_array *ad_store_value(ad_store *store, size_t param) {
+  return ad_has(param, store->param_count, __func__, "parameter") ? &store->params[param].value : NULL;
+}
 
 ad_array *ad_store_master(ad_store *store, size_t param) {
+  if (!ad_has(param, store->param_count, __func__, "parameter")) return NULL;
   ad_stored *p = &store->params[param];
   return p->has_master ? &p->master : &p->value;
 }
 
-const ad_array *ad_store_compute(const ad_store *store, size_t param) { return &store->params[param].compute; }
+const ad_array *ad_store_compute(const ad_store *store, size_t param) {
+  return ad_has(param, store->param_count, __func__, "parameter") ? &store->params[param].compute : NULL;
+}
 
 ad_status ad_store_refresh(ad_store *store, int from_master) {
   AD_NEED(store);
@@ -276,6 +281,7 @@ ad_status ad_store_acquire(ad_store *store, size_t param) {
 }
 
 void ad_store_release(ad_store *store, size_t param) {
+  if (!ad_has(param, store->param_count, __func__, "parameter")) return;
   if (!store->options.releases || !store->params[param].is_gathered) return;
   ad_window_release(store, store->params[param].unit);
 }

@@ -14,7 +14,9 @@ static const char *const part_names[] = {
 #undef PART_NAME
 };
 
-const char *ad_param_part_name(ad_param_part part) { return part_names[part]; }
+const char *ad_param_part_name(ad_param_part part) {
+  return (unsigned)part < AD_PART_COUNT ? part_names[part] : "unknown";
+}
 
 /* ---- the specs ---- */
 
@@ -211,10 +213,16 @@ const char *ad_module_name(const ad_module *module) { return module->name; }
 const ad_mesh *ad_module_mesh(const ad_module *module) { return module->mesh; }
 int ad_module_is_mirror(const ad_module *module) { return module->is_mirror; }
 size_t ad_module_param_count(const ad_module *module) { return module->param_count; }
-const ad_param_spec *ad_module_param(const ad_module *module, size_t param) { return &module->params[param]; }
+const ad_param_spec *ad_module_param(const ad_module *module, size_t param) {
+  return ad_has(param, module->param_count, __func__, "parameter") ? &module->params[param] : NULL;
+}
 size_t ad_module_state_count(const ad_module *module) { return module->state_count; }
-const ad_state_spec *ad_module_state_spec(const ad_module *module, size_t state) { return &module->states[state].spec; }
-ad_array *ad_module_state(ad_module *module, size_t state) { return &module->states[state].array; }
+const ad_state_spec *ad_module_state_spec(const ad_module *module, size_t state) {
+  return ad_has(state, module->state_count, __func__, "state") ? &module->states[state].spec : NULL;
+}
+ad_array *ad_module_state(ad_module *module, size_t state) {
+  return ad_has(state, module->state_count, __func__, "state") ? &module->states[state].array : NULL;
+}
 const ad_parameters *ad_module_parameters(ad_module *module) { return &module->parameters; }
 ad_store *ad_module_store(ad_module *module) { return module->store; }
 ad_reducer *ad_module_reducer(ad_module *module) { return module->reducer; }
@@ -227,6 +235,7 @@ size_t ad_module_find(const ad_module *module, const char *name) {
 }
 
 ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part) {
+  if (!ad_has(param, module->param_count, __func__, "parameter") || !ad_has(part, AD_PART_COUNT, __func__, "part")) return NULL;
   switch (part) {
     case AD_PART_VALUE:
       return ad_store_value(module->store, param);
