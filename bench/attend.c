@@ -130,7 +130,7 @@ static ad_status attend(attention_rank *self) {
 
 static ad_status measure(attention_rank *self, spent *out) {
   for (int i = 0; i < WARM; i++) AD_TRY(attend(self));
-  AD_TRY(ad_comm_barrier(self->comm, &self->everyone, AD_HERE));
+  AD_TRY(ad_comm_barrier(self->comm, &self->everyone));
   arithmetic = waiting = 0;
   double start = bench_now();
   for (int i = 0; i < TIMED; i++) AD_TRY(attend(self));

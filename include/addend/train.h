@@ -87,7 +87,8 @@ AD_API ad_run_param ad_run_param_at(const ad_run *run, size_t index);
 AD_API ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part);
 AD_API ad_array *ad_run_state(const ad_run *run, size_t module, size_t state); /* the same of a module's state */
 /* Such an array whole, on all ranks of the run: out->data holds all of it. Collective. */
-AD_API AD_CHECKED ad_status ad_run_whole(ad_run *run, const ad_array *in, const char *site, ad_array *out);
+#define ad_run_whole(run, in, out) ad_run_whole_at((run), (in), (out), AD_HERE)
+AD_API AD_CHECKED ad_status ad_run_whole_at(ad_run *run, const ad_array *in, ad_array *out, const char *site);
 /* After values (from_master 0) or masters (1) were written between steps: the other follows, and so do the copies that
  * are computed with. Collective. */
 AD_API AD_CHECKED ad_status ad_run_refresh(ad_run *run, int from_master);

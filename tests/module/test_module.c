@@ -268,7 +268,7 @@ static int on_a_view(ad_comm *comm, void *context) {
     ad_array grad = ad_array_describe(comm, AD_F32, &params[i].shape, &dual);
     for (size_t e = 0; e < ad_array_numel(&grad); e++) ones[e] = (float)(1 + rank);
     grad.data = ones;
-    CHECK_OK(ad_reducer_add(ad_module_reducer(module), i, &grad, AD_HERE));
+    CHECK_OK(ad_reducer_add(ad_module_reducer(module), i, &grad));
   }
   CHECK_OK(ad_reducer_end_microbatch(ad_module_reducer(module)));
   CHECK_OK(ad_reducer_finish(ad_module_reducer(module)));

@@ -53,7 +53,7 @@ static ad_adamw *optimizer_of(const ad_array *param, double decay) {
 }
 
 static void step_of(ad_adamw *optimizer, ad_array *param, const ad_array *grad, double lr, double factor) {
-  assert_int_equal(ad_adamw_step(optimizer, &param, &grad, lr, factor, "test.c:1"), AD_OK);
+  assert_int_equal(ad_adamw_step_at(optimizer, &param, &grad, lr, factor, "test.c:1"), AD_OK);
 }
 
 static void the_update_follows_the_formula(void **state) {
@@ -181,7 +181,7 @@ static void decay_applies_only_where_it_is_wanted(void **state) {
   ad_adamw *optimizer;
   assert_int_equal(
       ad_adamw_create(borrowed, (const ad_param_spec[]){{.decays = 1}, {.decays = 0}}, 2, &options, &optimizer), AD_OK);
-  assert_int_equal(ad_adamw_step(optimizer, params, grads, 0.1, 1, "test.c:1"), AD_OK);
+  assert_int_equal(ad_adamw_step_at(optimizer, params, grads, 0.1, 1, "test.c:1"), AD_OK);
   assert_true(decayed[0] == 2 - 0.1 * (0.5 * 2));
   assert_true(kept[0] == 2);
   ad_adamw_destroy(optimizer);
@@ -202,7 +202,7 @@ static void an_empty_shard_is_a_shard(void **state) {
 
 static void refused(ad_adamw *optimizer, ad_array *param, const ad_array *grad, ad_status status, const char *message) {
   float before = *(float *)param->data;
-  assert_int_equal(ad_adamw_step(optimizer, &param, &grad, 0.1, 1, "train.c:7"), status);
+  assert_int_equal(ad_adamw_step_at(optimizer, &param, &grad, 0.1, 1, "train.c:7"), status);
   assert_string_equal(ad_last_error(), message);
   assert_true(*(float *)param->data == before);
   assert_int_equal(ad_adamw_steps(optimizer), 0);
@@ -228,7 +228,8 @@ static void what_does_not_fit_updates_nothing(void **state) {
   refused(optimizer, &wide, &grad, AD_TYPE,
           "train.c:7: AdamW: parameter 0 is f64, it was made as f32; nothing was updated");
   assert_int_equal(
-      ad_adamw_step(optimizer, (ad_array *[]){&param}, (const ad_array *[]){&partial}, 0.1, 1, "train.c:7"), AD_TYPE);
+      ad_adamw_step_at(optimizer, (ad_array *[]){&param}, (const ad_array *[]){&partial}, 0.1, 1, "train.c:7"),
+      AD_TYPE);
   assert_non_null(strstr(ad_last_error(), "dp_replicate=P"));
   ad_adamw_destroy(optimizer);
   ad_mesh_destroy(w.mesh);
@@ -393,7 +394,7 @@ static void a_parameter_without_data_has_state_without_data(void **state) {
   step_of(dry, &param, &grad, 0.1, 1);
   ad_array *late = &real;
   const ad_array *late_grad = &real_grad;
-  assert_int_equal(ad_adamw_step(dry, &late, &late_grad, 0.1, 1, "test.c:1"), AD_INVALID);
+  assert_int_equal(ad_adamw_step_at(dry, &late, &late_grad, 0.1, 1, "test.c:1"), AD_INVALID);
   assert_int_equal(ad_adamw_copy(held, dry), AD_INVALID);
   assert_int_equal(ad_adamw_steps(held), 0);
   ad_adamw_destroy(dry);

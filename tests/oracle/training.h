@@ -132,7 +132,7 @@ static inline double worst_of(const job *j, ad_run *run, const ad_array *array, 
   ad_array whole = {.data = malloc((n + 1) * sizeof(double))};
   CHECK(expected && whole.data && n == (size_t)ad_shape_numel(&array->shape) && array->dtype == AD_F64);
   CHECK(ad_shape_equal(&ad_safetensors_find(j->expected, name)->shape, &array->shape));
-  CHECK_OK(ad_run_whole(run, array, AD_HERE, &whole));
+  CHECK_OK(ad_run_whole(run, array, &whole));
   double scale = fmax(largest(expected, n), smallest_scale * model_largest);
   double worst = worst_difference(whole.data, expected, n) / scale;
   free(whole.data);
@@ -186,7 +186,7 @@ static inline double judge_state(const job *j, ad_run *run, size_t module, size_
   ad_array whole = {.data = malloc((n + 1) * sizeof(double))};
   double *found = malloc((n + 1) * sizeof *found);
   CHECK(found && whole.data && (array->dtype == AD_F32 || array->dtype == AD_F64));
-  CHECK_OK(ad_run_whole(run, array, AD_HERE, &whole));
+  CHECK_OK(ad_run_whole(run, array, &whole));
   for (size_t e = 0; e < n; e++)
     found[e] = array->dtype == AD_F32 ? ((const float *)whole.data)[e] : ((const double *)whole.data)[e];
   snprintf(name, sizeof name, "state:%s", ad_program_module(ad_run_program(run), module)->states[state].name);

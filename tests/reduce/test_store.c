@@ -223,7 +223,8 @@ static int misuse(ad_comm *comm, void *context) {
   CHECK_OK(ad_store_acquire(w.store, 2));
   CHECK_STATUS(ad_store_acquire(w.store, 5), AD_INVALID);
   CHECK_MESSAGE("more than 2 units");
-  CHECK(!ad_store_value(w.store, SIZE_MAX) && !ad_store_master(w.store, SIZE_MAX) && !ad_store_compute(w.store, SIZE_MAX));
+  CHECK(!ad_store_value(w.store, SIZE_MAX) && !ad_store_master(w.store, SIZE_MAX) &&
+        !ad_store_compute(w.store, SIZE_MAX));
   ad_store_release(w.store, SIZE_MAX);
   CHECK_MESSAGE("ad_store_release: parameter");
   close_world(&w);

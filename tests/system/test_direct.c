@@ -157,7 +157,7 @@ static void loaded_steps_count_in_the_bias_correction(void **state) {
   must(ad_adamw_create(read, NULL, 1, NULL, &optimizer));
   ad_adamw_set_steps(optimizer, 9);
   assert_int_equal(ad_adamw_steps(optimizer), 9);
-  must(ad_adamw_step(optimizer, params, grads, 1, 1, AD_HERE));
+  must(ad_adamw_step(optimizer, params, grads, 1, 1));
   double first = 0.1 / (1 - pow(0.9, 10)), second = 0.05 / (1 - pow(0.95, 10));
   assert_true(fabs(value + first / sqrt(second)) < 1e-5);
   assert_int_equal(ad_adamw_steps(optimizer), 10);

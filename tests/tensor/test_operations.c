@@ -779,7 +779,7 @@ static world counted;
 static int open_count(void **state) {
   counted = world_open();
   must(ad_count_create(counted.comm, &counted.layout, 2, &step_count));
-  must(ad_count_post(step_count, (int64_t[]){2, 5}, AD_HERE));
+  must(ad_count_post(step_count, ((int64_t[]){2, 5})));
   must(ad_count_wait(step_count, NULL));
   return 0;
 }

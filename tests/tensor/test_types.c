@@ -445,7 +445,7 @@ static void a_count_that_is_the_same_on_all_ranks_takes_no_sum(void **state) {
     int64_t total;
     ad_count *count = count_on(*state, layouts[sums]);
     ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){see_transit, &seen});
-    must(ad_count_post(count, &(int64_t){5}, AD_HERE));
+    must(ad_count_post(count, &(int64_t){5}));
     must(ad_count_wait(count, &total));
     ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){0});
     assert_int_equal(seen, sums);
@@ -463,7 +463,7 @@ static void a_loss_is_divided_by_a_summed_count_only(void **state) {
     assert_mentions("the count is P on `dp_shard`");
     assert_mentions("ad_count_post");
   }
-  must(ad_count_post(count, &(int64_t){7}, AD_HERE));
+  must(ad_count_post(count, &(int64_t){7}));
   assert_int_equal(ad_count_array(count)->layout.type[AD_DP_SHARD], AD_P);
   must(divide_on(d, count, 0));  // which waits
   assert_int_equal(ad_count_array(count)->layout.type[AD_DP_SHARD], AD_R);
@@ -500,7 +500,7 @@ static void a_count_of_fewer_ranks_than_the_tapes_is_refused(void **state) {
   dry_world *d = *state, few = {.comm = d->comm};
   must(ad_mesh_create("dp_shard=3", &few.mesh));
   ad_count *count = count_on(&few, "dp_shard=P");
-  must(ad_count_post(count, &(int64_t){7}, AD_HERE));
+  must(ad_count_post(count, &(int64_t){7}));
   assert_int_equal(divide_on(d, count, 0), AD_TYPE);
   assert_mentions("ranks 0 to 2");
   assert_mentions("0 to 5");

@@ -527,10 +527,10 @@ static int on_one_rank(ad_comm *comm, void *context) {
   CHECK_OK(ad_mesh_create("tp=1", &mesh));
   ad_layout layout = ad_layout_all(mesh, AD_I);
   CHECK_OK(ad_count_create(comm, &layout, 2, &step_count));
-  CHECK_OK(ad_count_post(step_count, (int64_t[]){2, 5}, AD_HERE));
+  CHECK_OK(ad_count_post(step_count, ((int64_t[]){2, 5})));
   CHECK_OK(ad_count_wait(step_count, NULL));
   CHECK_OK(ad_count_create(comm, &layout, 1, &no_count));
-  CHECK_OK(ad_count_post(no_count, (int64_t[]){0}, AD_HERE));
+  CHECK_OK(ad_count_post(no_count, ((int64_t[]){0})));
   CHECK_OK(ad_count_wait(no_count, NULL));
   check_all(comm, any_float, COUNT(any_float));
   for (size_t i = 0; i < COUNT(conversions); i++) check_composition(comm, &conversions[i], AD_BF16);

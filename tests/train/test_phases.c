@@ -32,7 +32,7 @@ static ad_status keep(ad_run *run, ad_param_part part, double *to) {
     ad_array *array = ad_run_part(run, i, part);
     double memory[ELEMENTS] = {0};
     ad_array whole = {.data = memory};
-    ad_status status = ad_array_whole(ad_run_comm(run), array, AD_HERE, &whole);
+    ad_status status = ad_array_whole(ad_run_comm(run), array, &whole);
     if (status) return status;
     size_t numel = (size_t)ad_shape_numel(&array->shape);
     ad_cast(to, AD_F64, memory, array->dtype, numel);

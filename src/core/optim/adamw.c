@@ -193,8 +193,8 @@ static adamw_step numbers_of(const ad_adamw *optimizer, double lr, double factor
                       .correction2 = 1 / (1 - pow(o->beta2, t))};
 }
 
-ad_status ad_adamw_step(ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads, double lr,
-                        double factor, const char *site) {
+ad_status ad_adamw_step_at(ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads, double lr,
+                           double factor, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(optimizer);
   if (optimizer->count) AD_NEED(params, grads);
@@ -247,7 +247,8 @@ ad_status ad_adamw_copy(ad_adamw *to, const ad_adamw *from) {
 }
 
 ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, int which) {
-  if (!ad_has(param, optimizer->count, __func__, "parameter") || !ad_has((size_t)which, 2, __func__, "moment")) return NULL;
+  if (!ad_has(param, optimizer->count, __func__, "parameter") || !ad_has((size_t)which, 2, __func__, "moment"))
+    return NULL;
   return &optimizer->slots[param].moment[which];
 }
 

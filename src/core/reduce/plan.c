@@ -46,7 +46,8 @@ ad_reduction_plan ad_reducer_plan(const ad_reducer *reducer, size_t index) {
 }
 
 ad_contract ad_reducer_contract(const ad_reducer *reducer, size_t param) {
-  return ad_has(param, reducer->param_count, __func__, "parameter") ? reducer->params[param].contract : (ad_contract){0};
+  return ad_has(param, reducer->param_count, __func__, "parameter") ? reducer->params[param].contract
+                                                                    : (ad_contract){0};
 }
 size_t ad_reducer_bucket_count(const ad_reducer *reducer) { return reducer->bucket_count; }
 

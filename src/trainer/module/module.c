@@ -235,7 +235,8 @@ size_t ad_module_find(const ad_module *module, const char *name) {
 }
 
 ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part) {
-  if (!ad_has(param, module->param_count, __func__, "parameter") || !ad_has(part, AD_PART_COUNT, __func__, "part")) return NULL;
+  if (!ad_has(param, module->param_count, __func__, "parameter") || !ad_has(part, AD_PART_COUNT, __func__, "part"))
+    return NULL;
   switch (part) {
     case AD_PART_VALUE:
       return ad_store_value(module->store, param);
@@ -265,7 +266,7 @@ ad_status ad_module_refresh(ad_module *module, int from_master) {
 
 ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradients, double lr, double factor,
                                 const char *site) {
-  if (module->optimizer) AD_TRY(ad_adamw_step(module->optimizer, module->masters, gradients, lr, factor, site));
+  if (module->optimizer) AD_TRY(ad_adamw_step_at(module->optimizer, module->masters, gradients, lr, factor, site));
   return ad_store_refresh(module->store, 1);
 }
 

@@ -40,7 +40,7 @@ static ad_tensor *uniform(ad_decomposition *d, ad_phase_run *at, size_t site, in
   ad_status status = take_room(d->setting.comm, memory, ad_array_bytes(&array));
   array.data = memory->at;
   snprintf(name, sizeof name, "%s %s", components ? "mask" : "remains", d->sites[site].name);
-  if (!status) status = ad_array_uniform(d->setting.comm, d->setting.seed, name, d->step, first, AD_HERE, &array);
+  if (!status) status = ad_array_uniform(d->setting.comm, d->setting.seed, name, d->step, first, &array);
   return status ? ad_tape_fail(t, status) : ad_constant(t, &array);
 }
 

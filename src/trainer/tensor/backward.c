@@ -124,7 +124,7 @@ static ad_status hand_over(ad_tensor *parameter) {
     return AD_OK;
   }
   parameter->has_grad = 0;
-  return ad_reducer_add(from->reducer, parameter->param, &parameter->grad, parameter->site);
+  return ad_reducer_add_at(from->reducer, parameter->param, &parameter->grad, parameter->site);
 }
 
 // Another share of this gradient is in.

@@ -367,9 +367,9 @@ ad_array *ad_run_state(const ad_run *run, size_t module, size_t state) {
   return &run->absent[module].states[state];
 }
 
-ad_status ad_run_whole(ad_run *run, const ad_array *in, const char *site, ad_array *out) {
+ad_status ad_run_whole_at(ad_run *run, const ad_array *in, ad_array *out, const char *site) {
   AD_NEED(run, in, out);
-  return ad_array_whole_for(run->comm, &run->everyone, in->layout.mesh, in, site, out);
+  return ad_array_whole_for_at(run->comm, &run->everyone, in->layout.mesh, in, out, site);
 }
 
 ad_status ad_run_refresh(ad_run *run, int from_master) {

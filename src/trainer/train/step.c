@@ -38,7 +38,7 @@ static ad_status read_batch(ad_run *run, step_state *state, int held_out) {
   AD_TRY(ad_program_kind_of(run->program)->read(ad_program_own(run->program), of, held_out, run->counted));
   ad_trace_end(&run->trace, AD_TRACE_READ, state->step);
   for (size_t i = 0; i < ad_program_count_count(run->program); i++)
-    if (run->counts[i]) AD_TRY(ad_count_post(run->counts[i], run->counted[i], AD_HERE));
+    if (run->counts[i]) AD_TRY(ad_count_post(run->counts[i], run->counted[i]));
   return AD_OK;
 }
 
