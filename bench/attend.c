@@ -125,7 +125,7 @@ static ad_status attend(attention_rank *self) {
   ad_tape_reset(self->tape);
   ad_tensor *q = ad_input(self->tape, &self->value[Q]);
   ad_tensor *out = ad_attention(self->tape, q, keys(self, K), keys(self, V), HEAD_DIM);
-  return ad_backward_from(self->tape, &out, (const ad_array *[]){&self->value[D_OUT]}, 1, 1);
+  return ad_backward_from(self->tape, &out, (const ad_array *[]){&self->value[D_OUT]}, 1, AD_LAST_START);
 }
 
 static ad_status measure(attention_rank *self, spent *out) {

@@ -31,8 +31,8 @@ static ad_status join(ad_comm *comm, const char *images, sides *s) {
   AD_TRY(ad_layout_parse(s->encoder, images, &from));
   AD_TRY(ad_layout_parse(s->model, "dp=S0 cp=R tp=I", &to));  // R on cp: each rank uses its part of the sequence
   AD_TRY(ad_bridge_create(comm, &from, &to, NULL, &s->bridge));
-  AD_TRY(ad_bridge_describe(s->bridge, AD_F64, &shape, 0, &s->made, &s->read));
-  AD_TRY(ad_bridge_describe(s->bridge, AD_F64, &shape, 1, &s->made_gradient, &s->read_gradient));
+  AD_TRY(ad_bridge_describe(s->bridge, AD_F64, &shape, AD_FORWARD, &s->made, &s->read));
+  AD_TRY(ad_bridge_describe(s->bridge, AD_F64, &shape, AD_BACKWARD, &s->made_gradient, &s->read_gradient));
   AD_TRY(create(comm, &s->made));
   AD_TRY(create(comm, &s->read));
   AD_TRY(create(comm, &s->made_gradient));

@@ -52,12 +52,13 @@ AD_API int ad_bridge_has_destination(const ad_bridge *bridge);
 AD_API ad_layout ad_bridge_from(const ad_bridge *bridge);
 AD_API ad_layout ad_bridge_to(const ad_bridge *bridge);
 
-/* Describes, data NULL, what a value of this whole shape and dtype is on either side, and its gradient. AD_INVALID if
- * the bridge is not ragged and the parts of the sides do not lie inside each other, with the sizes that would do. */
-#define ad_bridge_describe(bridge, dtype, shape, backward, source, destination) \
-  ad_bridge_describe_at((bridge), (dtype), (shape), (backward), (source), (destination), AD_HERE)
+/* Describes, data NULL, what a value of this whole shape and dtype (AD_FORWARD), or its gradient (AD_BACKWARD), is on
+ * either side. AD_INVALID if the bridge is not ragged and the parts of the sides do not lie inside each other, with the
+ * sizes that would do. */
+#define ad_bridge_describe(bridge, dtype, shape, pass, source, destination) \
+  ad_bridge_describe_at((bridge), (dtype), (shape), (pass), (source), (destination), AD_HERE)
 AD_API AD_CHECKED ad_status ad_bridge_describe_at(const ad_bridge *bridge, ad_dtype dtype, const ad_shape *shape,
-                                                  int backward, ad_array *source, ad_array *destination,
+                                                  ad_pass pass, ad_array *source, ad_array *destination,
                                                   const char *site);
 /* source -> destination. Either is NULL where this rank is not on that side; both have memory of their own where rows
  * move. AD_TYPE unless they lie as `describe` says. */

@@ -49,6 +49,8 @@ AD_API AD_CHECKED ad_status ad_layout_parse(const ad_mesh *mesh, const char *tex
 /* Prints what parse reads: every axis that the mesh names and every other that is not R, in mesh order, cuts of one
  * dimension outermost first. Returns buffer. */
 AD_API const char *ad_layout_print(const ad_layout *layout, char *buffer, size_t size);
+/* Of a step: values are made, or gradients go back. */
+typedef enum ad_pass { AD_FORWARD, AD_BACKWARD } ad_pass;
 AD_API ad_layout ad_layout_all(const ad_mesh *mesh, ad_type type);  /* `type` (R, I, V or P) on every axis */
 AD_API int ad_layout_equal(const ad_layout *a, const ad_layout *b); /* same mesh (ad_mesh_equal), types and cut order */
 AD_API ad_layout ad_layout_dual(const ad_layout *layout);           /* the layout of the gradient */

@@ -67,6 +67,12 @@ typedef void (*ad_log_function)(void *context, ad_log_level level, const char *m
 /* Sets the process's log callback; NULL silences. Default: warnings go to standard error. */
 AD_API void ad_set_log(ad_log_function function, void *context);
 
+/* Of a text for people. */
+typedef enum ad_text_style {
+  AD_PLAIN_TEXT,
+  AD_COLOURED_TEXT /* with the escape sequences of terminals */
+} ad_text_style;
+
 /* The one of `count` names that a person probably meant who wrote `unknown`, which differs from it by a letter or two;
  * NULL where none is so near. */
 AD_API const char *ad_nearest_name(const char *unknown, const char *const *names, size_t count);

@@ -60,8 +60,9 @@ static joined join(ad_comm *comm, const sides *s) {
   ad_bridge_options options = {.size = sizeof options, .ragged = s->ragged};
   CHECK_OK(ad_bridge_create(comm, &from, &to, &options, &j.bridge));
   ad_shape shape = {3, {s->rows, SEQ, WIDTH}};
-  CHECK_OK(ad_bridge_describe_at(j.bridge, AD_F64, &shape, 0, &j.source, &j.destination, NULL));
-  CHECK_OK(ad_bridge_describe_at(j.bridge, AD_F64, &shape, 1, &j.source_gradient, &j.destination_gradient, NULL));
+  CHECK_OK(ad_bridge_describe_at(j.bridge, AD_F64, &shape, AD_FORWARD, &j.source, &j.destination, NULL));
+  CHECK_OK(
+      ad_bridge_describe_at(j.bridge, AD_F64, &shape, AD_BACKWARD, &j.source_gradient, &j.destination_gradient, NULL));
   give_memory(&j, &j.source);
   give_memory(&j, &j.destination);
   give_memory(&j, &j.source_gradient);
@@ -496,7 +497,9 @@ static void refused(const char *source, const char *from, const char *destinatio
   must(ad_layout_parse(a, from, &layouts[0]));
   must(ad_layout_parse(b, to, &layouts[1]));
   ad_status is = ad_bridge_create(comm, &layouts[0], &layouts[1], NULL, &bridge);
-  if (!is) is = ad_bridge_describe_at(bridge, AD_F32, &(ad_shape){2, {rows, 3}}, 0, &arrays[0], &arrays[1], "ocr.c:1");
+  if (!is)
+    is =
+        ad_bridge_describe_at(bridge, AD_F32, &(ad_shape){2, {rows, 3}}, AD_FORWARD, &arrays[0], &arrays[1], "ocr.c:1");
   assert_int_equal(is, status);
   if (!strstr(ad_last_error(), words)) fail_msg("\"%s\" does not say \"%s\"", ad_last_error(), words);
   ad_bridge_destroy(bridge);

@@ -69,8 +69,10 @@ static void every_array_of_a_parameter_is_found_by_its_part(void **state) {
   for (size_t i = 0; i < 2; i++) {
     assert_ptr_equal(ad_module_part(m, i, AD_PART_VALUE), ad_store_value(ad_module_store(m), i));
     assert_ptr_equal(ad_module_part(m, i, AD_PART_MASTER), ad_store_master(ad_module_store(m), i));
-    assert_ptr_equal(ad_module_part(m, i, AD_PART_FIRST_MOMENT), ad_adamw_state(ad_module_optimizer(m), i, 0));
-    assert_ptr_equal(ad_module_part(m, i, AD_PART_SECOND_MOMENT), ad_adamw_state(ad_module_optimizer(m), i, 1));
+    assert_ptr_equal(ad_module_part(m, i, AD_PART_FIRST_MOMENT),
+                     ad_adamw_state(ad_module_optimizer(m), i, AD_FIRST_MOMENT));
+    assert_ptr_equal(ad_module_part(m, i, AD_PART_SECOND_MOMENT),
+                     ad_adamw_state(ad_module_optimizer(m), i, AD_SECOND_MOMENT));
     assert_ptr_equal(ad_module_part(m, i, AD_PART_GRADIENT), ad_reducer_gradient(ad_module_reducer(m), i));
     assert_ptr_equal(ad_module_parameters(m)->values[i], ad_store_compute(ad_module_store(m), i));
   }
@@ -93,8 +95,8 @@ static void a_number_beyond_the_last_finds_nothing(void **state) {
   assert_null(ad_module_part(m, 0, AD_PART_COUNT));
   assert_null(ad_module_state(m, ad_module_state_count(m)));
   assert_null(ad_module_state_spec(m, SIZE_MAX));
-  assert_null(ad_adamw_state(ad_module_optimizer(m), params, 0));
-  assert_null(ad_adamw_state(ad_module_optimizer(m), 0, 2));
+  assert_null(ad_adamw_state(ad_module_optimizer(m), params, AD_FIRST_MOMENT));
+  assert_null(ad_adamw_state(ad_module_optimizer(m), 0, (ad_moment)2));
   assert_string_equal(ad_param_part_name(AD_PART_COUNT), "unknown");
   close_module(&f);
 }
@@ -158,7 +160,7 @@ static void leave_gradients(fixture *f) {
   ad_tape *t;
   must(ad_tape_create(f->comm, f->mesh, NULL, &t));
   must(ad_reducer_begin_microbatch(ad_module_reducer(f->module), AD_SYNC_ALL));
-  must(ad_store_begin_pass(ad_module_store(f->module), 0));
+  must(ad_store_begin_pass(ad_module_store(f->module), AD_FORWARD));
   ad_tensor *w = ad_parameter(t, ad_module_parameters(f->module), 0);
   ad_tensor *loss = ad_sum(t, ad_add(t, ad_scale(t, w, 2), ad_multiply(t, w, w)));
   must(ad_backward(t, ad_once(t, loss, "dp tp")));
@@ -207,7 +209,7 @@ static void values_arrive_in_a_mirror_and_its_gradients_leave(void **state) {
   for (int i = 0; i < ROWS * COLUMNS; i++) arrived[i] = (float)i / 8;
   open_module(&f, 1);
   memcpy(ad_module_part(f.module, 0, AD_PART_VALUE)->data, arrived, sizeof arrived);
-  must(ad_module_refresh(f.module, 0));
+  must(ad_module_refresh(f.module, AD_VALUES_WRITTEN));
   leave_gradients(&f);
   gradients_are_of(&f, arrived);
   must(ad_module_update(f.module, 0.125, 1));
@@ -360,7 +362,7 @@ static void a_module_without_parameters_takes_its_steps(void **state) {
   describe(&f);
   f.spec.param_count = f.spec.state_count = 0;
   must(ad_module_create(f.comm, &f.spec, NULL, &f.module));
-  must(ad_module_refresh(f.module, 1));
+  must(ad_module_refresh(f.module, AD_MASTERS_WRITTEN));
   must(ad_module_update(f.module, 1, 1));
   assert_false(ad_module_has_f16_gradients(f.module));
   close_module(&f);

@@ -276,9 +276,9 @@ static void a_copy_converts_dtypes_and_refuses_other_shapes(void **state) {
   ad_adamw *narrow = optimizer_of(&a, 0), *wider = optimizer_of(&b, 0), *other = optimizer_of(&shorter, 0);
   step_of(narrow, &a, &grad, 0.1, 1);
   assert_int_equal(ad_adamw_copy(wider, narrow), AD_OK);
-  for (int which = 0; which < 2; which++) {
-    const float *from = ad_adamw_state(narrow, 0, which)->data;
-    const double *to = ad_adamw_state(wider, 0, which)->data;
+  for (int which = AD_FIRST_MOMENT; which <= AD_SECOND_MOMENT; which++) {
+    const float *from = ad_adamw_state(narrow, 0, (ad_moment)which)->data;
+    const double *to = ad_adamw_state(wider, 0, (ad_moment)which)->data;
     for (int i = 0; i < 3; i++) assert_true((double)from[i] == to[i]);
   }
   assert_int_equal(ad_adamw_copy(other, narrow), AD_INVALID);
@@ -388,8 +388,8 @@ static void a_parameter_without_data_has_state_without_data(void **state) {
   ad_array param = array_of(&w, AD_F64, NULL, NUMEL), grad = array_of(&w, AD_F64, NULL, NUMEL);
   ad_array real = array_of(&w, AD_F64, data, NUMEL), real_grad = array_of(&w, AD_F64, grads, NUMEL);
   ad_adamw *dry = optimizer_of(&param, 0), *held = optimizer_of(&real, 0);
-  assert_null(ad_adamw_state(dry, 0, 0)->data);
-  assert_null(ad_adamw_state(dry, 0, 1)->data);
+  assert_null(ad_adamw_state(dry, 0, AD_FIRST_MOMENT)->data);
+  assert_null(ad_adamw_state(dry, 0, AD_SECOND_MOMENT)->data);
   assert_int_equal(ad_adamw_bytes(dry), ad_adamw_bytes(held));
   step_of(dry, &param, &grad, 0.1, 1);
   ad_array *late = &real;

@@ -232,7 +232,7 @@ static inline void judge_held_out(const job *j, ad_run *run) {
   double loss;
   const ad_program *program = ad_run_program(run);
   if (!ad_program_kind_of(program)->has_held_out(ad_program_own(program))) return;
-  CHECK_OK(ad_run_loss(run, 0, 1, &loss));
+  CHECK_OK(ad_run_loss(run, 0, AD_HELD_OUT_DRAWN, &loss));
   judge_number(j, "held_out.loss", 0, loss);
 }
 
@@ -260,7 +260,7 @@ static inline int train(ad_comm *comm, void *context) {
 
 /* ---- samples: PyTorch's side drew them itself ---- */
 
-static inline void samples_of_step(const job *j, const ad_text_data *text, int64_t step, int held_out,
+static inline void samples_of_step(const job *j, const ad_text_data *text, int64_t step, ad_held_out held_out,
                                    const char *tokens_name, const char *targets_name) {
   const ad_recipe *recipe = j->recipe;
   const ad_safetensor *expected[] = {ad_safetensors_find(j->expected, tokens_name),

@@ -216,8 +216,8 @@ static void stores(void **state) {
   refused(ad_store_create(comm, &nameless, 1, NULL, &store), "`params[i].name` is NULL");
   refused(ad_store_create(comm, &lost, 1, NULL, &store), "`params[i].storage.mesh` is NULL");
   refused(ad_store_create(comm, &spec, 1, NULL, NULL), "`out` is NULL");
-  refused(ad_store_refresh(NULL, 0), "`store` is NULL");
-  refused(ad_store_begin_pass(NULL, 0), "`store` is NULL");
+  refused(ad_store_refresh(NULL, AD_VALUES_WRITTEN), "`store` is NULL");
+  refused(ad_store_begin_pass(NULL, AD_FORWARD), "`store` is NULL");
   refused(ad_store_acquire(NULL, 0), "`store` is NULL");
   refused(ad_store_end_pass(NULL), "`store` is NULL");
   must(ad_store_create(comm, &spec, 1, NULL, &store));
@@ -234,7 +234,7 @@ static void tensors(void **state) {
   refused(ad_tape_create(comm, mesh, NULL, NULL), "`out` is NULL");
   refused(ad_tape_status(NULL), "`tape` is NULL");
   refused(ad_backward(NULL, NULL), "`tape` is NULL");
-  refused(ad_backward_from(NULL, NULL, NULL, 0, 1), "`tape` is NULL");
+  refused(ad_backward_from(NULL, NULL, NULL, 0, AD_LAST_START), "`tape` is NULL");
   assert_null(ad_constant(NULL, &array));
   assert_null(ad_input(NULL, &array));
   assert_null(ad_parameter_at(NULL, &(ad_parameters){0}, 0, NULL));
@@ -242,7 +242,7 @@ static void tensors(void **state) {
   assert_null(ad_divide(NULL, NULL, NULL));
   assert_null(ad_share(NULL, NULL, NULL, 0));
   must(ad_tape_create(comm, mesh, NULL, &tape));
-  refused(ad_backward_from(tape, NULL, NULL, 1, 1), "`outputs` is NULL");
+  refused(ad_backward_from(tape, NULL, NULL, 1, AD_LAST_START), "`outputs` is NULL");
   ad_parameter(tape, NULL, 0);
   refused(ad_tape_status(tape), "`from` is NULL");
   ad_tape_reset(tape);
@@ -429,7 +429,7 @@ static void modules(void **state) {
   state_spec.name = "s", state_spec.layout = astray;
   refused(ad_module_create(comm, &wrong, NULL, &module), "state 0 needs a name and a layout");
   assert_null(module);
-  refused(ad_module_refresh(NULL, 0), "`module` is NULL");
+  refused(ad_module_refresh(NULL, AD_VALUES_WRITTEN), "`module` is NULL");
   refused(ad_module_update(NULL, 1, 1), "`module` is NULL");
   ad_module_destroy(NULL);
 }
@@ -494,8 +494,8 @@ static void runs(void **state) {
   refused(ad_run_create(comm, NULL, NULL, &run), "`recipe` is NULL");
   refused(ad_run_create(comm, recipe, NULL, NULL), "`out` is NULL");
   refused(ad_run_step(NULL, 0, &report), "`run` is NULL");
-  refused(ad_run_loss(NULL, 0, 0, &loss), "`run` is NULL");
-  refused(ad_run_refresh(NULL, 0), "`run` is NULL");
+  refused(ad_run_loss(NULL, 0, AD_TRAINED_ON, &loss), "`run` is NULL");
+  refused(ad_run_refresh(NULL, AD_VALUES_WRITTEN), "`run` is NULL");
   refused(ad_run_addends(NULL, 0, 0, ignore, &seen, NULL), "`run` is NULL");
   refused(ad_run_measure_memory(NULL, &memory), "`run` is NULL");
   refused(ad_run_save(NULL, NULL, 0), "`run` is NULL");
@@ -505,7 +505,7 @@ static void runs(void **state) {
   refused(ad_run_read_weights(NULL, "x"), "`run` is NULL");
   must(ad_run_create(comm, recipe, NULL, &run));
   refused(ad_run_step(run, 0, NULL), "`out` is NULL");
-  refused(ad_run_loss(run, 0, 0, NULL), "`out` is NULL");
+  refused(ad_run_loss(run, 0, AD_TRAINED_ON, NULL), "`out` is NULL");
   refused(ad_run_evaluate(NULL, &evaluation), "`run` is NULL");
   refused(ad_run_evaluate(run, NULL), "`out` is NULL");
   refused(ad_run_measure_memory(run, NULL), "`out` is NULL");
@@ -533,8 +533,8 @@ static void checks(void **state) {
   refused(ad_check_on(comm, NULL, NULL, &holds, &text), "`recipe` is NULL");
   refused(ad_check_on(comm, recipe, NULL, NULL, &text), "`holds` is NULL");
   refused(ad_check_on(comm, recipe, NULL, &holds, NULL), "`json` is NULL");
-  refused(ad_check_table(NULL, 0, &text), "`json` is NULL");
-  refused(ad_check_table("{}", 0, NULL), "`out` is NULL");
+  refused(ad_check_table(NULL, AD_PLAIN_TEXT, &text), "`json` is NULL");
+  refused(ad_check_table("{}", AD_PLAIN_TEXT, NULL), "`out` is NULL");
 }
 
 static void constants(void **state) {

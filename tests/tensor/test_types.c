@@ -317,15 +317,16 @@ static void refused(dry_world *d, ad_tensor *out, ad_status status, const char *
 static void lower_takes_no_gradient_that_is_an_addend(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=R", SHAPE(3, 6, 4, 8));
-  refused(d, ad_lower(d->tape, x, 0), AD_TYPE, "lower: the result is R on `tp`", "not linear in the gradient");
+  refused(d, ad_lower(d->tape, x, AD_SLOPE_RETURNS), AD_TYPE, "lower: the result is R on `tp`",
+          "not linear in the gradient");
   x = leaf(d, "dp=S0 tp=R", SHAPE(3, 6, 4, 8));
-  must(ad_backward(d->tape, ad_once(d->tape, ad_sum(d->tape, ad_lower(d->tape, x, 1)), "tp")));
+  must(ad_backward(d->tape, ad_once(d->tape, ad_sum(d->tape, ad_lower(d->tape, x, AD_SLOPE_PLAIN)), "tp")));
   ad_tape_reset(d->tape);
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
-  must(ad_backward(d->tape, ad_sum(d->tape, ad_lower(d->tape, x, 0))));
+  must(ad_backward(d->tape, ad_sum(d->tape, ad_lower(d->tape, x, AD_SLOPE_RETURNS))));
   ad_tape_reset(d->tape);
   x = leaf(d, "dp=S0 tp=P", SHAPE(3, 6, 4, 8));
-  refused(d, ad_lower(d->tape, x, 0), AD_TYPE, "lower: operand 1 is P on `tp`", "all_reduce");
+  refused(d, ad_lower(d->tape, x, AD_SLOPE_RETURNS), AD_TYPE, "lower: operand 1 is P on `tp`", "all_reduce");
 }
 
 static void what_is_linear_in_neither_takes_no_addends(void **state) {

@@ -66,7 +66,7 @@ static int take_steps(ad_comm *comm, void *context) {
   ad_run *run;
   double loss = 0;
   RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
-  ad_status status = ad_run_loss(run, 0, 0, &loss);
+  ad_status status = ad_run_loss(run, 0, AD_TRAINED_ON, &loss);
   if (!rank) j->seen->loss_alone = loss;
   for (int step = 0; !status && step < STEPS; step++) status = take_one(j, run, step);
   if (status) snprintf(j->seen->message[rank], sizeof j->seen->message[rank], "%s", ad_last_error());

@@ -183,12 +183,13 @@ static ad_status check_batch(const ad_bridge *bridge, int64_t rows, const char *
                  below ? below + most : 2 * most);
 }
 
-ad_status ad_bridge_describe_at(const ad_bridge *bridge, ad_dtype dtype, const ad_shape *shape, int backward,
+ad_status ad_bridge_describe_at(const ad_bridge *bridge, ad_dtype dtype, const ad_shape *shape, ad_pass pass,
                                 ad_array *source, ad_array *destination, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(bridge, shape, source, destination);
   if (!shape->ndim) return ad_fail(AD_INVALID, "%s: bridge: a scalar has no batch", site);
   AD_TRY(check_batch(bridge, shape->dim[0], site));
+  int backward = pass == AD_BACKWARD;
   ad_layout from = backward ? ad_layout_dual(&bridge->from) : bridge->from;
   ad_layout to = backward ? ad_layout_dual(&bridge->to) : bridge->to;
   *source = *destination = (ad_array){0};

@@ -246,10 +246,9 @@ ad_status ad_adamw_copy(ad_adamw *to, const ad_adamw *from) {
   return AD_OK;
 }
 
-ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, int which) {
-  if (!ad_has(param, optimizer->count, __func__, "parameter") || !ad_has((size_t)which, 2, __func__, "moment"))
-    return NULL;
-  return &optimizer->slots[param].moment[which];
+ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, ad_moment moment) {
+  if (!ad_has(param, optimizer->count, __func__, "parameter") || !ad_has(moment, 2, __func__, "moment")) return NULL;
+  return &optimizer->slots[param].moment[moment];
 }
 
 size_t ad_adamw_bytes(const ad_adamw *optimizer) {

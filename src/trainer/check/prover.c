@@ -29,7 +29,8 @@ static ad_status own_decisions(const ad_prover *prover, int32_t **out, size_t *c
   const ad_program *program = ad_run_program(prover->run);
   const ad_program_kind *kind = ad_program_kind_of(program);
   *out = NULL;
-  return rounds(prover->job) && kind->decisions ? kind->decisions(ad_program_own(program), 0, out, count) : AD_OK;
+  return rounds(prover->job) && kind->decisions ? kind->decisions(ad_program_own(program), AD_DECIDES, out, count)
+                                                : AD_OK;
 }
 
 /* Where scores are nearly equal roundings choose, and each choice is a formula of its own: the reference computes the

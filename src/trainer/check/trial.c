@@ -95,7 +95,7 @@ static ad_status start_again(trials *t) {
   }
   t->prover.run->loss_scale = t->loss_scale;
   if (t->prover.reference) AD_TRY(ad_reference_start_again(t->prover.reference));
-  return ad_run_refresh(t->prover.run, 1);
+  return ad_run_refresh(t->prover.run, AD_MASTERS_WRITTEN);
 }
 
 static void plant(trials *t, ad_sabotage *sabotage) {

@@ -119,7 +119,7 @@ static ad_status initialise(ad_module *module) {
     AD_TRY(ad_param_initialise(&module->params[i], module->options.seed, ad_comm_rank(module->comm),
                                ad_store_master(module->store, i)));
   }
-  return ad_store_refresh(module->store, 1);
+  return ad_store_refresh(module->store, AD_MASTERS_WRITTEN);
 }
 
 static ad_status acquire(void *context, size_t param) { return ad_store_acquire(context, param); }
@@ -245,7 +245,9 @@ ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part) {
     case AD_PART_GRADIENT:
       return (ad_array *)(uintptr_t)module->gradients[param];
     default:
-      return module->optimizer ? ad_adamw_state(module->optimizer, param, part == AD_PART_SECOND_MOMENT) : NULL;
+      return module->optimizer ? ad_adamw_state(module->optimizer, param,
+                                                part == AD_PART_FIRST_MOMENT ? AD_FIRST_MOMENT : AD_SECOND_MOMENT)
+                               : NULL;
   }
 }
 
@@ -259,15 +261,15 @@ int ad_module_has_f16_gradients(const ad_module *module) {
 
 /* ---- changing ---- */
 
-ad_status ad_module_refresh(ad_module *module, int from_master) {
+ad_status ad_module_refresh(ad_module *module, ad_written written) {
   AD_NEED(module);
-  return ad_store_refresh(module->store, from_master);
+  return ad_store_refresh(module->store, written);
 }
 
 ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradients, double lr, double factor,
                                 const char *site) {
   if (module->optimizer) AD_TRY(ad_adamw_step_at(module->optimizer, module->masters, gradients, lr, factor, site));
-  return ad_store_refresh(module->store, 1);
+  return ad_store_refresh(module->store, AD_MASTERS_WRITTEN);
 }
 
 ad_status ad_module_update_at(ad_module *module, double lr, double factor, const char *site) {

@@ -15,7 +15,7 @@ static ad_status bridge_describe(ad_tape *tape, ad_tensor *out) {
   ad_array source;
   if (ad_bridge_is_disjoint(bridge))
     return ad_fail(AD_INVALID, "%s: bridge: its sides have no rank in common; a tape has one side", out->site);
-  AD_TRY(ad_bridge_describe_at(bridge, x->dtype, &x->shape, 0, &source, &out->array, out->site));
+  AD_TRY(ad_bridge_describe_at(bridge, x->dtype, &x->shape, AD_FORWARD, &source, &out->array, out->site));
   return ad_bridge_check_source(bridge, x, out->site);
 }
 

@@ -372,10 +372,10 @@ ad_status ad_run_whole_at(ad_run *run, const ad_array *in, ad_array *out, const 
   return ad_array_whole_for_at(run->comm, &run->everyone, in->layout.mesh, in, out, site);
 }
 
-ad_status ad_run_refresh(ad_run *run, int from_master) {
+ad_status ad_run_refresh(ad_run *run, ad_written written) {
   AD_NEED(run);
   for (size_t i = 0; i < ad_program_module_count(run->program); i++)
-    if (run->modules[i]) AD_TRY(ad_module_refresh(run->modules[i], from_master));
+    if (run->modules[i]) AD_TRY(ad_module_refresh(run->modules[i], written));
   return AD_OK;
 }
 

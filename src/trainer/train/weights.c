@@ -124,5 +124,5 @@ ad_status ad_run_read_weights(ad_run *run, const char *path) {
   AD_TRY(ad_weights_open(path, &weights));
   ad_status status = read_params(run, &weights, path);
   ad_weights_close(&weights);
-  return status ? status : ad_run_refresh(run, 1);
+  return status ? status : ad_run_refresh(run, AD_MASTERS_WRITTEN);
 }
