@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "library.h"
+#include "program/program.h"
+#include "recipe/recipe.h"
 
 struct bench_gradients {
   ad_mesh *mesh; /* of the ranks that reduce */

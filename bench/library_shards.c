@@ -3,6 +3,8 @@
 #include <stdlib.h>
 
 #include "library.h"
+#include "module/module.h"
+#include "train/run.h"
 
 struct bench_shards {
   ad_recipe *recipe;

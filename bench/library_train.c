@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "library.h"
+#include "program/program.h"
+#include "recipe/recipe.h"
 
 const bench_model bench_small = {.layers = 6, .d_model = 384, .heads = 6, .seq = 256, .batch = 8};
 const bench_model bench_small_doubled = {.layers = 3, .d_model = 768, .heads = 12, .seq = 256, .batch = 8};

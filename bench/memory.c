@@ -1,6 +1,9 @@
 /* Ranks train a few steps of a recipe on engine shm and look at what they hold; the plan of the same recipe says what
  * they should. Times are not what is measured here. */
+#include "module/module.h"
+#include "program/program.h"
 #include "memory.h"
+#include "train/run.h"
 
 #include <errno.h>
 #include <ftw.h>

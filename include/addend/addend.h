@@ -8,7 +8,6 @@
 #include "addend/data.h"
 #include "addend/checkpoint.h"
 #include "addend/program.h"
-#include "addend/model.h"
 #include "addend/recipe.h"
 #include "addend/report.h"
 #include "addend/train.h"

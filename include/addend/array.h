@@ -24,9 +24,6 @@ typedef struct ad_array {
 
 /* Describes this rank's part; data is NULL and scale 0. */
 AD_API ad_array ad_array_describe(const ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout);
-/* The same of a packed array. Its layout may cut it by S(0) alone. */
-AD_API ad_array ad_array_describe_packed(const ad_comm *comm, ad_dtype dtype, const ad_segment *segments, size_t count,
-                                         const ad_layout *layout);
 /* ad_array_describe with zeroed memory from ad_comm_alloc (none on engine dry). */
 AD_API AD_CHECKED ad_status ad_array_create(ad_comm *comm, ad_dtype dtype, const ad_shape *shape,
                                             const ad_layout *layout, ad_array *out);
@@ -75,11 +72,6 @@ AD_API AD_CHECKED ad_status ad_array_add_at(ad_array *to, const ad_array *from, 
  * `out->data` holds the whole shape. For proofs and checkpoints, not for steps. */
 #define ad_array_whole(comm, in, out) ad_array_whole_at((comm), (in), (out), AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_whole_at(ad_comm *comm, const ad_array *in, ad_array *out, const char *site);
-/* The same on every rank of `all`, which has all ranks of `mesh`, that of the array: the others' `in` is NULL, or only
- * described. *out then describes what out->data holds. */
-#define ad_array_whole_for(comm, all, mesh, in, out) ad_array_whole_for_at((comm), (all), (mesh), (in), (out), AD_HERE)
-AD_API AD_CHECKED ad_status ad_array_whole_for_at(ad_comm *comm, const ad_group *all, const ad_mesh *mesh,
-                                                  const ad_array *in, ad_array *out, const char *site);
 /* Fills this rank's part of [samples, ...], f32 or f64, with numbers in [0, 1). Each depends on the seed, the name, the
  * step, the number of its sample (`first` is that of the array's first one) and its place in the sample alone: all
  * meshes, all ways to cut a batch into microbatches, and both dtypes have the same. Element e of sample i, counted row

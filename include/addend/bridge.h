@@ -9,26 +9,6 @@
 extern "C" {
 #endif
 
-/* ---- who sends which rows to whom: pure arithmetic ---- */
-
-/* Rows that one rank gives another; a rank may be its own peer. Numbers of rows are of the local parts. */
-typedef struct ad_route {
-  int64_t peer;
-  int64_t here, there, count; /* first row in the own part, first row in the peer's, how many */
-} ad_route;
-/* What `rank` receives where a batch of `rows` rows, cut as `from` says (S0), is brought to where `to` wants it (S0);
- * or what it sends. Each row comes once, from the rank of `from`'s mesh that has the receiver's own position on all
- * axes that do not cut the batch, so that nothing moves where a rank has what it needs; where the meshes have no rank
- * in common, from the copy of the same number, counted around. Where `to` is P, as the gradient of an R, only the first
- * copy receives. Writes at most `max`, returns how many there are. The
- * gradient goes back the same way with `from` and `to` changed over. */
-AD_API size_t ad_bridge_receives(const ad_layout *from, const ad_layout *to, int64_t rows, int64_t rank,
-                                 ad_route *routes, size_t max);
-AD_API size_t ad_bridge_sends(const ad_layout *from, const ad_layout *to, int64_t rows, int64_t rank, ad_route *routes,
-                              size_t max);
-
-/* ---- bridges ---- */
-
 typedef struct ad_bridge ad_bridge;
 
 typedef struct ad_bridge_options {
@@ -45,8 +25,7 @@ typedef struct ad_bridge_options {
  * meshes. Collective over the ranks of both meshes. */
 AD_API AD_CHECKED ad_status ad_bridge_create(ad_comm *comm, const ad_layout *from, const ad_layout *to,
                                              const ad_bridge_options *options, ad_bridge **out);
-AD_API void ad_bridge_destroy(ad_bridge *bridge); /* NULL allowed */
-AD_API int ad_bridge_is_disjoint(const ad_bridge *bridge);
+AD_API void ad_bridge_destroy(ad_bridge *bridge);         /* NULL allowed */
 AD_API int ad_bridge_has_source(const ad_bridge *bridge); /* this rank is one of `from`'s */
 AD_API int ad_bridge_has_destination(const ad_bridge *bridge);
 AD_API ad_layout ad_bridge_from(const ad_bridge *bridge);

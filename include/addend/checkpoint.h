@@ -72,8 +72,6 @@ AD_API AD_CHECKED ad_status ad_checkpointer_finish(ad_checkpointer *checkpointer
  * AD_INVALID if names, shapes or numbers are not those of `state`. After an error the values are undefined. */
 AD_API AD_CHECKED ad_status ad_checkpoint_load(ad_comm *comm, const ad_mesh *mesh, const char *folder,
                                                ad_checkpoint_state *state);
-/* Steps of the newest complete checkpoint in the folder, usable or not; -1: there is none. Local. */
-AD_API int64_t ad_checkpoint_newest(const char *folder);
 
 #if defined(__cplusplus)
 }

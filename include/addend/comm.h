@@ -22,8 +22,6 @@ AD_API int ad_comm_launched(void);
 /* Opens engine dry: this process acts as rank `rank` of a world of `size`. Collectives check their arguments and
  * succeed at once; values are left as they are. */
 AD_API AD_CHECKED ad_status ad_comm_open_dry(int64_t rank, int64_t size, ad_comm **out);
-/* The same in a world whose nodes have `ranks_per_node` consecutive ranks each; 0: all ranks share one node. */
-AD_API AD_CHECKED ad_status ad_comm_open_dry_nodes(int64_t rank, int64_t size, int64_t ranks_per_node, ad_comm **out);
 /* A world of one rank that shares nothing with the world this process was started in (the reference of a proof). */
 AD_API AD_CHECKED ad_status ad_comm_open_alone(ad_comm **out);
 /* Leaves the world and frees the comm with all memory it gave. Ranks that still need this one get AD_RANK_LEFT. NULL

@@ -52,17 +52,9 @@ AD_API AD_CHECKED ad_status ad_mesh_create(const char *text, ad_mesh **out);
 AD_API AD_CHECKED ad_status ad_mesh_create_pool(const char *text, int64_t first_rank, ad_mesh **out);
 /* Another factorisation of the same ranks. AD_INVALID, naming both sizes, if they differ. Borrows nothing. */
 AD_API AD_CHECKED ad_status ad_mesh_create_view(const ad_mesh *mesh, const char *text, ad_mesh **out);
-/* Of a mesh whose slowest axis is `block`: one block of it, with the other axes, from `first_rank` on. AD_INVALID where
- * `block` has more than one rank and another axis is slower. */
-AD_API AD_CHECKED ad_status ad_mesh_create_block(const ad_mesh *mesh, int64_t first_rank, ad_mesh **out);
-/* One axis dp_shard over the ranks of two meshes that have none in common, those of the lower ranks first. */
-AD_API AD_CHECKED ad_status ad_mesh_create_both(const ad_mesh *a, const ad_mesh *b, ad_mesh **out);
 AD_API void ad_mesh_destroy(ad_mesh *mesh);
 /* The string it was built from, normalised ("dp_replicate=2 dp_shard=2"). Owned by the mesh. */
 AD_API const char *ad_mesh_text(const ad_mesh *mesh);
-/* AD_INVALID, naming the field and both numbers, unless the object is what its own string describes. For tests, and for
- * meshes that other code may have damaged. */
-AD_API AD_CHECKED ad_status ad_mesh_check(const ad_mesh *mesh);
 
 AD_API int64_t ad_mesh_size(const ad_mesh *mesh);       /* ranks */
 AD_API int64_t ad_mesh_first_rank(const ad_mesh *mesh); /* of the pool */
@@ -93,25 +85,8 @@ AD_API ad_group ad_mesh_group(const ad_mesh *mesh, ad_axes axes, int64_t rank);
 AD_API int64_t ad_group_size(const ad_group *group);
 AD_API int64_t ad_group_rank(const ad_group *group, int64_t index); /* member number `index` */
 AD_API int64_t ad_group_index(const ad_group *group, int64_t rank); /* -1 if it is no member */
-/* The ranks of a group as arithmetic, independent of axis names. Member number i is base + the sum over k of digit_k *
- * stride_k, where digit_k are the digits of i in the mixed base size[0], size[1], ... (the last one fastest). Factors
- * of size 1 are left out and neighbours that continue each other are one factor, so that two groups have the same ranks
- * in the same order if and only if their shapes are equal. Where two pools are one group, members from number `head` on
- * are `gap` ranks further on. */
-typedef struct ad_group_shape {
-  int64_t base;
-  int64_t head, gap; /* gap 0: there is none, and head is 0 too */
-  int count;         /* factors, slowest first */
-  int64_t size[AD_AXIS_COUNT], stride[AD_AXIS_COUNT];
-} ad_group_shape;
-AD_API ad_group_shape ad_group_canonical(const ad_group *group);
 /* "dp_replicate,dp_shard {0,2,4}": for messages; long lists are cut with "...". Returns buffer. */
 AD_API const char *ad_group_print(const ad_group *group, char *buffer, size_t size);
-/* For a change of view: pairs of sets of axes, in_a[i] of mesh `a` and in_b[i] of `b`, that have the same groups in
- * both, each as small as possible. Returns how many pairs there are, at most AD_AXIS_COUNT. Axes of size 1 belong to
- * none. */
-AD_API int ad_mesh_common_sets(const ad_mesh *a, const ad_mesh *b, ad_axes in_a[AD_AXIS_COUNT],
-                               ad_axes in_b[AD_AXIS_COUNT]);
 
 #if defined(__cplusplus)
 }

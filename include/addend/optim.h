@@ -42,13 +42,9 @@ AD_API AD_CHECKED ad_status ad_adamw_step_at(ad_adamw *optimizer, ad_array *cons
 AD_API int64_t ad_adamw_steps(const ad_adamw *optimizer);
 /* Sets how many steps were taken, which the bias correction depends on: for state that was loaded. */
 AD_API void ad_adamw_set_steps(ad_adamw *optimizer, int64_t steps);
-/* Copies all moments and the number of steps from another optimizer, converting dtypes. Shapes must agree, both whole
- * and local ones; meshes may differ. The reference of a proof starts a step so. AD_INVALID: nothing was changed. */
-AD_API AD_CHECKED ad_status ad_adamw_copy(ad_adamw *to, const ad_adamw *from);
 typedef enum ad_moment { AD_FIRST_MOMENT, AD_SECOND_MOMENT } ad_moment;
 /* The state of one parameter. Owned by the optimizer. */
 AD_API ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, ad_moment moment);
-AD_API size_t ad_adamw_bytes(const ad_adamw *optimizer); /* of all moments on this rank */
 
 /* Dynamic loss scale for f16 gradients: the loss is multiplied by 2^exponent before backward and the update divides by
  * it. A step whose gradient norm is not finite is skipped on all ranks (the norm is one number for all of them) and

@@ -19,8 +19,6 @@ typedef struct ad_contract {
   ad_dtype reduce;     /* on the wire */
   ad_dtype accumulate; /* sums form in it */
 } ad_contract;
-AD_API AD_CHECKED ad_status ad_contract_complete(
-    ad_contract *contract); /* fills zero fields; a complete one stays as it is; AD_INVALID if it means nothing */
 
 enum { AD_PARAM_NAME_SIZE = 96 }; /* of a name that a layer makes, its end included */
 

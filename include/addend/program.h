@@ -227,24 +227,12 @@ struct ad_program_kind {
   const char *(*fixed)(const void *own, const char *key);
 };
 
-/* The kinds that recipes know, in the order in which they are listed; NULL at the end. */
-AD_API const ad_program_kind *const *ad_program_kinds(void);
-AD_API const ad_program_kind *ad_program_kind_find(const char *name); /* NULL: there is none */
 /* Adds a kind of one's own, before recipes of it are read. It is borrowed. AD_INVALID if the name is taken. */
 AD_API AD_CHECKED ad_status ad_program_register(const ad_program_kind *kind);
 
 /* ---- a program ---- */
 
-/* Makes the program's parts on paper: nothing has memory yet. Checks the options and, when all is there, that every
- * phase needs only what an earlier one gives. AD_INVALID with every mistake, one a line. Owns its meshes; borrows the
- * comm and the options. */
-AD_API AD_CHECKED ad_status ad_program_create(const ad_program_kind *kind, const void *options,
-                                              const ad_program_setting *setting, ad_program **out);
-AD_API void ad_program_destroy(ad_program *program);
-AD_API const ad_program_kind *ad_program_kind_of(const ad_program *program);
 AD_API const ad_program_setting *ad_program_setting_of(const ad_program *program);
-AD_API void *ad_program_own(const ad_program *program);        /* what create made */
-AD_API int ad_program_has_held_out(const ad_program *program); /* some of its data is kept for validation */
 
 /* In create. Each copies what it is given, but for the names of counts, losses, phases and values, which are borrowed.
  */
@@ -255,25 +243,9 @@ AD_API AD_CHECKED ad_status ad_program_add_loss(ad_program *to, const ad_loss_sp
 AD_API AD_CHECKED ad_status ad_program_add_crossing(ad_program *to, const ad_crossing_spec *spec);
 AD_API AD_CHECKED ad_status ad_program_add_phase(ad_program *to, const ad_phase *phase);
 
-/* A parameter's name in the whole program: its own where there is one module, MODULE.NAME where there are several.
- * Returns buffer. */
-AD_API const char *ad_program_param_name(const ad_program *program, size_t module, size_t param, char *buffer,
-                                         size_t size);
 AD_API const ad_mesh *ad_program_mesh(const ad_program *program, size_t module);
 /* The mesh of the kind's module number `pool`, with all its blocks: for counts that they have in common. */
 AD_API const ad_mesh *ad_program_pool(const ad_program *program, size_t pool);
-AD_API size_t ad_program_module_count(const ad_program *program);
-/* Its parameters may be changed in storage and contract until a module is made from it. */
-AD_API const ad_module_spec *ad_program_module(const ad_program *program, size_t module);
-AD_API ad_param_spec *ad_program_param(ad_program *program, size_t module, size_t param);
-AD_API size_t ad_program_count_count(const ad_program *program);
-AD_API const ad_count_spec *ad_program_count(const ad_program *program, size_t count);
-AD_API size_t ad_program_loss_count(const ad_program *program);
-AD_API const ad_loss_spec *ad_program_loss(const ad_program *program, size_t loss);
-AD_API size_t ad_program_crossing_count(const ad_program *program);
-AD_API const ad_crossing_spec *ad_program_crossing(const ad_program *program, size_t crossing);
-AD_API size_t ad_program_phase_count(const ad_program *program);
-AD_API const ad_phase *ad_program_phase(const ad_program *program, size_t phase);
 
 /* ---- in a phase ---- */
 

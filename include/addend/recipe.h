@@ -79,10 +79,8 @@ AD_API AD_CHECKED ad_status ad_recipe_parse(const char *text, const char *path, 
 AD_API void ad_recipe_destroy(ad_recipe *recipe);
 /* The recipe as YAML with every key and its value. Caller frees with free(). */
 AD_API AD_CHECKED ad_status ad_recipe_print(const ad_recipe *recipe, char **out);
-AD_API int ad_recipe_gives(const ad_recipe *recipe, const char *key); /* the file or --set has it: "train.seed" */
 /* The mesh key as one text: the mesh string, or "{encoder: dp=4, model: dp=2 cp=2}". Returns buffer. */
 AD_API const char *ad_recipe_mesh_text(const ad_recipe *recipe, char *buffer, size_t size);
-AD_API int ad_recipe_is_disjoint(const ad_recipe *recipe);
 /* The recipe of the training that comes before its own (ad_program_kind.pretraining), on the same ranks, all of them
  * data-parallel; *out is NULL where there is none. */
 AD_API AD_CHECKED ad_status ad_recipe_pretraining(const ad_recipe *recipe, ad_recipe **out);
@@ -91,16 +89,6 @@ AD_API AD_CHECKED ad_status ad_recipe_pretraining(const ad_recipe *recipe, ad_re
 AD_API AD_CHECKED ad_status ad_recipe_keys(char **out);
 /* How many ranks it runs on. */
 AD_API AD_CHECKED ad_status ad_recipe_world(const ad_recipe *recipe, int64_t *out);
-/* The program that it names, every parameter with its contract and storage as the recipe says; dtype 0, or AD_F64 for
- * proofs: every dtype of every contract. Borrows recipe and comm. */
-AD_API AD_CHECKED ad_status ad_recipe_program(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype,
-                                              ad_program **out);
-/* The contract of one parameter: precision, then every matching override in order, completed. */
-AD_API AD_CHECKED ad_status ad_recipe_contract(const ad_recipe *recipe, const char *param, ad_contract *out);
-
-/* Where a parameter is kept: cut along its first dimension over the axes that its layer names
- * (`sharded`), whatever its size, from ZeRO-1 on. */
-AD_API ad_layout ad_recipe_storage(const ad_recipe *recipe, const ad_param_spec *spec);
 
 #if defined(__cplusplus)
 }

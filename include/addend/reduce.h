@@ -103,45 +103,7 @@ AD_API void ad_reducer_divided_by(ad_reducer *reducer, double divisor);
  * left out. AD_IO. Local. */
 AD_API AD_CHECKED ad_status ad_reducer_reported(ad_reducer *reducer, double norm);
 
-/* What will be reduced, for plans: `index` counts reductions in launch order. */
-typedef struct ad_reduction_plan {
-  int bucket;
-  ad_move move;
-  ad_axes axes;
-  int64_t group_size;
-  ad_dtype dtype;
-  size_t bytes;         /* of what this rank hands in: whole gradients, after a reduce_scatter its parts */
-  const size_t *params; /* their indices */
-  size_t param_count;
-} ad_reduction_plan;
-AD_API size_t ad_reducer_plan_count(const ad_reducer *reducer);
-AD_API ad_reduction_plan ad_reducer_plan(const ad_reducer *reducer, size_t index);
-/* The memory that a bucket's gradients are written into, for plans; `index` counts buckets in launch order. */
-typedef struct ad_bucket_plan {
-  ad_move move; /* of the first reduction, over these axes; 0, 0: none, the gradients stay as they are */
-  ad_axes axes;
-  ad_dtype dtype;       /* of its elements */
-  size_t bytes;         /* of the bucket */
-  int lasting;          /* of parameters that are `lasting`, and apart for that */
-  int window;           /* buckets of one window take slots in turn; -1: memory of its own */
-  size_t overtaken;     /* how many others of its window were begun, in a step so far, before it was sent */
-  const size_t *params; /* their indices */
-  size_t param_count;
-} ad_bucket_plan;
-/* By which this parameter's gradient got its bucket: its spec's, complete. */
-AD_API ad_contract ad_reducer_contract(const ad_reducer *reducer, size_t param);
-AD_API size_t ad_reducer_bucket_count(const ad_reducer *reducer);
-AD_API ad_bucket_plan ad_reducer_bucket(const ad_reducer *reducer, size_t index);
-/* The slots that steps so far took. */
-typedef struct ad_window_plan {
-  size_t slots, bytes; /* all of them together */
-} ad_window_plan;
-AD_API ad_window_plan ad_reducer_window(const ad_reducer *reducer, int window);
-/* Where `window` was given and steps on engine dry needed more: the least that fits; else 0. */
-AD_API size_t ad_reducer_window_needed(const ad_reducer *reducer);
 AD_API size_t ad_reducer_bytes(const ad_reducer *reducer); /* memory of buckets and gradients on this rank */
-/* Of those, what holds sums beside the buckets: shards of the reduced gradient, sums between microbatches. */
-AD_API size_t ad_reducer_sum_bytes(const ad_reducer *reducer);
 
 /* Law 5: a step's counts, one for each microbatch, as a typed value. They are posted when the batch is read and summed
  * over all ranks while the forward pass runs; losses are divided by their total (ad_divide). One object serves all
@@ -160,8 +122,6 @@ AD_API AD_CHECKED ad_status ad_count_post_at(ad_count *count, const int64_t *loc
 /* Waits for what was posted last, if that was not done yet. *total, if wanted: the sum over microbatches and ranks.
  * AD_INVALID if nothing was posted. The count is const because waiting changes only what is known of it. */
 AD_API AD_CHECKED ad_status ad_count_wait(const ad_count *count, int64_t *total);
-/* The vector [n]: its layout is `local` until the sum was waited for, then R where that was P. Owned by the count. */
-AD_API const ad_array *ad_count_array(const ad_count *count);
 /* Of microbatch `m` (0 .. n-1) over all ranks; -1 before the sum was waited for, or if there is no such microbatch. */
 AD_API int64_t ad_count_of(const ad_count *count, size_t m);
 

@@ -26,10 +26,6 @@ typedef struct ad_safetensors ad_safetensors;
  * numbers, if it is no safetensors file: header longer than the file or 100 MB, no JSON, a name twice, dtypes or shapes
  * that are unknown, tensors that overlap, leave a gap, lie outside the file or differ from their shape in size. */
 AD_API AD_CHECKED ad_status ad_safetensors_open(const char *path, ad_safetensors **out);
-/* As ad_safetensors_open, for a file whose bytes are in memory already. They are borrowed until close; `path` only
- * stands in messages. */
-AD_API AD_CHECKED ad_status ad_safetensors_parse(const void *bytes, size_t size, const char *path,
-                                                 ad_safetensors **out);
 AD_API void ad_safetensors_close(ad_safetensors *file); /* NULL allowed */
 AD_API size_t ad_safetensors_count(const ad_safetensors *file);
 AD_API const ad_safetensor *ad_safetensors_at(const ad_safetensors *file, size_t index); /* in the order of names */

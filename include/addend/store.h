@@ -43,9 +43,6 @@ AD_API AD_CHECKED ad_status ad_store_begin_pass(ad_store *store, ad_pass pass);
 AD_API AD_CHECKED ad_status ad_store_acquire(ad_store *store, size_t param);
 AD_API void ad_store_release(ad_store *store, size_t param);
 AD_API AD_CHECKED ad_status ad_store_end_pass(ad_store *store);
-/* Bytes on this rank: storage (values, masters), and this rank's share of the node's whole copies. */
-AD_API size_t ad_store_bytes(const ad_store *store);
-AD_API size_t ad_store_gathered_bytes(const ad_store *store);
 
 #if defined(__cplusplus)
 }

@@ -55,8 +55,6 @@ AD_API void ad_tape_destroy(ad_tape *tape);
 AD_API void ad_tape_reset(ad_tape *tape); /* forgets every tensor, keeps the memory; clears the error */
 AD_API ad_status
 ad_tape_status(const ad_tape *tape); /* the first error; its text is in ad_last_error() after this call */
-AD_API size_t ad_tape_peak_bytes(const ad_tape *tape);
-AD_API size_t ad_tape_most_routed(const ad_tape *tape); /* the most tokens that chose experts at once (ad_top_k) */
 AD_API ad_dtype ad_tape_dtype(const ad_tape *tape);
 AD_API ad_dtype ad_tape_residual(const ad_tape *tape);
 
@@ -171,32 +169,11 @@ AD_API ad_tensor *ad_gelu_at(ad_tape *tape, ad_tensor *x, const char *site); /* 
 AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targets, const char *site);
 
 /* ---- what is kept of a value, and what of it is used ---- */
-typedef enum ad_slope { AD_SLOPE_RETURNS, AD_SLOPE_PLAIN } ad_slope; /* of ad_lower */
-/* clamp(x, 0, 1), elementwise. Its backward is not that of a clamp: of a gradient g it passes g where x is in [0, 1],
- * nothing above, and below 0, where g < 0, 0.01 g: what was pushed out may come back. That is not linear in g, so the
- * addends of g are to be summed before: AD_TYPE where the result is R and its gradient would be P. AD_SLOPE_PLAIN: the
- * clamp's own slope, 1 in [0, 1], both ends too, and 0 outside, for proofs along a direction. */
-AD_API ad_tensor *ad_lower_at(ad_tape *tape, ad_tensor *x, ad_slope slope, const char *site);
-/* 1 + 0.01 (x - 1) for x > 1, else clamp(x, 0, 1), elementwise, with its own slope: 0 below 0, 1 from 0 to 1, at both
- * ends too, and 0.01 above. */
-AD_API ad_tensor *ad_upper_at(ad_tape *tape, ad_tensor *x, const char *site);
-/* x + (1 - x) u, elementwise: x where u is 0, 1 where u is 1. */
-AD_API ad_tensor *ad_mix_at(ad_tape *tape, ad_tensor *x, ad_tensor *u, const char *site);
-/* x [..., c] -> [c], of each column the sum over all rows of (x + epsilon)^p: P where rows are cut. */
-AD_API ad_tensor *ad_power_sums_at(ad_tape *tape, ad_tensor *x, double epsilon, double p, const char *site);
-/* Of sums [c], each of all rows, the sum over c of s (1 + beta log2(1 + s)): the numerator, the count is that of the
- * rows. AD_TYPE where they are P: they stand inside the logarithm. */
-AD_API ad_tensor *ad_sparsity_at(ad_tape *tape, ad_tensor *sums, double beta, const char *site);
 /* The sum over all elements of (a - b)^2: the numerator. */
 AD_API ad_tensor *ad_squared_error_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site);
 /* The sum over positions of KL(softmax(target) || softmax(logits)): the numerator. Both [..., vocabulary], which is
  * whole; the target is a constant. */
 AD_API ad_tensor *ad_kl_divergence_at(ad_tape *tape, ad_tensor *logits, ad_tensor *target, const char *site);
-#define ad_lower(t, x, slope) ad_lower_at((t), (x), (slope), AD_HERE)
-#define ad_upper(t, x) ad_upper_at((t), (x), AD_HERE)
-#define ad_mix(t, x, u) ad_mix_at((t), (x), (u), AD_HERE)
-#define ad_power_sums(t, x, epsilon, p) ad_power_sums_at((t), (x), (epsilon), (p), AD_HERE)
-#define ad_sparsity(t, sums, beta) ad_sparsity_at((t), (sums), (beta), AD_HERE)
 #define ad_squared_error(t, a, b) ad_squared_error_at((t), (a), (b), AD_HERE)
 #define ad_kl_divergence(t, logits, target) ad_kl_divergence_at((t), (logits), (target), AD_HERE)
 

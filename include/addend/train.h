@@ -54,9 +54,6 @@ AD_API void ad_run_destroy(ad_run *run);
 /* The step: for each microbatch forward, backward and the reducer; then norm, clip, update. A loss that is not finite
  * is AD_NUMBER on all ranks, naming step and rank. After any error the run can only be destroyed. */
 AD_API AD_CHECKED ad_status ad_run_step(ad_run *run, int64_t step, ad_step_report *out);
-/* The loss of step `step`'s batch at the present parameters, without gradients or update (for --directional).
- * AD_HELD_OUT_DRAWN and AD_HELD_OUT_SET are without auxiliary losses. */
-AD_API AD_CHECKED ad_status ad_run_loss(ad_run *run, int64_t step, ad_held_out held_out, double *out);
 /* How good the parameters are on the held-out set, evaluate.samples of the recipe: the same samples whatever step,
  * seed, mesh and batch, so the same number but for rounding. Parameters and states stay as they are. */
 typedef struct ad_evaluation {
@@ -70,53 +67,12 @@ typedef struct ad_evaluation {
 } ad_evaluation;
 AD_API AD_CHECKED ad_status ad_run_evaluate(ad_run *run, ad_evaluation *out);
 
-AD_API ad_program *ad_run_program(const ad_run *run);
-AD_API ad_module *ad_run_module(const ad_run *run, size_t module); /* NULL: it does not lie on this rank */
-AD_API ad_group ad_run_everyone(const ad_run *run);                /* all ranks */
-/* All parameters of all modules, in the order of the program, whether this rank holds them or not. */
-typedef struct ad_run_param {
-  size_t module, param;      /* numbers in the program and in the module */
-  const ad_param_spec *spec; /* its name is the module's; ad_program_param_name has the program's */
-  ad_module *held;           /* NULL: its module does not lie on this rank */
-} ad_run_param;
-AD_API size_t ad_run_param_count(const ad_run *run);
-AD_API ad_run_param ad_run_param_at(const ad_run *run, size_t index);
-/* An array of a parameter (see ad_module_part): described alone, without an element, where its module does not lie on
- * this rank; NULL where it has none. Gradients are times 2^report.loss_scale.
- */
-AD_API ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part);
-AD_API ad_array *ad_run_state(const ad_run *run, size_t module, size_t state); /* the same of a module's state */
-/* Such an array whole, on all ranks of the run: out->data holds all of it. Collective. */
-#define ad_run_whole(run, in, out) ad_run_whole_at((run), (in), (out), AD_HERE)
-AD_API AD_CHECKED ad_status ad_run_whole_at(ad_run *run, const ad_array *in, ad_array *out, const char *site);
-/* After values or masters were written between steps: the other follows, and so do the copies that
- * are computed with. Collective. */
-AD_API AD_CHECKED ad_status ad_run_refresh(ad_run *run, ad_written written);
-/* Computes step `step`'s gradients once more without reducing them: `visit` sees every microbatch's gradient of every
- * parameter on this rank, in the layout in which it is an addend, times 2^loss_scale. report: the step's losses and
- * count, nothing else; NULL: not wanted. For proofs. Collective. */
-typedef void (*ad_addend_visitor)(void *context, size_t index, const ad_array *addend); /* as in ad_run_param_at */
-AD_API AD_CHECKED ad_status ad_run_addends(ad_run *run, int64_t step, int loss_scale, ad_addend_visitor visit,
-                                           void *context, ad_step_report *report);
-AD_API ad_loss_scale *ad_run_loss_scale(ad_run *run); /* state of the run: saved and restored with the optimizers' */
 AD_API ad_comm *ad_run_comm(const ad_run *run);
-AD_API const ad_recipe *ad_run_recipe(const ad_run *run);
-AD_API size_t ad_run_data_bytes(const ad_run *run);  /* of data and batch on this rank */
-AD_API size_t ad_run_tape_bytes(const ad_run *run);  /* what this rank's tapes held at most */
-AD_API size_t ad_run_most_routed(const ad_run *run); /* the most tokens that chose experts at once on this rank */
-/* Proportional set size now: of the rank that holds most, and of all ranks together; 0 where the kernel does not say.
- * What a step takes stays taken, so this is its peak from the end of the first one on. Collective. */
-typedef struct ad_run_memory {
-  int64_t rank_bytes, all_bytes;
-} ad_run_memory;
-AD_API AD_CHECKED ad_status ad_run_measure_memory(ad_run *run, ad_run_memory *out);
 
 /* Checkpoints of a run: every parameter's value and optimizer state, how many steps were taken, and the recipe, key
  * by key. Samples follow from the step, so a run that goes on after `steps` takes the same steps, bit for bit
  * on the same mesh, as one that was never stopped. Collective. */
 AD_API AD_CHECKED ad_status ad_run_save(ad_run *run, ad_checkpointer *checkpointer, int64_t steps);
-/* What this rank's copy of such a checkpoint takes while it is written. Local. */
-AD_API AD_CHECKED ad_status ad_run_checkpoint_bytes(ad_run *run, size_t *out);
 /* From the newest usable checkpoint in the folder, whatever mesh or sharding wrote it; *steps: how many were taken. The
  * errors of ad_checkpoint_load; AD_INVALID, with both values, if keys differ that change what the numbers mean (those
  * of model, data, precision, and of train but for steps, microbatches and sync; files count by their contents). After

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include "../array/values.h"
+#include "array/array.h"
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "ranks.h"

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <stdio.h>
 #include "../array/values.h"
+#include "array/array.h"
 #include "array/transit.h"
 #include "ranks.h"
 

@@ -14,6 +14,7 @@
 #include "array/transit.h"
 #include "base/random.h"
 #include "bridge/mistakes.h"
+#include "bridge/route.h"
 #include "ranks.h"
 
 #define must(call) assert_int_equal((call), AD_OK)

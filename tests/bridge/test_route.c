@@ -8,6 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "addend/bridge.h"
+#include "bridge/route.h"
 
 #define must(call) assert_int_equal((call), AD_OK)
 

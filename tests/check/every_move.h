@@ -19,6 +19,7 @@
 #include "array/array.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "program/program.h"
 
 enum { EVERY_IN = 4, EVERY_WIDTH = 5, EVERY_MIDDLE = 7, EVERY_EVEN = 6, EVERY_ROWS = 16, EVERY_MICROBATCHES = 4 };
 enum { W_SAME, W_COLUMNS, W_ROWS, W_WHOLE, W_EVEN, W_BACK, EVERY_PARAMS };

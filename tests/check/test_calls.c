@@ -4,6 +4,7 @@
 
 #include "base/seams.h"
 #include "check/prover.h"
+#include "mesh/group.h"
 
 static ad_calls_kind kind(ad_collective_op op, ad_dtype dtype, ad_axes axes, int64_t times, uint64_t bytes) {
   ad_calls_kind made = {.op = op, .dtype = dtype, .axes = axes, .times = times, .bytes = bytes};

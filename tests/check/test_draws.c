@@ -7,6 +7,7 @@
 #include "kernels/kernels.h"
 #include "check/chance.h"
 #include "check/computing.h"
+#include "module/module.h"
 #include "train/run.h"
 
 static ad_reference *reference_of(const ad_recipe *recipe, int cuts_formulas) {

@@ -7,6 +7,8 @@
 #include "kernels/kernels.h"
 #include "check/prover.h"
 #include "check/rounding.h"
+#include "module/module.h"
+#include "program/program.h"
 #include "train/run.h"
 
 #define WIDE 1e-12

@@ -8,6 +8,7 @@
 #include "addend/program.h"
 #include "addend/train.h"
 #include "kernels/kernels.h"
+#include "program/program.h"
 
 enum { IN = 5, OUT = 3, ROWS = 9, MICROBATCHES = 2 };
 

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include "../array/values.h"
+#include "array/array.h"
 #include "base/seams.h"
 #include "check/planting.h"
 #include "ranks.h"

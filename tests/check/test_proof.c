@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "check/reference.h"
+#include "module/module.h"
 #include "draw.h"
 
 static const char *const meshes[] = {"dp_replicate=3 dp_shard=2", "dp_replicate=3", "dp_shard=2", "dp_shard=5"};

@@ -3,6 +3,8 @@
 #include "kernels/kernels.h"
 #include "base/random.h"
 #include "check/rounding.h"
+#include "recipe/recipe.h"
+#include "reduce/contract.h"
 #include "world.h"
 
 typedef struct scene {

@@ -3,6 +3,7 @@
 #include "every_move.h"
 
 #include "check/sabotage.h"
+#include "program/program.h"
 
 static ad_sabotages *drawn_of(const ad_recipe *recipe) {
   ad_sabotages *drawn;

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 #include "addend/safetensors.h"
 #include "base/memory.h"
+#include "files/safetensors.h"
 
 static char folder[64], path[128];
 

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "addend/mesh.h"
+#include "mesh/object.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "addend/safetensors.h"
+#include "files/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <string.h>
 #include "addend/mesh.h"
+#include "mesh/group.h"
 #include "small_meshes.h"
 
 enum { RANKS_MAX = 125, FIRST_RANK = 7 };

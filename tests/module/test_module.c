@@ -10,6 +10,7 @@
 #include <cmocka.h>
 #include "addend/module.h"
 #include "base/memory.h"
+#include "module/module.h"
 #include "ranks.h"
 
 #define must(call) assert_int_equal((call), AD_OK)

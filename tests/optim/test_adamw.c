@@ -10,6 +10,7 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "optim/adamw.h"
 
 enum { NUMEL = 1031, STEPS = 5 };  // odd, and longer than a block of zeros
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "bench.h"
+#include "tensor/explained.h"
 
 typedef struct example {
   const char *mesh;

@@ -9,8 +9,12 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <cmocka.h>
-#include "addend/model.h"
+#include "program/model.h"
 #include "addend/train.h"
+#include "data/text.h"
+#include "module/module.h"
+#include "program/program.h"
+#include "train/run.h"
 #include "draw.h"
 #include "numbers.h"
 #include "ranks.h"

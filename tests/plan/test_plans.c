@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "plan/plan.h"
+#include "train/run.h"
 
 #define must(call)                                        \
   do {                                                    \

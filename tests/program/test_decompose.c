@@ -7,8 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
-#include "addend/model.h"
+#include "program/model.h"
 #include "addend/safetensors.h"
+#include "program/program.h"
 #include "program/target.h"
 
 static char *text_paths[] = {(char[]){"/usr/share/common-licenses"}};

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include "addend/model.h"
+#include "program/model.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "data/text.h"

@@ -1,4 +1,4 @@
-/* Shapes, initial values and decay of the parameters of moe, ocr and decompose, on paper, as include/addend/model.h has
+/* Shapes, initial values and decay of the parameters of moe, ocr and decompose, on paper, as src/trainer/program/model.h has
  * them. Those of gpt are in test_gpt.c. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +8,8 @@
 #include <math.h>
 #include <string.h>
 #include <cmocka.h>
-#include "addend/model.h"
+#include "program/model.h"
+#include "program/program.h"
 
 static void must(ad_status status) {
   if (status) fail_msg("%s", ad_last_error());

@@ -8,10 +8,11 @@
 #include <math.h>
 #include <string.h>
 #include <cmocka.h>
-#include "addend/model.h"
+#include "program/model.h"
 #include "base/memory.h"
 #include "program/moe_keys.h"
 #include "program/moe_load.h"
+#include "program/program.h"
 #include "tensor/routing.h"
 
 #define must(call) assert_int_equal((call), AD_OK)

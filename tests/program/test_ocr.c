@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
-#include "addend/model.h"
+#include "program/model.h"
+#include "program/program.h"
 
 static char *text_paths[] = {(char[]){"/usr/share/common-licenses"}};
 

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <cmocka.h>
 #include <jansson.h>
+#include "data/lines.h"
+#include "program/model.h"
 #include "program/ocr_keys.h"
 #include "program/ocr_reading.h"
 

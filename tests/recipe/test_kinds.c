@@ -11,9 +11,11 @@
 #include <cmocka.h>
 #include "addend/comm.h"
 #include "addend/data.h"
-#include "addend/model.h"
+#include "program/model.h"
 #include "addend/recipe.h"
 #include "base/memory.h"
+#include "program/program.h"
+#include "recipe/recipe.h"
 #include "parsing.h"
 
 /* ---- the program ---- */

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "recipe/schema.h"
+#include "program/program.h"
 
 enum { PAGE_MAX = 1 << 20 };
 static char page[PAGE_MAX];

@@ -10,11 +10,13 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "addend/comm.h"
-#include "addend/model.h"
+#include "program/model.h"
 #include "addend/recipe.h"
 #include "base/memory.h"
+#include "program/program.h"
 #include "parsing.h"
 #include "recipe/changes.h"
+#include "recipe/recipe.h"
 
 #define MODEL "model: {kind: gpt, layers: 2, d_model: 32, heads: 4}\n"
 #define DATA "data: {text: [a, b], seq: 16}\n"

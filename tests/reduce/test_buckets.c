@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <string.h>
 #include "addend/reduce.h"
+#include "reduce/plan.h"
 #include "ranks.h"
 
 enum { NUMEL = 6 };

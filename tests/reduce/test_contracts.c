@@ -13,6 +13,8 @@
 #include "addend/reduce.h"
 #include "kernels/kernels.h"
 #include "base/random.h"
+#include "reduce/contract.h"
+#include "reduce/plan.h"
 #include "ranks.h"
 #include "reduce/reducer.h"
 

@@ -7,6 +7,8 @@
 #include <string.h>
 #include "addend/reduce.h"
 #include "base/memory.h"
+#include "reduce/contract.h"
+#include "reduce/plan.h"
 #include "reduce/reducer.h"
 
 typedef struct world {

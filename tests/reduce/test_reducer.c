@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include "../reduce/gradients.h"
 #include "base/memory.h"
+#include "reduce/plan.h"
 
 typedef struct setting {
   const char *mesh;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include "../reduce/gradients.h"
 #include "base/error.h"
+#include "reduce/plan.h"
 #include "reduce/reducer.h"
 
 typedef struct setting {

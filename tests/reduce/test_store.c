@@ -10,6 +10,7 @@
 #include "addend/store.h"
 #include "kernels/kernels.h"
 #include "base/memory.h"
+#include "reduce/plan.h"
 #include "ranks.h"
 
 enum { PARAMS = 7 };

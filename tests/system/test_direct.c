@@ -15,6 +15,10 @@
 #include <jansson.h>
 
 #include "addend/addend.h"
+#include "comm/dry.h"
+#include "module/module.h"
+#include "reduce/plan.h"
+#include "train/run.h"
 
 #define must(call)                                        \
   do {                                                    \

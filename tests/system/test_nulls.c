@@ -11,6 +11,16 @@
 #include <cmocka.h>
 
 #include "addend/addend.h"
+#include "files/safetensors.h"
+#include "mesh/object.h"
+#include "module/module.h"
+#include "optim/adamw.h"
+#include "program/model.h"
+#include "program/program.h"
+#include "recipe/recipe.h"
+#include "reduce/contract.h"
+#include "reduce/count.h"
+#include "train/run.h"
 
 static void refused_at(ad_status status, const char *words, int line) {
   if (status != AD_INVALID) fail_msg("line %d: %s, not invalid: %s", line, ad_status_name(status), ad_last_error());

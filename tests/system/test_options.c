@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 #include "addend/addend.h"
+#include "module/module.h"
 
 static const char recipe_text[] =
     "model: {kind: gpt, layers: 1, d_model: 8, heads: 2}\n"

@@ -11,7 +11,9 @@
 
 #include "bridge/bridge.h"
 #include "base/seams.h"
+#include "module/module.h"
 #include "plan/plan.h"
+#include "train/run.h"
 
 #define must(call)                                        \
   do {                                                    \

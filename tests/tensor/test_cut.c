@@ -2,6 +2,7 @@
  * products that they are: values and gradients on real ranks in f64. Parts are uneven and empty, groups of size 1, 2
  * and 3. */
 #include "two_ways.h"
+#include "tensor/explained.h"
 
 typedef ad_tensor *(*formula)(ad_tape *t, ad_tensor *const *x);
 

@@ -2,6 +2,7 @@
  * and bf16 against f64. One rank: what more ranks change is in test_moves.c. */
 #include <stdio.h>
 #include "rows/rows.h"
+#include "tensor/explained.h"
 #include "world.h"
 
 enum { OPERANDS = 3 };

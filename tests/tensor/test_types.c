@@ -2,6 +2,8 @@
  * tested in tests/layout. */
 #include <stdio.h>
 #include "base/seams.h"
+#include "reduce/count.h"
+#include "tensor/explained.h"
 #include "tensor/tape.h"
 #include "world.h"
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include "addend/bridge.h"
 #include "array/array.h"
+#include "tensor/explained.h"
 #include "ranks.h"
 #include "tensor/routing.h"
 #include "tensor/tape.h"

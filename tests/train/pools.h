@@ -14,6 +14,7 @@
 #include "array/array.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "program/program.h"
 
 enum { IN = 5, MID = 4, OUT = 6, TOP = 7, MICROBATCHES_MAX = 5, ROWS_MAX = 16 };
 enum { ELEMENTS_MAX = IN * MID + 2 * MID * OUT + OUT * TOP + MID * TOP };

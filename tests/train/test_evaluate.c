@@ -4,6 +4,7 @@
 #include <math.h>
 #include <unistd.h>
 #include "data/text.h"
+#include "module/module.h"
 #include "train/run.h"
 
 enum { SAMPLES = 7 };

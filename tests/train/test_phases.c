@@ -7,6 +7,8 @@
 #include "addend/safetensors.h"
 #include "kernels/kernels.h"
 #include "files/file.h"
+#include "module/module.h"
+#include "program/program.h"
 #include "train/run.h"
 
 #define STEPPING ", global_batch: 7, microbatches: 3, lr: 1e-2"

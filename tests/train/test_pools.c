@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "kernels/kernels.h"
 #include "files/file.h"
+#include "module/module.h"
+#include "program/program.h"
 #include "train/run.h"
 
 enum { RANKS_MAX = 8, STEPS = 2, BATCH = 7 };

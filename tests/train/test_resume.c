@@ -8,6 +8,8 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "files/file.h"
+#include "module/module.h"
+#include "train/run.h"
 
 enum { STEPS = 6, STOP = 3, ELEMENTS_MAX = 1 << 16 };
 #define TRAINING ", global_batch: 6, microbatches: 2, steps: 6, lr: 1e-2, warmup: 2, weight_decay: 0.1"

@@ -4,6 +4,8 @@
 
 #include "kernels/kernels.h"
 #include "base/memory.h"
+#include "program/program.h"
+#include "train/run.h"
 #include "ranks.h"
 
 enum { VALUES_MAX = 4096, STEPS = 2 };

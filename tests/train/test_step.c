@@ -7,8 +7,10 @@
 #include "base/memory.h"
 #include "array/transit.h"
 #include "base/mistakes.h"
+#include "module/module.h"
 #include "reduce/mistakes.h"
 #include "train/mistakes.h"
+#include "train/run.h"
 
 #define STEPPING ", steps: 4, lr: 1e-2"
 enum { RANKS = 3, STEPS = 2, ELEMENTS_MAX = 1 << 14 };

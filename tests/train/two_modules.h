@@ -13,6 +13,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "array/array.h"
+#include "program/program.h"
 
 enum { IN = 5, MID = 4, OUT = 7, MICROBATCHES_MAX = 4, ROWS_MAX = 16 };
 enum { SQUARE, STRENGTH, SIZE };

@@ -1,5 +1,6 @@
 /* Where the rows of packed values lie, and how a collective is told. No rank talks to another here. */
 #include "array/packed.h"
+#include "array/array.h"
 
 #include "base/error.h"
 #include "kernels/kernels.h"

@@ -7,6 +7,7 @@
 #include "addend/layout.h"
 #include "addend/reduce.h"
 #include "base/error.h"
+#include "mesh/group.h"
 
 typedef struct constant {
   const char *name;

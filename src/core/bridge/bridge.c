@@ -10,6 +10,8 @@
 #include "base/options.h"
 #include "base/seams.h"
 #include "bridge/bridge.h"
+#include "bridge/route.h"
+#include "mesh/blocks.h"
 
 /* ---- what may lie on either side ---- */
 

@@ -2,6 +2,7 @@
 #ifndef BRIDGE_BRIDGE_H
 #define BRIDGE_BRIDGE_H
 #include "addend/bridge.h"
+#include "bridge/route.h"
 #include "base/internal.h"
 
 struct ad_bridge {
@@ -48,5 +49,7 @@ typedef struct ad_route_passing {
   ad_route *routes; /* sends, then receives */
   size_t sends, count;
 } ad_route_passing;
+
+AD_INTERNAL int ad_bridge_is_disjoint(const ad_bridge *bridge);
 
 #endif

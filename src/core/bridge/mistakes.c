@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include "array/array.h"
+#include "bridge/route.h"
 
 static void fire(void *context) { ((ad_mistake_scene *)context)->fired = 1; }
 

@@ -1,6 +1,7 @@
 /* Who sends which rows of a batch to whom. A rank's position on the axes that do not cut the batch says which copy it
  * is; the ranks of one copy, one for each part of the batch, are a fibre. */
 #include "bridge/bridge.h"
+#include "bridge/route.h"
 
 /* The rows that a rank holds; they are one run, since dp axes cut plainly. */
 static ad_span part_of(const ad_layout *layout, int64_t rows, int64_t rank) {

@@ -8,6 +8,7 @@
 #include "addend/layout.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "mesh/group.h"
 
 const char *ad_op_name(ad_collective_op op) {
   static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",

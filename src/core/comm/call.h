@@ -6,6 +6,7 @@
 #include "addend/comm.h"
 #include "kernels/kernels.h"
 #include "base/internal.h"
+#include "mesh/group.h"
 
 enum { AD_CALL_INLINE_WORDS = 64 };
 

@@ -18,6 +18,7 @@
 #include "comm/hint.h"
 #include "comm/recorder.h"
 #include "comm/scratch.h"
+#include "mesh/group.h"
 
 enum { CALLS = 64 };  // that may be under way at once
 

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "comm/dry.h"
 #include "comm/engine.h"
+#include "mesh/group.h"
 
 // The head of each piece of memory. All pieces form a ring, so that closing can free them.
 typedef struct dry_block {

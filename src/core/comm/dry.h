@@ -2,6 +2,7 @@
 #ifndef COMM_DRY_H
 #define COMM_DRY_H
 #include "comm/call.h"
+#include "mesh/group.h"
 #include "base/internal.h"
 
 /* As this rank of this world: what ranks share memory there, share it here, so that a step takes the same ways. Borrows
@@ -10,5 +11,9 @@ AD_INTERNAL ad_status ad_comm_open_dry_like(const ad_comm *like, ad_comm **out) 
 
 /* ad_comm_shares of a group that its shape says: comm.c. */
 int ad_comm_shares_shape(const ad_comm *comm, const ad_group_shape *shape);
+
+/* The same in a world whose nodes have `ranks_per_node` consecutive ranks each; 0: all ranks share one node. */
+AD_INTERNAL AD_CHECKED ad_status ad_comm_open_dry_nodes(int64_t rank, int64_t size, int64_t ranks_per_node,
+                                                        ad_comm **out);
 
 #endif

@@ -10,6 +10,7 @@
 #ifndef COMM_ENGINE_H
 #define COMM_ENGINE_H
 #include "comm/call.h"
+#include "mesh/group.h"
 
 /* What a rank tells the others so that they find memory it made. Only the engine that wrote it can read it. */
 typedef struct ad_shared_token {

@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "comm/engine.h"
+#include "mesh/group.h"
 
 enum {
   POISON = 0xff,        // bytes of it are NaN in every floating dtype

@@ -17,6 +17,7 @@
 #define COMM_MPI_H
 #include "comm/mpi_transport.h"
 #include "comm/shm.h"
+#include "mesh/group.h"
 
 enum {
   MAIL_INLINE = 8192,  // bytes for one member that travel with the call itself

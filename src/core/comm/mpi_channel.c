@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/memory.h"
 #include "comm/mpi.h"
+#include "mesh/group.h"
 
 void ad_mpi_raise(mpi_world *world, ad_status status, const char *text) {
   ad_shm_raise(world->shm->control, world->rank, status, status, text);

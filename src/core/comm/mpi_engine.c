@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "comm/mpi.h"
 #include "comm/watchdog.h"
+#include "mesh/group.h"
 
 enum { EXIT_OF_THE_STUCK = 1 };
 

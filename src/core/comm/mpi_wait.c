@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "comm/mpi.h"
 #include "comm/watchdog.h"
+#include "mesh/group.h"
 
 static const uint32_t spins = 200, yields = 500;
 // In nanoseconds: the longest nap; the time between two looks at why a wait does not end; how long values may be on

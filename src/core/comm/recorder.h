@@ -2,6 +2,7 @@
 #ifndef COMM_RECORDER_H
 #define COMM_RECORDER_H
 #include "comm/signature.h"
+#include "mesh/group.h"
 
 enum { AD_RECORDED_CALLS = 256 };
 

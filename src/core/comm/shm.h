@@ -22,6 +22,7 @@
 #include "kernels/kernels.h"
 #include "comm/engine.h"
 #include "comm/signature.h"
+#include "mesh/group.h"
 
 enum {
   SHM_LINE = 64,  // bytes of a cache line

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "kernels/kernels.h"
 #include "base/memory.h"
+#include "mesh/group.h"
 
 /* ---- finding the channel of a group ---- */
 

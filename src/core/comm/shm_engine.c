@@ -3,6 +3,7 @@
 #include <sched.h>
 #include "base/memory.h"
 #include "comm/watchdog.h"
+#include "mesh/group.h"
 
 enum { VAIN_TESTS = 16 };
 

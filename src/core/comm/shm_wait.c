@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "comm/watchdog.h"
+#include "mesh/group.h"
 
 /* More yields bring nothing on idle cores, and beside other programs each is a turn that a rank with work does not get
  * (docs/performance.md, "Waiting"). */

@@ -1,5 +1,6 @@
 /* Packs what must match into three numbers, and prints it. Comparing is the engines' work: they see both sides. */
 #include "comm/signature.h"
+#include "mesh/group.h"
 
 #include <inttypes.h>
 #include <stdio.h>

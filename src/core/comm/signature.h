@@ -3,6 +3,7 @@
 #define COMM_SIGNATURE_H
 #include "base/text.h"
 #include "comm/call.h"
+#include "mesh/group.h"
 
 enum { AD_SITE_MAX = 52 };
 

@@ -15,4 +15,8 @@ void ad_safetensors_forget(const ad_safetensors *file);
  * any. Reads all of the file. */
 AD_INTERNAL AD_CHECKED ad_status ad_safetensors_check_values(const ad_safetensors *file);
 
+/* As ad_safetensors_open, for a file whose bytes are in memory already. They are borrowed until close; `path` only
+ * stands in messages. */
+AD_CHECKED ad_status ad_safetensors_parse(const void *bytes, size_t size, const char *path, ad_safetensors **out);
+
 #endif

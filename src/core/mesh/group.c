@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include "base/error.h"
 #include "base/text.h"
+#include "mesh/group.h"
 #include "mesh/object.h"
 
 enum { SHOWN_MEMBERS_MAX = 16 };

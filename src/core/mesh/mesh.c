@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "mesh/blocks.h"
 #include "mesh/object.h"
 
 ad_status ad_mesh_create(const char *text, ad_mesh **out) { return ad_mesh_create_pool(text, 0, out); }

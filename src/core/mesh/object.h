@@ -29,4 +29,8 @@ static inline int64_t ad_mesh_numbered(const ad_mesh *mesh, int64_t number) {
 /* Fills *out from its string; see ad_mesh_create_pool for what is refused. Allocates nothing. */
 AD_CHECKED ad_status ad_mesh_parse(const char *text, int64_t first_rank, ad_mesh *out);
 
+/* AD_INVALID, naming the field and both numbers, unless the object is what its own string describes. For tests, and for
+ * meshes that other code may have damaged. */
+AD_CHECKED ad_status ad_mesh_check(const ad_mesh *mesh);
+
 #endif

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "mesh/group.h"
 #include "mesh/object.h"
 
 ad_status ad_mesh_create_view(const ad_mesh *mesh, const char *text, ad_mesh **out) {

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/seams.h"
+#include "optim/adamw.h"
 #include "optim/adamw_kernel.h"
 
 typedef struct slot {

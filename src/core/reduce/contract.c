@@ -1,6 +1,7 @@
 /* What a parameter's four dtypes default to, and which combinations mean nothing. */
 #include "base/error.h"
 #include "addend/reduce.h"
+#include "reduce/contract.h"
 
 /* The dtypes by how much of a number they keep; bf16 and f16 each keep something that the other drops. */
 static int width(ad_dtype dtype) { return dtype == AD_F64 ? 3 : dtype == AD_F32 ? 2 : 1; }

@@ -12,4 +12,7 @@ typedef struct ad_divisor_passing {
   double total; /* of its microbatches */
 } ad_divisor_passing;
 
+/* The vector [n]: its layout is `local` until the sum was waited for, then R where that was P. Owned by the count. */
+AD_INTERNAL const ad_array *ad_count_array(const ad_count *count);
+
 #endif

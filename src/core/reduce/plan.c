@@ -1,6 +1,7 @@
 /* What a reducer will reduce and how much memory it holds: read by plans and reports, nothing runs here. */
 #include "array/array.h"
 #include "base/error.h"
+#include "reduce/plan.h"
 #include "reduce/reducer.h"
 
 static ad_reduction_plan describe(const ad_reducer *reducer, size_t index, int number) {

@@ -12,6 +12,7 @@
 #include "base/options.h"
 #include "base/seams.h"
 #include "layout/shown.h"
+#include "reduce/contract.h"
 #include "reduce/dump.h"
 
 /* ---- creation ---- */

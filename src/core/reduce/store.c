@@ -10,6 +10,8 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "layout/nest.h"
+#include "reduce/contract.h"
+#include "reduce/plan.h"
 
 /* ---- one parameter ---- */
 

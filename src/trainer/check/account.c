@@ -18,6 +18,8 @@
 #include "check/sabotage.h"
 #include "comm/agree.h"
 #include "files/file.h"
+#include "module/module.h"
+#include "program/program.h"
 #include "train/run.h"
 
 static size_t modules(const ad_prover *prover) { return ad_program_module_count(ad_run_program(prover->run)); }

@@ -5,6 +5,9 @@
 
 #include "check/account.h"
 #include "check/computed.h"
+#include "mesh/group.h"
+#include "module/module.h"
+#include "train/run.h"
 
 /* Kinds of an account that are not a proof's own. */
 static const struct {

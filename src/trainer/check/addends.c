@@ -6,6 +6,7 @@
 
 #include "kernels/kernels.h"
 #include "base/memory.h"
+#include "train/run.h"
 
 static ad_status create_param(const ad_addends *addends, ad_addend_sums *sums, size_t i) {
   const ad_param_spec *spec = ad_run_param_at(addends->run, i).spec;

@@ -12,6 +12,11 @@
 #include "check/plants.h"
 #include "check/prover.h"
 #include "comm/dry.h"
+#include "mesh/group.h"
+#include "module/module.h"
+#include "reduce/contract.h"
+#include "reduce/plan.h"
+#include "train/run.h"
 
 /* ---- counting ---- */
 

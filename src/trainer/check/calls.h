@@ -3,6 +3,7 @@
 #ifndef CHECK_CALLS_H
 #define CHECK_CALLS_H
 #include "comm/call.h"
+#include "mesh/group.h"
 #include "train/run.h"
 
 /* Calls of one kind: of one operation on one dtype over one group. */

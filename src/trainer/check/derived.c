@@ -8,6 +8,7 @@
 #include "check/plants.h"
 #include "check/sabotage.h"
 #include "nn/layers.h"
+#include "recipe/recipe.h"
 
 /* ---- the table ---- */
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "check/proof.h"
+#include "program/program.h"
 
 /* What sums in bf16 or f16 come to at most, taken generously. */
 static const double coarse_rounding = 0x1p-5;

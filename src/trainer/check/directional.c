@@ -7,6 +7,8 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "module/module.h"
+#include "train/run.h"
 
 enum { DIRECTION_SEED = 7 };
 

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "base/seams.h"
+#include "module/module.h"
 #include "products/gemm_cut.h"
 #include "train/run.h"
 

@@ -10,6 +10,8 @@
 #include "base/memory.h"
 #include "comm/agree.h"
 #include "files/file.h"
+#include "module/module.h"
+#include "program/program.h"
 #include "train/run.h"
 
 enum { NAME_SIZE = 2 * AD_PARAM_NAME_SIZE, TEXT_SIZE = 40 };

@@ -8,9 +8,11 @@
 #include "check/alone.h"
 #include "check/draws.h"
 #include "check/proof.h"
+#include "module/module.h"
 #include "plan/fits.h"
 #include "plan/plan.h"
 #include "products/gemm.h"
+#include "train/run.h"
 
 typedef struct ad_proof_needs {
   size_t ranks, whole, reference; /* of all ranks together */

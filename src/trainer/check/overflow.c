@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "kernels/finite.h"
+#include "program/program.h"
 #include "train/run.h"
 
 /* What overflowed on a wire, or the first parameter whose gradient is no finite number; empty: there is none. */

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
+#include "program/program.h"
 #include "recipe/paper.h"
 
 static size_t proof_bytes(size_t param_count) { return sizeof(ad_proof) + param_count * sizeof(ad_proof_param); }

@@ -18,6 +18,8 @@
 #include "check/shards.h"
 #include "comm/agree.h"
 #include "layout/shown.h"
+#include "module/module.h"
+#include "program/program.h"
 #include "train/run.h"
 
 static int rounds(const ad_proof_job *job) { return !ad_proof_is_wide(job->recipe, job->options); }

@@ -7,6 +7,7 @@
 #include "check/proof.h"
 #include "check/reference.h"
 #include "check/replicas.h"
+#include "module/module.h"
 
 enum { AD_ACCOUNT_PATH = 256 };
 

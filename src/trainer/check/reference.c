@@ -15,6 +15,7 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "module/module.h"
+#include "program/program.h"
 #include "train/run.h"
 
 struct ad_reference {

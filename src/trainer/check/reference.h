@@ -2,6 +2,7 @@
 #ifndef CHECK_REFERENCE_H
 #define CHECK_REFERENCE_H
 #include "check/draws.h"
+#include "module/module.h"
 
 typedef struct ad_reference ad_reference;
 typedef struct ad_reference_options {

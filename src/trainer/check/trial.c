@@ -11,6 +11,8 @@
 #include "check/prover.h"
 #include "check/sabotage.h"
 #include "comm/agree.h"
+#include "module/module.h"
+#include "program/program.h"
 #include "train/run.h"
 
 enum { STEPS = 2 };

@@ -20,4 +20,7 @@ AD_CHECKED ad_status ad_checkpoint_place(const char *folder, int64_t step, const
  * passed over) stay. */
 AD_CHECKED ad_status ad_checkpoint_remove_older(const char *folder, int64_t step, int64_t keep);
 
+/* Steps of the newest complete checkpoint in the folder, usable or not; -1: there is none. Local. */
+int64_t ad_checkpoint_newest(const char *folder);
+
 #endif

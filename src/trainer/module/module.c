@@ -7,6 +7,7 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "reduce/contract.h"
 
 static const char *const part_names[] = {
 #define PART_NAME(code, name) name,

@@ -3,6 +3,18 @@
 #define MODULE_MODULE_H
 #include "addend/module.h"
 
+typedef struct ad_module ad_module;
+
+typedef struct ad_module_options {
+  size_t size;      /* sizeof(ad_module_options) */
+  ad_dtype compute; /* of the whole copies; 0: f32 */
+  int releases;     /* 1: whole copies exist only while they are used (ZeRO-3) */
+  int prefetch;     /* units gathered ahead */
+  uint64_t seed;    /* of initial values */
+  ad_reducer_options reducer;
+  ad_adamw_options optimizer;
+} ad_module_options;
+
 typedef struct ad_module_state_slot {
   ad_state_spec spec;
   ad_array array;
@@ -30,5 +42,52 @@ struct ad_module {
 /* ad_module_update with these gradients, one for each parameter, in place of its own reducer's. */
 ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradients, double lr, double factor,
                                 const char *site) AD_CHECKED;
+
+/* Makes everything, with initial values. Collective over the mesh's ranks. Borrows comm and the meshes. The errors of
+ * ad_store_create, ad_reducer_create and ad_adamw_create. */
+AD_CHECKED ad_status ad_module_create(ad_comm *comm, const ad_module_spec *spec, const ad_module_options *options,
+                                      ad_module **out);
+void ad_module_destroy(ad_module *module); /* NULL allowed */
+const char *ad_module_name(const ad_module *module);
+const ad_mesh *ad_module_mesh(const ad_module *module);
+int ad_module_is_mirror(const ad_module *module);
+size_t ad_module_param_count(const ad_module *module);
+const ad_param_spec *ad_module_param(const ad_module *module, size_t param);
+/* The number of the parameter of this name; the count of parameters if there is none. */
+size_t ad_module_find(const ad_module *module, const char *name);
+size_t ad_module_state_count(const ad_module *module);
+const ad_state_spec *ad_module_state_spec(const ad_module *module, size_t state);
+ad_array *ad_module_state(ad_module *module, size_t state);
+/* The arrays of a parameter, all of them found by ad_module_part and nowhere else. */
+#define AD_PARAM_PART_LIST(X)                                                                                   \
+  X(AD_PART_VALUE, "value")                 /* storage layout, the contract's param dtype */                    \
+  X(AD_PART_MASTER, "master")               /* what the optimizer updates; the value where it is wide enough */ \
+  X(AD_PART_FIRST_MOMENT, "first_moment")   /* of the optimizer */                                              \
+  X(AD_PART_SECOND_MOMENT, "second_moment") /* of the optimizer */                                              \
+  X(AD_PART_GRADIENT, "gradient") /* storage layout, accumulate dtype; valid from finish to the next microbatch */
+typedef enum ad_param_part {
+#define AD_PARAM_PART_CODE(code, name) code,
+  AD_PARAM_PART_LIST(AD_PARAM_PART_CODE)
+#undef AD_PARAM_PART_CODE
+      AD_PART_COUNT
+} ad_param_part;
+enum { AD_PART_KEPT = AD_PART_GRADIENT }; /* those before it are state: a checkpoint holds them */
+const char *ad_param_part_name(ad_param_part part);
+/* NULL where it has none: a mirror's moments. A master that is the value is the same array. */
+ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part);
+/* The parameters as a tape sees them: whole copies to compute with, gradients to the module's reducer. Owned by the
+ * module. */
+const ad_parameters *ad_module_parameters(ad_module *module);
+ad_store *ad_module_store(ad_module *module);
+ad_reducer *ad_module_reducer(ad_module *module);
+ad_adamw *ad_module_optimizer(ad_module *module); /* NULL: a mirror */
+/* Some contract has f16 gradients: the loss is to be scaled. */
+int ad_module_has_f16_gradients(const ad_module *module);
+/* After values or masters were written: the other follows, and so do the whole copies. Collective.
+ */
+AD_CHECKED ad_status ad_module_refresh(ad_module *module, ad_written written);
+/* AdamW with the reduced gradients times `factor`, then a refresh; a mirror is only refreshed. Collective. */
+#define ad_module_update(module, lr, factor) ad_module_update_at((module), (lr), (factor), AD_HERE)
+AD_CHECKED ad_status ad_module_update_at(ad_module *module, double lr, double factor, const char *site);
 
 #endif

@@ -1,9 +1,14 @@
 /* One process acts as one rank of a world of any size, on engine dry, and counts what that rank would hold. */
 #include "base/error.h"
 #include "base/options.h"
+#include "comm/dry.h"
+#include "module/module.h"
+#include "optim/adamw.h"
 #include "plan/plan.h"
 #include "plan/repairs.h"
 #include "products/gemm_ways.h"
+#include "program/program.h"
+#include "reduce/plan.h"
 #include "train/run.h"
 
 /* What each rank's process takes before it holds a parameter, on x86-64 Linux: its share of the pages of code that the

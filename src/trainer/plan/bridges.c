@@ -1,8 +1,11 @@
 /* What crosses the bridges of a program: arithmetic on what it declares, whichever ranks there are. */
 #include "base/error.h"
 #include "base/memory.h"
+#include "bridge/bridge.h"
+#include "bridge/route.h"
 #include "layout/shown.h"
 #include "plan/pools.h"
+#include "program/program.h"
 #include "train/run.h"
 
 /* Where there are more ranks on a side, the routes of the first alone are listed. */

@@ -3,7 +3,11 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "layout/shown.h"
+#include "module/module.h"
 #include "plan/pools.h"
+#include "program/program.h"
+#include "reduce/plan.h"
+#include "train/run.h"
 
 /* One collective of a step: a reduction of a reducer's, or a gather of parameters. */
 typedef struct ad_planned {

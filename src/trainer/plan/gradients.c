@@ -1,6 +1,10 @@
 /* "gradient_memory" of a plan's document: which gradients share memory, in how many slots, and which stay whole, why. A
  * row stands for the buckets of a module that are reduced alike; those of one window take its slots in turn. */
+#include "module/module.h"
 #include "plan/pools.h"
+#include "program/program.h"
+#include "reduce/plan.h"
+#include "train/run.h"
 
 typedef struct gradient_row {
   const ad_reducer *reducer;

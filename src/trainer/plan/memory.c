@@ -4,8 +4,11 @@
 #include <stdlib.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "module/module.h"
 #include "plan/pools.h"
 #include "plan/rank_kinds.h"
+#include "program/program.h"
+#include "train/run.h"
 
 enum { LISTED_MAX = 4096 };
 

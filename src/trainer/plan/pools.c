@@ -3,6 +3,8 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "program/program.h"
+#include "train/run.h"
 
 static size_t find_first(const ad_plan_pools *pools, int64_t first) {
   size_t i = 0;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include "base/memory.h"
 #include "nn/parallel.h"
+#include "program/model.h"
 
 /* ---- the forward pass ---- */
 

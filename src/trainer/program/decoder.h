@@ -4,6 +4,7 @@
 #define PROGRAM_DECODER_H
 #include "nn/layers.h"
 #include "program/decoder_keys.h"
+#include "program/model.h"
 
 typedef struct ad_decoder ad_decoder;
 

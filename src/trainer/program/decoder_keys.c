@@ -1,5 +1,6 @@
 /* The recipe keys that all decoders have, and what they say together and with the mesh. */
 #include "program/decoder_keys.h"
+#include "program/model.h"
 
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* The recipe keys that all decoders have: the part of their records that knows no tape. */
 #ifndef PROGRAM_DECODER_KEYS_H
 #define PROGRAM_DECODER_KEYS_H
-#include "addend/model.h"
+#include "program/model.h"
 #include "program/text_keys.h"
 
 #define AD_DECODER_KEY(name, kind, ...) \

@@ -10,6 +10,8 @@
 #include "base/memory.h"
 #include "program/decompose_keys.h"
 #include "program/decompose_showing.h"
+#include "program/model.h"
+#include "tensor/tape.h"
 
 size_t ad_module_of_adv(const ad_decomposition *d) { return d->module_count - 1; }
 size_t ad_block_of(size_t module) { return module - 1; }

@@ -3,6 +3,7 @@
 #define PROGRAM_DECOMPOSE_H
 #include "program/components.h"
 #include "program/encoder.h"
+#include "program/model.h"
 #include "program/sources.h"
 #include "program/target.h"
 #include "program/text_batch.h"

@@ -5,7 +5,9 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "mesh/blocks.h"
 #include "program/gpt_keys.h"
+#include "program/model.h"
 
 #define AT(field) offsetof(ad_decompose_options, field)
 #define COEFFICIENT(loss, help_text)                                                                              \

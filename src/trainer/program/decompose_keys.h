@@ -1,7 +1,7 @@
 /* The recipe keys of decompose: the part of its record that knows no tape. */
 #ifndef PROGRAM_DECOMPOSE_KEYS_H
 #define PROGRAM_DECOMPOSE_KEYS_H
-#include "addend/model.h"
+#include "program/model.h"
 #include "program/decoder_keys.h"
 #include "program/target.h"
 

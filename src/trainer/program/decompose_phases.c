@@ -7,6 +7,8 @@
 #include "base/memory.h"
 #include "program/components.h"
 #include "program/decompose.h"
+#include "program/model.h"
+#include "tensor/explained.h"
 #include "tensor/operation.h"
 #include "tensor/tape.h"
 

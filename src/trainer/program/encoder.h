@@ -2,7 +2,7 @@
  */
 #ifndef PROGRAM_ENCODER_H
 #define PROGRAM_ENCODER_H
-#include "addend/model.h"
+#include "program/model.h"
 #include "nn/layers.h"
 
 typedef struct ad_encoder_block {

@@ -1,5 +1,5 @@
 /* The program gpt: a decoder whose second branch is an MLP. Its recipe keys are in gpt_keys.c. */
-#include "addend/model.h"
+#include "program/model.h"
 #include "base/memory.h"
 #include "program/gpt_keys.h"
 #include "program/mlp_branch.h"

@@ -1,5 +1,6 @@
 /* The `model` keys of gpt, and what they say together and with the mesh. */
 #include "program/gpt_keys.h"
+#include "program/model.h"
 
 #define AT(field) offsetof(ad_gpt_options, field)
 

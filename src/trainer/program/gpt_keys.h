@@ -1,7 +1,7 @@
 /* The recipe keys of the program `gpt` and what is said of them: the part of its record that knows no tape. */
 #ifndef PROGRAM_GPT_KEYS_H
 #define PROGRAM_GPT_KEYS_H
-#include "addend/model.h"
+#include "program/model.h"
 #include "program/decoder_keys.h"
 
 enum { AD_GPT_KEY_COUNT = AD_DECODER_KEY_COUNT + 1 + AD_TEXT_KEY_COUNT };

@@ -1,7 +1,7 @@
 /* The kinds of programs that recipes know: those of this folder, then those that were registered. */
 #include <pthread.h>
 #include <string.h>
-#include "addend/model.h"
+#include "program/model.h"
 #include "base/error.h"
 #include "program/program.h"
 

@@ -1,7 +1,7 @@
 /* The program moe: a decoder whose second branch is a mixture of experts. Its recipe keys are in moe_keys.c. */
 #include <math.h>
 #include <stdio.h>
-#include "addend/model.h"
+#include "program/model.h"
 #include "base/memory.h"
 #include "program/moe_keys.h"
 #include "program/moe_load.h"

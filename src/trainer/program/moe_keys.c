@@ -4,7 +4,9 @@
 #include <stdio.h>
 
 #include "base/text.h"
+#include "mesh/group.h"
 #include "program/keys.h"
+#include "program/model.h"
 
 #define AT(field) offsetof(ad_moe_options, field)
 

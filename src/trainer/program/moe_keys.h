@@ -2,6 +2,7 @@
 #ifndef PROGRAM_MOE_KEYS_H
 #define PROGRAM_MOE_KEYS_H
 #include "program/decoder_keys.h"
+#include "program/model.h"
 
 enum { AD_MOE_KEY_COUNT = AD_DECODER_KEY_COUNT + 11 + AD_TEXT_KEY_COUNT };
 extern const ad_key ad_moe_keys[AD_MOE_KEY_COUNT];

@@ -8,6 +8,7 @@
 #include "array/transit.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "program/model.h"
 #include "program/text_batch.h"
 
 static size_t columns(const ad_moe_load *load) { return (size_t)load->experts + 1; }

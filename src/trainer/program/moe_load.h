@@ -1,7 +1,7 @@
 /* What experts were asked for in a step: tokens of each, those that were dropped, and the bias that evens them out. */
 #ifndef PROGRAM_MOE_LOAD_H
 #define PROGRAM_MOE_LOAD_H
-#include "addend/model.h"
+#include "program/model.h"
 #include "tensor/routing.h"
 
 typedef struct ad_moe_load {

@@ -1,8 +1,9 @@
 /* The program ocr: an encoder of pictures and a decoder of text, each on a mesh of its own, joined by a bridge. Its
  * recipe keys are in ocr_keys.c. */
 #include <stdio.h>
-#include "addend/model.h"
+#include "program/model.h"
 #include "base/memory.h"
+#include "data/lines.h"
 #include "program/encoder.h"
 #include "program/mlp_branch.h"
 #include "program/ocr_batch.h"

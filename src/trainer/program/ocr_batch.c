@@ -7,6 +7,8 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "data/lines.h"
+#include "data/text.h"
+#include "program/model.h"
 #include "program/ocr_keys.h"
 
 enum { NEWLINE = '\n', IMAGE = 0 };

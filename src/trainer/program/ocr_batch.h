@@ -1,7 +1,8 @@
 /* This rank's share of a batch of drawn lines: patches for the encoder's mesh, tokens and targets for the model's. */
 #ifndef PROGRAM_OCR_BATCH_H
 #define PROGRAM_OCR_BATCH_H
-#include "addend/model.h"
+#include "data/lines.h"
+#include "program/model.h"
 
 typedef struct ad_ocr_microbatch {
   ad_span pictures, lines;        /* rows of the global batch that this rank has of either module */

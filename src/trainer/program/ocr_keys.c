@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include "bridge/bridge.h"
 #include "data/lines.h"
+#include "data/text.h"
+#include "program/model.h"
 #include "program/text_keys.h"
 
 #define AT(field) offsetof(ad_ocr_options, field)

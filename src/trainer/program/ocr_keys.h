@@ -2,6 +2,7 @@
 #ifndef PROGRAM_OCR_KEYS_H
 #define PROGRAM_OCR_KEYS_H
 #include "program/decoder_keys.h"
+#include "program/model.h"
 
 enum { AD_OCR_OWN_KEY_COUNT = 19, AD_OCR_KEY_COUNT = AD_DECODER_KEY_COUNT + AD_OCR_OWN_KEY_COUNT };
 extern const ad_key ad_ocr_keys[AD_OCR_KEY_COUNT];

@@ -7,6 +7,8 @@
 #include "array/array.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "data/lines.h"
+#include "program/model.h"
 #include "program/ocr_keys.h"
 #include "rows/rows.h"
 

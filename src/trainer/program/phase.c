@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "bridge/bridge.h"
+#include "module/module.h"
 #include "program/program.h"
 #include "tensor/tape.h"
 

@@ -2,6 +2,7 @@
 #ifndef PROGRAM_PROGRAM_H
 #define PROGRAM_PROGRAM_H
 #include "addend/program.h"
+#include "module/module.h"
 
 /* A module on paper; the strings and specs are copies. */
 typedef struct ad_planned_module {
@@ -82,5 +83,33 @@ size_t ad_program_find_value(const ad_program *program, const char *name);
 /* That brings the value to the module's phases; NULL: they need none. */
 const ad_crossing_spec *ad_program_crossing_of(const ad_program *program, size_t value, size_t module);
 int ad_phase_lists(const char *const *names, const char *name); /* whether the list, which may be NULL, has it */
+
+/* The kinds that recipes know, in the order in which they are listed; NULL at the end. */
+const ad_program_kind *const *ad_program_kinds(void);
+const ad_program_kind *ad_program_kind_find(const char *name); /* NULL: there is none */
+/* Makes the program's parts on paper: nothing has memory yet. Checks the options and, when all is there, that every
+ * phase needs only what an earlier one gives. AD_INVALID with every mistake, one a line. Owns its meshes; borrows the
+ * comm and the options. */
+AD_CHECKED ad_status ad_program_create(const ad_program_kind *kind, const void *options,
+                                       const ad_program_setting *setting, ad_program **out);
+void ad_program_destroy(ad_program *program);
+const ad_program_kind *ad_program_kind_of(const ad_program *program);
+void *ad_program_own(const ad_program *program);        /* what create made */
+int ad_program_has_held_out(const ad_program *program); /* some of its data is kept for validation */
+/* A parameter's name in the whole program: its own where there is one module, MODULE.NAME where there are several.
+ * Returns buffer. */
+const char *ad_program_param_name(const ad_program *program, size_t module, size_t param, char *buffer, size_t size);
+size_t ad_program_module_count(const ad_program *program);
+/* Its parameters may be changed in storage and contract until a module is made from it. */
+const ad_module_spec *ad_program_module(const ad_program *program, size_t module);
+ad_param_spec *ad_program_param(ad_program *program, size_t module, size_t param);
+size_t ad_program_count_count(const ad_program *program);
+const ad_count_spec *ad_program_count(const ad_program *program, size_t count);
+size_t ad_program_loss_count(const ad_program *program);
+const ad_loss_spec *ad_program_loss(const ad_program *program, size_t loss);
+size_t ad_program_crossing_count(const ad_program *program);
+const ad_crossing_spec *ad_program_crossing(const ad_program *program, size_t crossing);
+size_t ad_program_phase_count(const ad_program *program);
+const ad_phase *ad_program_phase(const ad_program *program, size_t phase);
 
 #endif

@@ -9,6 +9,7 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "base/seams.h"
+#include "program/model.h"
 #include "program/text_batch.h"
 #include "tensor/operation.h"
 #include "rows/rows.h"

@@ -3,7 +3,7 @@
  * microbatch share are the same on every rank, and so is their gradient: the sum over all samples. */
 #ifndef PROGRAM_SOURCES_H
 #define PROGRAM_SOURCES_H
-#include "addend/model.h"
+#include "program/model.h"
 #include "nn/declare.h"
 
 /* One array of them, of one microbatch: numbers of states of its module. */

@@ -8,6 +8,7 @@
 #include "files/output.h"
 #include "files/safetensors.h"
 #include "program/gpt_keys.h"
+#include "program/model.h"
 #include "program/weights.h"
 
 /* ---- sites ---- */

@@ -1,5 +1,6 @@
 /* A decoder that is trained on text. */
 #include "program/text_decoder.h"
+#include "program/model.h"
 
 static ad_status forward(void *own, ad_phase_run *at) {
   ad_text_decoder *text = own;

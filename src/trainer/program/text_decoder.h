@@ -3,6 +3,7 @@
 #ifndef PROGRAM_TEXT_DECODER_H
 #define PROGRAM_TEXT_DECODER_H
 #include "program/decoder.h"
+#include "program/model.h"
 #include "program/text_batch.h"
 
 typedef struct ad_text_decoder {

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "program/program.h"
 
 enum { NAME_SIZE = 2 * AD_PARAM_NAME_SIZE, WORDS = 1024 };
 

@@ -7,9 +7,11 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "program/keys.h"
+#include "program/program.h"
 #include "recipe/contract.h"
 #include "recipe/name.h"
 #include "recipe/reading.h"
+#include "recipe/recipe.h"
 #include "recipe/weights.h"
 
 enum { PATH_SIZE = 256, NAME_SIZE = 256 };

@@ -7,6 +7,9 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "program/program.h"
+#include "recipe/recipe.h"
+#include "reduce/contract.h"
 
 ad_contract ad_contract_merge(ad_contract base, ad_contract over) {
   if (over.param) base.param = over.param;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
+#include "program/program.h"
 #include "recipe/schema.h"
 
 typedef struct key_list {

@@ -1,5 +1,7 @@
 /* Opening a recipe's program on paper. */
 #include "recipe/paper.h"
+#include "program/program.h"
+#include "recipe/recipe.h"
 
 ad_status ad_paper_open(const ad_recipe *recipe, ad_paper *out) {
   int64_t world = 0;

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "recipe/recipe.h"
 #include "recipe/schema.h"
 
 /* What is derived, as it goes: the recipe that it is derived from, and what was said of the other. */

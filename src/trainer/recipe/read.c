@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "program/keys.h"
+#include "program/program.h"
 #include "recipe/reading.h"
 
 enum { PATH_SIZE = 256, WORDS_SIZE = 96 };

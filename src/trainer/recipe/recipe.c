@@ -7,8 +7,10 @@
 #include "base/memory.h"
 #include "files/file.h"
 #include "base/locale.h"
+#include "program/program.h"
 #include "recipe/name.h"
 #include "recipe/reading.h"
+#include "recipe/recipe.h"
 
 typedef struct source {
   const char *text, *path;

@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/nearest.h"
 #include "program/keys.h"
+#include "program/program.h"
 
 #define AT(field) offsetof(ad_recipe, field)
 #define SUMS (AD_DTYPE_BIT(AD_F64) | AD_DTYPE_BIT(AD_F32))

@@ -1,6 +1,7 @@
 /* Numbers clamped to [0, 1]: lower, whose backward lets what lies below 0 come back, and upper, which goes on slowly
  * above 1. And mix, which brings a number nearer to 1. */
 #include "tensor/operation.h"
+#include "tensor/explained.h"
 
 static const double slow = 0.01; /* the slope outside */
 

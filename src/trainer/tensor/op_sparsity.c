@@ -1,6 +1,7 @@
 /* How much of each column is in use: sums of powers over rows, and the loss of such sums. */
 #include <math.h>
 #include "layout/sentences.h"
+#include "tensor/explained.h"
 #include "tensor/tape.h"
 
 static double value(const ad_tensor *out, size_t at) {

@@ -2,6 +2,7 @@
 #include "train/absent.h"
 
 #include "base/memory.h"
+#include "module/module.h"
 
 static ad_array seen_from(const ad_comm *comm, const ad_array *array) {
   ad_array seen = ad_array_describe(comm, array->dtype, &array->shape, &array->layout);

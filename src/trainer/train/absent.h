@@ -2,6 +2,7 @@
 #ifndef TRAIN_ABSENT_H
 #define TRAIN_ABSENT_H
 #include "addend/module.h"
+#include "module/module.h"
 
 /* Its arrays as far as this rank knows them: without an element. All NULL: the module is here. */
 typedef struct ad_absent_module {

@@ -3,6 +3,8 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "checkpoint/checkpoint_snapshot.h"
+#include "module/module.h"
+#include "program/program.h"
 #include "train/fingerprint.h"
 #include "train/run.h"
 

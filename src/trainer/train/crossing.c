@@ -7,6 +7,8 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "base/seams.h"
+#include "bridge/bridge.h"
+#include "program/program.h"
 #include "train/run.h"
 
 /* ---- who needs and gives what ---- */

@@ -2,6 +2,7 @@
 #include <math.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "program/program.h"
 #include "train/run.h"
 
 int64_t ad_run_evaluated(const ad_run *run) {

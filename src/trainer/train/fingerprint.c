@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "program/program.h"
 
 /* ---- making it ---- */
 

@@ -11,6 +11,7 @@
 #include "files/file.h"
 #include "base/unfinished.h"
 #include "base/locale.h"
+#include "program/program.h"
 
 static const size_t probe_bytes = 1 << 16;  // a run writes about this much before its first minute is over
 static const double smoothing = 0.9;

@@ -3,6 +3,7 @@
 #define TRAIN_METRICS_H
 #include <stdio.h>
 #include "addend/train.h"
+#include "train/run.h"
 
 typedef struct ad_metric {
   ad_step_report report;

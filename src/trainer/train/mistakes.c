@@ -4,6 +4,8 @@
 #include <math.h>
 #include "array/transit.h"
 #include "kernels/kernels.h"
+#include "module/module.h"
+#include "program/program.h"
 #include "train/run.h"
 
 enum { SPOILED_RANK = 1 }; /* the one rank that makes them */

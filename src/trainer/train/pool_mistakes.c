@@ -6,6 +6,8 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "bridge/bridge.h"
+#include "module/module.h"
+#include "program/program.h"
 #include "tensor/operation.h"
 #include "train/mistakes.h"
 #include "train/run.h"

@@ -12,7 +12,9 @@
 #include "files/file.h"
 #include "files/json.h"
 #include "base/unfinished.h"
+#include "program/program.h"
 #include "recipe/changes.h"
+#include "recipe/recipe.h"
 #include "train/run.h"
 
 #if defined(__clang__)

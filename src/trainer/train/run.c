@@ -1,10 +1,15 @@
 /* Making and unmaking a rank's share of a run. What a step does with it is in step.c. */
 #include "train/run.h"
+#include "array/array.h"
 
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "module/module.h"
+#include "program/program.h"
+#include "recipe/recipe.h"
+#include "tensor/tape.h"
 
 /* ---- the world ---- */
 

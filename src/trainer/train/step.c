@@ -7,6 +7,8 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/seams.h"
+#include "module/module.h"
+#include "program/program.h"
 #include "train/run.h"
 
 typedef struct step_state {

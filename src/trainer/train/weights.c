@@ -6,6 +6,8 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "comm/agree.h"
+#include "module/module.h"
+#include "program/program.h"
 #include "program/weights.h"
 #include "train/run.h"
 

@@ -5,6 +5,7 @@
 #include "array/array.h"
 #include "base/error.h"
 #include "kernels/finite.h"
+#include "program/program.h"
 #include "train/run.h"
 
 static size_t crossings(const ad_run *run) { return ad_program_crossing_count(run->program); }

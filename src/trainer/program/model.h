@@ -1,12 +1,9 @@
 /* What the programs `gpt`, `moe`, `ocr` and `decompose` compute. */
-#ifndef ADDEND_MODEL_H
-#define ADDEND_MODEL_H
-#include "addend/data.h"
+#ifndef PROGRAM_MODEL_H
+#define PROGRAM_MODEL_H
 #include "addend/program.h"
-
-#if defined(__cplusplus)
-extern "C" {
-#endif
+#include "data/lines.h"
+#include "data/text.h"
 
 /* A decoder of bytes, complete: whoever writes these formulas down gets the same numbers. No dropout.
  *
@@ -74,7 +71,7 @@ typedef struct ad_gpt_options {
 } ad_gpt_options;
 
 /* The kind "gpt": one module, "model"; one phase; one loss, "cross_entropy", over one count, "tokens". */
-AD_API const ad_program_kind *ad_gpt(void);
+const ad_program_kind *ad_gpt(void);
 
 /* The same decoder with a mixture of experts in the place of each MLP:
  *
@@ -121,7 +118,7 @@ typedef struct ad_moe_options {
 } ad_moe_options;
 
 /* The kind "moe": module, phase, loss and count as those of gpt. */
-AD_API const ad_program_kind *ad_moe(void);
+const ad_program_kind *ad_moe(void);
 
 /* Explains a decoder of gpt, the target, which does not change: each matrix W [in, out] of a site is written as V U, a
  * sum of rank-one components, V [in, components] and U [components, out], while an importance network says for each
@@ -209,7 +206,7 @@ typedef struct ad_decompose_options {
 } ad_decompose_options;
 
 /* The kind "decompose": modules "ci", "blocks" (one for each block) and "adv". */
-AD_API const ad_program_kind *ad_decompose(void);
+const ad_program_kind *ad_decompose(void);
 
 /* Reads lines of text from pictures: an encoder and a decoder joined by a bridge.
  *
@@ -241,9 +238,6 @@ typedef struct ad_ocr_options {
 
 /* The kind "ocr": modules "encoder" and "model", a phase of each; one loss, "cross_entropy", over one count,
  * "characters", the newline one of them. */
-AD_API const ad_program_kind *ad_ocr(void);
+const ad_program_kind *ad_ocr(void);
 
-#if defined(__cplusplus)
-}
-#endif
 #endif
