@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "floor.h"
+#include "part.h"
 
 enum { PATH_BYTES = 1024, WORDS_MAX = 40, JOIN_SECONDS = 90 };
 
@@ -33,11 +34,12 @@ static int be_addend(const bench_kind *kind, const char *address, int ranks, con
 static int be_addend_plain(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
   return bench_library(address, ranks, model, 1);
 }
+static size_t numel_of(const bench_model *model) { return bench_trainer.numel ? bench_trainer.numel(model) : 0; }
 static int be_slices(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
-  return bench_floor(address, ranks, BENCH_FLOOR_SLICES, bench_model_numel(model));
+  return bench_floor(address, ranks, BENCH_FLOOR_SLICES, numel_of(model));
 }
 static int be_slots(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
-  return bench_floor(address, ranks, BENCH_FLOOR_SLOTS, bench_model_numel(model));
+  return bench_floor(address, ranks, BENCH_FLOOR_SLOTS, numel_of(model));
 }
 
 /* What a peer says goes nowhere unless it is asked for: launchers are talkative when their ranks leave. */

@@ -32,7 +32,11 @@ endif()
 set(available "")
 set(AD_UNIT_TESTS "") # what the label unit needs built
 set(AD_THREAD_TESTS "") # the same of tsan
-foreach(layer ${AD_LAYERS} system oracle)
+set(layers_of_tests ${AD_LAYERS})
+if(AD_TRAINER)
+  list(APPEND layers_of_tests system oracle)
+endif()
+foreach(layer ${layers_of_tests})
   if(DEFINED AD_OBJECTS_UP_TO_${layer})
     set(available ${AD_OBJECTS_UP_TO_${layer}})
   endif()
@@ -60,30 +64,49 @@ endforeach()
 add_custom_target(unit_tests DEPENDS ${AD_UNIT_TESTS})
 add_custom_target(thread_tests DEPENDS ${AD_THREAD_TESTS})
 
+set(AD_CORE_SCRIPTS diff diff_edges core)
 if(TARGET addend_cli)
   file(GLOB scripts CONFIGURE_DEPENDS tests/cli/*.sh)
+  if(NOT AD_TRAINER) # what needs no recipe
+    list(TRANSFORM AD_CORE_SCRIPTS REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/tests/cli/\\1.sh" OUTPUT_VARIABLE scripts)
+  endif()
   foreach(source ${scripts})
     get_filename_component(name ${source} NAME_WE)
     add_test(NAME cli/${name} COMMAND bash ${source} $<TARGET_FILE:addend_cli> ${CMAKE_SOURCE_DIR})
     ad_describe_test(cli/${name} cli 600)
   endforeach()
-  set_tests_properties(cli/report cli/map PROPERTIES SKIP_RETURN_CODE 77)
+  foreach(name report map)
+    if(TEST cli/${name})
+      set_tests_properties(cli/${name} PROPERTIES SKIP_RETURN_CODE 77)
+    endif()
+  endforeach()
   # Scripts that start examples: those are built before, also where only the program was asked for.
   add_test(NAME examples/built COMMAND ${CMAKE_COMMAND} --build ${CMAKE_BINARY_DIR} --target examples)
   ad_describe_test(examples/built examples 600)
   set_tests_properties(examples/built PROPERTIES FIXTURES_SETUP examples)
-  set_tests_properties(cli/bridge_example cli/dump cli/faults cli/router cli/two_pools_example
-    PROPERTIES FIXTURES_REQUIRED examples)
+  foreach(name bridge_example core dump faults router two_pools_example)
+    if(TEST cli/${name})
+      set_tests_properties(cli/${name} PROPERTIES FIXTURES_REQUIRED examples)
+    endif()
+  endforeach()
 endif()
 
 # A stranger's program has no sanitizer's run time, so an instrumented library is no use to it.
-if(NOT AD_SANITIZE AND NOT AD_FUZZ)
+if(NOT AD_SANITIZE AND NOT AD_FUZZ AND AD_TRAINER)
   add_test(NAME install/outside_program
     COMMAND bash ${CMAKE_SOURCE_DIR}/tests/install/test_install.sh ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR} ${CMAKE_C_COMPILER})
   ad_describe_test(install/outside_program install 600)
+  add_test(NAME install/core_alone COMMAND bash ${CMAKE_SOURCE_DIR}/tests/install/test_core_alone.sh ${CMAKE_SOURCE_DIR} ${CMAKE_C_COMPILER})
+  ad_describe_test(install/core_alone install 600)
+  add_test(NAME script/symbols COMMAND python3 ${CMAKE_SOURCE_DIR}/script/check-layers --symbols ${CMAKE_BINARY_DIR})
+  ad_describe_test(script/symbols script 120)
   add_test(NAME install/without_tests
     COMMAND bash ${CMAKE_SOURCE_DIR}/tests/install/test_without_tests.sh ${CMAKE_SOURCE_DIR} ${CMAKE_C_COMPILER})
   ad_describe_test(install/without_tests install 600)
+endif()
+
+if(NOT AD_TRAINER)
+  return()
 endif()
 
 # Engine mpi: each installed implementation's launcher starts programs of tests/mpi and the command line.

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "library.h"
-#include "routes.h"
+#include "measured.h"
+#include "bench/routes.h"
 #include "tensor/routing.h"
 
 struct bench_exchange {

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "library.h"
-#include "pools.h"
+#include "measured.h"
+#include "bench/pools.h"
 
 /* ---- the recipe ---- */
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "row.h"
+#include "bench/row.h"
 #include "products/gemm_ways.h"
 
 enum { TURNS = 15, QUICK_TURNS = 3, OWN_CALLS = 4 };

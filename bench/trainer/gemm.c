@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "library.h"
+#include "measured.h"
 #include "products/gemm_ways.h"
 #include "ways.h"
 

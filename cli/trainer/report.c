@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "command.h"
+#include "trainer.h"
 
 enum { PATH_SIZE = 4096 };
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "command.h"
+#include "trainer.h"
 
 enum {
   KEY_STEPS = 'n',

@@ -2,8 +2,8 @@
  * with one matrix. */
 #include <stdlib.h>
 
-#include "library.h"
-#include "routes.h"
+#include "measured.h"
+#include "bench/routes.h"
 #include "tensor/routing.h"
 
 enum { COLUMNS = 1024 };

@@ -3,7 +3,7 @@
 #define BENCH_PRODUCTS_H
 #include <jansson.h>
 
-#include "bench.h"
+#include "bench/bench.h"
 
 /* Appends a row for every shape and dtype. */
 ad_status bench_measure_products(const bench_options *options, json_t *rows) AD_CHECKED;

@@ -3,7 +3,7 @@
 #define BENCH_MEMORY_H
 #include <jansson.h>
 
-#include "bench.h"
+#include "bench/bench.h"
 
 /* Appends a row for every mesh, ZeRO level and dtype that the options leave. The first failure is told when the others
  * are measured, AD_INTERRUPTED at once; rows that could be measured are there. */

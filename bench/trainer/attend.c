@@ -9,7 +9,7 @@
 #include <signal.h>
 #include <time.h>
 
-#include "library.h"
+#include "measured.h"
 
 enum { HEADS = 8, HEAD_DIM = 64, WARM = 1, TIMED = 1 };
 

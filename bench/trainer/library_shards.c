@@ -2,7 +2,7 @@
  * store, reducer and optimizer. */
 #include <stdlib.h>
 
-#include "library.h"
+#include "measured.h"
 
 struct bench_shards {
   ad_recipe *recipe;

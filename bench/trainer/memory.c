@@ -10,8 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "library.h"
-#include "row.h"
+#include "measured.h"
+#include "bench/row.h"
 
 enum { STEPS = 4, BATCH = 8, SEQ = 32, FOLDER_BYTES = 256 };
 

@@ -2,9 +2,9 @@
  * results. No model around it and no optimizer. */
 #include <stdlib.h>
 
-#include "library.h"
+#include "measured.h"
 #include "nn/layers.h"
-#include "routes.h"
+#include "bench/routes.h"
 
 enum { HIDDEN = 1024, TOP_K = 2, PARAMS_MAX = 4 };
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "command.h"
+#include "trainer.h"
 
 enum {
   KEY_RESUME = 'r',

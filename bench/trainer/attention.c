@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "programs.h"
-#include "row.h"
+#include "bench/programs.h"
+#include "bench/row.h"
 
 enum { TURNS = 5, QUICK_TURNS = 3, WIDTH = 512, CASES_MAX = 1 + 3 * BENCH_COUNTS_MAX };
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "library.h"
+#include "measured.h"
 
 struct bench_gradients {
   ad_mesh *mesh; /* of the ranks that reduce */

@@ -3,7 +3,7 @@
 #define BENCH_ATTENTION_H
 #include <jansson.h>
 
-#include "bench.h"
+#include "bench/bench.h"
 
 /* Appends a row for each sequence, number of ranks (2 and 4 unless options say which; and 1) and variant. A measurement
  * that failed is told on standard error and left out; the first such status is returned. */
