@@ -3,7 +3,7 @@
 #define PROGRAM_DECOMPOSE_KEYS_H
 #include "addend/model.h"
 #include "program/decoder_keys.h"
-#include "program/target.h"
+#include "program/decompose/target.h"
 
 enum { AD_DECOMPOSE_KEY_COUNT = AD_DECODER_KEY_COUNT + 1 + AD_TEXT_KEY_COUNT + 32 };
 extern const ad_key ad_decompose_keys[AD_DECOMPOSE_KEY_COUNT];

@@ -1,12 +1,12 @@
 /* Runs the target on held-out text with masks of several kinds, and counts what each component is needed for. */
-#include "program/decompose_findings.h"
+#include "program/decompose/findings.h"
 
 #include <string.h>
 #include "array/array.h"
 #include "base/error.h"
 #include "kernels/kernels.h"
 #include "base/memory.h"
-#include "program/random_components.h"
+#include "program/decompose/random_components.h"
 #include "products/gemm.h"
 #include "tensor/operation.h"
 #include "rows/rows.h"

@@ -1,10 +1,10 @@
 /* What the phases of decompose and its record have in common. */
 #ifndef PROGRAM_DECOMPOSE_H
 #define PROGRAM_DECOMPOSE_H
-#include "program/components.h"
+#include "program/decompose/components.h"
 #include "program/encoder.h"
-#include "program/sources.h"
-#include "program/target.h"
+#include "program/decompose/sources.h"
+#include "program/decompose/target.h"
 #include "program/text_batch.h"
 
 enum { AD_POOL_CI, AD_POOL_BLOCKS, AD_POOL_ADV };

@@ -5,8 +5,8 @@
 #include <string.h>
 #include "array/array.h"
 #include "base/memory.h"
-#include "program/components.h"
-#include "program/decompose.h"
+#include "program/decompose/components.h"
+#include "program/decompose/decompose.h"
 #include "tensor/operation.h"
 #include "tensor/tape.h"
 

@@ -1,7 +1,7 @@
 /* What a decomposition found, counted on text that is held out. */
 #ifndef PROGRAM_DECOMPOSE_FINDINGS_H
 #define PROGRAM_DECOMPOSE_FINDINGS_H
-#include "program/decompose.h"
+#include "program/decompose/decompose.h"
 
 /* How the target's components are masked in a pass over the text; the first: not at all, the target itself. Random
  * components are as many in each position as have an importance above 0: any, or those that do most there. */

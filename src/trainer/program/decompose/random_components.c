@@ -1,5 +1,5 @@
 /* Random components, and a least-squares fit by Cholesky's factors of a Gram matrix. */
-#include "program/random_components.h"
+#include "program/decompose/random_components.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Components in the place of a product: V, U, and how much of each is used where. */
 #ifndef PROGRAM_COMPONENTS_H
 #define PROGRAM_COMPONENTS_H
-#include "program/target.h"
+#include "program/decompose/target.h"
 
 /* One site's, on one tape. */
 typedef struct ad_mask {

@@ -1,5 +1,5 @@
 /* The keys of decompose, and what they say together and with the meshes. */
-#include "program/decompose_keys.h"
+#include "program/decompose/keys.h"
 
 #include <fnmatch.h>
 #include <string.h>

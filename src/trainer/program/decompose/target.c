@@ -1,5 +1,5 @@
 /* The target: a decoder on constants. */
-#include "program/target.h"
+#include "program/decompose/target.h"
 
 #include <string.h>
 #include "base/error.h"

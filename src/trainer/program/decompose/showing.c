@@ -1,5 +1,5 @@
 /* What a decomposition found, as a JSON document for the run's folder and its report. */
-#include "program/decompose_showing.h"
+#include "program/decompose/showing.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include "base/error.h"
 #include "data/text.h"
-#include "program/decompose_findings.h"
+#include "program/decompose/findings.h"
 
 enum { USED = 8 };
 static const char *const pass_names[AD_PASSES] = {"target",   "masked", "rounded", "stochastic",

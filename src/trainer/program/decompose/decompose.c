@@ -1,15 +1,15 @@
 /* The program decompose: a frozen decoder, an importance network, components of its matrices and an adversary, each on
- * ranks of its own: its modules, counts, losses, exchanges and record. What is computed is in decompose_phases.c, its
- * recipe keys are in decompose_keys.c. */
-#include "program/decompose.h"
+ * ranks of its own: its modules, counts, losses, exchanges and record. What is computed is in phases.c, its recipe keys
+ * are in keys.c. */
+#include "program/decompose/decompose.h"
 
 #include <stdio.h>
 #include <string.h>
 #include "array/array.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "program/decompose_keys.h"
-#include "program/decompose_showing.h"
+#include "program/decompose/keys.h"
+#include "program/decompose/showing.h"
 
 size_t ad_module_of_adv(const ad_decomposition *d) { return d->module_count - 1; }
 size_t ad_block_of(size_t module) { return module - 1; }

@@ -1,5 +1,5 @@
 /* Sources as states of a module, and their ascent. */
-#include "program/sources.h"
+#include "program/decompose/sources.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * one with the least ||W - V U||, so that all of them together do as well as V allows. */
 #ifndef PROGRAM_RANDOM_COMPONENTS_H
 #define PROGRAM_RANDOM_COMPONENTS_H
-#include "program/target.h"
+#include "program/decompose/target.h"
 
 typedef struct ad_random_components {
   ad_array *v, *u; /* of each site, replicated, in the dtype of the tape */

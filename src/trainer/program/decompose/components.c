@@ -1,5 +1,5 @@
 /* Masked products. */
-#include "program/components.h"
+#include "program/decompose/components.h"
 
 ad_tensor *ad_masked_product(ad_tape *t, const ad_mask *mask, ad_tensor *x, ad_tensor *w) {
   ad_tensor *h = ad_linear(t, x, mask->v);
