@@ -10,7 +10,7 @@ FOLDERS = "src tests include script cmake docs cli bench python examples recipes
 PAGES = sorted(glob.glob("*.md") + glob.glob("docs/*.md") + ["tests/README.md"])
 wrong = []
 def complain(page, sentence): wrong.append(f"{page}: {sentence}")
-def read(path): return open(path, encoding="utf-8").read()
+def read(path): return open(path, encoding="utf-8", errors="replace").read()
 files = [os.path.join(folder, name) for top in FOLDERS for folder, _, names in os.walk(top) for name in names]
 names = {os.path.basename(path) for path in files}
 
@@ -21,10 +21,14 @@ def exists(path):
     if alternatives:
         return all(exists(path.replace(alternatives[0], each, 1)) for each in alternatives[1].split(","))
     return any(map(glob.glob, (path, f"tests/{path}.sh", "tests/%s/test_%s.*" % os.path.split(path))))
+def check_paths(page, folders):
+    for path in set(re.findall(r"(?<![\w./*-])(?:%s)/[\w./*{},-]*[\w/*}]" % folders, read(page))):
+        if not exists(path): complain(page, f"there is no {path}")
+for page in files: # comments, and what is built of which file
+    if page.endswith((".c", ".h", ".cmake", ".map")) and not page.startswith("tests/") or page.startswith("script/"): check_paths(page, "src")
 for page in PAGES:
     text = read(page)
-    for path in set(re.findall(r"(?<![\w./*-])(?:%s)/[\w./*{},-]*[\w/*}]" % "|".join(FOLDERS), text)):
-        if not exists(path): complain(page, f"there is no {path}")
+    check_paths(page, "|".join(FOLDERS))
     for name in set(re.findall(r"`([\w-]+\.(?:c|h|js|css|cmake))`", text)):
         if name not in names: complain(page, f"there is no file {name}")
     for link in set(re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", text)):
