@@ -6,7 +6,12 @@ addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 for recipe in $(sed -n 's/^\(recipes\/[a-z0-9-]*\.yaml\): .*/\1/p' "$source/docs/laws.md" | sort -u); do
-  "$addend" check "$source/$recipe" --sabotage --out "$(basename "$recipe").json" >"$(basename "$recipe").txt"
+  name=$(basename "$recipe")
+  "$addend" check "$source/$recipe" --sabotage --out "$name.json" >"$name.txt" 2>progress || {
+    cat progress "$name.txt" >&2
+    echo "FAILED: addend check $recipe --sabotage" >&2
+    exit 1
+  }
 done
 python3 - "$source/docs/laws.md" <<'P'
 import json, re, sys
