@@ -1,4 +1,4 @@
-# The libraries that addend stands on; README says what each is for. script/setup installs them on Debian.
+# The libraries that addend stands on; docs/running.md says what each is for. script/setup installs them on Debian.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 
