@@ -65,7 +65,7 @@ static ad_status call_all(ad_comm *comm, const trial *t, const ad_group *everyon
   ad_collective call = {.op = AD_ALL_REDUCE, .group = *everyone, .in = values, .out = values, .count = NUMEL};
   call.dtype = AD_F32;
   call.site = AD_HERE;
-  AD_TRY(ad_comm_barrier(comm, everyone, AD_HERE));
+  AD_TRY(ad_comm_barrier(comm, everyone));
   if (ad_comm_rank(comm) == CULPRIT) return err(comm, t, call, pair);
   ad_status status = ad_comm_run(comm, &call);
   if (status == mistakes[t->of.kind].error) t->seen->known[ad_comm_rank(comm)] = bench_now();

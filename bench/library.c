@@ -91,7 +91,7 @@ static int run(void *context, const bench_task *task, const void *in, void *out)
 
 static int barrier(void *context) {
   library_rank *self = context;
-  return ad_comm_barrier(self->comm, &self->everyone, AD_HERE) != AD_OK;
+  return ad_comm_barrier(self->comm, &self->everyone) != AD_OK;
 }
 
 static int work(library_rank *self) {

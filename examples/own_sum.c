@@ -68,7 +68,7 @@ static ad_status step(ad_comm *comm, const ad_mesh *mesh, ad_reducer *reducer, c
   if (p->sums_by_hand) AD_TRY(sum_by_hand(comm, mesh, grad));
   AD_TRY(ad_reducer_begin_microbatch(reducer, AD_SYNC_ALL));
   ad_reducer_divided_by(reducer, count);
-  AD_TRY(ad_reducer_add(reducer, 0, &addend, AD_HERE));
+  AD_TRY(ad_reducer_add(reducer, 0, &addend));
   AD_TRY(ad_reducer_end_microbatch(reducer));
   AD_TRY(ad_reducer_finish(reducer));
   if (ad_comm_rank(comm)) return AD_OK;

@@ -29,7 +29,7 @@ static ad_status train(ad_comm *comm, const ad_mesh *mesh, ad_reducer *reducer, 
   ad_collective sum_loss = {.op = AD_ALL_REDUCE, .group = all, .in = &loss, .out = &loss, .count = 1, .dtype = AD_F64};
   sum_loss.site = AD_HERE;
   int64_t count;
-  AD_TRY(ad_count_post(counting, &samples.count, AD_HERE));
+  AD_TRY(ad_count_post(counting, &samples.count));
   AD_TRY(ad_count_wait(counting, &count));
   for (int step = 1; step <= STEPS; step++) {
     ad_array grad;  // describes the reducer's own memory: what is written there is summed in place
@@ -37,7 +37,7 @@ static ad_status train(ad_comm *comm, const ad_mesh *mesh, ad_reducer *reducer, 
     AD_TRY(ad_reducer_begin_microbatch(reducer, AD_SYNC_ALL));
     AD_TRY(ad_reducer_target(reducer, 0, &grad, &adds));
     loss = backward(samples, w, (double)count, grad.data);
-    AD_TRY(ad_reducer_add(reducer, 0, &grad, AD_HERE));
+    AD_TRY(ad_reducer_add(reducer, 0, &grad));
     AD_TRY(ad_reducer_end_microbatch(reducer));
     AD_TRY(ad_reducer_finish(reducer));
     const double *sum = ad_reducer_gradient(reducer, 0)->data;

@@ -92,7 +92,7 @@ static void destroy(void *own) {
 static ad_status open_data(void *own) { return AD_OK; }
 
 /* Rows by their number in the step's batch, so that every mesh sees the same ones. */
-static ad_status read_batch(void *own, int64_t step, int held_out, int64_t *const *counted) {
+static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   two_pools *p = own;
   int64_t rank = ad_comm_rank(p->setting.comm), batch = p->setting.global_batch, parts = p->setting.microbatches;
   for (int64_t m = 0; m < parts; m++) {
@@ -133,7 +133,7 @@ static ad_status prove(void) {
   AD_TRY(ad_program_register(&kind));
   AD_TRY(ad_recipe_parse(recipe_text, "two_pools.yaml", wide, 2, &recipe));
   ad_status status = ad_check(recipe, &options, &holds, &json);
-  if (!status) status = ad_check_table(json, 0, &table);
+  if (!status) status = ad_check_table(json, AD_PLAIN_TEXT, &table);
   if (!status) fputs(table, stdout); /* its last line is the verdict */
   free(json);
   free(table);

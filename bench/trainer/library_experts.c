@@ -99,5 +99,5 @@ ad_status bench_experts_run(bench_experts *experts) {
   for (size_t i = 0; i < experts->from.count; i++) params[i] = ad_parameter(t, &experts->from, i);
   ad_tensor *y =
       ad_experts_forward(t, params, &experts->layer, ad_input(t, &experts->x), NULL, (ad_decisions){0}, &notes);
-  return ad_backward_from(t, &y, (const ad_array *[]){&experts->dy}, 1, 1);
+  return ad_backward_from(t, &y, (const ad_array *[]){&experts->dy}, 1, AD_LAST_START);
 }

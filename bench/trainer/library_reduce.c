@@ -98,7 +98,7 @@ static ad_status add(bench_gradients *gradients, size_t param, int in_place) {
   ad_array target = gradients->grads[param];
   int adds;
   if (in_place) AD_TRY(ad_reducer_target(gradients->reducer, param, &target, &adds));
-  return ad_reducer_add(gradients->reducer, param, &target, AD_HERE);
+  return ad_reducer_add(gradients->reducer, param, &target);
 }
 
 /* A microbatch without gradients is one more addend by count, for which f16 carries a scale. */

@@ -40,8 +40,9 @@ AD_API void ad_comm_free(ad_comm *comm, void *memory);
 
 /* One block of memory that all members of `group` see, zeroed; each member gets its own address of it. All members call
  * it. AD_INVALID unless ad_comm_shares says that they can. Each member frees it; the memory goes with the last. */
-AD_API AD_CHECKED ad_status ad_comm_alloc_shared(ad_comm *comm, const ad_group *group, size_t bytes, const char *site,
-                                                 void **out);
+#define ad_comm_alloc_shared(comm, group, bytes, out) ad_comm_alloc_shared_at((comm), (group), (bytes), (out), AD_HERE)
+AD_API AD_CHECKED ad_status ad_comm_alloc_shared_at(ad_comm *comm, const ad_group *group, size_t bytes, void **out,
+                                                    const char *site);
 /* 1: the members of `group` can see the same memory, because they are all on one node. Local. */
 AD_API int ad_comm_shares(const ad_comm *comm, const ad_group *group);
 
@@ -121,7 +122,8 @@ AD_API AD_CHECKED ad_status ad_comm_test(ad_comm *comm, ad_request *request, int
 /* Returns when it is complete; request->id is then 0. */
 AD_API AD_CHECKED ad_status ad_comm_wait(ad_comm *comm, ad_request *request);
 /* Returns when every member of the group has called it. */
-AD_API AD_CHECKED ad_status ad_comm_barrier(ad_comm *comm, const ad_group *group, const char *site);
+#define ad_comm_barrier(comm, group) ad_comm_barrier_at((comm), (group), AD_HERE)
+AD_API AD_CHECKED ad_status ad_comm_barrier_at(ad_comm *comm, const ad_group *group, const char *site);
 
 /* Tells every rank of the world that this one failed: the call they wait in, or else their next one, returns
  * AD_PEER_FAILED with `message`. `status` is this rank's reason, which ad_launch_result reports. Only the first failure

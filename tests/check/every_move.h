@@ -166,7 +166,7 @@ static inline void every_fill(const every_model *model, int64_t step, ad_span ro
   }
 }
 
-static inline ad_status every_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+static inline ad_status every_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   every_model *model = own;
   const ad_program_setting *setting = model->setting;
   for (int64_t m = 0; m < setting->microbatches; m++) {

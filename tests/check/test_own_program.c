@@ -69,7 +69,7 @@ static ad_status create(const void *options, ad_program *to, void **own) {
 static void destroy(void *own) { free(own); }
 static ad_status open_data(void *own) { return AD_OK; }
 
-static ad_status read_batch(void *own, int64_t step, int held_out, int64_t *const *counted) {
+static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   own_model *model = own;
   const ad_program_setting *setting = &model->setting;
   int64_t rank = ad_comm_rank(setting->comm), parts = setting->microbatches;
@@ -136,7 +136,7 @@ static proof prove_as(const char *mesh, ad_check_options options, const char *mo
   char *json = NULL;
   proof found;
   must(ad_check(recipe, &options, &found.holds, &json));
-  must(ad_check_table(json, 0, &found.table));
+  must(ad_check_table(json, AD_PLAIN_TEXT, &found.table));
   found.document = json_loads(json, 0, NULL);
   assert_non_null(found.document);
   free(json);

@@ -312,7 +312,7 @@ static int live_and_die(ad_comm *comm, void *context) {
   if (!status) status = ad_comm_wait(comm, &request);
   die_in(d, 6, rank);
   while (!status && d->phase < PHASES && rank_seconds() - start < RANK_HANGS)
-    status = ad_comm_barrier(comm, &call.group, AD_HERE);
+    status = ad_comm_barrier(comm, &call.group);
   if (d->phase < PHASES && status != AD_RANK_DIED) return 1;
   ad_mesh_destroy(mesh);
   free(own);

@@ -285,14 +285,14 @@ static int share(ad_comm *comm, void *context) {
   for (int turn = 0; turn < 6; turn++) {
     const size_t bytes = turn % 2 ? 3u << 20 : 640;
     void *memory;
-    CHECK_OK(ad_comm_alloc_shared(comm, &w.group, bytes, AD_HERE, &memory));
+    CHECK_OK(ad_comm_alloc_shared(comm, &w.group, bytes, &memory));
     unsigned char *seen = memory;
     for (size_t i = w.index; i < bytes; i += w.members) CHECK(seen[i] == 0);
-    CHECK_OK(ad_comm_barrier(comm, &w.group, AD_HERE));
+    CHECK_OK(ad_comm_barrier(comm, &w.group));
     for (size_t i = w.index; i < bytes; i += w.members) seen[i] = (unsigned char)(1 + w.index);
-    CHECK_OK(ad_comm_barrier(comm, &w.group, AD_HERE));
+    CHECK_OK(ad_comm_barrier(comm, &w.group));
     for (size_t i = 0; i < bytes; i++) CHECK(seen[i] == 1 + i % w.members);
-    if (turn % 3) CHECK_OK(ad_comm_barrier(comm, &w.group, AD_HERE));
+    if (turn % 3) CHECK_OK(ad_comm_barrier(comm, &w.group));
     // Without the barrier a rank may free it while another still reads.
     ad_comm_free(comm, memory);
   }
@@ -310,16 +310,16 @@ static void shared_memory_is_one_block_for_all_members(void **state) {
 static int outlive(ad_comm *comm, void *context) {
   world w = open_world(comm);
   void *memory;
-  CHECK_OK(ad_comm_alloc_shared(comm, &w.group, 4096, AD_HERE, &memory));
+  CHECK_OK(ad_comm_alloc_shared(comm, &w.group, 4096, &memory));
   if (!w.index) {
     memset(memory, 7, 4096);
     ad_comm_free(comm, memory);
   }
-  CHECK_OK(ad_comm_barrier(comm, &w.group, AD_HERE));
+  CHECK_OK(ad_comm_barrier(comm, &w.group));
   void *next;
   CHECK_OK(ad_comm_alloc(comm, 4096, &next));  // where the first one would lie if it were gone
   memset(next, 9, 4096);
-  CHECK_OK(ad_comm_barrier(comm, &w.group, AD_HERE));
+  CHECK_OK(ad_comm_barrier(comm, &w.group));
   if (w.index) CHECK(((unsigned char *)memory)[4095] == 7);
   ad_mesh_destroy(w.mesh);
   return 0;

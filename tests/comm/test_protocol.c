@@ -46,7 +46,7 @@ static void fails_on_all(world *w, const ad_collective *call, ad_status expected
   double start = rank_seconds();
   ad_status status = ad_comm_run(w->comm, call);
   // A member that the difference does not concern may be done with the call where it comes from another node.
-  if (!status && !strcmp(ad_comm_engine(w->comm), "mpi")) status = ad_comm_barrier(w->comm, &w->all, AD_HERE);
+  if (!status && !strcmp(ad_comm_engine(w->comm), "mpi")) status = ad_comm_barrier(w->comm, &w->all);
   CHECK_STATUS(status, expected);
   CHECK(rank_seconds() - start < RANK_HANGS);
   CHECK_MESSAGE(one);
@@ -86,7 +86,7 @@ static int differ(ad_comm *comm, void *context) {
   const difference *d = context;
   world *w = open_world(comm, "dp=3");
   ad_collective call = sum_of(w, d->is_large ? 4000 : 10, w->rank == 2 ? "two.c:2" : "others.c:1");
-  CHECK_OK(ad_comm_barrier(comm, &w->all, AD_HERE));
+  CHECK_OK(ad_comm_barrier(comm, &w->all));
   if (w->rank == 2) d->change(w, &call);
   fails_on_all(w, &call, AD_MISMATCH, d->one, d->other);
   CHECK_MESSAGE("others.c:1");
@@ -215,7 +215,7 @@ static void posting_in_any_order_is_no_circle(void **state) { run_ranks(4, poste
 static int compute_for_long(ad_comm *comm, void *context) {
   world *w = open_world(comm, "dp=3");
   if (w->rank == 1) usleep(1500000);
-  CHECK_OK(ad_comm_barrier(comm, &w->all, AD_HERE));
+  CHECK_OK(ad_comm_barrier(comm, &w->all));
   return close_world(w);
 }
 
@@ -283,7 +283,7 @@ static int dump(ad_comm *comm, void *context) {
   world *w = open_world(comm, "dp=2");
   char path[512], line[1024];
   setenv("ADDEND_FLIGHT_DIR", context, 1);
-  for (int i = 0; i < 300; i++) CHECK_OK(ad_comm_barrier(comm, &w->all, "loop.c:9"));
+  for (int i = 0; i < 300; i++) CHECK_OK(ad_comm_barrier_at(comm, &w->all, "loop.c:9"));
   ad_collective call = sum_of(w, w->rank ? 3 : 4, "end.c:1");
   fails_on_all(w, &call, AD_MISMATCH, "3 f32", "4 f32");
   snprintf(path, sizeof path, "%s/flight-%d.txt", (const char *)context, (int)w->rank);

@@ -59,7 +59,7 @@ static int ranks_read_each_other(const world *w) {
   const place *next = &all[(ad_comm_rank(w->comm) + 1) % RANKS];
   struct iovec to = {&found, sizeof found}, from = {(void *)(intptr_t)next->at, sizeof found};
   int reads = process_vm_readv((pid_t)next->pid, &to, 1, &from, 1, 0) == sizeof found && found == word;
-  CHECK_OK(ad_comm_barrier(w->comm, &w->all, AD_HERE));
+  CHECK_OK(ad_comm_barrier(w->comm, &w->all));
   return reads;
 }
 
@@ -141,7 +141,7 @@ static int die_while_read(ad_comm *comm, void *context) {
   world w = open_world(comm);
   ad_collective call = collective(&w, d->op, AD_HERE);
   ad_request request;
-  CHECK_OK(ad_comm_barrier(comm, &w.all, AD_HERE));
+  CHECK_OK(ad_comm_barrier(comm, &w.all));
   double start = rank_seconds();
   ad_status status = ad_comm_post(comm, &call, &request);
   if (ad_comm_rank(comm) == 1) {

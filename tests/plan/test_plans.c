@@ -138,7 +138,7 @@ static void relay_destroy(void *own) {
   for (size_t i = 0; i < RELAYS; i++) ad_bridge_destroy(((relay *)own)->bridges[i]);
   ad_release(own);
 }
-static ad_status relay_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+static ad_status relay_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   counted[0][0] = 1;
   return AD_OK;
 }
@@ -148,7 +148,7 @@ static size_t relay_bytes(const void *own) { return 0; }
 
 static void columns_destroy(void *own) { ad_release(own); }
 static ad_status columns_open(void *own) { return AD_OK; }
-static ad_status columns_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+static ad_status columns_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   counted[0][0] = ((columns *)own)->batch.local.dim[0];
   return AD_OK;
 }

@@ -101,7 +101,7 @@ static inline void add_gradient(model *m, int param, int microbatch) {
   for (size_t i = 0; i < ad_array_numel(&grad); i++) {
     put_number(memory, m->dtype, i, addend_of(m, param, ad_comm_rank(m->comm), microbatch, i));
   }
-  CHECK_OK(ad_reducer_add(m->reducer, (size_t)param, &grad, AD_HERE));
+  CHECK_OK(ad_reducer_add(m->reducer, (size_t)param, &grad));
 }
 
 /* As a backward does that writes the bucket itself. */
@@ -114,7 +114,7 @@ static inline void write_gradient(model *m, int param, int microbatch) {
     double before = adds ? number_at(target.data, m->dtype, i) : 0;
     put_number(target.data, m->dtype, i, before + addend_of(m, param, ad_comm_rank(m->comm), microbatch, i));
   }
-  CHECK_OK(ad_reducer_add(m->reducer, (size_t)param, &target, AD_HERE));
+  CHECK_OK(ad_reducer_add(m->reducer, (size_t)param, &target));
 }
 
 /* Which gradients exist: bit p of present[microbatch]. */

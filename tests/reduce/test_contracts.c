@@ -78,7 +78,7 @@ static ad_status add_all(world *w, int microbatch, ad_dtype produced) {
     for (size_t i = 0; i < numel; i++) numbers[i] = addend(w, p, ad_comm_rank(w->comm), microbatch, i);
     ad_cast(memory, produced, numbers, AD_F64, numel);
     grad.data = memory;
-    AD_TRY(ad_reducer_add(w->reducer, (size_t)p, &grad, AD_HERE));
+    AD_TRY(ad_reducer_add(w->reducer, (size_t)p, &grad));
   }
   return AD_OK;
 }
@@ -265,7 +265,7 @@ static int add_scaled(ad_comm *comm, void *context) {
   ad_array a = ad_array_describe(comm, AD_F16, &(ad_shape){1, {4}}, &layout), b = a;
   a.data = b.data = memory;
   b.scale = 3;
-  CHECK_STATUS(ad_array_add(&a, &b, AD_HERE), AD_TYPE);
+  CHECK_STATUS(ad_array_add(&a, &b), AD_TYPE);
   CHECK_MESSAGE("2^-3");
   ad_mesh_destroy(mesh);
   return 0;

@@ -112,7 +112,7 @@ static ad_status try_step(model *m) {
     ad_array grad = describe_gradient(m, p);
     grad.data = memory;
     for (int i = 0; i < 64; i++) memory[i] = addend_of(m, p, ad_comm_rank(m->comm), 0, (size_t)i);
-    AD_TRY(ad_reducer_add(m->reducer, (size_t)p, &grad, AD_HERE));
+    AD_TRY(ad_reducer_add(m->reducer, (size_t)p, &grad));
   }
   AD_TRY(ad_reducer_end_microbatch(m->reducer));
   return ad_reducer_finish(m->reducer);
@@ -213,7 +213,7 @@ static double sum_of_thirds(model *m) {
     ad_array grad = describe_gradient(m, p);
     grad.data = memory;
     for (int i = 0; i < 64; i++) memory[i] = addend_of(m, p, ad_comm_rank(m->comm), 0, (size_t)i) / 3;
-    CHECK_OK(ad_reducer_add(m->reducer, (size_t)p, &grad, AD_HERE));
+    CHECK_OK(ad_reducer_add(m->reducer, (size_t)p, &grad));
   }
   CHECK_OK(ad_reducer_end_microbatch(m->reducer));
   CHECK_OK(ad_reducer_finish(m->reducer));
@@ -253,7 +253,7 @@ static ad_status step_of_mixed(model *m) {
     ad_cast(narrow, AD_BF16, wide, AD_F32, 64);
     grad.dtype = is_wide ? AD_F32 : AD_BF16;
     grad.data = is_wide ? (void *)wide : narrow;
-    AD_TRY(ad_reducer_add(m->reducer, (size_t)p, &grad, AD_HERE));
+    AD_TRY(ad_reducer_add(m->reducer, (size_t)p, &grad));
   }
   AD_TRY(ad_reducer_end_microbatch(m->reducer));
   return ad_reducer_finish(m->reducer);
@@ -294,7 +294,7 @@ static int divides_by_own_count(ad_comm *comm, void *context) {
   int64_t total;
   ad_layout addends = ad_layout_all(m->mesh, AD_P);
   CHECK_OK(ad_count_create(comm, &addends, 2, &count));
-  CHECK_OK(ad_count_post(count, (int64_t[]){1, 2}, AD_HERE));
+  CHECK_OK(ad_count_post(count, ((int64_t[]){1, 2})));
   CHECK_OK(ad_count_wait(count, &total));
   CHECK(total == 9);
   for (int step = 0; step < 2; step++) {
@@ -340,8 +340,8 @@ static int count_tokens(ad_comm *comm, void *context) {
   CHECK_STATUS(ad_count_wait(count, &tokens), AD_INVALID);
   for (int step = 0; step < 3; step++) {
     int64_t locals[2] = {local + step, rank};
-    CHECK_OK(ad_count_post(count, locals, AD_HERE));
-    CHECK_STATUS(ad_count_post(count, locals, AD_HERE), AD_INVALID);
+    CHECK_OK(ad_count_post(count, locals));
+    CHECK_STATUS(ad_count_post(count, locals), AD_INVALID);
     CHECK(ad_layout_equal(&ad_count_array(count)->layout, &layout));
     CHECK(ad_count_of(count, 0) == -1);
     for (int again = 0; again < 2; again++) {
@@ -370,7 +370,7 @@ static int leave_a_count(ad_comm *comm, void *context) {
   CHECK_OK(ad_mesh_create("dp_shard=3", &mesh));
   ad_layout addends = ad_layout_all(mesh, AD_P);
   CHECK_OK(ad_count_create(comm, &addends, 1, &count));
-  CHECK_OK(ad_count_post(count, &(int64_t){5}, AD_HERE));
+  CHECK_OK(ad_count_post(count, &(int64_t){5}));
   if (ad_comm_rank(comm) != 1) CHECK_OK(ad_count_wait(count, &tokens));
   CHECK(tokens == (ad_comm_rank(comm) == 1 ? 0 : 15));
   ad_count_destroy(count);

@@ -52,7 +52,7 @@ static int sum(ad_comm *comm, void *context) {
   for (int step = 0; step < 2; step++) {
     for (int m = 0; m < s->microbatches; m++) {
       CHECK_OK(ad_reducer_begin_microbatch(reducer, m + 1 < s->microbatches ? s->early : AD_SYNC_ALL));
-      CHECK_OK(ad_reducer_add(reducer, 0, &grad, AD_HERE));
+      CHECK_OK(ad_reducer_add(reducer, 0, &grad));
       CHECK_OK(ad_reducer_end_microbatch(reducer));
     }
     CHECK_OK(ad_reducer_finish(reducer));

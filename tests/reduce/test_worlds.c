@@ -87,7 +87,7 @@ static int write_in_place(world *w, int p, int microbatch) {
   if (adds) ad_cast(before, AD_F64, target.data, target.dtype, numel);
   for (size_t i = 0; i < numel; i++) before[i] += addend[i];
   ad_cast(target.data, target.dtype, before, AD_F64, numel);
-  CHECK_OK(ad_reducer_add(w->reducer, (size_t)p, &target, AD_HERE));
+  CHECK_OK(ad_reducer_add(w->reducer, (size_t)p, &target));
   return 1;
 }
 
@@ -98,7 +98,7 @@ static void hand_in(world *w, int p, int microbatch) {
   take_addend(w, p, microbatch, ad_array_numel(&grad), addend);
   ad_cast(memory, grad.dtype, addend, AD_F64, ad_array_numel(&grad));
   grad.data = memory;
-  CHECK_OK(ad_reducer_add(w->reducer, (size_t)p, &grad, AD_HERE));
+  CHECK_OK(ad_reducer_add(w->reducer, (size_t)p, &grad));
 }
 
 static void run_step(world *w, int in_place) {

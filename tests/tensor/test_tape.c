@@ -430,9 +430,9 @@ static void an_input_has_its_gradient_in_the_dtype_that_is_asked_for(void **stat
   world_close(&w);
 }
 
-static void note(void *context, const char *phase, int begins) {
-  strcat(context, begins ? "<" : "/");
-  strcat(context, phase);
+static void note(void *context, ad_pass pass, ad_edge edge) {
+  strcat(context, edge == AD_BEGINS ? "<" : "/");
+  strcat(context, pass == AD_FORWARD ? "forward" : "backward");
 }
 
 static void forward_and_backward_are_traced(void **state) {

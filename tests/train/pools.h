@@ -224,7 +224,7 @@ static void pools_read_inputs(pools *model, int64_t step, int64_t m) {
 }
 
 /* Every row counts for 1, 2 or 3, so that microbatches weigh differently. */
-static ad_status pools_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+static ad_status pools_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   pools *model = own;
   ad_layout rows = pools_layout(model->counted.mesh, AD_S(0), AD_I);
   for (int64_t m = 0; m < model->setting->microbatches; m++) {

@@ -32,7 +32,7 @@ static ad_status keep(ad_run *run, ad_param_part part, double *to) {
     ad_array *array = ad_run_part(run, i, part);
     double memory[ELEMENTS] = {0};
     ad_array whole = {.data = memory};
-    ad_status status = ad_array_whole(ad_run_comm(run), array, AD_HERE, &whole);
+    ad_status status = ad_array_whole(ad_run_comm(run), array, &whole);
     if (status) return status;
     size_t numel = (size_t)ad_shape_numel(&array->shape);
     ad_cast(to, AD_F64, memory, array->dtype, numel);
@@ -66,7 +66,7 @@ static int take_steps(ad_comm *comm, void *context) {
   ad_run *run;
   double loss = 0;
   RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
-  ad_status status = ad_run_loss(run, 0, 0, &loss);
+  ad_status status = ad_run_loss(run, 0, AD_TRAINED_ON, &loss);
   if (!rank) j->seen->loss_alone = loss;
   for (int step = 0; !status && step < STEPS; step++) status = take_one(j, run, step);
   if (status) snprintf(j->seen->message[rank], sizeof j->seen->message[rank], "%s", ad_last_error());

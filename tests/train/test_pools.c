@@ -63,7 +63,7 @@ static ad_status keep(ad_run *run, ad_param_part part, double *to) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     double memory[ELEMENTS_MAX] = {0};
     ad_array whole = {.data = memory};
-    ad_status status = ad_run_whole(run, ad_run_part(run, i, part), AD_HERE, &whole);
+    ad_status status = ad_run_whole(run, ad_run_part(run, i, part), &whole);
     if (status) return status;
     size_t numel = (size_t)ad_shape_numel(&whole.shape);
     ad_cast(to, AD_F64, memory, whole.dtype, numel);
@@ -458,7 +458,7 @@ static ad_status look(ad_run *run, stored *s) {
   ad_array whole = {.data = marks};
   ad_status status = keep(run, AD_PART_VALUE, values);
   if (!status) status = keep(run, AD_PART_SECOND_MOMENT, moments);
-  if (!status) status = ad_run_whole(run, ad_run_state(run, 1, 0), AD_HERE, &whole);
+  if (!status) status = ad_run_whole(run, ad_run_state(run, 1, 0), &whole);
   if (status || ad_comm_rank(ad_run_comm(run))) return status;
   memcpy(s->values, values, sizeof values);
   memcpy(s->moments, moments, sizeof moments);

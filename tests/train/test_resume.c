@@ -54,7 +54,7 @@ static int remove_folder(void **state) {
 static ad_status keep_array(ad_run *run, const ad_array *array, seen *to) {
   static float whole[ELEMENTS_MAX];
   ad_array out = {.data = whole};
-  AD_TRY(ad_array_whole(ad_run_comm(run), array, AD_HERE, &out));
+  AD_TRY(ad_array_whole(ad_run_comm(run), array, &out));
   size_t numel = (size_t)ad_shape_numel(&array->shape);
   if (ad_comm_rank(ad_run_comm(run)) != 0) return AD_OK;
   ad_cast(to->elements + to->numel, AD_F32, whole, array->dtype, numel);

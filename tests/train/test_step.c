@@ -70,7 +70,7 @@ static int take_steps(ad_comm *comm, void *context) {
   ad_mistake_scene scene = {.rank = ad_comm_rank(comm), .microbatch = -1};
   if (j->planted) plant(j->planted, &scene);
   RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
-  RANK_MUST(comm, ad_run_loss(run, 0, 0, &j->seen->loss_alone));
+  RANK_MUST(comm, ad_run_loss(run, 0, AD_TRAINED_ON, &j->seen->loss_alone));
   for (int step = 0; step < STEPS; step++) {
     RANK_MUST(comm, ad_run_step(run, step, &j->seen->report[step]));
     keep_gradient(j, run, step);
@@ -182,9 +182,9 @@ static int train_in_f16(ad_comm *comm, void *context) {
   double before = 0, after = 0;
   for (int step = 0; step < STEPS; step++) {
     ad_step_report report;
-    RANK_MUST(comm, ad_run_loss(run, 0, 0, &before));
+    RANK_MUST(comm, ad_run_loss(run, 0, AD_TRAINED_ON, &before));
     RANK_MUST(comm, ad_run_step(run, step, &report));
-    RANK_MUST(comm, ad_run_loss(run, 0, 0, &after));
+    RANK_MUST(comm, ad_run_loss(run, 0, AD_TRAINED_ON, &after));
     found->skipped[ad_comm_rank(comm)][step] = report.skipped;
     found->loss[step][0] = before;
     found->loss[step][1] = after;
@@ -359,7 +359,7 @@ static void a_run_writes_its_own_trace_when_asked(void **state) {
 static void no_part_held_out_is_said(void **state) {
   single s = open_single("", STEPPING ", global_batch: 4");
   double loss;
-  assert_int_equal(ad_run_loss(s.run, 0, 1, &loss), AD_INVALID);
+  assert_int_equal(ad_run_loss(s.run, 0, AD_HELD_OUT_DRAWN, &loss), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "held_out"));
   close_single(&s);
 }
@@ -422,7 +422,7 @@ static int meet_nan(ad_comm *comm, void *context) {
   RANK_MUST(comm, ad_run_step(run, 0, &report));
   float *norm_weight = ad_run_part(run, 1, AD_PART_VALUE)->data;
   if (ad_comm_rank(comm) == 1) norm_weight[0] = NAN;
-  RANK_MUST(comm, ad_run_refresh(run, 0));
+  RANK_MUST(comm, ad_run_refresh(run, AD_VALUES_WRITTEN));
   ad_status status = ad_run_step(run, 1, &report);
   snprintf(messages[ad_comm_rank(comm)], sizeof messages[0], "%s: %s", ad_status_name(status), ad_last_error());
   ad_run_destroy(run);

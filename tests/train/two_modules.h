@@ -160,7 +160,7 @@ static ad_array two_describe(const two *model, int64_t m, ad_dtype dtype, void *
   return array;
 }
 
-static ad_status two_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+static ad_status two_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   two *model = own;
   const ad_program_setting *setting = model->setting;
   for (int64_t m = 0; m < setting->microbatches; m++) {

@@ -217,7 +217,7 @@ static void once(ad_comm *comm, const ad_array *in, ad_axes axes, ad_array *out)
 
 static ad_status describe_result(const ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out) {
   if (transit->move == AD_MOVE_ALL_TO_ALL && transit->send_rows) return ad_exchange_after(comm, transit, in, out);
-  return ad_array_after(comm, in, transit->move, transit->axes, transit->to, transit->site, out);
+  return ad_array_after_at(comm, in, transit->move, transit->axes, transit->to, out, transit->site);
 }
 
 /* Law 6 for a sum that is added to what stands at `out`. */

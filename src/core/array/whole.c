@@ -61,7 +61,7 @@ static ad_status gather_parts(ad_comm *comm, const ad_array *in, const ad_group 
   return AD_OK;
 }
 
-ad_status ad_array_whole(ad_comm *comm, const ad_array *in, const char *site, ad_array *out) {
+ad_status ad_array_whole_at(ad_comm *comm, const ad_array *in, ad_array *out, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(comm, in, out);
   AD_NEED(in->layout.mesh);
@@ -115,13 +115,13 @@ static void take_header(const ad_comm *comm, const ad_mesh *mesh, const int64_t 
 }
 
 /* The first rank of the mesh tells all what the others of it know already. */
-ad_status ad_array_whole_for(ad_comm *comm, const ad_group *all, const ad_mesh *mesh, const ad_array *in,
-                             const char *site, ad_array *out) {
+ad_status ad_array_whole_for_at(ad_comm *comm, const ad_group *all, const ad_mesh *mesh, const ad_array *in,
+                                ad_array *out, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(comm, all, mesh, out);
   int64_t header[HEADER] = {0}, first = ad_mesh_first_rank(mesh);
   int is_here = ad_mesh_has_rank(mesh, ad_comm_rank(comm));
-  if (is_here) AD_TRY(ad_array_whole(comm, in, site, out));
+  if (is_here) AD_TRY(ad_array_whole_at(comm, in, out, site));
   if (ad_mesh_size(mesh) == ad_group_size(all) || ad_comm_is_dry(comm)) return AD_OK;
   if (is_here) put_header(out, header);
   AD_TRY(tell(comm, all, first, AD_I64, HEADER, header, site));

@@ -20,6 +20,9 @@ AD_INTERNAL int ad_status_is_own(ad_status status);
 /* AD_INVALID, naming the public call and the first of its arguments that is NULL. `given` are the arguments, `names`
  * their names with ", " between. */
 AD_INTERNAL ad_status ad_need(const char *call, const char *names, const void *const *given, size_t count) AD_CHECKED;
+/* 1 if `index` is below `count`; else 0, with AD_INVALID's message for ad_last_error(): the public call, and what there
+ * are `count` of. For public functions that return what they find, and then nothing: NULL, 0. */
+AD_INTERNAL int ad_has(size_t index, size_t count, const char *call, const char *what);
 #define AD_NEED_AS(names, ...)                                        \
   AD_TRY(ad_need(__func__, names, (const void *const[]){__VA_ARGS__}, \
                  sizeof((const void *const[]){__VA_ARGS__}) / sizeof(const void *)))

@@ -186,7 +186,7 @@ static ad_status take_offer(ad_comm *comm, const ad_group *group, size_t bytes, 
                  first, offer->bytes);
 }
 
-ad_status ad_comm_alloc_shared(ad_comm *comm, const ad_group *group, size_t bytes, const char *site, void **out) {
+ad_status ad_comm_alloc_shared_at(ad_comm *comm, const ad_group *group, size_t bytes, void **out, const char *site) {
   shared_offer offer = {.bytes = (int64_t)bytes};
   void *memory = NULL;
   AD_NEED(comm, group);
@@ -333,7 +333,7 @@ ad_status ad_comm_wait(ad_comm *comm, ad_request *request) {
   return AD_OK;
 }
 
-ad_status ad_comm_barrier(ad_comm *comm, const ad_group *group, const char *site) {
+ad_status ad_comm_barrier_at(ad_comm *comm, const ad_group *group, const char *site) {
   AD_NEED(comm, group);
   ad_collective barrier = {.op = AD_BARRIER, .group = *group, .site = site};
   return ad_comm_run(comm, &barrier);

@@ -150,8 +150,8 @@ static ad_status check_operand(const operation *op, size_t i) {
   return AD_OK;
 }
 
-ad_status ad_layout_propagate(const ad_rule *rule, const ad_layout *const *operands, const int *constant, size_t count,
-                              const char *site, ad_layout *out) {
+ad_status ad_layout_propagate_at(const ad_rule *rule, const ad_layout *const *operands, const int *constant,
+                                 size_t count, ad_layout *out, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(rule, operands, out);
   AD_NEED(rule->name, rule->dims);

@@ -193,8 +193,8 @@ static adamw_step numbers_of(const ad_adamw *optimizer, double lr, double factor
                       .correction2 = 1 / (1 - pow(o->beta2, t))};
 }
 
-ad_status ad_adamw_step(ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads, double lr,
-                        double factor, const char *site) {
+ad_status ad_adamw_step_at(ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads, double lr,
+                           double factor, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(optimizer);
   if (optimizer->count) AD_NEED(params, grads);
@@ -246,8 +246,9 @@ ad_status ad_adamw_copy(ad_adamw *to, const ad_adamw *from) {
   return AD_OK;
 }
 
-ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, int which) {
-  return &optimizer->slots[param].moment[which];
+ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, ad_moment moment) {
+  if (!ad_has(param, optimizer->count, __func__, "parameter") || !ad_has(moment, 2, __func__, "moment")) return NULL;
+  return &optimizer->slots[param].moment[moment];
 }
 
 size_t ad_adamw_bytes(const ad_adamw *optimizer) {

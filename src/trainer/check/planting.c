@@ -397,8 +397,8 @@ static ad_status record(const ad_planting *planting, ad_transit_passing *pass) {
     return AD_OK;
   }
   if (planting->operator_ == AD_OPERATOR_DOUBLED) from = pass->out->layout;
-  AD_TRY(ad_layout_after(&from, transit->move, changed_axes(planting), transit->to, pass->in->shape.ndim, transit->site,
-                         &after));
+  AD_TRY(ad_layout_after_at(&from, transit->move, changed_axes(planting), transit->to, pass->in->shape.ndim, &after,
+                            transit->site));
   describe_as(pass->comm, &after, pass->out);
   return AD_OK;
 }

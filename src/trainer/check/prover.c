@@ -29,7 +29,8 @@ static ad_status own_decisions(const ad_prover *prover, int32_t **out, size_t *c
   const ad_program *program = ad_run_program(prover->run);
   const ad_program_kind *kind = ad_program_kind_of(program);
   *out = NULL;
-  return rounds(prover->job) && kind->decisions ? kind->decisions(ad_program_own(program), 0, out, count) : AD_OK;
+  return rounds(prover->job) && kind->decisions ? kind->decisions(ad_program_own(program), AD_DECIDES, out, count)
+                                                : AD_OK;
 }
 
 /* Where scores are nearly equal roundings choose, and each choice is a formula of its own: the reference computes the
@@ -144,7 +145,7 @@ static ad_status gather(ad_prover *prover, const ad_array *part, ad_array *whole
   ad_layout layout = ad_layout_all(prover->everyone.mesh, AD_R);
   *whole = ad_array_describe(prover->comm, part->dtype, &part->shape, &layout);
   whole->data = prover->scratch.data;
-  return ad_run_whole(prover->run, part, AD_HERE, whole);
+  return ad_run_whole(prover->run, part, whole);
 }
 
 /* The reference starts the step from the distributed state; at the first step that must be its own. */
@@ -179,7 +180,7 @@ static ad_status restart_reference(ad_prover *prover, int64_t step) {
 static ad_status gather_gradients(ad_prover *prover) {
   for (size_t i = 0; i < prover->param_count; i++) {
     const ad_array *gradient = ad_run_part(prover->run, i, AD_PART_GRADIENT);
-    AD_TRY(ad_run_whole(prover->run, gradient, AD_HERE, &prover->gradients[i]));
+    AD_TRY(ad_run_whole(prover->run, gradient, &prover->gradients[i]));
   }
   return AD_OK;
 }
@@ -605,7 +606,7 @@ static ad_status prove_once(ad_comm *comm, const ad_proof_job *job, int accounts
   AD_TRY(ad_prover_create(&prover, comm, job));
   prover.accounts = accounts;
   ad_status status = options->directional ? ad_directional(comm, prover.run, job->proof) : prove_steps(&prover);
-  if (!status) status = ad_comm_barrier(comm, &prover.everyone, AD_HERE);
+  if (!status) status = ad_comm_barrier(comm, &prover.everyone);
   if (!status && ad_comm_rank(comm) == 0) {
     job->proof->complete = 1;
     *passes = ad_proof_passes(job->proof, options->directional);

@@ -174,8 +174,8 @@ static const double golden_ratio = 0.61803398874989485;
 
 static int64_t windows_of(const part *from, int64_t seq) { return from->size > seq ? (from->size - 1) / seq : 0; }
 
-int64_t ad_text_data_samples(const ad_text_data *text, int held_out) {
-  return windows_of(part_of(text, held_out), text->seq);
+int64_t ad_text_data_samples(const ad_text_data *text, ad_data_part of) {
+  return windows_of(part_of(text, of == AD_HELD_OUT_PART), text->seq);
 }
 
 static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }

@@ -14,7 +14,9 @@ static const char *const part_names[] = {
 #undef PART_NAME
 };
 
-const char *ad_param_part_name(ad_param_part part) { return part_names[part]; }
+const char *ad_param_part_name(ad_param_part part) {
+  return (unsigned)part < AD_PART_COUNT ? part_names[part] : "unknown";
+}
 
 /* ---- the specs ---- */
 
@@ -117,7 +119,7 @@ static ad_status initialise(ad_module *module) {
     AD_TRY(ad_param_initialise(&module->params[i], module->options.seed, ad_comm_rank(module->comm),
                                ad_store_master(module->store, i)));
   }
-  return ad_store_refresh(module->store, 1);
+  return ad_store_refresh(module->store, AD_MASTERS_WRITTEN);
 }
 
 static ad_status acquire(void *context, size_t param) { return ad_store_acquire(context, param); }
@@ -211,10 +213,16 @@ const char *ad_module_name(const ad_module *module) { return module->name; }
 const ad_mesh *ad_module_mesh(const ad_module *module) { return module->mesh; }
 int ad_module_is_mirror(const ad_module *module) { return module->is_mirror; }
 size_t ad_module_param_count(const ad_module *module) { return module->param_count; }
-const ad_param_spec *ad_module_param(const ad_module *module, size_t param) { return &module->params[param]; }
+const ad_param_spec *ad_module_param(const ad_module *module, size_t param) {
+  return ad_has(param, module->param_count, __func__, "parameter") ? &module->params[param] : NULL;
+}
 size_t ad_module_state_count(const ad_module *module) { return module->state_count; }
-const ad_state_spec *ad_module_state_spec(const ad_module *module, size_t state) { return &module->states[state].spec; }
-ad_array *ad_module_state(ad_module *module, size_t state) { return &module->states[state].array; }
+const ad_state_spec *ad_module_state_spec(const ad_module *module, size_t state) {
+  return ad_has(state, module->state_count, __func__, "state") ? &module->states[state].spec : NULL;
+}
+ad_array *ad_module_state(ad_module *module, size_t state) {
+  return ad_has(state, module->state_count, __func__, "state") ? &module->states[state].array : NULL;
+}
 const ad_parameters *ad_module_parameters(ad_module *module) { return &module->parameters; }
 ad_store *ad_module_store(ad_module *module) { return module->store; }
 ad_reducer *ad_module_reducer(ad_module *module) { return module->reducer; }
@@ -227,6 +235,8 @@ size_t ad_module_find(const ad_module *module, const char *name) {
 }
 
 ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part) {
+  if (!ad_has(param, module->param_count, __func__, "parameter") || !ad_has(part, AD_PART_COUNT, __func__, "part"))
+    return NULL;
   switch (part) {
     case AD_PART_VALUE:
       return ad_store_value(module->store, param);
@@ -235,7 +245,9 @@ ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part) {
     case AD_PART_GRADIENT:
       return (ad_array *)(uintptr_t)module->gradients[param];
     default:
-      return module->optimizer ? ad_adamw_state(module->optimizer, param, part == AD_PART_SECOND_MOMENT) : NULL;
+      return module->optimizer ? ad_adamw_state(module->optimizer, param,
+                                                part == AD_PART_FIRST_MOMENT ? AD_FIRST_MOMENT : AD_SECOND_MOMENT)
+                               : NULL;
   }
 }
 
@@ -249,15 +261,15 @@ int ad_module_has_f16_gradients(const ad_module *module) {
 
 /* ---- changing ---- */
 
-ad_status ad_module_refresh(ad_module *module, int from_master) {
+ad_status ad_module_refresh(ad_module *module, ad_written written) {
   AD_NEED(module);
-  return ad_store_refresh(module->store, from_master);
+  return ad_store_refresh(module->store, written);
 }
 
 ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradients, double lr, double factor,
                                 const char *site) {
-  if (module->optimizer) AD_TRY(ad_adamw_step(module->optimizer, module->masters, gradients, lr, factor, site));
-  return ad_store_refresh(module->store, 1);
+  if (module->optimizer) AD_TRY(ad_adamw_step_at(module->optimizer, module->masters, gradients, lr, factor, site));
+  return ad_store_refresh(module->store, AD_MASTERS_WRITTEN);
 }
 
 ad_status ad_module_update_at(ad_module *module, double lr, double factor, const char *site) {

@@ -72,9 +72,9 @@ static ad_decisions decisions_at(const moe *model, const ad_decoder *decoder, in
   return (ad_decisions){model->decisions + at, model->decisions_are_given};
 }
 
-static ad_status decisions(void *own, int given, int32_t **out, size_t *count) {
+static ad_status decisions(void *own, ad_deciding deciding, int32_t **out, size_t *count) {
   moe *model = own;
-  model->decisions_are_given = given;
+  model->decisions_are_given = deciding == AD_OBEYS;
   *count = decision_count(model);
   if (!model->decisions) AD_TRY(ad_new(*count, &model->decisions));
   *out = model->decisions;
@@ -142,16 +142,16 @@ static void destroy(void *own) {
   ad_release(model);
 }
 
-static ad_status read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+static ad_status read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   ad_moe_load_begin(&((moe *)own)->load);
   forget_decisions(own);
   return ad_text_decoder_read(own, step, held_out, counted);
 }
 
-static ad_status after_step(void *own, int skipped) {
+static ad_status after_step(void *own, ad_step_outcome outcome) {
   moe *model = own;
   AD_TRY(ad_moe_load_sum(&model->load));
-  if (!has_bias(model->options) || skipped) return AD_OK;
+  if (!has_bias(model->options) || outcome == AD_STEP_SKIPPED) return AD_OK;
   for (int64_t i = 0; i < model->options->decoder.layers; i++)
     ad_moe_load_correct(&model->load, i, model->options->balance_rate, model->text.decoder.states[i]);
   return AD_OK;

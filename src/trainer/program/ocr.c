@@ -128,7 +128,7 @@ static void destroy(void *own) {
 
 static ad_status open_data(void *own) { return ad_ocr_batch_open(&((ocr *)own)->batch); }
 
-static ad_status read_batch(void *own, int64_t step, int held_out, int64_t *const *counted) {
+static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   return ad_ocr_batch_read(&((ocr *)own)->batch, step, held_out, counted[0]);
 }
 

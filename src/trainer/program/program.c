@@ -17,28 +17,43 @@ void *ad_program_own(const ad_program *program) { return program->own; }
 int ad_program_has_held_out(const ad_program *program) {
   return program->kind->has_held_out && program->kind->has_held_out(program->own);
 }
-const ad_mesh *ad_program_mesh(const ad_program *program, size_t module) { return program->meshes[module]; }
-const ad_mesh *ad_program_pool(const ad_program *program, size_t pool) { return program->pools[pool]; }
+const ad_mesh *ad_program_mesh(const ad_program *program, size_t module) {
+  return ad_has(module, program->mesh_count, __func__, "module") ? program->meshes[module] : NULL;
+}
+const ad_mesh *ad_program_pool(const ad_program *program, size_t pool) {
+  return ad_has(pool, program->pool_count, __func__, "pool") ? program->pools[pool] : NULL;
+}
 size_t ad_program_module_count(const ad_program *program) { return program->module_count; }
 const ad_module_spec *ad_program_module(const ad_program *program, size_t module) {
-  return &program->modules[module].spec;
+  return ad_has(module, program->module_count, __func__, "module") ? &program->modules[module].spec : NULL;
 }
 ad_param_spec *ad_program_param(ad_program *program, size_t module, size_t param) {
-  return &program->modules[module].params[param];
+  if (!ad_has(module, program->module_count, __func__, "module")) return NULL;
+  const ad_planned_module *of = &program->modules[module];
+  return ad_has(param, of->spec.param_count, __func__, "parameter") ? &of->params[param] : NULL;
 }
 size_t ad_program_count_count(const ad_program *program) { return program->count_count; }
-const ad_count_spec *ad_program_count(const ad_program *program, size_t count) { return &program->counts[count]; }
+const ad_count_spec *ad_program_count(const ad_program *program, size_t count) {
+  return ad_has(count, program->count_count, __func__, "count") ? &program->counts[count] : NULL;
+}
 size_t ad_program_loss_count(const ad_program *program) { return program->loss_count; }
-const ad_loss_spec *ad_program_loss(const ad_program *program, size_t loss) { return &program->losses[loss]; }
+const ad_loss_spec *ad_program_loss(const ad_program *program, size_t loss) {
+  return ad_has(loss, program->loss_count, __func__, "loss") ? &program->losses[loss] : NULL;
+}
 size_t ad_program_crossing_count(const ad_program *program) { return program->crossing_count; }
 const ad_crossing_spec *ad_program_crossing(const ad_program *program, size_t crossing) {
-  return &program->crossings[crossing];
+  return ad_has(crossing, program->crossing_count, __func__, "crossing") ? &program->crossings[crossing] : NULL;
 }
 size_t ad_program_phase_count(const ad_program *program) { return program->phase_count; }
-const ad_phase *ad_program_phase(const ad_program *program, size_t phase) { return &program->phases[phase]; }
+const ad_phase *ad_program_phase(const ad_program *program, size_t phase) {
+  return ad_has(phase, program->phase_count, __func__, "phase") ? &program->phases[phase] : NULL;
+}
 
 const char *ad_program_param_name(const ad_program *program, size_t module, size_t param, char *buffer, size_t size) {
+  if (size) *buffer = 0;
+  if (!ad_has(module, program->module_count, __func__, "module")) return buffer;
   const ad_planned_module *of = &program->modules[module];
+  if (!ad_has(param, of->spec.param_count, __func__, "parameter")) return buffer;
   int alone = program->module_count == 1;
   snprintf(buffer, size, "%s%s%s", alone ? "" : of->spec.name, alone ? "" : ".", of->params[param].name);
   return buffer;

@@ -37,7 +37,7 @@ void ad_text_decoder_release(ad_text_decoder *text) {
 
 ad_status ad_text_decoder_open(void *own) { return ad_text_batch_open(&((ad_text_decoder *)own)->batch); }
 
-ad_status ad_text_decoder_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+ad_status ad_text_decoder_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   return ad_text_batch_read(&((ad_text_decoder *)own)->batch, step, held_out, counted[0]);
 }
 

@@ -75,7 +75,7 @@ static ad_status attention_describe(ad_tape *tape, ad_tensor *out) {
   int constant[] = {!out->operand[Q]->carries, !out->operand[K]->carries, !out->operand[V]->carries};
   ad_rule rule = {.name = "attention", .dims = dims, .linearity = AD_NONLINEAR, .whole = "te"};
   ad_layout layout;
-  AD_TRY(ad_layout_propagate(&rule, layouts, constant, 3, out->site, &layout));
+  AD_TRY(ad_layout_propagate_at(&rule, layouts, constant, 3, &layout, out->site));
   out->array = ad_array_describe(tape->comm, tape->options.dtype, &array_of(out, Q)->shape, &layout);
   return AD_OK;
 }

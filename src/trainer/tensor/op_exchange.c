@@ -48,7 +48,7 @@ static ad_status exchange_backward(ad_tape *tape, ad_tensor *out, const gradient
   ad_array arrives = out->operand[0]->grad;
   if (slot[0].adds) arrives.data = out->scratch;
   AD_TRY(ad_transit_run(tape->comm, &transit, &out->grad, &arrives));
-  return slot[0].adds ? ad_array_add(&out->operand[0]->grad, &arrives, out->site) : AD_OK;
+  return slot[0].adds ? ad_array_add_at(&out->operand[0]->grad, &arrives, out->site) : AD_OK;
 }
 
 static const operation exchange = {.name = "all_to_all",

@@ -151,7 +151,7 @@ ad_status ad_run_load(ad_run *run, const char *folder, int64_t *steps) {
   if (!status) {
     take_numbers(run, &s);
     *steps = s.state.step;
-    status = ad_run_refresh(run, 1);
+    status = ad_run_refresh(run, AD_MASTERS_WRITTEN);
   }
   release_state(&s);
   return status;

@@ -366,7 +366,7 @@ static ad_status open_data(void *own) {
 }
 
 /* Positions of a module's samples, the same in each of its ranks' counts: all of them, whichever next bytes count. */
-static ad_status read_part(ad_decomposition *d, size_t module, int64_t step, int held_out, int64_t *counted) {
+static ad_status read_part(ad_decomposition *d, size_t module, int64_t step, ad_held_out held_out, int64_t *counted) {
   ad_decompose_part *of = &d->parts[module];
   memset(counted, 0, (size_t)d->setting.microbatches * sizeof *counted);
   if (!of->is_here) return AD_OK;
@@ -375,7 +375,7 @@ static ad_status read_part(ad_decomposition *d, size_t module, int64_t step, int
   return AD_OK;
 }
 
-ad_status ad_decompose_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+ad_status ad_decompose_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   ad_decomposition *d = own;
   d->step = step;
   AD_TRY(read_part(d, AD_POOL_CI, step, held_out, counted[POSITIONS]));
