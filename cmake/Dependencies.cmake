@@ -1,4 +1,4 @@
-# The libraries that addend stands on; README says what each is for. script/setup installs them, or names them.
+# The libraries that addend stands on; docs/running.md says what each is for. script/setup installs them, or names them.
 # What is missing is told in one sentence, since a person would otherwise meet the libraries one by one.
 set(AD_MISSING "")
 find_package(PkgConfig QUIET)

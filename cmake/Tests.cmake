@@ -119,7 +119,7 @@ foreach(source ${programs})
 endforeach()
 if(TARGET mpi_sums)
   # The same program, joined by the same library of another version.
-  add_executable(mpi_sums_of_another_version tests/mpi/sums.c src/core/comm/mpi_join.c src/core/comm/shm_world.c)
+  add_executable(mpi_sums_of_another_version tests/mpi/sums.c src/core/comm/mpi/join.c src/core/comm/shm/file.c)
   target_compile_definitions(mpi_sums_of_another_version PRIVATE AD_BUILDING AD_MPI_VERSION="0.0.0" AD_SHM_VERSION="0.0.0")
   target_link_libraries(mpi_sums_of_another_version PRIVATE ${AD_STATIC})
 endif()

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 #include "addend/model.h"
 #include "addend/safetensors.h"
-#include "program/target.h"
+#include "program/decompose/target.h"
 
 static char *text_paths[] = {(char[]){"/usr/share/common-licenses"}};
 

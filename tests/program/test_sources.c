@@ -9,7 +9,7 @@
 #include <cmocka.h>
 #include "array/array.h"
 #include "base/random.h"
-#include "program/sources.h"
+#include "program/decompose/sources.h"
 
 enum { ROWS = 7, WIDTH = 5, NUMEL = ROWS * WIDTH, STEPS = 4 };
 
