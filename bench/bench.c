@@ -87,7 +87,8 @@ static json_t *describe_machine(void) {
 ad_status bench_run(const bench_options *options, char **out) {
   ad_status status = AD_OK;
   json_t *rows = json_array();
-  json_t *document = json_pack("{so sf so}", "machine", describe_machine(), "copy_gbps", bench_copy_gbps(), "rows", rows);
+  json_t *document =
+      json_pack("{so sf so}", "machine", describe_machine(), "copy_gbps", bench_copy_gbps(), "rows", rows);
   measure_cases(options, rows);
   if (bench_wants(options, "startup")) status = measure_startup(rows);
   if (bench_wants(options, "errors") && status != AD_INTERRUPTED)

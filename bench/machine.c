@@ -35,9 +35,9 @@ json_t *bench_machine(void) {
   read_line("/proc/cpuinfo", "model name", cpu, sizeof cpu);
   read_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "", huge, sizeof huge);
   if (getloadavg(load, 1) < 0) load[0] = 0;
-  return json_pack("{ss si sI ss ss sf}", "cpu", cpu, "cores", (int)sysconf(_SC_NPROCESSORS_ONLN),
-                   "memory_bytes", (json_int_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), "kernel",
-                   system.release, "shared_huge_pages", huge, "load", load[0]);
+  return json_pack("{ss si sI ss ss sf}", "cpu", cpu, "cores", (int)sysconf(_SC_NPROCESSORS_ONLN), "memory_bytes",
+                   (json_int_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), "kernel", system.release,
+                   "shared_huge_pages", huge, "load", load[0]);
 }
 
 typedef struct copier {

@@ -40,8 +40,8 @@ int cli_is_letter(int key); /* of an option that has a short name too */
 /* argp_parse, which says what was probably meant where there is no such option. */
 void cli_parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input);
 
-/* The part of the program that needs libaddend_train. A program without it has a record too (without_trainer.c), that says
- * so. */
+/* The part of the program that needs libaddend_train. A program without it has a record too (without_trainer.c), that
+ * says so. */
 typedef struct cli_trainer {
   const cli_command *commands; /* they stand before the core's */
   int count;

@@ -1,5 +1,5 @@
-/* The options of a command as a list, values that are wrong, and options that there are not: what was probably meant. All
- * else is argp's. */
+/* The options of a command as a list, values that are wrong, and options that there are not: what was probably meant.
+ * All else is argp's. */
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>

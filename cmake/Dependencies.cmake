@@ -38,12 +38,11 @@ endmacro()
 ad_need(JANSSON jansson)
 ad_need(XXHASH libxxhash)
 ad_need_path(RANDOM123_INCLUDE Random123/philox.h "Random123 (Random123/philox.h)")
-ad_need(OPENBLAS openblas) # FIT
 if(NOT AD_TRAINER)
   ad_need_all("addend's core")
 endif()
 set(AD_CORE_INCLUDES ${JANSSON_INCLUDE_DIRS} ${XXHASH_INCLUDE_DIRS} ${RANDOM123_INCLUDE})
-set(AD_CORE_LIBRARIES PkgConfig::OPENBLAS PkgConfig::JANSSON PkgConfig::XXHASH Threads::Threads ${CMAKE_DL_LIBS} m) # FIT
+set(AD_CORE_LIBRARIES PkgConfig::JANSSON PkgConfig::XXHASH Threads::Threads ${CMAKE_DL_LIBS} m)
 if(NOT AD_TRAINER)
   return()
 endif()

@@ -131,8 +131,8 @@ static void add_products(json_t *row, const bench_case *measured) {
 }
 
 static void add_machine(json_t *machine) {
-  json_t *words = json_pack("{ss ss?}", "openblas_core", openblas_get_corename(), "instructions",
-                            ad_gemm_onednn_instructions());
+  json_t *words =
+      json_pack("{ss ss?}", "openblas_core", openblas_get_corename(), "instructions", ad_gemm_onednn_instructions());
   json_object_update(machine, words);
   json_decref(words);
 }

@@ -1,5 +1,5 @@
-/* Both libraries in one process have one core: an error that the trainer records is the one that the core tells. Loaded at
- * run time, the core first, as a binding does. Usage: both FOLDER */
+/* Both libraries in one process have one core: an error that the trainer records is the one that the core tells. Loaded
+ * at run time, the core first, as a binding does. Usage: both FOLDER */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,8 @@ static void *load(const char *folder, const char *name) {
 }
 
 int main(int argc, char **argv) {
-  void *core = argc == 2 ? load(argv[1], "libaddend.so") : NULL, *trainer = core ? load(argv[1], "libaddend_train.so") : NULL;
+  void *core = argc == 2 ? load(argv[1], "libaddend.so") : NULL,
+       *trainer = core ? load(argv[1], "libaddend_train.so") : NULL;
   if (!trainer) return 2;
   const char *(*last_error)(void);
   ad_status (*parse)(const char *, const char *, const char *const *, size_t, ad_recipe **);
