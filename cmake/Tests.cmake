@@ -103,6 +103,11 @@ if(NOT AD_SANITIZE AND NOT AD_FUZZ AND AD_TRAINER)
   add_test(NAME install/without_tests
     COMMAND bash ${CMAKE_SOURCE_DIR}/tests/install/test_without_tests.sh ${CMAKE_SOURCE_DIR} ${CMAKE_C_COMPILER})
   ad_describe_test(install/without_tests install 600)
+  foreach(name wheel trainer_wheel release aarch64 setup)
+    add_test(NAME install/${name} COMMAND bash ${CMAKE_SOURCE_DIR}/tests/install/test_${name}.sh ${CMAKE_SOURCE_DIR} ${CMAKE_C_COMPILER})
+    ad_describe_test(install/${name} install 1200)
+    set_tests_properties(install/${name} PROPERTIES SKIP_RETURN_CODE 77)
+  endforeach()
 endif()
 
 if(NOT AD_TRAINER)

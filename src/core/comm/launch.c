@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "base/signals.h"
 #include "comm/foreign.h"
 #include "comm/settings.h"
 #include "comm/shm/engine.h"
@@ -173,7 +174,7 @@ static void note_failure(launcher *l, int64_t rank, int exit_status, int signal_
 static void raise_death(launcher *l, uint32_t rank, int signal_number) {
   char words[AD_MESSAGE_MAX];
   snprintf(words, sizeof words, "rank %u died: signal %d, SIG%s (%s)", rank, signal_number,
-           sigabbrev_np(signal_number) ? sigabbrev_np(signal_number) : "unknown", strsignal(signal_number));
+           ad_signal_name(signal_number), strsignal(signal_number));
   ad_shm_raise(l->control, rank, AD_RANK_DIED, AD_RANK_DIED, words);
 }
 
@@ -356,9 +357,9 @@ static const char *words_of(const ad_launch_result *result) {
 }
 
 static ad_status say_interrupted(const launcher *l) {
-  const char *again = l->interrupted_again ? sigabbrev_np(l->interrupted_again) : "";
+  const char *again = l->interrupted_again ? ad_signal_name(l->interrupted_again) : "";
   return ad_fail(AD_INTERRUPTED, "interrupted by signal %d, SIG%s%s%s%s%s", l->interrupted,
-                 sigabbrev_np(l->interrupted), *again ? ", then by SIG" : "", again,
+                 ad_signal_name(l->interrupted), *again ? ", then by SIG" : "", again,
                  l->ended_rest ? "; ranks that still ran were killed" : "", l->blamed);
 }
 
