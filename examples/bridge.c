@@ -100,7 +100,7 @@ static int on_each_rank(ad_comm *comm, void *context) {
 
 int main(void) {
   ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = on_each_rank};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   sides s = {0};
   ad_comm *dry;  // to be refused nothing has to run
   if (ad_comm_open_dry(0, RANKS, &dry)) return 1;

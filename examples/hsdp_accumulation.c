@@ -105,7 +105,7 @@ static int join(void) {
 
 int main(void) {
   ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = rank_main};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   if (ad_comm_launched()) return join();
   if (ad_launch(&options, &result) == AD_OK) return 0;
   return fprintf(stderr, "%s\n", ad_last_error()), 1;

@@ -169,7 +169,7 @@ static int report(const job *j) {
 
 static int run(job *j) {
   ad_launch_options options = {.size = sizeof options, .ranks = j->ranks, .function = be_rank, .context = j};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   if (ad_launch(&options, &result)) return fprintf(stderr, "bench_attention: %s\n", ad_last_error()), 1;
   return report(j);
 }

@@ -52,7 +52,8 @@ static ad_status make_params(bench_experts *experts, ad_comm *comm) {
     AD_TRY(make_value(comm, &spec->shape, &spec->layout, spec->deviation, &experts->values[i]));
     experts->value_of[i] = &experts->values[i];
   }
-  experts->from = (ad_parameters){.values = experts->value_of, .count = experts->params.count};
+  experts->from =
+      (ad_parameters){.size = sizeof(ad_parameters), .values = experts->value_of, .count = experts->params.count};
   return AD_OK;
 }
 

@@ -38,7 +38,8 @@ static ad_status make_reducer(bench_gradients *gradients, ad_comm *comm, ad_dtyp
   if (!specs) return AD_MEMORY;
   for (size_t i = 0; i < gradients->count; i++) {
     const ad_param_spec *param = param_of(gradients, i);
-    specs[i] = (ad_param_spec){.name = param->name,
+    specs[i] = (ad_param_spec){.size = sizeof(ad_param_spec),
+                               .name = param->name,
                                .shape = param->shape,
                                .layout = replicated,
                                .storage = replicated,

@@ -75,6 +75,7 @@ typedef struct ad_segment {
 /* What to do. Zero fields mean the default. All memory is the caller's. What `in`, `out` and messages point to must
  * stay until the collective is complete; the arrays counts, receive_counts, messages and segments are copied. */
 typedef struct ad_collective {
+  size_t size; /* sizeof(ad_collective) */
   ad_collective_op op;
   ad_group group; /* this rank's group; must contain the rank */
   /* In place: `in` may equal `out` (all_reduce, broadcast), be the own block inside `out` (all_gather), or have `out`
@@ -156,6 +157,7 @@ typedef struct ad_launch_options {
   int64_t patience_seconds; /* how long ranks may take to end after a request to stop; 0: 10 */
 } ad_launch_options;
 typedef struct ad_launch_result {
+  size_t size; /* sizeof(ad_launch_result) */
   /* Of the first error that any rank reported: AD_TYPE if a rank's model was refused, AD_MISMATCH, ...; AD_OK: none. */
   ad_status status;
   int exit_status;    /* of the first rank that failed, 128 + signal if it died; 0: none failed */

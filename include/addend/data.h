@@ -46,6 +46,7 @@ AD_API int64_t ad_text_data_bytes(const ad_text_data *text);
  * seed 0, and the index s * global_batch + i. With r the first number and n the bytes of the part, its tokens are the
  * seq bytes from floor(r * (n - seq) / 2^64) on; the target of a token is the byte after it. */
 typedef struct ad_batch_options {
+  size_t size; /* sizeof(ad_batch_options) */
   uint64_t seed;
   int64_t global_batch; /* samples of a step */
   /* The fraction of a sample's tokens that count: valid[i % valid_count] of sample i of the batch. NULL: all count. */
@@ -67,8 +68,9 @@ typedef struct ad_batch_options {
  * i32; a target of -1 does not count. *counted: how many of these targets count; of a text that was not read that is
  * all, tokens and targets are left as they are.
  */
-AD_API void ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step, int64_t first,
-                              int64_t count, int32_t *tokens, int32_t *targets, int64_t *counted);
+AD_API AD_CHECKED ad_status ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step,
+                                              int64_t first, int64_t count, int32_t *tokens, int32_t *targets,
+                                              int64_t *counted);
 /* Samples of seq bytes that lie in the part that is trained on, or the one that is held out, one after another from its
  * first byte on, each with the byte after it: w. A set (ad_batch_options) has number i at window (i * p) mod w, where p
  * is the first number from 0.618 w on that has no divisor in common with w: as many as there are, none twice, and the

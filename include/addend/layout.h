@@ -124,6 +124,7 @@ typedef enum ad_linearity {
   AD_NONLINEAR    /* no P at all */
 } ad_linearity;
 typedef struct ad_rule {
+  size_t size;      /* sizeof(ad_rule) */
   const char *name; /* of the operation, for messages */
   const char *dims; /* "bsk,kn->bsn"; a summed dimension is one that the output lacks */
   ad_linearity linearity;

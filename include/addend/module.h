@@ -17,6 +17,7 @@ typedef struct ad_parameters ad_parameters; /* tensor.h */
 
 /* What a module is, before it has memory. */
 typedef struct ad_module_spec {
+  size_t size;      /* sizeof(ad_module_spec) */
   const char *name; /* unique in its program; copied */
   const ad_mesh *mesh;
   const ad_param_spec *params; /* in the order of the forward pass; copied */

@@ -11,6 +11,7 @@ extern "C" {
  * cosine from lr, at step `warmup`, down to lr * final_fraction, which it has from the last step, `steps` - 1, on. The
  * first step is 0. If the last step is the only one after the warm-up, it has lr. */
 typedef struct ad_schedule {
+  size_t size; /* sizeof(ad_schedule) */
   double lr;
   int64_t warmup, steps;
   double final_fraction;

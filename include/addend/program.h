@@ -91,6 +91,7 @@ typedef struct ad_phase_run ad_phase_run; /* one phase of one microbatch, under 
  * the phases in reverse: each starts from its losses and from the gradients of what it gave (ad_backward_from), and
  * leaves the gradients of what it needed. */
 typedef struct ad_phase {
+  size_t size;              /* sizeof(ad_phase) */
   const char *name;         /* for messages and traces */
   size_t module;            /* its number in the program */
   const char *const *needs; /* names of values that earlier phases give, NULL at the end; NULL: none */
@@ -104,11 +105,13 @@ typedef struct ad_phase {
 /* A number of addends that losses are divided by, summed over the step's microbatches and over the axes on which
  * `layout` is P (law 5). */
 typedef struct ad_count_spec {
+  size_t size; /* sizeof(ad_count_spec) */
   const char *name;
   ad_layout layout; /* P where ranks count different things, R or I elsewhere */
 } ad_count_spec;
 
 typedef struct ad_loss_spec {
+  size_t size; /* sizeof(ad_loss_spec) */
   const char *name;
   size_t count;       /* the number of the count that divides it */
   int is_metric;      /* 1: reported in the same way, but no gradient starts from it */
@@ -122,6 +125,7 @@ typedef struct ad_loss_spec {
  * (its `to`), and each leaves a gradient; these are added up and go back over it. Where the modules have ranks of their
  * own it travels while both sides work. */
 typedef struct ad_crossing_spec {
+  size_t size; /* sizeof(ad_crossing_spec) */
   const char *value;
   size_t module;     /* whose phases need it */
   ad_bridge *bridge; /* borrowed */
@@ -150,6 +154,7 @@ typedef enum ad_deciding { AD_DECIDES, AD_OBEYS } ad_deciding;
 typedef enum ad_step_outcome { AD_STEP_TAKEN, AD_STEP_SKIPPED } ad_step_outcome;
 
 struct ad_program_kind {
+  size_t size;      /* sizeof(ad_program_kind) */
   const char *name; /* of model.kind */
   const char *help; /* one line for people */
   /* Names, NULL at the end. One: a recipe's mesh is a text; several: a map with these keys. Where a mesh has the axis

@@ -32,6 +32,7 @@ typedef struct ad_tape_options {
 /* A module's parameters as a tape sees them: where their values are and where their gradients go. Borrowed until the
  * tape's reset; one tape may use the parameters of several modules. */
 typedef struct ad_parameters {
+  size_t size;                   /* sizeof(ad_parameters) */
   const ad_array *const *values; /* in their compute layouts; their data is looked up at each use */
   size_t count;
   ad_reducer *reducer; /* takes the gradients; NULL: they stay on the tape (ad_grad) */

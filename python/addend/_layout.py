@@ -55,6 +55,7 @@ class _CStep(ctypes.Structure):
 @same_size("ad_rule")
 class _CRule(ctypes.Structure):
     _fields_ = [
+        ("size", ctypes.c_size_t),
         ("name", ctypes.c_char_p),
         ("dims", ctypes.c_char_p),
         ("linearity", ctypes.c_int),
@@ -339,7 +340,7 @@ def propagate(
         raise InvalidError(f"linearity takes one of {', '.join(_LINEARITY)}, not {linearity!r}")
     if not operands:
         raise InvalidError("propagate takes the layout of every operand")
-    rule = _CRule(name.encode(), dims.encode(), _LINEARITY[linearity], whole.encode())
+    rule = _CRule(ctypes.sizeof(_CRule), name.encode(), dims.encode(), _LINEARITY[linearity], whole.encode())
     layouts = (_layout_p * len(operands))(*[ctypes.pointer(operand.c) for operand in operands])
     constants = (ctypes.c_int * len(operands))(*[int(i in constant) for i in range(len(operands))])
     out = CLayout()

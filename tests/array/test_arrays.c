@@ -181,7 +181,13 @@ static double square_sum_of_whole(ad_comm *comm, const ad_array *array) {
 
 static void check_same_on_all(ad_comm *comm, const ad_group *group, double value) {
   double most = value, least = -value;
-  ad_collective call = {.op = AD_ALL_REDUCE, .group = *group, .in = &most, .out = &most, .count = 1, .dtype = AD_F64};
+  ad_collective call = {.size = sizeof call,
+                        .op = AD_ALL_REDUCE,
+                        .group = *group,
+                        .in = &most,
+                        .out = &most,
+                        .count = 1,
+                        .dtype = AD_F64};
   call.reduction = AD_MAX;
   call.site = AD_HERE;
   CHECK_OK(ad_comm_run(comm, &call));
@@ -265,7 +271,8 @@ static int norm_of_pools(ad_comm *comm, void *context) {
   const ad_array *pointers[] = {&arrays[0], &arrays[1]};
   CHECK_OK(ad_array_square_sum(comm, &pool, &pointers[own], 1, &sum));
   expected[own] = ad_group_index(&pool, rank) == 0 ? sum : 0;
-  ad_collective call = {.op = AD_ALL_REDUCE, .group = all, .in = expected, .out = expected, .count = 2};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = all, .in = expected, .out = expected, .count = 2};
   call.dtype = AD_F64;
   CHECK_OK(ad_comm_run(comm, &call));
   CHECK_OK(ad_array_square_sum(comm, &all, pointers, 2, &sum));

@@ -342,7 +342,11 @@ static double over_all_ranks(const joined *j, double sum) {
   char text[32];
   snprintf(text, sizeof text, "dp=%lld", (long long)ad_comm_size(j->comm));
   CHECK_OK(ad_mesh_create(text, &world));
-  ad_collective call = {.op = AD_ALL_REDUCE, .group = ad_mesh_group(world, AD_AXES_ALL, rank), .in = &sum, .out = &all};
+  ad_collective call = {.size = sizeof call,
+                        .op = AD_ALL_REDUCE,
+                        .group = ad_mesh_group(world, AD_AXES_ALL, rank),
+                        .in = &sum,
+                        .out = &all};
   call.count = 1;
   call.dtype = AD_F64;
   call.reduction = AD_SUM;

@@ -27,7 +27,7 @@ static void a_comm_that_is_null_is_refused_by_name(void **state) {
   ad_mesh *mesh;
   assert_int_equal(ad_mesh_create("dp=1", &mesh), AD_OK);
   ad_group group = ad_mesh_group(mesh, AD_AXES_ALL, 0);
-  ad_collective barrier = {.op = AD_BARRIER, .group = group};
+  ad_collective barrier = {.size = sizeof barrier, .op = AD_BARRIER, .group = group};
   ad_request request = {0};
   int done;
   void *memory;
@@ -52,7 +52,8 @@ static void a_missing_argument_is_refused_and_the_next_call_works(void **state) 
   ad_mesh *mesh;
   assert_int_equal(ad_mesh_create("dp=1", &mesh), AD_OK);
   ad_group group = ad_mesh_group(mesh, AD_AXES_ALL, 0), no_mesh = {0};
-  ad_collective barrier = {.op = AD_BARRIER, .group = group}, astray = {.op = AD_BARRIER};
+  ad_collective barrier = {.size = sizeof barrier, .op = AD_BARRIER, .group = group},
+                astray = {.size = sizeof astray, .op = AD_BARRIER};
   ad_request request = {0};
   void *memory;
   refused(ad_comm_open(NULL), "`out` is NULL");
@@ -86,7 +87,8 @@ static void what_an_exchange_receives_lands_in_memory_of_its_own(void **state) {
                            {.send = cells + 2, .count = 4}, /* two may read the same */
                            {.receive = cells + 6, .count = 4},
                            {.receive = cells + 5, .count = 4}};
-  ad_collective exchange = {.op = AD_EXCHANGE,
+  ad_collective exchange = {.size = sizeof exchange,
+                            .op = AD_EXCHANGE,
                             .group = ad_mesh_group(mesh, AD_AXES_ALL, 0),
                             .messages = messages,
                             .message_count = 4,
@@ -112,7 +114,8 @@ static int sum_on_rank(ad_comm *comm, void *context) {
   float in[6] = {1, 2, 3, 4, 5, 6}, out[6];
   char *text;
   CHECK_OK(ad_mesh_create("dp=3", &mesh));
-  ad_collective sum = {.op = AD_ALL_REDUCE,
+  ad_collective sum = {.size = sizeof sum,
+                       .op = AD_ALL_REDUCE,
                        .group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm)),
                        .in = in,
                        .out = out,
@@ -132,7 +135,8 @@ static int sum_on_rank(ad_comm *comm, void *context) {
   free(text);
   int64_t own = ad_comm_rank(comm);
   ad_message messages[] = {{.peer = own, .send = in, .count = 5}, {.peer = own, .receive = out, .count = 5}};
-  ad_collective exchange = {.op = AD_EXCHANGE, .group = sum.group, .messages = messages, .message_count = 2};
+  ad_collective exchange = {
+      .size = sizeof exchange, .op = AD_EXCHANGE, .group = sum.group, .messages = messages, .message_count = 2};
   exchange.dtype = AD_F32;
   uint64_t before = ad_comm_bytes(comm);
   CHECK_OK(ad_comm_run(comm, &exchange));
@@ -167,7 +171,8 @@ static int differ_from_two(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   float value[2] = {0};
   CHECK_OK(ad_mesh_create("dp=3", &mesh));
-  ad_collective sum = {.op = AD_ALL_REDUCE, .in = value, .out = value, .count = 1, .dtype = AD_F32, .site = "here"};
+  ad_collective sum = {
+      .size = sizeof sum, .op = AD_ALL_REDUCE, .in = value, .out = value, .count = 1, .dtype = AD_F32, .site = "here"};
   sum.group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
   CHECK_OK(ad_comm_barrier(comm, &sum.group));
   if (ad_comm_rank(comm) == 1) {
@@ -197,7 +202,13 @@ static int fail_and_call_again(ad_comm *comm, void *context) {
   CHECK_OK(ad_mesh_create("dp=2", &mesh));
   ad_group group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
   float value = 0;
-  ad_collective sum = {.op = AD_ALL_REDUCE, .group = group, .in = &value, .out = &value, .count = 1, .dtype = AD_F32};
+  ad_collective sum = {.size = sizeof sum,
+                       .op = AD_ALL_REDUCE,
+                       .group = group,
+                       .in = &value,
+                       .out = &value,
+                       .count = 1,
+                       .dtype = AD_F32};
   if (ad_comm_rank(comm)) sum.count = 0;
   CHECK_STATUS(ad_comm_run(comm, &sum), AD_MISMATCH);
   CHECK_MESSAGE("; the communicator can only be closed");

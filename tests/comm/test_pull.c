@@ -43,8 +43,14 @@ static int close_world(world *w) {
 }
 
 static ad_collective collective(const world *w, ad_collective_op op, const char *site) {
-  return (ad_collective){
-      .op = op, .group = w->all, .in = w->in, .out = w->out, .count = COUNT, .dtype = AD_F32, .site = site};
+  return (ad_collective){.size = sizeof(ad_collective),
+                         .op = op,
+                         .group = w->all,
+                         .in = w->in,
+                         .out = w->out,
+                         .count = COUNT,
+                         .dtype = AD_F32,
+                         .site = site};
 }
 
 // Whether the machine lets ranks read each other, by trying: where it does not, everything is staged.
@@ -54,7 +60,8 @@ static int ranks_read_each_other(const world *w) {
   } place;
   int64_t word = 77, found = 0;
   place own = {getpid(), (int64_t)(intptr_t)&word}, all[RANKS];
-  ad_collective gather = {.op = AD_ALL_GATHER, .group = w->all, .in = &own, .out = all, .count = 2, .dtype = AD_I64};
+  ad_collective gather = {
+      .size = sizeof gather, .op = AD_ALL_GATHER, .group = w->all, .in = &own, .out = all, .count = 2, .dtype = AD_I64};
   CHECK_OK(ad_comm_run(w->comm, &gather));
   const place *next = &all[(ad_comm_rank(w->comm) + 1) % RANKS];
   struct iovec to = {&found, sizeof found}, from = {(void *)(intptr_t)next->at, sizeof found};
@@ -158,7 +165,7 @@ static int die_while_read(ad_comm *comm, void *context) {
 
 static void dies_and_is_named(ad_collective_op op, long microseconds) {
   death d = {op, microseconds};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = die_while_read, .context = &d};
   assert_int_equal(ad_launch(&options, &result), AD_RANK_DIED);
   assert_int_equal(result.rank, 1);

@@ -18,8 +18,12 @@ enum { ROWS = 5, COLUMNS = 4 };
 
 static ad_param_spec matrix(const char *name, const ad_mesh *mesh) {
   ad_layout layout = ad_layout_all(mesh, AD_R);
-  return (ad_param_spec){
-      .name = name, .shape = {2, {ROWS, COLUMNS}}, .layout = layout, .storage = layout, .deviation = 1};
+  return (ad_param_spec){.size = sizeof(ad_param_spec),
+                         .name = name,
+                         .shape = {2, {ROWS, COLUMNS}},
+                         .layout = layout,
+                         .storage = layout,
+                         .deviation = 1};
 }
 
 /* A module of two parameters on one rank; a mesh and a comm of their own. */
@@ -41,10 +45,15 @@ static void describe(fixture *f) {
   f->params[1] = matrix("head.w", f->mesh);
   f->params[1].contract = (ad_contract){.param = AD_BF16};
   ad_layout layout = ad_layout_all(f->mesh, AD_R);
-  f->states[0] = (ad_state_spec){"bias", AD_F32, {1, {3}}, layout, 0.5};
-  f->states[1] = (ad_state_spec){"sources", AD_BF16, {1, {7}}, layout, -2};
-  f->spec = (ad_module_spec){
-      .name = "m", .mesh = f->mesh, .params = f->params, .param_count = 2, .states = f->states, .state_count = 2};
+  f->states[0] = (ad_state_spec){sizeof(ad_state_spec), "bias", AD_F32, {1, {3}}, layout, 0.5};
+  f->states[1] = (ad_state_spec){sizeof(ad_state_spec), "sources", AD_BF16, {1, {7}}, layout, -2};
+  f->spec = (ad_module_spec){.size = sizeof(ad_module_spec),
+                             .name = "m",
+                             .mesh = f->mesh,
+                             .params = f->params,
+                             .param_count = 2,
+                             .states = f->states,
+                             .state_count = 2};
 }
 
 static void open_module(fixture *f, int is_mirror) {
@@ -252,10 +261,15 @@ static int on_a_view(ad_comm *comm, void *context) {
   ad_layout_set(&params[1].layout, AD_AXES(AD_TP), AD_S(1));
   params[1].storage = params[1].layout;
   ad_layout_set(&params[1].storage, AD_AXES(AD_DP_SHARD), AD_S(0));
-  ad_state_spec cut = {"cut", AD_F64, {1, {7}}, ad_layout_all(view, AD_R), 1};
+  ad_state_spec cut = {sizeof cut, "cut", AD_F64, {1, {7}}, ad_layout_all(view, AD_R), 1};
   ad_layout_set(&cut.layout, AD_AXES(AD_TP), AD_S(0));
-  ad_module_spec spec = {
-      .name = "m", .mesh = mesh, .params = params, .param_count = 2, .states = &cut, .state_count = 1};
+  ad_module_spec spec = {.size = sizeof spec,
+                         .name = "m",
+                         .mesh = mesh,
+                         .params = params,
+                         .param_count = 2,
+                         .states = &cut,
+                         .state_count = 1};
   ad_module_options options = {.size = sizeof options, .seed = 5};
   CHECK_OK(ad_module_create(comm, &spec, &options, &module));
   CHECK(ad_array_numel(ad_module_state(module, 0)) == (size_t)ad_cut(7, rank % 3, 3).count);

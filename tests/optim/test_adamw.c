@@ -179,8 +179,8 @@ static void decay_applies_only_where_it_is_wanted(void **state) {
   ad_array *params[] = {&a, &b};
   ad_adamw_options options = {.size = sizeof options, .weight_decay = 0.5};
   ad_adamw *optimizer;
-  assert_int_equal(
-      ad_adamw_create(borrowed, (const ad_param_spec[]){{.decays = 1}, {.decays = 0}}, 2, &options, &optimizer), AD_OK);
+  const ad_param_spec specs[] = {{.size = sizeof *specs, .decays = 1}, {.size = sizeof *specs, .decays = 0}};
+  assert_int_equal(ad_adamw_create(borrowed, specs, 2, &options, &optimizer), AD_OK);
   assert_int_equal(ad_adamw_step_at(optimizer, params, grads, 0.1, 1, "test.c:1"), AD_OK);
   assert_true(decayed[0] == 2 - 0.1 * (0.5 * 2));
   assert_true(kept[0] == 2);
@@ -309,7 +309,7 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
 }
 
 static void the_schedule_rises_and_falls(void **state) {
-  ad_schedule schedule = {.lr = 2, .warmup = 3, .steps = 14, .final_fraction = 0.1};
+  ad_schedule schedule = {.size = sizeof schedule, .lr = 2, .warmup = 3, .steps = 14, .final_fraction = 0.1};
   assert_true(ad_schedule_at(&schedule, 0) == 0.5);
   assert_true(ad_schedule_at(&schedule, 2) == 1.5);
   assert_true(ad_schedule_at(&schedule, 3) == 2);
@@ -323,14 +323,14 @@ static void the_schedule_rises_and_falls(void **state) {
 }
 
 static void a_schedule_without_warm_up_or_without_an_end_to_it(void **state) {
-  ad_schedule none = {.lr = 1, .warmup = 0, .steps = 3, .final_fraction = 0};
+  ad_schedule none = {.size = sizeof none, .lr = 1, .warmup = 0, .steps = 3, .final_fraction = 0};
   assert_true(ad_schedule_at(&none, 0) == 1);
   assert_true(fabs(ad_schedule_at(&none, 1) - 0.5) < 1e-15);
   assert_true(ad_schedule_at(&none, 2) == 0);
-  ad_schedule single = {.lr = 1, .warmup = 2, .steps = 3, .final_fraction = 0.5};
+  ad_schedule single = {.size = sizeof single, .lr = 1, .warmup = 2, .steps = 3, .final_fraction = 0.5};
   assert_true(ad_schedule_at(&single, 2) == 1);
   assert_true(ad_schedule_at(&single, 3) == 0.5);
-  ad_schedule longer = {.lr = 1, .warmup = 10, .steps = 4, .final_fraction = 0.5};
+  ad_schedule longer = {.size = sizeof longer, .lr = 1, .warmup = 10, .steps = 4, .final_fraction = 0.5};
   assert_true(ad_schedule_at(&longer, 3) < 1);
   assert_true(ad_schedule_at(&longer, 10) == 0.5);
 }

@@ -265,7 +265,8 @@ static inline void samples_of_step(const job *j, const ad_text_data *text, int64
   const ad_recipe *recipe = j->recipe;
   const ad_safetensor *expected[] = {ad_safetensors_find(j->expected, tokens_name),
                                      ad_safetensors_find(j->expected, targets_name)};
-  ad_batch_options options = {.seed = (uint64_t)recipe->train.seed,
+  ad_batch_options options = {.size = sizeof options,
+                              .seed = (uint64_t)recipe->train.seed,
                               .global_batch = recipe->train.global_batch,
                               .valid = text_of(recipe)->valid,
                               .valid_count = text_of(recipe)->valid_count,
@@ -274,7 +275,7 @@ static inline void samples_of_step(const job *j, const ad_text_data *text, int64
   int32_t *found[] = {malloc(bytes), malloc(bytes)};
   int64_t counted;
   assert_true(found[0] && found[1]);
-  ad_text_data_rows(text, &options, step, 0, recipe->train.global_batch, found[0], found[1], &counted);
+  CHECK_OK(ad_text_data_rows(text, &options, step, 0, recipe->train.global_batch, found[0], found[1], &counted));
   for (int i = 0; i < 2; i++) {
     assert_true(expected[i] && expected[i]->dtype == AD_I32 && expected[i]->bytes >= (size_t)(step + 1) * bytes);
     assert_memory_equal(found[i], (const char *)expected[i]->data + (size_t)step * bytes, bytes);

@@ -29,7 +29,10 @@ static inline void describe_params(model *m, ad_dtype dtype) {
   m->dtype = dtype;
   for (int i = 0; i < PARAMS; i++) {
     ad_param_spec *spec = &m->params[i];
-    *spec = (ad_param_spec){.name = param_names[i], .shape = param_shapes[i], .layout = ad_layout_all(m->mesh, AD_R)};
+    *spec = (ad_param_spec){.size = sizeof(ad_param_spec),
+                            .name = param_names[i],
+                            .shape = param_shapes[i],
+                            .layout = ad_layout_all(m->mesh, AD_R)};
     if (has_tp && i == 4) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_S(1));
     if (has_tp && i == 1) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_I);
     spec->storage = spec->layout;

@@ -43,7 +43,8 @@ static void open_world(world *w, ad_comm *comm, const setting *s, int shards) {
   CHECK_OK(ad_mesh_create(s->mesh, &w->mesh));
   for (int p = 0; p < PARAMS; p++) {
     ad_param_spec *spec = &w->specs[p];
-    *spec = (ad_param_spec){.name = names[p], .shape = shapes[p], .layout = ad_layout_all(w->mesh, AD_R)};
+    *spec = (ad_param_spec){
+        .size = sizeof(ad_param_spec), .name = names[p], .shape = shapes[p], .layout = ad_layout_all(w->mesh, AD_R)};
     spec->storage = spec->layout;
     if (shards) ad_layout_set(&spec->storage, AD_AXES(AD_DP_SHARD), AD_S(0));
     spec->contract = s->contract;
@@ -210,7 +211,8 @@ static int compare_buckets(ad_comm *comm, void *context) {
                                           {.param = AD_BF16, .grad = AD_F32, .raw = 1}};
   static const char *const called[] = {"a", "b", "c", "d"};
   for (int i = 0; i < 4; i++) {
-    specs[i] = (ad_param_spec){.name = called[i], .shape = {1, {6}}, .layout = ad_layout_all(mesh, AD_R)};
+    specs[i] = (ad_param_spec){
+        .size = sizeof(ad_param_spec), .name = called[i], .shape = {1, {6}}, .layout = ad_layout_all(mesh, AD_R)};
     specs[i].storage = specs[i].layout;
     specs[i].contract = contracts[i];
   }

@@ -171,7 +171,8 @@ static int is_wrong_in_shards(ad_comm *comm, void *context) {
   int64_t any[] = {!sums_are(m, &s, 1), scene.fired};
   ad_seams_clear();
   ad_group all = ad_mesh_group(m->mesh, AD_AXES_ALL, ad_comm_rank(comm));
-  ad_collective call = {.op = AD_ALL_REDUCE, .group = all, .in = any, .out = any, .count = 2, .dtype = AD_I64};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = all, .in = any, .out = any, .count = 2, .dtype = AD_I64};
   call.site = AD_HERE;
   CHECK_OK(ad_comm_run(comm, &call));
   CHECK(any[0] > 0 && any[1] > 0);

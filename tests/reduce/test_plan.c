@@ -29,7 +29,7 @@ static int close_world(void **state) {
 }
 
 static ad_param_spec spec_of(const world *w, const char *name, int64_t numel, const char *layout, const char *storage) {
-  ad_param_spec spec = {.name = name, .shape = {1, {numel}}};
+  ad_param_spec spec = {.size = sizeof spec, .name = name, .shape = {1, {numel}}};
   assert_int_equal(ad_layout_parse(w->mesh, layout, &spec.layout), AD_OK);
   assert_int_equal(ad_layout_parse(w->mesh, storage, &spec.storage), AD_OK);
   return spec;

@@ -149,7 +149,8 @@ static void parameters_of_all_types_are_summed_where_they_are_replicated(void **
 
 static void check_same_bits(ad_comm *comm, const ad_mesh *mesh, const ad_array *array) {
   ad_axes same = ad_layout_axes_of(&array->layout, AD_R) | ad_layout_axes_of(&array->layout, AD_I);
-  ad_collective call = {.op = AD_BROADCAST, .group = ad_mesh_group(mesh, same, ad_comm_rank(comm)), .site = AD_HERE};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_BROADCAST, .group = ad_mesh_group(mesh, same, ad_comm_rank(comm)), .site = AD_HERE};
   uint8_t first[512];
   CHECK(ad_array_bytes(array) <= sizeof first);
   memcpy(first, array->data, ad_array_bytes(array));

@@ -131,7 +131,10 @@ static void open_some(ad_comm *comm, ad_mesh *mesh, const ad_reducer_options *gi
   static const char *const names[MANY] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"};
   ad_param_spec specs[MANY];
   for (int i = 0; i < MANY; i++) {
-    specs[i] = (ad_param_spec){.name = names[i], .shape = {2, {ROWS, WIDTH}}, .layout = ad_layout_all(mesh, AD_R)};
+    specs[i] = (ad_param_spec){.size = sizeof(ad_param_spec),
+                               .name = names[i],
+                               .shape = {2, {ROWS, WIDTH}},
+                               .layout = ad_layout_all(mesh, AD_R)};
     specs[i].storage = specs[i].layout;
     ad_layout_set(&specs[i].storage, AD_AXES(AD_DP_SHARD), AD_S(0));
   }

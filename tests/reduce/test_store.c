@@ -39,7 +39,8 @@ static void describe(world *w) {
   int has_tp = ad_mesh_axis_size(w->mesh, AD_TP) > 1;
   for (int i = 0; i < PARAMS; i++) {
     ad_param_spec *spec = &w->specs[i];
-    *spec = (ad_param_spec){.name = names[i], .shape = shapes[i], .layout = ad_layout_all(w->mesh, AD_R)};
+    *spec = (ad_param_spec){
+        .size = sizeof(ad_param_spec), .name = names[i], .shape = shapes[i], .layout = ad_layout_all(w->mesh, AD_R)};
     if (has_tp && i == 2) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_S(1));
     if (has_tp && i == 5) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_S(0));
     if (has_tp && i == 1) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_I);

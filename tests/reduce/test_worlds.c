@@ -39,7 +39,8 @@ static void describe_params(world *w, int shards) {
   static const ad_type types[PARAMS] = {AD_R, AD_I, AD_S(1), AD_S(0), AD_I, AD_R};
   for (int p = 0; p < PARAMS; p++) {
     ad_param_spec *spec = &w->specs[p];
-    *spec = (ad_param_spec){.name = names[p], .shape = shapes[p], .layout = ad_layout_all(w->mesh, AD_R)};
+    *spec = (ad_param_spec){
+        .size = sizeof(ad_param_spec), .name = names[p], .shape = shapes[p], .layout = ad_layout_all(w->mesh, AD_R)};
     ad_layout_set(&spec->layout, AD_AXES(AD_TP), types[p]);
     if (p == 4) spec->layout = ad_layout_all(w->mesh, AD_I);
     spec->storage = spec->layout;

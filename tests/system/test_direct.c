@@ -110,7 +110,7 @@ static int be_started(void) {
 static void a_started_program_knows_that_it_is_a_rank(void **state) {
   char *argv[] = {"/proc/self/exe", "started", NULL};
   ad_launch_options options = {.size = sizeof options, .ranks = 2, .argv = argv};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   if (!getenv("ADDEND_TEST_MPIRUN")) assert_false(ad_comm_launched());
   must(ad_launch(&options, &result));
   assert_int_equal(result.exit_status, 0);

@@ -77,7 +77,8 @@ static void layouts(void **state) {
   ad_path_step steps[AD_AXIS_COUNT];
   int count = 0;
   const ad_layout *one[] = {&layout}, *none[] = {NULL}, *lost[] = {&astray};
-  ad_rule rule = {.name = "double", .dims = "a->a"}, nameless = {.dims = "a->a"}, dimless = {.name = "double"};
+  ad_rule rule = {.size = sizeof rule, .name = "double", .dims = "a->a"},
+          nameless = {.size = sizeof nameless, .dims = "a->a"}, dimless = {.size = sizeof dimless, .name = "double"};
   refused(ad_layout_parse(NULL, "", &out), "`mesh` is NULL");
   refused(ad_layout_parse(mesh, NULL, &out), "`text` is NULL");
   refused(ad_layout_parse(mesh, "", NULL), "`out` is NULL");
@@ -159,7 +160,7 @@ static void arrays(void **state) {
 static void reducers_and_counts(void **state) {
   ad_reducer *reducer = NULL;
   ad_count *count = NULL;
-  ad_param_spec spec = {.name = "w", .shape = shape, .layout = layout, .storage = layout};
+  ad_param_spec spec = {.size = sizeof spec, .name = "w", .shape = shape, .layout = layout, .storage = layout};
   ad_array out;
   int adds;
   double norm;
@@ -208,8 +209,9 @@ static void reducers_and_counts(void **state) {
 
 static void stores(void **state) {
   ad_store *store = NULL;
-  ad_param_spec spec = {.name = "w", .shape = shape, .layout = layout, .storage = layout}, nameless = spec;
-  ad_param_spec lost = {.name = "w", .shape = shape, .layout = layout};
+  ad_param_spec spec = {.size = sizeof spec, .name = "w", .shape = shape, .layout = layout, .storage = layout},
+                nameless = spec;
+  ad_param_spec lost = {.size = sizeof lost, .name = "w", .shape = shape, .layout = layout};
   nameless.name = NULL;
   refused(ad_store_create(NULL, &spec, 1, NULL, &store), "`comm` is NULL");
   refused(ad_store_create(comm, NULL, 1, NULL, &store), "`params` is NULL");
@@ -237,7 +239,7 @@ static void tensors(void **state) {
   refused(ad_backward_from(NULL, NULL, NULL, 0, AD_LAST_START), "`tape` is NULL");
   assert_null(ad_constant(NULL, &array));
   assert_null(ad_input(NULL, &array));
-  assert_null(ad_parameter_at(NULL, &(ad_parameters){0}, 0, NULL));
+  assert_null(ad_parameter_at(NULL, &(ad_parameters){.size = sizeof(ad_parameters)}, 0, NULL));
   assert_null(ad_view(NULL, NULL, mesh));
   assert_null(ad_divide(NULL, NULL, NULL));
   assert_null(ad_share(NULL, NULL, NULL, 0));
@@ -288,7 +290,7 @@ static void optimizers_and_parameters(void **state) {
   ad_adamw *optimizer = NULL;
   const ad_array *params[] = {&array}, *none[] = {NULL}, *grads[] = {NULL};
   ad_array *updated[] = {&array}, *missing[] = {NULL}, lost = {.dtype = AD_F32, .shape = shape};
-  ad_param_spec declaration = {.name = "w", .shape = shape, .layout = layout};
+  ad_param_spec declaration = {.size = sizeof declaration, .name = "w", .shape = shape, .layout = layout};
   refused(ad_adamw_create(params, NULL, 1, NULL, NULL), "`out` is NULL");
   refused(ad_adamw_create(NULL, NULL, 1, NULL, &optimizer), "`params` is NULL");
   refused(ad_adamw_create(none, NULL, 1, NULL, &optimizer), "`params[i]` is NULL");
@@ -343,8 +345,10 @@ static void checkpoints(void **state) {
   ad_checkpointer *checkpointer = NULL;
   const ad_checkpoint_value nameless[] = {{NULL, &array}}, empty[] = {{"w", NULL}};
   ad_checkpoint_number number[] = {{NULL, 1}};
-  ad_checkpoint_state listless = {.value_count = 1}, first = {.values = nameless, .value_count = 1};
-  ad_checkpoint_state second = {.values = empty, .value_count = 1}, third = {.numbers = number, .number_count = 1};
+  ad_checkpoint_state listless = {.size = sizeof listless, .value_count = 1},
+                      first = {.size = sizeof first, .values = nameless, .value_count = 1};
+  ad_checkpoint_state second = {.size = sizeof second, .values = empty, .value_count = 1},
+                      third = {.size = sizeof third, .numbers = number, .number_count = 1};
   char folder[] = "/tmp/addend-nulls-XXXXXX";
   assert_non_null(mkdtemp(folder));
   refused(ad_checkpointer_create(NULL, mesh, folder, 1, &checkpointer), "`comm` is NULL");
@@ -404,10 +408,13 @@ static void recipes_and_plans(void **state) {
 
 static void modules(void **state) {
   ad_module *module = NULL;
-  ad_param_spec param = {.name = "w", .shape = shape, .layout = layout, .storage = layout}, nameless = param;
-  ad_param_spec lost = {.name = "w", .shape = shape, .layout = layout};
-  ad_state_spec state_spec = {.name = NULL, .dtype = AD_F32, .shape = shape, .layout = layout};
-  ad_module_spec spec = {.name = "m", .mesh = mesh, .params = &param, .param_count = 1}, wrong = spec;
+  ad_param_spec param = {.size = sizeof param, .name = "w", .shape = shape, .layout = layout, .storage = layout},
+                nameless = param;
+  ad_param_spec lost = {.size = sizeof lost, .name = "w", .shape = shape, .layout = layout};
+  ad_state_spec state_spec = {
+      .size = sizeof state_spec, .name = NULL, .dtype = AD_F32, .shape = shape, .layout = layout};
+  ad_module_spec spec = {.size = sizeof spec, .name = "m", .mesh = mesh, .params = &param, .param_count = 1},
+                 wrong = spec;
   nameless.name = NULL;
   refused(ad_module_create(NULL, &spec, NULL, &module), "`comm` is NULL");
   refused(ad_module_create(comm, NULL, NULL, &module), "`spec` is NULL");
@@ -436,7 +443,8 @@ static void modules(void **state) {
 
 static void programs(void **state) {
   static const char *const some_modules[] = {"m", NULL};
-  static const ad_program_kind nameless = {.modules = some_modules}, empty = {.name = "empty"};
+  static const ad_program_kind nameless = {.size = sizeof nameless, .modules = some_modules},
+                               empty = {.size = sizeof empty, .name = "empty"};
   static const char *const meshes[] = {"dp=1"}, *const no_mesh[] = {NULL};
   ad_program *program = NULL;
   ad_program_setting setting = {.comm = comm, .meshes = meshes, .global_batch = 1, .microbatches = 1}, wrong = setting;
@@ -455,25 +463,32 @@ static void programs(void **state) {
   wrong.meshes = no_mesh;
   refused(ad_program_create(ad_gpt(), recipe->options, &wrong, &program), "mesh of `model`");
   must(ad_program_create(ad_gpt(), recipe->options, &setting, &program));
-  refused(ad_program_add_module(NULL, &(ad_module_spec){0}), "`to` is NULL");
+  refused(ad_program_add_module(NULL, &(ad_module_spec){.size = sizeof(ad_module_spec)}), "`to` is NULL");
   refused(ad_program_add_module(program, NULL), "`spec` is NULL");
-  refused(ad_program_add_module(program, &(ad_module_spec){.mesh = mesh}), "`spec->name` is NULL");
-  refused(ad_program_add_module(program, &(ad_module_spec){.name = "m"}), "`spec->mesh` is NULL");
-  refused(ad_program_add_module(program, &(ad_module_spec){.name = "m", .mesh = mesh, .param_count = 1}),
+  refused(ad_program_add_module(program, &(ad_module_spec){.size = sizeof(ad_module_spec), .mesh = mesh}),
+          "`spec->name` is NULL");
+  refused(ad_program_add_module(program, &(ad_module_spec){.size = sizeof(ad_module_spec), .name = "m"}),
+          "`spec->mesh` is NULL");
+  refused(ad_program_add_module(
+              program, &(ad_module_spec){.size = sizeof(ad_module_spec), .name = "m", .mesh = mesh, .param_count = 1}),
           "`spec->params` is NULL");
-  refused(ad_program_add_module(program, &(ad_module_spec){.name = "m", .mesh = mesh, .state_count = 1}),
+  refused(ad_program_add_module(
+              program, &(ad_module_spec){.size = sizeof(ad_module_spec), .name = "m", .mesh = mesh, .state_count = 1}),
           "`spec->states` is NULL");
-  refused(ad_program_add_count(NULL, &(ad_count_spec){0}), "`to` is NULL");
+  refused(ad_program_add_count(NULL, &(ad_count_spec){.size = sizeof(ad_count_spec)}), "`to` is NULL");
   refused(ad_program_add_count(program, NULL), "`spec` is NULL");
-  refused(ad_program_add_count(program, &(ad_count_spec){.layout = layout}), "`spec->name` is NULL");
-  refused(ad_program_add_count(program, &(ad_count_spec){.name = "c"}), "`spec->layout.mesh` is NULL");
-  refused(ad_program_add_loss(NULL, &(ad_loss_spec){0}), "`to` is NULL");
+  refused(ad_program_add_count(program, &(ad_count_spec){.size = sizeof(ad_count_spec), .layout = layout}),
+          "`spec->name` is NULL");
+  refused(ad_program_add_count(program, &(ad_count_spec){.size = sizeof(ad_count_spec), .name = "c"}),
+          "`spec->layout.mesh` is NULL");
+  refused(ad_program_add_loss(NULL, &(ad_loss_spec){.size = sizeof(ad_loss_spec)}), "`to` is NULL");
   refused(ad_program_add_loss(program, NULL), "`spec` is NULL");
-  refused(ad_program_add_loss(program, &(ad_loss_spec){0}), "`spec->name` is NULL");
-  refused(ad_program_add_phase(NULL, &(ad_phase){0}), "`to` is NULL");
+  refused(ad_program_add_loss(program, &(ad_loss_spec){.size = sizeof(ad_loss_spec)}), "`spec->name` is NULL");
+  refused(ad_program_add_phase(NULL, &(ad_phase){.size = sizeof(ad_phase)}), "`to` is NULL");
   refused(ad_program_add_phase(program, NULL), "`phase` is NULL");
-  refused(ad_program_add_phase(program, &(ad_phase){0}), "`phase->name` is NULL");
-  refused(ad_program_add_phase(program, &(ad_phase){.name = "p"}), "phase `p` has no function");
+  refused(ad_program_add_phase(program, &(ad_phase){.size = sizeof(ad_phase)}), "`phase->name` is NULL");
+  refused(ad_program_add_phase(program, &(ad_phase){.size = sizeof(ad_phase), .name = "p"}),
+          "phase `p` has no function");
   assert_int_equal(ad_program_module_count(program) + ad_program_loss_count(program), 2); /* nothing was added */
   ad_program_destroy(program);
   ad_program_destroy(NULL);

@@ -237,7 +237,7 @@ static int run_view(ad_comm *comm, void *context) {
   CHECK_OK(ad_layout_parse(mesh, "dp_shard=S0 tp=S0", &cut));
   ad_array x = random_array(comm, &(ad_shape){2, {8, 3}}, &cut, 1), c[2];
   const ad_array *list[] = {&x};
-  ad_parameters from = {.values = list, .count = 1, .acquire = give};
+  ad_parameters from = {.size = sizeof from, .values = list, .count = 1, .acquire = give};
   ad_shape rows = {2, {2, 3}};
   for (int i = 0; i < 2; i++) {
     ad_layout varying;
@@ -347,7 +347,7 @@ static int fail_on_rank_1(ad_comm *comm, void *context) {
 
 static void a_failed_tape_tells_the_ranks_that_wait_for_it(void **state) {
   ad_launch_options options = {.size = sizeof options, .ranks = 3, .function = fail_on_rank_1};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   assert_int_equal(ad_launch(&options, &result), AD_OK);  // every rank's own checks held
   assert_int_equal(result.status, AD_INVALID);
   assert_non_null(strstr(result.message, "index 9"));

@@ -541,7 +541,7 @@ static void a_copy_of_a_parameter_has_its_gradient_unrounded(void **state) {
   ad_array weight = random_array(&w, AD_BF16, (ad_shape){2, {5, 7}}, 2, 0);
   ad_array slope = random_array(&w, AD_F32, (ad_shape){2, {5, 7}}, 3, 0);
   const ad_array *values[] = {&weight};
-  ad_parameters from = {.values = values, .count = 1};
+  ad_parameters from = {.size = sizeof from, .values = values, .count = 1};
   ad_tape *t = open_tape(&w, AD_BF16);
   ad_tensor *leaf = ad_parameter(t, &from, 0), *copy = ad_scale(t, leaf, 1);
   slope.layout = ad_layout_dual(&weight.layout);
@@ -560,7 +560,7 @@ static void a_parameter_in_bf16_is_not_multiplied_by_elements(void **state) {
   world w = world_open();
   ad_array weight = random_array(&w, AD_BF16, (ad_shape){2, {5, 7}}, 2, 0);
   const ad_array *values[] = {&weight};
-  ad_parameters from = {.values = values, .count = 1};
+  ad_parameters from = {.size = sizeof from, .values = values, .count = 1};
   ad_tape *t = open_tape(&w, AD_BF16);
   ad_tensor *leaf = ad_parameter(t, &from, 0);
   assert_null(ad_tensor_array(ad_multiply(t, ad_constant(t, &weight), leaf)));
@@ -584,7 +584,7 @@ static void gradients_of_parameters_are_not_rounded_to_bf16(void **state) {
   ad_array x = random_array(&w, AD_BF16, (ad_shape){2, {ROWS, INNER}}, 1, 0);
   ad_array weight = random_array(&w, AD_BF16, (ad_shape){2, {INNER, COLUMNS}}, 2, 0), c;
   const ad_array *values[] = {&weight};
-  ad_parameters from = {.values = values, .count = 1};
+  ad_parameters from = {.size = sizeof from, .values = values, .count = 1};
   ad_tape *t = open_tape(&w, AD_BF16);
   ad_tensor *leaf = ad_parameter(t, &from, 0), *moved = ad_convert(t, leaf, "tp", AD_R);
   ad_tensor *y = ad_linear(t, ad_convert(t, ad_constant(t, &x), "tp", AD_R), moved);

@@ -22,7 +22,7 @@ static void open_branches(branches *f) {
     f->param[i] = random_array(&f->w, AD_F64, (ad_shape){2, {WIDTH, WIDTH}}, 10 + i, 0);
     f->list[i] = &f->param[i];
   }
-  f->from = (ad_parameters){.values = f->list, .count = PARAMS};
+  f->from = (ad_parameters){.size = sizeof(ad_parameters), .values = f->list, .count = PARAMS};
 }
 
 static void close_branches(branches *f) {
@@ -55,7 +55,7 @@ static recorded record(const branches *f, ad_tape *t, const ad_parameters *from)
 /* What one backward of the losses' sum leaves for parameter `param`: *out has memory of its own. */
 static void expect(const branches *f, size_t param, ad_array *out) {
   ad_tape *t = open_tape(&f->w, AD_F64);
-  ad_parameters alone = {.values = f->list, .count = PARAMS};
+  ad_parameters alone = {.size = sizeof alone, .values = f->list, .count = PARAMS};
   recorded r = record(f, t, &alone);
   must(ad_backward(t, ad_add(t, r.loss[0], r.loss[1])));
   *out = *ad_grad(r.p[param]);
@@ -221,8 +221,11 @@ static ad_reducer *open_reducer(const branches *f, size_t params) {
   static const char *const names[PARAMS] = {"w0", "w1", "w2", "w3"};
   ad_param_spec specs[PARAMS];
   for (size_t i = 0; i < params; i++) {
-    specs[i] =
-        (ad_param_spec){.name = names[i], .shape = f->param[i].shape, .layout = f->w.layout, .storage = f->w.layout};
+    specs[i] = (ad_param_spec){.size = sizeof(ad_param_spec),
+                               .name = names[i],
+                               .shape = f->param[i].shape,
+                               .layout = f->w.layout,
+                               .storage = f->w.layout};
     specs[i].contract.param = AD_F64;
   }
   ad_reducer *reducer;
@@ -287,8 +290,8 @@ static void one_tape_feeds_two_reducers(void **state) {
   branches f;
   open_branches(&f);
   // Module 1 has w0 and w1, module 2 has w2 alone, as its number 0.
-  ad_parameters first = {.values = f.list, .count = 2, .reducer = open_reducer(&f, 2)};
-  ad_parameters second = {.values = &f.list[2], .count = 1, .reducer = open_reducer(&f, 1)};
+  ad_parameters first = {.size = sizeof first, .values = f.list, .count = 2, .reducer = open_reducer(&f, 2)};
+  ad_parameters second = {.size = sizeof second, .values = &f.list[2], .count = 1, .reducer = open_reducer(&f, 1)};
   ad_tape *t = open_tape(&f.w, AD_F64);
   must(ad_reducer_begin_microbatch(first.reducer, AD_SYNC_ALL));
   must(ad_reducer_begin_microbatch(second.reducer, AD_SYNC_ALL));
@@ -464,7 +467,8 @@ static int fail_later(ad_comm *comm, void *context) {
   if (ad_comm_rank(comm) == 1) {
     CHECK_STATUS(ad_backward_from(t, NULL, NULL, 0, AD_LAST_START), AD_INVALID);
   } else {
-    ad_collective call = {.op = AD_ALL_REDUCE,
+    ad_collective call = {.size = sizeof call,
+                          .op = AD_ALL_REDUCE,
                           .group = ad_mesh_group(mesh, AD_AXES_ALL, 0),
                           .in = &one,
                           .out = &sum,

@@ -581,7 +581,7 @@ static void keys_and_values_of_attention_are_alike_and_fit_its_queries(void **st
 static void a_parameter_is_one_of_its_module(void **state) {
   dry_world *d = *state;
   const ad_array *list[2] = {array_of(d, AD_F32, "dp=R tp=I", SHAPE(1, 4)), NULL};
-  ad_parameters from = {.values = list, .count = 2};
+  ad_parameters from = {.size = sizeof from, .values = list, .count = 2};
   ad_parameter(d->tape, &from, 2);
   assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
   assert_mentions("parameter 2 of 2");

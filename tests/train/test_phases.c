@@ -78,7 +78,7 @@ static seen *run_on(int64_t ranks, const char *model, const char *train, const c
   char training[256];
   snprintf(training, sizeof training, STEPPING "%s", train);
   ad_recipe *recipe = two_recipe(ranks == 1 ? MESHES_OF_ONE : MESHES_OF_SIX, model, training, sections);
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   j.recipe = recipe;
   j.seen = shared_memory(sizeof(seen));
   ad_status status = launch(ranks, take_steps, &j, &result);
@@ -327,7 +327,7 @@ static int store_on_rank(ad_comm *comm, void *context) {
 static stored *store(int64_t ranks, const char *folder, int saves, const char *shard) {
   stored *s = shared_memory(sizeof *s);
   ad_recipe *recipe = two_recipe(ranks == 1 ? MESHES_OF_ONE : MESHES_OF_SIX, "", STEPPING, shard);
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   *s = (stored){.recipe = recipe, .folder = folder, .saves = saves};
   ad_status status = launch(ranks, store_on_rank, s, &result);
   if (status) fail_msg("%s", result.message);

@@ -82,7 +82,7 @@ static int take_steps(ad_comm *comm, void *context) {
 static seen *steps_on(const char *mesh, int64_t ranks, const char *data, const char *train, const char *planted) {
   ad_recipe *recipe = tiny_recipe(mesh, data, train);
   job j = {recipe, planted, shared_memory(sizeof(seen))};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   ad_status status = launch(ranks, take_steps, &j, &result);
   if (status) fail_msg("%s", result.message);
   ad_recipe_destroy(recipe);
@@ -205,7 +205,7 @@ static void a_step_that_overflows_is_skipped_on_all_ranks_and_changes_nothing(vo
     ad_recipe *recipe = tiny_recipe("dp=3", "", train);
     shared_losses *found = shared_memory(sizeof *found);
     job j = {.recipe = recipe, .seen = (void *)found};
-    ad_launch_result result;
+    ad_launch_result result = {.size = sizeof result};
     ad_set_log(silence, NULL);
     ad_status status = launch(RANKS, train_in_f16, &j, &result);
     ad_set_log(NULL, NULL);
@@ -245,7 +245,8 @@ static int compare_addends(ad_comm *comm, void *context) {
   RANK_MUST(comm, ad_run_addends(run, 0, 0, sum_addend, &sums, NULL));
   if (sums.seen != 2) return 1;  // one for each microbatch
   const ad_array *gradient = ad_run_part(run, 1, AD_PART_GRADIENT);
-  ad_collective add = {.op = AD_ALL_REDUCE,
+  ad_collective add = {.size = sizeof add,
+                       .op = AD_ALL_REDUCE,
                        .group = ad_run_everyone(run),
                        .in = sums.sum,
                        .out = sums.sum,
@@ -265,7 +266,7 @@ static void addends_are_what_the_gradient_is_the_sum_of(void **state) {
   ad_recipe *recipe =
       tiny_recipe("dp=3", ", valid: [1, 0.5, 0]", STEPPING ", global_batch: 7, microbatches: 2}\nshard: {zero: 3");
   job j = {.recipe = recipe};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   must(launch(RANKS, compare_addends, &j, &result));
   ad_recipe_destroy(recipe);
 }
@@ -433,7 +434,7 @@ static void a_loss_that_is_no_number_stops_all_ranks_and_names_step_and_rank(voi
   ad_recipe *recipe = tiny_recipe("dp=3", "", STEPPING ", global_batch: 6");
   job j = {.recipe = recipe, .seen = shared_memory(sizeof(seen))};
   char(*messages)[256] = (void *)j.seen;
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   must(launch(RANKS, meet_nan, &j, &result));
   for (int rank = 0; rank < RANKS; rank++) {
     assert_non_null(strstr(messages[rank], "number: step 1: the loss on rank 1 is not a finite number"));

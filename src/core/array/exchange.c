@@ -104,7 +104,8 @@ ad_status ad_exchange_run(ad_comm *comm, const ad_transit *transit, const ad_arr
   size_t members = (size_t)ad_group_size(&group), own = (size_t)ad_group_index(&group, ad_comm_rank(comm));
   row_side from = {transit->sent, transit->send_rows, members, own, in->data};
   row_side to = {transit->received, transit->receive_rows, members, own, out->data};
-  ad_collective call = {.op = AD_EXCHANGE, .group = group, .dtype = in->dtype, .site = transit->site};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_EXCHANGE, .group = group, .dtype = in->dtype, .site = transit->site};
   ad_request request = {0};
   void *messages;
   if (in->data && in->data == out->data && members > 1)

@@ -132,7 +132,8 @@ ad_collective_op ad_move_op(ad_move move) {
 }
 
 static ad_collective describe_call(ad_comm *comm, const ad_transit *transit, const ad_array *in, const ad_array *out) {
-  ad_collective call = {.op = ad_move_op(transit->move),
+  ad_collective call = {.size = sizeof call,
+                        .op = ad_move_op(transit->move),
                         .group = ad_array_group(comm, in, transit->axes),
                         .in = in->data,
                         .out = out->data,

@@ -341,7 +341,8 @@ static ad_status move_rows(ad_bridge *bridge, const way *w, const char *site, ad
   AD_TRY(find_routes(bridge, w, site, &routes));
   if (ad_comm_is_dry(bridge->comm)) return AD_OK;
   size_t count = make_messages(bridge, w, &routes);
-  ad_collective exchange = {.op = AD_EXCHANGE,
+  ad_collective exchange = {.size = sizeof exchange,
+                            .op = AD_EXCHANGE,
                             .group = routes.group,
                             .messages = bridge->messages,
                             .message_count = count,

@@ -83,8 +83,11 @@ ad_status ad_adamw_create(const ad_array *const *params, const ad_param_spec *sp
   AD_TRY(ad_new(1, &optimizer));
   optimizer->options = complete;
   optimizer->count = count;
+  void *own = NULL;
   ad_status status = ad_new(count, &optimizer->slots);
-  if (!status) status = make_slots(optimizer, params, specs);
+  if (!status && specs) status = ad_options_take_all(&own, sizeof *specs, specs, count, "ad_param_spec");
+  if (!status) status = make_slots(optimizer, params, own);
+  ad_release(own);
   if (status) {
     ad_adamw_destroy(optimizer);
     return status;

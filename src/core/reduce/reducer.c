@@ -141,7 +141,10 @@ ad_status ad_reducer_create(ad_comm *comm, const ad_param_spec *params, size_t c
   }
   AD_TRY(ad_new(1, &reducer));
   reducer->comm = comm;
-  ad_status status = fill(reducer, params, count, options);
+  void *specs;
+  ad_status status = ad_options_take_all(&specs, sizeof *params, params, count, "ad_param_spec");
+  if (!status) status = fill(reducer, specs, count, options);
+  ad_release(specs);
   if (status) {
     ad_reducer_destroy(reducer);
     return status;

@@ -197,11 +197,10 @@ static ad_status fill(ad_store *store, const ad_param_spec *params, size_t count
   return AD_OK;
 }
 
-ad_status ad_store_create(ad_comm *comm, const ad_param_spec *params, size_t count, const ad_store_options *options,
-                          ad_store **out) {
-  AD_NEED(comm, out);
-  if (count) AD_NEED(params);
-  for (size_t i = 0; i < count; i++) AD_NEED(params[i].name, params[i].layout.mesh, params[i].storage.mesh);
+static ad_status create(ad_comm *comm, const ad_param_spec *params, size_t count, const ad_store_options *options,
+                        ad_store **out) {
+  for (size_t i = 0; i < count; i++)
+    AD_NEED_OF("ad_store_create", params[i].name, params[i].layout.mesh, params[i].storage.mesh);
   ad_store *store;
   AD_TRY(ad_new(1, &store));
   store->comm = comm;
@@ -212,6 +211,17 @@ ad_status ad_store_create(ad_comm *comm, const ad_param_spec *params, size_t cou
   }
   *out = store;
   return AD_OK;
+}
+
+ad_status ad_store_create(ad_comm *comm, const ad_param_spec *params, size_t count, const ad_store_options *options,
+                          ad_store **out) {
+  AD_NEED(comm, out);
+  if (count) AD_NEED(params);
+  void *specs;
+  AD_TRY(ad_options_take_all(&specs, sizeof *params, params, count, "ad_param_spec"));
+  ad_status status = create(comm, specs, count, options, out);
+  ad_release(specs);
+  return status;
 }
 
 void ad_store_destroy(ad_store *store) {

@@ -127,7 +127,7 @@ static ad_status post_shared(ad_store *store, ad_copy_slot *slot, size_t unit, s
     else
       ad_cast(to, dtype, param->value.data, param->value.dtype, numel);
   }
-  ad_collective barrier = {.op = AD_BARRIER, .group = store->kinds[k].group, .site = AD_HERE};
+  ad_collective barrier = {.size = sizeof barrier, .op = AD_BARRIER, .group = store->kinds[k].group, .site = AD_HERE};
   return ad_comm_post(store->comm, &barrier, &slot->requests[k]);
 }
 

@@ -90,7 +90,8 @@ static ad_status derivative(ad_comm *comm, ad_run *run, double *out) {
     for (size_t j = 0; j < ad_array_numel(gradient); j++)
       sum += ((double *)gradient->data)[j] * direction_at(&walk, i, (int64_t)j);
   }
-  ad_collective all = {.op = AD_ALL_REDUCE,
+  ad_collective all = {.size = sizeof all,
+                       .op = AD_ALL_REDUCE,
                        .group = ad_run_everyone(run),
                        .in = &sum,
                        .out = &sum,

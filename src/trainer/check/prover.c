@@ -40,7 +40,8 @@ static ad_status share_decisions(ad_prover *prover) {
   size_t count;
   AD_TRY(own_decisions(prover, &decisions, &count));
   if (!decisions) return AD_OK;
-  ad_collective largest = {.op = AD_ALL_REDUCE,
+  ad_collective largest = {.size = sizeof largest,
+                           .op = AD_ALL_REDUCE,
                            .group = prover->everyone,
                            .in = decisions,
                            .out = decisions,
@@ -423,7 +424,8 @@ static ad_status sum_copies(ad_prover *prover, const ad_array *gradient, ad_axes
   sum.data = values;
   ad_status status = AD_OK;
   if (ad_mesh_has_rank(gradient->layout.mesh, ad_comm_rank(prover->comm))) {
-    ad_collective call = {.op = AD_ALL_REDUCE, .in = values, .out = values, .count = numel, .dtype = AD_F64};
+    ad_collective call = {
+        .size = sizeof call, .op = AD_ALL_REDUCE, .in = values, .out = values, .count = numel, .dtype = AD_F64};
     call.group = ad_mesh_group(gradient->layout.mesh, axes, ad_comm_rank(prover->comm));
     call.site = AD_HERE;
     status = ad_comm_run(prover->comm, &call);

@@ -182,7 +182,8 @@ static int differs_here(const trials *t, int step, const ad_step_report *report)
 }
 
 static ad_status over_all(trials *t, int32_t words[WORDS]) {
-  ad_collective call = {.op = AD_ALL_REDUCE, .group = t->prover.everyone, .in = words, .out = words, .count = WORDS};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = t->prover.everyone, .in = words, .out = words, .count = WORDS};
   call.dtype = AD_I32;
   call.reduction = AD_MAX;
   call.site = AD_HERE;

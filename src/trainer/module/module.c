@@ -21,9 +21,7 @@ const char *ad_param_part_name(ad_param_part part) {
 /* ---- the specs ---- */
 
 static ad_status check_spec(const ad_comm *comm, const ad_module_spec *spec) {
-  AD_NEED(spec->name, spec->mesh);
-  if (spec->param_count) AD_NEED(spec->params);
-  if (spec->state_count) AD_NEED(spec->states);
+  AD_NEED_OF("ad_module_create", spec->name, spec->mesh);
   if (ad_mesh_has_rank(spec->mesh, ad_comm_rank(comm))) return AD_OK;
   return ad_fail(AD_INVALID, "rank %lld is not on its mesh \"%s\"", (long long)ad_comm_rank(comm),
                  ad_mesh_text(spec->mesh));
@@ -134,7 +132,8 @@ static ad_status list_arrays(ad_module *module) {
     module->computed[i] = ad_store_compute(module->store, i);
     module->gradients[i] = ad_reducer_gradient(module->reducer, i);
   }
-  module->parameters = (ad_parameters){.values = module->computed,
+  module->parameters = (ad_parameters){.size = sizeof(ad_parameters),
+                                       .values = module->computed,
                                        .count = module->param_count,
                                        .reducer = module->reducer,
                                        .acquire = acquire,
@@ -173,13 +172,31 @@ static ad_status create_parts(ad_module *module, const ad_module_spec *spec, con
   return create_optimizer(module);
 }
 
+/* Its lists are taken as well, for as long as the module is made from them. */
+static ad_status take_spec(ad_module *module, const ad_module_spec *given, const ad_module_options *options) {
+  ad_module_spec spec;
+  void *params = NULL, *states = NULL;
+  AD_TRY(ad_options_take(&spec, sizeof spec, given, "ad_module_spec"));
+  if (spec.param_count) AD_NEED_IN("ad_module_create", "spec->params", spec.params);
+  if (spec.state_count) AD_NEED_IN("ad_module_create", "spec->states", spec.states);
+  ad_status status = ad_options_take_all(&params, sizeof *spec.params, spec.params, spec.param_count, "ad_param_spec");
+  if (!status)
+    status = ad_options_take_all(&states, sizeof *spec.states, spec.states, spec.state_count, "ad_state_spec");
+  spec.params = params;
+  spec.states = states;
+  if (!status) status = create_parts(module, &spec, options);
+  ad_release(params);
+  ad_release(states);
+  return status;
+}
+
 ad_status ad_module_create(ad_comm *comm, const ad_module_spec *spec, const ad_module_options *options,
                            ad_module **out) {
   AD_NEED(comm, spec, out);
   ad_module *module;
   AD_TRY(ad_new(1, &module));
   module->comm = comm;
-  ad_status status = create_parts(module, spec, options);
+  ad_status status = take_spec(module, spec, options);
   if (status) {
     ad_module_destroy(module);
     return status;

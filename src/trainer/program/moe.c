@@ -24,7 +24,8 @@ typedef struct moe {
 static int has_bias(const ad_moe_options *options) { return options->balance_rate > 0; }
 
 static void declare_bias(ad_declarations *to, const char *path, const ad_moe_options *options) {
-  ad_state_spec bias = {.dtype = AD_F32, .shape = {1, {options->experts}}, .layout = to->replicated};
+  ad_state_spec bias = {
+      .size = sizeof bias, .dtype = AD_F32, .shape = {1, {options->experts}}, .layout = to->replicated};
   ad_declare_state(to, path, "bias", bias);
 }
 
@@ -111,8 +112,11 @@ static const ad_branch experts = {.declare = declare_experts, .forward = experts
 /* ---- the record ---- */
 
 static ad_status add_balance_loss(const ad_moe_options *options, ad_program *to) {
-  ad_loss_spec balance = {
-      .name = "balance", .per_microbatch = 1, .coefficient = options->balance_loss, .is_auxiliary = 1};
+  ad_loss_spec balance = {.size = sizeof balance,
+                          .name = "balance",
+                          .per_microbatch = 1,
+                          .coefficient = options->balance_loss,
+                          .is_auxiliary = 1};
   return options->balance_loss > 0 ? ad_program_add_loss(to, &balance) : AD_OK;
 }
 
@@ -164,7 +168,8 @@ static const double *measured(const void *own, size_t index, const char **name, 
 }
 
 const ad_program_kind *ad_moe(void) {
-  static const ad_program_kind kind = {.name = "moe",
+  static const ad_program_kind kind = {.size = sizeof kind,
+                                       .name = "moe",
                                        .help = "a decoder of text with mixtures of experts",
                                        .modules = ad_text_decoder_modules,
                                        .keys = ad_moe_keys,

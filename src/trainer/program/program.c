@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/text.h"
 #include "program/keys.h"
 
@@ -70,11 +71,12 @@ static void release_module(ad_planned_module *module) {
 
 /* Counts go up with each copy, so that a failure leaves nothing behind. */
 static ad_status copy_params(const ad_module_spec *given, ad_planned_module *to) {
-  AD_TRY(ad_new(given->param_count, &to->params));
+  void *own;
+  AD_TRY(ad_options_take_all(&own, sizeof *to->params, given->params, given->param_count, "ad_param_spec"));
+  to->params = own;
   for (to->spec.param_count = 0; to->spec.param_count < given->param_count; to->spec.param_count++) {
     ad_param_spec *param = &to->params[to->spec.param_count];
     char *name;
-    *param = given->params[to->spec.param_count];
     AD_TRY(ad_copy_string(param->name, &name));
     param->name = name;
   }
@@ -82,19 +84,22 @@ static ad_status copy_params(const ad_module_spec *given, ad_planned_module *to)
 }
 
 static ad_status copy_states(const ad_module_spec *given, ad_planned_module *to) {
-  AD_TRY(ad_new(given->state_count, &to->states));
+  void *own;
+  AD_TRY(ad_options_take_all(&own, sizeof *to->states, given->states, given->state_count, "ad_state_spec"));
+  to->states = own;
   for (to->spec.state_count = 0; to->spec.state_count < given->state_count; to->spec.state_count++) {
     ad_state_spec *state = &to->states[to->spec.state_count];
     char *name;
-    *state = given->states[to->spec.state_count];
     AD_TRY(ad_copy_string(state->name, &name));
     state->name = name;
   }
   return AD_OK;
 }
 
-ad_status ad_program_add_module(ad_program *to, const ad_module_spec *spec) {
-  AD_NEED(to, spec);
+ad_status ad_program_add_module(ad_program *to, const ad_module_spec *given) {
+  ad_module_spec own, *spec = &own;
+  AD_NEED_AS("to, spec", to, given);
+  AD_TRY(ad_options_take(&own, sizeof own, given, "ad_module_spec"));
   AD_NEED(spec->name, spec->mesh);
   if (spec->param_count) AD_NEED(spec->params);
   if (spec->state_count) AD_NEED(spec->states);
@@ -114,16 +119,20 @@ ad_status ad_program_add_module(ad_program *to, const ad_module_spec *spec) {
   return AD_OK;
 }
 
-ad_status ad_program_add_count(ad_program *to, const ad_count_spec *spec) {
-  AD_NEED(to, spec);
+ad_status ad_program_add_count(ad_program *to, const ad_count_spec *given) {
+  ad_count_spec own, *spec = &own;
+  AD_NEED_AS("to, spec", to, given);
+  AD_TRY(ad_options_take(&own, sizeof own, given, "ad_count_spec"));
   AD_NEED(spec->name, spec->layout.mesh);
   AD_TRY(ad_grow(&to->counts, to->count_count, to->count_count + 1));
   to->counts[to->count_count++] = *spec;
   return AD_OK;
 }
 
-ad_status ad_program_add_loss(ad_program *to, const ad_loss_spec *spec) {
-  AD_NEED(to, spec);
+ad_status ad_program_add_loss(ad_program *to, const ad_loss_spec *given) {
+  ad_loss_spec own, *spec = &own;
+  AD_NEED_AS("to, spec", to, given);
+  AD_TRY(ad_options_take(&own, sizeof own, given, "ad_loss_spec"));
   AD_NEED(spec->name);
   if (spec->count >= to->count_count) {
     return ad_fail(AD_INVALID, "loss `%s` is divided by count %zu, but there are %zu; add its count first", spec->name,
@@ -179,8 +188,10 @@ static ad_status check_crossing(const ad_program *to, const ad_crossing_spec *sp
                  spec->value, ad_mesh_text(from), ad_mesh_text(at));
 }
 
-ad_status ad_program_add_crossing(ad_program *to, const ad_crossing_spec *spec) {
-  AD_NEED(to, spec);
+ad_status ad_program_add_crossing(ad_program *to, const ad_crossing_spec *given) {
+  ad_crossing_spec own, *spec = &own;
+  AD_NEED_AS("to, spec", to, given);
+  AD_TRY(ad_options_take(&own, sizeof own, given, "ad_crossing_spec"));
   AD_NEED(spec->value, spec->bridge);
   AD_TRY(check_crossing(to, spec));
   AD_TRY(ad_grow(&to->crossings, to->crossing_count, to->crossing_count + 1));
@@ -224,8 +235,10 @@ static ad_status take_gives(ad_program *to, const ad_phase *phase) {
   return AD_OK;
 }
 
-ad_status ad_program_add_phase(ad_program *to, const ad_phase *phase) {
-  AD_NEED(to, phase);
+ad_status ad_program_add_phase(ad_program *to, const ad_phase *given) {
+  ad_phase own, *phase = &own;
+  AD_NEED_AS("to, phase", to, given);
+  AD_TRY(ad_options_take(&own, sizeof own, given, "ad_phase"));
   AD_NEED(phase->name);
   if (!phase->run || phase->module >= to->module_count) {
     return ad_fail(AD_INVALID, "phase `%s` has no function, or its module %zu is not one of the %zu that were added",
@@ -324,6 +337,7 @@ static ad_status build(ad_program *program, const ad_program_setting *setting) {
 ad_status ad_program_create(const ad_program_kind *kind, const void *options, const ad_program_setting *setting,
                             ad_program **out) {
   AD_NEED(kind, options, setting, out);
+  AD_TRY(ad_program_kind_check(kind));
   AD_NEED(setting->comm, setting->meshes);
   ad_program *program;
   AD_TRY(ad_new(1, &program));

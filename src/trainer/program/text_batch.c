@@ -60,7 +60,8 @@ ad_status ad_text_batch_create(const ad_program_setting *setting, const ad_layou
                                ad_text_batch *out) {
   ad_text_batch batch = {.comm = setting->comm,
                          .text = text,
-                         .options = {.seed = setting->seed,
+                         .options = {.size = sizeof(ad_batch_options),
+                                     .seed = setting->seed,
                                      .global_batch = setting->global_batch,
                                      .valid = text->valid,
                                      .valid_count = text->valid_count},
@@ -112,8 +113,8 @@ ad_status ad_text_batch_read(ad_text_batch *batch, int64_t step, ad_held_out hel
   batch->options.set = held_out == AD_HELD_OUT_SET ? set_of(batch) : 0;
   for (size_t m = 0; m < batch->count; m++) {
     ad_text_microbatch *microbatch = &batch->microbatches[m];
-    ad_text_data_rows(batch->data, &batch->options, step, microbatch->rows.first, microbatch->rows.count,
-                      microbatch->tokens.data, microbatch->targets.data, &counted[m]);
+    AD_TRY(ad_text_data_rows(batch->data, &batch->options, step, microbatch->rows.first, microbatch->rows.count,
+                             microbatch->tokens.data, microbatch->targets.data, &counted[m]));
   }
   return AD_OK;
 }

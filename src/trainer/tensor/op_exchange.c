@@ -125,7 +125,8 @@ static ad_status share_counts(ad_tape *tape, const ad_routing *routing, const ad
     suppose_counts(tape, routing, own, (int64_t)members, theirs);
     return AD_OK;
   }
-  ad_collective call = {.op = AD_ALL_TO_ALL,
+  ad_collective call = {.size = sizeof call,
+                        .op = AD_ALL_TO_ALL,
                         .group = *group,
                         .in = routing->per_expert,
                         .out = theirs,

@@ -231,6 +231,9 @@ ad_tensor *ad_input_with(ad_tape *tape, const ad_array *value, ad_dtype gradient
 
 static ad_status check_parameter(const ad_parameters *from, size_t param, const char *site) {
   if (!from || !from->values) return ad_fail(AD_INVALID, "%s: parameter: `from` is NULL or has no values", site);
+  if (from->size != sizeof *from)
+    return ad_fail(AD_INVALID, "%s: parameter: the field `size` of `from` is %zu; set it to sizeof(ad_parameters), %zu",
+                   site, from->size, sizeof *from);
   if (param < from->count) return AD_OK;
   return ad_fail(AD_INVALID, "%s: parameter %zu of %zu; they are numbered from 0", site, param, from->count);
 }

@@ -327,7 +327,8 @@ static ad_status run_microbatches(ad_run *run, step_state *state) {
 /* ---- sums of the losses ---- */
 
 ad_status ad_run_reduce_sums(ad_run *run, size_t count, ad_reduction reduction, const char *site) {
-  ad_collective reduce = {.op = AD_ALL_REDUCE,
+  ad_collective reduce = {.size = sizeof reduce,
+                          .op = AD_ALL_REDUCE,
                           .group = run->everyone,
                           .in = run->sums,
                           .out = run->sums,
@@ -501,7 +502,8 @@ static ad_status update(ad_run *run, const ad_step_report *report) {
 /* ---- the step ---- */
 
 static double learning_rate(const ad_run *run, int64_t step) {
-  ad_schedule schedule = {.lr = run->recipe->train.lr,
+  ad_schedule schedule = {.size = sizeof schedule,
+                          .lr = run->recipe->train.lr,
                           .warmup = run->recipe->train.warmup,
                           .steps = run->recipe->train.steps,
                           .final_fraction = run->recipe->train.final_lr_fraction};

@@ -61,7 +61,8 @@ static ad_status look_at_text(search *s, int64_t steps, looking *look) {
 }
 
 static ad_status sum_over_ranks(const search *s, double *at, size_t count) {
-  ad_collective reduce = {.op = AD_ALL_REDUCE,
+  ad_collective reduce = {.size = sizeof reduce,
+                          .op = AD_ALL_REDUCE,
                           .group = s->forward->everyone,
                           .in = at,
                           .out = at,
