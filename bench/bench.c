@@ -5,12 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "attention.h"
 #include "errors.h"
 #include "library.h"
 #include "machine.h"
-#include "memory.h"
-#include "products.h"
+#include "part.h"
 #include "rounds.h"
 #include "row.h"
 
@@ -72,43 +70,31 @@ static ad_status measure_startup(json_t *rows) {
   return AD_OK;
 }
 
-/* The share and rate of matrix products in a step on one rank, from a program in which they are all timed. */
-static json_t *measure_products(const bench_options *options, const char *dtype) {
-  char path[1024], quoted[1100];
-  snprintf(quoted, sizeof quoted, "exec '%s' %s%s", bench_peer_path("bench_gemm", path, sizeof path), dtype,
-           options->quick ? " quick" : "");
-  FILE *output = popen(quoted, "r");
-  json_t *products = output ? json_loadf(output, 0, NULL) : NULL;
-  if (output) pclose(output);
-  return products ? products : json_null();
-}
-
-static int wants(const bench_options *options, const char *op) {
+int bench_wants(const bench_options *options, const char *op) {
   return options->op ? !strcmp(options->op, op) : !options->quick;
 }
 
-/* The first failure counts, but for a request to stop, which counts before any. */
-static void keep(ad_status *first, ad_status next) {
+void bench_keep(ad_status *first, ad_status next) {
   if (!*first || next == AD_INTERRUPTED) *first = next;
+}
+
+static json_t *describe_machine(void) {
+  json_t *machine = bench_machine();
+  if (bench_trainer.add_machine) bench_trainer.add_machine(machine);
+  return machine;
 }
 
 ad_status bench_run(const bench_options *options, char **out) {
   ad_status status = AD_OK;
   json_t *rows = json_array();
-  json_t *document = json_pack("{so sf so}", "machine", bench_machine(), "copy_gbps", bench_copy_gbps(), "rows", rows);
+  json_t *document =
+      json_pack("{so sf so}", "machine", describe_machine(), "copy_gbps", bench_copy_gbps(), "rows", rows);
   measure_cases(options, rows);
-  if (wants(options, "startup")) status = measure_startup(rows);
-  if (wants(options, "attention") && status != AD_INTERRUPTED) keep(&status, bench_measure_attention(options, rows));
-  if (wants(options, "products") && status != AD_INTERRUPTED) keep(&status, bench_measure_products(options, rows));
-  if (wants(options, "errors") && status != AD_INTERRUPTED) keep(&status, bench_measure_errors(options, rows));
-  if (wants(options, "memory") && status != AD_INTERRUPTED) {
-    keep(&status, bench_measure_memory(options, rows));
-    json_object_set_new(document, "activations", bench_activations(rows));
-  }
-  if (wants(options, "train_step") && status != AD_INTERRUPTED) {
-    json_object_set_new(document, "products", measure_products(options, "f32"));
-    json_object_set_new(document, "products_bf16", measure_products(options, "bf16"));
-  }
+  if (bench_wants(options, "startup")) status = measure_startup(rows);
+  if (bench_wants(options, "errors") && status != AD_INTERRUPTED)
+    bench_keep(&status, bench_measure_errors(options, rows));
+  if (bench_trainer.measure && status != AD_INTERRUPTED)
+    bench_keep(&status, bench_trainer.measure(options, document, rows));
   *out = json_dumps(document, JSON_REAL_PRECISION(6) | JSON_COMPACT);
   json_decref(document);
   return *out ? status : AD_MEMORY;

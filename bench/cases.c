@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "library.h"
+#include "part.h"
 
 /* Fewer where a step takes seconds. */
 enum { ROUNDS = BENCH_ROUNDS_MAX, FEW_ROUNDS = 5, QUICK_ROUNDS = 3 };
@@ -59,16 +59,21 @@ static const kind_of_case kinds[] = {
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-static const char *const others[] = {"startup", "attention", "products", "errors", "memory"};
+static const char *const others[] = {"startup", "errors"};
 enum { OTHERS = sizeof others / sizeof *others };
+
+static int is_there(bench_duty duty) { return duty & (BENCH_COLLECTIVES | BENCH_BRIDGE | bench_trainer.duties); }
 
 /* Cases of one operation follow each other. */
 static int is_another_op(int kind) { return !kind || strcmp(kinds[kind].op, kinds[kind - 1].op) != 0; }
 
 const char *bench_op(int index) {
   for (int i = 0; i < KINDS; i++)
-    if (is_another_op(i) && !index--) return kinds[i].op;
-  return index < OTHERS ? others[index] : NULL;
+    if (is_there(kinds[i].duty) && is_another_op(i) && !index--) return kinds[i].op;
+  if (index < OTHERS) return others[index];
+  for (int i = 0; bench_trainer.others[i]; i++)
+    if (i == index - OTHERS) return bench_trainer.others[i];
+  return NULL;
 }
 
 int bench_has_op(const char *op) {
@@ -131,31 +136,22 @@ static void add_batches(case_list *list, const kind_of_case *kind, int ranks) {
   for (int i = 0; i < count && ranks % 2 == 0; i++) add(list, kind, ranks, sizes[i]);
 }
 
-static size_t decomposition_numel(const bench_model *model) {
-  ad_recipe *recipe;
-  if (bench_decomposition_recipe(model, 1, &recipe)) return 0;
-  size_t numel = bench_recipe_numel(recipe);
-  ad_recipe_destroy(recipe);
-  return numel;
-}
-
 /* Of an exchange what must move, of a step the parameters. */
 static void add_pools(case_list *list, const kind_of_case *kind, int ranks) {
   const bench_model *model = model_of(list, kind->duty);
-  size_t numel =
-      kind->duty == BENCH_CROSSING ? bench_crossings_elements(model, kind->storage, ranks) : decomposition_numel(model);
+  size_t numel = bench_trainer.pools_numel(model, kind->duty, kind->storage, ranks);
   add(list, kind, ranks, numel * bench_element(kind->dtype));
 }
 
 /* Parameters that train are f32, whatever the step computes in. */
 static size_t parameter_bytes(const case_list *list, const kind_of_case *kind) {
   const char *dtype = kind->duty == BENCH_TRAINING ? "f32" : kind->dtype;
-  return bench_model_numel(model_of(list, kind->duty)) * bench_element(dtype);
+  return bench_trainer.numel(model_of(list, kind->duty)) * bench_element(dtype);
 }
 
 static void add_duty(case_list *list, bench_duty duty, int ranks) {
   const char *only = list->options->op;
-  for (int i = 0; i < KINDS; i++) {
+  for (int i = 0; i < KINDS && is_there(duty); i++) {
     if (kinds[i].duty != duty || (only && strcmp(only, kinds[i].op) != 0)) continue;
     if (duty == BENCH_COLLECTIVES)
       add_sizes(list, &kinds[i], ranks);

@@ -1,5 +1,6 @@
 /* A rank of addend under measurement: tasks become calls of the public API. */
 #include "library.h"
+#include "part.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,14 +15,8 @@ typedef struct library_rank {
   const bench_model *model;
   int plain;
   bench_task held; /* what the last task needed, kept while the next ones need the same */
-  bench_steps *steps;
-  bench_gradients *gradients;
-  bench_shards *shards;
-  bench_exchange *exchange;
-  bench_products *products;
-  bench_experts *experts;
   bench_bridge *bridge;
-  bench_crossings *crossings;
+  bench_held *trained;
 } library_rank;
 
 void *bench_ordinary_alloc(size_t bytes) {
@@ -63,16 +58,9 @@ static ad_status run_collective(library_rank *self, const bench_task *task, cons
 }
 
 static void let_go(library_rank *self) {
-  bench_steps_destroy(self->steps);
-  bench_gradients_destroy(self->gradients);
-  bench_shards_destroy(self->shards);
-  bench_exchange_destroy(self->exchange);
-  bench_products_destroy(self->products);
-  bench_experts_destroy(self->experts);
   bench_bridge_destroy(self->bridge);
-  bench_crossings_destroy(self->crossings);
-  self->steps = NULL, self->gradients = NULL, self->shards = NULL;
-  self->exchange = NULL, self->products = NULL, self->experts = NULL, self->bridge = NULL, self->crossings = NULL;
+  if (self->trained) bench_trainer.let_go(self->trained);
+  self->bridge = NULL, self->trained = NULL;
 }
 
 static void hold_for(library_rank *self, const bench_task *task) {
@@ -83,72 +71,16 @@ static void hold_for(library_rank *self, const bench_task *task) {
   self->held = *task;
 }
 
-static ad_status run_gradients(library_rank *self, const bench_task *task) {
-  ad_dtype dtype;
-  AD_TRY(ad_dtype_parse(task->dtype, &dtype));
-  int alone = !strcmp(task->op, "copy_in");
-  if (!self->gradients) AD_TRY(bench_gradients_create(self->comm, self->model, dtype, alone, &self->gradients));
-  return bench_gradients_run(self->gradients, task->in_place);
-}
-
-static ad_status run_shards(library_rank *self, const bench_task *task) {
-  if (!self->shards) AD_TRY(bench_shards_create(self->comm, self->model, task, &self->shards));
-  return bench_shards_run(self->shards, !strcmp(task->op, "update"));
-}
-
-static ad_status run_step(library_rank *self, const bench_task *task) {
-  int64_t ranks = ad_comm_size(self->comm);
-  bench_setting setting = bench_step_setting(self->model, task, ranks, self->plain);
-  ad_recipe *recipe;
-  if (self->steps) return bench_steps_run(self->steps);
-  if (!strcmp(task->op, "decompose_step"))
-    AD_TRY(bench_decomposition_recipe(self->model, ranks, &recipe));
-  else
-    AD_TRY(bench_recipe(&setting, &recipe));
-  AD_TRY(bench_steps_create(self->comm, recipe, &self->steps));
-  return bench_steps_run(self->steps);
-}
-
-static ad_status run_exchange(library_rank *self, const bench_task *task) {
-  if (!self->exchange) AD_TRY(bench_exchange_create(self->comm, task, &self->exchange));
-  return bench_exchange_run(self->exchange, !task->iterations);
-}
-
-static ad_status run_products(library_rank *self, const bench_task *task) {
-  if (!self->products) AD_TRY(bench_products_create(self->comm, task, self->plain, &self->products));
-  return bench_products_run(self->products);
-}
-
-static ad_status run_experts(library_rank *self, const bench_task *task) {
-  if (!self->experts) AD_TRY(bench_experts_create(self->comm, task, &self->experts));
-  return bench_experts_run(self->experts);
-}
-
 static ad_status run_bridge(library_rank *self, const bench_task *task) {
   if (!self->bridge) AD_TRY(bench_bridge_create(self->comm, task, &self->bridge));
   return bench_bridge_run(self->bridge, !task->iterations);
 }
 
-static ad_status run_crossings(library_rank *self, const bench_task *task) {
-  if (!self->crossings) AD_TRY(bench_crossings_create(self->comm, self->model, task, &self->crossings));
-  return bench_crossings_run(self->crossings, !task->iterations);
-}
-
-static int is_step(const char *op) {
-  return !strcmp(op, "train_step") || !strcmp(op, "parallel_step") || !strcmp(op, "decompose_step");
-}
-
 static ad_status run_task(library_rank *self, const bench_task *task, const void *in, void *out) {
   hold_for(self, task);
-  if (is_step(task->op)) return run_step(self, task);
-  if (!strcmp(task->op, "reducer") || !strcmp(task->op, "copy_in")) return run_gradients(self, task);
-  if (!strcmp(task->op, "sharded_step") || !strcmp(task->op, "update")) return run_shards(self, task);
-  if (!strcmp(task->op, "exchange")) return run_exchange(self, task);
-  if (!strcmp(task->op, "grouped")) return run_products(self, task);
-  if (!strcmp(task->op, "experts")) return run_experts(self, task);
+  if (bench_is_collective(task->op)) return run_collective(self, task, in, out);
   if (!strcmp(task->op, "bridge")) return run_bridge(self, task);
-  if (!strcmp(task->op, "decompose_exchange")) return run_crossings(self, task);
-  return run_collective(self, task, in, out);
+  return bench_trainer.run(self->comm, self->model, self->plain, task, &self->trained);
 }
 
 static int run(void *context, const bench_task *task, const void *in, void *out) {

@@ -1,7 +1,6 @@
 /* What the machine is, and how fast its memory. */
 #include "machine.h"
 
-#include <cblas.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +9,6 @@
 #include <unistd.h>
 
 #include "floor_kernels.h"
-#include "products/gemm_ways.h"
 #include "worker.h"
 
 enum { COPY_BYTES = 64 << 20, COPIES = 4, TRIES = 5, CORES_MAX = 256 };
@@ -37,10 +35,9 @@ json_t *bench_machine(void) {
   read_line("/proc/cpuinfo", "model name", cpu, sizeof cpu);
   read_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "", huge, sizeof huge);
   if (getloadavg(load, 1) < 0) load[0] = 0;
-  return json_pack("{ss si sI ss ss sf ss ss?}", "cpu", cpu, "cores", (int)sysconf(_SC_NPROCESSORS_ONLN),
-                   "memory_bytes", (json_int_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), "kernel",
-                   system.release, "shared_huge_pages", huge, "load", load[0], "openblas_core", openblas_get_corename(),
-                   "instructions", ad_gemm_onednn_instructions());
+  return json_pack("{ss si sI ss ss sf}", "cpu", cpu, "cores", (int)sysconf(_SC_NPROCESSORS_ONLN), "memory_bytes",
+                   (json_int_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), "kernel", system.release,
+                   "shared_huge_pages", huge, "load", load[0]);
 }
 
 typedef struct copier {

@@ -9,10 +9,12 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "floor.h"
+#include "part.h"
 
 enum { PATH_BYTES = 1024, WORDS_MAX = 40, JOIN_SECONDS = 90 };
 
@@ -33,11 +35,12 @@ static int be_addend(const bench_kind *kind, const char *address, int ranks, con
 static int be_addend_plain(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
   return bench_library(address, ranks, model, 1);
 }
+static size_t numel_of(const bench_model *model) { return bench_trainer.numel ? bench_trainer.numel(model) : 0; }
 static int be_slices(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
-  return bench_floor(address, ranks, BENCH_FLOOR_SLICES, bench_model_numel(model));
+  return bench_floor(address, ranks, BENCH_FLOOR_SLICES, numel_of(model));
 }
 static int be_slots(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
-  return bench_floor(address, ranks, BENCH_FLOOR_SLOTS, bench_model_numel(model));
+  return bench_floor(address, ranks, BENCH_FLOOR_SLOTS, numel_of(model));
 }
 
 /* What a peer says goes nowhere unless it is asked for: launchers are talkative when their ranks leave. */
@@ -157,10 +160,17 @@ const bench_kind bench_kinds[] = {
 const int bench_kind_count = sizeof bench_kinds / sizeof *bench_kinds;
 _Static_assert(sizeof bench_kinds / sizeof *bench_kinds <= BENCH_KINDS_MAX, "an orchestra has no place for all");
 
+/* Another program's ranks would not see the conductor hang up. glibc before 2.34 has no name for the call, Linux
+ * before 5.9 does not know it. */
+static void close_inherited(void) {
+  if (!syscall(SYS_close_range, STDERR_FILENO + 1, ~0U, 0)) return;
+  for (int fd = STDERR_FILENO + 1; fd < sysconf(_SC_OPEN_MAX); fd++) close(fd);
+}
+
 static void be(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  close_range(STDERR_FILENO + 1, ~0U, 0);  // another program's ranks would not see the conductor hang up
-  dup2(STDERR_FILENO, STDOUT_FILENO);      // standard output is the document's
+  close_inherited();
+  dup2(STDERR_FILENO, STDOUT_FILENO);  // standard output is the document's
   if (kind->is_peer) keep_quiet();
   _exit(kind->be(kind, address, ranks, model));
 }

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "part.h"
 #include "row.h"
-#include "ways.h"
 
 enum { ENTRIES_MAX = BENCH_KINDS_MAX + 1, ITERATIONS_MAX = 5000 };
 /* Before it answers for the first time, a peer may compile for a minute on a core that it has for itself. */
@@ -109,17 +109,6 @@ static void add_model(json_t *row, const bench_model *model, double step_seconds
   json_object_set_new(row, "tokens_per_second", json_real(model->batch * model->seq / step_seconds));
 }
 
-/* How a rank makes the products of its part of the batch with a matrix of attention; the others go the same way. */
-static void add_products(json_t *row, const bench_case *measured) {
-  const bench_model *model = measured->model;
-  gemm_product of = {.m = model->batch / measured->ranks * model->seq, .n = model->d_model, .k = model->d_model};
-  if (ad_dtype_parse(measured->task.dtype, &of.values)) return;
-  of.result = of.values;
-  json_t *words = bench_way_words(bench_way_of(&of), of.values);
-  json_object_update(row, words);
-  json_decref(words);
-}
-
 static json_t *row_of(const turns *t, const bench_case *measured, entry *own) {
   const entry *floor = best(t, "floor");
   json_t *row = bench_row(&own->task, measured->ranks, own->seconds, own->rounds);
@@ -127,7 +116,7 @@ static json_t *row_of(const turns *t, const bench_case *measured, entry *own) {
   json_object_set_new(row, "floor_ratio", floor ? json_real(own->median / floor->median) : json_null());
   if (measured->duty & (BENCH_TRAINING | BENCH_TENSOR | BENCH_HYBRID | BENCH_DECOMPOSITION))
     add_model(row, measured->model, own->median);
-  if (measured->duty == BENCH_TRAINING) add_products(row, measured);
+  if (measured->duty == BENCH_TRAINING) bench_trainer.add_products(row, measured);
   add_peers(t, row);
   return row;
 }

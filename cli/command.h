@@ -3,26 +3,21 @@
 #define CLI_COMMAND_H
 #include <argp.h>
 
-#include "addend/addend.h"
+#include "addend/core.h"
 
 /* Exit statuses, as scripts rely on them. */
 enum { CLI_HOLDS = 0, CLI_ANSWER_IS_NO = 1, CLI_WRONG_CALL = 2, CLI_UNFINISHED = 3 };
 
 /* argv[0] is "addend COMMAND". */
-int cli_train(int argc, char **argv);
-int cli_check(int argc, char **argv);
-int cli_plan(int argc, char **argv);
-int cli_report(int argc, char **argv);
 int cli_diff(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_run(int argc, char **argv);
 
 /* The parsers of their options, from which --help and the completions of shells are made. */
-extern const struct argp cli_train_argp, cli_check_argp, cli_plan_argp, cli_report_argp, cli_diff_argp, cli_bench_argp,
-    cli_run_argp;
+extern const struct argp cli_diff_argp, cli_bench_argp, cli_run_argp;
 /* The words that the option of this key takes, one by one; NULL after the last, and where it takes others too. */
 typedef const char *cli_words(int key, int index);
-cli_words cli_check_word, cli_bench_word;
+cli_words cli_bench_word;
 /* The one of them that was probably meant; NULL: none. */
 const char *cli_nearest_word(const char *unknown, cli_words *words, int key);
 
@@ -45,43 +40,34 @@ int cli_is_letter(int key); /* of an option that has a short name too */
 /* argp_parse, which says what was probably meant where there is no such option. */
 void cli_parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input);
 
+/* The part of the program that needs libaddend_train. A program without it has a record too (without_trainer.c), that
+ * says so. */
+typedef struct cli_trainer {
+  const cli_command *commands; /* they stand before the core's */
+  int count;
+  const char *missing;                /* what --help says of commands that are not there; NULL: all are */
+  void (*begin)(char **argv);         /* first thing in main; NULL: nothing */
+  ad_status (*recipe_keys)(char **);  /* as ad_recipe_keys; NULL: no command reads a recipe */
+  int (*refuse)(const char *unknown); /* 1 if that is a command of the trainer's, which then was told; NULL: none is */
+} cli_trainer;
+extern const cli_trainer cli_trainer_part;
+
+enum { CLI_COMMANDS_MAX = 16 };
+/* All of this program, in the order of --help. */
+int cli_commands(cli_command commands[CLI_COMMANDS_MAX]);
+
 /* Prints what completes these commands in a shell: bash, zsh or fish. */
 int cli_completions(const cli_command *commands, int count, const char *shell);
-
-/* OpenBLAS does not know processors that are newer than it is, and takes them for old ones, whose kernels are several
- * times slower. Then this program starts itself anew with the kernels that the processor has. OPENBLAS_CORETYPE in the
- * environment is left as it is. */
-void cli_correct_blas_core(char **argv);
 
 enum { CLI_MESSAGE = 4096 };
 /* As argp_error, which ends the program, with a message that is printable whatever was typed. */
 void cli_wrong(const struct argp_state *state, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* What every command that reads a recipe takes: RECIPE, --set, --json. */
-typedef struct cli_recipe_options {
-  const char *recipe;
-  const char **sets;
-  size_t set_count;
-  int json;
-} cli_recipe_options;
-extern const struct argp cli_recipe_argp;             /* a child parser; its input is a cli_recipe_options */
-extern const struct argp_child cli_recipe_children[]; /* of a parser whose only child it is */
 /* The number that `option` takes: `least` or more. */
 int64_t cli_parse_number(const char *argument, const char *option, int64_t least, struct argp_state *state);
 /* The file that `option` takes: a new one, or a regular one to be replaced, but none that a run consists of, except
  * `own`, the name of what is written. */
 const char *cli_parse_out(const char *option, const char *argument, const char *own, struct argp_state *state);
-/* Writes what is called `what` there; CLI_UNFINISHED with a message if that cannot be. */
-int cli_write(const char *what, const char *text, const char *path);
-/* Parses the call into `input`, which holds `options`, then reads the recipe as cli_read_recipe does. */
-int cli_parse_recipe(const struct argp *argp, int argc, char **argv, void *input, const cli_recipe_options *options,
-                     ad_recipe **out);
-/* Reads the recipe; on failure prints every message and returns CLI_WRONG_CALL. */
-int cli_read_recipe(const cli_recipe_options *options, ad_recipe **out);
-
-/* For commands that train nothing: says that what would be trained first is as the seed has it. */
-void cli_say_what_is_drawn(const ad_recipe *recipe);
-
 /* Prints a path: a terminal gets it printable, a script as it is. */
 int cli_print_path(const char *path);
 /* Writes text (and a final newline where it has none) to standard output; CLI_UNFINISHED with a message if that cannot
@@ -98,22 +84,14 @@ int cli_failed(ad_status status);
 
 /* Where ad_comm_launched(): from now on only the first rank prints. */
 void cli_let_first_rank_speak(void);
+void cli_speak(void); /* this rank does too: what it has to say it knows alone */
 /* This rank's end is no wrong call, of which the first rank speaks: launchers kill all others when one fails, so one
  * that does not speak ends a little later where nobody says this. */
 void cli_ends_alone(void);
 /* The library's log. Ranks that do not print are heard too: what the library says on one, it says on that one only. */
 void cli_log(void *context, ad_log_level level, const char *message);
-/* Joins the ranks that the launcher started. Prints and returns an exit status if there are not as many as the recipe's
- * mesh has. */
-int cli_join(const ad_recipe *recipe, ad_comm **out);
 /* Where ad_comm_launched(): the other ranks learn that this one cannot take part. */
 void cli_tell_ranks(ad_status status, const char *message);
-
-/* What ranks do on Ctrl-C and SIGTERM, also where a shell started this as a background job that ignores them, and on
- * SIGHUP, unless it is ignored (nohup). */
-void cli_on_request(void (*handler)(int signal_number));
-/* What ranks do on SIGUSR1. */
-void cli_on_checkpoint(void (*handler)(int signal_number));
 
 /* Whether what is written there is seen by a person whose terminal can move its cursor: TERM is not "dumb". */
 int cli_is_terminal(int fd);

@@ -278,18 +278,18 @@ static void print_fish(const cli_command *commands, int count, char *keys) {
 int cli_completions(const cli_command *commands, int count, const char *name) {
   static const shell shells[] = {{"bash", print_bash}, {"zsh", print_zsh}, {"fish", print_fish}};
   const shell *found = NULL;
-  char *keys;
+  char *keys = NULL, none[] = "";
   for (size_t i = 0; name && i < sizeof shells / sizeof *shells; i++)
     if (!strcmp(shells[i].name, name)) found = &shells[i];
   if (!found) {
     fprintf(stderr, "addend: --completions takes bash, zsh or fish, not '%s'\n", name ? name : "");
     return CLI_WRONG_CALL;
   }
-  ad_status status = ad_recipe_keys(&keys);
+  ad_status status = cli_trainer_part.recipe_keys ? cli_trainer_part.recipe_keys(&keys) : AD_OK;
   if (status) return cli_failed(status);
   if (found->print == print_zsh) puts("#compdef addend");
   printf("# Completion of the addend command in %s, made by `addend --completions %s`.\n", name, name);
-  found->print(commands, count, keys);
+  found->print(commands, count, keys ? keys : none);
   free(keys);
   return cli_print("");
 }

@@ -9,14 +9,7 @@
 
 #include "command.h"
 
-static const cli_command commands[] = {
-    {"train", cli_train, "train a recipe, with a progress bar and a report", &cli_train_argp, NULL},
-    {"check", cli_check, "prove the distributed gradient against one process; --sabotage proves the proof",
-     &cli_check_argp, cli_check_word},
-    {"plan", cli_plan, "what is reduced over which axes, in how many bytes, at any world size; nothing runs",
-     &cli_plan_argp, NULL},
-    {"report", cli_report, "make a run's page again from its files; several runs are laid over each other",
-     &cli_report_argp, NULL},
+static const cli_command of_core[] = {
     {"diff", cli_diff, "which addends the gradients hold that any framework dumped, and what went wrong",
      &cli_diff_argp, NULL},
     {"bench", cli_bench, "collectives and the reducer against this machine's memory bandwidth and its peers",
@@ -24,7 +17,13 @@ static const cli_command commands[] = {
     {"run", cli_run, "start N ranks of your own program", &cli_run_argp, NULL},
 };
 enum { STACK_KIB = 1024 };
-enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+
+int cli_commands(cli_command commands[CLI_COMMANDS_MAX]) {
+  int own = sizeof of_core / sizeof *of_core, before = cli_trainer_part.count;
+  for (int i = 0; i < before; i++) commands[i] = cli_trainer_part.commands[i];
+  for (int i = 0; i < own; i++) commands[before + i] = of_core[i];
+  return before + own;
+}
 
 static const char version[] = "addend " AD_VERSION;
 
@@ -32,12 +31,16 @@ static void print_help(FILE *file) {
   fprintf(file,
           "Usage: addend COMMAND [RECIPE] [OPTION...]\n"
           "Trains, proves and plans distributed gradients.\n\n");
-  for (int i = 0; i < COMMAND_COUNT; i++) fprintf(file, "  %-7s %s\n", commands[i].name, commands[i].help);
+  cli_command commands[CLI_COMMANDS_MAX];
+  int count = cli_commands(commands);
+  for (int i = 0; i < count; i++) fprintf(file, "  %-7s %s\n", commands[i].name, commands[i].help);
+  if (cli_trainer_part.missing) fprintf(file, "%s\n", cli_trainer_part.missing);
   fprintf(file,
-          "\nExample: addend check recipes/gpt-dp.yaml --sabotage\n"
+          "\nExample: %s\n"
           "`addend COMMAND --help` has each command's options and an example; `addend --version` says the version;\n"
           "`addend --completions bash`, zsh or fish prints the completions of that shell.\n"
-          "Exit status: 0 it holds, 1 the answer is no, 2 the call or the recipe is wrong, 3 it could not finish.\n");
+          "Exit status: 0 it holds, 1 the answer is no, 2 the call or the recipe is wrong, 3 it could not finish.\n",
+          cli_trainer_part.count ? "addend check recipes/gpt-dp.yaml --sabotage" : "addend diff dump/");
 }
 
 static int run_command(const cli_command *command, int argc, char **argv) {
@@ -49,14 +52,17 @@ static int run_command(const cli_command *command, int argc, char **argv) {
 
 /* What was meant, or all commands. */
 static int refuse(const char *unknown) {
-  const char *names[COMMAND_COUNT];
-  for (int i = 0; i < COMMAND_COUNT; i++) names[i] = commands[i].name;
-  const char *near = ad_nearest_name(unknown, names, COMMAND_COUNT);
+  cli_command commands[CLI_COMMANDS_MAX];
+  const char *names[CLI_COMMANDS_MAX];
+  int count = cli_commands(commands);
+  if (cli_trainer_part.refuse && cli_trainer_part.refuse(unknown)) return CLI_WRONG_CALL;
+  for (int i = 0; i < count; i++) names[i] = commands[i].name;
+  const char *near = ad_nearest_name(unknown, names, (size_t)count);
   char typed[CLI_MESSAGE];
   fprintf(stderr, "addend: '%s' is no command; ", ad_printable(unknown, typed, sizeof typed));
   if (near) fprintf(stderr, "did you mean %s?", near);
-  for (int i = 0; !near && i < COMMAND_COUNT; i++)
-    fprintf(stderr, "%s%s", !i ? "there are " : i + 1 < COMMAND_COUNT ? ", " : " and ", names[i]);
+  for (int i = 0; !near && i < count; i++)
+    fprintf(stderr, "%s%s", !i ? "there are " : i + 1 < count ? ", " : " and ", names[i]);
   fprintf(stderr, near ? "\n" : " (addend --help)\n");
   return CLI_WRONG_CALL;
 }
@@ -90,19 +96,21 @@ static int has_plain_options(int argc, char **argv) {
 }
 
 static int run(int argc, char **argv) {
+  cli_command commands[CLI_COMMANDS_MAX];
+  int count = cli_commands(commands);
   if (argc < 2) return print_help(stderr), CLI_WRONG_CALL;
   if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
     return print_help(stdout), cli_print("");
   if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) return cli_print(version);
-  if (!strcmp(argv[1], "--completions")) return cli_completions(commands, COMMAND_COUNT, argv[2]);
+  if (!strcmp(argv[1], "--completions")) return cli_completions(commands, count, argv[2]);
   if (!has_plain_options(argc, argv)) return CLI_WRONG_CALL;
-  for (int i = 0; i < COMMAND_COUNT; i++)
+  for (int i = 0; i < count; i++)
     if (!strcmp(argv[1], commands[i].name)) return run_command(&commands[i], argc, argv);
   return refuse(argv[1]);
 }
 
 int main(int argc, char **argv) {
-  cli_correct_blas_core(argv);
+  if (cli_trainer_part.begin) cli_trainer_part.begin(argv);
   prctl(PR_SET_NAME, "addend"); /* it was started as /proc/self/exe */
   if (getenv(CLI_ERROR_FD)) prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (!has_stack()) return CLI_UNFINISHED;

@@ -1,6 +1,9 @@
-/* The options of a command as a list, and options that there are not: what was probably meant. All else is argp's. */
+/* The options of a command as a list, values that are wrong, and options that there are not: what was probably meant.
+ * All else is argp's. */
 #include <ctype.h>
+#include <errno.h>
 #include <getopt.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,4 +117,24 @@ void cli_parse(const struct argp *argp, int argc, char **argv, unsigned flags, v
   }
   free(words);
   argp_parse(argp, argc, argv, flags, NULL, input);
+}
+
+/* ---- values ---- */
+
+void cli_wrong(const struct argp_state *state, const char *format, ...) {
+  char message[CLI_MESSAGE], printable[CLI_MESSAGE];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(message, sizeof message, format, arguments);
+  va_end(arguments);
+  argp_error(state, "%s", ad_printable(message, printable, sizeof printable));
+}
+
+int64_t cli_parse_number(const char *argument, const char *option, int64_t least, struct argp_state *state) {
+  char *end;
+  errno = 0;
+  long long number = strtoll(argument, &end, 10);
+  if (*end || end == argument || number < least || errno)
+    cli_wrong(state, "%s takes a number from %lld on, not '%s'", option, (long long)least, argument);
+  return number;
 }

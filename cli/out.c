@@ -1,4 +1,4 @@
-/* Files that a call names to be written: the rule for them, and writing. */
+/* Files that a call names to be written: the rule for them. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -32,13 +32,4 @@ const char *cli_parse_out(const char *option, const char *argument, const char *
   if (strcmp(name, own) != 0 && is_of_a_run(name))
     cli_wrong(state, "%s %s: %s is another file of a run, and would be lost", option, argument, name);
   return argument;
-}
-
-int cli_write(const char *what, const char *text, const char *path) {
-  if (!ad_write_text(text, path)) return CLI_HOLDS;
-  char printable[CLI_MESSAGE];
-  const char *reason = strrchr(ad_last_error(), ':'); /* the message names the path again */
-  fprintf(stderr, "addend: %s cannot be written to %s:%s\n", what, ad_printable(path, printable, sizeof printable),
-          reason ? reason + 1 : " no memory");
-  return CLI_UNFINISHED;
 }

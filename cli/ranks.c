@@ -1,6 +1,5 @@
 /* Under mpirun, srun or `addend run` this process already is one of the ranks: it joins them instead of starting some.
  * The first rank speaks for all. */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -37,36 +36,8 @@ void cli_let_first_rank_speak(void) {
   if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr)) own_errors = -1;
 }
 
-static void speak(void) {
+void cli_speak(void) {
   if (own_errors >= 0) dup2(own_errors, STDERR_FILENO);
-}
-
-static int fits(ad_comm *comm, const ad_recipe *recipe) {
-  int64_t needed = 0, started = ad_comm_size(comm);
-  char mesh[256];
-  ad_status status = ad_recipe_world(recipe, &needed);
-  if (status) return cli_failed(status);
-  if (needed == started) return CLI_HOLDS;
-  fprintf(stderr,
-          "addend: the launcher started %" PRId64 " rank(s), the mesh \"%s\" of %s has %" PRId64 ": start %" PRId64
-          " (-n %" PRId64 ") or change the mesh\n",
-          started, ad_recipe_mesh_text(recipe, mesh, sizeof mesh), recipe->name, needed, needed, needed);
-  return CLI_WRONG_CALL;
-}
-
-int cli_join(const ad_recipe *recipe, ad_comm **out) {
-  ad_comm *comm;
-  ad_status status = ad_comm_open(&comm);
-  if (status) {
-    if (status != AD_INVALID) speak();  // a wrong call is seen by all ranks alike, anything else by this one alone
-    return cli_failed(status);
-  }
-  int failed = fits(comm, recipe);
-  if (failed)
-    ad_comm_close(comm);
-  else
-    *out = comm;
-  return failed;
 }
 
 void cli_tell_ranks(ad_status status, const char *message) {

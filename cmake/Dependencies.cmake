@@ -1,29 +1,59 @@
-# The libraries that addend stands on; README says what each is for. script/setup installs them on Debian.
-find_package(PkgConfig REQUIRED)
+# The libraries that addend stands on; docs/running.md says what each is for. script/setup installs them, or names them.
+# What is missing is told in one sentence, since a person would otherwise meet the libraries one by one.
+set(AD_MISSING "")
+find_package(PkgConfig QUIET)
 find_package(Threads REQUIRED)
 
+# ad_need NAME MODULE: the target PkgConfig::NAME of pkg-config's module
+macro(ad_need name module)
+  if(PKG_CONFIG_FOUND)
+    pkg_check_modules(${name} QUIET IMPORTED_TARGET ${module})
+  endif()
+  if(NOT ${name}_FOUND)
+    list(APPEND AD_MISSING ${module})
+  endif()
+endmacro()
+
+# ad_need_path VARIABLE FILE WORDS: the folder that has the file
+macro(ad_need_path variable file words)
+  find_path(${variable} ${file} ${ARGN})
+  if(NOT ${variable})
+    list(APPEND AD_MISSING "${words}")
+  endif()
+endmacro()
+
+# ad_need_all WHAT [WORDS]: ends where something is missing
+macro(ad_need_all what)
+  if(NOT PKG_CONFIG_FOUND)
+    list(PREPEND AD_MISSING pkg-config)
+  endif()
+  if(AD_MISSING)
+    list(REMOVE_DUPLICATES AD_MISSING)
+    string(REPLACE ";" ", " missing "${AD_MISSING}")
+    message(FATAL_ERROR "${what} needs what is missing here: ${missing}; script/setup in addend's folder installs it, or says what it is called here${ARGN}")
+  endif()
+endmacro()
+
 # libaddend
-pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
-pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
-find_path(RANDOM123_INCLUDE Random123/philox.h)
-if(NOT RANDOM123_INCLUDE)
-  message(FATAL_ERROR "Random123 is missing: script/setup installs it (Debian: librandom123-dev)")
+ad_need(JANSSON jansson)
+ad_need(XXHASH libxxhash)
+ad_need_path(RANDOM123_INCLUDE Random123/philox.h "Random123 (Random123/philox.h)")
+if(NOT AD_TRAINER)
+  ad_need_all("addend's core")
 endif()
 set(AD_CORE_INCLUDES ${JANSSON_INCLUDE_DIRS} ${XXHASH_INCLUDE_DIRS} ${RANDOM123_INCLUDE})
-pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas) # FIT
-set(AD_CORE_LIBRARIES PkgConfig::OPENBLAS PkgConfig::JANSSON PkgConfig::XXHASH Threads::Threads ${CMAKE_DL_LIBS} m)
+set(AD_CORE_LIBRARIES PkgConfig::JANSSON PkgConfig::XXHASH Threads::Threads ${CMAKE_DL_LIBS} m)
 if(NOT AD_TRAINER)
   return()
 endif()
 
 # libaddend_train
-pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
-pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
-pkg_check_modules(FREETYPE REQUIRED IMPORTED_TARGET freetype2)
-find_path(DYGRAPHS_FOLDER dygraph.min.js PATHS /usr/share/javascript/dygraphs)
-if(NOT DYGRAPHS_FOLDER)
-  message(FATAL_ERROR "dygraphs is missing: script/setup installs it (Debian: libjs-dygraphs); elsewhere -DDYGRAPHS_FOLDER names the folder that has dygraph.min.js and dygraph.css")
-endif()
+ad_need(OPENBLAS openblas)
+ad_need(YAML yaml-0.1)
+ad_need(FREETYPE freetype2)
+ad_need_path(DYGRAPHS_FOLDER dygraph.min.js "dygraphs (-DDYGRAPHS_FOLDER=FOLDER names the one that has dygraph.min.js and dygraph.css)"
+  PATHS /usr/share/javascript/dygraphs)
+ad_need_all("addend with its trainer" "; -DAD_TRAINER=OFF builds the core, which needs less")
 # oneDNN makes products of bf16. Without it OpenBLAS makes them all.
 find_path(ONEDNN_INCLUDE oneapi/dnnl/dnnl.h)
 find_library(ONEDNN_LIBRARY dnnl)

@@ -1,30 +1,53 @@
-# cmake --install: headers, both libraries, the program, pkg-config file, CMake package, man page, shell completions.
+# cmake --install: headers, libraries, the program, pkg-config files, CMake package, man page, shell completions. Component `core` is
+# libaddend and its headers, `train` libaddend_train and its own.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-install(DIRECTORY include/addend DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+# core.h includes the headers of libaddend, each with its path.
+file(STRINGS include/addend/core.h includes REGEX "^#include")
+string(REGEX MATCHALL "addend/[a-z_]+\\.h" AD_CORE_HEADERS "${includes};addend/core.h")
+list(TRANSFORM AD_CORE_HEADERS PREPEND ${CMAKE_SOURCE_DIR}/include/)
+file(GLOB AD_TRAINER_HEADERS CONFIGURE_DEPENDS include/addend/*.h)
+list(REMOVE_ITEM AD_TRAINER_HEADERS ${AD_CORE_HEADERS})
+
+# ad_install_library COMPONENT EXPORT HEADERS...
+function(ad_install_library component target export)
+  install(FILES ${ARGN} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/addend COMPONENT ${component})
+  install(TARGETS ${target} ${target}_static EXPORT ${export}
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${component}
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${component})
+  install(EXPORT ${export} NAMESPACE addend:: DESTINATION ${AD_PACKAGE_FOLDER} COMPONENT ${component})
+endfunction()
+
+set(AD_PACKAGE_FOLDER ${CMAKE_INSTALL_LIBDIR}/cmake/addend)
 set_target_properties(addend_static PROPERTIES EXPORT_NAME static)
-install(TARGETS addend addend_static EXPORT addendTargets
-  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+ad_install_library(core addend addendTargets ${AD_CORE_HEADERS})
+if(AD_TRAINER)
+  set_target_properties(addend_train PROPERTIES EXPORT_NAME train)
+  set_target_properties(addend_train_static PROPERTIES EXPORT_NAME train_static)
+  ad_install_library(train addend_train addendTrainTargets ${AD_TRAINER_HEADERS})
+endif()
 if(TARGET addend_cli)
   install(TARGETS addend_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-
 if(AD_MPI_MODULES)
-  install(FILES ${AD_MPI_MODULES} DESTINATION ${CMAKE_INSTALL_LIBDIR}/addend)
+  install(FILES ${AD_MPI_MODULES} DESTINATION ${CMAKE_INSTALL_LIBDIR}/addend COMPONENT core)
 endif()
 
-# Both packages find the tree from where they lie, so `cmake --install --prefix` may name any place.
-set(AD_PACKAGE_FOLDER ${CMAKE_INSTALL_LIBDIR}/cmake/addend)
+# Packages find the tree from where they lie, so `cmake --install --prefix` may name any place.
 configure_package_config_file(cmake/addendConfig.cmake.in addendConfig.cmake INSTALL_DESTINATION ${AD_PACKAGE_FOLDER})
 write_basic_package_version_file(addendConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(EXPORT addendTargets NAMESPACE addend:: DESTINATION ${AD_PACKAGE_FOLDER})
-install(FILES ${CMAKE_BINARY_DIR}/addendConfig.cmake ${CMAKE_BINARY_DIR}/addendConfigVersion.cmake DESTINATION ${AD_PACKAGE_FOLDER})
+install(FILES ${CMAKE_BINARY_DIR}/addendConfig.cmake ${CMAKE_BINARY_DIR}/addendConfigVersion.cmake
+  DESTINATION ${AD_PACKAGE_FOLDER} COMPONENT core)
 
 file(RELATIVE_PATH AD_PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" AD_PREFIX_FROM_PC ${AD_PREFIX_FROM_PC})
 configure_file(cmake/addend.pc.in addend.pc @ONLY)
-install(FILES ${CMAKE_BINARY_DIR}/addend.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${CMAKE_BINARY_DIR}/addend.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT core)
+if(AD_TRAINER)
+  configure_file(cmake/addend-train.pc.in addend-train.pc @ONLY)
+  install(FILES ${CMAKE_BINARY_DIR}/addend-train.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT train)
+endif()
 
 install(FILES docs/addend.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 

@@ -1,10 +1,11 @@
 # libaddend, of the folders of src/core, and libaddend_train, of those of src/trainer: each shared and static. The trainer links the
 # shared core, so that a process that loads both has one core; no object is in both.
-# A folder is an object library ad_FOLDER; tests link AD_OBJECTS_UP_TO_FOLDER, which is its objects and those of all before it.
+# A folder is an object library ad_FOLDER, with the files of its subfolders; what lies deeper belongs to no library (comm/mpi/module).
+# Tests link AD_OBJECTS_UP_TO_FOLDER, which is its objects and those of all before it.
 set(AD_OBJECTS "")
 function(ad_add_layers house)
   foreach(layer ${ARGN})
-    file(GLOB sources CONFIGURE_DEPENDS src/${house}/${layer}/*.c)
+    file(GLOB sources CONFIGURE_DEPENDS src/${house}/${layer}/*.c src/${house}/${layer}/*/*.c)
     add_library(ad_${layer} OBJECT ${sources})
     target_compile_definitions(ad_${layer} PRIVATE AD_BUILDING)
     if(house STREQUAL trainer)

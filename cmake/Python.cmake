@@ -1,11 +1,24 @@
-# The Python package's wheel (python/pyproject.toml) has the library and the program beside its modules. Without links, which a wheel
-# cannot hold.
-add_custom_target(addend_python DEPENDS addend addend_cli addend_mpi)
-install(FILES $<TARGET_FILE:addend> DESTINATION addend/_native RENAME libaddend.so COMPONENT python EXCLUDE_FROM_ALL)
-install(PROGRAMS $<TARGET_FILE:addend_cli> DESTINATION addend/_native COMPONENT python EXCLUDE_FROM_ALL)
-install(FILES ${AD_MPI_MODULES} DESTINATION addend/_native COMPONENT python EXCLUDE_FROM_ALL)
+# The wheels of the Python package. That of python/ (AD_TRAINER=OFF) has the core and the program without the trainer's commands beside
+# its modules, that of python/train/ has the trainer, which finds the core in the folder `addend` beside its own, and the whole program.
+# A wheel cannot hold links, so a library lies there by its soname alone.
+if(AD_TRAINER)
+  set(AD_NATIVE addend_train/_native)
+  set(AD_WHEEL_LIBRARY addend_train)
+else()
+  set(AD_NATIVE addend/_native)
+  set(AD_WHEEL_LIBRARY addend)
+endif()
+add_custom_target(addend_python DEPENDS ${AD_WHEEL_LIBRARY} addend_cli addend_mpi)
 if(SKBUILD)
-  foreach(target addend addend_cli)
+  foreach(target ${AD_WHEEL_LIBRARY} addend_cli)
     target_link_options(${target} PRIVATE -s) # nobody debugs a wheel
   endforeach()
+  if(AD_TRAINER)
+    set_target_properties(addend_train PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/../../addend/_native")
+  endif()
+  install(FILES $<TARGET_FILE:${AD_WHEEL_LIBRARY}> DESTINATION ${AD_NATIVE} RENAME $<TARGET_SONAME_FILE_NAME:${AD_WHEEL_LIBRARY}>
+    COMPONENT python EXCLUDE_FROM_ALL)
+  install(PROGRAMS $<TARGET_FILE:addend_cli> DESTINATION ${AD_NATIVE} COMPONENT python EXCLUDE_FROM_ALL)
+  install(FILES ${AD_MPI_MODULES} DESTINATION ${AD_NATIVE} COMPONENT python EXCLUDE_FROM_ALL)
+  install(FILES THIRD-PARTY.md DESTINATION ${SKBUILD_METADATA_DIR}/licenses COMPONENT python EXCLUDE_FROM_ALL)
 endif()

@@ -4,59 +4,101 @@ frees becomes a str. The core is always there; the trainer may not be."""
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Sequence, Type, TypeVar
 
 from addend._errors import MissingTrainerError, error_of
 
-_FOLDER = Path(__file__).parent / "_native"  # what a wheel brings
+_FOLDER = Path(__file__).parent / "_native"  # what the wheel of `addend` brings
+_GET_TRAINER = (
+    "`pip install './python[train]'` in addend's folder builds it; script/setup there installs what that needs"
+)
 
 
-def _library_path() -> Path:
-    return Path(os.environ.get("ADDEND_LIBRARY") or _FOLDER / "libaddend.so")
+def _given() -> Optional[Path]:
+    """The core that the caller names, with all that was built beside it."""
+    path = os.environ.get("ADDEND_LIBRARY")
+    return Path(path) if path else None
+
+
+def _in(folder: Path, name: str) -> Path:
+    """A library in a folder of a wheel, where it lies by its soname."""
+    return next(iter(sorted(folder.glob(f"{name}.so*"))), folder / f"{name}.so")
+
+
+def _core_path() -> Path:
+    return _given() or _in(_FOLDER, "libaddend")
+
+
+def _trainer_path() -> Optional[Path]:
+    """Beside the core that was named, or what the wheel of `addend-train` brings."""
+    given = _given()
+    if given:
+        path = given.parent / given.name.replace("libaddend.", "libaddend_train.")
+    else:
+        package = importlib.util.find_spec("addend_train")
+        if package is None or package.origin is None:
+            return None
+        path = _in(Path(package.origin).parent / "_native", "libaddend_train")
+    return path if path != given and path.exists() else None
 
 
 def program_path() -> Path:
-    """The program `addend` of the same build: it lies beside the library."""
-    return _library_path().parent / "addend"
+    """The program `addend` of the same build, with the trainer's commands where the trainer is there."""
+    return (_trainer_path() or _core_path()).parent / "addend"
 
 
 def _load() -> ctypes.CDLL:
-    path = _library_path()
     try:
-        return ctypes.CDLL(str(path))
+        return ctypes.CDLL(str(_core_path()))
     except OSError as error:
         hint = (
             "ADDEND_LIBRARY names it"
-            if "ADDEND_LIBRARY" in os.environ
+            if _given()
             else ("`pip install ./python` in addend's folder builds it, or ADDEND_LIBRARY names one that is built")
         )
         raise ImportError(f"addend's library could not be loaded: {error}; {hint}") from error
 
 
-def _load_trainer(core: Path) -> Optional[ctypes.CDLL]:
-    path = core.parent / core.name.replace("libaddend.", "libaddend_train.")
-    return ctypes.CDLL(str(path)) if path.exists() else None
-
-
 _library = _load()
-_trainer = _load_trainer(_library_path())
+_trainer: Optional[ctypes.CDLL] = None
 _free = ctypes.CDLL(None).free
 _free.argtypes, _free.restype = [ctypes.c_void_p], None
 
-_GET_TRAINER = "`pip install './python[train]'` in addend's folder builds it"
+
+def need_trainer(what: str) -> Path:
+    """Raises, with how to get it, where the trainer is not there."""
+    path = _trainer_path()
+    if path is None:
+        raise MissingTrainerError(f"{what} needs addend's trainer, which is not here: {_GET_TRAINER}")
+    return path
+
+
+def _load_trainer(what: str) -> ctypes.CDLL:
+    """When it is first needed, for it brings OpenBLAS along."""
+    global _trainer
+    path = need_trainer(what)
+    try:
+        _trainer = _trainer or ctypes.CDLL(str(path))
+    except OSError as error:
+        raise MissingTrainerError(
+            f"{what} needs addend's trainer, which could not be loaded: {error}; built anew it fits: {_GET_TRAINER}"
+        ) from error
+    return _trainer
+
 
 Structure = TypeVar("Structure", bound=ctypes.Structure)
 
 
 def _find(name: str) -> Any:
-    for library in (_library, _trainer):
-        if library is not None and hasattr(library, name):
-            return getattr(library, name)
-    if _trainer is None:
-        raise MissingTrainerError(f"{name} needs addend's trainer, which is not here: {_GET_TRAINER}")
-    raise ImportError(f"addend's library {_library_path()} is of another version: it has no {name}")
+    if hasattr(_library, name):
+        return getattr(_library, name)
+    trainer = _load_trainer(name)
+    if hasattr(trainer, name):
+        return getattr(trainer, name)
+    raise ImportError(f"addend's library {_core_path()} is of another version: it has no {name}")
 
 
 def function(name: str, returns: Any, *takes: Any) -> Callable[..., Any]:
@@ -122,7 +164,7 @@ def same_size(name: str) -> Callable[[Type[Structure]], Type[Structure]]:
     def hold(structure: Type[Structure]) -> Type[Structure]:
         if ctypes.sizeof(structure) != constant(f"sizeof({name})"):
             raise ImportError(
-                f"addend's library {_library_path()} is of another version ({version()}) than this "
+                f"addend's library {_core_path()} is of another version ({version()}) than this "
                 f"package: its {name} has another size"
             )
         return structure

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Tuple
 
 from addend._documents import read
-from addend._library import checked, take_text
+from addend._library import checked, need_trainer, take_text
 from addend._recipe import PathLike, Sets, opened
 
 
@@ -77,6 +77,7 @@ def _param(document: Mapping[str, Any]) -> PlanParam:
 def plan(recipe: PathLike, *, ranks_per_node: int = 0, picture: Optional[PathLike] = None, set: Sets = None) -> Plan:  # noqa: A002
     """The plan of a recipe, for any world size. `ranks_per_node`: consecutive ranks that share a machine; 0: all of
     them. `picture`: a file for the SVG picture of who sends what to whom. `set`: as in `check`."""
+    need_trainer("addend.plan")
     options = _Options(ctypes.sizeof(_Options), ranks_per_node)
     text, table, drawn = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     with opened(recipe, set) as read_recipe:

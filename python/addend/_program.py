@@ -11,7 +11,7 @@ import tempfile
 from typing import IO, List, NoReturn, Sequence, Tuple
 
 from addend._errors import AddendError, InvalidError, error_of
-from addend._library import function, program_path
+from addend._library import function, need_trainer, program_path
 
 ANSWER_IS_NO = 1  # exit status of a command that ran and whose answer is no
 _ERROR = 3  # the descriptor on which the program hands its error over
@@ -20,13 +20,14 @@ _is_rank = function("ad_comm_launched", ctypes.c_int)
 
 
 def run(arguments: Sequence[str]) -> Tuple[int, str]:
-    """Runs a command that prints a document; exit status 0 or 1, and the document. Its progress goes where this
-    process's standard error goes; its error is raised."""
+    """Runs a command of the trainer's that prints a document; exit status 0 or 1, and the document. Its progress goes
+    where this process's standard error goes; its error is raised."""
     if _is_rank():
         raise InvalidError(
             f"addend {arguments[0]} in a process that is itself a rank: each rank would start a world "
             "of its own; call it in a program that `addend run`, mpirun or srun did not start"
         )
+    need_trainer(f"addend.{arguments[0]}")
     with tempfile.TemporaryFile() as document, tempfile.TemporaryFile() as error:
         status = _wait(_start(arguments, document.fileno(), error.fileno()))
         if status not in (0, ANSWER_IS_NO):

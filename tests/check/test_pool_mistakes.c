@@ -153,11 +153,11 @@ static void the_clamp_is_after_the_sum_over_pools(void **state) {
 }
 
 static void a_local_sum_inside_the_logarithm_is_seen(void **state) {
-  SHOWS({3, 2, 2}, SPARSITY, "left_out: ", "decompose_phases.c", NAN, 1, NULL);
+  SHOWS({3, 2, 2}, SPARSITY, "left_out: ", "decompose/phases.c", NAN, 1, NULL);
   ad_recipe *recipe = recipe_of(&(pools){3, 2, 2}, SPARSITY);
   ad_sabotages *list;
   must(ad_sabotages_create(recipe, 0, 0, &list));
-  const ad_sabotage *recorded = find(list, "left_out in the record: ", "decompose_phases.c", 1);
+  const ad_sabotage *recorded = find(list, "left_out in the record: ", "decompose/phases.c", 1);
   assert_int_equal(recorded->caught, AD_CAUGHT_TYPE);
   if (!strstr(recorded->message, "sparsity: the sums are P on `dp_shard`")) fail_msg("%s", recorded->message);
   ad_sabotages_destroy(list);

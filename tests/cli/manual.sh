@@ -46,7 +46,7 @@ assert not missing, missing
 heads = "\n".join(line for line in options.splitlines() if line.startswith(".B"))
 assert named(heads) <= known, named(heads) - known
 variables = set()
-for path in glob.glob(sys.argv[1] + "/src/*/*/*.c") + glob.glob(sys.argv[1] + "/cli/*.c") + glob.glob(sys.argv[1] + "/bench/*.c"):
+for path in [path for folder in ("src", "cli", "bench") for path in glob.glob(f"{sys.argv[1]}/{folder}/**/*.c", recursive=True)]:
     variables |= set(re.findall(r'getenv\("(ADDEND_\w+)"\)', open(path).read()))
 own = {"ADDEND_SHM_FD", "ADDEND_PEER_ERRORS"}  # what addend tells the processes that it starts
 lacking = [name for name in sorted(variables - own) if name not in page]
@@ -55,7 +55,7 @@ assert not lacking, lacking
 # Every mistake that is planted: the operators of derived ones, and the known ones by name.
 planted = page.split("\n.SH PLANTED MISTAKES\n")[1].split("\n.SH ")[0].replace("\\-", "-")
 names = re.findall(r'X\([A-Z_]+, *"(\w+)"', open(sys.argv[1] + "/src/trainer/check/planting.h").read())
-for path in glob.glob(sys.argv[1] + "/src/*/*/*mistakes.c"): names += re.findall(r'\.name = "([a-z0-9-]+)"', open(path).read())
+for path in glob.glob(sys.argv[1] + "/src/**/*mistakes.c", recursive=True): names += re.findall(r'\.name = "([a-z0-9-]+)"', open(path).read())
 lacking = [name for name in names if f"\n.B {name}\n" not in planted]
 assert len(names) > 20 and not lacking, lacking
 
@@ -64,7 +64,7 @@ signals = page.split("\n.SH SIGNALS\n")[1].split("\n.SH ")[0]
 def constant(file, name): return int(re.search(r"\b" + name + r"\s*=\s*(\d+)", open(sys.argv[1] + file).read()).group(1))
 launcher = "/src/core/comm/launch.c"
 for words in (
-    f"{constant('/cli/train.c', 'PATIENCE_SECONDS')} seconds, in which they finish the step",
+    f"{constant('/cli/trainer/train.c', 'PATIENCE_SECONDS')} seconds, in which they finish the step",
     f"under the others {constant(launcher, 'SIGNAL_GRACE_MILLISECONDS') // 1000} seconds",
     f"one within {constant(launcher, 'ONE_SIGNAL_MILLISECONDS')} milliseconds of the first",
     f"the others have {constant(launcher, 'GRACE_MILLISECONDS') // 1000} seconds",

@@ -77,7 +77,7 @@ import json, sys
 proof, loss = json.load(open("proof.json")), sys.argv[1]
 assert proof["survivors"] == 0, proof["survivors"]
 caught = [m for m in proof["sabotage"] if m["derived"] and m["caught_by"] == "number"]
-once = [m for m in caught if "once_everywhere" in m["name"] and "decompose_phases.c" in m["name"] and m["ratio"] is not None]
+once = [m for m in caught if "once_everywhere" in m["name"] and "decompose/phases.c" in m["name"] and m["ratio"] is not None]
 averaged = [m for m in caught if m["name"].startswith("averaged") and m["param"] and m["param"] in m["name"]]
 if loss == "faithfulness":
     assert once and all(abs(m["ratio"] - 3) < 1e-9 for m in once), once

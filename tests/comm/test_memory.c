@@ -8,7 +8,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "comm/engine.h"
-#include "comm/shm.h"
+#include "comm/shm/engine.h"
+#include "comm/shm/file.h"
+#include "comm/shm/join.h"
 
 enum { LARGE = 8 << 20 };
 

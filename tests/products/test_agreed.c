@@ -8,7 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "products/products.h"
-#include "comm/shm.h"
+#include "comm/shm/file.h"
+#include "comm/shm/join.h"
 
 enum { RANKS = 3 };
 

@@ -9,8 +9,8 @@
 #include <cmocka.h>
 #include "program/model.h"
 #include "addend/safetensors.h"
+#include "program/decompose/target.h"
 #include "program/program.h"
-#include "program/target.h"
 
 static char *text_paths[] = {(char[]){"/usr/share/common-licenses"}};
 

@@ -1,5 +1,5 @@
-/* Shapes, initial values and decay of the parameters of moe, ocr and decompose, on paper, as src/trainer/program/model.h has
- * them. Those of gpt are in test_gpt.c. */
+/* Shapes, initial values and decay of the parameters of moe, ocr and decompose, on paper, as
+ * src/trainer/program/model.h has them. Those of gpt are in test_gpt.c. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

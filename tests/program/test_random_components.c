@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <cmocka.h>
-#include "program/random_components.h"
+#include "program/decompose/random_components.h"
 
 enum { ROWS = 2, COMPONENTS = 5 };
 

@@ -9,8 +9,8 @@
 #include <cmocka.h>
 #include "array/array.h"
 #include "base/random.h"
+#include "program/decompose/sources.h"
 #include "program/model.h"
-#include "program/sources.h"
 
 enum { ROWS = 7, WIDTH = 5, NUMEL = ROWS * WIDTH, STEPS = 4 };
 

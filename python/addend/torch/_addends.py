@@ -6,10 +6,10 @@ import functools
 from typing import Any, Mapping, Sequence
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from addend.torch import _meshes
+from addend.torch._loaded import is_dtensor
 from addend.torch._parameters import Watched
 from addend.torch._sample import Box, Piece, Place, Sampler
 
@@ -80,7 +80,7 @@ class Addends:
 
     def _locate(self, watched: Watched, grad: torch.Tensor) -> tuple[tuple[int, ...], torch.Tensor, Box]:
         """(the whole's shape, this rank's part, its box)"""
-        if not isinstance(grad, DTensor):
+        if not is_dtensor(grad):
             local, box = _meshes.local_part(grad.detach())
             whole, box = self._places.get(watched.name, (tuple(grad.shape), box))
             return whole, local, box

@@ -5,25 +5,29 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from typing import Dict, Iterable, Mapping, TypeVar, cast
+from typing import TYPE_CHECKING, Dict, Iterable, Mapping, TypeVar, cast
 
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from addend.torch import _meshes
+from addend.torch._loaded import is_dtensor
 from addend.torch._parameters import Watched
 from addend.torch._sample import Box, Place
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import Placement, Shard
 
 Types = Dict[str, str]  # by axis: R, I or S<dim>
 T = TypeVar("T")
 
 
 def _of_placement(placement: Placement) -> str:
-    if isinstance(placement, Replicate):
+    if placement.is_replicate():
         return "I"  # all ranks along this axis did the same work
-    if isinstance(placement, Partial):
+    if placement.is_partial():
         return "R"
-    return f"S{cast(Shard, placement).dim}"  # or a strided shard, which is no Shard to Python
+    shard = cast("Shard", placement)
+    return f"S{shard.dim}"  # or a strided shard, which is no Shard to Python
 
 
 def _placed(mesh: _meshes.Mesh, device_mesh: DeviceMesh, placements: _meshes.Placements) -> Types:
@@ -60,7 +64,7 @@ def last_that_fits(patterns: Mapping[str, T], name: str, otherwise: T) -> T:
 
 def _parallel_axes(entry: Watched, mesh: _meshes.Mesh) -> set[str]:
     """The axes along which the forward itself is distributed: the DTensor's, less those that the wrapper sums over."""
-    if not isinstance(entry.used, DTensor):
+    if not is_dtensor(entry.used):
         return set()
     summed = {axis for ranks in entry.data for axis in mesh.spanned(ranks)}
     return set(_placed(mesh, entry.used.device_mesh, entry.used.placements)) - summed
@@ -80,7 +84,7 @@ def types_of(
         types = {axis: "I" if axis in parallel else "R" for axis in mesh.names}
         if entry.name in placements:
             types.update(_placed(mesh, *placements[entry.name]))
-        elif isinstance(entry.used, DTensor):
+        elif is_dtensor(entry.used):
             types.update(_placed(mesh, entry.used.device_mesh, entry.used.placements))
         for ranks in entry.data:
             types.update(dict.fromkeys(mesh.spanned(ranks), "R"))
@@ -100,7 +104,7 @@ def cut_by_hand(watched: Iterable[Watched], types: Mapping[str, Types]) -> list[
     return [
         entry.name
         for entry in watched
-        if not isinstance(entry.used, DTensor) and any(kind[0] == "S" for kind in types[entry.name].values())
+        if not is_dtensor(entry.used) and any(kind[0] == "S" for kind in types[entry.name].values())
     ]
 
 

@@ -6,18 +6,20 @@ import dataclasses
 import itertools
 import math
 import re
-from typing import Iterable, Tuple
+from typing import TYPE_CHECKING, Iterable, Tuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from addend.torch._loaded import is_dtensor
 from addend.torch._sample import Box
 
-Placements = Tuple[Placement, ...]
-Placed = Tuple[DeviceMesh, Placements]
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor, Placement
+
+    Placements = Tuple[Placement, ...]
+    Placed = Tuple[DeviceMesh, Placements]
 
 
 @dataclasses.dataclass
@@ -71,7 +73,7 @@ def find(given: DeviceMesh | None, tensors: Iterable[torch.Tensor], ranks: list[
             raise ValueError(f"the mesh {mesh} does not have the {len(ranks)} ranks that are watched: {ranks}")
         return mesh
     for tensor in tensors:
-        for candidate in (_root(tensor.device_mesh), tensor.device_mesh) if isinstance(tensor, DTensor) else ():
+        for candidate in (_root(tensor.device_mesh), tensor.device_mesh) if is_dtensor(tensor) else ():
             if set(candidate.mesh.flatten().tolist()) == set(ranks):
                 return _of_device_mesh(candidate)
     return Mesh(("dp",), (len(ranks),), {rank: (i,) for i, rank in enumerate(ranks)})
@@ -83,21 +85,25 @@ def along(device_mesh: DeviceMesh, dim: int) -> list[int]:
 
 
 def _box(tensor: DTensor, placements: Placements) -> Box:
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
     count, first = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, placements)
     return Box(tuple(first), tuple(count))
 
 
 def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
     """What this rank has of a tensor, and which box of the whole that is."""
-    if not isinstance(tensor, DTensor):
+    if not is_dtensor(tensor):
         return tensor, Box((0,) * tensor.ndim, tuple(tensor.shape))
     return tensor.to_local(), _box(tensor, tensor.placements)
 
 
 def addend_placements(gradient: DTensor, used: torch.Tensor) -> Placements:
     """Where the parameter is whole and a backward gave a part of its gradient, that is an addend, zero elsewhere."""
-    if not isinstance(used, DTensor) or used.device_mesh != gradient.device_mesh:
+    if not is_dtensor(used) or used.device_mesh != gradient.device_mesh:
         return tuple(gradient.placements)
+    from torch.distributed.tensor import Partial
+
     return tuple(
         Partial() if has.is_shard() and whole.is_replicate() else has
         for has, whole in zip(gradient.placements, used.placements)

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Callable, List, Sequence, Tuple, cast
+from typing import TYPE_CHECKING, Any, Callable, List, Sequence, Tuple, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from addend.torch import _meshes
 from addend.torch._gather import Group
+from addend.torch._loaded import is_dtensor, is_flat_fsdp, is_fsdp
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 
 @dataclasses.dataclass
@@ -51,7 +53,7 @@ def _find_ddp(model: nn.Module) -> dict[str, DistributedDataParallel]:
 
 def _unsharded(module: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
     """(sharded, unsharded) for each parameter that this module itself shards; the module is left as it was found."""
-    wrapper = cast(FSDPModule, module)  # the same, for it is both
+    wrapper = cast("FSDPModule", module)  # the same, for it is both
     found = dict(module.named_parameters())
     wrapper.unshard()
     whole = dict(module.named_parameters())
@@ -98,14 +100,14 @@ def _find_sharded(model: nn.Module) -> dict[int, _Sharded]:
     """By the ids of both of a parameter's tensors."""
     found = {}
     for module in model.modules():
-        groups = _fsdp_groups(module) if isinstance(module, FSDPModule) else []
+        groups = _fsdp_groups(module) if is_fsdp(module) else []
         for part, whole in _unsharded(module) if groups else []:
             found[id(part)] = found[id(whole)] = (part, whole, *_fsdp_param(part, groups))
     return found
 
 
 def _need_no_flat_buffers(model: nn.Module) -> None:
-    if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
+    if any(map(is_flat_fsdp, model.modules())):
         raise ValueError(
             "FullyShardedDataParallel keeps gradients in flat buffers: watch sees DDP, fully_shard, DTensor and plain "
             "modules"
@@ -132,6 +134,6 @@ def find(model: nn.Module) -> list[Watched]:
 
 def own_group(model: nn.Module) -> Group:
     """Of a model that DDP wraps, where nothing says how its ranks lie in a larger job."""
-    placed = any(isinstance(param, DTensor) for param in model.parameters())
+    placed = any(map(is_dtensor, model.parameters()))
     group: Group = model.process_group if isinstance(model, DistributedDataParallel) and not placed else None
     return group

@@ -9,10 +9,10 @@ from types import TracebackType
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from addend.torch import _parameters
+from addend.torch._loaded import is_dtensor
 
 KINDS = ("average", "skip", "double")
 
@@ -64,8 +64,10 @@ class sabotage:
 
 def _times(gradient: torch.Tensor, factor: float) -> torch.Tensor:
     """Without communication, whatever the placements."""
-    if not isinstance(gradient, DTensor):
+    if not is_dtensor(gradient):
         return gradient * factor
+    from torch.distributed.tensor import DTensor
+
     part, shape, stride = gradient.to_local() * factor, gradient.shape, gradient.stride()
     whole: torch.Tensor = DTensor.from_local(
         part, gradient.device_mesh, gradient.placements, run_check=False, shape=shape, stride=stride

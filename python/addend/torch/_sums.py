@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, cast
 
 import torch
-from torch.distributed.tensor import DTensor, Partial
 
 from addend.torch import _meshes
+from addend.torch._loaded import is_dtensor
 from addend.torch._parameters import Watched
 from addend.torch._sample import Piece, Place, Sampler
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor, Partial
 
 Sums = Dict[str, Tuple[Piece, List[str]]]  # the sample of this rank's part, the axes on which it is still a pending sum
 GradientOf = Callable[[torch.Tensor], Optional[torch.Tensor]]
 
 
 def _is_zero(gradient: torch.Tensor) -> bool:
-    return not bool((gradient.to_local() if isinstance(gradient, DTensor) else gradient).any())
+    return not bool((gradient.to_local() if is_dtensor(gradient) else gradient).any())
 
 
 def _some(names: list[str]) -> str:
@@ -41,8 +44,8 @@ def need_none(watched: Iterable[Watched]) -> None:
 def _partial_axes(gradient: DTensor, mesh: _meshes.Mesh) -> list[str]:
     axes: list[str] = []
     for dim, placement in enumerate(gradient.placements):
-        if isinstance(placement, Partial):
-            if placement.reduce_op != "sum":
+        if placement.is_partial():
+            if cast("Partial", placement).reduce_op != "sum":
                 raise ValueError(f"a gradient is {placement}: only sums are watched")
             axes += mesh.spanned(_meshes.along(gradient.device_mesh, dim))
     return axes
@@ -64,7 +67,7 @@ def take(
         found = found.detach()
         local, box = _meshes.local_part(found)
         local = local.to_dense() if local.is_sparse else local
-        axes = _partial_axes(found, mesh) if isinstance(found, DTensor) else []
+        axes = _partial_axes(found, mesh) if is_dtensor(found) else []
         shape, own_box = places.get(entry.name, (tuple(found.shape), box))
         sums[entry.name] = (sampler.take(entry.name, shape, local, own_box), axes)
     return sums

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Callable, Iterator, List, Mapping, Optional, S
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 
 import addend
 from addend.torch import _addends, _expected, _files, _gather, _meshes, _parameters, _sample, _sums
 from addend.torch._gather import Group
+from addend.torch._loaded import is_dtensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -202,7 +202,7 @@ class _Step:
         metadata = self._metadata("sum")
         norm = self._norm() if callable(self._norm) else self._norm
         if norm is not None:
-            metadata["addend.norm"] = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+            metadata["addend.norm"] = float(norm.full_tensor() if is_dtensor(norm) else norm)
         partial = {name: " ".join(axes) for name, (_, axes) in sums.items() if axes}
         if partial:
             metadata["addend.partial"] = partial

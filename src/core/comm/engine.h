@@ -1,12 +1,12 @@
 /* The table of functions that an engine is. An engine moves bytes between the ranks of groups; it knows dtypes only to
  * reduce. comm.c validates, numbers and records every call before an engine sees it, once for all engines.
  *
- *   shm      processes of one machine, over shared memory   shm_engine.c
- *   mpi      ranks that an MPI launcher started             mpi_engine.c
+ *   shm      processes of one machine, over shared memory   shm/engine.c
+ *   mpi      ranks that an MPI launcher started             mpi/engine.c
  *   dry      one process that acts as any rank              dry.c
  *   hostile  for tests: wraps another engine                hostile.c
  *
- * A new engine is a file with such a table, and a line where ad_comm_open (shm_world.c) chooses among them. */
+ * A new engine is a file with such a table, and a line where ad_comm_open (open.c) chooses among them. */
 #ifndef COMM_ENGINE_H
 #define COMM_ENGINE_H
 #include "comm/call.h"

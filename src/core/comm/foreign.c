@@ -1,4 +1,4 @@
-/* What stands in the way of starting or joining ranks here: another launcher's world, a rank's own, other threads. */
+/* What stands in the way of starting or joining ranks here: another launcher's world, other threads. */
 #include "comm/foreign.h"
 
 #include <dirent.h>
@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "addend/comm.h"
 #include "base/text.h"
 
 /* A launcher is known by what it leaves in the environment of a rank: how many ranks there are or, where it does not
@@ -50,17 +49,6 @@ ad_status ad_foreign_check(void) {
   for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++)
     if (has_started_this(&launchers[i])) return refuse(&launchers[i]);
   return AD_OK;
-}
-
-static int is_forked_rank;
-void ad_nested_mark(void) { is_forked_rank = 1; }
-
-ad_status ad_nested_check(void) {
-  if (!is_forked_rank && !ad_comm_launched()) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "ad_launch in a process that is itself a rank: each rank would start a world of its own; join the "
-                 "world that this process was started in with ad_comm_open (ad_comm_launched says that there is one), "
-                 "or start the program without `addend run`, mpirun or srun");
 }
 
 static int count_threads(void) {

@@ -1,4 +1,4 @@
-/* What stands in the way of starting or joining ranks here: another launcher's world, a rank's own, other threads. */
+/* What stands in the way of starting or joining ranks here: another launcher's world, other threads. */
 #ifndef COMM_FOREIGN_H
 #define COMM_FOREIGN_H
 #include "base/error.h"
@@ -6,11 +6,7 @@
 /* AD_INVALID where a launcher whose world addend cannot join (torchrun, ...) started this process as one of several:
  * alone, each of them would go on with gradients that nobody sums. */
 ad_status ad_foreign_check(void) AD_CHECKED;
-/* AD_INVALID where this process is a rank already: a world of its own in each rank is never what was meant. */
-ad_status ad_nested_check(void) AD_CHECKED;
 /* AD_INVALID where this process has several threads: a fork copies the locks that they hold, but not them. */
 ad_status ad_threads_check(void) AD_CHECKED;
-/* In a process that the launcher forked: it is a rank from now on. */
-void ad_nested_mark(void);
 
 #endif

@@ -14,10 +14,16 @@
 #include <time.h>
 #include <unistd.h>
 #include "base/clock.h"
-#include "comm/settings.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "base/signals.h"
 #include "comm/foreign.h"
+#include "comm/settings.h"
+#include "comm/shm/engine.h"
+#include "comm/shm/error.h"
+#include "comm/shm/file.h"
+#include "comm/shm/join.h"
+#include "comm/shm/wait.h"
 #include "comm/watchdog.h"
 
 enum {
@@ -54,6 +60,8 @@ typedef struct launcher {
   char blamed[256];  // for whom the others waited when time was up after a request to stop
   ad_watchdog *dog;
 } launcher;
+
+static int is_forked_rank;  // 1: the launcher forked this process as a rank
 
 static int64_t milliseconds(void) { return ad_now() / 1000000; }
 
@@ -94,7 +102,7 @@ static int run_program(launcher *l, uint32_t rank) {
 static int run_function(launcher *l, uint32_t rank) {
   shm_world *world;
   ad_comm *comm;
-  ad_nested_mark();
+  is_forked_rank = 1;
   name_process(rank);
   ad_status status = ad_shm_join(l->fd, l->control, rank, &world);
   if (!status) status = ad_comm_create(&ad_engine_shm, world, rank, l->options->ranks, &comm);
@@ -166,7 +174,7 @@ static void note_failure(launcher *l, int64_t rank, int exit_status, int signal_
 static void raise_death(launcher *l, uint32_t rank, int signal_number) {
   char words[AD_MESSAGE_MAX];
   snprintf(words, sizeof words, "rank %u died: signal %d, SIG%s (%s)", rank, signal_number,
-           sigabbrev_np(signal_number) ? sigabbrev_np(signal_number) : "unknown", strsignal(signal_number));
+           ad_signal_name(signal_number), strsignal(signal_number));
   ad_shm_raise(l->control, rank, AD_RANK_DIED, AD_RANK_DIED, words);
 }
 
@@ -349,9 +357,9 @@ static const char *words_of(const ad_launch_result *result) {
 }
 
 static ad_status say_interrupted(const launcher *l) {
-  const char *again = l->interrupted_again ? sigabbrev_np(l->interrupted_again) : "";
+  const char *again = l->interrupted_again ? ad_signal_name(l->interrupted_again) : "";
   return ad_fail(AD_INTERRUPTED, "interrupted by signal %d, SIG%s%s%s%s%s", l->interrupted,
-                 sigabbrev_np(l->interrupted), *again ? ", then by SIG" : "", again,
+                 ad_signal_name(l->interrupted), *again ? ", then by SIG" : "", again,
                  l->ended_rest ? "; ranks that still ran were killed" : "", l->blamed);
 }
 
@@ -394,13 +402,22 @@ static ad_status launch(launcher *l) {
   return status;
 }
 
+// A world of its own in each rank is never what was meant.
+static ad_status check_nested(void) {
+  if (!is_forked_rank && !ad_comm_launched()) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "ad_launch in a process that is itself a rank: each rank would start a world of its own; join the "
+                 "world that this process was started in with ad_comm_open (ad_comm_launched says that there is one), "
+                 "or start the program without `addend run`, mpirun or srun");
+}
+
 static ad_status check_options(const ad_launch_options *options) {
   if (options->ranks < 1 || options->ranks > SHM_RANKS_MAX)
     return ad_fail(AD_INVALID, "%" PRId64 " ranks: one machine takes 1 to %d", options->ranks, SHM_RANKS_MAX);
   if (!options->function == !options->argv)
     return ad_fail(AD_INVALID, "ad_launch_options: one of `function` and `argv` must be set");
   if (options->argv && !options->argv[0]) return ad_fail(AD_INVALID, "ad_launch_options: `argv` names no program");
-  AD_TRY(ad_nested_check());
+  AD_TRY(check_nested());
   AD_TRY(ad_foreign_check());  // after the one before: it would not know a world that this process has joined
   if (options->function) AD_TRY(ad_threads_check());
   return ad_settings_check();  // ranks would find it out one by one

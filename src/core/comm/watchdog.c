@@ -8,6 +8,8 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/memory.h"
+#include "comm/shm/channel.h"
+#include "comm/words.h"
 
 static const int64_t second = 1000000000;
 enum {
@@ -114,10 +116,12 @@ static uint32_t member_of(const shm_entry *entry, uint32_t rank) {
 static void add_call(const ad_watchdog *dog, uint32_t rank, uint64_t channel, uint64_t sequence, ad_text *text) {
   const shm_entry *entry = ad_shm_entry(dog->control, channel);
   const shm_slot *slot = entry ? slot_of(dog, entry, member_of(entry, rank), sequence) : NULL;
-  if (!slot || atomic_load(&slot->published) != sequence + 1)
+  if (!slot || atomic_load(&slot->published) != sequence + 1) {
     ad_text_add(text, "a collective that is over by now");
-  else
-    ad_shm_call_words(text, slot, &entry->shape);
+    return;
+  }
+  ad_told_call call = ad_shm_told_call(slot, &entry->shape);
+  ad_call_words(text, &call);
 }
 
 // Adds " for rank 1" or " for ranks 1,3": members that have not made the call.

@@ -2,7 +2,8 @@
  * addend's did, a rank that waits looks at all of its node. */
 #ifndef COMM_WATCHDOG_H
 #define COMM_WATCHDOG_H
-#include "comm/shm.h"
+#include "base/text.h"
+#include "comm/shm/control.h"
 
 typedef struct ad_watched ad_watched;  // one rank
 

@@ -3,15 +3,12 @@
 #include "diff/fit.h"
 #include "diff/test.h"
 
-#include <cblas.h>
 #include <math.h>
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
-
-/* LAPACK, of which OpenBLAS has no header. */
-void dsyev_(const char *job, const char *triangle, const int *n, double *a, const int *lda, double *eigenvalues,
-            double *work, const int *work_size, int *info);
+#include "diff/eigen.h"
+#include "diff/fit_kernel.h"
 
 /* ---- products ---- */
 
@@ -39,8 +36,7 @@ static void add_part(const ad_parts *parts, const ad_part *part, size_t stride, 
       ad_part_read(parts, part, &members->columns[c].piece, begin, end, columns + c * stride);
     ad_part_read_sum(parts, part, begin, end, sum);
     for (size_t i = 0; i < rows; i++) sum[i] /= parts->param->expect;
-    cblas_dsyrk(CblasColMajor, CblasUpper, CblasTrans, (int)n + 1, (int)rows, 1, columns, (int)stride, 1, products,
-                (int)n + 1);
+    ad_fit_kernels()->gram(columns, stride, n + 1, rows, products);
     add_rounded(columns, stride, rows, share, sum, out);
   }
 }
@@ -135,15 +131,6 @@ static void eigen_destroy(ad_eigen *eigen) {
   ad_release(eigen->target);
 }
 
-static ad_status decompose(ad_eigen *eigen) {
-  int n = (int)eigen->n, size = 34 * n + 1, info = 0;
-  double *work;
-  AD_TRY(ad_new((size_t)size, &work));
-  dsyev_("V", "U", &n, eigen->vectors, &n, eigen->values, work, &size, &info);
-  ad_release(work);
-  return info ? ad_fail(AD_NUMBER, "the counts of %d addends cannot be fitted: dsyev says %d", n, info) : AD_OK;
-}
-
 static ad_status eigen_create(const ad_products *products, ad_eigen *eigen) {
   size_t n = eigen->n = products->n;
   AD_TRY(ad_new(n * n, &eigen->vectors));
@@ -157,7 +144,8 @@ static ad_status eigen_create(const ad_products *products, ad_eigen *eigen) {
   for (size_t j = 0; j < n; j++)
     for (size_t i = 0; i < n; i++)
       eigen->vectors[i + j * n] = products->gram[i + j * n] / (eigen->lengths[i] * eigen->lengths[j]);
-  return n ? decompose(eigen) : AD_OK;
+  ad_status status = ad_eigen_solve(eigen->vectors, n, eigen->values);
+  return status == AD_NUMBER ? ad_fail_in(status, "the counts of %zu addends cannot be fitted", n) : status;
 }
 
 /* Eigenvalues of unit addends are 1 where they have nothing in common. What rounding leaves of nothing is far below. */

@@ -47,7 +47,7 @@ static ad_status add_tensors(json_t *header, const ad_safetensor *tensors, size_
 
 /* Padded with spaces, so that the data begins at a multiple of 8 bytes. */
 static ad_status write_header(ad_output *output, const char *text) {
-  static const char spaces[ALIGNMENT] = "        ";
+  static const char spaces[ALIGNMENT + 1] = "        ";
   size_t used = strlen(text), padding = (ALIGNMENT - used % ALIGNMENT) % ALIGNMENT;
   unsigned char length[LENGTH_BYTES];
   for (int i = 0; i < LENGTH_BYTES; i++) length[i] = (unsigned char)((uint64_t)(used + padding) >> 8 * i);

@@ -74,7 +74,7 @@ static int is_first_of_its_like(const search *s, size_t index, double factor) {
   return 1;
 }
 
-/* "reduce_scatter at src/nn/mlp.c:30, 2 more" */
+/* "reduce_scatter at src/trainer/nn/mlp.c:30, 2 more" */
 static void print_like(const search *s, size_t first, double factor, ad_text *text) {
   const ad_place *place = &s->places->list[first];
   int more = 0;

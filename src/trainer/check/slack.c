@@ -4,7 +4,7 @@
 #include <math.h>
 #include "base/memory.h"
 #include "check/proof.h"
-#include "program/sources.h"
+#include "program/decompose/sources.h"
 
 static ad_slack_of *find(const ad_slack *slack, const double *value) {
   for (size_t i = 0; i < slack->count; i++)

@@ -2,7 +2,7 @@
 #ifndef PROGRAM_MISTAKES_H
 #define PROGRAM_MISTAKES_H
 #include "base/mistakes.h"
-#include "program/sources.h"
+#include "program/decompose/sources.h"
 
 const ad_mistake *ad_program_mistakes(size_t *count);
 /* AD_NEED_...: which of them change something where this passes AD_SEAM_CLIMB. */

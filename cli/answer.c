@@ -1,0 +1,49 @@
+/* What a command answers with: its output, its errors, its exit status. */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "command.h"
+
+/* Of a pipe. The error of a write that a library made long ago is not known any more, this is. */
+static int reader_is_gone(void) {
+  struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
+  return poll(&output, 1, 0) == 1 && output.revents & POLLERR;
+}
+
+/* Said once: at the end of the process the output is looked at again. */
+static int unwritten(int error) {
+  static int is_said;
+  if (reader_is_gone()) return CLI_HOLDS; /* it had enough */
+  if (!is_said)
+    fprintf(stderr, "addend: standard output cannot be written%s%s\n", error ? ": " : "", error ? strerror(error) : "");
+  is_said = 1;
+  return CLI_UNFINISHED;
+}
+
+int cli_print(const char *text) {
+  size_t length = strlen(text);
+  int ends = !length || text[length - 1] == '\n';
+  errno = 0;
+  if (fputs(text, stdout) >= 0 && (ends || putchar('\n') != EOF) && fflush(stdout) == 0 && !ferror(stdout))
+    return CLI_HOLDS;
+  return unwritten(errno);
+}
+
+int cli_print_path(const char *path) {
+  char printable[CLI_MESSAGE];
+  return cli_print(isatty(STDOUT_FILENO) ? ad_printable(path, printable, sizeof printable) : path);
+}
+
+int cli_hand_over(ad_status status, const char *text) {
+  const char *fd = getenv(CLI_ERROR_FD);
+  return fd && dprintf(atoi(fd), "%s %s", ad_status_name(status), text) > 0;
+}
+
+int cli_failed(ad_status status) {
+  if (!cli_hand_over(status, ad_last_error())) fprintf(stderr, "addend: %s\n", ad_last_error());
+  return status == AD_INVALID ? CLI_WRONG_CALL : CLI_UNFINISHED;
+}

@@ -1,0 +1,33 @@
+/* Under mpirun, srun or `addend run`: as many ranks as the recipe's mesh has. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "trainer.h"
+
+static int fits(ad_comm *comm, const ad_recipe *recipe) {
+  int64_t needed = 0, started = ad_comm_size(comm);
+  char mesh[256];
+  ad_status status = ad_recipe_world(recipe, &needed);
+  if (status) return cli_failed(status);
+  if (needed == started) return CLI_HOLDS;
+  fprintf(stderr,
+          "addend: the launcher started %" PRId64 " rank(s), the mesh \"%s\" of %s has %" PRId64 ": start %" PRId64
+          " (-n %" PRId64 ") or change the mesh\n",
+          started, ad_recipe_mesh_text(recipe, mesh, sizeof mesh), recipe->name, needed, needed, needed);
+  return CLI_WRONG_CALL;
+}
+
+int cli_join(const ad_recipe *recipe, ad_comm **out) {
+  ad_comm *comm;
+  ad_status status = ad_comm_open(&comm);
+  if (status) {
+    if (status != AD_INVALID) cli_speak();  // a wrong call is seen by all ranks alike, anything else by this one alone
+    return cli_failed(status);
+  }
+  int failed = fits(comm, recipe);
+  if (failed)
+    ad_comm_close(comm);
+  else
+    *out = comm;
+  return failed;
+}

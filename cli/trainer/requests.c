@@ -1,0 +1,19 @@
+/* Signals by which a person asks ranks for something. */
+#include <signal.h>
+
+#include "trainer.h"
+
+void cli_on_request(void (*handler)(int signal_number)) {
+  struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART}, before;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, NULL);
+  sigaction(SIGTERM, &action, NULL);
+  sigaction(SIGHUP, NULL, &before);
+  if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
+}
+
+void cli_on_checkpoint(void (*handler)(int signal_number)) {
+  struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGUSR1, &action, NULL);
+}

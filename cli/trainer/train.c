@@ -1,0 +1,333 @@
+/* `addend train`. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "trainer.h"
+
+enum {
+  KEY_RESUME = 'r',
+  KEY_FORCE = 256,
+  KEY_OVERWRITE,
+  KEY_DUMP_STEP,
+  FOLDER_SHOWN = 768,
+  PATIENCE_SECONDS = 600 /* to finish a step and write a checkpoint of any size */
+};
+
+static const struct argp_option options[] = {
+    {"out", 'o', "FOLDER", 0, "Where metrics, trace and report go (default runs/NAME)", 0},
+    {"resume", KEY_RESUME, NULL, 0,
+     "Go on from the newest usable checkpoint, on this or any other mesh; write what a finished run lacks; begin where "
+     "there is no checkpoint",
+     0},
+    {"force", KEY_FORCE, NULL, 0, "With --resume: go on though the checkpoint is of another model, data or schedule",
+     0},
+    {"overwrite", KEY_OVERWRITE, NULL, 0, "Replace the run that the folder holds: its metrics, results and checkpoints",
+     0},
+    {"dump-step", KEY_DUMP_STEP, "N", 0,
+     "Write each rank's addends and sums of step N (0 is the first) to FOLDER/dump-N, for addend diff", 0},
+    {0},
+};
+
+typedef struct train_input {
+  cli_recipe_options recipe;
+  const char *folder;
+  int resume, force, overwrite, dumps;
+  int64_t dump_step;
+} train_input;
+
+static error_t parse(int key, char *argument, struct argp_state *state) {
+  train_input *input = state->input;
+  switch (key) {
+    case ARGP_KEY_INIT:
+      return state->child_inputs[0] = &input->recipe, 0;
+    case 'o':
+      if (!*argument) cli_wrong(state, "--out takes the name of a folder");
+      return input->folder = argument, 0;
+    case KEY_RESUME:
+      return input->resume = 1, 0;
+    case KEY_FORCE:
+      return input->force = 1, 0;
+    case KEY_OVERWRITE:
+      return input->overwrite = 1, 0;
+    case KEY_DUMP_STEP:
+      return input->dumps = 1, input->dump_step = cli_parse_number(argument, "--dump-step", 0, state), 0;
+    case ARGP_KEY_END:
+      if (input->overwrite && input->resume)
+        cli_wrong(state, "--resume goes on with a run, --overwrite replaces it: give one of them");
+      if (input->force && !input->resume) cli_wrong(state, "--force goes with --resume");
+      return 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+const struct argp cli_train_argp = {
+    .options = options,
+    .parser = parse,
+    .args_doc = "RECIPE",
+    .doc =
+        "Trains a recipe: starts its ranks on this machine, shows progress, and leaves metrics.jsonl, trace.json (open "
+        "it in Perfetto), run.json (what was run), report.html and weights.safetensors in runs/NAME; with "
+        "checkpoint.every in the recipe, or when it is stopped, also checkpoints, from which --resume goes on."
+        "\vExample: addend train recipes/gpt-text.yaml --set train.steps=100 --set checkpoint.every=20",
+    .children = cli_recipe_children,
+};
+
+/* What the first rank's process tells the one that started it; shared memory. */
+typedef struct train_story {
+  char what[32], folder[512]; /* the training under way: "train", or what comes before it */
+  int64_t all_steps;          /* of it */
+  double first_loss, last_loss, tokens_per_second;
+  int64_t first_step, steps; /* taken before, and in all */
+  int stopped;               /* on request, with everything written */
+  ad_evaluation held_out;    /* the last one; without samples: none yet */
+  int64_t held_out_step;
+} train_story;
+
+typedef struct train_job {
+  const ad_recipe *recipe;
+  ad_train_options options; /* with the folder */
+  train_story *story;
+} train_job;
+
+static void turn_to(void *context, const char *what, const char *folder, int64_t steps) {
+  train_story *story = context;
+  *story = (train_story){.all_steps = steps};
+  snprintf(story->what, sizeof story->what, "%s", what);
+  snprintf(story->folder, sizeof story->folder, "%s", folder);
+}
+
+static void progress(void *context, const ad_step_report *report, int64_t steps, double tokens_per_second,
+                     double seconds_left) {
+  train_story *story = context;
+  char text[96];
+  if (!story->steps) {
+    story->first_step = report->step;
+    story->first_loss = report->loss;
+    if (report->step) fprintf(stderr, "addend: goes on after step %lld\n", (long long)report->step);
+  }
+  story->last_loss = report->loss;
+  story->tokens_per_second = tokens_per_second;
+  story->steps = report->step + 1;
+  int used = snprintf(text, sizeof text, "loss %.4f  ", report->loss);
+  if (story->held_out.samples)
+    used += snprintf(text + used, sizeof text - (size_t)used, "held out %.4f  ", story->held_out.loss);
+  snprintf(text + used, sizeof text - (size_t)used, "%.0f tokens/s  %d:%02d left", tokens_per_second,
+           (int)seconds_left / 60, (int)seconds_left % 60);
+  cli_progress(story->what, report->step + 1, steps, text);
+}
+
+static void evaluated(void *context, int64_t step, const ad_evaluation *evaluation) {
+  train_story *story = context;
+  story->held_out = *evaluation;
+  story->held_out_step = step;
+}
+
+static void works(void *context, const char *what, int64_t done, int64_t of) { cli_progress(what, done, of, ""); }
+
+static ad_status train_here(ad_comm *comm, const train_job *job) {
+  ad_status status = ad_train(comm, job->recipe, &job->options);
+  if (status == AD_INTERRUPTED) return job->story->stopped = 1, AD_OK;
+  if (status) ad_comm_fail(comm, status, ad_last_error());
+  return status;
+}
+
+static int train_on_rank(ad_comm *comm, void *context) { return train_here(comm, context) != AD_OK; }
+
+/* Ranks are forked with this in place, so that a request before their first step counts too. Asking twice is asking
+ * once: the launcher ends ranks at the second request. */
+static void stop_on_request(int signal_number) { ad_train_interrupt(); }
+
+static void checkpoint_on_request(int signal_number) { ad_train_checkpoint(); }
+
+static void listen_to_requests(void) {
+  cli_on_request(stop_on_request);
+  cli_on_checkpoint(checkpoint_on_request);
+}
+
+/* By this command; those before --resume are not among them. */
+static int64_t steps_taken(const train_story *story) { return story->steps - story->first_step; }
+
+static json_t *loss_or_null(const train_story *story, double loss) {
+  return steps_taken(story) ? json_real(loss) : json_null();
+}
+
+/* What the program says in a few lines of what was learned: `summary` of the run's result.json. NULL: nothing. */
+static json_t *summary_of(const train_job *job) {
+  char path[1024];
+  snprintf(path, sizeof path, "%s/result.json", job->options.folder);
+  json_t *result = json_load_file(path, 0, NULL), *summary = json_object_get(result, "summary");
+  json_incref(summary);
+  json_decref(result);
+  return summary;
+}
+
+static int print_summary(const train_job *job) {
+  char shown[CLI_MESSAGE];
+  json_t *summary = summary_of(job), *line;
+  size_t i;
+  int printed = CLI_HOLDS;
+  json_array_foreach(summary, i, line) {
+    if (printed || !json_is_string(line)) continue;
+    printed = cli_print(ad_printable(json_string_value(line), shown, sizeof shown));
+  }
+  json_decref(summary);
+  return printed;
+}
+
+/* "1.6120 +- 0.0131 (standard error)" */
+static const char *held_out_words(const ad_evaluation *held_out, char *buffer, size_t size) {
+  int used = snprintf(buffer, size, "%.4f", held_out->loss);
+  if (held_out->standard_error >= 0)
+    snprintf(buffer + used, size - (size_t)used, " +- %.4f (standard error)", held_out->standard_error);
+  return buffer;
+}
+
+static json_t *held_out_of(const train_story *story) {
+  const ad_evaluation *held_out = &story->held_out;
+  if (!held_out->samples) return json_null();
+  json_t *error = held_out->standard_error >= 0 ? json_real(held_out->standard_error) : json_null();
+  return json_pack("{s:I, s:f, s:o, s:I}", "step", (json_int_t)story->held_out_step, "loss", held_out->loss,
+                   "standard_error", error, "samples", (json_int_t)held_out->samples);
+}
+
+static int print_document(const train_job *job) {
+  const train_story *story = job->story;
+  int64_t all = story->steps ? story->steps : job->recipe->train.steps;
+  json_t *document =
+      json_pack("{s:s, s:I, s:I, s:I, s:{s:o, s:o}, s:o, s:f, s:s, s:o*}", "recipe", job->recipe->name, "steps",
+                (json_int_t)all, "first_step", (json_int_t)(all - steps_taken(story)), "steps_taken",
+                (json_int_t)steps_taken(story), "loss", "first", loss_or_null(story, story->first_loss), "last",
+                loss_or_null(story, story->last_loss), "held_out", held_out_of(story), "tokens_per_second",
+                story->tokens_per_second, "folder", job->options.folder, "summary", summary_of(job));
+  char *text = document ? json_dumps(document, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) : NULL;
+  json_decref(document);
+  if (!text)
+    return fprintf(stderr, "addend: the folder's name is no UTF-8: no JSON document can hold it\n"), CLI_UNFINISHED;
+  int printed = cli_print(text);
+  free(text);
+  return printed;
+}
+
+/* For people; JSON has its own escapes. */
+static const char *folder_shown(const train_job *job, char buffer[FOLDER_SHOWN]) {
+  return ad_printable(job->options.folder, buffer, FOLDER_SHOWN);
+}
+
+static int print_nothing_left(const train_job *job) {
+  char text[1024], folder[FOLDER_SHOWN];
+  int64_t steps = job->recipe->train.steps;
+  snprintf(text, sizeof text, "all %lld step%s taken before: nothing was left but to write the results; see %s\n",
+           (long long)steps, steps == 1 ? " was" : "s were", folder_shown(job, folder));
+  return cli_print(text);
+}
+
+static int print_held_out(const train_story *story) {
+  char text[160], words[64];
+  snprintf(text, sizeof text, "held-out loss %s over %lld sample%s, after %lld step%s\n",
+           held_out_words(&story->held_out, words, sizeof words), (long long)story->held_out.samples,
+           story->held_out.samples == 1 ? "" : "s", (long long)story->held_out_step + 1,
+           story->held_out_step ? "s" : "");
+  return cli_print(text);
+}
+
+static int print_story(const train_job *job, int json) {
+  const train_story *story = job->story;
+  if (json) return print_document(job);
+  char text[1024], folder[FOLDER_SHOWN], before[48] = "";
+  if (!steps_taken(story)) return print_nothing_left(job);
+  if (story->first_step) snprintf(before, sizeof before, " (after %lld before)", (long long)story->first_step);
+  snprintf(text, sizeof text, "loss %.4f -> %.4f in %lld step%s%s, %.0f tokens/s; see %s/report.html\n",
+           story->first_loss, story->last_loss, (long long)steps_taken(story), steps_taken(story) == 1 ? "" : "s",
+           before, story->tokens_per_second, folder_shown(job, folder));
+  int printed = cli_print(text);
+  if (!printed && story->held_out.samples) printed = print_held_out(story);
+  return printed ? printed : print_summary(job);
+}
+
+static int print_stop(const train_job *job) {
+  const train_story *story = job->story;
+  char text[2 * FOLDER_SHOWN + 160], folder[FOLDER_SHOWN];
+  ad_printable(story->folder, folder, sizeof folder);
+  snprintf(text, sizeof text,
+           "interrupted: stopped on request after %lld of %lld steps; see %s/report.html\n"
+           "addend: its checkpoint is in %s/checkpoints; --resume goes on from it",
+           (long long)story->steps, (long long)story->all_steps, folder, folder);
+  if (!cli_hand_over(AD_INTERRUPTED, text)) fprintf(stderr, "addend: %s\n", text);
+  return CLI_UNFINISHED;
+}
+
+static int launch(train_job *job, int json) {
+  int64_t ranks = 0;
+  ad_status status = ad_recipe_world(job->recipe, &ranks);
+  if (!status) status = ad_plan_fits(job->recipe);
+  if (!status) status = ad_train_make_folder(job->recipe, &job->options);
+  if (status) return cli_failed(status);
+  ad_launch_options start = {.size = sizeof start,
+                             .ranks = ranks,
+                             .function = train_on_rank,
+                             .context = job,
+                             .patience_seconds = PATIENCE_SECONDS};
+  ad_launch_result result = {.size = sizeof result};
+  listen_to_requests();
+  status = ad_launch(&start, &result);
+  cli_progress_end();
+  if (job->story->stopped && (!status || status == AD_INTERRUPTED)) return print_stop(job);
+  if (!status) return print_story(job, json);
+  return cli_failed(result.status == AD_INVALID ? AD_INVALID : status);
+}
+
+/* Started by mpirun or srun: the first rank has the story. */
+static int train_as_rank(train_job *job, int json) {
+  ad_comm *comm;
+  int result = cli_join(job->recipe, &comm);
+  if (result) return result;
+  listen_to_requests();
+  ad_status status = train_here(comm, job);
+  cli_progress_end();
+  if (status)
+    result = cli_failed(status);
+  else if (job->story->stopped)
+    result = ad_comm_rank(comm) == 0 ? print_stop(job) : CLI_UNFINISHED;
+  else if (ad_comm_rank(comm) == 0)
+    result = print_story(job, json);
+  ad_comm_close(comm);
+  return result;
+}
+
+static int train(const ad_recipe *recipe, const train_input *input) {
+  char folder[512];
+  snprintf(folder, sizeof folder, "runs/%s", recipe->name);
+  train_story *story = mmap(NULL, sizeof *story, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (story == MAP_FAILED) return fprintf(stderr, "addend: no memory\n"), CLI_UNFINISHED;
+  train_job job = {.recipe = recipe,
+                   .options = {.size = sizeof job.options,
+                               .folder = input->folder ? input->folder : folder,
+                               .progress = progress,
+                               .turns_to = turn_to,
+                               .evaluated = evaluated,
+                               .works = works,
+                               .context = story,
+                               .resume = input->resume,
+                               .force = input->force,
+                               .overwrite = input->overwrite,
+                               .dumps = input->dumps,
+                               .dump_step = input->dump_step},
+                   .story = story};
+  int result = ad_comm_launched() ? train_as_rank(&job, input->recipe.json) : launch(&job, input->recipe.json);
+  munmap(story, sizeof *story);
+  return result;
+}
+
+int cli_train(int argc, char **argv) {
+  train_input input = {0};
+  ad_recipe *recipe;
+  int failed = cli_parse_recipe(&cli_train_argp, argc, argv, &input, &input.recipe, &recipe);
+  if (failed) return failed;
+  int result = train(recipe, &input);
+  ad_recipe_destroy(recipe);
+  return result;
+}

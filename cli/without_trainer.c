@@ -1,0 +1,22 @@
+/* A program of the core alone, whose caller may want a command of the trainer's. In place of cli/trainer/. */
+#include <stdio.h>
+#include <string.h>
+
+#include "command.h"
+
+static int refuse(const char *unknown) {
+  static const char *const names[] = {"train", "check", "plan", "report"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    if (strcmp(names[i], unknown) != 0) continue;
+    fprintf(stderr,
+            "addend: %s is a command of the trainer, which this program was built without: `pip install "
+            "'./python[train]'` in addend's folder brings it, or a build there once script/setup has installed its "
+            "libraries\n",
+            unknown);
+    return 1;
+  }
+  return 0;
+}
+
+const cli_trainer cli_trainer_part = {
+    .missing = "Without the trainer: train, check, plan and report are not in this program.", .refuse = refuse};

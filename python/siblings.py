@@ -1,0 +1,31 @@
+"""How the two distributions here name each other as requirements: addend[train] needs addend-train, which needs addend.
+Built from the source tree each names the other's folder, so that no package index is asked, which may have another
+project of that name; script/wheel, whose wheels leave the tree, sets ADDEND_RELEASE: then it is the version."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Mapping
+
+FOLDER = Path(__file__).resolve().parent
+TORCH = ["torch>=2.6", "numpy", "safetensors", "packaging"]  # safetensors 0.7 imports packaging and does not say so
+
+
+def _version() -> str:
+    text = (FOLDER.parent / "CMakeLists.txt").read_text(encoding="utf-8")
+    found = re.search(r"project\(addend VERSION ([0-9.]+)", text)
+    assert found, "CMakeLists.txt has the version"
+    return found[1]
+
+
+def _sibling(name: str, folder: Path) -> str:
+    return f"{name}=={_version()}" if os.environ.get("ADDEND_RELEASE") else f"{name} @ {folder.as_uri()}"
+
+
+def dynamic_metadata(field: str, settings: Mapping[str, Any]) -> Any:
+    """What scikit-build-core asks: the requirements of addend-train, or the extras of addend."""
+    if field == "dependencies":
+        return [_sibling("addend", FOLDER)]
+    return {"torch": TORCH, "train": [_sibling("addend-train", FOLDER / "train")]}

@@ -1,0 +1,293 @@
+/* The calls of groups that span nodes: told to every member by mail, and matched with what the members tell. */
+#include "comm/mpi/channel.h"
+
+#include <string.h>
+#include "base/memory.h"
+#include "comm/mpi/spans.h"
+#include "comm/shm/memory.h"
+#include "mesh/group.h"
+
+/* ---- channels ---- */
+
+static ad_status add_channel(mpi_world *world, const ad_group_shape *shape, mpi_channel **out) {
+  mpi_channel *channel;
+  AD_TRY(ad_new(1, &channel));
+  channel->shape = *shape;
+  channel->members = (uint32_t)ad_shape_members(shape);
+  channel->is_local = 1;
+  for (uint32_t i = 0; i < channel->members; i++) {
+    if (ad_shape_rank(shape, i) == world->rank) channel->index = i;
+    channel->is_local &= ad_mpi_on_node(world, channel, i);
+  }
+  ad_status status = channel->is_local ? AD_OK : ad_new((size_t)MPI_CALLS * channel->members, &channel->early);
+  if (status) {
+    ad_release(channel);
+    return status;
+  }
+  channel->next = world->channels;
+  *out = world->channels = channel;
+  return AD_OK;
+}
+
+ad_status ad_mpi_channel(mpi_world *world, const ad_group_shape *shape, mpi_channel **out) {
+  mpi_channel *channel = world->last_channel;
+  if (!channel || !ad_shape_same(&channel->shape, shape))
+    for (channel = world->channels; channel && !ad_shape_same(&channel->shape, shape);) channel = channel->next;
+  if (!channel) AD_TRY(add_channel(world, shape, &channel));
+  *out = world->last_channel = channel;
+  return AD_OK;
+}
+
+void ad_mpi_channels_free(mpi_world *world) {
+  while (world->channels) {
+    mpi_channel *channel = world->channels;
+    world->channels = channel->next;
+    for (size_t i = 0; channel->early && i < (size_t)MPI_CALLS * channel->members; i++) ad_release(channel->early[i]);
+    ad_release(channel->early);
+    ad_release(channel);
+  }
+}
+
+static mail_call **early_place(const mpi_channel *channel, uint64_t sequence, uint32_t member) {
+  return &channel->early[sequence % MPI_CALLS * channel->members + member];
+}
+
+int ad_mpi_has_made(mpi_world *world, const ad_group_shape *shape, uint64_t sequence) {
+  mpi_channel *channel;
+  if (ad_mpi_channel(world, shape, &channel)) return 1;
+  if (!channel->is_local) return channel->next_sequence > sequence;
+  ad_call call = {.members = channel->members, .index = channel->index, .shape = *shape};
+  shm_channel *local;
+  return ad_shm_channel(world->shm, &call, &local) || local->next_sequence > sequence;
+}
+
+/* ---- matching ---- */
+
+static void raise_mismatch(mpi_world *world, const mpi_call *c) {
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  ad_told_call told[SHM_RANKS_MAX] = {0};
+  for (uint32_t i = 0; i < c->channel->members; i++)
+    if (c->members[i].told) told[i] = ad_mpi_told_call(c->members[i].told);
+  ad_mismatch_words(&text, c->sequence, told, c->channel->members, c->channel->index);
+  ad_mpi_raise(world, AD_MISMATCH, words);
+}
+
+// Sender and receiver both find the mismatch and must say the same, whoever is first.
+static void raise_elements(mpi_world *world, const mpi_call *c, const mail_call *sender, uint64_t sent,
+                           const mail_call *receiver, uint64_t received) {
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  ad_told_block told_sent = {sender->head.from, sent, ad_mpi_told_call(sender)};
+  ad_told_block told_received = {receiver->head.from, received, ad_mpi_told_call(receiver)};
+  ad_block_words(&text, c->sequence, &told_sent, &told_received);
+  ad_mpi_raise(world, AD_MISMATCH, words);
+}
+
+static void match_elements(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *told) {
+  const ad_call *call = c->call;
+  const mail_call *own = c->members[call->index].told;
+  uint64_t sent = ad_call_in_start(call, k + 1) - ad_call_in_start(call, k);
+  uint64_t received = ad_call_out_start(call, k + 1) - ad_call_out_start(call, k);
+  if (told->elements != received)
+    raise_elements(world, c, told, told->elements, own, received);
+  else if (told->expects != sent)
+    raise_elements(world, c, own, sent, told, told->expects);
+}
+
+/* ---- the messages of an exchange ---- */
+
+// Number n of this rank's messages to (or from) member k: 0 if there are fewer.
+static int find_own(const ad_call *call, uint32_t k, int sends, uint32_t n, mail_message *out) {
+  for (size_t i = 0; i < call->message_count; i++) {
+    const ad_message *message = &call->messages[i];
+    if (message->peer != k || !message->send != !sends || n-- != 0) continue;
+    *out = (mail_message){message->count * call->element, (uint32_t)call->dtype, (uint32_t)sends};
+    return 1;
+  }
+  return 0;
+}
+
+static int find_told(const mail_call *told, int sends, uint32_t n, mail_message *out) {
+  const mail_message *table = (const mail_message *)(told + 1);
+  for (uint32_t i = 0; i < told->entries; i++) {
+    if ((int)table[i].sends != sends || n-- != 0) continue;
+    *out = table[i];
+    return 1;
+  }
+  return 0;
+}
+
+static ad_told_message told_message(const mail_call *told, int exists, const mail_message *message) {
+  return (ad_told_message){told->head.from, exists, (ad_dtype)message->dtype, message->bytes, told->site};
+}
+
+// Number n of the messages in one direction: 0 on a mismatch, -1 when neither side has one.
+static int match_message(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *told, int to_this,
+                         uint32_t n) {
+  mail_message own_message = {0}, its_message = {0};
+  int own_has = find_own(c->call, k, !to_this, n, &own_message);
+  int told_has = find_told(told, to_this, n, &its_message);
+  if (!own_has && !told_has) return -1;
+  if (own_has && told_has && own_message.bytes == its_message.bytes && own_message.dtype == its_message.dtype) return 1;
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  ad_told_message own = told_message(c->members[c->call->index].told, own_has, &own_message);
+  ad_told_message others = told_message(told, told_has, &its_message);
+  ad_message_words(&text, c->sequence, c->call->axes, &c->channel->shape, n, to_this ? &others : &own,
+                   to_this ? &own : &others);
+  ad_mpi_raise(world, AD_MISMATCH, words);
+  return 0;
+}
+
+static void match_messages(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *told) {
+  int found = 1;
+  for (int to_this = 0; to_this < 2 && found; to_this++) {
+    found = 1;
+    for (uint32_t n = 0; found > 0; n++) found = match_message(world, c, k, told, to_this, n);
+  }
+}
+
+static void match(mpi_world *world, mpi_call *c, uint32_t k, const mail_call *told) {
+  const ad_call *call = c->call;
+  if (!ad_signature_equal(&told->signature, &c->members[c->channel->index].told->signature)) {
+    c->mismatched = 1;
+    raise_mismatch(world, c);
+  } else if (call->op == AD_EXCHANGE) {
+    match_messages(world, c, k, told);
+  } else if (call->op == AD_ALL_TO_ALL) {
+    match_elements(world, c, k, told);
+  }
+}
+
+/* ---- telling ---- */
+
+static void describe(mpi_world *world, const mpi_call *c, mail_call *out) {
+  const ad_call *call = c->call;
+  out->head = (mail){MAIL_CALL, world->rank};
+  out->shape = c->channel->shape;
+  out->axes = call->axes;
+  out->sequence = c->sequence;
+  out->number = call->number;
+  out->signature = ad_signature_of(c->asked);
+  out->tag = c->tag;
+  ad_site_write(out->site, call->site);
+}
+
+// Mails member k the table of the messages to and from it, and the values of those to it, one after another, if they
+// are few.
+static void tell_messages(mpi_world *world, const mpi_call *c, uint32_t k, mail_call *told) {
+  const ad_call *call = c->call;
+  mail_message table[AD_CALL_INLINE_WORDS], *entries = table;
+  char values[MAIL_INLINE];
+  size_t count = 0, total = ad_mpi_sent_bytes(call, k);
+  for (size_t i = 0; i < call->message_count; i++) count += call->messages[i].peer == k;
+  if (count > AD_CALL_INLINE_WORDS && ad_new(count, &entries)) {
+    ad_mpi_raise(world, AD_PEER_FAILED, "no memory for the table of an exchange");
+    return;
+  }
+  told->entries = 0;
+  told->values = 0;
+  for (size_t i = 0; i < call->message_count; i++) {
+    const ad_message *message = &call->messages[i];
+    if (message->peer != k) continue;
+    uint64_t bytes = message->count * call->element;
+    entries[told->entries++] = (mail_message){bytes, (uint32_t)call->dtype, message->send != NULL};
+    if (!message->send || !bytes || total > MAIL_INLINE) continue;
+    memcpy(values + told->values, message->send, bytes);
+    told->values += bytes;
+  }
+  ad_mpi_send_mail(world, (uint32_t)ad_shape_rank(&told->shape, k), told, sizeof *told, entries,
+                   count * sizeof *entries, values, told->values);
+  if (entries != table) ad_release(entries);
+}
+
+static void tell_member(mpi_world *world, const mpi_call *c, uint32_t k, mail_call *told) {
+  const ad_call *call = c->call;
+  mpi_span addends = ad_mpi_addends_for(call, k), from = ad_mpi_result_from(call, k), values = {0};
+  if (call->op == AD_EXCHANGE) {
+    tell_messages(world, c, k, told);
+    return;
+  }
+  if (ad_mpi_is_small(call))
+    values = addends;
+  else if (call->op == AD_ALL_GATHER || call->op == AD_ALL_TO_ALL)
+    values = ad_mpi_result_for(call, k);
+  if (values.bytes > MAIL_INLINE) values.bytes = 0;
+  told->in = ad_shm_offset(world->shm, addends.at, addends.bytes);
+  told->out = ad_shm_offset(world->shm, from.at, from.bytes);
+  if (call->op == AD_ALL_TO_ALL) {
+    told->elements = ad_call_in_start(call, k + 1) - ad_call_in_start(call, k);
+    told->expects = ad_call_out_start(call, k + 1) - ad_call_out_start(call, k);
+  }
+  told->values = values.bytes;
+  ad_mpi_send_mail(world, (uint32_t)ad_shape_rank(&told->shape, k), told, sizeof *told, NULL, 0, values.at,
+                   values.bytes);
+}
+
+static void take(mpi_world *world, mpi_call *c, uint32_t k, mail_call *told) {
+  c->members[k].told = told;
+  c->arrived++;
+  match(world, c, k, told);
+}
+
+ad_status ad_mpi_tell(mpi_world *world, mpi_call *c) {
+  mpi_channel *channel = c->channel;
+  mail_call *own;
+  AD_TRY(ad_new(1, &own));
+  c->sequence = channel->next_sequence++;
+  c->tag = (uint32_t)(world->calls_made++ % world->tags) * 2;
+  describe(world, c, own);
+  for (uint32_t i = 1; i < channel->members; i++) {
+    mail_call told = *own;
+    tell_member(world, c, (channel->index + i) % channel->members, &told);
+  }
+  c->members[channel->index].told = own;
+  c->arrived = 1;
+  for (uint32_t k = 0; k < channel->members; k++) {
+    mail_call **early = early_place(channel, c->sequence, k), *told = *early;
+    *early = NULL;
+    if (told) take(world, c, k, told);
+  }
+  return AD_OK;
+}
+
+/* ---- being told ---- */
+
+mpi_call *ad_mpi_find_call(mpi_world *world, uint32_t tag) {
+  mpi_call *c = world->first;
+  while (c && c->tag != tag) c = c->next;
+  return c;
+}
+
+static mpi_call *find_by_sequence(mpi_world *world, const mpi_channel *channel, uint64_t sequence) {
+  mpi_call *c = world->first;
+  while (c && (c->channel != channel || c->sequence != sequence)) c = c->next;
+  return c;
+}
+
+static uint32_t member_of(const mpi_channel *channel, uint32_t rank) {
+  uint32_t k = 0;
+  while (k + 1 < channel->members && ad_shape_rank(&channel->shape, k) != rank) k++;
+  return k;
+}
+
+void ad_mpi_told(mpi_world *world, mail_call *told) {
+  mpi_channel *channel, *last = world->last_channel;
+  if (ad_mpi_channel(world, &told->shape, &channel)) {
+    ad_release(told);
+    ad_mpi_raise(world, AD_PEER_FAILED, "no memory for a group that another node calls");
+    return;
+  }
+  world->last_channel = last;
+  uint32_t k = member_of(channel, told->head.from);
+  if (told->sequence >= channel->next_sequence) {
+    *early_place(channel, told->sequence, k) = told;
+    return;
+  }
+  mpi_call *c = find_by_sequence(world, channel, told->sequence);
+  if (c)
+    take(world, c, k, told);
+  else
+    ad_release(told);
+}

@@ -1,0 +1,18 @@
+/* The calls of a group that spans nodes: told to its members, and matched with what they tell. */
+#ifndef COMM_MPI_CHANNEL_H
+#define COMM_MPI_CHANNEL_H
+#include "comm/mpi/world.h"
+#include "mesh/group.h"
+
+ad_status ad_mpi_channel(mpi_world *world, const ad_group_shape *shape, mpi_channel **out) AD_CHECKED;
+void ad_mpi_channels_free(mpi_world *world);
+/* Tells the other members of the call, and takes what they told of theirs before. */
+ad_status ad_mpi_tell(mpi_world *world, mpi_call *c) AD_CHECKED;
+/* Acts on another member's call, and takes the memory of `told`. A mismatch becomes the world's error. */
+void ad_mpi_told(mpi_world *world, mail_call *told);
+/* The call under way with this tag; NULL: none. */
+mpi_call *ad_mpi_find_call(mpi_world *world, uint32_t tag);
+/* Whether this rank has made call number `sequence` of the group. */
+int ad_mpi_has_made(mpi_world *world, const ad_group_shape *shape, uint64_t sequence);
+
+#endif

@@ -1,0 +1,20 @@
+/* Joining a world that an MPI launcher started. */
+#ifndef COMM_MPI_JOIN_H
+#define COMM_MPI_JOIN_H
+#include "addend/comm.h"
+#include "comm/mpi/transport.h"
+#include "base/error.h"
+
+/* Opens the world of the launcher that started this process. */
+ad_status ad_mpi_open(ad_comm **out) AD_CHECKED;
+
+/* ---- launcher.c ---- */
+
+/* Loads the module for the launcher that started this process. */
+ad_status ad_mpi_load(const ad_mpi_transport **out) AD_CHECKED;
+/* Whether an MPI launcher started this process as a rank. */
+int ad_mpi_launched(void);
+/* AD_INVALID if the launcher started several ranks and MPI, of another make, sees only this one. */
+ad_status ad_mpi_check_ranks(const ad_mpi_transport *transport, int64_t joined) AD_CHECKED;
+
+#endif

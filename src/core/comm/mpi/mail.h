@@ -1,0 +1,91 @@
+/* Small messages between any two ranks: their kinds, and sending them. */
+#ifndef COMM_MPI_MAIL_H
+#define COMM_MPI_MAIL_H
+#include "base/error.h"
+#include "comm/signature.h"
+#include "comm/words.h"
+#include "mesh/group.h"
+
+typedef struct mpi_world mpi_world;
+
+enum { MAIL_INLINE = 8192 };  // bytes for one member that travel with the call itself
+
+typedef enum mail_kind { MAIL_CALL, MAIL_RECEIPT, MAIL_ERROR, MAIL_LEFT, MAIL_SEARCH } mail_kind;
+
+/* The start of every mail. */
+typedef struct mail {
+  uint32_t kind, from;
+} mail;
+
+/* A call, as its caller tells it to one other member. Behind it: an exchange's table, then values. */
+typedef struct mail_call {
+  mail head;
+  ad_group_shape shape;
+  ad_axes axes;
+  uint64_t sequence, number;
+  ad_signature signature;
+  uint64_t in;   // offset in the node's file of the caller's addends for the receiver; 0: they lie elsewhere
+  uint64_t out;  // offset in the file of where the receiver's block or slice belongs; 0: elsewhere
+  uint64_t elements, expects;  // all_to_all: elements that the caller sends to the receiver, and expects from it
+  uint32_t tag;                // of the messages in which large values follow
+  uint32_t entries;            // exchange: messages between the two, in the table
+  uint64_t values;             // bytes of the values in this mail
+  char site[AD_SITE_MAX];
+} mail_call;
+
+/* The call, for messages. */
+static inline ad_told_call ad_mpi_told_call(const mail_call *told) {
+  return (ad_told_call){&told->signature, told->axes, &told->shape, told->site, told->number};
+}
+
+/* One message of an exchange between the caller and the receiver. */
+typedef struct mail_message {
+  uint64_t bytes;
+  uint32_t dtype, sends;
+} mail_message;
+
+typedef enum mpi_receipt { RECEIPT_READ = 1, RECEIPT_WRITTEN = 2 } mpi_receipt;
+
+/* The sender has read this rank's addends in the file, or written into its output there. */
+typedef struct mail_receipt {
+  mail head;
+  uint32_t tag, what;
+} mail_receipt;
+
+typedef struct mail_error {
+  mail head;
+  int32_t rank;
+  uint32_t status, cause;
+  char text[AD_MESSAGE_MAX];
+} mail_error;
+
+typedef struct mail_left {
+  mail head;
+  uint32_t gave_up;  // calls that were under way
+} mail_left;
+
+/* Looks for a circle of waits. The sender waits for the receiver to make a call; some rank waits for the sender,
+ * another for that one, and so on back to `origin`, which began the search. If it comes home to `origin`, they form a
+ * circle. */
+typedef struct mail_search {
+  mail head;
+  uint32_t origin;
+  uint64_t number;       // of the search, among the origin's
+  ad_group_shape shape;  // the group and the number of the call that the sender waits for
+  uint64_t sequence;
+  char text[AD_MESSAGE_MAX];  // the waits so far, for the message
+} mail_search;
+
+/* Sends one mail: a copy of head, table and values, one after another. If it cannot be sent, the world gets an error.
+ */
+void ad_mpi_send_mail(mpi_world *world, uint32_t to, const void *head, size_t head_bytes, const void *table,
+                      size_t table_bytes, const void *values, size_t value_bytes);
+/* Frees mail that was sent. */
+void ad_mpi_forget_sent(mpi_world *world);
+/* Waits until all mail is sent, but no longer than a second. */
+void ad_mpi_flush(mpi_world *world);
+/* Tells the ranks of other nodes of the world's error, if this rank is the one that caused it. */
+void ad_mpi_tell_error(mpi_world *world);
+void ad_mpi_free_mail(mpi_world *world);
+
+#endif

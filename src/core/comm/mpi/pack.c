@@ -1,0 +1,61 @@
+/* Calls with segments between nodes: their blocks lie in the whole in several runs, and messages are one run each. Such
+ * a call is moved as another one, whose blocks lie one after another in memory of the engine. */
+#include <string.h>
+#include "base/memory.h"
+#include "comm/mpi/move.h"
+
+static size_t starts_bytes(const ad_call *call) { return (call->members + 1) * sizeof(size_t); }
+
+static ad_status reserve(mpi_call *c, size_t bytes) {
+  if (bytes <= c->pack_bytes) return AD_OK;
+  ad_release(c->pack);
+  c->pack = NULL;
+  c->pack_bytes = 0;
+  AD_TRY(ad_new(bytes, &c->pack));
+  c->pack_bytes = bytes;
+  return AD_OK;
+}
+
+/* Copies every run of every member's block between the whole and the blocks. */
+static void copy_runs(const ad_call *call, char *whole, char *blocks, int to_blocks) {
+  size_t element = call->element, run, in_whole;
+  for (uint32_t k = 0; k < call->members; k++) {
+    for (size_t at = 0; (run = ad_call_run(call, k, at, &in_whole)); at += run, blocks += run * element) {
+      char *there = whole + in_whole * element;
+      memcpy(to_blocks ? blocks : there, to_blocks ? there : blocks, run * element);
+    }
+  }
+}
+
+static void describe_blocks(mpi_call *c, size_t *starts) {
+  ad_call *packed = &c->packed;
+  starts[0] = 0;
+  for (uint32_t k = 0; k < packed->members; k++) starts[k + 1] = starts[k] + ad_call_block(c->asked, k);
+  packed->segment_count = 0;
+  packed->segment_starts = packed->part_starts = NULL;
+  if (packed->op == AD_REDUCE_SCATTER) {
+    packed->in_starts = starts;
+    packed->in = starts + packed->members + 1;
+  } else {
+    packed->out_starts = starts;
+    packed->out = starts + packed->members + 1;
+  }
+}
+
+ad_status ad_mpi_pack(mpi_call *c) {
+  const ad_call *call = c->asked;
+  if (!call->segment_count) return AD_OK;
+  int scatters = call->op == AD_REDUCE_SCATTER;
+  AD_TRY(reserve(c, starts_bytes(call) + (scatters ? call->in_bytes : call->out_bytes)));
+  c->packed = *call;
+  c->call = &c->packed;
+  describe_blocks(c, (size_t *)(void *)c->pack);
+  if (scatters) copy_runs(call, (char *)(uintptr_t)call->in, c->pack + starts_bytes(call), 1);
+  return AD_OK;
+}
+
+void ad_mpi_unpack(mpi_call *c) {
+  const ad_call *call = c->asked;
+  if (!call->segment_count || call->op == AD_REDUCE_SCATTER) return;
+  copy_runs(call, call->out, c->pack + starts_bytes(call), 0);
+}

@@ -1,0 +1,95 @@
+/* What moves on whenever a rank is inside a call: it acts on the mail that is there, moves values of its calls, and
+ * lets engine shm move those of the node. Other files say what each kind of mail means. */
+#include "base/memory.h"
+#include "comm/mpi/channel.h"
+#include "comm/mpi/move.h"
+#include "comm/mpi/wait.h"
+#include "comm/shm/engine.h"
+
+/* ---- mail ---- */
+
+static void take_receipt(mpi_world *world, const mail_receipt *receipt) {
+  mpi_call *c = ad_mpi_find_call(world, receipt->tag);
+  if (!c) return;
+  for (uint32_t k = 0; k < c->channel->members; k++)
+    if (ad_shape_rank(&c->channel->shape, k) == receipt->head.from) c->members[k].received |= (uint8_t)receipt->what;
+}
+
+static void take_error(mpi_world *world, const mail_error *error) {
+  ad_shm_raise(world->shm->control, (uint32_t)error->rank, (ad_status)error->status, (ad_status)error->cause,
+               error->text);
+}
+
+static void take_left(mpi_world *world, const mail_left *left) {
+  world->left_count += !world->left[left->head.from];
+  world->left[left->head.from] = left->gave_up ? 2 : 1;
+}
+
+// Acts on a mail and frees it, unless it tells of a call: ad_mpi_told then owns it.
+static void act(mpi_world *world, unsigned char *bytes) {
+  switch (((const mail *)bytes)->kind) {
+    case MAIL_CALL:
+      ad_mpi_told(world, (mail_call *)bytes);
+      return;
+    case MAIL_RECEIPT:
+      take_receipt(world, (const mail_receipt *)bytes);
+      break;
+    case MAIL_ERROR:
+      take_error(world, (const mail_error *)bytes);
+      break;
+    case MAIL_LEFT:
+      take_left(world, (const mail_left *)bytes);
+      break;
+    case MAIL_SEARCH:
+      ad_mpi_follow_search(world, (const mail_search *)bytes);
+      break;
+  }
+  ad_release(bytes);
+}
+
+static int start_receiving(mpi_world *world) {
+  int peer;
+  size_t bytes;
+  if (world->incoming) return 1;
+  if (!world->transport->probe(AD_LANE_MAIL, &peer, &bytes)) return 0;
+  if (ad_new_bytes(bytes, 1, (void **)&world->incoming)) {
+    world->incoming = NULL;
+    ad_mpi_raise(world, AD_PEER_FAILED, "no memory for a message from another node");
+    return 0;
+  }
+  world->incoming_request = world->transport->receive(AD_LANE_MAIL, peer, 0, world->incoming, bytes);
+  return 1;
+}
+
+static void progress_mail(mpi_world *world) {
+  while (start_receiving(world) && world->transport->test(world->incoming_request)) {
+    unsigned char *bytes = world->incoming;
+    world->incoming = NULL;
+    act(world, bytes);
+  }
+  if (world->outbox) ad_mpi_forget_sent(world);
+}
+
+/* ---- calls ---- */
+
+static void advance(mpi_world *world) {
+  for (mpi_call **link = &world->first; *link;) {
+    mpi_call *c = *link;
+    if (!ad_mpi_move(world, c)) {
+      link = &c->next;
+      continue;
+    }
+    ad_mpi_unpack(c);
+    c->asked->engine = NULL;
+    *link = c->next;
+    if (world->last == &c->next) world->last = link;
+    world->free_calls |= 1ull << (c - world->calls);
+  }
+}
+
+void ad_mpi_progress(mpi_world *world) {
+  progress_mail(world);
+  advance(world);
+  ad_shm_progress(world->shm);
+  if (ad_shm_failed(world->shm)) ad_mpi_tell_error(world);
+}

@@ -1,0 +1,71 @@
+/* Searches for circles of waits, by a mail that follows the waits: a rank that waits for a call sends a search to the
+ * ranks that have not made it; such a rank, if it waits too, sends the search on to those it waits for. If the search
+ * comes back to the rank that began it, no rank of the circle can go on. */
+#include "comm/mpi/channel.h"
+#include "comm/mpi/wait.h"
+
+/* ---- who is missing ---- */
+
+mpi_waited ad_mpi_waited_call(const mpi_world *world) {
+  const ad_call *call = world->waiting.call;
+  if (ad_mpi_is_mine(world, call)) {
+    const mpi_call *c = call->engine;
+    return (mpi_waited){&c->channel->shape, c->sequence, c->channel->members};
+  }
+  const shm_call *c = call->engine;
+  return (mpi_waited){&c->channel->shape, c->sequence, c->channel->members};
+}
+
+int ad_mpi_is_missing(const mpi_world *world, uint32_t member) {
+  const ad_call *call = world->waiting.call;
+  if (ad_mpi_is_mine(world, call)) return !((const mpi_call *)call->engine)->members[member].told;
+  const shm_call *c = call->engine;
+  return c->mode == SHM_UNMATCHED && ad_shm_lacking(c, member) == member;
+}
+
+/* ---- circles ---- */
+
+static void add_wait(ad_text *text, const mpi_world *world, const mpi_waited *w, uint32_t peer) {
+  const ad_call *call = world->waiting.call;
+  ad_signature signature = ad_signature_of(call);
+  ad_told_call told = {&signature, call->axes, w->shape, call->site, call->number};
+  ad_wait_words(text, world->rank, peer, w->sequence, &told);
+}
+
+// Sends a search to all ranks that this one waits for. `words`: the waits so far.
+static void send_search(mpi_world *world, uint32_t origin, uint64_t number, const char *words) {
+  mpi_waited w = ad_mpi_waited_call(world);
+  for (uint32_t k = 0; k < w.members; k++) {
+    uint32_t peer = (uint32_t)ad_shape_rank(w.shape, k);
+    if (peer == world->rank || !ad_mpi_is_missing(world, k)) continue;
+    mail_search search = {.head = {MAIL_SEARCH, world->rank},
+                          .origin = origin,
+                          .number = number,
+                          .shape = *w.shape,
+                          .sequence = w.sequence};
+    ad_text text = ad_text_on(search.text, sizeof search.text);
+    ad_text_add(&text, "%s%s", words, *words ? "; " : "");
+    add_wait(&text, world, &w, peer);
+    ad_mpi_send_mail(world, peer, &search, sizeof search, NULL, 0, NULL, 0);
+  }
+}
+
+static void raise_circle(mpi_world *world, const char *waits) {
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  ad_circle_words(&text, waits);
+  ad_mpi_raise(world, AD_CYCLE, words);
+}
+
+void ad_mpi_follow_search(mpi_world *world, const mail_search *search) {
+  const mpi_waiting *waiting = &world->waiting;
+  if (!waiting->call || !waiting->call->engine || ad_mpi_has_made(world, &search->shape, search->sequence)) return;
+  if (search->origin == world->rank) {
+    if (search->number >= waiting->first_search) raise_circle(world, search->text);
+  } else if (world->followed[search->origin] < search->number) {
+    world->followed[search->origin] = search->number;
+    send_search(world, search->origin, search->number, search->text);
+  }
+}
+
+void ad_mpi_search(mpi_world *world) { send_search(world, world->rank, ++world->searches, ""); }

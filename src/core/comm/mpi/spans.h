@@ -1,0 +1,31 @@
+/* Where in this rank's buffers a call has what goes to whom: arithmetic, without a world. */
+#ifndef COMM_MPI_SPANS_H
+#define COMM_MPI_SPANS_H
+#include "comm/call.h"
+
+typedef struct mpi_span {
+  char *at;
+  size_t bytes;
+} mpi_span;
+
+/* `count` elements from element `start` of `memory` on; nothing if that is NULL or there are none. */
+mpi_span ad_mpi_span(const void *memory, size_t element, size_t start, size_t count);
+/* Member k's part of the input, or of the output. */
+mpi_span ad_mpi_in_part(const ad_call *call, uint32_t k);
+mpi_span ad_mpi_out_part(const ad_call *call, uint32_t k);
+/* 1 if the call is a sum: its value is cut into parts, and each member sums one. A broadcast is a sum with one addend.
+ */
+int ad_mpi_has_parts(const ad_call *call);
+/* 1 if member k has addends. */
+int ad_mpi_contributes(const ad_call *call, uint32_t k);
+/* This rank's addends of member k's part. */
+mpi_span ad_mpi_addends_for(const ad_call *call, uint32_t k);
+/* The block or slice that this rank gives to member k, and where the one belongs that k gives to this rank. */
+mpi_span ad_mpi_result_for(const ad_call *call, uint32_t k);
+mpi_span ad_mpi_result_from(const ad_call *call, uint32_t k);
+/* Bytes of an exchange's messages to member k. */
+size_t ad_mpi_sent_bytes(const ad_call *call, uint32_t k);
+/* 1: the values are few and travel with the call, and every member forms the whole result itself. */
+int ad_mpi_is_small(const ad_call *call);
+
+#endif

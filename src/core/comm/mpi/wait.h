@@ -1,0 +1,32 @@
+/* Waiting in a world of several nodes. */
+#ifndef COMM_MPI_WAIT_H
+#define COMM_MPI_WAIT_H
+#include "comm/mpi/world.h"
+#include "mesh/group.h"
+
+/* Until the call is complete or the world has an error. */
+ad_status ad_mpi_wait(mpi_world *world, ad_call *call) AD_CHECKED;
+
+/* ---- search.c ---- */
+
+/* The group and number of the call that this rank waits in. */
+typedef struct mpi_waited {
+  const ad_group_shape *shape;
+  uint64_t sequence;
+  uint32_t members;
+} mpi_waited;
+
+mpi_waited ad_mpi_waited_call(const mpi_world *world);
+/* Whether the member has not told the call that this rank waits in. */
+int ad_mpi_is_missing(const mpi_world *world, uint32_t member);
+/* Begins a search for a circle of waits with this rank in it. */
+void ad_mpi_search(mpi_world *world);
+/* Acts on a search of another rank: sends it on if this rank waits too; if it began here, there is a circle. */
+void ad_mpi_follow_search(mpi_world *world, const mail_search *search);
+
+/* ---- progress.c ---- */
+
+/* Moves what can be moved of all calls under way, on the node and between nodes. */
+void ad_mpi_progress(mpi_world *world);
+
+#endif

@@ -1,0 +1,120 @@
+/* Engine mpi: ranks that an MPI launcher started, on one or more nodes. Ranks of one node share a memory file, and
+ * groups that lie on one node run on engine shm; these files are for groups that span nodes. There, every member tells
+ * every other its call by mail: a small message, with the values themselves if they are few. When all calls match,
+ * large values move in slices: member k gets all addends of slice k, sums them in group order, and gives the result to
+ * all. This header is a rank's own view of the world, of its channels and its calls.
+ *
+ *   launcher.c  which launcher started this process, and the module that speaks its MPI
+ *   join.c      joining: same version everywhere, who shares a node, the node's memory file
+ *   mail.c      small messages to any rank at any time: calls, receipts, errors, leavings, searches for circles
+ *   channel.c   the calls of a group, told and matched
+ *   spans.c     where in its buffers a call has what goes to whom
+ *   move.c      the values: parts of sums and blocks, from whom to whom
+ *   pack.c      calls with segments as calls without
+ *   progress.c  what moves on whenever a rank is inside a call: mail, values, the calls of the node
+ *   search.c    searches for circles of waits
+ *   wait.c      waiting, and finding out why a wait does not end
+ *   engine.c    the engine's table
+ *   module/     the modules; the only code that knows MPI */
+#ifndef COMM_MPI_WORLD_H
+#define COMM_MPI_WORLD_H
+#include "comm/mpi/mail.h"
+#include "comm/mpi/transport.h"
+#include "comm/shm/error.h"
+#include "comm/shm/world.h"
+#include "mesh/group.h"
+
+enum { MPI_CALLS = 64 };
+
+/* A group with this rank in it. */
+typedef struct mpi_channel {
+  struct mpi_channel *next;
+  ad_group_shape shape;
+  uint32_t members, index;
+  int is_local;            // 1: all members are on one node, and engine shm carries out its calls
+  uint64_t next_sequence;  // of this rank's calls, if the group spans nodes
+  mail_call **early;       // [MPI_CALLS][members]: calls that members told before this rank made its own
+} mpi_channel;
+
+/* What a call knows of one member. */
+typedef struct mpi_member {
+  mail_call *told;  // owned; NULL: not told yet; for this rank itself: its own call
+  const void *addends;
+  void *sending, *receiving;  // requests for parts of the sum
+  uint8_t awaited, received;  // receipts, as bits of mpi_receipt
+  uint8_t receives_result;    // 1: its block or slice is asked for, or there is none to ask for
+} mpi_member;
+
+typedef enum mpi_stage { STAGE_TOLD, STAGE_COLLECTING, STAGE_DISTRIBUTING } mpi_stage;
+
+/* A call of a spanning group under way. */
+typedef struct mpi_call {
+  ad_call *call;   // what is moved: the caller's, or `packed`
+  ad_call *asked;  // the caller's
+  ad_call packed;  // the caller's call as one without segments, whose blocks lie one after another in `pack`
+  char *pack;      // kept for later calls; only grows, as do the other arrays
+  size_t pack_bytes;
+  mpi_channel *channel;
+  struct mpi_call *next;
+  uint64_t sequence;
+  uint32_t tag, arrived;
+  int mismatched;
+  mpi_stage stage;
+  mpi_member *members;
+  uint32_t member_places;
+  char *parts;  // received addends
+  size_t part_bytes;
+  void **requests;  // under way: of blocks, slices, messages
+  size_t request_count, request_places;
+} mpi_call;
+
+/* A mail that is being sent; its memory stays until MPI has sent it. */
+typedef struct mpi_outgoing {
+  struct mpi_outgoing *next;
+  void *request;
+  _Alignas(16) unsigned char bytes[];
+} mpi_outgoing;
+
+/* What this rank waits for now. */
+typedef struct mpi_waiting {
+  const ad_call *call;       // NULL: it waits for nothing
+  uint64_t first_search;     // the first of its searches that was begun in this wait
+  int64_t since, next_look;  // by ad_now(); 0: no long wait yet
+} mpi_waiting;
+
+struct mpi_world {
+  const ad_mpi_transport *transport;
+  shm_world *shm;
+  uint32_t rank, ranks, nodes;
+  uint32_t *node_of;  // of each rank
+  uint8_t *left;      // of each rank: 0, or 1 if it left, 2 if it left with calls under way
+  uint32_t left_count;
+  mpi_channel *channels, *last_channel;
+  mpi_call calls[MPI_CALLS];
+  uint64_t free_calls;
+  mpi_call *first, **last;
+  mpi_outgoing *outbox;
+  unsigned char *incoming;
+  void *incoming_request;
+  uint64_t calls_made;
+  uint32_t tags;  // how many different tags calls use, two message tags each
+  int told_error, gave_up, has_stray_requests;
+  mpi_waiting waiting;
+  uint64_t searches;   // begun by this rank
+  uint64_t *followed;  // of each rank: the last search that was followed
+};
+
+/* Sets the error of the world, unless there is one already. */
+static inline void ad_mpi_raise(mpi_world *world, ad_status status, const char *text) {
+  ad_shm_raise(world->shm->control, world->rank, status, status, text);
+}
+/* 1: a call under way of a group that spans nodes; 0: one of engine shm. */
+static inline int ad_mpi_is_mine(const mpi_world *world, const ad_call *call) {
+  const mpi_call *c = call->engine;
+  return c >= world->calls && c < world->calls + MPI_CALLS;
+}
+static inline int ad_mpi_on_node(const mpi_world *world, const mpi_channel *channel, uint32_t member) {
+  return world->node_of[ad_shape_rank(&channel->shape, member)] == world->node_of[world->rank];
+}
+
+#endif

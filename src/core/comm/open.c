@@ -1,0 +1,26 @@
+/* Opening a communicator: which engine this process joins a world with. How a world is joined, each engine knows. */
+#include "addend/comm.h"
+#include "base/error.h"
+#include "comm/foreign.h"
+#include "comm/mpi/join.h"
+#include "comm/settings.h"
+#include "comm/shm/join.h"
+
+static ad_status check_call(ad_comm **out) {
+  if (!out) return ad_fail(AD_INVALID, "a communicator is opened, but `out` is NULL");
+  return ad_settings_check();
+}
+
+ad_status ad_comm_open_alone(ad_comm **out) {
+  AD_TRY(check_call(out));
+  return ad_shm_open_alone(out);
+}
+
+int ad_comm_launched(void) { return ad_shm_launched() || ad_mpi_launched(); }
+
+ad_status ad_comm_open(ad_comm **out) {
+  AD_TRY(check_call(out));
+  if (!ad_comm_launched()) AD_TRY(ad_foreign_check());
+  if (ad_shm_launched()) return ad_shm_open(out);
+  return ad_mpi_launched() ? ad_mpi_open(out) : ad_shm_open_alone(out);
+}

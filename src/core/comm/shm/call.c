@@ -1,0 +1,236 @@
+/* A call in its channel: every member publishes its own and finds out whether all match. No values are reduced or
+ * copied here, except small inputs into the slot. */
+#include "comm/shm/call.h"
+
+#include <string.h>
+#include "base/text.h"
+#include "kernels/kernels.h"
+#include "comm/shm/copy.h"
+#include "comm/shm/error.h"
+#include "comm/shm/memory.h"
+#include "comm/shm/wait.h"
+#include "comm/shm/work.h"
+#include "comm/words.h"
+
+enum {
+  SHM_INLINE_IN_FILE = 512,  // bytes up to which inputs that lie in the file are copied into the slot all the same
+  SHM_PULL_MIN = 16 * 1024   // bytes of a piece of memory that are worth reading from a peer; see is_worth_pulling
+};
+
+/* ---- publishing ---- */
+
+static size_t sent_bytes(const ad_call *call) {
+  if (call->op != AD_EXCHANGE) return call->in_bytes;
+  size_t bytes = 0;
+  for (size_t i = 0; i < call->message_count; i++)
+    if (call->messages[i].send) bytes += call->messages[i].count * call->element;
+  return bytes;
+}
+
+static int messages_in_file(const shm_world *world, const ad_call *call, int sends) {
+  for (size_t i = 0; i < call->message_count; i++) {
+    const ad_message *message = &call->messages[i];
+    const void *buffer = sends ? message->send : message->receive;
+    size_t bytes = message->count * call->element;
+    if (buffer && bytes && !ad_shm_offset(world, buffer, bytes)) return 0;
+  }
+  return 1;
+}
+
+static int input_in_file(const shm_world *world, const ad_call *call) {
+  if (call->op == AD_EXCHANGE) return messages_in_file(world, call, 1);
+  return !call->in_bytes || ad_shm_offset(world, call->in, call->in_bytes) != 0;
+}
+
+// The offset of the output, 0 if it is not in the file. An output of no bytes counts as being there, since nothing has
+// to be written elsewhere.
+static uint64_t place_output(const shm_world *world, const ad_call *call) {
+  if (call->op == AD_EXCHANGE) return messages_in_file(world, call, 0) ? world->control->regions_start : 0;
+  return call->out_bytes ? ad_shm_offset(world, call->out, call->out_bytes) : world->control->regions_start;
+}
+
+// Into how many pieces the readers of an input cut it. A piece is what one member reads at once, with a system call.
+static size_t pieces(const ad_call *call) {
+  if (call->op == AD_BROADCAST) return 1;
+  if (call->op == AD_ALL_GATHER) return ad_call_parts(call);
+  if (call->op == AD_EXCHANGE) return call->message_count;
+  return call->members * ad_call_parts(call);
+}
+
+// Whether reading an input of `bytes` from its process is faster than passing it through staging, as measured with 2 to
+// 8 ranks on 2 cores. Where several ranks share a core, staging costs less: who stages and who fetches share a cache.
+// An all_reduce is never pulled. It would have to pull twice, the second time into cache lines that a peer has just
+// read: in place that is slower than staging up to 1 MiB, and at every size where a core has several ranks.
+static int is_worth_pulling(const shm_world *world, const ad_call *call, size_t bytes) {
+  size_t least = !world->crowded ? 1 : ad_op_reduces(call->op) ? 16 : 8;
+  return call->op != AD_ALL_REDUCE && bytes / pieces(call) >= least * SHM_PULL_MIN;
+}
+
+// A call whose inputs are in the slots is complete as soon as all members have published it, but then every member
+// reads all inputs. Measured on 2 to 8 ranks, that pays up to SHM_INLINE_IN_FILE bytes. Where a buffer lies outside the
+// file it pays as long as the input fits into the slot, since it would have to be staged otherwise.
+static shm_place place_input(const shm_world *world, const ad_call *call, const shm_offer *offer, size_t bytes) {
+  int in_file = input_in_file(world, call);
+  if (bytes <= (in_file && offer->out ? SHM_INLINE_IN_FILE : SHM_PAYLOAD)) return SHM_INLINE;
+  if (in_file) return SHM_SHARED;
+  return is_worth_pulling(world, call, bytes) && world->pulls ? SHM_PULLED : SHM_STAGED;
+}
+
+// An input that is to be reduced is pulled into the staging buffer first.
+static int needs_staging(const ad_call *call, const shm_offer *offer) {
+  return offer->place == SHM_STAGED || (offer->place == SHM_PULLED && ad_op_reduces(call->op));
+}
+
+static uint64_t input_at(const shm_world *world, const shm_call *c, const shm_slot *slot, shm_place place,
+                         size_t table_bytes) {
+  if (place == SHM_PULLED) return (uint64_t)(uintptr_t)c->call->in;
+  const void *in = place == SHM_INLINE ? slot->payload + table_bytes : place == SHM_STAGED ? c->staging : c->call->in;
+  return (uint64_t)((const char *)in - world->base);
+}
+
+static ad_status place_table(shm_world *world, shm_call *c, shm_slot *slot, size_t bytes, void **out) {
+  void **kept = &c->channel->tables[c->sequence % SHM_RING];
+  if (*kept) ad_shm_free(world, *kept);
+  *kept = NULL;
+  *out = slot->payload;
+  if (bytes <= SHM_PAYLOAD) return AD_OK;
+  AD_TRY(ad_shm_alloc(world, bytes, kept));
+  *out = *kept;
+  return AD_OK;
+}
+
+static void fill_inline(const shm_call *c, size_t bytes, unsigned char *to) {
+  if (c->call->op == AD_EXCHANGE)
+    ad_shm_copy_stream(c, 0, bytes, (char *)to);
+  else if (bytes)
+    memcpy(to, c->call->in, bytes);
+}
+
+/* Publishes the slot. The cache line with `offer` and `published`, which the other members watch, is written last and
+ * in one go: a member that reads it between two writes takes the line away, and this rank has to fetch it back. */
+static void publish(const shm_call *c, shm_slot *slot, const shm_offer *offer) {
+  const memory_order relaxed = memory_order_relaxed;
+  atomic_store_explicit(&slot->claimed, 0, relaxed);
+  atomic_store_explicit(&slot->done, 0, relaxed);
+  atomic_store_explicit(&slot->staged, 0, relaxed);
+  atomic_store_explicit(&slot->reduced, 0, relaxed);
+  atomic_store_explicit(&slot->copied, 0, relaxed);
+  slot->offer = *offer;
+  atomic_store_explicit(&slot->published, c->sequence + 1, memory_order_release);
+}
+
+static void record_last(shm_world *world, const shm_call *c) {
+  const memory_order relaxed = memory_order_relaxed;
+  shm_record *record = &world->records[world->rank];
+  atomic_store_explicit(&record->last_channel, (uint64_t)((char *)c->channel->consumed - world->base), relaxed);
+  atomic_store_explicit(&record->last_sequence, c->sequence, relaxed);
+  atomic_store_explicit(&record->calls, atomic_load_explicit(&record->calls, relaxed) + 1, memory_order_release);
+}
+
+ad_status ad_shm_publish(shm_world *world, shm_call *c) {
+  const ad_call *call = c->call;
+  shm_slot *slot = ad_shm_slot(c, c->channel->index);
+  size_t table_bytes = ad_shm_table_bytes(call), bytes = sent_bytes(call);
+  void *table;
+  AD_TRY(place_table(world, c, slot, table_bytes, &table));
+  shm_offer offer = {.signature = ad_signature_of(call), .entries = (uint32_t)call->message_count};
+  offer.out = place_output(world, call);
+  offer.place = place_input(world, call, &offer, bytes + table_bytes);
+  if (needs_staging(call, &offer)) AD_TRY(ad_shm_take_staging(world, &c->staging));
+  slot->chunks = ad_shm_chunks(call);  // of an inline input too: those of other members may lie elsewhere
+  if (table_bytes) offer.table = (uint64_t)((char *)table - world->base);
+  offer.in = input_at(world, c, slot, offer.place, table_bytes);
+  if (offer.place == SHM_INLINE) fill_inline(c, bytes, slot->payload + table_bytes);
+  slot->stream =
+      call->op == AD_ALL_TO_ALL
+          ? bytes - (ad_call_in_start(call, call->index + 1) - ad_call_in_start(call, call->index)) * call->element
+          : bytes;
+  if (table_bytes) ad_shm_fill_table(world, c, &offer, table);
+  slot->number = call->number;
+  slot->axes = call->axes;
+  ad_site_write(slot->site, call->site);
+  publish(c, slot, &offer);
+  record_last(world, c);
+  ad_shm_wake(world, c->channel);
+  return AD_OK;
+}
+
+void ad_shm_consume(shm_call *c) {
+  shm_channel *channel = c->channel;
+  _Atomic uint64_t *own = &channel->consumed[channel->index].calls;
+  uint64_t calls = atomic_load_explicit(own, memory_order_relaxed);
+  channel->finished |= 1ull << (c->sequence - calls);
+  if (!(channel->finished & 1)) return;
+  while (channel->finished & 1) {
+    channel->finished >>= 1;
+    calls++;
+  }
+  atomic_store_explicit(own, calls, memory_order_release);
+}
+
+/* ---- matching ---- */
+
+static int has_published(const shm_call *c, uint32_t member) {
+  return atomic_load_explicit(&ad_shm_slot(c, member)->published, memory_order_acquire) == c->sequence + 1;
+}
+
+static void raise_mismatch(shm_world *world, const shm_call *c) {
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  ad_told_call told[SHM_RANKS_MAX] = {0};
+  for (uint32_t i = 0; i < c->channel->members; i++)
+    if (has_published(c, i)) told[i] = ad_shm_told_call(ad_shm_slot(c, i), &c->channel->shape);
+  ad_mismatch_words(&text, c->sequence, told, c->channel->members, c->channel->index);
+  ad_shm_raise(world->control, world->rank, AD_MISMATCH, AD_MISMATCH, words);
+}
+
+static int tables_match(shm_world *world, const shm_call *c) {
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  if (ad_shm_tables_match(world, c, &text)) return 1;
+  ad_shm_raise(world->control, world->rank, AD_MISMATCH, AD_MISMATCH, words);
+  return 0;
+}
+
+static void set_mode(shm_world *world, shm_call *c) {
+  c->patience = world->patience;
+  if (!c->any_not_inline)
+    c->mode = SHM_ALONE;
+  else
+    c->mode = c->any_staged || c->any_pulled || c->any_elsewhere ? SHM_ROUNDS : SHM_CHUNKS;
+  size_t touched = c->channel->members * (c->call->in_bytes + c->call->out_bytes);
+  c->past = c->call->past_caches || ad_is_past_caches(touched);
+  if (c->mode == SHM_CHUNKS) ad_shm_map_buffers(world, c);
+}
+
+int ad_shm_match(shm_world *world, shm_call *c) {
+  const shm_slot *own = ad_shm_slot(c, c->channel->index);
+  for (; c->seen < c->channel->members; c->seen++) {
+    const shm_slot *slot = ad_shm_slot(c, c->seen);
+    if (!has_published(c, c->seen)) return 0;
+    if (!ad_signature_equal(&slot->offer.signature, &own->offer.signature)) {
+      raise_mismatch(world, c);
+      return 0;
+    }
+    c->any_staged |= slot->offer.place == SHM_STAGED;
+    c->any_pulled |= slot->offer.place == SHM_PULLED;
+    c->any_not_inline |= slot->offer.place != SHM_INLINE;
+    c->any_elsewhere |= !slot->offer.out;
+    c->any_table |= slot->offer.table != 0;
+  }
+  if (c->any_table && !tables_match(world, c)) return 0;
+  set_mode(world, c);
+  return 1;
+}
+
+static int is_lacking(const shm_call *c, uint32_t member) {
+  if (c->mode == SHM_AHEAD) return atomic_load(&c->channel->consumed[member].calls) <= c->sequence;
+  if (!has_published(c, member)) return 1;
+  return c->mode == SHM_ROUNDS && !atomic_load(&ad_shm_slot(c, member)->done);
+}
+
+int64_t ad_shm_lacking(const shm_call *c, uint32_t from) {
+  for (uint32_t i = from; i < c->channel->members; i++)
+    if (is_lacking(c, i)) return i;
+  return -1;
+}

@@ -1,0 +1,131 @@
+/* The channels of groups: made in the file by whichever member calls first, and found again. What members publish there
+ * is in call.c. */
+#include "comm/shm/channel.h"
+
+#include <sched.h>
+#include "base/memory.h"
+#include "comm/shm/error.h"
+#include "comm/shm/world.h"
+#include "mesh/group.h"
+
+static uint64_t hash_shape(const ad_group_shape *shape) {
+  const uint64_t odd = 0x9e3779b97f4a7c15ull;
+  uint64_t hash = ((uint64_t)shape->base + 1 + (uint64_t)shape->head + ((uint64_t)shape->gap << 20)) * odd;
+  for (int k = 0; k < shape->count; k++) {
+    hash = (hash ^ hash >> 29 ^ (uint64_t)shape->size[k]) * odd;
+    hash = (hash ^ hash >> 29 ^ (uint64_t)shape->stride[k]) * odd;
+  }
+  return hash ^ hash >> 32;
+}
+
+static uint64_t channel_bytes(uint64_t members) {
+  return members * (sizeof(shm_consumed) + SHM_RING * sizeof(shm_slot));
+}
+
+// This rank is the first to call on the group and owns the entry: it makes the group's channel. The slots are zero, as
+// all of a new file is.
+static ad_status write_entry(shm_world *world, shm_entry *entry, const ad_call *call) {
+  uint64_t bytes = channel_bytes(call->members);
+  uint64_t used = atomic_fetch_add(&world->control->channels_used, bytes);
+  if (used + bytes > world->control->channels_bytes) {
+    atomic_store(&entry->state, 0);
+    return ad_fail(AD_MEMORY, "too many different groups: the memory for their channels is full");
+  }
+  entry->shape = call->shape;
+  entry->members = call->members;
+  entry->channel = world->control->channels_start + used;
+  atomic_store_explicit(&entry->state, 2, memory_order_release);
+  return AD_OK;
+}
+
+// The entry of the group in the table that all ranks share, made if there is none.
+static ad_status find_entry(shm_world *world, const ad_call *call, uint64_t hash, shm_entry **out) {
+  for (uint64_t i = 0; i < SHM_CHANNELS; i++) {
+    shm_entry *entry = &world->control->entries[(hash + i) % SHM_CHANNELS];
+    uint32_t state = 0;
+    if (atomic_compare_exchange_strong(&entry->state, &state, 1)) AD_TRY(write_entry(world, entry, call));
+    while ((state = atomic_load_explicit(&entry->state, memory_order_acquire)) == 1) {
+      if (ad_shm_failed(world)) return ad_shm_error(world->control);
+      sched_yield();
+    }
+    if (state == 2 && ad_shape_same(&entry->shape, &call->shape)) {
+      *out = entry;
+      return AD_OK;
+    }
+  }
+  return ad_fail(AD_MEMORY, "more than %d different groups in one world", SHM_CHANNELS);
+}
+
+const shm_entry *ad_shm_entry(const shm_control *control, uint64_t channel) {
+  for (int i = 0; i < SHM_CHANNELS; i++) {
+    const shm_entry *entry = &control->entries[i];
+    if (atomic_load_explicit(&entry->state, memory_order_acquire) == 2 && entry->channel == channel) return entry;
+  }
+  return NULL;
+}
+
+static shm_channel **place_in_table(shm_world *world, const ad_group_shape *shape, uint64_t hash) {
+  for (uint64_t i = hash;; i++) {
+    shm_channel **place = &world->channels[i % world->channel_slots];
+    if (!*place || ad_shape_same(&(*place)->shape, shape)) return place;
+  }
+}
+
+static ad_status grow_table(shm_world *world) {
+  shm_channel **old = world->channels;
+  uint32_t old_slots = world->channel_slots, slots = old_slots ? 2 * old_slots : 32;
+  if (2 * (world->channel_count + 1) <= old_slots) return AD_OK;
+  AD_TRY(ad_new(slots, &world->channels));
+  world->channel_slots = slots;
+  for (uint32_t i = 0; i < old_slots; i++)
+    if (old[i]) *place_in_table(world, &old[i]->shape, hash_shape(&old[i]->shape)) = old[i];
+  ad_release(old);
+  return AD_OK;
+}
+
+static ad_status add_channel(shm_world *world, const ad_call *call, uint64_t hash, shm_channel **out) {
+  shm_channel *channel;
+  shm_entry *entry = world->control->entries;  // until it is found
+  AD_TRY(grow_table(world));
+  AD_TRY(find_entry(world, call, hash, &entry));
+  AD_TRY(ad_new(1, &channel));
+  channel->shape = call->shape;
+  channel->members = call->members;
+  channel->index = call->index;
+  channel->consumed = ad_shm_at(world, entry->channel);
+  channel->slots = (shm_slot *)(channel->consumed + call->members);
+  *place_in_table(world, &call->shape, hash) = channel;
+  world->channel_count++;
+  *out = channel;
+  return AD_OK;
+}
+
+ad_status ad_shm_channel(shm_world *world, const ad_call *call, shm_channel **out) {
+  shm_channel *channel = world->last_channel;
+  if (channel && ad_shape_same(&channel->shape, &call->shape)) {
+    *out = channel;
+    return AD_OK;
+  }
+  uint64_t hash = hash_shape(&call->shape);
+  channel = world->channel_slots ? *place_in_table(world, &call->shape, hash) : NULL;
+  if (!channel) AD_TRY(add_channel(world, call, hash, &channel));
+  *out = world->last_channel = channel;
+  return AD_OK;
+}
+
+void ad_shm_channels_free(shm_world *world) {
+  for (uint32_t i = 0; i < world->channel_slots; i++) ad_release(world->channels[i]);
+  ad_release(world->channels);
+}
+
+int ad_shm_ring_free(shm_channel *channel) {
+  uint64_t needed = channel->next_sequence < SHM_RING ? 0 : channel->next_sequence - SHM_RING + 1;
+  if (channel->consumed_by_all >= needed) return 1;
+  uint64_t least = UINT64_MAX;
+  for (uint32_t i = 0; i < channel->members; i++) {
+    uint64_t calls = atomic_load_explicit(&channel->consumed[i].calls, memory_order_acquire);
+    if (calls < least) least = calls;
+  }
+  channel->consumed_by_all = least;
+  return least >= needed;
+}

@@ -1,0 +1,32 @@
+/* Channels: where the members of a group publish their calls to each other. */
+#ifndef COMM_SHM_CHANNEL_H
+#define COMM_SHM_CHANNEL_H
+#include "comm/shm/slot.h"
+#include "mesh/group.h"
+
+typedef struct shm_world shm_world;
+
+/* This rank's view of a channel. */
+typedef struct shm_channel {
+  ad_group_shape shape;
+  uint32_t members, index;
+  shm_consumed *consumed;
+  shm_slot *slots;
+  uint64_t next_sequence;
+  uint64_t consumed_by_all;  // calls that all members have consumed, when this rank last looked
+  uint64_t finished;         // bit i: this rank needs nothing more of the call that comes i after its `consumed` one
+  void *tables[SHM_RING];    // tables that are too large for the payload; freed when the slot is used again
+} shm_channel;
+
+static inline shm_slot *ad_shm_slot_at(const shm_channel *channel, uint32_t member, uint64_t sequence) {
+  return &channel->slots[(size_t)member * SHM_RING + sequence % SHM_RING];
+}
+
+ad_status ad_shm_channel(shm_world *world, const ad_call *call, shm_channel **out) AD_CHECKED;
+void ad_shm_channels_free(shm_world *world);
+/* Whether the slot of the channel's next call is free to be written. */
+int ad_shm_ring_free(shm_channel *channel);
+/* The group whose channel starts at this offset; NULL: there is none. */
+const shm_entry *ad_shm_entry(const shm_control *control, uint64_t channel);
+
+#endif

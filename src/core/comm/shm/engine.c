@@ -1,0 +1,156 @@
+/* Engine shm as the table of functions that comm.c calls: keeps the list of calls under way and drives each from
+ * published over matched to complete. */
+#include "comm/shm/engine.h"
+
+#include <sched.h>
+#include "base/memory.h"
+#include "comm/shm/error.h"
+#include "comm/shm/file.h"
+#include "comm/shm/memory.h"
+#include "comm/shm/pull.h"
+#include "comm/shm/wait.h"
+#include "comm/shm/work.h"
+#include "comm/watchdog.h"
+#include "mesh/group.h"
+
+enum { VAIN_TESTS = 16 };
+
+static void append(shm_world *world, shm_call *c) {
+  c->next = NULL;
+  *world->last = c;
+  world->last = &c->next;
+}
+
+// Takes out the call that *link points to.
+static void take_out(shm_world *world, shm_call **link) {
+  shm_call *c = *link;
+  *link = c->next;
+  if (world->last == &c->next) world->last = link;
+}
+
+static void forget(shm_world *world, shm_call *c) {
+  ad_shm_give_staging(world, c->staging);
+  world->free_calls |= 1ull << (c - world->calls);
+}
+
+static int advance(shm_world *world, shm_call *c) {
+  if (c->mode == SHM_UNMATCHED && !ad_shm_match(world, c)) return 0;
+  if (c->mode == SHM_ALONE) return ad_shm_work_alone(world, c);
+  return c->mode == SHM_CHUNKS ? ad_shm_work_chunks(world, c) : ad_shm_work_rounds(world, c);
+}
+
+void ad_shm_progress(shm_world *world) {
+  for (shm_call **link = &world->first; *link;) {
+    shm_call *c = *link;
+    if (!advance(world, c)) {
+      link = &c->next;
+      continue;
+    }
+    c->call->engine = NULL;
+    ad_shm_consume(c);
+    take_out(world, link);
+    forget(world, c);
+    ad_shm_wake(world, c->channel);
+  }
+}
+
+static int call_done(shm_world *world, void *subject) {
+  ad_call *call = subject;
+  if (call->engine) ad_shm_progress(world);
+  return !call->engine;
+}
+
+static int ring_free(shm_world *world, void *subject) {
+  if (ad_shm_ring_free(subject)) return 1;
+  ad_shm_progress(world);
+  return ad_shm_ring_free(subject);
+}
+
+// Waits for a member that is SHM_RING calls behind: until it has consumed the oldest call, the ring has no free slot.
+static ad_status wait_for_ring(shm_world *world, shm_channel *channel, ad_call *call) {
+  uint64_t oldest = channel->next_sequence - SHM_RING;
+  shm_call behind = {.call = call, .channel = channel, .sequence = oldest, .mode = SHM_AHEAD};
+  return ad_shm_wait(world, ring_free, channel, &behind);
+}
+
+static ad_status shm_health(void *engine_world) {
+  const shm_world *world = engine_world;
+  return ad_shm_failed(world) ? ad_shm_error(world->control) : AD_OK;
+}
+
+static ad_status shm_post(void *engine_world, ad_call *call) {
+  shm_world *world = engine_world;
+  shm_channel *channel;
+  AD_TRY(shm_health(world));
+  AD_TRY(ad_shm_channel(world, call, &channel));
+  if (!ad_shm_ring_free(channel)) AD_TRY(wait_for_ring(world, channel, call));
+  shm_call *c = &world->calls[__builtin_ctzll(world->free_calls)];
+  *c = (shm_call){.call = call, .channel = channel, .sequence = channel->next_sequence};
+  AD_TRY(ad_shm_publish(world, c));
+  channel->next_sequence++;
+  world->free_calls &= ~(1ull << (c - world->calls));
+  call->engine = c;
+  append(world, c);
+  return AD_OK;
+}
+
+static ad_status shm_test(void *engine_world, ad_call *call, int *done) {
+  shm_world *world = engine_world;
+  *done = call_done(world, call);
+  if (*done) return AD_OK;
+  // A rank that tests in a loop is waiting. With more ranks than cores it would keep the core from the ranks that it
+  // waits for.
+  if (++world->vain_tests % VAIN_TESTS == 0 && !world->spins) sched_yield();
+  return shm_health(world);
+}
+
+static ad_status shm_wait(void *engine_world, ad_call *call) {
+  return ad_shm_wait(engine_world, call_done, call, call->engine);
+}
+
+static void shm_fail(void *engine_world, ad_status cause, const char *message) {
+  const shm_world *world = engine_world;
+  ad_shm_raise(world->control, world->rank, AD_PEER_FAILED, cause, message);
+}
+
+static ad_status shm_alloc(void *world, size_t bytes, void **out) { return ad_shm_alloc(world, bytes, out); }
+static void shm_free(void *world, void *memory) { ad_shm_free(world, memory); }
+
+static void shm_close(void *engine_world) {
+  shm_world *world = engine_world;
+  atomic_store_explicit(&world->records[world->rank].state, SHM_LEFT, memory_order_release);
+  ad_shm_wake_all(world->control);
+  ad_shm_channels_free(world);
+  ad_shm_free_all(world);
+  ad_shm_pull_end(world);
+  ad_shm_map_end(world);
+  ad_watchdog_close(world->dog);
+  ad_shm_unmake(world->fd, world->control);
+  ad_release(world);
+}
+
+// All ranks map the one file.
+static int shm_shares(void *world, const ad_group_shape *shape) { return 1; }
+
+static ad_status shm_share(void *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) {
+  return ad_shm_share(world, bytes, holders, token, out);
+}
+
+static ad_status shm_attach(void *world, size_t bytes, const ad_shared_token *token, void **out) {
+  return ad_shm_attach(world, bytes, token, out);
+}
+
+const ad_engine ad_engine_shm = {
+    .name = "shm",
+    .alloc = shm_alloc,
+    .free = shm_free,
+    .shares = shm_shares,
+    .share = shm_share,
+    .attach = shm_attach,
+    .post = shm_post,
+    .test = shm_test,
+    .wait = shm_wait,
+    .fail = shm_fail,
+    .health = shm_health,
+    .close = shm_close,
+};

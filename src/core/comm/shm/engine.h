@@ -1,0 +1,11 @@
+/* Engine shm as the functions that comm.c calls. */
+#ifndef COMM_SHM_ENGINE_H
+#define COMM_SHM_ENGINE_H
+#include "comm/engine.h"
+#include "comm/shm/world.h"
+
+extern const ad_engine ad_engine_shm;
+/* Moves what can be moved of all calls under way. */
+void ad_shm_progress(shm_world *world);
+
+#endif

@@ -1,0 +1,13 @@
+/* The first error of the world. */
+#ifndef COMM_SHM_ERROR_H
+#define COMM_SHM_ERROR_H
+#include "comm/shm/world.h"
+
+/* Sets the error of the world and wakes everybody, unless there is one already. */
+void ad_shm_raise(shm_control *control, uint32_t rank, ad_status status, ad_status cause, const char *text);
+/* Makes this rank's last error that of the world. */
+void ad_shm_raise_own(shm_world *world, ad_status cause);
+/* Fails with the error of the world. */
+ad_status ad_shm_error(const shm_control *control);
+
+#endif

@@ -1,0 +1,186 @@
+/* Joining a world, and opening it: the one that a launcher of addend started this process for, or a new one of this
+ * process alone. */
+#include "comm/shm/join.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+#include "base/memory.h"
+#include "base/trait.h"
+#include "kernels/kernels.h"
+#include "comm/shm/engine.h"
+#include "comm/shm/file.h"
+#include "comm/shm/memory.h"
+#include "comm/shm/pull.h"
+#include "comm/shm/wait.h"
+#include "comm/watchdog.h"
+
+static int all_joined(shm_world *world, void *subject) {
+  return atomic_load_explicit(&world->control->joined, memory_order_acquire) == world->control->joining;
+}
+
+static int all_tried(shm_world *world, void *subject) {
+  return atomic_load_explicit(&world->control->tried, memory_order_acquire) == world->control->joining;
+}
+
+// All ranks of a sum must use the same kernels, the widest that all have, and agree on their trait.
+static void agree_on_kernels(const shm_world *world) {
+  uint32_t least = ad_kernels_best();
+  uint32_t trait = ad_trait_own();
+  for (uint32_t i = 0; i < world->ranks; i++) {
+    const shm_record *record = &world->records[i];
+    if (atomic_load(&record->state) == SHM_ABSENT) continue;
+    if (record->variant < least) least = record->variant;
+    trait = ad_trait_common(trait, record->trait);
+  }
+  ad_kernels_choose((ad_variant)least);
+  ad_trait_choose(trait);
+}
+
+// Adds the cores that this rank may run on; ranks may be bound to one core each.
+static void show_cores(const shm_world *world) {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof cores, &cores)) return;
+  for (int i = 0; i < SHM_CORES_MAX && i < CPU_SETSIZE; i++)
+    if (CPU_ISSET(i, &cores)) atomic_fetch_or(&world->control->cores[i / 64], 1ull << i % 64);
+}
+
+static void choose_patience(shm_world *world) {
+  uint32_t count = 0;
+  for (int i = 0; i < SHM_CORES_MAX / 64; i++)
+    count += (uint32_t)__builtin_popcountll(atomic_load(&world->control->cores[i]));
+  world->crowded = world->control->joining > count;
+  world->spins = world->crowded ? 0 : 4000;
+  world->patience = world->crowded ? 0 : 40;
+}
+
+static ad_status take_place(shm_world *world) {
+  shm_record *record = &world->records[world->rank];
+  uint32_t absent = SHM_ABSENT;
+  record->variant = ad_kernels_best();
+  record->trait = ad_trait_own();
+  if (!atomic_compare_exchange_strong(&record->state, &absent, SHM_JOINED))
+    return ad_fail(
+        AD_INVALID,
+        "rank %u of this world was joined before (by process %d): a program joins once, and what it starts runs "
+        "without ADDEND_SHM_FD in its environment",
+        world->rank, (int)atomic_load(&record->pid));
+  atomic_store(&record->pid, getpid());
+  ad_shm_pull_allow(world);
+  show_cores(world);
+  if (atomic_fetch_add(&world->control->joined, 1) + 1 == world->control->joining) ad_shm_wake_all(world->control);
+  return AD_OK;
+}
+
+static ad_status join(shm_world *world) {
+  AD_TRY(take_place(world));
+  ad_status status = ad_shm_wait(world, all_joined, NULL, NULL);
+  if (!status) {
+    ad_shm_pull_try(world);
+    status = ad_shm_wait(world, all_tried, NULL, NULL);
+  }
+  if (status) {
+    atomic_store(&world->records[world->rank].state, SHM_LEFT);
+    ad_shm_pull_end(world);
+    return status;
+  }
+  ad_shm_pull_decide(world);
+  choose_patience(world);
+  return AD_OK;
+}
+
+ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, shm_world **out) {
+  shm_world *world;
+  ad_status status = ad_new(1, &world);
+  if (status) {
+    ad_shm_unmake(fd, control);
+    return status;
+  }
+  world->control = control;
+  world->base = (char *)control;
+  world->records = ad_shm_records(control);
+  world->fd = fd;
+  world->rank = rank;
+  world->ranks = (uint32_t)control->ranks;
+  world->free_calls = UINT64_MAX;
+  world->last = &world->first;
+  world->sleep_longest = 50000000;
+  status = ad_shm_map_begin(world);
+  if (!status && !control->launcher) status = ad_watchdog_open(control, rank, &world->dog);
+  if (!status) status = join(world);
+  if (status) {
+    ad_watchdog_close(world->dog);
+    ad_shm_map_end(world);
+    ad_shm_unmake(fd, control);
+    ad_release(world);
+    return status;
+  }
+  agree_on_kernels(world);
+  *out = world;
+  return AD_OK;
+}
+
+/* ---- opening ---- */
+
+static ad_status read_number(const char *name, int64_t *out) {
+  const char *text = getenv(name);
+  char *end;
+  errno = 0;
+  long long value = text ? strtoll(text, &end, 10) : 0;
+  if (!text || end == text || *end || errno || value < 0)
+    return ad_fail(AD_INVALID,
+                   "%s is \"%s\" in the environment, it must be a number: start ranks with `addend run` or ad_launch",
+                   name, text ? text : "");
+  *out = value;
+  return AD_OK;
+}
+
+static ad_status map_inherited(int *fd, uint32_t *rank, shm_control **out) {
+  int64_t inherited = -1, number = -1;
+  shm_control *control = NULL;
+  AD_TRY(read_number("ADDEND_SHM_FD", &inherited));
+  AD_TRY(read_number("ADDEND_RANK", &number));
+  ad_status status = ad_shm_map(inherited > INT32_MAX ? -1 : (int)inherited, &control);
+  if (status) return ad_fail_in(status, "ADDEND_SHM_FD is %" PRId64 " (unset it to run alone)", inherited);
+  if ((uint64_t)number >= control->ranks) {
+    status = ad_fail(AD_INVALID, "ADDEND_RANK is %" PRId64 ", the world has %" PRIu64 " ranks", number, control->ranks);
+    munmap(control, control->file_bytes);
+    return status;
+  }
+  *fd = (int)inherited;
+  *rank = (uint32_t)number;
+  *out = control;
+  return AD_OK;
+}
+
+static ad_status open_world(int fd, shm_control *control, uint32_t rank, ad_comm **out) {
+  shm_world *world;
+  int64_t size = (int64_t)control->ranks;
+  AD_TRY(ad_shm_join(fd, control, rank, &world));
+  return ad_comm_create(&ad_engine_shm, world, rank, size, out);
+}
+
+ad_status ad_shm_open_alone(ad_comm **out) {
+  int fd = -1;
+  shm_control *control = NULL;
+  AD_TRY(ad_shm_make(1, 0, 0, &fd, &control));
+  return open_world(fd, control, 0, out);
+}
+
+int ad_shm_launched(void) { return getenv("ADDEND_SHM_FD") != NULL; }
+
+ad_status ad_shm_open(ad_comm **out) {
+  int fd = -1;
+  uint32_t rank = 0;
+  shm_control *control = NULL;
+  AD_TRY(map_inherited(&fd, &rank, &control));
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // between launcher and rank there may be a shell
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  return open_world(fd, control, rank, out);
+}

@@ -1,0 +1,15 @@
+/* Joining a world, and opening it as a communicator. */
+#ifndef COMM_SHM_JOIN_H
+#define COMM_SHM_JOIN_H
+#include "addend/comm.h"
+#include "comm/shm/world.h"
+
+/* Joins as `rank` and waits for the others. Takes fd and the mapping `control`, also on failure. */
+ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, shm_world **out) AD_CHECKED;
+/* Whether `addend run` or ad_launch started this process as a rank. */
+int ad_shm_launched(void);
+/* Opens the world of the launcher that started this process; ad_shm_open_alone a new one of one rank. */
+ad_status ad_shm_open(ad_comm **out) AD_CHECKED;
+ad_status ad_shm_open_alone(ad_comm **out) AD_CHECKED;
+
+#endif

@@ -1,0 +1,58 @@
+/* Mapping the pages of peers' buffers before they are read. Which rank reads which page of whose buffer depends on who
+ * takes which chunk first. If every reader maps the whole buffer at once, no later step pays for a page that is new to
+ * it, and the memory that counts for each rank is the same in every run. Small buffers of reductions are not mapped so.
+ */
+#include <sys/mman.h>
+#include "base/memory.h"
+#include "comm/shm/memory.h"
+#include "comm/shm/parts.h"
+
+static const uint64_t granule =
+    2u << 20;  // what is mapped is remembered in pieces of this size; large blocks start at one
+
+ad_status ad_shm_map_begin(shm_world *world) {
+  return ad_new(world->control->file_bytes / granule / 64 + 1, &world->mapped);
+}
+
+void ad_shm_map_end(shm_world *world) { ad_release(world->mapped); }
+
+static int is_first_time(shm_world *world, uint64_t number) {
+  uint64_t *word = &world->mapped[number / 64], bit = 1ull << number % 64;
+  int first = !(*word & bit);
+  *word |= bit;
+  return first;
+}
+
+// Where the kernel cannot do it (before Linux 5.14), each page is mapped when it is first read.
+static void map_pages(const shm_world *world, uint64_t start, uint64_t end) {
+#ifdef MADV_POPULATE_READ
+  const uint64_t page = 4096;
+  start = start / page * page;
+  madvise(ad_shm_at(world, start), (end - start + page - 1) / page * page, MADV_POPULATE_READ);
+#endif
+}
+
+void ad_shm_map_shared(const shm_world *world, const void *memory, size_t bytes) {
+  uint64_t start = (uint64_t)((const char *)memory - world->base);
+  map_pages(world, start, start + bytes);
+}
+
+static void map_buffer(shm_world *world, uint64_t start, uint64_t bytes) {
+  uint64_t end = start + bytes, next;
+  if (bytes < granule || end > world->control->file_bytes) return;
+  for (uint64_t at = start; at < end; at = next) {
+    next = (at / granule + 1) * granule;
+    if (is_first_time(world, at / granule)) map_pages(world, at, next < end ? next : end);
+  }
+}
+
+void ad_shm_map_buffers(shm_world *world, const shm_call *c) {
+  const ad_call *call = c->call;
+  if (!ad_op_reduces(call->op) || call->in_bytes < granule) return;
+  for (uint32_t i = 0; i < c->channel->members; i++) {
+    const shm_slot *slot = ad_shm_slot(c, i);
+    size_t outputs = call->op == AD_ALL_REDUCE ? call->count : ad_shm_part(call, i);
+    map_buffer(world, slot->offer.in, call->in_bytes);
+    map_buffer(world, slot->offer.out, outputs * call->out_element);
+  }
+}

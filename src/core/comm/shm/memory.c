@@ -1,0 +1,283 @@
+/* Each rank's own region of the file: a first-fit list of blocks, kept in private memory. Pages are made when memory is
+ * handed out, so that running out is an error here and not a signal later. */
+#include "comm/shm/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "base/memory.h"
+#include "base/process.h"
+
+struct shm_block {
+  shm_block *next;  // by address; blocks touch each other
+  uint64_t start, bytes;
+  int used;
+  int dirty;  // was used before, so not zero
+};
+
+// Memory that several ranks hold. It lies in the region of the rank that made it, which keeps it until all freed it.
+struct shm_shared {
+  shm_shared *next;
+  void *memory;
+  _Atomic uint32_t *holders;  // left; in the file
+  int owned;                  // 1: this rank made it
+  int freed;                  // 1: this rank freed it, others may still hold it
+};
+
+static const uint64_t unit = 64, large = 2u << 20;
+
+static uint64_t region_start(const shm_world *world) {
+  return world->control->regions_start + world->rank * world->control->region_bytes;
+}
+
+uint64_t ad_shm_offset(const shm_world *world, const void *memory, size_t bytes) {
+  uint64_t offset = (uint64_t)((const char *)memory - world->base);
+  if (!bytes || (const char *)memory < world->base) return 0;
+  return offset >= world->control->regions_start && offset + bytes <= world->control->file_bytes ? offset : 0;
+}
+
+static ad_status first_block(shm_world *world) {
+  if (world->blocks) return AD_OK;
+  AD_TRY(ad_new(1, &world->blocks));
+  world->blocks->start = region_start(world);
+  world->blocks->bytes = world->control->region_bytes;
+  return AD_OK;
+}
+
+/* ---- pages ---- */
+
+static ad_status no_room(size_t bytes, const char *why) {
+  return ad_fail(AD_MEMORY, "no memory for %zu bytes that ranks share: %s", bytes, why);
+}
+
+// The kernel promises more memory than it has and, when it runs out, ends some process or other. So a large request is
+// first compared with what is left after the other ranks have what they were promised; `promised` sums that up.
+static ad_status promise(shm_world *world, uint64_t bytes) {
+  ad_memory_room room;
+  ad_process_memory_room("", &room);
+  uint64_t others = atomic_fetch_add(&world->control->promised, bytes), available = room.left;
+  if (others <= available && bytes <= available - others) return AD_OK;
+  atomic_fetch_sub(&world->control->promised, bytes);
+  char why[160];
+  snprintf(why, sizeof why,
+           "the machine, or the limit on this process's control group, has %" PRIu64
+           " left, and other ranks were promised %" PRIu64,
+           available, others);
+  return no_room(bytes, why);
+}
+
+static int make_piece(const shm_world *world, uint64_t start, uint64_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  if (!madvise(ad_shm_at(world, start), bytes, MADV_POPULATE_WRITE)) return 1;
+#endif
+  return !fallocate(world->fd, 0, (off_t)start, (off_t)bytes);
+}
+
+// Makes the pages in pieces: while a piece is made, it counts twice, as promised and as used. A block this large starts
+// at the start of a page.
+static ad_status make_many_pages(shm_world *world, uint64_t start, uint64_t bytes) {
+  uint64_t made = 0, next = 0, piece = 64u << 20;
+  AD_TRY(promise(world, bytes));
+  madvise(ad_shm_at(world, start), bytes, MADV_HUGEPAGE);
+  for (; made < bytes; made += next) {
+    next = bytes - made < piece ? bytes - made : piece;
+    if (!make_piece(world, start + made, next)) break;
+    atomic_fetch_sub(&world->control->promised, next);
+  }
+  if (made == bytes) return AD_OK;
+  ad_status status = no_room(bytes, strerror(errno));
+  atomic_fetch_sub(&world->control->promised, bytes - made);
+  uint64_t touched = made + next == bytes ? bytes - 4096 : made + next;  // the last page may be the next block's too
+  (void)fallocate(world->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)start, (off_t)touched);
+  return status;
+}
+
+static ad_status make_pages(shm_world *world, const shm_block *block) {
+  uint64_t page = 4096, start = block->start / page * page;
+  uint64_t bytes = (block->start + block->bytes + page - 1) / page * page - start;
+  if (bytes >= large) return make_many_pages(world, start, bytes);
+  return make_piece(world, start, bytes) ? AD_OK : no_room(block->bytes, strerror(errno));
+}
+
+/* ---- blocks ---- */
+
+// Cuts `block` in two at `start`; *out is the part that starts there.
+static ad_status cut(shm_block *block, uint64_t start, shm_block **out) {
+  if (start == block->start) {
+    *out = block;
+    return AD_OK;
+  }
+  shm_block *rest;
+  AD_TRY(ad_new(1, &rest));
+  *rest = (shm_block){block->next, start, block->start + block->bytes - start, 0, block->dirty};
+  block->bytes = start - block->start;
+  block->next = rest;
+  *out = rest;
+  return AD_OK;
+}
+
+static uint64_t aligned(uint64_t start, uint64_t bytes) {
+  uint64_t to = bytes >= large ? large : unit;
+  return (start + to - 1) / to * to;
+}
+
+static shm_block *find_room(shm_world *world, uint64_t bytes) {
+  for (shm_block *block = world->blocks; block; block = block->next) {
+    uint64_t lost = aligned(block->start, bytes) - block->start;
+    if (!block->used && block->bytes >= lost && block->bytes - lost >= bytes) return block;
+  }
+  return NULL;
+}
+
+static void join_free(shm_world *world) {
+  shm_block *block = world->blocks, *next;
+  while (block && (next = block->next)) {
+    // Blocks that were never used are not joined with used ones: they are zero already.
+    if (block->used || next->used || block->dirty != next->dirty) {
+      block = next;
+      continue;
+    }
+    block->bytes += next->bytes;
+    block->next = next->next;
+    ad_release(next);
+  }
+}
+
+static ad_status take(shm_world *world, uint64_t bytes, shm_block **out) {
+  shm_block *block, *rest;
+  AD_TRY(first_block(world));
+  block = find_room(world, bytes);
+  if (!block) return no_room(bytes, "the rank's region is full");
+  AD_TRY(cut(block, aligned(block->start, bytes), &block));
+  if (block->bytes > bytes) AD_TRY(cut(block, block->start + bytes, &rest));
+  if (!block->dirty) AD_TRY(make_pages(world, block));
+  block->used = 1;
+  *out = block;
+  return AD_OK;
+}
+
+static void free_block(shm_world *world, const void *memory) {
+  uint64_t start = (uint64_t)((const char *)memory - world->base);
+  for (shm_block *block = world->blocks; block; block = block->next)
+    if (block->used && block->start == start) {
+      block->used = 0;
+      block->dirty = 1;
+      join_free(world);
+      return;
+    }
+}
+
+// Frees shared memory whose holders have all freed it.
+static void sweep_shared(shm_world *world) {
+  for (shm_shared **link = &world->shared; *link;) {
+    shm_shared *shared = *link;
+    if (!shared->freed || (shared->owned && atomic_load_explicit(shared->holders, memory_order_acquire))) {
+      link = &shared->next;
+      continue;
+    }
+    if (shared->owned) {
+      free_block(world, shared->memory);
+      free_block(world, (const void *)shared->holders);
+    }
+    *link = shared->next;
+    ad_release(shared);
+  }
+}
+
+ad_status ad_shm_alloc(shm_world *world, size_t bytes, void **out) {
+  shm_block *block = NULL;
+  if (bytes > world->control->region_bytes) return no_room(bytes, "it is more than one rank may ever hold here");
+  sweep_shared(world);
+  uint64_t rounded = bytes ? (bytes + unit - 1) / unit * unit : unit;
+  ad_status status = take(world, rounded, &block);
+  if (status) {
+    join_free(world);
+    return status;
+  }
+  void *memory = ad_shm_at(world, block->start);
+  if (block->dirty) memset(memory, 0, block->bytes);
+  *out = memory;
+  return AD_OK;
+}
+
+static int is_shared(const shm_shared *shared, const void *memory) {
+  return shared->memory == memory && !shared->freed;
+}
+
+void ad_shm_free(shm_world *world, void *memory) {
+  shm_shared *shared = world->shared;
+  while (shared && !is_shared(shared, memory)) shared = shared->next;
+  if (!shared) {
+    free_block(world, memory);
+    return;
+  }
+  shared->freed = 1;
+  atomic_fetch_sub_explicit(shared->holders, 1, memory_order_acq_rel);
+  sweep_shared(world);
+}
+
+static ad_status hold(shm_world *world, void *memory, _Atomic uint32_t *holders, int owned) {
+  shm_shared *shared;
+  AD_TRY(ad_new(1, &shared));
+  *shared = (shm_shared){world->shared, memory, holders, owned, 0};
+  world->shared = shared;
+  return AD_OK;
+}
+
+ad_status ad_shm_share(shm_world *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) {
+  void *memory = NULL, *count = NULL;
+  AD_TRY(ad_shm_alloc(world, bytes, &memory));
+  ad_status status = ad_shm_alloc(world, sizeof holders, &count);
+  if (!status) status = hold(world, memory, count, 1);
+  if (status) {
+    free_block(world, memory);
+    if (count) free_block(world, count);
+    return status;
+  }
+  atomic_store_explicit((_Atomic uint32_t *)count, holders, memory_order_release);
+  *token = (ad_shared_token){(uint64_t)((char *)memory - world->base), (uint64_t)((char *)count - world->base)};
+  *out = memory;
+  return AD_OK;
+}
+
+ad_status ad_shm_attach(shm_world *world, size_t bytes, const ad_shared_token *token, void **out) {
+  void *memory = ad_shm_at(world, token->memory);
+  _Atomic uint32_t *holders = ad_shm_at(world, token->holders);
+  ad_status status = hold(world, memory, holders, 0);
+  if (status) {
+    atomic_fetch_sub_explicit(holders, 1, memory_order_acq_rel);
+    return status;
+  }
+  ad_shm_map_shared(world, memory, bytes);
+  *out = memory;
+  return AD_OK;
+}
+
+/* ---- staging ---- */
+
+ad_status ad_shm_take_staging(shm_world *world, void **out) {
+  if (!world->staging_count) return ad_shm_alloc(world, 4 * SHM_STAGE, out);
+  *out = world->stagings[--world->staging_count];
+  return AD_OK;
+}
+
+void ad_shm_give_staging(shm_world *world, void *staging) {
+  if (staging) world->stagings[world->staging_count++] = staging;
+}
+
+void ad_shm_free_all(shm_world *world) {
+  while (world->shared) {
+    shm_shared *next = world->shared->next;
+    if (!world->shared->freed) atomic_fetch_sub_explicit(world->shared->holders, 1, memory_order_acq_rel);
+    ad_release(world->shared);
+    world->shared = next;
+  }
+  while (world->blocks) {
+    shm_block *next = world->blocks->next;
+    ad_release(world->blocks);
+    world->blocks = next;
+  }
+}

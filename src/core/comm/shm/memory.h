@@ -1,0 +1,32 @@
+/* Memory in the file: each rank's own region, memory that several hold, staging buffers; and the mapping of its pages.
+ */
+#ifndef COMM_SHM_MEMORY_H
+#define COMM_SHM_MEMORY_H
+#include "comm/engine.h"
+#include "comm/shm/world.h"
+
+enum { SHM_STAGE = 128 * 1024 };  // bytes of one half of a staging buffer
+
+/* The offset of a buffer in the file; 0 if it lies elsewhere or is empty. */
+uint64_t ad_shm_offset(const shm_world *world, const void *memory, size_t bytes);
+ad_status ad_shm_alloc(shm_world *world, size_t bytes, void **out) AD_CHECKED;
+void ad_shm_free(shm_world *world, void *memory);
+/* The engine's share and attach; ad_shm_free frees the memory of both. */
+ad_status ad_shm_share(shm_world *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) AD_CHECKED;
+ad_status ad_shm_attach(shm_world *world, size_t bytes, const ad_shared_token *token, void **out) AD_CHECKED;
+/* Staging buffers, through which values pass that lie outside the file: two halves of SHM_STAGE bytes for inputs, then
+ * two for results. */
+ad_status ad_shm_take_staging(shm_world *world, void **out) AD_CHECKED;
+void ad_shm_give_staging(shm_world *world, void *staging);
+void ad_shm_free_all(shm_world *world);
+
+/* ---- map.c ---- */
+
+ad_status ad_shm_map_begin(shm_world *world) AD_CHECKED;
+void ad_shm_map_end(shm_world *world);
+/* Maps the pages of the large buffers of a matched reduction, of each only the first time. */
+void ad_shm_map_buffers(shm_world *world, const shm_call *c);
+/* Maps the pages of memory that another rank shared. */
+void ad_shm_map_shared(const shm_world *world, const void *memory, size_t bytes);
+
+#endif

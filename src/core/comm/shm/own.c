@@ -1,0 +1,350 @@
+/* Calls in which each member does its own part: small ones, whose inputs all lie in the slots; and those with buffers
+ * outside the file, which are read from the processes that hold them, or pass through staging in rounds. Round p of a
+ * member may overwrite what its round p - 2 staged, since two halves take turns. Three counters in each slot say how
+ * far its member is: staged, reduced, copied. */
+#include "kernels/kernels.h"
+#include "comm/shm/copy.h"
+#include "comm/shm/error.h"
+#include "comm/shm/memory.h"
+#include "comm/shm/parts.h"
+#include "comm/shm/pull.h"
+#include "comm/shm/wait.h"
+#include "comm/shm/work.h"
+
+enum { SHM_BLOCK = 64 * 1024 };  // bytes of each member's input that are reduced at a time
+
+static shm_slot *own_slot(const shm_call *c) { return ad_shm_slot(c, c->channel->index); }
+
+// The half of a staging buffer that a round uses.
+static uint64_t half(uint32_t round) { return (round & 1) * (uint64_t)SHM_STAGE; }
+
+/* ---- all inputs in the slots: this member computes its outputs from them at once ---- */
+
+static void reduce_alone(const shm_world *world, const shm_call *c) {
+  const ad_call *call = c->call;
+  const void *sources[SHM_RANKS_MAX];
+  uint32_t own = c->channel->index;
+  int scatters = call->op == AD_REDUCE_SCATTER;
+  size_t count = scatters ? ad_call_block(call, own) : call->count, start, n;
+  for (size_t at = 0; at < count; at += n) {
+    start = at;
+    n = scatters ? ad_call_run(call, own, at, &start) : count;
+    for (uint32_t i = 0; i < c->channel->members; i++)
+      sources[i] = ad_shm_at(world, ad_shm_slot(c, i)->offer.in + start * call->element);
+    void *out = (char *)call->out + at * call->out_element;
+    ad_reduce(&out, 1, sources, c->channel->members, &call->reducing, n);
+  }
+}
+
+// 0: the bytes lie in another process and could not be read.
+static int copy_segment(shm_world *world, shm_call *c, const shm_segment *segment) {
+  // Not compared with `to`: an address in another process may have the same number and be another place.
+  if (segment->pulled)
+    return ad_shm_pull(world, c, segment->source, (uint64_t)(uintptr_t)segment->from, segment->to, segment->bytes);
+  if (segment->from && segment->from != segment->to && segment->bytes)
+    ad_shm_copy_out(c, segment->to, segment->from, segment->bytes);
+  return 1;
+}
+
+// Copies all segments that do not pass through staging. 0: one could not be read; it is tried again.
+static int copy_unstaged(shm_world *world, shm_call *c) {
+  uint32_t own = c->channel->index, segments = ad_shm_segments(world, c, own);
+  for (; c->next_segment < segments; c->next_segment++) {
+    shm_segment segment = ad_shm_segment(world, c, own, c->next_segment);
+    if (!copy_segment(world, c, &segment)) return 0;
+  }
+  return 1;
+}
+
+int ad_shm_work_alone(shm_world *world, shm_call *c) {
+  if (ad_op_reduces(c->call->op))
+    reduce_alone(world, c);
+  else
+    copy_unstaged(world, c);
+  return 1;
+}
+
+/* ---- rounds ---- */
+
+// The value of a member's counter once the member has finished: nobody waits for it any more.
+static const uint32_t all_rounds = UINT32_MAX;
+
+static uint32_t divide_up(uint64_t n, uint64_t by) { return (uint32_t)((n + by - 1) / by); }
+
+// 1 if every other member's counter, which lies `counter` bytes into its slot, is past `round`.
+static int others_past(const shm_call *c, size_t counter, int64_t round) {
+  for (uint32_t i = 0; i < c->channel->members; i++) {
+    const char *slot = (const char *)ad_shm_slot(c, i);
+    const _Atomic uint32_t *value = (const _Atomic uint32_t *)(slot + counter);
+    if (i != c->channel->index && atomic_load_explicit(value, memory_order_acquire) <= round) return 0;
+  }
+  return 1;
+}
+
+static int staged_past(const shm_call *c, int64_t round) { return others_past(c, offsetof(shm_slot, staged), round); }
+static int reduced_past(const shm_call *c, int64_t round) { return others_past(c, offsetof(shm_slot, reduced), round); }
+static int copied_past(const shm_call *c, int64_t round) { return others_past(c, offsetof(shm_slot, copied), round); }
+
+// Tells the others that this member has finished `rounds` of its `last` rounds.
+static void advance(shm_world *world, const shm_call *c, _Atomic uint32_t *counter, uint32_t rounds, uint32_t last) {
+  atomic_store_explicit(counter, rounds < last ? rounds : all_rounds, memory_order_release);
+  ad_shm_wake(world, c->channel);
+}
+
+/* ---- copies ---- */
+
+static uint32_t stream_rounds(const shm_slot *slot) {
+  return slot->offer.place == SHM_STAGED ? divide_up(slot->stream, SHM_STAGE) : 0;
+}
+
+static int stage_stream(shm_world *world, shm_call *c) {
+  shm_slot *slot = own_slot(c);
+  uint32_t round = c->next_in;
+  if (round >= c->own_rounds || !copied_past(c, (int64_t)round - 2)) return 0;
+  uint64_t start = (uint64_t)round * SHM_STAGE, left = slot->stream - start;
+  ad_shm_copy_stream(c, start, left < SHM_STAGE ? left : SHM_STAGE, (char *)c->staging + half(round));
+  advance(world, c, &slot->staged, ++c->next_in, c->own_rounds);
+  return 1;
+}
+
+// Copies the bytes of a staged segment that pass through staging in this round.
+static void copy_staged(const shm_world *world, const shm_call *c, const shm_segment *segment, uint32_t round) {
+  uint64_t start = (uint64_t)round * SHM_STAGE, end = start + SHM_STAGE;
+  uint64_t from = segment->stream > start ? segment->stream : start;
+  uint64_t to = segment->stream + segment->bytes < end ? segment->stream + segment->bytes : end;
+  if (from >= to) return;
+  const char *staging = ad_shm_at(world, ad_shm_slot(c, segment->source)->offer.in + half(round));
+  ad_shm_copy_out(c, segment->to + (from - segment->stream), staging + (from - start), to - from);
+}
+
+static int pull(shm_world *world, shm_call *c) {
+  uint32_t round = c->next_out, own = c->channel->index, segments = ad_shm_segments(world, c, own);
+  if (round >= c->rounds || !staged_past(c, round)) return 0;
+  for (uint32_t n = 0; n < segments; n++) {
+    shm_segment segment = ad_shm_segment(world, c, own, n);
+    if (!segment.from) copy_staged(world, c, &segment, round);
+  }
+  advance(world, c, &own_slot(c)->copied, ++c->next_out, c->rounds);
+  return 1;
+}
+
+static int copy_in_rounds(shm_world *world, shm_call *c) {
+  stage_stream(world, c);  // first, since the others wait for it
+  if (!copy_unstaged(world, c)) return 0;
+  while (stage_stream(world, c) | pull(world, c)) continue;
+  return c->next_in >= c->own_rounds && c->next_out >= c->rounds;
+}
+
+static void start_copies(shm_call *c) {
+  c->own_rounds = stream_rounds(own_slot(c));
+  for (uint32_t i = 0; i < c->channel->members; i++) {
+    uint32_t rounds = stream_rounds(ad_shm_slot(c, i));
+    if (rounds > c->rounds) c->rounds = rounds;
+  }
+}
+
+/* ---- reductions: member k reduces part k, a piece of it each round ---- */
+
+// Elements of each part that pass in one round: half a staging buffer holds a piece of every part.
+static size_t piece(const shm_call *c) {
+  const ad_call *call = c->call;
+  size_t element = call->element > call->out_element ? call->element : call->out_element;
+  return SHM_STAGE / c->channel->members / SHM_LINE * SHM_LINE / element;
+}
+
+// How many elements of part k pass in this round; *at: the first of them.
+static size_t piece_at(const shm_call *c, uint32_t k, uint32_t round, size_t *at) {
+  size_t count = ad_shm_part(c->call, k);
+  *at = round * piece(c);
+  if (*at >= count) return 0;
+  return count - *at < piece(c) ? count - *at : piece(c);
+}
+
+// How many elements of part k, from its element `at` on and not beyond `end`, are neighbours in the whole.
+static size_t run_at(const shm_call *c, uint32_t k, size_t at, size_t end, size_t *whole) {
+  size_t n = ad_shm_run(c->call, k, at, whole);
+  return n < end - at ? n : end - at;
+}
+
+static void stage_piece(const shm_call *c, uint32_t k, uint32_t round) {
+  size_t at, element = c->call->element, end = piece_at(c, k, round, &at) + at, whole, n;
+  char *to = (char *)c->staging + half(round) + k * piece(c) * element;
+  for (; at < end; at += n, to += n * element) {
+    n = run_at(c, k, at, end, &whole);
+    ad_copy(to, (const char *)c->call->in + whole * element, n * element);
+  }
+}
+
+static int stage_pieces(shm_world *world, shm_call *c) {
+  uint32_t round = c->next_in;
+  if (round >= c->own_rounds || !reduced_past(c, (int64_t)round - 2)) return 0;
+  for (uint32_t k = 0; k < c->channel->members; k++)
+    if (k != c->channel->index) stage_piece(c, k, round);
+  advance(world, c, &own_slot(c)->staged, ++c->next_in, c->own_rounds);
+  return 1;
+}
+
+// Where `member` has its addends of a run of this rank's part. The run starts `inside` elements into the round's piece,
+// and at element `whole` of the whole.
+static const void *run_of(const shm_world *world, const shm_call *c, uint32_t member, uint32_t round, size_t inside,
+                          size_t whole) {
+  const shm_slot *slot = ad_shm_slot(c, member);
+  size_t element = c->call->element, own = c->channel->index;
+  if (member == own) return (const char *)c->call->in + whole * element;
+  if (slot->offer.place == SHM_STAGED)
+    return ad_shm_at(world, slot->offer.in + half(round) + (own * piece(c) + inside) * element);
+  return ad_shm_at(world, slot->offer.in + whole * element);
+}
+
+// Where the sum of a run goes: into the outputs that this rank may write, and into staging for the others to fetch.
+static size_t find_outs(const shm_world *world, const shm_call *c, uint32_t round, size_t at, size_t inside,
+                        size_t whole, void **outs) {
+  const ad_call *call = c->call;
+  size_t count = 0, element = call->out_element;
+  int scatters = call->op == AD_REDUCE_SCATTER;
+  outs[count++] = (char *)call->out + (scatters ? at : whole) * element;
+  if (scatters) return count;
+  for (uint32_t i = 0; i < c->channel->members; i++) {
+    uint64_t out = ad_shm_slot(c, i)->offer.out;
+    if (out && i != c->channel->index) outs[count++] = ad_shm_at(world, out + whole * element);
+  }
+  if (c->any_elsewhere) outs[count++] = ad_shm_at(world, own_slot(c)->result + half(round) + inside * element);
+  return count;
+}
+
+static void reduce_runs(const shm_world *world, const shm_call *c, uint32_t round) {
+  const void *sources[SHM_RANKS_MAX];
+  void *outs[SHM_RANKS_MAX + 1];
+  uint32_t members = c->channel->members, own = c->channel->index;
+  size_t first, end = piece_at(c, own, round, &first), whole, n;
+  end += first;
+  for (size_t at = first; at < end; at += n) {
+    n = run_at(c, own, at, end, &whole);
+    for (uint32_t i = 0; i < members; i++) sources[i] = run_of(world, c, i, round, at - first, whole);
+    size_t out_count = find_outs(world, c, round, at, at - first, whole, outs);
+    ad_reduce(outs, out_count, sources, members, &c->call->reducing, n);
+  }
+}
+
+static int reduce_piece(shm_world *world, shm_call *c) {
+  uint32_t round = c->next_reduce;
+  if (round >= c->rounds || !staged_past(c, round) || !copied_past(c, (int64_t)round - 2)) return 0;
+  reduce_runs(world, c, round);
+  advance(world, c, &own_slot(c)->reduced, ++c->next_reduce, c->rounds);
+  return 1;
+}
+
+// Copies the other members' sums of a round to this rank's output. Only in an all_reduce, whose parts are one run each.
+static int fetch_pieces(shm_world *world, shm_call *c) {
+  const ad_call *call = c->call;
+  uint32_t round = c->next_out;
+  if (round >= c->out_rounds || !reduced_past(c, round)) return 0;
+  for (uint32_t k = 0; k < c->channel->members; k++) {
+    size_t at, whole, n = piece_at(c, k, round, &at), element = call->out_element;
+    if (!n || k == c->channel->index) continue;
+    ad_shm_run(call, k, at, &whole);
+    char *to = (char *)call->out + whole * element;
+    const char *sum = ad_shm_at(world, ad_shm_slot(c, k)->result + half(round));
+    // In place the output was just read to be staged, so that its lines are still in a cache.
+    if (call->in == call->out)
+      ad_copy(to, sum, n * element);
+    else
+      ad_shm_copy_out(c, to, sum, n * element);
+  }
+  advance(world, c, &own_slot(c)->copied, ++c->next_out, c->out_rounds);
+  return 1;
+}
+
+/* ---- a reduce_scatter of inputs that are pulled: no rounds, each member reads what it needs when it needs it ---- */
+
+// Elements that are reduced at a time; the staging buffer has room for so many of each member.
+static size_t block(const shm_call *c) {
+  size_t bytes = 4 * (size_t)SHM_STAGE / c->channel->members;
+  return (bytes < SHM_BLOCK ? bytes : SHM_BLOCK) / SHM_LINE * SHM_LINE / c->call->element;
+}
+
+// `n` elements of a member's input. NULL: they could not be read.
+static const void *pulled_run(shm_world *world, shm_call *c, uint32_t member, size_t whole, size_t n) {
+  const shm_slot *slot = ad_shm_slot(c, member);
+  size_t element = c->call->element;
+  if (member == c->channel->index) return (const char *)c->call->in + whole * element;
+  if (slot->offer.place != SHM_PULLED) return ad_shm_at(world, slot->offer.in + whole * element);
+  char *to = (char *)c->staging + member * block(c) * element;
+  return ad_shm_pull(world, c, member, slot->offer.in + whole * element, to, n * element) ? to : NULL;
+}
+
+static int reduce_pulled(shm_world *world, shm_call *c) {
+  const void *sources[SHM_RANKS_MAX];
+  void *outs[SHM_RANKS_MAX + 1];
+  uint32_t members = c->channel->members, own = c->channel->index;
+  size_t count = ad_shm_part(c->call, own), whole, n;
+  for (; c->reduced < count; c->reduced += n) {
+    size_t left = count - c->reduced;
+    n = run_at(c, own, c->reduced, c->reduced + (left < block(c) ? left : block(c)), &whole);
+    for (uint32_t i = 0; i < members; i++)
+      if (!(sources[i] = pulled_run(world, c, i, whole, n))) return 0;
+    size_t out_count = find_outs(world, c, 0, c->reduced, 0, whole, outs);
+    ad_reduce(outs, out_count, sources, members, &c->call->reducing, n);
+  }
+  return 1;
+}
+
+static int reduce_in_rounds(shm_world *world, shm_call *c) {
+  while (stage_pieces(world, c) | reduce_piece(world, c) | fetch_pieces(world, c)) continue;
+  return c->next_in >= c->own_rounds && c->next_reduce >= c->rounds && c->next_out >= c->out_rounds;
+}
+
+static ad_status start_reduction(shm_world *world, shm_call *c) {
+  shm_slot *slot = own_slot(c);
+  if (c->any_pulled) return c->staging ? AD_OK : ad_shm_take_staging(world, &c->staging);
+  for (uint32_t k = 0; k < c->channel->members; k++) {
+    uint32_t rounds = divide_up(ad_shm_part(c->call, k), piece(c));
+    if (rounds > c->rounds) c->rounds = rounds;
+  }
+  c->own_rounds = slot->offer.place == SHM_STAGED ? c->rounds : 0;
+  if (c->call->op != AD_ALL_REDUCE || !c->any_elsewhere) return AD_OK;
+  // Some output lies outside the file: every member gives its sums out through staging.
+  c->out_rounds = slot->offer.out ? 0 : c->rounds;
+  if (!c->staging) AD_TRY(ad_shm_take_staging(world, &c->staging));
+  slot->result = (uint64_t)((char *)c->staging - world->base) + 2 * SHM_STAGE;
+  return AD_OK;
+}
+
+/* ---- copies and reductions ---- */
+
+static int start(shm_world *world, shm_call *c) {
+  ad_status status = AD_OK;
+  if (ad_op_reduces(c->call->op))
+    status = start_reduction(world, c);
+  else
+    start_copies(c);
+  if (status) {
+    ad_shm_raise_own(world, status);
+    return 0;
+  }
+  c->started = 1;
+  shm_slot *slot = own_slot(c);
+  if (!c->own_rounds) advance(world, c, &slot->staged, 0, 0);
+  if (ad_op_reduces(c->call->op) && !c->out_rounds) advance(world, c, &slot->copied, 0, 0);
+  return 1;
+}
+
+static int move_own(shm_world *world, shm_call *c) {
+  if (!ad_op_reduces(c->call->op)) return copy_in_rounds(world, c);
+  return c->any_pulled ? reduce_pulled(world, c) : reduce_in_rounds(world, c);
+}
+
+static int all_done(shm_call *c) {
+  for (; c->complete < c->channel->members; c->complete++)
+    if (!atomic_load_explicit(&ad_shm_slot(c, c->complete)->done, memory_order_acquire)) return 0;
+  return 1;
+}
+
+int ad_shm_work_rounds(shm_world *world, shm_call *c) {
+  if (!c->started && !start(world, c)) return 0;
+  if (!c->finished) {
+    c->finished = move_own(world, c);
+    if (c->finished) advance(world, c, &own_slot(c)->done, 1, 2);
+  }
+  return all_done(c);
+}

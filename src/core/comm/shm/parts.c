@@ -1,0 +1,28 @@
+/* Who reduces which part of a reduction. */
+#include "comm/shm/parts.h"
+
+#include "comm/shm/control.h"
+
+static void all_reduce_part(const ad_call *call, uint32_t k, size_t *start, size_t *end) {
+  // Cut at cache lines, so that no two members write to one.
+  size_t element = call->element < call->out_element ? call->element : call->out_element;
+  size_t unit = SHM_LINE / element, units = (call->count + unit - 1) / unit;
+  size_t from = units * k / call->members * unit, to = units * (k + 1) / call->members * unit;
+  *start = from < call->count ? from : call->count;
+  *end = to < call->count ? to : call->count;
+}
+
+size_t ad_shm_part(const ad_call *call, uint32_t k) {
+  size_t start, end;
+  if (call->op == AD_REDUCE_SCATTER) return ad_call_block(call, k);
+  all_reduce_part(call, k, &start, &end);
+  return end - start;
+}
+
+size_t ad_shm_run(const ad_call *call, uint32_t k, size_t at, size_t *whole) {
+  size_t start, end;
+  if (call->op == AD_REDUCE_SCATTER) return ad_call_run(call, k, at, whole);
+  all_reduce_part(call, k, &start, &end);
+  *whole = start + at;
+  return end - start - at;
+}

@@ -1,0 +1,18 @@
+/* Reading what lies in a peer's own memory. */
+#ifndef COMM_SHM_PULL_H
+#define COMM_SHM_PULL_H
+#include "comm/shm/world.h"
+
+/* Before this rank joins: permits the others to read its memory, and gives them a word on which to try it. */
+void ad_shm_pull_allow(shm_world *world);
+/* When all ranks have joined: tries to read that word of each. When all have tried, ad_shm_pull_decide gives the
+ * answer, the same on all ranks, in world->pulls. */
+void ad_shm_pull_try(shm_world *world);
+void ad_shm_pull_decide(shm_world *world);
+/* Takes the permission back. */
+void ad_shm_pull_end(const shm_world *world);
+/* Reads `bytes` at address `from` of the member's process. 0: they could not be read. Then either the world has an
+ * error, or the member's process is gone and its death is not reported yet: the caller tries again later. */
+int ad_shm_pull(shm_world *world, shm_call *c, uint32_t member, uint64_t from, void *to, size_t bytes);
+
+#endif

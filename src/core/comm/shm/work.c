@@ -1,0 +1,134 @@
+/* Calls whose buffers all lie in the file: the work is cut into parts, one for each member, and the parts into chunks
+ * that fit the caches. Whichever member is inside a call takes chunks, first of its own part, then of the others'; so a
+ * member that computes or is not scheduled holds nobody up. */
+#include "comm/shm/work.h"
+
+#include "kernels/kernels.h"
+#include "comm/shm/copy.h"
+#include "comm/shm/parts.h"
+#include "comm/shm/wait.h"
+
+static const size_t chunk_min = 32 << 10, chunk_max = 128 << 10, copy_chunk_max = 1 << 20;
+
+/* ---- chunks of reductions ---- */
+
+// The size of chunks, of reductions and of copies: about four in each part, but neither tiny nor larger than the
+// caches.
+static size_t chunk_bytes(size_t part_bytes, size_t most) {
+  size_t bytes = (part_bytes / 4 + SHM_LINE - 1) / SHM_LINE * SHM_LINE;
+  return bytes < chunk_min ? chunk_min : bytes > most ? most : bytes;
+}
+
+static size_t reduce_chunk(const ad_call *call, size_t part) {
+  return chunk_bytes(part * call->element, chunk_max) / call->element;
+}
+
+// Elements [at, at + n) of part k, which start at `whole` in the whole.
+static void reduce_run(const shm_world *world, const shm_call *c, uint32_t k, size_t at, size_t whole, size_t n) {
+  const ad_call *call = c->call;
+  const void *sources[SHM_RANKS_MAX];
+  void *outs[SHM_RANKS_MAX];
+  uint32_t members = c->channel->members, out_count = 0;
+  for (uint32_t i = 0; i < members; i++) {
+    const shm_slot *slot = ad_shm_slot(c, i);
+    sources[i] = ad_shm_at(world, slot->offer.in + whole * call->element);
+    if (call->op == AD_ALL_REDUCE) outs[out_count++] = ad_shm_at(world, slot->offer.out + whole * call->out_element);
+  }
+  if (call->op == AD_REDUCE_SCATTER)
+    outs[out_count++] = ad_shm_at(world, ad_shm_slot(c, k)->offer.out + at * call->out_element);
+  ad_reducing how = call->reducing;
+  how.past = c->past;
+  ad_reduce(outs, out_count, sources, members, &how, n);
+}
+
+static void run_reduce_chunk(const shm_world *world, const shm_call *c, uint32_t k, uint32_t number) {
+  size_t count = ad_shm_part(c->call, k), chunk = reduce_chunk(c->call, count), at = number * chunk, whole, n;
+  size_t end = count - at < chunk ? count : at + chunk;
+  for (; at < end; at += n) {
+    n = ad_shm_run(c->call, k, at, &whole);
+    if (n > end - at) n = end - at;
+    reduce_run(world, c, k, at, whole, n);
+  }
+}
+
+/* ---- chunks of copies: each segment has its own, the last may be short ---- */
+
+static uint32_t segment_chunks(size_t bytes) {
+  size_t chunk = chunk_bytes(bytes, copy_chunk_max);
+  return (uint32_t)((bytes + chunk - 1) / chunk);
+}
+
+static void run_copy_chunk(const shm_world *world, const shm_call *c, uint32_t k, uint32_t number) {
+  uint32_t n = 0;
+  shm_segment segment = ad_shm_segment(world, c, k, 0);
+  for (uint32_t chunks; number >= (chunks = segment_chunks(segment.bytes)); number -= chunks)
+    segment = ad_shm_segment(world, c, k, ++n);
+  size_t chunk = chunk_bytes(segment.bytes, copy_chunk_max), start = number * chunk;
+  if (segment.from == segment.to) return;
+  size_t bytes = segment.bytes - start < chunk ? segment.bytes - start : chunk;
+  ad_shm_copy_out(c, segment.to + start, segment.from + start, bytes);
+}
+
+/* ---- counting chunks: each member counts those of its own part, from its own call ---- */
+
+static uint32_t reduce_chunks(const ad_call *call) {
+  size_t count = ad_shm_part(call, call->index), chunk = reduce_chunk(call, count);
+  return (uint32_t)((count + chunk - 1) / chunk);
+}
+
+static uint32_t copy_chunks(const ad_call *call) {
+  uint32_t chunks = 0;
+  if (call->op == AD_BROADCAST) return segment_chunks(call->out_bytes);
+  for (uint32_t i = 0; i < call->members && call->op == AD_ALL_TO_ALL; i++)
+    chunks += segment_chunks((ad_call_out_start(call, i + 1) - ad_call_out_start(call, i)) * call->element);
+  for (uint32_t i = 0; i < call->members && call->op == AD_ALL_GATHER; i++) {
+    size_t whole, n;
+    for (size_t at = 0; (n = ad_call_run(call, i, at, &whole)); at += n) chunks += segment_chunks(n * call->element);
+  }
+  for (size_t i = 0; i < call->message_count; i++)
+    if (!call->messages[i].send) chunks += segment_chunks(call->messages[i].count * call->element);
+  return chunks;
+}
+
+uint32_t ad_shm_chunks(const ad_call *call) {
+  return ad_op_reduces(call->op) ? reduce_chunks(call) : copy_chunks(call);
+}
+
+/* ---- taking chunks ---- */
+
+static void work_on(shm_world *world, shm_call *c, uint32_t k) {
+  shm_slot *slot = ad_shm_slot(c, k);
+  uint32_t chunks = slot->chunks, number, finished = 0;
+  while (atomic_load_explicit(&slot->claimed, memory_order_relaxed) < chunks &&
+         (number = atomic_fetch_add_explicit(&slot->claimed, 1, memory_order_relaxed)) < chunks) {
+    if (ad_op_reduces(c->call->op))
+      run_reduce_chunk(world, c, k, number);
+    else
+      run_copy_chunk(world, c, k, number);
+    finished = 1;
+    atomic_fetch_add_explicit(&slot->done, 1, memory_order_release);
+  }
+  if (finished) ad_shm_wake(world, c->channel);
+}
+
+static int all_done(shm_call *c) {
+  for (; c->complete < c->channel->members; c->complete++) {
+    const shm_slot *slot = ad_shm_slot(c, c->complete);
+    if (atomic_load_explicit(&slot->done, memory_order_acquire) < slot->chunks) return 0;
+  }
+  return 1;
+}
+
+int ad_shm_work_chunks(shm_world *world, shm_call *c) {
+  uint32_t members = c->channel->members, own = c->channel->index;
+  if (!c->next_reduce++) work_on(world, c, own);
+  if (all_done(c)) return 1;
+  // Members that are running finish their parts soon by themselves. Taking their chunks at once would only make cache
+  // lines travel; so this rank looks a few times first.
+  if (c->patience) {
+    c->patience--;
+    return 0;
+  }
+  for (uint32_t i = 1; i < members; i++) work_on(world, c, (own + i) % members);
+  return all_done(c);
+}

@@ -1,0 +1,17 @@
+/* The work of a call: each moves what can be moved now, and returns 1 when the call is complete for this member. */
+#ifndef COMM_SHM_WORK_H
+#define COMM_SHM_WORK_H
+#include "comm/shm/world.h"
+
+/* ---- work.c ---- */
+
+int ad_shm_work_chunks(shm_world *world, shm_call *c);
+/* The number of chunks in this member's part. */
+uint32_t ad_shm_chunks(const ad_call *call);
+
+/* ---- own.c ---- */
+
+int ad_shm_work_rounds(shm_world *world, shm_call *c);
+int ad_shm_work_alone(shm_world *world, shm_call *c);
+
+#endif

@@ -1,0 +1,40 @@
+/* The world of this process: what it alone keeps of the file, its channels and its calls. */
+#ifndef COMM_SHM_WORLD_H
+#define COMM_SHM_WORLD_H
+#include "comm/shm/call.h"
+
+typedef struct shm_block shm_block;
+typedef struct shm_shared shm_shared;
+
+struct shm_world {
+  shm_control *control;
+  shm_record *records;
+  char *base;
+  int fd;
+  uint32_t rank, ranks;
+  uint32_t vain_tests;       // calls of shm_test that found nothing complete
+  uint32_t spins, patience;  // looks before the first yield; what shm_call's patience starts from
+  int64_t sleep_longest;     // nanoseconds
+  shm_channel **channels;    // hash table
+  uint32_t channel_slots, channel_count;
+  shm_channel *last_channel;
+  shm_call calls[SHM_RING];
+  uint64_t free_calls;       // bit i: calls[i] is free
+  shm_call *first, **last;   // under way
+  shm_block *blocks;         // of the own region, in order of address
+  shm_shared *shared;        // memory of any region that several ranks hold
+  void *stagings[SHM_RING];  // staging buffers that no call uses
+  uint32_t staging_count;
+  uint64_t *mapped;         // bit i: this rank has mapped the pages of piece i of the file; see map.c
+  uint64_t probe;           // see shm_record
+  int pulls;                // all ranks of this node can read each other's memory
+  int crowded;              // there are more ranks than cores that they may run on
+  struct ad_watchdog *dog;  // owned; NULL: the launcher watches
+};
+
+static inline void *ad_shm_at(const shm_world *world, uint64_t offset) { return world->base + offset; }
+static inline int ad_shm_failed(const shm_world *world) {
+  return __builtin_expect(atomic_load_explicit(&world->control->failed, memory_order_acquire) != 0, 0);
+}
+
+#endif

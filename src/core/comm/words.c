@@ -1,0 +1,106 @@
+/* What is told of calls that do not match, of ranks that wait in a circle, and of ranks that left: once for all
+ * engines. Nothing is found out here. */
+#include "comm/words.h"
+#include "mesh/group.h"
+
+#include <inttypes.h>
+
+void ad_call_words(ad_text *text, const ad_told_call *call) {
+  ad_signature_print(text, call->signature);
+  ad_text_add(text, " over ");
+  ad_group_words(text, call->axes, call->shape);
+  ad_text_add(text, " at %s", call->site);
+}
+
+/* ---- calls that do not match ---- */
+
+static void begin_mismatch(ad_text *text, uint64_t sequence) {
+  ad_text_add(text, "collectives do not match: call %" PRIu64 " of the group", sequence + 1);
+}
+
+static int is_alike(const ad_told_call *a, const ad_told_call *b) {
+  return a->signature && b->signature && ad_signature_equal(a->signature, b->signature);
+}
+
+// Adds "; rank 1 calls " or "; ranks 1,2 call ": all ranks that told the same call as `member`. Adds nothing and
+// returns 0 if an earlier member has the same call, since that one's ranks are in the text already.
+static int add_ranks_like(ad_text *text, const ad_told_call *told, uint32_t members, uint32_t member) {
+  for (uint32_t i = 0; i < member; i++)
+    if (is_alike(&told[i], &told[member])) return 0;
+  char list[256];
+  ad_text ranks = ad_text_on(list, sizeof list);
+  int count = 0;
+  for (uint32_t i = member; i < members; i++) {
+    if (!is_alike(&told[i], &told[member])) continue;
+    ad_text_add(&ranks, "%s%" PRId64, count++ ? "," : "", ad_shape_rank(told[member].shape, i));
+  }
+  ad_text_add(text, count == 1 ? "; rank %s calls " : "; ranks %s call ", list);
+  return 1;
+}
+
+void ad_mismatch_words(ad_text *text, uint64_t sequence, const ad_told_call *told, uint32_t members, uint32_t own) {
+  begin_mismatch(text, sequence);
+  ad_text_add(text, " ");
+  ad_group_words(text, told[own].axes, told[own].shape);
+  for (uint32_t i = 0; i < members; i++) {
+    if (!told[i].signature || !add_ranks_like(text, told, members, i)) continue;
+    ad_call_words(text, &told[i]);
+    ad_text_add(text, " (its call #%" PRIu64 ")", told[i].number);
+  }
+  ad_text_add(text, "; all ranks of a group must make the same calls in the same order");
+}
+
+void ad_block_words(ad_text *text, uint64_t sequence, const ad_told_block *sent, const ad_told_block *received) {
+  begin_mismatch(text, sequence);
+  ad_text_add(text, ": rank %" PRId64 " sends %" PRIu64 " elements to rank %" PRId64 " in ", sent->rank, sent->elements,
+              received->rank);
+  ad_call_words(text, &sent->call);
+  ad_text_add(text, "; rank %" PRId64 " receives %" PRIu64 " in ", received->rank, received->elements);
+  ad_call_words(text, &received->call);
+}
+
+static void add_message(ad_text *text, const ad_told_message *message) {
+  if (message->exists)
+    ad_text_add(text, "%" PRIu64 " %s", message->bytes / ad_dtype_size(message->dtype), ad_dtype_name(message->dtype));
+  else
+    ad_text_add(text, "none");
+  ad_text_add(text, " at %s", message->site);
+}
+
+void ad_message_words(ad_text *text, uint64_t sequence, ad_axes axes, const ad_group_shape *shape, uint32_t n,
+                      const ad_told_message *sent, const ad_told_message *received) {
+  begin_mismatch(text, sequence);
+  ad_text_add(text, ": exchange over ");
+  ad_group_words(text, axes, shape);
+  ad_text_add(text, ", message %u from rank %" PRId64 " to rank %" PRId64 ": sent: ", n + 1, sent->rank,
+              received->rank);
+  add_message(text, sent);
+  ad_text_add(text, "; received: ");
+  add_message(text, received);
+}
+
+/* ---- waits that do not end ---- */
+
+void ad_wait_words(ad_text *text, uint32_t rank, uint32_t peer, uint64_t sequence, const ad_told_call *call) {
+  ad_text_add(text, "rank %u waits for rank %u in call %" PRIu64 " of its group: ", rank, peer, sequence + 1);
+  ad_call_words(text, call);
+}
+
+void ad_circle_words(ad_text *text, const char *waits) {
+  ad_text_add(text,
+              "ranks wait for each other in a circle: %s; all ranks must make these calls in one order, and name the "
+              "same groups",
+              waits);
+}
+
+void ad_leaving_words(ad_text *text, uint32_t rank, int exit_status) {
+  ad_text_add(text, "rank %u left the world", rank);
+  if (exit_status) ad_text_add(text, " (exit status %d)", exit_status);
+}
+
+void ad_left_words(ad_text *text, uint32_t rank, int exit_status, uint32_t waiting, uint64_t sequence,
+                   const ad_told_call *call) {
+  ad_leaving_words(text, rank, exit_status);
+  ad_text_add(text, " while rank %u waits for it in call %" PRIu64 " of its group: ", waiting, sequence + 1);
+  ad_call_words(text, call);
+}

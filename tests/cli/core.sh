@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# What a program of the core alone can do; a whole one does it too. Usage: core.sh ADDEND SOURCE
+set -eu
+addend=$1 source=$2 build=$(dirname -- "$1")
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+fail() { echo "FAILED: $*" >&2; exit 1; }
+
+# Ranks of a program of one's own.
+"$addend" run -n 3 -- "$build/example_join" >"$work/joined" || fail "run"
+[ "$(cat "$work/joined")" = "the ranks of a world of 3 add up to 3" ] || fail "run printed: $(cat "$work/joined")"
+"$build/example_plain_buffers" >"$work/buffers" || fail "plain buffers: $(cat "$work/buffers")"
+
+# Collectives beside the floor: rows of this operation and of no other.
+"$addend" bench --op all_reduce --ranks 2 --largest 65536 --quick --json >"$work/bench.json" || fail "bench"
+python3 - "$work/bench.json" <<'P' || fail "the bench's document"
+import json, sys
+document = json.load(open(sys.argv[1]))
+rows = document["rows"]
+assert {row["op"] for row in rows} == {"all_reduce"} and {row["dtype"] for row in rows} == {"f32", "bf16", "f16"}, rows
+assert all(row["seconds_median"] > 0 and row["floor_seconds"] > 0 for row in rows), rows
+assert document["copy_gbps"] > 0 and document["machine"]["cores"] > 0, document
+P
+"$addend" --completions bash | grep -q 'diff' || fail "completions"
+
+# Dumps of the example's program are judged: the right one, and the one whose loss was divided by a rank's own count.
+judge() { # expected exit status, argument of the example
+  local status=0
+  rm -rf "$work/dump" && mkdir "$work/dump"
+  ADDEND_DUMP=$work/dump "$build/example_own_sum" ${2-} >"$work/own_sum" || fail "own_sum ${2-}"
+  "$addend" diff "$work/dump" >"$work/verdict" || status=$?
+  [ $status -eq "$1" ] || fail "diff of own_sum ${2-}: exit $status, not $1: $(cat "$work/verdict")"
+}
+judge 0
+judge 1 --own-count
+
+if "$addend" --help | grep -q '^Without the trainer: train, check, plan and report'; then
+  ! "$addend" --help | grep -qE '^  (train|check|plan|report) ' || fail "--help lists what is not there"
+  for command in train check plan report; do
+    status=0
+    "$addend" "$command" x.yaml 2>"$work/err" || status=$?
+    [ $status -eq 2 ] || fail "$command without the trainer: exit $status, not 2"
+    grep -q "$command is a command of the trainer, .*pip install './python\[train\]'.*script/setup" "$work/err" ||
+      fail "$command does not say where the trainer is: $(cat "$work/err")"
+  done
+  status=0
+  "$addend" bench --op train_step 2>"$work/err" || status=$?
+  [ $status -eq 2 ] || fail "bench of the trainer's step: exit $status, not 2"
+fi
+echo "core: all hold"

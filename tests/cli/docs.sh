@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# What the documents name is there: paths, files, functions of the laws and their tests. Every law that is cited is one of docs/laws.md,
+# and each of those says where it is checked, what it stops and which test holds it.
+set -eu
+source=$2
+python3 - "$source" <<'P'
+import glob, os, re, sys
+os.chdir(sys.argv[1])
+FOLDERS = "src tests include script cmake docs cli bench python examples recipes".split()
+PAGES = sorted(glob.glob("*.md") + glob.glob("docs/*.md") + ["tests/README.md"])
+wrong = []
+def complain(page, sentence): wrong.append(f"{page}: {sentence}")
+def read(path): return open(path, encoding="utf-8", errors="replace").read()
+files = [os.path.join(folder, name) for top in FOLDERS for folder, _, names in os.walk(top) for name in names]
+names = {os.path.basename(path) for path in files}
+
+# Every path, relative to the project's folder, or the name of a test as ctest has it. LAYER, NAME and R stand for any; globs are allowed.
+def exists(path):
+    path = re.sub(r"\b(?:LAYER|NAME|R)\b|(?<=_)NAME\b", "*", path.rstrip("/"))
+    alternatives = re.search(r"\{([^{}]*)\}", path)
+    if alternatives:
+        return all(exists(path.replace(alternatives[0], each, 1)) for each in alternatives[1].split(","))
+    return any(map(glob.glob, (path, f"tests/{path}.sh", "tests/%s/test_%s.*" % os.path.split(path))))
+def check_paths(page, folders):
+    for path in set(re.findall(r"(?<![\w./*-])(?:%s)/[\w./*{},-]*[\w/*}]" % folders, read(page))):
+        if not exists(path): complain(page, f"there is no {path}")
+for page in files: # comments, and what is built of which file
+    if page.endswith((".c", ".h", ".cmake", ".map")) and not page.startswith("tests/") or page.startswith("script/"): check_paths(page, "src")
+for page in PAGES:
+    text = read(page)
+    check_paths(page, "|".join(FOLDERS))
+    for name in set(re.findall(r"`([\w-]+\.(?:c|h|js|css|cmake))`", text)):
+        if name not in names: complain(page, f"there is no file {name}")
+    for link in set(re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", text)):
+        if not os.path.exists(os.path.join(os.path.dirname(page), link)): complain(page, f"links to {link}, which is not there")
+
+# The laws: their numbers, their parts, and every `file` (`function`, ...).
+LAWS = "docs/laws.md"
+sections = re.split(r"^## (\d+)\. ", read(LAWS), flags=re.M)[1:]
+numbers = [int(number) for number in sections[::2]]
+assert numbers == list(range(1, 12)), numbers
+for number, text in zip(numbers, sections[1::2]):
+    parts = re.split(r"^\*\*(Checked|Stops|Held by):\*\*", text, flags=re.M)
+    if parts[1::2] != ["Checked", "Stops", "Held by"]: complain(LAWS, f"law {number} has the parts {parts[1::2]}")
+    elif not all("`" in part for part in parts[2::2]): complain(LAWS, f"law {number} has a part that names nothing")
+    for path, listed in re.findall(r"`((?:src|tests)/[\w/.-]+)`\s+\(([^()]*)\)", text):
+        for function in re.findall(r"`(\w+)`", listed):
+            if os.path.exists(path) and not re.search(r"^\w[^;\n]*\b%s\(" % function, read(path), re.M):
+                complain(LAWS, f"law {number}: {path} has no function {function}")
+cited = 0
+for path in files + PAGES:
+    if not path.endswith((".c", ".h", ".py", ".md", ".sh", ".cmake", ".yaml", ".css", ".js")): continue
+    for words in re.findall(r"\b[Ll]aws?\s+(\d+(?:(?:, | and |, and )\d+)*)", read(path)):
+        for number in map(int, re.findall(r"\d+", words)):
+            cited += 1
+            if number not in numbers: complain(path, f"cites law {number}")
+assert cited > 80, cited
+assert not wrong, "\n".join(wrong)
+P
+echo "docs: all hold"

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# The wheel of script/wheel, installed where no library that it was built with can be found: `import addend`, `addend diff`, what the
+# package says of the trainer, and, where there is a PyTorch, the watch of a job with a mistake. Usage: test_wheel.sh SOURCE
+set -euo pipefail
+source=$1
+work=$(mktemp -d) && trap 'rm -rf -- "$work"' EXIT
+fail() { echo "FAILED: $*" >&2; exit 1; }
+
+status=0
+bash "$source/script/wheel" --out "$work" >"$work/log" 2>&1 || status=$?
+cat "$work/log"
+[ $status -ne 77 ] || exit 77
+[ $status -eq 0 ] || fail "script/wheel: exit $status"
+wheel=$(echo "$work"/addend-*-py3-none-manylinux_*_x86_64.whl)
+
+# A Python that sees PyTorch, if one does, and else nothing but itself.
+torch=$(bash "$source/tests/support/python.sh" --find torch) || torch=
+"${torch:-python3}" -m venv "$work/venv"
+python=$work/venv/bin/python3
+"$python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps "$wheel"
+
+# The loader meets these before the system's libraries, and none of them is one.
+mkdir "$work/poison"
+for library in libjansson.so.4 libxxhash.so.0 libopenblas.so.0 libyaml-0.so.2 libfreetype.so.6 libaddend.so.0; do
+  echo "no library" >"$work/poison/$library"
+done
+export LD_LIBRARY_PATH=$work/poison
+unset ADDEND_LIBRARY PYTHONPATH
+cd "$work"
+
+"$python" - <<'P' || fail "import addend"
+import pathlib, sys
+import addend
+
+folder = pathlib.Path(addend.__file__).resolve().parents[1]
+assert folder.is_relative_to(pathlib.Path(sys.prefix).resolve()), folder
+mapped = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
+named = [path for path in mapped if any(word in path for word in ("addend", "jansson", "xxhash", "openblas"))]
+print(*sorted(named), sep="\n")
+assert any("libaddend.so" in path for path in named), mapped
+assert all(pathlib.Path(path).is_relative_to(folder) for path in named), named
+mesh = addend.Mesh("dp_shard=2 tp=4")
+assert str(mesh.layout("dp_shard=R tp=S1").dual) == "dp_shard=P tp=S1"
+for call in (addend.check, addend.plan, addend.train):
+    try:
+        call("recipe.yaml")
+    except addend.MissingTrainerError as error:
+        said = f"addend.{call.__name__} needs addend's trainer, which is not here: `pip install './python[train]'`"
+        assert str(error).startswith(said) and "script/setup" in str(error), error
+    else:
+        raise AssertionError(call)
+P
+
+# A dump with a mistake, by the program and by the package.
+PYTHONPATH=$source/tests/cli "$python" - <<'P'
+from dumps import Job, Param
+
+job = Job("dp=3 tp=2", [Param("layer.weight", [6, 5]), Param("layer.bias", [7]), Param("head", [9])])
+job.save("table", counts=lambda p, rank: {k: 1 / 3 for k in job.right(p, rank)} if p.name == "head" else None)
+P
+status=0
+"$work/venv/bin/addend" diff table >table.txt || status=$?
+[ $status -eq 1 ] || fail "addend diff: exit $status"
+grep -q "BAD  head  .*averaged over dp" table.txt || fail "addend diff says: $(cat table.txt)"
+"$python" -c 'import addend; report = addend.diff("table"); print(report); assert report.ok is False' || fail "addend.diff"
+
+status=0
+"$work/venv/bin/addend" train recipe.yaml 2>err || status=$?
+[ $status -eq 2 ] || fail "addend train: exit $status"
+grep -q "pip install './python\[train\]'.*script/setup" err || fail "addend train says: $(cat err)"
+"$work/venv/bin/addend" run -n 2 -- "$python" -c '
+import addend
+with addend.Comm("dp=2") as comm:
+    print(comm.size)' >ranks.txt || fail "addend run"
+[ "$(cat ranks.txt)" = "$(printf '2\n2')" ] || fail "addend run says: $(cat ranks.txt)"
+
+if [ -z "$torch" ]; then
+  echo "the wheel holds; no python3 here has PyTorch (script/test --torch makes one), so no job was watched"
+  exit 0
+fi
+"$torch" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth"
+OMP_NUM_THREADS=1 timeout 300 "$python" -m torch.distributed.run --nproc-per-node 2 "$source/examples/torch/ddp.py" --mistake \
+  >job.txt 2>job.err || { cat job.err >&2 && fail "ddp.py --mistake"; }
+grep -q "BAD  0.weight .*own addend only.*not summed over dp" job.txt && grep -q "WRONG: 4 of 4 parameters" job.txt ||
+  fail "ddp.py --mistake says: $(cat job.txt)"
+cat job.txt
+echo "the wheel holds"

@@ -1,0 +1,28 @@
+"""`import addend.torch` beside `import torch`: what of PyTorch takes long to import stays where the job left it."""
+
+import json
+import subprocess
+import sys
+import unittest
+
+PROGRAM = """
+import sys
+import torch
+before = set(sys.modules)
+import addend.torch
+import json
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+class Import(unittest.TestCase):
+    def test_it_imports_little_of_pytorch_that_torch_itself_does_not(self):
+        done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+        added = [name for name in json.loads(done.stdout) if name.split(".")[0] in ("torch", "sympy")]
+        self.assertNotIn("torch.distributed.tensor", added)
+        self.assertNotIn("torch.distributed.fsdp", added)
+        self.assertLess(len(added), 20, added)
+
+
+if __name__ == "__main__":
+    unittest.main()
