@@ -62,10 +62,11 @@ static ad_status err(ad_comm *comm, const trial *t, ad_collective call, const ad
 
 static ad_status call_all(ad_comm *comm, const trial *t, const ad_group *everyone, const ad_group *pair) {
   static float values[NUMEL];
-  ad_collective call = {.op = AD_ALL_REDUCE, .group = *everyone, .in = values, .out = values, .count = NUMEL};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = *everyone, .in = values, .out = values, .count = NUMEL};
   call.dtype = AD_F32;
   call.site = AD_HERE;
-  AD_TRY(ad_comm_barrier(comm, everyone, AD_HERE));
+  AD_TRY(ad_comm_barrier(comm, everyone));
   if (ad_comm_rank(comm) == CULPRIT) return err(comm, t, call, pair);
   ad_status status = ad_comm_run(comm, &call);
   if (status == mistakes[t->of.kind].error) t->seen->known[ad_comm_rank(comm)] = bench_now();
@@ -117,7 +118,7 @@ static ad_status judge(const trial *t, double *seconds) {
 
 static ad_status run_trial(trial *t, double *seconds) {
   ad_launch_options options = {.size = sizeof options, .ranks = t->of.ranks, .function = be_rank, .context = t};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   *t->seen = (sighting){0};
   ad_status status = ad_launch(&options, &result);
   if (status && !(t->of.kind == DEATH && status == AD_RANK_DIED && result.rank == CULPRIT)) {

@@ -47,7 +47,8 @@ static void library_free(void *context, const bench_task *task, void *memory) {
 }
 
 static ad_status run_collective(library_rank *self, const bench_task *task, const void *in, void *out) {
-  ad_collective collective = {.group = self->everyone, .in = in, .out = out, .site = AD_HERE};
+  ad_collective collective = {
+      .size = sizeof collective, .group = self->everyone, .in = in, .out = out, .site = AD_HERE};
   AD_TRY(ad_dtype_parse(task->dtype, &collective.dtype));
   size_t numel = task->bytes / ad_dtype_size(collective.dtype);
   int whole = !strcmp(task->op, "all_reduce");
@@ -91,7 +92,7 @@ static int run(void *context, const bench_task *task, const void *in, void *out)
 
 static int barrier(void *context) {
   library_rank *self = context;
-  return ad_comm_barrier(self->comm, &self->everyone, AD_HERE) != AD_OK;
+  return ad_comm_barrier(self->comm, &self->everyone) != AD_OK;
 }
 
 static int work(library_rank *self) {
@@ -132,7 +133,7 @@ static int be_rank(ad_comm *comm, void *context) {
 int bench_library(const char *address, int ranks, const bench_model *model, int plain) {
   launched all = {address, model, plain};
   ad_launch_options options = {.size = sizeof options, .ranks = ranks, .function = be_rank, .context = &all};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   if (ad_launch(&options, &result) == AD_OK) return 0;
   fprintf(stderr, "addend bench: %s\n", ad_last_error());
   return 1;
@@ -142,7 +143,7 @@ static int leave(ad_comm *comm, void *context) { return 0; }
 
 ad_status bench_startup(int ranks, double *seconds) {
   ad_launch_options options = {.size = sizeof options, .ranks = ranks, .function = leave};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   double start = bench_now();
   ad_status status = ad_launch(&options, &result);
   if (!status) *seconds = bench_now() - start;

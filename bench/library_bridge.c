@@ -44,8 +44,8 @@ static ad_status give_memory(bench_bridge *bridge, ad_array *array) {
 static ad_status make_arrays(bench_bridge *b) {
   int64_t rows = (int64_t)(b->sides.bytes / sizeof(float) / BENCH_BATCH_ROW);
   ad_shape shape = {2, {rows, BENCH_BATCH_ROW}};
-  AD_TRY(ad_bridge_describe(b->bridge, AD_F32, &shape, 0, AD_HERE, &b->source, &b->destination));
-  AD_TRY(ad_bridge_describe(b->bridge, AD_F32, &shape, 1, AD_HERE, &b->source_gradient, &b->destination_gradient));
+  AD_TRY(ad_bridge_describe(b->bridge, AD_F32, &shape, AD_FORWARD, &b->source, &b->destination));
+  AD_TRY(ad_bridge_describe(b->bridge, AD_F32, &shape, AD_BACKWARD, &b->source_gradient, &b->destination_gradient));
   AD_TRY(give_memory(b, &b->source));
   AD_TRY(give_memory(b, &b->destination_gradient));
   if (ad_bridge_is_local(b->bridge, rows)) {
@@ -88,8 +88,8 @@ void bench_bridge_destroy(bench_bridge *bridge) {
 }
 
 static ad_status there_and_back(bench_bridge *bridge) {
-  AD_TRY(ad_bridge_forward(bridge->bridge, &bridge->source, &bridge->destination, AD_HERE));
-  return ad_bridge_backward(bridge->bridge, &bridge->destination_gradient, &bridge->source_gradient, AD_HERE);
+  AD_TRY(ad_bridge_forward(bridge->bridge, &bridge->source, &bridge->destination));
+  return ad_bridge_backward(bridge->bridge, &bridge->destination_gradient, &bridge->source_gradient);
 }
 
 /* Gradients are summed in place, so that they grow from turn to turn; zeros stay. */

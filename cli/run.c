@@ -63,7 +63,7 @@ int cli_run(int argc, char **argv) {
   signal(SIGPIPE, SIG_DFL); /* programs inherit what is ignored */
   cli_parse(&cli_run_argp, argc, argv, ARGP_IN_ORDER, &input);
   ad_launch_options launch = {.size = sizeof launch, .ranks = input.ranks, .argv = input.program};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   ad_status status = ad_launch(&launch, &result);
   if (!status) return tell_alone(&input, &result), CLI_HOLDS;
   int exit_status = cli_failed(status);

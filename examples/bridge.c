@@ -31,8 +31,8 @@ static ad_status join(ad_comm *comm, const char *images, sides *s) {
   AD_TRY(ad_layout_parse(s->encoder, images, &from));
   AD_TRY(ad_layout_parse(s->model, "dp=S0 cp=R tp=I", &to));  // R on cp: each rank uses its part of the sequence
   AD_TRY(ad_bridge_create(comm, &from, &to, NULL, &s->bridge));
-  AD_TRY(ad_bridge_describe(s->bridge, AD_F64, &shape, 0, AD_HERE, &s->made, &s->read));
-  AD_TRY(ad_bridge_describe(s->bridge, AD_F64, &shape, 1, AD_HERE, &s->made_gradient, &s->read_gradient));
+  AD_TRY(ad_bridge_describe(s->bridge, AD_F64, &shape, AD_FORWARD, &s->made, &s->read));
+  AD_TRY(ad_bridge_describe(s->bridge, AD_F64, &shape, AD_BACKWARD, &s->made_gradient, &s->read_gradient));
   AD_TRY(create(comm, &s->made));
   AD_TRY(create(comm, &s->read));
   AD_TRY(create(comm, &s->made_gradient));
@@ -76,12 +76,12 @@ static ad_status there_and_back(ad_comm *comm, sides *s, double *worst) {
   int64_t rank = ad_comm_rank(comm);
   AD_TRY(join(comm, "dp=S0 tp=I", s));
   fill(&s->made, rank, image);
-  AD_TRY(ad_bridge_forward(s->bridge, &s->made, &s->read, AD_HERE));
+  AD_TRY(ad_bridge_forward(s->bridge, &s->made, &s->read));
   *worst = worst_of(&s->read, rank, image);
   fill(&s->read_gradient, rank, gradient);
   keep_own_positions(s, rank);
   // It is P on cp, because the images are R there: nobody writes the sum.
-  AD_TRY(ad_bridge_backward(s->bridge, &s->read_gradient, &s->made_gradient, AD_HERE));
+  AD_TRY(ad_bridge_backward(s->bridge, &s->read_gradient, &s->made_gradient));
   *worst = fmax(*worst, worst_of(&s->made_gradient, rank, gradient));
   return AD_OK;
 }
@@ -100,7 +100,7 @@ static int on_each_rank(ad_comm *comm, void *context) {
 
 int main(void) {
   ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = on_each_rank};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   sides s = {0};
   ad_comm *dry;  // to be refused nothing has to run
   if (ad_comm_open_dry(0, RANKS, &dry)) return 1;

@@ -33,18 +33,18 @@ static ad_status make(ad_comm *comm, const ad_mesh *mesh, values *v) {
 
 static ad_status scatter(ad_comm *comm, values *v, int microbatch, ad_array *out) {
   for (int i = 0; i < ELEMENTS; i++) ((double *)v->gradient.data)[i] = addend(ad_comm_rank(comm), microbatch);
-  return ad_array_move(comm, &v->gradient, AD_MOVE_REDUCE_SCATTER, AD_AXES(AD_DP_SHARD), AD_S(0), AD_F64, AD_HERE, out);
+  return ad_array_move(comm, &v->gradient, AD_MOVE_REDUCE_SCATTER, AD_AXES(AD_DP_SHARD), AD_S(0), AD_F64, out);
 }
 
 static ad_status all_reduce(ad_comm *comm, const ad_array *partial, ad_array *out) {
-  return ad_array_move(comm, partial, AD_MOVE_ALL_REDUCE, AD_AXES(AD_DP_REPLICATE), AD_R, AD_F64, AD_HERE, out);
+  return ad_array_move(comm, partial, AD_MOVE_ALL_REDUCE, AD_AXES(AD_DP_REPLICATE), AD_R, AD_F64, out);
 }
 
 /* The right order: the partial sums meet, then the replicas. */
 static ad_status accumulate_then_reduce(ad_comm *comm, values *first, values *second) {
   AD_TRY(scatter(comm, first, 0, &first->partial));
   AD_TRY(scatter(comm, second, 1, &second->partial));
-  AD_TRY(ad_array_add(&second->partial, &first->partial, AD_HERE));
+  AD_TRY(ad_array_add(&second->partial, &first->partial));
   return all_reduce(comm, &second->partial, &second->result);
 }
 
@@ -53,7 +53,7 @@ static ad_status reduce_then_accumulate(ad_comm *comm, values *first, values *se
   AD_TRY(scatter(comm, first, 0, &first->partial));
   AD_TRY(scatter(comm, second, 1, &second->partial));
   AD_TRY(all_reduce(comm, &second->partial, &second->result));
-  return ad_array_add(&second->result, &first->partial, AD_HERE);
+  return ad_array_add(&second->result, &first->partial);
 }
 
 static void tell(const values *second, const char *refusal) {
@@ -105,7 +105,7 @@ static int join(void) {
 
 int main(void) {
   ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = rank_main};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   if (ad_comm_launched()) return join();
   if (ad_launch(&options, &result) == AD_OK) return 0;
   return fprintf(stderr, "%s\n", ad_last_error()), 1;

@@ -12,7 +12,8 @@ static ad_status sum_ranks(ad_comm *comm, double *sum) {
   snprintf(axes, sizeof axes, "dp=%d", (int)ad_comm_size(comm));
   AD_TRY(ad_mesh_create(axes, &mesh));
   *sum = (double)ad_comm_rank(comm);
-  ad_collective call = {.op = AD_ALL_REDUCE, .in = sum, .out = sum, .count = 1, .dtype = AD_F64, .site = AD_HERE};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .in = sum, .out = sum, .count = 1, .dtype = AD_F64, .site = AD_HERE};
   call.group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
   ad_status status = ad_comm_run(comm, &call);
   ad_mesh_destroy(mesh);

@@ -47,7 +47,8 @@ static ad_status write_reference(const char *path) {
 
 /* The mistake: what is the same on all ranks now is P on the mesh below, and summed once more. */
 static ad_status sum_by_hand(ad_comm *comm, const ad_mesh *mesh, double grad[FEATURES]) {
-  ad_collective sum = {.op = AD_ALL_REDUCE,
+  ad_collective sum = {.size = sizeof sum,
+                       .op = AD_ALL_REDUCE,
                        .group = ad_mesh_group(mesh, AD_AXES_DP, ad_comm_rank(comm)),
                        .in = grad,
                        .out = grad,
@@ -68,7 +69,7 @@ static ad_status step(ad_comm *comm, const ad_mesh *mesh, ad_reducer *reducer, c
   if (p->sums_by_hand) AD_TRY(sum_by_hand(comm, mesh, grad));
   AD_TRY(ad_reducer_begin_microbatch(reducer, AD_SYNC_ALL));
   ad_reducer_divided_by(reducer, count);
-  AD_TRY(ad_reducer_add(reducer, 0, &addend, AD_HERE));
+  AD_TRY(ad_reducer_add(reducer, 0, &addend));
   AD_TRY(ad_reducer_end_microbatch(reducer));
   AD_TRY(ad_reducer_finish(reducer));
   if (ad_comm_rank(comm)) return AD_OK;
@@ -79,7 +80,7 @@ static ad_status step(ad_comm *comm, const ad_mesh *mesh, ad_reducer *reducer, c
 static int on_each_rank(ad_comm *comm, void *context) {
   ad_mesh *mesh = NULL;
   ad_reducer *reducer = NULL;
-  ad_param_spec w = {.name = "w", .shape = {1, {FEATURES}}, .contract = {.param = AD_F64}};
+  ad_param_spec w = {.size = sizeof w, .name = "w", .shape = {1, {FEATURES}}, .contract = {.param = AD_F64}};
   char axes[32];
   snprintf(axes, sizeof axes, "dp_shard=%d", (int)ad_comm_size(comm));
   ad_status status = ad_mesh_create(axes, &mesh);
@@ -109,7 +110,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[i], "--reference") && i + 1 < argc) p.reference = argv[i + 1];
   }
   ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = on_each_rank, .context = &p};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   if (ad_comm_launched()) return join(&p);
   if (ad_launch(&options, &result) == AD_OK) return 0;
   return fprintf(stderr, "%s\n", ad_last_error()), 1;

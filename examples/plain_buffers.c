@@ -26,10 +26,16 @@ static ad_status train(ad_comm *comm, const ad_mesh *mesh, ad_reducer *reducer, 
   ad_span samples = ad_cut(SAMPLES, ad_comm_rank(comm), ad_comm_size(comm));
   ad_group all = ad_mesh_group(mesh, AD_AXES_DP, ad_comm_rank(comm));
   double w[FEATURES] = {0}, loss;
-  ad_collective sum_loss = {.op = AD_ALL_REDUCE, .group = all, .in = &loss, .out = &loss, .count = 1, .dtype = AD_F64};
+  ad_collective sum_loss = {.size = sizeof sum_loss,
+                            .op = AD_ALL_REDUCE,
+                            .group = all,
+                            .in = &loss,
+                            .out = &loss,
+                            .count = 1,
+                            .dtype = AD_F64};
   sum_loss.site = AD_HERE;
   int64_t count;
-  AD_TRY(ad_count_post(counting, &samples.count, AD_HERE));
+  AD_TRY(ad_count_post(counting, &samples.count));
   AD_TRY(ad_count_wait(counting, &count));
   for (int step = 1; step <= STEPS; step++) {
     ad_array grad;  // describes the reducer's own memory: what is written there is summed in place
@@ -37,7 +43,7 @@ static ad_status train(ad_comm *comm, const ad_mesh *mesh, ad_reducer *reducer, 
     AD_TRY(ad_reducer_begin_microbatch(reducer, AD_SYNC_ALL));
     AD_TRY(ad_reducer_target(reducer, 0, &grad, &adds));
     loss = backward(samples, w, (double)count, grad.data);
-    AD_TRY(ad_reducer_add(reducer, 0, &grad, AD_HERE));
+    AD_TRY(ad_reducer_add(reducer, 0, &grad));
     AD_TRY(ad_reducer_end_microbatch(reducer));
     AD_TRY(ad_reducer_finish(reducer));
     const double *sum = ad_reducer_gradient(reducer, 0)->data;
@@ -55,7 +61,7 @@ static int on_each_rank(ad_comm *comm, void *context) {
   ad_count *counting = NULL;
   ad_layout counted;
   char axes[32];
-  ad_param_spec w = {.name = "w", .shape = {1, {FEATURES}}, .contract = {.param = AD_F64}};
+  ad_param_spec w = {.size = sizeof w, .name = "w", .shape = {1, {FEATURES}}, .contract = {.param = AD_F64}};
   snprintf(axes, sizeof axes, "dp_shard=%d", (int)ad_comm_size(comm));
   ad_status status = ad_mesh_create(axes, &mesh);
   // w is replicated (R), so its gradient is a pending sum (P): the reducer derives the all-reduce from that.
@@ -83,7 +89,7 @@ static int join(void) {
 
 int main(void) {
   ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = on_each_rank};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   if (ad_comm_launched()) return join();
   if (ad_launch(&options, &result) == AD_OK) return 0;
   return fprintf(stderr, "%s\n", ad_last_error()), 1;

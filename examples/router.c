@@ -106,7 +106,7 @@ static int compare(ad_comm *comm, void *context) {
 
 int main(void) {
   ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = compare};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   ad_comm *dry;  // to be refused nothing has to run
   if (ad_comm_open_dry(0, RANKS, &dry)) return 1;
   for (const struct layer *l = layers; l < layers + LAYERS; l++) {

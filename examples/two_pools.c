@@ -52,13 +52,16 @@ static ad_layout batch_on(const ad_mesh *mesh) {
 
 static ad_status add_module(ad_program *to, const char *name, size_t module, const char *matrix, ad_shape shape) {
   const ad_mesh *mesh = ad_program_mesh(to, module);
-  ad_param_spec w = {.name = matrix,
+  ad_param_spec w = {.size = sizeof w,
+                     .name = matrix,
                      .shape = shape,
                      .layout = ad_layout_all(mesh, AD_R),
                      .storage = ad_layout_all(mesh, AD_R),
                      .sharded = AD_AXES(AD_DP_SHARD),
                      .deviation = 0.5};
-  return ad_program_add_module(to, &(ad_module_spec){.name = name, .mesh = mesh, .params = &w, .param_count = 1});
+  return ad_program_add_module(
+      to,
+      &(ad_module_spec){.size = sizeof(ad_module_spec), .name = name, .mesh = mesh, .params = &w, .param_count = 1});
 }
 
 static ad_status create(const void *options, ad_program *to, void **own) {
@@ -71,15 +74,21 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   p->rows = batch_on(ad_program_mesh(to, PRODUCER));
   ad_layout there = batch_on(ad_program_mesh(to, CONSUMER)), counted = there;
   ad_layout_set(&counted, AD_AXES_DP, AD_P);  // each rank counts its own rows
-  AD_TRY(ad_program_add_count(to, &(ad_count_spec){"rows", counted}));
-  AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.name = "squares"}));
+  AD_TRY(ad_program_add_count(to, &(ad_count_spec){sizeof(ad_count_spec), "rows", counted}));
+  AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "squares"}));
   ad_bridge_options ragged = {.size = sizeof ragged, .ragged = 1};  // three parts beside two
   AD_TRY(ad_bridge_create((ad_comm *)(uintptr_t)p->setting.comm, &p->rows, &there, &ragged, &p->bridge));
-  AD_TRY(ad_program_add_phase(to, &(ad_phase){.name = "produce", .module = PRODUCER, .gives = hidden, .run = produce}));
-  AD_TRY(ad_program_add_crossing(
-      to, &(ad_crossing_spec){
-              .value = "h", .module = CONSUMER, .bridge = p->bridge, .shape = {2, {p->setting.global_batch, MID}}}));
-  return ad_program_add_phase(to, &(ad_phase){.name = "consume", .module = CONSUMER, .needs = hidden, .run = consume});
+  AD_TRY(ad_program_add_phase(
+      to,
+      &(ad_phase){.size = sizeof(ad_phase), .name = "produce", .module = PRODUCER, .gives = hidden, .run = produce}));
+  AD_TRY(ad_program_add_crossing(to, &(ad_crossing_spec){.size = sizeof(ad_crossing_spec),
+                                                         .value = "h",
+                                                         .module = CONSUMER,
+                                                         .bridge = p->bridge,
+                                                         .shape = {2, {p->setting.global_batch, MID}}}));
+  return ad_program_add_phase(
+      to,
+      &(ad_phase){.size = sizeof(ad_phase), .name = "consume", .module = CONSUMER, .needs = hidden, .run = consume});
 }
 
 static void destroy(void *own) {
@@ -92,7 +101,7 @@ static void destroy(void *own) {
 static ad_status open_data(void *own) { return AD_OK; }
 
 /* Rows by their number in the step's batch, so that every mesh sees the same ones. */
-static ad_status read_batch(void *own, int64_t step, int held_out, int64_t *const *counted) {
+static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   two_pools *p = own;
   int64_t rank = ad_comm_rank(p->setting.comm), batch = p->setting.global_batch, parts = p->setting.microbatches;
   for (int64_t m = 0; m < parts; m++) {
@@ -115,7 +124,8 @@ static double flops(const void *own, int64_t samples) { return 6.0 * (IN + OUT) 
 
 static ad_status prove(void) {
   static const char *const modules[] = {"producer", "consumer", NULL};
-  static const ad_program_kind kind = {.name = "two_pools",
+  static const ad_program_kind kind = {.size = sizeof kind,
+                                       .name = "two_pools",
                                        .help = "two matrices, on pools of their own",
                                        .modules = modules,
                                        .create = create,
@@ -133,7 +143,7 @@ static ad_status prove(void) {
   AD_TRY(ad_program_register(&kind));
   AD_TRY(ad_recipe_parse(recipe_text, "two_pools.yaml", wide, 2, &recipe));
   ad_status status = ad_check(recipe, &options, &holds, &json);
-  if (!status) status = ad_check_table(json, 0, &table);
+  if (!status) status = ad_check_table(json, AD_PLAIN_TEXT, &table);
   if (!status) fputs(table, stdout); /* its last line is the verdict */
   free(json);
   free(table);

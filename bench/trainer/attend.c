@@ -125,12 +125,12 @@ static ad_status attend(attention_rank *self) {
   ad_tape_reset(self->tape);
   ad_tensor *q = ad_input(self->tape, &self->value[Q]);
   ad_tensor *out = ad_attention(self->tape, q, keys(self, K), keys(self, V), HEAD_DIM);
-  return ad_backward_from(self->tape, &out, (const ad_array *[]){&self->value[D_OUT]}, 1, 1);
+  return ad_backward_from(self->tape, &out, (const ad_array *[]){&self->value[D_OUT]}, 1, AD_LAST_START);
 }
 
 static ad_status measure(attention_rank *self, spent *out) {
   for (int i = 0; i < WARM; i++) AD_TRY(attend(self));
-  AD_TRY(ad_comm_barrier(self->comm, &self->everyone, AD_HERE));
+  AD_TRY(ad_comm_barrier(self->comm, &self->everyone));
   arithmetic = waiting = 0;
   double start = bench_now();
   for (int i = 0; i < TIMED; i++) AD_TRY(attend(self));
@@ -169,7 +169,7 @@ static int report(const job *j) {
 
 static int run(job *j) {
   ad_launch_options options = {.size = sizeof options, .ranks = j->ranks, .function = be_rank, .context = j};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   if (ad_launch(&options, &result)) return fprintf(stderr, "bench_attention: %s\n", ad_last_error()), 1;
   return report(j);
 }

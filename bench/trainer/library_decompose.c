@@ -172,10 +172,8 @@ static const ad_array *if_here(const ad_array *array) { return array->data ? arr
 static ad_status post(bench_crossings *c, crossing *one) {
   ad_array *source = &one->source, *destination = &one->destination;
   if (!is_backward(c))
-    return ad_bridge_post_forward(one->bridge, if_here(source), destination->data ? destination : NULL, AD_HERE,
-                                  &one->request);
-  return ad_bridge_post_backward(one->bridge, if_here(destination), source->data ? source : NULL, AD_HERE,
-                                 &one->request);
+    return ad_bridge_post_forward(one->bridge, if_here(source), destination->data ? destination : NULL, &one->request);
+  return ad_bridge_post_backward(one->bridge, if_here(destination), source->data ? source : NULL, &one->request);
 }
 
 static int takes_part(const crossing *one) { return one->source.data || one->destination.data; }

@@ -52,7 +52,8 @@ static ad_status make_params(bench_experts *experts, ad_comm *comm) {
     AD_TRY(make_value(comm, &spec->shape, &spec->layout, spec->deviation, &experts->values[i]));
     experts->value_of[i] = &experts->values[i];
   }
-  experts->from = (ad_parameters){.values = experts->value_of, .count = experts->params.count};
+  experts->from =
+      (ad_parameters){.size = sizeof(ad_parameters), .values = experts->value_of, .count = experts->params.count};
   return AD_OK;
 }
 
@@ -99,5 +100,5 @@ ad_status bench_experts_run(bench_experts *experts) {
   for (size_t i = 0; i < experts->from.count; i++) params[i] = ad_parameter(t, &experts->from, i);
   ad_tensor *y =
       ad_experts_forward(t, params, &experts->layer, ad_input(t, &experts->x), NULL, (ad_decisions){0}, &notes);
-  return ad_backward_from(t, &y, (const ad_array *[]){&experts->dy}, 1, 1);
+  return ad_backward_from(t, &y, (const ad_array *[]){&experts->dy}, 1, AD_LAST_START);
 }

@@ -65,5 +65,5 @@ ad_status bench_products_run(bench_products *products) {
   ad_tape_reset(t);
   ad_tensor *x = ad_input(t, &products->value[X]), *w = ad_input(t, &products->value[W]);
   ad_tensor *y = products->is_one ? ad_linear(t, x, w) : ad_grouped_linear(t, x, w, &products->routing);
-  return ad_backward_from(t, &y, (const ad_array *[]){&products->value[DY]}, 1, 1);
+  return ad_backward_from(t, &y, (const ad_array *[]){&products->value[DY]}, 1, AD_LAST_START);
 }

@@ -38,7 +38,8 @@ static ad_status make_reducer(bench_gradients *gradients, ad_comm *comm, ad_dtyp
   if (!specs) return AD_MEMORY;
   for (size_t i = 0; i < gradients->count; i++) {
     const ad_param_spec *param = param_of(gradients, i);
-    specs[i] = (ad_param_spec){.name = param->name,
+    specs[i] = (ad_param_spec){.size = sizeof(ad_param_spec),
+                               .name = param->name,
                                .shape = param->shape,
                                .layout = replicated,
                                .storage = replicated,
@@ -98,7 +99,7 @@ static ad_status add(bench_gradients *gradients, size_t param, int in_place) {
   ad_array target = gradients->grads[param];
   int adds;
   if (in_place) AD_TRY(ad_reducer_target(gradients->reducer, param, &target, &adds));
-  return ad_reducer_add(gradients->reducer, param, &target, AD_HERE);
+  return ad_reducer_add(gradients->reducer, param, &target);
 }
 
 /* A microbatch without gradients is one more addend by count, for which f16 carries a scale. */

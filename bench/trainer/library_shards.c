@@ -78,7 +78,7 @@ static ad_status add(bench_shards *shards, size_t param) {
   ad_array target = shards->grads[param];
   int adds;
   if (!target.data) AD_TRY(ad_reducer_target(reducer, param, &target, &adds));
-  return ad_reducer_add(reducer, param, &target, AD_HERE);
+  return ad_reducer_add(reducer, param, &target);
 }
 
 static ad_status use(bench_shards *shards, size_t param, int backward) {
@@ -102,7 +102,6 @@ ad_status bench_shards_run(bench_shards *shards, int updates) {
   AD_TRY(pass(shards, 1));
   AD_TRY(ad_reducer_end_microbatch(reducer));
   AD_TRY(ad_reducer_finish(reducer));
-  if (updates)
-    AD_TRY(ad_adamw_step(ad_module_optimizer(module_of(shards)), shards->masters, shards->reduced, 1e-4, 1, AD_HERE));
-  return ad_run_refresh(shards->run, 1);
+  if (updates) AD_TRY(ad_adamw_step(ad_module_optimizer(module_of(shards)), shards->masters, shards->reduced, 1e-4, 1));
+  return ad_run_refresh(shards->run, AD_MASTERS_WRITTEN);
 }

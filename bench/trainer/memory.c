@@ -161,7 +161,7 @@ static ad_status make_folder(char folder[FOLDER_BYTES], own_words why) {
 
 static ad_status launch(const memory_case *c, memory_job *job, own_words why) {
   ad_launch_options options = {.size = sizeof options, .ranks = c->ranks, .function = be_rank, .context = job};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   char folder[FOLDER_BYTES];
   AD_TRY(make_folder(folder, why));
   job->folder = folder;

@@ -101,7 +101,7 @@ static void progress(void *context, const char *what, int64_t done, int64_t of) 
 static int print(const char *json, int as_json) {
   char *table;
   if (as_json) return cli_print(json);
-  ad_status status = ad_check_table(json, cli_takes_colour(STDOUT_FILENO), &table);
+  ad_status status = ad_check_table(json, cli_takes_colour(STDOUT_FILENO) ? AD_COLOURED_TEXT : AD_PLAIN_TEXT, &table);
   if (status) return cli_failed(status);
   int printed = cli_print(table);
   free(table);

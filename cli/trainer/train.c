@@ -271,7 +271,7 @@ static int launch(train_job *job, int json) {
                              .function = train_on_rank,
                              .context = job,
                              .patience_seconds = PATIENCE_SECONDS};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   listen_to_requests();
   status = ad_launch(&start, &result);
   cli_progress_end();

@@ -31,7 +31,7 @@ AD_API AD_CHECKED ad_status ad_check(const ad_recipe *recipe, const ad_check_opt
 AD_API AD_CHECKED ad_status ad_check_on(ad_comm *comm, const ad_recipe *recipe, const ad_check_options *options,
                                         int *holds, char **json);
 /* The same document as tables for people. Caller frees with free(). */
-AD_API AD_CHECKED ad_status ad_check_table(const char *json, int colour, char **out);
+AD_API AD_CHECKED ad_status ad_check_table(const char *json, ad_text_style style, char **out);
 
 #if defined(__cplusplus)
 }

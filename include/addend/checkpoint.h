@@ -32,6 +32,7 @@ typedef struct ad_checkpoint_fact {
 
 /* What is saved and loaded: the same list on all ranks. */
 typedef struct ad_checkpoint_state {
+  size_t size;  /* sizeof(ad_checkpoint_state) */
   int64_t step; /* how many training steps were taken; loading fills it */
   const ad_checkpoint_value *values;
   size_t value_count;

@@ -40,8 +40,9 @@ AD_API void ad_comm_free(ad_comm *comm, void *memory);
 
 /* One block of memory that all members of `group` see, zeroed; each member gets its own address of it. All members call
  * it. AD_INVALID unless ad_comm_shares says that they can. Each member frees it; the memory goes with the last. */
-AD_API AD_CHECKED ad_status ad_comm_alloc_shared(ad_comm *comm, const ad_group *group, size_t bytes, const char *site,
-                                                 void **out);
+#define ad_comm_alloc_shared(comm, group, bytes, out) ad_comm_alloc_shared_at((comm), (group), (bytes), (out), AD_HERE)
+AD_API AD_CHECKED ad_status ad_comm_alloc_shared_at(ad_comm *comm, const ad_group *group, size_t bytes, void **out,
+                                                    const char *site);
 /* 1: the members of `group` can see the same memory, because they are all on one node. Local. */
 AD_API int ad_comm_shares(const ad_comm *comm, const ad_group *group);
 
@@ -74,6 +75,7 @@ typedef struct ad_segment {
 /* What to do. Zero fields mean the default. All memory is the caller's. What `in`, `out` and messages point to must
  * stay until the collective is complete; the arrays counts, receive_counts, messages and segments are copied. */
 typedef struct ad_collective {
+  size_t size; /* sizeof(ad_collective) */
   ad_collective_op op;
   ad_group group; /* this rank's group; must contain the rank */
   /* In place: `in` may equal `out` (all_reduce, broadcast), be the own block inside `out` (all_gather), or have `out`
@@ -121,7 +123,8 @@ AD_API AD_CHECKED ad_status ad_comm_test(ad_comm *comm, ad_request *request, int
 /* Returns when it is complete; request->id is then 0. */
 AD_API AD_CHECKED ad_status ad_comm_wait(ad_comm *comm, ad_request *request);
 /* Returns when every member of the group has called it. */
-AD_API AD_CHECKED ad_status ad_comm_barrier(ad_comm *comm, const ad_group *group, const char *site);
+#define ad_comm_barrier(comm, group) ad_comm_barrier_at((comm), (group), AD_HERE)
+AD_API AD_CHECKED ad_status ad_comm_barrier_at(ad_comm *comm, const ad_group *group, const char *site);
 
 /* Tells every rank of the world that this one failed: the call they wait in, or else their next one, returns
  * AD_PEER_FAILED with `message`. `status` is this rank's reason, which ad_launch_result reports. Only the first failure
@@ -154,6 +157,7 @@ typedef struct ad_launch_options {
   int64_t patience_seconds; /* how long ranks may take to end after a request to stop; 0: 10 */
 } ad_launch_options;
 typedef struct ad_launch_result {
+  size_t size; /* sizeof(ad_launch_result) */
   /* Of the first error that any rank reported: AD_TYPE if a rank's model was refused, AD_MISMATCH, ...; AD_OK: none. */
   ad_status status;
   int exit_status;    /* of the first rank that failed, 128 + signal if it died; 0: none failed */

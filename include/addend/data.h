@@ -21,6 +21,8 @@ typedef struct ad_text_options {
   double held_out; /* fraction h at the end of every file that is kept for validation: its last floor(h * bytes) */
 } ad_text_options;
 
+typedef enum ad_data_part { AD_TRAINING_PART, AD_HELD_OUT_PART } ad_data_part; /* of a text */
+
 typedef struct ad_text_data ad_text_data;
 /* Reads files, and folders recursively in name order; regular files only; a symbolic link is followed where it is named
  * itself and passed over inside a folder (its target would count twice). AD_IO names the path that is missing, empty or
@@ -44,6 +46,7 @@ AD_API int64_t ad_text_data_bytes(const ad_text_data *text);
  * seed 0, and the index s * global_batch + i. With r the first number and n the bytes of the part, its tokens are the
  * seq bytes from floor(r * (n - seq) / 2^64) on; the target of a token is the byte after it. */
 typedef struct ad_batch_options {
+  size_t size; /* sizeof(ad_batch_options) */
   uint64_t seed;
   int64_t global_batch; /* samples of a step */
   /* The fraction of a sample's tokens that count: valid[i % valid_count] of sample i of the batch. NULL: all count. */
@@ -65,13 +68,14 @@ typedef struct ad_batch_options {
  * i32; a target of -1 does not count. *counted: how many of these targets count; of a text that was not read that is
  * all, tokens and targets are left as they are.
  */
-AD_API void ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step, int64_t first,
-                              int64_t count, int32_t *tokens, int32_t *targets, int64_t *counted);
+AD_API AD_CHECKED ad_status ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step,
+                                              int64_t first, int64_t count, int32_t *tokens, int32_t *targets,
+                                              int64_t *counted);
 /* Samples of seq bytes that lie in the part that is trained on, or the one that is held out, one after another from its
  * first byte on, each with the byte after it: w. A set (ad_batch_options) has number i at window (i * p) mod w, where p
  * is the first number from 0.618 w on that has no divisor in common with w: as many as there are, none twice, and the
  * first few already spread evenly over the part. */
-AD_API int64_t ad_text_data_samples(const ad_text_data *text, int held_out);
+AD_API int64_t ad_text_data_samples(const ad_text_data *text, ad_data_part of);
 /* The rows of microbatch m of `microbatches` that a rank holds: the global batch is cut by floor(i*n/g) into
  * microbatches, then by the layout's cuts of dimension 0. */
 AD_API ad_span ad_batch_rows(const ad_layout *layout, int64_t rank, int64_t global_batch, int64_t microbatches,
@@ -118,7 +122,7 @@ typedef struct ad_line {
  * The line's own seed is a draw (seed, stream, index) with the stream XXH64("line"), of the held-out part XXH64("line
  * held out"); all else is drawn with that. One thread at a time may draw. Without a held-out part its lines are empty.
  * AD_INVALID: the font has an outline that cannot be drawn. */
-AD_API AD_CHECKED ad_status ad_line_data_draw(ad_line_data *lines, uint64_t seed, int held_out, uint64_t index,
+AD_API AD_CHECKED ad_status ad_line_data_draw(ad_line_data *lines, uint64_t seed, ad_data_part of, uint64_t index,
                                               ad_line *out, uint8_t *characters, float *picture);
 
 #if defined(__cplusplus)

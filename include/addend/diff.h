@@ -28,7 +28,7 @@ typedef struct ad_diff_options {
 AD_API AD_CHECKED ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options *options, int *holds,
                                     char **json);
 /* The same document as a table for people. Caller frees with free(). */
-AD_API AD_CHECKED ad_status ad_diff_table(const char *json, int colour, char **out);
+AD_API AD_CHECKED ad_status ad_diff_table(const char *json, ad_text_style style, char **out);
 /* The same document as a page that carries everything along: a map of parameters and ranks, coloured by how often each
  * addend was counted. A file of that name is replaced when the new one is on disk. AD_IO names it. */
 AD_API AD_CHECKED ad_status ad_diff_page(const char *json, const char *path);

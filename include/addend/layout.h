@@ -49,6 +49,8 @@ AD_API AD_CHECKED ad_status ad_layout_parse(const ad_mesh *mesh, const char *tex
 /* Prints what parse reads: every axis that the mesh names and every other that is not R, in mesh order, cuts of one
  * dimension outermost first. Returns buffer. */
 AD_API const char *ad_layout_print(const ad_layout *layout, char *buffer, size_t size);
+/* Of a step: values are made, or gradients go back. */
+typedef enum ad_pass { AD_FORWARD, AD_BACKWARD } ad_pass;
 AD_API ad_layout ad_layout_all(const ad_mesh *mesh, ad_type type);  /* `type` (R, I, V or P) on every axis */
 AD_API int ad_layout_equal(const ad_layout *a, const ad_layout *b); /* same mesh (ad_mesh_equal), types and cut order */
 AD_API ad_layout ad_layout_dual(const ad_layout *layout);           /* the layout of the gradient */
@@ -99,8 +101,10 @@ AD_API const ad_transition *ad_transition_find(ad_move move, ad_type from, ad_ty
  * must have a row that leads there. Only the innermost cut of a dimension can be undone, or several of the innermost at
  * once; a new cut becomes the innermost. AD_TYPE names operation, site, axis, both types and the repair; *out is then
  * unchanged. */
-AD_API AD_CHECKED ad_status ad_layout_after(const ad_layout *layout, ad_move move, ad_axes axes, ad_type to, int ndim,
-                                            const char *site, ad_layout *out);
+#define ad_layout_after(layout, move, axes, to, ndim, out) \
+  ad_layout_after_at((layout), (move), (axes), (to), (ndim), (out), AD_HERE)
+AD_API AD_CHECKED ad_status ad_layout_after_at(const ad_layout *layout, ad_move move, ad_axes axes, ad_type to,
+                                               int ndim, ad_layout *out, const char *site);
 /* The shortest legal path of reductions from a gradient layout to a storage layout (law 4): fills at most AD_AXIS_COUNT
  * steps, fewest bytes first (reduce_scatter before all_reduce); 0 steps if they are equal. Axes that the mesh does not
  * name take no step. AD_TYPE if there is none. */
@@ -120,6 +124,7 @@ typedef enum ad_linearity {
   AD_NONLINEAR    /* no P at all */
 } ad_linearity;
 typedef struct ad_rule {
+  size_t size;      /* sizeof(ad_rule) */
   const char *name; /* of the operation, for messages */
   const char *dims; /* "bsk,kn->bsn"; a summed dimension is one that the output lacks */
   ad_linearity linearity;
@@ -128,14 +133,17 @@ typedef struct ad_rule {
 /* The layout of the result. `constant[i]` says that operand i carries no gradient, so that R counts as R or as I there.
  * AD_TYPE as in law 1: "site: name: operand 1 is I on `tp`, operand 2 is S(0); this may repair it: convert operand 1
  * I->S(0)". *out unchanged on failure. */
-AD_API AD_CHECKED ad_status ad_layout_propagate(const ad_rule *rule, const ad_layout *const *operands,
-                                                const int *constant, size_t count, const char *site, ad_layout *out);
+#define ad_layout_propagate(rule, operands, constant, count, out) \
+  ad_layout_propagate_at((rule), (operands), (constant), (count), (out), AD_HERE)
+AD_API AD_CHECKED ad_status ad_layout_propagate_at(const ad_rule *rule, const ad_layout *const *operands,
+                                                   const int *constant, size_t count, ad_layout *out, const char *site);
 /* The same value seen on another factorisation of its ranks: moves no bytes. AD_TYPE names the axes and the conversion
  * that is needed; AD_INVALID if the ranks differ. A named axis of size 1 of the view takes the type of the mesh's axis
  * of size 1 in the same place (counted from the fastest), or else of its slower neighbour, so that the types do not
  * depend on sizes; axes that the mesh names and the view does not become R. */
-AD_API AD_CHECKED ad_status ad_layout_view(const ad_layout *layout, const ad_mesh *view, const char *site,
-                                           ad_layout *out);
+#define ad_layout_view(layout, view, out) ad_layout_view_at((layout), (view), (out), AD_HERE)
+AD_API AD_CHECKED ad_status ad_layout_view_at(const ad_layout *layout, const ad_mesh *view, ad_layout *out,
+                                              const char *site);
 
 #if defined(__cplusplus)
 }

@@ -17,6 +17,7 @@ typedef struct ad_parameters ad_parameters; /* tensor.h */
 
 /* What a module is, before it has memory. */
 typedef struct ad_module_spec {
+  size_t size;      /* sizeof(ad_module_spec) */
   const char *name; /* unique in its program; copied */
   const ad_mesh *mesh;
   const ad_param_spec *params; /* in the order of the forward pass; copied */
@@ -80,9 +81,9 @@ AD_API ad_reducer *ad_module_reducer(ad_module *module);
 AD_API ad_adamw *ad_module_optimizer(ad_module *module); /* NULL: a mirror */
 /* Some contract has f16 gradients: the loss is to be scaled. */
 AD_API int ad_module_has_f16_gradients(const ad_module *module);
-/* After values (from_master 0) or masters (1) were written: the other follows, and so do the whole copies. Collective.
+/* After values or masters were written: the other follows, and so do the whole copies. Collective.
  */
-AD_API AD_CHECKED ad_status ad_module_refresh(ad_module *module, int from_master);
+AD_API AD_CHECKED ad_status ad_module_refresh(ad_module *module, ad_written written);
 /* AdamW with the reduced gradients times `factor`, then a refresh; a mirror is only refreshed. Collective. */
 #define ad_module_update(module, lr, factor) ad_module_update_at((module), (lr), (factor), AD_HERE)
 AD_API AD_CHECKED ad_status ad_module_update_at(ad_module *module, double lr, double factor, const char *site);

@@ -11,6 +11,7 @@ extern "C" {
  * cosine from lr, at step `warmup`, down to lr * final_fraction, which it has from the last step, `steps` - 1, on. The
  * first step is 0. If the last step is the only one after the warm-up, it has lr. */
 typedef struct ad_schedule {
+  size_t size; /* sizeof(ad_schedule) */
   double lr;
   int64_t warmup, steps;
   double final_fraction;
@@ -34,16 +35,19 @@ AD_API void ad_adamw_destroy(ad_adamw *optimizer);
 /* params[i] -= lr * (m / (sqrt(v) + epsilon) + decay * params[i]) with bias-corrected moments of factor * grads[i], in
  * one pass; `factor` is the clip's. Layouts, scale and shapes must agree (law 6); a gradient of another floating dtype
  * is converted to the parameter's first. A NULL gradient counts as zero. */
-AD_API AD_CHECKED ad_status ad_adamw_step(ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads,
-                                          double lr, double factor, const char *site);
+#define ad_adamw_step(optimizer, params, grads, lr, factor) \
+  ad_adamw_step_at((optimizer), (params), (grads), (lr), (factor), AD_HERE)
+AD_API AD_CHECKED ad_status ad_adamw_step_at(ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads,
+                                             double lr, double factor, const char *site);
 AD_API int64_t ad_adamw_steps(const ad_adamw *optimizer);
 /* Sets how many steps were taken, which the bias correction depends on: for state that was loaded. */
 AD_API void ad_adamw_set_steps(ad_adamw *optimizer, int64_t steps);
 /* Copies all moments and the number of steps from another optimizer, converting dtypes. Shapes must agree, both whole
  * and local ones; meshes may differ. The reference of a proof starts a step so. AD_INVALID: nothing was changed. */
 AD_API AD_CHECKED ad_status ad_adamw_copy(ad_adamw *to, const ad_adamw *from);
-/* The state of one parameter: first (which 0) or second (which 1) moment. Owned by the optimizer. */
-AD_API ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, int which);
+typedef enum ad_moment { AD_FIRST_MOMENT, AD_SECOND_MOMENT } ad_moment;
+/* The state of one parameter. Owned by the optimizer. */
+AD_API ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, ad_moment moment);
 AD_API size_t ad_adamw_bytes(const ad_adamw *optimizer); /* of all moments on this rank */
 
 /* Dynamic loss scale for f16 gradients: the loss is multiplied by 2^exponent before backward and the update divides by

@@ -27,6 +27,7 @@ enum { AD_PARAM_NAME_SIZE = 96 }; /* of a name that a layer makes, its end inclu
 /* Everything that is known of a parameter before it has memory. A layer states name, shape, layout, `sharded`, unit,
  * decay and initial values; storage and contract follow from how it is to be trained. */
 typedef struct ad_param_spec {
+  size_t size;      /* sizeof(ad_param_spec) */
   const char *name; /* unique in its module; copied by what is made from the spec */
   ad_shape shape;
   ad_layout layout;  /* compute */
@@ -44,6 +45,7 @@ typedef struct ad_param_spec {
 /* State that no gradient updates (a router's balancing bias, adversarial sources): checkpoints, resume and a proof's
  * restarts carry it; whoever declared it changes it. */
 typedef struct ad_state_spec {
+  size_t size;      /* sizeof(ad_state_spec) */
   const char *name; /* unique among the module's parameters and states; copied */
   ad_dtype dtype;
   ad_shape shape;

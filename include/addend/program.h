@@ -64,14 +64,14 @@ typedef struct ad_program_setting {
   int64_t evaluated; /* samples that the held-out set has, or all where there are fewer; 0: there is none */
 } ad_program_setting;
 
-/* What `held_out` is where a batch is read. */
-enum {
-  AD_TRAINED_ON = 0,
-  AD_HELD_OUT_DRAWN = 1, /* drawn from the part kept for validation, by seed and step */
+/* Where the samples of a batch come from. */
+typedef enum ad_held_out {
+  AD_TRAINED_ON,
+  AD_HELD_OUT_DRAWN, /* drawn from the part kept for validation, by seed and step */
   /* The held-out set: samples step * global_batch and on of it, the same whatever the seed. Those after its last one
    * are there, as memory is planned for them, but do not count. */
-  AD_HELD_OUT_SET = 2
-};
+  AD_HELD_OUT_SET
+} ad_held_out;
 
 /* Forward passes outside a step: every phase of microbatch m, on the batch that was read last. Collective. */
 typedef struct ad_forward {
@@ -91,6 +91,7 @@ typedef struct ad_phase_run ad_phase_run; /* one phase of one microbatch, under 
  * the phases in reverse: each starts from its losses and from the gradients of what it gave (ad_backward_from), and
  * leaves the gradients of what it needed. */
 typedef struct ad_phase {
+  size_t size;              /* sizeof(ad_phase) */
   const char *name;         /* for messages and traces */
   size_t module;            /* its number in the program */
   const char *const *needs; /* names of values that earlier phases give, NULL at the end; NULL: none */
@@ -104,11 +105,13 @@ typedef struct ad_phase {
 /* A number of addends that losses are divided by, summed over the step's microbatches and over the axes on which
  * `layout` is P (law 5). */
 typedef struct ad_count_spec {
+  size_t size; /* sizeof(ad_count_spec) */
   const char *name;
   ad_layout layout; /* P where ranks count different things, R or I elsewhere */
 } ad_count_spec;
 
 typedef struct ad_loss_spec {
+  size_t size; /* sizeof(ad_loss_spec) */
   const char *name;
   size_t count;       /* the number of the count that divides it */
   int is_metric;      /* 1: reported in the same way, but no gradient starts from it */
@@ -122,6 +125,7 @@ typedef struct ad_loss_spec {
  * (its `to`), and each leaves a gradient; these are added up and go back over it. Where the modules have ranks of their
  * own it travels while both sides work. */
 typedef struct ad_crossing_spec {
+  size_t size; /* sizeof(ad_crossing_spec) */
   const char *value;
   size_t module;     /* whose phases need it */
   ad_bridge *bridge; /* borrowed */
@@ -146,7 +150,11 @@ typedef struct ad_pretraining {
   size_t steps, weights;
 } ad_pretraining;
 
+typedef enum ad_deciding { AD_DECIDES, AD_OBEYS } ad_deciding;
+typedef enum ad_step_outcome { AD_STEP_TAKEN, AD_STEP_SKIPPED } ad_step_outcome;
+
 struct ad_program_kind {
+  size_t size;      /* sizeof(ad_program_kind) */
   const char *name; /* of model.kind */
   const char *help; /* one line for people */
   /* Names, NULL at the end. One: a recipe's mesh is a text; several: a map with these keys. Where a mesh has the axis
@@ -177,7 +185,7 @@ struct ad_program_kind {
   /* Reads this rank's share of a step's batch, all microbatches; held_out: AD_TRAINED_ON or one of the other two. The
    * batch follows from the step's number: a proof reads steps again, and its sabotage hands one rank that of another.
    * counted[c][m]: what count number c has on this rank in microbatch m. */
-  ad_status (*read)(void *own, int64_t step, int held_out, int64_t *const *counted);
+  ad_status (*read)(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted);
   int (*has_held_out)(const void *own); /* also before open; NULL: 0 */
   /* How many samples the part kept for validation has, after open. NULL: any number can be drawn. */
   int64_t (*held_out_samples)(const void *own);
@@ -196,11 +204,11 @@ struct ad_program_kind {
    * choose otherwise. NULL: it chooses nothing. */
   double (*margin)(const void *own);
   /* These choices themselves, in an order that no mesh changes; below 0: another rank chose. From the first call on a
-   * step leaves its own there; `given`: it takes what stands there instead. NULL with `margin`. */
-  ad_status (*decisions)(void *own, int given, int32_t **out, size_t *count);
-  /* After a step's updates, on all ranks: what changes once a step (states, by the step's numbers). `skipped`: nothing
-   * was updated. Collective. NULL: nothing does. */
-  ad_status (*after_step)(void *own, int skipped);
+   * step leaves its own there (AD_DECIDES), or takes what stands there instead (AD_OBEYS). NULL with `margin`. */
+  ad_status (*decisions)(void *own, ad_deciding deciding, int32_t **out, size_t *count);
+  /* After a step's updates, on all ranks: what changes once a step (states, by the step's numbers). AD_STEP_SKIPPED:
+   * nothing was updated. Collective. NULL: nothing does. */
+  ad_status (*after_step)(void *own, ad_step_outcome outcome);
   /* Numbers of the step that was taken last, the same on all ranks, for metrics.jsonl: number `index` of them, with its
    * name and how many it has; NULL after the last. NULL: there are none. */
   const double *(*measured)(const void *own, size_t index, const char **name, size_t *count);

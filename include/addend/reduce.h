@@ -64,7 +64,9 @@ AD_API AD_CHECKED ad_status ad_reducer_target_at(ad_reducer *reducer, size_t par
 /* This microbatch's gradient is there: its layout must be the dual of the parameter's. If grad->data is the target's,
  * nothing is copied. When a bucket's last gradient arrives in an AD_SYNC_ALL microbatch its reduction is posted, in an
  * order that is the same on all ranks. */
-AD_API AD_CHECKED ad_status ad_reducer_add(ad_reducer *reducer, size_t param, const ad_array *grad, const char *site);
+#define ad_reducer_add(reducer, param, grad) ad_reducer_add_at((reducer), (param), (grad), AD_HERE)
+AD_API AD_CHECKED ad_status ad_reducer_add_at(ad_reducer *reducer, size_t param, const ad_array *grad,
+                                              const char *site);
 /* Parameters without `add` since begin are absent: they contribute nothing here, and still get their last reduction. */
 #define ad_reducer_end_microbatch(reducer) ad_reducer_end_microbatch_at((reducer), AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_end_microbatch_at(ad_reducer *reducer, const char *site);
@@ -153,7 +155,8 @@ AD_API AD_CHECKED ad_status ad_count_create(ad_comm *comm, const ad_layout *loca
 AD_API void ad_count_destroy(ad_count *count);
 /* `local`: this rank's n counts, copied. Starts one all_reduce P->R of all n over the axes on which they are P; posts
  * nothing where they are P on none. AD_INVALID while an earlier one is under way. */
-AD_API AD_CHECKED ad_status ad_count_post(ad_count *count, const int64_t *local, const char *site);
+#define ad_count_post(count, local) ad_count_post_at((count), (local), AD_HERE)
+AD_API AD_CHECKED ad_status ad_count_post_at(ad_count *count, const int64_t *local, const char *site);
 /* Waits for what was posted last, if that was not done yet. *total, if wanted: the sum over microbatches and ranks.
  * AD_INVALID if nothing was posted. The count is const because waiting changes only what is known of it. */
 AD_API AD_CHECKED ad_status ad_count_wait(const ad_count *count, int64_t *total);

@@ -40,7 +40,9 @@ AD_API const char *ad_status_name(ad_status status);
 /* One general sentence about the status; ad_last_error() says what happened. */
 AD_API const char *ad_status_sentence(ad_status status);
 /* The message of the last failed call of this thread, written for the person who must fix it. "" if none failed. Valid
- * until the next failing call of this thread. Like those of ad_set_log it is printable: see ad_printable. */
+ * until the next failing call of this thread. Like those of ad_set_log it is printable: see ad_printable. Functions
+ * that return no status and find something by its number (a parameter, an axis, a group's member) find nothing where
+ * there are fewer: NULL, 0 for a size, -1 for a rank or a position. They leave a message here too. */
 AD_API const char *ad_last_error(void);
 /* A text from outside (a path, a name in a file) for a terminal: of control characters and of what is no UTF-8 each
  * byte is written as \xHH; what has no room in `buffer` is cut. Returns buffer. */
@@ -64,6 +66,12 @@ typedef enum ad_log_level { AD_LOG_INFO, AD_LOG_WARNING } ad_log_level;
 typedef void (*ad_log_function)(void *context, ad_log_level level, const char *message);
 /* Sets the process's log callback; NULL silences. Default: warnings go to standard error. */
 AD_API void ad_set_log(ad_log_function function, void *context);
+
+/* Of a text for people. */
+typedef enum ad_text_style {
+  AD_PLAIN_TEXT,
+  AD_COLOURED_TEXT /* with the escape sequences of terminals */
+} ad_text_style;
 
 /* The one of `count` names that a person probably meant who wrote `unknown`, which differs from it by a letter or two;
  * NULL where none is so near. */

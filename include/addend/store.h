@@ -30,13 +30,14 @@ AD_API ad_array *ad_store_master(ad_store *store, size_t param);
 /* Compute layout and dtype. The array stays; its data is valid while the parameter is acquired, always without
  * `releases`. */
 AD_API const ad_array *ad_store_compute(const ad_store *store, size_t param);
-/* After the values were written (from_master 0), or the masters (1: initialised, loaded, updated): the other follows,
+typedef enum ad_written { AD_VALUES_WRITTEN, AD_MASTERS_WRITTEN } ad_written;
+/* After the values were written, or the masters (initialised, loaded, updated): the other follows,
  * and the whole copies are brought up to date (with `releases`: at the next acquire). A value is its master, rounded
  * once; a master that follows its value is equal to it. Initial values are drawn into the masters, so those of bf16
  * parameters start unrounded. Collective. */
-AD_API AD_CHECKED ad_status ad_store_refresh(ad_store *store, int from_master);
-/* A pass over the units begins: forward (0) goes up, backward (1) down; says what to gather ahead. */
-AD_API AD_CHECKED ad_status ad_store_begin_pass(ad_store *store, int backward);
+AD_API AD_CHECKED ad_status ad_store_refresh(ad_store *store, ad_written written);
+/* A pass over the units begins: forward goes up, backward down; says what to gather ahead. */
+AD_API AD_CHECKED ad_status ad_store_begin_pass(ad_store *store, ad_pass pass);
 /* Around each use of a parameter. Uses of one unit may nest; the copy is released when a parameter of the unit after it
  * is acquired or the pass ends, so that all ranks gather in the same order. */
 AD_API AD_CHECKED ad_status ad_store_acquire(ad_store *store, size_t param);

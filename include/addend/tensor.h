@@ -13,6 +13,8 @@ extern "C" {
 typedef struct ad_tape ad_tape;
 typedef struct ad_tensor ad_tensor; /* belongs to its tape until ad_tape_reset */
 
+typedef enum ad_edge { AD_BEGINS, AD_ENDS } ad_edge; /* of a pass */
+
 typedef struct ad_tape_options {
   size_t size; /* sizeof(ad_tape_options) */
   /* AD_F32 (default), AD_F64 or AD_BF16. On a tape of bf16 what products read and write is bf16, and beside it stands
@@ -20,7 +22,7 @@ typedef struct ad_tape_options {
    * `wide`, and the gradients of all parameters. */
   ad_dtype dtype;
   ad_dtype residual; /* of the residual stream: `dtype`, or the wide one of it (default) */
-  void (*trace)(void *context, const char *phase, int begins); /* "forward", "backward": for traces; NULL allowed */
+  void (*trace)(void *context, ad_pass pass, ad_edge edge); /* for traces; NULL allowed */
   void *trace_context;
   /* On engine dry, where nobody has scores. 0: tokens choose experts evenly. Else the worst for this rank: each
    * other has so many tokens, and all choose as many of this rank's experts as they can (ad_dispatch). */
@@ -30,6 +32,7 @@ typedef struct ad_tape_options {
 /* A module's parameters as a tape sees them: where their values are and where their gradients go. Borrowed until the
  * tape's reset; one tape may use the parameters of several modules. */
 typedef struct ad_parameters {
+  size_t size;                   /* sizeof(ad_parameters) */
   const ad_array *const *values; /* in their compute layouts; their data is looked up at each use */
   size_t count;
   ad_reducer *reducer; /* takes the gradients; NULL: they stay on the tape (ad_grad) */
@@ -84,17 +87,19 @@ AD_API double ad_tensor_scalar(const ad_tensor *tensor); /* of this rank's copy;
  * (ad_comm_fail) and returns the first error. */
 AD_API AD_CHECKED ad_status ad_backward_at(ad_tape *tape, ad_tensor *loss, const char *site);
 #define ad_backward(t, loss) ad_backward_at((t), (loss), AD_HERE)
+typedef enum ad_start { AD_MORE_STARTS, AD_LAST_START } ad_start;
 /* One start of backward, from n tensors at once. gradients[i] is what arrives for outputs[i]: its shape and dtype, and
  * the dual of its layout (AD_TYPE otherwise); borrowed for the call. NULL, or `gradients` NULL: outputs[i] is a loss,
  * as above. Several starts may follow each other on one tape: gradients add up over them, and those of parameters go to
- * their reducers in the start that is marked `last`, also of parameters that only an earlier start reached; until then
+ * their reducers in the last one (AD_LAST_START), also of parameters that only an earlier start reached; until then
  * they are on the tape. So a tape that began must come to its last start before its reducers end the microbatch.
  * AD_INVALID: a start after the last, an output that is no tensor of this tape, a start from which no parameter and no
  * input is reached. */
 AD_API AD_CHECKED ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const *outputs,
-                                                const ad_array *const *gradients, size_t n, int last, const char *site);
-#define ad_backward_from(t, outputs, gradients, n, last) \
-  ad_backward_from_at((t), (outputs), (gradients), (n), (last), AD_HERE)
+                                                const ad_array *const *gradients, size_t n, ad_start start,
+                                                const char *site);
+#define ad_backward_from(t, outputs, gradients, n, start) \
+  ad_backward_from_at((t), (outputs), (gradients), (n), (start), AD_HERE)
 
 /* Local operations (law 3). Shapes are of whole values; last dimension fastest. Operands are of one dtype, and so is
  * the result, unless it is said otherwise: on a tape of bf16 "wide" is f32, elsewhere the tape's own dtype. */
@@ -166,11 +171,12 @@ AD_API ad_tensor *ad_gelu_at(ad_tape *tape, ad_tensor *x, const char *site); /* 
 AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targets, const char *site);
 
 /* ---- what is kept of a value, and what of it is used ---- */
+typedef enum ad_slope { AD_SLOPE_RETURNS, AD_SLOPE_PLAIN } ad_slope; /* of ad_lower */
 /* clamp(x, 0, 1), elementwise. Its backward is not that of a clamp: of a gradient g it passes g where x is in [0, 1],
  * nothing above, and below 0, where g < 0, 0.01 g: what was pushed out may come back. That is not linear in g, so the
- * addends of g are to be summed before: AD_TYPE where the result is R and its gradient would be P. `plain`: the clamp's
- * own slope, 1 in [0, 1], both ends too, and 0 outside, for proofs along a direction. */
-AD_API ad_tensor *ad_lower_at(ad_tape *tape, ad_tensor *x, int plain, const char *site);
+ * addends of g are to be summed before: AD_TYPE where the result is R and its gradient would be P. AD_SLOPE_PLAIN: the
+ * clamp's own slope, 1 in [0, 1], both ends too, and 0 outside, for proofs along a direction. */
+AD_API ad_tensor *ad_lower_at(ad_tape *tape, ad_tensor *x, ad_slope slope, const char *site);
 /* 1 + 0.01 (x - 1) for x > 1, else clamp(x, 0, 1), elementwise, with its own slope: 0 below 0, 1 from 0 to 1, at both
  * ends too, and 0.01 above. */
 AD_API ad_tensor *ad_upper_at(ad_tape *tape, ad_tensor *x, const char *site);
@@ -186,7 +192,7 @@ AD_API ad_tensor *ad_squared_error_at(ad_tape *tape, ad_tensor *a, ad_tensor *b,
 /* The sum over positions of KL(softmax(target) || softmax(logits)): the numerator. Both [..., vocabulary], which is
  * whole; the target is a constant. */
 AD_API ad_tensor *ad_kl_divergence_at(ad_tape *tape, ad_tensor *logits, ad_tensor *target, const char *site);
-#define ad_lower(t, x, plain) ad_lower_at((t), (x), (plain), AD_HERE)
+#define ad_lower(t, x, slope) ad_lower_at((t), (x), (slope), AD_HERE)
 #define ad_upper(t, x) ad_upper_at((t), (x), AD_HERE)
 #define ad_mix(t, x, u) ad_mix_at((t), (x), (u), AD_HERE)
 #define ad_power_sums(t, x, epsilon, p) ad_power_sums_at((t), (x), (epsilon), (p), AD_HERE)

@@ -54,9 +54,9 @@ AD_API void ad_run_destroy(ad_run *run);
 /* The step: for each microbatch forward, backward and the reducer; then norm, clip, update. A loss that is not finite
  * is AD_NUMBER on all ranks, naming step and rank. After any error the run can only be destroyed. */
 AD_API AD_CHECKED ad_status ad_run_step(ad_run *run, int64_t step, ad_step_report *out);
-/* The loss of step `step`'s batch at the present parameters, without gradients or update (for --directional). held_out:
+/* The loss of step `step`'s batch at the present parameters, without gradients or update (for --directional).
  * AD_HELD_OUT_DRAWN and AD_HELD_OUT_SET are without auxiliary losses. */
-AD_API AD_CHECKED ad_status ad_run_loss(ad_run *run, int64_t step, int held_out, double *out);
+AD_API AD_CHECKED ad_status ad_run_loss(ad_run *run, int64_t step, ad_held_out held_out, double *out);
 /* How good the parameters are on the held-out set, evaluate.samples of the recipe: the same samples whatever step,
  * seed, mesh and batch, so the same number but for rounding. Parameters and states stay as they are. */
 typedef struct ad_evaluation {
@@ -87,10 +87,11 @@ AD_API ad_run_param ad_run_param_at(const ad_run *run, size_t index);
 AD_API ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part);
 AD_API ad_array *ad_run_state(const ad_run *run, size_t module, size_t state); /* the same of a module's state */
 /* Such an array whole, on all ranks of the run: out->data holds all of it. Collective. */
-AD_API AD_CHECKED ad_status ad_run_whole(ad_run *run, const ad_array *in, const char *site, ad_array *out);
-/* After values (from_master 0) or masters (1) were written between steps: the other follows, and so do the copies that
+#define ad_run_whole(run, in, out) ad_run_whole_at((run), (in), (out), AD_HERE)
+AD_API AD_CHECKED ad_status ad_run_whole_at(ad_run *run, const ad_array *in, ad_array *out, const char *site);
+/* After values or masters were written between steps: the other follows, and so do the copies that
  * are computed with. Collective. */
-AD_API AD_CHECKED ad_status ad_run_refresh(ad_run *run, int from_master);
+AD_API AD_CHECKED ad_status ad_run_refresh(ad_run *run, ad_written written);
 /* Computes step `step`'s gradients once more without reducing them: `visit` sees every microbatch's gradient of every
  * parameter on this rank, in the layout in which it is an addend, times 2^loss_scale. report: the step's losses and
  * count, nothing else; NULL: not wanted. For proofs. Collective. */

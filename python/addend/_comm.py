@@ -23,6 +23,7 @@ class _Segment(ctypes.Structure):
 @same_size("ad_collective")
 class _Collective(ctypes.Structure):
     _fields_ = [
+        ("size", ctypes.c_size_t),
         ("op", ctypes.c_int),
         ("group", CGroup),
         ("source", ctypes.c_void_p),
@@ -194,6 +195,7 @@ class Comm:
         self, op: str, axes: Optional[str], source: Memory, out: Memory, depth: int = 3, **fields: Any
     ) -> None:
         call = _Collective(
+            size=ctypes.sizeof(_Collective),
             op=_OPS[op],
             group=self._group(axes),
             source=source.address,

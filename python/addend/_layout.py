@@ -55,6 +55,7 @@ class _CStep(ctypes.Structure):
 @same_size("ad_rule")
 class _CRule(ctypes.Structure):
     _fields_ = [
+        ("size", ctypes.c_size_t),
         ("name", ctypes.c_char_p),
         ("dims", ctypes.c_char_p),
         ("linearity", ctypes.c_int),
@@ -85,25 +86,25 @@ _layout_dual = function("ad_layout_dual", CLayout, _layout_p)
 _layout_equal = function("ad_layout_equal", ctypes.c_int, _layout_p, _layout_p)
 _layout_local_shape = function("ad_layout_local_shape", CShape, _layout_p, ctypes.POINTER(CShape), _i64)
 _layout_after = checked(
-    "ad_layout_after",
+    "ad_layout_after_at",
     _layout_p,
     ctypes.c_int,
     ctypes.c_uint32,
     ctypes.c_uint8,
     ctypes.c_int,
-    ctypes.c_char_p,
     _layout_p,
+    ctypes.c_char_p,
 )
 _layout_path = checked("ad_layout_path", _layout_p, _layout_p, ctypes.POINTER(_CStep), ctypes.POINTER(ctypes.c_int))
-_layout_view = checked("ad_layout_view", _layout_p, _mesh_p, ctypes.c_char_p, _layout_p)
+_layout_view = checked("ad_layout_view_at", _layout_p, _mesh_p, _layout_p, ctypes.c_char_p)
 _layout_propagate = checked(
-    "ad_layout_propagate",
+    "ad_layout_propagate_at",
     ctypes.POINTER(_CRule),
     ctypes.POINTER(_layout_p),
     ctypes.POINTER(ctypes.c_int),
     ctypes.c_size_t,
-    ctypes.c_char_p,
     _layout_p,
+    ctypes.c_char_p,
 )
 _transition_table = function("ad_transition_table", ctypes.POINTER(_CTransition), ctypes.POINTER(ctypes.c_size_t))
 
@@ -268,7 +269,7 @@ class Layout:
 
         LayoutError says what the table has instead."""
         out = CLayout()
-        _layout_after(self.c, _move_of(move), axes_of(axes), _type_of(to), ndim, call_site(2), out)
+        _layout_after(self.c, _move_of(move), axes_of(axes), _type_of(to), ndim, out, call_site(2))
         return self._with(out)
 
     def path_to(self, storage: Layout) -> Tuple[PathStep, ...]:
@@ -288,7 +289,7 @@ class Layout:
     def view(self, mesh: Mesh) -> Layout:
         """The same value on another factorisation of its ranks."""
         out = CLayout()
-        _layout_view(self.c, mesh.handle, call_site(2), out)
+        _layout_view(self.c, mesh.handle, out, call_site(2))
         return self._with(out, mesh)
 
 
@@ -339,9 +340,9 @@ def propagate(
         raise InvalidError(f"linearity takes one of {', '.join(_LINEARITY)}, not {linearity!r}")
     if not operands:
         raise InvalidError("propagate takes the layout of every operand")
-    rule = _CRule(name.encode(), dims.encode(), _LINEARITY[linearity], whole.encode())
+    rule = _CRule(ctypes.sizeof(_CRule), name.encode(), dims.encode(), _LINEARITY[linearity], whole.encode())
     layouts = (_layout_p * len(operands))(*[ctypes.pointer(operand.c) for operand in operands])
     constants = (ctypes.c_int * len(operands))(*[int(i in constant) for i in range(len(operands))])
     out = CLayout()
-    _layout_propagate(rule, layouts, constants, len(operands), call_site(2), out)
+    _layout_propagate(rule, layouts, constants, len(operands), out, call_site(2))
     return operands[0]._with(out)

@@ -47,8 +47,8 @@ static ad_array described(const fixture *f, const char *layout_text, void *data)
 static void like_adds_to_like(void **state) {
   fixture *f = *state;
   ad_array to = described(f, "dp=P", f->a), from = described(f, "dp=P", f->b);
-  assert_int_equal(ad_array_add(&to, &from, AD_HERE), AD_OK);
-  assert_int_equal(ad_array_add(&to, &from, AD_HERE), AD_OK);
+  assert_int_equal(ad_array_add(&to, &from), AD_OK);
+  assert_int_equal(ad_array_add(&to, &from), AD_OK);
   for (int i = 0; i < 12; i++) assert_true(f->a[i] == 2.0 * i);
 }
 
@@ -56,11 +56,11 @@ static void a_partial_never_adds_to_a_sum(void **state) {
   fixture *f = *state;
   ad_array sum = described(f, "dp=R", f->a), partial = described(f, "dp=P", f->b);
   ad_array half = described(f, "dp_replicate=P dp_shard=R", f->b);
-  assert_int_equal(ad_array_add(&sum, &partial, AD_HERE), AD_TYPE);
+  assert_int_equal(ad_array_add(&sum, &partial), AD_TYPE);
   assert_non_null(strstr(ad_last_error(), "test_arrays.c:"));
-  assert_int_equal(ad_array_add(&partial, &sum, AD_HERE), AD_TYPE);
-  assert_int_equal(ad_array_add(&half, &partial, AD_HERE), AD_TYPE);
-  assert_int_equal(ad_array_add(&sum, &half, AD_HERE), AD_TYPE);
+  assert_int_equal(ad_array_add(&partial, &sum), AD_TYPE);
+  assert_int_equal(ad_array_add(&half, &partial), AD_TYPE);
+  assert_int_equal(ad_array_add(&sum, &half), AD_TYPE);
   for (int i = 0; i < 12; i++) assert_true(f->a[i] == 0 && f->b[i] == i);
 }
 
@@ -68,7 +68,7 @@ static void unequal_scales_never_meet(void **state) {
   fixture *f = *state;
   ad_array to = described(f, "dp=P", f->a), from = described(f, "dp=P", f->b);
   from.scale = 3;
-  assert_int_equal(ad_array_add(&to, &from, AD_HERE), AD_TYPE);
+  assert_int_equal(ad_array_add(&to, &from), AD_TYPE);
   assert_non_null(strstr(ad_last_error(), "2^-3"));
   assert_true(f->a[1] == 0);
 }
@@ -77,7 +77,7 @@ static void unequal_shapes_do_not_add(void **state) {
   fixture *f = *state;
   ad_array to = described(f, "dp=P", f->a), from = described(f, "dp=P", f->b);
   from.shape.dim[0] = from.local.dim[0] = 4;
-  assert_int_equal(ad_array_add(&to, &from, AD_HERE), AD_INVALID);
+  assert_int_equal(ad_array_add(&to, &from), AD_INVALID);
 }
 
 static void a_rank_off_the_mesh_is_refused(void **state) {
@@ -97,11 +97,11 @@ static void a_rank_off_the_mesh_is_refused(void **state) {
 static void post_and_compare(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to) {
   ad_array run, posted;
   ad_request request;
-  CHECK_OK(ad_array_after(comm, in, move, axes, to, AD_HERE, &run));
+  CHECK_OK(ad_array_after(comm, in, move, axes, to, &run));
   CHECK_OK(ad_array_create(comm, in->dtype, &run.shape, &run.layout, &posted));
   CHECK_OK(ad_array_create(comm, in->dtype, &run.shape, &run.layout, &run));
-  CHECK_OK(ad_array_move(comm, in, move, axes, to, 0, AD_HERE, &run));
-  CHECK_OK(ad_array_post(comm, in, move, axes, to, 0, AD_HERE, &posted, &request));
+  CHECK_OK(ad_array_move(comm, in, move, axes, to, 0, &run));
+  CHECK_OK(ad_array_post(comm, in, move, axes, to, 0, &posted, &request));
   CHECK_OK(ad_comm_wait(comm, &request));
   CHECK(!memcmp(run.data, posted.data, ad_array_bytes(&run)));
   ad_array_destroy(comm, &run);
@@ -124,12 +124,12 @@ static int post_moves(ad_comm *comm, void *context) {
   post_and_compare(comm, &partial, AD_MOVE_ALL_REDUCE, tp, AD_R);
   post_and_compare(comm, &partial, AD_MOVE_REDUCE_SCATTER, tp, AD_S(0));
   post_and_compare(comm, &cut, AD_MOVE_ALL_GATHER, tp, AD_R);
-  CHECK_OK(ad_array_after(comm, &partial, AD_MOVE_REDUCE_SCATTER, tp, AD_S(1), AD_HERE, &out));
+  CHECK_OK(ad_array_after(comm, &partial, AD_MOVE_REDUCE_SCATTER, tp, AD_S(1), &out));
   out.data = cut.data;
-  CHECK(ad_array_post(comm, &partial, AD_MOVE_REDUCE_SCATTER, tp, AD_S(1), 0, AD_HERE, &out, &request) == AD_INVALID);
-  CHECK_OK(ad_array_after(comm, &cut, AD_MOVE_CONVERT, tp, AD_P, AD_HERE, &out));
+  CHECK(ad_array_post(comm, &partial, AD_MOVE_REDUCE_SCATTER, tp, AD_S(1), 0, &out, &request) == AD_INVALID);
+  CHECK_OK(ad_array_after(comm, &cut, AD_MOVE_CONVERT, tp, AD_P, &out));
   out.data = partial.data;
-  CHECK(ad_array_post(comm, &cut, AD_MOVE_CONVERT, tp, AD_P, 0, AD_HERE, &out, &request) == AD_INVALID);
+  CHECK(ad_array_post(comm, &cut, AD_MOVE_CONVERT, tp, AD_P, 0, &out, &request) == AD_INVALID);
   ad_array_destroy(comm, &partial);
   ad_array_destroy(comm, &cut);
   ad_mesh_destroy(mesh);
@@ -149,11 +149,11 @@ static int move_in_place(ad_comm *comm, void *context) {
   ad_layout_set(&layout, AD_AXES(AD_TP), AD_S(0));
   CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &cut));
   fill_value(comm, &cut, 7);
-  CHECK_OK(ad_array_after(comm, &cut, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S_ZIGZAG(0), AD_HERE, &in_place));
+  CHECK_OK(ad_array_after(comm, &cut, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S_ZIGZAG(0), &in_place));
   CHECK_OK(ad_array_create(comm, AD_F64, &shape, &in_place.layout, &apart));
-  CHECK_OK(ad_array_move(comm, &cut, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S_ZIGZAG(0), 0, AD_HERE, &apart));
+  CHECK_OK(ad_array_move(comm, &cut, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S_ZIGZAG(0), 0, &apart));
   in_place.data = cut.data;
-  CHECK_OK(ad_array_move(comm, &cut, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S_ZIGZAG(0), 0, AD_HERE, &in_place));
+  CHECK_OK(ad_array_move(comm, &cut, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S_ZIGZAG(0), 0, &in_place));
   CHECK(!memcmp(apart.data, in_place.data, ad_array_bytes(&apart)));
   ad_array_destroy(comm, &cut);
   ad_array_destroy(comm, &apart);
@@ -170,7 +170,7 @@ static double square_sum_of_whole(ad_comm *comm, const ad_array *array) {
   ad_array whole;
   double sum = 0;
   CHECK_OK(ad_array_create(comm, array->dtype, &array->shape, &uncut, &whole));
-  CHECK_OK(ad_array_whole(comm, array, AD_HERE, &whole));
+  CHECK_OK(ad_array_whole(comm, array, &whole));
   for (size_t i = 0; i < ad_array_numel(&whole); i++) {
     double value = array->dtype == AD_F64 ? ((double *)whole.data)[i] : (double)((float *)whole.data)[i];
     sum += value * value;
@@ -181,7 +181,13 @@ static double square_sum_of_whole(ad_comm *comm, const ad_array *array) {
 
 static void check_same_on_all(ad_comm *comm, const ad_group *group, double value) {
   double most = value, least = -value;
-  ad_collective call = {.op = AD_ALL_REDUCE, .group = *group, .in = &most, .out = &most, .count = 1, .dtype = AD_F64};
+  ad_collective call = {.size = sizeof call,
+                        .op = AD_ALL_REDUCE,
+                        .group = *group,
+                        .in = &most,
+                        .out = &most,
+                        .count = 1,
+                        .dtype = AD_F64};
   call.reduction = AD_MAX;
   call.site = AD_HERE;
   CHECK_OK(ad_comm_run(comm, &call));
@@ -209,12 +215,12 @@ static int norms(ad_comm *comm, void *context) {
     expected += square_sum_of_whole(comm, &arrays[i]);
   }
   ad_group all = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
-  CHECK_OK(ad_array_square_sum(comm, &all, pointers, COUNT, AD_HERE, &sum));
+  CHECK_OK(ad_array_square_sum(comm, &all, pointers, COUNT, &sum));
   CHECK(fabs(sum - expected) <= 1e-12 * expected);
   check_same_on_all(comm, &all, sum);
   arrays[0].layout = ad_layout_all(mesh, AD_P);
   arrays[0].local = arrays[0].shape;
-  CHECK(ad_array_square_sum(comm, &all, pointers, COUNT, AD_HERE, &sum) == AD_TYPE);
+  CHECK(ad_array_square_sum(comm, &all, pointers, COUNT, &sum) == AD_TYPE);
   for (int i = 0; i < COUNT; i++) ad_array_destroy(comm, &arrays[i]);
   ad_mesh_destroy(mesh);
   return 0;
@@ -235,7 +241,7 @@ static int scaled_norm(ad_comm *comm, void *context) {
   ad_cast(array.data, AD_F16, values, AD_F64, 4);
   array.scale = 2;
   ad_group all = ad_mesh_group(mesh, AD_AXES_ALL, 0);
-  CHECK_OK(ad_array_square_sum(comm, &all, &pointer, 1, AD_HERE, &sum));
+  CHECK_OK(ad_array_square_sum(comm, &all, &pointer, 1, &sum));
   CHECK(sum == 30 * 16);
   ad_array_destroy(comm, &array);
   ad_mesh_destroy(mesh);
@@ -263,17 +269,18 @@ static int norm_of_pools(ad_comm *comm, void *context) {
   fill_value(comm, &arrays[own], 4);
   ad_group all = ad_mesh_group(world, AD_AXES_ALL, rank), pool = ad_mesh_group(pools[own], AD_AXES_ALL, rank);
   const ad_array *pointers[] = {&arrays[0], &arrays[1]};
-  CHECK_OK(ad_array_square_sum(comm, &pool, &pointers[own], 1, AD_HERE, &sum));
+  CHECK_OK(ad_array_square_sum(comm, &pool, &pointers[own], 1, &sum));
   expected[own] = ad_group_index(&pool, rank) == 0 ? sum : 0;
-  ad_collective call = {.op = AD_ALL_REDUCE, .group = all, .in = expected, .out = expected, .count = 2};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = all, .in = expected, .out = expected, .count = 2};
   call.dtype = AD_F64;
   CHECK_OK(ad_comm_run(comm, &call));
-  CHECK_OK(ad_array_square_sum(comm, &all, pointers, 2, AD_HERE, &sum));
+  CHECK_OK(ad_array_square_sum(comm, &all, pointers, 2, &sum));
   CHECK(fabs(sum - expected[0] - expected[1]) <= 1e-12 * sum && expected[0] > 0 && expected[1] > 0);
   check_same_on_all(comm, &all, sum);
   // A group of the world that does not hold the pool cannot tell which of its ranks have copies.
   ad_group alone = ad_mesh_group(world, 0, rank);
-  CHECK_STATUS(ad_array_square_sum(comm, &alone, &pointers[own], 1, AD_HERE, &sum), AD_INVALID);
+  CHECK_STATUS(ad_array_square_sum(comm, &alone, &pointers[own], 1, &sum), AD_INVALID);
   CHECK_MESSAGE("does not hold all ranks");
   ad_array_destroy(comm, &arrays[own]);
   ad_mesh_destroy(pools[0]);
@@ -298,8 +305,8 @@ static int norm_of_a_part_of_the_mesh(ad_comm *comm, void *context) {
   fill_value(comm, &array, 4);
   ad_group shard = ad_mesh_group(mesh, AD_AXES(AD_DP_SHARD), ad_comm_rank(comm));
   ad_group all = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
-  CHECK_OK(ad_array_square_sum(comm, &shard, &pointer, 1, AD_HERE, &part));
-  CHECK_OK(ad_array_square_sum(comm, &all, &pointer, 1, AD_HERE, &all_of_it));
+  CHECK_OK(ad_array_square_sum(comm, &shard, &pointer, 1, &part));
+  CHECK_OK(ad_array_square_sum(comm, &all, &pointer, 1, &all_of_it));
   CHECK(part == all_of_it && part > 0);
   ad_array_destroy(comm, &array);
   ad_mesh_destroy(mesh);
@@ -318,7 +325,7 @@ static int refuse_varying(ad_comm *comm, void *context) {
   double data[4] = {0}, memory[4];
   ad_array array = ad_array_describe(comm, AD_F64, &shape, &layout), out = {.data = memory};
   array.data = data;
-  CHECK(ad_array_whole(comm, &array, AD_HERE, &out) == AD_TYPE);
+  CHECK(ad_array_whole(comm, &array, &out) == AD_TYPE);
   CHECK(strstr(ad_last_error(), "`tp`") != NULL);
   ad_mesh_destroy(mesh);
   return 0;
@@ -361,7 +368,7 @@ static int tell_others(ad_comm *comm, void *context) {
   }
   ad_group all = ad_mesh_group(world, AD_AXES_ALL, ad_comm_rank(comm));
   int says_it = is_there || ad_comm_rank(comm) % 2; /* one of the others has it described, one has nothing */
-  CHECK_OK(ad_array_whole_for(comm, &all, pool, says_it ? &cut : NULL, AD_HERE, &whole));
+  CHECK_OK(ad_array_whole_for(comm, &all, pool, says_it ? &cut : NULL, &whole));
   CHECK(whole.data == memory && ad_shape_equal(&whole.shape, &shape) && ad_shape_equal(&whole.local, &shape));
   CHECK(whole.dtype == AD_F64 && whole.scale == 4);
   for (int64_t i = 0; i < 15; i++) CHECK(memory[i] == at_place(i));
@@ -386,8 +393,8 @@ static ad_status create_move_destroy(ad_comm *comm, const ad_mesh *mesh) {
   AD_TRY(ad_array_create(comm, AD_F64, &shape, &layout, &cut));
   ad_layout_set(&layout, AD_AXES(AD_TP), AD_R);
   ad_status status = ad_array_create(comm, AD_F64, &shape, &layout, &whole);
-  if (!status) status = ad_array_move(comm, &cut, AD_MOVE_ALL_GATHER, AD_AXES(AD_TP), AD_R, 0, AD_HERE, &whole);
-  if (!status) status = ad_array_whole(comm, &cut, AD_HERE, &whole);
+  if (!status) status = ad_array_move(comm, &cut, AD_MOVE_ALL_GATHER, AD_AXES(AD_TP), AD_R, 0, &whole);
+  if (!status) status = ad_array_whole(comm, &cut, &whole);
   ad_array_destroy(comm, &cut);
   ad_array_destroy(comm, &whole);
   return status;
@@ -414,9 +421,9 @@ static void a_failed_allocation_leaves_nothing_behind(void **state) { run_ranks(
 static void move_along_the_second_dimension(ad_comm *comm, const ad_array *partial, ad_array *cut, ad_array *other,
                                             ad_array *whole) {
   ad_axes tp = AD_AXES(AD_TP);
-  CHECK_OK(ad_array_move(comm, partial, AD_MOVE_REDUCE_SCATTER, tp, AD_S(1), 0, AD_HERE, cut));
-  CHECK_OK(ad_array_move(comm, cut, AD_MOVE_ALL_TO_ALL, tp, AD_S(0), 0, AD_HERE, other));
-  CHECK_OK(ad_array_move(comm, cut, AD_MOVE_ALL_GATHER, tp, AD_R, 0, AD_HERE, whole));
+  CHECK_OK(ad_array_move(comm, partial, AD_MOVE_REDUCE_SCATTER, tp, AD_S(1), 0, cut));
+  CHECK_OK(ad_array_move(comm, cut, AD_MOVE_ALL_TO_ALL, tp, AD_S(0), 0, other));
+  CHECK_OK(ad_array_move(comm, cut, AD_MOVE_ALL_GATHER, tp, AD_R, 0, whole));
 }
 
 static int count_allocations(ad_comm *comm, void *context) {

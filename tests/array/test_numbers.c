@@ -32,17 +32,17 @@ static void sum_scaled(ad_comm *comm, const ad_mesh *mesh, ad_move move, ad_type
   uint16_t memory[NUMEL];
   float sums[NUMEL];
   ad_array in = scaled_values(comm, &layout, (double)ad_comm_rank(comm) + 1, memory), out;
-  CHECK_OK(ad_array_after(comm, &in, move, AD_AXES(AD_TP), to, AD_HERE, &out));
+  CHECK_OK(ad_array_after(comm, &in, move, AD_AXES(AD_TP), to, &out));
   CHECK(out.scale == SCALE);
   out.dtype = AD_F32;
   out.scale = scale;
   out.data = sums;
   if (posts) {
     ad_request request;
-    CHECK_OK(ad_array_post(comm, &in, move, AD_AXES(AD_TP), to, AD_F32, AD_HERE, &out, &request));
+    CHECK_OK(ad_array_post(comm, &in, move, AD_AXES(AD_TP), to, AD_F32, &out, &request));
     CHECK_OK(ad_comm_wait(comm, &request));
   } else {
-    CHECK_OK(ad_array_move(comm, &in, move, AD_AXES(AD_TP), to, AD_F32, AD_HERE, &out));
+    CHECK_OK(ad_array_move(comm, &in, move, AD_AXES(AD_TP), to, AD_F32, &out));
   }
   for (size_t i = 0; i < ad_array_numel(&out); i++) CHECK(ldexp(sums[i], scale) == 6);
 }
@@ -80,12 +80,12 @@ static void move_into_poison(ad_comm *comm, const ad_mesh *mesh, const ad_transi
   ad_array in, clear, poisoned;
   CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &in));
   fill(&in, same ? 0 : ad_comm_rank(comm));
-  CHECK_OK(ad_array_after(comm, &in, entry->move, AD_AXES(AD_TP), to, AD_HERE, &clear));
+  CHECK_OK(ad_array_after(comm, &in, entry->move, AD_AXES(AD_TP), to, &clear));
   CHECK_OK(ad_array_create(comm, AD_F64, &clear.shape, &clear.layout, &clear));
   poisoned = clear;
   poisoned.data = rank_memory(ad_array_bytes(&poisoned));
-  CHECK_OK(ad_array_move(comm, &in, entry->move, AD_AXES(AD_TP), to, AD_F64, AD_HERE, &clear));
-  CHECK_OK(ad_array_move(comm, &in, entry->move, AD_AXES(AD_TP), to, AD_F64, AD_HERE, &poisoned));
+  CHECK_OK(ad_array_move(comm, &in, entry->move, AD_AXES(AD_TP), to, AD_F64, &clear));
+  CHECK_OK(ad_array_move(comm, &in, entry->move, AD_AXES(AD_TP), to, AD_F64, &poisoned));
   CHECK(!memcmp(clear.data, poisoned.data, ad_array_bytes(&clear)));
   rank_memory_check(poisoned.data);
   rank_memory_free(poisoned.data);

@@ -34,11 +34,11 @@ typedef struct trial {
 static void move_alone(ad_comm *comm, int value, const ad_layout *layout, const ad_transit *transit, const char **in,
                        const char **out) {
   ad_array alone = describe_value(comm, value, layout), after;
-  CHECK_OK(ad_array_after(comm, &alone, transit->move, transit->axes, transit->to, AD_HERE, &after));
+  CHECK_OK(ad_array_after(comm, &alone, transit->move, transit->axes, transit->to, &after));
   give_memory(comm, &alone);
   CHECK_OK(ad_comm_alloc(comm, ad_array_bytes(&after), &after.data));  // zeroed, unlike that of the packed values
   memcpy(alone.data, *in, ad_array_bytes(&alone));
-  CHECK_OK(ad_array_move(comm, &alone, transit->move, transit->axes, transit->to, 0, AD_HERE, &after));
+  CHECK_OK(ad_array_move(comm, &alone, transit->move, transit->axes, transit->to, 0, &after));
   CHECK(!memcmp(after.data, *out, ad_array_bytes(&after)));
   *in += ad_array_bytes(&alone);
   *out += ad_array_bytes(&after);
@@ -54,7 +54,7 @@ static void compare_posted(ad_comm *comm, const ad_transit *transit, const ad_ar
   ad_array posted = *moved;
   ad_request request;
   give_memory(comm, &posted);
-  CHECK_OK(ad_array_post(comm, in, transit->move, transit->axes, transit->to, 0, AD_HERE, &posted, &request));
+  CHECK_OK(ad_array_post(comm, in, transit->move, transit->axes, transit->to, 0, &posted, &request));
   CHECK_OK(ad_comm_wait(comm, &request));
   CHECK(!memcmp(posted.data, moved->data, ad_array_bytes(moved)));
   ad_array_destroy(comm, &posted);
@@ -62,12 +62,12 @@ static void compare_posted(ad_comm *comm, const ad_transit *transit, const ad_ar
 
 static void move_packed(ad_comm *comm, const ad_layout *layout, const ad_transit *transit) {
   ad_array in = ad_array_describe_packed(comm, AD_F64, segments, VALUES, layout), out;
-  CHECK_OK(ad_array_after(comm, &in, transit->move, transit->axes, transit->to, AD_HERE, &out));
+  CHECK_OK(ad_array_after(comm, &in, transit->move, transit->axes, transit->to, &out));
   CHECK(out.segments == segments && out.segment_count == VALUES && out.shape.ndim == 1);
   give_memory(comm, &in);
   give_memory(comm, &out);
   fill_value(comm, &in, 3);
-  CHECK_OK(ad_array_move(comm, &in, transit->move, transit->axes, transit->to, 0, AD_HERE, &out));
+  CHECK_OK(ad_array_move(comm, &in, transit->move, transit->axes, transit->to, 0, &out));
   const char *from = in.data, *to = out.data;
   for (int value = 0; value < VALUES; value++) move_alone(comm, value, layout, transit, &from, &to);
   CHECK(from == (char *)in.data + ad_array_bytes(&in) && to == (char *)out.data + ad_array_bytes(&out));
@@ -129,11 +129,11 @@ static int add_sums(ad_comm *comm, void *context) {
   ad_layout layout = ad_layout_all(mesh, AD_P);
   ad_array in = ad_array_describe(comm, AD_F64, &shape, &layout), first, other;
   if (packed) in = ad_array_describe_packed(comm, AD_F64, packed, VALUES, &layout);
-  CHECK_OK(ad_array_after(comm, &in, AD_MOVE_REDUCE_SCATTER, AD_AXES(AD_DP_SHARD), AD_S(0), AD_HERE, &first));
+  CHECK_OK(ad_array_after(comm, &in, AD_MOVE_REDUCE_SCATTER, AD_AXES(AD_DP_SHARD), AD_S(0), &first));
   give_memory(comm, &in);
   give_memory(comm, &first);
   fill_value(comm, &in, 9);
-  CHECK_OK(ad_array_move(comm, &in, AD_MOVE_REDUCE_SCATTER, AD_AXES(AD_DP_SHARD), AD_S(0), 0, AD_HERE, &first));
+  CHECK_OK(ad_array_move(comm, &in, AD_MOVE_REDUCE_SCATTER, AD_AXES(AD_DP_SHARD), AD_S(0), 0, &first));
   other = first;
   give_memory(comm, &other);
   memcpy(other.data, first.data, ad_array_bytes(&first));
@@ -169,7 +169,7 @@ static int add_otherwise(ad_comm *comm, void *context) {
   ad_array in = ad_array_describe(comm, AD_F64, &shape, &layout), out;
   in.data = data;
   ad_transit transit = {.move = AD_MOVE_ALL_REDUCE, .axes = AD_AXES(AD_TP), .to = AD_R, .adds = 1};
-  CHECK_OK(ad_array_after(comm, &in, transit.move, transit.axes, transit.to, AD_HERE, &out));
+  CHECK_OK(ad_array_after(comm, &in, transit.move, transit.axes, transit.to, &out));
   out.data = data;
   CHECK_STATUS(ad_transit_run(comm, &transit, &in, &out), AD_INVALID);
   CHECK_MESSAGE("a call without a site: all_reduce: only a reduce_scatter");
@@ -205,11 +205,11 @@ static void a_packed_array_is_cut_by_rows_alone(void **state) {
   for (int i = 0; i < 2; i++) {
     ad_layout layout = ad_layout_all(w->mesh, AD_R);
     ad_array in = ad_array_describe_packed(w->comm, AD_F64, segments, VALUES, &layout), out;
-    assert_int_equal(ad_array_after(w->comm, &in, AD_MOVE_CONVERT, AD_AXES(AD_TP), cuts[i], AD_HERE, &out), AD_TYPE);
+    assert_int_equal(ad_array_after(w->comm, &in, AD_MOVE_CONVERT, AD_AXES(AD_TP), cuts[i], &out), AD_TYPE);
     ad_layout_set(&layout, AD_AXES(AD_TP), cuts[i]);
     in = ad_array_describe_packed(w->comm, AD_F64, segments, VALUES, &layout);
     ad_array to = in;
-    assert_int_equal(ad_array_move(w->comm, &in, AD_MOVE_ALL_GATHER, AD_AXES(AD_TP), AD_R, 0, AD_HERE, &to), AD_TYPE);
+    assert_int_equal(ad_array_move(w->comm, &in, AD_MOVE_ALL_GATHER, AD_AXES(AD_TP), AD_R, 0, &to), AD_TYPE);
   }
   assert_non_null(strstr(ad_last_error(), "cut by rows"));
 }
@@ -224,11 +224,10 @@ static int gather_over_two_axes(ad_comm *comm, void *context) {
     ad_layout layout = ad_layout_all(mesh, AD_R);
     ad_layout_set(&layout, axes, AD_S(0));
     ad_array in = ad_array_describe_packed(comm, AD_F64, rows, count, &layout), out;
-    CHECK_OK(ad_array_after(comm, &in, AD_MOVE_ALL_GATHER, axes, AD_R, AD_HERE, &out));
+    CHECK_OK(ad_array_after(comm, &in, AD_MOVE_ALL_GATHER, axes, AD_R, &out));
     give_memory(comm, &in);
     give_memory(comm, &out);
-    CHECK_STATUS(ad_array_move(comm, &in, AD_MOVE_ALL_GATHER, axes, AD_R, 0, AD_HERE, &out),
-                 count == 1 ? AD_OK : AD_INVALID);
+    CHECK_STATUS(ad_array_move(comm, &in, AD_MOVE_ALL_GATHER, axes, AD_R, 0, &out), count == 1 ? AD_OK : AD_INVALID);
     ad_array_destroy(comm, &in);
     ad_array_destroy(comm, &out);
   }
@@ -247,10 +246,10 @@ static void a_packed_array_does_not_add_to_one_of_other_rows(void **state) {
   ad_layout layout = ad_layout_all(w->mesh, AD_R);
   ad_array to = ad_array_describe_packed(w->comm, AD_F64, a, 2, &layout);
   ad_array from = ad_array_describe_packed(w->comm, AD_F64, b, 2, &layout);
-  assert_int_equal(ad_array_add(&to, &from, AD_HERE), AD_INVALID);
+  assert_int_equal(ad_array_add(&to, &from), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "other rows"));
   from.segments = a;
-  assert_int_equal(ad_array_add(&to, &from, AD_HERE), AD_OK);
+  assert_int_equal(ad_array_add(&to, &from), AD_OK);
 }
 
 static void what_needs_one_value_refuses_several(void **state) {
@@ -258,16 +257,16 @@ static void what_needs_one_value_refuses_several(void **state) {
   size_t rows[4] = {8, 1, 2, 0};
   ad_layout layout = ad_layout_all(w->mesh, AD_V);
   ad_array in = ad_array_describe_packed(w->comm, AD_F64, segments, VALUES, &layout), out = in;
-  assert_int_equal(ad_array_exchange(w->comm, &in, AD_AXES(AD_TP), rows, rows, AD_HERE, &out), AD_INVALID);
-  assert_int_equal(ad_array_after(w->comm, &in, AD_MOVE_DECLARE, AD_AXES(AD_TP), AD_S(0), AD_HERE, &out), AD_INVALID);
+  assert_int_equal(ad_array_exchange(w->comm, &in, AD_AXES(AD_TP), rows, rows, &out), AD_INVALID);
+  assert_int_equal(ad_array_after(w->comm, &in, AD_MOVE_DECLARE, AD_AXES(AD_TP), AD_S(0), &out), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "declare each alone"));
   layout = ad_layout_all(w->mesh, AD_R);
   in = ad_array_describe_packed(w->comm, AD_F64, segments, VALUES, &layout);
-  assert_int_equal(ad_array_whole(w->comm, &in, AD_HERE, &out), AD_INVALID);
+  assert_int_equal(ad_array_whole(w->comm, &in, &out), AD_INVALID);
   in.shape.dim[0]++;
   in.local.dim[0]++;
   out = in;
-  assert_int_equal(ad_array_move(w->comm, &in, AD_MOVE_ONCE, AD_AXES(AD_TP), AD_P, 0, AD_HERE, &out), AD_INVALID);
+  assert_int_equal(ad_array_move(w->comm, &in, AD_MOVE_ONCE, AD_AXES(AD_TP), AD_P, 0, &out), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "ad_array_describe_packed"));
 }
 

@@ -79,7 +79,7 @@ static ad_status exchange(trial *t, const ad_array *in, const size_t *send, cons
     if (ad_type_dim(in->layout.type[axis]) == 0) like.shape.dim[0] *= ad_mesh_axis_size(in->layout.mesh, (ad_axis)axis);
   }
   AD_TRY(ad_array_create(t->comm, in->dtype, &like.shape, &in->layout, out));
-  return ad_array_exchange(t->comm, in, t->axes, send, receive, AD_HERE, out);
+  return ad_array_exchange(t->comm, in, t->axes, send, receive, out);
 }
 
 static ad_status describe_sent(trial *t, const ad_layout *around, const ad_shape *shape, int64_t rows) {
@@ -110,10 +110,10 @@ static void make_exchange(trial *t, const ad_layout *around, const ad_shape *sha
 
 static ad_status forward(trial *t, const ad_shape *shape) {
   ad_array after;
-  AD_TRY(ad_array_after(t->comm, &t->x, t->entry->move, t->axes, t->to, AD_HERE, &after));
+  AD_TRY(ad_array_after(t->comm, &t->x, t->entry->move, t->axes, t->to, &after));
   if (is_declared_cut(t)) after.shape = *shape;
   AD_TRY(create_like(t, &after, &t->ax));
-  return ad_array_move(t->comm, &t->x, t->entry->move, t->axes, t->to, AD_F64, AD_HERE, &t->ax);
+  return ad_array_move(t->comm, &t->x, t->entry->move, t->axes, t->to, AD_F64, &t->ax);
 }
 
 static ad_status backward(trial *t) {
@@ -122,11 +122,11 @@ static ad_status backward(trial *t) {
   ad_type to = ad_type_dual(t->from);
   AD_TRY(ad_array_create(t->comm, AD_F64, &t->ax.shape, &dual, &t->y));
   fill_value(t->comm, &t->y, 2);
-  AD_TRY(ad_array_after(t->comm, &t->y, t->entry->backward, t->axes, to, AD_HERE, &after));
+  AD_TRY(ad_array_after(t->comm, &t->y, t->entry->backward, t->axes, to, &after));
   if (t->entry->backward == AD_MOVE_DECLARE) after.shape = t->x.shape;
   CHECK(ad_layout_equal(&after.layout, &dual_x));
   AD_TRY(create_like(t, &after, &t->aty));
-  return ad_array_move(t->comm, &t->y, t->entry->backward, t->axes, to, AD_F64, AD_HERE, &t->aty);
+  return ad_array_move(t->comm, &t->y, t->entry->backward, t->axes, to, AD_F64, &t->aty);
 }
 
 static void destroy_trial(trial *t) {
@@ -220,7 +220,7 @@ static void every_entry_is_the_adjoint_of_its_backward(void **state) { run_setti
 static void whole_of(ad_comm *comm, const ad_array *in, ad_array *out) {
   ad_layout uncut = ad_layout_all(in->layout.mesh, AD_R);
   CHECK_OK(ad_array_create(comm, in->dtype, &in->shape, &uncut, out));
-  CHECK_OK(ad_array_whole(comm, in, AD_HERE, out));
+  CHECK_OK(ad_array_whole(comm, in, out));
 }
 
 static void run_keeping_trial(trial *t, const ad_layout *around, const ad_shape *shape) {
@@ -268,9 +268,9 @@ static int cut_numbers(ad_comm *comm, void *context) {
       ad_array whole, cut;
       CHECK_OK(ad_array_create(comm, AD_F64, &shapes[s], &layout, &whole));
       for (size_t i = 0; i < ad_array_numel(&whole); i++) ((double *)whole.data)[i] = (double)i;
-      CHECK_OK(ad_array_after(comm, &whole, AD_MOVE_CONVERT, AD_AXES(AD_TP), cuts[c], AD_HERE, &cut));
+      CHECK_OK(ad_array_after(comm, &whole, AD_MOVE_CONVERT, AD_AXES(AD_TP), cuts[c], &cut));
       CHECK_OK(ad_array_create(comm, AD_F64, &cut.shape, &cut.layout, &cut));
-      CHECK_OK(ad_array_move(comm, &whole, AD_MOVE_CONVERT, AD_AXES(AD_TP), cuts[c], AD_F64, AD_HERE, &cut));
+      CHECK_OK(ad_array_move(comm, &whole, AD_MOVE_CONVERT, AD_AXES(AD_TP), cuts[c], AD_F64, &cut));
       check_own_part(&cut, ad_comm_rank(comm));
       ad_array_destroy(comm, &whole);
       ad_array_destroy(comm, &cut);
@@ -296,7 +296,7 @@ static int send_numbered_rows(ad_comm *comm, void *context) {
   CHECK_OK(ad_array_create(comm, AD_F64, &(ad_shape){2, {rows_out[rank], 2}}, &layout, &out));
   for (size_t i = 0; i < ad_array_numel(&in); i++) ((double *)in.data)[i] = (double)(10 * rank) + (double)(i / 2);
   size_t receive[3] = {sent[0][rank], sent[1][rank], sent[2][rank]};
-  CHECK_OK(ad_array_exchange(comm, &in, AD_AXES(AD_TP), sent[rank], receive, AD_HERE, &out));
+  CHECK_OK(ad_array_exchange(comm, &in, AD_AXES(AD_TP), sent[rank], receive, &out));
   CHECK(out.shape.dim[0] == rows_out[rank] && out.local.dim[0] == rows_out[rank]);
   CHECK(!memcmp(out.data, expected[rank], ad_array_bytes(&out)));
   ad_array_destroy(comm, &in);
@@ -341,13 +341,13 @@ static void what_the_table_lacks_is_refused(void **state) {
         const ad_transition *entry = ad_transition_find((ad_move)move, types[f], types[t]);
         if (entry && types[f] == AD_V && types[t] == AD_V) continue;  // needs counts
         int legal = entry && (types[f] != types[t] || !ad_type_is_cut(types[f]));
-        ad_status status = ad_array_after(world->comm, &in, (ad_move)move, AD_AXES(AD_TP), types[t], AD_HERE, &out);
+        ad_status status = ad_array_after(world->comm, &in, (ad_move)move, AD_AXES(AD_TP), types[t], &out);
         assert_int_equal(status, legal ? AD_OK : AD_TYPE);
         if (legal) continue;
         refused++;
         assert_memory_equal(&out, &untouched, sizeof out);
-        assert_int_equal(
-            ad_array_move(world->comm, &in, (ad_move)move, AD_AXES(AD_TP), types[t], AD_F64, AD_HERE, &out), AD_TYPE);
+        assert_int_equal(ad_array_move(world->comm, &in, (ad_move)move, AD_AXES(AD_TP), types[t], AD_F64, &out),
+                         AD_TYPE);
         assert_non_null(strstr(ad_last_error(), "test_transitions.c:"));
       }
   assert_true(refused > 200);
@@ -357,11 +357,9 @@ static void rows_without_counts_are_refused(void **state) {
   dry_world *world = *state;
   ad_layout layout = ad_layout_all(world->mesh, AD_V);
   ad_array in = ad_array_describe(world->comm, AD_F64, &shapes[0], &layout), out = in;
-  assert_int_equal(ad_array_after(world->comm, &in, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_V, AD_HERE, &out),
-                   AD_INVALID);
+  assert_int_equal(ad_array_after(world->comm, &in, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_V, &out), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "ad_array_exchange"));
-  assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_V, 0, AD_HERE, &out),
-                   AD_INVALID);
+  assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_V, 0, &out), AD_INVALID);
 }
 
 static void counts_that_do_not_fit_are_refused(void **state) {
@@ -369,12 +367,12 @@ static void counts_that_do_not_fit_are_refused(void **state) {
   ad_layout layout = ad_layout_all(world->mesh, AD_V), replicated = ad_layout_all(world->mesh, AD_R);
   ad_array in = ad_array_describe(world->comm, AD_F64, &shapes[0], &layout), out = in, untouched = in;
   static const size_t fits[] = {2, 0, 3}, short_of[] = {2, 0, 2}, receive[] = {7, 0, 0};
-  assert_int_equal(ad_array_exchange(world->comm, &in, AD_AXES(AD_TP), short_of, receive, AD_HERE, &out), AD_INVALID);
+  assert_int_equal(ad_array_exchange(world->comm, &in, AD_AXES(AD_TP), short_of, receive, &out), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "4 rows"));
   ad_array whole = ad_array_describe(world->comm, AD_F64, &shapes[0], &replicated);
-  assert_int_equal(ad_array_exchange(world->comm, &whole, AD_AXES(AD_TP), fits, receive, AD_HERE, &out), AD_TYPE);
+  assert_int_equal(ad_array_exchange(world->comm, &whole, AD_AXES(AD_TP), fits, receive, &out), AD_TYPE);
   assert_memory_equal(&out, &untouched, sizeof out);
-  assert_int_equal(ad_array_exchange(world->comm, &in, AD_AXES(AD_TP), fits, receive, AD_HERE, &out), AD_OK);
+  assert_int_equal(ad_array_exchange(world->comm, &in, AD_AXES(AD_TP), fits, receive, &out), AD_OK);
   assert_int_equal(out.local.dim[0], 7);
 }
 
@@ -390,7 +388,7 @@ static void own_rows_that_do_not_all_arrive_are_refused(void **state) {
   double memory[3];
   in.data = values;
   out.data = memory;
-  assert_int_equal(ad_array_exchange(comm, &in, AD_AXES(AD_TP), sent, received, AD_HERE, &out), AD_INVALID);
+  assert_int_equal(ad_array_exchange(comm, &in, AD_AXES(AD_TP), sent, received, &out), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "sends itself 3 rows and receives 2 of them"));
   ad_mesh_destroy(mesh);
   ad_comm_close(comm);
@@ -400,35 +398,29 @@ static void a_wrongly_described_result_is_refused(void **state) {
   dry_world *world = *state;
   ad_layout layout = ad_layout_all(world->mesh, AD_P);
   ad_array in = ad_array_describe(world->comm, AD_F64, &shapes[0], &layout), out;
-  assert_int_equal(ad_array_after(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, AD_HERE, &out), AD_OK);
-  assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, AD_HERE, &out), AD_OK);
+  assert_int_equal(ad_array_after(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, &out), AD_OK);
+  assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, &out), AD_OK);
   ad_array other = out;
   other.dtype = AD_I32;
-  assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, AD_HERE, &other),
-                   AD_INVALID);
+  assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, &other), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "i32"));
   // A sum is written in the dtype and scale of the result; what sums nothing keeps both.
   other = out;
   other.dtype = AD_F16;
   other.scale = 4;
-  assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, AD_HERE, &other),
-                   AD_OK);
+  assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, &other), AD_OK);
   ad_array again;
-  assert_int_equal(ad_array_after(world->comm, &other, AD_MOVE_CONVERT, AD_AXES(AD_TP), AD_S(0), AD_HERE, &again),
-                   AD_OK);
+  assert_int_equal(ad_array_after(world->comm, &other, AD_MOVE_CONVERT, AD_AXES(AD_TP), AD_S(0), &again), AD_OK);
   assert_int_equal(again.scale, 4);
   again.scale = 0;
-  assert_int_equal(ad_array_move(world->comm, &other, AD_MOVE_CONVERT, AD_AXES(AD_TP), AD_S(0), 0, AD_HERE, &again),
-                   AD_INVALID);
+  assert_int_equal(ad_array_move(world->comm, &other, AD_MOVE_CONVERT, AD_AXES(AD_TP), AD_S(0), 0, &again), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "times 2^-4"));
   other = out;
   other.layout = in.layout;
-  assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, AD_HERE, &other),
-                   AD_INVALID);
+  assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, &other), AD_INVALID);
   other = out;
   other.shape.dim[0] = 4;
-  assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, AD_HERE, &other),
-                   AD_INVALID);
+  assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, &other), AD_INVALID);
 }
 
 int main(void) {

@@ -39,7 +39,7 @@ static ad_array drawn(const place *p, ad_dtype dtype, int64_t first, int64_t cou
   ad_array array = ad_array_describe(p->comm, dtype, &(ad_shape){3, {count, SEQ, WIDTH}}, &p->layout);
   array.data = malloc(ad_array_bytes(&array) + 1);
   assert_non_null(array.data);
-  must(ad_array_uniform(p->comm, 7, "mask", 3, first, AD_HERE, &array));
+  must(ad_array_uniform(p->comm, 7, "mask", 3, first, &array));
   return array;
 }
 
@@ -115,8 +115,7 @@ static void seed_name_step_sample_and_place_each_change_the_number(void **state)
   ad_array array = ad_array_describe(p.comm, AD_F64, &(ad_shape){3, {2, SEQ, WIDTH}}, &p.layout);
   for (int i = 0; i < 5; i++) {
     array.data = data[i];
-    must(ad_array_uniform(p.comm, i == 1 ? 8 : 7, i == 2 ? "other" : "mask", i == 3 ? 4 : 3, i == 4 ? 2 : 0, AD_HERE,
-                          &array));
+    must(ad_array_uniform(p.comm, i == 1 ? 8 : 7, i == 2 ? "other" : "mask", i == 3 ? 4 : 3, i == 4 ? 2 : 0, &array));
   }
   for (int i = 0; i < 5; i++)
     for (int k = 0; k < 2 * OF_SAMPLE; k++)
@@ -126,7 +125,7 @@ static void seed_name_step_sample_and_place_each_change_the_number(void **state)
 }
 
 static void refused(const place *p, ad_array array, ad_status status, const char *words) {
-  assert_int_equal(ad_array_uniform(p->comm, 7, "mask", 3, 0, AD_HERE, &array), status);
+  assert_int_equal(ad_array_uniform(p->comm, 7, "mask", 3, 0, &array), status);
   if (!strstr(ad_last_error(), words)) fail_msg("\"%s\" does not mention \"%s\"", ad_last_error(), words);
   if (!strstr(ad_last_error(), "test_uniform.c:")) fail_msg("\"%s\" names no site", ad_last_error());
 }
@@ -143,10 +142,8 @@ static void what_has_no_whole_or_no_samples_is_refused(void **state) {
   refused(&i, scaled, AD_INVALID, "scale 2");
   ad_layout whole_layout = ad_layout_all(i.mesh, AD_R);
   refused(&i, ad_array_describe(i.comm, AD_F32, &scalar, &whole_layout), AD_INVALID, "no samples");
-  must(ad_array_uniform(
-      i.comm, 7, "mask", 3, 0, AD_HERE,
-      &(ad_array){
-          .dtype = AD_F32, .shape = shape, .local = {2, {2, 3}}, .layout = i.layout})); /* dry: nothing to fill */
+  ad_array empty = {.dtype = AD_F32, .shape = shape, .local = {2, {2, 3}}, .layout = i.layout};
+  must(ad_array_uniform(i.comm, 7, "mask", 3, 0, &empty)); /* dry: nothing to fill */
   close_place(&p);
   close_place(&v);
   close_place(&i);

@@ -17,7 +17,13 @@ static inline void fill_value(ad_comm *comm, ad_array *array, uint64_t stream) {
 }
 
 static inline ad_status sum_over_mesh(ad_comm *comm, const ad_mesh *mesh, double *value) {
-  ad_collective call = {.op = AD_ALL_REDUCE, .in = value, .out = value, .count = 1, .dtype = AD_F64, .site = AD_HERE};
+  ad_collective call = {.size = sizeof call,
+                        .op = AD_ALL_REDUCE,
+                        .in = value,
+                        .out = value,
+                        .count = 1,
+                        .dtype = AD_F64,
+                        .site = AD_HERE};
   call.group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
   return ad_comm_run(comm, &call);
 }

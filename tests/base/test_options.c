@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <string.h>
+#include "base/memory.h"
 #include "base/options.h"
 
 typedef struct grown {
@@ -43,11 +44,42 @@ static void a_wrong_size_is_refused_and_says_the_right_one(void **state) {
   }
 }
 
+static void a_list_is_taken_by_the_size_that_its_structs_have(void **state) {
+  struct {
+    size_t size;
+    int first;
+  } given[] = {{offsetof(grown, later), 3}, {offsetof(grown, later), 4}};
+  assert_int_equal(sizeof *given, offsetof(grown, later));  // as a program built with an earlier header lays them out
+  void *taken;
+  assert_int_equal(ad_options_take_all(&taken, sizeof(grown), given, 2, "grown"), AD_OK);
+  const grown *own = taken;
+  assert_true(own[0].first == 3 && own[1].first == 4 && own[1].size == sizeof(grown) && own[1].later == 0);
+  ad_release(taken);
+  given[1].size = sizeof(grown);
+  assert_int_equal(ad_options_take_all(&taken, sizeof(grown), given, 2, "grown"), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "of number 1 is not that of number 0"));
+  assert_null(taken);
+  given[0].size = 0;
+  assert_int_equal(ad_options_take_all(&taken, sizeof(grown), given, 1, "grown"), AD_INVALID);
+  assert_int_equal(ad_options_take_all(&taken, sizeof(grown), NULL, 0, "grown"), AD_OK);
+  assert_null(taken);
+}
+
+static void of_a_result_an_earlier_program_gets_what_it_knows(void **state) {
+  grown own = {sizeof own, 3, 4}, out = {offsetof(grown, later), 8, 9}, wrong = {sizeof own + 1, 8, 9};
+  assert_int_equal(ad_result_check(&out, sizeof own, "grown"), AD_OK);
+  ad_result_give(&out, &own);
+  assert_true(out.size == offsetof(grown, later) && out.first == 3 && out.later == 9);
+  assert_int_equal(ad_result_check(&wrong, sizeof own, "grown"), AD_INVALID);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(none_means_all_defaults),
       cmocka_unit_test(what_was_given_is_taken),
       cmocka_unit_test(a_shorter_struct_means_defaults_for_the_rest),
+      cmocka_unit_test(a_list_is_taken_by_the_size_that_its_structs_have),
+      cmocka_unit_test(of_a_result_an_earlier_program_gets_what_it_knows),
       cmocka_unit_test(a_wrong_size_is_refused_and_says_the_right_one),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

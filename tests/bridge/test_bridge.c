@@ -60,8 +60,9 @@ static joined join(ad_comm *comm, const sides *s) {
   ad_bridge_options options = {.size = sizeof options, .ragged = s->ragged};
   CHECK_OK(ad_bridge_create(comm, &from, &to, &options, &j.bridge));
   ad_shape shape = {3, {s->rows, SEQ, WIDTH}};
-  CHECK_OK(ad_bridge_describe(j.bridge, AD_F64, &shape, 0, NULL, &j.source, &j.destination));
-  CHECK_OK(ad_bridge_describe(j.bridge, AD_F64, &shape, 1, NULL, &j.source_gradient, &j.destination_gradient));
+  CHECK_OK(ad_bridge_describe_at(j.bridge, AD_F64, &shape, AD_FORWARD, &j.source, &j.destination, NULL));
+  CHECK_OK(
+      ad_bridge_describe_at(j.bridge, AD_F64, &shape, AD_BACKWARD, &j.source_gradient, &j.destination_gradient, NULL));
   give_memory(&j, &j.source);
   give_memory(&j, &j.destination);
   give_memory(&j, &j.source_gradient);
@@ -131,10 +132,10 @@ static void fill_addends(const joined *j, ad_array *gradient) {
 static int there_and_back(ad_comm *comm, void *context) {
   joined j = join(comm, context);
   fill(&j, &j.source, 1);
-  CHECK_OK(ad_bridge_forward(j.bridge, &j.source, &j.destination, NULL));
+  CHECK_OK(ad_bridge_forward_at(j.bridge, &j.source, &j.destination, NULL));
   check_values(&j, &j.destination, left);
   fill_addends(&j, &j.destination_gradient);
-  CHECK_OK(ad_bridge_backward(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
+  CHECK_OK(ad_bridge_backward_at(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
   check_values(&j, &j.source_gradient, summed);
   part(&j);
   return 0;
@@ -204,11 +205,11 @@ static void take_wanted(joined *j, traveller *t, double factor) {
   fill(j, &j->source, 1);
   scale_by(&j->source, factor);
   copy_bits(&t->source, &j->source);
-  CHECK_OK(ad_bridge_forward(j->bridge, &j->source, &j->destination, NULL));
+  CHECK_OK(ad_bridge_forward_at(j->bridge, &j->source, &j->destination, NULL));
   copy_bits(&t->wanted_there, &j->destination);
   fill_addends(j, &j->destination_gradient);
   scale_by(&j->destination_gradient, factor);
-  CHECK_OK(ad_bridge_backward(j->bridge, &j->destination_gradient, &j->source_gradient, NULL));
+  CHECK_OK(ad_bridge_backward_at(j->bridge, &j->destination_gradient, &j->source_gradient, NULL));
   copy_bits(&t->summed, &j->destination_gradient);
   copy_bits(&t->wanted_back, &j->source_gradient);
 }
@@ -220,9 +221,9 @@ static uint64_t draw_below(ad_comm *comm, uint64_t *drawn, uint64_t below) {
 static void post(joined *j, traveller *t, int backward, uint64_t *drawn) {
   usleep((useconds_t)draw_below(j->comm, drawn, LONGEST_DELAY));
   if (backward)
-    CHECK_OK(ad_bridge_post_backward(j->bridge, &t->summed, &t->returned, NULL, &t->backward));
+    CHECK_OK(ad_bridge_post_backward_at(j->bridge, &t->summed, &t->returned, &t->backward, NULL));
   else
-    CHECK_OK(ad_bridge_post_forward(j->bridge, &t->source, &t->arrived, NULL, &t->forward));
+    CHECK_OK(ad_bridge_post_forward_at(j->bridge, &t->source, &t->arrived, &t->forward, NULL));
 }
 
 /* Each rank in an order of its own. */
@@ -295,11 +296,11 @@ static void addends_that_were_not_summed_do_not_go_back(void **state) {
   ad_comm *comm;
   must(ad_comm_open_dry(0, 8, &comm));
   joined j = join(comm, &(sides){"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_R, ROWS, 0});
-  must(ad_bridge_backward(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
+  must(ad_bridge_backward_at(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
   ad_layout to = ad_bridge_to(j.bridge);
   j.destination_gradient.layout = ad_layout_dual(&to);
   ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){leave_sum_out, NULL});
-  ad_status status = ad_bridge_backward(j.bridge, &j.destination_gradient, &j.source_gradient, NULL);
+  ad_status status = ad_bridge_backward_at(j.bridge, &j.destination_gradient, &j.source_gradient, NULL);
   ad_seams_clear();
   assert_int_equal(status, AD_TYPE);
   assert_non_null(strstr(ad_last_error(), "the gradient is P on `cp,tp`; all_reduce P->I before it goes back"));
@@ -341,7 +342,11 @@ static double over_all_ranks(const joined *j, double sum) {
   char text[32];
   snprintf(text, sizeof text, "dp=%lld", (long long)ad_comm_size(j->comm));
   CHECK_OK(ad_mesh_create(text, &world));
-  ad_collective call = {.op = AD_ALL_REDUCE, .group = ad_mesh_group(world, AD_AXES_ALL, rank), .in = &sum, .out = &all};
+  ad_collective call = {.size = sizeof call,
+                        .op = AD_ALL_REDUCE,
+                        .group = ad_mesh_group(world, AD_AXES_ALL, rank),
+                        .in = &sum,
+                        .out = &all};
   call.count = 1;
   call.dtype = AD_F64;
   call.reduction = AD_SUM;
@@ -364,9 +369,9 @@ static int is_adjoint(ad_comm *comm, void *context) {
   joined j = join(comm, context);
   fill(&j, &j.source, 1);
   fill_addends(&j, &j.destination_gradient);
-  CHECK_OK(ad_bridge_forward(j.bridge, &j.source, &j.destination, NULL));
+  CHECK_OK(ad_bridge_forward_at(j.bridge, &j.source, &j.destination, NULL));
   double there = dot(&j, &j.destination, &j.destination_gradient);
-  CHECK_OK(ad_bridge_backward(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
+  CHECK_OK(ad_bridge_backward_at(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
   CHECK(fabs(there - dot(&j, &j.source, &j.source_gradient)) < 1e-12 * ROWS * SEQ * WIDTH);
   part(&j);
   return 0;
@@ -389,7 +394,7 @@ static int chunks_come_back_whole(ad_comm *comm, void *context) {
   fill(&j, &j.destination_gradient, 1);
   for (size_t i = 0; i < ad_array_numel(&j.destination_gradient); i++)
     if ((int64_t)i / WIDTH % SEQ % cp != own) ((double *)j.destination_gradient.data)[i] = 0;
-  CHECK_OK(ad_bridge_backward(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
+  CHECK_OK(ad_bridge_backward_at(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
   check_values(&j, &j.source_gradient, left);
   part(&j);
   return 0;
@@ -419,9 +424,9 @@ static int shows_what_is_said(ad_comm *comm, void *context) {
   unsigned shown = 0;
   ad_seam_plant(AD_SEAM_ROUTES, (ad_seam_slot){see, &shown});
   fill(&j, &j.source, 1);
-  CHECK_OK(ad_bridge_forward(j.bridge, &j.source, &j.destination, NULL));
+  CHECK_OK(ad_bridge_forward_at(j.bridge, &j.source, &j.destination, NULL));
   fill_addends(&j, &j.destination_gradient);
-  CHECK_OK(ad_bridge_backward(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
+  CHECK_OK(ad_bridge_backward_at(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
   ad_seams_clear();
   CHECK(shown == p->shown);
   part(&j);
@@ -436,10 +441,10 @@ static int changes_what_arrives(ad_comm *comm, void *context) {
   int shows = !(p->mistake->needs & ~AD_NEED_TOKENS & ~p->shown);
   ad_mistake_plant(p->mistake, &scene);
   fill(&j, &j.source, 1);
-  CHECK_OK(ad_bridge_forward(j.bridge, &j.source, &j.destination, NULL));
+  CHECK_OK(ad_bridge_forward_at(j.bridge, &j.source, &j.destination, NULL));
   int differs = values_differ(&j, &j.destination, left);
   fill_addends(&j, &j.destination_gradient);
-  ad_status status = ad_bridge_backward(j.bridge, &j.destination_gradient, &j.source_gradient, NULL);
+  ad_status status = ad_bridge_backward_at(j.bridge, &j.destination_gradient, &j.source_gradient, NULL);
   ad_seams_clear();
   if (status) {
     CHECK(shows && p->mistake->needs & AD_NEED_SLICES_GATHERED_ON_CP);
@@ -496,7 +501,9 @@ static void refused(const char *source, const char *from, const char *destinatio
   must(ad_layout_parse(a, from, &layouts[0]));
   must(ad_layout_parse(b, to, &layouts[1]));
   ad_status is = ad_bridge_create(comm, &layouts[0], &layouts[1], NULL, &bridge);
-  if (!is) is = ad_bridge_describe(bridge, AD_F32, &(ad_shape){2, {rows, 3}}, 0, "ocr.c:1", &arrays[0], &arrays[1]);
+  if (!is)
+    is =
+        ad_bridge_describe_at(bridge, AD_F32, &(ad_shape){2, {rows, 3}}, AD_FORWARD, &arrays[0], &arrays[1], "ocr.c:1");
   assert_int_equal(is, status);
   if (!strstr(ad_last_error(), words)) fail_msg("\"%s\" does not say \"%s\"", ad_last_error(), words);
   ad_bridge_destroy(bridge);

@@ -57,11 +57,11 @@ static int there_and_back(ad_comm *comm, void *context) {
   if (is_source || is_destination) {
     ad_array source = described(comm, &from), destination = described(comm, &to);
     fill(&source, 10);
-    CHECK_OK(ad_bridge_forward(s.bridge, &source, &destination, NULL));
+    CHECK_OK(ad_bridge_forward_at(s.bridge, &source, &destination, NULL));
     holds(&destination, 10, 1);
     ad_array source_gradient = described(comm, &from_back), destination_gradient = described(comm, &to_back);
     fill(&destination_gradient, 3);
-    CHECK_OK(ad_bridge_backward(s.bridge, &destination_gradient, &source_gradient, NULL));
+    CHECK_OK(ad_bridge_backward_at(s.bridge, &destination_gradient, &source_gradient, NULL));
     double addends = (double)ad_mesh_size(s.b);
     int counts = p->type == AD_I || rank == p->first;
     holds(&source_gradient, counts ? 3 * addends : 0, counts ? addends : 0);

@@ -104,7 +104,8 @@ static inline ad_param_spec every_param(const char *name, int64_t rows, int64_t 
                                         ad_type type) {
   ad_layout layout = ad_layout_all(mesh, AD_R);
   ad_layout_set(&layout, AD_AXES(AD_TP), type);
-  return (ad_param_spec){.name = name,
+  return (ad_param_spec){.size = sizeof(ad_param_spec),
+                         .name = name,
                          .shape = {2, {rows, columns}},
                          .layout = layout,
                          .storage = layout,
@@ -128,13 +129,14 @@ static inline ad_status every_create(const void *options, ad_program *to, void *
                                         [W_WHOLE] = every_param("whole", EVERY_WIDTH, EVERY_WIDTH, mesh, AD_R),
                                         [W_EVEN] = every_param("even", EVERY_WIDTH, EVERY_EVEN, mesh, AD_S(1)),
                                         [W_BACK] = every_param("back", EVERY_EVEN, EVERY_WIDTH, mesh, AD_S(0))};
-  ad_module_spec module = {.name = "every", .mesh = mesh, .params = params, .param_count = EVERY_PARAMS};
+  ad_module_spec module = {
+      .size = sizeof module, .name = "every", .mesh = mesh, .params = params, .param_count = EVERY_PARAMS};
   ad_layout counted = ad_layout_all(mesh, AD_I);
   ad_layout_set(&counted, AD_AXES_DP | AD_AXES(AD_CP), AD_P);
-  ad_loss_spec loss = {.name = "loss"};
-  ad_phase phase = {.name = "every", .run = every_run};
+  ad_loss_spec loss = {.size = sizeof loss, .name = "loss"};
+  ad_phase phase = {.size = sizeof phase, .name = "every", .run = every_run};
   status = ad_program_add_module(to, &module);
-  if (!status) status = ad_program_add_count(to, &(ad_count_spec){"weight", counted});
+  if (!status) status = ad_program_add_count(to, &(ad_count_spec){sizeof(ad_count_spec), "weight", counted});
   if (!status) status = ad_program_add_loss(to, &loss);
   return status ? status : ad_program_add_phase(to, &phase);
 }
@@ -166,7 +168,7 @@ static inline void every_fill(const every_model *model, int64_t step, ad_span ro
   }
 }
 
-static inline ad_status every_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+static inline ad_status every_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   every_model *model = own;
   const ad_program_setting *setting = model->setting;
   for (int64_t m = 0; m < setting->microbatches; m++) {
@@ -189,7 +191,8 @@ static inline double every_flops(const void *own, int64_t samples) { return (dou
 
 static inline void every_register(void) {
   static const char *const modules[] = {"every", NULL};
-  static const ad_program_kind kind = {.name = "every",
+  static const ad_program_kind kind = {.size = sizeof kind,
+                                       .name = "every",
                                        .help = "every transition, for tests",
                                        .modules = modules,
                                        .create = every_create,

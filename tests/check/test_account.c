@@ -113,7 +113,7 @@ static void a_proof_that_fails_is_made_again_with_an_account(void **state) {
   ad_check_options options = {.size = sizeof options, .steps = 1};
   ad_sabotages *listed;
   ad_proof *proof;
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   must(ad_proof_create(recipe, &proof));
   must(ad_sabotages_create(recipe, 0, 0, &listed));
   ad_sabotage left_out = *find(listed, "left_out: embedding.weight", "", 0);

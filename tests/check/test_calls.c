@@ -57,7 +57,8 @@ typedef struct extra {
 static void sum_once_more(void *context, void *passing) {
   const extra *e = context;
   double unused = 1;
-  ad_collective call = {.op = AD_ALL_REDUCE, .in = &unused, .out = &unused, .count = 1, .dtype = AD_F64};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .in = &unused, .out = &unused, .count = 1, .dtype = AD_F64};
   call.group = ad_mesh_group(e->mesh, AD_AXES(AD_DP_REPLICATE), ad_comm_rank(e->comm));
   call.site = AD_HERE;
   if (ad_comm_rank(e->comm) >= 0 && ad_comm_run(e->comm, &call)) abort();
@@ -78,7 +79,7 @@ static void a_right_gradient_by_one_collective_more_is_not_proven(void **state) 
   ad_recipe *recipe = small_recipe("dp_replicate=3", UNEQUAL, ", microbatches: 2");
   ad_check_options options = {.size = sizeof options, .steps = 1};
   ad_proof *proof;
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   must(ad_proof_create(recipe, &proof));
   ad_proof_job job = {.recipe = recipe, .options = &options, .steps = 1, .proof = proof};
   must(ad_proof_run(&job, &result));

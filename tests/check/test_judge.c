@@ -528,7 +528,7 @@ static void a_measured_number_is_held_to_1e_12_of_the_largest(void **state) {
  */
 static char *turned_bit;
 
-static ad_status turn_a_bit(void *own, int skipped) {
+static ad_status turn_a_bit(void *own, ad_step_outcome outcome) {
   if (turned_bit) *turned_bit ^= 1;
   turned_bit = NULL;
   return AD_OK;

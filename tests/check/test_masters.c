@@ -25,7 +25,7 @@ static ad_recipe *cut_recipe(void) {
 
 static ad_proof *prove(const ad_recipe *recipe, const ad_recipe *odd) {
   ad_check_options options = {.size = sizeof options, .steps = 1, .recipe_dtype = 1};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   ad_proof *proof;
   must(ad_proof_create(recipe, &proof));
   job j = {{.recipe = recipe, .options = &options, .steps = options.steps, .proof = proof}, odd};

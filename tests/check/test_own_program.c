@@ -53,23 +53,25 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   ad_layout_set(&model->rows, AD_AXES_DP, AD_S(0));
   ad_layout counted = ad_layout_all(mesh, AD_R);
   ad_layout_set(&counted, AD_AXES_DP, AD_P);
-  ad_param_spec w = {.name = "w",
+  ad_param_spec w = {.size = sizeof w,
+                     .name = "w",
                      .shape = {2, {IN, OUT}},
                      .layout = ad_layout_all(mesh, AD_R),
                      .storage = ad_layout_all(mesh, AD_R),
                      .sharded = AD_AXES(AD_DP_SHARD),
                      .deviation = 0.5};
-  ad_module_spec module = {.name = "own", .mesh = mesh, .params = &w, .param_count = 1};
+  ad_module_spec module = {.size = sizeof module, .name = "own", .mesh = mesh, .params = &w, .param_count = 1};
   ad_status status = ad_program_add_module(to, &module);
-  if (!status) status = ad_program_add_count(to, &(ad_count_spec){"rows", counted});
-  if (!status) status = ad_program_add_loss(to, &(ad_loss_spec){.name = "squares"});
-  return status ? status : ad_program_add_phase(to, &(ad_phase){.name = "own", .run = run_phase});
+  if (!status) status = ad_program_add_count(to, &(ad_count_spec){sizeof(ad_count_spec), "rows", counted});
+  if (!status) status = ad_program_add_loss(to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "squares"});
+  return status ? status
+                : ad_program_add_phase(to, &(ad_phase){.size = sizeof(ad_phase), .name = "own", .run = run_phase});
 }
 
 static void destroy(void *own) { free(own); }
 static ad_status open_data(void *own) { return AD_OK; }
 
-static ad_status read_batch(void *own, int64_t step, int held_out, int64_t *const *counted) {
+static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   own_model *model = own;
   const ad_program_setting *setting = &model->setting;
   int64_t rank = ad_comm_rank(setting->comm), parts = setting->microbatches;
@@ -95,7 +97,8 @@ static void register_kind(void) {
       {"model.apart", AD_KEY_NUMBER, .offset = offsetof(own_options, apart), .most = 10},
       {"model.wrong", AD_KEY_NUMBER, .fallback = "0", .offset = offsetof(own_options, wrong), .most = 1},
       {"model.decay", AD_KEY_NUMBER, .fallback = "0", .offset = offsetof(own_options, decay), .most = 2}};
-  static const ad_program_kind kind = {.name = "own",
+  static const ad_program_kind kind = {.size = sizeof kind,
+                                       .name = "own",
                                        .help = "one matrix, for tests",
                                        .modules = modules,
                                        .keys = keys,
@@ -136,7 +139,7 @@ static proof prove_as(const char *mesh, ad_check_options options, const char *mo
   char *json = NULL;
   proof found;
   must(ad_check(recipe, &options, &found.holds, &json));
-  must(ad_check_table(json, 0, &found.table));
+  must(ad_check_table(json, AD_PLAIN_TEXT, &found.table));
   found.document = json_loads(json, 0, NULL);
   assert_non_null(found.document);
   free(json);

@@ -61,7 +61,7 @@ static int draw_trial(ad_comm *comm, const ad_mesh *mesh, int number, trial *t) 
   ad_layout_set(&layout, t->transit.axes, as_drawn(entry->from, number, 9));
   t->in = ad_array_describe(comm, AD_F64, &shape, &layout);
   if (!puts_together(entry->move)) return 0;
-  return !ad_array_after(comm, &t->in, t->transit.move, t->transit.axes, t->transit.to, AD_HERE, &after);
+  return !ad_array_after(comm, &t->in, t->transit.move, t->transit.axes, t->transit.to, &after);
 }
 
 /* Several values one after another, over one axis. */
@@ -79,12 +79,12 @@ static int draw_packed(ad_comm *comm, const ad_mesh *mesh, int number, trial *t)
   t->before = which == 2 ? 1.5 : 0;
   ad_layout_set(&layout, t->transit.axes, AD_P);
   t->in = ad_array_describe_packed(comm, AD_F64, segments, 6, &layout);
-  return !ad_array_after(comm, &t->in, t->transit.move, t->transit.axes, t->transit.to, AD_HERE, &after);
+  return !ad_array_after(comm, &t->in, t->transit.move, t->transit.axes, t->transit.to, &after);
 }
 
 /* Poisoned, or what the transition adds to. */
 static void give_result(ad_comm *comm, const trial *t, ad_array *out) {
-  CHECK_OK(ad_array_after(comm, &t->in, t->transit.move, t->transit.axes, t->transit.to, AD_HERE, out));
+  CHECK_OK(ad_array_after(comm, &t->in, t->transit.move, t->transit.axes, t->transit.to, out));
   CHECK_OK(ad_comm_alloc(comm, ad_array_bytes(out), &out->data));
   for (size_t i = 0; i < ad_array_numel(out); i++) ((double *)out->data)[i] = t->transit.adds ? t->before : NAN;
 }

@@ -24,7 +24,7 @@ static ad_check_options options_of(int64_t steps, int directional) {
 }
 
 static void prove(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof) {
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   ad_proof_job job = {.recipe = recipe, .options = options, .steps = options->steps, .proof = proof};
   must(ad_proof_run(&job, &result));
 }
@@ -225,7 +225,7 @@ static void the_difference_quotient_catches_wrong_sums(void **state) {
     planted_job job = {{.recipe = recipe, .options = &options, .steps = options.steps, .proof = proof},
                        &listed->list[i]};
     ad_launch_options launch = {.size = sizeof launch, .ranks = 6, .function = prove_with_a_mistake, .context = &job};
-    ad_launch_result result;
+    ad_launch_result result = {.size = sizeof result};
     must(ad_launch(&launch, &result));
     if (!(proof->directional_err > 1000 * AD_DIRECTIONAL_BOUND))
       fail_msg("%s: error %g", listed->list[i].name, proof->directional_err);
@@ -261,7 +261,7 @@ static void a_rank_that_updates_in_another_way_is_named(void **state) {
   must(ad_proof_create(recipe, &proof));
   odd_job job = {{.recipe = recipe, .options = &options, .steps = options.steps, .proof = proof}, odd};
   ad_launch_options launch = {.size = sizeof launch, .ranks = 3, .function = prove_with_an_odd_recipe, .context = &job};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   must(ad_launch(&launch, &result));
   assert_false(ad_proof_passes(proof, 0));
   assert_true(proof->params[0].max_rel_err <= proof->params[0].bound);

@@ -54,7 +54,7 @@ static void is_right_when_repaired(const ad_recipe *recipe, ad_sabotage *lacking
   ad_check_options options = {.size = sizeof options, .steps = 1};
   char text[256];
   ad_proof *proof;
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   int64_t ranks = 0;
   must(ad_recipe_world(recipe, &ranks));
   must(ad_proof_create(recipe, &proof));

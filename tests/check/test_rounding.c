@@ -20,8 +20,11 @@ static scene open_scene(const char *mesh, int zero, int microbatches, ad_contrac
   for (size_t m = 0; zero > 1 && m + 1 < s.recipe->train.sync_count; m++) s.recipe->train.sync[m] = AD_SYNC_SHARD;
   must(ad_mesh_create(mesh, &s.mesh));
   must(ad_contract_complete(&contract));
-  s.spec = (ad_param_spec){
-      .name = "w", .shape = {2, {16, 4}}, .layout = ad_layout_all(s.mesh, AD_I), .sharded = AD_AXES(AD_DP_SHARD)};
+  s.spec = (ad_param_spec){.size = sizeof(ad_param_spec),
+                           .name = "w",
+                           .shape = {2, {16, 4}},
+                           .layout = ad_layout_all(s.mesh, AD_I),
+                           .sharded = AD_AXES(AD_DP_SHARD)};
   ad_layout_set(&s.spec.layout, AD_AXES_DP, AD_R);
   s.spec.storage = ad_recipe_storage(s.recipe, &s.spec);
   s.spec.contract = contract;

@@ -16,7 +16,7 @@ static char *table_of(int world, const char *error, const char *equal) {
            "\"summary\":{\"params\":1,\"worst_ratio_error\":0.0,\"worst_rel_err\":0.0,\"replicas_equal\":true,"
            "\"pass\":false,\"counted\":1,\"initial_equal\":true,\"updates_equal\":true}}",
            world, error, equal);
-  assert_int_equal(ad_check_table(document, 0, &table), AD_OK);
+  assert_int_equal(ad_check_table(document, AD_PLAIN_TEXT, &table), AD_OK);
   return table;
 }
 
@@ -57,7 +57,7 @@ static void every_possible_cause_stands_in_the_row(void **state) {
            "\"sabotage\":[{\"name\":\"planted\",\"caught_by\":\"number\",\"param\":\"w\",\"cause\":null,"
            "\"possible_causes\":[{\"text\":\"one\"},{\"text\":\"other\"}]}]}",
            before);
-  assert_int_equal(ad_check_table(document, 0, &table), AD_OK);
+  assert_int_equal(ad_check_table(document, AD_PLAIN_TEXT, &table), AD_OK);
   assert_non_null(strstr(table, "  BAD  w "));
   assert_non_null(strstr(table, "possible causes: averaged over a; averaged over b"));
   assert_non_null(strstr(table, "w: possible causes: one; other"));
@@ -92,7 +92,7 @@ static char *table_of_rest(int world, const char *rest) {
            "\"seconds\":1.0,\"loss\":{\"dist\":1.0},\"norm\":{\"dist\":1.0},\"params\":[],"
            "\"summary\":{\"params\":2,\"worst_rel_err\":1e-16,\"pass\":true,\"counted\":1}%s}",
            world, rest);
-  assert_int_equal(ad_check_table(document, 0, &table), AD_OK);
+  assert_int_equal(ad_check_table(document, AD_PLAIN_TEXT, &table), AD_OK);
   return table;
 }
 
@@ -140,7 +140,7 @@ static char *table_of_param(double cosine, double error, double *kept) {
   *kept = json_is_number(own) ? json_number_value(own) : NAN;
   char *text = json_dumps(document, 0), *table;
   assert_non_null(text);
-  must(ad_check_table(text, 0, &table));
+  must(ad_check_table(text, AD_PLAIN_TEXT, &table));
   free(text);
   json_decref(document);
   free(proof);
@@ -181,7 +181,7 @@ static void the_smallest_angle_is_named_whichever_parameter_has_it(void **state)
         "{\"name\":\"w%d\",\"cosine\":%s,\"max_rel_err\":%s,\"one_process_err\":0},"
         "{\"name\":\"w%d\",\"cosine\":%s,\"max_rel_err\":%s,\"one_process_err\":0}]}",
         first, cosines[first], errors[first], second, cosines[second], errors[second]);
-    must(ad_check_table(document, 0, &table));
+    must(ad_check_table(document, AD_PLAIN_TEXT, &table));
     snprintf(wanted, sizeof wanted, ", of `w%d`\n", worst[first][second]);
     if (!strstr(table, wanted)) fail_msg("not%s of w%d and w%d:\n%s", wanted, first, second, table);
     free(table);

@@ -26,8 +26,8 @@ static ad_status metric_run(void *own, ad_phase_run *at) {
 
 static ad_status metric_create(const void *options, ad_program *to, void **own) {
   AD_TRY(every_create(options, to, own));
-  AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.name = "metric", .is_metric = 1}));
-  return ad_program_add_phase(to, &(ad_phase){.name = "metric", .run = metric_run});
+  AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "metric", .is_metric = 1}));
+  return ad_program_add_phase(to, &(ad_phase){.size = sizeof(ad_phase), .name = "metric", .run = metric_run});
 }
 
 static void double_metric(void *context, void *passing) {
@@ -64,7 +64,8 @@ static ad_status mirrored_create(const void *options, ad_program *to, void **own
   AD_TRY(every_create(options, to, own));
   const ad_mesh *mesh = ad_program_mesh(to, 1);
   ad_param_spec param = every_param("copy", EVERY_IN, EVERY_WIDTH, mesh, AD_R);
-  ad_module_spec mirror = {.name = "mirror", .mesh = mesh, .params = &param, .param_count = 1, .is_mirror = 1};
+  ad_module_spec mirror = {
+      .size = sizeof mirror, .name = "mirror", .mesh = mesh, .params = &param, .param_count = 1, .is_mirror = 1};
   return ad_program_add_module(to, &mirror);
 }
 

@@ -258,7 +258,7 @@ static void one_mistake_that_survives_decides_and_so_do_none_that_show(void **st
 static char *table_of(const ad_proof *proof, const ad_proof *own) {
   json_t *document = document_of(proof, own, NULL);
   char *json = json_dumps(document, 0), *table;
-  assert_int_equal(ad_check_table(json, 0, &table), AD_OK);
+  assert_int_equal(ad_check_table(json, AD_PLAIN_TEXT, &table), AD_OK);
   json_decref(document);
   free(json);
   return table;

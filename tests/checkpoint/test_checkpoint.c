@@ -110,8 +110,12 @@ static void open_side(ad_comm *comm, const world *w, side *s) {
     CHECK_OK(ad_array_create(comm, values[v].dtype, &values[v].shape, &layout, &s->arrays[v]));
     s->list[v] = (ad_checkpoint_value){values[v].name, &s->arrays[v]};
   }
-  s->state = (ad_checkpoint_state){
-      .values = s->list, .value_count = VALUES, .numbers = s->numbers, .number_count = 1, .text = "a: recipe\n"};
+  s->state = (ad_checkpoint_state){.size = sizeof(ad_checkpoint_state),
+                                   .values = s->list,
+                                   .value_count = VALUES,
+                                   .numbers = s->numbers,
+                                   .number_count = 1,
+                                   .text = "a: recipe\n"};
 }
 
 static void close_side(side *s) {
@@ -204,7 +208,8 @@ static void every_element_is_written_once(void **state) {
 }
 
 static int everywhere(ad_comm *comm, const ad_group *group, int32_t here) {
-  ad_collective reduce = {.op = AD_ALL_REDUCE,
+  ad_collective reduce = {.size = sizeof reduce,
+                          .op = AD_ALL_REDUCE,
                           .group = *group,
                           .in = &here,
                           .out = &here,

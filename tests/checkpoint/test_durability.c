@@ -137,7 +137,7 @@ static void open_alone(alone *a, int64_t keep) {
   a->array = ad_array_describe(a->comm, AD_F32, &(ad_shape){2, {ROWS, 2}}, &layout);
   a->array.data = a->numbers;
   a->value = (ad_checkpoint_value){"matrix", &a->array};
-  a->state = (ad_checkpoint_state){.values = &a->value, .value_count = 1};
+  a->state = (ad_checkpoint_state){.size = sizeof(ad_checkpoint_state), .values = &a->value, .value_count = 1};
   assert_int_equal(ad_checkpointer_create(a->comm, a->mesh, folder, keep, &a->checkpointer), AD_OK);
 }
 
@@ -264,7 +264,7 @@ static int save_halves(ad_comm *comm, void *context) {
   ad_layout_set(&layout, AD_AXES(AD_DP_SHARD), AD_S(0));
   CHECK_OK(ad_array_create(comm, AD_F32, &(ad_shape){2, {ROWS, 2}}, &layout, &array));
   ad_checkpoint_value value = {"matrix", &array};
-  ad_checkpoint_state state = {.step = 1, .values = &value, .value_count = 1};
+  ad_checkpoint_state state = {.size = sizeof state, .step = 1, .values = &value, .value_count = 1};
   CHECK_OK(ad_checkpointer_create(comm, mesh, folder, 1, &checkpointer));
   CHECK_OK(ad_checkpointer_save(checkpointer, &state));
   CHECK_OK(ad_checkpointer_finish(checkpointer));

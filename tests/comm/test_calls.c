@@ -27,7 +27,7 @@ static void a_comm_that_is_null_is_refused_by_name(void **state) {
   ad_mesh *mesh;
   assert_int_equal(ad_mesh_create("dp=1", &mesh), AD_OK);
   ad_group group = ad_mesh_group(mesh, AD_AXES_ALL, 0);
-  ad_collective barrier = {.op = AD_BARRIER, .group = group};
+  ad_collective barrier = {.size = sizeof barrier, .op = AD_BARRIER, .group = group};
   ad_request request = {0};
   int done;
   void *memory;
@@ -36,10 +36,10 @@ static void a_comm_that_is_null_is_refused_by_name(void **state) {
   refused(ad_comm_post(NULL, &barrier, &request), "`comm` is NULL");
   refused(ad_comm_test(NULL, &request, &done), "`comm` is NULL");
   refused(ad_comm_wait(NULL, &request), "`comm` is NULL");
-  refused(ad_comm_barrier(NULL, &group, AD_HERE), "`comm` is NULL");
+  refused(ad_comm_barrier(NULL, &group), "`comm` is NULL");
   refused(ad_comm_health(NULL), "ad_comm_health: `comm` is NULL");
   refused(ad_comm_alloc(NULL, 8, &memory), "ad_comm_alloc: `comm` is NULL");
-  refused(ad_comm_alloc_shared(NULL, &group, 8, AD_HERE, &memory), "ad_comm_alloc_shared: `comm` is NULL");
+  refused(ad_comm_alloc_shared(NULL, &group, 8, &memory), "ad_comm_alloc_shared_at: `comm` is NULL");
   refused(ad_comm_flight_record(NULL, &text), "ad_comm_flight_record: `comm` is NULL");
   ad_comm_fail(NULL, AD_SYSTEM, "nobody hears this");
   ad_comm_free(NULL, NULL);
@@ -52,7 +52,8 @@ static void a_missing_argument_is_refused_and_the_next_call_works(void **state) 
   ad_mesh *mesh;
   assert_int_equal(ad_mesh_create("dp=1", &mesh), AD_OK);
   ad_group group = ad_mesh_group(mesh, AD_AXES_ALL, 0), no_mesh = {0};
-  ad_collective barrier = {.op = AD_BARRIER, .group = group}, astray = {.op = AD_BARRIER};
+  ad_collective barrier = {.size = sizeof barrier, .op = AD_BARRIER, .group = group},
+                astray = {.size = sizeof astray, .op = AD_BARRIER};
   ad_request request = {0};
   void *memory;
   refused(ad_comm_open(NULL), "`out` is NULL");
@@ -64,14 +65,14 @@ static void a_missing_argument_is_refused_and_the_next_call_works(void **state) 
   refused(ad_comm_test(comm, &request, NULL), "`done` is NULL");
   refused(ad_comm_test(comm, NULL, &(int){0}), "`request` is NULL");
   refused(ad_comm_wait(comm, NULL), "`request` is NULL");
-  refused(ad_comm_barrier(comm, NULL, AD_HERE), "`group` is NULL");
+  refused(ad_comm_barrier(comm, NULL), "`group` is NULL");
   refused(ad_comm_alloc(comm, 8, NULL), "`out` is NULL");
-  refused(ad_comm_alloc_shared(comm, NULL, 8, AD_HERE, &memory), "`group` is NULL");
-  refused(ad_comm_alloc_shared(comm, &no_mesh, 8, AD_HERE, &memory), "`group->mesh` is NULL");
-  refused(ad_comm_alloc_shared(comm, &group, 8, AD_HERE, NULL), "`out` is NULL");
+  refused(ad_comm_alloc_shared(comm, NULL, 8, &memory), "`group` is NULL");
+  refused(ad_comm_alloc_shared(comm, &no_mesh, 8, &memory), "`group->mesh` is NULL");
+  refused(ad_comm_alloc_shared(comm, &group, 8, NULL), "`out` is NULL");
   refused(ad_comm_flight_record(comm, NULL), "`out` is NULL");
   assert_int_equal(ad_comm_run(comm, &barrier), AD_OK);
-  assert_int_equal(ad_comm_barrier(comm, &group, NULL), AD_OK);
+  assert_int_equal(ad_comm_barrier_at(comm, &group, NULL), AD_OK);
   ad_mesh_destroy(mesh);
   ad_comm_close(comm);
 }
@@ -86,7 +87,8 @@ static void what_an_exchange_receives_lands_in_memory_of_its_own(void **state) {
                            {.send = cells + 2, .count = 4}, /* two may read the same */
                            {.receive = cells + 6, .count = 4},
                            {.receive = cells + 5, .count = 4}};
-  ad_collective exchange = {.op = AD_EXCHANGE,
+  ad_collective exchange = {.size = sizeof exchange,
+                            .op = AD_EXCHANGE,
                             .group = ad_mesh_group(mesh, AD_AXES_ALL, 0),
                             .messages = messages,
                             .message_count = 4,
@@ -112,7 +114,8 @@ static int sum_on_rank(ad_comm *comm, void *context) {
   float in[6] = {1, 2, 3, 4, 5, 6}, out[6];
   char *text;
   CHECK_OK(ad_mesh_create("dp=3", &mesh));
-  ad_collective sum = {.op = AD_ALL_REDUCE,
+  ad_collective sum = {.size = sizeof sum,
+                       .op = AD_ALL_REDUCE,
                        .group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm)),
                        .in = in,
                        .out = out,
@@ -132,7 +135,8 @@ static int sum_on_rank(ad_comm *comm, void *context) {
   free(text);
   int64_t own = ad_comm_rank(comm);
   ad_message messages[] = {{.peer = own, .send = in, .count = 5}, {.peer = own, .receive = out, .count = 5}};
-  ad_collective exchange = {.op = AD_EXCHANGE, .group = sum.group, .messages = messages, .message_count = 2};
+  ad_collective exchange = {
+      .size = sizeof exchange, .op = AD_EXCHANGE, .group = sum.group, .messages = messages, .message_count = 2};
   exchange.dtype = AD_F32;
   uint64_t before = ad_comm_bytes(comm);
   CHECK_OK(ad_comm_run(comm, &exchange));
@@ -149,7 +153,7 @@ static int record_many(ad_comm *comm, void *context) {
   size_t lines = 0;
   CHECK_OK(ad_mesh_create("dp=2", &mesh));
   ad_group group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
-  for (int i = 0; i < 300; i++) CHECK_OK(ad_comm_barrier(comm, &group, AD_HERE));
+  for (int i = 0; i < 300; i++) CHECK_OK(ad_comm_barrier(comm, &group));
   CHECK_OK(ad_comm_flight_record(comm, &text));
   for (const char *c = text; *c; c++) lines += *c == '#';
   CHECK(lines == 256);
@@ -167,9 +171,10 @@ static int differ_from_two(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   float value[2] = {0};
   CHECK_OK(ad_mesh_create("dp=3", &mesh));
-  ad_collective sum = {.op = AD_ALL_REDUCE, .in = value, .out = value, .count = 1, .dtype = AD_F32, .site = "here"};
+  ad_collective sum = {
+      .size = sizeof sum, .op = AD_ALL_REDUCE, .in = value, .out = value, .count = 1, .dtype = AD_F32, .site = "here"};
   sum.group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
-  CHECK_OK(ad_comm_barrier(comm, &sum.group, AD_HERE));
+  CHECK_OK(ad_comm_barrier(comm, &sum.group));
   if (ad_comm_rank(comm) == 1) {
     sum.count = 2;
     while (atomic_load(posted) < 2) usleep(1000);
@@ -197,11 +202,17 @@ static int fail_and_call_again(ad_comm *comm, void *context) {
   CHECK_OK(ad_mesh_create("dp=2", &mesh));
   ad_group group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
   float value = 0;
-  ad_collective sum = {.op = AD_ALL_REDUCE, .group = group, .in = &value, .out = &value, .count = 1, .dtype = AD_F32};
+  ad_collective sum = {.size = sizeof sum,
+                       .op = AD_ALL_REDUCE,
+                       .group = group,
+                       .in = &value,
+                       .out = &value,
+                       .count = 1,
+                       .dtype = AD_F32};
   if (ad_comm_rank(comm)) sum.count = 0;
   CHECK_STATUS(ad_comm_run(comm, &sum), AD_MISMATCH);
   CHECK_MESSAGE("; the communicator can only be closed");
-  CHECK_STATUS(ad_comm_barrier(comm, &group, AD_HERE), AD_MISMATCH);
+  CHECK_STATUS(ad_comm_barrier(comm, &group), AD_MISMATCH);
   CHECK_MESSAGE("; the communicator can only be closed");
   ad_mesh_destroy(mesh);
   return 0;

@@ -119,7 +119,8 @@ static void run(const suite *s, const variant *v, const ad_collective *call) {
 }
 
 static ad_collective collective(const suite *s, ad_collective_op op, size_t count) {
-  return (ad_collective){.op = op, .group = s->group, .count = count, .dtype = s->dtype, .site = AD_HERE};
+  return (ad_collective){
+      .size = sizeof(ad_collective), .op = op, .group = s->group, .count = count, .dtype = s->dtype, .site = AD_HERE};
 }
 
 static int64_t reduced(const suite *s, ad_reduction reduction, size_t i) {

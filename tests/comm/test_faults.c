@@ -17,7 +17,8 @@ static ad_status use(ad_comm *comm, const ad_mesh *mesh, const float *in, float 
   static ad_message messages[2 * MESSAGES];  // their table does not fit into a slot
   void *memory;
   ad_group group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
-  ad_collective sum = {.op = AD_ALL_REDUCE, .group = group, .in = in, .out = out, .count = COUNT, .dtype = AD_F32};
+  ad_collective sum = {
+      .size = sizeof sum, .op = AD_ALL_REDUCE, .group = group, .in = in, .out = out, .count = COUNT, .dtype = AD_F32};
   AD_TRY(ad_comm_alloc(comm, 1000, &memory));
   ad_comm_free(comm, memory);
   AD_TRY(ad_comm_run(comm, &sum));
@@ -25,7 +26,8 @@ static ad_status use(ad_comm *comm, const ad_mesh *mesh, const float *in, float 
     messages[i] = (ad_message){.send = in + i, .count = 1};
     messages[MESSAGES + i] = (ad_message){.receive = out + i, .count = 1};
   }
-  ad_collective exchange = {.op = AD_EXCHANGE, .group = group, .dtype = AD_F32, .messages = messages};
+  ad_collective exchange = {
+      .size = sizeof exchange, .op = AD_EXCHANGE, .group = group, .dtype = AD_F32, .messages = messages};
   exchange.message_count = 2 * MESSAGES;
   return ad_comm_run(comm, &exchange);
 }
@@ -68,7 +70,8 @@ static int fail_on_one(ad_comm *comm, void *context) {
   CHECK(in && out);
   CHECK_OK(ad_mesh_create("dp=2", &mesh));
   ad_group group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
-  ad_collective sum = {.op = AD_ALL_REDUCE, .group = group, .in = in, .out = out, .count = COUNT, .dtype = AD_F32};
+  ad_collective sum = {
+      .size = sizeof sum, .op = AD_ALL_REDUCE, .group = group, .in = in, .out = out, .count = COUNT, .dtype = AD_F32};
   if (ad_comm_rank(comm) == 1) ad_memory_fail_at(n);
   ad_status status = ad_comm_run(comm, &sum);
   ad_memory_fail_at(0);
@@ -114,7 +117,8 @@ static int call_wrongly(ad_comm *comm, void *context) {
   CHECK_OK(ad_mesh_create("dp=3", &too_large));
   CHECK_OK(ad_mesh_create_pool("dp=1", 1 - ad_comm_rank(comm), &other));
   ad_group group = ad_mesh_group(mesh, AD_AXES_ALL, 0);
-  const ad_collective good = {.op = AD_ALL_REDUCE, .group = group, .in = in, .out = out, .count = 8, .dtype = AD_F32};
+  const ad_collective good = {
+      .size = sizeof good, .op = AD_ALL_REDUCE, .group = group, .in = in, .out = out, .count = 8, .dtype = AD_F32};
   ad_collective bad[14];
   int n = 0;
   for (int i = 0; i < 14; i++) bad[i] = good;
@@ -160,7 +164,8 @@ static void dry_checks_and_leaves_values(void **state) {
   assert_int_equal(ad_comm_open_dry(1000000, 1000000, &comm), AD_INVALID);
   assert_int_equal(ad_comm_open_dry(999999, 1000000, &comm), AD_OK);
   assert_int_equal(ad_mesh_create("dp=1000 tp=1000", &mesh), AD_OK);
-  ad_collective call = {.op = AD_ALL_REDUCE, .in = in, .out = out, .count = 4, .dtype = AD_F32, .site = AD_HERE};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .in = in, .out = out, .count = 4, .dtype = AD_F32, .site = AD_HERE};
   call.group = ad_mesh_group(mesh, AD_AXES_ALL, 999999);
   assert_int_equal(ad_comm_run(comm, &call), AD_OK);
   assert_true(out[0] == 5 && out[3] == 8);

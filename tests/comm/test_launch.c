@@ -49,7 +49,7 @@ static int nothing_left(void **state) { return children_left() || files_in_share
 static int do_nothing(ad_comm *comm, void *context) { return 0; }
 
 static void thirty_two_ranks_start_and_join(void **state) {
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   assert_int_equal(launch(32, do_nothing, NULL, &result), AD_OK);
   assert_int_equal(result.rank, -1);
   assert_string_equal(result.message, "");
@@ -58,7 +58,7 @@ static void thirty_two_ranks_start_and_join(void **state) {
 static int exit_with_rank(ad_comm *comm, void *context) { return ad_comm_rank(comm) == 1 ? 7 : 0; }
 
 static void the_failing_ranks_exit_status_is_reported(void **state) {
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   assert_int_equal(launch(3, exit_with_rank, NULL, &result), AD_PEER_FAILED);
   assert_int_equal(result.rank, 1);
   assert_int_equal(result.exit_status, 7);
@@ -72,7 +72,7 @@ static int say_what_is_wrong(ad_comm *comm, void *cause) {
 }
 
 static void an_error_with_words_is_told_by_them_alone(void **state) {
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   ad_status cause = AD_SYSTEM;
   assert_int_equal(launch(3, say_what_is_wrong, &cause, &result), AD_PEER_FAILED);
   assert_string_equal(ad_last_error(), "rank 1: no such key");
@@ -89,7 +89,7 @@ static int say_nothing(ad_comm *comm, void *words) {
 static void an_error_without_words_is_told_by_its_status(void **state) {
   static char nothing[] = "";
   char *words[] = {NULL, nothing}, expected[256];
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   snprintf(expected, sizeof expected, "rank 1: %s", ad_status_sentence(AD_MEMORY));
   for (int i = 0; i < 2; i++) {
     assert_int_equal(launch(3, say_nothing, words[i], &result), AD_PEER_FAILED);
@@ -98,7 +98,7 @@ static void an_error_without_words_is_told_by_its_status(void **state) {
 }
 
 static void wrong_options_are_refused(void **state) {
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   ad_launch_options options = {.size = sizeof options, .ranks = 0, .function = do_nothing};
   assert_int_equal(ad_launch(&options, &result), AD_INVALID);
   options.ranks = 1000000;
@@ -111,7 +111,7 @@ static void wrong_options_are_refused(void **state) {
 
 static void refused_naming(const char *name, const char *start, const char *unset) {
   ad_comm *comm;
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   assert_int_equal(ad_comm_open(&comm), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), name));
   assert_non_null(strstr(ad_last_error(), start));
@@ -154,7 +154,7 @@ static void another_launchers_world_is_refused_by_name(void **state) {
 }
 
 static int launch_in_rank(ad_comm *comm, void *context) {
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   CHECK_STATUS(launch(2, do_nothing, NULL, &result), AD_INVALID);
   CHECK_MESSAGE("ad_comm_open");
   return 0;
@@ -170,7 +170,7 @@ static void *wait_for_end(void *end) {
 static void ranks_are_not_forked_beside_threads(void **state) {
   atomic_int end = 0;
   pthread_t thread;
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   assert_int_equal(pthread_create(&thread, NULL, wait_for_end, &end), 0);
   ad_status status = launch(2, do_nothing, NULL, &result);
   atomic_store(&end, 1);
@@ -192,7 +192,7 @@ static const char *self;  // this test, which joins as a rank if ADDEND_SHM_FD i
 
 static void programs_join_the_world(void **state) {
   char script[1024];
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   snprintf(script, sizeof script, "exec '%s' sum", self);
   assert_int_equal(launch_program(3, script, &result), AD_OK);
   assert_int_equal(result.joined, 3);
@@ -203,7 +203,7 @@ static void programs_join_the_world(void **state) {
 }
 
 static void a_program_that_does_not_exist_is_an_error(void **state) {
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   char *argv[] = {"/nowhere/no-such-program", NULL};
   ad_launch_options options = {.size = sizeof options, .ranks = 2, .argv = argv};
   assert_int_equal(ad_launch(&options, &result), AD_SYSTEM);
@@ -212,7 +212,7 @@ static void a_program_that_does_not_exist_is_an_error(void **state) {
 
 static void a_program_that_never_joins_is_named(void **state) {
   char script[1024];
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   snprintf(script, sizeof script, /* rank 1 ends once rank 0 sleeps, waiting for it, however slow its start was */
            "BEGUN=${TMPDIR:-/tmp}/begun-$PPID; export BEGUN; test $ADDEND_RANK = 0 && exec '%s' expect-left\n"
            "until test -s $BEGUN; do sleep 0.05; done; asleep=0\n"
@@ -228,7 +228,7 @@ static void a_program_that_never_joins_is_named(void **state) {
 
 static void a_program_killed_under_a_shell_died(void **state) {
   char script[1024];
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   snprintf(script, sizeof script, "'%s' die; exit $?", self);
   assert_int_equal(launch_program(2, script, &result), AD_RANK_DIED);
   assert_int_equal(result.rank, 1);
@@ -241,7 +241,8 @@ static ad_status sum_ranks(ad_comm *comm) {
   int32_t sum = (int32_t)ad_comm_rank(comm);
   snprintf(text, sizeof text, "dp=%d", (int)ad_comm_size(comm));
   AD_TRY(ad_mesh_create(text, &mesh));
-  ad_collective call = {.op = AD_ALL_REDUCE, .in = &sum, .out = &sum, .count = 1, .dtype = AD_I32, .site = AD_HERE};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .in = &sum, .out = &sum, .count = 1, .dtype = AD_I32, .site = AD_HERE};
   call.group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
   ad_status status = ad_comm_run(comm, &call);
   ad_mesh_destroy(mesh);
@@ -295,7 +296,8 @@ static int live_and_die(ad_comm *comm, void *context) {
   if (!own || ad_mesh_create("dp=3", &mesh) || ad_comm_alloc(comm, COUNT * sizeof *shared, (void **)&shared)) return 1;
   memset(own, 0, COUNT * sizeof *own);
   die_in(d, 1, rank);
-  ad_collective call = {.op = AD_ALL_REDUCE, .in = shared, .out = shared, .count = COUNT, .dtype = AD_F32};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .in = shared, .out = shared, .count = COUNT, .dtype = AD_F32};
   call.group = ad_mesh_group(mesh, AD_AXES_ALL, rank);
   call.site = AD_HERE;
   double start = rank_seconds();
@@ -312,7 +314,7 @@ static int live_and_die(ad_comm *comm, void *context) {
   if (!status) status = ad_comm_wait(comm, &request);
   die_in(d, 6, rank);
   while (!status && d->phase < PHASES && rank_seconds() - start < RANK_HANGS)
-    status = ad_comm_barrier(comm, &call.group, AD_HERE);
+    status = ad_comm_barrier(comm, &call.group);
   if (d->phase < PHASES && status != AD_RANK_DIED) return 1;
   ad_mesh_destroy(mesh);
   free(own);
@@ -322,7 +324,7 @@ static int live_and_die(ad_comm *comm, void *context) {
 static void a_killed_rank_is_named_on_all_ranks(void **state) {
   for (int phase = 0; phase <= PHASES; phase++) {
     death d = {phase, phase % 3};
-    ad_launch_result result;
+    ad_launch_result result = {.size = sizeof result};
     char words[64];
     ad_status status = launch(3, live_and_die, &d, &result);
     if (phase == PHASES) {
@@ -348,7 +350,7 @@ static int compute_forever(ad_comm *comm, void *context) {
 }
 
 static void ranks_that_go_on_after_an_error_are_ended(void **state) {
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   double start = rank_seconds();
   assert_int_equal(launch(3, compute_forever, NULL, &result), AD_RANK_DIED);
   assert_true(rank_seconds() - start < RANK_HANGS);
@@ -369,7 +371,7 @@ static int wait_forever(ad_comm *comm, void *context) {
 static int launch_and_signal(void (*prepare)(void), int signal_number, pid_t *pids) {
   pid_t launcher = fork();
   if (!launcher) {
-    ad_launch_result result;
+    ad_launch_result result = {.size = sizeof result};
     if (prepare) prepare();
     _exit(launch(3, wait_forever, pids, &result) == AD_INTERRUPTED && result.signal == signal_number ? 11 : 1);
   }
@@ -440,7 +442,7 @@ static int stall_after_a_sum(ad_comm *comm, void *context) {
 }
 
 static void a_stall_is_told_rank_by_rank(void **state) {
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   stall *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   assert_true(s != MAP_FAILED);
   assert_int_equal(pipe(s->told), 0);
@@ -488,7 +490,7 @@ static int compute_until_said(ad_comm *comm, void *context) {
 
 static void a_rank_that_computes_is_no_alarm_but_told_after_a_minute(void **state) {
   int waited = 0;
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   stall *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   assert_true(s != MAP_FAILED);
   ad_set_log(take_down_work, s);
@@ -526,7 +528,7 @@ static void leave_no_descriptors(void) {
 static int launch_prepared(void (*prepare)(void)) {
   pid_t launcher = fork();
   if (!launcher) {
-    ad_launch_result result;
+    ad_launch_result result = {.size = sizeof result};
     prepare();
     alarm(60);
     _exit(launch(8, exit_with_rank, NULL, &result) == AD_PEER_FAILED && result.rank == 1 ? 12 : 1);

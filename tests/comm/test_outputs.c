@@ -151,7 +151,8 @@ static int reduce_everything(ad_comm *comm, void *context) {
   for (int k = 0, turn = 0; k < 64; k++) {
     ad_dtype dtype = floats[k % 4], out = floats[k / 4 % 4], sum = k & 16 || dtype == AD_F64 ? AD_F64 : AD_F32;
     for (int u = 0; u < (k % 3 ? 2 : 3); u++, turn++) {  // the largest takes long
-      ad_collective call = {.op = k & 32 ? AD_ALL_REDUCE : AD_REDUCE_SCATTER, .dtype = dtype, .accumulate = sum};
+      ad_collective call = {
+          .size = sizeof call, .op = k & 32 ? AD_ALL_REDUCE : AD_REDUCE_SCATTER, .dtype = dtype, .accumulate = sum};
       call.out_dtype = out;
       call.in_scale = turn % 3;
       call.out_scale = turn % 5 - 1;
@@ -182,7 +183,12 @@ static int gather_segments(ad_comm *comm, void *context) {
     char *whole = calloc(count + 1, 4);
     fill(whole, AD_F32, 3, count, 9);
     own_rows(segments, w.index, w.members, whole, 4, in.memory);
-    ad_collective call = {.op = AD_ALL_GATHER, .group = w.group, .in = in.memory, .out = out.memory, .dtype = AD_F32};
+    ad_collective call = {.size = sizeof call,
+                          .op = AD_ALL_GATHER,
+                          .group = w.group,
+                          .in = in.memory,
+                          .out = out.memory,
+                          .dtype = AD_F32};
     call.segments = segments;
     call.segment_count = SEGMENTS;
     call.site = AD_HERE;
@@ -222,7 +228,8 @@ static int differ(ad_comm *comm, void *context) {
   uint16_t in[64] = {0};
   double out[64] = {0};
   ad_segment segments[2] = {{4, 4}, {4, 4}};
-  ad_collective call = {.op = AD_REDUCE_SCATTER, .group = w.group, .in = in, .out = out, .dtype = AD_F16};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_REDUCE_SCATTER, .group = w.group, .in = in, .out = out, .dtype = AD_F16};
   call.accumulate = call.out_dtype = AD_F64;
   call.in_scale = 2;
   call.segments = segments;
@@ -259,17 +266,38 @@ static void refused(const world *w, ad_collective call, const char *words) {
 static int refuse(ad_comm *comm, void *context) {
   world w = open_world(comm);
   ad_segment segment = {4, 1};
-  refused(&w, (ad_collective){.op = AD_ALL_REDUCE, .dtype = AD_F32, .adds = 1}, "only a reduce_scatter adds");
-  refused(&w, (ad_collective){.op = AD_REDUCE_SCATTER, .dtype = AD_F32, .adds = 1, .out_dtype = AD_BF16}, "sums in");
-  refused(&w, (ad_collective){.op = AD_ALL_REDUCE, .dtype = AD_I32, .out_scale = 1}, "only sums of floats");
-  refused(&w, (ad_collective){.op = AD_ALL_REDUCE, .dtype = AD_F32, .in_scale = 1, .reduction = AD_MAX}, "only sums");
-  refused(&w, (ad_collective){.op = AD_ALL_REDUCE, .dtype = AD_I32, .out_dtype = AD_F32}, "cannot be written as f32");
-  refused(&w, (ad_collective){.op = AD_ALL_REDUCE, .dtype = AD_F32, .in_scale = 101}, "scales go from");
-  refused(&w, (ad_collective){.op = AD_BROADCAST, .dtype = AD_F32, .out_dtype = AD_F64}, "that reduce");
-  refused(&w, (ad_collective){.op = AD_ALL_REDUCE, .dtype = AD_F32, .segments = &segment, .segment_count = 1},
+  refused(&w, (ad_collective){.size = sizeof(ad_collective), .op = AD_ALL_REDUCE, .dtype = AD_F32, .adds = 1},
+          "only a reduce_scatter adds");
+  refused(&w,
+          (ad_collective){
+              .size = sizeof(ad_collective), .op = AD_REDUCE_SCATTER, .dtype = AD_F32, .adds = 1, .out_dtype = AD_BF16},
+          "sums in");
+  refused(&w, (ad_collective){.size = sizeof(ad_collective), .op = AD_ALL_REDUCE, .dtype = AD_I32, .out_scale = 1},
+          "only sums of floats");
+  refused(&w,
+          (ad_collective){
+              .size = sizeof(ad_collective), .op = AD_ALL_REDUCE, .dtype = AD_F32, .in_scale = 1, .reduction = AD_MAX},
+          "only sums");
+  refused(&w, (ad_collective){.size = sizeof(ad_collective), .op = AD_ALL_REDUCE, .dtype = AD_I32, .out_dtype = AD_F32},
+          "cannot be written as f32");
+  refused(&w, (ad_collective){.size = sizeof(ad_collective), .op = AD_ALL_REDUCE, .dtype = AD_F32, .in_scale = 101},
+          "scales go from");
+  refused(&w, (ad_collective){.size = sizeof(ad_collective), .op = AD_BROADCAST, .dtype = AD_F32, .out_dtype = AD_F64},
+          "that reduce");
+  refused(&w,
+          (ad_collective){.size = sizeof(ad_collective),
+                          .op = AD_ALL_REDUCE,
+                          .dtype = AD_F32,
+                          .segments = &segment,
+                          .segment_count = 1},
           "only reduce_scatter");
   segment.rows = -1;
-  refused(&w, (ad_collective){.op = AD_ALL_GATHER, .dtype = AD_F32, .segments = &segment, .segment_count = 1},
+  refused(&w,
+          (ad_collective){.size = sizeof(ad_collective),
+                          .op = AD_ALL_GATHER,
+                          .dtype = AD_F32,
+                          .segments = &segment,
+                          .segment_count = 1},
           "-1 rows");
   ad_mesh_destroy(w.mesh);
   return 0;
@@ -285,14 +313,14 @@ static int share(ad_comm *comm, void *context) {
   for (int turn = 0; turn < 6; turn++) {
     const size_t bytes = turn % 2 ? 3u << 20 : 640;
     void *memory;
-    CHECK_OK(ad_comm_alloc_shared(comm, &w.group, bytes, AD_HERE, &memory));
+    CHECK_OK(ad_comm_alloc_shared(comm, &w.group, bytes, &memory));
     unsigned char *seen = memory;
     for (size_t i = w.index; i < bytes; i += w.members) CHECK(seen[i] == 0);
-    CHECK_OK(ad_comm_barrier(comm, &w.group, AD_HERE));
+    CHECK_OK(ad_comm_barrier(comm, &w.group));
     for (size_t i = w.index; i < bytes; i += w.members) seen[i] = (unsigned char)(1 + w.index);
-    CHECK_OK(ad_comm_barrier(comm, &w.group, AD_HERE));
+    CHECK_OK(ad_comm_barrier(comm, &w.group));
     for (size_t i = 0; i < bytes; i++) CHECK(seen[i] == 1 + i % w.members);
-    if (turn % 3) CHECK_OK(ad_comm_barrier(comm, &w.group, AD_HERE));
+    if (turn % 3) CHECK_OK(ad_comm_barrier(comm, &w.group));
     // Without the barrier a rank may free it while another still reads.
     ad_comm_free(comm, memory);
   }
@@ -310,16 +338,16 @@ static void shared_memory_is_one_block_for_all_members(void **state) {
 static int outlive(ad_comm *comm, void *context) {
   world w = open_world(comm);
   void *memory;
-  CHECK_OK(ad_comm_alloc_shared(comm, &w.group, 4096, AD_HERE, &memory));
+  CHECK_OK(ad_comm_alloc_shared(comm, &w.group, 4096, &memory));
   if (!w.index) {
     memset(memory, 7, 4096);
     ad_comm_free(comm, memory);
   }
-  CHECK_OK(ad_comm_barrier(comm, &w.group, AD_HERE));
+  CHECK_OK(ad_comm_barrier(comm, &w.group));
   void *next;
   CHECK_OK(ad_comm_alloc(comm, 4096, &next));  // where the first one would lie if it were gone
   memset(next, 9, 4096);
-  CHECK_OK(ad_comm_barrier(comm, &w.group, AD_HERE));
+  CHECK_OK(ad_comm_barrier(comm, &w.group));
   if (w.index) CHECK(((unsigned char *)memory)[4095] == 7);
   ad_mesh_destroy(w.mesh);
   return 0;

@@ -37,8 +37,14 @@ static int close_world(world *w) {
 }
 
 static ad_collective sum_of(world *w, size_t count, const char *site) {
-  return (ad_collective){
-      .op = AD_ALL_REDUCE, .group = w->all, .in = w->in, .out = w->out, .count = count, .dtype = AD_F32, .site = site};
+  return (ad_collective){.size = sizeof(ad_collective),
+                         .op = AD_ALL_REDUCE,
+                         .group = w->all,
+                         .in = w->in,
+                         .out = w->out,
+                         .count = count,
+                         .dtype = AD_F32,
+                         .site = site};
 }
 
 // The call fails and says both; the next calls fail with the same words.
@@ -46,7 +52,7 @@ static void fails_on_all(world *w, const ad_collective *call, ad_status expected
   double start = rank_seconds();
   ad_status status = ad_comm_run(w->comm, call);
   // A member that the difference does not concern may be done with the call where it comes from another node.
-  if (!status && !strcmp(ad_comm_engine(w->comm), "mpi")) status = ad_comm_barrier(w->comm, &w->all, AD_HERE);
+  if (!status && !strcmp(ad_comm_engine(w->comm), "mpi")) status = ad_comm_barrier(w->comm, &w->all);
   CHECK_STATUS(status, expected);
   CHECK(rank_seconds() - start < RANK_HANGS);
   CHECK_MESSAGE(one);
@@ -86,7 +92,7 @@ static int differ(ad_comm *comm, void *context) {
   const difference *d = context;
   world *w = open_world(comm, "dp=3");
   ad_collective call = sum_of(w, d->is_large ? 4000 : 10, w->rank == 2 ? "two.c:2" : "others.c:1");
-  CHECK_OK(ad_comm_barrier(comm, &w->all, AD_HERE));
+  CHECK_OK(ad_comm_barrier(comm, &w->all));
   if (w->rank == 2) d->change(w, &call);
   fails_on_all(w, &call, AD_MISMATCH, d->one, d->other);
   CHECK_MESSAGE("others.c:1");
@@ -118,7 +124,8 @@ static int differ_in_counts(ad_comm *comm, void *context) {
   ad_collective_op op = *(const ad_collective_op *)context;
   size_t counts[3] = {1, 2, 3}, receive[3] = {w->rank + 1u, w->rank + 1u, w->rank + 1u};
   if (w->rank == 1) counts[2] = op == AD_ALL_TO_ALL ? 3 : 0, counts[0] = 4;
-  ad_collective call = {.op = op, .group = w->all, .in = w->in, .out = w->out, .counts = counts, .dtype = AD_F32};
+  ad_collective call = {
+      .size = sizeof call, .op = op, .group = w->all, .in = w->in, .out = w->out, .counts = counts, .dtype = AD_F32};
   if (op == AD_ALL_TO_ALL) call.receive_counts = receive;
   if (w->rank == 1) usleep(300000);  // the two that agree are both there when it is found
   if (op == AD_ALL_TO_ALL)
@@ -135,7 +142,7 @@ static void differing_counts_are_a_mismatch(void **state) {
 static int send_to_nobody(ad_comm *comm, void *context) {
   world *w = open_world(comm, "pp=3");
   ad_message send = {.peer = 2, .send = w->in, .count = 7}, receive = {.peer = 0, .receive = w->out, .count = 8};
-  ad_collective call = {.op = AD_EXCHANGE, .group = w->all, .dtype = AD_F32};
+  ad_collective call = {.size = sizeof call, .op = AD_EXCHANGE, .group = w->all, .dtype = AD_F32};
   const int *both = context;
   if (w->rank == 0) call.messages = &send, call.message_count = 1;
   if (w->rank == 2 && *both) call.messages = &receive, call.message_count = 1;
@@ -215,7 +222,7 @@ static void posting_in_any_order_is_no_circle(void **state) { run_ranks(4, poste
 static int compute_for_long(ad_comm *comm, void *context) {
   world *w = open_world(comm, "dp=3");
   if (w->rank == 1) usleep(1500000);
-  CHECK_OK(ad_comm_barrier(comm, &w->all, AD_HERE));
+  CHECK_OK(ad_comm_barrier(comm, &w->all));
   return close_world(w);
 }
 
@@ -269,7 +276,7 @@ static int fail_one(ad_comm *comm, void *context) {
 
 static void a_failing_rank_tells_all(void **state) {
   ad_launch_options options = {.size = sizeof options, .ranks = 3, .function = fail_one};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   assert_int_equal(ad_launch(&options, &result), AD_PEER_FAILED);
   assert_int_equal(result.status, AD_NUMBER);
   assert_int_equal(result.rank, 2);
@@ -283,7 +290,7 @@ static int dump(ad_comm *comm, void *context) {
   world *w = open_world(comm, "dp=2");
   char path[512], line[1024];
   setenv("ADDEND_FLIGHT_DIR", context, 1);
-  for (int i = 0; i < 300; i++) CHECK_OK(ad_comm_barrier(comm, &w->all, "loop.c:9"));
+  for (int i = 0; i < 300; i++) CHECK_OK(ad_comm_barrier_at(comm, &w->all, "loop.c:9"));
   ad_collective call = sum_of(w, w->rank ? 3 : 4, "end.c:1");
   fails_on_all(w, &call, AD_MISMATCH, "3 f32", "4 f32");
   snprintf(path, sizeof path, "%s/flight-%d.txt", (const char *)context, (int)w->rank);

@@ -43,8 +43,14 @@ static int close_world(world *w) {
 }
 
 static ad_collective collective(const world *w, ad_collective_op op, const char *site) {
-  return (ad_collective){
-      .op = op, .group = w->all, .in = w->in, .out = w->out, .count = COUNT, .dtype = AD_F32, .site = site};
+  return (ad_collective){.size = sizeof(ad_collective),
+                         .op = op,
+                         .group = w->all,
+                         .in = w->in,
+                         .out = w->out,
+                         .count = COUNT,
+                         .dtype = AD_F32,
+                         .site = site};
 }
 
 // Whether the machine lets ranks read each other, by trying: where it does not, everything is staged.
@@ -54,12 +60,13 @@ static int ranks_read_each_other(const world *w) {
   } place;
   int64_t word = 77, found = 0;
   place own = {getpid(), (int64_t)(intptr_t)&word}, all[RANKS];
-  ad_collective gather = {.op = AD_ALL_GATHER, .group = w->all, .in = &own, .out = all, .count = 2, .dtype = AD_I64};
+  ad_collective gather = {
+      .size = sizeof gather, .op = AD_ALL_GATHER, .group = w->all, .in = &own, .out = all, .count = 2, .dtype = AD_I64};
   CHECK_OK(ad_comm_run(w->comm, &gather));
   const place *next = &all[(ad_comm_rank(w->comm) + 1) % RANKS];
   struct iovec to = {&found, sizeof found}, from = {(void *)(intptr_t)next->at, sizeof found};
   int reads = process_vm_readv((pid_t)next->pid, &to, 1, &from, 1, 0) == sizeof found && found == word;
-  CHECK_OK(ad_comm_barrier(w->comm, &w->all, AD_HERE));
+  CHECK_OK(ad_comm_barrier(w->comm, &w->all));
   return reads;
 }
 
@@ -141,7 +148,7 @@ static int die_while_read(ad_comm *comm, void *context) {
   world w = open_world(comm);
   ad_collective call = collective(&w, d->op, AD_HERE);
   ad_request request;
-  CHECK_OK(ad_comm_barrier(comm, &w.all, AD_HERE));
+  CHECK_OK(ad_comm_barrier(comm, &w.all));
   double start = rank_seconds();
   ad_status status = ad_comm_post(comm, &call, &request);
   if (ad_comm_rank(comm) == 1) {
@@ -158,7 +165,7 @@ static int die_while_read(ad_comm *comm, void *context) {
 
 static void dies_and_is_named(ad_collective_op op, long microseconds) {
   death d = {op, microseconds};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = die_while_read, .context = &d};
   assert_int_equal(ad_launch(&options, &result), AD_RANK_DIED);
   assert_int_equal(result.rank, 1);

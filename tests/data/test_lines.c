@@ -140,7 +140,8 @@ static int draw_on_a_rank(ad_comm *comm, void *context) {
   CHECK_OK(ad_line_data_open(&options, &lines));
   for (int64_t k = 0; k < LINES; k++) {
     int64_t i = (k + ad_comm_rank(comm) * 5) % LINES;
-    CHECK_OK(ad_line_data_draw(lines, 7, 0, (uint64_t)i, &own[i].line, (uint8_t *)own[i].characters, own[i].picture));
+    CHECK_OK(ad_line_data_draw(lines, 7, AD_TRAINING_PART, (uint64_t)i, &own[i].line, (uint8_t *)own[i].characters,
+                               own[i].picture));
   }
   ad_line_data_close(lines);
   CHECK(memcmp(own, context, sizeof own) == 0);
@@ -160,8 +161,9 @@ static void seeds_indices_and_parts_differ(void **state) {
   ad_line_options options = usual();
   ad_line_data *lines = open_lines(&options);
   drawn first = draw(lines, 0, 0), next = draw(lines, 0, 1), held_out = draw(lines, 1, 0), seeded = {0};
-  assert_int_equal(ad_line_data_draw(lines, 8, 0, 0, &seeded.line, (uint8_t *)seeded.characters, seeded.picture),
-                   AD_OK);
+  assert_int_equal(
+      ad_line_data_draw(lines, 8, AD_TRAINING_PART, 0, &seeded.line, (uint8_t *)seeded.characters, seeded.picture),
+      AD_OK);
   assert_string_not_equal(first.characters, next.characters);
   assert_string_not_equal(first.characters, held_out.characters);
   assert_string_not_equal(first.characters, seeded.characters);
@@ -654,7 +656,8 @@ static void a_font_with_changed_bytes_is_refused_or_drawn_inside_the_picture(voi
     if (ad_line_data_open(&options, &lines)) continue;
     for (uint64_t i = 0; i < 5; i++) {
       drawn one = {0};
-      ad_status status = ad_line_data_draw(lines, 7, 0, i, &one.line, (uint8_t *)one.characters, one.picture);
+      ad_status status =
+          ad_line_data_draw(lines, 7, AD_TRAINING_PART, i, &one.line, (uint8_t *)one.characters, one.picture);
       assert_true(status == AD_OK || status == AD_INVALID);
     }
     ad_line_data_close(lines);

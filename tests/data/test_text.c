@@ -15,6 +15,8 @@
 #include "base/memory.h"
 #include "data/text.h"
 
+#define must(call) assert_int_equal((call), AD_OK)
+
 static char folder[64];
 
 static const char *in_folder(const char *name) {
@@ -73,8 +75,8 @@ static void files_are_read_in_name_order_and_links_inside_are_not_followed(void 
   assert_int_equal(ad_text_data_bytes(text), 30);
   int32_t tokens[29], targets[29];
   int64_t counted;
-  ad_batch_options options = {.seed = 1, .global_batch = 1};
-  ad_text_data_rows(text, &options, 0, 0, 1, tokens, targets, &counted);
+  ad_batch_options options = {.size = sizeof options, .seed = 1, .global_batch = 1};
+  must(ad_text_data_rows(text, &options, 0, 0, 1, tokens, targets, &counted));
   assert_int_equal(counted, 29);
   for (int i = 0; i < 29; i++) {
     assert_int_equal(tokens[i], "axc"[i / 10]);
@@ -103,8 +105,8 @@ static void the_last_part_of_every_file_is_held_out(void **state) {
   int32_t tokens[3 * 50], targets[3 * 50];
   int64_t counted;
   for (int held_out = 0; held_out < 2; held_out++) {
-    ad_batch_options options = {.seed = 7, .global_batch = 50, .held_out = held_out};
-    ad_text_data_rows(text, &options, 0, 0, 50, tokens, targets, &counted);
+    ad_batch_options options = {.size = sizeof options, .seed = 7, .global_batch = 50, .held_out = held_out};
+    must(ad_text_data_rows(text, &options, 0, 0, 50, tokens, targets, &counted));
     for (int i = 0; i < 150; i++) {
       assert_in_range(tokens[i], '0' + 5 * held_out, '4' + 5 * held_out);
       assert_int_equal(targets[i], tokens[i] + 1);
@@ -117,8 +119,8 @@ static void nothing_held_out_gives_rows_that_do_not_count(void **state) {
   ad_text_data *text = open_one(in_folder("ten"), 3, 0);
   int32_t tokens[6], targets[6];
   int64_t counted = 5;
-  ad_batch_options options = {.seed = 7, .global_batch = 2, .held_out = 1};
-  ad_text_data_rows(text, &options, 0, 0, 2, tokens, targets, &counted);
+  ad_batch_options options = {.size = sizeof options, .seed = 7, .global_batch = 2, .held_out = 1};
+  must(ad_text_data_rows(text, &options, 0, 0, 2, tokens, targets, &counted));
   assert_int_equal(counted, 0);
   for (int i = 0; i < 6; i++) assert_int_equal(targets[i], -1);
   ad_text_data_close(text);
@@ -126,13 +128,13 @@ static void nothing_held_out_gives_rows_that_do_not_count(void **state) {
 
 static void a_sample_depends_on_its_global_index_alone(void **state) {
   ad_text_data *text = open_one(in_folder("tree"), 5, 0);
-  ad_batch_options options = {.seed = 3, .global_batch = 7};
+  ad_batch_options options = {.size = sizeof options, .seed = 3, .global_batch = 7};
   int32_t whole[35], whole_targets[35], tokens[35], targets[35];
   int64_t all, counted;
-  ad_text_data_rows(text, &options, 4, 0, 7, whole, whole_targets, &all);
+  must(ad_text_data_rows(text, &options, 4, 0, 7, whole, whole_targets, &all));
   for (int64_t first = 0; first < 7; first++) {
     for (int64_t count = 0; first + count <= 7; count++) {
-      ad_text_data_rows(text, &options, 4, first, count, tokens, targets, &counted);
+      must(ad_text_data_rows(text, &options, 4, first, count, tokens, targets, &counted));
       assert_int_equal(counted, count * 5);
       assert_memory_equal(tokens, whole + first * 5, (size_t)count * 5 * sizeof *tokens);
       assert_memory_equal(targets, whole_targets + first * 5, (size_t)count * 5 * sizeof *tokens);
@@ -145,11 +147,12 @@ static void seeds_steps_and_samples_differ(void **state) {
   ad_text_data *text = open_one("/proc/self/exe", 64, 0);
   int32_t first[64 * 4], other[64 * 4], targets[64 * 4];
   int64_t counted;
-  ad_batch_options options = {.seed = 1, .global_batch = 4}, seeded = {.seed = 2, .global_batch = 4};
-  ad_text_data_rows(text, &options, 0, 0, 4, first, targets, &counted);
-  ad_text_data_rows(text, &seeded, 0, 0, 4, other, targets, &counted);
+  ad_batch_options options = {.size = sizeof options, .seed = 1, .global_batch = 4},
+                   seeded = {.size = sizeof seeded, .seed = 2, .global_batch = 4};
+  must(ad_text_data_rows(text, &options, 0, 0, 4, first, targets, &counted));
+  must(ad_text_data_rows(text, &seeded, 0, 0, 4, other, targets, &counted));
   assert_memory_not_equal(first, other, sizeof first);
-  ad_text_data_rows(text, &options, 1, 0, 4, other, targets, &counted);
+  must(ad_text_data_rows(text, &options, 1, 0, 4, other, targets, &counted));
   assert_memory_not_equal(first, other, sizeof first);
   ad_text_data_close(text);
 }
@@ -169,9 +172,9 @@ static void no_sample_comes_back_in_a_later_step(void **state) {
   ad_text_data *text = open_one(in_folder("numbers"), SEQ, 0);
   int32_t tokens[SAMPLES][SEQ], targets[SAMPLES][SEQ];
   int64_t counted;
-  ad_batch_options options = {.seed = 1, .global_batch = BATCH};
+  ad_batch_options options = {.size = sizeof options, .seed = 1, .global_batch = BATCH};
   for (int64_t step = 0; step < STEPS; step++)
-    ad_text_data_rows(text, &options, step, 0, BATCH, tokens[step * BATCH], targets[step * BATCH], &counted);
+    must(ad_text_data_rows(text, &options, step, 0, BATCH, tokens[step * BATCH], targets[step * BATCH], &counted));
   for (int a = 0; a < SAMPLES; a++)
     for (int b = 0; b < a; b++) assert_memory_not_equal(tokens[a], tokens[b], sizeof tokens[a]);
   ad_text_data_close(text);
@@ -182,8 +185,8 @@ static void every_place_of_the_text_is_drawn(void **state) {
   int seen[9] = {0};
   int32_t tokens[400], targets[400];
   int64_t counted;
-  ad_batch_options options = {.seed = 1, .global_batch = 400};
-  ad_text_data_rows(text, &options, 0, 0, 400, tokens, targets, &counted);
+  ad_batch_options options = {.size = sizeof options, .seed = 1, .global_batch = 400};
+  must(ad_text_data_rows(text, &options, 0, 0, 400, tokens, targets, &counted));
   for (int i = 0; i < 400; i++) seen[tokens[i] - '0']++;
   for (int i = 0; i < 9; i++) assert_in_range(seen[i], 20, 80);
   ad_text_data_close(text);
@@ -192,15 +195,15 @@ static void every_place_of_the_text_is_drawn(void **state) {
 static void fractions_of_a_sample_count(void **state) {
   ad_text_data *text = open_one(in_folder("tree"), 10, 0);
   const double valid[] = {1, 0.5, 0, 0.04};
-  ad_batch_options options = {.seed = 1, .global_batch = 6, .valid = valid, .valid_count = 4};
+  ad_batch_options options = {.size = sizeof options, .seed = 1, .global_batch = 6, .valid = valid, .valid_count = 4};
   const int expected[] = {10, 5, 0, 0, 10, 5};
   int32_t tokens[60], targets[60];
   int64_t counted;
-  ad_text_data_rows(text, &options, 0, 0, 6, tokens, targets, &counted);
+  must(ad_text_data_rows(text, &options, 0, 0, 6, tokens, targets, &counted));
   assert_int_equal(counted, 30);
   for (int row = 0; row < 6; row++)
     for (int i = 0; i < 10; i++) assert_int_equal(targets[row * 10 + i] >= 0, i < expected[row]);
-  ad_text_data_rows(text, &options, 0, 2, 2, tokens, targets, &counted);
+  must(ad_text_data_rows(text, &options, 0, 2, 2, tokens, targets, &counted));
   assert_int_equal(counted, 0);
   ad_text_data_close(text);
 }
@@ -264,12 +267,12 @@ static void a_text_that_is_not_read_has_its_size_and_its_counts(void **state) {
   assert_int_equal(ad_text_data_open_unread(&path, 1, 4, 0.2, &unread), AD_OK);
   assert_int_equal(ad_text_data_bytes(unread), ad_text_data_bytes(read));
   double valid[] = {1, 0.5, 0};
-  ad_batch_options options = {.seed = 3, .global_batch = 9, .valid = valid, .valid_count = 3};
+  ad_batch_options options = {.size = sizeof options, .seed = 3, .global_batch = 9, .valid = valid, .valid_count = 3};
   int32_t tokens[20], targets[20];
   for (options.held_out = 0; options.held_out < 2; options.held_out++) {
     int64_t counted[2];
-    ad_text_data_rows(read, &options, 2, 3, 5, tokens, targets, &counted[0]);
-    ad_text_data_rows(unread, &options, 2, 3, 5, NULL, NULL, &counted[1]);
+    must(ad_text_data_rows(read, &options, 2, 3, 5, tokens, targets, &counted[0]));
+    must(ad_text_data_rows(unread, &options, 2, 3, 5, NULL, NULL, &counted[1]));
     assert_true(counted[0] > 0 && counted[0] == counted[1]);
   }
   ad_text_data_close(read);

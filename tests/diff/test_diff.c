@@ -53,7 +53,7 @@ static void a_dump_is_judged(void **state) {
     assert_int_equal(ad_diff(files, FILES, NULL, &holds, &json), AD_OK);
     assert_int_equal(holds, !wrong);
     assert_non_null(strstr(json, wrong ? "\"averaged\"" : "\"right\""));
-    assert_int_equal(ad_diff_table(json, 1, &table), AD_OK);
+    assert_int_equal(ad_diff_table(json, AD_COLOURED_TEXT, &table), AD_OK);
     assert_non_null(strstr(table, wrong ? "averaged over dp" : "right"));
     free(json);
     free(table);
@@ -69,7 +69,7 @@ static void equal_addends_tell_nothing_unless_they_are_allowed(void **state) {
     assert_int_equal(ad_diff(files, FILES, &options, &holds, &json), AD_OK);
     assert_int_equal(holds, allowed);
     assert_non_null(strstr(json, allowed ? "\"verdict\": \"right\"" : "\"verdict\": \"cannot_tell\""));
-    assert_int_equal(ad_diff_table(json, 1, &table), AD_OK);
+    assert_int_equal(ad_diff_table(json, AD_COLOURED_TEXT, &table), AD_OK);
     assert_int_equal(strstr(table, "CANNOT TELL") != NULL, !allowed);
     free(json);
     free(table);
@@ -101,7 +101,7 @@ static void what_cannot_be_is_refused(void **state) {
   assert_int_equal(ad_diff(files, FILES, &unsized, &holds, &json), AD_INVALID);
   assert_int_equal(ad_diff(files, FILES - 1, NULL, &holds, &json), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "rank 2 has no sum file"));
-  assert_int_equal(ad_diff_table("{", 0, &json), AD_INVALID);
+  assert_int_equal(ad_diff_table("{", AD_PLAIN_TEXT, &json), AD_INVALID);
   assert_null(json);
   assert_int_equal(holds, -1);
 }

@@ -71,6 +71,7 @@ static void what_is_written_reads_back_as_the_same(void **state) {
     assert_int_equal((uintptr_t)found->data % ad_dtype_size(found->dtype), 0);
   }
   assert_string_equal(ad_safetensors_at(file, 0)->name, "a.scalar");
+  assert_null(ad_safetensors_at(file, TENSORS));
   assert_null(ad_safetensors_find(file, "other"));
   assert_string_equal(ad_safetensors_metadata(file, "step"), "12");
   assert_null(ad_safetensors_metadata(file, "steps"));

@@ -41,7 +41,7 @@ static void judge(const char *const *files, size_t count) {
     require(!json && ad_last_error()[0] != 0);
     return;
   }
-  require(!ad_diff_table(json, 0, &table) && (holds == 0 || holds == 1));
+  require(!ad_diff_table(json, AD_PLAIN_TEXT, &table) && (holds == 0 || holds == 1));
   require(!ad_diff(files, count, NULL, &again, &second) && again == holds && !strcmp(json, second));
   free(json);
   free(second);

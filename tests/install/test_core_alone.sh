@@ -23,7 +23,7 @@ export C_INCLUDE_PATH=$work/poison
 cmake -S "$source" -B "$work/build" -G Ninja -DCMAKE_C_COMPILER="$compiler" -DAD_TRAINER=OFF -DCMAKE_BUILD_TYPE=Release \
   -DAD_MPICC_OPENMPI= -DAD_MPICC_MPICH= >"$work/log" 2>&1 || fail "cmake"
 start=$(date +%s)
-cmake --build "$work/build" --target addend addend_static addend_cli examples >"$work/log" 2>&1 || fail "the build"
+cmake --build "$work/build" --target libaddend.so addend_static addend_cli examples >"$work/log" 2>&1 || fail "the build"
 echo "built in $(($(date +%s) - start)) s"
 
 # What it needs at run time, and what it holds.

@@ -39,8 +39,8 @@ static ad_status meet(const meeting *m, ad_layout *out) {
   ad_layout first = read_layout(m->first), second = read_layout(m->second);
   const ad_layout *operands[] = {&first, &second};
   int constant[] = {m->constant && m->constant[0] == '1', m->constant && m->constant[1] == '1'};
-  ad_rule rule = {"multiply", m->dims, (ad_linearity)m->linearity, m->whole};
-  return ad_layout_propagate(&rule, operands, m->constant ? constant : NULL, m->second ? 2 : 1, "moe.c:88", out);
+  ad_rule rule = {sizeof rule, "multiply", m->dims, (ad_linearity)m->linearity, m->whole};
+  return ad_layout_propagate_at(&rule, operands, m->constant ? constant : NULL, m->second ? 2 : 1, out, "moe.c:88");
 }
 
 static void check_allowed(const meeting *meetings, size_t count) {
@@ -310,7 +310,7 @@ static void apply_step(const char *step, ad_layout operands[2], const int ndim[2
   ad_layout *layout = &operands[operand - 1];
   assert_string_equal(ad_type_print(layout->type[AD_TP], printed, sizeof printed), from);
   assert_int_equal(
-      ad_layout_after(layout, read_move(move), AD_AXES(AD_TP), read_type(to), ndim[operand - 1], "moe.c:87", layout),
+      ad_layout_after_at(layout, read_move(move), AD_AXES(AD_TP), read_type(to), ndim[operand - 1], layout, "moe.c:87"),
       AD_OK);
 }
 
@@ -330,7 +330,7 @@ static void apply(ad_layout operands[2], const int ndim[2]) {
 static ad_status meet_all(const ad_rule *rule, const ad_layout operands[2]) {
   const ad_layout *both[] = {&operands[0], &operands[1]};
   ad_layout out;
-  return ad_layout_propagate(rule, both, NULL, 2, "moe.c:88", &out);
+  return ad_layout_propagate_at(rule, both, NULL, 2, &out, "moe.c:88");
 }
 
 /* Every pair of types on an axis, under every kind of rule: done as the message says, the operation takes them. Where
@@ -346,7 +346,7 @@ static void what_is_said_to_repair_it_does(void **state) {
   for (int i = 0; i < 6 * 3 * 64; i++) {
     char text[2][32];
     ad_layout operands[2];
-    ad_rule rule = {"multiply", rules[i / 192].dims, (ad_linearity)(i / 64 % 3), NULL};
+    ad_rule rule = {sizeof rule, "multiply", rules[i / 192].dims, (ad_linearity)(i / 64 % 3), NULL};
     for (int o = 0; o < 2; o++) {
       snprintf(text[o], sizeof text[o], "dp=R tp=%s", types[o ? i % 8 : i / 8 % 8]);
       operands[o] = read_layout(text[o]);
@@ -367,8 +367,8 @@ static void operands_lie_on_one_mesh(void **state) {
   ad_mesh *view = NULL;
   assert_int_equal(ad_mesh_create_view(mesh, "ep=6", &view), AD_OK);
   ad_layout a = ad_layout_all(mesh, AD_R), b = ad_layout_all(view, AD_R), out;
-  ad_rule rule = {"add", "b,b->b", AD_ADDITIVE, NULL};
-  assert_int_equal(ad_layout_propagate(&rule, (const ad_layout *[]){&a, &b}, NULL, 2, NULL, &out), AD_TYPE);
+  ad_rule rule = {sizeof rule, "add", "b,b->b", AD_ADDITIVE, NULL};
+  assert_int_equal(ad_layout_propagate_at(&rule, (const ad_layout *[]){&a, &b}, NULL, 2, &out, NULL), AD_TYPE);
   assert_string_equal(ad_last_error(),
                       "a call without a site: add: operand 1 lies on mesh \"dp_shard=3 cp=1 tp=2\", operand 2 on "
                       "\"ep=6\"; change the view of "
@@ -381,8 +381,8 @@ static void a_rule_that_is_none_is_refused(void **state) {
                                      "b,b->bb", "b,1->b", "abcdefg,b->b", "b,b->>",   "b->b",    "b,b,b->b"};
   ad_layout a = ad_layout_all(mesh, AD_R), out;
   for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
-    ad_rule rule = {"add", dims[i], AD_ADDITIVE, NULL};
-    assert_int_equal(ad_layout_propagate(&rule, (const ad_layout *[]){&a, &a}, NULL, 2, NULL, &out), AD_INVALID);
+    ad_rule rule = {sizeof rule, "add", dims[i], AD_ADDITIVE, NULL};
+    assert_int_equal(ad_layout_propagate_at(&rule, (const ad_layout *[]){&a, &a}, NULL, 2, &out, NULL), AD_INVALID);
   }
 }
 
@@ -416,7 +416,7 @@ typedef struct experiment {
 } experiment;
 
 static experiment plan(const char *dims, ad_linearity linearity) {
-  experiment e = {.rule = {"test", dims, linearity, NULL}};
+  experiment e = {.rule = {sizeof(ad_rule), "test", dims, linearity, NULL}};
   for (const char *c = dims;; c += 1 + (*c == '-')) {
     size_t length = strcspn(c, ",-");
     e.letters[e.count] = c;
@@ -559,8 +559,8 @@ static void check_experiment(const experiment *e, const ad_mesh *axis_mesh) {
       layouts[i] = ad_layout_all(axis_mesh, AD_R);
       ad_layout_set(&layouts[i], AD_AXES(AD_TP), types[i]);
     }
-    ad_status status = ad_layout_propagate(&e->rule, (const ad_layout *[]){&layouts[0], &layouts[1]}, NULL,
-                                           (size_t)e->count, NULL, &out);
+    ad_status status = ad_layout_propagate_at(&e->rule, (const ad_layout *[]){&layouts[0], &layouts[1]}, NULL,
+                                              (size_t)e->count, &out, NULL);
     int claim = 0, holds = some_type_holds(e, whole, types, out.type[AD_TP], &claim);
     assert_int_equal(status == AD_OK, claim);
     assert_int_equal(status == AD_OK, holds);

@@ -88,7 +88,7 @@ static void what_is_not_in_the_table_is_refused(void **state) {
           ad_type to = ad_type_is_cut(kinds[j]) ? AD_S(1) : kinds[j];
           ad_layout layout = ad_layout_all(mesh, AD_R), after = ad_layout_all(mesh, AD_V);
           ad_layout_set(&layout, AD_AXES(axes[k]), kinds[i]);
-          ad_status status = ad_layout_after(&layout, (ad_move)move, AD_AXES(axes[k]), to, 2, "here.c:1", &after);
+          ad_status status = ad_layout_after_at(&layout, (ad_move)move, AD_AXES(axes[k]), to, 2, &after, "here.c:1");
           assert_int_equal(status, in_table((ad_move)move, kinds[i], kinds[j]) ? AD_OK : AD_TYPE);
           if (status) {
             assert_int_equal(ad_layout_axes_of(&after, AD_V), AD_AXES_ALL);
@@ -128,7 +128,8 @@ typedef struct step_case {
 static void check_steps(const step_case *cases, size_t count, ad_status wanted) {
   for (size_t i = 0; i < count; i++) {
     ad_layout before = read_layout(cases[i].before), after;
-    assert_int_equal(ad_layout_after(&before, cases[i].move, cases[i].axes, cases[i].to, 3, "x.c:9", &after), wanted);
+    assert_int_equal(ad_layout_after_at(&before, cases[i].move, cases[i].axes, cases[i].to, 3, &after, "x.c:9"),
+                     wanted);
     if (wanted) {
       if (!strstr(ad_last_error(), cases[i].after)) assert_string_equal(ad_last_error(), cases[i].after);
       continue;
@@ -170,9 +171,9 @@ static void cuts_are_made_and_undone_innermost(void **state) {
 
 static void a_move_that_does_not_exist_is_refused(void **state) {
   ad_layout layout = ad_layout_all(mesh, AD_R), after;
-  assert_int_equal(ad_layout_after(&layout, AD_MOVE_COUNT, 0, AD_R, 1, NULL, &after), AD_INVALID);
-  assert_int_equal(ad_layout_after(&layout, AD_MOVE_ONCE, AD_AXES_ALL + 1, AD_P, 1, NULL, &after), AD_INVALID);
-  assert_int_equal(ad_layout_after(&layout, AD_MOVE_ONCE, 0, 0x77, 1, NULL, &after), AD_INVALID);
+  assert_int_equal(ad_layout_after_at(&layout, AD_MOVE_COUNT, 0, AD_R, 1, &after, NULL), AD_INVALID);
+  assert_int_equal(ad_layout_after_at(&layout, AD_MOVE_ONCE, AD_AXES_ALL + 1, AD_P, 1, &after, NULL), AD_INVALID);
+  assert_int_equal(ad_layout_after_at(&layout, AD_MOVE_ONCE, 0, 0x77, 1, &after, NULL), AD_INVALID);
 }
 
 static const char *print_path(const char *gradient, const char *storage, char *buffer, size_t size) {
@@ -247,7 +248,8 @@ static void a_path_is_legal_step_by_step(void **state) {
     int count;
     if (ad_layout_path(&reached, &storage, steps, &count)) continue;
     for (int i = 0; i < count; i++)
-      assert_int_equal(ad_layout_after(&reached, steps[i].move, steps[i].axes, steps[i].to, 2, NULL, &reached), AD_OK);
+      assert_int_equal(ad_layout_after_at(&reached, steps[i].move, steps[i].axes, steps[i].to, 2, &reached, NULL),
+                       AD_OK);
     assert_true(ad_layout_equal(&reached, &storage));
     paths++;
   }
@@ -274,7 +276,7 @@ static void views_keep_what_is_uniform(void **state) {
     assert_int_equal(ad_mesh_create_view(dense, cases[i][2], &sparse), AD_OK);
     assert_int_equal(ad_layout_parse(dense, cases[i][1], &layout), AD_OK);
     assert_int_equal(ad_layout_parse(sparse, cases[i][3], &expected), AD_OK);
-    assert_int_equal(ad_layout_view(&layout, sparse, NULL, &seen), AD_OK);
+    assert_int_equal(ad_layout_view_at(&layout, sparse, &seen, NULL), AD_OK);
     assert_true(ad_layout_equal(&seen, &expected));
     ad_mesh_destroy(sparse);
     ad_mesh_destroy(dense);
@@ -299,7 +301,7 @@ static void views_refuse_cuts_and_mixtures_and_name_the_repair(void **state) {
     assert_int_equal(ad_mesh_create(cases[i][0], &dense), AD_OK);
     assert_int_equal(ad_mesh_create_view(dense, cases[i][2], &sparse), AD_OK);
     assert_int_equal(ad_layout_parse(dense, cases[i][1], &layout), AD_OK);
-    assert_int_equal(ad_layout_view(&layout, sparse, "moe.c:88", &seen), AD_TYPE);
+    assert_int_equal(ad_layout_view_at(&layout, sparse, &seen, "moe.c:88"), AD_TYPE);
     if (!strstr(ad_last_error(), cases[i][3])) assert_string_equal(ad_last_error(), cases[i][3]);
     ad_mesh_destroy(sparse);
     ad_mesh_destroy(dense);
@@ -310,7 +312,7 @@ static void a_view_of_other_ranks_is_refused(void **state) {
   ad_mesh *pool = NULL;
   ad_layout layout = ad_layout_all(mesh, AD_V), seen;
   assert_int_equal(ad_mesh_create_pool("ep=12", 12, &pool), AD_OK);
-  assert_int_equal(ad_layout_view(&layout, pool, NULL, &seen), AD_INVALID);
+  assert_int_equal(ad_layout_view_at(&layout, pool, &seen, NULL), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "has ranks 0 to 11, the view \"ep=12\" 12 to 23"));
   ad_mesh_destroy(pool);
 }

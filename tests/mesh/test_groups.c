@@ -93,6 +93,12 @@ static void a_rank_of_another_group_is_no_member(void **state) {
   assert_int_equal(ad_group_index(&group, 3), -1);
   assert_int_equal(ad_group_index(&group, 10), -1);
   assert_int_equal(ad_group_index(&group, -4), -1);
+  assert_int_equal(ad_group_rank(&group, 2), 8);
+  assert_int_equal(ad_group_rank(&group, 3), -1);
+  assert_int_equal(ad_group_rank(&group, -1), -1);
+  assert_int_equal(ad_mesh_axis_size(mesh, AD_AXIS_COUNT), 0);
+  assert_int_equal(ad_mesh_stride(mesh, (ad_axis)-1), 0);
+  assert_int_equal(ad_mesh_position(mesh, 6, AD_AXIS_COUNT), -1);
   ad_mesh_destroy(mesh);
 }
 

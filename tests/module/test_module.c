@@ -18,8 +18,12 @@ enum { ROWS = 5, COLUMNS = 4 };
 
 static ad_param_spec matrix(const char *name, const ad_mesh *mesh) {
   ad_layout layout = ad_layout_all(mesh, AD_R);
-  return (ad_param_spec){
-      .name = name, .shape = {2, {ROWS, COLUMNS}}, .layout = layout, .storage = layout, .deviation = 1};
+  return (ad_param_spec){.size = sizeof(ad_param_spec),
+                         .name = name,
+                         .shape = {2, {ROWS, COLUMNS}},
+                         .layout = layout,
+                         .storage = layout,
+                         .deviation = 1};
 }
 
 /* A module of two parameters on one rank; a mesh and a comm of their own. */
@@ -41,10 +45,15 @@ static void describe(fixture *f) {
   f->params[1] = matrix("head.w", f->mesh);
   f->params[1].contract = (ad_contract){.param = AD_BF16};
   ad_layout layout = ad_layout_all(f->mesh, AD_R);
-  f->states[0] = (ad_state_spec){"bias", AD_F32, {1, {3}}, layout, 0.5};
-  f->states[1] = (ad_state_spec){"sources", AD_BF16, {1, {7}}, layout, -2};
-  f->spec = (ad_module_spec){
-      .name = "m", .mesh = f->mesh, .params = f->params, .param_count = 2, .states = f->states, .state_count = 2};
+  f->states[0] = (ad_state_spec){sizeof(ad_state_spec), "bias", AD_F32, {1, {3}}, layout, 0.5};
+  f->states[1] = (ad_state_spec){sizeof(ad_state_spec), "sources", AD_BF16, {1, {7}}, layout, -2};
+  f->spec = (ad_module_spec){.size = sizeof(ad_module_spec),
+                             .name = "m",
+                             .mesh = f->mesh,
+                             .params = f->params,
+                             .param_count = 2,
+                             .states = f->states,
+                             .state_count = 2};
 }
 
 static void open_module(fixture *f, int is_mirror) {
@@ -69,8 +78,10 @@ static void every_array_of_a_parameter_is_found_by_its_part(void **state) {
   for (size_t i = 0; i < 2; i++) {
     assert_ptr_equal(ad_module_part(m, i, AD_PART_VALUE), ad_store_value(ad_module_store(m), i));
     assert_ptr_equal(ad_module_part(m, i, AD_PART_MASTER), ad_store_master(ad_module_store(m), i));
-    assert_ptr_equal(ad_module_part(m, i, AD_PART_FIRST_MOMENT), ad_adamw_state(ad_module_optimizer(m), i, 0));
-    assert_ptr_equal(ad_module_part(m, i, AD_PART_SECOND_MOMENT), ad_adamw_state(ad_module_optimizer(m), i, 1));
+    assert_ptr_equal(ad_module_part(m, i, AD_PART_FIRST_MOMENT),
+                     ad_adamw_state(ad_module_optimizer(m), i, AD_FIRST_MOMENT));
+    assert_ptr_equal(ad_module_part(m, i, AD_PART_SECOND_MOMENT),
+                     ad_adamw_state(ad_module_optimizer(m), i, AD_SECOND_MOMENT));
     assert_ptr_equal(ad_module_part(m, i, AD_PART_GRADIENT), ad_reducer_gradient(ad_module_reducer(m), i));
     assert_ptr_equal(ad_module_parameters(m)->values[i], ad_store_compute(ad_module_store(m), i));
   }
@@ -79,6 +90,23 @@ static void every_array_of_a_parameter_is_found_by_its_part(void **state) {
   assert_int_equal(ad_module_part(m, 1, AD_PART_VALUE)->dtype, AD_BF16);
   assert_int_equal(ad_module_part(m, 1, AD_PART_MASTER)->dtype, AD_F32);
   assert_ptr_equal(ad_module_parameters(m)->reducer, ad_module_reducer(m));
+  close_module(&f);
+}
+
+static void a_number_beyond_the_last_finds_nothing(void **state) {
+  fixture f;
+  open_module(&f, 0);
+  ad_module *m = f.module;
+  size_t params = ad_module_param_count(m);
+  assert_null(ad_module_param(m, params));
+  assert_string_equal(ad_last_error(), "ad_module_param: parameter 2; there are 2, numbered from 0");
+  assert_null(ad_module_part(m, params, AD_PART_VALUE));
+  assert_null(ad_module_part(m, 0, AD_PART_COUNT));
+  assert_null(ad_module_state(m, ad_module_state_count(m)));
+  assert_null(ad_module_state_spec(m, SIZE_MAX));
+  assert_null(ad_adamw_state(ad_module_optimizer(m), params, AD_FIRST_MOMENT));
+  assert_null(ad_adamw_state(ad_module_optimizer(m), 0, (ad_moment)2));
+  assert_string_equal(ad_param_part_name(AD_PART_COUNT), "unknown");
   close_module(&f);
 }
 
@@ -141,7 +169,7 @@ static void leave_gradients(fixture *f) {
   ad_tape *t;
   must(ad_tape_create(f->comm, f->mesh, NULL, &t));
   must(ad_reducer_begin_microbatch(ad_module_reducer(f->module), AD_SYNC_ALL));
-  must(ad_store_begin_pass(ad_module_store(f->module), 0));
+  must(ad_store_begin_pass(ad_module_store(f->module), AD_FORWARD));
   ad_tensor *w = ad_parameter(t, ad_module_parameters(f->module), 0);
   ad_tensor *loss = ad_sum(t, ad_add(t, ad_scale(t, w, 2), ad_multiply(t, w, w)));
   must(ad_backward(t, ad_once(t, loss, "dp tp")));
@@ -190,7 +218,7 @@ static void values_arrive_in_a_mirror_and_its_gradients_leave(void **state) {
   for (int i = 0; i < ROWS * COLUMNS; i++) arrived[i] = (float)i / 8;
   open_module(&f, 1);
   memcpy(ad_module_part(f.module, 0, AD_PART_VALUE)->data, arrived, sizeof arrived);
-  must(ad_module_refresh(f.module, 0));
+  must(ad_module_refresh(f.module, AD_VALUES_WRITTEN));
   leave_gradients(&f);
   gradients_are_of(&f, arrived);
   must(ad_module_update(f.module, 0.125, 1));
@@ -233,10 +261,15 @@ static int on_a_view(ad_comm *comm, void *context) {
   ad_layout_set(&params[1].layout, AD_AXES(AD_TP), AD_S(1));
   params[1].storage = params[1].layout;
   ad_layout_set(&params[1].storage, AD_AXES(AD_DP_SHARD), AD_S(0));
-  ad_state_spec cut = {"cut", AD_F64, {1, {7}}, ad_layout_all(view, AD_R), 1};
+  ad_state_spec cut = {sizeof cut, "cut", AD_F64, {1, {7}}, ad_layout_all(view, AD_R), 1};
   ad_layout_set(&cut.layout, AD_AXES(AD_TP), AD_S(0));
-  ad_module_spec spec = {
-      .name = "m", .mesh = mesh, .params = params, .param_count = 2, .states = &cut, .state_count = 1};
+  ad_module_spec spec = {.size = sizeof spec,
+                         .name = "m",
+                         .mesh = mesh,
+                         .params = params,
+                         .param_count = 2,
+                         .states = &cut,
+                         .state_count = 1};
   ad_module_options options = {.size = sizeof options, .seed = 5};
   CHECK_OK(ad_module_create(comm, &spec, &options, &module));
   CHECK(ad_array_numel(ad_module_state(module, 0)) == (size_t)ad_cut(7, rank % 3, 3).count);
@@ -251,7 +284,7 @@ static int on_a_view(ad_comm *comm, void *context) {
     ad_array grad = ad_array_describe(comm, AD_F32, &params[i].shape, &dual);
     for (size_t e = 0; e < ad_array_numel(&grad); e++) ones[e] = (float)(1 + rank);
     grad.data = ones;
-    CHECK_OK(ad_reducer_add(ad_module_reducer(module), i, &grad, AD_HERE));
+    CHECK_OK(ad_reducer_add(ad_module_reducer(module), i, &grad));
   }
   CHECK_OK(ad_reducer_end_microbatch(ad_module_reducer(module)));
   CHECK_OK(ad_reducer_finish(ad_module_reducer(module)));
@@ -343,7 +376,7 @@ static void a_module_without_parameters_takes_its_steps(void **state) {
   describe(&f);
   f.spec.param_count = f.spec.state_count = 0;
   must(ad_module_create(f.comm, &f.spec, NULL, &f.module));
-  must(ad_module_refresh(f.module, 1));
+  must(ad_module_refresh(f.module, AD_MASTERS_WRITTEN));
   must(ad_module_update(f.module, 1, 1));
   assert_false(ad_module_has_f16_gradients(f.module));
   close_module(&f);
@@ -352,6 +385,7 @@ static void a_module_without_parameters_takes_its_steps(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_array_of_a_parameter_is_found_by_its_part),
+      cmocka_unit_test(a_number_beyond_the_last_finds_nothing),
       cmocka_unit_test(parts_have_the_names_that_checkpoints_use),
       cmocka_unit_test(a_module_keeps_names_of_its_own),
       cmocka_unit_test(masters_are_drawn_and_values_are_what_they_round_to),

@@ -78,7 +78,8 @@ static void run(const ad_group *group, ad_collective_op op, ad_dtype dtype, size
   if (!apart && op == AD_REDUCE_SCATTER) out = in + index * count * element;
   if (!apart && op == AD_ALL_GATHER) own = in + index * count * element;
   fill(own, dtype, ins);
-  ad_collective call = {.op = op,
+  ad_collective call = {.size = sizeof call,
+                        .op = op,
                         .group = *group,
                         .in = own,
                         .out = out,
@@ -115,20 +116,27 @@ static void run_counts(const ad_group *group, size_t scale) {
   float *in = memory(in_count * 4 + 4, 1), *out = memory(out_count * 4 + 4, 0), *both = memory(all * 4 + 4, 0);
   fill(in, AD_F32, in_count);
   fill(both, AD_F32, all);
-  ad_collective exchange = {.op = AD_ALL_TO_ALL,
+  ad_collective exchange = {.size = sizeof exchange,
+                            .op = AD_ALL_TO_ALL,
                             .group = *group,
                             .in = in,
                             .out = out,
                             .counts = sends,
                             .receive_counts = receives,
                             .dtype = AD_F32};
-  ad_collective scatter = {.op = AD_REDUCE_SCATTER, .group = *group, .in = both, .counts = blocks, .dtype = AD_F32};
+  ad_collective scatter = {
+      .size = sizeof scatter, .op = AD_REDUCE_SCATTER, .group = *group, .in = both, .counts = blocks, .dtype = AD_F32};
   float *part = memory(blocks[index] * 4 + 4, 1);
   scatter.out = part;
   MUST(ad_comm_run(comm, &exchange));
   MUST(ad_comm_run(comm, &scatter));
-  ad_collective gather = {
-      .op = AD_ALL_GATHER, .group = *group, .in = part, .out = both, .counts = blocks, .dtype = AD_F32};
+  ad_collective gather = {.size = sizeof gather,
+                          .op = AD_ALL_GATHER,
+                          .group = *group,
+                          .in = part,
+                          .out = both,
+                          .counts = blocks,
+                          .dtype = AD_F32};
   MUST(ad_comm_run(comm, &gather));
   add_to_hash(out, out_count * 4);
   add_to_hash(both, all * 4);
@@ -145,7 +153,12 @@ static void run_exchange(const ad_group *group, size_t count) {
                            {.peer = previous, .receive = out, .count = count},
                            {.peer = previous, .receive = out + count, .count = count},
                            {.peer = next, .send = in + count, .count = count}};
-  ad_collective call = {.op = AD_EXCHANGE, .group = *group, .messages = messages, .message_count = 4, .dtype = AD_F32};
+  ad_collective call = {.size = sizeof call,
+                        .op = AD_EXCHANGE,
+                        .group = *group,
+                        .messages = messages,
+                        .message_count = 4,
+                        .dtype = AD_F32};
   MUST(ad_comm_run(comm, &call));
   add_to_hash(out, 2 * count * 4);
   release(in, 1), release(out, 2);
@@ -159,7 +172,8 @@ static void run_many(const ad_group *a, const ad_group *b) {
   fill(values, AD_F32, MANY * COUNT);
   for (int i = 0; i < MANY; i++) {
     float *at = values + i * COUNT;
-    ad_collective call = {.op = AD_ALL_REDUCE,
+    ad_collective call = {.size = sizeof call,
+                          .op = AD_ALL_REDUCE,
                           .group = i % 2 ? *a : *b,
                           .in = at,
                           .out = at,
@@ -196,7 +210,8 @@ static uint64_t hash_of_all(void) {
   int64_t own = (int64_t)hash, *hashes = calloc((size_t)size, sizeof *hashes);
   snprintf(text, sizeof text, "dp=%" PRId64, size);
   MUST(ad_mesh_create(text, &mesh));
-  ad_collective gather = {.op = AD_ALL_GATHER,
+  ad_collective gather = {.size = sizeof gather,
+                          .op = AD_ALL_GATHER,
                           .group = ad_mesh_group(mesh, AD_AXES_ALL, rank),
                           .in = &own,
                           .out = hashes,

@@ -116,7 +116,8 @@ typedef struct findings {
 } findings;
 
 static void sum_over(ad_comm *comm, const ad_mesh *mesh, ad_axes axes, double *values) {
-  ad_collective call = {.op = AD_ALL_REDUCE, .in = values, .out = values, .count = WIDTH * EXPERTS, .dtype = AD_F64};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .in = values, .out = values, .count = WIDTH * EXPERTS, .dtype = AD_F64};
   call.group = ad_mesh_group(mesh, axes, ad_comm_rank(comm));
   call.site = AD_HERE;
   CHECK_OK(ad_comm_run(comm, &call));

@@ -53,7 +53,7 @@ static ad_adamw *optimizer_of(const ad_array *param, double decay) {
 }
 
 static void step_of(ad_adamw *optimizer, ad_array *param, const ad_array *grad, double lr, double factor) {
-  assert_int_equal(ad_adamw_step(optimizer, &param, &grad, lr, factor, "test.c:1"), AD_OK);
+  assert_int_equal(ad_adamw_step_at(optimizer, &param, &grad, lr, factor, "test.c:1"), AD_OK);
 }
 
 static void the_update_follows_the_formula(void **state) {
@@ -179,9 +179,9 @@ static void decay_applies_only_where_it_is_wanted(void **state) {
   ad_array *params[] = {&a, &b};
   ad_adamw_options options = {.size = sizeof options, .weight_decay = 0.5};
   ad_adamw *optimizer;
-  assert_int_equal(
-      ad_adamw_create(borrowed, (const ad_param_spec[]){{.decays = 1}, {.decays = 0}}, 2, &options, &optimizer), AD_OK);
-  assert_int_equal(ad_adamw_step(optimizer, params, grads, 0.1, 1, "test.c:1"), AD_OK);
+  const ad_param_spec specs[] = {{.size = sizeof *specs, .decays = 1}, {.size = sizeof *specs, .decays = 0}};
+  assert_int_equal(ad_adamw_create(borrowed, specs, 2, &options, &optimizer), AD_OK);
+  assert_int_equal(ad_adamw_step_at(optimizer, params, grads, 0.1, 1, "test.c:1"), AD_OK);
   assert_true(decayed[0] == 2 - 0.1 * (0.5 * 2));
   assert_true(kept[0] == 2);
   ad_adamw_destroy(optimizer);
@@ -202,7 +202,7 @@ static void an_empty_shard_is_a_shard(void **state) {
 
 static void refused(ad_adamw *optimizer, ad_array *param, const ad_array *grad, ad_status status, const char *message) {
   float before = *(float *)param->data;
-  assert_int_equal(ad_adamw_step(optimizer, &param, &grad, 0.1, 1, "train.c:7"), status);
+  assert_int_equal(ad_adamw_step_at(optimizer, &param, &grad, 0.1, 1, "train.c:7"), status);
   assert_string_equal(ad_last_error(), message);
   assert_true(*(float *)param->data == before);
   assert_int_equal(ad_adamw_steps(optimizer), 0);
@@ -228,7 +228,8 @@ static void what_does_not_fit_updates_nothing(void **state) {
   refused(optimizer, &wide, &grad, AD_TYPE,
           "train.c:7: AdamW: parameter 0 is f64, it was made as f32; nothing was updated");
   assert_int_equal(
-      ad_adamw_step(optimizer, (ad_array *[]){&param}, (const ad_array *[]){&partial}, 0.1, 1, "train.c:7"), AD_TYPE);
+      ad_adamw_step_at(optimizer, (ad_array *[]){&param}, (const ad_array *[]){&partial}, 0.1, 1, "train.c:7"),
+      AD_TYPE);
   assert_non_null(strstr(ad_last_error(), "dp_replicate=P"));
   ad_adamw_destroy(optimizer);
   ad_mesh_destroy(w.mesh);
@@ -275,9 +276,9 @@ static void a_copy_converts_dtypes_and_refuses_other_shapes(void **state) {
   ad_adamw *narrow = optimizer_of(&a, 0), *wider = optimizer_of(&b, 0), *other = optimizer_of(&shorter, 0);
   step_of(narrow, &a, &grad, 0.1, 1);
   assert_int_equal(ad_adamw_copy(wider, narrow), AD_OK);
-  for (int which = 0; which < 2; which++) {
-    const float *from = ad_adamw_state(narrow, 0, which)->data;
-    const double *to = ad_adamw_state(wider, 0, which)->data;
+  for (int which = AD_FIRST_MOMENT; which <= AD_SECOND_MOMENT; which++) {
+    const float *from = ad_adamw_state(narrow, 0, (ad_moment)which)->data;
+    const double *to = ad_adamw_state(wider, 0, (ad_moment)which)->data;
     for (int i = 0; i < 3; i++) assert_true((double)from[i] == to[i]);
   }
   assert_int_equal(ad_adamw_copy(other, narrow), AD_INVALID);
@@ -308,7 +309,7 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
 }
 
 static void the_schedule_rises_and_falls(void **state) {
-  ad_schedule schedule = {.lr = 2, .warmup = 3, .steps = 14, .final_fraction = 0.1};
+  ad_schedule schedule = {.size = sizeof schedule, .lr = 2, .warmup = 3, .steps = 14, .final_fraction = 0.1};
   assert_true(ad_schedule_at(&schedule, 0) == 0.5);
   assert_true(ad_schedule_at(&schedule, 2) == 1.5);
   assert_true(ad_schedule_at(&schedule, 3) == 2);
@@ -322,14 +323,14 @@ static void the_schedule_rises_and_falls(void **state) {
 }
 
 static void a_schedule_without_warm_up_or_without_an_end_to_it(void **state) {
-  ad_schedule none = {.lr = 1, .warmup = 0, .steps = 3, .final_fraction = 0};
+  ad_schedule none = {.size = sizeof none, .lr = 1, .warmup = 0, .steps = 3, .final_fraction = 0};
   assert_true(ad_schedule_at(&none, 0) == 1);
   assert_true(fabs(ad_schedule_at(&none, 1) - 0.5) < 1e-15);
   assert_true(ad_schedule_at(&none, 2) == 0);
-  ad_schedule single = {.lr = 1, .warmup = 2, .steps = 3, .final_fraction = 0.5};
+  ad_schedule single = {.size = sizeof single, .lr = 1, .warmup = 2, .steps = 3, .final_fraction = 0.5};
   assert_true(ad_schedule_at(&single, 2) == 1);
   assert_true(ad_schedule_at(&single, 3) == 0.5);
-  ad_schedule longer = {.lr = 1, .warmup = 10, .steps = 4, .final_fraction = 0.5};
+  ad_schedule longer = {.size = sizeof longer, .lr = 1, .warmup = 10, .steps = 4, .final_fraction = 0.5};
   assert_true(ad_schedule_at(&longer, 3) < 1);
   assert_true(ad_schedule_at(&longer, 10) == 0.5);
 }
@@ -387,13 +388,13 @@ static void a_parameter_without_data_has_state_without_data(void **state) {
   ad_array param = array_of(&w, AD_F64, NULL, NUMEL), grad = array_of(&w, AD_F64, NULL, NUMEL);
   ad_array real = array_of(&w, AD_F64, data, NUMEL), real_grad = array_of(&w, AD_F64, grads, NUMEL);
   ad_adamw *dry = optimizer_of(&param, 0), *held = optimizer_of(&real, 0);
-  assert_null(ad_adamw_state(dry, 0, 0)->data);
-  assert_null(ad_adamw_state(dry, 0, 1)->data);
+  assert_null(ad_adamw_state(dry, 0, AD_FIRST_MOMENT)->data);
+  assert_null(ad_adamw_state(dry, 0, AD_SECOND_MOMENT)->data);
   assert_int_equal(ad_adamw_bytes(dry), ad_adamw_bytes(held));
   step_of(dry, &param, &grad, 0.1, 1);
   ad_array *late = &real;
   const ad_array *late_grad = &real_grad;
-  assert_int_equal(ad_adamw_step(dry, &late, &late_grad, 0.1, 1, "test.c:1"), AD_INVALID);
+  assert_int_equal(ad_adamw_step_at(dry, &late, &late_grad, 0.1, 1, "test.c:1"), AD_INVALID);
   assert_int_equal(ad_adamw_copy(held, dry), AD_INVALID);
   assert_int_equal(ad_adamw_steps(held), 0);
   ad_adamw_destroy(dry);

@@ -91,7 +91,7 @@ static inline void judge_whole(bench *b, const char *name, const ad_array *found
   CHECK(expected && found && found->dtype == AD_F64 && (int64_t)n == ad_shape_numel(&found->shape));
   ad_array whole = {.data = malloc(n * sizeof *expected + 1)};
   CHECK(whole.data);
-  CHECK_OK(ad_array_whole(b->comm, found, AD_HERE, &whole));
+  CHECK_OK(ad_array_whole(b->comm, found, &whole));
   judge(b, name, whole.data, expected, n);
   free(whole.data);
   free(expected);

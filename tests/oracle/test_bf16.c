@@ -37,7 +37,7 @@ static double share_of(const bf16_job *j, ad_run *run, const param *p) {
   ad_array whole = {.data = malloc((n + 1) * sizeof(double))};
   double *found = malloc((n + 1) * sizeof(double));
   CHECK(expected && exact && whole.data && found && n == exact_n && n == (size_t)ad_shape_numel(&p->gradient->shape));
-  CHECK_OK(ad_array_whole(ad_run_comm(run), p->gradient, AD_HERE, &whole));
+  CHECK_OK(ad_array_whole(ad_run_comm(run), p->gradient, &whole));
   CHECK(whole.dtype == AD_F32);
   for (size_t i = 0; i < n; i++) found[i] = ((const float *)whole.data)[i];
   double apart = distance(found, expected, n), of = distance(expected, exact, n);

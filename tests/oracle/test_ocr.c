@@ -111,7 +111,7 @@ static int read_batches(ad_comm *comm, void *context) {
   double loss;
   CHECK_OK(ad_run_create(comm, j->recipe, &options, &run));
   for (int step = 0; step < STEPS; step++) {
-    CHECK_OK(ad_run_loss(run, step, 0, &loss));
+    CHECK_OK(ad_run_loss(run, step, AD_TRAINED_ON, &loss));
     compare_batch(j, ad_run_program(run), step);
   }
   ad_run_destroy(run);

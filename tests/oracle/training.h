@@ -132,7 +132,7 @@ static inline double worst_of(const job *j, ad_run *run, const ad_array *array, 
   ad_array whole = {.data = malloc((n + 1) * sizeof(double))};
   CHECK(expected && whole.data && n == (size_t)ad_shape_numel(&array->shape) && array->dtype == AD_F64);
   CHECK(ad_shape_equal(&ad_safetensors_find(j->expected, name)->shape, &array->shape));
-  CHECK_OK(ad_run_whole(run, array, AD_HERE, &whole));
+  CHECK_OK(ad_run_whole(run, array, &whole));
   double scale = fmax(largest(expected, n), smallest_scale * model_largest);
   double worst = worst_difference(whole.data, expected, n) / scale;
   free(whole.data);
@@ -186,7 +186,7 @@ static inline double judge_state(const job *j, ad_run *run, size_t module, size_
   ad_array whole = {.data = malloc((n + 1) * sizeof(double))};
   double *found = malloc((n + 1) * sizeof *found);
   CHECK(found && whole.data && (array->dtype == AD_F32 || array->dtype == AD_F64));
-  CHECK_OK(ad_run_whole(run, array, AD_HERE, &whole));
+  CHECK_OK(ad_run_whole(run, array, &whole));
   for (size_t e = 0; e < n; e++)
     found[e] = array->dtype == AD_F32 ? ((const float *)whole.data)[e] : ((const double *)whole.data)[e];
   snprintf(name, sizeof name, "state:%s", ad_program_module(ad_run_program(run), module)->states[state].name);
@@ -232,7 +232,7 @@ static inline void judge_held_out(const job *j, ad_run *run) {
   double loss;
   const ad_program *program = ad_run_program(run);
   if (!ad_program_kind_of(program)->has_held_out(ad_program_own(program))) return;
-  CHECK_OK(ad_run_loss(run, 0, 1, &loss));
+  CHECK_OK(ad_run_loss(run, 0, AD_HELD_OUT_DRAWN, &loss));
   judge_number(j, "held_out.loss", 0, loss);
 }
 
@@ -260,12 +260,13 @@ static inline int train(ad_comm *comm, void *context) {
 
 /* ---- samples: PyTorch's side drew them itself ---- */
 
-static inline void samples_of_step(const job *j, const ad_text_data *text, int64_t step, int held_out,
+static inline void samples_of_step(const job *j, const ad_text_data *text, int64_t step, ad_held_out held_out,
                                    const char *tokens_name, const char *targets_name) {
   const ad_recipe *recipe = j->recipe;
   const ad_safetensor *expected[] = {ad_safetensors_find(j->expected, tokens_name),
                                      ad_safetensors_find(j->expected, targets_name)};
-  ad_batch_options options = {.seed = (uint64_t)recipe->train.seed,
+  ad_batch_options options = {.size = sizeof options,
+                              .seed = (uint64_t)recipe->train.seed,
                               .global_batch = recipe->train.global_batch,
                               .valid = text_of(recipe)->valid,
                               .valid_count = text_of(recipe)->valid_count,
@@ -274,7 +275,7 @@ static inline void samples_of_step(const job *j, const ad_text_data *text, int64
   int32_t *found[] = {malloc(bytes), malloc(bytes)};
   int64_t counted;
   assert_true(found[0] && found[1]);
-  ad_text_data_rows(text, &options, step, 0, recipe->train.global_batch, found[0], found[1], &counted);
+  CHECK_OK(ad_text_data_rows(text, &options, step, 0, recipe->train.global_batch, found[0], found[1], &counted));
   for (int i = 0; i < 2; i++) {
     assert_true(expected[i] && expected[i]->dtype == AD_I32 && expected[i]->bytes >= (size_t)(step + 1) * bytes);
     assert_memory_equal(found[i], (const char *)expected[i]->data + (size_t)step * bytes, bytes);

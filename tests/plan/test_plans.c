@@ -41,13 +41,16 @@ static ad_status columns_create(const void *options, ad_program *to, void **own)
   ad_shape shape = {2, {setting->global_batch, ROWS}};
   program->batch = ad_array_describe(setting->comm, AD_F32, &shape, &layout);
   ad_layout_set(&table, AD_AXES(AD_TP), AD_S(1));
-  ad_param_spec param = {.name = "table", .shape = {2, {ROWS, COLUMNS}}, .layout = table, .storage = table};
+  ad_param_spec param = {
+      .size = sizeof param, .name = "table", .shape = {2, {ROWS, COLUMNS}}, .layout = table, .storage = table};
   param.sharded = AD_AXES(AD_DP_SHARD);
-  AD_TRY(
-      ad_program_add_module(to, &(ad_module_spec){.name = "model", .mesh = mesh, .params = &param, .param_count = 1}));
+  AD_TRY(ad_program_add_module(
+      to, &(ad_module_spec){
+              .size = sizeof(ad_module_spec), .name = "model", .mesh = mesh, .params = &param, .param_count = 1}));
   ad_layout_set(&layout, AD_AXES_DP, AD_P);
-  AD_TRY(ad_program_add_count(to, &(ad_count_spec){.name = "samples", .layout = layout}));
-  return ad_program_add_loss(to, &(ad_loss_spec){.name = "sum"});
+  AD_TRY(
+      ad_program_add_count(to, &(ad_count_spec){.size = sizeof(ad_count_spec), .name = "samples", .layout = layout}));
+  return ad_program_add_loss(to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "sum"});
 }
 
 static ad_status columns_run(void *own, ad_phase_run *at) {
@@ -59,7 +62,7 @@ static ad_status columns_run(void *own, ad_phase_run *at) {
 
 static ad_status columns_create_all(const void *options, ad_program *to, void **own) {
   AD_TRY(columns_create(options, to, own));
-  return ad_program_add_phase(to, &(ad_phase){.name = "model", .run = columns_run});
+  return ad_program_add_phase(to, &(ad_phase){.size = sizeof(ad_phase), .name = "model", .run = columns_run});
 }
 
 /* ---- a program of three modules: what the first gives, the others need, and the last also what the second makes of it
@@ -97,19 +100,23 @@ static ad_status relay_cross(relay *own, size_t number, const char *value, size_
   ad_layout gives = batch_layout(ad_program_mesh(program, from)), gets = batch_layout(ad_program_mesh(program, to));
   const ad_program_setting *setting = ad_program_setting_of(program);
   AD_TRY(ad_bridge_create((ad_comm *)(uintptr_t)setting->comm, &gives, &gets, NULL, &own->bridges[number]));
-  ad_crossing_spec crossing = {value, to, own->bridges[number], {2, {setting->global_batch, RELAYED}}, .wire = AD_BF16};
+  ad_crossing_spec crossing = {sizeof crossing, value, to, own->bridges[number], {2, {setting->global_batch, RELAYED}},
+                               .wire = AD_BF16};
   return ad_program_add_crossing(program, &crossing);
 }
 
 static ad_status relay_add_phases(relay *own, ad_program *to) {
   static const char *const x[] = {"x", NULL}, *const y[] = {"y", NULL}, *const both[] = {"x", "y", NULL};
-  AD_TRY(ad_program_add_phase(to, &(ad_phase){.name = "first", .gives = x, .run = relay_first}));
+  AD_TRY(
+      ad_program_add_phase(to, &(ad_phase){.size = sizeof(ad_phase), .name = "first", .gives = x, .run = relay_first}));
   AD_TRY(relay_cross(own, 0, "x", 0, 1, to));
-  AD_TRY(ad_program_add_phase(to,
-                              &(ad_phase){.name = "second", .module = 1, .needs = x, .gives = y, .run = relay_second}));
+  AD_TRY(ad_program_add_phase(
+      to, &(ad_phase){
+              .size = sizeof(ad_phase), .name = "second", .module = 1, .needs = x, .gives = y, .run = relay_second}));
   AD_TRY(relay_cross(own, 1, "x", 0, 2, to));
   AD_TRY(relay_cross(own, 2, "y", 1, 2, to));
-  return ad_program_add_phase(to, &(ad_phase){.name = "third", .module = 2, .needs = both, .run = relay_third});
+  return ad_program_add_phase(
+      to, &(ad_phase){.size = sizeof(ad_phase), .name = "third", .module = 2, .needs = both, .run = relay_third});
 }
 
 static const char *const relays[] = {"first", "second", "third", NULL};
@@ -124,13 +131,16 @@ static ad_status relay_create(const void *options, ad_program *to, void **own) {
   program->batch = ad_array_describe(setting->comm, AD_F32, &shape, &rows);
   for (size_t m = 0; m < RELAYS; m++) {
     ad_layout table = ad_layout_all(ad_program_mesh(to, m), AD_R);
-    ad_param_spec param = {.name = "table", .shape = {2, {RELAYED, RELAYED}}, .layout = table, .storage = table};
-    ad_module_spec module = {.name = relays[m], .mesh = table.mesh, .params = &param, .param_count = 1};
+    ad_param_spec param = {
+        .size = sizeof param, .name = "table", .shape = {2, {RELAYED, RELAYED}}, .layout = table, .storage = table};
+    ad_module_spec module = {
+        .size = sizeof module, .name = relays[m], .mesh = table.mesh, .params = &param, .param_count = 1};
     AD_TRY(ad_program_add_module(to, &module));
   }
   ad_layout_set(&counted, AD_AXES_DP, AD_P);
-  AD_TRY(ad_program_add_count(to, &(ad_count_spec){.name = "samples", .layout = counted}));
-  AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.name = "sum"}));
+  AD_TRY(
+      ad_program_add_count(to, &(ad_count_spec){.size = sizeof(ad_count_spec), .name = "samples", .layout = counted}));
+  AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "sum"}));
   return relay_add_phases(program, to);
 }
 
@@ -138,7 +148,7 @@ static void relay_destroy(void *own) {
   for (size_t i = 0; i < RELAYS; i++) ad_bridge_destroy(((relay *)own)->bridges[i]);
   ad_release(own);
 }
-static ad_status relay_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+static ad_status relay_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   counted[0][0] = 1;
   return AD_OK;
 }
@@ -148,7 +158,7 @@ static size_t relay_bytes(const void *own) { return 0; }
 
 static void columns_destroy(void *own) { ad_release(own); }
 static ad_status columns_open(void *own) { return AD_OK; }
-static ad_status columns_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+static ad_status columns_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   counted[0][0] = ((columns *)own)->batch.local.dim[0];
   return AD_OK;
 }
@@ -161,7 +171,8 @@ static const ad_array *columns_batch(const void *own, size_t index, char *name, 
 
 static int add_programs(void **state) {
   static const char *const modules[] = {"model", NULL};
-  static const ad_program_kind kind = {.name = "columns",
+  static const ad_program_kind kind = {.size = sizeof kind,
+                                       .name = "columns",
                                        .help = "one table",
                                        .modules = modules,
                                        .options_size = 8,
@@ -355,7 +366,11 @@ static void the_same_name_twice_is_still_found(void **state) {
   must(ad_mesh_create("dp_shard=1", &mesh));
   must(ad_comm_open_dry(0, 1, &comm));
   ad_layout layout = ad_layout_all(mesh, AD_R);
-  ad_param_spec params[] = {{.name = "b"}, {.name = "a"}, {.name = "c"}, {.name = "b"}, {.name = "a"}};
+  ad_param_spec params[] = {{.size = sizeof(ad_param_spec), .name = "b"},
+                            {.size = sizeof(ad_param_spec), .name = "a"},
+                            {.size = sizeof(ad_param_spec), .name = "c"},
+                            {.size = sizeof(ad_param_spec), .name = "b"},
+                            {.size = sizeof(ad_param_spec), .name = "a"}};
   for (int i = 0; i < 5; i++) params[i].layout = params[i].storage = layout;
   assert_int_equal(ad_reducer_create(comm, params, 5, NULL, &reducer), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "parameters 0 and 3 are both named `b`"));

@@ -271,7 +271,8 @@ static void open_fixture(fixture *f, int tied, int64_t microbatches) {
   must(try(m, "dp=1", BATCH, microbatches));
   for (size_t i = 0; i < param_count(m); i++) open_param(f, i);
   must(ad_reducer_create(m->comm, f->specs, param_count(m), NULL, &f->reducer));
-  f->params = (ad_parameters){.values = f->list, .count = param_count(m), .reducer = f->reducer};
+  f->params =
+      (ad_parameters){.size = sizeof(ad_parameters), .values = f->list, .count = param_count(m), .reducer = f->reducer};
   ad_tape_options options = {.size = sizeof options, .dtype = AD_F64};
   must(ad_tape_create(m->comm, ad_program_mesh(m->program, 0), &options, &f->tape));
   must(ad_gpt()->open(ad_program_own(m->program)));

@@ -33,10 +33,12 @@ static ad_status add_module(ad_program *to, size_t index) {
   static const char *const names[] = {"first", "second"};
   ad_layout layout = ad_layout_all(ad_program_mesh(to, index), AD_R);
   char a[] = "a", b[] = "b", s[] = "s";  // copied
-  ad_param_spec params[] = {{.name = a, .shape = {1, {4}}, .layout = layout, .storage = layout},
-                            {.name = b, .shape = {1, {5}}, .layout = layout, .storage = layout}};
-  ad_state_spec state = {.name = s, .dtype = AD_F32, .shape = {1, {2}}, .layout = layout};
-  ad_module_spec spec = {.name = names[index],
+  ad_param_spec params[] = {
+      {.size = sizeof(ad_param_spec), .name = a, .shape = {1, {4}}, .layout = layout, .storage = layout},
+      {.size = sizeof(ad_param_spec), .name = b, .shape = {1, {5}}, .layout = layout, .storage = layout}};
+  ad_state_spec state = {.size = sizeof state, .name = s, .dtype = AD_F32, .shape = {1, {2}}, .layout = layout};
+  ad_module_spec spec = {.size = sizeof spec,
+                         .name = names[index],
                          .mesh = ad_program_mesh(to, index),
                          .params = params,
                          .param_count = 2,
@@ -53,7 +55,7 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   AD_TRY(ad_new(8, &memory));
   *own = memory;
   for (size_t i = 0; i < p->modules; i++) AD_TRY(add_module(to, i));
-  ad_count_spec count = {"tokens", ad_layout_all(ad_program_mesh(to, 0), AD_R)};
+  ad_count_spec count = {sizeof count, "tokens", ad_layout_all(ad_program_mesh(to, 0), AD_R)};
   if (!p->without_count) AD_TRY(ad_program_add_count(to, &count));
   for (size_t i = 0; i < p->loss_count; i++) AD_TRY(ad_program_add_loss(to, &p->losses[i]));
   for (size_t i = 0; i < p->phase_count; i++) AD_TRY(ad_program_add_phase(to, &p->phases[i]));
@@ -76,7 +78,8 @@ static void check(const void *options, const ad_program_setting *setting, const 
 static const char *const module_names[] = {"first", "second", NULL};
 static const ad_key keys[] = {
     {"model.width", AD_KEY_INTEGER, .offset = offsetof(plan, width), .least = 1, .most = 8, .help = "a width"}};
-static const ad_program_kind kind = {.name = "of-tests",
+static const ad_program_kind kind = {.size = sizeof kind,
+                                     .name = "of-tests",
                                      .modules = module_names,
                                      .keys = keys,
                                      .key_count = 1,
@@ -86,13 +89,18 @@ static const ad_program_kind kind = {.name = "of-tests",
                                      .destroy = destroy};
 
 static const char *const one_name[] = {"first", NULL};
-static const ad_program_kind kind_of_one = {
-    .name = "of-one", .modules = one_name, .options_size = sizeof(plan), .create = create, .destroy = destroy};
+static const ad_program_kind kind_of_one = {.size = sizeof kind_of_one,
+                                            .name = "of-one",
+                                            .modules = one_name,
+                                            .options_size = sizeof(plan),
+                                            .create = create,
+                                            .destroy = destroy};
 
 static const char *const h[] = {"h", NULL}, *const both[] = {"h", "z", NULL};
-static const ad_loss_spec one_loss[] = {{.name = "loss"}};
-static const ad_phase right_order[] = {{.name = "maker", .gives = h, .run = run_nothing},
-                                       {.name = "user", .module = 1, .needs = h, .run = run_nothing}};
+static const ad_loss_spec one_loss[] = {{.size = sizeof(ad_loss_spec), .name = "loss"}};
+static const ad_phase right_order[] = {
+    {.size = sizeof(ad_phase), .name = "maker", .gives = h, .run = run_nothing},
+    {.size = sizeof(ad_phase), .name = "user", .module = 1, .needs = h, .run = run_nothing}};
 
 static plan right(void) { return (plan){2, right_order, 2, one_loss, 1, 0, 4}; }
 
@@ -182,18 +190,19 @@ static void a_phase_before_the_one_that_gives_is_refused(void **state) {
       "phase `user` needs `h`, which no phase before it gives; add the phase that gives it first";
   refused_phases(turned, 2, words);
   refused_phases(alone, 1, words);
-  const ad_phase itself[] = {{.name = "ring", .needs = h, .gives = h, .run = run_nothing}};
+  const ad_phase itself[] = {{.size = sizeof(ad_phase), .name = "ring", .needs = h, .gives = h, .run = run_nothing}};
   refused_phases(itself, 1, "phase `ring` needs `h`, which no phase before it gives");
 }
 
 static void a_value_is_given_once(void **state) {
-  const ad_phase twice[] = {{.name = "one", .gives = h, .run = run_nothing},
-                            {.name = "two", .gives = both, .run = run_nothing}};
+  const ad_phase twice[] = {{.size = sizeof(ad_phase), .name = "one", .gives = h, .run = run_nothing},
+                            {.size = sizeof(ad_phase), .name = "two", .gives = both, .run = run_nothing}};
   refused_phases(twice, 2, "phase `two` gives `h`, which an earlier phase gives already; names are unique");
 }
 
 static void a_phase_has_a_function_and_a_module(void **state) {
-  const ad_phase empty[] = {{.name = "empty"}}, elsewhere[] = {{.name = "lost", .module = 2, .run = run_nothing}};
+  const ad_phase empty[] = {{.size = sizeof(ad_phase), .name = "empty"}},
+                 elsewhere[] = {{.size = sizeof(ad_phase), .name = "lost", .module = 2, .run = run_nothing}};
   refused_phases(empty, 1, "phase `empty` has no function");
   refused_phases(elsewhere, 1, "its module 2 is not one of the 2 that were added");
 }
@@ -203,7 +212,7 @@ static void a_loss_is_divided_by_a_count_that_is_there(void **state) {
   p.without_count = 1;
   refused(&p, "loss `loss` is divided by count 0, but there are 0; add its count first");
   p = right();
-  const ad_loss_spec other[] = {{.name = "other", .count = 1}};
+  const ad_loss_spec other[] = {{.size = sizeof(ad_loss_spec), .name = "other", .count = 1}};
   p.losses = other;
   refused(&p, "loss `other` is divided by count 1, but there are 1; add its count first");
 }
@@ -336,7 +345,7 @@ static void a_value_crosses_in_the_dtype_in_which_it_is_awaited(void **state) {
   fixture f;
   ad_phase_run at = open_phase(&f, 0);
   ad_tape_options options = {.size = sizeof options, .dtype = AD_BF16};
-  ad_crossing_spec crossing = {.value = "h"};
+  ad_crossing_spec crossing = {.size = sizeof crossing, .value = "h"};
   ad_tape_destroy(f.tape);
   must(ad_tape_create(f.comm, ad_program_mesh(f.program, 0), &options, &f.tape));
   at.tape = f.tape;
@@ -396,8 +405,9 @@ static void a_loss_is_handed_in_once(void **state) {
 
 static void a_kind_is_registered_under_a_name_of_its_own(void **state) {
   static const char *const nothing[] = {NULL};
-  static const ad_program_kind again = {.name = "gpt", .modules = module_names},
-                               empty = {.name = "empty", .modules = nothing};
+  static const ad_program_kind again = {.size = sizeof again, .name = "gpt", .modules = module_names},
+                               empty = {.size = sizeof empty, .name = "empty", .modules = nothing},
+                               older = {.size = sizeof older - 1, .name = "older", .modules = module_names};
   assert_ptr_equal(ad_program_kind_find("gpt"), ad_gpt());
   assert_null(ad_program_kind_find("of-tests"));
   assert_null(ad_program_kind_find(NULL));
@@ -408,6 +418,8 @@ static void a_kind_is_registered_under_a_name_of_its_own(void **state) {
   assert_int_equal(ad_program_register(&again), AD_INVALID);
   assert_int_equal(ad_program_register(&empty), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "program `empty` has no module"));
+  assert_int_equal(ad_program_register(&older), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "build the program with the headers of this library"));
   const ad_program_kind *const *kinds = ad_program_kinds();
   assert_ptr_equal(kinds[0], ad_gpt());
   size_t count = 0;

@@ -71,23 +71,28 @@ static ad_status create_pair(const void *options, ad_program *to, void **own) {
   for (size_t m = 0; m < 2; m++) {
     const ad_mesh *mesh = ad_program_mesh(to, m);
     ad_layout whole = ad_layout_all(mesh, AD_R);
-    ad_param_spec param = {.name = "w",
+    ad_param_spec param = {.size = sizeof param,
+                           .name = "w",
                            .shape = {1, {((const pair_options *)options)->doubled}},
                            .layout = whole,
                            .storage = whole,
                            .sharded = AD_AXES(AD_DP_SHARD)};
-    ad_module_spec spec = {.name = names[m], .mesh = mesh, .params = &param, .param_count = 1};
+    ad_module_spec spec = {.size = sizeof spec, .name = names[m], .mesh = mesh, .params = &param, .param_count = 1};
     ad_status status = ad_program_add_module(to, &spec);
     if (status) return status;
   }
-  ad_count_spec count = {.name = "samples", .layout = ad_layout_all(ad_program_mesh(to, 1), AD_R)};
+  ad_count_spec count = {
+      .size = sizeof count, .name = "samples", .layout = ad_layout_all(ad_program_mesh(to, 1), AD_R)};
   ad_status status = ad_program_add_count(to, &count);
-  if (!status) status = ad_program_add_loss(to, &(ad_loss_spec){.name = "loss"});
-  return status ? status : ad_program_add_phase(to, &(ad_phase){.name = "both", .module = 1, .run = no_phase});
+  if (!status) status = ad_program_add_loss(to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "loss"});
+  return status ? status
+                : ad_program_add_phase(
+                      to, &(ad_phase){.size = sizeof(ad_phase), .name = "both", .module = 1, .run = no_phase});
 }
 
 static const char *const pair_modules[] = {"encoder", "model", NULL};
-static const ad_program_kind pair = {.name = "pair",
+static const ad_program_kind pair = {.size = sizeof pair,
+                                     .name = "pair",
                                      .help = "two modules",
                                      .modules = pair_modules,
                                      .keys = pair_keys,

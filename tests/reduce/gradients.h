@@ -29,7 +29,10 @@ static inline void describe_params(model *m, ad_dtype dtype) {
   m->dtype = dtype;
   for (int i = 0; i < PARAMS; i++) {
     ad_param_spec *spec = &m->params[i];
-    *spec = (ad_param_spec){.name = param_names[i], .shape = param_shapes[i], .layout = ad_layout_all(m->mesh, AD_R)};
+    *spec = (ad_param_spec){.size = sizeof(ad_param_spec),
+                            .name = param_names[i],
+                            .shape = param_shapes[i],
+                            .layout = ad_layout_all(m->mesh, AD_R)};
     if (has_tp && i == 4) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_S(1));
     if (has_tp && i == 1) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_I);
     spec->storage = spec->layout;
@@ -101,7 +104,7 @@ static inline void add_gradient(model *m, int param, int microbatch) {
   for (size_t i = 0; i < ad_array_numel(&grad); i++) {
     put_number(memory, m->dtype, i, addend_of(m, param, ad_comm_rank(m->comm), microbatch, i));
   }
-  CHECK_OK(ad_reducer_add(m->reducer, (size_t)param, &grad, AD_HERE));
+  CHECK_OK(ad_reducer_add(m->reducer, (size_t)param, &grad));
 }
 
 /* As a backward does that writes the bucket itself. */
@@ -114,7 +117,7 @@ static inline void write_gradient(model *m, int param, int microbatch) {
     double before = adds ? number_at(target.data, m->dtype, i) : 0;
     put_number(target.data, m->dtype, i, before + addend_of(m, param, ad_comm_rank(m->comm), microbatch, i));
   }
-  CHECK_OK(ad_reducer_add(m->reducer, (size_t)param, &target, AD_HERE));
+  CHECK_OK(ad_reducer_add(m->reducer, (size_t)param, &target));
 }
 
 /* Which gradients exist: bit p of present[microbatch]. */

@@ -12,8 +12,12 @@ enum { NUMEL = 6 };
 
 static ad_param_spec spec_of(const char *name, const ad_mesh *mesh, const ad_contract *contract) {
   ad_layout copied = ad_layout_all(mesh, AD_R);
-  return (ad_param_spec){
-      .name = name, .shape = {1, {NUMEL}}, .layout = copied, .storage = copied, .contract = *contract};
+  return (ad_param_spec){.size = sizeof(ad_param_spec),
+                         .name = name,
+                         .shape = {1, {NUMEL}},
+                         .layout = copied,
+                         .storage = copied,
+                         .contract = *contract};
 }
 
 /* Two parameters; each result comes in the dtype that its own contract accumulates in. */

@@ -43,7 +43,8 @@ static void open_world(world *w, ad_comm *comm, const setting *s, int shards) {
   CHECK_OK(ad_mesh_create(s->mesh, &w->mesh));
   for (int p = 0; p < PARAMS; p++) {
     ad_param_spec *spec = &w->specs[p];
-    *spec = (ad_param_spec){.name = names[p], .shape = shapes[p], .layout = ad_layout_all(w->mesh, AD_R)};
+    *spec = (ad_param_spec){
+        .size = sizeof(ad_param_spec), .name = names[p], .shape = shapes[p], .layout = ad_layout_all(w->mesh, AD_R)};
     spec->storage = spec->layout;
     if (shards) ad_layout_set(&spec->storage, AD_AXES(AD_DP_SHARD), AD_S(0));
     spec->contract = s->contract;
@@ -78,7 +79,7 @@ static ad_status add_all(world *w, int microbatch, ad_dtype produced) {
     for (size_t i = 0; i < numel; i++) numbers[i] = addend(w, p, ad_comm_rank(w->comm), microbatch, i);
     ad_cast(memory, produced, numbers, AD_F64, numel);
     grad.data = memory;
-    AD_TRY(ad_reducer_add(w->reducer, (size_t)p, &grad, AD_HERE));
+    AD_TRY(ad_reducer_add(w->reducer, (size_t)p, &grad));
   }
   return AD_OK;
 }
@@ -210,7 +211,8 @@ static int compare_buckets(ad_comm *comm, void *context) {
                                           {.param = AD_BF16, .grad = AD_F32, .raw = 1}};
   static const char *const called[] = {"a", "b", "c", "d"};
   for (int i = 0; i < 4; i++) {
-    specs[i] = (ad_param_spec){.name = called[i], .shape = {1, {6}}, .layout = ad_layout_all(mesh, AD_R)};
+    specs[i] = (ad_param_spec){
+        .size = sizeof(ad_param_spec), .name = called[i], .shape = {1, {6}}, .layout = ad_layout_all(mesh, AD_R)};
     specs[i].storage = specs[i].layout;
     specs[i].contract = contracts[i];
   }
@@ -265,7 +267,7 @@ static int add_scaled(ad_comm *comm, void *context) {
   ad_array a = ad_array_describe(comm, AD_F16, &(ad_shape){1, {4}}, &layout), b = a;
   a.data = b.data = memory;
   b.scale = 3;
-  CHECK_STATUS(ad_array_add(&a, &b, AD_HERE), AD_TYPE);
+  CHECK_STATUS(ad_array_add(&a, &b), AD_TYPE);
   CHECK_MESSAGE("2^-3");
   ad_mesh_destroy(mesh);
   return 0;

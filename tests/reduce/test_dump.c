@@ -168,7 +168,8 @@ static int rounds(ad_comm *comm, void *context) {
   ad_reducer *reducer;
   CHECK_OK(ad_mesh_create("dp_shard=2", &mesh));
   for (int i = 0; i < COUNT; i++)
-    params[i] = (ad_param_spec){.name = names[i],
+    params[i] = (ad_param_spec){.size = sizeof(ad_param_spec),
+                                .name = names[i],
                                 .shape = {1, {3}},
                                 .layout = ad_layout_all(mesh, AD_R),
                                 .storage = ad_layout_all(mesh, AD_R),
@@ -193,9 +194,9 @@ static int tells(ad_comm *comm, void *context) {
   CHECK_OK(ad_mesh_create("dp_shard=4 tp=2", &mesh));
   CHECK_OK(ad_mesh_create_view(mesh, "efsdp=2 ep=2 etp=2", &view));
   CHECK_OK(ad_mesh_create_view(mesh, "ep=8", &astray));
-  ad_param_spec params[] = {{.name = "dense", .shape = {1, {3}}},
-                            {.name = "experts", .shape = {2, {5, 2}}},
-                            {.name = "own", .shape = {1, {2}}}};
+  ad_param_spec params[] = {{.size = sizeof(ad_param_spec), .name = "dense", .shape = {1, {3}}},
+                            {.size = sizeof(ad_param_spec), .name = "experts", .shape = {2, {5, 2}}},
+                            {.size = sizeof(ad_param_spec), .name = "own", .shape = {1, {2}}}};
   CHECK_OK(ad_layout_parse(mesh, "dp_shard=R tp=I", &params[0].layout));
   CHECK_OK(ad_layout_parse(view, "efsdp=R ep=S0 etp=R", &params[1].layout));
   CHECK_OK(ad_layout_parse(mesh, "dp_shard=R tp=V", &params[2].layout));
@@ -225,7 +226,8 @@ static int refuses(ad_comm *comm, void *context) {
   ad_mesh *mesh, *view;
   CHECK_OK(ad_mesh_create("dp_shard=3 tp=2", &mesh));
   CHECK_OK(ad_mesh_create_view(mesh, "efsdp=2 ep=3", &view));
-  ad_param_spec params[] = {{.name = "dense", .shape = {1, {12}}}, {.name = "experts", .shape = {1, {12}}}};
+  ad_param_spec params[] = {{.size = sizeof(ad_param_spec), .name = "dense", .shape = {1, {12}}},
+                            {.size = sizeof(ad_param_spec), .name = "experts", .shape = {1, {12}}}};
   params[0].layout = params[0].storage = ad_layout_all(mesh, AD_R);
   params[1].layout = params[1].storage = ad_layout_all(view, AD_R);
   ad_reducer *reducer;
@@ -263,8 +265,11 @@ static int runs_short(ad_comm *comm, void *context) {
   double grad[3] = {1, 2, 3};
   CHECK_OK(ad_mesh_create("dp_shard=1", &mesh));
   ad_layout partial = ad_layout_all(mesh, AD_P);
-  ad_param_spec w = {
-      .name = "w", .shape = {1, {3}}, .layout = ad_layout_all(mesh, AD_R), .contract = {.param = AD_F64}};
+  ad_param_spec w = {.size = sizeof w,
+                     .name = "w",
+                     .shape = {1, {3}},
+                     .layout = ad_layout_all(mesh, AD_R),
+                     .contract = {.param = AD_F64}};
   w.storage = w.layout;
   ad_array array = ad_array_describe(comm, AD_F64, &w.shape, &partial);
   array.data = grad;

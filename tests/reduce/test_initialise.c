@@ -12,7 +12,8 @@
 #define must(call) assert_int_equal((call), AD_OK)
 
 static ad_param_spec matrix(const ad_mesh *mesh, const char *name, int64_t rows, int64_t columns) {
-  ad_param_spec declaration = {.shape = {2, {rows, columns}}, .deviation = 0.5, .layout = ad_layout_all(mesh, AD_R)};
+  ad_param_spec declaration = {
+      .size = sizeof declaration, .shape = {2, {rows, columns}}, .deviation = 0.5, .layout = ad_layout_all(mesh, AD_R)};
   declaration.name = name;
   return declaration;
 }
@@ -95,7 +96,8 @@ static void names_seeds_and_places_draw_different_numbers(void **state) {
 static void without_deviation_every_element_is_the_mean(void **state) {
   ad_mesh *mesh;
   must(ad_mesh_create("dp=1", &mesh));
-  ad_param_spec ones = {.name = "norm", .shape = {1, {600}}, .mean = 1, .layout = ad_layout_all(mesh, AD_R)};
+  ad_param_spec ones = {
+      .size = sizeof ones, .name = "norm", .shape = {1, {600}}, .mean = 1, .layout = ad_layout_all(mesh, AD_R)};
   float data[600] = {0};
   ad_array array = {.dtype = AD_F32, .shape = ones.shape, .local = ones.shape, .layout = ones.layout, .data = data};
   must(ad_param_initialise(&ones, 1, 0, &array));

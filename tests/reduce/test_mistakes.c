@@ -112,7 +112,7 @@ static ad_status try_step(model *m) {
     ad_array grad = describe_gradient(m, p);
     grad.data = memory;
     for (int i = 0; i < 64; i++) memory[i] = addend_of(m, p, ad_comm_rank(m->comm), 0, (size_t)i);
-    AD_TRY(ad_reducer_add(m->reducer, (size_t)p, &grad, AD_HERE));
+    AD_TRY(ad_reducer_add(m->reducer, (size_t)p, &grad));
   }
   AD_TRY(ad_reducer_end_microbatch(m->reducer));
   return ad_reducer_finish(m->reducer);
@@ -171,7 +171,8 @@ static int is_wrong_in_shards(ad_comm *comm, void *context) {
   int64_t any[] = {!sums_are(m, &s, 1), scene.fired};
   ad_seams_clear();
   ad_group all = ad_mesh_group(m->mesh, AD_AXES_ALL, ad_comm_rank(comm));
-  ad_collective call = {.op = AD_ALL_REDUCE, .group = all, .in = any, .out = any, .count = 2, .dtype = AD_I64};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = all, .in = any, .out = any, .count = 2, .dtype = AD_I64};
   call.site = AD_HERE;
   CHECK_OK(ad_comm_run(comm, &call));
   CHECK(any[0] > 0 && any[1] > 0);
@@ -213,7 +214,7 @@ static double sum_of_thirds(model *m) {
     ad_array grad = describe_gradient(m, p);
     grad.data = memory;
     for (int i = 0; i < 64; i++) memory[i] = addend_of(m, p, ad_comm_rank(m->comm), 0, (size_t)i) / 3;
-    CHECK_OK(ad_reducer_add(m->reducer, (size_t)p, &grad, AD_HERE));
+    CHECK_OK(ad_reducer_add(m->reducer, (size_t)p, &grad));
   }
   CHECK_OK(ad_reducer_end_microbatch(m->reducer));
   CHECK_OK(ad_reducer_finish(m->reducer));
@@ -253,7 +254,7 @@ static ad_status step_of_mixed(model *m) {
     ad_cast(narrow, AD_BF16, wide, AD_F32, 64);
     grad.dtype = is_wide ? AD_F32 : AD_BF16;
     grad.data = is_wide ? (void *)wide : narrow;
-    AD_TRY(ad_reducer_add(m->reducer, (size_t)p, &grad, AD_HERE));
+    AD_TRY(ad_reducer_add(m->reducer, (size_t)p, &grad));
   }
   AD_TRY(ad_reducer_end_microbatch(m->reducer));
   return ad_reducer_finish(m->reducer);
@@ -294,7 +295,7 @@ static int divides_by_own_count(ad_comm *comm, void *context) {
   int64_t total;
   ad_layout addends = ad_layout_all(m->mesh, AD_P);
   CHECK_OK(ad_count_create(comm, &addends, 2, &count));
-  CHECK_OK(ad_count_post(count, (int64_t[]){1, 2}, AD_HERE));
+  CHECK_OK(ad_count_post(count, ((int64_t[]){1, 2})));
   CHECK_OK(ad_count_wait(count, &total));
   CHECK(total == 9);
   for (int step = 0; step < 2; step++) {
@@ -340,8 +341,8 @@ static int count_tokens(ad_comm *comm, void *context) {
   CHECK_STATUS(ad_count_wait(count, &tokens), AD_INVALID);
   for (int step = 0; step < 3; step++) {
     int64_t locals[2] = {local + step, rank};
-    CHECK_OK(ad_count_post(count, locals, AD_HERE));
-    CHECK_STATUS(ad_count_post(count, locals, AD_HERE), AD_INVALID);
+    CHECK_OK(ad_count_post(count, locals));
+    CHECK_STATUS(ad_count_post(count, locals), AD_INVALID);
     CHECK(ad_layout_equal(&ad_count_array(count)->layout, &layout));
     CHECK(ad_count_of(count, 0) == -1);
     for (int again = 0; again < 2; again++) {
@@ -370,7 +371,7 @@ static int leave_a_count(ad_comm *comm, void *context) {
   CHECK_OK(ad_mesh_create("dp_shard=3", &mesh));
   ad_layout addends = ad_layout_all(mesh, AD_P);
   CHECK_OK(ad_count_create(comm, &addends, 1, &count));
-  CHECK_OK(ad_count_post(count, &(int64_t){5}, AD_HERE));
+  CHECK_OK(ad_count_post(count, &(int64_t){5}));
   if (ad_comm_rank(comm) != 1) CHECK_OK(ad_count_wait(count, &tokens));
   CHECK(tokens == (ad_comm_rank(comm) == 1 ? 0 : 15));
   ad_count_destroy(count);

@@ -127,7 +127,7 @@ static int sum_mixed(ad_comm *comm, void *context) {
         CHECK(((double *)grad->data)[i] == expected_sum(&m, &s->steps, p, start + i));
       double whole[64] = {0};
       ad_array out = {.data = whole};
-      CHECK_OK(ad_array_whole(comm, grad, AD_HERE, &out));
+      CHECK_OK(ad_array_whole(comm, grad, &out));
       for (size_t i = 0; i < ad_array_numel(&out); i++) square += whole[i] * whole[i];
     }
     CHECK(fabs(norm - sqrt(square)) <= 1e-12 * norm);
@@ -149,7 +149,8 @@ static void parameters_of_all_types_are_summed_where_they_are_replicated(void **
 
 static void check_same_bits(ad_comm *comm, const ad_mesh *mesh, const ad_array *array) {
   ad_axes same = ad_layout_axes_of(&array->layout, AD_R) | ad_layout_axes_of(&array->layout, AD_I);
-  ad_collective call = {.op = AD_BROADCAST, .group = ad_mesh_group(mesh, same, ad_comm_rank(comm)), .site = AD_HERE};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_BROADCAST, .group = ad_mesh_group(mesh, same, ad_comm_rank(comm)), .site = AD_HERE};
   uint8_t first[512];
   CHECK(ad_array_bytes(array) <= sizeof first);
   memcpy(first, array->data, ad_array_bytes(array));
@@ -183,7 +184,7 @@ static int step_on_uneven_numbers(ad_comm *comm, void *context) {
   for (int p = 0; p < PARAMS; p++) {
     double whole[64] = {0};
     ad_array out = {.data = whole};
-    CHECK_OK(ad_array_whole(comm, ad_reducer_gradient(m.reducer, (size_t)p), AD_HERE, &out));
+    CHECK_OK(ad_array_whole(comm, ad_reducer_gradient(m.reducer, (size_t)p), &out));
     for (size_t i = 0; i < ad_array_numel(&out); i++) square += whole[i] * whole[i];
   }
   CHECK(fabs(norm - sqrt(square)) <= 1e-12 * norm);
@@ -215,7 +216,7 @@ static int bring_dtypes(ad_comm *comm, void *context) {
     ad_array grad = describe_gradient(&m, p);
     grad.dtype = AD_F64;
     grad.data = third;
-    CHECK_OK(ad_reducer_add(m.reducer, (size_t)p, &grad, AD_HERE));
+    CHECK_OK(ad_reducer_add(m.reducer, (size_t)p, &grad));
   }
   CHECK_OK(ad_reducer_end_microbatch(m.reducer));
   CHECK_OK(ad_reducer_finish(m.reducer));
@@ -462,7 +463,7 @@ static void refuse_gradient(model *m, ad_type shard, ad_type replicate, const ch
   ad_array grad = describe_gradient(m, 2);
   ad_layout_set(&grad.layout, AD_AXES(AD_DP_SHARD), shard);
   ad_layout_set(&grad.layout, AD_AXES(AD_DP_REPLICATE), replicate);
-  CHECK_STATUS(ad_reducer_add(m->reducer, 2, &grad, AD_HERE), AD_TYPE);
+  CHECK_STATUS(ad_reducer_add(m->reducer, 2, &grad), AD_TYPE);
   CHECK_MESSAGE(sentence);
   CHECK_MESSAGE("describe it with ad_layout_dual of the parameter's layout");
 }
@@ -487,7 +488,7 @@ static int add_nothing(ad_comm *comm, void *context) {
   open_model(&m, comm, "dp_shard=1", AD_F32);
   create_reducer(&m, 0);
   CHECK_OK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL));
-  CHECK_STATUS(ad_reducer_add(m.reducer, 2, NULL, AD_HERE), AD_INVALID);
+  CHECK_STATUS(ad_reducer_add(m.reducer, 2, NULL), AD_INVALID);
   CHECK_MESSAGE("`query` is NULL");
   add_gradient(&m, 2, 0);
   CHECK_OK(ad_reducer_end_microbatch(m.reducer));
@@ -511,13 +512,13 @@ static int call_out_of_turn(ad_comm *comm, void *context) {
   CHECK_MESSAGE("test_reducer.c:");
   CHECK_STATUS(ad_reducer_target(m.reducer, 0, &target, &adds), AD_INVALID);
   CHECK_MESSAGE("test_reducer.c:");
-  CHECK_STATUS(ad_reducer_add(m.reducer, 0, NULL, "mine.c:3"), AD_INVALID);
+  CHECK_STATUS(ad_reducer_add_at(m.reducer, 0, NULL, "mine.c:3"), AD_INVALID);
   CHECK_MESSAGE("mine.c:3: reducer: add outside a microbatch");
   CHECK_OK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_NONE));
   CHECK_STATUS(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL), AD_INVALID);
   CHECK_MESSAGE("test_reducer.c:");
   CHECK_MESSAGE("nothing was changed");
-  CHECK_STATUS(ad_reducer_add(m.reducer, PARAMS, NULL, NULL), AD_INVALID);
+  CHECK_STATUS(ad_reducer_add_at(m.reducer, PARAMS, NULL, NULL), AD_INVALID);
   CHECK_MESSAGE("a call without a site: reducer: add of parameter");
   CHECK_OK(ad_reducer_end_microbatch(m.reducer));
   CHECK_STATUS(ad_reducer_finish(m.reducer), AD_INVALID);
@@ -557,6 +558,25 @@ static void a_step_looks_at_all_gradients_before_it_takes_one(void **state) {
   run_ranks(2, step_with_one_bad_gradient, NULL);
 }
 
+/* A number that counts one parameter too many, and one that no list has. */
+static int ask_beyond(ad_comm *comm, void *context) {
+  model m;
+  open_model(&m, comm, "dp_shard=1", AD_F32);
+  create_reducer(&m, 0);
+  CHECK(ad_reducer_gradient(m.reducer, PARAMS - 1) != NULL);
+  for (size_t param = PARAMS; param; param = param == PARAMS ? SIZE_MAX : 0) {
+    CHECK(ad_reducer_gradient(m.reducer, param) == NULL);
+    CHECK(strstr(ad_last_error(), "ad_reducer_gradient: parameter ") && strstr(ad_last_error(), "; there are 5"));
+    CHECK(ad_reducer_is_absent(m.reducer, param));
+    CHECK(ad_reducer_contract(m.reducer, param).param == 0);
+    CHECK(ad_reducer_bucket(m.reducer, param).param_count == 0 && ad_reducer_plan(m.reducer, param).param_count == 0);
+  }
+  close_model(&m);
+  return 0;
+}
+
+static void a_number_that_no_parameter_has_finds_nothing(void **state) { run_ranks(1, ask_beyond, NULL); }
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(gradients_are_summed_over_ranks_and_microbatches),
@@ -579,6 +599,7 @@ int main(void) {
       cmocka_unit_test(a_gradient_of_another_type_is_refused_with_the_axes_that_matter),
       cmocka_unit_test(a_gradient_that_is_null_is_refused),
       cmocka_unit_test(a_call_out_of_turn_names_its_line_and_changes_nothing),
+      cmocka_unit_test(a_number_that_no_parameter_has_finds_nothing),
       cmocka_unit_test(a_step_looks_at_all_gradients_before_it_takes_one),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,7 +24,8 @@ typedef struct setting {
 
 static ad_reducer *open_reducer(ad_comm *comm, const ad_mesh *mesh) {
   ad_reducer *reducer;
-  ad_param_spec spec = {.name = "w", .shape = {2, {ROWS, ROW}}, .layout = ad_layout_all(mesh, AD_R)};
+  ad_param_spec spec = {
+      .size = sizeof spec, .name = "w", .shape = {2, {ROWS, ROW}}, .layout = ad_layout_all(mesh, AD_R)};
   spec.storage = spec.layout;
   ad_layout_set(&spec.storage, AD_AXES(AD_DP_SHARD), AD_S(0));
   spec.contract = (ad_contract){.param = AD_F16, .grad = AD_F16, .reduce = AD_F16, .accumulate = AD_F32};
@@ -52,7 +53,7 @@ static int sum(ad_comm *comm, void *context) {
   for (int step = 0; step < 2; step++) {
     for (int m = 0; m < s->microbatches; m++) {
       CHECK_OK(ad_reducer_begin_microbatch(reducer, m + 1 < s->microbatches ? s->early : AD_SYNC_ALL));
-      CHECK_OK(ad_reducer_add(reducer, 0, &grad, AD_HERE));
+      CHECK_OK(ad_reducer_add(reducer, 0, &grad));
       CHECK_OK(ad_reducer_end_microbatch(reducer));
     }
     CHECK_OK(ad_reducer_finish(reducer));

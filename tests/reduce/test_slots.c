@@ -131,7 +131,10 @@ static void open_some(ad_comm *comm, ad_mesh *mesh, const ad_reducer_options *gi
   static const char *const names[MANY] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"};
   ad_param_spec specs[MANY];
   for (int i = 0; i < MANY; i++) {
-    specs[i] = (ad_param_spec){.name = names[i], .shape = {2, {ROWS, WIDTH}}, .layout = ad_layout_all(mesh, AD_R)};
+    specs[i] = (ad_param_spec){.size = sizeof(ad_param_spec),
+                               .name = names[i],
+                               .shape = {2, {ROWS, WIDTH}},
+                               .layout = ad_layout_all(mesh, AD_R)};
     specs[i].storage = specs[i].layout;
     ad_layout_set(&specs[i].storage, AD_AXES(AD_DP_SHARD), AD_S(0));
   }
@@ -157,8 +160,7 @@ static void step_in_order(ad_reducer *reducer, const int *order) {
     int adds;
     CHECK_OK(ad_reducer_target(reducer, (size_t)order[k], &target, &adds));
     if (target.data) memset(target.data, 0, ad_array_bytes(&target));
-    if (k + 1 == MANY || order[k] != order[k + 1])
-      CHECK_OK(ad_reducer_add(reducer, (size_t)order[k], &target, AD_HERE));
+    if (k + 1 == MANY || order[k] != order[k + 1]) CHECK_OK(ad_reducer_add(reducer, (size_t)order[k], &target));
   }
   CHECK_OK(ad_reducer_end_microbatch(reducer));
   CHECK_OK(ad_reducer_finish(reducer));
@@ -232,7 +234,7 @@ static int first_and_last(ad_comm *comm, void *context) {
       status = ad_reducer_target(reducer, (size_t)tied[k], &target, &adds);
       if (status) break;
       if (target.data) memset(target.data, 0, ad_array_bytes(&target));
-      if (k) CHECK_OK(ad_reducer_add(reducer, (size_t)tied[k], &target, AD_HERE));
+      if (k) CHECK_OK(ad_reducer_add(reducer, (size_t)tied[k], &target));
     }
     int is_small = window == 1 && !job->lasting;
     if (is_small && !job->is_dry) {
@@ -287,15 +289,15 @@ static int misuse(ad_comm *comm, void *context) {
     CHECK_OK(ad_reducer_target(reducer, p, &target, &adds));
     if (p == MANY - 1) first = target;
     memset(target.data, 0, ad_array_bytes(&target));
-    CHECK_OK(ad_reducer_add(reducer, p, &target, AD_HERE));
+    CHECK_OK(ad_reducer_add(reducer, p, &target));
   }
   CHECK_OK(ad_reducer_end_microbatch(reducer));
   CHECK_OK(ad_reducer_begin_microbatch(reducer, AD_SYNC_ALL));
-  CHECK(ad_reducer_add(reducer, MANY - 1, &first, AD_HERE) == AD_INVALID);
+  CHECK(ad_reducer_add(reducer, MANY - 1, &first) == AD_INVALID);
   CHECK(strstr(ad_last_error(), "the gradient of `l` lies where gradients of other buckets are by now"));
   CHECK_OK(ad_reducer_target(reducer, MANY - 1, &target, &adds));
   memset(target.data, 0, ad_array_bytes(&target));
-  CHECK_OK(ad_reducer_add(reducer, MANY - 1, &target, AD_HERE));
+  CHECK_OK(ad_reducer_add(reducer, MANY - 1, &target));
   CHECK_OK(ad_reducer_end_microbatch(reducer));
   CHECK_OK(ad_reducer_finish(reducer));
   ad_reducer_destroy(reducer);
@@ -320,7 +322,7 @@ static int read_late(ad_comm *comm, void *context) {
     if (p == MANY - 3) CHECK(late && target.data == late && isnan(late[7]));
     if (p == MANY - 1) late = target.data;
     memset(target.data, 0, ad_array_bytes(&target));
-    CHECK_OK(ad_reducer_add(reducer, p, &target, AD_HERE));
+    CHECK_OK(ad_reducer_add(reducer, p, &target));
   }
   CHECK_OK(ad_reducer_end_microbatch(reducer));
   CHECK_OK(ad_reducer_finish(reducer));

@@ -39,7 +39,8 @@ static void describe(world *w) {
   int has_tp = ad_mesh_axis_size(w->mesh, AD_TP) > 1;
   for (int i = 0; i < PARAMS; i++) {
     ad_param_spec *spec = &w->specs[i];
-    *spec = (ad_param_spec){.name = names[i], .shape = shapes[i], .layout = ad_layout_all(w->mesh, AD_R)};
+    *spec = (ad_param_spec){
+        .size = sizeof(ad_param_spec), .name = names[i], .shape = shapes[i], .layout = ad_layout_all(w->mesh, AD_R)};
     if (has_tp && i == 2) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_S(1));
     if (has_tp && i == 5) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_S(0));
     if (has_tp && i == 1) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_I);
@@ -125,11 +126,11 @@ static void use(world *w, int p, int version, int through_master) {
 
 /* Up and down, the tied parameter also after the last unit, one use inside another. */
 static void run_passes(world *w, int version, int through_master) {
-  CHECK_OK(ad_store_begin_pass(w->store, 0));
+  CHECK_OK(ad_store_begin_pass(w->store, AD_FORWARD));
   for (int p = 0; p < PARAMS - 1; p++) use(w, p, version, through_master);
   use(w, PARAMS - 1, version, through_master);
   CHECK_OK(ad_store_end_pass(w->store));
-  CHECK_OK(ad_store_begin_pass(w->store, 1));
+  CHECK_OK(ad_store_begin_pass(w->store, AD_BACKWARD));
   use(w, PARAMS - 1, version, through_master);
   CHECK_OK(ad_store_acquire(w->store, 5));
   use(w, 4, version, through_master);
@@ -143,11 +144,11 @@ static int gather(ad_comm *comm, void *context) {
   world w;
   open_world(&w, comm, context);
   write_values(&w, 0, 0);
-  CHECK_OK(ad_store_refresh(w.store, 0));
+  CHECK_OK(ad_store_refresh(w.store, AD_VALUES_WRITTEN));
   for (int version = 0; version < 3; version++) {
     run_passes(&w, version, version > 0);
     write_values(&w, version + 1, 1);
-    CHECK_OK(ad_store_refresh(w.store, 1));
+    CHECK_OK(ad_store_refresh(w.store, AD_MASTERS_WRITTEN));
   }
   close_world(&w);
   return 0;
@@ -216,13 +217,17 @@ static int misuse(ad_comm *comm, void *context) {
   world w;
   open_world(&w, comm, context);
   CHECK_STATUS(ad_store_end_pass(w.store), AD_INVALID);
-  CHECK_OK(ad_store_begin_pass(w.store, 0));
-  CHECK_STATUS(ad_store_begin_pass(w.store, 0), AD_INVALID);
-  CHECK_STATUS(ad_store_refresh(w.store, 0), AD_INVALID);
+  CHECK_OK(ad_store_begin_pass(w.store, AD_FORWARD));
+  CHECK_STATUS(ad_store_begin_pass(w.store, AD_FORWARD), AD_INVALID);
+  CHECK_STATUS(ad_store_refresh(w.store, AD_VALUES_WRITTEN), AD_INVALID);
   CHECK_OK(ad_store_acquire(w.store, 0));
   CHECK_OK(ad_store_acquire(w.store, 2));
   CHECK_STATUS(ad_store_acquire(w.store, 5), AD_INVALID);
   CHECK_MESSAGE("more than 2 units");
+  CHECK(!ad_store_value(w.store, SIZE_MAX) && !ad_store_master(w.store, SIZE_MAX) &&
+        !ad_store_compute(w.store, SIZE_MAX));
+  ad_store_release(w.store, SIZE_MAX);
+  CHECK_MESSAGE("ad_store_release: parameter");
   close_world(&w);
   return 0;
 }

@@ -39,7 +39,8 @@ static void describe_params(world *w, int shards) {
   static const ad_type types[PARAMS] = {AD_R, AD_I, AD_S(1), AD_S(0), AD_I, AD_R};
   for (int p = 0; p < PARAMS; p++) {
     ad_param_spec *spec = &w->specs[p];
-    *spec = (ad_param_spec){.name = names[p], .shape = shapes[p], .layout = ad_layout_all(w->mesh, AD_R)};
+    *spec = (ad_param_spec){
+        .size = sizeof(ad_param_spec), .name = names[p], .shape = shapes[p], .layout = ad_layout_all(w->mesh, AD_R)};
     ad_layout_set(&spec->layout, AD_AXES(AD_TP), types[p]);
     if (p == 4) spec->layout = ad_layout_all(w->mesh, AD_I);
     spec->storage = spec->layout;
@@ -87,7 +88,7 @@ static int write_in_place(world *w, int p, int microbatch) {
   if (adds) ad_cast(before, AD_F64, target.data, target.dtype, numel);
   for (size_t i = 0; i < numel; i++) before[i] += addend[i];
   ad_cast(target.data, target.dtype, before, AD_F64, numel);
-  CHECK_OK(ad_reducer_add(w->reducer, (size_t)p, &target, AD_HERE));
+  CHECK_OK(ad_reducer_add(w->reducer, (size_t)p, &target));
   return 1;
 }
 
@@ -98,7 +99,7 @@ static void hand_in(world *w, int p, int microbatch) {
   take_addend(w, p, microbatch, ad_array_numel(&grad), addend);
   ad_cast(memory, grad.dtype, addend, AD_F64, ad_array_numel(&grad));
   grad.data = memory;
-  CHECK_OK(ad_reducer_add(w->reducer, (size_t)p, &grad, AD_HERE));
+  CHECK_OK(ad_reducer_add(w->reducer, (size_t)p, &grad));
 }
 
 static void run_step(world *w, int in_place) {

@@ -120,7 +120,7 @@ void run_ranks_at(int64_t ranks, int (*function)(ad_comm *comm, void *context), 
   task t = {function, context};
   if (run_on_mpi(ranks, &t, file, line)) return;
   ad_launch_options options = {.size = sizeof options, .ranks = ranks, .function = run_task, .context = &t};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) fail_msg("no memory for the ranks' report");
   ad_status status = ad_launch(&options, &result);

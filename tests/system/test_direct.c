@@ -62,13 +62,13 @@ static int proves_itself(ad_comm *comm, void *context) {
   CHECK((text != NULL) == (ad_comm_rank(comm) == 0));
   if (!text) return 0;
   check_document(text);
-  CHECK_OK(ad_check_table(text, 0, &table));
+  CHECK_OK(ad_check_table(text, AD_PLAIN_TEXT, &table));
   CHECK(strstr(table, "\nproven") && strstr(table, "embedding.weight") && !strchr(table, '\033'));
   free(table);
-  CHECK_OK(ad_check_table(text, 1, &table));
+  CHECK_OK(ad_check_table(text, AD_COLOURED_TEXT, &table));
   CHECK(strchr(table, '\033') != NULL);
   free(table);
-  CHECK_STATUS(ad_check_table("no document", 0, &table), AD_INVALID);
+  CHECK_STATUS(ad_check_table("no document", AD_PLAIN_TEXT, &table), AD_INVALID);
   CHECK_MESSAGE("not the document of a check: line 1");
   free(text);
   return 0;
@@ -110,7 +110,7 @@ static int be_started(void) {
 static void a_started_program_knows_that_it_is_a_rank(void **state) {
   char *argv[] = {"/proc/self/exe", "started", NULL};
   ad_launch_options options = {.size = sizeof options, .ranks = 2, .argv = argv};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   if (!getenv("ADDEND_TEST_MPIRUN")) assert_false(ad_comm_launched());
   must(ad_launch(&options, &result));
   assert_int_equal(result.exit_status, 0);
@@ -157,7 +157,7 @@ static void loaded_steps_count_in_the_bias_correction(void **state) {
   must(ad_adamw_create(read, NULL, 1, NULL, &optimizer));
   ad_adamw_set_steps(optimizer, 9);
   assert_int_equal(ad_adamw_steps(optimizer), 9);
-  must(ad_adamw_step(optimizer, params, grads, 1, 1, AD_HERE));
+  must(ad_adamw_step(optimizer, params, grads, 1, 1));
   double first = 0.1 / (1 - pow(0.9, 10)), second = 0.05 / (1 - pow(0.95, 10));
   assert_true(fabs(value + first / sqrt(second)) < 1e-5);
   assert_int_equal(ad_adamw_steps(optimizer), 10);

@@ -77,29 +77,30 @@ static void layouts(void **state) {
   ad_path_step steps[AD_AXIS_COUNT];
   int count = 0;
   const ad_layout *one[] = {&layout}, *none[] = {NULL}, *lost[] = {&astray};
-  ad_rule rule = {.name = "double", .dims = "a->a"}, nameless = {.dims = "a->a"}, dimless = {.name = "double"};
+  ad_rule rule = {.size = sizeof rule, .name = "double", .dims = "a->a"},
+          nameless = {.size = sizeof nameless, .dims = "a->a"}, dimless = {.size = sizeof dimless, .name = "double"};
   refused(ad_layout_parse(NULL, "", &out), "`mesh` is NULL");
   refused(ad_layout_parse(mesh, NULL, &out), "`text` is NULL");
   refused(ad_layout_parse(mesh, "", NULL), "`out` is NULL");
-  refused(ad_layout_after(NULL, AD_MOVE_CONVERT, 0, AD_R, 1, NULL, &out), "`layout` is NULL");
-  refused(ad_layout_after(&layout, AD_MOVE_CONVERT, 0, AD_R, 1, NULL, NULL), "`out` is NULL");
-  refused(ad_layout_after(&astray, AD_MOVE_CONVERT, 0, AD_R, 1, NULL, &out), "`layout->mesh` is NULL");
+  refused(ad_layout_after_at(NULL, AD_MOVE_CONVERT, 0, AD_R, 1, &out, NULL), "`layout` is NULL");
+  refused(ad_layout_after_at(&layout, AD_MOVE_CONVERT, 0, AD_R, 1, NULL, NULL), "`out` is NULL");
+  refused(ad_layout_after_at(&astray, AD_MOVE_CONVERT, 0, AD_R, 1, &out, NULL), "`layout->mesh` is NULL");
   refused(ad_layout_path(NULL, &layout, steps, &count), "`gradient` is NULL");
   refused(ad_layout_path(&layout, NULL, steps, &count), "`storage` is NULL");
   refused(ad_layout_path(&layout, &layout, NULL, &count), "`steps` is NULL");
   refused(ad_layout_path(&layout, &layout, steps, NULL), "`count` is NULL");
   refused(ad_layout_path(&layout, &astray, steps, &count), "`storage->mesh` is NULL");
-  refused(ad_layout_propagate(NULL, one, NULL, 1, NULL, &out), "`rule` is NULL");
-  refused(ad_layout_propagate(&nameless, one, NULL, 1, NULL, &out), "`rule->name` is NULL");
-  refused(ad_layout_propagate(&dimless, one, NULL, 1, NULL, &out), "`rule->dims` is NULL");
-  refused(ad_layout_propagate(&rule, NULL, NULL, 1, NULL, &out), "`operands` is NULL");
-  refused(ad_layout_propagate(&rule, none, NULL, 1, NULL, &out), "`operands[i]` is NULL");
-  refused(ad_layout_propagate(&rule, lost, NULL, 1, NULL, &out), "`operands[i]->mesh` is NULL");
-  refused(ad_layout_propagate(&rule, one, NULL, 1, NULL, NULL), "`out` is NULL");
-  refused(ad_layout_view(NULL, mesh, NULL, &out), "`layout` is NULL");
-  refused(ad_layout_view(&layout, NULL, NULL, &out), "`view` is NULL");
-  refused(ad_layout_view(&layout, mesh, NULL, NULL), "`out` is NULL");
-  refused(ad_layout_view(&astray, mesh, NULL, &out), "`layout->mesh` is NULL");
+  refused(ad_layout_propagate_at(NULL, one, NULL, 1, &out, NULL), "`rule` is NULL");
+  refused(ad_layout_propagate_at(&nameless, one, NULL, 1, &out, NULL), "`rule->name` is NULL");
+  refused(ad_layout_propagate_at(&dimless, one, NULL, 1, &out, NULL), "`rule->dims` is NULL");
+  refused(ad_layout_propagate_at(&rule, NULL, NULL, 1, &out, NULL), "`operands` is NULL");
+  refused(ad_layout_propagate_at(&rule, none, NULL, 1, &out, NULL), "`operands[i]` is NULL");
+  refused(ad_layout_propagate_at(&rule, lost, NULL, 1, &out, NULL), "`operands[i]->mesh` is NULL");
+  refused(ad_layout_propagate_at(&rule, one, NULL, 1, NULL, NULL), "`out` is NULL");
+  refused(ad_layout_view_at(NULL, mesh, &out, NULL), "`layout` is NULL");
+  refused(ad_layout_view_at(&layout, NULL, &out, NULL), "`view` is NULL");
+  refused(ad_layout_view_at(&layout, mesh, NULL, NULL), "`out` is NULL");
+  refused(ad_layout_view_at(&astray, mesh, &out, NULL), "`layout->mesh` is NULL");
 }
 
 static void arrays(void **state) {
@@ -117,49 +118,49 @@ static void arrays(void **state) {
   refused(ad_array_create(comm, (ad_dtype)0, &shape, &layout, &out), "0 is no dtype");
   refused(ad_array_create(comm, AD_F32, &nonsense, &layout, &out), "7 dimensions; 0 to 6 are possible");
   refused(ad_array_create(comm, AD_F32, &negative, &layout, &out), "dimension 0 is -4");
-  refused(ad_array_after(NULL, &array, AD_MOVE_ONCE, 0, AD_P, NULL, &out), "`comm` is NULL");
-  refused(ad_array_after(comm, NULL, AD_MOVE_ONCE, 0, AD_P, NULL, &out), "`in` is NULL");
-  refused(ad_array_after(comm, &array, AD_MOVE_ONCE, 0, AD_P, NULL, NULL), "`out` is NULL");
-  refused(ad_array_after(comm, &lost, AD_MOVE_ONCE, 0, AD_P, NULL, &out), "`in->layout.mesh` is NULL");
-  refused(ad_array_move(NULL, &array, AD_MOVE_ONCE, 0, AD_P, AD_F32, NULL, &out), "`comm` is NULL");
-  refused(ad_array_move(comm, NULL, AD_MOVE_ONCE, 0, AD_P, AD_F32, NULL, &out), "`in` is NULL");
-  refused(ad_array_move(comm, &array, AD_MOVE_ONCE, 0, AD_P, AD_F32, NULL, NULL), "`out` is NULL");
-  refused(ad_array_post(NULL, &array, AD_MOVE_ALL_REDUCE, 0, AD_R, AD_F32, NULL, &out, &request), "`comm` is NULL");
-  refused(ad_array_post(comm, NULL, AD_MOVE_ALL_REDUCE, 0, AD_R, AD_F32, NULL, &out, &request), "`in` is NULL");
-  refused(ad_array_post(comm, &array, AD_MOVE_ALL_REDUCE, 0, AD_R, AD_F32, NULL, NULL, &request), "`out` is NULL");
-  refused(ad_array_post(comm, &array, AD_MOVE_ALL_REDUCE, 0, AD_R, AD_F32, NULL, &out, NULL), "`request` is NULL");
-  refused(ad_array_post(comm, &array, AD_MOVE_CONVERT, 0, AD_R, AD_F32, NULL, &out, &request),
+  refused(ad_array_after_at(NULL, &array, AD_MOVE_ONCE, 0, AD_P, &out, NULL), "`comm` is NULL");
+  refused(ad_array_after_at(comm, NULL, AD_MOVE_ONCE, 0, AD_P, &out, NULL), "`in` is NULL");
+  refused(ad_array_after_at(comm, &array, AD_MOVE_ONCE, 0, AD_P, NULL, NULL), "`out` is NULL");
+  refused(ad_array_after_at(comm, &lost, AD_MOVE_ONCE, 0, AD_P, &out, NULL), "`in->layout.mesh` is NULL");
+  refused(ad_array_move_at(NULL, &array, AD_MOVE_ONCE, 0, AD_P, AD_F32, &out, NULL), "`comm` is NULL");
+  refused(ad_array_move_at(comm, NULL, AD_MOVE_ONCE, 0, AD_P, AD_F32, &out, NULL), "`in` is NULL");
+  refused(ad_array_move_at(comm, &array, AD_MOVE_ONCE, 0, AD_P, AD_F32, NULL, NULL), "`out` is NULL");
+  refused(ad_array_post_at(NULL, &array, AD_MOVE_ALL_REDUCE, 0, AD_R, AD_F32, &out, &request, NULL), "`comm` is NULL");
+  refused(ad_array_post_at(comm, NULL, AD_MOVE_ALL_REDUCE, 0, AD_R, AD_F32, &out, &request, NULL), "`in` is NULL");
+  refused(ad_array_post_at(comm, &array, AD_MOVE_ALL_REDUCE, 0, AD_R, AD_F32, NULL, &request, NULL), "`out` is NULL");
+  refused(ad_array_post_at(comm, &array, AD_MOVE_ALL_REDUCE, 0, AD_R, AD_F32, &out, NULL, NULL), "`request` is NULL");
+  refused(ad_array_post_at(comm, &array, AD_MOVE_CONVERT, 0, AD_R, AD_F32, &out, &request, NULL),
           "a call without a site: post: convert cannot be posted");
-  refused(ad_array_exchange(NULL, &array, 0, &rows, &rows, NULL, &out), "`comm` is NULL");
-  refused(ad_array_exchange(comm, NULL, 0, &rows, &rows, NULL, &out), "`in` is NULL");
-  refused(ad_array_exchange(comm, &array, 0, NULL, &rows, NULL, &out), "`send_rows` is NULL");
-  refused(ad_array_exchange(comm, &array, 0, &rows, NULL, NULL, &out), "`receive_rows` is NULL");
-  refused(ad_array_exchange(comm, &array, 0, &rows, &rows, NULL, NULL), "`out` is NULL");
-  refused(ad_array_add(NULL, &array, NULL), "`to` is NULL");
-  refused(ad_array_add(&array, NULL, NULL), "`from` is NULL");
-  refused(ad_array_add(&array, &lost, NULL), "`from->layout.mesh` is NULL");
-  refused(ad_array_whole(NULL, &array, NULL, &out), "`comm` is NULL");
-  refused(ad_array_whole(comm, NULL, NULL, &out), "`in` is NULL");
-  refused(ad_array_whole(comm, &array, NULL, NULL), "`out` is NULL");
-  refused(ad_array_uniform(NULL, 1, "u", 0, 0, NULL, &out), "`comm` is NULL");
-  refused(ad_array_uniform(comm, 1, NULL, 0, 0, NULL, &out), "`name` is NULL");
-  refused(ad_array_uniform(comm, 1, "u", 0, 0, NULL, NULL), "`array` is NULL");
-  refused(ad_array_uniform(comm, 1, "u", 0, 0, NULL, &lost), "`array->layout.mesh` is NULL");
-  refused(ad_array_square_sum(NULL, &group, none, 0, NULL, &sum), "`comm` is NULL");
-  refused(ad_array_square_sum(comm, NULL, none, 0, NULL, &sum), "`group` is NULL");
-  refused(ad_array_square_sum(comm, &(ad_group){0}, none, 0, NULL, &sum), "`group->mesh` is NULL");
-  refused(ad_array_square_sum(comm, &group, NULL, 1, NULL, &sum), "`arrays` is NULL");
-  refused(ad_array_square_sum(comm, &group, none, 1, NULL, &sum), "an array is NULL");
-  refused(ad_array_square_sum(comm, &group, lost_list, 1, NULL, &sum), "an array has no mesh");
-  refused(ad_array_square_sum(comm, &group, NULL, 0, NULL, NULL), "`out` is NULL");
-  must(ad_array_square_sum(comm, &group, NULL, 0, NULL, &sum));
+  refused(ad_array_exchange_at(NULL, &array, 0, &rows, &rows, &out, NULL), "`comm` is NULL");
+  refused(ad_array_exchange_at(comm, NULL, 0, &rows, &rows, &out, NULL), "`in` is NULL");
+  refused(ad_array_exchange_at(comm, &array, 0, NULL, &rows, &out, NULL), "`send_rows` is NULL");
+  refused(ad_array_exchange_at(comm, &array, 0, &rows, NULL, &out, NULL), "`receive_rows` is NULL");
+  refused(ad_array_exchange_at(comm, &array, 0, &rows, &rows, NULL, NULL), "`out` is NULL");
+  refused(ad_array_add_at(NULL, &array, NULL), "`to` is NULL");
+  refused(ad_array_add_at(&array, NULL, NULL), "`from` is NULL");
+  refused(ad_array_add_at(&array, &lost, NULL), "`from->layout.mesh` is NULL");
+  refused(ad_array_whole_at(NULL, &array, &out, NULL), "`comm` is NULL");
+  refused(ad_array_whole_at(comm, NULL, &out, NULL), "`in` is NULL");
+  refused(ad_array_whole_at(comm, &array, NULL, NULL), "`out` is NULL");
+  refused(ad_array_uniform_at(NULL, 1, "u", 0, 0, &out, NULL), "`comm` is NULL");
+  refused(ad_array_uniform_at(comm, 1, NULL, 0, 0, &out, NULL), "`name` is NULL");
+  refused(ad_array_uniform_at(comm, 1, "u", 0, 0, NULL, NULL), "`array` is NULL");
+  refused(ad_array_uniform_at(comm, 1, "u", 0, 0, &lost, NULL), "`array->layout.mesh` is NULL");
+  refused(ad_array_square_sum_at(NULL, &group, none, 0, &sum, NULL), "`comm` is NULL");
+  refused(ad_array_square_sum_at(comm, NULL, none, 0, &sum, NULL), "`group` is NULL");
+  refused(ad_array_square_sum_at(comm, &(ad_group){0}, none, 0, &sum, NULL), "`group->mesh` is NULL");
+  refused(ad_array_square_sum_at(comm, &group, NULL, 1, &sum, NULL), "`arrays` is NULL");
+  refused(ad_array_square_sum_at(comm, &group, none, 1, &sum, NULL), "an array is NULL");
+  refused(ad_array_square_sum_at(comm, &group, lost_list, 1, &sum, NULL), "an array has no mesh");
+  refused(ad_array_square_sum_at(comm, &group, NULL, 0, NULL, NULL), "`out` is NULL");
+  must(ad_array_square_sum_at(comm, &group, NULL, 0, &sum, NULL));
   assert_true(sum == 0);
 }
 
 static void reducers_and_counts(void **state) {
   ad_reducer *reducer = NULL;
   ad_count *count = NULL;
-  ad_param_spec spec = {.name = "w", .shape = shape, .layout = layout, .storage = layout};
+  ad_param_spec spec = {.size = sizeof spec, .name = "w", .shape = shape, .layout = layout, .storage = layout};
   ad_array out;
   int adds;
   double norm;
@@ -170,7 +171,7 @@ static void reducers_and_counts(void **state) {
   refused(ad_reducer_create(comm, &spec, 1, NULL, NULL), "`out` is NULL");
   refused(ad_reducer_begin_microbatch(NULL, AD_SYNC_ALL), "a reducer that is NULL");
   refused(ad_reducer_target(NULL, 0, &out, &adds), "a reducer that is NULL");
-  refused(ad_reducer_add(NULL, 0, &array, NULL), "a reducer that is NULL");
+  refused(ad_reducer_add_at(NULL, 0, &array, NULL), "a reducer that is NULL");
   refused(ad_reducer_end_microbatch(NULL), "a reducer that is NULL");
   refused(ad_reducer_finish(NULL), "a reducer that is NULL");
   refused(ad_reducer_step(NULL, NULL), "a reducer that is NULL");
@@ -192,10 +193,10 @@ static void reducers_and_counts(void **state) {
   refused(ad_count_create(comm, &(ad_layout){0}, 1, &count), "`local->mesh` is NULL");
   refused(ad_count_create(comm, &addends, 1, NULL), "`out` is NULL");
   must(ad_count_create(comm, &addends, 1, &count));
-  refused(ad_count_post(NULL, &(int64_t){1}, NULL), "`count` is NULL");
-  refused(ad_count_post(count, NULL, NULL), "`local` is NULL");
+  refused(ad_count_post_at(NULL, &(int64_t){1}, NULL), "`count` is NULL");
+  refused(ad_count_post_at(count, NULL, NULL), "`local` is NULL");
   refused(ad_count_wait(NULL, &sum), "`count` is NULL");
-  must(ad_count_post(count, &(int64_t){1}, NULL));
+  must(ad_count_post_at(count, &(int64_t){1}, NULL));
   must(ad_count_wait(count, NULL));  // who only waits wants no total
   must(ad_count_wait(count, &sum));
   assert_int_equal(sum, 1);
@@ -208,16 +209,17 @@ static void reducers_and_counts(void **state) {
 
 static void stores(void **state) {
   ad_store *store = NULL;
-  ad_param_spec spec = {.name = "w", .shape = shape, .layout = layout, .storage = layout}, nameless = spec;
-  ad_param_spec lost = {.name = "w", .shape = shape, .layout = layout};
+  ad_param_spec spec = {.size = sizeof spec, .name = "w", .shape = shape, .layout = layout, .storage = layout},
+                nameless = spec;
+  ad_param_spec lost = {.size = sizeof lost, .name = "w", .shape = shape, .layout = layout};
   nameless.name = NULL;
   refused(ad_store_create(NULL, &spec, 1, NULL, &store), "`comm` is NULL");
   refused(ad_store_create(comm, NULL, 1, NULL, &store), "`params` is NULL");
   refused(ad_store_create(comm, &nameless, 1, NULL, &store), "`params[i].name` is NULL");
   refused(ad_store_create(comm, &lost, 1, NULL, &store), "`params[i].storage.mesh` is NULL");
   refused(ad_store_create(comm, &spec, 1, NULL, NULL), "`out` is NULL");
-  refused(ad_store_refresh(NULL, 0), "`store` is NULL");
-  refused(ad_store_begin_pass(NULL, 0), "`store` is NULL");
+  refused(ad_store_refresh(NULL, AD_VALUES_WRITTEN), "`store` is NULL");
+  refused(ad_store_begin_pass(NULL, AD_FORWARD), "`store` is NULL");
   refused(ad_store_acquire(NULL, 0), "`store` is NULL");
   refused(ad_store_end_pass(NULL), "`store` is NULL");
   must(ad_store_create(comm, &spec, 1, NULL, &store));
@@ -234,15 +236,15 @@ static void tensors(void **state) {
   refused(ad_tape_create(comm, mesh, NULL, NULL), "`out` is NULL");
   refused(ad_tape_status(NULL), "`tape` is NULL");
   refused(ad_backward(NULL, NULL), "`tape` is NULL");
-  refused(ad_backward_from(NULL, NULL, NULL, 0, 1), "`tape` is NULL");
+  refused(ad_backward_from(NULL, NULL, NULL, 0, AD_LAST_START), "`tape` is NULL");
   assert_null(ad_constant(NULL, &array));
   assert_null(ad_input(NULL, &array));
-  assert_null(ad_parameter_at(NULL, &(ad_parameters){0}, 0, NULL));
+  assert_null(ad_parameter_at(NULL, &(ad_parameters){.size = sizeof(ad_parameters)}, 0, NULL));
   assert_null(ad_view(NULL, NULL, mesh));
   assert_null(ad_divide(NULL, NULL, NULL));
   assert_null(ad_share(NULL, NULL, NULL, 0));
   must(ad_tape_create(comm, mesh, NULL, &tape));
-  refused(ad_backward_from(tape, NULL, NULL, 1, 1), "`outputs` is NULL");
+  refused(ad_backward_from(tape, NULL, NULL, 1, AD_LAST_START), "`outputs` is NULL");
   ad_parameter(tape, NULL, 0);
   refused(ad_tape_status(tape), "`from` is NULL");
   ad_tape_reset(tape);
@@ -288,15 +290,15 @@ static void optimizers_and_parameters(void **state) {
   ad_adamw *optimizer = NULL;
   const ad_array *params[] = {&array}, *none[] = {NULL}, *grads[] = {NULL};
   ad_array *updated[] = {&array}, *missing[] = {NULL}, lost = {.dtype = AD_F32, .shape = shape};
-  ad_param_spec declaration = {.name = "w", .shape = shape, .layout = layout};
+  ad_param_spec declaration = {.size = sizeof declaration, .name = "w", .shape = shape, .layout = layout};
   refused(ad_adamw_create(params, NULL, 1, NULL, NULL), "`out` is NULL");
   refused(ad_adamw_create(NULL, NULL, 1, NULL, &optimizer), "`params` is NULL");
   refused(ad_adamw_create(none, NULL, 1, NULL, &optimizer), "`params[i]` is NULL");
   must(ad_adamw_create(params, NULL, 1, NULL, &optimizer));
-  refused(ad_adamw_step(NULL, updated, grads, 1, 1, NULL), "`optimizer` is NULL");
-  refused(ad_adamw_step(optimizer, NULL, grads, 1, 1, NULL), "`params` is NULL");
-  refused(ad_adamw_step(optimizer, missing, grads, 1, 1, NULL), "`params[i]` is NULL");
-  refused(ad_adamw_step(optimizer, updated, NULL, 1, 1, NULL), "`grads` is NULL");
+  refused(ad_adamw_step_at(NULL, updated, grads, 1, 1, NULL), "`optimizer` is NULL");
+  refused(ad_adamw_step_at(optimizer, NULL, grads, 1, 1, NULL), "`params` is NULL");
+  refused(ad_adamw_step_at(optimizer, missing, grads, 1, 1, NULL), "`params[i]` is NULL");
+  refused(ad_adamw_step_at(optimizer, updated, NULL, 1, 1, NULL), "`grads` is NULL");
   refused(ad_adamw_copy(NULL, optimizer), "`to` is NULL");
   refused(ad_adamw_copy(optimizer, NULL), "`from` is NULL");
   assert_int_equal(ad_adamw_steps(optimizer), 0);
@@ -343,8 +345,10 @@ static void checkpoints(void **state) {
   ad_checkpointer *checkpointer = NULL;
   const ad_checkpoint_value nameless[] = {{NULL, &array}}, empty[] = {{"w", NULL}};
   ad_checkpoint_number number[] = {{NULL, 1}};
-  ad_checkpoint_state listless = {.value_count = 1}, first = {.values = nameless, .value_count = 1};
-  ad_checkpoint_state second = {.values = empty, .value_count = 1}, third = {.numbers = number, .number_count = 1};
+  ad_checkpoint_state listless = {.size = sizeof listless, .value_count = 1},
+                      first = {.size = sizeof first, .values = nameless, .value_count = 1};
+  ad_checkpoint_state second = {.size = sizeof second, .values = empty, .value_count = 1},
+                      third = {.size = sizeof third, .numbers = number, .number_count = 1};
   char folder[] = "/tmp/addend-nulls-XXXXXX";
   assert_non_null(mkdtemp(folder));
   refused(ad_checkpointer_create(NULL, mesh, folder, 1, &checkpointer), "`comm` is NULL");
@@ -404,10 +408,13 @@ static void recipes_and_plans(void **state) {
 
 static void modules(void **state) {
   ad_module *module = NULL;
-  ad_param_spec param = {.name = "w", .shape = shape, .layout = layout, .storage = layout}, nameless = param;
-  ad_param_spec lost = {.name = "w", .shape = shape, .layout = layout};
-  ad_state_spec state_spec = {.name = NULL, .dtype = AD_F32, .shape = shape, .layout = layout};
-  ad_module_spec spec = {.name = "m", .mesh = mesh, .params = &param, .param_count = 1}, wrong = spec;
+  ad_param_spec param = {.size = sizeof param, .name = "w", .shape = shape, .layout = layout, .storage = layout},
+                nameless = param;
+  ad_param_spec lost = {.size = sizeof lost, .name = "w", .shape = shape, .layout = layout};
+  ad_state_spec state_spec = {
+      .size = sizeof state_spec, .name = NULL, .dtype = AD_F32, .shape = shape, .layout = layout};
+  ad_module_spec spec = {.size = sizeof spec, .name = "m", .mesh = mesh, .params = &param, .param_count = 1},
+                 wrong = spec;
   nameless.name = NULL;
   refused(ad_module_create(NULL, &spec, NULL, &module), "`comm` is NULL");
   refused(ad_module_create(comm, NULL, NULL, &module), "`spec` is NULL");
@@ -429,14 +436,15 @@ static void modules(void **state) {
   state_spec.name = "s", state_spec.layout = astray;
   refused(ad_module_create(comm, &wrong, NULL, &module), "state 0 needs a name and a layout");
   assert_null(module);
-  refused(ad_module_refresh(NULL, 0), "`module` is NULL");
+  refused(ad_module_refresh(NULL, AD_VALUES_WRITTEN), "`module` is NULL");
   refused(ad_module_update(NULL, 1, 1), "`module` is NULL");
   ad_module_destroy(NULL);
 }
 
 static void programs(void **state) {
   static const char *const some_modules[] = {"m", NULL};
-  static const ad_program_kind nameless = {.modules = some_modules}, empty = {.name = "empty"};
+  static const ad_program_kind nameless = {.size = sizeof nameless, .modules = some_modules},
+                               empty = {.size = sizeof empty, .name = "empty"};
   static const char *const meshes[] = {"dp=1"}, *const no_mesh[] = {NULL};
   ad_program *program = NULL;
   ad_program_setting setting = {.comm = comm, .meshes = meshes, .global_batch = 1, .microbatches = 1}, wrong = setting;
@@ -455,25 +463,32 @@ static void programs(void **state) {
   wrong.meshes = no_mesh;
   refused(ad_program_create(ad_gpt(), recipe->options, &wrong, &program), "mesh of `model`");
   must(ad_program_create(ad_gpt(), recipe->options, &setting, &program));
-  refused(ad_program_add_module(NULL, &(ad_module_spec){0}), "`to` is NULL");
+  refused(ad_program_add_module(NULL, &(ad_module_spec){.size = sizeof(ad_module_spec)}), "`to` is NULL");
   refused(ad_program_add_module(program, NULL), "`spec` is NULL");
-  refused(ad_program_add_module(program, &(ad_module_spec){.mesh = mesh}), "`spec->name` is NULL");
-  refused(ad_program_add_module(program, &(ad_module_spec){.name = "m"}), "`spec->mesh` is NULL");
-  refused(ad_program_add_module(program, &(ad_module_spec){.name = "m", .mesh = mesh, .param_count = 1}),
+  refused(ad_program_add_module(program, &(ad_module_spec){.size = sizeof(ad_module_spec), .mesh = mesh}),
+          "`spec->name` is NULL");
+  refused(ad_program_add_module(program, &(ad_module_spec){.size = sizeof(ad_module_spec), .name = "m"}),
+          "`spec->mesh` is NULL");
+  refused(ad_program_add_module(
+              program, &(ad_module_spec){.size = sizeof(ad_module_spec), .name = "m", .mesh = mesh, .param_count = 1}),
           "`spec->params` is NULL");
-  refused(ad_program_add_module(program, &(ad_module_spec){.name = "m", .mesh = mesh, .state_count = 1}),
+  refused(ad_program_add_module(
+              program, &(ad_module_spec){.size = sizeof(ad_module_spec), .name = "m", .mesh = mesh, .state_count = 1}),
           "`spec->states` is NULL");
-  refused(ad_program_add_count(NULL, &(ad_count_spec){0}), "`to` is NULL");
+  refused(ad_program_add_count(NULL, &(ad_count_spec){.size = sizeof(ad_count_spec)}), "`to` is NULL");
   refused(ad_program_add_count(program, NULL), "`spec` is NULL");
-  refused(ad_program_add_count(program, &(ad_count_spec){.layout = layout}), "`spec->name` is NULL");
-  refused(ad_program_add_count(program, &(ad_count_spec){.name = "c"}), "`spec->layout.mesh` is NULL");
-  refused(ad_program_add_loss(NULL, &(ad_loss_spec){0}), "`to` is NULL");
+  refused(ad_program_add_count(program, &(ad_count_spec){.size = sizeof(ad_count_spec), .layout = layout}),
+          "`spec->name` is NULL");
+  refused(ad_program_add_count(program, &(ad_count_spec){.size = sizeof(ad_count_spec), .name = "c"}),
+          "`spec->layout.mesh` is NULL");
+  refused(ad_program_add_loss(NULL, &(ad_loss_spec){.size = sizeof(ad_loss_spec)}), "`to` is NULL");
   refused(ad_program_add_loss(program, NULL), "`spec` is NULL");
-  refused(ad_program_add_loss(program, &(ad_loss_spec){0}), "`spec->name` is NULL");
-  refused(ad_program_add_phase(NULL, &(ad_phase){0}), "`to` is NULL");
+  refused(ad_program_add_loss(program, &(ad_loss_spec){.size = sizeof(ad_loss_spec)}), "`spec->name` is NULL");
+  refused(ad_program_add_phase(NULL, &(ad_phase){.size = sizeof(ad_phase)}), "`to` is NULL");
   refused(ad_program_add_phase(program, NULL), "`phase` is NULL");
-  refused(ad_program_add_phase(program, &(ad_phase){0}), "`phase->name` is NULL");
-  refused(ad_program_add_phase(program, &(ad_phase){.name = "p"}), "phase `p` has no function");
+  refused(ad_program_add_phase(program, &(ad_phase){.size = sizeof(ad_phase)}), "`phase->name` is NULL");
+  refused(ad_program_add_phase(program, &(ad_phase){.size = sizeof(ad_phase), .name = "p"}),
+          "phase `p` has no function");
   assert_int_equal(ad_program_module_count(program) + ad_program_loss_count(program), 2); /* nothing was added */
   ad_program_destroy(program);
   ad_program_destroy(NULL);
@@ -494,8 +509,8 @@ static void runs(void **state) {
   refused(ad_run_create(comm, NULL, NULL, &run), "`recipe` is NULL");
   refused(ad_run_create(comm, recipe, NULL, NULL), "`out` is NULL");
   refused(ad_run_step(NULL, 0, &report), "`run` is NULL");
-  refused(ad_run_loss(NULL, 0, 0, &loss), "`run` is NULL");
-  refused(ad_run_refresh(NULL, 0), "`run` is NULL");
+  refused(ad_run_loss(NULL, 0, AD_TRAINED_ON, &loss), "`run` is NULL");
+  refused(ad_run_refresh(NULL, AD_VALUES_WRITTEN), "`run` is NULL");
   refused(ad_run_addends(NULL, 0, 0, ignore, &seen, NULL), "`run` is NULL");
   refused(ad_run_measure_memory(NULL, &memory), "`run` is NULL");
   refused(ad_run_save(NULL, NULL, 0), "`run` is NULL");
@@ -505,7 +520,7 @@ static void runs(void **state) {
   refused(ad_run_read_weights(NULL, "x"), "`run` is NULL");
   must(ad_run_create(comm, recipe, NULL, &run));
   refused(ad_run_step(run, 0, NULL), "`out` is NULL");
-  refused(ad_run_loss(run, 0, 0, NULL), "`out` is NULL");
+  refused(ad_run_loss(run, 0, AD_TRAINED_ON, NULL), "`out` is NULL");
   refused(ad_run_evaluate(NULL, &evaluation), "`run` is NULL");
   refused(ad_run_evaluate(run, NULL), "`out` is NULL");
   refused(ad_run_measure_memory(run, NULL), "`out` is NULL");
@@ -533,8 +548,8 @@ static void checks(void **state) {
   refused(ad_check_on(comm, NULL, NULL, &holds, &text), "`recipe` is NULL");
   refused(ad_check_on(comm, recipe, NULL, NULL, &text), "`holds` is NULL");
   refused(ad_check_on(comm, recipe, NULL, &holds, NULL), "`json` is NULL");
-  refused(ad_check_table(NULL, 0, &text), "`json` is NULL");
-  refused(ad_check_table("{}", 0, NULL), "`out` is NULL");
+  refused(ad_check_table(NULL, AD_PLAIN_TEXT, &text), "`json` is NULL");
+  refused(ad_check_table("{}", AD_PLAIN_TEXT, NULL), "`out` is NULL");
 }
 
 static void constants(void **state) {

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
 #include <string.h>
 #include "addend/addend.h"
 
@@ -27,7 +28,7 @@ static void options_of_a_wrong_size_are_refused_by_name(void **state) {
   void *never = NULL;
   char *json;
   int holds;
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   assert_int_equal(ad_comm_open_alone(&comm), AD_OK);
   assert_int_equal(ad_mesh_create("dp_shard=1", &mesh), AD_OK);
   assert_int_equal(ad_recipe_parse(recipe_text, "r.yaml", NULL, 0, &recipe), AD_OK);
@@ -35,12 +36,37 @@ static void options_of_a_wrong_size_are_refused_by_name(void **state) {
   refused(ad_store_create(comm, NULL, 0, given, (ad_store **)&never), "ad_store_options");
   refused(ad_adamw_create(NULL, NULL, 0, given, (ad_adamw **)&never), "ad_adamw_options");
   refused(ad_tape_create(comm, mesh, given, (ad_tape **)&never), "ad_tape_options");
-  ad_module_spec module = {.name = "m", .mesh = mesh};
+  ad_module_spec module = {.size = sizeof module, .name = "m", .mesh = mesh};
   refused(ad_module_create(comm, &module, given, (ad_module **)&never), "ad_module_options");
   refused(ad_launch(given, &result), "ad_launch_options");
   refused(ad_check(recipe, given, &holds, &json), "ad_check_options");
   refused(ad_train(comm, recipe, given), "ad_train_options");
   refused(ad_run_create(comm, recipe, given, (ad_run **)&never), "ad_run_options");
+  ad_group all = ad_mesh_group(mesh, AD_AXES_DP, 0);
+  ad_layout layout = ad_layout_all(mesh, AD_R), made;
+  const ad_layout *operands[] = {&layout};
+  ad_array array = {.layout = layout};
+  const ad_array *arrays[] = {&array};
+  ad_request request;
+  ad_launch_result unfit = {0};
+  ad_launch_options launch = {.size = sizeof launch, .ranks = 1, .argv = (char *[]){"true", NULL}};
+  refused(ad_comm_run(comm, given), "ad_collective");
+  refused(ad_comm_post(comm, given, &request), "ad_collective");
+  refused(ad_comm_run(comm, &(ad_collective){.op = AD_BARRIER, .group = all}), "ad_collective: the field `size` is 0");
+  refused(ad_launch(&launch, &unfit), "ad_launch_result");
+  refused(ad_layout_propagate(given, operands, NULL, 1, &made), "ad_rule");
+  refused(ad_reducer_create(comm, given, 1, NULL, (ad_reducer **)&never), "ad_param_spec");
+  refused(ad_store_create(comm, given, 1, NULL, (ad_store **)&never), "ad_param_spec");
+  refused(ad_param_initialise(given, 1, 0, &array), "ad_param_spec");
+  refused(ad_module_create(comm, given, NULL, (ad_module **)&never), "ad_module_spec");
+  module.params = given, module.param_count = 1;
+  refused(ad_module_create(comm, &module, NULL, (ad_module **)&never), "ad_param_spec");
+  module.param_count = 0, module.states = given, module.state_count = 1;
+  refused(ad_module_create(comm, &module, NULL, (ad_module **)&never), "ad_state_spec");
+  array = (ad_array){.dtype = AD_F32, .layout = layout};
+  refused(ad_adamw_create(arrays, given, 1, NULL, (ad_adamw **)&never), "ad_param_spec");
+  assert_true(isnan(ad_schedule_at(given, 1)));
+  assert_non_null(strstr(ad_last_error(), "ad_schedule"));
   assert_null(never);
   ad_recipe_destroy(recipe);
   ad_mesh_destroy(mesh);

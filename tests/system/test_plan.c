@@ -193,7 +193,7 @@ static void force(ad_run *run, const all_choose *chosen) {
     for (size_t k = 0; k < ad_array_numel(part); k++)
       value[k] = wanted(ad_run_param_at(run, i).spec->name, value[k], chosen, k);
   }
-  CHECK_OK(ad_run_refresh(run, 0));
+  CHECK_OK(ad_run_refresh(run, AD_VALUES_WRITTEN));
 }
 
 static int64_t index_in_ep(ad_run *run) {

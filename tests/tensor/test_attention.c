@@ -347,7 +347,7 @@ static void halve(value *v) {
 /* The gradients of one result; or of two, which are added up. */
 static void start_backward(ad_tape *t, ad_tensor *const *y, const ad_array *d_out, int results) {
   const ad_array *gradients[] = {d_out, d_out};
-  CHECK_OK(ad_backward_from(t, y, gradients, (size_t)results, 1));
+  CHECK_OK(ad_backward_from(t, y, gradients, (size_t)results, AD_LAST_START));
 }
 
 typedef struct rank_case {

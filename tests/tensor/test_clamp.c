@@ -11,8 +11,8 @@ enum { POINTS_MAX = 20 };
 
 typedef ad_tensor *(*clamp)(ad_tape *t, ad_tensor *x);
 
-static ad_tensor *lower(ad_tape *t, ad_tensor *x) { return ad_lower(t, x, 0); }
-static ad_tensor *plain_lower(ad_tape *t, ad_tensor *x) { return ad_lower(t, x, 1); }
+static ad_tensor *lower(ad_tape *t, ad_tensor *x) { return ad_lower(t, x, AD_SLOPE_RETURNS); }
+static ad_tensor *plain_lower(ad_tape *t, ad_tensor *x) { return ad_lower(t, x, AD_SLOPE_PLAIN); }
 static ad_tensor *upper(ad_tape *t, ad_tensor *x) { return ad_upper(t, x); }
 
 static ad_array on(const world *w, double *data, size_t n) {

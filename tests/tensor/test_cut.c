@@ -41,11 +41,13 @@ static ad_tensor *difference(ad_tape *t, ad_tensor *a, ad_tensor *b) { return ad
 
 /* ---- element by element ---- */
 
-static ad_tensor *lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], 0); }
-static ad_tensor *lower_of_whole(ad_tape *t, ad_tensor *const *x) { return part_of(t, ad_lower(t, whole(t, x[0]), 0)); }
-static ad_tensor *plain_lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], 1); }
+static ad_tensor *lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], AD_SLOPE_RETURNS); }
+static ad_tensor *lower_of_whole(ad_tape *t, ad_tensor *const *x) {
+  return part_of(t, ad_lower(t, whole(t, x[0]), AD_SLOPE_RETURNS));
+}
+static ad_tensor *plain_lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], AD_SLOPE_PLAIN); }
 static ad_tensor *plain_lower_of_whole(ad_tape *t, ad_tensor *const *x) {
-  return part_of(t, ad_lower(t, whole(t, x[0]), 1));
+  return part_of(t, ad_lower(t, whole(t, x[0]), AD_SLOPE_PLAIN));
 }
 static ad_tensor *upper(ad_tape *t, ad_tensor *const *x) { return ad_upper(t, x[0]); }
 static ad_tensor *upper_of_whole(ad_tape *t, ad_tensor *const *x) { return part_of(t, ad_upper(t, whole(t, x[0]))); }
@@ -67,12 +69,12 @@ static void a_mix_is_the_sum_less_the_product(void **state) {
 
 /* Gradients of both signs from two users are added before lower looks at them, also where each user has an addend. */
 static ad_tensor *lower_used_in_parts(ad_tape *t, ad_tensor *const *x) {
-  ad_tensor *y = ad_lower(t, x[0], 0), *used = ad_convert(t, y, "tp", AD_R);
+  ad_tensor *y = ad_lower(t, x[0], AD_SLOPE_RETURNS), *used = ad_convert(t, y, "tp", AD_R);
   return ad_add(t, ad_all_reduce(t, ad_linear_transposed(t, ad_convert(t, used, "tp", AD_S(1)), x[1]), "tp", AD_I),
                 ad_linear_transposed(t, y, x[2]));
 }
 static ad_tensor *lower_used_whole(ad_tape *t, ad_tensor *const *x) {
-  ad_tensor *y = ad_lower(t, x[0], 0);
+  ad_tensor *y = ad_lower(t, x[0], AD_SLOPE_RETURNS);
   ad_tensor *weights = ad_add(t, ad_all_gather(t, x[1], "tp", AD_I), x[2]);
   return ad_linear_transposed(t, y, weights);
 }

@@ -58,7 +58,7 @@ static int each_rank_uses_its_copy(ad_comm *comm, void *context) {
   gradient.layout = ad_layout_dual(&own->layout);
   gradient.data = slopes;
   const ad_array *gradients[] = {&gradient};
-  CHECK_OK(ad_backward_from(o.t, &local, gradients, 1, 1));
+  CHECK_OK(ad_backward_from(o.t, &local, gradients, 1, AD_LAST_START));
   CHECK(ad_grad(x)->layout.type[AD_TP] == AD_I);
   for (int i = 0; i < N; i++) CHECK(((const double *)ad_grad(x)->data)[i] == 1 + 2 + 3);
   close_outside(&o);

@@ -237,7 +237,7 @@ static int run_view(ad_comm *comm, void *context) {
   CHECK_OK(ad_layout_parse(mesh, "dp_shard=S0 tp=S0", &cut));
   ad_array x = random_array(comm, &(ad_shape){2, {8, 3}}, &cut, 1), c[2];
   const ad_array *list[] = {&x};
-  ad_parameters from = {.values = list, .count = 1, .acquire = give};
+  ad_parameters from = {.size = sizeof from, .values = list, .count = 1, .acquire = give};
   ad_shape rows = {2, {2, 3}};
   for (int i = 0; i < 2; i++) {
     ad_layout varying;
@@ -280,7 +280,7 @@ static int divide_by_count(ad_comm *comm, void *context) {
   ad_array x = ad_array_describe(comm, AD_F64, &(ad_shape){0, {0}}, &layout);
   x.data = &numerator;
   CHECK_OK(ad_count_create(comm, &layout, 2, &count));
-  CHECK_OK(ad_count_post(count, (int64_t[]){10 * rank, rank}, AD_HERE));
+  CHECK_OK(ad_count_post(count, ((int64_t[]){10 * rank, rank})));
   ad_tape *tape = open_tape(comm, mesh);
   ad_tensor *leaf = ad_input(tape, &x), *mean = ad_divide(tape, leaf, count), *part = ad_share(tape, leaf, count, 1);
   CHECK_OK(ad_tape_status(tape));
@@ -347,7 +347,7 @@ static int fail_on_rank_1(ad_comm *comm, void *context) {
 
 static void a_failed_tape_tells_the_ranks_that_wait_for_it(void **state) {
   ad_launch_options options = {.size = sizeof options, .ranks = 3, .function = fail_on_rank_1};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   assert_int_equal(ad_launch(&options, &result), AD_OK);  // every rank's own checks held
   assert_int_equal(result.status, AD_INVALID);
   assert_non_null(strstr(result.message, "index 9"));

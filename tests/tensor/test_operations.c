@@ -212,7 +212,7 @@ static ad_tensor *slice_later(ad_tape *t, ad_tensor *const *x) {
   ad_tensor *first = ad_slice(t, ad_gelu(t, x[0]), 2, 3);
   return ad_add(t, first, ad_slice(t, ad_gelu(t, ad_gelu(t, x[0])), 0, 3));
 }
-static ad_tensor *plain_lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], 1); }
+static ad_tensor *plain_lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], AD_SLOPE_PLAIN); }
 static ad_tensor *upper(ad_tape *t, ad_tensor *const *x) { return ad_upper(t, x[0]); }
 static ad_tensor *repeat(ad_tape *t, ad_tensor *const *x) { return ad_repeat(t, x[0], x[1]); }
 static ad_tensor *mix(ad_tape *t, ad_tensor *const *x) { return ad_mix(t, x[0], x[1]); }
@@ -541,12 +541,12 @@ static void a_copy_of_a_parameter_has_its_gradient_unrounded(void **state) {
   ad_array weight = random_array(&w, AD_BF16, (ad_shape){2, {5, 7}}, 2, 0);
   ad_array slope = random_array(&w, AD_F32, (ad_shape){2, {5, 7}}, 3, 0);
   const ad_array *values[] = {&weight};
-  ad_parameters from = {.values = values, .count = 1};
+  ad_parameters from = {.size = sizeof from, .values = values, .count = 1};
   ad_tape *t = open_tape(&w, AD_BF16);
   ad_tensor *leaf = ad_parameter(t, &from, 0), *copy = ad_scale(t, leaf, 1);
   slope.layout = ad_layout_dual(&weight.layout);
   const ad_array *gradient = &slope;
-  must(ad_backward_from(t, &copy, &gradient, 1, 1));
+  must(ad_backward_from(t, &copy, &gradient, 1, AD_LAST_START));
   assert_int_equal(ad_grad(leaf)->dtype, AD_F32);
   assert_memory_equal(ad_grad(leaf)->data, slope.data, ad_array_bytes(&slope));
   free(weight.data);
@@ -560,7 +560,7 @@ static void a_parameter_in_bf16_is_not_multiplied_by_elements(void **state) {
   world w = world_open();
   ad_array weight = random_array(&w, AD_BF16, (ad_shape){2, {5, 7}}, 2, 0);
   const ad_array *values[] = {&weight};
-  ad_parameters from = {.values = values, .count = 1};
+  ad_parameters from = {.size = sizeof from, .values = values, .count = 1};
   ad_tape *t = open_tape(&w, AD_BF16);
   ad_tensor *leaf = ad_parameter(t, &from, 0);
   assert_null(ad_tensor_array(ad_multiply(t, ad_constant(t, &weight), leaf)));
@@ -584,7 +584,7 @@ static void gradients_of_parameters_are_not_rounded_to_bf16(void **state) {
   ad_array x = random_array(&w, AD_BF16, (ad_shape){2, {ROWS, INNER}}, 1, 0);
   ad_array weight = random_array(&w, AD_BF16, (ad_shape){2, {INNER, COLUMNS}}, 2, 0), c;
   const ad_array *values[] = {&weight};
-  ad_parameters from = {.values = values, .count = 1};
+  ad_parameters from = {.size = sizeof from, .values = values, .count = 1};
   ad_tape *t = open_tape(&w, AD_BF16);
   ad_tensor *leaf = ad_parameter(t, &from, 0), *moved = ad_convert(t, leaf, "tp", AD_R);
   ad_tensor *y = ad_linear(t, ad_convert(t, ad_constant(t, &x), "tp", AD_R), moved);
@@ -779,7 +779,7 @@ static world counted;
 static int open_count(void **state) {
   counted = world_open();
   must(ad_count_create(counted.comm, &counted.layout, 2, &step_count));
-  must(ad_count_post(step_count, (int64_t[]){2, 5}, AD_HERE));
+  must(ad_count_post(step_count, ((int64_t[]){2, 5})));
   must(ad_count_wait(step_count, NULL));
   return 0;
 }

@@ -22,7 +22,7 @@ static void open_branches(branches *f) {
     f->param[i] = random_array(&f->w, AD_F64, (ad_shape){2, {WIDTH, WIDTH}}, 10 + i, 0);
     f->list[i] = &f->param[i];
   }
-  f->from = (ad_parameters){.values = f->list, .count = PARAMS};
+  f->from = (ad_parameters){.size = sizeof(ad_parameters), .values = f->list, .count = PARAMS};
 }
 
 static void close_branches(branches *f) {
@@ -55,7 +55,7 @@ static recorded record(const branches *f, ad_tape *t, const ad_parameters *from)
 /* What one backward of the losses' sum leaves for parameter `param`: *out has memory of its own. */
 static void expect(const branches *f, size_t param, ad_array *out) {
   ad_tape *t = open_tape(&f->w, AD_F64);
-  ad_parameters alone = {.values = f->list, .count = PARAMS};
+  ad_parameters alone = {.size = sizeof alone, .values = f->list, .count = PARAMS};
   recorded r = record(f, t, &alone);
   must(ad_backward(t, ad_add(t, r.loss[0], r.loss[1])));
   *out = *ad_grad(r.p[param]);
@@ -93,7 +93,7 @@ static void a_gradient_that_comes_back_continues_its_tape(void **state) {
   ad_tensor *w0 = ad_parameter(a, &f.from, 0), *w1 = ad_parameter(b, &f.from, 1);
   ad_tensor *h = trunk(&f, a, w0), *arrived = ad_input(b, ad_tensor_array(h));
   must(ad_backward(b, head(&f, b, arrived, w1, 0)));
-  must(ad_backward_from(a, &h, (const ad_array *[]){ad_grad(arrived)}, 1, 1));
+  must(ad_backward_from(a, &h, (const ad_array *[]){ad_grad(arrived)}, 1, AD_LAST_START));
   recorded r = record(&f, one, &f.from);
   must(ad_backward(one, r.loss[0]));
   near(ad_grad(w0), ad_grad(r.p[0]), 0);
@@ -114,7 +114,7 @@ static void a_start_takes_losses_and_arriving_gradients_together(void **state) {
   must(ad_backward(b, head(&f, b, arrived, r.p[2], 1)));
   ad_tensor *outputs[] = {r.h, own};  // the loss is made from the other output
   const ad_array *gradients[] = {ad_grad(arrived), NULL};
-  must(ad_backward_from(a, outputs, gradients, 2, 1));
+  must(ad_backward_from(a, outputs, gradients, 2, AD_LAST_START));
   assert_gradients(&f, &r, 1e-15);
   ad_tape_destroy(a);
   ad_tape_destroy(b);
@@ -127,7 +127,7 @@ static void an_output_that_stands_twice_counts_twice(void **state) {
   ad_tape *t = open_tape(&f.w, AD_F64);
   recorded r = record(&f, t, &f.from);
   ad_tensor *twice[] = {r.loss[0], r.loss[0]};
-  must(ad_backward_from(t, twice, NULL, 2, 1));
+  must(ad_backward_from(t, twice, NULL, 2, AD_LAST_START));
   ad_tape *once = open_tape(&f.w, AD_F64);
   recorded s = record(&f, once, &f.from);
   must(ad_backward(once, s.loss[0]));
@@ -154,9 +154,9 @@ static void two_losses_in_two_starts_are_their_sum(void **state) {
   f.from.gradient_context = &s;
   ad_tape *t = open_tape(&f.w, AD_F64);
   recorded r = record(&f, t, &f.from);
-  must(ad_backward_from(t, &r.loss[0], NULL, 1, 0));
+  must(ad_backward_from(t, &r.loss[0], NULL, 1, AD_MORE_STARTS));
   for (int i = 0; i < PARAMS; i++) assert_int_equal(s.times[i], 0);
-  must(ad_backward_from(t, &r.loss[1], NULL, 1, 1));
+  must(ad_backward_from(t, &r.loss[1], NULL, 1, AD_LAST_START));
   assert_gradients(&f, &r, 1e-15);
   for (int i = 0; i < PARAMS; i++) assert_int_equal(s.times[i], i < 3);  // also what only the first one reached
   ad_tape_destroy(t);
@@ -171,7 +171,7 @@ static void what_is_recorded_between_two_starts_belongs_to_the_second(void **sta
   for (size_t i = 0; i < 3; i++) r.p[i] = ad_parameter(t, &f.from, i);
   r.h = trunk(&f, t, r.p[0]);
   ad_tensor *first = head(&f, t, r.h, r.p[1], 0);
-  must(ad_backward_from(t, &first, NULL, 1, 0));
+  must(ad_backward_from(t, &first, NULL, 1, AD_MORE_STARTS));
   must(ad_backward(t, head(&f, t, r.h, r.p[2], 1)));
   assert_gradients(&f, &r, 1e-15);
   ad_tape_destroy(t);
@@ -221,8 +221,11 @@ static ad_reducer *open_reducer(const branches *f, size_t params) {
   static const char *const names[PARAMS] = {"w0", "w1", "w2", "w3"};
   ad_param_spec specs[PARAMS];
   for (size_t i = 0; i < params; i++) {
-    specs[i] =
-        (ad_param_spec){.name = names[i], .shape = f->param[i].shape, .layout = f->w.layout, .storage = f->w.layout};
+    specs[i] = (ad_param_spec){.size = sizeof(ad_param_spec),
+                               .name = names[i],
+                               .shape = f->param[i].shape,
+                               .layout = f->w.layout,
+                               .storage = f->w.layout};
     specs[i].contract.param = AD_F64;
   }
   ad_reducer *reducer;
@@ -248,9 +251,9 @@ static void the_last_start_hands_parameters_to_their_reducer(void **state) {
     must(ad_reducer_begin_microbatch(reducer, m ? AD_SYNC_ALL : AD_SYNC_NONE));
     ad_tape_reset(t);
     recorded r = record(&f, t, &f.from);
-    must(ad_backward_from(t, &r.loss[0], NULL, 1, 0));
+    must(ad_backward_from(t, &r.loss[0], NULL, 1, AD_MORE_STARTS));
     assert_non_null(ad_grad(r.p[1]));
-    must(ad_backward_from(t, &r.loss[1], NULL, 1, 1));
+    must(ad_backward_from(t, &r.loss[1], NULL, 1, AD_LAST_START));
     assert_null(ad_grad(r.p[1]));
     must(ad_reducer_end_microbatch(reducer));
   }
@@ -272,8 +275,8 @@ static void a_tape_that_is_reset_between_its_starts_leaves_the_reducer_alone(voi
   for (int again = 0; again < 2; again++) {
     ad_tape_reset(t);
     recorded r = record(&f, t, &f.from);
-    must(ad_backward_from(t, &r.loss[0], NULL, 1, 0));
-    if (again) must(ad_backward_from(t, &r.loss[1], NULL, 1, 1));
+    must(ad_backward_from(t, &r.loss[0], NULL, 1, AD_MORE_STARTS));
+    if (again) must(ad_backward_from(t, &r.loss[1], NULL, 1, AD_LAST_START));
   }
   must(ad_reducer_end_microbatch(reducer));
   must(ad_reducer_finish(reducer));
@@ -287,8 +290,8 @@ static void one_tape_feeds_two_reducers(void **state) {
   branches f;
   open_branches(&f);
   // Module 1 has w0 and w1, module 2 has w2 alone, as its number 0.
-  ad_parameters first = {.values = f.list, .count = 2, .reducer = open_reducer(&f, 2)};
-  ad_parameters second = {.values = &f.list[2], .count = 1, .reducer = open_reducer(&f, 1)};
+  ad_parameters first = {.size = sizeof first, .values = f.list, .count = 2, .reducer = open_reducer(&f, 2)};
+  ad_parameters second = {.size = sizeof second, .values = &f.list[2], .count = 1, .reducer = open_reducer(&f, 1)};
   ad_tape *t = open_tape(&f.w, AD_F64);
   must(ad_reducer_begin_microbatch(first.reducer, AD_SYNC_ALL));
   must(ad_reducer_begin_microbatch(second.reducer, AD_SYNC_ALL));
@@ -315,8 +318,8 @@ static void a_start_after_the_last_is_refused(void **state) {
   open_branches(&f);
   ad_tape *t = open_tape(&f.w, AD_F64);
   recorded r = record(&f, t, &f.from);
-  must(ad_backward_from(t, &r.loss[0], NULL, 1, 1));
-  assert_int_equal(ad_backward_from(t, &r.loss[1], NULL, 1, 1), AD_INVALID);
+  must(ad_backward_from(t, &r.loss[0], NULL, 1, AD_LAST_START));
+  assert_int_equal(ad_backward_from(t, &r.loss[1], NULL, 1, AD_LAST_START), AD_INVALID);
   assert_mentions("ad_tape_reset");
   ad_tape_destroy(t);
   close_branches(&f);
@@ -330,7 +333,7 @@ static void a_start_that_reaches_nothing_is_refused(void **state) {
   assert_int_equal(ad_backward(t, loss), AD_INVALID);
   assert_mentions("made of constants");
   ad_tape_reset(t);
-  assert_int_equal(ad_backward_from(t, NULL, NULL, 0, 1), AD_INVALID);
+  assert_int_equal(ad_backward_from(t, NULL, NULL, 0, AD_LAST_START), AD_INVALID);
   assert_mentions("without outputs");
   ad_tape_destroy(t);
   close_branches(&f);
@@ -342,10 +345,10 @@ static void outputs_belong_to_their_tape(void **state) {
   ad_tape *t = open_tape(&f.w, AD_F64), *other = open_tape(&f.w, AD_F64);
   ad_tensor *x = ad_input(other, &f.x);
   const ad_array *grad = &f.c[0];
-  assert_int_equal(ad_backward_from(t, &x, &grad, 1, 1), AD_INVALID);
+  assert_int_equal(ad_backward_from(t, &x, &grad, 1, AD_LAST_START), AD_INVALID);
   assert_mentions("output 0 is a tensor of another tape");
   ad_tape_reset(t);
-  assert_int_equal(ad_backward_from(t, (ad_tensor *[]){NULL}, &grad, 1, 1), AD_INVALID);
+  assert_int_equal(ad_backward_from(t, (ad_tensor *[]){NULL}, &grad, 1, AD_LAST_START), AD_INVALID);
   assert_mentions("output 0 is NULL");
   ad_tape_destroy(t);
   ad_tape_destroy(other);
@@ -361,7 +364,7 @@ static ad_array dual_of(ad_array array) {
 static ad_status start_with(const branches *f, const ad_array *grad) {
   ad_tape *t = open_tape(&f->w, AD_F64);
   ad_tensor *x = ad_input(t, &f->x), *y = ad_gelu(t, x);
-  ad_status status = ad_backward_from(t, &y, &grad, 1, 1);
+  ad_status status = ad_backward_from(t, &y, &grad, 1, AD_LAST_START);
   ad_tape_destroy(t);
   return status;
 }
@@ -423,11 +426,11 @@ static void a_gradient_that_is_not_the_dual_of_its_output_is_refused(void **stat
   ad_array x = described(&d, "dp_shard=S0 tp=R", shape), right = dual_of(x);
   const ad_array *grad = &right;
   ad_tensor *output = ad_input(d.tape, &x);
-  must(ad_backward_from(d.tape, &output, &grad, 1, 1));
+  must(ad_backward_from(d.tape, &output, &grad, 1, AD_LAST_START));
   ad_tape_reset(d.tape);
   grad = &x;
   output = ad_input(d.tape, &x);
-  assert_int_equal(ad_backward_from(d.tape, &output, &grad, 1, 1), AD_TYPE);
+  assert_int_equal(ad_backward_from(d.tape, &output, &grad, 1, AD_LAST_START), AD_TYPE);
   assert_mentions("gradient of output 0 is \"dp_shard=S0 tp=R\"");
   assert_mentions("must be the dual of that, \"dp_shard=S0 tp=P\"");
   close_dry(&d);
@@ -439,12 +442,12 @@ static void a_loss_among_the_outputs_keeps_the_seed_rule(void **state) {
   ad_array pending = described(&d, "dp=P tp=I", (ad_shape){0, {0}});
   ad_array same = described(&d, "dp=R tp=I", (ad_shape){0, {0}}), dual = dual_of(same);
   ad_tensor *outputs[] = {ad_input(d.tape, &pending), ad_input(d.tape, &same)};
-  must(ad_backward_from(d.tape, outputs, NULL, 1, 0));
-  assert_int_equal(ad_backward_from(d.tape, outputs, NULL, 2, 1), AD_TYPE);
+  must(ad_backward_from(d.tape, outputs, NULL, 1, AD_MORE_STARTS));
+  assert_int_equal(ad_backward_from(d.tape, outputs, NULL, 2, AD_LAST_START), AD_TYPE);
   assert_mentions("once");
   ad_tape_reset(d.tape);
   outputs[1] = ad_input(d.tape, &same);  // R takes the gradient that arrives: its dual, P
-  must(ad_backward_from(d.tape, &outputs[1], (const ad_array *[]){&dual}, 1, 1));
+  must(ad_backward_from(d.tape, &outputs[1], (const ad_array *[]){&dual}, 1, AD_LAST_START));
   close_dry(&d);
 }
 
@@ -460,11 +463,12 @@ static int fail_later(ad_comm *comm, void *context) {
   x.data = &one;
   CHECK_OK(ad_tape_create(comm, mesh, &options, &t));
   ad_tensor *loss = ad_input(t, &x);
-  CHECK_OK(ad_backward_from(t, &loss, NULL, 1, 0));
+  CHECK_OK(ad_backward_from(t, &loss, NULL, 1, AD_MORE_STARTS));
   if (ad_comm_rank(comm) == 1) {
-    CHECK_STATUS(ad_backward_from(t, NULL, NULL, 0, 1), AD_INVALID);
+    CHECK_STATUS(ad_backward_from(t, NULL, NULL, 0, AD_LAST_START), AD_INVALID);
   } else {
-    ad_collective call = {.op = AD_ALL_REDUCE,
+    ad_collective call = {.size = sizeof call,
+                          .op = AD_ALL_REDUCE,
                           .group = ad_mesh_group(mesh, AD_AXES_ALL, 0),
                           .in = &one,
                           .out = &sum,

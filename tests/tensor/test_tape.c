@@ -33,11 +33,15 @@ static void open_model(model *m, ad_dtype dtype) {
   m->targets = random_array(&m->w, AD_I32, indices, 51, VOCABULARY);
   for (size_t i = 0; i < PARAMS; i++) {
     m->param[i] = random_array(&m->w, dtype, shapes[i], 60 + i, 0);
-    m->specs[i] = (ad_param_spec){.name = names[i], .shape = shapes[i], .layout = m->w.layout, .storage = m->w.layout};
+    m->specs[i] = (ad_param_spec){.size = sizeof(ad_param_spec),
+                                  .name = names[i],
+                                  .shape = shapes[i],
+                                  .layout = m->w.layout,
+                                  .storage = m->w.layout};
     m->specs[i].contract.param = dtype;
     m->list[i] = &m->param[i];
   }
-  m->from = (ad_parameters){.values = m->list, .count = PARAMS};
+  m->from = (ad_parameters){.size = sizeof(ad_parameters), .values = m->list, .count = PARAMS};
   m->count = summed_count(&m->w, (int64_t)BATCH * SEQ);
 }
 
@@ -115,7 +119,12 @@ static void open_lender(lender *l, model *m) {
     l->kept[i] = m->param[i].data;
     l->list[i] = &l->lent[i];
   }
-  l->from = (ad_parameters){.values = l->list, .count = PARAMS, .acquire = lend, .release = take_back, .context = l};
+  l->from = (ad_parameters){.size = sizeof(ad_parameters),
+                            .values = l->list,
+                            .count = PARAMS,
+                            .acquire = lend,
+                            .release = take_back,
+                            .context = l};
 }
 
 static void lent_parameters_give_the_same_gradients(void **state) {
@@ -216,7 +225,7 @@ static void step(const model *m, ad_tape *tape, ad_reducer *reducer, int microba
 
 static void compare_with_tape(const model *m, ad_reducer *reducer, double times, double bound) {
   ad_tape *tape = open_tape(&m->w, m->dtype);
-  ad_parameters alone = {.values = m->list, .count = PARAMS};
+  ad_parameters alone = {.size = sizeof alone, .values = m->list, .count = PARAMS};
   ad_tensor *p[PARAMS];
   must(ad_backward(tape, run_with(m, &alone, tape, p)));
   for (size_t i = 0; i + 1 < PARAMS; i++) {
@@ -430,9 +439,9 @@ static void an_input_has_its_gradient_in_the_dtype_that_is_asked_for(void **stat
   world_close(&w);
 }
 
-static void note(void *context, const char *phase, int begins) {
-  strcat(context, begins ? "<" : "/");
-  strcat(context, phase);
+static void note(void *context, ad_pass pass, ad_edge edge) {
+  strcat(context, edge == AD_BEGINS ? "<" : "/");
+  strcat(context, pass == AD_FORWARD ? "forward" : "backward");
 }
 
 static void forward_and_backward_are_traced(void **state) {

@@ -317,15 +317,16 @@ static void refused(dry_world *d, ad_tensor *out, ad_status status, const char *
 static void lower_takes_no_gradient_that_is_an_addend(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=R", SHAPE(3, 6, 4, 8));
-  refused(d, ad_lower(d->tape, x, 0), AD_TYPE, "lower: the result is R on `tp`", "not linear in the gradient");
+  refused(d, ad_lower(d->tape, x, AD_SLOPE_RETURNS), AD_TYPE, "lower: the result is R on `tp`",
+          "not linear in the gradient");
   x = leaf(d, "dp=S0 tp=R", SHAPE(3, 6, 4, 8));
-  must(ad_backward(d->tape, ad_once(d->tape, ad_sum(d->tape, ad_lower(d->tape, x, 1)), "tp")));
+  must(ad_backward(d->tape, ad_once(d->tape, ad_sum(d->tape, ad_lower(d->tape, x, AD_SLOPE_PLAIN)), "tp")));
   ad_tape_reset(d->tape);
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
-  must(ad_backward(d->tape, ad_sum(d->tape, ad_lower(d->tape, x, 0))));
+  must(ad_backward(d->tape, ad_sum(d->tape, ad_lower(d->tape, x, AD_SLOPE_RETURNS))));
   ad_tape_reset(d->tape);
   x = leaf(d, "dp=S0 tp=P", SHAPE(3, 6, 4, 8));
-  refused(d, ad_lower(d->tape, x, 0), AD_TYPE, "lower: operand 1 is P on `tp`", "all_reduce");
+  refused(d, ad_lower(d->tape, x, AD_SLOPE_RETURNS), AD_TYPE, "lower: operand 1 is P on `tp`", "all_reduce");
 }
 
 static void what_is_linear_in_neither_takes_no_addends(void **state) {
@@ -445,7 +446,7 @@ static void a_count_that_is_the_same_on_all_ranks_takes_no_sum(void **state) {
     int64_t total;
     ad_count *count = count_on(*state, layouts[sums]);
     ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){see_transit, &seen});
-    must(ad_count_post(count, &(int64_t){5}, AD_HERE));
+    must(ad_count_post(count, &(int64_t){5}));
     must(ad_count_wait(count, &total));
     ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){0});
     assert_int_equal(seen, sums);
@@ -463,7 +464,7 @@ static void a_loss_is_divided_by_a_summed_count_only(void **state) {
     assert_mentions("the count is P on `dp_shard`");
     assert_mentions("ad_count_post");
   }
-  must(ad_count_post(count, &(int64_t){7}, AD_HERE));
+  must(ad_count_post(count, &(int64_t){7}));
   assert_int_equal(ad_count_array(count)->layout.type[AD_DP_SHARD], AD_P);
   must(divide_on(d, count, 0));  // which waits
   assert_int_equal(ad_count_array(count)->layout.type[AD_DP_SHARD], AD_R);
@@ -500,7 +501,7 @@ static void a_count_of_fewer_ranks_than_the_tapes_is_refused(void **state) {
   dry_world *d = *state, few = {.comm = d->comm};
   must(ad_mesh_create("dp_shard=3", &few.mesh));
   ad_count *count = count_on(&few, "dp_shard=P");
-  must(ad_count_post(count, &(int64_t){7}, AD_HERE));
+  must(ad_count_post(count, &(int64_t){7}));
   assert_int_equal(divide_on(d, count, 0), AD_TYPE);
   assert_mentions("ranks 0 to 2");
   assert_mentions("0 to 5");
@@ -580,7 +581,7 @@ static void keys_and_values_of_attention_are_alike_and_fit_its_queries(void **st
 static void a_parameter_is_one_of_its_module(void **state) {
   dry_world *d = *state;
   const ad_array *list[2] = {array_of(d, AD_F32, "dp=R tp=I", SHAPE(1, 4)), NULL};
-  ad_parameters from = {.values = list, .count = 2};
+  ad_parameters from = {.size = sizeof from, .values = list, .count = 2};
   ad_parameter(d->tape, &from, 2);
   assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
   assert_mentions("parameter 2 of 2");

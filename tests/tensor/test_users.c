@@ -168,7 +168,7 @@ static int run_start(const experiment *e, order when, int which, double sums[OPE
   int first = which == ALL ? 0 : which;
   for (int i = 0; i < s.count; i++) describe_gradient(e, &s, i, &a);
   size_t count = which == ALL ? (size_t)s.count : 1;
-  CHECK_OK(ad_backward_from(s.tape, s.output + first, a.list + first, count, 1));
+  CHECK_OK(ad_backward_from(s.tape, s.output + first, a.list + first, count, AD_LAST_START));
   add_gradients(&s, sums);
   for (int i = 0; i < s.count; i++) free(a.array[i].data);
   ad_tape_destroy(s.tape);
@@ -278,8 +278,8 @@ static ad_tensor *divide(ad_tape *t, ad_tensor *const *x) { return ad_divide(t, 
 static ad_tensor *divide_by_none(ad_tape *t, ad_tensor *const *x) { return ad_divide(t, x[0], no_count); }
 static ad_tensor *add_of_one(ad_tape *t, ad_tensor *const *x) { return ad_add(t, x[0], x[0]); }
 static ad_tensor *share(ad_tape *t, ad_tensor *const *x) { return ad_share(t, x[0], step_count, 1); }
-static ad_tensor *lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], 0); }
-static ad_tensor *plain_lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], 1); }
+static ad_tensor *lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], AD_SLOPE_RETURNS); }
+static ad_tensor *plain_lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], AD_SLOPE_PLAIN); }
 static ad_tensor *concat(ad_tape *t, ad_tensor *const *x) { return ad_concat(t, x, 3); }
 static ad_tensor *concat_of_one(ad_tape *t, ad_tensor *const *x) {
   return ad_concat(t, ((ad_tensor *[]){x[0], x[0], x[0]}), 3);
@@ -527,10 +527,10 @@ static int on_one_rank(ad_comm *comm, void *context) {
   CHECK_OK(ad_mesh_create("tp=1", &mesh));
   ad_layout layout = ad_layout_all(mesh, AD_I);
   CHECK_OK(ad_count_create(comm, &layout, 2, &step_count));
-  CHECK_OK(ad_count_post(step_count, (int64_t[]){2, 5}, AD_HERE));
+  CHECK_OK(ad_count_post(step_count, ((int64_t[]){2, 5})));
   CHECK_OK(ad_count_wait(step_count, NULL));
   CHECK_OK(ad_count_create(comm, &layout, 1, &no_count));
-  CHECK_OK(ad_count_post(no_count, (int64_t[]){0}, AD_HERE));
+  CHECK_OK(ad_count_post(no_count, ((int64_t[]){0})));
   CHECK_OK(ad_count_wait(no_count, NULL));
   check_all(comm, any_float, COUNT(any_float));
   for (size_t i = 0; i < COUNT(conversions); i++) check_composition(comm, &conversions[i], AD_BF16);

@@ -62,7 +62,7 @@ static inline double element(const ad_array *array, size_t i) { return ad_elemen
 static inline ad_count *summed_count(const world *w, int64_t total) {
   ad_count *count;
   must(ad_count_create(w->comm, &w->layout, 1, &count));
-  must(ad_count_post(count, &total, AD_HERE));
+  must(ad_count_post(count, &total));
   must(ad_count_wait(count, NULL));
   return count;
 }

@@ -100,7 +100,8 @@ static ad_status pools_end(void *own, ad_phase_run *at) {
 /* ---- the record ---- */
 
 static ad_param_spec pools_param(const char *name, int64_t rows, int64_t columns, ad_layout layout) {
-  return (ad_param_spec){.name = name,
+  return (ad_param_spec){.size = sizeof(ad_param_spec),
+                         .name = name,
                          .shape = {2, {rows, columns}},
                          .layout = layout,
                          .storage = layout,
@@ -114,10 +115,17 @@ static ad_status pools_add_modules(const pools *model, ad_program *to) {
   ad_param_spec of_a[] = {pools_param("w", IN, MID, pools_layout(a, AD_R, AD_I)),
                           pools_param("v", OUT, TOP, columns_of_a), pools_param("q", MID, TOP, columns_of_a)};
   ad_param_spec of_b[] = {pools_param("u", MID, OUT, columns_of_b), pools_param("t", MID, OUT, columns_of_b)};
-  ad_state_spec marks = {"marks", AD_F64, {1, {MID}}, ad_layout_all(b, AD_R), 0.5};
-  ad_module_spec modules[] = {
-      {.name = "a", .mesh = a, .params = of_a, .param_count = model->options->form == BACK ? 3 : 1},
-      {.name = "b", .mesh = b, .params = of_b, .param_count = model->options->form == TWICE ? 2 : 1}};
+  ad_state_spec marks = {sizeof marks, "marks", AD_F64, {1, {MID}}, ad_layout_all(b, AD_R), 0.5};
+  ad_module_spec modules[] = {{.size = sizeof(ad_module_spec),
+                               .name = "a",
+                               .mesh = a,
+                               .params = of_a,
+                               .param_count = model->options->form == BACK ? 3 : 1},
+                              {.size = sizeof(ad_module_spec),
+                               .name = "b",
+                               .mesh = b,
+                               .params = of_b,
+                               .param_count = model->options->form == TWICE ? 2 : 1}};
   modules[1].states = &marks;
   modules[1].state_count = 1;
   ad_status status = ad_program_add_module(to, &modules[0]);
@@ -125,10 +133,11 @@ static ad_status pools_add_modules(const pools *model, ad_program *to) {
 }
 
 static ad_status pools_add_losses(pools *model, ad_program *to) {
-  static const ad_loss_spec specs[] = {{.name = "first"}, {.name = "second"}};
+  static const ad_loss_spec specs[] = {{.size = sizeof(ad_loss_spec), .name = "first"},
+                                       {.size = sizeof(ad_loss_spec), .name = "second"}};
   int count = model->options->form == TWICE ? 2 : 1;
   model->counted = pools_layout(ad_program_mesh(to, model->options->form != BACK), AD_P, AD_I);
-  ad_status status = ad_program_add_count(to, &(ad_count_spec){"weight", model->counted});
+  ad_status status = ad_program_add_count(to, &(ad_count_spec){sizeof(ad_count_spec), "weight", model->counted});
   for (int i = 0; i < count && !status; i++) status = ad_program_add_loss(to, &specs[i]);
   return status;
 }
@@ -141,7 +150,8 @@ static ad_status pools_join(const pools *model, const ad_mesh *from, const ad_me
 
 static ad_status pools_add_crossing(const pools *model, ad_program *to, const char *value, size_t module,
                                     int64_t width) {
-  ad_crossing_spec spec = {.value = value,
+  ad_crossing_spec spec = {.size = sizeof spec,
+                           .value = value,
                            .module = module,
                            .bridge = module ? model->there : model->back,
                            .shape = {2, {model->setting->global_batch, width}},
@@ -154,11 +164,12 @@ static ad_status pools_add_crossing(const pools *model, ad_program *to, const ch
 
 static ad_status pools_add_phases(const pools *model, ad_program *to) {
   static const char *const x[] = {"x", NULL}, *const y[] = {"y", NULL}, *const both[] = {"x", "y", NULL};
-  static const ad_phase begin = {.name = "begin", .module = 0, .gives = x, .run = pools_begin};
-  static const ad_phase pass = {.name = "pass", .module = 1, .needs = x, .run = pools_pass};
-  static const ad_phase on = {.name = "pass", .module = 1, .needs = x, .gives = y, .run = pools_pass};
-  static const ad_phase again = {.name = "again", .module = 1, .needs = x, .run = pools_again};
-  static const ad_phase end = {.name = "end", .module = 0, .needs = both, .run = pools_end};
+  static const ad_phase begin = {.size = sizeof begin, .name = "begin", .module = 0, .gives = x, .run = pools_begin};
+  static const ad_phase pass = {.size = sizeof pass, .name = "pass", .module = 1, .needs = x, .run = pools_pass};
+  static const ad_phase on = {
+      .size = sizeof on, .name = "pass", .module = 1, .needs = x, .gives = y, .run = pools_pass};
+  static const ad_phase again = {.size = sizeof again, .name = "again", .module = 1, .needs = x, .run = pools_again};
+  static const ad_phase end = {.size = sizeof end, .name = "end", .module = 0, .needs = both, .run = pools_end};
   pools_form form = (pools_form)model->options->form;
   ad_status status = ad_program_add_phase(to, &begin);
   if (!status) status = pools_add_crossing(model, to, "x", 1, MID);
@@ -224,7 +235,7 @@ static void pools_read_inputs(pools *model, int64_t step, int64_t m) {
 }
 
 /* Every row counts for 1, 2 or 3, so that microbatches weigh differently. */
-static ad_status pools_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+static ad_status pools_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   pools *model = own;
   ad_layout rows = pools_layout(model->counted.mesh, AD_S(0), AD_I);
   for (int64_t m = 0; m < model->setting->microbatches; m++) {
@@ -248,7 +259,8 @@ static void pools_register(void) {
       {"wire.values", AD_KEY_DTYPE, .offset = offsetof(pools_options, wire), .word = "as-is", .fallback = "as-is"},
       {"wire.gradients", AD_KEY_DTYPE, .offset = offsetof(pools_options, gradient_wire), .word = "as-is",
        .fallback = "as-is"}};
-  static const ad_program_kind kind = {.name = "pools",
+  static const ad_program_kind kind = {.size = sizeof kind,
+                                       .name = "pools",
                                        .help = "two modules that may have ranks of their own, for tests",
                                        .modules = modules,
                                        .keys = keys,

@@ -44,7 +44,7 @@ static int evaluate(ad_comm *comm, void *context) {
   run->tell_context = j->seen;
   if (j->writes) RANK_MUST(comm, ad_run_write_weights(run, j->writes));
   if (j->evaluates) RANK_MUST(comm, ad_run_evaluate(run, &j->seen->evaluation));
-  RANK_MUST(comm, ad_run_loss(run, 0, 0, &j->seen->alone));
+  RANK_MUST(comm, ad_run_loss(run, 0, AD_TRAINED_ON, &j->seen->alone));
   RANK_MUST(comm, ad_run_step(run, 0, &report));
   j->seen->of_step = report.loss;
   RANK_MUST(comm, ad_run_step(run, 1, &report));
@@ -71,7 +71,7 @@ static seen see_with(const char *writes, int evaluates, int64_t ranks, const cha
   ad_recipe *recipe = NULL;
   if (ad_recipe_parse(whole, "tiny.yaml", NULL, 0, &recipe)) fail_msg("%s", ad_last_error());
   job j = {recipe, writes, evaluates, shared_memory(sizeof(seen))};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   if (launch(ranks, evaluate, &j, &result)) fail_msg("%s", result.message);
   seen found = *j.seen;
   munmap(j.seen, sizeof(seen));
@@ -150,7 +150,7 @@ static ad_evaluation of_seed(int64_t seed, int64_t samples) {
     ad_array *value = ad_run_part(run, i, AD_PART_VALUE);
     for (size_t k = 0; k < ad_array_numel(value); k++) ((double *)value->data)[k] = sin((double)(100 * i + k)) / 2;
   }
-  must(ad_run_refresh(run, 0));
+  must(ad_run_refresh(run, AD_VALUES_WRITTEN));
   must(ad_run_evaluate(run, &found));
   ad_run_destroy(run);
   ad_comm_close(comm);
@@ -215,15 +215,15 @@ static void a_set_has_no_sample_twice(void **state) {
   const char *paths[] = {"/usr/share/common-licenses"};
   ad_text_data *data;
   must(ad_text_data_open(paths, 1, 40, 0.02, &data));
-  int64_t all = ad_text_data_samples(data, 1), counted;
+  int64_t all = ad_text_data_samples(data, AD_HELD_OUT_PART), counted;
   char *seen_already = calloc((size_t)all, 1);
-  ad_batch_options options = {.seed = 5, .global_batch = 1, .held_out = 1, .set = all};
+  ad_batch_options options = {.size = sizeof options, .seed = 5, .global_batch = 1, .held_out = 1, .set = all};
   int64_t size;
   const uint8_t *bytes = ad_text_data_part(data, 1, &size);
   assert_true(all > 50 && all == (size - 1) / 40);
   for (int64_t i = 0; i < all + 2; i++) {
     int32_t tokens[40], targets[40];
-    ad_text_data_rows(data, &options, i, 0, 1, tokens, targets, &counted);
+    must(ad_text_data_rows(data, &options, i, 0, 1, tokens, targets, &counted));
     assert_int_equal(counted, i < all ? 40 : 0);
     for (int64_t w = 0; w < all && i < all; w++) {
       int same_bytes = 1;

@@ -32,7 +32,7 @@ static ad_status keep(ad_run *run, ad_param_part part, double *to) {
     ad_array *array = ad_run_part(run, i, part);
     double memory[ELEMENTS] = {0};
     ad_array whole = {.data = memory};
-    ad_status status = ad_array_whole(ad_run_comm(run), array, AD_HERE, &whole);
+    ad_status status = ad_array_whole(ad_run_comm(run), array, &whole);
     if (status) return status;
     size_t numel = (size_t)ad_shape_numel(&array->shape);
     ad_cast(to, AD_F64, memory, array->dtype, numel);
@@ -66,7 +66,7 @@ static int take_steps(ad_comm *comm, void *context) {
   ad_run *run;
   double loss = 0;
   RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
-  ad_status status = ad_run_loss(run, 0, 0, &loss);
+  ad_status status = ad_run_loss(run, 0, AD_TRAINED_ON, &loss);
   if (!rank) j->seen->loss_alone = loss;
   for (int step = 0; !status && step < STEPS; step++) status = take_one(j, run, step);
   if (status) snprintf(j->seen->message[rank], sizeof j->seen->message[rank], "%s", ad_last_error());
@@ -78,7 +78,7 @@ static seen *run_on(int64_t ranks, const char *model, const char *train, const c
   char training[256];
   snprintf(training, sizeof training, STEPPING "%s", train);
   ad_recipe *recipe = two_recipe(ranks == 1 ? MESHES_OF_ONE : MESHES_OF_SIX, model, training, sections);
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   j.recipe = recipe;
   j.seen = shared_memory(sizeof(seen));
   ad_status status = launch(ranks, take_steps, &j, &result);
@@ -327,7 +327,7 @@ static int store_on_rank(ad_comm *comm, void *context) {
 static stored *store(int64_t ranks, const char *folder, int saves, const char *shard) {
   stored *s = shared_memory(sizeof *s);
   ad_recipe *recipe = two_recipe(ranks == 1 ? MESHES_OF_ONE : MESHES_OF_SIX, "", STEPPING, shard);
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   *s = (stored){.recipe = recipe, .folder = folder, .saves = saves};
   ad_status status = launch(ranks, store_on_rank, s, &result);
   if (status) fail_msg("%s", result.message);

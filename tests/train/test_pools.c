@@ -63,7 +63,7 @@ static ad_status keep(ad_run *run, ad_param_part part, double *to) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     double memory[ELEMENTS_MAX] = {0};
     ad_array whole = {.data = memory};
-    ad_status status = ad_run_whole(run, ad_run_part(run, i, part), AD_HERE, &whole);
+    ad_status status = ad_run_whole(run, ad_run_part(run, i, part), &whole);
     if (status) return status;
     size_t numel = (size_t)ad_shape_numel(&whole.shape);
     ad_cast(to, AD_F64, memory, whole.dtype, numel);
@@ -101,7 +101,7 @@ static int train_on_rank(ad_comm *comm, void *context) {
 
 /* Takes the recipe. */
 static seen *run_recipe(ad_recipe *recipe, ad_dtype dtype, int fails) {
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   int64_t ranks = 0;
   job j = {recipe, dtype, shared_memory(sizeof(seen))};
   must(ad_recipe_world(recipe, &ranks));
@@ -320,7 +320,7 @@ static int run_in_order(ad_comm *comm, void *context) {
 static void order_is(pools_form form, const char *of_a, const char *of_b) {
   ad_recipe *recipe = recipe_of(&apart, form, NO_MISTAKE, 4, 0);
   ordered o = {recipe, form, of_a, of_b};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   if (launch(apart.ranks, run_in_order, &o, &result)) fail_msg("%s", result.message);
   ad_recipe_destroy(recipe);
 }
@@ -361,7 +361,7 @@ static int run_again(ad_comm *comm, void *context) {
 static void a_run_gives_back_all_memory_that_ranks_share(void **state) {
   for (int form = 0; form < FORMS; form++) {
     ad_recipe *recipe = recipe_of(&apart, (pools_form)form, NO_MISTAKE, 4, 0);
-    ad_launch_result result;
+    ad_launch_result result = {.size = sizeof result};
     if (launch(apart.ranks, run_again, recipe, &result)) fail_msg("%s", result.message);
     ad_recipe_destroy(recipe);
   }
@@ -394,7 +394,7 @@ static int allocate_nothing(ad_comm *comm, void *context) {
 
 static void a_steady_step_allocates_nothing(void **state) {
   for (int form = 0; form < FORMS; form++) {
-    ad_launch_result result;
+    ad_launch_result result = {.size = sizeof result};
     ad_recipe *recipe = recipe_of(&three_and_two, (pools_form)form, NO_MISTAKE, 3, 3);
     assert_int_equal(launch(three_and_two.ranks, allocate_nothing, recipe, &result), AD_OK);
     ad_recipe_destroy(recipe);
@@ -458,7 +458,7 @@ static ad_status look(ad_run *run, stored *s) {
   ad_array whole = {.data = marks};
   ad_status status = keep(run, AD_PART_VALUE, values);
   if (!status) status = keep(run, AD_PART_SECOND_MOMENT, moments);
-  if (!status) status = ad_run_whole(run, ad_run_state(run, 1, 0), AD_HERE, &whole);
+  if (!status) status = ad_run_whole(run, ad_run_state(run, 1, 0), &whole);
   if (status || ad_comm_rank(ad_run_comm(run))) return status;
   memcpy(s->values, values, sizeof values);
   memcpy(s->moments, moments, sizeof moments);
@@ -481,7 +481,7 @@ static int store_on_rank(ad_comm *comm, void *context) {
 static stored *store(const place *at, const char *folder, int saves, int zero) {
   stored *s = shared_memory(sizeof *s);
   ad_recipe *recipe = recipe_of(at, BACK, NO_MISTAKE, 3, zero);
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   *s = (stored){.recipe = recipe, .folder = folder, .saves = saves};
   ad_status status = launch(at->ranks, store_on_rank, s, &result);
   if (status) fail_msg("%s", result.message);

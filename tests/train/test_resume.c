@@ -54,7 +54,7 @@ static int remove_folder(void **state) {
 static ad_status keep_array(ad_run *run, const ad_array *array, seen *to) {
   static float whole[ELEMENTS_MAX];
   ad_array out = {.data = whole};
-  AD_TRY(ad_array_whole(ad_run_comm(run), array, AD_HERE, &out));
+  AD_TRY(ad_array_whole(ad_run_comm(run), array, &out));
   size_t numel = (size_t)ad_shape_numel(&array->shape);
   if (ad_comm_rank(ad_run_comm(run)) != 0) return AD_OK;
   ad_cast(to->elements + to->numel, AD_F32, whole, array->dtype, numel);
@@ -115,7 +115,7 @@ static seen *run_stored(const char *mesh, int64_t ranks, const char *storage, jo
   char training[512];
   snprintf(training, sizeof training, TRAINING "}\n%scheckpoint: {every: 0", storage);
   ad_recipe *recipe = tiny_recipe(mesh, "", training);
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   j.recipe = recipe;
   j.seen = shared_memory(sizeof(seen));
   must(launch(ranks, run_on_rank, &j, &result));
@@ -258,7 +258,7 @@ static void weights_written_on_one_mesh_are_read_on_another(void **state) {
   seen *written = run_job("dp_replicate=3 dp_shard=1", 3, (job){.last = STOP, .weights_out = path});
   ad_recipe *recipe = tiny_recipe("dp=2", "", TRAINING);
   job j = {.recipe = recipe, .seen = shared_memory(sizeof(seen))};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   must(launch(2, read_on_rank, &j, &result));
   // Of the run each value is followed by its moments, which a file of weights has not; the embedding comes first.
   assert_memory_equal(written->elements, j.seen->elements, (size_t)256 * 16 * sizeof(float));
@@ -287,7 +287,7 @@ static int train_on_rank(ad_comm *comm, void *context) {
 
 static char *train(job j) {
   ad_recipe *recipe = tiny_recipe("dp=2", "", TRAINING "}\ncheckpoint: {every: 3, keep: 1");
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   j.recipe = recipe;
   j.seen = shared_memory(sizeof(seen));
   must(launch(2, train_on_rank, &j, &result));

@@ -70,7 +70,7 @@ static int take_steps(ad_comm *comm, void *context) {
   ad_mistake_scene scene = {.rank = ad_comm_rank(comm), .microbatch = -1};
   if (j->planted) plant(j->planted, &scene);
   RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
-  RANK_MUST(comm, ad_run_loss(run, 0, 0, &j->seen->loss_alone));
+  RANK_MUST(comm, ad_run_loss(run, 0, AD_TRAINED_ON, &j->seen->loss_alone));
   for (int step = 0; step < STEPS; step++) {
     RANK_MUST(comm, ad_run_step(run, step, &j->seen->report[step]));
     keep_gradient(j, run, step);
@@ -82,7 +82,7 @@ static int take_steps(ad_comm *comm, void *context) {
 static seen *steps_on(const char *mesh, int64_t ranks, const char *data, const char *train, const char *planted) {
   ad_recipe *recipe = tiny_recipe(mesh, data, train);
   job j = {recipe, planted, shared_memory(sizeof(seen))};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   ad_status status = launch(ranks, take_steps, &j, &result);
   if (status) fail_msg("%s", result.message);
   ad_recipe_destroy(recipe);
@@ -182,9 +182,9 @@ static int train_in_f16(ad_comm *comm, void *context) {
   double before = 0, after = 0;
   for (int step = 0; step < STEPS; step++) {
     ad_step_report report;
-    RANK_MUST(comm, ad_run_loss(run, 0, 0, &before));
+    RANK_MUST(comm, ad_run_loss(run, 0, AD_TRAINED_ON, &before));
     RANK_MUST(comm, ad_run_step(run, step, &report));
-    RANK_MUST(comm, ad_run_loss(run, 0, 0, &after));
+    RANK_MUST(comm, ad_run_loss(run, 0, AD_TRAINED_ON, &after));
     found->skipped[ad_comm_rank(comm)][step] = report.skipped;
     found->loss[step][0] = before;
     found->loss[step][1] = after;
@@ -205,7 +205,7 @@ static void a_step_that_overflows_is_skipped_on_all_ranks_and_changes_nothing(vo
     ad_recipe *recipe = tiny_recipe("dp=3", "", train);
     shared_losses *found = shared_memory(sizeof *found);
     job j = {.recipe = recipe, .seen = (void *)found};
-    ad_launch_result result;
+    ad_launch_result result = {.size = sizeof result};
     ad_set_log(silence, NULL);
     ad_status status = launch(RANKS, train_in_f16, &j, &result);
     ad_set_log(NULL, NULL);
@@ -245,7 +245,8 @@ static int compare_addends(ad_comm *comm, void *context) {
   RANK_MUST(comm, ad_run_addends(run, 0, 0, sum_addend, &sums, NULL));
   if (sums.seen != 2) return 1;  // one for each microbatch
   const ad_array *gradient = ad_run_part(run, 1, AD_PART_GRADIENT);
-  ad_collective add = {.op = AD_ALL_REDUCE,
+  ad_collective add = {.size = sizeof add,
+                       .op = AD_ALL_REDUCE,
                        .group = ad_run_everyone(run),
                        .in = sums.sum,
                        .out = sums.sum,
@@ -265,7 +266,7 @@ static void addends_are_what_the_gradient_is_the_sum_of(void **state) {
   ad_recipe *recipe =
       tiny_recipe("dp=3", ", valid: [1, 0.5, 0]", STEPPING ", global_batch: 7, microbatches: 2}\nshard: {zero: 3");
   job j = {.recipe = recipe};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   must(launch(RANKS, compare_addends, &j, &result));
   ad_recipe_destroy(recipe);
 }
@@ -359,7 +360,7 @@ static void a_run_writes_its_own_trace_when_asked(void **state) {
 static void no_part_held_out_is_said(void **state) {
   single s = open_single("", STEPPING ", global_batch: 4");
   double loss;
-  assert_int_equal(ad_run_loss(s.run, 0, 1, &loss), AD_INVALID);
+  assert_int_equal(ad_run_loss(s.run, 0, AD_HELD_OUT_DRAWN, &loss), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "held_out"));
   close_single(&s);
 }
@@ -422,7 +423,7 @@ static int meet_nan(ad_comm *comm, void *context) {
   RANK_MUST(comm, ad_run_step(run, 0, &report));
   float *norm_weight = ad_run_part(run, 1, AD_PART_VALUE)->data;
   if (ad_comm_rank(comm) == 1) norm_weight[0] = NAN;
-  RANK_MUST(comm, ad_run_refresh(run, 0));
+  RANK_MUST(comm, ad_run_refresh(run, AD_VALUES_WRITTEN));
   ad_status status = ad_run_step(run, 1, &report);
   snprintf(messages[ad_comm_rank(comm)], sizeof messages[0], "%s: %s", ad_status_name(status), ad_last_error());
   ad_run_destroy(run);
@@ -433,7 +434,7 @@ static void a_loss_that_is_no_number_stops_all_ranks_and_names_step_and_rank(voi
   ad_recipe *recipe = tiny_recipe("dp=3", "", STEPPING ", global_batch: 6");
   job j = {.recipe = recipe, .seen = shared_memory(sizeof(seen))};
   char(*messages)[256] = (void *)j.seen;
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   must(launch(RANKS, meet_nan, &j, &result));
   for (int rank = 0; rank < RANKS; rank++) {
     assert_non_null(strstr(messages[rank], "number: step 1: the loss on rank 1 is not a finite number"));

@@ -83,7 +83,7 @@ static job run_with(const char *at, int interrupts, rlim_t room) {
   job j = {
       recipe, where, interrupts, shared_memory(RANKS * 256), shared_memory(sizeof(int)), shared_memory(sizeof(int)),
       room};
-  ad_launch_result result;
+  ad_launch_result result = {.size = sizeof result};
   ad_status status = launch(RANKS, train, &j, &result);
   if (status) fail_msg("%s", result.message);
   ad_recipe_destroy(recipe);

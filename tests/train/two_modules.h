@@ -86,7 +86,8 @@ static ad_status two_tail(void *own, ad_phase_run *at) {
 /* ---- the record ---- */
 
 static ad_param_spec two_param(const char *name, int64_t rows, int64_t columns, ad_layout layout) {
-  return (ad_param_spec){.name = name,
+  return (ad_param_spec){.size = sizeof(ad_param_spec),
+                         .name = name,
                          .shape = {2, {rows, columns}},
                          .layout = layout,
                          .storage = layout,
@@ -100,11 +101,18 @@ static ad_status two_add_modules(const two *model, ad_program *to) {
   ad_layout_set(&columns, AD_AXES(AD_TP), AD_S(1));
   ad_param_spec of_front[] = {two_param("w", IN, MID, whole), two_param("v", MID, 1, whole)};
   ad_param_spec of_back[] = {two_param("u", MID, OUT, columns)};
-  ad_state_spec balance = {.name = "balance", .dtype = AD_F64, .shape = {1, {MID}}, .layout = whole, .value = 0.5};
+  ad_state_spec balance = {
+      .size = sizeof balance, .name = "balance", .dtype = AD_F64, .shape = {1, {MID}}, .layout = whole, .value = 0.5};
   of_front[1].unit = 1;
   ad_module_spec modules[] = {
-      {.name = "front", .mesh = front, .params = of_front, .param_count = 2, .states = &balance, .state_count = 1},
-      {.name = "back", .mesh = back, .params = of_back, .param_count = 1}};
+      {.size = sizeof(ad_module_spec),
+       .name = "front",
+       .mesh = front,
+       .params = of_front,
+       .param_count = 2,
+       .states = &balance,
+       .state_count = 1},
+      {.size = sizeof(ad_module_spec), .name = "back", .mesh = back, .params = of_back, .param_count = 1}};
   if (model->options->apart) modules[1].norm_group = "back";
   ad_status status = ad_program_add_module(to, &modules[0]);
   return status ? status : ad_program_add_module(to, &modules[1]);
@@ -112,22 +120,24 @@ static ad_status two_add_modules(const two *model, ad_program *to) {
 
 static ad_status two_add_losses(const two *model, ad_program *to, ad_layout counted) {
   int64_t divides = model->options->divides;
-  ad_loss_spec specs[] = {
-      {.name = "square"}, {.name = "strength", .per_microbatch = !divides}, {.name = "size", .is_metric = 1}};
+  ad_loss_spec specs[] = {{.size = sizeof(ad_loss_spec), .name = "square"},
+                          {.size = sizeof(ad_loss_spec), .name = "strength", .per_microbatch = !divides},
+                          {.size = sizeof(ad_loss_spec), .name = "size", .is_metric = 1}};
   specs[STRENGTH].count = divides == ROWS_OF_LOSS;
   specs[SIZE].count = divides == ROWS_OF_METRIC;
   ad_layout_set(&counted, AD_AXES_DP, AD_P);
-  ad_status status = ad_program_add_count(to, &(ad_count_spec){"weight", counted});
-  if (!status && divides) status = ad_program_add_count(to, &(ad_count_spec){"rows", counted});
+  ad_status status = ad_program_add_count(to, &(ad_count_spec){sizeof(ad_count_spec), "weight", counted});
+  if (!status && divides) status = ad_program_add_count(to, &(ad_count_spec){sizeof(ad_count_spec), "rows", counted});
   for (int i = 0; i < 3 && !status; i++) status = ad_program_add_loss(to, &specs[i]);
   return status;
 }
 
 static ad_status two_add_phases(ad_program *to) {
   static const char *const h[] = {"h", NULL};
-  static const ad_phase phases[] = {{.name = "front", .module = 0, .gives = h, .run = two_front},
-                                    {.name = "back", .module = 1, .needs = h, .run = two_back},
-                                    {.name = "tail", .module = 0, .needs = h, .run = two_tail}};
+  static const ad_phase phases[] = {
+      {.size = sizeof(ad_phase), .name = "front", .module = 0, .gives = h, .run = two_front},
+      {.size = sizeof(ad_phase), .name = "back", .module = 1, .needs = h, .run = two_back},
+      {.size = sizeof(ad_phase), .name = "tail", .module = 0, .needs = h, .run = two_tail}};
   ad_status status = AD_OK;
   for (int i = 0; i < 3 && !status; i++) status = ad_program_add_phase(to, &phases[i]);
   return status;
@@ -160,7 +170,7 @@ static ad_array two_describe(const two *model, int64_t m, ad_dtype dtype, void *
   return array;
 }
 
-static ad_status two_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+static ad_status two_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   two *model = own;
   const ad_program_setting *setting = model->setting;
   for (int64_t m = 0; m < setting->microbatches; m++) {
@@ -190,7 +200,8 @@ static void two_register(void) {
       {"model.apart", AD_KEY_BOOLEAN, .offset = offsetof(two_options, apart), .fallback = "false"},
       {"model.divides", AD_KEY_INTEGER, .offset = offsetof(two_options, divides), .most = 2, .fallback = "0"},
       {"model.forgets", AD_KEY_INTEGER, .offset = offsetof(two_options, forgets), .most = 3, .fallback = "0"}};
-  static const ad_program_kind kind = {.name = "two",
+  static const ad_program_kind kind = {.size = sizeof kind,
+                                       .name = "two",
                                        .help = "two modules on two meshes, for tests",
                                        .modules = modules,
                                        .keys = keys,

@@ -94,7 +94,7 @@ ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const 
   return ad_fail(AD_INVALID, "%s: add: the packed values have other rows", site);
 }
 
-ad_status ad_array_add(ad_array *to, const ad_array *from, const char *site) {
+ad_status ad_array_add_at(ad_array *to, const ad_array *from, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(to, from);
   AD_NEED(to->layout.mesh, from->layout.mesh);

@@ -37,7 +37,7 @@ static ad_status check_rows(const ad_array *in, const size_t *send_rows, int64_t
 ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out) {
   const char *site = transit->site;
   ad_layout layout;
-  AD_TRY(ad_layout_after(&in->layout, AD_MOVE_ALL_TO_ALL, transit->axes, AD_V, in->shape.ndim, site, &layout));
+  AD_TRY(ad_layout_after_at(&in->layout, AD_MOVE_ALL_TO_ALL, transit->axes, AD_V, in->shape.ndim, &layout, site));
   AD_TRY(ad_array_check(comm, in, "all_to_all", site));
   if (ad_array_is_packed(in))
     return ad_fail(AD_INVALID, "%s: all_to_all: values that are packed one after another have no rows in common", site);
@@ -104,7 +104,8 @@ ad_status ad_exchange_run(ad_comm *comm, const ad_transit *transit, const ad_arr
   size_t members = (size_t)ad_group_size(&group), own = (size_t)ad_group_index(&group, ad_comm_rank(comm));
   row_side from = {transit->sent, transit->send_rows, members, own, in->data};
   row_side to = {transit->received, transit->receive_rows, members, own, out->data};
-  ad_collective call = {.op = AD_EXCHANGE, .group = group, .dtype = in->dtype, .site = transit->site};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_EXCHANGE, .group = group, .dtype = in->dtype, .site = transit->site};
   ad_request request = {0};
   void *messages;
   if (in->data && in->data == out->data && members > 1)
@@ -122,8 +123,8 @@ ad_status ad_exchange_run(ad_comm *comm, const ad_transit *transit, const ad_arr
   return ad_comm_wait(comm, &request);
 }
 
-ad_status ad_array_exchange(ad_comm *comm, const ad_array *in, ad_axes axes, const size_t *send_rows,
-                            const size_t *receive_rows, const char *site, ad_array *out) {
+ad_status ad_array_exchange_at(ad_comm *comm, const ad_array *in, ad_axes axes, const size_t *send_rows,
+                               const size_t *receive_rows, ad_array *out, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(comm, in, send_rows, receive_rows, out);
   AD_NEED(in->layout.mesh);

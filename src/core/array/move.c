@@ -36,13 +36,13 @@ static ad_status check_known(const ad_array *in, ad_move move, ad_type to, const
                  site);
 }
 
-ad_status ad_array_after(const ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
-                         const char *site, ad_array *out) {
+ad_status ad_array_after_at(const ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
+                            ad_array *out, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(comm, in, out);
   AD_NEED(in->layout.mesh);
   ad_layout layout;
-  AD_TRY(ad_layout_after(&in->layout, move, axes, to, in->shape.ndim, site, &layout));
+  AD_TRY(ad_layout_after_at(&in->layout, move, axes, to, in->shape.ndim, &layout, site));
   AD_TRY(check_known(in, move, to, &layout, site));
   ad_array after = *in;
   after.data = NULL;
@@ -54,16 +54,16 @@ ad_status ad_array_after(const ad_comm *comm, const ad_array *in, ad_move move, 
   return AD_OK;
 }
 
-ad_status ad_array_move(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to, ad_dtype accumulate,
-                        const char *site, ad_array *out) {
+ad_status ad_array_move_at(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
+                           ad_dtype accumulate, ad_array *out, const char *site) {
   AD_NEED(comm, in, out);
   AD_NEED(in->layout.mesh);
   ad_transit transit = {.move = move, .axes = axes, .to = to, .accumulate = accumulate, .site = site};
   return ad_transit_run(comm, &transit, in, out);
 }
 
-ad_status ad_array_post(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to, ad_dtype accumulate,
-                        const char *site, ad_array *out, ad_request *request) {
+ad_status ad_array_post_at(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
+                           ad_dtype accumulate, ad_array *out, ad_request *request, const char *site) {
   AD_NEED(comm, in, out, request);
   AD_NEED(in->layout.mesh);
   ad_transit transit = {.move = move, .axes = axes, .to = to, .accumulate = accumulate, .site = site};

@@ -80,7 +80,7 @@ static ad_status count_own(ad_comm *comm, const ad_group *group, const ad_array 
   if (!copies) return AD_OK;
   ad_array local = describe_scalar(comm, array->layout.mesh, same, AD_AXES_ALL & ~same, sum), counted;
   ad_transit once = {.move = AD_MOVE_ONCE, .axes = copies, .to = AD_P, .site = site, .what = name ? name : "norm"};
-  AD_TRY(ad_array_after(comm, &local, once.move, once.axes, once.to, site, &counted));
+  AD_TRY(ad_array_after_at(comm, &local, once.move, once.axes, once.to, &counted, site));
   counted.data = local.data;
   AD_TRY(ad_transit_run(comm, &once, &local, &counted));
   return check_addend(&counted, copies, name, site);
@@ -89,7 +89,7 @@ static ad_status count_own(ad_comm *comm, const ad_group *group, const ad_array 
 static ad_status reduce(ad_comm *comm, const ad_group *group, const char *site, double *sum) {
   ad_array own = describe_scalar(comm, group->mesh, 0, group->axes, sum), total;
   ad_transit all = {.move = AD_MOVE_ALL_REDUCE, .axes = group->axes, .to = AD_R, .site = site, .what = "norm"};
-  AD_TRY(ad_array_after(comm, &own, all.move, all.axes, all.to, site, &total));
+  AD_TRY(ad_array_after_at(comm, &own, all.move, all.axes, all.to, &total, site));
   total.data = own.data;
   AD_TRY(ad_transit_run(comm, &all, &own, &total));
   ad_axes pending = ad_layout_axes_of(&total.layout, AD_P) & group->axes;
@@ -127,8 +127,8 @@ ad_status ad_square_sum_named(ad_comm *comm, const ad_group *group, const ad_arr
   return AD_OK;
 }
 
-ad_status ad_array_square_sum(ad_comm *comm, const ad_group *group, const ad_array *const *arrays, size_t count,
-                              const char *site, double *out) {
+ad_status ad_array_square_sum_at(ad_comm *comm, const ad_group *group, const ad_array *const *arrays, size_t count,
+                                 double *out, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(comm, group, out);
   AD_NEED(group->mesh);

@@ -132,7 +132,8 @@ ad_collective_op ad_move_op(ad_move move) {
 }
 
 static ad_collective describe_call(ad_comm *comm, const ad_transit *transit, const ad_array *in, const ad_array *out) {
-  ad_collective call = {.op = ad_move_op(transit->move),
+  ad_collective call = {.size = sizeof call,
+                        .op = ad_move_op(transit->move),
                         .group = ad_array_group(comm, in, transit->axes),
                         .in = in->data,
                         .out = out->data,
@@ -217,7 +218,7 @@ static void once(ad_comm *comm, const ad_array *in, ad_axes axes, ad_array *out)
 
 static ad_status describe_result(const ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out) {
   if (transit->move == AD_MOVE_ALL_TO_ALL && transit->send_rows) return ad_exchange_after(comm, transit, in, out);
-  return ad_array_after(comm, in, transit->move, transit->axes, transit->to, transit->site, out);
+  return ad_array_after_at(comm, in, transit->move, transit->axes, transit->to, out, transit->site);
 }
 
 /* Law 6 for a sum that is added to what stands at `out`. */

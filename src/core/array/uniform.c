@@ -50,8 +50,8 @@ static ad_status check(const ad_comm *comm, const ad_array *array, const char *n
                  site, name, ad_type_print(array->layout.type[axis], type, sizeof type), ad_axis_name(axis));
 }
 
-ad_status ad_array_uniform(const ad_comm *comm, uint64_t seed, const char *name, int64_t step, int64_t first,
-                           const char *site, ad_array *array) {
+ad_status ad_array_uniform_at(const ad_comm *comm, uint64_t seed, const char *name, int64_t step, int64_t first,
+                              ad_array *array, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(comm, name, array);
   AD_NEED(array->layout.mesh);

@@ -26,7 +26,8 @@ static ad_status check_whole(const ad_comm *comm, const ad_array *in, const ad_a
 /* Runs a collective on the whole of `data` in place. */
 static ad_status run_in_place(ad_comm *comm, const ad_array *in, ad_collective_op op, ad_axes axes, void *data,
                               const char *site) {
-  ad_collective call = {.op = op, .group = ad_array_group(comm, in, axes), .in = data, .out = data, .site = site};
+  ad_collective call = {
+      .size = sizeof call, .op = op, .group = ad_array_group(comm, in, axes), .in = data, .out = data, .site = site};
   call.count = ad_array_numel(in);
   call.dtype = in->dtype;
   return ad_comm_run(comm, &call);
@@ -53,15 +54,20 @@ static ad_status gather_parts(ad_comm *comm, const ad_array *in, const ad_group 
     ad_shape part = ad_layout_local_shape(&in->layout, &in->shape, ad_group_rank(group, member));
     counts[member] = (size_t)ad_shape_numel(&part);
   }
-  ad_collective call = {
-      .op = AD_ALL_GATHER, .group = *group, .in = local, .out = gathered, .counts = counts, .site = site};
+  ad_collective call = {.size = sizeof call,
+                        .op = AD_ALL_GATHER,
+                        .group = *group,
+                        .in = local,
+                        .out = gathered,
+                        .counts = counts,
+                        .site = site};
   call.dtype = in->dtype;
   AD_TRY(ad_comm_run(comm, &call));
   place_parts(in, group, gathered, out);
   return AD_OK;
 }
 
-ad_status ad_array_whole(ad_comm *comm, const ad_array *in, const char *site, ad_array *out) {
+ad_status ad_array_whole_at(ad_comm *comm, const ad_array *in, ad_array *out, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(comm, in, out);
   AD_NEED(in->layout.mesh);
@@ -90,8 +96,14 @@ enum { HEADER = 3 + AD_DIMS_MAX }; /* dtype, scale, dimensions and their sizes *
 
 static ad_status tell(ad_comm *comm, const ad_group *all, int64_t root, ad_dtype dtype, size_t count, void *data,
                       const char *site) {
-  ad_collective call = {
-      .op = AD_BROADCAST, .group = *all, .in = data, .out = data, .count = count, .dtype = dtype, .site = site};
+  ad_collective call = {.size = sizeof call,
+                        .op = AD_BROADCAST,
+                        .group = *all,
+                        .in = data,
+                        .out = data,
+                        .count = count,
+                        .dtype = dtype,
+                        .site = site};
   call.root = ad_group_index(all, root);
   return ad_comm_run(comm, &call);
 }
@@ -115,13 +127,13 @@ static void take_header(const ad_comm *comm, const ad_mesh *mesh, const int64_t 
 }
 
 /* The first rank of the mesh tells all what the others of it know already. */
-ad_status ad_array_whole_for(ad_comm *comm, const ad_group *all, const ad_mesh *mesh, const ad_array *in,
-                             const char *site, ad_array *out) {
+ad_status ad_array_whole_for_at(ad_comm *comm, const ad_group *all, const ad_mesh *mesh, const ad_array *in,
+                                ad_array *out, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(comm, all, mesh, out);
   int64_t header[HEADER] = {0}, first = ad_mesh_first_rank(mesh);
   int is_here = ad_mesh_has_rank(mesh, ad_comm_rank(comm));
-  if (is_here) AD_TRY(ad_array_whole(comm, in, site, out));
+  if (is_here) AD_TRY(ad_array_whole_at(comm, in, out, site));
   if (ad_mesh_size(mesh) == ad_group_size(all) || ad_comm_is_dry(comm)) return AD_OK;
   if (is_here) put_header(out, header);
   AD_TRY(tell(comm, all, first, AD_I64, HEADER, header, site));

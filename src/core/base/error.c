@@ -72,6 +72,12 @@ ad_status ad_fail_in(ad_status status, const char *format, ...) {
   return status;
 }
 
+int ad_has(size_t index, size_t count, const char *call, const char *what) {
+  if (index < count) return 1;
+  ad_fail(AD_INVALID, "%s: %s %zu; there are %zu, numbered from 0", call, what, index, count);
+  return 0;
+}
+
 /* The word of a list "a, b, c" with this number. */
 static const char *nth_name(const char *names, size_t index, int *length) {
   for (; index; index--) names += strcspn(names, ",") + 2;

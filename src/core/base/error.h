@@ -20,9 +20,15 @@ AD_INTERNAL int ad_status_is_own(ad_status status);
 /* AD_INVALID, naming the public call and the first of its arguments that is NULL. `given` are the arguments, `names`
  * their names with ", " between. */
 AD_INTERNAL ad_status ad_need(const char *call, const char *names, const void *const *given, size_t count) AD_CHECKED;
-#define AD_NEED_AS(names, ...)                                        \
-  AD_TRY(ad_need(__func__, names, (const void *const[]){__VA_ARGS__}, \
+/* 1 if `index` is below `count`; else 0, with AD_INVALID's message for ad_last_error(): the public call, and what there
+ * are `count` of. For public functions that return what they find, and then nothing: NULL, 0. */
+AD_INTERNAL int ad_has(size_t index, size_t count, const char *call, const char *what);
+#define AD_NEED_IN(call, names, ...)                              \
+  AD_TRY(ad_need(call, names, (const void *const[]){__VA_ARGS__}, \
                  sizeof((const void *const[]){__VA_ARGS__}) / sizeof(const void *)))
+#define AD_NEED_AS(names, ...) AD_NEED_IN(__func__, names, __VA_ARGS__)
+/* In a function that does the work of another, the public one. */
+#define AD_NEED_OF(call, ...) AD_NEED_IN(call, #__VA_ARGS__, __VA_ARGS__)
 /* What a caller must hand in, first thing in a public function that owns nothing yet. */
 #define AD_NEED(...) AD_NEED_AS(#__VA_ARGS__, __VA_ARGS__)
 /* What a public function puts in place of a site that is NULL, first thing: if (!site) site = AD_NO_SITE; */

@@ -3,16 +3,57 @@
 
 #include <string.h>
 #include "base/error.h"
+#include "base/memory.h"
 
-ad_status ad_options_take(void *own, size_t own_size, const void *given, const char *what) {
-  size_t size = sizeof size;
-  if (given) memcpy(&size, given, sizeof size);
-  if (size < sizeof size || size > own_size) {
-    return ad_fail(AD_INVALID, "%s: the field `size` is %zu; set it to sizeof(%s), which is %zu here", what, size, what,
-                   own_size);
-  }
+static size_t size_of(const void *given) {
+  size_t size;
+  memcpy(&size, given, sizeof size);
+  return size;
+}
+
+static ad_status check_size(size_t size, size_t own_size, const char *what) {
+  if (size >= sizeof size && size <= own_size) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: the field `size` is %zu; set it to sizeof(%s), which is %zu here", what, size, what,
+                 own_size);
+}
+
+static void take(void *own, size_t own_size, const void *given, size_t size) {
   memset(own, 0, own_size);
   if (given) memcpy(own, given, size);
   memcpy(own, &own_size, sizeof own_size);
+}
+
+ad_status ad_options_take(void *own, size_t own_size, const void *given, const char *what) {
+  size_t size = given ? size_of(given) : sizeof size;
+  AD_TRY(check_size(size, own_size, what));
+  take(own, own_size, given, size);
   return AD_OK;
+}
+
+ad_status ad_options_take_all(void **own, size_t own_size, const void *given, size_t count, const char *what) {
+  *own = NULL;
+  if (!count) return AD_OK;
+  size_t size = size_of(given);
+  char *taken;
+  for (size_t i = 0; i < count; i++) {
+    if (size_of((const char *)given + i * size) == size)
+      AD_TRY(check_size(size, own_size, what));
+    else
+      return ad_fail(AD_INVALID,
+                     "%s: the field `size` of number %zu is not that of number 0; set it to sizeof(%s) in each", what,
+                     i, what);
+  }
+  AD_TRY(ad_new(count * own_size, &taken));
+  for (size_t i = 0; i < count; i++) take(taken + i * own_size, own_size, (const char *)given + i * size, size);
+  *own = taken;
+  return AD_OK;
+}
+
+ad_status ad_result_check(const void *out, size_t own_size, const char *what) {
+  return check_size(size_of(out), own_size, what);
+}
+
+void ad_result_give(void *out, const void *own) {
+  size_t size = size_of(out);
+  memcpy((char *)out + sizeof size, (const char *)own + sizeof size, size - sizeof size);
 }

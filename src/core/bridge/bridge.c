@@ -183,12 +183,13 @@ static ad_status check_batch(const ad_bridge *bridge, int64_t rows, const char *
                  below ? below + most : 2 * most);
 }
 
-ad_status ad_bridge_describe(const ad_bridge *bridge, ad_dtype dtype, const ad_shape *shape, int backward,
-                             const char *site, ad_array *source, ad_array *destination) {
+ad_status ad_bridge_describe_at(const ad_bridge *bridge, ad_dtype dtype, const ad_shape *shape, ad_pass pass,
+                                ad_array *source, ad_array *destination, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(bridge, shape, source, destination);
   if (!shape->ndim) return ad_fail(AD_INVALID, "%s: bridge: a scalar has no batch", site);
   AD_TRY(check_batch(bridge, shape->dim[0], site));
+  int backward = pass == AD_BACKWARD;
   ad_layout from = backward ? ad_layout_dual(&bridge->from) : bridge->from;
   ad_layout to = backward ? ad_layout_dual(&bridge->to) : bridge->to;
   *source = *destination = (ad_array){0};
@@ -340,7 +341,8 @@ static ad_status move_rows(ad_bridge *bridge, const way *w, const char *site, ad
   AD_TRY(find_routes(bridge, w, site, &routes));
   if (ad_comm_is_dry(bridge->comm)) return AD_OK;
   size_t count = make_messages(bridge, w, &routes);
-  ad_collective exchange = {.op = AD_EXCHANGE,
+  ad_collective exchange = {.size = sizeof exchange,
+                            .op = AD_EXCHANGE,
                             .group = routes.group,
                             .messages = bridge->messages,
                             .message_count = count,
@@ -361,7 +363,7 @@ static ad_status go_forward(ad_bridge *bridge, const ad_array *source, const ad_
   return move_rows(bridge, &w, site, request);
 }
 
-ad_status ad_bridge_forward(ad_bridge *bridge, const ad_array *source, ad_array *destination, const char *site) {
+ad_status ad_bridge_forward_at(ad_bridge *bridge, const ad_array *source, ad_array *destination, const char *site) {
   AD_NEED(bridge);
   return go_forward(bridge, source, &bridge->to, destination, site ? site : AD_NO_SITE, NULL);
 }
@@ -377,8 +379,8 @@ ad_layout ad_bridge_arrives(const ad_bridge *bridge) {
   return arrives;
 }
 
-ad_status ad_bridge_post_forward(ad_bridge *bridge, const ad_array *source, ad_array *destination, const char *site,
-                                 ad_request *out) {
+ad_status ad_bridge_post_forward_at(ad_bridge *bridge, const ad_array *source, ad_array *destination, ad_request *out,
+                                    const char *site) {
   AD_NEED(bridge, out);
   ad_layout arrives = ad_bridge_arrives(bridge);
   return go_forward(bridge, source, &arrives, destination, site ? site : AD_NO_SITE, out);
@@ -422,8 +424,8 @@ static ad_status go_back(ad_bridge *bridge, const ad_array *summed, ad_array *so
   return move_rows(bridge, &w, site, request);
 }
 
-ad_status ad_bridge_backward_at(ad_bridge *bridge, ad_array *destination, ad_array *source, int ordinal,
-                                const char *site) {
+ad_status ad_bridge_backward_numbered(ad_bridge *bridge, ad_array *destination, ad_array *source, int ordinal,
+                                      const char *site) {
   ad_layout to = ad_layout_dual(&bridge->to);
   ad_array summed = {0};
   AD_TRY(check_gradients(bridge, destination, &to, source, site));
@@ -434,8 +436,8 @@ ad_status ad_bridge_backward_at(ad_bridge *bridge, ad_array *destination, ad_arr
   return go_back(bridge, &summed, source, site, NULL);
 }
 
-ad_status ad_bridge_post_backward(ad_bridge *bridge, const ad_array *destination, ad_array *source, const char *site,
-                                  ad_request *out) {
+ad_status ad_bridge_post_backward_at(ad_bridge *bridge, const ad_array *destination, ad_array *source, ad_request *out,
+                                     const char *site) {
   AD_NEED(bridge, out);
   ad_layout arrives = ad_bridge_arrives(bridge), to = ad_layout_dual(&arrives);
   if (!site) site = AD_NO_SITE;
@@ -443,7 +445,7 @@ ad_status ad_bridge_post_backward(ad_bridge *bridge, const ad_array *destination
   return go_back(bridge, destination, source, site, out);
 }
 
-ad_status ad_bridge_backward(ad_bridge *bridge, ad_array *destination, ad_array *source, const char *site) {
+ad_status ad_bridge_backward_at(ad_bridge *bridge, ad_array *destination, ad_array *source, const char *site) {
   AD_NEED(bridge);
-  return ad_bridge_backward_at(bridge, destination, source, 0, site ? site : AD_NO_SITE);
+  return ad_bridge_backward_numbered(bridge, destination, source, 0, site ? site : AD_NO_SITE);
 }

@@ -20,8 +20,8 @@ struct ad_bridge {
 int ad_bridge_counts_there(const ad_layout *to, int64_t rank);
 
 /* As ad_bridge_backward, for transition number `ordinal` of a tape. `site` is not NULL. */
-AD_INTERNAL ad_status ad_bridge_backward_at(ad_bridge *bridge, ad_array *destination, ad_array *source, int ordinal,
-                                            const char *site) AD_CHECKED;
+AD_INTERNAL ad_status ad_bridge_backward_numbered(ad_bridge *bridge, ad_array *destination, ad_array *source,
+                                                  int ordinal, const char *site) AD_CHECKED;
 
 AD_INTERNAL ad_axes
 ad_bridge_added(const ad_bridge *bridge); /* on which users of what arrives leave addends: `to` is R there */

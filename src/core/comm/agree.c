@@ -12,7 +12,8 @@ typedef struct outcome {
 static ad_status find_first_failure(ad_comm *comm, const ad_group *group, ad_status status, const char *site,
                                     int64_t *first) {
   *first = status ? ad_group_index(group, ad_comm_rank(comm)) : ad_group_size(group);
-  ad_collective reduce = {.op = AD_ALL_REDUCE,
+  ad_collective reduce = {.size = sizeof reduce,
+                          .op = AD_ALL_REDUCE,
                           .group = *group,
                           .in = first,
                           .out = first,
@@ -29,7 +30,8 @@ ad_status ad_agree(ad_comm *comm, const ad_group *group, ad_status status, const
   int64_t first = 0;
   AD_TRY(find_first_failure(comm, group, status, site, &first));
   if (first == ad_group_size(group)) return AD_OK;
-  ad_collective broadcast = {.op = AD_BROADCAST,
+  ad_collective broadcast = {.size = sizeof broadcast,
+                             .op = AD_BROADCAST,
                              .group = *group,
                              .in = &shared,
                              .out = &shared,
@@ -42,7 +44,8 @@ ad_status ad_agree(ad_comm *comm, const ad_group *group, ad_status status, const
 }
 
 ad_status ad_share_first(ad_comm *comm, const ad_group *group, int64_t *numbers, size_t count, const char *site) {
-  ad_collective broadcast = {.op = AD_BROADCAST,
+  ad_collective broadcast = {.size = sizeof broadcast,
+                             .op = AD_BROADCAST,
                              .group = *group,
                              .in = numbers,
                              .out = numbers,

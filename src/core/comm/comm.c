@@ -9,6 +9,7 @@
 #include <string.h>
 #include "base/environment.h"
 #include "base/error.h"
+#include "base/options.h"
 #include "base/memory.h"
 #include "base/seams.h"
 #include "base/unfinished.h"
@@ -186,7 +187,7 @@ static ad_status take_offer(ad_comm *comm, const ad_group *group, size_t bytes, 
                  first, offer->bytes);
 }
 
-ad_status ad_comm_alloc_shared(ad_comm *comm, const ad_group *group, size_t bytes, const char *site, void **out) {
+ad_status ad_comm_alloc_shared_at(ad_comm *comm, const ad_group *group, size_t bytes, void **out, const char *site) {
   shared_offer offer = {.bytes = (int64_t)bytes};
   void *memory = NULL;
   AD_NEED(comm, group);
@@ -203,8 +204,13 @@ ad_status ad_comm_alloc_shared(ad_comm *comm, const ad_group *group, size_t byte
     uint32_t holders = (uint32_t)ad_group_size(group);
     offer.status = comm->engine->share(comm->world, bytes, holders, &offer.token, &memory);
   }
-  ad_collective tell = {
-      .op = AD_BROADCAST, .group = *group, .in = &offer, .out = &offer, .dtype = AD_I64, .site = site};
+  ad_collective tell = {.size = sizeof tell,
+                        .op = AD_BROADCAST,
+                        .group = *group,
+                        .in = &offer,
+                        .out = &offer,
+                        .dtype = AD_I64,
+                        .site = site};
   tell.count = sizeof offer / sizeof(int64_t);
   AD_TRY(ad_comm_run(comm, &tell));  // on failure the comm can only be closed, which frees the memory
   if (index) return take_offer(comm, group, bytes, &offer, site, out);
@@ -278,8 +284,10 @@ static ad_status post(ad_comm *comm, const ad_collective *collective, int past_c
 
 ad_status ad_comm_run(ad_comm *comm, const ad_collective *collective) {
   ad_call *call;
+  ad_collective own;
   AD_NEED(comm, collective);
-  AD_TRY(post(comm, collective, 0, &call));
+  AD_TRY(ad_options_take(&own, sizeof own, collective, "ad_collective"));
+  AD_TRY(post(comm, &own, 0, &call));
   return finish(comm, call);
 }
 
@@ -291,8 +299,10 @@ ad_status ad_comm_post_hinted(ad_comm *comm, const ad_collective *collective, in
 }
 
 ad_status ad_comm_post(ad_comm *comm, const ad_collective *collective, ad_request *out) {
+  ad_collective own;
   AD_NEED(comm, collective, out);
-  return ad_comm_post_hinted(comm, collective, 0, out);
+  AD_TRY(ad_options_take(&own, sizeof own, collective, "ad_collective"));
+  return ad_comm_post_hinted(comm, &own, 0, out);
 }
 
 // The call of a request. NULL: it is complete, since the place of a call is given back as soon as its end is seen.
@@ -333,8 +343,8 @@ ad_status ad_comm_wait(ad_comm *comm, ad_request *request) {
   return AD_OK;
 }
 
-ad_status ad_comm_barrier(ad_comm *comm, const ad_group *group, const char *site) {
+ad_status ad_comm_barrier_at(ad_comm *comm, const ad_group *group, const char *site) {
   AD_NEED(comm, group);
-  ad_collective barrier = {.op = AD_BARRIER, .group = *group, .site = site};
+  ad_collective barrier = {.size = sizeof barrier, .op = AD_BARRIER, .group = *group, .site = site};
   return ad_comm_run(comm, &barrier);
 }

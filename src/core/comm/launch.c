@@ -424,13 +424,14 @@ static ad_status check_options(const ad_launch_options *options) {
 }
 
 ad_status ad_launch(const ad_launch_options *options, ad_launch_result *out) {
-  ad_launch_result result = {.rank = -1};
+  ad_launch_result result = {.size = sizeof result, .rank = -1};
   ad_launch_options own;
   AD_TRY(ad_options_take(&own, sizeof own, options, "ad_launch_options"));
   AD_TRY(check_options(&own));
   if (!out) return ad_fail(AD_INVALID, "ad_launch: `out` is NULL; it receives what became of the ranks");
+  AD_TRY(ad_result_check(out, sizeof result, "ad_launch_result"));
   launcher l = {.options = &own, .result = &result};
   ad_status status = launch(&l);
-  *out = result;
+  ad_result_give(out, &result);
   return status;
 }

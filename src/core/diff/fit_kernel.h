@@ -4,11 +4,11 @@
 #define DIFF_FIT_KERNEL_H
 #include <stddef.h>
 
-/* One row of a lower triangle on its way to three diagonals (eigen.c). */
+/* What a row of a symmetric matrix passes when eigen.c reflects the matrix; all vectors have the matrix's rows. */
 typedef struct fit_passing {
-  const double *v, *w; /* the row loses its part of v w' + w v' */
-  const double *u;     /* and is multiplied with this, */
-  double *product;     /* of which the columns' part is added here */
+  const double *v, *w; /* v w' + w v' is taken away from the matrix */
+  const double *u;     /* which is then multiplied with this */
+  double *product;     /* what rows after an element's own add to the matrix times u */
 } fit_passing;
 
 typedef struct fit_kernels {

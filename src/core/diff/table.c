@@ -141,7 +141,7 @@ static void print_modules(FILE *file, const json_t *document, const ad_paint *pa
           json_array_size(modules));
 }
 
-ad_status ad_diff_table(const char *json, int colour, char **out) {
+ad_status ad_diff_table(const char *json, ad_text_style style, char **out) {
   AD_NEED(json, out);
   json_error_t error;
   json_t *document = json_loads(json, 0, &error);
@@ -150,7 +150,7 @@ ad_status ad_diff_table(const char *json, int colour, char **out) {
   size_t size = 0;
   FILE *file = ad_json_make_printable(document) ? NULL : open_memstream(&text, &size);
   if (file) {
-    const ad_paint *paint = colour ? &colours : &plain;
+    const ad_paint *paint = style == AD_COLOURED_TEXT ? &colours : &plain;
     if (json_object_get(document, "modules"))
       print_modules(file, document, paint);
     else

@@ -265,7 +265,9 @@ void ad_safetensors_forget(const ad_safetensors *file) {
 
 const char *ad_safetensors_path(const ad_safetensors *file) { return file->path; }
 size_t ad_safetensors_count(const ad_safetensors *file) { return file->count; }
-const ad_safetensor *ad_safetensors_at(const ad_safetensors *file, size_t index) { return &file->tensors[index]; }
+const ad_safetensor *ad_safetensors_at(const ad_safetensors *file, size_t index) {
+  return ad_has(index, file->count, __func__, "tensor") ? &file->tensors[index] : NULL;
+}
 
 const ad_safetensor *ad_safetensors_find(const ad_safetensors *file, const char *name) {
   ad_safetensor key = {.name = name};

@@ -54,8 +54,8 @@ static ad_status check_call(const char *site, ad_move move, ad_axes axes, ad_typ
   return AD_OK;
 }
 
-ad_status ad_layout_after(const ad_layout *layout, ad_move move, ad_axes axes, ad_type to, int ndim, const char *site,
-                          ad_layout *out) {
+ad_status ad_layout_after_at(const ad_layout *layout, ad_move move, ad_axes axes, ad_type to, int ndim, ad_layout *out,
+                             const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(layout, out);
   AD_NEED(layout->mesh);

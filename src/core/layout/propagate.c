@@ -1,6 +1,7 @@
 /* Law 3: the type of a local operation's result, axis by axis, from the types of its operands. Only decides; what the
  * errors say is in sentences.c. */
 #include "base/error.h"
+#include "base/options.h"
 #include "layout/rule.h"
 #include "layout/sentences.h"
 #include "layout/type.h"
@@ -150,10 +151,13 @@ static ad_status check_operand(const operation *op, size_t i) {
   return AD_OK;
 }
 
-ad_status ad_layout_propagate(const ad_rule *rule, const ad_layout *const *operands, const int *constant, size_t count,
-                              const char *site, ad_layout *out) {
+ad_status ad_layout_propagate_at(const ad_rule *rule, const ad_layout *const *operands, const int *constant,
+                                 size_t count, ad_layout *out, const char *site) {
   if (!site) site = AD_NO_SITE;
+  ad_rule own;
   AD_NEED(rule, operands, out);
+  AD_TRY(ad_options_take(&own, sizeof own, rule, "ad_rule"));
+  rule = &own;
   AD_NEED(rule->name, rule->dims);
   for (size_t i = 0; i < count; i++) AD_NEED(operands[i]);
   for (size_t i = 0; i < count; i++) AD_NEED(operands[i]->mesh);

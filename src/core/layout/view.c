@@ -113,7 +113,7 @@ static ad_status view_all(const ad_layout *layout, const char *site, ad_layout *
   return AD_OK;
 }
 
-ad_status ad_layout_view(const ad_layout *layout, const ad_mesh *view, const char *site, ad_layout *out) {
+ad_status ad_layout_view_at(const ad_layout *layout, const ad_mesh *view, ad_layout *out, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(layout, view, out);
   AD_NEED(layout->mesh);

@@ -1,5 +1,6 @@
 /* Groups of a mesh, as arithmetic: members are computed when they are asked for, never listed. */
 #include <inttypes.h>
+#include "base/error.h"
 #include "base/text.h"
 #include "mesh/object.h"
 
@@ -22,6 +23,7 @@ int64_t ad_mesh_ranks_over(const ad_mesh *mesh, ad_axes axes) {
 int64_t ad_group_size(const ad_group *group) { return ad_mesh_ranks_over(group->mesh, group->axes); }
 
 int64_t ad_group_rank(const ad_group *group, int64_t index) {
+  if (!ad_has((size_t)index, (size_t)ad_group_size(group), __func__, "member")) return -1;
   const ad_mesh *mesh = group->mesh;
   int64_t number = ad_mesh_number(mesh, group->base);
   for (int i = AD_AXIS_COUNT - 1; i >= 0; i--) {

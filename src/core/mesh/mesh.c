@@ -87,8 +87,12 @@ ad_axes ad_mesh_large(const ad_mesh *mesh) {
   return large;
 }
 
-int64_t ad_mesh_axis_size(const ad_mesh *mesh, ad_axis axis) { return mesh->axis_size[axis]; }
-int64_t ad_mesh_stride(const ad_mesh *mesh, ad_axis axis) { return mesh->stride[axis]; }
+int64_t ad_mesh_axis_size(const ad_mesh *mesh, ad_axis axis) {
+  return ad_has(axis, AD_AXIS_COUNT, __func__, "axis") ? mesh->axis_size[axis] : 0;
+}
+int64_t ad_mesh_stride(const ad_mesh *mesh, ad_axis axis) {
+  return ad_has(axis, AD_AXIS_COUNT, __func__, "axis") ? mesh->stride[axis] : 0;
+}
 ad_axes ad_mesh_named(const ad_mesh *mesh) { return mesh->named; }
 
 int ad_mesh_has_rank(const ad_mesh *mesh, int64_t rank) {
@@ -106,6 +110,7 @@ int ad_mesh_equal(const ad_mesh *a, const ad_mesh *b) {
 }
 
 int64_t ad_mesh_position(const ad_mesh *mesh, int64_t rank, ad_axis axis) {
+  if (!ad_has(axis, AD_AXIS_COUNT, __func__, "axis")) return -1;
   return ad_mesh_number(mesh, rank) / mesh->stride[axis] % mesh->axis_size[axis];
 }
 

@@ -83,8 +83,11 @@ ad_status ad_adamw_create(const ad_array *const *params, const ad_param_spec *sp
   AD_TRY(ad_new(1, &optimizer));
   optimizer->options = complete;
   optimizer->count = count;
+  void *own = NULL;
   ad_status status = ad_new(count, &optimizer->slots);
-  if (!status) status = make_slots(optimizer, params, specs);
+  if (!status && specs) status = ad_options_take_all(&own, sizeof *specs, specs, count, "ad_param_spec");
+  if (!status) status = make_slots(optimizer, params, own);
+  ad_release(own);
   if (status) {
     ad_adamw_destroy(optimizer);
     return status;
@@ -193,8 +196,8 @@ static adamw_step numbers_of(const ad_adamw *optimizer, double lr, double factor
                       .correction2 = 1 / (1 - pow(o->beta2, t))};
 }
 
-ad_status ad_adamw_step(ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads, double lr,
-                        double factor, const char *site) {
+ad_status ad_adamw_step_at(ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads, double lr,
+                           double factor, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(optimizer);
   if (optimizer->count) AD_NEED(params, grads);
@@ -246,8 +249,9 @@ ad_status ad_adamw_copy(ad_adamw *to, const ad_adamw *from) {
   return AD_OK;
 }
 
-ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, int which) {
-  return &optimizer->slots[param].moment[which];
+ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, ad_moment moment) {
+  if (!ad_has(param, optimizer->count, __func__, "parameter") || !ad_has(moment, 2, __func__, "moment")) return NULL;
+  return &optimizer->slots[param].moment[moment];
 }
 
 size_t ad_adamw_bytes(const ad_adamw *optimizer) {

@@ -1,8 +1,11 @@
 /* Learning rate and clipping: numbers that depend on the step alone. */
 #include <math.h>
 #include "addend/optim.h"
+#include "base/options.h"
 
-double ad_schedule_at(const ad_schedule *schedule, int64_t step) {
+double ad_schedule_at(const ad_schedule *given, int64_t step) {
+  ad_schedule own, *schedule = &own;
+  if (ad_options_take(&own, sizeof own, given, "ad_schedule")) return NAN;
   // The first step already learns, and the line reaches lr where the cosine starts.
   if (step < schedule->warmup) return schedule->lr * (double)(step + 1) / (double)(schedule->warmup + 1);
   double final = schedule->lr * schedule->final_fraction;

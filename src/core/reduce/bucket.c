@@ -184,7 +184,7 @@ static ad_status describe_arrays(const ad_reducer *reducer, ad_bucket *bucket) {
   ad_array sent = ad_array_describe_packed(comm, bucket->wire, bucket->segments, bucket->param_count, &bucket->whole);
   bucket->sent = bucket->sum = sent;
   const ad_path_step *first = &bucket->steps[0];
-  if (bucket->scatters) AD_TRY(ad_array_after(comm, &sent, first->move, first->axes, first->to, AD_HERE, &bucket->sum));
+  if (bucket->scatters) AD_TRY(ad_array_after(comm, &sent, first->move, first->axes, first->to, &bucket->sum));
   bucket->pending = sent;
   bucket->pending.dtype = bucket->sum.dtype = bucket->contract.accumulate;
   bucket->earlier = bucket->sum;

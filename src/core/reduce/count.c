@@ -88,7 +88,7 @@ static ad_status post_sum(const ad_count *count, const char *site) {
   return ad_transit_post(count->comm, &transit, &count->posted->array, &count->posted->summed, &count->posted->request);
 }
 
-ad_status ad_count_post(ad_count *count, const int64_t *local, const char *site) {
+ad_status ad_count_post_at(ad_count *count, const int64_t *local, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(count, local);
   if (ad_count_is_under_way(count)) {

@@ -3,6 +3,7 @@
 #include "addend/parameter.h"
 #include "array/part.h"
 #include "base/error.h"
+#include "base/options.h"
 #include "kernels/kernels.h"
 #include "base/random.h"
 
@@ -34,8 +35,11 @@ static void fill_run(void *context, int64_t first, int64_t count) {
 }
 
 ad_status ad_param_initialise(const ad_param_spec *spec, uint64_t seed, int64_t rank, ad_array *value) {
+  ad_param_spec own;
   AD_NEED(spec, value);
   AD_NEED(value->layout.mesh);
+  AD_TRY(ad_options_take(&own, sizeof own, spec, "ad_param_spec"));
+  spec = &own;
   char declared[128], given[128];
   if (!ad_shape_equal(&spec->shape, &value->shape)) {
     return ad_fail(AD_INVALID, "parameter %s is declared %s, the array that takes its initial value is %s", spec->name,

@@ -41,7 +41,8 @@ static ad_status describe_output(const ad_reducer *reducer, const ad_bucket *buc
                                  ad_array *out) {
   *out = bucket->sum;
   if (transit->adds) return AD_OK;
-  AD_TRY(ad_array_after(reducer->comm, &bucket->input, transit->move, transit->axes, transit->to, transit->site, out));
+  AD_TRY(
+      ad_array_after_at(reducer->comm, &bucket->input, transit->move, transit->axes, transit->to, out, transit->site));
   out->dtype = bucket->sum.dtype;
   out->scale = 0;
   out->data = bucket->sum.data;

@@ -155,7 +155,8 @@ static void shorten(void *context, void *passing) {
   int64_t rank = ad_comm_rank(pass->comm);
   size_t numel = ad_array_numel(pass->in);
   if (!pass->transit->names || !pass->request || !numel || ad_group_index(&group, rank) != 1) return;
-  ad_collective call = {.op = AD_ALL_REDUCE, .group = group, .in = pass->in->data, .out = pass->in->data};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = group, .in = pass->in->data, .out = pass->in->data};
   call.count = numel - 1;
   call.dtype = pass->in->dtype;
   call.site = AD_HERE;
@@ -193,7 +194,8 @@ static int find_swap(const ad_reducer *reducer, size_t *first, size_t *second) {
 /* What the ranks compare of their buckets, over this group and before its bucket. */
 static ad_status compare_first(ad_reducer *reducer, const ad_group *group) {
   ad_roster *roster = &reducer->rosters[0];
-  ad_collective call = {.op = AD_ALL_REDUCE, .group = *group, .in = roster->words, .out = roster->words, .count = 1};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = *group, .in = roster->words, .out = roster->words, .count = 1};
   call.dtype = AD_I64;
   call.reduction = AD_MAX;
   call.site = AD_HERE;

@@ -1,5 +1,6 @@
 /* What a reducer will reduce and how much memory it holds: read by plans and reports, nothing runs here. */
 #include "array/array.h"
+#include "base/error.h"
 #include "reduce/reducer.h"
 
 static ad_reduction_plan describe(const ad_reducer *reducer, size_t index, int number) {
@@ -44,10 +45,14 @@ ad_reduction_plan ad_reducer_plan(const ad_reducer *reducer, size_t index) {
   return plan;
 }
 
-ad_contract ad_reducer_contract(const ad_reducer *reducer, size_t param) { return reducer->params[param].contract; }
+ad_contract ad_reducer_contract(const ad_reducer *reducer, size_t param) {
+  return ad_has(param, reducer->param_count, __func__, "parameter") ? reducer->params[param].contract
+                                                                    : (ad_contract){0};
+}
 size_t ad_reducer_bucket_count(const ad_reducer *reducer) { return reducer->bucket_count; }
 
 ad_bucket_plan ad_reducer_bucket(const ad_reducer *reducer, size_t index) {
+  if (!ad_has(index, reducer->bucket_count, __func__, "bucket")) return (ad_bucket_plan){0};
   const ad_bucket *bucket = &reducer->buckets[index];
   return (ad_bucket_plan){.move = bucket->step_count ? bucket->steps[0].move : 0,
                           .axes = bucket->step_count ? bucket->steps[0].axes & ad_mesh_large(bucket->mesh) : 0,
@@ -61,6 +66,7 @@ ad_bucket_plan ad_reducer_bucket(const ad_reducer *reducer, size_t index) {
 }
 
 ad_window_plan ad_reducer_window(const ad_reducer *reducer, int window) {
+  if (!ad_has((size_t)window, reducer->window_count, __func__, "window")) return (ad_window_plan){0};
   const ad_window *of = &reducer->windows[window];
   ad_window_plan plan = {.slots = of->count};
   for (size_t i = 0; i < of->count; i++) plan.bytes += of->slots[i].bytes;

@@ -141,7 +141,10 @@ ad_status ad_reducer_create(ad_comm *comm, const ad_param_spec *params, size_t c
   }
   AD_TRY(ad_new(1, &reducer));
   reducer->comm = comm;
-  ad_status status = fill(reducer, params, count, options);
+  void *specs;
+  ad_status status = ad_options_take_all(&specs, sizeof *params, params, count, "ad_param_spec");
+  if (!status) status = fill(reducer, specs, count, options);
+  ad_release(specs);
   if (status) {
     ad_reducer_destroy(reducer);
     return status;
@@ -185,7 +188,7 @@ static void begin_sum(ad_bucket *bucket) {
 
 static ad_status keep_reduced(ad_reducer *reducer, ad_bucket *bucket) {
   ad_array *earlier = &bucket->earlier;
-  if (bucket->has_earlier) return ad_array_add(earlier, &bucket->sum, AD_HERE);
+  if (bucket->has_earlier) return ad_array_add(earlier, &bucket->sum);
   AD_TRY(ad_bucket_keep_earlier(reducer, bucket));
   if (earlier->data) ad_copy(earlier->data, bucket->sum.data, ad_array_bytes(earlier));
   earlier->layout = bucket->sum.layout;
@@ -425,7 +428,7 @@ static ad_status take(ad_reducer *reducer, size_t param, const ad_array *grad) {
   return reducer->sync == AD_SYNC_NONE ? AD_OK : ad_buckets_launch_ready(reducer, 0);
 }
 
-ad_status ad_reducer_add(ad_reducer *reducer, size_t param, const ad_array *grad, const char *site) {
+ad_status ad_reducer_add_at(ad_reducer *reducer, size_t param, const ad_array *grad, const char *site) {
   ad_caller by = CALLER("add");
   AD_TRY(check_param(reducer, param, by));
   AD_TRY(check_given(reducer, param, grad, by.site));
@@ -446,7 +449,7 @@ static ad_status complete(ad_reducer *reducer) {
   AD_TRY(ad_buckets_complete(reducer));
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     ad_bucket *bucket = &reducer->buckets[i];
-    if (bucket->has_earlier) AD_TRY(ad_array_add(&bucket->sum, &bucket->earlier, AD_HERE));
+    if (bucket->has_earlier) AD_TRY(ad_array_add(&bucket->sum, &bucket->earlier));
   }
   reducer->state = AD_BETWEEN_STEPS;
   reducer->steps++;
@@ -491,7 +494,7 @@ ad_status ad_reducer_step_at(ad_reducer *reducer, const ad_array *const *grads, 
   AD_TRY(check_step(reducer, grads, CALLER("step")));
   AD_TRY(ad_reducer_begin_microbatch_at(reducer, AD_SYNC_ALL, site));
   for (size_t i = reducer->param_count; i-- > 0;) {
-    if (grads[i]) AD_TRY(ad_reducer_add(reducer, i, grads[i], site));
+    if (grads[i]) AD_TRY(ad_reducer_add_at(reducer, i, grads[i], site));
   }
   AD_TRY(ad_reducer_end_microbatch_at(reducer, site));
   return ad_reducer_finish_at(reducer, site);
@@ -499,9 +502,13 @@ ad_status ad_reducer_step_at(ad_reducer *reducer, const ad_array *const *grads, 
 
 /* ---- results ---- */
 
-const ad_array *ad_reducer_gradient(const ad_reducer *reducer, size_t param) { return &reducer->params[param].result; }
+const ad_array *ad_reducer_gradient(const ad_reducer *reducer, size_t param) {
+  return ad_has(param, reducer->param_count, __func__, "parameter") ? &reducer->params[param].result : NULL;
+}
 
-int ad_reducer_is_absent(const ad_reducer *reducer, size_t param) { return !reducer->params[param].present; }
+int ad_reducer_is_absent(const ad_reducer *reducer, size_t param) {
+  return !ad_has(param, reducer->param_count, __func__, "parameter") || !reducer->params[param].present;
+}
 
 ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_group *group, double *out, const char *site) {
   ad_caller by = CALLER("norm");

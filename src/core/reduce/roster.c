@@ -53,7 +53,8 @@ static ad_status post_compare(ad_reducer *reducer, ad_roster *roster, int64_t co
   roster->words[1] = ~count;
   roster->words[2] = signed_hash;
   roster->words[3] = ~signed_hash;
-  ad_collective call = {.op = AD_ALL_REDUCE, .group = roster->group, .in = roster->words, .out = roster->words};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = roster->group, .in = roster->words, .out = roster->words};
   call.count = WORDS;
   call.dtype = AD_I64;
   call.reduction = AD_MAX;
@@ -73,8 +74,11 @@ static ad_status gather(ad_reducer *reducer, const ad_roster *roster, const void
   AD_TRY(ad_comm_alloc(reducer->comm, bytes * (size_t)(members + 1), &block));
   memory = block;
   memcpy(memory + bytes * (size_t)members, own, bytes);
-  ad_collective call = {
-      .op = AD_ALL_GATHER, .group = roster->group, .in = memory + bytes * (size_t)members, .out = memory};
+  ad_collective call = {.size = sizeof call,
+                        .op = AD_ALL_GATHER,
+                        .group = roster->group,
+                        .in = memory + bytes * (size_t)members,
+                        .out = memory};
   call.count = bytes / sizeof(int32_t);
   call.dtype = AD_I32;
   call.site = AD_HERE;

@@ -197,11 +197,10 @@ static ad_status fill(ad_store *store, const ad_param_spec *params, size_t count
   return AD_OK;
 }
 
-ad_status ad_store_create(ad_comm *comm, const ad_param_spec *params, size_t count, const ad_store_options *options,
-                          ad_store **out) {
-  AD_NEED(comm, out);
-  if (count) AD_NEED(params);
-  for (size_t i = 0; i < count; i++) AD_NEED(params[i].name, params[i].layout.mesh, params[i].storage.mesh);
+static ad_status create(ad_comm *comm, const ad_param_spec *params, size_t count, const ad_store_options *options,
+                        ad_store **out) {
+  for (size_t i = 0; i < count; i++)
+    AD_NEED_OF("ad_store_create", params[i].name, params[i].layout.mesh, params[i].storage.mesh);
   ad_store *store;
   AD_TRY(ad_new(1, &store));
   store->comm = comm;
@@ -212,6 +211,17 @@ ad_status ad_store_create(ad_comm *comm, const ad_param_spec *params, size_t cou
   }
   *out = store;
   return AD_OK;
+}
+
+ad_status ad_store_create(ad_comm *comm, const ad_param_spec *params, size_t count, const ad_store_options *options,
+                          ad_store **out) {
+  AD_NEED(comm, out);
+  if (count) AD_NEED(params);
+  void *specs;
+  AD_TRY(ad_options_take_all(&specs, sizeof *params, params, count, "ad_param_spec"));
+  ad_status status = create(comm, specs, count, options, out);
+  ad_release(specs);
+  return status;
 }
 
 void ad_store_destroy(ad_store *store) {
@@ -237,18 +247,24 @@ void ad_store_destroy(ad_store *store) {
 
 /* ---- use ---- */
 
-ad_array *ad_store_value(ad_store *store, size_t param) { return &store->params[param].value; }
+ad_array *ad_store_value(ad_store *store, size_t param) {
+  return ad_has(param, store->param_count, __func__, "parameter") ? &store->params[param].value : NULL;
+}
 
 ad_array *ad_store_master(ad_store *store, size_t param) {
+  if (!ad_has(param, store->param_count, __func__, "parameter")) return NULL;
   ad_stored *p = &store->params[param];
   return p->has_master ? &p->master : &p->value;
 }
 
-const ad_array *ad_store_compute(const ad_store *store, size_t param) { return &store->params[param].compute; }
+const ad_array *ad_store_compute(const ad_store *store, size_t param) {
+  return ad_has(param, store->param_count, __func__, "parameter") ? &store->params[param].compute : NULL;
+}
 
-ad_status ad_store_refresh(ad_store *store, int from_master) {
+ad_status ad_store_refresh(ad_store *store, ad_written written) {
   AD_NEED(store);
   if (store->in_pass) return ad_fail(AD_INVALID, "store: refresh inside a pass; end it first");
+  int from_master = written == AD_MASTERS_WRITTEN;
   for (size_t i = 0; i < store->param_count; i++) {
     ad_stored *param = &store->params[i];
     if (!param->has_master || !param->value.data) continue;
@@ -259,13 +275,13 @@ ad_status ad_store_refresh(ad_store *store, int from_master) {
   return store->options.releases ? AD_OK : ad_window_refill(store);
 }
 
-ad_status ad_store_begin_pass(ad_store *store, int backward) {
+ad_status ad_store_begin_pass(ad_store *store, ad_pass pass) {
   AD_NEED(store);
   if (store->in_pass) return ad_fail(AD_INVALID, "store: begin_pass inside a pass; end it first");
   store->in_pass = 1;
-  store->backward = backward;
+  store->backward = pass == AD_BACKWARD;
   if (!store->options.releases) return AD_OK;
-  return ad_window_gather_ahead(store, backward ? (int64_t)store->unit_count : -1);
+  return ad_window_gather_ahead(store, store->backward ? (int64_t)store->unit_count : -1);
 }
 
 ad_status ad_store_acquire(ad_store *store, size_t param) {
@@ -276,6 +292,7 @@ ad_status ad_store_acquire(ad_store *store, size_t param) {
 }
 
 void ad_store_release(ad_store *store, size_t param) {
+  if (!ad_has(param, store->param_count, __func__, "parameter")) return;
   if (!store->options.releases || !store->params[param].is_gathered) return;
   ad_window_release(store, store->params[param].unit);
 }

@@ -26,7 +26,7 @@ static ad_status give_slot(ad_store *store, size_t index) {
     size_t whole = store->options.releases ? kind->most : kind->elements[index];
     size_t own = store->options.releases ? kind->most_own : kind->own[index];
     if (kind->shared) {
-      AD_TRY(ad_comm_alloc_shared(store->comm, &kind->group, whole * size, AD_HERE, &slot->memory[k]));
+      AD_TRY(ad_comm_alloc_shared(store->comm, &kind->group, whole * size, &slot->memory[k]));
       continue;
     }
     AD_TRY(ad_comm_alloc(store->comm, whole * size, &slot->memory[k]));
@@ -79,7 +79,7 @@ void ad_window_destroy(ad_store *store) {
 /* All ranks are here. */
 static ad_status fence(ad_store *store) {
   for (size_t k = 0; k < store->kind_count; k++) {
-    if (store->kinds[k].shared) AD_TRY(ad_comm_barrier(store->comm, &store->kinds[k].group, AD_HERE));
+    if (store->kinds[k].shared) AD_TRY(ad_comm_barrier(store->comm, &store->kinds[k].group));
   }
   store->completed = ++store->gathers;
   return AD_OK;
@@ -127,7 +127,7 @@ static ad_status post_shared(ad_store *store, ad_copy_slot *slot, size_t unit, s
     else
       ad_cast(to, dtype, param->value.data, param->value.dtype, numel);
   }
-  ad_collective barrier = {.op = AD_BARRIER, .group = store->kinds[k].group, .site = AD_HERE};
+  ad_collective barrier = {.size = sizeof barrier, .op = AD_BARRIER, .group = store->kinds[k].group, .site = AD_HERE};
   return ad_comm_post(store->comm, &barrier, &slot->requests[k]);
 }
 
@@ -158,7 +158,7 @@ static ad_status post_apart(ad_store *store, ad_copy_slot *slot, size_t unit, si
   ad_array parts = ad_array_describe_packed(store->comm, kind->dtype, store->segments, count, &layout), whole;
   ad_transit transit = {.move = AD_MOVE_ALL_GATHER, .axes = kind->axes, .to = AD_R, .site = AD_HERE, .what = "values"};
   transit.names = store->names;
-  AD_TRY(ad_array_after(store->comm, &parts, transit.move, transit.axes, transit.to, transit.site, &whole));
+  AD_TRY(ad_array_after_at(store->comm, &parts, transit.move, transit.axes, transit.to, &whole, transit.site));
   parts.data = slot->parts[k];
   whole.data = slot->memory[k];
   return ad_transit_post(store->comm, &transit, &parts, &whole, &slot->requests[k]);

@@ -91,7 +91,8 @@ static ad_status share_folder(ad_prover *prover) {
   AD_TRY(ad_share_first(prover->comm, &prover->everyone, words, sizeof words / sizeof *words, AD_HERE));
   memcpy(prover->account, words, sizeof words);
   int32_t lacks = !*prover->account || access(prover->account, R_OK | W_OK | X_OK) != 0;
-  ad_collective call = {.op = AD_ALL_REDUCE, .group = prover->everyone, .in = &lacks, .out = &lacks, .count = 1};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = prover->everyone, .in = &lacks, .out = &lacks, .count = 1};
   call.dtype = AD_I32;
   call.reduction = AD_MAX;
   call.site = AD_HERE;

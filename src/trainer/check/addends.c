@@ -72,7 +72,7 @@ static void clear(const ad_addends *addends, const ad_addend_sums *sums) {
 
 static ad_status bring_together(const ad_addends *addends, const ad_addend_sums *sums) {
   for (size_t i = 0; sums->local && i < addends->count; i++)
-    AD_TRY(ad_run_whole(addends->run, &sums->local[i], AD_HERE, &sums->whole[i]));
+    AD_TRY(ad_run_whole(addends->run, &sums->local[i], &sums->whole[i]));
   return AD_OK;
 }
 

@@ -186,7 +186,8 @@ ad_status ad_calls_begin(ad_prover *prover, int64_t step) {
 
 static ad_status first_that_differs(const ad_prover *prover, int equal, int64_t *out) {
   *out = equal ? ad_comm_size(prover->comm) : ad_comm_rank(prover->comm);
-  ad_collective call = {.op = AD_ALL_REDUCE, .group = prover->everyone, .in = out, .out = out, .count = 1};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = prover->everyone, .in = out, .out = out, .count = 1};
   call.dtype = AD_I64;
   call.reduction = AD_MIN;
   call.site = AD_HERE;
@@ -218,7 +219,8 @@ ad_status ad_calls_end(ad_prover *prover) {
   if (prover->reference) note_count(prover);
   AD_TRY(first_that_differs(prover, equal, &first));
   if (first == ad_comm_size(prover->comm)) return AD_OK;
-  ad_collective tell = {.op = AD_BROADCAST, .group = prover->everyone, .in = own.aligned, .out = own.aligned};
+  ad_collective tell = {
+      .size = sizeof tell, .op = AD_BROADCAST, .group = prover->everyone, .in = own.aligned, .out = own.aligned};
   tell.count = sizeof own.aligned / sizeof *own.aligned;
   tell.dtype = AD_I32;
   tell.root = first;

@@ -24,7 +24,7 @@ static ad_proof_job job_of(const ad_recipe *recipe, const ad_check_options *opti
 }
 
 static ad_status prove(const ad_recipe *recipe, const ad_check_options *options, int quiet, ad_proof *proof) {
-  ad_launch_result result = {0};
+  ad_launch_result result = {.size = sizeof result};
   ad_proof_job job = job_of(recipe, options, proof, quiet);
   ad_status status = ad_proof_run(&job, &result);
   if (status && status != AD_INTERRUPTED && result.message[0])

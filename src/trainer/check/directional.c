@@ -58,15 +58,15 @@ static ad_status set_values(ad_run *run, const double *saved, double h) {
       ((double *)value->data)[j] = *saved++ + d;
     }
   }
-  return ad_run_refresh(run, 0);
+  return ad_run_refresh(run, AD_VALUES_WRITTEN);
 }
 
 static ad_status difference_quotient(ad_run *run, const double *saved, double h, double *out) {
   double above, below;
   AD_TRY(set_values(run, saved, h));
-  AD_TRY(ad_run_loss(run, 0, 0, &above));
+  AD_TRY(ad_run_loss(run, 0, AD_TRAINED_ON, &above));
   AD_TRY(set_values(run, saved, -h));
-  AD_TRY(ad_run_loss(run, 0, 0, &below));
+  AD_TRY(ad_run_loss(run, 0, AD_TRAINED_ON, &below));
   AD_TRY(set_values(run, saved, 0));
   *out = (above - below) / (2 * h);
   return AD_OK;
@@ -90,7 +90,8 @@ static ad_status derivative(ad_comm *comm, ad_run *run, double *out) {
     for (size_t j = 0; j < ad_array_numel(gradient); j++)
       sum += ((double *)gradient->data)[j] * direction_at(&walk, i, (int64_t)j);
   }
-  ad_collective all = {.op = AD_ALL_REDUCE,
+  ad_collective all = {.size = sizeof all,
+                       .op = AD_ALL_REDUCE,
                        .group = ad_run_everyone(run),
                        .in = &sum,
                        .out = &sum,

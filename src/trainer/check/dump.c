@@ -110,7 +110,7 @@ static ad_status write_arrays(ad_prover *prover, const dumped *list, void *memor
   ad_status written = AD_OK;
   for (size_t i = 0; i < list->count; i++) {
     ad_array whole = {.data = memory};
-    AD_TRY(ad_run_whole(prover->run, list->parts[i], AD_HERE, &whole));
+    AD_TRY(ad_run_whole(prover->run, list->parts[i], &whole));
     if (writer && !written) written = ad_safetensors_add(writer, memory);
   }
   if (writer && !written) written = ad_safetensors_finish(writer, NULL, NULL);

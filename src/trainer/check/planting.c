@@ -159,7 +159,8 @@ static const double *values_of(const handed_in *all, int64_t rank, size_t *numel
 
 static ad_status gather_counts(ad_comm *comm, handed_in *all, size_t own) {
   int64_t count = (int64_t)own;
-  ad_collective call = {.op = AD_ALL_GATHER, .group = all->everyone, .in = &count, .out = all->counts, .count = 1};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_GATHER, .group = all->everyone, .in = &count, .out = all->counts, .count = 1};
   call.dtype = AD_I64;
   call.site = AD_HERE;
   return ad_comm_run(comm, &call);
@@ -169,7 +170,8 @@ static ad_status gather_values(ad_comm *comm, handed_in *all, const double *own)
   size_t total = 0;
   for (int64_t i = 0; i < ad_group_size(&all->everyone); i++) total += all->counts[i];
   AD_TRY(ad_new(total, &all->values));
-  ad_collective call = {.op = AD_ALL_GATHER, .group = all->everyone, .in = own, .out = all->values};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_GATHER, .group = all->everyone, .in = own, .out = all->values};
   call.counts = all->counts;
   call.dtype = AD_F64;
   call.site = AD_HERE;
@@ -397,8 +399,8 @@ static ad_status record(const ad_planting *planting, ad_transit_passing *pass) {
     return AD_OK;
   }
   if (planting->operator_ == AD_OPERATOR_DOUBLED) from = pass->out->layout;
-  AD_TRY(ad_layout_after(&from, transit->move, changed_axes(planting), transit->to, pass->in->shape.ndim, transit->site,
-                         &after));
+  AD_TRY(ad_layout_after_at(&from, transit->move, changed_axes(planting), transit->to, pass->in->shape.ndim, &after,
+                            transit->site));
   describe_as(pass->comm, &after, pass->out);
   return AD_OK;
 }

@@ -29,7 +29,8 @@ static ad_status own_decisions(const ad_prover *prover, int32_t **out, size_t *c
   const ad_program *program = ad_run_program(prover->run);
   const ad_program_kind *kind = ad_program_kind_of(program);
   *out = NULL;
-  return rounds(prover->job) && kind->decisions ? kind->decisions(ad_program_own(program), 0, out, count) : AD_OK;
+  return rounds(prover->job) && kind->decisions ? kind->decisions(ad_program_own(program), AD_DECIDES, out, count)
+                                                : AD_OK;
 }
 
 /* Where scores are nearly equal roundings choose, and each choice is a formula of its own: the reference computes the
@@ -39,7 +40,8 @@ static ad_status share_decisions(ad_prover *prover) {
   size_t count;
   AD_TRY(own_decisions(prover, &decisions, &count));
   if (!decisions) return AD_OK;
-  ad_collective largest = {.op = AD_ALL_REDUCE,
+  ad_collective largest = {.size = sizeof largest,
+                           .op = AD_ALL_REDUCE,
                            .group = prover->everyone,
                            .in = decisions,
                            .out = decisions,
@@ -144,7 +146,7 @@ static ad_status gather(ad_prover *prover, const ad_array *part, ad_array *whole
   ad_layout layout = ad_layout_all(prover->everyone.mesh, AD_R);
   *whole = ad_array_describe(prover->comm, part->dtype, &part->shape, &layout);
   whole->data = prover->scratch.data;
-  return ad_run_whole(prover->run, part, AD_HERE, whole);
+  return ad_run_whole(prover->run, part, whole);
 }
 
 /* The reference starts the step from the distributed state; at the first step that must be its own. */
@@ -179,7 +181,7 @@ static ad_status restart_reference(ad_prover *prover, int64_t step) {
 static ad_status gather_gradients(ad_prover *prover) {
   for (size_t i = 0; i < prover->param_count; i++) {
     const ad_array *gradient = ad_run_part(prover->run, i, AD_PART_GRADIENT);
-    AD_TRY(ad_run_whole(prover->run, gradient, AD_HERE, &prover->gradients[i]));
+    AD_TRY(ad_run_whole(prover->run, gradient, &prover->gradients[i]));
   }
   return AD_OK;
 }
@@ -422,7 +424,8 @@ static ad_status sum_copies(ad_prover *prover, const ad_array *gradient, ad_axes
   sum.data = values;
   ad_status status = AD_OK;
   if (ad_mesh_has_rank(gradient->layout.mesh, ad_comm_rank(prover->comm))) {
-    ad_collective call = {.op = AD_ALL_REDUCE, .in = values, .out = values, .count = numel, .dtype = AD_F64};
+    ad_collective call = {
+        .size = sizeof call, .op = AD_ALL_REDUCE, .in = values, .out = values, .count = numel, .dtype = AD_F64};
     call.group = ad_mesh_group(gradient->layout.mesh, axes, ad_comm_rank(prover->comm));
     call.site = AD_HERE;
     status = ad_comm_run(prover->comm, &call);
@@ -605,7 +608,7 @@ static ad_status prove_once(ad_comm *comm, const ad_proof_job *job, int accounts
   AD_TRY(ad_prover_create(&prover, comm, job));
   prover.accounts = accounts;
   ad_status status = options->directional ? ad_directional(comm, prover.run, job->proof) : prove_steps(&prover);
-  if (!status) status = ad_comm_barrier(comm, &prover.everyone, AD_HERE);
+  if (!status) status = ad_comm_barrier(comm, &prover.everyone);
   if (!status && ad_comm_rank(comm) == 0) {
     job->proof->complete = 1;
     *passes = ad_proof_passes(job->proof, options->directional);

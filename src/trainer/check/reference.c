@@ -135,7 +135,7 @@ ad_status ad_reference_start_again(ad_reference *reference) {
     ad_adamw *optimizer = ad_module_optimizer(ad_run_module(reference->fed, m));
     if (optimizer) ad_adamw_set_steps(optimizer, 0);
   }
-  return ad_run_refresh(reference->fed, 1);
+  return ad_run_refresh(reference->fed, AD_MASTERS_WRITTEN);
 }
 
 /* Gradients follow from what the distributed ranks compute with: the values, not their masters. */
@@ -152,7 +152,7 @@ void ad_reference_restart_state(ad_reference *reference, size_t module, size_t s
 /* In the dtypes of the fed run, from where it stands. */
 static ad_status compute_own(ad_reference *reference, int64_t step) {
   if (!reference->draws.addends.run) return AD_OK;
-  AD_TRY(ad_run_refresh(reference->fed, 1));
+  AD_TRY(ad_run_refresh(reference->fed, AD_MASTERS_WRITTEN));
   return ad_draws_take(&reference->draws, step, reference->run);
 }
 
@@ -167,7 +167,7 @@ static ad_status compute_exact(ad_reference *reference, int64_t step) {
 ad_status ad_reference_step(ad_reference *reference, int64_t step, int loss_scale, ad_step_report *out) {
   reference->run->wire_scale = reference->fed->wire_scale = loss_scale;
   ad_plants planted = ad_plants_lift();
-  ad_status status = ad_run_refresh(reference->run, 0);
+  ad_status status = ad_run_refresh(reference->run, AD_VALUES_WRITTEN);
   if (!status) status = compute_exact(reference, step);
   ad_slack_watch(&reference->slack);
   if (!status) status = ad_run_step(reference->run, step, &reference->report);
@@ -191,7 +191,7 @@ static ad_status give_decisions(const ad_run *run, const int32_t *decisions, siz
   const ad_program *program = ad_run_program(run);
   int32_t *own;
   size_t own_count;
-  AD_TRY(ad_program_kind_of(program)->decisions(ad_program_own(program), 1, &own, &own_count));
+  AD_TRY(ad_program_kind_of(program)->decisions(ad_program_own(program), AD_OBEYS, &own, &own_count));
   if (own_count != count)
     return ad_fail(AD_INVALID, "the reference has %zu choices in a step, the distributed run %zu", own_count, count);
   memcpy(own, decisions, count * sizeof *own);

@@ -63,8 +63,14 @@ static ad_status gather_hashes(ad_comm *comm, const ad_group *group, const ad_ar
                                int64_t *all) {
   int64_t *own = all + (size_t)ad_group_index(group, ad_comm_rank(comm)) * count;
   for (size_t i = 0; i < count; i++) own[i] = (int64_t)XXH64(arrays[i]->data, ad_array_bytes(arrays[i]), 0);
-  ad_collective gather = {
-      .op = AD_ALL_GATHER, .group = *group, .in = own, .out = all, .count = count, .dtype = AD_I64, .site = AD_HERE};
+  ad_collective gather = {.size = sizeof gather,
+                          .op = AD_ALL_GATHER,
+                          .group = *group,
+                          .in = own,
+                          .out = all,
+                          .count = count,
+                          .dtype = AD_I64,
+                          .site = AD_HERE};
   return ad_comm_run(comm, &gather);
 }
 

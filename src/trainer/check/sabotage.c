@@ -134,7 +134,7 @@ static ad_status try_in_world(const ad_trial_job *job, int64_t ranks) {
   ad_sabotages *shared = job->sabotages;
   shared->next = 0;
   while (shared->next < shared->count) {
-    ad_launch_result result = {0};
+    ad_launch_result result = {.size = sizeof result};
     size_t began = shared->next;
     shared->clean = -1;
     ad_status status = ad_launch(&options, &result);

@@ -397,7 +397,7 @@ static void print_verdict(FILE *file, const json_t *document, const ad_paint *pa
   fprintf(file, " (%.1f s)\n", number_of(document, "seconds"));
 }
 
-ad_status ad_check_table(const char *json, int colour, char **out) {
+ad_status ad_check_table(const char *json, ad_text_style style, char **out) {
   AD_NEED(json, out);
   json_error_t error;
   json_t *document = json_loads(json, 0, &error);
@@ -406,7 +406,7 @@ ad_status ad_check_table(const char *json, int colour, char **out) {
   size_t size = 0;
   FILE *file = ad_json_make_printable(document) ? NULL : open_memstream(&text, &size);
   if (file) {
-    const ad_paint *paint = colour ? &colours : &plain;
+    const ad_paint *paint = style == AD_COLOURED_TEXT ? &colours : &plain;
     print_head(file, document, paint);
     print_params(file, document, paint);
     print_failures(file, document, json_object_get(document, "summary"), paint);

@@ -95,7 +95,7 @@ static ad_status start_again(trials *t) {
   }
   t->prover.run->loss_scale = t->loss_scale;
   if (t->prover.reference) AD_TRY(ad_reference_start_again(t->prover.reference));
-  return ad_run_refresh(t->prover.run, 1);
+  return ad_run_refresh(t->prover.run, AD_MASTERS_WRITTEN);
 }
 
 static void plant(trials *t, ad_sabotage *sabotage) {
@@ -182,7 +182,8 @@ static int differs_here(const trials *t, int step, const ad_step_report *report)
 }
 
 static ad_status over_all(trials *t, int32_t words[WORDS]) {
-  ad_collective call = {.op = AD_ALL_REDUCE, .group = t->prover.everyone, .in = words, .out = words, .count = WORDS};
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = t->prover.everyone, .in = words, .out = words, .count = WORDS};
   call.dtype = AD_I32;
   call.reduction = AD_MAX;
   call.site = AD_HERE;
@@ -358,7 +359,7 @@ static void report_progress(const trials *t, size_t done) {
 static ad_status try_all(trials *t) {
   ad_sabotages *shared = t->job->sabotages;
   size_t first = shared->next;
-  AD_TRY(ad_comm_barrier(t->prover.comm, &t->prover.everyone, AD_HERE)); /* all have read it */
+  AD_TRY(ad_comm_barrier(t->prover.comm, &t->prover.everyone)); /* all have read it */
   for (size_t i = first; i < shared->count; i++) {
     ad_sabotage own = shared->list[i];
     if (!is_tried_here(t->job, &own)) continue;
@@ -392,7 +393,7 @@ ad_status ad_trials(ad_comm *comm, const ad_trial_job *job) {
   if (!status) status = share_verdict(&t, &clean);
   if (!status && clean) status = try_nothing(&t);
   if (!status) status = try_all(&t);
-  if (!status) status = ad_comm_barrier(comm, &t.prover.everyone, AD_HERE);
+  if (!status) status = ad_comm_barrier(comm, &t.prover.everyone);
   release(&t);
   return status;
 }

@@ -9,6 +9,7 @@
 #include "array/array.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "comm/agree.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_format.h"
@@ -160,8 +161,14 @@ static ad_status give_up(ad_checkpointer *c, ad_status status) {
 static ad_status gather_sums(ad_checkpointer *c, ad_file_sum *sums) {
   int64_t own[2] = {c->sum.bytes, (int64_t)c->sum.checksum};
   _Static_assert(sizeof own == sizeof *sums, "a file's sum travels as two numbers");
-  ad_collective gather = {
-      .op = AD_ALL_GATHER, .group = c->group, .in = own, .out = sums, .count = 2, .dtype = AD_I64, .site = AD_HERE};
+  ad_collective gather = {.size = sizeof gather,
+                          .op = AD_ALL_GATHER,
+                          .group = c->group,
+                          .in = own,
+                          .out = sums,
+                          .count = 2,
+                          .dtype = AD_I64,
+                          .site = AD_HERE};
   AD_TRY(ad_comm_run(c->comm, &gather));
   return c->index ? ad_index_add_sums(c->index, sums) : AD_OK;
 }
@@ -190,7 +197,8 @@ static ad_status advance(ad_checkpointer *c) {
 
 static ad_status all_done(ad_checkpointer *c, int32_t *done) {
   *done = atomic_load(&c->done);
-  ad_collective reduce = {.op = AD_ALL_REDUCE,
+  ad_collective reduce = {.size = sizeof reduce,
+                          .op = AD_ALL_REDUCE,
                           .group = c->group,
                           .in = done,
                           .out = done,
@@ -222,8 +230,10 @@ static ad_status prepare(ad_checkpointer *c, const ad_checkpoint_state *state) {
   return is_first(c) ? ad_index_describe(&c->group, state, &c->index) : AD_OK;
 }
 
-ad_status ad_checkpointer_save(ad_checkpointer *c, const ad_checkpoint_state *state) {
-  AD_NEED_AS("checkpointer, state", c, state);
+ad_status ad_checkpointer_save(ad_checkpointer *c, const ad_checkpoint_state *given) {
+  ad_checkpoint_state own, *state = &own;
+  AD_NEED_AS("checkpointer, state", c, given);
+  AD_TRY(ad_options_take(&own, sizeof own, given, "ad_checkpoint_state"));
   AD_TRY(ad_checkpoint_check_state(state));
   if (ad_comm_is_dry(c->comm)) return AD_OK;
   AD_TRY(ad_checkpointer_finish(c));

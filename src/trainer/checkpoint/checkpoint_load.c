@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "kernels/kernels.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/text.h"
 #include "comm/agree.h"
 #include "checkpoint/checkpoint_folder.h"
@@ -222,12 +223,16 @@ static ad_status find_steps(loading *l, const char *folder, int64_t *steps, int6
   return AD_OK;
 }
 
-ad_status ad_checkpoint_load(ad_comm *comm, const ad_mesh *mesh, const char *folder, ad_checkpoint_state *state) {
-  AD_NEED(comm, mesh, folder, state);
+ad_status ad_checkpoint_load(ad_comm *comm, const ad_mesh *mesh, const char *folder, ad_checkpoint_state *out) {
+  ad_checkpoint_state own, *state = &own;
+  AD_NEED_AS("comm, mesh, folder, state", comm, mesh, folder, out);
+  AD_TRY(ad_options_take(&own, sizeof own, out, "ad_checkpoint_state"));
   AD_TRY(ad_checkpoint_check_state(state));
   int64_t steps[AD_CHECKPOINTS_LISTED], count = 0;
   loading l = {.comm = comm, .group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm)), .state = state};
   if (ad_comm_is_dry(comm)) return ad_fail(AD_INVALID, "engine dry has no values to load into");
   AD_TRY(find_steps(&l, folder, steps, &count));
-  return try_steps(&l, folder, steps, count);
+  AD_TRY(try_steps(&l, folder, steps, count));
+  out->step = own.step;
+  return AD_OK;
 }

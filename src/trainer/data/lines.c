@@ -314,8 +314,9 @@ static ad_status draw_picture(ad_line_data *lines, uint64_t seed, double size, f
   return AD_OK;
 }
 
-ad_status ad_line_data_draw(ad_line_data *lines, uint64_t seed, int held_out, uint64_t index, ad_line *out,
+ad_status ad_line_data_draw(ad_line_data *lines, uint64_t seed, ad_data_part of, uint64_t index, ad_line *out,
                             uint8_t *characters, float *picture) {
+  int held_out = of == AD_HELD_OUT_PART;
   const part *from = held_out ? &lines->validation : &lines->train;
   *out = (ad_line){0};
   memset(characters, 0, (size_t)lines->chars);

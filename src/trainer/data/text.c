@@ -7,6 +7,7 @@
 #include "addend/data.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/random.h"
 #include "files/file.h"
 #include "files/output.h"
@@ -174,8 +175,8 @@ static const double golden_ratio = 0.61803398874989485;
 
 static int64_t windows_of(const part *from, int64_t seq) { return from->size > seq ? (from->size - 1) / seq : 0; }
 
-int64_t ad_text_data_samples(const ad_text_data *text, int held_out) {
-  return windows_of(part_of(text, held_out), text->seq);
+int64_t ad_text_data_samples(const ad_text_data *text, ad_data_part of) {
+  return windows_of(part_of(text, of == AD_HELD_OUT_PART), text->seq);
 }
 
 static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
@@ -251,16 +252,18 @@ static void fill_nothing(int64_t n, int32_t *tokens, int32_t *targets) {
   }
 }
 
-void ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step, int64_t first,
-                       int64_t count, int32_t *tokens, int32_t *targets, int64_t *counted) {
+ad_status ad_text_data_rows(const ad_text_data *text, const ad_batch_options *given, int64_t step, int64_t first,
+                            int64_t count, int32_t *tokens, int32_t *targets, int64_t *counted) {
+  ad_batch_options taken, *options = &taken;
+  AD_TRY(ad_options_take(&taken, sizeof taken, given, "ad_batch_options"));
+  *counted = 0;
   const part *from = part_of(text, options->held_out);
   int64_t seq = text->seq, windows = windows_of(from, seq), stride = options->set ? stride_of(windows) : 0;
   ad_span all = {0, seq};
   wanted positions = wanted_of(options, &all);
-  *counted = 0;
   if (!windows) {  // nothing is held out
     if (text->bytes) fill_nothing(count * positions.width, tokens, targets);
-    return;
+    return AD_OK;
   }
   for (int64_t row = 0; row < count; row++) {
     uint64_t index = (uint64_t)step * (uint64_t)options->global_batch + (uint64_t)(first + row);
@@ -271,6 +274,7 @@ void ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options
     fill_row(from->bytes + own.first, own.valid, &positions, tokens + row * positions.width,
              targets + row * positions.width);
   }
+  return AD_OK;
 }
 
 ad_span ad_batch_rows(const ad_layout *layout, int64_t rank, int64_t global_batch, int64_t microbatches, int64_t m) {

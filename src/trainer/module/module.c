@@ -14,14 +14,14 @@ static const char *const part_names[] = {
 #undef PART_NAME
 };
 
-const char *ad_param_part_name(ad_param_part part) { return part_names[part]; }
+const char *ad_param_part_name(ad_param_part part) {
+  return (unsigned)part < AD_PART_COUNT ? part_names[part] : "unknown";
+}
 
 /* ---- the specs ---- */
 
 static ad_status check_spec(const ad_comm *comm, const ad_module_spec *spec) {
-  AD_NEED(spec->name, spec->mesh);
-  if (spec->param_count) AD_NEED(spec->params);
-  if (spec->state_count) AD_NEED(spec->states);
+  AD_NEED_OF("ad_module_create", spec->name, spec->mesh);
   if (ad_mesh_has_rank(spec->mesh, ad_comm_rank(comm))) return AD_OK;
   return ad_fail(AD_INVALID, "rank %lld is not on its mesh \"%s\"", (long long)ad_comm_rank(comm),
                  ad_mesh_text(spec->mesh));
@@ -117,7 +117,7 @@ static ad_status initialise(ad_module *module) {
     AD_TRY(ad_param_initialise(&module->params[i], module->options.seed, ad_comm_rank(module->comm),
                                ad_store_master(module->store, i)));
   }
-  return ad_store_refresh(module->store, 1);
+  return ad_store_refresh(module->store, AD_MASTERS_WRITTEN);
 }
 
 static ad_status acquire(void *context, size_t param) { return ad_store_acquire(context, param); }
@@ -132,7 +132,8 @@ static ad_status list_arrays(ad_module *module) {
     module->computed[i] = ad_store_compute(module->store, i);
     module->gradients[i] = ad_reducer_gradient(module->reducer, i);
   }
-  module->parameters = (ad_parameters){.values = module->computed,
+  module->parameters = (ad_parameters){.size = sizeof(ad_parameters),
+                                       .values = module->computed,
                                        .count = module->param_count,
                                        .reducer = module->reducer,
                                        .acquire = acquire,
@@ -171,13 +172,31 @@ static ad_status create_parts(ad_module *module, const ad_module_spec *spec, con
   return create_optimizer(module);
 }
 
+/* Its lists are taken as well, for as long as the module is made from them. */
+static ad_status take_spec(ad_module *module, const ad_module_spec *given, const ad_module_options *options) {
+  ad_module_spec spec;
+  void *params = NULL, *states = NULL;
+  AD_TRY(ad_options_take(&spec, sizeof spec, given, "ad_module_spec"));
+  if (spec.param_count) AD_NEED_IN("ad_module_create", "spec->params", spec.params);
+  if (spec.state_count) AD_NEED_IN("ad_module_create", "spec->states", spec.states);
+  ad_status status = ad_options_take_all(&params, sizeof *spec.params, spec.params, spec.param_count, "ad_param_spec");
+  if (!status)
+    status = ad_options_take_all(&states, sizeof *spec.states, spec.states, spec.state_count, "ad_state_spec");
+  spec.params = params;
+  spec.states = states;
+  if (!status) status = create_parts(module, &spec, options);
+  ad_release(params);
+  ad_release(states);
+  return status;
+}
+
 ad_status ad_module_create(ad_comm *comm, const ad_module_spec *spec, const ad_module_options *options,
                            ad_module **out) {
   AD_NEED(comm, spec, out);
   ad_module *module;
   AD_TRY(ad_new(1, &module));
   module->comm = comm;
-  ad_status status = create_parts(module, spec, options);
+  ad_status status = take_spec(module, spec, options);
   if (status) {
     ad_module_destroy(module);
     return status;
@@ -211,10 +230,16 @@ const char *ad_module_name(const ad_module *module) { return module->name; }
 const ad_mesh *ad_module_mesh(const ad_module *module) { return module->mesh; }
 int ad_module_is_mirror(const ad_module *module) { return module->is_mirror; }
 size_t ad_module_param_count(const ad_module *module) { return module->param_count; }
-const ad_param_spec *ad_module_param(const ad_module *module, size_t param) { return &module->params[param]; }
+const ad_param_spec *ad_module_param(const ad_module *module, size_t param) {
+  return ad_has(param, module->param_count, __func__, "parameter") ? &module->params[param] : NULL;
+}
 size_t ad_module_state_count(const ad_module *module) { return module->state_count; }
-const ad_state_spec *ad_module_state_spec(const ad_module *module, size_t state) { return &module->states[state].spec; }
-ad_array *ad_module_state(ad_module *module, size_t state) { return &module->states[state].array; }
+const ad_state_spec *ad_module_state_spec(const ad_module *module, size_t state) {
+  return ad_has(state, module->state_count, __func__, "state") ? &module->states[state].spec : NULL;
+}
+ad_array *ad_module_state(ad_module *module, size_t state) {
+  return ad_has(state, module->state_count, __func__, "state") ? &module->states[state].array : NULL;
+}
 const ad_parameters *ad_module_parameters(ad_module *module) { return &module->parameters; }
 ad_store *ad_module_store(ad_module *module) { return module->store; }
 ad_reducer *ad_module_reducer(ad_module *module) { return module->reducer; }
@@ -227,6 +252,8 @@ size_t ad_module_find(const ad_module *module, const char *name) {
 }
 
 ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part) {
+  if (!ad_has(param, module->param_count, __func__, "parameter") || !ad_has(part, AD_PART_COUNT, __func__, "part"))
+    return NULL;
   switch (part) {
     case AD_PART_VALUE:
       return ad_store_value(module->store, param);
@@ -235,7 +262,9 @@ ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part) {
     case AD_PART_GRADIENT:
       return (ad_array *)(uintptr_t)module->gradients[param];
     default:
-      return module->optimizer ? ad_adamw_state(module->optimizer, param, part == AD_PART_SECOND_MOMENT) : NULL;
+      return module->optimizer ? ad_adamw_state(module->optimizer, param,
+                                                part == AD_PART_FIRST_MOMENT ? AD_FIRST_MOMENT : AD_SECOND_MOMENT)
+                               : NULL;
   }
 }
 
@@ -249,15 +278,15 @@ int ad_module_has_f16_gradients(const ad_module *module) {
 
 /* ---- changing ---- */
 
-ad_status ad_module_refresh(ad_module *module, int from_master) {
+ad_status ad_module_refresh(ad_module *module, ad_written written) {
   AD_NEED(module);
-  return ad_store_refresh(module->store, from_master);
+  return ad_store_refresh(module->store, written);
 }
 
 ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradients, double lr, double factor,
                                 const char *site) {
-  if (module->optimizer) AD_TRY(ad_adamw_step(module->optimizer, module->masters, gradients, lr, factor, site));
-  return ad_store_refresh(module->store, 1);
+  if (module->optimizer) AD_TRY(ad_adamw_step_at(module->optimizer, module->masters, gradients, lr, factor, site));
+  return ad_store_refresh(module->store, AD_MASTERS_WRITTEN);
 }
 
 ad_status ad_module_update_at(ad_module *module, double lr, double factor, const char *site) {

@@ -11,8 +11,11 @@ static ad_cutting cutting_of_kv(const ad_declarations *to, int64_t kv_heads) {
 
 /* One for all heads; each rank's heads leave an addend. */
 static size_t declare_head_norm(ad_declarations *to, const char *path, const char *name, int64_t head_dim) {
-  ad_param_spec weight = {
-      .shape = {1, {head_dim}}, .layout = to->replicated, .sharded = AD_AXES(AD_DP_SHARD), .mean = 1};
+  ad_param_spec weight = {.size = sizeof weight,
+                          .shape = {1, {head_dim}},
+                          .layout = to->replicated,
+                          .sharded = AD_AXES(AD_DP_SHARD),
+                          .mean = 1};
   ad_tp_type(&weight.layout, AD_R);
   return ad_declare_param(to, path, name, weight);
 }

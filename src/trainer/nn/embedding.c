@@ -4,7 +4,8 @@
 
 ad_embedding_layer ad_embedding_declare(ad_declarations *to, const char *path, const ad_embedding_shape *shape,
                                         ad_parallel parallel) {
-  ad_param_spec table = {.shape = {2, {shape->vocabulary, shape->d_model}},
+  ad_param_spec table = {.size = sizeof table,
+                         .shape = {2, {shape->vocabulary, shape->d_model}},
                          .layout = to->replicated,
                          .sharded = AD_AXES(AD_DP_SHARD),
                          .lasting = shape->tied,

@@ -11,7 +11,8 @@
 static int splits_tokens(const ad_experts_shape *shape) { return ad_mesh_axis_size(shape->view, AD_ETP) == 1; }
 
 static size_t declare_router(ad_declarations *to, const char *path, const ad_experts_shape *shape) {
-  ad_param_spec router = {.shape = {2, {shape->d_model, shape->experts}},
+  ad_param_spec router = {.size = sizeof router,
+                          .shape = {2, {shape->d_model, shape->experts}},
                           .layout = to->replicated,
                           .sharded = AD_AXES(AD_DP_SHARD),
                           .wide = 1,
@@ -24,7 +25,8 @@ static size_t declare_router(ad_declarations *to, const char *path, const ad_exp
 /* Matrices [experts, in, out]; `cut`: what etp cuts. */
 static size_t declare_matrices(ad_declarations *to, const char *path, const char *name, const ad_experts_shape *shape,
                                ad_shape size, ad_type cut, double factor) {
-  ad_param_spec matrices = {.shape = size,
+  ad_param_spec matrices = {.size = sizeof matrices,
+                            .shape = size,
                             .layout = ad_layout_all(shape->view, AD_R),
                             .sharded = AD_AXES(AD_EFSDP),
                             .decays = 1,

@@ -13,8 +13,11 @@ static ad_type type_of_weight(ad_cutting cutting) {
 
 static size_t declare_bias(ad_declarations *to, const char *path, const char *name, const ad_linear_shape *shape) {
   char full[AD_PARAM_NAME_SIZE];
-  ad_param_spec bias = {
-      .shape = {1, {shape->out}}, .layout = to->replicated, .sharded = AD_AXES(AD_DP_SHARD), .deviation = 0};
+  ad_param_spec bias = {.size = sizeof bias,
+                        .shape = {1, {shape->out}},
+                        .layout = to->replicated,
+                        .sharded = AD_AXES(AD_DP_SHARD),
+                        .deviation = 0};
   ad_tp_type(&bias.layout, shape->cutting == AD_CUT_COLUMNS ? AD_S(0) : AD_R);
   snprintf(full, sizeof full, "%s_bias", name);
   return ad_declare_param(to, path, full, bias);
@@ -23,7 +26,8 @@ static size_t declare_bias(ad_declarations *to, const char *path, const char *na
 ad_linear_layer ad_linear_declare(ad_declarations *to, const char *path, const char *name,
                                   const ad_linear_shape *shape) {
   ad_linear_layer layer = {.cutting = shape->cutting, .has_bias = shape->has_bias};
-  ad_param_spec weight = {.shape = {2, {shape->in, shape->out}},
+  ad_param_spec weight = {.size = sizeof weight,
+                          .shape = {2, {shape->in, shape->out}},
                           .layout = to->replicated,
                           .sharded = AD_AXES(AD_DP_SHARD),
                           .decays = 1,

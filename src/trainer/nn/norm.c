@@ -9,8 +9,11 @@ static const double epsilon = 1e-5;
 ad_norm_layer ad_norm_declare(ad_declarations *to, const char *path, const char *name, int64_t d_model,
                               ad_parallel parallel) {
   ad_norm_layer layer = {.converts = parallel.sequence && parallel.converts};
-  ad_param_spec weight = {
-      .shape = {1, {d_model}}, .layout = to->replicated, .sharded = AD_AXES(AD_DP_SHARD), .mean = 1};
+  ad_param_spec weight = {.size = sizeof weight,
+                          .shape = {1, {d_model}},
+                          .layout = to->replicated,
+                          .sharded = AD_AXES(AD_DP_SHARD),
+                          .mean = 1};
   ad_tp_type(&weight.layout, parallel.sequence && !parallel.converts ? AD_R : AD_I);
   layer.weight = ad_declare_param(to, path, name, weight);
   return layer;

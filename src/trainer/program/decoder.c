@@ -127,7 +127,8 @@ ad_status ad_decoder_create(ad_decoder *d, const ad_decoder_options *options, co
   const ad_mesh *mesh = ad_program_mesh(to, module);
   ad_declarations params = ad_declarations_on(mesh);
   ad_status status = ad_decoder_declare(d, options, branch, branch_own, expert_share, &params);
-  ad_module_spec spec = {.name = name,
+  ad_module_spec spec = {.size = sizeof spec,
+                         .name = name,
                          .mesh = mesh,
                          .params = params.list,
                          .param_count = params.count,

@@ -12,7 +12,8 @@ static const ad_parallel plain = {0};
 
 /* A matrix that every rank of tp has and uses alike. */
 static size_t declare_matrix(ad_declarations *to, const char *name, int64_t in, int64_t out) {
-  ad_param_spec matrix = {.shape = {2, {in, out}},
+  ad_param_spec matrix = {.size = sizeof matrix,
+                          .shape = {2, {in, out}},
                           .layout = to->replicated,
                           .sharded = AD_AXES(AD_DP_SHARD),
                           .decays = 1,
@@ -67,7 +68,8 @@ static ad_status add_module(ad_encoder *e, size_t module, ad_program *to) {
   ad_status status = params.status;
   if (!status) {
     count_products(e, &params);
-    ad_module_spec spec = {.name = e->shape.name,
+    ad_module_spec spec = {.size = sizeof spec,
+                           .name = e->shape.name,
                            .mesh = mesh,
                            .params = params.list,
                            .param_count = params.count,

@@ -28,7 +28,8 @@ static void destroy(void *own) {
 }
 
 const ad_program_kind *ad_gpt(void) {
-  static const ad_program_kind kind = {.name = "gpt",
+  static const ad_program_kind kind = {.size = sizeof kind,
+                                       .name = "gpt",
                                        .help = "a decoder of text: rotary attention, SwiGLU, RMSNorm",
                                        .modules = ad_text_decoder_modules,
                                        .keys = ad_gpt_keys,

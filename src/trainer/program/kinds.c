@@ -3,6 +3,7 @@
 #include <string.h>
 #include "addend/model.h"
 #include "base/error.h"
+#include "program/program.h"
 
 enum { KINDS_MAX = 32 };
 
@@ -33,8 +34,17 @@ const ad_program_kind *ad_program_kind_find(const char *name) {
   return *kind;
 }
 
+ad_status ad_program_kind_check(const ad_program_kind *kind) {
+  if (kind->size == sizeof *kind) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "ad_program_kind: the field `size` is %zu, sizeof(ad_program_kind) is %zu here; set it, and build the "
+                 "program with the headers of this library",
+                 kind->size, sizeof *kind);
+}
+
 ad_status ad_program_register(const ad_program_kind *kind) {
   AD_NEED(kind);
+  AD_TRY(ad_program_kind_check(kind));
   AD_NEED(kind->name, kind->modules);
   if (!kind->modules[0]) return ad_fail(AD_INVALID, "program `%s` has no module; it needs one at least", kind->name);
   if (ad_program_kind_find(kind->name))

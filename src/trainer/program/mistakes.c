@@ -17,7 +17,8 @@ ad_needs ad_program_mistakes_show(const ad_climb_passing *at) {
 static void sum_over_samples(void *context, void *passing) {
   const ad_climb_passing *at = passing;
   const ad_array *gradient = at->gradient;
-  ad_collective sum = {.op = AD_ALL_REDUCE, .in = gradient->data, .out = gradient->data, .site = AD_HERE};
+  ad_collective sum = {
+      .size = sizeof sum, .op = AD_ALL_REDUCE, .in = gradient->data, .out = gradient->data, .site = AD_HERE};
   if (!is_shared_out(gradient)) return;
   sum.group = ad_mesh_group(gradient->layout.mesh, ad_layout_cut_axes(&gradient->layout), ad_comm_rank(at->comm));
   sum.count = ad_array_numel(gradient);

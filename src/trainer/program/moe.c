@@ -24,7 +24,8 @@ typedef struct moe {
 static int has_bias(const ad_moe_options *options) { return options->balance_rate > 0; }
 
 static void declare_bias(ad_declarations *to, const char *path, const ad_moe_options *options) {
-  ad_state_spec bias = {.dtype = AD_F32, .shape = {1, {options->experts}}, .layout = to->replicated};
+  ad_state_spec bias = {
+      .size = sizeof bias, .dtype = AD_F32, .shape = {1, {options->experts}}, .layout = to->replicated};
   ad_declare_state(to, path, "bias", bias);
 }
 
@@ -72,9 +73,9 @@ static ad_decisions decisions_at(const moe *model, const ad_decoder *decoder, in
   return (ad_decisions){model->decisions + at, model->decisions_are_given};
 }
 
-static ad_status decisions(void *own, int given, int32_t **out, size_t *count) {
+static ad_status decisions(void *own, ad_deciding deciding, int32_t **out, size_t *count) {
   moe *model = own;
-  model->decisions_are_given = given;
+  model->decisions_are_given = deciding == AD_OBEYS;
   *count = decision_count(model);
   if (!model->decisions) AD_TRY(ad_new(*count, &model->decisions));
   *out = model->decisions;
@@ -111,8 +112,11 @@ static const ad_branch experts = {.declare = declare_experts, .forward = experts
 /* ---- the record ---- */
 
 static ad_status add_balance_loss(const ad_moe_options *options, ad_program *to) {
-  ad_loss_spec balance = {
-      .name = "balance", .per_microbatch = 1, .coefficient = options->balance_loss, .is_auxiliary = 1};
+  ad_loss_spec balance = {.size = sizeof balance,
+                          .name = "balance",
+                          .per_microbatch = 1,
+                          .coefficient = options->balance_loss,
+                          .is_auxiliary = 1};
   return options->balance_loss > 0 ? ad_program_add_loss(to, &balance) : AD_OK;
 }
 
@@ -142,16 +146,16 @@ static void destroy(void *own) {
   ad_release(model);
 }
 
-static ad_status read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+static ad_status read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   ad_moe_load_begin(&((moe *)own)->load);
   forget_decisions(own);
   return ad_text_decoder_read(own, step, held_out, counted);
 }
 
-static ad_status after_step(void *own, int skipped) {
+static ad_status after_step(void *own, ad_step_outcome outcome) {
   moe *model = own;
   AD_TRY(ad_moe_load_sum(&model->load));
-  if (!has_bias(model->options) || skipped) return AD_OK;
+  if (!has_bias(model->options) || outcome == AD_STEP_SKIPPED) return AD_OK;
   for (int64_t i = 0; i < model->options->decoder.layers; i++)
     ad_moe_load_correct(&model->load, i, model->options->balance_rate, model->text.decoder.states[i]);
   return AD_OK;
@@ -164,7 +168,8 @@ static const double *measured(const void *own, size_t index, const char **name, 
 }
 
 const ad_program_kind *ad_moe(void) {
-  static const ad_program_kind kind = {.name = "moe",
+  static const ad_program_kind kind = {.size = sizeof kind,
+                                       .name = "moe",
                                        .help = "a decoder of text with mixtures of experts",
                                        .modules = ad_text_decoder_modules,
                                        .keys = ad_moe_keys,

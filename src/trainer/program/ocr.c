@@ -68,10 +68,12 @@ static ad_status join(ocr *model, const ad_program *program) {
 }
 
 static ad_status add_phases(const ocr *model, ad_program *to) {
-  static const ad_phase phases[] = {{.name = "encoder", .module = ENCODER, .gives = images, .run = encode},
-                                    {.name = "model", .module = MODEL, .needs = images, .run = read_line}};
+  static const ad_phase phases[] = {
+      {.size = sizeof(ad_phase), .name = "encoder", .module = ENCODER, .gives = images, .run = encode},
+      {.size = sizeof(ad_phase), .name = "model", .module = MODEL, .needs = images, .run = read_line}};
   const ad_ocr_options *options = model->options;
-  ad_crossing_spec crossing = {.value = images[0],
+  ad_crossing_spec crossing = {.size = sizeof crossing,
+                               .value = images[0],
                                .module = MODEL,
                                .bridge = model->bridge,
                                .shape = {3, {model->global_batch, ad_ocr_patches(options), options->decoder.d_model}}};
@@ -110,9 +112,10 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   AD_TRY(join(model, to));
   AD_TRY(ad_ocr_batch_create(ad_program_setting_of(to), ocr_options, ad_program_mesh(to, ENCODER),
                              ad_program_mesh(to, MODEL), &model->batch));
-  ad_count_spec characters = {.name = "characters", .layout = ad_ocr_count_layout(ad_program_mesh(to, MODEL))};
+  ad_count_spec characters = {
+      .size = sizeof characters, .name = "characters", .layout = ad_ocr_count_layout(ad_program_mesh(to, MODEL))};
   AD_TRY(ad_program_add_count(to, &characters));
-  AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.name = "cross_entropy"}));
+  AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "cross_entropy"}));
   return add_phases(model, to);
 }
 
@@ -128,7 +131,7 @@ static void destroy(void *own) {
 
 static ad_status open_data(void *own) { return ad_ocr_batch_open(&((ocr *)own)->batch); }
 
-static ad_status read_batch(void *own, int64_t step, int held_out, int64_t *const *counted) {
+static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   return ad_ocr_batch_read(&((ocr *)own)->batch, step, held_out, counted[0]);
 }
 
@@ -179,6 +182,7 @@ static const char *content(const void *own, size_t index, char *buffer, size_t s
 const ad_program_kind *ad_ocr(void) {
   static const char *const modules[] = {"encoder", "model", NULL};
   static const ad_program_kind kind = {
+      .size = sizeof kind,
       .name = "ocr",
       .help = "reads lines of text from pictures: an encoder and a decoder, joined by a bridge",
       .modules = modules,

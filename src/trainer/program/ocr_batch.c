@@ -165,14 +165,14 @@ static int64_t put_line(const ad_ocr_batch *batch, ad_ocr_microbatch *one, int64
 static int has(ad_span span, int64_t row) { return row >= span.first && row < span.first + span.count; }
 
 /* Lines of the held-out set are those that any seed would have to draw: those of seed 0. */
-ad_status ad_ocr_batch_draw(ad_ocr_batch *batch, int held_out, int64_t index, ad_line *out) {
+ad_status ad_ocr_batch_draw(ad_ocr_batch *batch, ad_held_out held_out, int64_t index, ad_line *out) {
   uint64_t seed = held_out == AD_HELD_OUT_SET ? 0 : batch->setting.seed;
-  return ad_line_data_draw(batch->lines, seed, held_out != AD_TRAINED_ON, (uint64_t)index, out, batch->characters,
-                           batch->picture);
+  return ad_line_data_draw(batch->lines, seed, held_out != AD_TRAINED_ON ? AD_HELD_OUT_PART : AD_TRAINING_PART,
+                           (uint64_t)index, out, batch->characters, batch->picture);
 }
 
 /* A line is drawn once, for both modules. */
-static ad_status read_microbatch(ad_ocr_batch *batch, ad_ocr_microbatch *one, int64_t step, int held_out,
+static ad_status read_microbatch(ad_ocr_batch *batch, ad_ocr_microbatch *one, int64_t step, ad_held_out held_out,
                                  int64_t *counted) {
   ad_span lines = one->lines;
   int64_t global_batch = batch->setting.global_batch;
@@ -194,7 +194,7 @@ static int64_t most_counted(const ad_ocr_batch *batch, const ad_ocr_microbatch *
   return one->lines.count * (batch->options->lines.chars + 1);
 }
 
-ad_status ad_ocr_batch_read(ad_ocr_batch *batch, int64_t step, int held_out, int64_t *counted) {
+ad_status ad_ocr_batch_read(ad_ocr_batch *batch, int64_t step, ad_held_out held_out, int64_t *counted) {
   for (size_t m = 0; m < batch->count; m++) {
     if (ad_comm_is_dry(batch->setting.comm))
       counted[m] = most_counted(batch, &batch->microbatches[m]);

@@ -31,8 +31,8 @@ void ad_ocr_batch_destroy(ad_ocr_batch *batch);
 ad_status ad_ocr_batch_open(ad_ocr_batch *batch) AD_CHECKED;
 /* Line number `index` of what batches are read from, to batch->characters and batch->picture; held_out: as
  * ad_program_kind's read has it. */
-ad_status ad_ocr_batch_draw(ad_ocr_batch *batch, int held_out, int64_t index, ad_line *out) AD_CHECKED;
-ad_status ad_ocr_batch_read(ad_ocr_batch *batch, int64_t step, int held_out, int64_t *counted) AD_CHECKED;
+ad_status ad_ocr_batch_draw(ad_ocr_batch *batch, ad_held_out held_out, int64_t index, ad_line *out) AD_CHECKED;
+ad_status ad_ocr_batch_read(ad_ocr_batch *batch, int64_t step, ad_held_out held_out, int64_t *counted) AD_CHECKED;
 const ad_array *ad_ocr_batch_array(const ad_ocr_batch *batch, size_t index, char *name, size_t size);
 /* What text and fonts hold, as far as they were read; NULL after that. */
 const char *ad_ocr_batch_content(const ad_ocr_batch *batch, size_t index, char *buffer, size_t size);

@@ -138,7 +138,7 @@ static ad_status read_character(reading *r, size_t m, int64_t at) {
   ad_ocr_microbatch *one = &by->batch->microbatches[m];
   int64_t position = ad_ocr_patches(by->batch->options) + at - 1, first = first_line_of(by->batch, m);
   AD_TRY(by->forward->run(by->forward->context, m));
-  AD_TRY(ad_array_whole_for(by->comm, &by->forward->everyone, by->mesh, by->logits(by->own), AD_HERE, &r->logits));
+  AD_TRY(ad_array_whole_for(by->comm, &by->forward->everyone, by->mesh, by->logits(by->own), &r->logits));
   for (int64_t i = 0; i < one->tokens.shape.dim[0]; i++) r->read[(first + i) * r->chars + at] = best_at(r, i, position);
   put_characters(r, one, 0, at);
   if (by->forward->tell && !ad_comm_rank(by->comm))

@@ -74,7 +74,7 @@ ad_tensor *ad_phase_need(ad_phase_run *at, const char *name) {
 }
 
 ad_status ad_gradient_joins(ad_array *sum, const ad_array *gradient, int *arrived) {
-  if ((*arrived)++) return ad_array_add(sum, gradient, AD_HERE);
+  if ((*arrived)++) return ad_array_add(sum, gradient);
   *sum = *gradient;
   return AD_OK;
 }

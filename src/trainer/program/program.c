@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/text.h"
 #include "program/keys.h"
 
@@ -17,28 +18,43 @@ void *ad_program_own(const ad_program *program) { return program->own; }
 int ad_program_has_held_out(const ad_program *program) {
   return program->kind->has_held_out && program->kind->has_held_out(program->own);
 }
-const ad_mesh *ad_program_mesh(const ad_program *program, size_t module) { return program->meshes[module]; }
-const ad_mesh *ad_program_pool(const ad_program *program, size_t pool) { return program->pools[pool]; }
+const ad_mesh *ad_program_mesh(const ad_program *program, size_t module) {
+  return ad_has(module, program->mesh_count, __func__, "module") ? program->meshes[module] : NULL;
+}
+const ad_mesh *ad_program_pool(const ad_program *program, size_t pool) {
+  return ad_has(pool, program->pool_count, __func__, "pool") ? program->pools[pool] : NULL;
+}
 size_t ad_program_module_count(const ad_program *program) { return program->module_count; }
 const ad_module_spec *ad_program_module(const ad_program *program, size_t module) {
-  return &program->modules[module].spec;
+  return ad_has(module, program->module_count, __func__, "module") ? &program->modules[module].spec : NULL;
 }
 ad_param_spec *ad_program_param(ad_program *program, size_t module, size_t param) {
-  return &program->modules[module].params[param];
+  if (!ad_has(module, program->module_count, __func__, "module")) return NULL;
+  const ad_planned_module *of = &program->modules[module];
+  return ad_has(param, of->spec.param_count, __func__, "parameter") ? &of->params[param] : NULL;
 }
 size_t ad_program_count_count(const ad_program *program) { return program->count_count; }
-const ad_count_spec *ad_program_count(const ad_program *program, size_t count) { return &program->counts[count]; }
+const ad_count_spec *ad_program_count(const ad_program *program, size_t count) {
+  return ad_has(count, program->count_count, __func__, "count") ? &program->counts[count] : NULL;
+}
 size_t ad_program_loss_count(const ad_program *program) { return program->loss_count; }
-const ad_loss_spec *ad_program_loss(const ad_program *program, size_t loss) { return &program->losses[loss]; }
+const ad_loss_spec *ad_program_loss(const ad_program *program, size_t loss) {
+  return ad_has(loss, program->loss_count, __func__, "loss") ? &program->losses[loss] : NULL;
+}
 size_t ad_program_crossing_count(const ad_program *program) { return program->crossing_count; }
 const ad_crossing_spec *ad_program_crossing(const ad_program *program, size_t crossing) {
-  return &program->crossings[crossing];
+  return ad_has(crossing, program->crossing_count, __func__, "crossing") ? &program->crossings[crossing] : NULL;
 }
 size_t ad_program_phase_count(const ad_program *program) { return program->phase_count; }
-const ad_phase *ad_program_phase(const ad_program *program, size_t phase) { return &program->phases[phase]; }
+const ad_phase *ad_program_phase(const ad_program *program, size_t phase) {
+  return ad_has(phase, program->phase_count, __func__, "phase") ? &program->phases[phase] : NULL;
+}
 
 const char *ad_program_param_name(const ad_program *program, size_t module, size_t param, char *buffer, size_t size) {
+  if (size) *buffer = 0;
+  if (!ad_has(module, program->module_count, __func__, "module")) return buffer;
   const ad_planned_module *of = &program->modules[module];
+  if (!ad_has(param, of->spec.param_count, __func__, "parameter")) return buffer;
   int alone = program->module_count == 1;
   snprintf(buffer, size, "%s%s%s", alone ? "" : of->spec.name, alone ? "" : ".", of->params[param].name);
   return buffer;
@@ -55,11 +71,12 @@ static void release_module(ad_planned_module *module) {
 
 /* Counts go up with each copy, so that a failure leaves nothing behind. */
 static ad_status copy_params(const ad_module_spec *given, ad_planned_module *to) {
-  AD_TRY(ad_new(given->param_count, &to->params));
+  void *own;
+  AD_TRY(ad_options_take_all(&own, sizeof *to->params, given->params, given->param_count, "ad_param_spec"));
+  to->params = own;
   for (to->spec.param_count = 0; to->spec.param_count < given->param_count; to->spec.param_count++) {
     ad_param_spec *param = &to->params[to->spec.param_count];
     char *name;
-    *param = given->params[to->spec.param_count];
     AD_TRY(ad_copy_string(param->name, &name));
     param->name = name;
   }
@@ -67,19 +84,22 @@ static ad_status copy_params(const ad_module_spec *given, ad_planned_module *to)
 }
 
 static ad_status copy_states(const ad_module_spec *given, ad_planned_module *to) {
-  AD_TRY(ad_new(given->state_count, &to->states));
+  void *own;
+  AD_TRY(ad_options_take_all(&own, sizeof *to->states, given->states, given->state_count, "ad_state_spec"));
+  to->states = own;
   for (to->spec.state_count = 0; to->spec.state_count < given->state_count; to->spec.state_count++) {
     ad_state_spec *state = &to->states[to->spec.state_count];
     char *name;
-    *state = given->states[to->spec.state_count];
     AD_TRY(ad_copy_string(state->name, &name));
     state->name = name;
   }
   return AD_OK;
 }
 
-ad_status ad_program_add_module(ad_program *to, const ad_module_spec *spec) {
-  AD_NEED(to, spec);
+ad_status ad_program_add_module(ad_program *to, const ad_module_spec *given) {
+  ad_module_spec own, *spec = &own;
+  AD_NEED_AS("to, spec", to, given);
+  AD_TRY(ad_options_take(&own, sizeof own, given, "ad_module_spec"));
   AD_NEED(spec->name, spec->mesh);
   if (spec->param_count) AD_NEED(spec->params);
   if (spec->state_count) AD_NEED(spec->states);
@@ -99,16 +119,20 @@ ad_status ad_program_add_module(ad_program *to, const ad_module_spec *spec) {
   return AD_OK;
 }
 
-ad_status ad_program_add_count(ad_program *to, const ad_count_spec *spec) {
-  AD_NEED(to, spec);
+ad_status ad_program_add_count(ad_program *to, const ad_count_spec *given) {
+  ad_count_spec own, *spec = &own;
+  AD_NEED_AS("to, spec", to, given);
+  AD_TRY(ad_options_take(&own, sizeof own, given, "ad_count_spec"));
   AD_NEED(spec->name, spec->layout.mesh);
   AD_TRY(ad_grow(&to->counts, to->count_count, to->count_count + 1));
   to->counts[to->count_count++] = *spec;
   return AD_OK;
 }
 
-ad_status ad_program_add_loss(ad_program *to, const ad_loss_spec *spec) {
-  AD_NEED(to, spec);
+ad_status ad_program_add_loss(ad_program *to, const ad_loss_spec *given) {
+  ad_loss_spec own, *spec = &own;
+  AD_NEED_AS("to, spec", to, given);
+  AD_TRY(ad_options_take(&own, sizeof own, given, "ad_loss_spec"));
   AD_NEED(spec->name);
   if (spec->count >= to->count_count) {
     return ad_fail(AD_INVALID, "loss `%s` is divided by count %zu, but there are %zu; add its count first", spec->name,
@@ -164,8 +188,10 @@ static ad_status check_crossing(const ad_program *to, const ad_crossing_spec *sp
                  spec->value, ad_mesh_text(from), ad_mesh_text(at));
 }
 
-ad_status ad_program_add_crossing(ad_program *to, const ad_crossing_spec *spec) {
-  AD_NEED(to, spec);
+ad_status ad_program_add_crossing(ad_program *to, const ad_crossing_spec *given) {
+  ad_crossing_spec own, *spec = &own;
+  AD_NEED_AS("to, spec", to, given);
+  AD_TRY(ad_options_take(&own, sizeof own, given, "ad_crossing_spec"));
   AD_NEED(spec->value, spec->bridge);
   AD_TRY(check_crossing(to, spec));
   AD_TRY(ad_grow(&to->crossings, to->crossing_count, to->crossing_count + 1));
@@ -209,8 +235,10 @@ static ad_status take_gives(ad_program *to, const ad_phase *phase) {
   return AD_OK;
 }
 
-ad_status ad_program_add_phase(ad_program *to, const ad_phase *phase) {
-  AD_NEED(to, phase);
+ad_status ad_program_add_phase(ad_program *to, const ad_phase *given) {
+  ad_phase own, *phase = &own;
+  AD_NEED_AS("to, phase", to, given);
+  AD_TRY(ad_options_take(&own, sizeof own, given, "ad_phase"));
   AD_NEED(phase->name);
   if (!phase->run || phase->module >= to->module_count) {
     return ad_fail(AD_INVALID, "phase `%s` has no function, or its module %zu is not one of the %zu that were added",
@@ -309,6 +337,7 @@ static ad_status build(ad_program *program, const ad_program_setting *setting) {
 ad_status ad_program_create(const ad_program_kind *kind, const void *options, const ad_program_setting *setting,
                             ad_program **out) {
   AD_NEED(kind, options, setting, out);
+  AD_TRY(ad_program_kind_check(kind));
   AD_NEED(setting->comm, setting->meshes);
   ad_program *program;
   AD_TRY(ad_new(1, &program));

@@ -75,6 +75,8 @@ ad_status ad_passed_gradients(const ad_program *program, const ad_passed_value *
                               int *arrived) AD_CHECKED;
 /* Of what crosses, or of its gradient, where values are `compute`. */
 ad_dtype ad_crossing_dtype(const ad_crossing_spec *crossing, ad_dtype compute, int backward);
+/* AD_INVALID unless the record is one of this library's version. */
+ad_status ad_program_kind_check(const ad_program_kind *kind) AD_CHECKED;
 /* The number of a value; value_count if no phase gives it. */
 size_t ad_program_find_value(const ad_program *program, const char *name);
 /* That brings the value to the module's phases; NULL: they need none. */

@@ -60,7 +60,8 @@ ad_status ad_text_batch_create(const ad_program_setting *setting, const ad_layou
                                ad_text_batch *out) {
   ad_text_batch batch = {.comm = setting->comm,
                          .text = text,
-                         .options = {.seed = setting->seed,
+                         .options = {.size = sizeof(ad_batch_options),
+                                     .seed = setting->seed,
                                      .global_batch = setting->global_batch,
                                      .valid = text->valid,
                                      .valid_count = text->valid_count},
@@ -96,22 +97,24 @@ ad_status ad_text_batch_open(ad_text_batch *batch) {
   return ad_text_data_open(paths, text->text_count, text->seq, text->held_out, &batch->data);
 }
 
-int64_t ad_text_batch_held_out(const ad_text_batch *batch) { return ad_text_data_samples(batch->data, 1); }
+int64_t ad_text_batch_held_out(const ad_text_batch *batch) {
+  return ad_text_data_samples(batch->data, AD_HELD_OUT_PART);
+}
 
 static int64_t set_of(const ad_text_batch *batch) {
   int64_t all = ad_text_batch_held_out(batch);
   return batch->evaluated < all ? batch->evaluated : all;
 }
 
-ad_status ad_text_batch_read(ad_text_batch *batch, int64_t step, int held_out, int64_t *counted) {
+ad_status ad_text_batch_read(ad_text_batch *batch, int64_t step, ad_held_out held_out, int64_t *counted) {
   if (held_out && !(batch->text->held_out > 0))
     return ad_fail(AD_INVALID, "no part of the text is held out; set data.held_out above 0");
   batch->options.held_out = held_out != AD_TRAINED_ON;
   batch->options.set = held_out == AD_HELD_OUT_SET ? set_of(batch) : 0;
   for (size_t m = 0; m < batch->count; m++) {
     ad_text_microbatch *microbatch = &batch->microbatches[m];
-    ad_text_data_rows(batch->data, &batch->options, step, microbatch->rows.first, microbatch->rows.count,
-                      microbatch->tokens.data, microbatch->targets.data, &counted[m]);
+    AD_TRY(ad_text_data_rows(batch->data, &batch->options, step, microbatch->rows.first, microbatch->rows.count,
+                             microbatch->tokens.data, microbatch->targets.data, &counted[m]));
   }
   return AD_OK;
 }

@@ -36,7 +36,7 @@ void ad_text_batch_destroy(ad_text_batch *batch);
 ad_status ad_text_batch_open(ad_text_batch *batch) AD_CHECKED;
 /* AD_INVALID if it is to be of the held-out part and there is none; held_out: as ad_program_kind's read has it.
  * counted[m]: the targets of microbatch m that count. */
-ad_status ad_text_batch_read(ad_text_batch *batch, int64_t step, int held_out, int64_t *counted) AD_CHECKED;
+ad_status ad_text_batch_read(ad_text_batch *batch, int64_t step, ad_held_out held_out, int64_t *counted) AD_CHECKED;
 int64_t ad_text_batch_held_out(const ad_text_batch *batch); /* samples of the held-out part; once opened */
 /* Tokens and targets of each microbatch in turn, with the name (size 0: not wanted); NULL after the last. */
 const ad_array *ad_text_batch_array(const ad_text_batch *batch, size_t index, char *name, size_t size);

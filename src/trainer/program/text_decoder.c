@@ -24,10 +24,11 @@ ad_status ad_text_decoder_create(ad_text_decoder *text, const ad_decoder_options
   text->global_batch = ad_program_setting_of(to)->global_batch;
   AD_TRY(ad_decoder_create(&text->decoder, options, branch, branch_own, expert_share, "model", 0, to));
   AD_TRY(create_batch(text, to));
-  ad_count_spec tokens = {.name = "tokens", .layout = ad_text_count_layout(ad_program_mesh(to, 0))};
+  ad_count_spec tokens = {
+      .size = sizeof tokens, .name = "tokens", .layout = ad_text_count_layout(ad_program_mesh(to, 0))};
   AD_TRY(ad_program_add_count(to, &tokens));
-  AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.name = "cross_entropy"}));
-  return ad_program_add_phase(to, &(ad_phase){.name = "model", .run = forward});
+  AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "cross_entropy"}));
+  return ad_program_add_phase(to, &(ad_phase){.size = sizeof(ad_phase), .name = "model", .run = forward});
 }
 
 void ad_text_decoder_release(ad_text_decoder *text) {
@@ -37,7 +38,7 @@ void ad_text_decoder_release(ad_text_decoder *text) {
 
 ad_status ad_text_decoder_open(void *own) { return ad_text_batch_open(&((ad_text_decoder *)own)->batch); }
 
-ad_status ad_text_decoder_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+ad_status ad_text_decoder_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   return ad_text_batch_read(&((ad_text_decoder *)own)->batch, step, held_out, counted[0]);
 }
 

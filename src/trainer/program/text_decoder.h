@@ -18,7 +18,7 @@ void ad_text_decoder_release(ad_text_decoder *text);
 
 /* Of the record. */
 ad_status ad_text_decoder_open(void *own);
-ad_status ad_text_decoder_read(void *own, int64_t step, int held_out, int64_t *const *counted);
+ad_status ad_text_decoder_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted);
 int ad_text_decoder_has_held_out(const void *own);
 int64_t ad_text_decoder_held_out_samples(const void *own);
 size_t ad_text_decoder_data_bytes(const void *own);

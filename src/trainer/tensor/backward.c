@@ -124,7 +124,7 @@ static ad_status hand_over(ad_tensor *parameter) {
     return AD_OK;
   }
   parameter->has_grad = 0;
-  return ad_reducer_add(from->reducer, parameter->param, &parameter->grad, parameter->site);
+  return ad_reducer_add_at(from->reducer, parameter->param, &parameter->grad, parameter->site);
 }
 
 // Another share of this gradient is in.
@@ -309,19 +309,19 @@ static ad_status check_start(const ad_tape *tape, const start *from) {
 }
 
 ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const *outputs, const ad_array *const *gradients, size_t n,
-                              int last, const char *site) {
+                              ad_start which, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(tape);
   if (n) AD_NEED(outputs);
   start from = {outputs, gradients, n, site};
-  if (tape->runs_forward) ad_tape_trace(tape, "forward", 0);
+  if (tape->runs_forward) ad_tape_trace(tape, AD_FORWARD, AD_ENDS);
   tape->runs_forward = 0;
   ad_status status = check_start(tape, &from);
   if (!status) {
-    tape->began_last = last != 0;
-    ad_tape_trace(tape, "backward", 1);
+    tape->began_last = which == AD_LAST_START;
+    ad_tape_trace(tape, AD_BACKWARD, AD_BEGINS);
     status = walk(tape, &from);
-    ad_tape_trace(tape, "backward", 0);
+    ad_tape_trace(tape, AD_BACKWARD, AD_ENDS);
   }
   if (!status) return AD_OK;
   ad_tape_fail(tape, status);
@@ -330,5 +330,5 @@ ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const *outputs, const ad
 }
 
 ad_status ad_backward_at(ad_tape *tape, ad_tensor *loss, const char *site) {
-  return ad_backward_from_at(tape, &loss, NULL, 1, 1, site);
+  return ad_backward_from_at(tape, &loss, NULL, 1, AD_LAST_START, site);
 }

@@ -51,7 +51,8 @@ static ad_status sum_counts(ad_tape *tape, const ad_routing *routing, int64_t *c
   ad_group group = everyone(tape, routing);
   for (size_t i = 0; i < n && tape->dry; i++) counts[i] *= ad_group_size(&group);
   if (tape->dry) return AD_OK;
-  ad_collective call = {.op = AD_ALL_REDUCE,
+  ad_collective call = {.size = sizeof call,
+                        .op = AD_ALL_REDUCE,
                         .group = group,
                         .in = counts,
                         .out = counts,

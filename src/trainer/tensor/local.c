@@ -103,7 +103,7 @@ static ad_status describe_arrival(const ad_tape *tape, const ad_array *value, co
   ad_layout made = ad_layout_dual(stated);
   ad_axes parts = ad_layout_axes_of(&made, AD_V) & ad_layout_cut_axes(&value->layout);
   *out = *value;
-  if (parts) AD_TRY(ad_array_after(tape->comm, value, AD_MOVE_DECLARE, parts, AD_V, site, out));
+  if (parts) AD_TRY(ad_array_after_at(tape->comm, value, AD_MOVE_DECLARE, parts, AD_V, out, site));
   out->layout = made;
   out->data = value->data;
   return AD_OK;

@@ -73,9 +73,9 @@ static ad_status attention_describe(ad_tape *tape, ad_tensor *out) {
   dims[6] = dims[10] = cut_axes(array_of(out, K), 2) ? 'd' : 'e';
   const ad_layout *layouts[] = {&array_of(out, Q)->layout, &array_of(out, K)->layout, &array_of(out, V)->layout};
   int constant[] = {!out->operand[Q]->carries, !out->operand[K]->carries, !out->operand[V]->carries};
-  ad_rule rule = {.name = "attention", .dims = dims, .linearity = AD_NONLINEAR, .whole = "te"};
+  ad_rule rule = {.size = sizeof rule, .name = "attention", .dims = dims, .linearity = AD_NONLINEAR, .whole = "te"};
   ad_layout layout;
-  AD_TRY(ad_layout_propagate(&rule, layouts, constant, 3, out->site, &layout));
+  AD_TRY(ad_layout_propagate_at(&rule, layouts, constant, 3, &layout, out->site));
   out->array = ad_array_describe(tape->comm, tape->options.dtype, &array_of(out, Q)->shape, &layout);
   return AD_OK;
 }

@@ -15,12 +15,12 @@ static ad_status bridge_describe(ad_tape *tape, ad_tensor *out) {
   ad_array source;
   if (ad_bridge_is_disjoint(bridge))
     return ad_fail(AD_INVALID, "%s: bridge: its sides have no rank in common; a tape has one side", out->site);
-  AD_TRY(ad_bridge_describe(bridge, x->dtype, &x->shape, 0, out->site, &source, &out->array));
+  AD_TRY(ad_bridge_describe_at(bridge, x->dtype, &x->shape, AD_FORWARD, &source, &out->array, out->site));
   return ad_bridge_check_source(bridge, x, out->site);
 }
 
 static ad_status bridge_forward(ad_tape *tape, ad_tensor *out) {
-  return ad_bridge_forward(numbers_of(out)->bridge, &out->operand[0]->array, &out->array, out->site);
+  return ad_bridge_forward_at(numbers_of(out)->bridge, &out->operand[0]->array, &out->array, out->site);
 }
 
 // The gradient before it is added to one that is there already.
@@ -32,8 +32,9 @@ static size_t bridge_scratch(const ad_tensor *out) {
 static ad_status bridge_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
   ad_array arrives = out->operand[0]->grad;
   if (slot[0].adds) arrives.data = out->scratch;
-  AD_TRY(ad_bridge_backward_at(numbers_of(out)->bridge, &out->grad, &arrives, numbers_of(out)->ordinal, out->site));
-  return slot[0].adds ? ad_array_add(&out->operand[0]->grad, &arrives, out->site) : AD_OK;
+  AD_TRY(
+      ad_bridge_backward_numbered(numbers_of(out)->bridge, &out->grad, &arrives, numbers_of(out)->ordinal, out->site));
+  return slot[0].adds ? ad_array_add_at(&out->operand[0]->grad, &arrives, out->site) : AD_OK;
 }
 
 static const operation cross = {.name = "bridge",

@@ -40,8 +40,8 @@ static const operation plain_lower = {.name = "lower",
                                       .forward = lower_forward,
                                       .backward = plain_backward};
 
-ad_tensor *ad_lower_at(ad_tape *tape, ad_tensor *x, int plain, const char *site) {
-  return ad_tape_apply(tape, plain ? &plain_lower : &lower, &x, 1, NULL, site);
+ad_tensor *ad_lower_at(ad_tape *tape, ad_tensor *x, ad_slope slope, const char *site) {
+  return ad_tape_apply(tape, slope == AD_SLOPE_PLAIN ? &plain_lower : &lower, &x, 1, NULL, site);
 }
 
 /* ---- upper ---- */

@@ -59,8 +59,9 @@ static ad_status layout_of_parts(const ad_tensor *out, ad_layout *layout) {
     end += sprintf(end, "%.*s%s", ndim, letters, i + 1 < out->operand_count ? "," : "->");
   }
   sprintf(end, "%.*s", ndim, letters);
-  ad_rule rule = {.name = "concat", .dims = dims, .linearity = AD_ADDITIVE, .whole = letters + ndim - 1};
-  return ad_layout_propagate(&rule, layouts, constant, (size_t)out->operand_count, out->site, layout);
+  ad_rule rule = {
+      .size = sizeof rule, .name = "concat", .dims = dims, .linearity = AD_ADDITIVE, .whole = letters + ndim - 1};
+  return ad_layout_propagate_at(&rule, layouts, constant, (size_t)out->operand_count, layout, out->site);
 }
 
 static ad_status concat_describe(ad_tape *tape, ad_tensor *out) {

@@ -48,7 +48,7 @@ static ad_status exchange_backward(ad_tape *tape, ad_tensor *out, const gradient
   ad_array arrives = out->operand[0]->grad;
   if (slot[0].adds) arrives.data = out->scratch;
   AD_TRY(ad_transit_run(tape->comm, &transit, &out->grad, &arrives));
-  return slot[0].adds ? ad_array_add(&out->operand[0]->grad, &arrives, out->site) : AD_OK;
+  return slot[0].adds ? ad_array_add_at(&out->operand[0]->grad, &arrives, out->site) : AD_OK;
 }
 
 static const operation exchange = {.name = "all_to_all",
@@ -125,7 +125,8 @@ static ad_status share_counts(ad_tape *tape, const ad_routing *routing, const ad
     suppose_counts(tape, routing, own, (int64_t)members, theirs);
     return AD_OK;
   }
-  ad_collective call = {.op = AD_ALL_TO_ALL,
+  ad_collective call = {.size = sizeof call,
+                        .op = AD_ALL_TO_ALL,
                         .group = *group,
                         .in = routing->per_expert,
                         .out = theirs,

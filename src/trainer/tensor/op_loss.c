@@ -51,7 +51,7 @@ static ad_status describe_gathered(const ad_tape *tape, const ad_tensor *out, ad
   const loss_numbers *numbers = numbers_of(out);
   *gathered = statistics_of(tape, out);
   for (int i = 0; numbers->over && i < numbers->times; i++)
-    AD_TRY(ad_array_after(tape->comm, gathered, AD_MOVE_ALL_GATHER, numbers->over, AD_I, out->site, gathered));
+    AD_TRY(ad_array_after_at(tape->comm, gathered, AD_MOVE_ALL_GATHER, numbers->over, AD_I, gathered, out->site));
   if (!ad_layout_cut_axes(&gathered->layout)) return AD_OK;
   char axes[96];
   return ad_fail(AD_TYPE,

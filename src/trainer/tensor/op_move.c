@@ -35,14 +35,14 @@ static int is_undone(const ad_layout *before, const ad_layout *after, const move
   const ad_transition *transition = ad_transition_find(at->move, at->from, at->to);
   ad_layout grad = ad_layout_dual(after), wanted = ad_layout_dual(before), arrived;
   return transition &&
-         !ad_layout_after(&grad, transition->backward, at->axes, ad_type_dual(at->from), ndim, site, &arrived) &&
+         !ad_layout_after_at(&grad, transition->backward, at->axes, ad_type_dual(at->from), ndim, &arrived, site) &&
          ad_layout_equal(&arrived, &wanted);
 }
 
 static ad_status move_describe(ad_tape *tape, ad_tensor *out) {
   const move_numbers *at = numbers_of(out);
   const ad_array *x = &out->operand[0]->array;
-  AD_TRY(ad_array_after(tape->comm, x, at->move, at->axes, at->to, out->site, &out->array));
+  AD_TRY(ad_array_after_at(tape->comm, x, at->move, at->axes, at->to, &out->array, out->site));
   if (is_undone(&x->layout, &out->array.layout, at, x->shape.ndim, out->site)) return AD_OK;
   char before[128], after[128];
   return ad_fail(
@@ -74,7 +74,7 @@ static ad_status move_backward(ad_tape *tape, ad_tensor *out, const gradient_slo
   ad_array arrives = out->operand[0]->grad;
   if (slot[0].adds) arrives.data = out->scratch;
   AD_TRY(execute(tape, out, 1, &out->grad, &arrives));
-  return slot[0].adds ? ad_array_add(&out->operand[0]->grad, &arrives, out->site) : AD_OK;
+  return slot[0].adds ? ad_array_add_at(&out->operand[0]->grad, &arrives, out->site) : AD_OK;
 }
 
 static const operation transition = {.name = "move",
@@ -109,7 +109,7 @@ static ad_axes axes_at_once(const ad_array *x, const move_numbers *at, const cha
   part.from = x->layout.type[first];
   part.axes = at->axes & ad_layout_axes_of(&x->layout, part.from);
   ad_layout after;
-  if (ad_layout_after(&x->layout, at->move, part.axes, at->to, x->shape.ndim, site, &after)) return part.axes;
+  if (ad_layout_after_at(&x->layout, at->move, part.axes, at->to, x->shape.ndim, &after, site)) return part.axes;
   if (is_undone(&x->layout, &after, &part, x->shape.ndim, site)) return part.axes;
   return innermost_of(&x->layout, part.axes);
 }

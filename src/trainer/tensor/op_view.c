@@ -13,9 +13,9 @@ static ad_status view_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array;
   if (!view_of(out)) return ad_fail(AD_INVALID, "%s: view: the view is NULL", out->site);
   ad_layout seen, back, dual;
-  AD_TRY(ad_layout_view(&x->layout, view_of(out), out->site, &seen));
+  AD_TRY(ad_layout_view_at(&x->layout, view_of(out), &seen, out->site));
   dual = ad_layout_dual(&seen);
-  AD_TRY(ad_layout_view(&dual, x->layout.mesh, out->site, &back));
+  AD_TRY(ad_layout_view_at(&dual, x->layout.mesh, &back, out->site));
   out->array = ad_array_describe(tape->comm, x->dtype, &x->shape, &seen);
   return AD_OK;
 }

@@ -86,7 +86,8 @@ static void pass_gradients(const key_ring *ring, int64_t turn, mail_bag *mail) {
 static ad_status post(const key_ring *ring, const mail_bag *mail, ad_request *request) {
   *request = (ad_request){0};
   if (!mail->count) return AD_OK;
-  ad_collective exchange = {.op = AD_EXCHANGE,
+  ad_collective exchange = {.size = sizeof exchange,
+                            .op = AD_EXCHANGE,
                             .group = ring->group,
                             .messages = mail->list,
                             .message_count = mail->count,

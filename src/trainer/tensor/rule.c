@@ -153,9 +153,13 @@ ad_status ad_operation_describe_by(const ad_tape *tape, ad_tensor *out, const ad
   AD_TRY(shape_by_letters(out, letters, &shape));
   int constant[OPERANDS_MAX];
   for (int i = 0; i < out->operand_count; i++) constant[i] = !out->operand[i]->carries;
-  ad_rule rule = {.name = out->op->name, .dims = letters, .linearity = out->op->linearity, .whole = out->op->whole};
+  ad_rule rule = {.size = sizeof rule,
+                  .name = out->op->name,
+                  .dims = letters,
+                  .linearity = out->op->linearity,
+                  .whole = out->op->whole};
   ad_layout layout;
-  AD_TRY(ad_layout_propagate(&rule, layouts, constant, (size_t)out->operand_count, out->site, &layout));
+  AD_TRY(ad_layout_propagate_at(&rule, layouts, constant, (size_t)out->operand_count, &layout, out->site));
   out->array = ad_array_describe(tape->comm, result_of(tape, out), &shape, &layout);
   return AD_OK;
 }

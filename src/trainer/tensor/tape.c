@@ -124,8 +124,8 @@ int ad_tape_has_dtype(const ad_tape *tape, ad_dtype dtype) {
 ad_comm *ad_tape_comm(const ad_tape *tape) { return tape->comm; }
 int ad_tape_failed(const ad_tape *tape) { return tape->status != AD_OK; }
 
-void ad_tape_trace(ad_tape *tape, const char *phase, int begins) {
-  if (tape->options.trace) tape->options.trace(tape->options.trace_context, phase, begins);
+void ad_tape_trace(ad_tape *tape, ad_pass pass, ad_edge edge) {
+  if (tape->options.trace) tape->options.trace(tape->options.trace_context, pass, edge);
 }
 
 ad_tensor *ad_tape_fail(ad_tape *tape, ad_status status) {
@@ -231,6 +231,9 @@ ad_tensor *ad_input_with(ad_tape *tape, const ad_array *value, ad_dtype gradient
 
 static ad_status check_parameter(const ad_parameters *from, size_t param, const char *site) {
   if (!from || !from->values) return ad_fail(AD_INVALID, "%s: parameter: `from` is NULL or has no values", site);
+  if (from->size != sizeof *from)
+    return ad_fail(AD_INVALID, "%s: parameter: the field `size` of `from` is %zu; set it to sizeof(ad_parameters), %zu",
+                   site, from->size, sizeof *from);
   if (param < from->count) return AD_OK;
   return ad_fail(AD_INVALID, "%s: parameter %zu of %zu; they are numbered from 0", site, param, from->count);
 }
@@ -396,7 +399,7 @@ ad_tensor *ad_tape_apply(ad_tape *tape, const operation *op, ad_tensor *const *o
   if (!site) site = AD_NO_SITE;
   if (!tape) return ad_tape_missing(site, op->name);
   if (tape->status) return &tape->dead;
-  if (!tape->runs_forward) ad_tape_trace(tape, "forward", 1);
+  if (!tape->runs_forward) ad_tape_trace(tape, AD_FORWARD, AD_BEGINS);
   tape->runs_forward = 1;
   ad_operation_passing call = {tape, op, operands, count, own, site};
   ad_seam_pass(AD_SEAM_OPERANDS, &call);

@@ -75,7 +75,7 @@ ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) AD_CHECKED;
  * out. On failure none is held. */
 ad_status ad_tape_acquire(ad_tape *tape, ad_tensor *out, uint64_t unread) AD_CHECKED;
 void ad_tape_release(ad_tensor *out, uint64_t unread);
-void ad_tape_trace(ad_tape *tape, const char *phase, int begins);
+void ad_tape_trace(ad_tape *tape, ad_pass pass, ad_edge edge);
 
 /* ad_input of a value whose gradient is of another dtype of the tape than itself, as a parameter's is. */
 ad_tensor *ad_input_with(ad_tape *tape, const ad_array *value, ad_dtype gradient, const char *site);

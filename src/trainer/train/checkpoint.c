@@ -77,7 +77,8 @@ static ad_status describe_state(ad_run *run, run_state *s) {
   s->numbers[1] = (ad_checkpoint_number){"seed", run->recipe->train.seed};
   s->numbers[2] = (ad_checkpoint_number){"loss_scale", run->loss_scale.exponent};
   s->numbers[3] = (ad_checkpoint_number){"loss_scale_good_steps", run->loss_scale.good_steps};
-  s->state = (ad_checkpoint_state){.values = s->values,
+  s->state = (ad_checkpoint_state){.size = sizeof(ad_checkpoint_state),
+                                   .values = s->values,
                                    .numbers = s->numbers,
                                    .number_count = NUMBERS,
                                    .text = s->recipe,
@@ -151,7 +152,7 @@ ad_status ad_run_load(ad_run *run, const char *folder, int64_t *steps) {
   if (!status) {
     take_numbers(run, &s);
     *steps = s.state.step;
-    status = ad_run_refresh(run, 1);
+    status = ad_run_refresh(run, AD_MASTERS_WRITTEN);
   }
   release_state(&s);
   return status;

@@ -225,10 +225,10 @@ static ad_status post_value(ad_run *run, ad_crossing *c, size_t m) {
   if (is_source(c)) {
     cast(&travels, value);
     ad_wire_overflow_note(run, c->spec, 0, &travels, value);
-    return ad_bridge_post_forward(c->spec->bridge, &travels, NULL, c->spec->value, request);
+    return ad_bridge_post_forward_at(c->spec->bridge, &travels, NULL, request, c->spec->value);
   }
   passed->arrived = value;
-  return ad_bridge_post_forward(c->spec->bridge, NULL, &travels, c->spec->value, request);
+  return ad_bridge_post_forward_at(c->spec->bridge, NULL, &travels, request, c->spec->value);
 }
 
 ad_status ad_crossings_post_values(ad_run *run, size_t p, size_t m) {
@@ -256,14 +256,14 @@ static ad_status post_gradient(ad_run *run, ad_crossing *c, size_t m) {
   if (is_source(c)) {
     describe(run, c, m, 1, &c->gradient);
     ad_array travels = on_wire(&c->gradient, &c->gradient_travels, wire);
-    return ad_bridge_post_backward(c->spec->bridge, NULL, &travels, c->spec->value, &c->backward);
+    return ad_bridge_post_backward_at(c->spec->bridge, NULL, &travels, &c->backward, c->spec->value);
   }
   ad_array sum;
   AD_TRY(add_gradients(run, c, m, &sum));
   ad_array travels = on_wire(&sum, &c->gradient_travels, wire);
   cast(&travels, &sum);
   ad_wire_overflow_note(run, c->spec, 1, &travels, &sum);
-  return ad_bridge_post_backward(c->spec->bridge, &travels, NULL, c->spec->value, &c->backward);
+  return ad_bridge_post_backward_at(c->spec->bridge, &travels, NULL, &c->backward, c->spec->value);
 }
 
 ad_status ad_crossings_post_gradients(ad_run *run, size_t p, size_t m) {

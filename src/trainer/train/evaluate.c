@@ -46,7 +46,8 @@ static ad_status find_loss(ad_run *run, int64_t batches, double *out) {
 /* ---- its standard error ---- */
 
 static ad_status sum_over_ranks(ad_run *run, double *values, size_t count) {
-  ad_collective reduce = {.op = AD_ALL_REDUCE,
+  ad_collective reduce = {.size = sizeof reduce,
+                          .op = AD_ALL_REDUCE,
                           .group = run->everyone,
                           .in = values,
                           .out = values,

@@ -71,7 +71,8 @@ static ad_axes copies_of(const ad_array *gradient) {
 static void broadcast_leaders(void *context, void *passing) {
   const ad_crossing_passing *at = passing;
   const ad_array *gradient = at->array;
-  ad_collective broadcast = {.op = AD_ALL_REDUCE, .in = gradient->data, .out = gradient->data, .site = AD_HERE};
+  ad_collective broadcast = {
+      .size = sizeof broadcast, .op = AD_ALL_REDUCE, .in = gradient->data, .out = gradient->data, .site = AD_HERE};
   if (!copies_of(gradient)) return;
   broadcast.group = ad_mesh_group(gradient->layout.mesh, copies_of(gradient), ad_comm_rank(at->run->comm));
   broadcast.count = ad_array_numel(gradient);

@@ -334,7 +334,9 @@ int ad_run_is_first(const ad_run *run) { return ad_group_index(&run->everyone, a
 /* ---- reading ---- */
 
 ad_program *ad_run_program(const ad_run *run) { return run->program; }
-ad_module *ad_run_module(const ad_run *run, size_t module) { return run->modules[module]; }
+ad_module *ad_run_module(const ad_run *run, size_t module) {
+  return ad_has(module, ad_program_module_count(run->program), __func__, "module") ? run->modules[module] : NULL;
+}
 ad_group ad_run_everyone(const ad_run *run) { return run->everyone; }
 ad_loss_scale *ad_run_loss_scale(ad_run *run) { return &run->loss_scale; }
 ad_comm *ad_run_comm(const ad_run *run) { return run->comm; }
@@ -343,6 +345,7 @@ size_t ad_run_param_count(const ad_run *run) { return run->param_count; }
 
 ad_run_param ad_run_param_at(const ad_run *run, size_t index) {
   ad_run_param found = {.param = index};
+  if (!ad_has(index, ad_run_param_count(run), __func__, "parameter")) return (ad_run_param){0};
   while (found.param >= ad_program_module(run->program, found.module)->param_count)
     found.param -= ad_program_module(run->program, found.module++)->param_count;
   found.spec = &ad_program_module(run->program, found.module)->params[found.param];
@@ -352,24 +355,27 @@ ad_run_param ad_run_param_at(const ad_run *run, size_t index) {
 
 ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part) {
   ad_run_param at = ad_run_param_at(run, index);
+  if (!at.spec || !ad_has(part, AD_PART_COUNT, __func__, "part")) return NULL;
   if (at.held) return ad_module_part(at.held, at.param, part);
   return run->absent[at.module].part[at.param * AD_PART_COUNT + (size_t)part];
 }
 
 ad_array *ad_run_state(const ad_run *run, size_t module, size_t state) {
+  if (!ad_has(module, ad_program_module_count(run->program), __func__, "module")) return NULL;
+  if (!ad_has(state, ad_program_module(run->program, module)->state_count, __func__, "state")) return NULL;
   if (run->modules[module]) return ad_module_state(run->modules[module], state);
   return &run->absent[module].states[state];
 }
 
-ad_status ad_run_whole(ad_run *run, const ad_array *in, const char *site, ad_array *out) {
+ad_status ad_run_whole_at(ad_run *run, const ad_array *in, ad_array *out, const char *site) {
   AD_NEED(run, in, out);
-  return ad_array_whole_for(run->comm, &run->everyone, in->layout.mesh, in, site, out);
+  return ad_array_whole_for_at(run->comm, &run->everyone, in->layout.mesh, in, out, site);
 }
 
-ad_status ad_run_refresh(ad_run *run, int from_master) {
+ad_status ad_run_refresh(ad_run *run, ad_written written) {
   AD_NEED(run);
   for (size_t i = 0; i < ad_program_module_count(run->program); i++)
-    if (run->modules[i]) AD_TRY(ad_module_refresh(run->modules[i], from_master));
+    if (run->modules[i]) AD_TRY(ad_module_refresh(run->modules[i], written));
   return AD_OK;
 }
 

@@ -78,7 +78,7 @@ int ad_run_warns(const ad_run *run);    /* of what happened in a step: one rank 
 /* The first `count` of run->sums over all ranks. */
 ad_status ad_run_reduce_sums(ad_run *run, size_t count, ad_reduction reduction, const char *site) AD_CHECKED;
 /* The losses of a step's batch, forward alone; held_out: as ad_program_kind's read has it. Collective. */
-ad_status ad_run_batch_losses(ad_run *run, int64_t step, int held_out, ad_step_report *out) AD_CHECKED;
+ad_status ad_run_batch_losses(ad_run *run, int64_t step, ad_held_out held_out, ad_step_report *out) AD_CHECKED;
 /* Of these what says how good the model is: without auxiliary losses. */
 double ad_run_task_loss(const ad_run *run, const ad_step_report *report);
 int64_t ad_run_evaluated(const ad_run *run); /* samples of the held-out set; 0: there is none */

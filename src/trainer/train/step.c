@@ -30,7 +30,7 @@ static size_t phases(const ad_run *run) { return ad_program_phase_count(run->pro
 
 /* ---- the batch and its counts (law 5) ---- */
 
-static ad_status read_batch(ad_run *run, step_state *state, int held_out) {
+static ad_status read_batch(ad_run *run, step_state *state, ad_held_out held_out) {
   int64_t of = state->step;
   ad_wire_overflow_clear(run);
   ad_seam_pass(AD_SEAM_READ, &of);
@@ -38,7 +38,7 @@ static ad_status read_batch(ad_run *run, step_state *state, int held_out) {
   AD_TRY(ad_program_kind_of(run->program)->read(ad_program_own(run->program), of, held_out, run->counted));
   ad_trace_end(&run->trace, AD_TRACE_READ, state->step);
   for (size_t i = 0; i < ad_program_count_count(run->program); i++)
-    if (run->counts[i]) AD_TRY(ad_count_post(run->counts[i], run->counted[i], AD_HERE));
+    if (run->counts[i]) AD_TRY(ad_count_post(run->counts[i], run->counted[i]));
   return AD_OK;
 }
 
@@ -118,7 +118,7 @@ static ad_status run_phase(ad_run *run, size_t p, size_t m) {
   note_samples(run, at.tape, m);
   ad_seam_pass(AD_SEAM_PHASE, &m);
   ad_trace_begin(&run->trace, AD_TRACE_FORWARD, (int64_t)m, 0);
-  AD_TRY(ad_store_begin_pass(store, 0));
+  AD_TRY(ad_store_begin_pass(store, AD_FORWARD));
   ad_status status = phase->run(ad_program_own(run->program), &at);
   if (!status) status = check_phase(run, p, m);
   if (!status) status = ad_store_end_pass(store);
@@ -253,8 +253,8 @@ static ad_status backward_phase(ad_run *run, size_t p, size_t m) {
   if (!from.count) return AD_OK;
   ad_store *store = ad_module_store(run->modules[ad_program_phase(run->program, p)->module]);
   ad_trace_begin(&run->trace, AD_TRACE_BACKWARD, (int64_t)m, 0);
-  AD_TRY(ad_store_begin_pass(store, 1));
-  AD_TRY(ad_backward_from(t, from.outputs, from.gradients, from.count, 1));
+  AD_TRY(ad_store_begin_pass(store, AD_BACKWARD));
+  AD_TRY(ad_backward_from(t, from.outputs, from.gradients, from.count, AD_LAST_START));
   AD_TRY(ad_store_end_pass(store));
   ad_trace_end(&run->trace, AD_TRACE_BACKWARD, (int64_t)m);
   return AD_OK;
@@ -327,7 +327,8 @@ static ad_status run_microbatches(ad_run *run, step_state *state) {
 /* ---- sums of the losses ---- */
 
 ad_status ad_run_reduce_sums(ad_run *run, size_t count, ad_reduction reduction, const char *site) {
-  ad_collective reduce = {.op = AD_ALL_REDUCE,
+  ad_collective reduce = {.size = sizeof reduce,
+                          .op = AD_ALL_REDUCE,
                           .group = run->everyone,
                           .in = run->sums,
                           .out = run->sums,
@@ -485,7 +486,7 @@ static ad_status judge_norm(ad_run *run, ad_step_report *report) {
 }
 
 static ad_status update_module(ad_run *run, size_t i, const ad_step_report *report) {
-  if (report->skipped) return ad_module_refresh(run->modules[i], 1);
+  if (report->skipped) return ad_module_refresh(run->modules[i], AD_MASTERS_WRITTEN);
   double clip = ad_clip_factor(report->norms[run->norm_group_of[i]], run->recipe->train.clip);
   return ad_module_update(run->modules[i], report->lr, clip * ldexp(1, -report->loss_scale));
 }
@@ -501,7 +502,8 @@ static ad_status update(ad_run *run, const ad_step_report *report) {
 /* ---- the step ---- */
 
 static double learning_rate(const ad_run *run, int64_t step) {
-  ad_schedule schedule = {.lr = run->recipe->train.lr,
+  ad_schedule schedule = {.size = sizeof schedule,
+                          .lr = run->recipe->train.lr,
                           .warmup = run->recipe->train.warmup,
                           .steps = run->recipe->train.steps,
                           .final_fraction = run->recipe->train.final_lr_fraction};
@@ -517,7 +519,8 @@ static ad_status take_step(ad_run *run, ad_step_report *report) {
   AD_TRY(judge_norm(run, report));
   AD_TRY(update(run, report));
   const ad_program_kind *kind = ad_program_kind_of(run->program);
-  if (kind->after_step) AD_TRY(kind->after_step(ad_program_own(run->program), report->skipped));
+  if (kind->after_step)
+    AD_TRY(kind->after_step(ad_program_own(run->program), report->skipped ? AD_STEP_SKIPPED : AD_STEP_TAKEN));
   return ad_comm_health(run->comm);
 }
 
@@ -543,19 +546,19 @@ double ad_run_task_loss(const ad_run *run, const ad_step_report *report) {
   return sum;
 }
 
-static ad_status take_losses_alone(ad_run *run, step_state *state, int held_out, ad_step_report *out) {
+static ad_status take_losses_alone(ad_run *run, step_state *state, ad_held_out held_out, ad_step_report *out) {
   *out = (ad_step_report){.step = state->step};
   AD_TRY(read_batch(run, state, held_out));
   AD_TRY(run_microbatches(run, state));
   return sum_losses(run, state, out);
 }
 
-ad_status ad_run_batch_losses(ad_run *run, int64_t step, int held_out, ad_step_report *out) {
+ad_status ad_run_batch_losses(ad_run *run, int64_t step, ad_held_out held_out, ad_step_report *out) {
   step_state state = {.step = step, .scale = 1};
   return ad_run_tell(run, take_losses_alone(run, &state, held_out, out));
 }
 
-ad_status ad_run_loss(ad_run *run, int64_t step, int held_out, double *out) {
+ad_status ad_run_loss(ad_run *run, int64_t step, ad_held_out held_out, double *out) {
   AD_NEED(run, out);
   ad_step_report report;
   AD_TRY(ad_run_batch_losses(run, step, held_out, &report));

@@ -179,7 +179,8 @@ void ad_timeline_destroy(ad_timeline *timeline) {
 static ad_status gather_counts(ad_comm *comm, const ad_group *group, int64_t own, ad_timeline *timeline) {
   timeline->ranks = ad_group_size(group);
   AD_TRY(ad_new((size_t)timeline->ranks, &timeline->counts));
-  ad_collective gather = {.op = AD_ALL_GATHER,
+  ad_collective gather = {.size = sizeof gather,
+                          .op = AD_ALL_GATHER,
                           .group = *group,
                           .in = &own,
                           .out = timeline->counts,
@@ -191,8 +192,13 @@ static ad_status gather_counts(ad_comm *comm, const ad_group *group, int64_t own
 
 static ad_status send_events(ad_comm *comm, const ad_group *group, const ad_trace *trace) {
   ad_message message = {.peer = 0, .send = trace->events, .count = trace->count * EVENT_WORDS};
-  ad_collective send = {
-      .op = AD_EXCHANGE, .group = *group, .messages = &message, .message_count = 1, .dtype = AD_I64, .site = AD_HERE};
+  ad_collective send = {.size = sizeof send,
+                        .op = AD_EXCHANGE,
+                        .group = *group,
+                        .messages = &message,
+                        .message_count = 1,
+                        .dtype = AD_I64,
+                        .site = AD_HERE};
   return ad_comm_run(comm, &send);
 }
 
@@ -205,7 +211,8 @@ static ad_status receive_events(ad_comm *comm, const ad_group *group, const ad_t
         (ad_message){.peer = rank, .receive = next, .count = (size_t)timeline->counts[rank] * EVENT_WORDS};
     next += timeline->counts[rank];
   }
-  ad_collective receive = {.op = AD_EXCHANGE,
+  ad_collective receive = {.size = sizeof receive,
+                           .op = AD_EXCHANGE,
                            .group = *group,
                            .messages = messages,
                            .message_count = (size_t)timeline->ranks - 1,

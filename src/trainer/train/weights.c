@@ -64,7 +64,7 @@ static ad_status new_whole(const ad_run *run, void **out) {
 static ad_status write_params(ad_run *run, ad_safetensors_writer *writer, void *memory, ad_status *written) {
   for (size_t i = 0; i < run->param_count; i++) {
     ad_array whole = {.data = memory};
-    AD_TRY(ad_run_whole(run, ad_run_part(run, i, AD_PART_VALUE), AD_HERE, &whole));
+    AD_TRY(ad_run_whole(run, ad_run_part(run, i, AD_PART_VALUE), &whole));
     if (writer && !*written) *written = ad_safetensors_add(writer, memory);
   }
   if (writer && !*written) *written = ad_safetensors_finish(writer, NULL, NULL);
@@ -124,5 +124,5 @@ ad_status ad_run_read_weights(ad_run *run, const char *path) {
   AD_TRY(ad_weights_open(path, &weights));
   ad_status status = read_params(run, &weights, path);
   ad_weights_close(&weights);
-  return status ? status : ad_run_refresh(run, 1);
+  return status ? status : ad_run_refresh(run, AD_MASTERS_WRITTEN);
 }

@@ -52,7 +52,8 @@ static ad_status add_ci(ad_decomposition *d, ad_program *to) {
 }
 
 static void declare_site(ad_declarations *to, const ad_site *site) {
-  ad_param_spec v = {.shape = {2, {site->in, site->components}},
+  ad_param_spec v = {.size = sizeof v,
+                     .shape = {2, {site->in, site->components}},
                      .layout = to->replicated,
                      .sharded = AD_AXES(AD_DP_SHARD),
                      .deviation = ad_deviation_keeping_size(site->in)};
@@ -65,7 +66,8 @@ static void declare_site(ad_declarations *to, const ad_site *site) {
 }
 
 static ad_status add_module(ad_program *to, ad_declarations *list, const char *name, const char *norm_group) {
-  ad_module_spec spec = {.name = name,
+  ad_module_spec spec = {.size = sizeof spec,
+                         .name = name,
                          .mesh = list->replicated.mesh,
                          .params = list->list,
                          .param_count = list->count,
@@ -146,10 +148,11 @@ static ad_status add_losses(const ad_decomposition *d, ad_program *to) {
   const ad_decompose_options *options = d->options;
   const ad_mesh *blocks = mesh_of_blocks(d, to);
   const ad_count_spec counts[] = {
-      [POSITIONS] = {"positions", ad_text_count_layout(ad_program_mesh(to, AD_POOL_CI))},
-      [SITE_POSITIONS] = {"positions of sites", ad_text_count_layout(blocks)},
-      [WEIGHTS] = {"weights", same_everywhere(blocks)},
-      [ADV_POSITIONS] = {"positions of the adversary", ad_text_count_layout(ad_program_mesh(to, ad_module_of_adv(d)))}};
+      [POSITIONS] = {sizeof(ad_count_spec), "positions", ad_text_count_layout(ad_program_mesh(to, AD_POOL_CI))},
+      [SITE_POSITIONS] = {sizeof(ad_count_spec), "positions of sites", ad_text_count_layout(blocks)},
+      [WEIGHTS] = {sizeof(ad_count_spec), "weights", same_everywhere(blocks)},
+      [ADV_POSITIONS] = {sizeof(ad_count_spec), "positions of the adversary",
+                         ad_text_count_layout(ad_program_mesh(to, ad_module_of_adv(d)))}};
   const struct {
     const char *name;
     size_t count;
@@ -160,7 +163,8 @@ static ad_status add_losses(const ad_decomposition *d, ad_program *to) {
                 [AD_LOSS_ADVERSARIAL] = {"adversarial", ADV_POSITIONS, options->adversarial}};
   for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) AD_TRY(ad_program_add_count(to, &counts[i]));
   for (size_t i = 0; i < sizeof losses / sizeof *losses; i++) {
-    ad_loss_spec spec = {.name = losses[i].name,
+    ad_loss_spec spec = {.size = sizeof spec,
+                         .name = losses[i].name,
                          .count = losses[i].count,
                          .coefficient = losses[i].coefficient,
                          .is_metric = losses[i].coefficient == 0};
@@ -217,7 +221,8 @@ static ad_status cross_importances(ad_decomposition *d, size_t block, size_t mod
   ad_layout from = ad_text_batch_layout(ad_program_mesh(to, AD_POOL_CI));
   ad_layout at = ad_text_batch_layout(ad_program_mesh(to, module));
   const ad_decompose_part *own = &d->parts[1 + block];
-  ad_crossing_spec spec = {.value = d->importances[block],
+  ad_crossing_spec spec = {.size = sizeof spec,
+                           .value = d->importances[block],
                            .module = module,
                            .shape = {3,
                                      {d->setting.global_batch, d->options->target.decoder.data.seq,
@@ -232,7 +237,8 @@ static ad_status cross_component(ad_decomposition *d, const char *value, size_t 
                                  ad_program *to) {
   ad_layout from = ad_layout_all(ad_program_mesh(to, module), AD_R);
   ad_layout at = ad_layout_all(ad_program_mesh(to, ad_module_of_adv(d)), AD_R);
-  ad_crossing_spec spec = {.value = value,
+  ad_crossing_spec spec = {.size = sizeof spec,
+                           .value = value,
                            .module = ad_module_of_adv(d),
                            .shape = shape,
                            .wire = d->options->wire_weights,
@@ -246,8 +252,11 @@ static ad_status add_components(ad_decomposition *d, size_t module, list_end *li
   const ad_decompose_part *block = &d->parts[module];
   const char **first = lists->at;
   list_components(d, block->first_site, block->site_count, lists);
-  ad_phase phase = {
-      .name = "components", .module = module, .gives = end_list(first, lists), .run = ad_decompose_give_components};
+  ad_phase phase = {.size = sizeof phase,
+                    .name = "components",
+                    .module = module,
+                    .gives = end_list(first, lists),
+                    .run = ad_decompose_give_components};
   AD_TRY(ad_program_add_phase(to, &phase));
   for (size_t s = block->first_site; s < block->first_site + block->site_count; s++) {
     const ad_site *site = &d->sites[s];
@@ -260,7 +269,8 @@ static ad_status add_components(ad_decomposition *d, size_t module, list_end *li
 static ad_status add_importances(ad_decomposition *d, list_end *lists, ad_program *to) {
   const char **first = lists->at;
   for (size_t b = 0; b < d->block_count; b++) *lists->at++ = d->importances[b];
-  ad_phase phase = {.name = "importances",
+  ad_phase phase = {.size = sizeof phase,
+                    .name = "importances",
                     .module = AD_POOL_CI,
                     .gives = end_list(first, lists),
                     .run = ad_decompose_give_importances};
@@ -277,7 +287,11 @@ static ad_status add_block_phase(ad_decomposition *d, size_t module, list_end *l
   const char **first = lists->at;
   list_components(d, block->first_site, block->site_count, lists);
   *lists->at++ = d->importances[ad_block_of(module)];
-  ad_phase phase = {.name = "block", .module = module, .needs = end_list(first, lists), .run = ad_decompose_run_block};
+  ad_phase phase = {.size = sizeof phase,
+                    .name = "block",
+                    .module = module,
+                    .needs = end_list(first, lists),
+                    .run = ad_decompose_run_block};
   return ad_program_add_phase(to, &phase);
 }
 
@@ -285,7 +299,8 @@ static ad_status add_adversary(ad_decomposition *d, list_end *lists, ad_program 
   const char **first = lists->at;
   list_components(d, 0, d->site_count, lists);
   for (size_t b = 0; b < d->block_count; b++) *lists->at++ = d->importances[b];
-  ad_phase phase = {.name = "adversary",
+  ad_phase phase = {.size = sizeof phase,
+                    .name = "adversary",
                     .module = ad_module_of_adv(d),
                     .needs = end_list(first, lists),
                     .run = ad_decompose_run_adversary,
@@ -366,7 +381,7 @@ static ad_status open_data(void *own) {
 }
 
 /* Positions of a module's samples, the same in each of its ranks' counts: all of them, whichever next bytes count. */
-static ad_status read_part(ad_decomposition *d, size_t module, int64_t step, int held_out, int64_t *counted) {
+static ad_status read_part(ad_decomposition *d, size_t module, int64_t step, ad_held_out held_out, int64_t *counted) {
   ad_decompose_part *of = &d->parts[module];
   memset(counted, 0, (size_t)d->setting.microbatches * sizeof *counted);
   if (!of->is_here) return AD_OK;
@@ -375,7 +390,7 @@ static ad_status read_part(ad_decomposition *d, size_t module, int64_t step, int
   return AD_OK;
 }
 
-ad_status ad_decompose_read(void *own, int64_t step, int held_out, int64_t *const *counted) {
+ad_status ad_decompose_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   ad_decomposition *d = own;
   d->step = step;
   AD_TRY(read_part(d, AD_POOL_CI, step, held_out, counted[POSITIONS]));
@@ -465,6 +480,7 @@ static const ad_pretraining pretraining = {.name = "target",
 const ad_program_kind *ad_decompose(void) {
   static const char *const modules[] = {"ci", "blocks", "adv", NULL};
   static const ad_program_kind kind = {
+      .size = sizeof kind,
       .name = "decompose",
       .help = "explains a decoder: components of its matrices, and where they are used",
       .modules = modules,

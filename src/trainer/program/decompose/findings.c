@@ -61,7 +61,8 @@ static ad_status look_at_text(search *s, int64_t steps, looking *look) {
 }
 
 static ad_status sum_over_ranks(const search *s, double *at, size_t count) {
-  ad_collective reduce = {.op = AD_ALL_REDUCE,
+  ad_collective reduce = {.size = sizeof reduce,
+                          .op = AD_ALL_REDUCE,
                           .group = s->forward->everyone,
                           .in = at,
                           .out = at,
@@ -112,8 +113,8 @@ static ad_status put_stochastic(const search *s, const ad_array *importances, co
                                 ad_array *remains) {
   const ad_program_setting *setting = &s->d->setting;
   int64_t first = ad_cut(setting->global_batch, (int64_t)at->microbatch, setting->microbatches).first;
-  AD_TRY(ad_array_uniform(s->comm, setting->seed, "found mask", at->step, first, AD_HERE, mask));
-  AD_TRY(ad_array_uniform(s->comm, setting->seed, "found remains", at->step, first, AD_HERE, remains));
+  AD_TRY(ad_array_uniform(s->comm, setting->seed, "found mask", at->step, first, mask));
+  AD_TRY(ad_array_uniform(s->comm, setting->seed, "found remains", at->step, first, remains));
   put_mixed(importances, mask);
   return AD_OK;
 }

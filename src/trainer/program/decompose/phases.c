@@ -40,7 +40,7 @@ static ad_tensor *uniform(ad_decomposition *d, ad_phase_run *at, size_t site, in
   ad_status status = take_room(d->setting.comm, memory, ad_array_bytes(&array));
   array.data = memory->at;
   snprintf(name, sizeof name, "%s %s", components ? "mask" : "remains", d->sites[site].name);
-  if (!status) status = ad_array_uniform(d->setting.comm, d->setting.seed, name, d->step, first, AD_HERE, &array);
+  if (!status) status = ad_array_uniform(d->setting.comm, d->setting.seed, name, d->step, first, &array);
   return status ? ad_tape_fail(t, status) : ad_constant(t, &array);
 }
 
@@ -121,7 +121,7 @@ ad_status ad_decompose_give_importances(void *own, ad_phase_run *at) {
   inputs seen = {0};
   ad_target_logits(&part_of(d, at)->target, t, ad_constant(t, &microbatch_of(d, at)->tokens), see_input, &seen);
   ad_tensor *x = ad_encoder_forward(&d->importance, at, ad_concat(t, seen.of_site, d->site_count));
-  ad_tensor *lower = ad_lower(t, x, d->options->plain_clamp);
+  ad_tensor *lower = ad_lower(t, x, d->options->plain_clamp ? AD_SLOPE_PLAIN : AD_SLOPE_RETURNS);
   for (size_t b = 0, first = 0; b < d->block_count; b++) {
     ad_span own_sites = ad_sites_of_block(d, b);
     int64_t count = ad_components_in(d, (size_t)own_sites.first, (size_t)own_sites.count);

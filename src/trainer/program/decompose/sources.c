@@ -24,7 +24,7 @@ static int is_shared(const ad_decompose_options *options) { return !strcmp(optio
 
 static size_t declare(ad_declarations *to, const char *path, const char *name, const ad_shape *shape,
                       const ad_layout *layout, double value) {
-  ad_state_spec state = {.dtype = AD_F64, .shape = *shape, .layout = *layout, .value = value};
+  ad_state_spec state = {.size = sizeof state, .dtype = AD_F64, .shape = *shape, .layout = *layout, .value = value};
   return ad_declare_state(to, path, name, state);
 }
 

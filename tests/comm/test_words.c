@@ -1,0 +1,104 @@
+/* What is told of calls that do not match and of waits that do not end: the same words whatever the engine is. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <string.h>
+#include "addend/mesh.h"
+#include "base/error.h"
+#include "comm/words.h"
+
+enum { MEMBERS = 4 };
+
+typedef struct world {
+  ad_group_shape shape;
+  ad_signature sum, longer;
+  char words[AD_MESSAGE_MAX];
+  ad_text text;
+} world;
+
+static world w;
+
+static int make_world(void **state) {
+  ad_mesh *mesh;
+  if (ad_mesh_create("dp_shard=4 tp=2", &mesh)) return 1;
+  ad_group group = ad_mesh_group(mesh, AD_AXES(AD_DP_SHARD), 1);
+  w.shape = ad_group_canonical(&group);
+  ad_mesh_destroy(mesh);
+  ad_call call = {.op = AD_ALL_REDUCE, .dtype = AD_F32, .count = 4};
+  call.reducing.out_dtype = AD_F32;
+  w.sum = ad_signature_of(&call);
+  call.count = 5;
+  w.longer = ad_signature_of(&call);
+  w.text = ad_text_on(w.words, sizeof w.words);
+  return 0;
+}
+
+static ad_told_call told(const ad_signature *signature, const char *site, uint64_t number) {
+  return (ad_told_call){signature, AD_AXES(AD_DP_SHARD), &w.shape, site, number};
+}
+
+static void ranks_with_one_call_are_named_together_and_the_silent_not_at_all(void **state) {
+  ad_told_call calls[MEMBERS] = {told(&w.sum, "a.c:1", 7), {0}, told(&w.longer, "b.c:2", 8), told(&w.sum, "c.c:3", 9)};
+  ad_mismatch_words(&w.text, 2, calls, MEMBERS, 2);
+  assert_string_equal(
+      w.words,
+      "collectives do not match: call 3 of the group dp_shard {1,3,5,7}; ranks 1,7 call all_reduce(sum) "
+      "of 4 f32 over dp_shard {1,3,5,7} at a.c:1 (its call #7); rank 5 calls all_reduce(sum) of 5 f32 "
+      "over dp_shard {1,3,5,7} at b.c:2 (its call #8); all ranks of a group must make the same calls in "
+      "the same order");
+}
+
+static void a_block_is_told_from_both_sides(void **state) {
+  ad_told_block sent = {1, 6, told(&w.sum, "a.c:1", 1)}, received = {3, 2, told(&w.longer, "b.c:2", 1)};
+  ad_block_words(&w.text, 0, &sent, &received);
+  assert_string_equal(w.words,
+                      "collectives do not match: call 1 of the group: rank 1 sends 6 elements to rank 3 in "
+                      "all_reduce(sum) of 4 f32 over dp_shard {1,3,5,7} at a.c:1; rank 3 receives 2 in all_reduce(sum) "
+                      "of 5 f32 over dp_shard {1,3,5,7} at b.c:2");
+}
+
+static void a_message_is_told_from_both_sides_or_as_none(void **state) {
+  ad_told_message sent = {.rank = 5, .exists = 1, .dtype = AD_F64, .bytes = 24, .site = "a.c:1"};
+  ad_told_message received = {.rank = 7, .site = "b.c:2"};
+  ad_message_words(&w.text, 1, AD_AXES(AD_DP_SHARD), &w.shape, 0, &sent, &received);
+  assert_string_equal(w.words,
+                      "collectives do not match: call 2 of the group: exchange over dp_shard {1,3,5,7}, message 1 from "
+                      "rank 5 to rank 7: sent: 3 f64 at a.c:1; received: none at b.c:2");
+}
+
+static void a_circle_is_told_wait_by_wait(void **state) {
+  char waits[AD_MESSAGE_MAX];
+  ad_text of_waits = ad_text_on(waits, sizeof waits);
+  ad_told_call call = told(&w.sum, "a.c:1", 1);
+  ad_wait_words(&of_waits, 1, 3, 0, &call);
+  ad_circle_words(&w.text, waits);
+  assert_string_equal(
+      w.words,
+      "ranks wait for each other in a circle: rank 1 waits for rank 3 in call 1 of its group: "
+      "all_reduce(sum) of 4 f32 over dp_shard {1,3,5,7} at a.c:1; all ranks must make these calls in one "
+      "order, and name the same groups");
+}
+
+static void leaving_is_told_with_the_exit_status_where_there_is_one(void **state) {
+  ad_told_call call = told(&w.sum, "a.c:1", 1);
+  ad_left_words(&w.text, 3, 4, 1, 5, &call);
+  assert_string_equal(w.words,
+                      "rank 3 left the world (exit status 4) while rank 1 waits for it in call 6 of its group: "
+                      "all_reduce(sum) of 4 f32 over dp_shard {1,3,5,7} at a.c:1");
+  w.text = ad_text_on(w.words, sizeof w.words);
+  ad_leaving_words(&w.text, 3, 0);
+  assert_string_equal(w.words, "rank 3 left the world");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup(ranks_with_one_call_are_named_together_and_the_silent_not_at_all, make_world),
+      cmocka_unit_test_setup(a_block_is_told_from_both_sides, make_world),
+      cmocka_unit_test_setup(a_message_is_told_from_both_sides_or_as_none, make_world),
+      cmocka_unit_test_setup(a_circle_is_told_wait_by_wait, make_world),
+      cmocka_unit_test_setup(leaving_is_told_with_the_exit_status_where_there_is_one, make_world),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
