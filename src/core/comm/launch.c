@@ -18,6 +18,7 @@
 #include "base/options.h"
 #include "base/signals.h"
 #include "comm/foreign.h"
+#include "comm/processor.h"
 #include "comm/settings.h"
 #include "comm/shm/engine.h"
 #include "comm/shm/error.h"
@@ -417,6 +418,7 @@ static ad_status check_options(const ad_launch_options *options) {
   if (!options->function == !options->argv)
     return ad_fail(AD_INVALID, "ad_launch_options: one of `function` and `argv` must be set");
   if (options->argv && !options->argv[0]) return ad_fail(AD_INVALID, "ad_launch_options: `argv` names no program");
+  AD_TRY(ad_processor_check(ad_processor_kind(), options->ranks));
   AD_TRY(check_nested());
   AD_TRY(ad_foreign_check());  // after the one before: it would not know a world that this process has joined
   if (options->function) AD_TRY(ad_threads_check());

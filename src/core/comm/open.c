@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "comm/foreign.h"
 #include "comm/mpi/join.h"
+#include "comm/processor.h"
 #include "comm/settings.h"
 #include "comm/shm/join.h"
 
@@ -22,5 +23,7 @@ ad_status ad_comm_open(ad_comm **out) {
   AD_TRY(check_call(out));
   if (!ad_comm_launched()) AD_TRY(ad_foreign_check());
   if (ad_shm_launched()) return ad_shm_open(out);
-  return ad_mpi_launched() ? ad_mpi_open(out) : ad_shm_open_alone(out);
+  if (!ad_mpi_launched()) return ad_shm_open_alone(out);
+  AD_TRY(ad_processor_check(ad_processor_kind(), INT64_MAX));
+  return ad_mpi_open(out);
 }

@@ -1,0 +1,40 @@
+/* Ranks that share memory rely on how a processor orders loads and stores, which differs between kinds of processors. A
+ * mistake there shows as a wrong sum once in a million: so a kind is allowed when the whole suite has run on it. */
+#include "comm/processor.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/error.h"
+
+static const char *const tried[] = {"x86_64"};
+
+const char *ad_processor_kind(void) {
+#if defined(__x86_64__)
+  return "x86_64";
+#elif defined(__aarch64__)
+  return "aarch64";
+#else
+  return "another processor";
+#endif
+}
+
+static int may_have_ranks(const char *kind) {
+#ifdef AD_UNTRIED_COMM
+  return 1;
+#endif
+  for (size_t i = 0; i < sizeof tried / sizeof *tried; i++)
+    if (!strcmp(tried[i], kind)) return 1;
+  return 0;
+}
+
+ad_status ad_processor_check(const char *kind, int64_t ranks) {
+  char count[32] = "ranks of a launcher";
+  if (ranks <= 1 || may_have_ranks(kind)) return AD_OK;
+  if (ranks != INT64_MAX) snprintf(count, sizeof count, "%" PRId64 " ranks", ranks);
+  return ad_fail(AD_SYSTEM,
+                 "%s on %s: the tests of addend's communication have not run on such processors, so ranks may not work "
+                 "together here; one process works, and so do layouts and `addend diff`; a build with "
+                 "-DAD_UNTRIED_COMM=ON lets those tests run (ctest -L '^comm$')",
+                 count, kind);
+}

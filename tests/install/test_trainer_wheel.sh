@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# `pip install './python[train]'` builds the core and the trainer, each a distribution, without asking a package index for either;
+# the package then finds the trainer, and loses it with `pip uninstall addend-train`. Where a library is missing one sentence says
+# which, and names script/setup. Usage: test_trainer_wheel.sh SOURCE
+set -euo pipefail
+source=$1
+work=$(mktemp -d) && trap 'rm -rf -- "$work"' EXIT
+fail() { echo "FAILED: $*" >&2; tail -n 40 "$work/log" >&2; exit 1; }
+
+# What builds it is script/wheel's.
+tools=$(bash "$source/script/wheel" --tools) || { echo "${tools:-skipped: no tools}" && exit 77; }
+python3 -m venv "$work/venv"
+python=$work/venv/bin/python3
+"$tools/python3" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tools.pth"
+unset ADDEND_LIBRARY PYTHONPATH
+export SKBUILD_CMAKE_BUILD_TYPE=Debug CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)} # not what is measured
+pip() { "$python" -m pip --disable-pip-version-check "$@" >"$work/log" 2>&1; }
+cd "$source"
+
+pip install --no-index --no-build-isolation './python[train]' || fail "pip install './python[train]'"
+cd "$work"
+"$python" - "$source" <<'P' >"$work/log" 2>&1 || fail "the trainer of addend-train"
+import pathlib, sys
+import addend, addend_train
+
+recipe = sys.argv[1] + "/recipes/gpt-dp.yaml"
+assert addend.plan(recipe).world == 3
+assert addend.check(recipe, steps=1).ok
+mapped = {line.split()[-1] for line in open("/proc/self/maps")}
+native = pathlib.Path(addend_train.__file__).parent / "_native"
+cores = [path for path in mapped if "libaddend.so" in path]
+assert len(cores) == 1 and str(native / "libaddend_train.so.0") in mapped, (cores, mapped)
+P
+"$work/venv/bin/addend" check "$source/recipes/gpt-dp.yaml" --steps 1 >"$work/log" 2>&1 || fail "addend check"
+# Alone it finds the core too.
+"$python" -c 'import ctypes, importlib.util, pathlib
+folder = pathlib.Path(importlib.util.find_spec("addend_train").origin).parent
+ctypes.CDLL(str(folder / "_native/libaddend_train.so.0"))' >"$work/log" 2>&1 || fail "the trainer does not find the core"
+
+# A trainer of another build of the core says so.
+native=$(dirname "$(find "$work/venv" -name libaddend_train.so.0)")
+echo "no library" >"$native/libaddend_train.so.0"
+"$python" - "$source" <<'P' >"$work/log" 2>&1 || fail "a trainer that cannot be loaded"
+import sys
+import addend
+try:
+    addend.plan(sys.argv[1] + "/recipes/gpt-dp.yaml")
+except addend.MissingTrainerError as error:
+    assert "could not be loaded" in str(error) and "pip install './python[train]'" in str(error), error
+else:
+    raise AssertionError
+P
+pip uninstall -y addend-train || fail "pip uninstall addend-train"
+"$python" -c 'import addend
+try: addend.plan("recipe.yaml")
+except addend.MissingTrainerError: print("missing")' >"$work/log" 2>&1 && grep -qx missing "$work/log" || fail "without addend-train"
+
+# Without libraries of the trainer.
+mkdir "$work/packages"
+for package in jansson libxxhash; do
+  ln -s "$(pkg-config --variable=pcfiledir $package)/$package.pc" "$work/packages/$package.pc"
+done
+cd "$source"
+! PKG_CONFIG_LIBDIR=$work/packages PKG_CONFIG_PATH='' pip install --no-index --no-build-isolation --no-deps ./python/train ||
+  fail "it builds where its libraries are missing"
+said=$(tr -s ' \n' ' ' <"$work/log")
+case $said in
+  *"addend with its trainer needs what is missing here: openblas, yaml-0.1, freetype2; script/setup in addend's folder installs it"*) ;;
+  *) fail "what is missing is not told" ;;
+esac
+case ${said%%addend with its trainer needs*} in *"not found"* | *"required package"*) fail "pkg-config speaks first" ;; esac
+echo "the trainer's wheel holds"
