@@ -94,19 +94,9 @@ static int rank_main(ad_comm *comm, void *context) {
   return status != AD_OK;
 }
 
-/* In a process that was started as a rank already. */
-static int join(void) {
-  ad_comm *comm;
-  if (ad_comm_open(&comm)) return fprintf(stderr, "%s\n", ad_last_error()), 1;
-  int status = rank_main(comm, NULL);
-  ad_comm_close(comm);
-  return status;
-}
-
 int main(void) {
-  ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = rank_main};
+  ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = rank_main, .joins = 1};
   ad_launch_result result = {.size = sizeof result};
-  if (ad_comm_launched()) return join();
   if (ad_launch(&options, &result) == AD_OK) return 0;
   return fprintf(stderr, "%s\n", ad_last_error()), 1;
 }

@@ -46,10 +46,9 @@ static ad_status write_reference(const char *path) {
 }
 
 /* The mistake: what is the same on all ranks now is P on the mesh below, and summed once more. */
-static ad_status sum_by_hand(ad_comm *comm, const ad_mesh *mesh, double grad[FEATURES]) {
+static ad_status sum_by_hand(ad_comm *comm, double grad[FEATURES]) {
   ad_collective sum = {.size = sizeof sum,
                        .op = AD_ALL_REDUCE,
-                       .group = ad_mesh_group(mesh, AD_AXES_DP, ad_comm_rank(comm)),
                        .in = grad,
                        .out = grad,
                        .count = FEATURES,
@@ -58,15 +57,14 @@ static ad_status sum_by_hand(ad_comm *comm, const ad_mesh *mesh, double grad[FEA
   return ad_comm_run(comm, &sum);
 }
 
-static ad_status step(ad_comm *comm, const ad_mesh *mesh, ad_reducer *reducer, const program *p) {
+static ad_status step(ad_comm *comm, ad_reducer *reducer, const program *p) {
   double grad[FEATURES];
   ad_span samples = ad_cut(SAMPLES, ad_comm_rank(comm), ad_comm_size(comm));
   double count = p->divides_by_own_count ? (double)samples.count : SAMPLES;
-  ad_layout partial = ad_layout_all(mesh, AD_P);
-  ad_array addend = ad_array_describe(comm, AD_F64, &(ad_shape){1, {FEATURES}}, &partial);
+  ad_array addend = ad_reducer_describe(reducer, 0);
   addend.data = grad;
   backward(samples, count, grad);
-  if (p->sums_by_hand) AD_TRY(sum_by_hand(comm, mesh, grad));
+  if (p->sums_by_hand) AD_TRY(sum_by_hand(comm, grad));
   AD_TRY(ad_reducer_begin_microbatch(reducer, AD_SYNC_ALL));
   ad_reducer_divided_by(reducer, count);
   AD_TRY(ad_reducer_add(reducer, 0, &addend));
@@ -78,28 +76,14 @@ static ad_status step(ad_comm *comm, const ad_mesh *mesh, ad_reducer *reducer, c
 }
 
 static int on_each_rank(ad_comm *comm, void *context) {
-  ad_mesh *mesh = NULL;
   ad_reducer *reducer = NULL;
   ad_param_spec w = {.size = sizeof w, .name = "w", .shape = {1, {FEATURES}}, .contract = {.param = AD_F64}};
-  char axes[32];
-  snprintf(axes, sizeof axes, "dp_shard=%d", (int)ad_comm_size(comm));
-  ad_status status = ad_mesh_create(axes, &mesh);
-  if (!status) w.layout = w.storage = ad_layout_all(mesh, AD_R);
-  if (!status) status = ad_reducer_create(comm, &w, 1, NULL, &reducer);
-  if (!status) status = step(comm, mesh, reducer, context);
+  w.layout = w.storage = ad_layout_all(ad_comm_mesh(comm), AD_R);
+  ad_status status = ad_reducer_create(comm, &w, 1, NULL, &reducer);
+  if (!status) status = step(comm, reducer, context);
   if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
   ad_reducer_destroy(reducer);
-  ad_mesh_destroy(mesh);
   return status != AD_OK;
-}
-
-/* In a process that was started as a rank already. */
-static int join(program *p) {
-  ad_comm *comm;
-  if (ad_comm_open(&comm)) return fprintf(stderr, "%s\n", ad_last_error()), 1;
-  int status = on_each_rank(comm, p);
-  ad_comm_close(comm);
-  return status;
 }
 
 int main(int argc, char **argv) {
@@ -109,9 +93,9 @@ int main(int argc, char **argv) {
     p.divides_by_own_count |= !strcmp(argv[i], "--own-count");
     if (!strcmp(argv[i], "--reference") && i + 1 < argc) p.reference = argv[i + 1];
   }
-  ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = on_each_rank, .context = &p};
+  ad_launch_options options = {
+      .size = sizeof options, .ranks = RANKS, .function = on_each_rank, .context = &p, .joins = 1};
   ad_launch_result result = {.size = sizeof result};
-  if (ad_comm_launched()) return join(&p);
   if (ad_launch(&options, &result) == AD_OK) return 0;
   return fprintf(stderr, "%s\n", ad_last_error()), 1;
 }

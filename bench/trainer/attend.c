@@ -32,8 +32,8 @@ void __real_ad_attention_add(const attention_forward *at, const attention_part *
 void __wrap_ad_attention_add(const attention_forward *at, const attention_part *part);
 void __real_ad_attention_back(const attention_backward *at, const attention_part *part, void *d_k, void *d_v);
 void __wrap_ad_attention_back(const attention_backward *at, const attention_part *part, void *d_k, void *d_v);
-ad_status __real_ad_comm_run(ad_comm *comm, const ad_collective *collective);
-ad_status __wrap_ad_comm_run(ad_comm *comm, const ad_collective *collective);
+ad_status __real_ad_comm_run_at(ad_comm *comm, const ad_collective *collective, const char *site);
+ad_status __wrap_ad_comm_run_at(ad_comm *comm, const ad_collective *collective, const char *site);
 ad_status __real_ad_comm_wait(ad_comm *comm, ad_request *request);
 ad_status __wrap_ad_comm_wait(ad_comm *comm, ad_request *request);
 
@@ -49,9 +49,9 @@ void __wrap_ad_attention_back(const attention_backward *at, const attention_part
   arithmetic += processor_seconds() - start;
 }
 
-ad_status __wrap_ad_comm_run(ad_comm *comm, const ad_collective *collective) {
+ad_status __wrap_ad_comm_run_at(ad_comm *comm, const ad_collective *collective, const char *site) {
   double start = bench_now();
-  ad_status status = __real_ad_comm_run(comm, collective);
+  ad_status status = __real_ad_comm_run_at(comm, collective, site);
   waiting += bench_now() - start;
   return status;
 }

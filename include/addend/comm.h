@@ -29,6 +29,8 @@ AD_API AD_CHECKED ad_status ad_comm_open_alone(ad_comm **out);
 AD_API void ad_comm_close(ad_comm *comm);
 AD_API int64_t ad_comm_rank(const ad_comm *comm);
 AD_API int64_t ad_comm_size(const ad_comm *comm);
+/* All ranks on one axis: "dp_shard=4". The comm's own, for those who need no other. */
+AD_API const ad_mesh *ad_comm_mesh(const ad_comm *comm);
 AD_API const char *ad_comm_engine(const ad_comm *comm); /* "shm", "mpi", "dry", ... */
 
 /* Memory that all ranks of the node see, 64-byte aligned, zeroed: collectives on buffers in it need no staging copies.
@@ -75,7 +77,7 @@ typedef struct ad_segment {
 typedef struct ad_collective {
   size_t size; /* sizeof(ad_collective) */
   ad_collective_op op;
-  ad_group group; /* this rank's group; must contain the rank */
+  ad_group group; /* this rank's group; must contain the rank. Without a mesh: all ranks of the world */
   /* In place: `in` may equal `out` (all_reduce, broadcast), be the own block inside `out` (all_gather), or have `out`
    * as the own block inside it (reduce_scatter). They overlap in no other way. */
   const void *in;
@@ -102,20 +104,25 @@ typedef struct ad_collective {
    * is its parts of them one after another. `counts` must then be NULL, and `count` is not read. NULL: one whole. */
   const ad_segment *segments;
   size_t segment_count;
-  int64_t root;     /* broadcast: index in the group */
-  const char *site; /* AD_HERE of the caller, for messages: calls from different sites match */
+  int64_t root; /* broadcast: index in the group */
+  /* For messages, of a call that is made for somebody else: where he stands; NULL: the line of the call itself. Calls
+   * from different sites match. */
+  const char *site;
 } ad_collective;
 
 /* Runs a collective to its end. On AD_MISMATCH, AD_RANK_DIED, AD_RANK_LEFT, AD_CYCLE, AD_PEER_FAILED the outputs are
  * undefined, every rank of the world gets an error, and the comm can only be closed. */
-AD_API AD_CHECKED ad_status ad_comm_run(ad_comm *comm, const ad_collective *collective);
+#define ad_comm_run(comm, collective) ad_comm_run_at((comm), (collective), AD_HERE)
+AD_API AD_CHECKED ad_status ad_comm_run_at(ad_comm *comm, const ad_collective *collective, const char *site);
 /* A collective under way. */
 typedef struct ad_request {
   uint64_t id; /* 0: none; waiting for it succeeds */
 } ad_request;
 /* Starts a collective and returns; *collective and its arrays are copied. A rank has at most 64 under way: one more
  * waits for the oldest. Bytes may move whenever any rank of the group is inside a call. The errors of ad_comm_run. */
-AD_API AD_CHECKED ad_status ad_comm_post(ad_comm *comm, const ad_collective *collective, ad_request *out);
+#define ad_comm_post(comm, collective, out) ad_comm_post_at((comm), (collective), (out), AD_HERE)
+AD_API AD_CHECKED ad_status ad_comm_post_at(ad_comm *comm, const ad_collective *collective, ad_request *out,
+                                            const char *site);
 /* *done = 1: it is complete, and request->id is 0 from now on. Never waits. */
 AD_API AD_CHECKED ad_status ad_comm_test(ad_comm *comm, ad_request *request, int *done);
 /* Returns when it is complete; request->id is then 0. */
@@ -151,7 +158,10 @@ typedef struct ad_launch_options {
   /* Runs in each rank; what it returns is the rank's exit status. It does not close comm. */
   int (*function)(ad_comm *comm, void *context);
   void *context;
-  char *const *argv;        /* instead of function: a program and its arguments */
+  char *const *argv; /* instead of function: a program and its arguments */
+  /* 1, with `function`: a process that was started as a rank already (ad_comm_launched) joins that world and runs it
+   * there, whatever `ranks` says; *out is then of this rank alone. 0: AD_INVALID there. */
+  int joins;
   int64_t patience_seconds; /* how long ranks may take to end after a request to stop; 0: 10 */
 } ad_launch_options;
 typedef struct ad_launch_result {

@@ -46,6 +46,9 @@ AD_API AD_CHECKED ad_status ad_reducer_create(ad_comm *comm, const ad_param_spec
                                               const ad_reducer_options *options, ad_reducer **out);
 AD_API void ad_reducer_destroy(ad_reducer *reducer);
 
+/* Describes, data NULL, a gradient of the parameter as this rank hands it in: the parameter's shape, the dual of its
+ * layout, the contract's dtype (0 where that is raw and does not say one). */
+AD_API ad_array ad_reducer_describe(const ad_reducer *reducer, size_t param);
 /* A step: begin_microbatch, then for each parameter that has a gradient `add` (in any order, the same on all ranks
  * where it can be), end_microbatch; the last microbatch has AD_SYNC_ALL; then `finish`.
  *

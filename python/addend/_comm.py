@@ -60,7 +60,7 @@ _rank = function("ad_comm_rank", ctypes.c_int64, _comm_p)
 _size = function("ad_comm_size", ctypes.c_int64, _comm_p)
 _engine = function("ad_comm_engine", ctypes.c_char_p, _comm_p)
 _fail = function("ad_comm_fail", None, _comm_p, ctypes.c_int, ctypes.c_char_p)
-_run = checked("ad_comm_run", _comm_p, ctypes.POINTER(_Collective))
+_run = checked("ad_comm_run_at", _comm_p, ctypes.POINTER(_Collective), ctypes.c_char_p)
 _cut = function("ad_cut", _Span, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _group_size = function("ad_group_size", ctypes.c_int64, ctypes.POINTER(CGroup))
 _group_index = function("ad_group_index", ctypes.c_int64, ctypes.POINTER(CGroup), ctypes.c_int64)
@@ -201,10 +201,9 @@ class Comm:
             source=source.address,
             out=out.address,
             dtype=constant(source.dtype),
-            site=call_site(depth),
             **fields,
         )
-        _run(self._need(), call)
+        _run(self._need(), call, call_site(depth))
 
 
 def _reduction(op: str) -> int:

@@ -119,16 +119,15 @@ static int call_wrongly(ad_comm *comm, void *context) {
   ad_group group = ad_mesh_group(mesh, AD_AXES_ALL, 0);
   const ad_collective good = {
       .size = sizeof good, .op = AD_ALL_REDUCE, .group = group, .in = in, .out = out, .count = 8, .dtype = AD_F32};
-  ad_collective bad[14];
+  ad_collective bad[13];
   int n = 0;
-  for (int i = 0; i < 14; i++) bad[i] = good;
+  for (int i = 0; i < 13; i++) bad[i] = good;
   bad[n++].op = (ad_collective_op)77;
   bad[n++].dtype = (ad_dtype)9;
   bad[n++].accumulate = AD_BF16;
   bad[n++].reduction = (ad_reduction)5;
   bad[n++].in = NULL;
   bad[n++].out = in + 1;
-  bad[n++].group.mesh = NULL;
   bad[n++].group = ad_mesh_group(too_large, AD_AXES_ALL, 0);
   bad[n++].group = ad_mesh_group(other, AD_AXES_ALL, 1 - ad_comm_rank(comm));
   bad[n++].counts = counts;
@@ -155,6 +154,20 @@ static int call_wrongly(ad_comm *comm, void *context) {
 }
 
 static void a_wrong_call_is_refused_before_anything_happens(void **state) { run_ranks(2, call_wrongly, NULL); }
+
+static int sum_all(ad_comm *comm, void *context) {
+  double sum = (double)ad_comm_rank(comm) + 1;
+  ad_collective call = {.size = sizeof call, .op = AD_ALL_REDUCE, .in = &sum, .out = &sum, .count = 1, .dtype = AD_F64};
+  CHECK(ad_mesh_size(ad_comm_mesh(comm)) == 3 && !strcmp(ad_mesh_text(ad_comm_mesh(comm)), "dp_shard=3"));
+  CHECK_OK(ad_comm_run(comm, &call));
+  CHECK(sum == 1 + 2 + 3);
+  call.out = NULL;
+  CHECK_STATUS(ad_comm_run(comm, &call), AD_INVALID);
+  CHECK_MESSAGE("test_faults.c:");
+  return 0;
+}
+
+static void a_call_without_a_group_is_of_all_ranks_and_stands_on_its_line(void **state) { run_ranks(3, sum_all, NULL); }
 
 static void dry_checks_and_leaves_values(void **state) {
   ad_comm *comm;
@@ -185,6 +198,7 @@ int main(void) {
       cmocka_unit_test(ranks_learn_that_one_ran_out_of_memory),
       cmocka_unit_test(more_memory_than_there_is_is_an_error),
       cmocka_unit_test(a_wrong_call_is_refused_before_anything_happens),
+      cmocka_unit_test(a_call_without_a_group_is_of_all_ranks_and_stands_on_its_line),
       cmocka_unit_test(dry_checks_and_leaves_values),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -565,10 +565,12 @@ static int ask_beyond(ad_comm *comm, void *context) {
   open_model(&m, comm, "dp_shard=1", AD_F32);
   create_reducer(&m, 0);
   CHECK(ad_reducer_gradient(m.reducer, PARAMS - 1) != NULL);
+  ad_array described = ad_reducer_describe(m.reducer, 2);
+  CHECK(described.dtype == AD_F32 && ad_array_numel(&described) == 8 && described.layout.type[AD_DP_SHARD] == AD_P);
   for (size_t param = PARAMS; param; param = param == PARAMS ? SIZE_MAX : 0) {
     CHECK(ad_reducer_gradient(m.reducer, param) == NULL);
     CHECK(strstr(ad_last_error(), "ad_reducer_gradient: parameter ") && strstr(ad_last_error(), "; there are 5"));
-    CHECK(ad_reducer_is_absent(m.reducer, param));
+    CHECK(ad_reducer_is_absent(m.reducer, param) && !ad_reducer_describe(m.reducer, param).layout.mesh);
     CHECK(ad_reducer_contract(m.reducer, param).param == 0);
     CHECK(ad_reducer_bucket(m.reducer, param).param_count == 0 && ad_reducer_plan(m.reducer, param).param_count == 0);
   }

@@ -53,7 +53,8 @@ static void options_of_a_wrong_size_are_refused_by_name(void **state) {
   ad_launch_options launch = {.size = sizeof launch, .ranks = 1, .argv = (char *[]){"true", NULL}};
   refused(ad_comm_run(comm, given), "ad_collective");
   refused(ad_comm_post(comm, given, &request), "ad_collective");
-  refused(ad_comm_run(comm, &(ad_collective){.op = AD_BARRIER, .group = all}), "ad_collective: the field `size` is 0");
+  refused(ad_comm_run(comm, (&(ad_collective){.op = AD_BARRIER, .group = all})),
+          "ad_collective: the field `size` is 0");
   refused(ad_launch(&launch, &unfit), "ad_launch_result");
   refused(ad_layout_propagate(given, operands, NULL, 1, &made), "ad_rule");
   refused(ad_reducer_create(comm, given, 1, NULL, (ad_reducer **)&never), "ad_param_spec");

@@ -26,6 +26,7 @@ struct ad_comm {
   const ad_engine *engine;
   void *world;
   int64_t rank, size;
+  ad_mesh *mesh;         // of all ranks
   ad_status broken;      // the world's error, once seen: the comm can only be closed
   char *broken_message;  // owned
   uint64_t last_number;
@@ -47,11 +48,19 @@ static ad_status make_hostile(const ad_engine **engine, void **world, int64_t ra
   return AD_OK;
 }
 
+static ad_status create_mesh(int64_t size, ad_mesh **out) {
+  char text[32];
+  snprintf(text, sizeof text, "dp=%" PRId64, size);
+  return ad_mesh_create(text, out);
+}
+
 ad_status ad_comm_create(const ad_engine *engine, void *world, int64_t rank, int64_t size, ad_comm **out) {
   ad_comm *comm;
   AD_TRY(make_hostile(&engine, &world, rank));
   ad_status status = ad_new(1, &comm);
+  if (!status) status = create_mesh(size, &comm->mesh);
   if (status) {
+    ad_release(comm);
     engine->close(world);
     return status;
   }
@@ -69,11 +78,13 @@ void ad_comm_close(ad_comm *comm) {
   comm->engine->close(comm->world);
   for (int i = 0; i < CALLS; i++) ad_call_release(&comm->calls[i]);
   free(comm->broken_message);
+  ad_mesh_destroy(comm->mesh);
   ad_release(comm);
 }
 
 int64_t ad_comm_rank(const ad_comm *comm) { return comm->rank; }
 int64_t ad_comm_size(const ad_comm *comm) { return comm->size; }
+const ad_mesh *ad_comm_mesh(const ad_comm *comm) { return comm->mesh; }
 const char *ad_comm_engine(const ad_comm *comm) { return comm->engine->name; }
 uint64_t ad_comm_bytes(const ad_comm *comm) { return comm->bytes; }
 
@@ -283,11 +294,20 @@ static ad_status post(ad_comm *comm, const ad_collective *collective, int past_c
   return AD_OK;
 }
 
-ad_status ad_comm_run(ad_comm *comm, const ad_collective *collective) {
+// What a caller describes, with what it leaves out.
+static ad_status take_collective(const ad_comm *comm, const ad_collective *given, const char *site,
+                                 ad_collective *out) {
+  AD_TRY(ad_options_take(out, sizeof *out, given, "ad_collective"));
+  if (!out->site) out->site = site;
+  if (!out->group.mesh) out->group = ad_mesh_group(comm->mesh, AD_AXES_ALL, comm->rank);
+  return AD_OK;
+}
+
+ad_status ad_comm_run_at(ad_comm *comm, const ad_collective *collective, const char *site) {
   ad_call *call;
   ad_collective own;
   AD_NEED(comm, collective);
-  AD_TRY(ad_options_take(&own, sizeof own, collective, "ad_collective"));
+  AD_TRY(take_collective(comm, collective, site, &own));
   AD_TRY(post(comm, &own, 0, &call));
   return finish(comm, call);
 }
@@ -299,10 +319,10 @@ ad_status ad_comm_post_hinted(ad_comm *comm, const ad_collective *collective, in
   return AD_OK;
 }
 
-ad_status ad_comm_post(ad_comm *comm, const ad_collective *collective, ad_request *out) {
+ad_status ad_comm_post_at(ad_comm *comm, const ad_collective *collective, ad_request *out, const char *site) {
   ad_collective own;
   AD_NEED(comm, collective, out);
-  AD_TRY(ad_options_take(&own, sizeof own, collective, "ad_collective"));
+  AD_TRY(take_collective(comm, collective, site, &own));
   return ad_comm_post_hinted(comm, &own, 0, out);
 }
 

@@ -425,15 +425,29 @@ static ad_status check_options(const ad_launch_options *options) {
   return ad_settings_check();  // ranks would find it out one by one
 }
 
+/* In the place of a launcher: this process is a rank of a world that somebody else started. */
+static ad_status join(const ad_launch_options *options, ad_launch_result *result) {
+  ad_comm *comm;
+  AD_TRY(ad_comm_open(&comm));
+  int64_t rank = ad_comm_rank(comm);
+  result->joined = ad_comm_size(comm);
+  result->exit_status = options->function(comm, options->context);
+  ad_comm_close(comm);
+  if (!result->exit_status) return AD_OK;
+  result->rank = rank;
+  return ad_fail(AD_PEER_FAILED, "rank %" PRId64 " ended with exit status %d", rank, result->exit_status);
+}
+
 ad_status ad_launch(const ad_launch_options *options, ad_launch_result *out) {
   ad_launch_result result = {.size = sizeof result, .rank = -1};
   ad_launch_options own;
   AD_TRY(ad_options_take(&own, sizeof own, options, "ad_launch_options"));
-  AD_TRY(check_options(&own));
+  int joins = own.joins && own.function && !is_forked_rank && ad_comm_launched();
+  if (!joins) AD_TRY(check_options(&own));
   if (!out) return ad_fail(AD_INVALID, "ad_launch: `out` is NULL; it receives what became of the ranks");
   AD_TRY(ad_result_check(out, sizeof result, "ad_launch_result"));
   launcher l = {.options = &own, .result = &result};
-  ad_status status = launch(&l);
+  ad_status status = joins ? join(&own, &result) : launch(&l);
   ad_result_give(out, &result);
   return status;
 }

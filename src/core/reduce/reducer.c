@@ -503,6 +503,12 @@ ad_status ad_reducer_step_at(ad_reducer *reducer, const ad_array *const *grads, 
 
 /* ---- results ---- */
 
+ad_array ad_reducer_describe(const ad_reducer *reducer, size_t param) {
+  if (!ad_has(param, reducer->param_count, __func__, "parameter")) return (ad_array){0};
+  const ad_reduced_param *p = &reducer->params[param];
+  return ad_array_describe(reducer->comm, p->contract.grad, &p->shape, &p->gradient);
+}
+
 const ad_array *ad_reducer_gradient(const ad_reducer *reducer, size_t param) {
   return ad_has(param, reducer->param_count, __func__, "parameter") ? &reducer->params[param].result : NULL;
 }
