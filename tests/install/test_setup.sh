@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Where script/setup cannot install, it says how: by the names of Fedora, of Arch, or of Debian; what no package brings it says too.
+# Nothing is installed here: the path has neither apt-get nor what is looked for. Usage: test_setup.sh SOURCE
+set -euo pipefail
+source=$1
+work=$(mktemp -d) && trap 'rm -rf -- "$work"' EXIT
+fail() { echo "FAILED: $*" >&2; cat "$work/said" >&2; exit 1; }
+
+mkdir "$work/bin"
+for tool in bash sed awk tr dirname id sort uname env cat grep head; do ln -s "$(command -v "$tool")" "$work/bin/$tool"; done
+
+# setup OS-RELEASE ARGUMENT...: what is said, with exit status 1
+setup() {
+  local status=0 release=$1
+  shift
+  printf '%b' "$release" >"$work/os-release"
+  ADDEND_OS_RELEASE=$work/os-release PATH=$work/bin XDG_CACHE_HOME=$work bash "$source/script/setup" "$@" >"$work/said" 2>&1 </dev/null || status=$?
+  [ $status -eq 1 ] || fail "exit $status"
+}
+says() { grep -qE -- "$1" "$work/said" || fail "not said: $1"; }
+
+setup 'NAME="Fedora Linux"\nID=fedora\n' --test
+says '^  libjansson-dev +JSON output'
+says '^setup: here they are installed by: dnf install .*\bcmake\b.* openblas-devel libyaml-devel jansson-devel xxhash-devel freetype-devel .*mpich-devel'
+setup 'ID="rocky"\nID_LIKE="rhel centos fedora"\n'
+says '^setup: here they are installed by: dnf install .*jansson-devel'
+setup 'ID=arch\n' --test
+says '^setup: here they are installed by: pacman -S --needed .*\bopenblas libyaml jansson xxhash freetype2 cmocka clang .*\bopenmpi\b'
+says '^setup: no package here: mpich .*engine mpi or its tests'
+! grep -qE 'pacman.* clang .* clang ' "$work/said" || fail "a package is named twice"
+setup 'ID=manjaro\nID_LIKE=arch\n'
+says 'pacman -S --needed .*jansson'
+setup 'ID=debian\n'
+says '^setup: apt-get is not in the path; it installs them by: apt-get install .*libjansson-dev'
+setup 'ID=linuxmint\nID_LIKE="ubuntu debian"\n'
+says 'apt-get install .*libjansson-dev'
+setup 'ID=plan9\n'
+says "this is not Debian, Fedora or Arch: .*the names are Debian's"
+! grep -qE 'dnf|pacman|apt-get' "$work/said" || fail "a command for another system"
+
+# Every row has five columns, and what has no package is told by name where it is needed to build.
+awk -F '|' '/_table=/ {inside = 1; next} /^'\''$/ {inside = 0} inside && NF != 5 {bad = 1; print} END {exit bad}' "$source/script/setup" >"$work/said" ||
+  fail "rows without five columns"
+echo "setup: all hold"
