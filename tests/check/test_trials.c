@@ -66,7 +66,6 @@ static void notice_creation(void *context, void *passing) { ((ad_mistake_scene *
 /* Whatever the loss is divided by, f16 does not hold this. */
 static void overflow(void *context, void *passing) { ((ad_divisor_passing *)passing)->total = 1e-30; }
 
-/* At `scale` both clean steps overflow at first, or none does. */
 static ad_sabotage try_at_creation(const ad_mistake *mistake, int scale) {
   char text[640];
   ad_recipe *recipe = NULL;
@@ -98,9 +97,8 @@ static ad_sabotage try_at_creation(const ad_mistake *mistake, int scale) {
   return found;
 }
 
-/* The run of its own begins at the scale at which steps are taken: its calls are those of a step that counts. */
-static void a_run_of_its_own_begins_where_steps_are_taken(void **state) {
-  ad_sabotage found = try_at_creation(NULL, 24);
+static void a_wide_bucket_is_told_by_contract_and_by_calls(void **state) {
+  ad_sabotage found = try_at_creation(NULL, 10);
   assert_int_equal(found.caught, AD_CAUGHT_PLAN);
   if (!strstr(found.message, ", planned ")) fail_msg("the calls are not told: %s", found.message);
 }
@@ -232,7 +230,7 @@ static void a_place_that_is_not_found_again_is_said(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_mistake_that_shows_in_a_metric_alone_is_caught),
-      cmocka_unit_test(a_run_of_its_own_begins_where_steps_are_taken),
+      cmocka_unit_test(a_wide_bucket_is_told_by_contract_and_by_calls),
       cmocka_unit_test(a_skipped_step_is_not_caught_by_its_calls),
       cmocka_unit_test(mistakes_are_tried_beside_a_mirror),
       cmocka_unit_test(what_types_let_pass_has_no_effect_only_over_one_rank),
