@@ -91,7 +91,9 @@ static ad_cause_kind kind_of(double factor) {
 /* What is too large by a factor was divided by a count that is too small by it. */
 static void add_count(const ad_place *place, double factor, ad_causes *causes) {
   char names[80];
-  const char *did = isnan(factor) ? "left out, or done over others," : factor > 1 ? "left out, or averaged," : "summed twice";
+  const char *did = isnan(factor) ? "left out, or done over others,"
+                    : factor > 1  ? "left out, or averaged,"
+                                  : "summed twice";
   ad_causes_add(causes, kind_of(1 / factor), axes_of(place), factor,
                 "the count that losses are divided by is wrong: %s over %s", did,
                 ad_axes_print(axes_of(place), names, sizeof names));
