@@ -19,10 +19,10 @@ NOT_OVER = {'more_axes', 'fewer_axes', 'other_group'}
 
 # What words tell the truth of a mistake that is no transition; its parameter is named in any case.
 KNOWN = {
-    'mean-of-microbatch-means': r'microbatch|count',
+    'mean-of-microbatch-means': r'microbatch',
     'last-microbatch-only': r'last microbatch',
     'first-step-unsynchronised': r'not (summed|reduced) over|differ along',
-    'both-factors-when-one-runs': r'accumulated was divided|microbatch',
+    'both-factors-when-one-runs': r'accumulated was divided|microbatch',  # accumulated: all microbatches but the last
     'factor-wrong-width': r'missing: the sum is zero|factor|not finite',
     'bucket-by-raw-dtype': r'rounding|rounded',
     'bucket-by-wide-gradient': r'rounding|rounded',
@@ -32,6 +32,16 @@ KNOWN = {
     'perturbed-replica': r"cop(y|ies) differs?|wrong on rank",
     'master-in-bf16': r'update',
     'one-seed-for-two-averages': r'averaged|divided',
+}
+
+
+# Where an operator says how a sum is wrong, these kinds say another thing. `missing` of a pass or of the count says only
+# that its transition is another one ("left out, or done over others").
+OTHER_KINDS = {
+    'averaged': {'doubled', 'partial', 'wrong_group'},
+    'doubled': {'averaged', 'partial', 'wrong_group'},
+    'left_out': {'doubled', 'wrong_group'},
+    'first_microbatch_only': {'doubled', 'wrong_group'},
 }
 
 
@@ -60,6 +70,10 @@ def names_place(cause, sabotage, phase, what):
     return phase in cause['text'] or 'bridge' in cause['text']
 
 
+def is_of_other_kind(cause, sabotage):
+    return cause['kind'] in OTHER_KINDS.get(sabotage['derived']['operator'], ())
+
+
 def fits(cause, sabotage):
     if not sabotage['derived']:
         words = KNOWN.get(sabotage['name'])
@@ -68,7 +82,7 @@ def fits(cause, sabotage):
     over = set(cause['axes'].split(',')) - {''}
     if what == 'norm':
         return names_place(cause, sabotage, phase, what)
-    return bool(over & axes) and names_place(cause, sabotage, phase, what)
+    return bool(over & axes) and names_place(cause, sabotage, phase, what) and not is_of_other_kind(cause, sabotage)
 
 
 def is_false(cause, sabotage):
@@ -79,7 +93,8 @@ def is_false(cause, sabotage):
         return bool(cause['axes']) and sabotage['name'] in KNOWN
     axes, phase, what = truth(sabotage)
     over = set(cause['axes'].split(',')) - {''}
-    return bool(over and not over & axes) or (bool(over) and not names_place(cause, sabotage, phase, what))
+    wrong = not over & axes or not names_place(cause, sabotage, phase, what) or is_of_other_kind(cause, sabotage)
+    return bool(over) and wrong
 
 
 def look_at(addend, recipe):
@@ -89,7 +104,7 @@ def look_at(addend, recipe):
     return json.loads(run.stdout)
 
 
-def judge(document):
+def judge(document, listed):
     tally, lines = collections.Counter(), []
     for sabotage in document['sabotage']:
         if sabotage['caught_by'] != 'number' or sabotage['param'] is None:
@@ -97,6 +112,8 @@ def judge(document):
         causes = [sabotage['cause']] if sabotage['cause'] else sabotage['possible_causes']
         named = any(fits(cause, sabotage) for cause in causes)
         false = bool(sabotage['cause']) and is_false(sabotage['cause'], sabotage)
+        verdict = 'false' if false else 'vague' if not named else 'alone' if sabotage['cause'] else 'listed'
+        listed.append((document['recipe'], sabotage['name'], sabotage['param'], verdict, ' | '.join(cause['text'] for cause in causes)))
         tally['caught'] += 1
         tally['named'] += named
         tally['alone'] += named and bool(sabotage['cause'])
@@ -111,17 +128,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('addend')
     parser.add_argument('recipe', nargs='+', help='a recipe, or the document of its check (.json)')
+    parser.add_argument('--list', metavar='FILE', help='every mistake, with what was said of it, as a table with tabs')
     given = parser.parse_args()
-    every = []
+    every, listed = [], []
     print('| recipe | by number | axis and place named | by a `cause` alone | false `cause` |\n|---|---|---|---|---|')
     for recipe in given.recipe:
         document = json.load(open(recipe)) if recipe.endswith('.json') else look_at(given.addend, recipe)
-        tally, lines = judge(document)
+        tally, lines = judge(document, listed)
         name = document['recipe']
         print(f"| {name} | {tally['caught']} | {tally['named']} | {tally['alone']} | {tally['false']} |", flush=True)
         every += [f'| {name} {line[1:]}' for line in lines]
     print('\n| recipe | planted | shown by | said |\n|---|---|---|---|')
     print('\n'.join(every))
+    if given.list:
+        with open(given.list, 'w') as file:
+            file.write('recipe\tplanted\tshown by\ttold\tsaid\n')
+            file.writelines('\t'.join(row) + '\n' for row in listed)
 
 
 main()

@@ -25,7 +25,7 @@ typedef struct saying {
   const char *place, *words;
 } saying;
 
-static void says(const ad_recipe *recipe, const saying *s) {
+static ad_sabotage says(const ad_recipe *recipe, const saying *s) {
   ad_proof *proof;
   must(ad_proof_create(recipe, &proof));
   ad_sabotage tried = try_alone(recipe, s->begins, s->has, proof);
@@ -39,6 +39,7 @@ static void says(const ad_recipe *recipe, const saying *s) {
   if (!said || tried.causes.count != s->causes)
     fail_msg("%s: %s: %d causes, %s", tried.name, tried.param, tried.causes.count, tried.causes.list[0].text);
   ad_proof_destroy(proof);
+  return tried;
 }
 #define SAYS(recipe, ...) says((recipe), &(saying){__VA_ARGS__})
 
@@ -91,8 +92,9 @@ static void the_count_is_told_of_in_the_view_of_tokens(void **state) {
                       "mesh: \"dp_shard=2 cp=2\"\nviews: {sparse: \"ep=4 etp=1\"}\n"
                       "train: {global_batch: 5, microbatches: 2, steps: 3, lr: 1e-3, seed: 1}\n",
                       "counted.yaml", NULL, 0, &recipe));
-  SAYS(recipe, "left_out: count", "", 1, AD_CAUSE_AVERAGED, AD_AXES(AD_DP_SHARD) | AD_AXES(AD_CP), "",
-       "the sum of counts over dp_shard,cp was left out");
+  ad_sabotage count = SAYS(recipe, "left_out: count", "", 1, AD_CAUSE_AVERAGED, AD_AXES(AD_DP_SHARD) | AD_AXES(AD_CP),
+                           "", "the sum of counts over dp_shard,cp was left out");
+  assert_true(count.loss_err > 0.01);  // which divides the loss too
   ad_recipe_destroy(recipe);
 }
 
@@ -100,7 +102,8 @@ static void what_was_counted_is_told_by_microbatches(void **state) {
   ad_recipe *recipe = small_recipe("dp_replicate=3 dp_shard=2", UNEQUAL, ", microbatches: 2}\nshard: {zero: 2");
   SAYS(recipe, "first_microbatch_only: ", "reduce_scatter over dp_shard", 1, AD_CAUSE_PARTIAL, AD_AXES(AD_DP_SHARD),
        "microbatches", "in all microbatches but the first: not summed over dp_shard");
-  SAYS(recipe, "last-microbatch-only", "", 1, AD_CAUSE_MISSING, 0, "", "only the last microbatch");
+  ad_sabotage last = SAYS(recipe, "last-microbatch-only", "", 1, AD_CAUSE_MISSING, 0, "", "only the last microbatch");
+  assert_true(last.loss_err < 1e-12);  // of gradients alone
   SAYS(recipe, "fewer_axes:dp_shard: count", "", 1, AD_CAUSE_AVERAGED, AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD),
        "", "its own count");
   SAYS(recipe, "more_axes:dp_shard: embedding.weight", "all_reduce", 1, AD_CAUSE_WRONG_GROUP, AD_AXES(AD_DP_SHARD), "",

@@ -83,6 +83,12 @@ static void a_factor_is_that_of_a_group_of_its_size(void **state) {
   assert_int_equal(proof->params[0].causes.count, 2);
   says(0, AD_AXES(AD_TP), "", "in the backward pass: summed twice over tp (all_gather at src/a.c:2)");
   assert_int_equal(proof->params[0].causes.list[0].kind, AD_CAUSE_DOUBLED);
+  explain(3, 1e-3); /* of the loss as well: what it was divided by is too small */
+  says(0, AD_AXES(AD_CP), "", "the count that losses are divided by is wrong: left out, or averaged, over cp");
+  assert_int_equal(proof->params[0].causes.list[0].kind, AD_CAUSE_AVERAGED);
+  explain(1.0 / 3, 1e-3);
+  says(0, AD_AXES(AD_CP), "", "the count that losses are divided by is wrong: summed twice over cp");
+  assert_int_equal(proof->params[0].causes.list[0].kind, AD_CAUSE_DOUBLED);
   explain(5, 0); /* no group's: any of them may have been done otherwise */
   assert_int_equal(proof->params[0].causes.count, 3);
 }

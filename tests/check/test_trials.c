@@ -4,6 +4,7 @@
 
 #include "check/sabotage.h"
 #include "program/program.h"
+#include "reduce/count.h"
 
 static ad_sabotages *drawn_of(const ad_recipe *recipe) {
   ad_sabotages *drawn;
@@ -57,6 +58,61 @@ static void a_mistake_that_shows_in_a_metric_alone_is_caught(void **state) {
   ad_sabotages_destroy(tried);
   ad_proof_destroy(scratch);
   ad_recipe_destroy(recipe);
+}
+
+/* ---- a mistake that is judged by the collectives of a run of its own ---- */
+
+static void notice_creation(void *context, void *passing) { ((ad_mistake_scene *)context)->fired = 1; }
+
+/* Whatever the loss is divided by, f16 does not hold this. */
+static void overflow(void *context, void *passing) { ((ad_divisor_passing *)passing)->total = 1e-30; }
+
+static ad_sabotage try_at_creation(const ad_mistake *mistake, int scale) {
+  char text[640];
+  ad_recipe *recipe = NULL;
+  snprintf(text, sizeof text,
+           "name: halves\nmodel: {kind: gpt, layers: 1, d_model: 16, heads: 2}\n"
+           "data: {text: [/usr/share/common-licenses], seq: 12}\nmesh: \"dp_shard=2\"\n"
+           "precision: {param: f16, reduce: f16, loss_scale: %d}\nshard: {zero: 2}\n"
+           "train: {global_batch: 12, steps: 5, lr: 1e-3, clip: 0.5}\n",
+           scale);
+  must(ad_recipe_parse(text, "halves.yaml", NULL, 0, &recipe));
+  ad_check_options options = {.size = sizeof options, .sabotage = 1, .sabotage_count = 1};
+  ad_proof *scratch;
+  must(ad_proof_create(recipe, &scratch));
+  ad_sabotages *tried = drawn_of(recipe);
+  ad_sabotage *first = &tried->list[tried->derived];
+  tried->count = tried->derived + 1;
+  if (!mistake) {
+    while (strcmp(first->known->name, "bucket-by-wide-gradient") != 0) first++;
+    tried->list[tried->derived] = *first;
+    first = &tried->list[tried->derived];
+  } else {
+    first->known = mistake;
+  }
+  must(ad_sabotages_try(recipe, &options, scratch, tried));
+  ad_sabotage found = *first;
+  ad_sabotages_destroy(tried);
+  ad_proof_destroy(scratch);
+  ad_recipe_destroy(recipe);
+  return found;
+}
+
+static void a_wide_bucket_is_told_by_contract_and_by_calls(void **state) {
+  ad_sabotage found = try_at_creation(NULL, 10);
+  assert_int_equal(found.caught, AD_CAUGHT_PLAN);
+  if (!strstr(found.message, ", planned ")) fail_msg("the calls are not told: %s", found.message);
+}
+
+/* A step that is skipped has fewer calls, which is no answer. */
+static void a_skipped_step_is_not_caught_by_its_calls(void **state) {
+  static const ad_mistake overflows = {.name = "overflows",
+                                       .words = "the loss is divided by next to nothing",
+                                       .of_dtype = 1,
+                                       .at_creation = 1,
+                                       .at = {{AD_SEAM_CONTRACT, notice_creation}, {AD_SEAM_DIVISOR, overflow}}};
+  ad_sabotage found = try_at_creation(&overflows, 10);
+  if (found.caught != AD_CAUGHT_NONE) fail_msg("%s: %s", ad_caught_name(found.caught), found.message);
 }
 
 /* ---- a module without an optimizer ---- */
@@ -175,6 +231,8 @@ static void a_place_that_is_not_found_again_is_said(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_mistake_that_shows_in_a_metric_alone_is_caught),
+      cmocka_unit_test(a_wide_bucket_is_told_by_contract_and_by_calls),
+      cmocka_unit_test(a_skipped_step_is_not_caught_by_its_calls),
       cmocka_unit_test(mistakes_are_tried_beside_a_mirror),
       cmocka_unit_test(what_types_let_pass_has_no_effect_only_over_one_rank),
       cmocka_unit_test(what_is_left_out_over_one_rank_has_no_effect),

@@ -55,9 +55,10 @@ done
 draw_cases "meshes" 2 "${cases[@]}"
 for arguments in "${drawn[@]}"; do prove $arguments; done
 
-# The decoder's sequence cut over tp too, inside what cp cuts, and on an axis of one rank.
+# The decoder's sequence cut over tp too, inside what cp cuts, on an axis of one rank, and beside no cp.
 prove ocr-fan-in-small model.sequence_parallel=true
 prove ocr-fan-out model.sequence_parallel=true
+prove ocr-fan-out mesh.model=dp=4+tp=2 model.sequence_parallel=true
 prove ocr-fan-in-small mesh.model=cp=2+tp=4 model.sequence_parallel=true shard.zero=3
 
 # The same for modules on ranks of their own, whose numbers need not agree: with copies that nobody asks on the one side

@@ -160,6 +160,54 @@ static void where_the_rows_are_summed_a_second_sum_of_the_scores_is_refused(void
   close_dry(&d);
 }
 
+/* ---- whole experts beside shared ones ---- */
+
+/* Collectives of the forward pass over tp, by their move. */
+static void count_forward(void *context, void *passing) {
+  const ad_transit *transit = ((const ad_transit_passing *)passing)->transit;
+  if (!transit->backward && transit->axes & AD_AXES(AD_TP)) ((int *)context)[transit->move]++;
+}
+
+static void forward_of_layer(dry *d, int64_t shared, int seen[AD_MOVE_COUNT]) {
+  ad_declarations list = ad_declarations_on(d->mesh);
+  ad_experts_shape shape = {.d_model = WIDTH,
+                            .experts = EXPERTS,
+                            .hidden = HIDDEN,
+                            .top_k = 2,
+                            .shared_hidden = shared,
+                            .output_factor = 1,
+                            .view = d->view};
+  ad_experts_layer layer = ad_experts_declare(&list, "b.moe", &shape);
+  ad_tensor *params[16];
+  ad_experts_notes notes;
+  must(list.status);
+  assert_in_range(list.count, 1, 16);
+  for (size_t i = 0; i < list.count; i++) {
+    ad_array array = ad_array_describe(d->comm, AD_F32, &list.list[i].shape, &list.list[i].layout);
+    params[i] = ad_input(d->tape, &array);
+  }
+  ad_tensor *x = leaf(d, d->mesh, "dp_shard=S0 tp=I", (ad_shape){3, {4, 3, WIDTH}}, 1);
+  ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){count_forward, seen});
+  ad_experts_forward(d->tape, params, &layer, x, NULL, (ad_decisions){0}, &notes);
+  ad_seams_clear();
+  must(ad_tape_status(d->tape));
+  ad_declarations_release(&list);
+}
+
+/* Rows that ranks of tp took are gathered; beside shared experts, whose addends are summed in any case, they are
+ * addends of that one sum. */
+static void whole_experts_and_shared_ones_are_made_whole_by_one_collective(void **state) {
+  for (int shared = 0; shared <= 1; shared++) {
+    int seen[AD_MOVE_COUNT] = {0};
+    dry d = open_dry(0);
+    forward_of_layer(&d, shared ? HIDDEN : 0, seen);
+    assert_int_equal(seen[AD_MOVE_ALL_GATHER], !shared);
+    assert_int_equal(seen[AD_MOVE_ALL_REDUCE], shared);
+    assert_int_equal(seen[AD_MOVE_REDUCE_SCATTER], 0);
+    close_dry(&d);
+  }
+}
+
 /* ---- parameters ---- */
 
 static void assert_layout(const ad_declarations *list, size_t param, const char *name, const char *wanted) {
@@ -197,6 +245,7 @@ int main(void) {
       cmocka_unit_test(scores_of_a_gate_that_is_not_summed_do_not_meet_the_experts),
       cmocka_unit_test(the_sum_of_the_gate_is_one_collective_of_the_backward_pass),
       cmocka_unit_test(where_the_rows_are_summed_a_second_sum_of_the_scores_is_refused),
+      cmocka_unit_test(whole_experts_and_shared_ones_are_made_whole_by_one_collective),
       cmocka_unit_test(experts_lie_on_the_view_and_the_router_beside_what_is_dense),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

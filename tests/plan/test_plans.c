@@ -247,6 +247,29 @@ static json_int_t ranks_listed(const json_t *plan) {
 
 /* ---- what must hold ---- */
 
+/* One word where all four dtypes of a contract are the same, and otherwise all four. */
+static void the_table_tells_each_contract(void **state) {
+  static const char text[] =
+      "name: columns\nmodel: {kind: columns}\nmesh: \"dp_shard=2 tp=3\"\nshard: {zero: 3}\n"
+      "precision: {param: bf16, reduce: f32%s}\ntrain: {global_batch: 4, steps: 2, lr: 1e-2}\n";
+  static const char *const overrides[] = {"", ", overrides: {table: {param: f32, grad: f32}}"};
+  static const char *const wanted[] = {" bf16/bf16/f32/f32 ", " f32 "};
+  for (int i = 0; i < 2; i++) {
+    char whole[512], *table;
+    ad_recipe *recipe = NULL;
+    snprintf(whole, sizeof whole, text, overrides[i]);
+    must(ad_recipe_parse(whole, "small.yaml", NULL, 0, &recipe));
+    must(ad_plan_table(recipe, &(ad_plan_options){.size = sizeof(ad_plan_options)}, &table));
+    const char *row = strstr(table, "\n  table ");
+    assert_non_null(row);
+    char line[256];
+    snprintf(line, sizeof line, "%.*s", (int)strcspn(row + 1, "\n"), row + 1);
+    if (!strstr(line, wanted[i])) fail_msg("no%sin: %s", wanted[i], line);
+    free(table);
+    ad_recipe_destroy(recipe);
+  }
+}
+
 static void a_gather_counts_what_the_rank_computes_with(void **state) {
   json_t *plan = plan_columns("dp_shard=2 tp=3", 4, "");
   const json_t *gather = json_array_get(json_object_get(plan, "collectives"), 0);
@@ -752,6 +775,7 @@ static void pools_of_many_ranks_are_planned(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_table_tells_each_contract),
       cmocka_unit_test(a_gather_counts_what_the_rank_computes_with),
       cmocka_unit_test(every_cut_decides_what_a_rank_holds),
       cmocka_unit_test(only_the_first_of_the_replicas_writes_checkpoints),

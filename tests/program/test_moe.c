@@ -100,6 +100,32 @@ static void every_mistake_is_told_at_once(void **state) {
   ad_comm_close(comm);
 }
 
+static void names_views(ad_comm *comm, const ad_moe_options *options, const char *mesh, const char *wanted) {
+  ad_program *program;
+  assert_int_equal(try(options, comm, mesh, &program), AD_INVALID);
+  const char *named = strstr(ad_last_error(), "with this mesh these would do: ");
+  if (!wanted && named) fail_msg("no view is left, yet: %s", named);
+  if (wanted && (!named || !strstr(named, wanted))) fail_msg("\"%s\" does not name %s", ad_last_error(), wanted);
+  if (wanted && strstr(named, "etp=2")) fail_msg("etp=2 would not do: %s", named);
+}
+
+/* Experts that are too narrow to be cut, a mesh that names no axis beside tp, and no experts at all. */
+static void views_that_would_not_do_are_not_named(void **state) {
+  ad_moe_options options = tiny();
+  ad_comm *four, *two;
+  must(ad_comm_open_dry(0, 4, &four));
+  must(ad_comm_open_dry(0, 2, &two));
+  options.sparse = (char[]){"efsdp=1 ep=3 etp=1"};
+  options.expert_hidden = 1;
+  names_views(four, &options, "dp_shard=2 tp=2", "\"ep=2 etp=1\", \"ep=1 etp=1\"");
+  options.expert_hidden = 10;
+  names_views(two, &options, "tp=2", "\"ep=2 etp=1\", \"ep=1 etp=1\"");
+  options.experts = 0;
+  names_views(four, &options, "dp_shard=2 tp=2", NULL);
+  ad_comm_close(two);
+  ad_comm_close(four);
+}
+
 static void a_view_is_that_of(const char *mesh_text, const char *given, const char *whole) {
   ad_moe_options options = tiny();
   ad_mesh *mesh, *view;
@@ -189,6 +215,7 @@ int main(void) {
       cmocka_unit_test(without_a_view_experts_are_cut_as_the_rest_and_not_spread),
       cmocka_unit_test(a_token_is_multiplied_with_its_experts_alone),
       cmocka_unit_test(every_mistake_is_told_at_once),
+      cmocka_unit_test(views_that_would_not_do_are_not_named),
       cmocka_unit_test(what_a_view_leaves_are_copies_of_experts),
       cmocka_unit_test(the_bias_grows_where_an_expert_is_asked_for_too_seldom),
       cmocka_unit_test(the_margin_is_that_of_the_closest_choice),

@@ -1,6 +1,8 @@
 /* The trace in memory: what is recorded, and for how long. */
 #include "world.h"
 
+#include <unistd.h>
+
 #include "train/trace.h"
 
 static void pass_bucket(ad_trace *trace, ad_bucket_event event, int bucket, size_t bytes) {
@@ -124,6 +126,39 @@ static void a_file_that_cannot_be_written_is_named(void **state) {
   ad_trace_destroy(&trace);
 }
 
+static void assert_has(const char *text, int count, const char *wanted) {
+  for (const char *at = text; (at = strstr(at, wanted)); at++) count--;
+  if (count) fail_msg("%d times too few: %s in %s", count, wanted, text);
+}
+
+/* Both ends of a reduction say what it was, in their names and for who reads them by key. */
+static void a_reduction_is_written_with_its_operation_and_axes(void **state) {
+  char path[] = "/tmp/test_trace_XXXXXX", text[8192] = "";
+  ad_trace trace;
+  must(ad_trace_create(&trace));
+  ad_trace_begin_step(&trace, 0);
+  for (int bucket = 0; bucket < 2; bucket++) pass_bucket(&trace, AD_BUCKET_POST, bucket, 8);
+  for (int bucket = 0; bucket < 2; bucket++) {
+    pass_bucket(&trace, AD_BUCKET_WAIT, bucket, 8);
+    pass_bucket(&trace, AD_BUCKET_DONE, bucket, 8);
+  }
+  ad_trace_end_step(&trace);
+  int descriptor = mkstemp(path);
+  assert_true(descriptor >= 0);
+  must(ad_trace_write(&trace, 3, path));
+  FILE *file = fopen(path, "r");
+  assert_non_null(file);
+  assert_true(fread(text, 1, sizeof text - 1, file) > 0);
+  fclose(file);
+  close(descriptor);
+  unlink(path);
+  assert_has(text, 2, "\"name\":\"bucket 0: reduce_scatter over dp_shard\"");
+  assert_has(text, 2, "\"bytes\":8,\"op\":\"reduce_scatter\",\"axes\":\"dp_shard\"}");
+  assert_has(text, 2, "\"name\":\"bucket 1: all_reduce over dp_shard\"");
+  assert_has(text, 2, "\"bytes\":8,\"op\":\"all_reduce\",\"axes\":\"dp_shard\"}");
+  ad_trace_destroy(&trace);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(spans_end_where_they_began),
@@ -132,6 +167,7 @@ int main(void) {
       cmocka_unit_test(the_first_steps_and_the_last_are_kept_whole),
       cmocka_unit_test(a_late_step_without_its_begin_is_left_out),
       cmocka_unit_test(a_step_says_how_long_reductions_took),
+      cmocka_unit_test(a_reduction_is_written_with_its_operation_and_axes),
       cmocka_unit_test(a_file_that_cannot_be_written_is_named),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,13 +38,30 @@ static ad_axes same_in(const ad_mesh *own, const ad_mesh *view, ad_axes axes) {
   return covered == axes ? same : 0;
 }
 
+/* Where `text` names exactly these axes, in whatever order, and over how many characters. */
+static const char *find_axes(const char *text, ad_axes axes, size_t *length) {
+  char names[80];
+  ad_axes named;
+  for (const char *at = text; *at; at += *length ? *length : 1) {
+    *length = strspn(at, "abcdefghijklmnopqrstuvwxyz_,");
+    size_t own = *length && at[*length - 1] == ',' ? *length - 1 : *length;
+    if (!own || own >= sizeof names) continue;
+    snprintf(names, sizeof names, "%.*s", (int)own, at);
+    if (ad_axes_parse(names, &named) || named != axes) continue;
+    *length = own;
+    return at;
+  }
+  return NULL;
+}
+
 static void rename_axes(ad_cause *cause, ad_axes to) {
-  char text[sizeof cause->text], from_names[80], to_names[80];
-  const char *from = ad_axes_print(cause->axes, from_names, sizeof from_names), *at = strstr(cause->text, from);
+  char text[sizeof cause->text], names[80];
+  size_t length;
+  const char *at = find_axes(cause->text, cause->axes, &length);
   cause->axes = to;
   if (!at) return;
-  snprintf(text, sizeof text, "%.*s%s%s", (int)(at - cause->text), cause->text,
-           ad_axes_print(to, to_names, sizeof to_names), at + strlen(from));
+  snprintf(text, sizeof text, "%.*s%s%s", (int)(at - cause->text), cause->text, ad_axes_print(to, names, sizeof names),
+           at + length);
   memcpy(cause->text, text, sizeof text);
 }
 

@@ -88,6 +88,17 @@ static ad_cause_kind kind_of(double factor) {
   return isnan(factor) ? AD_CAUSE_MISSING : factor < 1 ? AD_CAUSE_AVERAGED : AD_CAUSE_DOUBLED;
 }
 
+/* What is too large by a factor was divided by a count that is too small by it. */
+static void add_count(const ad_place *place, double factor, ad_causes *causes) {
+  char names[80];
+  const char *did = isnan(factor) ? "left out, or done over others,"
+                    : factor > 1  ? "left out, or averaged,"
+                                  : "summed twice";
+  ad_causes_add(causes, kind_of(1 / factor), axes_of(place), factor,
+                "the count that losses are divided by is wrong: %s over %s", did,
+                ad_axes_print(axes_of(place), names, sizeof names));
+}
+
 static void add_like(const search *s, size_t first, double factor, ad_causes *causes) {
   const ad_place *place = &s->places->list[first];
   char names[80], where[160];
@@ -96,8 +107,7 @@ static void add_like(const search *s, size_t first, double factor, ad_causes *ca
   ad_axes_print(axes_of(place), names, sizeof names);
   print_like(s, first, factor, &text);
   if (ad_place_is_count(place))
-    ad_causes_add(causes, kind_of(factor), axes_of(place), factor,
-                  "the count that losses are divided by is wrong: %s over %s", did, names);
+    add_count(place, factor, causes);
   else if (is_of_bridge(place))
     snprintf(ad_causes_add(causes, kind_of(factor), axes_of(place), factor, "%s the bridge `%s`: %s over %s",
                            s->forward ? "in the forward pass, over" : "on the way back over", place->what, did, names)
