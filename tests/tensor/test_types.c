@@ -2,6 +2,7 @@
  * tested in tests/layout. */
 #include <stdio.h>
 #include "base/seams.h"
+#include "tensor/repair.h"
 #include "tensor/tape.h"
 #include "world.h"
 
@@ -403,6 +404,37 @@ static void what_is_said_to_repair_a_place_does(void **state) {
   assert_int_equal(silent, 6); /* V beside I or a cut */
 }
 
+/* -1, 0 or 1. */
+static int sign_of(int64_t difference) { return (difference > 0) - (difference < 0); }
+
+/* By what it states, its steps, where it is put, the operand, the axes. */
+static int order_of(const ad_repair *a, const ad_repair *b) {
+  const int by[] = {ad_repair_states(a) - ad_repair_states(b), a->way.count - b->way.count, a->is_before - b->is_before,
+                    a->operand - b->operand, sign_of((int64_t)a->axes - (int64_t)b->axes)};
+  for (size_t i = 0; i < sizeof by / sizeof *by; i++)
+    if (by[i]) return by[i];
+  return 0;
+}
+
+/* Of repairs that move as many bytes the first is said, so that which it is must not depend on the sort. */
+static void what_a_refused_call_takes_is_listed_in_one_order(void **state) {
+  dry_world *d = *state;
+  ad_repairs repairs = {0};
+  ad_tensor *x = ad_scale(d->tape, leaf(d, "dp=S0 tp=R", SHAPE(3, 6, 4, 8)), 2);
+  ad_repairs_watch(&repairs);
+  assert_null(ad_tensor_array(ad_lower(d->tape, x, AD_SLOPE_RETURNS)));
+  ad_repairs_end();
+  must(repairs.status);
+  assert_true(repairs.refused);
+  int by_axes = 0;
+  for (size_t i = 1; i < repairs.count; i++) {
+    assert_true(order_of(&repairs.list[i - 1], &repairs.list[i]) <= 0);
+    by_axes += repairs.list[i - 1].axes != repairs.list[i].axes;
+  }
+  assert_true(by_axes > 2);
+  ad_repairs_release(&repairs);
+}
+
 static void what_is_linear_in_neither_takes_no_addends(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8)), *u = leaf(d, "dp=S0 tp=R", SHAPE(2, 6, 8));
@@ -692,6 +724,7 @@ int main(void) {
       TEST(lower_takes_no_gradient_that_is_an_addend),
       TEST(what_a_loss_is_said_to_lack_makes_it_one),
       TEST(what_is_said_to_repair_a_place_does),
+      TEST(what_a_refused_call_takes_is_listed_in_one_order),
       TEST(what_is_linear_in_neither_takes_no_addends),
       TEST(the_sum_inside_a_logarithm_is_of_all_ranks),
       TEST(a_divergence_is_from_a_constant_of_whole_rows),
