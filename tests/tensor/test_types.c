@@ -321,8 +321,8 @@ static void lower_takes_no_gradient_that_is_an_addend(void **state) {
   refused(d, ad_lower(d->tape, x, AD_SLOPE_RETURNS), AD_TYPE, "lower: the result is R on `tp`",
           "not linear in the gradient; this may repair it: all_reduce P->I");
   x = leaf(d, "dp=S0 tp=P", SHAPE(3, 6, 4, 8));
-  must(ad_backward(
-      d->tape, ad_sum(d->tape, ad_lower(d->tape, ad_all_reduce(d->tape, x, "tp", AD_I), AD_SLOPE_RETURNS))));
+  must(ad_backward(d->tape,
+                   ad_sum(d->tape, ad_lower(d->tape, ad_all_reduce(d->tape, x, "tp", AD_I), AD_SLOPE_RETURNS))));
   ad_tape_reset(d->tape);
   x = leaf(d, "dp=S0 tp=R", SHAPE(3, 6, 4, 8));
   must(ad_backward(d->tape, ad_once(d->tape, ad_sum(d->tape, ad_lower(d->tape, x, AD_SLOPE_PLAIN)), "tp")));
@@ -349,9 +349,10 @@ static void what_a_loss_is_said_to_lack_makes_it_one(void **state) {
   ad_tape_reset(d->tape);
   must(ad_backward(d->tape, ad_all_reduce(d->tape, leaf(d, "dp=P tp=P", (ad_shape){0}), "tp", AD_I)));
   ad_tape_reset(d->tape);
-  cannot_start(d, "dp_shard=V tp=I",
-               "the loss is V on `dp_shard`, but backward starts from P or I; this may repair it: declare V->P, if each "
-               "rank's value is an addend of the loss");
+  cannot_start(
+      d, "dp_shard=V tp=I",
+      "the loss is V on `dp_shard`, but backward starts from P or I; this may repair it: declare V->P, if each "
+      "rank's value is an addend of the loss");
   must(ad_backward(d->tape, ad_declare(d->tape, leaf(d, "dp_shard=V tp=I", (ad_shape){0}), "dp_shard", AD_P)));
 }
 
