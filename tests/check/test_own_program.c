@@ -7,6 +7,7 @@
 #include "addend/data.h"
 #include "addend/program.h"
 #include "addend/train.h"
+#include "check/sabotage.h"
 #include "kernels/kernels.h"
 #include "program/program.h"
 
@@ -214,6 +215,13 @@ static void a_program_whose_types_do_not_fit_is_told_what_repairs_it(void **stat
                          "count it once per rank; this repairs it: once operand 2 R->P on "
                          "`dp_replicate,dp_shard` (tried: every type of a step then holds, and "
                          "nothing that does so moves fewer bytes)"));
+  /* of a mistake that is not there, though the program is refused without it, nothing is said to repair it */
+  ad_sabotage nowhere = {.planting = {.in_record = 1, .place = {.phase = AD_PLACE_FORWARD, .ordinal = 1000}}};
+  ad_repair repair;
+  assert_int_equal(ad_derived_repair(recipe, &nowhere, &repair, &holds), AD_OK);
+  assert_false(holds);
+  assert_int_equal(ad_derived_try_record(recipe, &nowhere), AD_OK);
+  assert_null(strstr(nowhere.message, "this repairs it"));
   ad_recipe_destroy(recipe);
   proof found = prove_as(mesh, options, "apart: 0.1, decay: 2", precision);
   assert_true(found.holds);

@@ -1,6 +1,7 @@
 /* A repair is said only after it was tried, and what is said is right: every program that lacks one transition and is
  * refused for it is run with the conversion that its message names, and proven. */
 #include "alone.h"
+#include "base/seams.h"
 #include "plan/plan.h"
 #include "tensor/repair.h"
 #include "../support/draw.h"
@@ -113,7 +114,67 @@ static void every_repair_that_is_said_repairs(void **state) {
   assert_true(repaired >= 20 && 10 * repaired >= 8 * refused);
 }
 
+/* Whether the step that lacks it, with the repair, is the one that lacks it. */
+static int is_of_that_mistake(const ad_recipe *recipe, ad_sabotage *lacking, const ad_repair *repair) {
+  ad_mending mending = {.repair = repair};
+  ad_run_options options = {.size = sizeof options, .dtype = AD_F64, .quiet = 1};
+  ad_step_report report;
+  ad_comm *comm;
+  ad_run *run;
+  int64_t world;
+  must(ad_recipe_world(recipe, &world));
+  must(ad_comm_open_dry(lacking->planting.place.rank, world, &comm));
+  must(ad_run_create(comm, recipe, &options, &run));
+  ad_planting_begin(&lacking->planting);
+  ad_repair_begin(&mending);
+  must(ad_run_step(run, 0, &report));
+  ad_seams_clear();
+  ad_run_destroy(run);
+  ad_comm_close(comm);
+  return mending.fired && lacking->planting.fired;
+}
+
+/* What was not tried is said with "may", and how often it was tried is so. */
+static void is_said_as_sure_as_it_is(const ad_sabotage *one) {
+  const char *said = one->message, *none = strstr(said, "no conversion of one value there repairs it (");
+  int tried = 0;
+  if (none && (sscanf(strchr(none, '('), "(%d tried)", &tried) != 1 || tried < 1 || tried > 64))
+    fail_msg("%s: %s", one->name, said);
+  if (none && strstr(said, "repair it: ")) fail_msg("%s: none, and one: %s", one->name, said);
+  const char *sure[] = {"; all_", "; reduce_", "; convert", "; once", "; declare", "; leave", "; nothing", "say so"};
+  for (size_t i = 0; i < sizeof sure / sizeof *sure; i++)
+    if (strstr(said, sure[i])) fail_msg("%s: nobody tried: %s", one->name, said);
+}
+
+/* Whatever was done to a transition of the record. */
+static void every_sentence_says_how_sure_it_is(void **state) {
+  int found_count = 0, may = 0;
+  for (int w = 0; w < WORLDS; w++) {
+    ad_recipe *recipe = recipe_of(worlds[w]);
+    ad_sabotages *listed;
+    must(ad_sabotages_create(recipe, 0, 0, &listed));
+    for (size_t i = 0; i < listed->count; i++) {
+      ad_sabotage *one = &listed->list[i];
+      ad_repair repair;
+      int found = 0;
+      if (one->known || !one->planting.in_record || one->planting.place.phase != AD_PLACE_FORWARD) continue;
+      must(ad_derived_try_record(recipe, one));
+      if (one->caught != AD_CAUGHT_TYPE) continue;
+      is_said_as_sure_as_it_is(one);
+      may += strstr(one->message, "; this may repair it: ") != NULL;
+      must(ad_derived_repair(recipe, one, &repair, &found));
+      found_count += found;
+      assert_true(!found || is_of_that_mistake(recipe, one, &repair));
+    }
+    ad_sabotages_destroy(listed);
+    ad_recipe_destroy(recipe);
+  }
+  printf("%d that were tried, %d that may\n", found_count, may);
+  assert_true(found_count > 0 && may > 0);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_repair_that_is_said_repairs)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_repair_that_is_said_repairs),
+                                     cmocka_unit_test(every_sentence_says_how_sure_it_is)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include "base/seams.h"
 #include "reduce/count.h"
 #include "tensor/explained.h"
+#include "tensor/repair.h"
 #include "tensor/tape.h"
 #include "world.h"
 
@@ -320,7 +321,11 @@ static void lower_takes_no_gradient_that_is_an_addend(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=R", SHAPE(3, 6, 4, 8));
   refused(d, ad_lower(d->tape, x, AD_SLOPE_RETURNS), AD_TYPE, "lower: the result is R on `tp`",
-          "not linear in the gradient");
+          "not linear in the gradient; this may repair it: all_reduce P->I");
+  x = leaf(d, "dp=S0 tp=P", SHAPE(3, 6, 4, 8));
+  must(ad_backward(d->tape,
+                   ad_sum(d->tape, ad_lower(d->tape, ad_all_reduce(d->tape, x, "tp", AD_I), AD_SLOPE_RETURNS))));
+  ad_tape_reset(d->tape);
   x = leaf(d, "dp=S0 tp=R", SHAPE(3, 6, 4, 8));
   must(ad_backward(d->tape, ad_once(d->tape, ad_sum(d->tape, ad_lower(d->tape, x, AD_SLOPE_PLAIN)), "tp")));
   ad_tape_reset(d->tape);
@@ -329,6 +334,108 @@ static void lower_takes_no_gradient_that_is_an_addend(void **state) {
   ad_tape_reset(d->tape);
   x = leaf(d, "dp=S0 tp=P", SHAPE(3, 6, 4, 8));
   refused(d, ad_lower(d->tape, x, AD_SLOPE_RETURNS), AD_TYPE, "lower: operand 1 is P on `tp`", "all_reduce");
+}
+
+static void cannot_start(dry_world *d, const char *layout, const char *said) {
+  assert_int_equal(ad_backward(d->tape, leaf(d, layout, (ad_shape){0})), AD_TYPE);
+  assert_mentions(said);
+  ad_tape_reset(d->tape);
+}
+
+static void what_a_loss_is_said_to_lack_makes_it_one(void **state) {
+  dry_world *d = *state;
+  cannot_start(d, "dp=P tp=R",
+               "the loss is R on `tp`, but backward starts from P or I: every rank holds the same sum; this may repair "
+               "it: once R->P, or all_reduce P->I instead of P->R where it is made");
+  must(ad_backward(d->tape, ad_once(d->tape, leaf(d, "dp=P tp=R", (ad_shape){0}), "tp")));
+  ad_tape_reset(d->tape);
+  must(ad_backward(d->tape, ad_all_reduce(d->tape, leaf(d, "dp=P tp=P", (ad_shape){0}), "tp", AD_I)));
+  ad_tape_reset(d->tape);
+  cannot_start(
+      d, "dp_shard=V tp=I",
+      "the loss is V on `dp_shard`, but backward starts from P or I; this may repair it: declare V->P, if each "
+      "rank's value is an addend of the loss");
+  must(ad_backward(d->tape, ad_declare(d->tape, leaf(d, "dp_shard=V tp=I", (ad_shape){0}), "dp_shard", AD_P)));
+}
+
+static ad_type type_called(const char *text) {
+  static const ad_type types[] = {AD_R, AD_I, AD_V, AD_P, AD_S(0), AD_S(2)};
+  char printed[16];
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+    if (!strcmp(ad_type_print(types[i], printed, sizeof printed), text)) return types[i];
+  fail_msg("no type is \"%s\"", text);
+  return AD_R;
+}
+
+/* "convert operand 2 I->R", on `tp`. */
+static void do_what_is_said(dry_world *d, const char *said, ad_tensor *operands[2]) {
+  char name[32], from[16], to[16], printed[16];
+  int operand, move = 0;
+  if (sscanf(said, "%31s operand %d %15[^-]->%15s", name, &operand, from, to) != 4) fail_msg("%s", said);
+  while (move < AD_MOVE_COUNT && strcmp(ad_move_name((ad_move)move), name) != 0) move++;
+  ad_tensor **x = &operands[operand - 1];
+  assert_string_equal(ad_type_print(ad_tensor_array(*x)->layout.type[AD_TP], printed, sizeof printed), from);
+  *x = ad_move_at(d->tape, *x, (ad_move)move, "tp", type_called(to), AD_HERE);
+}
+
+/* What is said at `place` is one transition there is; where there is none, nothing is said. */
+static void what_is_said_to_repair_a_place_does(void **state) {
+  static const char *const types[] = {"dp=S0 tp=R", "dp=S0 tp=I",  "dp=S0 tp=V",
+                                      "dp=S0 tp=P", "dp=S0 tp=S0", "dp=S0 tp=S2"};
+  dry_world *d = *state;
+  int said_count = 0, silent = 0;
+  for (int i = 0; i < 36; i++) {
+    const ad_shape whole = SHAPE(3, 6, 4, 8), front = SHAPE(3, 6, 2, 8);
+    if (i / 6 == i % 6) continue;
+    assert_null(ad_tensor_array(ad_place(d->tape, leaf(d, types[i / 6], whole), leaf(d, types[i % 6], front))));
+    assert_mentions("place: operand 1 is ");
+    const char *may = strstr(ad_last_error(), "; this may repair it: ");
+    char said[128];
+    snprintf(said, sizeof said, "%s", may ? may + strlen("; this may repair it: ") : "");
+    ad_tape_reset(d->tape);
+    silent += !may;
+    if (may) {
+      ad_tensor *operands[2] = {leaf(d, types[i / 6], whole), leaf(d, types[i % 6], front)};
+      do_what_is_said(d, said, operands);
+      if (!ad_tensor_array(ad_place(d->tape, operands[0], operands[1]))) fail_msg("%s: %s", said, ad_last_error());
+      said_count++;
+    }
+    ad_tape_reset(d->tape);
+    d->count = 0;
+  }
+  assert_int_equal(said_count, 24);
+  assert_int_equal(silent, 6); /* V beside I or a cut */
+}
+
+/* -1, 0 or 1. */
+static int sign_of(int64_t difference) { return (difference > 0) - (difference < 0); }
+
+/* By what it states, its steps, where it is put, the operand, the axes. */
+static int order_of(const ad_repair *a, const ad_repair *b) {
+  const int by[] = {ad_repair_states(a) - ad_repair_states(b), a->way.count - b->way.count, a->is_before - b->is_before,
+                    a->operand - b->operand, sign_of((int64_t)a->axes - (int64_t)b->axes)};
+  for (size_t i = 0; i < sizeof by / sizeof *by; i++)
+    if (by[i]) return by[i];
+  return 0;
+}
+
+/* Of repairs that move as many bytes the first is said, so that which it is must not depend on the sort. */
+static void what_a_refused_call_takes_is_listed_in_one_order(void **state) {
+  dry_world *d = *state;
+  ad_repairs repairs = {0};
+  ad_tensor *x = ad_scale(d->tape, leaf(d, "dp=S0 tp=R", SHAPE(3, 6, 4, 8)), 2);
+  ad_repairs_watch(&repairs);
+  assert_null(ad_tensor_array(ad_lower(d->tape, x, AD_SLOPE_RETURNS)));
+  ad_repairs_end();
+  must(repairs.status);
+  assert_true(repairs.refused);
+  int by_axes = 0;
+  for (size_t i = 1; i < repairs.count; i++) {
+    assert_true(order_of(&repairs.list[i - 1], &repairs.list[i]) <= 0);
+    by_axes += repairs.list[i - 1].axes != repairs.list[i].axes;
+  }
+  assert_true(by_axes > 2);
+  ad_repairs_release(&repairs);
 }
 
 static void what_is_linear_in_neither_takes_no_addends(void **state) {
@@ -618,6 +725,9 @@ int main(void) {
       TEST(the_gradient_of_a_replicated_addend_of_a_varying_sum_is_partial),
       TEST(transitions_are_numbered_in_the_order_of_recording),
       TEST(lower_takes_no_gradient_that_is_an_addend),
+      TEST(what_a_loss_is_said_to_lack_makes_it_one),
+      TEST(what_is_said_to_repair_a_place_does),
+      TEST(what_a_refused_call_takes_is_listed_in_one_order),
       TEST(what_is_linear_in_neither_takes_no_addends),
       TEST(the_sum_inside_a_logarithm_is_of_all_ranks),
       TEST(a_divergence_is_from_a_constant_of_whole_rows),

@@ -8,6 +8,7 @@
 #include "array/transit.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "layout/sentences.h"
 #include "program/model.h"
 #include "program/text_batch.h"
 
@@ -100,7 +101,9 @@ static ad_status check_summed(const ad_array *all) {
   char axes[128];
   ad_axes pending = ad_layout_axes_of(&all->layout, AD_P);
   if (!pending) return AD_OK;
-  return ad_fail(AD_TYPE, "tokens of the experts: they are P on `%s`: each rank has counted its own; all_reduce P->R",
+  return ad_fail(AD_TYPE,
+                 "tokens of the experts: they are P on `%s`: each rank has counted its own" AD_MAY_REPAIR
+                 "all_reduce P->R",
                  ad_axes_print(pending, axes, sizeof axes));
 }
 

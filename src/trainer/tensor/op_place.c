@@ -2,7 +2,10 @@
  * sequence's. */
 #include <inttypes.h>
 #include <string.h>
+#include "base/text.h"
 #include "layout/sentences.h"
+#include "layout/transition.h"
+#include "layout/type.h"
 #include "tensor/tape.h"
 
 static ad_status check_shapes(const ad_tensor *out) {
@@ -16,17 +19,36 @@ static ad_status check_shapes(const ad_tensor *out) {
                  out->site, ad_shape_print(&y->shape, b, sizeof b), ad_shape_print(&x->shape, a, sizeof a));
 }
 
+static int takes(ad_text *text, int operand, ad_type from, ad_type to, int states) {
+  ad_way way = ad_way_direct(from, to);
+  char a[AD_TYPE_TEXT_MAX], b[AD_TYPE_TEXT_MAX];
+  int has_other_shape = ad_type_is_cut(from) != ad_type_is_cut(to) && way.move[0] == AD_MOVE_DECLARE;
+  if (!way.count || has_other_shape || ad_move_states(way.move[0], from) != states) return 0;
+  ad_text_add(text, AD_MAY_REPAIR "%s operand %d %s->%s", ad_move_name(way.move[0]), operand,
+              ad_type_print(from, a, sizeof a), ad_type_print(to, b, sizeof b));
+  return 1;
+}
+
+/* One transition of one operand to the other's type, "" where there is none; rather one that states nothing. */
+static const char *repair_of(ad_type x, ad_type y, char *buffer, size_t size) {
+  ad_text text = ad_text_on(buffer, size);
+  for (int states = 0; states < 2; states++)
+    if (takes(&text, 2, y, x, states) || takes(&text, 1, x, y, states)) break;
+  return buffer;
+}
+
 static ad_status check_layouts(const ad_tensor *out) {
   const ad_layout *x = &out->operand[0]->array.layout, *y = &out->operand[1]->array.layout;
-  char a[16], b[16];
+  char a[AD_TYPE_TEXT_MAX], b[AD_TYPE_TEXT_MAX], repair[96];
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (ad_type_dim(x->type[axis]) == 1 || ad_type_dim(y->type[axis]) == 1)
-      return ad_fail(AD_TYPE, "%s: place: the sequence is cut over `%s`; cut it afterwards", out->site,
+      return ad_fail(AD_TYPE, "%s: place: the sequence is cut over `%s`" AD_MAY_REPAIR "cut it afterwards", out->site,
                      ad_axis_name((ad_axis)axis));
     if (x->type[axis] != y->type[axis])
-      return ad_fail(AD_TYPE, "%s: place: operand 1 is %s on `%s`, operand 2 is %s" AD_MAY_REPAIR "convert one of them",
-                     out->site, ad_type_print(x->type[axis], a, sizeof a), ad_axis_name((ad_axis)axis),
-                     ad_type_print(y->type[axis], b, sizeof b));
+      return ad_fail(AD_TYPE, "%s: place: operand 1 is %s on `%s`, operand 2 is %s%s", out->site,
+                     ad_type_print(x->type[axis], a, sizeof a), ad_axis_name((ad_axis)axis),
+                     ad_type_print(y->type[axis], b, sizeof b),
+                     repair_of(x->type[axis], y->type[axis], repair, sizeof repair));
   }
   return AD_OK;
 }
