@@ -1,6 +1,6 @@
-/* Modules: the parameters that belong together, on one set of ranks, with everything that belongs to them: storage,
- * whole copies, reducer, optimizer, and state that is no gradient's. Parameters lie on any view of the module's mesh.
- */
+/* Modules, as a program declares them: parameters that belong together, on one set of ranks, and state that is no
+ * gradient's. Storage, whole copies, reducer and optimizer are made from that. Parameters lie on any view of the
+ * module's mesh. */
 #ifndef ADDEND_MODULE_H
 #define ADDEND_MODULE_H
 #include "addend/optim.h"

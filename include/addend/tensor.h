@@ -168,7 +168,7 @@ AD_API ad_tensor *ad_gelu_at(ad_tape *tape, ad_tensor *x, const char *site); /* 
  * the result is I: as all_gather S->I of the logits would make it, which then never exist on one rank. */
 AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targets, const char *site);
 
-/* ---- what is kept of a value, and what of it is used ---- */
+/* ---- distances ---- */
 /* The sum over all elements of (a - b)^2: the numerator. */
 AD_API ad_tensor *ad_squared_error_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site);
 /* The sum over positions of KL(softmax(target) || softmax(logits)): the numerator. Both [..., vocabulary], which is

@@ -55,7 +55,7 @@ static ad_status create_mesh(int64_t size, ad_mesh **out) {
 }
 
 ad_status ad_comm_create(const ad_engine *engine, void *world, int64_t rank, int64_t size, ad_comm **out) {
-  ad_comm *comm;
+  ad_comm *comm = NULL;
   AD_TRY(make_hostile(&engine, &world, rank));
   ad_status status = ad_new(1, &comm);
   if (!status) status = create_mesh(size, &comm->mesh);

@@ -1,4 +1,4 @@
-/* What can be said of lines' fonts before they are drawn, and what their files hold. */
+/* Lines of a text and pictures of them, for the program `ocr`. */
 #ifndef DATA_LINES_H
 #define DATA_LINES_H
 #include "addend/data.h"

@@ -1,4 +1,4 @@
-/* A module's own object. */
+/* A module: its parameters with their storage, whole copies, reducer, optimizer, and state that is no gradient's. */
 #ifndef MODULE_MODULE_H
 #define MODULE_MODULE_H
 #include "addend/module.h"
