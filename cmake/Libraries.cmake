@@ -19,12 +19,15 @@ function(ad_add_layers house)
   set(AD_OBJECTS_OF_${house} ${own} PARENT_SCOPE)
 endfunction()
 
+# The numbers of the libraries' sonames, and of the versions in their exports.map: raised when something promised goes (docs/versioning.md).
+set(AD_ABI_core 0)
+set(AD_ABI_trainer 0)
 # ad_add_library TARGET HOUSE LIBRARIES...: also TARGET_static. What libaddend exports is in its map: each symbol has a version.
 function(ad_add_library target house)
   set(map ${CMAKE_SOURCE_DIR}/src/${house}/exports.map)
   add_library(${target} SHARED ${AD_OBJECTS_OF_${house}})
   add_library(${target}_static STATIC ${AD_OBJECTS_OF_${house}})
-  set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0 LINK_DEPENDS ${map})
+  set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${AD_ABI_${house}} LINK_DEPENDS ${map})
   target_link_options(${target} PRIVATE "-Wl,--version-script=${map}" -Wl,--no-undefined)
   set_target_properties(${target}_static PROPERTIES OUTPUT_NAME ${target})
   foreach(each ${target} ${target}_static)

@@ -66,6 +66,21 @@ static void a_parameter_of_experts_is_told_of_in_its_own_view(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+/* A group of experts whose ranks are one axis of theirs and one of the tokens, as the dump names them. */
+static void a_group_of_two_views_is_told_of_in_one(void **state) {
+  ad_recipe *recipe = NULL;
+  must(
+      ad_recipe_parse("name: mixed\nmodel: {kind: moe, layers: 1, d_model: 8, heads: 2, experts: 4, top_k: 2,"
+                      " expert_hidden: 6}\n"
+                      "data: {text: [/usr/share/common-licenses], seq: 5}\n"
+                      "mesh: \"dp_shard=4 tp=2\"\nviews: {sparse: \"efsdp=2 ep=2 etp=2\"}\n"
+                      "train: {global_batch: 8, steps: 3, lr: 1e-3}\n",
+                      "mixed.yaml", NULL, 0, &recipe));
+  SAYS(recipe, "more_axes:etp: ", "all_reduce over efsdp", 1, AD_CAUSE_WRONG_GROUP, AD_AXES(AD_EFSDP) | AD_AXES(AD_ETP),
+       "", "summed over efsdp,etp");
+  ad_recipe_destroy(recipe);
+}
+
 /* ... but for the count of tokens, which experts have no axes for. */
 static void the_count_is_told_of_in_the_view_of_tokens(void **state) {
   ad_recipe *recipe = NULL;
@@ -139,6 +154,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_bridges_sum_is_told_with_the_bridge),
       cmocka_unit_test(a_parameter_of_experts_is_told_of_in_its_own_view),
+      cmocka_unit_test(a_group_of_two_views_is_told_of_in_one),
       cmocka_unit_test(the_count_is_told_of_in_the_view_of_tokens),
       cmocka_unit_test(what_was_counted_is_told_by_microbatches),
       cmocka_unit_test(a_proof_that_fails_is_made_again_with_an_account),

@@ -19,6 +19,9 @@ static const char *const worlds[][2] = {
     {"experts cut, scores after them",
      "model: {kind: moe, layers: 1, d_model: 12, heads: 2, experts: 5, top_k: 2, expert_hidden: 6,"
      " score_before_experts: false}\nmesh: \"dp_shard=2 tp=2\"\nviews: {sparse: \"efsdp=1 ep=2 etp=2\"}\n"},
+    {"a loss for balance",
+     "model: {kind: moe, layers: 2, d_model: 12, heads: 2, experts: 5, top_k: 2, expert_hidden: 6, balance_loss: 0.1}\n"
+     "mesh: \"dp_shard=2 tp=2\"\nviews: {sparse: \"efsdp=1 ep=2 etp=2\"}\n"},
 };
 enum { WORLDS = sizeof worlds / sizeof *worlds };
 

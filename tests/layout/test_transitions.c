@@ -157,11 +157,12 @@ static void cuts_are_made_and_undone_innermost(void **state) {
        "x.c:9: all_gather: the value is S(0) on `tp`, and S(0) on `dp_replicate` inside that cut; only the innermost"},
       {"dp=S0 tp=R", AD_MOVE_ALL_GATHER, AD_AXES(AD_DP_REPLICATE), AD_R, "undo `dp_shard` first, or both together"},
       {"tp=S0 dp=S0", AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S(1), "only the innermost"},
-      {"dp=R tp=S1", AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S(1), "is S(1) on `tp` already; leave this all_to_all out"},
-      {"dp=R tp=R", AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, "is R on `tp` already; leave this all_reduce out"},
+      {"dp=R tp=S1", AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S(1), "is S(1) on `tp` already; this may repair it: leave `tp` out of this all_to_all"},
+      {"dp=R tp=R", AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, "is R on `tp` already; this may repair it: leave `tp` out of this all_reduce"},
       {"dp=R tp=P", AD_MOVE_ALL_GATHER, AD_AXES(AD_TP), AD_R,
-       "the value is P on `tp`, and no all_gather leads from P to R; all_reduce P->R"},
-      {"dp=R tp=I", AD_MOVE_ONCE, AD_AXES(AD_TP), AD_P, "convert I->R, then once R->P"},
+       "the value is P on `tp`, and no all_gather leads from P to R; this may repair it: all_reduce P->R, or "
+       "leave `tp` out of this all_gather"},
+      {"dp=R tp=I", AD_MOVE_ONCE, AD_AXES(AD_TP), AD_P, "this may repair it: convert I->R, then once R->P, or leave `tp` out of this once"},
       {"dp=P tp=R", AD_MOVE_ALL_REDUCE, AD_AXES_DP | AD_AXES(AD_TP), AD_I, "the value is R on `tp`"},
       {"dp=P tp=R", AD_MOVE_REDUCE_SCATTER, AD_AXES_DP, AD_S(3), "to S(3), but the value has 3 dimensions"},
   };

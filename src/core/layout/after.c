@@ -1,6 +1,7 @@
 /* The layout after a transition: which transitions a given layout allows. The table itself is in transition.c. */
 #include "base/error.h"
 #include "layout/nest.h"
+#include "layout/sentences.h"
 #include "layout/transition.h"
 #include "layout/type.h"
 #include "mesh/object.h"
@@ -10,12 +11,14 @@ static ad_status no_entry(const char *site, ad_move move, ad_axis axis, ad_type 
   ad_way way = ad_way_find(from, to);
   ad_type_print(from, from_text, sizeof from_text);
   if (from == to)
-    return ad_fail(AD_TYPE, "%s: %s: the value is %s on `%s` already; leave this %s out", site, ad_move_name(move),
-                   from_text, ad_axis_name(axis), ad_move_name(move));
-  return ad_fail(AD_TYPE, "%s: %s: the value is %s on `%s`, and no %s leads from %s to %s; %s", site,
-                 ad_move_name(move), from_text, ad_axis_name(axis), ad_move_name(move), from_text,
-                 ad_type_print(to, to_text, sizeof to_text),
-                 way.count ? ad_way_print(&way, repair, sizeof repair) : "nothing does");
+    return ad_fail(AD_TYPE, "%s: %s: the value is %s on `%s` already" AD_MAY_REPAIR "leave `%s` out of this %s", site,
+                   ad_move_name(move), from_text, ad_axis_name(axis), ad_axis_name(axis), ad_move_name(move));
+  return ad_fail(AD_TYPE,
+                 "%s: %s: the value is %s on `%s`, and no %s leads from %s to %s" AD_MAY_REPAIR
+                 "%s%sleave `%s` out of this %s",
+                 site, ad_move_name(move), from_text, ad_axis_name(axis), ad_move_name(move), from_text,
+                 ad_type_print(to, to_text, sizeof to_text), ad_way_print(&way, repair, sizeof repair),
+                 way.count ? ", or " : "", ad_axis_name(axis), ad_move_name(move));
 }
 
 /* Where a move undoes the cut of `axis`, no axis outside `axes` may cut the same dimension further inside. */

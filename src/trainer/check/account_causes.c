@@ -48,16 +48,18 @@ static void rename_axes(ad_cause *cause, ad_axes to) {
   memcpy(cause->text, text, sizeof text);
 }
 
-/* A dump calls axes by their names in the first view that has them. Says them by the parameter's own names. */
+/* A dump calls axes by their names in the first view that has them, and may mix two views. Says them by the parameter's
+ * own names: those that are stay. */
 static void say_in_own_view(const ad_prover *prover, const ad_run_param *at, ad_cause *cause) {
   const ad_mesh *own = at->spec->layout.mesh;
-  if (!(cause->axes & ~ad_mesh_large(own))) return;
+  ad_axes kept = cause->axes & ad_mesh_large(own), others = cause->axes & ~kept;
+  if (!others) return;
   for (size_t i = 0; i < prover->param_count; i++) {
     ad_run_param other = ad_run_param_at(prover->run, i);
     if (other.module != at->module) continue;
-    ad_axes same = same_in(own, other.spec->layout.mesh, cause->axes);
+    ad_axes same = same_in(own, other.spec->layout.mesh, others);
     if (!same) continue;
-    rename_axes(cause, same);
+    rename_axes(cause, kept | same);
     return;
   }
 }

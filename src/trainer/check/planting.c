@@ -439,7 +439,8 @@ static void pass_record(void *context, void *passing) {
   ad_planting *planting = context;
   ad_record_passing *pass = passing;
   const ad_place *place = &planting->place;
-  if (place->phase != AD_PLACE_FORWARD || place->ordinal != pass->ordinal || strcmp(place->what, pass->site)) return;
+  int is_other = place->phase != AD_PLACE_FORWARD || place->move != pass->move || place->ordinal != pass->ordinal;
+  if (is_other || strcmp(place->what, pass->site)) return;
   planting->fired = 1;
   pass->axes = changed_axes(planting);
   pass->times = planting->operator_ == AD_OPERATOR_DOUBLED ? 2 : 1;

@@ -7,8 +7,8 @@
 #include "layout/sentences.h"
 #include "plan/traffic.h"
 
+/* Of the conversions that the refused operation takes; the simplest come first. docs/types.md names the number. */
 enum { TRIED_MAX = 64 };
-/* the sentence has it in words */ /* of the calls that the refused operation takes; the simplest come first */
 
 static size_t bytes_of(const ad_traffic *traffic) {
   size_t bytes = 0;
@@ -68,7 +68,7 @@ ad_status ad_repair_say(ad_status refused, ad_dry_step step, void *context) {
   snprintf(message, sizeof message, "%s", ad_last_error());
   if (refused != AD_TYPE && refused != AD_INVALID) return refused;
   AD_TRY(ad_repair_find(step, context, &repair, &found, &tried));
-  if (tried < 0 || (!found && refused == AD_INVALID)) return ad_fail(refused, "%s", message);
+  if (tried <= 0 || (!found && refused == AD_INVALID)) return ad_fail(refused, "%s", message);
   char *guess = strstr(message, AD_MAY_REPAIR);
   if (guess) *guess = 0;
   if (!found) return ad_fail(refused, "%s; no conversion of one value there repairs it (%d tried)", message, tried);

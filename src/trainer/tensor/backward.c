@@ -2,6 +2,7 @@
  * memory and hands those of parameters to their reducers as soon as they are complete. */
 #include <string.h>
 #include "array/array.h"
+#include "layout/sentences.h"
 #include "layout/shown.h"
 #include "reduce/reducer.h"
 #include "products/gemm.h"
@@ -221,9 +222,10 @@ static ad_status walk(ad_tape *tape, const start *from) {
 
 static const char *repair_of(ad_type type) {
   if (type == AD_R)
-    return "every rank holds the same sum: say so with once (R->P), or make it by all_reduce P->I instead of P->R";
-  if (type == AD_V) return "declare it V->P if each rank's value is an addend of the loss";
-  return "sum over the cut dimension first, which makes it P";
+    return ": every rank holds the same sum" AD_MAY_REPAIR
+           "once R->P, or all_reduce P->I instead of P->R where it is made";
+  if (type == AD_V) return AD_MAY_REPAIR "declare V->P, if each rank's value is an addend of the loss";
+  return AD_MAY_REPAIR "sum over the cut dimension first, which makes it P";
 }
 
 static ad_status check_loss_type(const ad_layout *layout, const char *site) {
@@ -233,7 +235,7 @@ static ad_status check_loss_type(const ad_layout *layout, const char *site) {
     int counts = (named & AD_AXES(axis)) || type != AD_R;
     if (!counts || type == AD_P || type == AD_I) continue;
     char name[16];
-    return ad_fail(AD_TYPE, "%s: backward: the loss is %s on `%s`, but backward starts from P or I; %s", site,
+    return ad_fail(AD_TYPE, "%s: backward: the loss is %s on `%s`, but backward starts from P or I%s", site,
                    ad_type_print(type, name, sizeof name), ad_axis_name((ad_axis)axis), repair_of(type));
   }
   return AD_OK;

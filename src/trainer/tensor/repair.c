@@ -126,17 +126,18 @@ static void try_axes(trying *t, ad_axes axes, ad_type from, int ndim) {
   try_ways(t, from, ndim);
 }
 
-/* On each axis, on both of dp, and on all that have one type. */
+/* On each axis, on both of dp, and on all that have one type, without and with those that the mesh does not name. */
 static void try_all_axes(trying *t, const ad_array *x) {
   ad_axes named = ad_mesh_named(x->layout.mesh), tried = 0;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     ad_type from = x->layout.type[axis];
-    ad_axes alike = ad_layout_axes_of(&x->layout, from) & named, dp = alike & AD_AXES_DP;
+    ad_axes all = ad_layout_axes_of(&x->layout, from), alike = all & named, dp = alike & AD_AXES_DP;
     if (!(named & AD_AXES(axis))) continue;
     try_axes(t, AD_AXES(axis), from, x->shape.ndim);
     if (tried & AD_AXES(axis)) continue;
     if (dp == AD_AXES_DP && alike != dp && (dp & AD_AXES(axis)) && !(tried & dp)) try_axes(t, dp, from, x->shape.ndim);
     if (alike != AD_AXES(axis)) try_axes(t, alike, from, x->shape.ndim);
+    if (all != alike) try_axes(t, all, from, x->shape.ndim);
     tried |= alike;
   }
 }

@@ -43,6 +43,7 @@ struct ad_tape {
 /* What passes the seam AD_SEAM_RECORD. */
 typedef struct ad_record_passing {
   const char *site;
+  ad_move move;
   int ordinal;  /* of the transition on its tape */
   ad_axes axes; /* over which it is recorded */
   int times;    /* 1; 0: it is not */
