@@ -5,12 +5,14 @@ import inspect
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
 import addend
 
 FOLDER = Path(addend.__file__).parent
+SOURCE = Path(__file__).resolve().parents[2] / "python"
 
 
 class Package(unittest.TestCase):
@@ -39,6 +41,46 @@ class Package(unittest.TestCase):
         environment = dict(os.environ, ADDEND_LIBRARY="/nowhere/libaddend.so")
         done = subprocess.run([sys.executable, "-c", "import addend"], capture_output=True, text=True, env=environment)
         self.assertRegex(done.stderr, "ImportError: .*/nowhere/libaddend.so.*ADDEND_LIBRARY names it")
+
+    def test_without_the_trainer_it_says_how_to_get_it(self):
+        program = (
+            "import addend\n"
+            "print(addend.Mesh('dp_shard=2 tp=4').layout('dp_shard=R tp=S1').dual)\n"
+            "for call in (addend.check, addend.plan, addend.train):\n"
+            "    try: call('recipe.yaml')\n"
+            "    except addend.MissingTrainerError as error: print(error)\n"
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            core = Path(folder) / "libaddend.so"
+            core.symlink_to(Path(os.environ["ADDEND_LIBRARY"]).resolve())
+            environment = dict(os.environ, ADDEND_LIBRARY=str(core))
+            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+        self.assertEqual(done.stderr, "")
+        layout, *said = done.stdout.splitlines()
+        self.assertEqual(layout, "dp_shard=P tp=S1")
+        self.assertEqual([line.split()[0] for line in said], ["addend.check", "addend.plan", "addend.train"])
+        for line in said:
+            self.assertRegex(line, r"needs addend's trainer.*`pip install './python\[train\]'`.*script/setup")
+
+    def test_its_two_distributions_name_each_other(self):
+        program = (
+            "import sys; sys.dont_write_bytecode = True; sys.path.insert(0, sys.argv[1])\n"
+            "import siblings\n"
+            "print(*siblings.dynamic_metadata('dependencies', {}))\n"
+            "print(*siblings.dynamic_metadata('optional-dependencies', {})['train'])\n"
+        )
+
+        def names(**more):
+            environment = {name: text for name, text in os.environ.items() if name != "ADDEND_RELEASE"}
+            command = [sys.executable, "-c", program, str(SOURCE)]
+            return subprocess.run(
+                command, capture_output=True, text=True, check=True, env={**environment, **more}
+            ).stdout.splitlines()
+
+        folders = [f"addend @ {SOURCE.as_uri()}", f"addend-train @ {(SOURCE / 'train').as_uri()}"]
+        self.assertEqual(names(), folders)
+        version = addend.__version__
+        self.assertEqual(names(ADDEND_RELEASE="1"), [f"addend=={version}", f"addend-train=={version}"])
 
 
 if __name__ == "__main__":
