@@ -123,9 +123,9 @@ exits_with 2 "$addend" diff spoilt
 says 'module `model.at00004`: .*rank 0 has no sum file'
 exits_with 2 "$addend" diff modules/dump-0 nowhere
 says 'nowhere'
-mkdir nothing
-exits_with 2 "$addend" diff modules/dump-0 nothing
-says 'nothing: no regular file is in this folder'
+mkdir empty
+exits_with 2 "$addend" diff modules/dump-0 empty
+says 'empty: no regular file is in this folder'
 exits_with 2 "$addend" diff --reference pools/dump-0 modules/dump-0
 says 'module `encoder`: pools/dump-0: has no module of that name'
 ln -s "$PWD/modules/dump-0/encoder.rank00000.sum.safetensors" modules/dump-0/again.safetensors

@@ -77,6 +77,6 @@ assert library.ad_write_text(b"new", b"link") == 0 and not os.path.islink("link"
 assert not [name for name in os.listdir() if name.endswith(".tmp")]
 P
 mkdir names && cd names
-library=$(dirname "$addend")/libaddend.so
+library=$(dirname "$addend")/libaddend_train.so
 if [ -e "$library" ] && ! grep -q __asan_init "$addend"; then python3 ../write.py "$library" >/dev/null || fail "names of other things than files"; fi
 echo "full_disk: all hold"
