@@ -40,18 +40,15 @@ AD_API size_t ad_array_bytes(const ad_array *array);
  * AD_INVALID where one call cannot do that: declared cuts, and cuts on several axes that are no one cut over all their
  * ranks. AD_TYPE, AD_INVALID and the errors of ad_comm_run.
  */
-#define ad_array_after(comm, in, move, axes, to, out) \
-  ad_array_after_at((comm), (in), (move), (axes), (to), (out), AD_HERE)
+#define ad_array_after(...) ad_array_after_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_after_at(const ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes,
                                               ad_type to, ad_array *out, const char *site);
-#define ad_array_move(comm, in, move, axes, to, accumulate, out) \
-  ad_array_move_at((comm), (in), (move), (axes), (to), (accumulate), (out), AD_HERE)
+#define ad_array_move(...) ad_array_move_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_move_at(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
                                              ad_dtype accumulate, ad_array *out, const char *site);
 /* Starts the move and returns; wait with ad_comm_wait. Only where parts are contiguous: all_reduce, and reduce_scatter
  * or all_gather along dimension 0; AD_INVALID otherwise. */
-#define ad_array_post(comm, in, move, axes, to, accumulate, out, request) \
-  ad_array_post_at((comm), (in), (move), (axes), (to), (accumulate), (out), (request), AD_HERE)
+#define ad_array_post(...) ad_array_post_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_post_at(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
                                              ad_dtype accumulate, ad_array *out, ad_request *request, const char *site);
 /* all_to_all V->V over `axes`, with counts: rows (elements of dimension 0) for and from each member of the group, in
@@ -59,34 +56,31 @@ AD_API AD_CHECKED ad_status ad_array_post_at(ad_comm *comm, const ad_array *in, 
  * all received rows and none of in's, and describes the rest of *out as `after` does; on failure *out is unchanged. Its
  * backward is the same with send_rows and receive_rows in each other's place. AD_TYPE unless V on all of `axes`;
  * AD_INVALID unless send_rows add up to in's local rows; the errors of ad_comm_run. */
-#define ad_array_exchange(comm, in, axes, send_rows, receive_rows, out) \
-  ad_array_exchange_at((comm), (in), (axes), (send_rows), (receive_rows), (out), AD_HERE)
+#define ad_array_exchange(...) ad_array_exchange_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_exchange_at(ad_comm *comm, const ad_array *in, ad_axes axes,
                                                  const size_t *send_rows, const size_t *receive_rows, ad_array *out,
                                                  const char *site);
 /* Law 6: to += from. AD_TYPE unless layout and scale agree; the sum forms in to's dtype if that is f64, in f32
  * otherwise. */
-#define ad_array_add(to, from) ad_array_add_at((to), (from), AD_HERE)
+#define ad_array_add(...) ad_array_add_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_add_at(ad_array *to, const ad_array *from, const char *site);
 /* Makes the whole value on every rank: gathers cuts; P is summed; R and I are taken from the group's first rank.
  * `out->data` holds the whole shape. For proofs and checkpoints, not for steps. */
-#define ad_array_whole(comm, in, out) ad_array_whole_at((comm), (in), (out), AD_HERE)
+#define ad_array_whole(...) ad_array_whole_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_whole_at(ad_comm *comm, const ad_array *in, ad_array *out, const char *site);
 /* Fills this rank's part of [samples, ...], f32 or f64, with numbers in [0, 1). Each depends on the seed, the name, the
  * step, the number of its sample (`first` is that of the array's first one) and its place in the sample alone: all
  * meshes, all ways to cut a batch into microbatches, and both dtypes have the same. Element e of sample i, counted row
  * by row within the sample, is floor(r / 2^40) / 2^24, r the first number of the draw (s, i, e), and s that of the draw
  * (seed, XXH64(name), step): see data.h for draws (seed, stream, index). AD_TYPE where it is P or V. */
-#define ad_array_uniform(comm, seed, name, step, first, array) \
-  ad_array_uniform_at((comm), (seed), (name), (step), (first), (array), AD_HERE)
+#define ad_array_uniform(...) ad_array_uniform_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_uniform_at(const ad_comm *comm, uint64_t seed, const char *name, int64_t step,
                                                 int64_t first, ad_array *array, const char *site);
 /* Sum of squares of every distinct element of `count` arrays, once each, in f64: counted by the first rank on R and I
  * axes, an addend on cut axes; one all-reduce over `group`. P is a type error. Equal bits on every rank. A rank that is
  * not on an array's mesh has nothing of it to count. The group holds all ranks of an array's mesh, or lies on that
  * mesh: AD_INVALID. */
-#define ad_array_square_sum(comm, group, arrays, count, out) \
-  ad_array_square_sum_at((comm), (group), (arrays), (count), (out), AD_HERE)
+#define ad_array_square_sum(...) ad_array_square_sum_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_square_sum_at(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
                                                    size_t count, double *out, const char *site);
 

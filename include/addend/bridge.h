@@ -34,31 +34,27 @@ AD_API ad_layout ad_bridge_to(const ad_bridge *bridge);
 /* Describes, data NULL, what a value of this whole shape and dtype (AD_FORWARD), or its gradient (AD_BACKWARD), is on
  * either side. AD_INVALID if the bridge is not ragged and the parts of the sides do not lie inside each other, with the
  * sizes that would do. */
-#define ad_bridge_describe(bridge, dtype, shape, pass, source, destination) \
-  ad_bridge_describe_at((bridge), (dtype), (shape), (pass), (source), (destination), AD_HERE)
+#define ad_bridge_describe(...) ad_bridge_describe_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_bridge_describe_at(const ad_bridge *bridge, ad_dtype dtype, const ad_shape *shape,
                                                   ad_pass pass, ad_array *source, ad_array *destination,
                                                   const char *site);
 /* source -> destination. Either is NULL where this rank is not on that side; both have memory of their own where rows
  * move. AD_TYPE unless they lie as `describe` says. */
-#define ad_bridge_forward(bridge, source, destination) ad_bridge_forward_at((bridge), (source), (destination), AD_HERE)
+#define ad_bridge_forward(...) ad_bridge_forward_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_bridge_forward_at(ad_bridge *bridge, const ad_array *source, ad_array *destination,
                                                  const char *site);
 /* destination's gradient -> source's. Where the bridge's `to` is R the gradient is summed first, in place: the
  * destination's gradient is then what is left of it. */
-#define ad_bridge_backward(bridge, destination, source) \
-  ad_bridge_backward_at((bridge), (destination), (source), AD_HERE)
+#define ad_bridge_backward(...) ad_bridge_backward_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_bridge_backward_at(ad_bridge *bridge, ad_array *destination, ad_array *source,
                                                   const char *site);
 /* The same without waiting, for sides that work at different times: what is posted travels until `request` is waited
  * for, and all memory stays till then. Each rank of either side posts, in one order. What arrives is the same on every
  * copy: `to` with I where that is R (ad_bridge_arrives). ad_convert I->R uses it, and leaves its gradient summed: I. */
-#define ad_bridge_post_forward(bridge, source, destination, out) \
-  ad_bridge_post_forward_at((bridge), (source), (destination), (out), AD_HERE)
+#define ad_bridge_post_forward(...) ad_bridge_post_forward_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_bridge_post_forward_at(ad_bridge *bridge, const ad_array *source, ad_array *destination,
                                                       ad_request *out, const char *site);
-#define ad_bridge_post_backward(bridge, destination, source, out) \
-  ad_bridge_post_backward_at((bridge), (destination), (source), (out), AD_HERE)
+#define ad_bridge_post_backward(...) ad_bridge_post_backward_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_bridge_post_backward_at(ad_bridge *bridge, const ad_array *destination, ad_array *source,
                                                        ad_request *out, const char *site);
 AD_API ad_layout ad_bridge_arrives(const ad_bridge *bridge);

@@ -40,7 +40,7 @@ AD_API void ad_comm_free(ad_comm *comm, void *memory);
 
 /* One block of memory that all members of `group` see, zeroed; each member gets its own address of it. All members call
  * it. AD_INVALID unless ad_comm_shares says that they can. Each member frees it; the memory goes with the last. */
-#define ad_comm_alloc_shared(comm, group, bytes, out) ad_comm_alloc_shared_at((comm), (group), (bytes), (out), AD_HERE)
+#define ad_comm_alloc_shared(...) ad_comm_alloc_shared_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_comm_alloc_shared_at(ad_comm *comm, const ad_group *group, size_t bytes, void **out,
                                                     const char *site);
 /* 1: the members of `group` can see the same memory, because they are all on one node. Local. */
@@ -112,7 +112,7 @@ typedef struct ad_collective {
 
 /* Runs a collective to its end. On AD_MISMATCH, AD_RANK_DIED, AD_RANK_LEFT, AD_CYCLE, AD_PEER_FAILED the outputs are
  * undefined, every rank of the world gets an error, and the comm can only be closed. */
-#define ad_comm_run(comm, collective) ad_comm_run_at((comm), (collective), AD_HERE)
+#define ad_comm_run(...) ad_comm_run_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_comm_run_at(ad_comm *comm, const ad_collective *collective, const char *site);
 /* A collective under way. */
 typedef struct ad_request {
@@ -120,7 +120,7 @@ typedef struct ad_request {
 } ad_request;
 /* Starts a collective and returns; *collective and its arrays are copied. A rank has at most 64 under way: one more
  * waits for the oldest. Bytes may move whenever any rank of the group is inside a call. The errors of ad_comm_run. */
-#define ad_comm_post(comm, collective, out) ad_comm_post_at((comm), (collective), (out), AD_HERE)
+#define ad_comm_post(...) ad_comm_post_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_comm_post_at(ad_comm *comm, const ad_collective *collective, ad_request *out,
                                             const char *site);
 /* *done = 1: it is complete, and request->id is 0 from now on. Never waits. */
@@ -128,7 +128,7 @@ AD_API AD_CHECKED ad_status ad_comm_test(ad_comm *comm, ad_request *request, int
 /* Returns when it is complete; request->id is then 0. */
 AD_API AD_CHECKED ad_status ad_comm_wait(ad_comm *comm, ad_request *request);
 /* Returns when every member of the group has called it. */
-#define ad_comm_barrier(comm, group) ad_comm_barrier_at((comm), (group), AD_HERE)
+#define ad_comm_barrier(...) ad_comm_barrier_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_comm_barrier_at(ad_comm *comm, const ad_group *group, const char *site);
 
 /* Tells every rank of the world that this one failed: the call they wait in, or else their next one, returns

@@ -101,8 +101,7 @@ AD_API const ad_transition *ad_transition_find(ad_move move, ad_type from, ad_ty
  * must have a row that leads there. Only the innermost cut of a dimension can be undone, or several of the innermost at
  * once; a new cut becomes the innermost. AD_TYPE names operation, site, axis, both types and the repair; *out is then
  * unchanged. */
-#define ad_layout_after(layout, move, axes, to, ndim, out) \
-  ad_layout_after_at((layout), (move), (axes), (to), (ndim), (out), AD_HERE)
+#define ad_layout_after(...) ad_layout_after_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_layout_after_at(const ad_layout *layout, ad_move move, ad_axes axes, ad_type to,
                                                int ndim, ad_layout *out, const char *site);
 /* The shortest legal path of reductions from a gradient layout to a storage layout (law 4): fills at most AD_AXIS_COUNT
@@ -133,15 +132,14 @@ typedef struct ad_rule {
 /* The layout of the result. `constant[i]` says that operand i carries no gradient, so that R counts as R or as I there.
  * AD_TYPE as in law 1: "site: name: operand 1 is I on `tp`, operand 2 is S(0); this may repair it: convert operand 1
  * I->S(0)". *out unchanged on failure. */
-#define ad_layout_propagate(rule, operands, constant, count, out) \
-  ad_layout_propagate_at((rule), (operands), (constant), (count), (out), AD_HERE)
+#define ad_layout_propagate(...) ad_layout_propagate_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_layout_propagate_at(const ad_rule *rule, const ad_layout *const *operands,
                                                    const int *constant, size_t count, ad_layout *out, const char *site);
 /* The same value seen on another factorisation of its ranks: moves no bytes. AD_TYPE names the axes and the conversion
  * that is needed; AD_INVALID if the ranks differ. A named axis of size 1 of the view takes the type of the mesh's axis
  * of size 1 in the same place (counted from the fastest), or else of its slower neighbour, so that the types do not
  * depend on sizes; axes that the mesh names and the view does not become R. */
-#define ad_layout_view(layout, view, out) ad_layout_view_at((layout), (view), (out), AD_HERE)
+#define ad_layout_view(...) ad_layout_view_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_layout_view_at(const ad_layout *layout, const ad_mesh *view, ad_layout *out,
                                               const char *site);
 

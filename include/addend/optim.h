@@ -35,8 +35,7 @@ AD_API void ad_adamw_destroy(ad_adamw *optimizer);
 /* params[i] -= lr * (m / (sqrt(v) + epsilon) + decay * params[i]) with bias-corrected moments of factor * grads[i], in
  * one pass; `factor` is the clip's. Layouts, scale and shapes must agree (law 6); a gradient of another floating dtype
  * is converted to the parameter's first. A NULL gradient counts as zero. */
-#define ad_adamw_step(optimizer, params, grads, lr, factor) \
-  ad_adamw_step_at((optimizer), (params), (grads), (lr), (factor), AD_HERE)
+#define ad_adamw_step(...) ad_adamw_step_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_adamw_step_at(ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads,
                                              double lr, double factor, const char *site);
 AD_API int64_t ad_adamw_steps(const ad_adamw *optimizer);

@@ -55,38 +55,38 @@ AD_API ad_array ad_reducer_describe(const ad_reducer *reducer, size_t param);
  * AD_INVALID and AD_TYPE are refusals, which name the caller's line and change nothing. After any other error the sums
  * of the step are lost and the reducer can only be destroyed, as the message says; but after a set of parameters that
  * differed between ranks it can begin the next step. */
-#define ad_reducer_begin_microbatch(reducer, sync) ad_reducer_begin_microbatch_at((reducer), (sync), AD_HERE)
+#define ad_reducer_begin_microbatch(...) ad_reducer_begin_microbatch_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_begin_microbatch_at(ad_reducer *reducer, ad_sync sync, const char *site);
 /* Where the backward may write this gradient itself: `*out` describes the bucket's own memory, *adds says whether it
  * must be added to (1) or overwritten (0). out->data is NULL where that is not possible (dtype or scale change on the
  * way): then hand the gradient to `add`. May wait for what was sent from there. Where the reducer reuses memory a
  * target is good until its bucket was sent, and asked for in each microbatch anew. */
-#define ad_reducer_target(reducer, param, out, adds) ad_reducer_target_at((reducer), (param), (out), (adds), AD_HERE)
+#define ad_reducer_target(...) ad_reducer_target_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_target_at(ad_reducer *reducer, size_t param, ad_array *out, int *adds,
                                                  const char *site);
 /* This microbatch's gradient is there: its layout must be the dual of the parameter's. If grad->data is the target's,
  * nothing is copied. When a bucket's last gradient arrives in an AD_SYNC_ALL microbatch its reduction is posted, in an
  * order that is the same on all ranks. */
-#define ad_reducer_add(reducer, param, grad) ad_reducer_add_at((reducer), (param), (grad), AD_HERE)
+#define ad_reducer_add(...) ad_reducer_add_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_add_at(ad_reducer *reducer, size_t param, const ad_array *grad,
                                               const char *site);
 /* Parameters without `add` since begin are absent: they contribute nothing here, and still get their last reduction. */
-#define ad_reducer_end_microbatch(reducer) ad_reducer_end_microbatch_at((reducer), AD_HERE)
+#define ad_reducer_end_microbatch(...) ad_reducer_end_microbatch_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_end_microbatch_at(ad_reducer *reducer, const char *site);
 /* Waits until every gradient is reduced. A set of absent parameters that differs between ranks is an error naming
  * parameter and ranks. */
-#define ad_reducer_finish(reducer) ad_reducer_finish_at((reducer), AD_HERE)
+#define ad_reducer_finish(...) ad_reducer_finish_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_finish_at(ad_reducer *reducer, const char *site);
 /* All of the above for one microbatch whose gradients lie in `grads` (NULL entries are absent): for hand-written
  * training loops. All gradients are looked at before the first is taken. */
-#define ad_reducer_step(reducer, grads) ad_reducer_step_at((reducer), (grads), AD_HERE)
+#define ad_reducer_step(...) ad_reducer_step_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_step_at(ad_reducer *reducer, const ad_array *const *grads, const char *site);
 /* The summed gradient in the storage layout and the accumulate dtype, unscaled; valid after finish until the next
  * begin_microbatch. Owned by the reducer. */
 AD_API const ad_array *ad_reducer_gradient(const ad_reducer *reducer, size_t param);
 AD_API int ad_reducer_is_absent(const ad_reducer *reducer, size_t param); /* on every microbatch of the step */
 /* Global norm of all gradients, every distinct element once; collective over `group`. */
-#define ad_reducer_norm(reducer, group, out) ad_reducer_norm_at((reducer), (group), (out), AD_HERE)
+#define ad_reducer_norm(...) ad_reducer_norm_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_group *group, double *out,
                                                const char *site);
 
@@ -120,7 +120,7 @@ AD_API AD_CHECKED ad_status ad_count_create(ad_comm *comm, const ad_layout *loca
 AD_API void ad_count_destroy(ad_count *count);
 /* `local`: this rank's n counts, copied. Starts one all_reduce P->R of all n over the axes on which they are P; posts
  * nothing where they are P on none. AD_INVALID while an earlier one is under way. */
-#define ad_count_post(count, local) ad_count_post_at((count), (local), AD_HERE)
+#define ad_count_post(...) ad_count_post_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_count_post_at(ad_count *count, const int64_t *local, const char *site);
 /* Waits for what was posted last, if that was not done yet. *total, if wanted: the sum over microbatches and ranks.
  * AD_INVALID if nothing was posted. The count is const because waiting changes only what is known of it. */

@@ -48,7 +48,8 @@ AD_API const char *ad_last_error(void);
  * byte is written as \xHH; what has no room in `buffer` is cut. Returns buffer. */
 AD_API const char *ad_printable(const char *text, char *buffer, size_t size);
 
-/* Where a call stands, as "file.c:88"; public macros pass it to the functions named ..._at. */
+/* Where a call stands, as "file.c:88". A public function that says it in its messages is named ad_x_at and takes it
+ * last; the macro ad_x takes what the function takes before, and adds the line on which it is written. */
 #define AD_SITE_TEXT(line) #line
 #define AD_SITE_LINE(line) AD_SITE_TEXT(line)
 #define AD_HERE __FILE__ ":" AD_SITE_LINE(__LINE__)

@@ -68,9 +68,9 @@ AD_API ad_tensor *ad_input_at(ad_tape *tape, const ad_array *value, const char *
 /* Parameter number `param` of `from` and of its reducer. A parameter used by several operations is one leaf: call once
  * per microbatch. */
 AD_API ad_tensor *ad_parameter_at(ad_tape *tape, const ad_parameters *from, size_t param, const char *site);
-#define ad_constant(t, value) ad_constant_at((t), (value), AD_HERE)
-#define ad_input(t, value) ad_input_at((t), (value), AD_HERE)
-#define ad_parameter(t, from, param) ad_parameter_at((t), (from), (param), AD_HERE)
+#define ad_constant(...) ad_constant_at(__VA_ARGS__, AD_HERE)
+#define ad_input(...) ad_input_at(__VA_ARGS__, AD_HERE)
+#define ad_parameter(...) ad_parameter_at(__VA_ARGS__, AD_HERE)
 
 AD_API const ad_array *ad_tensor_array(const ad_tensor *tensor); /* its value; NULL for a dead tensor */
 AD_API const ad_array *ad_grad(
@@ -84,7 +84,7 @@ AD_API double ad_tensor_scalar(const ad_tensor *tensor); /* of this rank's copy;
  * Gradients of parameters go to the reducer as soon as they are complete. On a failed tape: tells the group
  * (ad_comm_fail) and returns the first error. */
 AD_API AD_CHECKED ad_status ad_backward_at(ad_tape *tape, ad_tensor *loss, const char *site);
-#define ad_backward(t, loss) ad_backward_at((t), (loss), AD_HERE)
+#define ad_backward(...) ad_backward_at(__VA_ARGS__, AD_HERE)
 typedef enum ad_start { AD_MORE_STARTS, AD_LAST_START } ad_start;
 /* One start of backward, from n tensors at once. gradients[i] is what arrives for outputs[i]: its shape and dtype, and
  * the dual of its layout (AD_TYPE otherwise); borrowed for the call. NULL, or `gradients` NULL: outputs[i] is a loss,
@@ -96,8 +96,7 @@ typedef enum ad_start { AD_MORE_STARTS, AD_LAST_START } ad_start;
 AD_API AD_CHECKED ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const *outputs,
                                                 const ad_array *const *gradients, size_t n, ad_start start,
                                                 const char *site);
-#define ad_backward_from(t, outputs, gradients, n, start) \
-  ad_backward_from_at((t), (outputs), (gradients), (n), (start), AD_HERE)
+#define ad_backward_from(...) ad_backward_from_at(__VA_ARGS__, AD_HERE)
 
 /* Local operations (law 3). Shapes are of whole values; last dimension fastest. Operands are of one dtype, and so is
  * the result, unless it is said otherwise: on a tape of bf16 "wide" is f32, elsewhere the tape's own dtype. */
@@ -174,8 +173,8 @@ AD_API ad_tensor *ad_squared_error_at(ad_tape *tape, ad_tensor *a, ad_tensor *b,
 /* The sum over positions of KL(softmax(target) || softmax(logits)): the numerator. Both [..., vocabulary], which is
  * whole; the target is a constant. */
 AD_API ad_tensor *ad_kl_divergence_at(ad_tape *tape, ad_tensor *logits, ad_tensor *target, const char *site);
-#define ad_squared_error(t, a, b) ad_squared_error_at((t), (a), (b), AD_HERE)
-#define ad_kl_divergence(t, logits, target) ad_kl_divergence_at((t), (logits), (target), AD_HERE)
+#define ad_squared_error(...) ad_squared_error_at(__VA_ARGS__, AD_HERE)
+#define ad_kl_divergence(...) ad_kl_divergence_at(__VA_ARGS__, AD_HERE)
 
 /* ---- mixtures of experts ---- */
 /* Rows: [rows, width]. Which rows go where is a routing: made by ad_top_k, followed by the operations below, alive
@@ -222,20 +221,20 @@ AD_API ad_tensor *ad_return_at(ad_tape *tape, ad_tensor *x, const ad_routing *ro
  * expert -> [n, m]. */
 AD_API ad_tensor *ad_grouped_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const ad_routing *routing,
                                        const char *site);
-#define ad_softmax(t, x) ad_softmax_at((t), (x), AD_HERE)
-#define ad_sigmoid(t, x) ad_sigmoid_at((t), (x), AD_HERE)
-#define ad_to_rows(t, x) ad_to_rows_at((t), (x), AD_HERE)
-#define ad_from_rows(t, x, like) ad_from_rows_at((t), (x), (like), AD_HERE)
-#define ad_top_k(t, scores, k, bias, routing) ad_top_k_at((t), (scores), (k), (bias), (routing), AD_HERE)
-#define ad_limit(t, routing, capacity, batch, first) ad_limit_at((t), (routing), (capacity), (batch), (first), AD_HERE)
-#define ad_choices(t, routing) ad_choices_at((t), (routing), AD_HERE)
-#define ad_balance(t, shares, choices, top_k) ad_balance_at((t), (shares), (choices), (top_k), AD_HERE)
-#define ad_to_slots(t, x, routing) ad_to_slots_at((t), (x), (routing), AD_HERE)
-#define ad_from_slots(t, x, routing) ad_from_slots_at((t), (x), (routing), AD_HERE)
-#define ad_slot_weights(t, chosen, routing) ad_slot_weights_at((t), (chosen), (routing), AD_HERE)
-#define ad_dispatch(t, x, routing, axes) ad_dispatch_at((t), (x), (routing), (axes), AD_HERE)
-#define ad_return(t, x, routing, axes) ad_return_at((t), (x), (routing), (axes), AD_HERE)
-#define ad_grouped_linear(t, x, w, routing) ad_grouped_linear_at((t), (x), (w), (routing), AD_HERE)
+#define ad_softmax(...) ad_softmax_at(__VA_ARGS__, AD_HERE)
+#define ad_sigmoid(...) ad_sigmoid_at(__VA_ARGS__, AD_HERE)
+#define ad_to_rows(...) ad_to_rows_at(__VA_ARGS__, AD_HERE)
+#define ad_from_rows(...) ad_from_rows_at(__VA_ARGS__, AD_HERE)
+#define ad_top_k(...) ad_top_k_at(__VA_ARGS__, AD_HERE)
+#define ad_limit(...) ad_limit_at(__VA_ARGS__, AD_HERE)
+#define ad_choices(...) ad_choices_at(__VA_ARGS__, AD_HERE)
+#define ad_balance(...) ad_balance_at(__VA_ARGS__, AD_HERE)
+#define ad_to_slots(...) ad_to_slots_at(__VA_ARGS__, AD_HERE)
+#define ad_from_slots(...) ad_from_slots_at(__VA_ARGS__, AD_HERE)
+#define ad_slot_weights(...) ad_slot_weights_at(__VA_ARGS__, AD_HERE)
+#define ad_dispatch(...) ad_dispatch_at(__VA_ARGS__, AD_HERE)
+#define ad_return(...) ad_return_at(__VA_ARGS__, AD_HERE)
+#define ad_grouped_linear(...) ad_grouped_linear_at(__VA_ARGS__, AD_HERE)
 
 /* Transitions (law 2). `axes` as in ad_axes_parse; axes on which x has different types are moved one type after the
  * other; where the mesh names one of them, those that it does not name and that need no move stay as they are. A failed
@@ -248,7 +247,7 @@ AD_API ad_tensor *ad_view_at(ad_tape *tape, ad_tensor *x, const ad_mesh *view, c
 /* x, which lies as the bridge's source, brought to its destination, on another mesh of the same ranks. Its gradient is
  * summed over the axes on which the destination is R, and goes back. Borrows the bridge until reset. */
 AD_API ad_tensor *ad_cross_at(ad_tape *tape, ad_tensor *x, ad_bridge *bridge, const char *site);
-#define ad_cross(t, x, bridge) ad_cross_at((t), (x), (bridge), AD_HERE)
+#define ad_cross(...) ad_cross_at(__VA_ARGS__, AD_HERE)
 
 /* ---- stepping outside the types ---- */
 /* x for code that knows local buffers only: its own part is ad_tensor_array of what is returned. `gradient` is the
@@ -263,34 +262,34 @@ AD_API ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradie
  * value that all ranks made alike (its gradient: I) and whose users leave addends. */
 AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const char *gradient, ad_tensor **leaf,
                                    const char *site);
-#define ad_to_local(t, x, gradient) ad_to_local_at((t), (x), (gradient), AD_HERE)
-#define ad_from_local(t, value, gradient, leaf) ad_from_local_at((t), (value), (gradient), (leaf), AD_HERE)
+#define ad_to_local(...) ad_to_local_at(__VA_ARGS__, AD_HERE)
+#define ad_from_local(...) ad_from_local_at(__VA_ARGS__, AD_HERE)
 
-#define ad_to_dtype(t, x, dtype) ad_to_dtype_at((t), (x), (dtype), AD_HERE)
-#define ad_add(t, a, b) ad_add_at((t), (a), (b), AD_HERE)
-#define ad_add_row(t, x, row) ad_add_row_at((t), (x), (row), AD_HERE)
-#define ad_multiply(t, a, b) ad_multiply_at((t), (a), (b), AD_HERE)
-#define ad_scale_rows(t, x, factors) ad_scale_rows_at((t), (x), (factors), AD_HERE)
-#define ad_scale(t, a, factor) ad_scale_at((t), (a), (factor), AD_HERE)
-#define ad_divide(t, a, count) ad_divide_at((t), (a), (count), AD_HERE)
-#define ad_share(t, a, count, m) ad_share_at((t), (a), (count), (m), AD_HERE)
-#define ad_sum(t, a) ad_sum_at((t), (a), AD_HERE)
-#define ad_linear(t, x, w) ad_linear_at((t), (x), (w), AD_HERE)
-#define ad_linear_transposed(t, x, w) ad_linear_transposed_at((t), (x), (w), AD_HERE)
-#define ad_embedding(t, table, indices) ad_embedding_at((t), (table), (indices), AD_HERE)
-#define ad_rms_norm(t, x, weight, epsilon) ad_rms_norm_at((t), (x), (weight), (epsilon), AD_HERE)
-#define ad_rms_norm_unweighted(t, x, epsilon) ad_rms_norm_unweighted_at((t), (x), (epsilon), AD_HERE)
-#define ad_head_norm(t, x, weight, epsilon) ad_head_norm_at((t), (x), (weight), (epsilon), AD_HERE)
-#define ad_place(t, x, front) ad_place_at((t), (x), (front), AD_HERE)
-#define ad_concat(t, parts, n) ad_concat_at((t), (parts), (n), AD_HERE)
-#define ad_slice(t, x, first, count) ad_slice_at((t), (x), (first), (count), AD_HERE)
-#define ad_repeat(t, x, samples) ad_repeat_at((t), (x), (samples), AD_HERE)
-#define ad_rotary(t, x, head_dim, base) ad_rotary_at((t), (x), (head_dim), (base), AD_HERE)
-#define ad_attention(t, q, k, v, head_dim) ad_attention_at((t), (q), (k), (v), (head_dim), AD_HERE)
-#define ad_attention_all(t, q, k, v, head_dim) ad_attention_all_at((t), (q), (k), (v), (head_dim), AD_HERE)
-#define ad_swiglu(t, gate, up) ad_swiglu_at((t), (gate), (up), AD_HERE)
-#define ad_gelu(t, x) ad_gelu_at((t), (x), AD_HERE)
-#define ad_cross_entropy(t, logits, targets) ad_cross_entropy_at((t), (logits), (targets), AD_HERE)
+#define ad_to_dtype(...) ad_to_dtype_at(__VA_ARGS__, AD_HERE)
+#define ad_add(...) ad_add_at(__VA_ARGS__, AD_HERE)
+#define ad_add_row(...) ad_add_row_at(__VA_ARGS__, AD_HERE)
+#define ad_multiply(...) ad_multiply_at(__VA_ARGS__, AD_HERE)
+#define ad_scale_rows(...) ad_scale_rows_at(__VA_ARGS__, AD_HERE)
+#define ad_scale(...) ad_scale_at(__VA_ARGS__, AD_HERE)
+#define ad_divide(...) ad_divide_at(__VA_ARGS__, AD_HERE)
+#define ad_share(...) ad_share_at(__VA_ARGS__, AD_HERE)
+#define ad_sum(...) ad_sum_at(__VA_ARGS__, AD_HERE)
+#define ad_linear(...) ad_linear_at(__VA_ARGS__, AD_HERE)
+#define ad_linear_transposed(...) ad_linear_transposed_at(__VA_ARGS__, AD_HERE)
+#define ad_embedding(...) ad_embedding_at(__VA_ARGS__, AD_HERE)
+#define ad_rms_norm(...) ad_rms_norm_at(__VA_ARGS__, AD_HERE)
+#define ad_rms_norm_unweighted(...) ad_rms_norm_unweighted_at(__VA_ARGS__, AD_HERE)
+#define ad_head_norm(...) ad_head_norm_at(__VA_ARGS__, AD_HERE)
+#define ad_place(...) ad_place_at(__VA_ARGS__, AD_HERE)
+#define ad_concat(...) ad_concat_at(__VA_ARGS__, AD_HERE)
+#define ad_slice(...) ad_slice_at(__VA_ARGS__, AD_HERE)
+#define ad_repeat(...) ad_repeat_at(__VA_ARGS__, AD_HERE)
+#define ad_rotary(...) ad_rotary_at(__VA_ARGS__, AD_HERE)
+#define ad_attention(...) ad_attention_at(__VA_ARGS__, AD_HERE)
+#define ad_attention_all(...) ad_attention_all_at(__VA_ARGS__, AD_HERE)
+#define ad_swiglu(...) ad_swiglu_at(__VA_ARGS__, AD_HERE)
+#define ad_gelu(...) ad_gelu_at(__VA_ARGS__, AD_HERE)
+#define ad_cross_entropy(...) ad_cross_entropy_at(__VA_ARGS__, AD_HERE)
 #define ad_all_reduce(t, x, axes, to) ad_move_at((t), (x), AD_MOVE_ALL_REDUCE, (axes), (to), AD_HERE)
 #define ad_reduce_scatter(t, x, axes, to) ad_move_at((t), (x), AD_MOVE_REDUCE_SCATTER, (axes), (to), AD_HERE)
 #define ad_all_gather(t, x, axes, to) ad_move_at((t), (x), AD_MOVE_ALL_GATHER, (axes), (to), AD_HERE)
@@ -298,7 +297,7 @@ AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const c
 #define ad_convert(t, x, axes, to) ad_move_at((t), (x), AD_MOVE_CONVERT, (axes), (to), AD_HERE)
 #define ad_once(t, x, axes) ad_move_at((t), (x), AD_MOVE_ONCE, (axes), AD_P, AD_HERE)
 #define ad_declare(t, x, axes, to) ad_move_at((t), (x), AD_MOVE_DECLARE, (axes), (to), AD_HERE)
-#define ad_view(t, x, view) ad_view_at((t), (x), (view), AD_HERE)
+#define ad_view(...) ad_view_at(__VA_ARGS__, AD_HERE)
 
 #if defined(__cplusplus)
 }

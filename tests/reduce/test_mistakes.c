@@ -295,7 +295,7 @@ static int divides_by_own_count(ad_comm *comm, void *context) {
   int64_t total;
   ad_layout addends = ad_layout_all(m->mesh, AD_P);
   CHECK_OK(ad_count_create(comm, &addends, 2, &count));
-  CHECK_OK(ad_count_post(count, ((int64_t[]){1, 2})));
+  CHECK_OK(ad_count_post(count, (int64_t[]){1, 2}));
   CHECK_OK(ad_count_wait(count, &total));
   CHECK(total == 9);
   for (int step = 0; step < 2; step++) {

@@ -127,12 +127,12 @@ static ad_tensor *sum_of_products(ad_tape *t, ad_tensor *const *x) {
 }
 /* Columns of what is still to be summed. */
 static ad_tensor *joined_before_the_sum(ad_tape *t, ad_tensor *const *x) {
-  ad_tensor *joined = ad_concat(t, ((ad_tensor *[]){x[0], x[1]}), 2);
+  ad_tensor *joined = ad_concat(t, (ad_tensor *[]){x[0], x[1]}, 2);
   return ad_linear_transposed(t, ad_all_reduce(t, joined, "tp", AD_I), x[2]);
 }
 static ad_tensor *joined_after_the_sum(ad_tape *t, ad_tensor *const *x) {
   ad_tensor *a = ad_all_reduce(t, x[0], "tp", AD_I), *b = ad_all_reduce(t, x[1], "tp", AD_I);
-  return ad_linear_transposed(t, ad_concat(t, ((ad_tensor *[]){a, b}), 2), x[2]);
+  return ad_linear_transposed(t, ad_concat(t, (ad_tensor *[]){a, b}, 2), x[2]);
 }
 
 static void compare_columns(const char *mesh, const char *layout, const char *whole_layout, formula a, formula b) {

@@ -280,7 +280,7 @@ static int divide_by_count(ad_comm *comm, void *context) {
   ad_array x = ad_array_describe(comm, AD_F64, &(ad_shape){0, {0}}, &layout);
   x.data = &numerator;
   CHECK_OK(ad_count_create(comm, &layout, 2, &count));
-  CHECK_OK(ad_count_post(count, ((int64_t[]){10 * rank, rank})));
+  CHECK_OK(ad_count_post(count, (int64_t[]){10 * rank, rank}));
   ad_tape *tape = open_tape(comm, mesh);
   ad_tensor *leaf = ad_input(tape, &x), *mean = ad_divide(tape, leaf, count), *part = ad_share(tape, leaf, count, 1);
   CHECK_OK(ad_tape_status(tape));

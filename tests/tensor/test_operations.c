@@ -202,7 +202,7 @@ static ad_tensor *rms_norm_unweighted(ad_tape *t, ad_tensor *const *x) { return 
 static ad_tensor *scale_rows(ad_tape *t, ad_tensor *const *x) { return ad_scale_rows(t, x[0], x[1]); }
 static ad_tensor *concat(ad_tape *t, ad_tensor *const *x) { return ad_concat(t, x, 3); }
 static ad_tensor *concat_of_one(ad_tape *t, ad_tensor *const *x) {
-  return ad_concat(t, ((ad_tensor *[]){x[0], x[0], x[0]}), 3);
+  return ad_concat(t, (ad_tensor *[]){x[0], x[0], x[0]}, 3);
 }
 static ad_tensor *slice(ad_tape *t, ad_tensor *const *x) { return ad_slice(t, x[0], 2, 3); }
 static ad_tensor *slices(ad_tape *t, ad_tensor *const *x) {
@@ -780,7 +780,7 @@ static world counted;
 static int open_count(void **state) {
   counted = world_open();
   must(ad_count_create(counted.comm, &counted.layout, 2, &step_count));
-  must(ad_count_post(step_count, ((int64_t[]){2, 5})));
+  must(ad_count_post(step_count, (int64_t[]){2, 5}));
   must(ad_count_wait(step_count, NULL));
   return 0;
 }

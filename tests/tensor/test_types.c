@@ -488,7 +488,7 @@ static void a_divergence_is_from_a_constant_of_whole_rows(void **state) {
 /* ---- columns ---- */
 
 static ad_tensor *concat_of_two(dry_world *d, ad_tensor *a, ad_tensor *b) {
-  return ad_concat(d->tape, ((ad_tensor *[]){a, b}), 2);
+  return ad_concat(d->tape, (ad_tensor *[]){a, b}, 2);
 }
 
 static void columns_that_stand_side_by_side_are_of_one_type(void **state) {

@@ -283,7 +283,7 @@ static ad_tensor *lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[
 static ad_tensor *plain_lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], AD_SLOPE_PLAIN); }
 static ad_tensor *concat(ad_tape *t, ad_tensor *const *x) { return ad_concat(t, x, 3); }
 static ad_tensor *concat_of_one(ad_tape *t, ad_tensor *const *x) {
-  return ad_concat(t, ((ad_tensor *[]){x[0], x[0], x[0]}), 3);
+  return ad_concat(t, (ad_tensor *[]){x[0], x[0], x[0]}, 3);
 }
 static ad_tensor *slice(ad_tape *t, ad_tensor *const *x) { return ad_slice(t, x[0], 2, 3); }
 static ad_tensor *rms_norm(ad_tape *t, ad_tensor *const *x) { return ad_rms_norm(t, x[0], x[1], 1e-5); }
@@ -528,10 +528,10 @@ static int on_one_rank(ad_comm *comm, void *context) {
   CHECK_OK(ad_mesh_create("tp=1", &mesh));
   ad_layout layout = ad_layout_all(mesh, AD_I);
   CHECK_OK(ad_count_create(comm, &layout, 2, &step_count));
-  CHECK_OK(ad_count_post(step_count, ((int64_t[]){2, 5})));
+  CHECK_OK(ad_count_post(step_count, (int64_t[]){2, 5}));
   CHECK_OK(ad_count_wait(step_count, NULL));
   CHECK_OK(ad_count_create(comm, &layout, 1, &no_count));
-  CHECK_OK(ad_count_post(no_count, ((int64_t[]){0})));
+  CHECK_OK(ad_count_post(no_count, (int64_t[]){0}));
   CHECK_OK(ad_count_wait(no_count, NULL));
   check_all(comm, any_float, COUNT(any_float));
   for (size_t i = 0; i < COUNT(conversions); i++) check_composition(comm, &conversions[i], AD_BF16);
