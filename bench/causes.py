@@ -76,8 +76,7 @@ def is_of_other_kind(cause, sabotage):
 
 def fits(cause, sabotage):
     if not sabotage['derived']:
-        words = KNOWN.get(sabotage['name'])
-        return bool(words and re.search(words, cause['text'])) or bool(re.search('forward|backward', cause['text']))
+        return bool(re.search(KNOWN.get(sabotage['name'], 'forward|backward'), cause['text']))
     axes, phase, what = truth(sabotage)
     over = set(cause['axes'].split(',')) - {''}
     if what == 'norm':

@@ -111,6 +111,17 @@ static void what_was_counted_is_told_by_microbatches(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+/* Each microbatch is the reference's but for what it was divided by: so far the numbers tell it, and no transition of
+ * the forward pass is listed; the count that all divide by, and the formula, stay possible. */
+static void a_mean_of_means_is_told_by_microbatches(void **state) {
+  ad_recipe *recipe = small_recipe("dp_replicate=1 dp_shard=3 tp=2", UNEQUAL, ", microbatches: 3}\nshard: {zero: 2");
+  ad_sabotage means = SAYS(recipe, "mean-of-microbatch-means", "", 3, AD_CAUSE_AVERAGED, 0, "microbatches",
+                           "times what they do in the reference: divided by counts of their own");
+  assert_non_null(strstr(means.causes.list[1].text, "the count that losses are divided by is wrong"));
+  assert_non_null(strstr(means.causes.list[2].text, "the forward pass: the loss is wrong as well"));
+  ad_recipe_destroy(recipe);
+}
+
 /* ---- a proof ---- */
 
 typedef struct planted_job {
@@ -160,6 +171,7 @@ int main(void) {
       cmocka_unit_test(a_group_of_two_views_is_told_of_in_one),
       cmocka_unit_test(the_count_is_told_of_in_the_view_of_tokens),
       cmocka_unit_test(what_was_counted_is_told_by_microbatches),
+      cmocka_unit_test(a_mean_of_means_is_told_by_microbatches),
       cmocka_unit_test(a_proof_that_fails_is_made_again_with_an_account),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -60,6 +60,87 @@ static void a_dump_is_judged(void **state) {
   }
 }
 
+enum { MICROBATCHES = 3, MANY = RANKS * (MICROBATCHES + 1) + 1, WIDE = 12 };
+
+static void write_one(const char *path, const double *values, const char *const *metadata) {
+  ad_safetensor tensor = {.name = "w", .dtype = AD_F64, .shape = {1, {WIDE}}};
+  ad_safetensors_writer *writer;
+  assert_int_equal(ad_safetensors_create(path, &tensor, 1, metadata, &writer), AD_OK);
+  assert_int_equal(ad_safetensors_add(writer, values), AD_OK);
+  assert_int_equal(ad_safetensors_finish(writer, NULL, NULL), AD_OK);
+  ad_safetensors_writer_destroy(writer);
+}
+
+static double addend_of(int rank, int microbatch, int element) {
+  return 1 + (rank * 7 + microbatch * 3 + element * element) % 11;
+}
+
+/* The sum of all ranks' addends of three microbatches over 2, and a reference in which microbatch m has `weights[m]`
+ * and one element is off by `off`. */
+static void write_weighed(const char *names[MANY], char own[MANY][64], const double *weights, double off) {
+  double sum[WIDE] = {0}, reference[WIDE] = {0};
+  int file = 0;
+  for (; file < MANY; file++) {
+    int rank = file % RANKS, microbatch = file / RANKS, last = file == MANY - 1, is_sum = microbatch == MICROBATCHES;
+    char of_rank[16], of_microbatch[16];
+    const char *metadata[] = {"addend.version",
+                              "1",
+                              "addend.kind",
+                              last     ? "reference"
+                              : is_sum ? "sum"
+                                       : "addend",
+                              "addend.mesh",
+                              "dp=3",
+                              "addend.rank",
+                              of_rank,
+                              "addend.expect",
+                              "0.5",
+                              "addend.microbatch",
+                              of_microbatch,
+                              NULL};
+    double values[WIDE];
+    snprintf(of_rank, sizeof of_rank, "%d", rank);
+    snprintf(of_microbatch, sizeof of_microbatch, "%d", microbatch);
+    for (int i = 0; i < WIDE; i++) {
+      double addend = addend_of(rank, microbatch, i);
+      values[i] = last ? reference[i] + (i == 5 ? off : 0) : is_sum ? sum[i] : addend;
+      if (last || is_sum) continue;
+      sum[i] += addend / 2;
+      reference[i] += weights[microbatch] * addend / 2;
+    }
+    if (is_sum || last) metadata[10] = NULL;
+    snprintf(own[file], sizeof own[file], "%s/%d.safetensors", folder, file);
+    names[file] = own[file];
+    write_one(own[file], values, metadata);
+  }
+}
+
+static void expect_reference(const double *weights, double off, const char *words, int there) {
+  char own[MANY][64], *json;
+  const char *names[MANY];
+  int holds = -1;
+  write_weighed(names, own, weights, off);
+  assert_int_equal(ad_diff(names, MANY, NULL, &holds, &json), AD_OK);
+  assert_int_equal(holds, 0);
+  if ((strstr(json, words) != NULL) != there) fail_msg("%s", json);
+  assert_int_equal(strstr(json, "\"place\": \"microbatches\"") != NULL, there);
+  free(json);
+  for (int i = FILES; i < MANY; i++) assert_int_equal(unlink(own[i]), 0);
+}
+
+/* Their sum is right and the reference has each microbatch once, divided by another count. */
+static void microbatches_of_other_weights_are_told_by_a_reference(void **state) {
+  const double means[] = {1.25, 0.8, 0.8}, alike[] = {2, 2, 2}, lost[] = {1, 0, 1};
+  expect_reference(
+      means, 0,
+      "microbatch 0 counts 0.8, microbatches 1 and 2 count 1.25 times what they do in the reference: divided "
+      "by counts of their own",
+      1);
+  expect_reference(means, 1e-3, "times what they do in the reference", 0);
+  expect_reference(alike, 0, "times what they do in the reference", 0);
+  expect_reference(lost, 0, "times what they do in the reference", 0);
+}
+
 static void equal_addends_tell_nothing_unless_they_are_allowed(void **state) {
   for (int allowed = 0; allowed < 2; allowed++) {
     ad_diff_options options = {.size = sizeof options, .allow_identical = allowed};
@@ -134,8 +215,11 @@ static int remove_folder(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_dump_is_judged),       cmocka_unit_test(equal_addends_tell_nothing_unless_they_are_allowed),
-      cmocka_unit_test(a_folder_is_its_files),  cmocka_unit_test(what_cannot_be_is_refused),
+      cmocka_unit_test(a_dump_is_judged),
+      cmocka_unit_test(microbatches_of_other_weights_are_told_by_a_reference),
+      cmocka_unit_test(equal_addends_tell_nothing_unless_they_are_allowed),
+      cmocka_unit_test(a_folder_is_its_files),
+      cmocka_unit_test(what_cannot_be_is_refused),
       cmocka_unit_test(lacking_memory_is_said),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);

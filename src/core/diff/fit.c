@@ -51,6 +51,22 @@ static void take_products(const double *all, ad_products *out) {
   out->sum_square = all[n + n * (n + 1)];
 }
 
+static ad_status new_products(size_t n, ad_products *out) {
+  *out = (ad_products){.n = n};
+  ad_status status = ad_new(n * n, &out->gram);
+  if (!status) status = ad_new(n, &out->with_sum);
+  if (!status) status = ad_new(n, &out->rounded);
+  if (status) ad_products_destroy(out);
+  return status;
+}
+
+ad_status ad_products_from(const double *all, size_t n, size_t rows, ad_products *out) {
+  AD_TRY(new_products(n, out));
+  take_products(all, out);
+  out->rows = rows;
+  return AD_OK;
+}
+
 /* As many as the largest part has: shards may be far smaller than a block. */
 static size_t rows_at_once(const ad_part *const *list, size_t count) {
   size_t most = 1;
@@ -77,11 +93,9 @@ static ad_status gather(const ad_parts *parts, const ad_part *const *list, size_
 }
 
 ad_status ad_products_create(const ad_parts *parts, const ad_part *const *list, size_t count, ad_products *out) {
-  ad_products products = {.n = ad_part_members(parts, list[0])->count};
-  ad_status status = ad_new(products.n * products.n, &products.gram);
-  if (!status) status = ad_new(products.n, &products.with_sum);
-  if (!status) status = ad_new(products.n, &products.rounded);
-  if (!status) status = gather(parts, list, count, &products);
+  ad_products products;
+  AD_TRY(new_products(ad_part_members(parts, list[0])->count, &products));
+  ad_status status = gather(parts, list, count, &products);
   if (status) {
     ad_products_destroy(&products);
     return status;

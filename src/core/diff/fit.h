@@ -14,6 +14,9 @@ typedef struct ad_products {
 } ad_products;
 ad_status ad_products_create(const ad_parts *parts, const ad_part *const *list, size_t count,
                              ad_products *out) AD_CHECKED;
+/* From the upper triangle of the (n+1) x (n+1) products of n addends and, last, their sum, which come of `rows`
+ * elements and are taken as they are, without rounding. */
+ad_status ad_products_from(const double *all, size_t n, size_t rows, ad_products *out) AD_CHECKED;
 size_t ad_products_zeros(const ad_products *products); /* addends that are zero */
 void ad_products_destroy(ad_products *products);
 /* out = gram * counts */

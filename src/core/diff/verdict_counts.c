@@ -1,7 +1,7 @@
 /* What counts say that are alike in all copies: one factor on all addends, or on those of a microbatch or of ranks. */
 #include <math.h>
 #include <string.h>
-#include "base/text.h"
+#include "diff/microbatches.h"
 #include "diff/verdict_case.h"
 
 /* Summed axes come first. */
@@ -28,8 +28,6 @@ static int is_microbatches(const ad_case *c, double size) {
   return c->dump->microbatches > 1 && fabs((double)c->dump->microbatches - size) <= 1e-4 * size;
 }
 
-#define MICROBATCHES "microbatches"
-
 static int try_averaged(ad_case *c, double factor) {
   char names[AD_VERDICT_TEXT / 4], fact[160];
   uint32_t sets[AD_DUMP_SETS];
@@ -38,7 +36,7 @@ static int try_averaged(ad_case *c, double factor) {
     ad_case_add(c, AD_VERDICT_AVERAGED, sets[i], factor, "", "averaged over %s",
                 ad_case_axes(c, sets[i], names, sizeof names));
   if (is_microbatches(c, 1 / factor))
-    ad_case_add(c, AD_VERDICT_AVERAGED, 0, factor, MICROBATCHES, "divided by the number of microbatches");
+    ad_case_add(c, AD_VERDICT_AVERAGED, 0, factor, AD_MICROBATCHES, "divided by the number of microbatches");
   snprintf(fact, sizeof fact,
            "every addend counts 1/%.0f of what is expected; divide once only, or expect what is done", 1 / factor);
   return ad_case_settle(c, factor, fact);
@@ -56,7 +54,7 @@ static int try_doubled(ad_case *c, double factor) {
                                                      : "summed twice, or not divided,",
                 ad_case_axes(c, sets[i], names, sizeof names));
   if (is_microbatches(c, factor))
-    ad_case_add(c, AD_VERDICT_DOUBLED, 0, factor, MICROBATCHES, "not divided by the number of microbatches");
+    ad_case_add(c, AD_VERDICT_DOUBLED, 0, factor, AD_MICROBATCHES, "not divided by the number of microbatches");
   if (!count && fabs(factor - 2) < 1e-4) ad_case_add(c, AD_VERDICT_DOUBLED, 0, factor, "", "doubled");
   snprintf(fact, sizeof fact, "every addend counts %.0f times what is expected", factor);
   return ad_case_settle(c, factor, fact);
@@ -113,52 +111,25 @@ static int try_microbatches(ad_case *c) {
   }
   size_t count = ad_counts_close(last, 1, 0) && earlier > 0 ? axes_of_size(c, 1 / earlier, sets) : 0;
   for (size_t i = 0; i < count; i++)
-    ad_case_add(c, AD_VERDICT_EARLIER_DIVIDED, sets[i], earlier, MICROBATCHES,
+    ad_case_add(c, AD_VERDICT_EARLIER_DIVIDED, sets[i], earlier, AD_MICROBATCHES,
                 "what was accumulated was divided by the ranks of %s again",
                 ad_case_axes(c, sets[i], names, sizeof names));
   snprintf(fact, sizeof fact, "earlier microbatches count 1/%.0f", 1 / earlier);
   return ad_case_settle(c, earlier, fact);
 }
 
-static void print_times(double count, char *out, size_t size) {
-  if (count > 0 && count < 1 && ad_counts_close(1 / count, round(1 / count), 0))
-    snprintf(out, size, "1/%.0f", 1 / count);
-  else
-    snprintf(out, size, "%.6g", ad_counts_close(count, round(count), 0) ? round(count) + 0.0 : count);
-}
-
-/* "microbatches 1 and 2 count 1/4": those of the count that microbatch `first` has. */
-static void print_alike(const ad_case *c, int64_t first, ad_text *text) {
-  char times[32];
-  double count = count_of(c, -1, first);
-  int64_t alike = 0, said = 0;
-  for (int64_t m = first; m < c->dump->microbatches; m++) alike += ad_counts_close(count_of(c, -1, m), count, 0);
-  ad_text_add(text, "%smicrobatch%s ", text->used ? ", " : "", alike > 1 ? "es" : "");
-  for (int64_t m = first; m < c->dump->microbatches; m++) {
-    if (!ad_counts_close(count_of(c, -1, m), count, 0)) continue;
-    said++;
-    ad_text_add(text, "%s%lld", said == 1 ? "" : said == alike ? " and " : ", ", (long long)m);
-  }
-  print_times(count, times, sizeof times);
-  ad_text_add(text, " count%s %s", alike > 1 ? "" : "s", times);
-}
-
-static int is_first_of_count(const ad_case *c, int64_t microbatch) {
-  for (int64_t m = 0; m < microbatch; m++)
-    if (ad_counts_close(count_of(c, -1, m), count_of(c, -1, microbatch), 0)) return 0;
-  return 1;
-}
-
 /* Every microbatch has a count of its own. */
 static int try_each_microbatch(ad_case *c) {
-  char alike[AD_VERDICT_TEXT / 2];
-  ad_text text = ad_text_on(alike, sizeof alike);
-  if (c->dump->microbatches < 2) return 0;
-  for (int64_t m = 0; m < c->dump->microbatches; m++)
-    if (isnan(count_of(c, -1, m))) return 0;
-  for (int64_t m = 0; m < c->dump->microbatches; m++)
-    if (is_first_of_count(c, m)) print_alike(c, m, &text);
-  ad_case_add(c, AD_VERDICT_FACTOR, 0, NAN, MICROBATCHES, "%s times what is expected", alike);
+  char words[AD_VERDICT_TEXT / 2];
+  double counts[AD_MICROBATCHES_TOLD];
+  int64_t microbatches = c->dump->microbatches;
+  if (microbatches < 2 || microbatches > AD_MICROBATCHES_TOLD) return 0;
+  for (int64_t m = 0; m < microbatches; m++) {
+    counts[m] = count_of(c, -1, m);
+    if (isnan(counts[m])) return 0;
+  }
+  ad_microbatches_print(counts, microbatches, words, sizeof words);
+  ad_case_add(c, AD_VERDICT_FACTOR, 0, NAN, AD_MICROBATCHES, "%s times what is expected", words);
   return ad_case_settle(c, NAN, "");
 }
 

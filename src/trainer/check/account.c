@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "addend/diff.h"
+#include "addend/safetensors.h"
 #include "base/memory.h"
 #include "check/computed.h"
 #include "check/sabotage.h"
@@ -60,13 +61,13 @@ static void remove_accounts(int pid) {
 
 void ad_account_remove_left(void) { remove_accounts((int)getpid()); }
 
-/* Every rank's gradients of every microbatch, and their sums, at most twice as wide as f32. */
+/* Every rank's gradients of every microbatch, their sums, and the reference's, at most twice as wide as f32. */
 static int has_room(const ad_prover *prover) {
   struct statvfs room;
   double bytes = 0;
   for (size_t i = 0; i < prover->param_count; i++)
     bytes += (double)ad_shape_numel(&ad_run_param_at(prover->run, i).spec->shape) * sizeof(double);
-  bytes *= (double)(prover->job->recipe->train.microbatches + 1) * (double)ad_comm_size(prover->comm);
+  bytes *= (double)(prover->job->recipe->train.microbatches + 1) * (double)ad_comm_size(prover->comm) + 1;
   return !statvfs(memory, &room) && bytes < (double)room.f_bavail * (double)room.f_frsize / 2;
 }
 
@@ -123,6 +124,42 @@ ad_status ad_account_begin(ad_prover *prover, int64_t step) {
 
 /* ---- after it ---- */
 
+/* The module's parameters as the reference's file has them. Returns how many. */
+static size_t list_whole(const ad_prover *prover, size_t m, ad_safetensor *list) {
+  size_t count = 0;
+  for (size_t i = 0; i < prover->param_count; i++) {
+    ad_run_param at = ad_run_param_at(prover->run, i);
+    const ad_array *whole = ad_reference_gradient(prover->reference, i);
+    if (at.module != m) continue;
+    list[count++] =
+        (ad_safetensor){.name = at.spec->name, .dtype = whole->dtype, .shape = at.spec->shape, .data = whole->data};
+  }
+  return count;
+}
+
+static ad_status write_list(const char *path, const ad_safetensor *list, size_t count) {
+  static const char *const kind[] = {"addend.version", "1", "addend.kind", "reference", NULL};
+  ad_safetensors_writer *writer;
+  AD_TRY(ad_safetensors_create(path, list, count, kind, &writer));
+  ad_status status = AD_OK;
+  for (size_t i = 0; i < count && !status; i++) status = ad_safetensors_add(writer, list[i].data);
+  if (!status) status = ad_safetensors_finish(writer, NULL, NULL);
+  ad_safetensors_writer_destroy(writer);
+  return status;
+}
+
+/* One process's gradients beside the ranks': what addends would give with other weights is asked of them. */
+static ad_status write_reference(const ad_prover *prover, size_t m) {
+  char path[AD_ACCOUNT_PATH + 48];
+  ad_safetensor *list;
+  name_folder(prover, m, path, sizeof path);
+  snprintf(path + strlen(path), 24, "/reference.safetensors");
+  AD_TRY(ad_new(prover->param_count, &list));
+  ad_status status = write_list(path, list, list_whole(prover, m, list));
+  ad_release(list);
+  return status;
+}
+
 static ad_status read_module(ad_prover *prover, size_t m, int64_t step) {
   char folder[AD_ACCOUNT_PATH + 24], *json = NULL;
   const char *const files[] = {folder};
@@ -130,6 +167,7 @@ static ad_status read_module(ad_prover *prover, size_t m, int64_t step) {
   ad_proof *proof = prover->job->proof;
   int holds;
   name_folder(prover, m, folder, sizeof folder);
+  if (prover->job->recipe->train.microbatches > 1) AD_TRY(write_reference(prover, m));
   if (ad_diff(files, 1, &options, &holds, &json)) json = NULL; /* there is no dump of this module */
   json_t *document = json ? json_loads(json, 0, NULL) : NULL;
   free(json);

@@ -5,6 +5,7 @@
 
 #include "check/account.h"
 #include "check/computed.h"
+#include "diff/microbatches.h"
 #include "mesh/group.h"
 #include "module/module.h"
 #include "train/run.h"
@@ -144,6 +145,16 @@ static int is_sum_of_addends(const json_t *judged, const ad_run_param *at, ad_ax
   return (is_kind(judged, "own_only") || is_kind(judged, "replicas_differ")) && differs && !(differs & reduced);
 }
 
+/* Each microbatch is the reference's but for a factor of its own: that is the cause, and the sum has no part in it. */
+static void take_weights(const json_t *judged, ad_proof_param *param) {
+  const json_t *cause = json_object_get(json_object_get(judged, "reference"), "cause");
+  const char *place = json_string_value(json_object_get(cause, "place"));
+  if (!place || strcmp(place, AD_MICROBATCHES)) return;
+  param->accounted = AD_ADDENDS_ARE_WEIGHED;
+  param->causes.count = 0;
+  add_cause(cause, &param->causes);
+}
+
 static int is_wrong(const ad_prover *prover, size_t index, const ad_proof_param *param) {
   return !prover->replicas[AD_PART_GRADIENT][index].equal || !(ad_param_share(param) <= 1);
 }
@@ -158,6 +169,7 @@ void ad_account_judge(const ad_prover *prover, const json_t *document, size_t in
   param->accounted = !judged                                                               ? AD_NO_ACCOUNT
                      : is_sum_of_addends(judged, &at, copies->equal ? 0 : copies->differs) ? AD_ADDENDS_ARE_WRONG
                                                                                            : AD_SUM_IS_WRONG;
+  if (param->accounted == AD_ADDENDS_ARE_WRONG) take_weights(judged, param);
   if (param->accounted != AD_SUM_IS_WRONG || is_kind(judged, "unexplained") || is_kind(judged, "rounding")) return;
   if (is_kind(judged, "replicas_differ") && param->causes.list[0].kind != AD_CAUSE_REPLICAS_DIFFER) return;
   take_causes(judged, &causes);

@@ -13,11 +13,13 @@ typedef struct search {
   const ad_places *places;
   int forward;    /* the loss is wrong */
   double factor;  /* of all wrong parameters; NaN: they have none in common */
+  int weighed;    /* the parameter's microbatches are right but for a factor each: only the count divides them */
   const char *by; /* the last of the wrong parameters, in the order of the forward pass */
 } search;
 
 static int is_wrong(const ad_proof_param *param) {
-  return param->accounted == AD_ADDENDS_ARE_WRONG || param->accounted == AD_NO_ACCOUNT;
+  return param->accounted == AD_ADDENDS_ARE_WRONG || param->accounted == AD_ADDENDS_ARE_WEIGHED ||
+         param->accounted == AD_NO_ACCOUNT;
 }
 
 /* ---- what narrows them down ---- */
@@ -34,7 +36,7 @@ static double common_factor(const ad_proof *proof) {
 }
 
 static search search_for(const ad_places *places, const ad_proof *proof) {
-  search s = {places, !(proof->loss_err <= proof->loss_bound), common_factor(proof), ""};
+  search s = {places, !(proof->loss_err <= proof->loss_bound), common_factor(proof), 0, ""};
   for (size_t i = 0; i < proof->param_count; i++)
     if (is_wrong(&proof->params[i])) s.by = proof->params[i].name;
   return s;
@@ -56,6 +58,7 @@ static ad_axes axes_of(const ad_place *place) { return place->axes & place->larg
 static int is_candidate(const search *s, const ad_place *place, double factor) {
   int in_phase =
       s->forward ? place->phase == AD_PLACE_FORWARD || ad_place_is_count(place) : place->phase == AD_PLACE_BACKWARD;
+  if (s->weighed && !ad_place_is_count(place)) return 0;
   return in_phase && place->ranks > 1 && place->move != AD_MOVE_CONVERT && place->move != AD_MOVE_DECLARE &&
          (ad_place_is_count(place) || is_of_size(place, factor));
 }
@@ -147,6 +150,7 @@ void ad_computed_explain(const ad_places *places, ad_proof *proof) {
     ad_cause_kind told = param->causes.list[0].kind;
     int stays = (param->proportional && told != AD_CAUSE_UNKNOWN) || told == AD_CAUSE_PARTIAL;
     if (param->accounted == AD_ADDENDS_ARE_WRONG && !stays) param->causes.count = 0;
+    s.weighed = param->accounted == AD_ADDENDS_ARE_WEIGHED;
     find(&s, &param->causes);
   }
 }

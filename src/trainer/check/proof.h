@@ -9,8 +9,9 @@
 typedef enum ad_accounted {
   AD_NOT_ACCOUNTED, /* it holds, or nobody asked */
   AD_SUM_IS_WRONG,
-  AD_ADDENDS_ARE_WRONG, /* it is the sum of the addends that ranks handed in */
-  AD_NO_ACCOUNT         /* one of both */
+  AD_ADDENDS_ARE_WRONG,   /* it is the sum of the addends that ranks handed in */
+  AD_ADDENDS_ARE_WEIGHED, /* and they are wrong by a factor of each microbatch alone, as its one cause says */
+  AD_NO_ACCOUNT           /* one of both */
 } ad_accounted;
 
 /* One parameter's numbers, of the step where they were worst. The error is that of the worst element in f64, and the
