@@ -371,7 +371,7 @@ static void operands_lie_on_one_mesh(void **state) {
   assert_int_equal(ad_layout_propagate_at(&rule, (const ad_layout *[]){&a, &b}, NULL, 2, &out, NULL), AD_TYPE);
   assert_string_equal(ad_last_error(),
                       "a call without a site: add: operand 1 lies on mesh \"dp_shard=3 cp=1 tp=2\", operand 2 on "
-                      "\"ep=6\"; change the view of "
+                      "\"ep=6\"; this may repair it: change the view of "
                       "one of them");
   ad_mesh_destroy(view);
 }
