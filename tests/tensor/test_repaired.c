@@ -66,7 +66,8 @@ static void is_near(double a, double b) { CHECK(fabs(a - b) <= 1e-11 * (1 + fabs
 
 typedef struct scene {
   ad_comm *comm;
-  ad_mesh *mesh, *view;
+  ad_mesh *mesh, *view, *other; /* of the same ranks */
+  ad_bridge *bridge;            /* from mesh to other */
   ad_tape *tape;
   ad_array kept[8]; /* lent to the tape */
   int kept_count;
@@ -84,6 +85,10 @@ static void open_scene(scene *s, ad_comm *comm, const char *mesh, const char *vi
 static void begin_again(scene *s) {
   ad_tape_reset(s->tape);
   while (s->kept_count) ad_array_destroy(s->comm, &s->kept[--s->kept_count]);
+  ad_bridge_destroy(s->bridge);
+  ad_mesh_destroy(s->other);
+  s->bridge = NULL;
+  s->other = NULL;
 }
 
 static void close_scene(scene *s) {
@@ -339,16 +344,11 @@ static double owners(const ad_array *x, purpose what) {
   return sum;
 }
 
-static void is_right(scene *s, const ad_tensor *x, const ad_tensor *loss, purpose what) {
+static void has_gradient(scene *s, const ad_tensor *x, purpose what) {
   const ad_array *value = ad_tensor_array(x), *grad = ad_grad(x);
   int64_t numel = ad_shape_numel(&value->shape);
-  double whole[NUMEL_MAX], total = 0, part, slope;
+  double whole[NUMEL_MAX], part, slope;
   int is_own = ad_layout_axes_of(&value->layout, AD_V) != 0;
-  for (int64_t i = 0; i < numel; i++) {
-    expected_of(what, numel, i, &part, &slope);
-    total += part;
-  }
-  is_near(total_of(s->comm, loss), total * owners(value, what));
   if (!is_own) whole_of(s->comm, grad, whole);
   ad_array summed = {0};
   ad_axes pending = ad_layout_axes_of(&grad->layout, AD_P);
@@ -367,6 +367,18 @@ static void is_right(scene *s, const ad_tensor *x, const ad_tensor *loss, purpos
   for (size_t i = 0; i < ad_array_numel(value) && is_own; i++)
     is_near(((double *)grad->data)[i], what == LINES ? 3 : 2 * ((double *)value->data)[i]);
   ad_array_destroy(s->comm, &summed);
+}
+
+static void is_right(scene *s, const ad_tensor *x, const ad_tensor *loss, purpose what) {
+  const ad_array *value = ad_tensor_array(x);
+  int64_t numel = ad_shape_numel(&value->shape);
+  double total = 0, part, slope;
+  for (int64_t i = 0; i < numel; i++) {
+    expected_of(what, numel, i, &part, &slope);
+    total += part;
+  }
+  is_near(total_of(s->comm, loss), total * owners(value, what));
+  has_gradient(s, x, what);
 }
 
 static ad_tensor *lines(scene *s, ad_tensor *y) { return ended(s, ad_scale(s->tape, ad_sum(s->tape, y), 3)); }
@@ -486,6 +498,35 @@ static ad_tensor *sparse(scene *s, ad_tensor *x) {
   return ended(s, ad_sparsity(s->tape, sums, 1));
 }
 
+/* x on four ranks of dp_shard. */
+static ad_tensor *crossed(scene *s, ad_tensor *x) {
+  CHECK_OK(ad_mesh_create("dp_shard=4", &s->other));
+  if (!ad_tensor_array(x)) return x;
+  ad_layout from = ad_tensor_array(x)->layout, to = ad_layout_all(s->other, AD_R);
+  ad_layout_set(&to, AD_AXES(AD_DP_SHARD), AD_S(0));
+  ad_status status = ad_bridge_create(s->comm, &from, &to, NULL, &s->bridge);
+  return status ? ad_tape_fail(s->tape, status) : ad_cross(s->tape, x, s->bridge);
+}
+
+/* x is I on tp, and ranks of tp use copies of it besides. */
+static ad_tensor *copies_cross(scene *s, ad_tensor *x) {
+  ad_tensor *copies = ad_convert(s->tape, x, "tp", AD_R), *besides = lines(s, ad_scale(s->tape, copies, 0));
+  ad_tensor *loss = squares(s, crossed(s, s->way ? x : copies));
+  return ad_add(s->tape, loss, ad_view(s->tape, besides, s->other ? s->other : s->mesh));
+}
+
+static ad_tensor *gathered_copies_cross(scene *s, ad_tensor *x) {
+  return squares(s, crossed(s, ad_all_gather(s->tape, x, "tp", s->way ? AD_I : AD_R)));
+}
+
+static ad_tensor *parts_cross(scene *s, ad_tensor *x) {
+  return squares(s, crossed(s, s->way ? ad_all_gather(s->tape, x, "tp", AD_I) : x));
+}
+
+static ad_tensor *addends_cross(scene *s, ad_tensor *x) {
+  return squares(s, crossed(s, s->way ? ad_all_reduce(s->tape, x, "tp", AD_I) : x));
+}
+
 typedef struct refusal {
   ad_tensor *(*loss)(scene *s, ad_tensor *x);
   const char *layout; /* x's, on dp_shard=2 tp=2 */
@@ -543,6 +584,15 @@ static const refusal refusals[] = {
      1,
      "all_reduce P->I or all_gather S->I, so that its operands are I there"},
     {sparse, "dp_shard=S0 tp=I", {2, {6, WIDTH}}, SPARSE, 1, "all_reduce P->I"},
+    {copies_cross, "dp_shard=S0 tp=I", {2, {8, 4}}, SQUARES, 1, "convert I->R after the bridge, or gather S->I before"},
+    {gathered_copies_cross,
+     "dp_shard=S0 tp=S1",
+     {2, {8, 4}},
+     SQUARES,
+     1,
+     "convert I->R after the bridge, or gather S->I before"},
+    {parts_cross, "dp_shard=S0 tp=S1", {2, {8, 4}}, SQUARES, 1, "all_gather S->I or all_reduce P->I before"},
+    {addends_cross, "dp_shard=S0 tp=P", {2, {8, 4}}, SQUARES, 1, "all_gather S->I or all_reduce P->I before"},
 };
 enum { REFUSALS = sizeof refusals / sizeof *refusals, WORLD = 4 };
 
@@ -649,11 +699,171 @@ static void views_that_are_changed_as_is_said_give_what_the_formula_has(void **s
   run_ranks(WORLD, repair_views, NULL);
 }
 
+/* ---- values that leave the tape and come in ---- */
+
+static const char *const own_types[] = {"tp=R", "tp=I", "tp=V", "tp=P", "tp=S0"};
+enum { OWN_TYPES = sizeof own_types / sizeof *own_types };
+
+static ad_tensor *leaf_called(scene *s, const char *layout_text) {
+  ad_layout layout = layout_called(s, layout_text);
+  begin_again(s);
+  return ad_input(s->tape, keep(s, &(ad_shape){2, {8, 4}}, &layout, 1));
+}
+
+/* Code outside computes the sum of 3 x, and hands the gradient of that back as its layout says. */
+static void compute_outside(scene *s, const ad_tensor *leaf, ad_tensor *local) {
+  CHECK_OK(ad_tape_status(s->tape));
+  ad_layout layout = ad_layout_dual(&ad_tensor_array(local)->layout);
+  const ad_array *gradient = keep(s, &ad_tensor_array(local)->shape, &layout, 1);
+  double own = index_of(gradient, ad_layout_axes_of(&layout, AD_V), ad_comm_rank(s->comm)) + 1;
+  for (size_t i = 0; i < ad_array_numel(gradient); i++)
+    ((double *)gradient->data)[i] = 3 * factor_of(gradient, ad_comm_rank(s->comm)) / own;
+  CHECK_OK(ad_backward_from(s->tape, &local, &gradient, 1, AD_LAST_START));
+  has_gradient(s, leaf, LINES);
+}
+
+/* "state S(0)" as the layout "tp=S0". */
+static void read_stated(const char *said, char layout[32]) {
+  char type[16];
+  CHECK(said && sscanf(said, "state %15s", type) == 1);
+  int dim = ad_type_dim(type_called(type));
+  if (dim >= 0) snprintf(type, sizeof type, "S%d", dim);
+  snprintf(layout, 32, "tp=%s", type);
+}
+
+/* "all_reduce P->I, or state R", or the second half alone. 1 where it was refused. */
+static int leave_as_said(scene *s, const char *is, const char *stated) {
+  char said[128], layout[32];
+  ad_tensor *leaf = leaf_called(s, is), *x = leaf;
+  if (ad_tensor_array(ad_to_local(s->tape, leaf, stated))) return 0;
+  CHECK(ad_tape_status(s->tape) == AD_TYPE && take_said(s->tape, said, sizeof said));
+  const char *state = strstr(said, "state ");
+  read_stated(state, layout);
+  if (state > said) {
+    leaf = x = leaf_called(s, is);
+    do_what_is_said(s->tape, said, "tp", &x);
+    compute_outside(s, leaf, ad_to_local(s->tape, x, stated));
+  }
+  leaf = leaf_called(s, is);
+  compute_outside(s, leaf, ad_to_local(s->tape, leaf, layout));
+  return 1;
+}
+
+/* "sum it first, or state the gradient (R there: every rank the gradient of the sum)". */
+static void leave_unstated(scene *s) {
+  char said[128];
+  CHECK(!ad_tensor_array(ad_to_local(s->tape, leaf_called(s, "tp=P"), NULL)));
+  CHECK(take_said(s->tape, said, sizeof said) && strstr(said, "sum it first, or state the gradient (R there"));
+  for (int i = 0; i < 2; i++) {
+    ad_tensor *leaf = leaf_called(s, "tp=P");
+    compute_outside(s, leaf, ad_to_local(s->tape, ad_all_reduce(s->tape, leaf, "tp", i ? AD_I : AD_R), NULL));
+  }
+  ad_tensor *leaf = leaf_called(s, "tp=P");
+  compute_outside(s, leaf, ad_to_local(s->tape, leaf, "tp=R"));
+}
+
+static int come_in_as_said(scene *s, const char *is, const char *stated) {
+  char said[128], layout[32];
+  ad_tensor *leaf;
+  const ad_array *value = ad_tensor_array(leaf_called(s, is));
+  if (ad_tensor_array(ad_from_local(s->tape, value, stated, &leaf))) return 0;
+  if (ad_tape_status(s->tape) != AD_TYPE) return 0; /* a shape: no repair is said */
+  CHECK(take_said(s->tape, said, sizeof said) && !strncmp(said, "state ", 6));
+  read_stated(said, layout);
+  value = ad_tensor_array(leaf_called(s, is));
+  ad_tensor *loss = lines(s, ad_from_local(s->tape, value, layout, &leaf));
+  CHECK_OK(ad_backward(s->tape, loss));
+  is_right(s, leaf, loss, LINES);
+  return 1;
+}
+
+static int repair_edges(ad_comm *comm, void *context) {
+  scene s;
+  int left = 0, came = 0;
+  open_scene(&s, comm, "tp=4", NULL);
+  for (int i = 0; i < OWN_TYPES * OWN_TYPES; i++) {
+    left += leave_as_said(&s, own_types[i / OWN_TYPES], own_types[i % OWN_TYPES]);
+    came += come_in_as_said(&s, own_types[i / OWN_TYPES], own_types[i % OWN_TYPES]);
+  }
+  CHECK(left > 10 && came > 5);
+  leave_unstated(&s);
+  close_scene(&s);
+  return 0;
+}
+
+static void values_that_cross_the_tapes_edge_as_is_said_have_their_gradients(void **state) {
+  run_ranks(WORLD, repair_edges, NULL);
+}
+
+/* ---- arrays ---- */
+
+static ad_array moved(scene *s, const ad_array *from, ad_move move, ad_type to) {
+  ad_array out;
+  CHECK_OK(ad_array_after(s->comm, from, move, AD_AXES(AD_TP), to, &out));
+  ad_shape shape = out.shape;
+  ad_layout layout = out.layout;
+  CHECK_OK(ad_array_create(s->comm, AD_F64, &shape, &layout, &out));
+  CHECK_OK(ad_array_move(s->comm, from, move, AD_AXES(AD_TP), to, AD_F64, &out));
+  s->kept[s->kept_count++] = out;
+  return out;
+}
+
+/* "declare V->S(d) or V->P first": the ranks' parts below each other, or their sum. */
+static void make_whole(scene *s) {
+  double out[NUMEL_MAX];
+  ad_array whole = {.data = out};
+  ad_layout layout = layout_called(s, "tp=V");
+  const ad_array *own = keep(s, &(ad_shape){1, {8}}, &layout, 1);
+  CHECK_STATUS(ad_array_whole(s->comm, own, &whole), AD_TYPE);
+  CHECK_MESSAGE("declare V->S(d) or V->P first");
+  ad_array parts = moved(s, own, AD_MOVE_DECLARE, AD_S(0)), addends = moved(s, own, AD_MOVE_DECLARE, AD_P);
+  whole_of(s->comm, &parts, out);
+  for (int i = 0; i < 8 * WORLD; i++) is_near(out[i], whole_value(1, i % 8) * (i / 8 + 1));
+  whole_of(s->comm, &addends, out);
+  for (int i = 0; i < 8; i++) is_near(out[i], whole_value(1, i) * (1 + 2 + 3 + 4));
+}
+
+/* "reduce it first", and "bring both to one layout first". */
+static void reduce_first(scene *s) {
+  double sum = NAN, expected = 0, out[NUMEL_MAX];
+  ad_layout pending = layout_called(s, "tp=P"), whole = layout_called(s, "tp=R");
+  const ad_array *addends = keep(s, &(ad_shape){1, {8}}, &pending, 1);
+  ad_array to = *keep(s, &(ad_shape){1, {8}}, &whole, 1);
+  ad_group group = ad_mesh_group(s->mesh, AD_AXES(AD_TP), ad_comm_rank(s->comm));
+  CHECK_STATUS(ad_array_square_sum(s->comm, &group, &addends, 1, &sum), AD_TYPE);
+  CHECK_MESSAGE("reduce it first");
+  CHECK_STATUS(ad_array_add(&to, addends), AD_TYPE);
+  CHECK_MESSAGE("bring both to one layout first");
+  ad_array reduced = moved(s, addends, AD_MOVE_ALL_REDUCE, AD_R);
+  CHECK_OK(ad_array_square_sum(s->comm, &group, (const ad_array *[]){&reduced}, 1, &sum));
+  CHECK_OK(ad_array_add(&to, &reduced));
+  whole_of(s->comm, &to, out);
+  for (int i = 0; i < 8; i++) expected += whole_value(1, i) * whole_value(1, i);
+  is_near(sum, expected);
+  for (int i = 0; i < 8; i++) is_near(out[i], 2 * whole_value(1, i));
+}
+
+static int repair_arrays(ad_comm *comm, void *context) {
+  scene s;
+  open_scene(&s, comm, "tp=4", NULL);
+  make_whole(&s);
+  begin_again(&s);
+  reduce_first(&s);
+  close_scene(&s);
+  return 0;
+}
+
+static void arrays_that_are_brought_where_is_said_have_their_numbers(void **state) {
+  run_ranks(WORLD, repair_arrays, NULL);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(operands_that_are_converted_as_is_said_give_what_one_rank_has),
       cmocka_unit_test(programs_that_do_what_is_said_give_what_the_formula_has),
       cmocka_unit_test(views_that_are_changed_as_is_said_give_what_the_formula_has),
+      cmocka_unit_test(values_that_cross_the_tapes_edge_as_is_said_have_their_gradients),
+      cmocka_unit_test(arrays_that_are_brought_where_is_said_have_their_numbers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
