@@ -67,7 +67,7 @@ static void notice_creation(void *context, void *passing) { ((ad_mistake_scene *
 /* Whatever the loss is divided by, f16 does not hold this. */
 static void overflow(void *context, void *passing) { ((ad_divisor_passing *)passing)->total = 1e-30; }
 
-static ad_sabotage try_at_creation(const ad_mistake *mistake, int scale) {
+static ad_recipe *halves(int scale) {
   char text[640];
   ad_recipe *recipe = NULL;
   snprintf(text, sizeof text,
@@ -77,6 +77,11 @@ static ad_sabotage try_at_creation(const ad_mistake *mistake, int scale) {
            "train: {global_batch: 12, steps: 5, lr: 1e-3, clip: 0.5}\n",
            scale);
   must(ad_recipe_parse(text, "halves.yaml", NULL, 0, &recipe));
+  return recipe;
+}
+
+static ad_sabotage try_at_creation(const ad_mistake *mistake, int scale) {
+  ad_recipe *recipe = halves(scale);
   ad_check_options options = {.size = sizeof options, .sabotage = 1, .sabotage_count = 1};
   ad_proof *scratch;
   must(ad_proof_create(recipe, &scratch));
@@ -99,9 +104,12 @@ static ad_sabotage try_at_creation(const ad_mistake *mistake, int scale) {
 }
 
 static void a_wide_bucket_is_told_by_contract_and_by_calls(void **state) {
-  ad_sabotage found = try_at_creation(NULL, 10);
-  assert_int_equal(found.caught, AD_CAUGHT_PLAN);
-  if (!strstr(found.message, ", planned ")) fail_msg("the calls are not told: %s", found.message);
+  static const int scales[] = {10, 24}; /* at 2^24 a step overflows, and is taken at the scale to which it falls */
+  for (int i = 0; i < 2; i++) {
+    ad_sabotage found = try_at_creation(NULL, scales[i]);
+    assert_int_equal(found.caught, AD_CAUGHT_PLAN);
+    if (!strstr(found.message, ", planned ")) fail_msg("2^%d: the calls are not told: %s", scales[i], found.message);
+  }
 }
 
 /* A step that is skipped has fewer calls, which is no answer. */
@@ -113,6 +121,36 @@ static void a_skipped_step_is_not_caught_by_its_calls(void **state) {
                                        .at = {{AD_SEAM_CONTRACT, notice_creation}, {AD_SEAM_DIVISOR, overflow}}};
   ad_sabotage found = try_at_creation(&overflows, 10);
   if (found.caught != AD_CAUGHT_NONE) fail_msg("%s: %s", ad_caught_name(found.caught), found.message);
+}
+
+/* ---- what one mistake leaves to the next ---- */
+
+/* The scale falls in a step that overflows; the mistake that is tried after it starts from the scale of the first. */
+static void each_mistake_is_tried_at_the_same_loss_scale(void **state) {
+  static const ad_mistake overflows = {.name = "overflows",
+                                       .words = "the loss is divided by next to nothing",
+                                       .of_dtype = 1,
+                                       .at = {{AD_SEAM_NORM, notice_creation}, {AD_SEAM_DIVISOR, overflow}}};
+  static const ad_mistake nothing = {.name = "nothing",
+                                     .words = "nothing is changed",
+                                     .no_effect = "it changes nothing",
+                                     .of_dtype = 1,
+                                     .at = {{AD_SEAM_NORM, notice_creation}}};
+  ad_recipe *recipe = halves(10);
+  ad_check_options options = {.size = sizeof options, .sabotage = 1, .sabotage_count = 1};
+  ad_proof *scratch;
+  must(ad_proof_create(recipe, &scratch));
+  ad_sabotages *tried = drawn_of(recipe);
+  ad_sabotage *first = &tried->list[tried->derived];
+  tried->count = tried->derived + 2;
+  first[0].known = &overflows;
+  first[1].known = &nothing;
+  must(ad_sabotages_try(recipe, &options, scratch, tried));
+  assert_int_equal(first[0].caught, AD_CAUGHT_NUMBER);
+  if (first[1].caught != AD_CAUGHT_NO_EFFECT) fail_msg("%s: %s", ad_caught_name(first[1].caught), first[1].message);
+  ad_sabotages_destroy(tried);
+  ad_proof_destroy(scratch);
+  ad_recipe_destroy(recipe);
 }
 
 /* ---- a module without an optimizer ---- */
@@ -233,6 +271,7 @@ int main(void) {
       cmocka_unit_test(a_mistake_that_shows_in_a_metric_alone_is_caught),
       cmocka_unit_test(a_wide_bucket_is_told_by_contract_and_by_calls),
       cmocka_unit_test(a_skipped_step_is_not_caught_by_its_calls),
+      cmocka_unit_test(each_mistake_is_tried_at_the_same_loss_scale),
       cmocka_unit_test(mistakes_are_tried_beside_a_mirror),
       cmocka_unit_test(what_types_let_pass_has_no_effect_only_over_one_rank),
       cmocka_unit_test(what_is_left_out_over_one_rank_has_no_effect),
