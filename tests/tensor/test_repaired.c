@@ -857,6 +857,59 @@ static void arrays_that_are_brought_where_is_said_have_their_numbers(void **stat
   run_ranks(WORLD, repair_arrays, NULL);
 }
 
+/* ---- dtypes, and what is no scalar ---- */
+
+/* On a tape of bf16: "bring it to f32 before (ad_to_dtype), or declare it `wide`". The sum of w^2. */
+static int repair_dtypes(ad_comm *comm, void *context) {
+  static const double numbers[] = {0.5, 1, 1.5, -2};
+  ad_tape_options options = {.size = sizeof options, .dtype = AD_BF16};
+  scene s;
+  open_scene(&s, comm, "tp=1", NULL);
+  ad_tape_destroy(s.tape);
+  CHECK_OK(ad_tape_create(comm, s.mesh, &options, &s.tape));
+  ad_layout layout = layout_called(&s, "tp=I");
+  for (s.way = 0; s.way <= 2; s.way++) {
+    ad_array value;
+    CHECK_OK(ad_array_create(comm, s.way == 2 ? AD_F32 : AD_BF16, &(ad_shape){1, {4}}, &layout, &value));
+    for (size_t i = 0; i < 4; i++) ad_set_element(value.dtype, value.data, i, numbers[i]);
+    ad_parameters from = {.size = sizeof from, .values = (const ad_array *[]){&value}, .count = 1};
+    ad_tape_reset(s.tape);
+    ad_tensor *leaf = ad_parameter(s.tape, &from, 0), *w = s.way == 1 ? ad_to_dtype(s.tape, leaf, AD_F32) : leaf;
+    ad_tensor *loss = ad_sum(s.tape, ad_multiply(s.tape, w, w));
+    CHECK_STATUS(ad_tape_status(s.tape), s.way ? AD_OK : AD_INVALID);
+    if (!s.way) CHECK_MESSAGE("is not rounded: bring it to f32 before (ad_to_dtype), or declare it `wide`");
+    if (s.way) CHECK_OK(ad_backward(s.tape, loss));
+    for (size_t i = 0; i < 4 && s.way; i++) CHECK(ad_element(AD_F32, ad_grad(leaf)->data, i) == 2 * numbers[i]);
+    CHECK(!s.way || ad_grad(leaf)->dtype == AD_F32);
+    ad_array_destroy(comm, &value);
+  }
+  close_scene(&s);
+  return 0;
+}
+
+/* "must be a scalar; sum it first". */
+static int sum_first(ad_comm *comm, void *context) {
+  scene s;
+  ad_comm *dry;
+  CHECK_OK(ad_comm_open_dry(0, WORLD, &dry));
+  open_scene(&s, dry, "tp=4", NULL);
+  CHECK_STATUS(ad_backward(s.tape, ad_scale(s.tape, leaf_called(&s, "tp=S0"), 3)), AD_INVALID);
+  CHECK_MESSAGE("must be a scalar; sum it first");
+  close_scene(&s);
+  ad_comm_close(dry);
+  open_scene(&s, comm, "tp=4", NULL);
+  ad_tensor *leaf = leaf_called(&s, "tp=S0"), *loss = ad_sum(s.tape, ad_scale(s.tape, leaf, 3));
+  CHECK_OK(ad_backward(s.tape, loss));
+  is_right(&s, leaf, loss, LINES);
+  close_scene(&s);
+  return 0;
+}
+
+static void other_words_that_are_said_are_as_true(void **state) {
+  run_ranks(1, repair_dtypes, NULL);
+  run_ranks(WORLD, sum_first, NULL);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(operands_that_are_converted_as_is_said_give_what_one_rank_has),
@@ -864,6 +917,7 @@ int main(void) {
       cmocka_unit_test(views_that_are_changed_as_is_said_give_what_the_formula_has),
       cmocka_unit_test(values_that_cross_the_tapes_edge_as_is_said_have_their_gradients),
       cmocka_unit_test(arrays_that_are_brought_where_is_said_have_their_numbers),
+      cmocka_unit_test(other_words_that_are_said_are_as_true),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
