@@ -99,6 +99,29 @@ static void a_right_gradient_by_one_collective_more_is_not_proven(void **state) 
   ad_recipe_destroy(recipe);
 }
 
+/* Steps that overflow and are skipped have calls of their own: those of the first that counts are compared. */
+static void the_calls_of_a_step_that_counts_are_compared(void **state) {
+  enum { STEPS = 12 };
+  ad_recipe *recipe = NULL;
+  ad_check_options options = {.size = sizeof options, .steps = STEPS, .recipe_dtype = 1};
+  ad_proof *proof;
+  ad_launch_result result = {.size = sizeof result};
+  must(
+      ad_recipe_parse("name: halves\nmodel: {kind: gpt, layers: 1, d_model: 16, heads: 2}\n"
+                      "data: {text: [/usr/share/common-licenses], seq: 12}\nmesh: \"dp_shard=2\"\n"
+                      "precision: {param: f16, reduce: f16, loss_scale: 24}\nshard: {zero: 2}\n"
+                      "train: {global_batch: 12, steps: 20, lr: 1e-3, clip: 0.5}\n",
+                      "halves.yaml", NULL, 0, &recipe));
+  must(ad_proof_create(recipe, &proof));
+  ad_proof_job job = {.recipe = recipe, .options = &options, .steps = STEPS, .proof = proof};
+  must(ad_proof_run(&job, &result));
+  assert_in_range(proof->overflow.skipped, 1, STEPS - 1);
+  assert_string_equal(proof->calls, "");
+  assert_true(ad_proof_passes(proof, 0) && proof->call_count > 0);
+  ad_proof_destroy(proof);
+  ad_recipe_destroy(recipe);
+}
+
 /* ---- the bucket that a wide gradient chose ---- */
 
 static void a_bucket_by_the_wide_gradient_breaks_contract_and_plan(void **state) {
@@ -127,6 +150,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_number_of_a_kind_counts),
       cmocka_unit_test(a_right_gradient_by_one_collective_more_is_not_proven),
+      cmocka_unit_test(the_calls_of_a_step_that_counts_are_compared),
       cmocka_unit_test(a_bucket_by_the_wide_gradient_breaks_contract_and_plan),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -67,7 +67,7 @@ static void notice_creation(void *context, void *passing) { ((ad_mistake_scene *
 /* Whatever the loss is divided by, f16 does not hold this. */
 static void overflow(void *context, void *passing) { ((ad_divisor_passing *)passing)->total = 1e-30; }
 
-static ad_sabotage try_at_creation(const ad_mistake *mistake, int scale) {
+static ad_recipe *halves(int scale) {
   char text[640];
   ad_recipe *recipe = NULL;
   snprintf(text, sizeof text,
@@ -77,6 +77,11 @@ static ad_sabotage try_at_creation(const ad_mistake *mistake, int scale) {
            "train: {global_batch: 12, steps: 5, lr: 1e-3, clip: 0.5}\n",
            scale);
   must(ad_recipe_parse(text, "halves.yaml", NULL, 0, &recipe));
+  return recipe;
+}
+
+static ad_sabotage try_at_creation(const ad_mistake *mistake, int scale) {
+  ad_recipe *recipe = halves(scale);
   ad_check_options options = {.size = sizeof options, .sabotage = 1, .sabotage_count = 1};
   ad_proof *scratch;
   must(ad_proof_create(recipe, &scratch));
@@ -104,6 +109,27 @@ static void a_wide_bucket_is_told_by_contract_and_by_calls(void **state) {
   if (!strstr(found.message, ", planned ")) fail_msg("the calls are not told: %s", found.message);
 }
 
+/* The first parameter's alone, so that the others overflow as they do. */
+static void widen_first(void *context, void *passing) {
+  ad_mistake_scene *scene = context;
+  ad_contract *contract = passing;
+  if (scene->fired) return;
+  contract->param = contract->grad = contract->reduce = AD_F32;
+  scene->fired = 1;
+}
+
+/* At 2^24 a step overflows and is skipped: calls are told of one at the scale to which that falls. */
+static void calls_are_told_of_a_step_that_counts(void **state) {
+  static const ad_mistake wide_first = {.name = "wide first",
+                                        .words = "one bucket is wide",
+                                        .of_dtype = 1,
+                                        .at_creation = 1,
+                                        .at = {{AD_SEAM_CONTRACT, widen_first}}};
+  ad_sabotage found = try_at_creation(&wide_first, 24);
+  assert_int_equal(found.caught, AD_CAUGHT_PLAN);
+  if (!strstr(found.message, ", planned ")) fail_msg("the calls are not told: %s", found.message);
+}
+
 /* A step that is skipped has fewer calls, which is no answer. */
 static void a_skipped_step_is_not_caught_by_its_calls(void **state) {
   static const ad_mistake overflows = {.name = "overflows",
@@ -113,6 +139,36 @@ static void a_skipped_step_is_not_caught_by_its_calls(void **state) {
                                        .at = {{AD_SEAM_CONTRACT, notice_creation}, {AD_SEAM_DIVISOR, overflow}}};
   ad_sabotage found = try_at_creation(&overflows, 10);
   if (found.caught != AD_CAUGHT_NONE) fail_msg("%s: %s", ad_caught_name(found.caught), found.message);
+}
+
+/* ---- what one mistake leaves to the next ---- */
+
+/* The scale falls in a step that overflows; the mistake that is tried after it starts from the scale of the first. */
+static void each_mistake_is_tried_at_the_same_loss_scale(void **state) {
+  static const ad_mistake overflows = {.name = "overflows",
+                                       .words = "the loss is divided by next to nothing",
+                                       .of_dtype = 1,
+                                       .at = {{AD_SEAM_NORM, notice_creation}, {AD_SEAM_DIVISOR, overflow}}};
+  static const ad_mistake nothing = {.name = "nothing",
+                                     .words = "nothing is changed",
+                                     .no_effect = "it changes nothing",
+                                     .of_dtype = 1,
+                                     .at = {{AD_SEAM_NORM, notice_creation}}};
+  ad_recipe *recipe = halves(10);
+  ad_check_options options = {.size = sizeof options, .sabotage = 1, .sabotage_count = 1};
+  ad_proof *scratch;
+  must(ad_proof_create(recipe, &scratch));
+  ad_sabotages *tried = drawn_of(recipe);
+  ad_sabotage *first = &tried->list[tried->derived];
+  tried->count = tried->derived + 2;
+  first[0].known = &overflows;
+  first[1].known = &nothing;
+  must(ad_sabotages_try(recipe, &options, scratch, tried));
+  assert_int_equal(first[0].caught, AD_CAUGHT_NUMBER);
+  if (first[1].caught != AD_CAUGHT_NO_EFFECT) fail_msg("%s: %s", ad_caught_name(first[1].caught), first[1].message);
+  ad_sabotages_destroy(tried);
+  ad_proof_destroy(scratch);
+  ad_recipe_destroy(recipe);
 }
 
 /* ---- a module without an optimizer ---- */
@@ -232,7 +288,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_mistake_that_shows_in_a_metric_alone_is_caught),
       cmocka_unit_test(a_wide_bucket_is_told_by_contract_and_by_calls),
+      cmocka_unit_test(calls_are_told_of_a_step_that_counts),
       cmocka_unit_test(a_skipped_step_is_not_caught_by_its_calls),
+      cmocka_unit_test(each_mistake_is_tried_at_the_same_loss_scale),
       cmocka_unit_test(mistakes_are_tried_beside_a_mirror),
       cmocka_unit_test(what_types_let_pass_has_no_effect_only_over_one_rank),
       cmocka_unit_test(what_is_left_out_over_one_rank_has_no_effect),

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 #include "addend/diff.h"
@@ -187,6 +188,34 @@ static void what_cannot_be_is_refused(void **state) {
   assert_int_equal(holds, -1);
 }
 
+/* Folders in which there is nothing to read are told all at once, with what else is wrong. */
+static void every_folder_without_a_dump_is_named(void **state) {
+  enum { FOLDERS = 2 };
+  char inner[FOLDERS][64], notes[FOLDERS][80];
+  const char *list[FOLDERS + 1] = {[FOLDERS] = "/tmp/addend_diff_is_not_there"};
+  int holds = -1;
+  char *json = NULL;
+  for (int i = 0; i < FOLDERS; i++) {
+    list[i] = inner[i];
+    snprintf(inner[i], sizeof inner[i], "%s/other%d", folder, i);
+    snprintf(notes[i], sizeof notes[i], "%s/notes.txt", inner[i]);
+    assert_int_equal(mkdir(inner[i], 0700), 0);
+    FILE *file = fopen(notes[i], "w");
+    assert_non_null(file);
+    assert_int_equal(fclose(file), 0);
+  }
+  assert_int_not_equal(ad_diff(list, FOLDERS + 1, NULL, &holds, &json), AD_OK);
+  const char *said = ad_last_error();
+  assert_non_null(strstr(said, "other0: there is no safetensors file in it"));
+  assert_non_null(strstr(said, "other1: there is no safetensors file in it"));
+  assert_non_null(strstr(said, "addend_diff_is_not_there: cannot be read"));
+  assert_null(json);
+  for (int i = 0; i < FOLDERS; i++) {
+    assert_int_equal(unlink(notes[i]), 0);
+    assert_int_equal(rmdir(inner[i]), 0);
+  }
+}
+
 /* The n-th allocation fails, for every n: it is said, and nothing is left (the sanitizers watch). */
 static void lacking_memory_is_said(void **state) {
   write_dump(1.0 / 3);
@@ -220,6 +249,7 @@ int main(void) {
       cmocka_unit_test(equal_addends_tell_nothing_unless_they_are_allowed),
       cmocka_unit_test(a_folder_is_its_files),
       cmocka_unit_test(what_cannot_be_is_refused),
+      cmocka_unit_test(every_folder_without_a_dump_is_named),
       cmocka_unit_test(lacking_memory_is_said),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);

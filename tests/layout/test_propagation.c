@@ -229,7 +229,12 @@ static void cuts_fit_or_are_refused(void **state) {
        SUM,
        "dp=V tp=R",
        "dp=S0 tp=R",
-       "operand 2 is S(0); this may repair it: declare operand 2 S(0)->V"},
+       "operand 2 is S(0); this may repair it: all_gather operand 2 S(0)->R"},
+      {.dims = "bn,b->bn",
+       PRODUCT,
+       "dp=S1 tp=R",
+       "dp=V tp=R",
+       "operand 2 is V; this may repair it: declare operand 1 S(1)->V"},
       {.dims = "bn,nb->bn",
        SUM,
        "dp=S0 tp=R",
@@ -371,7 +376,7 @@ static void operands_lie_on_one_mesh(void **state) {
   assert_int_equal(ad_layout_propagate_at(&rule, (const ad_layout *[]){&a, &b}, NULL, 2, &out, NULL), AD_TYPE);
   assert_string_equal(ad_last_error(),
                       "a call without a site: add: operand 1 lies on mesh \"dp_shard=3 cp=1 tp=2\", operand 2 on "
-                      "\"ep=6\"; change the view of "
+                      "\"ep=6\"; this may repair it: change the view of "
                       "one of them");
   ad_mesh_destroy(view);
 }

@@ -155,7 +155,8 @@ static void cuts_are_made_and_undone_innermost(void **state) {
   static const step_case wrong[] = {
       {"tp=S0 dp=S0", AD_MOVE_ALL_GATHER, AD_AXES(AD_TP), AD_R,
        "x.c:9: all_gather: the value is S(0) on `tp`, and S(0) on `dp_replicate` inside that cut; only the innermost"},
-      {"dp=S0 tp=R", AD_MOVE_ALL_GATHER, AD_AXES(AD_DP_REPLICATE), AD_R, "undo `dp_shard` first, or both together"},
+      {"dp=S0 tp=R", AD_MOVE_ALL_GATHER, AD_AXES(AD_DP_REPLICATE), AD_R,
+       "can be undone; this may repair it: undo `dp_shard` first, or both together"},
       {"tp=S0 dp=S0", AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S(1), "only the innermost"},
       {"dp=R tp=S1", AD_MOVE_ALL_TO_ALL, AD_AXES(AD_TP), AD_S(1),
        "is S(1) on `tp` already; this may repair it: leave `tp` out of this all_to_all"},

@@ -8,11 +8,14 @@
 #include <math.h>
 #include <string.h>
 #include <cmocka.h>
+#include "array/transit.h"
 #include "program/model.h"
 #include "base/memory.h"
+#include "base/seams.h"
 #include "program/moe_keys.h"
 #include "program/moe_load.h"
 #include "program/program.h"
+#include "ranks.h"
 #include "tensor/routing.h"
 
 #define must(call) assert_int_equal((call), AD_OK)
@@ -159,6 +162,62 @@ static void the_bias_grows_where_an_expert_is_asked_for_too_seldom(void **state)
   assert_memory_equal(values, wanted, sizeof wanted);
 }
 
+/* ---- the sum over ranks ---- */
+
+/* The sum is not made: what stands there stays P. */
+static void leave_out(void *context, void *passing) {
+  ad_transit_passing *p = passing;
+  p->out->layout = p->in->layout;
+  p->handled = 1;
+}
+
+enum { RANKS = 3, EXPERTS = 6 };
+
+/* Rank r's tokens want experts r and 5. */
+static void count_own(ad_moe_load *load, int64_t rank) {
+  int32_t wanted[] = {(int32_t)rank, EXPERTS - 1};
+  ad_moe_load_begin(load);
+  ad_moe_load_add(load, 1, &(ad_routing){.tokens = 2, .top_k = 1, .slots = 2, .expert = wanted});
+}
+
+/* Of the second block; the first has nothing. */
+static void holds_all(const double *numbers) {
+  static const double all[] = {1, 1, 1, 0, 0, RANKS, 0};
+  for (int i = 0; i <= EXPERTS; i++) CHECK(numbers[i] == 0 && numbers[EXPERTS + 1 + i] == all[i]);
+}
+
+static int sum_own(ad_comm *comm, void *context) {
+  ad_moe_options options = tiny();
+  ad_moe_load load;
+  ad_mesh *mesh, *view;
+  CHECK_OK(ad_mesh_create("dp_shard=3", &mesh));
+  CHECK_OK(ad_mesh_create_view(mesh, "efsdp=1 ep=3 etp=1", &view));
+  CHECK_OK(ad_moe_load_create(&load, comm, mesh, view, &options));
+  count_own(&load, ad_comm_rank(comm));
+  ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){leave_out, NULL});
+  ad_status left_out = ad_moe_load_sum(&load);
+  ad_seams_clear();
+  CHECK(left_out == AD_TYPE);
+  CHECK_MESSAGE("each rank has counted its own; this may repair it: all_reduce P->R");
+  ad_array summed = load.all;
+  ad_axes pending = ad_layout_axes_of(&load.own.layout, AD_P);
+  CHECK_OK(ad_array_after(comm, &load.own, AD_MOVE_ALL_REDUCE, pending, AD_R, &summed));
+  summed.data = load.all.data;
+  CHECK_OK(ad_array_move(comm, &load.own, AD_MOVE_ALL_REDUCE, pending, AD_R, AD_F64, &summed));
+  holds_all(summed.data);
+  count_own(&load, ad_comm_rank(comm));
+  CHECK_OK(ad_moe_load_sum(&load));
+  holds_all(load.step);
+  ad_moe_load_release(&load);
+  ad_mesh_destroy(view);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void tokens_that_were_not_summed_are_refused_and_the_sum_is_right_as_said(void **state) {
+  run_ranks(RANKS, sum_own, NULL);
+}
+
 static void the_margin_is_that_of_the_closest_choice(void **state) {
   static const double margins[] = {0.5, 0.25, 0.75};
   ad_moe_load load = {.blocks = 2, .experts = 4, .margin = INFINITY};
@@ -218,6 +277,7 @@ int main(void) {
       cmocka_unit_test(views_that_would_not_do_are_not_named),
       cmocka_unit_test(what_a_view_leaves_are_copies_of_experts),
       cmocka_unit_test(the_bias_grows_where_an_expert_is_asked_for_too_seldom),
+      cmocka_unit_test(tokens_that_were_not_summed_are_refused_and_the_sum_is_right_as_said),
       cmocka_unit_test(the_margin_is_that_of_the_closest_choice),
       cmocka_unit_test(the_loss_of_balance_is_there_where_it_is_asked_for),
       cmocka_unit_test(memory_that_runs_out_leaves_nothing_behind),

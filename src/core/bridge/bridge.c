@@ -11,6 +11,7 @@
 #include "base/seams.h"
 #include "bridge/bridge.h"
 #include "bridge/route.h"
+#include "layout/sentences.h"
 #include "mesh/blocks.h"
 
 /* ---- what may lie on either side ---- */
@@ -53,11 +54,11 @@ static ad_status check_source(const ad_layout *from) {
     if (is_dp(axis) && is != AD_S(0)) return refuse("source", (ad_axis)axis, is, "there it must be cut by batch: S(0)");
     if (is_dp(axis) || is == AD_I) continue;
     if (is == AD_R)
-      return refuse(
-          "source", (ad_axis)axis, is,
-          "its gradient would count once for each copy; convert I->R after the bridge, or gather S->I before");
+      return refuse("source", (ad_axis)axis, is,
+                    "its gradient would count once for each copy" AD_MAY_REPAIR
+                    "convert I->R after the bridge, or gather S->I before");
     return refuse("source", (ad_axis)axis, is,
-                  "all copies must be the same: all_gather S->I or all_reduce P->I before");
+                  "all copies must be the same" AD_MAY_REPAIR "all_gather S->I or all_reduce P->I before");
   }
   return AD_OK;
 }
@@ -403,7 +404,8 @@ static ad_status sum_addends(const ad_bridge *bridge, ad_array *gradient, int or
     ad_axes pending = ad_layout_axes_of(&after.layout, AD_P) & asked;
     char text[128];
     if (pending)
-      return ad_fail(AD_TYPE, "%s: bridge: the gradient is P on `%s`; all_reduce P->I before it goes back", site,
+      return ad_fail(AD_TYPE,
+                     "%s: bridge: the gradient is P on `%s`" AD_MAY_REPAIR "all_reduce P->I before it goes back", site,
                      ad_axes_print(pending, text, sizeof text));
   }
   gradient->layout = summed;

@@ -30,7 +30,7 @@ static ad_status check_innermost(const ad_layout *layout, const char *site, ad_m
     if (!(others & AD_AXES(inner)) || layout->depth[inner] < layout->depth[axis]) continue;
     return ad_fail(AD_TYPE,
                    "%s: %s: the value is %s on `%s`, and %s on `%s` inside that cut; only the innermost cut of a "
-                   "dimension can be undone: undo `%s` first, or both together",
+                   "dimension can be undone" AD_MAY_REPAIR "undo `%s` first, or both together",
                    site, ad_move_name(move), ad_type_print(layout->type[axis], type, sizeof type), ad_axis_name(axis),
                    ad_type_print(layout->type[inner], inner_type, sizeof inner_type), ad_axis_name((ad_axis)inner),
                    ad_axis_name((ad_axis)inner));

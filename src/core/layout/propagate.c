@@ -139,7 +139,8 @@ static ad_status check_operand(const operation *op, size_t i) {
   int ndim = ad_rule_operand(op->rule, i).count;
   if (!ad_mesh_equal(op->operands[i]->mesh, op->operands[0]->mesh))
     return ad_fail(
-        AD_TYPE, "%s: %s: operand 1 lies on mesh \"%s\", operand %zu on \"%s\"; change the view of one of them",
+        AD_TYPE,
+        "%s: %s: operand 1 lies on mesh \"%s\", operand %zu on \"%s\"" AD_MAY_REPAIR "change the view of one of them",
         op->site, op->rule->name, ad_mesh_text(op->operands[0]->mesh), i + 1, ad_mesh_text(op->operands[i]->mesh));
   for (int k = 0; k < AD_AXIS_COUNT; k++) {
     ad_axis axis = op->operands[i]->mesh->order[k];

@@ -38,6 +38,12 @@ static repair repair_partial_with_varying(const ad_conflict *conflict) {
   return (repair){side_of(conflict, AD_P), AD_R};
 }
 
+/* A part that became each rank's own is shorter than what has the whole dimension on every rank. */
+static repair repair_varying_with_cut(const ad_conflict *conflict) {
+  const ad_side *cut = side_of(conflict, AD_S(0)), *varying = other_side(conflict, cut);
+  return (repair){cut, ad_type_is_cut(varying->like_other) ? AD_R : AD_V};
+}
+
 static repair repair_whole(const ad_conflict *conflict) {
   const ad_side *whole = other_side(conflict, side_of(conflict, AD_S(0)));
   return (repair){whole, whole->like_other};
@@ -53,7 +59,7 @@ static repair repair_of(const ad_conflict *conflict) {
     case AD_PARTIAL_WITH_VARYING:
       return repair_partial_with_varying(conflict);
     case AD_VARYING_WITH_CUT:
-      return (repair){side_of(conflict, AD_S(0)), AD_V};
+      return repair_varying_with_cut(conflict);
     case AD_PARTIAL_PLUS_WHOLE:
       return (repair){other_side(conflict, side_of(conflict, AD_P)), AD_P};
     case AD_CUT_AND_WHOLE:

@@ -19,8 +19,8 @@ AD_INTERNAL int ad_move_states(ad_move move, ad_type from);
 AD_INTERNAL ad_way ad_way_direct(ad_type from, ad_type to);
 /* The shortest way by the table, the entries higher up preferred, one that states nothing before one that does. count
  * is 0 if there is none within AD_WAY_MAX. */
-ad_way ad_way_find(ad_type from, ad_type to);
+AD_INTERNAL ad_way ad_way_find(ad_type from, ad_type to);
 /* "convert I->R, then once R->P". Returns buffer. */
-const char *ad_way_print(const ad_way *way, char *buffer, size_t size);
+AD_INTERNAL const char *ad_way_print(const ad_way *way, char *buffer, size_t size);
 
 #endif

@@ -19,18 +19,29 @@ static ad_type common_type(const ad_layout *layout, ad_axes axes) {
   return seen[AD_I] && !seen[AD_R] ? AD_I : AD_R;
 }
 
+/* The axis to speak of: one whose type is not the common one, and of nested cuts the innermost, which alone can be
+ * undone. AD_AXIS_COUNT if all have it. */
+static ad_axis find_other(const ad_layout *layout, ad_axes axes, ad_type common) {
+  int found = AD_AXIS_COUNT;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    if (!(axes & AD_AXES(axis)) || layout->type[axis] == common) continue;
+    if (found == AD_AXIS_COUNT || layout->depth[axis] > layout->depth[found]) found = axis;
+  }
+  return (ad_axis)found;
+}
+
 /* All of `axes` must have one type among R, I, V, P; `seen_as` is what they are in the view, for the message. */
 static ad_status one_type(const ad_layout *layout, const char *site, ad_axes axes, const char *seen_as, ad_type *out) {
   ad_type common = common_type(layout, axes);
+  ad_axis axis = find_other(layout, axes, common);
   char set[128], type[AD_TYPE_TEXT_MAX], target[AD_TYPE_TEXT_MAX], repair[AD_WAY_TEXT_MAX];
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    if (!(axes & AD_AXES(axis)) || layout->type[axis] == common) continue;
+  if (axis != AD_AXIS_COUNT) {
     ad_way way = ad_way_find(layout->type[axis], common);
     return ad_fail(AD_TYPE,
                    "%s: change of view: `%s` becomes `%s` and needs one type among R, I, V, P, but the value is %s on "
                    "`%s`" AD_MAY_REPAIR "%s there, so that it is %s on all of them",
                    site, ad_axes_print(axes, set, sizeof set), seen_as,
-                   ad_type_print(layout->type[axis], type, sizeof type), ad_axis_name((ad_axis)axis),
+                   ad_type_print(layout->type[axis], type, sizeof type), ad_axis_name(axis),
                    ad_way_print(&way, repair, sizeof repair), ad_type_print(common, target, sizeof target));
   }
   *out = common;

@@ -269,8 +269,8 @@ static ad_status take_mended_step(void *context) {
 
 ad_status ad_derived_repair(const ad_recipe *recipe, ad_sabotage *sabotage, ad_repair *out, int *found) {
   recorded_step recorded = {recipe, &sabotage->planting};
-  int tried;
-  return ad_repair_find(take_mended_step, &recorded, out, found, &tried);
+  ad_repair_search search;
+  return ad_repair_find(take_mended_step, &recorded, out, found, &search);
 }
 
 ad_status ad_derived_try_record(const ad_recipe *recipe, ad_sabotage *sabotage) {

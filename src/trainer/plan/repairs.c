@@ -7,8 +7,9 @@
 #include "layout/sentences.h"
 #include "plan/traffic.h"
 
-/* Of the conversions that the refused operation takes; the simplest come first. docs/types.md names the number. */
-enum { TRIED_MAX = 64 };
+/* What a search may take: so many conversions whatever they take, the simplest first, and more until the steps that
+ * tried them have recorded so many calls. docs/types.md names both numbers. */
+enum { TRIED_LEAST = 64, CALLS_MAX = 100000 };
 
 static size_t bytes_of(const ad_traffic *traffic) {
   size_t bytes = 0;
@@ -16,8 +17,13 @@ static size_t bytes_of(const ad_traffic *traffic) {
   return bytes;
 }
 
-/* Whether every type holds with it, and what then moves. */
-static ad_status try_one(ad_dry_step step, void *context, const ad_repair *repair, int *holds, size_t *bytes) {
+/* Whether every type holds with a repair, what then moves, and the calls that a step recorded to find out. */
+typedef struct attempt {
+  int holds;
+  size_t bytes, calls;
+} attempt;
+
+static ad_status try_one(ad_dry_step step, void *context, const ad_repair *repair, attempt *out) {
   ad_traffic traffic = {0};
   ad_mending mending = {.repair = repair};
   ad_traffic_begin(&traffic);
@@ -25,55 +31,86 @@ static ad_status try_one(ad_dry_step step, void *context, const ad_repair *repai
   ad_status status = step(context);
   ad_repair_end();
   ad_traffic_end(&traffic);
-  *holds = !status && mending.fired;
-  *bytes = bytes_of(&traffic);
+  *out = (attempt){!status && mending.fired, bytes_of(&traffic), mending.calls};
   ad_status listed = traffic.status;
   ad_traffic_release(&traffic);
   return status == AD_MEMORY ? status : listed;
 }
 
-static ad_status choose(ad_dry_step step, void *context, const ad_repairs *among, ad_repair *out, int *found) {
-  size_t fewest = 0;
-  for (size_t i = 0; i < among->count && i < TRIED_MAX; i++) {
+static ad_status choose(ad_dry_step step, void *context, const ad_repairs *among, ad_repair *out, int *found,
+                        size_t *tried) {
+  size_t fewest = 0, calls = 0, i;
+  for (i = 0; i < among->count && (i < TRIED_LEAST || calls < CALLS_MAX); i++) {
     const ad_repair *repair = &among->list[i];
-    int holds;
-    size_t bytes;
+    attempt made;
     if (*found && ad_repair_states(repair) > ad_repair_states(out)) break;
-    AD_TRY(try_one(step, context, repair, &holds, &bytes));
-    if (!holds || (*found && bytes >= fewest)) continue;
+    AD_TRY(try_one(step, context, repair, &made));
+    calls += made.calls;
+    if (!made.holds || (*found && made.bytes >= fewest)) continue;
     *out = *repair;
     *found = 1;
-    fewest = bytes;
+    fewest = made.bytes;
   }
+  *tried = i;
   return AD_OK;
 }
 
-ad_status ad_repair_find(ad_dry_step step, void *context, ad_repair *out, int *found, int *tried) {
+/* Those that state nothing come first, and where one of them holds the others are not asked for. */
+static size_t asked_for(const ad_repairs *among, const ad_repair *found) {
+  size_t count = 0;
+  while (count < among->count && (!found || ad_repair_states(&among->list[count]) <= ad_repair_states(found))) count++;
+  return count;
+}
+
+ad_status ad_repair_find(ad_dry_step step, void *context, ad_repair *out, int *found, ad_repair_search *search) {
   ad_repairs repairs = {0};
-  *found = *tried = 0;
+  *found = 0;
+  *search = (ad_repair_search){0};
   ad_repairs_watch(&repairs);
   ad_status status = step(context);
   ad_repairs_end();
   if (status == AD_TYPE || status == AD_INVALID) status = repairs.status;
-  if (!status) status = choose(step, context, &repairs, out, found);
-  *tried = !repairs.refused ? -1 : repairs.count < TRIED_MAX ? (int)repairs.count : TRIED_MAX;
+  if (!status) status = choose(step, context, &repairs, out, found, &search->tried);
+  search->listed = asked_for(&repairs, *found ? out : NULL);
   ad_repairs_release(&repairs);
   return status;
 }
 
+/* "all 12 tried", "64 of 176 tried"; of none there is nothing to say. */
+static const char *print_tried(const ad_repair_search *search, char *buffer, size_t size) {
+  if (search->tried < search->listed)
+    snprintf(buffer, size, "%zu of %zu tried", search->tried, search->listed);
+  else
+    snprintf(buffer, size, "all %zu tried", search->listed);
+  return buffer;
+}
+
+/* What is known of others than the one that was found. */
+static const char *print_others(const ad_repair *found, const ad_repair_search *search, char *buffer, size_t size) {
+  if (ad_repair_states(found))
+    snprintf(buffer, size, "if what is declared is so");
+  else if (search->tried < search->listed)
+    snprintf(buffer, size, "and of %zu of %zu that were tried none that does so moves fewer bytes", search->tried,
+             search->listed);
+  else
+    snprintf(buffer, size, "and nothing that does so moves fewer bytes");
+  return buffer;
+}
+
 ad_status ad_repair_say(ad_status refused, ad_dry_step step, void *context) {
-  char message[AD_MESSAGE_MAX], text[256];
+  char message[AD_MESSAGE_MAX], text[256], others[128];
   ad_repair repair;
-  int found, tried;
+  ad_repair_search search;
+  int found;
   snprintf(message, sizeof message, "%s", ad_last_error());
   if (refused != AD_TYPE && refused != AD_INVALID) return refused;
-  AD_TRY(ad_repair_find(step, context, &repair, &found, &tried));
-  if (tried <= 0 || (!found && refused == AD_INVALID)) return ad_fail(refused, "%s", message);
+  AD_TRY(ad_repair_find(step, context, &repair, &found, &search));
+  if (!search.listed || (!found && refused == AD_INVALID)) return ad_fail(refused, "%s", message);
   char *guess = strstr(message, AD_MAY_REPAIR);
   if (guess) *guess = 0;
-  if (!found) return ad_fail(refused, "%s; no conversion of one value there repairs it (%d tried)", message, tried);
-  return ad_fail(
-      refused, "%s; this repairs it: %s (tried: every type of a step then holds, %s)", message,
-      ad_repair_print(&repair, text, sizeof text),
-      ad_repair_states(&repair) ? "if what is declared is so" : "and nothing that does so moves fewer bytes");
+  if (!found)
+    return ad_fail(refused, "%s; no conversion of one value there repairs it (%s)", message,
+                   print_tried(&search, others, sizeof others));
+  return ad_fail(refused, "%s; this repairs it: %s (tried: every type of a step then holds, %s)", message,
+                 ad_repair_print(&repair, text, sizeof text), print_others(&repair, &search, others, sizeof others));
 }

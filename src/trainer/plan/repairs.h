@@ -7,11 +7,17 @@
 /* A step of the program on engine dry; called again it is the same. */
 typedef ad_status (*ad_dry_step)(void *context);
 
-/* For a step that is refused. Of all conversions of one operand of the refused call with which every type of a
- * step holds, *out is the one that moves the fewest bytes on tapes, of several the first in the order of ad_repairs;
- * *found is 0 if there is none, *tried how many were tried of those that the call itself would take, -1 if no operation
- * on operands was refused. Types and shapes alone are asked. */
-AD_CHECKED ad_status ad_repair_find(ad_dry_step step, void *context, ad_repair *out, int *found, int *tried);
+/* Conversions that were tried, and how many were to be: those that the refused call itself would take. */
+typedef struct ad_repair_search {
+  size_t tried, listed;
+} ad_repair_search;
+
+/* For a step that is refused. Of the conversions of one operand of the refused call with which every type of a step
+ * holds, *out is the one that moves the fewest bytes on tapes, of several the first in the order of ad_repairs; *found
+ * is 0 if there is none. One that states nothing is taken before any that states something. All are tried where that
+ * is cheap, otherwise the simplest. Types and shapes alone are asked. */
+AD_CHECKED ad_status ad_repair_find(ad_dry_step step, void *context, ad_repair *out, int *found,
+                                    ad_repair_search *search);
 /* The same, said in place of what the message of the failure guesses; types that do not fit are AD_TYPE, shapes
  * AD_INVALID, and of other failures nothing is said. Returns `refused`, or why it could not be tried. */
 AD_CHECKED ad_status ad_repair_say(ad_status refused, ad_dry_step step, void *context);

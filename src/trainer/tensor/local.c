@@ -2,6 +2,8 @@
  * value's and its gradient's. What is stated for the gradient says how the value is used: that type's dual; and the
  * value is brought to it by entries of law 2 that move no bytes. A type whose dual is stated needs none. */
 #include "array/array.h"
+#include "layout/sentences.h"
+#include "layout/transition.h"
 #include "tensor/tape.h"
 
 /* The entry that leads from one type to another where no byte moves and every rank keeps its part: a conversion or a
@@ -15,15 +17,19 @@ static ad_move entry_between(ad_type from, ad_type to) {
   return AD_MOVE_COUNT;
 }
 
-static ad_status refuse(const char *name, const char *site, ad_axis axis, ad_type value, ad_type gradient) {
-  char is[16], stated[16], dual[16];
+static ad_status refuse(const char *name, const char *site, ad_axis axis, ad_type value, ad_type gradient,
+                        ad_type wanted) {
+  char is[16], stated[16], dual[16], text[AD_WAY_TEXT_MAX];
+  ad_way way = value == wanted ? (ad_way){0} : ad_way_find(value, wanted); /* what comes back is that already */
   return ad_fail(AD_TYPE,
                  "%s: %s: the value is %s on `%s`, and its gradient is stated as %s; a gradient of a value that is %s "
-                 "is %s, and no conversion that moves no bytes leads to another: all_reduce, all_gather or "
-                 "reduce_scatter it first, or state %s",
+                 "is %s, and no conversion that moves no bytes leads to another" AD_MAY_REPAIR
+                 "%s%sstate "
+                 "%s",
                  site, name, ad_type_print(value, is, sizeof is), ad_axis_name(axis),
                  ad_type_print(gradient, stated, sizeof stated), is,
-                 ad_type_print(ad_type_dual(value), dual, sizeof dual), dual);
+                 ad_type_print(ad_type_dual(value), dual, sizeof dual), ad_way_print(&way, text, sizeof text),
+                 way.count ? ", or " : "", dual);
 }
 
 /* Brings x from its own layout to `to`, axis by axis. `value` and `gradient` are what was stated, for messages. */
@@ -35,7 +41,7 @@ static ad_tensor *bring(ad_tape *tape, ad_tensor *x, const ad_layout *to, const 
     if (is == wanted) continue;
     ad_move move = entry_between(is, wanted);
     if (move == AD_MOVE_COUNT)
-      return ad_tape_fail(tape, refuse(name, site, axis, value->type[axis], gradient->type[axis]));
+      return ad_tape_fail(tape, refuse(name, site, axis, value->type[axis], gradient->type[axis], wanted));
     x = ad_move_at(tape, x, move, ad_axis_name(axis), wanted, site);
   }
   return x;
@@ -60,8 +66,9 @@ static ad_status unstated(const ad_tensor *x, const char *site) {
   char axes[96];
   if (!pending) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "%s: to_local: the value is P on %s, a pending sum, and what its gradient will be is not stated; sum "
-                 "it first, or state the gradient (R there: every rank the gradient of the sum)",
+                 "%s: to_local: the value is P on %s, a pending sum, and what its gradient will be is not "
+                 "stated" AD_MAY_REPAIR
+                 "sum it first, or state the gradient (R there: every rank the gradient of the sum)",
                  site, ad_axes_print(pending, axes, sizeof axes));
 }
 

@@ -1,6 +1,7 @@
 /* The transitions of law 2 as operations: forward moves arrays, backward is the entry of the transition table. */
 #include "array/transit.h"
 #include "base/seams.h"
+#include "layout/sentences.h"
 #include "tensor/tape.h"
 
 /* One transition: over `axes` from type `from` to type `to`. */
@@ -45,10 +46,11 @@ static ad_status move_describe(ad_tape *tape, ad_tensor *out) {
   AD_TRY(ad_array_after_at(tape->comm, x, at->move, at->axes, at->to, &out->array, out->site));
   if (is_undone(&x->layout, &out->array.layout, at, x->shape.ndim, out->site)) return AD_OK;
   char before[128], after[128];
-  return ad_fail(
-      AD_TYPE, "%s: %s: leads from \"%s\" to \"%s\", but its backward does not lead back; move the innermost cut first",
-      out->site, ad_move_name(at->move), ad_layout_print(&x->layout, before, sizeof before),
-      ad_layout_print(&out->array.layout, after, sizeof after));
+  return ad_fail(AD_TYPE,
+                 "%s: %s: leads from \"%s\" to \"%s\", but its backward does not lead back" AD_MAY_REPAIR
+                 "move the innermost cut first",
+                 out->site, ad_move_name(at->move), ad_layout_print(&x->layout, before, sizeof before),
+                 ad_layout_print(&out->array.layout, after, sizeof after));
 }
 
 // No byte moves and none is cleared: the same memory under another type. So it is with every move over one rank.

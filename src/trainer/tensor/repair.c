@@ -240,6 +240,7 @@ static void convert_operand(ad_mending *m, const ad_operation_passing *call) {
 static void pass_operands(void *context, void *passing) {
   ad_mending *m = context;
   ad_operation_passing *call = passing;
+  m->calls++;
   if (m->is_inside) return;
   memcpy(m->operands, call->operands, (size_t)call->count * sizeof *m->operands);
   call->operands = m->operands;

@@ -41,6 +41,7 @@ typedef struct ad_mending {
   const ad_tensor *before; /* the operand, and what became of it */
   ad_tensor *after;
   int transitions; /* on the tape then; fewer: it was reset */
+  size_t calls;    /* that were recorded meanwhile */
   ad_tensor *operands[OPERANDS_MAX];
   int fired, is_inside;
 } ad_mending;
