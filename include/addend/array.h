@@ -60,8 +60,8 @@ AD_API AD_CHECKED ad_status ad_array_post_at(ad_comm *comm, const ad_array *in, 
 AD_API AD_CHECKED ad_status ad_array_exchange_at(ad_comm *comm, const ad_array *in, ad_axes axes,
                                                  const size_t *send_rows, const size_t *receive_rows, ad_array *out,
                                                  const char *site);
-/* Law 6: to += from. AD_TYPE unless layout and scale agree; the sum forms in to's dtype if that is f64, in f32
- * otherwise. */
+/* Law 6: to += from. AD_TYPE unless layout and scale agree, AD_INVALID unless shapes do and both have data or neither;
+ * the sum forms in to's dtype if that is f64, in f32 otherwise. */
 #define ad_array_add(...) ad_array_add_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_add_at(ad_array *to, const ad_array *from, const char *site);
 /* Makes the whole value on every rank: gathers cuts; P is summed; R and I are taken from the group's first rank.

@@ -155,7 +155,8 @@ AD_API uint64_t ad_comm_bytes(const ad_comm *comm);
 typedef struct ad_launch_options {
   size_t size; /* sizeof(ad_launch_options) */
   int64_t ranks;
-  /* Runs in each rank; what it returns is the rank's exit status. It does not close comm. */
+  /* Runs in each rank; what it returns is the rank's exit status. It does not close comm. One that gives up says why
+   * with ad_comm_fail: *out then has its message. */
   int (*function)(ad_comm *comm, void *context);
   void *context;
   char *const *argv; /* instead of function: a program and its arguments */

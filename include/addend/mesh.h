@@ -71,6 +71,7 @@ AD_API int ad_mesh_same_ranks(const ad_mesh *a, const ad_mesh *b);
 AD_API int ad_mesh_equal(const ad_mesh *a, const ad_mesh *b); /* same axes in the same order on the same ranks */
 /* Position of a rank on one axis: 0 .. size-1. The rank must be in the mesh. */
 AD_API int64_t ad_mesh_position(const ad_mesh *mesh, int64_t rank, ad_axis axis);
+/* The rank at these positions, one for each axis, 0 where it has size 1; -1 where an axis is shorter. */
 AD_API int64_t ad_mesh_rank_at(const ad_mesh *mesh, const int64_t position[AD_AXIS_COUNT]);
 
 /* A group: the ranks that differ from a given rank only in their position on `axes`, in mesh order. It is a plain

@@ -16,6 +16,7 @@ typedef struct ad_schedule {
   int64_t warmup, steps;
   double final_fraction;
 } ad_schedule;
+/* `step`: 0 or more. NaN, with a message for ad_last_error(), where `size` is wrong. */
 AD_API double ad_schedule_at(const ad_schedule *schedule, int64_t step);
 
 /* AdamW, after Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019. Zero fields mean the defaults: beta1
@@ -34,7 +35,8 @@ AD_API AD_CHECKED ad_status ad_adamw_create(const ad_array *const *params, const
 AD_API void ad_adamw_destroy(ad_adamw *optimizer);
 /* params[i] -= lr * (m / (sqrt(v) + epsilon) + decay * params[i]) with bias-corrected moments of factor * grads[i], in
  * one pass; `factor` is the clip's. Layouts, scale and shapes must agree (law 6); a gradient of another floating dtype
- * is converted to the parameter's first. A NULL gradient counts as zero. */
+ * is converted to the parameter's first. A NULL gradient counts as zero. AD_TYPE and AD_INVALID name the first that is
+ * wrong, and nothing was updated. */
 #define ad_adamw_step(...) ad_adamw_step_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_adamw_step_at(ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads,
                                              double lr, double factor, const char *site);

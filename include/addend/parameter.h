@@ -29,7 +29,7 @@ typedef struct ad_param_spec {
   const char *name; /* unique in its module; copied by what is made from the spec */
   ad_shape shape;
   ad_layout layout;  /* compute */
-  ad_layout storage; /* of what the optimizer updates */
+  ad_layout storage; /* of what the optimizer updates: the layout, or cut where that is R or I; on no axis P */
   ad_axes sharded;   /* over these axes its storage may be cut along dimension 0, beyond its compute layout (ZeRO) */
   ad_contract contract;
   int unit;    /* those of one number are gathered together: a layer; ascending in the order of the forward pass */

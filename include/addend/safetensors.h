@@ -37,7 +37,9 @@ AD_API const char *ad_safetensors_metadata(const ad_safetensors *file, const cha
 typedef struct ad_safetensors_writer ad_safetensors_writer;
 /* `tensors`: names, dtypes and shapes (data and bytes are ignored); wider dtypes first keep every tensor aligned.
  * `metadata`: pairs of key and text, ended by NULL; NULL: none. The header is padded to a multiple of 8 bytes. A file
- * of that name stays until the new one is finished. AD_IO; AD_INVALID for a name given twice. */
+ * of that name stays until the new one is finished. AD_IO; AD_INVALID for a name given twice
+ * or "__metadata__", for a name or a text that is no UTF-8, a key without a text, and dtypes or shapes that are none.
+ */
 AD_API AD_CHECKED ad_status ad_safetensors_create(const char *path, const ad_safetensor *tensors, size_t count,
                                                   const char *const *metadata, ad_safetensors_writer **out);
 /* Writes the data of the next tensor, all of it. AD_IO. */

@@ -42,7 +42,8 @@ AD_API const char *ad_status_sentence(ad_status status);
 /* The message of the last failed call of this thread, written for the person who must fix it. "" if none failed. Valid
  * until the next failing call of this thread. Like those of ad_set_log it is printable: see ad_printable. Functions
  * that return no status and find something by its number (a parameter, an axis, a group's member) find nothing where
- * there are fewer: NULL, 0 for a size, -1 for a rank or a position. They leave a message here too. */
+ * there are fewer: NULL, 0 for a size, -1 for a rank or a position. They leave a message here too. What
+ * returns a status refuses a NULL that it needs, by its name; other functions take NULL only where they say so. */
 AD_API const char *ad_last_error(void);
 /* A text from outside (a path, a name in a file) for a terminal: of control characters and of what is no UTF-8 each
  * byte is written as \xHH; what has no room in `buffer` is cut. Returns buffer. */

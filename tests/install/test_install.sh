@@ -96,6 +96,7 @@ cmake -S "$source/tests/install/package" -B "$work/core build" -DCMAKE_PREFIX_PA
   -DCMAKE_C_COMPILER="$compiler" >"$work/cmake.log" || { cat "$work/cmake.log" >&2 && fail "find_package of the core failed"; }
 ! cmake -S "$source/tests/install/package" -B "$work/no trainer" -DCMAKE_PREFIX_PATH="$work/core" -DTRAINER=ON \
   -DCMAKE_C_COMPILER="$compiler" >"$work/cmake.log" 2>&1 || fail "a trainer that is not there was found"
+grep -q 'installed here without its trainer' "$work/cmake.log" || { cat "$work/cmake.log" >&2 && fail "nothing says that the trainer is not there"; }
 
 # The program knows itself without the tree that it was built in.
 if [ -x "$build/addend" ]; then

@@ -1,5 +1,6 @@
 /* Every public call that can fail, header by header: what it must be given and was not is refused by its name in the
- * header, and nothing is changed. The calls of comm.h are in tests/comm/test_calls.c. */
+ * header, and nothing is changed; so are sizes, types and numbers that mean nothing. The calls of comm.h are in
+ * tests/comm/test_calls.c. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -568,6 +569,94 @@ static void constants(void **state) {
   refused(ad_header_constant("AD_F32", NULL), "`out` is NULL");
 }
 
+/* Sizes that multiply to 2^64, which a size_t counts as 0, would be an array without memory. */
+static void shapes_that_mean_nothing(void **state) {
+  const ad_shape wrapping = {2, {INT64_C(1) << 32, INT64_C(1) << 32}}, wild = {77, {4}}, alike = {77, {4}};
+  const char too_large[] = "the sizes multiply to more elements than memory can hold";
+  ad_array out = array;
+  ad_reducer *reducer = NULL;
+  ad_safetensors_writer *writer = NULL;
+  ad_param_spec spec = {.size = sizeof spec, .name = "w", .shape = wrapping, .layout = layout, .storage = layout};
+  char text[64];
+  refused(ad_array_create(comm, AD_F32, &wrapping, &layout, &out), too_large);
+  refused(ad_reducer_create(comm, &spec, 1, NULL, &reducer), too_large);
+  refused(ad_safetensors_create("/nowhere/x", &(ad_safetensor){"x", AD_F32, wrapping, NULL, 0}, 1, NULL, &writer),
+          too_large);
+  refused(ad_safetensors_create("/nowhere/x", &(ad_safetensor){"x", AD_F32, wild, NULL, 0}, 1, NULL, &writer),
+          "77 dimensions; 0 to 6 are possible");
+  refused(ad_safetensors_create("/nowhere/x", &(ad_safetensor){"x", AD_F32, {1, {-1}}, NULL, 0}, 1, NULL, &writer),
+          "dimension 0 is -1");
+  assert_string_equal(ad_shape_print(&wild, text, sizeof text), "[77 dimensions]");
+  assert_true(ad_shape_equal(&wild, &alike));
+}
+
+static void arrays_that_do_not_meet(void **state) {
+  ad_array empty = array, odd = array, smaller = array;
+  ad_adamw *optimizer = NULL;
+  const ad_array *params[] = {&array}, *grads[] = {&empty};
+  ad_array *updated[] = {&array};
+  empty.data = NULL;
+  odd.dtype = (ad_dtype)77;
+  smaller.local.dim[0] = 2;
+  refused(ad_array_add(&array, &empty), "what is added has no data");
+  refused(ad_array_add(&empty, &array), "the sum has no data");
+  refused(ad_array_add(&array, &odd), "what is added has dtype 77");
+  must(ad_adamw_create(params, NULL, 1, NULL, &optimizer));
+  refused(ad_adamw_step(optimizer, updated, grads, 1, 1), "gradient 0 has no data");
+  grads[0] = &smaller;
+  refused(ad_adamw_step(optimizer, updated, grads, 1, 1), "the local part of gradient 0 is [2], that of its state [4]");
+  grads[0] = NULL;
+  updated[0] = &empty;
+  refused(ad_adamw_step(optimizer, updated, grads, 1, 1), "parameter 0 has no data");
+  assert_int_equal(ad_adamw_steps(optimizer), 0);
+  ad_adamw_destroy(optimizer);
+}
+
+static void types_and_numbers_that_mean_nothing(void **state) {
+  ad_layout wild = layout, out;
+  const ad_layout *operands[] = {&wild};
+  ad_rule rule = {.size = sizeof rule, .name = "double", .dims = "a->a"};
+  ad_reducer *reducer = NULL;
+  ad_store *store = NULL;
+  ad_param_spec spec = {.size = sizeof spec, .name = "w", .shape = shape, .layout = layout, .storage = layout};
+  int64_t position[AD_AXIS_COUNT] = {0};
+  wild.type[AD_TP] = 99;
+  assert_int_equal(ad_layout_propagate(&rule, operands, NULL, 1, &out), AD_TYPE);
+  assert_non_null(strstr(ad_last_error(), "operand 1 is unknown type 0x63 on `tp`"));
+  operands[0] = &layout;
+  rule.linearity = (ad_linearity)9;
+  refused(ad_layout_propagate(&rule, operands, NULL, 1, &out), "double: 9 is no linearity");
+  ad_layout_set(&spec.storage, AD_AXES(AD_TP), AD_P);
+  assert_int_equal(ad_reducer_create(comm, &spec, 1, NULL, &reducer), AD_TYPE);
+  assert_non_null(strstr(ad_last_error(), "parameter `w`: its storage is P on `tp`"));
+  spec.storage = layout;
+  must(ad_store_create(comm, &spec, 1, NULL, &store));
+  refused(ad_store_refresh(store, (ad_written)9), "refresh after 9");
+  refused(ad_store_begin_pass(store, (ad_pass)9), "begin_pass 9");
+  ad_store_destroy(store);
+  assert_int_equal(ad_mesh_rank_at(mesh, position), 0);
+  position[AD_TP] = 9;
+  assert_int_equal(ad_mesh_rank_at(mesh, position), -1);
+  assert_non_null(strstr(ad_last_error(), "ad_mesh_rank_at: position 9; there are 1"));
+  assert_int_equal(ad_mesh_rank_at(mesh, NULL), -1);
+  assert_int_equal(ad_group_rank(&group, -1), -1);
+  assert_non_null(strstr(ad_last_error(), "member -1; there are 1"));
+}
+
+static void names_and_files_that_mean_nothing(void **state) {
+  ad_safetensors_writer *writer = NULL;
+  const char *const keyless[] = {"key", NULL, NULL}, *const files[] = {"/nowhere", NULL};
+  ad_safetensor tensor = {"__metadata__", AD_F32, shape, NULL, 0};
+  int holds;
+  char *json;
+  refused(ad_safetensors_create("/nowhere/x", &tensor, 1, NULL, &writer), "no tensor can have the name");
+  tensor.name = "x";
+  refused(ad_safetensors_create("/nowhere/x", &tensor, 1, keyless, &writer), "the metadata's key \"key\" has no text");
+  tensor.dtype = (ad_dtype)99;
+  refused(ad_safetensors_create("/nowhere/x", &tensor, 1, NULL, &writer), "99 is no dtype");
+  refused(ad_diff(files, 2, NULL, &holds, &json), "`files[i]` is NULL");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(dtype_and_mesh),
@@ -586,6 +675,10 @@ int main(void) {
       cmocka_unit_test(runs),
       cmocka_unit_test(checks),
       cmocka_unit_test(constants),
+      cmocka_unit_test(shapes_that_mean_nothing),
+      cmocka_unit_test(arrays_that_do_not_meet),
+      cmocka_unit_test(types_and_numbers_that_mean_nothing),
+      cmocka_unit_test(names_and_files_that_mean_nothing),
   };
   return cmocka_run_group_tests(tests, make, unmake);
 }

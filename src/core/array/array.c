@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "kernels/kernels.h"
 #include "layout/shown.h"
+#include "layout/type.h"
 
 ad_array ad_array_describe(const ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout) {
   ad_array array = {.dtype = dtype, .shape = *shape, .layout = *layout};
@@ -32,14 +33,9 @@ static ad_status check_rank(const ad_comm *comm, const ad_mesh *mesh, const char
 
 static ad_status check_shape(ad_dtype dtype, const ad_shape *shape) {
   if (!ad_dtype_size(dtype)) return ad_fail(AD_INVALID, "array: create: %d is no dtype", (int)dtype);
-  if (shape->ndim < 0 || shape->ndim > AD_DIMS_MAX) {
-    return ad_fail(AD_INVALID, "array: create: %d dimensions; 0 to %d are possible", shape->ndim, AD_DIMS_MAX);
-  }
-  for (int i = 0; i < shape->ndim; i++) {
-    if (shape->dim[i] >= 0) continue;
-    return ad_fail(AD_INVALID, "array: create: dimension %d is %lld; sizes are 0 or more", i, (long long)shape->dim[i]);
-  }
-  return AD_OK;
+  char text[AD_SHAPE_FAULT_MAX];
+  const char *fault = ad_shape_fault(shape, text, sizeof text);
+  return fault ? ad_fail(AD_INVALID, "array: create: %s", fault) : AD_OK;
 }
 
 ad_status ad_array_create(ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout,
@@ -94,11 +90,20 @@ ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const 
   return ad_fail(AD_INVALID, "%s: add: the packed values have other rows", site);
 }
 
+static ad_status check_addable(const ad_array *array, const char *what, const char *site) {
+  if (ad_dtype_size(array->dtype)) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: add: %s has dtype %d, which is none", site, what, (int)array->dtype);
+}
+
 ad_status ad_array_add_at(ad_array *to, const ad_array *from, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(to, from);
   AD_NEED(to->layout.mesh, from->layout.mesh);
   AD_TRY(ad_array_check_addend(to, from, site));
+  AD_TRY(check_addable(to, "the sum", site));
+  AD_TRY(check_addable(from, "what is added", site));
+  if (ad_array_numel(to) && !to->data != !from->data)
+    return ad_fail(AD_INVALID, "%s: add: %s has no data", site, to->data ? "what is added" : "the sum");
   if (to->data && from->data) ad_accumulate(to->data, to->dtype, from->data, from->dtype, 1, ad_array_numel(to));
   return AD_OK;
 }

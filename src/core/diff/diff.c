@@ -331,6 +331,7 @@ static ad_status diff_all(const char *const *files, size_t count, const ad_diff_
 
 ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options *options, int *holds, char **json) {
   AD_NEED(files, holds, json);
+  for (size_t i = 0; i < count; i++) AD_NEED(files[i]);
   ad_diff_options taken;
   ad_said said = {0};
   AD_TRY(ad_options_take(&taken, sizeof taken, options, "ad_diff_options"));

@@ -1,13 +1,16 @@
 /* Writing safetensors files: the header from what is known of the tensors, then their data one after another. */
 #include <jansson.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
 #include "files/output.h"
 #include "files/safetensors.h"
+#include "layout/type.h"
 
 enum { ALIGNMENT = 8, LENGTH_BYTES = 8 };
+static const char metadata_name[] = "__metadata__";
 
 struct ad_safetensors_writer {
   ad_output *output;
@@ -22,12 +25,26 @@ static json_t *describe(const ad_safetensor *tensor, size_t begin, size_t end) {
                    "data_offsets", (json_int_t)begin, (json_int_t)end);
 }
 
-static int add_metadata(json_t *header, const char *const *pairs) {
-  if (!pairs || !pairs[0]) return 1;
+static ad_status add_metadata(json_t *header, const char *const *pairs, const char *path) {
+  if (!pairs || !pairs[0]) return AD_OK;
   json_t *metadata = json_object();
-  int good = 1;
-  for (size_t i = 0; pairs[i]; i += 2) good &= !json_object_set_new(metadata, pairs[i], json_string(pairs[i + 1]));
-  return !json_object_set_new(header, "__metadata__", metadata) && good;
+  json_object_set_new(header, metadata_name, metadata);
+  for (size_t i = 0; pairs[i]; i += 2) {
+    if (!pairs[i + 1]) return ad_fail(AD_INVALID, "%s: the metadata's key \"%s\" has no text", path, pairs[i]);
+    if (json_object_set_new(metadata, pairs[i], json_string(pairs[i + 1])))
+      return ad_fail(AD_INVALID, "%s: the metadata \"%s\" cannot be written: keys and texts are UTF-8", path, pairs[i]);
+  }
+  return AD_OK;
+}
+
+static ad_status check_tensor(const ad_safetensor *tensor, const char *path) {
+  char text[AD_SHAPE_FAULT_MAX];
+  const char *fault = ad_shape_fault(&tensor->shape, text, sizeof text);
+  if (fault) return ad_fail(AD_INVALID, "%s: the tensor \"%s\": %s", path, tensor->name, fault);
+  if (!ad_dtype_size(tensor->dtype))
+    return ad_fail(AD_INVALID, "%s: the tensor \"%s\": %d is no dtype", path, tensor->name, (int)tensor->dtype);
+  if (strcmp(tensor->name, metadata_name) != 0) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: no tensor can have the name \"%s\"", path, metadata_name);
 }
 
 static ad_status add_tensors(json_t *header, const ad_safetensor *tensors, size_t count, size_t *sizes,
@@ -35,11 +52,14 @@ static ad_status add_tensors(json_t *header, const ad_safetensor *tensors, size_
   size_t end = 0;
   for (size_t i = 0; i < count; i++) {
     const ad_safetensor *tensor = &tensors[i];
+    AD_TRY(check_tensor(tensor, path));
     sizes[i] = (size_t)ad_shape_numel(&tensor->shape) * ad_dtype_size(tensor->dtype);
     if (json_object_get(header, tensor->name))
       return ad_fail(AD_INVALID, "%s: the name %s is given to two tensors", path, tensor->name);
     if (json_object_set_new(header, tensor->name, describe(tensor, end, end + sizes[i])))
       return ad_fail(AD_INVALID, "%s: the tensor \"%s\" cannot be described: names are UTF-8", path, tensor->name);
+    if (sizes[i] > SIZE_MAX / 2 - end)
+      return ad_fail(AD_INVALID, "%s: the tensors are larger than a file can be", path);
     end += sizes[i];
   }
   return AD_OK;
@@ -66,7 +86,8 @@ static ad_status write_json(ad_output *output, const json_t *header) {
 
 static ad_status begin_file(ad_safetensors_writer *writer, json_t *header, const char *path,
                             const ad_safetensor *tensors, const char *const *metadata) {
-  if (!header || !add_metadata(header, metadata)) return ad_fail(AD_MEMORY, "no memory for the header of %s", path);
+  if (!header) return ad_fail(AD_MEMORY, "no memory for the header of %s", path);
+  AD_TRY(add_metadata(header, metadata, path));
   AD_TRY(ad_new(writer->count, &writer->sizes));
   AD_TRY(add_tensors(header, tensors, writer->count, writer->sizes, path));
   AD_TRY(ad_output_open(path, &writer->output));

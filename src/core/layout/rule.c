@@ -43,6 +43,8 @@ ad_status ad_rule_check(const ad_rule *rule, size_t count) {
                    "%s: dimensions \"%.80s\" are no rule; one is like \"bk,kn->bn\", with at most %d different letters "
                    "each",
                    rule->name, rule->dims, AD_DIMS_MAX);
+  if (rule->linearity != AD_MULTILINEAR && rule->linearity != AD_ADDITIVE && rule->linearity != AD_NONLINEAR)
+    return ad_fail(AD_INVALID, "%s: %d is no linearity", rule->name, (int)rule->linearity);
   if (operands != count)
     return ad_fail(AD_INVALID, "%s: dimensions \"%.80s\" are for %zu operands, the call has %zu", rule->name,
                    rule->dims, operands, count);

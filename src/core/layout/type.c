@@ -32,21 +32,45 @@ const char *ad_type_print(ad_type type, char *buffer, size_t size) {
   return buffer;
 }
 
+/* A caller may hand in any number. */
+static int dims_of(const ad_shape *shape) { return shape->ndim < AD_DIMS_MAX ? shape->ndim : AD_DIMS_MAX; }
+
 int64_t ad_shape_numel(const ad_shape *shape) {
   int64_t numel = 1;
-  for (int i = 0; i < shape->ndim; i++) numel *= shape->dim[i];
+  for (int i = 0; i < dims_of(shape); i++) numel *= shape->dim[i];
   return numel;
+}
+
+const char *ad_shape_fault(const ad_shape *shape, char *buffer, size_t size) {
+  ad_text text = ad_text_on(buffer, size);
+  if (shape->ndim < 0 || shape->ndim > AD_DIMS_MAX) {
+    ad_text_add(&text, "%d dimensions; 0 to %d are possible", shape->ndim, AD_DIMS_MAX);
+    return buffer;
+  }
+  int64_t room = INT64_MAX / (int64_t)sizeof(double); /* elements whose bytes a size_t counts, whatever their dtype */
+  for (int i = 0; i < shape->ndim; i++) {
+    int64_t dim = shape->dim[i];
+    if (dim < 0) ad_text_add(&text, "dimension %d is %" PRId64 "; sizes are 0 or more", i, dim);
+    if (dim > room) ad_text_add(&text, "the sizes multiply to more elements than memory can hold");
+    if (dim < 0 || dim > room) return buffer;
+    room /= dim ? dim : 1;
+  }
+  return NULL;
 }
 
 int ad_shape_equal(const ad_shape *a, const ad_shape *b) {
   if (a->ndim != b->ndim) return 0;
-  for (int i = 0; i < a->ndim; i++)
+  for (int i = 0; i < dims_of(a); i++)
     if (a->dim[i] != b->dim[i]) return 0;
   return 1;
 }
 
 const char *ad_shape_print(const ad_shape *shape, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
+  if (shape->ndim > AD_DIMS_MAX) {
+    ad_text_add(&text, "[%d dimensions]", shape->ndim);
+    return buffer;
+  }
   ad_text_add(&text, "[");
   for (int i = 0; i < shape->ndim; i++) ad_text_add(&text, "%s%" PRId64, i ? ", " : "", shape->dim[i]);
   ad_text_add(&text, "]");

@@ -11,4 +11,8 @@ ad_type ad_type_cut_like(ad_type type, int dim); /* the same kind of cut, along 
 ad_type ad_type_kind(ad_type type);              /* AD_S(0) for every cut, else the type: as in the transition table */
 int ad_type_is_known(ad_type type);
 
+enum { AD_SHAPE_FAULT_MAX = 96 }; /* room for ad_shape_fault */
+/* What is wrong with a shape that somebody handed in, written into `buffer`; NULL: nothing. */
+const char *ad_shape_fault(const ad_shape *shape, char *buffer, size_t size);
+
 #endif

@@ -89,10 +89,10 @@ ad_axes ad_mesh_large(const ad_mesh *mesh) {
 }
 
 int64_t ad_mesh_axis_size(const ad_mesh *mesh, ad_axis axis) {
-  return ad_has(axis, AD_AXIS_COUNT, __func__, "axis") ? mesh->axis_size[axis] : 0;
+  return ad_has((size_t)(int)axis, AD_AXIS_COUNT, __func__, "axis") ? mesh->axis_size[axis] : 0;
 }
 int64_t ad_mesh_stride(const ad_mesh *mesh, ad_axis axis) {
-  return ad_has(axis, AD_AXIS_COUNT, __func__, "axis") ? mesh->stride[axis] : 0;
+  return ad_has((size_t)(int)axis, AD_AXIS_COUNT, __func__, "axis") ? mesh->stride[axis] : 0;
 }
 ad_axes ad_mesh_named(const ad_mesh *mesh) { return mesh->named; }
 
@@ -111,12 +111,16 @@ int ad_mesh_equal(const ad_mesh *a, const ad_mesh *b) {
 }
 
 int64_t ad_mesh_position(const ad_mesh *mesh, int64_t rank, ad_axis axis) {
-  if (!ad_has(axis, AD_AXIS_COUNT, __func__, "axis")) return -1;
+  if (!ad_has((size_t)(int)axis, AD_AXIS_COUNT, __func__, "axis")) return -1;
   return ad_mesh_number(mesh, rank) / mesh->stride[axis] % mesh->axis_size[axis];
 }
 
 int64_t ad_mesh_rank_at(const ad_mesh *mesh, const int64_t position[AD_AXIS_COUNT]) {
   int64_t number = 0;
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) number += position[axis] * mesh->stride[axis];
+  if (ad_need(__func__, "mesh, position", (const void *const[]){mesh, position}, 2)) return -1;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    if (!ad_has((size_t)position[axis], (size_t)mesh->axis_size[axis], __func__, "position")) return -1;
+    number += position[axis] * mesh->stride[axis];
+  }
   return ad_mesh_numbered(mesh, number);
 }

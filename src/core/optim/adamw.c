@@ -123,7 +123,12 @@ static ad_status check_meets(const slot *s, const ad_array *array, const char *w
   if (array->scale)
     return ad_fail(AD_TYPE, "%s: AdamW: %s %zu carries the scale 2^-%d, its state 1; nothing was updated", site, what,
                    index, array->scale);
-  return AD_OK;
+  if (!ad_shape_equal(&state->local, &array->local))
+    return ad_fail(AD_INVALID, "%s: AdamW: the local part of %s %zu is %s, that of its state %s; nothing was updated",
+                   site, what, index, ad_shape_print(&array->local, theirs, sizeof theirs),
+                   ad_shape_print(&state->local, mine, sizeof mine));
+  if (array->data || !state->data || !ad_array_numel(array)) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: AdamW: %s %zu has no data; nothing was updated", site, what, index);
 }
 
 static ad_status check_param_of(const slot *s, const ad_array *param, size_t index, const char *site) {

@@ -12,6 +12,7 @@
 #include "base/options.h"
 #include "base/seams.h"
 #include "layout/shown.h"
+#include "layout/type.h"
 #include "reduce/contract.h"
 #include "reduce/dump.h"
 
@@ -55,20 +56,27 @@ static ad_status check_names(const ad_param_spec *params, size_t count) {
 }
 
 static ad_status check_shape(const ad_param_spec *spec) {
-  if (spec->shape.ndim < 0 || spec->shape.ndim > AD_DIMS_MAX) {
-    return ad_fail(AD_INVALID, "reducer: parameter `%s` has %d dimensions; 0 to %d are possible", spec->name,
-                   spec->shape.ndim, AD_DIMS_MAX);
-  }
-  for (int i = 0; i < spec->shape.ndim; i++) {
-    if (spec->shape.dim[i] >= 0) continue;
-    return ad_fail(AD_INVALID, "reducer: parameter `%s`: dimension %d is %lld; sizes are 0 or more", spec->name, i,
-                   (long long)spec->shape.dim[i]);
-  }
-  return AD_OK;
+  char text[AD_SHAPE_FAULT_MAX];
+  const char *fault = ad_shape_fault(&spec->shape, text, sizeof text);
+  return fault ? ad_fail(AD_INVALID, "reducer: parameter `%s`: %s", spec->name, fault) : AD_OK;
+}
+
+/* An update is not linear, so that a parameter that is a sum of parts cannot be updated part by part. */
+static ad_status check_stored_type(const ad_param_spec *spec) {
+  char axes[96];
+  ad_axes partial = ad_layout_axes_of(&spec->storage, AD_P);
+  if (!partial) return AD_OK;
+  return ad_fail(AD_TYPE,
+                 "reducer: parameter `%s`: its storage is P on `%s`, so that its gradient would not be summed; what an "
+                 "optimizer updates is R, I, V or cut",
+                 spec->name, ad_axes_print(partial, axes, sizeof axes));
 }
 
 static ad_status check_spec(const ad_param_spec *spec) {
-  if (spec->layout.mesh && spec->storage.mesh) return check_shape(spec);
+  if (spec->layout.mesh && spec->storage.mesh) {
+    AD_TRY(check_shape(spec));
+    return check_stored_type(spec);
+  }
   return ad_fail(AD_INVALID,
                  "reducer: parameter `%s`: its %s has no mesh; make one with ad_layout_parse or "
                  "ad_layout_all, and where nothing is cut let storage be the layout",

@@ -266,6 +266,8 @@ const ad_array *ad_store_compute(const ad_store *store, size_t param) {
 ad_status ad_store_refresh(ad_store *store, ad_written written) {
   AD_NEED(store);
   if (store->in_pass) return ad_fail(AD_INVALID, "store: refresh inside a pass; end it first");
+  if (written != AD_VALUES_WRITTEN && written != AD_MASTERS_WRITTEN)
+    return ad_fail(AD_INVALID, "store: refresh after %d; it is AD_VALUES_WRITTEN or AD_MASTERS_WRITTEN", (int)written);
   int from_master = written == AD_MASTERS_WRITTEN;
   for (size_t i = 0; i < store->param_count; i++) {
     ad_stored *param = &store->params[i];
@@ -280,6 +282,8 @@ ad_status ad_store_refresh(ad_store *store, ad_written written) {
 ad_status ad_store_begin_pass(ad_store *store, ad_pass pass) {
   AD_NEED(store);
   if (store->in_pass) return ad_fail(AD_INVALID, "store: begin_pass inside a pass; end it first");
+  if (pass != AD_FORWARD && pass != AD_BACKWARD)
+    return ad_fail(AD_INVALID, "store: begin_pass %d; it is AD_FORWARD or AD_BACKWARD", (int)pass);
   store->in_pass = 1;
   store->backward = pass == AD_BACKWARD;
   if (!store->options.releases) return AD_OK;
